@@ -1,0 +1,3 @@
+module github.com/dispatchthrottle/throttle
+
+go 1.26.0

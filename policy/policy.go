@@ -1,0 +1,46 @@
+package policy
+
+import "time"
+
+// A Policy says what is allowed in one scope. Every field is optional: the zero
+// value of a field means "not set here", and the scope inherits it. A Policy is a
+// plain value; it is never changed once it has been handed to somebody.
+type Policy struct {
+	MessageRate Rate   `json:"messageRate,omitzero"` // messages per period; 0 = not throttled
+	ByteRate    Rate   `json:"byteRate,omitzero"`    // bytes per period; 0 = not throttled
+	Burst       *int64 `json:"burst,omitempty"`      // messages that an idle limit may save up; default 0
+	ByteBurst   *int64 `json:"byteBurst,omitempty"`  // the same in bytes; default 0
+
+	Round            Duration     `json:"round,omitzero"`             // how long everybody's batches together last; default 100ms, 10ms..10s
+	Mode             Mode         `json:"mode,omitempty"`             // enforce (default) or shadow
+	Paused           *bool        `json:"paused,omitempty"`           // true: nothing is dispatched
+	ThrottleCaughtUp *bool        `json:"throttleCaughtUp,omitempty"` // true: the caught-up are throttled, too; default false
+	CaughtUpBacklog  *int64       `json:"caughtUpBacklog,omitempty"`  // messages; default 100
+	OnLedgerLoss     OnLedgerLoss `json:"onLedgerLoss,omitempty"`     // share (default), stop or open
+	Priority         *int         `json:"priority,omitempty"`         // patterns only: the higher one wins; default 0
+}
+
+// Mode says whether a limit is enforced.
+type Mode string
+
+// The modes.
+const (
+	Enforce Mode = "enforce" // messages wait for their permits
+	Shadow  Mode = "shadow"  // messages that would wait are counted and let through
+)
+
+// OnLedgerLoss says what a replica does while the ledger cannot be reached.
+type OnLedgerLoss string
+
+// What to do when the ledger is away.
+const (
+	LossShare OnLedgerLoss = "share" // go on at the share last known
+	LossStop  OnLedgerLoss = "stop"  // dispatch nothing
+	LossOpen  OnLedgerLoss = "open"  // dispatch without limit
+)
+
+// Defaults of the fields that nobody sets.
+const (
+	DefaultRound           = 100 * time.Millisecond
+	DefaultCaughtUpBacklog = 100
+)
