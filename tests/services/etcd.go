@@ -1,0 +1,105 @@
+package services
+
+import (
+	"cmp"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+)
+
+// EtcdURL returns the URL of an etcd with a prefix that is the test's own,
+// etcd://host:port/prefix: at THROTTLE_TEST_ETCD (host:port), or at one of the test's own.
+func EtcdURL(t testing.TB) string {
+	t.Helper()
+	endpoint := strings.TrimPrefix(os.Getenv("THROTTLE_TEST_ETCD"), "etcd://")
+	if endpoint == "" {
+		endpoint = Etcd(t).Endpoint
+	}
+	return "etcd://" + endpoint + "/" + Name(t)
+}
+
+// An EtcdNode is an etcd of one member within the test process. Its methods fail the test if
+// they fail, and belong in the test's goroutine.
+type EtcdNode struct {
+	Endpoint string // host:port
+
+	t      testing.TB
+	peer   string
+	dir    string
+	server *embed.Etcd // nil while stopped
+}
+
+// Etcd starts an etcd, whatever the environment says. It ends with the test.
+func Etcd(t testing.TB) *EtcdNode {
+	t.Helper()
+	e := &EtcdNode{Endpoint: loopback(freePort(t)), peer: loopback(freePort(t)), t: t, dir: t.TempDir()}
+	e.Start()
+	t.Cleanup(e.Stop)
+	return e
+}
+
+// Start starts a stopped server again, on the same port with the data it had, and returns when it
+// is ready.
+func (e *EtcdNode) Start() {
+	e.t.Helper()
+	cfg := embed.NewConfig()
+	cfg.Dir = e.dir
+	cfg.TickMs, cfg.ElectionMs = 10, 100
+	cfg.UnsafeNoFsync = true // the data need not outlive the machine
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	client, peer := url.URL{Scheme: "http", Host: e.Endpoint}, url.URL{Scheme: "http", Host: e.peer}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	server, err := embed.StartEtcd(cfg)
+	if err != nil {
+		e.t.Fatalf("services: start etcd: %v", err)
+	}
+	e.server = server
+	select {
+	case <-server.Server.ReadyNotify():
+	case err := <-server.Err():
+		e.t.Fatalf("services: start etcd: %v", err)
+	case <-time.After(10 * time.Second):
+		e.t.Fatal("services: etcd is not ready after 10 s")
+	}
+}
+
+// Stop ends the server; its data stays for the next Start. Stopping what is stopped does nothing.
+func (e *EtcdNode) Stop() {
+	if e.server != nil {
+		e.server.Close()
+		e.server = nil
+	}
+}
+
+// Client returns a client of the server, which is closed at the end of the test.
+func (e *EtcdNode) Client() *clientv3.Client {
+	e.t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		e.t.Fatalf("services: etcd client: %v", err)
+	}
+	e.t.Cleanup(func() { _ = client.Close() }) // the server may be gone
+	return client
+}
+
+// Compact forgets all history up to now, so that a watch from before is refused.
+func (e *EtcdNode) Compact() {
+	e.t.Helper()
+	client := e.Client()
+	ctx := e.t.Context()
+	now, err := client.Get(ctx, "x")
+	if err == nil {
+		_, err = client.Compact(ctx, now.Header.Revision, clientv3.WithCompactPhysical())
+	}
+	if err = cmp.Or(err, client.Close()); err != nil {
+		e.t.Errorf("services: compact etcd: %v", err)
+	}
+}

@@ -1,0 +1,168 @@
+package services
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A Proxy passes TCP connections on to a service, and breaks them when told to.
+type Proxy struct {
+	Addr string // host:port, where clients connect
+
+	upstream string
+	listener net.Listener
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex // guards the fields below
+	thawed  *sync.Cond
+	conns   map[net.Conn]bool
+	cut     bool
+	frozen  bool
+	latency time.Duration
+}
+
+// NewProxy starts a proxy in front of upstream, a host:port. It ends with the test.
+func NewProxy(t testing.TB, upstream string) *Proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Proxy{Addr: l.Addr().String(), upstream: upstream, listener: l, conns: map[net.Conn]bool{}}
+	p.thawed = sync.NewCond(&p.mu)
+	p.wg.Go(p.accept)
+	t.Cleanup(func() {
+		_ = l.Close() // ends accept
+		p.Cut()
+		p.wg.Wait()
+	})
+	return p
+}
+
+// Cut drops all connections, with what they hold, and every new one until Restore.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = true
+	for c := range p.conns {
+		_ = c.Close() // wakes those that read and write it
+	}
+	p.thawed.Broadcast()
+}
+
+// Freeze holds every byte in either direction until Restore; connections stay open and are still accepted.
+func (p *Proxy) Freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen = true
+}
+
+// Latency delays what is sent from now on, d in each direction.
+func (p *Proxy) Latency(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.latency = d
+}
+
+// Restore ends Cut, Freeze and Latency; what Freeze held goes on its way.
+func (p *Proxy) Restore() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut, p.frozen, p.latency = false, false, 0
+	p.thawed.Broadcast()
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.wg.Go(func() { p.serve(client) })
+	}
+}
+
+// serve passes bytes both ways until one side ends or the proxy is cut.
+func (p *Proxy) serve(client net.Conn) {
+	defer client.Close()
+	if !p.track(client) {
+		return
+	}
+	defer p.forget(client)
+	server, err := net.Dial("tcp", p.upstream)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	if !p.track(server) {
+		return
+	}
+	defer p.forget(server)
+	var wg sync.WaitGroup
+	wg.Go(func() { p.pass(server, client) })
+	wg.Go(func() { p.pass(client, server) })
+	wg.Wait()
+}
+
+// track remembers an open connection for Cut; false if the proxy is cut.
+func (p *Proxy) track(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cut {
+		return false
+	}
+	p.conns[c] = true
+	return true
+}
+
+func (p *Proxy) forget(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+}
+
+// pass sends what it reads from src to dst, when it is due, until either ends.
+func (p *Proxy) pass(dst, src net.Conn) {
+	type segment struct {
+		data []byte
+		due  time.Time
+	}
+	held := make(chan segment, 64)
+	p.wg.Go(func() {
+		defer close(held)
+		for {
+			buf := make([]byte, 32<<10)
+			n, err := src.Read(buf)
+			if n > 0 {
+				held <- segment{buf[:n], time.Now().Add(p.delay())}
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	defer dst.Close()
+	for s := range held {
+		time.Sleep(time.Until(s.due))
+		p.waitWhileFrozen()
+		if _, err := dst.Write(s.data); err != nil {
+			_ = src.Close() // ends the reader; what it has read is void
+		}
+	}
+}
+
+func (p *Proxy) delay() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.latency
+}
+
+func (p *Proxy) waitWhileFrozen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.frozen && !p.cut {
+		p.thawed.Wait()
+	}
+}

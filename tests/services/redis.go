@@ -1,0 +1,127 @@
+package services
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Redis returns the URL of a Redis, redis://host:port: that of THROTTLE_TEST_REDIS, or of one of
+// the test's own.
+func Redis(t testing.TB) string {
+	t.Helper()
+	if url := os.Getenv("THROTTLE_TEST_REDIS"); url != "" {
+		return url
+	}
+	return RedisServer(t).URL
+}
+
+// A RedisProcess is a redis-server of one test, which keeps nothing on disk. Its methods fail
+// the test if they fail, and belong in the test's goroutine.
+type RedisProcess struct {
+	Addr string // host:port
+	URL  string // redis://host:port
+
+	t    testing.TB
+	port int
+	args []string
+	p    *process // nil while stopped
+}
+
+// RedisServer starts a redis-server, whatever the environment says; args are added to its command
+// line. It ends with the test.
+func RedisServer(t testing.TB, args ...string) *RedisProcess {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Fatal("services: no redis-server: run `make services`, or set THROTTLE_TEST_REDIS")
+	}
+	port := freePort(t)
+	r := &RedisProcess{Addr: loopback(port), URL: "redis://" + loopback(port), t: t, port: port, args: args}
+	r.Start()
+	t.Cleanup(r.Kill)
+	return r
+}
+
+// Start starts a stopped server again, empty, on the same port, and returns when it answers.
+func (r *RedisProcess) Start() {
+	r.t.Helper()
+	dir, err := os.MkdirTemp("", "redis-")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	args := append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(r.port), "--save", "", "--appendonly", "no"}, r.args...)
+	if r.p, err = startProcess(dir, "redis-server", args...); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := waitFor(10*time.Second, r.ping); err != nil {
+		r.t.Fatalf("services: redis-server does not answer: %v\n%s", err, r.p.log())
+	}
+}
+
+// ping asks whether the server is up; one that wants a password is.
+func (r *RedisProcess) ping() error {
+	conn, err := net.DialTimeout("tcp", r.Addr, time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Second)) // fails only on a closed connection
+	if _, err := fmt.Fprint(conn, "PING\r\n"); err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err == nil && !strings.HasPrefix(line, "+PONG") && !strings.HasPrefix(line, "-NOAUTH") {
+		err = fmt.Errorf("PING: %q", line)
+	}
+	return err
+}
+
+// Stop asks the server to end, and waits until it has; its data is gone.
+func (r *RedisProcess) Stop() { r.t.Helper(); r.end(syscall.SIGTERM) }
+
+// Kill ends the server with SIGKILL. Stopping what is stopped does nothing.
+func (r *RedisProcess) Kill() { r.t.Helper(); r.end(syscall.SIGKILL) }
+
+func (r *RedisProcess) end(sig syscall.Signal) {
+	r.t.Helper()
+	if r.p == nil {
+		return
+	}
+	r.Thaw() // a frozen server hears no SIGTERM
+	err := r.p.end(sig)
+	r.p = nil
+	if err != nil {
+		r.t.Errorf("services: end redis-server: %v", err)
+	}
+}
+
+// Freeze stops the server in its tracks: connections stay open, and nothing is answered.
+func (r *RedisProcess) Freeze() { r.t.Helper(); r.signal(syscall.SIGSTOP) }
+
+// Thaw lets a frozen server go on; it then answers what it was sent meanwhile.
+func (r *RedisProcess) Thaw() { r.t.Helper(); r.signal(syscall.SIGCONT) }
+
+func (r *RedisProcess) signal(sig syscall.Signal) {
+	r.t.Helper()
+	if r.p == nil {
+		r.t.Fatal("services: redis-server is stopped")
+	}
+	if err := r.p.signal(sig); err != nil {
+		r.t.Errorf("services: signal redis-server: %v", err)
+	}
+}
+
+// PID returns the process id of the running server, 0 if it is stopped.
+func (r *RedisProcess) PID() int {
+	if r.p == nil {
+		return 0
+	}
+	return r.p.pid
+}
