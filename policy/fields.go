@@ -1,0 +1,142 @@
+package policy
+
+import (
+	"iter"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// RoundDuration returns how long everybody's batches together last.
+func (p Policy) RoundDuration() time.Duration {
+	if p.Round == 0 {
+		return DefaultRound
+	}
+	return time.Duration(p.Round)
+}
+
+// IsPaused reports whether nothing may be dispatched.
+func (p Policy) IsPaused() bool { return p.Paused != nil && *p.Paused }
+
+// ThrottlesCaughtUp reports whether a subscription without a backlog is throttled, too.
+func (p Policy) ThrottlesCaughtUp() bool { return p.ThrottleCaughtUp != nil && *p.ThrottleCaughtUp }
+
+// CaughtUpThreshold returns the largest backlog, in messages, of a subscription that has caught up.
+func (p Policy) CaughtUpThreshold() int64 { return or(p.CaughtUpBacklog, DefaultCaughtUpBacklog) }
+
+// LedgerLoss returns what to do while the ledger is away.
+func (p Policy) LedgerLoss() OnLedgerLoss {
+	if p.OnLedgerLoss == "" {
+		return LossShare
+	}
+	return p.OnLedgerLoss
+}
+
+// IsShadow reports whether messages are only counted.
+func (p Policy) IsShadow() bool { return p.Mode == Shadow }
+
+// MessageBurst returns the messages that an idle limit may save up.
+func (p Policy) MessageBurst() int64 { return or(p.Burst, 0) }
+
+// BytesBurst returns the bytes that an idle limit may save up.
+func (p Policy) BytesBurst() int64 { return or(p.ByteBurst, 0) }
+
+func or[T any](v *T, otherwise T) T {
+	if v == nil {
+		return otherwise
+	}
+	return *v
+}
+
+// Overlay returns p with every field that over sets replaced by over's.
+func (p Policy) Overlay(over Policy) Policy {
+	p.overlay(&over)
+	return p
+}
+
+// overlay is spelt out because it is what Resolve spends its time on; a test compares it with the fields.
+func (p *Policy) overlay(over *Policy) {
+	if over.MessageRate.IsSet() {
+		p.MessageRate = over.MessageRate
+	}
+	if over.ByteRate.IsSet() {
+		p.ByteRate = over.ByteRate
+	}
+	if over.Burst != nil {
+		p.Burst = over.Burst
+	}
+	if over.ByteBurst != nil {
+		p.ByteBurst = over.ByteBurst
+	}
+	if over.Round != 0 {
+		p.Round = over.Round
+	}
+	if over.Mode != "" {
+		p.Mode = over.Mode
+	}
+	if over.Paused != nil {
+		p.Paused = over.Paused
+	}
+	if over.ThrottleCaughtUp != nil {
+		p.ThrottleCaughtUp = over.ThrottleCaughtUp
+	}
+	if over.CaughtUpBacklog != nil {
+		p.CaughtUpBacklog = over.CaughtUpBacklog
+	}
+	if over.OnLedgerLoss != "" {
+		p.OnLedgerLoss = over.OnLedgerLoss
+	}
+	if over.Priority != nil {
+		p.Priority = over.Priority
+	}
+}
+
+// Fields yields the JSON name of each field of a policy, in the order of the struct.
+func Fields() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, name := range fieldNames {
+			if !yield(name) {
+				return
+			}
+		}
+	}
+}
+
+var fieldNames, fieldIndex = func() (names []string, index map[string]int) {
+	index = make(map[string]int)
+	for i := range reflect.TypeFor[Policy]().NumField() {
+		name, _, _ := strings.Cut(reflect.TypeFor[Policy]().Field(i).Tag.Get("json"), ",")
+		names = append(names, name)
+		index[name] = i
+	}
+	return names, index
+}()
+
+// Has reports whether p sets the field of this JSON name.
+func (p Policy) Has(field string) bool {
+	i, ok := fieldIndex[field]
+	return ok && !reflect.ValueOf(p).Field(i).IsZero()
+}
+
+// Only returns a policy that has no more than the named field of p.
+func (p Policy) Only(field string) Policy {
+	var q Policy
+	if i, ok := fieldIndex[field]; ok {
+		reflect.ValueOf(&q).Elem().Field(i).Set(reflect.ValueOf(p).Field(i))
+	}
+	return q
+}
+
+// Without returns p with the named field unset.
+func (p Policy) Without(field string) Policy {
+	if i, ok := fieldIndex[field]; ok {
+		reflect.ValueOf(&p).Elem().Field(i).SetZero()
+	}
+	return p
+}
+
+// IsZero reports whether p sets nothing.
+func (p Policy) IsZero() bool { return p == Policy{} }
+
+// Equal reports whether p and q set the same fields to the same values.
+func (p Policy) Equal(q Policy) bool { return reflect.DeepEqual(p, q) }

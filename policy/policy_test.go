@@ -1,0 +1,356 @@
+package policy_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// fields returns the names of the fields that the error faults.
+func fields(err error) (names []string) {
+	if fault, ok := err.(*policy.FieldError); ok {
+		return []string{fault.Field}
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			names = append(names, fields(e)...)
+		}
+	}
+	return names
+}
+
+func TestParseRate(t *testing.T) {
+	for text, want := range map[string]policy.Rate{
+		"1000":      {1000, time.Second},
+		"1000/s":    {1000, time.Second},
+		"10000/1m":  {10000, time.Minute},
+		"1/6s":      {1, 6 * time.Second},
+		"1/h":       {1, time.Hour},
+		"24/24h":    {24, 24 * time.Hour},
+		"0":         {0, time.Second},
+		"0/1m":      {0, time.Minute},
+		"1000000":   {1e6, time.Second},
+		"1/1us":     {1, time.Microsecond},
+		" 5/100ms ": {5, 100 * time.Millisecond},
+	} {
+		got, err := policy.ParseRate(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+	}
+	for text, reason := range map[string]string{
+		"":                     "is empty",
+		"-1":                   "is negative",
+		"-Inf":                 "is negative",
+		"NaN":                  "is not a number",
+		"+5":                   "is not a number",
+		"0.5/s":                "is not a whole number",
+		"5x":                   "is not a number",
+		"1kB/s":                "is not a number",
+		"99999999999999999999": "is too large",
+		"1000/":                "empty period",
+		"1000/0s":              "not above 0",
+		"1000/-1s":             "not above 0",
+		"1000/fortnight":       "no duration",
+		"1000/1s/1s":           "no duration",
+		"1000/25h":             "above 24h",
+		"1/2h":                 "below 1/h",
+		"23/24h":               "below 1/h",
+		"1000001":              "above 1000000/s",
+		"2/1us":                "above 1000000/s",
+		"1/999ns":              "above 1000000/s",
+		"9223372036854775807":  "above 1000000/s",
+	} {
+		_, err := policy.ParseRate(text)
+		require.ErrorContains(t, err, reason, text)
+		require.Equal(t, []string{"rate"}, fields(err))
+	}
+}
+
+func TestParseByteRate(t *testing.T) {
+	for text, want := range map[string]policy.Rate{
+		"1MiB/s":        {1 << 20, time.Second},
+		"100kB/s":       {100_000, time.Second},
+		"5 GiB/1m":      {5 << 30, time.Minute},
+		"1000000000000": {1e12, time.Second},
+		"1TB":           {1e12, time.Second},
+	} {
+		got, err := policy.ParseByteRate(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+	}
+	for text, reason := range map[string]string{
+		"1000000000001": "above",
+		"1XB":           "is not a number",
+		"1MMB":          "unknown unit",
+		"kB":            "is not a number",
+		"9999999999TiB": "too large",
+	} {
+		_, err := policy.ParseByteRate(text)
+		require.ErrorContains(t, err, reason, text)
+	}
+}
+
+func TestRateRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := policy.Rate{
+			Permits: rapid.Int64Range(0, 1e9).Draw(t, "permits"),
+			Period:  time.Duration(rapid.Int64Range(1, int64(policy.MaxPeriod)).Draw(t, "period")),
+		}
+		got, err := policy.ParseRate(r.String())
+		perSecond := r.PerSec()
+		if err != nil {
+			assert.True(t, perSecond > policy.MaxMessageRate*(1-1e-9) || perSecond < (1+1e-9)/3600, "%v: %v", r, err)
+			return
+		}
+		assert.Equal(t, r, got)
+		assert.True(t, r.Permits == 0 || perSecond < policy.MaxMessageRate*(1+1e-9) && perSecond > (1-1e-9)/3600)
+	})
+	assert.Equal(t, "1000/s", policy.PerSecond(1000).String())
+	assert.Equal(t, "10000/1m", policy.Rate{Permits: 10000, Period: time.Minute}.String())
+	assert.Equal(t, "1/1h", policy.Rate{Permits: 1, Period: time.Hour}.String())
+	assert.Equal(t, "0", policy.PerSecond(0).String())
+	assert.Equal(t, "", policy.Rate{}.String())
+	assert.False(t, policy.Rate{}.IsSet())
+	assert.True(t, policy.PerSecond(0).IsSet())
+	assert.False(t, policy.PerSecond(0).Limited())
+}
+
+func TestParseTopic(t *testing.T) {
+	for text, want := range map[string]policy.Topic{
+		"persistent://public/default/orders":             {"persistent", "public", "default", "orders"},
+		"persistent://public/default/orders-partition-3": {"persistent", "public", "default", "orders"},
+		"persistent://prop/standalone/ns/orders":         {"persistent", "prop", "ns", "orders"}, // V1
+		"non-persistent://public/default/a b":            {"non-persistent", "public", "default", "a b"},
+		"kafka://public/default/orders-partition-3":      {"kafka", "public", "default", "orders-partition-3"},
+		"numaflow://prod/fraud/score":                    {"numaflow", "prod", "fraud", "score"},
+	} {
+		got, err := policy.ParseTopic(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got)
+		again, err := policy.ParseTopic(got.String())
+		require.NoError(t, err)
+		assert.Equal(t, got, again)
+	}
+	for text, want := range map[string][]string{
+		"orders":                                  {"topic"},
+		"kafka://orders":                          {"topic"},
+		"kafka://a/b/c/d":                         {"topic"},
+		"persistent://a/b/c/d/e":                  {"topic"},
+		"persistent://a//c/d":                     {"topic.cluster"},
+		"amqp://a b//c":                           {"topic.scheme", "topic.tenant", "topic.namespace"},
+		"kafka://a/b/":                            {"topic.name"},
+		"kafka://a/b/..":                          {"topic.name"},
+		"kafka://a/b/x y":                         {"topic.name"},
+		"persistent://a/b/x\x00y":                 {"topic.name"},
+		"persistent://a/b/x\xff":                  {"topic.name"},
+		"numaflow://Prod/-x/a.b":                  {"topic.tenant", "topic.namespace", "topic.name"},
+		"persistent://a/b/-partition-1":           {"topic.name"},
+		"kafka://a/b/" + strings.Repeat("x", 250): {"topic.name"},
+	} {
+		_, err := policy.ParseTopic(text)
+		require.Error(t, err, text)
+		assert.Equal(t, want, fields(err), text)
+	}
+}
+
+func TestParseScope(t *testing.T) {
+	orders := policy.Topic{Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders"}
+	for text, want := range map[string]policy.Scope{
+		"cluster":                       policy.ClusterScope(),
+		"public/default":                policy.NamespaceScope("public", "", "default"),
+		"public/standalone/default":     policy.NamespaceScope("public", "standalone", "default"),
+		"pattern:^kafka://public/.*/a-": policy.PatternScope("^kafka://public/.*/a-"),
+		"kafka://public/default/orders": policy.TopicScope(orders),
+		"kafka://public/default/orders?subscription=a%2Fb+c": policy.TopicScope(orders).WithSubscription("a/b c"),
+	} {
+		got, err := policy.ParseScope(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got)
+		assert.Equal(t, text, got.String())
+	}
+	for text, want := range map[string][]string{
+		"":                               {"scope"},
+		"orders":                         {"scope"},
+		"a/b/c/d":                        {"scope"},
+		"a//c":                           {"scope.cluster"},
+		"a b/":                           {"scope.tenant", "scope.namespace"},
+		"tenant:acme":                    {"scope"},
+		"pattern:":                       {"scope.pattern"},
+		"pattern:(":                      {"scope.pattern"},
+		"kafka://a/b/c?subscription=":    {"subscription"},
+		"kafka://a/b/c?subscription=%zz": {"subscription"},
+	} {
+		_, err := policy.ParseScope(text)
+		require.Error(t, err, text)
+		assert.Equal(t, want, fields(err), text)
+	}
+	assert.Error(t, policy.ClusterScope().WithSubscription("x").Validate())
+}
+
+func FuzzParseScope(f *testing.F) {
+	for _, s := range []string{"cluster", "a/b", "a/b/c", "pattern:^a", "kafka://a/b/c?subscription=d", "persistent://a/b/c/d-partition-1-partition-2"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		scope, err := policy.ParseScope(s)
+		if err != nil {
+			return
+		}
+		again, err := policy.ParseScope(scope.String())
+		require.NoError(t, err)
+		require.Equal(t, scope, again)
+	})
+}
+
+func TestValidateNamesEveryFault(t *testing.T) {
+	p := policy.Policy{
+		MessageRate: policy.PerSecond(-1), ByteRate: policy.PerSecond(math.MaxInt64), Burst: new(int64(-1)),
+		ByteBurst: new(int64(math.MaxInt64)), Round: policy.Duration(time.Millisecond), Mode: "off",
+		CaughtUpBacklog: new(int64(-1)), OnLedgerLoss: "cry", Priority: new(1),
+	}
+	err := p.Validate(policy.NamespaceScope("", "", "x"))
+	assert.Equal(t, []string{"scope.tenant"}, fields(err.(interface{ Unwrap() []error }).Unwrap()[0]))
+	assert.Equal(t, []string{"scope.tenant", "messageRate", "byteRate", "burst", "byteBurst", "caughtUpBacklog", "round", "mode", "onLedgerLoss", "priority"}, fields(err))
+	assert.NoError(t, policy.Policy{}.Validate(policy.Scope{}))
+	assert.NoError(t, policy.Policy{MessageRate: policy.PerSecond(0), Priority: new(-3)}.Validate(policy.PatternScope("a")))
+}
+
+func TestDefaults(t *testing.T) {
+	var p policy.Policy
+	assert.Equal(t, 100*time.Millisecond, p.RoundDuration())
+	assert.Equal(t, int64(100), p.CaughtUpThreshold())
+	assert.Equal(t, policy.LossShare, p.LedgerLoss())
+	assert.False(t, p.IsPaused() || p.ThrottlesCaughtUp() || p.IsShadow())
+	assert.Zero(t, p.MessageBurst()+p.BytesBurst())
+}
+
+// anyPolicy draws a valid policy of a pattern.
+func anyPolicy(t *rapid.T, label string) policy.Policy {
+	var p policy.Policy
+	for field := range policy.Fields() {
+		if !rapid.Bool().Draw(t, label+" has "+field) {
+			continue
+		}
+		switch n := rapid.Int64Range(0, 1000).Draw(t, label+" "+field); field {
+		case "messageRate":
+			p.MessageRate = policy.PerSecond(n)
+		case "byteRate":
+			p.ByteRate = policy.PerSecond(n)
+		case "burst":
+			p.Burst = &n
+		case "byteBurst":
+			p.ByteBurst = &n
+		case "round":
+			p.Round = policy.Duration(10+n) * policy.Duration(time.Millisecond)
+		case "mode":
+			p.Mode = []policy.Mode{policy.Enforce, policy.Shadow}[n%2]
+		case "paused":
+			p.Paused = new(n%2 == 0)
+		case "throttleCaughtUp":
+			p.ThrottleCaughtUp = new(n%2 == 0)
+		case "caughtUpBacklog":
+			p.CaughtUpBacklog = &n
+		case "onLedgerLoss":
+			p.OnLedgerLoss = []policy.OnLedgerLoss{policy.LossShare, policy.LossStop, policy.LossOpen}[n%3]
+		case "priority":
+			p.Priority = new(int(n))
+		default:
+			t.Fatalf("field %s is not drawn", field)
+		}
+	}
+	return p
+}
+
+func TestOverlayKnowsEveryField(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		under, over := anyPolicy(t, "under"), anyPolicy(t, "over")
+		got := under.Overlay(over)
+		for field := range policy.Fields() {
+			want := under
+			if over.Has(field) {
+				want = over
+			}
+			assert.Equal(t, want.Only(field), got.Only(field), field)
+			assert.False(t, got.Without(field).Has(field))
+		}
+	})
+}
+
+func TestJSONRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := anyPolicy(t, "policy")
+		require.NoError(t, p.Validate(policy.PatternScope("x")))
+		data, err := policy.Marshal(p)
+		require.NoError(t, err)
+		got, err := policy.Unmarshal(data)
+		require.NoError(t, err)
+		assert.Equal(t, p, got)
+	})
+	data, err := policy.Marshal(policy.Policy{MessageRate: policy.PerSecond(1000), Round: policy.Duration(100 * time.Millisecond)})
+	require.NoError(t, err)
+	assert.Equal(t, `{"schema":1,"messageRate":"1000/s","round":"100ms"}`, string(data))
+}
+
+func TestUnmarshalRefuses(t *testing.T) {
+	_, err := policy.Unmarshal([]byte(`{"schema":1,"rate":"5","burst":"x","round":5,"messageRate":"-5","paused":null}`))
+	assert.Equal(t, []string{"burst", "messageRate", "paused", "rate", "round"}, fields(err))
+	_, err = policy.Unmarshal([]byte(`{"schema":2,"new":1}`))
+	newer, ok := errors.AsType[*policy.SchemaError](err)
+	require.True(t, ok)
+	assert.Equal(t, policy.SchemaError{Have: 2, Newest: 1}, *newer)
+	assert.ErrorContains(t, err, "upgrade")
+	for _, bad := range []string{``, `null`, `[]`, `{}`, `{"schema":0}`, `{"schema":"1"}`, `{"schema":1}{}`, strings.Repeat("x", 1<<20)} {
+		_, err := policy.Unmarshal([]byte(bad))
+		assert.Error(t, err)
+	}
+}
+
+func FuzzUnmarshal(f *testing.F) {
+	for _, s := range []string{`{"schema":1}`, `{"schema":1,"messageRate":"1000/s","byteRate":"0/1m","burst":1,"byteBurst":2,"round":"1s","mode":"shadow","paused":true,"throttleCaughtUp":false,"caughtUpBacklog":0,"onLedgerLoss":"stop","priority":-1}`, `{"schema":2}`, `[`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := policy.Unmarshal(data)
+		if err != nil {
+			return
+		}
+		out, err := policy.Marshal(p)
+		require.NoError(t, err)
+		again, err := policy.Unmarshal(out)
+		require.NoError(t, err)
+		require.Equal(t, p, again)
+	})
+}
+
+func TestMarshalIsValidJSONForUnset(t *testing.T) {
+	data, err := json.Marshal(policy.Policy{})
+	require.NoError(t, err)
+	assert.Equal(t, "{}", string(data))
+}
+
+func ExampleParseRate() {
+	for _, text := range []string{"1000", "10000/1m", "1/6s", "0", "-5"} {
+		rate, err := policy.ParseRate(text)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Println(rate, rate.Limited())
+	}
+	// Output:
+	// 1000/s true
+	// 10000/1m true
+	// 1/6s true
+	// 0 false
+	// rate "-5": is negative: write a rate such as 1000, 1000/s, 10000/1m or 1/6s, or 0 for not throttled
+}

@@ -1,0 +1,194 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// A Scope is what a policy applies to. It is comparable; the zero Scope is the cluster's default.
+type Scope struct {
+	Kind         Kind
+	Tenant       string // of a namespace
+	Cluster      string // of a namespace: the only cluster it applies in; "" = all
+	Namespace    string
+	Pattern      string // the regular expression of a pattern, in RE2's syntax; what was stored, of an unreadable scope
+	Topic        Topic  // of a topic or a subscription
+	Subscription string
+}
+
+// A Kind of scope. A higher kind is more specific.
+type Kind uint8
+
+// The kinds of scopes.
+const (
+	ClusterKind      Kind = iota // cluster: the default for everything
+	NamespaceKind                // tenant/namespace, for the topics of all schemes; tenant/cluster/namespace in one cluster
+	PatternKind                  // pattern:REGEX, matched anywhere in the topic's URL unless ^ and $ bind it
+	TopicKind                    // the topic's URL
+	SubscriptionKind             // the topic's URL, then ?subscription=NAME
+	UnreadableKind               // stored data whose scope makes no sense; applies to nothing
+)
+
+var kinds = []string{"cluster", "namespace", "pattern", "topic", "subscription", "unreadable"}
+
+func (k Kind) String() string { return kinds[min(int(k), len(kinds)-1)] }
+
+const (
+	clusterText      = "cluster"
+	patternPrefix    = "pattern:"
+	subscriptionMark = "?subscription="
+)
+
+// ClusterScope is the default for everything in a cluster.
+func ClusterScope() Scope { return Scope{} }
+
+// NamespaceScope is every topic of a namespace, in one cluster or, if cluster is "", in all.
+func NamespaceScope(tenant, cluster, namespace string) Scope {
+	return Scope{Kind: NamespaceKind, Tenant: tenant, Cluster: cluster, Namespace: namespace}
+}
+
+// PatternScope is every topic whose URL the regular expression matches.
+func PatternScope(regex string) Scope { return Scope{Kind: PatternKind, Pattern: regex} }
+
+// TopicScope is one topic, with all its subscriptions.
+func TopicScope(t Topic) Scope { return Scope{Kind: TopicKind, Topic: t} }
+
+// SubscriptionScope is one subscription of a topic.
+func SubscriptionScope(t Topic, name string) Scope {
+	return Scope{Kind: SubscriptionKind, Topic: t, Subscription: name}
+}
+
+// WithSubscription returns the scope of a subscription of a topic's scope. Of any other scope it
+// returns one that Validate refuses.
+func (s Scope) WithSubscription(name string) Scope {
+	if s.Kind == TopicKind {
+		s.Kind = SubscriptionKind
+	}
+	s.Subscription = name
+	return s
+}
+
+// String returns the scope as [ParseScope] reads it.
+func (s Scope) String() string {
+	switch s.Kind {
+	case ClusterKind:
+		return clusterText
+	case NamespaceKind:
+		if s.Cluster != "" {
+			return s.Tenant + "/" + s.Cluster + "/" + s.Namespace
+		}
+		return s.Tenant + "/" + s.Namespace
+	case PatternKind:
+		return patternPrefix + s.Pattern
+	case TopicKind:
+		return s.Topic.String()
+	case SubscriptionKind:
+		return s.Topic.String() + subscriptionMark + url.QueryEscape(s.Subscription)
+	}
+	return s.Pattern
+}
+
+// MarshalText returns what String returns.
+func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText is [ParseScope].
+func (s *Scope) UnmarshalText(text []byte) error {
+	got, err := ParseScope(string(text))
+	if err == nil {
+		*s = got
+	}
+	return err
+}
+
+// Compare orders scopes by kind, then by what they name.
+func (s Scope) Compare(other Scope) int {
+	return cmp.Or(
+		cmp.Compare(s.Kind, other.Kind),
+		cmp.Compare(s.Tenant, other.Tenant), cmp.Compare(s.Namespace, other.Namespace), cmp.Compare(s.Cluster, other.Cluster),
+		cmp.Compare(s.Pattern, other.Pattern),
+		cmp.Compare(s.Topic.Tenant, other.Topic.Tenant), cmp.Compare(s.Topic.Namespace, other.Topic.Namespace),
+		cmp.Compare(s.Topic.Name, other.Topic.Name), cmp.Compare(s.Topic.Scheme, other.Topic.Scheme),
+		cmp.Compare(s.Subscription, other.Subscription))
+}
+
+// ParseScope reads a scope: cluster, tenant/namespace, tenant/cluster/namespace, pattern:REGEX,
+// the URL of a topic, or that and ?subscription=NAME. The error joins a *[FieldError] for each fault.
+func ParseScope(s string) (Scope, error) {
+	scope, err := parseScope(s)
+	if err == nil {
+		err = scope.Validate()
+	}
+	if err != nil {
+		return Scope{}, err
+	}
+	return scope, nil
+}
+
+func parseScope(s string) (Scope, error) {
+	parts := strings.Split(s, "/")
+	switch {
+	case s == clusterText:
+		return ClusterScope(), nil
+	case strings.HasPrefix(s, patternPrefix):
+		return PatternScope(s[len(patternPrefix):]), nil
+	case strings.HasPrefix(s, "tenant:"):
+		return Scope{}, &FieldError{"scope", s, "a tenant's scope holds only an aggregate, which this version does not have: set the tenant's namespaces, or a pattern"}
+	case strings.Contains(s, "://"):
+		path, query, ok := strings.Cut(s, subscriptionMark)
+		t, err := ParseTopic(path)
+		if !ok || err != nil {
+			return TopicScope(t), err
+		}
+		sub, err := url.QueryUnescape(query)
+		if err != nil {
+			return Scope{}, &FieldError{"subscription", query, "is not escaped as in a URL: write %25 for a %"}
+		}
+		return SubscriptionScope(t, sub), nil
+	case len(parts) == 2:
+		return NamespaceScope(parts[0], "", parts[1]), nil
+	case len(parts) == 3:
+		return NamespaceScope(parts[0], parts[1], parts[2]), named("scope.cluster", parts[1])
+	}
+	return Scope{}, &FieldError{"scope", s, "is no scope: write cluster, tenant/namespace, tenant/cluster/namespace, pattern:REGEX or the URL of a topic"}
+}
+
+// Validate returns every fault of the scope, a *[FieldError] each.
+func (s Scope) Validate() error {
+	var errs []error
+	switch s.Kind {
+	case ClusterKind:
+	case NamespaceKind:
+		errs = append(errs, named("scope.tenant", s.Tenant), named("scope.namespace", s.Namespace))
+		if s.Cluster != "" {
+			errs = append(errs, named("scope.cluster", s.Cluster))
+		}
+	case PatternKind:
+		errs = append(errs, text("scope.pattern", s.Pattern))
+		if s.Pattern == "" {
+			errs = append(errs, &FieldError{"scope.pattern", "", "is empty: use cluster for everything"})
+		} else if _, err := regexp.Compile(s.Pattern); err != nil {
+			errs = append(errs, &FieldError{"scope.pattern", s.Pattern, "is no regular expression in RE2's syntax: " + err.Error()})
+		}
+	case TopicKind:
+		errs = append(errs, s.Topic.Validate())
+	case SubscriptionKind:
+		errs = append(errs, s.Topic.Validate(), ValidateSubscription(s.Subscription))
+	default:
+		errs = append(errs, &FieldError{"scope", s.Pattern, "cannot be read: remove it"})
+	}
+	if s.Kind != SubscriptionKind && s.Subscription != "" {
+		errs = append(errs, &FieldError{"subscription", s.Subscription, "belongs to a topic, not to a " + s.Kind.String() + ": name the topic by its URL"})
+	}
+	return errors.Join(errs...)
+}
+
+// ValidateSubscription returns what is wrong with the name of a subscription; "" is refused.
+func ValidateSubscription(name string) error {
+	if name == "" {
+		return &FieldError{"subscription", "", "is empty"}
+	}
+	return text("subscription", name)
+}

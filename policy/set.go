@@ -1,0 +1,247 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// An Entry is one stored policy.
+type Entry struct {
+	Scope  Scope
+	Policy Policy
+
+	// Temporary entries lie over the permanent entry of their scope, field by field, while they
+	// live. Several may live in one scope, each with fields of its own.
+	Temporary bool
+	Expires   time.Time // of a temporary entry; the store ends it
+
+	Revision int64 // of the store, when the entry was last written
+
+	// Err says why the stored data cannot be used. Policy is then the last one of
+	// this entry that could be, or empty.
+	Err error
+}
+
+// Compare orders entries by scope, the permanent one first, then by revision.
+func (e Entry) Compare(other Entry) int {
+	temporary := func(e Entry) int {
+		if e.Temporary {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(e.Scope.Compare(other.Scope), cmp.Compare(temporary(e), temporary(other)), cmp.Compare(e.Revision, other.Revision))
+}
+
+// A Set is all policies, ready to be resolved. It never changes, and any number of goroutines may use it.
+type Set struct {
+	entries       []Entry
+	cluster       *layer
+	namespaces    map[namespace]*layer
+	patterns      []*layer // the one that wins last
+	topics        map[Topic]*layer
+	subscriptions map[subscription]*layer
+}
+
+type (
+	namespace    struct{ tenant, cluster, name string }
+	subscription struct {
+		topic Topic
+		name  string
+	}
+)
+
+// A layer is the policy of one scope, temporary entries included.
+type layer struct {
+	scope  Scope
+	policy Policy
+	regex  *regexp.Regexp // of a pattern
+}
+
+// A TieError reports two patterns of the same priority and length. In a Set the one
+// whose text sorts first wins; a store refuses them.
+type TieError struct {
+	A, B     Scope
+	Priority int
+}
+
+func (e *TieError) Error() string {
+	return fmt.Sprintf("priority %d: %q and %q are of the same priority and length, so that neither wins: give one of them another priority", e.Priority, e.A, e.B)
+}
+
+// NewSet returns the set of these entries. Its error joins a *[FieldError] for each pattern that is no
+// regular expression, and a *[TieError] for each tie; the set is usable nevertheless, without the former.
+// Two entries that set one field of one scope should not be; the one that [Entry.Compare] puts last wins.
+func NewSet(entries []Entry) (*Set, error) {
+	s := &Set{
+		entries:       slices.Clone(entries),
+		namespaces:    make(map[namespace]*layer),
+		topics:        make(map[Topic]*layer),
+		subscriptions: make(map[subscription]*layer),
+	}
+	sortEntries(s.entries)
+	var errs []error
+	var last *layer
+	for _, e := range s.entries {
+		if last != nil && last.scope == e.Scope {
+			last.policy.overlay(&e.Policy)
+			continue
+		}
+		l := &layer{scope: e.Scope, policy: e.Policy}
+		last = l
+		switch e.Scope.Kind {
+		case ClusterKind:
+			s.cluster = l
+		case NamespaceKind:
+			s.namespaces[namespace{e.Scope.Tenant, e.Scope.Cluster, e.Scope.Namespace}] = l
+		case PatternKind:
+			s.patterns = append(s.patterns, l)
+		case TopicKind:
+			s.topics[e.Scope.Topic] = l
+		case SubscriptionKind:
+			s.subscriptions[subscription{e.Scope.Topic, e.Scope.Subscription}] = l
+		}
+	}
+	s.patterns = slices.DeleteFunc(s.patterns, func(l *layer) bool {
+		err := l.scope.Validate()
+		if err == nil {
+			l.regex = regexp.MustCompile(l.scope.Pattern)
+		}
+		errs = append(errs, err)
+		return err != nil
+	})
+	slices.SortFunc(s.patterns, func(a, b *layer) int {
+		return cmp.Or(a.compareRank(b), cmp.Compare(b.scope.Pattern, a.scope.Pattern))
+	})
+	for i := 1; i < len(s.patterns); i++ {
+		if b, a := s.patterns[i-1], s.patterns[i]; a.compareRank(b) == 0 {
+			errs = append(errs, &TieError{a.scope, b.scope, or(a.policy.Priority, 0)})
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+func sortEntries(entries []Entry) {
+	if !slices.IsSortedFunc(entries, Entry.Compare) {
+		slices.SortStableFunc(entries, Entry.Compare)
+	}
+}
+
+func (l *layer) compareRank(other *layer) int {
+	return cmp.Or(
+		cmp.Compare(or(l.policy.Priority, 0), or(other.policy.Priority, 0)),
+		cmp.Compare(len(l.scope.Pattern), len(other.scope.Pattern)))
+}
+
+// Single returns a set that has p as the cluster's default.
+func Single(p Policy) *Set {
+	s, _ := NewSet([]Entry{{Policy: p}}) // has no pattern that could be wrong
+	return s
+}
+
+// Entries returns the entries of the set in the order of [Entry.Compare]. The slice is the caller's.
+func (s *Set) Entries() []Entry { return slices.Clone(s.entries) }
+
+// Resolve returns what the policies come to for a subscription of a topic in a cluster. It leaves
+// Sources nil; [Set.Explain] fills it.
+func (s *Set) Resolve(cluster string, t Topic, name string) Effective {
+	e, _, _ := s.resolve(cluster, t, name, nil)
+	return e
+}
+
+// Explain is Resolve with Sources.
+func (s *Set) Explain(cluster string, t Topic, name string) Effective {
+	e, layers, own := s.resolve(cluster, t, name, make([]*layer, 0, 8))
+	e.Sources = make(map[string]Scope)
+	for _, field := range fieldNames {
+		for _, l := range layers {
+			if l.policy.Has(field) && e.Topic.Has(field) { // a priority is nobody's but its pattern's
+				e.Sources[field] = l.scope
+			}
+		}
+		if own != nil && own.policy.Has(field) {
+			if isBudget(field) {
+				e.Sources["subscription."+field] = own.scope
+			} else if e.Subscription.Has(field) {
+				e.Sources[field] = own.scope
+			}
+		}
+	}
+	return e
+}
+
+// isBudget tells the fields that are a budget of their own in a subscription's scope.
+func isBudget(field string) bool {
+	return field == "messageRate" || field == "byteRate" || field == "burst" || field == "byteBurst"
+}
+
+// resolve also returns the layers of the topic, the least specific first, if it is given where to
+// put them, and the subscription's own, or nil.
+func (s *Set) resolve(cluster string, t Topic, name string, layers []*layer) (e Effective, _ []*layer, own *layer) {
+	keep := layers != nil
+	add := func(l *layer) {
+		if l == nil {
+			return
+		}
+		e.Topic.overlay(&l.policy)
+		if keep {
+			layers = append(layers, l)
+		}
+	}
+	add(s.cluster)
+	if len(s.namespaces) > 0 {
+		add(s.namespaces[namespace{t.Tenant, "", t.Namespace}])
+		if cluster != "" {
+			add(s.namespaces[namespace{t.Tenant, cluster, t.Namespace}])
+		}
+	}
+	if len(s.patterns) > 0 {
+		url := t.String()
+		for _, l := range s.patterns {
+			if l.regex.MatchString(url) {
+				add(l)
+			}
+		}
+	}
+	add(s.topics[t])
+	e.Topic.Priority = nil
+	e.Subscription = e.Topic
+	e.Subscription.MessageRate, e.Subscription.ByteRate = Rate{}, Rate{}
+	e.Subscription.Burst, e.Subscription.ByteBurst = nil, nil
+	if own = s.subscriptions[subscription{t, name}]; own != nil {
+		e.Subscription.overlay(&own.policy)
+		e.Subscription.Priority = nil
+	}
+	return e, layers, own
+}
+
+// CheckTies returns a *[TieError] for each pattern that added, together with existing, would tie
+// with. An existing entry of the same scope does not count.
+func CheckTies(existing []Entry, added Entry) error {
+	if added.Scope.Kind != PatternKind {
+		return nil
+	}
+	mine := &layer{scope: added.Scope, policy: added.Policy}
+	others := make(map[Scope]Policy)
+	for _, e := range existing {
+		if e.Scope.Kind == PatternKind && e.Scope != added.Scope {
+			others[e.Scope] = others[e.Scope].Overlay(e.Policy)
+		}
+	}
+	var ties []Scope
+	for scope, p := range others {
+		if mine.compareRank(&layer{scope: scope, policy: p}) == 0 {
+			ties = append(ties, scope)
+		}
+	}
+	slices.SortFunc(ties, Scope.Compare)
+	var errs []error
+	for _, scope := range ties {
+		errs = append(errs, &TieError{added.Scope, scope, or(added.Policy.Priority, 0)})
+	}
+	return errors.Join(errs...)
+}

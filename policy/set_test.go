@@ -1,0 +1,225 @@
+package policy_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func entry(t testing.TB, scope string, p policy.Policy) policy.Entry {
+	s, err := policy.ParseScope(scope)
+	require.NoError(t, err)
+	return policy.Entry{Scope: s, Policy: p}
+}
+
+func rate(n int64) policy.Policy { return policy.Policy{MessageRate: policy.PerSecond(n)} }
+
+var orders = policy.Topic{Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders"}
+
+func TestResolveFieldByField(t *testing.T) {
+	set, err := policy.NewSet([]policy.Entry{
+		entry(t, "kafka://public/default/orders?subscription=billing", policy.Policy{MessageRate: policy.PerSecond(7), CaughtUpBacklog: new(int64(7))}),
+		entry(t, "kafka://public/default/orders", policy.Policy{Burst: new(int64(6))}),
+		entry(t, "pattern:orders$", policy.Policy{ByteRate: policy.PerSecond(5), Mode: policy.Shadow, Priority: new(1)}),
+		entry(t, "pattern:^kafka://public/", policy.Policy{ByteRate: policy.PerSecond(4), OnLedgerLoss: policy.LossStop}),
+		entry(t, "public/east/default", policy.Policy{MessageRate: policy.PerSecond(3)}),
+		entry(t, "public/default", policy.Policy{MessageRate: policy.PerSecond(2), Round: policy.Duration(time.Second)}),
+		entry(t, "cluster", policy.Policy{MessageRate: policy.PerSecond(1), ThrottleCaughtUp: new(true)}),
+	})
+	require.NoError(t, err)
+
+	want := policy.Policy{
+		MessageRate: policy.PerSecond(3), ByteRate: policy.PerSecond(5), Burst: new(int64(6)), Mode: policy.Shadow,
+		OnLedgerLoss: policy.LossStop, Round: policy.Duration(time.Second), ThrottleCaughtUp: new(true),
+	}
+	got := set.Explain("east", orders, "billing")
+	assert.Equal(t, want, got.Topic)
+	own := want.Without("byteRate").Without("burst").Overlay(policy.Policy{MessageRate: policy.PerSecond(7), CaughtUpBacklog: new(int64(7))})
+	assert.Equal(t, own, got.Subscription)
+	sources := make(map[string]string)
+	for field, scope := range got.Sources {
+		sources[field] = scope.String()
+	}
+	assert.Equal(t, map[string]string{
+		"messageRate": "public/east/default", "subscription.messageRate": "kafka://public/default/orders?subscription=billing",
+		"byteRate": "pattern:orders$", "mode": "pattern:orders$", "burst": "kafka://public/default/orders",
+		"onLedgerLoss": "pattern:^kafka://public/", "round": "public/default", "throttleCaughtUp": "cluster",
+		"caughtUpBacklog": "kafka://public/default/orders?subscription=billing",
+	}, sources)
+
+	assert.Equal(t, int64(2), set.Resolve("west", orders, "billing").Topic.MessageRate.Permits)
+	assert.Equal(t, policy.Rate{}, set.Resolve("west", orders, "other").Subscription.MessageRate)
+	other := policy.Topic{Scheme: "persistent", Tenant: "x", Namespace: "y", Name: "z"}
+	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(1), ThrottleCaughtUp: new(true)}, set.Resolve("east", other, "billing").Topic)
+}
+
+func TestV1NamesObeyTheOverrideOfTheirCluster(t *testing.T) {
+	set, err := policy.NewSet([]policy.Entry{entry(t, "public/standalone/default", rate(500))})
+	require.NoError(t, err)
+	topic, err := policy.ParseTopic("persistent://public/standalone/default/orders")
+	require.NoError(t, err)
+	assert.Equal(t, policy.PerSecond(500), set.Resolve("standalone", topic, "s").Topic.MessageRate)
+	assert.False(t, set.Resolve("other", topic, "s").Topic.MessageRate.IsSet())
+}
+
+func TestTemporaryEntriesLieOverThePermanentOne(t *testing.T) {
+	permanent := entry(t, "cluster", policy.Policy{MessageRate: policy.PerSecond(1), Burst: new(int64(1))})
+	paused := policy.Entry{Temporary: true, Expires: time.Unix(10, 0), Policy: policy.Policy{Paused: new(true)}}
+	faster := policy.Entry{Temporary: true, Expires: time.Unix(20, 0), Policy: rate(9)}
+	set, err := policy.NewSet([]policy.Entry{faster, paused, permanent})
+	require.NoError(t, err)
+	got := set.Resolve("", orders, "").Topic
+	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(9), Burst: new(int64(1)), Paused: new(true)}, got)
+
+	later := policy.Snapshot{Set: set}.At(time.Unix(10, 0))
+	assert.False(t, later.Set.Resolve("", orders, "").Topic.IsPaused())
+	assert.Len(t, later.Set.Entries(), 2)
+	assert.Len(t, set.Entries(), 3, "a set never changes")
+}
+
+func TestPatternsInOrder(t *testing.T) {
+	set, err := policy.NewSet([]policy.Entry{
+		entry(t, "pattern:orders", rate(1)),
+		entry(t, "pattern:/orders", rate(2)), // longer
+		entry(t, "pattern:o", policy.Policy{ByteRate: policy.PerSecond(3), Priority: new(1)}),
+	})
+	require.NoError(t, err)
+	got := set.Resolve("", orders, "").Topic
+	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(2), ByteRate: policy.PerSecond(3)}, got)
+}
+
+func TestBadPatternsAndTies(t *testing.T) {
+	a, b := entry(t, "pattern:a.", rate(1)), entry(t, "pattern:b.", rate(2))
+	bad := policy.Entry{Scope: policy.PatternScope("("), Policy: rate(3)}
+	set, err := policy.NewSet([]policy.Entry{b, bad, a})
+	assert.Equal(t, []string{"scope.pattern"}, fields(err.(interface{ Unwrap() []error }).Unwrap()[0]))
+	tie, ok := errors.AsType[*policy.TieError](err)
+	require.True(t, ok)
+	assert.Equal(t, policy.TieError{A: a.Scope, B: b.Scope}, *tie)
+	both := policy.Topic{Scheme: "kafka", Tenant: "a", Namespace: "b", Name: "c"}
+	assert.Equal(t, int64(1), set.Resolve("", both, "").Topic.MessageRate.Permits, "the first text wins")
+
+	assert.ErrorAs(t, policy.CheckTies([]policy.Entry{a}, b), new(*policy.TieError))
+	assert.NoError(t, policy.CheckTies([]policy.Entry{a}, a), "replaces itself")
+	b.Policy.Priority = new(1)
+	assert.NoError(t, policy.CheckTies([]policy.Entry{a}, b))
+	assert.NoError(t, policy.CheckTies([]policy.Entry{a}, entry(t, "cluster", rate(1))))
+}
+
+// TestResolveAgainstModel compares with the sentence: the most specific scope that sets a field wins.
+func TestResolveAgainstModel(t *testing.T) {
+	scopes := []string{
+		"cluster", "public/default", "public/east/default", "public/other", "pattern:orders", "pattern:ders", "pattern:nothing",
+		"kafka://public/default/orders", "kafka://public/default/x",
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		var entries []policy.Entry
+		for _, scope := range scopes {
+			if rapid.Bool().Draw(rt, scope) {
+				e := entry(t, scope, anyPolicy(rt, scope))
+				if e.Scope.Kind != policy.PatternKind {
+					e.Policy.Priority = nil
+				}
+				entries = append(entries, e)
+			}
+		}
+		set, err := policy.NewSet(rapid.Permutation(entries).Draw(rt, "order"))
+		require.NoError(rt, err) // the lengths differ
+		matching := slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
+			s := e.Scope
+			return !(s.Kind == policy.ClusterKind || s.Kind == policy.NamespaceKind && s.Namespace == "default" ||
+				s.Kind == policy.PatternKind && regexp.MustCompile(s.Pattern).MatchString(orders.String()) || s.Topic == orders)
+		})
+		rank := func(e policy.Entry) int {
+			n := int(e.Scope.Kind) * 1_000_000
+			if e.Policy.Priority != nil {
+				n += *e.Policy.Priority * 100
+			}
+			return n + len(e.Scope.Pattern) + len(e.Scope.Cluster)
+		}
+		slices.SortFunc(matching, func(a, b policy.Entry) int { return cmp.Compare(rank(b), rank(a)) })
+		got := set.Explain("east", orders, "none")
+		assert.Equal(rt, got.Topic, set.Resolve("east", orders, "none").Topic)
+		for field := range policy.Fields() {
+			i := slices.IndexFunc(matching, func(e policy.Entry) bool { return e.Policy.Has(field) })
+			if field == "priority" || i < 0 {
+				assert.False(rt, got.Topic.Has(field))
+				assert.NotContains(rt, got.Sources, field)
+				continue
+			}
+			assert.Equal(rt, matching[i].Policy.Only(field), got.Topic.Only(field), field)
+			assert.Equal(rt, matching[i].Scope, got.Sources[field], field)
+		}
+	})
+}
+
+func TestSnapshotRoundTrip(t *testing.T) {
+	set, err := policy.NewSet([]policy.Entry{
+		entry(t, "cluster", rate(1)),
+		{Temporary: true, Expires: time.Unix(100, 0).UTC(), Policy: rate(2), Revision: 3},
+		{Scope: orders2(), Policy: rate(4), Err: errors.New("bad data")},
+		{Scope: policy.Scope{Kind: policy.UnreadableKind, Pattern: "%%%"}, Err: errors.New("no scope")},
+	})
+	require.NoError(t, err)
+	data, err := policy.MarshalSnapshot(policy.Snapshot{Set: set, Identity: "etcd:1/throttle", Revision: 42})
+	require.NoError(t, err)
+	got, err := policy.UnmarshalSnapshot(data)
+	require.NoError(t, err)
+	assert.Equal(t, policy.Snapshot{Set: set, Identity: "etcd:1/throttle", Revision: 42}, got)
+
+	for _, bad := range []string{"", "{}", `{"schema":1,"entries":[{"scope":"?","policy":{"schema":1}}]}`, `{"schema":1,"entries":[{"scope":"cluster","policy":{}}]}`} {
+		_, err := policy.UnmarshalSnapshot([]byte(bad))
+		assert.Error(t, err, bad)
+	}
+	_, err = policy.UnmarshalSnapshot([]byte(`{"schema":9}`))
+	assert.ErrorAs(t, err, new(*policy.SchemaError))
+}
+
+func orders2() policy.Scope { return policy.TopicScope(orders) }
+
+func BenchmarkResolve10kTopics(b *testing.B) {
+	entries := []policy.Entry{entry(b, "cluster", rate(1)), entry(b, "public/default", rate(2)), entry(b, "pattern:^kafka://public/.*/audit-", rate(3))}
+	for i := range 10_000 {
+		entries = append(entries, entry(b, fmt.Sprintf("kafka://public/default/topic-%d", i), rate(4)))
+	}
+	set, err := policy.NewSet(entries)
+	require.NoError(b, err)
+	topic := policy.Topic{Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "topic-77"}
+	b.ReportAllocs()
+	for b.Loop() {
+		set.Resolve("standalone", topic, "group")
+	}
+}
+
+func BenchmarkNewSet10kTopics(b *testing.B) {
+	var entries []policy.Entry
+	for i := range 10_000 {
+		entries = append(entries, entry(b, fmt.Sprintf("kafka://public/default/topic-%d", i), rate(4)))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = policy.NewSet(entries)
+	}
+}
+
+func ExampleSet_Resolve() {
+	scope, _ := policy.ParseScope("public/default")
+	topic, _ := policy.ParseTopic("kafka://public/default/orders")
+	set, _ := policy.NewSet([]policy.Entry{
+		{Policy: policy.Policy{MessageRate: policy.PerSecond(1000), Burst: new(int64(10))}}, // the cluster's default
+		{Scope: scope, Policy: policy.Policy{MessageRate: policy.PerSecond(500)}},
+	})
+	got := set.Resolve("standalone", topic, "billing").Topic
+	fmt.Println(got.MessageRate, got.MessageBurst())
+	// Output: 500/s 10
+}
