@@ -1,0 +1,72 @@
+# Everything a contributor needs; make help lists the targets.
+
+GO     ?= go
+LINT   := $(GO) tool -modfile=tools/go.mod golangci-lint
+KAFKA  := .cache/kafka
+FUZZED ?= 10s
+
+# Tests with real services wait in real time: one package at a time, so that two cores keep their time.
+IMPORTS  := '{{.ImportPath}}{{range .TestImports}} {{.}}{{end}}{{range .XTestImports}} {{.}}{{end}}'
+SERVED    = $$($(GO) list -f $(IMPORTS) ./... | grep ' .*/tests/services' | cut -d' ' -f1)
+UNSERVED  = $$($(GO) list -f $(IMPORTS) ./... | grep -v ' .*/tests/services' | cut -d' ' -f1)
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: ## two consumer groups share a limit, before your eyes; needs nothing but Go
+	$(GO) run ./cmd/throttle-admin demo
+
+.PHONY: test
+test: services ## every test, with the race detector, on real Redis, etcd and Kafka
+	$(GO) vet ./...
+	$(GO) test -race -timeout 5m $(UNSERVED)
+	$(GO) test -race -timeout 5m -p 1 $(SERVED)
+
+.PHONY: test-long
+test-long: services ## the same with more schedules and longer runs, and some fuzzing
+	THROTTLE_LONG=1 $(GO) test -race -timeout 20m $(UNSERVED)
+	THROTTLE_LONG=1 $(GO) test -race -timeout 20m -p 1 $(SERVED)
+	$(MAKE) fuzz
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZED=10s
+	@grep -REo --include='*_test.go' '^func Fuzz\w+' * | while IFS=: read -r file func; do \
+		$(GO) test -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZED) "./$$(dirname $$file)" || exit 1; \
+	done
+
+.PHONY: bench
+bench: services ## measure, beside other limiters, and write the tables of docs/benchmarks.md
+	$(GO) run -C tests/bench ./cmd/table
+
+.PHONY: lint
+lint: ## vet, the linter, and what go fix would change
+	$(GO) vet ./...
+	$(GO) vet -C tests/bench ./...
+	$(LINT) run
+	$(GO) fix -diff ./...
+
+.PHONY: examples
+examples: ## build the examples
+	$(GO) build ./examples/...
+
+.PHONY: services
+services: ## fetch what the tests need: gcc and Redis by apt-get, Kafka by Maven
+	@missing=; \
+	command -v gcc >/dev/null || missing="gcc libc6-dev"; \
+	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
+	if [ -n "$$missing" ]; then \
+		command -v apt-get >/dev/null || { echo "no apt-get here: please install $$missing" >&2; exit 1; }; \
+		sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+		$$sudo apt-get update -q && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qy $$missing; \
+	fi
+	@[ -n "$$THROTTLE_TEST_KAFKA" ] || $(MAKE) --no-print-directory $(KAFKA)
+
+$(KAFKA): tests/services/kafka/pom.xml
+	@command -v java >/dev/null || { echo "no java: install a JDK, or set THROTTLE_TEST_KAFKA to a broker" >&2; exit 1; }
+	@command -v mvn >/dev/null || { echo "no mvn: install Maven, or set THROTTLE_TEST_KAFKA to a broker" >&2; exit 1; }
+	rm -rf $@ $@.part
+	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$@.part
+	mv $@.part $@
+	touch $@
