@@ -1,0 +1,47 @@
+package dispatch
+
+// A Grant is the permits that an Acquire came back with. They are charged already, so
+// to forget a Grant is safe: it only keeps what was not used. The zero value is a Grant of nothing.
+type Grant struct {
+	n    int
+	plan *plan // nil: nothing is limited, or it is settled
+	size int64 // bytes charged, in all
+	gen  uint32
+}
+
+// N is how many messages may be dispatched.
+func (g Grant) N() int { return g.n }
+
+// Done settles the Grant: messages is how many were dispatched, bytes their size in all. What was not
+// used goes back, unless it is older than two batches and would come too late; more than granted becomes a
+// debt that later reads pay. Only the first call counts. Done must be called on the Grant
+// itself, not on a copy.
+func (g *Grant) Done(messages int, bytes int64) {
+	if g.plan == nil {
+		return
+	}
+	if messages != g.n || g.plan.bytes != nil {
+		g.settle(messages, bytes)
+	}
+	g.plan = nil
+}
+
+func (g *Grant) settle(messages int, bytes int64) {
+	p := g.plan
+	if unused := int64(g.n) - int64(max(0, messages)); unused < 0 || unused > 0 && p.fresh(g.gen) {
+		for _, a := range p.messages {
+			a.giveBack(unused)
+		}
+	}
+	if len(p.bytes) > 0 {
+		for _, a := range p.bytes {
+			a.giveBack(g.size - max(0, bytes))
+		}
+		if messages > 0 {
+			p.queue.learnSize(messages, max(0, bytes))
+		}
+	}
+	if p.queue.waiters.Load() > 0 {
+		p.queue.activate()
+	}
+}

@@ -1,0 +1,128 @@
+// Package memory keeps the schedules of one process, for tests and programs that run alone.
+package memory
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+// A Ledger is the memory ledger: all Limiters of a process that use the same one share
+// their limits. Any number of goroutines may use it at once.
+type Ledger struct {
+	start time.Time
+
+	mu     sync.Mutex // guards the fields below
+	limits map[string]*limit
+	status map[string]map[string]status // by cluster and replica
+	sweep  float64                      // when to forget what has expired
+}
+
+type limit struct {
+	state   schedule.State
+	subs    map[string]schedule.Sub
+	expires float64
+}
+
+type status struct {
+	text    []byte
+	expires time.Time
+}
+
+// New returns an empty ledger, whose clock is the process's own.
+func New() *Ledger {
+	return &Ledger{start: time.Now(), limits: map[string]*limit{}, status: map[string]map[string]status{}}
+}
+
+// Book never fails.
+func (l *Ledger) Book(_ context.Context, bookings []schedule.Booking) []schedule.Booked {
+	booked := make([]schedule.Booked, len(bookings))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	for i, b := range bookings {
+		booked[i].Reply = l.book(b, now)
+	}
+	return booked
+}
+
+func (l *Ledger) book(b schedule.Booking, now float64) schedule.Reply {
+	m := l.limits[b.Key]
+	if m == nil || now > m.expires {
+		m = &limit{subs: map[string]schedule.Sub{}}
+		l.limits[b.Key] = m
+	}
+	state, sub, reply := schedule.Book(m.state, m.subs[b.Request.Subscription], b.Request, now)
+	if state.Epoch != m.state.Epoch {
+		m.expires = now + state.Lifetime(now)
+		for name, s := range m.subs { // those of older epochs count for nothing
+			if s.Epoch < state.Epoch-1 {
+				delete(m.subs, name)
+			}
+		}
+		l.forget(now)
+	}
+	m.state, m.subs[b.Request.Subscription] = state, sub
+	return reply
+}
+
+// forget drops expired limits, every ten minutes.
+func (l *Ledger) forget(now float64) {
+	if now < l.sweep {
+		return
+	}
+	l.sweep = now + 600
+	for key, m := range l.limits {
+		if now > m.expires && m.state.Inc != 0 {
+			delete(l.limits, key)
+		}
+	}
+}
+
+// now is the ledger's clock: seconds since it was made, and one, so that 0 stays "never".
+func (l *Ledger) now() float64 { return 1 + time.Since(l.start).Seconds() }
+
+// Timeout is a second, which Book never takes.
+func (l *Ledger) Timeout() time.Duration { return time.Second }
+
+// State returns the schedule under key.
+func (l *Ledger) State(_ context.Context, key string) (schedule.State, float64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.limits[key]; m != nil && l.now() <= m.expires {
+		return m.state, l.now(), nil
+	}
+	return schedule.State{}, l.now(), nil
+}
+
+// Publish keeps a copy of text for ttl.
+func (l *Ledger) Publish(_ context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.status[cluster] == nil {
+		l.status[cluster] = map[string]status{}
+	}
+	l.status[cluster][replica] = status{slices.Clone(text), time.Now().Add(ttl)}
+	return nil
+}
+
+// Published returns what the replicas of a cluster last published, unless it has expired.
+func (l *Ledger) Published(_ context.Context, cluster string) ([][]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var texts [][]byte
+	for replica, s := range l.status[cluster] {
+		if time.Now().After(s.expires) {
+			delete(l.status[cluster], replica)
+			continue
+		}
+		texts = append(texts, s.text)
+	}
+	return texts, nil
+}
+
+// Close does nothing: the schedules live as long as the Ledger is used.
+func (l *Ledger) Close() error { return nil }

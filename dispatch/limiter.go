@@ -1,0 +1,360 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// Version is the library's, as replicas publish it.
+const Version = "0.1.0"
+
+// ErrClosed reports an Acquire on a Limiter or Subscription that has been closed.
+var ErrClosed = errors.New("dispatch: closed")
+
+// A Config says what a Limiter works with. Its zero value works: nothing is limited.
+type Config struct {
+	Policies  PolicySource // nil: no policies, nothing is limited
+	Ledger    Ledger       // nil: a memory ledger of this Limiter's own. The Limiter does not close it
+	Cluster   string       // whose namespace overrides apply, and whose permits are shared; default "standalone"
+	Replica   string       // this process's name in what it publishes; default host name, process id and a random part
+	CacheFile string       // the policies last seen, for a start while their store is away; default none
+	Logger    *slog.Logger // nil: silent
+	Rand      *rand.Rand   // for jitter and nonces; nil: seeded at random. Nobody else may use it
+}
+
+// A Limiter keeps the permits of one process. Any number of goroutines may use it at once.
+type Limiter struct {
+	cfg   Config
+	log   *slog.Logger
+	start time.Time
+	stop  context.CancelFunc
+	done  sync.WaitGroup
+
+	mu       sync.Mutex // guards the fields below and the queues' policy fields
+	closed   bool
+	snapshot policy.Snapshot
+	queues   map[queueKey]*queue
+	limits   map[string]*limit
+	bad      int   // stored policies that make no sense
+	source   error // why the policies could not be read lately; nil: they are
+
+	ticking  atomic.Bool // the loop steps within a tick anyway
+	wakeup   chan struct{}
+	activeMu sync.Mutex // guards woken
+	woken    []*queue   // queues that the loop does not step yet
+
+	waiters  sync.Pool // of *waiter
+	counters counters
+}
+
+type queueKey struct {
+	topic policy.Topic
+	name  string
+}
+
+// A revision is when a limit last changed: revisions of different policy stores cannot be compared.
+type revision struct {
+	identity string
+	number   int64
+}
+
+// A limit is one shared budget, as this process knows it. The loop owns all but users.
+type limit struct {
+	key   string
+	rate  float64 // permits a second
+	burst float64 // permits
+	round float64 // seconds
+	loss  policy.OnLedgerLoss
+	rev   revision
+	users int // queues; guarded by Limiter.mu
+}
+
+// LimitKey is where a ledger keeps the schedule of a topic's messages or bytes; with a
+// subscription, that of the subscription's further limit.
+func LimitKey(cluster string, topic policy.Topic, subscription string, bytes bool) string {
+	unit := "messages"
+	if bytes {
+		unit = "bytes"
+	}
+	key := fmt.Sprintf("throttle:{%s/%s}:%s", cluster, topic, unit)
+	if subscription != "" {
+		key += ":" + subscription
+	}
+	return key
+}
+
+// Open starts a Limiter: it reads the policies and follows them until Close. ctx bounds the
+// opening only. If the policies cannot be read, Open uses those of the cache file, says so in
+// the log and goes on trying; without a cache file it fails.
+func Open(ctx context.Context, cfg Config) (*Limiter, error) {
+	if cfg.Cluster == "" {
+		cfg.Cluster = "standalone"
+	}
+	if cfg.Ledger == nil {
+		cfg.Ledger = memory.New()
+	}
+	if cfg.Policies == nil {
+		cfg.Policies = Fixed(policy.Policy{})
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Rand == nil {
+		cfg.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	}
+	if cfg.Replica == "" {
+		host, _ := os.Hostname() // an empty name is fine
+		cfg.Replica = fmt.Sprintf("%s-%d-%04x", host, os.Getpid(), cfg.Rand.Uint32N(1<<16))
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	l := &Limiter{
+		cfg: cfg, log: cfg.Logger, start: time.Now(), stop: stop,
+		snapshot: policy.Snapshot{Set: policy.Single(policy.Policy{})},
+		queues:   map[queueKey]*queue{}, limits: map[string]*limit{},
+		wakeup: make(chan struct{}, 1), waiters: sync.Pool{New: newWaiter},
+	}
+	first := make(chan error, 1)
+	l.done.Go(func() { l.follow(running, first) })
+	var err error
+	select {
+	case err = <-first:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		if cached := l.useCache(err); cached != nil {
+			stop()
+			l.done.Wait()
+			return nil, cached
+		}
+	}
+	l.done.Go(func() { l.run(running) })
+	l.done.Go(func() { l.publish(running) })
+	return l, nil
+}
+
+// Close ends the Limiter and joins what it started. Those who wait get ErrClosed; permits that
+// are booked and not spent are given back. A second call does nothing.
+func (l *Limiter) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	for _, q := range l.queues {
+		q.plan.Store(&plan{closed: true, queue: q})
+	}
+	queues := l.queues
+	l.queues = map[queueKey]*queue{}
+	l.mu.Unlock()
+	l.stop()
+	l.done.Wait()
+	for _, q := range queues {
+		q.serve(time.Now())
+	}
+	return nil
+}
+
+// clock is the Limiter's: seconds since it was opened.
+func (l *Limiter) clock(t time.Time) float64 { return t.Sub(l.start).Seconds() }
+
+func (l *Limiter) wake() {
+	select {
+	case l.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+// tick is the shortest time between two steps of the loop.
+const tick = 2 * time.Millisecond
+
+// run steps the queues that have something to do, and books for all of them. One call of the
+// ledger carries all that falls due together.
+func (l *Limiter) run(ctx context.Context) {
+	answers := make(chan []*call)
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	var active []*queue
+	defer func() { l.farewell(active) }()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	planned := time.Now().Add(time.Hour)
+	timeout := l.cfg.Ledger.Timeout().Seconds()
+	under := 0 // calls under way
+	for {
+		var answered []*call
+		select {
+		case <-ctx.Done():
+			for ; under > 0; under-- {
+				for _, c := range <-answers {
+					c.account.answered(c, l.clock(time.Now()), 0)
+				}
+			}
+			return
+		case <-l.wakeup:
+		case <-timer.C:
+		case answered = <-answers:
+			under--
+		}
+		l.ticking.Store(true)
+		t := time.Now()
+		now := l.clock(t)
+		l.settleAnswers(answered)
+
+		l.activeMu.Lock()
+		active = append(active, l.woken...)
+		l.woken = l.woken[:0]
+		l.activeMu.Unlock()
+
+		l.mu.Lock()
+		for _, c := range answered {
+			c.account.answered(c, now, l.cfg.Rand.Float64())
+		}
+		late := t.Sub(planned)
+		next := math.Inf(1)
+		var out []*call
+		kept := active[:0]
+		for _, q := range active {
+			at, idle := q.step(t, now, late.Seconds(), timeout, &out)
+			if idle {
+				q.active.Store(false)
+				if q.waiters.Load() == 0 && !q.busy() {
+					continue
+				}
+				q.active.Store(true) // somebody came in between
+				at = now
+			}
+			next = min(next, at)
+			kept = append(kept, q)
+		}
+		clear(active[len(kept):])
+		active = kept
+		l.mu.Unlock()
+
+		if len(out) > 0 {
+			under++
+			l.send(out, answers, &calls)
+		}
+		wait := time.Hour
+		if next < now+3600 {
+			wait = max(tick, time.Duration((next-now)*float64(time.Second)))
+		}
+		l.ticking.Store(wait <= tick)
+		planned = t.Add(wait)
+		timer.Reset(time.Until(planned))
+	}
+}
+
+// send makes one call of the ledger, in the background.
+func (l *Limiter) send(out []*call, answers chan<- []*call, calls *sync.WaitGroup) {
+	bookings := make([]schedule.Booking, len(out))
+	for i, c := range out {
+		bookings[i] = c.booking
+	}
+	calls.Go(func() {
+		// The ledger ends by its own time-out; a call that was sent is waited for.
+		booked := l.cfg.Ledger.Book(context.Background(), bookings)
+		done := l.clock(time.Now())
+		for i, c := range out {
+			c.reply, c.done = booked[i], done
+		}
+		answers <- out
+	})
+}
+
+// farewell gives back what is booked when the Limiter ends.
+func (l *Limiter) farewell(active []*queue) {
+	var bookings []schedule.Booking
+	now := l.clock(time.Now())
+	for _, q := range active {
+		for _, a := range q.limits.all() {
+			if a.stock() > 0 && a.failures == 0 {
+				bookings = append(bookings, a.farewell(now, l.cfg.Ledger.Timeout().Seconds()).booking)
+			}
+		}
+	}
+	if len(bookings) > 0 {
+		l.cfg.Ledger.Book(context.Background(), bookings)
+	}
+}
+
+// settleAnswers counts the calls, and logs when the ledger goes and comes.
+func (l *Limiter) settleAnswers(answered []*call) {
+	for _, c := range answered {
+		l.counters.trips.Add(1)
+		switch err := c.reply.Err; {
+		case err != nil:
+			l.counters.errors.Add(1)
+			if l.counters.away.CompareAndSwap(false, true) {
+				l.log.Warn("the ledger does not answer; each limit goes on as its onLedgerLoss says", "error", err)
+			}
+		case c.reply.Reply.Late:
+			l.counters.late.Add(1)
+		default:
+			if l.counters.away.CompareAndSwap(true, false) {
+				l.log.Info("the ledger answers again")
+			}
+		}
+	}
+}
+
+// step brings a queue to now: it books what is wanted, and serves those who wait. It says when it wants
+// the next step, and whether it needs one at all. The caller holds limiter.mu.
+func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at float64, idle bool) {
+	q.stale(t)
+	p := q.plan.Load()
+	limits := q.limits
+	at, idle = math.Inf(1), true
+	step := func(a *account, bytes bool) {
+		var w demand
+		if p != nil && !p.closed {
+			w = q.demand(p, a, bytes)
+		} else if q.open {
+			w = demand{waiting: 1, anybody: true} // asks whether the ledger is back
+		}
+		if c := a.step(now, late > a.limit.round, w, timeout); c != nil {
+			c.booking.Request.Nonce = 1 + q.limiter.cfg.Rand.Int64N(1<<52)
+			*out = append(*out, c)
+		}
+		at = min(at, a.wakeAt(now, w))
+		idle = idle && a.idle()
+		a.next.Store(int64(a.comeBack(now) * 1e9))
+	}
+	for _, a := range limits.messages {
+		step(a, false)
+	}
+	for _, a := range limits.bytes {
+		step(a, true)
+	}
+	q.followLedger()
+	if p != nil || q.waiters.Load() > 0 {
+		q.serve(t)
+	}
+	if q.caughtUp {
+		at, idle = min(at, now+q.validUntil.Sub(t).Seconds()), false
+	}
+	return at, idle && q.waiters.Load() == 0
+}
+
+// busy says that an account has something to do.
+func (q *queue) busy() bool {
+	for _, a := range q.limits.all() {
+		if !a.idle() || a.refused.Load() > 0 {
+			return true
+		}
+	}
+	return false
+}

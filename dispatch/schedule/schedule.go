@@ -1,0 +1,262 @@
+// Package schedule is the arithmetic by which many replicas share one limit.
+//
+// A limit of R permits a second is a line of slots, 1/R apart, on the store's clock.
+// Whoever wants permits books the next free slots, a batch at a time, at the line's
+// tail. [Book] is that booking: a pure function of the state, the request and the store's
+// clock. The ledgers run it where the state lives; the Redis ledger runs its twin in Lua, which
+// does the same operations in the same order, so that both give the same replies to the last bit.
+//
+// Times are seconds, rates permits a second; all are float64, because a script in
+// a store has nothing else. Permits are whole numbers.
+package schedule
+
+import "math"
+
+// Version is that of the state's form. A ledger that finds a newer one refuses it.
+const Version = 1
+
+// A State is what the store keeps for one limit; the zero value is a limit never booked.
+type State struct {
+	Inc      int64   // incarnation, drawn when the state was made; 0 = no state
+	Seq      int64   // bookings made
+	Last     float64 // clock of the last call
+	Identity string  // of the policy store that Rev belongs to
+	Rev      int64   // the policy's revision that Rate is from
+	Rate     float64 // permits a second
+	Tail     float64 // the time up to which slots are booked
+	Epoch    int64
+	Start    float64 // of the epoch
+	This     Sums    // of this epoch
+	Prev     Sums    // of the epoch before
+}
+
+// Sums is what was seen of all subscriptions in one epoch.
+type Sums struct {
+	Weight   float64 // active weight
+	Reserved float64 // its reservations, permits a second
+	Need     float64 // the longest time that somebody must wait for one permit, seconds
+}
+
+// A Sub is what the store keeps for one subscription of a limit; the zero value is one never seen.
+type Sub struct {
+	Epoch int64 // it was last touched in
+	This  Part
+	Prev  Part
+}
+
+// Part is what was seen of one subscription in one epoch.
+type Part struct {
+	K        float64 // how many replicas' worth of demand it showed
+	Weight   float64 // what of it is in the limit's sums
+	Reserved float64
+}
+
+// Carry is what a replica keeps of a reply and brings back with its next request, so
+// that the store need not remember replicas. The zero value is a replica's first call.
+type Carry struct {
+	Inc, Seq, Epoch int64
+	Eff             float64 // how much of a share this replica was counted as, 0..1
+	Fraction        float64 // of a permit, left over from the last quantum
+	Round           float64 // seconds; 0 = none yet
+}
+
+// A Request asks for permits of one limit, for one replica of a subscription.
+type Request struct {
+	Subscription string
+	Weight       float64 // > 0
+	Reserved     float64 // permits a second
+	Demand       float64 // permits a second
+	Want         float64 // permits; 0 = a farewell, which only gives back
+	Returned     float64 // permits booked earlier, not spent, given back
+	Held         float64 // permits booked and not spent, without Returned
+	RTT          float64 // of the last calls, seconds
+	Round        float64 // the policy's round T, seconds
+	Burst        float64 // idle credit, permits
+	Rate         float64 // the policy's, permits a second, > 0
+	Identity     string  // of the policy store
+	Rev          int64   // the revision that Rate is from
+	NotAfter     float64 // on the store's clock; 0 = always in time
+	Nonce        int64   // > 0, random: the incarnation, should a new state be made
+	Carry        Carry
+}
+
+// A Reply is the booking made.
+type Reply struct {
+	Late  bool    // the call came after NotAfter: nothing was changed
+	N     float64 // permits
+	Start float64 // of the first slot, seconds from Now; negative only for permits saved up as burst
+	Share float64 // permits a second this replica may count on
+	Now   float64 // the store's clock
+	Carry Carry
+}
+
+// maxNeed bounds the round: lighter shares than one permit in that time get one permit a round.
+const maxNeed = 2.0
+
+// roundStep is how much a replica's round may change from call to call; more would break everybody's pace.
+const roundStep = 1.25
+
+// Book books what r asks for, at the store's time now, and gives the new states and the reply.
+//
+// Every product that is added to something stands in float64(), which keeps a compiler from
+// fusing the two: the twin in Lua rounds each.
+func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
+	if r.NotAfter > 0 && now > r.NotAfter {
+		return s, sub, Reply{Late: true, Now: now}
+	}
+	known := s.Inc != 0 // a line that was there before this call
+	if !known {
+		s = State{Inc: r.Nonce, Last: now, Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Tail: now, Epoch: 1, Start: now}
+		sub = Sub{}
+	} else if r.Carry.Inc == s.Inc && r.Carry.Seq > s.Seq {
+		s.Inc = r.Nonce // an old state came back: as good as lost
+	}
+	if now < s.Last { // a failover to a slower clock
+		s.Start -= s.Last - now
+		s.Tail -= s.Last - now
+	}
+	s.Last = now
+	if r.Identity != s.Identity || r.Rev > s.Rev {
+		if s.Tail > now { // the same permits stay booked, at the new rate
+			s.Tail = now + float64((s.Tail-now)*s.Rate/r.Rate)
+		}
+		s.Identity, s.Rev, s.Rate = r.Identity, r.Rev, r.Rate
+	}
+	rate := s.Rate
+	c := r.Carry
+	stranger := c.Inc != s.Inc // knows another line, or none
+	if stranger {
+		s.Tail = max(s.Tail, now) + r.Held/rate // tells this line what is out
+		r.Returned = 0
+		c = Carry{}
+	}
+	s.roll(&sub, r.Round, now)
+	s.Tail = max(now-r.Burst/rate, s.Tail-r.Returned/rate)
+	reply := Reply{Now: now, Carry: c}
+	reply.Carry.Inc, reply.Carry.Seq = s.Inc, s.Seq
+	if r.Want <= 0 {
+		return s, sub, reply
+	}
+
+	newcomer := c.Epoch != s.Epoch && c.Epoch != s.Epoch-1
+	least := 0.0
+	if newcomer {
+		least = 0.5 // not yet known to be quiet
+	}
+	eff := min(1, max(least, r.Demand/s.share(sub, r)))
+	s.count(&sub, r, c, eff, newcomer)
+	share := s.share(sub, r)
+
+	s.This.Need = max(s.This.Need, min(maxNeed, max(1/share, 4*r.RTT)))
+	round := max(r.Round, s.This.Need, s.Prev.Need)
+	if c.Round > 0 {
+		round = min(max(round, c.Round/roundStep), float64(c.Round*roundStep))
+	}
+	part := round
+	if share >= float64(rate*(1-1e-9)) {
+		part /= 2 // alone
+	}
+	if newcomer {
+		part /= 2
+	}
+	due := float64(share*part) + c.Fraction
+	quantum := max(1, math.Floor(due))
+	n := min(max(1, math.Floor(r.Want+0.5)), quantum)
+	fraction := 0.0
+	if n == quantum {
+		fraction = max(0, due-quantum)
+	}
+	credit := 0.0
+	if (r.Demand < share || newcomer) && !(stranger && r.Held > 0) {
+		credit = 1.5 * r.Round
+	}
+	start := max(min(now, s.Tail), s.Tail-credit)
+	s.Tail += n / rate
+	s.Seq++
+
+	reply.N, reply.Start, reply.Share = n, start-now, share
+	reply.Carry = Carry{Inc: s.Inc, Seq: s.Seq, Epoch: s.Epoch, Eff: eff, Fraction: fraction, Round: round}
+	if c.Epoch == s.Epoch {
+		reply.Carry.Eff = max(eff, c.Eff)
+	}
+	return s, sub, reply
+}
+
+// roll begins a new epoch when this one is over, and brings the subscription to the present one.
+func (s *State) roll(sub *Sub, round, now float64) {
+	length := max(4*round, 2*(s.Tail-now))
+	if now-s.Start >= length {
+		s.Prev, s.This = s.This, Sums{}
+		s.Epoch++
+		if now-s.Start >= 2*length {
+			s.Prev = Sums{}
+			s.Epoch++
+		}
+		s.Start = now
+	}
+	switch sub.Epoch {
+	case s.Epoch:
+	case s.Epoch - 1:
+		sub.Prev, sub.This = sub.This, Part{}
+	default:
+		*sub = Sub{}
+	}
+	sub.Epoch = s.Epoch
+}
+
+// share is what one replica of the subscription may count on: reserved first, the rest by
+// weight, over as many replicas as show demand; reservations beyond the rate are scaled.
+func (s *State) share(sub Sub, r Request) float64 {
+	weight := max(s.This.Weight, s.Prev.Weight, r.Weight)
+	reserved := max(s.This.Reserved, s.Prev.Reserved, r.Reserved)
+	own := r.Reserved
+	if reserved > s.Rate {
+		own = own * s.Rate / reserved
+		reserved = s.Rate
+	}
+	return (own + float64((s.Rate-reserved)*r.Weight/weight)) / max(1, sub.This.K, sub.Prev.K)
+}
+
+// count adds this replica's demand, as a part of a share, to the subscription and the limit.
+func (s *State) count(sub *Sub, r Request, c Carry, eff float64, newcomer bool) {
+	more := max(0, eff-c.Eff)
+	switch {
+	case newcomer:
+		sub.This.K += eff
+		sub.Prev.K += eff
+	case c.Epoch == s.Epoch:
+		sub.This.K += more
+		sub.Prev.K += more
+	default: // counted in the epoch before
+		sub.This.K += eff
+		sub.Prev.K += more
+	}
+	s.This.weigh(&sub.This, r)
+	s.Prev.weigh(&sub.Prev, r)
+}
+
+// weigh brings the subscription's part of the sums up to date.
+func (t *Sums) weigh(p *Part, r Request) {
+	k := min(1, p.K)
+	weight, reserved := float64(r.Weight*k), float64(r.Reserved*k)
+	t.Weight += weight - p.Weight
+	t.Reserved += reserved - p.Reserved
+	p.Weight, p.Reserved = weight, reserved
+}
+
+// Lifetime is how long a state is kept without a call, in seconds: as long as it can matter, and an hour at least.
+func (s State) Lifetime(now float64) float64 {
+	return max(3600, 2*(s.Tail-now), 2/s.Rate)
+}
+
+// A Booking is one request to the schedule under a key.
+type Booking struct {
+	Key     string
+	Request Request
+}
+
+// A Booked is the answer to a Booking; Reply counts only if Err is nil.
+type Booked struct {
+	Reply Reply
+	Err   error
+}

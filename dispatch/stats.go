@@ -1,0 +1,227 @@
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// Stats is what a replica can tell about itself; metrics and status records are made from it.
+type Stats struct {
+	Replica  string `json:"replica"`
+	Cluster  string `json:"cluster"`
+	Version  string `json:"version"`
+	Identity string `json:"identity"` // of the policy store
+	Revision int64  `json:"revision"` // of the policies in force
+
+	PolicyError string `json:"policyError,omitempty"` // why the policies cannot be read now; empty: they can
+	BadPolicies int    `json:"badPolicies,omitempty"` // stored policies that make no sense and are not in force
+
+	Ledger        LedgerStats         `json:"ledger"`
+	Subscriptions []SubscriptionStats `json:"subscriptions,omitempty"` // sorted by topic and name
+}
+
+// LedgerStats counts the bookings sent to the ledger since the start.
+type LedgerStats struct {
+	Trips  int64 `json:"trips"`          // bookings, pipelined or not
+	Errors int64 `json:"errors"`         // that failed
+	Late   int64 `json:"late"`           // that came too late to count
+	Away   bool  `json:"away,omitempty"` // the last one failed
+}
+
+// A Reason says why callers wait.
+type Reason string
+
+// The reasons.
+const (
+	ReasonNone                 Reason = ""
+	ReasonMessages             Reason = "message rate"
+	ReasonBytes                Reason = "byte rate"
+	ReasonSubscriptionMessages Reason = "subscription's message rate"
+	ReasonSubscriptionBytes    Reason = "subscription's byte rate"
+	ReasonPaused               Reason = "paused"
+	ReasonLedger               Reason = "ledger away"
+)
+
+// SubscriptionStats is one subscription in one replica; counts are since it was opened here.
+type SubscriptionStats struct {
+	Topic        string           `json:"topic"`
+	Subscription string           `json:"subscription"`
+	CaughtUp     bool             `json:"caughtUp,omitempty"`
+	Exempt       bool             `json:"exempt,omitempty"` // nothing is charged now
+	Shadow       bool             `json:"shadow,omitempty"`
+	Backlog      int64            `json:"backlog"` // messages; -1 = unknown
+	Waiting      int              `json:"waiting,omitempty"`
+	Reason       Reason           `json:"reason,omitempty"` // why they wait
+	Shadowed     int64            `json:"shadowed,omitempty"`
+	Waits        map[Reason]int64 `json:"waits,omitempty"` // calls that had to wait, all time
+	WaitTimes    Histogram        `json:"-"`
+	Limits       []LimitStats     `json:"limits,omitempty"`
+}
+
+// LimitStats is one limit as one subscription of one replica sees it.
+type LimitStats struct {
+	Key      string  `json:"key"` // in the ledger
+	Reason   Reason  `json:"limit"`
+	Rate     float64 `json:"rate"`            // the limit's, permits a second
+	Share    float64 `json:"share,omitempty"` // what this replica may count on, permits a second; 0 = not known
+	Use      float64 `json:"use"`             // permits a second taken here, averaged over 300 ms
+	Stock    int64   `json:"stock,omitempty"` // booked and not taken
+	Granted  int64   `json:"granted"`         // permits, less those returned
+	Returned int64   `json:"returned,omitempty"`
+	Lapsed   int64   `json:"lapsed,omitempty"` // permits booked and wasted
+	Bookings int64   `json:"bookings"`
+	Revision int64   `json:"revision"` // at which the limit last changed
+}
+
+// WaitBuckets are the upper bounds of a Histogram's buckets; the last bucket has none.
+var WaitBuckets = [...]time.Duration{
+	time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond,
+	300 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second, 60 * time.Second,
+}
+
+// A Histogram counts waits by their length.
+type Histogram struct {
+	Count   int64
+	Sum     time.Duration
+	Buckets [len(WaitBuckets) + 1]int64 // not cumulative
+}
+
+func (h *Histogram) add(d time.Duration) {
+	i, _ := slices.BinarySearch(WaitBuckets[:], d)
+	h.Count++
+	h.Sum += d
+	h.Buckets[i]++
+}
+
+// counters are the Limiter's own.
+type counters struct {
+	trips, errors, late atomic.Int64
+	away                atomic.Bool
+}
+
+// queueStats is guarded by the queue's mutex.
+type queueStats struct {
+	shadowed int64
+	waits    map[Reason]int64
+	times    *Histogram
+}
+
+func (s *queueStats) waited(d time.Duration, why Reason) {
+	if s.times == nil {
+		s.times, s.waits = new(Histogram), map[Reason]int64{}
+	}
+	s.times.add(d)
+	s.waits[why]++
+}
+
+// Stats returns what there is to know now. It costs about a microsecond a subscription.
+func (l *Limiter) Stats() Stats { return l.stats(func(*queue) bool { return true }) }
+
+func (l *Limiter) stats(wanted func(*queue) bool) Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := Stats{
+		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version,
+		Identity: l.snapshot.Identity, Revision: l.snapshot.Revision, BadPolicies: l.bad,
+		Ledger: LedgerStats{l.counters.trips.Load(), l.counters.errors.Load(), l.counters.late.Load(), l.counters.away.Load()},
+	}
+	if l.source != nil {
+		s.PolicyError = l.source.Error()
+	}
+	now := time.Now()
+	for _, q := range l.queues {
+		if wanted(q) {
+			s.Subscriptions = append(s.Subscriptions, q.report(now))
+		}
+	}
+	slices.SortFunc(s.Subscriptions, func(a, b SubscriptionStats) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Subscription, b.Subscription))
+	})
+	return s
+}
+
+// report is the queue's part of Stats. The caller holds limiter.mu.
+func (q *queue) report(now time.Time) SubscriptionStats {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p := q.plan.Load()
+	s := SubscriptionStats{
+		Topic: q.topic.String(), Subscription: q.name, CaughtUp: q.caughtUp, Exempt: p == nil, Shadow: q.limits.shadow,
+		Backlog: q.backlog(now), Waiting: len(q.waiting), Shadowed: q.stats.shadowed,
+	}
+	if len(q.waiting) > 0 {
+		s.Reason = q.reason(p)
+	}
+	if q.stats.times != nil {
+		s.WaitTimes = *q.stats.times
+		s.Waits = map[Reason]int64{}
+		for why, n := range q.stats.waits {
+			s.Waits[why] = n
+		}
+	}
+	for _, a := range q.limits.all() {
+		s.Limits = append(s.Limits, a.report())
+	}
+	return s
+}
+
+func (a *account) report() LimitStats {
+	return LimitStats{
+		Key: a.limit.key, Reason: a.reason, Rate: a.limit.rate, Share: a.share, Use: a.use, Stock: a.stock(),
+		Granted: a.put - a.avail.Load(), Returned: a.returned.Load(), Lapsed: a.lapsed, Bookings: a.bookings,
+		Revision: a.limit.rev.number,
+	}
+}
+
+// reason says which limit holds callers up.
+func (q *queue) reason(p *plan) Reason {
+	switch {
+	case p == nil || p.closed:
+		return ReasonNone
+	case p.paused:
+		return ReasonPaused
+	}
+	for _, list := range [...][]*account{p.messages, p.bytes} {
+		for _, a := range list {
+			if a.avail.Load() <= 0 {
+				if a.lost.Load() {
+					return ReasonLedger
+				}
+				return a.reason
+			}
+		}
+	}
+	return ReasonNone
+}
+
+// publishMost bounds a status record: the subscriptions beyond it are left out.
+const publishMost = 1000
+
+// publish tells the ledger once a second what those subscriptions do that do something.
+func (l *Limiter) publish(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		s := l.stats(func(q *queue) bool { return q.active.Load() || q.caughtUp })
+		if len(s.Subscriptions) == 0 || s.Ledger.Away {
+			continue
+		}
+		s.Subscriptions = s.Subscriptions[:min(len(s.Subscriptions), publishMost)]
+		text, err := json.Marshal(s)
+		if err == nil {
+			err = l.cfg.Ledger.Publish(ctx, l.cfg.Cluster, l.cfg.Replica, text, 3*time.Second)
+		}
+		if err != nil && ctx.Err() == nil {
+			l.log.Debug("the status record could not be published", "error", err)
+		}
+	}
+}

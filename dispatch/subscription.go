@@ -1,0 +1,211 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A Subscription is one reader's handle to the limits of a topic and subscription; handles of the same
+// topic and name in one process share their permits. Any number of goroutines may use it at once. A nil
+// *Subscription limits nothing.
+type Subscription struct {
+	queue *queue
+}
+
+// A SubscriptionOption changes how a Subscription is opened.
+type SubscriptionOption func(*Subscription)
+
+// Subscription opens a handle. topic is a full name such as kafka://public/default/orders, name a Pulsar
+// subscription, a Kafka consumer group, a Numaflow vertex. The error is the topic's or name's fault, or ErrClosed.
+func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (*Subscription, error) {
+	t, err := policy.ParseTopic(topic)
+	if err = errors.Join(err, policy.ValidateSubscription(name)); err != nil {
+		return nil, fmt.Errorf("dispatch: open a subscription: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, ErrClosed
+	}
+	key := queueKey{t, name}
+	q := l.queues[key]
+	if q == nil {
+		q = &queue{limiter: l, topic: t, name: name, handles: map[*Subscription]backlog{}}
+		l.queues[key] = q
+		q.resolve()
+	}
+	s := &Subscription{queue: q}
+	for _, opt := range opts {
+		opt(s)
+	}
+	q.mu.Lock()
+	q.handles[s] = backlog{messages: -1}
+	q.mu.Unlock()
+	q.judge(time.Now())
+	return s, nil
+}
+
+// Close ends this handle. With the last one of a subscription, those who wait get ErrClosed and booked permits go
+// back. A second call does nothing.
+func (s *Subscription) Close() error {
+	if s == nil {
+		return nil
+	}
+	q, l := s.queue, s.queue.limiter
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q.mu.Lock()
+	delete(q.handles, s)
+	last := len(q.handles) == 0
+	q.mu.Unlock()
+	if !last {
+		q.judge(time.Now())
+		return nil
+	}
+	if l.queues[queueKey{q.topic, q.name}] == q {
+		delete(l.queues, queueKey{q.topic, q.name})
+		for _, a := range q.limits.all() {
+			l.dropUser(a.limit)
+		}
+	}
+	q.plan.Store(&plan{closed: true, queue: q})
+	q.serve(time.Now())
+	q.activate()
+	return nil
+}
+
+// Acquire waits until at least one permit of every limit that applies is there, and takes up to max.
+// First come is first served. If ctx ends first, nothing is taken, and the error wraps context.Cause(ctx). A max of 0 or
+// less gets nothing, at once.
+func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
+	if s == nil {
+		return Grant{n: max}, nil
+	}
+	p := s.queue.plan.Load()
+	if p == nil {
+		return Grant{n: max}, nil
+	}
+	if a := p.only; a != nil && max > 0 && s.queue.waiters.Load() == 0 {
+		if a.avail.Add(-int64(max)) >= 0 {
+			return Grant{n: max, plan: p, gen: a.gen.Load()}, nil
+		}
+		a.avail.Add(int64(max))
+	}
+	return s.queue.acquire(ctx, max, -1)
+}
+
+// AcquireSized is Acquire for one message that is in memory already: its bytes are charged exactly.
+func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, error) {
+	if s == nil {
+		return Grant{n: 1}, nil
+	}
+	p := s.queue.plan.Load()
+	if p == nil {
+		return Grant{n: 1}, nil
+	}
+	if a := p.only; a != nil && s.queue.waiters.Load() == 0 {
+		if a.avail.Add(-1) >= 0 {
+			return Grant{n: 1, plan: p, gen: a.gen.Load()}, nil
+		}
+		a.avail.Add(1)
+	}
+	return s.queue.acquire(ctx, 1, max(0, bytes))
+}
+
+// TryAcquire takes up to max permits if some are there now, and never waits. If it is refused, next says when to
+// come back; the refusal counts as demand, so that permits are booked for the next try.
+func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
+	if s == nil {
+		return Grant{n: max}, time.Time{}, true
+	}
+	p := s.queue.plan.Load()
+	if p == nil {
+		return Grant{n: max}, time.Time{}, true
+	}
+	if a := p.only; a != nil && a.avail.Load() <= 0 && a.refused.Load() > 0 {
+		return Grant{}, p.start.Add(time.Duration(a.next.Load())), false
+	}
+	return s.queue.tryAcquire(max)
+}
+
+func (q *queue) tryAcquire(max int) (Grant, time.Time, bool) {
+	if max <= 0 {
+		return Grant{}, time.Time{}, true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p := q.plan.Load()
+	switch {
+	case p == nil:
+		return Grant{n: max}, time.Time{}, true
+	case p.closed:
+		return Grant{}, time.Now().Add(time.Minute), false
+	case len(q.waiting) == 0:
+		if g, ok := q.grant(p, int64(max), -1); ok {
+			return g, time.Time{}, true
+		}
+	}
+	if p.shadow {
+		return q.through(p, int64(max), -1), time.Time{}, true
+	}
+	if p.paused {
+		return Grant{}, time.Now().Add(time.Second), false
+	}
+	return Grant{}, q.refuse(p, int64(max)), false
+}
+
+// refuse counts a refusal as demand of the limits that are out, and says when to come back.
+func (q *queue) refuse(p *plan, n int64) time.Time {
+	var next int64
+	for i, a := range p.all() {
+		if a.avail.Load() > 0 {
+			continue
+		}
+		if i < len(p.messages) {
+			a.refused.Store(n)
+		} else {
+			a.refused.Store(q.sizeOf(p, n, -1))
+		}
+		next = max(next, a.next.Load())
+	}
+	q.activate()
+	at := p.start.Add(time.Duration(next))
+	if soon := time.Now().Add(tick); at.Before(soon) {
+		return soon
+	}
+	return at
+}
+
+// Do waits for a permit and calls f, whose error it returns. The permit is spent, whatever f says.
+func (s *Subscription) Do(ctx context.Context, f func(context.Context) error) error {
+	if _, err := s.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	return f(ctx)
+}
+
+// TryDo calls f if a permit is there now, and skips it otherwise: ran says which.
+func (s *Subscription) TryDo(ctx context.Context, f func(context.Context) error) (ran bool, err error) {
+	if _, _, ok := s.TryAcquire(1); !ok {
+		return false, nil
+	}
+	return true, f(ctx)
+}
+
+// Throttled returns f with a wait for a permit in front of each call.
+func Throttled[In, Out any](s *Subscription, f func(context.Context, In) (Out, error)) func(context.Context, In) (Out, error) {
+	return func(ctx context.Context, in In) (out Out, err error) {
+		if _, err = s.Acquire(ctx, 1); err != nil {
+			return out, err
+		}
+		return f(ctx, in)
+	}
+}
+
+func waitError(ctx context.Context) error {
+	return fmt.Errorf("dispatch: wait for a permit: %w", context.Cause(ctx))
+}
