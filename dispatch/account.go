@@ -42,6 +42,8 @@ type account struct {
 	steppedAt float64
 	refusedAt float64 // when something was last refused
 	patience  float64 // how long a refused caller is thought to stay away
+	heldUp    float64 // seconds since the last call in which callers waited for slots to come
+	calledAt  float64 // the last call
 	quick     float64 // permits in the last batch, if that was gone in under half a round; else 0
 	fruitful  bool    // something was taken since the last booking
 	gone      bool    // nobody is there: nothing is booked until somebody waits
@@ -106,16 +108,18 @@ func (a *account) withdraw(n int64) int64 {
 }
 
 // observe brings the averages up to date.
-func (a *account) observe(now float64) {
-	taken := a.put - a.avail.Load()
-	used := max(0, taken-a.taken)
-	a.taken = taken
-	if dt := now - a.steppedAt; dt > 0 {
-		a.use += (float64(used)/dt - a.use) * (1 - math.Exp(-dt/0.3))
-		a.steppedAt = now
+func (a *account) observe(now float64, w demand) {
+	if w.waiting > 0 && a.running() > 0 {
+		a.heldUp += now - a.steppedAt
 	}
-	if used > 0 {
-		a.usedAt, a.fruitful = now, true
+	if dt := now - a.steppedAt; dt > 0 {
+		taken := a.put - a.avail.Load()
+		used := max(0, taken-a.taken)
+		a.taken, a.steppedAt = taken, now
+		a.use += (float64(used)/dt - a.use) * (1 - math.Exp(-dt/0.3))
+		if used > 0 {
+			a.usedAt, a.fruitful = now, true
+		}
 	}
 	if a.refused.Load() > 0 {
 		a.patience = min(60, max(a.limit.round, now-a.refusedAt))
@@ -127,8 +131,14 @@ func (a *account) observe(now float64) {
 }
 
 // demand is the permits a second that this replica wants.
-func (a *account) demand(w demand) float64 {
-	d := 1.3*a.use + w.waiting/a.limit.round
+//
+// Whoever must wait for slots shows less than he wants: his use counts for the time only in which he had a choice.
+func (a *account) demand(now float64, w demand) float64 {
+	free := 1.0
+	if now > a.calledAt {
+		free = max(0.05, 1-a.heldUp/(now-a.calledAt))
+	}
+	d := 1.3*a.use/free + w.waiting/a.limit.round
 	if n := a.refused.Load(); n > 0 {
 		d += float64(n) / a.patience
 	}
@@ -256,7 +266,7 @@ func (a *account) step(now float64, late bool, w demand, timeout float64) *call 
 	if a.rate != a.limit.rate {
 		a.revise(now)
 	}
-	a.observe(now)
+	a.observe(now, w)
 	a.release(now, late)
 	a.age(now)
 	if a.lent > 0 {
@@ -270,7 +280,7 @@ func (a *account) step(now float64, late bool, w demand, timeout float64) *call 
 		return nil
 	}
 
-	d := a.demand(w)
+	d := a.demand(now, w)
 	stock := a.stock()
 	wanted := false
 	switch next := a.nextBatch(now); {
@@ -344,6 +354,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 	}
 	a.expired = 0
 	a.busy, a.fruitful = true, false
+	a.heldUp, a.calledAt = 0, now
 	return &call{account: a, booking: schedule.Booking{Key: l.key, Request: r}, sent: now, rev: l.rev}
 }
 
@@ -390,6 +401,7 @@ func (a *account) append(b batch, d float64) {
 		running := &a.batches[n-1]
 		b.due = max(b.due, running.due+float64(running.left)/a.rate)
 		running.gap = max(1/a.rate, (b.due-running.due)/float64(running.left))
+		running.expires = max(running.expires, b.due+a.limit.round)
 	}
 	round := max(a.carry.Round, a.limit.round)
 	if d > 0 {

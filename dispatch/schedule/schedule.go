@@ -138,7 +138,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		return s, sub, reply
 	}
 
-	newcomer := c.Epoch != s.Epoch && c.Epoch != s.Epoch-1
+	newcomer := stranger || c.Epoch < s.Epoch-1 // counted in neither epoch
 	least := 0.0
 	if newcomer {
 		least = 0.5 // not yet known to be quiet
