@@ -115,6 +115,7 @@ type entryJSON struct {
 	Scope     string          `json:"scope"`
 	Policy    json.RawMessage `json:"policy"`
 	Temporary bool            `json:"temporary,omitempty"`
+	Field     string          `json:"field,omitempty"`
 	Expires   time.Time       `json:"expires,omitzero"`
 	Revision  int64           `json:"revision,omitempty"`
 	Err       string          `json:"error,omitempty"`
@@ -128,7 +129,7 @@ func MarshalSnapshot(s Snapshot) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("policy: snapshot: %s: %w", e.Scope, err)
 		}
-		j := entryJSON{Scope: e.Scope.String(), Policy: p, Temporary: e.Temporary, Expires: e.Expires, Revision: e.Revision}
+		j := entryJSON{Scope: e.Scope.String(), Policy: p, Temporary: e.Temporary, Field: e.Field, Expires: e.Expires, Revision: e.Revision}
 		if e.Err != nil {
 			j.Err = e.Err.Error()
 		}
@@ -152,7 +153,7 @@ func UnmarshalSnapshot(data []byte) (Snapshot, error) {
 	}
 	entries := make([]Entry, 0, len(in.Entries))
 	for _, j := range in.Entries {
-		e := Entry{Temporary: j.Temporary, Expires: j.Expires, Revision: j.Revision}
+		e := Entry{Temporary: j.Temporary, Field: j.Field, Expires: j.Expires, Revision: j.Revision}
 		if j.Err != "" {
 			e.Err = errors.New(j.Err)
 		}

@@ -15,8 +15,9 @@ type Entry struct {
 	Policy Policy
 
 	// Temporary entries lie over the permanent entry of their scope, field by field, while they
-	// live. Several may live in one scope, each with fields of its own.
+	// live. Stores keep one for each field, so that they may end at different times.
 	Temporary bool
+	Field     string    // of a temporary entry: the JSON name of the only field that Policy sets
 	Expires   time.Time // of a temporary entry; the store ends it
 
 	Revision int64 // of the store, when the entry was last written
@@ -26,7 +27,7 @@ type Entry struct {
 	Err error
 }
 
-// Compare orders entries by scope, the permanent one first, then by revision.
+// Compare orders entries by scope, the permanent one first, then by field and revision.
 func (e Entry) Compare(other Entry) int {
 	temporary := func(e Entry) int {
 		if e.Temporary {
@@ -34,7 +35,8 @@ func (e Entry) Compare(other Entry) int {
 		}
 		return 0
 	}
-	return cmp.Or(e.Scope.Compare(other.Scope), cmp.Compare(temporary(e), temporary(other)), cmp.Compare(e.Revision, other.Revision))
+	return cmp.Or(e.Scope.Compare(other.Scope), cmp.Compare(temporary(e), temporary(other)),
+		cmp.Compare(e.Field, other.Field), cmp.Compare(e.Revision, other.Revision))
 }
 
 // A Set is all policies, ready to be resolved. It never changes, and any number of goroutines may use it.

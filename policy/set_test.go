@@ -166,7 +166,7 @@ func TestResolveAgainstModel(t *testing.T) {
 func TestSnapshotRoundTrip(t *testing.T) {
 	set, err := policy.NewSet([]policy.Entry{
 		entry(t, "cluster", rate(1)),
-		{Temporary: true, Expires: time.Unix(100, 0).UTC(), Policy: rate(2), Revision: 3},
+		{Temporary: true, Field: "messageRate", Expires: time.Unix(100, 0).UTC(), Policy: rate(2), Revision: 3},
 		{Scope: orders2(), Policy: rate(4), Err: errors.New("bad data")},
 		{Scope: policy.Scope{Kind: policy.UnreadableKind, Pattern: "%%%"}, Err: errors.New("no scope")},
 	})

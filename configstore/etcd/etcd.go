@@ -1,0 +1,429 @@
+// Package etcd keeps policies in etcd.
+//
+// Under a prefix, /throttle by default, there are
+//
+//	PREFIX/policies/SCOPE           the permanent policy of a scope, as policy.Marshal writes it
+//	PREFIX/temporary/SCOPE/FIELD    a temporary one, {"expires":TIME,"policy":{...}}, with a lease
+//	PREFIX/revision                 rewritten by each Apply, so that deletions leave a trace, too
+//
+// where SCOPE is escaped as a path segment of a URL. A revision of the store is etcd's own.
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// DefaultPrefix is where policies are kept unless somebody says otherwise.
+const DefaultPrefix = "/throttle"
+
+// Config says how to reach etcd.
+type Config struct {
+	Endpoints   []string // host:port
+	Prefix      string   // default DefaultPrefix
+	Username    string
+	Password    string
+	TLS         *tls.Config   // nil: no TLS
+	DialTimeout time.Duration // default 2 s
+}
+
+// A Store keeps policies in etcd. Its methods may be used by any number of goroutines.
+type Store struct {
+	prefix string
+	config *clientv3.Config // nil: the client is not ours to open or close
+
+	mu     sync.Mutex // guards the fields below
+	client *clientv3.Client
+	ctx    context.Context // ends with Close
+	end    context.CancelCauseFunc
+}
+
+var _ configstore.Store = (*Store)(nil)
+
+// New returns a store on a client, which stays the caller's to close. An empty prefix is DefaultPrefix.
+func New(client *clientv3.Client, prefix string) *Store {
+	s := &Store{prefix: "/" + strings.Trim(prefix, "/"), client: client}
+	if s.prefix == "/" {
+		s.prefix = DefaultPrefix
+	}
+	s.ctx, s.end = context.WithCancelCause(context.Background())
+	return s
+}
+
+// Open returns a store that connects when it is first used, so that it opens while etcd is away.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, errors.New("configstore/etcd: no endpoints: name host:port of an etcd")
+	}
+	s := New(nil, cfg.Prefix)
+	if cfg.DialTimeout == 0 {
+		cfg.DialTimeout = 2 * time.Second
+	}
+	s.config = &clientv3.Config{
+		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password, TLS: cfg.TLS,
+		DialTimeout:       cfg.DialTimeout,
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, // finds a watch that was cut silently
+		Logger: zap.NewNop(), Context: s.ctx,
+	}
+	return s, context.Cause(ctx)
+}
+
+// connect returns the client. With a password it is etcd that lets it in, and one caller at a time waits for that.
+func (s *Store) connect() (*clientv3.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, configstore.ErrClosed
+	}
+	if s.client == nil {
+		client, err := clientv3.New(*s.config)
+		if err != nil {
+			return nil, fmt.Errorf("configstore/etcd: connect to %v: %w", s.config.Endpoints, err)
+		}
+		s.client = client
+	}
+	return s.client, nil
+}
+
+// Close implements configstore.Store.
+func (s *Store) Close() error {
+	s.end(configstore.ErrClosed) // first, so that a connect that hangs lets go of the lock
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.config == nil || s.client == nil {
+		return nil
+	}
+	client := s.client
+	s.client = nil
+	if err := client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("configstore/etcd: close: %w", err)
+	}
+	return nil
+}
+
+// bind returns a context that ends with ctx or with the store.
+func (s *Store) bind(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.ctx, func() { cancel(configstore.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// wrap says what failed, and that it failed because the store was closed, if so.
+func (s *Store) wrap(doing string, err error) error {
+	if s.ctx.Err() != nil {
+		return configstore.ErrClosed
+	}
+	return fmt.Errorf("configstore/etcd: %s: %w", doing, err)
+}
+
+const (
+	permanentPart = "/policies/"
+	temporaryPart = "/temporary/"
+	markerPart    = "/revision"
+)
+
+// List implements configstore.Store.
+func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
+	snap, _, err := s.list(ctx)
+	return snap, err
+}
+
+// list also returns the revision of the last Apply.
+func (s *Store) list(ctx context.Context) (snap configstore.Snapshot, applied int64, err error) {
+	client, err := s.connect()
+	if err != nil {
+		return configstore.Snapshot{}, 0, err
+	}
+	ctx, cancel := s.bind(ctx)
+	defer cancel()
+	resp, err := client.Txn(ctx).Then( // one transaction: one revision
+		clientv3.OpGet(s.prefix+permanentPart, clientv3.WithPrefix()),
+		clientv3.OpGet(s.prefix+temporaryPart, clientv3.WithPrefix()),
+		clientv3.OpGet(s.prefix+markerPart),
+	).Commit()
+	if err != nil {
+		return configstore.Snapshot{}, 0, s.wrap("list", err)
+	}
+	snap = configstore.Snapshot{Identity: fmt.Sprintf("etcd:%x%s", resp.Header.ClusterId, s.prefix), Revision: resp.Header.Revision}
+	for _, r := range resp.Responses[:2] {
+		for _, kv := range r.GetResponseRange().Kvs {
+			snap.Entries = append(snap.Entries, s.entry(string(kv.Key), kv.Value, kv.ModRevision))
+		}
+	}
+	slices.SortFunc(snap.Entries, policy.Entry.Compare)
+	if kvs := resp.Responses[2].GetResponseRange().Kvs; len(kvs) > 0 {
+		applied = kvs[0].ModRevision
+	}
+	return snap, applied, nil
+}
+
+type temporaryJSON struct {
+	Expires time.Time       `json:"expires"`
+	Policy  json.RawMessage `json:"policy"`
+}
+
+// entry reads what is stored; what cannot be read is in its Err.
+func (s *Store) entry(key string, value []byte, revision int64) policy.Entry {
+	k, err := s.parseKey(key)
+	e := policy.Entry{Scope: k.Scope, Temporary: k.Field != "", Field: k.Field, Revision: revision}
+	if err == nil && e.Temporary {
+		var t temporaryJSON
+		if err = json.Unmarshal(value, &t); err == nil {
+			e.Expires, value = t.Expires, t.Policy
+		}
+	}
+	var p policy.Policy
+	if err == nil {
+		p, err = policy.Unmarshal(value)
+	}
+	if err == nil {
+		err = p.Validate(e.Scope)
+	}
+	if err == nil && e.Temporary && (!p.Has(e.Field) || !p.Without(e.Field).IsZero()) {
+		err = &policy.FieldError{Field: e.Field, Value: string(value), Reason: "is not the only field of the temporary policy"}
+	}
+	if err != nil {
+		e.Err = fmt.Errorf("configstore/etcd: %s: %w", key, err)
+	} else {
+		e.Policy = p
+	}
+	return e
+}
+
+func (s *Store) key(k configstore.Key) string {
+	switch {
+	case k.Scope.Kind == policy.UnreadableKind:
+		return s.prefix + "/" + k.Scope.Pattern
+	case k.Field != "":
+		return s.prefix + temporaryPart + url.PathEscape(k.Scope.String()) + "/" + k.Field
+	}
+	return s.prefix + permanentPart + url.PathEscape(k.Scope.String())
+}
+
+// parseKey is the inverse of key. A key that key would not write has an unreadable scope, with which it can still be deleted.
+func (s *Store) parseKey(key string) (configstore.Key, error) {
+	rest, temporary := strings.CutPrefix(key, s.prefix+temporaryPart)
+	rest = strings.TrimPrefix(rest, s.prefix+permanentPart)
+	var k configstore.Key
+	if temporary {
+		rest, k.Field, _ = strings.Cut(rest, "/")
+	}
+	text, err := url.PathUnescape(rest)
+	if err == nil {
+		k.Scope, err = policy.ParseScope(text)
+	}
+	if err == nil && (s.key(k) != key || temporary && !slices.Contains(slices.Collect(policy.Fields()), k.Field)) {
+		err = errors.New("is not a key that this version writes")
+	}
+	if err != nil {
+		bad := policy.Scope{Kind: policy.UnreadableKind, Pattern: strings.TrimPrefix(key, s.prefix+"/")}
+		return configstore.Key{Scope: bad}, err
+	}
+	return k, nil
+}
+
+// Apply implements configstore.Store.
+func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevision int64) (int64, error) {
+	client, err := s.connect()
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := s.bind(ctx)
+	defer cancel()
+	for {
+		// What was checked is what is changed: the marker must still be where it was.
+		snap, applied, err := s.list(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if ifRevision != 0 && applied > ifRevision {
+			return 0, &configstore.ConflictError{Have: applied, Want: ifRevision}
+		}
+		if err := configstore.Check(snap.Entries, changes); err != nil {
+			return 0, err
+		}
+		ops, leases, err := s.ops(ctx, client, changes)
+		if err == nil {
+			marker := s.prefix + markerPart
+			var resp *clientv3.TxnResponse
+			resp, err = client.Txn(ctx).
+				If(clientv3.Compare(clientv3.ModRevision(marker), "=", applied)).
+				Then(append(nest(ops), clientv3.OpPut(marker, ""))...).
+				Commit()
+			if err == nil && resp.Succeeded {
+				return resp.Header.Revision, nil
+			}
+		}
+		for _, id := range leases {
+			_, _ = client.Revoke(ctx, id) // else it ends by itself, with nothing attached
+		}
+		if err != nil {
+			return 0, s.wrap("apply", err)
+		}
+	}
+}
+
+// ops returns the operations of the changes, and the leases that were granted for them.
+func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []configstore.Change) (ops []clientv3.Op, leases []clientv3.LeaseID, err error) {
+	now := time.Now()
+	byTTL := make(map[int64]clientv3.LeaseID)
+	for _, c := range changes {
+		if c.Policy.IsZero() {
+			ops = append(ops, clientv3.OpDelete(s.key(c.Key)))
+			continue
+		}
+		value, err := policy.Marshal(c.Policy)
+		if err != nil {
+			return nil, leases, err
+		}
+		if c.Field == "" {
+			ops = append(ops, clientv3.OpPut(s.key(c.Key), string(value)))
+			continue
+		}
+		seconds := int64(math.Ceil(c.TTL.Seconds())) // what a lease counts in
+		id, ok := byTTL[seconds]
+		if !ok {
+			lease, err := client.Grant(ctx, seconds)
+			if err != nil {
+				return nil, leases, err
+			}
+			id = lease.ID
+			byTTL[seconds] = id
+			leases = append(leases, id)
+		}
+		value, err = json.Marshal(temporaryJSON{Expires: now.Add(time.Duration(seconds) * time.Second).UTC().Round(0), Policy: value})
+		if err != nil {
+			return nil, leases, err
+		}
+		ops = append(ops, clientv3.OpPut(s.key(c.Key), string(value), clientv3.WithLease(id)))
+	}
+	return ops, leases, nil
+}
+
+// nest puts operations into transactions within transactions: etcd allows 128 operations along each
+// branch of the tree, and three levels of 40 hold 64,000.
+func nest(ops []clientv3.Op) []clientv3.Op {
+	const width = 40
+	for len(ops) > width {
+		var outer []clientv3.Op
+		for chunk := range slices.Chunk(ops, width) {
+			outer = append(outer, clientv3.OpTxn(nil, chunk, nil))
+		}
+		ops = outer
+	}
+	return ops
+}
+
+// checkEvery is how often a silent watch is checked, for at most as long: a client that has lost
+// etcd keeps its watch and says nothing, and one that has come back to an empty etcd waits for a revision that is far off.
+const checkEvery = 2 * time.Second
+
+// Watch implements configstore.Store.
+func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Batch, error] {
+	return func(yield func(configstore.Batch, error) bool) {
+		client, err := s.connect()
+		if err != nil {
+			yield(configstore.Batch{}, err)
+			return
+		}
+		user := ctx
+		ctx, cancel := s.bind(ctx)
+		defer cancel()
+		if err := s.watch(ctx, client, after, func(b configstore.Batch) bool { return yield(b, nil) }); err != nil && user.Err() == nil {
+			yield(configstore.Batch{}, err)
+		}
+	}
+}
+
+// watch returns why the watch ended; nil if yield wanted no more.
+func (s *Store) watch(ctx context.Context, client *clientv3.Client, after int64, yield func(configstore.Batch) bool) error {
+	var cluster uint64
+	check := func() error {
+		ctx, cancel := context.WithTimeout(ctx, checkEvery)
+		defer cancel()
+		resp, err := client.Get(ctx, s.prefix+markerPart)
+		switch {
+		case err != nil:
+			return s.wrap("watch", err)
+		case cluster == 0:
+			cluster = resp.Header.ClusterId
+		case resp.Header.ClusterId != cluster:
+			return configstore.ErrCompacted
+		}
+		if resp.Header.Revision < after {
+			return configstore.ErrCompacted
+		}
+		return nil
+	}
+	if err := check(); err != nil {
+		return err
+	}
+	events := client.Watch(clientv3.WithRequireLeader(ctx), s.prefix+"/", clientv3.WithPrefix(), clientv3.WithRev(after+1))
+	ticker := time.NewTicker(checkEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			if err := check(); err != nil {
+				return err
+			}
+		case resp, ok := <-events:
+			if !ok {
+				return s.wrap("watch", errors.New("the watch has ended"))
+			}
+			if err := resp.Err(); err != nil {
+				if errors.Is(err, rpctypes.ErrCompacted) {
+					err = configstore.ErrCompacted
+				}
+				return s.wrap("watch", err)
+			}
+			b, ok := s.batch(resp.Events)
+			if ok && !yield(b) {
+				return nil
+			}
+			after = max(after, b.Revision)
+		}
+	}
+}
+
+// batch returns what events say about policies; ok is false if they say nothing.
+func (s *Store) batch(events []*clientv3.Event) (b configstore.Batch, ok bool) {
+	last := make(map[string]int) // of several events of a key the last one counts
+	for i, e := range events {
+		last[string(e.Kv.Key)] = i
+	}
+	for i, e := range events {
+		key := string(e.Kv.Key)
+		ours := strings.HasPrefix(key, s.prefix+permanentPart) || strings.HasPrefix(key, s.prefix+temporaryPart)
+		if !ours && key != s.prefix+markerPart {
+			continue
+		}
+		b.Revision = e.Kv.ModRevision
+		switch {
+		case !ours || last[key] != i:
+		case e.Type == clientv3.EventTypeDelete:
+			k, _ := s.parseKey(key) // an unreadable one is a key, too
+			b.Deletes = append(b.Deletes, k)
+		default:
+			b.Puts = append(b.Puts, s.entry(key, e.Kv.Value, e.Kv.ModRevision))
+		}
+	}
+	return b, b.Revision != 0
+}

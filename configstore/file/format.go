@@ -1,0 +1,315 @@
+package file
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// MaxSize is the most bytes that a file may have.
+const MaxSize = 1 << 20
+
+// A LineError is one fault of a file.
+type LineError struct {
+	Name string // of the file
+	Line int    // from 1; 0 = the file as a whole
+	Err  error  // often a *policy.FieldError
+}
+
+func (e *LineError) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %v", e.Name, e.Err)
+	}
+	return fmt.Sprintf("%s:%d: %v", e.Name, e.Line, e.Err)
+}
+
+func (e *LineError) Unwrap() error { return e.Err }
+
+// Parse reads a file of policies, YAML or JSON; name is for its errors, which join a *[LineError] for each fault:
+//
+//	schema: 1
+//	policies:
+//	  - scope: kafka://public/default/orders
+//	    subscription: billing        # optional
+//	    messageRate: 1000/s          # and any other field of a policy
+//	    expires: 2026-01-02T15:04:05Z # optional: temporary until then
+//
+// A temporary entry comes back as one entry for each of its fields.
+func Parse(name string, data []byte) ([]policy.Entry, error) {
+	p := &fileParser{name: name, seen: make(map[configstore.Key]int), lines: make(map[policy.Scope]int)}
+	if len(data) > MaxSize {
+		p.fault(nil, fmt.Errorf("%d bytes are more than the %d that a file may have", len(data), MaxSize))
+		return nil, errors.Join(p.errs...)
+	}
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		p.fault(nil, err)
+		var syntax yaml.Error
+		if errors.As(err, &syntax) {
+			p.errs[0] = &LineError{name, syntax.GetToken().Position.Line, errors.New(syntax.GetMessage())}
+		}
+		return nil, errors.Join(p.errs...)
+	}
+	for i, doc := range file.Docs {
+		if i > 0 && doc.Body != nil {
+			p.fault(doc.Body, errors.New("is a second document: put all policies into one"))
+			break
+		}
+		p.root(doc.Body)
+	}
+	if err := errors.Join(p.errs...); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(p.entries, policy.Entry.Compare)
+	if _, err := policy.NewSet(p.entries); err != nil {
+		tie, ok := errors.AsType[*policy.TieError](err)
+		line := 0
+		if ok {
+			line = max(p.lines[tie.A], p.lines[tie.B])
+		}
+		return nil, &LineError{name, line, err}
+	}
+	return p.entries, nil
+}
+
+type fileParser struct {
+	name    string
+	entries []policy.Entry
+	seen    map[configstore.Key]int // line
+	lines   map[policy.Scope]int
+	errs    []error
+}
+
+func (p *fileParser) fault(at ast.Node, err error) {
+	p.errs = append(p.errs, &LineError{p.name, line(at), err})
+}
+
+func line(n ast.Node) int {
+	if n == nil || n.GetToken() == nil {
+		return 0
+	}
+	return n.GetToken().Position.Line
+}
+
+// mapping returns the pairs of a mapping, each key once.
+func (p *fileParser) mapping(n ast.Node, what string) []*ast.MappingValueNode {
+	var pairs []*ast.MappingValueNode
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		pairs = n.Values
+	case *ast.MappingValueNode:
+		pairs = []*ast.MappingValueNode{n}
+	default:
+		p.fault(n, fmt.Errorf("%s is no mapping of names to values", what))
+	}
+	seen := make(map[string]bool)
+	for _, pair := range pairs {
+		if key := keyOf(pair); seen[key] {
+			p.fault(pair.Key, &policy.FieldError{Field: key, Value: "", Reason: "is set twice: keep one of them"})
+		} else {
+			seen[key] = true
+		}
+	}
+	return pairs
+}
+
+func keyOf(pair *ast.MappingValueNode) string { return pair.Key.GetToken().Value }
+
+func (p *fileParser) root(body ast.Node) {
+	if body == nil {
+		p.fault(nil, errors.New("is empty: write schema: 1 and policies: []"))
+		return
+	}
+	schema := false
+	for _, pair := range p.mapping(body, "the file") {
+		switch key := keyOf(pair); key {
+		case "schema":
+			schema = true
+			p.schema(pair.Value)
+		case "policies":
+			switch list := pair.Value.(type) {
+			case *ast.SequenceNode:
+				for _, n := range list.Values {
+					p.entry(n)
+				}
+			case *ast.NullNode:
+			default:
+				p.fault(pair.Value, errors.New("policies is no list"))
+			}
+		default:
+			p.fault(pair.Key, &policy.FieldError{Field: key, Reason: "is an unknown field: write schema and policies"})
+		}
+	}
+	if !schema {
+		p.fault(body, &policy.FieldError{Field: "schema", Reason: fmt.Sprintf("is missing: write schema: %d", policy.Schema)})
+	}
+}
+
+func (p *fileParser) schema(n ast.Node) {
+	v, err := strconv.Atoi(n.GetToken().Value)
+	switch {
+	case err != nil || v < 1:
+		p.fault(n, &policy.FieldError{Field: "schema", Value: n.GetToken().Value, Reason: fmt.Sprintf("is no version: write %d", policy.Schema)})
+	case v > policy.Schema:
+		p.fault(n, &policy.SchemaError{Have: v, Newest: policy.Schema})
+	}
+}
+
+// entry reads one item of the list.
+func (p *fileParser) entry(n ast.Node) {
+	before := len(p.errs)
+	fields := map[string]any{"schema": policy.Schema}
+	at := map[string]ast.Node{}
+	var scope policy.Scope
+	var expires time.Time
+	var subscription *string
+	for _, pair := range p.mapping(n, "a policy") {
+		key, value := keyOf(pair), pair.Value
+		at[key] = value
+		switch value.(type) {
+		case *ast.MappingNode, *ast.MappingValueNode, *ast.SequenceNode, *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+			p.fault(value, &policy.FieldError{Field: key, Value: strings.TrimSpace(value.String()), Reason: "is no plain value"})
+			continue
+		}
+		text := value.GetToken().Value
+		var err error
+		switch key {
+		case "scope":
+			scope, err = policy.ParseScope(text)
+		case "subscription":
+			subscription = &text
+		case "expires":
+			if expires, err = time.Parse(time.RFC3339Nano, text); err != nil {
+				err = &policy.FieldError{Field: key, Value: text, Reason: "is no time: write 2026-01-02T15:04:05Z"}
+			}
+		case "messageRate", "byteRate": // numbers as people write them; as text in a policy
+			parse := policy.ParseRate
+			if key == "byteRate" {
+				parse = policy.ParseByteRate
+			}
+			var r policy.Rate
+			r, err = parse(text)
+			if fault, ok := errors.AsType[*policy.FieldError](err); ok {
+				fault.Field = key
+			}
+			fields[key] = r
+		default:
+			var v any
+			if err = yaml.NodeToValue(value, &v); err == nil {
+				fields[key] = v
+			}
+		}
+		if err != nil {
+			p.fault(value, err)
+		}
+	}
+	switch {
+	case at["scope"] == nil:
+		p.fault(n, &policy.FieldError{Field: "scope", Reason: "is missing: write cluster, tenant/namespace, pattern:REGEX or the URL of a topic"})
+	case subscription != nil:
+		scope = scope.WithSubscription(*subscription)
+	}
+	data, err := json.Marshal(fields)
+	var pol policy.Policy
+	if err == nil {
+		pol, err = policy.Unmarshal(data)
+	}
+	if err == nil && len(p.errs) == before {
+		err = pol.Validate(scope)
+	}
+	for err := range flatten(err) {
+		where := n
+		if fault, ok := err.(*policy.FieldError); ok && at[fault.Field] != nil {
+			where = at[fault.Field]
+		}
+		p.fault(where, err)
+	}
+	if len(p.errs) > before {
+		return
+	}
+	p.lines[scope] = line(at["scope"])
+	add := func(e policy.Entry) {
+		if first, twice := p.seen[configstore.KeyOf(e)]; twice {
+			p.fault(at["scope"], &policy.FieldError{Field: "scope", Value: scope.String(), Reason: fmt.Sprintf("is the same as in line %d: keep one of them", first)})
+			return
+		}
+		p.seen[configstore.KeyOf(e)] = line(at["scope"])
+		p.entries = append(p.entries, e)
+	}
+	if at["expires"] == nil {
+		add(policy.Entry{Scope: scope, Policy: pol})
+		return
+	}
+	for field := range policy.Fields() {
+		if pol.Has(field) {
+			add(policy.Entry{Scope: scope, Policy: pol.Only(field), Temporary: true, Field: field, Expires: expires.UTC()})
+		}
+	}
+}
+
+// flatten yields the faults of a joined error.
+func flatten(err error) func(yield func(error) bool) {
+	return func(yield func(error) bool) {
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, e := range joined.Unwrap() {
+				for e := range flatten(e) {
+					if !yield(e) {
+						return
+					}
+				}
+			}
+		} else if err != nil {
+			yield(err)
+		}
+	}
+}
+
+// Format returns a YAML file that Parse reads as these entries. Entries that could not be read are
+// left out, for their text is not a policy.
+func Format(entries []policy.Entry) ([]byte, error) {
+	return yaml.MarshalWithOptions(content(entries), yaml.UseJSONMarshaler(), yaml.IndentSequence(true))
+}
+
+// FormatJSON returns a JSON file that Parse reads as these entries, as Format does.
+func FormatJSON(entries []policy.Entry) ([]byte, error) {
+	data, err := json.MarshalIndent(content(entries), "", "  ")
+	return append(data, '\n'), err
+}
+
+type fileJSON struct {
+	Schema   int         `json:"schema"`
+	Policies []entryJSON `json:"policies"`
+}
+
+type entryJSON struct {
+	Scope        string    `json:"scope"`
+	Subscription string    `json:"subscription,omitempty"`
+	Expires      time.Time `json:"expires,omitzero"`
+	policy.Policy
+}
+
+func content(entries []policy.Entry) fileJSON {
+	out := fileJSON{Schema: policy.Schema, Policies: []entryJSON{}}
+	for _, e := range slices.SortedFunc(slices.Values(entries), policy.Entry.Compare) {
+		if e.Err != nil {
+			continue
+		}
+		j := entryJSON{Scope: e.Scope.String(), Expires: e.Expires, Policy: e.Policy}
+		if e.Scope.Kind == policy.SubscriptionKind {
+			j.Scope, j.Subscription = e.Scope.Topic.String(), e.Scope.Subscription
+		}
+		out.Policies = append(out.Policies, j)
+	}
+	return out
+}

@@ -1,0 +1,204 @@
+package configstore
+
+import (
+	"context"
+	"crypto/rand"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// Memory is a Store that lives as long as the process; NewMemory makes one.
+type Memory struct {
+	identity string
+
+	mu       sync.Mutex // guards the fields below
+	entries  []policy.Entry
+	revision int64         // starts at 1, so that no revision is 0
+	applied  int64         // revision of the last Apply
+	log      []Batch       // the last maxLog, one for each revision up to the present one
+	changed  chan struct{} // closed by the next change
+	closed   bool
+}
+
+var _ Store = (*Memory)(nil)
+
+const maxLog = 1024 // batches
+
+// NewMemory returns an empty store.
+func NewMemory() *Memory {
+	return &Memory{identity: "memory:" + rand.Text(), revision: 1, applied: 1, changed: make(chan struct{})}
+}
+
+// List implements Store.
+func (m *Memory) List(ctx context.Context) (Snapshot, error) {
+	if err := context.Cause(ctx); err != nil {
+		return Snapshot{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return Snapshot{}, ErrClosed
+	}
+	m.expire(time.Now())
+	return Snapshot{Entries: slices.Clone(m.entries), Identity: m.identity, Revision: m.revision}, nil
+}
+
+// Apply implements Store.
+func (m *Memory) Apply(ctx context.Context, changes []Change, ifRevision int64) (int64, error) {
+	if err := context.Cause(ctx); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	m.expire(now)
+	switch {
+	case m.closed:
+		return 0, ErrClosed
+	case ifRevision != 0 && m.applied > ifRevision:
+		return 0, &ConflictError{Have: m.applied, Want: ifRevision}
+	}
+	if err := Check(m.entries, changes); err != nil {
+		return 0, err
+	}
+	b := Batch{Revision: m.revision + 1}
+	for _, c := range changes {
+		if c.Policy.IsZero() {
+			b.Deletes = append(b.Deletes, c.Key)
+			continue
+		}
+		b.Puts = append(b.Puts, c.Entry(now, b.Revision))
+	}
+	m.commit(b)
+	m.applied = m.revision
+	return m.revision, nil
+}
+
+// Entry returns the entry that a change puts at now.
+func (c Change) Entry(now time.Time, revision int64) policy.Entry {
+	e := policy.Entry{Scope: c.Scope, Policy: c.Policy, Revision: revision}
+	if c.Field != "" {
+		e.Temporary, e.Field, e.Expires = true, c.Field, now.Add(c.TTL).UTC().Round(0)
+	}
+	return e
+}
+
+// Watch implements Store.
+func (m *Memory) Watch(ctx context.Context, after int64) iter.Seq2[Batch, error] {
+	return func(yield func(Batch, error) bool) {
+		for ctx.Err() == nil {
+			batches, changed, wait, err := m.since(after)
+			if err != nil {
+				yield(Batch{}, err)
+				return
+			}
+			for _, b := range batches {
+				if !yield(b, nil) {
+					return
+				}
+				after = b.Revision
+			}
+			if len(batches) > 0 {
+				continue
+			}
+			due := time.NewTimer(wait)
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			case <-due.C:
+			}
+			due.Stop()
+		}
+	}
+}
+
+// since returns the batches after a revision, what is closed by the next one, and when something expires.
+func (m *Memory) since(after int64) (_ []Batch, changed <-chan struct{}, wait time.Duration, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, nil, 0, ErrClosed
+	}
+	now := time.Now()
+	m.expire(now)
+	wait = time.Hour
+	for _, e := range m.entries {
+		if e.Temporary {
+			wait = min(wait, e.Expires.Sub(now))
+		}
+	}
+	missing := m.revision - after
+	if missing < 0 || missing > int64(len(m.log)) {
+		return nil, nil, 0, ErrCompacted
+	}
+	return slices.Clone(m.log[len(m.log)-int(missing):]), m.changed, wait, nil
+}
+
+// expire deletes temporary entries that are over.
+func (m *Memory) expire(now time.Time) {
+	var over []Key
+	for _, e := range m.entries {
+		if e.Temporary && !now.Before(e.Expires) {
+			over = append(over, KeyOf(e))
+		}
+	}
+	if over != nil {
+		m.commit(Batch{Revision: m.revision + 1, Deletes: over})
+	}
+}
+
+func (m *Memory) commit(b Batch) {
+	m.entries = b.apply(m.entries)
+	m.revision = b.Revision
+	if len(m.log) == maxLog {
+		m.log = slices.Delete(m.log, 0, maxLog/2)
+	}
+	m.log = append(m.log, b)
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// apply returns sorted entries with the changes of the batch. It may reuse the slice.
+func (b Batch) apply(entries []policy.Entry) []policy.Entry {
+	if len(b.Puts)+len(b.Deletes) > 100 { // moving entries for each change would take long
+		gone := make(map[Key]bool)
+		for _, k := range b.Deletes {
+			gone[k] = true
+		}
+		for _, e := range b.Puts {
+			gone[KeyOf(e)] = true
+		}
+		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool { return gone[KeyOf(e)] })
+		entries = append(entries, b.Puts...)
+		slices.SortFunc(entries, policy.Entry.Compare)
+		return entries
+	}
+	for _, k := range b.Deletes {
+		if i, ok := search(entries, k); ok {
+			entries = slices.Delete(entries, i, i+1)
+		}
+	}
+	for _, e := range b.Puts {
+		if i, ok := search(entries, KeyOf(e)); ok {
+			entries[i] = e
+		} else {
+			entries = slices.Insert(entries, i, e)
+		}
+	}
+	return entries
+}
+
+// Close implements Store.
+func (m *Memory) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.closed {
+		m.closed = true
+		close(m.changed)
+	}
+	return nil
+}

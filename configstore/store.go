@@ -1,0 +1,163 @@
+// Package configstore keeps policies: it declares [Store], has one in memory, and turns any
+// Store into the source of policies that a Limiter follows. The real stores are in its subfolders.
+package configstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A Store keeps policies. Its methods may be used by any number of goroutines.
+type Store interface {
+	// List returns all policies at one revision. Entries that cannot be read come with their Err.
+	List(ctx context.Context) (Snapshot, error)
+
+	// Watch yields what changed after a revision, in order, missing nothing, until ctx ends. An error
+	// after which the sequence goes on is passing. If the sequence ends before ctx does, its last
+	// error says why, and the caller lists again: ErrCompacted, if the revision is not known any
+	// more; ErrClosed, if the store has been closed.
+	Watch(ctx context.Context, after int64) iter.Seq2[Batch, error]
+
+	// Apply makes all changes, or none, and returns the store's revision with them. If ifRevision is
+	// not 0 and any Apply, by anybody, was made after that revision, it returns a *ConflictError.
+	// Faults of the changes come as policy's *FieldError and *TieError, joined.
+	Apply(ctx context.Context, changes []Change, ifRevision int64) (revision int64, err error)
+
+	// Close ends the watches and releases what the store holds; a second call does nothing.
+	Close() error
+}
+
+// A Snapshot is all policies at one revision.
+type Snapshot struct {
+	Entries  []policy.Entry // in the order of policy.Entry.Compare
+	Identity string         // of the store: revisions of different identities cannot be compared
+	Revision int64
+}
+
+// A Key names an entry of a store.
+type Key struct {
+	Scope policy.Scope
+	Field string // of the temporary entry for this field; "" = the permanent entry
+}
+
+// KeyOf returns the key of an entry.
+func KeyOf(e policy.Entry) Key { return Key{e.Scope, e.Field} }
+
+// A Batch is what changed at one revision or several; no key is in it twice.
+type Batch struct {
+	Revision int64 // after the changes
+	Puts     []policy.Entry
+	Deletes  []Key
+}
+
+// A Change puts or deletes one entry.
+type Change struct {
+	Key
+	Policy policy.Policy // of the entry; the zero Policy deletes it
+	TTL    time.Duration // how long a temporary entry lives, from MinTTL to MaxTTL
+}
+
+// How long temporary entries may live.
+const (
+	MinTTL = time.Second
+	MaxTTL = 365 * 24 * time.Hour
+)
+
+var (
+	// ErrCompacted ends a watch that cannot say what changed: list again.
+	ErrCompacted = errors.New("configstore: the revision is not known any more")
+
+	// ErrClosed reports the use of a closed store.
+	ErrClosed = errors.New("configstore: closed")
+)
+
+// A ConflictError reports an Apply that came too late.
+type ConflictError struct {
+	Have, Want int64 // the revision of the last Apply; the one that the caller had seen
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("configstore: policies have changed: revision %d is newer than %d; review the newer ones and try again", e.Have, e.Want)
+}
+
+// Check returns every fault that changes would have in a store that holds entries. Every Store calls it before it stores anything.
+func Check(entries []policy.Entry, changes []Change) error {
+	var errs []error
+	seen := make(map[Key]bool)
+	for _, c := range changes {
+		fault := func(field, value, reason string) {
+			errs = append(errs, fmt.Errorf("%s: %w", c.Scope, &policy.FieldError{Field: field, Value: value, Reason: reason}))
+		}
+		if seen[c.Key] {
+			fault("scope", c.Scope.String(), "is changed twice: keep one of them")
+		}
+		seen[c.Key] = true
+		if c.Policy.IsZero() {
+			continue // whatever it is, it may go
+		}
+		if err := c.Policy.Validate(c.Scope); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", c.Scope, err))
+		}
+		switch {
+		case c.Field == "" && c.TTL != 0:
+			fault("ttl", c.TTL.String(), "is for temporary entries, which name their field")
+		case c.Field != "" && (c.TTL < MinTTL || c.TTL > MaxTTL):
+			fault("ttl", c.TTL.String(), fmt.Sprintf("is outside %s..%s", MinTTL, MaxTTL))
+		}
+		if c.Field != "" && (!c.Policy.Has(c.Field) || !c.Policy.Without(c.Field).IsZero()) {
+			fault(c.Field, "", "is not the only field of the temporary entry")
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return checkTies(entries, changes)
+}
+
+// checkTies looks at what would be stored, so that changes may untie each other.
+func checkTies(entries []policy.Entry, changes []Change) error {
+	after := slices.Clone(entries)
+	changed := make(map[policy.Scope]bool)
+	for _, c := range changes {
+		if c.Scope.Kind != policy.PatternKind {
+			continue
+		}
+		changed[c.Scope] = true
+		after = slices.DeleteFunc(after, func(e policy.Entry) bool { return KeyOf(e) == c.Key })
+		if !c.Policy.IsZero() {
+			after = append(after, policy.Entry{Scope: c.Scope, Policy: c.Policy, Temporary: c.Field != "", Field: c.Field})
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	patterns := slices.DeleteFunc(after, func(e policy.Entry) bool { return e.Scope.Kind != policy.PatternKind || e.Policy.IsZero() })
+	_, err := policy.NewSet(patterns)
+	var errs []error
+	for tie := range ties(err) {
+		if changed[tie.A] || changed[tie.B] { // not those that were there before
+			errs = append(errs, tie)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ties(err error) iter.Seq[*policy.TieError] {
+	return func(yield func(*policy.TieError) bool) {
+		joined, _ := err.(interface{ Unwrap() []error })
+		if joined == nil {
+			return
+		}
+		for _, e := range joined.Unwrap() {
+			if tie, ok := e.(*policy.TieError); ok && !yield(tie) {
+				return
+			}
+		}
+	}
+}
