@@ -1,0 +1,239 @@
+// Package redisledger keeps the schedules of all processes in Redis: a single server, Sentinel or Cluster.
+// A booking is one script call, whose cost does not depend on how many replicas share the limit.
+package redisledger
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+// DefaultTimeout bounds each call of the ledger.
+const DefaultTimeout = 200 * time.Millisecond
+
+//go:embed book.lua
+var bookLua string
+
+var bookScript = redis.NewScript(bookLua)
+
+// A Ledger is the Redis ledger. Any number of goroutines may use it at once.
+type Ledger struct {
+	client  redis.UniversalClient
+	timeout time.Duration
+}
+
+// Open returns a ledger on the servers of o. What o says of time-outs and retries is replaced by what a ledger
+// needs: each call ends within timeout (0 = [DefaultTimeout]), and nothing is repeated. The
+// connection is made when it is needed, so that a process can start while Redis is away.
+func Open(o redis.UniversalOptions, timeout time.Duration) *Ledger {
+	if timeout <= 0 {
+		timeout = DefaultTimeout
+	}
+	o.ContextTimeoutEnabled = true
+	o.MaxRetries = -1
+	o.MaxRedirects = 3
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	return &Ledger{redis.NewUniversalClient(&o), timeout}
+}
+
+// Timeout is how long a call takes at most.
+func (l *Ledger) Timeout() time.Duration { return l.timeout }
+
+// Close closes the connections.
+func (l *Ledger) Close() error {
+	if err := l.client.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
+		return fmt.Errorf("redis ledger: close: %w", err)
+	}
+	return nil
+}
+
+// Book makes all bookings in one pipeline. Where a server does not know the script yet, it has
+// not run either, and is sent whole.
+func (l *Ledger) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	booked := make([]schedule.Booked, len(bookings))
+	unknown := l.run(ctx, bookings, booked, nil)
+	if len(unknown) > 0 {
+		l.run(ctx, bookings, booked, unknown)
+	}
+	return booked
+}
+
+// run sends the bookings, or those of again with the whole script, and returns which ones met a
+// server that does not know the script.
+func (l *Ledger) run(ctx context.Context, bookings []schedule.Booking, booked []schedule.Booked, again []int) (unknown []int) {
+	pipe := l.client.Pipeline()
+	results := make([]*redis.Cmd, len(bookings))
+	if again == nil {
+		for i := range bookings {
+			results[i] = bookScript.EvalSha(ctx, pipe, []string{bookings[i].Key}, arguments(&bookings[i].Request)...)
+		}
+	}
+	for _, i := range again {
+		results[i] = bookScript.Eval(ctx, pipe, []string{bookings[i].Key}, arguments(&bookings[i].Request)...)
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	for i, r := range results {
+		if r == nil {
+			continue
+		}
+		text, err := r.Text()
+		switch {
+		case err == nil:
+			booked[i].Reply, booked[i].Err = parseReply(text)
+		case redis.HasErrorPrefix(err, "NOSCRIPT") && again == nil:
+			unknown = append(unknown, i)
+		default:
+			booked[i].Err = fmt.Errorf("redis ledger: book: %w", err)
+		}
+	}
+	return unknown
+}
+
+// arguments are ARGV of book.lua.
+func arguments(r *schedule.Request) []any {
+	c := &r.Carry
+	return []any{
+		r.Subscription, r.Identity,
+		r.Weight, r.Reserved, r.Demand, r.Want, r.Returned, r.Held, r.RTT, r.Round,
+		r.Burst, r.Rate, r.Rev, r.NotAfter, r.Nonce,
+		c.Inc, c.Seq, c.Epoch, c.Eff, c.Fraction, c.Round,
+	}
+}
+
+// numbers reads the decimals of a text.
+type numbers struct {
+	fields []string
+	err    error
+}
+
+func (n *numbers) next() float64 {
+	if len(n.fields) == 0 {
+		n.err = errors.New("too short")
+		return 0
+	}
+	x, err := strconv.ParseFloat(n.fields[0], 64)
+	n.err = errors.Join(n.err, err)
+	n.fields = n.fields[1:]
+	return x
+}
+
+func (n *numbers) int() int64 { return int64(n.next()) }
+
+func parseReply(text string) (r schedule.Reply, err error) {
+	n := numbers{fields: strings.Fields(text)}
+	r.Late = n.next() == 1
+	r.Now = n.next()
+	if !r.Late {
+		r.N, r.Start, r.Share = n.next(), n.next(), n.next()
+		r.Carry = schedule.Carry{Inc: n.int(), Seq: n.int(), Epoch: n.int(), Eff: n.next(), Fraction: n.next(), Round: n.next()}
+	}
+	if n.err != nil {
+		return schedule.Reply{}, fmt.Errorf("redis ledger: answer %q: %w", text, n.err)
+	}
+	return r, nil
+}
+
+// State returns the schedule under key.
+func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	pipe := l.client.Pipeline()
+	stored := pipe.HGet(ctx, key, "l")
+	clock := pipe.Time(ctx)
+	if _, err = pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return s, 0, fmt.Errorf("redis ledger: read %s: %w", key, err)
+	}
+	now = float64(clock.Val().UnixMicro()) / 1e6
+	if text := stored.Val(); text != "" {
+		if s, err = parseState(text); err != nil {
+			return s, now, fmt.Errorf("redis ledger: read %s: %w", key, err)
+		}
+	}
+	return s, now, nil
+}
+
+func parseState(text string) (s schedule.State, err error) {
+	fields := strings.SplitN(text, " ", 16)
+	if version, err := strconv.Atoi(fields[0]); err != nil || version > schedule.Version {
+		return s, fmt.Errorf("state %q is of another version than %d: upgrade this program", text, schedule.Version)
+	}
+	n := numbers{fields: fields[1:]}
+	s.Inc, s.Seq, s.Last, s.Rev, s.Rate, s.Tail, s.Epoch, s.Start = n.int(), n.int(), n.next(), n.int(), n.next(), n.next(), n.int(), n.next()
+	s.This = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
+	s.Prev = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
+	if n.err != nil || len(n.fields) != 1 {
+		return schedule.State{}, fmt.Errorf("state %q makes no sense: the next booking replaces it", text)
+	}
+	s.Identity = n.fields[0]
+	return s, nil
+}
+
+// Status records: one key a replica, with a time to live, and a set of their names.
+func statusIndex(cluster string) string { return "throttle:{" + cluster + "}:replicas" }
+func statusKey(cluster, replica string) string {
+	return "throttle:{" + cluster + "}:status:" + replica
+}
+
+// Publish keeps a replica's status for ttl.
+func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	pipe := l.client.Pipeline()
+	pipe.Set(ctx, statusKey(cluster, replica), status, ttl)
+	pipe.SAdd(ctx, statusIndex(cluster), replica)
+	pipe.Expire(ctx, statusIndex(cluster), max(ttl, time.Hour))
+	if _, err := pipe.Exec(ctx); err != nil {
+		return fmt.Errorf("redis ledger: publish the status: %w", err)
+	}
+	return nil
+}
+
+// Published returns the status of each replica that is alive, and forgets the names of the others.
+func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	names, err := l.client.SMembers(ctx, statusIndex(cluster)).Result()
+	if err != nil || len(names) == 0 {
+		return nil, wrap("read the replicas", err)
+	}
+	keys := make([]string, len(names))
+	for i, name := range names {
+		keys[i] = statusKey(cluster, name)
+	}
+	values, err := l.client.MGet(ctx, keys...).Result()
+	if err != nil {
+		return nil, wrap("read the status records", err)
+	}
+	var alive [][]byte
+	var gone []any
+	for i, v := range values {
+		if text, ok := v.(string); ok {
+			alive = append(alive, []byte(text))
+		} else {
+			gone = append(gone, names[i])
+		}
+	}
+	if len(gone) > 0 {
+		_ = l.client.SRem(ctx, statusIndex(cluster), gone...).Err() // the next reader tries again
+	}
+	return alive, nil
+}
+
+func wrap(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("redis ledger: %s: %w", doing, err)
+}

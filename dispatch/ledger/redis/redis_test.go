@@ -1,0 +1,263 @@
+package redisledger_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// servers are a real Redis and one in memory; step moves the clock that the script sees.
+func servers(t *testing.T) map[string]string {
+	return map[string]string{
+		"redis":     strings.TrimPrefix(services.Redis(t), "redis://"),
+		"miniredis": miniredis.RunT(t).Addr(),
+	}
+}
+
+func open(t *testing.T, addr string) *redisledger.Ledger {
+	l := redisledger.Open(redis.UniversalOptions{Addrs: []string{addr}}, time.Second)
+	t.Cleanup(func() { assert.NoError(t, l.Close()) })
+	return l
+}
+
+// TestTwins feeds the script and the function the same requests, and wants the same replies and
+// states to the last bit: while replicas join, change rates, lose replies, and while the state
+// is lost, comes back old, or its clock steps.
+func TestTwins(t *testing.T) {
+	for name, addr := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			client := redis.NewClient(&redis.Options{Addr: addr})
+			defer func() { assert.NoError(t, client.Close()) }()
+			ledger := open(t, addr)
+			for seed := range uint64(20) {
+				t.Logf("seed %d", seed)
+				twins(t, ledger, client, seed)
+			}
+		})
+	}
+}
+
+func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed uint64) {
+	ctx := t.Context()
+	rng := rand.New(rand.NewPCG(seed, 2))
+	key := fmt.Sprintf("throttle:{twins%d-%d}", seed, time.Now().UnixNano())
+	defer client.Del(ctx, key)
+	subs := map[string]schedule.Sub{}
+	var state schedule.State
+	var carries [6]schedule.Carry
+	var oldHash map[string]string
+	var oldState schedule.State
+	oldSubs := map[string]schedule.Sub{}
+	pick := func(of ...float64) float64 { return of[rng.IntN(len(of))] }
+	rate, rev := pick(1, 10, 1000, 1e6, 1.0/3600), int64(1)
+	for i := range 150 {
+		switch rng.IntN(60) {
+		case 0: // a newer policy
+			rate, rev = rate*pick(0.5, 2, 1.1), rev+1
+		case 1: // the state is lost
+			client.Del(ctx, key)
+			state, subs = schedule.State{}, map[string]schedule.Sub{}
+		case 2: // a copy is kept
+			oldHash, _ = client.HGetAll(ctx, key).Result()
+			oldState, oldSubs = state, clone(subs)
+		case 3: // and comes back
+			if len(oldHash) > 0 {
+				client.Del(ctx, key)
+				client.HSet(ctx, key, oldHash)
+				state, subs = oldState, clone(oldSubs)
+			}
+		case 4: // the clock was ahead until now, or behind: seen from the state, that is the same
+			if state.Inc != 0 {
+				step := pick(5, -5, 0.01)
+				state.Last += step
+				state.Tail += step
+				state.Start += step
+				require.NoError(t, client.HSet(ctx, key, "l", encode(state)).Err())
+			}
+		}
+		replica := rng.IntN(len(carries))
+		r := schedule.Request{
+			Subscription: fmt.Sprintf("group %d", replica/2), Weight: pick(1, 2, 0.001), Reserved: pick(0, 0, rate/3, rate),
+			Demand: rate * rng.Float64() * 3, Want: pick(0, 1, 7.5, rate/10, 1e9), Returned: float64(rng.IntN(5)),
+			Held: float64(rng.IntN(20)), RTT: rng.Float64() / 100, Round: pick(0.1, 0.02), Burst: pick(0, 0, 50),
+			Rate: rate, Identity: "etcd:1 /throttle", Rev: rev - int64(rng.IntN(2)), Nonce: 1 + rng.Int64N(1<<52),
+			Carry: carries[replica],
+		}
+		if r.Rev == 0 {
+			r.Rev = 1
+		}
+		got := ledger.Book(ctx, []schedule.Booking{{Key: key, Request: r}})
+		require.NoError(t, got[0].Err)
+		var sub schedule.Sub
+		var want schedule.Reply
+		state, sub, want = schedule.Book(state, subs[r.Subscription], r, got[0].Reply.Now)
+		subs[r.Subscription] = sub
+		require.Equal(t, want, got[0].Reply, "call %d: %+v", i, r)
+		stored, _, err := ledger.State(ctx, key)
+		require.NoError(t, err)
+		require.Equal(t, state, stored, "call %d: %+v", i, r)
+		if rng.IntN(10) > 0 { // else the reply is lost
+			carries[replica] = want.Carry
+		}
+		if rng.IntN(4) == 0 {
+			time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond)
+		}
+	}
+}
+
+func clone(m map[string]schedule.Sub) map[string]schedule.Sub {
+	c := map[string]schedule.Sub{}
+	for k, v := range m {
+		c[k] = v
+	}
+	return c
+}
+
+func encode(s schedule.State) string {
+	return fmt.Sprintf("1 %d %d %.17g %d %.17g %.17g %d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %s",
+		s.Inc, s.Seq, s.Last, s.Rev, s.Rate, s.Tail, s.Epoch, s.Start, s.This.Weight, s.This.Reserved, s.This.Need,
+		s.Prev.Weight, s.Prev.Reserved, s.Prev.Need, s.Identity)
+}
+
+func request(rate float64) schedule.Request {
+	return schedule.Request{Subscription: "group", Weight: 1, Demand: rate, Want: 10, Round: 0.1, Rate: rate, Identity: "test", Rev: 1, Nonce: 7}
+}
+
+func TestLateCallsChangeNothing(t *testing.T) {
+	for name, addr := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			ledger := open(t, addr)
+			r := request(1000)
+			r.NotAfter = 1
+			got := ledger.Book(t.Context(), []schedule.Booking{{Key: "throttle:{late}", Request: r}})
+			require.NoError(t, got[0].Err)
+			assert.True(t, got[0].Reply.Late)
+			assert.Greater(t, got[0].Reply.Now, 1e9)
+			s, _, err := ledger.State(t.Context(), "throttle:{late}")
+			require.NoError(t, err)
+			assert.Zero(t, s.Inc)
+		})
+	}
+}
+
+func TestNewerAndDamagedStates(t *testing.T) {
+	for name, addr := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			client := redis.NewClient(&redis.Options{Addr: addr})
+			defer func() { assert.NoError(t, client.Close()) }()
+			ledger := open(t, addr)
+			for _, text := range []string{"", "rubbish", "1 2 3", "1 a b c d e f g h i j k l m n o", strings.Repeat("x", 1<<20)} {
+				require.NoError(t, client.HSet(t.Context(), "throttle:{damaged}", "l", text, "sgroup", text).Err())
+				got := ledger.Book(t.Context(), []schedule.Booking{{Key: "throttle:{damaged}", Request: request(1000)}})
+				require.NoError(t, got[0].Err, "a damaged state is as good as lost")
+				assert.Equal(t, 10.0, got[0].Reply.N)
+			}
+			require.NoError(t, client.HSet(t.Context(), "throttle:{newer}", "l", "2 of another form").Err())
+			got := ledger.Book(t.Context(), []schedule.Booking{{Key: "throttle:{newer}", Request: request(1000)}})
+			require.ErrorContains(t, got[0].Err, "upgrade")
+			require.NoError(t, client.Del(t.Context(), "throttle:{damaged}", "throttle:{newer}").Err())
+		})
+	}
+}
+
+// TestForgetsSubscriptions: a group name a process must not fill the limit's hash.
+func TestForgetsSubscriptions(t *testing.T) {
+	addr := miniredis.RunT(t).Addr()
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer func() { assert.NoError(t, client.Close()) }()
+	ledger := open(t, addr)
+	for i := range 3000 {
+		r := request(1e6)
+		r.Subscription, r.Round = fmt.Sprintf("group-%d", i), 0.001
+		got := ledger.Book(t.Context(), []schedule.Booking{{Key: "k", Request: r}})
+		require.NoError(t, got[0].Err)
+	}
+	assert.Less(t, client.HLen(t.Context(), "k").Val(), int64(1500))
+	assert.Greater(t, client.TTL(t.Context(), "k").Val(), 59*time.Minute)
+}
+
+// TestFrozen: a frozen server holds nobody longer than the time-out, and what it runs later is not counted.
+func TestFrozen(t *testing.T) {
+	server := services.RedisServer(t)
+	ledger := redisledger.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, 100*time.Millisecond)
+	defer func() { assert.NoError(t, ledger.Close()) }()
+	booking := schedule.Booking{Key: "throttle:{frozen}", Request: request(1000)}
+	first := ledger.Book(t.Context(), []schedule.Booking{booking})
+	require.NoError(t, first[0].Err)
+	server.Freeze()
+	booking.Request.NotAfter = first[0].Reply.Now + 0.1
+	booking.Request.Carry = first[0].Reply.Carry
+	start := time.Now()
+	got := ledger.Book(t.Context(), []schedule.Booking{booking})
+	require.Error(t, got[0].Err)
+	assert.Less(t, time.Since(start), 300*time.Millisecond)
+	time.Sleep(100 * time.Millisecond)
+	server.Thaw()
+	assert.Eventually(t, func() bool {
+		s, _, err := ledger.State(t.Context(), "throttle:{frozen}")
+		return err == nil && s.Seq == 1
+	}, 2*time.Second, 10*time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // the queued call has run by now
+	s, _, err := ledger.State(t.Context(), "throttle:{frozen}")
+	require.NoError(t, err)
+	assert.Equal(t, int64(1), s.Seq)
+}
+
+func TestManyBookingsInOneTrip(t *testing.T) {
+	for name, addr := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			ledger := open(t, addr)
+			bookings := make([]schedule.Booking, 500)
+			for i := range bookings {
+				bookings[i] = schedule.Booking{Key: fmt.Sprintf("throttle:{many-%d-%d}", i, time.Now().UnixNano()), Request: request(1000)}
+			}
+			for _, b := range ledger.Book(t.Context(), bookings) {
+				require.NoError(t, b.Err)
+				assert.Equal(t, 10.0, b.Reply.N)
+			}
+		})
+	}
+}
+
+func TestStatusRecords(t *testing.T) {
+	for name, addr := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			ledger, ctx := open(t, addr), context.Background()
+			cluster := fmt.Sprint("c", time.Now().UnixNano())
+			got, err := ledger.Published(ctx, cluster)
+			require.NoError(t, err)
+			assert.Empty(t, got)
+			require.NoError(t, ledger.Publish(ctx, cluster, "a", []byte("one"), time.Minute))
+			require.NoError(t, ledger.Publish(ctx, cluster, "b", []byte("two"), time.Minute))
+			require.NoError(t, ledger.Publish(ctx, cluster, "a", []byte("three"), time.Minute))
+			got, err = ledger.Published(ctx, cluster)
+			require.NoError(t, err)
+			assert.ElementsMatch(t, [][]byte{[]byte("three"), []byte("two")}, got)
+		})
+	}
+}
+
+// TestDecimals: what is added up in a state keeps every bit on its way through text.
+func TestDecimals(t *testing.T) {
+	ledger := open(t, miniredis.RunT(t).Addr())
+	r := request(1.0 / 3)
+	r.Want = 1
+	got := ledger.Book(t.Context(), []schedule.Booking{{Key: "k", Request: r}})
+	require.NoError(t, got[0].Err)
+	s, _, err := ledger.State(t.Context(), "k")
+	require.NoError(t, err)
+	assert.Equal(t, math.Float64bits(got[0].Reply.Now+1/(1.0/3)), math.Float64bits(s.Tail))
+}
