@@ -1,0 +1,111 @@
+// Package bench measures this project beside other limiters: one loop, one machine, one run.
+// make bench writes what it finds to docs/benchmarks.md.
+package bench
+
+import (
+	"runtime"
+	"testing"
+)
+
+// A peer is a limiter to measure. A field is nil if the limiter has no such operation.
+type peer struct {
+	name     string
+	off      operation // take a permit where nothing is limited
+	admit    operation // take a permit that is there; wait, were it not
+	batch    operation // take 64
+	deny     operation // be refused, without waiting
+	giveBack operation // take a permit, and give it back unused
+}
+
+// An operation makes a limiter of its own, and returns what does the operation n times; the loop
+// is within, so that no call stands between it and what it measures.
+type operation func(testing.TB) func(n int)
+
+var peers = []peer{
+	{name: "empty-loop", off: nothing, admit: nothing, batch: nothing, deny: nothing, giveBack: nothing},
+	throttle, xTime, xTimeReserve, failsafe, uber, throttled, ulule,
+}
+
+// nothing is what the loop itself costs; it is in every figure.
+func nothing(testing.TB) func(int) {
+	return func(n int) {
+		for range n {
+		}
+	}
+}
+
+// block is how many operations are done between two looks at the clock.
+const block = 100
+
+func BenchmarkOff(b *testing.B)    { each(b, func(p peer) operation { return p.off }, loop) }
+func BenchmarkAdmit(b *testing.B)  { each(b, func(p peer) operation { return p.admit }, loop) }
+func BenchmarkDeny(b *testing.B)   { each(b, func(p peer) operation { return p.deny }, loop) }
+func BenchmarkReturn(b *testing.B) { each(b, func(p peer) operation { return p.giveBack }, loop) }
+
+// BenchmarkAdmit64 has 64 goroutines on one limit; its time is the wall clock's per permit.
+func BenchmarkAdmit64(b *testing.B) {
+	each(b, func(p peer) operation { return p.admit }, func(b *testing.B, op func(int)) {
+		b.SetParallelism(64 / min(64, runtime.GOMAXPROCS(0)))
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				op(block)
+			}
+		})
+		b.ReportMetric(perOp(b, block), "ns/op")
+	})
+}
+
+// BenchmarkBatch64 takes 64 permits at a time; ns/permit is the time of one.
+func BenchmarkBatch64(b *testing.B) {
+	each(b, func(p peer) operation { return p.batch }, func(b *testing.B, op func(int)) {
+		for b.Loop() {
+			op(block)
+		}
+		b.ReportMetric(0, "ns/op") // not shown
+		b.ReportMetric(perOp(b, block)/64, "ns/permit")
+	})
+}
+
+func each(b *testing.B, of func(peer) operation, run func(*testing.B, func(int))) {
+	for _, p := range peers {
+		if makeOp := of(p); makeOp != nil {
+			b.Run(p.name, func(b *testing.B) {
+				run(b, makeOp(b))
+			})
+		}
+	}
+}
+
+func loop(b *testing.B, op func(int)) { loopBlocks(b, op, block) }
+
+func loopBlocks(b *testing.B, op func(int), block int) {
+	allocs := testing.AllocsPerRun(10, func() { op(block) }) / float64(block)
+	for b.Loop() {
+		op(block)
+	}
+	b.ReportMetric(perOp(b, block), "ns/op")
+	b.ReportMetric(allocs, "allocs/permit")
+}
+
+func perOp(b *testing.B, block int) float64 {
+	return float64(b.Elapsed().Nanoseconds()) / float64(b.N) / float64(block)
+}
+
+// TestPeers does every operation twice, so that a peer that refuses what it should admit does not
+// pass for a fast one: an operation panics when its answer is wrong.
+func TestPeers(t *testing.T) {
+	for _, p := range peers {
+		for _, makeOp := range []operation{p.off, p.admit, p.batch, p.deny, p.giveBack} {
+			if makeOp != nil {
+				makeOp(t)(2)
+			}
+		}
+	}
+}
+
+// check panics if an operation had another outcome than the one to measure.
+func check(ok bool) {
+	if !ok {
+		panic("bench: not the outcome to measure")
+	}
+}

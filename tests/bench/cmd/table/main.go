@@ -1,0 +1,207 @@
+// Table runs every benchmark of the repository several times over, all of them in each round, and
+// writes the medians to docs/benchmarks.md, those of other limiters beside our own.
+//
+// A benchmark needs nothing to be in it but its name, Benchmark<Work>/<limiter>: each figure that it
+// reports (b.ReportMetric) becomes a row. Goals are in goals.go.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func main() {
+	rounds := flag.Int("rounds", 5, "how often every benchmark is run")
+	bench := flag.String("bench", ".", "which benchmarks, as go test has it")
+	benchtime := flag.Duration("benchtime", 300*time.Millisecond, "how long each is run, at the least")
+	root := flag.String("root", "../..", "the repository")
+	flag.Parse()
+	if err := run(*root, *rounds, *bench, *benchtime); err != nil {
+		fmt.Fprintln(os.Stderr, "table:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root string, rounds int, bench string, benchtime time.Duration) error {
+	dirs, err := benchmarked(root)
+	if err != nil {
+		return err
+	}
+	r := results{samples: map[row][]float64{}}
+	for range rounds {
+		for _, module := range []string{"tests/bench", "."} {
+			packages := dirs[module]
+			if len(packages) == 0 {
+				continue
+			}
+			args := append([]string{"test", "-run", "^$", "-timeout", "20m", "-bench", bench, "-benchtime", benchtime.String()}, packages...)
+			cmd := exec.Command("go", args...)
+			cmd.Dir, cmd.Stderr = filepath.Join(root, module), os.Stderr
+			var out bytes.Buffer
+			cmd.Stdout = io.MultiWriter(&out, os.Stdout) // for whoever watches
+			if err := cmd.Run(); err != nil {
+				return fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+			}
+			if err := r.read(out.Bytes()); err != nil {
+				return err
+			}
+		}
+	}
+	name := filepath.Join(root, "docs", "benchmarks.md")
+	doc, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	doc, err = insert(doc, r.table(rounds))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return os.WriteFile(name, doc, 0o644)
+}
+
+var benchmarkFunc = regexp.MustCompile(`(?m)^func Benchmark`)
+
+// benchmarked returns the packages that have benchmarks, by the directory of their module.
+func benchmarked(root string) (map[string][]string, error) {
+	dirs := map[string][]string{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil || !benchmarkFunc.Match(text) {
+			return err
+		}
+		dir, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		module := "."
+		if rest, ok := strings.CutPrefix(dir, "tests/bench"); ok {
+			module, dir = "tests/bench", strings.TrimPrefix(rest, "/")
+		}
+		if dir = "./" + dir; !slices.Contains(dirs[module], dir) {
+			dirs[module] = append(dirs[module], dir)
+		}
+		return nil
+	})
+	return dirs, err
+}
+
+// A row is one figure of one benchmark.
+type row struct{ pkg, work, limiter, unit string }
+
+// Results are the figures of all rounds, in the order in which they first came.
+type results struct {
+	rows    []row
+	samples map[row][]float64
+}
+
+const ours = "throttle"
+
+var cpus = regexp.MustCompile(`-\d+$`)
+
+// read takes in what go test has printed.
+func (r *results) read(out []byte) error {
+	pkg := ""
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 2 && fields[0] == "pkg:" {
+			pkg = strings.TrimPrefix(fields[1], "github.com/dispatchthrottle/throttle/")
+		}
+		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
+			continue
+		}
+		name := cpus.ReplaceAllString(strings.TrimPrefix(fields[0], "Benchmark"), "")
+		work, limiter, _ := strings.Cut(name, "/")
+		for ; len(fields) >= 4; fields = slices.Delete(fields, 2, 4) {
+			value, err := strconv.ParseFloat(fields[2], 64)
+			if err != nil {
+				return fmt.Errorf("read %q: %w", lines.Text(), err)
+			}
+			key := row{pkg, work, cmp.Or(limiter, ours), fields[3]}
+			if _, ok := r.samples[key]; !ok {
+				r.rows = append(r.rows, key)
+			}
+			r.samples[key] = append(r.samples[key], value)
+		}
+	}
+	return nil
+}
+
+// table shows the medians, grouped by work.
+func (r *results) table(rounds int) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s, %s/%s, %d cores; medians of %d rounds. Spread: (highest - lowest) / median.\n\n",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), rounds)
+	fmt.Fprintln(&b, "| package | work | limiter | median | unit | spread | beside ours | goal |")
+	fmt.Fprintln(&b, "| --- | --- | --- | ---: | --- | ---: | ---: | --- |")
+	for _, k := range r.rows {
+		if k.unit == "B/op" {
+			continue // allocs/op says it
+		}
+		m, spread := median(r.samples[k])
+		beside, goal := "", ""
+		if k.limiter == ours {
+			goal = goals.judge(k, m)
+		} else if own := r.samples[row{k.pkg, k.work, ours, k.unit}]; own != nil {
+			if o, _ := median(own); o > 0 {
+				beside = fmt.Sprintf("%.3gx", m/o)
+			}
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %.0f %% | %s | %s |\n", k.pkg, k.work, k.limiter, figure(m), k.unit, 100*spread, beside, goal)
+	}
+	return b.Bytes()
+}
+
+// median returns the median of what was sampled, and how far it is spread, as a fraction of it.
+func median(samples []float64) (m, spread float64) {
+	s := slices.Sorted(slices.Values(samples))
+	n := len(s)
+	m = (s[(n-1)/2] + s[n/2]) / 2
+	if m != 0 {
+		spread = (s[n-1] - s[0]) / m
+	}
+	return m, spread
+}
+
+// figure shows three digits that count, and all of a whole number.
+func figure(v float64) string {
+	if v >= 1000 || v <= -1000 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+const (
+	begin = "<!-- make bench writes from here -->\n"
+	end   = "<!-- to here -->\n"
+)
+
+// insert puts the table between its marks.
+func insert(doc, table []byte) ([]byte, error) {
+	head, rest, ok := bytes.Cut(doc, []byte(begin))
+	if !ok {
+		return nil, errors.New("no mark where the table begins")
+	}
+	_, tail, ok := bytes.Cut(rest, []byte(end))
+	if !ok {
+		return nil, errors.New("no mark where the table ends")
+	}
+	return slices.Concat(head, []byte(begin), table, []byte(end), tail), nil
+}

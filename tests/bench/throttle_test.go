@@ -1,0 +1,100 @@
+package bench
+
+import (
+	"context"
+	"iter"
+	"testing"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+var throttle = peer{
+	name:  "throttle",
+	off:   func(tb testing.TB) func(int) { return take(subscribe(tb, dispatch.Config{}), 1) },
+	admit: func(tb testing.TB) func(int) { return take(subscribe(tb, boundless()), 1) },
+	batch: func(tb testing.TB) func(int) { return take(subscribe(tb, boundless()), 64) },
+	deny: func(tb testing.TB) func(int) {
+		hourly := policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: time.Hour}}
+		sub := subscribe(tb, dispatch.Config{Policies: dispatch.Fixed(hourly)})
+		take(sub, 1)(1)
+		return func(n int) {
+			for range n {
+				_, next, ok := sub.TryAcquire(1)
+				check(!ok && !next.IsZero())
+			}
+		}
+	},
+	giveBack: func(tb testing.TB) func(int) {
+		sub := subscribe(tb, boundless())
+		return func(n int) {
+			for range n {
+				g, err := sub.Acquire(ctx, 1)
+				check(err == nil)
+				g.Done(0, 0)
+			}
+		}
+	},
+}
+
+func take(sub *dispatch.Subscription, permits int) func(int) {
+	return func(n int) {
+		for range n {
+			g, err := sub.Acquire(ctx, permits)
+			check(err == nil)
+			g.Done(permits, 0)
+		}
+	}
+}
+
+func subscribe(tb testing.TB, cfg dispatch.Config) *dispatch.Subscription {
+	tb.Helper()
+	lim, err := dispatch.Open(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := lim.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	sub, err := lim.Subscription("kafka://public/default/bench", "group")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return sub
+}
+
+// boundless has a limit that no loop can use up, which no policy may have: its rate is beyond
+// what is valid, and each booking gets more than was asked for. What a caller does is the same as ever.
+func boundless() dispatch.Config {
+	return dispatch.Config{Policies: beyond{}, Ledger: generous{memory.New()}}
+}
+
+const endless = 1_000_000_000_000_000
+
+type beyond struct{}
+
+func (beyond) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
+	p := policy.Policy{MessageRate: policy.PerSecond(endless), Round: policy.Duration(10 * time.Second)}
+	return func(yield func(policy.Snapshot, error) bool) {
+		if yield(policy.Snapshot{Set: policy.Single(p), Identity: "bench", Revision: 1}, nil) {
+			<-ctx.Done()
+		}
+	}
+}
+
+type generous struct{ *memory.Ledger }
+
+func (l generous) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+	booked := l.Ledger.Book(ctx, bookings)
+	for i := range booked {
+		if booked[i].Reply.N > 0 {
+			booked[i].Reply.N = endless
+		}
+	}
+	return booked
+}
