@@ -1,7 +1,7 @@
 # Everything a contributor needs; make help lists the targets.
 
 GO     ?= go
-LINT   := $(GO) tool -modfile=tools/go.mod golangci-lint
+LINT   := $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 KAFKA  := .cache/kafka
 FUZZED ?= 10s
 
@@ -45,6 +45,7 @@ lint: ## vet, the linter, and what go fix would change
 	$(GO) vet ./...
 	$(GO) vet -C tests/bench ./...
 	$(LINT) run
+	cd tests/bench && $(LINT) run
 	$(GO) fix -diff ./...
 
 .PHONY: examples

@@ -45,6 +45,7 @@ func BenchmarkReturn(b *testing.B) { each(b, func(p peer) operation { return p.g
 // BenchmarkAdmit64 has 64 goroutines on one limit; its time is the wall clock's per permit.
 func BenchmarkAdmit64(b *testing.B) {
 	each(b, func(p peer) operation { return p.admit }, func(b *testing.B, op func(int)) {
+		b.ReportAllocs()
 		b.SetParallelism(64 / min(64, runtime.GOMAXPROCS(0)))
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
