@@ -66,7 +66,9 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 		s.keepGood(&list.Entries[i])
 	}
 	s.entries, s.identity = list.Entries, list.Identity
-	s.publish(list.Revision)
+	if s.publish(list.Revision); s.stopped {
+		return true
+	}
 	for b, err := range store.Watch(ctx, list.Revision) {
 		switch {
 		case err != nil:

@@ -1,0 +1,398 @@
+// Package storetest checks that a configstore.Store does what its comments promise.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A Backend is where the stores of one test keep their policies.
+type Backend struct {
+	// Open returns a store on the backend. All of them share its policies.
+	Open func(t *testing.T) configstore.Store
+
+	// Corrupt damages what is stored, behind the stores' backs, so that the permanent policy of
+	// Orders or all policies cannot be read. Nil: nobody can do that.
+	Corrupt func(t *testing.T)
+
+	// Private says that the policies end with the store, so that there is nothing to open again.
+	Private bool
+}
+
+// Orders is the scope that Corrupt damages.
+var Orders = topic("orders")
+
+func topic(name string) policy.Scope {
+	return policy.TopicScope(policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: name})
+}
+
+func rate(n int64) policy.Policy { return policy.Policy{MessageRate: policy.PerSecond(n)} }
+
+func put(scope policy.Scope, p policy.Policy) []configstore.Change {
+	return []configstore.Change{{Key: configstore.Key{Scope: scope}, Policy: p}}
+}
+
+func patience(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Run checks the stores of a backend that newBackend makes anew, and empty, for each test.
+func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
+	for name, test := range map[string]func(*testing.T, Backend){
+		"AllOrNothing":     allOrNothing,
+		"Conflict":         conflict,
+		"ConcurrentEdits":  concurrentEdits,
+		"Temporary":        temporary,
+		"WatchMissesNone":  watchMissesNone,
+		"CloseEndsWatches": closeEndsWatches,
+		"Follow":           follow,
+		"Restart":          restart,
+		"BadData":          badData,
+		"ManyAtOnce":       manyAtOnce,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, newBackend(t)) })
+	}
+}
+
+func allOrNothing(t *testing.T, b Backend) {
+	ctx, s := patience(t), b.Open(t)
+	empty, err := s.List(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, empty.Entries)
+	assert.NotEmpty(t, empty.Identity)
+
+	_, err = s.Apply(ctx, append(put(Orders, rate(1)), put(topic("x"), rate(-1))...), 0)
+	assert.ErrorAs(t, err, new(*policy.FieldError))
+	_, err = s.Apply(ctx, append(put(Orders, rate(1)), put(Orders, rate(2))...), 0)
+	assert.ErrorAs(t, err, new(*policy.FieldError))
+	_, err = s.Apply(ctx, append(put(policy.PatternScope("a."), rate(1)), put(policy.PatternScope("b."), rate(2))...), 0)
+	assert.ErrorAs(t, err, new(*policy.TieError))
+	_, err = s.Apply(ctx, []configstore.Change{{Key: configstore.Key{Scope: Orders, Field: "messageRate"}, Policy: rate(1)}}, 0)
+	assert.ErrorAs(t, err, new(*policy.FieldError), "no TTL")
+	list, err := s.List(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, list.Entries)
+
+	full := policy.Policy{
+		MessageRate: policy.Rate{Permits: 1, Period: 6 * time.Second}, ByteRate: policy.PerSecond(0), Burst: new(int64(0)), ByteBurst: new(int64(5)),
+		Round: policy.Duration(time.Second), Mode: policy.Shadow, Paused: new(false), ThrottleCaughtUp: new(true),
+		CaughtUpBacklog: new(int64(7)), OnLedgerLoss: policy.LossOpen,
+	}
+	scopes := []policy.Scope{
+		policy.ClusterScope(), policy.NamespaceScope("public", "", "default"), policy.NamespaceScope("public", "east", "default"),
+		policy.PatternScope(`^kafka://public/.*/a: #"'b|\d$`), Orders, Orders.WithSubscription("a/b ?c"),
+	}
+	var changes []configstore.Change
+	for _, scope := range scopes {
+		changes = append(changes, put(scope, full)...)
+	}
+	revision, err := s.Apply(ctx, changes, 0)
+	require.NoError(t, err)
+	list, err = s.List(ctx)
+	require.NoError(t, err)
+	assert.GreaterOrEqual(t, list.Revision, revision)
+	assert.Greater(t, revision, empty.Revision)
+	assert.Less(t, revision, int64(1)<<53)
+	require.Len(t, list.Entries, len(scopes))
+	for i, e := range list.Entries {
+		assert.Equal(t, scopes[i], e.Scope)
+		assert.Equal(t, full, e.Policy)
+		assert.NoError(t, e.Err)
+	}
+	again, err := s.Apply(ctx, list.Remove(Orders), 0)
+	require.NoError(t, err)
+	assert.Greater(t, again, revision, "a removal moves the revision on")
+	list, err = s.List(ctx)
+	require.NoError(t, err)
+	_, ok := list.Permanent(Orders)
+	assert.False(t, ok)
+}
+
+func conflict(t *testing.T, b Backend) {
+	ctx, s := patience(t), b.Open(t)
+	first, err := s.Apply(ctx, put(Orders, rate(1)), 0)
+	require.NoError(t, err)
+	second, err := s.Apply(ctx, put(Orders, policy.Policy{}), first)
+	require.NoError(t, err)
+	_, err = s.Apply(ctx, put(topic("x"), rate(1)), first)
+	late, ok := errors.AsType[*configstore.ConflictError](err)
+	require.True(t, ok, "a deletion counts: %v", err)
+	assert.Equal(t, configstore.ConflictError{Have: second, Want: first}, *late)
+	_, err = s.Apply(ctx, put(topic("x"), rate(1)), second)
+	assert.NoError(t, err)
+}
+
+func concurrentEdits(t *testing.T, b Backend) {
+	ctx := patience(t)
+	stores := []configstore.Store{b.Open(t), nil}
+	if stores[1] = stores[0]; !b.Private {
+		stores[1] = b.Open(t)
+	}
+	const each = 10
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for range each {
+				_, err := configstore.Edit(ctx, stores[i%2], func(s configstore.Snapshot) ([]configstore.Change, error) {
+					old, _ := s.Permanent(Orders)
+					return s.Set(Orders, policy.Policy{Burst: new(old.MessageBurst() + 1)}), nil
+				})
+				assert.NoError(t, err)
+			}
+		})
+	}
+	wg.Wait()
+	list, err := stores[0].List(ctx)
+	require.NoError(t, err)
+	p, _ := list.Permanent(Orders)
+	assert.Equal(t, int64(4*each), p.MessageBurst(), "an update was lost")
+}
+
+func temporary(t *testing.T, b Backend) {
+	ctx, s := patience(t), b.Open(t)
+	edit := func(plan func(configstore.Snapshot) []configstore.Change) {
+		_, err := configstore.Edit(ctx, s, func(s configstore.Snapshot) ([]configstore.Change, error) { return plan(s), nil })
+		require.NoError(t, err)
+	}
+	resolved := func() policy.Policy {
+		list, err := s.List(ctx)
+		require.NoError(t, err)
+		set, err := policy.NewSet(list.Entries)
+		require.NoError(t, err)
+		return set.Resolve("", Orders.Topic, "").Topic
+	}
+	edit(func(s configstore.Snapshot) []configstore.Change { return s.Set(Orders, rate(1)) })
+	edit(func(s configstore.Snapshot) []configstore.Change {
+		p := rate(2)
+		p.Paused = new(true)
+		return s.SetFor(Orders, p, time.Second)
+	})
+	edit(func(s configstore.Snapshot) []configstore.Change {
+		return s.SetFor(Orders, policy.Policy{Burst: new(int64(3)), ByteRate: policy.PerSecond(4)}, time.Hour)
+	})
+	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(2), Paused: new(true), Burst: new(int64(3)), ByteRate: policy.PerSecond(4)}, resolved())
+	before, err := s.List(ctx)
+	require.NoError(t, err)
+
+	ended := make(map[string]bool)
+	for batch, err := range s.Watch(ctx, before.Revision) {
+		require.NoError(t, err)
+		for _, k := range batch.Deletes {
+			ended[k.Field] = true
+		}
+		if len(ended) == 2 {
+			break
+		}
+	}
+	assert.Equal(t, map[string]bool{"messageRate": true, "paused": true}, ended)
+	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(1), Burst: new(int64(3)), ByteRate: policy.PerSecond(4)}, resolved(), "what was there is back")
+	after, err := s.List(ctx)
+	require.NoError(t, err)
+	assert.Greater(t, after.Revision, before.Revision)
+
+	edit(func(s configstore.Snapshot) []configstore.Change {
+		return s.Set(Orders, policy.Policy{Burst: new(int64(5))})
+	})
+	assert.Equal(t, int64(5), resolved().MessageBurst(), "a permanent set ends the temporary one")
+	edit(func(s configstore.Snapshot) []configstore.Change { return s.Unset(Orders, "byteRate", "burst") })
+	assert.Equal(t, rate(1), resolved())
+	edit(func(s configstore.Snapshot) []configstore.Change { return s.Remove(Orders) })
+	assert.True(t, resolved().IsZero())
+}
+
+func watchMissesNone(t *testing.T, b Backend) {
+	ctx, s := patience(t), b.Open(t)
+	const n = 50
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for i := range n {
+			_, err := s.Apply(ctx, put(topic(fmt.Sprint("t", i)), rate(int64(i))), 0)
+			assert.NoError(t, err)
+		}
+	})
+	seen := make(map[policy.Scope]bool)
+	for len(seen) < n && ctx.Err() == nil {
+		list, err := s.List(ctx)
+		require.NoError(t, err)
+		for _, e := range list.Entries {
+			seen[e.Scope] = true
+		}
+		last := list.Revision
+		for batch, err := range s.Watch(ctx, list.Revision) {
+			if errors.Is(err, configstore.ErrCompacted) {
+				break
+			}
+			require.NoError(t, err)
+			require.Greater(t, batch.Revision, last)
+			last = batch.Revision
+			for _, e := range batch.Puts {
+				seen[e.Scope] = true
+			}
+			if len(seen) >= n {
+				break
+			}
+		}
+	}
+	assert.Len(t, seen, n)
+}
+
+func closeEndsWatches(t *testing.T, b Backend) {
+	ctx, s := patience(t), b.Open(t)
+	list, err := s.List(ctx)
+	require.NoError(t, err)
+	before := goleak.IgnoreCurrent()
+	ended := make(chan error, 1)
+	go func() {
+		var last error
+		for _, err := range s.Watch(ctx, list.Revision) {
+			last = err
+		}
+		ended <- last
+	}()
+	time.Sleep(50 * time.Millisecond) // most likely it waits by now
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	select {
+	case err := <-ended:
+		assert.ErrorIs(t, err, configstore.ErrClosed)
+	case <-ctx.Done():
+		t.Fatal("the watch goes on")
+	}
+	_, err = s.List(ctx)
+	assert.ErrorIs(t, err, configstore.ErrClosed)
+	_, err = s.Apply(ctx, put(Orders, rate(1)), 0)
+	assert.ErrorIs(t, err, configstore.ErrClosed)
+	for snap, err := range configstore.Source(s).Snapshots(ctx) {
+		t.Errorf("a closed store yields %v, %v", snap, err)
+	}
+	goleak.VerifyNone(t, before)
+}
+
+// follow checks that a source sees each change soon.
+func follow(t *testing.T, b Backend) {
+	ctx, s := patience(t), b.Open(t)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	got := make(chan policy.Snapshot, 100)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		for snap, err := range configstore.Source(s).Snapshots(ctx) {
+			assert.NoError(t, err)
+			got <- snap
+		}
+	})
+	first := <-got
+	assert.Empty(t, first.Set.Entries())
+	last := first.Revision
+	for i := range int64(20) {
+		revision, err := s.Apply(ctx, put(Orders, rate(i)), 0)
+		require.NoError(t, err)
+		start := time.Now()
+		for {
+			snap := <-got
+			require.GreaterOrEqual(t, snap.Revision, last)
+			last = snap.Revision
+			assert.Equal(t, first.Identity, snap.Identity)
+			if snap.Revision >= revision {
+				assert.Equal(t, policy.PerSecond(i), snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
+				break
+			}
+		}
+		assert.Less(t, time.Since(start), time.Second)
+	}
+}
+
+func restart(t *testing.T, b Backend) {
+	if b.Private {
+		return
+	}
+	ctx, s := patience(t), b.Open(t)
+	_, err := s.Apply(ctx, put(Orders, rate(1)), 0)
+	require.NoError(t, err)
+	before, err := s.List(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	after, err := b.Open(t).List(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+}
+
+// badData checks that a follower keeps the last good policy and says so once.
+func badData(t *testing.T, b Backend) {
+	if b.Corrupt == nil {
+		return
+	}
+	ctx, s := patience(t), b.Open(t)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	_, err := s.Apply(ctx, put(Orders, rate(1)), 0)
+	require.NoError(t, err)
+	type item struct {
+		snap policy.Snapshot
+		err  error
+	}
+	got := make(chan item, 100)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		for snap, err := range configstore.Source(s).Snapshots(ctx) {
+			got <- item{snap, err}
+		}
+	})
+	require.NoError(t, (<-got).err)
+	b.Corrupt(t)
+	bad := <-got
+	if bad.err == nil { // one entry of a snapshot
+		require.Error(t, bad.snap.Set.Entries()[0].Err)
+		assert.Equal(t, policy.PerSecond(1), bad.snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
+		_, err = s.Apply(ctx, put(Orders, rate(2)), 0)
+		require.NoError(t, err, "bad data can be replaced")
+		assert.Equal(t, policy.PerSecond(2), (<-got).snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
+		return
+	}
+	select {
+	case again := <-got:
+		t.Errorf("reported twice: %v", again.err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	_, err = s.Apply(ctx, put(Orders, rate(2)), 0)
+	assert.Error(t, err, "what cannot be read is not overwritten")
+}
+
+func manyAtOnce(t *testing.T, b Backend) {
+	ctx, s := patience(t), b.Open(t)
+	var changes []configstore.Change
+	for i := range 2000 {
+		changes = append(changes, put(topic(fmt.Sprint("t", i)), rate(int64(i)))...)
+	}
+	_, err := s.Apply(ctx, changes, 0)
+	require.NoError(t, err)
+	list, err := s.List(ctx)
+	require.NoError(t, err)
+	require.Len(t, list.Entries, len(changes))
+	entries := list.Entries[:1000]
+	changes = list.Replace(entries, time.Now())
+	assert.Len(t, changes, 1000, "what is the same stays")
+	_, err = s.Apply(ctx, changes, list.Revision)
+	require.NoError(t, err)
+	list, err = s.List(ctx)
+	require.NoError(t, err)
+	assert.Len(t, list.Entries, 1000)
+}
