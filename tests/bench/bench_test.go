@@ -45,14 +45,17 @@ func BenchmarkReturn(b *testing.B) { each(b, func(p peer) operation { return p.g
 // BenchmarkAdmit64 has 64 goroutines on one limit; its time is the wall clock's per permit.
 func BenchmarkAdmit64(b *testing.B) {
 	each(b, func(p peer) operation { return p.admit }, func(b *testing.B, op func(int)) {
-		b.ReportAllocs()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		b.SetParallelism(64 / min(64, runtime.GOMAXPROCS(0)))
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
 				op(block)
 			}
 		})
+		runtime.ReadMemStats(&after)
 		b.ReportMetric(perOp(b, block), "ns/op")
+		b.ReportMetric(float64((after.Mallocs-before.Mallocs)/uint64(b.N*block)), "allocs/permit")
 	})
 }
 

@@ -152,10 +152,10 @@ func (r *results) table(rounds int) []byte {
 	fmt.Fprintln(&b, "| package | work | limiter | median | unit | spread | beside ours | goal |")
 	fmt.Fprintln(&b, "| --- | --- | --- | ---: | --- | ---: | ---: | --- |")
 	for _, k := range r.rows {
-		if k.unit == "B/op" {
-			continue // allocs/op says it
-		}
 		m, spread := median(r.samples[k])
+		if k.unit == "B/op" || m == 0 && k.limiter != ours {
+			continue // allocations are counted; who has none needs no row
+		}
 		beside, goal := "", ""
 		if k.limiter == ours {
 			goal = goals.judge(k, m)
