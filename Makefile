@@ -23,6 +23,7 @@ test: services ## every test, with the race detector, on real Redis, etcd and Ka
 	$(GO) vet ./...
 	$(GO) test -race -timeout 5m $(UNSERVED)
 	$(GO) test -race -timeout 5m -p 1 $(SERVED)
+	$(GO) test -C tests/bench ./...
 
 .PHONY: test-long
 test-long: services ## the same with more schedules and longer runs, and some fuzzing

@@ -9,7 +9,7 @@ func TestTable(t *testing.T) {
 	r := results{samples: map[row][]float64{}}
 	for _, ns := range []string{"13.5", "12.25", "40"} {
 		err := r.read([]byte("pkg: github.com/dispatchthrottle/throttle/tests/bench\n" +
-			"BenchmarkAdmit/throttle-2   \t1000\t " + ns + " ns/op\t 16 B/op\t 0 allocs/op\n" +
+			"BenchmarkAdmit/throttle-2   \t1000\t " + ns + " ns/op\t 16 B/op\t 0 allocs/permit\n" +
 			"BenchmarkAdmit/x/time/rate-2\t 100\t 135 ns/op\n" +
 			"ok  \tgithub.com/dispatchthrottle/throttle/tests/bench\t0.1s\n"))
 		if err != nil {
@@ -17,7 +17,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	const want = `| tests/bench | Admit | throttle | 13.5 | ns/op | 206 % |  | ≤ 12 **missed**  |
-| tests/bench | Admit | throttle | 0 | allocs/op | 0 % |  | ≤ 0  |
+| tests/bench | Admit | throttle | 0 | allocs/permit | 0 % |  | ≤ 0  |
 | tests/bench | Admit | x/time/rate | 135 | ns/op | 0 % | 10x |  |
 `
 	doc, err := insert([]byte("a\n"+begin+"old\n"+end+"z\n"), r.table(3))
