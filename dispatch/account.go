@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -17,15 +18,16 @@ type account struct {
 	subscription string
 	reason       Reason // why callers wait for it
 
-	// What callers and the loop share, on a cache line of its own.
-	_        [64]byte
-	avail    atomic.Int64  // released and not taken; below zero: a debt
-	gen      atomic.Uint32 // counts batches begun
-	refused  atomic.Int64  // permits that TryAcquire and shadow mode asked for in vain since the last step
-	returned atomic.Int64  // permits given back by callers, all time
-	lost     atomic.Bool   // the ledger does not answer
-	next     atomic.Int64  // when a refused caller may come back, ns on the Limiter's clock
-	_        [64]byte
+	gen      atomic.Uint32             // counts batches begun
+	refused  atomic.Int64              // permits that TryAcquire and shadow mode asked for in vain since the last step
+	returned atomic.Int64              // permits given back by callers, all time
+	lost     atomic.Bool               // the ledger does not answer
+	next     atomic.Pointer[time.Time] // when a refused caller may come back; kept ready, for a clock read is dear
+
+	// The counter has a cache line of its own, since all callers write to it.
+	_     [64]byte
+	avail atomic.Int64 // released and not taken; below zero: a debt
+	_     [56]byte
 
 	// The rest belongs to the loop.
 	batches []batch        // the older ones, released but not spent; the running one; the next
@@ -72,6 +74,12 @@ type batch struct {
 type demand struct {
 	waiting float64 // permits asked for by callers whom this limit holds up
 	anybody bool    // somebody waits for the message, whatever limit holds him up
+}
+
+func newAccount(l *limit, subscription string, reason Reason, now float64) *account {
+	a := &account{limit: l, subscription: subscription, reason: reason, steppedAt: now, end: math.Inf(-1)}
+	a.next.Store(new(time.Time))
+	return a
 }
 
 // take takes up to n permits, and says how many it got.

@@ -331,7 +331,9 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 		}
 		at = min(at, a.wakeAt(now, w))
 		idle = idle && a.idle()
-		a.next.Store(int64(a.comeBack(now) * 1e9))
+		if back := t.Add(time.Duration((a.comeBack(now) - now) * float64(time.Second))); back.Sub(*a.next.Load()).Abs() > tick/4 {
+			a.next.Store(&back)
+		}
 	}
 	for _, a := range limits.messages {
 		step(a, false)

@@ -135,7 +135,7 @@ func (q *queue) resolve() {
 	e := s.Set.Resolve(l.cfg.Cluster, q.topic, q.name)
 	q.effective = e
 	old := q.limits
-	p := &plan{queue: q, start: l.start, shadow: e.Subscription.IsShadow(), paused: e.Subscription.IsPaused()}
+	p := &plan{queue: q, shadow: e.Subscription.IsShadow(), paused: e.Subscription.IsPaused()}
 	add := func(list []*account, rate policy.Rate, burst int64, behave policy.Policy, reason Reason) []*account {
 		if !rate.Limited() {
 			return list
@@ -153,7 +153,7 @@ func (q *queue) resolve() {
 			}
 		}
 		lim.users++
-		return append(list, &account{limit: lim, subscription: q.name, reason: reason, steppedAt: l.clock(time.Now())})
+		return append(list, newAccount(lim, q.name, reason, l.clock(time.Now())))
 	}
 	t, u := e.Topic, e.Subscription
 	p.messages = add(p.messages, t.MessageRate, t.MessageBurst(), t, ReasonMessages)

@@ -20,7 +20,6 @@ type plan struct {
 	shadow   bool
 	paused   bool
 	closed   bool
-	start    time.Time // zero of the Limiter's clock
 }
 
 // take takes up to max permits of every limit, for size bytes; 0 if one of them is out.

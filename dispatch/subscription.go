@@ -89,9 +89,9 @@ func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
 	if p == nil {
 		return Grant{n: max}, nil
 	}
-	if a := p.only; a != nil && max > 0 && s.queue.waiters.Load() == 0 {
+	if a := p.only; a != nil && max > 0 {
 		if a.avail.Add(-int64(max)) >= 0 {
-			return Grant{n: max, plan: p, gen: a.gen.Load()}, nil
+			return Grant{n: max, plan: p}, nil
 		}
 		a.avail.Add(int64(max))
 	}
@@ -107,9 +107,9 @@ func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, er
 	if p == nil {
 		return Grant{n: 1}, nil
 	}
-	if a := p.only; a != nil && s.queue.waiters.Load() == 0 {
+	if a := p.only; a != nil {
 		if a.avail.Add(-1) >= 0 {
-			return Grant{n: 1, plan: p, gen: a.gen.Load()}, nil
+			return Grant{n: 1, plan: p}, nil
 		}
 		a.avail.Add(1)
 	}
@@ -127,7 +127,7 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 		return Grant{n: max}, time.Time{}, true
 	}
 	if a := p.only; a != nil && a.avail.Load() <= 0 && a.refused.Load() > 0 {
-		return Grant{}, p.start.Add(time.Duration(a.next.Load())), false
+		return Grant{}, *a.next.Load(), false
 	}
 	return s.queue.tryAcquire(max)
 }
@@ -160,7 +160,7 @@ func (q *queue) tryAcquire(max int) (Grant, time.Time, bool) {
 
 // refuse counts a refusal as demand of the limits that are out, and says when to come back.
 func (q *queue) refuse(p *plan, n int64) time.Time {
-	var next int64
+	next := time.Now().Add(tick)
 	for i, a := range p.all() {
 		if a.avail.Load() > 0 {
 			continue
@@ -170,14 +170,12 @@ func (q *queue) refuse(p *plan, n int64) time.Time {
 		} else {
 			a.refused.Store(q.sizeOf(p, n, -1))
 		}
-		next = max(next, a.next.Load())
+		if at := *a.next.Load(); at.After(next) {
+			next = at
+		}
 	}
 	q.activate()
-	at := p.start.Add(time.Duration(next))
-	if soon := time.Now().Add(tick); at.Before(soon) {
-		return soon
-	}
-	return at
+	return next
 }
 
 // Do waits for a permit and calls f, whose error it returns. The permit is spent, whatever f says.

@@ -1,0 +1,118 @@
+package dispatch_test
+
+import (
+	"context"
+	"math"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// plenty is a ledger that grants at once all that is wanted, and more, so that a benchmark
+// of the counter never waits.
+type plenty struct{ *memory.Ledger }
+
+func (p plenty) Book(_ context.Context, bookings []schedule.Booking) []schedule.Booked {
+	booked := make([]schedule.Booked, len(bookings))
+	for i, b := range bookings {
+		booked[i].Reply = schedule.Reply{N: 1e12, Start: -1e7, Share: b.Request.Rate, Now: 1, Carry: schedule.Carry{Inc: 1, Epoch: 1, Round: 0.1}}
+	}
+	return booked
+}
+
+func open(b *testing.B, p policy.Policy, ledger dispatch.Ledger) *dispatch.Subscription {
+	lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledger})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, lim.Close()) })
+	sub, err := lim.Subscription(topic, "group")
+	require.NoError(b, err)
+	return sub
+}
+
+func admit(b *testing.B) *dispatch.Subscription {
+	sub := open(b, policy.Policy{MessageRate: policy.PerSecond(1e6)}, plenty{memory.New()})
+	_, err := sub.Acquire(b.Context(), 1)
+	require.NoError(b, err)
+	return sub
+}
+
+func BenchmarkNoPolicy(b *testing.B) {
+	sub, ctx := open(b, policy.Policy{}, nil), b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		g, _ := sub.Acquire(ctx, 1)
+		g.Done(1, 0)
+	}
+}
+
+func BenchmarkAdmit(b *testing.B) {
+	sub, ctx := admit(b), b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		g, _ := sub.Acquire(ctx, 1)
+		g.Done(1, 0)
+	}
+}
+
+func BenchmarkAdmit64Goroutines(b *testing.B) {
+	sub, ctx := admit(b), b.Context()
+	b.ReportAllocs()
+	b.SetParallelism(32)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			g, _ := sub.Acquire(ctx, 1)
+			g.Done(1, 0)
+		}
+	})
+}
+
+// BenchmarkBareCounter64Goroutines is what one shared atomic costs on this machine.
+func BenchmarkBareCounter64Goroutines(b *testing.B) {
+	var n atomic.Int64
+	b.SetParallelism(32)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			n.Add(-1)
+		}
+	})
+}
+
+func BenchmarkBatchOf64(b *testing.B) {
+	sub, ctx := admit(b), b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		g, _ := sub.Acquire(ctx, 64)
+		g.Done(64, 0)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/message")
+}
+
+func BenchmarkReturn(b *testing.B) {
+	sub, ctx := admit(b), b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		g, _ := sub.Acquire(ctx, 1)
+		g.Done(0, 0)
+	}
+}
+
+func BenchmarkDeny(b *testing.B) {
+	sub := open(b, policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: time.Hour}}, memory.New())
+	for range 100 {
+		sub.TryAcquire(math.MaxInt32)
+		time.Sleep(time.Millisecond)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, ok := sub.TryAcquire(1); ok {
+			b.Fatal("granted")
+		}
+	}
+}
