@@ -147,7 +147,7 @@ func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Ba
 		ticker := time.NewTicker(pollEvery)
 		defer ticker.Stop()
 		var seen []policy.Entry
-		var fault string
+		var reported time.Time // modification of the content whose fault was reported last
 		for first := true; ctx.Err() == nil; first = false {
 			st, err := s.look()
 			entries, revision := st.at(time.Now())
@@ -168,11 +168,8 @@ func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Ba
 					return
 				}
 			}
-			switch {
-			case st.err == nil:
-				fault = ""
-			case st.err.Error() != fault:
-				fault = st.err.Error()
+			if st.err != nil && !st.modified.Equal(reported) {
+				reported = st.modified
 				if !yield(configstore.Batch{}, st.err) {
 					return
 				}

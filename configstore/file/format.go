@@ -1,9 +1,11 @@
 package file
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -102,7 +104,7 @@ func line(n ast.Node) int {
 	return n.GetToken().Position.Line
 }
 
-// mapping returns the pairs of a mapping, each key once.
+// mapping returns the pairs of a mapping; the parser has refused a key that comes twice.
 func (p *fileParser) mapping(n ast.Node, what string) []*ast.MappingValueNode {
 	var pairs []*ast.MappingValueNode
 	switch n := n.(type) {
@@ -112,14 +114,6 @@ func (p *fileParser) mapping(n ast.Node, what string) []*ast.MappingValueNode {
 		pairs = []*ast.MappingValueNode{n}
 	default:
 		p.fault(n, fmt.Errorf("%s is no mapping of names to values", what))
-	}
-	seen := make(map[string]bool)
-	for _, pair := range pairs {
-		if key := keyOf(pair); seen[key] {
-			p.fault(pair.Key, &policy.FieldError{Field: key, Value: "", Reason: "is set twice: keep one of them"})
-		} else {
-			seen[key] = true
-		}
 	}
 	return pairs
 }
@@ -169,12 +163,17 @@ func (p *fileParser) schema(n ast.Node) {
 // entry reads one item of the list.
 func (p *fileParser) entry(n ast.Node) {
 	before := len(p.errs)
-	fields := map[string]any{"schema": policy.Schema}
-	at := map[string]ast.Node{}
+	pairs := p.mapping(n, "a policy")
+	if len(p.errs) > before {
+		return
+	}
 	var scope policy.Scope
+	var pol policy.Policy
 	var expires time.Time
 	var subscription *string
-	for _, pair := range p.mapping(n, "a policy") {
+	var scopeErr error
+	at := map[string]ast.Node{}
+	for _, pair := range pairs {
 		key, value := keyOf(pair), pair.Value
 		at[key] = value
 		switch value.(type) {
@@ -187,49 +186,35 @@ func (p *fileParser) entry(n ast.Node) {
 		switch key {
 		case "scope":
 			scope, err = policy.ParseScope(text)
+			scopeErr = err
 		case "subscription":
 			subscription = &text
 		case "expires":
 			if expires, err = time.Parse(time.RFC3339Nano, text); err != nil {
 				err = &policy.FieldError{Field: key, Value: text, Reason: "is no time: write 2026-01-02T15:04:05Z"}
 			}
-		case "messageRate", "byteRate": // numbers as people write them; as text in a policy
-			parse := policy.ParseRate
-			if key == "byteRate" {
-				parse = policy.ParseByteRate
-			}
-			var r policy.Rate
-			r, err = parse(text)
-			if fault, ok := errors.AsType[*policy.FieldError](err); ok {
-				fault.Field = key
-			}
-			fields[key] = r
+		case "schema":
+			err = &policy.FieldError{Field: key, Value: text, Reason: "belongs to the file, not to a policy"}
 		default:
-			var v any
-			if err = yaml.NodeToValue(value, &v); err == nil {
-				fields[key] = v
-			}
+			var one policy.Policy
+			one, err = field(key, value)
+			pol = pol.Overlay(one)
 		}
-		if err != nil {
+		for err := range flatten(err) {
 			p.fault(value, err)
 		}
 	}
 	switch {
 	case at["scope"] == nil:
 		p.fault(n, &policy.FieldError{Field: "scope", Reason: "is missing: write cluster, tenant/namespace, pattern:REGEX or the URL of a topic"})
+		return
+	case scopeErr != nil:
+		pol = pol.Without("priority") // which depends on the scope
 	case subscription != nil:
 		scope = scope.WithSubscription(*subscription)
 	}
-	data, err := json.Marshal(fields)
-	var pol policy.Policy
-	if err == nil {
-		pol, err = policy.Unmarshal(data)
-	}
-	if err == nil && len(p.errs) == before {
-		err = pol.Validate(scope)
-	}
-	for err := range flatten(err) {
-		where := n
+	for err := range flatten(pol.Validate(scope)) {
+		where := at["scope"]
 		if fault, ok := err.(*policy.FieldError); ok && at[fault.Field] != nil {
 			where = at[fault.Field]
 		}
@@ -258,6 +243,29 @@ func (p *fileParser) entry(n ast.Node) {
 	}
 }
 
+// field reads one field of a policy; rates as people write them.
+func field(key string, value ast.Node) (policy.Policy, error) {
+	var v any
+	if err := yaml.NodeToValue(value, &v); err != nil {
+		return policy.Policy{}, err
+	}
+	if parse, ok := rates[key]; ok {
+		rate, err := parse(value.GetToken().Value)
+		if fault, ok := errors.AsType[*policy.FieldError](err); ok {
+			fault.Field = key
+			return policy.Policy{}, fault
+		}
+		v = rate
+	}
+	data, err := json.Marshal(map[string]any{"schema": policy.Schema, key: v})
+	if err != nil {
+		return policy.Policy{}, err
+	}
+	return policy.Unmarshal(data)
+}
+
+var rates = map[string]func(string) (policy.Rate, error){"messageRate": policy.ParseRate, "byteRate": policy.ParseByteRate}
+
 // flatten yields the faults of a joined error.
 func flatten(err error) func(yield func(error) bool) {
 	return func(yield func(error) bool) {
@@ -278,7 +286,44 @@ func flatten(err error) func(yield func(error) bool) {
 // Format returns a YAML file that Parse reads as these entries. Entries that could not be read are
 // left out, for their text is not a policy.
 func Format(entries []policy.Entry) ([]byte, error) {
-	return yaml.MarshalWithOptions(content(entries), yaml.UseJSONMarshaler(), yaml.IndentSequence(true))
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "schema: %d\npolicies:", policy.Schema)
+	items := content(entries).Policies
+	if len(items) == 0 {
+		out.WriteString(" []")
+	}
+	out.WriteByte('\n')
+	for _, item := range items {
+		data, err := json.Marshal(item)
+		if err != nil {
+			return nil, err
+		}
+		dec := json.NewDecoder(bytes.NewReader(data)) // keeps the order of the fields
+		dec.UseNumber()
+		_, _ = dec.Token() // {
+		for indent := "  - "; dec.More(); indent = "    " {
+			key, _ := dec.Token()
+			value, err := dec.Token()
+			if err != nil {
+				return nil, err
+			}
+			fmt.Fprintf(&out, "%s%s: %s\n", indent, key, scalar(value))
+		}
+	}
+	return out.Bytes(), nil
+}
+
+// plain text needs no quotes in YAML.
+var plain = regexp.MustCompile(`^[A-Za-z0-9]([-\w./:]*[-\w./])?$`)
+
+// scalar writes text that is not plain as JSON does, which is YAML, too.
+func scalar(value any) string {
+	text, ok := value.(string)
+	if !ok || plain.MatchString(text) {
+		return fmt.Sprint(value)
+	}
+	quoted, _ := json.Marshal(text) // text cannot fail
+	return string(quoted)
 }
 
 // FormatJSON returns a JSON file that Parse reads as these entries, as Format does.

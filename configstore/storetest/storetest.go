@@ -49,6 +49,18 @@ func patience(t *testing.T) context.Context {
 	return ctx
 }
 
+// receive takes the next value, or ends the test.
+func receive[T any](t *testing.T, ctx context.Context, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-ctx.Done():
+		t.Fatal("nothing came")
+		panic("unreachable")
+	}
+}
+
 // Run checks the stores of a backend that newBackend makes anew, and empty, for each test.
 func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 	for name, test := range map[string]func(*testing.T, Backend){
@@ -297,7 +309,7 @@ func follow(t *testing.T, b Backend) {
 			got <- snap
 		}
 	})
-	first := <-got
+	first := receive(t, ctx, got)
 	assert.Empty(t, first.Set.Entries())
 	last := first.Revision
 	for i := range int64(20) {
@@ -305,7 +317,7 @@ func follow(t *testing.T, b Backend) {
 		require.NoError(t, err)
 		start := time.Now()
 		for {
-			snap := <-got
+			snap := receive(t, ctx, got)
 			require.GreaterOrEqual(t, snap.Revision, last)
 			last = snap.Revision
 			assert.Equal(t, first.Identity, snap.Identity)
@@ -356,15 +368,15 @@ func badData(t *testing.T, b Backend) {
 			got <- item{snap, err}
 		}
 	})
-	require.NoError(t, (<-got).err)
+	require.NoError(t, receive(t, ctx, got).err)
 	b.Corrupt(t)
-	bad := <-got
+	bad := receive(t, ctx, got)
 	if bad.err == nil { // one entry of a snapshot
 		require.Error(t, bad.snap.Set.Entries()[0].Err)
 		assert.Equal(t, policy.PerSecond(1), bad.snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
 		_, err = s.Apply(ctx, put(Orders, rate(2)), 0)
 		require.NoError(t, err, "bad data can be replaced")
-		assert.Equal(t, policy.PerSecond(2), (<-got).snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
+		assert.Equal(t, policy.PerSecond(2), receive(t, ctx, got).snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
 		return
 	}
 	select {

@@ -1,0 +1,211 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/configstore/etcd"
+	"github.com/dispatchthrottle/throttle/configstore/storetest"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+func TestMain(m *testing.M) {
+	// The embedded servers leave goroutines of gRPC and of its logger behind; the stores' own are checked by storetest.
+	os.Exit(m.Run())
+}
+
+func open(t testing.TB, endpoint, prefix string) *etcd.Store {
+	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{endpoint}, Prefix: prefix})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	return s
+}
+
+func rate(n int64) []configstore.Change {
+	return []configstore.Change{{Key: configstore.Key{Scope: storetest.Orders}, Policy: policy.Policy{MessageRate: policy.PerSecond(n)}}}
+}
+
+func TestStore(t *testing.T) {
+	node := services.Etcd(t)
+	storetest.Run(t, func(t *testing.T) storetest.Backend {
+		prefix := strings.ReplaceAll(t.Name(), "/", "-")
+		return storetest.Backend{
+			Open: func(t *testing.T) configstore.Store { return open(t, node.Endpoint, prefix) },
+			Corrupt: func(t *testing.T) {
+				key := "/" + prefix + "/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders"
+				resp, err := node.Client().Put(t.Context(), key, `{"schema":1,"messageRate":"-1"}`)
+				require.NoError(t, err)
+				require.NotZero(t, resp.Header.Revision)
+			},
+		}
+	})
+}
+
+func TestBadKeysAreShownAndCanBeRemoved(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	client := node.Client()
+	for _, key := range []string{"policies/x", "policies/%zz", "policies/cluster%20", "temporary/cluster/rate", "temporary/cluster", "policies/tenant:a"} {
+		_, err := client.Put(ctx, "/throttle/"+key, `{"schema":1}`)
+		require.NoError(t, err)
+	}
+	_, err := client.Put(ctx, "/throttle/policies/cluster", `{"schema":9,"messageRate":"1/s"}`)
+	require.NoError(t, err)
+	_, err = client.Put(ctx, "/throttle/temporary/cluster/burst", `{"expires":"2040-01-01T00:00:00Z","policy":{"schema":1,"messageRate":"1/s"}}`)
+	require.NoError(t, err)
+	s := etcd.New(client, "")
+	list, err := s.List(ctx)
+	require.NoError(t, err)
+	require.Len(t, list.Entries, 8)
+	assert.Regexp(t, "^etcd:[0-9a-f]+/throttle$", list.Identity)
+	var changes []configstore.Change
+	for _, e := range list.Entries {
+		assert.Error(t, e.Err, e.Scope)
+		assert.True(t, e.Policy.IsZero())
+		changes = append(changes, configstore.Change{Key: configstore.KeyOf(e)})
+	}
+	assert.ErrorAs(t, list.Entries[0].Err, new(*policy.SchemaError))
+	_, err = s.Apply(ctx, changes, list.Revision)
+	require.NoError(t, err)
+	list, err = s.List(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, list.Entries)
+}
+
+func TestCompactedWatch(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	s := open(t, node.Endpoint, "")
+	first, err := s.Apply(ctx, rate(1), 0)
+	require.NoError(t, err)
+	_, err = s.Apply(ctx, rate(2), 0)
+	require.NoError(t, err)
+	_, err = s.Apply(ctx, rate(3), 0)
+	require.NoError(t, err)
+	node.Compact()
+	for _, err := range s.Watch(ctx, first) {
+		assert.ErrorIs(t, err, configstore.ErrCompacted)
+	}
+}
+
+// TestFollowerMissesNothing cuts the follower off, changes and compacts behind its back, and stops the server.
+func TestFollowerMissesNothing(t *testing.T) {
+	node := services.Etcd(t)
+	proxy := services.NewProxy(t, node.Endpoint)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	direct := open(t, node.Endpoint, "")
+	_, err := direct.Apply(ctx, rate(1), 0)
+	require.NoError(t, err)
+	follower := open(t, proxy.Addr, "")
+	got := make(chan int64, 1000)
+	errs := make(chan error, 1000)
+	done := make(chan struct{})
+	defer func() { cancel(); <-done }()
+	go func() {
+		defer close(done)
+		for snap, err := range configstore.Source(follower).Snapshots(ctx) {
+			if err != nil {
+				errs <- err
+				continue
+			}
+			got <- snap.Set.Resolve("", storetest.Orders.Topic, "").Topic.MessageRate.Permits
+		}
+	}()
+	until := func(want int64) {
+		t.Helper()
+		for {
+			select {
+			case n := <-got:
+				if n == want {
+					return
+				}
+			case <-ctx.Done():
+				t.Fatalf("%d never came", want)
+			}
+		}
+	}
+	until(1)
+	proxy.Cut()
+	for i := range int64(10) {
+		_, err := direct.Apply(ctx, rate(10+i), 0)
+		require.NoError(t, err)
+	}
+	node.Compact()
+	proxy.Restore()
+	until(19)
+	proxy.Cut()
+	node.Stop()
+	time.Sleep(5 * time.Second) // longer than a silent watch stays unnoticed
+	assert.Len(t, errs, 1, "an outage is reported once")
+	node.Start()
+	proxy.Restore()
+	_, err = direct.Apply(ctx, rate(20), 0)
+	require.NoError(t, err)
+	until(20)
+}
+
+func TestOpensWhileEtcdIsAwayAndKeepsThePassword(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{"127.0.0.1:1"}, Username: "me", Password: "s3cret", DialTimeout: 100 * time.Millisecond})
+	require.NoError(t, err)
+	_, err = s.List(t.Context())
+	require.Error(t, err)
+	assert.NotContains(t, fmt.Sprintf("%v %+v", err, err), "s3cret")
+	require.NoError(t, s.Close())
+	goleak.VerifyNone(t, before)
+	_, err = etcd.Open(t.Context(), etcd.Config{})
+	assert.ErrorContains(t, err, "endpoints")
+}
+
+// BenchmarkFollow measures from etcd's answer to the snapshot.
+func BenchmarkFollow(b *testing.B) {
+	for _, n := range []int{1000, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			node, ctx := services.Etcd(b), b.Context()
+			s := open(b, node.Endpoint, "")
+			var changes []configstore.Change
+			for i := range n {
+				scope, err := policy.ParseScope(fmt.Sprint("kafka://public/default/t", i))
+				require.NoError(b, err)
+				changes = append(changes, configstore.Change{Key: configstore.Key{Scope: scope}, Policy: policy.Policy{MessageRate: policy.PerSecond(1)}})
+			}
+			_, err := s.Apply(ctx, changes, 0)
+			require.NoError(b, err)
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			type seen struct {
+				revision int64
+				at       time.Time
+			}
+			got := make(chan seen, 100)
+			go func() {
+				for snap := range configstore.Source(s).Snapshots(ctx) {
+					got <- seen{snap.Revision, time.Now()}
+				}
+			}()
+			<-got
+			var lag time.Duration
+			for i := 0; b.Loop(); i++ {
+				revision, err := s.Apply(ctx, rate(int64(i)), 0)
+				require.NoError(b, err)
+				answered := time.Now()
+				for {
+					if g := <-got; g.revision >= revision {
+						lag += max(0, g.at.Sub(answered))
+						break
+					}
+				}
+			}
+			b.ReportMetric(float64(lag.Microseconds())/float64(b.N)/1000, "ms-lag/op")
+		})
+	}
+}

@@ -1,0 +1,186 @@
+package file_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/configstore/file"
+	"github.com/dispatchthrottle/throttle/configstore/storetest"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func open(t *testing.T, path string) *file.Store {
+	s, err := file.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	return s
+}
+
+func TestStore(t *testing.T) {
+	for _, name := range []string{"policies.yaml", "policies.json"} {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) storetest.Backend {
+				path := filepath.Join(t.TempDir(), name)
+				return storetest.Backend{
+					Open:    func(t *testing.T) configstore.Store { return open(t, path) },
+					Corrupt: func(t *testing.T) { require.NoError(t, os.WriteFile(path, []byte("schema: 1\npolicies: 5\n"), 0o600)) },
+				}
+			})
+		})
+	}
+}
+
+func TestParse(t *testing.T) {
+	entries, err := file.Parse("p.yaml", []byte(`# comment
+schema: 1
+policies:
+  - scope: cluster
+    messageRate: 1000
+  - scope: kafka://public/default/orders
+    subscription: billing
+    messageRate: 10000/1m
+    byteRate: 1MiB/s
+    burst: 5
+    round: 50ms
+    paused: false
+    mode: shadow
+    onLedgerLoss: stop
+  - {scope: public/default, burst: 1, paused: true, expires: 2040-01-02T15:04:05Z}
+`))
+	require.NoError(t, err)
+	require.Len(t, entries, 4)
+	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(1000)}, entries[0].Policy)
+	assert.Equal(t, "burst", entries[1].Field)
+	assert.Equal(t, policy.Policy{Paused: new(true)}, entries[2].Policy)
+	assert.Equal(t, "kafka://public/default/orders?subscription=billing", entries[3].Scope.String())
+	assert.Equal(t, policy.PerSecond(1<<20), entries[3].Policy.ByteRate)
+
+	for name, format := range map[string]func([]policy.Entry) ([]byte, error){"yaml": file.Format, "json": file.FormatJSON} {
+		data, err := format(entries)
+		require.NoError(t, err)
+		again, err := file.Parse(name, data)
+		require.NoError(t, err, "%s", data)
+		assert.Equal(t, entries, again)
+	}
+}
+
+func TestParseFaults(t *testing.T) {
+	for text, want := range map[string][]string{
+		"":                                 {"p:0 "},
+		"schema: 2\npolicies: []":          {"p:1 "},
+		"policies: []":                     {"p:1 schema"},
+		"schema: 1\nrules: []":             {"p:2 rules"},
+		"schema: 1\npolicies: {a: 1}":      {"p:2 "},
+		"schema: 1\npolicies:\n  - 5":      {"p:3 "},
+		"schema: 1\nschema: 1":             {"p:2 "},
+		"schema: 1\n---\nschema: 1":        {"p:3 "},
+		"schema: 1\npolicies:\n- burst: 1": {"p:3 scope"},
+		"schema: [":                        {"p:1 "},
+		"schema: 1\npolicies:\n- scope: cluster\n  rate: 5\n  messageRate: -1\n  burst: many\n  mode: off\n- scope: x": {"p:5 messageRate", "p:4 rate", "p:6 burst", "p:7 mode", "p:8 scope"},
+		"schema: 1\npolicies:\n- scope: cluster\n  burst: -1\n  priority: 3\n":                                         {"p:4 burst", "p:5 priority"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n- scope: a/b\n  burst: 2\n":                                   {"p:5 scope"},
+		"schema: 1\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n":                       {"p:5 "},
+		"schema: 1\npolicies:\n- scope: a/b\n  subscription: c\n  burst: 2\n":                                          {"p:4 subscription"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: [1]\n  round: &x 1s\n":                                           {"p:4 burst", "p:5 round"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  burst: 2\n":                                                 {"p:5 "},
+		strings.Repeat("x", 1<<20+1): {"p:0 "},
+	} {
+		_, err := file.Parse("p", []byte(text))
+		assert.ElementsMatch(t, want, lines(err), "%.200s\n%v", text, err)
+	}
+}
+
+// lines returns the place and the field of each fault.
+func lines(err error) (found []string) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			found = append(found, lines(e)...)
+		}
+	} else if e, ok := err.(*file.LineError); ok {
+		field := ""
+		if fault, ok := errors.AsType[*policy.FieldError](err); ok {
+			field = fault.Field
+		}
+		found = append(found, fmt.Sprintf("%s:%d %s", e.Name, e.Line, field))
+	}
+	return found
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("schema: 1\npolicies:\n- scope: cluster\n  messageRate: 5\n"))
+	f.Add([]byte(`{"schema":1,"policies":[{"scope":"a/b","paused":true,"expires":"2040-01-02T15:04:05Z"}]}`))
+	f.Add([]byte("a: &a [*a, ? , !!x y]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		entries, err := file.Parse("f", data)
+		if err != nil {
+			return
+		}
+		out, err := file.Format(entries)
+		require.NoError(t, err)
+		again, err := file.Parse("g", out)
+		require.NoError(t, err, "%s", out)
+		require.Equal(t, len(entries), len(again))
+	})
+}
+
+func TestHandEditIsInForceAtOnceAndAFaultKeepsTheLastGood(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	write := func(text string) time.Time {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return time.Now()
+	}
+	const good = "schema: 1\npolicies:\n  - scope: cluster\n    messageRate: %d\n"
+	write(fmt.Sprintf(good, 1))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	step, start := 0, time.Time{}
+	for snap, err := range configstore.Source(open(t, path)).Snapshots(ctx) {
+		switch step++; step {
+		case 1:
+			require.NoError(t, err)
+			start = write(fmt.Sprintf(good, 22))
+		case 2:
+			assert.Less(t, time.Since(start), 100*time.Millisecond)
+			assert.Equal(t, int64(22), snap.Set.Resolve("", policy.Topic{}, "").Topic.MessageRate.Permits)
+			write("schema: 1\npolicies: oh\n")
+		case 3:
+			assert.Equal(t, []string{path + ":2 "}, lines(err))
+			write("schema: 1\npolicies: dear\n")
+		case 4:
+			assert.Error(t, err, "another fault")
+			write(fmt.Sprintf(good, 333))
+		case 5:
+			require.NoError(t, err)
+			assert.Equal(t, int64(333), snap.Set.Resolve("", policy.Topic{}, "").Topic.MessageRate.Permits)
+			require.NoError(t, os.Remove(path))
+		case 6:
+			require.NoError(t, err)
+			assert.Empty(t, snap.Set.Entries())
+			return
+		}
+	}
+	t.Fatalf("ended at step %d", step)
+}
+
+func TestApplyKeepsTheMode(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("schema: 1\n"), 0o600))
+	_, err := open(t, path).Apply(t.Context(), []configstore.Change{{Policy: policy.Policy{Burst: new(int64(1))}}}, 0)
+	require.NoError(t, err)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
