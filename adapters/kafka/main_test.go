@@ -1,0 +1,123 @@
+package kafkathrottle_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"go.uber.org/goleak"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"))
+}
+
+// broker starts an in-process Kafka with one topic.
+func broker(t testing.TB, partitions int, topics ...string) (*kfake.Cluster, []string) {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(int32(partitions), topics...))
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c, c.ListenAddrs()
+}
+
+// fill writes n messages of size bytes to each partition of a topic; their values begin with partition/offset.
+func fill(t testing.TB, brokers []string, topic string, partitions, n, size int) {
+	t.Helper()
+	transport := &kafka.Transport{}
+	defer transport.CloseIdleConnections()
+	client := &kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}
+	for p := range partitions {
+		for sent := 0; sent < n; {
+			batch := min(n-sent, max(1, 500_000/(size+50)))
+			records := make([]kafka.Record, batch)
+			for i := range records {
+				records[i].Value = kafka.NewBytes(fmt.Appendf(make([]byte, 0, size), "%-*s", size, fmt.Sprintf("%d/%d", p, sent+i)))
+			}
+			response, err := client.Produce(context.WithoutCancel(t.Context()), &kafka.ProduceRequest{
+				Topic: topic, Partition: p, RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...),
+			})
+			require.NoError(t, err)
+			require.NoError(t, response.Error)
+			sent += batch
+		}
+	}
+}
+
+// A limiter is a Limiter whose policies a test changes.
+type limiter struct {
+	*dispatch.Limiter
+	t     testing.TB
+	store *configstore.Memory
+}
+
+func open(t testing.TB, p policy.Policy) *limiter {
+	t.Helper()
+	l := &limiter{t: t, store: configstore.NewMemory()}
+	l.set(p)
+	var err error
+	l.Limiter, err = dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(l.store)})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, l.Close())
+		require.NoError(t, l.store.Close())
+	})
+	return l
+}
+
+// set replaces the policy of the cluster.
+func (l *limiter) set(p policy.Policy) {
+	l.t.Helper()
+	_, err := configstore.Edit(context.WithoutCancel(l.t.Context()), l.store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+		return append(s.Remove(policy.Scope{}), s.Set(policy.Scope{}, p)...), nil
+	})
+	require.NoError(l.t, err)
+}
+
+func rate(t testing.TB, text string) policy.Rate {
+	t.Helper()
+	r, err := policy.ParseRate(text)
+	require.NoError(t, err)
+	return r
+}
+
+func on(b bool) *bool { return &b }
+
+// fetch is FetchMessage that must come back within a time.
+func fetch(t testing.TB, r interface {
+	FetchMessage(context.Context) (kafka.Message, error)
+}, within time.Duration) kafka.Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), within)
+	defer cancel()
+	m, err := r.FetchMessage(ctx)
+	require.NoError(t, err)
+	return m
+}
+
+// A logger is a kafka.Logger that keeps what it is told.
+type logger struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logger) Printf(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, fmt.Sprintf(format, args...))
+}
+
+func (l *logger) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fmt.Sprintf("%q", l.lines)
+}

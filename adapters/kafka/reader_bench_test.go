@@ -1,0 +1,67 @@
+package kafkathrottle_test
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/stretchr/testify/require"
+
+	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// BenchmarkUnlimited reads the same messages with a kafka.Reader and with a Reader that no limit applies to,
+// in pairs one after the other, and reports the median of their ratios: 1 is as fast as kafka-go itself.
+func BenchmarkUnlimited(b *testing.B) {
+	const partitions, messages, batch = 4, 400_000, 50_000
+	_, brokers := broker(b, partitions, "orders")
+	fill(b, brokers, "orders", partitions, messages/partitions, 100)
+	lim := open(b, policy.Policy{})
+
+	type fetcher interface {
+		FetchMessage(context.Context) (kafka.Message, error)
+		SetOffset(int64) error
+		Close() error
+	}
+	cfg := kafka.ReaderConfig{Brokers: brokers, Topic: "orders", MaxWait: 100 * time.Millisecond, ReadLagInterval: -1}
+	bare := kafka.NewReader(cfg)
+	wrapped, err := kafkathrottle.NewReader(cfg, lim.Limiter)
+	require.NoError(b, err)
+	defer func() { require.NoError(b, bare.Close()); require.NoError(b, wrapped.Close()) }()
+	ctx := b.Context()
+	read := func(f fetcher) time.Duration {
+		require.NoError(b, f.SetOffset(0))
+		_, err := f.FetchMessage(ctx) // the connection is there
+		require.NoError(b, err)
+		runtime.GC()
+		start := time.Now()
+		for range batch {
+			if _, err := f.FetchMessage(ctx); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return time.Since(start)
+	}
+	read(bare)
+	read(wrapped)
+	var ratios []float64
+	var alone, with time.Duration
+	for b.Loop() {
+		var x, y time.Duration
+		if len(ratios)%2 == 0 {
+			x, y = read(bare), read(wrapped)
+		} else {
+			y, x = read(wrapped), read(bare)
+		}
+		ratios = append(ratios, float64(x)/float64(y))
+		alone, with = alone+x, with+y
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "ratio")
+	b.ReportMetric(float64(alone)/float64(len(ratios)*batch), "bare-ns/msg")
+	b.ReportMetric(float64(with)/float64(len(ratios)*batch), "wrapped-ns/msg")
+}
