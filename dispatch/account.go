@@ -415,7 +415,7 @@ func (a *account) append(b batch, d float64) {
 	if d > 0 {
 		round = max(round, 1.3*float64(b.n)/d)
 	}
-	b.expires = b.due + round + a.limit.round
+	b.expires = max(b.due, a.calledAt) + round + a.limit.round
 	a.quick = 0
 	a.batches = append(a.batches, b)
 }

@@ -32,6 +32,7 @@ type store struct {
 	frozen time.Time // until then, calls wait; then they all run
 	skew   time.Duration
 	trips  int
+	late   sync.WaitGroup
 	start  time.Time
 
 	loseCalls, loseReplies, duplicate float64 // probabilities
@@ -120,16 +121,26 @@ func (l *link) Book(_ context.Context, bookings []schedule.Booking) []schedule.B
 	if cut {
 		return fail()
 	}
-	time.Sleep(max(rtt/2, time.Until(frozen)))
 	booked := make([]schedule.Booked, len(bookings))
-	l.mu.Lock()
-	for i, b := range bookings {
-		booked[i].Reply = l.book(b)
-		if twice {
-			l.book(b)
+	run := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for i, b := range bookings {
+			booked[i].Reply = l.book(b)
+			if twice {
+				l.book(b)
+			}
 		}
 	}
-	l.mu.Unlock()
+	if frozen.Sub(sent) > linkTimeout { // the caller has given up when the server runs the call
+		l.late.Go(func() {
+			time.Sleep(time.Until(frozen))
+			run()
+		})
+		return fail()
+	}
+	time.Sleep(max(rtt/2, time.Until(frozen)))
+	run()
 	time.Sleep(rtt - rtt/2)
 	if lost || time.Since(sent) > linkTimeout {
 		return fail()
@@ -281,6 +292,7 @@ func (f *fleet) end() {
 	for _, r := range f.joined {
 		require.NoError(f.t, r.lim.Close())
 	}
+	f.store.late.Wait()
 }
 
 // between counts what was dispatched in [from, to).

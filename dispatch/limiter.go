@@ -209,7 +209,7 @@ func (l *Limiter) run(ctx context.Context) {
 		case answered = <-answers:
 			under--
 		}
-		l.ticking.Store(true)
+		l.ticking.Store(false) // who comes while the queues are stepped wakes the loop again
 		t := time.Now()
 		now := l.clock(t)
 		l.settleAnswers(answered)
@@ -252,7 +252,13 @@ func (l *Limiter) run(ctx context.Context) {
 		if next < now+3600 {
 			wait = max(tick, time.Duration((next-now)*float64(time.Second)))
 		}
-		l.ticking.Store(wait <= tick)
+		if wait <= tick { // who has come meanwhile is served then
+			l.ticking.Store(true)
+			select {
+			case <-l.wakeup:
+			default:
+			}
+		}
 		planned = t.Add(wait)
 		timer.Reset(time.Until(planned))
 	}
