@@ -31,6 +31,7 @@ type Config struct {
 	Replica   string       // this process's name in what it publishes; default host name, process id and a random part
 	CacheFile string       // the policies last seen, for a start while their store is away; default none
 	Logger    *slog.Logger // nil: silent
+	OnClose   func() error // called at the end of Close, for what was opened for the Limiter; default nothing
 	Rand      *rand.Rand   // for jitter and nonces; nil: seeded at random. Nobody else may use it
 }
 
@@ -164,6 +165,9 @@ func (l *Limiter) Close() error {
 	l.done.Wait()
 	for _, q := range queues {
 		q.serve(time.Now())
+	}
+	if l.cfg.OnClose != nil {
+		return l.cfg.OnClose()
 	}
 	return nil
 }

@@ -1,0 +1,108 @@
+package throttle
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+)
+
+// An address is a store's or ledger's URL: scheme://user:password@host:port,host:port/path?options.
+// It is parsed here because net/url knows one host only, and because its errors show passwords.
+type address struct {
+	scheme         string
+	user, password string
+	hosts          []string // host:port
+	path           string   // without the leading slash
+	options        url.Values
+}
+
+// parseAddress reads a URL, whose hosts get defaultPort if they name none. Its errors never hold the password.
+func parseAddress(text, defaultPort string, known ...string) (a address, err error) {
+	fault := func(field, reason string) {
+		err = errors.Join(err, fmt.Errorf("%s: %s", field, reason))
+	}
+	rest, query, _ := strings.Cut(text, "?")
+	a.scheme, rest, _ = strings.Cut(rest, "://")
+	authority, path, _ := strings.Cut(rest, "/")
+	a.path = path
+	if i := strings.LastIndex(authority, "@"); i >= 0 {
+		user, password, _ := strings.Cut(authority[:i], ":")
+		authority = authority[i+1:]
+		var userErr, passwordErr error
+		a.user, userErr = url.PathUnescape(user)
+		a.password, passwordErr = url.PathUnescape(password)
+		if userErr != nil || passwordErr != nil {
+			fault("user and password", "are not percent-encoded: write % as %25, @ as %40, / as %2F")
+		}
+	}
+	for host := range strings.SplitSeq(authority, ",") {
+		if _, _, e := net.SplitHostPort(host); e != nil {
+			host = net.JoinHostPort(strings.Trim(host, "[]"), defaultPort)
+		}
+		if name, port, e := net.SplitHostPort(host); e != nil || name == "" || port == "" {
+			fault("host", fmt.Sprintf("%q: want host:port, or several with commas between", host))
+		}
+		a.hosts = append(a.hosts, host)
+	}
+	values, e := url.ParseQuery(query)
+	if e != nil {
+		fault("options", "are not key=value&key=value")
+	}
+	for key := range values {
+		if !slices.Contains(known, key) {
+			fault("option "+key, "is not known: use "+strings.Join(known, ", "))
+		}
+	}
+	a.options = values
+	if name := values.Get("password-file"); name != "" {
+		secret, e := os.ReadFile(name)
+		if e != nil {
+			fault("password-file", e.Error())
+		}
+		a.password = strings.TrimSpace(string(secret))
+	}
+	return a, err
+}
+
+// tlsOptions are what a URL may say about TLS.
+var tlsOptions = []string{"tls", "ca", "cert", "key", "server-name", "password-file"}
+
+// tls is the configuration that the options ask for; nil = none. on asks for it by itself.
+func (a address) tls(on bool) (*tls.Config, error) {
+	o := a.options
+	switch o.Get("tls") {
+	case "true":
+		on = true
+	case "", "false":
+	default:
+		return nil, fmt.Errorf("option tls: %q: want true or false", o.Get("tls"))
+	}
+	if !on && o.Get("ca") == "" && o.Get("cert") == "" {
+		return nil, nil
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.Get("server-name")}
+	if name := o.Get("ca"); name != "" {
+		pem, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("option ca: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("option ca: %s holds no PEM certificate", name)
+		}
+	}
+	if o.Get("cert") != "" || o.Get("key") != "" {
+		pair, err := tls.LoadX509KeyPair(o.Get("cert"), o.Get("key"))
+		if err != nil {
+			return nil, fmt.Errorf("options cert and key: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}

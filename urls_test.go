@@ -1,0 +1,73 @@
+package throttle_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+)
+
+func TestBadURLs(t *testing.T) {
+	for _, c := range []struct{ url, want string }{
+		{"", `scheme "" is not known`},
+		{"zookeeper://a", `scheme "zookeeper" is not known`},
+		{"etcd://", "host:"},
+		{"etcd://a:1?colour=red", "option colour"},
+		{"etcd://user:geheim%zz@a:1", "percent-encoded"},
+		{"etcd://user:geheim@:1/x?tls=maybe", "host:"},
+		{"etcd://user:geheim@a:1/x?tls=maybe", "want true or false"},
+		{"etcd://user:geheim@a:1?ca=/does/not/exist", "option ca"},
+		{"etcd://user:geheim@a:1?password-file=/does/not/exist", "password-file"},
+	} {
+		_, err := throttle.OpenStore(t.Context(), c.url)
+		require.ErrorContains(t, err, c.want, c.url)
+		assert.NotContains(t, err.Error(), "geheim")
+	}
+	for _, c := range []struct{ url, want string }{
+		{"", `scheme "" is not known`},
+		{"redis://user:geheim@a:1,b:2", "redis+cluster"},
+		{"redis://user:geheim@a:1/orders", "database"},
+		{"redis+cluster://:geheim@a:1,b:2/1", "database"},
+		{"rediss://user:geheim@a:1?cert=/does/not/exist", "cert and key"},
+	} {
+		_, err := throttle.OpenLedger(c.url)
+		require.ErrorContains(t, err, c.want, c.url)
+		assert.NotContains(t, err.Error(), "geheim")
+	}
+}
+
+func TestGoodURLs(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("geheim\n"), 0o600))
+	for _, url := range []string{"memory:", "redis://localhost", "redis://[::1]:6379/2", "rediss://user:p%40ss@a:1", "redis+cluster://a:1,b:2?tls=true", "redis://a?password-file=" + secret} {
+		ledger, err := throttle.OpenLedger(url)
+		require.NoError(t, err, url)
+		assert.NoError(t, ledger.Close())
+	}
+	for _, url := range []string{"memory:", "etcd://a:1,b,[::1]:3/prefix/of/mine", "etcd://user:p%40ss@a"} {
+		store, err := throttle.OpenStore(t.Context(), url)
+		require.NoError(t, err, url)
+		assert.NoError(t, store.Close())
+	}
+}
+
+func TestFromEnvNamesWhatIsMissing(t *testing.T) {
+	t.Setenv(throttle.EnvStore, "")
+	t.Setenv(throttle.EnvLedger, "")
+	_, err := throttle.FromEnv(t.Context())
+	require.ErrorContains(t, err, "THROTTLE_STORE")
+	require.ErrorContains(t, err, "THROTTLE_LEDGER")
+}
+
+func TestOpen(t *testing.T) {
+	lim, err := throttle.Open(t.Context(), "memory:", "memory:", throttle.WithCluster("c"), throttle.WithReplica("r"))
+	require.NoError(t, err)
+	assert.Equal(t, "c", lim.Stats().Cluster)
+	assert.Equal(t, "r", lim.Stats().Replica)
+	require.NoError(t, lim.Close())
+	require.NoError(t, lim.Close())
+}
