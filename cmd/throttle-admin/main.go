@@ -1,0 +1,154 @@
+// Command throttle-admin sets and shows the policies by which consumers are throttled.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// The exit statuses.
+const (
+	exitDone = iota
+	exitFailed
+	exitMisused
+	exitOutdated
+)
+
+// An app is one call of the command: its streams and its global flags.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+
+	store, ledger, cluster, output string
+
+	storeOptions, ledgerOptions urlOptions
+}
+
+// run runs the command and returns its exit status.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	root := newRoot(a)
+	started := false // before that, an error is one of the command line
+	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+		started = true
+		return a.checkOutput()
+	}
+	root.SetArgs(asPublished(args))
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitDone
+	}
+	if !started {
+		err = misuse(err)
+	}
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintln(stderr, "throttle-admin: "+strings.TrimSuffix(line, "\n"))
+	}
+	status := exitFailed
+	hint := ""
+	if e, ok := errors.AsType[*hintError](err); ok {
+		hint = e.hint
+	}
+	if _, ok := errors.AsType[*misuseError](err); ok {
+		status, hint = exitMisused, cmp.Or(hint, cmd.CommandPath()+" --help")
+	} else if _, ok := errors.AsType[*configstore.ConflictError](err); ok {
+		status = exitOutdated
+	}
+	if hint != "" {
+		fmt.Fprintln(stderr, "hint: "+hint)
+	}
+	return status
+}
+
+// A misuseError is a fault of the command line.
+type misuseError struct{ error }
+
+func (e *misuseError) Unwrap() error { return e.error }
+
+// misuse makes a fault of the command line of an error; nil stays nil.
+func misuse(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &misuseError{err}
+}
+
+// A hintError says what to do next.
+type hintError struct {
+	error
+	hint string
+}
+
+func (e *hintError) Unwrap() error { return e.error }
+
+func newRoot(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "throttle-admin",
+		Short: "Set and show the policies by which consumers are throttled",
+		Long: `Set and show the policies by which consumers are throttled.
+
+A SCOPE is cluster, tenant/namespace, tenant/cluster/namespace (that namespace in one cluster),
+'pattern:REGEX' on the URL of a topic, or that URL: kafka://tenant/namespace/name,
+persistent://... or numaflow://.... The most specific scope that sets a field wins, field by field.
+
+Exit status: 0 done, 1 failed, 2 misused, 3 refused as out of date.`,
+		Example: `  export THROTTLE_STORE=etcd://127.0.0.1:2379 THROTTLE_LEDGER=redis://127.0.0.1:6379
+  throttle-admin set-msg-rate public/default 1000
+  throttle-admin explain kafka://public/default/orders`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetFlagErrorFunc(flagError)
+	flags := root.PersistentFlags()
+	flags.SortFlags = false
+	flags.StringVar(&a.store, "store", os.Getenv(throttle.EnvStore), "where policies are kept: etcd://host:port/prefix, file:policies.yaml ($"+throttle.EnvStore+")")
+	flags.StringVar(&a.ledger, "ledger", os.Getenv(throttle.EnvLedger), "where permits are booked: redis://host:port, rediss://, redis+cluster:// ($"+throttle.EnvLedger+")")
+	flags.StringVar(&a.cluster, "cluster", cmp.Or(os.Getenv(throttle.EnvCluster), "standalone"), "whose permits and namespace overrides ($"+throttle.EnvCluster+")")
+	flags.StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
+	for _, name := range []string{"store", "ledger"} { // so that --help shows no password of the environment
+		flags.Lookup(name).DefValue = ""
+	}
+	a.storeOptions.flags(flags, "store")
+	a.ledgerOptions.flags(flags, "ledger")
+	return root
+}
+
+// flagError says of -5 that it is negative, rather than that 5 is no flag.
+func flagError(_ *cobra.Command, err error) error {
+	if _, rest, ok := strings.Cut(err.Error(), "unknown shorthand flag: '"); ok && rest[0] >= '0' && rest[0] <= '9' {
+		_, value, _ := strings.Cut(rest, "in ")
+		return fmt.Errorf("%.200q: is negative: write 0 for not throttled", value)
+	}
+	return err
+}
+
+var outputs = []string{"table", "json", "yaml"}
+
+func (a *app) checkOutput() error {
+	if !slices.Contains(outputs, a.output) {
+		return misuse(fmt.Errorf("output %.200q: is unknown: use %s", a.output, strings.Join(outputs, ", ")))
+	}
+	return nil
+}

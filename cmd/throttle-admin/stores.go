@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+)
+
+// storeTimeout bounds what one command asks of a store.
+const storeTimeout = 10 * time.Second
+
+// urlOptions complement a URL, so that it need not hold secrets or be quoted.
+type urlOptions struct{ passwordFile, ca, cert, key string }
+
+func (o *urlOptions) flags(flags *pflag.FlagSet, what string) {
+	flags.StringVar(&o.passwordFile, what+"-password-file", "", "file with the password for the "+what)
+	flags.StringVar(&o.ca, what+"-tls-ca", "", "PEM file of who may vouch for the "+what+"; turns TLS on")
+	flags.StringVar(&o.cert, what+"-tls-cert", "", "PEM file of our certificate for the "+what)
+	flags.StringVar(&o.key, what+"-tls-key", "", "PEM file of that certificate's key")
+}
+
+// add puts the options that are set before those of the URL, over which they win.
+func (o *urlOptions) add(text string) (string, error) {
+	options := []struct{ name, value string }{
+		{"password-file", o.passwordFile}, {"ca", o.ca}, {"cert", o.cert}, {"key", o.key},
+	}
+	var set []string
+	for _, option := range options {
+		if option.value != "" {
+			set = append(set, option.name+"="+url.QueryEscape(option.value))
+		}
+	}
+	if len(set) == 0 {
+		return text, nil
+	}
+	scheme, _, _ := strings.Cut(text, ":")
+	if slices.Contains([]string{"file", "memory"}, scheme) {
+		return "", fmt.Errorf("URL: %s: takes neither password nor TLS", scheme)
+	}
+	base, query, _ := strings.Cut(text, "?")
+	if query != "" {
+		set = append(set, query)
+	}
+	return base + "?" + strings.Join(set, "&"), nil
+}
+
+// withStore runs f with the store of --store.
+func (a *app) withStore(ctx context.Context, f func(context.Context, configstore.Store) error) error {
+	if a.store == "" {
+		return misuse(fmt.Errorf("--store is not set: say where policies are kept, such as --store etcd://127.0.0.1:2379, or set %s", throttle.EnvStore))
+	}
+	text, err := a.storeOptions.add(a.store)
+	if err != nil {
+		return misuse(fmt.Errorf("store %w", err))
+	}
+	store, err := throttle.OpenStore(ctx, text)
+	if err != nil {
+		return misuse(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	err = f(ctx, store)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = &hintError{fmt.Errorf("the store has not answered within %s: %w", storeTimeout, err), "check --store, and whether the store is up"}
+	}
+	return errors.Join(err, store.Close())
+}
+
+// openLedger opens the ledger of --ledger. It returns nil if there is none that knows of other processes.
+func (a *app) openLedger() (dispatch.Ledger, error) {
+	if a.ledger == "" || strings.HasPrefix(a.ledger, "memory:") {
+		return nil, nil
+	}
+	text, err := a.ledgerOptions.add(a.ledger)
+	if err != nil {
+		return nil, misuse(fmt.Errorf("ledger %w", err))
+	}
+	ledger, err := throttle.OpenLedger(text)
+	return ledger, misuse(err)
+}
