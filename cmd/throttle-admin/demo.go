@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A demo is what the flags of the command ask for.
+type demo struct {
+	app      *app
+	limit    policy.Rate
+	duration time.Duration
+	plain    bool
+
+	store, ledger, kafka string // "" = in this process
+}
+
+// What the demo drains its topic with.
+const (
+	demoPartitions = 4
+	demoProcesses  = 2 // Limiters, each as if in a process of its own
+	demoReaders    = 2 // of each group in each process
+)
+
+var demoGroups = []string{"billing", "alerts"}
+
+func newDemoCommand(app *app) *cobra.Command {
+	d := demo{app: app}
+	var limit string
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "See two consumer groups share one limit; needs nothing but this program",
+		Long: `Start an etcd and a Kafka broker in this process, fill a topic of 4 partitions with a backlog, set a
+limit, and drain the topic with two consumer groups of 4 kafka-go readers each, as if in 2 processes.
+
+A live table shows the rate, share and backlog of each group, and why it waits or does not. Half-way the
+limit is doubled; then one group catches up with its producer and is let through.
+
+With -o json or -o yaml the demo is a measurement: one constant limit, a backlog that outlasts it, the
+clock started when both groups have their partitions. Figures are counted where the readers receive.
+
+--store, --ledger and --kafka put real services in the place of those in this process. The demo then
+makes a topic and a policy with a name of their own, and removes both at the end.`,
+		Example: `  throttle-admin demo
+  throttle-admin demo --duration 10s -o json
+  throttle-admin demo --store etcd://127.0.0.1:2379/throttle --ledger redis://127.0.0.1:6379 --kafka 127.0.0.1:9092`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if d.limit, err = policy.ParseRate(limit); err != nil {
+				return misuse(fmt.Errorf("demo: --limit: %w", err))
+			}
+			if perSecond := d.limit.PerSec(); perSecond < 100 || perSecond > 20_000 {
+				return misuse(fmt.Errorf("demo: --limit %s: is outside 100/s..20000/s", limit))
+			}
+			if d.duration < time.Second || d.duration > 10*time.Minute {
+				return misuse(fmt.Errorf("demo: --duration %s: is outside 1s..10m", d.duration))
+			}
+			// What the environment says is for the other commands: the demo needs nothing.
+			if cmd.Flags().Changed("store") {
+				if d.store, err = app.storeOptions.add(app.store); err != nil {
+					return misuse(fmt.Errorf("store %w", err))
+				}
+			}
+			if cmd.Flags().Changed("ledger") && app.ledger != "memory:" {
+				if d.ledger, err = app.ledgerOptions.add(app.ledger); err != nil {
+					return misuse(fmt.Errorf("ledger %w", err))
+				}
+			}
+			if app.output == "table" {
+				return d.show(cmd.Context())
+			}
+			return d.measure(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&limit, "limit", "1000/s", "the topic's limit, doubled half-way in the live demo")
+	cmd.Flags().DurationVar(&d.duration, "duration", 24*time.Second, "how long messages flow")
+	cmd.Flags().BoolVar(&d.plain, "plain", false, "a line a second in place of a table that is redrawn")
+	cmd.Flags().StringVar(&d.kafka, "kafka", "", "host:port of a Kafka broker (default one in this process)")
+	return cmd
+}
+
+// A measurement is what demo -o json prints.
+type measurement struct {
+	Limit         float64             `json:"limit"` // messages a second
+	Seconds       float64             `json:"seconds"`
+	Dispatched    int                 `json:"dispatched"` // messages that the readers received in that time
+	Rate          float64             `json:"rate"`       // messages a second
+	MaxWindow     int                 `json:"maxWindow"`  // most messages in any sliding second
+	Subscriptions []subscriptionShare `json:"subscriptions"`
+
+	StoreTripsPerMessage float64 `json:"storeTripsPerMessage"`
+}
+
+type subscriptionShare struct {
+	Name       string  `json:"name"`
+	Dispatched int     `json:"dispatched"`
+	Share      float64 `json:"share"` // of all that were dispatched
+}
+
+// measure runs at one limit and prints a measurement.
+func (d *demo) measure(ctx context.Context) (err error) {
+	perSecond := d.limit.PerSec()
+	backlog := int(perSecond * (d.duration + joinTimeout).Seconds()) // one group alone could not drain it
+	w, err := d.openWorld(ctx, backlog, nil)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	if _, err = w.setRate(ctx, d.limit); err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	f, err := openFleet(ctx, w)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err = f.join(ctx); err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	start, trips := time.Now(), f.trips()
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("demo: interrupted: nothing was measured")
+	case err = <-f.failed:
+		return fmt.Errorf("demo: %w", err)
+	case <-time.After(d.duration):
+	}
+	end, trips := time.Now(), f.trips()-trips
+	m := measurement{Limit: perSecond, Seconds: end.Sub(start).Seconds()}
+	for _, g := range f.groups {
+		if f.state(g).exempt > 0 {
+			return fmt.Errorf("demo: %s has caught up before the end: nothing was measured", g.name)
+		}
+		m.Subscriptions = append(m.Subscriptions, subscriptionShare{Name: g.name, Dispatched: f.count(start, end, g)})
+		m.Dispatched += m.Subscriptions[len(m.Subscriptions)-1].Dispatched
+	}
+	for i := range m.Subscriptions {
+		m.Subscriptions[i].Share = round3(float64(m.Subscriptions[i].Dispatched) / float64(m.Dispatched))
+	}
+	m.Rate = round3(float64(m.Dispatched) / m.Seconds)
+	m.MaxWindow = f.maxWindow(start, end)
+	m.StoreTripsPerMessage = float64(trips) / float64(m.Dispatched)
+	out := json.NewEncoder(d.app.stdout)
+	out.SetIndent("", "  ")
+	return out.Encode(m)
+}

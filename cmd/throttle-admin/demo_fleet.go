@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
+	"github.com/dispatchthrottle/throttle/dispatch"
+)
+
+// A fleet is the processes that drain a world's topic: each has a Limiter and readers of every group.
+type fleet struct {
+	limiters []*dispatch.Limiter
+	readers  []*kafkathrottle.Reader
+	groups   []*group
+	failed   chan error // the first reader's that failed
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// A group is what the readers of a consumer group have received.
+type group struct {
+	name string
+
+	mu       sync.Mutex // guards the fields below
+	received []time.Time
+	next     [demoPartitions]int64 // offsets behind the messages received
+	seen     [demoPartitions]bool
+	ends     [demoPartitions]int64 // offsets behind the messages written
+
+	waits int64 // calls that had waited when state was called last; for state only
+}
+
+// joinTimeout bounds how long the groups may take to have all partitions.
+const joinTimeout = 20 * time.Second
+
+// openFleet starts the processes.
+func openFleet(ctx context.Context, w *world) (f *fleet, err error) {
+	running, stop := context.WithCancel(ctx)
+	f = &fleet{failed: make(chan error, 1), stop: stop}
+	for _, name := range demoGroups {
+		f.groups = append(f.groups, &group{name: name, next: w.starts[name], ends: w.ends})
+	}
+	for p := range demoProcesses {
+		lim, err := w.openLimiter(ctx, fmt.Sprintf("%s-%d", w.topic, p+1))
+		if err != nil {
+			return f, errors.Join(err, f.Close())
+		}
+		f.limiters = append(f.limiters, lim)
+	}
+	for _, g := range f.groups {
+		for i := range demoProcesses * demoReaders {
+			r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
+				Brokers: w.brokers, GroupID: w.groupID(g.name), Topic: w.topic,
+				MinBytes: 1, MaxBytes: 1e6, MaxWait: 250 * time.Millisecond, CommitInterval: 500 * time.Millisecond,
+				HeartbeatInterval: 200 * time.Millisecond, SessionTimeout: 6 * time.Second, // a rebalance takes a heartbeat
+				RebalanceTimeout: 5 * time.Second, JoinGroupBackoff: 200 * time.Millisecond,
+				ReadBackoffMin: 10 * time.Millisecond, ReadBackoffMax: 100 * time.Millisecond,
+			}, f.limiters[i%demoProcesses], kafkathrottle.WithSubscription(g.name))
+			if err != nil {
+				return f, errors.Join(err, f.Close())
+			}
+			f.readers = append(f.readers, r)
+			f.done.Go(func() {
+				if err := g.read(running, r); err != nil && running.Err() == nil {
+					select {
+					case f.failed <- fmt.Errorf("a reader of %s: %w", g.name, err):
+					default:
+					}
+				}
+			})
+		}
+	}
+	return f, nil
+}
+
+// Close ends the processes.
+func (f *fleet) Close() error {
+	f.stop()
+	f.done.Wait()
+	errs := make([]error, len(f.readers))
+	var closing sync.WaitGroup
+	for i, r := range f.readers {
+		closing.Go(func() { errs[i] = r.Close() })
+	}
+	closing.Wait()
+	for _, lim := range f.limiters {
+		errs = append(errs, lim.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// read is a consumer's loop, as anybody writes it.
+func (g *group) read(ctx context.Context, r *kafkathrottle.Reader) error {
+	for {
+		m, err := r.FetchMessage(ctx)
+		if err != nil {
+			return err
+		}
+		g.note(m, time.Now())
+		if err := r.CommitMessages(ctx, m); err != nil {
+			return err
+		}
+	}
+}
+
+func (g *group) note(m kafka.Message, at time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.received = append(g.received, at)
+	g.seen[m.Partition] = true
+	g.next[m.Partition] = max(g.next[m.Partition], m.Offset+1)
+}
+
+func (g *group) wrote(ends [demoPartitions]int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ends = ends
+}
+
+// backlog is what the group has not received.
+func (g *group) backlog() (n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for p, end := range g.ends {
+		n += max(0, end-g.next[p])
+	}
+	return n
+}
+
+// join waits until every group has had a message of each partition.
+func (f *fleet) join(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("the groups did not get their partitions within %s", joinTimeout))
+	defer cancel()
+	for !f.joined() {
+		select {
+		case err := <-f.failed:
+			return err
+		default:
+		}
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fleet) joined() bool {
+	for _, g := range f.groups {
+		g.mu.Lock()
+		seen := g.seen
+		g.mu.Unlock()
+		if slices.Contains(seen[:], false) {
+			return false
+		}
+	}
+	return true
+}
+
+// inForce waits until every process has a revision of the policies in force.
+func (f *fleet) inForce(ctx context.Context, revision int64) error {
+	for _, lim := range f.limiters {
+		for lim.Stats().Revision < revision {
+			if err := sleep(ctx, time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// trips counts the bookings of all processes.
+func (f *fleet) trips() (n int64) {
+	for _, lim := range f.limiters {
+		n += lim.Stats().Ledger.Trips
+	}
+	return n
+}
+
+// count is what groups received from start up to end.
+func (f *fleet) count(start, end time.Time, groups ...*group) int {
+	return len(received(start, end, groups))
+}
+
+// received is when groups received what they did from start up to end, sorted.
+func received(start, end time.Time, groups []*group) (times []time.Time) {
+	for _, g := range groups {
+		g.mu.Lock()
+		// The readers of a group may note their messages a little out of order: looks back further than needed.
+		i, _ := slices.BinarySearchFunc(g.received, start.Add(-time.Second), time.Time.Compare)
+		for _, t := range g.received[i:] {
+			if !t.Before(start) && t.Before(end) {
+				times = append(times, t)
+			}
+		}
+		g.mu.Unlock()
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	return times
+}
+
+// maxWindow is the most messages that all groups received in any second from start to end.
+func (f *fleet) maxWindow(start, end time.Time) (most int) {
+	times := received(start, end, f.groups)
+	first := 0
+	for i, t := range times {
+		for t.Sub(times[first]) >= time.Second {
+			first++
+		}
+		most = max(most, i-first+1)
+	}
+	return most
+}
+
+// A groupState is what the Limiters say of a group.
+type groupState struct {
+	exempt, caughtUp int // processes where it is
+	processes        int
+	waiting          bool
+	reason           dispatch.Reason
+}
+
+// state asks the Limiters why the group waits, or does not.
+func (f *fleet) state(g *group) (s groupState) {
+	waits := int64(0)
+	for _, lim := range f.limiters {
+		for _, sub := range lim.Stats().Subscriptions {
+			if sub.Subscription != g.name {
+				continue
+			}
+			s.processes++
+			if sub.Exempt {
+				s.exempt++
+			}
+			if sub.CaughtUp {
+				s.caughtUp++
+			}
+			if sub.Reason != dispatch.ReasonNone {
+				s.reason = sub.Reason
+			}
+			for why, n := range sub.Waits {
+				waits += n
+				if s.reason == dispatch.ReasonNone {
+					s.reason = why
+				}
+			}
+		}
+	}
+	s.waiting = waits > g.waits
+	g.waits = waits
+	return s
+}
+
+func round3(x float64) float64 { return math.Round(x*1000) / 1000 }

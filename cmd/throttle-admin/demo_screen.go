@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A screen shows the demo: on a terminal a table that is redrawn in place, with the events under
+// it; elsewhere a line a second.
+type screen struct {
+	out    io.Writer
+	redraw bool
+	lines  int // of the table as it stands
+	events []string
+	drawn  time.Duration // when the table was drawn last
+}
+
+func newScreen(out io.Writer, plain bool) *screen {
+	s := &screen{out: out, drawn: -time.Hour}
+	if f, ok := out.(*os.File); ok && !plain && os.Getenv("TERM") != "dumb" {
+		info, err := f.Stat()
+		s.redraw = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	if s.redraw {
+		fmt.Fprint(out, hideCursor, noWrap)
+	}
+	return s
+}
+
+// What terminals do at these.
+const (
+	hideCursor, showCursor = "\x1b[?25l", "\x1b[?25h"
+	noWrap, wrap           = "\x1b[?7l", "\x1b[?7h"
+	clearLine              = "\x1b[K"
+	bold, dim, plainText   = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+	yellow, green          = "\x1b[33m", "\x1b[32m"
+)
+
+// Close leaves the terminal as it was.
+func (s *screen) Close() {
+	if s.redraw {
+		fmt.Fprint(s.out, wrap, showCursor)
+	}
+}
+
+// say writes a line that stays.
+func (s *screen) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
+
+// event writes what happened at a time; on a terminal it stands under the table from now on.
+func (s *screen) event(at time.Duration, text string) {
+	line := fmt.Sprintf("%5.1f s  %s", at.Seconds(), text)
+	if s.redraw {
+		s.events = append(s.events, line)
+		s.drawn = -time.Hour
+	} else {
+		s.say("%s", line)
+	}
+}
+
+// draw shows the rows, if that is due.
+func (s *screen) draw(at time.Duration, limit policy.Rate, rows []row) {
+	every := time.Second
+	if s.redraw {
+		every = 200 * time.Millisecond
+	}
+	if at-s.drawn < every {
+		return
+	}
+	s.drawn = at
+	if !s.redraw {
+		s.say("%s", plainLine(at, limit, rows))
+		return
+	}
+	var b strings.Builder
+	if s.lines > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA", s.lines)
+	}
+	lines := append(table(at, limit, rows), s.events...)
+	for _, line := range lines {
+		b.WriteString(line + clearLine + "\n")
+	}
+	s.lines = len(lines)
+	fmt.Fprint(s.out, b.String())
+}
+
+// end leaves the table where it is.
+func (s *screen) end() { s.lines = 0 }
+
+const barWidth = 24
+
+// table is the lines of the live table, at most 100 columns wide.
+func table(at time.Duration, limit policy.Rate, rows []row) []string {
+	total, backlog := 0.0, int64(0)
+	for _, r := range rows {
+		total += r.rate
+		backlog += r.backlog
+	}
+	lines := []string{"",
+		fmt.Sprintf("  %slimit %s%s for the topic, over %d groups x %d readers in %d processes   %s%5.1f s%s",
+			bold, limit, plainText, len(rows), demoProcesses*demoReaders, demoProcesses, dim, at.Seconds(), plainText),
+		"",
+		fmt.Sprintf("  %s%-8s %8s  %-*s %5s %9s  %s%s", dim, "GROUP", "RATE", barWidth, "", "SHARE", "BACKLOG", "STATE", plainText),
+	}
+	for _, r := range rows {
+		color := yellow
+		if r.caughtUp > 0 {
+			color = green
+		}
+		lines = append(lines, fmt.Sprintf("  %-8s %6.0f/s  %s%s%s %3.0f %% %9d  %s%s%s",
+			r.group.name, r.rate, color, bar(r.rate/limit.PerSec()), plainText, 100*r.share, r.backlog, color, r.state(), plainText))
+		lines = append(lines, fmt.Sprintf("  %s%*s%s%s", dim, 11+barWidth+28-8, "", r.why(limit), plainText))
+	}
+	return append(lines,
+		fmt.Sprintf("  %-8s %6.0f/s  %s %3.0f %% of the limit", "all", total, bar(total/limit.PerSec()), 100*total/limit.PerSec()), "")
+}
+
+// bar draws a part of 1.
+func bar(part float64) string {
+	full := min(barWidth, max(0, int(part*barWidth+0.5)))
+	return strings.Repeat("█", full) + strings.Repeat("·", barWidth-full)
+}
+
+// plainLine is the table in one line.
+func plainLine(at time.Duration, limit policy.Rate, rows []row) string {
+	line := fmt.Sprintf("%5.1f s  limit %s", at.Seconds(), limit)
+	for _, r := range rows {
+		line += fmt.Sprintf(" | %s %.0f/s %.0f %% backlog %d %s", r.group.name, r.rate, 100*r.share, r.backlog, r.state())
+	}
+	return line
+}

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A row is a group as the table shows it.
+type row struct {
+	group   *group
+	rate    float64 // messages received in the last second
+	share   float64 // of what all groups received
+	backlog int64
+	groupState
+}
+
+// state and why say what a group is up to, for people.
+func (r row) state() string {
+	switch {
+	case r.processes > 0 && r.caughtUp == r.processes:
+		return "caught up"
+	case r.caughtUp > 0:
+		return fmt.Sprintf("caught up in %d of %d", r.caughtUp, r.processes)
+	case r.waiting:
+		return "throttled"
+	}
+	return "within limit"
+}
+
+func (r row) why(limit policy.Rate) string {
+	switch {
+	case r.caughtUp > 0:
+		return "is level with the producer: let through, not charged"
+	case !r.waiting:
+		return ""
+	case r.reason == dispatch.ReasonMessages:
+		return "waits for the topic's " + limit.String() + ", shared by all groups"
+	}
+	return "waits: " + string(r.reason)
+}
+
+// A stage is a time in which one limit held for all groups.
+type stage struct {
+	limit      policy.Rate
+	start, end time.Time
+}
+
+// A show is the live demo under way.
+type show struct {
+	*demo
+	*world
+	*fleet
+	screen *screen
+
+	start   time.Time
+	limit   policy.Rate // in force
+	stages  []stage     // the last one is under way while its end is zero
+	levelAt map[*group]time.Time
+	changed bool
+	rows    []row
+}
+
+// How the live demo goes, in parts of its duration and of what the limit lets through in it: one group
+// catches up at about 0.7, the other just before the end.
+const (
+	changeAt      = 0.5
+	billingBegins = 0.90
+	alertsBegins  = 0.42
+	produced      = 0.1 // of the limit
+)
+
+// show runs the live demo.
+func (d *demo) show(ctx context.Context) (err error) {
+	s := &show{demo: d, limit: d.limit, levelAt: map[*group]time.Time{}}
+	s.screen = newScreen(d.app.stdout, d.plain)
+	defer s.screen.Close()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("demo: %w", err)
+		}
+		if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+			err = nil // Ctrl-C is the usual way out
+		}
+	}()
+	whole := d.limit.PerSec() * d.duration.Seconds()
+	s.screen.say("starting: %s", d.services())
+	s.world, err = d.openWorld(ctx, int(whole*billingBegins), map[string]int{"alerts": int(whole * alertsBegins)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.world.Close()) }()
+	revision, err := s.setRate(ctx, d.limit)
+	if err != nil {
+		return err
+	}
+	if s.fleet, err = openFleet(ctx, s.world); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.fleet.Close()) }()
+	s.screen.say("%d messages wait in %s, %d partitions; billing has them all to read, alerts %d",
+		s.groups[0].backlog(), s.full, demoPartitions, s.groups[1].backlog())
+	s.screen.say("%d processes with %d readers of each group join ...", demoProcesses, demoReaders)
+	if err = s.join(ctx); err != nil {
+		return err
+	}
+	s.start = time.Now()
+	s.stages = []stage{{limit: d.limit, start: s.start}}
+	s.event("throttle-admin set-msg-rate %s %s: revision %d, in force in every process", s.full, d.limit, revision)
+	err = s.run(ctx)
+	s.screen.end()
+	if err == nil || ctx.Err() != nil {
+		s.summary()
+	}
+	return err
+}
+
+// services says where things run.
+func (d *demo) services() string {
+	name := func(url, own string) string {
+		if url != "" {
+			return "yours"
+		}
+		return own
+	}
+	return fmt.Sprintf("policies in etcd (%s), permits in a ledger (%s), a Kafka broker (%s)",
+		name(d.store, "embedded"), name(d.ledger, "in memory"), name(d.kafka, "embedded"))
+}
+
+// event says what has happened.
+func (s *show) event(format string, args ...any) {
+	s.screen.event(time.Since(s.start), fmt.Sprintf(format, args...))
+}
+
+// run plays the demo to its end, with a producer going on in the background.
+func (s *show) run(ctx context.Context) error {
+	producing, stop := context.WithCancel(ctx)
+	wrong := make(chan error, 1)
+	go func() {
+		wrong <- s.produce(producing, produced*s.demo.limit.PerSec(), func(ends [demoPartitions]int64) {
+			for _, g := range s.groups {
+				g.wrote(ends)
+			}
+		})
+	}()
+	defer func() { stop(); <-wrong }()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	end := s.start.Add(s.duration)
+	for last := s.start; ; {
+		select {
+		case <-ctx.Done():
+			s.endStage(last)
+			return context.Cause(ctx)
+		case err := <-s.failed:
+			return err
+		case err := <-wrong:
+			wrong <- nil
+			return err
+		case <-ticker.C:
+		}
+		now := time.Now()
+		s.look(last, now)
+		if !s.changed && now.Sub(s.start).Seconds() >= changeAt*s.duration.Seconds() {
+			s.changed = true
+			if err := s.change(ctx); err != nil {
+				return err
+			}
+		}
+		s.screen.draw(now.Sub(s.start), s.limit, s.rows)
+		if now.After(end) {
+			s.endStage(last)
+			return nil
+		}
+		last = now
+	}
+}
+
+// look notes what the groups do now, and what has changed since the last look.
+func (s *show) look(last, now time.Time) {
+	s.rows = s.rows[:0]
+	second := now.Add(-time.Second)
+	total := float64(s.count(second, now, s.groups...))
+	for _, g := range s.groups {
+		r := row{group: g, rate: float64(s.count(second, now, g)), backlog: g.backlog(), groupState: s.fleet.state(g)}
+		if total > 0 {
+			r.share = r.rate / total
+		}
+		s.rows = append(s.rows, r)
+		if r.exempt > 0 {
+			s.endStage(last) // from here on the limit is not all that counts
+		}
+		if r.caughtUp == r.processes && s.levelAt[g].IsZero() {
+			s.levelAt[g] = now
+			s.event("%s has caught up: %d messages behind the producer; it is let through, and charged nothing", g.name, r.backlog)
+		}
+		if r.caughtUp == 0 && !s.levelAt[g].IsZero() {
+			delete(s.levelAt, g)
+			s.event("%s is behind again: %d messages; it is throttled", g.name, r.backlog)
+		}
+	}
+}
+
+func (s *show) endStage(at time.Time) {
+	if st := &s.stages[len(s.stages)-1]; st.end.IsZero() {
+		st.end = at
+	}
+}
+
+// change doubles the limit while messages flow.
+func (s *show) change(ctx context.Context) error {
+	doubled := s.demo.limit
+	doubled.Permits *= 2
+	s.endStage(time.Now())
+	revision, err := s.setRate(ctx, doubled)
+	if err != nil {
+		return err
+	}
+	set := time.Now()
+	if err := s.inForce(ctx, revision); err != nil {
+		return err
+	}
+	s.limit = doubled
+	s.event("throttle-admin set-msg-rate %s %s: in force in every process %s later", s.full, doubled, time.Since(set).Round(100*time.Microsecond))
+	s.stages = append(s.stages, stage{limit: doubled, start: time.Now()})
+	return nil
+}
+
+// summary says what was seen.
+func (s *show) summary() {
+	s.screen.say("\nWhat the readers received, counted where FetchMessage returned:\n")
+	for _, st := range s.stages {
+		seconds := st.end.Sub(st.start).Seconds()
+		if seconds < 1 {
+			continue
+		}
+		n := s.count(st.start, st.end, s.groups...)
+		s.screen.say("  limit %-8s %7d messages in %4.1f s = %7.1f/s (%.1f %%); most in any second %d",
+			st.limit, n, seconds, float64(n)/seconds, 100*float64(n)/seconds/st.limit.PerSec(), s.maxWindow(st.start, st.end))
+		for _, g := range s.groups {
+			s.screen.say("    %-14s %6d messages = %.1f %%", g.name, s.count(st.start, st.end, g), 100*float64(s.count(st.start, st.end, g))/float64(max(1, n)))
+		}
+	}
+	end := time.Now()
+	for _, g := range s.groups {
+		if at, ok := s.levelAt[g]; ok {
+			s.screen.say("  %s caught up after %.1f s, and was not throttled from then on", g.name, at.Sub(s.start).Seconds())
+		} else {
+			s.screen.say("  %s still has %d messages to read", g.name, g.backlog())
+		}
+	}
+	n := s.count(time.Time{}, end, s.groups...)
+	s.screen.say("  the ledger was asked %d times for %d messages", s.trips(), n)
+}
