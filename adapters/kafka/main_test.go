@@ -2,6 +2,7 @@ package kafkathrottle_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -17,8 +18,14 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"))
+// TestMain looks for goroutines left behind, once the connections are closed that tests made without a Reader.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(withoutPool{m}) }
+
+type withoutPool struct{ *testing.M }
+
+func (m withoutPool) Run() int {
+	defer kafka.DefaultTransport.(*kafka.Transport).CloseIdleConnections()
+	return m.M.Run()
 }
 
 // broker starts an in-process Kafka with one topic.
@@ -47,6 +54,10 @@ func fill(t testing.TB, brokers []string, topic string, partitions, n, size int)
 				Topic: topic, Partition: p, RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...),
 			})
 			require.NoError(t, err)
+			if errors.Is(response.Error, kafka.NotLeaderForPartition) { // the topic is new
+				time.Sleep(10 * time.Millisecond)
+				continue
+			}
 			require.NoError(t, response.Error)
 			sent += batch
 		}
@@ -74,13 +85,16 @@ func open(t testing.TB, p policy.Policy) *limiter {
 	return l
 }
 
-// set replaces the policy of the cluster.
+// set replaces the policy of the cluster, and returns when that is in force.
 func (l *limiter) set(p policy.Policy) {
 	l.t.Helper()
-	_, err := configstore.Edit(context.WithoutCancel(l.t.Context()), l.store, func(s configstore.Snapshot) ([]configstore.Change, error) {
-		return append(s.Remove(policy.Scope{}), s.Set(policy.Scope{}, p)...), nil
+	revision, err := configstore.Edit(context.WithoutCancel(l.t.Context()), l.store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+		return s.Replace([]policy.Entry{{Scope: policy.Scope{}, Policy: p}}, time.Now()), nil
 	})
 	require.NoError(l.t, err)
+	if l.Limiter != nil {
+		require.Eventually(l.t, func() bool { return l.Stats().Revision >= revision }, 5*time.Second, time.Millisecond)
+	}
 }
 
 func rate(t testing.TB, text string) policy.Rate {

@@ -1,0 +1,218 @@
+package kafkathrottle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/stretchr/testify/require"
+
+	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// groupConfig notices a rebalance in 100 ms.
+func groupConfig(brokers []string, topic string) kafka.ReaderConfig {
+	return kafka.ReaderConfig{
+		Brokers: brokers, Topic: topic, GroupID: topic + "-billing", MaxWait: soon, ReadLagInterval: -1,
+		HeartbeatInterval: 100 * time.Millisecond, SessionTimeout: 6 * time.Second, RebalanceTimeout: 6 * time.Second,
+	}
+}
+
+// A tally is what was handed over, by partition, in order.
+type tally struct {
+	mu       sync.Mutex
+	offsets  map[int][]int64
+	messages int
+}
+
+func (c *tally) add(m kafka.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.offsets == nil {
+		c.offsets = map[int][]int64{}
+	}
+	c.offsets[m.Partition] = append(c.offsets[m.Partition], m.Offset)
+	c.messages++
+}
+
+func (c *tally) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.messages
+}
+
+// check wants each of the first n offsets of each partition, in order. A message may come again where a rebalance
+// came between its hand-over and its commit; what follows it then comes again as well, in order.
+func (c *tally) check(t *testing.T, partitions, n, twice int) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	again := 0
+	for p := range partitions {
+		next := int64(0)
+		for i, offset := range c.offsets[p] {
+			require.LessOrEqual(t, offset, next, "partition %d: what is between was overtaken, at %d of %v", p, i, c.offsets[p])
+			if offset < next {
+				again++
+			}
+			next = max(next, offset+1)
+		}
+		require.EqualValues(t, n, next, "partition %d", p)
+	}
+	t.Logf("%d messages, %d of them twice", c.messages, again)
+	require.LessOrEqual(t, again, twice)
+}
+
+// consume reads and commits one by one until ctx ends or r is closed. kafka-go never answers a commit that Close
+// overtakes, so it has a time-out.
+func consume(ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *kafkathrottle.Reader, c *tally) {
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			m, err := r.FetchMessage(ctx)
+			if errors.Is(err, io.EOF) {
+				return
+			} else if err != nil {
+				continue // ctx
+			}
+			c.add(m)
+			commit, done := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			if err := r.CommitMessages(commit, m); err != nil {
+				t.Logf("commit: %v", err)
+			}
+			done()
+		}
+	})
+}
+
+// Readers join and leave a group whose members all wait for permits: each message is handed over, in the order of its
+// partition, and none twice but for one that was being committed at the time.
+func TestRebalanceWhileWaiting(t *testing.T) {
+	const partitions, each = 4, 300
+	k := services.Kafka(t)
+	name := services.Name(t)
+	k.CreateTopic(name, partitions)
+	fill(t, k.Brokers, name, partitions, each, 100)
+	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(100), ThrottleCaughtUp: on(true)})
+	cfg := groupConfig(k.Brokers, name)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	var c tally
+	newMember := func() *kafkathrottle.Reader {
+		r := newReader(t, cfg, lim)
+		consume(ctx, t, &wg, r, &c)
+		return r
+	}
+	newMember()
+	require.Eventually(t, func() bool { return c.count() > 50 }, 20*time.Second, 10*time.Millisecond)
+	const rebalances = 4
+	a, b := newMember(), newMember()
+	for i, r := range []*kafkathrottle.Reader{a, b} {
+		before := c.count()
+		require.Eventually(t, func() bool { return c.count() > before+100 }, 20*time.Second, 10*time.Millisecond)
+		require.NoError(t, r.Close(), i)
+	}
+	lim.set(policy.Policy{MessageRate: policy.PerSecond(1000), ThrottleCaughtUp: on(true)})
+	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // for what comes too often
+	cancel()
+	wg.Wait()
+	c.check(t, partitions, each, rebalances*3)
+}
+
+// A message that nobody has a permit for goes to whoever owns its partition after the rebalance, once.
+func TestAWaitingMessageGoesBackToTheGroup(t *testing.T) {
+	const partitions, each = 2, 20
+	k := services.Kafka(t)
+	name := services.Name(t)
+	k.CreateTopic(name, partitions)
+	fill(t, k.Brokers, name, partitions, each, 100)
+	lim := open(t, policy.Policy{Paused: on(true)})
+	cfg := groupConfig(k.Brokers, name)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	var c tally
+	r := newReader(t, cfg, lim)
+	consume(ctx, t, &wg, r, &c)
+	require.Eventually(t, func() bool { return waits(lim) }, 20*time.Second, time.Millisecond)
+	consume(ctx, t, &wg, newReader(t, cfg, lim), &c)
+	require.Eventually(t, func() bool { return lim.Stats().Subscriptions[0].Waiting == 2 }, 20*time.Second, time.Millisecond,
+		"both wait: each has a partition")
+	require.Zero(t, c.count())
+	lim.set(policy.Policy{})
+	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
+	time.Sleep(200 * time.Millisecond)
+	cancel()
+	wg.Wait()
+	c.check(t, partitions, each, 0)
+}
+
+// With Wrap a rebalance cannot be seen; what waited is handed over, and nothing is lost.
+func TestWrapLosesNothingInARebalance(t *testing.T) {
+	const partitions, each = 2, 100
+	k := services.Kafka(t)
+	name := services.Name(t)
+	k.CreateTopic(name, partitions)
+	fill(t, k.Brokers, name, partitions, each, 100)
+	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(50), ThrottleCaughtUp: on(true)})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	var c tally
+	for range 2 {
+		r, err := kafkathrottle.Wrap(kafka.NewReader(groupConfig(k.Brokers, name)), lim.Limiter)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, r.Close()) }()
+		consume(ctx, t, &wg, r, &c)
+		read := int64(0)
+		require.Eventually(t, func() bool { read += r.Stats().Messages; return read > 5 }, 20*time.Second, 10*time.Millisecond)
+	}
+	lim.set(policy.Policy{})
+	seen := func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for p := range partitions {
+			if n := len(c.offsets[p]); n == 0 || c.offsets[p][n-1] != each-1 {
+				return false
+			}
+		}
+		return true
+	}
+	require.Eventually(t, seen, 20*time.Second, 10*time.Millisecond)
+	cancel()
+	wg.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p := range partitions {
+		distinct := map[int64]bool{}
+		for _, offset := range c.offsets[p] {
+			distinct[offset] = true
+		}
+		require.Len(t, distinct, each, fmt.Sprint("partition ", p))
+	}
+}
+
+// The smallest MaxBytes lets the largest message through.
+func TestALargeMessageComesWhole(t *testing.T) {
+	k := services.Kafka(t)
+	name := services.Name(t)
+	k.CreateTopic(name, 1)
+	fill(t, k.Brokers, name, 1, 3, 1_000_000)
+	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(10)})
+	r := newReader(t, groupConfig(k.Brokers, name), lim)
+	require.Equal(t, 16<<10, r.Config().MaxBytes)
+	for i := range 3 {
+		m, err := r.ReadMessage(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, i, m.Offset)
+		require.Len(t, m.Value, 1_000_000)
+	}
+}
