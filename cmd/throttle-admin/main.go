@@ -132,6 +132,19 @@ Exit status: 0 done, 1 failed, 2 misused, 3 refused as out of date.`,
 	}
 	a.storeOptions.flags(flags, "store")
 	a.ledgerOptions.flags(flags, "ledger")
+	root.AddCommand(
+		newSetMsgRateCommand(a), newSetCommand(a), newPauseCommand(a), newResumeCommand(a), newRemoveCommand(a),
+		newGetCommand(a), newListCommand(a), newExplainCommand(a),
+		newApplyCommand(a), newDiffCommand(a), newExportCommand(a), newValidateCommand(a),
+		newNamespacesCommand(a), newBrokersCommand(a),
+		newDemoCommand(a), newDevCommand(a),
+	)
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			cmd.Example = "  source <(throttle-admin completion bash)"
+		}
+	}
 	return root
 }
 

@@ -1,0 +1,361 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// An explanation says what holds for a topic, or one subscription of it, and why.
+type explanation struct {
+	Topic        string       `json:"topic"`
+	Subscription string       `json:"subscription,omitempty"`
+	Cluster      string       `json:"cluster"`
+	Identity     string       `json:"identity"`
+	Revision     int64        `json:"revision"` // of the policies
+	Fields       []fieldView  `json:"fields"`
+	Live         bool         `json:"live"` // whether the ledger was asked
+	Limits       []limitView  `json:"limits,omitempty"`
+	Readers      []readerView `json:"readers,omitempty"`
+	Why          []string     `json:"why"`
+	effective    policy.Effective
+	from         func(field string) string // the scope that sets it, as a shell reads it
+}
+
+// A fieldView is one field of the effective policy.
+type fieldView struct {
+	Field   string    `json:"field"`
+	Value   string    `json:"value"`
+	From    string    `json:"from,omitempty"` // empty: the default
+	Expires time.Time `json:"expires,omitzero"`
+}
+
+// A limitView is one budget, as the ledger has it.
+type limitView struct {
+	Limit    dispatch.Reason `json:"limit"`
+	Key      string          `json:"key"`
+	Rate     float64         `json:"rate"`               // a second, by the policies
+	InForce  float64         `json:"inForce,omitempty"`  // a second, by the last booking; 0 = nobody books
+	Ahead    float64         `json:"ahead,omitempty"`    // seconds that are booked
+	Booked   float64         `json:"booked,omitempty"`   // permits in them
+	Revision int64           `json:"revision,omitempty"` // of the rate in force
+}
+
+// A readerView is one subscription in one replica.
+type readerView struct {
+	Replica     string  `json:"replica"`
+	Revision    int64   `json:"revision"`
+	Version     string  `json:"version"`
+	PolicyError string  `json:"policyError,omitempty"`
+	Share       float64 `json:"share"` // of the topic's messages or, if these are not limited, of its first limit
+	Use         float64 `json:"use"`
+	Rate        float64 `json:"rate"` // of that limit, as the replica knows it
+	State       string  `json:"state"`
+	dispatch.SubscriptionStats
+}
+
+func newExplainCommand(a *app) *cobra.Command {
+	var subscription string
+	cmd := &cobra.Command{
+		Use:   "explain TOPIC",
+		Short: "Show what holds for a topic, where it comes from, and why its readers wait or do not",
+		Long: `Show what holds for a topic: the effective policy and the scope that each field comes from; how far its
+budgets are booked; which replicas share them; and why they wait or do not. The latter need a --ledger.`,
+		Example: `  throttle-admin explain kafka://public/default/orders
+  throttle-admin explain kafka://public/default/orders --subscription billing -o json`,
+		Args: args("TOPIC"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			scope, err := scopeOf(cmd, args[0])
+			ledger, ledgerErr := a.openLedger()
+			if err := errors.Join(misuse(err), ledgerErr); err != nil {
+				return err
+			}
+			if ledger != nil {
+				defer func() { _ = ledger.Close() }() // nothing was written
+			}
+			if scope.Kind != policy.TopicKind && scope.Kind != policy.SubscriptionKind {
+				return misuse(&policy.FieldError{Field: "topic", Value: args[0], Reason: "is no topic: write its URL, such as kafka://tenant/namespace/name"})
+			}
+			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
+				s, err := store.List(ctx)
+				if err != nil {
+					return err
+				}
+				now := time.Now()
+				x := explainPolicy(s, a.cluster, scope.Topic, scope.Subscription)
+				var liveErr error
+				if ledger != nil {
+					if liveErr = x.explainLive(ctx, ledger, scope.Topic); liveErr != nil {
+						liveErr = &hintError{fmt.Errorf("the ledger: %w", liveErr), "check --ledger, and whether it is up; what is shown of the policies holds"}
+					}
+				}
+				x.explainWhy(s, scope, liveErr)
+				return errors.Join(a.print(x, func(w io.Writer) { x.table(w, now) }), liveErr)
+			})
+		},
+	}
+	addSubscription(cmd, &subscription)
+	return cmd
+}
+
+const ownPrefix = "subscription." // of the fields of a subscription's further budget
+
+// explainPolicy says what the policies come to.
+func explainPolicy(s configstore.Snapshot, cluster string, topic policy.Topic, name string) *explanation {
+	set, _ := policy.NewSet(s.Entries) // is usable without what is wrong, as replicas use it
+	x := &explanation{Topic: topic.String(), Subscription: name, Cluster: cluster, Identity: s.Identity, Revision: s.Revision}
+	x.effective = set.Explain(cluster, topic, name)
+	sources := x.effective.Sources
+	x.from = func(field string) string { return quote(sources[field]) }
+	add := func(field, stored, value string) {
+		v := fieldView{Field: field, Value: value}
+		if from, ok := sources[field]; ok {
+			v.From = from.String()
+			for _, e := range s.Entries {
+				if e.Scope == from && e.Temporary && e.Field == stored && e.Err == nil {
+					v.Expires = e.Expires
+				}
+			}
+		}
+		x.Fields = append(x.Fields, v)
+	}
+	for field := range policy.Fields() {
+		isRate := field == "messageRate" || field == "byteRate"
+		budget := isRate || strings.HasSuffix(strings.ToLower(field), "burst")
+		p := x.effective.Subscription
+		if budget {
+			p = x.effective.Topic
+		}
+		value := fieldText(p, field)
+		if isRate && (value == "" || value == "0") {
+			value = "not throttled"
+		}
+		if value != "" {
+			add(field, field, value)
+		}
+		if own := fieldText(x.effective.Subscription, field); budget && own != "" {
+			add(ownPrefix+field, field, own)
+		}
+	}
+	return x
+}
+
+// explainLive asks the ledger how the limits stand and who shares them.
+func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, topic policy.Topic) error {
+	limits := []struct {
+		reason dispatch.Reason
+		rate   policy.Rate
+		name   string
+		bytes  bool
+	}{
+		{dispatch.ReasonMessages, x.effective.Topic.MessageRate, "", false},
+		{dispatch.ReasonBytes, x.effective.Topic.ByteRate, "", true},
+		{dispatch.ReasonSubscriptionMessages, x.effective.Subscription.MessageRate, x.Subscription, false},
+		{dispatch.ReasonSubscriptionBytes, x.effective.Subscription.ByteRate, x.Subscription, true},
+	}
+	for _, l := range limits {
+		if !l.rate.Limited() {
+			continue
+		}
+		v := limitView{Limit: l.reason, Key: dispatch.LimitKey(x.Cluster, topic, l.name, l.bytes), Rate: l.rate.PerSec()}
+		state, now, err := ledger.State(ctx, v.Key)
+		if err != nil {
+			return err
+		}
+		if state.Inc != 0 {
+			v.InForce, v.Revision = state.Rate, state.Rev
+			v.Ahead = max(0, state.Tail-now)
+			v.Booked = v.Ahead * state.Rate
+		}
+		x.Limits = append(x.Limits, v)
+	}
+	replicas, err := published(ctx, ledger, x.Cluster)
+	for _, r := range replicas {
+		for _, s := range r.Subscriptions {
+			if s.Topic != x.Topic || x.Subscription != "" && s.Subscription != x.Subscription {
+				continue
+			}
+			v := readerView{Replica: r.Replica, Revision: r.Revision, Version: r.Version, PolicyError: r.PolicyError, SubscriptionStats: s}
+			if len(s.Limits) > 0 {
+				v.Share, v.Use, v.Rate = s.Limits[0].Share, s.Limits[0].Use, s.Limits[0].Rate
+			}
+			v.State = stateOf(s)
+			x.Readers = append(x.Readers, v)
+		}
+	}
+	x.Live = true
+	return err
+}
+
+// stateOf says in a word or two what a subscription does in a replica.
+func stateOf(s dispatch.SubscriptionStats) string {
+	switch {
+	case s.Shadow:
+		return "shadow"
+	case s.Waiting > 0:
+		return "waits"
+	case s.CaughtUp && s.Exempt:
+		return "caught up"
+	case s.Exempt:
+		return "let through"
+	}
+	return "does not wait"
+}
+
+// explainWhy says in plain words why there is waiting or none. What the replicas say goes before what the policies say.
+func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liveErr error) {
+	say := func(format string, args ...any) { x.Why = append(x.Why, fmt.Sprintf(format, args...)) }
+	for _, e := range s.Entries {
+		if e.Err != nil && applies(e.Scope, x.Cluster, scope) {
+			say("The stored policy of %s cannot be read, and replicas keep the last one that could be: %v", e.Scope, e.Err)
+		}
+	}
+	p := x.effective.Subscription
+	limited := x.effective.Topic.MessageRate.Limited() || x.effective.Topic.ByteRate.Limited() || p.MessageRate.Limited() || p.ByteRate.Limited()
+	switch {
+	case p.IsPaused() && p.IsShadow():
+		say("It does not wait although it is paused by %s, for its mode is shadow, set by %s.", x.from("paused"), x.from("mode"))
+	case p.IsPaused():
+		say("It waits because it is paused: throttle-admin resume %s", x.from("paused"))
+	case !limited:
+		say("It does not wait: no limit is set for it.")
+	case p.IsShadow():
+		say("It does not wait: its mode is shadow, set by %s, so that messages that would wait are only counted.", x.from("mode"))
+	}
+	switch {
+	case liveErr != nil:
+		say("Live figures are missing: the ledger could not be read.")
+		return
+	case !x.Live:
+		say("Live figures need a ledger that processes share: --ledger redis://host:port, or %s.", throttle.EnvLedger)
+		return
+	case len(x.Readers) == 0:
+		say("Nobody dispatches from it now: no replica has reported in the last 3 s that it reads from it.")
+	}
+	for _, l := range x.Limits {
+		if l.InForce != 0 && differ(l.InForce, l.Rate) {
+			say("The ledger's line for the %s still runs at %s/s: %s/s comes in force with the next booking.", l.Limit, number(l.InForce), number(l.Rate))
+		}
+	}
+	for _, r := range x.Readers {
+		x.explainReader(say, r)
+	}
+}
+
+func (x *explanation) explainReader(say func(string, ...any), r readerView) {
+	who := r.Subscription + " in " + r.Replica
+	p := x.effective.Subscription
+	switch {
+	case r.Waiting > 0 && r.Reason == dispatch.ReasonPaused:
+		say("%s waits because it is paused.", who)
+	case r.Waiting > 0 && r.Reason == dispatch.ReasonLedger:
+		say("%s waits because its ledger does not answer, and onLedgerLoss is %s.", who, p.LedgerLoss())
+	case r.Waiting > 0 && r.Reason != dispatch.ReasonNone:
+		for _, l := range r.Limits {
+			if l.Reason != r.Reason {
+				continue
+			}
+			share := "its share is not known yet"
+			if l.Share > 0 {
+				share = "its share is " + number(l.Share) + "/s"
+			}
+			say("%s waits for the %s, %s/s for everybody: %s, of which it uses %s/s.", who, r.Reason, number(l.Rate), share, number(l.Use))
+		}
+	case r.Waiting > 0:
+		say("%s has callers that are about to be served.", who)
+	case r.CaughtUp && r.Exempt:
+		say("%s does not wait: it has caught up (backlog %d, threshold %d), and who has is not throttled.", who, r.Backlog, p.CaughtUpThreshold())
+	case r.Exempt && p.LedgerLoss() == policy.LossOpen:
+		say("%s does not wait: its ledger is away, and onLedgerLoss is open.", who)
+	case r.Exempt:
+		say("%s does not wait: no limit is in force there.", who)
+	case r.Shadow:
+		say("%s does not wait: shadow mode has let through %d messages that would have waited.", who, r.Shadowed)
+	case r.Share > 0:
+		say("%s does not wait: it uses %s/s of its share of %s/s.", who, number(r.Use), number(r.Share))
+	default:
+		say("%s does not wait: it asks for less than there is.", who)
+	}
+	if r.PolicyError != "" {
+		say("%s cannot read the policies now, and goes on with revision %d: %s", r.Replica, r.Revision, r.PolicyError)
+	}
+}
+
+// applies reports whether a scope's policy could say anything about the topic or the subscription.
+func applies(of policy.Scope, cluster string, to policy.Scope) bool {
+	paused := true
+	set, _ := policy.NewSet([]policy.Entry{{Scope: of, Policy: policy.Policy{Paused: &paused}}}) // a bad pattern is left out
+	return of.Kind == policy.UnreadableKind || set.Resolve(cluster, to.Topic, to.Subscription).Subscription.IsPaused()
+}
+
+// differ tells rates apart, but for rounding.
+func differ(a, b float64) bool { return a > b*1.000001 || b > a*1.000001 }
+
+func (x *explanation) table(w io.Writer, now time.Time) {
+	of := x.Topic
+	if x.Subscription != "" {
+		of = "subscription " + x.Subscription + " of " + of
+	}
+	fmt.Fprintf(w, "%s, cluster %s, revision %d\n\n", of, x.Cluster, x.Revision)
+	var rows [][]string
+	for _, f := range x.Fields {
+		lasts := "for good"
+		switch {
+		case f.From == "":
+			lasts = "-"
+		case !f.Expires.IsZero():
+			lasts = left(f.Expires, now)
+		}
+		from := f.From
+		if from == "" {
+			from = "default"
+		}
+		rows = append(rows, []string{f.Field, f.Value, from, lasts})
+	}
+	writeTable(w, []string{"FIELD", "VALUE", "FROM", "LASTS"}, rows)
+	if len(x.Limits) > 0 {
+		rows = nil
+		for _, l := range x.Limits {
+			row := []string{string(l.Limit), number(l.Rate) + "/s", "nobody books", "-", "-"}
+			if l.InForce != 0 {
+				row[2] = number(l.InForce) + "/s"
+				row[3] = fmt.Sprintf("%s (%s permits)", seconds(l.Ahead), number(l.Booked))
+				row[4] = fmt.Sprint(l.Revision)
+			}
+			rows = append(rows, row)
+		}
+		fmt.Fprintln(w)
+		writeTable(w, []string{"LIMIT", "RATE", "IN FORCE", "BOOKED AHEAD", "REVISION"}, rows)
+	}
+	if len(x.Readers) > 0 {
+		rows = nil
+		for _, r := range x.Readers {
+			share, backlog := "-", "unknown"
+			if r.Share > 0 {
+				share = number(r.Share) + "/s"
+			}
+			if r.Backlog >= 0 {
+				backlog = fmt.Sprint(r.Backlog)
+			}
+			rows = append(rows, []string{r.Subscription, r.Replica, share, number(r.Use) + "/s", fmt.Sprint(r.Waiting), backlog, r.State})
+		}
+		fmt.Fprintln(w)
+		writeTable(w, []string{"SUBSCRIPTION", "REPLICA", "SHARE", "USES", "WAITING", "BACKLOG", "STATE"}, rows)
+	}
+	fmt.Fprintln(w)
+	for _, why := range x.Why {
+		for _, line := range fold(why, maxWidth) {
+			fmt.Fprintln(w, line)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/configstore/file"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// readFile reads a file of policies; - is the standard input.
+func (a *app) readFile(name string) ([]policy.Entry, error) {
+	in := a.stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	} else {
+		name = "stdin"
+	}
+	data, err := io.ReadAll(io.LimitReader(in, file.MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return file.Parse(name, data)
+}
+
+const fileForm = `FILE is YAML or JSON, - the standard input:
+
+  schema: 1
+  policies:
+    - scope: public/default
+      messageRate: 1000/s
+    - scope: kafka://public/default/orders
+      subscription: billing           # optional
+      paused: true                    # and any other field that set knows
+      expires: 2026-01-02T15:04:05Z   # optional: temporary until then`
+
+func fileFlag(cmd *cobra.Command, name *string) {
+	cmd.Flags().StringVarP(name, "file", "f", "", "YAML or JSON; - reads the standard input")
+	cmd.Args = func(cmd *cobra.Command, got []string) error {
+		if err := args()(cmd, got); err != nil {
+			return err
+		}
+		if *name == "" {
+			return fmt.Errorf("--file: is missing: say -f FILE, or -f - for the standard input")
+		}
+		return nil
+	}
+}
+
+func newApplyCommand(a *app) *cobra.Command {
+	var f changeFlags
+	var name string
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Make the policies those of a file, all or nothing",
+		Long:  "Make the policies those of a file, all or nothing: what the file does not have is removed.\n\n" + fileForm,
+		Example: `  throttle-admin apply -f policies.yaml --dry-run
+  throttle-admin export > policies.yaml    # its first line says the revision, such as 17
+  throttle-admin apply -f policies.yaml --revision 17`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			entries, err := a.readFile(name)
+			if err != nil {
+				return err
+			}
+			return a.change(cmd, f, plan{
+				review: "diff -f " + name,
+				make: func(s configstore.Snapshot) ([]configstore.Change, error) {
+					return s.Replace(entries, time.Now()), nil
+				},
+			})
+		},
+	}
+	fileFlag(cmd, &name)
+	f.add(cmd)
+	return cmd
+}
+
+func newDiffCommand(a *app) *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:     "diff -f FILE",
+		Short:   "Show what apply would change",
+		Long:    "Show what apply would change. The exit status is 0 whether or not anything differs.\n\n" + fileForm,
+		Example: "  throttle-admin diff -f policies.yaml",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			entries, err := a.readFile(name)
+			if err != nil {
+				return err
+			}
+			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
+				s, err := store.List(ctx)
+				if err != nil {
+					return err
+				}
+				now := time.Now()
+				changes := s.Replace(entries, now)
+				if err := configstore.Check(s.Entries, changes); err != nil {
+					return err
+				}
+				r := changeReport{DryRun: true, Replaces: s.Revision, Revision: s.Revision}
+				r.Changes = compare(s.Entries, applied(s.Entries, changes, now), now)
+				return a.print(r, func(w io.Writer) {
+					if len(r.Changes) > 0 {
+						writeChanges(w, r.Changes)
+						fmt.Fprintf(w, "to make it so: throttle-admin apply -f %s --revision %d\n", name, s.Revision)
+					} else {
+						fmt.Fprintf(w, "nothing differs from revision %d\n", s.Revision)
+					}
+				})
+			})
+		},
+	}
+	fileFlag(cmd, &name)
+	return cmd
+}
+
+func newExportCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "export",
+		Short: "Write all policies as a file that apply reads",
+		Long: `Write all policies as a file that apply reads: YAML, or with -o json JSON. Its revision is in its first
+line, or for JSON on stderr. Stored policies that cannot be read are left out, and said on stderr.`,
+		Example: `  throttle-admin export > policies.yaml
+  throttle-admin --store file:policies.yaml export | throttle-admin --store etcd://127.0.0.1:2379 apply -f -`,
+		Args: args(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
+				s, err := store.List(ctx)
+				if err != nil {
+					return err
+				}
+				for _, e := range s.Entries {
+					if e.Err != nil {
+						a.warn("left out: %v", e.Err)
+					}
+				}
+				format, head := file.Format, fmt.Sprintf("# revision %d\n", s.Revision)
+				if a.output == "json" {
+					format, head = file.FormatJSON, ""
+					a.warn("revision %d", s.Revision)
+				}
+				data, err := format(s.Entries)
+				if err != nil {
+					return fmt.Errorf("export: %w", err)
+				}
+				_, err = fmt.Fprintf(a.stdout, "%s%s\n", head, strings.TrimSuffix(string(data), "\n"))
+				return err
+			})
+		},
+	}
+}
+
+func newValidateCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "validate FILE",
+		Short: "Check a file of policies; needs no store",
+		Long:  "Check a file of policies, and report every fault with its line and field; needs no store.\n\n" + fileForm,
+		Example: `  throttle-admin validate policies.yaml
+  throttle-admin export | throttle-admin validate -`,
+		Args: args("FILE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			entries, err := a.readFile(args[0])
+			if err != nil {
+				return err
+			}
+			scopes := make(map[policy.Scope]bool)
+			for _, e := range entries {
+				scopes[e.Scope] = true
+			}
+			report := struct {
+				File   string `json:"file"`
+				Scopes int    `json:"scopes"`
+			}{args[0], len(scopes)}
+			return a.print(report, func(w io.Writer) { fmt.Fprintf(w, "%s is valid: scopes: %d\n", report.File, report.Scopes) })
+		},
+	}
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// print writes v as JSON or YAML, or has table write it for people.
+func (a *app) print(v any, table func(io.Writer)) error {
+	if a.output == "table" {
+		table(a.stdout)
+		return nil
+	}
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err == nil && a.output == "yaml" {
+		data, err = yaml.JSONToYAML(data)
+	}
+	if err != nil {
+		return fmt.Errorf("output: %w", err)
+	}
+	_, err = fmt.Fprintln(a.stdout, strings.TrimSuffix(string(data), "\n"))
+	return err
+}
+
+// warn tells people something that is no result.
+func (a *app) warn(format string, args ...any) {
+	fmt.Fprintf(a.stderr, "throttle-admin: "+format+"\n", args...)
+}
+
+// maxWidth is that of a table, in characters; longer cells go on in the next line.
+const maxWidth = 100
+
+// writeTable writes rows below a header, each column as wide as it needs to be.
+func writeTable(w io.Writer, header []string, rows [][]string) {
+	rows = slices.Insert(slices.Clone(rows), 0, header)
+	const gap = 2
+	widths := make([]int, len(header))
+	total := -gap
+	for i := range widths {
+		for _, row := range rows {
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		}
+		total += widths[i] + gap
+	}
+	for ; total > maxWidth; total-- { // the widest gives
+		widest := 0
+		for i := range widths {
+			if widths[i] > widths[widest] {
+				widest = i
+			}
+		}
+		widths[widest]--
+	}
+	for _, row := range rows {
+		cells := make([][]string, len(row))
+		height := 0
+		for i, text := range row {
+			cells[i] = fold(text, widths[i])
+			height = max(height, len(cells[i]))
+		}
+		for y := range height {
+			var line strings.Builder
+			for i := range row {
+				text := ""
+				if y < len(cells[i]) {
+					text = cells[i][y]
+				}
+				fmt.Fprintf(&line, "%-*s", widths[i]+gap, text)
+			}
+			fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
+		}
+	}
+}
+
+// fold breaks a text into lines, at spaces where it can.
+func fold(text string, width int) (lines []string) {
+	rest := []rune(text)
+	for len(rest) > width {
+		cut := width
+		for i := width; i > width/2; i-- {
+			if rest[i] == ' ' {
+				cut = i
+				break
+			}
+		}
+		lines = append(lines, string(rest[:cut]))
+		rest = []rune(strings.TrimPrefix(string(rest[cut:]), " "))
+	}
+	return append(lines, string(rest))
+}
+
+// fieldText returns the value of a field as people write it, "" if it is not set.
+func fieldText(p policy.Policy, field string) string {
+	data, err := json.Marshal(p.Only(field))
+	var values map[string]json.RawMessage
+	if err != nil || json.Unmarshal(data, &values) != nil {
+		return ""
+	}
+	return strings.Trim(string(values[field]), `"`)
+}
+
+// fieldTexts returns what a policy sets: "messageRate=500/s burst=100".
+func fieldTexts(p policy.Policy) string {
+	var texts []string
+	for field := range policy.Fields() {
+		if p.Has(field) {
+			texts = append(texts, field+"="+fieldText(p, field))
+		}
+	}
+	return strings.Join(texts, " ")
+}
+
+// left says how long it is until t: no finer than people care for.
+func left(t, now time.Time) string {
+	d := t.Sub(now)
+	unit := time.Second
+	if d > time.Hour {
+		unit = time.Minute
+	}
+	return policy.Duration(max(d.Round(unit), 0)).String()
+}
+
+// seconds says a short time in a unit that fits.
+func seconds(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	if d < time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	return d.Round(100 * time.Millisecond).String()
+}
+
+// number writes a figure with three digits at least, and no more behind the point than it needs.
+func number(x float64) string {
+	if x >= 100 {
+		return fmt.Sprintf("%.0f", x)
+	}
+	return fmt.Sprintf("%.3g", x)
+}

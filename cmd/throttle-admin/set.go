@@ -1,0 +1,273 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// setFlags are those of the commands that set fields of one scope.
+type setFlags struct {
+	changeFlags
+	subscription, lasting string
+}
+
+func (f *setFlags) add(cmd *cobra.Command) {
+	addSubscription(cmd, &f.subscription)
+	cmd.Flags().StringVar(&f.lasting, "for", "", "how long, such as 2h; then what was there before comes back")
+	f.changeFlags.add(cmd)
+}
+
+func addSubscription(cmd *cobra.Command, name *string) {
+	cmd.Flags().StringVar(name, "subscription", "", "only this subscription (Kafka: consumer group) of the topic")
+}
+
+// scopeOf reads the SCOPE of a command, and its --subscription if it has one.
+func scopeOf(cmd *cobra.Command, text string) (policy.Scope, error) {
+	scope, err := policy.ParseScope(text)
+	if flag := cmd.Flags().Lookup("subscription"); err == nil && flag != nil && flag.Changed {
+		scope = scope.WithSubscription(flag.Value.String())
+		err = scope.Validate()
+	}
+	return scope, err
+}
+
+// ttl reads --for; 0 = for good.
+func (f *setFlags) ttl(cmd *cobra.Command) (time.Duration, error) {
+	if !cmd.Flags().Changed("for") {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(f.lasting)
+	switch {
+	case err != nil:
+		return 0, &policy.FieldError{Field: "for", Value: f.lasting, Reason: "is no duration: write 90s, 10m or 2h"}
+	case d < configstore.MinTTL || d > configstore.MaxTTL:
+		return 0, &policy.FieldError{Field: "for", Value: f.lasting, Reason: fmt.Sprintf("is outside %s..%s",
+			policy.Duration(configstore.MinTTL), policy.Duration(configstore.MaxTTL))}
+	}
+	return d, nil
+}
+
+// set sets and unsets fields of a scope. Faults that were found before are reported with its own.
+func (a *app) set(cmd *cobra.Command, f setFlags, scopeText string, p policy.Policy, unset []string, faults ...error) error {
+	scope, err := scopeOf(cmd, scopeText)
+	if err == nil {
+		err = p.Validate(scope)
+	} else if faults = append(faults, p.Without("priority").Validate(policy.ClusterScope())); err != nil {
+		faults = append([]error{err}, faults...)
+		err = nil
+	}
+	ttl, ttlErr := f.ttl(cmd)
+	if ttl != 0 && len(unset) > 0 {
+		ttlErr = errors.New("for: a field cannot be inherited for a while: set it to something, or leave --for out")
+	}
+	if err := errors.Join(append(faults, err, ttlErr)...); err != nil {
+		return misuse(err)
+	}
+	return a.change(cmd, f.changeFlags, plan{
+		review: "get " + quote(scope),
+		make: func(s configstore.Snapshot) ([]configstore.Change, error) {
+			if err := readable(s, scope); err != nil {
+				return nil, err
+			}
+			if ttl != 0 {
+				return s.SetFor(scope, p, ttl), nil
+			}
+			changes := s.Set(scope, p)
+			for _, field := range unset {
+				changes[0].Policy = changes[0].Policy.Without(field)
+			}
+			return append(changes, slices.DeleteFunc(s.Unset(scope, unset...), func(c configstore.Change) bool { return c.Field == "" })...), nil
+		},
+	})
+}
+
+// readable refuses to write over a policy of which nobody knows what it says.
+func readable(s configstore.Snapshot, scope policy.Scope) error {
+	for _, e := range s.Entries {
+		if e.Scope == scope && e.Err != nil {
+			return &hintError{e.Err, "remove what cannot be read first: throttle-admin remove " + quote(scope)}
+		}
+	}
+	return nil
+}
+
+// quote writes a scope as a shell reads it.
+func quote(scope policy.Scope) string {
+	text := scope.String()
+	if strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:/._-") == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+// args wants just these arguments.
+func args(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, got []string) error {
+		switch {
+		case len(got) < len(names):
+			return fmt.Errorf("%s: is missing", strings.Join(names[len(got):], " and "))
+		case len(got) > len(names):
+			return fmt.Errorf("%.200q: is one argument too many", got[len(names)])
+		}
+		return nil
+	}
+}
+
+func newSetMsgRateCommand(a *app) *cobra.Command {
+	var f setFlags
+	cmd := &cobra.Command{
+		Use:   "set-msg-rate SCOPE RATE",
+		Short: "Set how many messages a second each topic of a scope dispatches",
+		Long: `Set how many messages a second each topic of a scope dispatches, over all its subscriptions and
+their processes; with --subscription, how many that subscription gets of them at most.
+
+RATE is 1000, 1000/s, 10000/1m or 1/6s; 0 means not throttled. To stop a scope, pause it.`,
+		Example: `  throttle-admin set-msg-rate cluster 1000
+  throttle-admin set-msg-rate public/default 10000/1m
+  throttle-admin set-msg-rate 'pattern:^kafka://public/.*/audit-' 1/6s
+  throttle-admin set-msg-rate kafka://public/default/orders 200 --subscription billing --for 2h`,
+		Args: args("SCOPE", "RATE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rate, err := policy.ParseRate(args[1])
+			return a.set(cmd, f, args[0], policy.Policy{MessageRate: rate}, nil, err)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func newSetCommand(a *app) *cobra.Command {
+	var f setFlags
+	cmd := &cobra.Command{
+		Use:   "set SCOPE FIELD=VALUE...",
+		Short: "Set fields of a scope's policy, and leave the others alone",
+		Long: `Set fields of a scope's policy, and leave the others alone. FIELD= has a field inherited again.
+
+  messageRate       messages: 1000, 10000/1m, 1/6s; 0 = not throttled
+  byteRate          bytes: 1048576, 1MiB/s, 100kB/s; 0 = not throttled
+  burst, byteBurst  messages and bytes that an idle limit may save up; default 0
+  round             how long everybody's batches together last, 10ms to 10s; default 100ms
+  mode              enforce, or shadow: count what would wait and let it through
+  paused            true: dispatch nothing
+  throttleCaughtUp  true: throttle who has no backlog, too; default false
+  caughtUpBacklog   the largest backlog, in messages, of who has caught up; default 100
+  onLedgerLoss      while permits cannot be booked: share (go on at the last share), stop or open
+  priority          of a pattern; of two that match, the higher one wins, then the longer text`,
+		Example: `  throttle-admin set public/default byteRate=1MiB/s burst=100
+  throttle-admin set kafka://public/default/orders mode=shadow --for 1h
+  throttle-admin set kafka://public/default/orders messageRate= --dry-run`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return errors.New("SCOPE or FIELD=VALUE: is missing")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, unset, err := parseFields(args[1:])
+			return a.set(cmd, f, args[0], p, unset, err)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// parseFields reads FIELD=VALUE; the fields without a value are to be unset.
+func parseFields(args []string) (p policy.Policy, unset []string, err error) {
+	var errs []error
+	known := slices.Collect(policy.Fields())
+	seen := make(map[string]bool)
+	for _, arg := range args {
+		field, text, ok := strings.Cut(arg, "=")
+		fault := func(reason string) {
+			errs = append(errs, &policy.FieldError{Field: fmt.Sprintf("%.50s", field), Value: text, Reason: reason})
+		}
+		switch {
+		case !ok:
+			fault("has no value: write FIELD=VALUE, or FIELD= to have it inherited")
+		case !slices.Contains(known, field):
+			fault("is an unknown field: use " + strings.Join(known, ", "))
+		case seen[field]:
+			fault("is named twice: keep one of them")
+		case text == "":
+			unset = append(unset, field)
+		default:
+			one, err := parseField(field, text)
+			p = p.Overlay(one)
+			errs = append(errs, err)
+		}
+		seen[field] = true
+	}
+	return p, unset, errors.Join(errs...)
+}
+
+func parseField(field, text string) (policy.Policy, error) {
+	parse, isRate := map[string]func(string) (policy.Rate, error){"messageRate": policy.ParseRate, "byteRate": policy.ParseByteRate}[field]
+	if isRate {
+		rate, err := parse(text)
+		if fault, ok := errors.AsType[*policy.FieldError](err); ok {
+			fault.Field = field
+			return policy.Policy{}, fault
+		}
+		text = rate.String()
+	}
+	raw := json.RawMessage(text)
+	if isRate || !json.Valid(raw) {
+		raw = json.RawMessage(strconv.Quote(strings.ToValidUTF8(text, "\uFFFD")))
+		if !json.Valid(raw) { // Go's quotes know more escapes than JSON's
+			return policy.Policy{}, &policy.FieldError{Field: field, Value: text, Reason: "has control characters"}
+		}
+	}
+	data, err := json.Marshal(map[string]any{"schema": policy.Schema, field: raw})
+	if err != nil {
+		return policy.Policy{}, fmt.Errorf("%s: %w", field, err)
+	}
+	return policy.Unmarshal(data)
+}
+
+func newPauseCommand(a *app) *cobra.Command {
+	var f setFlags
+	cmd := &cobra.Command{
+		Use:   "pause SCOPE",
+		Short: "Dispatch nothing of a scope until it is resumed",
+		Long: `Dispatch nothing of a scope until it is resumed. What was handed over already is not called back.
+To let one topic of a paused namespace go on, set paused=false for it.`,
+		Example: `  throttle-admin pause public/default --for 10m
+  throttle-admin pause kafka://public/default/orders --subscription billing`,
+		Args: args("SCOPE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			paused := true
+			return a.set(cmd, f, args[0], policy.Policy{Paused: &paused}, nil)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func newResumeCommand(a *app) *cobra.Command {
+	var f changeFlags
+	var subscription string
+	cmd := &cobra.Command{
+		Use:   "resume SCOPE",
+		Short: "Dispatch again what was paused",
+		Long:  "Dispatch again what was paused for this very scope. What a wider scope pauses stays paused; explain shows which one that is.",
+		Example: `  throttle-admin resume public/default
+  throttle-admin resume kafka://public/default/orders --subscription billing`,
+		Args: args("SCOPE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.set(cmd, setFlags{changeFlags: f}, args[0], policy.Policy{}, []string{"paused"})
+		},
+	}
+	addSubscription(cmd, &subscription)
+	f.add(cmd)
+	return cmd
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// An entryView is one stored policy.
+type entryView struct {
+	Scope     string        `json:"scope"`
+	Policy    policy.Policy `json:"policy,omitzero"`
+	Temporary bool          `json:"temporary,omitempty"`
+	Expires   time.Time     `json:"expires,omitzero"`
+	Left      float64       `json:"secondsLeft,omitempty"` // of a temporary one
+	Revision  int64         `json:"revision"`              // when it was last written
+	Error     string        `json:"error,omitempty"`       // why it cannot be read
+}
+
+type listReport struct {
+	Identity string      `json:"identity"`
+	Revision int64       `json:"revision"`
+	Policies []entryView `json:"policies"`
+}
+
+func reportOf(s configstore.Snapshot, entries []policy.Entry, now time.Time) listReport {
+	r := listReport{Identity: s.Identity, Revision: s.Revision, Policies: []entryView{}}
+	for _, e := range entries {
+		v := entryView{Scope: e.Scope.String(), Policy: e.Policy, Temporary: e.Temporary, Expires: e.Expires, Revision: e.Revision}
+		if e.Temporary && e.Err == nil {
+			v.Left = max(e.Expires.Sub(now), 0).Round(time.Millisecond).Seconds()
+		}
+		if e.Err != nil {
+			v.Error = e.Err.Error()
+		}
+		r.Policies = append(r.Policies, v)
+	}
+	return r
+}
+
+func (r listReport) table(w io.Writer, now time.Time) {
+	var rows [][]string
+	for _, p := range r.Policies {
+		row := []string{p.Scope, fieldTexts(p.Policy), "for good"}
+		switch {
+		case p.Error != "":
+			row[1], row[2] = "error: "+p.Error, "-"
+		case p.Temporary:
+			row[2] = left(p.Expires, now)
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) > 0 {
+		writeTable(w, []string{"SCOPE", "POLICY", "LASTS"}, rows)
+	}
+	fmt.Fprintf(w, "revision %d\n", r.Revision)
+}
+
+func newListCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "Show every stored policy",
+		Long: `Show every stored policy: temporary ones with what is left of their time, and those that cannot be
+read with the reason.`,
+		Example: `  throttle-admin list
+  throttle-admin list -o json`,
+		Args: args(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
+				s, err := store.List(ctx)
+				if err != nil {
+					return err
+				}
+				now := time.Now()
+				r := reportOf(s, s.Entries, now)
+				return a.print(r, func(w io.Writer) { r.table(w, now) })
+			})
+		},
+	}
+}
+
+func newGetCommand(a *app) *cobra.Command {
+	var subscription string
+	cmd := &cobra.Command{
+		Use:   "get SCOPE",
+		Short: "Show what is stored for one scope",
+		Long:  "Show what is stored for one scope. What a topic inherits from others is for explain to show.",
+		Example: `  throttle-admin get public/default
+  throttle-admin get kafka://public/default/orders --subscription billing -o yaml`,
+		Args: args("SCOPE"),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.get(cmd, args[0]) },
+	}
+	addSubscription(cmd, &subscription)
+	return cmd
+}
+
+// get shows what is stored for a scope, or of that only the named fields.
+func (a *app) get(cmd *cobra.Command, scopeText string, fields ...string) error {
+	scope, err := scopeOf(cmd, scopeText)
+	if err != nil {
+		return misuse(err)
+	}
+	return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
+		s, err := store.List(ctx)
+		if err != nil {
+			return err
+		}
+		var entries []policy.Entry
+		for _, e := range s.Entries {
+			if e.Scope != scope {
+				continue
+			}
+			if len(fields) > 0 && e.Err == nil {
+				var p policy.Policy
+				for _, field := range fields {
+					p = p.Overlay(e.Policy.Only(field))
+				}
+				if e.Policy = p; p.IsZero() {
+					continue
+				}
+			}
+			entries = append(entries, e)
+		}
+		if len(entries) == 0 {
+			return noPolicy(scope)
+		}
+		now := time.Now()
+		r := reportOf(s, entries, now)
+		return a.print(r, func(w io.Writer) { r.table(w, now) })
+	})
+}
+
+func noPolicy(scope policy.Scope) error {
+	next := "see what there is: throttle-admin list"
+	if scope.Kind == policy.TopicKind || scope.Kind == policy.SubscriptionKind {
+		next = "see what it inherits: throttle-admin explain " + quote(scope)
+	}
+	return &hintError{fmt.Errorf("scope %q: has no policy of its own", scope), next}
+}
+
+func newRemoveCommand(a *app) *cobra.Command {
+	var f changeFlags
+	var subscription string
+	cmd := &cobra.Command{
+		Use:   "remove SCOPE",
+		Short: "Remove what is stored for a scope, temporary policies included",
+		Long: `Remove what is stored for a scope, temporary policies included. The scope then inherits everything.
+A stored policy that cannot be read is removed by the name that list shows.`,
+		Example: `  throttle-admin remove public/default --dry-run
+  throttle-admin remove kafka://public/default/orders --subscription billing`,
+		Args: args("SCOPE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			scope, scopeErr := scopeOf(cmd, args[0])
+			if scopeErr != nil && cmd.Flags().Changed("subscription") {
+				return misuse(scopeErr)
+			}
+			return a.change(cmd, f, plan{
+				review:   "list",
+				removing: true,
+				make: func(s configstore.Snapshot) ([]configstore.Change, error) {
+					unreadable := policy.Scope{Kind: policy.UnreadableKind, Pattern: args[0]}
+					if scopeErr != nil && !slices.ContainsFunc(s.Entries, func(e policy.Entry) bool { return e.Scope == unreadable }) {
+						return nil, misuse(scopeErr)
+					}
+					if scopeErr != nil {
+						scope = unreadable
+					}
+					changes := s.Remove(scope)
+					if len(changes) == 0 {
+						return nil, noPolicy(scope)
+					}
+					return changes, nil
+				},
+			})
+		},
+	}
+	addSubscription(cmd, &subscription)
+	f.add(cmd)
+	return cmd
+}
