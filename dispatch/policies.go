@@ -92,7 +92,7 @@ func (l *Limiter) useCache(reason error) error {
 	l.log.Warn("policies are those of the cache file until their store is back", "file", l.cfg.CacheFile, "revision", s.Revision, "error", reason)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.snapshot.Identity == "" { // else the store has answered by now
+	if s = s.At(time.Now()); l.snapshot.Identity == "" { // else the store has answered by now
 		l.adopt(s)
 	}
 	return nil

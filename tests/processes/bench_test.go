@@ -1,0 +1,88 @@
+package processes
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// The benchmarks run for 10 s from the first message, and report ratios to the limit.
+
+func report(b *testing.B, r result, rate int64, d time.Duration) {
+	first := r.events[0].at
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(100*float64(r.count(-1, first, first+d))/(float64(rate)*d.Seconds()), "%-of-limit")
+	b.ReportMetric(100*float64(r.window())/float64(rate), "%-any-second")
+	b.ReportMetric(r.tripsPerMessage(), "trips/message")
+	b.ReportMetric(percentile(r.lateness, 0.99).Seconds()*1000, "ms-control-p99-late")
+}
+
+func BenchmarkSaturated(b *testing.B) {
+	redis := services.Redis(b)
+	for _, rate := range []int64{1000, 100_000} {
+		b.Run(fmt.Sprintf("%d/throttle", rate), func(b *testing.B) {
+			for b.Loop() {
+				r := run(b, redis, replicas, 10200*time.Millisecond, job{Rate: rate, Max: 1}, nil)
+				report(b, r, rate, 10*time.Second)
+				least, most := 1.0, 0.0
+				for i := range replicas {
+					share := float64(r.count(i, 0, time.Hour)) / float64(r.count(-1, 0, time.Hour))
+					least, most = min(least, share), max(most, share)
+				}
+				b.ReportMetric(100*least, "%-least-share")
+				b.ReportMetric(100*most, "%-most-share")
+			}
+		})
+	}
+}
+
+func BenchmarkAllDemandOnOne(b *testing.B) {
+	redis := services.Redis(b)
+	b.Run("throttle", func(b *testing.B) {
+		for b.Loop() {
+			r := run(b, redis, replicas, 10200*time.Millisecond, job{Rate: 1000, Max: 1}, func(i int, j *job) {
+				if i > 0 {
+					j.Max, j.Poisson = 1, 1e-6 // there, and asks for nothing
+				}
+			})
+			report(b, r, 1000, 10*time.Second)
+		}
+	})
+}
+
+func BenchmarkDemandMoves(b *testing.B) {
+	redis := services.Redis(b)
+	b.Run("throttle", func(b *testing.B) {
+		for b.Loop() {
+			var moved time.Time
+			r := run(b, redis, 2, 6*time.Second, job{Rate: 1000, Max: 1}, func(i int, j *job) {
+				if moved = j.Start.Add(3 * time.Second); i == 0 {
+					j.End = moved
+				} else {
+					j.Start = moved
+				}
+			})
+			// the second process's clock starts with the move
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(100*float64(r.count(1, 150*time.Millisecond, 650*time.Millisecond))/500, "%-of-limit-from-150ms-on")
+		}
+	})
+}
+
+func BenchmarkQuietBesideGreedy(b *testing.B) {
+	redis := services.Redis(b)
+	b.Run("throttle", func(b *testing.B) {
+		for b.Loop() {
+			r := run(b, redis, 5, 10*time.Second, job{Rate: 1000, Max: 1}, func(i int, j *job) {
+				j.Subscription = fmt.Sprint("greedy ", i)
+				if i == 0 {
+					j.Subscription, j.Poisson = "quiet", 50
+				}
+			})
+			report(b, r, 1000, 9*time.Second)
+			b.ReportMetric(percentile(r.waits(0), 0.99).Seconds()*1000, "ms-quiet-wait-p99")
+		}
+	})
+}

@@ -1,0 +1,34 @@
+package processes
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+const replicas = 8
+
+// TestOneLimitOverProcesses holds the safe side exactly, and the other loosely.
+func TestOneLimitOverProcesses(t *testing.T) {
+	redis := services.Redis(t)
+	for _, rate := range []int64{1000, 100_000} {
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			const d = 4 * time.Second
+			r := run(t, redis, replicas, d, job{Rate: rate, Max: 1}, nil)
+			first := r.events[0].at
+			got := r.count(-1, first, first+d-100*time.Millisecond)
+			t.Logf("%d of %d, any second %d, %.4f trips a message, timers late by p99 %v",
+				got, rate*39/10, r.window(), r.tripsPerMessage(), percentile(r.lateness, 0.99))
+			assert.LessOrEqual(t, float64(r.window()), 1.25*float64(rate), "rate x (1 s + 0.25 s)")
+			assert.GreaterOrEqual(t, float64(got), 0.9*float64(rate)*3.9)
+			for i := range replicas {
+				share := float64(r.count(i, time.Second, d)) / float64(r.count(-1, time.Second, d))
+				assert.InDelta(t, 0.125, share, 0.04, "share of process %d", i)
+			}
+		})
+	}
+}

@@ -1,0 +1,243 @@
+// Package processes holds one limit over real processes on a real Redis.
+package processes
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+const childEnv = "THROTTLE_TEST_PROCESS"
+
+// A job is what one process does.
+type job struct {
+	Ledger       string
+	Cluster      string
+	Subscription string
+	Rate         int64
+	Max          int     // permits asked for at a time
+	Poisson      float64 // > 0: asks for one permit at random times, as many a second
+	Start, End   time.Time
+}
+
+// An event is n permits that a process got.
+type event struct {
+	at      time.Duration // since the job's Start
+	n       int
+	process int
+	wait    time.Duration
+}
+
+// A result is what all processes did together.
+type result struct {
+	events   []event // by time
+	trips    int64
+	lateness []time.Duration // of a control timer of 2 ms in each process
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childEnv); text != "" {
+		var j job
+		if err := json.Unmarshal([]byte(text), &j); err != nil {
+			panic(err)
+		}
+		if err := j.run(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// run is the child's side: it prints its events at the end.
+func (j job) run() error {
+	ctx, cancel := context.WithDeadline(context.Background(), j.End)
+	defer cancel()
+	ledger, err := throttle.OpenLedger(j.Ledger)
+	if err != nil {
+		return err
+	}
+	lim, err := dispatch.Open(ctx, dispatch.Config{
+		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(j.Rate)}), Ledger: ledger, Cluster: j.Cluster,
+		OnClose: ledger.Close,
+	})
+	if err != nil {
+		return err
+	}
+	sub, err := lim.Subscription("kafka://public/default/orders", j.Subscription)
+	if err != nil {
+		return err
+	}
+	// One call for another topic, so that what a first connection costs is not measured.
+	warm, err := lim.Subscription("kafka://public/default/warm-up", j.Subscription)
+	if err != nil {
+		return err
+	}
+	if _, err = warm.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	before := lim.Stats().Ledger.Trips
+	time.Sleep(time.Until(j.Start))
+
+	var late []time.Duration
+	var control sync.WaitGroup
+	control.Go(func() {
+		for ctx.Err() == nil {
+			at := time.Now().Add(2 * time.Millisecond)
+			time.Sleep(time.Until(at))
+			late = append(late, time.Since(at))
+		}
+	})
+	var events []event
+	next := time.Now()
+	rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
+	for ctx.Err() == nil {
+		asked := time.Now()
+		if j.Poisson > 0 {
+			next = next.Add(time.Duration(rng.ExpFloat64() / j.Poisson * float64(time.Second)))
+			select {
+			case <-time.After(time.Until(next)):
+			case <-ctx.Done():
+			}
+			asked = time.Now()
+		}
+		g, err := sub.Acquire(ctx, max(1, j.Max))
+		if err != nil {
+			break
+		}
+		now := time.Now()
+		events = append(events, event{at: now.Sub(j.Start), n: g.N(), wait: now.Sub(asked)})
+		g.Done(g.N(), 0)
+	}
+	control.Wait()
+	trips := lim.Stats().Ledger.Trips - before
+	out := bufio.NewWriter(os.Stdout)
+	fmt.Fprintln(out, "trips", trips, 0)
+	for _, e := range events {
+		fmt.Fprintln(out, e.at.Nanoseconds(), e.n, e.wait.Nanoseconds())
+	}
+	for _, d := range late {
+		fmt.Fprintln(out, "late", d.Nanoseconds(), 0)
+	}
+	if err := lim.Close(); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// run runs a job in each of many processes at the same time, for d; each may be changed by edit.
+func run(tb testing.TB, ledger string, processes int, d time.Duration, base job, edit func(i int, j *job)) result {
+	tb.Helper()
+	base.Ledger, base.Cluster = ledger, fmt.Sprintf("c%d", time.Now().UnixNano())
+	base.Start = time.Now().Add(2 * time.Second)
+	base.End = base.Start.Add(d)
+	if base.Subscription == "" {
+		base.Subscription = "group"
+	}
+	outputs := make([][]byte, processes)
+	var wg sync.WaitGroup
+	for i := range processes {
+		j := base
+		if edit != nil {
+			edit(i, &j)
+		}
+		text, err := json.Marshal(j)
+		require.NoError(tb, err)
+		cmd := exec.Command(os.Args[0], "-test.run=^$")
+		cmd.Env = append(os.Environ(), childEnv+"="+string(text), "GOMAXPROCS=2")
+		cmd.Stderr = os.Stderr
+		wg.Go(func() {
+			out, err := cmd.Output()
+			if err != nil {
+				tb.Errorf("process %d: %v", i, err)
+			}
+			outputs[i] = out
+		})
+	}
+	wg.Wait()
+	var r result
+	for i, out := range outputs {
+		for line := range strings.Lines(string(out)) {
+			fields := strings.Fields(line)
+			require.Len(tb, fields, 3, line)
+			number := func(k int) int64 {
+				n, err := strconv.ParseInt(fields[k], 10, 64)
+				require.NoError(tb, err, line)
+				return n
+			}
+			switch fields[0] {
+			case "trips":
+				r.trips += number(1)
+			case "late":
+				r.lateness = append(r.lateness, time.Duration(number(1)))
+			default:
+				r.events = append(r.events, event{time.Duration(number(0)), int(number(1)), i, time.Duration(number(2))})
+			}
+		}
+	}
+	slices.SortFunc(r.events, func(a, b event) int { return int(a.at - b.at) })
+	require.NotEmpty(tb, r.events)
+	return r
+}
+
+// count is what was dispatched in [from, to); of one process, or of all if that is negative.
+func (r result) count(process int, from, to time.Duration) (n int) {
+	for _, e := range r.events {
+		if e.at >= from && e.at < to && (process < 0 || e.process == process) {
+			n += e.n
+		}
+	}
+	return n
+}
+
+// window is the most dispatched in any sliding second.
+func (r result) window() (most int) {
+	sum, tail := 0, 0
+	for _, e := range r.events {
+		sum += e.n
+		for r.events[tail].at <= e.at-time.Second {
+			sum -= r.events[tail].n
+			tail++
+		}
+		most = max(most, sum)
+	}
+	return most
+}
+
+func (r result) tripsPerMessage() float64 {
+	return float64(r.trips) / float64(max(1, r.count(-1, 0, time.Hour)))
+}
+
+func percentile(d []time.Duration, p float64) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	d = slices.Sorted(slices.Values(d))
+	return d[min(len(d)-1, int(float64(len(d))*p))]
+}
+
+func (r result) waits(process int) (w []time.Duration) {
+	for _, e := range r.events {
+		if e.process == process {
+			w = append(w, e.wait)
+		}
+	}
+	return w
+}
