@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -44,7 +43,7 @@ A live table shows the rate, share and backlog of each group, and why it waits o
 limit is doubled; then one group catches up with its producer and is let through.
 
 With -o json or -o yaml the demo is a measurement: one constant limit, a backlog that outlasts it, the
-clock started when both groups have their partitions. Figures are counted where the readers receive.
+clock started half a second after every reader had messages. Figures are counted where the readers receive.
 
 --store, --ledger and --kafka put real services in the place of those in this process. The demo then
 makes a topic and a policy with a name of their own, and removes both at the end.`,
@@ -73,10 +72,14 @@ makes a topic and a policy with a name of their own, and removes both at the end
 					return misuse(fmt.Errorf("ledger %w", err))
 				}
 			}
+			run := d.measure
 			if app.output == "table" {
-				return d.show(cmd.Context())
+				run = d.show
 			}
-			return d.measure(cmd.Context())
+			if err = run(cmd.Context()); err != nil {
+				return fmt.Errorf("demo: %w", err)
+			}
+			return nil
 		},
 	}
 	cmd.Flags().StringVar(&limit, "limit", "1000/s", "the topic's limit, doubled half-way in the live demo")
@@ -92,7 +95,7 @@ type measurement struct {
 	Seconds       float64             `json:"seconds"`
 	Dispatched    int                 `json:"dispatched"` // messages that the readers received in that time
 	Rate          float64             `json:"rate"`       // messages a second
-	MaxWindow     int                 `json:"maxWindow"`  // most messages in any sliding second
+	MaxWindow     int                 `json:"maxWindow"`  // most messages in any sliding second, from the very first on
 	Subscriptions []subscriptionShare `json:"subscriptions"`
 
 	StoreTripsPerMessage float64 `json:"storeTripsPerMessage"`
@@ -104,39 +107,41 @@ type subscriptionShare struct {
 	Share      float64 `json:"share"` // of all that were dispatched
 }
 
+// settle is how long messages flow before the clock starts: the first bookings are small.
+const settle = 500 * time.Millisecond
+
 // measure runs at one limit and prints a measurement.
 func (d *demo) measure(ctx context.Context) (err error) {
 	perSecond := d.limit.PerSec()
 	backlog := int(perSecond * (d.duration + joinTimeout).Seconds()) // one group alone could not drain it
 	w, err := d.openWorld(ctx, backlog, nil)
-	if err != nil {
-		return fmt.Errorf("demo: %w", err)
-	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	if _, err = w.setRate(ctx, d.limit); err != nil {
-		return fmt.Errorf("demo: %w", err)
+	if err == nil {
+		_, err = w.setRate(ctx, d.limit)
+	}
+	if err != nil {
+		return err
 	}
 	f, err := openFleet(ctx, w)
-	if err != nil {
-		return fmt.Errorf("demo: %w", err)
-	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if err = f.join(ctx); err != nil {
-		return fmt.Errorf("demo: %w", err)
+	if err == nil {
+		err = f.join(ctx)
+	}
+	if err == nil {
+		err = f.flow(ctx, settle)
+	}
+	if err != nil {
+		return err
 	}
 	start, trips := time.Now(), f.trips()
-	select {
-	case <-ctx.Done():
-		return fmt.Errorf("demo: interrupted: nothing was measured")
-	case err = <-f.failed:
-		return fmt.Errorf("demo: %w", err)
-	case <-time.After(d.duration):
+	if err = f.flow(ctx, d.duration); err != nil {
+		return err
 	}
 	end, trips := time.Now(), f.trips()-trips
-	m := measurement{Limit: perSecond, Seconds: end.Sub(start).Seconds()}
+	m := measurement{Limit: perSecond, Seconds: round3(end.Sub(start).Seconds())}
 	for _, g := range f.groups {
 		if f.state(g).exempt > 0 {
-			return fmt.Errorf("demo: %s has caught up before the end: nothing was measured", g.name)
+			return fmt.Errorf("%s has caught up before the end: nothing was measured", g.name)
 		}
 		m.Subscriptions = append(m.Subscriptions, subscriptionShare{Name: g.name, Dispatched: f.count(start, end, g)})
 		m.Dispatched += m.Subscriptions[len(m.Subscriptions)-1].Dispatched
@@ -144,10 +149,8 @@ func (d *demo) measure(ctx context.Context) (err error) {
 	for i := range m.Subscriptions {
 		m.Subscriptions[i].Share = round3(float64(m.Subscriptions[i].Dispatched) / float64(m.Dispatched))
 	}
-	m.Rate = round3(float64(m.Dispatched) / m.Seconds)
-	m.MaxWindow = f.maxWindow(start, end)
+	m.Rate = round3(float64(m.Dispatched) / end.Sub(start).Seconds())
+	m.MaxWindow = f.maxWindow(time.Time{}, end)
 	m.StoreTripsPerMessage = float64(trips) / float64(m.Dispatched)
-	out := json.NewEncoder(d.app.stdout)
-	out.SetIndent("", "  ")
-	return out.Encode(m)
+	return d.app.print(m, nil)
 }

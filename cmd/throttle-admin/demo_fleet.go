@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -33,7 +34,7 @@ type group struct {
 	mu       sync.Mutex // guards the fields below
 	received []time.Time
 	next     [demoPartitions]int64 // offsets behind the messages received
-	seen     [demoPartitions]bool
+	owner    [demoPartitions]int   // the reader of the last message, from 1
 	ends     [demoPartitions]int64 // offsets behind the messages written
 
 	waits int64 // calls that had waited when state was called last; for state only
@@ -42,7 +43,7 @@ type group struct {
 // joinTimeout bounds how long the groups may take to have all partitions.
 const joinTimeout = 20 * time.Second
 
-// openFleet starts the processes.
+// openFleet starts the processes. The fleet is to be closed even if there is an error.
 func openFleet(ctx context.Context, w *world) (f *fleet, err error) {
 	running, stop := context.WithCancel(ctx)
 	f = &fleet{failed: make(chan error, 1), stop: stop}
@@ -52,7 +53,7 @@ func openFleet(ctx context.Context, w *world) (f *fleet, err error) {
 	for p := range demoProcesses {
 		lim, err := w.openLimiter(ctx, fmt.Sprintf("%s-%d", w.topic, p+1))
 		if err != nil {
-			return f, errors.Join(err, f.Close())
+			return f, err
 		}
 		f.limiters = append(f.limiters, lim)
 	}
@@ -60,17 +61,17 @@ func openFleet(ctx context.Context, w *world) (f *fleet, err error) {
 		for i := range demoProcesses * demoReaders {
 			r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
 				Brokers: w.brokers, GroupID: w.groupID(g.name), Topic: w.topic,
-				MinBytes: 1, MaxBytes: 1e6, MaxWait: 250 * time.Millisecond, CommitInterval: 500 * time.Millisecond,
+				MinBytes: 1, MaxBytes: 1e6, MaxWait: 250 * time.Millisecond,
 				HeartbeatInterval: 200 * time.Millisecond, SessionTimeout: 6 * time.Second, // a rebalance takes a heartbeat
 				RebalanceTimeout: 5 * time.Second, JoinGroupBackoff: 200 * time.Millisecond,
 				ReadBackoffMin: 10 * time.Millisecond, ReadBackoffMax: 100 * time.Millisecond,
 			}, f.limiters[i%demoProcesses], kafkathrottle.WithSubscription(g.name))
 			if err != nil {
-				return f, errors.Join(err, f.Close())
+				return f, err
 			}
 			f.readers = append(f.readers, r)
 			f.done.Go(func() {
-				if err := g.read(running, r); err != nil && running.Err() == nil {
+				if err := g.read(running, r, 1+i); err != nil && running.Err() == nil {
 					select {
 					case f.failed <- fmt.Errorf("a reader of %s: %w", g.name, err):
 					default:
@@ -98,25 +99,37 @@ func (f *fleet) Close() error {
 	return errors.Join(errs...)
 }
 
-// read is a consumer's loop, as anybody writes it.
-func (g *group) read(ctx context.Context, r *kafkathrottle.Reader) error {
+// commitEvery is how often a reader commits.
+const commitEvery = 200 * time.Millisecond
+
+// read is a consumer's loop.
+func (g *group) read(ctx context.Context, r *kafkathrottle.Reader, reader int) error {
+	done := map[int]kafka.Message{} // the last of each partition that is not committed
+	committed := time.Now()
 	for {
 		m, err := r.FetchMessage(ctx)
 		if err != nil {
 			return err
 		}
-		g.note(m, time.Now())
-		if err := r.CommitMessages(ctx, m); err != nil {
+		now := time.Now()
+		g.note(m, now, reader)
+		done[m.Partition] = m
+		if now.Sub(committed) < commitEvery {
+			continue
+		}
+		if err := r.CommitMessages(ctx, slices.Collect(maps.Values(done))...); err != nil {
 			return err
 		}
+		clear(done)
+		committed = now
 	}
 }
 
-func (g *group) note(m kafka.Message, at time.Time) {
+func (g *group) note(m kafka.Message, at time.Time, reader int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.received = append(g.received, at)
-	g.seen[m.Partition] = true
+	g.owner[m.Partition] = reader
 	g.next[m.Partition] = max(g.next[m.Partition], m.Offset+1)
 }
 
@@ -136,7 +149,7 @@ func (g *group) backlog() (n int64) {
 	return n
 }
 
-// join waits until every group has had a message of each partition.
+// join waits until every reader has had messages of a partition of its own.
 func (f *fleet) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("the groups did not get their partitions within %s", joinTimeout))
 	defer cancel()
@@ -156,13 +169,26 @@ func (f *fleet) join(ctx context.Context) error {
 func (f *fleet) joined() bool {
 	for _, g := range f.groups {
 		g.mu.Lock()
-		seen := g.seen
+		owners := g.owner
 		g.mu.Unlock()
-		if slices.Contains(seen[:], false) {
+		slices.Sort(owners[:])
+		if owners[0] == 0 || len(slices.Compact(owners[:])) < demoPartitions {
 			return false
 		}
 	}
 	return true
+}
+
+// flow lets messages flow for a time.
+func (f *fleet) flow(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return errors.New("interrupted: nothing was measured")
+	case err := <-f.failed:
+		return err
+	case <-time.After(d):
+		return nil
+	}
 }
 
 // inForce waits until every process has a revision of the policies in force.
@@ -190,12 +216,14 @@ func (f *fleet) count(start, end time.Time, groups ...*group) int {
 	return len(received(start, end, groups))
 }
 
+// slack is how much out of order the readers of a group may note what they receive.
+const slack = time.Second
+
 // received is when groups received what they did from start up to end, sorted.
 func received(start, end time.Time, groups []*group) (times []time.Time) {
 	for _, g := range groups {
 		g.mu.Lock()
-		// The readers of a group may note their messages a little out of order: looks back further than needed.
-		i, _ := slices.BinarySearchFunc(g.received, start.Add(-time.Second), time.Time.Compare)
+		i, _ := slices.BinarySearchFunc(g.received, start.Add(-slack), time.Time.Compare)
 		for _, t := range g.received[i:] {
 			if !t.Before(start) && t.Before(end) {
 				times = append(times, t)

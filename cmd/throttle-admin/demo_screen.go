@@ -27,7 +27,7 @@ func newScreen(out io.Writer, plain bool) *screen {
 		s.redraw = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	if s.redraw {
-		fmt.Fprint(out, hideCursor, noWrap)
+		fmt.Fprint(out, hideCursor, wrapOff)
 	}
 	return s
 }
@@ -35,7 +35,7 @@ func newScreen(out io.Writer, plain bool) *screen {
 // What terminals do at these.
 const (
 	hideCursor, showCursor = "\x1b[?25l", "\x1b[?25h"
-	noWrap, wrap           = "\x1b[?7l", "\x1b[?7h"
+	wrapOff, wrapOn        = "\x1b[?7l", "\x1b[?7h"
 	clearLine              = "\x1b[K"
 	bold, dim, plainText   = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 	yellow, green          = "\x1b[33m", "\x1b[32m"
@@ -44,7 +44,7 @@ const (
 // Close leaves the terminal as it was.
 func (s *screen) Close() {
 	if s.redraw {
-		fmt.Fprint(s.out, wrap, showCursor)
+		fmt.Fprint(s.out, wrapOn, showCursor)
 	}
 }
 
@@ -91,32 +91,32 @@ func (s *screen) draw(at time.Duration, limit policy.Rate, rows []row) {
 // end leaves the table where it is.
 func (s *screen) end() { s.lines = 0 }
 
-const barWidth = 24
+const barWidth = 16
 
 // table is the lines of the live table, at most 100 columns wide.
 func table(at time.Duration, limit policy.Rate, rows []row) []string {
-	total, backlog := 0.0, int64(0)
-	for _, r := range rows {
-		total += r.rate
-		backlog += r.backlog
-	}
 	lines := []string{"",
-		fmt.Sprintf("  %slimit %s%s for the topic, over %d groups x %d readers in %d processes   %s%5.1f s%s",
+		fmt.Sprintf("  %slimit %s%s, shared by %d groups x %d readers in %d processes   %s%.1f s%s",
 			bold, limit, plainText, len(rows), demoProcesses*demoReaders, demoProcesses, dim, at.Seconds(), plainText),
 		"",
-		fmt.Sprintf("  %s%-8s %8s  %-*s %5s %9s  %s%s", dim, "GROUP", "RATE", barWidth, "", "SHARE", "BACKLOG", "STATE", plainText),
+		fmt.Sprintf("  %s%-8s %8s  %-*s %5s %8s  %-11s  %s%s", dim, "GROUP", "RATE", barWidth, "OF THE LIMIT", "SHARE", "BACKLOG", "STATE", "WHY", plainText),
 	}
+	total, charged := 0.0, 0.0
 	for _, r := range rows {
 		color := yellow
 		if r.caughtUp > 0 {
 			color = green
 		}
-		lines = append(lines, fmt.Sprintf("  %-8s %6.0f/s  %s%s%s %3.0f %% %9d  %s%s%s",
-			r.group.name, r.rate, color, bar(r.rate/limit.PerSec()), plainText, 100*r.share, r.backlog, color, r.state(), plainText))
-		lines = append(lines, fmt.Sprintf("  %s%*s%s%s", dim, 11+barWidth+28-8, "", r.why(limit), plainText))
+		total += r.rate
+		if r.caughtUp < r.processes {
+			charged += r.rate
+		}
+		lines = append(lines, fmt.Sprintf("  %-8s %6.0f/s  %s%s%s %3.0f %% %8d  %s%-11s%s  %s",
+			r.group.name, r.rate, color, bar(r.rate/limit.PerSec()), plainText, 100*r.share, r.backlog, color, r.state(), plainText, r.why(limit)))
 	}
-	return append(lines,
-		fmt.Sprintf("  %-8s %6.0f/s  %s %3.0f %% of the limit", "all", total, bar(total/limit.PerSec()), 100*total/limit.PerSec()), "")
+	part := charged / limit.PerSec()
+	return append(lines, fmt.Sprintf("  %-8s %6.0f/s  %s %17s%.0f/s are throttled = %.0f %% of the limit",
+		"all", total, bar(part), "", charged, 100*part), "")
 }
 
 // bar draws a part of 1.

@@ -19,27 +19,29 @@ type row struct {
 	groupState
 }
 
-// state and why say what a group is up to, for people.
+// state and why say what a group is up to.
 func (r row) state() string {
 	switch {
-	case r.processes > 0 && r.caughtUp == r.processes:
+	case r.caughtUp == r.processes:
 		return "caught up"
 	case r.caughtUp > 0:
-		return fmt.Sprintf("caught up in %d of %d", r.caughtUp, r.processes)
+		return "catching up"
 	case r.waiting:
 		return "throttled"
 	}
-	return "within limit"
+	return "flowing"
 }
 
 func (r row) why(limit policy.Rate) string {
 	switch {
+	case r.caughtUp == r.processes:
+		return "level with its producer"
 	case r.caughtUp > 0:
-		return "is level with the producer: let through, not charged"
+		return fmt.Sprintf("level in %d of %d processes", r.caughtUp, r.processes)
 	case !r.waiting:
-		return ""
+		return "no message has to wait"
 	case r.reason == dispatch.ReasonMessages:
-		return "waits for the topic's " + limit.String() + ", shared by all groups"
+		return "waits for its part of " + limit.String()
 	}
 	return "waits: " + string(r.reason)
 }
@@ -74,61 +76,54 @@ const (
 	produced      = 0.1 // of the limit
 )
 
-// show runs the live demo.
+// show runs the live demo. Ctrl-C is the usual way out, and no error.
 func (d *demo) show(ctx context.Context) (err error) {
-	s := &show{demo: d, limit: d.limit, levelAt: map[*group]time.Time{}}
-	s.screen = newScreen(d.app.stdout, d.plain)
+	s := &show{demo: d, limit: d.limit, levelAt: map[*group]time.Time{}, screen: newScreen(d.app.stdout, d.plain)}
 	defer s.screen.Close()
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("demo: %w", err)
+	unlessOver := func(err error) error {
+		if ctx.Err() != nil {
+			return nil
 		}
-		if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-			err = nil // Ctrl-C is the usual way out
-		}
-	}()
+		return err
+	}
+	s.screen.say("policies: %s   permits: %s   broker: %s", place(d.store, "an etcd in this process"),
+		place(d.ledger, "in memory"), place(d.kafka, "a Kafka in this process"))
 	whole := d.limit.PerSec() * d.duration.Seconds()
-	s.screen.say("starting: %s", d.services())
 	s.world, err = d.openWorld(ctx, int(whole*billingBegins), map[string]int{"alerts": int(whole * alertsBegins)})
-	if err != nil {
-		return err
-	}
 	defer func() { err = errors.Join(err, s.world.Close()) }()
-	revision, err := s.setRate(ctx, d.limit)
+	var revision int64
+	if err == nil {
+		revision, err = s.setRate(ctx, d.limit)
+	}
 	if err != nil {
-		return err
+		return unlessOver(err)
 	}
-	if s.fleet, err = openFleet(ctx, s.world); err != nil {
-		return err
-	}
+	s.fleet, err = openFleet(ctx, s.world)
 	defer func() { err = errors.Join(err, s.fleet.Close()) }()
-	s.screen.say("%d messages wait in %s, %d partitions; billing has them all to read, alerts %d",
-		s.groups[0].backlog(), s.full, demoPartitions, s.groups[1].backlog())
-	s.screen.say("%d processes with %d readers of each group join ...", demoProcesses, demoReaders)
-	if err = s.join(ctx); err != nil {
-		return err
+	if err == nil {
+		s.screen.say("backlog of %s: billing %d, alerts %d messages", s.full, s.groups[0].backlog(), s.groups[1].backlog())
+		err = s.join(ctx)
+	}
+	if err != nil {
+		return unlessOver(err)
 	}
 	s.start = time.Now()
 	s.stages = []stage{{limit: d.limit, start: s.start}}
-	s.event("throttle-admin set-msg-rate %s %s: revision %d, in force in every process", s.full, d.limit, revision)
+	s.event("set-msg-rate %s %s: revision %d", s.full, d.limit, revision)
 	err = s.run(ctx)
 	s.screen.end()
-	if err == nil || ctx.Err() != nil {
+	if err = unlessOver(err); err == nil {
 		s.summary()
 	}
 	return err
 }
 
-// services says where things run.
-func (d *demo) services() string {
-	name := func(url, own string) string {
-		if url != "" {
-			return "yours"
-		}
-		return own
+// place is a URL's, or our own; not the URL itself, which may hold a password.
+func place(url, own string) string {
+	if url != "" {
+		return "yours"
 	}
-	return fmt.Sprintf("policies in etcd (%s), permits in a ledger (%s), a Kafka broker (%s)",
-		name(d.store, "embedded"), name(d.ledger, "in memory"), name(d.kafka, "embedded"))
+	return own
 }
 
 // event says what has happened.
@@ -196,11 +191,11 @@ func (s *show) look(last, now time.Time) {
 		}
 		if r.caughtUp == r.processes && s.levelAt[g].IsZero() {
 			s.levelAt[g] = now
-			s.event("%s has caught up: %d messages behind the producer; it is let through, and charged nothing", g.name, r.backlog)
+			s.event("%s has caught up, %d messages behind the producer: let through, nothing charged", g.name, r.backlog)
 		}
 		if r.caughtUp == 0 && !s.levelAt[g].IsZero() {
 			delete(s.levelAt, g)
-			s.event("%s is behind again: %d messages; it is throttled", g.name, r.backlog)
+			s.event("%s is behind again, by %d messages: throttled", g.name, r.backlog)
 		}
 	}
 }
@@ -225,7 +220,7 @@ func (s *show) change(ctx context.Context) error {
 		return err
 	}
 	s.limit = doubled
-	s.event("throttle-admin set-msg-rate %s %s: in force in every process %s later", s.full, doubled, time.Since(set).Round(100*time.Microsecond))
+	s.event("set-msg-rate %s %s: in force in all processes within %s", s.full, doubled, time.Since(set).Truncate(time.Millisecond)+time.Millisecond)
 	s.stages = append(s.stages, stage{limit: doubled, start: time.Now()})
 	return nil
 }

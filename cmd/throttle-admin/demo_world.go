@@ -37,13 +37,9 @@ type world struct {
 }
 
 // openWorld opens a world with so many messages in its topic; a group in begin has only so many of them left to read.
+// The world is to be closed even if there is an error.
 func (d *demo) openWorld(ctx context.Context, messages int, begin map[string]int) (w *world, err error) {
 	w = &world{cluster: d.app.cluster, storeURL: d.store, topic: "demo-orders", starts: map[string][demoPartitions]int64{}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, w.Close())
-		}
-	}()
 	if d.store != "" || d.ledger != "" || d.kafka != "" {
 		w.topic += "-" + strings.ToLower(rand.Text()[:8])
 	}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// runDev runs dev for as long as f takes, which is given the store's URL.
+func runDev(t *testing.T, f func(storeURL string), args ...string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	var errs bytes.Buffer
+	status := make(chan int, 1)
+	go func() {
+		status <- run(ctx, append([]string{"dev"}, args...), strings.NewReader(""), in, &errs)
+		in.Close()
+	}()
+	lines := make([]byte, 200)
+	n, err := out.Read(lines)
+	require.NoError(t, err, errs.String())
+	match := regexp.MustCompile(`^export THROTTLE_STORE=(etcd://127.0.0.1:\d+/throttle)\nexport THROTTLE_LEDGER=memory:\n$`).FindSubmatch(lines[:n])
+	require.NotNil(t, match, "%s", lines[:n])
+	f(string(match[1]))
+	stop()
+	select {
+	case got := <-status:
+		assert.Equal(t, exitDone, got, errs.String())
+	case <-time.After(10 * time.Second):
+		t.Fatal("dev goes on after its context has ended")
+	}
+}
+
+func TestDevKeepsPolicies(t *testing.T) {
+	dir := t.TempDir()
+	scope := policy.NamespaceScope("public", "", "default")
+	open := func(storeURL string) configstore.Store {
+		store, err := throttle.OpenStore(t.Context(), storeURL)
+		require.NoError(t, err)
+		return store
+	}
+	runDev(t, func(storeURL string) {
+		store := open(storeURL)
+		_, err := configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+			return s.Set(scope, policy.Policy{MessageRate: policy.PerSecond(500)}), nil
+		})
+		require.NoError(t, err)
+		require.NoError(t, store.Close())
+	}, "--data", dir)
+	runDev(t, func(storeURL string) {
+		store := open(storeURL)
+		s, err := store.List(t.Context())
+		require.NoError(t, err)
+		kept, _ := s.Permanent(scope)
+		assert.Equal(t, policy.PerSecond(500), kept.MessageRate)
+		require.NoError(t, store.Close())
+	}, "--data", dir)
+	runDev(t, func(storeURL string) {
+		store := open(storeURL)
+		s, err := store.List(t.Context())
+		require.NoError(t, err)
+		assert.Empty(t, s.Entries, "a temporary store is empty")
+		require.NoError(t, store.Close())
+	})
+}
