@@ -1,0 +1,184 @@
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/metrics"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+const orders = "kafka://public/default/orders"
+
+// values gathers all samples of a Limiter by name and labels; of a histogram, the number of its values.
+func values(t *testing.T, lim *dispatch.Limiter) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(metrics.NewCollector(lim)))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			key := strings.TrimPrefix(f.GetName(), "throttle_")
+			for _, l := range m.GetLabel() {
+				if l.GetName() != "topic" && f.GetName() != "throttle_info" {
+					key += " " + l.GetValue()
+				}
+			}
+			got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	problems, err := testutil.GatherAndLint(registry)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+	return got
+}
+
+func TestCollect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000)})})
+		require.NoError(t, err)
+		defer lim.Close()
+		sub, err := lim.Subscription(orders, "billing")
+		require.NoError(t, err)
+		for range 500 {
+			_, err := sub.Acquire(t.Context(), 1)
+			require.NoError(t, err)
+		}
+		unused, err := sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+		unused.Done(0, 0)
+
+		got := values(t, lim)
+		assert.Equal(t, 501.0, got["permits_granted_total message rate billing"])
+		assert.Equal(t, 1.0, got["permits_returned message rate billing"])
+		assert.Equal(t, 1000.0, got["limit_rate message rate billing"])
+		assert.Equal(t, 1.0, got["limit_revision message rate billing"])
+		assert.Equal(t, got["waits_total message rate billing"], got["wait_seconds billing"])
+		assert.Greater(t, got["wait_seconds billing"], 0.0)
+		assert.Greater(t, got["bookings_total message rate billing"], 0.0)
+		assert.GreaterOrEqual(t, got["ledger_trips_total"], got["bookings_total message rate billing"])
+		assert.Equal(t, 1.0, got["policy_revision"])
+		assert.Equal(t, 1.0, got["info"])
+		assert.Equal(t, 0.0, got["caught_up billing"])
+		assert.NotContains(t, got, "backlog_messages billing", "it is unknown")
+		for _, name := range []string{"ledger_errors_total", "ledger_late_total", "ledger_away", "policy_error", "policies_bad",
+			"exempt billing", "shadowed_messages_total billing", "waiting_calls billing"} {
+			assert.Contains(t, got, name)
+			assert.Equal(t, 0.0, got[name], name)
+		}
+
+		sub.ReportBacklog(7)
+		got = values(t, lim)
+		assert.Equal(t, 7.0, got["backlog_messages billing"])
+		assert.Equal(t, 1.0, got["caught_up billing"])
+		assert.Equal(t, 1.0, got["exempt billing"])
+	})
+}
+
+// Permits that come back must not make a counter fall: Prometheus would take that for a restart.
+func TestGrantedNeverFalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{ByteRate: policy.PerSecond(1 << 20)})})
+		require.NoError(t, err)
+		defer lim.Close()
+		sub, err := lim.Subscription(orders, "billing")
+		require.NoError(t, err)
+		last := 0.0
+		for i := range 200 {
+			g, err := sub.Acquire(t.Context(), 10)
+			require.NoError(t, err)
+			for _, settled := range []bool{false, true} {
+				if settled {
+					g.Done(i%11, int64(i%7)*4096) // more bytes than charged, and fewer
+				}
+				now := values(t, lim)["permits_granted_total byte rate billing"]
+				require.GreaterOrEqual(t, now, last)
+				last = now
+			}
+		}
+	})
+}
+
+func TestHistogramIsCumulative(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: 2 * time.Second}})})
+		require.NoError(t, err)
+		defer lim.Close()
+		sub, err := lim.Subscription(orders, "billing")
+		require.NoError(t, err)
+		for range 3 {
+			_, err := sub.Acquire(t.Context(), 1)
+			require.NoError(t, err)
+		}
+		w := httptest.NewRecorder()
+		metrics.Handler(lim).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		labels := `{subscription="billing",topic="` + orders + `"`
+		assert.Contains(t, w.Body.String(), "throttle_wait_seconds_bucket"+labels+`,le="3"} 3`)
+		assert.Contains(t, w.Body.String(), "throttle_wait_seconds_bucket"+labels+`,le="+Inf"} 3`)
+		assert.Contains(t, w.Body.String(), "throttle_wait_seconds_count"+labels+"} 3")
+	})
+}
+
+// away is a source of policies that cannot be read any more.
+type away struct{}
+
+func (away) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
+	return func(yield func(policy.Snapshot, error) bool) {
+		bad := []policy.Entry{{Scope: policy.Scope{Kind: policy.UnreadableKind, Pattern: "?"}, Err: errors.New("rubbish")}}
+		set, _ := policy.NewSet(bad)
+		if yield(policy.Snapshot{Set: set, Identity: "test", Revision: 42}, nil) && yield(policy.Snapshot{}, errors.New("away")) {
+			<-ctx.Done()
+		}
+	}
+}
+
+func TestFaultsOfPolicies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: away{}})
+		require.NoError(t, err)
+		defer lim.Close()
+		synctest.Wait()
+		got := values(t, lim)
+		assert.Equal(t, 42.0, got["policy_revision"])
+		assert.Equal(t, 1.0, got["policy_error"])
+		assert.Equal(t, 1.0, got["policies_bad"])
+	})
+}
+
+func ExampleHandler() {
+	lim, err := dispatch.Open(context.Background(), dispatch.Config{
+		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000)}),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lim.Close()
+	if _, err := lim.Subscription("kafka://public/default/orders", "billing"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	w := httptest.NewRecorder()
+	metrics.Handler(lim).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(w.Body.String()) {
+		if strings.HasPrefix(line, "throttle_limit_rate") {
+			fmt.Print(line)
+		}
+	}
+	// Output: throttle_limit_rate{limit="message rate",subscription="billing",topic="kafka://public/default/orders"} 1000
+}
