@@ -231,6 +231,10 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 		say("It does not wait: no limit is set for it.")
 	case p.IsShadow():
 		say("It does not wait: its mode is shadow, set by %s, so that messages that would wait are only counted.", x.from("mode"))
+	case p.ThrottlesCaughtUp():
+		say("It waits when its readers together ask for more, even those that have caught up, by %s.", x.from("throttleCaughtUp"))
+	default:
+		say("It waits when its readers together ask for more; who has caught up (a backlog of at most %d) does not.", p.CaughtUpThreshold())
 	}
 	switch {
 	case liveErr != nil:
@@ -248,11 +252,13 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 		}
 	}
 	for _, r := range x.Readers {
-		x.explainReader(say, r)
+		x.Why = append(x.Why, x.sayReader(r)...)
 	}
 }
 
-func (x *explanation) explainReader(say func(string, ...any), r readerView) {
+// sayReader says why one subscription in one replica waits or does not.
+func (x *explanation) sayReader(r readerView) (why []string) {
+	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	who := r.Subscription + " in " + r.Replica
 	p := x.effective.Subscription
 	switch {
@@ -289,6 +295,7 @@ func (x *explanation) explainReader(say func(string, ...any), r readerView) {
 	if r.PolicyError != "" {
 		say("%s cannot read the policies now, and goes on with revision %d: %s", r.Replica, r.Revision, r.PolicyError)
 	}
+	return why
 }
 
 // applies reports whether a scope's policy could say anything about the topic or the subscription.

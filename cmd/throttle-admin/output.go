@@ -43,19 +43,27 @@ const maxWidth = 100
 func writeTable(w io.Writer, header []string, rows [][]string) {
 	rows = slices.Insert(slices.Clone(rows), 0, header)
 	const gap = 2
-	widths := make([]int, len(header))
+	widths, words := make([]int, len(header)), make([]int, len(header)) // of the longest cell; of its longest word
 	total := -gap
 	for i := range widths {
 		for _, row := range rows {
 			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+			for word := range strings.FieldsSeq(row[i]) {
+				words[i] = max(words[i], utf8.RuneCountInString(word))
+			}
 		}
 		total += widths[i] + gap
 	}
-	for ; total > maxWidth; total-- { // the widest gives
-		widest := 0
-		for i := range widths {
-			if widths[i] > widths[widest] {
-				widest = i
+	for ; total > maxWidth; total-- { // the widest gives, words rather than names
+		widest := -1
+		for _, least := range [][]int{words, make([]int, len(widths))} {
+			for i := range widths {
+				if widths[i] > least[i] && (widest < 0 || widths[i] > widths[widest]) {
+					widest = i
+				}
+			}
+			if widest >= 0 {
+				break
 			}
 		}
 		widths[widest]--

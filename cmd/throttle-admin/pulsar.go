@@ -41,6 +41,19 @@ func asPublished(args []string) []string {
 
 var singleDash = map[string]string{"-md": "--msg-dispatch-rate", "-bd": "--byte-dispatch-rate", "-dt": "--dispatch-rate-period"}
 
+// oneOf is what a command does that has others and does nothing by itself.
+func oneOf(cmd *cobra.Command, args []string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	use := "use " + strings.Join(names, ", ")
+	if len(args) == 0 {
+		return misuse(fmt.Errorf("%s: says nothing to do: %s", cmd.Name(), use))
+	}
+	return misuse(fmt.Errorf("%s %.200q: is an unknown command: %s", cmd.Name(), args[0], use))
+}
+
 // newNamespacesCommand has the commands that Pulsar publishes for namespaces.
 func newNamespacesCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
@@ -51,6 +64,7 @@ for that namespace in one cluster; it may also stand before the verb.`,
 		Example: `  throttle-admin namespaces public/default set-msg-rate 500
   throttle-admin namespaces set-msg-rate public/standalone/default 500
   throttle-admin namespaces set-dispatch-rate public/default -md 1000 -bd 1048576 -dt 1`,
+		RunE: oneOf,
 	}
 	verb := func(use, short string, names []string, run func(cmd *cobra.Command, args []string) error) *cobra.Command {
 		c := &cobra.Command{
@@ -152,6 +166,7 @@ func newBrokersCommand(a *app) *cobra.Command {
 		Short: "Pulsar's commands for the cluster's default, as published",
 		Example: `  throttle-admin brokers update-dynamic-config --config messageDispatchRatePerTopic --value 1000
   throttle-admin brokers delete-dynamic-config --config messageDispatchRatePerTopic`,
+		RunE: oneOf,
 	}
 	names := slices.Sorted(maps.Keys(brokerConfigs))
 	field := func(config string) (string, error) {

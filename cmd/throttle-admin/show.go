@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -165,14 +164,13 @@ A stored policy that cannot be read is removed by the name that list shows.`,
 				review:   "list",
 				removing: true,
 				make: func(s configstore.Snapshot) ([]configstore.Change, error) {
-					unreadable := policy.Scope{Kind: policy.UnreadableKind, Pattern: args[0]}
-					if scopeErr != nil && !slices.ContainsFunc(s.Entries, func(e policy.Entry) bool { return e.Scope == unreadable }) {
+					changes := s.Remove(scope)
+					if scopeErr != nil || len(changes) == 0 { // the name of one that cannot be read may look like a namespace
+						changes = s.Remove(policy.Scope{Kind: policy.UnreadableKind, Pattern: args[0]})
+					}
+					if scopeErr != nil && len(changes) == 0 {
 						return nil, misuse(scopeErr)
 					}
-					if scopeErr != nil {
-						scope = unreadable
-					}
-					changes := s.Remove(scope)
 					if len(changes) == 0 {
 						return nil, noPolicy(scope)
 					}

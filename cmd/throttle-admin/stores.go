@@ -17,7 +17,7 @@ import (
 )
 
 // storeTimeout bounds what one command asks of a store.
-const storeTimeout = 10 * time.Second
+const storeTimeout = 5 * time.Second
 
 // urlOptions complement a URL, so that it need not hold secrets or be quoted.
 type urlOptions struct{ passwordFile, ca, cert, key string }
@@ -29,8 +29,14 @@ func (o *urlOptions) flags(flags *pflag.FlagSet, what string) {
 	flags.StringVar(&o.key, what+"-tls-key", "", "PEM file of that certificate's key")
 }
 
-// add puts the options that are set before those of the URL, over which they win.
+// add puts the options that are set before those of the URL, over which they win. It refuses a URL of which a
+// part of the password could be taken for something that may be shown.
 func (o *urlOptions) add(text string) (string, error) {
+	scheme, _, _ := strings.Cut(text, ":")
+	plain := slices.Contains([]string{"file", "memory"}, scheme)
+	if !plain && straysAt(text) {
+		return "", errors.New("URL: has an @ where none belongs: write scheme://user:password@host:port, and in the password / as %2F, ? as %3F, @ as %40")
+	}
 	options := []struct{ name, value string }{
 		{"password-file", o.passwordFile}, {"ca", o.ca}, {"cert", o.cert}, {"key", o.key},
 	}
@@ -43,8 +49,7 @@ func (o *urlOptions) add(text string) (string, error) {
 	if len(set) == 0 {
 		return text, nil
 	}
-	scheme, _, _ := strings.Cut(text, ":")
-	if slices.Contains([]string{"file", "memory"}, scheme) {
+	if plain {
 		return "", fmt.Errorf("URL: %s: takes neither password nor TLS", scheme)
 	}
 	base, query, _ := strings.Cut(text, "?")
@@ -52,6 +57,13 @@ func (o *urlOptions) add(text string) (string, error) {
 		set = append(set, query)
 	}
 	return base + "?" + strings.Join(set, "&"), nil
+}
+
+// straysAt reports whether a URL has an @ elsewhere than before its hosts.
+func straysAt(text string) bool {
+	before, rest, _ := strings.Cut(text, "://")
+	end := strings.IndexAny(rest, "/?")
+	return strings.Contains(before, "@") || end >= 0 && strings.Contains(rest[end:], "@")
 }
 
 // withStore runs f with the store of --store.
@@ -70,8 +82,8 @@ func (a *app) withStore(ctx context.Context, f func(context.Context, configstore
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err = f(ctx, store)
-	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		err = &hintError{fmt.Errorf("the store has not answered within %s: %w", storeTimeout, err), "check --store, and whether the store is up"}
+	if _, said := errors.AsType[*hintError](err); !said && errors.Is(err, context.DeadlineExceeded) {
+		err = &hintError{fmt.Errorf("the store does not answer: %w", err), "check --store, and whether the store is up"}
 	}
 	return errors.Join(err, store.Close())
 }

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+var update = flag.Bool("update", false, "rewrite what the scripts in testdata expect")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"throttle-admin": main})
+}
+
+// TestScripts runs the command on a file of policies, script by script.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, scripts("testdata/script", "file:policies.yaml", nil))
+}
+
+// TestEtcdScripts runs it on an etcd; each script has a prefix of its own.
+func TestEtcdScripts(t *testing.T) {
+	etcd := services.Etcd(t)
+	client := etcd.Client()
+	p := scripts("testdata/etcd", "", map[string]func(*testscript.TestScript, bool, []string){
+		// put KEY VALUE stores what the command would not: the key is that under the prefix.
+		"put": func(ts *testscript.TestScript, _ bool, args []string) {
+			_, prefix, _ := strings.Cut(strings.TrimPrefix(ts.Getenv("THROTTLE_STORE"), "etcd://"), "/")
+			_, err := client.Put(t.Context(), "/"+prefix+"/"+args[0], args[1])
+			ts.Check(err)
+		},
+	})
+	p.Setup = func(env *testscript.Env) error {
+		env.Setenv("THROTTLE_STORE", "etcd://"+etcd.Endpoint+"/"+services.Name(t))
+		return nil
+	}
+	testscript.Run(t, p)
+}
+
+func scripts(dir, store string, more map[string]func(*testscript.TestScript, bool, []string)) testscript.Params {
+	cmds := map[string]func(*testscript.TestScript, bool, []string){"status": status, "masked": masked, "rubbish": rubbish, "pause": pause}
+	for name, cmd := range more {
+		cmds[name] = cmd
+	}
+	return testscript.Params{
+		Dir: dir, UpdateScripts: *update, Cmds: cmds, RequireUniqueNames: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("THROTTLE_STORE", store)
+			return nil
+		},
+	}
+}
+
+// status N COMMAND... runs a command that must end with exit status N.
+func status(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
+}
+
+// masked FILE writes the last command's output to FILE, without what differs from run to run.
+func masked(ts *testscript.TestScript, _ bool, args []string) {
+	text := ts.ReadFile("stdout")
+	for _, m := range masks {
+		text = m.find.ReplaceAllString(text, m.by)
+	}
+	ts.Check(writeFile(ts.MkAbs(args[0]), text))
+}
+
+var masks = []struct {
+	find *regexp.Regexp
+	by   string
+}{
+	{regexp.MustCompile(`((?:revision|replaces)"?:? )\d+`), "${1}N"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z`), "TIME"},
+	{regexp.MustCompile(`(secondsLeft"?: )[\d.]+`), "${1}N"},
+}
+
+// rubbish FILE writes a megabyte that is no policy.
+func rubbish(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(writeFile(ts.MkAbs(args[0]), strings.Repeat("\x00{[rubbish: &*!\n", 1<<16)))
+}
+
+// pause DURATION waits.
+func pause(ts *testscript.TestScript, _ bool, args []string) {
+	d, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	time.Sleep(d)
+}
+
+func TestEveryCommandHasAnExample(t *testing.T) {
+	var check func(cmd *cobra.Command)
+	check = func(cmd *cobra.Command) {
+		if parent := cmd.Parent(); parent != nil && parent.Name() == "completion" {
+			return // cobra's, whose long texts have them
+		}
+		assert.NotEmpty(t, cmd.Example, cmd.CommandPath())
+		assert.NotEmpty(t, cmd.Short, cmd.CommandPath())
+		for _, c := range cmd.Commands() {
+			check(c)
+		}
+	}
+	check(newRoot(&app{}))
+}
+
+func TestTablesFit(t *testing.T) {
+	long := strings.Repeat("long-name-", 30)
+	for _, rows := range [][][]string{
+		{{"a", "b", "c"}},
+		{{long, "some words that go on and on " + long, "3"}},
+		{{long, long, long}, {"", "", ""}},
+	} {
+		var out strings.Builder
+		writeTable(&out, []string{"ONE", "TWO", "THREE"}, rows)
+		for line := range strings.Lines(out.String()) {
+			assert.LessOrEqual(t, len(line), maxWidth+1, line)
+		}
+		for _, cell := range rows[0] {
+			assert.Contains(t, strings.Join(strings.Fields(out.String()), ""), cell[:1])
+		}
+	}
+}
+
+func TestFieldsOfArguments(t *testing.T) {
+	p, unset, err := parseFields([]string{"messageRate=10/1m", "byteRate=1MiB", "paused=false", "round=200ms", "burst=", "mode=shadow", "priority=-3"})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"burst"}, unset)
+	assert.Equal(t, "messageRate=10/1m byteRate=1048576/s round=200ms mode=shadow paused=false priority=-3", fieldTexts(p))
+	for _, bad := range []string{"burst=1e400", "burst={}", "burst=null", "burst=1.5", "paused=maybe", "mode=\x00", "round=0", "round=\xff", "messageRate=+Inf", "=1", ""} {
+		_, _, err := parseFields([]string{bad})
+		assert.Error(t, err, bad)
+	}
+}
+
+// FuzzFields: whatever is typed, a field is set, unset, or refused.
+func FuzzFields(f *testing.F) {
+	for _, seed := range []string{"burst=1", "mode=shadow", "round=1s", "byteRate=1GiB/1h", "x=", "paused=\"true\"", "burst={\"a\":[1]}"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, arg string) {
+		p, unset, err := parseFields([]string{arg})
+		if err == nil && p.IsZero() && len(unset) != 1 {
+			t.Errorf("%q: neither set nor unset nor refused", arg)
+		}
+	})
+}
+
+func writeFile(name, text string) error { return os.WriteFile(name, []byte(text), 0o600) }
