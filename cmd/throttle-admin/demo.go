@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,6 +64,9 @@ makes a topic and a policy with a name of their own, and removes both at the end
 			}
 			// What the environment says is for the other commands: the demo needs nothing.
 			if cmd.Flags().Changed("store") {
+				if strings.HasPrefix(app.store, "memory:") {
+					return misuse(errors.New("demo: --store memory: is each process's own: leave it out to have an etcd here"))
+				}
 				if d.store, err = app.storeOptions.add(app.store); err != nil {
 					return misuse(fmt.Errorf("store %w", err))
 				}

@@ -85,6 +85,7 @@ func TestDemoRefuses(t *testing.T) {
 		{"--limit", "1", "is outside 100/s..20000/s"},
 		{"--duration", "0s", "is outside 1s..10m"},
 		{"--store", "ftp://x", "scheme"},
+		{"--store", "memory:", "leave it out"},
 		{"--ledger", "ftp://x", "scheme"},
 	} {
 		status, out, errs := demoRun(t.Context(), "demo", c.flag, c.value, "-o", "json")

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -113,40 +115,35 @@ func (w *world) openStore(ctx context.Context) (err error) {
 }
 
 // openLimiter opens a Limiter as a process would.
-func (w *world) openLimiter(ctx context.Context, replica string) (_ *dispatch.Limiter, err error) {
-	store := w.store
-	cfg := dispatch.Config{Cluster: w.cluster, Replica: replica}
-	if w.storeURL != "memory:" { // which nobody else could see
-		if store, err = throttle.OpenStore(ctx, w.storeURL); err != nil {
-			return nil, err
-		}
-		cfg.OnClose = store.Close
+func (w *world) openLimiter(ctx context.Context, replica string) (*dispatch.Limiter, error) {
+	store, err := throttle.OpenStore(ctx, w.storeURL)
+	if err != nil {
+		return nil, err
 	}
-	cfg.Policies = configstore.Source(store)
-	cfg.Ledger, err = w.openLedger()
-	var lim *dispatch.Limiter
-	if err == nil {
-		closeStore := cfg.OnClose
-		cfg.OnClose = func() error {
-			err := cfg.Ledger.Close()
-			if closeStore != nil {
-				err = errors.Join(err, closeStore())
-			}
-			return err
-		}
-		lim, err = dispatch.Open(ctx, cfg)
+	ledger, err := w.openLedger()
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
 	}
-	if err != nil && cfg.OnClose != nil {
-		return nil, errors.Join(err, cfg.OnClose())
+	end := func() error { return errors.Join(store.Close(), ledger.Close()) }
+	lim, err := dispatch.Open(ctx, dispatch.Config{
+		Policies: configstore.Source(store), Ledger: ledger, Cluster: w.cluster, Replica: replica, OnClose: end,
+	})
+	if err != nil {
+		return nil, errors.Join(err, end())
 	}
-	return lim, err
+	return lim, nil
 }
 
-// setRate does what set-msg-rate does, and returns the revision at which it is in force.
+// setRate calls set-msg-rate, and returns the revision at which the rate is in force.
 func (w *world) setRate(ctx context.Context, rate policy.Rate) (int64, error) {
-	return configstore.Edit(ctx, w.store, func(s configstore.Snapshot) ([]configstore.Change, error) {
-		return s.Set(policy.TopicScope(w.full), policy.Policy{MessageRate: rate}), nil
-	})
+	var out, errs bytes.Buffer
+	args := []string{"set-msg-rate", w.full.String(), rate.String(), "--store", w.storeURL, "-o", "json"}
+	if run(ctx, args, strings.NewReader(""), &out, &errs) != exitDone {
+		return 0, errors.New(strings.TrimSpace(errs.String()))
+	}
+	var done changeReport
+	err := json.Unmarshal(out.Bytes(), &done)
+	return done.Revision, err
 }
 
 // cleanUp bounds how long it takes to remove what the demo has made in real services.
