@@ -138,15 +138,19 @@ func (a *account) observe(now float64, w demand) {
 	}
 }
 
-// demand is the permits a second that this replica wants.
-//
-// Whoever must wait for slots shows less than he wants: his use counts for the time only in which he had a choice.
-func (a *account) demand(now float64, w demand) float64 {
-	free := 1.0
+// pressure is the demand that the schedule is told. Whoever must wait for slots shows less than he wants: his
+// demand d counts for the time only in which he had a choice. Batches are still sized by d, so that
+// somebody who is taken for greedy by mistake books no slots that he then wastes.
+func (a *account) pressure(now, d float64) float64 {
 	if now > a.calledAt {
-		free = max(0.05, 1-a.heldUp/(now-a.calledAt))
+		d /= max(0.3, 1-a.heldUp/(now-a.calledAt))
 	}
-	d := 1.3*a.use/free + w.waiting/a.limit.round
+	return d
+}
+
+// demand is the permits a second that this replica wants, as far as it shows.
+func (a *account) demand(w demand) float64 {
+	d := 1.3*a.use + w.waiting/a.limit.round
 	if n := a.refused.Load(); n > 0 {
 		d += float64(n) / a.patience
 	}
@@ -262,6 +266,7 @@ func (a *account) revise(now float64) {
 type call struct {
 	account *account
 	booking schedule.Booking
+	demand  float64 // as far as it showed
 	sent    float64
 	rev     revision
 	reply   schedule.Booked
@@ -288,7 +293,7 @@ func (a *account) step(now float64, late bool, w demand, timeout float64) *call 
 		return nil
 	}
 
-	d := a.demand(now, w)
+	d := a.demand(w)
 	stock := a.stock()
 	wanted := false
 	switch next := a.nextBatch(now); {
@@ -352,7 +357,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 	l := a.limit
 	r := schedule.Request{
 		Subscription: a.subscription, Weight: 1,
-		Demand: d, Want: want, Returned: float64(a.expired), Held: float64(a.stock()),
+		Demand: a.pressure(now, d), Want: want, Returned: float64(a.expired), Held: float64(a.stock()),
 		RTT: min(a.rtts[0], a.rtts[1]), Round: l.round, Burst: l.burst,
 		Rate: l.rate, Identity: l.rev.identity, Rev: l.rev.number,
 		Carry: a.carry,
@@ -363,7 +368,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 	a.expired = 0
 	a.busy, a.fruitful = true, false
 	a.heldUp, a.calledAt = 0, now
-	return &call{account: a, booking: schedule.Booking{Key: l.key, Request: r}, sent: now, rev: l.rev}
+	return &call{account: a, booking: schedule.Booking{Key: l.key, Request: r}, demand: d, sent: now, rev: l.rev}
 }
 
 // answered takes the reply of a call in; jitter is random, 0..1.
@@ -395,7 +400,7 @@ func (a *account) answered(c *call, now, jitter float64) {
 	}
 	a.share, a.rev = r.Share, c.rev
 	a.bookings++
-	a.append(batch{n: int64(r.N), left: int64(r.N), due: c.done + r.Start, gap: 1 / c.booking.Request.Rate}, c.booking.Request.Demand)
+	a.append(batch{n: int64(r.N), left: int64(r.N), due: c.done + r.Start, gap: 1 / c.booking.Request.Rate}, c.demand)
 	if a.rate != c.booking.Request.Rate { // the limit has changed since
 		b := &a.batches[len(a.batches)-1]
 		b.gap *= c.booking.Request.Rate / a.rate
