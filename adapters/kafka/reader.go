@@ -187,6 +187,11 @@ func (r *Reader) FetchMessage(ctx context.Context) (kafka.Message, error) {
 	}
 	defer func() { <-r.turn }()
 	for {
+		if r.taken != nil && r.taken.Err() != nil {
+			if err := r.moved(ctx); err != nil {
+				return kafka.Message{}, err
+			}
+		}
 		if !r.has {
 			m, err := r.Reader.FetchMessage(ctx)
 			if err != nil {
@@ -227,20 +232,21 @@ var ended = func() context.Context {
 
 // permit waits for the permit of the message in hand.
 func (r *Reader) permit(ctx context.Context) error {
-	if r.taken.Err() != nil {
-		return r.moved(ctx)
-	}
 	bytes := size(&r.kept)
 	grant, err := r.of.sub.AcquireSized(ended, bytes)
 	if err != nil {
 		grant, err = r.wait(ctx, bytes)
 	}
 	switch {
-	case r.taken.Err() != nil || err == nil && !r.at.next.CompareAndSwap(r.from, r.kept.Offset+1):
+	case r.taken.Err() != nil:
 		grant.Done(0, 0)
-		return r.moved(ctx)
-	case err == nil:
+		return errMoved
+	case err == nil && r.at.next.CompareAndSwap(r.from, r.kept.Offset+1):
 		return nil
+	case err == nil: // SetOffset is under way
+		grant.Done(0, 0)
+		r.has = false
+		return errMoved
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
@@ -257,41 +263,39 @@ func (r *Reader) wait(ctx context.Context, bytes int64) (dispatch.Grant, error) 
 	return r.of.sub.AcquireSized(ctx, bytes)
 }
 
-// moved drops the message in hand, whose era has ended, where the kafka.Reader has dropped what it had read ahead
-// with it.
+// moved begins a new era: it drops the message in hand, if there is one, where the kafka.Reader has dropped what it
+// had read ahead with it.
 //
-// With a group it has done so only when the next generation runs: before that it may still return messages that
-// follow the one in hand, and to commit one of them would lose it. Its commit loop runs from then on, so that
-// a commit of nothing returns. If none runs in time, the message stays, and is handed over.
+// With a group it has done so only when the next generation runs. Before that it still returns messages of the
+// generation that has ended: they are read again, and if one that follows the message in hand were committed, that
+// would be lost. As soon as a commit loop runs, a commit of nothing returns. If that takes too long, go on: the
+// message in hand stays, and FetchMessage tells what keeps the group from running.
 func (r *Reader) moved(ctx context.Context) error {
 	if r.closing.Err() != nil {
 		return io.EOF
 	}
-	if !r.group {
-		r.has = false
-		return errMoved
-	}
 	now := r.era.Load()
-	running, cancel := context.WithTimeout(ctx, joinTimeout)
-	defer cancel()
-	defer context.AfterFunc(r.closing, cancel)()
-	err := r.CommitMessages(running)
-	switch {
-	case r.closing.Err() != nil:
-		return io.EOF
-	case err == nil:
-		r.has = false
-	case ctx.Err() != nil:
-		return ctx.Err()
-	default:
-		r.taken = now
+	if r.group {
+		running, cancel := context.WithTimeout(ctx, joinTimeout)
+		defer cancel()
+		defer context.AfterFunc(r.closing, cancel)()
+		err := r.CommitMessages(running)
+		switch {
+		case r.closing.Err() != nil:
+			return io.EOF
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			r.taken = now
+			return nil
+		}
 	}
-	return errMoved
+	r.has, r.taken = false, now
+	return nil
 }
 
-// joinTimeout bounds how long a message waits for the group's next generation: kafka-go's default for a rebalance,
-// twice.
-const joinTimeout = time.Minute
+// joinTimeout bounds the wait for a group's next generation: kafka-go's default time-out of a rebalance.
+const joinTimeout = 30 * time.Second
 
 // moveOn ends the era.
 func (r *Reader) moveOn() { r.era.Swap(newEra()).end() }

@@ -172,33 +172,30 @@ func distinct(all []message) int {
 	return len(seen)
 }
 
-// check wants every message once; twice only if its commit had not come back in the ordinary time: the first reader was
-// killed before, or a rebalance began.
+// check wants every message once, and twice only what its first reader had not committed when a rebalance began:
+// because it was killed, or because it commits every few messages only.
 func (f *fleet) check(group string, killed *process) {
 	all := f.messages(group)
 	require.Equal(f.t, produced, distinct(all), "%s: lost", group)
-	first := map[[2]int64]message{}
+	before := map[[2]int64]message{}
 	byKilled, byRebalance := 0, 0
 	for _, m := range all {
 		key := [2]int64{int64(m.partition), m.offset}
-		before, again := first[key]
-		first[key] = m
+		first, again := before[key]
+		before[key] = m
 		if !again {
 			continue
 		}
-		committed := !before.committed.IsZero() && before.committed.Sub(before.read) < time.Second
-		require.False(f.t, committed && before.committed.Before(m.read.Add(-time.Second)),
-			"%s: partition %d, offset %d was read again %v after its commit", group, m.partition, m.offset, m.read.Sub(before.committed))
-		if before.reader == killed.id {
+		require.False(f.t, first.committed, "%s: partition %d, offset %d was committed and is read again", group, m.partition, m.offset)
+		if first.reader == killed.id {
 			byKilled++
 		} else {
 			byRebalance++
 		}
 	}
-	f.t.Logf("%s: %d messages read, %d again that the killed reader had not committed, %d that a rebalance kept from being committed",
+	f.t.Logf("%s: %d messages read, %d again that the killed reader had not committed, %d that others had not as a rebalance began",
 		group[strings.LastIndex(group, "-")+1:], len(all), byKilled, byRebalance)
-	require.LessOrEqual(f.t, byKilled, 1)
-	require.LessOrEqual(f.t, byRebalance, len(f.processes), "at most the one that each reader was committing")
+	require.LessOrEqual(f.t, byKilled, commitEvery)
 }
 
 // write fills the topic.

@@ -36,7 +36,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// read prints a line for each message that is handed over, and one when its commit has come back, until its input ends.
+// read prints a line for each message that is handed over, and one when it and those before are committed, until its
+// input ends. The second says "late" if a new generation of the group has begun since the commit before: then they
+// may have been committed when the new owners of their partitions had asked already where to begin.
 func read(args []string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -55,19 +57,31 @@ func read(args []string) error {
 	if err != nil {
 		return errors.Join(err, lim.Close())
 	}
+	var batch []kafka.Message
 	for {
 		m, err := r.FetchMessage(ctx)
 		if err != nil {
 			break
 		}
 		fmt.Println("read", time.Now().UnixNano(), m.Partition, m.Offset)
-		if err := r.CommitMessages(ctx, m); err != nil {
+		if batch = append(batch, m); len(batch) < commitEvery {
+			continue
+		}
+		if err := r.CommitMessages(ctx, batch...); err != nil {
 			break
 		}
-		fmt.Println("committed", time.Now().UnixNano(), m.Partition, m.Offset)
+		if r.Stats().Rebalances == 0 {
+			fmt.Println("committed", time.Now().UnixNano(), 0, 0)
+		} else {
+			fmt.Println("late", time.Now().UnixNano(), 0, 0)
+		}
+		batch = batch[:0]
 	}
 	return errors.Join(r.Close(), lim.Close())
 }
+
+// commitEvery is how many messages are read between two commits.
+const commitEvery = 8
 
 // sessionTimeout is how long the partitions of a killed reader stand still; Kafka allows no less by default.
 const sessionTimeout = 6 * time.Second
@@ -77,7 +91,7 @@ type message struct {
 	partition int
 	offset    int64
 	read      time.Time
-	committed time.Time // zero: never, or nobody knows
+	committed bool // in the generation in which it was read
 	reader    int
 }
 
@@ -91,13 +105,14 @@ type process struct {
 
 	mu       sync.Mutex
 	messages []message
+	settled  int // those before have had their commit
 }
 
 // start runs a reader process, which is killed at the end of the test if it is still there.
 func start(t *testing.T, id int, env []string, brokers, topic, group string) *process {
 	t.Helper()
 	p := &process{id: id, group: group, cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
-	p.cmd.Env = append(append(os.Environ(), env...), readerEnv+"="+strings.Join([]string{brokers, topic, group}, " "))
+	p.cmd.Env = append(append(os.Environ(), env...), "GOMAXPROCS=1", readerEnv+"="+strings.Join([]string{brokers, topic, group}, " "))
 	p.cmd.Stderr = os.Stderr
 	stdin, err := p.cmd.StdinPipe()
 	require.NoError(t, err)
@@ -128,11 +143,17 @@ func (p *process) line(text string) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m.reader, m.read = p.id, time.Unix(0, at)
-	if what == "read" {
+	switch what {
+	case "read":
+		m.reader, m.read = p.id, time.Unix(0, at)
 		p.messages = append(p.messages, m)
-	} else if last := &p.messages[len(p.messages)-1]; last.partition == m.partition && last.offset == m.offset {
-		last.committed = m.read
+	case "committed":
+		for i := p.settled; i < len(p.messages); i++ {
+			p.messages[i].committed = true
+		}
+		p.settled = len(p.messages)
+	case "late":
+		p.settled = len(p.messages)
 	}
 }
 

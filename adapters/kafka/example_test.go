@@ -1,0 +1,47 @@
+package kafkathrottle_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A Reader hands ten messages over at 20 a second.
+func ExampleNewReader() {
+	cluster := kfake.MustCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
+	defer cluster.Close()
+	ctx := context.Background()
+	w := &kafka.Writer{Addr: kafka.TCP(cluster.ListenAddrs()...), Topic: "orders", RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond}
+	_ = w.WriteMessages(ctx, make([]kafka.Message, 10)...)
+	_ = w.Close()
+
+	yes := true // ten messages are few enough to be caught up
+	limit := policy.Policy{MessageRate: policy.PerSecond(20), ThrottleCaughtUp: &yes}
+	lim, _ := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(limit)}) // or throttle.FromEnv(ctx)
+	r, _ := kafkathrottle.NewReader(kafka.ReaderConfig{
+		Brokers: cluster.ListenAddrs(), Topic: "orders", GroupID: "billing", MaxWait: 100 * time.Millisecond,
+	}, lim)
+
+	var start time.Time
+	for i := range 10 {
+		m, _ := r.FetchMessage(ctx) // comes back when there is a permit for m
+		if i == 0 {
+			start = time.Now()
+		}
+		_ = r.CommitMessages(ctx, m)
+	}
+	fmt.Println("read ahead at most:", r.Config().QueueCapacity)
+	fmt.Println("took about 450 ms:", time.Since(start).Round(300*time.Millisecond) == 600*time.Millisecond)
+	_ = r.Close()
+	_ = lim.Close()
+	// Output:
+	// read ahead at most: 5
+	// took about 450 ms: true
+}
