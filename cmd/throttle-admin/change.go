@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,6 +33,7 @@ type plan struct {
 	review   string // the command that shows what others changed
 	removing bool
 	make     func(configstore.Snapshot) ([]configstore.Change, error)
+	note     func(after []policy.Entry) string // what else there is to say; nil or "" = nothing
 }
 
 // A changeView is what becomes of one field of one scope. Empty values are inherited.
@@ -84,6 +85,11 @@ func (a *app) change(cmd *cobra.Command, f changeFlags, p plan) error {
 		if f.dryRun {
 			known := a.knownTopics(ctx, before.Entries, after)
 			r.Topics = touched(a.cluster, known, before.Entries, after)
+		}
+		if p.note != nil {
+			if note := p.note(after); note != "" {
+				a.warn("%s", note)
+			}
 		}
 		return a.print(r, r.table)
 	})
@@ -239,7 +245,7 @@ func compare(from, to []policy.Entry, now time.Time) []changeView {
 	return views
 }
 
-func (r changeReport) table(w io.Writer) {
+func (r changeReport) table(w *strings.Builder) {
 	if len(r.Changes) == 0 {
 		fmt.Fprintf(w, "nothing to change at revision %d\n", r.Revision)
 		return
@@ -262,7 +268,7 @@ func (r changeReport) table(w io.Writer) {
 	fmt.Fprintf(w, "\ndry run: nothing is stored; this would replace revision %d\n", r.Replaces)
 }
 
-func writeChanges(w io.Writer, changes []changeView) {
+func writeChanges(w *strings.Builder, changes []changeView) {
 	var rows [][]string
 	for _, c := range changes {
 		rows = append(rows, []string{c.Scope, dash(c.Field), dash(c.before), dash(c.after)})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -100,7 +99,7 @@ budgets are booked; which replicas share them; and why they wait or do not. The 
 					}
 				}
 				x.explainWhy(s, scope, liveErr)
-				return errors.Join(a.print(x, func(w io.Writer) { x.table(w, now) }), liveErr)
+				return errors.Join(a.print(x, func(w *strings.Builder) { x.table(w, now) }), liveErr)
 			})
 		},
 	}
@@ -308,7 +307,7 @@ func applies(of policy.Scope, cluster string, to policy.Scope) bool {
 // differ tells rates apart, but for rounding.
 func differ(a, b float64) bool { return a > b*1.000001 || b > a*1.000001 }
 
-func (x *explanation) table(w io.Writer, now time.Time) {
+func (x *explanation) table(w *strings.Builder, now time.Time) {
 	of := x.Topic
 	if x.Subscription != "" {
 		of = "subscription " + x.Subscription + " of " + of
@@ -361,8 +360,6 @@ func (x *explanation) table(w io.Writer, now time.Time) {
 	}
 	fmt.Fprintln(w)
 	for _, why := range x.Why {
-		for _, line := range fold(why, maxWidth) {
-			fmt.Fprintln(w, line)
-		}
+		w.WriteString("- " + strings.Join(fold(why, maxWidth-2), "\n  ") + "\n")
 	}
 }

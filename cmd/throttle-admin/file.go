@@ -111,13 +111,17 @@ func newDiffCommand(a *app) *cobra.Command {
 				}
 				r := changeReport{DryRun: true, Replaces: s.Revision, Revision: s.Revision}
 				r.Changes = compare(s.Entries, applied(s.Entries, changes, now), now)
-				return a.print(r, func(w io.Writer) {
-					if len(r.Changes) > 0 {
-						writeChanges(w, r.Changes)
-						fmt.Fprintf(w, "to make it so: throttle-admin apply -f %s --revision %d\n", name, s.Revision)
-					} else {
+				return a.print(r, func(w *strings.Builder) {
+					if len(r.Changes) == 0 {
 						fmt.Fprintf(w, "nothing differs from revision %d\n", s.Revision)
+						return
 					}
+					writeChanges(w, r.Changes)
+					guard := ""
+					if s.Revision > 0 { // 0 is a file that is not there yet
+						guard = fmt.Sprintf(" --revision %d", s.Revision)
+					}
+					fmt.Fprintf(w, "to make it so: throttle-admin apply -f %s%s\n", name, guard)
 				})
 			})
 		},
@@ -183,7 +187,7 @@ func newValidateCommand(a *app) *cobra.Command {
 				File   string `json:"file"`
 				Scopes int    `json:"scopes"`
 			}{args[0], len(scopes)}
-			return a.print(report, func(w io.Writer) { fmt.Fprintf(w, "%s is valid: scopes: %d\n", report.File, report.Scopes) })
+			return a.print(report, func(w *strings.Builder) { fmt.Fprintf(w, "%s is valid: scopes: %d\n", report.File, report.Scopes) })
 		},
 	}
 }

@@ -63,8 +63,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if !started {
 		err = misuse(err)
 	}
+	var text strings.Builder
 	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintln(stderr, "throttle-admin: "+strings.TrimSuffix(line, "\n"))
+		fmt.Fprintln(&text, "throttle-admin: "+strings.TrimSuffix(line, "\n"))
 	}
 	status := exitFailed
 	hint := ""
@@ -77,8 +78,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		status = exitOutdated
 	}
 	if hint != "" {
-		fmt.Fprintln(stderr, "hint: "+hint)
+		fmt.Fprintln(&text, "hint: "+hint)
 	}
+	_, _ = io.WriteString(stderr, text.String()) // there is nowhere else to say it
 	return status
 }
 

@@ -15,10 +15,12 @@ import (
 )
 
 // print writes v as JSON or YAML, or has table write it for people.
-func (a *app) print(v any, table func(io.Writer)) error {
+func (a *app) print(v any, table func(*strings.Builder)) error {
 	if a.output == "table" {
-		table(a.stdout)
-		return nil
+		var text strings.Builder
+		table(&text)
+		_, err := io.WriteString(a.stdout, text.String())
+		return err
 	}
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err == nil && a.output == "yaml" {
@@ -33,14 +35,14 @@ func (a *app) print(v any, table func(io.Writer)) error {
 
 // warn tells people something that is no result.
 func (a *app) warn(format string, args ...any) {
-	fmt.Fprintf(a.stderr, "throttle-admin: "+format+"\n", args...)
+	_, _ = fmt.Fprintf(a.stderr, "throttle-admin: "+format+"\n", args...) // there is nowhere else to say it
 }
 
 // maxWidth is that of a table, in characters; longer cells go on in the next line.
 const maxWidth = 100
 
 // writeTable writes rows below a header, each column as wide as it needs to be.
-func writeTable(w io.Writer, header []string, rows [][]string) {
+func writeTable(w *strings.Builder, header []string, rows [][]string) {
 	rows = slices.Insert(slices.Clone(rows), 0, header)
 	const gap = 2
 	widths, words := make([]int, len(header)), make([]int, len(header)) // of the longest cell; of its longest word

@@ -59,22 +59,33 @@ func (f *setFlags) ttl(cmd *cobra.Command) (time.Duration, error) {
 
 // set sets and unsets fields of a scope. Faults that were found before are reported with its own.
 func (a *app) set(cmd *cobra.Command, f setFlags, scopeText string, p policy.Policy, unset []string, faults ...error) error {
-	scope, err := scopeOf(cmd, scopeText)
-	if err == nil {
-		err = p.Validate(scope)
-	} else if faults = append(faults, p.Without("priority").Validate(policy.ClusterScope())); err != nil {
-		faults = append([]error{err}, faults...)
-		err = nil
+	scope, scopeErr := scopeOf(cmd, scopeText)
+	faults = slices.Insert(faults, 0, scopeErr)
+	if scopeErr == nil {
+		faults = append(faults, p.Validate(scope))
+	} else { // what depends on the scope cannot be said
+		faults = append(faults, p.Without("priority").Validate(policy.ClusterScope()))
 	}
-	ttl, ttlErr := f.ttl(cmd)
+	ttl, err := f.ttl(cmd)
+	faults = append(faults, err)
 	if ttl != 0 && len(unset) > 0 {
-		ttlErr = errors.New("for: a field cannot be inherited for a while: set it to something, or leave --for out")
+		faults = append(faults, errors.New("for: a field cannot be inherited for a while: set it to something, or leave --for out"))
 	}
-	if err := errors.Join(append(faults, err, ttlErr)...); err != nil {
+	if err := errors.Join(faults...); err != nil {
 		return misuse(err)
 	}
 	return a.change(cmd, f.changeFlags, plan{
 		review: "get " + quote(scope),
+		note: func(after []policy.Entry) string {
+			if scope.Kind != policy.TopicKind && scope.Kind != policy.SubscriptionKind || !slices.Contains(unset, "paused") {
+				return ""
+			}
+			set, _ := policy.NewSet(after) // what is wrong with it was there before
+			if e := set.Explain(a.cluster, scope.Topic, scope.Subscription); e.Subscription.IsPaused() {
+				return "it is still paused: throttle-admin resume " + quote(e.Sources["paused"])
+			}
+			return ""
+		},
 		make: func(s configstore.Snapshot) ([]configstore.Change, error) {
 			if err := readable(s, scope); err != nil {
 				return nil, err

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,7 +44,7 @@ func reportOf(s configstore.Snapshot, entries []policy.Entry, now time.Time) lis
 	return r
 }
 
-func (r listReport) table(w io.Writer, now time.Time) {
+func (r listReport) table(w *strings.Builder, now time.Time) {
 	var rows [][]string
 	for _, p := range r.Policies {
 		row := []string{p.Scope, fieldTexts(p.Policy), "for good"}
@@ -79,7 +79,7 @@ read with the reason.`,
 				}
 				now := time.Now()
 				r := reportOf(s, s.Entries, now)
-				return a.print(r, func(w io.Writer) { r.table(w, now) })
+				return a.print(r, func(w *strings.Builder) { r.table(w, now) })
 			})
 		},
 	}
@@ -132,7 +132,7 @@ func (a *app) get(cmd *cobra.Command, scopeText string, fields ...string) error 
 		}
 		now := time.Now()
 		r := reportOf(s, entries, now)
-		return a.print(r, func(w io.Writer) { r.table(w, now) })
+		return a.print(r, func(w *strings.Builder) { r.table(w, now) })
 	})
 }
 
