@@ -29,7 +29,7 @@ func (s *Subscription) ReportBacklog(messages int64) {
 		was := b.caughtUp && time.Since(b.at) < backlogValid
 		q.handles[s] = backlog{
 			messages: messages, at: time.Now(),
-			caughtUp: messages >= 0 && (messages <= threshold || was && messages/2 <= threshold),
+			caughtUp: messages >= 0 && (messages <= threshold || was && messages-threshold <= threshold),
 		}
 	}
 	q.mu.Unlock()

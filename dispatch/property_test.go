@@ -135,9 +135,9 @@ func (c *chaos) step(old *map[string]*stored) {
 }
 
 // allowed is the most that may be dispatched in [from, to): the rates in force, a quarter of a second of slack,
-// and for each state lost in that time what others held.
+// and for each state lost what others held, which after a cut of the rate lasts for seconds.
 func (c *chaos) allowed(from, to time.Duration) float64 {
-	sum, most := 0.0, int64(0)
+	sum, lately, before := 0.0, int64(0), int64(0)
 	for i, p := range c.periods {
 		end := to
 		if i+1 < len(c.periods) {
@@ -147,16 +147,19 @@ func (c *chaos) allowed(from, to time.Duration) float64 {
 			sum += float64(p.rate) * (end - begin).Seconds()
 		}
 		if p.from < to && end+300*time.Millisecond > from { // booked at that rate
-			most = max(most, p.rate)
+			lately = max(lately, p.rate)
+		}
+		if p.from < to && end+5*second > from {
+			before = max(before, p.rate)
 		}
 	}
-	slack := 0.25
+	held := 0.0
 	for _, at := range c.losses {
-		if at >= from-300*time.Millisecond && at < to {
-			slack += 0.2
+		if at >= from-5*second && at < to {
+			held = 0.2 * float64(before)
 		}
 	}
-	return sum + slack*float64(most) + 2*float64(len(c.joined)) // the lightest shares hold a permit in each of their two batches
+	return sum + 0.25*float64(lately) + held + 2*float64(len(c.joined)) // the lightest shares hold a permit in each of their two batches
 }
 
 // TestNeverOver: whatever joins, leaves, crashes and freezes, however rates change and states are
