@@ -71,7 +71,7 @@ func openFleet(ctx context.Context, w *world) (f *fleet, err error) {
 			}
 			f.readers = append(f.readers, r)
 			f.done.Go(func() {
-				if err := g.read(running, r, 1+i); err != nil && running.Err() == nil {
+				if err := g.read(running, r, 1+i); running.Err() == nil {
 					select {
 					case f.failed <- fmt.Errorf("a reader of %s: %w", g.name, err):
 					default:
@@ -102,7 +102,7 @@ func (f *fleet) Close() error {
 // commitEvery is how often a reader commits.
 const commitEvery = 200 * time.Millisecond
 
-// read is a consumer's loop.
+// read is a consumer's loop, until ctx ends or something fails.
 func (g *group) read(ctx context.Context, r *kafkathrottle.Reader, reader int) error {
 	done := map[int]kafka.Message{} // the last of each partition that is not committed
 	committed := time.Now()

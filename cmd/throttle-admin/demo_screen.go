@@ -27,7 +27,7 @@ func newScreen(out io.Writer, plain bool) *screen {
 		s.redraw = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	if s.redraw {
-		fmt.Fprint(out, hideCursor, wrapOff)
+		s.print(hideCursor + wrapOff)
 	}
 	return s
 }
@@ -44,12 +44,14 @@ const (
 // Close leaves the terminal as it was.
 func (s *screen) Close() {
 	if s.redraw {
-		fmt.Fprint(s.out, wrapOn, showCursor)
+		s.print(wrapOn + showCursor)
 	}
 }
 
 // say writes a line that stays.
-func (s *screen) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
+func (s *screen) say(format string, args ...any) { s.print(fmt.Sprintf(format+"\n", args...)) }
+
+func (s *screen) print(text string) { _, _ = io.WriteString(s.out, text) } // a demo that nobody sees may go on
 
 // event writes what happened at a time; on a terminal it stands under the table from now on.
 func (s *screen) event(at time.Duration, text string) {
@@ -85,7 +87,7 @@ func (s *screen) draw(at time.Duration, limit policy.Rate, rows []row) {
 		b.WriteString(line + clearLine + "\n")
 	}
 	s.lines = len(lines)
-	fmt.Fprint(s.out, b.String())
+	s.print(b.String())
 }
 
 // end leaves the table where it is.

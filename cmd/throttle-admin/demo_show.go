@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -135,14 +136,16 @@ func (s *show) event(format string, args ...any) {
 func (s *show) run(ctx context.Context) error {
 	producing, stop := context.WithCancel(ctx)
 	wrong := make(chan error, 1)
-	go func() {
+	var producer sync.WaitGroup
+	defer producer.Wait()
+	defer stop() // runs first
+	producer.Go(func() {
 		wrong <- s.produce(producing, produced*s.demo.limit.PerSec(), func(ends [demoPartitions]int64) {
 			for _, g := range s.groups {
 				g.wrote(ends)
 			}
 		})
-	}()
-	defer func() { stop(); <-wrong }()
+	})
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 	end := s.start.Add(s.duration)
@@ -154,7 +157,6 @@ func (s *show) run(ctx context.Context) error {
 		case err := <-s.failed:
 			return err
 		case err := <-wrong:
-			wrong <- nil
 			return err
 		case <-ticker.C:
 		}
@@ -220,7 +222,7 @@ func (s *show) change(ctx context.Context) error {
 		return err
 	}
 	s.limit = doubled
-	s.event("set-msg-rate %s %s: in force in all processes within %s", s.full, doubled, time.Since(set).Truncate(time.Millisecond)+time.Millisecond)
+	s.event("set-msg-rate %s %s: in force everywhere within %s", s.full, doubled, time.Since(set).Truncate(time.Millisecond)+time.Millisecond)
 	s.stages = append(s.stages, stage{limit: doubled, start: time.Now()})
 	return nil
 }

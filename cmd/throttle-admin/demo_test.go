@@ -49,7 +49,7 @@ func TestDemoShows(t *testing.T) {
 	for _, want := range []string{
 		`set-msg-rate kafka://public/default/demo-orders 1000/s: revision`,
 		`limit 1000/s \| billing \d+/s \d+ % backlog \d+ throttled \| alerts \d+/s \d+ % backlog \d+ throttled`,
-		`4\.\d s  set-msg-rate kafka://public/default/demo-orders 2000/s: in force in all processes within \d`,
+		`4\.\d s  set-msg-rate kafka://public/default/demo-orders 2000/s: in force everywhere within \d`,
 		`\d s  alerts has caught up, \d+ messages behind the producer: let through, nothing charged`,
 		`limit 2000/s \| billing \d+/s \d+ % backlog \d+ throttled \| alerts \d+/s \d+ % backlog \d+ caught up`,
 		`\n  limit 1000/s +\d+ messages in +\d`,

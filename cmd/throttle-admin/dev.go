@@ -38,11 +38,13 @@ Redis and set THROTTLE_LEDGER=redis://127.0.0.1:6379 instead.`,
 				return fmt.Errorf("dev: %w", err)
 			}
 			defer etcd.Close()
-			fmt.Fprintf(app.stdout, "export THROTTLE_STORE=%s\nexport THROTTLE_LEDGER=memory:\n", etcdURL(etcd))
+			if _, err := fmt.Fprintf(app.stdout, "export THROTTLE_STORE=%s\nexport THROTTLE_LEDGER=memory:\n", etcdURL(etcd)); err != nil {
+				return fmt.Errorf("dev: %w", err)
+			}
 			if kept {
-				fmt.Fprintf(app.stderr, "etcd runs until Ctrl-C; its data stays in %s\n", dir)
+				app.warn("etcd runs until Ctrl-C; its data stays in %s", dir)
 			} else {
-				fmt.Fprintln(app.stderr, "etcd runs until Ctrl-C; its data goes then (keep it with --data DIR)")
+				app.warn("etcd runs until Ctrl-C; its data goes then (keep it with --data DIR)")
 			}
 			select {
 			case <-ctx.Done():

@@ -26,7 +26,7 @@ func runDev(t *testing.T, f func(storeURL string), args ...string) {
 	status := make(chan int, 1)
 	go func() {
 		status <- run(ctx, append([]string{"dev"}, args...), strings.NewReader(""), in, &errs)
-		in.Close()
+		_ = in.Close() // never fails
 	}()
 	lines := make([]byte, 200)
 	n, err := out.Read(lines)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -21,6 +22,15 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
+// open opens a Limiter for as long as the test.
+func open(t *testing.T, policies dispatch.PolicySource) *dispatch.Limiter {
+	t.Helper()
+	lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: policies})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, lim.Close()) })
+	return lim
+}
+
 const orders = "kafka://public/default/orders"
 
 // values gathers all samples of a Limiter by name and labels; of a histogram, the number of its values.
@@ -33,13 +43,13 @@ func values(t *testing.T, lim *dispatch.Limiter) map[string]float64 {
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			key := strings.TrimPrefix(f.GetName(), "throttle_")
+			key := []string{strings.TrimPrefix(f.GetName(), "throttle_")}
 			for _, l := range m.GetLabel() {
 				if l.GetName() != "topic" && f.GetName() != "throttle_info" {
-					key += " " + l.GetValue()
+					key = append(key, l.GetValue())
 				}
 			}
-			got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			got[strings.Join(key, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
 	problems, err := testutil.GatherAndLint(registry)
@@ -50,9 +60,7 @@ func values(t *testing.T, lim *dispatch.Limiter) map[string]float64 {
 
 func TestCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000)})})
-		require.NoError(t, err)
-		defer lim.Close()
+		lim := open(t, dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000)}))
 		sub, err := lim.Subscription(orders, "billing")
 		require.NoError(t, err)
 		for range 500 {
@@ -93,9 +101,7 @@ func TestCollect(t *testing.T) {
 // Permits that come back must not make a counter fall: Prometheus would take that for a restart.
 func TestGrantedNeverFalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{ByteRate: policy.PerSecond(1 << 20)})})
-		require.NoError(t, err)
-		defer lim.Close()
+		lim := open(t, dispatch.Fixed(policy.Policy{ByteRate: policy.PerSecond(1 << 20)}))
 		sub, err := lim.Subscription(orders, "billing")
 		require.NoError(t, err)
 		last := 0.0
@@ -116,9 +122,7 @@ func TestGrantedNeverFalls(t *testing.T) {
 
 func TestHistogramIsCumulative(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: 2 * time.Second}})})
-		require.NoError(t, err)
-		defer lim.Close()
+		lim := open(t, dispatch.Fixed(policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: 2 * time.Second}}))
 		sub, err := lim.Subscription(orders, "billing")
 		require.NoError(t, err)
 		for range 3 {
@@ -126,7 +130,7 @@ func TestHistogramIsCumulative(t *testing.T) {
 			require.NoError(t, err)
 		}
 		w := httptest.NewRecorder()
-		metrics.Handler(lim).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		metrics.Handler(lim).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		labels := `{subscription="billing",topic="` + orders + `"`
 		assert.Contains(t, w.Body.String(), "throttle_wait_seconds_bucket"+labels+`,le="3"} 3`)
 		assert.Contains(t, w.Body.String(), "throttle_wait_seconds_bucket"+labels+`,le="+Inf"} 3`)
@@ -149,9 +153,7 @@ func (away) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 
 func TestFaultsOfPolicies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: away{}})
-		require.NoError(t, err)
-		defer lim.Close()
+		lim := open(t, away{})
 		synctest.Wait()
 		got := values(t, lim)
 		assert.Equal(t, 42.0, got["policy_revision"])
@@ -168,13 +170,13 @@ func ExampleHandler() {
 		fmt.Println(err)
 		return
 	}
-	defer lim.Close()
+	defer func() { _ = lim.Close() }()
 	if _, err := lim.Subscription("kafka://public/default/orders", "billing"); err != nil {
 		fmt.Println(err)
 		return
 	}
 	w := httptest.NewRecorder()
-	metrics.Handler(lim).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	metrics.Handler(lim).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for line := range strings.Lines(w.Body.String()) {
 		if strings.HasPrefix(line, "throttle_limit_rate") {
 			fmt.Print(line)
