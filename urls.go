@@ -29,6 +29,10 @@ func parseAddress(text, defaultPort string, known ...string) (a address, err err
 	}
 	rest, query, _ := strings.Cut(text, "?")
 	a.scheme, rest, _ = strings.Cut(rest, "://")
+	if strings.Contains(query, "@") || strings.Contains(rest[strings.Index(rest+"/", "/"):], "@") {
+		// What stands there may be part of a password, and is not shown.
+		return a, errors.New("user and password: are not percent-encoded: write % as %25, @ as %40, / as %2F, ? as %3F")
+	}
 	authority, path, _ := strings.Cut(rest, "/")
 	a.path = path
 	if i := strings.LastIndex(authority, "@"); i >= 0 {
@@ -38,12 +42,13 @@ func parseAddress(text, defaultPort string, known ...string) (a address, err err
 		a.user, userErr = url.PathUnescape(user)
 		a.password, passwordErr = url.PathUnescape(password)
 		if userErr != nil || passwordErr != nil {
-			fault("user and password", "are not percent-encoded: write % as %25, @ as %40, / as %2F")
+			fault("user and password", "are not percent-encoded: write % as %25, @ as %40, / as %2F, ? as %3F")
 		}
 	}
 	for host := range strings.SplitSeq(authority, ",") {
-		if _, _, e := net.SplitHostPort(host); e != nil {
-			host = net.JoinHostPort(strings.Trim(host, "[]"), defaultPort)
+		bare := strings.Trim(host, "[]")
+		if !strings.Contains(host, ":") || strings.HasSuffix(host, "]") && net.ParseIP(bare) != nil {
+			host = net.JoinHostPort(bare, defaultPort)
 		}
 		if name, port, e := net.SplitHostPort(host); e != nil || name == "" || port == "" {
 			fault("host", fmt.Sprintf("%q: want host:port, or several with commas between", host))
@@ -105,4 +110,12 @@ func (a address) tls(on bool) (*tls.Config, error) {
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return cfg, nil
+}
+
+// unknownScheme names a scheme, unless it may be a password in the wrong place.
+func unknownScheme(scheme string) string {
+	if strings.ContainsAny(scheme, "@/?") {
+		return "it has no scheme"
+	}
+	return fmt.Sprintf("scheme %q is not known", scheme)
 }

@@ -146,7 +146,7 @@ func (c *chaos) allowed(from, to time.Duration) float64 {
 		if begin := max(from, p.from); begin < end {
 			sum += float64(p.rate) * (end - begin).Seconds()
 		}
-		if p.from < to && end+300*time.Millisecond > from { // booked at that rate
+		if p.from < to && end+2*second > from { // booked at that rate
 			lately = max(lately, p.rate)
 		}
 		if p.from < to && end+5*second > from {

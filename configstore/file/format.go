@@ -54,6 +54,9 @@ func Parse(name string, data []byte) ([]policy.Entry, error) {
 		p.fault(nil, fmt.Errorf("%d bytes are more than the %d that a file may have", len(data), MaxSize))
 		return nil, errors.Join(p.errs...)
 	}
+	if at := tooDeep(data); at > 0 {
+		return nil, &LineError{name, at, fmt.Errorf("is nested more than %d deep, which no policy is", maxDepth)}
+	}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		p.fault(nil, err)
@@ -83,6 +86,34 @@ func Parse(name string, data []byte) ([]policy.Entry, error) {
 		return nil, &LineError{name, line, err}
 	}
 	return p.entries, nil
+}
+
+// maxDepth is how deep brackets and lists may nest; the parser's time grows with the square of it.
+const maxDepth = 50
+
+// tooDeep is the line in which more than maxDepth brackets or list items are open, or 0.
+func tooDeep(data []byte) (line int) {
+	depth, items := 0, 0
+	line = 1
+	for i, c := range data {
+		switch c {
+		case '\n':
+			line++
+			items = 0
+		case '[', '{':
+			depth++
+		case ']', '}':
+			depth = max(0, depth-1)
+		case '-', '?', ':':
+			if i+1 < len(data) && data[i+1] == ' ' {
+				items++
+			}
+		}
+		if depth > maxDepth || items > maxDepth {
+			return line
+		}
+	}
+	return 0
 }
 
 type fileParser struct {

@@ -3,6 +3,7 @@ package processes
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -145,6 +146,12 @@ func (j job) run() error {
 // run runs a job in each of many processes at the same time, for d; each may be changed by edit.
 func run(tb testing.TB, ledger string, processes int, d time.Duration, base job, edit func(i int, j *job)) result {
 	tb.Helper()
+	return runWatched(tb, ledger, processes, d, base, edit, nil)
+}
+
+// runWatched is run, with a function beside each process that may disturb it.
+func runWatched(tb testing.TB, ledger string, processes int, d time.Duration, base job, edit func(i int, j *job), watch func(i int, cmd *exec.Cmd, start time.Time)) result {
+	tb.Helper()
 	base.Ledger, base.Cluster = ledger, fmt.Sprintf("c%d", time.Now().UnixNano())
 	base.Start = time.Now().Add(2 * time.Second)
 	base.End = base.Start.Add(d)
@@ -164,11 +171,19 @@ func run(tb testing.TB, ledger string, processes int, d time.Duration, base job,
 		cmd.Env = append(os.Environ(), childEnv+"="+string(text), "GOMAXPROCS=2")
 		cmd.Stderr = os.Stderr
 		wg.Go(func() {
-			out, err := cmd.Output()
+			var out bytes.Buffer
+			cmd.Stdout = &out
+			err := cmd.Start()
+			if err == nil && watch != nil {
+				watch(i, cmd, j.Start)
+			}
+			if err == nil {
+				err = cmd.Wait()
+			}
 			if err != nil {
 				tb.Errorf("process %d: %v", i, err)
 			}
-			outputs[i] = out
+			outputs[i] = out.Bytes()
 		})
 	}
 	wg.Wait()

@@ -1,0 +1,112 @@
+package processes
+
+import (
+	"os/exec"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// changes sets a new limit n times, and returns how long after etcd's answer each replica had it in force.
+func changes(tb testing.TB, n int) (took []time.Duration) {
+	tb.Helper()
+	ctx := tb.Context()
+	url, redis := services.EtcdURL(tb), services.Redis(tb)
+	store, err := throttle.OpenStore(ctx, url)
+	require.NoError(tb, err)
+	defer func() { assert.NoError(tb, store.Close()) }()
+	var limiters []*dispatch.Limiter
+	for range 8 {
+		lim, err := throttle.Open(ctx, url, redis, throttle.WithCluster(services.Name(tb)))
+		require.NoError(tb, err)
+		defer func() { assert.NoError(tb, lim.Close()) }()
+		_, err = lim.Subscription("kafka://public/default/orders", "group")
+		require.NoError(tb, err)
+		limiters = append(limiters, lim)
+	}
+	for i := range n {
+		rate := policy.PerSecond(int64(1000 + i))
+		_, err := configstore.Edit(ctx, store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+			return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: rate}), nil
+		})
+		require.NoError(tb, err)
+		answered := time.Now()
+		for _, lim := range limiters {
+			for {
+				if limits := lim.Stats().Subscriptions[0].Limits; len(limits) == 1 && limits[0].Rate == rate.PerSec() {
+					break
+				}
+				require.Less(tb, time.Since(answered), 5*time.Second)
+				time.Sleep(100 * time.Microsecond)
+			}
+			took = append(took, time.Since(answered))
+		}
+	}
+	slices.Sort(took)
+	return took
+}
+
+// TestChangeIsInForceAtOnce: at the 99th percentile within 100 ms, on every replica.
+func TestChangeIsInForceAtOnce(t *testing.T) {
+	took := changes(t, 30)
+	t.Logf("median %v, p99 %v, worst %v", percentile(took, 0.5), percentile(took, 0.99), took[len(took)-1])
+	assert.Less(t, percentile(took, 0.99), 100*time.Millisecond)
+}
+
+func BenchmarkPolicyChange(b *testing.B) {
+	b.Run("throttle", func(b *testing.B) {
+		for b.Loop() {
+			took := changes(b, 100)
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(percentile(took, 0.5).Seconds()*1000, "ms-in-force-median")
+			b.ReportMetric(percentile(took, 0.99).Seconds()*1000, "ms-in-force-p99")
+		}
+	})
+}
+
+// TestStoppedProcess: a process that stands still for a second and goes on does not use what it held late.
+func TestStoppedProcess(t *testing.T) {
+	const rate, d = 1000, 6 * time.Second
+	stopped := func(i int, cmd *exec.Cmd, start time.Time) {
+		if i > 0 {
+			return
+		}
+		time.Sleep(time.Until(start.Add(2 * time.Second)))
+		assert.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+		time.Sleep(time.Second)
+		assert.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
+	}
+	r := runWatched(t, services.Redis(t), 4, d, job{Rate: rate, Max: 1}, nil, stopped)
+	t.Logf("any second %d; the others while it stands still %d", r.window(), r.count(-1, 2200*time.Millisecond, 3*time.Second))
+	assert.LessOrEqual(t, r.window(), rate*125/100)
+	assert.GreaterOrEqual(t, r.count(-1, 4*time.Second, 5*time.Second), rate*90/100)
+	assert.GreaterOrEqual(t, r.count(-1, 2200*time.Millisecond, 3*time.Second), 800*80/100, "the others take its share")
+}
+
+// TestRedisRestartsEmpty: the new line learns what is out.
+func TestRedisRestartsEmpty(t *testing.T) {
+	const rate, d = 1000, 6 * time.Second
+	server := services.RedisServer(t)
+	restart := func(i int, _ *exec.Cmd, start time.Time) {
+		if i > 0 {
+			return
+		}
+		time.Sleep(time.Until(start.Add(2 * time.Second)))
+		server.Kill()
+		server.Start()
+	}
+	r := runWatched(t, server.URL, 4, d, job{Rate: rate, Max: 1}, nil, restart)
+	t.Logf("any second %d, after it %d", r.window(), r.count(-1, 4*time.Second, 5*time.Second))
+	assert.LessOrEqual(t, r.window(), rate*137/100, "rate x (1 s + 0.25 s), and 12 % that others hold")
+	assert.GreaterOrEqual(t, r.count(-1, 4*time.Second, 5*time.Second), rate*90/100)
+}
