@@ -1,6 +1,6 @@
 -- The twin of schedule.Book: the same operations in the same order, so that both round alike.
--- KEYS[1] is the limit's hash: field l has the state, field s<subscription> that of a subscription, as
--- decimals that carry a double exactly.
+-- KEYS[1] is the limit's hash: fields l and e have the state, field s<subscription> that of a subscription, as
+-- decimals that carry a double exactly. To write decimals is what costs most: what has not changed stays as it is.
 local max, min, floor, format = math.max, math.min, math.floor, string.format
 local arg = {}
 for i = 3, 21 do arg[i] = tonumber(ARGV[i]) end
@@ -14,28 +14,28 @@ local now = time[1] + time[2] / 1000000
 if notAfter > 0 and now > notAfter then return format('1 %.17g', now) end
 
 local field = 's' .. ARGV[1]
-local stored = redis.call('HMGET', KEYS[1], 'l', field)
+local stored = redis.call('HMGET', KEYS[1], 'l', 'e', field)
 local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, id
 if stored[1] then
   local version, rest = string.match(stored[1], '^(%d+) (.*)$')
   if version and tonumber(version) > 1 then
     return redis.error_reply('THROTTLENEWER state of version ' .. version .. ', this library knows 1: upgrade it')
   end
-  inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, id = string.match(rest or '',
-    '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
+  inc, seq, last, rev, rate, tail, id = string.match(rest or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
+  epoch, start, w0, r0, n0, w1, r1, n1 = string.match(stored[2] or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
   inc, seq, last, rev, rate, tail = tonumber(inc), tonumber(seq), tonumber(last), tonumber(rev), tonumber(rate), tonumber(tail)
   epoch, start, w0, r0, n0 = tonumber(epoch), tonumber(start), tonumber(w0), tonumber(r0), tonumber(n0)
   w1, r1, n1 = tonumber(w1), tonumber(r1), tonumber(n1)
 end
 local subEpoch, k0, kw0, kr0, k1, kw1, kr1
-local oldEpoch = epoch
+local oldEpoch, oldW0, oldR0, oldN0, oldW1, oldR1, oldStart = epoch, w0, r0, n0, w1, r1, start
 if not (inc and seq and last and rev and rate and tail and epoch and start and w0 and r0 and n0 and w1 and r1 and n1) then
   -- none, or one that makes no sense: as good as lost
   inc, seq, last, rev, rate, tail, epoch, start, id = nonce, 0, now, newRev, newRate, now, 1, now, identity
   w0, r0, n0, w1, r1, n1, oldEpoch = 0, 0, 0, 0, 0, 0, 0
 else
-  if stored[2] then
-    subEpoch, k0, kw0, kr0, k1, kw1, kr1 = string.match(stored[2], '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+  if stored[3] then
+    subEpoch, k0, kw0, kr0, k1, kw1, kr1 = string.match(stored[3], '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
     subEpoch, k0, kw0, kr0 = tonumber(subEpoch), tonumber(k0), tonumber(kw0), tonumber(kr0)
     k1, kw1, kr1 = tonumber(k1), tonumber(kw1), tonumber(kr1)
   end
@@ -44,6 +44,7 @@ end
 if not (subEpoch and k0 and kw0 and kr0 and k1 and kw1 and kr1) then
   subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
 end
+local oldSubEpoch, oldK0, oldKw0, oldKr0, oldK1, oldKw1, oldKr1 = subEpoch, k0, kw0, kr0, k1, kw1, kr1
 if now < last then
   start = start - (last - now)
   tail = tail - (last - now)
@@ -126,18 +127,33 @@ if want > 0 then
   replyEpoch = epoch
 end
 
-redis.call('HSET', KEYS[1],
-  'l', format('1 %d %d %.17g %d %.17g %.17g %d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %s',
-    inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, id),
-  field, format('%d %.17g %.17g %.17g %.17g %.17g %.17g', subEpoch, k0, kw0, kr0, k1, kw1, kr1))
+local nowText = format('%.17g', now)
+local state = format('1 %d %d %s %d %.17g %.17g %s', inc, seq, nowText, rev, rate, tail, id)
+local function decimals(...)
+  return format('%d %.17g %.17g %.17g %.17g %.17g %.17g', ...)
+end
+local sameSub = subEpoch == oldSubEpoch and k0 == oldK0 and kw0 == oldKw0 and kr0 == oldKr0
+  and k1 == oldK1 and kw1 == oldKw1 and kr1 == oldKr1
+if epoch == oldEpoch and start == oldStart and w0 == oldW0 and r0 == oldR0 and n0 == oldN0 and w1 == oldW1 and r1 == oldR1 then
+  if sameSub then
+    redis.call('HSET', KEYS[1], 'l', state)
+  else
+    redis.call('HSET', KEYS[1], 'l', state, field, decimals(subEpoch, k0, kw0, kr0, k1, kw1, kr1))
+  end
+else
+  redis.call('HSET', KEYS[1], 'l', state, 'e', decimals(epoch, start, w0, r0, n0, w1, r1) .. format(' %.17g', n1),
+    field, decimals(subEpoch, k0, kw0, kr0, k1, kw1, kr1))
+end
 if epoch ~= oldEpoch then
   redis.call('EXPIRE', KEYS[1], floor(min(1e9, max(3600, 2 * (tail - now), 2 / rate))) + 1)
   if redis.call('HLEN', KEYS[1]) > 1000 then -- forget subscriptions that count for nothing any more
     local all = redis.call('HGETALL', KEYS[1])
     for i = 1, #all, 2 do
       local e = tonumber(string.match(all[i + 1], '^(%d+)'))
-      if all[i] ~= 'l' and (not e or e < epoch - 1) then redis.call('HDEL', KEYS[1], all[i]) end
+      if all[i] ~= 'l' and all[i] ~= 'e' and (not e or e < epoch - 1) then redis.call('HDEL', KEYS[1], all[i]) end
     end
   end
 end
-return format('0 %.17g %.17g %.17g %.17g %d %d %d %.17g %.17g %.17g', now, n, from, share, inc, seq, replyEpoch, eff, fraction, round)
+local effText = eff == 1 and '1' or format('%.17g', eff)
+local roundText = round == T and ARGV[10] or format('%.17g', round)
+return format('0 %s %d %.17g %.17g %d %d %d %s %.17g %s', nowText, n, from, share, inc, seq, replyEpoch, effText, fraction, roundText)

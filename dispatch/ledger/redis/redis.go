@@ -151,33 +151,40 @@ func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now f
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	pipe := l.client.Pipeline()
-	stored := pipe.HGet(ctx, key, "l")
+	stored := pipe.HMGet(ctx, key, "l", "e")
 	clock := pipe.Time(ctx)
 	if _, err = pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return s, 0, fmt.Errorf("redis ledger: read %s: %w", key, err)
 	}
 	now = float64(clock.Val().UnixMicro()) / 1e6
-	if text := stored.Val(); text != "" {
-		if s, err = parseState(text); err != nil {
+	text, _ := stored.Val()[0].(string)
+	sums, _ := stored.Val()[1].(string)
+	if text != "" {
+		if s, err = parseState(text, sums); err != nil {
 			return s, now, fmt.Errorf("redis ledger: read %s: %w", key, err)
 		}
 	}
 	return s, now, nil
 }
 
-func parseState(text string) (s schedule.State, err error) {
-	fields := strings.SplitN(text, " ", 16)
+// parseState reads the fields l and e of a limit's hash.
+func parseState(text, sums string) (s schedule.State, err error) {
+	fields := strings.SplitN(text, " ", 8)
 	if version, err := strconv.Atoi(fields[0]); err != nil || version > schedule.Version {
 		return s, fmt.Errorf("state %q is of another version than %d: upgrade this program", text, schedule.Version)
 	}
-	n := numbers{fields: fields[1:]}
-	s.Inc, s.Seq, s.Last, s.Rev, s.Rate, s.Tail, s.Epoch, s.Start = n.int(), n.int(), n.next(), n.int(), n.next(), n.next(), n.int(), n.next()
+	if len(fields) != 8 {
+		return s, fmt.Errorf("state %q makes no sense: the next booking replaces it", text)
+	}
+	n := numbers{fields: append(fields[1:7:7], strings.Fields(sums)...)}
+	s.Identity = fields[7]
+	s.Inc, s.Seq, s.Last, s.Rev, s.Rate, s.Tail = n.int(), n.int(), n.next(), n.int(), n.next(), n.next()
+	s.Epoch, s.Start = n.int(), n.next()
 	s.This = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
 	s.Prev = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
-	if n.err != nil || len(n.fields) != 1 {
-		return schedule.State{}, fmt.Errorf("state %q makes no sense: the next booking replaces it", text)
+	if n.err != nil {
+		return schedule.State{}, fmt.Errorf("state %q, %q makes no sense: the next booking replaces it", text, sums)
 	}
-	s.Identity = n.fields[0]
 	return s, nil
 }
 

@@ -1,0 +1,90 @@
+package redisledger_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// bare is the least that a script on a hash can do.
+const bare = `local t = redis.call('TIME')
+local h = redis.call('HMGET', KEYS[1], 'a', 'b')
+redis.call('HSET', KEYS[1], 'a', t[1], 'b', t[2])
+return t[2]`
+
+// cpu is what the server has used of its processor, in seconds.
+func cpu(b *testing.B, client *redis.Client) float64 {
+	info, err := client.Info(context.Background(), "cpu").Result()
+	require.NoError(b, err)
+	sum := 0.0
+	for line := range strings.Lines(info) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && (name == "used_cpu_user_main_thread" || name == "used_cpu_sys_main_thread") {
+			seconds, err := strconv.ParseFloat(value, 64)
+			require.NoError(b, err)
+			sum += seconds
+		}
+	}
+	return sum
+}
+
+// BenchmarkBooking measures the server's CPU a booking, and the client's time in pipelines of 100.
+func BenchmarkBooking(b *testing.B) {
+	server := services.RedisServer(b)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer func() { require.NoError(b, client.Close()) }()
+	const pipelined = 100
+	measure := func(b *testing.B, f func()) {
+		f()
+		before, n := cpu(b, client), 0
+		start := time.Now()
+		for b.Loop() {
+			f()
+			n += pipelined
+		}
+		b.ReportMetric(0, "ns/op")
+		b.ReportMetric(float64(time.Since(start).Microseconds())/float64(n), "us-in-all")
+		b.ReportMetric((cpu(b, client)-before)*1e6/float64(n), "us-of-redis-cpu")
+	}
+	b.Run("bare script", func(b *testing.B) {
+		script := redis.NewScript(bare)
+		require.NoError(b, script.Load(b.Context(), client).Err())
+		measure(b, func() {
+			pipe := client.Pipeline()
+			for i := range pipelined {
+				script.EvalSha(b.Context(), pipe, []string{fmt.Sprint("bare", i%10)})
+			}
+			_, err := pipe.Exec(b.Context())
+			require.NoError(b, err)
+		})
+	})
+	for _, replicas := range []int{8, 1000} {
+		b.Run(fmt.Sprintf("throttle, %d replicas", replicas), func(b *testing.B) {
+			ledger := redisledger.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, time.Second)
+			defer func() { require.NoError(b, ledger.Close()) }()
+			carries := make([]schedule.Carry, replicas)
+			next := 0
+			bookings := make([]schedule.Booking, pipelined)
+			measure(b, func() {
+				for i := range bookings {
+					bookings[i] = schedule.Booking{Key: fmt.Sprintf("throttle:{bench%d}", replicas), Request: request(1e6)}
+					bookings[i].Request.Carry = carries[(next+i)%replicas]
+				}
+				for i, booked := range ledger.Book(b.Context(), bookings) {
+					require.NoError(b, booked.Err)
+					carries[(next+i)%replicas] = booked.Reply.Carry
+				}
+				next += pipelined
+			})
+		})
+	}
+}
