@@ -1,50 +1,79 @@
 -- The twin of schedule.Book: the same operations in the same order, so that both round alike.
--- KEYS[1] is the limit's hash: fields l and e have the state, field s<subscription> that of a subscription, as
--- decimals that carry a double exactly. To write decimals is what costs most: what has not changed stays as it is.
-local max, min, floor, format = math.max, math.min, math.floor, string.format
-local arg = {}
-for i = 3, 21 do arg[i] = tonumber(ARGV[i]) end
+-- KEYS[1] is the limit's hash: field l has the state, field s<subscription> that of a subscription. Numbers go in and
+-- out as doubles of eight bytes, least first: to read and write decimals cost more than all the rest.
+local max, min, floor = math.max, math.min, math.floor
+local pack, unpack
+if rawget(_G, 'struct') then
+  pack, unpack = struct.pack, struct.unpack
+else -- a server without that library, such as the one in memory that tests use
+  pack = function(format, ...)
+    local out = {}
+    for i, x in ipairs({...}) do
+      local m, e = math.frexp(math.abs(x))
+      if x == 0 then m, e = 0, 0 else m, e = (m * 2 - 1) * 2 ^ 52, e + 1022 end
+      local bytes = {}
+      for j = 1, 6 do
+        bytes[j] = m % 256
+        m = floor(m / 256)
+      end
+      bytes[7] = m + (e % 16) * 16
+      bytes[8] = floor(e / 16) + (x < 0 and 128 or 0)
+      out[i] = string.char(bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7], bytes[8])
+    end
+    return table.concat(out)
+  end
+  unpack = function(format, s, at)
+    local out = {}
+    for i = 1, #format - 1 do
+      local from = (at or 1) + 8 * (i - 1)
+      local b1, b2, b3, b4, b5, b6, b7, b8 = string.byte(s, from, from + 7)
+      local m = ((((((b7 % 16) * 256 + b6) * 256 + b5) * 256 + b4) * 256 + b3) * 256 + b2) * 256 + b1
+      local e = (b8 % 128) * 16 + floor(b7 / 16)
+      local x = 0
+      if e > 0 then x = math.ldexp(1 + m / 2 ^ 52, e - 1023) end
+      out[i] = b8 >= 128 and -x or x
+    end
+    return _G.unpack(out)
+  end
+end
+
 local identity = ARGV[2]
-local weight, reserved, demand, want, returned, held, rtt, T = arg[3], arg[4], arg[5], arg[6], arg[7], arg[8], arg[9], arg[10]
-local burst, newRate, newRev, notAfter, nonce = arg[11], arg[12], arg[13], arg[14], arg[15]
-local cInc, cSeq, cEpoch, cEff, cFraction, cRound = arg[16], arg[17], arg[18], arg[19], arg[20], arg[21]
+local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, newRev, notAfter, nonce,
+  cInc, cSeq, cEpoch, cEff, cFraction, cRound = unpack('<ddddddddddddddddddd', ARGV[3])
 
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
-if notAfter > 0 and now > notAfter then return format('1 %.17g', now) end
+if notAfter > 0 and now > notAfter then return pack('<dd', 1, now) end
 
 local field = 's' .. ARGV[1]
-local stored = redis.call('HMGET', KEYS[1], 'l', 'e', field)
+local stored = redis.call('HMGET', KEYS[1], 'l', field)
 local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, id
-if stored[1] then
-  local version, rest = string.match(stored[1], '^(%d+) (.*)$')
-  if version and tonumber(version) > 1 then
-    return redis.error_reply('THROTTLENEWER state of version ' .. version .. ', this library knows 1: upgrade it')
-  end
-  inc, seq, last, rev, rate, tail, id = string.match(rest or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
-  epoch, start, w0, r0, n0, w1, r1, n1 = string.match(stored[2] or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
-  inc, seq, last, rev, rate, tail = tonumber(inc), tonumber(seq), tonumber(last), tonumber(rev), tonumber(rate), tonumber(tail)
-  epoch, start, w0, r0, n0 = tonumber(epoch), tonumber(start), tonumber(w0), tonumber(r0), tonumber(n0)
-  w1, r1, n1 = tonumber(w1), tonumber(r1), tonumber(n1)
+local state = stored[1]
+local version = state and string.match(state, '^(%d+) ')
+version = version and tonumber(version)
+if version and version > 1 then
+  return redis.error_reply('THROTTLENEWER state of version ' .. version .. ', this library knows 1: upgrade it')
 end
-local subEpoch, k0, kw0, kr0, k1, kw1, kr1
-local oldEpoch, oldW0, oldR0, oldN0, oldW1, oldR1, oldStart = epoch, w0, r0, n0, w1, r1, start
-if not (inc and seq and last and rev and rate and tail and epoch and start and w0 and r0 and n0 and w1 and r1 and n1) then
-  -- none, or one that makes no sense: as good as lost
+if version and #state >= 114 then
+  inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1 = unpack('<dddddddddddddd', state, 3)
+  id = string.sub(state, 115)
+  local sum = inc + seq + last + rev + tail + epoch + start + w0 + r0 + n0 + w1 + r1 + n1
+  if not (rate > 0 and sum - sum == 0) then inc = nil end
+end
+local subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
+local oldEpoch = 0
+if not inc then -- none, or one that makes no sense: as good as lost
   inc, seq, last, rev, rate, tail, epoch, start, id = nonce, 0, now, newRev, newRate, now, 1, now, identity
-  w0, r0, n0, w1, r1, n1, oldEpoch = 0, 0, 0, 0, 0, 0, 0
+  w0, r0, n0, w1, r1, n1 = 0, 0, 0, 0, 0, 0
 else
-  if stored[3] then
-    subEpoch, k0, kw0, kr0, k1, kw1, kr1 = string.match(stored[3], '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
-    subEpoch, k0, kw0, kr0 = tonumber(subEpoch), tonumber(k0), tonumber(kw0), tonumber(kr0)
-    k1, kw1, kr1 = tonumber(k1), tonumber(kw1), tonumber(kr1)
+  oldEpoch = epoch
+  if stored[2] and #stored[2] == 56 then
+    subEpoch, k0, kw0, kr0, k1, kw1, kr1 = unpack('<ddddddd', stored[2])
+    local sum = subEpoch + k0 + kw0 + kr0 + k1 + kw1 + kr1
+    if sum - sum ~= 0 then subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0 end
   end
   if cInc == inc and cSeq > seq then inc = nonce end
 end
-if not (subEpoch and k0 and kw0 and kr0 and k1 and kw1 and kr1) then
-  subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
-end
-local oldSubEpoch, oldK0, oldKw0, oldKr0, oldK1, oldKw1, oldKr1 = subEpoch, k0, kw0, kr0, k1, kw1, kr1
 if now < last then
   start = start - (last - now)
   tail = tail - (last - now)
@@ -127,33 +156,16 @@ if want > 0 then
   replyEpoch = epoch
 end
 
-local nowText = format('%.17g', now)
-local state = format('1 %d %d %s %d %.17g %.17g %s', inc, seq, nowText, rev, rate, tail, id)
-local function decimals(...)
-  return format('%d %.17g %.17g %.17g %.17g %.17g %.17g', ...)
-end
-local sameSub = subEpoch == oldSubEpoch and k0 == oldK0 and kw0 == oldKw0 and kr0 == oldKr0
-  and k1 == oldK1 and kw1 == oldKw1 and kr1 == oldKr1
-if epoch == oldEpoch and start == oldStart and w0 == oldW0 and r0 == oldR0 and n0 == oldN0 and w1 == oldW1 and r1 == oldR1 then
-  if sameSub then
-    redis.call('HSET', KEYS[1], 'l', state)
-  else
-    redis.call('HSET', KEYS[1], 'l', state, field, decimals(subEpoch, k0, kw0, kr0, k1, kw1, kr1))
-  end
-else
-  redis.call('HSET', KEYS[1], 'l', state, 'e', decimals(epoch, start, w0, r0, n0, w1, r1) .. format(' %.17g', n1),
-    field, decimals(subEpoch, k0, kw0, kr0, k1, kw1, kr1))
-end
+redis.call('HSET', KEYS[1],
+  'l', '1 ' .. pack('<dddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1) .. id,
+  field, pack('<ddddddd', subEpoch, k0, kw0, kr0, k1, kw1, kr1))
 if epoch ~= oldEpoch then
   redis.call('EXPIRE', KEYS[1], floor(min(1e9, max(3600, 2 * (tail - now), 2 / rate))) + 1)
   if redis.call('HLEN', KEYS[1]) > 1000 then -- forget subscriptions that count for nothing any more
     local all = redis.call('HGETALL', KEYS[1])
     for i = 1, #all, 2 do
-      local e = tonumber(string.match(all[i + 1], '^(%d+)'))
-      if all[i] ~= 'l' and all[i] ~= 'e' and (not e or e < epoch - 1) then redis.call('HDEL', KEYS[1], all[i]) end
+      if all[i] ~= 'l' and (#all[i + 1] ~= 56 or unpack('<d', all[i + 1]) < epoch - 1) then redis.call('HDEL', KEYS[1], all[i]) end
     end
   end
 end
-local effText = eff == 1 and '1' or format('%.17g', eff)
-local roundText = round == T and ARGV[10] or format('%.17g', round)
-return format('0 %s %d %.17g %.17g %d %d %d %s %.17g %s', nowText, n, from, share, inc, seq, replyEpoch, effText, fraction, roundText)
+return pack('<ddddddddddd', 0, now, n, from, share, inc, seq, replyEpoch, eff, fraction, round)

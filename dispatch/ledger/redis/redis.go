@@ -5,8 +5,10 @@ package redisledger
 import (
 	"context"
 	_ "embed"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -105,43 +107,43 @@ func (l *Ledger) run(ctx context.Context, bookings []schedule.Booking, booked []
 // arguments are ARGV of book.lua.
 func arguments(r *schedule.Request) []any {
 	c := &r.Carry
-	return []any{
-		r.Subscription, r.Identity,
+	return []any{r.Subscription, r.Identity, encode(
 		r.Weight, r.Reserved, r.Demand, r.Want, r.Returned, r.Held, r.RTT, r.Round,
-		r.Burst, r.Rate, r.Rev, r.NotAfter, r.Nonce,
-		c.Inc, c.Seq, c.Epoch, c.Eff, c.Fraction, c.Round,
-	}
+		r.Burst, r.Rate, float64(r.Rev), r.NotAfter, float64(r.Nonce),
+		float64(c.Inc), float64(c.Seq), float64(c.Epoch), c.Eff, c.Fraction, c.Round,
+	)}
 }
 
-// numbers reads the decimals of a text.
-type numbers struct {
-	fields []string
-	err    error
+// encode writes numbers as the script reads them: doubles of eight bytes, least first.
+func encode(numbers ...float64) []byte {
+	text := make([]byte, 0, 8*len(numbers))
+	for _, x := range numbers {
+		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
+	}
+	return text
 }
+
+// numbers are such doubles, to be taken one by one.
+type numbers string
 
 func (n *numbers) next() float64 {
-	if len(n.fields) == 0 {
-		n.err = errors.New("too short")
-		return 0
-	}
-	x, err := strconv.ParseFloat(n.fields[0], 64)
-	n.err = errors.Join(n.err, err)
-	n.fields = n.fields[1:]
+	x := math.Float64frombits(binary.LittleEndian.Uint64([]byte((*n)[:8])))
+	*n = (*n)[8:]
 	return x
 }
 
 func (n *numbers) int() int64 { return int64(n.next()) }
 
 func parseReply(text string) (r schedule.Reply, err error) {
-	n := numbers{fields: strings.Fields(text)}
+	n := numbers(text)
+	if len(text) != 16 && len(text) != 88 {
+		return r, fmt.Errorf("redis ledger: answer %q has %d bytes", text[:min(len(text), 100)], len(text))
+	}
 	r.Late = n.next() == 1
 	r.Now = n.next()
-	if !r.Late {
+	if len(n) > 0 {
 		r.N, r.Start, r.Share = n.next(), n.next(), n.next()
 		r.Carry = schedule.Carry{Inc: n.int(), Seq: n.int(), Epoch: n.int(), Eff: n.next(), Fraction: n.next(), Round: n.next()}
-	}
-	if n.err != nil {
-		return schedule.Reply{}, fmt.Errorf("redis ledger: answer %q: %w", text, n.err)
 	}
 	return r, nil
 }
@@ -151,40 +153,34 @@ func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now f
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	pipe := l.client.Pipeline()
-	stored := pipe.HMGet(ctx, key, "l", "e")
+	stored := pipe.HGet(ctx, key, "l")
 	clock := pipe.Time(ctx)
 	if _, err = pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return s, 0, fmt.Errorf("redis ledger: read %s: %w", key, err)
 	}
 	now = float64(clock.Val().UnixMicro()) / 1e6
-	text, _ := stored.Val()[0].(string)
-	sums, _ := stored.Val()[1].(string)
-	if text != "" {
-		if s, err = parseState(text, sums); err != nil {
+	if text := stored.Val(); text != "" {
+		if s, err = parseState(text); err != nil {
 			return s, now, fmt.Errorf("redis ledger: read %s: %w", key, err)
 		}
 	}
 	return s, now, nil
 }
 
-// parseState reads the fields l and e of a limit's hash.
-func parseState(text, sums string) (s schedule.State, err error) {
-	fields := strings.SplitN(text, " ", 8)
-	if version, err := strconv.Atoi(fields[0]); err != nil || version > schedule.Version {
-		return s, fmt.Errorf("state %q is of another version than %d: upgrade this program", text, schedule.Version)
+// parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers, the identity.
+func parseState(text string) (s schedule.State, err error) {
+	version, rest, _ := strings.Cut(text, " ")
+	if v, err := strconv.Atoi(version); err == nil && v > schedule.Version {
+		return s, fmt.Errorf("state is of version %d, this program knows %d: upgrade it", v, schedule.Version)
 	}
-	if len(fields) != 8 {
-		return s, fmt.Errorf("state %q makes no sense: the next booking replaces it", text)
+	if version != "1" || len(rest) < 14*8 {
+		return s, errors.New("state makes no sense: the next booking replaces it")
 	}
-	n := numbers{fields: append(fields[1:7:7], strings.Fields(sums)...)}
-	s.Identity = fields[7]
-	s.Inc, s.Seq, s.Last, s.Rev, s.Rate, s.Tail = n.int(), n.int(), n.next(), n.int(), n.next(), n.next()
-	s.Epoch, s.Start = n.int(), n.next()
+	n := numbers(rest)
+	s.Inc, s.Seq, s.Last, s.Rev, s.Rate, s.Tail, s.Epoch, s.Start = n.int(), n.int(), n.next(), n.int(), n.next(), n.next(), n.int(), n.next()
 	s.This = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
 	s.Prev = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
-	if n.err != nil {
-		return schedule.State{}, fmt.Errorf("state %q, %q makes no sense: the next booking replaces it", text, sums)
-	}
+	s.Identity = string(n)
 	return s, nil
 }
 
