@@ -21,6 +21,7 @@ type account struct {
 	gen      atomic.Uint32             // counts batches begun
 	refused  atomic.Int64              // permits that TryAcquire and shadow mode asked for in vain since the last step
 	returned atomic.Int64              // permits given back by callers, all time
+	owed     atomic.Int64              // permits used beyond those granted, all time
 	lost     atomic.Bool               // the ledger does not answer
 	next     atomic.Pointer[time.Time] // when a refused caller may come back; kept ready, for a clock read is dear
 
@@ -105,7 +106,11 @@ func (a *account) charge(n int64) bool {
 // giveBack puts back what was taken and not used; a negative n is a debt.
 func (a *account) giveBack(n int64) {
 	a.avail.Add(n)
-	a.returned.Add(n)
+	if n > 0 {
+		a.returned.Add(n)
+	} else {
+		a.owed.Add(-n)
+	}
 }
 
 // withdraw takes up to n permits out of the stock again.
@@ -139,11 +144,12 @@ func (a *account) observe(now float64, w demand) {
 }
 
 // pressure is the demand that the schedule is told. Whoever must wait for slots shows less than he wants: his
-// demand d counts for the time only in which he had a choice. Batches are still sized by d, so that
+// demand d counts for the time only in which he had a choice, but by a quarter more at most, lest a short
+// rush of a quiet caller costs him his credit. Batches are sized by d itself, so that
 // somebody who is taken for greedy by mistake books no slots that he then wastes.
 func (a *account) pressure(now, d float64) float64 {
 	if now > a.calledAt {
-		d /= max(0.3, 1-a.heldUp/(now-a.calledAt))
+		d /= max(0.8, 1-a.heldUp/(now-a.calledAt))
 	}
 	return d
 }
@@ -264,6 +270,7 @@ func (a *account) revise(now float64) {
 
 // A call is a booking on its way.
 type call struct {
+	queue   *queue
 	account *account
 	booking schedule.Booking
 	demand  float64 // as far as it showed
@@ -499,8 +506,8 @@ func (a *account) wakeAt(now float64, w demand) float64 {
 	if a.lent > 0 && w.waiting > 0 {
 		at = min(at, a.lent)
 	}
-	if !w.anybody && !a.gone && a.stock() > 0 {
-		at = min(at, now+0.010) // is somebody still there?
+	if !w.anybody && !a.gone && a.use > 0.3 && a.stock() > 0 {
+		at = min(at, now+0.010) // is somebody still there, and is the stock low? Who uses less is left to expire
 	}
 	return at
 }

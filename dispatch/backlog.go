@@ -22,7 +22,7 @@ func (s *Subscription) ReportBacklog(messages int64) {
 	q := s.queue
 	q.limiter.mu.Lock()
 	defer q.limiter.mu.Unlock()
-	threshold := q.effective.Subscription.CaughtUpThreshold()
+	threshold := q.threshold
 	q.mu.Lock()
 	b, open := q.handles[s]
 	if open {

@@ -195,7 +195,6 @@ func (l *Limiter) run(ctx context.Context) {
 	defer func() { l.farewell(active) }()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	planned := time.Now().Add(time.Hour)
 	timeout := l.cfg.Ledger.Timeout().Seconds()
 	under := 0 // calls under way
 	for {
@@ -226,13 +225,18 @@ func (l *Limiter) run(ctx context.Context) {
 		l.mu.Lock()
 		for _, c := range answered {
 			c.account.answered(c, now, l.cfg.Rand.Float64())
+			c.queue.touched.Store(true)
 		}
-		late := t.Sub(planned)
 		next := math.Inf(1)
 		var out []*call
 		kept := active[:0]
 		for _, q := range active {
-			at, idle := q.step(t, now, late.Seconds(), timeout, &out)
+			if !q.touched.Swap(false) && now < q.due {
+				next = min(next, q.due)
+				kept = append(kept, q)
+				continue
+			}
+			at, idle := q.step(t, now, now-q.due, timeout, &out)
 			if idle {
 				q.active.Store(false)
 				if q.waiters.Load() == 0 && !q.busy() {
@@ -241,6 +245,7 @@ func (l *Limiter) run(ctx context.Context) {
 				q.active.Store(true) // somebody came in between
 				at = now
 			}
+			q.due = at
 			next = min(next, at)
 			kept = append(kept, q)
 		}
@@ -263,8 +268,7 @@ func (l *Limiter) run(ctx context.Context) {
 			default:
 			}
 		}
-		planned = t.Add(wait)
-		timer.Reset(time.Until(planned))
+		timer.Reset(time.Until(t.Add(wait)))
 	}
 }
 
@@ -336,6 +340,7 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 			w = demand{waiting: 1, anybody: true} // asks whether the ledger is back
 		}
 		if c := a.step(now, late > a.limit.round, w, timeout); c != nil {
+			c.queue = q
 			c.booking.Request.Nonce = 1 + q.limiter.cfg.Rand.Int64N(1<<52)
 			*out = append(*out, c)
 		}

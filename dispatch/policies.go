@@ -133,7 +133,7 @@ func (q *queue) resolve() {
 	l := q.limiter
 	s := l.snapshot
 	e := s.Set.Resolve(l.cfg.Cluster, q.topic, q.name)
-	q.effective = e
+	q.threshold, q.throttlesCaughtUp = e.Subscription.CaughtUpThreshold(), e.Subscription.ThrottlesCaughtUp()
 	old := q.limits
 	p := &plan{queue: q, shadow: e.Subscription.IsShadow(), paused: e.Subscription.IsPaused()}
 	add := func(list []*account, rate policy.Rate, burst int64, behave policy.Policy, reason Reason) []*account {
@@ -219,7 +219,7 @@ func (q *queue) obey() {
 	p := q.limits
 	switch {
 	case p.paused:
-	case len(p.messages)+len(p.bytes) == 0, q.open, q.caughtUp && !q.effective.Subscription.ThrottlesCaughtUp():
+	case len(p.messages)+len(p.bytes) == 0, q.open, q.caughtUp && !q.throttlesCaughtUp:
 		p = nil
 	}
 	if q.plan.Load() == p {

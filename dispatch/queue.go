@@ -69,7 +69,8 @@ type queue struct {
 	plan    atomic.Pointer[plan] // what callers obey
 	waiters atomic.Int32         // as many as wait: newcomers go behind them
 	average atomic.Uint64        // size of a message, float64 bits; 0 = unknown
-	active  atomic.Bool          // the loop steps the queue
+	active  atomic.Bool          // the loop knows the queue
+	touched atomic.Bool          // something has happened since the last step
 
 	mu      sync.Mutex // guards the fields below
 	waiting []*waiter  // in the order they came
@@ -78,11 +79,13 @@ type queue struct {
 	stats   queueStats
 
 	// The rest belongs to whoever holds limiter.mu.
-	limits     *plan // what the policies say, before caught up and ledger loss
-	effective  policy.Effective
-	caughtUp   bool
-	open       bool      // let through because the ledger is away
-	validUntil time.Time // of caughtUp
+	limits            *plan // what the policies say, before caught up and ledger loss
+	threshold         int64 // backlog at which a handle is caught up
+	throttlesCaughtUp bool
+	caughtUp          bool
+	due               float64   // when the next step is; the loop's own
+	open              bool      // let through because the ledger is away
+	validUntil        time.Time // of caughtUp
 }
 
 // A waiter is a caller in the queue.
@@ -311,6 +314,7 @@ func (q *queue) demand(p *plan, a *account, bytes bool) demand {
 
 // activate has the loop step the queue, soon.
 func (q *queue) activate() {
+	q.touched.Store(true)
 	if q.active.CompareAndSwap(false, true) {
 		l := q.limiter
 		l.activeMu.Lock()

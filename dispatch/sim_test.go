@@ -286,7 +286,7 @@ func TestFaults(t *testing.T) {
 				f.store.rtt = func() time.Duration { return rtt }
 				eight(f, max)
 				time.Sleep(7 * second)
-				within(t, "2 s to 10 s", f.between(2*second, 10*second), 7900, 8060)
+				within(t, "2 s to 10 s", f.between(2*second, 10*second), 7600, 8060)
 			})
 		}
 		fleets(t, "one reply of 190 ms, "+how, perSecond(1000), func(t *testing.T, f *fleet) {

@@ -66,13 +66,14 @@ type SubscriptionStats struct {
 type LimitStats struct {
 	Key      string  `json:"key"` // in the ledger
 	Reason   Reason  `json:"limit"`
-	Rate     float64 `json:"rate"`            // the limit's, permits a second
-	Share    float64 `json:"share,omitempty"` // what this replica may count on, permits a second; 0 = not known
-	Use      float64 `json:"use"`             // permits a second taken here, averaged over 300 ms
-	Stock    int64   `json:"stock,omitempty"` // booked and not taken
-	Granted  int64   `json:"granted"`         // permits, less those returned
-	Returned int64   `json:"returned,omitempty"`
-	Lapsed   int64   `json:"lapsed,omitempty"` // permits booked and wasted
+	Rate     float64 `json:"rate"`               // the limit's, permits a second
+	Share    float64 `json:"share,omitempty"`    // what this replica may count on, permits a second; 0 = not known
+	Use      float64 `json:"use"`                // permits a second taken here, averaged over 300 ms
+	Stock    int64   `json:"stock,omitempty"`    // booked and not taken
+	Granted  int64   `json:"granted"`            // permits, all time, those returned included
+	Returned int64   `json:"returned,omitempty"` // permits given back unused, all time
+	Owed     int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time; later grants pay for them
+	Lapsed   int64   `json:"lapsed,omitempty"`   // permits booked and wasted
 	Bookings int64   `json:"bookings"`
 	Revision int64   `json:"revision"` // at which the limit last changed
 }
@@ -172,7 +173,7 @@ func (q *queue) report(now time.Time) SubscriptionStats {
 func (a *account) report() LimitStats {
 	return LimitStats{
 		Key: a.limit.key, Reason: a.reason, Rate: a.limit.rate, Share: a.share, Use: a.use, Stock: a.stock(),
-		Granted: a.put - a.avail.Load(), Returned: a.returned.Load(), Lapsed: a.lapsed, Bookings: a.bookings,
+		Granted: a.put - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed, Bookings: a.bookings,
 		Revision: a.limit.rev.number,
 	}
 }

@@ -17,7 +17,7 @@
 // Of each limit of a subscription (labels topic, subscription, limit):
 //
 //	throttle_permits_granted_total      permits taken, those included that were given back
-//	throttle_permits_returned           permits given back, less those spent beyond a grant: it may fall
+//	throttle_permits_returned_total     permits given back unused
 //	throttle_permits_lapsed_total       permits booked and wasted
 //	throttle_permits_booked             permits booked and not taken
 //	throttle_bookings_total             batches got from the ledger
@@ -82,7 +82,7 @@ var (
 	backlog  = ofSubscription("backlog_messages", "Messages to read in this process, while known.")
 
 	granted  = ofLimit("permits_granted_total", "Permits taken, those included that were given back.")
-	returned = ofLimit("permits_returned", "Permits given back, less those spent beyond a grant.")
+	returned = ofLimit("permits_returned_total", "Permits given back unused.")
 	lapsed   = ofLimit("permits_lapsed_total", "Permits booked and wasted.")
 	booked   = ofLimit("permits_booked", "Permits booked and not taken.")
 	bookings = ofLimit("bookings_total", "Batches of permits got from the ledger.")
@@ -135,8 +135,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		for _, l := range sub.Limits {
 			labels := []string{sub.Topic, sub.Subscription, string(l.Reason)}
-			counter(granted, l.Granted+l.Returned, labels...) // Granted alone falls when permits come back
-			gauge(returned, float64(l.Returned), labels...)
+			counter(granted, l.Granted, labels...)
+			counter(returned, l.Returned, labels...)
 			counter(lapsed, l.Lapsed, labels...)
 			gauge(booked, float64(l.Stock), labels...)
 			counter(bookings, l.Bookings, labels...)

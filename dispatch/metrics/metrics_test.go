@@ -73,7 +73,7 @@ func TestCollect(t *testing.T) {
 
 		got := values(t, lim)
 		assert.Equal(t, 501.0, got["permits_granted_total message rate billing"])
-		assert.Equal(t, 1.0, got["permits_returned message rate billing"])
+		assert.Equal(t, 1.0, got["permits_returned_total message rate billing"])
 		assert.Equal(t, 1000.0, got["limit_rate message rate billing"])
 		assert.Equal(t, 1.0, got["limit_revision message rate billing"])
 		assert.Equal(t, got["waits_total message rate billing"], got["wait_seconds billing"])

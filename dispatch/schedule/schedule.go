@@ -139,11 +139,13 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 
 	newcomer := stranger || c.Epoch < s.Epoch-1 // counted in neither epoch
-	least := 0.0
-	if newcomer {
-		least = 0.5 // not yet known to be quiet
+	eff := 1.0
+	if share := s.share(sub, r); r.Demand < share {
+		eff = r.Demand / share
 	}
-	eff := min(1, max(least, r.Demand/s.share(sub, r)))
+	if newcomer {
+		eff = max(0.5, eff) // not yet known to be quiet
+	}
 	s.count(&sub, r, c, eff, newcomer)
 	share := s.share(sub, r)
 

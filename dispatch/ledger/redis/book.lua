@@ -118,7 +118,10 @@ if want > 0 then
     return (own + (rate - R) * weight / W) / max(1, k0, k1)
   end
   local newcomer = stranger or cEpoch < epoch - 1
-  local found = min(1, max(newcomer and 0.5 or 0, demand / shareNow()))
+  local found = 1
+  share = shareNow()
+  if demand < share then found = demand / share end
+  if newcomer then found = max(0.5, found) end
   local more = max(0, found - cEff)
   if newcomer then
     k0, k1 = k0 + found, k1 + found
