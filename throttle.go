@@ -131,7 +131,7 @@ func OpenStore(ctx context.Context, storeURL string) (configstore.Store, error) 
 		}
 		return etcd.Open(ctx, cfg)
 	}
-	return nil, fmt.Errorf("throttle: store URL: %s: use etcd://host:port, file:policies.yaml or memory:", unknownScheme(scheme))
+	return nil, fmt.Errorf("throttle: store URL: %s: use etcd://host:port, file:policies.yaml or \"memory:\"", unknownScheme(scheme))
 }
 
 // OpenLedger opens the permits at a URL:
@@ -171,5 +171,5 @@ func OpenLedger(ledgerURL string) (dispatch.Ledger, error) {
 		}
 		return redisledger.Open(o, 0), nil
 	}
-	return nil, fmt.Errorf("throttle: ledger URL: %s: use redis://host:port, rediss://, redis+cluster:// or memory:", unknownScheme(scheme))
+	return nil, fmt.Errorf("throttle: ledger URL: %s: use redis://host:port, rediss://, redis+cluster:// or \"memory:\"", unknownScheme(scheme))
 }

@@ -155,7 +155,7 @@ func ties(err error) iter.Seq[*policy.TieError] {
 			return
 		}
 		for _, e := range joined.Unwrap() {
-			if tie, ok := e.(*policy.TieError); ok && !yield(tie) {
+			if tie, ok := errors.AsType[*policy.TieError](e); ok && !yield(tie) {
 				return
 			}
 		}

@@ -18,13 +18,12 @@ import (
 
 // fields returns the names of the fields that the error faults.
 func fields(err error) (names []string) {
-	if fault, ok := err.(*policy.FieldError); ok {
-		return []string{fault.Field}
-	}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {
 			names = append(names, fields(e)...)
 		}
+	} else if fault, ok := errors.AsType[*policy.FieldError](err); ok {
+		names = append(names, fault.Field)
 	}
 	return names
 }

@@ -188,7 +188,8 @@ func BenchmarkFollow(b *testing.B) {
 			}
 			got := make(chan seen, 100)
 			go func() {
-				for snap := range configstore.Source(s).Snapshots(ctx) {
+				for snap, err := range configstore.Source(s).Snapshots(ctx) {
+					assert.NoError(b, err)
 					got <- seen{snap.Revision, time.Now()}
 				}
 			}()

@@ -266,7 +266,7 @@ func replace(path string, data []byte, modified time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // fails once it has been renamed
+	defer func() { _ = os.Remove(f.Name()) }() // fails once it has been renamed
 	_, err = f.Write(data)
 	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 	if err == nil {

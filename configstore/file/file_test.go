@@ -109,7 +109,7 @@ func lines(err error) (found []string) {
 		for _, e := range joined.Unwrap() {
 			found = append(found, lines(e)...)
 		}
-	} else if e, ok := err.(*file.LineError); ok {
+	} else if e, ok := errors.AsType[*file.LineError](err); ok {
 		field := ""
 		if fault, ok := errors.AsType[*policy.FieldError](err); ok {
 			field = fault.Field

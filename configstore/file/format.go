@@ -246,7 +246,7 @@ func (p *fileParser) entry(n ast.Node) {
 	}
 	for err := range flatten(pol.Validate(scope)) {
 		where := at["scope"]
-		if fault, ok := err.(*policy.FieldError); ok && at[fault.Field] != nil {
+		if fault, ok := errors.AsType[*policy.FieldError](err); ok && at[fault.Field] != nil {
 			where = at[fault.Field]
 		}
 		p.fault(where, err)

@@ -50,7 +50,7 @@ func patience(t *testing.T) context.Context {
 }
 
 // receive takes the next value, or ends the test.
-func receive[T any](t *testing.T, ctx context.Context, from <-chan T) T {
+func receive[T any](ctx context.Context, t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-from:
@@ -309,7 +309,7 @@ func follow(t *testing.T, b Backend) {
 			got <- snap
 		}
 	})
-	first := receive(t, ctx, got)
+	first := receive(ctx, t, got)
 	assert.Empty(t, first.Set.Entries())
 	last := first.Revision
 	for i := range int64(20) {
@@ -317,7 +317,7 @@ func follow(t *testing.T, b Backend) {
 		require.NoError(t, err)
 		start := time.Now()
 		for {
-			snap := receive(t, ctx, got)
+			snap := receive(ctx, t, got)
 			require.GreaterOrEqual(t, snap.Revision, last)
 			last = snap.Revision
 			assert.Equal(t, first.Identity, snap.Identity)
@@ -368,15 +368,15 @@ func badData(t *testing.T, b Backend) {
 			got <- item{snap, err}
 		}
 	})
-	require.NoError(t, receive(t, ctx, got).err)
+	require.NoError(t, receive(ctx, t, got).err)
 	b.Corrupt(t)
-	bad := receive(t, ctx, got)
+	bad := receive(ctx, t, got)
 	if bad.err == nil { // one entry of a snapshot
 		require.Error(t, bad.snap.Set.Entries()[0].Err)
 		assert.Equal(t, policy.PerSecond(1), bad.snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
 		_, err = s.Apply(ctx, put(Orders, rate(2)), 0)
 		require.NoError(t, err, "bad data can be replaced")
-		assert.Equal(t, policy.PerSecond(2), receive(t, ctx, got).snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
+		assert.Equal(t, policy.PerSecond(2), receive(ctx, t, got).snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
 		return
 	}
 	select {

@@ -129,13 +129,14 @@ func (j job) run() error {
 	}
 	control.Wait()
 	trips := lim.Stats().Ledger.Trips - before
-	out := bufio.NewWriter(os.Stdout)
-	fmt.Fprintln(out, "trips", trips, 0)
+	out := bufio.NewWriter(os.Stdout) // keeps its first error for Flush
+	line := func(a ...any) { _, _ = fmt.Fprintln(out, a...) }
+	line("trips", trips, 0)
 	for _, e := range events {
-		fmt.Fprintln(out, e.at.Nanoseconds(), e.n, e.wait.Nanoseconds())
+		line(e.at.Nanoseconds(), e.n, e.wait.Nanoseconds())
 	}
 	for _, d := range late {
-		fmt.Fprintln(out, "late", d.Nanoseconds(), 0)
+		line("late", d.Nanoseconds(), 0)
 	}
 	if err := lim.Close(); err != nil {
 		return err
