@@ -22,19 +22,27 @@ type topic struct {
 	reported atomic.Int64 // what sub was told last; -1 = unknown
 
 	mu        sync.Mutex  // guards the fields below; whoever has the Reader's turn writes positions, and reads them without
-	positions []*position // by partition; nil: never seen
+	positions []*position // by partition; nil: never seen. Empty without a group
 	changes   int         // of positions
 }
 
-// A position is how far a Reader is in a partition.
+// A position is how far a Reader of a group is in a partition.
 type position struct {
 	partition int
-	era       *era         // with a group: in which the partition was seen
-	next      atomic.Int64 // offset behind the last message handed over, or kafka.FirstOffset, LastOffset
+	era       *era // in which the partition was seen
+	next      atomic.Int64
 	forgotten atomic.Bool
 
 	seen int64 // next as the poller saw it last
 	idle int   // polls since then, see forgetAfter
+}
+
+// handOver moves the position behind m. To spare an atomic store for each message, it does so for every 64th only
+// while it is not near the end that its fetch knew: a backlog that is as large counts up to 63 more.
+func (p *position) handOver(m *kafka.Message) {
+	if p != nil && (m.HighWaterMark-m.Offset <= 64 || m.Offset&63 == 0) {
+		p.next.Store(m.Offset + 1)
+	}
 }
 
 // limited names what has limits, as dispatch.Stats does.
@@ -50,25 +58,25 @@ func newTopic(name string, l limited, sub *dispatch.Subscription) *topic {
 // reported at once.
 const certain = 100
 
-// position returns where the Reader is in the message's partition. The backlog becomes unknown with a partition
-// that is new, so that nothing is let through for what the others are.
-//
-// The end that came with the message is as old as its fetch. So it never says that the reader has
-// caught up; but that there was more behind the message than was thought, it does say.
-func (t *topic) position(m *kafka.Message, now *era, group bool) *position {
-	var p *position
-	if m.Partition < len(t.positions) {
-		p = t.positions[m.Partition]
-	}
-	if p == nil || group && p.era != now || p.forgotten.Load() {
-		return t.own(m, now)
-	}
+// notice reports what a message says of the backlog. The end that came with it is as old as its fetch, so it never
+// says that the reader has caught up; but that there is more behind it than was thought, it does say.
+func (t *topic) notice(m *kafka.Message) {
 	if reported := t.reported.Load(); reported >= 0 && m.HighWaterMark-m.Offset-1 > reported+certain {
 		t.mu.Lock()
 		t.report(m.HighWaterMark - m.Offset)
 		t.mu.Unlock()
 	}
-	return p
+}
+
+// position returns where the Reader is in the message's partition. The backlog becomes unknown with a partition
+// that is new, so that nothing is let through for what the others are.
+func (t *topic) position(m *kafka.Message, now *era) *position {
+	if m.Partition < len(t.positions) {
+		if p := t.positions[m.Partition]; p != nil && p.era == now && !p.forgotten.Load() {
+			return p
+		}
+	}
+	return t.own(m, now)
 }
 
 // own adds a partition.
@@ -95,17 +103,20 @@ func (t *topic) report(backlog int64) {
 // A place is where a reader was in a partition.
 type place struct {
 	partition int
-	next      int64
+	next      int64 // or kafka.FirstOffset, LastOffset
 }
 
 // owned returns where the Reader is in the partitions that are its own now; hungry says that it waits for messages.
 // changes goes back to conclude.
 func (t *topic) owned(r *Reader, hungry bool) (places []place, changes int) {
+	if !r.group {
+		return []place{{r.config.Partition, r.Offset()}}, 0
+	}
 	now := r.era.Load()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, p := range t.positions {
-		if p == nil || r.group && (p.era != now || p.forgotten.Load()) {
+		if p == nil || p.era != now || p.forgotten.Load() {
 			continue
 		}
 		next := p.next.Load()
@@ -114,7 +125,7 @@ func (t *topic) owned(r *Reader, hungry bool) (places []place, changes int) {
 		} else if hungry {
 			p.idle++
 		}
-		if r.group && p.idle > forgetAfter {
+		if p.idle > forgetAfter {
 			p.forgotten.Store(true)
 			continue
 		}

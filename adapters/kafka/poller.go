@@ -150,7 +150,7 @@ func (p *poller) questions() (out []*question) {
 				limits[r.lim][limited{s.Topic, s.Subscription}] = len(s.Limits) > 0
 			}
 		}
-		hungry := len(r.turn) > 0 && !r.waiting.Load()
+		hungry := r.turn.taken.Load() && !r.waiting.Load()
 		for _, t := range r.topics {
 			if limits[r.lim][t.limited] {
 				q := &question{reader: r, topic: t}

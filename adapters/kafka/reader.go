@@ -41,15 +41,16 @@ type Reader struct {
 	once    sync.Once
 
 	era     atomic.Pointer[era]
-	waiting atomic.Bool // for a permit
+	target  atomic.Int64 // of the last SetOffset
+	waiting atomic.Bool  // for a permit
+	held    atomic.Int64 // offset of the message that waits or is kept; -1 = none
 
-	turn  chan struct{} // holds a value while a goroutine uses the fields below
-	has   bool          // message is there, and not handed over yet
+	turn  turn // of those who use the fields below
+	has   bool // kept is there, and not handed over yet
 	kept  kafka.Message
-	of    *topic
-	at    *position
-	from  int64 // at.next when the message was taken
-	taken *era
+	taken *era      // of the message in hand, or of the last one; nil: there was none
+	of    *topic    // that it belongs to
+	at    *position // likewise; nil without a group
 }
 
 // An era is how long what the kafka.Reader returns continues what it returned before: up to a
@@ -59,8 +60,8 @@ type era struct {
 	end context.CancelFunc
 }
 
-func newEra() *era {
-	ctx, end := context.WithCancel(context.Background())
+func newEra(parent context.Context) *era {
+	ctx, end := context.WithCancel(parent)
 	return &era{ctx, end}
 }
 
@@ -108,7 +109,7 @@ func Wrap(r *kafka.Reader, lim *dispatch.Limiter, opts ...Option) (*Reader, erro
 
 // open makes a Reader without its kafka.Reader.
 func open(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts []Option) (*Reader, error) {
-	r := &Reader{lim: lim, config: cfg, group: cfg.GroupID != "", turn: make(chan struct{}, 1)}
+	r := &Reader{lim: lim, config: cfg, group: cfg.GroupID != "", turn: newTurn()}
 	if lim == nil {
 		return r, nil
 	}
@@ -145,7 +146,8 @@ func open(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts []Option) (*Reader
 		r.only = nil
 	}
 	r.closing, r.close = context.WithCancel(context.Background())
-	r.era.Store(newEra())
+	r.era.Store(newEra(r.closing))
+	r.held.Store(-1)
 	return r, nil
 }
 
@@ -156,68 +158,68 @@ func (r *Reader) start(inner *kafka.Reader) {
 		return
 	}
 	r.config = inner.Config()
-	if !r.group {
-		r.only.positions = make([]*position, r.config.Partition+1)
-		r.only.positions[r.config.Partition] = &position{partition: r.config.Partition}
-		r.position().next.Store(inner.Offset())
-	}
 	r.ends = joinPoller(r)
 }
-
-// position is that of a Reader without a group.
-func (r *Reader) position() *position { return r.only.positions[r.config.Partition] }
 
 // FetchMessage returns the next message when there is a permit for it. If ctx ends first, the message is kept for
 // the next call, whoever makes it. The error is io.EOF when the Reader has been closed: what was read ahead is
 // dropped then, and never committed. It wraps dispatch.ErrClosed when the Limiter has been closed first.
-func (r *Reader) FetchMessage(ctx context.Context) (kafka.Message, error) {
+func (r *Reader) FetchMessage(ctx context.Context) (m kafka.Message, err error) {
 	if r.lim == nil {
 		return r.Reader.FetchMessage(ctx)
 	}
-	select {
-	case r.turn <- struct{}{}:
-	default:
-		select {
-		case r.turn <- struct{}{}:
-		case <-ctx.Done():
-			return kafka.Message{}, ctx.Err()
-		case <-r.closing.Done():
-			return kafka.Message{}, io.EOF
-		}
+	if err = r.turn.take(ctx, r.closing); err == nil {
+		err = r.next(ctx, &m)
+		r.turn.pass()
 	}
-	defer func() { <-r.turn }()
+	return m, err
+}
+
+// next is FetchMessage for whoever has the turn; m is empty if it fails.
+func (r *Reader) next(ctx context.Context, m *kafka.Message) (err error) {
 	for {
-		if r.taken != nil && r.taken.Err() != nil {
+		if r.taken != r.era.Load() {
 			if err := r.moved(ctx); err != nil {
-				return kafka.Message{}, err
+				return err
 			}
 		}
-		if !r.has {
-			m, err := r.Reader.FetchMessage(ctx)
-			if err != nil {
-				return kafka.Message{}, err
+		if r.has {
+			*m = r.kept
+		} else {
+			if *m, err = r.Reader.FetchMessage(ctx); err != nil {
+				return err
 			}
 			r.take(m)
 		}
-		if err := r.permit(ctx); err == nil {
-			r.has = false
-			return r.kept, nil
-		} else if !errors.Is(err, errMoved) {
-			return kafka.Message{}, err
+		bytes := size(m)
+		if _, err := r.of.sub.AcquireSized(ended, bytes); err != nil {
+			if err := r.wait(ctx, m, bytes); errors.Is(err, errMoved) {
+				continue
+			} else if err != nil {
+				*m = kafka.Message{}
+				return err
+			}
 		}
+		if r.has {
+			r.drop()
+		}
+		r.at.handOver(m)
+		return nil
 	}
 }
 
-// take notes the message that is in hand now. An era that began while it was fetched counts as its own:
+// take notes where a message belongs. An era that began while it was fetched counts as its own:
 // whoever drops a message of an ended era must be sure that it is read again.
-func (r *Reader) take(m kafka.Message) {
+func (r *Reader) take(m *kafka.Message) {
 	t := r.only
 	if t == nil {
 		t = r.topics[m.Topic]
 	}
-	r.has, r.kept, r.of, r.taken = true, m, t, r.era.Load()
-	r.at = t.position(&r.kept, r.taken, r.group)
-	r.from = r.at.next.Load()
+	r.of, r.taken = t, r.era.Load()
+	if r.group {
+		r.at = t.position(m, r.taken)
+	}
+	t.notice(m)
 }
 
 // errMoved says that FetchMessage has to look again.
@@ -230,37 +232,36 @@ var ended = func() context.Context {
 	return ctx
 }()
 
-// permit waits for the permit of the message in hand.
-func (r *Reader) permit(ctx context.Context) error {
-	bytes := size(&r.kept)
-	grant, err := r.of.sub.AcquireSized(ended, bytes)
-	if err != nil {
-		grant, err = r.wait(ctx, bytes)
-	}
+// wait waits for the permit of the message in hand when there was none at once, up to the end of ctx or of the
+// message's era. Without a permit the message is kept.
+func (r *Reader) wait(ctx context.Context, m *kafka.Message, bytes int64) error {
+	r.has, r.kept = true, *m
+	r.held.Store(m.Offset)
+	r.waiting.Store(true)
+	defer r.waiting.Store(false)
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.taken, cancel)()
+	grant, err := r.of.sub.AcquireSized(waiting, bytes)
 	switch {
+	case r.closing.Err() != nil:
+		grant.Done(0, 0)
+		return io.EOF
 	case r.taken.Err() != nil:
 		grant.Done(0, 0)
 		return errMoved
-	case err == nil && r.at.next.CompareAndSwap(r.from, r.kept.Offset+1):
+	case err == nil:
 		return nil
-	case err == nil: // SetOffset is under way
-		grant.Done(0, 0)
-		r.has = false
-		return errMoved
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
 	return fmt.Errorf("kafkathrottle: %w", err)
 }
 
-// wait is permit when there was none at once. It ends with ctx or with the message's era.
-func (r *Reader) wait(ctx context.Context, bytes int64) (dispatch.Grant, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(r.taken, cancel)()
-	r.waiting.Store(true)
-	defer r.waiting.Store(false)
-	return r.of.sub.AcquireSized(ctx, bytes)
+// drop forgets the message that is kept.
+func (r *Reader) drop() {
+	r.has = false
+	r.held.Store(-1)
 }
 
 // moved begins a new era: it drops the message in hand, if there is one, where the kafka.Reader has dropped what it
@@ -274,8 +275,16 @@ func (r *Reader) moved(ctx context.Context) error {
 	if r.closing.Err() != nil {
 		return io.EOF
 	}
-	now := r.era.Load()
-	if r.group {
+	begun := r.taken != nil
+	r.taken = r.era.Load()
+	switch {
+	case !begun:
+	case !r.group:
+		// The message may be the first of the new position, if it was fetched while SetOffset was at work.
+		if r.has && (r.kept.Offset < r.target.Load() || r.Reader.Offset() != r.kept.Offset+1) {
+			r.drop()
+		}
+	default:
 		running, cancel := context.WithTimeout(ctx, joinTimeout)
 		defer cancel()
 		defer context.AfterFunc(r.closing, cancel)()
@@ -283,22 +292,24 @@ func (r *Reader) moved(ctx context.Context) error {
 		switch {
 		case r.closing.Err() != nil:
 			return io.EOF
+		case err == nil:
+			r.drop()
 		case ctx.Err() != nil:
+			r.taken = moving // for the next call
 			return ctx.Err()
-		case err != nil:
-			r.taken = now
-			return nil
 		}
 	}
-	r.has, r.taken = false, now
 	return nil
 }
+
+// moving is the era of what moved has not done with.
+var moving = newEra(context.Background())
 
 // joinTimeout bounds the wait for a group's next generation: kafka-go's default time-out of a rebalance.
 const joinTimeout = 30 * time.Second
 
 // moveOn ends the era.
-func (r *Reader) moveOn() { r.era.Swap(newEra()).end() }
+func (r *Reader) moveOn() { r.era.Swap(newEra(r.closing)).end() }
 
 // ReadMessage is FetchMessage and, with a group, CommitMessages.
 func (r *Reader) ReadMessage(ctx context.Context) (kafka.Message, error) {
@@ -316,10 +327,12 @@ func (r *Reader) ReadMessage(ctx context.Context) (kafka.Message, error) {
 
 // Offset returns the offset behind the last message that was handed over, or -1 with a group.
 func (r *Reader) Offset() int64 {
-	if r.lim == nil || r.group {
-		return r.Reader.Offset()
+	if r.lim != nil && !r.group {
+		if held := r.held.Load(); held >= 0 {
+			return held
+		}
 	}
-	return r.position().next.Load()
+	return r.Reader.Offset()
 }
 
 // SetOffset drops the message that waits for its permit, if there is one, and goes on at offset.
@@ -334,7 +347,8 @@ func (r *Reader) SetOffsetAt(ctx context.Context, t time.Time) error {
 
 func (r *Reader) seek(err error) error {
 	if err == nil && r.lim != nil && !r.group {
-		r.position().next.Store(r.Reader.Offset())
+		r.target.Store(r.Reader.Offset())
+		r.held.Store(-1)
 		r.moveOn()
 	}
 	return err
