@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -62,9 +63,7 @@ func (s *store) clone() map[string]*stored {
 	c := map[string]*stored{}
 	for k, v := range s.limits {
 		subs := map[string]schedule.Sub{}
-		for name, sub := range v.subs {
-			subs[name] = sub
-		}
+		maps.Copy(subs, v.subs)
 		c[k] = &stored{v.state, subs}
 	}
 	return c

@@ -9,6 +9,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/policy"
@@ -205,12 +206,7 @@ func (p *plan) all() []*account {
 }
 
 func (p *plan) has(a *account) bool {
-	for _, b := range p.all() {
-		if a == b {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(p.all(), a)
 }
 
 // obey sets what callers obey: the limits, or nothing if none is set or none applies now.

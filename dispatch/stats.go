@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -160,9 +161,7 @@ func (q *queue) report(now time.Time) SubscriptionStats {
 	if q.stats.times != nil {
 		s.WaitTimes = *q.stats.times
 		s.Waits = map[Reason]int64{}
-		for why, n := range q.stats.waits {
-			s.Waits[why] = n
-		}
+		maps.Copy(s.Waits, q.stats.waits)
 	}
 	for _, a := range q.limits.all() {
 		s.Limits = append(s.Limits, a.report())

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"flag"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -52,9 +53,7 @@ func TestEtcdScripts(t *testing.T) {
 
 func scripts(dir, store string, more map[string]func(*testscript.TestScript, bool, []string)) testscript.Params {
 	cmds := map[string]func(*testscript.TestScript, bool, []string){"status": status, "masked": masked, "rubbish": rubbish, "pause": pause}
-	for name, cmd := range more {
-		cmds[name] = cmd
-	}
+	maps.Copy(cmds, more)
 	return testscript.Params{
 		Dir: dir, UpdateScripts: *update, Cmds: cmds, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {

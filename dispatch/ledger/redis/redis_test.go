@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -121,9 +122,7 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 
 func clone(m map[string]schedule.Sub) map[string]schedule.Sub {
 	c := map[string]schedule.Sub{}
-	for k, v := range m {
-		c[k] = v
-	}
+	maps.Copy(c, m)
 	return c
 }
 
