@@ -104,8 +104,6 @@ func rate(t testing.TB, text string) policy.Rate {
 	return r
 }
 
-func on(b bool) *bool { return &b }
-
 // fetch is FetchMessage that must come back within a time.
 func fetch(t testing.TB, r interface {
 	FetchMessage(context.Context) (kafka.Message, error)

@@ -42,7 +42,7 @@ func waits(lim *limiter) bool {
 func TestReaderObeysTheLimit(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 2000, 100)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(500), ThrottleCaughtUp: on(true)})
+	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(500), ThrottleCaughtUp: new(true)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	fetch(t, r, 5*time.Second)
 	start := time.Now()
@@ -57,7 +57,7 @@ func TestReaderObeysTheLimit(t *testing.T) {
 func TestReaderChargesTheExactBytes(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 3000, 100)
-	lim := open(t, policy.Policy{ByteRate: policy.PerSecond(50_000), ThrottleCaughtUp: on(true)})
+	lim := open(t, policy.Policy{ByteRate: policy.PerSecond(50_000), ThrottleCaughtUp: new(true)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	fetch(t, r, 5*time.Second)
 	start := time.Now()
@@ -84,7 +84,7 @@ func TestReaderWithoutALimiter(t *testing.T) {
 func TestCancelKeepsTheMessage(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 100, 10)
-	lim := open(t, policy.Policy{Paused: on(true)})
+	lim := open(t, policy.Policy{Paused: new(true)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -104,7 +104,7 @@ func TestManyGoroutinesLoseNothing(t *testing.T) {
 	const partitions, each = 4, 250
 	_, brokers := broker(t, partitions, "orders")
 	fill(t, brokers, "orders", partitions, each, 10)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(500), ThrottleCaughtUp: on(true)})
+	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(500), ThrottleCaughtUp: new(true)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: "billing"}, lim)
 	var mu sync.Mutex
 	seen := map[string]int{}
@@ -147,7 +147,7 @@ func TestSetOffsetDropsWhatWaits(t *testing.T) {
 	lim := open(t, policy.Policy{})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	require.EqualValues(t, 0, fetch(t, r, 5*time.Second).Offset)
-	lim.set(policy.Policy{Paused: on(true)})
+	lim.set(policy.Policy{Paused: new(true)})
 	got := make(chan kafka.Message, 1)
 	go func() {
 		m, _ := r.FetchMessage(t.Context())
@@ -161,7 +161,7 @@ func TestSetOffsetDropsWhatWaits(t *testing.T) {
 	require.EqualValues(t, 50, (<-got).Offset)
 
 	// To skip only the message that waits is a move, too, though kafka-go is there already.
-	lim.set(policy.Policy{Paused: on(true)})
+	lim.set(policy.Policy{Paused: new(true)})
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	_, err := r.FetchMessage(ctx)
@@ -176,7 +176,7 @@ func TestSetOffsetDropsWhatWaits(t *testing.T) {
 func TestCloseEndsAWait(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 100, 10)
-	lim := open(t, policy.Policy{Paused: on(true)})
+	lim := open(t, policy.Policy{Paused: new(true)})
 	other := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim) // keeps the subscription open
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	errs := make(chan error, 3)
@@ -204,7 +204,7 @@ func TestCloseEndsAWait(t *testing.T) {
 func TestLimiterClosedFirst(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 100, 10)
-	lim := open(t, policy.Policy{Paused: on(true)})
+	lim := open(t, policy.Policy{Paused: new(true)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	require.NoError(t, lim.Close())
 	_, err := r.FetchMessage(t.Context())

@@ -99,7 +99,7 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 	name := services.Name(t)
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(100), ThrottleCaughtUp: on(true)})
+	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(100), ThrottleCaughtUp: new(true)})
 	cfg := groupConfig(k.Brokers, name)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -119,7 +119,7 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 		require.Eventually(t, func() bool { return c.count() > before+100 }, 20*time.Second, 10*time.Millisecond)
 		require.NoError(t, r.Close(), i)
 	}
-	lim.set(policy.Policy{MessageRate: policy.PerSecond(1000), ThrottleCaughtUp: on(true)})
+	lim.set(policy.Policy{MessageRate: policy.PerSecond(1000), ThrottleCaughtUp: new(true)})
 	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
 	time.Sleep(200 * time.Millisecond) // for what comes too often
 	cancel()
@@ -134,7 +134,7 @@ func TestAWaitingMessageGoesBackToTheGroup(t *testing.T) {
 	name := services.Name(t)
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
-	lim := open(t, policy.Policy{Paused: on(true)})
+	lim := open(t, policy.Policy{Paused: new(true)})
 	cfg := groupConfig(k.Brokers, name)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -162,7 +162,7 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 	name := services.Name(t)
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(50), ThrottleCaughtUp: on(true)})
+	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(50), ThrottleCaughtUp: new(true)})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
