@@ -23,7 +23,7 @@ func ExampleNewReader() {
 	_ = w.Close()
 
 	limit := policy.Policy{MessageRate: policy.PerSecond(20), ThrottleCaughtUp: new(true)} // ten messages are caught up at once
-	lim, _ := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(limit)}) // or throttle.FromEnv(ctx)
+	lim, _ := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(limit)})         // or throttle.FromEnv(ctx)
 	r, _ := kafkathrottle.NewReader(kafka.ReaderConfig{
 		Brokers: cluster.ListenAddrs(), Topic: "orders", GroupID: "billing", MaxWait: 100 * time.Millisecond,
 	}, lim)
