@@ -340,7 +340,9 @@ func (f *fleet) window(d, from time.Duration) (most int) {
 
 // p99 is the 99th percentile of a replica's waits.
 func (f *fleet) p99(id int) time.Duration {
+	f.mu.Lock()
 	w := slices.Sorted(slices.Values(f.waits[id]))
+	f.mu.Unlock()
 	if len(w) == 0 {
 		return 0
 	}
@@ -348,7 +350,10 @@ func (f *fleet) p99(id int) time.Duration {
 }
 
 func (f *fleet) tripsPerMessage() float64 {
-	return float64(f.store.trips) / float64(max(1, f.between(0, time.Hour)))
+	f.store.mu.Lock()
+	trips := f.store.trips
+	f.store.mu.Unlock()
+	return float64(trips) / float64(max(1, f.between(0, time.Hour)))
 }
 
 func (f *fleet) String() string {

@@ -374,8 +374,11 @@ func (f flaky) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] 
 		if f.err != nil && !yield(policy.Snapshot{}, f.err) {
 			return
 		}
+		f.mu.Lock()
+		changed := f.changed
+		f.mu.Unlock()
 		select {
-		case <-f.changed:
+		case <-changed:
 		case <-ctx.Done():
 			return
 		}

@@ -130,9 +130,9 @@ func bar(part float64) string {
 // plainLine is the table in one line.
 func plainLine(at time.Duration, limit policy.Rate, rows []row) string {
 	var line strings.Builder
-	line.WriteString(fmt.Sprintf("%5.1f s  limit %s", at.Seconds(), limit))
+	fmt.Fprintf(&line, "%5.1f s  limit %s", at.Seconds(), limit)
 	for _, r := range rows {
-		line.WriteString(fmt.Sprintf(" | %s %.0f/s %.0f %% backlog %d %s", r.group.name, r.rate, 100*r.share, r.backlog, r.state()))
+		fmt.Fprintf(&line, " | %s %.0f/s %.0f %% backlog %d %s", r.group.name, r.rate, 100*r.share, r.backlog, r.state())
 	}
 	return line.String()
 }
