@@ -376,6 +376,7 @@ func TestBurst(t *testing.T) {
 			r.greedy(max)
 			time.Sleep(50 * time.Millisecond)
 			r.stop()
+			f.wg.Wait()
 			first := f.between(0, 2*second)
 			within(t, "first 50 ms of the first use", first, 4, 12) // nothing was saved before the limit was known
 			time.Sleep(3 * second)
