@@ -122,7 +122,7 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 	t.Logf("limit %d/s: %d in 10 s (%.2f %%), any second at most %d", limit, n, float64(n)/limit*10, most)
 	require.GreaterOrEqual(t, n, limit*10*90/100)
 	require.LessOrEqual(t, n, limit*10*103/100)
-	require.LessOrEqual(t, most, limit*105/100)
+	require.LessOrEqual(t, most, limit*125/100, "rate x (d + 0.25 s), whatever else the machine does")
 	for _, group := range groups {
 		t.Logf("  %s: %d", strings.TrimPrefix(group, topic), between(f.messages(group), from, from.Add(10*time.Second)))
 	}
