@@ -51,6 +51,9 @@ func parseAddress(text, defaultPort string, known ...string) (a address, err err
 			host = net.JoinHostPort(bare, defaultPort)
 		}
 		if name, port, e := net.SplitHostPort(host); e != nil || name == "" || port == "" {
+			if name == "" {
+				host = "" // what follows may be a password without its host
+			}
 			fault("host", fmt.Sprintf("%q: want host:port, or several with commas between", host))
 		}
 		a.hosts = append(a.hosts, host)

@@ -17,6 +17,7 @@ type account struct {
 	limit        *limit
 	subscription string
 	reason       Reason // why callers wait for it
+	loss         policy.OnLedgerLoss
 
 	gen      atomic.Uint32             // counts batches begun
 	refused  atomic.Int64              // permits that TryAcquire and shadow mode asked for in vain since the last step
@@ -45,6 +46,7 @@ type account struct {
 	steppedAt float64
 	refusedAt float64 // when something was last refused
 	patience  float64 // how long a refused caller is thought to stay away
+	asked     int64   // permits that he asked for
 	heldUp    float64 // seconds since the last call in which callers waited for slots to come
 	calledAt  float64 // the last call
 	quick     float64 // permits in the last batch, if that was gone in under half a round; else 0
@@ -58,6 +60,7 @@ type account struct {
 	retryAt   float64 // no call before
 	rtts      [2]float64
 	storeTime float64 // the store's clock less ours, from the last reply
+	strayAt   float64 // the last time at which the counter was empty or a batch was there
 	bookings  int64   // made, all time
 	lapsed    int64   // permits wasted, all time
 	lent      float64 // `share` without a store: when the next permit of our own is due; 0 = the store is there
@@ -113,6 +116,19 @@ func (a *account) giveBack(n int64) {
 	}
 }
 
+// forgive is giveBack for permits whose slots are long over: they only shorten a debt.
+func (a *account) forgive(n int64) {
+	for {
+		debt := -a.avail.Load()
+		if debt <= 0 || a.avail.CompareAndSwap(-debt, -debt+min(n, debt)) {
+			return
+		}
+	}
+}
+
+// stockNow is what can be taken now.
+func (a *account) stockNow() int64 { return max(0, a.avail.Load()) }
+
 // withdraw takes up to n permits out of the stock again.
 func (a *account) withdraw(n int64) int64 {
 	got := a.take(n)
@@ -139,7 +155,9 @@ func (a *account) observe(now float64, w demand) {
 		if a.refusedAt == 0 {
 			a.patience = 1
 		}
-		a.refusedAt = now
+		a.refusedAt, a.asked = now, a.refused.Load()
+	} else if a.asked > 0 && now-a.refusedAt > 2*a.patience {
+		a.asked = 0
 	}
 }
 
@@ -229,6 +247,12 @@ func (a *account) age(now float64) {
 		}
 		a.batches = slices.Delete(a.batches, 0, 1)
 	}
+	if stray := a.avail.Load(); len(a.batches) > 0 || stray <= 0 {
+		a.strayAt = now
+	} else if now > a.strayAt+a.limit.round { // given back after their batch was spent, and wanted by nobody
+		a.expired += a.withdraw(stray)
+		a.expiredAt = now
+	}
 	if a.expired > 0 && now > a.expiredAt+a.limit.round {
 		a.lapsed += a.expired
 		a.expired = 0
@@ -243,6 +267,9 @@ func (a *account) stock() int64 {
 	}
 	return n
 }
+
+// debt is what was used beyond what was granted, as a number below zero, or zero.
+func (a *account) debt() int64 { return min(0, a.avail.Load()) }
 
 // nextBatch is the batch that has not begun, or nil.
 func (a *account) nextBatch(now float64) *batch {
@@ -292,7 +319,7 @@ func (a *account) step(now float64, late bool, w demand, timeout float64) *call 
 	if a.lent > 0 {
 		a.lend(now, w)
 	}
-	if w.waiting > 0 || a.refused.Load() > 0 {
+	if w.waiting > 0 || a.asked > 0 {
 		a.gone = false
 	}
 	defer a.refused.Store(0)
@@ -312,11 +339,12 @@ func (a *account) step(now float64, late bool, w demand, timeout float64) *call 
 	case next != nil:
 	case w.waiting > 0:
 		wanted = a.running() <= 1
-	case a.refused.Load() > 0:
-		wanted = stock == 0
+	case a.asked > 0: // a refused caller comes back
+		wanted = stock < a.asked-a.debt() && a.running() <= 1
 	case a.gone:
 	case !w.anybody && now-a.usedAt > max(0.015, 5/a.use):
 		a.gone = true
+		a.gen.Add(3) // what is given back from now on comes too late
 		if stock > 2 {
 			return a.farewell(now, timeout)
 		}
@@ -333,7 +361,7 @@ func (a *account) step(now float64, late bool, w demand, timeout float64) *call 
 	if a.carry.Round > 0 {
 		round = a.carry.Round
 	}
-	want := d * round
+	want := max(d*round, float64(a.asked-a.debt()-stock))
 	if d < a.share {
 		want = max(want, min(8, 4*a.limit.round*d))
 	}
@@ -427,6 +455,9 @@ func (a *account) append(b batch, d float64) {
 	if d > 0 {
 		round = max(round, 1.3*float64(b.n)/d)
 	}
+	if a.asked > 0 {
+		round = max(round, 1.3*a.patience)
+	}
 	b.expires = max(b.due, a.calledAt) + round + a.limit.round
 	a.quick = 0
 	a.batches = append(a.batches, b)
@@ -435,7 +466,7 @@ func (a *account) append(b batch, d float64) {
 // lend lets a replica go on at its last share while the store is away. A permit of its own comes
 // a share's gap after the last booked one, so that it never exceeds the time that passes.
 func (a *account) lend(now float64, w demand) {
-	if a.limit.loss != policy.LossShare {
+	if a.loss != policy.LossShare {
 		return
 	}
 	gap := 1 / a.lastShare()
@@ -443,7 +474,7 @@ func (a *account) lend(now float64, w demand) {
 		a.lent = max(a.lent, now+gap)
 		return
 	}
-	if w.waiting == 0 && a.refused.Load() == 0 {
+	if w.waiting == 0 && a.asked == 0 {
 		a.lent = max(a.lent, now)
 		return
 	}
@@ -470,7 +501,7 @@ func (a *account) lastShare() float64 {
 
 // repay ends the lending: what was released ahead of its time is owed.
 func (a *account) repay(now float64) {
-	if ahead := math.Floor((a.lent - now) * a.lastShare()); ahead >= 1 && a.limit.loss == policy.LossShare {
+	if ahead := math.Floor((a.lent - now) * a.lastShare()); ahead >= 1 && a.loss == policy.LossShare {
 		a.put -= int64(ahead)
 		a.avail.Add(-int64(ahead))
 	}
@@ -497,11 +528,14 @@ func (a *account) wakeAt(now float64, w demand) float64 {
 	if len(a.batches) > 0 {
 		at = min(at, a.batches[0].expires)
 	}
-	if !a.busy && w.waiting > 0 && a.retryAt > now {
+	if !a.busy && (w.waiting > 0 || a.asked > 0) && a.retryAt > now {
 		at = min(at, a.retryAt)
 	}
 	if a.expired > 0 {
 		at = min(at, a.expiredAt+a.limit.round)
+	}
+	if len(a.batches) == 0 && a.avail.Load() > 0 {
+		at = min(at, a.strayAt+a.limit.round)
 	}
 	if a.lent > 0 && w.waiting > 0 {
 		at = min(at, a.lent)

@@ -28,14 +28,20 @@ func (g *Grant) Done(messages int, bytes int64) {
 
 func (g *Grant) settle(messages int, bytes int64) {
 	p := g.plan
+	messages, bytes = min(messages, most), min(bytes, most)
 	if unused := int64(g.n) - int64(max(0, messages)); unused < 0 || unused > 0 && p.fresh(g.gen) {
 		for _, a := range p.messages {
 			a.giveBack(unused)
 		}
 	}
 	if len(p.bytes) > 0 {
+		unused := g.size - max(0, bytes)
 		for _, a := range p.bytes {
-			a.giveBack(g.size - max(0, bytes))
+			if unused <= 0 || p.fresh(g.gen) {
+				a.giveBack(unused)
+			} else {
+				a.forgive(unused)
+			}
 		}
 		if messages > 0 {
 			p.queue.learnSize(messages, max(0, bytes))

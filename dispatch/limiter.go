@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,7 +78,6 @@ type limit struct {
 	rate  float64 // permits a second
 	burst float64 // permits
 	round float64 // seconds
-	loss  policy.OnLedgerLoss
 	rev   revision
 	users int // queues; guarded by Limiter.mu
 }
@@ -102,6 +102,9 @@ func LimitKey(cluster string, topic policy.Topic, subscription string, bytes boo
 func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	if cfg.Cluster == "" {
 		cfg.Cluster = "standalone"
+	}
+	if err := policy.NamespaceScope("any", cfg.Cluster, "any").Validate(); err != nil {
+		return nil, fmt.Errorf("dispatch: open: cluster: %w", err)
 	}
 	if cfg.Ledger == nil {
 		cfg.Ledger = memory.New()
@@ -356,6 +359,12 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 	for _, a := range limits.bytes {
 		step(a, true)
 	}
+	p = nil // those of limits that are gone are wanted by nobody
+	for _, a := range q.retired {
+		step(a, false)
+	}
+	q.retired = slices.DeleteFunc(q.retired, func(a *account) bool { return a.idle() && a.avail.Load() >= 0 })
+	p = q.plan.Load()
 	q.followLedger()
 	if p != nil || q.waiters.Load() > 0 {
 		q.serve(t)
@@ -368,7 +377,7 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 
 // busy says that an account has something to do.
 func (q *queue) busy() bool {
-	for _, a := range q.limits.all() {
+	for _, a := range append(q.limits.all(), q.retired...) {
 		if !a.idle() || a.refused.Load() > 0 {
 			return true
 		}

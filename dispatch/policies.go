@@ -136,7 +136,7 @@ func (q *queue) resolve() {
 	e := s.Set.Resolve(l.cfg.Cluster, q.topic, q.name)
 	q.threshold, q.throttlesCaughtUp = e.Subscription.CaughtUpThreshold(), e.Subscription.ThrottlesCaughtUp()
 	old := q.limits
-	p := &plan{queue: q, shadow: e.Subscription.IsShadow(), paused: e.Subscription.IsPaused()}
+	p := &plan{queue: q, shadow: e.Subscription.IsShadow() && !e.Subscription.IsPaused(), paused: e.Subscription.IsPaused()}
 	add := func(list []*account, rate policy.Rate, burst int64, behave policy.Policy, reason Reason) []*account {
 		if !rate.Limited() {
 			return list
@@ -154,6 +154,13 @@ func (q *queue) resolve() {
 			}
 		}
 		lim.users++
+		for i, a := range q.retired {
+			if a.limit.key == key {
+				q.retired = slices.Delete(q.retired, i, i+1)
+				a.limit = lim
+				return append(list, a)
+			}
+		}
 		return append(list, newAccount(lim, q.name, reason, l.clock(time.Now())))
 	}
 	t, u := e.Topic, e.Subscription
@@ -168,7 +175,11 @@ func (q *queue) resolve() {
 	for _, a := range old.all() {
 		if !p.has(a) {
 			l.dropUser(a.limit)
+			q.retired = append(q.retired, a)
 		}
+	}
+	for _, a := range p.all() {
+		a.loss = e.Subscription.LedgerLoss()
 	}
 	q.obey()
 }
@@ -177,7 +188,7 @@ func (q *queue) resolve() {
 func (m *limit) set(rate policy.Rate, burst int64, p policy.Policy, rev revision) {
 	changed := *m
 	changed.rate, changed.burst = rate.PerSec(), float64(burst)
-	changed.round, changed.loss = p.RoundDuration().Seconds(), p.LedgerLoss()
+	changed.round = p.RoundDuration().Seconds()
 	if changed != *m || m.rev.identity != rev.identity {
 		changed.rev = rev
 		*m = changed
@@ -213,12 +224,18 @@ func (p *plan) has(a *account) bool {
 // The caller holds limiter.mu.
 func (q *queue) obey() {
 	p := q.limits
+	if old := q.plan.Load(); old != nil && old.closed {
+		return
+	}
 	switch {
 	case p.paused:
 	case len(p.messages)+len(p.bytes) == 0, q.open, q.caughtUp && !q.throttlesCaughtUp:
 		p = nil
 	}
 	if q.plan.Load() == p {
+		if q.caughtUp {
+			q.activate() // for the loop to see when the exemption ends
+		}
 		return
 	}
 	q.plan.Store(p)
@@ -231,7 +248,7 @@ func (q *queue) obey() {
 func (q *queue) followLedger() {
 	open := false
 	for _, a := range q.limits.all() {
-		open = open || a.limit.loss == policy.LossOpen && a.failures > 0 && (q.open || a.away())
+		open = open || a.loss == policy.LossOpen && a.failures > 0 && (q.open || a.away())
 	}
 	if open != q.open {
 		q.open = open

@@ -51,10 +51,13 @@ func (p *plan) take(max, size int64) (n int64) {
 
 // gen is the age of a grant taken now.
 func (p *plan) gen() uint32 {
-	if len(p.messages) == 0 {
-		return 0
+	if len(p.messages) > 0 {
+		return p.messages[0].gen.Load()
 	}
-	return p.messages[0].gen.Load()
+	if len(p.bytes) > 0 {
+		return p.bytes[0].gen.Load()
+	}
+	return 0
 }
 
 // fresh says that a grant of that age may still give back.
@@ -82,6 +85,7 @@ type queue struct {
 	limits            *plan // what the policies say, before caught up and ledger loss
 	threshold         int64 // backlog at which a handle is caught up
 	throttlesCaughtUp bool
+	retired           []*account // of limits that are gone: what is booked goes back, and a debt waits for the limit to come back
 	caughtUp          bool
 	due               float64   // when the next step is; the loop's own
 	open              bool      // let through because the ledger is away
@@ -106,6 +110,7 @@ func (q *queue) acquire(ctx context.Context, max int, size int64) (Grant, error)
 	if max <= 0 {
 		return Grant{}, nil
 	}
+	max = min(max, most)
 	q.mu.Lock()
 	p := q.plan.Load()
 	switch {
@@ -171,6 +176,11 @@ func (q *queue) grant(p *plan, max, size int64) (Grant, bool) {
 	if p.paused {
 		return Grant{}, false
 	}
+	if size < 0 { // no more messages than there are bytes for
+		for _, a := range p.bytes {
+			max = min(max, 1+int64(float64(a.stockNow())/q.averageSize()))
+		}
+	}
 	charged := q.sizeOf(p, max, size)
 	n := p.take(max, charged)
 	if n == 0 {
@@ -188,10 +198,6 @@ func (q *queue) grant(p *plan, max, size int64) (Grant, bool) {
 
 // through lets a caller in shadow mode through, and counts that he would have waited.
 func (q *queue) through(p *plan, max, size int64) Grant {
-	if p.paused {
-		q.stats.shadowed += max
-		return Grant{n: int(max)}
-	}
 	q.stats.shadowed += max
 	for _, a := range p.messages {
 		a.refused.Add(max)
@@ -211,7 +217,7 @@ func (q *queue) sizeOf(p *plan, n, size int64) int64 {
 	if size >= 0 {
 		return max(1, size)
 	}
-	return max(1, int64(float64(n)*q.averageSize()))
+	return max(1, int64(min(float64(n)*q.averageSize(), 1<<50)))
 }
 
 // averageSize is the running average that unknown sizes are charged at; 1 KiB before anything is known.

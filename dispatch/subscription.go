@@ -79,19 +79,19 @@ func (s *Subscription) Close() error {
 }
 
 // Acquire waits until at least one permit of every limit that applies is there, and takes up to max.
-// First come is first served. If ctx ends first, nothing is taken, and the error wraps context.Cause(ctx). A max of 0 or
-// less gets nothing, at once.
+// First come is first served. If ctx ends while it waits, nothing is taken, and the error wraps context.Cause(ctx); a permit
+// that is there is granted whatever ctx says. A max of 0 or less gets nothing, at once.
 func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
 	if s == nil {
-		return Grant{n: max}, nil
+		return free(max), nil
 	}
 	p := s.queue.plan.Load()
 	if p == nil {
-		return Grant{n: max}, nil
+		return free(max), nil
 	}
-	if a := p.only; a != nil && max > 0 {
+	if a := p.only; a != nil && max > 0 && max <= most && s.queue.waiters.Load() == 0 {
 		if a.avail.Add(-int64(max)) >= 0 {
-			return Grant{n: max, plan: p}, nil
+			return Grant{n: max, plan: p, gen: a.gen.Load()}, nil
 		}
 		a.avail.Add(int64(max))
 	}
@@ -107,35 +107,42 @@ func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, er
 	if p == nil {
 		return Grant{n: 1}, nil
 	}
-	if a := p.only; a != nil {
+	if a := p.only; a != nil && s.queue.waiters.Load() == 0 {
 		if a.avail.Add(-1) >= 0 {
-			return Grant{n: 1, plan: p}, nil
+			return Grant{n: 1, plan: p, gen: a.gen.Load()}, nil
 		}
 		a.avail.Add(1)
 	}
-	return s.queue.acquire(ctx, 1, max(0, bytes))
+	return s.queue.acquire(ctx, 1, min(max(0, bytes), most))
 }
 
 // TryAcquire takes up to max permits if some are there now, and never waits. If it is refused, next says when to
 // come back; the refusal counts as demand, so that permits are booked for the next try.
 func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	if s == nil {
-		return Grant{n: max}, time.Time{}, true
+		return free(max), time.Time{}, true
 	}
 	p := s.queue.plan.Load()
 	if p == nil {
-		return Grant{n: max}, time.Time{}, true
+		return free(max), time.Time{}, true
 	}
-	if a := p.only; a != nil && a.avail.Load() <= 0 && a.refused.Load() > 0 {
+	if a := p.only; a != nil && max > 0 && a.avail.Load() <= 0 && a.refused.Load() > 0 {
 		return Grant{}, *a.next.Load(), false
 	}
 	return s.queue.tryAcquire(max)
 }
 
+// most bounds what one call may ask for, so that no sum of calls overflows a counter.
+const most = 1 << 31
+
+// free is a grant where nothing is limited.
+func free(n int) Grant { return Grant{n: max(0, n)} }
+
 func (q *queue) tryAcquire(max int) (Grant, time.Time, bool) {
 	if max <= 0 {
 		return Grant{}, time.Time{}, true
 	}
+	max = min(max, most)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p := q.plan.Load()

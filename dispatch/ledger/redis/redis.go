@@ -1,5 +1,8 @@
 // Package redisledger keeps the schedules of all processes in Redis: a single server, Sentinel or Cluster.
 // A booking is one script call, whose cost does not depend on how many replicas share the limit.
+//
+// go-redis writes each failed dial to standard error. This package silences it, for the whole process: a Limiter
+// logs once that its ledger is away.
 package redisledger
 
 import (
@@ -32,6 +35,12 @@ type Ledger struct {
 	client  redis.UniversalClient
 	timeout time.Duration
 }
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+func init() { redis.SetLogger(silent{}) }
 
 // Open returns a ledger on the servers of o. What o says of time-outs and retries is replaced by what a ledger
 // needs: each call ends within timeout (0 = [DefaultTimeout]), and nothing is repeated. The
