@@ -10,7 +10,7 @@ type Grant struct {
 }
 
 // N is how many messages may be dispatched.
-func (g Grant) N() int { return g.n }
+func (g Grant) N() int { return max(0, g.n) } // an unlimited grant takes over what was asked for
 
 // Done settles the Grant: messages is how many were dispatched, bytes their size in all. What was not
 // used goes back, unless it is older than two batches and would come too late; more than granted becomes a

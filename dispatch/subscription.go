@@ -83,11 +83,11 @@ func (s *Subscription) Close() error {
 // that is there is granted whatever ctx says. A max of 0 or less gets nothing, at once.
 func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
 	if s == nil {
-		return free(max), nil
+		return Grant{n: max}, nil
 	}
 	p := s.queue.plan.Load()
 	if p == nil {
-		return free(max), nil
+		return Grant{n: max}, nil
 	}
 	if a := p.only; a != nil && max > 0 && max <= most && s.queue.waiters.Load() == 0 {
 		if a.avail.Add(-int64(max)) >= 0 {
@@ -120,11 +120,11 @@ func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, er
 // come back; the refusal counts as demand, so that permits are booked for the next try.
 func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	if s == nil {
-		return free(max), time.Time{}, true
+		return Grant{n: max}, time.Time{}, true
 	}
 	p := s.queue.plan.Load()
 	if p == nil {
-		return free(max), time.Time{}, true
+		return Grant{n: max}, time.Time{}, true
 	}
 	if a := p.only; a != nil && max > 0 && a.avail.Load() <= 0 && a.refused.Load() > 0 {
 		return Grant{}, *a.next.Load(), false
@@ -134,9 +134,6 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 
 // most bounds what one call may ask for, so that no sum of calls overflows a counter.
 const most = 1 << 31
-
-// free is a grant where nothing is limited.
-func free(n int) Grant { return Grant{n: max(0, n)} }
 
 func (q *queue) tryAcquire(max int) (Grant, time.Time, bool) {
 	if max <= 0 {
