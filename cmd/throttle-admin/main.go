@@ -17,6 +17,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 func main() {
@@ -162,6 +163,9 @@ func flagError(_ *cobra.Command, err error) error {
 var outputs = []string{"table", "json", "yaml"}
 
 func (a *app) checkOutput() error {
+	if err := policy.NamespaceScope("any", a.cluster, "any").Validate(); err != nil {
+		return misuse(fmt.Errorf("cluster: %w", err))
+	}
 	if !slices.Contains(outputs, a.output) {
 		return misuse(fmt.Errorf("output %.200q: is unknown: use %s", a.output, strings.Join(outputs, ", ")))
 	}
