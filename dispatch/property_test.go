@@ -165,7 +165,7 @@ func (c *chaos) allowed(from, to time.Duration) float64 {
 // TestNeverOver: whatever joins, leaves, crashes and freezes, however rates change and states are
 // lost, no interval has more than rate x (d + 0.25 s). Replay a failure with THROTTLE_SEED.
 func TestNeverOver(t *testing.T) {
-	for _, seed := range seeds(t, 60, 1500) {
+	for _, seed := range seeds(t, 60, 400) {
 		synctest.Test(t, func(t *testing.T) {
 			p := perSecond(1000)
 			p.OnLedgerLoss = policy.LossStop
@@ -198,7 +198,7 @@ func TestNeverOver(t *testing.T) {
 
 // TestNothingWasted: while somebody wants more than there is, the rate is dispatched, whoever comes and goes.
 func TestNothingWasted(t *testing.T) {
-	for _, seed := range seeds(t, 40, 500) {
+	for _, seed := range seeds(t, 40, 120) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, seed, perSecond(1000))
 			c := &chaos{fleet: f, rng: rand.New(rand.NewPCG(seed, 4))}
@@ -226,7 +226,7 @@ func TestNothingWasted(t *testing.T) {
 // TestFair: subscriptions that want more than their share get the same, however many replicas they have,
 // and so do the replicas of each.
 func TestFair(t *testing.T) {
-	for _, seed := range seeds(t, 20, 300) {
+	for _, seed := range seeds(t, 20, 80) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 5))
 			f := newFleet(t, seed, perSecond(1000))
