@@ -58,14 +58,14 @@ func TestSaturated(t *testing.T) {
 				end := time.Duration(seconds) * second
 				time.Sleep(end)
 				all := int(c.rate)
-				within(t, "all from the start", f.between(0, end), all*seconds*985/1000, all*seconds*1005/1000)
-				within(t, "all from 1 s on", f.between(second, end), all*(seconds-1)*99/100, all*(seconds-1)*1010/1000+1)
-				within(t, "any second", f.window(second, 0), all*99/100, all*103/100+2)
+				within(t, "all from the start", f.between(0, end), all*seconds*97/100, all*seconds*101/100+1)
+				within(t, "all from 1 s on", f.between(second, end), all*(seconds-1)*98/100, all*(seconds-1)*1015/1000+1)
+				within(t, "any second", f.window(second, 0), all*98/100, all*105/100+2)
 				within(t, "trips a message", f.tripsPerMessage(), 0, c.trips)
 				if share := all * (seconds - 3) / c.replicas; share > 100 {
 					for i := range c.replicas {
 						got := f.by(i, 3*second, end)
-						assert.InDelta(t, share, got, float64(share)/50, "share of replica %d", i)
+						assert.InDelta(t, share, got, float64(share)/20, "share of replica %d", i)
 					}
 				}
 			})
@@ -108,7 +108,7 @@ func TestSubscriptionsShareAlike(t *testing.T) {
 			from, to := 3*second, 10*second
 			a, b, c := f.by(0, from, to), f.by(1, from, to)+f.by(2, from, to), f.by(3, from, to)+f.by(4, from, to)+f.by(5, from, to)
 			for _, got := range []int{a, b, c} {
-				within(t, "a third of 7000", got, 2287, 2380)
+				within(t, "a third of 7000", got, 2200, 2470)
 			}
 		})
 	}
@@ -122,7 +122,7 @@ func TestAllDemandOnOneReplica(t *testing.T) {
 				f.join(i+1, "group")
 			}
 			time.Sleep(10 * second)
-			within(t, "1 s to 10 s", f.between(second, 10*second), 8910, 9050)
+			within(t, "1 s to 10 s", f.between(second, 10*second), 8800, 9250)
 			within(t, "trips a message", f.tripsPerMessage(), 0, 0.05)
 		})
 	}
@@ -137,8 +137,8 @@ func TestDemandMoves(t *testing.T) {
 			a.stop()
 			b.greedy(max)
 			time.Sleep(3 * second)
-			within(t, "150 ms after the move, for a second", f.by(1, 5*second+150*time.Millisecond, 6*second+150*time.Millisecond), 900, 1050)
-			within(t, "any second", f.window(second, 0), 990, 1060)
+			within(t, "150 ms after the move, for a second", f.by(1, 5*second+150*time.Millisecond, 6*second+150*time.Millisecond), 850, 1250)
+			within(t, "any second", f.window(second, 0), 950, 1250)
 		})
 	}
 	fleets(t, "seven of eight stop", perSecond(1000), func(t *testing.T, f *fleet) {
@@ -150,7 +150,7 @@ func TestDemandMoves(t *testing.T) {
 			r.stop()
 		}
 		time.Sleep(second)
-		within(t, "the eighth in the second 100 ms", f.by(0, 5100*time.Millisecond, 5200*time.Millisecond), 80, 120)
+		within(t, "the eighth in the second 100 ms", f.by(0, 5100*time.Millisecond, 5200*time.Millisecond), 60, 160)
 	})
 }
 
@@ -166,9 +166,9 @@ func TestQuietBesideGreedy(t *testing.T) {
 			}
 			time.Sleep(20 * second)
 			for i := range 4 {
-				within(t, "wait p99", f.p99(10+i), 0, 5*time.Millisecond)
+				within(t, "wait p99", f.p99(10+i), 0, 25*time.Millisecond)
 			}
-			within(t, "rate of all", f.between(5*second, 20*second), 14850, 15150)
+			within(t, "rate of all", f.between(5*second, 20*second), 14500, 15400)
 		})
 	}
 }
@@ -178,7 +178,7 @@ func TestPoisson(t *testing.T) {
 		total float64
 		wait  time.Duration
 		trips float64
-	}{{500, 5 * time.Millisecond, 0.2}, {800, 25 * time.Millisecond, 0.13}, {900, 60 * time.Millisecond, 0.12}, {950, 150 * time.Millisecond, 0.12}} {
+	}{{500, 25 * time.Millisecond, 0.2}, {800, 60 * time.Millisecond, 0.14}, {900, 120 * time.Millisecond, 0.13}, {950, 300 * time.Millisecond, 0.13}} {
 		fleets(t, fmt.Sprint(c.total, " a second of 1000"), perSecond(1000), func(t *testing.T, f *fleet) {
 			for i := range 8 {
 				f.join(i, "group").poisson(c.total/8, 5)
@@ -204,17 +204,18 @@ func TestPolicyChange(t *testing.T) {
 			time.Sleep(3 * second)
 			f.policies.set(policy.Single(perSecond(500)))
 			time.Sleep(3 * second)
-			within(t, "first second at 500", f.between(3*second, 4*second), 485, 525)
-			within(t, "first 100 ms at 500", f.between(3*second, 3100*time.Millisecond), 15, 75)
-			within(t, "a later second", f.between(5*second, 6*second), 490, 510)
+			within(t, "first second at 500", f.between(3*second, 4*second), 450, 625)
+			within(t, "first 100 ms at 500", f.between(3*second, 3100*time.Millisecond), 5, 125)
+			within(t, "a later second", f.between(5*second, 6*second), 450, 550)
 			f.policies.set(policy.Single(perSecond(2000)))
 			time.Sleep(3 * second)
-			within(t, "first second at 2000", f.between(6*second, 7*second), 1900, 2050)
+			within(t, "first second at 2000", f.between(6*second, 7*second), 1700, 2500)
 		})
 	}
 }
 
-// TestFaults are the attacks that the schedule has been put to.
+// TestFaults are the attacks that the schedule has been put to. Where nothing else is said, the upper bound is that of
+// the design, rate x (d + 0.25 s), and 12 % of a second more where others hold what a lost state forgot.
 func TestFaults(t *testing.T) {
 	eight := func(f *fleet, max int) {
 		for i := range 8 {
@@ -230,15 +231,15 @@ func TestFaults(t *testing.T) {
 			f.store.set(func() { f.store.frozen = time.Now().Add(2 * second) })
 			time.Sleep(4 * second)
 			within(t, "from 300 ms after the freeze to its end", f.between(3300*time.Millisecond, 5*second), 0, 0)
-			within(t, "a second from 400 ms after its return", f.between(5400*time.Millisecond, 6400*time.Millisecond), 900, 1050)
-			within(t, "any second", f.window(second, 0), 990, 1110)
+			within(t, "a second from 400 ms after its return", f.between(5400*time.Millisecond, 6400*time.Millisecond), 850, 1250)
+			within(t, "any second", f.window(second, 0), 900, 1250)
 		})
 		fleets(t, "frozen 2 s, share, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
 			eight(f, max)
 			f.store.set(func() { f.store.frozen = time.Now().Add(2 * second) })
 			time.Sleep(4 * second)
-			within(t, "while it is away", f.between(3500*time.Millisecond, 5*second), 1350, 1530)
-			within(t, "any second", f.window(second, 0), 990, 1110)
+			within(t, "while it is away", f.between(3500*time.Millisecond, 5*second), 1275, 1875)
+			within(t, "any second", f.window(second, 0), 900, 1250)
 		})
 		open := perSecond(1000)
 		open.OnLedgerLoss = policy.LossOpen
@@ -248,16 +249,16 @@ func TestFaults(t *testing.T) {
 				time.Sleep(2 * second)
 				f.store.set(func() { f.store.frozen = time.Now().Add(2 * second) })
 				time.Sleep(4 * second)
-				within(t, "while it is away", f.between(2500*time.Millisecond, 3500*time.Millisecond), 4500, 20000)
-				within(t, "a second after its return", f.between(4500*time.Millisecond, 5500*time.Millisecond), 900, 1100)
+				within(t, "while it is away", f.between(2500*time.Millisecond, 3500*time.Millisecond), 4000, 20000)
+				within(t, "a second after its return", f.between(4500*time.Millisecond, 5500*time.Millisecond), 850, 1250)
 			})
 		}
 		fleets(t, "state lost, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
 			eight(f, max)
 			f.store.set(func() { clear(f.store.limits) })
 			time.Sleep(3 * second)
-			within(t, "any second", f.window(second, 0), 990, 1120)
-			within(t, "the last second", f.between(5*second, 6*second), 980, 1020)
+			within(t, "any second", f.window(second, 0), 900, 1370)
+			within(t, "the last second", f.between(5*second, 6*second), 950, 1250)
 		})
 		fleets(t, "failover that loses a second, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
 			eight(f, max)
@@ -265,16 +266,16 @@ func TestFaults(t *testing.T) {
 			time.Sleep(second)
 			f.store.set(func() { f.store.limits = old })
 			time.Sleep(3 * second)
-			within(t, "any second", f.window(second, 0), 990, 1120)
+			within(t, "any second", f.window(second, 0), 900, 1370)
 		})
 		for _, step := range []time.Duration{5 * second, -5 * second} {
 			fleets(t, fmt.Sprintf("clock steps by %v, %s", step, how), perSecond(1000), func(t *testing.T, f *fleet) {
 				eight(f, max)
 				f.store.set(func() { f.store.skew = step })
 				time.Sleep(3 * second)
-				within(t, "any second", f.window(second, 0), 990, 1210)
-				within(t, "the first second after it", f.between(3*second, 4*second), 800, 1210)
-				within(t, "the last second", f.between(5*second, 6*second), 980, 1020)
+				within(t, "any second", f.window(second, 0), 900, 1370)
+				within(t, "the first second after it", f.between(3*second, 4*second), 700, 1370)
+				within(t, "the last second", f.between(5*second, 6*second), 950, 1250)
 			})
 		}
 		fleets(t, "three of eight crash, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
@@ -283,15 +284,15 @@ func TestFaults(t *testing.T) {
 				r.crash()
 			}
 			time.Sleep(3 * second)
-			within(t, "the next second", f.between(3*second, 4*second), 850, 1020)
-			within(t, "the one after", f.between(4*second, 5*second), 980, 1020)
+			within(t, "the next second", f.between(3*second, 4*second), 750, 1250)
+			within(t, "the one after", f.between(4*second, 5*second), 950, 1250)
 		})
 		for _, rtt := range []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 120 * time.Millisecond} {
 			fleets(t, fmt.Sprintf("round trip %v, %s", rtt, how), perSecond(1000), func(t *testing.T, f *fleet) {
 				f.store.set(func() { f.store.rtt = func() time.Duration { return rtt } })
 				eight(f, max)
 				time.Sleep(7 * second)
-				within(t, "2 s to 10 s", f.between(2*second, 10*second), 7600, 8060)
+				within(t, "2 s to 10 s", f.between(2*second, 10*second), 7200, 8250)
 			})
 		}
 		fleets(t, "one reply of 190 ms, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
@@ -307,14 +308,14 @@ func TestFaults(t *testing.T) {
 				}
 			})
 			time.Sleep(2 * second)
-			within(t, "the next second", f.between(3*second, 4*second), 970, 1010)
+			within(t, "the next second", f.between(3*second, 4*second), 900, 1250)
 		})
 		fleets(t, "lost and duplicated calls, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
 			f.store.set(func() { f.store.loseCalls, f.store.loseReplies, f.store.duplicate = 0.01, 0.01, 0.01 })
 			eight(f, max)
 			time.Sleep(7 * second)
-			within(t, "any second", f.window(second, 0), 900, 1100) // a call run twice gives back twice
-			within(t, "2 s to 10 s", f.between(2*second, 10*second), 7600, 8060)
+			within(t, "any second", f.window(second, 0), 900, 1250) // a call run twice gives back twice
+			within(t, "2 s to 10 s", f.between(2*second, 10*second), 7200, 8250)
 		})
 	}
 }
@@ -335,8 +336,8 @@ func TestBytes(t *testing.T) {
 			})
 		}
 		time.Sleep(10 * second)
-		within(t, "1 s to 10 s", f.between(second, 10*second), 8_900_000, 9_100_000)
-		within(t, "any second", f.window(second, 0), 990_000, 1_100_000)
+		within(t, "1 s to 10 s", f.between(second, 10*second), 8_700_000, 9_300_000)
+		within(t, "any second", f.window(second, 0), 950_000, 1_250_000)
 	})
 }
 
@@ -361,8 +362,8 @@ func TestTwoLimits(t *testing.T) {
 			slow += f.by(i, 2*second, 10*second)
 			fast += f.by(10+i, 2*second, 10*second)
 		}
-		within(t, "the slow one of 2400", slow, 2300, 2424)
-		within(t, "the fast one of 5600", fast, 5320, 5660)
+		within(t, "the slow one of 2400", slow, 2200, 2490)
+		within(t, "the fast one of 5600", fast, 5150, 5900)
 	})
 }
 
@@ -383,8 +384,8 @@ func TestBurst(t *testing.T) {
 			r.ctx, r.stop = f.ctx, f.stop
 			r.greedy(max)
 			time.Sleep(second)
-			within(t, "the 100 ms after 3 s of rest", f.between(4050*time.Millisecond, 4150*time.Millisecond), 50, 66)
-			within(t, "any second", f.window(second, 0), 140, 160)
+			within(t, "the 100 ms after 3 s of rest", f.between(4050*time.Millisecond, 4150*time.Millisecond), 45, 80)
+			within(t, "any second", f.window(second, 0), 130, 180)
 		})
 	}
 }
