@@ -111,7 +111,7 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 			}
 		}
 		return true
-	}, 60*time.Second, 10*time.Millisecond)
+	}, 120*time.Second, 10*time.Millisecond, "a process got no partition to read from")
 
 	// Ten seconds at the limit.
 	from := time.Now()
