@@ -305,8 +305,8 @@ func (r *Reader) moved(ctx context.Context) error {
 // moving is the era of what moved has not done with.
 var moving = newEra(context.Background())
 
-// joinTimeout bounds the wait for a group's next generation: kafka-go's default time-out of a rebalance.
-const joinTimeout = 30 * time.Second
+// joinTimeout bounds the wait for a group's next generation, lest one slow rebalance keep a reader from its messages.
+const joinTimeout = 5 * time.Second
 
 // moveOn ends the era.
 func (r *Reader) moveOn() { r.era.Swap(newEra(r.closing)).end() }
