@@ -298,7 +298,7 @@ func (l *Limiter) farewell(active []*queue) {
 	now := l.clock(time.Now())
 	for _, q := range active {
 		for _, a := range q.limits.all() {
-			if a.stock() > 0 && a.failures == 0 {
+			if a.held() > 0 && a.failures == 0 {
 				bookings = append(bookings, a.farewell(now, l.cfg.Ledger.Timeout().Seconds()).booking)
 			}
 		}

@@ -178,7 +178,7 @@ func (q *queue) grant(p *plan, max, size int64) (Grant, bool) {
 	}
 	if size < 0 { // no more messages than there are bytes for
 		for _, a := range p.bytes {
-			max = min(max, 1+int64(float64(a.stockNow())/q.averageSize()))
+			max = min(max, 1+int64(float64(a.ready())/q.averageSize()))
 		}
 	}
 	charged := q.sizeOf(p, max, size)

@@ -1,0 +1,53 @@
+package dispatch
+
+import (
+	"math"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// lend lets a replica go on at its last share while the store is away. A permit of its own comes
+// a share's gap after the last booked one, so that it never exceeds the time that passes.
+func (a *account) lend(now float64, w demand) {
+	if a.loss != policy.LossShare {
+		return
+	}
+	gap := 1 / a.lastShare()
+	if a.held() > 0 {
+		a.lent = max(a.lent, now+gap)
+		return
+	}
+	if w.waiting == 0 && a.asked == 0 {
+		a.lent = max(a.lent, now)
+		return
+	}
+	if a.lent > now {
+		return
+	}
+	k := int64((now-a.lent)/gap) + 1
+	if most := int64(a.limit.round/gap) + 1; k > most {
+		k, a.lent = most, now
+	}
+	a.supply(k)
+	a.lent += float64(k) * gap
+}
+
+// lastShare is the share last told; for a replica that was never told one, a hundredth of the
+// rate, so that a hundred newcomers at most double it.
+func (a *account) lastShare() float64 {
+	if a.share > 0 {
+		return min(a.share, a.limit.rate)
+	}
+	return a.limit.rate / 100
+}
+
+// repay ends the lending: what was released ahead of its time is owed.
+func (a *account) repay(now float64) {
+	if ahead := math.Floor((a.lent - now) * a.lastShare()); ahead >= 1 && a.loss == policy.LossShare {
+		a.supply(-int64(ahead))
+	}
+	a.lent = 0
+}
+
+// away says that the store did not answer and nothing booked is left.
+func (a *account) away() bool { return a.failures > 0 && a.held() == 0 }
