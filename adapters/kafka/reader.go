@@ -9,6 +9,7 @@
 package kafkathrottle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -285,7 +286,7 @@ func (r *Reader) moved(ctx context.Context) error {
 			r.drop()
 		}
 	default:
-		running, cancel := context.WithTimeout(ctx, joinTimeout)
+		running, cancel := context.WithTimeout(ctx, cmp.Or(r.config.RebalanceTimeout, joinTimeout))
 		defer cancel()
 		defer context.AfterFunc(r.closing, cancel)()
 		err := r.CommitMessages(running)
@@ -305,8 +306,8 @@ func (r *Reader) moved(ctx context.Context) error {
 // moving is the era of what moved has not done with.
 var moving = newEra(context.Background())
 
-// joinTimeout bounds the wait for a group's next generation, lest one slow rebalance keep a reader from its messages.
-const joinTimeout = 5 * time.Second
+// joinTimeout is kafka-go's default of how long the members of a group have to join its next generation.
+const joinTimeout = 30 * time.Second
 
 // moveOn ends the era.
 func (r *Reader) moveOn() { r.era.Swap(newEra(r.closing)).end() }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -214,5 +216,36 @@ func TestALargeMessageComesWhole(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, i, m.Offset)
 		require.Len(t, m.Value, 1_000_000)
+	}
+}
+
+// A broker that has no coordinator for the group, as one that is new, fails a call after kafka-go's attempts; a later
+// call goes on.
+func TestAGroupThatCannotFormIsAnError(t *testing.T) {
+	c, brokers := broker(t, 1, "orders")
+	fill(t, brokers, "orders", 1, 5, 10)
+	var asked atomic.Int32
+	c.ControlKey(int16(kmsg.FindCoordinator), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if asked.Add(1) > 9 {
+			return nil, nil, false
+		}
+		away := req.ResponseKind().(*kmsg.FindCoordinatorResponse)
+		away.ErrorCode = int16(kafka.GroupCoordinatorNotAvailable)
+		return away, nil, true
+	})
+	cfg := groupConfig(brokers, "orders")
+	cfg.JoinGroupBackoff = 10 * time.Millisecond
+	r := newReader(t, cfg, open(t, policy.Policy{MessageRate: policy.PerSecond(1000)}))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := r.FetchMessage(ctx)
+	require.ErrorIs(t, err, kafka.GroupCoordinatorNotAvailable)
+	require.Eventually(t, func() bool {
+		m, err := r.FetchMessage(ctx)
+		return err == nil && m.Offset == 0
+	}, 10*time.Second, time.Millisecond)
+	for i := range 4 {
+		require.EqualValues(t, i+1, fetch(t, r, 5*time.Second).Offset)
 	}
 }
