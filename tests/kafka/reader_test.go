@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 // read prints a line for each message that is handed over, and one when it and those before are committed, until its
-// input ends. The second says "late" if a new generation of the group has begun since the commit before: then they
+// input ends. A group that cannot form yet is an error that the next call gets over. The second says "late" if a new generation of the group has begun since the commit before: then they
 // may have been committed when the new owners of their partitions had asked already where to begin.
 func read(args []string) error {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -60,8 +60,11 @@ func read(args []string) error {
 	var batch []kafka.Message
 	for {
 		m, err := r.FetchMessage(ctx)
-		if err != nil {
+		if ctx.Err() != nil {
 			break
+		} else if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			continue
 		}
 		fmt.Println("read", time.Now().UnixNano(), m.Partition, m.Offset)
 		if batch = append(batch, m); len(batch) < commitEvery {

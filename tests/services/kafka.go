@@ -113,11 +113,14 @@ func startKafkaOnce(t testing.TB) (addr string, err error) {
 	if err != nil {
 		return "", err
 	}
-	client := &kafka.Client{Addr: kafka.TCP(broker), Timeout: time.Second}
+	transport := &kafka.Transport{} // the default one would remember a broker that knows of no brokers yet
+	defer transport.CloseIdleConnections()
+	client := &kafka.Client{Addr: kafka.TCP(broker), Timeout: time.Second, Transport: transport}
 	err = waitFor(60*time.Second, func() error {
-		meta, err := client.Metadata(context.Background(), &kafka.MetadataRequest{})
-		if err == nil && len(meta.Brokers) == 0 {
-			err = errors.New("no broker is registered")
+		// The first to look for a group's coordinator has the broker create the topic that groups are kept in.
+		found, err := client.FindCoordinator(context.Background(), &kafka.FindCoordinatorRequest{Key: "any", KeyType: kafka.CoordinatorKeyTypeConsumer})
+		if err == nil {
+			err = found.Error
 		}
 		return err
 	})
