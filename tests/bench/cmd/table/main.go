@@ -2,7 +2,8 @@
 // writes the medians to docs/benchmarks.md, those of other limiters beside our own.
 //
 // A benchmark needs nothing to be in it but its name, Benchmark<Work>/<limiter>: each figure that it
-// reports (b.ReportMetric) becomes a row. Goals are in goals.go.
+// reports (b.ReportMetric) becomes a row. Our own limiter is throttle, and may have slashes in its work. Goals are in
+// goals.go.
 package main
 
 import (
@@ -129,6 +130,9 @@ func (r *results) read(out []byte) error {
 		}
 		name := cpus.ReplaceAllString(strings.TrimPrefix(fields[0], "Benchmark"), "")
 		work, limiter, _ := strings.Cut(name, "/")
+		if ownWork, ok := strings.CutSuffix(name, "/"+ours); ok {
+			work, limiter = ownWork, ours
+		}
 		for ; len(fields) >= 4; fields = slices.Delete(fields, 2, 4) {
 			value, err := strconv.ParseFloat(fields[2], 64)
 			if err != nil {

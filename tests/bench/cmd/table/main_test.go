@@ -11,6 +11,7 @@ func TestTable(t *testing.T) {
 		err := r.read([]byte("pkg: github.com/dispatchthrottle/throttle/tests/bench\n" +
 			"BenchmarkAdmit/throttle-2   \t1000\t " + ns + " ns/op\t 16 B/op\t 0 allocs/permit\n" +
 			"BenchmarkAdmit/x/time/rate-2\t 100\t 135 ns/op\n" +
+			"BenchmarkOneWaiter/1000/throttle-2\t 1\t 98.5 %-of-limit\n" +
 			"ok  \tgithub.com/dispatchthrottle/throttle/tests/bench\t0.1s\n"))
 		if err != nil {
 			t.Fatal(err)

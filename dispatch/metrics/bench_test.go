@@ -1,0 +1,58 @@
+package metrics_test
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"runtime"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/metrics"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// BenchmarkMemory: 10,000 topics with a limit, 1,000 of them active, and metrics of all. B/topic is what stays of
+// them between two scrapes, B/topic-gathered what there is while the samples of a scrape are held.
+func BenchmarkMemory(b *testing.B) {
+	const topics, active = 10_000, 1000
+	b.Run("throttle", func(b *testing.B) {
+		for b.Loop() {
+			lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000)})})
+			require.NoError(b, err)
+			registry := prometheus.NewRegistry()
+			require.NoError(b, registry.Register(metrics.NewCollector(lim)))
+			handler := metrics.Handler(lim)
+			before := heap()
+			subs := make([]*dispatch.Subscription, topics)
+			for i := range subs {
+				subs[i], err = lim.Subscription(fmt.Sprintf("kafka://public/default/topic-%d", i), "group")
+				require.NoError(b, err)
+			}
+			for _, sub := range subs[:active] {
+				_, err := sub.Acquire(b.Context(), 1)
+				require.NoError(b, err)
+			}
+			scrape := httptest.NewRecorder()
+			scrape.Body = nil
+			handler.ServeHTTP(scrape, httptest.NewRequest("GET", "/metrics", nil))
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric((heap()-before)/topics, "B/topic")
+			families, err := registry.Gather()
+			require.NoError(b, err)
+			b.ReportMetric((heap()-before)/topics, "B/topic-gathered")
+			runtime.KeepAlive(families)
+			runtime.KeepAlive(subs)
+			require.NoError(b, lim.Close())
+		}
+	})
+}
+
+func heap() float64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc)
+}
