@@ -2,6 +2,7 @@ package metrics_test
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"testing"
@@ -37,7 +38,7 @@ func BenchmarkMemory(b *testing.B) {
 			}
 			scrape := httptest.NewRecorder()
 			scrape.Body = nil
-			handler.ServeHTTP(scrape, httptest.NewRequest("GET", "/metrics", nil))
+			handler.ServeHTTP(scrape, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric((heap()-before)/topics, "B/topic")
 			families, err := registry.Gather()
