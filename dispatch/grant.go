@@ -5,7 +5,7 @@ package dispatch
 type Grant struct {
 	n    int
 	plan *plan // nil: nothing is limited, or it is settled
-	size int64 // bytes charged, in all
+	size int64 // bytes charged, in all; 0 = there is no limit of bytes
 	gen  uint32
 }
 
@@ -17,10 +17,7 @@ func (g Grant) N() int { return max(0, g.n) } // an unlimited grant takes over w
 // debt that later reads pay. Only the first call counts. Done must be called on the Grant
 // itself, not on a copy.
 func (g *Grant) Done(messages int, bytes int64) {
-	if g.plan == nil {
-		return
-	}
-	if messages != g.n || g.plan.bytes != nil {
+	if g.plan != nil && (messages != g.n || g.size != 0) { // inlined: without a limit of bytes, it costs no call
 		g.settle(messages, bytes)
 	}
 	g.plan = nil
