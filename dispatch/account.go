@@ -15,7 +15,11 @@ type account struct {
 	limit        *limit
 	subscription string
 	reason       Reason // why callers wait for it
+	plain        bool   // who has caught up is exempt
 	loss         policy.OnLedgerLoss
+	open         bool    // lets through what comes, since the ledger is away
+	weight       float64 // of the subscription in the limit
+	reserved     float64 // permits a second
 
 	refused atomic.Int64              // permits that TryAcquire and shadow mode asked for in vain since the last step
 	lost    atomic.Bool               // the ledger does not answer
@@ -31,6 +35,7 @@ type account struct {
 	taken     int64 // put - avail at the last step
 	use       float64
 	usedAt    float64 // the last step at which something was taken
+	sparse    float64 // permits a second since the one before, if that was over a round ago
 	steppedAt float64
 	refusedAt float64 // when something was last refused
 	patience  float64 // how long a refused caller is thought to stay away
@@ -56,8 +61,8 @@ type demand struct {
 }
 
 func newAccount(l *limit, subscription string, reason Reason, now float64) *account {
-	a := &account{limit: l, subscription: subscription, reason: reason, steppedAt: now}
-	a.end = math.Inf(-1)
+	a := &account{limit: l, subscription: subscription, reason: reason, plain: reason.plain(), weight: 1, steppedAt: now}
+	a.end, a.sparse = math.Inf(-1), math.Inf(1)
 	a.next.Store(new(time.Time))
 	return a
 }
@@ -73,6 +78,10 @@ func (a *account) observe(now float64, w demand) {
 		a.taken, a.steppedAt = taken, now
 		a.use += (float64(used)/dt - a.use) * (1 - math.Exp(-dt/0.3))
 		if used > 0 {
+			a.sparse = math.Inf(1)
+			if pause := now - a.usedAt; pause > a.limit.round {
+				a.sparse = float64(used) / pause
+			}
 			a.usedAt, a.fruitful = now, true
 		}
 	}
@@ -100,7 +109,8 @@ func (a *account) pressure(now, d float64) float64 {
 
 // demand is the permits a second that this replica wants, as far as it shows.
 func (a *account) demand(w demand) float64 {
-	d := 1.3*a.use + w.waiting/a.limit.round
+	// Just after a caller came, the average shows one who comes rarely as if he came more often.
+	d := 1.3*min(a.use, a.sparse) + w.waiting/a.limit.round
 	if n := a.refused.Load(); n > 0 {
 		d += float64(n) / a.patience
 	}
@@ -194,7 +204,7 @@ func (a *account) farewell(now, timeout float64) *call {
 func (a *account) call(now, d, want, timeout float64) *call {
 	l := a.limit
 	r := schedule.Request{
-		Subscription: a.subscription, Weight: 1,
+		Subscription: a.subscription, Weight: a.weight, Reserved: a.reserved,
 		Demand: a.pressure(now, d), Want: want, Returned: float64(a.expired), Held: float64(a.held()),
 		RTT: min(a.rtts[0], a.rtts[1]), Round: l.round, Burst: l.burst,
 		Rate: l.rate, Identity: l.rev.identity, Rev: l.rev.number,

@@ -116,3 +116,25 @@ func BenchmarkDeny(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkFourLimits: a topic's, its subscription's, its namespace's and its tenant's.
+func BenchmarkFourLimits(b *testing.B) {
+	source := &policies{changed: make(chan struct{})}
+	source.set(set(b, map[string]policy.Policy{
+		topic: perSecond(1e6), topic + "?subscription=group": perSecond(1e6), "tenant:public": perSecond(1e6),
+		"public/default": {MessageRate: policy.PerSecond(1e6), Aggregate: new(true)},
+	}))
+	lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: source, Ledger: plenty{memory.New()}})
+	require.NoError(b, err)
+	defer func() { require.NoError(b, lim.Close()) }()
+	sub, err := lim.Subscription(topic, "group")
+	require.NoError(b, err)
+	_, err = sub.Acquire(b.Context(), 1)
+	require.NoError(b, err)
+	require.Len(b, lim.Stats().Subscriptions[0].Limits, 4)
+	b.ReportAllocs()
+	for b.Loop() {
+		g, _ := sub.Acquire(b.Context(), 1)
+		g.Done(1, 0)
+	}
+}

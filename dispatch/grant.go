@@ -1,11 +1,14 @@
 package dispatch
 
+import "time"
+
 // A Grant is the permits that an Acquire came back with. They are charged already, so
-// to forget a Grant is safe: it only keeps what was not used. The zero value is a Grant of nothing.
+// to forget a Grant is safe: it only keeps what was not used. But where maxInFlight is set, its messages are in flight
+// until Done. The zero value is a Grant of nothing.
 type Grant struct {
 	n    int
 	plan *plan // nil: nothing is limited, or it is settled
-	size int64 // bytes charged, in all; 0 = there is no limit of bytes
+	size int64 // bytes charged, in all; 0 = there is no limit of bytes, nor of messages in flight
 	gen  uint32
 }
 
@@ -22,6 +25,9 @@ func (g *Grant) Done(messages int, bytes int64) {
 	}
 	g.plan = nil
 }
+
+// spent is Done for all that was granted, its bytes being what was charged.
+func (g *Grant) spent() { g.Done(g.n, g.size) }
 
 func (g *Grant) settle(messages int, bytes int64) {
 	p := g.plan
@@ -44,7 +50,13 @@ func (g *Grant) settle(messages int, bytes int64) {
 			p.queue.learnSize(messages, max(0, bytes))
 		}
 	}
+	if p.inFlight > 0 {
+		p.queue.flying.Add(-int64(g.n))
+	}
 	if p.queue.waiters.Load() > 0 {
+		if p.inFlight > 0 {
+			p.queue.serve(time.Now())
+		}
 		p.queue.activate()
 	}
 }

@@ -82,18 +82,17 @@ type limit struct {
 	users int // queues; guarded by Limiter.mu
 }
 
-// LimitKey is where a ledger keeps the schedule of a topic's messages or bytes; with a
-// subscription, that of the subscription's further limit.
-func LimitKey(cluster string, topic policy.Topic, subscription string, bytes bool) string {
+// LimitKey is where a ledger keeps the schedule of a scope's messages or bytes: a topic's, a subscription's further one,
+// or an aggregate's.
+func LimitKey(cluster string, scope policy.Scope, bytes bool) string {
 	unit := "messages"
 	if bytes {
 		unit = "bytes"
 	}
-	key := fmt.Sprintf("throttle:{%s/%s}:%s", cluster, topic, unit)
-	if subscription != "" {
-		key += ":" + subscription
+	if scope.Kind == policy.SubscriptionKind {
+		return fmt.Sprintf("throttle:{%s/%s}:%s:%s", cluster, scope.Topic, unit, scope.Subscription)
 	}
-	return key
+	return fmt.Sprintf("throttle:{%s/%s}:%s", cluster, scope, unit)
 }
 
 // Open starts a Limiter: it reads the policies and follows them until Close. ctx bounds the
@@ -337,9 +336,9 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 	at, idle = math.Inf(1), true
 	step := func(a *account, bytes bool) {
 		var w demand
-		if p != nil && !p.closed {
+		if p != nil && !p.closed && p.has(a) {
 			w = q.demand(p, a, bytes)
-		} else if q.open {
+		} else if a.open {
 			w = demand{waiting: 1, anybody: true} // asks whether the ledger is back
 		}
 		if c := a.step(now, late > a.limit.round, w, timeout); c != nil {

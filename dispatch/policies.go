@@ -132,45 +132,24 @@ func replaceFile(name string, text []byte) error {
 // resolve brings the queue's limits in line with the policies. The caller holds limiter.mu.
 func (q *queue) resolve() {
 	l := q.limiter
-	s := l.snapshot
-	e := s.Set.Resolve(l.cfg.Cluster, q.topic, q.name)
+	e := l.snapshot.Set.Resolve(l.cfg.Cluster, q.topic, q.name)
 	q.threshold, q.throttlesCaughtUp = e.Subscription.CaughtUpThreshold(), e.Subscription.ThrottlesCaughtUp()
 	old := q.limits
-	p := &plan{queue: q, shadow: e.Subscription.IsShadow() && !e.Subscription.IsPaused(), paused: e.Subscription.IsPaused()}
-	add := func(list []*account, rate policy.Rate, burst int64, behave policy.Policy, reason Reason) []*account {
-		if !rate.Limited() {
-			return list
-		}
-		key := limitKey(l.cfg.Cluster, q, reason)
-		lim := l.limits[key]
-		if lim == nil {
-			lim = &limit{key: key}
-			l.limits[key] = lim
-		}
-		lim.set(rate, burst, behave, revision{s.Identity, s.Revision})
-		for _, a := range old.all() {
-			if a.limit == lim {
-				return append(list, a)
-			}
-		}
-		lim.users++
-		for i, a := range q.retired {
-			if a.limit.key == key {
-				q.retired = slices.Delete(q.retired, i, i+1)
-				a.limit = lim
-				return append(list, a)
-			}
-		}
-		return append(list, newAccount(lim, q.name, reason, l.clock(time.Now())))
+	p := &plan{
+		queue: q, shadow: e.Subscription.IsShadow() && !e.Subscription.IsPaused(), paused: e.Subscription.IsPaused(),
+		inFlight: e.Subscription.InFlight(),
 	}
-	t, u := e.Topic, e.Subscription
-	p.messages = add(p.messages, t.MessageRate, t.MessageBurst(), t, ReasonMessages)
-	p.messages = add(p.messages, u.MessageRate, u.MessageBurst(), u, ReasonSubscriptionMessages)
-	p.bytes = add(p.bytes, t.ByteRate, t.BytesBurst(), t, ReasonBytes)
-	p.bytes = add(p.bytes, u.ByteRate, u.BytesBurst(), u, ReasonSubscriptionBytes)
-	if len(p.messages) == 1 && len(p.bytes) == 0 && !p.shadow && !p.paused {
-		p.only = p.messages[0]
+	own := policy.SubscriptionScope(q.topic, q.name)
+	shares := sharer{q.name, e.Subscription.ShareWeight(), e.Subscription.Reserved.PerSec(), e.Subscription.ReservedBytes.PerSec()}
+	topic := e.Topic
+	topic.OnLedgerLoss = e.Subscription.OnLedgerLoss
+	q.addLimits(p, policy.TopicScope(q.topic), topic, shares)
+	q.addLimits(p, own, e.Subscription, sharer{name: q.name, weight: policy.DefaultWeight})
+	shares.name = own.String()
+	for _, g := range e.Aggregates {
+		q.addLimits(p, g.Scope, g.Policy, shares)
 	}
+	p.shorten()
 	q.limits = p
 	for _, a := range old.all() {
 		if !p.has(a) {
@@ -178,10 +157,58 @@ func (q *queue) resolve() {
 			q.retired = append(q.retired, a)
 		}
 	}
-	for _, a := range p.all() {
-		a.loss = e.Subscription.LedgerLoss()
-	}
 	q.obey()
+}
+
+// A sharer is how a queue shares a limit.
+type sharer struct {
+	name                    string // of whom the schedule shares by
+	weight                  float64
+	reserved, reservedBytes float64 // a second
+}
+
+// addLimits adds the limits of a scope to a plan.
+func (q *queue) addLimits(p *plan, scope policy.Scope, of policy.Policy, by sharer) {
+	if of.MessageRate.Limited() {
+		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, false), by.name, reasonOf(scope.Kind, false))
+		a.set(of.MessageRate, of.MessageBurst(), of, by.weight, by.reserved, q.limiter.snapshot)
+		p.messages = append(p.messages, a)
+	}
+	if of.ByteRate.Limited() {
+		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, true), by.name, reasonOf(scope.Kind, true))
+		a.set(of.ByteRate, of.BytesBurst(), of, by.weight, by.reservedBytes, q.limiter.snapshot)
+		p.bytes = append(p.bytes, a)
+	}
+}
+
+// account returns the queue's account of a limit: the one it has, or had lately, or a new one.
+func (q *queue) account(key, sharer string, reason Reason) *account {
+	l := q.limiter
+	m := l.limits[key]
+	if m == nil {
+		m = &limit{key: key}
+		l.limits[key] = m
+	}
+	for _, a := range q.limits.all() {
+		if a.limit == m {
+			return a
+		}
+	}
+	m.users++
+	for i, a := range q.retired {
+		if a.limit.key == key {
+			q.retired = slices.Delete(q.retired, i, i+1)
+			a.limit = m
+			return a
+		}
+	}
+	return newAccount(m, sharer, reason, l.clock(time.Now()))
+}
+
+// set takes over what the policies say.
+func (a *account) set(rate policy.Rate, burst int64, p policy.Policy, weight, reserved float64, s policy.Snapshot) {
+	a.limit.set(rate, burst, p, revision{s.Identity, s.Revision})
+	a.loss, a.weight, a.reserved = p.LedgerLoss(), weight, reserved
 }
 
 // set takes over what the policies say; the revision moves on only when that has changed.
@@ -195,42 +222,22 @@ func (m *limit) set(rate policy.Rate, burst int64, p policy.Policy, rev revision
 	}
 }
 
-func limitKey(cluster string, q *queue, reason Reason) string {
-	subscription := ""
-	if reason == ReasonSubscriptionMessages || reason == ReasonSubscriptionBytes {
-		subscription = q.name
-	}
-	return LimitKey(cluster, q.topic, subscription, reason == ReasonBytes || reason == ReasonSubscriptionBytes)
-}
-
 func (l *Limiter) dropUser(m *limit) {
 	if m.users--; m.users == 0 {
 		delete(l.limits, m.key)
 	}
 }
 
-func (p *plan) all() []*account {
-	if p == nil {
-		return nil
-	}
-	return append(append(make([]*account, 0, 4), p.messages...), p.bytes...)
-}
-
-func (p *plan) has(a *account) bool {
-	return slices.Contains(p.all(), a)
-}
-
-// obey sets what callers obey: the limits, or nothing if none is set or none applies now.
+// obey sets what callers obey: the limits that apply now, or nothing if there is none.
 // The caller holds limiter.mu.
 func (q *queue) obey() {
-	p := q.limits
 	if old := q.plan.Load(); old != nil && old.closed {
 		return
 	}
-	switch {
-	case p.paused:
-	case len(p.messages)+len(p.bytes) == 0, q.open, q.caughtUp && !q.throttlesCaughtUp:
-		p = nil
+	p := q.limits
+	if !p.paused {
+		exempt := q.caughtUp && !q.throttlesCaughtUp
+		p = p.without(func(a *account) bool { return a.open || exempt && a.plain })
 	}
 	if q.plan.Load() == p {
 		if q.caughtUp {
@@ -243,15 +250,16 @@ func (q *queue) obey() {
 	q.activate() // what is booked goes back, or those who wait are served
 }
 
-// followLedger opens the queue when the ledger is away and its policy says so, and closes it again.
+// followLedger opens limits when the ledger is away and their policies say so, and closes them again.
 // The caller holds limiter.mu.
 func (q *queue) followLedger() {
-	open := false
+	changed := false
 	for _, a := range q.limits.all() {
-		open = open || a.loss == policy.LossOpen && a.failures > 0 && (q.open || a.away())
+		open := a.loss == policy.LossOpen && a.failures > 0 && (a.open || a.away())
+		changed = changed || open != a.open
+		a.open = open
 	}
-	if open != q.open {
-		q.open = open
+	if changed {
 		q.obey()
 	}
 }

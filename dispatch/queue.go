@@ -10,59 +10,6 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A plan is the limits that a message of a queue must pass now. It is replaced, never changed;
-// a nil plan limits nothing.
-type plan struct {
-	only     *account // the one account of a message, if there is nothing else to look at
-	messages []*account
-	bytes    []*account
-	queue    *queue
-	shadow   bool
-	paused   bool
-	closed   bool
-}
-
-// take takes up to max permits of every limit, for size bytes; 0 if one of them is out.
-func (p *plan) take(max, size int64) (n int64) {
-	n = max
-	for i, a := range p.messages {
-		got := a.take(n)
-		for _, b := range p.messages[:i] {
-			b.avail.Add(n - got)
-		}
-		if n = got; n == 0 {
-			return 0
-		}
-	}
-	for i, a := range p.bytes {
-		if a.charge(size) {
-			continue
-		}
-		for _, b := range p.bytes[:i] {
-			b.avail.Add(size)
-		}
-		for _, b := range p.messages {
-			b.avail.Add(n)
-		}
-		return 0
-	}
-	return n
-}
-
-// gen is the age of a grant taken now.
-func (p *plan) gen() uint32 {
-	if len(p.messages) > 0 {
-		return p.messages[0].gen.Load()
-	}
-	if len(p.bytes) > 0 {
-		return p.bytes[0].gen.Load()
-	}
-	return 0
-}
-
-// fresh says that a grant of that age may still give back.
-func (p *plan) fresh(gen uint32) bool { return p.gen()-gen <= 2 }
-
 // A queue is the callers of one subscription in this process: its limits, and who waits.
 type queue struct {
 	limiter *Limiter
@@ -74,6 +21,7 @@ type queue struct {
 	average atomic.Uint64        // size of a message, float64 bits; 0 = unknown
 	active  atomic.Bool          // the loop knows the queue
 	touched atomic.Bool          // something has happened since the last step
+	flying  atomic.Int64         // messages handed out and not Done, where that is limited
 
 	mu      sync.Mutex // guards the fields below
 	waiting []*waiter  // in the order they came
@@ -88,7 +36,6 @@ type queue struct {
 	retired           []*account // of limits that are gone: what is booked goes back, and a debt waits for the limit to come back
 	caughtUp          bool
 	due               float64   // when the next step is; the loop's own
-	open              bool      // let through because the ledger is away
 	validUntil        time.Time // of caughtUp
 }
 
@@ -171,10 +118,16 @@ func (q *queue) release(w *waiter) {
 	q.limiter.waiters.Put(w)
 }
 
-// grant takes what a caller wants, if every limit has some of it.
+// grant takes what a caller wants, if every limit has some of it. The caller holds q.mu, so that there are never more
+// messages in flight than may be.
 func (q *queue) grant(p *plan, max, size int64) (Grant, bool) {
 	if p.paused {
 		return Grant{}, false
+	}
+	if p.inFlight > 0 {
+		if max = min(max, p.inFlight-q.flying.Load()); max <= 0 {
+			return Grant{}, false
+		}
 	}
 	if size < 0 { // no more messages than there are bytes for
 		for _, a := range p.bytes {
@@ -192,6 +145,12 @@ func (q *queue) grant(p *plan, max, size int64) (Grant, bool) {
 			a.avail.Add(charged - fewer)
 		}
 		charged = fewer
+	}
+	if p.inFlight > 0 {
+		q.flying.Add(n)
+		if charged == 0 {
+			charged = 1 // nobody's bytes, but Done has something to settle
+		}
 	}
 	return Grant{n: int(n), plan: p, size: charged, gen: p.gen()}, true
 }
@@ -308,6 +267,9 @@ func (q *queue) demand(p *plan, a *account, bytes bool) demand {
 	}
 	if stock := a.avail.Load(); stock <= 0 {
 		d.waiting = q.wanted
+		if p.inFlight > 0 {
+			d.waiting = min(d.waiting, float64(max(0, p.inFlight-q.flying.Load())))
+		}
 		if bytes {
 			d.waiting = -float64(stock)
 			for _, w := range q.waiting {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // Stats is what a replica can tell about itself; metrics and status records are made from it.
@@ -43,9 +45,37 @@ const (
 	ReasonBytes                Reason = "byte rate"
 	ReasonSubscriptionMessages Reason = "subscription's message rate"
 	ReasonSubscriptionBytes    Reason = "subscription's byte rate"
+	ReasonNamespaceMessages    Reason = "namespace's message rate" // aggregates: of all topics together
+	ReasonNamespaceBytes       Reason = "namespace's byte rate"
+	ReasonTenantMessages       Reason = "tenant's message rate"
+	ReasonTenantBytes          Reason = "tenant's byte rate"
+	ReasonClusterMessages      Reason = "cluster's message rate"
+	ReasonClusterBytes         Reason = "cluster's byte rate"
+	ReasonInFlight             Reason = "messages in flight"
 	ReasonPaused               Reason = "paused"
 	ReasonLedger               Reason = "ledger away"
 )
+
+// reasonOf is why callers wait for a limit of a scope.
+func reasonOf(kind policy.Kind, bytes bool) Reason {
+	r := ReasonMessages
+	if bytes {
+		r = ReasonBytes
+	}
+	if kind != policy.TopicKind {
+		r = Reason(kind.String()+"'s ") + r
+	}
+	return r
+}
+
+// plain says that the limit is of one topic or subscription: who has caught up is exempt.
+func (r Reason) plain() bool {
+	switch r {
+	case ReasonMessages, ReasonBytes, ReasonSubscriptionMessages, ReasonSubscriptionBytes:
+		return true
+	}
+	return false
+}
 
 // SubscriptionStats is one subscription in one replica; counts are since it was opened here.
 type SubscriptionStats struct {
@@ -56,7 +86,8 @@ type SubscriptionStats struct {
 	Shadow       bool             `json:"shadow,omitempty"`
 	Backlog      int64            `json:"backlog"` // messages; -1 = unknown
 	Waiting      int              `json:"waiting,omitempty"`
-	Reason       Reason           `json:"reason,omitempty"` // why they wait
+	InFlight     int64            `json:"inFlight,omitempty"` // messages handed out and not Done, where maxInFlight is set
+	Reason       Reason           `json:"reason,omitempty"`   // why they wait
 	Shadowed     int64            `json:"shadowed,omitempty"`
 	Waits        map[Reason]int64 `json:"waits,omitempty"` // calls that had to wait, all time
 	WaitTimes    Histogram        `json:"-"`
@@ -153,7 +184,7 @@ func (q *queue) report(now time.Time) SubscriptionStats {
 	p := q.plan.Load()
 	s := SubscriptionStats{
 		Topic: q.topic.String(), Subscription: q.name, CaughtUp: q.caughtUp, Exempt: p == nil, Shadow: q.limits.shadow,
-		Backlog: q.backlog(now), Waiting: len(q.waiting), Shadowed: q.stats.shadowed,
+		Backlog: q.backlog(now), Waiting: len(q.waiting), InFlight: q.flying.Load(), Shadowed: q.stats.shadowed,
 	}
 	if len(q.waiting) > 0 {
 		s.Reason = q.reason(p)
@@ -184,6 +215,8 @@ func (q *queue) reason(p *plan) Reason {
 		return ReasonNone
 	case p.paused:
 		return ReasonPaused
+	case p.inFlight > 0 && q.flying.Load() >= p.inFlight:
+		return ReasonInFlight
 	}
 	for _, list := range [...][]*account{p.messages, p.bytes} {
 		for _, a := range list {

@@ -94,6 +94,10 @@ func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
 			return Grant{n: max, plan: p, gen: a.gen.Load()}, nil
 		}
 		a.avail.Add(int64(max))
+	} else if p.several && max > 0 && max <= most && s.queue.waiters.Load() == 0 {
+		if n := p.take(int64(max), 0); n > 0 {
+			return Grant{n: int(n), plan: p, gen: p.gen()}, nil
+		}
 	}
 	return s.queue.acquire(ctx, max, -1)
 }
@@ -112,6 +116,8 @@ func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, er
 			return Grant{n: 1, plan: p, gen: a.gen.Load()}, nil
 		}
 		a.avail.Add(1)
+	} else if p.several && s.queue.waiters.Load() == 0 && p.take(1, 0) > 0 {
+		return Grant{n: 1, plan: p, gen: p.gen()}, nil
 	}
 	return s.queue.acquire(ctx, 1, min(max(0, bytes), most))
 }
@@ -182,28 +188,35 @@ func (q *queue) refuse(p *plan, n int64) time.Time {
 	return next
 }
 
-// Do waits for a permit and calls f, whose error it returns. The permit is spent, whatever f says.
+// Do waits for a permit and calls f, whose error it returns. The permit is spent, whatever f says; the message is in
+// flight while f runs.
 func (s *Subscription) Do(ctx context.Context, f func(context.Context) error) error {
-	if _, err := s.Acquire(ctx, 1); err != nil {
+	g, err := s.Acquire(ctx, 1)
+	if err != nil {
 		return err
 	}
+	defer g.spent()
 	return f(ctx)
 }
 
 // TryDo calls f if a permit is there now, and skips it otherwise: ran says which.
 func (s *Subscription) TryDo(ctx context.Context, f func(context.Context) error) (ran bool, err error) {
-	if _, _, ok := s.TryAcquire(1); !ok {
+	g, _, ok := s.TryAcquire(1)
+	if !ok {
 		return false, nil
 	}
+	defer g.spent()
 	return true, f(ctx)
 }
 
 // Throttled returns f with a wait for a permit in front of each call.
 func Throttled[In, Out any](s *Subscription, f func(context.Context, In) (Out, error)) func(context.Context, In) (Out, error) {
 	return func(ctx context.Context, in In) (out Out, err error) {
-		if _, err = s.Acquire(ctx, 1); err != nil {
+		g, err := s.Acquire(ctx, 1)
+		if err != nil {
 			return out, err
 		}
+		defer g.spent()
 		return f(ctx, in)
 	}
 }

@@ -12,9 +12,18 @@ type Effective struct {
 	// set only if the subscription's own scope sets them.
 	Subscription Policy
 
+	// Aggregates are the budgets over many topics that this topic is one of: its tenant's, its namespace's, the cluster's.
+	Aggregates []Aggregate
+
 	// Sources names, by the JSON name of a field, the scope that each set field came from; in
 	// Subscription's terms, a rate of the subscription under "subscription.messageRate" etc.
 	Sources map[string]Scope
+}
+
+// An Aggregate is one budget over all topics of a scope.
+type Aggregate struct {
+	Scope  Scope  // of kind cluster, tenant or namespace, without a cluster
+	Policy Policy // its rates and bursts, and how they behave
 }
 
 // Snapshot is all policies at one revision of their store.

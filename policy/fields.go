@@ -35,6 +35,21 @@ func (p Policy) LedgerLoss() OnLedgerLoss {
 // IsShadow reports whether messages are only counted.
 func (p Policy) IsShadow() bool { return p.Mode == Shadow }
 
+// ShareWeight returns what a subscription weighs in the limits that it shares.
+func (p Policy) ShareWeight() float64 { return or(p.Weight, DefaultWeight) }
+
+// IsAggregate reports whether the rates are one budget over all topics of their scope.
+func (p Policy) IsAggregate() bool { return p.Aggregate != nil && *p.Aggregate }
+
+// InFlight returns the most messages that a replica may have handed out; 0 = any number.
+func (p Policy) InFlight() int64 { return or(p.MaxInFlight, 0) }
+
+// withoutBudget returns p without what is a budget of its own.
+func (p Policy) withoutBudget() Policy {
+	p.MessageRate, p.ByteRate, p.Burst, p.ByteBurst = Rate{}, Rate{}, nil, nil
+	return p
+}
+
 // MessageBurst returns the messages that an idle limit may save up.
 func (p Policy) MessageBurst() int64 { return or(p.Burst, 0) }
 
@@ -85,6 +100,21 @@ func (p *Policy) overlay(over *Policy) {
 	}
 	if over.OnLedgerLoss != "" {
 		p.OnLedgerLoss = over.OnLedgerLoss
+	}
+	if over.Weight != nil {
+		p.Weight = over.Weight
+	}
+	if over.Reserved.IsSet() {
+		p.Reserved = over.Reserved
+	}
+	if over.ReservedBytes.IsSet() {
+		p.ReservedBytes = over.ReservedBytes
+	}
+	if over.Aggregate != nil {
+		p.Aggregate = over.Aggregate
+	}
+	if over.MaxInFlight != nil {
+		p.MaxInFlight = over.MaxInFlight
 	}
 	if over.Priority != nil {
 		p.Priority = over.Priority

@@ -98,6 +98,8 @@ func typeName(t reflect.Type) string {
 		return `a duration such as "100ms"`
 	case reflect.TypeFor[*bool]():
 		return "true or false"
+	case reflect.TypeFor[*float64]():
+		return "a number"
 	case reflect.TypeFor[*int](), reflect.TypeFor[*int64]():
 		return "a whole number within bounds"
 	}

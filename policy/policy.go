@@ -17,6 +17,11 @@ type Policy struct {
 	ThrottleCaughtUp *bool        `json:"throttleCaughtUp,omitempty"` // true: the caught-up are throttled, too; default false
 	CaughtUpBacklog  *int64       `json:"caughtUpBacklog,omitempty"`  // messages; default 100
 	OnLedgerLoss     OnLedgerLoss `json:"onLedgerLoss,omitempty"`     // share (default), stop or open
+	Weight           *float64     `json:"weight,omitempty"`           // of a subscription in the limits that it shares; default 1, 0.1..10
+	Reserved         Rate         `json:"reserved,omitzero"`          // messages that a subscription gets before the rest is shared; default none
+	ReservedBytes    Rate         `json:"reservedBytes,omitzero"`     // the same in bytes
+	Aggregate        *bool        `json:"aggregate,omitempty"`        // true: the rates are one budget over all topics of the scope; default false
+	MaxInFlight      *int64       `json:"maxInFlight,omitempty"`      // messages of a subscription handed out and not Done, a replica; 0 = any number
 	Priority         *int         `json:"priority,omitempty"`         // patterns only: the higher one wins; default 0
 }
 
@@ -43,4 +48,5 @@ const (
 const (
 	DefaultRound           = 100 * time.Millisecond
 	DefaultCaughtUpBacklog = 100
+	DefaultWeight          = 1.0
 )

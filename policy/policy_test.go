@@ -183,7 +183,7 @@ func TestParseScope(t *testing.T) {
 		"a/b/c/d":                        {"scope"},
 		"a//c":                           {"scope.cluster"},
 		"a b/":                           {"scope.tenant", "scope.namespace"},
-		"tenant:acme":                    {"scope"},
+		"tenant:":                        {"scope.tenant"},
 		"pattern:":                       {"scope.pattern"},
 		"pattern:(":                      {"scope.pattern"},
 		"kafka://a/b/c?subscription=":    {"subscription"},
@@ -220,6 +220,11 @@ func TestValidateNamesEveryFault(t *testing.T) {
 	err := p.Validate(policy.NamespaceScope("", "", "x"))
 	assert.Equal(t, []string{"scope.tenant"}, fields(err.(interface{ Unwrap() []error }).Unwrap()[0]))
 	assert.Equal(t, []string{"scope.tenant", "messageRate", "byteRate", "burst", "byteBurst", "caughtUpBacklog", "round", "mode", "onLedgerLoss", "priority"}, fields(err))
+	p = policy.Policy{Weight: new(0.0), Reserved: policy.PerSecond(-1), ReservedBytes: policy.PerSecond(math.MaxInt64), MaxInFlight: new(int64(-1)), Aggregate: new(true)}
+	assert.Equal(t, []string{"reserved", "reservedBytes", "weight", "maxInFlight", "aggregate"}, fields(p.Validate(orders2())))
+	assert.Error(t, policy.Policy{Weight: new(math.NaN())}.Validate(policy.Scope{}))
+	p = policy.Policy{MessageRate: policy.PerSecond(1), Round: policy.Duration(time.Second), Paused: new(true), Aggregate: new(false)}
+	assert.Equal(t, []string{"aggregate", "paused"}, fields(p.Validate(policy.TenantScope("acme"))))
 	assert.NoError(t, policy.Policy{}.Validate(policy.Scope{}))
 	assert.NoError(t, policy.Policy{MessageRate: policy.PerSecond(0), Priority: new(-3)}.Validate(policy.PatternScope("a")))
 }
@@ -230,11 +235,13 @@ func TestDefaults(t *testing.T) {
 	assert.Equal(t, int64(100), p.CaughtUpThreshold())
 	assert.Equal(t, policy.LossShare, p.LedgerLoss())
 	assert.False(t, p.IsPaused() || p.ThrottlesCaughtUp() || p.IsShadow())
-	assert.Zero(t, p.MessageBurst()+p.BytesBurst())
+	assert.Zero(t, p.MessageBurst()+p.BytesBurst()+p.InFlight())
+	assert.Equal(t, 1.0, p.ShareWeight())
+	assert.False(t, p.IsAggregate())
 }
 
-// anyPolicy draws a valid policy of a pattern.
-func anyPolicy(t *rapid.T, label string) policy.Policy {
+// anyPolicy draws a policy that is valid for a pattern or, with aggregates, for the cluster but for its priority.
+func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
 	var p policy.Policy
 	for field := range policy.Fields() {
 		if !rapid.Bool().Draw(t, label+" has "+field) {
@@ -261,6 +268,18 @@ func anyPolicy(t *rapid.T, label string) policy.Policy {
 			p.CaughtUpBacklog = &n
 		case "onLedgerLoss":
 			p.OnLedgerLoss = []policy.OnLedgerLoss{policy.LossShare, policy.LossStop, policy.LossOpen}[n%3]
+		case "weight":
+			p.Weight = new(0.1 + float64(n)/1000)
+		case "reserved":
+			p.Reserved = policy.PerSecond(n)
+		case "reservedBytes":
+			p.ReservedBytes = policy.PerSecond(n)
+		case "aggregate":
+			if aggregates {
+				p.Aggregate = new(n%2 == 0)
+			}
+		case "maxInFlight":
+			p.MaxInFlight = &n
 		case "priority":
 			p.Priority = new(int(n))
 		default:
@@ -272,7 +291,7 @@ func anyPolicy(t *rapid.T, label string) policy.Policy {
 
 func TestOverlayKnowsEveryField(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		under, over := anyPolicy(t, "under"), anyPolicy(t, "over")
+		under, over := anyPolicy(t, "under", true), anyPolicy(t, "over", true)
 		got := under.Overlay(over)
 		for field := range policy.Fields() {
 			want := under
@@ -287,7 +306,7 @@ func TestOverlayKnowsEveryField(t *testing.T) {
 
 func TestJSONRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := anyPolicy(t, "policy")
+		p := anyPolicy(t, "policy", false)
 		require.NoError(t, p.Validate(policy.PatternScope("x")))
 		data, err := policy.Marshal(p)
 		require.NoError(t, err)

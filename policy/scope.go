@@ -11,7 +11,7 @@ import (
 // A Scope is what a policy applies to. It is comparable; the zero Scope is the cluster's default.
 type Scope struct {
 	Kind         Kind
-	Tenant       string // of a namespace
+	Tenant       string // of a tenant or a namespace
 	Cluster      string // of a namespace: the only cluster it applies in; "" = all
 	Namespace    string
 	Pattern      string // the regular expression of a pattern, in RE2's syntax; what was stored, of an unreadable scope
@@ -25,6 +25,7 @@ type Kind uint8
 // The kinds of scopes.
 const (
 	ClusterKind      Kind = iota // cluster: the default for everything
+	TenantKind                   // tenant:NAME: one budget over all topics of the tenant, and nothing else
 	NamespaceKind                // tenant/namespace, for the topics of all schemes; tenant/cluster/namespace in one cluster
 	PatternKind                  // pattern:REGEX, matched anywhere in the topic's URL unless ^ and $ bind it
 	TopicKind                    // the topic's URL
@@ -32,12 +33,13 @@ const (
 	UnreadableKind               // stored data whose scope makes no sense; applies to nothing
 )
 
-var kinds = []string{"cluster", "namespace", "pattern", "topic", "subscription", "unreadable"}
+var kinds = []string{"cluster", "tenant", "namespace", "pattern", "topic", "subscription", "unreadable"}
 
 func (k Kind) String() string { return kinds[min(int(k), len(kinds)-1)] }
 
 const (
 	clusterText      = "cluster"
+	tenantPrefix     = "tenant:"
 	patternPrefix    = "pattern:"
 	subscriptionMark = "?subscription="
 )
@@ -49,6 +51,9 @@ func ClusterScope() Scope { return Scope{} }
 func NamespaceScope(tenant, cluster, namespace string) Scope {
 	return Scope{Kind: NamespaceKind, Tenant: tenant, Cluster: cluster, Namespace: namespace}
 }
+
+// TenantScope is the budget over all topics of a tenant.
+func TenantScope(name string) Scope { return Scope{Kind: TenantKind, Tenant: name} }
 
 // PatternScope is every topic whose URL the regular expression matches.
 func PatternScope(regex string) Scope { return Scope{Kind: PatternKind, Pattern: regex} }
@@ -76,6 +81,8 @@ func (s Scope) String() string {
 	switch s.Kind {
 	case ClusterKind:
 		return clusterText
+	case TenantKind:
+		return tenantPrefix + s.Tenant
 	case NamespaceKind:
 		if s.Cluster != "" {
 			return s.Tenant + "/" + s.Cluster + "/" + s.Namespace
@@ -114,7 +121,7 @@ func (s Scope) Compare(other Scope) int {
 		cmp.Compare(s.Subscription, other.Subscription))
 }
 
-// ParseScope reads a scope: cluster, tenant/namespace, tenant/cluster/namespace, pattern:REGEX,
+// ParseScope reads a scope: cluster, tenant:NAME, tenant/namespace, tenant/cluster/namespace, pattern:REGEX,
 // the URL of a topic, or that and ?subscription=NAME. The error joins a *[FieldError] for each fault.
 func ParseScope(s string) (Scope, error) {
 	scope, err := parseScope(s)
@@ -134,8 +141,8 @@ func parseScope(s string) (Scope, error) {
 		return ClusterScope(), nil
 	case strings.HasPrefix(s, patternPrefix):
 		return PatternScope(s[len(patternPrefix):]), nil
-	case strings.HasPrefix(s, "tenant:"):
-		return Scope{}, &FieldError{"scope", s, "a tenant's scope holds only an aggregate, which this version does not have: set the tenant's namespaces, or a pattern"}
+	case strings.HasPrefix(s, tenantPrefix):
+		return TenantScope(s[len(tenantPrefix):]), nil
 	case strings.Contains(s, "://"):
 		path, query, ok := strings.Cut(s, subscriptionMark)
 		t, err := ParseTopic(path)
@@ -152,7 +159,7 @@ func parseScope(s string) (Scope, error) {
 	case len(parts) == 3:
 		return NamespaceScope(parts[0], parts[1], parts[2]), named("scope.cluster", parts[1])
 	}
-	return Scope{}, &FieldError{"scope", s, "is no scope: write cluster, tenant/namespace, tenant/cluster/namespace, pattern:REGEX or the URL of a topic"}
+	return Scope{}, &FieldError{"scope", s, "is no scope: write cluster, tenant:NAME, tenant/namespace, tenant/cluster/namespace, pattern:REGEX or the URL of a topic"}
 }
 
 // Validate returns every fault of the scope, a *[FieldError] each.
@@ -160,6 +167,8 @@ func (s Scope) Validate() error {
 	var errs []error
 	switch s.Kind {
 	case ClusterKind:
+	case TenantKind:
+		errs = append(errs, named("scope.tenant", s.Tenant))
 	case NamespaceKind:
 		errs = append(errs, named("scope.tenant", s.Tenant), named("scope.namespace", s.Namespace))
 		if s.Cluster != "" {

@@ -43,6 +43,7 @@ func (e Entry) Compare(other Entry) int {
 type Set struct {
 	entries       []Entry
 	cluster       *layer
+	tenants       map[string]*layer
 	namespaces    map[namespace]*layer
 	patterns      []*layer // the one that wins last
 	topics        map[Topic]*layer
@@ -81,6 +82,7 @@ func (e *TieError) Error() string {
 func NewSet(entries []Entry) (*Set, error) {
 	s := &Set{
 		entries:       slices.Clone(entries),
+		tenants:       make(map[string]*layer),
 		namespaces:    make(map[namespace]*layer),
 		topics:        make(map[Topic]*layer),
 		subscriptions: make(map[subscription]*layer),
@@ -98,6 +100,8 @@ func NewSet(entries []Entry) (*Set, error) {
 		switch e.Scope.Kind {
 		case ClusterKind:
 			s.cluster = l
+		case TenantKind:
+			s.tenants[e.Scope.Tenant] = l
 		case NamespaceKind:
 			s.namespaces[namespace{e.Scope.Tenant, e.Scope.Cluster, e.Scope.Namespace}] = l
 		case PatternKind:
@@ -185,35 +189,65 @@ func isBudget(field string) bool {
 // put them, and the subscription's own, or nil.
 func (s *Set) resolve(cluster string, t Topic, name string, layers []*layer) (e Effective, _ []*layer, own *layer) {
 	keep := layers != nil
-	add := func(l *layer) {
+	add := func(l *layer, aggregate bool) {
 		if l == nil {
 			return
+		}
+		if aggregate {
+			rest := *l
+			rest.policy = rest.policy.withoutBudget()
+			l = &rest
 		}
 		e.Topic.overlay(&l.policy)
 		if keep {
 			layers = append(layers, l)
 		}
 	}
-	add(s.cluster)
-	if len(s.namespaces) > 0 {
-		add(s.namespaces[namespace{t.Tenant, "", t.Namespace}])
-		if cluster != "" {
-			add(s.namespaces[namespace{t.Tenant, cluster, t.Namespace}])
+	// An aggregate keeps its rates for itself; how it behaves, it inherits.
+	aggregate := func(scope Scope, own ...*layer) {
+		g := Aggregate{scope, e.Topic.withoutBudget()}
+		for _, l := range own {
+			if l != nil {
+				g.Policy.overlay(&l.policy)
+			}
 		}
+		e.Aggregates = append(e.Aggregates, g)
+	}
+	if l := s.cluster; l != nil {
+		if l.policy.IsAggregate() {
+			aggregate(ClusterScope(), l)
+		}
+		add(l, l.policy.IsAggregate())
+	}
+	if l := s.tenants[t.Tenant]; l != nil {
+		aggregate(TenantScope(t.Tenant), l)
+	}
+	if len(s.namespaces) > 0 {
+		all, here := s.namespaces[namespace{t.Tenant, "", t.Namespace}], (*layer)(nil)
+		if cluster != "" {
+			here = s.namespaces[namespace{t.Tenant, cluster, t.Namespace}]
+		}
+		one := all != nil && all.policy.IsAggregate()
+		if here != nil && here.policy.Aggregate != nil {
+			one = *here.policy.Aggregate
+		}
+		if one {
+			aggregate(NamespaceScope(t.Tenant, "", t.Namespace), all, here)
+		}
+		add(all, one)
+		add(here, one)
 	}
 	if len(s.patterns) > 0 {
 		url := t.String()
 		for _, l := range s.patterns {
 			if l.regex.MatchString(url) {
-				add(l)
+				add(l, false)
 			}
 		}
 	}
-	add(s.topics[t])
-	e.Topic.Priority = nil
-	e.Subscription = e.Topic
-	e.Subscription.MessageRate, e.Subscription.ByteRate = Rate{}, Rate{}
-	e.Subscription.Burst, e.Subscription.ByteBurst = nil, nil
+	add(s.topics[t], false)
+	e.Topic.Priority, e.Topic.Aggregate = nil, nil
+	e.Subscription = e.Topic.withoutBudget()
 	if own = s.subscriptions[subscription{t, name}]; own != nil {
 		e.Subscription.overlay(&own.policy)
 		e.Subscription.Priority = nil

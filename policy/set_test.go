@@ -126,7 +126,7 @@ func TestResolveAgainstModel(t *testing.T) {
 		var entries []policy.Entry
 		for _, scope := range scopes {
 			if rapid.Bool().Draw(rt, scope) {
-				e := entry(t, scope, anyPolicy(rt, scope))
+				e := entry(t, scope, anyPolicy(rt, scope, false))
 				if e.Scope.Kind != policy.PatternKind {
 					e.Policy.Priority = nil
 				}
@@ -161,6 +161,34 @@ func TestResolveAgainstModel(t *testing.T) {
 			assert.Equal(rt, matching[i].Scope, got.Sources[field], field)
 		}
 	})
+}
+
+func TestAggregates(t *testing.T) {
+	yes, no := new(true), new(false)
+	set, err := policy.NewSet([]policy.Entry{
+		entry(t, "cluster", policy.Policy{MessageRate: policy.PerSecond(100), Round: policy.Duration(time.Second)}),
+		entry(t, "tenant:public", policy.Policy{MessageRate: policy.PerSecond(5000), OnLedgerLoss: policy.LossStop}),
+		entry(t, "public/default", policy.Policy{MessageRate: policy.PerSecond(1000), ByteRate: policy.PerSecond(9), Aggregate: yes, Mode: policy.Shadow}),
+		entry(t, "public/east/default", policy.Policy{MessageRate: policy.PerSecond(700)}),
+		entry(t, "public/west/default", policy.Policy{MessageRate: policy.PerSecond(300), Aggregate: no}),
+	})
+	require.NoError(t, err)
+	tenant := policy.Aggregate{Scope: policy.TenantScope("public"), Policy: policy.Policy{
+		MessageRate: policy.PerSecond(5000), OnLedgerLoss: policy.LossStop, Round: policy.Duration(time.Second),
+	}}
+	space := policy.Aggregate{Scope: policy.NamespaceScope("public", "", "default"), Policy: policy.Policy{
+		MessageRate: policy.PerSecond(700), ByteRate: policy.PerSecond(9), Round: policy.Duration(time.Second), Aggregate: yes, Mode: policy.Shadow,
+	}}
+	got := set.Explain("east", orders, "billing")
+	assert.Equal(t, []policy.Aggregate{tenant, space}, got.Aggregates)
+	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(100), Round: policy.Duration(time.Second), Mode: policy.Shadow}, got.Topic,
+		"the rates of an aggregate are no topic's own")
+	assert.Equal(t, policy.ClusterScope(), got.Sources["messageRate"])
+
+	got = set.Resolve("west", orders, "billing")
+	assert.Equal(t, []policy.Aggregate{tenant}, got.Aggregates, "one namespace's override is plain")
+	assert.Equal(t, int64(300), got.Topic.MessageRate.Permits)
+	assert.Equal(t, int64(9), got.Topic.ByteRate.Permits)
 }
 
 func TestSnapshotRoundTrip(t *testing.T) {

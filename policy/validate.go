@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 )
 
@@ -14,7 +15,14 @@ const (
 	MaxByteBurst = MaxByteRate * 3600    // bytes: likewise
 	MaxBacklog   = 1_000_000_000_000_000 // messages
 	MaxPriority  = 1_000_000             // either side of 0
+	MinWeight    = 0.1                   // so that no weight is over 100 times another
+	MaxWeight    = 10.0
 )
+
+// aggregateFields are what a budget over many topics has.
+var aggregateFields = map[string]bool{
+	"messageRate": true, "byteRate": true, "burst": true, "byteBurst": true, "aggregate": true, "round": true, "onLedgerLoss": true,
+}
 
 // Validate returns every fault of the scope and of the policy for it, a *[FieldError] each.
 // A policy that sets nothing is valid.
@@ -37,6 +45,16 @@ func (p Policy) Validate(scope Scope) error {
 	}
 	bounded("burst", p.Burst, MaxBurst)
 	bounded("byteBurst", p.ByteBurst, MaxByteBurst)
+	if err := p.Reserved.check(MaxMessageRate); err != nil {
+		fault("reserved", p.Reserved, err.Error())
+	}
+	if err := p.ReservedBytes.check(MaxByteRate); err != nil {
+		fault("reservedBytes", p.ReservedBytes, err.Error())
+	}
+	if p.Weight != nil && !(*p.Weight >= MinWeight && *p.Weight <= MaxWeight) {
+		fault("weight", *p.Weight, fmt.Sprintf("is outside %v..%v: only the ratio of weights counts, and none may be over 100 times another", MinWeight, MaxWeight))
+	}
+	bounded("maxInFlight", p.MaxInFlight, MaxBacklog)
 	bounded("caughtUpBacklog", p.CaughtUpBacklog, MaxBacklog)
 	if r := time.Duration(p.Round); r != 0 && (r < MinRound || r > MaxRound) {
 		fault("round", p.Round, fmt.Sprintf("is outside %s..%s", MinRound, MaxRound))
@@ -46,6 +64,22 @@ func (p Policy) Validate(scope Scope) error {
 	}
 	if l := p.OnLedgerLoss; l != "" && l != LossShare && l != LossStop && l != LossOpen {
 		fault("onLedgerLoss", l, "is unknown: use share, stop or open")
+	}
+	switch scope.Kind {
+	case ClusterKind, NamespaceKind:
+	case TenantKind:
+		if !or(p.Aggregate, true) {
+			fault("aggregate", false, "is what a tenant's rates always are: leave it out")
+		}
+		for _, field := range fieldNames {
+			if p.Has(field) && !aggregateFields[field] {
+				fault(field, reflect.Indirect(reflect.ValueOf(p).Field(fieldIndex[field])), "is not for a tenant, whose scope holds one budget over all its topics: set it for its namespaces")
+			}
+		}
+	default:
+		if p.Aggregate != nil {
+			fault("aggregate", *p.Aggregate, "is for the cluster, a namespace or a tenant, not for a "+scope.Kind.String())
+		}
 	}
 	if p.Priority != nil {
 		if scope.Kind != PatternKind {

@@ -1,0 +1,93 @@
+package dispatch
+
+import "slices"
+
+// A plan is the limits that a message of a queue must pass now. It is replaced, never changed;
+// a nil plan limits nothing.
+type plan struct {
+	only     *account // the one account of a message, if there is nothing else to look at
+	several  bool     // there are more, but none of bytes, and nothing else to look at
+	messages []*account
+	bytes    []*account
+	queue    *queue
+	inFlight int64 // messages handed out and not Done; 0 = any number
+	shadow   bool
+	paused   bool
+	closed   bool
+}
+
+// shorten finds out whether a message has a short way.
+func (p *plan) shorten() {
+	short := len(p.bytes) == 0 && p.inFlight == 0 && !p.shadow && !p.paused
+	p.only, p.several = nil, short && len(p.messages) > 1
+	if short && len(p.messages) == 1 {
+		p.only = p.messages[0]
+	}
+}
+
+// without returns the plan without the limits that do not apply now, or nil if nothing remains.
+func (p *plan) without(exempt func(*account) bool) *plan {
+	if slices.ContainsFunc(p.messages, exempt) || slices.ContainsFunc(p.bytes, exempt) {
+		rest := *p
+		rest.messages = slices.DeleteFunc(slices.Clone(p.messages), exempt)
+		rest.bytes = slices.DeleteFunc(slices.Clone(p.bytes), exempt)
+		rest.shorten()
+		p = &rest
+	}
+	if len(p.messages)+len(p.bytes) == 0 && p.inFlight == 0 {
+		return nil
+	}
+	return p
+}
+
+func (p *plan) all() []*account {
+	if p == nil {
+		return nil
+	}
+	return append(append(make([]*account, 0, 8), p.messages...), p.bytes...)
+}
+
+func (p *plan) has(a *account) bool {
+	return slices.Contains(p.messages, a) || slices.Contains(p.bytes, a)
+}
+
+// take takes up to max permits of every limit, for size bytes; 0 if one of them is out.
+func (p *plan) take(max, size int64) (n int64) {
+	n = max
+	for i, a := range p.messages {
+		got := a.take(n)
+		for _, b := range p.messages[:i] {
+			b.avail.Add(n - got)
+		}
+		if n = got; n == 0 {
+			return 0
+		}
+	}
+	for i, a := range p.bytes {
+		if a.charge(size) {
+			continue
+		}
+		for _, b := range p.bytes[:i] {
+			b.avail.Add(size)
+		}
+		for _, b := range p.messages {
+			b.avail.Add(n)
+		}
+		return 0
+	}
+	return n
+}
+
+// gen is the age of a grant taken now.
+func (p *plan) gen() uint32 {
+	if len(p.messages) > 0 {
+		return p.messages[0].gen.Load()
+	}
+	if len(p.bytes) > 0 {
+		return p.bytes[0].gen.Load()
+	}
+	return 0
+}
+
+// fresh says that a grant of that age may still give back.
+func (p *plan) fresh(gen uint32) bool { return p.gen()-gen <= 2 }
