@@ -132,9 +132,10 @@ func BenchmarkFourLimits(b *testing.B) {
 	_, err = sub.Acquire(b.Context(), 1)
 	require.NoError(b, err)
 	require.Len(b, lim.Stats().Subscriptions[0].Limits, 4)
+	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
-		g, _ := sub.Acquire(b.Context(), 1)
+		g, _ := sub.Acquire(ctx, 1)
 		g.Done(1, 0)
 	}
 }

@@ -15,6 +15,9 @@ type Grant struct {
 // N is how many messages may be dispatched.
 func (g Grant) N() int { return max(0, g.n) } // an unlimited grant takes over what was asked for
 
+// InFlight reports whether the messages of the Grant count as in flight until Done, since maxInFlight is set.
+func (g Grant) InFlight() bool { return g.plan != nil && g.plan.inFlight > 0 }
+
 // Done settles the Grant: messages is how many were dispatched, bytes their size in all. What was not
 // used goes back, unless it is older than two batches and would come too late; more than granted becomes a
 // debt that later reads pay. Only the first call counts. Done must be called on the Grant

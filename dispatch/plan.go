@@ -56,6 +56,9 @@ func (p *plan) take(max, size int64) (n int64) {
 	n = max
 	for i, a := range p.messages {
 		got := a.take(n)
+		if got == n {
+			continue
+		}
 		for _, b := range p.messages[:i] {
 			b.avail.Add(n - got)
 		}

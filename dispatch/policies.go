@@ -170,12 +170,12 @@ type sharer struct {
 // addLimits adds the limits of a scope to a plan.
 func (q *queue) addLimits(p *plan, scope policy.Scope, of policy.Policy, by sharer) {
 	if of.MessageRate.Limited() {
-		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, false), by.name, reasonOf(scope.Kind, false))
+		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, false), by.name, ReasonOf(scope.Kind, false))
 		a.set(of.MessageRate, of.MessageBurst(), of, by.weight, by.reserved, q.limiter.snapshot)
 		p.messages = append(p.messages, a)
 	}
 	if of.ByteRate.Limited() {
-		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, true), by.name, reasonOf(scope.Kind, true))
+		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, true), by.name, ReasonOf(scope.Kind, true))
 		a.set(of.ByteRate, of.BytesBurst(), of, by.weight, by.reservedBytes, q.limiter.snapshot)
 		p.bytes = append(p.bytes, a)
 	}

@@ -56,8 +56,8 @@ const (
 	ReasonLedger               Reason = "ledger away"
 )
 
-// reasonOf is why callers wait for a limit of a scope.
-func reasonOf(kind policy.Kind, bytes bool) Reason {
+// ReasonOf is why callers wait for a limit of a scope of that kind.
+func ReasonOf(kind policy.Kind, bytes bool) Reason {
 	r := ReasonMessages
 	if bytes {
 		r = ReasonBytes

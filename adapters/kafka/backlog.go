@@ -21,7 +21,7 @@ type topic struct {
 	sub      *dispatch.Subscription
 	reported atomic.Int64 // what sub was told last; -1 = unknown
 
-	mu        sync.Mutex  // guards the fields below; whoever has the Reader's turn writes positions, and reads them without
+	mu        sync.Mutex  // guards the fields below, and those of positions that are not atomic; whoever has the Reader's turn writes positions, and reads them without
 	positions []*position // by partition; nil: never seen. Empty without a group
 	changes   int         // of positions
 }
@@ -32,6 +32,8 @@ type position struct {
 	era       *era // in which the partition was seen
 	next      atomic.Int64
 	forgotten atomic.Bool
+
+	flying []flight // in the order of their offsets
 
 	seen int64 // next as the poller saw it last
 	idle int   // polls since then, see forgetAfter
@@ -87,6 +89,9 @@ func (t *topic) own(m *kafka.Message, now *era) *position {
 	defer t.mu.Unlock()
 	for len(t.positions) <= m.Partition {
 		t.positions = append(t.positions, nil)
+	}
+	if old := t.positions[m.Partition]; old != nil {
+		old.land(m.Offset - 1) // what the reader had before it lost the partition, or forgot it
 	}
 	t.positions[m.Partition] = p
 	t.changes++

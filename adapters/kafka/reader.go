@@ -193,8 +193,9 @@ func (r *Reader) next(ctx context.Context, m *kafka.Message) (err error) {
 			r.take(m)
 		}
 		bytes := size(m)
-		if _, err := r.of.sub.AcquireSized(ended, bytes); err != nil {
-			if err := r.wait(ctx, m, bytes); errors.Is(err, errMoved) {
+		grant, err := r.of.sub.AcquireSized(ended, bytes)
+		if err != nil {
+			if grant, err = r.wait(ctx, m, bytes); errors.Is(err, errMoved) {
 				continue
 			} else if err != nil {
 				*m = kafka.Message{}
@@ -205,6 +206,9 @@ func (r *Reader) next(ctx context.Context, m *kafka.Message) (err error) {
 			r.drop()
 		}
 		r.at.handOver(m)
+		if grant.InFlight() {
+			r.fly(m, grant)
+		}
 		return nil
 	}
 }
@@ -235,7 +239,7 @@ var ended = func() context.Context {
 
 // wait waits for the permit of the message in hand when there was none at once, up to the end of ctx or of the
 // message's era. Without a permit the message is kept.
-func (r *Reader) wait(ctx context.Context, m *kafka.Message, bytes int64) error {
+func (r *Reader) wait(ctx context.Context, m *kafka.Message, bytes int64) (dispatch.Grant, error) {
 	r.has, r.kept = true, *m
 	r.held.Store(m.Offset)
 	r.waiting.Store(true)
@@ -247,16 +251,16 @@ func (r *Reader) wait(ctx context.Context, m *kafka.Message, bytes int64) error 
 	switch {
 	case r.closing.Err() != nil:
 		grant.Done(0, 0)
-		return io.EOF
+		return grant, io.EOF
 	case r.taken.Err() != nil:
 		grant.Done(0, 0)
-		return errMoved
+		return grant, errMoved
 	case err == nil:
-		return nil
+		return grant, nil
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return grant, ctx.Err()
 	}
-	return fmt.Errorf("kafkathrottle: %w", err)
+	return grant, fmt.Errorf("kafkathrottle: %w", err)
 }
 
 // drop forgets the message that is kept.
@@ -295,6 +299,9 @@ func (r *Reader) moved(ctx context.Context) error {
 			return io.EOF
 		case err == nil:
 			r.drop()
+			for _, t := range r.topics {
+				t.landOthers(r.taken)
+			}
 		case ctx.Err() != nil:
 			r.taken = moving // for the next call
 			return ctx.Err()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,6 +43,7 @@ type fieldView struct {
 // A limitView is one budget, as the ledger has it.
 type limitView struct {
 	Limit    dispatch.Reason `json:"limit"`
+	Scope    string          `json:"scope"`
 	Key      string          `json:"key"`
 	Rate     float64         `json:"rate"`               // a second, by the policies
 	InForce  float64         `json:"inForce,omitempty"`  // a second, by the last booking; 0 = nobody books
@@ -142,6 +144,11 @@ func explainPolicy(s configstore.Snapshot, cluster string, topic policy.Topic, n
 		if value != "" {
 			add(field, field, value)
 		}
+		for _, g := range x.effective.Aggregates {
+			if all := fieldText(g.Policy, field); budget && all != "" {
+				x.Fields = append(x.Fields, fieldView{Field: field + " of all topics", Value: all, From: g.Scope.String()})
+			}
+		}
 		if own := fieldText(x.effective.Subscription, field); budget && own != "" {
 			add(ownPrefix+field, field, own)
 		}
@@ -151,22 +158,8 @@ func explainPolicy(s configstore.Snapshot, cluster string, topic policy.Topic, n
 
 // explainLive asks the ledger how the limits stand and who shares them.
 func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, topic policy.Topic) error {
-	limits := []struct {
-		reason dispatch.Reason
-		rate   policy.Rate
-		name   string
-		bytes  bool
-	}{
-		{dispatch.ReasonMessages, x.effective.Topic.MessageRate, "", false},
-		{dispatch.ReasonBytes, x.effective.Topic.ByteRate, "", true},
-		{dispatch.ReasonSubscriptionMessages, x.effective.Subscription.MessageRate, x.Subscription, false},
-		{dispatch.ReasonSubscriptionBytes, x.effective.Subscription.ByteRate, x.Subscription, true},
-	}
-	for _, l := range limits {
-		if !l.rate.Limited() {
-			continue
-		}
-		v := limitView{Limit: l.reason, Key: dispatch.LimitKey(x.Cluster, topic, l.name, l.bytes), Rate: l.rate.PerSec()}
+	for _, l := range x.budgets(topic) {
+		v := limitView{Limit: dispatch.ReasonOf(l.scope.Kind, l.bytes), Scope: l.scope.String(), Key: dispatch.LimitKey(x.Cluster, l.scope, l.bytes), Rate: l.rate.PerSec()}
 		state, now, err := ledger.State(ctx, v.Key)
 		if err != nil {
 			return err
@@ -196,6 +189,31 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 	return err
 }
 
+// A budget is a limit that applies.
+type budget struct {
+	scope policy.Scope
+	rate  policy.Rate
+	bytes bool
+}
+
+// budgets returns the limits that a message must pass.
+func (x *explanation) budgets(topic policy.Topic) (all []budget) {
+	add := func(scope policy.Scope, p policy.Policy) {
+		if p.MessageRate.Limited() {
+			all = append(all, budget{scope, p.MessageRate, false})
+		}
+		if p.ByteRate.Limited() {
+			all = append(all, budget{scope, p.ByteRate, true})
+		}
+	}
+	add(policy.TopicScope(topic), x.effective.Topic)
+	add(policy.SubscriptionScope(topic, x.Subscription), x.effective.Subscription)
+	for _, g := range x.effective.Aggregates {
+		add(g.Scope, g.Policy)
+	}
+	return all
+}
+
 // stateOf says in a word or two what a subscription does in a replica.
 func stateOf(s dispatch.SubscriptionStats) string {
 	switch {
@@ -220,20 +238,28 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 		}
 	}
 	p := x.effective.Subscription
-	limited := x.effective.Topic.MessageRate.Limited() || x.effective.Topic.ByteRate.Limited() || p.MessageRate.Limited() || p.ByteRate.Limited()
+	budgets := x.budgets(scope.Topic)
+	plain := slices.ContainsFunc(budgets, func(b budget) bool { return b.scope.Kind == policy.TopicKind || b.scope.Kind == policy.SubscriptionKind })
 	switch {
 	case p.IsPaused() && p.IsShadow():
 		say("It does not wait although it is paused by %s, for its mode is shadow, set by %s.", x.from("paused"), x.from("mode"))
 	case p.IsPaused():
 		say("It waits because it is paused: throttle-admin resume %s", x.from("paused"))
-	case !limited:
+	case len(budgets) == 0 && p.InFlight() > 0:
+		say("It waits while %d of its messages are in flight in one replica; no rate is set for it.", p.InFlight())
+	case len(budgets) == 0:
 		say("It does not wait: no limit is set for it.")
 	case p.IsShadow():
 		say("It does not wait: its mode is shadow, set by %s, so that messages that would wait are only counted.", x.from("mode"))
 	case p.ThrottlesCaughtUp():
 		say("It waits when its readers together ask for more, even those that have caught up, by %s.", x.from("throttleCaughtUp"))
+	case !plain:
+		say("It waits when all topics of %s together ask for more, even who has caught up.", budgets[0].scope)
 	default:
 		say("It waits when its readers together ask for more; who has caught up (a backlog of at most %d) does not.", p.CaughtUpThreshold())
+	}
+	if over := overReserved(x.Cluster, s.Entries, scope); over != "" {
+		say("%s", strings.ToUpper(over[:1])+over[1:]+".")
 	}
 	switch {
 	case liveErr != nil:
@@ -261,6 +287,8 @@ func (x *explanation) sayReader(r readerView) (why []string) {
 	who := r.Subscription + " in " + r.Replica
 	p := x.effective.Subscription
 	switch {
+	case r.Waiting > 0 && r.Reason == dispatch.ReasonInFlight:
+		say("%s waits because %d of its messages are in flight, of %d that may be.", who, r.InFlight, p.InFlight())
 	case r.Waiting > 0 && r.Reason == dispatch.ReasonPaused:
 		say("%s waits because it is paused.", who)
 	case r.Waiting > 0 && r.Reason == dispatch.ReasonLedger:

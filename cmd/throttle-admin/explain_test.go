@@ -68,7 +68,7 @@ func TestExplainLive(t *testing.T) {
 	assert.Contains(t, x.Why, "audit in replica-a does not wait: it has caught up (backlog 0, threshold 100), and who has is not throttled.")
 	require.Len(t, x.Limits, 1)
 	assert.InDelta(t, 200, x.Limits[0].InForce, 1e-9)
-	assert.Equal(t, dispatch.LimitKey(cluster, mustTopic(t, topic), "", false), x.Limits[0].Key)
+	assert.Equal(t, dispatch.LimitKey(cluster, policy.TopicScope(mustTopic(t, topic)), false), x.Limits[0].Key)
 	assert.Len(t, explain("--subscription", "billing").Readers, 2)
 
 	// What only replicas know is touched by a change, too.

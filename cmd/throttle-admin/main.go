@@ -112,7 +112,7 @@ func newRoot(a *app) *cobra.Command {
 		Short: "Set and show the policies by which consumers are throttled",
 		Long: `Set and show the policies by which consumers are throttled.
 
-A SCOPE is cluster, tenant/namespace, tenant/cluster/namespace (that namespace in one cluster),
+A SCOPE is cluster, tenant:NAME, tenant/namespace, tenant/cluster/namespace (that namespace in one cluster),
 'pattern:REGEX' on the URL of a topic, or that URL: kafka://tenant/namespace/name,
 persistent://... or numaflow://.... The most specific scope that sets a field wins, field by field.
 

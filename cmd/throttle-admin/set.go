@@ -64,7 +64,7 @@ func (a *app) set(cmd *cobra.Command, f setFlags, scopeText string, p policy.Pol
 	if scopeErr == nil {
 		faults = append(faults, p.Validate(scope))
 	} else { // what depends on the scope cannot be said
-		faults = append(faults, p.Without("priority").Validate(policy.ClusterScope()))
+		faults = append(faults, p.Without("priority").Without("aggregate").Validate(policy.ClusterScope()))
 	}
 	ttl, err := f.ttl(cmd)
 	faults = append(faults, err)
@@ -77,6 +77,9 @@ func (a *app) set(cmd *cobra.Command, f setFlags, scopeText string, p policy.Pol
 	return a.change(cmd, f.changeFlags, plan{
 		review: "get " + quote(scope),
 		note: func(after []policy.Entry) string {
+			if over := overReserved(a.cluster, after, scope); over != "" && (p.Has("reserved") || p.Has("reservedBytes") || p.Has("messageRate") || p.Has("byteRate")) {
+				return over
+			}
 			if scope.Kind != policy.TopicKind && scope.Kind != policy.SubscriptionKind || !slices.Contains(unset, "paused") {
 				return ""
 			}
@@ -173,9 +176,16 @@ func newSetCommand(a *app) *cobra.Command {
   throttleCaughtUp  true: throttle who has no backlog, too; default false
   caughtUpBacklog   the largest backlog, in messages, of who has caught up; default 100
   onLedgerLoss      while permits cannot be booked: share (go on at the last share), stop or open
+  weight            of a subscription in the limits that it shares, 0.1 to 10; default 1
+  reserved          messages of a limit that a subscription gets before the rest is shared by weight
+  reservedBytes     the same in bytes
+  aggregate         of the cluster or a namespace, true: its rates are one budget over all its topics
+  maxInFlight       messages of a subscription handed out and not done with, a replica; 0 = any number
   priority          of a pattern; of two that match, the higher one wins, then the longer text`,
 		Example: `  throttle-admin set public/default byteRate=1MiB/s burst=100
   throttle-admin set kafka://public/default/orders mode=shadow --for 1h
+  throttle-admin set kafka://public/default/orders weight=4 reserved=400 --subscription billing
+  throttle-admin set tenant:acme messageRate=5000
   throttle-admin set kafka://public/default/orders messageRate= --dry-run`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 2 {
@@ -222,7 +232,9 @@ func parseFields(args []string) (p policy.Policy, unset []string, err error) {
 }
 
 func parseField(field, text string) (policy.Policy, error) {
-	parse, isRate := map[string]func(string) (policy.Rate, error){"messageRate": policy.ParseRate, "byteRate": policy.ParseByteRate}[field]
+	parse, isRate := map[string]func(string) (policy.Rate, error){
+		"messageRate": policy.ParseRate, "byteRate": policy.ParseByteRate, "reserved": policy.ParseRate, "reservedBytes": policy.ParseByteRate,
+	}[field]
 	if isRate {
 		rate, err := parse(text)
 		if fault, ok := errors.AsType[*policy.FieldError](err); ok {
