@@ -299,7 +299,13 @@ func (q *queue) dequeue(n int) {
 }
 
 // demand is what those who wait want of an account.
-func (q *queue) demand(p *plan, a *account, bytes bool) demand {
+func (q *queue) demand(a *account, bytes bool) demand {
+	p := q.plan.Load()
+	if p == nil && q.open {
+		return demand{waiting: 1, anybody: true} // asks whether the ledger is back
+	} else if p == nil || p.closed {
+		return demand{}
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	d := demand{anybody: len(q.waiting) > 0}

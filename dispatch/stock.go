@@ -21,7 +21,7 @@ type stock struct {
 
 	// The rest belongs to the loop.
 	batches   []batch // the older ones, released but not spent; the running one; the next
-	end       float64 // when the last batch released has ended: none begins before
+	end       float64 // when the last batch released ends, a gap after its last permit: none begins before
 	rate      float64 // permits a second at which batches are released
 	quick     float64 // permits in the last batch, if that was gone in under half a round; else 0
 	put       int64   // permits put into avail by the loop, all time, less those taken out again
@@ -41,22 +41,23 @@ type batch struct {
 
 // take takes up to n permits, and says how many it got.
 func (s *stock) take(n int64) int64 {
-	left := s.avail.Add(-n)
-	if left >= 0 {
-		return n
+	for {
+		have := s.avail.Load()
+		got := min(n, max(0, have))
+		if got == 0 || s.avail.CompareAndSwap(have, have-got) {
+			return got
+		}
 	}
-	got := max(0, left+n)
-	s.avail.Add(n - got)
-	return got
 }
 
 // charge takes n permits, if at least one is there: the rest is a debt.
 func (s *stock) charge(n int64) bool {
-	if s.avail.Add(-n)+n > 0 {
-		return true
+	for {
+		have := s.avail.Load()
+		if have <= 0 || s.avail.CompareAndSwap(have, have-n) {
+			return have > 0
+		}
 	}
-	s.avail.Add(n)
-	return false
 }
 
 // giveBack puts back what was taken and not used; a negative n is a debt.
@@ -241,6 +242,9 @@ func (s *stock) changeRate(now, rate float64) {
 			if b.due > now {
 				b.due = now + (b.due-now)*f
 			}
+		}
+		if s.end > now {
+			s.end = now + (s.end-now)*f
 		}
 	}
 	s.rate = rate
