@@ -30,12 +30,15 @@ type account struct {
 	// The rest belongs to the loop.
 	carry schedule.Carry // from the last reply
 	share float64        // from the last reply, permits a second; 0 = unknown
+	told  float64        // when that was
 	rev   revision       // of the limit that the batches were booked under
+	cut   bool           // the limit has become lower since
 
-	taken     int64 // put - avail at the last step
+	wanted    demand // at the last step, before anybody was served
+	taken     int64  // put - avail at the last step
 	use       float64
 	usedAt    float64 // the last step at which something was taken
-	sparse    float64 // permits a second since the one before, if that was over a round ago
+	sparse    float64 // permits a second since the one before, if that was over a round ago; else +Inf
 	steppedAt float64
 	refusedAt float64 // when something was last refused
 	patience  float64 // how long a refused caller is thought to stay away
@@ -47,6 +50,8 @@ type account struct {
 
 	busy      bool    // a call is under way
 	failures  int     // calls failed in a row
+	lostAt    float64 // when the first of them did
+	faulty    bool    // the log has it that this limit cannot be booked
 	retryAt   float64 // no call before
 	rtts      [2]float64
 	storeTime float64 // the store's clock less ours, from the last reply
@@ -132,38 +137,56 @@ type call struct {
 	done    float64
 }
 
-// step brings the account to now, and returns the booking to make, if there is one to make.
-func (a *account) step(now float64, late bool, w demand, timeout float64) *call {
+// advance brings the account to now.
+func (a *account) advance(step uint64, now float64, late bool, w demand) {
 	if a.rate != a.limit.rate {
-		a.changeRate(now, a.limit.rate)
+		a.adjust(now)
 	}
+	a.wanted = w
 	a.observe(now, w)
-	a.release(now, a.limit.round, late)
+	a.release(step, now, a.limit.round, late)
 	a.age(now, a.limit.round)
 	if a.lent > 0 {
 		a.lend(now, w)
 	}
+}
+
+// adjust goes over to the limit's new rate. Whatever is held is scaled, a share included.
+func (a *account) adjust(now float64) {
+	if f := a.limit.rate / a.rate; a.rate > 0 {
+		a.share *= f
+		if a.lent > now {
+			a.lent = now + (a.lent-now)/f
+		}
+		a.cut = f < 1
+	}
+	a.changeRate(now, a.limit.rate)
+}
+
+// book decides what to book now, and returns nil for nothing. An account that is gone has nobody to book for ever again.
+func (a *account) book(step uint64, now float64, w demand, gone bool, timeout float64) *call {
 	if w.waiting > 0 || a.asked > 0 {
 		a.gone = false
 	}
 	defer a.refused.Store(0)
+	d := a.demand(w)
+	held := a.held()
 	if a.busy || now < a.retryAt {
 		return nil
 	}
-	return a.book(now, w, timeout)
-}
-
-// book decides what to book now: nil for nothing.
-func (a *account) book(now float64, w demand, timeout float64) *call {
-	d := a.demand(w)
-	held := a.held()
+	if gone && held > 0 {
+		return a.farewell(now, timeout)
+	}
 	changed := a.rev != a.limit.rev
 	wanted := false
 	switch next := a.upcoming(now); {
+	case changed && a.cut && held > 0:
+		a.clear(now) // else what is running would come on top of the new line
+		held, a.cut, wanted = 0, false, true
 	case changed && next != nil:
 		a.cancel(now) // booked at the old rate: goes back, and is booked again
 		wanted = true
-	case next != nil:
+	case next != nil: // there is never a third, nor a farewell while the next one is still to come
 	case w.waiting > 0:
 		wanted = a.running() <= 1
 	case a.asked > 0: // a refused caller comes back
@@ -171,7 +194,7 @@ func (a *account) book(now float64, w demand, timeout float64) *call {
 	case a.gone:
 	case !w.anybody && now-a.usedAt > max(0.015, 5/a.use):
 		a.gone = true
-		a.gen.Add(3) // what is given back from now on comes too late
+		a.since.Store(step + 1) // what was taken until now comes back too late
 		if held > 2 {
 			return a.farewell(now, timeout)
 		}
@@ -227,10 +250,16 @@ func (a *account) answered(c *call, now, jitter float64) {
 		a.storeTime = r.Now - c.done
 	}
 	if c.reply.Err != nil || r.Late {
-		a.failures++
+		if a.failures++; a.failures == 1 {
+			a.lostAt = now
+		}
 		a.lost.Store(true)
 		a.lent = max(a.lent, now)
-		a.retryAt = now + a.limit.round/2*(0.5+jitter)
+		pause := a.limit.round / 2
+		if a.storeTime == 0 { // until the store's clock is known, a frozen one will run what it is sent, however late
+			pause *= float64(int(1) << min(a.failures-1, 6))
+		}
+		a.retryAt = now + pause*(0.5+jitter)
 		return
 	}
 	a.failures, a.retryAt = 0, 0
@@ -246,14 +275,14 @@ func (a *account) answered(c *call, now, jitter float64) {
 	if r.N == 0 {
 		return
 	}
-	a.share, a.rev = r.Share, c.rev
+	a.share, a.told, a.rev = r.Share, now, c.rev
 	a.bookings++
 	a.add(int64(r.N), c.done+r.Start, a.calledAt, a.life(c), a.limit.round)
 }
 
 // life is how long what a call booked may lie unspent.
 func (a *account) life(c *call) float64 {
-	life := max(a.carry.Round, a.limit.round)
+	life := max(a.carry.Round, a.limit.round, 1/a.share)
 	if c.demand > 0 {
 		life = max(life, 1.3*c.reply.Reply.N/c.demand)
 	}

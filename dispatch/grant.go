@@ -6,10 +6,10 @@ import "time"
 // to forget a Grant is safe: it only keeps what was not used. But where maxInFlight is set, its messages are in flight
 // until Done. The zero value is a Grant of nothing.
 type Grant struct {
-	n    int
-	plan *plan // nil: nothing is limited, or it is settled
-	size int64 // bytes charged, in all; 0 = there is no limit of bytes, nor of messages in flight
-	gen  uint32
+	n     int
+	plan  *plan  // nil: nothing is limited, or it is settled
+	size  int64  // bytes charged, in all; 0 = there is no limit of bytes, nor of messages in flight
+	taken uint64 // at this step of the loop
 }
 
 // N is how many messages may be dispatched.
@@ -19,7 +19,7 @@ func (g Grant) N() int { return max(0, g.n) } // an unlimited grant takes over w
 func (g Grant) InFlight() bool { return g.plan != nil && g.plan.inFlight > 0 }
 
 // Done settles the Grant: messages is how many were dispatched, bytes their size in all. What was not
-// used goes back, unless it is older than two batches and would come too late; more than granted becomes a
+// used goes back, unless it is older than two batches of a limit and would come too late for that; more than granted becomes a
 // debt that later reads pay. Only the first call counts. Done must be called on the Grant
 // itself, not on a copy.
 func (g *Grant) Done(messages int, bytes int64) {
@@ -35,15 +35,17 @@ func (g *Grant) spent() { g.Done(g.n, g.size) }
 func (g *Grant) settle(messages int, bytes int64) {
 	p := g.plan
 	messages, bytes = min(messages, most), min(bytes, most)
-	if unused := int64(g.n) - int64(max(0, messages)); unused < 0 || unused > 0 && p.fresh(g.gen) {
+	if unused := int64(g.n) - int64(max(0, messages)); unused != 0 {
 		for _, a := range p.messages {
-			a.giveBack(unused)
+			if unused < 0 || a.fresh(g.taken) {
+				a.giveBack(unused)
+			}
 		}
 	}
 	if len(p.bytes) > 0 {
 		unused := g.size - max(0, bytes)
 		for _, a := range p.bytes {
-			if unused <= 0 || p.fresh(g.gen) {
+			if unused <= 0 || a.fresh(g.taken) {
 				a.giveBack(unused)
 			} else {
 				a.forgive(unused)

@@ -32,10 +32,10 @@ func (a *account) lend(now float64, w demand) {
 	a.lent += float64(k) * gap
 }
 
-// lastShare is the share last told; for a replica that was never told one, a hundredth of the
-// rate, so that a hundred newcomers at most double it.
+// lastShare is the share last told. For a replica that was never told one, or not lately when the store went, it is a
+// hundredth of the rate, so that a hundred newcomers at most double it.
 func (a *account) lastShare() float64 {
-	if a.share > 0 {
+	if a.share > 0 && a.lostAt-a.told <= max(2, 3/a.share) {
 		return min(a.share, a.limit.rate)
 	}
 	return a.limit.rate / 100

@@ -49,10 +49,14 @@ type Limiter struct {
 	snapshot policy.Snapshot
 	queues   map[queueKey]*queue
 	limits   map[string]*limit
+	indebted map[queueKey]closedQueue
 	bad      int   // stored policies that make no sense
 	source   error // why the policies could not be read lately; nil: they are
 
-	ticking  atomic.Bool // the loop steps within a tick anyway
+	answeredAt float64 // the last answer of the ledger; the loop's own
+
+	steps    atomic.Uint64 // of the loop
+	ticking  atomic.Bool   // the loop steps within a tick anyway
 	wakeup   chan struct{}
 	activeMu sync.Mutex // guards woken
 	woken    []*queue   // queues that the loop does not step yet
@@ -125,7 +129,7 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	l := &Limiter{
 		cfg: cfg, log: cfg.Logger, start: time.Now(), stop: stop,
 		snapshot: policy.Snapshot{Set: policy.Single(policy.Policy{})},
-		queues:   map[queueKey]*queue{}, limits: map[string]*limit{},
+		queues:   map[queueKey]*queue{}, limits: map[string]*limit{}, indebted: map[queueKey]closedQueue{}, answeredAt: math.Inf(-1),
 		wakeup: make(chan struct{}, 1), waiters: sync.Pool{New: newWaiter},
 	}
 	first := make(chan error, 1)
@@ -174,8 +178,8 @@ func (l *Limiter) Close() error {
 	return nil
 }
 
-// clock is the Limiter's: seconds since it was opened.
-func (l *Limiter) clock(t time.Time) float64 { return t.Sub(l.start).Seconds() }
+// clock is the Limiter's: seconds since it was opened, and one, so that 0 stays "never".
+func (l *Limiter) clock(t time.Time) float64 { return 1 + t.Sub(l.start).Seconds() }
 
 func (l *Limiter) wake() {
 	select {
@@ -215,9 +219,9 @@ func (l *Limiter) run(ctx context.Context) {
 			under--
 		}
 		l.ticking.Store(false) // who comes while the queues are stepped wakes the loop again
+		l.steps.Add(1)
 		t := time.Now()
 		now := l.clock(t)
-		l.settleAnswers(answered)
 
 		l.activeMu.Lock()
 		active = append(active, l.woken...)
@@ -225,10 +229,7 @@ func (l *Limiter) run(ctx context.Context) {
 		l.activeMu.Unlock()
 
 		l.mu.Lock()
-		for _, c := range answered {
-			c.account.answered(c, now, l.cfg.Rand.Float64())
-			c.queue.touched.Store(true)
-		}
+		l.settle(answered, now)
 		next := math.Inf(1)
 		var out []*call
 		kept := active[:0]
@@ -296,8 +297,8 @@ func (l *Limiter) farewell(active []*queue) {
 	var bookings []schedule.Booking
 	now := l.clock(time.Now())
 	for _, q := range active {
-		for _, a := range q.limits.all() {
-			if a.held() > 0 && a.failures == 0 {
+		for _, a := range append(q.limits.all(), q.retired...) {
+			if a.held()+a.expired > 0 && a.failures == 0 {
 				bookings = append(bookings, a.farewell(now, l.cfg.Ledger.Timeout().Seconds()).booking)
 			}
 		}
@@ -307,41 +308,62 @@ func (l *Limiter) farewell(active []*queue) {
 	}
 }
 
-// settleAnswers counts the calls, and logs when the ledger goes and comes.
-func (l *Limiter) settleAnswers(answered []*call) {
-	for _, c := range answered {
+// awayAfter is how long nothing must have been answered until the ledger counts as away, in seconds: one limit that
+// cannot be booked beside others that can is no reason.
+const awayAfter = 0.5
+
+// settle takes answers in, and logs when the ledger goes and comes. The caller holds l.mu.
+func (l *Limiter) settle(answers []*call, now float64) {
+	for _, c := range answers {
+		a, known := c.account, c.account.faulty
+		a.answered(c, now, l.cfg.Rand.Float64())
+		c.queue.touched.Store(true)
 		l.counters.trips.Add(1)
-		switch err := c.reply.Err; {
-		case err != nil:
+		if err := c.reply.Err; err != nil {
 			l.counters.errors.Add(1)
-			if l.counters.away.CompareAndSwap(false, true) {
+			if now-l.answeredAt > awayAfter && l.counters.away.CompareAndSwap(false, true) {
 				l.log.Warn("the ledger does not answer; each limit goes on as its onLedgerLoss says", "error", err)
 			}
-		case c.reply.Reply.Late:
-			l.counters.late.Add(1)
-		default:
-			if l.counters.away.CompareAndSwap(true, false) {
-				l.log.Info("the ledger answers again")
+			if a.faulty = known || now-a.lostAt > 2*awayAfter && !l.counters.away.Load(); a.faulty && !known {
+				l.log.Warn("a limit cannot be booked; it goes on as its onLedgerLoss says", "limit", a.limit.key, "error", err)
 			}
+			continue
+		}
+		l.answeredAt = now
+		if c.reply.Reply.Late {
+			l.counters.late.Add(1)
+			continue
+		}
+		if l.counters.away.CompareAndSwap(true, false) {
+			l.log.Info("the ledger answers again")
+		}
+		if a.faulty = false; known {
+			l.log.Info("a limit can be booked again", "limit", a.limit.key)
 		}
 	}
 }
 
-// step brings a queue to now: it books what is wanted, and serves those who wait. It says when it wants
-// the next step, and whether it needs one at all. The caller holds limiter.mu.
+// step brings a queue to now: it releases what is due, serves those who wait, and books what is wanted then. It says
+// when it wants the next step, and whether it needs one at all. The caller holds limiter.mu.
 func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at float64, idle bool) {
 	q.stale(t)
+	step := q.limiter.steps.Load()
+	accounts, bytes := q.limits.all(), len(q.limits.messages)
+	for i, a := range accounts {
+		a.advance(step, now, late > a.limit.round, q.demand(a, i >= bytes))
+	}
+	for _, a := range q.retired {
+		a.advance(step, now, late > a.limit.round, demand{})
+	}
+	q.followLedger()
 	p := q.plan.Load()
-	limits := q.limits
+	if p != nil || q.waiters.Load() > 0 {
+		q.serve(t)
+	}
+
 	at, idle = math.Inf(1), true
-	step := func(a *account, bytes bool) {
-		var w demand
-		if p != nil && !p.closed && p.has(a) {
-			w = q.demand(p, a, bytes)
-		} else if a.open {
-			w = demand{waiting: 1, anybody: true} // asks whether the ledger is back
-		}
-		if c := a.step(now, late > a.limit.round, w, timeout); c != nil {
+	book := func(a *account, w demand, gone bool) {
+		if c := a.book(step, now, w, gone, timeout); c != nil {
 			c.queue = q
 			c.booking.Request.Nonce = 1 + q.limiter.cfg.Rand.Int64N(1<<52)
 			*out = append(*out, c)
@@ -352,22 +374,17 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 			a.next.Store(&back)
 		}
 	}
-	for _, a := range limits.messages {
-		step(a, false)
+	for i, a := range accounts {
+		w := a.wanted // who was served comes back soon
+		if q.waiters.Load() > 0 {
+			w = q.demand(a, i >= bytes) // who was not may wait for another limit now
+		}
+		book(a, w, p != nil && p.closed)
 	}
-	for _, a := range limits.bytes {
-		step(a, true)
-	}
-	p = nil // those of limits that are gone are wanted by nobody
-	for _, a := range q.retired {
-		step(a, false)
+	for _, a := range q.retired { // of limits that are gone
+		book(a, demand{}, true)
 	}
 	q.retired = slices.DeleteFunc(q.retired, func(a *account) bool { return a.idle() && a.avail.Load() >= 0 })
-	p = q.plan.Load()
-	q.followLedger()
-	if p != nil || q.waiters.Load() > 0 {
-		q.serve(t)
-	}
 	if q.caughtUp {
 		at, idle = min(at, now+q.validUntil.Sub(t).Seconds()), false
 	}

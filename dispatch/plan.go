@@ -81,16 +81,5 @@ func (p *plan) take(max, size int64) (n int64) {
 	return n
 }
 
-// gen is the age of a grant taken now.
-func (p *plan) gen() uint32 {
-	if len(p.messages) > 0 {
-		return p.messages[0].gen.Load()
-	}
-	if len(p.bytes) > 0 {
-		return p.bytes[0].gen.Load()
-	}
-	return 0
-}
-
-// fresh says that a grant of that age may still give back.
-func (p *plan) fresh(gen uint32) bool { return p.gen()-gen <= 2 }
+// now is the step of the loop at which a grant is taken.
+func (p *plan) now() uint64 { return p.queue.limiter.steps.Load() }

@@ -152,7 +152,7 @@ func (q *queue) grant(p *plan, max, size int64) (Grant, bool) {
 			charged = 1 // nobody's bytes, but Done has something to settle
 		}
 	}
-	return Grant{n: int(n), plan: p, size: charged, gen: p.gen()}, true
+	return Grant{n: int(n), plan: p, size: charged, taken: p.now()}, true
 }
 
 // through lets a caller in shadow mode through, and counts that he would have waited.
@@ -258,7 +258,13 @@ func (q *queue) dequeue(n int) {
 }
 
 // demand is what those who wait want of an account.
-func (q *queue) demand(p *plan, a *account, bytes bool) demand {
+func (q *queue) demand(a *account, bytes bool) demand {
+	p := q.plan.Load()
+	if a.open {
+		return demand{waiting: 1, anybody: true} // asks whether the ledger is back
+	} else if p == nil || p.closed || !p.has(a) {
+		return demand{}
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	d := demand{anybody: len(q.waiting) > 0}

@@ -10,7 +10,7 @@ import (
 // behind it the batches, which the Limiter's loop releases into the counter when their slots have come.
 // Times are seconds on the Limiter's clock.
 type stock struct {
-	gen      atomic.Uint32 // counts batches begun
+	since    atomic.Uint64 // the step of the loop at which the last batch but two began: older grants give nothing back
 	returned atomic.Int64  // permits given back by callers, all time
 	owed     atomic.Int64  // permits used beyond those granted, all time
 
@@ -20,15 +20,16 @@ type stock struct {
 	_     [56]byte
 
 	// The rest belongs to the loop.
-	batches   []batch // the older ones, released but not spent; the running one; the next
-	end       float64 // when the last batch released has ended: none begins before
-	rate      float64 // permits a second at which batches are released
-	quick     float64 // permits in the last batch, if that was gone in under half a round; else 0
-	put       int64   // permits put into avail by the loop, all time, less those taken out again
-	expired   int64   // permits that go back with the next booking
-	expiredAt float64 // since when
-	strayAt   float64 // the last time at which the counter was empty or a batch was there
-	lapsed    int64   // permits wasted, all time
+	batches   []batch   // the older ones, released but not spent; the running one; the next
+	end       float64   // when the last batch released ends, a gap after its last permit: none begins before
+	rate      float64   // permits a second at which batches are released
+	begins    [3]uint64 // the steps at which the last batches began
+	quick     float64   // permits in the last batch, if that was gone in under half a round; else 0
+	put       int64     // permits put into avail by the loop, all time, less those taken out again
+	expired   int64     // permits that go back with the next booking
+	expiredAt float64   // since when
+	strayAt   float64   // the last time at which the counter was empty or a batch was there
+	lapsed    int64     // permits wasted, all time
 }
 
 // A batch is what one booking got.
@@ -41,22 +42,23 @@ type batch struct {
 
 // take takes up to n permits, and says how many it got.
 func (s *stock) take(n int64) int64 {
-	left := s.avail.Add(-n)
-	if left >= 0 {
-		return n
+	for {
+		have := s.avail.Load()
+		got := min(n, max(0, have))
+		if got == 0 || s.avail.CompareAndSwap(have, have-got) {
+			return got
+		}
 	}
-	got := max(0, left+n)
-	s.avail.Add(n - got)
-	return got
 }
 
 // charge takes n permits, if at least one is there: the rest is a debt.
 func (s *stock) charge(n int64) bool {
-	if s.avail.Add(-n)+n > 0 {
-		return true
+	for {
+		have := s.avail.Load()
+		if have <= 0 || s.avail.CompareAndSwap(have, have-n) {
+			return have > 0
+		}
 	}
-	s.avail.Add(n)
-	return false
 }
 
 // giveBack puts back what was taken and not used; a negative n is a debt.
@@ -78,6 +80,9 @@ func (s *stock) forgive(n int64) {
 		}
 	}
 }
+
+// fresh says that a grant taken at that step may still give back: what is older would come too late.
+func (s *stock) fresh(step uint64) bool { return step >= s.since.Load() }
 
 // ready is what can be taken now.
 func (s *stock) ready() int64 { return max(0, s.avail.Load()) }
@@ -136,7 +141,7 @@ func (s *stock) withdraw(n int64) int64 {
 }
 
 // release moves what is due into the counter. After a pause of the process, what is overdue by more than a round is lost.
-func (s *stock) release(now, round float64, late bool) {
+func (s *stock) release(step uint64, now, round float64, late bool) {
 	for i := range s.batches {
 		b := &s.batches[i]
 		if b.left == 0 {
@@ -149,7 +154,8 @@ func (s *stock) release(now, round float64, late bool) {
 		if k := b.skip(now); k > 0 {
 			if b.begun == 0 {
 				b.begun = now
-				s.gen.Add(1)
+				s.begins = [3]uint64{s.begins[1], s.begins[2], step}
+				s.since.Store(s.begins[0])
 			}
 			s.supply(k)
 		}
@@ -241,6 +247,9 @@ func (s *stock) changeRate(now, rate float64) {
 			if b.due > now {
 				b.due = now + (b.due-now)*f
 			}
+		}
+		if s.end > now {
+			s.end = now + (s.end-now)*f
 		}
 	}
 	s.rate = rate

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/policy"
@@ -36,6 +37,10 @@ func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (
 	if q == nil {
 		q = &queue{limiter: l, topic: t, name: name, handles: map[*Subscription]backlog{}}
 		l.queues[key] = q
+		if old, ok := l.indebted[key]; ok {
+			q.retired = old.debts()
+			delete(l.indebted, key)
+		}
 		q.resolve()
 	}
 	s := &Subscription{queue: q}
@@ -71,11 +76,42 @@ func (s *Subscription) Close() error {
 		for _, a := range q.limits.all() {
 			l.dropUser(a.limit)
 		}
+		l.remember(q)
 	}
 	q.plan.Store(&plan{closed: true, queue: q})
 	q.serve(time.Now())
 	q.activate()
 	return nil
+}
+
+// A closedQueue may be opened again.
+type closedQueue struct {
+	*queue
+	at time.Time
+}
+
+// remember keeps a closed queue that is in debt for an hour: who opens it again goes on paying. The caller holds l.mu.
+func (l *Limiter) remember(q *queue) {
+	now := time.Now()
+	for key, old := range l.indebted {
+		if now.Sub(old.at) > time.Hour {
+			delete(l.indebted, key)
+		}
+	}
+	if slices.ContainsFunc(append(q.limits.all(), q.retired...), func(a *account) bool { return a.debt() > 0 }) {
+		l.indebted[queueKey{q.topic, q.name}] = closedQueue{q, now}
+	}
+}
+
+// debts takes the accounts that are in debt out of a closed queue. The caller holds limiter.mu.
+func (q *queue) debts() (owing []*account) {
+	for _, a := range append(q.limits.all(), q.retired...) {
+		if a.debt() > 0 {
+			owing = append(owing, a)
+		}
+	}
+	q.limits, q.retired = &plan{queue: q}, nil
+	return owing
 }
 
 // Acquire waits until at least one permit of every limit that applies is there, and takes up to max.
@@ -89,14 +125,15 @@ func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
 	if p == nil {
 		return Grant{n: max}, nil
 	}
-	if a := p.only; a != nil && max > 0 && max <= most && s.queue.waiters.Load() == 0 {
+	// One permit is taken before it is known to be there; many are not, since the counter would be far off meanwhile.
+	if a := p.only; a != nil && max > 0 && max <= most && s.queue.waiters.Load() == 0 && (max == 1 || a.avail.Load() >= int64(max)) {
 		if a.avail.Add(-int64(max)) >= 0 {
-			return Grant{n: max, plan: p, gen: a.gen.Load()}, nil
+			return Grant{n: max, plan: p, taken: p.now()}, nil
 		}
 		a.avail.Add(int64(max))
 	} else if p.several && max > 0 && max <= most && s.queue.waiters.Load() == 0 {
 		if n := p.take(int64(max), 0); n > 0 {
-			return Grant{n: int(n), plan: p, gen: p.gen()}, nil
+			return Grant{n: int(n), plan: p, taken: p.now()}, nil
 		}
 	}
 	return s.queue.acquire(ctx, max, -1)
@@ -113,11 +150,11 @@ func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, er
 	}
 	if a := p.only; a != nil && s.queue.waiters.Load() == 0 {
 		if a.avail.Add(-1) >= 0 {
-			return Grant{n: 1, plan: p, gen: a.gen.Load()}, nil
+			return Grant{n: 1, plan: p, taken: p.now()}, nil
 		}
 		a.avail.Add(1)
 	} else if p.several && s.queue.waiters.Load() == 0 && p.take(1, 0) > 0 {
-		return Grant{n: 1, plan: p, gen: p.gen()}, nil
+		return Grant{n: 1, plan: p, taken: p.now()}, nil
 	}
 	return s.queue.acquire(ctx, 1, min(max(0, bytes), most))
 }
@@ -139,7 +176,7 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 }
 
 // most bounds what one call may ask for, so that no sum of calls overflows a counter.
-const most = 1 << 31
+const most = 1<<31 - 1
 
 func (q *queue) tryAcquire(max int) (Grant, time.Time, bool) {
 	if max <= 0 {
@@ -171,6 +208,7 @@ func (q *queue) tryAcquire(max int) (Grant, time.Time, bool) {
 // refuse counts a refusal as demand of the limits that are out, and says when to come back.
 func (q *queue) refuse(p *plan, n int64) time.Time {
 	next := time.Now().Add(tick)
+	soon := next
 	for i, a := range p.all() {
 		if a.avail.Load() > 0 {
 			continue
@@ -182,6 +220,8 @@ func (q *queue) refuse(p *plan, n int64) time.Time {
 		}
 		if at := *a.next.Load(); at.After(next) {
 			next = at
+		} else {
+			a.next.Store(&soon) // the loop has not looked since long ago
 		}
 	}
 	q.activate()

@@ -56,8 +56,8 @@ func (l *Ledger) book(b schedule.Booking, now float64) schedule.Reply {
 		l.limits[b.Key] = m
 	}
 	state, sub, reply := schedule.Book(m.state, m.subs[b.Request.Subscription], b.Request, now)
+	m.expires = now + state.Lifetime(now)
 	if state.Epoch != m.state.Epoch {
-		m.expires = now + state.Lifetime(now)
 		for name, s := range m.subs { // those of older epochs count for nothing
 			if s.Epoch < state.Epoch-1 {
 				delete(m.subs, name)

@@ -162,9 +162,9 @@ end
 redis.call('HSET', KEYS[1],
   'l', '1 ' .. pack('<dddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1) .. id,
   field, pack('<ddddddd', subEpoch, k0, kw0, kr0, k1, kw1, kr1))
-if epoch ~= oldEpoch then
+if epoch ~= oldEpoch or tail - now > 600 then -- a long line has long epochs
   redis.call('EXPIRE', KEYS[1], floor(min(1e9, max(3600, 2 * (tail - now), 2 / rate))) + 1)
-  if redis.call('HLEN', KEYS[1]) > 1000 then -- forget subscriptions that count for nothing any more
+  if epoch ~= oldEpoch and redis.call('HLEN', KEYS[1]) > 1000 then -- forget subscriptions that count for nothing any more
     local all = redis.call('HGETALL', KEYS[1])
     for i = 1, #all, 2 do
       if all[i] ~= 'l' and (#all[i + 1] ~= 56 or unpack('<d', all[i + 1]) < epoch - 1) then redis.call('HDEL', KEYS[1], all[i]) end

@@ -267,3 +267,29 @@ func TestDecimals(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, math.Float64bits(got[0].Reply.Now+1/(1.0/3)), math.Float64bits(s.Tail))
 }
+
+// TestALongLineIsKept: a line with slots hours ahead has long epochs; what is in use is kept through them.
+func TestALongLineIsKept(t *testing.T) {
+	m := miniredis.RunT(t)
+	now := time.Unix(1_700_000_000, 0)
+	m.SetTime(now)
+	ledger := open(t, m.Addr())
+	carries := make([]schedule.Carry, 10)
+	book := func(replica int) {
+		r := request(1.0 / 3600)
+		r.Want, r.Demand, r.Carry = 1, 10, carries[replica]
+		booked := ledger.Book(t.Context(), []schedule.Booking{{Key: "k", Request: r}})[0]
+		require.NoError(t, booked.Err)
+		carries[replica] = booked.Reply.Carry
+	}
+	for i := range carries {
+		book(i)
+	}
+	for hour := range 12 {
+		now = now.Add(time.Hour)
+		m.SetTime(now)
+		m.FastForward(time.Hour)
+		require.True(t, m.Exists("k"), "after %d hours", hour+1)
+		book(hour % len(carries))
+	}
+}

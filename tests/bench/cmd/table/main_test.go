@@ -20,6 +20,7 @@ func TestTable(t *testing.T) {
 	const want = `| tests/bench | Admit | throttle | 13.5 | ns/op | 206 % |  | ≤ 12 **missed**  |
 | tests/bench | Admit | throttle | 0 | allocs/permit | 0 % |  | ≤ 0  |
 | tests/bench | Admit | x/time/rate | 135 | ns/op | 0 % | 10x |  |
+| tests/bench | OneWaiter/1000 | throttle | 98.5 | %-of-limit | 0 % |  |  |
 `
 	doc, err := insert([]byte("a\n"+begin+"old\n"+end+"z\n"), r.table(3))
 	if err != nil {

@@ -1,0 +1,357 @@
+package dispatch_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func rate(t testing.TB, text string) policy.Policy {
+	t.Helper()
+	r, err := policy.ParseRate(text)
+	require.NoError(t, err)
+	return policy.Policy{MessageRate: r}
+}
+
+// A low limit that is raised is in force at once, however far away its next slot was.
+func TestRaiseOfALowRate(t *testing.T) {
+	for _, low := range []string{"1/h", "1/6s", "10/s"} {
+		fleets(t, low, rate(t, low), func(t *testing.T, f *fleet) {
+			f.join(0, "group").greedy(1)
+			time.Sleep(10*second + 50*time.Millisecond)
+			f.policies.set(policy.Single(perSecond(1000)))
+			changed := time.Since(f.start)
+			time.Sleep(second)
+			within(t, "the first 100 ms", f.between(changed, changed+100*time.Millisecond), 80, 110)
+			within(t, "the first second", f.between(changed, changed+second), 970, 1010)
+		})
+	}
+}
+
+// After a deep cut nothing of the old line comes on top of the new one.
+func TestDeepCut(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		minutes  int // of messages, in ten
+	}{{"10000", "10", 6000}, {"1000000", "10", 6000}, {"1000", "1/6s", 100}} {
+		for _, replicas := range []int{1, 8} {
+			fleets(t, fmt.Sprintf("%s to %s, %d replicas", c.from, c.to, replicas), rate(t, c.from), func(t *testing.T, f *fleet) {
+				for i := range replicas {
+					f.join(i, "group").greedy(1000)
+				}
+				time.Sleep(2 * second)
+				f.policies.set(policy.Single(rate(t, c.to)))
+				changed := time.Since(f.start)
+				time.Sleep(600 * second)
+				within(t, "ten minutes", f.between(changed+second/10, changed+600*second), c.minutes*98/100, c.minutes*101/100+replicas)
+			})
+		}
+	}
+}
+
+// With the ledger away, a share follows the limit.
+func TestCutWhileTheLedgerIsAway(t *testing.T) {
+	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
+		for i := range 8 {
+			f.join(i, "group").greedy(1)
+		}
+		time.Sleep(3 * second)
+		f.store.set(func() {
+			for _, r := range f.joined {
+				r.link.cut = true
+			}
+		})
+		time.Sleep(3 * second)
+		f.policies.set(policy.Single(perSecond(100)))
+		changed := time.Since(f.start)
+		time.Sleep(5 * second)
+		for s := range time.Duration(4) {
+			within(t, "a second", f.between(changed+(s+1)*second, changed+(s+2)*second), 90, 110)
+		}
+	})
+}
+
+// Who was told a share long ago does not go on at it when the ledger goes: others have got it since.
+func TestAnOldShareIsForgotten(t *testing.T) {
+	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
+		for i := range 8 { // one after the other has it all
+			r := f.join(i, "group")
+			ctx, cancel := context.WithTimeout(f.ctx, 2*second)
+			for ctx.Err() == nil {
+				_, _ = r.sub.Acquire(ctx, 1) // ends with ctx
+			}
+			cancel()
+			time.Sleep(2 * second)
+		}
+		f.store.set(func() {
+			for _, r := range f.joined {
+				r.link.cut = true
+			}
+		})
+		for _, r := range f.joined {
+			r.greedy(1)
+		}
+		time.Sleep(5 * second)
+		within(t, "in five seconds", f.window(5*second, 30*second), 8*40, 5*1000)
+	})
+}
+
+// A line with slots far ahead is kept as long as it is in use.
+func TestLowRatesOutliveTheKey(t *testing.T) {
+	for _, c := range []struct {
+		rate     string
+		replicas int
+		period   time.Duration
+	}{{"1/h", 10, time.Hour}, {"1/1m", 50, time.Minute}, {"1/10m", 10, 10 * time.Minute}} {
+		t.Run(c.rate, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ledger := memory.New()
+				ctx, cancel := context.WithCancel(t.Context())
+				f := newFleet(t, 1, policy.Policy{})
+				var lims []*dispatch.Limiter
+				for i := range c.replicas {
+					lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(rate(t, c.rate)), Ledger: ledger, Rand: rand.New(rand.NewPCG(uint64(i), 7))})
+					require.NoError(t, err)
+					lims = append(lims, lim)
+					sub, err := lim.Subscription(topic, "group")
+					require.NoError(t, err)
+					f.wg.Go(func() {
+						for {
+							if _, err := sub.Acquire(ctx, 1); err != nil {
+								return
+							}
+							f.record(i, 1)
+						}
+					})
+				}
+				time.Sleep(20 * c.period)
+				within(t, "20 periods", f.between(0, 20*c.period), 19, 21)
+				within(t, "any 5 periods", f.window(5*c.period, 0), 4, 6)
+				cancel()
+				for _, lim := range lims {
+					require.NoError(t, lim.Close())
+				}
+				f.end()
+			})
+		})
+	}
+}
+
+// A limit that holds a message up does not waste the permits of the others.
+func TestTwoLimitsWasteNothing(t *testing.T) {
+	for _, c := range []struct {
+		topic, sub string
+		replicas   int
+		all        int // in 100 s
+	}{{"10", "1/6s", 1, 1000}, {"10", "1/6s", 4, 1000}, {"100", "1", 1, 10_000}, {"1000", "10", 4, 100_000}} {
+		fleets(t, fmt.Sprintf("%s, %s, %d replicas", c.topic, c.sub, c.replicas), policy.Policy{}, func(t *testing.T, f *fleet) {
+			scope, err := policy.ParseScope(topic + "?subscription=slow")
+			require.NoError(t, err)
+			set, err := policy.NewSet([]policy.Entry{{Policy: rate(t, c.topic)}, {Scope: scope, Policy: rate(t, c.sub)}})
+			require.NoError(t, err)
+			f.policies.set(set)
+			for i := range c.replicas {
+				f.join(i, "slow").greedy(1)
+			}
+			f.join(100, "greedy").greedy(1)
+			time.Sleep(120 * second)
+			within(t, "100 s", f.between(20*second, 120*second), c.all*99/100, c.all*101/100)
+		})
+	}
+	fleets(t, "two low ones", policy.Policy{}, func(t *testing.T, f *fleet) {
+		scope, err := policy.ParseScope(topic + "?subscription=slow")
+		require.NoError(t, err)
+		set, err := policy.NewSet([]policy.Entry{{Policy: rate(t, "1/1m")}, {Scope: scope, Policy: rate(t, "1/7s")}})
+		require.NoError(t, err)
+		f.policies.set(set)
+		f.join(0, "slow").greedy(1)
+		time.Sleep(time.Hour)
+		within(t, "an hour", f.between(0, time.Hour), 59, 61)
+	})
+}
+
+// Each of those who wait is served when his turn comes, whoever came before him.
+func TestTheSecondInLine(t *testing.T) {
+	for _, r := range []int64{10, 100, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(perSecond(r))})
+			require.NoError(t, err)
+			sub, err := lim.Subscription(topic, "group")
+			require.NoError(t, err)
+			worst := time.Duration(0)
+			for i := range 200 {
+				for ok := true; ok; {
+					_, _, ok = sub.TryAcquire(1)
+				}
+				done := make(chan time.Duration, 2)
+				for range 2 {
+					go func() {
+						began := time.Now()
+						_, err := sub.Acquire(t.Context(), 1)
+						assert.NoError(t, err)
+						done <- time.Since(began)
+					}()
+				}
+				for range 2 {
+					worst = max(worst, <-done)
+				}
+				time.Sleep(time.Duration(i*3) * time.Millisecond)
+			}
+			within(t, "the longest wait", worst, 0, 3*time.Second/time.Duration(r)+4*time.Millisecond)
+			require.NoError(t, lim.Close())
+		})
+	}
+}
+
+// Closing gives back what is booked, even what has not begun.
+func TestReopening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(rate(t, "1/h"))})
+		require.NoError(t, err)
+		got := 0
+		for range 24 * 4 {
+			sub, err := lim.Subscription(topic, "group")
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+			for ctx.Err() == nil {
+				if _, err := sub.Acquire(ctx, 1); err == nil {
+					got++
+				}
+			}
+			cancel()
+			require.NoError(t, sub.Close())
+		}
+		within(t, "a day at one an hour", got, 23, 25)
+		require.NoError(t, lim.Close())
+	})
+}
+
+// A debt is not forgiven by closing.
+func TestDebtOutlivesTheSubscription(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{ByteRate: policy.PerSecond(100_000)})})
+		require.NoError(t, err)
+		start := time.Now()
+		for range 5 {
+			sub, err := lim.Subscription(topic, "group")
+			require.NoError(t, err)
+			_, err = sub.AcquireSized(t.Context(), 1_000_000)
+			require.NoError(t, err)
+			require.NoError(t, sub.Close())
+			time.Sleep(100 * time.Millisecond)
+		}
+		within(t, "five megabytes, of which four are paid", time.Since(start), 39*second, 43*second)
+		require.NoError(t, lim.Close())
+	})
+}
+
+// A caller that polls with a time-out gets what the limit allows.
+func TestPollingWithATimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(rate(t, "1/6s"))})
+		require.NoError(t, err)
+		sub, err := lim.Subscription(topic, "group")
+		require.NoError(t, err)
+		got := 0
+		for range 120 {
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			if _, err := sub.Acquire(ctx, 1); err == nil {
+				got++
+			}
+			cancel()
+			time.Sleep(5*second - time.Since(began))
+		}
+		within(t, "ten minutes", got, 85, 101)
+		require.NoError(t, lim.Close())
+	})
+}
+
+// The first refusals tell an instant, too.
+func TestARefusalTellsWhenToComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(perSecond(1000))})
+		require.NoError(t, err)
+		sub, err := lim.Subscription(topic, "group")
+		require.NoError(t, err)
+		for range 3 {
+			_, next, ok := sub.TryAcquire(1)
+			require.False(t, ok)
+			within(t, "from now", time.Until(next), time.Millisecond, 100*time.Millisecond)
+		}
+		require.NoError(t, lim.Close())
+	})
+}
+
+// A store that is frozen when the process starts does not run a pile of old calls when it is back.
+func TestFrozenAtTheStart(t *testing.T) {
+	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
+		f.store.set(func() { f.store.frozen = time.Now().Add(120 * second) })
+		for i := range 8 {
+			f.join(i, "group").greedy(1)
+		}
+		time.Sleep(130 * second)
+		within(t, "the first second", f.between(120*second, 121*second), 300, 1100)
+		within(t, "the next nine", f.between(121*second, 130*second), 8700, 9200)
+	})
+}
+
+// refusing answers for all limits but one.
+type refusing struct {
+	*memory.Ledger
+	limit string
+}
+
+func (l refusing) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+	booked := l.Ledger.Book(ctx, bookings)
+	for i, b := range bookings {
+		if strings.Contains(b.Key, l.limit) {
+			booked[i] = schedule.Booked{Err: errors.New("state of version 2")}
+		}
+	}
+	return booked
+}
+
+// One limit that cannot be booked is no ledger that is away, and is logged once.
+func TestOneFaultyLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{
+			Policies: dispatch.Fixed(perSecond(1000)), Ledger: refusing{memory.New(), "orders-2"}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*second)
+		defer cancel()
+		for _, name := range []string{topic, topic + "-2"} {
+			sub, err := lim.Subscription(name, "group")
+			require.NoError(t, err)
+			go func() {
+				for ctx.Err() == nil {
+					_, _ = sub.Acquire(ctx, 1) // ends with ctx
+				}
+			}()
+			time.Sleep(second / 10) // the sound one answers first
+		}
+		time.Sleep(10 * second)
+		synctest.Wait()
+		assert.False(t, lim.Stats().Ledger.Away)
+		require.NoError(t, lim.Close())
+		assert.Equal(t, 1, strings.Count(log.String(), "cannot be booked"), log.String())
+		assert.Zero(t, strings.Count(log.String(), "does not answer"), log.String())
+	})
+}
