@@ -146,7 +146,7 @@ func explainPolicy(s configstore.Snapshot, cluster string, topic policy.Topic, n
 		}
 		for _, g := range x.effective.Aggregates {
 			if all := fieldText(g.Policy, field); budget && all != "" {
-				x.Fields = append(x.Fields, fieldView{Field: field + " of all topics", Value: all, From: g.Scope.String()})
+				x.Fields = append(x.Fields, fieldView{Field: g.Scope.Kind.String() + "." + field, Value: all, From: g.Scope.String()})
 			}
 		}
 		if own := fieldText(x.effective.Subscription, field); budget && own != "" {
