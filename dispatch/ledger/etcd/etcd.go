@@ -1,0 +1,396 @@
+// Package etcdledger keeps the schedules of all processes in etcd: for small fleets, and for several data centres that
+// prefer a quorum to speed. A booking is one transaction that compares and swaps; a minority side has no quorum and books
+// nothing.
+//
+// # The clock
+//
+// etcd has no clock to ask, and the clocks of clients differ. Each limit has a clock of its own, in its state: who books
+// moves it on by the time that has passed, on his own monotonic clock, since he last knew it, and never back. So it runs
+// as fast as time does while anybody who knows it books, and never faster; it stands still, as a line without callers may,
+// while nobody does.
+package etcdledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+const (
+	// DefaultTimeout bounds each call of the ledger.
+	DefaultTimeout = 500 * time.Millisecond
+
+	// DefaultPrefix is where schedules are kept unless somebody says otherwise.
+	DefaultPrefix = "/throttle"
+
+	parallel = 16   // transactions under way at once, for limits that fall due together
+	most     = 4096 // limits remembered; those not used lately are forgotten beyond it
+)
+
+// A Ledger is the etcd ledger. Any number of goroutines may use it at once.
+type Ledger struct {
+	config  clientv3.Config
+	prefix  string
+	timeout time.Duration
+	slots   chan struct{}
+
+	mu     sync.Mutex // guards the fields below
+	client *clientv3.Client
+	closed bool
+	lines  map[string]*line
+	leases map[string]clientv3.LeaseID // of status records, by their keys
+}
+
+// A line is what this process knows of one limit.
+type line struct {
+	mu       sync.Mutex // held by the one who books
+	loaded   bool
+	stored   stored
+	revision int64     // etcd's, of stored; 0 = there is none
+	clock    float64   // the limit's, seconds, at
+	at       time.Time // this process's; zero = not known
+}
+
+// stored is a limit's state in etcd, as JSON.
+type stored struct {
+	Version int                     `json:"version"`
+	State   schedule.State          `json:"state"`
+	Subs    map[string]schedule.Sub `json:"subscriptions"`
+	Lease   clientv3.LeaseID        `json:"lease"`
+	Ends    float64                 `json:"ends"` // of the lease, on the limit's clock
+}
+
+// Open returns a ledger on the etcd of config, under a prefix (default DefaultPrefix). Each call ends within timeout (0 =
+// [DefaultTimeout]). The connection is made when it is needed, so that a process can start while etcd is away.
+func Open(config clientv3.Config, prefix string, timeout time.Duration) *Ledger {
+	if timeout <= 0 {
+		timeout = DefaultTimeout
+	}
+	if prefix = "/" + strings.Trim(prefix, "/"); prefix == "/" {
+		prefix = DefaultPrefix
+	}
+	config.Logger = zap.NewNop()
+	if config.DialTimeout == 0 {
+		config.DialTimeout = timeout
+	}
+	return &Ledger{
+		config: config, prefix: prefix, timeout: timeout, slots: make(chan struct{}, parallel),
+		lines: map[string]*line{}, leases: map[string]clientv3.LeaseID{},
+	}
+}
+
+// Timeout is how long a call takes at most.
+func (l *Ledger) Timeout() time.Duration { return l.timeout }
+
+// Close closes the connection; a second call does nothing.
+func (l *Ledger) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.client == nil {
+		return nil
+	}
+	client := l.client
+	l.client = nil
+	if err := client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("etcd ledger: close: %w", err)
+	}
+	return nil
+}
+
+func (l *Ledger) connect() (*clientv3.Client, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, errors.New("etcd ledger: closed")
+	}
+	if l.client == nil {
+		client, err := clientv3.New(l.config)
+		if err != nil {
+			return nil, fmt.Errorf("etcd ledger: connect to %v: %w", l.config.Endpoints, err)
+		}
+		l.client = client
+	}
+	return l.client, nil
+}
+
+func (l *Ledger) key(limit string) string { return l.prefix + "/permits/" + url.PathEscape(limit) }
+
+func (l *Ledger) line(limit string) *line {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.lines[limit]
+	if n == nil {
+		if len(l.lines) >= most {
+			for key, old := range l.lines {
+				if old.mu.TryLock() {
+					if time.Since(old.at) > time.Minute {
+						delete(l.lines, key)
+					}
+					old.mu.Unlock()
+				}
+			}
+		}
+		n = &line{}
+		l.lines[limit] = n
+	}
+	return n
+}
+
+// Book makes the bookings of each limit in one transaction, and those of several limits side by side.
+func (l *Ledger) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	booked := make([]schedule.Booked, len(bookings))
+	client, err := l.connect()
+	if err != nil {
+		for i := range booked {
+			booked[i].Err = err
+		}
+		return booked
+	}
+	var limits []string
+	of := map[string][]int{}
+	for i, b := range bookings {
+		if of[b.Key] == nil {
+			limits = append(limits, b.Key)
+		}
+		of[b.Key] = append(of[b.Key], i)
+	}
+	var all sync.WaitGroup
+	for _, limit := range limits {
+		all.Go(func() {
+			l.slots <- struct{}{}
+			defer func() { <-l.slots }()
+			if err := l.book(ctx, client, limit, bookings, of[limit], booked); err != nil {
+				for _, i := range of[limit] {
+					booked[i] = schedule.Booked{Err: fmt.Errorf("etcd ledger: book: %w", err)}
+				}
+			}
+		})
+	}
+	all.Wait()
+	return booked
+}
+
+// book makes the bookings of one limit. A transaction that lost to another's is tried again on what that one left.
+func (l *Ledger) book(ctx context.Context, client *clientv3.Client, limit string, bookings []schedule.Booking, which []int, booked []schedule.Booked) error {
+	n := l.line(limit)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	key := l.key(limit)
+	for attempt := 0; ; attempt++ {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !n.loaded {
+			response, err := client.Get(ctx, key)
+			if err != nil {
+				return err
+			}
+			if err := n.load(response.Kvs); err != nil {
+				return err
+			}
+		}
+		began := time.Now()
+		now := n.now(began)
+		next := stored{Version: schedule.Version, State: n.stored.State, Subs: n.stored.clone(), Lease: n.stored.Lease, Ends: n.stored.Ends}
+		for _, i := range which {
+			r := &bookings[i].Request
+			state, sub, reply := schedule.Book(next.State, next.Subs[r.Subscription], *r, now)
+			next.State, next.Subs[r.Subscription] = state, sub
+			booked[i].Reply = reply
+		}
+		if err := l.keep(ctx, client, &next, now); err != nil {
+			return err
+		}
+		text, err := json.Marshal(next)
+		if err != nil {
+			return err
+		}
+		response, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", n.revision)).
+			Then(clientv3.OpPut(key, string(text), clientv3.WithLease(next.Lease))).Else(clientv3.OpGet(key)).Commit()
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) { // it has ended since
+			n.stored.Lease = 0
+			continue
+		}
+		if err != nil {
+			n.loaded = false // whether it was made is not known
+			return err
+		}
+		if response.Succeeded {
+			n.stored, n.revision, n.clock, n.at = next, response.Header.Revision, now, began
+			past := time.Since(began).Seconds()
+			for _, i := range which { // as of the reply
+				booked[i].Reply.Now += past
+				if start := &booked[i].Reply.Start; *start > 0 {
+					*start = max(0, *start-past)
+				}
+			}
+			return nil
+		}
+		if err := n.load(response.Responses[0].GetResponseRange().Kvs); err != nil {
+			return err
+		}
+		select { // others want the same limit: not all of them again at once
+		case <-ctx.Done():
+		case <-time.After(time.Duration(rand.Int64N(int64(2*time.Millisecond) << min(attempt, 4)))):
+		}
+	}
+}
+
+// load takes over what etcd has.
+func (n *line) load(kvs []*mvccpb.KeyValue) error {
+	n.loaded, n.revision, n.stored = true, 0, stored{}
+	if len(kvs) == 0 {
+		return nil
+	}
+	n.revision = kvs[0].ModRevision
+	s, err := parse(kvs[0].Value)
+	if err != nil && !errors.Is(err, errNonsense) {
+		n.loaded = false
+		return err
+	}
+	n.stored = s
+	return nil
+}
+
+var errNonsense = errors.New("state makes no sense: the next booking replaces it")
+
+func parse(text []byte) (s stored, err error) {
+	if json.Unmarshal(text, &s) != nil || s.Version < 1 {
+		return stored{}, errNonsense
+	}
+	if s.Version > schedule.Version {
+		return stored{}, fmt.Errorf("state is of version %d, this program knows %d: upgrade it", s.Version, schedule.Version)
+	}
+	return s, nil
+}
+
+// now is the limit's clock.
+func (n *line) now(t time.Time) float64 {
+	now := max(1, n.stored.State.Last) // a clock begins at 1, so that 0 stays "never"
+	if !n.at.IsZero() {
+		now = max(now, n.clock+t.Sub(n.at).Seconds())
+	}
+	return now
+}
+
+// clone copies the subscriptions that still count.
+func (s *stored) clone() map[string]schedule.Sub {
+	subs := make(map[string]schedule.Sub, len(s.Subs)+1)
+	for name, sub := range s.Subs {
+		if sub.Epoch >= s.State.Epoch-1 {
+			subs[name] = sub
+		}
+	}
+	return subs
+}
+
+// keep sees to it that a state lives as long as it may matter.
+func (l *Ledger) keep(ctx context.Context, client *clientv3.Client, s *stored, now float64) error {
+	life := s.State.Lifetime(now)
+	if s.Lease != 0 && now+life <= s.Ends {
+		return nil
+	}
+	lease, err := client.Grant(ctx, int64(min(2*life, 1e9)))
+	if err != nil {
+		return err
+	}
+	s.Lease, s.Ends = lease.ID, now+2*life
+	return nil
+}
+
+// State returns the schedule under key.
+func (l *Ledger) State(ctx context.Context, limit string) (schedule.State, float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	client, err := l.connect()
+	if err != nil {
+		return schedule.State{}, 0, err
+	}
+	response, err := client.Get(ctx, l.key(limit))
+	if err != nil {
+		return schedule.State{}, 0, fmt.Errorf("etcd ledger: read %s: %w", limit, err)
+	}
+	var s stored
+	if len(response.Kvs) > 0 {
+		if s, err = parse(response.Kvs[0].Value); err != nil {
+			return schedule.State{}, 0, fmt.Errorf("etcd ledger: read %s: %w", limit, err)
+		}
+	}
+	n := l.line(limit)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.now(time.Now())
+	return s.State, max(now, s.State.Last), nil
+}
+
+func (l *Ledger) status(cluster string) string {
+	return l.prefix + "/status/" + url.PathEscape(cluster) + "/"
+}
+
+// Publish keeps a replica's status for ttl, rounded up to seconds.
+func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	client, err := l.connect()
+	if err != nil {
+		return err
+	}
+	key := l.status(cluster) + url.PathEscape(replica)
+	l.mu.Lock()
+	lease := l.leases[key]
+	l.mu.Unlock()
+	if lease != 0 {
+		if _, err = client.KeepAliveOnce(ctx, lease); err != nil {
+			lease = 0
+		}
+	}
+	if lease == 0 {
+		granted, err := client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
+		if err != nil {
+			return fmt.Errorf("etcd ledger: publish the status: %w", err)
+		}
+		lease = granted.ID
+		l.mu.Lock()
+		l.leases[key] = lease
+		l.mu.Unlock()
+	}
+	if _, err = client.Put(ctx, key, string(status), clientv3.WithLease(lease)); err != nil {
+		return fmt.Errorf("etcd ledger: publish the status: %w", err)
+	}
+	return nil
+}
+
+// Published returns the status of each replica that is alive.
+func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	client, err := l.connect()
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Get(ctx, l.status(cluster), clientv3.WithPrefix())
+	if err != nil {
+		return nil, fmt.Errorf("etcd ledger: read the status records: %w", err)
+	}
+	var alive [][]byte
+	for _, kv := range response.Kvs {
+		alive = append(alive, kv.Value)
+	}
+	return alive, nil
+}

@@ -1,0 +1,237 @@
+package etcdledger_test
+
+import (
+	"fmt"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	etcdledger "github.com/dispatchthrottle/throttle/dispatch/ledger/etcd"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+var _ dispatch.Ledger = (*etcdledger.Ledger)(nil)
+
+func open(t testing.TB, endpoint string) *etcdledger.Ledger {
+	t.Helper()
+	l := etcdledger.Open(clientv3.Config{Endpoints: []string{endpoint}}, "test", 0)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
+
+func request(rate float64) schedule.Request {
+	return schedule.Request{Subscription: "group", Weight: 1, Demand: 1e9, Want: 1, Round: 0.1, Rate: rate, Identity: "test", Rev: 1, Nonce: 7}
+}
+
+// Processes that book the same limit at the same time lose no booking, and none is made twice.
+func TestNothingIsLostInARace(t *testing.T) {
+	e := services.Etcd(t)
+	const ledgers, each = 8, 50
+	var wg sync.WaitGroup
+	for i := range ledgers {
+		l := etcdledger.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, "test", 20*time.Second)
+		defer func() { require.NoError(t, l.Close()) }()
+		wg.Go(func() {
+			var carry schedule.Carry
+			for range each {
+				r := request(1000)
+				r.Subscription, r.Carry = fmt.Sprint(i%2), carry
+				booked := l.Book(t.Context(), []schedule.Booking{{Key: "limit", Request: r}})[0]
+				if booked.Err != nil {
+					t.Error(booked.Err)
+					return
+				}
+				carry = booked.Reply.Carry
+			}
+		})
+	}
+	wg.Wait()
+	l := open(t, e.Endpoint)
+	state, now, err := l.State(t.Context(), "limit")
+	require.NoError(t, err)
+	require.EqualValues(t, ledgers*each, state.Seq)
+	require.GreaterOrEqual(t, state.Tail, 1+float64(ledgers*each)/1000, "each booking moved the tail by its permit")
+	require.GreaterOrEqual(t, now, state.Last)
+}
+
+// The clock of a limit runs as fast as time while somebody knows it, goes over from one process to another, and never back.
+func TestTheClock(t *testing.T) {
+	e := services.Etcd(t)
+	a, b := open(t, e.Endpoint), open(t, e.Endpoint)
+	book := func(l *etcdledger.Ledger) schedule.Reply {
+		t.Helper()
+		booked := l.Book(t.Context(), []schedule.Booking{{Key: "limit", Request: request(1000)}})[0]
+		require.NoError(t, booked.Err)
+		return booked.Reply
+	}
+	first, began := book(a).Now, time.Now()
+	time.Sleep(300 * time.Millisecond)
+	second := book(a).Now
+	require.InDelta(t, time.Since(began).Seconds(), second-first, 0.05)
+	third := book(b).Now // whose process has just learned it
+	require.GreaterOrEqual(t, third, second-0.05)
+	time.Sleep(300 * time.Millisecond)
+	require.InDelta(t, 0.3, book(b).Now-third, 0.1)
+	require.InDelta(t, time.Since(began).Seconds(), book(a).Now-first, 0.1, "the one who knows it best has it run on")
+}
+
+func TestLateCallsChangeNothing(t *testing.T) {
+	l := open(t, services.Etcd(t).Endpoint)
+	require.NoError(t, l.Book(t.Context(), []schedule.Booking{{Key: "limit", Request: request(10)}})[0].Err)
+	before, _, err := l.State(t.Context(), "limit")
+	require.NoError(t, err)
+	r := request(10)
+	r.NotAfter = before.Last / 2
+	booked := l.Book(t.Context(), []schedule.Booking{{Key: "limit", Request: r}})[0]
+	require.NoError(t, booked.Err)
+	require.True(t, booked.Reply.Late)
+	after, _, err := l.State(t.Context(), "limit")
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
+func TestNewerAndDamagedStates(t *testing.T) {
+	e := services.Etcd(t)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	l := open(t, e.Endpoint)
+	put := func(key, text string) {
+		_, err := client.Put(t.Context(), "/test/permits/"+url.PathEscape(key), text)
+		require.NoError(t, err)
+	}
+	put("newer", `{"version":99}`)
+	booked := l.Book(t.Context(), []schedule.Booking{{Key: "newer", Request: request(10)}, {Key: "sound", Request: request(10)}})
+	require.ErrorContains(t, booked[0].Err, "upgrade")
+	require.NoError(t, booked[1].Err, "one limit does not stop the others")
+	_, _, err = l.State(t.Context(), "newer")
+	require.ErrorContains(t, err, "upgrade")
+	put("damaged", "%%%")
+	_, _, err = l.State(t.Context(), "damaged")
+	require.Error(t, err)
+	require.NoError(t, l.Book(t.Context(), []schedule.Booking{{Key: "damaged", Request: request(10)}})[0].Err)
+	state, _, err := l.State(t.Context(), "damaged")
+	require.NoError(t, err)
+	require.EqualValues(t, 1, state.Seq)
+}
+
+// An etcd that is away costs no more than the time-out, and nothing that was booked.
+func TestAway(t *testing.T) {
+	e := services.Etcd(t)
+	l := open(t, e.Endpoint)
+	r := request(1)
+	booked := l.Book(t.Context(), []schedule.Booking{{Key: "limit", Request: r}})[0]
+	require.NoError(t, booked.Err)
+	e.Stop()
+	began := time.Now()
+	bookings := make([]schedule.Booking, 100)
+	for i := range bookings {
+		bookings[i] = schedule.Booking{Key: fmt.Sprint("limit", i), Request: request(1)}
+	}
+	for _, b := range l.Book(t.Context(), bookings) {
+		require.Error(t, b.Err)
+	}
+	require.Less(t, time.Since(began), l.Timeout()+300*time.Millisecond)
+	e.Start()
+	r.Carry = booked.Reply.Carry
+	require.Eventually(t, func() bool {
+		booked = l.Book(t.Context(), []schedule.Booking{{Key: "limit", Request: r}})[0]
+		return booked.Err == nil
+	}, 5*time.Second, 50*time.Millisecond)
+	require.EqualValues(t, 2, booked.Reply.Carry.Seq)
+}
+
+func TestStatusRecords(t *testing.T) {
+	e := services.Etcd(t)
+	a, b := open(t, e.Endpoint), open(t, e.Endpoint)
+	require.NoError(t, a.Publish(t.Context(), "eu/1", "a", []byte("1"), time.Second))
+	require.NoError(t, b.Publish(t.Context(), "eu/1", "b", []byte("2"), time.Second))
+	require.NoError(t, b.Publish(t.Context(), "eu", "c", []byte("3"), time.Second))
+	texts, err := a.Published(t.Context(), "eu/1")
+	require.NoError(t, err)
+	require.ElementsMatch(t, [][]byte{[]byte("1"), []byte("2")}, texts)
+	require.Eventually(t, func() bool {
+		require.NoError(t, a.Publish(t.Context(), "eu/1", "a", []byte("4"), time.Second))
+		texts, err := b.Published(t.Context(), "eu/1")
+		require.NoError(t, err)
+		return len(texts) == 1 && string(texts[0]) == "4"
+	}, 5*time.Second, 200*time.Millisecond, "b is gone")
+}
+
+// Four Limiters that share a limit through etcd keep it, and lose little of it.
+func TestLimiters(t *testing.T) {
+	e := services.Etcd(t)
+	var mu sync.Mutex
+	var at []time.Time
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range 4 {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(500)}), Ledger: open(t, e.Endpoint)})
+		require.NoError(t, err)
+		sub, err := lim.Subscription("kafka://public/default/orders", "group")
+		require.NoError(t, err)
+		wg.Go(func() {
+			for time.Since(start) < 4*time.Second {
+				if _, err := sub.Acquire(t.Context(), 1); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				at = append(at, time.Now())
+				mu.Unlock()
+			}
+			if err := lim.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	n := 0
+	for _, x := range at {
+		if d := x.Sub(start); d >= time.Second && d < 4*time.Second {
+			n++
+		}
+	}
+	t.Logf("%d in three seconds at 500/s", n)
+	require.LessOrEqual(t, n, 500*325/100)
+	require.GreaterOrEqual(t, n, 500*3*90/100)
+}
+
+// BenchmarkBooking: bookings a second of one limit, by one process and by eight that compete.
+func BenchmarkBooking(b *testing.B) {
+	for _, processes := range []int{1, 8} {
+		b.Run(fmt.Sprintf("%d_processes/throttle", processes), func(b *testing.B) {
+			e := services.Etcd(b)
+			ledgers := make([]*etcdledger.Ledger, processes)
+			for i := range ledgers {
+				ledgers[i] = open(b, e.Endpoint)
+				require.NoError(b, ledgers[i].Book(b.Context(), []schedule.Booking{{Key: "limit", Request: request(1e6)}})[0].Err)
+			}
+			n := 0
+			start := time.Now()
+			for b.Loop() {
+				var wg sync.WaitGroup
+				for _, l := range ledgers {
+					wg.Go(func() {
+						for range 10 {
+							if booked := l.Book(b.Context(), []schedule.Booking{{Key: "limit", Request: request(1e6)}})[0]; booked.Err != nil {
+								b.Error(booked.Err)
+							}
+						}
+					})
+				}
+				wg.Wait()
+				n += 10 * processes
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(float64(n)/time.Since(start).Seconds(), "bookings/s")
+			b.ReportMetric(time.Since(start).Seconds()*1e3/float64(n)*float64(processes), "ms-wait")
+		})
+	}
+}
