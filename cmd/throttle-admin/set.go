@@ -34,11 +34,15 @@ func addSubscription(cmd *cobra.Command, name *string) {
 // scopeOf reads the SCOPE of a command, and its --subscription if it has one.
 func scopeOf(cmd *cobra.Command, text string) (policy.Scope, error) {
 	scope, err := policy.ParseScope(text)
-	if flag := cmd.Flags().Lookup("subscription"); err == nil && flag != nil && flag.Changed {
-		scope = scope.WithSubscription(flag.Value.String())
-		err = scope.Validate()
+	flag := cmd.Flags().Lookup("subscription")
+	if flag == nil || !flag.Changed {
+		return scope, err
 	}
-	return scope, err
+	name := flag.Value.String() // empty where a shell's variable is not set: that must not widen the scope
+	if err == nil && scope.Kind != policy.TopicKind {
+		err = &policy.FieldError{Field: "subscription", Value: name, Reason: "belongs to a topic, not to a " + scope.Kind.String() + ": name the topic by its URL"}
+	}
+	return scope.WithSubscription(name), errors.Join(err, policy.ValidateSubscription(name))
 }
 
 // ttl reads --for; 0 = for good.
