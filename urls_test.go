@@ -18,14 +18,24 @@ func TestBadURLs(t *testing.T) {
 		{"geheim@host", "no scheme"},
 		{"etcd://user:ge/heim@a:1", "percent-encoded"},
 		{"etcd://user:ge?heim@a:1", "percent-encoded"},
-		{"etcd://h:1:2:3", "host:"},
-		{"etcd://", "host:"},
+		{"etcd://h:1:2:3", "host 1:"},
+		{"etcd://", "host 1:"},
 		{"etcd://a:1?colour=red", "option colour"},
 		{"etcd://user:geheim%zz@a:1", "percent-encoded"},
-		{"etcd://user:geheim@:1/x?tls=maybe", "host:"},
+		{"etcd://user:geheim@:1/x?tls=maybe", "host 1:"},
 		{"etcd://user:geheim@a:1/x?tls=maybe", "want true or false"},
 		{"etcd://user:geheim@a:1?ca=/does/not/exist", "option ca"},
 		{"etcd://user:geheim@a:1?password-file=/does/not/exist", "password-file"},
+		{"etcd://127.0.0.1:abc", "host 1: is not host:port"},
+		{"etcd://127.0.0.1:1,127.0.0.1:99999", "host 2: is not host:port"},
+		{"etcd://a:0", "host 1: is not host:port"},
+		{"etcd://a:+1", "host 1: is not host:port"},
+		{"etcd://user:geheim@h1:2379,user:geheim@h2:2379", "before the first host"},
+		{"etcd://user:ge@heim@h1:2379", "percent-encoded"},
+		{"etcd://user:geheim", "host 1: is not host:port"},
+		{"etcd://user:ge:heim", "host 1: is not host:port"},
+		{"etcd://user:ge,heim", "host 1: is not host:port"},
+		{"etcd://user:ge?heim", "host 1: is not host:port"},
 	} {
 		_, err := throttle.OpenStore(t.Context(), c.url)
 		require.ErrorContains(t, err, c.want, c.url)
@@ -37,10 +47,13 @@ func TestBadURLs(t *testing.T) {
 		{"redis://user:geheim@a:1/orders", "database"},
 		{"redis+cluster://:geheim@a:1,b:2/1", "database"},
 		{"rediss://user:geheim@a:1?cert=/does/not/exist", "cert and key"},
+		{"redis://h:abc", "host 1: is not host:port"},
+		{"redis://default:geheim", "host 1: is not host:port"},
+		{"redis://default:ge/heim", "host 1: is not host:port"},
 	} {
 		_, err := throttle.OpenLedger(c.url)
 		require.ErrorContains(t, err, c.want, c.url)
-		assert.NotContains(t, err.Error(), "geheim")
+		assert.NotContains(t, err.Error(), "heim")
 	}
 }
 
