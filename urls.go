@@ -99,8 +99,14 @@ func (a address) tls(on bool) (*tls.Config, error) {
 	default:
 		return nil, fmt.Errorf("option tls: %q: want true or false", o.Get("tls"))
 	}
-	if !on && o.Get("ca") == "" && o.Get("cert") == "" {
+	for _, name := range []string{"ca", "cert", "key", "server-name"} { // what would be of no use without TLS
+		on = on || o.Get(name) != ""
+	}
+	if !on {
 		return nil, nil
+	}
+	if (o.Get("cert") == "") != (o.Get("key") == "") {
+		return nil, errors.New("options cert and key: belong together: name both files")
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.Get("server-name")}
 	if name := o.Get("ca"); name != "" {
@@ -113,7 +119,7 @@ func (a address) tls(on bool) (*tls.Config, error) {
 			return nil, fmt.Errorf("option ca: %s holds no PEM certificate", name)
 		}
 	}
-	if o.Get("cert") != "" || o.Get("key") != "" {
+	if o.Get("cert") != "" {
 		pair, err := tls.LoadX509KeyPair(o.Get("cert"), o.Get("key"))
 		if err != nil {
 			return nil, fmt.Errorf("options cert and key: %w", err)

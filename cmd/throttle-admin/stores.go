@@ -25,8 +25,8 @@ type urlOptions struct{ passwordFile, ca, cert, key string }
 func (o *urlOptions) flags(flags *pflag.FlagSet, what string) {
 	flags.StringVar(&o.passwordFile, what+"-password-file", "", "file with the password for the "+what)
 	flags.StringVar(&o.ca, what+"-tls-ca", "", "PEM file of who may vouch for the "+what+"; turns TLS on")
-	flags.StringVar(&o.cert, what+"-tls-cert", "", "PEM file of our certificate for the "+what)
-	flags.StringVar(&o.key, what+"-tls-key", "", "PEM file of that certificate's key")
+	flags.StringVar(&o.cert, what+"-tls-cert", "", "PEM file of our certificate for the "+what+"; turns TLS on")
+	flags.StringVar(&o.key, what+"-tls-key", "", "PEM file of that certificate's key; turns TLS on")
 }
 
 // add puts the options that are set before those of the URL, over which they win. It refuses a URL of which a
