@@ -1,14 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 )
@@ -32,6 +35,12 @@ Redis and set THROTTLE_LEDGER=redis://127.0.0.1:6379 instead.`,
 					return fmt.Errorf("dev: %w", err)
 				}
 				defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+			} else {
+				lock, err := lockDir(dir)
+				if err != nil {
+					return fmt.Errorf("dev: %w", err)
+				}
+				defer func() { _ = lock.Close() }() // which gives the lock back
 			}
 			etcd, err := startEtcd(ctx, dir, listen, kept)
 			if err != nil {
@@ -70,21 +79,56 @@ func startEtcd(ctx context.Context, dir, listen string, sync bool) (*embed.Etcd,
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	etcd, err := embed.StartEtcd(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("start etcd in %s: %w", dir, err)
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("it is not ready after 10 s"))
+	defer cancel()
+	type outcome struct {
+		etcd *embed.Etcd
+		err  error
 	}
+	started := make(chan outcome, 1)
+	go func() { // StartEtcd knows no context, and waits for ever if another etcd has the data
+		etcd, err := embed.StartEtcd(cfg)
+		if err == nil {
+			select {
+			case <-etcd.Server.ReadyNotify():
+			case err = <-etcd.Err():
+			case <-ctx.Done():
+			}
+			if err = cmp.Or(err, context.Cause(ctx)); err != nil {
+				etcd.Close()
+			}
+		}
+		started <- outcome{etcd, err}
+	}()
+	var got outcome
 	select {
-	case <-etcd.Server.ReadyNotify():
-		return etcd, nil
-	case err = <-etcd.Err():
+	case got = <-started:
 	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-time.After(10 * time.Second):
-		err = errors.New("it is not ready after 10 s")
+		got.err = context.Cause(ctx)
+		select {
+		case got = <-started: // and closed
+		case <-time.After(endTimeout):
+		}
 	}
-	etcd.Close()
-	return nil, fmt.Errorf("start etcd in %s: %w", dir, err)
+	if got.err != nil {
+		return nil, fmt.Errorf("start etcd in %s: %w", dir, got.err)
+	}
+	return got.etcd, nil
+}
+
+// endTimeout is how long an etcd that has begun to start may take to notice that it is not wanted any more.
+const endTimeout = 3 * time.Second
+
+// lockDir makes a directory, and takes it for this process until the lock is closed.
+func lockDir(dir string) (*fileutil.LockedFile, error) {
+	if err := os.MkdirAll(dir, fileutil.PrivateDirMode); err != nil {
+		return nil, err
+	}
+	lock, err := fileutil.TryLockFile(filepath.Join(dir, "dev.lock"), os.O_WRONLY|os.O_CREATE, fileutil.PrivateFileMode)
+	if errors.Is(err, fileutil.ErrLocked) {
+		return nil, &hintError{fmt.Errorf("%s: is in use by another dev", dir), "end that one, or take another directory: throttle-admin dev --data DIR"}
+	}
+	return lock, err
 }
 
 // etcdURL is where the policies of an etcd are.
