@@ -113,17 +113,15 @@ func (f changeFlags) apply(ctx context.Context, store configstore.Store, prepare
 	if err != nil {
 		return 0, err
 	}
+	if f.revision != 0 && s.Applied > f.revision { // the store would look, but it is not asked if there is nothing to store
+		return 0, &configstore.ConflictError{Have: s.Applied, Want: f.revision}
+	}
 	changes, err := prepare(s)
 	if err != nil {
 		return 0, err
 	}
 	if len(changes) > 0 && !f.dryRun {
 		return store.Apply(ctx, changes, f.revision)
-	}
-	for _, e := range s.Entries { // nothing is to be stored, where the store would have looked
-		if f.revision != 0 && e.Revision > f.revision {
-			return 0, &configstore.ConflictError{Have: e.Revision, Want: f.revision}
-		}
 	}
 	return s.Revision, configstore.Check(s.Entries, changes)
 }
