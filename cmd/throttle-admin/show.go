@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -94,16 +95,16 @@ func newGetCommand(a *app) *cobra.Command {
 		Example: `  throttle-admin get public/default
   throttle-admin get kafka://public/default/orders --subscription billing -o yaml`,
 		Args: args("SCOPE"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.get(cmd, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return a.get(cmd, args[0], nil) },
 	}
 	addSubscription(cmd, &subscription)
 	return cmd
 }
 
-// get shows what is stored for a scope, or of that only the named fields.
-func (a *app) get(cmd *cobra.Command, scopeText string, fields ...string) error {
+// get shows what is stored for a scope, or of that only the named fields. A fault that was found before is reported with its own.
+func (a *app) get(cmd *cobra.Command, scopeText string, fault error, fields ...string) error {
 	scope, err := scopeOf(cmd, scopeText)
-	if err != nil {
+	if err = errors.Join(err, fault); err != nil {
 		return misuse(err)
 	}
 	return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
