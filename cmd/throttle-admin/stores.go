@@ -71,6 +71,9 @@ func (a *app) withStore(ctx context.Context, f func(context.Context, configstore
 	if a.store == "" {
 		return misuse(fmt.Errorf("--store is not set: say where policies are kept, such as --store etcd://127.0.0.1:2379, or set %s", throttle.EnvStore))
 	}
+	if strings.HasPrefix(a.store, "memory:") {
+		return misuse(&hintError{errors.New("--store memory: ends with this command: nothing would be stored"), "--store file:policies.yaml needs no service; throttle-admin dev runs an etcd"})
+	}
 	text, err := a.storeOptions.add(a.store)
 	if err != nil {
 		return misuse(fmt.Errorf("store %w", err))
