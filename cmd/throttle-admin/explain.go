@@ -86,7 +86,7 @@ budgets are booked; which replicas share them; and why they wait or do not. The 
 				return misuse(&policy.FieldError{Field: "topic", Value: args[0], Reason: "is no topic: write its URL, such as kafka://tenant/namespace/name"})
 			}
 			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-				s, err := store.List(ctx)
+				s, err := a.list(ctx, store)
 				if err != nil {
 					return err
 				}

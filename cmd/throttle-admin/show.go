@@ -74,7 +74,7 @@ read with the reason.`,
 		Args: args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-				s, err := store.List(ctx)
+				s, err := a.list(ctx, store)
 				if err != nil {
 					return err
 				}
@@ -108,7 +108,7 @@ func (a *app) get(cmd *cobra.Command, scopeText string, fault error, fields ...s
 		return misuse(err)
 	}
 	return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-		s, err := store.List(ctx)
+		s, err := a.list(ctx, store)
 		if err != nil {
 			return err
 		}

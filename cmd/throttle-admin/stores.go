@@ -91,6 +91,15 @@ func (a *app) withStore(ctx context.Context, f func(context.Context, configstore
 	return errors.Join(err, store.Close())
 }
 
+// list returns what is stored. Of a file that is not there it says so: its name may be wrong.
+func (a *app) list(ctx context.Context, store configstore.Store) (configstore.Snapshot, error) {
+	s, err := store.List(ctx)
+	if err == nil && s.Revision == 0 { // only a file can have that
+		a.warn("%s: no such file yet", a.store)
+	}
+	return s, err
+}
+
 // openLedger opens the ledger of --ledger. It returns nil if there is none that knows of other processes.
 func (a *app) openLedger() (dispatch.Ledger, error) {
 	if a.ledger == "" || strings.HasPrefix(a.ledger, "memory:") {
