@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,14 +82,10 @@ func (a *app) set(cmd *cobra.Command, f setFlags, scopeText string, p policy.Pol
 	return a.change(cmd, f.changeFlags, plan{
 		review: "get " + quote(scope),
 		note: func(after []policy.Entry) string {
-			if scope.Kind != policy.TopicKind && scope.Kind != policy.SubscriptionKind || !slices.Contains(unset, "paused") {
+			if !slices.Contains(unset, "paused") {
 				return ""
 			}
-			set, _ := policy.NewSet(after) // what is wrong with it was there before
-			if e := set.Explain(a.cluster, scope.Topic, scope.Subscription); e.Subscription.IsPaused() {
-				return "it is still paused: throttle-admin resume " + quote(e.Sources["paused"])
-			}
-			return ""
+			return a.stillPaused(after, scope)
 		},
 		make: func(s configstore.Snapshot) ([]configstore.Change, error) {
 			if err := readable(s, scope); err != nil {
@@ -104,6 +101,27 @@ func (a *app) set(cmd *cobra.Command, f setFlags, scopeText string, p policy.Pol
 			return append(changes, slices.DeleteFunc(s.Unset(scope, unset...), func(c configstore.Change) bool { return c.Field == "" })...), nil
 		},
 	})
+}
+
+// stillPaused says what decides whether a scope is paused once it is resumed; "" if nothing does.
+func (a *app) stillPaused(entries []policy.Entry, scope policy.Scope) string {
+	cluster, topic := a.cluster, scope.Topic
+	if scope.Kind < policy.TopicKind { // any topic of it, of which only what is as wide or wider decides
+		cluster = cmp.Or(scope.Cluster, cluster)
+		topic = policy.Topic{Scheme: policy.Kafka, Tenant: cmp.Or(scope.Tenant, "any"), Namespace: cmp.Or(scope.Namespace, "any"), Name: "any"}
+		entries = slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
+			return e.Scope.Kind > policy.ClusterKind && (scope.Kind != policy.NamespaceKind || e.Scope.Kind != policy.NamespaceKind)
+		})
+	}
+	set, _ := policy.NewSet(entries) // what is wrong with it was there before
+	e := set.Explain(cluster, topic, scope.Subscription)
+	switch from, decided := e.Sources["paused"]; {
+	case e.Subscription.IsPaused():
+		return "it is still paused: throttle-admin resume " + quote(from)
+	case decided && from == scope:
+		return fmt.Sprintf("%s has paused=false of its own, and keeps it", scope)
+	}
+	return ""
 }
 
 // readable refuses to write over a policy of which nobody knows what it says.
@@ -274,12 +292,28 @@ func newResumeCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume SCOPE",
 		Short: "Dispatch again what was paused",
-		Long:  "Dispatch again what was paused for this very scope. What a wider scope pauses stays paused; explain shows which one that is.",
+		Long: `Dispatch again what was paused for this very scope. What a wider scope pauses stays paused, and is said. A
+scope that has paused=false, so that a wider one cannot pause it, keeps that.`,
 		Example: `  throttle-admin resume public/default
   throttle-admin resume kafka://public/default/orders --subscription billing`,
 		Args: args("SCOPE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.set(cmd, setFlags{changeFlags: f}, args[0], policy.Policy{}, []string{"paused"})
+			scope, err := scopeOf(cmd, args[0])
+			if err != nil {
+				return misuse(err)
+			}
+			return a.change(cmd, f, plan{
+				review: "get " + quote(scope),
+				note:   func(after []policy.Entry) string { return a.stillPaused(after, scope) },
+				make: func(s configstore.Snapshot) (changes []configstore.Change, err error) {
+					for _, e := range s.Entries {
+						if e.Scope == scope && e.Policy.IsPaused() {
+							changes = append(changes, configstore.Change{Key: configstore.KeyOf(e), Policy: e.Policy.Without("paused")})
+						}
+					}
+					return changes, readable(s, scope)
+				},
+			})
 		},
 	}
 	addSubscription(cmd, &subscription)
