@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,12 +66,15 @@ Redis and set THROTTLE_LEDGER=redis://127.0.0.1:6379 instead.`,
 		},
 	}
 	cmd.Flags().StringVar(&dir, "data", "", "directory to keep the policies in (default a temporary one)")
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "host:port for clients; port 0 takes a free one")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "host:port for clients, :port for those of all machines; port 0 takes a free one")
 	return cmd
 }
 
 // startEtcd starts an etcd of one member with its data in dir; sync says that they must survive a crash of the machine.
 func startEtcd(ctx context.Context, dir, listen string, sync bool) (*embed.Etcd, error) {
+	if strings.HasPrefix(listen, ":") { // which etcd does not take for every address
+		listen = "0.0.0.0" + listen
+	}
 	cfg := embed.NewConfig()
 	cfg.Dir = dir
 	cfg.TickMs, cfg.ElectionMs = 10, 100
@@ -131,7 +136,11 @@ func lockDir(dir string) (*fileutil.LockedFile, error) {
 	return lock, err
 }
 
-// etcdURL is where the policies of an etcd are.
+// etcdURL is where the policies of an etcd are, as this machine finds it.
 func etcdURL(etcd *embed.Etcd) string {
-	return "etcd://" + etcd.Clients[0].Addr().String() + "/throttle"
+	addr := etcd.Clients[0].Addr().String()
+	if host, port, err := net.SplitHostPort(addr); err == nil && net.ParseIP(host).IsUnspecified() {
+		addr = net.JoinHostPort("127.0.0.1", port)
+	}
+	return "etcd://" + addr + "/throttle"
 }

@@ -78,6 +78,15 @@ func TestDevKeepsPolicies(t *testing.T) {
 	})
 }
 
+func TestDevListensEverywhere(t *testing.T) {
+	for _, listen := range []string{":0", "0.0.0.0:0", "[::]:0"} {
+		runDev(t, func(storeURL string) {
+			status, _, errs := demoRun(t.Context(), "list", "--store", storeURL)
+			assert.Equal(t, exitDone, status, errs)
+		}, "--listen", listen)
+	}
+}
+
 func TestDevRefusesDataInUse(t *testing.T) {
 	dir := t.TempDir()
 	runDev(t, func(string) {
