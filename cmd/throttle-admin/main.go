@@ -130,6 +130,10 @@ Exit status: 0 done, 1 failed, 2 misused, 3 refused as out of date.`,
 	flags.StringVar(&a.ledger, "ledger", os.Getenv(throttle.EnvLedger), "where permits are booked: redis://host:port, rediss://, redis+cluster:// ($"+throttle.EnvLedger+")")
 	flags.StringVar(&a.cluster, "cluster", cmp.Or(os.Getenv(throttle.EnvCluster), "standalone"), "whose permits and namespace overrides ($"+throttle.EnvCluster+")")
 	flags.StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
+	complete := cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)
+	if err := root.RegisterFlagCompletionFunc("output", complete); err != nil {
+		panic(err) // the flag is the one above
+	}
 	for _, name := range []string{"store", "ledger"} { // so that --help shows no password of the environment
 		flags.Lookup(name).DefValue = ""
 	}

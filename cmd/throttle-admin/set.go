@@ -205,6 +205,14 @@ func newSetCommand(a *app) *cobra.Command {
 			}
 			return nil
 		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (fields []string, _ cobra.ShellCompDirective) {
+			for field := range policy.Fields() {
+				if len(args) > 0 {
+					fields = append(fields, field+"=")
+				}
+			}
+			return fields, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, unset, err := parseFields(args[1:])
 			return a.set(cmd, f, args[0], p, unset, err)
