@@ -74,7 +74,7 @@ budgets are booked; which replicas share them; and why they wait or do not. The 
   throttle-admin explain kafka://public/default/orders --subscription billing -o json`,
 		Args: args("TOPIC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			scope, err := scopeOf(cmd, args[0])
+			scope, err := a.scopeOf(cmd, args[0])
 			ledger, ledgerErr := a.openLedger()
 			if err := errors.Join(misuse(err), ledgerErr); err != nil {
 				return err

@@ -32,9 +32,13 @@ func addSubscription(cmd *cobra.Command, name *string) {
 	cmd.Flags().StringVar(name, "subscription", "", "only this subscription (Kafka: consumer group) of the topic")
 }
 
-// scopeOf reads the SCOPE of a command, and its --subscription if it has one.
-func scopeOf(cmd *cobra.Command, text string) (policy.Scope, error) {
+// scopeOf reads the SCOPE of a command, and its --subscription if it has one. It warns of what looks like a slip.
+func (a *app) scopeOf(cmd *cobra.Command, text string) (policy.Scope, error) {
 	scope, err := policy.ParseScope(text)
+	if scope.Kind == policy.NamespaceKind && scope.Cluster != "" && scope.Cluster != a.cluster {
+		a.warn("%s is the namespace %s/%s in cluster %s, while --cluster is %s; a topic is written kafka://%[1]s",
+			scope, scope.Tenant, scope.Namespace, scope.Cluster, a.cluster)
+	}
 	flag := cmd.Flags().Lookup("subscription")
 	if flag == nil || !flag.Changed {
 		return scope, err
@@ -64,7 +68,7 @@ func (f *setFlags) ttl(cmd *cobra.Command) (time.Duration, error) {
 
 // set sets and unsets fields of a scope. Faults that were found before are reported with its own.
 func (a *app) set(cmd *cobra.Command, f setFlags, scopeText string, p policy.Policy, unset []string, faults ...error) error {
-	scope, scopeErr := scopeOf(cmd, scopeText)
+	scope, scopeErr := a.scopeOf(cmd, scopeText)
 	faults = slices.Insert(faults, 0, scopeErr)
 	if scopeErr == nil {
 		faults = append(faults, p.Validate(scope))
@@ -306,7 +310,7 @@ scope that has paused=false, so that a wider one cannot pause it, keeps that.`,
   throttle-admin resume kafka://public/default/orders --subscription billing`,
 		Args: args("SCOPE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			scope, err := scopeOf(cmd, args[0])
+			scope, err := a.scopeOf(cmd, args[0])
 			if err != nil {
 				return misuse(err)
 			}

@@ -103,7 +103,7 @@ func newGetCommand(a *app) *cobra.Command {
 
 // get shows what is stored for a scope, or of that only the named fields. A fault that was found before is reported with its own.
 func (a *app) get(cmd *cobra.Command, scopeText string, fault error, fields ...string) error {
-	scope, err := scopeOf(cmd, scopeText)
+	scope, err := a.scopeOf(cmd, scopeText)
 	if err = errors.Join(err, fault); err != nil {
 		return misuse(err)
 	}
@@ -157,7 +157,7 @@ A stored policy that cannot be read is removed by the name that list shows.`,
   throttle-admin remove kafka://public/default/orders --subscription billing`,
 		Args: args("SCOPE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			scope, scopeErr := scopeOf(cmd, args[0])
+			scope, scopeErr := a.scopeOf(cmd, args[0])
 			if scopeErr != nil && cmd.Flags().Changed("subscription") {
 				return misuse(scopeErr)
 			}
