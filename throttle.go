@@ -105,7 +105,7 @@ func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 //	file:policies.yaml
 //	memory:                 one process alone, empty at the start
 //
-// The prefix is /throttle by default. etcd is not asked before it is needed.
+// The prefix is /throttle by default. Each of ca, cert, key and server-name turns TLS on. etcd is not asked before it is needed.
 func OpenStore(ctx context.Context, storeURL string) (configstore.Store, error) {
 	scheme, rest, _ := strings.Cut(storeURL, ":")
 	switch scheme {
@@ -137,7 +137,7 @@ func OpenStore(ctx context.Context, storeURL string) (configstore.Store, error) 
 // OpenLedger opens the permits at a URL:
 //
 //	redis://user:password@host:port/database?password-file=FILE
-//	rediss://...            the same over TLS; options ca, cert, key, server-name
+//	rediss://...            the same over TLS; each of the options ca, cert, key and server-name turns it on, too
 //	redis+cluster://user:password@host:port,host:port    Redis Cluster; tls=true for TLS
 //	memory:                 one process alone
 //
