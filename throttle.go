@@ -14,13 +14,16 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/configstore/etcd"
 	"github.com/dispatchthrottle/throttle/configstore/file"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	etcdledger "github.com/dispatchthrottle/throttle/dispatch/ledger/etcd"
 	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
 	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
 )
@@ -89,7 +92,7 @@ func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 		return value
 	}
 	store := need(EnvStore, "etcd://127.0.0.1:2379/throttle or file:policies.yaml")
-	ledger := need(EnvLedger, "redis://127.0.0.1:6379, or memory: for one process alone")
+	ledger := need(EnvLedger, "redis://127.0.0.1:6379, etcd://127.0.0.1:2379, or memory: for one process alone")
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -105,7 +108,7 @@ func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 //	file:policies.yaml
 //	memory:                 one process alone, empty at the start
 //
-// The prefix is /throttle by default. etcd is not asked before it is needed.
+// The prefix is /throttle by default. Each of ca, cert, key and server-name turns TLS on. etcd is not asked before it is needed.
 func OpenStore(ctx context.Context, storeURL string) (configstore.Store, error) {
 	scheme, rest, _ := strings.Cut(storeURL, ":")
 	switch scheme {
@@ -137,39 +140,69 @@ func OpenStore(ctx context.Context, storeURL string) (configstore.Store, error) 
 // OpenLedger opens the permits at a URL:
 //
 //	redis://user:password@host:port/database?password-file=FILE
-//	rediss://...            the same over TLS; options ca, cert, key, server-name
+//	rediss://...            the same over TLS; each of the options ca, cert, key and server-name turns it on, too
+//	redis+sentinel://user:password@host:port,host:port/database?master=NAME    the hosts are Sentinels, port 26379
 //	redis+cluster://user:password@host:port,host:port    Redis Cluster; tls=true for TLS
+//	etcd://user:password@host:port,host:port/prefix      with the options of [OpenStore]
 //	memory:                 one process alone
 //
-// The connection is made when it is needed, so that a process can start while Redis is away.
+// The connection is made when it is needed, so that a process can start while the ledger is away.
 func OpenLedger(ledgerURL string) (dispatch.Ledger, error) {
 	scheme, _, _ := strings.Cut(ledgerURL, ":")
+	var ledger dispatch.Ledger
+	var err error
 	switch scheme {
 	case "memory":
-		return memory.New(), nil
-	case "redis", "rediss", "redis+cluster":
-		a, err := parseAddress(ledgerURL, "6379", tlsOptions...)
-		if err != nil {
-			return nil, fmt.Errorf("throttle: ledger URL: %w", err)
+		ledger = memory.New()
+	case "redis", "rediss", "redis+sentinel", "redis+cluster":
+		ledger, err = openRedis(ledgerURL, scheme)
+	case "etcd":
+		var a address
+		if a, err = parseAddress(ledgerURL, "2379", tlsOptions...); err != nil {
+			break
 		}
-		o := redis.UniversalOptions{Addrs: a.hosts, Username: a.user, Password: a.password, IsClusterMode: scheme == "redis+cluster"}
-		switch {
-		case len(a.hosts) > 1 && !o.IsClusterMode:
-			err = errors.New("host: several, for which the scheme is redis+cluster")
-		case a.path != "" && o.IsClusterMode:
-			err = errors.New("database: a Redis Cluster has none")
-		case a.path != "":
-			if o.DB, err = strconv.Atoi(a.path); err != nil || o.DB < 0 {
-				err = fmt.Errorf("database: %q: want a number from 0", a.path)
-			}
+		cfg := clientv3.Config{
+			Endpoints: a.hosts, Username: a.user, Password: a.password,
+			DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		}
-		if err != nil {
-			return nil, fmt.Errorf("throttle: ledger URL: %w", err)
-		}
-		if o.TLSConfig, err = a.tls(scheme == "rediss"); err != nil {
-			return nil, fmt.Errorf("throttle: ledger URL: %w", err)
-		}
-		return redisledger.Open(o, 0), nil
+		cfg.TLS, err = a.tls(false)
+		ledger = etcdledger.Open(cfg, a.path, 0)
+	default:
+		err = fmt.Errorf("%s: use redis://host:port, rediss://, redis+sentinel://, redis+cluster://, etcd://host:port or \"memory:\"", unknownScheme(scheme))
 	}
-	return nil, fmt.Errorf("throttle: ledger URL: %s: use redis://host:port, rediss://, redis+cluster:// or \"memory:\"", unknownScheme(scheme))
+	if err != nil {
+		return nil, fmt.Errorf("throttle: ledger URL: %w", err)
+	}
+	return ledger, nil
+}
+
+func openRedis(ledgerURL, scheme string) (dispatch.Ledger, error) {
+	port, known := "6379", tlsOptions
+	if scheme == "redis+sentinel" {
+		port, known = "26379", append([]string{"master"}, known...)
+	}
+	a, err := parseAddress(ledgerURL, port, known...)
+	if err != nil {
+		return nil, err
+	}
+	o := redis.UniversalOptions{
+		Addrs: a.hosts, Username: a.user, Password: a.password,
+		IsClusterMode: scheme == "redis+cluster", MasterName: a.options.Get("master"),
+	}
+	switch {
+	case len(a.hosts) > 1 && (scheme == "redis" || scheme == "rediss"):
+		return nil, errors.New("host: several, for which the scheme is redis+cluster or redis+sentinel")
+	case scheme == "redis+sentinel" && o.MasterName == "":
+		return nil, errors.New("option master: is missing: it is the name that the Sentinels know the server by, such as master=mymaster")
+	case a.path != "" && o.IsClusterMode:
+		return nil, errors.New("database: a Redis Cluster has none")
+	case a.path != "":
+		if o.DB, err = strconv.Atoi(a.path); err != nil || o.DB < 0 {
+			return nil, fmt.Errorf("database: %q: want a number from 0", a.path)
+		}
+	}
+	if o.TLSConfig, err = a.tls(scheme == "rediss"); err != nil {
+		return nil, err
+	}
+	return redisledger.Open(o, 0), nil
 }

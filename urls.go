@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -22,6 +23,8 @@ type address struct {
 	options        url.Values
 }
 
+const badUserInfo = "user and password: stand once, before the first host, and percent-encoded: write % as %25, @ as %40, / as %2F, ? as %3F"
+
 // parseAddress reads a URL, whose hosts get defaultPort if they name none. Its errors never hold the password.
 func parseAddress(text, defaultPort string, known ...string) (a address, err error) {
 	fault := func(field, reason string) {
@@ -31,32 +34,37 @@ func parseAddress(text, defaultPort string, known ...string) (a address, err err
 	a.scheme, rest, _ = strings.Cut(rest, "://")
 	if strings.Contains(query, "@") || strings.Contains(rest[strings.Index(rest+"/", "/"):], "@") {
 		// What stands there may be part of a password, and is not shown.
-		return a, errors.New("user and password: are not percent-encoded: write % as %25, @ as %40, / as %2F, ? as %3F")
+		return a, errors.New(badUserInfo)
 	}
 	authority, path, _ := strings.Cut(rest, "/")
 	a.path = path
 	if i := strings.LastIndex(authority, "@"); i >= 0 {
 		user, password, _ := strings.Cut(authority[:i], ":")
+		if strings.Contains(authority[:i], "@") {
+			return a, errors.New(badUserInfo)
+		}
 		authority = authority[i+1:]
 		var userErr, passwordErr error
 		a.user, userErr = url.PathUnescape(user)
 		a.password, passwordErr = url.PathUnescape(password)
 		if userErr != nil || passwordErr != nil {
-			fault("user and password", "are not percent-encoded: write % as %25, @ as %40, / as %2F, ? as %3F")
+			err = errors.New(badUserInfo)
 		}
 	}
-	for host := range strings.SplitSeq(authority, ",") {
+	for i, host := range strings.Split(authority, ",") {
 		bare := strings.Trim(host, "[]")
 		if !strings.Contains(host, ":") || strings.HasSuffix(host, "]") && net.ParseIP(bare) != nil {
 			host = net.JoinHostPort(bare, defaultPort)
 		}
-		if name, port, e := net.SplitHostPort(host); e != nil || name == "" || port == "" {
-			if name == "" {
-				host = "" // what follows may be a password without its host
-			}
-			fault("host", fmt.Sprintf("%q: want host:port, or several with commas between", host))
+		name, port, e := net.SplitHostPort(host)
+		if n, portErr := strconv.ParseUint(port, 10, 16); e != nil || name == "" || portErr != nil || n == 0 {
+			// It may be user:password without its host, and is not shown.
+			fault(fmt.Sprintf("host %d", i+1), "is not host:port with a port from 1 to 65535; between several are commas")
 		}
 		a.hosts = append(a.hosts, host)
+	}
+	if err != nil {
+		return a, err // what follows may be the rest of a password
 	}
 	values, e := url.ParseQuery(query)
 	if e != nil {
@@ -91,8 +99,14 @@ func (a address) tls(on bool) (*tls.Config, error) {
 	default:
 		return nil, fmt.Errorf("option tls: %q: want true or false", o.Get("tls"))
 	}
-	if !on && o.Get("ca") == "" && o.Get("cert") == "" {
+	for _, name := range []string{"ca", "cert", "key", "server-name"} { // what would be of no use without TLS
+		on = on || o.Get(name) != ""
+	}
+	if !on {
 		return nil, nil
+	}
+	if (o.Get("cert") == "") != (o.Get("key") == "") {
+		return nil, errors.New("options cert and key: belong together: name both files")
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.Get("server-name")}
 	if name := o.Get("ca"); name != "" {
@@ -105,7 +119,7 @@ func (a address) tls(on bool) (*tls.Config, error) {
 			return nil, fmt.Errorf("option ca: %s holds no PEM certificate", name)
 		}
 	}
-	if o.Get("cert") != "" || o.Get("key") != "" {
+	if o.Get("cert") != "" {
 		pair, err := tls.LoadX509KeyPair(o.Get("cert"), o.Get("key"))
 		if err != nil {
 			return nil, fmt.Errorf("options cert and key: %w", err)

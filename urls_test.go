@@ -1,8 +1,10 @@
 package throttle_test
 
 import (
+	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -18,14 +20,27 @@ func TestBadURLs(t *testing.T) {
 		{"geheim@host", "no scheme"},
 		{"etcd://user:ge/heim@a:1", "percent-encoded"},
 		{"etcd://user:ge?heim@a:1", "percent-encoded"},
-		{"etcd://h:1:2:3", "host:"},
-		{"etcd://", "host:"},
+		{"etcd://h:1:2:3", "host 1:"},
+		{"etcd://", "host 1:"},
 		{"etcd://a:1?colour=red", "option colour"},
 		{"etcd://user:geheim%zz@a:1", "percent-encoded"},
-		{"etcd://user:geheim@:1/x?tls=maybe", "host:"},
+		{"etcd://user:geheim@:1/x?tls=maybe", "host 1:"},
 		{"etcd://user:geheim@a:1/x?tls=maybe", "want true or false"},
 		{"etcd://user:geheim@a:1?ca=/does/not/exist", "option ca"},
 		{"etcd://user:geheim@a:1?password-file=/does/not/exist", "password-file"},
+		{"etcd://a:1?key=/does/not/exist", "cert and key: belong together"},
+		{"etcd://a:1?cert=/does/not/exist", "cert and key: belong together"},
+		{"etcd://a:1?cert=/does/not/exist&key=/does/not/exist", "cert and key: open"},
+		{"etcd://127.0.0.1:abc", "host 1: is not host:port"},
+		{"etcd://127.0.0.1:1,127.0.0.1:99999", "host 2: is not host:port"},
+		{"etcd://a:0", "host 1: is not host:port"},
+		{"etcd://a:+1", "host 1: is not host:port"},
+		{"etcd://user:geheim@h1:2379,user:geheim@h2:2379", "before the first host"},
+		{"etcd://user:ge@heim@h1:2379", "percent-encoded"},
+		{"etcd://user:geheim", "host 1: is not host:port"},
+		{"etcd://user:ge:heim", "host 1: is not host:port"},
+		{"etcd://user:ge,heim", "host 1: is not host:port"},
+		{"etcd://user:ge?heim", "host 1: is not host:port"},
 	} {
 		_, err := throttle.OpenStore(t.Context(), c.url)
 		require.ErrorContains(t, err, c.want, c.url)
@@ -37,11 +52,35 @@ func TestBadURLs(t *testing.T) {
 		{"redis://user:geheim@a:1/orders", "database"},
 		{"redis+cluster://:geheim@a:1,b:2/1", "database"},
 		{"rediss://user:geheim@a:1?cert=/does/not/exist", "cert and key"},
+		{"redis://user:geheim@a:1?key=/does/not/exist", "cert and key"},
+		{"redis://h:abc", "host 1: is not host:port"},
+		{"redis://default:geheim", "host 1: is not host:port"},
+		{"redis://default:ge/heim", "host 1: is not host:port"},
 	} {
 		_, err := throttle.OpenLedger(c.url)
 		require.ErrorContains(t, err, c.want, c.url)
-		assert.NotContains(t, err.Error(), "geheim")
+		assert.NotContains(t, err.Error(), "heim")
 	}
+}
+
+// TestServerNameTurnsTLSOn: what only TLS could check is not ignored.
+func TestServerNameTurnsTLSOn(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, ln.Close()) }()
+	ledger, err := throttle.OpenLedger("redis://" + ln.Addr().String() + "?server-name=x")
+	require.NoError(t, err)
+	var asked sync.WaitGroup
+	asked.Go(func() { _, _ = ledger.Published(t.Context(), "c") })
+	conn, err := ln.Accept()
+	require.NoError(t, err)
+	first := make([]byte, 1)
+	_, err = conn.Read(first)
+	require.NoError(t, err)
+	assert.Equal(t, byte(22), first[0], "the first byte is not that of a TLS handshake")
+	require.NoError(t, conn.Close())
+	require.NoError(t, ledger.Close())
+	asked.Wait()
 }
 
 func TestGoodURLs(t *testing.T) {

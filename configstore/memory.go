@@ -44,7 +44,7 @@ func (m *Memory) List(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, ErrClosed
 	}
 	m.expire(time.Now())
-	return Snapshot{Entries: slices.Clone(m.entries), Identity: m.identity, Revision: m.revision}, nil
+	return Snapshot{Entries: slices.Clone(m.entries), Identity: m.identity, Revision: m.revision, Applied: m.applied}, nil
 }
 
 // Apply implements Store.

@@ -38,6 +38,7 @@ type Snapshot struct {
 	Entries  []policy.Entry // in the order of policy.Entry.Compare
 	Identity string         // of the store: revisions of different identities cannot be compared
 	Revision int64
+	Applied  int64 // of the last Apply by anybody: what ifRevision is held against
 }
 
 // A Key names an entry of a store.

@@ -80,8 +80,9 @@ func TestCutWhileTheLedgerIsAway(t *testing.T) {
 		f.policies.set(policy.Single(perSecond(100)))
 		changed := time.Since(f.start)
 		time.Sleep(5 * second)
-		for s := range time.Duration(4) {
-			within(t, "a second", f.between(changed+(s+1)*second, changed+(s+2)*second), 90, 110)
+		for range 4 {
+			changed += second
+			within(t, "a second", f.between(changed, changed+second), 90, 110)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -76,6 +77,9 @@ func (a *app) change(cmd *cobra.Command, f changeFlags, p plan) error {
 		if _, late := errors.AsType[*configstore.ConflictError](err); late {
 			return &hintError{err, "review the newer policies first: throttle-admin " + p.review}
 		}
+		if tooLarge(err) {
+			return &hintError{err, "etcd takes only so much at once: change fewer policies at a time"}
+		}
 		if err != nil {
 			return err
 		}
@@ -95,6 +99,11 @@ func (a *app) change(cmd *cobra.Command, f changeFlags, p plan) error {
 	})
 }
 
+// tooLarge reports whether etcd, or its client before, refuses a change for its size.
+func tooLarge(err error) bool {
+	return errors.Is(err, rpctypes.ErrRequestTooLarge) || err != nil && strings.Contains(err.Error(), "send message larger than max")
+}
+
 // apply makes the changes unless it is a dry run, and returns the store's revision.
 func (f changeFlags) apply(ctx context.Context, store configstore.Store, prepare func(configstore.Snapshot) ([]configstore.Change, error)) (int64, error) {
 	if !f.dryRun && f.revision == 0 {
@@ -104,6 +113,9 @@ func (f changeFlags) apply(ctx context.Context, store configstore.Store, prepare
 	if err != nil {
 		return 0, err
 	}
+	if f.revision != 0 && s.Applied > f.revision { // the store would look, but it is not asked if there is nothing to store
+		return 0, &configstore.ConflictError{Have: s.Applied, Want: f.revision}
+	}
 	changes, err := prepare(s)
 	if err != nil {
 		return 0, err
@@ -111,22 +123,20 @@ func (f changeFlags) apply(ctx context.Context, store configstore.Store, prepare
 	if len(changes) > 0 && !f.dryRun {
 		return store.Apply(ctx, changes, f.revision)
 	}
-	for _, e := range s.Entries { // nothing is to be stored, where the store would have looked
-		if f.revision != 0 && e.Revision > f.revision {
-			return 0, &configstore.ConflictError{Have: e.Revision, Want: f.revision}
-		}
-	}
 	return s.Revision, configstore.Check(s.Entries, changes)
 }
 
 // needed leaves out the changes that change nothing.
 func needed(s configstore.Snapshot, changes []configstore.Change) []configstore.Change {
+	stored := make(map[configstore.Key]policy.Entry)
+	for _, e := range s.Entries {
+		stored[configstore.KeyOf(e)] = e
+	}
 	return slices.DeleteFunc(changes, func(c configstore.Change) bool {
-		i := slices.IndexFunc(s.Entries, func(e policy.Entry) bool { return configstore.KeyOf(e) == c.Key })
-		if i < 0 {
+		e, ok := stored[c.Key]
+		if !ok {
 			return c.Policy.IsZero()
 		}
-		e := s.Entries[i]
 		return e.Err == nil && c.Field == "" && !c.Policy.IsZero() && c.Policy.Equal(e.Policy)
 	})
 }

@@ -53,28 +53,31 @@ makes a topic and a policy with a name of their own, and removes both at the end
   throttle-admin demo --store etcd://127.0.0.1:2379/throttle --ledger redis://127.0.0.1:6379 --kafka 127.0.0.1:9092`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			var errs []error
+			fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf("demo: "+format, args...)) }
 			if d.limit, err = policy.ParseRate(limit); err != nil {
-				return misuse(fmt.Errorf("demo: --limit: %w", err))
-			}
-			if perSecond := d.limit.PerSec(); perSecond < 100 || perSecond > 20_000 {
-				return misuse(fmt.Errorf("demo: --limit %s: is outside 100/s..20000/s", limit))
+				fault("--limit: %w", err)
+			} else if perSecond := d.limit.PerSec(); perSecond < 100 || perSecond > 20_000 {
+				fault("--limit %s: is outside 100/s..20000/s", limit)
 			}
 			if d.duration < time.Second || d.duration > 10*time.Minute {
-				return misuse(fmt.Errorf("demo: --duration %s: is outside 1s..10m", d.duration))
+				fault("--duration %s: is outside 1s..10m", d.duration)
 			}
 			// What the environment says is for the other commands: the demo needs nothing.
 			if cmd.Flags().Changed("store") {
 				if strings.HasPrefix(app.store, "memory:") {
-					return misuse(errors.New("demo: --store memory: is each process's own: leave it out to have an etcd here"))
-				}
-				if d.store, err = app.storeOptions.add(app.store); err != nil {
-					return misuse(fmt.Errorf("store %w", err))
+					fault("--store memory: is each process's own: leave it out to have an etcd here")
+				} else if d.store, err = app.storeOptions.add(app.store); err != nil {
+					fault("store %w", err)
 				}
 			}
 			if cmd.Flags().Changed("ledger") && app.ledger != "memory:" {
 				if d.ledger, err = app.ledgerOptions.add(app.ledger); err != nil {
-					return misuse(fmt.Errorf("ledger %w", err))
+					fault("ledger %w", err)
 				}
+			}
+			if err = errors.Join(errs...); err != nil {
+				return misuse(err)
 			}
 			run := d.measure
 			if app.output == "table" {

@@ -89,9 +89,23 @@ func TestDemoRefuses(t *testing.T) {
 		{"--ledger", "ftp://x", "scheme"},
 	} {
 		status, out, errs := demoRun(t.Context(), "demo", c.flag, c.value, "-o", "json")
-		assert.NotEqual(t, exitDone, status)
+		assert.Equal(t, exitMisused, status)
 		assert.Empty(t, out)
 		assert.Contains(t, errs, c.want, "%s %s", c.flag, c.value)
+	}
+}
+
+// TestDemoAsksItsServices: what is away is told at once and once, and not measured.
+func TestDemoAsksItsServices(t *testing.T) {
+	for _, c := range []struct{ flag, url, want string }{
+		{"--ledger", "redis://:secret@127.0.0.1:1", "the ledger: "},
+		{"--store", "etcd://root:secret@127.0.0.1:1", "the store does not answer: "},
+	} {
+		status, out, errs := demoRun(t.Context(), "demo", c.flag, c.url, "-o", "json")
+		assert.Equal(t, exitFailed, status)
+		assert.Empty(t, out)
+		assert.Regexp(t, "^throttle-admin: demo: "+c.want+"[^\n]+\nhint: check "+c.flag+", and whether [a-z ]+\n$", errs)
+		assert.NotContains(t, errs, "secret")
 	}
 }
 

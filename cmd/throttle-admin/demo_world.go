@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -54,8 +55,14 @@ func (d *demo) openWorld(ctx context.Context, messages int, begin map[string]int
 	w.onClose(w.removePolicy)
 	shared := memory.New()
 	w.openLedger = func() (dispatch.Ledger, error) { return shared, nil }
-	if d.ledger != "" {
+	switch {
+	case d.ledger == "" && strings.HasPrefix(w.storeURL, "etcd:"): // carries permits, too
+		w.openLedger = func() (dispatch.Ledger, error) { return throttle.OpenLedger(w.storeURL) }
+	case d.ledger != "":
 		w.openLedger = func() (dispatch.Ledger, error) { return throttle.OpenLedger(d.ledger) }
+		if err := w.checkLedger(ctx); err != nil {
+			return w, err
+		}
 	}
 	if w.brokers = []string{d.kafka}; d.kafka == "" {
 		broker, err := kfake.NewCluster(kfake.NumBrokers(1))
@@ -108,10 +115,32 @@ func (w *world) openStore(ctx context.Context) (err error) {
 		w.onClose(func() error { etcd.Close(); return nil })
 		w.storeURL = etcdURL(etcd)
 	}
-	if w.store, err = throttle.OpenStore(ctx, w.storeURL); err == nil {
-		w.onClose(w.store.Close)
+	if w.store, err = throttle.OpenStore(ctx, w.storeURL); err != nil {
+		return misuse(err)
 	}
-	return err
+	w.onClose(w.store.Close)
+	return w.admin(io.Discard).withStore(ctx, func(ctx context.Context, store configstore.Store) error { // is it there?
+		_, err := store.List(ctx)
+		return err
+	})
+}
+
+// admin returns the app of a command on the world's store.
+func (w *world) admin(stdout io.Writer) *app {
+	return &app{stdout: stdout, stderr: io.Discard, store: w.storeURL, cluster: w.cluster, output: "json"}
+}
+
+// checkLedger asks the ledger for something once: a Limiter would go on without it, and there would be nothing to see.
+func (w *world) checkLedger(ctx context.Context) error {
+	ledger, err := w.openLedger()
+	if err != nil {
+		return misuse(err)
+	}
+	if _, err := ledger.Published(ctx, w.cluster); err != nil {
+		err = &hintError{fmt.Errorf("the ledger: %w", err), "check --ledger, and whether it is up"}
+		return errors.Join(err, ledger.Close())
+	}
+	return ledger.Close()
 }
 
 // openLimiter opens a Limiter as a process would.
@@ -136,10 +165,11 @@ func (w *world) openLimiter(ctx context.Context, replica string) (*dispatch.Limi
 
 // setRate calls set-msg-rate, and returns the revision at which the rate is in force.
 func (w *world) setRate(ctx context.Context, rate policy.Rate) (int64, error) {
-	var out, errs bytes.Buffer
-	args := []string{"set-msg-rate", w.full.String(), rate.String(), "--store", w.storeURL, "-o", "json"}
-	if run(ctx, args, strings.NewReader(""), &out, &errs) != exitDone {
-		return 0, errors.New(strings.TrimSpace(errs.String()))
+	var out bytes.Buffer
+	cmd := newSetMsgRateCommand(w.admin(&out))
+	cmd.SetContext(ctx)
+	if err := cmd.RunE(cmd, []string{w.full.String(), rate.String()}); err != nil {
+		return 0, err
 	}
 	var done changeReport
 	err := json.Unmarshal(out.Bytes(), &done)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -74,4 +76,42 @@ func TestDevKeepsPolicies(t *testing.T) {
 		assert.Empty(t, s.Entries, "a temporary store is empty")
 		require.NoError(t, store.Close())
 	})
+}
+
+func TestDevListensEverywhere(t *testing.T) {
+	for _, listen := range []string{":0", "0.0.0.0:0", "[::]:0"} {
+		runDev(t, func(storeURL string) {
+			status, _, errs := demoRun(t.Context(), "list", "--store", storeURL)
+			assert.Equal(t, exitDone, status, errs)
+		}, "--listen", listen)
+	}
+}
+
+func TestDevRefusesDataInUse(t *testing.T) {
+	dir := t.TempDir()
+	runDev(t, func(string) {
+		status, out, errs := demoRun(t.Context(), "dev", "--data", dir)
+		assert.Equal(t, exitFailed, status)
+		assert.Empty(t, out)
+		assert.Equal(t, "throttle-admin: dev: "+dir+": is in use by another dev\nhint: end that one, or take another directory: throttle-admin dev --data DIR\n", errs)
+	}, "--data", dir)
+}
+
+// TestDevEndsWhileItWaits: an etcd that is not dev's own takes no notice of dev's lock, and etcd waits for its data for ever.
+func TestDevEndsWhileItWaits(t *testing.T) {
+	dir := t.TempDir()
+	etcd, err := startEtcd(t.Context(), dir, "127.0.0.1:0", false)
+	require.NoError(t, err)
+	defer etcd.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	dev := exec.CommandContext(ctx, "throttle-admin", "dev", "--data", dir)
+	var errs bytes.Buffer
+	dev.Stderr = &errs
+	require.NoError(t, dev.Start())
+	time.Sleep(time.Second)
+	require.NoError(t, dev.Process.Signal(os.Interrupt))
+	require.Error(t, dev.Wait())
+	assert.Equal(t, exitFailed, dev.ProcessState.ExitCode(), "it had to be killed")
+	assert.Contains(t, errs.String(), "start etcd in "+dir+": ")
 }

@@ -76,7 +76,7 @@ budgets are booked; which replicas share them; and why they wait or do not. The 
   throttle-admin explain kafka://public/default/orders --subscription billing -o json`,
 		Args: args("TOPIC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			scope, err := scopeOf(cmd, args[0])
+			scope, err := a.scopeOf(cmd, args[0])
 			ledger, ledgerErr := a.openLedger()
 			if err := errors.Join(misuse(err), ledgerErr); err != nil {
 				return err
@@ -88,7 +88,7 @@ budgets are booked; which replicas share them; and why they wait or do not. The 
 				return misuse(&policy.FieldError{Field: "topic", Value: args[0], Reason: "is no topic: write its URL, such as kafka://tenant/namespace/name"})
 			}
 			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-				s, err := store.List(ctx)
+				s, err := a.list(ctx, store)
 				if err != nil {
 					return err
 				}
@@ -239,7 +239,9 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 	}
 	p := x.effective.Subscription
 	budgets := x.budgets(scope.Topic)
-	plain := slices.ContainsFunc(budgets, func(b budget) bool { return b.scope.Kind == policy.TopicKind || b.scope.Kind == policy.SubscriptionKind })
+	plain := slices.ContainsFunc(budgets, func(b budget) bool {
+		return b.scope.Kind == policy.TopicKind || b.scope.Kind == policy.SubscriptionKind
+	})
 	switch {
 	case p.IsPaused() && p.IsShadow():
 		say("It does not wait although it is paused by %s, for its mode is shadow, set by %s.", x.from("paused"), x.from("mode"))

@@ -100,7 +100,7 @@ func newDiffCommand(a *app) *cobra.Command {
 				return err
 			}
 			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-				s, err := store.List(ctx)
+				s, err := a.list(ctx, store)
 				if err != nil {
 					return err
 				}
@@ -141,7 +141,7 @@ line, or for JSON on stderr. Stored policies that cannot be read are left out, a
 		Args: args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-				s, err := store.List(ctx)
+				s, err := a.list(ctx, store)
 				if err != nil {
 					return err
 				}

@@ -51,9 +51,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	started := false // before that, an error is one of the command line
 	root.PersistentPreRunE = func(*cobra.Command, []string) error {
 		started = true
-		return a.checkOutput()
+		return a.checkFlags()
 	}
-	root.SetArgs(asPublished(args))
+	root.SetArgs(asPublished(root, args))
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -130,6 +130,10 @@ Exit status: 0 done, 1 failed, 2 misused, 3 refused as out of date.`,
 	flags.StringVar(&a.ledger, "ledger", os.Getenv(throttle.EnvLedger), "where permits are booked: redis://host:port, rediss://, redis+cluster:// ($"+throttle.EnvLedger+")")
 	flags.StringVar(&a.cluster, "cluster", cmp.Or(os.Getenv(throttle.EnvCluster), "standalone"), "whose permits and namespace overrides ($"+throttle.EnvCluster+")")
 	flags.StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
+	complete := cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)
+	if err := root.RegisterFlagCompletionFunc("output", complete); err != nil {
+		panic(err) // the flag is the one above
+	}
 	for _, name := range []string{"store", "ledger"} { // so that --help shows no password of the environment
 		flags.Lookup(name).DefValue = ""
 	}
@@ -162,12 +166,14 @@ func flagError(_ *cobra.Command, err error) error {
 
 var outputs = []string{"table", "json", "yaml"}
 
-func (a *app) checkOutput() error {
+// checkFlags returns what is wrong with the global flags.
+func (a *app) checkFlags() error {
+	var errs []error
 	if err := policy.NamespaceScope("any", a.cluster, "any").Validate(); err != nil {
-		return misuse(fmt.Errorf("cluster: %w", err))
+		errs = append(errs, fmt.Errorf("cluster: %w", err))
 	}
 	if !slices.Contains(outputs, a.output) {
-		return misuse(fmt.Errorf("output %.200q: is unknown: use %s", a.output, strings.Join(outputs, ", ")))
+		errs = append(errs, fmt.Errorf("output %.200q: is unknown: use %s", a.output, strings.Join(outputs, ", ")))
 	}
-	return nil
+	return misuse(errors.Join(errs...))
 }

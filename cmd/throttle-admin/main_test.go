@@ -52,7 +52,7 @@ func TestEtcdScripts(t *testing.T) {
 }
 
 func scripts(dir, store string, more map[string]func(*testscript.TestScript, bool, []string)) testscript.Params {
-	cmds := map[string]func(*testscript.TestScript, bool, []string){"status": status, "masked": masked, "rubbish": rubbish, "pause": pause}
+	cmds := map[string]func(*testscript.TestScript, bool, []string){"status": status, "masked": masked, "rubbish": rubbish, "pause": pause, "seen": seen}
 	maps.Copy(cmds, more)
 	return testscript.Params{
 		Dir: dir, UpdateScripts: *update, Cmds: cmds, RequireUniqueNames: true,
@@ -101,6 +101,15 @@ var masks = []struct {
 	{regexp.MustCompile(`TestEtcdScripts-[0-9a-f]{8}`), "prefix-of-the-script-123"}, // of the same length, for the tables
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z`), "TIME"},
 	{regexp.MustCompile(`(secondsLeft"?: )[\d.]+`), "${1}N"},
+}
+
+// seen sets $SEEN to the revision in the last command's output.
+func seen(ts *testscript.TestScript, _ bool, _ []string) {
+	match := regexp.MustCompile(`"revision": (\d+)`).FindStringSubmatch(ts.ReadFile("stdout"))
+	if match == nil {
+		ts.Fatalf("no revision")
+	}
+	ts.Setenv("SEEN", match[1])
 }
 
 // rubbish FILE writes a megabyte that is no policy.

@@ -17,13 +17,17 @@ import (
 
 // asPublished returns the arguments with Pulsar's spellings brought into the order and form that the flag parser
 // reads: "namespaces NAMESPACE VERB", and long options with a single dash.
-func asPublished(args []string) []string {
+func asPublished(root *cobra.Command, args []string) []string {
 	args = slices.Clone(args)
 	at := slices.Index(args, "namespaces")
 	if at < 0 {
 		return args
 	}
-	if rest := args[at+1:]; len(rest) > 1 && strings.Contains(rest[0], "/") && strings.HasSuffix(rest[1], "-rate") {
+	isVerb := func(name string) bool {
+		cmd, _, err := root.Find([]string{"namespaces", name})
+		return err == nil && cmd.Name() == name
+	}
+	if rest := args[at+1:]; len(rest) > 1 && isVerb(rest[1]) && !isVerb(rest[0]) {
 		rest[0], rest[1] = rest[1], rest[0]
 	}
 	for i := at; i < len(args); i++ {
@@ -66,17 +70,18 @@ for that namespace in one cluster; it may also stand before the verb.`,
   throttle-admin namespaces set-dispatch-rate public/default -md 1000 -bd 1048576 -dt 1`,
 		RunE: oneOf,
 	}
-	verb := func(use, short string, names []string, run func(cmd *cobra.Command, args []string) error) *cobra.Command {
+	verb := func(use, short string, names []string, run func(cmd *cobra.Command, args []string, fault error) error) *cobra.Command {
 		c := &cobra.Command{
 			Use:     use + " " + strings.Join(names, " "),
 			Short:   short,
 			Example: "  throttle-admin namespaces " + use + " public/default" + map[string]string{"set-msg-rate": " 500", "set-dispatch-rate": " -md 1000 -bd 1048576"}[use],
 			Args:    args(names...),
 			RunE: func(cmd *cobra.Command, args []string) error {
+				var fault error
 				if scope, err := policy.ParseScope(args[0]); err == nil && scope.Kind != policy.NamespaceKind {
-					return misuse(&policy.FieldError{Field: "namespace", Value: args[0], Reason: "is no namespace: write tenant/namespace or tenant/cluster/namespace"})
+					fault = &policy.FieldError{Field: "namespace", Value: args[0], Reason: "is no namespace: write tenant/namespace or tenant/cluster/namespace"}
 				}
-				return run(cmd, args)
+				return run(cmd, args, fault)
 			},
 		}
 		cmd.AddCommand(c)
@@ -89,31 +94,31 @@ for that namespace in one cluster; it may also stand before the verb.`,
 	}
 
 	var msg, dispatching, noMsg, noDispatch *setFlags
-	msg = changing(verb("set-msg-rate", "Set the message rate of each topic of a namespace", []string{"NAMESPACE", "RATE"}, func(cmd *cobra.Command, args []string) error {
+	msg = changing(verb("set-msg-rate", "Set the message rate of each topic of a namespace", []string{"NAMESPACE", "RATE"}, func(cmd *cobra.Command, args []string, fault error) error {
 		rate, err := policy.ParseRate(args[1])
-		return a.set(cmd, *msg, args[0], policy.Policy{MessageRate: rate}, nil, err)
+		return a.set(cmd, *msg, args[0], policy.Policy{MessageRate: rate}, nil, fault, err)
 	}))
-	noMsg = changing(verb("remove-msg-rate", "Have a namespace inherit its message rate", []string{"NAMESPACE"}, func(cmd *cobra.Command, args []string) error {
-		return a.set(cmd, *noMsg, args[0], policy.Policy{}, []string{"messageRate"})
+	noMsg = changing(verb("remove-msg-rate", "Have a namespace inherit its message rate", []string{"NAMESPACE"}, func(cmd *cobra.Command, args []string, fault error) error {
+		return a.set(cmd, *noMsg, args[0], policy.Policy{}, []string{"messageRate"}, fault)
 	}))
-	verb("get-msg-rate", "Show the message rate that a namespace sets", []string{"NAMESPACE"}, func(cmd *cobra.Command, args []string) error {
-		return a.get(cmd, args[0], "messageRate")
+	verb("get-msg-rate", "Show the message rate that a namespace sets", []string{"NAMESPACE"}, func(cmd *cobra.Command, args []string, fault error) error {
+		return a.get(cmd, args[0], fault, "messageRate")
 	})
 
 	var rates dispatchRates
-	set := verb("set-dispatch-rate", "Set the message and byte rates of each topic of a namespace", []string{"NAMESPACE"}, func(cmd *cobra.Command, args []string) error {
+	set := verb("set-dispatch-rate", "Set the message and byte rates of each topic of a namespace", []string{"NAMESPACE"}, func(cmd *cobra.Command, args []string, fault error) error {
 		p, unset, err := rates.policy()
-		return a.set(cmd, *dispatching, args[0], p, unset, err)
+		return a.set(cmd, *dispatching, args[0], p, unset, fault, err)
 	})
 	dispatching = changing(set)
 	set.Flags().StringVar(&rates.messages, "msg-dispatch-rate", "-1", "messages a period, also -md; -1 = not set here")
 	set.Flags().StringVar(&rates.bytes, "byte-dispatch-rate", "-1", "bytes a period, also -bd; -1 = not set here")
 	set.Flags().StringVar(&rates.period, "dispatch-rate-period", "1", "the period in seconds, also -dt")
-	noDispatch = changing(verb("remove-dispatch-rate", "Have a namespace inherit its message and byte rates", []string{"NAMESPACE"}, func(cmd *cobra.Command, args []string) error {
-		return a.set(cmd, *noDispatch, args[0], policy.Policy{}, []string{"messageRate", "byteRate"})
+	noDispatch = changing(verb("remove-dispatch-rate", "Have a namespace inherit its message and byte rates", []string{"NAMESPACE"}, func(cmd *cobra.Command, args []string, fault error) error {
+		return a.set(cmd, *noDispatch, args[0], policy.Policy{}, []string{"messageRate", "byteRate"}, fault)
 	}))
-	verb("get-dispatch-rate", "Show the message and byte rates that a namespace sets", []string{"NAMESPACE"}, func(cmd *cobra.Command, args []string) error {
-		return a.get(cmd, args[0], "messageRate", "byteRate")
+	verb("get-dispatch-rate", "Show the message and byte rates that a namespace sets", []string{"NAMESPACE"}, func(cmd *cobra.Command, args []string, fault error) error {
+		return a.get(cmd, args[0], fault, "messageRate", "byteRate")
 	})
 	return cmd
 }

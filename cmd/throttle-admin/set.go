@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,14 +32,22 @@ func addSubscription(cmd *cobra.Command, name *string) {
 	cmd.Flags().StringVar(name, "subscription", "", "only this subscription (Kafka: consumer group) of the topic")
 }
 
-// scopeOf reads the SCOPE of a command, and its --subscription if it has one.
-func scopeOf(cmd *cobra.Command, text string) (policy.Scope, error) {
+// scopeOf reads the SCOPE of a command, and its --subscription if it has one. It warns of what looks like a slip.
+func (a *app) scopeOf(cmd *cobra.Command, text string) (policy.Scope, error) {
 	scope, err := policy.ParseScope(text)
-	if flag := cmd.Flags().Lookup("subscription"); err == nil && flag != nil && flag.Changed {
-		scope = scope.WithSubscription(flag.Value.String())
-		err = scope.Validate()
+	if scope.Kind == policy.NamespaceKind && scope.Cluster != "" && scope.Cluster != a.cluster {
+		a.warn("%s is the namespace %s/%s in cluster %s, while --cluster is %s; a topic is written kafka://%[1]s",
+			scope, scope.Tenant, scope.Namespace, scope.Cluster, a.cluster)
 	}
-	return scope, err
+	flag := cmd.Flags().Lookup("subscription")
+	if flag == nil || !flag.Changed {
+		return scope, err
+	}
+	name := flag.Value.String() // empty where a shell's variable is not set: that must not widen the scope
+	if err == nil && scope.Kind != policy.TopicKind {
+		err = &policy.FieldError{Field: "subscription", Value: name, Reason: "belongs to a topic, not to a " + scope.Kind.String() + ": name the topic by its URL"}
+	}
+	return scope.WithSubscription(name), errors.Join(err, policy.ValidateSubscription(name))
 }
 
 // ttl reads --for; 0 = for good.
@@ -59,7 +68,7 @@ func (f *setFlags) ttl(cmd *cobra.Command) (time.Duration, error) {
 
 // set sets and unsets fields of a scope. Faults that were found before are reported with its own.
 func (a *app) set(cmd *cobra.Command, f setFlags, scopeText string, p policy.Policy, unset []string, faults ...error) error {
-	scope, scopeErr := scopeOf(cmd, scopeText)
+	scope, scopeErr := a.scopeOf(cmd, scopeText)
 	faults = slices.Insert(faults, 0, scopeErr)
 	if scopeErr == nil {
 		faults = append(faults, p.Validate(scope))
@@ -80,14 +89,10 @@ func (a *app) set(cmd *cobra.Command, f setFlags, scopeText string, p policy.Pol
 			if over := overReserved(a.cluster, after, scope); over != "" && (p.Has("reserved") || p.Has("reservedBytes") || p.Has("messageRate") || p.Has("byteRate")) {
 				return over
 			}
-			if scope.Kind != policy.TopicKind && scope.Kind != policy.SubscriptionKind || !slices.Contains(unset, "paused") {
+			if !slices.Contains(unset, "paused") {
 				return ""
 			}
-			set, _ := policy.NewSet(after) // what is wrong with it was there before
-			if e := set.Explain(a.cluster, scope.Topic, scope.Subscription); e.Subscription.IsPaused() {
-				return "it is still paused: throttle-admin resume " + quote(e.Sources["paused"])
-			}
-			return ""
+			return a.stillPaused(after, scope)
 		},
 		make: func(s configstore.Snapshot) ([]configstore.Change, error) {
 			if err := readable(s, scope); err != nil {
@@ -103,6 +108,27 @@ func (a *app) set(cmd *cobra.Command, f setFlags, scopeText string, p policy.Pol
 			return append(changes, slices.DeleteFunc(s.Unset(scope, unset...), func(c configstore.Change) bool { return c.Field == "" })...), nil
 		},
 	})
+}
+
+// stillPaused says what decides whether a scope is paused once it is resumed; "" if nothing does.
+func (a *app) stillPaused(entries []policy.Entry, scope policy.Scope) string {
+	cluster, topic := a.cluster, scope.Topic
+	if scope.Kind < policy.TopicKind { // any topic of it, of which only what is as wide or wider decides
+		cluster = cmp.Or(scope.Cluster, cluster)
+		topic = policy.Topic{Scheme: policy.Kafka, Tenant: cmp.Or(scope.Tenant, "any"), Namespace: cmp.Or(scope.Namespace, "any"), Name: "any"}
+		entries = slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
+			return e.Scope.Kind > policy.ClusterKind && (scope.Kind != policy.NamespaceKind || e.Scope.Kind != policy.NamespaceKind)
+		})
+	}
+	set, _ := policy.NewSet(entries) // what is wrong with it was there before
+	e := set.Explain(cluster, topic, scope.Subscription)
+	switch from, decided := e.Sources["paused"]; {
+	case e.Subscription.IsPaused():
+		return "it is still paused: throttle-admin resume " + quote(from)
+	case decided && from == scope:
+		return fmt.Sprintf("%s has paused=false of its own, and keeps it", scope)
+	}
+	return ""
 }
 
 // readable refuses to write over a policy of which nobody knows what it says.
@@ -193,6 +219,14 @@ func newSetCommand(a *app) *cobra.Command {
 			}
 			return nil
 		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (fields []string, _ cobra.ShellCompDirective) {
+			for field := range policy.Fields() {
+				if len(args) > 0 {
+					fields = append(fields, field+"=")
+				}
+			}
+			return fields, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, unset, err := parseFields(args[1:])
 			return a.set(cmd, f, args[0], p, unset, err)
@@ -282,12 +316,28 @@ func newResumeCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume SCOPE",
 		Short: "Dispatch again what was paused",
-		Long:  "Dispatch again what was paused for this very scope. What a wider scope pauses stays paused; explain shows which one that is.",
+		Long: `Dispatch again what was paused for this very scope. What a wider scope pauses stays paused, and is said. A
+scope that has paused=false, so that a wider one cannot pause it, keeps that.`,
 		Example: `  throttle-admin resume public/default
   throttle-admin resume kafka://public/default/orders --subscription billing`,
 		Args: args("SCOPE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.set(cmd, setFlags{changeFlags: f}, args[0], policy.Policy{}, []string{"paused"})
+			scope, err := a.scopeOf(cmd, args[0])
+			if err != nil {
+				return misuse(err)
+			}
+			return a.change(cmd, f, plan{
+				review: "get " + quote(scope),
+				note:   func(after []policy.Entry) string { return a.stillPaused(after, scope) },
+				make: func(s configstore.Snapshot) (changes []configstore.Change, err error) {
+					for _, e := range s.Entries {
+						if e.Scope == scope && e.Policy.IsPaused() {
+							changes = append(changes, configstore.Change{Key: configstore.KeyOf(e), Policy: e.Policy.Without("paused")})
+						}
+					}
+					return changes, readable(s, scope)
+				},
+			})
 		},
 	}
 	addSubscription(cmd, &subscription)

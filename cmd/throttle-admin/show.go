@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -73,7 +74,7 @@ read with the reason.`,
 		Args: args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-				s, err := store.List(ctx)
+				s, err := a.list(ctx, store)
 				if err != nil {
 					return err
 				}
@@ -94,20 +95,20 @@ func newGetCommand(a *app) *cobra.Command {
 		Example: `  throttle-admin get public/default
   throttle-admin get kafka://public/default/orders --subscription billing -o yaml`,
 		Args: args("SCOPE"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.get(cmd, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return a.get(cmd, args[0], nil) },
 	}
 	addSubscription(cmd, &subscription)
 	return cmd
 }
 
-// get shows what is stored for a scope, or of that only the named fields.
-func (a *app) get(cmd *cobra.Command, scopeText string, fields ...string) error {
-	scope, err := scopeOf(cmd, scopeText)
-	if err != nil {
+// get shows what is stored for a scope, or of that only the named fields. A fault that was found before is reported with its own.
+func (a *app) get(cmd *cobra.Command, scopeText string, fault error, fields ...string) error {
+	scope, err := a.scopeOf(cmd, scopeText)
+	if err = errors.Join(err, fault); err != nil {
 		return misuse(err)
 	}
 	return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-		s, err := store.List(ctx)
+		s, err := a.list(ctx, store)
 		if err != nil {
 			return err
 		}
@@ -156,7 +157,7 @@ A stored policy that cannot be read is removed by the name that list shows.`,
   throttle-admin remove kafka://public/default/orders --subscription billing`,
 		Args: args("SCOPE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			scope, scopeErr := scopeOf(cmd, args[0])
+			scope, scopeErr := a.scopeOf(cmd, args[0])
 			if scopeErr != nil && cmd.Flags().Changed("subscription") {
 				return misuse(scopeErr)
 			}

@@ -25,8 +25,8 @@ type urlOptions struct{ passwordFile, ca, cert, key string }
 func (o *urlOptions) flags(flags *pflag.FlagSet, what string) {
 	flags.StringVar(&o.passwordFile, what+"-password-file", "", "file with the password for the "+what)
 	flags.StringVar(&o.ca, what+"-tls-ca", "", "PEM file of who may vouch for the "+what+"; turns TLS on")
-	flags.StringVar(&o.cert, what+"-tls-cert", "", "PEM file of our certificate for the "+what)
-	flags.StringVar(&o.key, what+"-tls-key", "", "PEM file of that certificate's key")
+	flags.StringVar(&o.cert, what+"-tls-cert", "", "PEM file of our certificate for the "+what+"; turns TLS on")
+	flags.StringVar(&o.key, what+"-tls-key", "", "PEM file of that certificate's key; turns TLS on")
 }
 
 // add puts the options that are set before those of the URL, over which they win. It refuses a URL of which a
@@ -71,6 +71,9 @@ func (a *app) withStore(ctx context.Context, f func(context.Context, configstore
 	if a.store == "" {
 		return misuse(fmt.Errorf("--store is not set: say where policies are kept, such as --store etcd://127.0.0.1:2379, or set %s", throttle.EnvStore))
 	}
+	if strings.HasPrefix(a.store, "memory:") {
+		return misuse(&hintError{errors.New("--store memory: ends with this command: nothing would be stored"), "--store file:policies.yaml needs no service; throttle-admin dev runs an etcd"})
+	}
 	text, err := a.storeOptions.add(a.store)
 	if err != nil {
 		return misuse(fmt.Errorf("store %w", err))
@@ -86,6 +89,15 @@ func (a *app) withStore(ctx context.Context, f func(context.Context, configstore
 		err = &hintError{fmt.Errorf("the store does not answer: %w", err), "check --store, and whether the store is up"}
 	}
 	return errors.Join(err, store.Close())
+}
+
+// list returns what is stored. Of a file that is not there it says so: its name may be wrong.
+func (a *app) list(ctx context.Context, store configstore.Store) (configstore.Snapshot, error) {
+	s, err := store.List(ctx)
+	if err == nil && s.Revision == 0 { // only a file can have that
+		a.warn("%s: no such file yet", a.store)
+	}
+	return s, err
 }
 
 // openLedger opens the ledger of --ledger. It returns nil if there is none that knows of other processes.

@@ -141,7 +141,8 @@ const (
 
 // List implements configstore.Store.
 func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
-	snap, _, err := s.list(ctx)
+	snap, applied, err := s.list(ctx)
+	snap.Applied = applied
 	return snap, err
 }
 

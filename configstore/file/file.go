@@ -68,7 +68,7 @@ func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
 		return configstore.Snapshot{}, err
 	}
 	entries, revision := st.at(time.Now())
-	return configstore.Snapshot{Entries: entries, Identity: "file", Revision: revision}, nil
+	return configstore.Snapshot{Entries: entries, Identity: "file", Revision: revision, Applied: st.revision}, nil
 }
 
 // at returns the entries that live at now, and the revision since when that has been so.

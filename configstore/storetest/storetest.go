@@ -143,6 +143,9 @@ func conflict(t *testing.T, b Backend) {
 	late, ok := errors.AsType[*configstore.ConflictError](err)
 	require.True(t, ok, "a deletion counts: %v", err)
 	assert.Equal(t, configstore.ConflictError{Have: second, Want: first}, *late)
+	list, err := s.List(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, second, list.Applied)
 	_, err = s.Apply(ctx, put(topic("x"), rate(1)), second)
 	assert.NoError(t, err)
 }
