@@ -76,6 +76,8 @@ type Request struct {
 	Identity     string  // of the policy store
 	Rev          int64   // the revision that Rate is from
 	NotAfter     float64 // on the store's clock; 0 = always in time
+	Strict       bool    // one slot at a time, no credit, nothing shared by weight
+	MaxReserved  float64 // of Strict: starts in the future, this one included; 0 = a slot that is free now, or none
 	Nonce        int64   // > 0, random: the incarnation, should a new state be made
 	Carry        Carry
 }
@@ -83,8 +85,8 @@ type Request struct {
 // A Reply is the booking made.
 type Reply struct {
 	Late  bool    // the call came after NotAfter: nothing was changed
-	N     float64 // permits
-	Start float64 // of the first slot, seconds from Now; negative only for permits saved up as burst
+	N     float64 // permits; 0 of a strict line that is full
+	Start float64 // of the first slot, seconds from Now; negative only for permits saved up as burst. Of a full line: when to ask again
 	Share float64 // permits a second this replica may count on
 	Now   float64 // the store's clock
 	Carry Carry
@@ -117,7 +119,9 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	s.Last = now
 	if r.Identity != s.Identity || r.Rev > s.Rev {
-		if s.Tail > now { // the same permits stay booked, at the new rate
+		if r.Strict {
+			s.pace(r.Rate, now)
+		} else if s.Tail > now { // the same permits stay booked, at the new rate
 			s.Tail = now + float64((s.Tail-now)*s.Rate/r.Rate)
 		}
 		s.Identity, s.Rev, s.Rate = r.Identity, r.Rev, r.Rate
@@ -127,8 +131,14 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	stranger := c.Inc != s.Inc // knows another line, or none
 	if stranger {
 		s.Tail = max(s.Tail, now) + r.Held/rate // tells this line what is out
+		if r.Strict && c.Inc != 0 {
+			s.Tail = max(s.Tail, now+1/rate) // nobody knows when the last slot of the old line was
+		}
 		r.Returned = 0
 		c = Carry{}
+	}
+	if r.Strict {
+		return s, sub, s.reserve(r, c, now)
 	}
 	s.roll(&sub, r.Round, now)
 	s.Tail = max(now-r.Burst/rate, s.Tail-r.Returned/rate)

@@ -39,7 +39,7 @@ end
 
 local identity = ARGV[2]
 local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, newRev, notAfter, nonce,
-  cInc, cSeq, cEpoch, cEff, cFraction, cRound = unpack('<ddddddddddddddddddd', ARGV[3])
+  cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved = unpack('<ddddddddddddddddddddd', ARGV[3])
 
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
@@ -80,89 +80,113 @@ if now < last then
 end
 last = now
 if identity ~= id or newRev > rev then
-  if tail > now then tail = now + (tail - now) * rate / newRate end
+  if strict == 1 then
+    local was = tail - 1 / rate
+    local ahead = was - now - 0.1
+    if ahead > 0 then was = was - math.ceil(ahead * rate) / rate end
+    tail = was + 1 / newRate
+  elseif tail > now then
+    tail = now + (tail - now) * rate / newRate
+  end
   id, rev, rate = identity, newRev, newRate
 end
 local stranger = cInc ~= inc
 if stranger then
   tail = max(tail, now) + held / rate
+  if strict == 1 and cInc ~= 0 then tail = max(tail, now + 1 / rate) end
   returned, cSeq, cEpoch, cEff, cFraction, cRound = 0, 0, 0, 0, 0, 0
 end
-local length = max(4 * T, 2 * (tail - now))
-if now - start >= length then
-  w1, r1, n1, w0, r0, n0 = w0, r0, n0, 0, 0, 0
-  epoch = epoch + 1
-  if now - start >= 2 * length then
-    w1, r1, n1 = 0, 0, 0
-    epoch = epoch + 1
-  end
-  start = now
-end
-if subEpoch == epoch - 1 then
-  k1, kw1, kr1, k0, kw0, kr0 = k0, kw0, kr0, 0, 0, 0
-elseif subEpoch ~= epoch then
-  k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0
-end
-subEpoch = epoch
-tail = max(now - burst / rate, tail - returned / rate)
 
 local n, from, share, eff, fraction, round = 0, 0, 0, cEff, cFraction, cRound
 local replyEpoch = cEpoch
-if want > 0 then
-  local function shareNow()
-    local W, R, own = max(w0, w1, weight), max(r0, r1, reserved), reserved
-    if R > rate then
-      own = own * rate / R
-      R = rate
+if strict == 1 then
+  if cSeq == seq then tail = tail - returned / rate end
+  eff, fraction, round, replyEpoch = 0, 0, 0, 0
+  if want > 0 then
+    local at = max(now, tail)
+    local ahead = (at - now) * rate
+    if math.ceil(ahead - 1e-6) > maxReserved then
+      from = at - now - maxReserved / rate
+    else
+      tail = at + 1 / rate
+      seq = seq + 1
+      n, from, share = 1, at - now, rate
     end
-    return (own + (rate - R) * weight / W) / max(1, k0, k1)
   end
-  local newcomer = stranger or cEpoch < epoch - 1
-  local found = 1
-  share = shareNow()
-  if demand < share then found = demand / share end
-  if newcomer then found = max(0.5, found) end
-  local more = max(0, found - cEff)
-  if newcomer then
-    k0, k1 = k0 + found, k1 + found
-  elseif cEpoch == epoch then
-    k0, k1 = k0 + more, k1 + more
-  else
-    k0, k1 = k0 + found, k1 + more
+else
+  local length = max(4 * T, 2 * (tail - now))
+  if now - start >= length then
+    w1, r1, n1, w0, r0, n0 = w0, r0, n0, 0, 0, 0
+    epoch = epoch + 1
+    if now - start >= 2 * length then
+      w1, r1, n1 = 0, 0, 0
+      epoch = epoch + 1
+    end
+    start = now
   end
-  local k = min(1, k0)
-  local w, r = weight * k, reserved * k
-  w0, r0, kw0, kr0 = w0 + (w - kw0), r0 + (r - kr0), w, r
-  k = min(1, k1)
-  w, r = weight * k, reserved * k
-  w1, r1, kw1, kr1 = w1 + (w - kw1), r1 + (r - kr1), w, r
-  share = shareNow()
+  if subEpoch == epoch - 1 then
+    k1, kw1, kr1, k0, kw0, kr0 = k0, kw0, kr0, 0, 0, 0
+  elseif subEpoch ~= epoch then
+    k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0
+  end
+  subEpoch = epoch
+  tail = max(now - burst / rate, tail - returned / rate)
+  if want > 0 then
+    local function shareNow()
+      local W, R, own = max(w0, w1, weight), max(r0, r1, reserved), reserved
+      if R > rate then
+        own = own * rate / R
+        R = rate
+      end
+      return (own + (rate - R) * weight / W) / max(1, k0, k1)
+    end
+    local newcomer = stranger or cEpoch < epoch - 1
+    local found = 1
+    share = shareNow()
+    if demand < share then found = demand / share end
+    if newcomer then found = max(0.5, found) end
+    local more = max(0, found - cEff)
+    if newcomer then
+      k0, k1 = k0 + found, k1 + found
+    elseif cEpoch == epoch then
+      k0, k1 = k0 + more, k1 + more
+    else
+      k0, k1 = k0 + found, k1 + more
+    end
+    local k = min(1, k0)
+    local w, r = weight * k, reserved * k
+    w0, r0, kw0, kr0 = w0 + (w - kw0), r0 + (r - kr0), w, r
+    k = min(1, k1)
+    w, r = weight * k, reserved * k
+    w1, r1, kw1, kr1 = w1 + (w - kw1), r1 + (r - kr1), w, r
+    share = shareNow()
 
-  n0 = max(n0, min(2, max(1 / share, 4 * rtt)))
-  round = max(T, n0, n1)
-  if cRound > 0 then round = min(max(round, cRound / 1.25), cRound * 1.25) end
-  local part = round
-  if share >= rate * (1 - 1e-9) then part = part / 2 end
-  if newcomer then part = part / 2 end
-  local due = share * part + cFraction
-  local quantum = max(1, floor(due))
-  n = min(max(1, floor(want + 0.5)), quantum)
-  fraction = 0
-  if n == quantum then fraction = max(0, due - quantum) end
-  local credit = 0
-  if (demand < share or newcomer) and not (stranger and held > 0) then credit = 1.5 * T end
-  from = max(min(now, tail), tail - credit) - now
-  tail = tail + n / rate
-  seq = seq + 1
-  eff = found
-  if cEpoch == epoch then eff = max(found, cEff) end
-  replyEpoch = epoch
+    n0 = max(n0, min(2, max(1 / share, 4 * rtt)))
+    round = max(T, n0, n1)
+    if cRound > 0 then round = min(max(round, cRound / 1.25), cRound * 1.25) end
+    local part = round
+    if share >= rate * (1 - 1e-9) then part = part / 2 end
+    if newcomer then part = part / 2 end
+    local due = share * part + cFraction
+    local quantum = max(1, floor(due))
+    n = min(max(1, floor(want + 0.5)), quantum)
+    fraction = 0
+    if n == quantum then fraction = max(0, due - quantum) end
+    local credit = 0
+    if (demand < share or newcomer) and not (stranger and held > 0) then credit = 1.5 * T end
+    from = max(min(now, tail), tail - credit) - now
+    tail = tail + n / rate
+    seq = seq + 1
+    eff = found
+    if cEpoch == epoch then eff = max(found, cEff) end
+    replyEpoch = epoch
+  end
 end
 
 redis.call('HSET', KEYS[1],
   'l', '1 ' .. pack('<dddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1) .. id,
   field, pack('<ddddddd', subEpoch, k0, kw0, kr0, k1, kw1, kr1))
-if epoch ~= oldEpoch or tail - now > 600 then -- a long line has long epochs
+if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then -- a long line has long epochs, a strict one none
   redis.call('EXPIRE', KEYS[1], floor(min(1e9, max(3600, 2 * (tail - now), 2 / rate))) + 1)
   if epoch ~= oldEpoch and redis.call('HLEN', KEYS[1]) > 1000 then -- forget subscriptions that count for nothing any more
     local all = redis.call('HGETALL', KEYS[1])

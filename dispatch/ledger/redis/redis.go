@@ -115,11 +115,15 @@ func (l *Ledger) run(ctx context.Context, bookings []schedule.Booking, booked []
 
 // arguments are ARGV of book.lua.
 func arguments(r *schedule.Request) []any {
-	c := &r.Carry
+	c, strict := &r.Carry, 0.0
+	if r.Strict {
+		strict = 1
+	}
 	return []any{r.Subscription, r.Identity, encode(
 		r.Weight, r.Reserved, r.Demand, r.Want, r.Returned, r.Held, r.RTT, r.Round,
 		r.Burst, r.Rate, float64(r.Rev), r.NotAfter, float64(r.Nonce),
 		float64(c.Inc), float64(c.Seq), float64(c.Epoch), c.Eff, c.Fraction, c.Round,
+		strict, r.MaxReserved,
 	)}
 }
 

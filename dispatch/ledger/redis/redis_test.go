@@ -64,7 +64,7 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 	var oldState schedule.State
 	oldSubs := map[string]schedule.Sub{}
 	pick := func(of ...float64) float64 { return of[rng.IntN(len(of))] }
-	rate, rev := pick(1, 10, 1000, 1e6, 1.0/3600), int64(1)
+	rate, rev, strict := pick(1, 10, 1000, 1e6, 1.0/3600), int64(1), seed%3 == 2
 	for i := range 150 {
 		switch rng.IntN(60) {
 		case 0: // a newer policy
@@ -96,7 +96,7 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 			Demand: rate * rng.Float64() * 3, Want: pick(0, 1, 7.5, rate/10, 1e9), Returned: float64(rng.IntN(5)),
 			Held: float64(rng.IntN(20)), RTT: rng.Float64() / 100, Round: pick(0.1, 0.02), Burst: pick(0, 0, 50),
 			Rate: rate, Identity: "etcd:1 /throttle", Rev: rev - int64(rng.IntN(2)), Nonce: 1 + rng.Int64N(1<<52),
-			Carry: carries[replica],
+			Carry: carries[replica], Strict: strict, MaxReserved: pick(0, 1, 64),
 		}
 		if r.Rev == 0 {
 			r.Rev = 1
