@@ -23,6 +23,8 @@ type account struct {
 
 	refused atomic.Int64              // permits that TryAcquire and shadow mode asked for in vain since the last step
 	lost    atomic.Bool               // the ledger does not answer
+	until   atomic.Int64              // where pacing is strict, when the slot last released may be used no more, ns since the start; else 0
+	wasted  atomic.Int64              // slots that their callers came to too late, all time
 	next    atomic.Pointer[time.Time] // when a refused caller may come back; kept ready, for a clock read is dear
 
 	stock
@@ -63,6 +65,7 @@ type account struct {
 type demand struct {
 	waiting float64 // permits asked for by callers whom this limit holds up
 	anybody bool    // somebody waits for the message, whatever limit holds him up
+	callers int     // who do
 }
 
 func newAccount(l *limit, subscription string, reason Reason, now float64) *account {
@@ -139,6 +142,10 @@ type call struct {
 
 // advance brings the account to now.
 func (a *account) advance(step uint64, now float64, late bool, w demand) {
+	if a.limit.strict {
+		a.advanceStrict(step, now)
+		return
+	}
 	if a.rate != a.limit.rate {
 		a.adjust(now)
 	}
@@ -165,6 +172,9 @@ func (a *account) adjust(now float64) {
 
 // book decides what to book now, and returns nil for nothing. An account that is gone has nobody to book for ever again.
 func (a *account) book(step uint64, now float64, w demand, gone bool, timeout float64) *call {
+	if a.limit.strict {
+		return a.bookStrict(now, w, gone, timeout)
+	}
 	if w.waiting > 0 || a.asked > 0 {
 		a.gone = false
 	}
@@ -231,6 +241,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 		Demand: a.pressure(now, d), Want: want, Returned: float64(a.expired), Held: float64(a.held()),
 		RTT: min(a.rtts[0], a.rtts[1]), Round: l.round, Burst: l.burst,
 		Rate: l.rate, Identity: l.rev.identity, Rev: l.rev.number,
+		Strict: l.strict, MaxReserved: l.ahead,
 		Carry: a.carry,
 	}
 	if a.storeTime != 0 {
@@ -272,6 +283,10 @@ func (a *account) answered(c *call, now, jitter float64) {
 	if a.lent > 0 {
 		a.repay(now)
 	}
+	if c.booking.Request.Strict {
+		a.answeredStrict(c, now, jitter)
+		return
+	}
 	if r.N == 0 {
 		return
 	}
@@ -299,6 +314,9 @@ func (a *account) idle() bool {
 
 // wakeAt is when the account wants its next step.
 func (a *account) wakeAt(now float64, w demand) float64 {
+	if a.limit.strict {
+		return a.wakeStrict(now, w)
+	}
 	at := a.stock.wakeAt(a.limit.round)
 	if !a.busy && (w.waiting > 0 || a.asked > 0) && a.retryAt > now {
 		at = min(at, a.retryAt)

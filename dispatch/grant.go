@@ -29,6 +29,24 @@ func (g *Grant) Done(messages int, bytes int64) {
 	g.plan = nil
 }
 
+// waste gives up what strict limits have granted, and gives back the rest.
+func (g *Grant) waste() {
+	for _, a := range g.plan.messages {
+		if a.until.Load() != 0 {
+			a.wasted.Add(int64(g.n))
+		} else {
+			a.giveBack(int64(g.n))
+		}
+	}
+	for _, a := range g.plan.bytes {
+		a.giveBack(g.size)
+	}
+	if g.plan.inFlight > 0 {
+		g.plan.queue.flying.Add(-int64(g.n))
+	}
+	g.plan = nil
+}
+
 // spent is Done for all that was granted, its bytes being what was charged.
 func (g *Grant) spent() { g.Done(g.n, g.size) }
 

@@ -78,12 +78,15 @@ type revision struct {
 
 // A limit is one shared budget, as this process knows it. The loop owns all but users.
 type limit struct {
-	key   string
-	rate  float64 // permits a second
-	burst float64 // permits
-	round float64 // seconds
-	rev   revision
-	users int // queues; guarded by Limiter.mu
+	key    string
+	rate   float64 // permits a second
+	burst  float64 // permits
+	round  float64 // seconds
+	strict bool
+	ahead  float64 // slots of a strict line that may be booked ahead
+	expiry float64 // how late one may be used, seconds
+	rev    revision
+	users  int // queues; guarded by Limiter.mu
 }
 
 // LimitKey is where a ledger keeps the schedule of a scope's messages or bytes: a topic's, a subscription's further one,
@@ -230,12 +233,15 @@ func (l *Limiter) run(ctx context.Context) {
 
 		l.mu.Lock()
 		l.settle(answered, now)
-		next := math.Inf(1)
+		next, strict := math.Inf(1), math.Inf(1)
 		var out []*call
 		kept := active[:0]
 		for _, q := range active {
 			if !q.touched.Swap(false) && now < q.due {
 				next = min(next, q.due)
+				if q.limits.strict() {
+					strict = min(strict, q.due)
+				}
 				kept = append(kept, q)
 				continue
 			}
@@ -250,6 +256,9 @@ func (l *Limiter) run(ctx context.Context) {
 			}
 			q.due = at
 			next = min(next, at)
+			if q.limits.strict() {
+				strict = min(strict, at)
+			}
 			kept = append(kept, q)
 		}
 		clear(active[len(kept):])
@@ -263,6 +272,9 @@ func (l *Limiter) run(ctx context.Context) {
 		wait := time.Hour
 		if next < now+3600 {
 			wait = max(tick, time.Duration((next-now)*float64(time.Second)))
+		}
+		if strict < now+3600 { // keeps its time
+			wait = min(wait, max(tick/20, time.Duration((strict-now)*float64(time.Second))))
 		}
 		if wait <= tick { // who has come meanwhile is served then
 			l.ticking.Store(true)

@@ -1,6 +1,9 @@
 package dispatch
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // A plan is the limits that a message of a queue must pass now. It is replaced, never changed;
 // a nil plan limits nothing.
@@ -18,7 +21,7 @@ type plan struct {
 
 // shorten finds out whether a message has a short way.
 func (p *plan) shorten() {
-	short := len(p.bytes) == 0 && p.inFlight == 0 && !p.shadow && !p.paused
+	short := len(p.bytes) == 0 && p.inFlight == 0 && !p.shadow && !p.paused && !p.strict()
 	p.only, p.several = nil, short && len(p.messages) > 1
 	if short && len(p.messages) == 1 {
 		p.only = p.messages[0]
@@ -45,6 +48,21 @@ func (p *plan) all() []*account {
 		return nil
 	}
 	return append(append(make([]*account, 0, 8), p.messages...), p.bytes...)
+}
+
+// strict says that one of the limits is paced strictly.
+func (p *plan) strict() bool {
+	return slices.ContainsFunc(p.messages, func(a *account) bool { return a.limit.strict })
+}
+
+// until is when what was just taken of strict limits may be used no more, since the Limiter's start; 0 = never.
+func (p *plan) until() (t time.Duration) {
+	for _, a := range p.messages {
+		if u := time.Duration(a.until.Load()); u != 0 && (t == 0 || u < t) {
+			t = u
+		}
+	}
+	return t
 }
 
 func (p *plan) has(a *account) bool {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -171,12 +172,12 @@ type sharer struct {
 func (q *queue) addLimits(p *plan, scope policy.Scope, of policy.Policy, by sharer) {
 	if of.MessageRate.Limited() {
 		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, false), by.name, ReasonOf(scope.Kind, false))
-		a.set(of.MessageRate, of.MessageBurst(), of, by.weight, by.reserved, q.limiter.snapshot)
+		a.set(of.MessageRate, of.MessageBurst(), of, by.weight, by.reserved, of.IsStrict(), q.limiter.snapshot)
 		p.messages = append(p.messages, a)
 	}
 	if of.ByteRate.Limited() {
 		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, true), by.name, ReasonOf(scope.Kind, true))
-		a.set(of.ByteRate, of.BytesBurst(), of, by.weight, by.reservedBytes, q.limiter.snapshot)
+		a.set(of.ByteRate, of.BytesBurst(), of, by.weight, by.reservedBytes, false, q.limiter.snapshot)
 		p.bytes = append(p.bytes, a)
 	}
 }
@@ -206,16 +207,26 @@ func (q *queue) account(key, sharer string, reason Reason) *account {
 }
 
 // set takes over what the policies say.
-func (a *account) set(rate policy.Rate, burst int64, p policy.Policy, weight, reserved float64, s policy.Snapshot) {
-	a.limit.set(rate, burst, p, revision{s.Identity, s.Revision})
+func (a *account) set(rate policy.Rate, burst int64, p policy.Policy, weight, reserved float64, strict bool, s policy.Snapshot) {
+	a.limit.set(rate, burst, p, strict, revision{s.Identity, s.Revision})
 	a.loss, a.weight, a.reserved = p.LedgerLoss(), weight, reserved
+	a.plain = a.reason.plain() && !strict
+	if !strict {
+		a.until.Store(0)
+	} else if a.until.Load() == 0 {
+		a.until.Store(math.MaxInt64)
+	}
 }
 
 // set takes over what the policies say; the revision moves on only when that has changed.
-func (m *limit) set(rate policy.Rate, burst int64, p policy.Policy, rev revision) {
+func (m *limit) set(rate policy.Rate, burst int64, p policy.Policy, strict bool, rev revision) {
 	changed := *m
 	changed.rate, changed.burst = rate.PerSec(), float64(burst)
 	changed.round = p.RoundDuration().Seconds()
+	changed.strict, changed.ahead, changed.expiry = strict, 0, 0
+	if strict {
+		changed.burst, changed.ahead, changed.expiry = 0, float64(p.ReservedAhead()), p.ExpiryDuration().Seconds()
+	}
 	if changed != *m || m.rev.identity != rev.identity {
 		changed.rev = rev
 		*m = changed

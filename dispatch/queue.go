@@ -45,6 +45,7 @@ type waiter struct {
 	size  int64 // -1 = unknown
 	since time.Time
 	why   Reason
+	until time.Duration // that the grant may be used; 0 = for ever
 	ready chan struct{} // gets one value when grant is set
 	grant Grant
 	err   error
@@ -107,14 +108,18 @@ func (q *queue) acquire(ctx context.Context, max int, size int64) (Grant, error)
 		}
 		return Grant{}, err
 	}
-	g, err := w.grant, w.err
+	g, err, until := w.grant, w.err, w.until
 	q.release(w)
+	if err == nil && until != 0 && time.Since(q.limiter.start) > until { // has woken too late
+		g.waste()
+		return q.acquire(ctx, max, size)
+	}
 	return g, err
 }
 
 // release keeps a waiter that has had its answer for the next caller.
 func (q *queue) release(w *waiter) {
-	w.grant, w.err = Grant{}, nil
+	w.grant, w.err, w.until = Grant{}, nil, 0
 	q.limiter.waiters.Put(w)
 }
 
@@ -152,7 +157,12 @@ func (q *queue) grant(p *plan, max, size int64) (Grant, bool) {
 			charged = 1 // nobody's bytes, but Done has something to settle
 		}
 	}
-	return Grant{n: int(n), plan: p, size: charged, taken: p.now()}, true
+	g := Grant{n: int(n), plan: p, size: charged, taken: p.now()}
+	if until := p.until(); until != 0 && time.Since(q.limiter.start) > until {
+		g.waste()
+		return Grant{}, false
+	}
+	return g, true
 }
 
 // through lets a caller in shadow mode through, and counts that he would have waited.
@@ -237,7 +247,7 @@ func (q *queue) serve(now time.Time) {
 				q.dequeue(served)
 				return
 			}
-			w.grant = g
+			w.grant, w.until = g, p.until()
 		}
 		served++
 		q.stats.waited(now.Sub(w.since), w.why)
@@ -261,13 +271,13 @@ func (q *queue) dequeue(n int) {
 func (q *queue) demand(a *account, bytes bool) demand {
 	p := q.plan.Load()
 	if a.open {
-		return demand{waiting: 1, anybody: true} // asks whether the ledger is back
+		return demand{waiting: 1, anybody: true, callers: 1} // asks whether the ledger is back
 	} else if p == nil || p.closed || !p.has(a) {
 		return demand{}
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	d := demand{anybody: len(q.waiting) > 0}
+	d := demand{anybody: len(q.waiting) > 0, callers: len(q.waiting)}
 	if !d.anybody || p.paused {
 		return d
 	}

@@ -35,6 +35,21 @@ func (p Policy) LedgerLoss() OnLedgerLoss {
 // IsShadow reports whether messages are only counted.
 func (p Policy) IsShadow() bool { return p.Mode == Shadow }
 
+// IsStrict reports whether messages are paced strictly.
+func (p Policy) IsStrict() bool { return p.Sharing == Strict }
+
+// ReservedAhead returns how many slots of a strict line may be booked ahead.
+func (p Policy) ReservedAhead() int64 { return or(p.MaxReserved, DefaultMaxReserved) }
+
+// ExpiryDuration returns how late a slot of a strict line may be used.
+func (p Policy) ExpiryDuration() time.Duration {
+	if p.PermitExpiry != 0 {
+		return time.Duration(p.PermitExpiry)
+	}
+	period := time.Duration(float64(time.Second) / max(p.MessageRate.PerSec(), 1e-6))
+	return min(max(period/100, MinPermitExpiry), 100*time.Millisecond)
+}
+
 // ShareWeight returns what a subscription weighs in the limits that it shares.
 func (p Policy) ShareWeight() float64 { return or(p.Weight, DefaultWeight) }
 
@@ -100,6 +115,15 @@ func (p *Policy) overlay(over *Policy) {
 	}
 	if over.OnLedgerLoss != "" {
 		p.OnLedgerLoss = over.OnLedgerLoss
+	}
+	if over.Sharing != "" {
+		p.Sharing = over.Sharing
+	}
+	if over.MaxReserved != nil {
+		p.MaxReserved = over.MaxReserved
+	}
+	if over.PermitExpiry != 0 {
+		p.PermitExpiry = over.PermitExpiry
 	}
 	if over.Weight != nil {
 		p.Weight = over.Weight

@@ -17,6 +17,9 @@ type Policy struct {
 	ThrottleCaughtUp *bool        `json:"throttleCaughtUp,omitempty"` // true: the caught-up are throttled, too; default false
 	CaughtUpBacklog  *int64       `json:"caughtUpBacklog,omitempty"`  // messages; default 100
 	OnLedgerLoss     OnLedgerLoss `json:"onLedgerLoss,omitempty"`     // share (default), stop or open
+	Sharing          Sharing      `json:"sharing,omitempty"`          // of messages: booked (default) or strict
+	MaxReserved      *int64       `json:"maxReserved,omitempty"`      // strict: slots booked ahead, in all; default 64; 0 = who finds none free backs off
+	PermitExpiry     Duration     `json:"permitExpiry,omitzero"`      // strict: how late a slot may be used; default a hundredth of the period, 2ms..100ms
 	Weight           *float64     `json:"weight,omitempty"`           // of a subscription in the limits that it shares; default 1, 0.1..10
 	Reserved         Rate         `json:"reserved,omitzero"`          // messages that a subscription gets before the rest is shared; default none
 	ReservedBytes    Rate         `json:"reservedBytes,omitzero"`     // the same in bytes
@@ -34,6 +37,15 @@ const (
 	Shadow  Mode = "shadow"  // messages that would wait are counted and let through
 )
 
+// Sharing is a way to share a limit of messages.
+type Sharing string
+
+// The ways to share a limit.
+const (
+	Booked Sharing = "booked" // everybody books batches, in proportion to what he weighs
+	Strict Sharing = "strict" // one message every 1/rate, no burst, nothing saved up
+)
+
 // OnLedgerLoss says what a replica does while the ledger cannot be reached.
 type OnLedgerLoss string
 
@@ -49,4 +61,5 @@ const (
 	DefaultRound           = 100 * time.Millisecond
 	DefaultCaughtUpBacklog = 100
 	DefaultWeight          = 1.0
+	DefaultMaxReserved     = 64
 )

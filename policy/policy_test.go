@@ -223,6 +223,12 @@ func TestValidateNamesEveryFault(t *testing.T) {
 	p = policy.Policy{Weight: new(0.0), Reserved: policy.PerSecond(-1), ReservedBytes: policy.PerSecond(math.MaxInt64), MaxInFlight: new(int64(-1)), Aggregate: new(true)}
 	assert.Equal(t, []string{"reserved", "reservedBytes", "weight", "maxInFlight", "aggregate"}, fields(p.Validate(orders2())))
 	assert.Error(t, policy.Policy{Weight: new(math.NaN())}.Validate(policy.Scope{}))
+	p = policy.Policy{Sharing: "fair", MaxReserved: new(int64(-1)), PermitExpiry: policy.Duration(time.Millisecond)}
+	assert.Equal(t, []string{"sharing", "maxReserved", "permitExpiry"}, fields(p.Validate(orders2())))
+	p = policy.Policy{Sharing: policy.Strict, Burst: new(int64(1))}
+	assert.Equal(t, []string{"burst"}, fields(p.Validate(orders2())))
+	assert.Equal(t, 2*time.Millisecond, policy.Policy{MessageRate: policy.PerSecond(5)}.ExpiryDuration())
+	assert.Equal(t, 100*time.Millisecond, policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: time.Hour}}.ExpiryDuration())
 	p = policy.Policy{MessageRate: policy.PerSecond(1), Round: policy.Duration(time.Second), Paused: new(true), Aggregate: new(false)}
 	assert.Equal(t, []string{"aggregate", "paused"}, fields(p.Validate(policy.TenantScope("acme"))))
 	assert.NoError(t, policy.Policy{}.Validate(policy.Scope{}))
@@ -268,6 +274,12 @@ func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
 			p.CaughtUpBacklog = &n
 		case "onLedgerLoss":
 			p.OnLedgerLoss = []policy.OnLedgerLoss{policy.LossShare, policy.LossStop, policy.LossOpen}[n%3]
+		case "sharing":
+			p.Sharing = []policy.Sharing{policy.Booked, policy.Strict}[n%2]
+		case "maxReserved":
+			p.MaxReserved = &n
+		case "permitExpiry":
+			p.PermitExpiry = policy.Duration(2+n) * policy.Duration(time.Millisecond)
 		case "weight":
 			p.Weight = new(0.1 + float64(n)/1000)
 		case "reserved":
@@ -307,6 +319,9 @@ func TestOverlayKnowsEveryField(t *testing.T) {
 func TestJSONRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := anyPolicy(t, "policy", false)
+		if p.IsStrict() {
+			p.Burst = nil
+		}
 		require.NoError(t, p.Validate(policy.PatternScope("x")))
 		data, err := policy.Marshal(p)
 		require.NoError(t, err)

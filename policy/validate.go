@@ -15,13 +15,21 @@ const (
 	MaxByteBurst = MaxByteRate * 3600    // bytes: likewise
 	MaxBacklog   = 1_000_000_000_000_000 // messages
 	MaxPriority  = 1_000_000             // either side of 0
+	MostReserved = 1_000_000             // slots booked ahead
 	MinWeight    = 0.1                   // so that no weight is over 100 times another
 	MaxWeight    = 10.0
+)
+
+// Bounds of PermitExpiry: a timer is no more precise than the lower one.
+const (
+	MinPermitExpiry = 2 * time.Millisecond
+	MaxPermitExpiry = time.Minute
 )
 
 // aggregateFields are what a budget over many topics has.
 var aggregateFields = map[string]bool{
 	"messageRate": true, "byteRate": true, "burst": true, "byteBurst": true, "aggregate": true, "round": true, "onLedgerLoss": true,
+	"sharing": true, "maxReserved": true, "permitExpiry": true,
 }
 
 // Validate returns every fault of the scope and of the policy for it, a *[FieldError] each.
@@ -53,6 +61,16 @@ func (p Policy) Validate(scope Scope) error {
 	}
 	if p.Weight != nil && !(*p.Weight >= MinWeight && *p.Weight <= MaxWeight) {
 		fault("weight", *p.Weight, fmt.Sprintf("is outside %v..%v: only the ratio of weights counts, and none may be over 100 times another", MinWeight, MaxWeight))
+	}
+	if p.Sharing != "" && p.Sharing != Booked && p.Sharing != Strict {
+		fault("sharing", p.Sharing, "is unknown: use booked or strict")
+	}
+	if p.IsStrict() && or(p.Burst, 0) > 0 {
+		fault("burst", *p.Burst, "is not for strict pacing, which saves nothing up")
+	}
+	bounded("maxReserved", p.MaxReserved, MostReserved)
+	if d := time.Duration(p.PermitExpiry); d != 0 && (d < MinPermitExpiry || d > MaxPermitExpiry) {
+		fault("permitExpiry", p.PermitExpiry, fmt.Sprintf("is outside %s..%s: timers are not more precise", Duration(MinPermitExpiry), Duration(MaxPermitExpiry)))
 	}
 	bounded("maxInFlight", p.MaxInFlight, MaxBacklog)
 	bounded("caughtUpBacklog", p.CaughtUpBacklog, MaxBacklog)

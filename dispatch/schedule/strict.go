@@ -20,10 +20,11 @@ func (s *State) pace(rate, now float64) {
 // is free again only if it is the last that was booked. The formula is that of the optimistic permit with a bound on how
 // many are reserved (sources: the distributed throttle problem).
 func (s *State) reserve(r Request, c Carry, now float64) Reply {
-	if c.Seq == s.Seq {
+	if r.Returned > 0 && c.Seq == s.Seq {
 		s.Tail -= r.Returned / s.Rate
+		s.Seq++ // what is last now may be another's
 	}
-	reply := Reply{Now: now, Carry: Carry{Inc: s.Inc, Seq: s.Seq}}
+	reply := Reply{Now: now, Carry: Carry{Inc: s.Inc, Seq: c.Seq}} // of the caller's own last slot
 	if r.Want <= 0 {
 		return reply
 	}

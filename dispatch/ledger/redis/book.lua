@@ -98,9 +98,13 @@ if stranger then
 end
 
 local n, from, share, eff, fraction, round = 0, 0, 0, cEff, cFraction, cRound
-local replyEpoch = cEpoch
+local replyEpoch, replySeq = cEpoch, nil
 if strict == 1 then
-  if cSeq == seq then tail = tail - returned / rate end
+  if returned > 0 and cSeq == seq then
+    tail = tail - returned / rate
+    seq = seq + 1
+  end
+  local own = cSeq
   eff, fraction, round, replyEpoch = 0, 0, 0, 0
   if want > 0 then
     local at = max(now, tail)
@@ -110,9 +114,11 @@ if strict == 1 then
     else
       tail = at + 1 / rate
       seq = seq + 1
+      own = seq
       n, from, share = 1, at - now, rate
     end
   end
+  replySeq = own
 else
   local length = max(4 * T, 2 * (tail - now))
   if now - start >= length then
@@ -195,4 +201,4 @@ if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then -- a long line has 
     end
   end
 end
-return pack('<ddddddddddd', 0, now, n, from, share, inc, seq, replyEpoch, eff, fraction, round)
+return pack('<ddddddddddd', 0, now, n, from, share, inc, replySeq or seq, replyEpoch, eff, fraction, round)
