@@ -193,7 +193,19 @@ func TestParseScope(t *testing.T) {
 		require.Error(t, err, text)
 		assert.Equal(t, want, fields(err), text)
 	}
-	assert.Error(t, policy.ClusterScope().WithSubscription("x").Validate())
+}
+
+func TestOnlyATopicHasSubscriptions(t *testing.T) {
+	orders := policy.Topic{Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders"}
+	assert.NoError(t, policy.TopicScope(orders).WithSubscription("x").Validate())
+	assert.Equal(t, []string{"subscription"}, fields(policy.TopicScope(orders).WithSubscription("").Validate()))
+	for _, scope := range []policy.Scope{
+		policy.ClusterScope(), policy.NamespaceScope("a", "", "b"), policy.PatternScope("a"), policy.SubscriptionScope(orders, "y"),
+	} {
+		for _, name := range []string{"", "x"} {
+			assert.Equal(t, []string{"subscription"}, fields(scope.WithSubscription(name).Validate()), "%s %q", scope, name)
+		}
+	}
 }
 
 func FuzzParseScope(f *testing.F) {

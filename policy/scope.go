@@ -64,11 +64,10 @@ func SubscriptionScope(t Topic, name string) Scope {
 // WithSubscription returns the scope of a subscription of a topic's scope. Of any other scope it
 // returns one that Validate refuses.
 func (s Scope) WithSubscription(name string) Scope {
-	if s.Kind == TopicKind {
-		s.Kind = SubscriptionKind
+	if s.Kind != TopicKind {
+		s.Topic = Topic{}
 	}
-	s.Subscription = name
-	return s
+	return SubscriptionScope(s.Topic, name)
 }
 
 // String returns the scope as [ParseScope] reads it.
@@ -175,6 +174,9 @@ func (s Scope) Validate() error {
 	case TopicKind:
 		errs = append(errs, s.Topic.Validate())
 	case SubscriptionKind:
+		if s.Topic == (Topic{}) { // of WithSubscription
+			return &FieldError{"subscription", s.Subscription, "belongs to a topic: write the topic's URL as the scope, and nothing behind it"}
+		}
 		errs = append(errs, s.Topic.Validate(), ValidateSubscription(s.Subscription))
 	default:
 		errs = append(errs, &FieldError{"scope", s.Pattern, "cannot be read: remove it"})

@@ -242,7 +242,9 @@ func (p *fileParser) entry(n ast.Node) {
 	case scopeErr != nil:
 		pol = pol.Without("priority") // which depends on the scope
 	case subscription != nil:
-		scope = scope.WithSubscription(*subscription)
+		if scope = scope.WithSubscription(*subscription); scope.Validate() != nil {
+			pol = pol.Without("priority")
+		}
 	}
 	for err := range flatten(pol.Validate(scope)) {
 		where := at["scope"]
