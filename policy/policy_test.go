@@ -326,6 +326,48 @@ func TestUnmarshalRefuses(t *testing.T) {
 	}
 }
 
+func TestParseField(t *testing.T) {
+	for text, want := range map[string]policy.Policy{
+		"messageRate=10000/1m":  {MessageRate: policy.Rate{Permits: 10000, Period: time.Minute}},
+		"byteRate=1MiB/s":       {ByteRate: policy.PerSecond(1 << 20)},
+		"burst=5":               {Burst: new(int64(5))},
+		"round=50ms":            {Round: policy.Duration(50 * time.Millisecond)},
+		"mode=shadow":           {Mode: policy.Shadow},
+		"mode=null":             {Mode: "null"}, // for Validate to refuse
+		"paused=false":          {Paused: new(false)},
+		"caughtUpBacklog=0":     {CaughtUpBacklog: new(int64(0))},
+		"onLedgerLoss=open":     {OnLedgerLoss: policy.LossOpen},
+		"priority=-3":           {Priority: new(-3)},
+		"throttleCaughtUp=true": {ThrottleCaughtUp: new(true)},
+	} {
+		name, value, _ := strings.Cut(text, "=")
+		got, err := policy.ParseField(name, value)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+	}
+	for text, reason := range map[string]string{
+		"messageRate=.nan": "is not a number",
+		"byteRate=-1":      "is negative",
+		"burst=.inf":       "is a string, not a whole number",
+		"burst=1.5":        "not a whole number",
+		"burst=<many>":     "is a string",
+		"burst=null":       "is empty",
+		"burst={}":         "is a object",
+		"round=5":          "is no duration",
+		"round=":           "is no duration",
+		"mode=":            "is empty",
+		"paused=yes":       "not true or false",
+		"rate=5":           "is an unknown field",
+	} {
+		name, value, _ := strings.Cut(text, "=")
+		_, err := policy.ParseField(name, value)
+		fault, ok := errors.AsType[*policy.FieldError](err)
+		require.True(t, ok, text)
+		assert.Equal(t, policy.FieldError{Field: name, Value: value, Reason: fault.Reason}, *fault)
+		assert.Contains(t, fault.Reason, reason, text)
+	}
+}
+
 func FuzzUnmarshal(f *testing.F) {
 	for _, s := range []string{`{"schema":1}`, `{"schema":1,"messageRate":"1000/s","byteRate":"0/1m","burst":1,"byteBurst":2,"round":"1s","mode":"shadow","paused":true,"throttleCaughtUp":false,"caughtUpBacklog":0,"onLedgerLoss":"stop","priority":-1}`, `{"schema":2}`, `[`} {
 		f.Add([]byte(s))

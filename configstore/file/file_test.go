@@ -97,6 +97,7 @@ func TestParseFaults(t *testing.T) {
 		"schema: 1\npolicies:\n- scope: a/b\n  subscription: \"\"\n  burst: 2\n":                                       {"p:4 subscription"},
 		"schema: 1\npolicies:\n- scope: pattern:a\n  subscription: c\n  priority: 2\n":                                 {"p:4 subscription"},
 		"schema: 1\npolicies:\n- scope: kafka://a/b/c?subscription=d\n  subscription: e\n  burst: 2\n":                 {"p:4 subscription"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: .nan\n  messageRate: .inf\n":                                     {"p:4 burst", "p:5 messageRate"},
 		"schema: 1\npolicies:\n- scope: a/b\n  burst: [1]\n  round: &x 1s\n":                                           {"p:4 burst", "p:5 round"},
 		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  burst: 2\n":                                                 {"p:5 "},
 		strings.Repeat("x", 1<<20+1): {"p:0 "},

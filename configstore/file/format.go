@@ -228,7 +228,10 @@ func (p *fileParser) entry(n ast.Node) {
 			err = &policy.FieldError{Field: key, Value: text, Reason: "belongs to the file, not to a policy"}
 		default:
 			var one policy.Policy
-			one, err = field(key, value)
+			if b, ok := value.(*ast.BoolNode); ok {
+				text = strconv.FormatBool(b.Value) // of YAML's True
+			}
+			one, err = policy.ParseField(key, text)
 			pol = pol.Overlay(one)
 		}
 		for err := range flatten(err) {
@@ -275,29 +278,6 @@ func (p *fileParser) entry(n ast.Node) {
 		}
 	}
 }
-
-// field reads one field of a policy; rates as people write them.
-func field(key string, value ast.Node) (policy.Policy, error) {
-	var v any
-	if err := yaml.NodeToValue(value, &v); err != nil {
-		return policy.Policy{}, err
-	}
-	if parse, ok := rates[key]; ok {
-		rate, err := parse(value.GetToken().Value)
-		if fault, ok := errors.AsType[*policy.FieldError](err); ok {
-			fault.Field = key
-			return policy.Policy{}, fault
-		}
-		v = rate
-	}
-	data, err := json.Marshal(map[string]any{"schema": policy.Schema, key: v})
-	if err != nil {
-		return policy.Policy{}, err
-	}
-	return policy.Unmarshal(data)
-}
-
-var rates = map[string]func(string) (policy.Rate, error){"messageRate": policy.ParseRate, "byteRate": policy.ParseByteRate}
 
 // flatten yields the faults of a joined error.
 func flatten(err error) func(yield func(error) bool) {
