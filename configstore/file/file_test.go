@@ -77,6 +77,14 @@ policies:
 	}
 }
 
+func TestParseBlocksOfText(t *testing.T) {
+	entries, err := file.Parse("p", []byte("schema: 1\npolicies:\n- scope: >-\n    kafka://a/b/c\n  subscription: |-\n    d\n  messageRate: |-\n    5\n"))
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	assert.Equal(t, "kafka://a/b/c?subscription=d", entries[0].Scope.String())
+	assert.Equal(t, policy.PerSecond(5), entries[0].Policy.MessageRate)
+}
+
 func TestParseFaults(t *testing.T) {
 	for text, want := range map[string][]string{
 		"":                                 {"p:0 "},
@@ -98,6 +106,9 @@ func TestParseFaults(t *testing.T) {
 		"schema: 1\npolicies:\n- scope: pattern:a\n  subscription: c\n  priority: 2\n":                                 {"p:4 subscription"},
 		"schema: 1\npolicies:\n- scope: kafka://a/b/c?subscription=d\n  subscription: e\n  burst: 2\n":                 {"p:4 subscription"},
 		"schema: 1\npolicies:\n- scope: a/b\n  burst: .nan\n  messageRate: .inf\n":                                     {"p:4 burst", "p:5 messageRate"},
+		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  subscription:\n  burst: ~\n  mode: null\n":                    {"p:4 subscription", "p:5 burst", "p:6 mode"},
+		"schema: 1\npolicies:\n- scope:\n  priority: 1\n  expires: ~\n":                                                {"p:3 scope", "p:5 expires"},
+		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  burst: 1\n  subscription: |\n    d\n":                         {"p:5 subscription"}, // a line break
 		"schema: 1\npolicies:\n- scope: a/b\n  burst: [1]\n  round: &x 1s\n":                                           {"p:4 burst", "p:5 round"},
 		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  burst: 2\n":                                                 {"p:5 "},
 		strings.Repeat("x", 1<<20+1): {"p:0 "},

@@ -202,22 +202,27 @@ func (p *fileParser) entry(n ast.Node) {
 	var pol policy.Policy
 	var expires time.Time
 	var subscription *string
-	var scopeErr error
+	scoped := false
 	at := map[string]ast.Node{}
 	for _, pair := range pairs {
 		key, value := keyOf(pair), pair.Value
 		at[key] = value
-		switch value.(type) {
+		text := value.GetToken().Value
+		var err error
+		switch value := value.(type) {
+		case *ast.LiteralNode:
+			text = value.Value.Value
+		case *ast.NullNode:
+			p.fault(pair.Key, &policy.FieldError{Field: key, Reason: "is empty: leave it out"})
+			continue
 		case *ast.MappingNode, *ast.MappingValueNode, *ast.SequenceNode, *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 			p.fault(value, &policy.FieldError{Field: key, Value: strings.TrimSpace(value.String()), Reason: "is no plain value"})
 			continue
 		}
-		text := value.GetToken().Value
-		var err error
 		switch key {
 		case "scope":
 			scope, err = policy.ParseScope(text)
-			scopeErr = err
+			scoped = err == nil
 		case "subscription":
 			subscription = &text
 		case "expires":
@@ -242,7 +247,7 @@ func (p *fileParser) entry(n ast.Node) {
 	case at["scope"] == nil:
 		p.fault(n, &policy.FieldError{Field: "scope", Reason: "is missing: write cluster, tenant/namespace, pattern:REGEX or the URL of a topic"})
 		return
-	case scopeErr != nil:
+	case !scoped:
 		pol = pol.Without("priority") // which depends on the scope
 	case subscription != nil:
 		if scope = scope.WithSubscription(*subscription); scope.Validate() != nil {
