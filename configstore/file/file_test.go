@@ -44,7 +44,8 @@ func TestStore(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	entries, err := file.Parse("p.yaml", []byte(`# comment
+	now := time.Date(2039, 6, 1, 0, 0, 0, 0, time.UTC)
+	entries, err := file.ParseAt("p.yaml", []byte(`# comment
 schema: 1
 policies:
   - scope: cluster
@@ -59,7 +60,7 @@ policies:
     mode: shadow
     onLedgerLoss: stop
   - {scope: public/default, burst: 1, paused: true, expires: 2040-01-02T15:04:05Z}
-`))
+`), now)
 	require.NoError(t, err)
 	require.Len(t, entries, 4)
 	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(1000)}, entries[0].Policy)
@@ -71,7 +72,7 @@ policies:
 	for name, format := range map[string]func([]policy.Entry) ([]byte, error){"yaml": file.Format, "json": file.FormatJSON} {
 		data, err := format(entries)
 		require.NoError(t, err)
-		again, err := file.Parse(name, data)
+		again, err := file.ParseAt(name, data, now)
 		require.NoError(t, err, "%s", data)
 		assert.Equal(t, entries, again)
 	}
@@ -97,20 +98,22 @@ func TestParseFaults(t *testing.T) {
 		"schema: 1\n---\nschema: 1":        {"p:3 "},
 		"schema: 1\npolicies:\n- burst: 1": {"p:3 scope"},
 		"schema: [":                        {"p:1 "},
-		"schema: 1\npolicies:\n- scope: cluster\n  rate: 5\n  messageRate: -1\n  burst: many\n  mode: off\n- scope: x": {"p:5 messageRate", "p:4 rate", "p:6 burst", "p:7 mode", "p:8 scope"},
-		"schema: 1\npolicies:\n- scope: cluster\n  burst: -1\n  priority: 3\n":                                         {"p:4 burst", "p:5 priority"},
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n- scope: a/b\n  burst: 2\n":                                   {"p:5 scope"},
-		"schema: 1\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n":                       {"p:5 "},
-		"schema: 1\npolicies:\n- scope: a/b\n  subscription: c\n  burst: 2\n":                                          {"p:4 subscription"},
-		"schema: 1\npolicies:\n- scope: a/b\n  subscription: \"\"\n  burst: 2\n":                                       {"p:4 subscription"},
-		"schema: 1\npolicies:\n- scope: pattern:a\n  subscription: c\n  priority: 2\n":                                 {"p:4 subscription"},
-		"schema: 1\npolicies:\n- scope: kafka://a/b/c?subscription=d\n  subscription: e\n  burst: 2\n":                 {"p:4 subscription"},
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: .nan\n  messageRate: .inf\n":                                     {"p:4 burst", "p:5 messageRate"},
-		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  subscription:\n  burst: ~\n  mode: null\n":                    {"p:4 subscription", "p:5 burst", "p:6 mode"},
-		"schema: 1\npolicies:\n- scope:\n  priority: 1\n  expires: ~\n":                                                {"p:3 scope", "p:5 expires"},
-		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  burst: 1\n  subscription: |\n    d\n":                         {"p:5 subscription"}, // a line break
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: [1]\n  round: &x 1s\n":                                           {"p:4 burst", "p:5 round"},
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  burst: 2\n":                                                 {"p:5 "},
+		"schema: 1\npolicies:\n- scope: cluster\n  rate: 5\n  messageRate: -1\n  burst: many\n  mode: off\n- scope: x":                                                                    {"p:5 messageRate", "p:4 rate", "p:6 burst", "p:7 mode", "p:8 scope"},
+		"schema: 1\npolicies:\n- scope: cluster\n  burst: -1\n  priority: 3\n":                                                                                                            {"p:4 burst", "p:5 priority"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n- scope: a/b\n  burst: 2\n":                                                                                                      {"p:5 scope"},
+		"schema: 1\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n":                                                                                          {"p:5 "},
+		"schema: 1\npolicies:\n- scope: a/b\n  subscription: c\n  burst: 2\n":                                                                                                             {"p:4 subscription"},
+		"schema: 1\npolicies:\n- scope: a/b\n  subscription: \"\"\n  burst: 2\n":                                                                                                          {"p:4 subscription"},
+		"schema: 1\npolicies:\n- scope: pattern:a\n  subscription: c\n  priority: 2\n":                                                                                                    {"p:4 subscription"},
+		"schema: 1\npolicies:\n- scope: kafka://a/b/c?subscription=d\n  subscription: e\n  burst: 2\n":                                                                                    {"p:4 subscription"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: .nan\n  messageRate: .inf\n":                                                                                                        {"p:4 burst", "p:5 messageRate"},
+		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  subscription:\n  burst: ~\n  mode: null\n":                                                                                       {"p:4 subscription", "p:5 burst", "p:6 mode"},
+		"schema: 1\npolicies:\n- scope:\n  priority: 1\n  expires: ~\n":                                                                                                                   {"p:3 scope", "p:5 expires"},
+		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  burst: 1\n  subscription: |\n    d\n":                                                                                            {"p:5 subscription"}, // a line break
+		"schema: 1\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n- scope: pattern:cc\n  burst: 1\n- scope: pattern:dd\n  burst: 2\n":                        {"p:5 ", "p:9 "},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  expires: 2001-01-02T15:04:05Z\n- scope: a/c\n  burst: 1\n  expires: 9001-01-02T15:04:05Z\n- scope: a/d\n  expires: tomorrow\n": {"p:5 expires", "p:8 expires", "p:10 expires"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: [1]\n  round: &x 1s\n":                                                                                                              {"p:4 burst", "p:5 round"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  burst: 2\n":                                                                                                                    {"p:5 "},
 		strings.Repeat("x", 1<<20+1): {"p:0 "},
 	} {
 		_, err := file.Parse("p", []byte(text))
@@ -139,13 +142,13 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"schema":1,"policies":[{"scope":"a/b","paused":true,"expires":"2040-01-02T15:04:05Z"}]}`))
 	f.Add([]byte("a: &a [*a, ? , !!x y]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		entries, err := file.Parse("f", data)
+		entries, err := file.ParseAt("f", data, time.Time{})
 		if err != nil {
 			return
 		}
 		out, err := file.Format(entries)
 		require.NoError(t, err)
-		again, err := file.Parse("g", out)
+		again, err := file.ParseAt("g", out, time.Time{})
 		require.NoError(t, err, "%s", out)
 		require.Equal(t, len(entries), len(again))
 	})

@@ -47,9 +47,13 @@ func (e *LineError) Unwrap() error { return e.Err }
 //	    messageRate: 1000/s          # and any other field of a policy
 //	    expires: 2026-01-02T15:04:05Z # optional: temporary until then
 //
-// A temporary entry comes back as one entry for each of its fields.
-func Parse(name string, data []byte) ([]policy.Entry, error) {
-	p := &fileParser{name: name, seen: make(map[configstore.Key]int), lines: make(map[policy.Scope]int)}
+// A temporary entry comes back as one entry for each of its fields. One that is over, or would live longer
+// than [configstore.MaxTTL], is refused.
+func Parse(name string, data []byte) ([]policy.Entry, error) { return ParseAt(name, data, time.Now()) }
+
+// ParseAt is Parse at now. If now is zero, entries may end whenever they like: a file that is a store keeps those that are over.
+func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
+	p := &fileParser{name: name, now: now, seen: make(map[configstore.Key]int), lines: make(map[policy.Scope]int)}
 	if len(data) > MaxSize {
 		p.fault(nil, fmt.Errorf("%d bytes are more than the %d that a file may have", len(data), MaxSize))
 		return nil, errors.Join(p.errs...)
@@ -77,13 +81,16 @@ func Parse(name string, data []byte) ([]policy.Entry, error) {
 		return nil, err
 	}
 	slices.SortFunc(p.entries, policy.Entry.Compare)
-	if _, err := policy.NewSet(p.entries); err != nil {
-		tie, ok := errors.AsType[*policy.TieError](err)
+	_, err = policy.NewSet(p.entries)
+	for err := range flatten(err) {
 		line := 0
-		if ok {
+		if tie, ok := errors.AsType[*policy.TieError](err); ok {
 			line = max(p.lines[tie.A], p.lines[tie.B])
 		}
-		return nil, &LineError{name, line, err}
+		p.errs = append(p.errs, &LineError{name, line, err})
+	}
+	if err := errors.Join(p.errs...); err != nil {
+		return nil, err
 	}
 	return p.entries, nil
 }
@@ -118,6 +125,7 @@ func tooDeep(data []byte) (line int) {
 
 type fileParser struct {
 	name    string
+	now     time.Time
 	entries []policy.Entry
 	seen    map[configstore.Key]int // line
 	lines   map[policy.Scope]int
@@ -226,9 +234,7 @@ func (p *fileParser) entry(n ast.Node) {
 		case "subscription":
 			subscription = &text
 		case "expires":
-			if expires, err = time.Parse(time.RFC3339Nano, text); err != nil {
-				err = &policy.FieldError{Field: key, Value: text, Reason: "is no time: write 2026-01-02T15:04:05Z"}
-			}
+			expires, err = p.expires(text)
 		case "schema":
 			err = &policy.FieldError{Field: key, Value: text, Reason: "belongs to the file, not to a policy"}
 		default:
@@ -282,6 +288,25 @@ func (p *fileParser) entry(n ast.Node) {
 			add(policy.Entry{Scope: scope, Policy: pol.Only(field), Temporary: true, Field: field, Expires: expires.UTC()})
 		}
 	}
+}
+
+// expires reads when a temporary entry ends.
+func (p *fileParser) expires(text string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	reason := ""
+	switch {
+	case err != nil:
+		reason = "is no time: write 2026-01-02T15:04:05Z"
+	case p.now.IsZero():
+	case !t.After(p.now):
+		reason = "is over: remove the policy, or write a later time"
+	case t.Sub(p.now) > configstore.MaxTTL:
+		reason = fmt.Sprintf("is more than %s away: write an earlier time, or leave it out", policy.Duration(configstore.MaxTTL))
+	}
+	if reason != "" {
+		return time.Time{}, &policy.FieldError{Field: "expires", Value: text, Reason: reason}
+	}
+	return t, nil
 }
 
 // flatten yields the faults of a joined error.
