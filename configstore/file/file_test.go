@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,28 @@ policies:
 		require.NoError(t, err, "%s", data)
 		assert.Equal(t, entries, again)
 	}
+}
+
+func TestFormatKeepsNamesText(t *testing.T) {
+	names := []string{"billing", "a.b-c:d", "12", "1e3", "0x10", "1_000", "190:20:30", "2026-01-02", ".inf", "-", "~", "y", "No", "ON", "null", "True", "it's", "a: b", "a #b", "x:"}
+	var entries []policy.Entry
+	for _, name := range names {
+		entries = append(entries, policy.Entry{Scope: storetest.Orders.WithSubscription(name), Policy: policy.Policy{MessageRate: policy.PerSecond(0)}})
+	}
+	entries = append(entries, policy.Entry{Scope: policy.NamespaceScope("1", "", "2"), Policy: policy.Policy{Round: policy.Duration(time.Second)}})
+	data, err := file.Format(entries)
+	require.NoError(t, err)
+	plain := regexp.MustCompile(`(?m)^    subscription: ([^"].*)$`)
+	var unquoted []string
+	for _, found := range plain.FindAllStringSubmatch(string(data), -1) {
+		unquoted = append(unquoted, found[1])
+	}
+	assert.Equal(t, []string{"a.b-c:d", "billing"}, unquoted)
+	assert.Contains(t, string(data), "scope: \"1/2\"\n    round: 1s\n")
+	assert.Contains(t, string(data), "messageRate: 0\n")
+	again, err := file.Parse("p", data)
+	require.NoError(t, err)
+	assert.Len(t, again, len(entries))
 }
 
 func TestParseBlocksOfText(t *testing.T) {

@@ -350,19 +350,23 @@ func Format(entries []policy.Entry) ([]byte, error) {
 			if err != nil {
 				return nil, err
 			}
-			fmt.Fprintf(&out, "%s%s: %s\n", indent, key, scalar(value))
+			fmt.Fprintf(&out, "%s%s: %s\n", indent, key, scalar(fmt.Sprint(key), value))
 		}
 	}
 	return out.Bytes(), nil
 }
 
-// plain text needs no quotes in YAML.
-var plain = regexp.MustCompile(`^[A-Za-z0-9]([-\w./:]*[-\w./])?$`)
+// plain text is text to every reader of YAML, unless it is one of words, which to some are something else.
+var (
+	plain = regexp.MustCompile(`^[A-Za-z]([-\w./:]*[-\w./])?$`)
+	words = regexp.MustCompile(`(?i)^(null|true|false|yes|no|on|off|y|n)$`)
+)
 
-// scalar writes text that is not plain as JSON does, which is YAML, too.
-func scalar(value any) string {
+// scalar writes names that are not plain as JSON does, which is YAML, too. The rates, times and words of other fields need no quotes.
+func scalar(key string, value any) string {
 	text, ok := value.(string)
-	if !ok || plain.MatchString(text) {
+	name := key == "scope" || key == "subscription"
+	if !ok || !name || plain.MatchString(text) && !words.MatchString(text) {
 		return fmt.Sprint(value)
 	}
 	quoted, _ := json.Marshal(text) // text cannot fail
