@@ -13,7 +13,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -58,10 +60,11 @@ func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 		p.fault(nil, fmt.Errorf("%d bytes are more than the %d that a file may have", len(data), MaxSize))
 		return nil, errors.Join(p.errs...)
 	}
-	if at := tooDeep(data); at > 0 {
+	tokens := lexer.Tokenize(strings.TrimPrefix(string(data), "\uFEFF")) // without the mark that some editors put first
+	if at := tooDeep(tokens); at > 0 {
 		return nil, &LineError{name, at, fmt.Errorf("is nested more than %d deep, which no policy is", maxDepth)}
 	}
-	file, err := parser.ParseBytes(data, 0)
+	file, err := parser.Parse(tokens, 0)
 	if err != nil {
 		p.fault(nil, err)
 		var syntax yaml.Error
@@ -98,23 +101,22 @@ func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 // maxDepth is how deep brackets and lists may nest; the parser's time grows with the square of it.
 const maxDepth = 50
 
-// tooDeep is the line in which more than maxDepth brackets or list items are open, or 0.
-func tooDeep(data []byte) (line int) {
-	depth, items := 0, 0
-	line = 1
-	for i, c := range data {
-		switch c {
-		case '\n':
-			line++
-			items = 0
-		case '[', '{':
+// tooDeep is the line in which more than maxDepth brackets are open, or list items and keys follow each other, or 0.
+func tooDeep(tokens token.Tokens) int {
+	depth, items, line := 0, 0, 0
+	for _, t := range tokens {
+		if t.Position.Line != line {
+			line, items = t.Position.Line, 0
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
 			depth++
-		case ']', '}':
+		case token.SequenceEndType, token.MappingEndType:
 			depth = max(0, depth-1)
-		case '-', '?', ':':
-			if i+1 < len(data) && data[i+1] == ' ' {
-				items++
-			}
+		case token.SequenceEntryType, token.MappingKeyType, token.MappingValueType:
+			items++
+		case token.CollectEntryType: // a comma: the next one is beside, not within
+			items = 0
 		}
 		if depth > maxDepth || items > maxDepth {
 			return line
