@@ -146,6 +146,8 @@ func TestParseTopic(t *testing.T) {
 		"kafka://a/b/c/d":                         {"topic"},
 		"persistent://a/b/c/d/e":                  {"topic"},
 		"persistent://a//c/d":                     {"topic.cluster"},
+		"persistent://a b/c c/d d/":               {"topic.cluster", "topic.tenant", "topic.namespace", "topic.name"},
+		"gopher://a/b":                            {"topic.scheme", "topic"},
 		"amqp://a b//c":                           {"topic.scheme", "topic.tenant", "topic.namespace"},
 		"kafka://a/b/":                            {"topic.name"},
 		"kafka://a/b/..":                          {"topic.name"},
@@ -177,17 +179,24 @@ func TestParseScope(t *testing.T) {
 		assert.Equal(t, want, got)
 		assert.Equal(t, text, got.String())
 	}
+	_, err := policy.ParseTopic("gopher://a/b")
+	assert.ErrorContains(t, err, "use persistent, non-persistent, kafka or numaflow")
+	assert.NotContains(t, err.Error(), "gopher://tenant")
 	for text, want := range map[string][]string{
 		"":                               {"scope"},
 		"orders":                         {"scope"},
 		"a/b/c/d":                        {"scope"},
 		"a//c":                           {"scope.cluster"},
+		"b d//e e":                       {"scope.cluster", "scope.tenant", "scope.namespace"},
+		"b d/c c/e e":                    {"scope.tenant", "scope.namespace", "scope.cluster"},
 		"a b/":                           {"scope.tenant", "scope.namespace"},
 		"tenant:acme":                    {"scope"},
 		"pattern:":                       {"scope.pattern"},
 		"pattern:(":                      {"scope.pattern"},
 		"kafka://a/b/c?subscription=":    {"subscription"},
 		"kafka://a/b/c?subscription=%zz": {"subscription"},
+		"kafka://a/b?subscription=":      {"topic", "subscription"},
+		"kafka://a/b?subscription=%zz":   {"topic", "subscription"},
 	} {
 		_, err := policy.ParseScope(text)
 		require.Error(t, err, text)

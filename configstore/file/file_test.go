@@ -135,6 +135,7 @@ func TestParseFaults(t *testing.T) {
 		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  burst: 1\n  subscription: |\n    d\n":                                                                                            {"p:5 subscription"}, // a line break
 		"schema: 1\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n- scope: pattern:cc\n  burst: 1\n- scope: pattern:dd\n  burst: 2\n":                        {"p:5 ", "p:9 "},
 		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  expires: 2001-01-02T15:04:05Z\n- scope: a/c\n  burst: 1\n  expires: 9001-01-02T15:04:05Z\n- scope: a/d\n  expires: tomorrow\n": {"p:5 expires", "p:8 expires", "p:10 expires"},
+		"schema: 1\npolicies:\n- scope: kafka://a/b\n  subscription: \"\"\n  burst: 1\n":                                                                                                  {"p:3 topic", "p:4 subscription"},
 		"schema: 1\npolicies:\n- scope: a/b\n  burst: [1]\n  round: &x 1s\n":                                                                                                              {"p:4 burst", "p:5 round"},
 		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  burst: 2\n":                                                                                                                    {"p:5 "},
 		strings.Repeat("x", 1<<20+1): {"p:0 "},

@@ -257,6 +257,11 @@ func (p *fileParser) entry(n ast.Node) {
 		return
 	case !scoped:
 		pol = pol.Without("priority") // which depends on the scope
+		if subscription != nil {
+			for err := range flatten(policy.ValidateSubscription(*subscription)) {
+				p.fault(at["subscription"], err)
+			}
+		}
 	case subscription != nil:
 		if scope = scope.WithSubscription(*subscription); scope.Validate() != nil {
 			pol = pol.Without("priority")
