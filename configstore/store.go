@@ -61,6 +61,10 @@ type Change struct {
 	Key
 	Policy policy.Policy // of the entry; the zero Policy deletes it
 	TTL    time.Duration // how long a temporary entry lives, from MinTTL to MaxTTL
+
+	// Expires is when exactly a temporary entry ends, if that was said; TTL is then how far off that
+	// is. Zero: it ends a TTL after it was stored.
+	Expires time.Time
 }
 
 // How long temporary entries may live.

@@ -308,7 +308,7 @@ func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []conf
 			byTTL[seconds] = id
 			leases = append(leases, id)
 		}
-		value, err = json.Marshal(temporaryJSON{Expires: now.Add(time.Duration(seconds) * time.Second).UTC().Round(0), Policy: value})
+		value, err = json.Marshal(temporaryJSON{Expires: c.Entry(now, 0).Expires, Policy: value}) // before the lease does
 		if err != nil {
 			return nil, leases, err
 		}
