@@ -87,6 +87,9 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
+	if e.Have < e.Want { // of a file: a copy with an older time
+		return fmt.Sprintf("configstore: policies have changed: they are at revision %d, not %d; review them and try again", e.Have, e.Want)
+	}
 	return fmt.Sprintf("configstore: policies have changed: revision %d is newer than %d; review the newer ones and try again", e.Have, e.Want)
 }
 

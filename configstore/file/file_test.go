@@ -36,8 +36,11 @@ func TestStore(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) storetest.Backend {
 				path := filepath.Join(t.TempDir(), name)
 				return storetest.Backend{
-					Open:    func(t *testing.T) configstore.Store { return open(t, path) },
-					Corrupt: func(t *testing.T) { require.NoError(t, os.WriteFile(path, []byte("schema: 1\npolicies: 5\n"), 0o600)) },
+					Open: func(t *testing.T) configstore.Store { return open(t, path) },
+					Corrupt: func(t *testing.T) { // at once: an empty file would be a fault of its own
+						require.NoError(t, os.WriteFile(path+".new", []byte("schema: 1\npolicies: 5\n"), 0o600))
+						require.NoError(t, os.Rename(path+".new", path))
+					},
 				}
 			})
 		})
@@ -225,4 +228,35 @@ func TestApplyKeepsTheMode(t *testing.T) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+// TestAnOlderCopyIsAChange: the revision that was seen is not that of the file that is there now.
+func TestAnOlderCopyIsAChange(t *testing.T) {
+	path, ctx := filepath.Join(t.TempDir(), "p.yaml"), t.Context()
+	change := []configstore.Change{{Policy: policy.Policy{Burst: new(int64(1))}}}
+	seen, err := open(t, path).Apply(ctx, change, 0)
+	require.NoError(t, err)
+
+	end := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
+	text := fmt.Sprintf("schema: 1\npolicies:\n- {scope: cluster, burst: 3, expires: %q}\n", end.Format(time.RFC3339))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	old := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(path, old, old))
+	_, err = open(t, path).Apply(ctx, change, seen)
+	late, ok := errors.AsType[*configstore.ConflictError](err)
+	require.True(t, ok, "%v", err)
+	assert.Equal(t, configstore.ConflictError{Have: old.UnixMicro(), Want: seen}, *late)
+	assert.ErrorContains(t, err, fmt.Sprintf("not %d", seen))
+
+	list, err := open(t, path).List(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, end.UnixMicro(), list.Revision, "since the temporary entry is over")
+	_, err = open(t, path).Apply(ctx, change, list.Revision)
+	require.NoError(t, err)
+
+	require.NoError(t, os.Remove(path))
+	_, err = open(t, path).Apply(ctx, change, seen)
+	assert.ErrorAs(t, err, new(*configstore.ConflictError))
+	_, err = configstore.Edit(ctx, open(t, path), func(s configstore.Snapshot) ([]configstore.Change, error) { return change, nil })
+	assert.NoError(t, err)
 }
