@@ -203,11 +203,20 @@ func UnmarshalSnapshot(data []byte) (Snapshot, error) {
 	return Snapshot{Set: set, Identity: in.Identity, Revision: in.Revision}, nil
 }
 
-// At returns the snapshot without the temporary entries that are over at now.
+// At returns the snapshot without the temporary entries that are over at now. Its revision moves on by one
+// for each time at which some of them ended; the same revision at the same time is the same set, wherever it is asked for.
 func (s Snapshot) At(now time.Time) Snapshot {
-	over := func(e Entry) bool { return e.Temporary && !e.Expires.IsZero() && !now.Before(e.Expires) }
-	if slices.ContainsFunc(s.Set.entries, over) {
-		s.Set, _ = NewSet(slices.DeleteFunc(s.Set.Entries(), over))
+	if end := s.Set.NextEnd(); end.IsZero() || now.Before(end) {
+		return s
 	}
+	ends := make(map[int64]bool)
+	set, _ := NewSet(slices.DeleteFunc(s.Set.Entries(), func(e Entry) bool {
+		over := e.ends() && !now.Before(e.Expires)
+		if over {
+			ends[e.Expires.UnixNano()] = true
+		}
+		return over
+	}))
+	s.Set, s.Revision = set, s.Revision+int64(len(ends))
 	return s
 }
