@@ -2,11 +2,9 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -246,37 +244,13 @@ func parseFields(args []string) (p policy.Policy, unset []string, err error) {
 		case text == "":
 			unset = append(unset, field)
 		default:
-			one, err := parseField(field, text)
+			one, err := policy.ParseField(field, text)
 			p = p.Overlay(one)
 			errs = append(errs, err)
 		}
 		seen[field] = true
 	}
 	return p, unset, errors.Join(errs...)
-}
-
-func parseField(field, text string) (policy.Policy, error) {
-	parse, isRate := map[string]func(string) (policy.Rate, error){"messageRate": policy.ParseRate, "byteRate": policy.ParseByteRate}[field]
-	if isRate {
-		rate, err := parse(text)
-		if fault, ok := errors.AsType[*policy.FieldError](err); ok {
-			fault.Field = field
-			return policy.Policy{}, fault
-		}
-		text = rate.String()
-	}
-	raw := json.RawMessage(text)
-	if isRate || !json.Valid(raw) {
-		raw = json.RawMessage(strconv.Quote(strings.ToValidUTF8(text, "\uFFFD")))
-		if !json.Valid(raw) { // Go's quotes know more escapes than JSON's
-			return policy.Policy{}, &policy.FieldError{Field: field, Value: text, Reason: "has control characters"}
-		}
-	}
-	data, err := json.Marshal(map[string]any{"schema": policy.Schema, field: raw})
-	if err != nil {
-		return policy.Policy{}, fmt.Errorf("%s: %w", field, err)
-	}
-	return policy.Unmarshal(data)
 }
 
 func newPauseCommand(a *app) *cobra.Command {

@@ -150,7 +150,7 @@ const steps = 1000
 // List implements configstore.Store.
 func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
 	snap, applied, err := s.list(ctx)
-	snap.Applied = applied
+	snap.Applied = applied * steps
 	return snap, err
 }
 
