@@ -82,7 +82,11 @@ func (m *Memory) Apply(ctx context.Context, changes []Change, ifRevision int64) 
 func (c Change) Entry(now time.Time, revision int64) policy.Entry {
 	e := policy.Entry{Scope: c.Scope, Policy: c.Policy, Revision: revision}
 	if c.Field != "" {
-		e.Temporary, e.Field, e.Expires = true, c.Field, now.Add(c.TTL).UTC().Round(0)
+		e.Temporary, e.Field, e.Expires = true, c.Field, c.Expires
+		if e.Expires.IsZero() {
+			e.Expires = now.Add(c.TTL)
+		}
+		e.Expires = e.Expires.UTC().Round(0)
 	}
 	return e
 }

@@ -84,6 +84,63 @@ func TestSourceReportsAnOutageOnceAndListsAgain(t *testing.T) {
 	})
 }
 
+// lost answers once, and is away from then on.
+type lost struct {
+	configstore.Store
+	snap  configstore.Snapshot
+	lists int
+	hangs bool // instead of failing
+}
+
+func (l *lost) List(ctx context.Context) (configstore.Snapshot, error) {
+	if l.lists++; l.lists == 1 {
+		return l.snap, nil
+	}
+	if l.hangs {
+		<-ctx.Done()
+		return configstore.Snapshot{}, context.Cause(ctx)
+	}
+	return configstore.Snapshot{}, errors.New("away")
+}
+
+func (l *lost) Watch(context.Context, int64) iter.Seq2[configstore.Batch, error] {
+	return func(func(configstore.Batch, error) bool) {}
+}
+
+func TestSourceEndsWhatIsOverWithoutItsStore(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			start := time.Now()
+			paused := func(topic string, after time.Duration) policy.Entry {
+				scope, err := policy.ParseScope(topic)
+				require.NoError(t, err)
+				return policy.Entry{Scope: scope, Policy: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused", Expires: start.Add(after)}
+			}
+			s := &lost{hangs: hangs, snap: configstore.Snapshot{Revision: 7000, Entries: []policy.Entry{paused("a/a", 10*time.Minute), paused("a/b", 5*time.Minute), paused("a/c", 5*time.Minute)}}}
+			var got []string
+			for snap, err := range configstore.Source(s).Snapshots(ctx) {
+				at := time.Since(start).Round(time.Minute)
+				if err != nil {
+					got = append(got, fmt.Sprint(at, " error"))
+					continue
+				}
+				got = append(got, fmt.Sprint(at, " revision ", snap.Revision, ", ", len(snap.Set.Entries())))
+			}
+			want := []string{
+				"0s revision 7000, 3", "0s error",
+				"5m0s revision 7001, 1", "5m0s error",
+				"10m0s revision 7002, 0", "10m0s error",
+			}
+			if hangs { // the first end finds out
+				want = append(want[:1], want[2:]...)
+			}
+			assert.Equal(t, want, got)
+		})
+	}
+}
+
 func TestSourceReportsATie(t *testing.T) {
 	var errs []error
 	for _, err := range configstore.Source(tied{configstore.NewMemory()}).Snapshots(t.Context()) {

@@ -96,7 +96,7 @@ func (s Snapshot) Replace(entries []policy.Entry, now time.Time) []Change {
 		}
 		c := Change{Key: KeyOf(e), Policy: e.Policy}
 		if e.Temporary {
-			c.TTL = max(MinTTL, e.Expires.Sub(now))
+			c.TTL, c.Expires = max(MinTTL, e.Expires.Sub(now)), e.Expires
 		}
 		changes = append(changes, c)
 	}

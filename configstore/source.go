@@ -26,6 +26,11 @@ const (
 // store is closed or the consumer stops. An error is yielded once for each outage, and passes: the
 // policies yielded last stay true as far as anybody knows. An entry that cannot be read any more keeps the
 // last policy that could be, and says so in its Err.
+//
+// The end of a temporary policy is a change, whether or not the store has deleted it. All replicas list the store
+// then, so that none of them has a lower revision than any had while the policy was in force: a ledger takes the rate of the
+// highest. While the store is away, a replica ends what is over by itself, at the next revision after
+// the one it had, and yields the error again.
 func (f *Follower) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	return func(yield func(policy.Snapshot, error) bool) {
 		s := &state{yield: yield}
@@ -46,15 +51,18 @@ type state struct {
 	stopped  bool // by the consumer or for good
 	entries  []policy.Entry
 	identity string
-	down     bool   // an error has been reported since all was well
-	setFault string // what was reported to be wrong with the policies together
+	last     policy.Snapshot // that was published; its Set is nil before
+	down     bool            // an error has been reported since all was well
+	setFault string          // what was reported to be wrong with the policies together
 }
 
 // follow lists and watches until the watch ends; ok is false if it could not even list.
 func (s *state) follow(ctx context.Context, store Store) (ok bool) {
-	list, err := store.List(ctx)
+	listing, cancel := s.untilEnd(ctx, grace)
+	list, err := store.List(listing)
+	cancel()
 	if err != nil {
-		if !s.down || errors.Is(err, ErrClosed) {
+		if s.age() || !s.down || errors.Is(err, ErrClosed) {
 			s.report(ctx, err)
 		}
 		return false
@@ -69,7 +77,10 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 	if s.publish(list.Revision); s.stopped {
 		return true
 	}
-	for b, err := range store.Watch(ctx, list.Revision) {
+	watching, cancel := s.untilEnd(ctx, 0)
+	defer cancel()
+	end := s.last.Set.NextEnd()
+	for b, err := range store.Watch(watching, list.Revision) {
 		switch {
 		case err != nil:
 			s.report(ctx, err)
@@ -80,11 +91,37 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 			s.entries = b.apply(s.entries)
 			s.publish(b.Revision)
 		}
-		if s.stopped {
+		if s.stopped || !s.last.Set.NextEnd().Equal(end) { // another time to list
 			break
 		}
 	}
 	return true
+}
+
+// grace is how long a store may take to say what there is after the end of a temporary policy.
+const grace = time.Second
+
+// untilEnd returns a context that ends, unless nothing is temporary, some time after the next end.
+func (s *state) untilEnd(ctx context.Context, after time.Duration) (context.Context, context.CancelFunc) {
+	if s.last.Set != nil {
+		if end := s.last.Set.NextEnd(); !end.IsZero() {
+			return context.WithTimeout(ctx, max(0, time.Until(end))+after)
+		}
+	}
+	return context.WithCancel(ctx)
+}
+
+// age publishes what is left if something has ended.
+func (s *state) age() bool {
+	if s.last.Set == nil {
+		return false
+	}
+	end := s.last.Set.NextEnd()
+	over := !end.IsZero() && !time.Now().Before(end)
+	if over {
+		s.publish(s.last.Revision)
+	}
+	return over
 }
 
 // keepGood gives an entry that cannot be read the last policy that could be.
@@ -103,7 +140,11 @@ func (s *state) publish(revision int64) {
 	}
 	s.down = false
 	set, err := policy.NewSet(s.entries) // copies them
-	s.stopped = !s.yield(policy.Snapshot{Set: set, Identity: s.identity, Revision: revision}, nil)
+	s.last = policy.Snapshot{Set: set, Identity: s.identity, Revision: revision}.At(time.Now())
+	if s.last.Set != set {
+		s.entries = s.last.Set.Entries()
+	}
+	s.stopped = !s.yield(s.last, nil)
 	if err == nil {
 		s.setFault = ""
 	} else if !s.stopped && s.setFault != err.Error() {

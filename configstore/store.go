@@ -62,6 +62,10 @@ type Change struct {
 	Key
 	Policy policy.Policy // of the entry; the zero Policy deletes it
 	TTL    time.Duration // how long a temporary entry lives, from MinTTL to MaxTTL
+
+	// Expires is when exactly a temporary entry ends, if that was said; TTL is then how far off that
+	// is. Zero: it ends a TTL after it was stored.
+	Expires time.Time
 }
 
 // How long temporary entries may live.
@@ -84,6 +88,9 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
+	if e.Have < e.Want { // of a file: a copy with an older time
+		return fmt.Sprintf("configstore: policies have changed: they are at revision %d, not %d; review them and try again", e.Have, e.Want)
+	}
 	return fmt.Sprintf("configstore: policies have changed: revision %d is newer than %d; review the newer ones and try again", e.Have, e.Want)
 }
 

@@ -144,7 +144,7 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		if cached := l.useCache(err); cached != nil {
+		if cached := l.useCache(running, err); cached != nil {
 			stop()
 			l.done.Wait()
 			return nil, cached

@@ -78,8 +78,9 @@ func (l *Limiter) adopt(s policy.Snapshot) {
 	l.wake()
 }
 
-// useCache starts from the policies last seen; it returns an error if there are none.
-func (l *Limiter) useCache(reason error) error {
+// useCache starts from the policies last seen; it returns an error if there are none. Until ctx ends or the store answers,
+// temporary ones end when their time comes.
+func (l *Limiter) useCache(ctx context.Context, reason error) error {
 	if l.cfg.CacheFile == "" {
 		return reason
 	}
@@ -96,8 +97,31 @@ func (l *Limiter) useCache(reason error) error {
 	defer l.mu.Unlock()
 	if s = s.At(time.Now()); l.snapshot.Identity == "" { // else the store has answered by now
 		l.adopt(s)
+		l.done.Go(func() { l.age(ctx, s) })
 	}
 	return nil
+}
+
+// age ends the temporary policies of a snapshot while it is in force.
+func (l *Limiter) age(ctx context.Context, s policy.Snapshot) {
+	for end := s.Set.NextEnd(); !end.IsZero(); end = s.Set.NextEnd() {
+		timer := time.NewTimer(time.Until(end))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+		l.mu.Lock()
+		mine := ctx.Err() == nil && l.snapshot.Set == s.Set
+		if mine {
+			s = s.At(time.Now())
+			l.adopt(s)
+		}
+		l.mu.Unlock()
+		if !mine {
+			return
+		}
+	}
 }
 
 // keepCache writes the cache file; a failure is logged and harmless.

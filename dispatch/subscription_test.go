@@ -418,6 +418,32 @@ func TestCacheFile(t *testing.T) {
 	})
 }
 
+func TestCachedPoliciesEndInTime(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "policies.json")
+	synctest.Test(t, func(t *testing.T) {
+		temporary := policy.Entry{Policy: perSecond(70), Temporary: true, Field: "messageRate", Expires: time.Now().Add(time.Minute)}
+		set, err := policy.NewSet([]policy.Entry{{Policy: perSecond(7)}, temporary})
+		require.NoError(t, err)
+		text, err := policy.MarshalSnapshot(policy.Snapshot{Set: set, Identity: "test", Revision: 3000})
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(name, text, 0o600))
+		source := flaky{&policies{changed: make(chan struct{})}, errors.New("away")}
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: iterSource(source.Snapshots), CacheFile: name})
+		require.NoError(t, err)
+		_, err = lim.Subscription(topic, "group")
+		require.NoError(t, err)
+		limit := func() dispatch.LimitStats { return lim.Stats().Subscriptions[0].Limits[0] }
+		time.Sleep(time.Minute - time.Millisecond)
+		assert.InDelta(t, 70, limit().Rate, 0)
+		assert.Equal(t, int64(3000), limit().Revision)
+		time.Sleep(2 * time.Millisecond)
+		assert.InDelta(t, 7, limit().Rate, 0)
+		assert.Equal(t, int64(3001), limit().Revision, "a ledger takes no other rate of the same revision")
+		assert.NotEmpty(t, lim.Stats().PolicyError)
+		require.NoError(t, lim.Close())
+	})
+}
+
 type iterSource func(context.Context) iter.Seq2[policy.Snapshot, error]
 
 func (s iterSource) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {

@@ -90,6 +90,40 @@ func fromFields(raw map[string]json.RawMessage) (Policy, error) {
 	return p, nil
 }
 
+// ParseField reads one field, by its JSON name, as people write it: messageRate and byteRate as [ParseRate] and
+// [ParseByteRate] do, other text without quotes, and whole numbers, true and false. Its error is a
+// *[FieldError]; what a scope allows is for [Policy.Validate] to say.
+func ParseField(name, text string) (Policy, error) {
+	var p Policy
+	var err error
+	switch name {
+	case "messageRate":
+		p.MessageRate, err = ParseRate(text)
+	case "byteRate":
+		p.ByteRate, err = ParseByteRate(text)
+	case "reserved":
+		p.Reserved, err = ParseRate(text)
+	case "reservedBytes":
+		p.ReservedBytes, err = ParseByteRate(text)
+	default:
+		raw := json.RawMessage(text)
+		if !json.Valid(raw) || isText(name) {
+			raw, _ = json.Marshal(text) // cannot fail
+		}
+		p, err = fromFields(map[string]json.RawMessage{name: raw})
+	}
+	if fault, ok := errors.AsType[*FieldError](err); ok {
+		return Policy{}, &FieldError{name, text, fault.Reason}
+	}
+	return p, err
+}
+
+// isText tells the fields that are text in JSON.
+func isText(name string) bool {
+	i, ok := fieldIndex[name]
+	return ok && reflect.TypeFor[Policy]().Field(i).Type.Kind() != reflect.Pointer
+}
+
 func typeName(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[Rate]():
@@ -175,11 +209,20 @@ func UnmarshalSnapshot(data []byte) (Snapshot, error) {
 	return Snapshot{Set: set, Identity: in.Identity, Revision: in.Revision}, nil
 }
 
-// At returns the snapshot without the temporary entries that are over at now.
+// At returns the snapshot without the temporary entries that are over at now. Its revision moves on by one
+// for each time at which some of them ended; the same revision at the same time is the same set, wherever it is asked for.
 func (s Snapshot) At(now time.Time) Snapshot {
-	over := func(e Entry) bool { return e.Temporary && !e.Expires.IsZero() && !now.Before(e.Expires) }
-	if slices.ContainsFunc(s.Set.entries, over) {
-		s.Set, _ = NewSet(slices.DeleteFunc(s.Set.Entries(), over))
+	if end := s.Set.NextEnd(); end.IsZero() || now.Before(end) {
+		return s
 	}
+	ends := make(map[int64]bool)
+	set, _ := NewSet(slices.DeleteFunc(s.Set.Entries(), func(e Entry) bool {
+		over := e.ends() && !now.Before(e.Expires)
+		if over {
+			ends[e.Expires.UnixNano()] = true
+		}
+		return over
+	}))
+	s.Set, s.Revision = set, s.Revision+int64(len(ends))
 	return s
 }

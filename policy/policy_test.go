@@ -146,6 +146,8 @@ func TestParseTopic(t *testing.T) {
 		"kafka://a/b/c/d":                         {"topic"},
 		"persistent://a/b/c/d/e":                  {"topic"},
 		"persistent://a//c/d":                     {"topic.cluster"},
+		"persistent://a b/c c/d d/":               {"topic.cluster", "topic.tenant", "topic.namespace", "topic.name"},
+		"gopher://a/b":                            {"topic.scheme", "topic"},
 		"amqp://a b//c":                           {"topic.scheme", "topic.tenant", "topic.namespace"},
 		"kafka://a/b/":                            {"topic.name"},
 		"kafka://a/b/..":                          {"topic.name"},
@@ -177,23 +179,42 @@ func TestParseScope(t *testing.T) {
 		assert.Equal(t, want, got)
 		assert.Equal(t, text, got.String())
 	}
+	_, err := policy.ParseTopic("gopher://a/b")
+	assert.ErrorContains(t, err, "use persistent, non-persistent, kafka or numaflow")
+	assert.NotContains(t, err.Error(), "gopher://tenant")
 	for text, want := range map[string][]string{
 		"":                               {"scope"},
 		"orders":                         {"scope"},
 		"a/b/c/d":                        {"scope"},
 		"a//c":                           {"scope.cluster"},
+		"b d//e e":                       {"scope.cluster", "scope.tenant", "scope.namespace"},
+		"b d/c c/e e":                    {"scope.tenant", "scope.namespace", "scope.cluster"},
 		"a b/":                           {"scope.tenant", "scope.namespace"},
 		"tenant:":                        {"scope.tenant"},
 		"pattern:":                       {"scope.pattern"},
 		"pattern:(":                      {"scope.pattern"},
 		"kafka://a/b/c?subscription=":    {"subscription"},
 		"kafka://a/b/c?subscription=%zz": {"subscription"},
+		"kafka://a/b?subscription=":      {"topic", "subscription"},
+		"kafka://a/b?subscription=%zz":   {"topic", "subscription"},
 	} {
 		_, err := policy.ParseScope(text)
 		require.Error(t, err, text)
 		assert.Equal(t, want, fields(err), text)
 	}
-	assert.Error(t, policy.ClusterScope().WithSubscription("x").Validate())
+}
+
+func TestOnlyATopicHasSubscriptions(t *testing.T) {
+	orders := policy.Topic{Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders"}
+	assert.NoError(t, policy.TopicScope(orders).WithSubscription("x").Validate())
+	assert.Equal(t, []string{"subscription"}, fields(policy.TopicScope(orders).WithSubscription("").Validate()))
+	for _, scope := range []policy.Scope{
+		policy.ClusterScope(), policy.NamespaceScope("a", "", "b"), policy.PatternScope("a"), policy.SubscriptionScope(orders, "y"),
+	} {
+		for _, name := range []string{"", "x"} {
+			assert.Equal(t, []string{"subscription"}, fields(scope.WithSubscription(name).Validate()), "%s %q", scope, name)
+		}
+	}
 }
 
 func FuzzParseScope(f *testing.F) {
@@ -345,6 +366,48 @@ func TestUnmarshalRefuses(t *testing.T) {
 	for _, bad := range []string{``, `null`, `[]`, `{}`, `{"schema":0}`, `{"schema":"1"}`, `{"schema":1}{}`, strings.Repeat("x", 1<<20)} {
 		_, err := policy.Unmarshal([]byte(bad))
 		assert.Error(t, err)
+	}
+}
+
+func TestParseField(t *testing.T) {
+	for text, want := range map[string]policy.Policy{
+		"messageRate=10000/1m":  {MessageRate: policy.Rate{Permits: 10000, Period: time.Minute}},
+		"byteRate=1MiB/s":       {ByteRate: policy.PerSecond(1 << 20)},
+		"burst=5":               {Burst: new(int64(5))},
+		"round=50ms":            {Round: policy.Duration(50 * time.Millisecond)},
+		"mode=shadow":           {Mode: policy.Shadow},
+		"mode=null":             {Mode: "null"}, // for Validate to refuse
+		"paused=false":          {Paused: new(false)},
+		"caughtUpBacklog=0":     {CaughtUpBacklog: new(int64(0))},
+		"onLedgerLoss=open":     {OnLedgerLoss: policy.LossOpen},
+		"priority=-3":           {Priority: new(-3)},
+		"throttleCaughtUp=true": {ThrottleCaughtUp: new(true)},
+	} {
+		name, value, _ := strings.Cut(text, "=")
+		got, err := policy.ParseField(name, value)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+	}
+	for text, reason := range map[string]string{
+		"messageRate=.nan": "is not a number",
+		"byteRate=-1":      "is negative",
+		"burst=.inf":       "is a string, not a whole number",
+		"burst=1.5":        "not a whole number",
+		"burst=<many>":     "is a string",
+		"burst=null":       "is empty",
+		"burst={}":         "is a object",
+		"round=5":          "is no duration",
+		"round=":           "is no duration",
+		"mode=":            "is empty",
+		"paused=yes":       "not true or false",
+		"rate=5":           "is an unknown field",
+	} {
+		name, value, _ := strings.Cut(text, "=")
+		_, err := policy.ParseField(name, value)
+		fault, ok := errors.AsType[*policy.FieldError](err)
+		require.True(t, ok, text)
+		assert.Equal(t, policy.FieldError{Field: name, Value: value, Reason: fault.Reason}, *fault)
+		assert.Contains(t, fault.Reason, reason, text)
 	}
 }
 

@@ -69,11 +69,10 @@ func SubscriptionScope(t Topic, name string) Scope {
 // WithSubscription returns the scope of a subscription of a topic's scope. Of any other scope it
 // returns one that Validate refuses.
 func (s Scope) WithSubscription(name string) Scope {
-	if s.Kind == TopicKind {
-		s.Kind = SubscriptionKind
+	if s.Kind != TopicKind {
+		s.Topic = Topic{}
 	}
-	s.Subscription = name
-	return s
+	return SubscriptionScope(s.Topic, name)
 }
 
 // String returns the scope as [ParseScope] reads it.
@@ -146,18 +145,25 @@ func parseScope(s string) (Scope, error) {
 	case strings.Contains(s, "://"):
 		path, query, ok := strings.Cut(s, subscriptionMark)
 		t, err := ParseTopic(path)
-		if !ok || err != nil {
+		if !ok {
 			return TopicScope(t), err
 		}
-		sub, err := url.QueryUnescape(query)
+		sub, escapeErr := url.QueryUnescape(query)
+		if escapeErr != nil {
+			return Scope{}, errors.Join(err, &FieldError{"subscription", query, "is not escaped as in a URL: write %25 for a %"})
+		}
 		if err != nil {
-			return Scope{}, &FieldError{"subscription", query, "is not escaped as in a URL: write %25 for a %"}
+			return Scope{}, errors.Join(err, ValidateSubscription(sub))
 		}
 		return SubscriptionScope(t, sub), nil
 	case len(parts) == 2:
 		return NamespaceScope(parts[0], "", parts[1]), nil
 	case len(parts) == 3:
-		return NamespaceScope(parts[0], parts[1], parts[2]), named("scope.cluster", parts[1])
+		scope := NamespaceScope(parts[0], parts[1], parts[2])
+		if scope.Cluster == "" { // which would be all clusters
+			return Scope{}, errors.Join(named("scope.cluster", ""), scope.Validate())
+		}
+		return scope, nil
 	}
 	return Scope{}, &FieldError{"scope", s, "is no scope: write cluster, tenant:NAME, tenant/namespace, tenant/cluster/namespace, pattern:REGEX or the URL of a topic"}
 }
@@ -184,6 +190,9 @@ func (s Scope) Validate() error {
 	case TopicKind:
 		errs = append(errs, s.Topic.Validate())
 	case SubscriptionKind:
+		if s.Topic == (Topic{}) { // of WithSubscription
+			return &FieldError{"subscription", s.Subscription, "belongs to a topic: write the topic's URL as the scope, and nothing behind it"}
+		}
 		errs = append(errs, s.Topic.Validate(), ValidateSubscription(s.Subscription))
 	default:
 		errs = append(errs, &FieldError{"scope", s.Pattern, "cannot be read: remove it"})

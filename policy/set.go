@@ -18,7 +18,7 @@ type Entry struct {
 	// live. Stores keep one for each field, so that they may end at different times.
 	Temporary bool
 	Field     string    // of a temporary entry: the JSON name of the only field that Policy sets
-	Expires   time.Time // of a temporary entry; the store ends it
+	Expires   time.Time // of a temporary entry; it is over then, whether or not the store has deleted it
 
 	Revision int64 // of the store, when the entry was last written
 
@@ -38,6 +38,9 @@ func (e Entry) Compare(other Entry) int {
 	return cmp.Or(e.Scope.Compare(other.Scope), cmp.Compare(temporary(e), temporary(other)),
 		cmp.Compare(e.Field, other.Field), cmp.Compare(e.Revision, other.Revision))
 }
+
+// ends tells the entries of which it is known when they end.
+func (e Entry) ends() bool { return e.Temporary && !e.Expires.IsZero() }
 
 // A Set is all policies, ready to be resolved. It never changes, and any number of goroutines may use it.
 type Set struct {
@@ -151,6 +154,16 @@ func Single(p Policy) *Set {
 
 // Entries returns the entries of the set in the order of [Entry.Compare]. The slice is the caller's.
 func (s *Set) Entries() []Entry { return slices.Clone(s.entries) }
+
+// NextEnd returns when the first temporary entry ends, which may be past; zero if there is none.
+func (s *Set) NextEnd() (end time.Time) {
+	for i := range s.entries {
+		if e := &s.entries[i]; e.ends() && (end.IsZero() || e.Expires.Before(end)) {
+			end = e.Expires
+		}
+	}
+	return end
+}
 
 // Resolve returns what the policies come to for a subscription of a topic in a cluster. It leaves
 // Sources nil; [Set.Explain] fills it.

@@ -81,10 +81,30 @@ func TestTemporaryEntriesLieOverThePermanentOne(t *testing.T) {
 	got := set.Resolve("", orders, "").Topic
 	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(9), Burst: new(int64(1)), Paused: new(true)}, got)
 
-	later := policy.Snapshot{Set: set}.At(time.Unix(10, 0))
+	snapshot := policy.Snapshot{Set: set, Revision: 7000}
+	assert.Equal(t, time.Unix(10, 0), set.NextEnd())
+	assert.Equal(t, snapshot, snapshot.At(time.Unix(10, -1)))
+	later := snapshot.At(time.Unix(10, 0))
 	assert.False(t, later.Set.Resolve("", orders, "").Topic.IsPaused())
 	assert.Len(t, later.Set.Entries(), 2)
+	assert.Equal(t, int64(7001), later.Revision)
+	assert.Equal(t, time.Unix(20, 0), later.Set.NextEnd())
 	assert.Len(t, set.Entries(), 3, "a set never changes")
+
+	last := later.At(time.Unix(20, 0))
+	assert.Equal(t, snapshot.At(time.Unix(20, 0)), last, "however often it is asked for")
+	assert.Equal(t, int64(7002), last.Revision)
+	assert.Zero(t, last.Set.NextEnd())
+}
+
+func TestWhatEndsTogetherIsOneRevision(t *testing.T) {
+	end := time.Unix(10, 0)
+	set, err := policy.NewSet([]policy.Entry{
+		{Temporary: true, Expires: end, Field: "paused", Policy: policy.Policy{Paused: new(true)}},
+		{Temporary: true, Expires: end.UTC(), Field: "messageRate", Policy: rate(9)},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, int64(2), policy.Snapshot{Set: set, Revision: 1}.At(end).Revision)
 }
 
 func TestPatternsInOrder(t *testing.T) {

@@ -59,23 +59,33 @@ func ParseTopic(s string) (Topic, error) {
 	}
 	parts := strings.Split(path, "/")
 	pulsar := scheme == Persistent || scheme == NonPersistent
+	var clusterErr error
 	if pulsar && len(parts) == 4 {
-		if err := named("topic.cluster", parts[1]); err != nil {
-			return Topic{}, err
-		}
+		clusterErr = named("topic.cluster", parts[1])
 		parts = slices.Delete(parts, 1, 2)
 	}
 	if len(parts) != 3 {
-		return Topic{}, &FieldError{"topic", s, fmt.Sprintf("has %d parts behind the scheme: write %s://tenant/namespace/name", len(parts), scheme)}
+		schemeErr := schemeError(scheme)
+		if schemeErr != nil {
+			scheme = "scheme"
+		}
+		return Topic{}, errors.Join(schemeErr, &FieldError{"topic", s, fmt.Sprintf("has %d parts behind the scheme: write %s://tenant/namespace/name", len(parts), scheme)})
 	}
 	t := Topic{scheme, parts[0], parts[1], parts[2]}
 	if pulsar {
 		t.Name = partition.ReplaceAllString(t.Name, "")
 	}
-	if err := t.Validate(); err != nil {
+	if err := errors.Join(clusterErr, t.Validate()); err != nil {
 		return Topic{}, err
 	}
 	return t, nil
+}
+
+func schemeError(scheme string) error {
+	if slices.Contains(schemes, scheme) {
+		return nil
+	}
+	return &FieldError{"topic.scheme", scheme, "is unknown: use persistent, non-persistent, kafka or numaflow"}
 }
 
 var (
@@ -87,14 +97,10 @@ var (
 
 // Validate returns every fault of the topic, a *[FieldError] each.
 func (t Topic) Validate() error {
-	var errs []error
-	if !slices.Contains(schemes, t.Scheme) {
-		errs = append(errs, &FieldError{"topic.scheme", t.Scheme, "is unknown: use persistent, non-persistent, kafka or numaflow"})
-	}
 	if t.Scheme == Numaflow {
 		return errors.Join(label("topic.tenant", t.Tenant), label("topic.namespace", t.Namespace), label("topic.name", t.Name))
 	}
-	errs = append(errs, named("topic.tenant", t.Tenant), named("topic.namespace", t.Namespace))
+	errs := []error{schemeError(t.Scheme), named("topic.tenant", t.Tenant), named("topic.namespace", t.Namespace)}
 	const field = "topic.name"
 	switch {
 	case t.Name == "":

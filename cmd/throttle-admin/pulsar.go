@@ -200,7 +200,7 @@ func newBrokersCommand(a *app) *cobra.Command {
 	update := verb("update-dynamic-config", "Set a default for every topic of the cluster; 0 disables it", " --value 1000", func(cmd *cobra.Command, config string, f setFlags) error {
 		name, nameErr := field(config)
 		parseName := cmp.Or(name, "messageRate")
-		p, err := parseField(parseName, text)
+		p, err := policy.ParseField(parseName, text)
 		if text == "" {
 			err = &policy.FieldError{Field: "value", Reason: "is missing: write --value 1000, or 0 to disable it"}
 		}

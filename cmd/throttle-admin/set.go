@@ -2,11 +2,9 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -201,6 +199,9 @@ func newSetCommand(a *app) *cobra.Command {
   paused            true: dispatch nothing
   throttleCaughtUp  true: throttle who has no backlog, too; default false
   caughtUpBacklog   the largest backlog, in messages, of who has caught up; default 100
+  sharing           of messages: booked, or strict (one every 1/rate, nothing saved up); default booked
+  maxReserved       strict: slots booked ahead, over all processes; default 64
+  permitExpiry      strict: how late a slot may be used, from 2ms; default a hundredth of the period
   onLedgerLoss      while permits cannot be booked: share (go on at the last share), stop or open
   weight            of a subscription in the limits that it shares, 0.1 to 10; default 1
   reserved          messages of a limit that a subscription gets before the rest is shared by weight
@@ -250,45 +251,19 @@ func parseFields(args []string) (p policy.Policy, unset []string, err error) {
 		case !ok:
 			fault("has no value: write FIELD=VALUE, or FIELD= to have it inherited")
 		case !slices.Contains(known, field):
-			fault("is an unknown field: use " + strings.Join(known, ", "))
+			fault("is an unknown field: throttle-admin set --help lists them all")
 		case seen[field]:
 			fault("is named twice: keep one of them")
 		case text == "":
 			unset = append(unset, field)
 		default:
-			one, err := parseField(field, text)
+			one, err := policy.ParseField(field, text)
 			p = p.Overlay(one)
 			errs = append(errs, err)
 		}
 		seen[field] = true
 	}
 	return p, unset, errors.Join(errs...)
-}
-
-func parseField(field, text string) (policy.Policy, error) {
-	parse, isRate := map[string]func(string) (policy.Rate, error){
-		"messageRate": policy.ParseRate, "byteRate": policy.ParseByteRate, "reserved": policy.ParseRate, "reservedBytes": policy.ParseByteRate,
-	}[field]
-	if isRate {
-		rate, err := parse(text)
-		if fault, ok := errors.AsType[*policy.FieldError](err); ok {
-			fault.Field = field
-			return policy.Policy{}, fault
-		}
-		text = rate.String()
-	}
-	raw := json.RawMessage(text)
-	if isRate || !json.Valid(raw) {
-		raw = json.RawMessage(strconv.Quote(strings.ToValidUTF8(text, "\uFFFD")))
-		if !json.Valid(raw) { // Go's quotes know more escapes than JSON's
-			return policy.Policy{}, &policy.FieldError{Field: field, Value: text, Reason: "has control characters"}
-		}
-	}
-	data, err := json.Marshal(map[string]any{"schema": policy.Schema, field: raw})
-	if err != nil {
-		return policy.Policy{}, fmt.Errorf("%s: %w", field, err)
-	}
-	return policy.Unmarshal(data)
 }
 
 func newPauseCommand(a *app) *cobra.Command {

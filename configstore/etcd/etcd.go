@@ -6,7 +6,12 @@
 //	PREFIX/temporary/SCOPE/FIELD    a temporary one, {"expires":TIME,"policy":{...}}, with a lease
 //	PREFIX/revision                 rewritten by each Apply, so that deletions leave a trace, too
 //
-// where SCOPE is escaped as a path segment of a URL. A revision of the store is etcd's own.
+// where SCOPE is escaped as a path segment of a URL.
+//
+// A lease may outlive its policy, by as long as the policy lived: etcd begins it anew when its leader changes. So a
+// temporary policy is over when its time has come, and the lease only cleans up. A revision of
+// the store is etcd's own times 1000, plus how many ends there were that etcd has yet to notice: what is
+// in force after an end has a higher revision than before, and a lower one than after the next change.
 package etcd
 
 import (
@@ -139,14 +144,17 @@ const (
 	markerPart    = "/revision"
 )
 
+// steps is how many revisions of the store there are for each of etcd's.
+const steps = 1000
+
 // List implements configstore.Store.
 func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
 	snap, applied, err := s.list(ctx)
-	snap.Applied = applied
+	snap.Applied = applied * steps
 	return snap, err
 }
 
-// list also returns the revision of the last Apply.
+// list also returns etcd's revision of the last Apply.
 func (s *Store) list(ctx context.Context) (snap configstore.Snapshot, applied int64, err error) {
 	client, err := s.connect()
 	if err != nil {
@@ -162,13 +170,18 @@ func (s *Store) list(ctx context.Context) (snap configstore.Snapshot, applied in
 	if err != nil {
 		return configstore.Snapshot{}, 0, s.wrap("list", err)
 	}
-	snap = configstore.Snapshot{Identity: fmt.Sprintf("etcd:%x%s", resp.Header.ClusterId, s.prefix), Revision: resp.Header.Revision}
+	var stored []policy.Entry
 	for _, r := range resp.Responses[:2] {
 		for _, kv := range r.GetResponseRange().Kvs {
-			snap.Entries = append(snap.Entries, s.entry(string(kv.Key), kv.Value, kv.ModRevision))
+			stored = append(stored, s.entry(string(kv.Key), kv.Value, kv.ModRevision))
 		}
 	}
-	slices.SortFunc(snap.Entries, policy.Entry.Compare)
+	set, _ := policy.NewSet(stored) // ties and bad patterns are among its entries
+	live := policy.Snapshot{Set: set, Revision: resp.Header.Revision * steps}.At(time.Now())
+	snap = configstore.Snapshot{
+		Entries: live.Set.Entries(), Identity: fmt.Sprintf("etcd:%x%s", resp.Header.ClusterId, s.prefix),
+		Revision: min(live.Revision, (resp.Header.Revision+1)*steps-1),
+	}
 	if kvs := resp.Responses[2].GetResponseRange().Kvs; len(kvs) > 0 {
 		applied = kvs[0].ModRevision
 	}
@@ -180,10 +193,10 @@ type temporaryJSON struct {
 	Policy  json.RawMessage `json:"policy"`
 }
 
-// entry reads what is stored; what cannot be read is in its Err.
+// entry reads what is stored at a revision of etcd's; what cannot be read is in its Err.
 func (s *Store) entry(key string, value []byte, revision int64) policy.Entry {
 	k, err := s.parseKey(key)
-	e := policy.Entry{Scope: k.Scope, Temporary: k.Field != "", Field: k.Field, Revision: revision}
+	e := policy.Entry{Scope: k.Scope, Temporary: k.Field != "", Field: k.Field, Revision: revision * steps}
 	if err == nil && e.Temporary {
 		var t temporaryJSON
 		if err = json.Unmarshal(value, &t); err == nil {
@@ -254,8 +267,8 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 		if err != nil {
 			return 0, err
 		}
-		if ifRevision != 0 && applied > ifRevision {
-			return 0, &configstore.ConflictError{Have: applied, Want: ifRevision}
+		if ifRevision != 0 && applied*steps > ifRevision {
+			return 0, &configstore.ConflictError{Have: applied * steps, Want: ifRevision}
 		}
 		if err := configstore.Check(snap.Entries, changes); err != nil {
 			return 0, err
@@ -269,7 +282,7 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 				Then(append(nest(ops), clientv3.OpPut(marker, ""))...).
 				Commit()
 			if err == nil && resp.Succeeded {
-				return resp.Header.Revision, nil
+				return resp.Header.Revision * steps, nil
 			}
 		}
 		for _, id := range leases {
@@ -309,7 +322,7 @@ func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []conf
 			byTTL[seconds] = id
 			leases = append(leases, id)
 		}
-		value, err = json.Marshal(temporaryJSON{Expires: now.Add(time.Duration(seconds) * time.Second).UTC().Round(0), Policy: value})
+		value, err = json.Marshal(temporaryJSON{Expires: c.Entry(now, 0).Expires, Policy: value}) // before the lease does
 		if err != nil {
 			return nil, leases, err
 		}
@@ -347,13 +360,13 @@ func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Ba
 		user := ctx
 		ctx, cancel := s.bind(ctx)
 		defer cancel()
-		if err := s.watch(ctx, client, after, func(b configstore.Batch) bool { return yield(b, nil) }); err != nil && user.Err() == nil {
+		if err := s.watch(ctx, client, after/steps, func(b configstore.Batch) bool { return yield(b, nil) }); err != nil && user.Err() == nil {
 			yield(configstore.Batch{}, err)
 		}
 	}
 }
 
-// watch returns why the watch ended; nil if yield wanted no more.
+// watch returns why the watch after a revision of etcd's ended; nil if yield wanted no more.
 func (s *Store) watch(ctx context.Context, client *clientv3.Client, after int64, yield func(configstore.Batch) bool) error {
 	var cluster uint64
 	check := func() error {
@@ -399,7 +412,7 @@ func (s *Store) watch(ctx context.Context, client *clientv3.Client, after int64,
 			if ok && !yield(b) {
 				return nil
 			}
-			after = max(after, b.Revision)
+			after = max(after, b.Revision/steps)
 		}
 	}
 }
@@ -416,7 +429,7 @@ func (s *Store) batch(events []*clientv3.Event) (b configstore.Batch, ok bool) {
 		if !ours && key != s.prefix+markerPart {
 			continue
 		}
-		b.Revision = e.Kv.ModRevision
+		b.Revision = e.Kv.ModRevision * steps
 		switch {
 		case !ours || last[key] != i:
 		case e.Type == clientv3.EventTypeDelete:

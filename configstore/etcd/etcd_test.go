@@ -153,6 +153,54 @@ func TestFollowerMissesNothing(t *testing.T) {
 	until(20)
 }
 
+// TestTemporaryEndsBeforeItsLease: what etcd keeps for too long, as after a change of its leader, is over.
+func TestTemporaryEndsBeforeItsLease(t *testing.T) {
+	node := services.Etcd(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	client, s := node.Client(), open(t, node.Endpoint, "")
+	_, err := s.Apply(ctx, rate(1), 0)
+	require.NoError(t, err)
+	end := time.Now().Add(3 * time.Second)
+	key := "/throttle/temporary/kafka:%2F%2Fpublic%2Fdefault%2Forders/messageRate"
+	put, err := client.Put(ctx, key, fmt.Sprintf(`{"expires":%q,"policy":{"schema":1,"messageRate":"2/s"}}`, end.Format(time.RFC3339Nano)))
+	require.NoError(t, err)
+
+	var last policy.Snapshot
+	limit := func(s policy.Snapshot) int64 {
+		return s.Set.Resolve("", storetest.Orders.Topic, "").Topic.MessageRate.Permits
+	}
+	deleted := false
+	for snap, err := range configstore.Source(s).Snapshots(ctx) {
+		require.NoError(t, err)
+		if last.Set != nil {
+			require.GreaterOrEqual(t, snap.Revision, last.Revision)
+		}
+		switch {
+		case last.Set == nil:
+			require.Equal(t, int64(2), limit(snap))
+		case !deleted && limit(snap) == 1:
+			assert.WithinDuration(t, end, time.Now(), time.Second)
+			assert.False(t, time.Now().Before(end))
+			assert.Greater(t, snap.Revision, last.Revision)
+			list, err := s.List(ctx)
+			require.NoError(t, err)
+			assert.Len(t, list.Entries, 1)
+			assert.Equal(t, snap.Revision, list.Revision, "whoever lists now is as far")
+			_, err = s.Apply(ctx, rate(3), list.Revision)
+			require.NoError(t, err, "an end is nobody's change")
+			_, err = client.Delete(ctx, key) // at last
+			require.NoError(t, err)
+			deleted = true
+		case deleted && snap.Revision/1000 == put.Header.Revision+2:
+			assert.Equal(t, int64(3), limit(snap))
+			return
+		}
+		last = snap
+	}
+	t.Fatalf("ended at revision %d with %d/s", last.Revision, limit(last))
+}
+
 func TestOpensWhileEtcdIsAwayAndKeepsThePassword(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{"127.0.0.1:1"}, Username: "me", Password: "s3cret", DialTimeout: 100 * time.Millisecond})

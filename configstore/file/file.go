@@ -84,6 +84,14 @@ func (st state) at(now time.Time) ([]policy.Entry, int64) {
 	return entries, revision
 }
 
+// had tells whether this content has had a revision by now. A newer one is another content's: a copy may have an older time.
+func (st state) had(revision int64, now time.Time) bool {
+	return revision == max(st.revision, 1) || // Edit says 1 for 0
+		revision > st.revision && slices.ContainsFunc(st.entries, func(e policy.Entry) bool {
+			return e.Temporary && !e.Expires.After(now) && e.Expires.UnixMicro() == revision
+		})
+}
+
 // look reads the file if it has changed. Its error is that of a store that cannot be read at all.
 func (s *Store) look() (state, error) {
 	s.mu.Lock()
@@ -127,7 +135,7 @@ func (s *Store) look() (state, error) {
 		s.state.revision = max(old.revision, modified.UnixMicro())
 		return s.state, nil
 	}
-	entries, err := Parse(s.path, data)
+	entries, err := ParseAt(s.path, data, time.Time{})
 	if s.state.err = err; err == nil {
 		s.state.entries = entries
 		s.state.revision = modified.UnixMicro()
@@ -221,10 +229,10 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 	if err != nil {
 		return 0, err
 	}
-	if ifRevision != 0 && st.revision > ifRevision {
+	now := time.Now()
+	if ifRevision != 0 && !st.had(ifRevision, now) {
 		return 0, &configstore.ConflictError{Have: st.revision, Want: ifRevision}
 	}
-	now := time.Now()
 	entries, before := st.at(now)
 	if err := configstore.Check(entries, changes); err != nil {
 		return 0, err

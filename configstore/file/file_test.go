@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -35,8 +36,11 @@ func TestStore(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) storetest.Backend {
 				path := filepath.Join(t.TempDir(), name)
 				return storetest.Backend{
-					Open:    func(t *testing.T) configstore.Store { return open(t, path) },
-					Corrupt: func(t *testing.T) { require.NoError(t, os.WriteFile(path, []byte("schema: 1\npolicies: 5\n"), 0o600)) },
+					Open: func(t *testing.T) configstore.Store { return open(t, path) },
+					Corrupt: func(t *testing.T) { // at once: an empty file would be a fault of its own
+						require.NoError(t, os.WriteFile(path+".new", []byte("schema: 1\npolicies: 5\n"), 0o600))
+						require.NoError(t, os.Rename(path+".new", path))
+					},
 				}
 			})
 		})
@@ -44,7 +48,8 @@ func TestStore(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	entries, err := file.Parse("p.yaml", []byte(`# comment
+	now := time.Date(2039, 6, 1, 0, 0, 0, 0, time.UTC)
+	entries, err := file.ParseAt("p.yaml", []byte(`# comment
 schema: 1
 policies:
   - scope: cluster
@@ -59,7 +64,7 @@ policies:
     mode: shadow
     onLedgerLoss: stop
   - {scope: public/default, burst: 1, paused: true, expires: 2040-01-02T15:04:05Z}
-`))
+`), now)
 	require.NoError(t, err)
 	require.Len(t, entries, 4)
 	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(1000)}, entries[0].Policy)
@@ -71,10 +76,40 @@ policies:
 	for name, format := range map[string]func([]policy.Entry) ([]byte, error){"yaml": file.Format, "json": file.FormatJSON} {
 		data, err := format(entries)
 		require.NoError(t, err)
-		again, err := file.Parse(name, data)
+		again, err := file.ParseAt(name, data, now)
 		require.NoError(t, err, "%s", data)
 		assert.Equal(t, entries, again)
 	}
+}
+
+func TestFormatKeepsNamesText(t *testing.T) {
+	names := []string{"billing", "a.b-c:d", "12", "1e3", "0x10", "1_000", "190:20:30", "2026-01-02", ".inf", "-", "~", "y", "No", "ON", "null", "True", "it's", "a: b", "a #b", "x:"}
+	var entries []policy.Entry
+	for _, name := range names {
+		entries = append(entries, policy.Entry{Scope: storetest.Orders.WithSubscription(name), Policy: policy.Policy{MessageRate: policy.PerSecond(0)}})
+	}
+	entries = append(entries, policy.Entry{Scope: policy.NamespaceScope("1", "", "2"), Policy: policy.Policy{Round: policy.Duration(time.Second)}})
+	data, err := file.Format(entries)
+	require.NoError(t, err)
+	plain := regexp.MustCompile(`(?m)^    subscription: ([^"].*)$`)
+	var unquoted []string
+	for _, found := range plain.FindAllStringSubmatch(string(data), -1) {
+		unquoted = append(unquoted, found[1])
+	}
+	assert.Equal(t, []string{"a.b-c:d", "billing"}, unquoted)
+	assert.Contains(t, string(data), "scope: \"1/2\"\n    round: 1s\n")
+	assert.Contains(t, string(data), "messageRate: 0\n")
+	again, err := file.Parse("p", data)
+	require.NoError(t, err)
+	assert.Len(t, again, len(entries))
+}
+
+func TestParseBlocksOfText(t *testing.T) {
+	entries, err := file.Parse("p", []byte("schema: 1\npolicies:\n- scope: >-\n    kafka://a/b/c\n  subscription: |-\n    d\n  messageRate: |-\n    5\n"))
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	assert.Equal(t, "kafka://a/b/c?subscription=d", entries[0].Scope.String())
+	assert.Equal(t, policy.PerSecond(5), entries[0].Policy.MessageRate)
 }
 
 func TestParseFaults(t *testing.T) {
@@ -89,13 +124,23 @@ func TestParseFaults(t *testing.T) {
 		"schema: 1\n---\nschema: 1":        {"p:3 "},
 		"schema: 1\npolicies:\n- burst: 1": {"p:3 scope"},
 		"schema: [":                        {"p:1 "},
-		"schema: 1\npolicies:\n- scope: cluster\n  rate: 5\n  messageRate: -1\n  burst: many\n  mode: off\n- scope: x": {"p:5 messageRate", "p:4 rate", "p:6 burst", "p:7 mode", "p:8 scope"},
-		"schema: 1\npolicies:\n- scope: cluster\n  burst: -1\n  priority: 3\n":                                         {"p:4 burst", "p:5 priority"},
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n- scope: a/b\n  burst: 2\n":                                   {"p:5 scope"},
-		"schema: 1\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n":                       {"p:5 "},
-		"schema: 1\npolicies:\n- scope: a/b\n  subscription: c\n  burst: 2\n":                                          {"p:4 subscription"},
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: [1]\n  round: &x 1s\n":                                           {"p:4 burst", "p:5 round"},
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  burst: 2\n":                                                 {"p:5 "},
+		"schema: 1\npolicies:\n- scope: cluster\n  rate: 5\n  messageRate: -1\n  burst: many\n  mode: off\n- scope: x":                                                                    {"p:5 messageRate", "p:4 rate", "p:6 burst", "p:7 mode", "p:8 scope"},
+		"schema: 1\npolicies:\n- scope: cluster\n  burst: -1\n  priority: 3\n":                                                                                                            {"p:4 burst", "p:5 priority"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n- scope: a/b\n  burst: 2\n":                                                                                                      {"p:5 scope"},
+		"schema: 1\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n":                                                                                          {"p:5 "},
+		"schema: 1\npolicies:\n- scope: a/b\n  subscription: c\n  burst: 2\n":                                                                                                             {"p:4 subscription"},
+		"schema: 1\npolicies:\n- scope: a/b\n  subscription: \"\"\n  burst: 2\n":                                                                                                          {"p:4 subscription"},
+		"schema: 1\npolicies:\n- scope: pattern:a\n  subscription: c\n  priority: 2\n":                                                                                                    {"p:4 subscription"},
+		"schema: 1\npolicies:\n- scope: kafka://a/b/c?subscription=d\n  subscription: e\n  burst: 2\n":                                                                                    {"p:4 subscription"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: .nan\n  messageRate: .inf\n":                                                                                                        {"p:4 burst", "p:5 messageRate"},
+		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  subscription:\n  burst: ~\n  mode: null\n":                                                                                       {"p:4 subscription", "p:5 burst", "p:6 mode"},
+		"schema: 1\npolicies:\n- scope:\n  priority: 1\n  expires: ~\n":                                                                                                                   {"p:3 scope", "p:5 expires"},
+		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  burst: 1\n  subscription: |\n    d\n":                                                                                            {"p:5 subscription"}, // a line break
+		"schema: 1\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n- scope: pattern:cc\n  burst: 1\n- scope: pattern:dd\n  burst: 2\n":                        {"p:5 ", "p:9 "},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  expires: 2001-01-02T15:04:05Z\n- scope: a/c\n  burst: 1\n  expires: 9001-01-02T15:04:05Z\n- scope: a/d\n  expires: tomorrow\n": {"p:5 expires", "p:8 expires", "p:10 expires"},
+		"schema: 1\npolicies:\n- scope: kafka://a/b\n  subscription: \"\"\n  burst: 1\n":                                                                                                  {"p:3 topic", "p:4 subscription"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: [1]\n  round: &x 1s\n":                                                                                                              {"p:4 burst", "p:5 round"},
+		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  burst: 2\n":                                                                                                                    {"p:5 "},
 		strings.Repeat("x", 1<<20+1): {"p:0 "},
 	} {
 		_, err := file.Parse("p", []byte(text))
@@ -124,13 +169,13 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"schema":1,"policies":[{"scope":"a/b","paused":true,"expires":"2040-01-02T15:04:05Z"}]}`))
 	f.Add([]byte("a: &a [*a, ? , !!x y]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		entries, err := file.Parse("f", data)
+		entries, err := file.ParseAt("f", data, time.Time{})
 		if err != nil {
 			return
 		}
 		out, err := file.Format(entries)
 		require.NoError(t, err)
-		again, err := file.Parse("g", out)
+		again, err := file.ParseAt("g", out, time.Time{})
 		require.NoError(t, err, "%s", out)
 		require.Equal(t, len(entries), len(again))
 	})
@@ -183,4 +228,35 @@ func TestApplyKeepsTheMode(t *testing.T) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+// TestAnOlderCopyIsAChange: the revision that was seen is not that of the file that is there now.
+func TestAnOlderCopyIsAChange(t *testing.T) {
+	path, ctx := filepath.Join(t.TempDir(), "p.yaml"), t.Context()
+	change := []configstore.Change{{Policy: policy.Policy{Burst: new(int64(1))}}}
+	seen, err := open(t, path).Apply(ctx, change, 0)
+	require.NoError(t, err)
+
+	end := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
+	text := fmt.Sprintf("schema: 1\npolicies:\n- {scope: cluster, burst: 3, expires: %q}\n", end.Format(time.RFC3339))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	old := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(path, old, old))
+	_, err = open(t, path).Apply(ctx, change, seen)
+	late, ok := errors.AsType[*configstore.ConflictError](err)
+	require.True(t, ok, "%v", err)
+	assert.Equal(t, configstore.ConflictError{Have: old.UnixMicro(), Want: seen}, *late)
+	assert.ErrorContains(t, err, fmt.Sprintf("not %d", seen))
+
+	list, err := open(t, path).List(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, end.UnixMicro(), list.Revision, "since the temporary entry is over")
+	_, err = open(t, path).Apply(ctx, change, list.Revision)
+	require.NoError(t, err)
+
+	require.NoError(t, os.Remove(path))
+	_, err = open(t, path).Apply(ctx, change, seen)
+	assert.ErrorAs(t, err, new(*configstore.ConflictError))
+	_, err = configstore.Edit(ctx, open(t, path), func(s configstore.Snapshot) ([]configstore.Change, error) { return change, nil })
+	assert.NoError(t, err)
 }

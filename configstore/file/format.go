@@ -13,7 +13,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -47,17 +49,22 @@ func (e *LineError) Unwrap() error { return e.Err }
 //	    messageRate: 1000/s          # and any other field of a policy
 //	    expires: 2026-01-02T15:04:05Z # optional: temporary until then
 //
-// A temporary entry comes back as one entry for each of its fields.
-func Parse(name string, data []byte) ([]policy.Entry, error) {
-	p := &fileParser{name: name, seen: make(map[configstore.Key]int), lines: make(map[policy.Scope]int)}
+// A temporary entry comes back as one entry for each of its fields. One that is over, or would live longer
+// than [configstore.MaxTTL], is refused.
+func Parse(name string, data []byte) ([]policy.Entry, error) { return ParseAt(name, data, time.Now()) }
+
+// ParseAt is Parse at now. If now is zero, entries may end whenever they like: a file that is a store keeps those that are over.
+func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
+	p := &fileParser{name: name, now: now, seen: make(map[configstore.Key]int), lines: make(map[policy.Scope]int)}
 	if len(data) > MaxSize {
 		p.fault(nil, fmt.Errorf("%d bytes are more than the %d that a file may have", len(data), MaxSize))
 		return nil, errors.Join(p.errs...)
 	}
-	if at := tooDeep(data); at > 0 {
+	tokens := lexer.Tokenize(strings.TrimPrefix(string(data), "\uFEFF")) // without the mark that some editors put first
+	if at := tooDeep(tokens); at > 0 {
 		return nil, &LineError{name, at, fmt.Errorf("is nested more than %d deep, which no policy is", maxDepth)}
 	}
-	file, err := parser.ParseBytes(data, 0)
+	file, err := parser.Parse(tokens, 0)
 	if err != nil {
 		p.fault(nil, err)
 		var syntax yaml.Error
@@ -77,13 +84,16 @@ func Parse(name string, data []byte) ([]policy.Entry, error) {
 		return nil, err
 	}
 	slices.SortFunc(p.entries, policy.Entry.Compare)
-	if _, err := policy.NewSet(p.entries); err != nil {
-		tie, ok := errors.AsType[*policy.TieError](err)
+	_, err = policy.NewSet(p.entries)
+	for err := range flatten(err) {
 		line := 0
-		if ok {
+		if tie, ok := errors.AsType[*policy.TieError](err); ok {
 			line = max(p.lines[tie.A], p.lines[tie.B])
 		}
-		return nil, &LineError{name, line, err}
+		p.errs = append(p.errs, &LineError{name, line, err})
+	}
+	if err := errors.Join(p.errs...); err != nil {
+		return nil, err
 	}
 	return p.entries, nil
 }
@@ -91,23 +101,22 @@ func Parse(name string, data []byte) ([]policy.Entry, error) {
 // maxDepth is how deep brackets and lists may nest; the parser's time grows with the square of it.
 const maxDepth = 50
 
-// tooDeep is the line in which more than maxDepth brackets or list items are open, or 0.
-func tooDeep(data []byte) (line int) {
-	depth, items := 0, 0
-	line = 1
-	for i, c := range data {
-		switch c {
-		case '\n':
-			line++
-			items = 0
-		case '[', '{':
+// tooDeep is the line in which more than maxDepth brackets are open, or list items and keys follow each other, or 0.
+func tooDeep(tokens token.Tokens) int {
+	depth, items, line := 0, 0, 0
+	for _, t := range tokens {
+		if t.Position.Line != line {
+			line, items = t.Position.Line, 0
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
 			depth++
-		case ']', '}':
+		case token.SequenceEndType, token.MappingEndType:
 			depth = max(0, depth-1)
-		case '-', '?', ':':
-			if i+1 < len(data) && data[i+1] == ' ' {
-				items++
-			}
+		case token.SequenceEntryType, token.MappingKeyType, token.MappingValueType:
+			items++
+		case token.CollectEntryType: // a comma: the next one is beside, not within
+			items = 0
 		}
 		if depth > maxDepth || items > maxDepth {
 			return line
@@ -118,6 +127,7 @@ func tooDeep(data []byte) (line int) {
 
 type fileParser struct {
 	name    string
+	now     time.Time
 	entries []policy.Entry
 	seen    map[configstore.Key]int // line
 	lines   map[policy.Scope]int
@@ -202,33 +212,39 @@ func (p *fileParser) entry(n ast.Node) {
 	var pol policy.Policy
 	var expires time.Time
 	var subscription *string
-	var scopeErr error
+	scoped := false
 	at := map[string]ast.Node{}
 	for _, pair := range pairs {
 		key, value := keyOf(pair), pair.Value
 		at[key] = value
-		switch value.(type) {
+		text := value.GetToken().Value
+		var err error
+		switch value := value.(type) {
+		case *ast.LiteralNode:
+			text = value.Value.Value
+		case *ast.NullNode:
+			p.fault(pair.Key, &policy.FieldError{Field: key, Reason: "is empty: leave it out"})
+			continue
 		case *ast.MappingNode, *ast.MappingValueNode, *ast.SequenceNode, *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 			p.fault(value, &policy.FieldError{Field: key, Value: strings.TrimSpace(value.String()), Reason: "is no plain value"})
 			continue
 		}
-		text := value.GetToken().Value
-		var err error
 		switch key {
 		case "scope":
 			scope, err = policy.ParseScope(text)
-			scopeErr = err
+			scoped = err == nil
 		case "subscription":
 			subscription = &text
 		case "expires":
-			if expires, err = time.Parse(time.RFC3339Nano, text); err != nil {
-				err = &policy.FieldError{Field: key, Value: text, Reason: "is no time: write 2026-01-02T15:04:05Z"}
-			}
+			expires, err = p.expires(text)
 		case "schema":
 			err = &policy.FieldError{Field: key, Value: text, Reason: "belongs to the file, not to a policy"}
 		default:
 			var one policy.Policy
-			one, err = field(key, value)
+			if b, ok := value.(*ast.BoolNode); ok {
+				text = strconv.FormatBool(b.Value) // of YAML's True
+			}
+			one, err = policy.ParseField(key, text)
 			pol = pol.Overlay(one)
 		}
 		for err := range flatten(err) {
@@ -239,10 +255,17 @@ func (p *fileParser) entry(n ast.Node) {
 	case at["scope"] == nil:
 		p.fault(n, &policy.FieldError{Field: "scope", Reason: "is missing: write cluster, tenant/namespace, pattern:REGEX or the URL of a topic"})
 		return
-	case scopeErr != nil:
+	case !scoped:
 		pol = pol.Without("priority") // which depends on the scope
+		if subscription != nil {
+			for err := range flatten(policy.ValidateSubscription(*subscription)) {
+				p.fault(at["subscription"], err)
+			}
+		}
 	case subscription != nil:
-		scope = scope.WithSubscription(*subscription)
+		if scope = scope.WithSubscription(*subscription); scope.Validate() != nil {
+			pol = pol.Without("priority")
+		}
 	}
 	for err := range flatten(pol.Validate(scope)) {
 		where := at["scope"]
@@ -274,28 +297,24 @@ func (p *fileParser) entry(n ast.Node) {
 	}
 }
 
-// field reads one field of a policy; rates as people write them.
-func field(key string, value ast.Node) (policy.Policy, error) {
-	var v any
-	if err := yaml.NodeToValue(value, &v); err != nil {
-		return policy.Policy{}, err
+// expires reads when a temporary entry ends.
+func (p *fileParser) expires(text string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	reason := ""
+	switch {
+	case err != nil:
+		reason = "is no time: write 2026-01-02T15:04:05Z"
+	case p.now.IsZero():
+	case !t.After(p.now):
+		reason = "is over: remove the policy, or write a later time"
+	case t.Sub(p.now) > configstore.MaxTTL:
+		reason = fmt.Sprintf("is more than %s away: write an earlier time, or leave it out", policy.Duration(configstore.MaxTTL))
 	}
-	if parse, ok := rates[key]; ok {
-		rate, err := parse(value.GetToken().Value)
-		if fault, ok := errors.AsType[*policy.FieldError](err); ok {
-			fault.Field = key
-			return policy.Policy{}, fault
-		}
-		v = rate
+	if reason != "" {
+		return time.Time{}, &policy.FieldError{Field: "expires", Value: text, Reason: reason}
 	}
-	data, err := json.Marshal(map[string]any{"schema": policy.Schema, key: v})
-	if err != nil {
-		return policy.Policy{}, err
-	}
-	return policy.Unmarshal(data)
+	return t, nil
 }
-
-var rates = map[string]func(string) (policy.Rate, error){"messageRate": policy.ParseRate, "byteRate": policy.ParseByteRate}
 
 // flatten yields the faults of a joined error.
 func flatten(err error) func(yield func(error) bool) {
@@ -338,19 +357,23 @@ func Format(entries []policy.Entry) ([]byte, error) {
 			if err != nil {
 				return nil, err
 			}
-			fmt.Fprintf(&out, "%s%s: %s\n", indent, key, scalar(value))
+			fmt.Fprintf(&out, "%s%s: %s\n", indent, key, scalar(fmt.Sprint(key), value))
 		}
 	}
 	return out.Bytes(), nil
 }
 
-// plain text needs no quotes in YAML.
-var plain = regexp.MustCompile(`^[A-Za-z0-9]([-\w./:]*[-\w./])?$`)
+// plain text is text to every reader of YAML, unless it is one of words, which to some are something else.
+var (
+	plain = regexp.MustCompile(`^[A-Za-z]([-\w./:]*[-\w./])?$`)
+	words = regexp.MustCompile(`(?i)^(null|true|false|yes|no|on|off|y|n)$`)
+)
 
-// scalar writes text that is not plain as JSON does, which is YAML, too.
-func scalar(value any) string {
+// scalar writes names that are not plain as JSON does, which is YAML, too. The rates, times and words of other fields need no quotes.
+func scalar(key string, value any) string {
 	text, ok := value.(string)
-	if !ok || plain.MatchString(text) {
+	name := key == "scope" || key == "subscription"
+	if !ok || !name || plain.MatchString(text) && !words.MatchString(text) {
 		return fmt.Sprint(value)
 	}
 	quoted, _ := json.Marshal(text) // text cannot fail

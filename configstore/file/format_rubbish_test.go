@@ -1,6 +1,7 @@
 package file_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +14,39 @@ import (
 
 // TestRubbishIsRefusedFast: a megabyte of anything.
 func TestRubbishIsRefusedFast(t *testing.T) {
-	for _, bit := range []string{"[", "{", "- ", "a: ", "? ", "a", "\x00", "\n- x", "\"", "'", "|\n", "&a ", "*a ", "!!x ", "#", "[{", "[]", "  \n", "- [\n"} {
+	for _, bit := range []string{"[", "{", "- ", "a: ", "? ", "a", "\x00", "\n- x", "\"", "'", "|\n", "&a ", "*a ", "!!x ", "#", "[{", "[]", "  \n", "- [\n", "[a: ", "it's [", "a:\n", "[[],"} {
 		start := time.Now()
 		_, err := file.Parse("rubbish", []byte(strings.Repeat(bit, (1<<20)/len(bit))))
 		require.Error(t, err, "%q", bit)
 		assert.Less(t, time.Since(start), 10*time.Second, "%q", bit)
 		t.Logf("%q: %v", bit, time.Since(start))
 		assert.Less(t, len(err.Error()), 1<<20, "%q", bit)
+	}
+}
+
+// TestPairsWithinPairsNest: in brackets, too, where a comma sets them side by side.
+func TestPairsWithinPairsNest(t *testing.T) {
+	_, err := file.Parse("p", []byte("["+strings.Repeat("a: ", 1<<18)))
+	assert.ErrorContains(t, err, "p:1: is nested")
+}
+
+// TestBracketsInTextAreText: only what nests is counted.
+func TestBracketsInTextAreText(t *testing.T) {
+	many := strings.Repeat("- ", 60) + strings.Repeat("[{", 60)
+	var line strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&line, `{"scope": "a/b%d", "burst": 1, "paused": false}, `, i)
+	}
+	for _, text := range []string{
+		"schema: 1 # " + many + "\npolicies: []\n",
+		"# it's " + many + "\nschema: 1\n",
+		"schema: 1\npolicies:\n- scope: \"pattern:" + strings.Repeat("[a]", 60) + strings.Repeat(`\\[`, 60) + "\"\n  burst: 1\n",
+		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  subscription: '" + many + "'\n  burst: 1\n",
+		`{"schema": 1, "policies": [` + strings.TrimSuffix(line.String(), ", ") + "]}",
+		"\uFEFFschema: 1\npolicies: []\n",
+		"\uFEFF" + `{"schema":1,"policies":[]}`,
+	} {
+		_, err := file.Parse("p", []byte(text))
+		assert.NoError(t, err, "%.100s", text)
 	}
 }

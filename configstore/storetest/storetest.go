@@ -68,6 +68,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		"Conflict":         conflict,
 		"ConcurrentEdits":  concurrentEdits,
 		"Temporary":        temporary,
+		"ReplaceTwice":     replaceTwice,
 		"WatchMissesNone":  watchMissesNone,
 		"CloseEndsWatches": closeEndsWatches,
 		"Follow":           follow,
@@ -226,6 +227,30 @@ func temporary(t *testing.T, b Backend) {
 	assert.Equal(t, rate(1), resolved())
 	edit(func(s configstore.Snapshot) []configstore.Change { return s.Remove(Orders) })
 	assert.True(t, resolved().IsZero())
+}
+
+// replaceTwice checks that what was put in place is in place, to the end of what is temporary.
+func replaceTwice(t *testing.T, b Backend) {
+	ctx, s := patience(t), b.Open(t)
+	now := time.Now()
+	end := func(d time.Duration) time.Time { return now.Add(d).UTC().Round(0) }
+	want := []policy.Entry{
+		{Scope: Orders, Policy: rate(1)},
+		{Scope: Orders, Policy: policy.Policy{Burst: new(int64(1))}, Temporary: true, Field: "burst", Expires: end(time.Hour + 1)},
+		{Scope: Orders, Policy: rate(2), Temporary: true, Field: "messageRate", Expires: end(90 * time.Minute)},
+		{Scope: Orders, Policy: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused", Expires: end(configstore.MaxTTL)},
+	}
+	list, err := s.List(ctx)
+	require.NoError(t, err)
+	_, err = s.Apply(ctx, list.Replace(want, now), 0)
+	require.NoError(t, err)
+	list, err = s.List(ctx)
+	require.NoError(t, err)
+	require.Len(t, list.Entries, len(want))
+	for i, e := range list.Entries {
+		assert.True(t, want[i].Expires.Equal(e.Expires), "%s ends at %v, not %v", e.Field, e.Expires, want[i].Expires)
+	}
+	assert.Empty(t, list.Replace(want, now.Add(time.Second)))
 }
 
 func watchMissesNone(t *testing.T, b Backend) {
