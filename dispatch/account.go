@@ -24,6 +24,8 @@ type account struct {
 	refused atomic.Int64              // permits that TryAcquire and shadow mode asked for in vain since the last step
 	lost    atomic.Bool               // the ledger does not answer
 	until   atomic.Int64              // where pacing is strict, when the slot last released may be used no more, ns since the start; else 0
+	full    atomic.Int64              // until then no slot is free, UnixNano
+	tried   atomic.Int64              // slots booked by TryAcquire, all time
 	wasted  atomic.Int64              // slots that their callers came to too late, all time
 	next    atomic.Pointer[time.Time] // when a refused caller may come back; kept ready, for a clock read is dear
 
@@ -58,6 +60,8 @@ type account struct {
 	rtts      [2]float64
 	storeTime float64 // the store's clock less ours, from the last reply
 	bookings  int64   // made, all time
+	offset    float64 // where pacing is strict: the store's clock less ours, from the fastest reply of late
+	offsetAt  float64
 	lent      float64 // `share` without a store: when the next permit of our own is due; 0 = the store is there
 }
 
@@ -230,6 +234,9 @@ func (a *account) book(step uint64, now float64, w demand, gone bool, timeout fl
 
 // farewell gives everything back.
 func (a *account) farewell(now, timeout float64) *call {
+	if a.limit.strict {
+		return a.farewellStrict(now, timeout)
+	}
 	a.clear(now)
 	return a.call(now, 0, 0, timeout)
 }

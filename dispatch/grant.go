@@ -55,7 +55,10 @@ func (g *Grant) settle(messages int, bytes int64) {
 	messages, bytes = min(messages, most), min(bytes, most)
 	if unused := int64(g.n) - int64(max(0, messages)); unused != 0 {
 		for _, a := range p.messages {
-			if unused < 0 || a.fresh(g.taken) {
+			switch {
+			case unused > 0 && a.until.Load() != 0: // its slot is over
+				a.wasted.Add(unused)
+			case unused < 0 || a.fresh(g.taken):
 				a.giveBack(unused)
 			}
 		}

@@ -14,6 +14,7 @@ type plan struct {
 	bytes    []*account
 	queue    *queue
 	inFlight int64 // messages handed out and not Done; 0 = any number
+	paced    bool  // one of the limits is strict
 	shadow   bool
 	paused   bool
 	closed   bool
@@ -21,7 +22,8 @@ type plan struct {
 
 // shorten finds out whether a message has a short way.
 func (p *plan) shorten() {
-	short := len(p.bytes) == 0 && p.inFlight == 0 && !p.shadow && !p.paused && !p.strict()
+	p.paced = p.strict()
+	short := len(p.bytes) == 0 && p.inFlight == 0 && !p.shadow && !p.paused && !p.paced
 	p.only, p.several = nil, short && len(p.messages) > 1
 	if short && len(p.messages) == 1 {
 		p.only = p.messages[0]
@@ -53,6 +55,13 @@ func (p *plan) all() []*account {
 // strict says that one of the limits is paced strictly.
 func (p *plan) strict() bool {
 	return slices.ContainsFunc(p.messages, func(a *account) bool { return a.limit.strict })
+}
+
+// take1 takes a permit of each limit that is not strict, or of none.
+func (p *plan) take1(size int64) bool {
+	rest := *p
+	rest.messages = slices.DeleteFunc(slices.Clone(p.messages), func(a *account) bool { return a.limit.strict })
+	return rest.take(1, size) == 1
 }
 
 // until is when what was just taken of strict limits may be used no more, since the Limiter's start; 0 = never.

@@ -203,7 +203,7 @@ func (q *queue) report(now time.Time) SubscriptionStats {
 func (a *account) report() LimitStats {
 	return LimitStats{
 		Key: a.limit.key, Reason: a.reason, Rate: a.limit.rate, Share: a.share, Use: a.use, Stock: a.held(),
-		Granted: a.put - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + a.wasted.Load(), Bookings: a.bookings,
+		Granted: a.put + a.tried.Load() - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + a.wasted.Load(), Bookings: a.bookings,
 		Revision: a.limit.rev.number,
 	}
 }

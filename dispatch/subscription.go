@@ -159,7 +159,8 @@ func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, er
 	return s.queue.acquire(ctx, 1, min(max(0, bytes), most))
 }
 
-// TryAcquire takes up to max permits if some are there now, and never waits. If it is refused, next says when to
+// TryAcquire takes up to max permits if some are there now, and never waits; where pacing is strict, it asks the ledger
+// whether a slot is free, unless it was told lately when the next one is. If it is refused, next says when to
 // come back; the refusal counts as demand, so that permits are booked for the next try.
 func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	if s == nil {
@@ -171,6 +172,9 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	}
 	if a := p.only; a != nil && max > 0 && a.avail.Load() <= 0 && a.refused.Load() > 0 {
 		return Grant{}, *a.next.Load(), false
+	}
+	if p.paced {
+		return s.queue.tryPaced(max)
 	}
 	return s.queue.tryAcquire(max)
 }

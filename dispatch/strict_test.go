@@ -1,0 +1,214 @@
+package dispatch_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func strictly(t testing.TB, text string) policy.Policy {
+	t.Helper()
+	p := rate(t, text)
+	p.Sharing = policy.Strict
+	return p
+}
+
+// gaps returns the shortest time between two dispatches in [from, to), and how many there were.
+func (f *fleet) gaps(from, to time.Duration) (shortest time.Duration, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	shortest, last := time.Hour, time.Duration(-1)
+	for _, e := range f.events {
+		if e.at < from || e.at >= to {
+			continue
+		}
+		if last >= 0 {
+			shortest = min(shortest, e.at-last)
+		}
+		last = e.at
+		n += e.n
+	}
+	return shortest, n
+}
+
+// Strict pacing is one message every period, for everybody together, in turn.
+func TestStrict(t *testing.T) {
+	for _, c := range []struct {
+		rate            string
+		replicas, loops int
+		period          time.Duration
+	}{{"5/s", 8, 1, 200 * time.Millisecond}, {"100/s", 8, 1, 10 * time.Millisecond}, {"1000/s", 10, 10, time.Millisecond}, {"1/h", 3, 1, time.Hour}, {"5/s", 1, 20, 200 * time.Millisecond}} {
+		fleets(t, fmt.Sprintf("%s, %d x %d", c.rate, c.replicas, c.loops), strictly(t, c.rate), func(t *testing.T, f *fleet) {
+			for i := range c.replicas {
+				r := f.join(i, "group")
+				for range c.loops {
+					r.greedy(1)
+				}
+			}
+			periods := 300
+			if c.period > time.Minute {
+				periods = 20
+			}
+			end := time.Duration(periods) * c.period
+			time.Sleep(end)
+			shortest, n := f.gaps(0, end)
+			within(t, "the shortest gap", shortest, c.period-min(c.period, 2*time.Millisecond), c.period+time.Millisecond)
+			within(t, "calls", n, periods*97/100, periods+1)
+			for i := range c.replicas {
+				within(t, "a replica's", f.by(i, 0, end), periods/c.replicas*80/100-1, periods/c.replicas*130/100+1)
+			}
+		})
+	}
+}
+
+// Idle time is not remembered, and who comes alone need not wait.
+func TestStrictRemembersNoIdleTime(t *testing.T) {
+	fleets(t, "", strictly(t, "10/s"), func(t *testing.T, f *fleet) {
+		r := f.join(0, "group")
+		for range 5 {
+			began := time.Now()
+			_, err := r.sub.Acquire(t.Context(), 1)
+			require.NoError(t, err)
+			within(t, "alone", time.Since(began), 0, 6*time.Millisecond)
+			time.Sleep(10 * time.Second)
+		}
+		for i := range 5 {
+			began := time.Now()
+			_, err := r.sub.Acquire(t.Context(), 1)
+			require.NoError(t, err)
+			if i > 0 {
+				within(t, "the next", time.Since(began), 95*time.Millisecond, 110*time.Millisecond)
+			}
+		}
+	})
+}
+
+// Who leaves gives his slot back if it is the last; what was booked ahead is bounded.
+func TestStrictCancelsAndIsBounded(t *testing.T) {
+	p := strictly(t, "1/s")
+	p.MaxReserved = new(int64(3))
+	fleets(t, "", p, func(t *testing.T, f *fleet) {
+		var replicas []*replica
+		for i := range 8 {
+			replicas = append(replicas, f.join(i, "group"))
+		}
+		for _, r := range replicas[1:] {
+			r.greedy(1)
+		}
+		time.Sleep(20 * second)
+		for _, r := range replicas[1:] {
+			r.stop() // each holds a slot or waits for one to be free
+		}
+		time.Sleep(10 * time.Millisecond)
+		replicas[0].greedy(1)
+		stopped := time.Since(f.start)
+		time.Sleep(20 * second)
+		n := f.by(0, stopped, stopped+20*second)
+		within(t, "the others' slots are wasted or given back: three at most", n, 16, 21)
+	})
+	p.MaxReserved = new(int64(0))
+	fleets(t, "the pessimistic way", p, func(t *testing.T, f *fleet) {
+		for i := range 4 {
+			f.join(i, "group").greedy(1)
+		}
+		time.Sleep(100 * second)
+		shortest, n := f.gaps(0, 100*second)
+		within(t, "the shortest gap", shortest, 998*time.Millisecond, 2*second)
+		within(t, "calls", n, 60, 100)
+		for i := range 4 {
+			assert.NotZero(t, f.by(i, 0, 100*second), "jitter serves everybody")
+		}
+	})
+}
+
+// A changed rate is in force at once, and no two calls are nearer than either period allows.
+func TestStrictPolicyChange(t *testing.T) {
+	for _, c := range []struct {
+		from, to      string
+		before, after time.Duration
+	}{{"10/s", "2/s", 100 * time.Millisecond, 500 * time.Millisecond}, {"2/s", "20/s", 500 * time.Millisecond, 50 * time.Millisecond}, {"1/h", "10/s", time.Hour, 100 * time.Millisecond}} {
+		fleets(t, c.from+" to "+c.to, strictly(t, c.from), func(t *testing.T, f *fleet) {
+			for i := range 6 {
+				f.join(i, "group").greedy(1)
+			}
+			time.Sleep(10*second + 30*time.Millisecond)
+			f.policies.set(policy.Single(strictly(t, c.to)))
+			changed := time.Since(f.start)
+			time.Sleep(20 * second)
+			shortest, n := f.gaps(changed+100*time.Millisecond, changed+20*second)
+			within(t, "the shortest gap", shortest, c.after-2*time.Millisecond, c.after+time.Millisecond)
+			expected := int(20 * second / c.after)
+			within(t, "calls", n, expected*90/100, expected+1)
+		})
+	}
+}
+
+// Whatever joins, leaves, crashes, pauses and gets lost, no two calls are nearer than the period, by more than the
+// lateness allowed.
+func TestStrictUnderRandomSchedules(t *testing.T) {
+	for _, seed := range seeds(t, 60, 1000) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, seed, strictly(t, "20/s"))
+			rng := rand.New(rand.NewPCG(seed, 3))
+			f.store.set(func() { f.store.loseCalls, f.store.loseReplies = rng.Float64()*0.1, rng.Float64()*0.1 })
+			alive := map[int]*replica{}
+			for i := range 60 {
+				switch rng.IntN(6) {
+				case 0, 1, 2:
+					r := f.join(i, "group")
+					for range 1 + rng.IntN(3) {
+						r.greedy(1)
+					}
+					alive[i] = r
+				case 3:
+					for id, r := range alive {
+						if rng.IntN(2) == 0 {
+							r.leave()
+						} else {
+							r.crash()
+						}
+						delete(alive, id)
+						break
+					}
+				case 4:
+					f.store.set(func() { f.store.frozen = time.Now().Add(time.Duration(rng.Int64N(int64(time.Second)))) })
+				}
+				time.Sleep(time.Duration(rng.Int64N(int64(500 * time.Millisecond))))
+			}
+			shortest, n := f.gaps(0, time.Hour)
+			if shortest < 45*time.Millisecond { // 2 ms of lateness and 2.4 ms of a slow reply at most
+				t.Errorf("seed %d: two of %d calls are %v apart", seed, n, shortest)
+			}
+			f.end()
+		})
+	}
+}
+
+// The decorators: Do waits, TryDo skips.
+func TestStrictTryDo(t *testing.T) {
+	fleets(t, "", strictly(t, "10/s"), func(t *testing.T, f *fleet) {
+		r := f.join(0, "group")
+		ran, skipped := 0, 0
+		for range 200 {
+			ok, err := r.sub.TryDo(t.Context(), func(context.Context) error { r.record(0, 1); return nil })
+			require.NoError(t, err)
+			if ok {
+				ran++
+			} else {
+				skipped++
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		shortest, _ := f.gaps(0, time.Hour)
+		within(t, "the shortest gap", shortest, 98*time.Millisecond, 200*time.Millisecond)
+		within(t, "of 200 tries in four seconds", ran, 32, 41)
+	})
+}
