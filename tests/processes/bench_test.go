@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -85,4 +86,28 @@ func BenchmarkQuietBesideGreedy(b *testing.B) {
 			b.ReportMetric(percentile(r.waits(0), 0.99).Seconds()*1000, "ms-quiet-wait-p99")
 		}
 	})
+}
+
+// BenchmarkStrict judges strict pacing by the gaps between calls.
+func BenchmarkStrict(b *testing.B) {
+	redis := services.Redis(b)
+	for _, rate := range []int64{5, 100} {
+		b.Run(fmt.Sprintf("%d/throttle", rate), func(b *testing.B) {
+			for b.Loop() {
+				const d = 20 * time.Second
+				r := run(b, redis, replicas, d, job{Rate: rate, Max: 1, Sharing: policy.Strict}, nil)
+				shortest, n := r.gaps(0, d)
+				least := n
+				for i := range replicas {
+					least = min(least, r.count(i, 0, d))
+				}
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(1000*(1/float64(rate)-shortest.Seconds()), "ms-too-near")
+				b.ReportMetric(100*float64(n)/(float64(rate)*d.Seconds()), "%-of-limit")
+				b.ReportMetric(100*float64(least*replicas)/float64(n), "%-of-the-mean-the-fewest")
+				b.ReportMetric(r.tripsPerMessage(), "trips/message")
+				b.ReportMetric(percentile(r.lateness, 0.99).Seconds()*1000, "ms-control-p99-late")
+			}
+		})
+	}
 }

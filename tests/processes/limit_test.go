@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -30,5 +31,18 @@ func TestOneLimitOverProcesses(t *testing.T) {
 				assert.InDelta(t, 0.125, share, 0.04, "share of process %d", i)
 			}
 		})
+	}
+}
+
+// TestStrictOverProcesses: one call every 200 ms for eight processes together.
+func TestStrictOverProcesses(t *testing.T) {
+	const d, period = 10 * time.Second, 200 * time.Millisecond
+	r := run(t, services.Redis(t), replicas, d, job{Rate: 5, Max: 1, Sharing: policy.Strict}, nil)
+	shortest, n := r.gaps(0, d)
+	t.Logf("%d calls, the nearest %v apart, %.2f trips a call", n, shortest, r.tripsPerMessage())
+	assert.GreaterOrEqual(t, shortest, period-20*time.Millisecond, "what a busy machine may do to timers and replies")
+	assert.GreaterOrEqual(t, n, int(d/period)*90/100)
+	for i := range replicas {
+		assert.GreaterOrEqual(t, r.count(i, 0, d), int(d/period)/replicas*2/3, "process %d", i)
 	}
 }

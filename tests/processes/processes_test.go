@@ -32,7 +32,8 @@ type job struct {
 	Cluster      string
 	Subscription string
 	Rate         int64
-	Max          int     // permits asked for at a time
+	Max          int // permits asked for at a time
+	Sharing      policy.Sharing
 	Poisson      float64 // > 0: asks for one permit at random times, as many a second
 	Start, End   time.Time
 }
@@ -76,7 +77,7 @@ func (j job) run() error {
 		return err
 	}
 	lim, err := dispatch.Open(ctx, dispatch.Config{
-		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(j.Rate)}), Ledger: ledger, Cluster: j.Cluster,
+		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing}), Ledger: ledger, Cluster: j.Cluster,
 		OnClose: ledger.Close,
 	})
 	if err != nil {
@@ -235,6 +236,21 @@ func (r result) window() (most int) {
 		most = max(most, sum)
 	}
 	return most
+}
+
+// gaps returns the shortest time between two permits, and how many there were in [from, to).
+func (r result) gaps(from, to time.Duration) (shortest time.Duration, n int) {
+	shortest, last := time.Hour, time.Duration(-1)
+	for _, e := range r.events {
+		if e.at < from || e.at >= to {
+			continue
+		}
+		if last >= 0 {
+			shortest = min(shortest, e.at-last)
+		}
+		last, n = e.at, n+e.n
+	}
+	return shortest, n
 }
 
 func (r result) tripsPerMessage() float64 {
