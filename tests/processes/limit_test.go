@@ -34,15 +34,19 @@ func TestOneLimitOverProcesses(t *testing.T) {
 	}
 }
 
-// TestStrictOverProcesses: one call every 200 ms for eight processes together.
+// TestStrictOverProcesses: one call every 200 ms for eight processes together, on each ledger that processes share.
 func TestStrictOverProcesses(t *testing.T) {
-	const d, period = 10 * time.Second, 200 * time.Millisecond
-	r := run(t, services.Redis(t), replicas, d, job{Rate: 5, Max: 1, Sharing: policy.Strict}, nil)
-	shortest, n := r.gaps(0, d)
-	t.Logf("%d calls, the nearest %v apart, %.2f trips a call", n, shortest, r.tripsPerMessage())
-	assert.GreaterOrEqual(t, shortest, period-20*time.Millisecond, "what a busy machine may do to timers and replies")
-	assert.GreaterOrEqual(t, n, int(d/period)*90/100)
-	for i := range replicas {
-		assert.GreaterOrEqual(t, r.count(i, 0, d), int(d/period)/replicas*2/3, "process %d", i)
+	for name, ledger := range map[string]func(testing.TB) string{"redis": services.Redis, "etcd": services.EtcdURL} {
+		t.Run(name, func(t *testing.T) {
+			const d, period = 10 * time.Second, 200 * time.Millisecond
+			r := run(t, ledger(t), replicas, d, job{Rate: 5, Max: 1, Sharing: policy.Strict}, nil)
+			shortest, n := r.gaps(0, d)
+			t.Logf("%d calls, the nearest %v apart, %.2f trips a call", n, shortest, r.tripsPerMessage())
+			assert.GreaterOrEqual(t, shortest, period-20*time.Millisecond, "what a busy machine may do to timers and replies")
+			assert.GreaterOrEqual(t, n, int(d/period)*90/100)
+			for i := range replicas {
+				assert.GreaterOrEqual(t, r.count(i, 0, d), int(d/period)/replicas*2/3, "process %d", i)
+			}
+		})
 	}
 }

@@ -4,10 +4,9 @@
 //
 // # The clock
 //
-// etcd has no clock to ask, and the clocks of clients differ. Each limit has a clock of its own, in its state: who books
-// moves it on by the time that has passed, on his own monotonic clock, since he last knew it, and never back. So it runs
-// as fast as time does while anybody who knows it books, and never faster; it stands still, as a line without callers may,
-// while nobody does.
+// etcd has no clock to ask, and the clocks of clients differ. The processes of a prefix share one that they keep by their
+// monotonic clocks, each of which runs on from the latest that anybody has said. It runs as fast as time does, agrees to
+// some milliseconds, never runs back, and stands still while there is no process.
 package etcdledger
 
 import (
@@ -47,8 +46,12 @@ type Ledger struct {
 	timeout time.Duration
 	slots   chan struct{}
 
+	clock   *clock
+	running sync.WaitGroup
+
 	mu     sync.Mutex // guards the fields below
 	client *clientv3.Client
+	stop   context.CancelFunc // of the clock
 	closed bool
 	lines  map[string]*line
 	leases map[string]clientv3.LeaseID // of status records, by their keys
@@ -59,9 +62,8 @@ type line struct {
 	mu       sync.Mutex // held by the one who books
 	loaded   bool
 	stored   stored
-	revision int64     // etcd's, of stored; 0 = there is none
-	clock    float64   // the limit's, seconds, at
-	at       time.Time // this process's; zero = not known
+	revision int64 // etcd's, of stored; 0 = there is none
+	used     time.Time
 }
 
 // stored is a limit's state in etcd, as JSON.
@@ -88,7 +90,7 @@ func Open(config clientv3.Config, prefix string, timeout time.Duration) *Ledger 
 	}
 	return &Ledger{
 		config: config, prefix: prefix, timeout: timeout, slots: make(chan struct{}, parallel),
-		lines: map[string]*line{}, leases: map[string]clientv3.LeaseID{},
+		clock: newClock(), lines: map[string]*line{}, leases: map[string]clientv3.LeaseID{},
 	}
 }
 
@@ -98,13 +100,14 @@ func (l *Ledger) Timeout() time.Duration { return l.timeout }
 // Close closes the connection; a second call does nothing.
 func (l *Ledger) Close() error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-	if l.client == nil {
+	client := l.client
+	l.client, l.closed = nil, true
+	l.mu.Unlock()
+	if client == nil {
 		return nil
 	}
-	client := l.client
-	l.client = nil
+	l.stop()
+	l.running.Wait()
 	if err := client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("etcd ledger: close: %w", err)
 	}
@@ -123,8 +126,25 @@ func (l *Ledger) connect() (*clientv3.Client, error) {
 			return nil, fmt.Errorf("etcd ledger: connect to %v: %w", l.config.Endpoints, err)
 		}
 		l.client = client
+		var ctx context.Context
+		ctx, l.stop = context.WithCancel(context.Background())
+		l.running.Go(func() { l.clock.run(ctx, client, l.prefix+"/clock") })
 	}
 	return l.client, nil
+}
+
+// onTime is connect that also waits until the clock is known.
+func (l *Ledger) onTime(ctx context.Context) (*clientv3.Client, error) {
+	client, err := l.connect()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-l.clock.synced:
+		return client, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("etcd ledger: what time it is there is not known yet: %w", ctx.Err())
+	}
 }
 
 func (l *Ledger) key(limit string) string { return l.prefix + "/permits/" + url.PathEscape(limit) }
@@ -137,7 +157,7 @@ func (l *Ledger) line(limit string) *line {
 		if len(l.lines) >= most {
 			for key, old := range l.lines {
 				if old.mu.TryLock() {
-					if time.Since(old.at) > time.Minute {
+					if time.Since(old.used) > time.Minute {
 						delete(l.lines, key)
 					}
 					old.mu.Unlock()
@@ -155,7 +175,7 @@ func (l *Ledger) Book(ctx context.Context, bookings []schedule.Booking) []schedu
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	booked := make([]schedule.Booked, len(bookings))
-	client, err := l.connect()
+	client, err := l.onTime(ctx)
 	if err != nil {
 		for i := range booked {
 			booked[i].Err = err
@@ -206,7 +226,8 @@ func (l *Ledger) book(ctx context.Context, client *clientv3.Client, limit string
 			}
 		}
 		began := time.Now()
-		now := n.now(began)
+		l.clock.learn(n.stored.State.Last, began)
+		now := l.clock.now(began)
 		next := stored{Version: schedule.Version, State: n.stored.State, Subs: n.stored.clone(), Lease: n.stored.Lease, Ends: n.stored.Ends}
 		for _, i := range which {
 			r := &bookings[i].Request
@@ -232,7 +253,7 @@ func (l *Ledger) book(ctx context.Context, client *clientv3.Client, limit string
 			return err
 		}
 		if response.Succeeded {
-			n.stored, n.revision, n.clock, n.at = next, response.Header.Revision, now, began
+			n.stored, n.revision, n.used = next, response.Header.Revision, began
 			past := time.Since(began).Seconds()
 			for _, i := range which { // as of the reply
 				booked[i].Reply.Now += past
@@ -280,15 +301,6 @@ func parse(text []byte) (s stored, err error) {
 	return s, nil
 }
 
-// now is the limit's clock.
-func (n *line) now(t time.Time) float64 {
-	now := max(1, n.stored.State.Last) // a clock begins at 1, so that 0 stays "never"
-	if !n.at.IsZero() {
-		now = max(now, n.clock+t.Sub(n.at).Seconds())
-	}
-	return now
-}
-
 // clone copies the subscriptions that still count.
 func (s *stored) clone() map[string]schedule.Sub {
 	subs := make(map[string]schedule.Sub, len(s.Subs)+1)
@@ -318,7 +330,7 @@ func (l *Ledger) keep(ctx context.Context, client *clientv3.Client, s *stored, n
 func (l *Ledger) State(ctx context.Context, limit string) (schedule.State, float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	client, err := l.connect()
+	client, err := l.onTime(ctx)
 	if err != nil {
 		return schedule.State{}, 0, err
 	}
@@ -332,11 +344,9 @@ func (l *Ledger) State(ctx context.Context, limit string) (schedule.State, float
 			return schedule.State{}, 0, fmt.Errorf("etcd ledger: read %s: %w", limit, err)
 		}
 	}
-	n := l.line(limit)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	now := n.now(time.Now())
-	return s.State, max(now, s.State.Last), nil
+	now := time.Now()
+	l.clock.learn(s.State.Last, now)
+	return s.State, l.clock.now(now), nil
 }
 
 func (l *Ledger) status(cluster string) string {
