@@ -32,6 +32,7 @@ type world struct {
 	client   *kafka.Client
 	topic    string // Kafka's
 	full     policy.Topic
+	sharing  string                           // empty: the default
 	ends     [demoPartitions]int64            // offsets behind the last messages written; only the writer changes them
 	starts   map[string][demoPartitions]int64 // where groups begin
 
@@ -42,7 +43,7 @@ type world struct {
 // openWorld opens a world with so many messages in its topic; a group in begin has only so many of them left to read.
 // The world is to be closed even if there is an error.
 func (d *demo) openWorld(ctx context.Context, messages int, begin map[string]int) (w *world, err error) {
-	w = &world{cluster: d.app.cluster, storeURL: d.store, topic: "demo-orders", starts: map[string][demoPartitions]int64{}}
+	w = &world{cluster: d.app.cluster, storeURL: d.store, topic: "demo-orders", sharing: d.sharing, starts: map[string][demoPartitions]int64{}}
 	if d.store != "" || d.ledger != "" || d.kafka != "" {
 		w.topic += "-" + strings.ToLower(rand.Text()[:8])
 	}
@@ -163,12 +164,15 @@ func (w *world) openLimiter(ctx context.Context, replica string) (*dispatch.Limi
 	return lim, nil
 }
 
-// setRate calls set-msg-rate, and returns the revision at which the rate is in force.
+// setRate calls set-msg-rate, or set for a way of sharing, and returns the revision at which that is in force.
 func (w *world) setRate(ctx context.Context, rate policy.Rate) (int64, error) {
 	var out bytes.Buffer
-	cmd := newSetMsgRateCommand(w.admin(&out))
+	cmd, args := newSetMsgRateCommand(w.admin(&out)), []string{w.full.String(), rate.String()}
+	if w.sharing != "" {
+		cmd, args = newSetCommand(w.admin(&out)), []string{w.full.String(), "messageRate=" + rate.String(), "sharing=" + w.sharing}
+	}
 	cmd.SetContext(ctx)
-	if err := cmd.RunE(cmd, []string{w.full.String(), rate.String()}); err != nil {
+	if err := cmd.RunE(cmd, args); err != nil {
 		return 0, err
 	}
 	var done changeReport
