@@ -33,7 +33,7 @@ func runDev(t *testing.T, f func(storeURL string), args ...string) {
 	lines := make([]byte, 200)
 	n, err := out.Read(lines)
 	require.NoError(t, err, "dev ended without a word on its standard output")
-	match := regexp.MustCompile(`^export THROTTLE_STORE=(etcd://127.0.0.1:\d+/throttle)\nexport THROTTLE_LEDGER=memory:\n$`).FindSubmatch(lines[:n])
+	match := regexp.MustCompile(`^export THROTTLE_STORE=(etcd://127.0.0.1:\d+/throttle)\nexport THROTTLE_LEDGER=etcd://127.0.0.1:\d+/throttle\n$`).FindSubmatch(lines[:n])
 	require.NotNil(t, match, "%s", lines[:n])
 	f(string(match[1]))
 	stop()

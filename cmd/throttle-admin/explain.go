@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -50,6 +51,10 @@ type limitView struct {
 	Ahead    float64         `json:"ahead,omitempty"`    // seconds that are booked
 	Booked   float64         `json:"booked,omitempty"`   // permits in them
 	Revision int64           `json:"revision,omitempty"` // of the rate in force
+
+	Strict      bool  `json:"strict,omitempty"`
+	Reserved    int64 `json:"reserved,omitempty"` // of a strict limit: starts in the future
+	MaxReserved int64 `json:"maxReserved,omitempty"`
 }
 
 // A readerView is one subscription in one replica.
@@ -168,6 +173,12 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 			v.InForce, v.Revision = state.Rate, state.Rev
 			v.Ahead = max(0, state.Tail-now)
 			v.Booked = v.Ahead * state.Rate
+			if l.strict != nil {
+				v.Reserved = max(0, int64(math.Ceil(v.Booked-1e-6))-1)
+			}
+		}
+		if l.strict != nil {
+			v.Strict, v.MaxReserved = true, l.strict.ReservedAhead()
 		}
 		x.Limits = append(x.Limits, v)
 	}
@@ -194,16 +205,22 @@ type budget struct {
 	scope policy.Scope
 	rate  policy.Rate
 	bytes bool
+
+	strict *policy.Policy // what paces it strictly; nil: nothing
 }
 
 // budgets returns the limits that a message must pass.
 func (x *explanation) budgets(topic policy.Topic) (all []budget) {
 	add := func(scope policy.Scope, p policy.Policy) {
 		if p.MessageRate.Limited() {
-			all = append(all, budget{scope, p.MessageRate, false})
+			b := budget{scope: scope, rate: p.MessageRate}
+			if p.IsStrict() {
+				b.strict = &p
+			}
+			all = append(all, b)
 		}
 		if p.ByteRate.Limited() {
-			all = append(all, budget{scope, p.ByteRate, true})
+			all = append(all, budget{scope: scope, rate: p.ByteRate, bytes: true})
 		}
 	}
 	add(policy.TopicScope(topic), x.effective.Topic)
@@ -274,6 +291,10 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 		say("Nobody dispatches from it now: no replica has reported in the last 3 s that it reads from it.")
 	}
 	for _, l := range x.Limits {
+		if l.Strict {
+			say("The %s is paced strictly, one every %s: %d permits are reserved (starts in the future), of %d at most.",
+				l.Limit, seconds(1/l.Rate), l.Reserved, l.MaxReserved)
+		}
 		if l.InForce != 0 && differ(l.InForce, l.Rate) {
 			say("The ledger's line for the %s still runs at %s/s: %s/s comes in force with the next booking.", l.Limit, number(l.InForce), number(l.Rate))
 		}
