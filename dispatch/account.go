@@ -60,6 +60,7 @@ type account struct {
 	rtts      [2]float64
 	storeTime float64 // the store's clock less ours, from the last reply
 	bookings  int64   // made, all time
+	split     *split  // nil: the limit is not split
 	offset    float64 // where pacing is strict: the store's clock less ours, from the fastest reply of late
 	offsetAt  float64
 	lent      float64 // `share` without a store: when the next permit of our own is due; 0 = the store is there
@@ -146,7 +147,11 @@ type call struct {
 
 // advance brings the account to now.
 func (a *account) advance(step uint64, now float64, late bool, w demand) {
-	if a.limit.strict {
+	switch {
+	case a.split != nil:
+		a.advanceSplit(step, now, w)
+		return
+	case a.limit.strict:
 		a.advanceStrict(step, now)
 		return
 	}
@@ -176,7 +181,11 @@ func (a *account) adjust(now float64) {
 
 // book decides what to book now, and returns nil for nothing. An account that is gone has nobody to book for ever again.
 func (a *account) book(step uint64, now float64, w demand, gone bool, timeout float64) *call {
-	if a.limit.strict {
+	switch {
+	case a.split != nil:
+		a.refused.Store(0)
+		return nil
+	case a.limit.strict:
 		return a.bookStrict(now, w, gone, timeout)
 	}
 	if w.waiting > 0 || a.asked > 0 {
@@ -316,12 +325,18 @@ func (a *account) life(c *call) float64 {
 
 // idle says that the account needs no step until somebody calls.
 func (a *account) idle() bool {
+	if a.split != nil {
+		return a.split.idle()
+	}
 	return !a.busy && len(a.batches) == 0 && a.expired == 0 && (a.gone || !a.fruitful) && a.lent == 0 && a.avail.Load() <= 0
 }
 
 // wakeAt is when the account wants its next step.
 func (a *account) wakeAt(now float64, w demand) float64 {
-	if a.limit.strict {
+	switch {
+	case a.split != nil:
+		return a.wakeSplit(w)
+	case a.limit.strict:
 		return a.wakeStrict(now, w)
 	}
 	at := a.stock.wakeAt(a.limit.round)
@@ -339,6 +354,9 @@ func (a *account) wakeAt(now float64, w demand) float64 {
 
 // comeBack is when a refused caller may find a permit.
 func (a *account) comeBack(now float64) float64 {
+	if a.split != nil {
+		return min(a.split.due(a.limit.rate), now+1)
+	}
 	if b := a.current(); b != nil {
 		return b.due
 	}

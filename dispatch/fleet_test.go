@@ -29,6 +29,7 @@ type store struct {
 	mu     sync.Mutex
 	rng    *rand.Rand
 	limits map[string]*stored
+	values map[string][]byte
 	rtt    func() time.Duration
 	frozen time.Time // until then, calls wait; then they all run
 	skew   time.Duration
@@ -45,7 +46,7 @@ type stored struct {
 }
 
 func newStore(seed uint64) *store {
-	s := &store{rng: rand.New(rand.NewPCG(seed, 1)), limits: map[string]*stored{}, start: time.Now()}
+	s := &store{rng: rand.New(rand.NewPCG(seed, 1)), limits: map[string]*stored{}, values: map[string][]byte{}, start: time.Now()}
 	s.rtt = func() time.Duration { // 0.2-0.8 ms, 1 % of them 4 ms more
 		d := 200*time.Microsecond + time.Duration(s.rng.Int64N(int64(600*time.Microsecond)))
 		if s.rng.Float64() < 0.01 {
@@ -94,6 +95,29 @@ type link struct {
 }
 
 const linkTimeout = 200 * time.Millisecond
+
+// Update is by the same rules as Book, without its delays.
+func (l *link) Update(_ context.Context, key string, _ time.Duration, f func([]byte, float64) []byte) error {
+	l.mu.Lock()
+	cut := l.cut || l.rng.Float64() < l.loseCalls
+	lost := l.rng.Float64() < l.loseReplies
+	rtt, frozen := l.rtt(), l.frozen
+	l.mu.Unlock()
+	if cut || time.Until(frozen) > linkTimeout {
+		time.Sleep(linkTimeout)
+		return errCut
+	}
+	time.Sleep(max(rtt/2, time.Until(frozen)))
+	l.mu.Lock()
+	l.values[key] = f(l.values[key], 1e6+(time.Since(l.start)+l.skew).Seconds())
+	l.mu.Unlock()
+	time.Sleep(rtt - rtt/2)
+	if lost {
+		time.Sleep(linkTimeout)
+		return errCut
+	}
+	return nil
+}
 
 func (l *link) Timeout() time.Duration { return linkTimeout }
 func (l *link) Close() error           { return nil }

@@ -27,6 +27,12 @@ type Ledger interface {
 	// Timeout is the longest that Book takes.
 	Timeout() time.Duration
 
+	// Update replaces what is kept under key by what f makes of it, in one atomic step; nil is nothing. f gets the
+	// ledger's clock, may be called again if somebody else was faster, and must not change what it is given. What is
+	// kept goes ttl after the last Update. Update returns by the ledger's own time-out at the latest; if it fails, it may or may not
+	// have been made.
+	Update(ctx context.Context, key string, ttl time.Duration, f func(old []byte, now float64) []byte) error
+
 	// State returns the schedule under key, for people to look at; its Inc is 0 if there
 	// is none. The now that comes with it is the ledger's clock, in the seconds of the state's times.
 	State(ctx context.Context, key string) (s schedule.State, now float64, err error)

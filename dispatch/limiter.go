@@ -310,6 +310,12 @@ func (l *Limiter) farewell(active []*queue) {
 	now := l.clock(time.Now())
 	for _, q := range active {
 		for _, a := range append(q.limits.all(), q.retired...) {
+			if a.split != nil {
+				l.mu.Lock()
+				q.tend(a, now, true)
+				l.mu.Unlock()
+				continue
+			}
 			if a.held()+a.expired > 0 && a.failures == 0 {
 				bookings = append(bookings, a.farewell(now, l.cfg.Ledger.Timeout().Seconds()).booking)
 			}
@@ -375,6 +381,9 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 
 	at, idle = math.Inf(1), true
 	book := func(a *account, w demand, gone bool) {
+		if a.split != nil {
+			q.tend(a, now, gone)
+		}
 		if c := a.book(step, now, w, gone, timeout); c != nil {
 			c.queue = q
 			c.booking.Request.Nonce = 1 + q.limiter.cfg.Rand.Int64N(1<<52)

@@ -197,6 +197,7 @@ func (q *queue) addLimits(p *plan, scope policy.Scope, of policy.Policy, by shar
 	if of.MessageRate.Limited() {
 		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, false), by.name, ReasonOf(scope.Kind, false))
 		a.set(of.MessageRate, of.MessageBurst(), of, by.weight, by.reserved, of.IsStrict(), q.limiter.snapshot)
+		q.split(a, of)
 		p.messages = append(p.messages, a)
 	}
 	if of.ByteRate.Limited() {

@@ -107,7 +107,8 @@ type LimitStats struct {
 	Owed     int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time; later grants pay for them
 	Lapsed   int64   `json:"lapsed,omitempty"`   // permits booked and wasted
 	Bookings int64   `json:"bookings"`
-	Revision int64   `json:"revision"` // at which the limit last changed
+	Pool     int     `json:"pool,omitempty"` // replicas by which a split limit is divided
+	Revision int64   `json:"revision"`       // at which the limit last changed
 }
 
 // WaitBuckets are the upper bounds of a Histogram's buckets; the last bucket has none.
@@ -201,8 +202,13 @@ func (q *queue) report(now time.Time) SubscriptionStats {
 }
 
 func (a *account) report() LimitStats {
+	pool := 0
+	if a.split != nil {
+		pool = a.split.size
+	}
 	return LimitStats{
-		Key: a.limit.key, Reason: a.reason, Rate: a.limit.rate, Share: a.share, Use: a.use, Stock: a.held(),
+		Pool: pool,
+		Key:  a.limit.key, Reason: a.reason, Rate: a.limit.rate, Share: a.share, Use: a.use, Stock: a.held(),
 		Granted: a.put + a.tried.Load() - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + a.wasted.Load(), Bookings: a.bookings,
 		Revision: a.limit.rev.number,
 	}

@@ -38,6 +38,20 @@ func (p Policy) IsShadow() bool { return p.Mode == Shadow }
 // IsStrict reports whether messages are paced strictly.
 func (p Policy) IsStrict() bool { return p.Sharing == Strict }
 
+// IsSplit reports whether messages are split by the number of replicas.
+func (p Policy) IsSplit() bool { return p.Sharing == Split }
+
+// HeadCount returns how many replicas share a split limit; 0 = as many as they agree on.
+func (p Policy) HeadCount() int64 { return or(p.Replicas, 0) }
+
+// PoolTTLDuration returns for how long a replica of a split limit counts that is silent.
+func (p Policy) PoolTTLDuration() time.Duration {
+	if p.PoolTTL == 0 {
+		return DefaultPoolTTL
+	}
+	return time.Duration(p.PoolTTL)
+}
+
 // ReservedAhead returns how many slots of a strict line may be booked ahead.
 func (p Policy) ReservedAhead() int64 { return or(p.MaxReserved, DefaultMaxReserved) }
 
@@ -124,6 +138,12 @@ func (p *Policy) overlay(over *Policy) {
 	}
 	if over.PermitExpiry != 0 {
 		p.PermitExpiry = over.PermitExpiry
+	}
+	if over.Replicas != nil {
+		p.Replicas = over.Replicas
+	}
+	if over.PoolTTL != 0 {
+		p.PoolTTL = over.PoolTTL
 	}
 	if over.Weight != nil {
 		p.Weight = over.Weight

@@ -17,9 +17,11 @@ type Policy struct {
 	ThrottleCaughtUp *bool        `json:"throttleCaughtUp,omitempty"` // true: the caught-up are throttled, too; default false
 	CaughtUpBacklog  *int64       `json:"caughtUpBacklog,omitempty"`  // messages; default 100
 	OnLedgerLoss     OnLedgerLoss `json:"onLedgerLoss,omitempty"`     // share (default), stop or open
-	Sharing          Sharing      `json:"sharing,omitempty"`          // of messages: booked (default) or strict
+	Sharing          Sharing      `json:"sharing,omitempty"`          // of messages: booked (default), strict or split
 	MaxReserved      *int64       `json:"maxReserved,omitempty"`      // strict: slots booked ahead, in all; default 64; 0 = who finds none free backs off
 	PermitExpiry     Duration     `json:"permitExpiry,omitzero"`      // strict: how late a slot may be used; default a hundredth of the period, 2ms..100ms
+	Replicas         *int64       `json:"replicas,omitempty"`         // split: how many there are; 0 (default) = they agree on it through the ledger
+	PoolTTL          Duration     `json:"poolTTL,omitzero"`           // split: a replica silent for that long does not count; default 5s, 500ms..5m
 	Weight           *float64     `json:"weight,omitempty"`           // of a subscription in the limits that it shares; default 1, 0.1..10
 	Reserved         Rate         `json:"reserved,omitzero"`          // messages that a subscription gets before the rest is shared; default none
 	ReservedBytes    Rate         `json:"reservedBytes,omitzero"`     // the same in bytes
@@ -44,6 +46,7 @@ type Sharing string
 const (
 	Booked Sharing = "booked" // everybody books batches, in proportion to what he weighs
 	Strict Sharing = "strict" // one message every 1/rate, no burst, nothing saved up
+	Split  Sharing = "split"  // to each replica of each subscription the same part of the rate, whether it wants it or not
 )
 
 // OnLedgerLoss says what a replica does while the ledger cannot be reached.
@@ -62,4 +65,5 @@ const (
 	DefaultCaughtUpBacklog = 100
 	DefaultWeight          = 1.0
 	DefaultMaxReserved     = 64
+	DefaultPoolTTL         = 5 * time.Second
 )

@@ -296,11 +296,15 @@ func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
 		case "onLedgerLoss":
 			p.OnLedgerLoss = []policy.OnLedgerLoss{policy.LossShare, policy.LossStop, policy.LossOpen}[n%3]
 		case "sharing":
-			p.Sharing = []policy.Sharing{policy.Booked, policy.Strict}[n%2]
+			p.Sharing = []policy.Sharing{policy.Booked, policy.Strict, policy.Split}[n%3]
 		case "maxReserved":
 			p.MaxReserved = &n
 		case "permitExpiry":
 			p.PermitExpiry = policy.Duration(2+n) * policy.Duration(time.Millisecond)
+		case "replicas":
+			p.Replicas = &n
+		case "poolTTL":
+			p.PoolTTL = policy.Duration(500+n) * policy.Duration(time.Millisecond)
 		case "weight":
 			p.Weight = new(0.1 + float64(n)/1000)
 		case "reserved":
@@ -340,7 +344,7 @@ func TestOverlayKnowsEveryField(t *testing.T) {
 func TestJSONRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := anyPolicy(t, "policy", false)
-		if p.IsStrict() {
+		if p.IsStrict() || p.IsSplit() {
 			p.Burst = nil
 		}
 		require.NoError(t, p.Validate(policy.PatternScope("x")))

@@ -26,10 +26,17 @@ const (
 	MaxPermitExpiry = time.Minute
 )
 
+// Bounds of Replicas and PoolTTL.
+const (
+	MostReplicas = 1_000_000
+	MinPoolTTL   = 500 * time.Millisecond
+	MaxPoolTTL   = 5 * time.Minute
+)
+
 // aggregateFields are what a budget over many topics has.
 var aggregateFields = map[string]bool{
 	"messageRate": true, "byteRate": true, "burst": true, "byteBurst": true, "aggregate": true, "round": true, "onLedgerLoss": true,
-	"sharing": true, "maxReserved": true, "permitExpiry": true,
+	"sharing": true, "maxReserved": true, "permitExpiry": true, "replicas": true, "poolTTL": true,
 }
 
 // Validate returns every fault of the scope and of the policy for it, a *[FieldError] each.
@@ -62,11 +69,15 @@ func (p Policy) Validate(scope Scope) error {
 	if p.Weight != nil && !(*p.Weight >= MinWeight && *p.Weight <= MaxWeight) {
 		fault("weight", *p.Weight, fmt.Sprintf("is outside %v..%v: only the ratio of weights counts, and none may be over 100 times another", MinWeight, MaxWeight))
 	}
-	if p.Sharing != "" && p.Sharing != Booked && p.Sharing != Strict {
-		fault("sharing", p.Sharing, "is unknown: use booked or strict")
+	if p.Sharing != "" && p.Sharing != Booked && p.Sharing != Strict && p.Sharing != Split {
+		fault("sharing", p.Sharing, "is unknown: use booked, strict or split")
 	}
-	if p.IsStrict() && or(p.Burst, 0) > 0 {
-		fault("burst", *p.Burst, "is not for strict pacing, which saves nothing up")
+	if (p.IsStrict() || p.IsSplit()) && or(p.Burst, 0) > 0 {
+		fault("burst", *p.Burst, "is not for "+string(p.Sharing)+" sharing, which saves nothing up")
+	}
+	bounded("replicas", p.Replicas, MostReplicas)
+	if d := time.Duration(p.PoolTTL); d != 0 && (d < MinPoolTTL || d > MaxPoolTTL) {
+		fault("poolTTL", p.PoolTTL, fmt.Sprintf("is outside %s..%s", Duration(MinPoolTTL), Duration(MaxPoolTTL)))
 	}
 	bounded("maxReserved", p.MaxReserved, MostReserved)
 	if d := time.Duration(p.PermitExpiry); d != 0 && (d < MinPermitExpiry || d > MaxPermitExpiry) {

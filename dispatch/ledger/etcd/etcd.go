@@ -326,6 +326,57 @@ func (l *Ledger) keep(ctx context.Context, client *clientv3.Client, s *stored, n
 	return nil
 }
 
+// Update compares and swaps what is kept under key; ttl is rounded up to seconds.
+func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	client, err := l.onTime(ctx)
+	if err != nil {
+		return err
+	}
+	key = l.key(key)
+	for {
+		got, err := client.Get(ctx, key)
+		if err != nil {
+			return fmt.Errorf("etcd ledger: read %s: %w", key, err)
+		}
+		var old []byte
+		var revision int64
+		var lease clientv3.LeaseID
+		if len(got.Kvs) > 0 {
+			old, revision, lease = got.Kvs[0].Value, got.Kvs[0].ModRevision, clientv3.LeaseID(got.Kvs[0].Lease)
+		}
+		op := clientv3.OpDelete(key)
+		if text := f(old, l.clock.now(time.Now())); text != nil {
+			if lease, err = l.extend(ctx, client, lease, ttl); err != nil {
+				return err
+			}
+			op = clientv3.OpPut(key, string(text), clientv3.WithLease(lease))
+		}
+		done, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(op).Commit()
+		if err != nil {
+			return fmt.Errorf("etcd ledger: update %s: %w", key, err)
+		}
+		if done.Succeeded {
+			return nil
+		}
+	}
+}
+
+// extend has a lease last for ttl from now on, or returns a new one.
+func (l *Ledger) extend(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, ttl time.Duration) (clientv3.LeaseID, error) {
+	if lease != 0 {
+		if _, err := client.KeepAliveOnce(ctx, lease); err == nil {
+			return lease, nil
+		}
+	}
+	granted, err := client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
+	if err != nil {
+		return 0, fmt.Errorf("etcd ledger: grant a lease: %w", err)
+	}
+	return granted.ID, nil
+}
+
 // State returns the schedule under key.
 func (l *Ledger) State(ctx context.Context, limit string) (schedule.State, float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
@@ -365,21 +416,12 @@ func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []
 	l.mu.Lock()
 	lease := l.leases[key]
 	l.mu.Unlock()
-	if lease != 0 {
-		if _, err = client.KeepAliveOnce(ctx, lease); err != nil {
-			lease = 0
-		}
+	if lease, err = l.extend(ctx, client, lease, ttl); err != nil {
+		return err
 	}
-	if lease == 0 {
-		granted, err := client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
-		if err != nil {
-			return fmt.Errorf("etcd ledger: publish the status: %w", err)
-		}
-		lease = granted.ID
-		l.mu.Lock()
-		l.leases[key] = lease
-		l.mu.Unlock()
-	}
+	l.mu.Lock()
+	l.leases[key] = lease
+	l.mu.Unlock()
 	if _, err = client.Put(ctx, key, string(status), clientv3.WithLease(lease)); err != nil {
 		return fmt.Errorf("etcd ledger: publish the status: %w", err)
 	}

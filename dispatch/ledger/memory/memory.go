@@ -17,6 +17,7 @@ type Ledger struct {
 
 	mu     sync.Mutex // guards the fields below
 	limits map[string]*limit
+	values map[string]status            // of Update
 	status map[string]map[string]status // by cluster and replica
 	sweep  float64                      // when to forget what has expired
 }
@@ -34,7 +35,7 @@ type status struct {
 
 // New returns an empty ledger, whose clock is the process's own.
 func New() *Ledger {
-	return &Ledger{start: time.Now(), limits: map[string]*limit{}, status: map[string]map[string]status{}}
+	return &Ledger{start: time.Now(), limits: map[string]*limit{}, values: map[string]status{}, status: map[string]map[string]status{}}
 }
 
 // Book never fails.
@@ -87,6 +88,22 @@ func (l *Ledger) now() float64 { return 1 + time.Since(l.start).Seconds() }
 
 // Timeout is a second, which Book never takes.
 func (l *Ledger) Timeout() time.Duration { return time.Second }
+
+// Update never fails.
+func (l *Ledger) Update(_ context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.values[key]
+	if time.Now().After(old.expires) {
+		old.text = nil
+	}
+	if text := f(old.text, l.now()); text != nil {
+		l.values[key] = status{text, time.Now().Add(ttl)}
+	} else {
+		delete(l.values, key)
+	}
+	return nil
+}
 
 // State returns the schedule under key.
 func (l *Ledger) State(_ context.Context, key string) (schedule.State, float64, error) {

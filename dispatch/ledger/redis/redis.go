@@ -161,6 +161,31 @@ func parseReply(text string) (r schedule.Reply, err error) {
 	return r, nil
 }
 
+// swapScript replaces a value that is still the one expected; "" is none.
+var swapScript = redis.NewScript(`
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+return 1`)
+
+// Update compares and swaps what is kept under key.
+func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	for {
+		pipe := l.client.Pipeline()
+		stored, clock := pipe.Get(ctx, key), pipe.Time(ctx)
+		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+			return wrap("read "+key, err)
+		}
+		old, _ := stored.Bytes() // none is nil
+		text := f(old, float64(clock.Val().UnixMicro())/1e6)
+		done, err := swapScript.Run(ctx, l.client, []string{key}, old, text, max(1, ttl.Milliseconds())).Int()
+		if err != nil || done == 1 {
+			return wrap("update "+key, err)
+		}
+	}
+}
+
 // State returns the schedule under key.
 func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)

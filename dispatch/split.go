@@ -1,0 +1,191 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/pool"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A split account books nothing: its slots are those of the limit's line whose number, divided by the size of the pool,
+// leaves its rank. All replicas number the slots by the ledger's clock, so that theirs add up to the limit, one after the
+// other, even where that is lower than their number. How many they are, they agree on through the ledger.
+type split struct {
+	lease  pool.Lease
+	lot    uint64  // drawn, for a rank where nobody gives one
+	fixed  int64   // head count of the policy; 0 = agreed on
+	ttl    float64 // seconds
+	offset float64 // the ledger's clock less ours, from the fastest answer of late
+	size   int     // of the pool, and our rank in it, by which slots were last counted
+	rank   int
+	passed float64 // how many of our slots there had been by then
+	again  float64 // the next call
+	busy   bool    // a call is under way
+	closed bool    // has said goodbye
+}
+
+// advanceSplit releases the slots that have come. Those of a pause of over a round, and those that nobody wants within
+// one, are lost.
+func (a *account) advanceSplit(step uint64, now float64, w demand) {
+	s := a.split
+	if a.rate != a.limit.rate {
+		a.rate, s.size = a.limit.rate, 0 // numbered anew
+	}
+	a.rev = a.limit.rev
+	a.observe(now, w)
+	size, rank := s.place(now, a.loss)
+	if size == 0 {
+		s.size = 0
+		return
+	}
+	passed := s.slotsBy(now, a.rate, size, rank)
+	if s.size != size || s.rank != rank {
+		s.size, s.rank, s.passed = size, rank, passed
+	}
+	due := int64(passed - s.passed)
+	s.passed = max(s.passed, passed)
+	if due <= 0 {
+		return
+	}
+	most := max(1, int64(a.rate/float64(size)*a.limit.round))
+	room := max(0, most-a.ready())
+	a.lapsed += max(0, due-room)
+	a.begins = [3]uint64{a.begins[1], a.begins[2], step}
+	a.since.Store(a.begins[0])
+	a.supply(min(due, room))
+	a.share = a.rate / float64(size)
+}
+
+// place is the size of the pool and the rank in it that count now; a size of 0 has nothing.
+func (s *split) place(now float64, loss policy.OnLedgerLoss) (size, rank int) {
+	if s.fixed > 0 {
+		return int(s.fixed), int(s.lot % uint64(s.fixed))
+	}
+	lease := s.lease.At(now)
+	if loss != policy.LossShare || lease.Answer.Size > 0 {
+		s.lease = lease
+	} else {
+		lease = s.lease // goes on at the last share while the ledger is away
+	}
+	return lease.Answer.Size, lease.Answer.Rank
+}
+
+// slotsBy counts the slots of a place in the line, up to now.
+func (s *split) slotsBy(now, rate float64, size, rank int) float64 {
+	return math.Floor(((now+s.offset)*rate - float64(rank)) / float64(size))
+}
+
+// due is when the next slot comes.
+func (s *split) due(rate float64) float64 {
+	if s.size == 0 {
+		return math.Inf(1)
+	}
+	return ((s.passed+1)*float64(s.size)+float64(s.rank))/rate - s.offset
+}
+
+// split has an account split its limit, or no more. The caller holds l.mu.
+func (q *queue) split(a *account, p policy.Policy) {
+	l := q.limiter
+	if !p.IsSplit() {
+		if a.split != nil {
+			q.tend(a, l.clock(time.Now()), true)
+			a.split = nil
+		}
+		return
+	}
+	if a.split == nil {
+		a.lapsed += a.held()
+		a.withdraw(a.ready())
+		a.batches = nil
+		a.split = &split{lease: pool.Lease{Replica: fmt.Sprintf("%s/%s/%x", l.cfg.Replica, a.subscription, l.cfg.Rand.Uint32())}, lot: l.cfg.Rand.Uint64()}
+	}
+	a.split.fixed, a.split.ttl = p.HeadCount(), p.PoolTTLDuration().Seconds()
+}
+
+// tend meets the pool when that is due; one that is gone says goodbye, once. The caller holds l.mu.
+func (q *queue) tend(a *account, now float64, gone bool) {
+	s := a.split
+	switch {
+	case s.fixed > 0 && s.lease.Answer == (pool.Answer{}), s.closed:
+	case gone && s.lease.Answer == (pool.Answer{}):
+		s.closed = !s.busy // else when the answer is there
+	case gone && !s.busy:
+		s.closed = true
+		q.meet(a, now)
+	case !gone && !s.busy && now >= s.again && s.fixed == 0:
+		q.meet(a, now)
+	}
+}
+
+// idle says that the account needs no step until somebody calls: nobody counts on its heart.
+func (s *split) idle() bool { return !s.busy && (s.closed || s.fixed > 0) }
+
+// wakeSplit is when the account wants its next step.
+func (a *account) wakeSplit(w demand) float64 {
+	s := a.split
+	at := math.Inf(1)
+	if s.fixed == 0 && !s.busy && !s.closed {
+		at = s.again
+	}
+	if w.waiting > 0 {
+		at = min(at, s.due(a.limit.rate))
+	}
+	return at
+}
+
+// meet says hello to the pool, or goodbye, in the background.
+func (q *queue) meet(a *account, now float64) {
+	l, s := q.limiter, a.split
+	s.lease = s.lease.At(now)
+	member, applied, key := s.lease.Member(), s.lease.Answer, a.limit.key+":pool"
+	leave, ttl := s.closed, s.ttl
+	s.busy = true
+	if leave {
+		s.lease = s.lease.Left()
+	}
+	l.done.Go(func() {
+		var answer pool.Answer
+		var clock float64
+		sent := time.Now()
+		err := l.cfg.Ledger.Update(context.Background(), key, time.Duration(4*ttl*float64(time.Second)), func(old []byte, now float64) []byte {
+			var state pool.State
+			if json.Unmarshal(old, &state) != nil {
+				state = pool.State{} // none, or one that makes no sense: as good as lost
+			}
+			clock = now
+			if leave {
+				state = pool.Leave(state, member, ttl, now)
+			} else {
+				state, answer = pool.Meet(state, member, applied, ttl, now)
+			}
+			text, _ := json.Marshal(state) // cannot fail
+			return text
+		})
+		done := time.Now()
+		l.counters.trips.Add(1)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		s.busy = false
+		if err != nil {
+			l.counters.errors.Add(1)
+			a.failures++
+			a.lost.Store(true)
+			s.again = l.clock(done) + ttl/20*(0.5+l.cfg.Rand.Float64())
+			return
+		}
+		a.failures = 0
+		a.lost.Store(false)
+		if !leave {
+			s.lease = s.lease.Renew(member, answer, l.clock(sent), ttl)
+			if offset := clock - l.clock(done); offset > s.offset || s.offset-offset > 1 || s.offset == 0 {
+				s.offset = offset
+			}
+			s.again = l.clock(done) + answer.Again(ttl)
+		}
+		q.activate()
+	})
+}

@@ -1,0 +1,141 @@
+package dispatch_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func splitting(t testing.TB, text string) policy.Policy {
+	t.Helper()
+	p := rate(t, text)
+	p.Sharing, p.PoolTTL = policy.Split, policy.Duration(2*time.Second)
+	return p
+}
+
+const poolTTL = 2 * time.Second
+
+// Each gets the same part, however much it wants, and the parts add up to the limit.
+func TestSplit(t *testing.T) {
+	for _, c := range []struct {
+		rate     string
+		replicas int
+		seconds  int
+		all      int
+	}{{"1000/s", 4, 10, 10_000}, {"1000/s", 7, 10, 10_000}, {"10/s", 50, 50, 500}, {"1/1m", 3, 1800, 30}} {
+		fleets(t, fmt.Sprintf("%s, %d replicas", c.rate, c.replicas), splitting(t, c.rate), func(t *testing.T, f *fleet) {
+			for i := range c.replicas {
+				f.join(i, "group").greedy(1 << 20)
+			}
+			from := 3 * poolTTL
+			d := time.Duration(c.seconds) * second
+			time.Sleep(from + d)
+			within(t, "all", f.between(from, from+d), c.all*99/100-1, c.all+c.replicas)
+			within(t, "any second", f.window(second, 0), 0, c.all/c.seconds+c.replicas+1)
+			for i := range c.replicas {
+				within(t, "a replica's", f.by(i, from, from+d), c.all/c.replicas*97/100-1, c.all/c.replicas*103/100+2)
+			}
+		})
+	}
+}
+
+// The pool grows, shrinks, and gets over a crash and a rolling restart; the sum never exceeds the limit and the pool's size.
+func TestSplitPoolChanges(t *testing.T) {
+	fleets(t, "", splitting(t, "1000/s"), func(t *testing.T, f *fleet) {
+		var all []*replica
+		join := func(n int) {
+			for range n {
+				r := f.join(len(f.joined), "group")
+				r.greedy(1 << 20)
+				all = append(all, r)
+			}
+		}
+		settled := func(what string) {
+			t.Helper()
+			time.Sleep(poolTTL + 200*time.Millisecond)
+			from := time.Since(f.start)
+			time.Sleep(2 * second)
+			within(t, what, f.between(from, from+2*second), 1980, 2007)
+		}
+		join(4)
+		time.Sleep(poolTTL)
+		settled("four")
+		join(3)
+		settled("seven")
+		for range 4 {
+			all[0].leave()
+			all = all[1:]
+		}
+		settled("three")
+		all[0].crash()
+		all = all[1:]
+		settled("two, after a crash")
+		for range 2 { // a rolling restart
+			all[0].leave()
+			all = all[1:]
+			join(1)
+			time.Sleep(second)
+		}
+		settled("restarted")
+		within(t, "any second", f.window(second, 0), 900, 1007)
+	})
+}
+
+// A head count in the policy needs no ledger.
+func TestSplitByAFixedCount(t *testing.T) {
+	p := splitting(t, "100/s")
+	p.Replicas = new(int64(4))
+	fleets(t, "", p, func(t *testing.T, f *fleet) {
+		for i := range 4 {
+			f.join(i, "group").greedy(1)
+		}
+		time.Sleep(10 * second)
+		within(t, "all", f.between(second, 10*second), 880, 910)
+		assert.Zero(t, f.store.trips)
+		assert.Empty(t, f.store.values)
+	})
+}
+
+// Whatever joins, leaves, crashes and gets lost, no second has more than the limit and the size of the pool.
+func TestSplitUnderRandomSchedules(t *testing.T) {
+	for _, seed := range seeds(t, 40, 1000) {
+		synctest.Test(t, func(t *testing.T) {
+			p := splitting(t, "200/s")
+			p.OnLedgerLoss = policy.LossStop
+			f := newFleet(t, seed, p)
+			rng := rand.New(rand.NewPCG(seed, 4))
+			f.store.set(func() { f.store.loseCalls, f.store.loseReplies = rng.Float64()*0.2, rng.Float64()*0.2 })
+			alive := map[int]*replica{}
+			for i := range 30 {
+				switch rng.IntN(6) {
+				case 0, 1, 2:
+					alive[i] = f.join(i, "group")
+					alive[i].greedy(1 << 10)
+				case 3:
+					for id, r := range alive {
+						if rng.IntN(2) == 0 {
+							r.leave()
+						} else {
+							r.crash()
+						}
+						delete(alive, id)
+						break
+					}
+				case 4:
+					f.store.set(func() { f.store.frozen = time.Now().Add(time.Duration(rng.Int64N(int64(3 * time.Second)))) })
+				}
+				time.Sleep(time.Duration(rng.Int64N(int64(2 * time.Second))))
+			}
+			if most := f.window(second, 0); most > 200+len(f.joined) {
+				t.Errorf("seed %d: %d in a second, by %d replicas", seed, most, len(f.joined))
+			}
+			f.end()
+		})
+	}
+}
