@@ -322,7 +322,9 @@ func (x *explanation) sayReader(r readerView) (why []string) {
 				continue
 			}
 			share := "its share is not known yet"
-			if l.Share > 0 {
+			if l.Pool > 0 {
+				share = fmt.Sprintf("%s/s, that of one replica in %d", number(l.Share), l.Pool)
+			} else if l.Share > 0 {
 				share = "its share is " + number(l.Share) + "/s"
 			}
 			say("%s waits for the %s, %s/s for everybody: %s, of which it uses %s/s.", who, r.Reason, number(l.Rate), share, number(l.Use))

@@ -199,9 +199,12 @@ func newSetCommand(a *app) *cobra.Command {
   paused            true: dispatch nothing
   throttleCaughtUp  true: throttle who has no backlog, too; default false
   caughtUpBacklog   the largest backlog, in messages, of who has caught up; default 100
-  sharing           of messages: booked, or strict (one every 1/rate, nothing saved up); default booked
+  sharing           of messages: booked (default); strict: one every 1/rate, nothing saved up;
+                    split: to each replica the same part
   maxReserved       strict: slots booked ahead, over all processes; default 64
   permitExpiry      strict: how late a slot may be used, from 2ms; default a hundredth of the period
+  replicas          split: how many there are, without a ledger; 0 = they agree on it (default)
+  poolTTL           split: a replica silent for that long does not count; default 5s
   onLedgerLoss      while permits cannot be booked: share (go on at the last share), stop or open
   weight            of a subscription in the limits that it shares, 0.1 to 10; default 1
   reserved          messages of a limit that a subscription gets before the rest is shared by weight
