@@ -50,3 +50,32 @@ func TestStrictOverProcesses(t *testing.T) {
 		})
 	}
 }
+
+// TestSplitOverProcesses: a limit is split by four processes, then seven, then two, one of which was killed; the sum never
+// exceeds the limit and the size of the pool, and is all of the limit again soon.
+func TestSplitOverProcesses(t *testing.T) {
+	const rate, phase = 500, 6 * time.Second
+	for name, ledger := range map[string]func(testing.TB) string{"redis": services.Redis, "etcd": services.EtcdURL} {
+		t.Run(name, func(t *testing.T) {
+			r := run(t, ledger(t), 7, 3*phase, job{Rate: rate, Max: 1 << 20, Sharing: policy.Split}, func(i int, j *job) {
+				switch {
+				case i >= 4:
+					j.Delay = phase
+				case i == 0:
+					j.End, j.Kill = j.Start.Add(2*phase), true
+				}
+				if i >= 2 {
+					j.End = j.Start.Add(2 * phase)
+				}
+			})
+			for k, size := range []int{4, 7, 1} {
+				from := time.Duration(k)*phase + poolTTL + 500*time.Millisecond
+				n := r.count(-1, from, from+2*time.Second)
+				t.Logf("by %d: %d in two seconds", size, n)
+				assert.GreaterOrEqual(t, n, 2*rate*95/100)
+				assert.LessOrEqual(t, n, 2*rate+size)
+			}
+			assert.LessOrEqual(t, r.window(), rate+7+rate/10, "any second, with what a busy machine does to timers")
+		})
+	}
+}

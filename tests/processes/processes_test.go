@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +25,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 )
+
+// poolTTL is how long a process of a split limit counts that is silent.
+const poolTTL = 2 * time.Second
 
 const childEnv = "THROTTLE_TEST_PROCESS"
 
@@ -36,6 +41,8 @@ type job struct {
 	Sharing      policy.Sharing
 	Poisson      float64 // > 0: asks for one permit at random times, as many a second
 	Start, End   time.Time
+	Delay        time.Duration // from Start to joining
+	Kill         bool          // ends by SIGKILL, once it has told its events
 }
 
 // An event is n permits that a process got.
@@ -77,11 +84,14 @@ func (j job) run() error {
 		return err
 	}
 	lim, err := dispatch.Open(ctx, dispatch.Config{
-		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing}), Ledger: ledger, Cluster: j.Cluster,
+		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, PoolTTL: policy.Duration(poolTTL)}), Ledger: ledger, Cluster: j.Cluster,
 		OnClose: ledger.Close,
 	})
 	if err != nil {
 		return err
+	}
+	if j.Delay > 0 {
+		time.Sleep(time.Until(j.Start.Add(j.Delay)))
 	}
 	sub, err := lim.Subscription("kafka://public/default/orders", j.Subscription)
 	if err != nil {
@@ -92,7 +102,12 @@ func (j job) run() error {
 	if err != nil {
 		return err
 	}
-	if _, err = warm.Acquire(ctx, 1); err != nil {
+	if j.Sharing != policy.Split { // which has to agree first
+		if _, err = warm.Acquire(ctx, 1); err != nil {
+			return err
+		}
+	}
+	if err = warm.Close(); err != nil {
 		return err
 	}
 	before := lim.Stats().Ledger.Trips
@@ -139,6 +154,9 @@ func (j job) run() error {
 	for _, d := range late {
 		line("late", d.Nanoseconds(), 0)
 	}
+	if j.Kill {
+		return errors.Join(out.Flush(), syscall.Kill(os.Getpid(), syscall.SIGKILL))
+	}
 	if err := lim.Close(); err != nil {
 		return err
 	}
@@ -182,7 +200,7 @@ func runWatched(tb testing.TB, ledger string, processes int, d time.Duration, ba
 			if err == nil {
 				err = cmd.Wait()
 			}
-			if err != nil {
+			if err != nil && !(j.Kill && err.Error() == "signal: killed") {
 				tb.Errorf("process %d: %v", i, err)
 			}
 			outputs[i] = out.Bytes()
