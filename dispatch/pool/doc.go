@@ -1,4 +1,9 @@
-// Package pool is the arithmetic of sharing a limit by the number of replicas.
+// Package pool is the arithmetic of sharing a limit without a line of bookings, by the number of replicas.
 //
-// Everything here is a pure function.
+// [Meet] and [Leave] keep the head count of a pool of replicas; a [Lease] is what one replica
+// holds of it, and [Share] what that comes to in permits.
+//
+// Everything here is a pure function of a state and the present time. States are small and
+// go through JSON unchanged; a ledger keeps one under a key and replaces it in one atomic step.
+// Times are seconds, float64: a ledger passes its store's clock, a replica its own.
 package pool
