@@ -60,6 +60,8 @@ type account struct {
 	rtts      [2]float64
 	storeTime float64 // the store's clock less ours, from the last reply
 	bookings  int64   // made, all time
+	strict    bool    // slots one by one
+	last      bool    // the last slot that was booked may be given back
 	split     *split  // nil: the limit is not split
 	offset    float64 // where pacing is strict: the store's clock less ours, from the fastest reply of late
 	offsetAt  float64
@@ -141,6 +143,7 @@ type call struct {
 	demand  float64 // as far as it showed
 	sent    float64
 	rev     revision
+	try     bool // by TryAcquire: for a slot that is free now
 	reply   schedule.Booked
 	done    float64
 }
@@ -151,7 +154,7 @@ func (a *account) advance(step uint64, now float64, late bool, w demand) {
 	case a.split != nil:
 		a.advanceSplit(step, now, w)
 		return
-	case a.limit.strict:
+	case a.strict:
 		a.advanceStrict(step, now)
 		return
 	}
@@ -185,7 +188,7 @@ func (a *account) book(step uint64, now float64, w demand, gone bool, timeout fl
 	case a.split != nil:
 		a.refused.Store(0)
 		return nil
-	case a.limit.strict:
+	case a.strict:
 		return a.bookStrict(now, w, gone, timeout)
 	}
 	if w.waiting > 0 || a.asked > 0 {
@@ -243,7 +246,7 @@ func (a *account) book(step uint64, now float64, w demand, gone bool, timeout fl
 
 // farewell gives everything back.
 func (a *account) farewell(now, timeout float64) *call {
-	if a.limit.strict {
+	if a.strict {
 		return a.farewellStrict(now, timeout)
 	}
 	a.clear(now)
@@ -257,7 +260,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 		Demand: a.pressure(now, d), Want: want, Returned: float64(a.expired), Held: float64(a.held()),
 		RTT: min(a.rtts[0], a.rtts[1]), Round: l.round, Burst: l.burst,
 		Rate: l.rate, Identity: l.rev.identity, Rev: l.rev.number,
-		Strict: l.strict, MaxReserved: l.ahead,
+		Strict: a.strict, MaxReserved: l.ahead,
 		Carry: a.carry,
 	}
 	if a.storeTime != 0 {
@@ -336,7 +339,7 @@ func (a *account) wakeAt(now float64, w demand) float64 {
 	switch {
 	case a.split != nil:
 		return a.wakeSplit(w)
-	case a.limit.strict:
+	case a.strict:
 		return a.wakeStrict(now, w)
 	}
 	at := a.stock.wakeAt(a.limit.round)

@@ -1,6 +1,9 @@
 package dispatch
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A Grant is the permits that an Acquire came back with. They are charged already, so
 // to forget a Grant is safe: it only keeps what was not used. But where maxInFlight is set, its messages are in flight
@@ -32,7 +35,7 @@ func (g *Grant) Done(messages int, bytes int64) {
 // waste gives up what strict limits have granted, and gives back the rest.
 func (g *Grant) waste() {
 	for _, a := range g.plan.messages {
-		if a.until.Load() != 0 {
+		if slices.Contains(g.plan.paced, a) {
 			a.wasted.Add(int64(g.n))
 		} else {
 			a.giveBack(int64(g.n))
@@ -56,7 +59,7 @@ func (g *Grant) settle(messages int, bytes int64) {
 	if unused := int64(g.n) - int64(max(0, messages)); unused != 0 {
 		for _, a := range p.messages {
 			switch {
-			case unused > 0 && a.until.Load() != 0: // its slot is over
+			case unused > 0 && slices.Contains(p.paced, a): // its slot is over
 				a.wasted.Add(unused)
 			case unused < 0 || a.fresh(g.taken):
 				a.giveBack(unused)

@@ -239,7 +239,7 @@ func (l *Limiter) run(ctx context.Context) {
 		for _, q := range active {
 			if !q.touched.Swap(false) && now < q.due {
 				next = min(next, q.due)
-				if q.limits.strict() {
+				if len(q.limits.paced) > 0 {
 					strict = min(strict, q.due)
 				}
 				kept = append(kept, q)
@@ -256,7 +256,7 @@ func (l *Limiter) run(ctx context.Context) {
 			}
 			q.due = at
 			next = min(next, at)
-			if q.limits.strict() {
+			if len(q.limits.paced) > 0 {
 				strict = min(strict, at)
 			}
 			kept = append(kept, q)

@@ -13,17 +13,33 @@ type plan struct {
 	messages []*account
 	bytes    []*account
 	queue    *queue
-	inFlight int64 // messages handed out and not Done; 0 = any number
-	paced    bool  // one of the limits is strict
+	inFlight int64      // messages handed out and not Done; 0 = any number
+	paced    []*account // those that are paced strictly: one at most
 	shadow   bool
 	paused   bool
 	closed   bool
 }
 
+// pace chooses the limit by which messages are paced strictly: the slowest of those that are to be. Slots of two lines
+// would hardly ever come at the same time; of the others, permits are booked as ever. In shadow mode nobody waits for a slot.
+func (p *plan) pace() {
+	var slowest *account
+	for _, a := range p.messages {
+		if a.limit.strict && !p.shadow && (slowest == nil || a.limit.rate < slowest.limit.rate) {
+			slowest = a
+		}
+	}
+	for _, a := range p.messages {
+		a.beStrict(a == slowest)
+	}
+	if slowest != nil {
+		p.paced = []*account{slowest}
+	}
+}
+
 // shorten finds out whether a message has a short way.
 func (p *plan) shorten() {
-	p.paced = p.strict()
-	short := len(p.bytes) == 0 && p.inFlight == 0 && !p.shadow && !p.paused && !p.paced
+	short := len(p.bytes) == 0 && p.inFlight == 0 && !p.shadow && !p.paused && len(p.paced) == 0
 	p.only, p.several = nil, short && len(p.messages) > 1
 	if short && len(p.messages) == 1 {
 		p.only = p.messages[0]
@@ -36,6 +52,7 @@ func (p *plan) without(exempt func(*account) bool) *plan {
 		rest := *p
 		rest.messages = slices.DeleteFunc(slices.Clone(p.messages), exempt)
 		rest.bytes = slices.DeleteFunc(slices.Clone(p.bytes), exempt)
+		rest.paced = slices.DeleteFunc(slices.Clone(p.paced), exempt)
 		rest.shorten()
 		p = &rest
 	}
@@ -52,24 +69,31 @@ func (p *plan) all() []*account {
 	return append(append(make([]*account, 0, 8), p.messages...), p.bytes...)
 }
 
-// strict says that one of the limits is paced strictly.
-func (p *plan) strict() bool {
-	return slices.ContainsFunc(p.messages, func(a *account) bool { return a.limit.strict })
-}
-
 // take1 takes a permit of each limit that is not strict, or of none.
 func (p *plan) take1(size int64) bool {
 	rest := *p
-	rest.messages = slices.DeleteFunc(slices.Clone(p.messages), func(a *account) bool { return a.limit.strict })
+	rest.messages = slices.DeleteFunc(slices.Clone(p.messages), func(a *account) bool { return slices.Contains(p.paced, a) })
 	return rest.take(1, size) == 1
+}
+
+// unhindered is how many of so many callers a strict limit books slots for: no more than may be in flight, nor, but for
+// one, than other limits have permits for.
+func (p *plan) unhindered(callers, flying int) int {
+	if p.inFlight > 0 {
+		callers = min(callers, max(0, int(p.inFlight)-flying))
+	}
+	for _, a := range p.messages {
+		if !slices.Contains(p.paced, a) {
+			callers = min(callers, max(1, int(a.held())))
+		}
+	}
+	return callers
 }
 
 // until is when what was just taken of strict limits may be used no more, since the Limiter's start; 0 = never.
 func (p *plan) until() (t time.Duration) {
-	for _, a := range p.messages {
-		if u := time.Duration(a.until.Load()); u != 0 && (t == 0 || u < t) {
-			t = u
-		}
+	for _, a := range p.paced {
+		t = time.Duration(a.until.Load())
 	}
 	return t
 }

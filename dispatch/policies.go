@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -174,6 +173,7 @@ func (q *queue) resolve() {
 	for _, g := range e.Aggregates {
 		q.addLimits(p, g.Scope, g.Policy, shares)
 	}
+	p.pace()
 	p.shorten()
 	q.limits = p
 	for _, a := range old.all() {
@@ -236,11 +236,6 @@ func (a *account) set(rate policy.Rate, burst int64, p policy.Policy, weight, re
 	a.limit.set(rate, burst, p, strict, revision{s.Identity, s.Revision})
 	a.loss, a.weight, a.reserved = p.LedgerLoss(), weight, reserved
 	a.plain = a.reason.plain() && !strict
-	if !strict {
-		a.until.Store(0)
-	} else if a.until.Load() == 0 {
-		a.until.Store(math.MaxInt64)
-	}
 }
 
 // set takes over what the policies say; the revision moves on only when that has changed.

@@ -281,6 +281,9 @@ func (q *queue) demand(a *account, bytes bool) demand {
 	if !d.anybody || p.paused {
 		return d
 	}
+	if a.strict { // a slot for each whom nothing else holds up
+		d.callers = p.unhindered(d.callers, int(q.flying.Load()))
+	}
 	if stock := a.avail.Load(); stock <= 0 {
 		d.waiting = q.wanted
 		if p.inFlight > 0 {

@@ -56,7 +56,8 @@ func (a *account) bookStrict(now float64, w demand, gone bool, timeout float64) 
 	switch {
 	case held < wanted:
 		return a.call(now, a.limit.rate, 1, timeout)
-	case held > wanted && a.upcoming(now) != nil:
+	case held > wanted && a.last && a.upcoming(now) != nil: // of others that are too many, nobody could take one back
+		a.last = false
 		a.cancel(now)
 		return a.call(now, 0, 0, timeout)
 	}
@@ -82,8 +83,11 @@ func (a *account) slots(w demand, gone bool) int64 {
 func (a *account) answeredStrict(c *call, now, jitter float64) {
 	r := c.reply.Reply
 	switch {
+	case c.try:
+		a.last = a.last && r.N == 0
 	case c.rev != a.limit.rev: // of the old pace
 	case r.N > 0:
+		a.last = true
 		a.rate, a.rev, a.share = c.booking.Request.Rate, c.rev, r.Share
 		a.bookings++
 		due := max(c.sent, c.done-a.delay(c)) + r.Start
@@ -109,7 +113,8 @@ func (a *account) delay(c *call) float64 {
 
 // farewellStrict gives back the last slot, if it is still to come; the others are wasted.
 func (a *account) farewellStrict(now, timeout float64) *call {
-	last := a.upcoming(now) != nil
+	last := a.last && a.upcoming(now) != nil
+	a.last = false
 	a.lapsed += a.held()
 	a.withdraw(a.ready())
 	a.batches, a.expired = nil, 0
@@ -134,59 +139,92 @@ func (a *account) wakeStrict(now float64, w demand) float64 {
 	return at
 }
 
+// beStrict has an account hold slots, or batches as others do. The caller holds limiter.mu.
+func (a *account) beStrict(strict bool) {
+	if a.strict != strict {
+		a.strict, a.last, a.rate = strict, false, 0
+		a.lapsed += a.held()
+		a.withdraw(a.ready())
+		a.batches = nil
+	}
+}
+
 // tryPaced is TryAcquire where pacing is strict: it books a slot that is free now, or none.
 func (q *queue) tryPaced(max int) (Grant, time.Time, bool) {
-	q.mu.Lock()
-	p, waiting := q.plan.Load(), len(q.waiting) > 0
-	q.mu.Unlock()
 	now := time.Now()
+	q.mu.Lock()
+	p := q.plan.Load()
 	switch {
-	case p == nil || !p.paced || p.shadow || p.paused || max <= 0:
+	case p == nil || len(p.paced) == 0 || p.shadow || p.paused || p.closed || max <= 0:
+		q.mu.Unlock()
 		return q.tryAcquire(max)
-	case waiting: // he is first
+	case len(q.waiting) > 0, p.inFlight > 0 && q.flying.Load() >= p.inFlight: // he is first
+		q.mu.Unlock()
 		return Grant{}, now.Add(tick), false
 	}
-	for _, a := range p.messages {
-		if next := time.Unix(0, a.full.Load()); a.limit.strict && next.After(now) {
-			return Grant{}, next, false
-		}
+	a := p.paced[0]
+	if next := time.Unix(0, a.full.Load()); next.After(now) {
+		q.mu.Unlock()
+		return Grant{}, next, false
 	}
 	size := q.sizeOf(p, 1, -1)
 	if !p.take1(size) {
+		q.mu.Unlock()
 		return q.tryAcquire(max) // counts the refusal
 	}
+	if p.inFlight > 0 {
+		q.flying.Add(1)
+		if size == 0 {
+			size = 1 // nobody's bytes, but Done has something to settle
+		}
+	}
+	q.mu.Unlock()
 	g := Grant{n: 1, plan: p, size: size, taken: p.now()}
-	for _, a := range p.messages {
-		if !a.limit.strict {
-			continue
-		}
-		if next, ok := q.limiter.bookNow(a); !ok {
-			a.full.Store(next.UnixNano())
-			g.waste()
-			return Grant{}, next, false
-		}
+	next, ok := q.bookNow(a)
+	if !ok {
+		g.waste()
+		return Grant{}, next, false
 	}
 	return g, time.Time{}, true
 }
 
-// bookNow books a slot of a strict limit that is free now, or says when the next one is.
-func (l *Limiter) bookNow(a *account) (next time.Time, ok bool) {
+// bookNow books a slot of a strict limit that is free now, or says when to ask again. One call is under way at a time.
+func (q *queue) bookNow(a *account) (next time.Time, ok bool) {
+	l := q.limiter
 	l.mu.Lock()
-	m, nonce := *a.limit, 1+l.cfg.Rand.Int64N(1<<52)
-	l.mu.Unlock()
-	booked := l.cfg.Ledger.Book(context.Background(), []schedule.Booking{{Key: m.key, Request: schedule.Request{
-		Subscription: a.subscription, Weight: 1, Want: 1, Round: m.round,
-		Rate: m.rate, Identity: m.rev.identity, Rev: m.rev.number, Strict: true, Nonce: nonce,
-	}}})[0]
-	l.counters.trips.Add(1)
-	now := time.Now()
-	switch r := booked.Reply; {
-	case booked.Err != nil:
-		l.counters.errors.Add(1)
-		return now.Add(tick), false
-	case r.N == 0:
-		return now.Add(max(tick/20, time.Duration(r.Start*float64(time.Second)))), false
+	now := l.clock(time.Now())
+	if a.busy || now < a.retryAt || !a.strict {
+		l.mu.Unlock()
+		return time.Now().Add(tick), false
 	}
-	a.tried.Add(1)
-	return now, true
+	c := a.call(now, a.limit.rate, 1, l.cfg.Ledger.Timeout().Seconds())
+	c.queue, c.try = q, true
+	c.booking.Request.Nonce = 1 + l.cfg.Rand.Int64N(1<<52)
+	c.booking.Request.MaxReserved = 0
+	l.mu.Unlock()
+
+	c.reply = l.cfg.Ledger.Book(context.Background(), []schedule.Booking{c.booking})[0]
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := time.Now()
+	c.done = l.clock(t)
+	l.settle([]*call{c}, c.done)
+	q.activate() // the loop looks after a ledger that is away
+	r := c.reply.Reply
+	switch {
+	case c.reply.Err != nil || r.Late:
+		next = t.Add(time.Duration((a.retryAt - c.done) * float64(time.Second)))
+	case r.N == 0: // not all come back at once
+		pause := r.Start + l.cfg.Rand.Float64()*min(0.25/a.limit.rate, 0.025)
+		next = t.Add(max(tick/20, time.Duration(pause*float64(time.Second))))
+	case a.delay(c) > a.limit.expiry: // the reply came too late for its slot
+		a.lapsed++
+		return t.Add(tick), false
+	default:
+		a.tried.Add(1)
+		return t, true
+	}
+	a.full.Store(next.UnixNano())
+	return next, false
 }

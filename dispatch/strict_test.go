@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -212,5 +213,106 @@ func TestStrictTryDo(t *testing.T) {
 		shortest, _ := f.gaps(0, time.Hour)
 		within(t, "the shortest gap", shortest, 98*time.Millisecond, 200*time.Millisecond)
 		within(t, "of 200 tries in four seconds", ran, 32, 41)
+	})
+}
+
+// Callers that give up do not use the line up.
+func TestStrictImpatience(t *testing.T) {
+	fleets(t, "", strictly(t, "10/s"), func(t *testing.T, f *fleet) {
+		f.join(0, "group").greedy(1)
+		r := f.join(1, "group")
+		for range 20 {
+			r.wg.Go(func() {
+				for r.ctx.Err() == nil {
+					ctx, cancel := context.WithTimeout(r.ctx, 50*time.Millisecond)
+					if _, err := r.sub.Acquire(ctx, 1); err == nil {
+						r.record(1, 1)
+					}
+					cancel()
+				}
+			})
+		}
+		time.Sleep(60 * second)
+		within(t, "together", f.between(0, 60*second), 480, 601)
+		within(t, "the patient one", f.by(0, 0, 60*second), 60, 600)
+	})
+}
+
+// Of several strict limits the slowest paces; a limit that is booked beside it wastes no slots.
+func TestStrictBesideOthers(t *testing.T) {
+	strict, booked := func(text string) policy.Policy { return strictly(t, text) }, func(text string) policy.Policy { return rate(t, text) }
+	for name, c := range map[string]struct {
+		topic, tenant policy.Policy
+		calls         int // in 60 s
+		gap           time.Duration
+	}{
+		"both strict, the topic slower":  {strict("5/s"), strict("7/s"), 300, 198 * time.Millisecond},
+		"both strict, the tenant slower": {strict("10/s"), strict("5/s"), 300, 198 * time.Millisecond},
+		"a booked tenant":                {strict("5/s"), booked("100/s"), 300, 198 * time.Millisecond},
+		"a booked topic":                 {booked("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
+	} {
+		fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
+			f.policies.set(set(t, map[string]policy.Policy{topic: c.topic, "tenant:public": c.tenant}))
+			for i := range 4 {
+				f.join(i, "group").greedy(1)
+			}
+			time.Sleep(60 * second)
+			shortest, n := f.gaps(0, 60*second)
+			within(t, "calls", n, c.calls*95/100, c.calls+2)
+			within(t, "the shortest gap", shortest, c.gap, time.Second)
+		})
+	}
+}
+
+// maxInFlight counts what TryDo runs, too, and those whom it holds up hold no slots.
+func TestStrictInFlight(t *testing.T) {
+	p := strictly(t, "10/s")
+	p.MaxInFlight = new(int64(1))
+	fleets(t, "", p, func(t *testing.T, f *fleet) {
+		r, other := f.join(0, "slow"), f.join(1, "other")
+		var flying, most atomic.Int64
+		slow := func(context.Context) error {
+			most.Store(max(most.Load(), flying.Add(1)))
+			time.Sleep(2 * second)
+			flying.Add(-1)
+			return nil
+		}
+		for i := range 20 {
+			r.wg.Go(func() {
+				for r.ctx.Err() == nil {
+					if i%2 == 0 {
+						_ = r.sub.Do(r.ctx, slow) // ends with ctx
+					} else if ran, _ := r.sub.TryDo(r.ctx, slow); !ran {
+						time.Sleep(30 * time.Millisecond)
+					}
+				}
+			})
+		}
+		other.wg.Go(func() {
+			for other.sub.Do(other.ctx, func(context.Context) error { other.record(1, 1); return nil }) == nil {
+			}
+		})
+		time.Sleep(60 * second)
+		assert.EqualValues(t, 1, most.Load())
+		within(t, "the other has what is left", f.by(1, 0, 60*second), 520, 600)
+	})
+}
+
+// A ledger that is away is obeyed by TryDo alone as well.
+func TestStrictTryDoWithoutALedger(t *testing.T) {
+	p := strictly(t, "10/s")
+	p.OnLedgerLoss = policy.LossOpen
+	fleets(t, "open", p, func(t *testing.T, f *fleet) {
+		r := f.join(0, "group")
+		f.store.set(func() { r.link.cut = true })
+		ran := 0
+		for range 100 {
+			if ok, _ := r.sub.TryDo(t.Context(), func(context.Context) error { return nil }); ok {
+				ran++
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		within(t, "of 100", ran, 90, 100)
+		assert.True(t, r.lim.Stats().Ledger.Away)
 	})
 }

@@ -173,7 +173,7 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	if a := p.only; a != nil && max > 0 && a.avail.Load() <= 0 && a.refused.Load() > 0 {
 		return Grant{}, *a.next.Load(), false
 	}
-	if p.paced {
+	if len(p.paced) > 0 {
 		return s.queue.tryPaced(max)
 	}
 	return s.queue.tryAcquire(max)

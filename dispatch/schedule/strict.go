@@ -14,6 +14,7 @@ func (s *State) pace(rate, now float64) {
 		last -= math.Ceil(ahead*s.Rate) / s.Rate
 	}
 	s.Tail = last + 1/rate
+	s.Seq++ // the last slot may be void: who gives it back gives nothing
 }
 
 // reserve books the next slot: one permit every 1/Rate, no burst, and no memory of idle time. A slot that is given back

@@ -85,6 +85,7 @@ if identity ~= id or newRev > rev then
     local ahead = was - now - 0.1
     if ahead > 0 then was = was - math.ceil(ahead * rate) / rate end
     tail = was + 1 / newRate
+    seq = seq + 1
   elseif tail > now then
     tail = now + (tail - now) * rate / newRate
   end
