@@ -234,7 +234,7 @@ func TestStrictImpatience(t *testing.T) {
 		}
 		time.Sleep(60 * second)
 		within(t, "together", f.between(0, 60*second), 480, 601)
-		within(t, "the patient one", f.by(0, 0, 60*second), 60, 600)
+		within(t, "the patient one, of 21 callers", f.by(0, 0, 60*second), 20, 600)
 	})
 }
 
