@@ -161,20 +161,28 @@ func parseReply(text string) (r schedule.Reply, err error) {
 func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	pipe := l.client.Pipeline()
-	stored := pipe.HGet(ctx, key, "l")
-	clock := pipe.Time(ctx)
-	if _, err = pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	answer, err := l.client.Eval(ctx, readState, []string{key}).Slice()
+	if err != nil {
 		return s, 0, fmt.Errorf("redis ledger: read %s: %w", key, err)
 	}
-	now = float64(clock.Val().UnixMicro()) / 1e6
-	if text := stored.Val(); text != "" {
+	clock := make([]float64, 2) // seconds and microseconds
+	for i := range clock {
+		text, _ := answer[i].(string) // another type is no number, either
+		if clock[i], err = strconv.ParseFloat(text, 64); err != nil {
+			return s, 0, fmt.Errorf("redis ledger: read %s: clock: %w", key, err)
+		}
+	}
+	now = clock[0] + clock[1]/1e6
+	if text, _ := answer[2].(string); text != "" {
 		if s, err = parseState(text); err != nil {
 			return s, now, fmt.Errorf("redis ledger: read %s: %w", key, err)
 		}
 	}
 	return s, now, nil
 }
+
+// readState is one script, so that in a Cluster state and clock are the same server's.
+const readState = `local time = redis.call('TIME'); return {time[1], time[2], redis.call('HGET', KEYS[1], 'l')}`
 
 // parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers, the identity.
 func parseState(text string) (s schedule.State, err error) {
