@@ -12,10 +12,12 @@ package etcdledger
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"strings"
 	"sync"
@@ -33,6 +35,9 @@ const (
 	// DefaultTimeout bounds each call of the ledger.
 	DefaultTimeout = 500 * time.Millisecond
 
+	// DefaultDialTimeout bounds an attempt to connect, which no call waits for longer than for its own time-out.
+	DefaultDialTimeout = 5 * time.Second
+
 	// DefaultPrefix is where schedules are kept unless somebody says otherwise.
 	DefaultPrefix = "/throttle"
 
@@ -47,11 +52,19 @@ type Ledger struct {
 	timeout time.Duration
 	slots   chan struct{}
 
-	mu     sync.Mutex // guards the fields below
+	end     context.CancelFunc // of config.Context, with Close
+	mu      sync.Mutex         // guards the fields below
+	attempt *attempt           // the last one to connect
+	closed  bool
+	lines   map[string]*line
+	leases  map[string]clientv3.LeaseID // of status records, by their keys
+}
+
+// An attempt to connect goes on behind calls that do not wait for its end: with a password, etcd takes its time.
+type attempt struct {
+	done   chan struct{} // closed at its end; then there is a client, or an error
 	client *clientv3.Client
-	closed bool
-	lines  map[string]*line
-	leases map[string]clientv3.LeaseID // of status records, by their keys
+	err    error
 }
 
 // A line is what this process knows of one limit.
@@ -84,12 +97,18 @@ func Open(config clientv3.Config, prefix string, timeout time.Duration) *Ledger 
 	}
 	config.Logger = zap.NewNop()
 	if config.DialTimeout == 0 {
-		config.DialTimeout = timeout
+		config.DialTimeout = DefaultDialTimeout
 	}
-	return &Ledger{
-		config: config, prefix: prefix, timeout: timeout, slots: make(chan struct{}, parallel),
+	if config.Context == nil {
+		config.Context = context.Background()
+	}
+	l := &Ledger{
+		prefix: prefix, timeout: timeout, slots: make(chan struct{}, parallel),
 		lines: map[string]*line{}, leases: map[string]clientv3.LeaseID{},
 	}
+	config.Context, l.end = context.WithCancel(config.Context)
+	l.config = config
+	return l
 }
 
 // Timeout is how long a call takes at most.
@@ -98,33 +117,79 @@ func (l *Ledger) Timeout() time.Duration { return l.timeout }
 // Close closes the connection; a second call does nothing.
 func (l *Ledger) Close() error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-	if l.client == nil {
+	a := l.attempt
+	l.closed, l.attempt = true, nil
+	l.mu.Unlock()
+	l.end() // of an attempt that hangs, too
+	if a == nil {
 		return nil
 	}
-	client := l.client
-	l.client = nil
-	if err := client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+	if <-a.done; a.client == nil {
+		return nil
+	}
+	if err := a.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("etcd ledger: close: %w", err)
 	}
 	return nil
 }
 
-func (l *Ledger) connect() (*clientv3.Client, error) {
+// connect returns the client, or why the last attempt to connect has failed; the next call makes another.
+func (l *Ledger) connect(ctx context.Context) (*clientv3.Client, error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.closed {
+		l.mu.Unlock()
 		return nil, errors.New("etcd ledger: closed")
 	}
-	if l.client == nil {
-		client, err := clientv3.New(l.config)
-		if err != nil {
-			return nil, fmt.Errorf("etcd ledger: connect to %v: %w", l.config.Endpoints, err)
-		}
-		l.client = client
+	a := l.attempt
+	if a == nil {
+		a = &attempt{done: make(chan struct{})}
+		l.attempt = a
+		go func() {
+			defer close(a.done)
+			if a.client, a.err = l.dial(); a.err != nil {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.attempt = nil
+			}
+		}()
 	}
-	return l.client, nil
+	l.mu.Unlock()
+	var err error
+	select {
+	case <-a.done:
+		err = a.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("etcd ledger: connect to %v: %w", l.config.Endpoints, err)
+	}
+	return a.client, nil
+}
+
+// dial connects. An etcd whose certificate is refused would only look as if it did not answer, so that is tried first.
+func (l *Ledger) dial() (*clientv3.Client, error) {
+	if l.config.TLS != nil {
+		if err := l.handshake(); err != nil {
+			return nil, err
+		}
+	}
+	return clientv3.New(l.config)
+}
+
+// handshake returns why no endpoint can be talked to over TLS, nil if one can.
+func (l *Ledger) handshake() error {
+	var errs []error
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: l.timeout}, Config: l.config.TLS}
+	for _, endpoint := range l.config.Endpoints {
+		conn, err := dialer.DialContext(l.config.Context, "tcp", strings.TrimPrefix(endpoint, "https://"))
+		if err == nil {
+			_ = conn.Close() // nothing was sent
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 func (l *Ledger) key(limit string) string { return l.prefix + "/permits/" + url.PathEscape(limit) }
@@ -155,7 +220,7 @@ func (l *Ledger) Book(ctx context.Context, bookings []schedule.Booking) []schedu
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	booked := make([]schedule.Booked, len(bookings))
-	client, err := l.connect()
+	client, err := l.connect(ctx)
 	if err != nil {
 		for i := range booked {
 			booked[i].Err = err
@@ -318,7 +383,7 @@ func (l *Ledger) keep(ctx context.Context, client *clientv3.Client, s *stored, n
 func (l *Ledger) State(ctx context.Context, limit string) (schedule.State, float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	client, err := l.connect()
+	client, err := l.connect(ctx)
 	if err != nil {
 		return schedule.State{}, 0, err
 	}
@@ -347,7 +412,7 @@ func (l *Ledger) status(cluster string) string {
 func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	client, err := l.connect()
+	client, err := l.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -380,7 +445,7 @@ func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []
 func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	client, err := l.connect()
+	client, err := l.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
