@@ -95,12 +95,15 @@ func (l *Ledger) run(ctx context.Context, bookings []schedule.Booking, booked []
 	for _, i := range again {
 		results[i] = bookScript.Eval(ctx, pipe, []string{bookings[i].Key}, arguments(&bookings[i].Request)...)
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	_, sent := pipe.Exec(ctx)
 	for i, r := range results {
 		if r == nil {
 			continue
 		}
 		text, err := r.Text()
+		if r.Val() == nil && r.Err() == nil { // never sent: a wrong password, say
+			err = sent
+		}
 		switch {
 		case err == nil:
 			booked[i].Reply, booked[i].Err = parseReply(text)
