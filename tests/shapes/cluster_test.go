@@ -1,15 +1,21 @@
 package shapes
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -134,4 +140,44 @@ func TestClusterLimit(t *testing.T) {
 	t.Logf("%.0f a second from the move on, any second %d, longest booking %v", got, r.window(), r.longest)
 	assert.LessOrEqual(t, r.window(), rate*125/100, "rate x (1 s + 0.25 s)")
 	assert.GreaterOrEqual(t, got, 0.8*rate)
+}
+
+// TestClusterRepeatsNothing: a booking whose reply is lost has been made, and is not made again.
+func TestClusterRepeatsNothing(t *testing.T) {
+	c := services.RedisCluster(t)
+	var lossy atomic.Bool
+	ledger := redisledger.Open(redis.UniversalOptions{
+		Addrs: []string{c.Nodes[0].Addr}, IsClusterMode: true,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			return lossyConn{conn, &lossy}, err
+		},
+	}, time.Second)
+	defer func() { assert.NoError(t, ledger.Close()) }()
+	works(t, ledger)
+	const key = "throttle:{a}"
+	require.NoError(t, book(t, ledger, booking(key))) // now its shard knows the script
+	before, _, err := ledger.State(t.Context(), key)
+	require.NoError(t, err)
+	lossy.Store(true)
+	require.Error(t, book(t, ledger, booking(key)))
+	lossy.Store(false)
+	after, _, err := ledger.State(t.Context(), key)
+	require.NoError(t, err)
+	assert.Equal(t, before.Seq+1, after.Seq)
+}
+
+// A lossyConn ends instead of answering while lossy is set.
+type lossyConn struct {
+	net.Conn
+	lossy *atomic.Bool
+}
+
+func (c lossyConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.lossy.Load() {
+		_ = c.Close()
+		return 0, io.EOF
+	}
+	return n, err
 }

@@ -28,7 +28,7 @@ const DefaultTimeout = 200 * time.Millisecond
 //go:embed book.lua
 var bookLua string
 
-var bookScript = redis.NewScript(bookLua)
+var bookHash = redis.NewScript(bookLua).Hash()
 
 // A Ledger is the Redis ledger. Any number of goroutines may use it at once.
 type Ledger struct {
@@ -87,13 +87,18 @@ func (l *Ledger) Book(ctx context.Context, bookings []schedule.Booking) []schedu
 func (l *Ledger) run(ctx context.Context, bookings []schedule.Booking, booked []schedule.Booked, again []int) (unknown []int) {
 	pipe := l.client.Pipeline()
 	results := make([]*redis.Cmd, len(bookings))
+	add := func(i int, command, script string) {
+		args := []any{command, script, 1, bookings[i].Key}
+		results[i] = redis.NewCmd(ctx, append(args, arguments(&bookings[i].Request)...)...)
+		_ = pipe.Process(ctx, once{results[i]}) // only queues it
+	}
 	if again == nil {
 		for i := range bookings {
-			results[i] = bookScript.EvalSha(ctx, pipe, []string{bookings[i].Key}, arguments(&bookings[i].Request)...)
+			add(i, "evalsha", bookHash)
 		}
 	}
 	for _, i := range again {
-		results[i] = bookScript.Eval(ctx, pipe, []string{bookings[i].Key}, arguments(&bookings[i].Request)...)
+		add(i, "eval", bookLua)
 	}
 	_, sent := pipe.Exec(ctx)
 	for i, r := range results {
@@ -115,6 +120,12 @@ func (l *Ledger) run(ctx context.Context, bookings []schedule.Booking, booked []
 	}
 	return unknown
 }
+
+// once is a command that is not sent again when its connection breaks, as a Cluster's client does without being asked.
+type once struct{ *redis.Cmd }
+
+// NoRetry implements redis.Cmder.
+func (once) NoRetry() bool { return true }
 
 // arguments are ARGV of book.lua.
 func arguments(r *schedule.Request) []any {
