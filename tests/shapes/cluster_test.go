@@ -83,12 +83,7 @@ func TestClusterSlotMoves(t *testing.T) {
 	c := services.RedisCluster(t)
 	ledger := open(t, c.URL)
 	works(t, ledger)
-	var bookings []schedule.Booking // of a limit on each shard
-	for i := 0; len(bookings) < 3; i++ {
-		if key := fmt.Sprintf("throttle:{limit-%d}", i); c.Owner(key) == c.Nodes[len(bookings)] {
-			bookings = append(bookings, booking(key))
-		}
-	}
+	bookings := onEachShard(c)
 	made, failed := []int64{0, 0, 0}, []int64{0, 0, 0}
 	bookAll := func(n int) {
 		for range n {
@@ -117,6 +112,45 @@ func TestClusterSlotMoves(t *testing.T) {
 		assert.LessOrEqual(t, s.Seq, made[i]+failed[i], "a booking was made twice")
 	}
 	assert.Equal(t, c.Nodes[1], c.Owner(moving))
+}
+
+// TestClusterLosesAShard: its limits cannot be booked, at once; those of the others can, in the same call.
+func TestClusterLosesAShard(t *testing.T) {
+	c := services.RedisCluster(t)
+	for _, node := range c.Nodes {
+		c.Do(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+	}
+	ledger := open(t, c.URL)
+	works(t, ledger)
+	bookings := onEachShard(c)
+	ledger.Book(t.Context(), bookings) // connects
+	c.Nodes[2].Kill()
+	const calls = 50
+	failed, start := 0, time.Now()
+	for range calls {
+		booked := ledger.Book(t.Context(), bookings)
+		assert.Error(t, booked[2].Err)
+		for _, b := range booked[:2] {
+			if b.Err != nil {
+				t.Log(b.Err)
+				failed++
+			}
+		}
+	}
+	took := time.Since(start) / calls
+	t.Logf("%d of %d failed, a call takes %v", failed, 2*calls, took)
+	assert.LessOrEqual(t, failed, 5)
+	assert.Less(t, took, 50*time.Millisecond)
+}
+
+// onEachShard is a booking for each node.
+func onEachShard(c *services.RedisShards) (bookings []schedule.Booking) {
+	for i := 0; len(bookings) < len(c.Nodes); i++ {
+		if key := fmt.Sprintf("throttle:{limit-%d}", i); c.Owner(key) == c.Nodes[len(bookings)] {
+			bookings = append(bookings, booking(key))
+		}
+	}
+	return bookings
 }
 
 // TestClusterLimit: four Limiters keep to a limit, and get it, while its slot moves there and back.

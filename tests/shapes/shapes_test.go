@@ -40,19 +40,21 @@ func book(t *testing.T, ledger dispatch.Ledger, b schedule.Booking) error {
 	return ledger.Book(t.Context(), []schedule.Booking{b})[0].Err
 }
 
-// works has a ledger do all that it can: book, show its state, publish and read what was published. The first connection may
-// cost a call its time.
+// works has a ledger do all that it can: book, show its state, publish and read what was published. A first connection may
+// take longer than a call may.
 func works(t *testing.T, ledger dispatch.Ledger) {
 	t.Helper()
 	key, cluster := "throttle:{"+services.Name(t)+"}", services.Name(t)
-	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.NoError(c, book(t, ledger, booking(key))) }, 5*time.Second, 50*time.Millisecond)
-	s, _, err := ledger.State(t.Context(), key)
-	require.NoError(t, err)
-	assert.Equal(t, 1000.0, s.Rate)
-	require.NoError(t, ledger.Publish(t.Context(), cluster, "replica", []byte("status"), time.Minute))
-	published, err := ledger.Published(t.Context(), cluster)
-	require.NoError(t, err)
-	assert.Equal(t, [][]byte{[]byte("status")}, published)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		require.NoError(c, book(t, ledger, booking(key)))
+		s, _, err := ledger.State(t.Context(), key)
+		require.NoError(c, err)
+		assert.Equal(c, 1000.0, s.Rate)
+		require.NoError(c, ledger.Publish(t.Context(), cluster, "replica", []byte("status"), time.Minute))
+		published, err := ledger.Published(t.Context(), cluster)
+		require.NoError(c, err)
+		assert.Equal(c, [][]byte{[]byte("status")}, published)
+	}, 5*time.Second, 50*time.Millisecond)
 }
 
 // secret writes a password into a file.

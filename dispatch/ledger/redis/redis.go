@@ -52,7 +52,8 @@ func Open(o redis.UniversalOptions, timeout time.Duration) *Ledger {
 	o.ContextTimeoutEnabled = true
 	o.MaxRetries = -1
 	o.MaxRedirects = 3
-	o.DialerRetries = 1 // else a refused connection looks like a time-out
+	o.DialerRetries = 1                           // else a refused connection looks like a time-out
+	o.MinRetryBackoff, o.MaxRetryBackoff = -1, -1 // whom a Cluster sends on goes at once
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return &Ledger{redis.NewUniversalClient(&o), timeout}
