@@ -64,3 +64,19 @@ func failover(t *testing.T, loss policy.OnLedgerLoss, die, elected func(*service
 	assert.LessOrEqual(t, r.window(), most)
 	assert.GreaterOrEqual(t, after, rate*80/100)
 }
+
+// TestSentinelDiesWithItsMaster: the host of both is gone, and nothing on it even refuses a connection.
+func TestSentinelDiesWithItsMaster(t *testing.T) {
+	f := services.RedisSentinel(t, 300*time.Millisecond)
+	mine := f.Sentinels[0]
+	ledger := &timed{Ledger: open(t, "redis+sentinel://"+mine.Addr+"?master=throttle")} // the others it finds by itself
+	works(t, ledger)
+	mine.Freeze()
+	f.Master.Freeze()
+	f.Sentinels = f.Sentinels[1:]
+	f.Elected()
+	elected := time.Now()
+	require.Eventually(t, func() bool { return book(t, ledger, booking("throttle:{a}")) == nil }, 6*time.Second, 20*time.Millisecond)
+	t.Logf("bookings are made again %v after the election, longest booking %v", time.Since(elected), ledger.longest)
+	assert.Less(t, ledger.longest, redisledger.DefaultTimeout+150*time.Millisecond)
+}
