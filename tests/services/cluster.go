@@ -21,27 +21,37 @@ type RedisShards struct {
 	URL   string // redis+cluster://host:port,host:port,host:port
 	Nodes []*RedisProcess
 
-	t   testing.TB
-	ids []string // of Nodes, as the cluster knows them
+	t     testing.TB
+	ids   []string // of Nodes, as the cluster knows them
+	addrs []string // of Nodes, as they talk to each other
 }
 
 // RedisCluster starts a Redis Cluster of three masters, which share the slots evenly, whatever the
 // environment says. It ends with the test.
-func RedisCluster(t testing.TB) *RedisShards {
+func RedisCluster(t testing.TB) *RedisShards { t.Helper(); return RedisClusterTLS(t, Certificates{}) }
+
+// RedisClusterTLS is RedisCluster with TLS at the ports of its URL, if there are certificates; see [RedisTLS].
+func RedisClusterTLS(t testing.TB, server Certificates) *RedisShards {
 	t.Helper()
 	c := &RedisShards{t: t}
-	var addrs []string
-	bus := []int{freePort(t), freePort(t), freePort(t)}
-	for i := range bus {
-		node := RedisServer(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port", strconv.Itoa(bus[i]))
-		c.Nodes, addrs = append(c.Nodes, node), append(addrs, node.Addr)
+	for i := range 3 {
+		bus := freePort(t)
+		args := []string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port", strconv.Itoa(bus)}
+		var node *RedisProcess
+		if server.CA == "" {
+			node = RedisServer(t, args...)
+		} else {
+			node = RedisTLS(t, server, append(args, "--tls-cluster", "yes")...)
+		}
+		_, addr, _ := strings.Cut(node.URL, "://")
+		c.Nodes, c.addrs = append(c.Nodes, node), append(c.addrs, addr)
 		c.ids = append(c.ids, fmt.Sprint(c.Do(node, "CLUSTER", "MYID")))
 		c.Do(node, "CLUSTER", "SET-CONFIG-EPOCH", i+1)
 		c.Do(node, "CLUSTER", "ADDSLOTSRANGE", slots*i/3, slots*(i+1)/3-1)
-		host, port, _ := net.SplitHostPort(node.Addr)
-		c.Do(c.Nodes[0], "CLUSTER", "MEET", host, port, bus[i])
+		host, port, _ := net.SplitHostPort(addr)
+		c.Do(c.Nodes[0], "CLUSTER", "MEET", host, port, bus)
 	}
-	c.URL = "redis+cluster://" + strings.Join(addrs, ",")
+	c.URL = "redis+cluster://" + strings.Join(c.addrs, ",")
 	err := waitFor(10*time.Second, func() error {
 		for _, node := range c.Nodes {
 			info := fmt.Sprint(c.Do(node, "CLUSTER", "INFO"))
@@ -86,10 +96,11 @@ func (c *RedisShards) slot(key string) int64 {
 func (c *RedisShards) Migrate(key string, to *RedisProcess, halfway func()) {
 	c.t.Helper()
 	from, slot := c.Owner(key), c.slot(key)
-	fromID, toID := c.ids[slices.Index(c.Nodes, from)], c.ids[slices.Index(c.Nodes, to)]
+	target := slices.Index(c.Nodes, to)
+	fromID, toID := c.ids[slices.Index(c.Nodes, from)], c.ids[target]
 	c.Do(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", fromID)
 	c.Do(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", toID)
-	host, port, _ := net.SplitHostPort(to.Addr)
+	host, port, _ := net.SplitHostPort(c.addrs[target])
 	if keys := c.Do(from, "CLUSTER", "GETKEYSINSLOT", slot, 1000).([]any); len(keys) > 0 {
 		c.Do(from, append([]any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}, keys...)...)
 	}

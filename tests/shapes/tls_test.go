@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
@@ -50,4 +51,35 @@ func TestRedisOverTLS(t *testing.T) {
 	refuses(t, "rediss://:"+password+"@"+addr, "certificate signed by unknown authority")
 	refuses(t, "rediss://:"+password+"@"+addr+"?ca="+client.CA, "certificate required")
 	refuses(t, r.URL+options+"&server-name=another", "wanted to match another")
+}
+
+func TestRedisClusterOverTLS(t *testing.T) {
+	server, client := services.TLS(t)
+	_, stranger := services.TLS(t)
+	c := services.RedisClusterTLS(t, server)
+	options := "?ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
+	ledger := open(t, c.URL+options)
+	works(t, ledger)
+	bookings := onEachShard(c)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		for _, b := range ledger.Book(t.Context(), bookings) {
+			assert.NoError(c, b.Err)
+		}
+	}, 5*time.Second, 50*time.Millisecond)
+	c.Migrate(bookings[0].Key, c.Nodes[1], func() { assert.NoError(t, book(t, ledger, bookings[0])) })
+	assert.NoError(t, book(t, ledger, bookings[0]))
+	refuses(t, c.URL+strings.Replace(options, client.CA, stranger.CA, 1), "certificate signed by unknown authority")
+}
+
+func TestRedisSentinelOverTLS(t *testing.T) {
+	server, client := services.TLS(t)
+	_, stranger := services.TLS(t)
+	f := services.RedisSentinelTLS(t, 300*time.Millisecond, server)
+	options := "&ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
+	ledger := open(t, f.URL+options)
+	works(t, ledger)
+	f.Master.Kill()
+	f.Elected()
+	works(t, ledger)
+	refuses(t, f.URL+strings.Replace(options, client.CA, stranger.CA, 1), "certificate signed by unknown authority")
 }
