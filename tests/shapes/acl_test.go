@@ -99,6 +99,10 @@ func TestRedisUser(t *testing.T) {
 			assert.NotContains(t, err.Error(), "heim")
 		}
 	}
+	setUser(t, r.Addr, all)
+	refuses(t, strings.Replace(url, "?", "/1?", 1), "NOPERM")
+	setUser(t, r.Addr, append(all, "+select"))
+	works(t, open(t, strings.Replace(url, "?", "/1?", 1)))
 	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "off").Err())
 	refuses(t, "redis://throttle:wrong"+password+"@"+r.Addr, "WRONGPASS")
 	refuses(t, "redis://throttle@"+r.Addr+"?password-file="+secret(t, "wrong"+password), "WRONGPASS")
@@ -112,7 +116,7 @@ func TestRedisClusterUser(t *testing.T) {
 	alone, further := rights(t)
 	all := append(alone, further...)
 	key := "throttle:{moving}"
-	works := func(rights []string) (err error) {
+	move := func(rights []string) (err error) {
 		for _, node := range c.Nodes {
 			setUser(t, node.Addr, rights)
 		}
@@ -123,11 +127,12 @@ func TestRedisClusterUser(t *testing.T) {
 		return errors.Join(err, book(t, ledger, booking(key)))
 	}
 	var err error
-	require.Eventually(t, func() bool { err = works(all); return !errors.Is(err, context.DeadlineExceeded) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { err = move(all); return !errors.Is(err, context.DeadlineExceeded) }, 5*time.Second, time.Millisecond)
 	require.NoError(t, err)
 	for i := len(alone); i < len(all); i++ {
-		err := works(without(all, i))
+		err := move(without(all, i))
 		require.Error(t, err, all[i])
 		require.Regexp(t, "NOPERM|MOVED", err.Error(), "who may not say ASKING is sent back")
 	}
+	refuses(t, strings.Replace(c.URL, "://", "://throttle:wrong"+password+"@", 1), "WRONGPASS")
 }
