@@ -52,6 +52,7 @@ func Open(o redis.UniversalOptions, timeout time.Duration) *Ledger {
 	o.ContextTimeoutEnabled = true
 	o.MaxRetries = -1
 	o.MaxRedirects = 3
+	o.PoolSize = 1000                             // when as many dials have failed, go-redis tries but once a second, and processes return far apart
 	o.DialerRetries = 1                           // else a refused connection looks like a time-out
 	o.MinRetryBackoff, o.MaxRetryBackoff = -1, -1 // whom a Cluster sends on goes at once
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
