@@ -238,7 +238,13 @@ func TestRedisCluster(t *testing.T) {
 func TestRedisSentinel(t *testing.T) {
 	f := services.RedisSentinel(t, 300*time.Millisecond)
 	wantAnswer(t, f.Master.Addr, "SET a 1", "+OK")
-	wantAnswer(t, f.Master.Addr, "WAIT 1 1000", ":1")
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if got, err := ask(f.Replica.Addr, "STRLEN a"); got == ":1" {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("STRLEN at the replica = %q, %v; want :1", got, err)
+		}
+	}
 	f.Detach()
 	wantAnswer(t, f.Master.Addr, "SET a 2", "+OK")
 	f.Master.Kill()
