@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
@@ -30,15 +31,19 @@ type EtcdNode struct {
 	Endpoint string // host:port
 
 	t      testing.TB
+	tls    Certificates // none: no TLS
 	peer   string
 	dir    string
 	server *embed.Etcd // nil while stopped
 }
 
 // Etcd starts an etcd, whatever the environment says. It ends with the test.
-func Etcd(t testing.TB) *EtcdNode {
+func Etcd(t testing.TB) *EtcdNode { t.Helper(); return EtcdTLS(t, Certificates{}) }
+
+// EtcdTLS is Etcd with TLS, if there are certificates: then it wants one of the same authority from its clients.
+func EtcdTLS(t testing.TB, server Certificates) *EtcdNode {
 	t.Helper()
-	e := &EtcdNode{Endpoint: loopback(freePort(t)), peer: loopback(freePort(t)), t: t, dir: t.TempDir()}
+	e := &EtcdNode{Endpoint: loopback(freePort(t)), peer: loopback(freePort(t)), t: t, tls: server, dir: t.TempDir()}
 	e.Start()
 	t.Cleanup(e.Stop)
 	return e
@@ -52,11 +57,16 @@ func (e *EtcdNode) Start() {
 	cfg.Dir = e.dir
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.UnsafeNoFsync = true // the data need not outlive the machine
+	cfg.BcryptCost = 4       // nor must its passwords, and the usual cost takes the race detector a second
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	client, peer := url.URL{Scheme: "http", Host: e.Endpoint}, url.URL{Scheme: "http", Host: e.peer}
-	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	if e.tls.CA != "" {
+		client.Scheme = "https"
+		cfg.ClientTLSInfo = e.tls.info()
+	}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	server, err := embed.StartEtcd(cfg)
 	if err != nil {
 		e.t.Fatalf("services: start etcd: %v", err)
@@ -71,6 +81,10 @@ func (e *EtcdNode) Start() {
 	}
 }
 
+func (c Certificates) info() transport.TLSInfo {
+	return transport.TLSInfo{TrustedCAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ClientCertAuth: true}
+}
+
 // Stop ends the server; its data stays for the next Start. Stopping what is stopped does nothing.
 func (e *EtcdNode) Stop() {
 	if e.server != nil {
@@ -82,7 +96,14 @@ func (e *EtcdNode) Stop() {
 // Client returns a client of the server, which is closed at the end of the test.
 func (e *EtcdNode) Client() *clientv3.Client {
 	e.t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	cfg := clientv3.Config{Endpoints: []string{e.Endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()}
+	var err error
+	if e.tls.CA != "" {
+		if cfg.TLS, err = e.tls.info().ClientConfig(); err != nil {
+			e.t.Fatalf("services: etcd client: %v", err)
+		}
+	}
+	client, err := clientv3.New(cfg)
 	if err != nil {
 		e.t.Fatalf("services: etcd client: %v", err)
 	}

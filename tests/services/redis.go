@@ -30,7 +30,6 @@ type RedisProcess struct {
 	URL  string // redis://host:port
 
 	t    testing.TB
-	port int
 	args []string
 	p    *process // nil while stopped
 }
@@ -43,7 +42,12 @@ func RedisServer(t testing.TB, args ...string) *RedisProcess {
 		t.Fatal("services: no redis-server: run `make services`, or set THROTTLE_TEST_REDIS")
 	}
 	port := freePort(t)
-	r := &RedisProcess{Addr: loopback(port), URL: "redis://" + loopback(port), t: t, port: port, args: args}
+	return startRedis(t, port, append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--save", "", "--appendonly", "no"}, args...)...)
+}
+
+func startRedis(t testing.TB, port int, args ...string) *RedisProcess {
+	t.Helper()
+	r := &RedisProcess{Addr: loopback(port), URL: "redis://" + loopback(port), t: t, args: args}
 	r.Start()
 	t.Cleanup(r.Kill)
 	return r
@@ -56,8 +60,7 @@ func (r *RedisProcess) Start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	args := append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(r.port), "--save", "", "--appendonly", "no"}, r.args...)
-	if r.p, err = startProcess(dir, "redis-server", args...); err != nil {
+	if r.p, err = startProcess(dir, "redis-server", r.args...); err != nil {
 		r.t.Fatal(err)
 	}
 	if err := waitFor(10*time.Second, r.ping); err != nil {

@@ -210,3 +210,44 @@ func TestProxy(t *testing.T) {
 	p.Restore()
 	wantAnswer(t, p.Addr, "PING", "+PONG")
 }
+
+// TestRedisCluster: a slot moves with what is in it, and who asks its old owner is sent on.
+func TestRedisCluster(t *testing.T) {
+	c := services.RedisCluster(t)
+	const key = "{a}:1"
+	from := c.Owner(key)
+	to := c.Nodes[0]
+	if to == from {
+		to = c.Nodes[1]
+	}
+	wantAnswer(t, from.Addr, "SET "+key+" 1", "+OK")
+	c.Migrate(key, to, func() {
+		if got, err := ask(from.Addr, "GET "+key); !strings.HasPrefix(got, "-ASK") {
+			t.Errorf("GET on its way = %q, %v; want -ASK", got, err)
+		}
+	})
+	if got, err := ask(from.Addr, "GET "+key); !strings.HasPrefix(got, "-MOVED") {
+		t.Errorf("GET at the old owner = %q, %v; want -MOVED", got, err)
+	}
+	if got := c.Do(to, "GET", key); got != "1" || c.Owner(key) != to {
+		t.Errorf("GET at the new owner = %v, want 1", got)
+	}
+}
+
+// TestRedisSentinel: a replica that was detached is made the master, without what was written since.
+func TestRedisSentinel(t *testing.T) {
+	f := services.RedisSentinel(t, 300*time.Millisecond)
+	wantAnswer(t, f.Master.Addr, "SET a 1", "+OK")
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if got, err := ask(f.Replica.Addr, "STRLEN a"); got == ":1" {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("STRLEN at the replica = %q, %v; want :1", got, err)
+		}
+	}
+	f.Detach()
+	wantAnswer(t, f.Master.Addr, "SET a 2", "+OK")
+	f.Master.Kill()
+	f.Elected()
+	wantAnswer(t, f.Replica.Addr, "INCR a", ":2")
+}

@@ -11,10 +11,12 @@ package etcdledger
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"strings"
 	"sync"
@@ -32,8 +34,14 @@ const (
 	// DefaultTimeout bounds each call of the ledger.
 	DefaultTimeout = 500 * time.Millisecond
 
+	// DefaultDialTimeout bounds an attempt to connect, which no call waits for longer than for its own time-out.
+	DefaultDialTimeout = 5 * time.Second
+
 	// DefaultPrefix is where schedules are kept unless somebody says otherwise.
 	DefaultPrefix = "/throttle"
+
+	// tooLate is how old an answer may be that strict pacing uses: by so much two calls may come too near.
+	tooLate = 20 * time.Millisecond
 
 	parallel = 16   // transactions under way at once, for limits that fall due together
 	most     = 4096 // limits remembered; those not used lately are forgotten beyond it
@@ -47,14 +55,22 @@ type Ledger struct {
 	slots   chan struct{}
 
 	clock   *clock
-	running sync.WaitGroup
+	ticking sync.WaitGroup     // the clock, while there is a client
+	still   context.CancelFunc // ends it
+	end     context.CancelFunc // of config.Context, with Close
 
-	mu     sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards the fields below
+	attempt *attempt   // the last one to connect
+	closed  bool
+	lines   map[string]*line
+	leases  map[string]clientv3.LeaseID // of status records, by their keys
+}
+
+// An attempt to connect goes on behind calls that do not wait for its end: with a password, etcd takes its time.
+type attempt struct {
+	done   chan struct{} // closed at its end; then there is a client, or an error
 	client *clientv3.Client
-	stop   context.CancelFunc // of the clock
-	closed bool
-	lines  map[string]*line
-	leases map[string]clientv3.LeaseID // of status records, by their keys
+	err    error
 }
 
 // A line is what this process knows of one limit.
@@ -64,6 +80,8 @@ type line struct {
 	stored   stored
 	revision int64 // etcd's, of stored; 0 = there is none
 	used     time.Time
+	lease    clientv3.LeaseID // that is known
+	ends     time.Time        // when that does, at the earliest
 }
 
 // stored is a limit's state in etcd, as JSON.
@@ -72,7 +90,6 @@ type stored struct {
 	State   schedule.State          `json:"state"`
 	Subs    map[string]schedule.Sub `json:"subscriptions"`
 	Lease   clientv3.LeaseID        `json:"lease"`
-	Ends    float64                 `json:"ends"` // of the lease, on the limit's clock
 }
 
 // Open returns a ledger on the etcd of config, under a prefix (default DefaultPrefix). Each call ends within timeout (0 =
@@ -86,12 +103,18 @@ func Open(config clientv3.Config, prefix string, timeout time.Duration) *Ledger 
 	}
 	config.Logger = zap.NewNop()
 	if config.DialTimeout == 0 {
-		config.DialTimeout = timeout
+		config.DialTimeout = DefaultDialTimeout
 	}
-	return &Ledger{
-		config: config, prefix: prefix, timeout: timeout, slots: make(chan struct{}, parallel),
+	if config.Context == nil {
+		config.Context = context.Background()
+	}
+	l := &Ledger{
+		prefix: prefix, timeout: timeout, slots: make(chan struct{}, parallel),
 		clock: newClock(), lines: map[string]*line{}, leases: map[string]clientv3.LeaseID{},
 	}
+	config.Context, l.end = context.WithCancel(config.Context)
+	l.config = config
+	return l
 }
 
 // Timeout is how long a call takes at most.
@@ -100,42 +123,95 @@ func (l *Ledger) Timeout() time.Duration { return l.timeout }
 // Close closes the connection; a second call does nothing.
 func (l *Ledger) Close() error {
 	l.mu.Lock()
-	client := l.client
-	l.client, l.closed = nil, true
+	a := l.attempt
+	l.closed, l.attempt = true, nil
+	still := l.still
 	l.mu.Unlock()
-	if client == nil {
+	if still != nil {
+		still()
+		l.ticking.Wait()
+	}
+	l.end() // of an attempt that hangs, too
+	if a == nil {
 		return nil
 	}
-	l.stop()
-	l.running.Wait()
-	if err := client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+	if <-a.done; a.client == nil {
+		return nil
+	}
+	if err := a.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("etcd ledger: close: %w", err)
 	}
 	return nil
 }
 
-func (l *Ledger) connect() (*clientv3.Client, error) {
+// connect returns the client, or why the last attempt to connect has failed; the next call makes another.
+func (l *Ledger) connect(ctx context.Context) (*clientv3.Client, error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.closed {
+		l.mu.Unlock()
 		return nil, errors.New("etcd ledger: closed")
 	}
-	if l.client == nil {
-		client, err := clientv3.New(l.config)
-		if err != nil {
-			return nil, fmt.Errorf("etcd ledger: connect to %v: %w", l.config.Endpoints, err)
-		}
-		l.client = client
-		var ctx context.Context
-		ctx, l.stop = context.WithCancel(context.Background())
-		l.running.Go(func() { l.clock.run(ctx, client, l.prefix+"/clock") })
+	a := l.attempt
+	if a == nil {
+		a = &attempt{done: make(chan struct{})}
+		l.attempt = a
+		go func() {
+			defer close(a.done)
+			a.client, a.err = l.dial()
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			switch {
+			case a.err != nil:
+				l.attempt = nil
+			case !l.closed:
+				var ctx context.Context
+				ctx, l.still = context.WithCancel(l.config.Context)
+				l.ticking.Go(func() { l.clock.run(ctx, a.client, l.prefix+"/clock") })
+			}
+		}()
 	}
-	return l.client, nil
+	l.mu.Unlock()
+	var err error
+	select {
+	case <-a.done:
+		err = a.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("etcd ledger: connect to %v: %w", l.config.Endpoints, err)
+	}
+	return a.client, nil
+}
+
+// dial connects. An etcd whose certificate is refused would only look as if it did not answer, so that is tried first.
+func (l *Ledger) dial() (*clientv3.Client, error) {
+	if l.config.TLS != nil {
+		if err := l.handshake(); err != nil {
+			return nil, err
+		}
+	}
+	return clientv3.New(l.config)
+}
+
+// handshake returns why no endpoint can be talked to over TLS, nil if one can.
+func (l *Ledger) handshake() error {
+	var errs []error
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: l.timeout}, Config: l.config.TLS}
+	for _, endpoint := range l.config.Endpoints {
+		conn, err := dialer.DialContext(l.config.Context, "tcp", strings.TrimPrefix(endpoint, "https://"))
+		if err == nil {
+			_ = conn.Close() // nothing was sent
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // onTime is connect that also waits until the clock is known.
 func (l *Ledger) onTime(ctx context.Context) (*clientv3.Client, error) {
-	client, err := l.connect()
+	client, err := l.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -228,14 +304,14 @@ func (l *Ledger) book(ctx context.Context, client *clientv3.Client, limit string
 		began := time.Now()
 		l.clock.learn(n.stored.State.Last, began)
 		now := l.clock.now(began)
-		next := stored{Version: schedule.Version, State: n.stored.State, Subs: n.stored.clone(), Lease: n.stored.Lease, Ends: n.stored.Ends}
+		next := stored{Version: schedule.Version, State: n.stored.State, Subs: n.stored.clone(), Lease: n.stored.Lease}
 		for _, i := range which {
 			r := &bookings[i].Request
 			state, sub, reply := schedule.Book(next.State, next.Subs[r.Subscription], *r, now)
 			next.State, next.Subs[r.Subscription] = state, sub
 			booked[i].Reply = reply
 		}
-		if err := l.keep(ctx, client, &next, now); err != nil {
+		if err := l.keep(ctx, client, n, &next, now); err != nil {
 			return err
 		}
 		text, err := json.Marshal(next)
@@ -256,6 +332,10 @@ func (l *Ledger) book(ctx context.Context, client *clientv3.Client, limit string
 			n.stored, n.revision, n.used = next, response.Header.Revision, began
 			past := time.Since(began).Seconds()
 			for _, i := range which { // as of the reply
+				if bookings[i].Request.Strict && past > tooLate.Seconds() {
+					booked[i] = schedule.Booked{Err: fmt.Errorf("etcd ledger: the answer took %.3f s, too long for a strict slot", past)}
+					continue
+				}
 				booked[i].Reply.Now += past
 				if start := &booked[i].Reply.Start; *start > 0 {
 					*start = max(0, *start-past)
@@ -312,17 +392,24 @@ func (s *stored) clone() map[string]schedule.Sub {
 	return subs
 }
 
-// keep sees to it that a state lives as long as it may matter.
-func (l *Ledger) keep(ctx context.Context, client *clientv3.Client, s *stored, now float64) error {
-	life := s.State.Lifetime(now)
-	if s.Lease != 0 && now+life <= s.Ends {
+// keep sees to it that a state lives as long as it may matter: its lease is one that lasts for its lifetime still.
+func (l *Ledger) keep(ctx context.Context, client *clientv3.Client, n *line, s *stored, now float64) error {
+	life := time.Duration(min(s.State.Lifetime(now), 1e9) * float64(time.Second))
+	if s.Lease != 0 && s.Lease != n.lease { // somebody else's
+		left, err := client.TimeToLive(ctx, s.Lease)
+		if err != nil {
+			return err
+		}
+		n.lease, n.ends = s.Lease, time.Now().Add(time.Duration(left.TTL-1)*time.Second)
+	}
+	if s.Lease != 0 && time.Now().Add(life).Before(n.ends) {
 		return nil
 	}
-	lease, err := client.Grant(ctx, int64(min(2*life, 1e9)))
+	lease, err := client.Grant(ctx, int64(2*life/time.Second))
 	if err != nil {
 		return err
 	}
-	s.Lease, s.Ends = lease.ID, now+2*life
+	s.Lease, n.lease, n.ends = lease.ID, lease.ID, time.Now().Add(2*life-time.Second)
 	return nil
 }
 
@@ -408,7 +495,7 @@ func (l *Ledger) status(cluster string) string {
 func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	client, err := l.connect()
+	client, err := l.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -432,7 +519,7 @@ func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []
 func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	client, err := l.connect()
+	client, err := l.connect(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ const DefaultTimeout = 200 * time.Millisecond
 //go:embed book.lua
 var bookLua string
 
-var bookScript = redis.NewScript(bookLua)
+var bookHash = redis.NewScript(bookLua).Hash()
 
 // A Ledger is the Redis ledger. Any number of goroutines may use it at once.
 type Ledger struct {
@@ -52,7 +52,9 @@ func Open(o redis.UniversalOptions, timeout time.Duration) *Ledger {
 	o.ContextTimeoutEnabled = true
 	o.MaxRetries = -1
 	o.MaxRedirects = 3
-	o.DialerRetries = 1 // else a refused connection looks like a time-out
+	o.PoolSize = 1000                             // when as many dials have failed, go-redis tries but once a second, and processes return far apart
+	o.DialerRetries = 1                           // else a refused connection looks like a time-out
+	o.MinRetryBackoff, o.MaxRetryBackoff = -1, -1 // whom a Cluster sends on goes at once
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return &Ledger{redis.NewUniversalClient(&o), timeout}
@@ -87,20 +89,28 @@ func (l *Ledger) Book(ctx context.Context, bookings []schedule.Booking) []schedu
 func (l *Ledger) run(ctx context.Context, bookings []schedule.Booking, booked []schedule.Booked, again []int) (unknown []int) {
 	pipe := l.client.Pipeline()
 	results := make([]*redis.Cmd, len(bookings))
+	add := func(i int, command, script string) {
+		args := []any{command, script, 1, bookings[i].Key}
+		results[i] = redis.NewCmd(ctx, append(args, arguments(&bookings[i].Request)...)...)
+		_ = pipe.Process(ctx, once{results[i]}) // only queues it
+	}
 	if again == nil {
 		for i := range bookings {
-			results[i] = bookScript.EvalSha(ctx, pipe, []string{bookings[i].Key}, arguments(&bookings[i].Request)...)
+			add(i, "evalsha", bookHash)
 		}
 	}
 	for _, i := range again {
-		results[i] = bookScript.Eval(ctx, pipe, []string{bookings[i].Key}, arguments(&bookings[i].Request)...)
+		add(i, "eval", bookLua)
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	_, sent := pipe.Exec(ctx)
 	for i, r := range results {
 		if r == nil {
 			continue
 		}
 		text, err := r.Text()
+		if r.Val() == nil && r.Err() == nil { // never sent: a wrong password, say
+			err = sent
+		}
 		switch {
 		case err == nil:
 			booked[i].Reply, booked[i].Err = parseReply(text)
@@ -112,6 +122,12 @@ func (l *Ledger) run(ctx context.Context, bookings []schedule.Booking, booked []
 	}
 	return unknown
 }
+
+// once is a command that is not sent again when its connection breaks, as a Cluster's client does without being asked.
+type once struct{ *redis.Cmd }
+
+// NoRetry implements redis.Cmder.
+func (once) NoRetry() bool { return true }
 
 // arguments are ARGV of book.lua.
 func arguments(r *schedule.Request) []any {
@@ -190,20 +206,28 @@ func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f fu
 func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	pipe := l.client.Pipeline()
-	stored := pipe.HGet(ctx, key, "l")
-	clock := pipe.Time(ctx)
-	if _, err = pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	answer, err := l.client.Eval(ctx, readState, []string{key}).Slice()
+	if err != nil {
 		return s, 0, fmt.Errorf("redis ledger: read %s: %w", key, err)
 	}
-	now = float64(clock.Val().UnixMicro()) / 1e6
-	if text := stored.Val(); text != "" {
+	clock := make([]float64, 2) // seconds and microseconds
+	for i := range clock {
+		text, _ := answer[i].(string) // another type is no number, either
+		if clock[i], err = strconv.ParseFloat(text, 64); err != nil {
+			return s, 0, fmt.Errorf("redis ledger: read %s: clock: %w", key, err)
+		}
+	}
+	now = clock[0] + clock[1]/1e6
+	if text, _ := answer[2].(string); text != "" {
 		if s, err = parseState(text); err != nil {
 			return s, now, fmt.Errorf("redis ledger: read %s: %w", key, err)
 		}
 	}
 	return s, now, nil
 }
+
+// readState is one script, so that in a Cluster state and clock are the same server's.
+const readState = `local time = redis.call('TIME'); return {time[1], time[2], redis.call('HGET', KEYS[1], 'l')}`
 
 // parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers, the identity.
 func parseState(text string) (s schedule.State, err error) {

@@ -1,0 +1,138 @@
+package shapes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// rights are those of a user as docs/operating.md has them, and the further ones in a Cluster.
+func rights(t *testing.T) (all, cluster []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operating.md")
+	require.NoError(t, err)
+	line := regexp.MustCompile(`(?m)^ *ACL SETUSER throttle on >PASSWORD (.*)$`).FindSubmatch(text)
+	require.NotNil(t, line)
+	further := regexp.MustCompile("In a Cluster it also needs `(.*?)`").FindSubmatch(text)
+	require.NotNil(t, further)
+	return strings.Fields(string(line[1])), strings.Fields(string(further[1]))
+}
+
+// without is all rights but the one at i.
+func without(all []string, i int) []string { return slices.Delete(slices.Clone(all), i, i+1) }
+
+// setUser makes throttle a user with rights and the password; what it had before is gone.
+func setUser(t *testing.T, addr string, rights []string) {
+	t.Helper()
+	admin := redis.NewClient(&redis.Options{Addr: addr})
+	defer func() { assert.NoError(t, admin.Close()) }()
+	args := []any{"ACL", "SETUSER", "throttle", "reset", "on", ">" + password}
+	for _, right := range rights {
+		args = append(args, right)
+	}
+	require.NoError(t, admin.Do(t.Context(), args...).Err())
+	require.NoError(t, admin.ScriptFlush(t.Context()).Err()) // a server that knows the script needs no EVAL
+}
+
+// everything has a ledger do all that it can: make and forget subscriptions, show a state, publish, and forget
+// a replica that is gone.
+func everything(t *testing.T, admin *redis.Client, url string) error {
+	t.Helper()
+	ledger, ctx := open(t, url), t.Context()
+	name := services.Name(t)
+	subscribe := func(n int) (err error) {
+		bookings := make([]schedule.Booking, n)
+		for i := range bookings {
+			bookings[i] = booking("throttle:{" + name + "}")
+			bookings[i].Request.Subscription, bookings[i].Request.Rate, bookings[i].Request.Round = fmt.Sprint(i), 1e6, 0.01
+		}
+		for _, b := range ledger.Book(ctx, bookings) {
+			err = errors.Join(err, b.Err)
+		}
+		return err
+	}
+	errs := []error{subscribe(600), subscribe(1100)}
+	time.Sleep(100 * time.Millisecond) // more than two epochs
+	errs = append(errs, subscribe(1))
+	fields, err := admin.HLen(ctx, "throttle:{"+name+"}").Result()
+	if errs = append(errs, err); fields > 1000 {
+		errs = append(errs, errors.New("subscriptions are not forgotten"))
+	}
+	_, _, err = ledger.State(ctx, "throttle:{"+name+"}")
+	errs = append(errs, err, ledger.Publish(ctx, name, "gone", nil, time.Millisecond), ledger.Publish(ctx, name, "here", nil, time.Minute))
+	time.Sleep(5 * time.Millisecond)
+	_, err = ledger.Published(ctx, name)
+	members, memberErr := admin.SMembers(ctx, "throttle:{"+name+"}:replicas").Result()
+	if errs = append(errs, err, memberErr); slices.Contains(members, "gone") {
+		errs = append(errs, errors.New("a replica that is gone is not forgotten"))
+	}
+	return errors.Join(errs...)
+}
+
+// TestRedisUser: a user with the rights that docs/operating.md gives can do all that a ledger does, and needs each of them.
+func TestRedisUser(t *testing.T) {
+	r := services.RedisServer(t)
+	admin := redis.NewClient(&redis.Options{Addr: r.Addr})
+	defer func() { assert.NoError(t, admin.Close()) }()
+	url := "redis://throttle@" + r.Addr + "?password-file=" + secret(t, password)
+	all, _ := rights(t)
+	setUser(t, r.Addr, all)
+	require.NoError(t, everything(t, admin, url))
+	for i, right := range all {
+		setUser(t, r.Addr, without(all, i))
+		err := everything(t, admin, url)
+		if assert.Error(t, err, right) {
+			assert.Regexp(t, "NOPERM|The user executing the script|not forgotten", err.Error(), right)
+			assert.NotContains(t, err.Error(), "heim")
+		}
+	}
+	setUser(t, r.Addr, all)
+	refuses(t, strings.Replace(url, "?", "/1?", 1), "NOPERM")
+	setUser(t, r.Addr, append(all, "+select"))
+	works(t, open(t, strings.Replace(url, "?", "/1?", 1)))
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "off").Err())
+	refuses(t, "redis://throttle:wrong"+password+"@"+r.Addr, "WRONGPASS")
+	refuses(t, "redis://throttle@"+r.Addr+"?password-file="+secret(t, "wrong"+password), "WRONGPASS")
+	refuses(t, "redis://"+r.Addr, "NOAUTH")
+}
+
+// TestRedisClusterUser is the same in a Cluster, and while a slot moves.
+func TestRedisClusterUser(t *testing.T) {
+	c := services.RedisCluster(t)
+	file := secret(t, password)
+	alone, further := rights(t)
+	all := append(alone, further...)
+	key := "throttle:{moving}"
+	move := func(rights []string) (err error) {
+		for _, node := range c.Nodes {
+			setUser(t, node.Addr, rights)
+		}
+		ledger := open(t, strings.Replace(c.URL, "://", "://throttle@", 1)+"?password-file="+file)
+		err = book(t, ledger, booking(key))
+		to := c.Nodes[(slices.Index(c.Nodes, c.Owner(key))+1)%3]
+		c.Migrate(key, to, func() { err = errors.Join(err, book(t, ledger, booking(key))) })
+		return errors.Join(err, book(t, ledger, booking(key)))
+	}
+	var err error
+	require.Eventually(t, func() bool { err = move(all); return !errors.Is(err, context.DeadlineExceeded) }, 5*time.Second, time.Millisecond)
+	require.NoError(t, err)
+	for i := len(alone); i < len(all); i++ {
+		err := move(without(all, i))
+		require.Error(t, err, all[i])
+		require.Regexp(t, "NOPERM|MOVED", err.Error(), "who may not say ASKING is sent back")
+	}
+	refuses(t, strings.Replace(c.URL, "://", "://throttle:wrong"+password+"@", 1), "WRONGPASS")
+}

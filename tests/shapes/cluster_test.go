@@ -1,0 +1,217 @@
+package shapes
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// TestClusterSharesLimitsOut: one call books on every shard, and each topic's limits are together on one.
+func TestClusterSharesLimitsOut(t *testing.T) {
+	c := services.RedisCluster(t)
+	ledger := open(t, c.URL)
+	works(t, ledger)
+	var bookings []schedule.Booking
+	var topics [][]string
+	for i := range 40 {
+		topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: fmt.Sprint("orders-", i)}
+		scope := policy.TopicScope(topic)
+		topics = append(topics, []string{
+			dispatch.LimitKey("c", scope, false), dispatch.LimitKey("c", scope, true),
+			dispatch.LimitKey("c", policy.SubscriptionScope(topic, "billing"), false), dispatch.LimitKey("c", policy.SubscriptionScope(topic, "audit"), true),
+		})
+		for _, key := range topics[i] {
+			bookings = append(bookings, booking(key))
+		}
+	}
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // until each shard has a connection and the script
+		for i, b := range ledger.Book(t.Context(), bookings) {
+			assert.NoError(c, b.Err, bookings[i].Key)
+			assert.Equal(c, 10.0, b.Reply.N)
+		}
+	}, 5*time.Second, 50*time.Millisecond)
+	shards := map[*services.RedisProcess]int{}
+	for _, keys := range topics {
+		owner := c.Owner(keys[0])
+		shards[owner] += len(keys)
+		for _, key := range keys {
+			assert.Equal(t, int64(1), c.Do(owner, "EXISTS", key), "%s is not with %s", key, keys[0])
+		}
+	}
+	t.Logf("keys on each shard: %v, %v, %v", shards[c.Nodes[0]], shards[c.Nodes[1]], shards[c.Nodes[2]])
+	assert.Len(t, shards, 3, "all shards carry limits")
+}
+
+// TestClusterStateIsReadOnItsShard: the clock that a state is shown with is that of the server which keeps it.
+func TestClusterStateIsReadOnItsShard(t *testing.T) {
+	c := services.RedisCluster(t)
+	ledger := open(t, c.URL)
+	works(t, ledger)
+	const key = "throttle:{a}"
+	require.NoError(t, book(t, ledger, booking(key)))
+	for _, node := range c.Nodes {
+		c.Do(node, "CONFIG", "RESETSTAT")
+	}
+	for range 20 {
+		_, _, err := ledger.State(t.Context(), key)
+		require.NoError(t, err)
+	}
+	for _, node := range c.Nodes {
+		if node != c.Owner(key) {
+			assert.NotContains(t, c.Do(node, "INFO", "commandstats"), "cmdstat_time:")
+		}
+	}
+}
+
+// TestClusterSlotMoves: bookings go on, on the state that moves with its slot, and none is made twice.
+func TestClusterSlotMoves(t *testing.T) {
+	c := services.RedisCluster(t)
+	ledger := open(t, c.URL)
+	works(t, ledger)
+	bookings := onEachShard(c)
+	made, failed := []int64{0, 0, 0}, []int64{0, 0, 0}
+	bookAll := func(n int) {
+		for range n {
+			for i, b := range ledger.Book(t.Context(), bookings) {
+				if b.Err != nil {
+					t.Log(b.Err)
+					failed[i]++
+					continue
+				}
+				made[i]++
+				bookings[i].Request.Carry = b.Reply.Carry
+			}
+		}
+	}
+	bookAll(10)
+	before := slices.Clone(failed) // connections are made
+	moving := bookings[0].Key
+	c.Migrate(moving, c.Nodes[1], func() { bookAll(10) })
+	bookAll(20)
+	t.Logf("bookings made %v, failed %v, of them before the move %v", made, failed, before)
+	for i, b := range bookings {
+		assert.LessOrEqual(t, failed[i]-before[i], int64(1), b.Key)
+		s, _, err := ledger.State(t.Context(), b.Key)
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, s.Seq, made[i], "the state was lost")
+		assert.LessOrEqual(t, s.Seq, made[i]+failed[i], "a booking was made twice")
+	}
+	assert.Equal(t, c.Nodes[1], c.Owner(moving))
+}
+
+// TestClusterLosesAShard: its limits cannot be booked, at once; those of the others can, in the same call.
+func TestClusterLosesAShard(t *testing.T) {
+	c := services.RedisCluster(t)
+	for _, node := range c.Nodes {
+		c.Do(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+	}
+	ledger := open(t, c.URL)
+	works(t, ledger)
+	bookings := onEachShard(c)
+	ledger.Book(t.Context(), bookings) // connects
+	c.Nodes[2].Kill()
+	const calls = 50
+	failed, start := 0, time.Now()
+	for range calls {
+		booked := ledger.Book(t.Context(), bookings)
+		assert.Error(t, booked[2].Err)
+		for _, b := range booked[:2] {
+			if b.Err != nil {
+				t.Log(b.Err)
+				failed++
+			}
+		}
+	}
+	took := time.Since(start) / calls
+	t.Logf("%d of %d failed, a call takes %v", failed, 2*calls, took)
+	assert.LessOrEqual(t, failed, 5)
+	assert.Less(t, took, 50*time.Millisecond)
+}
+
+// onEachShard is a booking for each node.
+func onEachShard(c *services.RedisShards) (bookings []schedule.Booking) {
+	for i := 0; len(bookings) < len(c.Nodes); i++ {
+		if key := fmt.Sprintf("throttle:{limit-%d}", i); c.Owner(key) == c.Nodes[len(bookings)] {
+			bookings = append(bookings, booking(key))
+		}
+	}
+	return bookings
+}
+
+// TestClusterLimit: four Limiters keep to a limit, and get it, while its slot moves there and back.
+func TestClusterLimit(t *testing.T) {
+	const rate = 1000
+	c := services.RedisCluster(t)
+	var moved, end time.Time
+	r := drain(t, 4, c.URL, policy.Policy{MessageRate: policy.PerSecond(rate), OnLedgerLoss: policy.LossStop}, func(key string) {
+		home := c.Owner(key)
+		away := c.Nodes[(slices.Index(c.Nodes, home)+1)%3]
+		time.Sleep(time.Second)
+		moved = time.Now()
+		c.Migrate(key, away, func() { time.Sleep(200 * time.Millisecond) })
+		time.Sleep(500 * time.Millisecond)
+		c.Migrate(key, home, nil)
+		time.Sleep(1500 * time.Millisecond)
+		end = time.Now()
+	})
+	d := end.Sub(moved)
+	got := float64(r.between(moved, d)) / d.Seconds()
+	t.Logf("%.0f a second from the move on, any second %d, longest booking %v", got, r.window(), r.longest)
+	assert.LessOrEqual(t, r.window(), rate*125/100, "rate x (1 s + 0.25 s)")
+	assert.GreaterOrEqual(t, got, 0.8*rate)
+}
+
+// TestClusterRepeatsNothing: a booking whose reply is lost has been made, and is not made again.
+func TestClusterRepeatsNothing(t *testing.T) {
+	c := services.RedisCluster(t)
+	var lossy atomic.Bool
+	ledger := redisledger.Open(redis.UniversalOptions{
+		Addrs: []string{c.Nodes[0].Addr}, IsClusterMode: true,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			return lossyConn{conn, &lossy}, err
+		},
+	}, time.Second)
+	defer func() { assert.NoError(t, ledger.Close()) }()
+	works(t, ledger)
+	const key = "throttle:{a}"
+	require.NoError(t, book(t, ledger, booking(key))) // now its shard knows the script
+	before, _, err := ledger.State(t.Context(), key)
+	require.NoError(t, err)
+	lossy.Store(true)
+	require.Error(t, book(t, ledger, booking(key)))
+	lossy.Store(false)
+	after, _, err := ledger.State(t.Context(), key)
+	require.NoError(t, err)
+	assert.Equal(t, before.Seq+1, after.Seq)
+}
+
+// A lossyConn ends instead of answering while lossy is set.
+type lossyConn struct {
+	net.Conn
+	lossy *atomic.Bool
+}
+
+func (c lossyConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.lossy.Load() {
+		_ = c.Close()
+		return 0, io.EOF
+	}
+	return n, err
+}

@@ -1,0 +1,114 @@
+package shapes
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
+	etcdledger "github.com/dispatchthrottle/throttle/dispatch/ledger/etcd"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// etcdWithUsers is an etcd over TLS that lets in root, and throttle with rights below /throttle/ only.
+func etcdWithUsers(t *testing.T, server services.Certificates) *services.EtcdNode {
+	t.Helper()
+	e := services.EtcdTLS(t, server)
+	client, ctx := e.Client(), t.Context()
+	for _, user := range []string{"root", "throttle"} {
+		_, err := client.UserAdd(ctx, user, password)
+		require.NoError(t, err)
+		_, err = client.RoleAdd(ctx, user)
+		require.NoError(t, err)
+		_, err = client.UserGrantRole(ctx, user, user)
+		require.NoError(t, err)
+	}
+	_, err := client.RoleGrantPermission(ctx, "throttle", "/throttle/", "/throttle0", clientv3.PermissionType(clientv3.PermReadWrite))
+	require.NoError(t, err)
+	_, err = client.AuthEnable(ctx)
+	require.NoError(t, err)
+	return e
+}
+
+func TestEtcdOverTLS(t *testing.T) {
+	server, client := services.TLS(t)
+	_, stranger := services.TLS(t)
+	e := etcdWithUsers(t, server)
+	files := "&ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
+	options := "?password-file=" + secret(t, password) + files
+	url := "etcd://throttle@" + e.Endpoint + "/throttle"
+
+	works(t, open(t, url+options))
+	works(t, open(t, "etcd://throttle:"+password+"@"+e.Endpoint+"/throttle?"+files[1:]))
+	limited(t, url+options)
+	for _, c := range []struct{ url, want string }{
+		{url + "?password-file=" + secret(t, "wrong"+password) + files, "invalid user ID or password"},
+		{"etcd://" + e.Endpoint + "/throttle?" + files[1:], "permission denied"},
+		{"etcd://throttle@" + e.Endpoint + "/other" + options, "permission denied"},
+	} {
+		refuses(t, c.url, c.want)
+		store, err := throttle.OpenStore(t.Context(), c.url)
+		require.NoError(t, err)
+		_, err = store.List(t.Context())
+		if assert.ErrorContains(t, err, c.want, c.url) {
+			assert.NotContains(t, err.Error(), "heim")
+		}
+		require.NoError(t, store.Close())
+	}
+	refuses(t, url+strings.Replace(options, client.CA, stranger.CA, 1), "certificate signed by unknown authority")
+}
+
+// TestFrozenEtcdHoldsNobody: who connects with a password waits for the server, but no call for longer than its time-out.
+func TestFrozenEtcdHoldsNobody(t *testing.T) {
+	server, client := services.TLS(t)
+	p := services.NewProxy(t, etcdWithUsers(t, server).Endpoint)
+	p.Freeze()
+	ledger := open(t, "etcd://throttle:"+password+"@"+p.Addr+"/throttle?ca="+client.CA+"&cert="+client.Cert+"&key="+client.Key)
+	var calls sync.WaitGroup
+	var mu sync.Mutex
+	var longest time.Duration
+	for i := range 8 {
+		calls.Go(func() {
+			start := time.Now()
+			assert.Error(t, book(t, ledger, booking(fmt.Sprint("throttle:{", i, "}"))))
+			mu.Lock()
+			defer mu.Unlock()
+			longest = max(longest, time.Since(start))
+		})
+	}
+	calls.Wait()
+	t.Logf("longest booking %v", longest)
+	assert.Less(t, longest, etcdledger.DefaultTimeout+150*time.Millisecond)
+	p.Restore()
+	works(t, ledger)
+}
+
+// limited has a Limiter on a store and a ledger follow a change of its policy.
+func limited(t *testing.T, url string) {
+	t.Helper()
+	store, err := throttle.OpenStore(t.Context(), url)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, store.Close()) }()
+	lim, err := throttle.Open(t.Context(), url, url)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, lim.Close()) }()
+	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
+	require.NoError(t, err)
+	_, err = configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+		return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: policy.PerSecond(1000)}), nil
+	})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(lim.Stats().Subscriptions[0].Limits) == 1 }, 5*time.Second, 10*time.Millisecond)
+	g, err := sub.Acquire(t.Context(), 1)
+	require.NoError(t, err)
+	assert.Equal(t, 1, g.N())
+	assert.Zero(t, lim.Stats().Ledger.Errors)
+}

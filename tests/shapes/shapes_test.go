@@ -1,0 +1,169 @@
+// Package shapes tests ledgers and stores in the shapes that production has: Redis as a Cluster, behind Sentinels, over TLS
+// and with users of few rights, and etcd over TLS with a password. Each is opened by its URL.
+package shapes
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+func open(t *testing.T, url string) dispatch.Ledger {
+	t.Helper()
+	ledger, err := throttle.OpenLedger(url)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, ledger.Close()) })
+	return ledger
+}
+
+// booking asks for ten permits of 1000/s.
+func booking(key string) schedule.Booking {
+	return schedule.Booking{Key: key, Request: schedule.Request{
+		Subscription: "group", Weight: 1, Demand: 1000, Want: 10, Round: 0.1, Rate: 1000, Identity: "test", Rev: 1, Nonce: 7,
+	}}
+}
+
+func book(t *testing.T, ledger dispatch.Ledger, b schedule.Booking) error {
+	return ledger.Book(t.Context(), []schedule.Booking{b})[0].Err
+}
+
+// works has a ledger do all that it can: book, show its state, publish and read what was published. A first connection may
+// take longer than a call may.
+func works(t *testing.T, ledger dispatch.Ledger) {
+	t.Helper()
+	key, cluster := "throttle:{"+services.Name(t)+"}", services.Name(t)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		require.NoError(c, book(t, ledger, booking(key)))
+		s, _, err := ledger.State(t.Context(), key)
+		require.NoError(c, err)
+		assert.Equal(c, 1000.0, s.Rate)
+		require.NoError(c, ledger.Publish(t.Context(), cluster, "replica", []byte("status"), time.Minute))
+		published, err := ledger.Published(t.Context(), cluster)
+		require.NoError(c, err)
+		assert.Equal(c, [][]byte{[]byte("status")}, published)
+	}, 5*time.Second, 50*time.Millisecond)
+}
+
+// secret writes a password into a file.
+func secret(t *testing.T, password string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(name, []byte(password+"\n"), 0o600))
+	return name
+}
+
+// A timed ledger remembers its longest booking.
+type timed struct {
+	dispatch.Ledger
+	mu      sync.Mutex
+	longest time.Duration
+}
+
+func (l *timed) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+	start := time.Now()
+	booked := l.Ledger.Book(ctx, bookings)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.longest = max(l.longest, time.Since(start))
+	return booked
+}
+
+// A run is what Limiters dispatched.
+type run struct {
+	at      []time.Time // of each message
+	longest time.Duration
+	state   schedule.State // at the end
+}
+
+// drain has n Limiters, each with a connection of its own, take all they get of a limit until disturb returns.
+func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key string)) (r run) {
+	t.Helper()
+	topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders"}
+	cluster := services.Name(t)
+	key := dispatch.LimitKey(cluster, policy.TopicScope(topic), false)
+	ctx, cancel := context.WithCancel(t.Context())
+	var mu sync.Mutex
+	var consumers sync.WaitGroup
+	var ledgers []*timed
+	defer func() {
+		cancel()
+		consumers.Wait()
+		slices.SortFunc(r.at, time.Time.Compare)
+		for _, l := range ledgers {
+			r.longest = max(r.longest, l.longest)
+		}
+	}()
+	for range n {
+		ledger := &timed{Ledger: open(t, url)}
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			assert.NoError(c, book(t, ledger, booking("throttle:{warm-up}")))
+		}, 5*time.Second, 50*time.Millisecond)
+		ledger.longest = 0
+		lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledger, Cluster: cluster})
+		require.NoError(t, err)
+		sub, err := lim.Subscription(topic.String(), "group")
+		require.NoError(t, err)
+		ledgers = append(ledgers, ledger)
+		consumers.Go(func() {
+			defer func() { assert.NoError(t, lim.Close()) }()
+			for {
+				g, err := sub.Acquire(ctx, 1)
+				if err != nil {
+					return
+				}
+				mu.Lock()
+				r.at = append(r.at, time.Now())
+				mu.Unlock()
+				g.Done(g.N(), 0)
+			}
+		})
+	}
+	disturb(key)
+	var err error
+	r.state, _, err = ledgers[0].State(ctx, key)
+	require.NoError(t, err)
+	return r
+}
+
+// between is what was dispatched in [from, from+d).
+func (r run) between(from time.Time, d time.Duration) (n int) {
+	for _, at := range r.at {
+		if !at.Before(from) && at.Before(from.Add(d)) {
+			n++
+		}
+	}
+	return n
+}
+
+// window is the most dispatched in any sliding second.
+func (r run) window() (most int) {
+	first := 0
+	for i, at := range r.at {
+		for at.Sub(r.at[first]) >= time.Second {
+			first++
+		}
+		most = max(most, i-first+1)
+	}
+	return most
+}
+
+// gap is the longest time in which nothing was dispatched.
+func (r run) gap() (longest time.Duration) {
+	for i := range r.at[1:] {
+		longest = max(longest, r.at[i+1].Sub(r.at[i]))
+	}
+	return longest
+}
