@@ -91,7 +91,11 @@ func (t *topic) own(m *kafka.Message, now *era) *position {
 		t.positions = append(t.positions, nil)
 	}
 	if old := t.positions[m.Partition]; old != nil {
-		old.land(m.Offset - 1) // what the reader had before it lost the partition, or forgot it
+		if old.era == now { // it was only forgotten
+			p.flying = old.flying
+		} else {
+			old.land(landAll)
+		}
 	}
 	t.positions[m.Partition] = p
 	t.changes++

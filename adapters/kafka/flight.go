@@ -51,14 +51,19 @@ func (t *topic) land(partition int, offset int64) {
 	}
 }
 
-// landOthers ends the flights of what is no longer this reader's: nobody will commit it here.
-func (t *topic) landOthers(now *era) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, p := range t.positions {
-		if p != nil && p.era != now {
-			p.land(1 << 62)
+// landAll is beyond every offset.
+const landAll = 1 << 62
+
+// landOthers ends the flights of what is no longer this reader's, all of them with a nil era: nobody will commit it here.
+func (r *Reader) landOthers(now *era) {
+	for _, t := range r.topics {
+		t.mu.Lock()
+		for _, p := range t.positions {
+			if p != nil && p.era != now {
+				p.land(landAll)
+			}
 		}
+		t.mu.Unlock()
 	}
 }
 

@@ -2,12 +2,14 @@ package kafkathrottle_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
 
+	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -53,4 +55,55 @@ func TestNoGroupNoFlights(t *testing.T) {
 	for i := range 20 {
 		require.EqualValues(t, i, fetch(t, r, 5*time.Second).Offset)
 	}
+}
+
+// What a Reader had in flight is so no more when it is closed, or has lost its partitions while it waited for messages.
+func TestFlightsEndWithTheirReader(t *testing.T) {
+	_, brokers := broker(t, 2, "orders")
+	fill(t, brokers, "orders", 2, 2, 10)
+	lim, elsewhere := open(t, policy.Policy{MaxInFlight: new(int64(10))}), open(t, policy.Policy{})
+	keep, err := lim.Subscription("kafka://public/default/orders", "orders-billing")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, keep.Close()) }()
+	inFlight := func() int64 { return lim.Stats().Subscriptions[0].InFlight }
+	r := newReader(t, groupConfig(brokers, "orders"), lim)
+	var mu sync.Mutex
+	last := map[int]kafka.Message{}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			m, err := r.FetchMessage(context.Background()) // ends with Close
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			last[m.Partition] = m
+			mu.Unlock()
+		}
+	})
+	require.Eventually(t, func() bool { return inFlight() == 4 }, 10*time.Second, 10*time.Millisecond)
+	other, err := kafkathrottle.NewReader(groupConfig(brokers, "orders"), elsewhere.Limiter)
+	require.NoError(t, err)
+	fetch(t, other, 10*time.Second)
+	require.NoError(t, other.Close())
+	require.Eventually(t, func() bool { return r.Stats().Rebalances > 0 && inFlight() <= 4 }, 10*time.Second, 10*time.Millisecond)
+	time.Sleep(2 * time.Second) // all is read again, and counted once
+	require.EqualValues(t, 4, inFlight())
+	mu.Lock()
+	for _, m := range last {
+		require.NoError(t, r.CommitMessages(t.Context(), m))
+	}
+	mu.Unlock()
+	require.Zero(t, inFlight())
+	require.NoError(t, r.Close())
+	wg.Wait()
+
+	fill(t, brokers, "orders", 2, 2, 10)
+	r = newReader(t, groupConfig(brokers, "orders"), lim)
+	for range 3 {
+		fetch(t, r, 10*time.Second)
+	}
+	require.EqualValues(t, 3, inFlight())
+	require.NoError(t, r.Close())
+	require.Zero(t, inFlight())
 }

@@ -220,7 +220,11 @@ func (r *Reader) take(m *kafka.Message) {
 	if t == nil {
 		t = r.topics[m.Topic]
 	}
-	r.of, r.taken = t, r.era.Load()
+	if now := r.era.Load(); now != r.taken {
+		r.landOthers(now)
+		r.taken = now
+	}
+	r.of = t
 	if r.group {
 		r.at = t.position(m, r.taken)
 	}
@@ -299,12 +303,12 @@ func (r *Reader) moved(ctx context.Context) error {
 			return io.EOF
 		case err == nil:
 			r.drop()
-			for _, t := range r.topics {
-				t.landOthers(r.taken)
-			}
+			r.landOthers(r.taken)
 		case ctx.Err() != nil:
 			r.taken = moving // for the next call
 			return ctx.Err()
+		default:
+			r.landOthers(r.taken)
 		}
 	}
 	return nil
@@ -371,6 +375,7 @@ func (r *Reader) Close() error {
 	r.once.Do(func() {
 		r.close()
 		r.moveOn()
+		r.landOthers(nil)
 		r.closeSubscriptions()
 		r.ends.leave(r)
 	})
