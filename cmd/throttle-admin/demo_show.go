@@ -88,7 +88,7 @@ func (d *demo) show(ctx context.Context) (err error) {
 		return err
 	}
 	s.screen.say("policies: %s   permits: %s   broker: %s", place(d.store, "an etcd in this process"),
-		place(d.ledger, "the same etcd"), place(d.kafka, "a Kafka in this process"))
+		place(d.ledger, "in memory"), place(d.kafka, "a Kafka in this process"))
 	whole := d.limit.PerSec() * d.duration.Seconds()
 	s.world, err = d.openWorld(ctx, int(whole*billingBegins), map[string]int{"alerts": int(whole * alertsBegins)})
 	defer func() { err = errors.Join(err, s.world.Close()) }()

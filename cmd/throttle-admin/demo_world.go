@@ -56,10 +56,7 @@ func (d *demo) openWorld(ctx context.Context, messages int, begin map[string]int
 	w.onClose(w.removePolicy)
 	shared := memory.New()
 	w.openLedger = func() (dispatch.Ledger, error) { return shared, nil }
-	switch {
-	case d.ledger == "" && strings.HasPrefix(w.storeURL, "etcd:"): // carries permits, too
-		w.openLedger = func() (dispatch.Ledger, error) { return throttle.OpenLedger(w.storeURL) }
-	case d.ledger != "":
+	if d.ledger != "" {
 		w.openLedger = func() (dispatch.Ledger, error) { return throttle.OpenLedger(d.ledger) }
 		if err := w.checkLedger(ctx); err != nil {
 			return w, err
