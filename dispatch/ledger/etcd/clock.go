@@ -18,6 +18,7 @@ type clock struct {
 	mu     sync.Mutex
 	known  float64
 	at     time.Time // of this process, when it was known
+	fault  error     // why nobody can be heard; nil: somebody can
 	synced chan struct{}
 }
 
@@ -36,6 +37,23 @@ func (c *clock) now(t time.Time) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.known + t.Sub(c.at).Seconds()
+}
+
+// failed notes why nobody can be heard.
+func (c *clock) failed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fault = err
+}
+
+// why is the fault, or otherwise if there is none.
+func (c *clock) why(otherwise error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fault != nil {
+		return c.fault
+	}
+	return otherwise
 }
 
 // learn takes over what is later than what is known, and says how far it is behind that.
@@ -66,6 +84,7 @@ func (c *clock) run(ctx context.Context, client *clientv3.Client, key string) {
 		bounded, cancel := context.WithTimeout(ctx, still)
 		got, err := client.Get(bounded, key)
 		cancel()
+		c.failed(err)
 		if err != nil {
 			pause(ctx, still/4)
 			continue

@@ -219,7 +219,7 @@ func (l *Ledger) onTime(ctx context.Context) (*clientv3.Client, error) {
 	case <-l.clock.synced:
 		return client, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("etcd ledger: what time it is there is not known yet: %w", ctx.Err())
+		return nil, fmt.Errorf("etcd ledger: what time it is there is not known yet: %w", l.clock.why(ctx.Err()))
 	}
 }
 
