@@ -8,39 +8,73 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// overReserved says which topics have more reserved than they may dispatch, of those that a scope's policy has to do
-// with. It knows the subscriptions that policies name.
+// overReserved says which limits have more reserved than they let through, of those that a scope's policy has to do
+// with. It knows the topics and subscriptions that policies name.
 func overReserved(cluster string, entries []policy.Entry, scope policy.Scope) string {
 	set, _ := policy.NewSet(entries) // what is wrong with it was there before
 	named := map[policy.Topic][]string{}
 	for _, e := range entries {
-		if e.Scope.Kind == policy.SubscriptionKind && e.Err == nil && !slices.Contains(named[e.Scope.Topic], e.Scope.Subscription) {
+		if e.Err == nil && (e.Scope.Kind == policy.TopicKind || e.Scope.Kind == policy.SubscriptionKind) {
 			named[e.Scope.Topic] = append(named[e.Scope.Topic], e.Scope.Subscription)
 		}
 	}
-	var found []string
+	type unit struct {
+		scope policy.Scope
+		bytes bool
+	}
+	limits, reserved := map[unit]float64{}, map[unit]float64{}
+	add := func(scope policy.Scope, limit, by policy.Policy) {
+		for _, u := range []struct {
+			unit
+			rate, by policy.Rate
+		}{{unit{scope, false}, limit.MessageRate, by.Reserved}, {unit{scope, true}, limit.ByteRate, by.ReservedBytes}} {
+			if u.rate.Limited() {
+				limits[u.unit] = u.rate.PerSec()
+				reserved[u.unit] += u.by.PerSec()
+			}
+		}
+	}
 	for topic, names := range named {
-		if scope.Kind >= policy.TopicKind && scope.Topic != topic {
+		if !concerns(scope, topic) {
 			continue
 		}
-		var messages, bytes float64
-		for _, name := range names {
-			p := set.Resolve(cluster, topic, name).Subscription
-			messages += p.Reserved.PerSec()
-			bytes += p.ReservedBytes.PerSec()
+		names = slices.Compact(slices.Sorted(slices.Values(names)))
+		if len(names) > 1 {
+			names = slices.DeleteFunc(names, func(name string) bool { return name == "" }) // the topic itself
 		}
-		limit := set.Resolve(cluster, topic, "").Topic
-		for _, c := range []struct {
-			unit     string
-			reserved float64
-			rate     policy.Rate
-		}{{"messages", messages, limit.MessageRate}, {"bytes", bytes, limit.ByteRate}} {
-			if rate := c.rate.PerSec(); c.rate.Limited() && c.reserved > rate {
-				found = append(found, fmt.Sprintf("what is reserved of %s comes to %s %s/s, and its limit is %s/s: each subscription gets %s %% of its own",
-					topic, number(c.reserved), c.unit, number(rate), number(100*rate/c.reserved)))
+		for _, name := range names {
+			e := set.Resolve(cluster, topic, name)
+			add(policy.TopicScope(topic), e.Topic, e.Subscription)
+			for _, g := range e.Aggregates {
+				add(g.Scope, g.Policy, e.Subscription)
 			}
+		}
+	}
+	var found []string
+	for u, limit := range limits {
+		what := "messages"
+		if u.bytes {
+			what = "bytes"
+		}
+		others := scope.Topic != (policy.Topic{}) && u.scope.Kind == policy.TopicKind && u.scope.Topic != scope.Topic
+		if r := reserved[u]; r > limit && !others {
+			found = append(found, fmt.Sprintf("what is reserved of %s comes to %s %s/s, and its limit is %s/s: each subscription gets %s %% of its own",
+				u.scope, number(r), what, number(limit), number(100*limit/r)))
 		}
 	}
 	slices.Sort(found)
 	return strings.Join(found, "; ")
+}
+
+// concerns reports whether a topic, or a budget that it falls under, is a scope's.
+func concerns(scope policy.Scope, topic policy.Topic) bool {
+	switch scope.Kind {
+	case policy.TopicKind, policy.SubscriptionKind:
+		return topic.Tenant == scope.Topic.Tenant // the tenant's budget has to do with all of them
+	case policy.TenantKind:
+		return topic.Tenant == scope.Tenant
+	case policy.NamespaceKind:
+		return topic.Tenant == scope.Tenant && topic.Namespace == scope.Namespace
+	}
+	return true
 }
