@@ -399,6 +399,9 @@ func badData(t *testing.T, b Backend) {
 	require.NoError(t, receive(ctx, t, got).err)
 	b.Corrupt(t)
 	bad := receive(ctx, t, got)
+	for bad.err == nil && bad.snap.Set.Entries()[0].Err == nil {
+		bad = receive(ctx, t, got) // the sound one may come twice
+	}
 	if bad.err == nil { // one entry of a snapshot
 		require.Error(t, bad.snap.Set.Entries()[0].Err)
 		assert.Equal(t, policy.PerSecond(1), bad.snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
