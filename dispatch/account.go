@@ -15,28 +15,32 @@ type account struct {
 	limit        *limit
 	subscription string
 	reason       Reason // why callers wait for it
-	plain        bool   // who has caught up is exempt
 	loss         policy.OnLedgerLoss
-	open         bool    // lets through what comes, since the ledger is away
 	weight       float64 // of the subscription in the limit
 	reserved     float64 // permits a second
 
 	refused atomic.Int64              // permits that TryAcquire and shadow mode asked for in vain since the last step
-	lost    atomic.Bool               // the ledger does not answer
-	until   atomic.Int64              // where pacing is strict, when the slot last released may be used no more, ns since the start; else 0
-	full    atomic.Int64              // until then no slot is free, UnixNano
-	tried   atomic.Int64              // slots booked by TryAcquire, all time
-	wasted  atomic.Int64              // slots that their callers came to too late, all time
 	next    atomic.Pointer[time.Time] // when a refused caller may come back; kept ready, for a clock read is dear
 
+	strict *strict // nil: the limit is not paced strictly
+	split  *split  // nil: the limit is not split
+
 	stock
+
+	lost     atomic.Bool // the ledger does not answer
+	plain    bool        // who has caught up is exempt
+	open     bool        // lets through what comes, since the ledger is away
+	cut      bool        // the limit has become lower since the last booking
+	fruitful bool        // something was taken since the last booking
+	gone     bool        // nobody is there: nothing is booked until somebody waits
+	busy     bool        // a call is under way
+	faulty   bool        // the log has it that this limit cannot be booked
 
 	// The rest belongs to the loop.
 	carry schedule.Carry // from the last reply
 	share float64        // from the last reply, permits a second; 0 = unknown
 	told  float64        // when that was
 	rev   revision       // of the limit that the batches were booked under
-	cut   bool           // the limit has become lower since
 
 	wanted    demand // at the last step, before anybody was served
 	taken     int64  // put - avail at the last step
@@ -49,22 +53,13 @@ type account struct {
 	asked     int64   // permits that he asked for
 	heldUp    float64 // seconds since the last call in which callers waited for slots to come
 	calledAt  float64 // the last call
-	fruitful  bool    // something was taken since the last booking
-	gone      bool    // nobody is there: nothing is booked until somebody waits
 
-	busy      bool    // a call is under way
 	failures  int     // calls failed in a row
 	lostAt    float64 // when the first of them did
-	faulty    bool    // the log has it that this limit cannot be booked
 	retryAt   float64 // no call before
 	rtts      [2]float64
 	storeTime float64 // the store's clock less ours, from the last reply
 	bookings  int64   // made, all time
-	strict    bool    // slots one by one
-	last      bool    // the last slot that was booked may be given back
-	split     *split  // nil: the limit is not split
-	offset    float64 // where pacing is strict: the store's clock less ours, from the fastest reply of late
-	offsetAt  float64
 	lent      float64 // `share` without a store: when the next permit of our own is due; 0 = the store is there
 }
 
@@ -75,10 +70,12 @@ type demand struct {
 	callers int     // who do
 }
 
+var never time.Time
+
 func newAccount(l *limit, subscription string, reason Reason, now float64) *account {
 	a := &account{limit: l, subscription: subscription, reason: reason, plain: reason.plain(), weight: 1, steppedAt: now}
 	a.end, a.sparse = math.Inf(-1), math.Inf(1)
-	a.next.Store(new(time.Time))
+	a.next.Store(&never)
 	return a
 }
 
@@ -154,7 +151,7 @@ func (a *account) advance(step uint64, now float64, late bool, w demand) {
 	case a.split != nil:
 		a.advanceSplit(step, now, w)
 		return
-	case a.strict:
+	case a.strict != nil:
 		a.advanceStrict(step, now)
 		return
 	}
@@ -188,7 +185,7 @@ func (a *account) book(step uint64, now float64, w demand, gone bool, timeout fl
 	case a.split != nil:
 		a.refused.Store(0)
 		return nil
-	case a.strict:
+	case a.strict != nil:
 		return a.bookStrict(now, w, gone, timeout)
 	}
 	if w.waiting > 0 || a.asked > 0 {
@@ -246,7 +243,7 @@ func (a *account) book(step uint64, now float64, w demand, gone bool, timeout fl
 
 // farewell gives everything back.
 func (a *account) farewell(now, timeout float64) *call {
-	if a.strict {
+	if a.strict != nil {
 		return a.farewellStrict(now, timeout)
 	}
 	a.clear(now)
@@ -260,7 +257,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 		Demand: a.pressure(now, d), Want: want, Returned: float64(a.expired), Held: float64(a.held()),
 		RTT: min(a.rtts[0], a.rtts[1]), Round: l.round, Burst: l.burst,
 		Rate: l.rate, Identity: l.rev.identity, Rev: l.rev.number,
-		Strict: a.strict, MaxReserved: l.ahead,
+		Strict: a.strict != nil, MaxReserved: l.ahead,
 		Carry: a.carry,
 	}
 	if a.storeTime != 0 {
@@ -302,11 +299,15 @@ func (a *account) answered(c *call, now, jitter float64) {
 	if a.lent > 0 {
 		a.repay(now)
 	}
-	if c.booking.Request.Strict {
+	if a.strict != nil && c.booking.Request.Strict {
 		a.answeredStrict(c, now, jitter)
 		return
 	}
 	if r.N == 0 {
+		return
+	}
+	if a.split != nil || a.strict != nil || c.booking.Request.Strict { // booked for another way of sharing
+		a.lapsed += int64(r.N)
 		return
 	}
 	a.share, a.told, a.rev = r.Share, now, c.rev
@@ -339,7 +340,7 @@ func (a *account) wakeAt(now float64, w demand) float64 {
 	switch {
 	case a.split != nil:
 		return a.wakeSplit(w)
-	case a.strict:
+	case a.strict != nil:
 		return a.wakeStrict(now, w)
 	}
 	at := a.stock.wakeAt(a.limit.round)

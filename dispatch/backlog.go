@@ -1,6 +1,9 @@
 package dispatch
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // backlogValid is how long a reported backlog counts; an older one is as good as unknown.
 const backlogValid = 5 * time.Second
@@ -24,10 +27,10 @@ func (s *Subscription) ReportBacklog(messages int64) {
 	defer q.limiter.mu.Unlock()
 	threshold := q.threshold
 	q.mu.Lock()
-	b, open := q.handles[s]
+	b, open := s.backlog, slices.Contains(q.handles, s)
 	if open {
 		was := b.caughtUp && time.Since(b.at) < backlogValid
-		q.handles[s] = backlog{
+		s.backlog = backlog{
 			messages: messages, at: time.Now(),
 			caughtUp: messages >= 0 && (messages <= threshold || was && messages-threshold <= threshold),
 		}
@@ -43,7 +46,8 @@ func (q *queue) judge(now time.Time) {
 	q.mu.Lock()
 	caughtUp := len(q.handles) > 0
 	q.validUntil = now.Add(backlogValid)
-	for _, b := range q.handles {
+	for _, h := range q.handles {
+		b := h.backlog
 		until := b.at.Add(backlogValid)
 		caughtUp = caughtUp && b.caughtUp && now.Before(until)
 		if until.Before(q.validUntil) {
@@ -67,7 +71,8 @@ func (q *queue) stale(now time.Time) {
 // backlog is the sum of what the handles reported, and -1 if one of them does not know.
 // The caller holds q.mu.
 func (q *queue) backlog(now time.Time) (sum int64) {
-	for _, b := range q.handles {
+	for _, h := range q.handles {
+		b := h.backlog
 		if b.messages < 0 || now.Sub(b.at) >= backlogValid {
 			return -1
 		}

@@ -1,9 +1,6 @@
 package dispatch
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // A Grant is the permits that an Acquire came back with. They are charged already, so
 // to forget a Grant is safe: it only keeps what was not used. But where maxInFlight is set, its messages are in flight
@@ -35,8 +32,8 @@ func (g *Grant) Done(messages int, bytes int64) {
 // waste gives up what strict limits have granted, and gives back the rest.
 func (g *Grant) waste() {
 	for _, a := range g.plan.messages {
-		if slices.Contains(g.plan.paced, a) {
-			a.wasted.Add(int64(g.n))
+		if a == g.plan.paced {
+			g.plan.slots.wasted.Add(int64(g.n))
 		} else {
 			a.giveBack(int64(g.n))
 		}
@@ -59,8 +56,8 @@ func (g *Grant) settle(messages int, bytes int64) {
 	if unused := int64(g.n) - int64(max(0, messages)); unused != 0 {
 		for _, a := range p.messages {
 			switch {
-			case unused > 0 && slices.Contains(p.paced, a): // its slot is over
-				a.wasted.Add(unused)
+			case unused > 0 && a == p.paced: // its slot is over
+				p.slots.wasted.Add(unused)
 			case unused < 0 || a.fresh(g.taken):
 				a.giveBack(unused)
 			}

@@ -239,7 +239,7 @@ func (l *Limiter) run(ctx context.Context) {
 		for _, q := range active {
 			if !q.touched.Swap(false) && now < q.due {
 				next = min(next, q.due)
-				if len(q.limits.paced) > 0 {
+				if q.limits.paced != nil {
 					strict = min(strict, q.due)
 				}
 				kept = append(kept, q)
@@ -256,7 +256,7 @@ func (l *Limiter) run(ctx context.Context) {
 			}
 			q.due = at
 			next = min(next, at)
-			if len(q.limits.paced) > 0 {
+			if q.limits.paced != nil {
 				strict = min(strict, at)
 			}
 			kept = append(kept, q)

@@ -9,12 +9,13 @@ import (
 // a nil plan limits nothing.
 type plan struct {
 	only     *account // the one account of a message, if there is nothing else to look at
-	several  bool     // there are more, but none of bytes, and nothing else to look at
 	messages []*account
 	bytes    []*account
 	queue    *queue
-	inFlight int64      // messages handed out and not Done; 0 = any number
-	paced    []*account // those that are paced strictly: one at most
+	inFlight int64    // messages handed out and not Done; 0 = any number
+	paced    *account // the one that is paced strictly, or nil
+	slots    *strict  // its own; the account's changes with the policies
+	several  bool     // there is more than one account, but none of bytes, and nothing else to look at
 	shadow   bool
 	paused   bool
 	closed   bool
@@ -32,14 +33,14 @@ func (p *plan) pace() {
 	for _, a := range p.messages {
 		a.beStrict(a == slowest)
 	}
-	if slowest != nil {
-		p.paced = []*account{slowest}
+	if p.paced = slowest; slowest != nil {
+		p.slots = slowest.strict
 	}
 }
 
 // shorten finds out whether a message has a short way.
 func (p *plan) shorten() {
-	short := len(p.bytes) == 0 && p.inFlight == 0 && !p.shadow && !p.paused && len(p.paced) == 0
+	short := len(p.bytes) == 0 && p.inFlight == 0 && !p.shadow && !p.paused && p.paced == nil
 	p.only, p.several = nil, short && len(p.messages) > 1
 	if short && len(p.messages) == 1 {
 		p.only = p.messages[0]
@@ -52,7 +53,9 @@ func (p *plan) without(exempt func(*account) bool) *plan {
 		rest := *p
 		rest.messages = slices.DeleteFunc(slices.Clone(p.messages), exempt)
 		rest.bytes = slices.DeleteFunc(slices.Clone(p.bytes), exempt)
-		rest.paced = slices.DeleteFunc(slices.Clone(p.paced), exempt)
+		if p.paced != nil && exempt(p.paced) {
+			rest.paced = nil
+		}
 		rest.shorten()
 		p = &rest
 	}
@@ -72,7 +75,7 @@ func (p *plan) all() []*account {
 // take1 takes a permit of each limit that is not strict, or of none.
 func (p *plan) take1(size int64) bool {
 	rest := *p
-	rest.messages = slices.DeleteFunc(slices.Clone(p.messages), func(a *account) bool { return slices.Contains(p.paced, a) })
+	rest.messages = slices.DeleteFunc(slices.Clone(p.messages), func(a *account) bool { return a == p.paced })
 	return rest.take(1, size) == 1
 }
 
@@ -83,7 +86,7 @@ func (p *plan) unhindered(callers, flying int) int {
 		callers = min(callers, max(0, int(p.inFlight)-flying))
 	}
 	for _, a := range p.messages {
-		if !slices.Contains(p.paced, a) {
+		if a != p.paced {
 			callers = min(callers, max(1, int(a.held())))
 		}
 	}
@@ -91,11 +94,11 @@ func (p *plan) unhindered(callers, flying int) int {
 }
 
 // until is when what was just taken of strict limits may be used no more, since the Limiter's start; 0 = never.
-func (p *plan) until() (t time.Duration) {
-	for _, a := range p.paced {
-		t = time.Duration(a.until.Load())
+func (p *plan) until() time.Duration {
+	if p.paced == nil {
+		return 0
 	}
-	return t
+	return time.Duration(p.slots.until.Load())
 }
 
 func (p *plan) has(a *account) bool {

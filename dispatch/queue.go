@@ -26,7 +26,7 @@ type queue struct {
 	mu      sync.Mutex // guards the fields below
 	waiting []*waiter  // in the order they came
 	wanted  float64    // messages they ask for, in all
-	handles map[*Subscription]backlog
+	handles []*Subscription
 	stats   queueStats
 
 	// The rest belongs to whoever holds limiter.mu.
@@ -281,7 +281,7 @@ func (q *queue) demand(a *account, bytes bool) demand {
 	if !d.anybody || p.paused {
 		return d
 	}
-	if a.strict { // a slot for each whom nothing else holds up
+	if a.strict != nil { // a slot for each whom nothing else holds up
 		d.callers = p.unhindered(d.callers, int(q.flying.Load()))
 	}
 	if stock := a.avail.Load(); stock <= 0 {

@@ -202,14 +202,17 @@ func (q *queue) report(now time.Time) SubscriptionStats {
 }
 
 func (a *account) report() LimitStats {
-	pool := 0
+	pool, tried, wasted := 0, int64(0), int64(0)
+	if a.strict != nil {
+		tried, wasted = a.strict.tried.Load(), a.strict.wasted.Load()
+	}
 	if a.split != nil {
 		pool = a.split.size
 	}
 	return LimitStats{
 		Pool: pool,
 		Key:  a.limit.key, Reason: a.reason, Rate: a.limit.rate, Share: a.share, Use: a.use, Stock: a.held(),
-		Granted: a.put + a.tried.Load() - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + a.wasted.Load(), Bookings: a.bookings,
+		Granted: a.put + tried - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + wasted, Bookings: a.bookings,
 		Revision: a.limit.rev.number,
 	}
 }

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
@@ -10,6 +11,17 @@ import (
 
 // A strict account holds a slot for each permit that somebody waits for, booked one by one, and nothing else: a slot that
 // nobody uses in time is wasted.
+type strict struct {
+	until  atomic.Int64 // when the slot last released may be used no more, ns since the Limiter's start; 0 = there was none
+	full   atomic.Int64 // until then no slot is free, UnixNano
+	tried  atomic.Int64 // slots booked by TryAcquire, all time
+	wasted atomic.Int64 // slots that their callers came to too late, all time
+
+	// The rest belongs to the loop.
+	last     bool    // the last slot that was booked may be given back
+	offset   float64 // the store's clock less ours, from the fastest reply of late
+	offsetAt float64
+}
 
 // advanceStrict releases the slots that have come. One that the loop comes to later than permitExpiry is never used.
 func (a *account) advanceStrict(step uint64, now float64) {
@@ -35,7 +47,7 @@ func (a *account) advanceStrict(step uint64, now float64) {
 			return
 		}
 		b.left = 0
-		a.until.Store(int64((b.expires - 1) * 1e9))
+		a.strict.until.Store(int64((b.expires - 1) * 1e9))
 		a.begins = [3]uint64{step, step, step}
 		a.since.Store(step)
 		a.supply(1)
@@ -56,8 +68,8 @@ func (a *account) bookStrict(now float64, w demand, gone bool, timeout float64) 
 	switch {
 	case held < wanted:
 		return a.call(now, a.limit.rate, 1, timeout)
-	case held > wanted && a.last && a.upcoming(now) != nil: // of others that are too many, nobody could take one back
-		a.last = false
+	case held > wanted && a.strict.last && a.upcoming(now) != nil: // of others that are too many, nobody could take one back
+		a.strict.last = false
 		a.cancel(now)
 		return a.call(now, 0, 0, timeout)
 	}
@@ -84,13 +96,13 @@ func (a *account) answeredStrict(c *call, now, jitter float64) {
 	r := c.reply.Reply
 	switch {
 	case c.try:
-		a.last = a.last && r.N == 0
+		a.strict.last = a.strict.last && r.N == 0
 	case c.rev != a.limit.rev: // of the old pace
 	case r.N > 0:
-		a.last = true
+		a.strict.last = true
 		a.rate, a.rev, a.share = c.booking.Request.Rate, c.rev, r.Share
 		a.bookings++
-		due := max(c.sent, c.done-a.delay(c)) + r.Start
+		due := max(c.sent, c.done-a.strict.delay(c)) + r.Start
 		a.batches = append(a.batches, batch{n: 1, left: 1, due: due, gap: 1 / a.rate, expires: due + a.limit.expiry})
 	case c.booking.Request.Want > 0:
 		a.retryAt = now + max(0.001, r.Start) + jitter/2*min(1/a.limit.rate, 1)
@@ -99,22 +111,22 @@ func (a *account) answeredStrict(c *call, now, jitter float64) {
 
 // delay is how much later a reply came than the fastest of late, compared by the store's clock: a start counts from the
 // moment at which it would have come.
-func (a *account) delay(c *call) float64 {
+func (s *strict) delay(c *call) float64 {
 	offset := c.reply.Reply.Now - c.done
-	if a.offset != 0 {
-		a.offset -= 1e-4 * (c.done - a.offsetAt) // clocks drift
+	if s.offset != 0 {
+		s.offset -= 1e-4 * (c.done - s.offsetAt) // clocks drift
 	}
-	if offset > a.offset || a.offset-offset > 1 { // faster; or the clock has stepped
-		a.offset = offset
+	if offset > s.offset || s.offset-offset > 1 { // faster; or the clock has stepped
+		s.offset = offset
 	}
-	a.offsetAt = c.done
-	return a.offset - offset
+	s.offsetAt = c.done
+	return s.offset - offset
 }
 
 // farewellStrict gives back the last slot, if it is still to come; the others are wasted.
 func (a *account) farewellStrict(now, timeout float64) *call {
-	last := a.last && a.upcoming(now) != nil
-	a.last = false
+	last := a.strict.last && a.upcoming(now) != nil
+	a.strict.last = false
 	a.lapsed += a.held()
 	a.withdraw(a.ready())
 	a.batches, a.expired = nil, 0
@@ -140,9 +152,12 @@ func (a *account) wakeStrict(now float64, w demand) float64 {
 }
 
 // beStrict has an account hold slots, or batches as others do. The caller holds limiter.mu.
-func (a *account) beStrict(strict bool) {
-	if a.strict != strict {
-		a.strict, a.last, a.rate = strict, false, 0
+func (a *account) beStrict(yes bool) {
+	if (a.strict != nil) != yes {
+		a.strict, a.rate = nil, 0
+		if yes {
+			a.strict = &strict{}
+		}
 		a.lapsed += a.held()
 		a.withdraw(a.ready())
 		a.batches = nil
@@ -155,15 +170,15 @@ func (q *queue) tryPaced(max int) (Grant, time.Time, bool) {
 	q.mu.Lock()
 	p := q.plan.Load()
 	switch {
-	case p == nil || len(p.paced) == 0 || p.shadow || p.paused || p.closed || max <= 0:
+	case p == nil || p.paced == nil || p.shadow || p.paused || p.closed || max <= 0:
 		q.mu.Unlock()
 		return q.tryAcquire(max)
 	case len(q.waiting) > 0, p.inFlight > 0 && q.flying.Load() >= p.inFlight: // he is first
 		q.mu.Unlock()
 		return Grant{}, now.Add(tick), false
 	}
-	a := p.paced[0]
-	if next := time.Unix(0, a.full.Load()); next.After(now) {
+	a := p.paced
+	if next := time.Unix(0, p.slots.full.Load()); next.After(now) {
 		q.mu.Unlock()
 		return Grant{}, next, false
 	}
@@ -193,7 +208,8 @@ func (q *queue) bookNow(a *account) (next time.Time, ok bool) {
 	l := q.limiter
 	l.mu.Lock()
 	now := l.clock(time.Now())
-	if a.busy || now < a.retryAt || !a.strict {
+	slots := a.strict
+	if a.busy || now < a.retryAt || slots == nil {
 		l.mu.Unlock()
 		return time.Now().Add(tick), false
 	}
@@ -218,13 +234,13 @@ func (q *queue) bookNow(a *account) (next time.Time, ok bool) {
 	case r.N == 0: // not all come back at once
 		pause := r.Start + l.cfg.Rand.Float64()*min(0.25/a.limit.rate, 0.025)
 		next = t.Add(max(tick/20, time.Duration(pause*float64(time.Second))))
-	case a.delay(c) > a.limit.expiry: // the reply came too late for its slot
+	case slots.delay(c) > a.limit.expiry: // the reply came too late for its slot
 		a.lapsed++
 		return t.Add(tick), false
 	default:
-		a.tried.Add(1)
+		slots.tried.Add(1)
 		return t, true
 	}
-	a.full.Store(next.UnixNano())
+	slots.full.Store(next.UnixNano())
 	return next, false
 }

@@ -14,7 +14,8 @@ import (
 // topic and name in one process share their permits. Any number of goroutines may use it at once. A nil
 // *Subscription limits nothing.
 type Subscription struct {
-	queue *queue
+	queue   *queue
+	backlog backlog // guarded by queue.mu
 }
 
 // A SubscriptionOption changes how a Subscription is opened.
@@ -35,7 +36,7 @@ func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (
 	key := queueKey{t, name}
 	q := l.queues[key]
 	if q == nil {
-		q = &queue{limiter: l, topic: t, name: name, handles: map[*Subscription]backlog{}}
+		q = &queue{limiter: l, topic: t, name: name}
 		l.queues[key] = q
 		if old, ok := l.indebted[key]; ok {
 			q.retired = old.debts()
@@ -48,7 +49,8 @@ func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (
 		opt(s)
 	}
 	q.mu.Lock()
-	q.handles[s] = backlog{messages: -1}
+	s.backlog = backlog{messages: -1}
+	q.handles = append(q.handles, s)
 	q.mu.Unlock()
 	q.judge(time.Now())
 	return s, nil
@@ -64,7 +66,7 @@ func (s *Subscription) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q.mu.Lock()
-	delete(q.handles, s)
+	q.handles = slices.DeleteFunc(q.handles, func(h *Subscription) bool { return h == s })
 	last := len(q.handles) == 0
 	q.mu.Unlock()
 	if !last {
@@ -173,7 +175,7 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	if a := p.only; a != nil && max > 0 && a.avail.Load() <= 0 && a.refused.Load() > 0 {
 		return Grant{}, *a.next.Load(), false
 	}
-	if len(p.paced) > 0 {
+	if p.paced != nil {
 		return s.queue.tryPaced(max)
 	}
 	return s.queue.tryAcquire(max)
