@@ -82,7 +82,7 @@ func TestAllocation(t *testing.T) {
 					for i, demand := range c.demands {
 						f.join(i, fmt.Sprint(i)).paced(scale * demand)
 					}
-					from, to := 20*time.Second, 120*time.Second
+					from, to := 20*time.Second, 80*time.Second
 					time.Sleep(to)
 					for i, want := range c.permit {
 						got := float64(f.by(i, from, to)) / (to - from).Seconds() / scale

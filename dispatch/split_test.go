@@ -28,7 +28,7 @@ func TestSplit(t *testing.T) {
 		replicas int
 		seconds  int
 		all      int
-	}{{"1000/s", 4, 10, 10_000}, {"1000/s", 7, 10, 10_000}, {"10/s", 50, 50, 500}, {"1/1m", 3, 1800, 30}} {
+	}{{"1000/s", 4, 10, 10_000}, {"1000/s", 7, 10, 10_000}, {"10/s", 20, 20, 200}, {"1/1m", 3, 600, 10}} {
 		fleets(t, fmt.Sprintf("%s, %d replicas", c.rate, c.replicas), splitting(t, c.rate), func(t *testing.T, f *fleet) {
 			for i := range c.replicas {
 				f.join(i, "group").greedy(1 << 20)
