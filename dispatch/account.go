@@ -46,7 +46,7 @@ type account struct {
 	taken     int64  // put - avail at the last step
 	use       float64
 	usedAt    float64 // the last step at which something was taken
-	sparse    float64 // permits a second since the one before, if that was over a round ago; else +Inf
+	sparse    float64 // permits a second since the one before, if that was over two rounds ago; else +Inf
 	steppedAt float64
 	refusedAt float64 // when something was last refused
 	patience  float64 // how long a refused caller is thought to stay away
@@ -91,7 +91,7 @@ func (a *account) observe(now float64, w demand) {
 		a.use += (float64(used)/dt - a.use) * (1 - math.Exp(-dt/0.3))
 		if used > 0 {
 			a.sparse = math.Inf(1)
-			if pause := now - a.usedAt; pause > a.limit.round {
+			if pause := now - a.usedAt; pause > 2*a.limit.round { // not a gap of who comes at random
 				a.sparse = float64(used) / pause
 			}
 			a.usedAt, a.fruitful = now, true
