@@ -20,7 +20,7 @@ import (
 
 const (
 	partitions = 4
-	produced   = 12_000 // messages
+	produced   = 14_000 // messages
 	limit      = 1000   // a second
 	lowered    = 250
 )
@@ -113,7 +113,8 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 		return true
 	}, 120*time.Second, 10*time.Millisecond, "a process got no partition to read from")
 
-	// Ten seconds at the limit.
+	// Ten seconds at the limit, once the last of the joins is over.
+	time.Sleep(2 * time.Second)
 	from := time.Now()
 	time.Sleep(10 * time.Second)
 	steady := f.messages("")
