@@ -269,6 +269,14 @@ func (a *account) call(now, d, want, timeout float64) *call {
 	return &call{account: a, booking: schedule.Booking{Key: l.key, Request: r}, demand: d, sent: now, rev: l.rev}
 }
 
+// failed notes that the ledger did not answer.
+func (a *account) failed(now float64) {
+	if a.failures++; a.failures == 1 {
+		a.lostAt = now
+	}
+	a.lost.Store(true)
+}
+
 // answered takes the reply of a call in; jitter is random, 0..1.
 func (a *account) answered(c *call, now, jitter float64) {
 	a.busy = false
@@ -277,10 +285,7 @@ func (a *account) answered(c *call, now, jitter float64) {
 		a.storeTime = r.Now - c.done
 	}
 	if c.reply.Err != nil || r.Late {
-		if a.failures++; a.failures == 1 {
-			a.lostAt = now
-		}
-		a.lost.Store(true)
+		a.failed(now)
 		a.lent = max(a.lent, now)
 		pause := a.limit.round / 2
 		if a.storeTime == 0 { // until the store's clock is known, a frozen one will run what it is sent, however late

@@ -29,12 +29,16 @@ func (g *Grant) Done(messages int, bytes int64) {
 	g.plan = nil
 }
 
-// waste gives up what strict limits have granted, and gives back the rest.
+// waste gives up the slot of a strict limit, and gives back the rest.
 func (g *Grant) waste() {
+	g.plan.slots.wasted.Add(int64(g.n))
+	g.undo()
+}
+
+// undo gives back what there is of limits that are not strict.
+func (g *Grant) undo() {
 	for _, a := range g.plan.messages {
-		if a == g.plan.paced {
-			g.plan.slots.wasted.Add(int64(g.n))
-		} else {
+		if a != g.plan.paced {
 			a.giveBack(int64(g.n))
 		}
 	}

@@ -53,7 +53,7 @@ type Limiter struct {
 	bad      int   // stored policies that make no sense
 	source   error // why the policies could not be read lately; nil: they are
 
-	answeredAt float64 // the last answer of the ledger; the loop's own
+	answeredAt float64 // the last answer of the ledger
 
 	steps    atomic.Uint64 // of the loop
 	ticking  atomic.Bool   // the loop steps within a tick anyway
@@ -330,34 +330,39 @@ func (l *Limiter) farewell(active []*queue) {
 // cannot be booked beside others that can is no reason.
 const awayAfter = 0.5
 
-// settle takes answers in, and logs when the ledger goes and comes. The caller holds l.mu.
+// settle takes answers in. The caller holds l.mu.
 func (l *Limiter) settle(answers []*call, now float64) {
 	for _, c := range answers {
-		a, known := c.account, c.account.faulty
-		a.answered(c, now, l.cfg.Rand.Float64())
+		c.account.answered(c, now, l.cfg.Rand.Float64())
 		c.queue.touched.Store(true)
-		l.counters.trips.Add(1)
-		if err := c.reply.Err; err != nil {
-			l.counters.errors.Add(1)
-			if now-l.answeredAt > awayAfter && l.counters.away.CompareAndSwap(false, true) {
-				l.log.Warn("the ledger does not answer; each limit goes on as its onLedgerLoss says", "error", err)
-			}
-			if a.faulty = known || now-a.lostAt > 2*awayAfter && !l.counters.away.Load(); a.faulty && !known {
-				l.log.Warn("a limit cannot be booked; it goes on as its onLedgerLoss says", "limit", a.limit.key, "error", err)
-			}
-			continue
+		l.count(c.account, c.reply.Err, c.reply.Err == nil && c.reply.Reply.Late, now)
+	}
+}
+
+// count counts an answer for an account that has taken it in, and logs when the ledger goes and comes. The caller holds l.mu.
+func (l *Limiter) count(a *account, err error, late bool, now float64) {
+	l.counters.trips.Add(1)
+	known := a.faulty
+	if err != nil {
+		l.counters.errors.Add(1)
+		if now-l.answeredAt > awayAfter && l.counters.away.CompareAndSwap(false, true) {
+			l.log.Warn("the ledger does not answer; each limit goes on as its onLedgerLoss says", "error", err)
 		}
-		l.answeredAt = now
-		if c.reply.Reply.Late {
-			l.counters.late.Add(1)
-			continue
+		if a.faulty = known || now-a.lostAt > 2*awayAfter && !l.counters.away.Load(); a.faulty && !known {
+			l.log.Warn("a limit cannot be booked; it goes on as its onLedgerLoss says", "limit", a.limit.key, "error", err)
 		}
-		if l.counters.away.CompareAndSwap(true, false) {
-			l.log.Info("the ledger answers again")
-		}
-		if a.faulty = false; known {
-			l.log.Info("a limit can be booked again", "limit", a.limit.key)
-		}
+		return
+	}
+	l.answeredAt = now
+	if late {
+		l.counters.late.Add(1)
+		return
+	}
+	if l.counters.away.CompareAndSwap(true, false) {
+		l.log.Info("the ledger answers again")
+	}
+	if a.faulty = false; known {
+		l.log.Info("a limit can be booked again", "limit", a.limit.key)
 	}
 }
 

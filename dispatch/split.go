@@ -16,11 +16,12 @@ import (
 // other, even where that is lower than their number. How many they are, they agree on through the ledger.
 type split struct {
 	lease  pool.Lease
-	lot    uint64  // drawn, for a rank where nobody gives one
-	fixed  int64   // head count of the policy; 0 = agreed on
-	ttl    float64 // seconds
-	offset float64 // the ledger's clock less ours, from the fastest answer of late
-	size   int     // of the pool, and our rank in it, by which slots were last counted
+	told   pool.Answer // the last one
+	lot    uint64      // drawn, for a rank where nobody gives one
+	fixed  int64       // head count of the policy; 0 = agreed on
+	ttl    float64     // seconds
+	offset float64     // the ledger's clock less ours, from the fastest answer of late
+	size   int         // of the pool, and our rank in it, by which slots were last counted
 	rank   int
 	passed float64 // how many of our slots there had been by then
 	again  float64 // the next call
@@ -37,7 +38,7 @@ func (a *account) advanceSplit(step uint64, now float64, w demand) {
 	}
 	a.rev = a.limit.rev
 	a.observe(now, w)
-	size, rank := s.place(now, a.loss)
+	size, rank := s.place(now, a.failures > 0 && a.loss == policy.LossShare)
 	if size == 0 {
 		s.size = 0
 		return
@@ -60,18 +61,17 @@ func (a *account) advanceSplit(step uint64, now float64, w demand) {
 	a.share = a.rate / float64(size)
 }
 
-// place is the size of the pool and the rank in it that count now; a size of 0 has nothing.
-func (s *split) place(now float64, loss policy.OnLedgerLoss) (size, rank int) {
+// place is the size of the pool and the rank in it that count now; a size of 0 has nothing. Who is to go on without a
+// ledger keeps the place that he was told last.
+func (s *split) place(now float64, goOn bool) (size, rank int) {
 	if s.fixed > 0 {
 		return int(s.fixed), int(s.lot % uint64(s.fixed))
 	}
-	lease := s.lease.At(now)
-	if loss != policy.LossShare || lease.Answer.Size > 0 {
-		s.lease = lease
-	} else {
-		lease = s.lease // goes on at the last share while the ledger is away
+	answer := s.lease.At(now).Answer
+	if answer.Size == 0 && goOn {
+		answer = s.told
 	}
-	return lease.Answer.Size, lease.Answer.Rank
+	return answer.Size, answer.Rank
 }
 
 // slotsBy counts the slots of a place in the line, up to now.
@@ -165,27 +165,26 @@ func (q *queue) meet(a *account, now float64) {
 			text, _ := json.Marshal(state) // cannot fail
 			return text
 		})
-		done := time.Now()
-		l.counters.trips.Add(1)
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		defer q.activate()
+		done := l.clock(time.Now())
 		s.busy = false
 		if err != nil {
-			l.counters.errors.Add(1)
-			a.failures++
-			a.lost.Store(true)
-			s.again = l.clock(done) + ttl/20*(0.5+l.cfg.Rand.Float64())
-			return
+			a.failed(done)
+			s.again = done + ttl/20*(0.5+l.cfg.Rand.Float64())
+		} else {
+			a.failures = 0
+			a.lost.Store(false)
 		}
-		a.failures = 0
-		a.lost.Store(false)
-		if !leave {
+		l.count(a, err, false, done)
+		if err == nil && !leave {
 			s.lease = s.lease.Renew(member, answer, l.clock(sent), ttl)
-			if offset := clock - l.clock(done); offset > s.offset || s.offset-offset > 1 || s.offset == 0 {
+			s.told = s.lease.Answer
+			if offset := clock - done; offset > s.offset || s.offset-offset > 1 || s.offset == 0 {
 				s.offset = offset
 			}
-			s.again = l.clock(done) + answer.Again(ttl)
+			s.again = done + answer.Again(ttl)
 		}
-		q.activate()
 	})
 }

@@ -139,3 +139,41 @@ func TestSplitUnderRandomSchedules(t *testing.T) {
 		})
 	}
 }
+
+// A ledger that is away at the start, or later, is told of once, gone on without as the policy says, and met again.
+func TestSplitWithoutALedger(t *testing.T) {
+	for loss, without := range map[policy.OnLedgerLoss]int{policy.LossShare: 1000, policy.LossStop: 0} {
+		p := splitting(t, "100/s")
+		p.OnLedgerLoss = loss
+		fleets(t, string(loss), p, func(t *testing.T, f *fleet) {
+			cut := func(yes bool) {
+				f.store.set(func() {
+					for _, r := range f.joined {
+						r.link.cut = yes
+					}
+				})
+			}
+			for i := range 4 {
+				f.join(i, "group").greedy(1)
+			}
+			cut(true)
+			time.Sleep(5 * second)
+			assert.Zero(t, f.between(0, 5*second), "nobody knows of the others")
+			assert.True(t, f.joined[0].lim.Stats().Ledger.Away)
+			cut(false)
+			time.Sleep(3*poolTTL + 10*second)
+			within(t, "with it", f.between(5*second+3*poolTTL, 15*second+3*poolTTL), 980, 1004)
+			cut(true)
+			time.Sleep(poolTTL)
+			gone := time.Since(f.start)
+			time.Sleep(10 * second)
+			within(t, "without it", f.between(gone, gone+10*second), without*98/100, without+4)
+			cut(false)
+			time.Sleep(3 * poolTTL)
+			back := time.Since(f.start)
+			time.Sleep(10 * second)
+			within(t, "and with it again", f.between(back, back+10*second), 980, 1004)
+			assert.False(t, f.joined[0].lim.Stats().Ledger.Away)
+		})
+	}
+}

@@ -77,7 +77,7 @@ func (a *account) bookStrict(now float64, w demand, gone bool, timeout float64) 
 	return nil
 }
 
-// slots is how many are wanted: one for each caller that this limit holds up, and one for who asks again.
+// slots is how many are wanted: one for each caller whom this limit holds up.
 func (a *account) slots(w demand, gone bool) int64 {
 	switch {
 	case gone:
@@ -197,7 +197,7 @@ func (q *queue) tryPaced(max int) (Grant, time.Time, bool) {
 	g := Grant{n: 1, plan: p, size: size, taken: p.now()}
 	next, ok := q.bookNow(a)
 	if !ok {
-		g.waste()
+		g.undo()
 		return Grant{}, next, false
 	}
 	return g, time.Time{}, true
