@@ -152,7 +152,7 @@ func (a *account) advance(step uint64, now float64, late bool, w demand) {
 		a.advanceSplit(step, now, w)
 		return
 	case a.strict != nil:
-		a.advanceStrict(step, now)
+		a.advanceStrict(now)
 		return
 	}
 	if a.rate != a.limit.rate {

@@ -309,6 +309,33 @@ func (r *replica) crash() {
 	r.stop()
 }
 
+// chaos has replicas join, leave and crash, and the store freeze for up to a time, in so many steps of up to half as
+// long; as many calls and replies as lost says, at most, do not arrive.
+func (f *fleet) chaos(rng *rand.Rand, steps int, lost float64, freeze time.Duration, joined func(*replica)) {
+	f.store.set(func() { f.store.loseCalls, f.store.loseReplies = rng.Float64()*lost, rng.Float64()*lost })
+	alive := map[int]*replica{}
+	for i := range steps {
+		switch rng.IntN(6) {
+		case 0, 1, 2:
+			alive[i] = f.join(i, "group")
+			joined(alive[i])
+		case 3:
+			if len(alive) > 0 {
+				id := slices.Sorted(maps.Keys(alive))[rng.IntN(len(alive))]
+				if rng.IntN(2) == 0 {
+					alive[id].leave()
+				} else {
+					alive[id].crash()
+				}
+				delete(alive, id)
+			}
+		case 4:
+			f.store.set(func() { f.store.frozen = time.Now().Add(time.Duration(rng.Int64N(int64(freeze)))) })
+		}
+		time.Sleep(time.Duration(rng.Int64N(int64(freeze / 2))))
+	}
+}
+
 func (f *fleet) end() {
 	f.stop()
 	f.wg.Wait()

@@ -55,8 +55,7 @@ func (a *account) advanceSplit(step uint64, now float64, w demand) {
 	most := max(1, int64(a.rate/float64(size)*a.limit.round))
 	room := max(0, most-a.ready())
 	a.lapsed += max(0, due-room)
-	a.begins = [3]uint64{a.begins[1], a.begins[2], step}
-	a.since.Store(a.begins[0])
+	a.begin(step)
 	a.supply(min(due, room))
 	a.share = a.rate / float64(size)
 }
@@ -98,9 +97,7 @@ func (q *queue) split(a *account, p policy.Policy) {
 		return
 	}
 	if a.split == nil {
-		a.lapsed += a.held()
-		a.withdraw(a.ready())
-		a.batches = nil
+		a.void()
 		a.split = &split{lease: pool.Lease{Replica: fmt.Sprintf("%s/%s/%x", l.cfg.Replica, a.subscription, l.cfg.Rand.Uint32())}, lot: l.cfg.Rand.Uint64()}
 	}
 	a.split.fixed, a.split.ttl = p.HeadCount(), p.PoolTTLDuration().Seconds()

@@ -110,28 +110,7 @@ func TestSplitUnderRandomSchedules(t *testing.T) {
 			p.OnLedgerLoss = policy.LossStop
 			f := newFleet(t, seed, p)
 			rng := rand.New(rand.NewPCG(seed, 4))
-			f.store.set(func() { f.store.loseCalls, f.store.loseReplies = rng.Float64()*0.2, rng.Float64()*0.2 })
-			alive := map[int]*replica{}
-			for i := range 30 {
-				switch rng.IntN(6) {
-				case 0, 1, 2:
-					alive[i] = f.join(i, "group")
-					alive[i].greedy(1 << 10)
-				case 3:
-					for id, r := range alive {
-						if rng.IntN(2) == 0 {
-							r.leave()
-						} else {
-							r.crash()
-						}
-						delete(alive, id)
-						break
-					}
-				case 4:
-					f.store.set(func() { f.store.frozen = time.Now().Add(time.Duration(rng.Int64N(int64(3 * time.Second)))) })
-				}
-				time.Sleep(time.Duration(rng.Int64N(int64(2 * time.Second))))
-			}
+			f.chaos(rng, 30, 0.2, 3*second, func(r *replica) { r.greedy(1 << 10) })
 			if most := f.window(second, 0); most > 200+len(f.joined) {
 				t.Errorf("seed %d: %d in a second, by %d replicas", seed, most, len(f.joined))
 			}

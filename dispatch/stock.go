@@ -23,7 +23,7 @@ type stock struct {
 	batches   []batch   // the older ones, released but not spent; the running one; the next
 	end       float64   // when the last batch released ends, a gap after its last permit: none begins before
 	rate      float64   // permits a second at which batches are released
-	begins    [3]uint64 // the steps at which the last batches began
+	begins    [2]uint64 // the steps at which the last two batches began
 	quick     float64   // permits in the last batch, if that was gone in under half a round; else 0
 	put       int64     // permits put into avail by the loop, all time, less those taken out again
 	expired   int64     // permits that go back with the next booking
@@ -154,8 +154,7 @@ func (s *stock) release(step uint64, now, round float64, late bool) {
 		if k := b.skip(now); k > 0 {
 			if b.begun == 0 {
 				b.begun = now
-				s.begins = [3]uint64{s.begins[1], s.begins[2], step}
-				s.since.Store(s.begins[0])
+				s.begin(step)
 			}
 			s.supply(k)
 		}
@@ -164,6 +163,19 @@ func (s *stock) release(step uint64, now, round float64, late bool) {
 		}
 		s.end = b.due
 	}
+}
+
+// begin notes that a batch begins: only grants since the last but two may give back from now on.
+func (s *stock) begin(step uint64) {
+	s.since.Store(s.begins[0])
+	s.begins = [2]uint64{s.begins[1], step}
+}
+
+// void wastes everything.
+func (s *stock) void() {
+	s.lapsed += s.held()
+	s.withdraw(s.ready())
+	s.batches = nil
 }
 
 // skip passes over the permits that are due by then, and says how many they are.

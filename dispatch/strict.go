@@ -24,11 +24,10 @@ type strict struct {
 }
 
 // advanceStrict releases the slots that have come. One that the loop comes to later than permitExpiry is never used.
-func (a *account) advanceStrict(step uint64, now float64) {
+func (a *account) advanceStrict(now float64) {
 	if a.rate != a.limit.rate || a.rev != a.limit.rev && len(a.batches) > 0 {
-		a.lapsed += a.held() // void: the store counts on nobody's using slots of the old pace
-		a.withdraw(a.ready())
-		a.batches, a.rate = nil, a.limit.rate
+		a.void() // the store counts on nobody's using slots of the old pace
+		a.rate = a.limit.rate
 	}
 	for len(a.batches) > 0 {
 		b := &a.batches[0]
@@ -48,8 +47,6 @@ func (a *account) advanceStrict(step uint64, now float64) {
 		}
 		b.left = 0
 		a.strict.until.Store(int64((b.expires - 1) * 1e9))
-		a.begins = [3]uint64{step, step, step}
-		a.since.Store(step)
 		a.supply(1)
 		return // one at a time
 	}
@@ -127,9 +124,8 @@ func (s *strict) delay(c *call) float64 {
 func (a *account) farewellStrict(now, timeout float64) *call {
 	last := a.strict.last && a.upcoming(now) != nil
 	a.strict.last = false
-	a.lapsed += a.held()
-	a.withdraw(a.ready())
-	a.batches, a.expired = nil, 0
+	a.void()
+	a.expired = 0
 	if last {
 		a.lapsed--
 		a.expired = 1
@@ -158,9 +154,7 @@ func (a *account) beStrict(yes bool) {
 		if yes {
 			a.strict = &strict{}
 		}
-		a.lapsed += a.held()
-		a.withdraw(a.ready())
-		a.batches = nil
+		a.void()
 	}
 }
 

@@ -161,31 +161,11 @@ func TestStrictUnderRandomSchedules(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, seed, strictly(t, "20/s"))
 			rng := rand.New(rand.NewPCG(seed, 3))
-			f.store.set(func() { f.store.loseCalls, f.store.loseReplies = rng.Float64()*0.1, rng.Float64()*0.1 })
-			alive := map[int]*replica{}
-			for i := range 60 {
-				switch rng.IntN(6) {
-				case 0, 1, 2:
-					r := f.join(i, "group")
-					for range 1 + rng.IntN(3) {
-						r.greedy(1)
-					}
-					alive[i] = r
-				case 3:
-					for id, r := range alive {
-						if rng.IntN(2) == 0 {
-							r.leave()
-						} else {
-							r.crash()
-						}
-						delete(alive, id)
-						break
-					}
-				case 4:
-					f.store.set(func() { f.store.frozen = time.Now().Add(time.Duration(rng.Int64N(int64(time.Second)))) })
+			f.chaos(rng, 60, 0.1, second, func(r *replica) {
+				for range 1 + rng.IntN(3) {
+					r.greedy(1)
 				}
-				time.Sleep(time.Duration(rng.Int64N(int64(500 * time.Millisecond))))
-			}
+			})
 			shortest, n := f.gaps(0, time.Hour)
 			if shortest < 45*time.Millisecond { // 2 ms of lateness and 2.4 ms of a slow reply at most
 				t.Errorf("seed %d: two of %d calls are %v apart", seed, n, shortest)
@@ -213,6 +193,7 @@ func TestStrictTryDo(t *testing.T) {
 		shortest, _ := f.gaps(0, time.Hour)
 		within(t, "the shortest gap", shortest, 98*time.Millisecond, 200*time.Millisecond)
 		within(t, "of 200 tries in four seconds", ran, 32, 41)
+		assert.Zero(t, r.lim.Stats().Subscriptions[0].Limits[0].Lapsed, "a refusal wastes no slot")
 	})
 }
 
