@@ -11,12 +11,10 @@ package etcdledger
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/url"
 	"strings"
 	"sync"
@@ -64,13 +62,6 @@ type Ledger struct {
 	closed  bool
 	lines   map[string]*line
 	leases  map[string]clientv3.LeaseID // of status records, by their keys
-}
-
-// An attempt to connect goes on behind calls that do not wait for its end: with a password, etcd takes its time.
-type attempt struct {
-	done   chan struct{} // closed at its end; then there is a client, or an error
-	client *clientv3.Client
-	err    error
 }
 
 // A line is what this process knows of one limit.
@@ -142,85 +133,6 @@ func (l *Ledger) Close() error {
 		return fmt.Errorf("etcd ledger: close: %w", err)
 	}
 	return nil
-}
-
-// connect returns the client, or why the last attempt to connect has failed; the next call makes another.
-func (l *Ledger) connect(ctx context.Context) (*clientv3.Client, error) {
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		return nil, errors.New("etcd ledger: closed")
-	}
-	a := l.attempt
-	if a == nil {
-		a = &attempt{done: make(chan struct{})}
-		l.attempt = a
-		go func() {
-			defer close(a.done)
-			a.client, a.err = l.dial()
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			switch {
-			case a.err != nil:
-				l.attempt = nil
-			case !l.closed:
-				var ctx context.Context
-				ctx, l.still = context.WithCancel(l.config.Context)
-				l.ticking.Go(func() { l.clock.run(ctx, a.client, l.prefix+"/clock") })
-			}
-		}()
-	}
-	l.mu.Unlock()
-	var err error
-	select {
-	case <-a.done:
-		err = a.err
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("etcd ledger: connect to %v: %w", l.config.Endpoints, err)
-	}
-	return a.client, nil
-}
-
-// dial connects. An etcd whose certificate is refused would only look as if it did not answer, so that is tried first.
-func (l *Ledger) dial() (*clientv3.Client, error) {
-	if l.config.TLS != nil {
-		if err := l.handshake(); err != nil {
-			return nil, err
-		}
-	}
-	return clientv3.New(l.config)
-}
-
-// handshake returns why no endpoint can be talked to over TLS, nil if one can.
-func (l *Ledger) handshake() error {
-	var errs []error
-	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: l.timeout}, Config: l.config.TLS}
-	for _, endpoint := range l.config.Endpoints {
-		conn, err := dialer.DialContext(l.config.Context, "tcp", strings.TrimPrefix(endpoint, "https://"))
-		if err == nil {
-			_ = conn.Close() // nothing was sent
-			return nil
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// onTime is connect that also waits until the clock is known.
-func (l *Ledger) onTime(ctx context.Context) (*clientv3.Client, error) {
-	client, err := l.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case <-l.clock.synced:
-		return client, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("etcd ledger: what time it is there is not known yet: %w", l.clock.why(ctx.Err()))
-	}
 }
 
 func (l *Ledger) key(limit string) string { return l.prefix + "/permits/" + url.PathEscape(limit) }
@@ -413,57 +325,6 @@ func (l *Ledger) keep(ctx context.Context, client *clientv3.Client, n *line, s *
 	return nil
 }
 
-// Update compares and swaps what is kept under key; ttl is rounded up to seconds.
-func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	client, err := l.onTime(ctx)
-	if err != nil {
-		return err
-	}
-	key = l.key(key)
-	for {
-		got, err := client.Get(ctx, key)
-		if err != nil {
-			return fmt.Errorf("etcd ledger: read %s: %w", key, err)
-		}
-		var old []byte
-		var revision int64
-		var lease clientv3.LeaseID
-		if len(got.Kvs) > 0 {
-			old, revision, lease = got.Kvs[0].Value, got.Kvs[0].ModRevision, clientv3.LeaseID(got.Kvs[0].Lease)
-		}
-		op := clientv3.OpDelete(key)
-		if text := f(old, l.clock.now(time.Now())); text != nil {
-			if lease, err = l.extend(ctx, client, lease, ttl); err != nil {
-				return err
-			}
-			op = clientv3.OpPut(key, string(text), clientv3.WithLease(lease))
-		}
-		done, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(op).Commit()
-		if err != nil {
-			return fmt.Errorf("etcd ledger: update %s: %w", key, err)
-		}
-		if done.Succeeded {
-			return nil
-		}
-	}
-}
-
-// extend has a lease last for ttl from now on, or returns a new one.
-func (l *Ledger) extend(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, ttl time.Duration) (clientv3.LeaseID, error) {
-	if lease != 0 {
-		if _, err := client.KeepAliveOnce(ctx, lease); err == nil {
-			return lease, nil
-		}
-	}
-	granted, err := client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
-	if err != nil {
-		return 0, fmt.Errorf("etcd ledger: grant a lease: %w", err)
-	}
-	return granted.ID, nil
-}
-
 // State returns the schedule under key.
 func (l *Ledger) State(ctx context.Context, limit string) (schedule.State, float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
@@ -485,51 +346,4 @@ func (l *Ledger) State(ctx context.Context, limit string) (schedule.State, float
 	now := time.Now()
 	l.clock.learn(s.State.Last, now)
 	return s.State, l.clock.now(now), nil
-}
-
-func (l *Ledger) status(cluster string) string {
-	return l.prefix + "/status/" + url.PathEscape(cluster) + "/"
-}
-
-// Publish keeps a replica's status for ttl, rounded up to seconds.
-func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	client, err := l.connect(ctx)
-	if err != nil {
-		return err
-	}
-	key := l.status(cluster) + url.PathEscape(replica)
-	l.mu.Lock()
-	lease := l.leases[key]
-	l.mu.Unlock()
-	if lease, err = l.extend(ctx, client, lease, ttl); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	l.leases[key] = lease
-	l.mu.Unlock()
-	if _, err = client.Put(ctx, key, string(status), clientv3.WithLease(lease)); err != nil {
-		return fmt.Errorf("etcd ledger: publish the status: %w", err)
-	}
-	return nil
-}
-
-// Published returns the status of each replica that is alive.
-func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	client, err := l.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Get(ctx, l.status(cluster), clientv3.WithPrefix())
-	if err != nil {
-		return nil, fmt.Errorf("etcd ledger: read the status records: %w", err)
-	}
-	var alive [][]byte
-	for _, kv := range response.Kvs {
-		alive = append(alive, kv.Value)
-	}
-	return alive, nil
 }

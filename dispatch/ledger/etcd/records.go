@@ -1,0 +1,108 @@
+package etcdledger
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Update compares and swaps what is kept under key; ttl is rounded up to seconds.
+func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	client, err := l.onTime(ctx)
+	if err != nil {
+		return err
+	}
+	key = l.key(key)
+	for {
+		got, err := client.Get(ctx, key)
+		if err != nil {
+			return fmt.Errorf("etcd ledger: read %s: %w", key, err)
+		}
+		var old []byte
+		var revision int64
+		var lease clientv3.LeaseID
+		if len(got.Kvs) > 0 {
+			old, revision, lease = got.Kvs[0].Value, got.Kvs[0].ModRevision, clientv3.LeaseID(got.Kvs[0].Lease)
+		}
+		op := clientv3.OpDelete(key)
+		if text := f(old, l.clock.now(time.Now())); text != nil {
+			if lease, err = l.extend(ctx, client, lease, ttl); err != nil {
+				return err
+			}
+			op = clientv3.OpPut(key, string(text), clientv3.WithLease(lease))
+		}
+		done, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(op).Commit()
+		if err != nil {
+			return fmt.Errorf("etcd ledger: update %s: %w", key, err)
+		}
+		if done.Succeeded {
+			return nil
+		}
+	}
+}
+
+// extend has a lease last for ttl from now on, or returns a new one.
+func (l *Ledger) extend(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, ttl time.Duration) (clientv3.LeaseID, error) {
+	if lease != 0 {
+		if _, err := client.KeepAliveOnce(ctx, lease); err == nil {
+			return lease, nil
+		}
+	}
+	granted, err := client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
+	if err != nil {
+		return 0, fmt.Errorf("etcd ledger: grant a lease: %w", err)
+	}
+	return granted.ID, nil
+}
+
+func (l *Ledger) status(cluster string) string {
+	return l.prefix + "/status/" + url.PathEscape(cluster) + "/"
+}
+
+// Publish keeps a replica's status for ttl, rounded up to seconds.
+func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	client, err := l.connect(ctx)
+	if err != nil {
+		return err
+	}
+	key := l.status(cluster) + url.PathEscape(replica)
+	l.mu.Lock()
+	lease := l.leases[key]
+	l.mu.Unlock()
+	if lease, err = l.extend(ctx, client, lease, ttl); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.leases[key] = lease
+	l.mu.Unlock()
+	if _, err = client.Put(ctx, key, string(status), clientv3.WithLease(lease)); err != nil {
+		return fmt.Errorf("etcd ledger: publish the status: %w", err)
+	}
+	return nil
+}
+
+// Published returns the status of each replica that is alive.
+func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	client, err := l.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Get(ctx, l.status(cluster), clientv3.WithPrefix())
+	if err != nil {
+		return nil, fmt.Errorf("etcd ledger: read the status records: %w", err)
+	}
+	var alive [][]byte
+	for _, kv := range response.Kvs {
+		alive = append(alive, kv.Value)
+	}
+	return alive, nil
+}
