@@ -9,7 +9,7 @@ import (
 // a nil plan limits nothing.
 type plan struct {
 	only     *account // the one account of a message, if there is nothing else to look at
-	messages []*account
+	messages []*account // these two are parts of one slice, see all
 	bytes    []*account
 	queue    *queue
 	inFlight int64    // messages handed out and not Done; 0 = any number
@@ -38,6 +38,13 @@ func (p *plan) pace() {
 	}
 }
 
+// join puts the accounts of bytes behind those of messages, in one slice.
+func (p *plan) join() {
+	n := len(p.messages)
+	all := slices.Concat(p.messages, p.bytes)
+	p.messages, p.bytes = all[:n], all[n:]
+}
+
 // shorten finds out whether a message has a short way.
 func (p *plan) shorten() {
 	short := len(p.bytes) == 0 && p.inFlight == 0 && !p.shadow && !p.paused && p.paced == nil
@@ -56,6 +63,7 @@ func (p *plan) without(exempt func(*account) bool) *plan {
 		if p.paced != nil && exempt(p.paced) {
 			rest.paced = nil
 		}
+		rest.join()
 		rest.shorten()
 		p = &rest
 	}
@@ -69,7 +77,8 @@ func (p *plan) all() []*account {
 	if p == nil {
 		return nil
 	}
-	return append(append(make([]*account, 0, 8), p.messages...), p.bytes...)
+	n := len(p.messages) + len(p.bytes)
+	return p.messages[:n:n]
 }
 
 // take1 takes a permit of each limit that is not strict, or of none.

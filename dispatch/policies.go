@@ -173,6 +173,7 @@ func (q *queue) resolve() {
 	for _, g := range e.Aggregates {
 		q.addLimits(p, g.Scope, g.Policy, shares)
 	}
+	p.join()
 	p.pace()
 	p.shorten()
 	q.limits = p
