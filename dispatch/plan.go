@@ -8,7 +8,7 @@ import (
 // A plan is the limits that a message of a queue must pass now. It is replaced, never changed;
 // a nil plan limits nothing.
 type plan struct {
-	only     *account // the one account of a message, if there is nothing else to look at
+	only     *account   // the one account of a message, if there is nothing else to look at
 	messages []*account // these two are parts of one slice, see all
 	bytes    []*account
 	queue    *queue
