@@ -41,6 +41,7 @@ type account struct {
 	share float64        // from the last reply, permits a second; 0 = unknown
 	told  float64        // when that was
 	rev   revision       // of the limit that the batches were booked under
+	top   float64        // of its rate, which a ramp rises to
 
 	wanted    demand // at the last step, before anybody was served
 	taken     int64  // put - avail at the last step
@@ -155,7 +156,7 @@ func (a *account) advance(step uint64, now float64, late bool, w demand) {
 		a.advanceStrict(now)
 		return
 	}
-	if a.rate != a.limit.rate {
+	if a.top != a.limit.rate {
 		a.adjust(now)
 	}
 	a.wanted = w
@@ -167,16 +168,22 @@ func (a *account) advance(step uint64, now float64, late bool, w demand) {
 	}
 }
 
-// adjust goes over to the limit's new rate. Whatever is held is scaled, a share included.
+// adjust goes over to the limit's new rate. Whatever is held is scaled, a share included. Where on its ramp a limit
+// is, the next reply says.
 func (a *account) adjust(now float64) {
-	if f := a.limit.rate / a.rate; a.rate > 0 {
+	rate := a.limit.rate
+	if a.limit.ramp.Over > 0 {
+		rate = min(rate, max(a.rate, a.limit.ramp.From))
+	}
+	if f := rate / a.rate; a.rate > 0 {
 		a.share *= f
 		if a.lent > now {
 			a.lent = now + (a.lent-now)/f
 		}
 		a.cut = f < 1
 	}
-	a.changeRate(now, a.limit.rate)
+	a.changeRate(now, rate)
+	a.top = a.limit.rate
 }
 
 // book decides what to book now, and returns nil for nothing. An account that is gone has nobody to book for ever again.
@@ -256,7 +263,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 		Subscription: a.subscription, Weight: a.weight, Reserved: a.reserved,
 		Demand: a.pressure(now, d), Want: want, Returned: float64(a.expired), Held: float64(a.held()),
 		RTT: min(a.rtts[0], a.rtts[1]), Round: l.round, Burst: l.burst,
-		Rate: l.rate, Identity: l.rev.identity, Rev: l.rev.number,
+		Rate: l.rate, Ramp: l.ramp, Identity: l.rev.identity, Rev: l.rev.number,
 		Strict: a.strict != nil, MaxReserved: l.ahead,
 		Carry: a.carry,
 	}
@@ -316,6 +323,9 @@ func (a *account) answered(c *call, now, jitter float64) {
 		return
 	}
 	a.share, a.told, a.rev = r.Share, now, c.rev
+	if a.limit.ramp.Over > 0 && c.rev == a.limit.rev {
+		a.rate = r.Rate
+	}
 	a.bookings++
 	a.add(int64(r.N), c.done+r.Start, a.calledAt, a.life(c), a.limit.round)
 }
@@ -364,7 +374,7 @@ func (a *account) wakeAt(now float64, w demand) float64 {
 // comeBack is when a refused caller may find a permit.
 func (a *account) comeBack(now float64) float64 {
 	if a.split != nil {
-		return min(a.split.due(a.limit.rate), now+1)
+		return min(a.split.due(a.rate), now+1)
 	}
 	if b := a.current(); b != nil {
 		return b.due

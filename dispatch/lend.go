@@ -38,7 +38,7 @@ func (a *account) lastShare() float64 {
 	if a.share > 0 && a.lostAt-a.told <= max(2, 3/a.share) {
 		return min(a.share, a.limit.rate)
 	}
-	return a.limit.rate / 100
+	return a.rate / 100
 }
 
 // repay ends the lending: what was released ahead of its time is owed.

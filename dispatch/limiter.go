@@ -80,6 +80,7 @@ type revision struct {
 type limit struct {
 	key    string
 	rate   float64 // permits a second
+	ramp   schedule.Ramp
 	burst  float64 // permits
 	round  float64 // seconds
 	strict bool

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -197,13 +198,13 @@ type sharer struct {
 func (q *queue) addLimits(p *plan, scope policy.Scope, of policy.Policy, by sharer) {
 	if of.MessageRate.Limited() {
 		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, false), by.name, ReasonOf(scope.Kind, false))
-		a.set(of.MessageRate, of.MessageBurst(), of, by.weight, by.reserved, of.IsStrict(), q.limiter.snapshot)
+		a.set(of.MessageRate, of.RampFrom, of.MessageBurst(), of, by.weight, by.reserved, of.IsStrict(), q.limiter.snapshot)
 		q.split(a, of)
 		p.messages = append(p.messages, a)
 	}
 	if of.ByteRate.Limited() {
 		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, true), by.name, ReasonOf(scope.Kind, true))
-		a.set(of.ByteRate, of.BytesBurst(), of, by.weight, by.reservedBytes, false, q.limiter.snapshot)
+		a.set(of.ByteRate, of.RampFromBytes, of.BytesBurst(), of, by.weight, by.reservedBytes, false, q.limiter.snapshot)
 		p.bytes = append(p.bytes, a)
 	}
 }
@@ -233,16 +234,16 @@ func (q *queue) account(key, sharer string, reason Reason) *account {
 }
 
 // set takes over what the policies say.
-func (a *account) set(rate policy.Rate, burst int64, p policy.Policy, weight, reserved float64, strict bool, s policy.Snapshot) {
-	a.limit.set(rate, burst, p, strict, revision{s.Identity, s.Revision})
+func (a *account) set(rate, from policy.Rate, burst int64, p policy.Policy, weight, reserved float64, strict bool, s policy.Snapshot) {
+	a.limit.set(rate, from, burst, p, strict, revision{s.Identity, s.Revision})
 	a.loss, a.weight, a.reserved = p.LedgerLoss(), weight, reserved
 	a.plain = a.reason.plain() && !strict
 }
 
 // set takes over what the policies say; the revision moves on only when that has changed.
-func (m *limit) set(rate policy.Rate, burst int64, p policy.Policy, strict bool, rev revision) {
+func (m *limit) set(rate, from policy.Rate, burst int64, p policy.Policy, strict bool, rev revision) {
 	changed := *m
-	changed.rate, changed.burst = rate.PerSec(), float64(burst)
+	changed.rate, changed.burst, changed.ramp = rate.PerSec(), float64(burst), rampTo(rate.PerSec(), from.PerSec(), p)
 	changed.round = p.RoundDuration().Seconds()
 	changed.strict, changed.ahead, changed.expiry = strict, 0, 0
 	if strict {
@@ -252,6 +253,18 @@ func (m *limit) set(rate policy.Rate, burst int64, p policy.Policy, strict bool,
 		changed.rev = rev
 		*m = changed
 	}
+}
+
+// rampTo is the ramp to a rate, if the policy has one: from the smallest step unless it says otherwise.
+func rampTo(rate, from float64, p policy.Policy) schedule.Ramp {
+	over := p.RampDuration().Seconds()
+	if over == 0 {
+		return schedule.Ramp{}
+	}
+	if from == 0 {
+		from = rate / over
+	}
+	return schedule.Ramp{From: from, Over: over, TTL: p.RampTTLDuration().Seconds(), Relaxed: p.Ramp == policy.RampRelaxed}
 }
 
 func (l *Limiter) dropUser(m *limit) {

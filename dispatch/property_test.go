@@ -101,10 +101,14 @@ func (c *chaos) step(old *map[string]*stored) {
 		}
 	case 5:
 		rate := []int64{50, 200, 1000, 3000}[c.rng.IntN(4)]
-		c.note("rate %d", rate)
 		c.periods = append(c.periods, period{c.now(), rate})
 		p := perSecond(rate)
 		p.OnLedgerLoss = policy.LossStop
+		if c.rng.IntN(3) == 0 {
+			p.Ramp = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[c.rng.IntN(2)]
+			p.RampFrom, p.RampOver, p.RampTTL = policy.PerSecond(10), policy.Duration(3*second), policy.Duration(second)
+		}
+		c.note("rate %d, ramp %s", rate, p.Ramp)
 		c.policies.set(policy.Single(p))
 	case 6:
 		d := time.Duration(c.rng.Int64N(int64(time.Second)))

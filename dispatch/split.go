@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/pool"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -16,12 +17,14 @@ import (
 // other, even where that is lower than their number. How many they are, they agree on through the ledger.
 type split struct {
 	lease  pool.Lease
-	told   pool.Answer // the last one
-	lot    uint64      // drawn, for a rank where nobody gives one
-	fixed  int64       // head count of the policy; 0 = agreed on
-	ttl    float64     // seconds
-	offset float64     // the ledger's clock less ours, from the fastest answer of late
-	size   int         // of the pool, and our rank in it, by which slots were last counted
+	told   pool.Answer   // the last one
+	lot    uint64        // drawn, for a rank where nobody gives one
+	fixed  int64         // head count of the policy; 0 = agreed on
+	ttl    float64       // seconds
+	offset float64       // the ledger's clock less ours, from the fastest answer of late
+	line   schedule.Line // of the limit's ramp, as last told
+	asked  bool          // somebody has since
+	size   int           // of the pool, and our rank in it, by which slots were last counted
 	rank   int
 	passed float64 // how many of our slots there had been by then
 	again  float64 // the next call
@@ -33,11 +36,12 @@ type split struct {
 // one, are lost.
 func (a *account) advanceSplit(step uint64, now float64, w demand) {
 	s := a.split
-	if a.rate != a.limit.rate {
-		a.rate, s.size = a.limit.rate, 0 // numbered anew
+	if rate := a.rateOfSplit(now); a.rate != rate {
+		a.rate, s.size = rate, 0 // numbered anew
 	}
 	a.rev = a.limit.rev
 	a.observe(now, w)
+	s.asked = s.asked || a.fruitful || w.waiting > 0
 	size, rank := s.place(now, a.failures > 0 && a.loss == policy.LossShare)
 	if size == 0 {
 		s.size = 0
@@ -59,6 +63,16 @@ func (a *account) advanceSplit(step uint64, now float64, w demand) {
 	a.supply(min(due, room))
 	a.share = a.rate / float64(size)
 }
+
+// rateOfSplit is the limit's rate at this time. A ramp that goes with the time needs no word of the ledger for each step.
+func (a *account) rateOfSplit(now float64) float64 {
+	ramp, clock := a.limit.ramp, now+a.split.offset
+	_, rate := ramp.At(a.split.line, a.limit.rate, !ramp.Relaxed, clock, clock)
+	return rate
+}
+
+// meets says that the account has something to agree on through the ledger.
+func (a *account) meets() bool { return a.split.fixed == 0 || a.limit.ramp.Over > 0 }
 
 // place is the size of the pool and the rank in it that count now; a size of 0 has nothing. Who is to go on without a
 // ledger keeps the place that he was told last.
@@ -113,7 +127,7 @@ func (q *queue) tend(a *account, now float64, gone bool) {
 	case gone && !s.busy:
 		s.closed = true
 		q.meet(a, now)
-	case !gone && !s.busy && now >= s.again && s.fixed == 0:
+	case !gone && !s.busy && now >= s.again && a.meets():
 		q.meet(a, now)
 	}
 }
@@ -125,13 +139,19 @@ func (s *split) idle() bool { return !s.busy && (s.closed || s.fixed > 0) }
 func (a *account) wakeSplit(w demand) float64 {
 	s := a.split
 	at := math.Inf(1)
-	if s.fixed == 0 && !s.busy && !s.closed {
+	if a.meets() && !s.busy && !s.closed {
 		at = s.again
 	}
 	if w.waiting > 0 {
-		at = min(at, s.due(a.limit.rate))
+		at = min(at, s.due(a.rate))
 	}
 	return at
+}
+
+// A gathering is what the ledger keeps of a split limit.
+type gathering struct {
+	pool.State
+	Line schedule.Line `json:"line,omitzero"` // of its ramp
 }
 
 // meet says hello to the pool, or goodbye, in the background.
@@ -139,27 +159,32 @@ func (q *queue) meet(a *account, now float64) {
 	l, s := q.limiter, a.split
 	s.lease = s.lease.At(now)
 	member, applied, key := s.lease.Member(), s.lease.Answer, a.limit.key+":pool"
-	leave, ttl := s.closed, s.ttl
-	s.busy = true
+	leave, ttl, alone := s.closed, s.ttl, s.fixed > 0
+	ramp, rate, asked := a.limit.ramp, a.limit.rate, s.asked
+	s.busy, s.asked, a.fruitful = true, false, false
 	if leave {
 		s.lease = s.lease.Left()
 	}
 	l.done.Go(func() {
 		var answer pool.Answer
+		var line schedule.Line
 		var clock float64
 		sent := time.Now()
-		err := l.cfg.Ledger.Update(context.Background(), key, time.Duration(4*ttl*float64(time.Second)), func(old []byte, now float64) []byte {
-			var state pool.State
-			if json.Unmarshal(old, &state) != nil {
-				state = pool.State{} // none, or one that makes no sense: as good as lost
+		err := l.cfg.Ledger.Update(context.Background(), key, time.Duration(max(4*ttl, ramp.TTL)*float64(time.Second)), func(old []byte, now float64) []byte {
+			var g gathering
+			if json.Unmarshal(old, &g) != nil {
+				g = gathering{} // none, or one that makes no sense: as good as lost
 			}
 			clock = now
-			if leave {
-				state = pool.Leave(state, member, ttl, now)
-			} else {
-				state, answer = pool.Meet(state, member, applied, ttl, now)
+			switch {
+			case leave:
+				g.State = pool.Leave(g.State, member, ttl, now)
+			case !alone:
+				g.State, answer = pool.Meet(g.State, member, applied, ttl, now)
 			}
-			text, _ := json.Marshal(state) // cannot fail
+			g.Line, _ = ramp.At(g.Line, rate, asked, now, now)
+			line = g.Line
+			text, _ := json.Marshal(g) // cannot fail
 			return text
 		})
 		l.mu.Lock()
@@ -176,12 +201,17 @@ func (q *queue) meet(a *account, now float64) {
 		}
 		l.count(a, err, false, done)
 		if err == nil && !leave {
-			s.lease = s.lease.Renew(member, answer, l.clock(sent), ttl)
-			s.told = s.lease.Answer
+			if !alone {
+				s.lease = s.lease.Renew(member, answer, l.clock(sent), ttl)
+				s.told = s.lease.Answer
+			}
 			if offset := clock - done; offset > s.offset || s.offset-offset > 1 || s.offset == 0 {
 				s.offset = offset
 			}
-			s.again = done + answer.Again(ttl)
+			s.line = line
+			if s.again = done + answer.Again(ttl); ramp.Over > 0 {
+				s.again = min(s.again, done+1)
+			}
 		}
 	})
 }

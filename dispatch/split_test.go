@@ -108,6 +108,9 @@ func TestSplitUnderRandomSchedules(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := splitting(t, "200/s")
 			p.OnLedgerLoss = policy.LossStop
+			if seed%3 == 0 {
+				p.RampFrom, p.RampOver, p.RampTTL = policy.PerSecond(50), policy.Duration(5*second), policy.Duration(second)
+			}
 			f := newFleet(t, seed, p)
 			rng := rand.New(rand.NewPCG(seed, 4))
 			f.chaos(rng, 30, 0.2, 3*second, func(r *replica) { r.greedy(1 << 10) })

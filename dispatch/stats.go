@@ -99,6 +99,7 @@ type LimitStats struct {
 	Key      string  `json:"key"` // in the ledger
 	Reason   Reason  `json:"limit"`
 	Rate     float64 `json:"rate"`               // the limit's, permits a second
+	Ramp     float64 `json:"ramp,omitempty"`     // where it is on its ramp, permits a second; 0 = at Rate
 	Share    float64 `json:"share,omitempty"`    // what this replica may count on, permits a second; 0 = not known
 	Use      float64 `json:"use"`                // permits a second taken here, averaged over 300 ms
 	Stock    int64   `json:"stock,omitempty"`    // booked and not taken
@@ -209,9 +210,13 @@ func (a *account) report() LimitStats {
 	if a.split != nil {
 		pool = a.split.size
 	}
+	ramp := 0.0
+	if a.limit.ramp.Over > 0 && a.rate < a.limit.rate {
+		ramp = a.rate
+	}
 	return LimitStats{
-		Pool: pool,
-		Key:  a.limit.key, Reason: a.reason, Rate: a.limit.rate, Share: a.share, Use: a.use, Stock: a.held(),
+		Pool: pool, Ramp: ramp,
+		Key: a.limit.key, Reason: a.reason, Rate: a.limit.rate, Share: a.share, Use: a.use, Stock: a.held(),
 		Granted: a.put + tried - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + wasted, Bookings: a.bookings,
 		Revision: a.limit.rev.number,
 	}

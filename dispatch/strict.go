@@ -25,9 +25,9 @@ type strict struct {
 
 // advanceStrict releases the slots that have come. One that the loop comes to later than permitExpiry is never used.
 func (a *account) advanceStrict(now float64) {
-	if a.rate != a.limit.rate || a.rev != a.limit.rev && len(a.batches) > 0 {
+	if a.top != a.limit.rate || a.rev != a.limit.rev && len(a.batches) > 0 {
 		a.void() // the store counts on nobody's using slots of the old pace
-		a.rate = a.limit.rate
+		a.top = a.limit.rate
 	}
 	for len(a.batches) > 0 {
 		b := &a.batches[0]
@@ -97,12 +97,12 @@ func (a *account) answeredStrict(c *call, now, jitter float64) {
 	case c.rev != a.limit.rev: // of the old pace
 	case r.N > 0:
 		a.strict.last = true
-		a.rate, a.rev, a.share = c.booking.Request.Rate, c.rev, r.Share
+		a.rate, a.rev, a.share = r.Rate, c.rev, r.Share
 		a.bookings++
 		due := max(c.sent, c.done-a.strict.delay(c)) + r.Start
 		a.batches = append(a.batches, batch{n: 1, left: 1, due: due, gap: 1 / a.rate, expires: due + a.limit.expiry})
 	case c.booking.Request.Want > 0:
-		a.retryAt = now + max(0.001, r.Start) + jitter/2*min(1/a.limit.rate, 1)
+		a.retryAt = now + max(0.001, r.Start) + jitter/2*min(1/r.Rate, 1)
 	}
 }
 
@@ -150,7 +150,7 @@ func (a *account) wakeStrict(now float64, w demand) float64 {
 // beStrict has an account hold slots, or batches as others do. The caller holds limiter.mu.
 func (a *account) beStrict(yes bool) {
 	if (a.strict != nil) != yes {
-		a.strict, a.rate = nil, 0
+		a.strict, a.rate, a.top = nil, 0, 0
 		if yes {
 			a.strict = &strict{}
 		}
@@ -226,7 +226,7 @@ func (q *queue) bookNow(a *account) (next time.Time, ok bool) {
 	case c.reply.Err != nil || r.Late:
 		next = t.Add(time.Duration((a.retryAt - c.done) * float64(time.Second)))
 	case r.N == 0: // not all come back at once
-		pause := r.Start + l.cfg.Rand.Float64()*min(0.25/a.limit.rate, 0.025)
+		pause := r.Start + l.cfg.Rand.Float64()*min(0.25/r.Rate, 0.025)
 		next = t.Add(max(tick/20, time.Duration(pause*float64(time.Second))))
 	case slots.delay(c) > a.limit.expiry: // the reply came too late for its slot
 		a.lapsed++

@@ -159,7 +159,11 @@ func TestStrictPolicyChange(t *testing.T) {
 func TestStrictUnderRandomSchedules(t *testing.T) {
 	for _, seed := range seeds(t, 60, 1000) {
 		synctest.Test(t, func(t *testing.T) {
-			f := newFleet(t, seed, strictly(t, "20/s"))
+			p := strictly(t, "20/s")
+			if seed%3 == 0 {
+				p.RampFrom, p.RampOver, p.RampTTL = policy.PerSecond(2), policy.Duration(5*second), policy.Duration(second)
+			}
+			f := newFleet(t, seed, p)
 			rng := rand.New(rand.NewPCG(seed, 3))
 			f.chaos(rng, 60, 0.1, second, func(r *replica) {
 				for range 1 + rng.IntN(3) {

@@ -52,6 +52,22 @@ func (p Policy) PoolTTLDuration() time.Duration {
 	return time.Duration(p.PoolTTL)
 }
 
+// RampDuration returns how long a limit takes to rise to its rate; 0 = it has it at once.
+func (p Policy) RampDuration() time.Duration {
+	if p.Ramp == RampNone {
+		return 0
+	}
+	return time.Duration(p.RampOver)
+}
+
+// RampTTLDuration returns after how long a silence a ramp begins again.
+func (p Policy) RampTTLDuration() time.Duration {
+	if p.RampTTL == 0 {
+		return DefaultRampTTL
+	}
+	return time.Duration(p.RampTTL)
+}
+
 // ReservedAhead returns how many slots of a strict line may be booked ahead.
 func (p Policy) ReservedAhead() int64 { return or(p.MaxReserved, DefaultMaxReserved) }
 
@@ -144,6 +160,21 @@ func (p *Policy) overlay(over *Policy) {
 	}
 	if over.PoolTTL != 0 {
 		p.PoolTTL = over.PoolTTL
+	}
+	if over.Ramp != "" {
+		p.Ramp = over.Ramp
+	}
+	if over.RampFrom.IsSet() {
+		p.RampFrom = over.RampFrom
+	}
+	if over.RampFromBytes.IsSet() {
+		p.RampFromBytes = over.RampFromBytes
+	}
+	if over.RampOver != 0 {
+		p.RampOver = over.RampOver
+	}
+	if over.RampTTL != 0 {
+		p.RampTTL = over.RampTTL
 	}
 	if over.Weight != nil {
 		p.Weight = over.Weight

@@ -101,6 +101,10 @@ func ParseField(name, text string) (Policy, error) {
 		p.MessageRate, err = ParseRate(text)
 	case "byteRate":
 		p.ByteRate, err = ParseByteRate(text)
+	case "rampFrom":
+		p.RampFrom, err = ParseRate(text)
+	case "rampFromBytes":
+		p.RampFromBytes, err = ParseByteRate(text)
 	case "reserved":
 		p.Reserved, err = ParseRate(text)
 	case "reservedBytes":

@@ -22,6 +22,11 @@ type Policy struct {
 	PermitExpiry     Duration     `json:"permitExpiry,omitzero"`      // strict: how late a slot may be used; default a hundredth of the period, 2ms..100ms
 	Replicas         *int64       `json:"replicas,omitempty"`         // split: how many there are; 0 (default) = they agree on it through the ledger
 	PoolTTL          Duration     `json:"poolTTL,omitzero"`           // split: a replica silent for that long does not count; default 5s, 500ms..5m
+	Ramp             RampMode     `json:"ramp,omitempty"`             // how rates rise from rampFrom, where rampOver is set: scheduled (default), relaxed or none
+	RampFrom         Rate         `json:"rampFrom,omitzero"`          // messages per period to begin with; default the rate divided by the seconds of rampOver
+	RampFromBytes    Rate         `json:"rampFromBytes,omitzero"`     // the same in bytes
+	RampOver         Duration     `json:"rampOver,omitzero"`          // how long it takes from there to the rate, in steps of a second; default no ramp, 1s..24h
+	RampTTL          Duration     `json:"rampTTL,omitzero"`           // silence after which a ramp begins again; default 3m, 1s..1h
 	Weight           *float64     `json:"weight,omitempty"`           // of a subscription in the limits that it shares; default 1, 0.1..10
 	Reserved         Rate         `json:"reserved,omitzero"`          // messages that a subscription gets before the rest is shared; default none
 	ReservedBytes    Rate         `json:"reservedBytes,omitzero"`     // the same in bytes
@@ -49,6 +54,16 @@ const (
 	Split  Sharing = "split"  // to each replica of each subscription the same part of the rate, whether it wants it or not
 )
 
+// RampMode is how a limit rises to its rate.
+type RampMode string
+
+// The ways of a ramp.
+const (
+	RampScheduled RampMode = "scheduled" // with the time
+	RampRelaxed   RampMode = "relaxed"   // in those seconds only in which somebody asks for permits
+	RampNone      RampMode = "none"      // not at all, whatever a wider scope says
+)
+
 // OnLedgerLoss says what a replica does while the ledger cannot be reached.
 type OnLedgerLoss string
 
@@ -66,4 +81,5 @@ const (
 	DefaultWeight          = 1.0
 	DefaultMaxReserved     = 64
 	DefaultPoolTTL         = 5 * time.Second
+	DefaultRampTTL         = 3 * time.Minute
 )

@@ -246,6 +246,11 @@ func TestValidateNamesEveryFault(t *testing.T) {
 	assert.Error(t, policy.Policy{Weight: new(math.NaN())}.Validate(policy.Scope{}))
 	p = policy.Policy{Sharing: "fair", MaxReserved: new(int64(-1)), PermitExpiry: policy.Duration(time.Millisecond)}
 	assert.Equal(t, []string{"sharing", "maxReserved", "permitExpiry"}, fields(p.Validate(orders2())))
+	p = policy.Policy{
+		MessageRate: policy.PerSecond(10), Ramp: "soft", RampFrom: policy.PerSecond(11), RampFromBytes: policy.PerSecond(0),
+		RampOver: policy.Duration(time.Millisecond), RampTTL: policy.Duration(2 * time.Hour),
+	}
+	assert.Equal(t, []string{"ramp", "rampFrom", "rampFromBytes", "rampOver", "rampTTL"}, fields(p.Validate(orders2())))
 	p = policy.Policy{Sharing: policy.Strict, Burst: new(int64(1))}
 	assert.Equal(t, []string{"burst"}, fields(p.Validate(orders2())))
 	assert.Equal(t, 2*time.Millisecond, policy.Policy{MessageRate: policy.PerSecond(5)}.ExpiryDuration())
@@ -305,6 +310,20 @@ func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
 			p.Replicas = &n
 		case "poolTTL":
 			p.PoolTTL = policy.Duration(500+n) * policy.Duration(time.Millisecond)
+		case "ramp":
+			p.Ramp = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed, policy.RampNone}[n%3]
+		case "rampFrom":
+			if p.RampFrom = policy.PerSecond(1 + n); p.MessageRate.Limited() {
+				p.RampFrom = p.MessageRate
+			}
+		case "rampFromBytes":
+			if p.RampFromBytes = policy.PerSecond(1 + n); p.ByteRate.Limited() {
+				p.RampFromBytes = p.ByteRate
+			}
+		case "rampOver":
+			p.RampOver = policy.Duration(1+n) * policy.Duration(time.Second)
+		case "rampTTL":
+			p.RampTTL = policy.Duration(1+n) * policy.Duration(time.Second)
 		case "weight":
 			p.Weight = new(0.1 + float64(n)/1000)
 		case "reserved":

@@ -33,10 +33,18 @@ const (
 	MaxPoolTTL   = 5 * time.Minute
 )
 
+// Bounds of RampOver and RampTTL: a ramp has steps of a second, and ledgers keep a silent one for an hour.
+const (
+	MinRamp    = time.Second
+	MaxRamp    = 24 * time.Hour
+	MaxRampTTL = time.Hour
+)
+
 // aggregateFields are what a budget over many topics has.
 var aggregateFields = map[string]bool{
 	"messageRate": true, "byteRate": true, "burst": true, "byteBurst": true, "aggregate": true, "round": true, "onLedgerLoss": true,
 	"sharing": true, "maxReserved": true, "permitExpiry": true, "replicas": true, "poolTTL": true,
+	"ramp": true, "rampFrom": true, "rampFromBytes": true, "rampOver": true, "rampTTL": true,
 }
 
 // Validate returns every fault of the scope and of the policy for it, a *[FieldError] each.
@@ -79,6 +87,7 @@ func (p Policy) Validate(scope Scope) error {
 	if d := time.Duration(p.PoolTTL); d != 0 && (d < MinPoolTTL || d > MaxPoolTTL) {
 		fault("poolTTL", p.PoolTTL, fmt.Sprintf("is outside %s..%s", Duration(MinPoolTTL), Duration(MaxPoolTTL)))
 	}
+	p.checkRamp(fault)
 	bounded("maxReserved", p.MaxReserved, MostReserved)
 	if d := time.Duration(p.PermitExpiry); d != 0 && (d < MinPermitExpiry || d > MaxPermitExpiry) {
 		fault("permitExpiry", p.PermitExpiry, fmt.Sprintf("is outside %s..%s: timers are not more precise", Duration(MinPermitExpiry), Duration(MaxPermitExpiry)))
@@ -118,4 +127,30 @@ func (p Policy) Validate(scope Scope) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (p Policy) checkRamp(fault func(field string, value any, reason string)) {
+	if m := p.Ramp; m != "" && m != RampScheduled && m != RampRelaxed && m != RampNone {
+		fault("ramp", m, "is unknown: use scheduled, relaxed or none")
+	}
+	from := func(field string, from, rate Rate, most int64) {
+		switch err := from.check(most); {
+		case !from.IsSet():
+		case err != nil:
+			fault(field, from, err.Error())
+		case !from.Limited():
+			fault(field, from, "is no rate to begin with: leave it out for the smallest step")
+		case rate.Limited() && from.PerSec() > rate.PerSec():
+			fault(field, from, "is above "+rate.String()+", which the ramp is to rise to")
+		}
+	}
+	from("rampFrom", p.RampFrom, p.MessageRate, MaxMessageRate)
+	from("rampFromBytes", p.RampFromBytes, p.ByteRate, MaxByteRate)
+	within := func(field string, d Duration, least, most time.Duration) {
+		if d != 0 && (time.Duration(d) < least || time.Duration(d) > most) {
+			fault(field, d, fmt.Sprintf("is outside %s..%s", Duration(least), Duration(most)))
+		}
+	}
+	within("rampOver", p.RampOver, MinRamp, MaxRamp)
+	within("rampTTL", p.RampTTL, MinRamp, MaxRampTTL)
 }

@@ -51,6 +51,7 @@ type limitView struct {
 	Ahead    float64         `json:"ahead,omitempty"`    // seconds that are booked
 	Booked   float64         `json:"booked,omitempty"`   // permits in them
 	Revision int64           `json:"revision,omitempty"` // of the rate in force
+	Ramp     bool            `json:"ramp,omitempty"`     // whether the rate in force still rises to Rate
 
 	Strict      bool  `json:"strict,omitempty"`
 	Reserved    int64 `json:"reserved,omitempty"` // of a strict limit: starts in the future
@@ -171,6 +172,7 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 		}
 		if state.Inc != 0 {
 			v.InForce, v.Revision = state.Rate, state.Rev
+			v.Ramp = state.Ramp.Over > 0 && !differ(state.Top, v.Rate) && differ(state.Rate, v.Rate)
 			v.Ahead = max(0, state.Tail-now)
 			v.Booked = v.Ahead * state.Rate
 			if l.strict != nil {
@@ -295,7 +297,14 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 			say("The %s is paced strictly, one every %s: %d permits are reserved (starts in the future), of %d at most.",
 				l.Limit, seconds(1/l.Rate), l.Reserved, l.MaxReserved)
 		}
-		if l.InForce != 0 && differ(l.InForce, l.Rate) {
+		switch {
+		case l.Ramp:
+			how := "with the time"
+			if p.Ramp == policy.RampRelaxed {
+				how = "in each second in which somebody asks"
+			}
+			say("The %s is on its ramp, at %s/s of %s/s: it rises %s.", l.Limit, number(l.InForce), number(l.Rate), how)
+		case l.InForce != 0 && differ(l.InForce, l.Rate):
 			say("The ledger's line for the %s still runs at %s/s: %s/s comes in force with the next booking.", l.Limit, number(l.InForce), number(l.Rate))
 		}
 	}
@@ -327,7 +336,11 @@ func (x *explanation) sayReader(r readerView) (why []string) {
 			} else if l.Share > 0 {
 				share = "its share is " + number(l.Share) + "/s"
 			}
-			say("%s waits for the %s, %s/s for everybody: %s, of which it uses %s/s.", who, r.Reason, number(l.Rate), share, number(l.Use))
+			everybody := number(l.Rate) + "/s"
+			if l.Ramp > 0 {
+				everybody = number(l.Ramp) + "/s of " + everybody + " by now"
+			}
+			say("%s waits for the %s, %s for everybody: %s, of which it uses %s/s.", who, r.Reason, everybody, share, number(l.Use))
 		}
 	case r.Waiting > 0:
 		say("%s has callers that are about to be served.", who)

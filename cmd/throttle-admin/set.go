@@ -205,6 +205,11 @@ func newSetCommand(a *app) *cobra.Command {
   permitExpiry      strict: how late a slot may be used, from 2ms; default a hundredth of the period
   replicas          split: how many there are, without a ledger; 0 = they agree on it (default)
   poolTTL           split: a replica silent for that long does not count; default 5s
+  rampOver          how long the rates take to rise from rampFrom, 1s to 24h; default: no ramp
+  rampFrom          messages to begin with: 100, 600/1m; default the rate / seconds of rampOver
+  rampFromBytes     the same in bytes
+  ramp              scheduled: with the time (default); relaxed: while somebody asks; none
+  rampTTL           silence after which a ramp begins again, to 1h; default 3m
   onLedgerLoss      while permits cannot be booked: share (go on at the last share), stop or open
   weight            of a subscription in the limits that it shares, 0.1 to 10; default 1
   reserved          messages of a limit that a subscription gets before the rest is shared by weight
@@ -215,6 +220,7 @@ func newSetCommand(a *app) *cobra.Command {
 		Example: `  throttle-admin set public/default byteRate=1MiB/s burst=100
   throttle-admin set kafka://public/default/orders mode=shadow --for 1h
   throttle-admin set kafka://public/default/orders weight=4 reserved=400 --subscription billing
+  throttle-admin set kafka://public/default/orders messageRate=1000 rampFrom=100 rampOver=1m
   throttle-admin set tenant:acme messageRate=5000
   throttle-admin set kafka://public/default/orders messageRate= --dry-run`,
 		Args: func(_ *cobra.Command, args []string) error {

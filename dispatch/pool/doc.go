@@ -1,9 +1,8 @@
 // Package pool is the arithmetic of sharing a limit without a line of bookings: by the number
-// of replicas, along a ramp, over groups.
+// of replicas, over groups.
 //
 //   - [Meet] and [Leave] keep the head count of a pool of replicas; a [Lease] is what one
 //     replica holds of it, and [Share] what that comes to in permits.
-//   - A [Ramp] raises a limit from a start to its full rate, one line for the whole pool.
 //   - [Groups] are the permits of one period, divided over groups that may steal what others leave.
 //
 // Everything here is a pure function of a state and the present time. States are small and

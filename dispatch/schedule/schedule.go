@@ -21,8 +21,11 @@ type State struct {
 	Seq      int64   // bookings made
 	Last     float64 // clock of the last call
 	Identity string  // of the policy store that Rev belongs to
-	Rev      int64   // the policy's revision that Rate is from
-	Rate     float64 // permits a second
+	Rev      int64   // the policy's revision that Top and Ramp are from
+	Rate     float64 // permits a second, now
+	Top      float64 // without a ramp, or at its end
+	Ramp     Ramp
+	Line     Line
 	Tail     float64 // the time up to which slots are booked
 	Epoch    int64
 	Start    float64 // of the epoch
@@ -73,8 +76,9 @@ type Request struct {
 	Round        float64 // the policy's round T, seconds
 	Burst        float64 // idle credit, permits
 	Rate         float64 // the policy's, permits a second, > 0
+	Ramp         Ramp    // up to Rate
 	Identity     string  // of the policy store
-	Rev          int64   // the revision that Rate is from
+	Rev          int64   // the revision that Rate and Ramp are from
 	NotAfter     float64 // on the store's clock; 0 = always in time
 	Strict       bool    // one slot at a time, no credit, nothing shared by weight
 	MaxReserved  float64 // of Strict: starts in the future, this one included; 0 = a slot that is free now, or none
@@ -88,6 +92,7 @@ type Reply struct {
 	N     float64 // permits; 0 of a strict line that is full
 	Start float64 // of the first slot, seconds from Now; negative only for permits saved up as burst. Of a full line: when to ask again
 	Share float64 // permits a second this replica may count on
+	Rate  float64 // permits a second of the line, where the booking is
 	Now   float64 // the store's clock
 	Carry Carry
 }
@@ -108,7 +113,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	known := s.Inc != 0 // a line that was there before this call
 	if !known {
-		s = State{Inc: r.Nonce, Last: now, Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Tail: now, Epoch: 1, Start: now}
+		s = State{Inc: r.Nonce, Last: now, Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp, Tail: now, Epoch: 1, Start: now}
 		sub = Sub{}
 	} else if r.Carry.Inc == s.Inc && r.Carry.Seq > s.Seq {
 		s.Inc = r.Nonce // an old state came back: as good as lost
@@ -118,15 +123,25 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		s.Tail -= s.Last - now
 	}
 	s.Last = now
-	if r.Identity != s.Identity || r.Rev > s.Rev {
-		if r.Strict {
-			s.pace(r.Rate, now)
-		} else if s.Tail > now { // the same permits stay booked, at the new rate
-			s.Tail = now + float64((s.Tail-now)*s.Rate/r.Rate)
-		}
-		s.Identity, s.Rev, s.Rate = r.Identity, r.Rev, r.Rate
-	}
 	rate := s.Rate
+	newer := r.Identity != s.Identity || r.Rev > s.Rev
+	if newer {
+		s.Identity, s.Rev, s.Top, s.Ramp = r.Identity, r.Rev, r.Rate, r.Ramp
+		rate = r.Rate
+	}
+	if s.Ramp.Over <= 0 {
+		s.Line = Line{}
+	} else if r.Ramp.Over > 0 { // who has not heard of the ramp does not move it
+		s.Line, rate = s.Ramp.At(s.Line, s.Top, r.Want > 0, now, max(now, s.Tail))
+	}
+	switch {
+	case !newer: // a step of a ramp: what is booked stays as it is
+	case r.Strict:
+		s.pace(rate, now)
+	case s.Tail > now: // the same permits stay booked, at the new rate
+		s.Tail = now + float64((s.Tail-now)*s.Rate/rate)
+	}
+	s.Rate = rate
 	c := r.Carry
 	stranger := c.Inc != s.Inc // knows another line, or none
 	if stranger {
@@ -142,7 +157,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	s.roll(&sub, r.Round, now)
 	s.Tail = max(now-r.Burst/rate, s.Tail-r.Returned/rate)
-	reply := Reply{Now: now, Carry: c}
+	reply := Reply{Now: now, Rate: rate, Carry: c}
 	reply.Carry.Inc, reply.Carry.Seq = s.Inc, s.Seq
 	if r.Want <= 0 {
 		return s, sub, reply

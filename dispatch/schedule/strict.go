@@ -25,7 +25,7 @@ func (s *State) reserve(r Request, c Carry, now float64) Reply {
 		s.Tail -= r.Returned / s.Rate
 		s.Seq++ // what is last now may be another's
 	}
-	reply := Reply{Now: now, Carry: Carry{Inc: s.Inc, Seq: c.Seq}} // of the caller's own last slot
+	reply := Reply{Now: now, Rate: s.Rate, Carry: Carry{Inc: s.Inc, Seq: c.Seq}} // of the caller's own last slot
 	if r.Want <= 0 {
 		return reply
 	}

@@ -1,5 +1,5 @@
 -- The twin of schedule.Book: the same operations in the same order, so that both round alike.
--- KEYS[1] is the limit's hash: field l has the state, field s<subscription> that of a subscription. Numbers go in and
+-- KEYS[1] is the limit's hash: field l has the state, field r its ramp, field s<subscription> that of a subscription. Numbers go in and
 -- out as doubles of eight bytes, least first: to read and write decimals cost more than all the rest.
 local max, min, floor = math.max, math.min, math.floor
 local pack, unpack
@@ -39,14 +39,20 @@ end
 
 local identity = ARGV[2]
 local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, newRev, notAfter, nonce,
-  cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved = unpack('<ddddddddddddddddddddd', ARGV[3])
+  cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved,
+  newFrom, newOver, newTTL, newRelaxed = unpack('<ddddddddddddddddddddddddd', ARGV[3])
 
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 if notAfter > 0 and now > notAfter then return pack('<dd', 1, now) end
 
 local field = 's' .. ARGV[1]
-local stored = redis.call('HMGET', KEYS[1], 'l', field)
+local stored
+if newOver > 0 then
+  stored = redis.call('HMGET', KEYS[1], 'l', field, 'r')
+else
+  stored = redis.call('HMGET', KEYS[1], 'l', field)
+end
 local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, id
 local state = stored[1]
 local version = state and string.match(state, '^(%d+) ')
@@ -62,6 +68,7 @@ if version and #state >= 114 then
 end
 local subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
 local oldEpoch = 0
+local top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen = newRate, newFrom, newOver, newTTL, newRelaxed, 0, 0, 0
 if not inc then -- none, or one that makes no sense: as good as lost
   inc, seq, last, rev, rate, tail, epoch, start, id = nonce, 0, now, newRev, newRate, now, 1, now, identity
   w0, r0, n0, w1, r1, n1 = 0, 0, 0, 0, 0, 0
@@ -73,24 +80,58 @@ else
     if sum - sum ~= 0 then subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0 end
   end
   if cInc == inc and cSeq > seq then inc = nonce end
+  if stored[3] and #stored[3] == 64 then
+    local t, f, o, l, x, y, e, c = unpack('<dddddddd', stored[3])
+    local sum = t + f + o + l + x + y + e + c
+    if f > 0 and o > 0 and sum - sum == 0 then
+      top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen = t, f, o, l, x, y, e, c
+    end
+  elseif newRev < rev then
+    over = 0 -- the newest policy has no ramp
+  end
 end
 if now < last then
   start = start - (last - now)
   tail = tail - (last - now)
 end
 last = now
-if identity ~= id or newRev > rev then
-  if strict == 1 then
-    local was = tail - 1 / rate
-    local ahead = was - now - 0.1
-    if ahead > 0 then was = was - math.ceil(ahead * rate) / rate end
-    tail = was + 1 / newRate
-    seq = seq + 1
-  elseif tail > now then
-    tail = now + (tail - now) * rate / newRate
-  end
-  id, rev, rate = identity, newRev, newRate
+local newer = identity ~= id or newRev > rev
+local to = rate
+if newer then
+  id, rev, to = identity, newRev, newRate
+  top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
+  if over <= 0 then redis.call('HDEL', KEYS[1], 'r') end
 end
+if over > 0 and newOver > 0 then -- a step of the ramp
+  if rampFrom >= top then
+    lineRate, lineEpoch, seen, to = 0, 0, 0, top
+  else
+    local at, asked = max(now, tail), want > 0 or relaxed == 0
+    if seen - now >= 1 then lineEpoch = max(1, lineEpoch - floor(seen - now)) end
+    if ttl > 0 and now - seen > ttl and at <= now then lineEpoch = 0 end
+    local second, step = floor(at), (top - rampFrom) / over
+    if lineEpoch == 0 then
+      lineRate = rampFrom
+      if asked then lineEpoch = second end
+    elseif second > lineEpoch and asked then
+      if relaxed == 1 then lineRate = lineRate + step else lineRate = lineRate + step * (second - lineEpoch) end
+      lineEpoch = second
+    end
+    lineRate = min(lineRate, top)
+    seen, to = now, lineRate
+  end
+  redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen))
+end
+if newer and strict == 1 then
+  local was = tail - 1 / rate
+  local ahead = was - now - 0.1
+  if ahead > 0 then was = was - math.ceil(ahead * rate) / rate end
+  tail = was + 1 / to
+  seq = seq + 1
+elseif newer and tail > now then
+  tail = now + (tail - now) * rate / to
+end
+rate = to
 local stranger = cInc ~= inc
 if stranger then
   tail = max(tail, now) + held / rate
@@ -198,8 +239,8 @@ if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then -- a long line has 
   if epoch ~= oldEpoch and redis.call('HLEN', KEYS[1]) > 1000 then -- forget subscriptions that count for nothing any more
     local all = redis.call('HGETALL', KEYS[1])
     for i = 1, #all, 2 do
-      if all[i] ~= 'l' and (#all[i + 1] ~= 56 or unpack('<d', all[i + 1]) < epoch - 1) then redis.call('HDEL', KEYS[1], all[i]) end
+      if string.sub(all[i], 1, 1) == 's' and (#all[i + 1] ~= 56 or unpack('<d', all[i + 1]) < epoch - 1) then redis.call('HDEL', KEYS[1], all[i]) end
     end
   end
 end
-return pack('<ddddddddddd', 0, now, n, from, share, inc, replySeq or seq, replyEpoch, eff, fraction, round)
+return pack('<dddddddddddd', 0, now, n, from, share, rate, inc, replySeq or seq, replyEpoch, eff, fraction, round)

@@ -131,16 +131,21 @@ func (once) NoRetry() bool { return true }
 
 // arguments are ARGV of book.lua.
 func arguments(r *schedule.Request) []any {
-	c, strict := &r.Carry, 0.0
-	if r.Strict {
-		strict = 1
-	}
+	c, ramp := &r.Carry, &r.Ramp
 	return []any{r.Subscription, r.Identity, encode(
 		r.Weight, r.Reserved, r.Demand, r.Want, r.Returned, r.Held, r.RTT, r.Round,
 		r.Burst, r.Rate, float64(r.Rev), r.NotAfter, float64(r.Nonce),
 		float64(c.Inc), float64(c.Seq), float64(c.Epoch), c.Eff, c.Fraction, c.Round,
-		strict, r.MaxReserved,
+		flag(r.Strict), r.MaxReserved,
+		ramp.From, ramp.Over, ramp.TTL, flag(ramp.Relaxed),
 	)}
+}
+
+func flag(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 // encode writes numbers as the script reads them: doubles of eight bytes, least first.
@@ -165,13 +170,13 @@ func (n *numbers) int() int64 { return int64(n.next()) }
 
 func parseReply(text string) (r schedule.Reply, err error) {
 	n := numbers(text)
-	if len(text) != 16 && len(text) != 88 {
+	if len(text) != 16 && len(text) != 96 {
 		return r, fmt.Errorf("redis ledger: answer %q has %d bytes", text[:min(len(text), 100)], len(text))
 	}
 	r.Late = n.next() == 1
 	r.Now = n.next()
 	if len(n) > 0 {
-		r.N, r.Start, r.Share = n.next(), n.next(), n.next()
+		r.N, r.Start, r.Share, r.Rate = n.next(), n.next(), n.next(), n.next()
 		r.Carry = schedule.Carry{Inc: n.int(), Seq: n.int(), Epoch: n.int(), Eff: n.next(), Fraction: n.next(), Round: n.next()}
 	}
 	return r, nil
@@ -222,12 +227,14 @@ func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now f
 		if s, err = parseState(text); err != nil {
 			return s, now, fmt.Errorf("redis ledger: read %s: %w", key, err)
 		}
+		ramp, _ := answer[3].(string)
+		parseRamp(ramp, &s)
 	}
 	return s, now, nil
 }
 
 // readState is one script, so that in a Cluster state and clock are the same server's.
-const readState = `local time = redis.call('TIME'); return {time[1], time[2], redis.call('HGET', KEYS[1], 'l')}`
+const readState = `local time = redis.call('TIME'); return {time[1], time[2], redis.call('HGET', KEYS[1], 'l'), redis.call('HGET', KEYS[1], 'r')}`
 
 // parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers, the identity.
 func parseState(text string) (s schedule.State, err error) {
@@ -244,6 +251,17 @@ func parseState(text string) (s schedule.State, err error) {
 	s.Prev = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
 	s.Identity = string(n)
 	return s, nil
+}
+
+// parseRamp reads the field r of a limit's hash; a limit without a ramp has none.
+func parseRamp(text string, s *schedule.State) {
+	if s.Top = s.Rate; len(text) != 8*8 {
+		return
+	}
+	n := numbers(text)
+	s.Top = n.next()
+	s.Ramp = schedule.Ramp{From: n.next(), Over: n.next(), TTL: n.next(), Relaxed: n.next() == 1}
+	s.Line = schedule.Line{Rate: n.next(), Epoch: n.int(), Seen: n.next()}
 }
 
 // Status records: one key a replica, with a time to live, and a set of their names.

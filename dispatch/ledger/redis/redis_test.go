@@ -65,10 +65,19 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 	oldSubs := map[string]schedule.Sub{}
 	pick := func(of ...float64) float64 { return of[rng.IntN(len(of))] }
 	rate, rev, strict := pick(1, 10, 1000, 1e6, 1.0/3600), int64(1), seed%3 == 2
+	ramp := func() schedule.Ramp {
+		if seed%4 < 2 || rng.IntN(4) == 0 {
+			return schedule.Ramp{}
+		}
+		return schedule.Ramp{From: rate * pick(0.1, 0.5, 2), Over: pick(1, 7, 60), TTL: pick(0, 3, 60), Relaxed: rng.IntN(2) == 0}
+	}
+	ramps := []schedule.Ramp{{}, ramp()} // by revision
+	rates := []float64{rate, rate}
 	for i := range 150 {
 		switch rng.IntN(60) {
 		case 0: // a newer policy
 			rate, rev = rate*pick(0.5, 2, 1.1), rev+1
+			ramps, rates = append(ramps, ramp()), append(rates, rate)
 		case 1: // the state is lost
 			client.Del(ctx, key)
 			state, subs = schedule.State{}, map[string]schedule.Sub{}
@@ -81,13 +90,18 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 				client.HSet(ctx, key, oldHash)
 				state, subs = oldState, clone(oldSubs)
 			}
-		case 4: // the clock was ahead until now, or behind: seen from the state, that is the same
+		case 4, 5, 6: // the clock was ahead until now, or behind: seen from the state, that is the same
 			if state.Inc != 0 {
-				step := pick(5, -5, 0.01)
+				step := pick(5, -5, -1.5, -3, 0.01)
 				state.Last += step
 				state.Tail += step
 				state.Start += step
 				require.NoError(t, client.HSet(ctx, key, "l", encode(state)).Err())
+				if state.Ramp != (schedule.Ramp{}) {
+					state.Line.Seen += step
+					state.Line.Epoch += int64(step)
+					require.NoError(t, client.HSet(ctx, key, "r", encodeRamp(state)).Err())
+				}
 			}
 		}
 		replica := rng.IntN(len(carries))
@@ -95,12 +109,10 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 			Subscription: fmt.Sprintf("group %d", replica/2), Weight: pick(1, 2, 0.001), Reserved: pick(0, 0, rate/3, rate),
 			Demand: rate * rng.Float64() * 3, Want: pick(0, 1, 7.5, rate/10, 1e9), Returned: float64(rng.IntN(5)),
 			Held: float64(rng.IntN(20)), RTT: rng.Float64() / 100, Round: pick(0.1, 0.02), Burst: pick(0, 0, 50),
-			Rate: rate, Identity: "etcd:1 /throttle", Rev: rev - int64(rng.IntN(2)), Nonce: 1 + rng.Int64N(1<<52),
+			Identity: "etcd:1 /throttle", Rev: max(1, rev-int64(rng.IntN(2))), Nonce: 1 + rng.Int64N(1<<52),
 			Carry: carries[replica], Strict: strict, MaxReserved: pick(0, 1, 64),
 		}
-		if r.Rev == 0 {
-			r.Rev = 1
-		}
+		r.Rate, r.Ramp = rates[r.Rev], ramps[r.Rev]
 		got := ledger.Book(ctx, []schedule.Booking{{Key: key, Request: r}})
 		require.NoError(t, got[0].Err)
 		var sub schedule.Sub
@@ -136,6 +148,18 @@ func encode(s schedule.State) string {
 		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
 	}
 	return string(text) + s.Identity
+}
+
+func encodeRamp(s schedule.State) string {
+	relaxed := 0.0
+	if s.Ramp.Relaxed {
+		relaxed = 1
+	}
+	var text []byte
+	for _, x := range []float64{s.Top, s.Ramp.From, s.Ramp.Over, s.Ramp.TTL, relaxed, s.Line.Rate, float64(s.Line.Epoch), s.Line.Seen} {
+		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
+	}
+	return string(text)
 }
 
 func request(rate float64) schedule.Request {

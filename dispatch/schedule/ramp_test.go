@@ -1,4 +1,4 @@
-package pool_test
+package schedule_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dispatchthrottle/throttle/dispatch/pool"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
 // TestRampVectors are Numaflow's: its pods' even floors, beside the exact shares of the same budgets.
@@ -23,12 +24,12 @@ func TestRampVectors(t *testing.T) {
 		{20, 10, 10, 1, []int64{10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}},
 	} {
 		for _, relaxed := range []bool{false, true} {
-			r := pool.Ramp{From: c.from, Duration: c.duration, Relaxed: relaxed}
-			var s pool.RampState
+			r := schedule.Ramp{From: c.from, Over: c.duration, Relaxed: relaxed}
+			var s schedule.Line
 			for second, floor := range c.floors {
 				var rate float64
 				for pod := range c.pods { // all ask in each second, one after the other
-					s, rate = r.At(s, c.limit, true, 1000.25+float64(second)+float64(pod)/4)
+					s, rate = r.At(s, c.limit, true, 1000.25+float64(second)+float64(pod)/4, 1000.25+float64(second)+float64(pod)/4)
 				}
 				budget := c.from + (c.limit-c.from)/c.duration*float64(second)
 				assert.InDelta(t, budget, rate, 1e-9)
@@ -52,10 +53,10 @@ func TestRamp(t *testing.T) {
 		rate  float64
 	}
 	for name, c := range map[string]struct {
-		ramp  pool.Ramp
+		ramp  schedule.Ramp
 		calls []call
 	}{
-		"scheduled": {pool.Ramp{From: 10, Duration: 9, TTL: 30}, []call{
+		"scheduled": {schedule.Ramp{From: 10, Over: 9, TTL: 30}, []call{
 			{1000.5, false, 10}, // begins with the first call
 			{1000.9, true, 10},
 			{1001.0, true, 20},
@@ -68,7 +69,7 @@ func TestRamp(t *testing.T) {
 			{1062.0, false, 20},  //
 			{1091.0, false, 100}, // resumed after 29 seconds
 		}},
-		"relaxed": {pool.Ramp{From: 10, Duration: 9, TTL: 30, Relaxed: true}, []call{
+		"relaxed": {schedule.Ramp{From: 10, Over: 9, TTL: 30, Relaxed: true}, []call{
 			{1000, false, 10}, // not begun
 			{1005, false, 10},
 			{1010, true, 10}, // begins
@@ -82,15 +83,15 @@ func TestRamp(t *testing.T) {
 			{1069, true, 40}, // resumed after a restart
 			{1100, true, 10}, // nobody called for a ttl
 		}},
-		"never again": {pool.Ramp{From: 10, Duration: 9}, []call{{1000, true, 10}, {9000, true, 100}}},
-		"no ramp":     {pool.Ramp{}, []call{{1000, false, 100}, {1001, true, 100}}},
-		"no way up":   {pool.Ramp{From: 100, Duration: 9}, []call{{1000, false, 100}}},
-		"from above":  {pool.Ramp{From: 200, Duration: 9}, []call{{1000, false, 100}}},
+		"never again": {schedule.Ramp{From: 10, Over: 9}, []call{{1000, true, 10}, {9000, true, 100}}},
+		"no ramp":     {schedule.Ramp{}, []call{{1000, false, 100}, {1001, true, 100}}},
+		"no way up":   {schedule.Ramp{From: 100, Over: 9}, []call{{1000, false, 100}}},
+		"from above":  {schedule.Ramp{From: 200, Over: 9}, []call{{1000, false, 100}}},
 	} {
-		var s pool.RampState
+		var s schedule.Line
 		for i, call := range c.calls {
 			var rate float64
-			s, rate = c.ramp.At(s, 100, call.asked, call.now)
+			s, rate = c.ramp.At(s, 100, call.asked, call.now, call.now)
 			assert.InDelta(t, call.rate, rate, 1e-9, "%s, call %d", name, i)
 		}
 	}
@@ -98,32 +99,32 @@ func TestRamp(t *testing.T) {
 
 // TestRampLimitChanges: the line goes on from where it is, at the slope of the new limit, and never above it.
 func TestRampLimitChanges(t *testing.T) {
-	r := pool.Ramp{From: 10, Duration: 9}
-	s, _ := r.At(pool.RampState{}, 100, true, 1000)
-	s, rate := r.At(s, 100, true, 1004)
+	r := schedule.Ramp{From: 10, Over: 9}
+	s, _ := r.At(schedule.Line{}, 100, true, 1000, 1000)
+	s, rate := r.At(s, 100, true, 1004, 1004)
 	assert.Equal(t, 50.0, rate)
-	s, rate = r.At(s, 28, true, 1004)
+	s, rate = r.At(s, 28, true, 1004, 1004)
 	assert.Equal(t, 28.0, rate)
-	_, rate = r.At(s, 190, true, 1005)
+	_, rate = r.At(s, 190, true, 1005, 1005)
 	assert.Equal(t, 48.0, rate)
 }
 
 // TestRampIsOneLine: however many ask, how often and in which order, the line is what one caller a second would see.
 func TestRampIsOneLine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := pool.Ramp{
-			From: rapid.Float64Range(0, 100).Draw(t, "from"), Duration: rapid.Float64Range(0.5, 60).Draw(t, "duration"),
+		r := schedule.Ramp{
+			From: rapid.Float64Range(0, 100).Draw(t, "from"), Over: rapid.Float64Range(0.5, 60).Draw(t, "duration"),
 			TTL: 100, Relaxed: rapid.Bool().Draw(t, "relaxed"),
 		}
 		const limit = 100.0
-		var many, one pool.RampState
+		var many, one schedule.Line
 		now := 1000.0
 		for range rapid.IntRange(1, 60).Draw(t, "seconds") {
 			asked := rapid.Bool().Draw(t, "asked")
 			var rate, want float64
-			one, want = r.At(one, limit, asked, now)
+			one, want = r.At(one, limit, asked, now, now)
 			for i := range rapid.IntRange(1, 5).Draw(t, "calls") {
-				many, rate = r.At(many, limit, asked, now+float64(i)/10)
+				many, rate = r.At(many, limit, asked, now+float64(i)/10, now+float64(i)/10)
 			}
 			if math.Abs(rate-want) > 1e-9 || rate < min(r.From, limit) || rate > limit {
 				t.Fatalf("%v, one caller alone %v", rate, want)
@@ -135,11 +136,11 @@ func TestRampIsOneLine(t *testing.T) {
 
 // From 15 to 60 permits a second in 10 seconds; nobody asks in the third.
 func ExampleRamp_At() {
-	r := pool.Ramp{From: 15, Duration: 10, Relaxed: true}
-	var s pool.RampState
+	r := schedule.Ramp{From: 15, Over: 10, Relaxed: true}
+	var s schedule.Line
 	for second, asked := range []bool{true, true, false, true} {
 		var rate float64
-		s, rate = r.At(s, 60, asked, 1000+float64(second))
+		s, rate = r.At(s, 60, asked, 1000+float64(second), 1000+float64(second))
 		fmt.Println(rate)
 	}
 	// Output:
