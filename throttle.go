@@ -33,6 +33,7 @@ const (
 	EnvStore   = "THROTTLE_STORE"
 	EnvLedger  = "THROTTLE_LEDGER"
 	EnvCluster = "THROTTLE_CLUSTER"
+	EnvGroup   = "THROTTLE_GROUP" // read by FromEnv only
 )
 
 // An Option changes how a Limiter is opened.
@@ -40,6 +41,9 @@ type Option func(*dispatch.Config)
 
 // WithCluster names the cluster, whose namespace overrides apply and whose permits are shared. Default: standalone.
 func WithCluster(name string) Option { return func(c *dispatch.Config) { c.Cluster = name } }
+
+// WithGroup names the group of workers that this process is in, for limits that are divided over groups. Default: none.
+func WithGroup(name string) Option { return func(c *dispatch.Config) { c.Group = name } }
 
 // WithReplica names this process in what it publishes. Default: host name, process id and a random part.
 func WithReplica(name string) Option { return func(c *dispatch.Config) { c.Replica = name } }
@@ -80,8 +84,8 @@ func Open(ctx context.Context, storeURL, ledgerURL string, opts ...Option) (*dis
 	return lim, nil
 }
 
-// FromEnv is Open with the URLs of THROTTLE_STORE and THROTTLE_LEDGER, and the cluster of THROTTLE_CLUSTER, if that
-// is set. Neither URL has a default, since a limit that silently held in one process only would be none.
+// FromEnv is Open with the URLs of THROTTLE_STORE and THROTTLE_LEDGER, the cluster of THROTTLE_CLUSTER and the group of
+// THROTTLE_GROUP, if these are set. Neither URL has a default, since a limit that silently held in one process only would be none.
 func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 	var errs []error
 	need := func(name, example string) string {
@@ -98,6 +102,9 @@ func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 	}
 	if cluster := os.Getenv(EnvCluster); cluster != "" {
 		opts = append([]Option{WithCluster(cluster)}, opts...)
+	}
+	if group := os.Getenv(EnvGroup); group != "" {
+		opts = append([]Option{WithGroup(group)}, opts...)
 	}
 	return Open(ctx, store, ledger, opts...)
 }

@@ -22,12 +22,14 @@ type account struct {
 	refused atomic.Int64              // permits that TryAcquire and shadow mode asked for in vain since the last step
 	next    atomic.Pointer[time.Time] // when a refused caller may come back; kept ready, for a clock read is dear
 
-	strict *strict // nil: the limit is not paced strictly
-	split  *split  // nil: the limit is not split
+	strict *strict  // nil: the limit is not paced strictly
+	split  *split   // nil: the limit is not split
+	groups *grouped // nil: the limit is not divided over groups
 
 	stock
 
 	lost     atomic.Bool // the ledger does not answer
+	outside  atomic.Bool // this process is in none of the limit's groups
 	plain    bool        // who has caught up is exempt
 	open     bool        // lets through what comes, since the ledger is away
 	cut      bool        // the limit has become lower since the last booking
@@ -141,7 +143,8 @@ type call struct {
 	demand  float64 // as far as it showed
 	sent    float64
 	rev     revision
-	try     bool // by TryAcquire: for a slot that is free now
+	try     bool   // by TryAcquire: for a slot that is free now
+	visit   *visit // nil: a booking
 	reply   schedule.Booked
 	done    float64
 }
@@ -194,7 +197,14 @@ func (a *account) book(step uint64, now float64, w demand, gone bool, timeout fl
 		return nil
 	case a.strict != nil:
 		return a.bookStrict(now, w, gone, timeout)
+	case a.groups != nil:
+		return a.bookGrouped(a.bookBatch(step, now, w, gone, timeout), now, gone, timeout)
 	}
+	return a.bookBatch(step, now, w, gone, timeout)
+}
+
+// bookBatch books as much as this replica may have use for.
+func (a *account) bookBatch(step uint64, now float64, w demand, gone bool, timeout float64) *call {
 	if w.waiting > 0 || a.asked > 0 {
 		a.gone = false
 	}
@@ -273,7 +283,11 @@ func (a *account) call(now, d, want, timeout float64) *call {
 	a.expired = 0
 	a.busy, a.fruitful = true, false
 	a.heldUp, a.calledAt = 0, now
-	return &call{account: a, booking: schedule.Booking{Key: l.key, Request: r}, demand: d, sent: now, rev: l.rev}
+	c := &call{account: a, booking: schedule.Booking{Key: l.key, Request: r}, demand: d, sent: now, rev: l.rev}
+	if a.groups != nil {
+		c.visit = a.visiting(r)
+	}
+	return c
 }
 
 // failed notes that the ledger did not answer.
@@ -311,6 +325,10 @@ func (a *account) answered(c *call, now, jitter float64) {
 	if a.lent > 0 {
 		a.repay(now)
 	}
+	if c.visit != nil {
+		a.answeredGrouped(c, now, jitter)
+		return
+	}
 	if a.strict != nil && c.booking.Request.Strict {
 		a.answeredStrict(c, now, jitter)
 		return
@@ -318,7 +336,7 @@ func (a *account) answered(c *call, now, jitter float64) {
 	if r.N == 0 {
 		return
 	}
-	if a.split != nil || a.strict != nil || c.booking.Request.Strict { // booked for another way of sharing
+	if a.split != nil || a.strict != nil || a.groups != nil || c.booking.Request.Strict { // booked for another way of sharing
 		a.lapsed += int64(r.N)
 		return
 	}
@@ -347,6 +365,9 @@ func (a *account) idle() bool {
 	if a.split != nil {
 		return a.split.idle()
 	}
+	if a.groups != nil {
+		return a.groups.left && !a.busy
+	}
 	return !a.busy && len(a.batches) == 0 && a.expired == 0 && (a.gone || !a.fruitful) && a.lent == 0 && a.avail.Load() <= 0
 }
 
@@ -364,6 +385,9 @@ func (a *account) wakeAt(now float64, w demand) float64 {
 	}
 	if a.lent > 0 && w.waiting > 0 {
 		at = min(at, a.lent)
+	}
+	if a.groups != nil && !a.busy && !a.groups.left {
+		at = min(at, max(a.groups.again, a.retryAt))
 	}
 	if !w.anybody && !a.gone && a.use > 0.3 && a.held() > 0 {
 		at = min(at, now+0.010) // is somebody still there, and is the stock low? Who uses less is left to expire

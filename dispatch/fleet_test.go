@@ -188,6 +188,7 @@ type fleet struct {
 	ctx      context.Context
 	wg       sync.WaitGroup
 	joined   []*replica
+	group    func() string // of workers, that the next one is in; nil: none
 
 	mu     sync.Mutex
 	events []event
@@ -247,9 +248,17 @@ type replica struct {
 }
 
 func (f *fleet) join(id int, subscription string) *replica {
+	if f.group != nil {
+		return f.joinGroup(id, subscription, f.group())
+	}
+	return f.joinGroup(id, subscription, "")
+}
+
+// joinGroup joins as a worker of a group.
+func (f *fleet) joinGroup(id int, subscription, group string) *replica {
 	r := &replica{fleet: f, id: id, link: &link{store: f.store}}
 	var err error
-	r.lim, err = dispatch.Open(f.ctx, dispatch.Config{Policies: f.policies, Ledger: r.link, Rand: rand.New(rand.NewPCG(uint64(id), 7))})
+	r.lim, err = dispatch.Open(f.ctx, dispatch.Config{Policies: f.policies, Ledger: r.link, Group: group, Rand: rand.New(rand.NewPCG(uint64(id), 7))})
 	require.NoError(f.t, err)
 	r.sub, err = r.lim.Subscription(topic, subscription)
 	require.NoError(f.t, err)

@@ -12,6 +12,10 @@ func (a *account) lend(now float64, w demand) {
 	if a.loss != policy.LossShare {
 		return
 	}
+	if a.groups != nil && (a.share == 0 || !a.groups.mayLend(now-a.lostAt)) {
+		a.lent = max(a.lent, now)
+		return
+	}
 	gap := 1 / a.lastShare()
 	if a.held() > 0 {
 		a.lent = max(a.lent, now+gap)
@@ -30,6 +34,9 @@ func (a *account) lend(now float64, w demand) {
 	}
 	a.supply(k)
 	a.lent += float64(k) * gap
+	if a.groups != nil {
+		a.groups.spent = min(a.groups.spent+k, a.groups.before)
+	}
 }
 
 // lastShare is the share last told. For a replica that was never told one, or not lately when the store went, it is a

@@ -29,6 +29,7 @@ type Config struct {
 	Policies  PolicySource // nil: no policies, nothing is limited
 	Ledger    Ledger       // nil: a memory ledger of this Limiter's own. The Limiter does not close it
 	Cluster   string       // whose namespace overrides apply, and whose permits are shared; default "standalone"
+	Group     string       // of workers this process belongs to, for limits with `sharing: groups`; default none
 	Replica   string       // this process's name in what it publishes; default host name, process id and a random part
 	CacheFile string       // the policies last seen, for a start while their store is away; default none
 	Logger    *slog.Logger // nil: silent
@@ -267,8 +268,7 @@ func (l *Limiter) run(ctx context.Context) {
 		l.mu.Unlock()
 
 		if len(out) > 0 {
-			under++
-			l.send(out, answers, &calls)
+			under += l.send(out, answers, &calls)
 		}
 		wait := time.Hour
 		if next < now+3600 {
@@ -288,8 +288,22 @@ func (l *Limiter) run(ctx context.Context) {
 	}
 }
 
-// send makes one call of the ledger, in the background.
-func (l *Limiter) send(out []*call, answers chan<- []*call, calls *sync.WaitGroup) {
+// send makes one call of the ledger for all bookings and one for each visit, in the background, and says how many answers there
+// will be.
+func (l *Limiter) send(out []*call, answers chan<- []*call, calls *sync.WaitGroup) (n int) {
+	out = slices.DeleteFunc(out, func(c *call) bool {
+		if c.visit != nil {
+			n++
+			calls.Go(func() {
+				l.visit(c)
+				answers <- []*call{c}
+			})
+		}
+		return c.visit != nil
+	})
+	if len(out) == 0 {
+		return n
+	}
 	bookings := make([]schedule.Booking, len(out))
 	for i, c := range out {
 		bookings[i] = c.booking
@@ -303,6 +317,7 @@ func (l *Limiter) send(out []*call, answers chan<- []*call, calls *sync.WaitGrou
 		}
 		answers <- out
 	})
+	return n + 1
 }
 
 // farewell gives back what is booked when the Limiter ends.
@@ -315,6 +330,12 @@ func (l *Limiter) farewell(active []*queue) {
 				l.mu.Lock()
 				q.tend(a, now, true)
 				l.mu.Unlock()
+				continue
+			}
+			if a.groups != nil {
+				if c := a.goodbye(now, l.cfg.Ledger.Timeout().Seconds()); a.failures == 0 {
+					l.done.Go(func() { l.visit(c) })
+				}
 				continue
 			}
 			if a.held()+a.expired > 0 && a.failures == 0 {

@@ -200,6 +200,7 @@ func (q *queue) addLimits(p *plan, scope policy.Scope, of policy.Policy, by shar
 		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, false), by.name, ReasonOf(scope.Kind, false))
 		a.set(of.MessageRate, of.RampFrom, of.MessageBurst(), of, by.weight, by.reserved, of.IsStrict(), q.limiter.snapshot)
 		q.split(a, of)
+		q.group(a, of)
 		p.messages = append(p.messages, a)
 	}
 	if of.ByteRate.Limited() {

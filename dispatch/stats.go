@@ -54,6 +54,7 @@ const (
 	ReasonInFlight             Reason = "messages in flight"
 	ReasonPaused               Reason = "paused"
 	ReasonLedger               Reason = "ledger away"
+	ReasonNoGroup              Reason = "in none of the limit's groups"
 )
 
 // ReasonOf is why callers wait for a limit of a scope of that kind.
@@ -108,8 +109,9 @@ type LimitStats struct {
 	Owed     int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time; later grants pay for them
 	Lapsed   int64   `json:"lapsed,omitempty"`   // permits booked and wasted
 	Bookings int64   `json:"bookings"`
-	Pool     int     `json:"pool,omitempty"` // replicas by which a split limit is divided
-	Revision int64   `json:"revision"`       // at which the limit last changed
+	Pool     int     `json:"pool,omitempty"`  // replicas by which a split limit is divided
+	Group    string  `json:"group,omitempty"` // of workers that the replica is in, where the limit is divided over groups
+	Revision int64   `json:"revision"`        // at which the limit last changed
 }
 
 // WaitBuckets are the upper bounds of a Histogram's buckets; the last bucket has none.
@@ -210,12 +212,15 @@ func (a *account) report() LimitStats {
 	if a.split != nil {
 		pool = a.split.size
 	}
-	ramp := 0.0
+	group, ramp := "", 0.0
+	if a.groups != nil {
+		group = a.groups.group
+	}
 	if a.limit.ramp.Over > 0 && a.rate < a.limit.rate {
 		ramp = a.rate
 	}
 	return LimitStats{
-		Pool: pool, Ramp: ramp,
+		Pool: pool, Ramp: ramp, Group: group,
 		Key: a.limit.key, Reason: a.reason, Rate: a.limit.rate, Share: a.share, Use: a.use, Stock: a.held(),
 		Granted: a.put + tried - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + wasted, Bookings: a.bookings,
 		Revision: a.limit.rev.number,
@@ -237,6 +242,9 @@ func (q *queue) reason(p *plan) Reason {
 			if a.avail.Load() <= 0 {
 				if a.lost.Load() {
 					return ReasonLedger
+				}
+				if a.outside.Load() {
+					return ReasonNoGroup
 				}
 				return a.reason
 			}

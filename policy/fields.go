@@ -41,10 +41,24 @@ func (p Policy) IsStrict() bool { return p.Sharing == Strict }
 // IsSplit reports whether messages are split by the number of replicas.
 func (p Policy) IsSplit() bool { return p.Sharing == Split }
 
+// IsGrouped reports whether messages are divided over groups of workers.
+func (p Policy) IsGrouped() bool { return p.Sharing == Divide }
+
+// GroupNames returns the groups that messages are divided over.
+func (p Policy) GroupNames() []string {
+	if p.Groups == "" {
+		return nil
+	}
+	return strings.Split(string(p.Groups), ",")
+}
+
+// KeptBack returns the part of its own that other groups leave to each group, 0..1.
+func (p Policy) KeptBack() float64 { return or(p.KeepBack, DefaultKeepBack) }
+
 // HeadCount returns how many replicas share a split limit; 0 = as many as they agree on.
 func (p Policy) HeadCount() int64 { return or(p.Replicas, 0) }
 
-// PoolTTLDuration returns for how long a replica of a split limit counts that is silent.
+// PoolTTLDuration returns for how long a replica of a limit that is split or divided counts that is silent.
 func (p Policy) PoolTTLDuration() time.Duration {
 	if p.PoolTTL == 0 {
 		return DefaultPoolTTL
@@ -157,6 +171,12 @@ func (p *Policy) overlay(over *Policy) {
 	}
 	if over.Replicas != nil {
 		p.Replicas = over.Replicas
+	}
+	if over.Groups != "" {
+		p.Groups = over.Groups
+	}
+	if over.KeepBack != nil {
+		p.KeepBack = over.KeepBack
 	}
 	if over.PoolTTL != 0 {
 		p.PoolTTL = over.PoolTTL

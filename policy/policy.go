@@ -17,11 +17,13 @@ type Policy struct {
 	ThrottleCaughtUp *bool        `json:"throttleCaughtUp,omitempty"` // true: the caught-up are throttled, too; default false
 	CaughtUpBacklog  *int64       `json:"caughtUpBacklog,omitempty"`  // messages; default 100
 	OnLedgerLoss     OnLedgerLoss `json:"onLedgerLoss,omitempty"`     // share (default), stop or open
-	Sharing          Sharing      `json:"sharing,omitempty"`          // of messages: booked (default), strict or split
+	Sharing          Sharing      `json:"sharing,omitempty"`          // of messages: booked (default), strict, split or groups
 	MaxReserved      *int64       `json:"maxReserved,omitempty"`      // strict: slots booked ahead, in all; default 64; 0 = who finds none free backs off
 	PermitExpiry     Duration     `json:"permitExpiry,omitzero"`      // strict: how late a slot may be used; default a hundredth of the period, 2ms..100ms
 	Replicas         *int64       `json:"replicas,omitempty"`         // split: how many there are; 0 (default) = they agree on it through the ledger
-	PoolTTL          Duration     `json:"poolTTL,omitzero"`           // split: a replica silent for that long does not count; default 5s, 500ms..5m
+	Groups           Groups       `json:"groups,omitempty"`           // groups: their names, as in "eu,us": each gets the same part of a period's messages
+	KeepBack         *float64     `json:"keepBack,omitempty"`         // groups: the part of its own that other groups leave to each; default 0.2, 0..1
+	PoolTTL          Duration     `json:"poolTTL,omitzero"`           // split, groups: a replica silent for that long does not count; default 5s, 500ms..5m
 	Ramp             RampMode     `json:"ramp,omitempty"`             // how rates rise from rampFrom, where rampOver is set: scheduled (default), relaxed or none
 	RampFrom         Rate         `json:"rampFrom,omitzero"`          // messages per period to begin with; default the rate divided by the seconds of rampOver
 	RampFromBytes    Rate         `json:"rampFromBytes,omitzero"`     // the same in bytes
@@ -51,8 +53,12 @@ type Sharing string
 const (
 	Booked Sharing = "booked" // everybody books batches, in proportion to what he weighs
 	Strict Sharing = "strict" // one message every 1/rate, no burst, nothing saved up
+	Divide Sharing = "groups" // to each group of workers its part of a period's, and what the others leave
 	Split  Sharing = "split"  // to each replica of each subscription the same part of the rate, whether it wants it or not
 )
+
+// Groups are names of groups of workers, with commas between them.
+type Groups string
 
 // RampMode is how a limit rises to its rate.
 type RampMode string
@@ -80,6 +86,7 @@ const (
 	DefaultCaughtUpBacklog = 100
 	DefaultWeight          = 1.0
 	DefaultMaxReserved     = 64
+	DefaultKeepBack        = 0.2
 	DefaultPoolTTL         = 5 * time.Second
 	DefaultRampTTL         = 3 * time.Minute
 )

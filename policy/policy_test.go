@@ -251,6 +251,8 @@ func TestValidateNamesEveryFault(t *testing.T) {
 		RampOver: policy.Duration(time.Millisecond), RampTTL: policy.Duration(2 * time.Hour),
 	}
 	assert.Equal(t, []string{"ramp", "rampFrom", "rampFromBytes", "rampOver", "rampTTL"}, fields(p.Validate(orders2())))
+	p = policy.Policy{MessageRate: policy.PerSecond(2), Groups: "eu,,us,eu", KeepBack: new(1.1)}
+	assert.Equal(t, []string{"groups", "groups", "groups", "keepBack"}, fields(p.Validate(orders2())))
 	p = policy.Policy{Sharing: policy.Strict, Burst: new(int64(1))}
 	assert.Equal(t, []string{"burst"}, fields(p.Validate(orders2())))
 	assert.Equal(t, 2*time.Millisecond, policy.Policy{MessageRate: policy.PerSecond(5)}.ExpiryDuration())
@@ -301,13 +303,19 @@ func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
 		case "onLedgerLoss":
 			p.OnLedgerLoss = []policy.OnLedgerLoss{policy.LossShare, policy.LossStop, policy.LossOpen}[n%3]
 		case "sharing":
-			p.Sharing = []policy.Sharing{policy.Booked, policy.Strict, policy.Split}[n%3]
+			p.Sharing = []policy.Sharing{policy.Booked, policy.Strict, policy.Split, policy.Divide}[n%4]
 		case "maxReserved":
 			p.MaxReserved = &n
 		case "permitExpiry":
 			p.PermitExpiry = policy.Duration(2+n) * policy.Duration(time.Millisecond)
 		case "replicas":
 			p.Replicas = &n
+		case "groups":
+			if p.Groups = "eu,us"; p.MessageRate.Limited() && p.MessageRate.Permits < 2 {
+				p.Groups = "eu"
+			}
+		case "keepBack":
+			p.KeepBack = new(float64(n) / 1000)
 		case "poolTTL":
 			p.PoolTTL = policy.Duration(500+n) * policy.Duration(time.Millisecond)
 		case "ramp":
@@ -363,7 +371,7 @@ func TestOverlayKnowsEveryField(t *testing.T) {
 func TestJSONRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := anyPolicy(t, "policy", false)
-		if p.IsStrict() || p.IsSplit() {
+		if p.IsStrict() || p.IsSplit() || p.IsGrouped() {
 			p.Burst = nil
 		}
 		require.NoError(t, p.Validate(policy.PatternScope("x")))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"time"
 )
 
@@ -40,10 +41,15 @@ const (
 	MaxRampTTL = time.Hour
 )
 
+// MostGroups bounds Groups.
+const MostGroups = 100
+
+var groupName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
+
 // aggregateFields are what a budget over many topics has.
 var aggregateFields = map[string]bool{
 	"messageRate": true, "byteRate": true, "burst": true, "byteBurst": true, "aggregate": true, "round": true, "onLedgerLoss": true,
-	"sharing": true, "maxReserved": true, "permitExpiry": true, "replicas": true, "poolTTL": true,
+	"sharing": true, "maxReserved": true, "permitExpiry": true, "replicas": true, "poolTTL": true, "groups": true, "keepBack": true,
 	"ramp": true, "rampFrom": true, "rampFromBytes": true, "rampOver": true, "rampTTL": true,
 }
 
@@ -77,16 +83,17 @@ func (p Policy) Validate(scope Scope) error {
 	if p.Weight != nil && !(*p.Weight >= MinWeight && *p.Weight <= MaxWeight) {
 		fault("weight", *p.Weight, fmt.Sprintf("is outside %v..%v: only the ratio of weights counts, and none may be over 100 times another", MinWeight, MaxWeight))
 	}
-	if p.Sharing != "" && p.Sharing != Booked && p.Sharing != Strict && p.Sharing != Split {
-		fault("sharing", p.Sharing, "is unknown: use booked, strict or split")
+	if p.Sharing != "" && p.Sharing != Booked && p.Sharing != Strict && p.Sharing != Split && p.Sharing != Divide {
+		fault("sharing", p.Sharing, "is unknown: use booked, strict, split or groups")
 	}
-	if (p.IsStrict() || p.IsSplit()) && or(p.Burst, 0) > 0 {
+	if (p.IsStrict() || p.IsSplit() || p.IsGrouped()) && or(p.Burst, 0) > 0 {
 		fault("burst", *p.Burst, "is not for "+string(p.Sharing)+" sharing, which saves nothing up")
 	}
 	bounded("replicas", p.Replicas, MostReplicas)
 	if d := time.Duration(p.PoolTTL); d != 0 && (d < MinPoolTTL || d > MaxPoolTTL) {
 		fault("poolTTL", p.PoolTTL, fmt.Sprintf("is outside %s..%s", Duration(MinPoolTTL), Duration(MaxPoolTTL)))
 	}
+	p.checkGroups(fault)
 	p.checkRamp(fault)
 	bounded("maxReserved", p.MaxReserved, MostReserved)
 	if d := time.Duration(p.PermitExpiry); d != 0 && (d < MinPermitExpiry || d > MaxPermitExpiry) {
@@ -153,4 +160,27 @@ func (p Policy) checkRamp(fault func(field string, value any, reason string)) {
 	}
 	within("rampOver", p.RampOver, MinRamp, MaxRamp)
 	within("rampTTL", p.RampTTL, MinRamp, MaxRampTTL)
+}
+
+func (p Policy) checkGroups(fault func(field string, value any, reason string)) {
+	names := p.GroupNames()
+	seen := map[string]bool{}
+	for _, name := range names {
+		switch {
+		case !groupName.MatchString(name):
+			fault("groups", p.Groups, fmt.Sprintf("has the name %q, which nobody can be in: use letters, digits, '.', '_' and '-', with commas between names", name))
+		case seen[name]:
+			fault("groups", p.Groups, "has "+name+" twice")
+		}
+		seen[name] = true
+	}
+	if len(names) > MostGroups {
+		fault("groups", p.Groups, fmt.Sprintf("are %d, of %d at most", len(names), MostGroups))
+	}
+	if p.MessageRate.Limited() && p.MessageRate.Permits < int64(len(names)) {
+		fault("groups", p.Groups, fmt.Sprintf("are more than the %d messages of a period, and the last ones would get none: use a longer period", p.MessageRate.Permits))
+	}
+	if p.KeepBack != nil && !(*p.KeepBack >= 0 && *p.KeepBack <= 1) {
+		fault("keepBack", *p.KeepBack, "is outside 0..1")
+	}
 }

@@ -32,6 +32,9 @@ const (
 
 var demoGroups = []string{"billing", "alerts"}
 
+// demoWorkers are the groups that the processes are in, for --sharing groups.
+var demoWorkers = [demoProcesses]string{"eu", "us"}
+
 func newDemoCommand(app *app) *cobra.Command {
 	d := demo{app: app}
 	var limit string
@@ -61,8 +64,8 @@ makes a topic and a policy with a name of their own, and removes both at the end
 			} else if perSecond := d.limit.PerSec(); perSecond < 100 || perSecond > 20_000 {
 				fault("--limit %s: is outside 100/s..20000/s", limit)
 			}
-			if s := policy.Sharing(d.sharing); s != "" && s != policy.Booked && s != policy.Strict && s != policy.Split {
-				fault("--sharing %q: is unknown: use booked, strict or split", d.sharing)
+			if s := policy.Sharing(d.sharing); s != "" && s != policy.Booked && s != policy.Strict && s != policy.Split && s != policy.Divide {
+				fault("--sharing %q: is unknown: use booked, strict, split or groups", d.sharing)
 			}
 			if d.duration < time.Second || d.duration > 10*time.Minute {
 				fault("--duration %s: is outside 1s..10m", d.duration)
@@ -95,7 +98,7 @@ makes a topic and a policy with a name of their own, and removes both at the end
 	}
 	cmd.Flags().StringVar(&limit, "limit", "1000/s", "the topic's limit, doubled half-way in the live demo")
 	cmd.Flags().DurationVar(&d.duration, "duration", 24*time.Second, "how long messages flow")
-	cmd.Flags().StringVar(&d.sharing, "sharing", "", "how the limit is shared: booked, strict or split (default booked)")
+	cmd.Flags().StringVar(&d.sharing, "sharing", "", "how the limit is shared: booked, strict, split or groups (default booked)")
 	cmd.Flags().BoolVar(&d.plain, "plain", false, "a line a second in place of a table that is redrawn")
 	cmd.Flags().StringVar(&d.kafka, "kafka", "", "host:port of a Kafka broker (default one in this process)")
 	return cmd

@@ -51,7 +51,7 @@ func openFleet(ctx context.Context, w *world) (f *fleet, err error) {
 		f.groups = append(f.groups, &group{name: name, next: w.starts[name], ends: w.ends})
 	}
 	for p := range demoProcesses {
-		lim, err := w.openLimiter(ctx, fmt.Sprintf("%s-%d", w.topic, p+1))
+		lim, err := w.openLimiter(ctx, fmt.Sprintf("%s-%d", w.topic, p+1), demoWorkers[p])
 		if err != nil {
 			return f, err
 		}

@@ -142,7 +142,7 @@ func (w *world) checkLedger(ctx context.Context) error {
 }
 
 // openLimiter opens a Limiter as a process would.
-func (w *world) openLimiter(ctx context.Context, replica string) (*dispatch.Limiter, error) {
+func (w *world) openLimiter(ctx context.Context, replica, group string) (*dispatch.Limiter, error) {
 	store, err := throttle.OpenStore(ctx, w.storeURL)
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (w *world) openLimiter(ctx context.Context, replica string) (*dispatch.Limi
 	}
 	end := func() error { return errors.Join(store.Close(), ledger.Close()) }
 	lim, err := dispatch.Open(ctx, dispatch.Config{
-		Policies: configstore.Source(store), Ledger: ledger, Cluster: w.cluster, Replica: replica, OnClose: end,
+		Policies: configstore.Source(store), Ledger: ledger, Cluster: w.cluster, Group: group, Replica: replica, OnClose: end,
 	})
 	if err != nil {
 		return nil, errors.Join(err, end())
@@ -167,6 +167,9 @@ func (w *world) setRate(ctx context.Context, rate policy.Rate) (int64, error) {
 	cmd, args := newSetMsgRateCommand(w.admin(&out)), []string{w.full.String(), rate.String()}
 	if w.sharing != "" {
 		cmd, args = newSetCommand(w.admin(&out)), []string{w.full.String(), "messageRate=" + rate.String(), "sharing=" + w.sharing}
+		if policy.Sharing(w.sharing) == policy.Divide {
+			args = append(args, "groups="+strings.Join(demoWorkers[:], ","))
+		}
 	}
 	cmd.SetContext(ctx)
 	if err := cmd.RunE(cmd, args); err != nil {

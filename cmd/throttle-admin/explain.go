@@ -308,6 +308,9 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 			say("The ledger's line for the %s still runs at %s/s: %s/s comes in force with the next booking.", l.Limit, number(l.InForce), number(l.Rate))
 		}
 	}
+	if p.IsGrouped() {
+		x.Why = append(x.Why, x.sayGroups()...)
+	}
 	for _, r := range x.Readers {
 		x.Why = append(x.Why, x.sayReader(r)...)
 	}
@@ -323,6 +326,8 @@ func (x *explanation) sayReader(r readerView) (why []string) {
 		say("%s waits because %d of its messages are in flight, of %d that may be.", who, r.InFlight, p.InFlight())
 	case r.Waiting > 0 && r.Reason == dispatch.ReasonPaused:
 		say("%s waits because it is paused.", who)
+	case r.Waiting > 0 && r.Reason == dispatch.ReasonNoGroup:
+		say("%s waits for ever: it is in none of the groups %s. Start it with %s, or change groups.", who, x.effective.Topic.Groups, throttle.EnvGroup)
 	case r.Waiting > 0 && r.Reason == dispatch.ReasonLedger:
 		say("%s waits because its ledger does not answer, and onLedgerLoss is %s.", who, p.LedgerLoss())
 	case r.Waiting > 0 && r.Reason != dispatch.ReasonNone:
@@ -331,7 +336,9 @@ func (x *explanation) sayReader(r readerView) (why []string) {
 				continue
 			}
 			share := "its share is not known yet"
-			if l.Pool > 0 {
+			if l.Group != "" {
+				share = "it is in group " + l.Group
+			} else if l.Pool > 0 {
 				share = fmt.Sprintf("%s/s, that of one replica in %d", number(l.Share), l.Pool)
 			} else if l.Share > 0 {
 				share = "its share is " + number(l.Share) + "/s"
@@ -359,6 +366,24 @@ func (x *explanation) sayReader(r readerView) (why []string) {
 	}
 	if r.PolicyError != "" {
 		say("%s cannot read the policies now, and goes on with revision %d: %s", r.Replica, r.Revision, r.PolicyError)
+	}
+	return why
+}
+
+// sayGroups says which of the limit's groups of workers have nobody in them.
+func (x *explanation) sayGroups() (why []string) {
+	p := x.effective.Topic
+	if len(p.GroupNames()) == 0 {
+		return []string{"It waits for ever: its limit is divided over groups, and names none. Set groups=a,b."}
+	}
+	for _, name := range p.GroupNames() {
+		there := slices.ContainsFunc(x.Readers, func(r readerView) bool {
+			return slices.ContainsFunc(r.Limits, func(l dispatch.LimitStats) bool { return l.Group == name })
+		})
+		if !there {
+			why = append(why, fmt.Sprintf("Nobody is in group %s: the others use %s %% of its part of %s at most, and the rest is lost.",
+				name, number(100*(1-p.KeptBack())), p.MessageRate))
+		}
 	}
 	return why
 }

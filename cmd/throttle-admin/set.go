@@ -200,11 +200,13 @@ func newSetCommand(a *app) *cobra.Command {
   throttleCaughtUp  true: throttle who has no backlog, too; default false
   caughtUpBacklog   the largest backlog, in messages, of who has caught up; default 100
   sharing           of messages: booked (default); strict: one every 1/rate, nothing saved up;
-                    split: to each replica the same part
+                    split: to each replica the same part; groups: to each group of workers
   maxReserved       strict: slots booked ahead, over all processes; default 64
   permitExpiry      strict: how late a slot may be used, from 2ms; default a hundredth of the period
   replicas          split: how many there are, without a ledger; 0 = they agree on it (default)
-  poolTTL           split: a replica silent for that long does not count; default 5s
+  groups            groups: their names, as in eu,us; a process says which it is in
+  keepBack          groups: the part of its own that others leave to each, 0 to 1; default 0.2
+  poolTTL           split, groups: a replica silent for that long does not count; default 5s
   rampOver          how long the rates take to rise from rampFrom, 1s to 24h; default: no ramp
   rampFrom          messages to begin with: 100, 600/1m; default the rate / seconds of rampOver
   rampFromBytes     the same in bytes

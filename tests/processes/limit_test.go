@@ -79,3 +79,28 @@ func TestSplitOverProcesses(t *testing.T) {
 		})
 	}
 }
+
+// TestGroupsOverProcesses: two groups of two and six processes have half of the limit each; when one of them is frozen, the
+// other steals what it leaves only as long as it has members that are there.
+func TestGroupsOverProcesses(t *testing.T) {
+	const rate, d = 500, 10 * time.Second
+	r := run(t, services.Redis(t), replicas, d, job{Rate: rate, Max: 10, Sharing: policy.Divide}, func(i int, j *job) {
+		if j.Group = "eu"; i >= 6 {
+			j.Group, j.End, j.Kill = "us", j.Start.Add(d/2), true
+		}
+	})
+	of := func(from, to time.Duration, first, last int) (n int) {
+		for i := first; i <= last; i++ {
+			n += r.count(i, from, to)
+		}
+		return n
+	}
+	eu, us := of(time.Second, 4*time.Second, 0, 5), of(time.Second, 4*time.Second, 6, 7)
+	alone := of(7*time.Second, 9*time.Second, 0, 5)
+	t.Logf("three seconds: eu %d, us %d; then, with us killed, two seconds: %d; any second %d, %.3f trips a message", eu, us, alone, r.window(), r.tripsPerMessage())
+	assert.InDelta(t, 3*rate/2, eu, 3*rate/2*0.15)
+	assert.InDelta(t, 3*rate/2, us, 3*rate/2*0.15)
+	assert.GreaterOrEqual(t, alone, 2*rate/2*85/100, "its own")
+	assert.LessOrEqual(t, alone, 2*rate/2+rate/10, "and only its own: who is silent may be cut off")
+	assert.LessOrEqual(t, r.window(), rate*16/10+replicas, "rate x (1 s + 0.6 s)")
+}

@@ -39,6 +39,7 @@ type job struct {
 	Rate         int64
 	Max          int // permits asked for at a time
 	Sharing      policy.Sharing
+	Group        string  // of workers, of eu and us
 	Poisson      float64 // > 0: asks for one permit at random times, as many a second
 	Start, End   time.Time
 	Delay        time.Duration // from Start to joining
@@ -84,8 +85,8 @@ func (j job) run() error {
 		return err
 	}
 	lim, err := dispatch.Open(ctx, dispatch.Config{
-		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, PoolTTL: policy.Duration(poolTTL)}), Ledger: ledger, Cluster: j.Cluster,
-		OnClose: ledger.Close,
+		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us", PoolTTL: policy.Duration(poolTTL)}),
+		Ledger:   ledger, Cluster: j.Cluster, Group: j.Group, OnClose: ledger.Close,
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,162 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/pool"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A grouped account decides as any other when it wants permits and how many, but draws them from what the limit's
+// period has for its group of workers, in place of booking slots.
+type grouped struct {
+	terms  pool.Terms
+	group  string // this process's
+	member string // this account's name in it
+	period int64  // the one last drawn from
+	own    int64  // permits of the own group's drawn in it
+	before int64  // and in the one before
+	spent  int64  // without asking, since the ledger was there
+	again  float64
+	left   bool // has said goodbye
+}
+
+// A visit is a call of a grouped account.
+type visit struct {
+	terms pool.Terms
+	visit pool.Visit
+	ramp  schedule.Ramp
+	drawn pool.Drawn
+}
+
+// A division is what the ledger keeps of a limit that is divided over groups.
+type division struct {
+	pool.Division
+	Line schedule.Line `json:"line,omitzero"` // of its ramp
+}
+
+// group has an account draw from its group's permits, or no more. The caller holds l.mu.
+func (q *queue) group(a *account, p policy.Policy) {
+	l := q.limiter
+	if !p.IsGrouped() {
+		if a.groups != nil {
+			busy := a.busy
+			c := a.goodbye(l.clock(time.Now()), l.cfg.Ledger.Timeout().Seconds())
+			l.done.Go(func() { l.visit(c) })
+			a.groups, a.busy = nil, busy
+			a.outside.Store(false)
+			a.void()
+		}
+		return
+	}
+	if a.groups == nil {
+		a.void()
+		a.groups = &grouped{group: l.cfg.Group, member: fmt.Sprintf("%s/%s/%x", l.cfg.Replica, a.subscription, l.cfg.Rand.Uint32())}
+	}
+	a.groups.terms = pool.Terms{
+		Names: p.GroupNames(), Permits: p.MessageRate.Permits, Period: p.MessageRate.Period.Seconds(), Keep: p.KeptBack(),
+		Ahead: p.RoundDuration().Seconds(), TTL: p.PoolTTLDuration().Seconds(),
+	}
+}
+
+// bookGrouped decides what to draw now. A member that wants nothing shows from time to time that it is there.
+func (a *account) bookGrouped(c *call, now float64, gone bool, timeout float64) *call {
+	g := a.groups
+	switch {
+	case c == nil && (a.busy || now < a.retryAt || gone && g.left):
+		return nil
+	case gone:
+		if c == nil {
+			c = a.farewell(now, timeout)
+		}
+		c.visit.visit.Leave, c.visit.visit.Want = true, 0
+	case c == nil && now >= g.again:
+		c = a.call(now, 0, 0, timeout)
+	}
+	if c != nil {
+		g.left = gone
+	}
+	return c
+}
+
+// goodbye gives everything back, and the name too.
+func (a *account) goodbye(now, timeout float64) *call {
+	c := a.farewell(now, timeout)
+	c.visit.visit.Leave = true
+	a.groups.left = true
+	return c
+}
+
+// visiting is the group's part of a call.
+func (a *account) visiting(r schedule.Request) *visit {
+	g := a.groups
+	return &visit{terms: g.terms, ramp: a.limit.ramp, visit: pool.Visit{
+		Group: g.group, Member: g.member, Want: int64(math.Ceil(r.Want)), Back: int64(r.Returned), Period: g.period, Spent: g.spent,
+	}}
+}
+
+// visit makes a grouped account's call.
+func (l *Limiter) visit(c *call) {
+	v := c.visit
+	var now, rate float64
+	err := l.cfg.Ledger.Update(context.Background(), c.booking.Key+":groups", time.Hour, func(old []byte, clock float64) []byte {
+		var d division
+		if json.Unmarshal(old, &d) != nil {
+			d = division{} // none, or one that makes no sense: as good as lost
+		}
+		terms := v.terms
+		rate = c.booking.Request.Rate
+		if v.ramp.Over > 0 {
+			d.Line, rate = v.ramp.At(d.Line, rate, v.visit.Want > 0, clock, clock)
+			terms.Permits = int64(rate * terms.Period)
+		}
+		d.Division, v.drawn = d.Visit(terms, v.visit, clock)
+		now = clock
+		text, _ := json.Marshal(d) // cannot fail
+		return text
+	})
+	c.reply = schedule.Booked{Reply: schedule.Reply{N: float64(v.drawn.N), Now: now, Rate: rate}, Err: err}
+	c.done = l.clock(time.Now())
+}
+
+// answeredGrouped takes in what was drawn.
+func (a *account) answeredGrouped(c *call, now, jitter float64) {
+	g, d := a.groups, c.visit.drawn
+	if g == nil { // for another way of sharing
+		a.lapsed += d.N
+		return
+	}
+	if d.Period != g.period {
+		if g.before = 0; d.Period == g.period+1 {
+			g.before = g.own
+		}
+		g.period, g.own = d.Period, 0
+	}
+	g.own += d.Own
+	if outside := !d.Known; outside != a.outside.Swap(outside) && outside {
+		c.queue.limiter.log.Warn("a limit has no permits for this process, which is in none of its groups", "limit", a.limit.key, "groups", g.terms.Names, "group", g.group)
+	}
+	g.spent = max(0, g.spent-c.visit.visit.Spent)
+	g.again = now + g.terms.TTL/20
+	a.share, a.told, a.rev = float64(g.before)/g.terms.Period, now, c.rev
+	if a.limit.ramp.Over > 0 && c.rev == a.limit.rev {
+		a.rate = c.reply.Reply.Rate
+	}
+	if d.N == 0 {
+		if c.visit.visit.Want > 0 {
+			a.retryAt = now + d.Again*(0.75+jitter/2)
+		}
+		return
+	}
+	a.bookings++
+	a.add(d.N, c.done, a.calledAt, max(a.limit.round, min(1.3*float64(d.N)/max(c.demand, 1e-9), g.terms.Period)), a.limit.round)
+}
+
+// mayLend says that a cut-off member may go on with its own group's permits: not before the others have noticed its silence,
+// and not for so long that they have forgotten it.
+func (g *grouped) mayLend(since float64) bool { return since > g.terms.TTL/4 && since < 6*g.terms.TTL }

@@ -1,0 +1,128 @@
+package dispatch_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func divided(t testing.TB, text string, groups policy.Groups) policy.Policy {
+	t.Helper()
+	p := rate(t, text)
+	p.Sharing, p.Groups, p.PoolTTL = policy.Divide, groups, policy.Duration(poolTTL)
+	return p
+}
+
+// Each group has the same part of the limit, however many workers it has; what one leaves, but for a fifth of its part, the others get.
+func TestGroups(t *testing.T) {
+	for how, wants := range appetites {
+		fleets(t, how, divided(t, "1000/s", "eu,us"), func(t *testing.T, f *fleet) {
+			for i := range 3 {
+				f.joinGroup(i, "group", "eu").greedy(wants)
+			}
+			us := f.joinGroup(3, "group", "us")
+			us.greedy(wants)
+			time.Sleep(11 * second)
+			eu := func(from, to time.Duration) (n int) {
+				for i := range 3 {
+					n += f.by(i, from, to)
+				}
+				return n
+			}
+			within(t, "eu", eu(second, 11*second), 4900, 5050)
+			within(t, "us", f.by(3, second, 11*second), 4900, 5050)
+			within(t, "any second", f.window(second, 0), 950, 1150)
+			us.stop() // its worker is there, and wants nothing
+			time.Sleep(11 * second)
+			within(t, "eu, with us idle", eu(12*second, 22*second), 8800, 9050)
+			us.ctx, us.stop = f.ctx, func() {}
+			us.greedy(wants)
+			time.Sleep(11 * second)
+			within(t, "us, back", f.by(3, 23*second, 33*second), 4900, 5050)
+		})
+	}
+}
+
+// A long period opens evenly, and what a worker is in no group of it does not get.
+func TestGroupsOfALongPeriod(t *testing.T) {
+	fleets(t, "", divided(t, "60/1m", "eu,us"), func(t *testing.T, f *fleet) {
+		f.joinGroup(0, "group", "eu").greedy(1)
+		f.joinGroup(1, "group", "us").greedy(1)
+		other := f.joinGroup(2, "group", "asia")
+		other.greedy(1)
+		time.Sleep(5 * time.Minute)
+		within(t, "eu", f.by(0, 0, 5*time.Minute), 145, 152)
+		within(t, "us", f.by(1, 0, 5*time.Minute), 145, 152)
+		within(t, "any ten seconds", f.window(10*second, 0), 9, 13)
+		assert.Zero(t, f.by(2, 0, 5*time.Minute))
+		s := other.lim.Stats().Subscriptions[0]
+		assert.Equal(t, dispatch.ReasonNoGroup, s.Reason)
+		assert.Equal(t, "asia", s.Limits[0].Group)
+	})
+}
+
+// Under a partition each side spends only its own: the one without the ledger goes on with its group's part, and the other
+// side leaves it that.
+func TestGroupsUnderAPartition(t *testing.T) {
+	for loss, without := range map[policy.OnLedgerLoss]int{policy.LossShare: 500, policy.LossStop: 0} {
+		p := divided(t, "1000/s", "eu,us")
+		p.OnLedgerLoss = loss
+		fleets(t, string(loss), p, func(t *testing.T, f *fleet) {
+			for i := range 2 {
+				f.joinGroup(i, "group", "eu").greedy(100)
+			}
+			us := []*replica{f.joinGroup(2, "group", "us"), f.joinGroup(3, "group", "us")}
+			for _, r := range us {
+				r.greedy(100)
+			}
+			time.Sleep(3 * second)
+			cut := func(yes bool) {
+				f.store.set(func() { us[0].link.cut, us[1].link.cut = yes, yes })
+			}
+			cut(true)
+			time.Sleep(8 * second)
+			within(t, "eu", f.by(0, 5*second, 11*second)+f.by(1, 5*second, 11*second), 2900, 3050)
+			within(t, "us, cut off", f.by(2, 5*second, 11*second)+f.by(3, 5*second, 11*second), 6*without*95/100, 6*without+10)
+			time.Sleep(6 * poolTTL)
+			gone := time.Since(f.start)
+			time.Sleep(second)
+			assert.Zero(t, f.by(2, gone, gone+second), "stops before it is forgotten")
+			cut(false)
+			time.Sleep(5 * second)
+			back := time.Since(f.start) - 3*second
+			within(t, "both", f.between(back, back+3*second), 2900, 3100)
+			within(t, "any second", f.window(second, second), 950, 1150)
+		})
+	}
+}
+
+// Whatever joins, leaves and crashes, and however the store freezes and loses calls, no interval d has more than d and 0.6 s have:
+// what opens in 0.4 s may lie there, and what was drawn before be dispatched in two rounds. Without the ledger, a group that is on both sides may spend its part twice.
+func TestGroupsUnderRandomSchedules(t *testing.T) {
+	for _, seed := range seeds(t, 40, 1000) {
+		synctest.Test(t, func(t *testing.T) {
+			p := divided(t, "200/s", "eu,us,asia")
+			p.OnLedgerLoss = []policy.OnLedgerLoss{policy.LossStop, policy.LossShare}[seed%2]
+			if seed%3 == 0 {
+				p.RampFrom, p.RampOver, p.RampTTL = policy.PerSecond(50), policy.Duration(5*second), policy.Duration(second)
+			}
+			f := newFleet(t, seed, p)
+			rng := rand.New(rand.NewPCG(seed, 4))
+			f.group = func() string { return p.GroupNames()[rng.IntN(3)] }
+			f.chaos(rng, 30, 0.2, 3*second, func(r *replica) { r.greedy(1 << 10) })
+			permits := map[policy.OnLedgerLoss]int{policy.LossStop: 200, policy.LossShare: 400}[p.OnLedgerLoss]
+			for _, n := range []int{1, 2, 5} {
+				if most := f.window(time.Duration(n)*second, 0); most > permits*(10*n+6)/10+len(f.joined) {
+					t.Errorf("seed %d: %d in %d s, by %d replicas", seed, most, n, len(f.joined))
+				}
+			}
+			f.end()
+		})
+	}
+}

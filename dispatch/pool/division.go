@@ -1,0 +1,197 @@
+package pool
+
+import (
+	"math"
+	"slices"
+)
+
+// The parts of a ttl by which a group counts as there, see [Division.Visit].
+const (
+	presentPart = 0.25 // a group's permits may be stolen for so long after one of its members was seen
+	lostTTLs    = 12.0 // a member silent for so many ttl is forgotten
+	lapseAheads = 3.0  // permits lapse so many Ahead after they have opened
+)
+
+// Terms are how a limit is divided; they are the policy's.
+type Terms struct {
+	Names   []string // of the groups
+	Permits int64    // of a period
+	Period  float64  // seconds, > 0
+	Keep    float64  // the part of a group's share that others leave to it, 0..1
+	Ahead   float64  // seconds by which the permits of a period come before their time
+	TTL     float64  // seconds, > 0: see [Division.Visit]
+}
+
+// A Division is the permits of a limit divided over groups of workers, period after period: what a ledger keeps under one
+// key. The zero value is one that nobody has visited.
+type Division struct {
+	Clock   float64                       `json:"clock"` // its own time, seconds: the store's without steps back
+	Last    float64                       `json:"last"`  // the store's clock at the last visit
+	Groups  Groups                        `json:"groups"`
+	Members map[string]map[string]float64 `json:"members,omitempty"` // by group and name: when last seen, on Clock
+	Asked   map[string]float64            `json:"asked,omitempty"`   // by group: when one of them last wanted something
+}
+
+// A Visit is one member's call.
+type Visit struct {
+	Group, Member string
+	Want          int64 // permits; 0 only shows that the member is there
+	Back          int64 // permits drawn in Period and not used
+	Period        int64 // in which the member last drew, from [Drawn]
+	Spent         int64 // permits of the own group spent without asking, while the ledger was away
+	Leave         bool  // the member ends: it wants nothing and is forgotten
+}
+
+// Drawn is what a visit comes back with.
+type Drawn struct {
+	N      int64   // permits
+	Own    int64   // of these, from the own group's
+	Period int64   // they are of
+	Again  float64 // seconds until there may be more; 0 = at once
+	Known  bool    // the group is one of those of the limit
+}
+
+// Visit serves one member's call at the store's time now, and returns the division to keep. Within a period the permits of a group
+// open evenly, Ahead of the time, and all but one lapse if nobody has come for them thrice Ahead after that, so that a
+// limit that is divided is paced, too, and saves nothing up. Who wants more than is open of his own group's steals, as [Groups.Draw] has it, what the others have left beyond
+// the keep-back: of a group that asks for permits, only what it has not come for Ahead after its time.
+//
+// Under a partition each side spends only its own: of a group whose members have all been silent for a quarter of
+// TTL nobody steals, so that they may go on, beginning a quarter of TTL after the ledger went, with what they had of their
+// own. After twelve TTL they are forgotten, and must have stopped at half of that. A group without members is free for all.
+//
+// A clock that steps back is one that stands still. Terms that change within a period leave spent what was spent.
+func (d Division) Visit(t Terms, v Visit, now float64) (Division, Drawn) {
+	if d.Last > 0 {
+		d.Clock += max(0, now-d.Last)
+	}
+	d.Last = now
+	d = d.fill(t)
+	d = d.see(t, v)
+	for i := range d.Groups.Buckets {
+		b := &d.Groups.Buckets[i]
+		b.Left = min(b.Left, b.Share-d.due(t, *b, -lapseAheads*t.Ahead)+1, b.Share)
+	}
+
+	got := Drawn{Period: d.Groups.Period}
+	own := slices.IndexFunc(d.Groups.Buckets, func(b Bucket) bool { return b.Name == v.Group })
+	if own < 0 {
+		got.Again = t.TTL * presentPart
+		return d, got
+	}
+	got.Known = true
+	b := &d.Groups.Buckets[own]
+	if v.Period == d.Groups.Period {
+		b.Left = min(b.Share, b.Left+max(0, v.Back))
+	}
+	b.Left = max(0, b.Left-max(0, v.Spent))
+	if v.Want <= 0 || v.Leave {
+		return d, got
+	}
+	open := d.open(t, v.Group)
+	after, n := open.Draw(Ask{Group: v.Group, Want: v.Want})
+	for i, b := range open.Buckets {
+		j := slices.IndexFunc(d.Groups.Buckets, func(o Bucket) bool { return o.Name == b.Name })
+		taken := b.Left - after.Buckets[i].Left
+		d.Groups.Buckets[j].Left -= taken
+		if b.Name == v.Group {
+			got.Own = taken
+		}
+	}
+	if got.N = n[0]; got.N == 0 {
+		got.Again = d.again(t, *b)
+	}
+	return d, got
+}
+
+// fill begins a period, or goes over to other terms. The division that it returns shares no memory with d.
+func (d Division) fill(t Terms) Division {
+	fresh := Fill(int64(math.Floor(d.Clock/t.Period)), t.Permits, t.Keep, t.Names...)
+	if old := d.Groups; old.Period == fresh.Period {
+		for i := range fresh.Buckets {
+			b := &fresh.Buckets[i]
+			if j := slices.IndexFunc(old.Buckets, func(o Bucket) bool { return o.Name == b.Name }); j >= 0 {
+				b.Left = max(0, b.Left-(old.Buckets[j].Share-old.Buckets[j].Left))
+			}
+		}
+	}
+	d.Groups = fresh
+	return d
+}
+
+// see notes who is there, and forgets who has been silent for long.
+func (d Division) see(t Terms, v Visit) Division {
+	members, asked := map[string]map[string]float64{}, map[string]float64{}
+	for _, b := range d.Groups.Buckets {
+		if at, ok := d.Asked[b.Name]; ok {
+			asked[b.Name] = at
+		}
+		for name, seen := range d.Members[b.Name] {
+			if d.Clock-seen <= lostTTLs*t.TTL && name != v.Member {
+				members[b.Name] = with(members[b.Name], name, seen)
+			}
+		}
+		if b.Name == v.Group && !v.Leave {
+			members[b.Name] = with(members[b.Name], v.Member, d.Clock)
+			if v.Want > 0 {
+				asked[b.Name] = d.Clock
+			}
+		}
+	}
+	d.Members, d.Asked = members, asked
+	return d
+}
+
+func with(m map[string]float64, name string, seen float64) map[string]float64 {
+	if m == nil {
+		m = map[string]float64{}
+	}
+	m[name] = seen
+	return m
+}
+
+// open returns what may be drawn now: what is due of each bucket, without those of groups that have fallen silent.
+func (d Division) open(t Terms, own string) Groups {
+	g := Groups{Period: d.Groups.Period, Keep: d.Groups.Keep}
+	for _, b := range d.Groups.Buckets {
+		ahead := t.Ahead
+		if b.Name != own {
+			if d.silent(t, b.Name) {
+				continue
+			}
+			if at, ok := d.Asked[b.Name]; ok && d.Clock-at <= 3*t.Ahead {
+				ahead = -t.Ahead
+			}
+		}
+		due := d.due(t, b, ahead)
+		b.Left = max(0, due-(b.Share-b.Left))
+		b.Share = due
+		g.Buckets = append(g.Buckets, b)
+	}
+	return g
+}
+
+// due is how many of a bucket's permits have opened by so many seconds from now.
+func (d Division) due(t Terms, b Bucket, ahead float64) int64 {
+	part := max(0, min(1, (d.Clock-float64(float64(d.Groups.Period)*t.Period)+ahead)/t.Period))
+	return min(b.Share, int64(math.Ceil(float64(b.Share)*part-1e-9)))
+}
+
+func (d Division) silent(t Terms, group string) bool {
+	for _, seen := range d.Members[group] {
+		if d.Clock-seen <= presentPart*t.TTL {
+			return false
+		}
+	}
+	return len(d.Members[group]) > 0
+}
+
+// again is how long it is until the group has its next permit, but not so long that others' could not be stolen before.
+func (d Division) again(t Terms, own Bucket) float64 {
+	elapsed := d.Clock - float64(float64(d.Groups.Period)*t.Period)
+	next := t.Period - elapsed
+	if used := own.Share - own.Left; used < own.Share {
+		next = min(next, t.Period*float64(used)/float64(own.Share)-t.Ahead-elapsed)
+	}
+	return max(t.Ahead, min(next, t.Period/20))
+}

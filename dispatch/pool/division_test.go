@@ -1,0 +1,100 @@
+package pool_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/dispatchthrottle/throttle/dispatch/pool"
+)
+
+var terms = pool.Terms{Names: []string{"a", "b"}, Permits: 100, Period: 1, Keep: 0.2, Ahead: 0.1, TTL: 4}
+
+func TestDivision(t *testing.T) {
+	var d pool.Division
+	visit := func(at float64, group, member string, want int64) int64 {
+		t.Helper()
+		var got pool.Drawn
+		d, got = d.Visit(terms, pool.Visit{Group: group, Member: member, Want: want}, 1000+at)
+		return got.N
+	}
+	assert.Equal(t, int64(9), visit(0, "a", "1", 1000), "a tenth is open: all of the own, and of b's, which has no members, what is not kept back")
+	assert.Equal(t, int64(1), visit(0, "b", "2", 1000), "what was kept back")
+	assert.Equal(t, int64(36), visit(0.5, "b", "2", 1000), "20 have opened in 0.4 s, one of those before is left, and of a's as many, but for the 6 kept back")
+	assert.Equal(t, int64(6), visit(0.5, "a", "1", 1000))
+	assert.Equal(t, int64(32), visit(0.999, "b", "2", 20)+visit(0.999, "a", "1", 20), "15 each have not lapsed, and one")
+	assert.Equal(t, int64(0), visit(0.999, "a", "1", 1000))
+	assert.Equal(t, int64(5), visit(1, "a", "1", 1000), "the next period; b has just asked, and what it has is not left over")
+
+	assert.Equal(t, int64(9), visit(1.99, "b", "2", 9))
+	assert.Equal(t, int64(15), visit(4.2, "a", "1", 1000), "of b, who is silent, nothing is stolen")
+	assert.Equal(t, int64(21), visit(4.9, "a", "1", 1000))
+	d, _ = d.Visit(terms, pool.Visit{Group: "b", Member: "2", Leave: true}, 1004.9)
+	assert.Positive(t, visit(4.9, "a", "1", 1000), "b is empty now")
+
+	_, got := d.Visit(terms, pool.Visit{Group: "x", Member: "3", Want: 1}, 1005)
+	assert.False(t, got.Known)
+	assert.Zero(t, got.N)
+}
+
+// TestDivisionLaws: whoever visits, gives back, is silent, and however clock and terms go, no period has more spent than its
+// permits, and together with what a cut-off group goes on with, no more than that either.
+func TestDivisionLaws(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		terms := terms
+		terms.Permits = rapid.Int64Range(0, 300).Draw(t, "permits")
+		terms.Keep = rapid.SampledFrom([]float64{0, 0.2, 1}).Draw(t, "keep")
+		terms.Names = []string{"a", "b", "c"}
+		var d pool.Division
+		now, spent, period := 1e6, int64(0), int64(0)
+		drawn := map[string]pool.Drawn{}
+		for range rapid.IntRange(1, 80).Draw(t, "visits") {
+			now += rapid.SampledFrom([]float64{0, 0, 0.01, 0.1, 0.3, -0.2}).Draw(t, "later")
+			v := pool.Visit{Group: rapid.SampledFrom(terms.Names).Draw(t, "group"), Want: rapid.Int64Range(0, 200).Draw(t, "want")}
+			v.Member = v.Group + fmt.Sprint(rapid.IntRange(0, 2).Draw(t, "member"))
+			last := drawn[v.Member]
+			v.Back, v.Period = rapid.Int64Range(0, last.N).Draw(t, "back"), last.Period
+			b, err := json.Marshal(d)
+			require.NoError(t, err)
+			var got pool.Drawn
+			after, got := d.Visit(terms, v, now)
+			if again, _ := json.Marshal(d); string(again) != string(b) {
+				t.Fatal("a visit changed what it was given")
+			}
+			require.NoError(t, json.Unmarshal(b, &d))
+			d = after
+			if got.Period != period {
+				period, spent = got.Period, 0
+			}
+			if v.Period == got.Period {
+				spent -= v.Back
+			}
+			drawn[v.Member] = got
+			if spent += got.N; spent > terms.Permits || got.N > v.Want || got.N < 0 || got.Own > got.N {
+				t.Fatalf("%+v: %d spent of %d", got, spent, terms.Permits)
+			}
+			if v.Want > 0 && got.N == 0 && !(got.Again > 0 && got.Again <= 1) {
+				t.Fatalf("to come again in %v", got.Again)
+			}
+		}
+	})
+}
+
+// A partition: of b, whose members are silent, nothing is stolen, so that they may go on with their own.
+func ExampleDivision_Visit() {
+	t := pool.Terms{Names: []string{"a", "b"}, Permits: 100, Period: 1, Ahead: 0.1, TTL: 4}
+	d, got := pool.Division{}.Visit(t, pool.Visit{Group: "b", Member: "its only one", Want: 5}, 1000)
+	fmt.Println("b:", got.N)
+	_, got = d.Visit(t, pool.Visit{Group: "a", Member: "one", Want: 100}, 1000.95)
+	fmt.Println("a, with b there:", got.N)
+	_, got = d.Visit(t, pool.Visit{Group: "a", Member: "one", Want: 100}, 1003.95)
+	fmt.Println("a, with b silent:", got.N)
+	// Output:
+	// b: 5
+	// a, with b there: 36
+	// a, with b silent: 18
+}
