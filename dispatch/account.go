@@ -14,6 +14,7 @@ import (
 type account struct {
 	limit        *limit
 	subscription string
+	waiter       string // its name in the queue for slots; "" = it does not queue
 	reason       Reason // why callers wait for it
 	loss         policy.OnLedgerLoss
 	weight       float64 // of the subscription in the limit
@@ -274,7 +275,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 		Demand: a.pressure(now, d), Want: want, Returned: float64(a.expired), Held: float64(a.held()),
 		RTT: min(a.rtts[0], a.rtts[1]), Round: l.round, Burst: l.burst,
 		Rate: l.rate, Ramp: l.ramp, Identity: l.rev.identity, Rev: l.rev.number,
-		Strict: a.strict != nil, MaxReserved: l.ahead,
+		Strict: a.strict != nil, MaxReserved: l.ahead, Waiter: a.waiter,
 		Carry: a.carry,
 	}
 	if a.storeTime != 0 {
@@ -368,7 +369,7 @@ func (a *account) idle() bool {
 	if a.groups != nil {
 		return a.groups.left && !a.busy
 	}
-	return !a.busy && len(a.batches) == 0 && a.expired == 0 && (a.gone || !a.fruitful) && a.lent == 0 && a.avail.Load() <= 0
+	return !a.busy && !a.lining() && len(a.batches) == 0 && a.expired == 0 && (a.gone || !a.fruitful) && a.lent == 0 && a.avail.Load() <= 0
 }
 
 // wakeAt is when the account wants its next step.

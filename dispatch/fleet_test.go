@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +37,9 @@ type store struct {
 	trips  int
 	late   sync.WaitGroup
 	start  time.Time
+	wakers map[string]func(string) // by process
+	deaf   bool                    // nobody hears that his turn has come
+	wakes  int
 
 	loseCalls, loseReplies, duplicate float64 // probabilities
 }
@@ -46,7 +50,7 @@ type stored struct {
 }
 
 func newStore(seed uint64) *store {
-	s := &store{rng: rand.New(rand.NewPCG(seed, 1)), limits: map[string]*stored{}, values: map[string][]byte{}, start: time.Now()}
+	s := &store{rng: rand.New(rand.NewPCG(seed, 1)), limits: map[string]*stored{}, values: map[string][]byte{}, wakers: map[string]func(string){}, start: time.Now()}
 	s.rtt = func() time.Duration { // 0.2-0.8 ms, 1 % of them 4 ms more
 		d := 200*time.Microsecond + time.Duration(s.rng.Int64N(int64(600*time.Microsecond)))
 		if s.rng.Float64() < 0.01 {
@@ -85,6 +89,14 @@ func (s *store) book(b schedule.Booking) schedule.Reply {
 	now := 1e6 + (time.Since(s.start) + s.skew).Seconds()
 	var r schedule.Reply
 	m.state, m.subs[b.Request.Subscription], r = schedule.Book(m.state, m.subs[b.Request.Subscription], b.Request, now)
+	if process, _, ok := strings.Cut(r.Wake, "|"); ok && !s.deaf {
+		s.wakes++
+		woken, rtt := s.wakers[process], s.rtt()
+		s.late.Go(func() {
+			time.Sleep(rtt / 2)
+			woken(r.Wake)
+		})
+	}
 	return r
 }
 
@@ -116,6 +128,12 @@ func (l *link) Update(_ context.Context, key string, _ time.Duration, f func([]b
 		time.Sleep(linkTimeout)
 		return errCut
 	}
+	return nil
+}
+
+func (l *link) Wakes(ctx context.Context, process string, woken func(string)) error {
+	l.set(func() { l.wakers[process] = woken })
+	<-ctx.Done()
 	return nil
 }
 

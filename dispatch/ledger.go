@@ -45,3 +45,11 @@ type Ledger interface {
 	// Close ends the connection; a second call does nothing.
 	Close() error
 }
+
+// A Waker is a Ledger that tells those who queue for slots (the policy's `wait: queue`) when their turn has come before it was
+// expected. With another, or if a word is lost, they come when it was.
+type Waker interface {
+	// Wakes calls woken with the name of each waiter of a process whose turn has come, until ctx
+	// ends. The name of a waiter is that of his process, "|", and more.
+	Wakes(ctx context.Context, process string, woken func(waiter string)) error
+}

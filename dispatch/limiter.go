@@ -45,11 +45,15 @@ type Limiter struct {
 	stop  context.CancelFunc
 	done  sync.WaitGroup
 
+	process string // names this one to a Waker
+	listen  func() // to it, from now on
+
 	mu       sync.Mutex // guards the fields below and the queues' policy fields
 	closed   bool
 	snapshot policy.Snapshot
 	queues   map[queueKey]*queue
 	limits   map[string]*limit
+	lineups  map[string]lineup // by the names of waiters
 	indebted map[queueKey]closedQueue
 	bad      int   // stored policies that make no sense
 	source   error // why the policies could not be read lately; nil: they are
@@ -86,6 +90,7 @@ type limit struct {
 	round  float64 // seconds
 	strict bool
 	ahead  float64 // slots of a strict line that may be booked ahead
+	queue  bool    // who finds it full waits in line
 	expiry float64 // how late one may be used, seconds
 	rev    revision
 	users  int // queues; guarded by Limiter.mu
@@ -134,9 +139,11 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	l := &Limiter{
 		cfg: cfg, log: cfg.Logger, start: time.Now(), stop: stop,
 		snapshot: policy.Snapshot{Set: policy.Single(policy.Policy{})},
-		queues:   map[queueKey]*queue{}, limits: map[string]*limit{}, indebted: map[queueKey]closedQueue{}, answeredAt: math.Inf(-1),
-		wakeup: make(chan struct{}, 1), waiters: sync.Pool{New: newWaiter},
+		queues:   map[queueKey]*queue{}, limits: map[string]*limit{}, lineups: map[string]lineup{}, indebted: map[queueKey]closedQueue{}, answeredAt: math.Inf(-1),
+		process: fmt.Sprintf("%x", cfg.Rand.Uint64()),
+		wakeup:  make(chan struct{}, 1), waiters: sync.Pool{New: newWaiter},
 	}
+	l.listen = l.listener(running)
 	first := make(chan error, 1)
 	l.done.Go(func() { l.follow(running, first) })
 	var err error
@@ -338,7 +345,7 @@ func (l *Limiter) farewell(active []*queue) {
 				}
 				continue
 			}
-			if a.held()+a.expired > 0 && a.failures == 0 {
+			if (a.held()+a.expired > 0 || a.lining()) && a.failures == 0 {
 				bookings = append(bookings, a.farewell(now, l.cfg.Ledger.Timeout().Seconds()).booking)
 			}
 		}

@@ -176,11 +176,15 @@ func (q *queue) resolve() {
 	}
 	p.join()
 	p.pace()
+	for _, a := range p.messages {
+		q.lineUp(a)
+	}
 	p.shorten()
 	q.limits = p
 	for _, a := range old.all() {
 		if !p.has(a) {
 			l.dropUser(a.limit)
+			delete(l.lineups, a.waiter)
 			q.retired = append(q.retired, a)
 		}
 	}
@@ -246,7 +250,7 @@ func (m *limit) set(rate, from policy.Rate, burst int64, p policy.Policy, strict
 	changed := *m
 	changed.rate, changed.burst, changed.ramp = rate.PerSec(), float64(burst), rampTo(rate.PerSec(), from.PerSec(), p)
 	changed.round = p.RoundDuration().Seconds()
-	changed.strict, changed.ahead, changed.expiry = strict, 0, 0
+	changed.strict, changed.queue, changed.ahead, changed.expiry = strict, strict && p.Queues(), 0, 0
 	if strict {
 		changed.burst, changed.ahead, changed.expiry = 0, float64(p.ReservedAhead()), p.ExpiryDuration().Seconds()
 	}

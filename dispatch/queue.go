@@ -96,6 +96,9 @@ func (q *queue) acquire(ctx context.Context, max int, size int64) (Grant, error)
 	case <-ctx.Done():
 		if q.leave(w) {
 			q.release(w)
+			if p.paced != nil { // his slot goes back while it is the last
+				q.activate()
+			}
 			return Grant{}, waitError(ctx)
 		}
 		<-w.ready // granted at the same moment: gives it back

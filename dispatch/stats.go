@@ -109,9 +109,10 @@ type LimitStats struct {
 	Owed     int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time; later grants pay for them
 	Lapsed   int64   `json:"lapsed,omitempty"`   // permits booked and wasted
 	Bookings int64   `json:"bookings"`
-	Pool     int     `json:"pool,omitempty"`  // replicas by which a split limit is divided
-	Group    string  `json:"group,omitempty"` // of workers that the replica is in, where the limit is divided over groups
-	Revision int64   `json:"revision"`        // at which the limit last changed
+	Queued   bool    `json:"queued,omitempty"` // waits in the queue of a strict limit whose slots are all booked
+	Pool     int     `json:"pool,omitempty"`   // replicas by which a split limit is divided
+	Group    string  `json:"group,omitempty"`  // of workers that the replica is in, where the limit is divided over groups
+	Revision int64   `json:"revision"`         // at which the limit last changed
 }
 
 // WaitBuckets are the upper bounds of a Histogram's buckets; the last bucket has none.
@@ -220,7 +221,7 @@ func (a *account) report() LimitStats {
 		ramp = a.rate
 	}
 	return LimitStats{
-		Pool: pool, Ramp: ramp, Group: group,
+		Queued: a.lining(), Pool: pool, Ramp: ramp, Group: group,
 		Key: a.limit.key, Reason: a.reason, Rate: a.limit.rate, Share: a.share, Use: a.use, Stock: a.held(),
 		Granted: a.put + tried - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + wasted, Bookings: a.bookings,
 		Revision: a.limit.rev.number,

@@ -18,6 +18,8 @@ type strict struct {
 	wasted atomic.Int64 // slots that their callers came to too late, all time
 
 	// The rest belongs to the loop.
+	queued   bool    // in the line's queue
+	wokenAt  float64 // when it was last said that our turn has come
 	last     bool    // the last slot that was booked may be given back
 	offset   float64 // the store's clock less ours, from the fastest reply of late
 	offsetAt float64
@@ -58,7 +60,7 @@ func (a *account) bookStrict(now float64, w demand, gone bool, timeout float64) 
 	if a.busy || now < a.retryAt {
 		return nil
 	}
-	if gone && a.held() > 0 {
+	if gone && (a.held() > 0 || a.lining()) {
 		return a.farewellStrict(now, timeout)
 	}
 	held, wanted := a.held(), a.slots(w, gone)
@@ -69,10 +71,16 @@ func (a *account) bookStrict(now float64, w demand, gone bool, timeout float64) 
 		a.strict.last = false
 		a.cancel(now)
 		return a.call(now, 0, 0, timeout)
+	case a.lining(): // for nobody any more
+		a.strict.queued = false
+		return a.call(now, 0, 0, timeout)
 	}
 	a.rev = a.limit.rev
 	return nil
 }
+
+// lining says that the account is in the line's queue.
+func (a *account) lining() bool { return a.strict != nil && a.strict.queued }
 
 // slots is how many are wanted: one for each caller whom this limit holds up.
 func (a *account) slots(w demand, gone bool) int64 {
@@ -88,9 +96,12 @@ func (a *account) slots(w demand, gone bool) int64 {
 }
 
 // answeredStrict takes in a slot. If the book was full, the next call is as late as the store says, and up to half a
-// period more, lest all come back at once.
+// period more, lest all come back at once; who is in the queue comes in his turn.
 func (a *account) answeredStrict(c *call, now, jitter float64) {
 	r := c.reply.Reply
+	if !c.try {
+		a.strict.queued = c.booking.Request.Waiter != "" && c.booking.Request.Want > 0 && r.N == 0
+	}
 	switch {
 	case c.try:
 		a.strict.last = a.strict.last && r.N == 0
@@ -101,6 +112,10 @@ func (a *account) answeredStrict(c *call, now, jitter float64) {
 		a.bookings++
 		due := max(c.sent, c.done-a.strict.delay(c)) + r.Start
 		a.batches = append(a.batches, batch{n: 1, left: 1, due: due, gap: 1 / a.rate, expires: due + a.limit.expiry})
+	case a.strict.queued:
+		if a.strict.wokenAt < c.sent {
+			a.retryAt = max(now+0.001, c.done-a.strict.delay(c)+r.Start)
+		}
 	case c.booking.Request.Want > 0:
 		a.retryAt = now + max(0.001, r.Start) + jitter/2*min(1/r.Rate, 1)
 	}
@@ -125,7 +140,7 @@ func (a *account) farewellStrict(now, timeout float64) *call {
 	last := a.strict.last && a.upcoming(now) != nil
 	a.strict.last = false
 	a.void()
-	a.expired = 0
+	a.expired, a.strict.queued = 0, false
 	if last {
 		a.lapsed--
 		a.expired = 1
@@ -210,7 +225,7 @@ func (q *queue) bookNow(a *account) (next time.Time, ok bool) {
 	c := a.call(now, a.limit.rate, 1, l.cfg.Ledger.Timeout().Seconds())
 	c.queue, c.try = q, true
 	c.booking.Request.Nonce = 1 + l.cfg.Rand.Int64N(1<<52)
-	c.booking.Request.MaxReserved = 0
+	c.booking.Request.MaxReserved, c.booking.Request.Waiter = 0, ""
 	l.mu.Unlock()
 
 	c.reply = l.cfg.Ledger.Book(context.Background(), []schedule.Booking{c.booking})[0]

@@ -85,6 +85,9 @@ func (p Policy) RampTTLDuration() time.Duration {
 // ReservedAhead returns how many slots of a strict line may be booked ahead.
 func (p Policy) ReservedAhead() int64 { return or(p.MaxReserved, DefaultMaxReserved) }
 
+// Queues reports whether those wait in a queue who find all slots of a strict line booked.
+func (p Policy) Queues() bool { return p.Wait == WaitQueue }
+
 // ExpiryDuration returns how late a slot of a strict line may be used.
 func (p Policy) ExpiryDuration() time.Duration {
 	if p.PermitExpiry != 0 {
@@ -165,6 +168,9 @@ func (p *Policy) overlay(over *Policy) {
 	}
 	if over.MaxReserved != nil {
 		p.MaxReserved = over.MaxReserved
+	}
+	if over.Wait != "" {
+		p.Wait = over.Wait
 	}
 	if over.PermitExpiry != 0 {
 		p.PermitExpiry = over.PermitExpiry

@@ -19,6 +19,7 @@ type Policy struct {
 	OnLedgerLoss     OnLedgerLoss `json:"onLedgerLoss,omitempty"`     // share (default), stop or open
 	Sharing          Sharing      `json:"sharing,omitempty"`          // of messages: booked (default), strict, split or groups
 	MaxReserved      *int64       `json:"maxReserved,omitempty"`      // strict: slots booked ahead, in all; default 64; 0 = who finds none free backs off
+	Wait             WaitMode     `json:"wait,omitempty"`             // strict: who finds all slots booked backs off (default), or waits in a queue
 	PermitExpiry     Duration     `json:"permitExpiry,omitzero"`      // strict: how late a slot may be used; default a hundredth of the period, 2ms..100ms
 	Replicas         *int64       `json:"replicas,omitempty"`         // split: how many there are; 0 (default) = they agree on it through the ledger
 	Groups           Groups       `json:"groups,omitempty"`           // groups: their names, as in "eu,us": each gets the same part of a period's messages
@@ -55,6 +56,15 @@ const (
 	Strict Sharing = "strict" // one message every 1/rate, no burst, nothing saved up
 	Divide Sharing = "groups" // to each group of workers its part of a period's, and what the others leave
 	Split  Sharing = "split"  // to each replica of each subscription the same part of the rate, whether it wants it or not
+)
+
+// WaitMode is what somebody does who finds all slots of a strict limit booked.
+type WaitMode string
+
+// The ways to wait.
+const (
+	WaitBackoff WaitMode = "backoff" // asks again when there may be room, and a random time later
+	WaitQueue   WaitMode = "queue"   // queues, and comes in his turn
 )
 
 // Groups are names of groups of workers, with commas between them.

@@ -244,8 +244,8 @@ func TestValidateNamesEveryFault(t *testing.T) {
 	p = policy.Policy{Weight: new(0.0), Reserved: policy.PerSecond(-1), ReservedBytes: policy.PerSecond(math.MaxInt64), MaxInFlight: new(int64(-1)), Aggregate: new(true)}
 	assert.Equal(t, []string{"reserved", "reservedBytes", "weight", "maxInFlight", "aggregate"}, fields(p.Validate(orders2())))
 	assert.Error(t, policy.Policy{Weight: new(math.NaN())}.Validate(policy.Scope{}))
-	p = policy.Policy{Sharing: "fair", MaxReserved: new(int64(-1)), PermitExpiry: policy.Duration(time.Millisecond)}
-	assert.Equal(t, []string{"sharing", "maxReserved", "permitExpiry"}, fields(p.Validate(orders2())))
+	p = policy.Policy{Sharing: "fair", MaxReserved: new(int64(-1)), Wait: "here", PermitExpiry: policy.Duration(time.Millisecond)}
+	assert.Equal(t, []string{"sharing", "maxReserved", "wait", "permitExpiry"}, fields(p.Validate(orders2())))
 	p = policy.Policy{
 		MessageRate: policy.PerSecond(10), Ramp: "soft", RampFrom: policy.PerSecond(11), RampFromBytes: policy.PerSecond(0),
 		RampOver: policy.Duration(time.Millisecond), RampTTL: policy.Duration(2 * time.Hour),
@@ -306,6 +306,8 @@ func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
 			p.Sharing = []policy.Sharing{policy.Booked, policy.Strict, policy.Split, policy.Divide}[n%4]
 		case "maxReserved":
 			p.MaxReserved = &n
+		case "wait":
+			p.Wait = []policy.WaitMode{policy.WaitBackoff, policy.WaitQueue}[n%2]
 		case "permitExpiry":
 			p.PermitExpiry = policy.Duration(2+n) * policy.Duration(time.Millisecond)
 		case "replicas":

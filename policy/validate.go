@@ -49,7 +49,7 @@ var groupName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
 // aggregateFields are what a budget over many topics has.
 var aggregateFields = map[string]bool{
 	"messageRate": true, "byteRate": true, "burst": true, "byteBurst": true, "aggregate": true, "round": true, "onLedgerLoss": true,
-	"sharing": true, "maxReserved": true, "permitExpiry": true, "replicas": true, "poolTTL": true, "groups": true, "keepBack": true,
+	"sharing": true, "maxReserved": true, "wait": true, "permitExpiry": true, "replicas": true, "poolTTL": true, "groups": true, "keepBack": true,
 	"ramp": true, "rampFrom": true, "rampFromBytes": true, "rampOver": true, "rampTTL": true,
 }
 
@@ -96,6 +96,9 @@ func (p Policy) Validate(scope Scope) error {
 	p.checkGroups(fault)
 	p.checkRamp(fault)
 	bounded("maxReserved", p.MaxReserved, MostReserved)
+	if p.Wait != "" && p.Wait != WaitBackoff && p.Wait != WaitQueue {
+		fault("wait", p.Wait, "is unknown: use backoff or queue")
+	}
 	if d := time.Duration(p.PermitExpiry); d != 0 && (d < MinPermitExpiry || d > MaxPermitExpiry) {
 		fault("permitExpiry", p.PermitExpiry, fmt.Sprintf("is outside %s..%s: timers are not more precise", Duration(MinPermitExpiry), Duration(MaxPermitExpiry)))
 	}

@@ -56,6 +56,7 @@ type limitView struct {
 	Strict      bool  `json:"strict,omitempty"`
 	Reserved    int64 `json:"reserved,omitempty"` // of a strict limit: starts in the future
 	MaxReserved int64 `json:"maxReserved,omitempty"`
+	Queued      int   `json:"queued,omitempty"` // waiters in its queue, with `wait: queue`
 }
 
 // A readerView is one subscription in one replica.
@@ -176,6 +177,7 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 			v.Ahead = max(0, state.Tail-now)
 			v.Booked = v.Ahead * state.Rate
 			if l.strict != nil {
+				v.Queued = len(state.Queue)
 				v.Reserved = max(0, int64(math.Ceil(v.Booked-1e-6))-1)
 			}
 		}
@@ -296,6 +298,9 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 		if l.Strict {
 			say("The %s is paced strictly, one every %s: %d permits are reserved (starts in the future), of %d at most.",
 				l.Limit, seconds(1/l.Rate), l.Reserved, l.MaxReserved)
+			if l.Queued > 0 {
+				say("%d wait in the queue for the next one, in the order in which they came.", l.Queued)
+			}
 		}
 		switch {
 		case l.Ramp:

@@ -202,6 +202,7 @@ func newSetCommand(a *app) *cobra.Command {
   sharing           of messages: booked (default); strict: one every 1/rate, nothing saved up;
                     split: to each replica the same part; groups: to each group of workers
   maxReserved       strict: slots booked ahead, over all processes; default 64
+  wait              strict: who finds all of them booked: backoff (default), or queue: in his turn
   permitExpiry      strict: how late a slot may be used, from 2ms; default a hundredth of the period
   replicas          split: how many there are, without a ledger; 0 = they agree on it (default)
   groups            groups: their names, as in eu,us; a process says which it is in

@@ -28,9 +28,10 @@ type State struct {
 	Line     Line
 	Tail     float64 // the time up to which slots are booked
 	Epoch    int64
-	Start    float64 // of the epoch
-	This     Sums    // of this epoch
-	Prev     Sums    // of the epoch before
+	Start    float64  // of the epoch
+	This     Sums     // of this epoch
+	Prev     Sums     // of the epoch before
+	Queue    []Waiter `json:",omitempty"` // for slots of a strict line that was full, in the order they came
 }
 
 // Sums is what was seen of all subscriptions in one epoch.
@@ -82,6 +83,7 @@ type Request struct {
 	NotAfter     float64 // on the store's clock; 0 = always in time
 	Strict       bool    // one slot at a time, no credit, nothing shared by weight
 	MaxReserved  float64 // of Strict: starts in the future, this one included; 0 = a slot that is free now, or none
+	Waiter       string  // of Strict: the name under which to queue if the line is full, of 255 bytes at most; "" = not at all
 	Nonce        int64   // > 0, random: the incarnation, should a new state be made
 	Carry        Carry
 }
@@ -93,6 +95,7 @@ type Reply struct {
 	Start float64 // of the first slot, seconds from Now; negative only for permits saved up as burst. Of a full line: when to ask again
 	Share float64 // permits a second this replica may count on
 	Rate  float64 // permits a second of the line, where the booking is
+	Wake  string  // a waiter, not the caller, whose turn has come: whoever runs Book tells him
 	Now   float64 // the store's clock
 	Carry Carry
 }

@@ -1,10 +1,22 @@
 package schedule
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // voidAfter is how long after a change of the rate slots of the old pace may still be used, in seconds: until then
 // everybody knows of the change, and drops them.
 const voidAfter = 0.1
+
+// grace is how long a waiter may be late for his turn until he is thought gone, in seconds.
+const grace = 0.25
+
+// A Waiter is somebody in the queue for a slot.
+type Waiter struct {
+	Name  string
+	Until float64 // thought gone after that
+}
 
 // pace goes over to another rate: the first slot is a new period behind the last old one that may have been used, and
 // the old ones after it are void.
@@ -18,25 +30,60 @@ func (s *State) pace(rate, now float64) {
 }
 
 // reserve books the next slot: one permit every 1/Rate, no burst, and no memory of idle time. A slot that is given back
-// is free again only if it is the last that was booked. The formula is that of the optimistic permit with a bound on how
-// many are reserved (sources: the distributed throttle problem).
+// is free again only if it is the last that was booked. Who waits in the queue goes before who does not. The formula is
+// that of the optimistic permit with a bound on how many are reserved (sources: the distributed throttle problem).
 func (s *State) reserve(r Request, c Carry, now float64) Reply {
 	if r.Returned > 0 && c.Seq == s.Seq {
 		s.Tail -= r.Returned / s.Rate
 		s.Seq++ // what is last now may be another's
 	}
+	s.leave(func(w Waiter) bool { return w.Until < now })
+	place := len(s.Queue)
+	if i := slices.IndexFunc(s.Queue, func(w Waiter) bool { return w.Name == r.Waiter }); i >= 0 {
+		place = i
+	}
 	reply := Reply{Now: now, Rate: s.Rate, Carry: Carry{Inc: s.Inc, Seq: c.Seq}} // of the caller's own last slot
-	if r.Want <= 0 {
-		return reply
+	switch {
+	case r.Want <= 0:
+		s.leave(func(w Waiter) bool { return w.Name == r.Waiter })
+	case float64(place) < s.free(r, now):
+		start := max(now, s.Tail)
+		s.leave(func(w Waiter) bool { return w.Name == r.Waiter })
+		s.Tail = start + 1/s.Rate
+		s.Seq++
+		reply.N, reply.Start, reply.Share, reply.Carry.Seq = 1, start-now, s.Rate, s.Seq
+	default:
+		reply.Start = max(now, s.Tail) - now + (float64(place)-r.MaxReserved)/s.Rate
+		if r.Waiter != "" {
+			s.wait(place, Waiter{r.Waiter, now + reply.Start + grace})
+		}
 	}
-	start := max(now, s.Tail)
-	ahead := float64((start - now) * s.Rate)
-	if math.Ceil(ahead-1e-6) > r.MaxReserved {
-		reply.Start = start - now - r.MaxReserved/s.Rate
-		return reply
+	if len(s.Queue) > 0 && s.Queue[0].Name != r.Waiter && s.free(r, now) >= 1 {
+		reply.Wake = s.Queue[0].Name
 	}
-	s.Tail = start + 1/s.Rate
-	s.Seq++
-	reply.N, reply.Start, reply.Share, reply.Carry.Seq = 1, start-now, s.Rate, s.Seq
 	return reply
+}
+
+// free is how many slots may be booked now.
+func (s *State) free(r Request, now float64) float64 {
+	ahead := float64((max(now, s.Tail) - now) * s.Rate)
+	return r.MaxReserved + 1 - math.Ceil(ahead-1e-6)
+}
+
+// leave takes waiters out of the queue, whose memory may be another state's.
+func (s *State) leave(gone func(Waiter) bool) {
+	if slices.ContainsFunc(s.Queue, gone) {
+		if s.Queue = slices.DeleteFunc(slices.Clone(s.Queue), gone); len(s.Queue) == 0 {
+			s.Queue = nil
+		}
+	}
+}
+
+// wait puts a waiter in the queue, or leaves him where he is.
+func (s *State) wait(place int, w Waiter) {
+	s.Queue = slices.Clone(s.Queue)
+	if place == len(s.Queue) {
+		s.Queue = append(s.Queue, w)
+	}
+	s.Queue[place] = w
 }

@@ -2,6 +2,7 @@ package processes
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -49,6 +50,25 @@ func TestStrictOverProcesses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestQueueOverProcesses: eight processes queue for slots of which two may be booked ahead; one of them is killed.
+func TestQueueOverProcesses(t *testing.T) {
+	const d, rate = 8 * time.Second, 20
+	r := run(t, services.Redis(t), replicas, d, job{Rate: rate, Max: 1, Sharing: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2))}, func(i int, j *job) {
+		if i == 0 {
+			j.End, j.Kill = j.Start.Add(d/2), true
+		}
+	})
+	shortest, n := r.gaps(0, d)
+	by := make([]int, replicas)
+	for i := range by {
+		by[i] = r.count(i, 0, d)
+	}
+	t.Logf("%d calls, the nearest %v apart, by %v, %.2f trips a call", n, shortest, by, r.tripsPerMessage())
+	assert.GreaterOrEqual(t, shortest, time.Second/rate-20*time.Millisecond, "what a busy machine may do to timers and replies")
+	assert.GreaterOrEqual(t, n, int(d.Seconds()*rate)*85/100)
+	assert.GreaterOrEqual(t, slices.Min(by[1:]), slices.Max(by[1:])*80/100, "in turn")
 }
 
 // TestSplitOverProcesses: a limit is split by four processes, then seven, then two, one of which was killed; the sum never

@@ -39,7 +39,9 @@ type job struct {
 	Rate         int64
 	Max          int // permits asked for at a time
 	Sharing      policy.Sharing
-	Group        string  // of workers, of eu and us
+	Group        string // of workers, of eu and us
+	Wait         policy.WaitMode
+	MaxReserved  *int64
 	Poisson      float64 // > 0: asks for one permit at random times, as many a second
 	Start, End   time.Time
 	Delay        time.Duration // from Start to joining
@@ -85,7 +87,7 @@ func (j job) run() error {
 		return err
 	}
 	lim, err := dispatch.Open(ctx, dispatch.Config{
-		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us", PoolTTL: policy.Duration(poolTTL)}),
+		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us", PoolTTL: policy.Duration(poolTTL), Wait: j.Wait, MaxReserved: j.MaxReserved}),
 		Ledger:   ledger, Cluster: j.Cluster, Group: j.Group, OnClose: ledger.Close,
 	})
 	if err != nil {

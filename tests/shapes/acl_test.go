@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
@@ -64,7 +65,10 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 		}
 		return err
 	}
-	errs := []error{subscribe(600), subscribe(1100)}
+	replace := func(by []byte) error {
+		return ledger.Update(ctx, "throttle:{"+name+"}:pool", time.Minute, func([]byte, float64) []byte { return by })
+	}
+	errs := []error{subscribe(600), subscribe(1100), replace([]byte("x")), replace(nil)}
 	time.Sleep(100 * time.Millisecond) // more than two epochs
 	errs = append(errs, subscribe(1))
 	fields, err := admin.HLen(ctx, "throttle:{"+name+"}").Result()
@@ -80,6 +84,36 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 		errs = append(errs, errors.New("a replica that is gone is not forgotten"))
 	}
 	return errors.Join(errs...)
+}
+
+// wakes says whether a waiter is told that his turn has come; he can queue, and the others book, in any case.
+func wakes(t *testing.T, url string) bool {
+	t.Helper()
+	ledger, name := open(t, url), services.Name(t)
+	woken := make(chan string, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		assert.NoError(t, ledger.(dispatch.Waker).Wakes(ctx, name, func(waiter string) { woken <- waiter }))
+	}()
+	time.Sleep(100 * time.Millisecond) // until it listens
+	strict := func(waiter string, want, returned float64, carry schedule.Carry) schedule.Reply {
+		b := booking("throttle:{" + name + "}")
+		b.Request.Strict, b.Request.Rate, b.Request.Waiter, b.Request.Want, b.Request.Returned, b.Request.Carry = true, 0.01, waiter, want, returned, carry
+		booked := ledger.Book(t.Context(), []schedule.Booking{b})[0]
+		require.NoError(t, booked.Err)
+		return booked.Reply
+	}
+	first := strict("", 1, 0, schedule.Carry{})
+	require.Zero(t, strict(name+"|1", 1, 0, first.Carry).N)
+	strict("", 0, 1, first.Carry) // gives its slot back
+	select {
+	case waiter := <-woken:
+		assert.Equal(t, name+"|1", waiter)
+		return true
+	case <-time.After(500 * time.Millisecond):
+		return false
+	}
 }
 
 // TestRedisUser: a user with the rights that docs/operating.md gives can do all that a ledger does, and needs each of them.
@@ -98,6 +132,10 @@ func TestRedisUser(t *testing.T) {
 			assert.Regexp(t, "NOPERM|The user executing the script|not forgotten", err.Error(), right)
 			assert.NotContains(t, err.Error(), "heim")
 		}
+	}
+	for _, more := range [][]string{nil, {"+publish", "+subscribe", "&throttle:wake:*"}} {
+		setUser(t, r.Addr, append(slices.Clone(all), more...))
+		assert.Equal(t, more != nil, wakes(t, url), "%v", more)
 	}
 	setUser(t, r.Addr, all)
 	refuses(t, strings.Replace(url, "?", "/1?", 1), "NOPERM")

@@ -4,6 +4,7 @@ package memory
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ type Ledger struct {
 	values map[string]status            // of Update
 	status map[string]map[string]status // by cluster and replica
 	sweep  float64                      // when to forget what has expired
+	wakers map[string]func(string)      // of Wakes, by process
 }
 
 type limit struct {
@@ -35,19 +37,48 @@ type status struct {
 
 // New returns an empty ledger, whose clock is the process's own.
 func New() *Ledger {
-	return &Ledger{start: time.Now(), limits: map[string]*limit{}, values: map[string]status{}, status: map[string]map[string]status{}}
+	return &Ledger{start: time.Now(), limits: map[string]*limit{}, values: map[string]status{}, status: map[string]map[string]status{}, wakers: map[string]func(string){}}
 }
 
 // Book never fails.
 func (l *Ledger) Book(_ context.Context, bookings []schedule.Booking) []schedule.Booked {
 	booked := make([]schedule.Booked, len(bookings))
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	now := l.now()
 	for i, b := range bookings {
 		booked[i].Reply = l.book(b, now)
 	}
+	l.mu.Unlock()
+	for _, b := range booked {
+		l.wake(b.Reply.Wake)
+	}
 	return booked
+}
+
+// wake tells a waiter that his turn has come.
+func (l *Ledger) wake(waiter string) {
+	if waiter == "" {
+		return
+	}
+	process, _, _ := strings.Cut(waiter, "|")
+	l.mu.Lock()
+	woken := l.wakers[process]
+	l.mu.Unlock()
+	if woken != nil {
+		woken(waiter)
+	}
+}
+
+// Wakes has the ledger wake the waiters of a process. woken is called by whoever books.
+func (l *Ledger) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
+	l.mu.Lock()
+	l.wakers[process] = woken
+	l.mu.Unlock()
+	<-ctx.Done()
+	l.mu.Lock()
+	delete(l.wakers, process)
+	l.mu.Unlock()
+	return nil
 }
 
 func (l *Ledger) book(b schedule.Booking, now float64) schedule.Reply {

@@ -1,5 +1,5 @@
 -- The twin of schedule.Book: the same operations in the same order, so that both round alike.
--- KEYS[1] is the limit's hash: field l has the state, field r its ramp, field s<subscription> that of a subscription. Numbers go in and
+-- KEYS[1] is the limit's hash: field l has the state, field r its ramp, field q its queue, field s<subscription> that of a subscription. Numbers go in and
 -- out as doubles of eight bytes, least first: to read and write decimals cost more than all the rest.
 local max, min, floor = math.max, math.min, math.floor
 local pack, unpack
@@ -41,6 +41,7 @@ local identity = ARGV[2]
 local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, newRev, notAfter, nonce,
   cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved,
   newFrom, newOver, newTTL, newRelaxed = unpack('<ddddddddddddddddddddddddd', ARGV[3])
+local waiter = ARGV[4] -- none without strict
 
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
@@ -48,8 +49,8 @@ if notAfter > 0 and now > notAfter then return pack('<dd', 1, now) end
 
 local field = 's' .. ARGV[1]
 local stored
-if newOver > 0 then
-  stored = redis.call('HMGET', KEYS[1], 'l', field, 'r')
+if newOver > 0 or strict == 1 then
+  stored = redis.call('HMGET', KEYS[1], 'l', field, 'r', 'q')
 else
   stored = redis.call('HMGET', KEYS[1], 'l', field)
 end
@@ -67,7 +68,7 @@ if version and #state >= 114 then
   if not (rate > 0 and sum - sum == 0) then inc = nil end
 end
 local subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
-local oldEpoch = 0
+local oldEpoch, known = 0, inc ~= nil
 local top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen = newRate, newFrom, newOver, newTTL, newRelaxed, 0, 0, 0
 if not inc then -- none, or one that makes no sense: as good as lost
   inc, seq, last, rev, rate, tail, epoch, start, id = nonce, 0, now, newRev, newRate, now, 1, now, identity
@@ -146,19 +147,55 @@ if strict == 1 then
     tail = tail - returned / rate
     seq = seq + 1
   end
+  local function free() return maxReserved + 1 - math.ceil((max(now, tail) - now) * rate - 1e-6) end
+  local queue, changed, place = {}, false, nil -- of {name, until}
+  local q, i = known and stored[4] or '', 1
+  while i + 9 <= #q do
+    local till, n = unpack('<d', q, i), string.byte(q, i + 8)
+    local name = string.sub(q, i + 9, i + 8 + n)
+    if till >= now then
+      queue[#queue + 1] = {name, till}
+      if name == waiter then place = #queue end
+    else
+      changed = true
+    end
+    i = i + 9 + n
+  end
+  local function leave()
+    if place then
+      table.remove(queue, place)
+      changed = true
+    end
+  end
+  local before = place and place - 1 or #queue
   local own = cSeq
   eff, fraction, round, replyEpoch = 0, 0, 0, 0
-  if want > 0 then
+  if want <= 0 then
+    leave()
+  elseif before < free() then
     local at = max(now, tail)
-    local ahead = (at - now) * rate
-    if math.ceil(ahead - 1e-6) > maxReserved then
-      from = at - now - maxReserved / rate
-    else
-      tail = at + 1 / rate
-      seq = seq + 1
-      own = seq
-      n, from, share = 1, at - now, rate
+    leave()
+    tail = at + 1 / rate
+    seq = seq + 1
+    own = seq
+    n, from, share = 1, at - now, rate
+  else
+    from = max(now, tail) - now + (before - maxReserved) / rate
+    if waiter ~= '' then
+      queue[before + 1] = {waiter, now + from + 0.25}
+      changed = true
     end
+  end
+  if #queue > 0 and queue[1][1] ~= waiter and free() >= 1 then
+    -- a user who may not publish still books; the waiter comes by himself
+    redis.pcall('PUBLISH', 'throttle:wake:' .. string.match(queue[1][1], '^[^|]*'), queue[1][1])
+  end
+  if changed and #queue == 0 then
+    redis.call('HDEL', KEYS[1], 'q')
+  elseif changed then
+    local parts = {}
+    for _, w in ipairs(queue) do parts[#parts + 1] = pack('<d', w[2]) .. string.char(#w[1]) .. w[1] end
+    redis.call('HSET', KEYS[1], 'q', table.concat(parts))
   end
   replySeq = own
 else

@@ -138,7 +138,7 @@ func arguments(r *schedule.Request) []any {
 		float64(c.Inc), float64(c.Seq), float64(c.Epoch), c.Eff, c.Fraction, c.Round,
 		flag(r.Strict), r.MaxReserved,
 		ramp.From, ramp.Over, ramp.TTL, flag(ramp.Relaxed),
-	)}
+	), r.Waiter}
 }
 
 func flag(yes bool) float64 {
@@ -229,12 +229,14 @@ func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now f
 		}
 		ramp, _ := answer[3].(string)
 		parseRamp(ramp, &s)
+		queue, _ := answer[4].(string)
+		parseQueue(queue, &s)
 	}
 	return s, now, nil
 }
 
 // readState is one script, so that in a Cluster state and clock are the same server's.
-const readState = `local time = redis.call('TIME'); return {time[1], time[2], redis.call('HGET', KEYS[1], 'l'), redis.call('HGET', KEYS[1], 'r')}`
+const readState = `local time = redis.call('TIME'); return {time[1], time[2], redis.call('HGET', KEYS[1], 'l'), redis.call('HGET', KEYS[1], 'r'), redis.call('HGET', KEYS[1], 'q')}`
 
 // parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers, the identity.
 func parseState(text string) (s schedule.State, err error) {
@@ -262,6 +264,16 @@ func parseRamp(text string, s *schedule.State) {
 	s.Top = n.next()
 	s.Ramp = schedule.Ramp{From: n.next(), Over: n.next(), TTL: n.next(), Relaxed: n.next() == 1}
 	s.Line = schedule.Line{Rate: n.next(), Epoch: n.int(), Seen: n.next()}
+}
+
+// parseQueue reads the field q: of each waiter until when he is waited for, the length of his name, and the name.
+func parseQueue(text string, s *schedule.State) {
+	for len(text) >= 9 && len(text) >= 9+int(text[8]) {
+		n := numbers(text)
+		end := 9 + int(text[8])
+		s.Queue = append(s.Queue, schedule.Waiter{Name: text[9:end], Until: n.next()})
+		text = text[end:]
+	}
 }
 
 // Status records: one key a replica, with a time to live, and a set of their names.
@@ -313,6 +325,24 @@ func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error
 		_ = l.client.SRem(ctx, statusIndex(cluster), gone...).Err() // the next reader tries again
 	}
 	return alive, nil
+}
+
+// Wakes listens to what book.lua publishes for a process. A lost connection is made again.
+func (l *Ledger) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
+	sub := l.client.Subscribe(ctx, "throttle:wake:"+process)
+	defer func() { _ = sub.Close() }() // nothing to lose
+	words := sub.Channel()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case word, ok := <-words:
+			if !ok {
+				return nil
+			}
+			woken(word.Payload)
+		}
+	}
 }
 
 func wrap(doing string, err error) error {

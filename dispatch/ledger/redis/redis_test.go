@@ -96,6 +96,8 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 				state.Last += step
 				state.Tail += step
 				state.Start += step
+				state.Queue = nil
+				client.HDel(ctx, key, "q")
 				require.NoError(t, client.HSet(ctx, key, "l", encode(state)).Err())
 				if state.Ramp != (schedule.Ramp{}) {
 					state.Line.Seen += step
@@ -113,12 +115,16 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 			Carry: carries[replica], Strict: strict, MaxReserved: pick(0, 1, 64),
 		}
 		r.Rate, r.Ramp = rates[r.Rev], ramps[r.Rev]
+		if strict && seed%2 == 0 {
+			r.Waiter, r.MaxReserved = []string{"", "", fmt.Sprintf("p|%d", replica)}[rng.IntN(3)], pick(0, 0, 1, 3)
+		}
 		got := ledger.Book(ctx, []schedule.Booking{{Key: key, Request: r}})
 		require.NoError(t, got[0].Err)
 		var sub schedule.Sub
 		var want schedule.Reply
 		state, sub, want = schedule.Book(state, subs[r.Subscription], r, got[0].Reply.Now)
 		subs[r.Subscription] = sub
+		want.Wake = "" // is published
 		require.Equal(t, want, got[0].Reply, "call %d: %+v", i, r)
 		stored, _, err := ledger.State(ctx, key)
 		require.NoError(t, err)

@@ -1,0 +1,104 @@
+package dispatch_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func queueing(t testing.TB, text string, reserved int64) policy.Policy {
+	t.Helper()
+	p := strictly(t, text)
+	p.Wait, p.MaxReserved = policy.WaitQueue, &reserved
+	return p
+}
+
+// Who finds all slots booked comes in his turn: the line is as full as without a queue, and everybody has the same.
+func TestQueueForSlots(t *testing.T) {
+	for _, reserved := range []int64{0, 1, 3} {
+		for _, deaf := range []bool{false, true} {
+			fleets(t, "", queueing(t, "20/s", reserved), func(t *testing.T, f *fleet) {
+				f.store.set(func() { f.store.deaf = deaf })
+				for i := range 15 {
+					r := f.join(i, "group")
+					for range 1 + i%3 {
+						r.greedy(1)
+					}
+				}
+				time.Sleep(60 * second)
+				least, trips := 1180, 2.1
+				if reserved == 0 { // who may book no slot before its time comes a round trip late for each, and too early for those before
+					least, trips = 1150, 3.3
+				}
+				within(t, "calls", f.between(0, 60*second), least, 1201)
+				shortest, _ := f.gaps(0, time.Hour)
+				within(t, "the shortest gap", shortest, 45*time.Millisecond, 60*time.Millisecond)
+				var by []int
+				for i := range 15 {
+					by = append(by, f.by(i, 0, 60*second))
+				}
+				within(t, "the least served, with one caller and not three", slices.Min(by), slices.Max(by)*75/100, slices.Max(by))
+				within(t, "trips a message", f.tripsPerMessage(), 1.0, trips)
+			})
+		}
+	}
+}
+
+// A slot that is given back wakes the one whose turn it is: he need not wait for the time that he was told.
+func TestQueueWakes(t *testing.T) {
+	fleets(t, "", queueing(t, "1/1m", 1), func(t *testing.T, f *fleet) {
+		first := f.join(0, "group")
+		take := func(r *replica, ctx context.Context) {
+			r.wg.Go(func() {
+				if _, err := r.sub.Acquire(ctx, 1); err == nil {
+					r.record(r.id, 1)
+				}
+			})
+		}
+		take(first, f.ctx) // now
+		time.Sleep(second)
+		impatient, cancel := context.WithCancel(f.ctx)
+		take(f.join(1, "group"), impatient) // in a minute
+		time.Sleep(second)
+		take(f.join(2, "group"), f.ctx) // all slots are booked: in two minutes
+		time.Sleep(10 * second)
+		cancel()
+		time.Sleep(49 * second)
+		within(t, "the third, in place of the second", f.by(2, 0, 61*second), 1, 1)
+		within(t, "wake-ups", f.store.wakes, 1, 2)
+	})
+}
+
+// Waiters that crash are passed over, wake-ups and calls get lost, the store freezes: nobody hangs, and no two calls are too near.
+func TestQueueUnderRandomSchedules(t *testing.T) {
+	for _, seed := range seeds(t, 40, 1000) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, seed, queueing(t, "20/s", int64(seed%4)))
+			rng := rand.New(rand.NewPCG(seed, 6))
+			f.chaos(rng, 60, 0.1, second, func(r *replica) {
+				for range 1 + rng.IntN(3) {
+					r.greedy(1)
+				}
+			})
+			if shortest, n := f.gaps(0, time.Hour); shortest < 45*time.Millisecond {
+				t.Errorf("seed %d: two of %d calls are %v apart", seed, n, shortest)
+			}
+			f.store.set(func() { f.store.loseCalls, f.store.loseReplies = 0, 0 })
+			last := f.join(1000, "group")
+			last.greedy(1)
+			time.Sleep(5 * second)
+			from := time.Since(f.start)
+			time.Sleep(5 * second)
+			assert.GreaterOrEqual(t, f.between(from, from+5*second), 70, "seed %d", seed)
+			assert.Positive(t, f.by(1000, from, from+5*second), "seed %d", seed)
+			f.end()
+		})
+	}
+}
