@@ -318,10 +318,7 @@ func (a *account) answered(c *call, now, jitter float64) {
 	}
 	a.failures, a.retryAt = 0, 0
 	a.lost.Store(false)
-	a.rtts[0], a.rtts[1] = a.rtts[1], c.done-c.sent
-	if a.rtts[0] == 0 {
-		a.rtts[0] = a.rtts[1]
-	}
+	a.rtts[0], a.rtts[1] = a.rtts[1], c.done-c.sent // the first call, which may have to connect, is not among the last two
 	a.carry = r.Carry
 	if a.lent > 0 {
 		a.repay(now)

@@ -20,8 +20,10 @@ type demo struct {
 	plain    bool
 	sharing  string // "" = the default
 
-	store, ledger, kafka string // "" = in this process
+	store, ledger, kafka string // "" = in this process; of the ledger: where the policies are
 }
+
+const inMemory = "memory:" // the ledger of one process, which all of the demo's then share
 
 // What the demo drains its topic with.
 const (
@@ -50,7 +52,8 @@ limit is doubled; then one group catches up with its producer and is let through
 With -o json or -o yaml the demo is a measurement: one constant limit, a backlog that outlasts it, the
 clock started half a second after every reader had messages. Figures are counted where the readers receive.
 
---store, --ledger and --kafka put real services in the place of those in this process. The demo then
+--store, --ledger and --kafka put real services in the place of those in this process; an etcd has the
+policies and the permits unless --ledger says otherwise, such as --ledger memory:. The demo then
 makes a topic and a policy with a name of their own, and removes both at the end.`,
 		Example: `  throttle-admin demo
   throttle-admin demo --duration 10s -o json
@@ -78,7 +81,9 @@ makes a topic and a policy with a name of their own, and removes both at the end
 					fault("store %w", err)
 				}
 			}
-			if cmd.Flags().Changed("ledger") && app.ledger != "memory:" {
+			if cmd.Flags().Changed("ledger") && app.ledger == inMemory {
+				d.ledger = inMemory
+			} else if cmd.Flags().Changed("ledger") {
 				if d.ledger, err = app.ledgerOptions.add(app.ledger); err != nil {
 					fault("ledger %w", err)
 				}

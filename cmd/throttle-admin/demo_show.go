@@ -88,7 +88,7 @@ func (d *demo) show(ctx context.Context) (err error) {
 		return err
 	}
 	s.screen.say("policies: %s   permits: %s   broker: %s", place(d.store, "an etcd in this process"),
-		place(d.ledger, "in memory"), place(d.kafka, "a Kafka in this process"))
+		placeOfPermits(d), place(d.kafka, "a Kafka in this process"))
 	whole := d.limit.PerSec() * d.duration.Seconds()
 	s.world, err = d.openWorld(ctx, int(whole*billingBegins), map[string]int{"alerts": int(whole * alertsBegins)})
 	defer func() { err = errors.Join(err, s.world.Close()) }()
@@ -125,6 +125,16 @@ func place(url, own string) string {
 		return "yours"
 	}
 	return own
+}
+
+func placeOfPermits(d *demo) string {
+	switch {
+	case d.ledger == inMemory:
+		return "in memory"
+	case d.ledger == "" && d.store == "":
+		return "the same"
+	}
+	return "yours"
 }
 
 // event says what has happened.

@@ -54,13 +54,14 @@ func (d *demo) openWorld(ctx context.Context, messages int, begin map[string]int
 		return w, err
 	}
 	w.onClose(w.removePolicy)
-	shared := memory.New()
-	w.openLedger = func() (dispatch.Ledger, error) { return shared, nil }
-	if d.ledger != "" {
-		w.openLedger = func() (dispatch.Ledger, error) { return throttle.OpenLedger(d.ledger) }
-		if err := w.checkLedger(ctx); err != nil {
-			return w, err
-		}
+	if url := w.ledgerURL(d.ledger); url == inMemory {
+		shared := memory.New()
+		w.openLedger = func() (dispatch.Ledger, error) { return shared, nil }
+	} else {
+		w.openLedger = func() (dispatch.Ledger, error) { return throttle.OpenLedger(url) }
+	}
+	if err := w.checkLedger(ctx); err != nil {
+		return w, err
 	}
 	if w.brokers = []string{d.kafka}; d.kafka == "" {
 		broker, err := kfake.NewCluster(kfake.NumBrokers(1))
@@ -121,6 +122,17 @@ func (w *world) openStore(ctx context.Context) (err error) {
 		_, err := store.List(ctx)
 		return err
 	})
+}
+
+// ledgerURL is where the permits are: where they are to be, or in the etcd that has the policies, or else here.
+func (w *world) ledgerURL(wanted string) string {
+	switch {
+	case wanted != "":
+		return wanted
+	case strings.HasPrefix(w.storeURL, "etcd:"):
+		return w.storeURL
+	}
+	return inMemory
 }
 
 // admin returns the app of a command on the world's store.
