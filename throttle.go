@@ -25,6 +25,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	etcdledger "github.com/dispatchthrottle/throttle/dispatch/ledger/etcd"
 	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/ledger/none"
 	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
 )
 
@@ -152,6 +153,7 @@ func OpenStore(ctx context.Context, storeURL string) (configstore.Store, error) 
 //	redis+cluster://user:password@host:port,host:port    Redis Cluster; tls=true for TLS
 //	etcd://user:password@host:port,host:port/prefix      with the options of [OpenStore]
 //	memory:                 one process alone
+//	none:                   nothing is booked: for limits that are split among a fixed number of replicas
 //
 // The connection is made when it is needed, so that a process can start while the ledger is away.
 func OpenLedger(ledgerURL string) (dispatch.Ledger, error) {
@@ -161,6 +163,8 @@ func OpenLedger(ledgerURL string) (dispatch.Ledger, error) {
 	switch scheme {
 	case "memory":
 		ledger = memory.New()
+	case "none":
+		ledger = none.Ledger{}
 	case "redis", "rediss", "redis+sentinel", "redis+cluster":
 		ledger, err = openRedis(ledgerURL, scheme)
 	case "etcd":
@@ -175,7 +179,7 @@ func OpenLedger(ledgerURL string) (dispatch.Ledger, error) {
 		cfg.TLS, err = a.tls(false)
 		ledger = etcdledger.Open(cfg, a.path, 0)
 	default:
-		err = fmt.Errorf("%s: use redis://host:port, rediss://, redis+sentinel://, redis+cluster://, etcd://host:port or \"memory:\"", unknownScheme(scheme))
+		err = fmt.Errorf("%s: use redis://host:port, rediss://, redis+sentinel://, redis+cluster://, etcd://host:port, \"memory:\" or \"none:\"", unknownScheme(scheme))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("throttle: ledger URL: %w", err)

@@ -100,6 +100,9 @@ func (a address) tls(on bool) (*tls.Config, error) {
 		return nil, fmt.Errorf("option tls: %q: want true or false", o.Get("tls"))
 	}
 	for _, name := range []string{"ca", "cert", "key", "server-name"} { // what would be of no use without TLS
+		if o.Get(name) != "" && o.Get("tls") == "false" {
+			return nil, fmt.Errorf("option tls: false contradicts option %s: leave one of them out", name)
+		}
 		on = on || o.Get(name) != ""
 	}
 	if !on {

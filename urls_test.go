@@ -1,17 +1,46 @@
 package throttle_test
 
 import (
+	"context"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
 )
+
+// TestNoLedger: a limit that is split among a fixed number of replicas needs none; another says so, and goes by onLedgerLoss.
+func TestNoLedger(t *testing.T) {
+	for sharing, want := range map[policy.Sharing]int{policy.Split: 100, policy.Booked: 0} {
+		ledger, err := throttle.OpenLedger("none:")
+		require.NoError(t, err)
+		p := policy.Policy{MessageRate: policy.PerSecond(200), Sharing: sharing, Replicas: new(int64(2)), OnLedgerLoss: policy.LossStop}
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledger})
+		require.NoError(t, err)
+		sub, err := lim.Subscription("kafka://public/default/orders", "billing")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		got := 0
+		for {
+			if _, err := sub.Acquire(ctx, 1); err != nil {
+				break
+			}
+			got++
+		}
+		cancel()
+		assert.LessOrEqual(t, got, want+2)
+		assert.GreaterOrEqual(t, got, want*8/10)
+		assert.NoError(t, lim.Close())
+	}
+}
 
 func TestBadURLs(t *testing.T) {
 	for _, c := range []struct{ url, want string }{
@@ -29,6 +58,7 @@ func TestBadURLs(t *testing.T) {
 		{"etcd://user:geheim@a:1?ca=/does/not/exist", "option ca"},
 		{"etcd://user:geheim@a:1?password-file=/does/not/exist", "password-file"},
 		{"etcd://a:1?key=/does/not/exist", "cert and key: belong together"},
+		{"etcd://user:geheim@a:1?tls=false&server-name=b", "option tls: false contradicts option server-name"},
 		{"etcd://a:1?cert=/does/not/exist", "cert and key: belong together"},
 		{"etcd://a:1?cert=/does/not/exist&key=/does/not/exist", "cert and key: open"},
 		{"etcd://127.0.0.1:abc", "host 1: is not host:port"},

@@ -81,7 +81,9 @@ makes a topic and a policy with a name of their own, and removes both at the end
 					fault("store %w", err)
 				}
 			}
-			if cmd.Flags().Changed("ledger") && app.ledger == inMemory {
+			if cmd.Flags().Changed("ledger") && strings.HasPrefix(app.ledger, "none:") {
+				fault("--ledger none: books nothing: leave it out to have permits in an etcd here")
+			} else if cmd.Flags().Changed("ledger") && app.ledger == inMemory {
 				d.ledger = inMemory
 			} else if cmd.Flags().Changed("ledger") {
 				if d.ledger, err = app.ledgerOptions.add(app.ledger); err != nil {

@@ -102,7 +102,7 @@ func (a *app) list(ctx context.Context, store configstore.Store) (configstore.Sn
 
 // openLedger opens the ledger of --ledger. It returns nil if there is none that knows of other processes.
 func (a *app) openLedger() (dispatch.Ledger, error) {
-	if a.ledger == "" || strings.HasPrefix(a.ledger, "memory:") {
+	if a.ledger == "" || strings.HasPrefix(a.ledger, "memory:") || strings.HasPrefix(a.ledger, "none:") {
 		return nil, nil
 	}
 	text, err := a.ledgerOptions.add(a.ledger)
