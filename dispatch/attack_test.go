@@ -71,9 +71,9 @@ func TestCutWhileTheLedgerIsAway(t *testing.T) {
 			f.join(i, "group").greedy(1)
 		}
 		time.Sleep(3 * second)
-		f.store.set(func() {
+		f.store.Do(func() {
 			for _, r := range f.joined {
-				r.link.cut = true
+				r.link.Cut = true
 			}
 		})
 		time.Sleep(3 * second)
@@ -99,9 +99,9 @@ func TestAnOldShareIsForgotten(t *testing.T) {
 			cancel()
 			time.Sleep(2 * second)
 		}
-		f.store.set(func() {
+		f.store.Do(func() {
 			for _, r := range f.joined {
-				r.link.cut = true
+				r.link.Cut = true
 			}
 		})
 		for _, r := range f.joined {
@@ -302,7 +302,7 @@ func TestARefusalTellsWhenToComeBack(t *testing.T) {
 // A store that is frozen when the process starts does not run a pile of old calls when it is back.
 func TestFrozenAtTheStart(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
-		f.store.set(func() { f.store.frozen = time.Now().Add(120 * second) })
+		f.store.Do(func() { f.store.Frozen = time.Now().Add(120 * second) })
 		for i := range 8 {
 			f.join(i, "group").greedy(1)
 		}

@@ -2,13 +2,11 @@ package dispatch_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,178 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
 const topic = "kafka://public/default/orders"
-
-// errCut is what a call to a store that cannot be reached returns.
-var errCut = errors.New("store cut off")
-
-// A store is a simulated ledger server: one state, a clock of its own, and faults.
-type store struct {
-	mu     sync.Mutex
-	rng    *rand.Rand
-	limits map[string]*stored
-	values map[string][]byte
-	rtt    func() time.Duration
-	frozen time.Time // until then, calls wait; then they all run
-	skew   time.Duration
-	trips  int
-	late   sync.WaitGroup
-	start  time.Time
-	wakers map[string]func(string) // by process
-	deaf   bool                    // nobody hears that his turn has come
-	wakes  int
-
-	loseCalls, loseReplies, duplicate float64 // probabilities
-}
-
-type stored struct {
-	state schedule.State
-	subs  map[string]schedule.Sub
-}
-
-func newStore(seed uint64) *store {
-	s := &store{rng: rand.New(rand.NewPCG(seed, 1)), limits: map[string]*stored{}, values: map[string][]byte{}, wakers: map[string]func(string){}, start: time.Now()}
-	s.rtt = func() time.Duration { // 0.2-0.8 ms, 1 % of them 4 ms more
-		d := 200*time.Microsecond + time.Duration(s.rng.Int64N(int64(600*time.Microsecond)))
-		if s.rng.Float64() < 0.01 {
-			d += 4 * time.Millisecond
-		}
-		return d
-	}
-	return s
-}
-
-// clone is the store as a failover that lost what came later would bring it back.
-func (s *store) clone() map[string]*stored {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := map[string]*stored{}
-	for k, v := range s.limits {
-		subs := map[string]schedule.Sub{}
-		maps.Copy(subs, v.subs)
-		c[k] = &stored{v.state, subs}
-	}
-	return c
-}
-
-func (s *store) set(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f()
-}
-
-func (s *store) book(b schedule.Booking) schedule.Reply {
-	m := s.limits[b.Key]
-	if m == nil {
-		m = &stored{subs: map[string]schedule.Sub{}}
-		s.limits[b.Key] = m
-	}
-	now := 1e6 + (time.Since(s.start) + s.skew).Seconds()
-	var r schedule.Reply
-	m.state, m.subs[b.Request.Subscription], r = schedule.Book(m.state, m.subs[b.Request.Subscription], b.Request, now)
-	if process, _, ok := strings.Cut(r.Wake, "|"); ok && !s.deaf {
-		s.wakes++
-		woken, rtt := s.wakers[process], s.rtt()
-		s.late.Go(func() {
-			time.Sleep(rtt / 2)
-			woken(r.Wake)
-		})
-	}
-	return r
-}
-
-// A link is one replica's way to the store.
-type link struct {
-	*store
-	cut bool // guarded by store.mu
-}
-
-const linkTimeout = 200 * time.Millisecond
-
-// Update is by the same rules as Book, without its delays.
-func (l *link) Update(_ context.Context, key string, _ time.Duration, f func([]byte, float64) []byte) error {
-	l.mu.Lock()
-	cut := l.cut || l.rng.Float64() < l.loseCalls
-	lost := l.rng.Float64() < l.loseReplies
-	rtt, frozen := l.rtt(), l.frozen
-	l.mu.Unlock()
-	if cut || time.Until(frozen) > linkTimeout {
-		time.Sleep(linkTimeout)
-		return errCut
-	}
-	time.Sleep(max(rtt/2, time.Until(frozen)))
-	l.mu.Lock()
-	l.values[key] = f(l.values[key], 1e6+(time.Since(l.start)+l.skew).Seconds())
-	l.mu.Unlock()
-	time.Sleep(rtt - rtt/2)
-	if lost {
-		time.Sleep(linkTimeout)
-		return errCut
-	}
-	return nil
-}
-
-func (l *link) Wakes(ctx context.Context, process string, woken func(string)) error {
-	l.set(func() { l.wakers[process] = woken })
-	<-ctx.Done()
-	return nil
-}
-
-func (l *link) Timeout() time.Duration { return linkTimeout }
-func (l *link) Close() error           { return nil }
-func (l *link) State(context.Context, string) (schedule.State, float64, error) {
-	return schedule.State{}, 0, nil
-}
-func (l *link) Publish(context.Context, string, string, []byte, time.Duration) error { return nil }
-func (l *link) Published(context.Context, string) ([][]byte, error)                  { return nil, nil }
-
-func (l *link) Book(_ context.Context, bookings []schedule.Booking) []schedule.Booked {
-	sent := time.Now()
-	fail := func() []schedule.Booked {
-		time.Sleep(time.Until(sent.Add(linkTimeout)))
-		return slices.Repeat([]schedule.Booked{{Err: errCut}}, len(bookings))
-	}
-	l.mu.Lock()
-	l.trips += len(bookings)
-	rtt := l.rtt()
-	cut := l.cut || l.rng.Float64() < l.loseCalls
-	lost := l.rng.Float64() < l.loseReplies
-	twice := l.rng.Float64() < l.duplicate
-	frozen := l.frozen
-	l.mu.Unlock()
-	if cut {
-		return fail()
-	}
-	booked := make([]schedule.Booked, len(bookings))
-	run := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		for i, b := range bookings {
-			booked[i].Reply = l.book(b)
-			if twice {
-				l.book(b)
-			}
-		}
-	}
-	if frozen.Sub(sent) > linkTimeout { // the caller has given up when the server runs the call
-		l.late.Go(func() {
-			time.Sleep(time.Until(frozen))
-			run()
-		})
-		return fail()
-	}
-	time.Sleep(max(rtt/2, time.Until(frozen)))
-	run()
-	time.Sleep(rtt - rtt/2)
-	if lost || time.Since(sent) > linkTimeout {
-		return fail()
-	}
-	return booked
-}
 
 // An event is n permits dispatched by a replica.
 type event struct {
@@ -199,7 +30,7 @@ type event struct {
 // A fleet is replicas in a synctest bubble that share one store.
 type fleet struct {
 	t        *testing.T
-	store    *store
+	store    *ledgertest.Store
 	policies *policies
 	start    time.Time
 	stop     context.CancelFunc
@@ -247,7 +78,7 @@ func (p *policies) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, err
 
 func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
 	t.Helper()
-	f := &fleet{t: t, store: newStore(seed), policies: &policies{changed: make(chan struct{})}, start: time.Now(), waits: map[int][]time.Duration{}}
+	f := &fleet{t: t, store: ledgertest.NewStore(seed, nil), policies: &policies{changed: make(chan struct{})}, start: time.Now(), waits: map[int][]time.Duration{}}
 	f.ctx, f.stop = context.WithCancel(t.Context())
 	f.policies.set(policy.Single(p))
 	t.Logf("seed %d", seed)
@@ -258,7 +89,7 @@ func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
 type replica struct {
 	*fleet
 	id   int
-	link *link
+	link *ledgertest.Link
 	lim  *dispatch.Limiter
 	sub  *dispatch.Subscription
 	stop context.CancelFunc
@@ -274,7 +105,7 @@ func (f *fleet) join(id int, subscription string) *replica {
 
 // joinGroup joins as a worker of a group.
 func (f *fleet) joinGroup(id int, subscription, group string) *replica {
-	r := &replica{fleet: f, id: id, link: &link{store: f.store}}
+	r := &replica{fleet: f, id: id, link: &ledgertest.Link{Store: f.store}}
 	var err error
 	r.lim, err = dispatch.Open(f.ctx, dispatch.Config{Policies: f.policies, Ledger: r.link, Group: group, Rand: rand.New(rand.NewPCG(uint64(id), 7))})
 	require.NoError(f.t, err)
@@ -332,14 +163,14 @@ func (r *replica) leave() {
 
 // crash cuts the replica off, so that nothing it does reaches anybody.
 func (r *replica) crash() {
-	r.store.set(func() { r.link.cut = true })
+	r.store.Do(func() { r.link.Cut = true })
 	r.stop()
 }
 
 // chaos has replicas join, leave and crash, and the store freeze for up to a time, in so many steps of up to half as
 // long; as many calls and replies as lost says, at most, do not arrive.
 func (f *fleet) chaos(rng *rand.Rand, steps int, lost float64, freeze time.Duration, joined func(*replica)) {
-	f.store.set(func() { f.store.loseCalls, f.store.loseReplies = rng.Float64()*lost, rng.Float64()*lost })
+	f.store.Do(func() { f.store.LoseCalls, f.store.LoseReplies = rng.Float64()*lost, rng.Float64()*lost })
 	alive := map[int]*replica{}
 	for i := range steps {
 		switch rng.IntN(6) {
@@ -357,7 +188,7 @@ func (f *fleet) chaos(rng *rand.Rand, steps int, lost float64, freeze time.Durat
 				delete(alive, id)
 			}
 		case 4:
-			f.store.set(func() { f.store.frozen = time.Now().Add(time.Duration(rng.Int64N(int64(freeze)))) })
+			f.store.Do(func() { f.store.Frozen = time.Now().Add(time.Duration(rng.Int64N(int64(freeze)))) })
 		}
 		time.Sleep(time.Duration(rng.Int64N(int64(freeze / 2))))
 	}
@@ -369,7 +200,7 @@ func (f *fleet) end() {
 	for _, r := range f.joined {
 		require.NoError(f.t, r.lim.Close())
 	}
-	f.store.late.Wait()
+	f.store.Wait()
 }
 
 // between counts what was dispatched in [from, to).
@@ -428,9 +259,8 @@ func (f *fleet) p99(id int) time.Duration {
 }
 
 func (f *fleet) tripsPerMessage() float64 {
-	f.store.mu.Lock()
-	trips := f.store.trips
-	f.store.mu.Unlock()
+	var trips int
+	f.store.Do(func() { trips = f.store.Trips })
 	return float64(trips) / float64(max(1, f.between(0, time.Hour)))
 }
 

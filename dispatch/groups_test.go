@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -83,7 +84,7 @@ func TestGroupsUnderAPartition(t *testing.T) {
 			}
 			time.Sleep(3 * second)
 			cut := func(yes bool) {
-				f.store.set(func() { us[0].link.cut, us[1].link.cut = yes, yes })
+				f.store.Do(func() { us[0].link.Cut, us[1].link.Cut = yes, yes })
 			}
 			cut(true)
 			time.Sleep(8 * second)
@@ -105,7 +106,7 @@ func TestGroupsUnderAPartition(t *testing.T) {
 // Whatever joins, leaves and crashes, and however the store freezes and loses calls, no interval d has more than d and 0.6 s have:
 // what opens in 0.4 s may lie there, and what was drawn before be dispatched in two rounds. Without the ledger, a group that is on both sides may spend its part twice.
 func TestGroupsUnderRandomSchedules(t *testing.T) {
-	for _, seed := range seeds(t, 40, 1000) {
+	for _, seed := range ledgertest.Seeds(t, 40, 1000) {
 		synctest.Test(t, func(t *testing.T) {
 			p := divided(t, "200/s", "eu,us,asia")
 			p.OnLedgerLoss = []policy.OnLedgerLoss{policy.LossStop, policy.LossShare}[seed%2]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -97,14 +98,14 @@ func TestSplitByAFixedCount(t *testing.T) {
 		}
 		time.Sleep(10 * second)
 		within(t, "all", f.between(second, 10*second), 880, 910)
-		assert.Zero(t, f.store.trips)
-		assert.Empty(t, f.store.values)
+		assert.Zero(t, f.store.Trips)
+		assert.Empty(t, f.store.Values)
 	})
 }
 
 // Whatever joins, leaves, crashes and gets lost, no second has more than the limit and the size of the pool.
 func TestSplitUnderRandomSchedules(t *testing.T) {
-	for _, seed := range seeds(t, 40, 1000) {
+	for _, seed := range ledgertest.Seeds(t, 40, 1000) {
 		synctest.Test(t, func(t *testing.T) {
 			p := splitting(t, "200/s")
 			p.OnLedgerLoss = policy.LossStop
@@ -129,9 +130,9 @@ func TestSplitWithoutALedger(t *testing.T) {
 		p.OnLedgerLoss = loss
 		fleets(t, string(loss), p, func(t *testing.T, f *fleet) {
 			cut := func(yes bool) {
-				f.store.set(func() {
+				f.store.Do(func() {
 					for _, r := range f.joined {
-						r.link.cut = yes
+						r.link.Cut = yes
 					}
 				})
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -157,7 +158,7 @@ func TestStrictPolicyChange(t *testing.T) {
 // Whatever joins, leaves, crashes, pauses and gets lost, no two calls are nearer than the period, by more than the
 // lateness allowed.
 func TestStrictUnderRandomSchedules(t *testing.T) {
-	for _, seed := range seeds(t, 60, 1000) {
+	for _, seed := range ledgertest.Seeds(t, 60, 1000) {
 		synctest.Test(t, func(t *testing.T) {
 			p := strictly(t, "20/s")
 			if seed%3 == 0 {
@@ -289,7 +290,7 @@ func TestStrictTryDoWithoutALedger(t *testing.T) {
 	p.OnLedgerLoss = policy.LossOpen
 	fleets(t, "open", p, func(t *testing.T, f *fleet) {
 		r := f.join(0, "group")
-		f.store.set(func() { r.link.cut = true })
+		f.store.Do(func() { r.link.Cut = true })
 		ran := 0
 		for range 100 {
 			if ok, _ := r.sub.TryDo(t.Context(), func(context.Context) error { return nil }); ok {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -25,7 +26,7 @@ func TestQueueForSlots(t *testing.T) {
 	for _, reserved := range []int64{0, 1, 3} {
 		for _, deaf := range []bool{false, true} {
 			fleets(t, "", queueing(t, "20/s", reserved), func(t *testing.T, f *fleet) {
-				f.store.set(func() { f.store.deaf = deaf })
+				f.store.Do(func() { f.store.Deaf = deaf })
 				for i := range 15 {
 					r := f.join(i, "group")
 					for range 1 + i%3 {
@@ -72,13 +73,13 @@ func TestQueueWakes(t *testing.T) {
 		cancel()
 		time.Sleep(49 * second)
 		within(t, "the third, in place of the second", f.by(2, 0, 61*second), 1, 1)
-		within(t, "wake-ups", f.store.wakes, 1, 2)
+		within(t, "wake-ups", f.store.Woken, 1, 2)
 	})
 }
 
 // Waiters that crash are passed over, wake-ups and calls get lost, the store freezes: nobody hangs, and no two calls are too near.
 func TestQueueUnderRandomSchedules(t *testing.T) {
-	for _, seed := range seeds(t, 40, 1000) {
+	for _, seed := range ledgertest.Seeds(t, 40, 1000) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, seed, queueing(t, "20/s", int64(seed%4)))
 			rng := rand.New(rand.NewPCG(seed, 6))
@@ -90,7 +91,7 @@ func TestQueueUnderRandomSchedules(t *testing.T) {
 			if shortest, n := f.gaps(0, time.Hour); shortest < 45*time.Millisecond {
 				t.Errorf("seed %d: two of %d calls are %v apart", seed, n, shortest)
 			}
-			f.store.set(func() { f.store.loseCalls, f.store.loseReplies = 0, 0 })
+			f.store.Do(func() { f.store.LoseCalls, f.store.LoseReplies = 0, 0 })
 			last := f.join(1000, "group")
 			last.greedy(1)
 			time.Sleep(5 * second)

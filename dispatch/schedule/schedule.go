@@ -128,6 +128,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.Last = now
 	rate := s.Rate
 	newer := r.Identity != s.Identity || r.Rev > s.Rev
+	otherPace := r.Rate != s.Top || r.Ramp != s.Ramp // else somebody has only come later
 	if newer {
 		s.Identity, s.Rev, s.Top, s.Ramp = r.Identity, r.Rev, r.Rate, r.Ramp
 		rate = r.Rate
@@ -139,9 +140,9 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	switch {
 	case !newer: // a step of a ramp: what is booked stays as it is
-	case r.Strict:
+	case r.Strict && otherPace:
 		s.pace(rate, now)
-	case s.Tail > now: // the same permits stay booked, at the new rate
+	case !r.Strict && rate != s.Rate && s.Tail > now: // the same permits stay booked, at the new rate
 		s.Tail = now + float64((s.Tail-now)*s.Rate/rate)
 	}
 	s.Rate = rate

@@ -97,6 +97,10 @@ if now < last then
 end
 last = now
 local newer = identity ~= id or newRev > rev
+local other = rate ~= newRate or newOver > 0 -- pace; else somebody has only come later
+if stored[3] then
+  other = top ~= newRate or rampFrom ~= newFrom or over ~= newOver or ttl ~= newTTL or relaxed ~= newRelaxed
+end
 local to = rate
 if newer then
   id, rev, to = identity, newRev, newRate
@@ -123,13 +127,13 @@ if over > 0 and newOver > 0 then -- a step of the ramp
   end
   redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen))
 end
-if newer and strict == 1 then
+if newer and strict == 1 and other then
   local was = tail - 1 / rate
   local ahead = was - now - 0.1
   if ahead > 0 then was = was - math.ceil(ahead * rate) / rate end
   tail = was + 1 / to
   seq = seq + 1
-elseif newer and tail > now then
+elseif newer and strict == 0 and to ~= rate and tail > now then
   tail = now + (tail - now) * rate / to
 end
 rate = to

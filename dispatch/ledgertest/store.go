@@ -1,0 +1,226 @@
+// Package ledgertest has a ledger that fails as it is told to, and random schedules of failures under which every way to
+// share a limit must hold what it promises, on every ledger.
+package ledgertest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+// ErrCut is what a call to a store that cannot be reached returns.
+var ErrCut = errors.New("store cut off")
+
+// Timeout is that of a Link to a simulated store.
+const Timeout = 200 * time.Millisecond
+
+// A Store is a ledger's server that fails as it is told to: one that is simulated, with a clock of its own, or a real one
+// behind it. Its exported fields are changed within Do.
+type Store struct {
+	RTT    func() time.Duration // of a call; default 0.2 to 0.8 ms, 1 % of them 4 ms more
+	Frozen time.Time            // until then, calls wait; then they all run
+	Skew   time.Duration        // of a simulated store's clock
+	Deaf   bool                 // no waiter hears that his turn has come
+	Trips  int                  // bookings
+	Woken  int                  // waiters told that their turn has come, by a simulated store
+
+	LoseCalls, LoseReplies, Duplicate float64 // probabilities
+
+	Limits map[string]*Limit // of a simulated store
+	Values map[string][]byte // likewise
+
+	mu     sync.Mutex
+	rng    *rand.Rand
+	real   dispatch.Ledger // nil: simulated
+	late   sync.WaitGroup
+	start  time.Time
+	wakers map[string]func(string) // by process
+}
+
+// A Limit is what a simulated store keeps of one.
+type Limit struct {
+	State schedule.State
+	Subs  map[string]schedule.Sub
+}
+
+// NewStore returns a store in front of a ledger; of nil, a simulated one.
+func NewStore(seed uint64, real dispatch.Ledger) *Store {
+	s := &Store{
+		Limits: map[string]*Limit{}, Values: map[string][]byte{}, wakers: map[string]func(string){},
+		rng: rand.New(rand.NewPCG(seed, 1)), real: real, start: time.Now(),
+	}
+	s.RTT = func() time.Duration {
+		d := 200*time.Microsecond + time.Duration(s.rng.Int64N(int64(600*time.Microsecond)))
+		if s.rng.Float64() < 0.01 {
+			d += 4 * time.Millisecond
+		}
+		return d
+	}
+	return s
+}
+
+// Do runs f while nobody uses the store.
+func (s *Store) Do(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// Wait waits for calls that nobody waits for any more.
+func (s *Store) Wait() { s.late.Wait() }
+
+// Copy is the limits as a failover that lost what came later would bring them back.
+func (s *Store) Copy() map[string]*Limit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := map[string]*Limit{}
+	for k, v := range s.Limits {
+		c[k] = &Limit{v.State, maps.Clone(v.Subs)}
+	}
+	return c
+}
+
+func (s *Store) now() float64 { return 1e6 + (time.Since(s.start) + s.Skew).Seconds() }
+
+// book makes the bookings on the simulated store.
+func (s *Store) book(bookings []schedule.Booking) []schedule.Booked {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	booked := make([]schedule.Booked, len(bookings))
+	for i, b := range bookings {
+		m := s.Limits[b.Key]
+		if m == nil {
+			m = &Limit{Subs: map[string]schedule.Sub{}}
+			s.Limits[b.Key] = m
+		}
+		r := &booked[i].Reply
+		m.State, m.Subs[b.Request.Subscription], *r = schedule.Book(m.State, m.Subs[b.Request.Subscription], b.Request, s.now())
+		if process, _, ok := strings.Cut(r.Wake, "|"); ok && !s.Deaf {
+			s.Woken++
+			woken, rtt := s.wakers[process], s.RTT()
+			s.late.Go(func() {
+				time.Sleep(rtt / 2)
+				if woken != nil {
+					woken(r.Wake)
+				}
+			})
+		}
+	}
+	return booked
+}
+
+// A Link is one replica's way to a store, and a ledger. Cut is changed within the store's Do.
+type Link struct {
+	*Store
+	Cut bool
+}
+
+// Timeout is the real ledger's, or [Timeout].
+func (l *Link) Timeout() time.Duration {
+	if l.real != nil {
+		return l.real.Timeout()
+	}
+	return Timeout
+}
+
+// fate is what is to happen to a call.
+func (l *Link) fate() (cut, lost, twice bool, rtt time.Duration, frozen time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Cut || l.rng.Float64() < l.LoseCalls, l.rng.Float64() < l.LoseReplies, l.rng.Float64() < l.Duplicate, l.RTT(), l.Frozen
+}
+
+// Book books, unless that fails.
+func (l *Link) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+	sent := time.Now()
+	fail := func() []schedule.Booked {
+		time.Sleep(time.Until(sent.Add(l.Timeout())))
+		return slices.Repeat([]schedule.Booked{{Err: ErrCut}}, len(bookings))
+	}
+	l.Do(func() { l.Trips += len(bookings) })
+	cut, lost, twice, rtt, frozen := l.fate()
+	if cut {
+		return fail()
+	}
+	run := func() (booked []schedule.Booked) {
+		for range 1 + map[bool]int{true: 1}[twice] {
+			if l.real == nil {
+				booked = l.book(bookings)
+			} else {
+				booked = l.real.Book(ctx, bookings)
+			}
+		}
+		return booked
+	}
+	if frozen.Sub(sent) > l.Timeout() { // the caller has given up when the server runs the call
+		l.late.Go(func() {
+			time.Sleep(time.Until(frozen))
+			run()
+		})
+		return fail()
+	}
+	time.Sleep(max(rtt/2, time.Until(frozen)))
+	booked := run()
+	time.Sleep(rtt - rtt/2)
+	if lost || time.Since(sent) > l.Timeout() {
+		return fail()
+	}
+	return booked
+}
+
+// Update updates, unless that fails; it is not done twice.
+func (l *Link) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+	cut, lost, _, rtt, frozen := l.fate()
+	if cut || time.Until(frozen) > l.Timeout() {
+		time.Sleep(l.Timeout())
+		return ErrCut
+	}
+	time.Sleep(max(rtt/2, time.Until(frozen)))
+	var err error
+	if l.real != nil {
+		err = l.real.Update(ctx, key, ttl, f)
+	} else {
+		l.Do(func() { l.Values[key] = f(l.Values[key], l.now()) })
+	}
+	time.Sleep(rtt - rtt/2)
+	if lost {
+		time.Sleep(l.Timeout())
+		return ErrCut
+	}
+	return err
+}
+
+// Wakes wakes waiters, if the ledger does.
+func (l *Link) Wakes(ctx context.Context, process string, woken func(string)) error {
+	if l.real != nil {
+		if waker, ok := l.real.(dispatch.Waker); ok {
+			return waker.Wakes(ctx, process, woken)
+		}
+		return nil
+	}
+	l.Do(func() { l.wakers[process] = woken })
+	<-ctx.Done()
+	return nil
+}
+
+// State knows nothing.
+func (l *Link) State(context.Context, string) (schedule.State, float64, error) {
+	return schedule.State{}, 0, nil
+}
+
+// Publish keeps nothing.
+func (l *Link) Publish(context.Context, string, string, []byte, time.Duration) error { return nil }
+
+// Published returns nothing.
+func (l *Link) Published(context.Context, string) ([][]byte, error) { return nil, nil }
+
+// Close does nothing: the real ledger is shared.
+func (l *Link) Close() error { return nil }
