@@ -44,7 +44,8 @@ type account struct {
 	share float64        // from the last reply, permits a second; 0 = unknown
 	told  float64        // when that was
 	rev   revision       // of the limit that the batches were booked under
-	top   float64        // of its rate, which a ramp rises to
+	top   float64        // the limit's rate, and
+	ramp  schedule.Ramp  // the ramp to it, by which permits are released
 
 	wanted    demand // at the last step, before anybody was served
 	taken     int64  // put - avail at the last step
@@ -160,7 +161,7 @@ func (a *account) advance(step uint64, now float64, late bool, w demand) {
 		a.advanceStrict(now)
 		return
 	}
-	if a.top != a.limit.rate {
+	if a.otherPace() {
 		a.adjust(now)
 	}
 	a.wanted = w
@@ -176,8 +177,12 @@ func (a *account) advance(step uint64, now float64, late bool, w demand) {
 // is, the next reply says.
 func (a *account) adjust(now float64) {
 	rate := a.limit.rate
-	if a.limit.ramp.Over > 0 {
-		rate = min(rate, max(a.rate, a.limit.ramp.From))
+	if ramp := a.limit.ramp; ramp.Over > 0 {
+		from := ramp.From
+		if a.ramp.Over > 0 {
+			from = max(from, a.rate)
+		}
+		rate = min(rate, from)
 	}
 	if f := rate / a.rate; a.rate > 0 {
 		a.share *= f
@@ -187,8 +192,11 @@ func (a *account) adjust(now float64) {
 		a.cut = f < 1
 	}
 	a.changeRate(now, rate)
-	a.top = a.limit.rate
+	a.top, a.ramp = a.limit.rate, a.limit.ramp
 }
+
+// otherPace says that the limit's rate, or the ramp to it, has changed.
+func (a *account) otherPace() bool { return a.top != a.limit.rate || a.ramp != a.limit.ramp }
 
 // book decides what to book now, and returns nil for nothing. An account that is gone has nobody to book for ever again.
 func (a *account) book(step uint64, now float64, w demand, gone bool, timeout float64) *call {

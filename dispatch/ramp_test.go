@@ -65,8 +65,10 @@ func TestRamps(t *testing.T) {
 				for i := int(first / second); i < 5; i++ {
 					at := from + time.Duration(i)*second
 					steps := int(at / second)
-					if mode == policy.RampRelaxed { // one second in which nobody asked; for the other, slots had been booked
-						steps--
+					if mode == policy.RampRelaxed { // the seconds in which nobody asked; for one, strict slots had been booked
+						if steps--; sharing == policy.Booked {
+							steps--
+						}
 					}
 					if sharing == policy.Split { // newcomers ask before they may spend
 						within(t, "resumed", f.between(at, at+second), 0, budgets(steps+1)+4)
@@ -89,7 +91,7 @@ func TestRampWithoutTraffic(t *testing.T) {
 		mode  policy.RampMode
 		pause time.Duration
 		steps int
-	}{{policy.RampRelaxed, 4 * second, 3}, {policy.RampScheduled, 4 * second, 6}, {policy.RampRelaxed, 7 * second, 0}, {policy.RampScheduled, 7 * second, 0}} {
+	}{{policy.RampRelaxed, 4 * second, 2}, {policy.RampScheduled, 4 * second, 6}, {policy.RampRelaxed, 7 * second, 0}, {policy.RampScheduled, 7 * second, 0}} {
 		fleets(t, string(c.mode)+" "+c.pause.String(), ramped(t, policy.Booked, c.mode), func(t *testing.T, f *fleet) {
 			burst := func() {
 				r := f.join(len(f.joined), "group")
@@ -117,7 +119,7 @@ func TestRampOfAnotherLimit(t *testing.T) {
 		p.MessageRate = policy.PerSecond(1150) // steps of 100
 		f.policies.set(policy.Single(p))
 		time.Sleep(2 * second)
-		within(t, "the second after", f.between(5*second, 6*second), 415, 445) // 330 + 100
+		within(t, "the second after", f.between(5*second, 6*second), 415, 500) // 330 + 100, or 285 + 200
 		p.Ramp = policy.RampNone
 		f.policies.set(policy.Single(p))
 		time.Sleep(2 * second)

@@ -18,19 +18,18 @@ type strict struct {
 	wasted atomic.Int64 // slots that their callers came to too late, all time
 
 	// The rest belongs to the loop.
-	ramp     schedule.Ramp // of the pace
-	queued   bool          // in the line's queue
-	wokenAt  float64       // when it was last said that our turn has come
-	last     bool          // the last slot that was booked may be given back
-	offset   float64       // the store's clock less ours, from the fastest reply of late
+	queued   bool    // in the line's queue
+	wokenAt  float64 // when it was last said that our turn has come
+	last     bool    // the last slot that was booked may be given back
+	offset   float64 // the store's clock less ours, from the fastest reply of late
 	offsetAt float64
 }
 
 // advanceStrict releases the slots that have come. One that the loop comes to later than permitExpiry is never used.
 func (a *account) advanceStrict(now float64) {
-	if a.top != a.limit.rate || a.strict.ramp != a.limit.ramp {
+	if a.otherPace() {
 		a.void() // the store counts on nobody's using slots of the old pace
-		a.top, a.strict.ramp = a.limit.rate, a.limit.ramp
+		a.top, a.ramp = a.limit.rate, a.limit.ramp
 	}
 	for len(a.batches) > 0 {
 		b := &a.batches[0]

@@ -487,7 +487,7 @@ func (r *run) neverNear() string {
 func (r *run) neverMore() string {
 	slack := float64(len(r.all))
 	if r.mode.policy.Sharing == policy.Divide {
-		slack += 0.6 * float64(r.rate)
+		slack += 0.6*float64(r.rate) + 4 // each of two groups keeps one permit, and rounds up
 	}
 	if r.backend.RealTime {
 		slack += 0.1 * float64(r.rate)

@@ -128,22 +128,25 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.Last = now
 	rate := s.Rate
 	newer := r.Identity != s.Identity || r.Rev > s.Rev
-	otherPace := r.Rate != s.Top || r.Ramp != s.Ramp // else somebody has only come later
+	otherPace := newer && (r.Rate != s.Top || r.Ramp != s.Ramp) // else somebody has only come later
 	if newer {
 		s.Identity, s.Rev, s.Top, s.Ramp = r.Identity, r.Rev, r.Rate, r.Ramp
 		rate = r.Rate
 	}
+	ramped := s.Ramp.Over > 0 && r.Ramp.Over > 0 // who has not heard of the ramp does not move it
 	if s.Ramp.Over <= 0 {
 		s.Line = Line{}
-	} else if r.Ramp.Over > 0 { // who has not heard of the ramp does not move it
-		s.Line, rate = s.Ramp.At(s.Line, s.Top, r.Want > 0, now, max(now, s.Tail))
+	} else if ramped {
+		s.Line, rate = s.Ramp.At(s.Line, s.Top, r.Want > 0, now, now)
 	}
 	switch {
-	case !newer: // a step of a ramp: what is booked stays as it is
-	case r.Strict && otherPace:
-		s.pace(rate, now)
 	case !r.Strict && rate != s.Rate && s.Tail > now: // the same permits stay booked, at the new rate
 		s.Tail = now + float64((s.Tail-now)*s.Rate/rate)
+	case r.Strict && otherPace:
+		s.pace(rate, now)
+	}
+	if r.Strict && ramped && s.Line.Epoch != 0 && s.Tail > now { // the gap is that of the slot's own second
+		s.Line, rate = s.Ramp.At(s.Line, s.Top, r.Want > 0, now, s.Tail)
 	}
 	s.Rate = rate
 	c := r.Carry

@@ -107,36 +107,42 @@ if newer then
   top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
   if over <= 0 then redis.call('HDEL', KEYS[1], 'r') end
 end
-if over > 0 and newOver > 0 then -- a step of the ramp
+local asked = want > 0 or relaxed == 0
+local function line(at) -- where the ramp is then
   if rampFrom >= top then
-    lineRate, lineEpoch, seen, to = 0, 0, 0, top
-  else
-    local at, asked = max(now, tail), want > 0 or relaxed == 0
-    if seen - now >= 1 then lineEpoch = max(1, lineEpoch - floor(seen - now)) end
-    if ttl > 0 and now - seen > ttl and at <= now then lineEpoch = 0 end
-    local second, step = floor(at), (top - rampFrom) / over
-    if lineEpoch == 0 then
-      lineRate = rampFrom
-      if asked then lineEpoch = second end
-    elseif second > lineEpoch and asked then
-      if relaxed == 1 then lineRate = lineRate + step else lineRate = lineRate + step * (second - lineEpoch) end
-      lineEpoch = second
-    end
-    lineRate = min(lineRate, top)
-    seen, to = now, lineRate
+    lineRate, lineEpoch, seen = 0, 0, 0
+    return top
   end
-  redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen))
+  if seen - now >= 1 then lineEpoch = max(1, lineEpoch - floor(seen - now)) end
+  if ttl > 0 and now - seen > ttl and at <= now then lineEpoch = 0 end
+  local second, step = floor(at), (top - rampFrom) / over
+  if lineEpoch == 0 then
+    lineRate = rampFrom
+    if asked then lineEpoch = second end
+  elseif second > lineEpoch and asked then
+    if relaxed == 1 then lineRate = lineRate + step else lineRate = lineRate + step * (second - lineEpoch) end
+    lineEpoch = second
+  end
+  lineRate = min(lineRate, top)
+  seen = now
+  return lineRate
 end
-if newer and strict == 1 and other then
+local ramped = over > 0 and newOver > 0
+if ramped then to = line(now) end
+if strict == 0 and to ~= rate and tail > now then
+  tail = now + (tail - now) * rate / to
+elseif strict == 1 and newer and other then
   local was = tail - 1 / rate
   local ahead = was - now - 0.1
   if ahead > 0 then was = was - math.ceil(ahead * rate) / rate end
   tail = was + 1 / to
   seq = seq + 1
-elseif newer and strict == 0 and to ~= rate and tail > now then
-  tail = now + (tail - now) * rate / to
 end
+if strict == 1 and ramped and lineEpoch ~= 0 and tail > now then to = line(tail) end
 rate = to
+if ramped then
+  redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen))
+end
 local stranger = cInc ~= inc
 if stranger then
   tail = max(tail, now) + held / rate
