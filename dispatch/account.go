@@ -317,11 +317,14 @@ func (a *account) answered(c *call, now, jitter float64) {
 	if c.reply.Err != nil || r.Late {
 		a.failed(now)
 		a.lent = max(a.lent, now)
-		pause := a.limit.round / 2
-		if a.storeTime == 0 { // until the store's clock is known, a frozen one will run what it is sent, however late
+		pause := a.limit.round * (0.25 + jitter/2)
+		switch {
+		case a.storeTime == 0: // until the store's clock is known, a frozen one will run what it is sent, however late
 			pause *= float64(int(1) << min(a.failures-1, 6))
+		case a.failures > 3: // it is away: not all are to come back in the same moment
+			pause = a.limit.round * (0.5 + 2*jitter)
 		}
-		a.retryAt = now + pause*(0.5+jitter)
+		a.retryAt = now + pause
 		return
 	}
 	a.failures, a.retryAt = 0, 0

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -85,6 +86,90 @@ func TestCutWhileTheLedgerIsAway(t *testing.T) {
 			within(t, "a second", f.between(changed, changed+second), 90, 110)
 		}
 	})
+}
+
+// When a ledger comes back, a hundred replicas do not come back in the same moment.
+func TestManyReturn(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		fleets(t, fmt.Sprintf("refuses %v", down), perSecond(10_000), func(t *testing.T, f *fleet) {
+			for i := range 100 {
+				f.join(i, "group").greedy(1 << 20)
+			}
+			time.Sleep(2 * second)
+			away := func(yes bool) {
+				f.store.Do(func() {
+					f.store.Down = yes && down
+					for _, r := range f.joined {
+						r.link.Cut = yes && !down
+					}
+				})
+			}
+			away(true)
+			time.Sleep(5 * second)
+			away(false)
+			back := time.Since(f.start)
+			f.store.Do(func() { f.store.Calls = nil })
+			time.Sleep(2 * second)
+			var calls []time.Time
+			f.store.Do(func() { calls = slices.Clone(f.store.Calls[:100]) }) // the first of most
+			most := 0
+			for i, at := range calls {
+				n := 0
+				for _, other := range calls[i:] {
+					if other.Sub(at) <= 50*time.Millisecond {
+						n++
+					}
+				}
+				most = max(most, n)
+			}
+			within(t, "calls in the same 50 ms", most, 5, 60)
+			within(t, "dispatched in the second of the return", f.between(back, back+second), 7500, 12_500)
+			within(t, "dispatched in the next", f.between(back+second, back+2*second), 9500, 10500)
+		})
+	}
+}
+
+// Partial partitions: who is cut off goes on at his share, the others share the rest of it, so that together they never
+// have more than twice the limit; with `stop` never more than it.
+func TestPartialPartition(t *testing.T) {
+	for _, loss := range []policy.OnLedgerLoss{policy.LossShare, policy.LossStop} {
+		for _, cut := range []int{1, 4, 7, 8} {
+			p := perSecond(1000)
+			p.OnLedgerLoss = loss
+			fleets(t, fmt.Sprintf("%s, %d of 8 cut off", loss, cut), p, func(t *testing.T, f *fleet) {
+				for i := range 8 {
+					f.join(i, "group").greedy(1)
+				}
+				time.Sleep(2 * second)
+				f.store.Do(func() {
+					for _, r := range f.joined[:cut] {
+						r.link.Cut = true
+					}
+				})
+				from := time.Since(f.start) + second
+				time.Sleep(11 * second)
+				all := f.between(from, from+10*second) / 10
+				most, least := 1010+125*cut, 980
+				if loss == policy.LossStop {
+					most = 1010
+				}
+				if cut == 8 {
+					most, least = 1010, 0
+				}
+				within(t, "a second, without the ledger for some", all, least, min(most, 2000))
+				within(t, "any second", f.window(second, 0), 0, min(most*11/10, 2000))
+				f.store.Do(func() {
+					for _, r := range f.joined[:cut] {
+						r.link.Cut = false
+					}
+				})
+				time.Sleep(second)
+				back := time.Since(f.start)
+				time.Sleep(3 * second)
+				within(t, "a second, with it again", f.between(back, back+3*second)/3, 970, 1010)
+			})
+		}
+	}
 }
 
 // Who was told a share long ago does not go on at it when the ledger goes: others have got it since.

@@ -28,6 +28,8 @@ type Store struct {
 	RTT    func() time.Duration // of a call; default 0.2 to 0.8 ms, 1 % of them 4 ms more
 	Frozen time.Time            // until then, calls wait; then they all run
 	Skew   time.Duration        // of a simulated store's clock
+	Down   bool                 // calls fail at once
+	Calls  []time.Time          // that came through, of Book
 	Deaf   bool                 // no waiter hears that his turn has come
 	Trips  int                  // bookings
 	Woken  int                  // waiters told that their turn has come, by a simulated store
@@ -145,9 +147,18 @@ func (l *Link) Book(ctx context.Context, bookings []schedule.Booking) []schedule
 		time.Sleep(time.Until(sent.Add(l.Timeout())))
 		return slices.Repeat([]schedule.Booked{{Err: ErrCut}}, len(bookings))
 	}
-	l.Do(func() { l.Trips += len(bookings) })
 	cut, lost, twice, rtt, frozen := l.fate()
-	if cut {
+	down := false
+	l.Do(func() {
+		l.Trips += len(bookings)
+		if down = l.Down; !down && !cut {
+			l.Calls = append(l.Calls, sent)
+		}
+	})
+	switch {
+	case down:
+		return slices.Repeat([]schedule.Booked{{Err: ErrCut}}, len(bookings))
+	case cut:
 		return fail()
 	}
 	run := func() (booked []schedule.Booked) {
