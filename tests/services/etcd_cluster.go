@@ -1,0 +1,125 @@
+package services
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+)
+
+// An EtcdTrio is an etcd of three members, each as if in a data centre of its own.
+type EtcdTrio struct {
+	Endpoints [3]string // host:port of each member's clients
+
+	mu     sync.Mutex // guards the fields below
+	names  map[string]int
+	lonely int // the member that is cut off from the others; -1 = none
+	cut    context.Context
+	sever  context.CancelFunc // of the connections there are
+}
+
+// EtcdCluster starts three members, whatever the environment says. They end with the test.
+func EtcdCluster(t testing.TB) *EtcdTrio {
+	t.Helper()
+	c := &EtcdTrio{names: map[string]int{}, lonely: -1}
+	c.cut, c.sever = context.WithCancel(context.Background())
+	var configs [3]*embed.Config
+	var members []string
+	for i := range configs {
+		cfg := embed.NewConfig()
+		cfg.Name, cfg.Dir = string(rune('a'+i)), t.TempDir()
+		cfg.TickMs, cfg.ElectionMs = 20, 200
+		cfg.UnsafeNoFsync = true
+		cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+		c.Endpoints[i] = loopback(freePort(t))
+		client, peer := url.URL{Scheme: "http", Host: c.Endpoints[i]}, url.URL{Scheme: "http", Host: loopback(freePort(t))}
+		cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+		cfg.ListenPeerUrls = []url.URL{peer}
+		front := httptest.NewServer(c.way(i, &peer))
+		t.Cleanup(front.Close)
+		public, _ := url.Parse(front.URL) // is one
+		cfg.AdvertisePeerUrls = []url.URL{*public}
+		members = append(members, cfg.Name+"="+front.URL)
+		configs[i] = cfg
+	}
+	servers := make([]*embed.Etcd, len(configs))
+	var starting sync.WaitGroup
+	for i, cfg := range configs {
+		cfg.InitialCluster = strings.Join(members, ",")
+		starting.Go(func() {
+			server, err := embed.StartEtcd(cfg)
+			if err != nil {
+				t.Errorf("services: start etcd: %v", err)
+				return
+			}
+			servers[i] = server
+			c.mu.Lock()
+			c.names[server.Server.MemberID().String()] = i
+			c.mu.Unlock()
+			select {
+			case <-server.Server.ReadyNotify():
+			case <-time.After(20 * time.Second):
+				t.Error("services: etcd is not ready after 20 s")
+			}
+		})
+	}
+	starting.Wait()
+	t.Cleanup(func() {
+		c.Heal()
+		c.sever()
+		var ending sync.WaitGroup
+		for _, server := range servers {
+			if server != nil {
+				ending.Go(server.Close)
+			}
+		}
+		ending.Wait()
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	return c
+}
+
+// way is the way to a member for the others, by the name that they send.
+func (c *EtcdTrio) way(to int, peer *url.URL) http.Handler {
+	proxy := httputil.NewSingleHostReverseProxy(peer)
+	proxy.FlushInterval = -1 // streams
+	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		from, known := c.names[r.Header.Get("X-Server-From")]
+		barred := c.lonely == to || known && c.lonely == from
+		cut := c.cut
+		c.mu.Unlock()
+		if barred {
+			panic(http.ErrAbortHandler)
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(cut, cancel)()
+		proxy.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// Isolate cuts a member off from the other two, but not from its clients, until Heal.
+func (c *EtcdTrio) Isolate(member int) { c.set(member) }
+
+// Heal ends what Isolate began.
+func (c *EtcdTrio) Heal() { c.set(-1) }
+
+func (c *EtcdTrio) set(lonely int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lonely = lonely
+	c.sever()
+	c.cut, c.sever = context.WithCancel(context.Background())
+}

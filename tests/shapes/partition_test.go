@@ -1,0 +1,102 @@
+package shapes
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// counted counts the bookings that were answered.
+type counted struct {
+	dispatch.Ledger
+	mu sync.Mutex
+	n  int64
+}
+
+func (l *counted) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+	booked := l.Ledger.Book(ctx, bookings)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range booked {
+		if b.Err == nil && b.Reply.N > 0 {
+			l.n++
+		}
+	}
+	return booked
+}
+
+// TestDataCentresApart: three data centres share a limit on an etcd of three members. One is cut off: it stops, the others
+// go on with all of the limit, and when it is back, no booking is lost.
+func TestDataCentresApart(t *testing.T) {
+	const rate = 200
+	cluster := services.EtcdCluster(t)
+	p := policy.Policy{MessageRate: policy.PerSecond(rate), OnLedgerLoss: policy.LossStop}
+	topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders"}
+	ctx, cancel := context.WithCancel(t.Context())
+	var consumers sync.WaitGroup
+	var mu sync.Mutex
+	var all run
+	var at [3]run // by data centre
+	var ledgers [3]*counted
+	for i, endpoint := range cluster.Endpoints {
+		ledgers[i] = &counted{Ledger: open(t, "etcd://"+endpoint+"/throttle")}
+		lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledgers[i]})
+		require.NoError(t, err)
+		sub, err := lim.Subscription(topic.String(), "group")
+		require.NoError(t, err)
+		consumers.Go(func() {
+			defer func() { assert.NoError(t, lim.Close()) }()
+			for {
+				if _, err := sub.Acquire(ctx, 1); err != nil {
+					assert.True(t, errors.Is(err, context.Canceled), err)
+					return
+				}
+				mu.Lock()
+				all.at = append(all.at, time.Now())
+				at[i].at = append(at[i].at, time.Now())
+				mu.Unlock()
+			}
+		})
+	}
+	between := func(r *run, from time.Time, d time.Duration) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return r.between(from, d)
+	}
+	require.Eventually(t, func() bool {
+		since := time.Now().Add(-time.Second)
+		return between(&at[0], since, time.Second) > 0 && between(&at[1], since, time.Second) > 0 && between(&at[2], since, time.Second) > 0
+	}, 10*time.Second, 50*time.Millisecond, "all have a part")
+
+	cluster.Isolate(1)
+	time.Sleep(2 * time.Second) // an election, time-outs, what was booked before
+	apart := time.Now()
+	time.Sleep(3 * time.Second)
+	alone, others := between(&at[1], apart, 3*time.Second), between(&at[0], apart, 3*time.Second)+between(&at[2], apart, 3*time.Second)
+	cluster.Heal()
+	assert.Eventually(t, func() bool { return between(&at[1], time.Now().Add(-time.Second), time.Second) > rate/6 }, 10*time.Second, 50*time.Millisecond, "it goes on when it is back")
+
+	cancel()
+	consumers.Wait()
+	booked := int64(0)
+	for _, l := range ledgers {
+		booked += l.n
+	}
+	state, _, err := ledgers[0].State(t.Context(), dispatch.LimitKey("standalone", policy.TopicScope(topic), false))
+	require.NoError(t, err)
+	t.Logf("apart: the one alone %d, the others %d of %d; any second %d; %d bookings answered, %d in the ledger", alone, others, 3*rate, all.window(), booked, state.Seq)
+	assert.Zero(t, alone)
+	assert.GreaterOrEqual(t, others, 3*rate*85/100)
+	assert.LessOrEqual(t, all.window(), rate*125/100, "rate x (1 s + 0.25 s)")
+	assert.GreaterOrEqual(t, state.Seq, booked, "every booking that was answered is in the ledger")
+}
