@@ -483,11 +483,11 @@ func (r *run) neverNear() string {
 	return ""
 }
 
-// neverMore: what is split has the limit and one for each replica; what is divided over groups, what 0.6 s have beyond it.
+// neverMore: what is split has the limit and one for each replica; what is divided over groups, what 0.8 s have beyond it: as much may have opened, or been drawn, before.
 func (r *run) neverMore() string {
 	slack := float64(len(r.all))
 	if r.mode.policy.Sharing == policy.Divide {
-		slack += 0.6*float64(r.rate) + 4 // each of two groups keeps one permit, and rounds up
+		slack += 0.8*float64(r.rate) + 4 // each of two groups keeps one permit, and rounds up
 	}
 	if r.backend.RealTime {
 		slack += 0.1 * float64(r.rate)

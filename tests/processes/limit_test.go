@@ -122,5 +122,5 @@ func TestGroupsOverProcesses(t *testing.T) {
 	assert.InDelta(t, 3*rate/2, us, 3*rate/2*0.15)
 	assert.GreaterOrEqual(t, alone, 2*rate/2*85/100, "its own")
 	assert.LessOrEqual(t, alone, 2*rate/2+rate/10, "and only its own: who is silent may be cut off")
-	assert.LessOrEqual(t, r.window(), rate*16/10+replicas, "rate x (1 s + 0.6 s)")
+	assert.LessOrEqual(t, r.window(), rate*18/10+replicas, "rate x (1 s + 0.8 s)")
 }
