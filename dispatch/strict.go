@@ -107,14 +107,19 @@ func (a *account) answeredStrict(c *call, now, jitter float64) {
 		a.strict.last = a.strict.last && r.N == 0
 	case c.rev != a.limit.rev: // of the old pace
 	case r.N > 0:
-		a.strict.last = true
 		a.rate, a.rev, a.share = r.Rate, c.rev, r.Share
 		a.bookings++
-		due := max(c.sent, c.done-a.strict.delay(c)) + r.Start
+		delay, known := a.strict.delay(c, a.limit.expiry)
+		if a.strict.last = known; !known {
+			a.lapsed++
+			return
+		}
+		due := max(c.sent, c.done-delay) + r.Start
 		a.batches = append(a.batches, batch{n: 1, left: 1, due: due, gap: 1 / a.rate, expires: due + a.limit.expiry})
 	case a.strict.queued:
 		if a.strict.wokenAt < c.sent {
-			a.retryAt = max(now+0.001, c.done-a.strict.delay(c)+r.Start)
+			delay, _ := a.strict.delay(c, a.limit.expiry)
+			a.retryAt = max(now+0.001, c.done-delay+r.Start)
 		}
 	case c.booking.Request.Want > 0:
 		a.retryAt = now + max(0.001, r.Start) + jitter/2*min(1/r.Rate, 1)
@@ -122,9 +127,10 @@ func (a *account) answeredStrict(c *call, now, jitter float64) {
 }
 
 // delay is how much later a reply came than the fastest of late, compared by the store's clock: a start counts from the
-// moment at which it would have come.
-func (s *strict) delay(c *call) float64 {
+// moment at which it would have come. Of the first reply of all that is known only if it was fast.
+func (s *strict) delay(c *call, expiry float64) (delay float64, known bool) {
 	offset := c.reply.Reply.Now - c.done
+	known = s.offset != 0 || c.done-c.sent <= expiry
 	if s.offset != 0 {
 		s.offset -= 1e-4 * (c.done - s.offsetAt) // clocks drift
 	}
@@ -132,7 +138,7 @@ func (s *strict) delay(c *call) float64 {
 		s.offset = offset
 	}
 	s.offsetAt = c.done
-	return s.offset - offset
+	return s.offset - offset, known
 }
 
 // farewellStrict gives back the last slot, if it is still to come; the others are wasted.
@@ -243,10 +249,11 @@ func (q *queue) bookNow(a *account) (next time.Time, ok bool) {
 	case r.N == 0: // not all come back at once
 		pause := r.Start + l.cfg.Rand.Float64()*min(0.25/r.Rate, 0.025)
 		next = t.Add(max(tick/20, time.Duration(pause*float64(time.Second))))
-	case slots.delay(c) > a.limit.expiry: // the reply came too late for its slot
-		a.lapsed++
-		return t.Add(tick), false
 	default:
+		if delay, known := slots.delay(c, a.limit.expiry); !known || delay > a.limit.expiry { // too late for its slot
+			a.lapsed++
+			return t.Add(tick), false
+		}
 		slots.tried.Add(1)
 		return t, true
 	}

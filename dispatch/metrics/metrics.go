@@ -11,6 +11,7 @@
 //	throttle_waiting_calls              calls that wait now
 //	throttle_shadowed_messages_total    messages that shadow mode let through and enforcing would not have
 //	throttle_caught_up                  1: this process has caught up with the producers
+//	throttle_in_flight_messages         messages handed out and not done with; no series while there are none
 //	throttle_exempt                     1: nothing is charged now: caught up, let through, or without a limit
 //	throttle_backlog_messages           messages to read; no series while unknown
 //
@@ -19,9 +20,10 @@
 //	throttle_permits_granted_total      permits taken, those included that were given back
 //	throttle_permits_returned_total     permits given back unused
 //	throttle_permits_lapsed_total       permits booked and wasted
-//	throttle_permits_booked             permits booked and not taken
+//	throttle_permits_booked             permits booked and not taken; of a strict limit, those reserved: starts in the future
 //	throttle_bookings_total             batches got from the ledger
 //	throttle_limit_rate                 permits a second of the limit, over all processes
+//	throttle_limit_ramp_rate            permits a second where the limit is on a ramp; no series otherwise
 //	throttle_limit_share                permits a second that this process may count on; 0 = not known yet
 //	throttle_limit_revision             of the policies, when the limit last changed
 //
@@ -78,6 +80,7 @@ var (
 	waiting  = ofSubscription("waiting_calls", "Calls that wait now.")
 	shadowed = ofSubscription("shadowed_messages_total", "Messages that shadow mode let through and enforcing would not have.")
 	caughtUp = ofSubscription("caught_up", "1 if this process has caught up with the producers.")
+	inFlight = ofSubscription("in_flight_messages", "Messages handed out and not done with, where maxInFlight is set.")
 	exempt   = ofSubscription("exempt", "1 if nothing is charged now: caught up, let through, or without a limit.")
 	backlog  = ofSubscription("backlog_messages", "Messages to read in this process, while known.")
 
@@ -87,6 +90,7 @@ var (
 	booked   = ofLimit("permits_booked", "Permits booked and not taken.")
 	bookings = ofLimit("bookings_total", "Batches of permits got from the ledger.")
 	rate     = ofLimit("limit_rate", "Permits a second of the limit, over all processes.")
+	rampRate = ofLimit("limit_ramp_rate", "Permits a second where the limit is on its ramp, while it rises.")
 	share    = ofLimit("limit_share", "Permits a second that this process may count on; 0 if not known yet.")
 	changed  = ofLimit("limit_revision", "Revision of the policies at which the limit last changed.")
 
@@ -103,8 +107,8 @@ var (
 // Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		waits, waitTime, waiting, shadowed, caughtUp, exempt, backlog,
-		granted, returned, lapsed, booked, bookings, rate, share, changed,
+		waits, waitTime, waiting, shadowed, caughtUp, exempt, inFlight, backlog,
+		granted, returned, lapsed, booked, bookings, rate, rampRate, share, changed,
 		trips, errs, late, away, revision, sourceErr, bad, info,
 	} {
 		ch <- d
@@ -130,6 +134,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		counter(shadowed, sub.Shadowed, labels...)
 		gauge(caughtUp, flag(sub.CaughtUp), labels...)
 		gauge(exempt, flag(sub.Exempt), labels...)
+		if sub.InFlight > 0 {
+			gauge(inFlight, float64(sub.InFlight), labels...)
+		}
 		if sub.Backlog >= 0 {
 			gauge(backlog, float64(sub.Backlog), labels...)
 		}
@@ -140,6 +147,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			counter(lapsed, l.Lapsed, labels...)
 			gauge(booked, float64(l.Stock), labels...)
 			counter(bookings, l.Bookings, labels...)
+			if l.Ramp > 0 {
+				gauge(rampRate, l.Ramp, labels...)
+			}
 			gauge(rate, l.Rate, labels...)
 			gauge(share, l.Share, labels...)
 			gauge(changed, float64(l.Revision), labels...)

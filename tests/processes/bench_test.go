@@ -2,6 +2,7 @@ package processes
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -94,7 +95,10 @@ func BenchmarkStrict(b *testing.B) {
 	for _, rate := range []int64{5, 100} {
 		b.Run(fmt.Sprintf("%d/throttle", rate), func(b *testing.B) {
 			for b.Loop() {
-				const d = 20 * time.Second
+				d := 60 * time.Second
+				if rate > 5 {
+					d = 20 * time.Second
+				}
 				r := run(b, redis, replicas, d, job{Rate: rate, Max: 1, Sharing: policy.Strict}, nil)
 				shortest, n := r.gaps(0, d)
 				least := n
@@ -110,4 +114,35 @@ func BenchmarkStrict(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkWeights: three subscriptions of weights 1, 2 and 4, two processes each.
+func BenchmarkWeights(b *testing.B) {
+	redis := services.Redis(b)
+	b.Run("throttle", func(b *testing.B) {
+		for b.Loop() {
+			const d = 13 * time.Second
+			r := run(b, redis, 6, d, job{Rate: 1000, Max: 1, Weights: map[string]float64{"0": 1, "1": 2, "2": 4}}, func(i int, j *job) { j.Subscription = fmt.Sprint(i % 3) })
+			worst, all := 0.0, r.count(-1, 2*time.Second, d-time.Second)
+			for i, weight := range []float64{1, 2, 4} {
+				got := r.count(i, 2*time.Second, d-time.Second) + r.count(i+3, 2*time.Second, d-time.Second)
+				worst = max(worst, 100*math.Abs(float64(got)*7/weight/float64(all)-1))
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(worst, "%-off-its-weight")
+		}
+	})
+}
+
+// BenchmarkReserved: of 1000/s one subscription has 400 reserved, beside four greedy others of the same weight.
+func BenchmarkReserved(b *testing.B) {
+	redis := services.Redis(b)
+	b.Run("throttle", func(b *testing.B) {
+		for b.Loop() {
+			const d = 13 * time.Second
+			r := run(b, redis, 5, d, job{Rate: 1000, Max: 1, Reserved: map[string]int64{"0": 400}}, func(i int, j *job) { j.Subscription = fmt.Sprint(i) })
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(float64(r.count(0, 2*time.Second, d-time.Second))/10, "messages/s-of-520")
+		}
+	})
 }

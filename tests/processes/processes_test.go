@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -29,6 +30,8 @@ import (
 // poolTTL is how long a process of a split limit counts that is silent.
 const poolTTL = 2 * time.Second
 
+const topic = "kafka://public/default/orders"
+
 const childEnv = "THROTTLE_TEST_PROCESS"
 
 // A job is what one process does.
@@ -42,7 +45,9 @@ type job struct {
 	Group        string // of workers, of eu and us
 	Wait         policy.WaitMode
 	MaxReserved  *int64
-	Poisson      float64 // > 0: asks for one permit at random times, as many a second
+	Poisson      float64            // > 0: asks for one permit at random times, as many a second
+	Weights      map[string]float64 // by subscription
+	Reserved     map[string]int64   // likewise, messages a second
 	Start, End   time.Time
 	Delay        time.Duration // from Start to joining
 	Kill         bool          // ends by SIGKILL, once it has told its events
@@ -78,6 +83,26 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// Snapshots makes a job a PolicySource: all processes have the same policies.
+func (j job) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
+	entries := []policy.Entry{{Scope: policy.ClusterScope(), Policy: policy.Policy{
+		MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us", PoolTTL: policy.Duration(poolTTL), Wait: j.Wait, MaxReserved: j.MaxReserved,
+	}}}
+	topic, err := policy.ParseTopic(topic)
+	for name, weight := range j.Weights {
+		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Weight: &weight}})
+	}
+	for name, n := range j.Reserved {
+		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Reserved: policy.PerSecond(n)}})
+	}
+	set, setErr := policy.NewSet(entries)
+	return func(yield func(policy.Snapshot, error) bool) {
+		if yield(policy.Snapshot{Set: set, Identity: "processes", Revision: 1}, errors.Join(err, setErr)) {
+			<-ctx.Done()
+		}
+	}
+}
+
 // run is the child's side: it prints its events at the end.
 func (j job) run() error {
 	ctx, cancel := context.WithDeadline(context.Background(), j.End)
@@ -87,7 +112,7 @@ func (j job) run() error {
 		return err
 	}
 	lim, err := dispatch.Open(ctx, dispatch.Config{
-		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us", PoolTTL: policy.Duration(poolTTL), Wait: j.Wait, MaxReserved: j.MaxReserved}),
+		Policies: j,
 		Ledger:   ledger, Cluster: j.Cluster, Group: j.Group, OnClose: ledger.Close,
 	})
 	if err != nil {
@@ -96,7 +121,7 @@ func (j job) run() error {
 	if j.Delay > 0 {
 		time.Sleep(time.Until(j.Start.Add(j.Delay)))
 	}
-	sub, err := lim.Subscription("kafka://public/default/orders", j.Subscription)
+	sub, err := lim.Subscription(topic, j.Subscription)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,107 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// BenchmarkOnePer10ms has eight callers, each with a connection of its own, call as often as one call every 10 ms for all
+// of them together allows: how many calls they make, how near the nearest two are, and how often the store is asked.
+func BenchmarkOnePer10ms(b *testing.B) {
+	const period, callers, d = 10 * time.Millisecond, 8, 5 * time.Second
+	for name, open := range map[string]func(testing.TB, string, string) (do func(context.Context, func()) error, trips func() int64){
+		"throttle":   strictDo,
+		"redis_rate": rateDo,
+	} {
+		b.Run(name, func(b *testing.B) {
+			redisURL := services.Redis(b)
+			for b.Loop() {
+				limit := services.Name(b)
+				ctx, cancel := context.WithTimeout(b.Context(), d)
+				var mu sync.Mutex
+				var calls []time.Time
+				var trips int64
+				var all sync.WaitGroup
+				for range callers {
+					do, count := open(b, redisURL, limit)
+					all.Go(func() {
+						for do(ctx, func() {
+							mu.Lock()
+							defer mu.Unlock()
+							calls = append(calls, time.Now())
+						}) == nil {
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						trips += count()
+					})
+				}
+				all.Wait()
+				cancel()
+				slices.SortFunc(calls, time.Time.Compare)
+				nearest := d
+				for i := range calls[1:] {
+					nearest = min(nearest, calls[i+1].Sub(calls[i]))
+				}
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(100*float64(len(calls))/float64(d/period), "%-of-calls")
+				b.ReportMetric(nearest.Seconds()*1000, "ms-shortest-gap")
+				b.ReportMetric(float64(trips)/float64(len(calls)), "trips/call")
+			}
+		})
+	}
+}
+
+// strictDo is our decorator.
+func strictDo(tb testing.TB, redisURL, limit string) (do func(context.Context, func()) error, trips func() int64) {
+	opts, err := redis.ParseURL(redisURL)
+	check(err == nil)
+	ledger := redisledger.Open(redis.UniversalOptions{Addrs: []string{opts.Addr}}, 0)
+	p := policy.Policy{MessageRate: policy.PerSecond(100), Sharing: policy.Strict}
+	lim, err := dispatch.Open(tb.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledger, Cluster: limit, OnClose: ledger.Close})
+	check(err == nil)
+	tb.Cleanup(func() { check(lim.Close() == nil) })
+	sub, err := lim.Subscription("kafka://public/default/orders", "group")
+	check(err == nil)
+	return func(ctx context.Context, f func()) error {
+		return sub.Do(ctx, func(context.Context) error { f(); return nil })
+	}, func() int64 { return lim.Stats().Ledger.Trips }
+}
+
+// rateDo is redis_rate with a burst of 1: it asks again when it is told to.
+func rateDo(tb testing.TB, redisURL, limit string) (do func(context.Context, func()) error, trips func() int64) {
+	opts, err := redis.ParseURL(redisURL)
+	check(err == nil)
+	client := redis.NewClient(opts)
+	tb.Cleanup(func() { check(client.Close() == nil) })
+	l, asked := redis_rate.NewLimiter(client), int64(0)
+	return func(ctx context.Context, f func()) error {
+		for {
+			asked++
+			r, err := l.Allow(ctx, limit, redis_rate.Limit{Rate: 100, Burst: 1, Period: time.Second})
+			if err != nil {
+				return err
+			}
+			if r.Allowed == 1 {
+				f()
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(r.RetryAfter):
+			}
+		}
+	}, func() int64 { return asked }
+}
