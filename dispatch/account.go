@@ -207,7 +207,7 @@ func (a *account) book(step uint64, now float64, w demand, gone bool, timeout fl
 	case a.strict != nil:
 		return a.bookStrict(now, w, gone, timeout)
 	case a.groups != nil:
-		return a.bookGrouped(a.bookBatch(step, now, w, gone, timeout), now, gone, timeout)
+		return a.bookGrouped(step, now, w, gone, timeout)
 	}
 	return a.bookBatch(step, now, w, gone, timeout)
 }
@@ -297,6 +297,26 @@ func (a *account) call(now, d, want, timeout float64) *call {
 		c.visit = a.visiting(r)
 	}
 	return c
+}
+
+// askAgain has who was told to come back later ask now, since what he was told is no more.
+func (a *account) askAgain() {
+	if a.failures == 0 {
+		a.retryAt = 0
+	}
+	if a.strict != nil {
+		a.strict.full.Store(0)
+	}
+	if a.groups != nil {
+		a.groups.notBefore = 0
+	}
+}
+
+// restart has an account begin anew, for another way of sharing.
+func (a *account) restart() {
+	a.void()
+	a.rate, a.top, a.share, a.lent = 0, 0, 0, 0
+	a.askAgain()
 }
 
 // failed notes that the ledger did not answer.
@@ -395,8 +415,11 @@ func (a *account) wakeAt(now float64, w demand) float64 {
 	if a.lent > 0 && w.waiting > 0 {
 		at = min(at, a.lent)
 	}
-	if a.groups != nil && !a.busy && !a.groups.left {
-		at = min(at, max(a.groups.again, a.retryAt))
+	if g := a.groups; g != nil && !a.busy && !g.left {
+		at = min(at, max(g.again, a.retryAt))
+		if w.waiting > 0 || a.asked > 0 {
+			at = min(at, max(g.notBefore, a.retryAt))
+		}
 	}
 	if !w.anybody && !a.gone && a.use > 0.3 && a.held() > 0 {
 		at = min(at, now+0.010) // is somebody still there, and is the stock low? Who uses less is left to expire

@@ -12,18 +12,22 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
+// lostTTLs is how long the ledger remembers members that are silent, in ttl.
+const lostTTLs = 12
+
 // A grouped account decides as any other when it wants permits and how many, but draws them from what the limit's
 // period has for its group of workers, in place of booking slots.
 type grouped struct {
-	terms  pool.Terms
-	group  string // this process's
-	member string // this account's name in it
-	period int64  // the one last drawn from
-	own    int64  // permits of the own group's drawn in it
-	before int64  // and in the one before
-	spent  int64  // without asking, since the ledger was there
-	again  float64
-	left   bool // has said goodbye
+	terms     pool.Terms
+	group     string  // this process's
+	member    string  // this account's name in it
+	period    int64   // the one last drawn from
+	own       int64   // permits of the own group's drawn in it
+	before    int64   // and in the one before
+	spent     int64   // without asking, since the ledger was there
+	again     float64 // the next call, even if nobody wants anything
+	notBefore float64 // is there anything to draw
+	left      bool    // has said goodbye
 }
 
 // A visit is a call of a grouped account.
@@ -31,6 +35,7 @@ type visit struct {
 	terms pool.Terms
 	visit pool.Visit
 	ramp  schedule.Ramp
+	asked bool // somebody waits
 	drawn pool.Drawn
 }
 
@@ -50,23 +55,27 @@ func (q *queue) group(a *account, p policy.Policy) {
 			l.done.Go(func() { l.visit(c) })
 			a.groups, a.busy = nil, busy
 			a.outside.Store(false)
-			a.void()
+			a.restart()
 		}
 		return
 	}
 	if a.groups == nil {
-		a.void()
+		a.restart()
 		a.groups = &grouped{group: l.cfg.Group, member: fmt.Sprintf("%s/%s/%x", l.cfg.Replica, a.subscription, l.cfg.Rand.Uint32())}
 	}
 	a.groups.terms = pool.Terms{
 		Names: p.GroupNames(), Permits: p.MessageRate.Permits, Period: p.MessageRate.Period.Seconds(), Keep: p.KeptBack(),
-		Ahead: p.RoundDuration().Seconds(), TTL: p.PoolTTLDuration().Seconds(),
+		Ahead: min(p.RoundDuration(), p.MessageRate.Period/10).Seconds(), TTL: p.PoolTTLDuration().Seconds(),
 	}
 }
 
-// bookGrouped decides what to draw now. A member that wants nothing shows from time to time that it is there.
-func (a *account) bookGrouped(c *call, now float64, gone bool, timeout float64) *call {
+// bookGrouped decides what to draw now. A member that wants nothing, or has to wait, shows from time to time that it is there.
+func (a *account) bookGrouped(step uint64, now float64, w demand, gone bool, timeout float64) *call {
 	g := a.groups
+	var c *call
+	if now >= g.notBefore || gone {
+		c = a.bookBatch(step, now, w, gone, timeout)
+	}
 	switch {
 	case c == nil && (a.busy || now < a.retryAt || gone && g.left):
 		return nil
@@ -95,7 +104,7 @@ func (a *account) goodbye(now, timeout float64) *call {
 // visiting is the group's part of a call.
 func (a *account) visiting(r schedule.Request) *visit {
 	g := a.groups
-	return &visit{terms: g.terms, ramp: a.limit.ramp, visit: pool.Visit{
+	return &visit{terms: g.terms, ramp: a.limit.ramp, asked: r.Want > 0 || a.wanted.waiting > 0, visit: pool.Visit{
 		Group: g.group, Member: g.member, Want: int64(math.Ceil(r.Want)), Back: int64(r.Returned), Period: g.period, Spent: g.spent,
 	}}
 }
@@ -104,7 +113,8 @@ func (a *account) visiting(r schedule.Request) *visit {
 func (l *Limiter) visit(c *call) {
 	v := c.visit
 	var now, rate float64
-	err := l.cfg.Ledger.Update(context.Background(), c.booking.Key+":groups", time.Hour, func(old []byte, clock float64) []byte {
+	ttl := max(3600, 2*v.terms.Period, lostTTLs*v.terms.TTL, v.ramp.TTL)
+	err := l.cfg.Ledger.Update(context.Background(), c.booking.Key+":groups", time.Duration(ttl*float64(time.Second)), func(old []byte, clock float64) []byte {
 		var d division
 		if json.Unmarshal(old, &d) != nil {
 			d = division{} // none, or one that makes no sense: as good as lost
@@ -112,8 +122,9 @@ func (l *Limiter) visit(c *call) {
 		terms := v.terms
 		rate = c.booking.Request.Rate
 		if v.ramp.Over > 0 {
-			d.Line, rate = v.ramp.At(d.Line, rate, v.visit.Want > 0, clock, clock)
-			terms.Permits = int64(rate * terms.Period)
+			if d.Line, rate = v.ramp.At(d.Line, rate, v.asked, false, clock); rate < c.booking.Request.Rate {
+				terms.Permits = int64(math.Round(rate * terms.Period))
+			}
 		}
 		d.Division, v.drawn = d.Visit(terms, v.visit, clock)
 		now = clock
@@ -149,7 +160,7 @@ func (a *account) answeredGrouped(c *call, now, jitter float64) {
 	}
 	if d.N == 0 {
 		if c.visit.visit.Want > 0 {
-			a.retryAt = now + d.Again*(0.75+jitter/2)
+			g.notBefore = now + d.Again*(0.75+jitter/2)
 		}
 		return
 	}

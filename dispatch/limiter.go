@@ -431,7 +431,7 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 	}
 	for i, a := range accounts {
 		w := a.wanted // who was served comes back soon
-		if q.waiters.Load() > 0 {
+		if q.waiters.Load() > 0 || a.open {
 			w = q.demand(a, i >= bytes) // who was not may wait for another limit now
 		}
 		book(a, w, p != nil && p.closed)

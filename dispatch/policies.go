@@ -184,7 +184,7 @@ func (q *queue) resolve() {
 	for _, a := range old.all() {
 		if !p.has(a) {
 			l.dropUser(a.limit)
-			delete(l.lineups, a.waiter)
+			delete(l.lineups, a.waiter) // it still leaves under this name
 			q.retired = append(q.retired, a)
 		}
 	}
@@ -240,7 +240,11 @@ func (q *queue) account(key, sharer string, reason Reason) *account {
 
 // set takes over what the policies say.
 func (a *account) set(rate, from policy.Rate, burst int64, p policy.Policy, weight, reserved float64, strict bool, s policy.Snapshot) {
+	was := a.limit.rev
 	a.limit.set(rate, from, burst, p, strict, revision{s.Identity, s.Revision})
+	if a.limit.rev != was {
+		a.askAgain()
+	}
 	a.loss, a.weight, a.reserved = p.LedgerLoss(), weight, reserved
 	a.plain = a.reason.plain() && !strict
 }
@@ -290,7 +294,7 @@ func (q *queue) obey() {
 		p = p.without(func(a *account) bool { return a.open || exempt && a.plain })
 	}
 	if q.plan.Load() == p {
-		if q.caughtUp {
+		if q.caughtUp || slices.ContainsFunc(q.limits.all(), func(a *account) bool { return a.open }) {
 			q.activate() // for the loop to see when the exemption ends
 		}
 		return

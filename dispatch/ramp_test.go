@@ -65,10 +65,8 @@ func TestRamps(t *testing.T) {
 				for i := int(first / second); i < 5; i++ {
 					at := from + time.Duration(i)*second
 					steps := int(at / second)
-					if mode == policy.RampRelaxed { // the seconds in which nobody asked; for one, strict slots had been booked
-						if steps--; sharing == policy.Booked {
-							steps--
-						}
+					if mode == policy.RampRelaxed { // the seconds in which nobody asked
+						steps -= 2
 					}
 					if sharing == policy.Split { // newcomers ask before they may spend
 						within(t, "resumed", f.between(at, at+second), 0, budgets(steps+1)+4)

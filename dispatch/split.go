@@ -67,7 +67,8 @@ func (a *account) advanceSplit(step uint64, now float64, w demand) {
 // rateOfSplit is the limit's rate at this time. A ramp that goes with the time needs no word of the ledger for each step.
 func (a *account) rateOfSplit(now float64) float64 {
 	ramp, clock := a.limit.ramp, now+a.split.offset
-	_, rate := ramp.At(a.split.line, a.limit.rate, !ramp.Relaxed, clock, clock)
+	ramp.TTL = 0 // while the ledger is away, it goes on from where it was
+	_, rate := ramp.At(a.split.line, a.limit.rate, !ramp.Relaxed, false, clock)
 	return rate
 }
 
@@ -107,11 +108,12 @@ func (q *queue) split(a *account, p policy.Policy) {
 		if a.split != nil {
 			q.tend(a, l.clock(time.Now()), true)
 			a.split = nil
+			a.restart()
 		}
 		return
 	}
 	if a.split == nil {
-		a.void()
+		a.restart()
 		a.split = &split{lease: pool.Lease{Replica: fmt.Sprintf("%s/%s/%x", l.cfg.Replica, a.subscription, l.cfg.Rand.Uint32())}, lot: l.cfg.Rand.Uint64()}
 	}
 	a.split.fixed, a.split.ttl = p.HeadCount(), p.PoolTTLDuration().Seconds()
@@ -121,7 +123,7 @@ func (q *queue) split(a *account, p policy.Policy) {
 func (q *queue) tend(a *account, now float64, gone bool) {
 	s := a.split
 	switch {
-	case s.fixed > 0 && s.lease.Answer == (pool.Answer{}), s.closed:
+	case s.fixed > 0 && s.lease.Answer == (pool.Answer{}) && (gone || !a.meets()), s.closed:
 	case gone && s.lease.Answer == (pool.Answer{}):
 		s.closed = !s.busy // else when the answer is there
 	case gone && !s.busy:
@@ -182,7 +184,7 @@ func (q *queue) meet(a *account, now float64) {
 			case !alone:
 				g.State, answer = pool.Meet(g.State, member, applied, ttl, now)
 			}
-			g.Line, _ = ramp.At(g.Line, rate, asked, now, now)
+			g.Line, _ = ramp.At(g.Line, rate, asked, false, now)
 			line = g.Line
 			text, _ := json.Marshal(g) // cannot fail
 			return text

@@ -175,7 +175,7 @@ func (s *stock) begin(step uint64) {
 func (s *stock) void() {
 	s.lapsed += s.held()
 	s.withdraw(s.ready())
-	s.batches = nil
+	s.batches, s.end = nil, math.Inf(-1)
 }
 
 // skip passes over the permits that are due by then, and says how many they are.

@@ -57,7 +57,7 @@ func (a *account) advanceStrict(now float64) {
 // bookStrict books a slot for who has none, and gives back the last one if its caller has gone.
 func (a *account) bookStrict(now float64, w demand, gone bool, timeout float64) *call {
 	defer a.refused.Store(0)
-	if a.busy || now < a.retryAt {
+	if a.busy || now < a.retryAt && !(a.lining() && a.failures == 0 && a.slots(w, gone) == 0) { // who leaves the queue need not wait
 		return nil
 	}
 	if gone && (a.held() > 0 || a.lining()) {
@@ -171,11 +171,11 @@ func (a *account) wakeStrict(now float64, w demand) float64 {
 // beStrict has an account hold slots, or batches as others do. The caller holds limiter.mu.
 func (a *account) beStrict(yes bool) {
 	if (a.strict != nil) != yes {
-		a.strict, a.rate, a.top = nil, 0, 0
+		a.strict = nil
 		if yes {
 			a.strict = &strict{}
 		}
-		a.void()
+		a.restart()
 	}
 }
 

@@ -77,6 +77,7 @@ func (s *Subscription) Close() error {
 		delete(l.queues, queueKey{q.topic, q.name})
 		for _, a := range q.limits.all() {
 			l.dropUser(a.limit)
+			delete(l.lineups, a.waiter)
 		}
 		l.remember(q)
 	}

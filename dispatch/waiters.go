@@ -17,11 +17,13 @@ type lineup struct {
 func (q *queue) lineUp(a *account) {
 	l := q.limiter
 	switch wanted := a.strict != nil && a.limit.queue; {
-	case wanted && a.waiter == "":
-		a.waiter = fmt.Sprintf("%s|%x", l.process, l.cfg.Rand.Uint64())
+	case wanted:
+		if a.waiter == "" {
+			a.waiter = fmt.Sprintf("%s|%x", l.process, l.cfg.Rand.Uint64())
+		}
 		l.lineups[a.waiter] = lineup{q, a}
 		l.listen()
-	case !wanted && a.waiter != "":
+	case a.waiter != "":
 		delete(l.lineups, a.waiter)
 		a.waiter = ""
 	}

@@ -252,7 +252,7 @@ func TestValidateNamesEveryFault(t *testing.T) {
 	}
 	assert.Equal(t, []string{"ramp", "rampFrom", "rampFromBytes", "rampOver", "rampTTL"}, fields(p.Validate(orders2())))
 	p = policy.Policy{MessageRate: policy.PerSecond(2), Groups: "eu,,us,eu", KeepBack: new(1.1)}
-	assert.Equal(t, []string{"groups", "groups", "groups", "keepBack"}, fields(p.Validate(orders2())))
+	assert.Equal(t, []string{"groups", "groups", "keepBack"}, fields(p.Validate(orders2())))
 	p = policy.Policy{Sharing: policy.Strict, Burst: new(int64(1))}
 	assert.Equal(t, []string{"burst"}, fields(p.Validate(orders2())))
 	assert.Equal(t, 2*time.Millisecond, policy.Policy{MessageRate: policy.PerSecond(5)}.ExpiryDuration())
@@ -313,9 +313,7 @@ func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
 		case "replicas":
 			p.Replicas = &n
 		case "groups":
-			if p.Groups = "eu,us"; p.MessageRate.Limited() && p.MessageRate.Permits < 2 {
-				p.Groups = "eu"
-			}
+			p.Groups = "eu,us"
 		case "keepBack":
 			p.KeepBack = new(float64(n) / 1000)
 		case "poolTTL":

@@ -151,7 +151,7 @@ func (p Policy) checkRamp(fault func(field string, value any, reason string)) {
 		case !from.Limited():
 			fault(field, from, "is no rate to begin with: leave it out for the smallest step")
 		case rate.Limited() && from.PerSec() > rate.PerSec():
-			fault(field, from, "is above "+rate.String()+", which the ramp is to rise to")
+			fault(field, from, "is above "+rate.String()+", which the ramp is to rise to: lower it, or unset it with "+field+"=")
 		}
 	}
 	from("rampFrom", p.RampFrom, p.MessageRate, MaxMessageRate)
@@ -179,9 +179,6 @@ func (p Policy) checkGroups(fault func(field string, value any, reason string)) 
 	}
 	if len(names) > MostGroups {
 		fault("groups", p.Groups, fmt.Sprintf("are %d, of %d at most", len(names), MostGroups))
-	}
-	if p.MessageRate.Limited() && p.MessageRate.Permits < int64(len(names)) {
-		fault("groups", p.Groups, fmt.Sprintf("are more than the %d messages of a period, and the last ones would get none: use a longer period", p.MessageRate.Permits))
 	}
 	if p.KeepBack != nil && !(*p.KeepBack >= 0 && *p.KeepBack <= 1) {
 		fault("keepBack", *p.KeepBack, "is outside 0..1")

@@ -25,11 +25,21 @@ type Terms struct {
 // A Division is the permits of a limit divided over groups of workers, period after period: what a ledger keeps under one
 // key. The zero value is one that nobody has visited.
 type Division struct {
-	Clock   float64                       `json:"clock"` // its own time, seconds: the store's without steps back
-	Last    float64                       `json:"last"`  // the store's clock at the last visit
-	Groups  Groups                        `json:"groups"`
+	Clock   float64                       `json:"clock"`  // its own time, seconds: the store's without steps back
+	Last    float64                       `json:"last"`   // the store's clock at the last visit
+	Period  int64                         `json:"period"` // the present one's number
+	Parts   []Part                        `json:"parts,omitempty"`
 	Members map[string]map[string]float64 `json:"members,omitempty"` // by group and name: when last seen, on Clock
 	Asked   map[string]float64            `json:"asked,omitempty"`   // by group: when one of them last wanted something
+}
+
+// A Part is what a group has of the present period.
+type Part struct {
+	Name  string  `json:"name"`
+	Share int64   `json:"share"`          // of a whole period, by the present terms
+	Used  int64   `json:"used"`           // drawn by whomever, or lapsed
+	Base  int64   `json:"base,omitempty"` // opened by other terms
+	From  float64 `json:"from,omitempty"` // since then the present ones hold: a part of the period, 0..1
 }
 
 // A Visit is one member's call.
@@ -68,61 +78,70 @@ func (d Division) Visit(t Terms, v Visit, now float64) (Division, Drawn) {
 	d.Last = now
 	d = d.fill(t)
 	d = d.see(t, v)
-	for i := range d.Groups.Buckets {
-		b := &d.Groups.Buckets[i]
-		b.Left = min(b.Left, b.Share-d.due(t, *b, -lapseAheads*t.Ahead)+1, b.Share)
+	for i := range d.Parts {
+		if p := &d.Parts[i]; d.elapsed(t, -lapseAheads*t.Ahead) > p.From {
+			p.Used = max(p.Used, d.due(t, *p, -lapseAheads*t.Ahead)-1)
+		}
 	}
 
-	got := Drawn{Period: d.Groups.Period}
-	own := slices.IndexFunc(d.Groups.Buckets, func(b Bucket) bool { return b.Name == v.Group })
+	got := Drawn{Period: d.Period}
+	own := slices.IndexFunc(d.Parts, func(p Part) bool { return p.Name == v.Group })
 	if own < 0 {
 		got.Again = t.TTL * presentPart
 		return d, got
 	}
 	got.Known = true
-	b := &d.Groups.Buckets[own]
-	if v.Period == d.Groups.Period {
-		b.Left = min(b.Share, b.Left+max(0, v.Back))
+	p := &d.Parts[own]
+	if v.Period == d.Period {
+		p.Used = max(0, p.Used-max(0, v.Back))
 	}
-	b.Left = max(0, b.Left-max(0, v.Spent))
+	p.Used += max(0, v.Spent)
 	if v.Want <= 0 || v.Leave {
 		return d, got
 	}
 	open := d.open(t, v.Group)
 	after, n := open.Draw(Ask{Group: v.Group, Want: v.Want})
 	for i, b := range open.Buckets {
-		j := slices.IndexFunc(d.Groups.Buckets, func(o Bucket) bool { return o.Name == b.Name })
+		j := slices.IndexFunc(d.Parts, func(p Part) bool { return p.Name == b.Name })
 		taken := b.Left - after.Buckets[i].Left
-		d.Groups.Buckets[j].Left -= taken
+		d.Parts[j].Used += taken
 		if b.Name == v.Group {
 			got.Own = taken
 		}
 	}
 	if got.N = n[0]; got.N == 0 {
-		got.Again = d.again(t, *b)
+		got.Again = d.again(t, *p)
 	}
 	return d, got
 }
 
-// fill begins a period, or goes over to other terms. The division that it returns shares no memory with d.
+// fill begins a period, or goes over to other terms: what has opened by then has, whoever has drawn it. What does not divide moves on
+// with the period, so that nobody gets none for ever. The division that it returns shares no memory with d.
 func (d Division) fill(t Terms) Division {
-	fresh := Fill(int64(math.Floor(d.Clock/t.Period)), t.Permits, t.Keep, t.Names...)
-	if old := d.Groups; old.Period == fresh.Period {
-		for i := range fresh.Buckets {
-			b := &fresh.Buckets[i]
-			if j := slices.IndexFunc(old.Buckets, func(o Bucket) bool { return o.Name == b.Name }); j >= 0 {
-				b.Left = max(0, b.Left-(old.Buckets[j].Share-old.Buckets[j].Left))
+	period := int64(math.Floor(d.Clock / t.Period))
+	names := slices.Compact(slices.Sorted(slices.Values(t.Names)))
+	parts := make([]Part, len(names))
+	for i, name := range names {
+		p := Part{Name: name, Share: Share(t.Permits, len(names), i, period)}
+		if j := slices.IndexFunc(d.Parts, func(o Part) bool { return o.Name == name }); j >= 0 && period == d.Period {
+			if old := d.Parts[j]; old.Share == p.Share {
+				p = old
+			} else {
+				p.Used, p.Base, p.From = old.Used, d.due(t, old, 0), d.elapsed(t, 0)
 			}
+		} else if period == d.Period && len(d.Parts) > 0 {
+			p.From = d.elapsed(t, 0) // a new group
 		}
+		parts[i] = p
 	}
-	d.Groups = fresh
+	d.Period, d.Parts = period, parts
 	return d
 }
 
 // see notes who is there, and forgets who has been silent for long.
 func (d Division) see(t Terms, v Visit) Division {
 	members, asked := map[string]map[string]float64{}, map[string]float64{}
-	for _, b := range d.Groups.Buckets {
+	for _, b := range d.Parts {
 		if at, ok := d.Asked[b.Name]; ok {
 			asked[b.Name] = at
 		}
@@ -150,31 +169,37 @@ func with(m map[string]float64, name string, seen float64) map[string]float64 {
 	return m
 }
 
-// open returns what may be drawn now: what is due of each bucket, without those of groups that have fallen silent.
+// open returns what may be drawn now: what is due of each part and not used, without those of groups that have fallen silent.
 func (d Division) open(t Terms, own string) Groups {
-	g := Groups{Period: d.Groups.Period, Keep: d.Groups.Keep}
-	for _, b := range d.Groups.Buckets {
+	g := Groups{Period: d.Period, Keep: min(max(0, t.Keep), 1)}
+	for _, p := range d.Parts {
 		ahead := t.Ahead
-		if b.Name != own {
-			if d.silent(t, b.Name) {
+		if p.Name != own {
+			if d.silent(t, p.Name) {
 				continue
 			}
-			if at, ok := d.Asked[b.Name]; ok && d.Clock-at <= 3*t.Ahead {
+			if at, ok := d.Asked[p.Name]; ok && d.Clock-at <= 3*t.Ahead {
 				ahead = -t.Ahead
 			}
 		}
-		due := d.due(t, b, ahead)
-		b.Left = max(0, due-(b.Share-b.Left))
-		b.Share = due
-		g.Buckets = append(g.Buckets, b)
+		due := d.due(t, p, ahead)
+		g.Buckets = append(g.Buckets, Bucket{Name: p.Name, Share: due, Left: max(0, due-p.Used)})
 	}
 	return g
 }
 
-// due is how many of a bucket's permits have opened by so many seconds from now.
-func (d Division) due(t Terms, b Bucket, ahead float64) int64 {
-	part := max(0, min(1, (d.Clock-float64(float64(d.Groups.Period)*t.Period)+ahead)/t.Period))
-	return min(b.Share, int64(math.Ceil(float64(b.Share)*part-1e-9)))
+// elapsed is the part of the period that is over so many seconds from now.
+func (d Division) elapsed(t Terms, ahead float64) float64 {
+	return max(0, min(1, (d.Clock-float64(float64(d.Period)*t.Period)+ahead)/t.Period))
+}
+
+// due is how many of a part's permits have opened by so many seconds from now.
+func (d Division) due(t Terms, p Part, ahead float64) int64 {
+	part := d.elapsed(t, ahead) - p.From
+	if part <= 0 {
+		return p.Base
+	}
+	return p.Base + int64(math.Ceil(float64(float64(p.Share)*part)-1e-9))
 }
 
 func (d Division) silent(t Terms, group string) bool {
@@ -187,11 +212,11 @@ func (d Division) silent(t Terms, group string) bool {
 }
 
 // again is how long it is until the group has its next permit, but not so long that others' could not be stolen before.
-func (d Division) again(t Terms, own Bucket) float64 {
-	elapsed := d.Clock - float64(float64(d.Groups.Period)*t.Period)
+func (d Division) again(t Terms, own Part) float64 {
+	elapsed := float64(d.elapsed(t, 0) * t.Period)
 	next := t.Period - elapsed
-	if used := own.Share - own.Left; used < own.Share {
-		next = min(next, t.Period*float64(used)/float64(own.Share)-t.Ahead-elapsed)
+	if own.Share > 0 {
+		next = min(next, float64((own.From+float64(own.Used-own.Base)/float64(own.Share))*t.Period)-t.Ahead-elapsed)
 	}
 	return max(t.Ahead, min(next, t.Period/20))
 }

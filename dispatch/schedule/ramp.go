@@ -18,26 +18,25 @@ type Line struct {
 	Seen  float64 // the store's clock at the last call
 }
 
-// At returns the rate under a limit in permits a second, and the line to keep. now is the store's clock; at, now or
-// later, is the moment for which the rate is wanted: that of the slot to be booked. asked says that permits are asked for; a replica
-// without traffic calls with false, which keeps the line alive. Calls of any number of replicas, in any number, move the line
-// once a second.
+// At returns the rate under a limit in permits a second, and the line to keep. now is the store's clock. asked says that
+// permits are asked for; a replica without traffic calls with false, which keeps the line alive. busy says that slots are
+// booked that are still to come, so that the line is in use however long nobody called. Calls of any number of replicas, in
+// any number, move the line once a second.
 //
 // With slope = (limit - From)/Over, a scheduled ramp rises by slope for every second that went by; a relaxed one by slope
 // in each second in which somebody asks, so that it stands still without traffic and goes on from there. A clock that
 // steps back moves nothing. A limit that changes on the way changes the slope from there on; the rate is never above it.
-func (r Ramp) At(s Line, limit float64, asked bool, now, at float64) (Line, float64) {
+func (r Ramp) At(s Line, limit float64, asked, busy bool, now float64) (Line, float64) {
 	if r.Over <= 0 || r.From >= limit {
 		return Line{}, limit
 	}
 	if back := s.Seen - now; back >= 1 {
 		s.Epoch = max(1, s.Epoch-int64(back))
 	}
-	if r.TTL > 0 && now-s.Seen > r.TTL && at <= now { // who has slots to come is not silent
+	if r.TTL > 0 && now-s.Seen > r.TTL && !busy {
 		s = Line{}
 	}
-	epoch := int64(math.Floor(at))
-	step := (limit - r.From) / r.Over
+	epoch, step := int64(math.Floor(now)), r.step(limit)
 	switch {
 	case s.Epoch == 0 && r.Relaxed && !asked: // begins with the traffic
 		s.Rate = r.From
@@ -52,4 +51,48 @@ func (r Ramp) At(s Line, limit float64, asked bool, now, at float64) (Line, floa
 	s.Rate = min(s.Rate, limit)
 	s.Seen = now
 	return s, s.Rate
+}
+
+func (r Ramp) step(limit float64) float64 { return (limit - r.From) / r.Over }
+
+// A slope is how a rate goes on from a moment: as it is for a second, then up by so much a second until it is at its top. That
+// is never more than the steps of a ramp come to.
+type slope struct{ rate, step, top float64 }
+
+// slope returns how the rate of a limit goes on from the time at, now or later.
+func (s *State) slope(now, at float64) slope {
+	if s.Line.Epoch == 0 {
+		return slope{s.Rate, 0, s.Rate}
+	}
+	step := s.Ramp.step(s.Top)
+	return slope{min(s.Top, s.Rate+float64(step*(math.Floor(at)-math.Floor(now)))), step, s.Top}
+}
+
+// atTail is the slope of the next slot. What is given back is counted by it, too: not by less than it was booked by.
+func (s *State) atTail(now float64) slope { return s.slope(now, max(now, s.Tail)) }
+
+// span returns how long n permits take.
+func (l slope) span(n float64) float64 {
+	if n <= l.rate || l.step <= 0 || l.rate >= l.top {
+		return n / l.rate
+	}
+	n -= l.rate
+	up := (l.top - l.rate) / l.step // seconds to the top
+	if most := float64((l.rate + l.top) / 2 * up); n > most {
+		return 1 + up + (n-most)/l.top
+	}
+	return 1 + (math.Sqrt(float64(l.rate*l.rate)+float64(2*l.step*n))-l.rate)/l.step
+}
+
+// count returns how many permits take so many seconds.
+func (l slope) count(d float64) float64 {
+	if d <= 1 || l.step <= 0 || l.rate >= l.top {
+		return float64(d * l.rate)
+	}
+	d--
+	up := (l.top - l.rate) / l.step
+	if d > up {
+		return l.rate + float64((l.rate+l.top)/2*up) + float64((d-up)*l.top)
+	}
+	return l.rate + float64(l.rate*d) + float64(l.step*d*d/2)
 }

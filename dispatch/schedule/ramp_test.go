@@ -29,7 +29,7 @@ func TestRampVectors(t *testing.T) {
 			for second, floor := range c.floors {
 				var rate float64
 				for pod := range c.pods { // all ask in each second, one after the other
-					s, rate = r.At(s, c.limit, true, 1000.25+float64(second)+float64(pod)/4, 1000.25+float64(second)+float64(pod)/4)
+					s, rate = r.At(s, c.limit, true, false, 1000.25+float64(second)+float64(pod)/4)
 				}
 				budget := c.from + (c.limit-c.from)/c.duration*float64(second)
 				assert.InDelta(t, budget, rate, 1e-9)
@@ -91,7 +91,7 @@ func TestRamp(t *testing.T) {
 		var s schedule.Line
 		for i, call := range c.calls {
 			var rate float64
-			s, rate = c.ramp.At(s, 100, call.asked, call.now, call.now)
+			s, rate = c.ramp.At(s, 100, call.asked, false, call.now)
 			assert.InDelta(t, call.rate, rate, 1e-9, "%s, call %d", name, i)
 		}
 	}
@@ -100,12 +100,12 @@ func TestRamp(t *testing.T) {
 // TestRampLimitChanges: the line goes on from where it is, at the slope of the new limit, and never above it.
 func TestRampLimitChanges(t *testing.T) {
 	r := schedule.Ramp{From: 10, Over: 9}
-	s, _ := r.At(schedule.Line{}, 100, true, 1000, 1000)
-	s, rate := r.At(s, 100, true, 1004, 1004)
+	s, _ := r.At(schedule.Line{}, 100, true, false, 1000)
+	s, rate := r.At(s, 100, true, false, 1004)
 	assert.Equal(t, 50.0, rate)
-	s, rate = r.At(s, 28, true, 1004, 1004)
+	s, rate = r.At(s, 28, true, false, 1004)
 	assert.Equal(t, 28.0, rate)
-	_, rate = r.At(s, 190, true, 1005, 1005)
+	_, rate = r.At(s, 190, true, false, 1005)
 	assert.Equal(t, 48.0, rate)
 }
 
@@ -122,9 +122,9 @@ func TestRampIsOneLine(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "seconds") {
 			asked := rapid.Bool().Draw(t, "asked")
 			var rate, want float64
-			one, want = r.At(one, limit, asked, now, now)
+			one, want = r.At(one, limit, asked, false, now)
 			for i := range rapid.IntRange(1, 5).Draw(t, "calls") {
-				many, rate = r.At(many, limit, asked, now+float64(i)/10, now+float64(i)/10)
+				many, rate = r.At(many, limit, asked, false, now+float64(i)/10)
 			}
 			if math.Abs(rate-want) > 1e-9 || rate < min(r.From, limit) || rate > limit {
 				t.Fatalf("%v, one caller alone %v", rate, want)
@@ -140,7 +140,7 @@ func ExampleRamp_At() {
 	var s schedule.Line
 	for second, asked := range []bool{true, true, false, true} {
 		var rate float64
-		s, rate = r.At(s, 60, asked, 1000+float64(second), 1000+float64(second))
+		s, rate = r.At(s, 60, asked, false, 1000+float64(second))
 		fmt.Println(rate)
 	}
 	// Output:

@@ -126,29 +126,26 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		s.Tail -= s.Last - now
 	}
 	s.Last = now
-	rate := s.Rate
 	newer := r.Identity != s.Identity || r.Rev > s.Rev
 	otherPace := newer && (r.Rate != s.Top || r.Ramp != s.Ramp) // else somebody has only come later
+	booked := s.slope(now, now).count(s.Tail - now)
+	was := s.Rate
 	if newer {
-		s.Identity, s.Rev, s.Top, s.Ramp = r.Identity, r.Rev, r.Rate, r.Ramp
-		rate = r.Rate
+		s.Identity, s.Rev, s.Top, s.Ramp, s.Rate = r.Identity, r.Rev, r.Rate, r.Ramp, r.Rate
 	}
-	ramped := s.Ramp.Over > 0 && r.Ramp.Over > 0 // who has not heard of the ramp does not move it
 	if s.Ramp.Over <= 0 {
 		s.Line = Line{}
-	} else if ramped {
-		s.Line, rate = s.Ramp.At(s.Line, s.Top, r.Want > 0, now, now)
+	} else if r.Ramp.Over > 0 { // who has not heard of the ramp does not move it
+		s.Line, s.Rate = s.Ramp.At(s.Line, s.Top, r.Want > 0, s.Tail > now, now)
 	}
+	rate := s.Rate
 	switch {
-	case !r.Strict && rate != s.Rate && s.Tail > now: // the same permits stay booked, at the new rate
-		s.Tail = now + float64((s.Tail-now)*s.Rate/rate)
-	case r.Strict && otherPace:
-		s.pace(rate, now)
+	case !otherPace:
+	case r.Strict:
+		s.pace(was, now)
+	case s.Tail > now: // the same permits stay booked, at the new rate
+		s.Tail = now + s.slope(now, now).span(booked)
 	}
-	if r.Strict && ramped && s.Line.Epoch != 0 && s.Tail > now { // the gap is that of the slot's own second
-		s.Line, rate = s.Ramp.At(s.Line, s.Top, r.Want > 0, now, s.Tail)
-	}
-	s.Rate = rate
 	c := r.Carry
 	stranger := c.Inc != s.Inc // knows another line, or none
 	if stranger {
@@ -163,7 +160,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		return s, sub, s.reserve(r, c, now)
 	}
 	s.roll(&sub, r.Round, now)
-	s.Tail = max(now-r.Burst/rate, s.Tail-r.Returned/rate)
+	s.Tail = max(now-r.Burst/rate, s.Tail-s.atTail(now).span(r.Returned))
 	reply := Reply{Now: now, Rate: rate, Carry: c}
 	reply.Carry.Inc, reply.Carry.Seq = s.Inc, s.Seq
 	if r.Want <= 0 {
@@ -205,7 +202,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		credit = 1.5 * r.Round
 	}
 	start := max(min(now, s.Tail), s.Tail-credit)
-	s.Tail += n / rate
+	s.Tail += s.atTail(now).span(n)
 	s.Seq++
 
 	reply.N, reply.Start, reply.Share = n, start-now, share

@@ -9,8 +9,12 @@ import (
 // everybody knows of the change, and drops them.
 const voidAfter = 0.1
 
-// grace is how long a waiter may be late for his turn until he is thought gone, in seconds.
-const grace = 0.25
+// A waiter shows up in his turn and every showUp seconds, or, of more than 200, so often that they are a hundred a second
+// together. Who is late for that by over grace is thought gone.
+const (
+	showUp = 2.0
+	grace  = 0.25
+)
 
 // A Waiter is somebody in the queue for a slot.
 type Waiter struct {
@@ -18,14 +22,14 @@ type Waiter struct {
 	Until float64 // thought gone after that
 }
 
-// pace goes over to another rate: the first slot is a new period behind the last old one that may have been used, and
+// pace goes over to another pace: the first slot is a new period behind the last old one that may have been used, and
 // the old ones after it are void.
-func (s *State) pace(rate, now float64) {
-	last := s.Tail - 1/s.Rate
+func (s *State) pace(was, now float64) {
+	last := s.Tail - 1/was
 	if ahead := last - now - voidAfter; ahead > 0 {
-		last -= math.Ceil(ahead*s.Rate) / s.Rate
+		last -= math.Ceil(ahead*was) / was
 	}
-	s.Tail = last + 1/rate
+	s.Tail = last + s.slope(now, now).span(1)
 	s.Seq++ // the last slot may be void: who gives it back gives nothing
 }
 
@@ -34,7 +38,7 @@ func (s *State) pace(rate, now float64) {
 // that of the optimistic permit with a bound on how many are reserved (sources: the distributed throttle problem).
 func (s *State) reserve(r Request, c Carry, now float64) Reply {
 	if r.Returned > 0 && c.Seq == s.Seq {
-		s.Tail -= r.Returned / s.Rate
+		s.Tail -= s.atTail(now).span(r.Returned)
 		s.Seq++ // what is last now may be another's
 	}
 	s.leave(func(w Waiter) bool { return w.Until < now })
@@ -49,12 +53,13 @@ func (s *State) reserve(r Request, c Carry, now float64) Reply {
 	case float64(place) < s.free(r, now):
 		start := max(now, s.Tail)
 		s.leave(func(w Waiter) bool { return w.Name == r.Waiter })
-		s.Tail = start + 1/s.Rate
+		s.Tail = start + s.slope(now, start).span(1)
 		s.Seq++
 		reply.N, reply.Start, reply.Share, reply.Carry.Seq = 1, start-now, s.Rate, s.Seq
 	default:
 		reply.Start = max(now, s.Tail) - now + (float64(place)-r.MaxReserved)/s.Rate
-		if r.Waiter != "" {
+		if reply.Start = max(reply.Start, 0); r.Waiter != "" {
+			reply.Start = min(reply.Start, max(showUp, float64(len(s.Queue))/100))
 			s.wait(place, Waiter{r.Waiter, now + reply.Start + grace})
 		}
 	}
@@ -66,7 +71,7 @@ func (s *State) reserve(r Request, c Carry, now float64) Reply {
 
 // free is how many slots may be booked now.
 func (s *State) free(r Request, now float64) float64 {
-	ahead := float64((max(now, s.Tail) - now) * s.Rate)
+	ahead := s.slope(now, now).count(max(now, s.Tail) - now)
 	return r.MaxReserved + 1 - math.Ceil(ahead-1e-6)
 }
 

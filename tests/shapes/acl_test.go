@@ -133,7 +133,7 @@ func TestRedisUser(t *testing.T) {
 			assert.NotContains(t, err.Error(), "heim")
 		}
 	}
-	for _, more := range [][]string{nil, {"+publish", "+subscribe", "&throttle:wake:*"}} {
+	for _, more := range [][]string{nil, {"+publish", "+subscribe", "+ping", "&throttle:wake:*"}} {
 		setUser(t, r.Addr, append(slices.Clone(all), more...))
 		assert.Equal(t, more != nil, wakes(t, url), "%v", more)
 	}

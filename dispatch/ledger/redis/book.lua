@@ -49,10 +49,10 @@ if notAfter > 0 and now > notAfter then return pack('<dd', 1, now) end
 
 local field = 's' .. ARGV[1]
 local stored
-if newOver > 0 or strict == 1 then
+if strict == 1 then
   stored = redis.call('HMGET', KEYS[1], 'l', field, 'r', 'q')
 else
-  stored = redis.call('HMGET', KEYS[1], 'l', field)
+  stored = redis.call('HMGET', KEYS[1], 'l', field, 'r')
 end
 local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, id
 local state = stored[1]
@@ -96,52 +96,72 @@ if now < last then
   tail = tail - (last - now)
 end
 last = now
+-- A slope is how the rate goes on from a moment: as it is for a second, then up by a step a second until it is at the top.
+local function slope(at)
+  if lineEpoch == 0 then return rate, 0, rate end
+  local step = (top - rampFrom) / over
+  return min(top, rate + step * (floor(at) - floor(now))), step, top
+end
+local function span(at, n) -- how long n permits take
+  local r, step, highest = slope(at)
+  if n <= r or step <= 0 or r >= highest then return n / r end
+  n = n - r
+  local up = (highest - r) / step
+  local most = (r + highest) / 2 * up
+  if n > most then return 1 + up + (n - most) / highest end
+  return 1 + (math.sqrt(r * r + 2 * step * n) - r) / step
+end
+local function count(at, d) -- how many permits take so long
+  local r, step, highest = slope(at)
+  if d <= 1 or step <= 0 or r >= highest then return d * r end
+  d = d - 1
+  local up = (highest - r) / step
+  if d > up then return r + (r + highest) / 2 * up + (d - up) * highest end
+  return r + r * d + step * d * d / 2
+end
+
 local newer = identity ~= id or newRev > rev
 local other = rate ~= newRate or newOver > 0 -- pace; else somebody has only come later
 if stored[3] then
   other = top ~= newRate or rampFrom ~= newFrom or over ~= newOver or ttl ~= newTTL or relaxed ~= newRelaxed
 end
-local to = rate
+other = newer and other
+local booked, was = count(now, tail - now), rate
 if newer then
-  id, rev, to = identity, newRev, newRate
+  id, rev, rate = identity, newRev, newRate
   top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
-  if over <= 0 then redis.call('HDEL', KEYS[1], 'r') end
+  if over <= 0 then
+    lineEpoch = 0
+    redis.call('HDEL', KEYS[1], 'r')
+  end
 end
-local asked = want > 0 or relaxed == 0
-local function line(at) -- where the ramp is then
+if over > 0 and newOver > 0 then -- a step of the ramp
   if rampFrom >= top then
-    lineRate, lineEpoch, seen = 0, 0, 0
-    return top
+    lineRate, lineEpoch, seen, rate = 0, 0, 0, top
+  else
+    if seen - now >= 1 then lineEpoch = max(1, lineEpoch - floor(seen - now)) end
+    if ttl > 0 and now - seen > ttl and tail <= now then lineEpoch = 0 end
+    local asked, second, step = want > 0 or relaxed == 0, floor(now), (top - rampFrom) / over
+    if lineEpoch == 0 then
+      lineRate = rampFrom
+      if asked then lineEpoch = second end
+    elseif second > lineEpoch and asked then
+      if relaxed == 1 then lineRate = lineRate + step else lineRate = lineRate + step * (second - lineEpoch) end
+      lineEpoch = second
+    end
+    lineRate = min(lineRate, top)
+    seen, rate = now, lineRate
   end
-  if seen - now >= 1 then lineEpoch = max(1, lineEpoch - floor(seen - now)) end
-  if ttl > 0 and now - seen > ttl and at <= now then lineEpoch = 0 end
-  local second, step = floor(at), (top - rampFrom) / over
-  if lineEpoch == 0 then
-    lineRate = rampFrom
-    if asked then lineEpoch = second end
-  elseif second > lineEpoch and asked then
-    if relaxed == 1 then lineRate = lineRate + step else lineRate = lineRate + step * (second - lineEpoch) end
-    lineEpoch = second
-  end
-  lineRate = min(lineRate, top)
-  seen = now
-  return lineRate
-end
-local ramped = over > 0 and newOver > 0
-if ramped then to = line(now) end
-if strict == 0 and to ~= rate and tail > now then
-  tail = now + (tail - now) * rate / to
-elseif strict == 1 and newer and other then
-  local was = tail - 1 / rate
-  local ahead = was - now - 0.1
-  if ahead > 0 then was = was - math.ceil(ahead * rate) / rate end
-  tail = was + 1 / to
-  seq = seq + 1
-end
-if strict == 1 and ramped and lineEpoch ~= 0 and tail > now then to = line(tail) end
-rate = to
-if ramped then
   redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen))
+end
+if other and strict == 1 then
+  local last = tail - 1 / was
+  local ahead = last - now - 0.1
+  if ahead > 0 then last = last - math.ceil(ahead * was) / was end
+  tail = last + span(now, 1)
+  seq = seq + 1
+elseif other and tail > now then
+  tail = now + span(now, booked)
 end
 local stranger = cInc ~= inc
 if stranger then
@@ -154,10 +174,10 @@ local n, from, share, eff, fraction, round = 0, 0, 0, cEff, cFraction, cRound
 local replyEpoch, replySeq = cEpoch, nil
 if strict == 1 then
   if returned > 0 and cSeq == seq then
-    tail = tail - returned / rate
+    tail = tail - span(max(now, tail), returned)
     seq = seq + 1
   end
-  local function free() return maxReserved + 1 - math.ceil((max(now, tail) - now) * rate - 1e-6) end
+  local function free() return maxReserved + 1 - math.ceil(count(now, max(now, tail) - now) - 1e-6) end
   local queue, changed, place = {}, false, nil -- of {name, until}
   local q, i = known and stored[4] or '', 1
   while i + 9 <= #q do
@@ -185,13 +205,14 @@ if strict == 1 then
   elseif before < free() then
     local at = max(now, tail)
     leave()
-    tail = at + 1 / rate
+    tail = at + span(at, 1)
     seq = seq + 1
     own = seq
     n, from, share = 1, at - now, rate
   else
-    from = max(now, tail) - now + (before - maxReserved) / rate
+    from = max(max(now, tail) - now + (before - maxReserved) / rate, 0)
     if waiter ~= '' then
+      from = min(from, max(2, #queue / 100))
       queue[before + 1] = {waiter, now + from + 0.25}
       changed = true
     end
@@ -225,7 +246,7 @@ else
     k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0
   end
   subEpoch = epoch
-  tail = max(now - burst / rate, tail - returned / rate)
+  tail = max(now - burst / rate, tail - span(max(now, tail), returned))
   if want > 0 then
     local function shareNow()
       local W, R, own = max(w0, w1, weight), max(r0, r1, reserved), reserved
@@ -270,7 +291,7 @@ else
     local credit = 0
     if (demand < share or newcomer) and not (stranger and held > 0) then credit = 1.5 * T end
     from = max(min(now, tail), tail - credit) - now
-    tail = tail + n / rate
+    tail = tail + span(max(now, tail), n)
     seq = seq + 1
     eff = found
     if cEpoch == epoch then eff = max(found, cEff) end
