@@ -374,7 +374,7 @@ func (a *account) answered(c *call, now, jitter float64) {
 		a.rate = r.Rate
 	}
 	a.bookings++
-	a.add(int64(r.N), c.done+r.Start, a.calledAt, a.life(c), a.limit.round)
+	a.add(int64(r.N), c.done+r.Start, r.Gap*r.Rate/a.rate, a.calledAt, a.life(c), a.limit.round)
 }
 
 // life is how long what a call booked may lie unspent.

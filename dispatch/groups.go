@@ -165,7 +165,7 @@ func (a *account) answeredGrouped(c *call, now, jitter float64) {
 		return
 	}
 	a.bookings++
-	a.add(d.N, c.done, a.calledAt, max(a.limit.round, min(1.3*float64(d.N)/max(c.demand, 1e-9), g.terms.Period)), a.limit.round)
+	a.add(d.N, c.done, 1/a.rate, a.calledAt, max(a.limit.round, min(1.3*float64(d.N)/max(c.demand, 1e-9), g.terms.Period)), a.limit.round)
 }
 
 // mayLend says that a cut-off member may go on with its own group's permits: not before the others have noticed its silence,

@@ -36,6 +36,7 @@ type stock struct {
 type batch struct {
 	n, left  int64   // permits; those not yet released
 	due, gap float64 // of the next permit; between two
+	least    float64 // gap
 	begun    float64 // when its first permit was released; 0 = not yet
 	expires  float64
 }
@@ -256,6 +257,7 @@ func (s *stock) changeRate(now, rate float64) {
 		for i := range s.batches {
 			b := &s.batches[i]
 			b.gap *= f
+			b.least *= f
 			if b.due > now {
 				b.due = now + (b.due-now)*f
 			}
@@ -267,14 +269,14 @@ func (s *stock) changeRate(now, rate float64) {
 	s.rate = rate
 }
 
-// add puts n permits whose slots begin at due behind the others; the running batch then spreads what it has left until
+// add puts n permits whose slots begin at due, gap apart, behind the others; the running batch then spreads what it has left until
 // they begin. Unspent, they expire a round and then life after their begin, or after called if that is later.
-func (s *stock) add(n int64, due, called, life, round float64) {
-	b := batch{n: n, left: n, due: max(due, s.end), gap: 1 / s.rate}
+func (s *stock) add(n int64, due, gap, called, life, round float64) {
+	b := batch{n: n, left: n, due: max(due, s.end), gap: gap, least: gap}
 	if k := len(s.batches); k > 0 && s.batches[k-1].left > 0 {
 		running := &s.batches[k-1]
-		b.due = max(b.due, running.due+float64(running.left)/s.rate)
-		running.gap = max(1/s.rate, (b.due-running.due)/float64(running.left))
+		b.due = max(b.due, running.due+float64(running.left)*running.least)
+		running.gap = max(running.least, (b.due-running.due)/float64(running.left))
 		running.expires = max(running.expires, b.due+round)
 	}
 	b.expires = max(b.due, called) + life + round

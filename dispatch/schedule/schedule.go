@@ -94,7 +94,8 @@ type Reply struct {
 	N     float64 // permits; 0 of a strict line that is full
 	Start float64 // of the first slot, seconds from Now; negative only for permits saved up as burst. Of a full line: when to ask again
 	Share float64 // permits a second this replica may count on
-	Rate  float64 // permits a second of the line, where the booking is
+	Rate  float64 // permits a second of the line, now
+	Gap   float64 // seconds between two slots, and after the last; on a ramp less than 1/Rate
 	Wake  string  // a waiter, not the caller, whose turn has come: whoever runs Book tells him
 	Now   float64 // the store's clock
 	Carry Carry
@@ -202,10 +203,11 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		credit = 1.5 * r.Round
 	}
 	start := max(min(now, s.Tail), s.Tail-credit)
-	s.Tail += s.atTail(now).span(n)
+	long := s.atTail(now).span(n)
+	s.Tail += long
 	s.Seq++
 
-	reply.N, reply.Start, reply.Share = n, start-now, share
+	reply.N, reply.Start, reply.Share, reply.Gap = n, start-now, share, long/n
 	reply.Carry = Carry{Inc: s.Inc, Seq: s.Seq, Epoch: s.Epoch, Eff: eff, Fraction: fraction, Round: round}
 	if c.Epoch == s.Epoch {
 		reply.Carry.Eff = max(eff, c.Eff)

@@ -53,7 +53,8 @@ func (s *State) reserve(r Request, c Carry, now float64) Reply {
 	case float64(place) < s.free(r, now):
 		start := max(now, s.Tail)
 		s.leave(func(w Waiter) bool { return w.Name == r.Waiter })
-		s.Tail = start + s.slope(now, start).span(1)
+		reply.Gap = s.slope(now, start).span(1)
+		s.Tail = start + reply.Gap
 		s.Seq++
 		reply.N, reply.Start, reply.Share, reply.Carry.Seq = 1, start-now, s.Rate, s.Seq
 	default:

@@ -170,7 +170,7 @@ if stranger then
   returned, cSeq, cEpoch, cEff, cFraction, cRound = 0, 0, 0, 0, 0, 0
 end
 
-local n, from, share, eff, fraction, round = 0, 0, 0, cEff, cFraction, cRound
+local n, from, share, gap, eff, fraction, round = 0, 0, 0, 0, cEff, cFraction, cRound
 local replyEpoch, replySeq = cEpoch, nil
 if strict == 1 then
   if returned > 0 and cSeq == seq then
@@ -205,7 +205,8 @@ if strict == 1 then
   elseif before < free() then
     local at = max(now, tail)
     leave()
-    tail = at + span(at, 1)
+    gap = span(at, 1)
+    tail = at + gap
     seq = seq + 1
     own = seq
     n, from, share = 1, at - now, rate
@@ -291,7 +292,9 @@ else
     local credit = 0
     if (demand < share or newcomer) and not (stranger and held > 0) then credit = 1.5 * T end
     from = max(min(now, tail), tail - credit) - now
-    tail = tail + span(max(now, tail), n)
+    local long = span(max(now, tail), n)
+    tail = tail + long
+    gap = long / n
     seq = seq + 1
     eff = found
     if cEpoch == epoch then eff = max(found, cEff) end
@@ -311,4 +314,4 @@ if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then -- a long line has 
     end
   end
 end
-return pack('<dddddddddddd', 0, now, n, from, share, rate, inc, replySeq or seq, replyEpoch, eff, fraction, round)
+return pack('<ddddddddddddd', 0, now, n, from, share, rate, gap, inc, replySeq or seq, replyEpoch, eff, fraction, round)

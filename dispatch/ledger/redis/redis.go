@@ -170,13 +170,13 @@ func (n *numbers) int() int64 { return int64(n.next()) }
 
 func parseReply(text string) (r schedule.Reply, err error) {
 	n := numbers(text)
-	if len(text) != 16 && len(text) != 96 {
+	if len(text) != 16 && len(text) != 104 {
 		return r, fmt.Errorf("redis ledger: answer %q has %d bytes", text[:min(len(text), 100)], len(text))
 	}
 	r.Late = n.next() == 1
 	r.Now = n.next()
 	if len(n) > 0 {
-		r.N, r.Start, r.Share, r.Rate = n.next(), n.next(), n.next(), n.next()
+		r.N, r.Start, r.Share, r.Rate, r.Gap = n.next(), n.next(), n.next(), n.next(), n.next()
 		r.Carry = schedule.Carry{Inc: n.int(), Seq: n.int(), Epoch: n.int(), Eff: n.next(), Fraction: n.next(), Round: n.next()}
 	}
 	return r, nil
