@@ -171,18 +171,18 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 		if err != nil {
 			return err
 		}
-		if state.Inc != 0 {
+		if state.Inc != 0 && l.lined() {
 			v.InForce, v.Revision = state.Rate, state.Rev
 			v.Ramp = state.Ramp.Over > 0 && !differ(state.Top, v.Rate) && differ(state.Rate, v.Rate)
 			v.Ahead = max(0, state.Tail-now)
 			v.Booked = v.Ahead * state.Rate
-			if l.strict != nil {
+			if l.strict() {
 				v.Queued = len(state.Queue)
 				v.Reserved = max(0, int64(math.Ceil(v.Booked-1e-6))-1)
 			}
 		}
-		if l.strict != nil {
-			v.Strict, v.MaxReserved = true, l.strict.ReservedAhead()
+		if l.strict() {
+			v.Strict, v.MaxReserved = true, l.policy.ReservedAhead()
 		}
 		x.Limits = append(x.Limits, v)
 	}
@@ -206,25 +206,25 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 
 // A budget is a limit that applies.
 type budget struct {
-	scope policy.Scope
-	rate  policy.Rate
-	bytes bool
-
-	strict *policy.Policy // what paces it strictly; nil: nothing
+	scope  policy.Scope
+	rate   policy.Rate
+	bytes  bool
+	policy policy.Policy // that it is shared by
 }
+
+func (b budget) strict() bool { return !b.bytes && b.policy.IsStrict() }
+
+// lined says that the ledger keeps a line of slots for it: what is split or divided has none.
+func (b budget) lined() bool { return b.bytes || !b.policy.IsSplit() && !b.policy.IsGrouped() }
 
 // budgets returns the limits that a message must pass.
 func (x *explanation) budgets(topic policy.Topic) (all []budget) {
 	add := func(scope policy.Scope, p policy.Policy) {
 		if p.MessageRate.Limited() {
-			b := budget{scope: scope, rate: p.MessageRate}
-			if p.IsStrict() {
-				b.strict = &p
-			}
-			all = append(all, b)
+			all = append(all, budget{scope, p.MessageRate, false, p})
 		}
 		if p.ByteRate.Limited() {
-			all = append(all, budget{scope: scope, rate: p.ByteRate, bytes: true})
+			all = append(all, budget{scope, p.ByteRate, true, p})
 		}
 	}
 	add(policy.TopicScope(topic), x.effective.Topic)
@@ -281,6 +281,11 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 	default:
 		say("It waits when its readers together ask for more; who has caught up (a backlog of at most %d) does not.", p.CaughtUpThreshold())
 	}
+	for _, b := range budgets {
+		if !b.bytes && b.policy.IsGrouped() && b.policy.Groups == "" {
+			say("It waits for ever: the limit of %s is divided over groups, and names none. Set groups=a,b.", b.scope)
+		}
+	}
 	if over := overReserved(x.Cluster, s.Entries, scope); over != "" {
 		say("%s", strings.ToUpper(over[:1])+over[1:]+".")
 	}
@@ -313,9 +318,7 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 			say("The ledger's line for the %s still runs at %s/s: %s/s comes in force with the next booking.", l.Limit, number(l.InForce), number(l.Rate))
 		}
 	}
-	if p.IsGrouped() {
-		x.Why = append(x.Why, x.sayGroups()...)
-	}
+	x.Why = append(x.Why, x.sayGroups(budgets)...)
 	for _, r := range x.Readers {
 		x.Why = append(x.Why, x.sayReader(r)...)
 	}
@@ -332,7 +335,7 @@ func (x *explanation) sayReader(r readerView) (why []string) {
 	case r.Waiting > 0 && r.Reason == dispatch.ReasonPaused:
 		say("%s waits because it is paused.", who)
 	case r.Waiting > 0 && r.Reason == dispatch.ReasonNoGroup:
-		say("%s waits for ever: it is in none of the groups %s. Start it with %s, or change groups.", who, x.effective.Topic.Groups, throttle.EnvGroup)
+		say("%s waits for ever: it is in none of the groups of a limit that it falls under. Start it with %s, or change groups.", who, throttle.EnvGroup)
 	case r.Waiting > 0 && r.Reason == dispatch.ReasonLedger:
 		say("%s waits because its ledger does not answer, and onLedgerLoss is %s.", who, p.LedgerLoss())
 	case r.Waiting > 0 && r.Reason != dispatch.ReasonNone:
@@ -375,19 +378,20 @@ func (x *explanation) sayReader(r readerView) (why []string) {
 	return why
 }
 
-// sayGroups says which of the limit's groups of workers have nobody in them.
-func (x *explanation) sayGroups() (why []string) {
-	p := x.effective.Topic
-	if len(p.GroupNames()) == 0 {
-		return []string{"It waits for ever: its limit is divided over groups, and names none. Set groups=a,b."}
-	}
-	for _, name := range p.GroupNames() {
-		there := slices.ContainsFunc(x.Readers, func(r readerView) bool {
-			return slices.ContainsFunc(r.Limits, func(l dispatch.LimitStats) bool { return l.Group == name })
-		})
-		if !there {
-			why = append(why, fmt.Sprintf("Nobody is in group %s: the others use %s %% of its part of %s at most, and the rest is lost.",
-				name, number(100*(1-p.KeptBack())), p.MessageRate))
+// sayGroups says which of the limits' groups of workers have nobody in them.
+func (x *explanation) sayGroups(budgets []budget) (why []string) {
+	for _, b := range budgets {
+		if b.bytes || !b.policy.IsGrouped() {
+			continue
+		}
+		for _, name := range b.policy.GroupNames() {
+			there := slices.ContainsFunc(x.Readers, func(r readerView) bool {
+				return slices.ContainsFunc(r.Limits, func(l dispatch.LimitStats) bool { return l.Group == name })
+			})
+			if !there {
+				why = append(why, fmt.Sprintf("Nobody is in group %s of %s: the others use %s %% of its part of %s at most, and the rest is lost.",
+					name, b.scope, number(100*(1-b.policy.KeptBack())), b.rate))
+			}
 		}
 	}
 	return why

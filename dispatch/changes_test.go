@@ -1,0 +1,163 @@
+package dispatch_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// ways are all ways to share, at a rate.
+func ways(t testing.TB, text string) map[string]policy.Policy {
+	t.Helper()
+	p := rate(t, text)
+	p.Groups, p.PoolTTL = "eu,us", policy.Duration(poolTTL)
+	all := map[string]policy.Policy{}
+	for _, sharing := range []policy.Sharing{policy.Booked, policy.Strict, policy.Split, policy.Divide} {
+		p.Sharing = sharing
+		all[string(sharing)] = p
+	}
+	p.Sharing, p.Wait, p.MaxReserved = policy.Strict, policy.WaitQueue, new(int64(0))
+	all["queue"] = p
+	p.Sharing, p.Replicas = policy.Split, new(int64(2))
+	all["fixed split"] = p
+	p.Sharing, p.Replicas, p.RampOver = policy.Booked, nil, policy.Duration(time.Hour)
+	all["ramp"] = p
+	return all
+}
+
+// Whatever a limit was before, and however it was shared, a change of it holds at once.
+func TestEveryChangeHolds(t *testing.T) {
+	for before, from := range ways(t, "2/1h") {
+		for after, to := range ways(t, "100/s") {
+			if after == "ramp" { // begins low
+				continue
+			}
+			fleets(t, before+" to "+after, from, func(t *testing.T, f *fleet) {
+				f.joinGroup(0, "group", "eu").greedy(10)
+				f.joinGroup(1, "group", "us").greedy(10)
+				time.Sleep(5 * second)
+				f.policies.set(policy.Single(to))
+				time.Sleep(5*second + 3*poolTTL) // a pool has to be agreed on
+				since := time.Since(f.start)
+				time.Sleep(10 * second)
+				least := 930
+				if after == "queue" { // of slots that nobody may book ahead, each is a round trip late
+					least = 890
+				}
+				within(t, "ten seconds", f.between(since, since+10*second), least, 1010)
+			})
+		}
+	}
+}
+
+// The same while the ledger is away, by way of another sharing.
+func TestEveryChangeHoldsWhenTheLedgerIsBack(t *testing.T) {
+	for name, detour := range ways(t, "2/1h") {
+		fleets(t, name, rate(t, "1/1h"), func(t *testing.T, f *fleet) {
+			r := f.joinGroup(0, "group", "eu")
+			f.store.Do(func() { r.link.Cut = true })
+			r.greedy(1)
+			time.Sleep(5 * second)
+			f.policies.set(policy.Single(detour))
+			time.Sleep(5 * second)
+			f.policies.set(policy.Single(rate(t, "100/s")))
+			time.Sleep(5 * second)
+			f.store.Do(func() { r.link.Cut = false })
+			time.Sleep(2 * second)
+			since := time.Since(f.start)
+			time.Sleep(10 * second)
+			within(t, "ten seconds", f.between(since, since+10*second), 950, 1010)
+		})
+	}
+}
+
+// Who lets everything through while the ledger is away throttles again when it is back.
+func TestOpenAndBack(t *testing.T) {
+	for name, p := range ways(t, "10/s") {
+		if name == "fixed split" || name == "ramp" { // needs no ledger; begins low
+			continue
+		}
+		p.OnLedgerLoss = policy.LossOpen
+		fleets(t, name, p, func(t *testing.T, f *fleet) {
+			r := f.joinGroup(0, "group", "eu")
+			r.paced(200)
+			time.Sleep(10 * second)
+			f.store.Do(func() { r.link.Cut = true })
+			time.Sleep(20 * second)
+			within(t, "a second without the ledger", f.between(29*second, 30*second), 190, 201)
+			f.store.Do(func() { r.link.Cut = false })
+			time.Sleep(25 * second)
+			within(t, "five with it again", f.between(50*second, 55*second), 44, 52)
+		})
+	}
+}
+
+// A ramp that begins low gives what has accrued along it: not a slot every 1/from.
+func TestRampsFromLow(t *testing.T) {
+	for _, c := range []struct {
+		rate        string
+		from        policy.Rate
+		over, watch time.Duration
+		want        int
+	}{
+		{"1/1h", policy.Rate{}, time.Minute, 50 * time.Hour, 50},
+		{"100/s", policy.Rate{Permits: 1, Period: time.Hour}, time.Minute, 10 * time.Minute, 57_000},
+		{"10/s", policy.Rate{}, time.Hour, 350 * second, 171},
+	} {
+		for _, sharing := range []policy.Sharing{policy.Booked, policy.Strict} {
+			p := rate(t, c.rate)
+			p.Sharing, p.RampFrom, p.RampOver = sharing, c.from, policy.Duration(c.over)
+			fleets(t, fmt.Sprint(sharing, c), p, func(t *testing.T, f *fleet) {
+				f.join(0, "group").greedy(1)
+				time.Sleep(c.watch)
+				within(t, "messages", f.between(0, c.watch), c.want*90/100, c.want*103/100+1)
+			})
+		}
+	}
+}
+
+// A split limit goes up its ramp with a fixed head count, too, and stays at the top while the ledger is away.
+func TestRampOfASplit(t *testing.T) {
+	for _, replicas := range []int64{0, 1} {
+		p := rate(t, "1000/s")
+		p.Sharing, p.Replicas, p.PoolTTL = policy.Split, &replicas, policy.Duration(poolTTL)
+		p.RampFrom, p.RampOver, p.RampTTL = policy.PerSecond(10), policy.Duration(5*second), policy.Duration(10*second)
+		fleets(t, fmt.Sprint(replicas), p, func(t *testing.T, f *fleet) {
+			r := f.join(0, "group")
+			r.greedy(1 << 20)
+			time.Sleep(15 * second)
+			within(t, "at the top", f.between(13*second, 14*second), 990, 1001)
+			f.store.Do(func() { r.link.Cut = true })
+			time.Sleep(20 * second)
+			within(t, "long without the ledger", f.between(33*second, 34*second), 990, 1001)
+		})
+	}
+}
+
+// Who gives up leaves the queue at once, and those behind him move up.
+func TestQueueMovesUp(t *testing.T) {
+	fleets(t, "", queueing(t, "1/10s", 0), func(t *testing.T, f *fleet) {
+		take := func(r *replica, ctx context.Context) {
+			r.wg.Go(func() {
+				if _, err := r.sub.Acquire(ctx, 1); err == nil {
+					r.record(r.id, 1)
+				}
+			})
+		}
+		take(f.join(0, "group"), f.ctx)
+		time.Sleep(100 * time.Millisecond)
+		impatient, cancel := context.WithCancel(f.ctx)
+		for i := range 20 {
+			take(f.join(1+i, "group"), impatient)
+			time.Sleep(10 * time.Millisecond)
+		}
+		take(f.join(50, "group"), f.ctx)
+		time.Sleep(2 * second)
+		cancel()
+		time.Sleep(10 * second)
+		within(t, "the patient one, in his turn", f.by(50, 0, 11*second), 1, 1)
+	})
+}
