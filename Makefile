@@ -29,6 +29,7 @@ test: services ## every test, with the race detector, on real Redis, etcd and Ka
 test-long: services ## the same with more schedules and longer runs, and some fuzzing
 	THROTTLE_LONG=1 $(GO) test -race -timeout 20m $(UNSERVED)
 	THROTTLE_LONG=1 $(GO) test -race -timeout 20m -p 1 $(SERVED)
+	THROTTLE_SEEDS=10000 $(GO) test -timeout 20m -run 'TestSchedules$$' ./dispatch
 	$(MAKE) fuzz
 
 .PHONY: fuzz

@@ -104,7 +104,7 @@ func TestRampsFromLow(t *testing.T) {
 		want        int
 	}{
 		{"1/1h", policy.Rate{}, time.Minute, 50 * time.Hour, 50},
-		{"100/s", policy.Rate{Permits: 1, Period: time.Hour}, time.Minute, 10 * time.Minute, 57_000},
+		{"100/s", policy.Rate{Permits: 1, Period: time.Hour}, time.Minute, 2 * time.Minute, 9_000},
 		{"10/s", policy.Rate{}, time.Hour, 350 * second, 171},
 	} {
 		for _, sharing := range []policy.Sharing{policy.Booked, policy.Strict} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -37,7 +36,6 @@ type fleet struct {
 	ctx      context.Context
 	wg       sync.WaitGroup
 	joined   []*replica
-	group    func() string // of workers, that the next one is in; nil: none
 
 	mu     sync.Mutex
 	events []event
@@ -96,12 +94,7 @@ type replica struct {
 	ctx  context.Context
 }
 
-func (f *fleet) join(id int, subscription string) *replica {
-	if f.group != nil {
-		return f.joinGroup(id, subscription, f.group())
-	}
-	return f.joinGroup(id, subscription, "")
-}
+func (f *fleet) join(id int, subscription string) *replica { return f.joinGroup(id, subscription, "") }
 
 // joinGroup joins as a worker of a group.
 func (f *fleet) joinGroup(id int, subscription, group string) *replica {
@@ -165,33 +158,6 @@ func (r *replica) leave() {
 func (r *replica) crash() {
 	r.store.Do(func() { r.link.Cut = true })
 	r.stop()
-}
-
-// chaos has replicas join, leave and crash, and the store freeze for up to a time, in so many steps of up to half as
-// long; as many calls and replies as lost says, at most, do not arrive.
-func (f *fleet) chaos(rng *rand.Rand, steps int, lost float64, freeze time.Duration, joined func(*replica)) {
-	f.store.Do(func() { f.store.LoseCalls, f.store.LoseReplies = rng.Float64()*lost, rng.Float64()*lost })
-	alive := map[int]*replica{}
-	for i := range steps {
-		switch rng.IntN(6) {
-		case 0, 1, 2:
-			alive[i] = f.join(i, "group")
-			joined(alive[i])
-		case 3:
-			if len(alive) > 0 {
-				id := slices.Sorted(maps.Keys(alive))[rng.IntN(len(alive))]
-				if rng.IntN(2) == 0 {
-					alive[id].leave()
-				} else {
-					alive[id].crash()
-				}
-				delete(alive, id)
-			}
-		case 4:
-			f.store.Do(func() { f.store.Frozen = time.Now().Add(time.Duration(rng.Int64N(int64(freeze)))) })
-		}
-		time.Sleep(time.Duration(rng.Int64N(int64(freeze / 2))))
-	}
 }
 
 func (f *fleet) end() {

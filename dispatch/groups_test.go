@@ -1,15 +1,12 @@
 package dispatch_test
 
 import (
-	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -99,31 +96,6 @@ func TestGroupsUnderAPartition(t *testing.T) {
 			back := time.Since(f.start) - 3*second
 			within(t, "both", f.between(back, back+3*second), 2900, 3100)
 			within(t, "any second", f.window(second, second), 950, 1150)
-		})
-	}
-}
-
-// Whatever joins, leaves and crashes, and however the store freezes and loses calls, no interval d has more than d and 0.6 s have:
-// what opens in 0.4 s may lie there, and what was drawn before be dispatched in two rounds. Without the ledger, a group that is on both sides may spend its part twice.
-func TestGroupsUnderRandomSchedules(t *testing.T) {
-	for _, seed := range ledgertest.Seeds(t, 40, 1000) {
-		synctest.Test(t, func(t *testing.T) {
-			p := divided(t, "200/s", "eu,us,asia")
-			p.OnLedgerLoss = []policy.OnLedgerLoss{policy.LossStop, policy.LossShare}[seed%2]
-			if seed%3 == 0 {
-				p.RampFrom, p.RampOver, p.RampTTL = policy.PerSecond(50), policy.Duration(5*second), policy.Duration(second)
-			}
-			f := newFleet(t, seed, p)
-			rng := rand.New(rand.NewPCG(seed, 4))
-			f.group = func() string { return p.GroupNames()[rng.IntN(3)] }
-			f.chaos(rng, 30, 0.2, 3*second, func(r *replica) { r.greedy(1 << 10) })
-			permits := map[policy.OnLedgerLoss]int{policy.LossStop: 200, policy.LossShare: 400}[p.OnLedgerLoss]
-			for _, n := range []int{1, 2, 5} {
-				if most := f.window(time.Duration(n)*second, 0); most > permits*(10*n+6)/10+len(f.joined) {
-					t.Errorf("seed %d: %d in %d s, by %d replicas", seed, most, n, len(f.joined))
-				}
-			}
-			f.end()
 		})
 	}
 }

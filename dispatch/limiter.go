@@ -220,9 +220,12 @@ func (l *Limiter) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			for ; under > 0; under-- {
-				for _, c := range <-answers {
+				done := <-answers
+				l.mu.Lock() // a waiter may be woken
+				for _, c := range done {
 					c.account.answered(c, l.clock(time.Now()), 0)
 				}
+				l.mu.Unlock()
 			}
 			return
 		case <-l.wakeup:

@@ -14,7 +14,7 @@ import (
 
 // TestNothingWasted: while somebody wants more than there is, the rate is dispatched, whoever comes and goes.
 func TestNothingWasted(t *testing.T) {
-	for _, seed := range ledgertest.Seeds(t, 40, 120) {
+	for _, seed := range ledgertest.Seeds(t, 25, 120) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, seed, perSecond(1000))
 			rng := rand.New(rand.NewPCG(seed, 4))

@@ -16,7 +16,7 @@ import (
 
 // What every way to share promises holds under random schedules.
 func TestSchedules(t *testing.T) {
-	ledgertest.Run(t, ledgertest.Backend{}, ledgertest.Seeds(t, 200, 10_000))
+	ledgertest.Run(t, ledgertest.Backend{}, ledgertest.Seeds(t, 40, 300))
 }
 
 // The same on the script that runs in Redis.
@@ -31,5 +31,5 @@ func TestSchedulesOnRedis(t *testing.T) {
 		}, ledgertest.Timeout)
 		t.Cleanup(func() { assert.NoError(t, ledger.Close()) })
 		return ledger
-	}}, ledgertest.Seeds(t, 5, 200))
+	}}, ledgertest.Seeds(t, 3, 40))
 }

@@ -2,14 +2,11 @@ package dispatch_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -101,26 +98,6 @@ func TestSplitByAFixedCount(t *testing.T) {
 		assert.Zero(t, f.store.Trips)
 		assert.Empty(t, f.store.Values)
 	})
-}
-
-// Whatever joins, leaves, crashes and gets lost, no second has more than the limit and the size of the pool.
-func TestSplitUnderRandomSchedules(t *testing.T) {
-	for _, seed := range ledgertest.Seeds(t, 40, 1000) {
-		synctest.Test(t, func(t *testing.T) {
-			p := splitting(t, "200/s")
-			p.OnLedgerLoss = policy.LossStop
-			if seed%3 == 0 {
-				p.RampFrom, p.RampOver, p.RampTTL = policy.PerSecond(50), policy.Duration(5*second), policy.Duration(second)
-			}
-			f := newFleet(t, seed, p)
-			rng := rand.New(rand.NewPCG(seed, 4))
-			f.chaos(rng, 30, 0.2, 3*second, func(r *replica) { r.greedy(1 << 10) })
-			if most := f.window(second, 0); most > 200+len(f.joined) {
-				t.Errorf("seed %d: %d in a second, by %d replicas", seed, most, len(f.joined))
-			}
-			f.end()
-		})
-	}
 }
 
 // A ledger that is away at the start, or later, is told of once, gone on without as the policy says, and met again.

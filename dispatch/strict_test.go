@@ -3,16 +3,13 @@ package dispatch_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -151,31 +148,6 @@ func TestStrictPolicyChange(t *testing.T) {
 			within(t, "the shortest gap", shortest, c.after-2*time.Millisecond, c.after+time.Millisecond)
 			expected := int(20 * second / c.after)
 			within(t, "calls", n, expected*90/100, expected+1)
-		})
-	}
-}
-
-// Whatever joins, leaves, crashes, pauses and gets lost, no two calls are nearer than the period, by more than the
-// lateness allowed.
-func TestStrictUnderRandomSchedules(t *testing.T) {
-	for _, seed := range ledgertest.Seeds(t, 60, 1000) {
-		synctest.Test(t, func(t *testing.T) {
-			p := strictly(t, "20/s")
-			if seed%3 == 0 {
-				p.RampFrom, p.RampOver, p.RampTTL = policy.PerSecond(2), policy.Duration(5*second), policy.Duration(second)
-			}
-			f := newFleet(t, seed, p)
-			rng := rand.New(rand.NewPCG(seed, 3))
-			f.chaos(rng, 60, 0.1, second, func(r *replica) {
-				for range 1 + rng.IntN(3) {
-					r.greedy(1)
-				}
-			})
-			shortest, n := f.gaps(0, time.Hour)
-			if shortest < 45*time.Millisecond { // 2 ms of lateness and 2.4 ms of a slow reply at most
-				t.Errorf("seed %d: two of %d calls are %v apart", seed, n, shortest)
-			}
-			f.end()
 		})
 	}
 }

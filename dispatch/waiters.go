@@ -46,7 +46,7 @@ func (l *Limiter) listener(ctx context.Context) func() {
 func (l *Limiter) wokenUp(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if w, ok := l.lineups[name]; ok && w.account.strict != nil {
+	if w, ok := l.lineups[name]; ok && !l.closed && w.account.strict != nil {
 		w.account.retryAt = 0
 		w.account.strict.wokenAt = l.clock(time.Now())
 		w.queue.activate()

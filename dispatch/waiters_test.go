@@ -2,15 +2,10 @@ package dispatch_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -75,31 +70,4 @@ func TestQueueWakes(t *testing.T) {
 		within(t, "the third, in place of the second", f.by(2, 0, 61*second), 1, 1)
 		within(t, "wake-ups", f.store.Woken, 1, 2)
 	})
-}
-
-// Waiters that crash are passed over, wake-ups and calls get lost, the store freezes: nobody hangs, and no two calls are too near.
-func TestQueueUnderRandomSchedules(t *testing.T) {
-	for _, seed := range ledgertest.Seeds(t, 40, 1000) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFleet(t, seed, queueing(t, "20/s", int64(seed%4)))
-			rng := rand.New(rand.NewPCG(seed, 6))
-			f.chaos(rng, 60, 0.1, second, func(r *replica) {
-				for range 1 + rng.IntN(3) {
-					r.greedy(1)
-				}
-			})
-			if shortest, n := f.gaps(0, time.Hour); shortest < 45*time.Millisecond {
-				t.Errorf("seed %d: two of %d calls are %v apart", seed, n, shortest)
-			}
-			f.store.Do(func() { f.store.LoseCalls, f.store.LoseReplies = 0, 0 })
-			last := f.join(1000, "group")
-			last.greedy(1)
-			time.Sleep(5 * second)
-			from := time.Since(f.start)
-			time.Sleep(5 * second)
-			assert.GreaterOrEqual(t, f.between(from, from+5*second), 70, "seed %d", seed)
-			assert.Positive(t, f.by(1000, from, from+5*second), "seed %d", seed)
-			f.end()
-		})
-	}
 }

@@ -33,14 +33,19 @@ type Backend struct {
 	RealTime bool
 }
 
-// Seeds are those to run: that of THROTTLE_SEED, or as many as a short or, with THROTTLE_LONG, a long run takes.
+// Seeds are those to run: that of THROTTLE_SEED, or as many as THROTTLE_SEEDS says, or as a short or, with THROTTLE_LONG, a
+// long run takes.
 func Seeds(t *testing.T, short, long int) (all []uint64) {
 	if text := os.Getenv("THROTTLE_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err)
 		return []uint64{seed}
 	}
-	if os.Getenv("THROTTLE_LONG") != "" {
+	if text := os.Getenv("THROTTLE_SEEDS"); text != "" {
+		n, err := strconv.Atoi(text)
+		require.NoError(t, err)
+		short = n
+	} else if os.Getenv("THROTTLE_LONG") != "" {
 		short = long
 	}
 	for seed := range short {
@@ -56,9 +61,7 @@ func Seeds(t *testing.T, short, long int) (all []uint64) {
 func Run(t *testing.T, b Backend, seeds []uint64) {
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
-			if !b.RealTime {
-				t.Parallel()
-			}
+			t.Parallel()
 			for _, seed := range seeds {
 				if t.Failed() {
 					return
@@ -158,7 +161,7 @@ func (b Backend) try(t *testing.T, m mode, seed uint64, steps []step) (wrong str
 			r.do(s)
 			time.Sleep(s.pause)
 		}
-		if seed%10 == 0 {
+		if seed%10 == 3 {
 			r.recover()
 		}
 		r.end()
@@ -473,7 +476,7 @@ func (r *run) allowed(from, to time.Duration) float64 {
 func (r *run) neverNear() string {
 	least := time.Second/time.Duration(r.rate) - 5*time.Millisecond
 	if r.backend.RealTime {
-		least -= 20 * time.Millisecond
+		least -= 25 * time.Millisecond
 	}
 	for i := 1; i < len(r.events); i++ {
 		if gap := r.events[i].at - r.events[i-1].at; gap < least {

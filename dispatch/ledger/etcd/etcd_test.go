@@ -7,11 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	etcdledger "github.com/dispatchthrottle/throttle/dispatch/ledger/etcd"
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -241,4 +243,14 @@ func BenchmarkBooking(b *testing.B) {
 			b.ReportMetric(time.Since(start).Seconds()*1e3/float64(n)*float64(processes), "ms-wait")
 		})
 	}
+}
+
+// What every way to share promises holds under random schedules on etcd, in real time.
+func TestSchedules(t *testing.T) {
+	e := services.Etcd(t)
+	ledgertest.Run(t, ledgertest.Backend{RealTime: true, Open: func(t *testing.T) dispatch.Ledger {
+		ledger := etcdledger.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, services.Name(t), 0)
+		t.Cleanup(func() { assert.NoError(t, ledger.Close()) })
+		return ledger
+	}}, ledgertest.Seeds(t, 1, 4))
 }
