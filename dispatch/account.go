@@ -158,7 +158,7 @@ func (a *account) advance(step uint64, now float64, late bool, w demand) {
 		a.advanceSplit(step, now, w)
 		return
 	case a.strict != nil:
-		a.advanceStrict(now)
+		a.advanceStrict(now, w)
 		return
 	}
 	if a.otherPace() {

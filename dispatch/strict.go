@@ -26,7 +26,8 @@ type strict struct {
 }
 
 // advanceStrict releases the slots that have come. One that the loop comes to later than permitExpiry is never used.
-func (a *account) advanceStrict(now float64) {
+func (a *account) advanceStrict(now float64, w demand) {
+	a.observe(now, w)
 	if a.otherPace() {
 		a.void() // the store counts on nobody's using slots of the old pace
 		a.top, a.ramp = a.limit.rate, a.limit.ramp

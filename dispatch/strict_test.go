@@ -274,3 +274,13 @@ func TestStrictTryDoWithoutALedger(t *testing.T) {
 		assert.True(t, r.lim.Stats().Ledger.Away)
 	})
 }
+
+// What a strict limit lets through is what explain shows as used.
+func TestStrictUse(t *testing.T) {
+	fleets(t, "", strictly(t, "20/s"), func(t *testing.T, f *fleet) {
+		r := f.join(0, "group")
+		r.greedy(1)
+		time.Sleep(5 * second)
+		within(t, "use", r.lim.Stats().Subscriptions[0].Limits[0].Use, 17, 23)
+	})
+}

@@ -51,6 +51,7 @@ type limitView struct {
 	Ahead    float64         `json:"ahead,omitempty"`    // seconds that are booked
 	Booked   float64         `json:"booked,omitempty"`   // permits in them
 	Revision int64           `json:"revision,omitempty"` // of the rate in force
+	Sharing  policy.Sharing  `json:"sharing,omitempty"`  // of what keeps no line of slots in the ledger: split or groups
 	Ramp     bool            `json:"ramp,omitempty"`     // whether the rate in force still rises to Rate
 
 	Strict      bool  `json:"strict,omitempty"`
@@ -180,6 +181,9 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 				v.Queued = len(state.Queue)
 				v.Reserved = max(0, int64(math.Ceil(v.Booked-1e-6))-1)
 			}
+		}
+		if !l.lined() {
+			v.Sharing = l.policy.Sharing
 		}
 		if l.strict() {
 			v.Strict, v.MaxReserved = true, l.policy.ReservedAhead()
@@ -433,6 +437,9 @@ func (x *explanation) table(w *strings.Builder, now time.Time) {
 		rows = nil
 		for _, l := range x.Limits {
 			row := []string{string(l.Limit), number(l.Rate) + "/s", "nobody books", "-", "-"}
+			if l.Sharing != "" {
+				row[2] = "by " + string(l.Sharing)
+			}
 			if l.InForce != 0 {
 				row[2] = number(l.InForce) + "/s"
 				row[3] = fmt.Sprintf("%s (%s permits)", seconds(l.Ahead), number(l.Booked))
