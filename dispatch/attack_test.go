@@ -46,6 +46,7 @@ func TestRaiseOfALowRate(t *testing.T) {
 
 // After a deep cut nothing of the old line comes on top of the new one.
 func TestDeepCut(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		from, to string
 		minutes  int // of messages, in ten
@@ -90,6 +91,7 @@ func TestCutWhileTheLedgerIsAway(t *testing.T) {
 
 // When a ledger comes back, a hundred replicas do not come back in the same moment.
 func TestManyReturn(t *testing.T) {
+	t.Parallel()
 	for _, down := range []bool{false, true} {
 		fleets(t, fmt.Sprintf("refuses %v", down), perSecond(10_000), func(t *testing.T, f *fleet) {
 			for i := range 100 {
@@ -132,6 +134,7 @@ func TestManyReturn(t *testing.T) {
 // Partial partitions: who is cut off goes on at his share, the others share the rest of it, so that together they never
 // have more than twice the limit; with `stop` never more than it.
 func TestPartialPartition(t *testing.T) {
+	t.Parallel()
 	for _, loss := range []policy.OnLedgerLoss{policy.LossShare, policy.LossStop} {
 		for _, cut := range []int{1, 4, 7, 8} {
 			p := perSecond(1000)
@@ -199,6 +202,7 @@ func TestAnOldShareIsForgotten(t *testing.T) {
 
 // A line with slots far ahead is kept as long as it is in use.
 func TestLowRatesOutliveTheKey(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		rate     string
 		replicas int
@@ -240,6 +244,7 @@ func TestLowRatesOutliveTheKey(t *testing.T) {
 
 // A limit that holds a message up does not waste the permits of the others.
 func TestTwoLimitsWasteNothing(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		topic, sub string
 		replicas   int
@@ -306,6 +311,7 @@ func TestTheSecondInLine(t *testing.T) {
 
 // Closing gives back what is booked, even what has not begun.
 func TestReopening(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(rate(t, "1/h"))})
 		require.NoError(t, err)

@@ -30,6 +30,7 @@ func ways(t testing.TB, text string) map[string]policy.Policy {
 
 // Whatever a limit was before, and however it was shared, a change of it holds at once.
 func TestEveryChangeHolds(t *testing.T) {
+	t.Parallel()
 	for before, from := range ways(t, "2/1h") {
 		for after, to := range ways(t, "100/s") {
 			if after == "ramp" { // begins low
@@ -97,13 +98,14 @@ func TestOpenAndBack(t *testing.T) {
 
 // A ramp that begins low gives what has accrued along it: not a slot every 1/from.
 func TestRampsFromLow(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		rate        string
 		from        policy.Rate
 		over, watch time.Duration
 		want        int
 	}{
-		{"1/1h", policy.Rate{}, time.Minute, 50 * time.Hour, 50},
+		{"1/1h", policy.Rate{}, time.Minute, 20 * time.Hour, 20},
 		{"100/s", policy.Rate{Permits: 1, Period: time.Hour}, time.Minute, 2 * time.Minute, 9_000},
 		{"10/s", policy.Rate{}, time.Hour, 350 * second, 171},
 	} {

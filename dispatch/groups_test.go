@@ -19,6 +19,7 @@ func divided(t testing.TB, text string, groups policy.Groups) policy.Policy {
 
 // Each group has the same part of the limit, however many workers it has; what one leaves, but for a fifth of its part, the others get.
 func TestGroups(t *testing.T) {
+	t.Parallel()
 	for how, wants := range appetites {
 		fleets(t, how, divided(t, "1000/s", "eu,us"), func(t *testing.T, f *fleet) {
 			for i := range 3 {
@@ -49,6 +50,7 @@ func TestGroups(t *testing.T) {
 
 // A long period opens evenly, and what a worker is in no group of it does not get.
 func TestGroupsOfALongPeriod(t *testing.T) {
+	t.Parallel()
 	fleets(t, "", divided(t, "60/1m", "eu,us"), func(t *testing.T, f *fleet) {
 		f.joinGroup(0, "group", "eu").greedy(1)
 		f.joinGroup(1, "group", "us").greedy(1)
@@ -68,6 +70,7 @@ func TestGroupsOfALongPeriod(t *testing.T) {
 // Under a partition each side spends only its own: the one without the ledger goes on with its group's part, and the other
 // side leaves it that.
 func TestGroupsUnderAPartition(t *testing.T) {
+	t.Parallel()
 	for loss, without := range map[policy.OnLedgerLoss]int{policy.LossShare: 500, policy.LossStop: 0} {
 		p := divided(t, "1000/s", "eu,us")
 		p.OnLedgerLoss = loss

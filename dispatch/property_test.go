@@ -14,6 +14,7 @@ import (
 
 // TestNothingWasted: while somebody wants more than there is, the rate is dispatched, whoever comes and goes.
 func TestNothingWasted(t *testing.T) {
+	t.Parallel()
 	for _, seed := range ledgertest.Seeds(t, 25, 120) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, seed, perSecond(1000))
@@ -49,6 +50,7 @@ func TestNothingWasted(t *testing.T) {
 // TestFair: subscriptions that want more than their share get the same, however many replicas they have,
 // and so do the replicas of each.
 func TestFair(t *testing.T) {
+	t.Parallel()
 	for _, seed := range ledgertest.Seeds(t, 20, 80) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 5))

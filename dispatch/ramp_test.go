@@ -23,6 +23,7 @@ func budgets(steps int) (n int) { return min(150+45*steps, 600) }
 // A ramp is one line for the whole pool, whatever the sharing: each second's budget is shared by all, and the ramp goes on
 // when replicas are replaced.
 func TestRamps(t *testing.T) {
+	t.Parallel()
 	for _, sharing := range []policy.Sharing{policy.Booked, policy.Strict, policy.Split} {
 		for _, mode := range []policy.RampMode{policy.RampScheduled, policy.RampRelaxed} {
 			fleets(t, string(sharing)+", "+string(mode), ramped(t, sharing, mode), func(t *testing.T, f *fleet) {

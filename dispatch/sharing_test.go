@@ -46,6 +46,7 @@ func (r *replica) paced(rate float64) {
 
 // TestAllocation: reserved first, the rest by weight, and what one does not want goes to the others.
 func TestAllocation(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name                               string
 		capacity                           int64
@@ -97,6 +98,7 @@ func TestAllocation(t *testing.T) {
 
 // TestReservedBesideGreedy: 400 reserved of 1000 beside four greedy ones and all weights alike is 400 and a fifth of the rest.
 func TestReservedBesideGreedy(t *testing.T) {
+	t.Parallel()
 	for how, max := range appetites {
 		fleets(t, how, policy.Policy{}, func(t *testing.T, f *fleet) {
 			f.policies.set(set(t, map[string]policy.Policy{
@@ -117,6 +119,7 @@ func TestReservedBesideGreedy(t *testing.T) {
 // TestAggregates: a message needs a permit of its topic and of each budget over many topics; what one grants and another
 // refuses is not lost.
 func TestAggregates(t *testing.T) {
+	t.Parallel()
 	for how, max := range appetites {
 		fleets(t, how, policy.Policy{}, func(t *testing.T, f *fleet) {
 			f.policies.set(set(t, map[string]policy.Policy{

@@ -39,6 +39,7 @@ func within[N int | float64 | time.Duration](t *testing.T, what string, got, lea
 var appetites = map[string]int{"batches": 1 << 20, "one at a time": 1}
 
 func TestSaturated(t *testing.T) {
+	t.Parallel()
 	for how, max := range appetites {
 		for _, c := range []struct {
 			rate     int64
@@ -75,6 +76,7 @@ func TestSaturated(t *testing.T) {
 
 // TestLowRates: a rate lower than the number of readers serves everybody in turn.
 func TestLowRates(t *testing.T) {
+	t.Parallel()
 	p := policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: time.Hour}}
 	fleets(t, "one an hour", p, func(t *testing.T, f *fleet) {
 		for i := range 5 {
@@ -155,6 +157,7 @@ func TestDemandMoves(t *testing.T) {
 }
 
 func TestQuietBesideGreedy(t *testing.T) {
+	t.Parallel()
 	for how, max := range appetites {
 		fleets(t, how, perSecond(1000), func(t *testing.T, f *fleet) {
 			for i := range 4 {
@@ -174,6 +177,7 @@ func TestQuietBesideGreedy(t *testing.T) {
 }
 
 func TestPoisson(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		total float64
 		wait  time.Duration
@@ -217,6 +221,7 @@ func TestPolicyChange(t *testing.T) {
 // TestFaults are the attacks that the schedule has been put to. Where nothing else is said, the upper bound is that of
 // the design, rate x (d + 0.25 s), and 12 % of a second more where others hold what a lost state forgot.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	eight := func(f *fleet, max int) {
 		for i := range 8 {
 			f.join(i, "group").greedy(max)

@@ -21,6 +21,7 @@ const poolTTL = 2 * time.Second
 
 // Each gets the same part, however much it wants, and the parts add up to the limit.
 func TestSplit(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		rate     string
 		replicas int

@@ -40,6 +40,7 @@ func (f *fleet) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 
 // Strict pacing is one message every period, for everybody together, in turn.
 func TestStrict(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		rate            string
 		replicas, loops int

@@ -120,7 +120,11 @@ func (m mode) draw(seed uint64, b Backend) (steps []step) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	ops := append(slices.Clone(everybody), m.ops...)
 	steps = append(steps, step{"join", rng.IntN(100), 0, 0})
-	for range 10 + rng.IntN(6) {
+	n := 10 + rng.IntN(6)
+	if b.RealTime {
+		n /= 2
+	}
+	for range n {
 		s := step{ops[rng.IntN(len(ops))], rng.IntN(100), time.Duration(rng.Int64N(int64(time.Second))), time.Duration(rng.Int64N(int64(600 * time.Millisecond)))}
 		if b.can(s.op) {
 			steps = append(steps, s)

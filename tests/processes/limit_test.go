@@ -39,7 +39,7 @@ func TestOneLimitOverProcesses(t *testing.T) {
 func TestStrictOverProcesses(t *testing.T) {
 	for name, ledger := range map[string]func(testing.TB) string{"redis": services.Redis, "etcd": services.EtcdURL} {
 		t.Run(name, func(t *testing.T) {
-			const d, period = 10 * time.Second, 200 * time.Millisecond
+			const d, period = 8 * time.Second, 200 * time.Millisecond
 			r := run(t, ledger(t), replicas, d, job{Rate: 5, Max: 1, Sharing: policy.Strict}, nil)
 			shortest, n := r.gaps(0, d)
 			t.Logf("%d calls, the nearest %v apart, %.2f trips a call", n, shortest, r.tripsPerMessage())
@@ -74,7 +74,7 @@ func TestQueueOverProcesses(t *testing.T) {
 // TestSplitOverProcesses: a limit is split by four processes, then seven, then two, one of which was killed; the sum never
 // exceeds the limit and the size of the pool, and is all of the limit again soon.
 func TestSplitOverProcesses(t *testing.T) {
-	const rate, phase = 500, 6 * time.Second
+	const rate, phase = 500, 5 * time.Second
 	for name, ledger := range map[string]func(testing.TB) string{"redis": services.Redis, "etcd": services.EtcdURL} {
 		t.Run(name, func(t *testing.T) {
 			r := run(t, ledger(t), 7, 3*phase, job{Rate: rate, Max: 1 << 20, Sharing: policy.Split}, func(i int, j *job) {

@@ -44,7 +44,10 @@ func EtcdCluster(t testing.TB) *EtcdTrio {
 		cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 		cfg.ListenPeerUrls = []url.URL{peer}
 		front := httptest.NewServer(c.way(i, &peer))
-		t.Cleanup(front.Close)
+		t.Cleanup(func() {
+			front.CloseClientConnections()
+			front.Close()
+		})
 		public, _ := url.Parse(front.URL) // is one
 		cfg.AdvertisePeerUrls = []url.URL{*public}
 		members = append(members, cfg.Name+"="+front.URL)
