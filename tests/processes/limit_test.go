@@ -44,7 +44,7 @@ func TestStrictOverProcesses(t *testing.T) {
 			shortest, n := r.gaps(0, d)
 			t.Logf("%d calls, the nearest %v apart, %.2f trips a call", n, shortest, r.tripsPerMessage())
 			assert.GreaterOrEqual(t, shortest, period-20*time.Millisecond, "what a busy machine may do to timers and replies")
-			assert.GreaterOrEqual(t, n, int(d/period)*60/100, "slots whose answers a busy machine held up are not used")
+			assert.GreaterOrEqual(t, n, int(d/period)*map[string]int{"redis": 80, "etcd": 40}[name]/100, "slots whose answers a busy machine held up are not used")
 			for i := range replicas {
 				assert.GreaterOrEqual(t, r.count(i, 0, d), int(d/period)/replicas/3, "process %d", i)
 			}
@@ -93,7 +93,7 @@ func TestSplitOverProcesses(t *testing.T) {
 				n := r.count(-1, from, from+2*time.Second)
 				t.Logf("by %d: %d in two seconds", size, n)
 				assert.GreaterOrEqual(t, n, 2*rate*85/100)
-				assert.LessOrEqual(t, n, 2*rate+size)
+				assert.LessOrEqual(t, n, 2*rate+size+rate/100, "the limit and the size of the pool, and timers that are 10 ms late")
 			}
 			assert.LessOrEqual(t, r.window(), rate*125/100+7, "rate x (1 s + 0.25 s), and the size of the pool")
 		})

@@ -38,7 +38,7 @@ const (
 	// DefaultPrefix is where schedules are kept unless somebody says otherwise.
 	DefaultPrefix = "/throttle"
 
-	// tooLate is how old an answer may be that strict pacing uses: by so much two calls may come too near.
+	// tooLate is how long after its slot an answer may come that strict pacing uses: by so much two calls may come too near.
 	tooLate = 20 * time.Millisecond
 
 	parallel = 16   // transactions under way at once, for limits that fall due together
@@ -244,13 +244,14 @@ func (l *Ledger) book(ctx context.Context, client *clientv3.Client, limit string
 			n.stored, n.revision, n.used = next, response.Header.Revision, began
 			past := time.Since(began).Seconds()
 			for _, i := range which { // as of the reply
-				if bookings[i].Request.Strict && past > tooLate.Seconds() {
-					booked[i] = schedule.Booked{Err: fmt.Errorf("etcd ledger: the answer took %.3f s, too long for a strict slot", past)}
+				r := &booked[i].Reply
+				if late := past - r.Start; bookings[i].Request.Strict && r.N > 0 && late > tooLate.Seconds() {
+					booked[i] = schedule.Booked{Err: fmt.Errorf("etcd ledger: the answer came %.3f s after its strict slot", late)}
 					continue
 				}
-				booked[i].Reply.Now += past
-				if start := &booked[i].Reply.Start; *start > 0 {
-					*start = max(0, *start-past)
+				r.Now += past
+				if r.Start > 0 {
+					r.Start = max(0, r.Start-past)
 				}
 			}
 			return nil
