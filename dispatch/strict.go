@@ -22,7 +22,7 @@ type strict struct {
 	wokenAt  float64 // when it was last said that our turn has come
 	last     bool    // the last slot that was booked may be given back
 	offset   float64 // the store's clock less ours, from the fastest reply of late
-	offsetAt float64
+	offsetAt float64 // when it was last looked at; 0 = never
 }
 
 // advanceStrict releases the slots that have come. One that the loop comes to later than permitExpiry is never used.
@@ -131,11 +131,11 @@ func (a *account) answeredStrict(c *call, now, jitter float64) {
 // moment at which it would have come. Of the first reply of all that is known only if it was fast.
 func (s *strict) delay(c *call, expiry float64) (delay float64, known bool) {
 	offset := c.reply.Reply.Now - c.done
-	known = s.offset != 0 || c.done-c.sent <= expiry
-	if s.offset != 0 {
+	known = s.offsetAt != 0 || c.done-c.sent <= expiry
+	if s.offsetAt != 0 {
 		s.offset -= 1e-4 * (c.done - s.offsetAt) // clocks drift
 	}
-	if offset > s.offset || s.offset-offset > 1 { // faster; or the clock has stepped
+	if s.offsetAt == 0 || offset > s.offset || s.offset-offset > 1 { // faster; or the clock has stepped
 		s.offset = offset
 	}
 	s.offsetAt = c.done
