@@ -12,9 +12,6 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// lostTTLs is how long the ledger remembers members that are silent, in ttl.
-const lostTTLs = 12
-
 // A grouped account decides as any other when it wants permits and how many, but draws them from what the limit's
 // period has for its group of workers, in place of booking slots.
 type grouped struct {
@@ -72,23 +69,21 @@ func (q *queue) group(a *account, p policy.Policy) {
 // bookGrouped decides what to draw now. A member that wants nothing, or has to wait, shows from time to time that it is there.
 func (a *account) bookGrouped(step uint64, now float64, w demand, gone bool, timeout float64) *call {
 	g := a.groups
-	var c *call
-	if now >= g.notBefore || gone {
-		c = a.bookBatch(step, now, w, gone, timeout)
-	}
 	switch {
-	case c == nil && (a.busy || now < a.retryAt || gone && g.left):
+	case gone && (a.busy || now < a.retryAt || g.left):
 		return nil
 	case gone:
-		if c == nil {
-			c = a.farewell(now, timeout)
-		}
-		c.visit.visit.Leave, c.visit.visit.Want = true, 0
-	case c == nil && now >= g.again:
+		return a.goodbye(now, timeout)
+	}
+	var c *call
+	if now >= g.notBefore {
+		c = a.bookBatch(step, now, w, false, timeout)
+	}
+	if c == nil && !a.busy && now >= max(g.again, a.retryAt) {
 		c = a.call(now, 0, 0, timeout)
 	}
 	if c != nil {
-		g.left = gone
+		g.left = false
 	}
 	return c
 }
@@ -113,7 +108,7 @@ func (a *account) visiting(r schedule.Request) *visit {
 func (l *Limiter) visit(c *call) {
 	v := c.visit
 	var now, rate float64
-	ttl := max(3600, 2*v.terms.Period, lostTTLs*v.terms.TTL, v.ramp.TTL)
+	ttl := max(v.terms.Lifetime(), v.ramp.TTL)
 	err := l.cfg.Ledger.Update(context.Background(), c.booking.Key+":groups", time.Duration(ttl*float64(time.Second)), func(old []byte, clock float64) []byte {
 		var d division
 		if json.Unmarshal(old, &d) != nil {
@@ -167,7 +162,3 @@ func (a *account) answeredGrouped(c *call, now, jitter float64) {
 	a.bookings++
 	a.add(d.N, c.done, 1/a.rate, a.calledAt, max(a.limit.round, min(1.3*float64(d.N)/max(c.demand, 1e-9), g.terms.Period)), a.limit.round)
 }
-
-// mayLend says that a cut-off member may go on with its own group's permits: not before the others have noticed its silence,
-// and not for so long that they have forgotten it.
-func (g *grouped) mayLend(since float64) bool { return since > g.terms.TTL/4 && since < 6*g.terms.TTL }

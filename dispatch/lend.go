@@ -12,7 +12,7 @@ func (a *account) lend(now float64, w demand) {
 	if a.loss != policy.LossShare {
 		return
 	}
-	if a.groups != nil && (a.share == 0 || !a.groups.mayLend(now-a.lostAt)) {
+	if a.groups != nil && (a.share == 0 || !a.groups.terms.MayGoOn(now-a.lostAt)) {
 		a.lent = max(a.lent, now)
 		return
 	}

@@ -22,6 +22,15 @@ type Terms struct {
 	TTL     float64  // seconds, > 0: see [Division.Visit]
 }
 
+// Lifetime is for how long, in seconds, a ledger must keep a division that nobody visits.
+func (t Terms) Lifetime() float64 { return max(3600, 2*t.Period, lostTTLs*t.TTL) }
+
+// MayGoOn says whether a member that has not reached the ledger for so many seconds may go on with its own group's permits: the
+// others have noticed its silence by then, and have not forgotten it yet.
+func (t Terms) MayGoOn(silent float64) bool {
+	return silent > presentPart*t.TTL && silent < lostTTLs/2*t.TTL
+}
+
 // A Division is the permits of a limit divided over groups of workers, period after period: what a ledger keeps under one
 // key. The zero value is one that nobody has visited.
 type Division struct {

@@ -129,9 +129,9 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.Last = now
 	newer := r.Identity != s.Identity || r.Rev > s.Rev
 	otherPace := newer && (r.Rate != s.Top || r.Ramp != s.Ramp) // else somebody has only come later
-	booked := s.slope(now, now).count(s.Tail - now)
-	was := s.Rate
+	booked, was := 0.0, s.Rate
 	if newer {
+		booked = s.slope(now, now).count(s.Tail - now)
 		s.Identity, s.Rev, s.Top, s.Ramp, s.Rate = r.Identity, r.Rev, r.Rate, r.Ramp, r.Rate
 	}
 	if s.Ramp.Over <= 0 {

@@ -126,8 +126,9 @@ if stored[3] then
   other = top ~= newRate or rampFrom ~= newFrom or over ~= newOver or ttl ~= newTTL or relaxed ~= newRelaxed
 end
 other = newer and other
-local booked, was = count(now, tail - now), rate
+local booked, was = 0, rate
 if newer then
+  booked = count(now, tail - now)
   id, rev, rate = identity, newRev, newRate
   top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
   if over <= 0 then
