@@ -1,0 +1,257 @@
+package ledgertest
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A run is one schedule under way.
+type run struct {
+	mode
+	t       *testing.T
+	backend Backend
+	seed    uint64
+	store   *Store
+	start   time.Time
+	ctx     context.Context
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+	alive   []*replica
+	all     []*replica
+	policy  policy.Policy
+	changes chan struct{} // closed at each
+	rev     int64
+	periods []period
+	losses  []time.Duration
+	old     map[string]*Limit
+	stuck   string
+
+	mu     sync.Mutex
+	events []event
+}
+
+type replica struct {
+	link    *Link
+	crashed bool
+	lim     *dispatch.Limiter
+	stop    context.CancelFunc
+}
+
+// An event is n permits dispatched by a replica.
+type event struct {
+	at time.Duration
+	n  int
+}
+
+// A period is when a rate was in force.
+type period struct {
+	from time.Duration
+	rate int64
+}
+
+func (b Backend) start(t *testing.T, m mode, seed uint64) *run {
+	var real dispatch.Ledger
+	if b.Open != nil {
+		real = b.Open(t)
+	}
+	r := &run{
+		mode: m, t: t, backend: b, seed: seed, store: NewStore(seed, real), start: time.Now(), changes: make(chan struct{}),
+		periods: []period{{0, m.rate}}, policy: m.policy,
+	}
+	r.ctx, r.stop = context.WithCancel(t.Context())
+	r.policy.MessageRate, r.policy.OnLedgerLoss = policy.PerSecond(m.rate), policy.LossStop
+	r.change(func() {})
+	return r
+}
+
+func (r *run) now() time.Duration { return time.Since(r.start) }
+
+// change changes the policy.
+func (r *run) change(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+	r.rev++
+	close(r.changes)
+	r.changes = make(chan struct{})
+}
+
+// Snapshots makes a run a PolicySource.
+func (r *run) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
+	return func(yield func(policy.Snapshot, error) bool) {
+		for ctx.Err() == nil {
+			r.mu.Lock()
+			s, changed := policy.Snapshot{Set: policy.Single(r.policy), Identity: "schedules", Revision: r.rev}, r.changes
+			r.mu.Unlock()
+			if !yield(s, nil) {
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// most is how many replicas are alive at once.
+const most = 6
+
+func (r *run) do(s step) {
+	if len(r.alive) == 0 && s.op != "join" {
+		return
+	}
+	switch s.op {
+	case "join":
+		if len(r.alive) < most {
+			r.join(s.n)
+		}
+	case "leave", "crash":
+		if len(r.alive) < 2 {
+			return
+		}
+		i := s.n % len(r.alive)
+		gone := r.alive[i]
+		r.alive = slices.Delete(r.alive, i, i+1)
+		if s.op == "crash" {
+			r.store.Do(func() { gone.link.Cut, gone.crashed = true, true })
+		}
+		gone.stop()
+		if s.op == "leave" {
+			require.NoError(r.t, gone.lim.Close())
+		}
+	case "cut":
+		one := r.alive[s.n%len(r.alive)]
+		r.store.Do(func() { one.link.Cut = true })
+		r.wg.Go(func() {
+			time.Sleep(s.d)
+			r.store.Do(func() { one.link.Cut = one.crashed })
+		})
+	case "freeze":
+		r.store.Do(func() { r.store.Frozen = time.Now().Add(s.d) })
+	case "lossy":
+		r.store.Do(func() { r.store.LoseCalls, r.store.LoseReplies = float64(s.n)/2000, float64(100-s.n)/2000 })
+	case "lossless":
+		r.store.Do(func() { r.store.LoseCalls, r.store.LoseReplies, r.store.Duplicate = 0, 0, 0 })
+	case "double":
+		r.store.Do(func() { r.store.Duplicate = float64(s.n) / 1000 })
+	case "rate", "ramp":
+		r.change(func() {
+			if s.op == "rate" {
+				rate := []int64{20, 100, 400}[s.n%3]
+				r.policy.MessageRate = policy.PerSecond(rate)
+				r.periods = append(r.periods, period{r.now(), rate})
+			}
+			r.policy.RampFrom, r.policy.RampOver, r.policy.RampTTL = policy.Rate{}, 0, 0
+			if s.n%4 == 0 {
+				r.policy.RampFrom, r.policy.RampOver, r.policy.RampTTL = policy.PerSecond(10), policy.Duration(2*time.Second), policy.Duration(time.Second)
+				r.policy.Ramp = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[s.n/4%2]
+			}
+		})
+	case "forget":
+		r.losses = append(r.losses, r.now())
+		if r.backend.Lose != nil {
+			r.backend.Lose()
+		}
+		r.store.Do(func() { clear(r.store.Limits) })
+	case "keep":
+		r.old = r.store.Copy()
+	case "restore":
+		if r.old != nil {
+			r.losses = append(r.losses, r.now())
+			r.store.Do(func() { r.store.Limits = r.old })
+			r.old = nil
+		}
+	case "skew":
+		r.losses = append(r.losses, r.now())
+		r.store.Do(func() { r.store.Skew += time.Duration(s.n%11-5) * time.Second })
+	}
+}
+
+// join starts a replica; n says of which subscription, in which group, and how much it wants.
+func (r *run) join(n int) {
+	one := &replica{link: &Link{Store: r.store}}
+	var err error
+	one.lim, err = dispatch.Open(r.ctx, dispatch.Config{
+		Policies: r, Ledger: one.link, Group: strconv.Itoa(n % 2), Rand: rand.New(rand.NewPCG(r.seed, uint64(len(r.all)))),
+	})
+	require.NoError(r.t, err)
+	sub, err := one.lim.Subscription("kafka://public/default/orders", strconv.Itoa(n%3))
+	require.NoError(r.t, err)
+	var ctx context.Context
+	ctx, one.stop = context.WithCancel(r.ctx)
+	wants := 1
+	if n%4 == 0 && r.mode.policy.Sharing != policy.Strict {
+		wants = 1 << 20
+	}
+	for range 1 + n%2 {
+		r.wg.Go(func() {
+			for {
+				g, err := sub.Acquire(ctx, wants)
+				if err != nil {
+					return
+				}
+				r.mu.Lock()
+				r.events = append(r.events, event{r.now(), g.N()})
+				r.mu.Unlock()
+			}
+		})
+	}
+	r.alive, r.all = append(r.alive, one), append(r.all, one)
+}
+
+// recover ends all trouble, and looks whether somebody new is served soon, and the limit used.
+func (r *run) recover() {
+	r.do(step{op: "lossless"})
+	r.store.Do(func() {
+		r.store.Frozen = time.Time{}
+		for _, one := range r.alive {
+			one.link.Cut = false
+		}
+	})
+	r.change(func() { r.policy.RampOver, r.policy.RampFrom, r.policy.RampTTL = 0, policy.Rate{}, 0 })
+	r.join(0)
+	r.join(1) // of the other group: one whose workers have crashed is left alone for long
+	time.Sleep(4 * ttl)
+	from := r.now()
+	time.Sleep(2 * time.Second)
+	want := r.periods[len(r.periods)-1].rate
+	if got := r.between(from, from+2*time.Second); float64(got) < 0.6*2*float64(want) {
+		r.stuck = fmt.Sprintf("with all trouble over, %d of %d dispatched in two seconds", got, 2*want)
+	}
+}
+
+func (r *run) end() {
+	r.stop()
+	r.wg.Wait()
+	for _, one := range r.all {
+		assert.NoError(r.t, one.lim.Close())
+	}
+	r.store.Wait()
+}
+
+func (r *run) right() string { return r.mode.right(r) }
+
+func (r *run) between(from, to time.Duration) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.events {
+		if e.at >= from && e.at < to {
+			n += e.n
+		}
+	}
+	return n
+}
