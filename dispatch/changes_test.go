@@ -159,6 +159,12 @@ func TestQueueMovesUp(t *testing.T) {
 		take(f.join(50, "group"), f.ctx)
 		time.Sleep(2 * second)
 		cancel()
+		time.Sleep(100 * time.Millisecond)
+		f.store.Do(func() {
+			for _, l := range f.store.Limits {
+				within(t, "waiters, with one left", len(l.State.Queue), 1, 1)
+			}
+		})
 		time.Sleep(10 * second)
 		within(t, "the patient one, in his turn", f.by(50, 0, 11*second), 1, 1)
 	})
