@@ -371,12 +371,12 @@ type flaky struct {
 
 func (f flaky) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	return func(yield func(policy.Snapshot, error) bool) {
+		f.mu.Lock()
+		changed := f.changed // of before the failure is told: who hears of it may set policies at once
+		f.mu.Unlock()
 		if f.err != nil && !yield(policy.Snapshot{}, f.err) {
 			return
 		}
-		f.mu.Lock()
-		changed := f.changed
-		f.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
