@@ -2,7 +2,7 @@
 
 GO     ?= go
 LINT   := $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
-KAFKA  := .cache/kafka
+JARS   := .cache/kafka .cache/pulsar
 FUZZED ?= 10s
 
 # Tests with real services wait in real time: one package at a time, so that two cores keep their time.
@@ -19,7 +19,7 @@ demo: ## two consumer groups share a limit, before your eyes; needs nothing but 
 	$(GO) run ./cmd/throttle-admin demo
 
 .PHONY: test
-test: services ## every test, with the race detector, on real Redis, etcd and Kafka
+test: services ## every test, with the race detector, on real Redis, etcd, Kafka and Pulsar
 	$(GO) vet ./...
 	$(GO) test -race -timeout 5m $(UNSERVED)
 	$(GO) test -race -timeout 5m -p 1 $(SERVED)
@@ -55,7 +55,7 @@ examples: ## build the examples
 	$(GO) build ./examples/...
 
 .PHONY: services
-services: ## fetch what the tests need: gcc and Redis by apt-get, Kafka by Maven
+services: ## fetch what the tests need: gcc and Redis by apt-get, Kafka and Pulsar by Maven
 	@missing=; \
 	command -v gcc >/dev/null || missing="gcc libc6-dev"; \
 	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
@@ -64,11 +64,12 @@ services: ## fetch what the tests need: gcc and Redis by apt-get, Kafka by Maven
 		sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 		$$sudo apt-get update -q && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qy $$missing; \
 	fi
-	@[ -n "$$THROTTLE_TEST_KAFKA" ] || $(MAKE) --no-print-directory $(KAFKA)
+	@[ -n "$$THROTTLE_TEST_KAFKA" ] || $(MAKE) --no-print-directory .cache/kafka
+	@[ -n "$$THROTTLE_TEST_PULSAR" ] || $(MAKE) --no-print-directory .cache/pulsar
 
-$(KAFKA): tests/services/kafka/pom.xml
-	@command -v java >/dev/null || { echo "no java: install a JDK, or set THROTTLE_TEST_KAFKA to a broker" >&2; exit 1; }
-	@command -v mvn >/dev/null || { echo "no mvn: install Maven, or set THROTTLE_TEST_KAFKA to a broker" >&2; exit 1; }
+$(JARS): .cache/%: tests/services/%/pom.xml
+	@command -v java >/dev/null || { echo "no java: install a JDK, or set THROTTLE_TEST_KAFKA and THROTTLE_TEST_PULSAR to brokers" >&2; exit 1; }
+	@command -v mvn >/dev/null || { echo "no mvn: install Maven, or set THROTTLE_TEST_KAFKA and THROTTLE_TEST_PULSAR to brokers" >&2; exit 1; }
 	rm -rf $@ $@.part
 	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$@.part
 	mv $@.part $@

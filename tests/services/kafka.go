@@ -88,7 +88,7 @@ func startKafkaOnce(t testing.TB) (addr string, err error) {
 	if kafkaOnce.process != nil {
 		return kafkaOnce.addr, nil
 	}
-	libs, err := kafkaLibs()
+	libs, err := jars("kafka", "kafka_2.13-4.1.0.jar", "THROTTLE_TEST_KAFKA")
 	if err != nil {
 		return "", err
 	}
@@ -146,25 +146,3 @@ transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 `
-
-// kafkaLibs returns the directory with the broker's jars, .cache/kafka beside the go.mod.
-func kafkaLibs() (string, error) {
-	const get = "run `make services`, or set THROTTLE_TEST_KAFKA"
-	if _, err := exec.LookPath("java"); err != nil {
-		return "", fmt.Errorf("no java: %s", get)
-	}
-	dir, err := os.Getwd() // of a test: its package
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, ".cache", "kafka", "kafka_2.13-4.1.0.jar")); err == nil {
-			return filepath.Join(dir, ".cache", "kafka"), nil
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", fmt.Errorf("no .cache/kafka with its jars: %s", get)
-		}
-		dir = parent
-	}
-}

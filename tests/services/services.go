@@ -1,4 +1,4 @@
-// Package services starts the real services that tests run against: Redis, etcd, Kafka, and
+// Package services starts the real services that tests run against: Redis, etcd, Kafka, Pulsar, and
 // a TCP proxy that breaks connections. Each service is taken from its environment variable if
 // that is set (what docker compose or a cluster of one's own gives), else it is started on a
 // free loopback port and stopped at the end of the test.
@@ -6,6 +6,7 @@
 //	THROTTLE_TEST_REDIS=redis://127.0.0.1:6379
 //	THROTTLE_TEST_ETCD=127.0.0.1:2379
 //	THROTTLE_TEST_KAFKA=127.0.0.1:9092
+//	THROTTLE_TEST_PULSAR=pulsar://127.0.0.1:6650,http://127.0.0.1:8080
 //
 // A service that is not there fails the test; nothing is ever skipped. What is taken from the
 // environment may hold the data of other tests: use a [Name] of one's own for everything in it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -250,4 +251,26 @@ func TestRedisSentinel(t *testing.T) {
 	f.Master.Kill()
 	f.Elected()
 	wantAnswer(t, f.Replica.Addr, "INCR a", ":2")
+}
+
+func TestPulsar(t *testing.T) {
+	p := services.StartPulsar(t)
+	healthy := func() error {
+		resp, err := http.Get(p.Web + "/admin/v2/clusters")
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		return err
+	}
+	p.Kill()
+	if healthy() == nil {
+		t.Error("it answers after it was killed")
+	}
+	p.Start()
+	if err := healthy(); err != nil {
+		t.Errorf("started again: %v", err)
+	}
+	if again := services.Pulsar(t); again.URL == p.URL {
+		t.Error("the shared one is the test's own")
+	}
 }

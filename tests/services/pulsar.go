@@ -1,0 +1,172 @@
+package services
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A PulsarBroker is a Pulsar that a test may use, with others: topics and namespaces need a [Name].
+type PulsarBroker struct {
+	URL string // pulsar://host:port
+	Web string // http://host:port, the admin API's
+}
+
+// Pulsar returns the Pulsar at THROTTLE_TEST_PULSAR (pulsar://host:port,http://host:port), or a standalone of this test
+// binary: the first call starts it in some seconds, and it ends with the binary.
+func Pulsar(t testing.TB) *PulsarBroker {
+	t.Helper()
+	if urls := os.Getenv("THROTTLE_TEST_PULSAR"); urls != "" {
+		broker, web, ok := strings.Cut(urls, ",")
+		if !ok {
+			t.Fatalf("services: THROTTLE_TEST_PULSAR is %q: write pulsar://host:port,http://host:port", urls)
+		}
+		return &PulsarBroker{broker, web}
+	}
+	pulsarOnce.Lock()
+	defer pulsarOnce.Unlock()
+	if pulsarOnce.process == nil {
+		s, err := newStandalone(t)
+		if err == nil {
+			err = s.start(s.data) // removed with the process
+		}
+		if err != nil {
+			t.Fatalf("services: start pulsar: %v", err)
+		}
+		pulsarOnce.standalone = s
+	}
+	return &pulsarOnce.broker
+}
+
+var pulsarOnce struct {
+	sync.Mutex
+	standalone // held until this process ends
+}
+
+// A PulsarProcess is a standalone Pulsar of a test's own, which it may stop and start.
+type PulsarProcess struct {
+	PulsarBroker
+
+	t testing.TB
+	s standalone
+}
+
+// StartPulsar starts a Pulsar that ends with the test.
+func StartPulsar(t testing.TB) *PulsarProcess {
+	t.Helper()
+	s, err := newStandalone(t)
+	if err != nil {
+		t.Fatalf("services: start pulsar: %v", err)
+	}
+	p := &PulsarProcess{s.broker, t, s}
+	t.Cleanup(func() { // the data goes with the process, so it must be gone
+		p.Kill()
+		_ = os.RemoveAll(p.s.data)
+	})
+	p.Start()
+	return p
+}
+
+// Start starts a Pulsar that was killed, with the data that it had, at the same addresses.
+func (p *PulsarProcess) Start() {
+	p.t.Helper()
+	dir := filepath.Join(p.s.data, "run") // removed with the process; the data stays
+	err := os.Mkdir(dir, 0o700)
+	if err == nil {
+		err = p.s.start(dir)
+	}
+	if err != nil {
+		p.t.Fatalf("services: start pulsar: %v", err)
+	}
+}
+
+// Kill ends it by SIGKILL.
+func (p *PulsarProcess) Kill() {
+	p.t.Helper()
+	if p.s.process == nil {
+		return
+	}
+	if err := p.s.process.end(syscall.SIGKILL); err != nil {
+		p.t.Errorf("services: kill pulsar: %v", err)
+	}
+	p.s.process = nil
+}
+
+// A standalone is a Pulsar in one Java process: metadata, bookie and broker.
+type standalone struct {
+	broker  PulsarBroker
+	data    string // directory
+	libs    string
+	process *process // nil: not running
+}
+
+// newStandalone chooses addresses and writes the configuration.
+func newStandalone(t testing.TB) (s standalone, err error) {
+	if s.libs, err = jars("pulsar", "pulsar-broker-4.0.7.jar", "THROTTLE_TEST_PULSAR"); err != nil {
+		return s, err
+	}
+	if s.data, err = os.MkdirTemp("", "pulsar-"); err != nil {
+		return s, err
+	}
+	port, web := freePort(t), freePort(t)
+	s.broker = PulsarBroker{"pulsar://" + loopback(port), "http://" + loopback(web)}
+	text := fmt.Sprintf(pulsarConfig, port, web)
+	return s, os.WriteFile(filepath.Join(s.data, "standalone.conf"), []byte(text), 0o600)
+}
+
+// start runs it in dir, and returns when it is healthy.
+func (s *standalone) start(dir string) error {
+	args := []string{"-Xmx768m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dio.netty.tryReflectionSetAccessible=true"}
+	for _, opened := range []string{
+		"java.base/sun.net", "java.base/java.lang", "java.base/java.nio", "java.base/jdk.internal.misc", "java.base/java.util.zip",
+		"java.base/jdk.internal.platform", "java.management/sun.management", "jdk.management/com.sun.management.internal",
+	} {
+		args = append(args, "--add-opens", opened+"=ALL-UNNAMED")
+	}
+	args = append(args, "-cp", filepath.Join(s.libs, "*"), "org.apache.pulsar.PulsarStandaloneStarter", "-a", "127.0.0.1",
+		"-c", filepath.Join(s.data, "standalone.conf"), "-nfw", "-nss",
+		"--metadata-dir", filepath.Join(s.data, "metadata"), "--bookkeeper-dir", filepath.Join(s.data, "bookkeeper"))
+	p, err := startProcess(dir, "java", args...)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Timeout: 2 * time.Second}
+	err = waitFor(90*time.Second, func() error {
+		resp, err := client.Get(s.broker.Web + "/admin/v2/brokers/health")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("it is not healthy: %w\n%s", err, p.log()), p.end(syscall.SIGKILL))
+	}
+	s.process = p
+	return nil
+}
+
+const pulsarConfig = `brokerServicePort=%d
+webServicePort=%d
+bindAddress=127.0.0.1
+advertisedAddress=127.0.0.1
+clusterName=standalone
+managedLedgerDefaultEnsembleSize=1
+managedLedgerDefaultWriteQuorum=1
+managedLedgerDefaultAckQuorum=1
+brokerDeleteInactiveTopicsEnabled=false
+managedLedgerCacheSizeMB=64
+loadBalancerEnabled=false
+transactionCoordinatorEnabled=true
+journalSyncData=false
+`
