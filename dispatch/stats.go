@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -68,6 +70,9 @@ func ReasonOf(kind policy.Kind, bytes bool) Reason {
 	}
 	return r
 }
+
+// bytes says that the limit is of bytes.
+func (r Reason) bytes() bool { return strings.HasSuffix(string(r), string(ReasonBytes)) }
 
 // plain says that the limit is of one topic or subscription: who has caught up is exempt.
 func (r Reason) plain() bool {
@@ -180,6 +185,34 @@ func (l *Limiter) stats(wanted func(*queue) bool) Stats {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Subscription, b.Subscription))
 	})
 	return s
+}
+
+// Stats returns what there is to know now of the subscription, all its handles in this process together. That of a nil
+// Subscription is empty.
+func (s *Subscription) Stats() SubscriptionStats {
+	if s == nil {
+		return SubscriptionStats{Backlog: -1, Exempt: true}
+	}
+	s.queue.limiter.mu.Lock()
+	defer s.queue.limiter.mu.Unlock()
+	return s.queue.report(time.Now())
+}
+
+// MessageRate is the rate of the narrowest limit, in messages a second: for a limit of bytes, what it lets through of messages
+// of so many bytes. It is infinite where nothing is limited, also for the caught up, whose limits are those of when they fall behind.
+func (s SubscriptionStats) MessageRate(bytes float64) float64 {
+	rate := math.Inf(1)
+	if s.Shadow {
+		return rate
+	}
+	for _, l := range s.Limits {
+		if l.Reason.bytes() {
+			rate = min(rate, l.Rate/bytes)
+		} else {
+			rate = min(rate, l.Rate)
+		}
+	}
+	return rate
 }
 
 // report is the queue's part of Stats. The caller holds limiter.mu.

@@ -17,7 +17,6 @@ const forgetAfter = 30
 // A topic is what a Reader knows of one of its topics.
 type topic struct {
 	name     string // Kafka's
-	limited  limited
 	sub      *dispatch.Subscription
 	reported atomic.Int64 // what sub was told last; -1 = unknown
 
@@ -47,11 +46,8 @@ func (p *position) handOver(m *kafka.Message) {
 	}
 }
 
-// limited names what has limits, as dispatch.Stats does.
-type limited struct{ topic, subscription string }
-
-func newTopic(name string, l limited, sub *dispatch.Subscription) *topic {
-	t := &topic{name: name, limited: l, sub: sub}
+func newTopic(name string, sub *dispatch.Subscription) *topic {
+	t := &topic{name: name, sub: sub}
 	t.reported.Store(-1)
 	return t
 }

@@ -13,10 +13,11 @@ import (
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // subscription is what the Limiter says of the only one.
-func subscription(t testing.TB, lim *limiter) dispatch.SubscriptionStats {
+func subscription(t testing.TB, lim *throttletest.Limiter) dispatch.SubscriptionStats {
 	t.Helper()
 	s := lim.Stats().Subscriptions
 	require.Len(t, s, 1)
@@ -28,7 +29,7 @@ func subscription(t testing.TB, lim *limiter) dispatch.SubscriptionStats {
 func TestABacklogIsNeverLetThrough(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 100_000, 100)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
 	cfg := kafka.ReaderConfig{Brokers: brokers, Topic: "orders", MaxBytes: 1e6, MaxWait: soon}
 	r, err := kafkathrottle.Wrap(kafka.NewReader(cfg), lim.Limiter)
 	require.NoError(t, err)
@@ -49,7 +50,7 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 		t.Run("group="+group, func(t *testing.T) {
 			_, brokers := broker(t, 2, "orders")
 			fill(t, brokers, "orders", 2, 200, 10)
-			lim := open(t, policy.Policy{MessageRate: policy.PerSecond(200)})
+			lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(200)})
 			r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: group}, lim)
 			total := 400
 			if group == "" {
@@ -83,7 +84,7 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 // Readers that own nothing, or only empty partitions, do not make their process look behind.
 func TestReadersWithoutMessagesCatchUp(t *testing.T) {
 	_, brokers := broker(t, 4, "orders")
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
 	cfg := kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: "billing"}
 	for range 6 {
 		newReader(t, cfg, lim)
@@ -96,7 +97,7 @@ func TestReadersWithoutMessagesCatchUp(t *testing.T) {
 func TestReaderAtTheEndIsCaughtUp(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 1000, 10)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	require.Eventually(t, func() bool { return subscription(t, lim).Backlog == 1000 }, 5*time.Second, 10*time.Millisecond)
 	require.NoError(t, r.SetOffset(kafka.LastOffset))
@@ -115,13 +116,13 @@ func TestOnePollerAProcess(t *testing.T) {
 		asked <- struct{}{}
 		return nil, nil, false
 	})
-	lim := open(t, policy.Policy{})
+	lim := throttletest.Open(t, policy.Policy{})
 	for range 4 {
 		newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	}
 	time.Sleep(1500 * time.Millisecond)
 	require.Empty(t, asked)
-	lim.set(policy.Policy{MessageRate: policy.PerSecond(100)})
+	lim.Set(policy.Policy{MessageRate: policy.PerSecond(100)})
 	require.Eventually(t, func() bool { return len(asked) > 0 }, 3*time.Second, 10*time.Millisecond)
 	before := len(asked)
 	time.Sleep(3 * time.Second)
@@ -131,7 +132,7 @@ func TestOnePollerAProcess(t *testing.T) {
 func TestUnknownEndsAreReportedAndLoggedOnce(t *testing.T) {
 	c, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 10, 10)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
 	var log logger
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", ErrorLogger: &log}, lim)
 	for range 10 {

@@ -11,13 +11,14 @@ import (
 
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // With maxInFlight, a message is handed over when enough of those before it are committed.
 func TestCommitsEndFlights(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 20, 10)
-	lim := open(t, policy.Policy{MaxInFlight: new(int64(3)), ByteRate: policy.PerSecond(1_000_000)})
+	lim := throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(3)), ByteRate: policy.PerSecond(1_000_000)})
 	r := newReader(t, groupConfig(brokers, "orders"), lim)
 	var got []kafka.Message
 	for range 3 {
@@ -51,7 +52,7 @@ func TestCommitsEndFlights(t *testing.T) {
 func TestNoGroupNoFlights(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 20, 10)
-	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, open(t, policy.Policy{MaxInFlight: new(int64(3))}))
+	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(3))}))
 	for i := range 20 {
 		require.EqualValues(t, i, fetch(t, r, 5*time.Second).Offset)
 	}
@@ -61,7 +62,7 @@ func TestNoGroupNoFlights(t *testing.T) {
 func TestFlightsEndWithTheirReader(t *testing.T) {
 	_, brokers := broker(t, 2, "orders")
 	fill(t, brokers, "orders", 2, 2, 10)
-	lim, elsewhere := open(t, policy.Policy{MaxInFlight: new(int64(10))}), open(t, policy.Policy{})
+	lim, elsewhere := throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(10))}), throttletest.Open(t, policy.Policy{})
 	keep, err := lim.Subscription("kafka://public/default/orders", "orders-billing")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, keep.Close()) }()

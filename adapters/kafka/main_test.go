@@ -13,8 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"go.uber.org/goleak"
 
-	"github.com/dispatchthrottle/throttle/configstore"
-	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -61,39 +59,6 @@ func fill(t testing.TB, brokers []string, topic string, partitions, n, size int)
 			require.NoError(t, response.Error)
 			sent += batch
 		}
-	}
-}
-
-// A limiter is a Limiter whose policies a test changes.
-type limiter struct {
-	*dispatch.Limiter
-	t     testing.TB
-	store *configstore.Memory
-}
-
-func open(t testing.TB, p policy.Policy) *limiter {
-	t.Helper()
-	l := &limiter{t: t, store: configstore.NewMemory()}
-	l.set(p)
-	var err error
-	l.Limiter, err = dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(l.store)})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, l.Close())
-		require.NoError(t, l.store.Close())
-	})
-	return l
-}
-
-// set replaces the policy of the cluster, and returns when that is in force.
-func (l *limiter) set(p policy.Policy) {
-	l.t.Helper()
-	revision, err := configstore.Edit(context.WithoutCancel(l.t.Context()), l.store, func(s configstore.Snapshot) ([]configstore.Change, error) {
-		return s.Replace([]policy.Entry{{Scope: policy.Scope{}, Policy: p}}, time.Now()), nil
-	})
-	require.NoError(l.t, err)
-	if l.Limiter != nil {
-		require.Eventually(l.t, func() bool { return l.Stats().Revision >= revision }, 5*time.Second, time.Millisecond)
 	}
 }
 

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-
-	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
 // A poller asks a cluster once a second for the ends of the partitions that the Readers of this process own, and
@@ -142,17 +140,10 @@ func (p *poller) questions() (out []*question) {
 		readers = append(readers, r)
 	}
 	pollers.Unlock()
-	limits := map[*dispatch.Limiter]map[limited]bool{}
 	for _, r := range readers {
-		if limits[r.lim] == nil {
-			limits[r.lim] = map[limited]bool{}
-			for _, s := range r.lim.Stats().Subscriptions {
-				limits[r.lim][limited{s.Topic, s.Subscription}] = len(s.Limits) > 0
-			}
-		}
 		hungry := r.turn.taken.Load() && !r.waiting.Load()
 		for _, t := range r.topics {
-			if limits[r.lim][t.limited] {
+			if len(t.sub.Stats().Limits) > 0 {
 				q := &question{reader: r, topic: t}
 				q.places, q.changes = t.owned(r, hungry)
 				out = append(out, q)

@@ -4,8 +4,6 @@ import (
 	"math"
 
 	"github.com/segmentio/kafka-go"
-
-	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
 // What NewReader lets a reader have in memory.
@@ -18,35 +16,11 @@ const (
 
 // limitPrefetch sizes cfg to the limits in force.
 func (r *Reader) limitPrefetch(cfg *kafka.ReaderConfig) {
-	limits := map[limited]float64{}
-	for _, s := range r.lim.Stats().Subscriptions {
-		if !s.Shadow {
-			limits[limited{s.Topic, s.Subscription}] = messageRate(s.Limits)
-		}
-	}
 	rate := 0.0 // messages a second, of all topics together
 	for _, t := range r.topics {
-		limit, ok := limits[t.limited]
-		if !ok {
-			return
-		}
-		rate += limit
+		rate += t.sub.Stats().MessageRate(assumedSize)
 	}
 	prefetch(cfg, rate)
-}
-
-// messageRate is the rate of the narrowest limit in messages a second; infinite if there is none.
-func messageRate(limits []dispatch.LimitStats) float64 {
-	rate := math.Inf(1)
-	for _, l := range limits {
-		switch l.Reason {
-		case dispatch.ReasonBytes, dispatch.ReasonSubscriptionBytes:
-			rate = min(rate, l.Rate/assumedSize)
-		default:
-			rate = min(rate, l.Rate)
-		}
-	}
-	return rate
 }
 
 // prefetch is NewReader's formula.

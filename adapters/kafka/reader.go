@@ -140,7 +140,7 @@ func open(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts []Option) (*Reader
 			r.closeSubscriptions()
 			return nil, fmt.Errorf("kafkathrottle: topic %s: %w", name, err)
 		}
-		r.topics[name] = newTopic(name, limited{full.String(), o.subscription}, sub)
+		r.topics[name] = newTopic(name, sub)
 		r.only = r.topics[name]
 	}
 	if len(r.topics) > 1 {

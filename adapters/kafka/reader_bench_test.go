@@ -13,6 +13,7 @@ import (
 
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // BenchmarkUnlimited reads the same messages with a kafka.Reader and with a Reader that no limit applies to,
@@ -28,7 +29,7 @@ func benchmarkUnlimited(b *testing.B, size int) {
 	const messages, batch = 150_000, 100_000
 	_, brokers := broker(b, 1, "orders")
 	fill(b, brokers, "orders", 1, messages, size)
-	lim := open(b, policy.Policy{})
+	lim := throttletest.Open(b, policy.Policy{})
 
 	type fetcher interface {
 		FetchMessage(context.Context) (kafka.Message, error)

@@ -16,11 +16,12 @@ import (
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 const soon = 100 * time.Millisecond // kafka-go's MaxWait, so that Close is quick
 
-func newReader(t testing.TB, cfg kafka.ReaderConfig, lim *limiter, opts ...kafkathrottle.Option) *kafkathrottle.Reader {
+func newReader(t testing.TB, cfg kafka.ReaderConfig, lim *throttletest.Limiter, opts ...kafkathrottle.Option) *kafkathrottle.Reader {
 	t.Helper()
 	cfg.MaxWait = soon
 	r, err := kafkathrottle.NewReader(cfg, lim.Limiter, opts...)
@@ -30,7 +31,7 @@ func newReader(t testing.TB, cfg kafka.ReaderConfig, lim *limiter, opts ...kafka
 }
 
 // waits tells whether a FetchMessage waits for a permit now.
-func waits(lim *limiter) bool {
+func waits(lim *throttletest.Limiter) bool {
 	for _, s := range lim.Stats().Subscriptions {
 		if s.Waiting > 0 {
 			return true
@@ -42,7 +43,7 @@ func waits(lim *limiter) bool {
 func TestReaderObeysTheLimit(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 2000, 100)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(500), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(500), ThrottleCaughtUp: new(true)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	fetch(t, r, 5*time.Second)
 	start := time.Now()
@@ -57,7 +58,7 @@ func TestReaderObeysTheLimit(t *testing.T) {
 func TestReaderChargesTheExactBytes(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 3000, 100)
-	lim := open(t, policy.Policy{ByteRate: policy.PerSecond(50_000), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t, policy.Policy{ByteRate: policy.PerSecond(50_000), ThrottleCaughtUp: new(true)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	fetch(t, r, 5*time.Second)
 	start := time.Now()
@@ -84,7 +85,7 @@ func TestReaderWithoutALimiter(t *testing.T) {
 func TestCancelKeepsTheMessage(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 100, 10)
-	lim := open(t, policy.Policy{Paused: new(true)})
+	lim := throttletest.Open(t, policy.Policy{Paused: new(true)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -93,7 +94,7 @@ func TestCancelKeepsTheMessage(t *testing.T) {
 		cancel()
 	}
 	require.Zero(t, r.Offset(), "nothing has been handed over")
-	lim.set(policy.Policy{})
+	lim.Set(policy.Policy{})
 	for i := range 100 {
 		require.EqualValues(t, i, fetch(t, r, time.Second).Offset)
 	}
@@ -104,7 +105,7 @@ func TestManyGoroutinesLoseNothing(t *testing.T) {
 	const partitions, each = 4, 250
 	_, brokers := broker(t, partitions, "orders")
 	fill(t, brokers, "orders", partitions, each, 10)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(500), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(500), ThrottleCaughtUp: new(true)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: "billing"}, lim)
 	var mu sync.Mutex
 	seen := map[string]int{}
@@ -144,10 +145,10 @@ func TestManyGoroutinesLoseNothing(t *testing.T) {
 func TestSetOffsetDropsWhatWaits(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 100, 10)
-	lim := open(t, policy.Policy{})
+	lim := throttletest.Open(t, policy.Policy{})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	require.EqualValues(t, 0, fetch(t, r, 5*time.Second).Offset)
-	lim.set(policy.Policy{Paused: new(true)})
+	lim.Set(policy.Policy{Paused: new(true)})
 	got := make(chan kafka.Message, 1)
 	go func() {
 		m, _ := r.FetchMessage(t.Context())
@@ -157,17 +158,17 @@ func TestSetOffsetDropsWhatWaits(t *testing.T) {
 	require.EqualValues(t, 1, r.Offset(), "the message that waits has not been handed over")
 	require.NoError(t, r.SetOffset(50))
 	require.EqualValues(t, 50, r.Offset())
-	lim.set(policy.Policy{})
+	lim.Set(policy.Policy{})
 	require.EqualValues(t, 50, (<-got).Offset)
 
 	// To skip only the message that waits is a move, too, though kafka-go is there already.
-	lim.set(policy.Policy{Paused: new(true)})
+	lim.Set(policy.Policy{Paused: new(true)})
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	_, err := r.FetchMessage(ctx)
 	require.Error(t, err)
 	require.NoError(t, r.SetOffset(52))
-	lim.set(policy.Policy{})
+	lim.Set(policy.Policy{})
 	require.EqualValues(t, 52, fetch(t, r, time.Second).Offset)
 	require.NoError(t, r.SetOffsetAt(t.Context(), time.Unix(1, 0)))
 	require.EqualValues(t, 0, fetch(t, r, 5*time.Second).Offset)
@@ -176,7 +177,7 @@ func TestSetOffsetDropsWhatWaits(t *testing.T) {
 func TestCloseEndsAWait(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 100, 10)
-	lim := open(t, policy.Policy{Paused: new(true)})
+	lim := throttletest.Open(t, policy.Policy{Paused: new(true)})
 	other := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim) // keeps the subscription open
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	errs := make(chan error, 3)
@@ -204,7 +205,7 @@ func TestCloseEndsAWait(t *testing.T) {
 func TestLimiterClosedFirst(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 100, 10)
-	lim := open(t, policy.Policy{Paused: new(true)})
+	lim := throttletest.Open(t, policy.Policy{Paused: new(true)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	require.NoError(t, lim.Close())
 	_, err := r.FetchMessage(t.Context())
@@ -216,7 +217,7 @@ func TestLimiterClosedFirst(t *testing.T) {
 // Each of a group's topics has its own limit; the one that is paused holds up its messages only where they are next.
 func TestGroupTopicsHaveTheirOwnLimits(t *testing.T) {
 	_, brokers := broker(t, 1, "orders", "audit")
-	lim := open(t, policy.Policy{})
+	lim := throttletest.Open(t, policy.Policy{})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, GroupID: "billing", GroupTopics: []string{"orders", "audit", "orders"}}, lim,
 		kafkathrottle.WithNamespace("bank/prod"))
 	var names []string
@@ -237,7 +238,7 @@ func TestGroupTopicsHaveTheirOwnLimits(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
-	lim := open(t, policy.Policy{})
+	lim := throttletest.Open(t, policy.Policy{})
 	cfg := kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}
 	newReader(t, cfg, lim)
 	newReader(t, cfg, lim, kafkathrottle.WithSubscription("billing"),
@@ -274,7 +275,7 @@ func TestPrefetchIsSizedToTheLimit(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%v %v", test.p.MessageRate, test.p.ByteRate), func(t *testing.T) {
 			test.cfg.Brokers, test.cfg.Topic = brokers, "orders"
-			r := newReader(t, test.cfg, open(t, test.p))
+			r := newReader(t, test.cfg, throttletest.Open(t, test.p))
 			require.Equal(t, test.queue, r.Config().QueueCapacity)
 			require.Equal(t, test.maxBytes, r.Config().MaxBytes)
 		})

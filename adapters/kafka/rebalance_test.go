@@ -17,6 +17,7 @@ import (
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // groupConfig notices a rebalance in 100 ms.
@@ -101,7 +102,7 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 	name := services.Name(t)
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(100), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100), ThrottleCaughtUp: new(true)})
 	cfg := groupConfig(k.Brokers, name)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -121,7 +122,7 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 		require.Eventually(t, func() bool { return c.count() > before+100 }, 20*time.Second, 10*time.Millisecond)
 		require.NoError(t, r.Close(), i)
 	}
-	lim.set(policy.Policy{MessageRate: policy.PerSecond(1000), ThrottleCaughtUp: new(true)})
+	lim.Set(policy.Policy{MessageRate: policy.PerSecond(1000), ThrottleCaughtUp: new(true)})
 	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
 	time.Sleep(200 * time.Millisecond) // for what comes too often
 	cancel()
@@ -136,7 +137,7 @@ func TestAWaitingMessageGoesBackToTheGroup(t *testing.T) {
 	name := services.Name(t)
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
-	lim := open(t, policy.Policy{Paused: new(true)})
+	lim := throttletest.Open(t, policy.Policy{Paused: new(true)})
 	cfg := groupConfig(k.Brokers, name)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -149,7 +150,7 @@ func TestAWaitingMessageGoesBackToTheGroup(t *testing.T) {
 	require.Eventually(t, func() bool { return lim.Stats().Subscriptions[0].Waiting == 2 }, 20*time.Second, time.Millisecond,
 		"both wait: each has a partition")
 	require.Zero(t, c.count())
-	lim.set(policy.Policy{})
+	lim.Set(policy.Policy{})
 	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
 	time.Sleep(200 * time.Millisecond)
 	cancel()
@@ -164,7 +165,7 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 	name := services.Name(t)
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(50), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(50), ThrottleCaughtUp: new(true)})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
@@ -177,7 +178,7 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 		read := int64(0)
 		require.Eventually(t, func() bool { read += r.Stats().Messages; return read > 5 }, 20*time.Second, 10*time.Millisecond)
 	}
-	lim.set(policy.Policy{})
+	lim.Set(policy.Policy{})
 	seen := func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -208,7 +209,7 @@ func TestALargeMessageComesWhole(t *testing.T) {
 	name := services.Name(t)
 	k.CreateTopic(name, 1)
 	fill(t, k.Brokers, name, 1, 3, 1_000_000)
-	lim := open(t, policy.Policy{MessageRate: policy.PerSecond(10)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(10)})
 	r := newReader(t, groupConfig(k.Brokers, name), lim)
 	require.Equal(t, 16<<10, r.Config().MaxBytes)
 	for i := range 3 {
@@ -236,7 +237,7 @@ func TestAGroupThatCannotFormIsAnError(t *testing.T) {
 	})
 	cfg := groupConfig(brokers, "orders")
 	cfg.JoinGroupBackoff = 10 * time.Millisecond
-	r := newReader(t, cfg, open(t, policy.Policy{MessageRate: policy.PerSecond(1000)}))
+	r := newReader(t, cfg, throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(1000)}))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	_, err := r.FetchMessage(ctx)

@@ -1,0 +1,63 @@
+// Package throttletest opens Limiters for the tests of adapters.
+package throttletest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A Limiter is one whose policies a test changes; its permits are its own.
+type Limiter struct {
+	*dispatch.Limiter
+	t     testing.TB
+	store *configstore.Memory
+}
+
+// Open opens a Limiter with one policy, the cluster's; it is closed when the test ends.
+func Open(t testing.TB, p policy.Policy) *Limiter {
+	t.Helper()
+	l := &Limiter{t: t, store: configstore.NewMemory()}
+	l.Set(p)
+	var err error
+	l.Limiter, err = dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(l.store)})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, l.Close())
+		require.NoError(t, l.store.Close())
+	})
+	return l
+}
+
+// Set replaces all policies by one for the cluster, and returns when that is in force.
+func (l *Limiter) Set(p policy.Policy) {
+	l.t.Helper()
+	l.edit(func(s configstore.Snapshot) []configstore.Change {
+		return s.Replace([]policy.Entry{{Scope: policy.Scope{}, Policy: p}}, time.Now())
+	})
+}
+
+// Add sets what p sets for a scope ("topic", "namespace" and so on as [policy.ParseScope] reads them), and returns when that is in force.
+func (l *Limiter) Add(scope string, p policy.Policy) {
+	l.t.Helper()
+	parsed, err := policy.ParseScope(scope)
+	require.NoError(l.t, err)
+	l.edit(func(s configstore.Snapshot) []configstore.Change { return s.Set(parsed, p) })
+}
+
+func (l *Limiter) edit(plan func(configstore.Snapshot) []configstore.Change) {
+	l.t.Helper()
+	revision, err := configstore.Edit(context.WithoutCancel(l.t.Context()), l.store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+		return plan(s), nil
+	})
+	require.NoError(l.t, err)
+	if l.Limiter != nil {
+		require.Eventually(l.t, func() bool { return l.Stats().Revision >= revision }, 5*time.Second, time.Millisecond)
+	}
+}
