@@ -1,0 +1,282 @@
+// Package pulsarthrottle puts the limits of a dispatch.Limiter in front of consumers and readers of pulsar-client-go.
+//
+//	c, err := pulsarthrottle.Subscribe(client, pulsar.ConsumerOptions{Topic: "orders", SubscriptionName: "billing"}, lim)
+//	m, err := c.Receive(ctx) // comes back when there is a permit for m
+//	err = c.Ack(m)
+//
+// All partitions of a topic have one limit, which all subscriptions, consumers and processes share. Each message is
+// charged to its own topic, a batch by its messages, with its exact size: payload, key, and the names and values of its
+// properties. A message that is sent again is charged again. What waits for permits is bounded: see [Subscribe].
+//
+// While a consumer waits, its client goes on as ever: connection, acknowledgements, pings. What waits is unacknowledged
+// until it is handed over and acknowledged, so nothing is lost if the process dies; no broker time-out applies to it.
+package pulsarthrottle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A Consumer is a pulsar.Consumer whose messages wait for their permits. What is not said here is as there. Any number
+// of goroutines may use it at once; Receive serves them one after the other.
+//
+// A consumer of several topics hands over in the order in which the client does: while a message waits for the permits of
+// its topic, those of the other topics behind it wait, too.
+type Consumer struct {
+	pulsar.Consumer
+
+	gate    gate
+	lim     *dispatch.Limiter // nil: nothing here is used
+	polled  polled
+	flights flights
+
+	once    sync.Once
+	pumping sync.Once
+	out     chan pulsar.ConsumerMessage // what Chan returns
+	pumped  chan struct{}               // closed when the pump begins: from then on messages come from out
+	drained chan struct{}               // closed when the pump has ended, for the reason in failed
+	failed  error
+}
+
+var _ pulsar.Consumer = (*Consumer)(nil)
+
+// Subscribe is client.Subscribe for a consumer whose messages wait for the permits of lim; with a nil lim they do not wait.
+// The error is the client's, or the fault of a topic's or the subscription's name.
+//
+// It sets how far the broker may push ahead of the permits, by the limits in force now:
+//
+//   - nothing (EnableZeroQueueConsumer) where Pulsar allows that and the limit is at most 100 messages a second, since each
+//     message then takes a trip to the broker: one Topic without partitions, no DLQ, RetryEnable or MessageChannel, and
+//     ReceiverQueueSize left at 0. The permit comes first there, then the message. If a caller goes while the broker has
+//     nothing, one message may come ahead of the next caller;
+//   - else ReceiverQueueSize messages for each partition: what the limit lets through in 100 ms over all the topic's partitions,
+//     at least 1 and at most what options say (default 1000). With several Topics the smallest of theirs; with a TopicsPattern,
+//     whose topics are not known, at most 100. A message counts as 1 KiB where only bytes are limited. The broker pushes whole
+//     batches, so one batch a partition may come beyond that.
+//
+// One message more may wait for its permit. If a limit is set or changed later, what is pushed ahead stays as it was: the
+// client cannot change it.
+func Subscribe(client pulsar.Client, options pulsar.ConsumerOptions, lim *dispatch.Limiter, opts ...Option) (*Consumer, error) {
+	if lim == nil {
+		inner, err := client.Subscribe(options)
+		if err != nil {
+			return nil, err
+		}
+		return &Consumer{Consumer: inner}, nil
+	}
+	c, err := newConsumer(options.SubscriptionName, lim, opts)
+	if err != nil {
+		return nil, err
+	}
+	options.Topics = append([]string(nil), options.Topics...) // the client completes them in place
+	given := options.MessageChannel
+	if err := c.limitQueue(client, &options); err != nil {
+		c.gate.topics.close()
+		return nil, err
+	}
+	options.MessageChannel = make(chan pulsar.ConsumerMessage) // without room: what is in it would be ahead, too
+	inner, err := client.Subscribe(options)
+	if err != nil {
+		c.gate.topics.close()
+		return nil, err
+	}
+	c.start(inner)
+	if given != nil {
+		c.out = given
+		c.Chan()
+	}
+	return c, nil
+}
+
+// Wrap puts lim in front of c, which the new Consumer owns from now on and closes. What the broker pushes ahead is what c was
+// opened with: its ReceiverQueueSize for each partition, and 10 more in its channel. A MessageChannel that c was given must
+// not be read any more: use Chan.
+func Wrap(c pulsar.Consumer, lim *dispatch.Limiter, opts ...Option) (*Consumer, error) {
+	if lim == nil {
+		return &Consumer{Consumer: c}, nil
+	}
+	w, err := newConsumer(c.Subscription(), lim, opts)
+	if err != nil {
+		return nil, err
+	}
+	if isZeroQueue(c) {
+		ids, err := c.GetLastMessageIDs() // the only way to its topic
+		if err == nil {
+			w.gate.request = &request{}
+			w.gate.request.topic, err = w.gate.topics.open(ids[0].Topic())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	w.start(c)
+	return w, nil
+}
+
+// isZeroQueue finds out by what such a consumer cannot do.
+func isZeroQueue(c pulsar.Consumer) (zero bool) {
+	defer func() { zero = recover() != nil }()
+	c.Chan()
+	return false
+}
+
+func newConsumer(subscription string, lim *dispatch.Limiter, opts []Option) (*Consumer, error) {
+	if err := policy.ValidateSubscription(subscription); err != nil {
+		return nil, fmt.Errorf("pulsarthrottle: %w", err)
+	}
+	o := options{log: slog.Default()}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	c := &Consumer{lim: lim, out: make(chan pulsar.ConsumerMessage), pumped: make(chan struct{}), drained: make(chan struct{})}
+	c.gate.topics = topics{lim: lim, subscription: subscription, log: o.log}
+	c.polled = polled{gate: &c.gate, admin: o.admin}
+	return c, nil
+}
+
+func (c *Consumer) start(inner pulsar.Consumer) {
+	c.Consumer = inner
+	c.gate.open(inner.Receive)
+	c.polled.ends = endsOf(inner)
+	c.polled.join()
+}
+
+// Receive returns the next message when there is a permit for it. If ctx ends first, the message is kept for the next
+// call, whoever makes it. After Close the error is the client's; if the Limiter has been closed first, it wraps dispatch.ErrClosed.
+func (c *Consumer) Receive(ctx context.Context) (pulsar.Message, error) {
+	if c.lim == nil {
+		return c.Consumer.Receive(ctx)
+	}
+	select {
+	case <-c.pumped:
+		return c.receivePumped(ctx)
+	default:
+	}
+	m, grant, err := c.gate.next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if grant.InFlight() {
+		c.flights.add(m, grant)
+	} else {
+		c.gate.settle(m, &grant)
+	}
+	return m, nil
+}
+
+// Chan returns the channel in which messages come when there are permits for them, one at a time: the next waits for its
+// permit while that is not taken. After the first call, Receive reads from it, too. Like the client's it is never closed,
+// and the Consumer of its messages is c.
+func (c *Consumer) Chan() <-chan pulsar.ConsumerMessage {
+	if c.lim == nil {
+		return c.Consumer.Chan()
+	}
+	c.pumping.Do(func() {
+		close(c.pumped)
+		go c.pump()
+	})
+	return c.out
+}
+
+// pump moves messages to the channel. It keeps the turn while one is in there, so that a Seek finds it.
+func (c *Consumer) pump() {
+	defer close(c.drained)
+	for ctx := context.Background(); ; c.gate.pass() {
+		c.gate.turn <- struct{}{}
+		m, grant, err := c.gate.obtain(ctx)
+		if errors.Is(err, errMoved) {
+			continue
+		} else if err != nil { // closed, or the Limiter is
+			c.failed = err
+			c.gate.pass()
+			return
+		}
+		if grant.InFlight() {
+			c.flights.add(m, grant)
+		}
+		select {
+		case c.out <- pulsar.ConsumerMessage{Consumer: c, Message: m}:
+			if !grant.InFlight() {
+				c.gate.settle(m, &grant)
+			}
+		case <-c.gate.era.Load().Done():
+			if grant.InFlight() {
+				c.flights.cancel(m.ID())
+			} else {
+				grant.Done(0, 0)
+			}
+			c.gate.putBack(m)
+		}
+	}
+}
+
+func (c *Consumer) receivePumped(ctx context.Context) (pulsar.Message, error) {
+	select {
+	case m := <-c.out:
+		return m.Message, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-c.drained:
+		if errors.Is(c.failed, errClosing) {
+			return nil, c.gate.ended()
+		}
+		return nil, c.failed
+	}
+}
+
+// Seek drops the message that waits for its permit, if there is one, and goes on at id.
+func (c *Consumer) Seek(id pulsar.MessageID) error {
+	return c.move(func() error { return c.Consumer.Seek(id) })
+}
+
+// SeekByTime is Seek to what was published at t or later.
+func (c *Consumer) SeekByTime(t time.Time) error {
+	return c.move(func() error { return c.Consumer.SeekByTime(t) })
+}
+
+// Unsubscribe drops the message that waits for its permit, if there is one; it is with the subscription that it goes.
+func (c *Consumer) Unsubscribe() error { return c.move(c.Consumer.Unsubscribe) }
+
+// UnsubscribeForce is Unsubscribe though others are connected.
+func (c *Consumer) UnsubscribeForce() error { return c.move(c.Consumer.UnsubscribeForce) }
+
+func (c *Consumer) move(elsewhere func() error) error {
+	if c.lim == nil {
+		return elsewhere()
+	}
+	err := c.gate.move(elsewhere)
+	if err == nil {
+		c.flights.landAll()
+	}
+	return err
+}
+
+// Close ends what waits, gives back what is booked for this Consumer alone, and closes the client's. What was received and
+// not handed over is not acknowledged, so it comes again. Close the Consumer before its Limiter.
+func (c *Consumer) Close() {
+	if c.lim == nil {
+		c.Consumer.Close()
+		return
+	}
+	c.once.Do(func() {
+		c.gate.close()
+		c.polled.leave()
+		c.gate.shut(c.Consumer.Close)
+		select {
+		case <-c.pumped:
+			<-c.drained
+		default:
+		}
+		c.flights.landAll()
+		c.gate.topics.close()
+	})
+}

@@ -1,0 +1,172 @@
+package pulsarthrottle_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// open subscribes; the Consumer is closed when the test ends.
+func (w *world) open(options pulsar.ConsumerOptions, lim *throttletest.Limiter, opts ...pulsarthrottle.Option) *pulsarthrottle.Consumer {
+	w.t.Helper()
+	if options.SubscriptionName == "" {
+		options.SubscriptionName = "billing"
+	}
+	options.SubscriptionInitialPosition = pulsar.SubscriptionPositionEarliest
+	var l *dispatch.Limiter
+	if lim != nil {
+		l = lim.Limiter
+	}
+	c, err := pulsarthrottle.Subscribe(w.client, options, l, opts...)
+	require.NoError(w.t, err)
+	w.t.Cleanup(c.Close)
+	return c
+}
+
+// drain reads with every consumer until the context of d ends, and returns when each message came, since the start.
+func drain(t testing.TB, d time.Duration, consumers ...*pulsarthrottle.Consumer) (times []time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	var mu sync.Mutex
+	var readers sync.WaitGroup
+	begin := time.Now()
+	for _, c := range consumers {
+		readers.Go(func() {
+			for {
+				m, err := c.Receive(ctx)
+				if err != nil {
+					assert.ErrorIs(t, err, context.DeadlineExceeded)
+					return
+				}
+				mu.Lock()
+				times = append(times, time.Since(begin))
+				mu.Unlock()
+				assert.NoError(t, c.Ack(m))
+			}
+		})
+	}
+	readers.Wait()
+	return times
+}
+
+// TestOneLimit: partitions, consumers and subscriptions have one limit together, from the first second on.
+func TestOneLimit(t *testing.T) {
+	w := newWorld(t)
+	lim := throttletest.Open(t, perSecond(200))
+	topic := w.topic(4)
+	w.subscribe(topic, "a", "b")
+	w.produce(topic, 2000, 10)
+	times := drain(t, 2*time.Second,
+		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "a"}, lim),
+		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared}, lim),
+		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared}, lim))
+	first := 0
+	for _, at := range times {
+		if at < time.Second {
+			first++
+		}
+	}
+	assert.LessOrEqual(t, first, 250, "in the first second")
+	assert.LessOrEqual(t, len(times), 450, "in 2 s")
+	assert.GreaterOrEqual(t, len(times), 360, "in 2 s")
+}
+
+// TestTypes: every type of subscription hands over all messages, in order where Pulsar keeps it.
+func TestTypes(t *testing.T) {
+	for _, kind := range []pulsar.SubscriptionType{pulsar.Exclusive, pulsar.Failover, pulsar.Shared, pulsar.KeyShared} {
+		for _, partitions := range []int{0, 3} {
+			t.Run(fmt.Sprintf("%d-%d", kind, partitions), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				lim := throttletest.Open(t, perSecond(400))
+				topic := w.topic(partitions)
+				w.subscribe(topic, "billing")
+				p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, BatcherBuilderType: pulsar.KeyBasedBatchBuilder})
+				require.NoError(t, err)
+				defer p.Close()
+				const keys, each = 5, 40
+				for i := range keys * each {
+					p.SendAsync(t.Context(), &pulsar.ProducerMessage{Key: fmt.Sprint(i % keys), Payload: fmt.Append(nil, i/keys)}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+				}
+				require.NoError(t, p.Flush())
+				n := 2
+				if kind == pulsar.Exclusive {
+					n = 1
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				var mu sync.Mutex
+				next, left := map[string]int{}, keys*each
+				var readers sync.WaitGroup
+				for i := range n {
+					c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: kind, Name: fmt.Sprint(i)}, lim)
+					readers.Go(func() {
+						for {
+							m, err := c.Receive(ctx)
+							if err != nil {
+								return
+							}
+							mu.Lock()
+							if kind != pulsar.Shared {
+								assert.Equal(t, fmt.Sprint(next[m.Key()]), string(m.Payload()), "of key %s", m.Key())
+							}
+							next[m.Key()]++
+							left--
+							if left == 0 {
+								cancel()
+							}
+							mu.Unlock()
+							assert.NoError(t, c.Ack(m))
+						}
+					})
+				}
+				readers.Wait()
+				assert.Zero(t, left)
+				assert.NotErrorIs(t, ctx.Err(), context.DeadlineExceeded)
+			})
+		}
+	}
+}
+
+// TestManyTopics: each message is charged to its own topic.
+func TestManyTopics(t *testing.T) {
+	w := newWorld(t)
+	lim := throttletest.Open(t, policy.Policy{})
+	a, b := w.topic(0), w.topic(2)
+	w.subscribe(a, "billing")
+	w.subscribe(b, "billing")
+	w.produce(a, 30, 1)
+	w.produce(b, 30, 1)
+	lim.Add(b, perSecond(20))
+	for name, options := range map[string]pulsar.ConsumerOptions{
+		"topics":  {Topics: []string{a, b}},
+		"pattern": {TopicsPattern: "persistent://public/default/TestManyTopics-.*"},
+	} {
+		begin := time.Now()
+		c := w.open(options, lim)
+		receive(t, c, 60)
+		assert.Greater(t, time.Since(begin), 1300*time.Millisecond, name)
+		granted := map[string]int64{}
+		for _, s := range lim.Stats().Subscriptions {
+			for _, l := range s.Limits {
+				granted[s.Topic] += l.Granted - l.Returned
+			}
+		}
+		assert.Equal(t, map[string]int64{b: 30}, granted, name)
+		c.Close()
+		w.produce(a, 30, 1)
+		w.produce(b, 30, 1)
+	}
+}

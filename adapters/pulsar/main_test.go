@@ -1,0 +1,157 @@
+package pulsarthrottle_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	pulsarlog "github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/apache/pulsar-client-go/pulsaradmin"
+	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/utils"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// A world is a broker with clients of it.
+type world struct {
+	t      testing.TB
+	broker *services.PulsarBroker
+	client pulsar.Client
+	admin  pulsaradmin.Client
+}
+
+func newWorld(t testing.TB) *world { return worldOf(t, services.Pulsar(t)) }
+
+func worldOf(t testing.TB, broker *services.PulsarBroker) *world {
+	t.Helper()
+	client, err := pulsar.NewClient(clientOptions(broker))
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: broker.Web})
+	require.NoError(t, err)
+	return &world{t, broker, client, admin}
+}
+
+func clientOptions(broker *services.PulsarBroker) pulsar.ClientOptions {
+	silent := pulsarlog.NewLoggerWithSlog(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	return pulsar.ClientOptions{URL: broker.URL, Logger: silent, OperationTimeout: 10 * time.Second}
+}
+
+// transaction begins one, as soon as the broker has a coordinator.
+func (w *world) transaction() (txn pulsar.Transaction) {
+	w.t.Helper()
+	options := clientOptions(w.broker)
+	options.EnableTransaction = true
+	require.EventuallyWithT(w.t, func(t *assert.CollectT) {
+		client, err := pulsar.NewClient(options)
+		require.NoError(t, err)
+		w.t.Cleanup(client.Close)
+		txn, err = client.NewTransaction(10 * time.Second)
+		require.NoError(t, err)
+	}, 30*time.Second, 100*time.Millisecond)
+	return txn
+}
+
+// topic creates a topic; with 0 partitions it has none.
+func (w *world) topic(partitions int) string {
+	w.t.Helper()
+	name := "persistent://public/default/" + services.Name(w.t)
+	full, err := utils.GetTopicName(name)
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.admin.Topics().Create(*full, partitions))
+	return name
+}
+
+// subscribe creates subscriptions at the beginning of a topic, so that what is produced is their backlog.
+func (w *world) subscribe(topic string, names ...string) {
+	w.t.Helper()
+	full, err := utils.GetTopicName(topic)
+	require.NoError(w.t, err)
+	for _, name := range names {
+		require.NoError(w.t, w.admin.Subscriptions().Create(*full, name, utils.Earliest))
+	}
+}
+
+// produce writes n messages 0, 1, 2... with so many to a batch, over all partitions.
+func (w *world) produce(topic string, n, batch int) {
+	w.t.Helper()
+	w.produceFrom(topic, 0, n, batch)
+}
+
+func (w *world) produceFrom(topic string, first, n, batch int) {
+	w.t.Helper()
+	p, err := w.client.CreateProducer(pulsar.ProducerOptions{
+		Topic: topic, DisableBatching: batch <= 1, BatchingMaxMessages: uint(max(batch, 1)), BatchingMaxPublishDelay: 50 * time.Millisecond,
+		MaxPendingMessages: 10_000,
+	})
+	require.NoError(w.t, err)
+	defer p.Close()
+	failed := make(chan error, n)
+	for i := range n {
+		p.SendAsync(w.t.Context(), &pulsar.ProducerMessage{Payload: fmt.Appendf(nil, "%d", first+i)},
+			func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err })
+	}
+	require.NoError(w.t, p.Flush())
+	for range n {
+		require.NoError(w.t, <-failed)
+	}
+}
+
+// stats are those of a subscription, over all partitions.
+func (w *world) stats(topic, subscription string) utils.SubscriptionStats {
+	w.t.Helper()
+	full, err := utils.GetTopicName(topic)
+	require.NoError(w.t, err)
+	if partitioned, err := w.admin.Topics().GetPartitionedStats(*full, false); err == nil {
+		return partitioned.Subscriptions[subscription]
+	}
+	stats, err := w.admin.Topics().GetStats(*full)
+	require.NoError(w.t, err)
+	return stats.Subscriptions[subscription]
+}
+
+func perSecond(n int64) policy.Policy {
+	return policy.Policy{MessageRate: policy.PerSecond(n), ThrottleCaughtUp: new(true)}
+}
+
+// receive reads n messages and acknowledges them.
+func receive(t testing.TB, c pulsar.Consumer, n int) (texts []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range n {
+		m, err := c.Receive(ctx)
+		require.NoError(t, err)
+		require.NoError(t, c.Ack(m))
+		texts = append(texts, string(m.Payload()))
+	}
+	return texts
+}
+
+func receiveOne(t testing.TB, c pulsar.Consumer) pulsar.Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	m, err := c.Receive(ctx)
+	require.NoError(t, err)
+	return m
+}
+
+// quiet asserts that nothing comes.
+func quiet(t testing.TB, c pulsar.Consumer, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	m, err := c.Receive(ctx)
+	if err == nil {
+		t.Errorf("received %q", m.Payload())
+	}
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
