@@ -5,9 +5,12 @@ LINT   := $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 JARS   := .cache/kafka .cache/pulsar
 FUZZED ?= 10s
 
-# Tests with real services wait in real time: one package at a time, so that two cores keep their time.
+# Tests of how much comes when wait in real time: one package at a time, so that two cores keep their time. Other tests with
+# real services mostly wait for them: two at a time.
 IMPORTS  := '{{.ImportPath}}{{range .TestImports}} {{.}}{{end}}{{range .XTestImports}} {{.}}{{end}}'
-SERVED    = $$($(GO) list -f $(IMPORTS) ./... | grep ' .*/tests/services' | cut -d' ' -f1)
+SERVED    = $$($(GO) list -f $(IMPORTS) ./... | grep ' .*/tests/services' | cut -d' ' -f1 | grep -v $(TIMED))
+TIMED     = -e /tests/kafka -e /tests/processes -e /tests/pulsar -e /tests/shapes
+TIMELY    = $$($(GO) list ./tests/... | grep $(TIMED))
 UNSERVED  = $$($(GO) list -f $(IMPORTS) ./... | grep -v ' .*/tests/services' | cut -d' ' -f1)
 
 .PHONY: help
@@ -22,13 +25,15 @@ demo: ## two consumer groups share a limit, before your eyes; needs nothing but 
 test: services ## every test, with the race detector, on real Redis, etcd, Kafka and Pulsar
 	$(GO) vet ./...
 	$(GO) test -race -timeout 5m $(UNSERVED)
-	$(GO) test -race -timeout 5m -p 1 $(SERVED)
+	$(GO) test -race -timeout 5m -p 2 $(SERVED)
+	$(GO) test -race -timeout 5m -p 1 $(TIMELY)
 	$(GO) test -C tests/bench ./...
 
 .PHONY: test-long
 test-long: services ## the same with more schedules and longer runs, and some fuzzing
 	THROTTLE_LONG=1 $(GO) test -race -timeout 20m $(UNSERVED)
-	THROTTLE_LONG=1 $(GO) test -race -timeout 20m -p 1 $(SERVED)
+	THROTTLE_LONG=1 $(GO) test -race -timeout 20m -p 2 $(SERVED)
+	THROTTLE_LONG=1 $(GO) test -race -timeout 20m -p 1 $(TIMELY)
 	THROTTLE_SEEDS=10000 $(GO) test -timeout 20m -run 'TestSchedules$$' ./dispatch
 	$(MAKE) fuzz
 

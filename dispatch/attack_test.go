@@ -229,8 +229,8 @@ func TestLowRatesOutliveTheKey(t *testing.T) {
 						}
 					})
 				}
-				time.Sleep(20 * c.period)
-				within(t, "20 periods", f.between(0, 20*c.period), 19, 21)
+				time.Sleep(10 * c.period)
+				within(t, "10 periods", f.between(0, 10*c.period), 9, 11)
 				within(t, "any 5 periods", f.window(5*c.period, 0), 4, 6)
 				cancel()
 				for _, lim := range lims {

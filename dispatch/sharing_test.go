@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -47,6 +48,10 @@ func (r *replica) paced(rate float64) {
 // TestAllocation: reserved first, the rest by weight, and what one does not want goes to the others.
 func TestAllocation(t *testing.T) {
 	t.Parallel()
+	scales := []float64{1}
+	if ledgertest.Long() {
+		scales = append(scales, 10)
+	}
 	for _, c := range []struct {
 		name                               string
 		capacity                           int64
@@ -64,7 +69,7 @@ func TestAllocation(t *testing.T) {
 		{"W12 over-reserved", 100, []float64{100, 100, 100}, nil, []float64{80, 40, 40}, []float64{50, 25, 25}},
 		{"weights 1:2:4", 70, []float64{700, 700, 700}, []float64{1, 2, 4}, nil, []float64{10, 20, 40}},
 	} {
-		for _, scale := range []float64{1, 10} {
+		for _, scale := range scales {
 			t.Run(fmt.Sprintf("%s x %v", c.name, scale), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					f := newFleet(t, 1, policy.Policy{})

@@ -27,6 +27,7 @@ func subscription(t testing.TB, lim *throttletest.Limiter) dispatch.Subscription
 // A fetch of 1 MB is 90 s old when its last message is handed over, and the high-water mark that came with it says
 // that nothing is behind. The limit must hold all the same.
 func TestABacklogIsNeverLetThrough(t *testing.T) {
+	t.Parallel()
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 100_000, 100)
 	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
@@ -46,8 +47,10 @@ func TestABacklogIsNeverLetThrough(t *testing.T) {
 }
 
 func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
+	t.Parallel()
 	for _, group := range []string{"", "billing"} {
 		t.Run("group="+group, func(t *testing.T) {
+			t.Parallel()
 			_, brokers := broker(t, 2, "orders")
 			fill(t, brokers, "orders", 2, 200, 10)
 			lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(200)})
@@ -83,6 +86,7 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 
 // Readers that own nothing, or only empty partitions, do not make their process look behind.
 func TestReadersWithoutMessagesCatchUp(t *testing.T) {
+	t.Parallel()
 	_, brokers := broker(t, 4, "orders")
 	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
 	cfg := kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: "billing"}
@@ -95,6 +99,7 @@ func TestReadersWithoutMessagesCatchUp(t *testing.T) {
 }
 
 func TestReaderAtTheEndIsCaughtUp(t *testing.T) {
+	t.Parallel()
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 1000, 10)
 	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
@@ -108,6 +113,7 @@ func TestReaderAtTheEndIsCaughtUp(t *testing.T) {
 
 // One poller asks for all Readers, and for nobody while nothing is limited.
 func TestOnePollerAProcess(t *testing.T) {
+	t.Parallel()
 	c, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 10, 10)
 	asked := make(chan struct{}, 1000)
@@ -130,6 +136,7 @@ func TestOnePollerAProcess(t *testing.T) {
 }
 
 func TestUnknownEndsAreReportedAndLoggedOnce(t *testing.T) {
+	t.Parallel()
 	c, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 10, 10)
 	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100)})

@@ -60,6 +60,7 @@ func TestNoGroupNoFlights(t *testing.T) {
 
 // What a Reader had in flight is so no more when it is closed, or has lost its partitions while it waited for messages.
 func TestFlightsEndWithTheirReader(t *testing.T) {
+	t.Parallel()
 	_, brokers := broker(t, 2, "orders")
 	fill(t, brokers, "orders", 2, 2, 10)
 	lim, elsewhere := throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(10))}), throttletest.Open(t, policy.Policy{})

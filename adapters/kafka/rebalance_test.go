@@ -97,6 +97,7 @@ func consume(ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *kafkathro
 // Readers join and leave a group whose members all wait for permits: each message is handed over, in the order of its
 // partition, and none twice but for one that was being committed at the time.
 func TestRebalanceWhileWaiting(t *testing.T) {
+	t.Parallel()
 	const partitions, each = 4, 300
 	k := services.Kafka(t)
 	name := services.Name(t)

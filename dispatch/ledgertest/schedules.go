@@ -29,6 +29,9 @@ type Backend struct {
 	RealTime bool
 }
 
+// Long reports whether a test may take its time: THROTTLE_LONG is set.
+func Long() bool { return os.Getenv("THROTTLE_LONG") != "" }
+
 // Seeds are those to run: that of THROTTLE_SEED, or as many as THROTTLE_SEEDS says, or as a short or, with THROTTLE_LONG, a
 // long run takes.
 func Seeds(t *testing.T, short, long int) (all []uint64) {
@@ -41,7 +44,7 @@ func Seeds(t *testing.T, short, long int) (all []uint64) {
 		n, err := strconv.Atoi(text)
 		require.NoError(t, err)
 		short = n
-	} else if os.Getenv("THROTTLE_LONG") != "" {
+	} else if Long() {
 		short = long
 	}
 	for seed := range short {

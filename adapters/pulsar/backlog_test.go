@@ -1,0 +1,211 @@
+package pulsarthrottle_test
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsaradmin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// slow is a limit that one who has caught up does not feel.
+func slow() policy.Policy {
+	return policy.Policy{MessageRate: policy.PerSecond(50), CaughtUpBacklog: new(int64(20))}
+}
+
+// caughtUp waits until the subscription has caught up, or has fallen behind.
+func caughtUp(t *testing.T, sub func() dispatch.SubscriptionStats, want bool) {
+	t.Helper()
+	require.Eventually(t, func() bool { return sub().CaughtUp == want }, 4*time.Second, 10*time.Millisecond, "caught up: %v", want)
+}
+
+func only(lim *throttletest.Limiter) func() dispatch.SubscriptionStats {
+	return func() dispatch.SubscriptionStats { return lim.Stats().Subscriptions[0] }
+}
+
+// TestCaughtUp: who has read all goes at full speed, and who falls behind is throttled again, whatever tells the backlog.
+func TestCaughtUp(t *testing.T) {
+	for name, with := range map[string]struct {
+		admin      bool
+		partitions int
+		kind       pulsar.SubscriptionType
+		batch      int
+	}{
+		"admin":              {true, 0, pulsar.Shared, 1},
+		"admin, partitions":  {true, 3, pulsar.Shared, 1},
+		"admin, batches":     {true, 0, pulsar.Exclusive, 10},
+		"ends":               {false, 0, pulsar.Exclusive, 1},
+		"ends, partitions":   {false, 3, pulsar.KeyShared, 1},
+		"ends, batches":      {false, 0, pulsar.Failover, 10},
+		"ends, zero-queue":   {false, 0, pulsar.Exclusive, -1},
+		"ends, two together": {false, 2, pulsar.Shared, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			lim := throttletest.Open(t, slow())
+			topic := w.topic(with.partitions)
+			w.subscribe(topic, "billing")
+			w.produce(topic, 150, with.batch)
+			var opts []pulsarthrottle.Option
+			if with.admin {
+				opts = append(opts, pulsarthrottle.WithAdmin(w.admin))
+			}
+			options := pulsar.ConsumerOptions{Topic: topic, Type: with.kind, ReceiverQueueSize: 10}
+			if with.batch < 0 {
+				options.ReceiverQueueSize = 0
+			}
+			c := w.open(options, lim, opts...)
+			var received atomic.Int64
+			var stopped sync.Mutex
+			var readers sync.WaitGroup
+			defer readers.Wait()
+			defer c.Close()
+			read := func(c *pulsarthrottle.Consumer) {
+				for {
+					m, err := c.Receive(t.Context())
+					if err != nil {
+						return
+					}
+					received.Add(1)
+					_ = c.Ack(m) // it comes again
+					stopped.Lock()
+					stopped.Unlock() //nolint:staticcheck // it only waits
+				}
+			}
+			until := func(n int64) (took time.Duration) {
+				t.Helper()
+				begin := time.Now()
+				require.Eventually(t, func() bool { return received.Load() >= n }, 20*time.Second, time.Millisecond)
+				return time.Since(begin)
+			}
+			readers.Go(func() { read(c) })
+			if strings.Contains(name, "together") {
+				other := w.open(options, lim, opts...)
+				readers.Go(func() { read(other) })
+				defer other.Close()
+			}
+			assert.Greater(t, until(150), 2*time.Second, "a backlog is drained at the limit")
+
+			caughtUp(t, only(lim), true)
+			begin := time.Now()
+			for i := range 15 { // no more than caughtUpBacklog at once
+				w.produceFrom(topic, i*10, 10, 1)
+				until(int64(150 + i*10))
+			}
+			until(300)
+			assert.Less(t, time.Since(begin), 2500*time.Millisecond, "150 messages at 50 a second would take 3 s")
+
+			stopped.Lock()
+			w.produce(topic, 150, with.batch)
+			caughtUp(t, only(lim), false)
+			stopped.Unlock()
+			assert.Greater(t, until(450), 2*time.Second, "a backlog is drained at the limit")
+		})
+	}
+}
+
+// TestAdminAway: while the admin API fails, the failing path is in the log, once, and the ends of topics tell the backlog.
+func TestAdminAway(t *testing.T) {
+	for name, fail := range map[string]func(http.ResponseWriter, *http.Request){
+		"401": func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusUnauthorized) },
+		"404": func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusNotFound) },
+		"500": func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusInternalServerError) },
+		"deadline": func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			target, err := url.Parse(w.broker.Web)
+			require.NoError(t, err)
+			var failing atomic.Bool
+			failing.Store(true)
+			proxy := httputil.NewSingleHostReverseProxy(target)
+			server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if failing.Load() {
+					fail(rw, r)
+				} else {
+					proxy.ServeHTTP(rw, r)
+				}
+			}))
+			defer server.Close()
+			admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: server.URL})
+			require.NoError(t, err)
+			var log safeBuffer
+			lim := throttletest.Open(t, slow())
+			topic := w.topic(0)
+			w.subscribe(topic, "billing")
+			w.produce(topic, 30, 1)
+			c := w.open(pulsar.ConsumerOptions{Topic: topic}, lim, pulsarthrottle.WithAdmin(admin), pulsarthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			receive(t, c, 30)
+			require.Eventually(t, func() bool { return only(lim)().CaughtUp }, 6*time.Second, 10*time.Millisecond)
+			assert.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
+			assert.Contains(t, log.String(), "/admin/v2/"+strings.Replace(topic, "://", "/", 1))
+			assert.Contains(t, log.String(), name)
+			failing.Store(false)
+			require.Eventually(t, func() bool { return strings.Contains(log.String(), "again") }, 6*time.Second, 10*time.Millisecond)
+		})
+	}
+}
+
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// TestOnePoller: however many Consumers there are, a topic is asked for once a second.
+func TestOnePoller(t *testing.T) {
+	w := newWorld(t)
+	var asked atomic.Int64
+	target, err := url.Parse(w.broker.Web)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		proxy.ServeHTTP(rw, r)
+	}))
+	defer server.Close()
+	admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: server.URL})
+	require.NoError(t, err)
+	lim := throttletest.Open(t, policy.Policy{})
+	topic := w.topic(2)
+	w.subscribe(topic, "billing")
+	for range 5 {
+		w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim, pulsarthrottle.WithAdmin(admin))
+	}
+	time.Sleep(2200 * time.Millisecond)
+	assert.Zero(t, asked.Load(), "there is no limit")
+	lim.Set(slow())
+	time.Sleep(3200 * time.Millisecond)
+	assert.InDelta(t, 3, asked.Load(), 1)
+}
