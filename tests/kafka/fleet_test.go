@@ -4,7 +4,6 @@ package kafka_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/fleet"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -24,51 +24,6 @@ const (
 	limit      = 1000   // a second
 	lowered    = 250
 )
-
-// A fleet is the reader processes of two groups.
-type fleet struct {
-	t         *testing.T
-	processes []*process
-}
-
-// messages are those of all processes, or of a group, in the order they were read.
-func (f *fleet) messages(group string) (all []message) {
-	for _, p := range f.processes {
-		if group == "" || p.group == group {
-			p.mu.Lock()
-			all = append(all, p.messages...)
-			p.mu.Unlock()
-		}
-	}
-	slices.SortFunc(all, func(a, b message) int { return a.read.Compare(b.read) })
-	return all
-}
-
-// between counts messages read in [from, to).
-func between(all []message, from, to time.Time) (n int) {
-	for _, m := range all {
-		if !m.read.Before(from) && m.read.Before(to) {
-			n++
-		}
-	}
-	return n
-}
-
-// window is the most that was read in any second within [from, to).
-func window(all []message, from, to time.Time) (most int) {
-	first := 0
-	for i, m := range all {
-		if m.read.Before(from) || !m.read.Before(to) {
-			first = i + 1
-			continue
-		}
-		for m.read.Sub(all[first].read) >= time.Second {
-			first++
-		}
-		most = max(most, i-first+1)
-	}
-	return most
-}
 
 // One limit holds over two groups of four processes, while it is lowered, while a process is killed, and to the end:
 // then each group has read each message, and twice only what nobody had committed.
@@ -96,17 +51,15 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 	env := []string{
 		throttle.EnvStore + "=" + storeURL, throttle.EnvLedger + "=" + services.Redis(t), throttle.EnvCluster + "=" + services.Name(t),
 	}
-	f := &fleet{t: t}
+	var readers fleet.Fleet
 	groups := []string{topic + "-billing", topic + "-audit"}
 	for i := range 8 {
-		f.processes = append(f.processes, start(t, i, env, brokers, topic, groups[i%2]))
+		group := groups[i%2]
+		readers = append(readers, fleet.Start(t, i, group, append(env, readerEnv+"="+strings.Join([]string{brokers, topic, group}, " "))))
 	}
 	require.Eventually(t, func() bool { // each of the four partitions has its process
-		for _, p := range f.processes {
-			p.mu.Lock()
-			n := len(p.messages)
-			p.mu.Unlock()
-			if n < 20 {
+		for _, p := range readers {
+			if len(p.Messages()) < 20 {
 				return false
 			}
 		}
@@ -117,35 +70,35 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	from := time.Now()
 	time.Sleep(10 * time.Second)
-	steady := f.messages("")
-	n := between(steady, from, from.Add(10*time.Second))
-	most := window(steady, from, from.Add(10*time.Second))
+	steady := readers.Messages("")
+	n := fleet.Between(steady, from, from.Add(10*time.Second))
+	most := fleet.Window(steady, from, from.Add(10*time.Second))
 	t.Logf("limit %d/s: %d in 10 s (%.2f %%), any second at most %d", limit, n, float64(n)/limit*10, most)
 	require.GreaterOrEqual(t, n, limit*10*90/100)
 	require.LessOrEqual(t, n, limit*10*103/100)
 	require.LessOrEqual(t, most, limit*125/100, "rate x (d + 0.25 s), whatever else the machine does")
 	for _, group := range groups {
-		t.Logf("  %s: %d", strings.TrimPrefix(group, topic), between(f.messages(group), from, from.Add(10*time.Second)))
+		t.Logf("  %s: %d", strings.TrimPrefix(group, topic), fleet.Between(readers.Messages(group), from, from.Add(10*time.Second)))
 	}
 
 	// The limit changes while everybody runs.
 	changed := set(lowered)
 	time.Sleep(5 * time.Second)
-	after := f.messages("")
-	lead := between(after, changed.Add(100*time.Millisecond), changed.Add(350*time.Millisecond))
-	n = between(after, changed.Add(100*time.Millisecond), changed.Add(4100*time.Millisecond))
+	after := readers.Messages("")
+	lead := fleet.Between(after, changed.Add(100*time.Millisecond), changed.Add(350*time.Millisecond))
+	n = fleet.Between(after, changed.Add(100*time.Millisecond), changed.Add(4100*time.Millisecond))
 	t.Logf("limit %d/s: %d in the 250 ms that begin 100 ms after the change, %d in 4 s (%.2f %%)", lowered, lead, n, float64(n)/lowered/4*100)
 	require.LessOrEqual(t, lead, lowered/2, "100 ms after the change the new limit is in force")
 	require.GreaterOrEqual(t, n, lowered*4*90/100)
 	require.LessOrEqual(t, n, lowered*425/100)
 
 	// A process dies. Its partition stands still until Kafka notices, its share does not.
-	killed := f.processes[0]
-	killed.kill(t)
+	killed := readers[0]
+	killed.Kill(t)
 	died := time.Now()
 	time.Sleep(6 * time.Second)
-	after = f.messages("")
-	n = between(after, died.Add(2*time.Second), died.Add(6*time.Second))
+	after = readers.Messages("")
+	n = fleet.Between(after, died.Add(2*time.Second), died.Add(6*time.Second))
 	t.Logf("a process killed: %d in 4 s from the third second on (%.2f %%)", n, float64(n)/lowered/4*100)
 	require.GreaterOrEqual(t, n, lowered*4*90/100)
 	require.LessOrEqual(t, n, lowered*425/100)
@@ -153,49 +106,39 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 	// The rest, quickly.
 	set(100_000)
 	for _, group := range groups {
-		require.Eventually(t, func() bool { return distinct(f.messages(group)) == produced }, 60*time.Second, 50*time.Millisecond, group)
+		require.Eventually(t, func() bool { return fleet.Distinct(readers.Messages(group)) == produced }, 60*time.Second, 50*time.Millisecond, group)
 	}
 	time.Sleep(time.Second) // for what comes too often
-	for _, p := range f.processes[1:] {
-		p.stop(t)
+	for _, p := range readers[1:] {
+		p.Stop(t)
 	}
 	for _, group := range groups {
-		f.check(group, killed, died)
+		check(t, group, readers.Messages(group), killed, died)
 	}
-}
-
-func distinct(all []message) int {
-	seen := map[[2]int64]bool{}
-	for _, m := range all {
-		seen[[2]int64{int64(m.partition), m.offset}] = true
-	}
-	return len(seen)
 }
 
 // check wants every message once, and twice only what its first reader had not committed when a rebalance began:
 // because it was killed, or because it commits every few messages only.
-func (f *fleet) check(group string, killed *process, died time.Time) {
-	all := f.messages(group)
-	require.Equal(f.t, produced, distinct(all), "%s: lost", group)
-	before := map[[2]int64]message{}
+func check(t *testing.T, group string, all []fleet.Message, killed *fleet.Process, died time.Time) {
+	require.Equal(t, produced, fleet.Distinct(all), "%s: lost", group)
+	before := map[string]fleet.Message{}
 	byKilled, byRebalance := 0, 0
 	for _, m := range all {
-		key := [2]int64{int64(m.partition), m.offset}
-		first, again := before[key]
-		before[key] = m
+		first, again := before[m.ID]
+		before[m.ID] = m
 		if !again {
 			continue
 		}
-		require.False(f.t, first.committed, "%s: partition %d, offset %d was committed and is read again", group, m.partition, m.offset)
-		if first.reader == killed.id && m.read.After(died) {
+		require.False(t, first.Committed, "%s: partition and offset %s was committed and is read again", group, m.ID)
+		if first.Reader == killed.ID && m.Read.After(died) {
 			byKilled++
 		} else {
 			byRebalance++
 		}
 	}
-	f.t.Logf("%s: %d messages read, %d again that the killed reader had not committed, %d that others had not as a rebalance began",
+	t.Logf("%s: %d messages read, %d again that the killed reader had not committed, %d that others had not as a rebalance began",
 		group[strings.LastIndex(group, "-")+1:], len(all), byKilled, byRebalance)
-	require.LessOrEqual(f.t, byKilled, commitEvery)
+	require.LessOrEqual(t, byKilled, commitEvery)
 }
 
 // write fills the topic.

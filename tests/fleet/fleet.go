@@ -1,0 +1,172 @@
+// Package fleet runs readers of a broker as processes, and counts what they are handed. A reader is the test binary itself,
+// with a variable in its environment; it prints what happens with [Print], until its input ends.
+package fleet
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What a reader prints.
+const (
+	Read      = "read"      // it was handed the message
+	Committed = "committed" // all that it was handed before are committed, or acknowledged
+	Unsettled = "unsettled" // they may be
+)
+
+// Print tells the test what happened; id tells messages apart, and has no blanks.
+func Print(what, id string) { fmt.Println(what, time.Now().UnixNano(), id) }
+
+// UntilInputEnds calls end then.
+func UntilInputEnds(end func()) {
+	_, _ = io.Copy(io.Discard, os.Stdin) // an error ends it, too
+	end()
+}
+
+// A Message is one that a reader was handed.
+type Message struct {
+	ID        string
+	Read      time.Time
+	Committed bool
+	Reader    int
+}
+
+// A Process is a reader of a group or subscription.
+type Process struct {
+	ID    int
+	Group string
+
+	cmd   *exec.Cmd
+	stdin io.Closer
+	ended chan struct{}
+
+	mu       sync.Mutex
+	messages []Message
+	settled  int // those before are committed, or never will be
+}
+
+// Start runs a reader, which is killed at the end of the test if it is still there.
+func Start(t testing.TB, id int, group string, env []string) *Process {
+	t.Helper()
+	p := &Process{ID: id, Group: group, cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	p.cmd.Env = append(append(os.Environ(), env...), "GOMAXPROCS=1")
+	p.cmd.Stderr = os.Stderr
+	stdin, err := p.cmd.StdinPipe()
+	require.NoError(t, err)
+	p.stdin = stdin
+	stdout, err := p.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		defer close(p.ended)
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			p.line(lines.Text())
+		}
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // ended already if all went well
+		<-p.ended
+		_ = p.cmd.Wait()
+	})
+	return p
+}
+
+func (p *Process) line(text string) {
+	var what, id string
+	var at int64
+	if n, _ := fmt.Sscan(text, &what, &at, &id); n != 3 {
+		return // cut off by a kill
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch what {
+	case Read:
+		p.messages = append(p.messages, Message{ID: id, Read: time.Unix(0, at), Reader: p.ID})
+	case Committed, Unsettled:
+		for i := p.settled; i < len(p.messages); i++ {
+			p.messages[i].Committed = what == Committed
+		}
+		p.settled = len(p.messages)
+	}
+}
+
+// Messages are what it was handed so far.
+func (p *Process) Messages() []Message {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.messages)
+}
+
+// Kill ends the process as a power cut would.
+func (p *Process) Kill(t testing.TB) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGKILL))
+	<-p.ended
+}
+
+// Stop ends the process as a deployment would, and waits for it.
+func (p *Process) Stop(t testing.TB) {
+	t.Helper()
+	require.NoError(t, p.stdin.Close())
+	<-p.ended
+	require.NoError(t, p.cmd.Wait())
+}
+
+// A Fleet is the readers of a test.
+type Fleet []*Process
+
+// Messages are those of all readers, or of a group's, in the order they were read.
+func (f Fleet) Messages(group string) (all []Message) {
+	for _, p := range f {
+		if group == "" || p.Group == group {
+			all = append(all, p.Messages()...)
+		}
+	}
+	slices.SortFunc(all, func(a, b Message) int { return a.Read.Compare(b.Read) })
+	return all
+}
+
+// Between counts messages read in [from, to).
+func Between(all []Message, from, to time.Time) (n int) {
+	for _, m := range all {
+		if !m.Read.Before(from) && m.Read.Before(to) {
+			n++
+		}
+	}
+	return n
+}
+
+// Window is the most that was read in any second within [from, to); all are in the order they were read.
+func Window(all []Message, from, to time.Time) (most int) {
+	first := 0
+	for i, m := range all {
+		if m.Read.Before(from) || !m.Read.Before(to) {
+			first = i + 1
+			continue
+		}
+		for m.Read.Sub(all[first].Read) >= time.Second {
+			first++
+		}
+		most = max(most, i-first+1)
+	}
+	return most
+}
+
+// Distinct counts messages, each once.
+func Distinct(all []Message) int {
+	seen := map[string]bool{}
+	for _, m := range all {
+		seen[m.ID] = true
+	}
+	return len(seen)
+}

@@ -1,0 +1,194 @@
+// Package pulsar_test runs real consumer processes against a real Pulsar, Redis and etcd.
+package pulsar_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsaradmin"
+	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/utils"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/fleet"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// A scene is a topic of four partitions with subscriptions at its beginning, and its policy.
+type scene struct {
+	t      testing.TB
+	broker *services.PulsarBroker
+	topic  string
+	env    []string // of consumers that are limited
+	store  configstore.Store
+}
+
+const partitions = 4
+
+func newScene(t testing.TB, broker *services.PulsarBroker, messages int, subscriptions ...string) *scene {
+	t.Helper()
+	s := &scene{t: t, broker: broker, topic: "persistent://public/default/" + services.Name(t)}
+	admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: broker.Web})
+	require.NoError(t, err)
+	name, err := utils.GetTopicName(s.topic)
+	require.NoError(t, err)
+	require.NoError(t, admin.Topics().Create(*name, partitions))
+	for _, subscription := range subscriptions {
+		require.NoError(t, admin.Subscriptions().Create(*name, subscription, utils.Earliest))
+	}
+	s.produce(messages)
+
+	url := services.EtcdURL(t)
+	s.store, err = throttle.OpenStore(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.store.Close()) })
+	s.env = []string{
+		throttle.EnvStore + "=" + url, throttle.EnvLedger + "=" + services.Redis(t), throttle.EnvCluster + "=" + services.Name(t),
+	}
+	return s
+}
+
+func (s *scene) produce(messages int) {
+	s.t.Helper()
+	client, err := newClient(s.broker.URL)
+	require.NoError(s.t, err)
+	defer client.Close()
+	p, err := client.CreateProducer(pulsar.ProducerOptions{Topic: s.topic, BatchingMaxMessages: 20, MaxPendingMessages: 5000})
+	require.NoError(s.t, err)
+	failed := make(chan error, messages)
+	for i := range messages {
+		p.SendAsync(s.t.Context(), &pulsar.ProducerMessage{Payload: fmt.Append(nil, i)}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err })
+	}
+	require.NoError(s.t, p.Flush())
+	for range messages {
+		require.NoError(s.t, <-failed)
+	}
+	p.Close()
+}
+
+// limit sets the topic's, in messages a second, and returns when the store has it.
+func (s *scene) limit(rate int64) time.Time {
+	s.t.Helper()
+	topic, err := policy.ParseTopic(s.topic)
+	require.NoError(s.t, err)
+	_, err = configstore.Edit(s.t.Context(), s.store, func(snapshot configstore.Snapshot) ([]configstore.Change, error) {
+		return snapshot.Set(policy.TopicScope(topic), policy.Policy{MessageRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)}), nil
+	})
+	require.NoError(s.t, err)
+	return time.Now()
+}
+
+func (s *scene) start(id int, subscription string, kind pulsar.SubscriptionType, env []string) *fleet.Process {
+	s.t.Helper()
+	return fleet.Start(s.t, id, subscription, append(env, consumer(s.broker.URL, s.topic, subscription, kind)))
+}
+
+// started waits until every process has had some messages.
+func started(t *testing.T, all fleet.Fleet) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		for _, p := range all {
+			if len(p.Messages()) < 20 {
+				return false
+			}
+		}
+		return true
+	}, 60*time.Second, 10*time.Millisecond, "a process gets nothing")
+}
+
+// One limit holds over three subscriptions of two processes each, while it is lowered, while one is killed, and to the end: then
+// each subscription has read each message, and twice only what was not acknowledged.
+func TestOneLimitOverThreeSubscriptions(t *testing.T) {
+	const messages = 6000
+	s := newScene(t, services.Pulsar(t), messages, "a", "b", "c")
+	s.limit(600)
+	var all fleet.Fleet
+	for i := range 6 {
+		kind := []pulsar.SubscriptionType{pulsar.Shared, pulsar.KeyShared, pulsar.Failover}[i%3]
+		all = append(all, s.start(i, []string{"a", "b", "c"}[i%3], kind, s.env))
+	}
+	require.Eventually(t, func() bool { return len(all.Messages("c")) > 20 && len(all.Messages("a")) > 20 }, 60*time.Second, 10*time.Millisecond)
+	time.Sleep(time.Second)
+	from := time.Now()
+	time.Sleep(5 * time.Second)
+	steady := all.Messages("")
+	n := fleet.Between(steady, from, from.Add(5*time.Second))
+	first := steady[0].Read
+	t.Logf("600/s: %d in 5 s (%.1f %%), any second at most %d, the first %d", n, float64(n)/30, fleet.Window(steady, first, time.Now()), fleet.Between(steady, first, first.Add(time.Second)))
+	assert.GreaterOrEqual(t, n, 600*5*90/100)
+	assert.LessOrEqual(t, n, 600*525/100)
+	assert.LessOrEqual(t, fleet.Window(steady, first, time.Now()), 600*125/100, "rate x (1 s + 0.25 s), from the first message on")
+	for _, subscription := range []string{"a", "b", "c"} {
+		share := fleet.Between(all.Messages(subscription), from, from.Add(5*time.Second))
+		t.Logf("  %s: %d", subscription, share)
+		assert.InDelta(t, 1000, share, 200)
+	}
+
+	changed := s.limit(150)
+	time.Sleep(3 * time.Second)
+	after := all.Messages("")
+	lead := fleet.Between(after, changed.Add(100*time.Millisecond), changed.Add(350*time.Millisecond))
+	n = fleet.Between(after, changed.Add(100*time.Millisecond), changed.Add(2100*time.Millisecond))
+	t.Logf("150/s: %d in the 250 ms that begin 100 ms after the change, %d in 2 s", lead, n)
+	assert.LessOrEqual(t, lead, 75)
+	assert.LessOrEqual(t, n, 150*225/100)
+	assert.GreaterOrEqual(t, n, 150*2*90/100)
+
+	killed := all[0]
+	killed.Kill(t)
+	died := time.Now()
+	time.Sleep(3 * time.Second)
+	n = fleet.Between(all.Messages(""), died.Add(time.Second), died.Add(3*time.Second))
+	t.Logf("a process killed: %d in 2 s from the second second on", n)
+	assert.GreaterOrEqual(t, n, 150*2*90/100)
+	assert.LessOrEqual(t, n, 150*225/100)
+
+	s.limit(100_000)
+	for _, subscription := range []string{"a", "b", "c"} {
+		require.Eventually(t, func() bool { return fleet.Distinct(all.Messages(subscription)) == messages }, 60*time.Second, 50*time.Millisecond, subscription)
+	}
+	for _, p := range all[1:] {
+		p.Stop(t)
+	}
+	for _, subscription := range []string{"a", "b", "c"} {
+		seen, again := map[string]fleet.Message{}, 0
+		for _, m := range all.Messages(subscription) {
+			if before, ok := seen[m.ID]; ok {
+				again++
+				assert.False(t, before.Committed && before.Reader != killed.ID, "%s: message %s was acknowledged and comes again", subscription, m.ID)
+			}
+			seen[m.ID] = m
+		}
+		t.Logf("%s: %d messages came again", subscription, again)
+	}
+}
+
+// A broker that is killed in the middle of a wait and comes back: the loop goes on, and nothing is lost.
+func TestBrokerRestart(t *testing.T) {
+	const messages = 1500
+	broker := services.StartPulsar(t)
+	s := newScene(t, &broker.PulsarBroker, messages, "a", "b")
+	s.limit(150)
+	all := fleet.Fleet{s.start(0, "a", pulsar.Shared, s.env), s.start(1, "a", pulsar.Shared, s.env), s.start(2, "b", pulsar.Exclusive, s.env)}
+	started(t, all)
+	broker.Kill()
+	time.Sleep(2 * time.Second)
+	broker.Start()
+	began := time.Now()
+	had := len(all.Messages(""))
+	require.Eventually(t, func() bool { return len(all.Messages("")) > had+100 }, 60*time.Second, 50*time.Millisecond)
+	t.Logf("messages again %v after the broker", time.Since(began).Round(100*time.Millisecond))
+	assert.LessOrEqual(t, fleet.Window(all.Messages(""), began.Add(-time.Minute), time.Now()), 150*125/100)
+	s.limit(100_000)
+	for _, subscription := range []string{"a", "b"} {
+		require.Eventually(t, func() bool { return fleet.Distinct(all.Messages(subscription)) == messages }, 60*time.Second, 50*time.Millisecond, subscription)
+	}
+	for _, p := range all {
+		p.Stop(t)
+	}
+}
