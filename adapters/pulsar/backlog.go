@@ -47,10 +47,12 @@ func (ts *topics) conclude(ends []end, idle bool) {
 			backlogs[t] = sum + behind
 		}
 	}
-	for t, backlog := range backlogs {
-		if idle {
-			backlog = 0
+	if idle {
+		for _, t := range ts.all() {
+			backlogs[t] = 0
 		}
+	}
+	for t, backlog := range backlogs {
 		t.sub.ReportBacklog(backlog)
 	}
 }

@@ -2,6 +2,7 @@ package pulsarthrottle_test
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -119,6 +120,43 @@ func TestCaughtUp(t *testing.T) {
 			assert.Greater(t, until(450), 2*time.Second, "a backlog is drained at the limit")
 		})
 	}
+}
+
+// TestIdlePartitions: those that have nothing for a consumer do not keep it from having caught up.
+func TestIdlePartitions(t *testing.T) {
+	w := newWorld(t)
+	lim := throttletest.Open(t, slow())
+	topic := w.topic(4)
+	w.produce(topic, 100, 1) // in all partitions, and before the subscription begins
+	c, err := pulsarthrottle.Subscribe(w.client, pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "billing"}, lim.Limiter)
+	require.NoError(t, err)
+	defer c.Close()
+	p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
+	require.NoError(t, err)
+	defer p.Close()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() { // never idle, and all in one partition
+		for tick := time.NewTicker(20 * time.Millisecond); ; {
+			select {
+			case <-tick.C:
+				p.SendAsync(context.Background(), &pulsar.ProducerMessage{Key: "one", Payload: []byte("x")}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+			case <-stop:
+				tick.Stop()
+				return
+			}
+		}
+	}()
+	go func() {
+		for {
+			m, err := c.Receive(context.Background())
+			if err != nil {
+				return
+			}
+			_ = c.Ack(m) // it comes again
+		}
+	}()
+	caughtUp(t, only(lim), true)
 }
 
 // TestAdminAway: while the admin API fails, the failing path is in the log, once, and the ends of topics tell the backlog.

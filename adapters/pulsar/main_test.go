@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +21,27 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
+
+// TestMain looks for goroutines left behind. The client leaves some of its own, so those count that run our code.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	var left string
+	for range 50 {
+		buffer := make([]byte, 16<<20)
+		left = ""
+		for _, stack := range strings.Split(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
+			if strings.Contains(stack, "dispatchthrottle/throttle/adapters/pulsar.") {
+				left += stack + "\n\n"
+			}
+		}
+		if left == "" {
+			os.Exit(code)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	fmt.Println("goroutines left behind:\n\n" + left)
+	os.Exit(1)
+}
 
 // A world is a broker with clients of it.
 type world struct {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,10 +91,12 @@ func (r *Reader) start() {
 	r.polled.join()
 }
 
-// ends asks where the topic ends.
+// ends asks where the topic ends; nil: the client cannot ask for several partitions.
 func (r *Reader) ends() ([]end, error) {
 	id, err := r.Reader.GetLastMessageID()
-	if err != nil {
+	if err != nil && strings.Contains(err.Error(), "not supported") {
+		return nil, nil
+	} else if err != nil {
 		return nil, err
 	}
 	return []end{{fullName(r.Topic()), positionOf(id)}}, nil

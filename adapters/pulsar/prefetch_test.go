@@ -1,0 +1,100 @@
+package pulsarthrottle_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// TestPushedAhead: what the broker has sent beyond what was handed over is what Subscribe says.
+func TestPushedAhead(t *testing.T) {
+	bytes := policy.Policy{ByteRate: policy.PerSecond(200 * 1024), ThrottleCaughtUp: new(true)}
+	for name, c := range map[string]struct {
+		limit      policy.Policy
+		partitions int
+		options    pulsar.ConsumerOptions
+		ahead      int64 // at most, without the one that waits
+		atLeast    int64
+	}{
+		"slow":                     {perSecond(20), 0, pulsar.ConsumerOptions{}, 0, 0},
+		"slow, but with a queue":   {perSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5}, 2, 1},
+		"slow, with a DLQ":         {perSecond(20), 0, pulsar.ConsumerOptions{DLQ: &pulsar.DLQPolicy{MaxDeliveries: 3, DeadLetterTopic: "dlq"}}, 2, 1},
+		"slow, partitions":         {perSecond(20), 4, pulsar.ConsumerOptions{}, 4, 3},
+		"fast":                     {perSecond(400), 0, pulsar.ConsumerOptions{}, 40, 20},
+		"fast, zero-queue":         {perSecond(400), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+		"fast, partitions":         {perSecond(400), 4, pulsar.ConsumerOptions{}, 40, 20},
+		"bytes":                    {bytes, 0, pulsar.ConsumerOptions{}, 20, 10},
+		"a pattern":                {perSecond(20), 2, pulsar.ConsumerOptions{}, 200, 100},
+		"auto-scaled":              {perSecond(400), 0, pulsar.ConsumerOptions{EnableAutoScaledReceiverQueueSize: true}, 40, 1},
+		"no limit":                 {policy.Policy{}, 0, pulsar.ConsumerOptions{}, 1000, 150},
+		"no limit, but zero-queue": {policy.Policy{}, 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			lim := throttletest.Open(t, c.limit)
+			topic := w.topic(c.partitions)
+			w.subscribe(topic, "billing")
+			w.produce(topic, 300, 1)
+			c.options.Topic = topic
+			if name == "a pattern" {
+				c.options.Topic, c.options.TopicsPattern = "", topic+".*"
+			}
+			consumer := w.open(c.options, lim)
+			got := int64(len(drainFor(t, consumer, 300*time.Millisecond)))
+			require.Eventually(t, func() bool { return w.stats(topic, "billing").MsgOutCounter >= got+c.atLeast }, 3*time.Second, 20*time.Millisecond,
+				"%d handed over, and %d pushed", got, w.stats(topic, "billing").MsgOutCounter)
+			time.Sleep(100 * time.Millisecond)
+			assert.LessOrEqual(t, w.stats(topic, "billing").MsgOutCounter, got+c.ahead+1)
+		})
+	}
+}
+
+func drainFor(t *testing.T, c *pulsarthrottle.Consumer, d time.Duration) (texts []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	for {
+		m, err := c.Receive(ctx)
+		if err != nil {
+			return texts
+		}
+		texts = append(texts, string(m.Payload()))
+		if len(texts) == 100 {
+			return texts
+		}
+	}
+}
+
+// TestZeroQueueLeavesNothingBehind: callers that go leave one request with the broker, however many they are; and their permits
+// with nobody.
+func TestZeroQueueLeavesNothingBehind(t *testing.T) {
+	w := newWorld(t)
+	lim := throttletest.Open(t, perSecond(100))
+	topic := w.topic(0)
+	w.subscribe(topic, "billing")
+	c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim)
+	for range 30 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		_, err := c.Receive(ctx)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+	for _, l := range lim.Stats().Subscriptions[0].Limits {
+		assert.Equal(t, l.Granted, l.Returned)
+	}
+	w.produce(topic, 100, 1)
+	time.Sleep(300 * time.Millisecond)
+	assert.EqualValues(t, 1, w.stats(topic, "billing").MsgOutCounter)
+	other := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim)
+	assert.Len(t, receive(t, other, 99), 99, "all but one are there for others")
+	assert.Equal(t, []string{"0"}, receive(t, c, 1))
+}

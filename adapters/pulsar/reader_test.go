@@ -1,0 +1,155 @@
+package pulsarthrottle_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+func (w *world) reader(options pulsar.ReaderOptions, lim *throttletest.Limiter) *pulsarthrottle.Reader {
+	w.t.Helper()
+	options.StartMessageID = pulsar.EarliestMessageID()
+	var l *dispatch.Limiter
+	if lim != nil {
+		l = lim.Limiter
+	}
+	r, err := pulsarthrottle.CreateReader(w.client, options, l)
+	require.NoError(w.t, err)
+	w.t.Cleanup(r.Close)
+	return r
+}
+
+func next(t testing.TB, r pulsar.Reader) pulsar.Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	m, err := r.Next(ctx)
+	require.NoError(t, err)
+	return m
+}
+
+// TestReader: every method of a reader, with one that is created here and one that is wrapped.
+func TestReader(t *testing.T) {
+	for name, open := range map[string]func(*world, pulsar.ReaderOptions, *throttletest.Limiter) *pulsarthrottle.Reader{
+		"created": (*world).reader,
+		"wrapped": func(w *world, options pulsar.ReaderOptions, lim *throttletest.Limiter) *pulsarthrottle.Reader {
+			options.StartMessageID = pulsar.EarliestMessageID()
+			inner, err := w.client.CreateReader(options)
+			require.NoError(t, err)
+			r, err := pulsarthrottle.WrapReader(inner, lim.Limiter, pulsarthrottle.WithSubscription("table"))
+			require.NoError(t, err)
+			t.Cleanup(r.Close)
+			return r
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			p := perSecond(100)
+			p.MaxInFlight = new(int64(5)) // nothing settles what a reader has: it is never in flight
+			lim := throttletest.Open(t, p)
+			topic := w.topic(0)
+			w.produce(topic, 50, 1)
+			r := open(w, pulsar.ReaderOptions{Topic: topic, SubscriptionName: "table", StartMessageIDInclusive: true}, lim)
+			assert.Equal(t, topic, r.Topic())
+			assert.Equal(t, "table", lim.Stats().Subscriptions[0].Subscription)
+
+			begin := time.Now()
+			read := 0
+			var first pulsar.Message
+			for ; r.HasNext(); read++ { // as a table view does
+				m := next(t, r)
+				if read == 0 {
+					first = m
+				}
+			}
+			assert.Equal(t, 50, read)
+			assert.Greater(t, time.Since(begin), 300*time.Millisecond)
+
+			require.NoError(t, r.Seek(first.ID()))
+			assert.Equal(t, "0", string(next(t, r).Payload()))
+			lim.Set(policy.Policy{Paused: new(true)})
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			_, err := r.Next(ctx)
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.True(t, r.HasNext(), "one waits for its permit")
+			lim.Set(perSecond(100))
+			assert.Equal(t, "1", string(next(t, r).Payload()))
+			require.NoError(t, r.SeekByTime(time.Now().Add(-time.Hour)))
+			assert.Equal(t, "0", string(next(t, r).Payload()))
+			id, err := r.GetLastMessageID()
+			require.NoError(t, err)
+			assert.Positive(t, id.EntryID())
+
+			lim.Set(policy.Policy{Paused: new(true)})
+			ended := make(chan error, 1)
+			go func() {
+				_, err := r.Next(context.Background())
+				ended <- err
+			}()
+			require.Eventually(t, func() bool { return waiting(lim) == 1 }, 5*time.Second, time.Millisecond)
+			r.Close()
+			require.Error(t, <-ended)
+			assert.Empty(t, lim.Stats().Subscriptions)
+		})
+	}
+}
+
+// TestReaderCatchesUp: at the end of its topic a reader goes at full speed, also one of several partitions.
+func TestReaderCatchesUp(t *testing.T) {
+	for _, partitions := range []int{0, 2} {
+		w := newWorld(t)
+		lim := throttletest.Open(t, slow())
+		topic := w.topic(partitions)
+		w.produce(topic, 50, 1)
+		r := w.reader(pulsar.ReaderOptions{Topic: topic}, lim)
+		read := make(chan struct{}, 200)
+		go func() {
+			for {
+				if _, err := r.Next(context.Background()); err != nil {
+					return
+				}
+				read <- struct{}{}
+			}
+		}()
+		begin := time.Now()
+		for range 50 {
+			<-read
+		}
+		assert.Greater(t, time.Since(begin), 700*time.Millisecond)
+		caughtUp(t, only(lim), true)
+		begin = time.Now()
+		for i := range 10 {
+			w.produceFrom(topic, i, 10, 1)
+		}
+		for range 100 {
+			<-read
+		}
+		assert.Less(t, time.Since(begin), 1500*time.Millisecond, "100 messages at 50 a second would take 2 s")
+		r.Close()
+	}
+}
+
+// TestReaderWithoutALimiter: every call is the client's.
+func TestReaderWithoutALimiter(t *testing.T) {
+	w := newWorld(t)
+	topic := w.topic(0)
+	w.produce(topic, 3, 1)
+	r := w.reader(pulsar.ReaderOptions{Topic: topic}, nil)
+	for range 3 {
+		assert.True(t, r.HasNext())
+		next(t, r)
+	}
+	assert.False(t, r.HasNext())
+	require.NoError(t, r.SeekByTime(time.Now().Add(-time.Hour)))
+	next(t, r)
+}
