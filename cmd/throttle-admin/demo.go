@@ -20,16 +20,16 @@ type demo struct {
 	plain    bool
 	sharing  string // "" = the default
 
-	store, ledger, kafka string // "" = in this process; of the ledger: where the policies are
+	store, ledger, kafka, pulsar string // "" = in this process; of the ledger: where the policies are
 }
 
 const inMemory = "memory:" // the ledger of one process, which all of the demo's then share
 
 // What the demo drains its topic with.
 const (
-	demoPartitions = 4
-	demoProcesses  = 2 // Limiters, each as if in a process of its own
-	demoReaders    = 2 // of each group in each process
+	demoLanes     = 4 // partitions of a Kafka topic
+	demoProcesses = 2 // Limiters, each as if in a process of its own
+	demoReaders   = 2 // of each group in each process
 )
 
 var demoGroups = []string{"billing", "alerts"}
@@ -54,10 +54,13 @@ clock started half a second after every reader had messages. Figures are counted
 
 --store, --ledger and --kafka put real services in the place of those in this process; an etcd has the
 policies and the permits unless --ledger says otherwise, such as --ledger memory:. The demo then
-makes a topic and a policy with a name of their own, and removes both at the end.`,
+makes a topic and a policy with a name of their own, and removes both at the end.
+
+With --pulsar the topic is one of a real Pulsar, and the groups are Shared subscriptions.`,
 		Example: `  throttle-admin demo
   throttle-admin demo --duration 10s -o json
-  throttle-admin demo --store etcd://127.0.0.1:2379/throttle --ledger redis://127.0.0.1:6379 --kafka 127.0.0.1:9092`,
+  throttle-admin demo --store etcd://127.0.0.1:2379/throttle --ledger redis://127.0.0.1:6379 --kafka 127.0.0.1:9092
+  throttle-admin demo --pulsar pulsar://127.0.0.1:6650`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			var errs []error
@@ -66,6 +69,12 @@ makes a topic and a policy with a name of their own, and removes both at the end
 				fault("--limit: %w", err)
 			} else if perSecond := d.limit.PerSec(); perSecond < 100 || perSecond > 20_000 {
 				fault("--limit %s: is outside 100/s..20000/s", limit)
+			}
+			if !strings.HasPrefix(d.pulsar, "pulsar://") && !strings.HasPrefix(d.pulsar, "pulsar+ssl://") && d.pulsar != "" {
+				fault("--pulsar %.200q: is no broker: write pulsar://host:6650", d.pulsar)
+			}
+			if d.kafka != "" && d.pulsar != "" {
+				fault("--kafka and --pulsar: choose one")
 			}
 			if s := policy.Sharing(d.sharing); s != "" && s != policy.Booked && s != policy.Strict && s != policy.Split && s != policy.Divide {
 				fault("--sharing %q: is unknown: use booked, strict, split or groups", d.sharing)
@@ -108,6 +117,7 @@ makes a topic and a policy with a name of their own, and removes both at the end
 	cmd.Flags().StringVar(&d.sharing, "sharing", "", "how the limit is shared: booked, strict, split or groups (default booked)")
 	cmd.Flags().BoolVar(&d.plain, "plain", false, "a line a second in place of a table that is redrawn")
 	cmd.Flags().StringVar(&d.kafka, "kafka", "", "host:port of a Kafka broker (default one in this process)")
+	cmd.Flags().StringVar(&d.pulsar, "pulsar", "", "pulsar://host:port of a Pulsar, in place of Kafka")
 	return cmd
 }
 

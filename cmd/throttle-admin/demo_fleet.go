@@ -4,22 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/segmentio/kafka-go"
-
-	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
 // A fleet is the processes that drain a world's topic: each has a Limiter and readers of every group.
 type fleet struct {
 	limiters []*dispatch.Limiter
-	readers  []*kafkathrottle.Reader
+	readers  []drainer
 	groups   []*group
 	failed   chan error // the first reader's that failed
 
@@ -33,14 +29,14 @@ type group struct {
 
 	mu       sync.Mutex // guards the fields below
 	received []time.Time
-	next     [demoPartitions]int64 // offsets behind the messages received
-	owner    [demoPartitions]int   // the reader of the last message, from 1
-	ends     [demoPartitions]int64 // offsets behind the messages written
+	next     [demoLanes]int64 // offsets behind the messages received
+	had      map[int]bool     // readers that have received some
+	ends     [demoLanes]int64 // offsets behind the messages written
 
 	waits int64 // calls that had waited when state was called last; for state only
 }
 
-// joinTimeout bounds how long the groups may take to have all partitions.
+// joinTimeout bounds how long it may take until every reader has messages.
 const joinTimeout = 20 * time.Second
 
 // openFleet starts the processes. The fleet is to be closed even if there is an error.
@@ -48,7 +44,7 @@ func openFleet(ctx context.Context, w *world) (f *fleet, err error) {
 	running, stop := context.WithCancel(ctx)
 	f = &fleet{failed: make(chan error, 1), stop: stop}
 	for _, name := range demoGroups {
-		f.groups = append(f.groups, &group{name: name, next: w.starts[name], ends: w.ends})
+		f.groups = append(f.groups, &group{name: name, next: w.starts[name], ends: w.ends, had: map[int]bool{}})
 	}
 	for p := range demoProcesses {
 		lim, err := w.openLimiter(ctx, fmt.Sprintf("%s-%d", w.topic, p+1), demoWorkers[p])
@@ -59,13 +55,7 @@ func openFleet(ctx context.Context, w *world) (f *fleet, err error) {
 	}
 	for _, g := range f.groups {
 		for i := range demoProcesses * demoReaders {
-			r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
-				Brokers: w.brokers, GroupID: w.groupID(g.name), Topic: w.topic,
-				MinBytes: 1, MaxBytes: 1e6, MaxWait: 250 * time.Millisecond,
-				HeartbeatInterval: 200 * time.Millisecond, SessionTimeout: 6 * time.Second, // a rebalance takes a heartbeat
-				RebalanceTimeout: 5 * time.Second, JoinGroupBackoff: 200 * time.Millisecond,
-				ReadBackoffMin: 10 * time.Millisecond, ReadBackoffMax: 100 * time.Millisecond,
-			}, f.limiters[i%demoProcesses], kafkathrottle.WithSubscription(g.name))
+			r, err := w.broker.reader(g.name, 1+i, f.limiters[i%demoProcesses])
 			if err != nil {
 				return f, err
 			}
@@ -99,41 +89,26 @@ func (f *fleet) Close() error {
 	return errors.Join(errs...)
 }
 
-// commitEvery is how often a reader commits.
-const commitEvery = 200 * time.Millisecond
-
 // read is a consumer's loop, until ctx ends or something fails.
-func (g *group) read(ctx context.Context, r *kafkathrottle.Reader, reader int) error {
-	done := map[int]kafka.Message{} // the last of each partition that is not committed
-	committed := time.Now()
+func (g *group) read(ctx context.Context, r drainer, reader int) error {
 	for {
-		m, err := r.FetchMessage(ctx)
+		lane, offset, err := r.next(ctx)
 		if err != nil {
 			return err
 		}
-		now := time.Now()
-		g.note(m, now, reader)
-		done[m.Partition] = m
-		if now.Sub(committed) < commitEvery {
-			continue
-		}
-		if err := r.CommitMessages(ctx, slices.Collect(maps.Values(done))...); err != nil {
-			return err
-		}
-		clear(done)
-		committed = now
+		g.note(lane, offset, time.Now(), reader)
 	}
 }
 
-func (g *group) note(m kafka.Message, at time.Time, reader int) {
+func (g *group) note(lane int, offset int64, at time.Time, reader int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.received = append(g.received, at)
-	g.owner[m.Partition] = reader
-	g.next[m.Partition] = max(g.next[m.Partition], m.Offset+1)
+	g.had[reader] = true
+	g.next[lane] = max(g.next[lane], offset+1)
 }
 
-func (g *group) wrote(ends [demoPartitions]int64) {
+func (g *group) wrote(ends [demoLanes]int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ends = ends
@@ -149,9 +124,9 @@ func (g *group) backlog() (n int64) {
 	return n
 }
 
-// join waits until every reader has had messages of a partition of its own.
+// join waits until every reader has had messages.
 func (f *fleet) join(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("the groups did not get their partitions within %s", joinTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("the readers did not all get messages within %s", joinTimeout))
 	defer cancel()
 	for !f.joined() {
 		select {
@@ -169,10 +144,9 @@ func (f *fleet) join(ctx context.Context) error {
 func (f *fleet) joined() bool {
 	for _, g := range f.groups {
 		g.mu.Lock()
-		owners := g.owner
+		had := len(g.had)
 		g.mu.Unlock()
-		slices.Sort(owners[:])
-		if owners[0] == 0 || len(slices.Compact(owners[:])) < demoPartitions {
+		if had < demoProcesses*demoReaders {
 			return false
 		}
 	}

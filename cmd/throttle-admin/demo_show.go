@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +89,7 @@ func (d *demo) show(ctx context.Context) (err error) {
 		return err
 	}
 	s.screen.say("policies: %s   permits: %s   broker: %s", place(d.store, "an etcd in this process"),
-		placeOfPermits(d), place(d.kafka, "a Kafka in this process"))
+		placeOfPermits(d), place(cmp.Or(d.kafka, d.pulsar), "a Kafka in this process"))
 	whole := d.limit.PerSec() * d.duration.Seconds()
 	s.world, err = d.openWorld(ctx, int(whole*billingBegins), map[string]int{"alerts": int(whole * alertsBegins)})
 	defer func() { err = errors.Join(err, s.world.Close()) }()
@@ -150,7 +151,7 @@ func (s *show) run(ctx context.Context) error {
 	defer producer.Wait()
 	defer stop() // runs first
 	producer.Go(func() {
-		wrong <- s.produce(producing, produced*s.demo.limit.PerSec(), func(ends [demoPartitions]int64) {
+		wrong <- s.produce(producing, produced*s.demo.limit.PerSec(), func(ends [demoLanes]int64) {
 			for _, g := range s.groups {
 				g.wrote(ends)
 			}
@@ -239,7 +240,7 @@ func (s *show) change(ctx context.Context) error {
 
 // summary says what was seen.
 func (s *show) summary() {
-	s.screen.say("\nWhat the readers received, counted where FetchMessage returned:\n")
+	s.screen.say("\nWhat the readers received, counted where they came out of the adapter:\n")
 	for _, st := range s.stages {
 		seconds := st.end.Sub(st.start).Seconds()
 		if seconds < 1 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
 // demoRun runs the command and returns its status and what it wrote.
@@ -23,7 +24,13 @@ func demoRun(ctx context.Context, args ...string) (status int, stdout, stderr st
 }
 
 func TestDemoMeasures(t *testing.T) {
-	status, out, errs := demoRun(t.Context(), "demo", "--duration", "3s", "-o", "json")
+	for name, flags := range map[string][]string{"kafka": nil, "pulsar": {"--pulsar", services.Pulsar(t).URL}} {
+		t.Run(name, func(t *testing.T) { demoMeasures(t, flags...) })
+	}
+}
+
+func demoMeasures(t *testing.T, flags ...string) {
+	status, out, errs := demoRun(t.Context(), append([]string{"demo", "--duration", "3s", "-o", "json"}, flags...)...)
 	require.Equal(t, exitDone, status, errs)
 	assert.Empty(t, errs)
 	var m measurement
@@ -87,6 +94,7 @@ func TestDemoRefuses(t *testing.T) {
 		{"--store", "ftp://x", "scheme"},
 		{"--store", "memory:", "leave it out"},
 		{"--ledger", "ftp://x", "scheme"},
+		{"--pulsar", "http://127.0.0.1:8080", "is no broker"},
 	} {
 		status, out, errs := demoRun(t.Context(), "demo", c.flag, c.value, "-o", "json")
 		assert.Equal(t, exitMisused, status)

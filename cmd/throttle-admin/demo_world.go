@@ -9,12 +9,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
@@ -28,26 +26,43 @@ type world struct {
 	cluster  string
 	storeURL string
 	store    configstore.Store // the administrator's
-	brokers  []string
-	client   *kafka.Client
-	topic    string // Kafka's
+	broker   broker
+	topic    string // the broker's
 	full     policy.Topic
-	sharing  string                           // empty: the default
-	ends     [demoPartitions]int64            // offsets behind the last messages written; only the writer changes them
-	starts   map[string][demoPartitions]int64 // where groups begin
+	sharing  string                      // empty: the default
+	ends     [demoLanes]int64            // offsets behind the last messages written; only the writer changes them
+	starts   map[string][demoLanes]int64 // where groups begin
 
 	openLedger func() (dispatch.Ledger, error) // as a process does
 	closers    []func() error                  // in the order in which things were opened
 }
 
+// A broker has the demo's topic. Its messages are counted in lanes: of a partition, or every so-manieth.
+type broker interface {
+	write(ctx context.Context, lane int, from int64, n int) error            // appends messages of a lane
+	begin(ctx context.Context, group string, ends [demoLanes]int64) error    // has a group begin behind what is written
+	reader(group string, number int, lim *dispatch.Limiter) (drainer, error) // of a group, from 1
+	Close() error                                                            // removes what the demo has made
+}
+
+// A drainer reads as one of a group, and commits what it has read.
+type drainer interface {
+	next(ctx context.Context) (lane int, offset int64, err error)
+	Close() error
+}
+
 // openWorld opens a world with so many messages in its topic; a group in begin has only so many of them left to read.
 // The world is to be closed even if there is an error.
 func (d *demo) openWorld(ctx context.Context, messages int, begin map[string]int) (w *world, err error) {
-	w = &world{cluster: d.app.cluster, storeURL: d.store, topic: "demo-orders", sharing: d.sharing, starts: map[string][demoPartitions]int64{}}
-	if d.store != "" || d.ledger != "" || d.kafka != "" {
+	w = &world{cluster: d.app.cluster, storeURL: d.store, topic: "demo-orders", sharing: d.sharing, starts: map[string][demoLanes]int64{}}
+	if d.store != "" || d.ledger != "" || d.kafka != "" || d.pulsar != "" {
 		w.topic += "-" + strings.ToLower(rand.Text()[:8])
 	}
-	if w.full, err = policy.ParseTopic("kafka://public/default/" + w.topic); err != nil {
+	scheme := policy.Kafka
+	if d.pulsar != "" {
+		scheme = policy.Persistent
+	}
+	if w.full, err = policy.ParseTopic(scheme + "://public/default/" + w.topic); err != nil {
 		return w, err
 	}
 	if err := w.openStore(ctx); err != nil {
@@ -63,29 +78,16 @@ func (d *demo) openWorld(ctx context.Context, messages int, begin map[string]int
 	if err := w.checkLedger(ctx); err != nil {
 		return w, err
 	}
-	if w.brokers = []string{d.kafka}; d.kafka == "" {
-		broker, err := kfake.NewCluster(kfake.NumBrokers(1))
-		if err != nil {
-			return w, fmt.Errorf("start a broker: %w", err)
-		}
-		w.onClose(func() error { broker.Close(); return nil })
-		w.brokers = broker.ListenAddrs()
+	if d.pulsar != "" {
+		w.broker, err = openPulsar(d.pulsar, w.full.String())
+	} else {
+		w.broker, err = openKafka(ctx, d.kafka, w.topic)
 	}
-	transport := &kafka.Transport{MetadataTTL: time.Second}
-	w.client = &kafka.Client{Addr: kafka.TCP(w.brokers...), Transport: transport}
-	w.onClose(func() error { transport.CloseIdleConnections(); return nil })
-	if err := w.createTopic(ctx); err != nil {
+	if err != nil {
 		return w, err
 	}
-	if err := w.fill(ctx, messages); err != nil {
-		return w, err
-	}
-	for group, left := range begin {
-		if err := w.begin(ctx, group, left); err != nil {
-			return w, err
-		}
-	}
-	return w, nil
+	w.onClose(w.broker.Close)
+	return w, w.fill(ctx, messages, begin)
 }
 
 func (w *world) onClose(f func() error) { w.closers = append(w.closers, f) }
@@ -207,102 +209,57 @@ func (w *world) removePolicy() error {
 	return nil
 }
 
-func (w *world) createTopic(ctx context.Context) error {
-	created, err := w.client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{
-		{Topic: w.topic, NumPartitions: demoPartitions, ReplicationFactor: 1},
-	}})
-	if err == nil {
-		err = created.Errors[w.topic]
-	}
-	if err != nil {
-		return fmt.Errorf("create topic %s on %s: %w", w.topic, w.brokers[0], err)
-	}
-	w.onClose(func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanUp)
-		defer cancel()
-		deleted, err := w.client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{w.topic}})
-		if err == nil {
-			err = deleted.Errors[w.topic]
+// fill writes messages to all lanes; groups begin on the way.
+func (w *world) fill(ctx context.Context, messages int, begin map[string]int) error {
+	groups := slices.Clone(demoGroups)
+	left := func(group string) int {
+		if n, ok := begin[group]; ok {
+			return min(n, messages)
 		}
-		if err != nil {
-			return fmt.Errorf("the demo's topic %s is still there: %w", w.topic, err)
+		return messages
+	}
+	slices.SortFunc(groups, func(a, b string) int { return left(b) - left(a) })
+	for _, group := range groups {
+		if err := w.writeUpTo(ctx, messages-left(group)); err != nil {
+			return err
 		}
-		return nil
-	})
-	return nil
+		if err := w.broker.begin(ctx, group, w.ends); err != nil {
+			return err
+		}
+		w.starts[group] = w.ends
+	}
+	return w.writeUpTo(ctx, messages)
 }
 
-// write appends n messages to a partition.
-func (w *world) write(ctx context.Context, partition, n int) error {
-	for n > 0 {
-		batch := min(n, 5000)
-		records := make([]kafka.Record, batch)
-		for i := range records {
-			records[i].Value = kafka.NewBytes(fmt.Appendf(nil, `{"order":"%d-%d","amount":1999,"currency":"EUR","state":"paid"}`, partition, w.ends[partition]+int64(i)))
-		}
-		produced, err := w.client.Produce(ctx, &kafka.ProduceRequest{
-			Topic: w.topic, Partition: partition, RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...),
-		})
-		if err == nil {
-			err = produced.Error
-		}
-		if w.ends[partition] == 0 && (errors.Is(err, kafka.NotLeaderForPartition) || errors.Is(err, kafka.UnknownTopicOrPartition)) {
-			if sleep(ctx, 20*time.Millisecond) == nil {
-				continue // the topic is new
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("write to %s: %w", w.topic, err)
-		}
-		w.ends[partition] += int64(batch)
-		n -= batch
-	}
-	return nil
-}
-
-// fill writes messages to all partitions.
-func (w *world) fill(ctx context.Context, messages int) error {
+// writeUpTo writes to all lanes until the topic has had so many messages.
+func (w *world) writeUpTo(ctx context.Context, messages int) error {
 	var writers sync.WaitGroup
-	var errs [demoPartitions]error
-	for p := range demoPartitions {
-		writers.Go(func() { errs[p] = w.write(ctx, p, messages/demoPartitions) })
+	var errs [demoLanes]error
+	for lane := range demoLanes {
+		writers.Go(func() { errs[lane] = w.write(ctx, lane, messages/demoLanes-int(w.ends[lane])) })
 	}
 	writers.Wait()
 	return errors.Join(errs[:]...)
 }
 
-// begin has a group begin where it has so many messages left.
-func (w *world) begin(ctx context.Context, group string, left int) error {
-	var offsets []kafka.OffsetCommit
-	var starts [demoPartitions]int64
-	for p, end := range w.ends {
-		starts[p] = max(0, end-int64(left/demoPartitions))
-		offsets = append(offsets, kafka.OffsetCommit{Partition: p, Offset: starts[p]})
+func (w *world) write(ctx context.Context, lane, n int) error {
+	if n <= 0 {
+		return nil
 	}
-	w.starts[group] = starts
-	for {
-		committed, err := w.client.OffsetCommit(ctx, &kafka.OffsetCommitRequest{
-			GroupID: w.groupID(group), GenerationID: -1, Topics: map[string][]kafka.OffsetCommit{w.topic: offsets},
-		})
-		if err == nil {
-			for _, p := range committed.Topics[w.topic] {
-				err = errors.Join(err, p.Error)
-			}
-		}
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, kafka.GroupCoordinatorNotAvailable) && !errors.Is(err, kafka.NotCoordinatorForGroup) || sleep(ctx, 100*time.Millisecond) != nil {
-			return fmt.Errorf("commit for group %s: %w", group, err)
-		}
+	if err := w.broker.write(ctx, lane, w.ends[lane], n); err != nil {
+		return fmt.Errorf("write to %s: %w", w.topic, err)
 	}
+	w.ends[lane] += int64(n)
+	return nil
 }
 
-// groupID is Kafka's name of a group, which is the demo's own.
-func (w *world) groupID(group string) string { return w.topic + "-" + group }
+// order is what a message says.
+func order(lane int, offset int64) []byte {
+	return fmt.Appendf(nil, `{"order":"%d-%d","amount":1999,"currency":"EUR","state":"paid"}`, lane, offset)
+}
 
 // produce writes perSecond messages a second, evenly, until ctx ends, and tells wrote where the partitions end.
-func (w *world) produce(ctx context.Context, perSecond float64, wrote func(ends [demoPartitions]int64)) error {
+func (w *world) produce(ctx context.Context, perSecond float64, wrote func(ends [demoLanes]int64)) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 	start, sent := time.Now(), 0
@@ -312,7 +269,7 @@ func (w *world) produce(ctx context.Context, perSecond float64, wrote func(ends 
 			return nil
 		case now := <-ticker.C:
 			due := int(now.Sub(start).Seconds() * perSecond)
-			if err := w.write(ctx, tick%demoPartitions, due-sent); err != nil && ctx.Err() == nil {
+			if err := w.write(ctx, tick%demoLanes, due-sent); err != nil && ctx.Err() == nil {
 				return err
 			}
 			sent = due
