@@ -69,17 +69,19 @@ func (p *place) behind(end position, idle bool, total, enough int64) int64 {
 	defer p.mu.Unlock()
 	m := p.mark
 	drained := m.made && (idle || p.seen == m.seen && total-m.total >= enough)
-	if drained && m.end.compare(p.next) > 0 {
-		p.next = m.end
+	if drained && m.end.compare(p.next) >= 0 {
+		p.next, p.left = m.end, 0
 	}
 	if !m.made || drained || p.seen != m.seen {
 		p.mark = mark{true, end, p.seen, total}
 	}
 	switch {
-	case end.entry < 0 || p.next.compare(end) >= 0: // it is empty, or all of it has come
+	case end.entry < 0: // it is empty
 		return 0
+	case p.next.compare(end) >= 0:
+		return p.left
 	case p.next.ledger == end.ledger:
-		return (end.entry - p.next.entry) * max(1, p.topic.batch.Load())
+		return (end.entry-p.next.entry)*max(1, p.topic.batch.Load()) + p.left
 	}
 	return -1
 }

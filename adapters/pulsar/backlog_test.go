@@ -54,6 +54,8 @@ func TestCaughtUp(t *testing.T) {
 		"ends":               {false, 0, pulsar.Exclusive, 1},
 		"ends, partitions":   {false, 3, pulsar.KeyShared, 1},
 		"ends, batches":      {false, 0, pulsar.Failover, 10},
+		"ends, one batch":    {false, 0, pulsar.Exclusive, 150},
+		"ends, one, zero":    {false, 0, pulsar.Exclusive, -150},
 		"ends, zero-queue":   {false, 0, pulsar.Exclusive, -1},
 		"ends, two together": {false, 2, pulsar.Shared, 2},
 	} {
@@ -63,7 +65,8 @@ func TestCaughtUp(t *testing.T) {
 			lim := throttletest.Open(t, slow())
 			topic := w.topic(with.partitions)
 			w.subscribe(topic, "billing")
-			w.produce(topic, 150, with.batch)
+			size := max(with.batch, -with.batch)
+			w.produce(topic, 150, size)
 			var opts []pulsarthrottle.Option
 			if with.admin {
 				opts = append(opts, pulsarthrottle.WithAdmin(w.admin))
@@ -114,7 +117,7 @@ func TestCaughtUp(t *testing.T) {
 			assert.Less(t, time.Since(begin), 2500*time.Millisecond, "150 messages at 50 a second would take 3 s")
 
 			stopped.Lock()
-			w.produce(topic, 150, with.batch)
+			w.produce(topic, 150, size)
 			caughtUp(t, only(lim), false)
 			stopped.Unlock()
 			assert.Greater(t, until(450), 2*time.Second, "a backlog is drained at the limit")
@@ -124,6 +127,7 @@ func TestCaughtUp(t *testing.T) {
 
 // TestIdlePartitions: those that have nothing for a consumer do not keep it from having caught up.
 func TestIdlePartitions(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	lim := throttletest.Open(t, slow())
 	topic := w.topic(4)
@@ -223,6 +227,7 @@ func (s *safeBuffer) String() string {
 
 // TestOnePoller: however many Consumers there are, a topic is asked for once a second.
 func TestOnePoller(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var asked atomic.Int64
 	target, err := url.Parse(w.broker.Web)

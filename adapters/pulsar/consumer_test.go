@@ -142,6 +142,7 @@ func TestTypes(t *testing.T) {
 
 // TestManyTopics: each message is charged to its own topic.
 func TestManyTopics(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	lim := throttletest.Open(t, policy.Policy{})
 	a, b := w.topic(0), w.topic(2)

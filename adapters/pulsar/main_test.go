@@ -2,6 +2,7 @@ package pulsarthrottle_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,6 +25,7 @@ import (
 
 // TestMain looks for goroutines left behind. The client leaves some of its own, so those count that run our code.
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // they mostly wait
 	code := m.Run()
 	var left string
 	for range 50 {

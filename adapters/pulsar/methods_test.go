@@ -130,6 +130,7 @@ func TestSettling(t *testing.T) {
 
 // TestReconsumeLater: the message comes again from the retry topic, with the permits of that.
 func TestReconsumeLater(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	lim := throttletest.Open(t, fast(10))
 	topic := w.topic(0)
@@ -322,6 +323,7 @@ func TestChan(t *testing.T) {
 
 // TestMessageChannel: a channel of the user's own gets what has permits.
 func TestMessageChannel(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	lim := throttletest.Open(t, perSecond(50))
 	topic := w.topic(2)

@@ -77,6 +77,7 @@ func drainFor(t *testing.T, c *pulsarthrottle.Consumer, d time.Duration) (texts 
 // TestZeroQueueLeavesNothingBehind: callers that go leave one request with the broker, however many they are; and their permits
 // with nobody.
 func TestZeroQueueLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	lim := throttletest.Open(t, perSecond(100))
 	topic := w.topic(0)

@@ -2,6 +2,7 @@ package pulsarthrottle_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -52,6 +53,7 @@ func TestReader(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			p := perSecond(100)
 			p.MaxInFlight = new(int64(5)) // nothing settles what a reader has: it is never in flight
@@ -107,35 +109,38 @@ func TestReader(t *testing.T) {
 // TestReaderCatchesUp: at the end of its topic a reader goes at full speed, also one of several partitions.
 func TestReaderCatchesUp(t *testing.T) {
 	for _, partitions := range []int{0, 2} {
-		w := newWorld(t)
-		lim := throttletest.Open(t, slow())
-		topic := w.topic(partitions)
-		w.produce(topic, 50, 1)
-		r := w.reader(pulsar.ReaderOptions{Topic: topic}, lim)
-		read := make(chan struct{}, 200)
-		go func() {
-			for {
-				if _, err := r.Next(context.Background()); err != nil {
-					return
+		t.Run(fmt.Sprint(partitions), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			lim := throttletest.Open(t, slow())
+			topic := w.topic(partitions)
+			w.produce(topic, 50, 1)
+			r := w.reader(pulsar.ReaderOptions{Topic: topic}, lim)
+			read := make(chan struct{}, 200)
+			go func() {
+				for {
+					if _, err := r.Next(context.Background()); err != nil {
+						return
+					}
+					read <- struct{}{}
 				}
-				read <- struct{}{}
+			}()
+			begin := time.Now()
+			for range 50 {
+				<-read
 			}
-		}()
-		begin := time.Now()
-		for range 50 {
-			<-read
-		}
-		assert.Greater(t, time.Since(begin), 700*time.Millisecond)
-		caughtUp(t, only(lim), true)
-		begin = time.Now()
-		for i := range 10 {
-			w.produceFrom(topic, i, 10, 1)
-		}
-		for range 100 {
-			<-read
-		}
-		assert.Less(t, time.Since(begin), 1500*time.Millisecond, "100 messages at 50 a second would take 2 s")
-		r.Close()
+			assert.Greater(t, time.Since(begin), 700*time.Millisecond)
+			caughtUp(t, only(lim), true)
+			begin = time.Now()
+			for i := range 10 {
+				w.produceFrom(topic, i, 10, 1)
+			}
+			for range 100 {
+				<-read
+			}
+			assert.Less(t, time.Since(begin), 1500*time.Millisecond, "100 messages at 50 a second would take 2 s")
+			r.Close()
+		})
 	}
 }
 

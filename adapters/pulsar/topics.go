@@ -41,7 +41,8 @@ type place struct {
 	topic *topic
 
 	mu   sync.Mutex
-	next position // the last message received
+	next position // of the last message received
+	left int64    // messages behind it in its batch
 	seen int64    // messages received
 	mark mark
 }
@@ -121,10 +122,10 @@ func (ts *topics) place(name string) *place {
 // received moves the place to a message.
 func (p *place) received(id pulsar.MessageID) {
 	p.topic.batch.Store(int64(max(1, id.BatchSize())))
-	at := positionOf(id)
+	at, left := positionOf(id), int64(max(0, id.BatchSize()-1-max(0, id.BatchIdx())))
 	p.mu.Lock()
-	if at.compare(p.next) > 0 { // not sent again
-		p.next = at
+	if order := at.compare(p.next); order > 0 || order == 0 && left < p.left { // not sent again
+		p.next, p.left = at, left
 	}
 	p.seen++
 	p.mu.Unlock()
@@ -136,7 +137,7 @@ func (ts *topics) moved() {
 	defer ts.mu.Unlock()
 	for _, p := range ts.places {
 		p.mu.Lock()
-		p.next, p.mark = nowhere, mark{}
+		p.next, p.left, p.mark = nowhere, 0, mark{}
 		p.mu.Unlock()
 	}
 	for _, t := range ts.topics {

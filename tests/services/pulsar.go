@@ -139,13 +139,15 @@ func (s *standalone) start(dir string) error {
 	}
 	client := &http.Client{Timeout: 2 * time.Second}
 	err = waitFor(90*time.Second, func() error {
-		resp, err := client.Get(s.broker.Web + "/admin/v2/brokers/health")
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return errors.New(resp.Status)
+		for _, path := range []string{"/admin/v2/brokers/health", "/admin/v2/namespaces/public/default"} { // the second comes last
+			resp, err := client.Get(s.broker.Web + path)
+			if err != nil {
+				return err
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				return fmt.Errorf("%s: %s", path, resp.Status)
+			}
 		}
 		return nil
 	})
