@@ -47,6 +47,10 @@ fuzz: ## each fuzz target for FUZZED=10s
 bench: services ## measure, beside other limiters, and write the tables of docs/benchmarks.md
 	$(GO) run -C tests/bench ./cmd/table
 
+.PHONY: bench-pulsar
+bench-pulsar: services ## measure on a real Pulsar, beside its own limit, and write that table
+	$(GO) run -C tests/bench ./cmd/table -bench '^BenchmarkPulsar' -skip '^$$' -target bench-pulsar -benchtime 1ms
+
 .PHONY: lint
 lint: ## vet, the linter, and what go fix would change
 	$(GO) vet ./...

@@ -141,7 +141,7 @@ func (p *poller) questions() (out []*question) {
 	}
 	pollers.Unlock()
 	for _, r := range readers {
-		hungry := r.turn.taken.Load() && !r.waiting.Load()
+		hungry := r.turn.Taken() && !r.waiting.Load()
 		for _, t := range r.topics {
 			if len(t.sub.Stats().Limits) > 0 {
 				q := &question{reader: r, topic: t}

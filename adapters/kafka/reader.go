@@ -20,6 +20,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/dispatchthrottle/throttle/adapters/internal/turn"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -46,8 +47,8 @@ type Reader struct {
 	waiting atomic.Bool  // for a permit
 	held    atomic.Int64 // offset of the message that waits or is kept; -1 = none
 
-	turn  turn // of those who use the fields below
-	has   bool // kept is there, and not handed over yet
+	turn  *turn.Turn // of those who use the fields below
+	has   bool       // kept is there, and not handed over yet
 	kept  kafka.Message
 	taken *era      // of the message in hand, or of the last one; nil: there was none
 	of    *topic    // that it belongs to
@@ -110,7 +111,7 @@ func Wrap(r *kafka.Reader, lim *dispatch.Limiter, opts ...Option) (*Reader, erro
 
 // open makes a Reader without its kafka.Reader.
 func open(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts []Option) (*Reader, error) {
-	r := &Reader{lim: lim, config: cfg, group: cfg.GroupID != "", turn: newTurn()}
+	r := &Reader{lim: lim, config: cfg, group: cfg.GroupID != "", turn: turn.New()}
 	if lim == nil {
 		return r, nil
 	}
@@ -169,9 +170,11 @@ func (r *Reader) FetchMessage(ctx context.Context) (m kafka.Message, err error) 
 	if r.lim == nil {
 		return r.Reader.FetchMessage(ctx)
 	}
-	if err = r.turn.take(ctx, r.closing); err == nil {
+	if err = r.turn.Take(ctx, r.closing); errors.Is(err, turn.ErrClosing) {
+		return m, io.EOF
+	} else if err == nil {
 		err = r.next(ctx, &m)
-		r.turn.pass()
+		r.turn.Pass()
 	}
 	return m, err
 }

@@ -58,10 +58,10 @@ var _ pulsar.Consumer = (*Consumer)(nil)
 //     message then takes a trip to the broker: one Topic without partitions, no DLQ, RetryEnable or MessageChannel, and
 //     ReceiverQueueSize left at 0. The permit comes first there, then the message. If a caller goes while the broker has
 //     nothing, one message may come ahead of the next caller;
-//   - else ReceiverQueueSize messages for each partition: what the limit lets through in 100 ms over all the topic's partitions,
+//   - else ReceiverQueueSize messages for each partition: what the limit lets through in 50 ms over all the topic's partitions,
 //     at least 1 and at most what options say (default 1000). With several Topics the smallest of theirs; with a TopicsPattern,
-//     whose topics are not known, at most 100. A message counts as 1 KiB where only bytes are limited. The broker pushes whole
-//     batches, so one batch a partition may come beyond that.
+//     whose topics are not known, at most 100. A message counts as 1 KiB where only bytes are limited. A broker without
+//     preciseDispatcherFlowControl, which is the default, takes a batch for one message here.
 //
 // One message more may wait for its permit. If a limit is set or changed later, what is pushed ahead stays as it was: the
 // client cannot change it.
@@ -79,11 +79,15 @@ func Subscribe(client pulsar.Client, options pulsar.ConsumerOptions, lim *dispat
 	}
 	options.Topics = append([]string(nil), options.Topics...) // the client completes them in place
 	given := options.MessageChannel
-	if err := c.limitQueue(client, &options); err != nil {
+	limited, err := c.limitQueue(client, &options)
+	if err != nil {
 		c.gate.topics.close()
 		return nil, err
 	}
-	options.MessageChannel = make(chan pulsar.ConsumerMessage) // without room: what is in it would be ahead, too
+	options.MessageChannel = nil // the client makes one with room for 10
+	if limited {
+		options.MessageChannel = make(chan pulsar.ConsumerMessage) // what is in it would be ahead, too
+	}
 	inner, err := client.Subscribe(options)
 	if err != nil {
 		c.gate.topics.close()
@@ -190,32 +194,44 @@ func (c *Consumer) Chan() <-chan pulsar.ConsumerMessage {
 // pump moves messages to the channel. It keeps the turn while one is in there, so that a Seek finds it.
 func (c *Consumer) pump() {
 	defer close(c.drained)
-	for ctx := context.Background(); ; c.gate.pass() {
-		c.gate.turn <- struct{}{}
-		m, grant, err := c.gate.obtain(ctx)
+	for {
+		c.gate.take()
+		now := c.gate.era.Load()
+		err := c.offer(now)
+		c.gate.turn.Pass()
 		if errors.Is(err, errMoved) {
-			continue
+			c.gate.rest(context.Background(), now)
 		} else if err != nil { // closed, or the Limiter is
 			c.failed = err
-			c.gate.pass()
 			return
 		}
+	}
+}
+
+// offer puts the next message into the channel.
+func (c *Consumer) offer(now *era) error {
+	var grant dispatch.Grant
+	m, err := c.gate.obtain(context.Background(), now, &grant)
+	if err != nil {
+		return err
+	}
+	if grant.InFlight() {
+		c.flights.add(m, grant)
+	}
+	select {
+	case c.out <- pulsar.ConsumerMessage{Consumer: c, Message: m}:
+		if !grant.InFlight() {
+			c.gate.settle(m, &grant)
+		}
+		return nil
+	case <-now.Done():
 		if grant.InFlight() {
-			c.flights.add(m, grant)
+			c.flights.cancel(m.ID())
+		} else {
+			grant.Done(0, 0)
 		}
-		select {
-		case c.out <- pulsar.ConsumerMessage{Consumer: c, Message: m}:
-			if !grant.InFlight() {
-				c.gate.settle(m, &grant)
-			}
-		case <-c.gate.era.Load().Done():
-			if grant.InFlight() {
-				c.flights.cancel(m.ID())
-			} else {
-				grant.Done(0, 0)
-			}
-			c.gate.putBack(m)
-		}
+		c.gate.keep(m)
+		return errMoved
 	}
 }
 

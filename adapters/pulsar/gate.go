@@ -8,6 +8,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/dispatchthrottle/throttle/adapters/internal/turn"
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
@@ -23,11 +24,11 @@ type gate struct {
 	close   context.CancelFunc
 	closed  chan struct{} // closed when the client's has been closed
 
-	turn  chan struct{} // holds a value while somebody uses the fields below
+	turn  *turn.Turn // of those who use the fields below
 	era   atomic.Pointer[era]
 	until until
-	kept  pulsar.Message // received, and not handed over yet
-	last  *place         // of kept, or of the last message
+	kept  pulsar.Message // received, and not handed over
+	last  *place         // of the last message
 
 	asks atomic.Int64 // odd while the client is asked for a message
 	held atomic.Bool  // kept is there
@@ -36,81 +37,78 @@ type gate struct {
 // An era is how long a message that was received may be handed over: up to a Seek, or to the end.
 type era struct {
 	context.Context
-	end context.CancelFunc
+	end  context.CancelFunc
+	over chan struct{} // closed when what has ended it is done
 }
 
 func newEra(parent context.Context) *era {
 	ctx, end := context.WithCancel(parent)
-	return &era{ctx, end}
+	return &era{ctx, end, make(chan struct{})}
 }
 
 func (g *gate) open(receive func(context.Context) (pulsar.Message, error)) {
 	g.receive = receive
-	g.turn = make(chan struct{}, 1)
+	g.turn = turn.New()
 	g.closed = make(chan struct{})
 	g.closing, g.close = context.WithCancel(context.Background())
 	g.era.Store(newEra(g.closing))
 }
-
-// next returns the next message and its permits. If ctx ends first, what was received is kept for the next call.
-func (g *gate) next(ctx context.Context) (pulsar.Message, dispatch.Grant, error) {
-	for {
-		if err := g.take(ctx); err != nil {
-			return nil, dispatch.Grant{}, err
-		}
-		m, grant, err := g.obtain(ctx)
-		g.pass() // who moves or closes has it then
-		switch {
-		case errors.Is(err, errMoved):
-		case errors.Is(err, errClosing):
-			return nil, grant, g.ended()
-		default:
-			return m, grant, err
-		}
-	}
-}
-
-// take waits for the turn.
-func (g *gate) take(ctx context.Context) error {
-	select {
-	case g.turn <- struct{}{}:
-		return nil
-	default:
-	}
-	select {
-	case g.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-g.closing.Done():
-		return g.ended()
-	}
-}
-
-// pass gives the turn on.
-func (g *gate) pass() { <-g.turn }
 
 var (
 	errMoved   = errors.New("pulsarthrottle: the consumer has moved") // the era has ended: look again
 	errClosing = errors.New("pulsarthrottle: closing")
 )
 
-// obtain is next for who has the turn. Whatever the error, what was received is kept.
-func (g *gate) obtain(ctx context.Context) (m pulsar.Message, grant dispatch.Grant, err error) {
-	now := g.era.Load()
+// next returns the next message and its permits. If ctx ends first, what was received is kept for the next call.
+func (g *gate) next(ctx context.Context) (m pulsar.Message, grant dispatch.Grant, err error) {
+	for {
+		err := g.turn.Take(ctx, g.closing)
+		if errors.Is(err, turn.ErrClosing) {
+			return nil, grant, g.ended()
+		} else if err != nil {
+			return nil, grant, err
+		}
+		now := g.era.Load()
+		m, err = g.obtain(ctx, now, &grant)
+		g.turn.Pass()
+		switch {
+		case err == nil:
+			return m, grant, nil
+		case errors.Is(err, errMoved):
+			g.rest(ctx, now)
+		case errors.Is(err, errClosing):
+			return nil, grant, g.ended()
+		default:
+			return nil, grant, err
+		}
+	}
+}
+
+// rest waits until what has ended an era is done.
+func (g *gate) rest(ctx context.Context, now *era) {
+	select {
+	case <-now.over:
+	case <-ctx.Done():
+	case <-g.closing.Done():
+	}
+}
+
+// obtain is next for who has the turn, in an era. If it fails, what was received is kept, and grant given back.
+func (g *gate) obtain(ctx context.Context, now *era, grant *dispatch.Grant) (m pulsar.Message, err error) {
 	waiting := g.until.either(ctx, now)
 	switch {
 	case g.kept != nil:
-		err = g.permit(waiting, &grant)
+		m = g.kept
+		err = g.permit(waiting, m, grant)
 	case g.request != nil:
-		err = g.request.run(waiting, g, &grant)
+		m, err = g.request.run(waiting, g, grant)
 	default:
 		g.asks.Add(1)
 		m, err = g.receive(waiting)
 		g.asks.Add(1)
 		if err == nil {
-			g.keep(m)
-			err = g.permit(waiting, &grant)
+			g.received(m)
+			err = g.permit(waiting, m, grant)
 		}
 	}
 	switch {
@@ -119,32 +117,21 @@ func (g *gate) obtain(ctx context.Context) (m pulsar.Message, grant dispatch.Gra
 	case now.Err() != nil:
 		err = errMoved
 	case err == nil:
-		m = g.kept
-		g.drop()
-		return m, grant, nil
+		if g.kept != nil {
+			g.drop()
+		}
+		return m, nil
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case errors.Is(err, dispatch.ErrClosed):
 		err = fmt.Errorf("pulsarthrottle: %w", dispatch.ErrClosed)
 	}
+	if m != nil {
+		g.keep(m)
+	}
 	grant.Done(0, 0)
-	return nil, dispatch.Grant{}, err
-}
-
-// keep notes what was received.
-func (g *gate) keep(m pulsar.Message) {
-	g.putBack(m)
-	g.at(m.Topic()).received(m.ID())
-}
-
-func (g *gate) putBack(m pulsar.Message) {
-	g.kept = m
-	g.held.Store(true)
-}
-
-func (g *gate) drop() {
-	g.kept = nil
-	g.held.Store(false)
+	*grant = dispatch.Grant{}
+	return nil, err
 }
 
 // at returns where a message of that topic belongs.
@@ -155,12 +142,20 @@ func (g *gate) at(topic string) *place {
 	return g.last
 }
 
-// permit waits for the permits of what is kept.
-func (g *gate) permit(ctx context.Context, grant *dispatch.Grant) (err error) {
-	if t := g.last.topic; t.err != nil {
+// received notes how far the client is.
+func (g *gate) received(m pulsar.Message) {
+	if p := g.at(m.Topic()); p.topic.watched.Load() {
+		p.received(m.ID())
+	}
+}
+
+// permit waits for the permits of a message.
+func (g *gate) permit(ctx context.Context, m pulsar.Message, grant *dispatch.Grant) (err error) {
+	t := g.at(m.Topic()).topic
+	if t.err != nil {
 		return t.err
 	}
-	*grant, err = g.last.topic.sub.AcquireSized(ctx, size(g.kept))
+	*grant, err = t.sub.AcquireSized(ctx, size(m))
 	return err
 }
 
@@ -171,25 +166,25 @@ func (g *gate) settle(m pulsar.Message, grant *dispatch.Grant) {
 	}
 }
 
-// ended returns what the client says when it is closed.
-func (g *gate) ended() error {
-	<-g.closed
-	for {
-		if _, err := g.receive(context.Background()); err != nil {
-			return err
-		}
-	}
+func (g *gate) keep(m pulsar.Message) {
+	g.kept = m
+	g.held.Store(true)
+}
+
+func (g *gate) drop() {
+	g.kept = nil
+	g.held.Store(false)
 }
 
 // move runs seek, which takes the client elsewhere, while nobody receives. What was received and not handed over is
 // dropped, as the client drops what it has in its queue; unless seek fails.
 func (g *gate) move(seek func() error) error {
-	now := g.era.Load()
-	now.end()
-	g.turn <- struct{}{}
-	defer g.pass()
-	if g.closing.Err() == nil {
-		g.era.CompareAndSwap(now, newEra(g.closing))
+	g.era.Load().end()
+	g.take()
+	defer g.turn.Pass()
+	if now := g.era.Load(); now.Err() != nil && g.closing.Err() == nil { // else another who moved has begun a new one
+		defer close(now.over)
+		defer g.era.Store(newEra(g.closing)) // runs first
 	}
 	if g.request != nil {
 		g.request.cancel(g)
@@ -202,17 +197,30 @@ func (g *gate) move(seek func() error) error {
 	return err
 }
 
+// take waits for the turn, whatever happens.
+func (g *gate) take() { _ = g.turn.Take(context.Background(), context.Background()) }
+
 // shut ends what waits, and then runs end, which closes the client's. It is called once.
 func (g *gate) shut(end func()) {
 	g.close()
-	g.turn <- struct{}{}
+	g.take()
 	if g.request != nil {
 		g.request.cancel(g)
 	}
 	g.drop()
-	g.pass()
+	g.turn.Pass()
 	end()
 	close(g.closed)
+}
+
+// ended returns what the client says when it is closed.
+func (g *gate) ended() error {
+	<-g.closed
+	for {
+		if _, err := g.receive(context.Background()); err != nil {
+			return err
+		}
+	}
 }
 
 // until joins a caller's context and an era. A loop asks with the same context each time, so that the last join is kept.

@@ -103,12 +103,18 @@ func look(ctx context.Context) {
 // limited reports whether a topic has a limit. One whose topics are not known yet may have some.
 func (ts *topics) limited() bool {
 	all := ts.all()
+	some := len(all) == 0
 	for _, t := range all {
-		if t.sub != nil && len(t.sub.Stats().Limits) > 0 {
-			return true
-		}
+		some = t.watch() || some
 	}
-	return len(all) == 0
+	return some
+}
+
+// watch finds out whether the topic has a limit.
+func (t *topic) watch() bool {
+	limited := t.sub != nil && len(t.sub.Stats().Limits) > 0
+	t.watched.Store(limited)
+	return limited
 }
 
 func (ts *topics) all() (all []*topic) {

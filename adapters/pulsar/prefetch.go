@@ -8,15 +8,15 @@ import (
 
 // What Subscribe and CreateReader let a broker push ahead.
 const (
-	queueSeconds  = 0.1  // of the limit, over all partitions
+	queueSeconds  = 0.05 // of the limit, over all partitions
 	zeroQueueRate = 100  // messages a second; at most that with a zero-queue consumer
 	assumedSize   = 1024 // of a message
 	defaultQueue  = 1000 // the client's
 	patternQueue  = 100  // with a TopicsPattern
 )
 
-// limitQueue opens the topics that options name, and sizes what is pushed ahead.
-func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOptions) error {
+// limitQueue opens the topics that options name, and sizes what is pushed ahead; limited is false if that is left as it was.
+func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOptions) (limited bool, err error) {
 	names := options.Topics
 	if options.Topic != "" {
 		names = []string{options.Topic}
@@ -29,7 +29,7 @@ func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOpti
 	for _, name := range names {
 		t, err := c.gate.topics.open(fullName(name))
 		if err != nil {
-			return err
+			return false, err
 		}
 		rate := t.sub.Stats().MessageRate(assumedSize)
 		if math.IsInf(rate, 1) && !options.EnableZeroQueueConsumer {
@@ -37,7 +37,7 @@ func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOpti
 		}
 		partitions, err := client.TopicPartitions(name)
 		if err != nil {
-			return err
+			return false, err
 		}
 		n := len(partitions)
 		if zero && n == 1 && rate <= zeroQueueRate {
@@ -48,10 +48,11 @@ func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOpti
 		}
 		queue = min(queue, queueOf(rate, n))
 	}
-	if !math.IsInf(queue, 1) {
-		options.ReceiverQueueSize = capped(options.ReceiverQueueSize, queue)
+	if math.IsInf(queue, 1) {
+		return false, nil
 	}
-	return nil
+	options.ReceiverQueueSize = capped(options.ReceiverQueueSize, queue)
+	return true, nil
 }
 
 // queueOf is the queue of each of a topic's partitions.

@@ -25,15 +25,15 @@ func TestPushedAhead(t *testing.T) {
 		atLeast    int64
 	}{
 		"slow":                     {perSecond(20), 0, pulsar.ConsumerOptions{}, 0, 0},
-		"slow, but with a queue":   {perSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5}, 2, 1},
-		"slow, with a DLQ":         {perSecond(20), 0, pulsar.ConsumerOptions{DLQ: &pulsar.DLQPolicy{MaxDeliveries: 3, DeadLetterTopic: "dlq"}}, 2, 1},
+		"slow, but with a queue":   {perSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5}, 1, 1},
+		"slow, with a DLQ":         {perSecond(20), 0, pulsar.ConsumerOptions{DLQ: &pulsar.DLQPolicy{MaxDeliveries: 3, DeadLetterTopic: "dlq"}}, 1, 1},
 		"slow, partitions":         {perSecond(20), 4, pulsar.ConsumerOptions{}, 4, 3},
-		"fast":                     {perSecond(400), 0, pulsar.ConsumerOptions{}, 40, 20},
+		"fast":                     {perSecond(400), 0, pulsar.ConsumerOptions{}, 20, 10},
 		"fast, zero-queue":         {perSecond(400), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
-		"fast, partitions":         {perSecond(400), 4, pulsar.ConsumerOptions{}, 40, 20},
-		"bytes":                    {bytes, 0, pulsar.ConsumerOptions{}, 20, 10},
+		"fast, partitions":         {perSecond(400), 4, pulsar.ConsumerOptions{}, 20, 10},
+		"bytes":                    {bytes, 0, pulsar.ConsumerOptions{}, 10, 5},
 		"a pattern":                {perSecond(20), 2, pulsar.ConsumerOptions{}, 200, 100},
-		"auto-scaled":              {perSecond(400), 0, pulsar.ConsumerOptions{EnableAutoScaledReceiverQueueSize: true}, 40, 1},
+		"auto-scaled":              {perSecond(400), 0, pulsar.ConsumerOptions{EnableAutoScaledReceiverQueueSize: true}, 20, 1},
 		"no limit":                 {policy.Policy{}, 0, pulsar.ConsumerOptions{}, 1000, 150},
 		"no limit, but zero-queue": {policy.Policy{}, 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
 	} {

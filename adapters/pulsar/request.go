@@ -23,12 +23,13 @@ type answer struct {
 	err error
 }
 
-// run returns when there are a message, kept in g, and its permits; their bytes are a guess where they came first.
-func (r *request) run(ctx context.Context, g *gate, grant *dispatch.Grant) (err error) {
+// run returns a message and its permits, of which the bytes are a guess where they came first. With an error there may be a
+// message without permits.
+func (r *request) run(ctx context.Context, g *gate, grant *dispatch.Grant) (m pulsar.Message, err error) {
 	first := r.pending == nil
 	if first {
 		if *grant, err = r.topic.sub.Acquire(ctx, 1); err != nil {
-			return err
+			return nil, err
 		}
 		r.start(g.receive)
 	}
@@ -39,17 +40,17 @@ func (r *request) run(ctx context.Context, g *gate, grant *dispatch.Grant) (err 
 		r.pending = nil
 		r.stop()
 		if a.err != nil {
-			return a.err
+			return nil, a.err
 		}
-		g.keep(a.m)
+		g.received(a.m)
+		if first {
+			return a.m, ctx.Err()
+		}
+		return a.m, g.permit(ctx, a.m, grant)
 	case <-ctx.Done():
 		g.asks.Add(1)
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
-	if !first {
-		return g.permit(ctx, grant)
-	}
-	return ctx.Err()
 }
 
 func (r *request) start(receive func(context.Context) (pulsar.Message, error)) {
@@ -71,6 +72,7 @@ func (r *request) cancel(g *gate) {
 	}
 	r.stop()
 	if a := <-r.pending; a.err == nil {
+		g.received(a.m)
 		g.keep(a.m)
 	}
 	r.pending = nil

@@ -29,10 +29,12 @@ type topics struct {
 
 // A topic is what has limits: all partitions together.
 type topic struct {
-	name  string                 // full, as policies name it
-	sub   *dispatch.Subscription // nil: policies cannot name it, nothing is limited
-	err   error                  // the Limiter is closed
-	batch atomic.Int64           // messages in the last entry, at least 1: the broker counts entries
+	name string                 // full, as policies name it
+	sub  *dispatch.Subscription // nil: policies cannot name it, nothing is limited
+	err  error                  // the Limiter is closed
+
+	watched atomic.Bool  // it has a limit, so that its backlog counts
+	batch   atomic.Int64 // messages in the last entry, at least 1: the broker counts entries
 }
 
 // A place is how far a consumer is in a partition, or in a topic that has none.
@@ -85,6 +87,7 @@ func (ts *topics) open(name string) (*topic, error) {
 			return nil, fmt.Errorf("pulsarthrottle: topic %s: %w", name, err)
 		}
 		t = &topic{name: full.String(), sub: sub}
+		t.watch()
 		if ts.topics == nil {
 			ts.topics = map[string]*topic{}
 		}

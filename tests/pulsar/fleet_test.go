@@ -21,11 +21,12 @@ import (
 
 // A scene is a topic of four partitions with subscriptions at its beginning, and its policy.
 type scene struct {
-	t      testing.TB
-	broker *services.PulsarBroker
-	topic  string
-	env    []string // of consumers that are limited
-	store  configstore.Store
+	t         testing.TB
+	broker    *services.PulsarBroker
+	namespace string
+	topic     string
+	env       []string // of consumers that are limited
+	store     configstore.Store
 }
 
 const partitions = 4
@@ -33,27 +34,66 @@ const partitions = 4
 func newScene(t testing.TB, broker *services.PulsarBroker, messages int, subscriptions ...string) *scene {
 	t.Helper()
 	s := &scene{t: t, broker: broker, topic: "persistent://public/default/" + services.Name(t)}
-	admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: broker.Web})
-	require.NoError(t, err)
-	name, err := utils.GetTopicName(s.topic)
-	require.NoError(t, err)
-	require.NoError(t, admin.Topics().Create(*name, partitions))
-	for _, subscription := range subscriptions {
-		require.NoError(t, admin.Subscriptions().Create(*name, subscription, utils.Earliest))
-	}
+	s.create(subscriptions...)
 	s.produce(messages)
-
-	url := services.EtcdURL(t)
-	s.store, err = throttle.OpenStore(t.Context(), url)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.store.Close()) })
-	s.env = []string{
-		throttle.EnvStore + "=" + url, throttle.EnvLedger + "=" + services.Redis(t), throttle.EnvCluster + "=" + services.Name(t),
-	}
+	s.openStore()
 	return s
 }
 
+// create creates the topic and its subscriptions.
+func (s *scene) create(subscriptions ...string) {
+	s.t.Helper()
+	name, err := utils.GetTopicName(s.topic)
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.admin().Topics().Create(*name, partitions))
+	s.subscriptions(subscriptions...)
+}
+
+func (s *scene) subscriptions(names ...string) {
+	s.t.Helper()
+	topic, err := utils.GetTopicName(s.topic)
+	require.NoError(s.t, err)
+	for _, name := range names {
+		require.NoError(s.t, s.admin().Subscriptions().Create(*topic, name, utils.Earliest))
+	}
+}
+
+func (s *scene) admin() pulsaradmin.Client {
+	s.t.Helper()
+	admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: s.broker.Web})
+	require.NoError(s.t, err)
+	return admin
+}
+
+// stats are those of a subscription, over all partitions.
+func (s *scene) stats(subscription string) utils.SubscriptionStats {
+	s.t.Helper()
+	name, err := utils.GetTopicName(s.topic)
+	require.NoError(s.t, err)
+	stats, err := s.admin().Topics().GetPartitionedStats(*name, false)
+	require.NoError(s.t, err)
+	return stats.Subscriptions[subscription]
+}
+
+func (s *scene) openStore() {
+	s.t.Helper()
+	url := services.EtcdURL(s.t)
+	var err error
+	s.store, err = throttle.OpenStore(s.t.Context(), url)
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { require.NoError(s.t, s.store.Close()) })
+	s.env = []string{
+		throttle.EnvStore + "=" + url, throttle.EnvLedger + "=" + services.Redis(s.t), throttle.EnvCluster + "=" + services.Name(s.t),
+	}
+}
+
+// produce writes messages 0, 1, 2...
 func (s *scene) produce(messages int) {
+	s.t.Helper()
+	s.write(messages, func(i int) []byte { return fmt.Append(nil, i) })
+}
+
+func (s *scene) write(messages int, payload func(i int) []byte) {
 	s.t.Helper()
 	client, err := newClient(s.broker.URL)
 	require.NoError(s.t, err)
@@ -62,7 +102,7 @@ func (s *scene) produce(messages int) {
 	require.NoError(s.t, err)
 	failed := make(chan error, messages)
 	for i := range messages {
-		p.SendAsync(s.t.Context(), &pulsar.ProducerMessage{Payload: fmt.Append(nil, i)}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err })
+		p.SendAsync(s.t.Context(), &pulsar.ProducerMessage{Payload: payload(i)}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err })
 	}
 	require.NoError(s.t, p.Flush())
 	for range messages {
@@ -74,13 +114,18 @@ func (s *scene) produce(messages int) {
 // limit sets the topic's, in messages a second, and returns when the store has it.
 func (s *scene) limit(rate int64) time.Time {
 	s.t.Helper()
-	topic, err := policy.ParseTopic(s.topic)
+	s.limitOf(s.topic, policy.Policy{MessageRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)})
+	return time.Now()
+}
+
+func (s *scene) limitOf(scope string, p policy.Policy) {
+	s.t.Helper()
+	parsed, err := policy.ParseScope(scope)
 	require.NoError(s.t, err)
 	_, err = configstore.Edit(s.t.Context(), s.store, func(snapshot configstore.Snapshot) ([]configstore.Change, error) {
-		return snapshot.Set(policy.TopicScope(topic), policy.Policy{MessageRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)}), nil
+		return snapshot.Set(parsed, p), nil
 	})
 	require.NoError(s.t, err)
-	return time.Now()
 }
 
 func (s *scene) start(id int, subscription string, kind pulsar.SubscriptionType, env []string) *fleet.Process {

@@ -29,16 +29,19 @@ import (
 func main() {
 	rounds := flag.Int("rounds", 5, "how often every benchmark is run")
 	bench := flag.String("bench", ".", "which benchmarks, as go test has it")
+	skip := flag.String("skip", "^BenchmarkPulsar", "which are not; make bench-pulsar runs those")
+	target := flag.String("target", "bench", "make's target that this is: where in docs/benchmarks.md the table goes")
 	benchtime := flag.Duration("benchtime", 300*time.Millisecond, "how long each is run, at the least")
 	root := flag.String("root", "../..", "the repository")
 	flag.Parse()
-	if err := run(*root, *rounds, *bench, *benchtime); err != nil {
+	args := []string{"-bench", *bench, "-skip", *skip, "-benchtime", benchtime.String()}
+	if err := run(*root, *target, *rounds, args); err != nil {
 		fmt.Fprintln(os.Stderr, "table:", err)
 		os.Exit(1)
 	}
 }
 
-func run(root string, rounds int, bench string, benchtime time.Duration) error {
+func run(root, target string, rounds int, which []string) error {
 	dirs, err := benchmarked(root)
 	if err != nil {
 		return err
@@ -50,7 +53,7 @@ func run(root string, rounds int, bench string, benchtime time.Duration) error {
 			if len(packages) == 0 {
 				continue
 			}
-			args := append([]string{"test", "-run", "^$", "-timeout", "20m", "-bench", bench, "-benchtime", benchtime.String()}, packages...)
+			args := slices.Concat([]string{"test", "-run", "^$", "-timeout", "20m"}, which, packages)
 			cmd := exec.Command("go", args...)
 			cmd.Dir, cmd.Stderr = filepath.Join(root, module), os.Stderr
 			var out bytes.Buffer
@@ -68,7 +71,7 @@ func run(root string, rounds int, bench string, benchtime time.Duration) error {
 	if err != nil {
 		return err
 	}
-	doc, err = insert(doc, r.table(rounds))
+	doc, err = insert(doc, target, r.table(rounds))
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -192,14 +195,14 @@ func figure(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-const (
-	begin = "<!-- make bench writes from here -->\n"
-	end   = "<!-- to here -->\n"
-)
+// begin is the mark where the table of one of make's targets begins.
+func begin(target string) string { return "<!-- make " + target + " writes from here -->\n" }
 
-// insert puts the table between its marks.
-func insert(doc, table []byte) ([]byte, error) {
-	head, rest, ok := bytes.Cut(doc, []byte(begin))
+const end = "<!-- to here -->\n"
+
+// insert puts the table of a target between its marks.
+func insert(doc []byte, target string, table []byte) ([]byte, error) {
+	head, rest, ok := bytes.Cut(doc, []byte(begin(target)))
 	if !ok {
 		return nil, errors.New("no mark where the table begins")
 	}
@@ -207,5 +210,5 @@ func insert(doc, table []byte) ([]byte, error) {
 	if !ok {
 		return nil, errors.New("no mark where the table ends")
 	}
-	return slices.Concat(head, []byte(begin), table, []byte(end), tail), nil
+	return slices.Concat(head, []byte(begin(target)), table, []byte(end), tail), nil
 }

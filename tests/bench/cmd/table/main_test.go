@@ -22,12 +22,12 @@ func TestTable(t *testing.T) {
 | tests/bench | Admit | x/time/rate | 135 | ns/op | 0 % | 10x |  |
 | tests/bench | OneWaiter/1000 | throttle | 98.5 | %-of-limit | 0 % |  |  |
 `
-	doc, err := insert([]byte("a\n"+begin+"old\n"+end+"z\n"), r.table(3))
+	doc, err := insert([]byte("a\n"+begin("bench")+"old\n"+end+begin("other")+"z\n"), "bench", r.table(3))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := string(doc)
-	if !strings.HasPrefix(got, "a\n"+begin) || !strings.HasSuffix(got, want+end+"z\n") {
+	if !strings.HasPrefix(got, "a\n"+begin("bench")) || !strings.HasSuffix(got, want+end+begin("other")+"z\n") {
 		t.Errorf("got\n%s\nwant it to end in\n%s", got, want)
 	}
 }

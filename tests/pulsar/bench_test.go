@@ -1,0 +1,395 @@
+package pulsar_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/fleet"
+	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// limiters run a benchmark with our limit, and with Pulsar's own. limit is one of Pulsar's, such as dispatchRate, with that many
+// messages and bytes a second.
+func limiters(b *testing.B, limit string, messages, size int64, run func(b *testing.B, s *scene, ours bool)) {
+	for _, limiter := range []string{"throttle", "pulsar"} {
+		b.Run(limiter, func(b *testing.B) {
+			for b.Loop() {
+				s := newNamespace(b)
+				if limiter == "pulsar" {
+					s.post("namespaces/"+s.namespace+"/"+limit, fmt.Sprintf(
+						`{"dispatchThrottlingRateInMsg":%d,"dispatchThrottlingRateInByte":%d,"ratePeriodInSecond":1}`, messages, size))
+				}
+				run(b, s, limiter == "throttle")
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// newNamespace is a scene with a namespace of its own, for Pulsar's limits are a namespace's.
+func newNamespace(b *testing.B) *scene {
+	b.Helper()
+	s := &scene{t: b, broker: services.Pulsar(b), namespace: "public/" + services.Name(b)}
+	s.request(http.MethodPut, "namespaces/"+s.namespace, "")
+	s.openStore()
+	s.topic = "persistent://" + s.namespace + "/orders"
+	return s
+}
+
+func (s *scene) post(path, body string) { s.t.Helper(); s.request(http.MethodPost, path, body) }
+
+func (s *scene) request(method, path, body string) string {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.broker.Web+"/admin/v2/"+path, strings.NewReader(body))
+	require.NoError(s.t, err)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(s.t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(s.t, err)
+	require.Less(s.t, resp.StatusCode, 300, "%s %s: %s", method, path, text)
+	return string(text)
+}
+
+// limiter is a process's, nil for Pulsar's own.
+func (s *scene) limiter(ours bool) *dispatch.Limiter {
+	s.t.Helper()
+	if !ours {
+		return nil
+	}
+	store, ledger := strings.TrimPrefix(s.env[0], throttle.EnvStore+"="), strings.TrimPrefix(s.env[1], throttle.EnvLedger+"=")
+	lim, err := throttle.Open(s.t.Context(), store, ledger, throttle.WithCluster(strings.TrimPrefix(s.env[2], throttle.EnvCluster+"=")))
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { require.NoError(s.t, lim.Close()) })
+	return lim
+}
+
+func (s *scene) client() pulsar.Client {
+	s.t.Helper()
+	client, err := newClient(s.broker.URL)
+	require.NoError(s.t, err)
+	s.t.Cleanup(client.Close)
+	return client
+}
+
+func (s *scene) subscribe(client pulsar.Client, subscription string, kind pulsar.SubscriptionType, lim *dispatch.Limiter) *pulsarthrottle.Consumer {
+	s.t.Helper()
+	c, err := pulsarthrottle.Subscribe(client, pulsar.ConsumerOptions{
+		Topic: s.topic, SubscriptionName: subscription, Type: kind, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+	}, lim)
+	require.NoError(s.t, err)
+	return c
+}
+
+// An arrival is a message that came out of Receive.
+type arrival struct {
+	at   time.Duration // since the first
+	size int
+}
+
+// drain reads for d from the first message on.
+func drain(b *testing.B, d time.Duration, consumers ...*pulsarthrottle.Consumer) (all []arrival) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	var mu sync.Mutex
+	var start time.Time
+	var readers sync.WaitGroup
+	for _, c := range consumers {
+		readers.Go(func() {
+			for {
+				m, err := c.Receive(ctx)
+				if err != nil {
+					return
+				}
+				mu.Lock()
+				if start.IsZero() {
+					start = time.Now()
+					time.AfterFunc(d, cancel)
+				}
+				all = append(all, arrival{time.Since(start), len(m.Payload())})
+				mu.Unlock()
+				_ = c.Ack(m) // it comes again
+			}
+		})
+	}
+	readers.Wait()
+	return all
+}
+
+// within is what came within d of the first.
+func within(all []arrival, d time.Duration) (messages, size float64) {
+	for _, a := range all {
+		if a.at < d {
+			messages++
+			size += float64(a.size)
+		}
+	}
+	return messages, size
+}
+
+// speed is what came a second, while the backlog lasted.
+func speed(all []arrival) (messages, size float64) {
+	messages, size = within(all, window)
+	seconds := min(window, all[len(all)-1].at).Seconds()
+	return messages / seconds, size / seconds
+}
+
+const window = 10 * time.Second
+
+// out is how many messages the broker has sent to a subscription.
+func (s *scene) out(subscription string) int64 {
+	s.t.Helper()
+	return s.stats(subscription).MsgOutCounter
+}
+
+// BenchmarkPulsarOneConsumer: 1000/s on a topic of 4 partitions, one consumer, 20,000 messages of backlog, for 10 s from the first.
+func BenchmarkPulsarOneConsumer(b *testing.B) {
+	const rate = 1000
+	limiters(b, "dispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
+		s.create("a")
+		s.produce(20_000)
+		s.limit(rate)
+		c := s.subscribe(s.client(), "a", pulsar.Exclusive, s.limiter(ours))
+		all := drain(b, window, c)
+		out := s.out("a")
+		c.Close()
+		n, _ := speed(all)
+		first, _ := within(all, time.Second)
+		b.ReportMetric(n/rate*100, "%-of-limit")
+		b.ReportMetric(first/rate*100, "%-first-second")
+		if ours {
+			b.ReportMetric(float64(out)/rate*10, "%-sent-by-broker")
+			b.ReportMetric(float64(out)-float64(len(all)), "messages-ahead")
+		}
+	})
+}
+
+// BenchmarkPulsarSubscriptions: 1000/s on a topic of 4 partitions, three subscriptions of two processes each, for 10 s.
+func BenchmarkPulsarSubscriptions(b *testing.B) {
+	const rate = 1000
+	limiters(b, "dispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
+		names := []string{"a", "b", "c"}
+		s.create(names...)
+		messages := 8000
+		if !ours {
+			messages = 60_000 // what its own limit lets through
+		}
+		s.produce(messages)
+		s.limit(rate)
+		env := s.env
+		if !ours {
+			env = nil
+		}
+		var all fleet.Fleet
+		for i := range 6 {
+			all = append(all, s.start(i, names[i%3], pulsar.Shared, env))
+		}
+		require.Eventually(b, func() bool {
+			for _, name := range names {
+				if len(all.Messages(name)) < 10 {
+					return false
+				}
+			}
+			return true
+		}, 30*time.Second, time.Millisecond)
+		time.Sleep(time.Second)
+		from := time.Now()
+		time.Sleep(10 * time.Second)
+		to, total := from.Add(10*time.Second), 0
+		var shares []float64
+		for _, name := range names {
+			n := fleet.Between(all.Messages(name), from, to)
+			total += n
+			shares = append(shares, float64(n))
+		}
+		for _, p := range all {
+			p.Kill(b)
+		}
+		b.ReportMetric(float64(total)/rate*10, "%-of-limit")
+		mean := float64(total) / 3
+		b.ReportMetric(100*max(slices.Max(shares)/mean-1, 1-slices.Min(shares)/mean), "%-share-off")
+	})
+}
+
+// BenchmarkPulsarPerSubscription: 100/s of one Shared subscription with 20 consumers of four processes' Limiters, for 10 s.
+func BenchmarkPulsarPerSubscription(b *testing.B) {
+	const rate = 100
+	limiters(b, "subscriptionDispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
+		s.create("a")
+		s.produce(8000)
+		s.limitOf(s.topic+"?subscription=a", policy.Policy{MessageRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)})
+		var consumers []*pulsarthrottle.Consumer
+		for range 4 {
+			lim, client := s.limiter(ours), s.client()
+			for range 5 {
+				consumers = append(consumers, s.subscribe(client, "a", pulsar.Shared, lim))
+			}
+		}
+		all := drain(b, window, consumers...)
+		for _, c := range consumers {
+			c.Close()
+		}
+		n, _ := speed(all)
+		first, _ := within(all, time.Second)
+		b.ReportMetric(n/rate*100, "%-of-limit")
+		b.ReportMetric(first/rate*100, "%-first-second")
+	})
+}
+
+// BenchmarkPulsarCaughtUp: how long a message takes to a consumer that has caught up with a producer of 200/s, beside one
+// that drains a backlog at 1000/s. bare is the same consumer without a Limiter, beside the same other.
+func BenchmarkPulsarCaughtUp(b *testing.B) {
+	latency := func(b *testing.B, s *scene, drains, follows bool) (p50, p99 float64) {
+		s.create("drains", "follows")
+		s.produce(15_000)
+		s.limitOf(s.topic, policy.Policy{MessageRate: policy.PerSecond(1000)})
+		client := s.client()
+		follower := s.subscribe(client, "follows", pulsar.Exclusive, nil)
+		for range 15_000 { // it has read all, with nothing in its way
+			m, err := follower.Receive(b.Context())
+			require.NoError(b, err)
+			require.NoError(b, follower.Ack(m))
+		}
+		follower.Close()
+		ctx, cancel := context.WithCancel(b.Context())
+		drainer := s.subscribe(s.client(), "drains", pulsar.Exclusive, s.limiter(drains))
+		follower = s.subscribe(client, "follows", pulsar.Exclusive, s.limiter(follows))
+		producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: s.topic, DisableBatching: true})
+		require.NoError(b, err)
+		var loops sync.WaitGroup
+		loops.Go(func() {
+			for {
+				m, err := drainer.Receive(ctx)
+				if err != nil {
+					return
+				}
+				_ = drainer.Ack(m) // it comes again
+			}
+		})
+		loops.Go(func() {
+			for tick := time.NewTicker(5 * time.Millisecond); ; {
+				select {
+				case <-tick.C:
+					producer.SendAsync(ctx, &pulsar.ProducerMessage{Payload: fmt.Append(nil, time.Now().UnixNano())}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+				case <-ctx.Done():
+					tick.Stop()
+					return
+				}
+			}
+		})
+		var waits []float64
+		for begin := time.Now(); time.Since(begin) < 8*time.Second; {
+			m, err := follower.Receive(ctx)
+			require.NoError(b, err)
+			var sent int64
+			if _, err := fmt.Sscan(string(m.Payload()), &sent); err == nil && time.Since(begin) > 3*time.Second { // its first look is over
+				waits = append(waits, float64(time.Now().UnixNano()-sent)/1e6)
+			}
+			require.NoError(b, follower.Ack(m))
+		}
+		cancel()
+		loops.Wait()
+		producer.Close()
+		follower.Close()
+		drainer.Close()
+		slices.Sort(waits)
+		return waits[len(waits)/2], waits[len(waits)*99/100]
+	}
+	limiters(b, "dispatchRate", 1000, -1, func(b *testing.B, s *scene, ours bool) {
+		p50, p99 := latency(b, s, ours, ours)
+		b.ReportMetric(p50, "ms-p50")
+		b.ReportMetric(p99, "ms-p99")
+		if ours {
+			_, bare := latency(b, newNamespace(b), true, false)
+			b.ReportMetric(p99/bare, "x-bare-p99")
+		}
+	})
+}
+
+// BenchmarkPulsarUnlimited: how fast a topic of 4 partitions is read where nothing is limited, as a part of the bare client's speed:
+// both drain the same 200,000 messages of 100 bytes, in turn.
+func BenchmarkPulsarUnlimited(b *testing.B) {
+	const messages, turns = 200_000, 6
+	b.Run("throttle", func(b *testing.B) {
+		for b.Loop() {
+			s := newNamespace(b)
+			s.create()
+			var names []string
+			for i := range 2 * turns {
+				names = append(names, fmt.Sprint("s", i))
+			}
+			s.subscriptions(names...)
+			s.fill(messages, func(int) int { return 100 })
+			client, lim := s.client(), throttletest.Open(b, policy.Policy{}).Limiter
+			var speeds [2][]float64
+			for i, name := range names {
+				which := (i + i/2) % 2 // 0 1 1 0: neither is always first
+				var c pulsar.Consumer
+				var err error
+				if options := (pulsar.ConsumerOptions{Topic: s.topic, SubscriptionName: name}); which == 0 {
+					c, err = pulsarthrottle.Subscribe(client, options, lim)
+				} else {
+					c, err = client.Subscribe(options)
+				}
+				require.NoError(b, err)
+				begin := time.Now()
+				for range messages {
+					m, err := c.Receive(b.Context())
+					require.NoError(b, err)
+					require.NoError(b, c.Ack(m))
+				}
+				speeds[which] = append(speeds[which], messages/time.Since(begin).Seconds())
+				c.Close()
+			}
+			slices.Sort(speeds[0])
+			slices.Sort(speeds[1])
+			b.ReportMetric(speeds[0][turns/2], "messages/s")
+			b.ReportMetric(speeds[0][turns/2]/speeds[1][turns/2], "of-bare")
+		}
+		b.ReportMetric(0, "ns/op")
+	})
+}
+
+// BenchmarkPulsarBytes: 1 MiB/s of messages of 100 B to 100 KiB, for 10 s from the first.
+func BenchmarkPulsarBytes(b *testing.B) {
+	const rate = 1 << 20
+	limiters(b, "dispatchRate", -1, rate, func(b *testing.B, s *scene, ours bool) {
+		s.create("a")
+		random := rand.New(rand.NewPCG(1, 1))
+		s.fill(4000, func(int) int { return int(100 * math.Pow(1024, random.Float64())) })
+		s.limitOf(s.topic, policy.Policy{ByteRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)})
+		c := s.subscribe(s.client(), "a", pulsar.Exclusive, s.limiter(ours))
+		all := drain(b, window, c)
+		c.Close()
+		_, size := speed(all)
+		_, first := within(all, time.Second)
+		b.ReportMetric(size/rate*100, "%-of-limit")
+		b.ReportMetric(first/rate*100, "%-first-second")
+	})
+}
+
+// fill writes messages of so many bytes.
+func (s *scene) fill(messages int, size func(i int) int) {
+	s.t.Helper()
+	s.write(messages, func(i int) []byte { return bytes.Repeat([]byte{'x'}, size(i)) })
+}
