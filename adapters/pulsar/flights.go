@@ -27,9 +27,10 @@ type flightKey struct {
 func keyOf(id pulsar.MessageID) flightKey { return flightKey{positionOf(id), max(0, id.BatchIdx())} }
 
 type flight struct {
-	topic string // its partition's
-	bytes int64
-	grant dispatch.Grant
+	topic     string // its partition's
+	partition int32
+	bytes     int64
+	grant     dispatch.Grant
 }
 
 // add keeps a message's grant. One that was sent again takes the place of its first flight.
@@ -41,7 +42,7 @@ func (f *flights) add(m pulsar.Message, g dispatch.Grant) {
 	}
 	key := keyOf(m.ID())
 	f.end(key)
-	f.under[key] = &flight{m.Topic(), size(m), g}
+	f.under[key] = &flight{m.Topic(), m.ID().PartitionIdx(), size(m), g}
 	f.some.Store(true)
 }
 
@@ -76,20 +77,21 @@ func (f *flights) land(id pulsar.MessageID) {
 	}
 }
 
-// landUpTo ends the flights of a partition up to a message.
-func (f *flights) landUpTo(id pulsar.MessageID) {
+// landUpTo ends the flights of a partition up to a message. An id does not say its topic, "": that is known if the message is in
+// flight itself, or if only is set, as there is just one.
+func (f *flights) landUpTo(id pulsar.MessageID, topic string, only bool) {
 	if !f.some.Load() || id == nil {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	last := f.under[keyOf(id)]
-	if last == nil {
-		return // settled, or not ours
+	if last := f.under[keyOf(id)]; topic == "" && last != nil {
+		topic = last.topic
 	}
 	f.endWhere(func(key flightKey, fl *flight) bool {
 		order := key.at.compare(positionOf(id))
-		return fl.topic == last.topic && (order < 0 || order == 0 && (id.BatchIdx() < 0 || key.index <= id.BatchIdx()))
+		mine := fl.topic == topic || topic == "" && only && fl.partition == id.PartitionIdx()
+		return mine && (order < 0 || order == 0 && (id.BatchIdx() < 0 || key.index <= id.BatchIdx()))
 	})
 }
 
@@ -146,7 +148,7 @@ func (c *Consumer) AckIDList(ids []pulsar.MessageID) error {
 func (c *Consumer) AckCumulative(m pulsar.Message) error {
 	err := c.Consumer.AckCumulative(m)
 	if err == nil {
-		c.flights.landUpTo(m.ID())
+		c.flights.landUpTo(m.ID(), m.Topic(), false)
 	}
 	return err
 }
@@ -155,7 +157,7 @@ func (c *Consumer) AckCumulative(m pulsar.Message) error {
 func (c *Consumer) AckIDCumulative(id pulsar.MessageID) error {
 	err := c.Consumer.AckIDCumulative(id)
 	if err == nil {
-		c.flights.landUpTo(id)
+		c.flights.landUpTo(id, "", len(c.gate.topics.all()) == 1)
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -362,6 +363,41 @@ func TestLimiterClosedFirst(t *testing.T) {
 		again := w.open(pulsar.ConsumerOptions{Topic: topic}, nil)
 		assert.Len(t, receive(t, again, 3), 3)
 	})
+}
+
+// TestBrokerAway: a wait goes on without the broker, a Close then comes back, and what was not acknowledged comes again.
+func TestBrokerAway(t *testing.T) {
+	t.Parallel()
+	broker := services.StartPulsar(t)
+	w := worldOf(t, &broker.PulsarBroker)
+	topic := w.topic(2)
+	w.subscribe(topic, "billing")
+	w.produce(topic, 20, 1)
+	lim := throttletest.Open(t, fast(0))
+	open := func() *pulsarthrottle.Consumer {
+		return w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim)
+	}
+	stays, goes := open(), open()
+	receive(t, stays, 2)
+	lim.Set(policy.Policy{Paused: new(true)})
+	quiet(t, stays, 1500*time.Millisecond) // a look has been
+	ended := make(chan error, 1)
+	go func() {
+		_, err := goes.Receive(context.Background())
+		ended <- err
+	}()
+	broker.Kill()
+	quiet(t, stays, 1500*time.Millisecond)
+	begin := time.Now()
+	goes.Close()
+	assert.Less(t, time.Since(begin), 5*time.Second)
+	require.Error(t, <-ended)
+	broker.Start()
+	lim.Set(fast(0))
+	seen := map[string]bool{}
+	for len(seen) < 18 {
+		seen[receive(t, stays, 1)[0]] = true // some may come twice
+	}
 }
 
 // TestNoLimiter: without a Limiter, every call is the client's.

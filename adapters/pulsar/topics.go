@@ -23,6 +23,7 @@ type topics struct {
 	log          *slog.Logger
 
 	mu     sync.Mutex
+	closed bool
 	topics map[string]*topic // by name
 	places map[string]*place // by name
 }
@@ -80,6 +81,9 @@ func (ts *topics) open(name string) (*topic, error) {
 	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
+	if ts.closed {
+		return nil, fmt.Errorf("pulsarthrottle: topic %s: %w", name, dispatch.ErrClosed)
+	}
 	t := ts.topics[full.String()]
 	if t == nil {
 		sub, err := ts.lim.Subscription(full.String(), ts.subscription)
@@ -152,6 +156,7 @@ func (ts *topics) moved() {
 func (ts *topics) close() {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
+	ts.closed = true
 	for _, t := range ts.topics {
 		_ = t.sub.Close() // never fails
 	}

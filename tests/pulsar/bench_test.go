@@ -147,10 +147,10 @@ func within(all []arrival, d time.Duration) (messages, size float64) {
 	return messages, size
 }
 
-// speed is what came a second, while the backlog lasted.
+// speed is what came a second, while the backlog lasted, or in the first.
 func speed(all []arrival) (messages, size float64) {
 	messages, size = within(all, window)
-	seconds := min(window, all[len(all)-1].at).Seconds()
+	seconds := min(window, max(time.Second, all[len(all)-1].at)).Seconds()
 	return messages / seconds, size / seconds
 }
 

@@ -1,0 +1,67 @@
+package pulsarthrottle_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A consumer that has any number of messages, in place of one of client.Subscribe.
+type endless struct{ pulsar.Consumer }
+
+func (endless) Subscription() string                { return "billing" }
+func (endless) Chan() <-chan pulsar.ConsumerMessage { return nil }
+func (endless) Ack(pulsar.Message) error            { return nil }
+func (endless) Close()                              {}
+
+func (endless) GetLastMessageIDs() ([]pulsar.TopicMessageID, error) { return nil, nil }
+
+func (endless) Receive(ctx context.Context) (pulsar.Message, error) {
+	return message{}, ctx.Err()
+}
+
+type message struct{ pulsar.Message }
+
+func (message) Topic() string                 { return "persistent://public/default/orders-partition-0" }
+func (message) ID() pulsar.MessageID          { return pulsar.NewMessageID(1, 1, 0, 0) }
+func (message) Key() string                   { return "" }
+func (message) Payload() []byte               { return []byte("an order") }
+func (message) Properties() map[string]string { return nil }
+
+// Eleven messages at 20 a second: the first comes at once.
+func ExampleWrap() {
+	lim, err := dispatch.Open(context.Background(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(20)})})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lim.Close()
+	c, err := pulsarthrottle.Wrap(endless{}, lim)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	var first time.Time
+	for i := range 11 {
+		m, err := c.Receive(context.Background())
+		if err == nil {
+			err = c.Ack(m)
+		}
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		if i == 0 {
+			first = time.Now()
+		}
+	}
+	fmt.Println("half a second or more:", time.Since(first) > 450*time.Millisecond)
+	// Output: half a second or more: true
+}

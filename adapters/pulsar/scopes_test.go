@@ -1,0 +1,60 @@
+package pulsarthrottle_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// TestScopes: a limit of every scope holds for Pulsar's topics; those of a namespace and a tenant over all of them.
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	rate := perSecond(40)
+	budget := perSecond(40)
+	budget.Aggregate = new(true)
+	bytes := policy.Policy{ByteRate: policy.PerSecond(400), ThrottleCaughtUp: new(true)} // of 10 bytes each
+	for name, c := range map[string]struct {
+		scope  func(topic string) string
+		policy policy.Policy
+		each   bool // topic has its own
+	}{
+		"cluster":      {func(string) string { return "cluster" }, rate, true},
+		"namespace":    {func(string) string { return "public/default" }, rate, true},
+		"pattern":      {func(string) string { return "pattern:persistent://public/default/TestScopes-.*" }, rate, true},
+		"topics":       {func(topic string) string { return topic }, rate, true},
+		"subscription": {func(topic string) string { return topic + "?subscription=billing" }, rate, true},
+		"bytes":        {func(topic string) string { return topic }, bytes, true},
+		"budget":       {func(string) string { return "public/default" }, budget, false},
+		"tenant":       {func(string) string { return "tenant:public" }, budget, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			lim := throttletest.Open(t, policy.Policy{})
+			var consumers []pulsar.Consumer
+			for range 2 {
+				topic := w.topic(2)
+				w.subscribe(topic, "billing")
+				w.produceFrom(topic, 1_000_000_000, 150, 1) // ten digits
+				lim.Add(c.scope(topic), c.policy)
+				consumers = append(consumers, w.open(pulsar.ConsumerOptions{Topic: topic}, lim))
+			}
+			got := make(chan int, len(consumers))
+			for _, consumer := range consumers {
+				go func() { got <- len(drainUntil(t, consumer, 2*time.Second)) }()
+			}
+			total := <-got + <-got
+			want := 80
+			if c.each {
+				want = 160
+			}
+			assert.LessOrEqual(t, total, want*125/100+2)
+			assert.GreaterOrEqual(t, total, want*80/100)
+		})
+	}
+}
