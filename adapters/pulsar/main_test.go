@@ -67,7 +67,7 @@ func worldOf(t testing.TB, broker *services.PulsarBroker) *world {
 
 func clientOptions(broker *services.PulsarBroker) pulsar.ClientOptions {
 	silent := pulsarlog.NewLoggerWithSlog(slog.New(slog.NewTextHandler(io.Discard, nil)))
-	return pulsar.ClientOptions{URL: broker.URL, Logger: silent, OperationTimeout: 10 * time.Second}
+	return pulsar.ClientOptions{URL: broker.URL, Logger: silent, OperationTimeout: 5 * time.Second}
 }
 
 // transaction begins one, as soon as the broker has a coordinator.

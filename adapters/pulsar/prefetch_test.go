@@ -48,7 +48,7 @@ func TestPushedAhead(t *testing.T) {
 				c.options.Topic, c.options.TopicsPattern = "", topic+".*"
 			}
 			consumer := w.open(c.options, lim)
-			got := int64(len(drainUntil(t, consumer, 300*time.Millisecond)))
+			got := int64(len(drainUntil(t, consumer, 300*time.Millisecond, 100)))
 			require.Eventually(t, func() bool { return w.stats(topic, "billing").MsgOutCounter >= got+c.atLeast }, 3*time.Second, 20*time.Millisecond,
 				"%d handed over, and %d pushed", got, w.stats(topic, "billing").MsgOutCounter)
 			time.Sleep(100 * time.Millisecond)
@@ -57,12 +57,12 @@ func TestPushedAhead(t *testing.T) {
 	}
 }
 
-// drainUntil reads for d, and at most 200 messages.
-func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration) (texts []string) {
+// drainUntil reads for d, and at most so many messages.
+func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, most int) (texts []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	for len(texts) < 200 {
+	for len(texts) < most {
 		m, err := c.Receive(ctx)
 		if err != nil {
 			break

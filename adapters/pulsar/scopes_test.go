@@ -17,6 +17,7 @@ func TestScopes(t *testing.T) {
 	rate := perSecond(40)
 	budget := perSecond(40)
 	budget.Aggregate = new(true)
+	tenant := policy.Policy{MessageRate: budget.MessageRate, Aggregate: budget.Aggregate}
 	bytes := policy.Policy{ByteRate: policy.PerSecond(400), ThrottleCaughtUp: new(true)} // of 10 bytes each
 	for name, c := range map[string]struct {
 		scope  func(topic string) string
@@ -30,7 +31,7 @@ func TestScopes(t *testing.T) {
 		"subscription": {func(topic string) string { return topic + "?subscription=billing" }, rate, true},
 		"bytes":        {func(topic string) string { return topic }, bytes, true},
 		"budget":       {func(string) string { return "public/default" }, budget, false},
-		"tenant":       {func(string) string { return "tenant:public" }, budget, false},
+		"tenant":       {func(string) string { return "tenant:public" }, tenant, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,7 +47,7 @@ func TestScopes(t *testing.T) {
 			}
 			got := make(chan int, len(consumers))
 			for _, consumer := range consumers {
-				go func() { got <- len(drainUntil(t, consumer, 2*time.Second)) }()
+				go func() { got <- len(drainUntil(t, consumer, 2*time.Second, 200)) }()
 			}
 			total := <-got + <-got
 			want := 80
