@@ -3,6 +3,7 @@ package pulsarthrottle_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -22,6 +23,7 @@ import (
 	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -161,6 +163,32 @@ func TestIdlePartitions(t *testing.T) {
 		}
 	}()
 	caughtUp(t, only(lim), true)
+}
+
+// TestNonPersistent: a topic that keeps nothing has a limit all the same, and nobody asks how far behind its consumers are.
+func TestNonPersistent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := throttletest.Open(t, slow())
+	topic := "non-persistent://public/default/" + services.Name(t)
+	c := w.open(pulsar.ConsumerOptions{Topic: topic, ReceiverQueueSize: 200}, lim, pulsarthrottle.WithAdmin(w.admin))
+	go func() {
+		p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
+		if !assert.NoError(t, err) {
+			return
+		}
+		defer p.Close()
+		for i := range 400 {
+			p.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: fmt.Append(nil, i)}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	n := len(drainUntil(t, c, 2500*time.Millisecond, 400))
+	assert.GreaterOrEqual(t, n, 75)
+	assert.LessOrEqual(t, n, 150)
+	begin := time.Now()
+	c.Close()
+	assert.Less(t, time.Since(begin), time.Second, "no look was under way")
 }
 
 // TestAdminAway: while the admin API fails, the failing path is in the log, once, and the ends of topics tell the backlog.

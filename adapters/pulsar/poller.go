@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,6 +13,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsaradmin"
 	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/rest"
 	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/utils"
+
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 const (
@@ -110,9 +114,10 @@ func (ts *topics) limited() bool {
 	return some
 }
 
-// watch finds out whether the topic has a limit.
+// watch finds out whether the topic has a limit. A non-persistent one keeps nothing, so there is no backlog to look at: who reads
+// it has never caught up.
 func (t *topic) watch() bool {
-	limited := t.sub != nil && len(t.sub.Stats().Limits) > 0
+	limited := t.sub != nil && !t.passing() && len(t.sub.Stats().Limits) > 0
 	t.watched.Store(limited)
 	return limited
 }
@@ -126,8 +131,14 @@ func (ts *topics) all() (all []*topic) {
 	return all
 }
 
+// passing reports whether the topic is non-persistent.
+func (t *topic) passing() bool { return strings.HasPrefix(t.name, policy.NonPersistent+"://") }
+
 // byEnds looks at where the partitions end, which may take its time: nobody waits for it.
 func (p *polled) byEnds(idle bool) {
+	if slices.ContainsFunc(p.gate.topics.all(), (*topic).passing) {
+		return // the broker tells none of the ends then
+	}
 	select {
 	case p.asking <- struct{}{}:
 	default: // it is still at the last look, or closed
@@ -165,7 +176,7 @@ func askAdmins(ctx context.Context, limited []*polled) map[question]*answered {
 		}
 		for _, t := range p.gate.topics.all() {
 			q := question{p.admin, t.name}
-			if stats[q] != nil {
+			if stats[q] != nil || t.passing() {
 				continue
 			}
 			a := new(answered)
