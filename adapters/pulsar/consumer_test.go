@@ -100,7 +100,7 @@ func TestTypes(t *testing.T) {
 				for i := range keys * each {
 					p.SendAsync(t.Context(), &pulsar.ProducerMessage{Key: fmt.Sprint(i % keys), Payload: fmt.Append(nil, i/keys)}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
 				}
-				require.NoError(t, p.Flush())
+				require.NoError(t, p.FlushWithCtx(t.Context()))
 				n := 2
 				if kind == pulsar.Exclusive {
 					n = 1

@@ -41,7 +41,7 @@ func ExampleWrap() {
 		fmt.Println(err)
 		return
 	}
-	defer lim.Close()
+	defer func() { _ = lim.Close() }() // nothing to lose here
 	c, err := pulsarthrottle.Wrap(endless{}, lim)
 	if err != nil {
 		fmt.Println(err)

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	for range 50 {
 		buffer := make([]byte, 16<<20)
 		left = ""
-		for _, stack := range strings.Split(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
+		for stack := range strings.SplitSeq(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
 			if strings.Contains(stack, "dispatchthrottle/throttle/adapters/pulsar.") {
 				left += stack + "\n\n"
 			}
@@ -124,7 +124,7 @@ func (w *world) produceFrom(topic string, first, n, batch int) {
 		p.SendAsync(w.t.Context(), &pulsar.ProducerMessage{Payload: fmt.Appendf(nil, "%d", first+i)},
 			func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err })
 	}
-	require.NoError(w.t, p.Flush())
+	require.NoError(w.t, p.FlushWithCtx(w.t.Context()))
 	for range n {
 		require.NoError(w.t, <-failed)
 	}

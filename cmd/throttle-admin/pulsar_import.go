@@ -131,10 +131,10 @@ func (w *pulsarWeb) get(ctx context.Context, v any, parts ...string) (found bool
 	}
 	if err != nil {
 		err = fmt.Errorf("GET %s: %w", path, err)
-		switch {
-		case refused.Code == http.StatusUnauthorized || refused.Code == http.StatusForbidden:
+		switch refused.Code {
+		case http.StatusUnauthorized, http.StatusForbidden:
 			err = &hintError{err, "say --token-file FILE, of a role that may administrate the cluster"}
-		case refused.Code == 0:
+		case 0:
 			err = &hintError{err, "check --web, and whether the broker is up"}
 		}
 	}

@@ -104,7 +104,7 @@ func (s *scene) write(messages int, payload func(i int) []byte) {
 	for i := range messages {
 		p.SendAsync(s.t.Context(), &pulsar.ProducerMessage{Payload: payload(i)}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err })
 	}
-	require.NoError(s.t, p.Flush())
+	require.NoError(s.t, p.FlushWithCtx(s.t.Context()))
 	for range messages {
 		require.NoError(s.t, <-failed)
 	}
