@@ -23,8 +23,8 @@ type mark struct {
 // partition that has some.
 const slack = 10
 
-// conclude reports the backlog of each topic by the ends of its partitions. idle says that the client has been asked for
-// a message ever since the look before, and had none: then there is nothing for it.
+// conclude reports the backlog of each topic by the ends of its partitions. idle says that the client is asked for a message,
+// as it was at the look before, and had none since: then there is nothing for it.
 //
 // A place is as far as its last message. But others of the subscription may have had later ones, or it may have had none
 // at all: so what it was offered up to its mark counts, too. It was offered everything if it was idle, or if enough
@@ -47,9 +47,11 @@ func (ts *topics) conclude(ends []end, idle bool) {
 			backlogs[t] = sum + behind
 		}
 	}
-	if idle {
-		for _, t := range ts.all() {
+	for _, t := range ts.all() {
+		if _, known := backlogs[t]; idle {
 			backlogs[t] = 0
+		} else if !known {
+			backlogs[t] = -1
 		}
 	}
 	for t, backlog := range backlogs {

@@ -165,6 +165,28 @@ func TestIdlePartitions(t *testing.T) {
 	caughtUp(t, only(lim), true)
 }
 
+// TestPolledCatchesUp: a loop with deadlines that gets nothing, such as a standby's, has caught up as one without them.
+func TestPolledCatchesUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := throttletest.Open(t, slow())
+	topic := w.topic(0)
+	w.produce(topic, 100, 1) // before the subscription begins
+	c, err := pulsarthrottle.Subscribe(w.client, pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "billing"}, lim.Limiter)
+	require.NoError(t, err)
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		for ctx.Err() == nil {
+			soon, done := context.WithTimeout(ctx, 100*time.Millisecond)
+			_, _ = c.Receive(soon) // there is nothing
+			done()
+		}
+	}()
+	caughtUp(t, only(lim), true)
+}
+
 // TestNonPersistent: a topic that keeps nothing has a limit all the same, and nobody asks how far behind its consumers are.
 func TestNonPersistent(t *testing.T) {
 	t.Parallel()

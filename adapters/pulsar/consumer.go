@@ -172,7 +172,7 @@ func (c *Consumer) Receive(ctx context.Context) (pulsar.Message, error) {
 	if grant.InFlight() {
 		c.flights.add(m, grant)
 	} else {
-		c.gate.settle(m, &grant)
+		c.gate.settle(size(m), &grant)
 	}
 	return m, nil
 }
@@ -218,10 +218,11 @@ func (c *Consumer) offer(now *era) error {
 	if grant.InFlight() {
 		c.flights.add(m, grant)
 	}
+	bytes := size(m) // who has got it may change its properties
 	select {
 	case c.out <- pulsar.ConsumerMessage{Consumer: c, Message: m}:
 		if !grant.InFlight() {
-			c.gate.settle(m, &grant)
+			c.gate.settle(bytes, &grant)
 		}
 		return nil
 	case <-now.Done():
@@ -269,11 +270,13 @@ func (c *Consumer) move(elsewhere func() error) error {
 	if c.lim == nil {
 		return elsewhere()
 	}
-	err := c.gate.move(elsewhere)
-	if err == nil {
-		c.flights.landAll()
-	}
-	return err
+	return c.gate.move(func() error {
+		err := elsewhere()
+		if err == nil {
+			c.flights.landAll()
+		}
+		return err
+	})
 }
 
 // Close ends what waits, gives back what is booked for this Consumer alone, and closes the client's. What was received and

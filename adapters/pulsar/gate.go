@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -30,8 +31,9 @@ type gate struct {
 	kept  pulsar.Message // received, and not handed over
 	last  *place         // of the last message
 
-	asks atomic.Int64 // odd while the client is asked for a message
-	held atomic.Bool  // kept is there
+	moves sync.Mutex   // of those who move, so that each ends the era in force
+	asks  atomic.Int64 // twice the messages that have come, and 1 while the client is asked for one
+	held  atomic.Bool  // kept is there
 }
 
 // An era is how long a message that was received may be handed over: up to a Seek, or to the end.
@@ -97,6 +99,8 @@ func (g *gate) rest(ctx context.Context, now *era) {
 func (g *gate) obtain(ctx context.Context, now *era, grant *dispatch.Grant) (m pulsar.Message, err error) {
 	waiting := g.until.either(ctx, now)
 	switch {
+	case now.Err() != nil: // nothing is begun that whoever ended it would not see
+		err = errMoved
 	case g.kept != nil:
 		m = g.kept
 		err = g.permit(waiting, m, grant)
@@ -105,7 +109,7 @@ func (g *gate) obtain(ctx context.Context, now *era, grant *dispatch.Grant) (m p
 	default:
 		g.asks.Add(1)
 		m, err = g.receive(waiting)
-		g.asks.Add(1)
+		g.asks.Add(-1)
 		if err == nil {
 			g.received(m)
 			err = g.permit(waiting, m, grant)
@@ -144,6 +148,7 @@ func (g *gate) at(topic string) *place {
 
 // received notes how far the client is.
 func (g *gate) received(m pulsar.Message) {
+	g.asks.Add(2)
 	if p := g.at(m.Topic()); p.topic.watched.Load() {
 		p.received(m.ID())
 	}
@@ -159,10 +164,10 @@ func (g *gate) permit(ctx context.Context, m pulsar.Message, grant *dispatch.Gra
 	return err
 }
 
-// settle charges the bytes of a message that was handed over, where they were not known when its permits came.
-func (g *gate) settle(m pulsar.Message, grant *dispatch.Grant) {
+// settle charges the bytes of a message that is handed over, where they were not known when its permits came.
+func (g *gate) settle(bytes int64, grant *dispatch.Grant) {
 	if g.request != nil {
-		grant.Done(1, size(m))
+		grant.Done(1, bytes)
 	}
 }
 
@@ -179,13 +184,16 @@ func (g *gate) drop() {
 // move runs seek, which takes the client elsewhere, while nobody receives. What was received and not handed over is
 // dropped, as the client drops what it has in its queue; unless seek fails.
 func (g *gate) move(seek func() error) error {
-	g.era.Load().end()
+	g.moves.Lock()
+	defer g.moves.Unlock()
+	now := g.era.Load()
+	now.end()
 	g.take()
-	defer g.turn.Pass()
-	if now := g.era.Load(); now.Err() != nil && g.closing.Err() == nil { // else another who moved has begun a new one
-		defer close(now.over)
-		defer g.era.Store(newEra(g.closing)) // runs first
-	}
+	defer func() {
+		g.era.Store(newEra(g.closing))
+		g.turn.Pass()
+		close(now.over)
+	}()
 	if g.request != nil {
 		g.request.cancel(g)
 	}

@@ -78,7 +78,9 @@ func poll(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			look(ctx)
+			if ctx.Err() == nil {
+				look(ctx)
+			}
 		}
 	}
 }
@@ -94,9 +96,12 @@ func look(ctx context.Context) {
 	}
 	poller.Unlock()
 	stats := askAdmins(ctx, limited)
+	if ctx.Err() != nil {
+		return // all have left; who joins now has a poller of his own
+	}
 	for _, p := range limited {
 		asks := p.gate.asks.Load()
-		idle := asks == p.asks && asks%2 == 1
+		idle := asks == p.asks && asks%2 == 1 // it asks, as it did then, and nothing has come
 		p.asks = asks
 		if p.admin == nil || !p.byStats(stats, idle) {
 			p.byEnds(idle)
@@ -144,9 +149,10 @@ func (p *polled) byEnds(idle bool) {
 	default: // it is still at the last look, or closed
 		return
 	}
+	now := p.gate.era.Load()
 	go func() {
 		defer func() { <-p.asking }()
-		if ends, err := p.ends(); err == nil { // else the client has said so in its log, and the backlog becomes unknown
+		if ends, err := p.ends(); err == nil && now.Err() == nil { // else the client has said so in its log, and the backlog becomes unknown
 			p.gate.topics.conclude(ends, idle)
 		}
 	}()
@@ -230,7 +236,7 @@ func (p *polled) byStats(stats map[question]*answered, idle bool) bool {
 			failed = errors.Join(failed, a.err)
 		case !ok:
 			failed = errors.Join(failed, fmt.Errorf("topic %s has no subscription %s", t.name, ts.subscription))
-		case idle: // what there is, is with others, or not acknowledged
+		case idle && !s.BlockedSubscriptionOnUnackedMsgs: // what there is, is with others, or not acknowledged
 			t.sub.ReportBacklog(0)
 		default:
 			t.sub.ReportBacklog(max(0, s.MsgBacklog*max(1, t.batch.Load())-s.UnAckedMessages-s.MsgDelayed))

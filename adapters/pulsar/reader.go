@@ -115,7 +115,7 @@ func (r *Reader) Next(ctx context.Context) (pulsar.Message, error) {
 	return m, err
 }
 
-// HasNext reports whether a message waits for its permit, or the client has one.
+// HasNext reports whether a message was kept by a Next that ended without its permit, or the client has one.
 func (r *Reader) HasNext() bool { return r.gate.held.Load() || r.Reader.HasNext() }
 
 // Seek drops the message that waits for its permit, if there is one, and goes on at id.

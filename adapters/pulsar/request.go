@@ -36,7 +36,7 @@ func (r *request) run(ctx context.Context, g *gate, grant *dispatch.Grant) (m pu
 	g.asks.Add(1)
 	select {
 	case a := <-r.pending:
-		g.asks.Add(1)
+		g.asks.Add(-1)
 		r.pending = nil
 		r.stop()
 		if a.err != nil {
@@ -48,7 +48,7 @@ func (r *request) run(ctx context.Context, g *gate, grant *dispatch.Grant) (m pu
 		}
 		return a.m, g.permit(ctx, a.m, grant)
 	case <-ctx.Done():
-		g.asks.Add(1)
+		g.asks.Add(-1)
 		return nil, ctx.Err()
 	}
 }

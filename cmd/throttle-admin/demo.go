@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -70,7 +71,9 @@ With --pulsar the topic is one of a real Pulsar, and the groups are Shared subsc
 			} else if perSecond := d.limit.PerSec(); perSecond < 100 || perSecond > 20_000 {
 				fault("--limit %s: is outside 100/s..20000/s", limit)
 			}
-			if !strings.HasPrefix(d.pulsar, "pulsar://") && !strings.HasPrefix(d.pulsar, "pulsar+ssl://") && d.pulsar != "" {
+			if u, err := url.Parse(d.pulsar); strings.Contains(d.pulsar, "@") {
+				fault("--pulsar: has an @: write pulsar://host:6650")
+			} else if d.pulsar != "" && (err != nil || u.Scheme != "pulsar" && u.Scheme != "pulsar+ssl" || u.Host == "") {
 				fault("--pulsar %.200q: is no broker: write pulsar://host:6650", d.pulsar)
 			}
 			if d.kafka != "" && d.pulsar != "" {

@@ -95,6 +95,8 @@ func TestDemoRefuses(t *testing.T) {
 		{"--store", "memory:", "leave it out"},
 		{"--ledger", "ftp://x", "scheme"},
 		{"--pulsar", "http://127.0.0.1:8080", "is no broker"},
+		{"--pulsar", "pulsar://127.0.0.1:8x", "is no broker"},
+		{"--pulsar", "pulsar://adm:secret@127.0.0.1:8x", "has an @"},
 	} {
 		status, out, errs := demoRun(t.Context(), "demo", c.flag, c.value, "-o", "json")
 		assert.Equal(t, exitMisused, status)

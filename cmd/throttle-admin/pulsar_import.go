@@ -46,10 +46,11 @@ func newPulsarImportCommand(a *app) *cobra.Command {
 		Long: `Make policies of the dispatch rates that a Pulsar cluster has: the brokers' configuration, namespaces, topics and
 subscriptions. It shows what would change; with --yes it stores that. Policies that Pulsar has no rate for stay.
 
-A rate of n with ratePeriodInSecond p becomes n/p. 0 becomes 0, not throttled. -1 is not set here, and inherited;
-but a stored rate replaces both of a wider one's, so where that has one, -1 becomes 0, too. Pulsar keeps a rate for
-each partition and broker: here it is one for all of them. Rates for every subscription of a namespace or topic are
-written for the subscriptions that there are now. What cannot be carried over is said on stderr.`,
+A rate of n with ratePeriodInSecond p becomes n/p. Where Pulsar has neither messages nor bytes above 0, it goes by the
+wider scope, and nothing is set here. Where it has one of them, 0 is 0, not throttled, and so is -1 if the wider scope has
+a rate, for Pulsar replaces both. It keeps a rate for each partition and broker: here it is one for all of them. Rates
+for every subscription of a namespace or topic are written for the subscriptions that there are now. What cannot be
+carried over is said on stderr.`,
 		Example: `  throttle-admin pulsar import --web http://127.0.0.1:8080
   throttle-admin pulsar import --web https://pulsar:8443 --token-file token --namespace public/default --yes`,
 		Args: args(),
@@ -102,12 +103,12 @@ written for the subscriptions that there are now. What cannot be carried over is
 type pulsarWeb struct{ client *rest.Client }
 
 func newPulsarWeb(config *pulsaradmin.Config) (*pulsarWeb, error) {
+	if strings.ContainsAny(config.WebServiceURL, "@?") { // which may hold secrets
+		return nil, errors.New("web: has an @ or a ?: write http://host:8080, and say --token-file")
+	}
 	u, err := url.Parse(config.WebServiceURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, &policy.FieldError{Field: "web", Value: config.WebServiceURL, Reason: "is no web service: write http://host:8080 or https://host:8443"}
-	}
-	if u.User != nil {
-		return nil, errors.New("web: has a user: say --token-file")
 	}
 	provider, err := auth.GetAuthProvider(config)
 	if err != nil {
@@ -148,6 +149,9 @@ type pulsarRate struct {
 	Period   int64 `json:"ratePeriodInSecond"`
 	Relative bool  `json:"relativeToPublishRate"`
 }
+
+// set reports whether Pulsar goes by the rate, and not by the wider scope's.
+func (r pulsarRate) set() bool { return r.Messages > 0 || r.Bytes > 0 }
 
 // orInherited is a rate of the brokers' configuration, where 0 is what is not set.
 func (r pulsarRate) orInherited() pulsarRate {
@@ -228,7 +232,7 @@ func (im *pulsarImport) readBrokers(ctx context.Context) error {
 	if config["dispatchThrottlingRateRelativeToPublishRate"] == "true" {
 		im.cluster.Relative, im.subscriptions.Relative = true, true
 	}
-	if im.cluster.Messages > 0 || im.cluster.Bytes > 0 {
+	if im.cluster.set() {
 		im.add(policy.Scope{}, im.cluster.orInherited(), pulsarRate{})
 	}
 	for _, name := range []string{"dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte"} {
@@ -241,7 +245,7 @@ func (im *pulsarImport) readBrokers(ctx context.Context) error {
 			im.say("broker: %s %d: replication is not dispatched to consumers: not carried over", name, n)
 		}
 	}
-	if config["dispatchThrottlingOnNonBacklogConsumerEnabled"] == "true" && (im.cluster.Messages > 0 || im.cluster.Bytes > 0) {
+	if config["dispatchThrottlingOnNonBacklogConsumerEnabled"] == "true" && im.cluster.set() {
 		im.say("broker: dispatchThrottlingOnNonBacklogConsumerEnabled is true: for that, throttle-admin set cluster throttleCaughtUp=true")
 	}
 	return nil
@@ -302,15 +306,21 @@ func (im *pulsarImport) readNamespace(ctx context.Context, name string) error {
 		policies.Topic = policies.Old
 	}
 	topics, subscriptions := im.cluster, im.subscriptions // what theirs would inherit
-	for cluster, r := range policies.Topic {
+	for _, cluster := range slices.Sorted(maps.Keys(policies.Topic)) {
+		r := policies.Topic[cluster]
+		if !r.set() {
+			continue
+		}
 		if len(policies.Topic) > 1 {
 			scope.Cluster = cluster
 		}
 		im.add(scope, r, im.cluster)
 		topics = r
 	}
-	for _, r := range policies.Subscription {
-		subscriptions = r
+	for _, cluster := range slices.Sorted(maps.Keys(policies.Subscription)) {
+		if r := policies.Subscription[cluster]; r.set() {
+			subscriptions = r
+		}
 	}
 	if len(policies.Subscription) > 1 {
 		im.say("%s: the rates of its subscriptions differ between clusters: %+v is taken", name, subscriptions)
@@ -359,20 +369,20 @@ func (im *pulsarImport) readTopics(ctx context.Context, namespace string, wider,
 }
 
 func (im *pulsarImport) readTopic(ctx context.Context, topic policy.Topic, path string, wider, subscriptions pulsarRate) error {
-	rate := func(parts ...string) (r pulsarRate, found bool, err error) {
-		found, err = im.web.get(ctx, &r, append([]string{path}, parts...)...)
-		return r, found, err
+	rate := func(parts ...string) (r pulsarRate, err error) { // nothing there is a rate that is not set
+		_, err = im.web.get(ctx, &r, append([]string{path}, parts...)...)
+		return r, err
 	}
-	own, found, err := rate("dispatchRate")
+	own, err := rate("dispatchRate")
 	if err != nil {
 		return err
 	}
-	if found {
+	if own.set() {
 		im.add(policy.TopicScope(topic), own, wider)
 	}
-	if own, found, err = rate("subscriptionDispatchRate"); err != nil {
+	if own, err = rate("subscriptionDispatchRate"); err != nil {
 		return err
-	} else if found {
+	} else if own.set() {
 		subscriptions = own
 	}
 	var names []string
@@ -380,14 +390,14 @@ func (im *pulsarImport) readTopic(ctx context.Context, topic policy.Topic, path 
 		return err
 	}
 	for _, name := range names {
-		own, found, err := rate(url.PathEscape(name), "dispatchRate")
+		own, err := rate(url.PathEscape(name), "dispatchRate")
 		if err != nil {
 			return err
 		}
-		if !found {
+		if !own.set() {
 			own = subscriptions
 		}
-		if own.Messages > 0 || own.Bytes > 0 {
+		if own.set() {
 			im.add(policy.SubscriptionScope(topic, name), own.orInherited(), pulsarRate{})
 		}
 	}

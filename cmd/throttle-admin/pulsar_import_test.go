@@ -87,8 +87,6 @@ policies:
   - scope: NS
     messageRate: 500/2s
     byteRate: 0
-  - scope: persistent://NS/fast
-    messageRate: 0
   - scope: persistent://NS/parted
     messageRate: 100/s
     byteRate: 0
@@ -143,7 +141,9 @@ func TestPulsarImportFaults(t *testing.T) {
 		{runtime, "401", []string{"--namespace", "public/none"}, exitFailed, "is not there"},
 		{runtime, "{}", []string{"--namespace", "orders"}, exitMisused, "is no namespace"},
 		{runtime, "{}", []string{"--web", "pulsar://127.0.0.1:6650"}, exitMisused, "is no web service"},
-		{runtime, "{}", []string{"--web", "http://user:secret@127.0.0.1"}, exitMisused, "has a user"},
+		{runtime, "{}", []string{"--web", "http://user:secret@127.0.0.1"}, exitMisused, "has an @"},
+		{runtime, "{}", []string{"--web", "pulsar://user:secret@127.0.0.1"}, exitMisused, "has an @"},
+		{runtime, "{}", []string{"--web", "http://127.0.0.1?token=secret"}, exitMisused, "or a ?"},
 	} {
 		clear(answer)
 		answer["/admin/v2/tenants"] = "[]"
