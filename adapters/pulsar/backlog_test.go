@@ -165,6 +165,26 @@ func TestIdlePartitions(t *testing.T) {
 	caughtUp(t, only(lim), true)
 }
 
+// TestPatternCatchesUp: a consumer with a pattern goes by the admin API, and without it by whether anything comes.
+func TestPatternCatchesUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	topic := w.topic(0)
+	w.subscribe(topic, "a", "b")
+	w.produce(topic, 100, 1)
+	for subscription, opts := range map[string][]pulsarthrottle.Option{"a": nil, "b": {pulsarthrottle.WithAdmin(w.admin)}} {
+		lim := throttletest.Open(t, slow())
+		c := w.open(pulsar.ConsumerOptions{TopicsPattern: topic + ".*", SubscriptionName: subscription, AutoDiscoveryPeriod: 10 * time.Millisecond}, lim, opts...)
+		begin := time.Now()
+		receive(t, c, 100)
+		assert.Greater(t, time.Since(begin), 1500*time.Millisecond, subscription)
+		go func() { _, _ = c.Receive(t.Context()) }() // there is nothing more
+		caughtUp(t, only(lim), true)
+		assert.LessOrEqual(t, only(lim)().Backlog, int64(20))
+		c.Close()
+	}
+}
+
 // TestPolledCatchesUp: a loop with deadlines that gets nothing, such as a standby's, has caught up as one without them.
 func TestPolledCatchesUp(t *testing.T) {
 	t.Parallel()
