@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -471,4 +472,26 @@ func ExampleSubscription_Do() {
 	// Output:
 	// called when its permit is there
 	// <nil> <nil>
+}
+
+// TestMessageRate: the narrowest limit counts, bytes by the size of a message; what is shadowed or not there does not.
+func TestMessageRate(t *testing.T) {
+	p := perSecond(500)
+	limited(t, p, func(t *testing.T, _ *dispatch.Limiter, sub *dispatch.Subscription) {
+		assert.InDelta(t, 500, sub.Stats().MessageRate(1024), 0)
+	})
+	p.ByteRate = policy.PerSecond(102_400)
+	limited(t, p, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
+		assert.InDelta(t, 100, sub.Stats().MessageRate(1024), 0)
+		assert.InDelta(t, 500, sub.Stats().MessageRate(100), 0)
+		assert.Equal(t, lim.Stats().Subscriptions[0], sub.Stats())
+	})
+	p.Mode = policy.Shadow
+	limited(t, p, func(t *testing.T, _ *dispatch.Limiter, sub *dispatch.Subscription) {
+		assert.True(t, math.IsInf(sub.Stats().MessageRate(1024), 1))
+	})
+	var none *dispatch.Subscription
+	assert.True(t, math.IsInf(none.Stats().MessageRate(1024), 1))
+	budget := dispatch.SubscriptionStats{Limits: []dispatch.LimitStats{{Reason: dispatch.ReasonNamespaceBytes, Rate: 2048}}}
+	assert.InDelta(t, 2, budget.MessageRate(1024), 0)
 }
