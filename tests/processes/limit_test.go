@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
@@ -75,7 +76,11 @@ func TestQueueOverProcesses(t *testing.T) {
 // exceeds the limit and the size of the pool, and is all of the limit again soon.
 func TestSplitOverProcesses(t *testing.T) {
 	const rate, phase = 500, 5 * time.Second
-	for name, ledger := range map[string]func(testing.TB) string{"redis": services.Redis, "etcd": services.EtcdURL} {
+	ledgers := map[string]func(testing.TB) string{"redis": services.Redis}
+	if ledgertest.Long() {
+		ledgers["etcd"] = services.EtcdURL
+	}
+	for name, ledger := range ledgers {
 		t.Run(name, func(t *testing.T) {
 			r := run(t, ledger(t), 7, 3*phase, job{Rate: rate, Max: 1 << 20, Sharing: policy.Split}, func(i int, j *job) {
 				switch {
