@@ -138,7 +138,7 @@ func TestReaderCatchesUp(t *testing.T) {
 			for range 100 {
 				<-read
 			}
-			assert.Less(t, time.Since(begin), 1500*time.Millisecond, "100 messages at 50 a second would take 2 s")
+			assert.Less(t, time.Since(begin), 4*time.Second, "100 messages at 20 a second would take 5 s")
 			r.Close()
 		})
 	}
