@@ -76,8 +76,7 @@ func (s *scene) limiter(ours bool) *dispatch.Limiter {
 	if !ours {
 		return nil
 	}
-	store, ledger := strings.TrimPrefix(s.env[0], throttle.EnvStore+"="), strings.TrimPrefix(s.env[1], throttle.EnvLedger+"=")
-	lim, err := throttle.Open(s.t.Context(), store, ledger, throttle.WithCluster(strings.TrimPrefix(s.env[2], throttle.EnvCluster+"=")))
+	lim, err := throttle.Open(s.t.Context(), s.storeURL, s.ledgerURL, throttle.WithCluster(s.cluster))
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { require.NoError(s.t, lim.Close()) })
 	return lim
@@ -196,9 +195,9 @@ func BenchmarkPulsarSubscriptions(b *testing.B) {
 		}
 		s.produce(messages)
 		s.limit(rate)
-		env := s.env
-		if !ours {
-			env = nil
+		var env []string
+		if ours {
+			env = s.env()
 		}
 		var all fleet.Fleet
 		for i := range 6 {

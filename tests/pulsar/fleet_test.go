@@ -25,8 +25,9 @@ type scene struct {
 	broker    *services.PulsarBroker
 	namespace string
 	topic     string
-	env       []string // of consumers that are limited
 	store     configstore.Store
+
+	storeURL, ledgerURL, cluster string // of consumers that are limited
 }
 
 const partitions = 4
@@ -77,14 +78,16 @@ func (s *scene) stats(subscription string) utils.SubscriptionStats {
 
 func (s *scene) openStore() {
 	s.t.Helper()
-	url := services.EtcdURL(s.t)
+	s.storeURL, s.ledgerURL, s.cluster = services.EtcdURL(s.t), services.Redis(s.t), services.Name(s.t)
 	var err error
-	s.store, err = throttle.OpenStore(s.t.Context(), url)
+	s.store, err = throttle.OpenStore(s.t.Context(), s.storeURL)
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { require.NoError(s.t, s.store.Close()) })
-	s.env = []string{
-		throttle.EnvStore + "=" + url, throttle.EnvLedger + "=" + services.Redis(s.t), throttle.EnvCluster + "=" + services.Name(s.t),
-	}
+}
+
+// env is that of consumers that are limited.
+func (s *scene) env() []string {
+	return []string{throttle.EnvStore + "=" + s.storeURL, throttle.EnvLedger + "=" + s.ledgerURL, throttle.EnvCluster + "=" + s.cluster}
 }
 
 // produce writes messages 0, 1, 2...
@@ -155,7 +158,7 @@ func TestOneLimitOverThreeSubscriptions(t *testing.T) {
 	var all fleet.Fleet
 	for i := range 6 {
 		kind := []pulsar.SubscriptionType{pulsar.Shared, pulsar.KeyShared, pulsar.Failover}[i%3]
-		all = append(all, s.start(i, []string{"a", "b", "c"}[i%3], kind, s.env))
+		all = append(all, s.start(i, []string{"a", "b", "c"}[i%3], kind, s.env()))
 	}
 	require.Eventually(t, func() bool { return len(all.Messages("c")) > 20 && len(all.Messages("a")) > 20 }, 60*time.Second, 10*time.Millisecond)
 	time.Sleep(time.Second)
@@ -219,7 +222,7 @@ func TestBrokerRestart(t *testing.T) {
 	broker := services.StartPulsar(t)
 	s := newScene(t, &broker.PulsarBroker, messages, "a", "b")
 	s.limit(150)
-	all := fleet.Fleet{s.start(0, "a", pulsar.Shared, s.env), s.start(1, "a", pulsar.Shared, s.env), s.start(2, "b", pulsar.Exclusive, s.env)}
+	all := fleet.Fleet{s.start(0, "a", pulsar.Shared, s.env()), s.start(1, "a", pulsar.Shared, s.env()), s.start(2, "b", pulsar.Exclusive, s.env())}
 	started(t, all)
 	broker.Kill()
 	time.Sleep(2 * time.Second)
