@@ -171,8 +171,8 @@ func (c *Consumer) Receive(ctx context.Context) (pulsar.Message, error) {
 	}
 	if grant.InFlight() {
 		c.flights.add(m, grant)
-	} else {
-		c.gate.settle(size(m), &grant)
+	} else if !c.gate.sized() {
+		grant.Done(1, size(m))
 	}
 	return m, nil
 }
@@ -221,8 +221,8 @@ func (c *Consumer) offer(now *era) error {
 	bytes := size(m) // who has got it may change its properties
 	select {
 	case c.out <- pulsar.ConsumerMessage{Consumer: c, Message: m}:
-		if !grant.InFlight() {
-			c.gate.settle(bytes, &grant)
+		if !grant.InFlight() && !c.gate.sized() {
+			grant.Done(1, bytes)
 		}
 		return nil
 	case <-now.Done():

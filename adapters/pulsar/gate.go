@@ -30,6 +30,7 @@ type gate struct {
 	until until
 	kept  pulsar.Message // received, and not handed over
 	last  *place         // of the last message
+	known map[string]*place
 
 	moves sync.Mutex   // of those who move, so that each ends the era in force
 	asks  atomic.Int64 // twice the messages that have come, and 1 while the client is asked for one
@@ -108,15 +109,15 @@ func (g *gate) obtain(ctx context.Context, now *era, grant *dispatch.Grant) (m p
 		m, err = g.request.run(waiting, g, grant)
 	default:
 		g.asks.Add(1)
-		m, err = g.receive(waiting)
-		g.asks.Add(-1)
-		if err == nil {
+		if m, err = g.receive(waiting); err != nil {
+			g.asks.Add(-1)
+		} else {
 			g.received(m)
 			err = g.permit(waiting, m, grant)
 		}
 	}
 	switch {
-	case g.closing.Err() != nil:
+	case now.Err() != nil && g.closing.Err() != nil:
 		err = errClosing
 	case now.Err() != nil:
 		err = errMoved
@@ -138,17 +139,26 @@ func (g *gate) obtain(ctx context.Context, now *era, grant *dispatch.Grant) (m p
 	return nil, err
 }
 
-// at returns where a message of that topic belongs.
+// at returns where a message of that topic belongs. It costs no lock, as each message asks.
 func (g *gate) at(topic string) *place {
-	if g.last == nil || g.last.name != topic {
-		g.last = g.topics.place(topic)
+	if g.last != nil && g.last.name == topic {
+		return g.last
 	}
-	return g.last
+	p := g.known[topic]
+	if p == nil {
+		p = g.topics.place(topic)
+		if g.known == nil {
+			g.known = map[string]*place{}
+		}
+		g.known[topic] = p
+	}
+	g.last = p
+	return p
 }
 
-// received notes how far the client is.
+// received ends an ask, and notes how far the client is.
 func (g *gate) received(m pulsar.Message) {
-	g.asks.Add(2)
+	g.asks.Add(1)
 	if p := g.at(m.Topic()); p.topic.watched.Load() {
 		p.received(m.ID())
 	}
@@ -164,12 +174,9 @@ func (g *gate) permit(ctx context.Context, m pulsar.Message, grant *dispatch.Gra
 	return err
 }
 
-// settle charges the bytes of a message that is handed over, where they were not known when its permits came.
-func (g *gate) settle(bytes int64, grant *dispatch.Grant) {
-	if g.request != nil {
-		grant.Done(1, bytes)
-	}
-}
+// sized reports whether the bytes of a message are charged with its permits. If not, they are when it is handed over: they were
+// not known.
+func (g *gate) sized() bool { return g.request == nil }
 
 func (g *gate) keep(m pulsar.Message) {
 	g.kept = m

@@ -36,10 +36,10 @@ func (r *request) run(ctx context.Context, g *gate, grant *dispatch.Grant) (m pu
 	g.asks.Add(1)
 	select {
 	case a := <-r.pending:
-		g.asks.Add(-1)
 		r.pending = nil
 		r.stop()
 		if a.err != nil {
+			g.asks.Add(-1)
 			return nil, a.err
 		}
 		g.received(a.m)
@@ -72,6 +72,7 @@ func (r *request) cancel(g *gate) {
 	}
 	r.stop()
 	if a := <-r.pending; a.err == nil {
+		g.asks.Add(1)
 		g.received(a.m)
 		g.keep(a.m)
 	}
