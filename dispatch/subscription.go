@@ -182,6 +182,10 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	return s.queue.tryAcquire(max)
 }
 
+// Limited reports whether a limit applies now: if not, as for the caught up, Acquire returns at once and charges nothing. It costs
+// one atomic load.
+func (s *Subscription) Limited() bool { return s != nil && s.queue.plan.Load() != nil }
+
 // most bounds what one call may ask for, so that no sum of calls overflows a counter.
 const most = 1<<31 - 1
 

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -42,7 +43,7 @@ type Consumer struct {
 	once    sync.Once
 	pumping sync.Once
 	out     chan pulsar.ConsumerMessage // what Chan returns
-	pumped  chan struct{}               // closed when the pump begins: from then on messages come from out
+	pumped  atomic.Bool                 // the pump has begun: from then on messages come from out
 	drained chan struct{}               // closed when the pump has ended, for the reason in failed
 	failed  error
 }
@@ -141,7 +142,7 @@ func newConsumer(subscription string, lim *dispatch.Limiter, opts []Option) (*Co
 	for _, opt := range opts {
 		opt(&o)
 	}
-	c := &Consumer{lim: lim, out: make(chan pulsar.ConsumerMessage), pumped: make(chan struct{}), drained: make(chan struct{})}
+	c := &Consumer{lim: lim, out: make(chan pulsar.ConsumerMessage), drained: make(chan struct{})}
 	c.gate.topics = topics{lim: lim, subscription: subscription, log: o.log}
 	c.polled = polled{gate: &c.gate, admin: o.admin}
 	return c, nil
@@ -160,10 +161,8 @@ func (c *Consumer) Receive(ctx context.Context) (pulsar.Message, error) {
 	if c.lim == nil {
 		return c.Consumer.Receive(ctx)
 	}
-	select {
-	case <-c.pumped:
+	if c.pumped.Load() {
 		return c.receivePumped(ctx)
-	default:
 	}
 	m, grant, err := c.gate.next(ctx)
 	if err != nil {
@@ -185,7 +184,7 @@ func (c *Consumer) Chan() <-chan pulsar.ConsumerMessage {
 		return c.Consumer.Chan()
 	}
 	c.pumping.Do(func() {
-		close(c.pumped)
+		c.pumped.Store(true)
 		go c.pump()
 	})
 	return c.out
@@ -290,10 +289,8 @@ func (c *Consumer) Close() {
 		c.gate.close()
 		c.polled.leave()
 		c.gate.shut(c.Consumer.Close)
-		select {
-		case <-c.pumped:
+		if c.pumped.Load() {
 			<-c.drained
-		default:
 		}
 		c.flights.landAll()
 		c.gate.topics.close()

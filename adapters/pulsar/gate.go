@@ -104,16 +104,15 @@ func (g *gate) obtain(ctx context.Context, now *era, grant *dispatch.Grant) (m p
 		err = errMoved
 	case g.kept != nil:
 		m = g.kept
-		err = g.permit(waiting, m, grant)
+		err = g.permit(waiting, m, g.at(m.Topic()), grant)
 	case g.request != nil:
 		m, err = g.request.run(waiting, g, grant)
 	default:
 		g.asks.Add(1)
-		if m, err = g.receive(waiting); err != nil {
-			g.asks.Add(-1)
-		} else {
-			g.received(m)
-			err = g.permit(waiting, m, grant)
+		m, err = g.receive(waiting)
+		g.answered(err)
+		if err == nil {
+			err = g.permit(waiting, m, g.received(m), grant)
 		}
 	}
 	switch {
@@ -156,21 +155,32 @@ func (g *gate) at(topic string) *place {
 	return p
 }
 
-// received ends an ask, and notes how far the client is.
-func (g *gate) received(m pulsar.Message) {
-	g.asks.Add(1)
-	if p := g.at(m.Topic()); p.topic.watched.Load() {
-		p.received(m.ID())
+// answered ends an ask.
+func (g *gate) answered(err error) {
+	if err == nil {
+		g.asks.Add(1)
+	} else {
+		g.asks.Add(-1)
 	}
 }
 
-// permit waits for the permits of a message.
-func (g *gate) permit(ctx context.Context, m pulsar.Message, grant *dispatch.Grant) (err error) {
-	t := g.at(m.Topic()).topic
-	if t.err != nil {
-		return t.err
+// received notes how far the client is, and returns where the message belongs.
+func (g *gate) received(m pulsar.Message) *place {
+	p := g.at(m.Topic())
+	if p.topic.watched.Load() {
+		p.received(m.ID())
 	}
-	*grant, err = t.sub.AcquireSized(ctx, size(m))
+	return p
+}
+
+// permit waits for the permits of a message.
+func (g *gate) permit(ctx context.Context, m pulsar.Message, p *place, grant *dispatch.Grant) (err error) {
+	if p.topic.err != nil {
+		return p.topic.err
+	}
+	if p.topic.sub.Limited() { // else its size need not be known
+		*grant, err = p.topic.sub.AcquireSized(ctx, size(m))
+	}
 	return err
 }
 

@@ -38,15 +38,15 @@ func (r *request) run(ctx context.Context, g *gate, grant *dispatch.Grant) (m pu
 	case a := <-r.pending:
 		r.pending = nil
 		r.stop()
+		g.answered(a.err)
 		if a.err != nil {
-			g.asks.Add(-1)
 			return nil, a.err
 		}
-		g.received(a.m)
+		p := g.received(a.m)
 		if first {
 			return a.m, ctx.Err()
 		}
-		return a.m, g.permit(ctx, a.m, grant)
+		return a.m, g.permit(ctx, a.m, p, grant)
 	case <-ctx.Done():
 		g.asks.Add(-1)
 		return nil, ctx.Err()
@@ -72,7 +72,6 @@ func (r *request) cancel(g *gate) {
 	}
 	r.stop()
 	if a := <-r.pending; a.err == nil {
-		g.asks.Add(1)
 		g.received(a.m)
 		g.keep(a.m)
 	}
