@@ -1,0 +1,122 @@
+package numaflowthrottle
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/numaproj/numaflow-go/pkg/sinker"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+)
+
+// Sink puts lim in front of s. A batch is handed to s in slices, in its order, when their permits are there: each is what permits
+// came for while the one before was handled, or in 50 ms. So s is called several times for a batch, and every datum is
+// answered. Where nothing is limited, s gets the batch as it comes. A nil lim limits nothing.
+//
+// A datum that the data plane sends again is not charged again: the last 10,000 ids that were charged are remembered.
+//
+// The error is the fault of the topic's or subscription's name, or dispatch.ErrClosed.
+func Sink(s sinker.Sinker, lim *dispatch.Limiter, opts ...Option) (sinker.Sinker, error) {
+	if lim == nil {
+		return s, nil
+	}
+	v, err := newVertex(lim, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &sink{s, v, charged{}}, nil
+}
+
+type sink struct {
+	inner sinker.Sinker
+	*vertex
+	charged charged
+}
+
+// Sink is the user's, with permits.
+func (s *sink) Sink(ctx context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
+	if !s.sub.Limited() {
+		return s.inner.Sink(ctx, in)
+	}
+	refused, err := sliced(in,
+		func(d sinker.Datum) (grant dispatch.Grant, err error) {
+			if s.charged.has(d.ID()) {
+				return grant, nil
+			}
+			if grant, err = s.sub.AcquireSized(ctx, sinkSize(d)); err == nil {
+				s.charged.add(d.ID())
+			}
+			return grant, err
+		},
+		func(slice []permitted[sinker.Datum]) {
+			handled := false
+			defer func() { // s may panic
+				for i := range slice {
+					if handled {
+						slice[i].grant.Done(1, sinkSize(slice[i].datum))
+					} else {
+						s.charged.remove(slice[i].datum.ID())
+						slice[i].grant.Done(0, 0)
+					}
+				}
+			}()
+			responses = append(responses, s.inner.Sink(ctx, channel(slice))...)
+			handled = true
+		})
+	if err != nil {
+		s.complain(err)
+	}
+	for _, d := range refused {
+		responses = append(responses, sinker.ResponseNack(d.ID(), nack(err)))
+	}
+	return responses
+}
+
+func sinkSize(d sinker.Datum) int64 { return size(d.Value(), d.Keys(), d.Headers()) }
+
+// Busy answers a datum for which a protected system was busy, as by an HTTP 429: the data plane sends it again after that time,
+// and meanwhile goes on.
+func Busy(id string, retryAfter time.Duration) sinker.Response {
+	delay := uint64(max(0, retryAfter.Milliseconds()))
+	reason := "busy"
+	return sinker.ResponseNack(id, &sinker.NackOptions{Delay: &delay, Reason: &reason})
+}
+
+// charged are the ids that were charged last.
+type charged struct {
+	mu   sync.Mutex
+	ids  map[string]bool
+	ring []string
+	next int
+}
+
+const remembered = 10_000
+
+func (c *charged) has(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ids[id]
+}
+
+func (c *charged) add(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ids == nil {
+		c.ids = map[string]bool{}
+	}
+	if len(c.ring) < remembered {
+		c.ring = append(c.ring, id)
+	} else {
+		delete(c.ids, c.ring[c.next])
+		c.ring[c.next] = id
+		c.next = (c.next + 1) % remembered
+	}
+	c.ids[id] = true
+}
+
+func (c *charged) remove(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.ids, id)
+}

@@ -1,0 +1,214 @@
+package numaflowthrottle_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numaproj/numaflow-go/pkg/sinker"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// sinkDatum is a datum of a sink.
+type sinkDatum struct{ datum }
+
+func (sinkDatum) UserMetadata() *sinker.UserMetadata     { return nil }
+func (sinkDatum) SystemMetadata() *sinker.SystemMetadata { return nil }
+
+// A call is one of a user's sink.
+type call struct {
+	at  time.Duration // since the test began
+	ids []string
+}
+
+func wrapped(t *testing.T, lim *dispatch.Limiter, s sinker.SinkerFunc) sinker.Sinker {
+	t.Helper()
+	wrapped, err := numaflowthrottle.Sink(s, lim, numaflowthrottle.WithTopic(topic), numaflowthrottle.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	return wrapped
+}
+
+// recorder is a user's sink that takes so long for a call.
+func recorder(calls *[]call, takes time.Duration) sinker.SinkerFunc {
+	begin := time.Now()
+	return func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
+		c := call{at: time.Since(begin)}
+		for d := range in {
+			c.ids = append(c.ids, d.ID())
+			responses = append(responses, sinker.ResponseOK(d.ID()))
+		}
+		*calls = append(*calls, c)
+		time.Sleep(takes)
+		return responses
+	}
+}
+
+// batch is what the data plane sends: data from..to-1.
+func batch(from, to int) <-chan sinker.Datum {
+	c := make(chan sinker.Datum)
+	go func() {
+		defer close(c)
+		for i := from; i < to; i++ {
+			c <- sinkDatum{datum{id: fmt.Sprint(i), value: []byte("value")}}
+		}
+	}()
+	return c
+}
+
+func idsOf(responses sinker.Responses) (ids []string) {
+	for _, r := range responses {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+// TestSinkAnswersAll: every datum is answered, in order; slices come at the limit, each before the user's sink sees it.
+func TestSinkAnswersAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []call
+		s := wrapped(t, open(t, perSecond(50)), recorder(&calls, 20*time.Millisecond))
+		begin := time.Now()
+		for i := range 5 {
+			responses := s.Sink(t.Context(), batch(100*i, 100*i+100))
+			require.Equal(t, numbers(100*i, 100*i+100), idsOf(responses))
+		}
+		assert.InDelta(t, 10, time.Since(begin).Seconds(), 0.5)
+		n := 0
+		for _, c := range calls {
+			n += len(c.ids)
+			assert.LessOrEqual(t, float64(n), 50*(c.at.Seconds()+0.25)+1, "by %v", c.at)
+			assert.LessOrEqual(t, len(c.ids), 8, "at %v", c.at)
+		}
+		assert.Less(t, len(calls), 350, "slices are worth a call")
+	})
+}
+
+// TestSinkSlow: what permits came for during a slow call is the next one.
+func TestSinkSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []call
+		s := wrapped(t, open(t, perSecond(100)), recorder(&calls, 500*time.Millisecond))
+		begin := time.Now()
+		assert.Len(t, s.Sink(t.Context(), batch(0, 500)), 500)
+		assert.InDelta(t, 5, time.Since(begin).Seconds(), 0.8)
+		assert.Less(t, len(calls), 15)
+	})
+}
+
+// TestSinkUnlimited: nothing limited is one call, with the batch as it comes.
+func TestSinkUnlimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []call
+		s := wrapped(t, open(t, policy.Policy{}), recorder(&calls, 0))
+		assert.Equal(t, numbers(0, 100), idsOf(s.Sink(t.Context(), batch(0, 100))))
+		assert.Equal(t, []call{{0, numbers(0, 100)}}, calls)
+	})
+}
+
+// TestSinkRedriven: what the data plane sends again is not charged again, as far as it is remembered.
+func TestSinkRedriven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []call
+		s := wrapped(t, open(t, perSecond(100)), recorder(&calls, 0))
+		s.Sink(t.Context(), batch(0, 200))
+		begin := time.Now()
+		for range 5 {
+			assert.Len(t, s.Sink(t.Context(), batch(0, 200)), 200)
+		}
+		assert.Less(t, time.Since(begin), 300*time.Millisecond)
+		s.Sink(t.Context(), batch(200, 300))
+		assert.Greater(t, time.Since(begin), 900*time.Millisecond)
+	})
+}
+
+// TestSinkForgets: the memory for ids is bounded.
+func TestSinkForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []call
+		s := wrapped(t, open(t, perSecond(5000)), recorder(&calls, 0))
+		s.Sink(t.Context(), batch(0, 10_500))
+		begin := time.Now()
+		s.Sink(t.Context(), batch(10_000, 10_500))
+		assert.Less(t, time.Since(begin), 60*time.Millisecond, "remembered")
+		begin = time.Now()
+		s.Sink(t.Context(), batch(0, 500))
+		assert.Greater(t, time.Since(begin), 80*time.Millisecond, "forgotten")
+	})
+}
+
+// TestSinkPanic: a panic of the user's goes on; permits go back, and what it did not answer is charged when it comes again.
+func TestSinkPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := perSecond(1000)
+		p.MaxInFlight = new(int64(100))
+		failing := true
+		s := wrapped(t, open(t, p), func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
+			if failing {
+				panic("the user's")
+			}
+			for d := range in {
+				responses = append(responses, sinker.ResponseOK(d.ID()))
+			}
+			return responses
+		})
+		for range 3 {
+			assert.PanicsWithValue(t, "the user's", func() { s.Sink(t.Context(), batch(0, 100)) })
+			synctest.Wait()
+		}
+		failing = false
+		begin := time.Now()
+		assert.Len(t, s.Sink(t.Context(), batch(0, 100)), 100)
+		assert.Less(t, time.Since(begin), time.Second)
+	})
+}
+
+// TestSinkEnds: when the stream ends in the middle of a wait, all is answered, and what had no permit comes again.
+func TestSinkEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []call
+		s := wrapped(t, open(t, perSecond(10)), recorder(&calls, 0))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		responses := s.Sink(ctx, batch(0, 100))
+		require.Equal(t, numbers(0, 100), idsOf(responses))
+		done := 0
+		for _, r := range responses {
+			if r.Success {
+				done++
+			} else {
+				assert.True(t, r.Nack)
+				assert.Contains(t, *r.NackOptions.Reason, "wait for a permit")
+			}
+		}
+		assert.InDelta(t, 10, done, 4)
+	})
+}
+
+// TestSinkOfClosedLimiter: messages are not lost, nor let through.
+func TestSinkOfClosedLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []call
+		lim := open(t, perSecond(10))
+		s := wrapped(t, lim, recorder(&calls, 0))
+		require.NoError(t, lim.Close())
+		for _, r := range s.Sink(t.Context(), batch(0, 10)) {
+			assert.True(t, r.Nack)
+		}
+		assert.Empty(t, calls)
+	})
+}
+
+func TestBusy(t *testing.T) {
+	r := numaflowthrottle.Busy("7", 1500*time.Millisecond)
+	assert.Equal(t, "7", r.ID)
+	assert.True(t, r.Nack)
+	assert.EqualValues(t, 1500, *r.NackOptions.Delay)
+}

@@ -1,0 +1,368 @@
+package numaflowthrottle_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numaproj/numaflow-go/pkg/sourcer"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A user is a source as somebody writes it: it has so many messages, numbered, and waits for TimeOut if it has none.
+type user struct {
+	sourcer.Sourcer
+
+	mu       sync.Mutex
+	left     int
+	next     int
+	asked    []uint64
+	acked    []string
+	nacked   []string
+	during   func() // of a Read
+	tooMany  int    // more than it is asked for
+	patience []time.Duration
+}
+
+// has changes how many messages there are, and what happens during a Read.
+func (u *user) has(left int, during func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.left, u.during = left, during
+}
+
+func (u *user) Read(ctx context.Context, request sourcer.ReadRequest, out chan<- sourcer.Message) {
+	u.mu.Lock()
+	u.asked = append(u.asked, request.Count())
+	u.patience = append(u.patience, request.TimeOut())
+	n := min(int(request.Count())+u.tooMany, u.left)
+	u.left -= n
+	first := u.next
+	u.next += n
+	during := u.during
+	u.mu.Unlock()
+	if during != nil {
+		during()
+	}
+	for i := range n {
+		out <- message(first + i)
+	}
+	if n == 0 {
+		select {
+		case <-time.After(request.TimeOut()):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func message(i int) sourcer.Message {
+	return sourcer.NewMessage(fmt.Append(nil, i), sourcer.NewOffset(fmt.Append(nil, i), 0), time.Time{})
+}
+
+func (u *user) Ack(_ context.Context, r sourcer.AckRequest) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, o := range r.Offsets() {
+		u.acked = append(u.acked, string(o.Value()))
+	}
+}
+
+func (u *user) Nack(_ context.Context, r sourcer.NackRequest) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, o := range r.Offsets() {
+		u.nacked = append(u.nacked, string(o.Offset.Value()))
+	}
+}
+
+func (u *user) Pending(context.Context) int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return int64(u.left)
+}
+
+type readRequest struct {
+	count   uint64
+	timeout time.Duration
+}
+
+func (r readRequest) Count() uint64          { return r.count }
+func (r readRequest) TimeOut() time.Duration { return r.timeout }
+
+// read is one Read of a data plane; it tells what came and how long it took.
+func read(ctx context.Context, s sourcer.Sourcer, count uint64, timeout time.Duration) (got []string, took time.Duration) {
+	out := make(chan sourcer.Message)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for m := range out {
+			got = append(got, string(m.Value()))
+		}
+	}()
+	begin := time.Now()
+	defer func() { // also if the user's panics
+		close(out)
+		<-done
+		took = time.Since(begin)
+	}()
+	s.Read(ctx, readRequest{count, timeout}, out)
+	return
+}
+
+func numbers(from, to int) (all []string) {
+	for i := from; i < to; i++ {
+		all = append(all, fmt.Sprint(i))
+	}
+	return all
+}
+
+type offsets []sourcer.Offset
+
+func (o offsets) Offsets() []sourcer.Offset { return o }
+
+func offsetsOf(values []string) (all offsets) {
+	for _, v := range values {
+		all = append(all, sourcer.NewOffset([]byte(v), 0))
+	}
+	return all
+}
+
+func source(t *testing.T, u *user, p policy.Policy, opts ...numaflowthrottle.Option) sourcer.Sourcer {
+	t.Helper()
+	opts = append([]numaflowthrottle.Option{numaflowthrottle.WithTopic(topic), numaflowthrottle.WithLogger(slog.New(slog.DiscardHandler))}, opts...)
+	s, err := numaflowthrottle.Source(u, open(t, p), opts...)
+	require.NoError(t, err)
+	return s
+}
+
+// TestSourceFillsItsBatch: a Read goes on until TimeOut, so that a limit under the batch's size is reached.
+func TestSourceFillsItsBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 10_000}
+		s := source(t, u, perSecond(100))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		begin, total := time.Now(), 0
+		for range 10 {
+			got, took := read(ctx, s, 500, time.Second)
+			assert.LessOrEqual(t, took, time.Second)
+			require.Equal(t, numbers(total, total+len(got)), got)
+			total += len(got)
+		}
+		assert.InDelta(t, 100*time.Since(begin).Seconds(), total, 15)
+		for _, patience := range u.patience {
+			assert.LessOrEqual(t, patience, time.Second)
+		}
+	})
+}
+
+// TestSourceFullBatch: a batch that is full is not kept waiting.
+func TestSourceFullBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 10_000}
+		s := source(t, u, perSecond(1000))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		begin, total := time.Now(), 0
+		for range 30 {
+			got, took := read(ctx, s, 100, time.Second)
+			assert.Len(t, got, 100)
+			assert.Less(t, took, 300*time.Millisecond)
+			total += len(got)
+		}
+		assert.InDelta(t, 1000*time.Since(begin).Seconds(), total, 150)
+	})
+}
+
+// TestSourceUnlimited: nothing limited is one Read of the user's, for all.
+func TestSourceUnlimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 10_000}
+		s := source(t, u, policy.Policy{})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		got, took := read(ctx, s, 500, time.Second)
+		assert.Equal(t, numbers(0, 500), got)
+		assert.Zero(t, took)
+		assert.Equal(t, []uint64{500}, u.asked)
+	})
+}
+
+// TestSourceGivesBack: what the user's source did not have is there for the next.
+func TestSourceGivesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{}
+		p := policy.Policy{MessageRate: rate(t, "10/1h"), Burst: new(int64(10)), ThrottleCaughtUp: new(true)}
+		s := source(t, u, p)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 20 { // twenty times ten permits would be too many
+			got, took := read(ctx, s, 10, time.Second)
+			assert.Empty(t, got)
+			assert.LessOrEqual(t, took, time.Second)
+		}
+		u.has(10, nil)
+		got, _ := read(ctx, s, 10, time.Second)
+		assert.NotEmpty(t, got)
+	})
+}
+
+func rate(t *testing.T, text string) policy.Rate {
+	t.Helper()
+	r, err := policy.ParseRate(text)
+	require.NoError(t, err)
+	return r
+}
+
+// TestSourceOfTooMany: what the user's source has too many of is handed over, and paid for.
+func TestSourceOfTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 1000, tooMany: 7}
+		s := source(t, u, perSecond(100))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		begin, total := time.Now(), 0
+		for range 5 {
+			got, _ := read(ctx, s, 50, time.Second)
+			total += len(got)
+		}
+		assert.Less(t, float64(total), 100*time.Since(begin).Seconds()+30)
+	})
+}
+
+// TestSourcePanic: a panic of the user's goes on, and its permits go back.
+func TestSourcePanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 1000, during: func() { panic("the user's") }}
+		p := perSecond(1000)
+		p.MaxInFlight = new(int64(50))
+		s := source(t, u, p)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 3 {
+			assert.PanicsWithValue(t, "the user's", func() { read(ctx, s, 50, time.Second) })
+		}
+		u.has(50, nil)
+		got, _ := read(ctx, s, 50, time.Second)
+		assert.Len(t, got, 50)
+	})
+}
+
+// TestDataPlaneGone: what a data plane has read and not settled when its streams end is nacked, in order.
+func TestDataPlaneGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 10}
+		s := source(t, u, policy.Policy{})
+		reads, die := context.WithCancel(t.Context())
+		acks, dieToo := context.WithCancel(t.Context())
+		got, _ := read(reads, s, 10, time.Second)
+		s.Ack(acks, offsetsOf(got[:3]))
+		s.Nack(t.Context(), nacks(got[3:4]))
+		die()
+		time.Sleep(time.Minute)
+		assert.Equal(t, got[3:4], u.nacked) // Acks may still come
+		s.Ack(acks, offsetsOf(got[4:6]))
+		dieToo()
+		synctest.Wait()
+		assert.Equal(t, got[:3], u.acked[:3])
+		assert.Equal(t, got[4:6], u.acked[3:])
+		assert.Equal(t, slices.Concat(got[3:4], got[6:]), u.nacked)
+	})
+}
+
+type nackRequest []sourcer.NackOffset
+
+func (n nackRequest) Offsets() []sourcer.NackOffset { return n }
+
+func nacks(values []string) (all nackRequest) {
+	for _, o := range offsetsOf(values) {
+		all = append(all, sourcer.NackOffset{Offset: o})
+	}
+	return all
+}
+
+// TestRequeue: up to the bound they are handed over again, first and in order, once the data plane is back; they count as pending.
+func TestRequeue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 20}
+		s := source(t, u, policy.Policy{}, numaflowthrottle.WithRequeue(6))
+		first, die := context.WithCancel(t.Context())
+		got, _ := read(first, s, 10, time.Second)
+		s.Ack(first, offsetsOf(got[:2]))
+		die()
+		synctest.Wait()
+		assert.Equal(t, got[8:], u.nacked)
+		assert.EqualValues(t, 10+6, s.Pending(t.Context()))
+		second, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		again, _ := read(second, s, 4, time.Second)
+		assert.Equal(t, got[2:6], again)
+		again, _ = read(second, s, 10, time.Second)
+		assert.Equal(t, got[6:8], again, "what is there comes at once")
+		again, _ = read(second, s, 10, time.Second)
+		assert.Equal(t, numbers(10, 20), again)
+	})
+}
+
+// TestDataPlaneBack: a new stream of Reads is a new data plane, whatever became of the old one's Acks.
+func TestDataPlaneBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 20}
+		s := source(t, u, policy.Policy{})
+		first, die := context.WithCancel(t.Context())
+		got, _ := read(first, s, 10, time.Second)
+		die()
+		second, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, _ = read(second, s, 5, time.Second)
+		assert.Equal(t, got, u.nacked)
+		synctest.Wait()
+		assert.Equal(t, got, u.nacked)
+	})
+}
+
+// TestSourceCaughtUp: who has nothing pending is not throttled.
+func TestSourceCaughtUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 1000}
+		s := source(t, u, policy.Policy{MessageRate: policy.PerSecond(10)})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		got, _ := read(ctx, s, 500, 2*time.Second)
+		assert.Less(t, len(got), 30, "it is behind")
+		u.has(50, nil)
+		_, _ = read(ctx, s, 5, time.Second) // has it look
+		_, _ = read(ctx, s, 5, time.Second)
+		got, took := read(ctx, s, 30, time.Second)
+		assert.Len(t, got, 30)
+		assert.Zero(t, took)
+	})
+}
+
+// TestAdvice: a batch that does not come within its time is said, with what would do; once.
+func TestAdvice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		u := &user{left: 10_000}
+		s := source(t, u, perSecond(100), numaflowthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 3 {
+			_, _ = read(ctx, s, 500, time.Second)
+		}
+		assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("level=WARN")), log.String())
+		for _, number := range []string{"500 messages", "1s", "100 messages a second", "readBatchSize to 100"} {
+			assert.Contains(t, log.String(), number)
+		}
+	})
+}
