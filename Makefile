@@ -10,7 +10,7 @@ FUZZED ?= 60000x
 # real services mostly wait for them: two at a time.
 IMPORTS  := '{{.ImportPath}}{{range .TestImports}} {{.}}{{end}}{{range .XTestImports}} {{.}}{{end}}'
 SERVED    = $$($(GO) list -f $(IMPORTS) ./... | grep ' .*/tests/services' | cut -d' ' -f1 | grep -v $(TIMED))
-TIMED     = -e /tests/kafka -e /tests/processes -e /tests/pulsar -e /tests/shapes
+TIMED     = -e /tests/kafka -e /tests/numaflow -e /tests/processes -e /tests/pulsar -e /tests/shapes
 TIMELY    = $$($(GO) list ./tests/... | grep $(TIMED))
 UNSERVED  = $$($(GO) list -f $(IMPORTS) ./... | grep -v ' .*/tests/services' | cut -d' ' -f1)
 

@@ -1,0 +1,134 @@
+// Package dataplane does to a user-defined vertex what Numaflow's data plane does, over the vertex's socket, and fails the test
+// when the vertex breaks the protocol.
+package dataplane
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/numaproj/numaflow-go/pkg/info"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// A Vertex is a process with the user's code, and a connection to it.
+type Vertex struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	conn  *grpc.ClientConn
+	ended chan struct{}
+	err   error // of the process
+
+	mu       sync.Mutex
+	arrivals []time.Time // of messages that came out, or were handled
+	faults   []string    // of protocol
+	killed   bool
+}
+
+// Start runs binary as vertex of a kind and replica of a MonoVertex, and connects to it. What still runs at the end of the
+// test is killed.
+func Start(t testing.TB, binary, kind string, replica int, env []string) *Vertex {
+	t.Helper()
+	directory, err := os.MkdirTemp("", "vertex") // a socket's name must be short
+	require.NoError(t, err)
+	v := &Vertex{t: t, cmd: exec.Command(binary, kind, directory), ended: make(chan struct{})}
+	v.cmd.Env = append(append(os.Environ(), "GOMAXPROCS=1", fmt.Sprint("NUMAFLOW_REPLICA=", replica)), env...)
+	v.cmd.Stderr = os.Stderr
+	require.NoError(t, v.cmd.Start())
+	go func() {
+		v.err = v.cmd.Wait()
+		close(v.ended)
+	}()
+	t.Cleanup(func() {
+		_ = v.cmd.Process.Kill() // ended already if all went well
+		<-v.ended
+		require.NoError(t, os.RemoveAll(directory))
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		require.Empty(t, v.faults, "faults of protocol")
+	})
+	require.Eventually(t, func() bool {
+		select {
+		case <-v.ended:
+			require.NoError(t, v.err, "the vertex has ended")
+		default:
+		}
+		server, err := info.Read(info.WithServerInfoFilePath(directory + "/info"))
+		return err == nil && server.Protocol == info.UDS
+	}, 20*time.Second, 10*time.Millisecond)
+	v.conn, err = grpc.NewClient("unix:"+directory+"/socket", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = v.conn.Close() }) // closed already, if it was stopped
+	return v
+}
+
+// Kill ends the process as a power cut would.
+func (v *Vertex) Kill() {
+	v.t.Helper()
+	v.mu.Lock()
+	v.killed = true
+	v.mu.Unlock()
+	require.NoError(v.t, v.cmd.Process.Kill())
+	<-v.ended
+}
+
+// Stop has the process end as Kubernetes does, its data plane having ended before, and tells how long it took.
+func (v *Vertex) Stop() time.Duration {
+	v.t.Helper()
+	begin := time.Now()
+	require.NoError(v.t, v.cmd.Process.Signal(syscall.SIGTERM))
+	<-v.ended
+	require.NoError(v.t, v.err)
+	return time.Since(begin)
+}
+
+func (v *Vertex) arrived(n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now()
+	for range n {
+		v.arrivals = append(v.arrivals, now)
+	}
+}
+
+// Arrivals are when messages came out of a source, or were handled by a map or sink.
+func (v *Vertex) Arrivals() []time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Clone(v.arrivals)
+}
+
+func (v *Vertex) fault(format string, args ...any) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.faults) < 10 {
+		v.faults = append(v.faults, fmt.Sprintf(format, args...))
+	}
+}
+
+// failed notes why a stream has ended, unless somebody ended it, or killed the vertex.
+func (v *Vertex) failed(ctx context.Context, what string, err error) {
+	v.mu.Lock()
+	killed := v.killed
+	v.mu.Unlock()
+	if ctx.Err() == nil && !killed {
+		v.fault("%s: %v", what, err)
+	}
+}
+
+// A Batch is how a data plane asks.
+type Batch struct {
+	Size    int           // readBatchSize
+	Timeout time.Duration // readTimeout
+}
+
+// late is how long after its time an answer may come, on a busy machine.
+const late = 500 * time.Millisecond
