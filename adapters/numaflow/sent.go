@@ -1,7 +1,7 @@
 package numaflowthrottle
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"slices"
 	"sync"
@@ -19,11 +19,18 @@ type sent struct {
 	keep int // messages to hand over again
 
 	mu      sync.Mutex
-	under   map[place]sentMessage
-	count   uint64
+	under   []entry       // in the order in which they were read
+	head    int           // those before are settled
+	index   map[place]int // of those in under; nil as long as they are settled in order, which needs none
 	again   []sourcer.Message
 	reading context.Context // of the data plane's stream of Reads
 	acking  context.Context // of that of Acks; nil: there was none yet
+}
+
+type entry struct {
+	offset  sourcer.Offset
+	kept    *sourcer.Message // nil: it is not
+	settled bool
 }
 
 // A place tells messages apart.
@@ -34,27 +41,32 @@ type place struct {
 
 func placeOf(o sourcer.Offset) place { return place{o.PartitionId(), string(o.Value())} }
 
-type sentMessage struct {
-	order   uint64
-	message sourcer.Message // with its offset alone, where none are kept
-}
-
 // mostSent bounds what is known of: a data plane has some batches at a time.
 const mostSent = 100_000
 
-func (s *sent) add(m sourcer.Message) {
-	if s.keep == 0 {
-		m = sourcer.NewMessage(nil, m.Offset(), time.Time{})
+// entryOf is what is to be known of a message.
+func (s *sent) entryOf(m sourcer.Message) entry {
+	e := entry{offset: m.Offset()}
+	if s.keep > 0 {
+		e.kept = new(m)
 	}
+	return e
+}
+
+// add notes the messages of a Read.
+func (s *sent) add(entries []entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.under == nil {
-		s.under = map[place]sentMessage{}
+	if s.head > len(s.under)/2 {
+		s.under, s.head, s.index = slices.Delete(s.under, 0, s.head), 0, nil
 	}
-	if len(s.under) < mostSent {
-		s.count++
-		s.under[placeOf(m.Offset())] = sentMessage{s.count, m}
+	entries = entries[:min(len(entries), max(0, mostSent-len(s.under)))]
+	if s.index != nil {
+		for i, e := range entries {
+			s.index[placeOf(e.offset)] = len(s.under) + i
+		}
 	}
+	s.under = append(s.under, entries...)
 }
 
 // settle forgets messages.
@@ -62,8 +74,33 @@ func (s *sent) settle(offsets []sourcer.Offset) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range offsets {
-		delete(s.under, placeOf(o))
+		i := s.head
+		if i == len(s.under) {
+			return
+		}
+		if next := s.under[i].offset; next.PartitionId() != o.PartitionId() || !bytes.Equal(next.Value(), o.Value()) {
+			var ok bool
+			if i, ok = s.find(o); !ok {
+				continue
+			}
+		}
+		s.under[i].settled = true
+		for s.head < len(s.under) && s.under[s.head].settled {
+			s.head++
+		}
 	}
+}
+
+// find is for a message that is settled before one that was read earlier.
+func (s *sent) find(o sourcer.Offset) (i int, ok bool) {
+	if s.index == nil {
+		s.index = map[place]int{}
+		for i := s.head; i < len(s.under); i++ {
+			s.index[placeOf(s.under[i].offset)] = i
+		}
+	}
+	i, ok = s.index[placeOf(o)]
+	return i, ok && i >= s.head
 }
 
 // acksOn notes which stream of Acks there is.
@@ -96,20 +133,17 @@ func (s *sent) waiting() int64 {
 func (s *sent) abandon() (kept int, lost []sourcer.NackOffset) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make([]sentMessage, 0, len(s.under))
-	for _, m := range s.under {
-		all = append(all, m)
-	}
-	clear(s.under)
-	slices.SortFunc(all, func(a, b sentMessage) int { return cmp.Compare(a.order, b.order) })
 	var again []sourcer.Message
-	for _, m := range all {
-		if len(again)+len(s.again) < s.keep {
-			again = append(again, m.message)
-		} else {
-			lost = append(lost, sourcer.NackOffset{Offset: m.message.Offset()})
+	for _, e := range s.under[s.head:] {
+		switch {
+		case e.settled:
+		case e.kept != nil && len(again)+len(s.again) < s.keep:
+			again = append(again, *e.kept)
+		default:
+			lost = append(lost, sourcer.NackOffset{Offset: e.offset})
 		}
 	}
+	s.under, s.head, s.index = nil, 0, nil
 	s.again = append(again, s.again...)
 	return len(again), lost
 }

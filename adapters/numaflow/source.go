@@ -85,29 +85,29 @@ const between = 64
 // pass has messages read and handed over, and returns how many. They are charged to the grant, of which the rest goes back.
 func (s *source) pass(ctx context.Context, request *readRequest, out chan<- sourcer.Message, grant *dispatch.Grant) (got int) {
 	in := make(chan sourcer.Message, min(between, request.count))
-	type total struct {
-		messages int
-		bytes    int64
-	}
-	passed := make(chan total)
+	passed := make(chan []entry)
+	bytes := int64(0)
 	go func() {
-		var sum total
+		all := make([]entry, 0, min(request.count, mostSent))
 		for m := range in {
-			sum.messages++
-			sum.bytes += size(m.Value(), m.Keys(), m.Headers())
-			s.sent.add(m)
+			all = append(all, s.sent.entryOf(m))
+			bytes += size(m.Value(), m.Keys(), m.Headers())
 			select {
 			case out <- m:
 			case <-ctx.Done(): // nobody reads: what comes now is sent for nothing
 			}
 		}
-		passed <- sum
+		passed <- all
 	}()
 	defer func() { // also if the user's source panics
 		close(in)
-		sum := <-passed
-		grant.Done(sum.messages, sum.bytes)
-		got = sum.messages
+		all := <-passed
+		got = len(all)
+		grant.Done(got, bytes)
+		s.sent.add(all)
+		if ctx.Err() != nil { // perhaps it was found out before these were known
+			s.ended(ctx)
+		}
 	}()
 	if !s.sent.read(request.count, in) {
 		s.Sourcer.Read(ctx, request, in)

@@ -1,0 +1,238 @@
+package numaflow_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/tests/numaflow/dataplane"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// measured runs a benchmark whose time does not count.
+func measured(b *testing.B, run func(b *testing.B)) {
+	b.Run("throttle", func(b *testing.B) {
+		for b.Loop() {
+			run(b)
+		}
+		b.ReportMetric(0, "ns/op")
+	})
+}
+
+// first is when the first message came, of all of them.
+func first(b *testing.B, vertices ...*dataplane.Vertex) (at time.Time) {
+	b.Helper()
+	require.Eventually(b, func() bool {
+		for _, v := range vertices {
+			if all := v.Arrivals(); len(all) > 0 && (at.IsZero() || all[0].Before(at)) {
+				at = all[0]
+			}
+		}
+		return !at.IsZero()
+	}, 20*time.Second, time.Millisecond)
+	return at
+}
+
+// sources reads with some replicas, for 12 s from the first message on; stop ends them.
+func sources(b *testing.B, s *scene, replicas int, batch dataplane.Batch) (all []*dataplane.Vertex, from time.Time) {
+	b.Helper()
+	for i := range replicas {
+		all = append(all, s.start("source", i))
+	}
+	var stops []func()
+	for _, v := range all {
+		stops = append(stops, v.Source(batch))
+	}
+	from = first(b, all...)
+	time.Sleep(12 * time.Second)
+	for i, v := range all {
+		stops[i]()
+		v.Stop()
+	}
+	return all, from
+}
+
+// steady is the messages a second of the ten seconds after the first one.
+func steady(from time.Time, all ...*dataplane.Vertex) float64 {
+	return float64(between(from.Add(time.Second), from.Add(11*time.Second), all...)) / 10
+}
+
+// BenchmarkNumaflowSource: one replica, for 10 s after the first second.
+func BenchmarkNumaflowSource(b *testing.B) {
+	for _, c := range []struct{ rate, batch int }{{100, 500}, {1000, 100}} {
+		b.Run(fmt.Sprint(c.rate), func(b *testing.B) {
+			measured(b, func(b *testing.B) {
+				s := newScene(b, fmt.Sprintf("messageRate: %d/s", c.rate), "")
+				all, from := sources(b, s, 1, dataplane.Batch{Size: c.batch, Timeout: time.Second})
+				b.ReportMetric(steady(from, all...), "messages/s")
+				b.ReportMetric(float64(between(from, from.Add(time.Second), all...)), "first-second")
+				b.ReportMetric(float64(window(time.Second, from, all...)), "most-in-1s")
+				b.ReportMetric(float64(window(100*time.Millisecond, from, all...)), "most-in-100ms")
+			})
+		})
+	}
+}
+
+// BenchmarkNumaflowReplicas: three replicas on one Redis; two that need no store, as the policy has their number.
+func BenchmarkNumaflowReplicas(b *testing.B) {
+	for name, c := range map[string]struct {
+		fields, ledger string
+		replicas       int
+	}{
+		"redis":   {"messageRate: 1000/s", "", 3},
+		"nostore": {"messageRate: 1000/s, sharing: split, replicas: 2", "none:", 2},
+	} {
+		b.Run(name, func(b *testing.B) {
+			measured(b, func(b *testing.B) {
+				all, from := sources(b, newScene(b, c.fields, c.ledger), c.replicas, dataplane.Batch{Size: 100, Timeout: time.Second})
+				b.ReportMetric(steady(from, all...), "messages/s")
+				b.ReportMetric(float64(window(time.Second, from, all...)), "most-in-1s")
+			})
+		})
+	}
+}
+
+// BenchmarkNumaflowScaleDown: of two replicas that split 1000/s, with a pool TTL of 10 s, one goes; what the other has from
+// 11 s later on.
+func BenchmarkNumaflowScaleDown(b *testing.B) {
+	for _, name := range []string{"clean", "kill"} {
+		b.Run(name, func(b *testing.B) {
+			measured(b, func(b *testing.B) {
+				s := newScene(b, "messageRate: 1000/s, sharing: split, poolTTL: 10s", "")
+				stays, goes := s.start("source", 0), s.start("source", 1)
+				batch := dataplane.Batch{Size: 100, Timeout: time.Second}
+				stop, stopOther := stays.Source(batch), goes.Source(batch)
+				require.Eventually(b, func() bool { return len(stays.Arrivals()) > 0 && len(goes.Arrivals()) > 0 }, 40*time.Second, 10*time.Millisecond)
+				from := time.Now()
+				time.Sleep(2 * time.Second)
+				if name == "kill" {
+					goes.Kill()
+				}
+				stopOther()
+				gone := time.Now()
+				if name == "clean" {
+					goes.Stop()
+				}
+				time.Sleep(16 * time.Second)
+				stop()
+				b.ReportMetric(float64(between(gone.Add(11*time.Second), gone.Add(16*time.Second), stays))/50, "%-of-limit")
+				b.ReportMetric(float64(window(time.Second, from, stays, goes)), "most-in-1s")
+			})
+		})
+	}
+}
+
+// BenchmarkNumaflowFew: 2/s over five replicas, for 20 s; least is the fewest that one had.
+func BenchmarkNumaflowFew(b *testing.B) {
+	measured(b, func(b *testing.B) {
+		s := newScene(b, "messageRate: 2/s", "")
+		var all []*dataplane.Vertex
+		var stops []func()
+		for i := range 5 {
+			all = append(all, s.start("source", i))
+		}
+		for _, v := range all {
+			stops = append(stops, v.Source(dataplane.Batch{Size: 500, Timeout: time.Second}))
+		}
+		from := first(b, all...)
+		time.Sleep(21 * time.Second)
+		slowest, least := time.Duration(0), 100
+		for i, v := range all {
+			stops[i]()
+			slowest = max(slowest, v.Stop())
+			least = min(least, len(v.Arrivals()))
+		}
+		b.ReportMetric(float64(between(from.Add(time.Second), from.Add(21*time.Second), all...))/20, "messages/s")
+		b.ReportMetric(float64(least), "least")
+		b.ReportMetric(slowest.Seconds(), "s-to-stop")
+	})
+}
+
+// BenchmarkNumaflowMap: 100/s in batches of 500; and of data half of which are dropped, the useful ones.
+func BenchmarkNumaflowMap(b *testing.B) {
+	for name, drops := range map[string]bool{"all": false, "half": true} {
+		b.Run(name, func(b *testing.B) {
+			measured(b, func(b *testing.B) {
+				v := newScene(b, "messageRate: 100/s", "").start("map", 0)
+				stop := v.Map(dataplane.Batch{Size: 500}, func(i int) []string {
+					if drops && i%2 == 0 {
+						return []string{"drop"}
+					}
+					return nil
+				})
+				from := first(b, v)
+				time.Sleep(11 * time.Second)
+				b.ReportMetric(steady(from, v), "useful/s")
+				stop()
+			})
+		})
+	}
+}
+
+// BenchmarkNumaflowSink: 50/s in batches of 100, a call of the user's taking 20 ms. Batches are answered as a whole: the speed is
+// that of ten of them.
+func BenchmarkNumaflowSink(b *testing.B) {
+	measured(b, func(b *testing.B) {
+		v := newScene(b, "messageRate: 50/s", "").start("sink", 0)
+		stop := v.Sink(dataplane.Batch{Size: 100})
+		from := first(b, v)
+		require.Eventually(b, func() bool { return len(v.Arrivals()) >= 1100 }, 30*time.Second, time.Millisecond)
+		last := v.Arrivals()[1099]
+		stop()
+		b.ReportMetric(1000/last.Sub(from).Seconds(), "messages/s")
+	})
+}
+
+// BenchmarkNumaflowUnlimited: what a source in batches of 500 has where nothing is limited, as a part of what it has without the
+// wrapper: the median of pairs of half a second, in turn.
+func BenchmarkNumaflowUnlimited(b *testing.B) {
+	const pairs = 15
+	measured(b, func(b *testing.B) {
+		s := newScene(b, "mode: enforce", "")
+		bare := scene{b, append(slices.Clone(s.env), "VERTEX_BARE=1")}
+		vertices := []*dataplane.Vertex{s.start("source", 0), bare.start("source", 1)}
+		var speeds, ratios []float64
+		for i := range pairs {
+			var pair [2]float64
+			for j := range 2 {
+				which := (i + j) % 2 // neither is always first
+				v := vertices[which]
+				from := time.Now()
+				stop := v.Source(dataplane.Batch{Size: 500, Timeout: time.Second})
+				time.Sleep(500 * time.Millisecond)
+				stop()
+				pair[which] = float64(between(from, time.Now(), v)) / time.Since(from).Seconds()
+			}
+			speeds, ratios = append(speeds, pair[0]), append(ratios, pair[0]/pair[1])
+		}
+		slices.Sort(speeds)
+		slices.Sort(ratios)
+		b.ReportMetric(speeds[pairs/2], "messages/s")
+		b.ReportMetric(ratios[pairs/2], "of-bare")
+	})
+}
+
+// BenchmarkNumaflowStore: Redis is away for 10 s in the middle of 100/s. away and after are the messages a second meanwhile and in
+// the 5 s after.
+func BenchmarkNumaflowStore(b *testing.B) {
+	measured(b, func(b *testing.B) {
+		redis := services.RedisServer(b)
+		v := newScene(b, "messageRate: 100/s", redis.URL).start("source", 0)
+		stop := v.Source(dataplane.Batch{Size: 100, Timeout: time.Second})
+		first(b, v)
+		time.Sleep(3 * time.Second)
+		redis.Kill()
+		from := time.Now()
+		time.Sleep(10 * time.Second)
+		redis.Start()
+		back := time.Now()
+		time.Sleep(6 * time.Second)
+		stop()
+		b.ReportMetric(float64(between(from, back, v))/10, "messages/s-away")
+		b.ReportMetric(float64(between(back, back.Add(5*time.Second), v))/5, "messages/s-after")
+		b.ReportMetric(float64(window(time.Second, from, v)), "most-in-1s")
+	})
+}
