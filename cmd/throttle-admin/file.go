@@ -17,22 +17,31 @@ import (
 
 // readFile reads a file of policies; - is the standard input.
 func (a *app) readFile(name string) ([]policy.Entry, error) {
+	name, data, err := a.read(name)
+	if err != nil {
+		return nil, err
+	}
+	return file.Parse(name, data)
+}
+
+// read reads a file, or the standard input if it is named -, and returns what to call it.
+func (a *app) read(name string) (called string, data []byte, err error) {
 	in := a.stdin
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, err
+			return name, nil, err
 		}
 		defer f.Close()
 		in = f
 	} else {
 		name = "stdin"
 	}
-	data, err := io.ReadAll(io.LimitReader(in, file.MaxSize+1))
+	data, err = io.ReadAll(io.LimitReader(in, file.MaxSize+1))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		err = fmt.Errorf("%s: %w", name, err)
 	}
-	return file.Parse(name, data)
+	return name, data, err
 }
 
 const fileForm = `FILE is YAML or JSON, - the standard input:

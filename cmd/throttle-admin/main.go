@@ -143,7 +143,7 @@ Exit status: 0 done, 1 failed, 2 misused, 3 refused as out of date.`,
 		newSetMsgRateCommand(a), newSetCommand(a), newPauseCommand(a), newResumeCommand(a), newRemoveCommand(a),
 		newGetCommand(a), newListCommand(a), newExplainCommand(a),
 		newApplyCommand(a), newDiffCommand(a), newExportCommand(a), newValidateCommand(a),
-		newNamespacesCommand(a), newBrokersCommand(a), newPulsarCommand(a),
+		newNamespacesCommand(a), newBrokersCommand(a), newPulsarCommand(a), newNumaflowCommand(a),
 		newDemoCommand(a), newDevCommand(a),
 	)
 	root.InitDefaultCompletionCmd()

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// newNumaflowCommand has what is for Numaflow only.
+func newNumaflowCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "numaflow",
+		Short:   "Read the limits that Numaflow's pipelines already have",
+		Example: "  throttle-admin numaflow import pipeline.yaml",
+		RunE:    oneOf,
+	}
+	cmd.AddCommand(newNumaflowImportCommand(a))
+	return cmd
+}
+
+func newNumaflowImportCommand(a *app) *cobra.Command {
+	var f changeFlags
+	var namespace string
+	var sharing policy.Sharing
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "import FILE",
+		Short: "Make policies of the rate limits of Numaflow's pipelines and MonoVertices",
+		Long: `Make policies of the rate limits (spec.limits.rateLimit) of Numaflow's pipelines and MonoVertices, as their YAML has
+them. It shows what would change; with --yes it stores that. FILE may have several documents; - is standard input.
+
+A pipeline's limit becomes that of the namespace NAMESPACE/PIPELINE, which each of its vertices inherits; a vertex's becomes
+that of the topic numaflow://NAMESPACE/PIPELINE/VERTEX, a MonoVertex's that of numaflow://NAMESPACE/NAME/NAME. max becomes
+messageRate, min rampFrom, rampUpDuration rampOver, the modes scheduled and relaxed ramp, ttl rampTTL and, with --sharing
+split, poolTTL. Who has caught up is throttled, too, as Numaflow does. What cannot be carried over is said on stderr.`,
+		Example: `  throttle-admin numaflow import pipeline.yaml
+  kubectl get monovertex,pipeline -A -o yaml | throttle-admin numaflow import - --yes`,
+		Args: args("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, text, err := a.read(args[0])
+			if err != nil {
+				return err
+			}
+			if sharing != policy.Booked && sharing != policy.Split {
+				return misuse(&policy.FieldError{Field: "sharing", Value: string(sharing), Reason: "is not booked or split"})
+			}
+			im := &numaflowImport{namespace: namespace, sharing: sharing, policies: map[policy.Scope]policy.Policy{}}
+			if err := im.read(text); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			for _, line := range im.said {
+				a.warn("%s", line)
+			}
+			f.dryRun = f.dryRun || !yes
+			err = a.change(cmd, f, plan{
+				review: "numaflow import " + args[0],
+				make: func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
+					for _, scope := range slices.SortedFunc(maps.Keys(im.policies), policy.Scope.Compare) {
+						changes = append(changes, s.Set(scope, im.policies[scope])...)
+					}
+					return changes, nil
+				},
+			})
+			if err == nil && !yes && a.output == "table" {
+				_, err = fmt.Fprintln(a.stdout, "to make it so, say it again with --yes")
+			}
+			return err
+		},
+	}
+	f.add(cmd)
+	flags := cmd.Flags()
+	flags.BoolVar(&yes, "yes", false, "store the changes")
+	flags.StringVarP(&namespace, "namespace", "n", "default", "Kubernetes namespace of what has none in the file")
+	flags.StringVar((*string)(&sharing), "sharing", string(policy.Booked), "booked: who has more to do gets more; split: all replicas the same, as in Numaflow")
+	return cmd
+}
+
+// A numaflowObject is what of Numaflow's resources has to do with limits. A list is one of them.
+type numaflowObject struct {
+	Kind     string
+	Metadata struct{ Name, Namespace string }
+	Spec     struct {
+		Limits   numaflowLimits
+		Vertices []struct {
+			Name   string
+			Limits numaflowLimits
+		}
+	}
+	Items []numaflowObject
+}
+
+type numaflowLimits struct {
+	RateLimit *numaflowRate `yaml:"rateLimit"`
+}
+
+// A numaflowRate is Numaflow's RateLimit; what is not set is inherited.
+type numaflowRate struct {
+	Max, Min       *int64
+	RampUpDuration string `yaml:"rampUpDuration"`
+	Modes          map[string]any
+	ResumedRampUp  *bool `yaml:"resumedRampUp"`
+	TTL            string
+	Store          map[string]any
+}
+
+// A numaflowImport makes policies of resources.
+type numaflowImport struct {
+	namespace string // of what has none
+	sharing   policy.Sharing
+
+	policies map[policy.Scope]policy.Policy
+	said     []string // what cannot be carried over
+	faults   []error
+}
+
+func (im *numaflowImport) say(format string, args ...any) {
+	im.said = append(im.said, fmt.Sprintf(format, args...))
+}
+
+func (im *numaflowImport) read(text []byte) error {
+	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var o numaflowObject
+		err := documents.Decode(&o)
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+		im.readObject(o)
+	}
+	return errors.Join(im.faults...)
+}
+
+func (im *numaflowImport) readObject(o numaflowObject) {
+	for _, item := range o.Items {
+		im.readObject(item)
+	}
+	namespace, name := cmp.Or(o.Metadata.Namespace, im.namespace), o.Metadata.Name
+	own := o.Spec.Limits.RateLimit
+	switch o.Kind {
+	case "MonoVertex":
+		if own != nil {
+			im.vertex(namespace, name, name, *own, numaflowRate{})
+		}
+	case "Pipeline":
+		if own == nil {
+			own = &numaflowRate{}
+		}
+		scope, err := policy.ParseScope(namespace + "/" + name)
+		if err != nil {
+			im.faults = append(im.faults, err)
+			return
+		}
+		im.add(scope, *own, numaflowRate{})
+		for _, v := range o.Spec.Vertices {
+			if v.Limits.RateLimit != nil {
+				im.vertex(namespace, name, v.Name, *v.Limits.RateLimit, *own)
+			}
+		}
+	case "", "List":
+	default:
+		im.say("%s %s: is neither a Pipeline nor a MonoVertex", o.Kind, name)
+	}
+}
+
+func (im *numaflowImport) vertex(namespace, pipeline, name string, r, wider numaflowRate) {
+	topic := policy.Topic{Scheme: policy.Numaflow, Tenant: namespace, Namespace: pipeline, Name: name}
+	if err := topic.Validate(); err != nil {
+		im.faults = append(im.faults, err)
+		return
+	}
+	im.add(policy.TopicScope(topic), r, wider)
+}
+
+// add sets a scope's fields. wider is what the scope inherits, field by field, in Numaflow as here.
+func (im *numaflowImport) add(scope policy.Scope, r, wider numaflowRate) {
+	ramps := func(r numaflowRate) bool { return r.Min != nil || r.RampUpDuration != "" }
+	if r.Max == nil && !ramps(r) && len(r.Modes) == 0 {
+		return
+	}
+	var p policy.Policy
+	rate := func(n *int64) (rate policy.Rate) {
+		if n != nil {
+			var err error
+			if rate, err = policy.ParseRate(fmt.Sprint(*n)); err != nil {
+				im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, err))
+			}
+		}
+		return rate
+	}
+	duration := func(field, text string, most time.Duration) policy.Duration {
+		if text == "" {
+			return 0
+		}
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, &policy.FieldError{Field: field, Value: text, Reason: "is no duration: write 90s or 3m"}))
+		} else if d > most {
+			im.say("%s: %s %s cannot be carried over: %v is the most", scope, field, text, policy.Duration(most))
+			d = most
+		}
+		return policy.Duration(d)
+	}
+	p.MessageRate, p.RampFrom = rate(r.Max), rate(r.Min)
+	p.RampOver = duration("rampUpDuration", r.RampUpDuration, policy.MaxRamp)
+	if ramps(r) && !ramps(wider) { // what Numaflow takes if nothing is said
+		if r.Min == nil {
+			p.RampFrom = rate(new(int64(1)))
+		}
+		if r.RampUpDuration == "" {
+			p.RampOver = policy.Duration(time.Second)
+		}
+		if len(wider.Modes) == 0 {
+			p.Ramp = policy.RampRelaxed
+		}
+	}
+	for _, mode := range slices.Sorted(maps.Keys(r.Modes)) {
+		switch mode {
+		case "scheduled":
+			p.Ramp = policy.RampScheduled
+		case "relaxed":
+			p.Ramp = policy.RampRelaxed
+		default:
+			p.Ramp = policy.RampRelaxed
+			im.say("%s: mode %s cannot be carried over: a ramp here does not go by how much is used; it is relaxed", scope, mode)
+		}
+	}
+	if ramps(r) || ramps(wider) {
+		p.RampTTL = duration("ttl", r.TTL, policy.MaxRampTTL)
+	}
+	if im.sharing == policy.Split {
+		p.Sharing, p.PoolTTL = policy.Split, duration("ttl", r.TTL, policy.MaxPoolTTL)
+	}
+	if resumed := cmp.Or(r.ResumedRampUp, wider.ResumedRampUp); (ramps(r) || ramps(wider)) && (resumed == nil || !*resumed) {
+		im.say("%s: resumedRampUp false cannot be carried over: a ramp goes on after a restart, unless all were silent for rampTTL", scope)
+	}
+	_, own := r.Store["redisStore"]
+	if _, shared := wider.Store["redisStore"]; own {
+		im.say("%s: its redisStore is not a matter of policies: say THROTTLE_LEDGER=redis://host:port", scope)
+	} else if !shared && r.Max != nil {
+		im.say("%s: without a redisStore, Numaflow lets each replica have %d: here they have it together", scope, *r.Max)
+	}
+	p.ThrottleCaughtUp = new(true)
+	im.policies[scope] = p
+}
