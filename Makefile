@@ -16,7 +16,7 @@ UNSERVED  = $$($(GO) list -f $(IMPORTS) ./... | grep -v ' .*/tests/services' | c
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
 demo: ## two consumer groups share a limit, before your eyes; needs nothing but Go
@@ -51,6 +51,10 @@ bench: services ## measure, beside other limiters, and write the tables of docs/
 .PHONY: bench-pulsar
 bench-pulsar: services ## measure on a real Pulsar, beside its own limit, and write that table
 	$(GO) run -C tests/bench ./cmd/table -bench '^BenchmarkPulsar' -skip '^$$' -target bench-pulsar -benchtime 1ms
+
+.PHONY: bench-numaflow
+bench-numaflow: services ## measure vertices under a data plane like Numaflow's, and write that table
+	$(GO) run -C tests/bench ./cmd/table -bench '^BenchmarkNumaflow' -skip '^$$' -target bench-numaflow -benchtime 1ms
 
 .PHONY: lint
 lint: ## vet, the linter, and what go fix would change
