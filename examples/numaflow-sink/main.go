@@ -1,0 +1,121 @@
+// Command numaflow-sink is a ready sink for Numaflow: it posts each message to a web service, under a shared limit. What the
+// service is too busy for (429, or any 5xx) comes again when Retry-After is over, or in a second; so does all while it is away. What it
+// refuses for another reason fails, and is the pipeline's retryStrategy's. The Dockerfile and monovertex.yaml beside it put
+// it into a cluster; it reads
+//
+//	SINK_URL=http://host:port/path
+//	THROTTLE_STORE=etcd://host:2379 THROTTLE_LEDGER=redis://host:6379
+//
+// and the limit is that of the vertex:
+//
+//	throttle-admin set-msg-rate numaflow://NAMESPACE/VERTEX/VERTEX 50
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/numaproj/numaflow-go/pkg/sinker"
+
+	"github.com/dispatchthrottle/throttle"
+	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
+)
+
+func main() {
+	sockets := flag.String("sockets", "/var/run/numaflow", "directory of the data plane's sockets")
+	flag.Parse()
+	if err := run(context.Background(), *sockets); err != nil {
+		slog.Error("numaflow-sink has ended", "error", err)
+		os.Exit(1)
+	}
+}
+
+// run serves the data plane until a SIGTERM.
+func run(ctx context.Context, sockets string) (err error) {
+	target, err := url.Parse(os.Getenv("SINK_URL"))
+	if err != nil || target.Host == "" {
+		return errors.New("SINK_URL: is no URL: write http://host:port/path")
+	}
+	lim, err := throttle.FromEnv(ctx, throttle.WithLogger(slog.Default()))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lim.Close()) }() // gives back what is booked
+	sink, err := numaflowthrottle.Sink(&service{target.String(), &http.Client{Timeout: 10 * time.Second}}, lim)
+	if err != nil {
+		return err
+	}
+	return sinker.NewServer(sink, sinker.WithSockAddr(sockets+"/sink.sock"), sinker.WithServerInfoFilePath(sockets+"/sinker-server-info")).Start(ctx)
+}
+
+// A service is where messages are posted to.
+type service struct {
+	url    string
+	client *http.Client
+}
+
+// atOnce is how many messages of a slice are posted at once.
+const atOnce = 16
+
+// Sink posts what it is given, and answers each.
+func (s *service) Sink(ctx context.Context, in <-chan sinker.Datum) sinker.Responses {
+	var mu sync.Mutex
+	var responses sinker.Responses
+	var posting sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for d := range in {
+		slots <- struct{}{}
+		posting.Go(func() {
+			r := s.post(ctx, d)
+			mu.Lock()
+			responses = append(responses, r)
+			mu.Unlock()
+			<-slots
+		})
+	}
+	posting.Wait()
+	return responses
+}
+
+func (s *service) post(ctx context.Context, d sinker.Datum) sinker.Response {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(d.Value()))
+	if err != nil {
+		return sinker.ResponseFailure(d.ID(), err.Error())
+	}
+	answer, err := s.client.Do(request)
+	if err != nil { // a failure would be tried again at once
+		slog.Warn("the service is away", "error", err)
+		return numaflowthrottle.Busy(d.ID(), time.Second)
+	}
+	defer answer.Body.Close()
+	_, _ = io.Copy(io.Discard, answer.Body) // so that the connection is used again
+	switch {
+	case answer.StatusCode < 300:
+		return sinker.ResponseOK(d.ID())
+	case answer.StatusCode == http.StatusTooManyRequests, answer.StatusCode >= 500:
+		return numaflowthrottle.Busy(d.ID(), retryAfter(answer.Header.Get("Retry-After")))
+	}
+	return sinker.ResponseFailure(d.ID(), fmt.Sprint("the service says ", answer.Status))
+}
+
+// retryAfter reads the header: seconds, or a date; a second if there is none.
+func retryAfter(header string) time.Duration {
+	if seconds, err := strconv.Atoi(header); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(header); err == nil {
+		return max(0, time.Until(at))
+	}
+	return time.Second
+}

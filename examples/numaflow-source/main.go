@@ -1,0 +1,54 @@
+// Command numaflow-source is a ready source for Numaflow: a Kafka topic, read by a consumer group, under a shared limit. The
+// Dockerfile and monovertex.yaml beside it put it into a cluster; it reads
+//
+//	KAFKA_BROKERS=host:port,host:port KAFKA_TOPIC=orders KAFKA_GROUP=billing
+//	THROTTLE_STORE=etcd://host:2379 THROTTLE_LEDGER=redis://host:6379
+//
+// and the limit is that of the vertex:
+//
+//	throttle-admin set-msg-rate numaflow://NAMESPACE/VERTEX/VERTEX 100
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/numaproj/numaflow-go/pkg/sourcer"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/dispatchthrottle/throttle"
+	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
+)
+
+func main() {
+	sockets := flag.String("sockets", "/var/run/numaflow", "directory of the data plane's sockets")
+	flag.Parse()
+	if err := run(context.Background(), *sockets); err != nil {
+		slog.Error("numaflow-source has ended", "error", err)
+		os.Exit(1)
+	}
+}
+
+// run serves the data plane until a SIGTERM.
+func run(ctx context.Context, sockets string) (err error) {
+	lim, err := throttle.FromEnv(ctx, throttle.WithLogger(slog.Default()))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lim.Close()) }() // gives back what is booked
+	topic := newTopic(strings.Split(os.Getenv("KAFKA_BROKERS"), ","), os.Getenv("KAFKA_TOPIC"), os.Getenv("KAFKA_GROUP"))
+	if err := topic.config.Validate(); err != nil {
+		return err
+	}
+	topic.reader = kafka.NewReader(topic.config)
+	defer func() { err = errors.Join(err, topic.reader.Close()) }()
+	source, err := numaflowthrottle.Source(topic, lim)
+	if err != nil {
+		return err
+	}
+	return sourcer.NewServer(source, sourcer.WithSockAddr(sockets+"/source.sock"), sourcer.WithServerInfoFilePath(sockets+"/sourcer-server-info")).Start(ctx)
+}
