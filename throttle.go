@@ -7,6 +7,7 @@
 package throttle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,6 +88,7 @@ func Open(ctx context.Context, storeURL, ledgerURL string, opts ...Option) (*dis
 
 // FromEnv is Open with the URLs of THROTTLE_STORE and THROTTLE_LEDGER, the cluster of THROTTLE_CLUSTER and the group of
 // THROTTLE_GROUP, if these are set. Neither URL has a default, since a limit that silently held in one process only would be none.
+// A vertex of Numaflow's is named as there: pipeline/vertex-replica.
 func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 	var errs []error
 	need := func(name, example string) string {
@@ -107,7 +109,24 @@ func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 	if group := os.Getenv(EnvGroup); group != "" {
 		opts = append([]Option{WithGroup(group)}, opts...)
 	}
+	if replica := numaflowReplica(); replica != "" {
+		opts = append([]Option{WithReplica(replica)}, opts...)
+	}
 	return Open(ctx, store, ledger, opts...)
+}
+
+// numaflowReplica names the container of Numaflow's that this process is, by the environment that it sets; "" for any other.
+func numaflowReplica() string {
+	vertex := cmp.Or(os.Getenv("NUMAFLOW_MONO_VERTEX_NAME"), os.Getenv("NUMAFLOW_PIPELINE_NAME")+"/"+os.Getenv("NUMAFLOW_VERTEX_NAME"))
+	replica := os.Getenv("NUMAFLOW_REPLICA")
+	if vertex == "/" || replica == "" {
+		return ""
+	}
+	name := vertex + "-" + replica
+	if container := os.Getenv("NUMAFLOW_UD_CONTAINER_TYPE"); container != "" {
+		name += "-" + container // a pod may have several
+	}
+	return name
 }
 
 // OpenStore opens the policies at a URL:

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -134,6 +135,30 @@ func TestFromEnvNamesWhatIsMissing(t *testing.T) {
 	_, err := throttle.FromEnv(t.Context())
 	require.ErrorContains(t, err, "THROTTLE_STORE")
 	require.ErrorContains(t, err, "THROTTLE_LEDGER")
+}
+
+// TestFromEnvInNumaflow: a vertex is named as there, unless an option says otherwise.
+func TestFromEnvInNumaflow(t *testing.T) {
+	t.Setenv(throttle.EnvStore, "memory:")
+	t.Setenv(throttle.EnvLedger, "memory:")
+	replica := func(opts ...throttle.Option) string {
+		lim, err := throttle.FromEnv(t.Context(), opts...)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, lim.Close()) }()
+		return lim.Stats().Replica
+	}
+	t.Setenv("NUMAFLOW_REPLICA", "2")
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	assert.True(t, strings.HasPrefix(replica(), host), "no vertex")
+	t.Setenv("NUMAFLOW_PIPELINE_NAME", "fraud")
+	t.Setenv("NUMAFLOW_VERTEX_NAME", "score")
+	assert.Equal(t, "fraud/score-2", replica())
+	t.Setenv("NUMAFLOW_UD_CONTAINER_TYPE", "udf")
+	assert.Equal(t, "fraud/score-2-udf", replica())
+	t.Setenv("NUMAFLOW_MONO_VERTEX_NAME", "orders")
+	assert.Equal(t, "orders-2-udf", replica())
+	assert.Equal(t, "mine", replica(throttle.WithReplica("mine")))
 }
 
 func TestOpen(t *testing.T) {

@@ -22,6 +22,7 @@ type sent struct {
 	under   []entry       // in the order in which they were read
 	head    int           // those before are settled
 	index   map[place]int // of those in under; nil as long as they are settled in order, which needs none
+	spare   []entry       // for the next Read
 	again   []sourcer.Message
 	reading context.Context // of the data plane's stream of Reads
 	acking  context.Context // of that of Acks; nil: there was none yet
@@ -53,13 +54,20 @@ func (s *sent) entryOf(m sourcer.Message) entry {
 	return e
 }
 
-// add notes the messages of a Read.
-func (s *sent) add(entries []entry) {
+// room is for the messages of a Read.
+func (s *sent) room() (room []entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	room, s.spare = s.spare, nil
+	return room
+}
+
+// add notes the messages of a Read, of which entries is used again. The caller holds s.mu.
+func (s *sent) add(entries []entry) {
 	if s.head > len(s.under)/2 {
 		s.under, s.head, s.index = slices.Delete(s.under, 0, s.head), 0, nil
 	}
+	s.spare = entries[:0]
 	entries = entries[:min(len(entries), max(0, mostSent-len(s.under)))]
 	if s.index != nil {
 		for i, e := range entries {
@@ -103,6 +111,13 @@ func (s *sent) find(o sourcer.Offset) (i int, ok bool) {
 	return i, ok && i >= s.head
 }
 
+// take takes all that is outstanding. The caller holds s.mu.
+func (s *sent) take() []entry {
+	entries := s.under[s.head:]
+	s.under, s.head, s.index = nil, 0, nil
+	return entries
+}
+
 // acksOn notes which stream of Acks there is.
 func (s *sent) acksOn(ctx context.Context) {
 	s.mu.Lock()
@@ -129,12 +144,11 @@ func (s *sent) waiting() int64 {
 	return int64(len(s.again))
 }
 
-// abandon takes all that is outstanding; what is kept goes back to the front, and the rest is returned.
-func (s *sent) abandon() (kept int, lost []sourcer.NackOffset) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// abandon takes entries that nobody settles any more; what is kept goes to the front of what is handed over again, and the rest
+// is returned. The caller holds s.mu.
+func (s *sent) abandon(entries []entry) (kept int, lost []sourcer.NackOffset) {
 	var again []sourcer.Message
-	for _, e := range s.under[s.head:] {
+	for _, e := range entries {
 		switch {
 		case e.settled:
 		case e.kept != nil && len(again)+len(s.again) < s.keep:
@@ -143,7 +157,6 @@ func (s *sent) abandon() (kept int, lost []sourcer.NackOffset) {
 			lost = append(lost, sourcer.NackOffset{Offset: e.offset})
 		}
 	}
-	s.under, s.head, s.index = nil, 0, nil
 	s.again = append(again, s.again...)
 	return len(again), lost
 }
@@ -154,27 +167,27 @@ const acksWithin = 5 * time.Second
 // follow notes which stream of Reads there is. If there is another, the data plane has been started again.
 func (s *source) follow(ctx context.Context) {
 	s.sent.mu.Lock()
-	before := s.sent.reading
-	s.sent.reading = ctx
-	s.sent.mu.Unlock()
-	if before == ctx {
+	if s.sent.reading == ctx {
+		s.sent.mu.Unlock()
 		return
 	}
-	if before != nil {
-		s.abandon()
-	}
+	s.sent.reading = ctx
+	entries := s.sent.take()
+	s.sent.mu.Unlock()
+	s.abandon(entries)
 	context.AfterFunc(ctx, func() { s.ended(ctx) })
 }
 
 // ended lets the last Acks come after the stream of Reads has ended.
 func (s *source) ended(ctx context.Context) {
 	over := func() {
+		var entries []entry
 		s.sent.mu.Lock()
-		same := s.sent.reading == ctx
-		s.sent.mu.Unlock()
-		if same {
-			s.abandon()
+		if s.sent.reading == ctx { // else the next data plane has found them
+			entries = s.sent.take()
 		}
+		s.sent.mu.Unlock()
+		s.abandon(entries)
 	}
 	s.sent.mu.Lock()
 	acking := s.sent.acking
@@ -186,9 +199,27 @@ func (s *source) ended(ctx context.Context) {
 	}
 }
 
+// note has the messages of a Read outstanding.
+func (s *source) note(ctx context.Context, entries []entry) {
+	s.sent.mu.Lock()
+	mine := s.sent.reading == ctx
+	if mine {
+		s.sent.add(entries)
+	}
+	s.sent.mu.Unlock()
+	switch {
+	case !mine: // the next data plane is there already
+		s.abandon(entries)
+	case ctx.Err() != nil: // perhaps the end was dealt with before these were known
+		s.ended(ctx)
+	}
+}
+
 // abandon says what nobody will settle any more.
-func (s *source) abandon() {
-	kept, lost := s.sent.abandon()
+func (s *source) abandon(entries []entry) {
+	s.sent.mu.Lock()
+	kept, lost := s.sent.abandon(entries)
+	s.sent.mu.Unlock()
 	if kept+len(lost) == 0 {
 		return
 	}

@@ -78,9 +78,7 @@ func sinkSize(d sinker.Datum) int64 { return size(d.Value(), d.Keys(), d.Headers
 // Busy answers a datum for which a protected system was busy, as by an HTTP 429: the data plane sends it again after that time,
 // and meanwhile goes on.
 func Busy(id string, retryAfter time.Duration) sinker.Response {
-	delay := uint64(max(0, retryAfter.Milliseconds()))
-	reason := "busy"
-	return sinker.ResponseNack(id, &sinker.NackOptions{Delay: &delay, Reason: &reason})
+	return sinker.ResponseNack(id, &sinker.NackOptions{Delay: new(uint64(max(0, retryAfter.Milliseconds()))), Reason: new("busy")})
 }
 
 // charged are the ids that were charged last.

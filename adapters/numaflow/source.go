@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,9 +38,9 @@ type source struct {
 	*vertex
 	sent sent
 
-	looked  time.Time   // at the backlog
-	looking atomic.Bool // Pending takes its time
-	advised string      // the last time
+	looked  atomic.Int64 // at the backlog, in nanoseconds since 1970
+	looking sync.Mutex   // of who looks: Pending takes its time
+	advised string       // the last time
 }
 
 // lookEvery is how often the backlog is looked at.
@@ -50,16 +51,17 @@ func (s *source) Read(ctx context.Context, request sourcer.ReadRequest, out chan
 	begin := time.Now()
 	deadline := begin.Add(request.TimeOut())
 	s.follow(ctx)
-	if begin.Sub(s.looked) >= lookEvery {
-		s.looked = begin
-		s.look(request)
+	if last := s.looked.Load(); begin.UnixNano()-last >= int64(lookEvery) && s.looked.CompareAndSwap(last, begin.UnixNano()) {
+		go s.look(request)
 	}
 	waiting, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	for left := int(min(request.Count(), math.MaxInt32)); left > 0; {
 		grant, err := s.sub.Acquire(waiting, left)
 		if err != nil {
-			s.complain(err)
+			if s.complain(err) {
+				<-waiting.Done() // else the data plane asks again at once
+			}
 			return
 		}
 		asked := grant.N()
@@ -86,15 +88,18 @@ const between = 64
 func (s *source) pass(ctx context.Context, request *readRequest, out chan<- sourcer.Message, grant *dispatch.Grant) (got int) {
 	in := make(chan sourcer.Message, min(between, request.count))
 	passed := make(chan []entry)
-	bytes := int64(0)
+	limited, bytes := s.sub.Limited(), int64(0)
 	go func() {
-		all := make([]entry, 0, min(request.count, mostSent))
+		all := s.sent.room()
 		for m := range in {
 			all = append(all, s.sent.entryOf(m))
-			bytes += size(m.Value(), m.Keys(), m.Headers())
 			select {
 			case out <- m:
-			case <-ctx.Done(): // nobody reads: what comes now is sent for nothing
+				got++
+				if limited {
+					bytes += size(m.Value(), m.Keys(), m.Headers())
+				}
+			case <-ctx.Done(): // nobody reads any more
 			}
 		}
 		passed <- all
@@ -102,17 +107,13 @@ func (s *source) pass(ctx context.Context, request *readRequest, out chan<- sour
 	defer func() { // also if the user's source panics
 		close(in)
 		all := <-passed
-		got = len(all)
 		grant.Done(got, bytes)
-		s.sent.add(all)
-		if ctx.Err() != nil { // perhaps it was found out before these were known
-			s.ended(ctx)
-		}
+		s.note(ctx, all)
 	}()
 	if !s.sent.read(request.count, in) {
 		s.Sourcer.Read(ctx, request, in)
 	}
-	return got
+	return // what is counted meanwhile
 }
 
 // Ack is the user's.
@@ -142,25 +143,20 @@ func (s *source) Pending(ctx context.Context) int64 {
 	return n
 }
 
-// look has the backlog reported, and says if batches cannot be filled in time, where there is a limit.
+// look reports the backlog, and says if batches cannot be filled in time, where there is a limit.
 func (s *source) look(request sourcer.ReadRequest) {
 	stats := s.sub.Stats()
-	if len(stats.Limits) == 0 {
+	if len(stats.Limits) == 0 || !s.looking.TryLock() {
 		return
 	}
+	defer s.looking.Unlock()
 	if a := advice(stats.MessageRate(assumedSize), request); a != s.advised {
 		s.advised = a
 		if a != "" {
 			s.log.Warn("numaflowthrottle: "+a, "topic", s.topic)
 		}
 	}
-	if !s.looking.CompareAndSwap(false, true) {
-		return
-	}
-	go func() {
-		defer s.looking.Store(false)
-		s.sub.ReportBacklog(s.Pending(context.Background()))
-	}()
+	s.sub.ReportBacklog(s.Pending(context.Background()))
 }
 
 // assumedSize is that of a message, in bytes, where only bytes are limited.

@@ -2,9 +2,11 @@ package numaflowthrottle_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -364,5 +366,70 @@ func TestAdvice(t *testing.T) {
 		for _, number := range []string{"500 messages", "1s", "100 messages a second", "readBatchSize to 100"} {
 			assert.Contains(t, log.String(), number)
 		}
+	})
+}
+
+// TestReadOfTheDead: a Read of a data plane that died may end after the next one has begun; what it had is refused, and nothing of the next.
+func TestReadOfTheDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 10}
+		s := source(t, u, policy.Policy{})
+		first, die := context.WithCancel(t.Context())
+		u.has(10, func() { time.Sleep(time.Second) })
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = read(first, s, 5, 2*time.Second)
+		}()
+		synctest.Wait()
+		die()
+		u.has(5, nil)
+		second, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		got, _ := read(second, s, 5, time.Second)
+		<-done
+		assert.Equal(t, numbers(5, 10), got)
+		assert.Equal(t, numbers(0, 5), u.nacked)
+		s.Ack(second, offsetsOf(got))
+		cancel()
+		synctest.Wait()
+		assert.Equal(t, numbers(0, 5), u.nacked)
+	})
+}
+
+// TestAcksOutOfOrder: whatever the order of Acks, what is left is what was not acknowledged.
+func TestAcksOutOfOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 3000}
+		s := source(t, u, policy.Policy{})
+		ctx, die := context.WithCancel(t.Context())
+		random := rand.New(rand.NewPCG(1, 2))
+		var open []string
+		for range 30 { // batches overlap
+			got, _ := read(ctx, s, 100, time.Second)
+			open = append(open, got...)
+			random.Shuffle(len(open), func(i, j int) { open[i], open[j] = open[j], open[i] })
+			n := random.IntN(len(open))
+			s.Ack(ctx, offsetsOf(append([]string{"of another", "of another"}, open[:n]...)))
+			open = open[n:]
+		}
+		die()
+		synctest.Wait()
+		assert.ElementsMatch(t, open, u.nacked)
+		assert.True(t, slices.IsSortedFunc(u.nacked, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }), "in the order in which they were read")
+	})
+}
+
+// TestSourceOfClosedLimiter: it reads nothing, and keeps the data plane from asking at once.
+func TestSourceOfClosedLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 10}
+		lim := open(t, perSecond(100))
+		s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), numaflowthrottle.WithLogger(slog.New(slog.DiscardHandler)))
+		require.NoError(t, err)
+		require.NoError(t, lim.Close())
+		got, took := read(t.Context(), s, 5, time.Second)
+		assert.Empty(t, got)
+		assert.Equal(t, time.Second, took)
 	})
 }

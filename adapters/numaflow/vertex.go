@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 
 	"github.com/numaproj/numaflow-go/pkg/mapper"
 
@@ -78,6 +79,7 @@ func WithChargedDrops() Option { return func(o *options) { o.chargeDrops = true 
 type vertex struct {
 	sub *dispatch.Subscription
 	options
+	complained sync.Once
 }
 
 func newVertex(lim *dispatch.Limiter, opts []Option) (*vertex, error) {
@@ -115,15 +117,22 @@ func size(value []byte, keys []string, headers map[string]string) int64 {
 	return int64(n)
 }
 
-// complain says why there was no permit, unless somebody has stopped waiting.
-func (v *vertex) complain(err error) {
-	if errors.Is(err, dispatch.ErrClosed) {
-		v.log.Error("numaflowthrottle: the Limiter is closed before the server has ended", "topic", v.topic)
+// complain says, once, that there is no permit because the Limiter is closed, and whether that is so. Else somebody has stopped waiting.
+func (v *vertex) complain(err error) (closed bool) {
+	closed = errors.Is(err, dispatch.ErrClosed)
+	if closed {
+		v.complained.Do(func() {
+			v.log.Error("numaflowthrottle: the Limiter is closed before the server has ended: close it after Start", "topic", v.topic)
+		})
 	}
+	return closed
 }
+
+// nackDelay is for what could have no permit, in milliseconds: the data plane need not try at once.
+const nackDelay = 1000
 
 // nack is how a message is refused that could have no permit: it comes again.
 func nack(err error) *mapper.NackOptions {
 	reason := err.Error()
-	return &mapper.NackOptions{Reason: &reason}
+	return &mapper.NackOptions{Reason: &reason, Delay: new(uint64(nackDelay))}
 }

@@ -19,15 +19,14 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// binary is the vertex.
-var binary string
+// binaries is the directory of the vertices that are run.
+var binaries string
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // they mostly wait
-	directory, err := os.MkdirTemp("", "numaflow")
-	if err == nil {
-		binary = filepath.Join(directory, "vertex")
-		build := exec.Command("go", "build", "-o", binary, "./vertex")
+	var err error
+	if binaries, err = os.MkdirTemp("", "numaflow"); err == nil {
+		build := exec.Command("go", "build", "-o", binaries, "./vertex", "../../examples/numaflow-source", "../../examples/numaflow-sink")
 		build.Stderr = os.Stderr
 		err = build.Run()
 	}
@@ -36,7 +35,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	_ = os.RemoveAll(directory) // of the system's temporary ones
+	_ = os.RemoveAll(binaries) // of the system's temporary ones
 	os.Exit(code)
 }
 
@@ -62,7 +61,8 @@ func newScene(t testing.TB, fields, ledger string) *scene {
 
 func (s *scene) start(kind string, replica int) *dataplane.Vertex {
 	s.t.Helper()
-	return dataplane.Start(s.t, binary, kind, replica, s.env)
+	kinds := map[string]dataplane.Kind{"source": dataplane.Source, "map": dataplane.Map, "sink": dataplane.Sink}
+	return dataplane.Start(s.t, kinds[kind], append(slices.Clone(s.env), fmt.Sprint("NUMAFLOW_REPLICA=", replica)), filepath.Join(binaries, "vertex"), kind)
 }
 
 // between counts what arrived in [from, to) at all of them.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -29,18 +30,30 @@ type Vertex struct {
 
 	mu       sync.Mutex
 	arrivals []time.Time // of messages that came out, or were handled
+	values   []string    // of those that came out of a source
+	refused  int         // data that a sink wants again
 	faults   []string    // of protocol
-	killed   bool
+	mayEnd   bool        // it may end in the middle of a batch
 }
 
-// Start runs binary as vertex of a kind and replica of a MonoVertex, and connects to it. What still runs at the end of the
-// test is killed.
-func Start(t testing.TB, binary, kind string, replica int, env []string) *Vertex {
+// A Kind is what a vertex does.
+type Kind struct{ socket, info string }
+
+// The kinds.
+var (
+	Source = Kind{"source.sock", "sourcer-server-info"}
+	Map    = Kind{"map.sock", "mapper-server-info"}
+	Sink   = Kind{"sink.sock", "sinker-server-info"}
+)
+
+// Start runs a vertex of a kind, with -sockets DIRECTORY before its arguments, and connects to it. What still runs at the end
+// of the test is killed.
+func Start(t testing.TB, kind Kind, env []string, binary string, args ...string) *Vertex {
 	t.Helper()
 	directory, err := os.MkdirTemp("", "vertex") // a socket's name must be short
 	require.NoError(t, err)
-	v := &Vertex{t: t, cmd: exec.Command(binary, kind, directory), ended: make(chan struct{})}
-	v.cmd.Env = append(append(os.Environ(), "GOMAXPROCS=1", fmt.Sprint("NUMAFLOW_REPLICA=", replica)), env...)
+	v := &Vertex{t: t, cmd: exec.Command(binary, append([]string{"-sockets", directory}, args...)...), ended: make(chan struct{})}
+	v.cmd.Env = append(append(os.Environ(), "GOMAXPROCS=1"), env...)
 	v.cmd.Stderr = os.Stderr
 	require.NoError(t, v.cmd.Start())
 	go func() {
@@ -61,21 +74,26 @@ func Start(t testing.TB, binary, kind string, replica int, env []string) *Vertex
 			require.NoError(t, v.err, "the vertex has ended")
 		default:
 		}
-		server, err := info.Read(info.WithServerInfoFilePath(directory + "/info"))
+		server, err := info.Read(info.WithServerInfoFilePath(filepath.Join(directory, kind.info)))
 		return err == nil && server.Protocol == info.UDS
 	}, 20*time.Second, 10*time.Millisecond)
-	v.conn, err = grpc.NewClient("unix:"+directory+"/socket", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	v.conn, err = grpc.NewClient("unix:"+filepath.Join(directory, kind.socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = v.conn.Close() }) // closed already, if it was stopped
 	return v
 }
 
+// MayEnd says that the vertex may end while a batch is under way.
+func (v *Vertex) MayEnd() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.mayEnd = true
+}
+
 // Kill ends the process as a power cut would.
 func (v *Vertex) Kill() {
 	v.t.Helper()
-	v.mu.Lock()
-	v.killed = true
-	v.mu.Unlock()
+	v.MayEnd()
 	require.NoError(v.t, v.cmd.Process.Kill())
 	<-v.ended
 }
@@ -106,6 +124,20 @@ func (v *Vertex) Arrivals() []time.Time {
 	return slices.Clone(v.arrivals)
 }
 
+// Values are what came out of a source, in the order in which it came.
+func (v *Vertex) Values() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Clone(v.values)
+}
+
+// Refused is how many data a sink wanted to have again.
+func (v *Vertex) Refused() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.refused
+}
+
 func (v *Vertex) fault(format string, args ...any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -114,12 +146,12 @@ func (v *Vertex) fault(format string, args ...any) {
 	}
 }
 
-// failed notes why a stream has ended, unless somebody ended it, or killed the vertex.
+// failed notes why a stream has ended, unless somebody ended it, or the vertex may end.
 func (v *Vertex) failed(ctx context.Context, what string, err error) {
 	v.mu.Lock()
-	killed := v.killed
+	mayEnd := v.mayEnd
 	v.mu.Unlock()
-	if ctx.Err() == nil && !killed {
+	if ctx.Err() == nil && !mayEnd {
 		v.fault("%s: %v", what, err)
 	}
 }

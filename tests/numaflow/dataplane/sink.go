@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"fmt"
+	"time"
 
 	sinkpb "github.com/numaproj/numaflow-go/pkg/apis/proto/sink/v1"
 	"github.com/stretchr/testify/require"
@@ -23,16 +24,25 @@ func (v *Vertex) Sink(b Batch) (stop func()) {
 	go func() {
 		defer close(done)
 		defer cancel()
-		for first := 0; ; first += b.Size {
+		for next, again := 0, []again(nil); ; {
 			select {
 			case <-stopping:
 				return
 			default:
 			}
-			if err := v.sink(stream, first, b.Size); err != nil {
+			var ids []string
+			for len(again) > 0 && len(ids) < b.Size && !again[0].from.After(time.Now()) {
+				ids, again = append(ids, again[0].id), again[1:]
+			}
+			for ; len(ids) < b.Size; next++ {
+				ids = append(ids, fmt.Sprint(next))
+			}
+			refused, err := v.sink(stream, ids)
+			if err != nil {
 				v.failed(ctx, "Sink", err)
 				return
 			}
+			again = append(again, refused...)
 		}
 	}()
 	return func() {
@@ -41,40 +51,53 @@ func (v *Vertex) Sink(b Batch) (stop func()) {
 	}
 }
 
-// sink is one batch: each datum must be answered once.
-func (v *Vertex) sink(stream sinkpb.Sink_SinkFnClient, first, n int) error {
+// An again is a datum that a sink has refused: it is sent again, not before a time.
+type again struct {
+	id   string
+	from time.Time
+}
+
+// sink is one batch: each datum must be answered once, and may be refused, not failed.
+func (v *Vertex) sink(stream sinkpb.Sink_SinkFnClient, ids []string) (refused []again, err error) {
 	open := map[string]bool{}
-	for i := range n {
-		id := fmt.Sprint(first + i)
+	for _, id := range ids {
 		open[id] = true
-		if err := stream.Send(&sinkpb.SinkRequest{Request: &sinkpb.SinkRequest_Request{Id: id, Value: []byte("value")}}); err != nil {
-			return err
+		if err := stream.Send(&sinkpb.SinkRequest{Request: &sinkpb.SinkRequest_Request{Id: id, Value: []byte(id)}}); err != nil {
+			return nil, err
 		}
 	}
 	if err := stream.Send(&sinkpb.SinkRequest{Status: &sinkpb.TransmissionStatus{Eot: true}}); err != nil {
-		return err
+		return nil, err
 	}
 	for {
 		r, err := stream.Recv()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, result := range r.GetResults() {
-			if !open[result.GetId()] {
-				v.fault("datum %s was answered twice, or never sent", result.GetId())
+			id := result.GetId()
+			if !open[id] {
+				v.fault("datum %s was answered twice, or never sent", id)
 			}
-			delete(open, result.GetId())
-			if result.GetStatus() == sinkpb.Status_SUCCESS {
+			delete(open, id)
+			switch result.GetStatus() {
+			case sinkpb.Status_SUCCESS:
 				v.arrived(1)
-			} else {
-				v.fault("datum %s was answered with %v %s", result.GetId(), result.GetStatus(), result.GetErrMsg())
+			case sinkpb.Status_NACK:
+				delay := time.Duration(result.GetNackOptions().GetDelay()) * time.Millisecond
+				refused = append(refused, again{id, time.Now().Add(delay)})
+			default:
+				v.fault("datum %s was answered with %v %s", id, result.GetStatus(), result.GetErrMsg())
 			}
 		}
 		if r.GetStatus().GetEot() {
 			if len(open) > 0 {
-				v.fault("%d of %d data were not answered", len(open), n)
+				v.fault("%d of %d data were not answered", len(open), len(ids))
 			}
-			return nil
+			v.mu.Lock()
+			v.refused += len(refused)
+			v.mu.Unlock()
+			return refused, nil
 		}
 	}
 }

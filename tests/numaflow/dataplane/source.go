@@ -8,19 +8,34 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Source reads and acknowledges in turn, until stop, which waits for the batch under way.
-func (v *Vertex) Source(b Batch) (stop func()) {
+// reads opens a stream of Reads.
+func (v *Vertex) reads(ctx context.Context) sourcepb.Source_ReadFnClient {
 	v.t.Helper()
-	ctx, cancel := context.WithCancel(v.t.Context())
-	client := sourcepb.NewSourceClient(v.conn)
-	reads, err := client.ReadFn(ctx)
-	require.NoError(v.t, err)
-	acks, err := client.AckFn(ctx)
+	reads, err := sourcepb.NewSourceClient(v.conn).ReadFn(ctx)
 	require.NoError(v.t, err)
 	require.NoError(v.t, reads.Send(&sourcepb.ReadRequest{Handshake: &sourcepb.Handshake{Sot: true}}))
 	r, err := reads.Recv()
 	require.NoError(v.t, err)
 	require.True(v.t, r.GetHandshake().GetSot())
+	return reads
+}
+
+// DieAfterRead is a data plane that dies after one Read, of which it has acknowledged nothing.
+func (v *Vertex) DieAfterRead(b Batch) {
+	v.t.Helper()
+	ctx, die := context.WithCancel(v.t.Context())
+	defer die()
+	_, ok := v.read(ctx, v.reads(ctx), b)
+	require.True(v.t, ok)
+}
+
+// Source reads and acknowledges in turn, until stop, which waits for the batch under way.
+func (v *Vertex) Source(b Batch) (stop func()) {
+	v.t.Helper()
+	ctx, cancel := context.WithCancel(v.t.Context())
+	reads := v.reads(ctx)
+	acks, err := sourcepb.NewSourceClient(v.conn).AckFn(ctx)
+	require.NoError(v.t, err)
 	require.NoError(v.t, acks.Send(&sourcepb.AckRequest{Handshake: &sourcepb.Handshake{Sot: true}}))
 	a, err := acks.Recv()
 	require.NoError(v.t, err)
@@ -64,13 +79,20 @@ func (v *Vertex) read(ctx context.Context, reads sourcepb.Source_ReadFnClient, b
 			return offsets, true
 		}
 		offsets = append(offsets, r.GetResult().GetOffset())
-		v.arrived(1)
+		v.came(string(r.GetResult().GetPayload()))
 		if len(offsets) > b.Size {
 			v.fault("a Read of %d had more", b.Size)
 		}
 	}
 	v.failed(ctx, "Read", err)
 	return nil, false
+}
+
+func (v *Vertex) came(value string) {
+	v.arrived(1)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.values = append(v.values, value)
 }
 
 func (v *Vertex) ack(ctx context.Context, acks sourcepb.Source_AckFnClient, offsets []*sourcepb.Offset) bool {

@@ -1,10 +1,11 @@
-// Vertex is a user-defined vertex as somebody would deploy it, with its limits: vertex source|map|sink DIRECTORY. The directory is
-// for its socket; else it goes by Numaflow's environment, and by that of throttle.FromEnv. With VERTEX_BARE=1 it has no Limiter.
+// Vertex is a user-defined vertex as somebody would deploy it, with its limits: vertex -sockets DIRECTORY source|map|sink. It goes by
+// Numaflow's environment, and by that of throttle.FromEnv. With VERTEX_BARE=1 it has no Limiter.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -23,13 +24,15 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1], os.Args[2]); err != nil {
+	sockets := flag.String("sockets", "/var/run/numaflow", "directory of the data plane's sockets")
+	flag.Parse()
+	if err := run(flag.Arg(0), *sockets); err != nil {
 		fmt.Fprintln(os.Stderr, "vertex:", err)
 		os.Exit(1)
 	}
 }
 
-func run(kind, directory string) (err error) {
+func run(kind, sockets string) (err error) {
 	ctx := context.Background()
 	var lim *dispatch.Limiter
 	if os.Getenv("VERTEX_BARE") == "" {
@@ -39,26 +42,25 @@ func run(kind, directory string) (err error) {
 		defer func() { err = errors.Join(err, lim.Close()) }()
 	}
 	var server numaflow.Server
-	socket, info := directory+"/socket", directory+"/info"
 	switch kind {
 	case "source":
 		s, err := numaflowthrottle.Source(&numbers{}, lim)
 		if err != nil {
 			return err
 		}
-		server = sourcer.NewServer(s, sourcer.WithSockAddr(socket), sourcer.WithServerInfoFilePath(info))
+		server = sourcer.NewServer(s, sourcer.WithSockAddr(sockets+"/source.sock"), sourcer.WithServerInfoFilePath(sockets+"/sourcer-server-info"))
 	case "map":
 		m, err := numaflowthrottle.Map(mapper.MapperFunc(dropOdd), lim)
 		if err != nil {
 			return err
 		}
-		server = mapper.NewServer(m, mapper.WithSockAddr(socket), mapper.WithServerInfoFilePath(info))
+		server = mapper.NewServer(m, mapper.WithSockAddr(sockets+"/map.sock"), mapper.WithServerInfoFilePath(sockets+"/mapper-server-info"))
 	case "sink":
 		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(discard), lim)
 		if err != nil {
 			return err
 		}
-		server = sinker.NewServer(s, sinker.WithSockAddr(socket), sinker.WithServerInfoFilePath(info))
+		server = sinker.NewServer(s, sinker.WithSockAddr(sockets+"/sink.sock"), sinker.WithServerInfoFilePath(sockets+"/sinker-server-info"))
 	default:
 		return fmt.Errorf("%q is no kind of vertex", kind)
 	}

@@ -1,0 +1,128 @@
+package numaflow_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/tests/numaflow/dataplane"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+var usual = dataplane.Batch{Size: 100, Timeout: time.Second}
+
+// TestPoolChanges: one replica, three, three that are replaced one after the other, and one again: the sum is never over the limit,
+// and the one that is left has all of it.
+func TestPoolChanges(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "messageRate: 500/s, sharing: split, poolTTL: 1s", "")
+	type replica struct {
+		*dataplane.Vertex
+		stop func()
+	}
+	var all []*dataplane.Vertex
+	start := func(i int) replica {
+		v := s.start("source", i)
+		all = append(all, v)
+		return replica{v, v.Source(usual)}
+	}
+	end := func(r replica) {
+		r.stop()
+		assert.Less(t, r.Stop(), 5*time.Second)
+	}
+	from := time.Now()
+	replicas := []replica{start(0)}
+	time.Sleep(time.Second)
+	replicas = append(replicas, start(1), start(2))
+	time.Sleep(2 * time.Second)
+	for i := range replicas {
+		end(replicas[i])
+		replicas[i] = start(i)
+		time.Sleep(time.Second)
+	}
+	time.Sleep(time.Second)
+	three := time.Now()
+	time.Sleep(2 * time.Second)
+	check(t, 500, three, 2, all...)
+	end(replicas[0])
+	replicas[1].Kill()
+	replicas[1].stop()
+	one := time.Now().Add(2 * time.Second)
+	time.Sleep(4 * time.Second)
+	check(t, 500, one, 2, replicas[2].Vertex)
+	replicas[2].stop()
+	assert.LessOrEqual(t, window(time.Second, from, all...), 500*5/4+1)
+}
+
+// TestLedgerAway: a Redis that is away for a while costs nothing and brings no burst.
+func TestLedgerAway(t *testing.T) {
+	t.Parallel()
+	redis := services.RedisServer(t)
+	v := newScene(t, "messageRate: 200/s", redis.URL).start("source", 0)
+	from := time.Now()
+	defer v.Source(usual)()
+	time.Sleep(3 * time.Second)
+	redis.Kill()
+	away := time.Now()
+	time.Sleep(4 * time.Second)
+	redis.Start()
+	time.Sleep(3 * time.Second)
+	assert.GreaterOrEqual(t, between(away, away.Add(4*time.Second), v), 600)
+	assert.LessOrEqual(t, window(time.Second, from, v), 200*5/4+1)
+}
+
+// TestLedgerAbsent: a ledger that is not there at the start is the policy's matter.
+func TestLedgerAbsent(t *testing.T) {
+	for loss, rate := range map[string]struct{ least, most int }{"stop": {0, 0}, "open": {1000, 1 << 30}} {
+		t.Run(loss, func(t *testing.T) {
+			t.Parallel()
+			redis := services.RedisServer(t)
+			redis.Kill()
+			v := newScene(t, "messageRate: 100/s, onLedgerLoss: "+loss, redis.URL).start("source", 0)
+			stop := v.Source(usual)
+			time.Sleep(3 * time.Second)
+			n := len(v.Arrivals())
+			assert.GreaterOrEqual(t, n, rate.least)
+			assert.LessOrEqual(t, n, rate.most)
+			redis.Start()
+			back := time.Now()
+			time.Sleep(4 * time.Second)
+			check(t, 100, back.Add(2*time.Second), 2, v)
+			stop()
+			assert.Less(t, v.Stop(), 5*time.Second)
+		})
+	}
+}
+
+// TestStopWhileWaiting: who waits for permits that take minutes ends within the SDK's grace of 15 s, and says goodbye.
+func TestStopWhileWaiting(t *testing.T) {
+	for _, kind := range []string{"map", "sink"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			v := newScene(t, "messageRate: 1/s", "").start(kind, 0)
+			v.MayEnd()
+			if kind == "map" {
+				_ = v.Map(dataplane.Batch{Size: 200}, func(int) []string { return nil }) // it never ends its batch
+			} else {
+				_ = v.Sink(dataplane.Batch{Size: 200})
+			}
+			time.Sleep(time.Second)
+			took := v.Stop()
+			assert.Less(t, took, 18*time.Second)
+			assert.Greater(t, took, 10*time.Second, "the SDK waits for those who may yet answer")
+		})
+	}
+}
+
+// TestDataPlaneComesBack: what a data plane had read when it died comes to the user's source as a Nack, and the next one reads on.
+func TestDataPlaneComesBack(t *testing.T) {
+	t.Parallel()
+	v := newScene(t, "messageRate: 100/s", "").start("source", 0)
+	v.DieAfterRead(dataplane.Batch{Size: 20, Timeout: time.Second})
+	stop := v.Source(usual)
+	require.Eventually(t, func() bool { return len(v.Arrivals()) >= 150 }, 10*time.Second, 10*time.Millisecond)
+	stop()
+	assert.Less(t, v.Stop(), 5*time.Second)
+}
