@@ -186,6 +186,15 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 // one atomic load.
 func (s *Subscription) Limited() bool { return s != nil && s.queue.plan.Load() != nil }
 
+// Paced reports whether a limit with strict sharing applies now: its permits come one at a time, each to be used at once.
+func (s *Subscription) Paced() bool {
+	if s == nil {
+		return false
+	}
+	p := s.queue.plan.Load()
+	return p != nil && p.paced != nil
+}
+
 // most bounds what one call may ask for, so that no sum of calls overflows a counter.
 const most = 1<<31 - 1
 

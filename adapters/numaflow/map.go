@@ -108,15 +108,16 @@ func (s *mapStreamer) MapStream(ctx context.Context, keys []string, d mapstreame
 		s.inner.MapStream(ctx, keys, d, out)
 		return
 	}
-	in, used, failed := make(chan mapstreamer.Message), make(chan int, 1), make(chan struct{})
+	in, used, returned := make(chan mapstreamer.Message), make(chan int, 1), make(chan struct{})
 	go func() {
 		n := 0
+		defer func() { used <- n }()
+		over := (<-chan struct{})(nil) // the end of the stream counts when the user's code has returned: until then it may send
 		for {
 			select {
 			case m, open := <-in:
 				if !open { // all is there: the user's code says so, also to the SDK
 					close(out)
-					used <- n
 					return
 				}
 				if !dropped([]mapstreamer.Message{m}) {
@@ -126,22 +127,25 @@ func (s *mapStreamer) MapStream(ctx context.Context, keys []string, d mapstreame
 				case out <- m:
 				case <-ctx.Done():
 				}
-			case <-failed:
-				used <- 0
+			case <-returned:
+				returned, over = nil, ctx.Done() // it may have others send, and close
+			case <-over:
 				return
 			}
 		}
 	}()
-	returned := false
+	panics := true
 	defer func() {
-		if !returned { // it panics
-			close(failed)
+		if panics {
+			grant.Done(0, 0)
+			return // the SDK ends the stream, and with it the goroutine
 		}
 		n := <-used
 		grant.Done(n, int64(n)*bytes)
 	}()
+	defer close(returned)
 	s.inner.MapStream(ctx, keys, d, in)
-	returned = true
+	panics = false
 }
 
 // BatchMap is [Map] for a map of batches. A batch is handed to m in slices, in its order, when their permits are there: each is
@@ -167,7 +171,7 @@ func (b *batchMapper) BatchMap(ctx context.Context, in <-chan batchmapper.Datum)
 	if !b.sub.Limited() {
 		return b.inner.BatchMap(ctx, in)
 	}
-	refused, err := sliced(in,
+	refused, err := sliced(in, b.sub.Paced(),
 		func(d batchmapper.Datum) (dispatch.Grant, error) { return b.sub.AcquireSized(ctx, batchSize(d)) },
 		func(slice []permitted[batchmapper.Datum]) {
 			var results batchmapper.BatchResponses

@@ -220,3 +220,22 @@ func TestMapEnds(t *testing.T) {
 		assert.InDelta(t, 90, refused.Load(), 4)
 	})
 }
+
+// TestMapStreamLeavesItOpen: a user's code that ends with the stream need not close its channel.
+func TestMapStreamLeavesItOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := perSecond(1000)
+		p.MaxInFlight = new(int64(1))
+		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(ctx context.Context, _ []string, _ mapstreamer.Datum, _ chan<- mapstreamer.Message) {
+			<-ctx.Done()
+		}), open(t, p), numaflowthrottle.WithTopic(topic))
+		require.NoError(t, err)
+		for range 3 { // each has its permit
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			begin := time.Now()
+			m.MapStream(ctx, nil, datum{}, make(chan mapstreamer.Message))
+			assert.Equal(t, time.Second, time.Since(begin).Round(100*time.Millisecond))
+			cancel()
+		}
+	})
+}

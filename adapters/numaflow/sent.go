@@ -20,8 +20,10 @@ type sent struct {
 
 	mu      sync.Mutex
 	under   []entry       // in the order in which they were read
+	open    int           // of those in under that are not settled
 	head    int           // those before are settled
-	index   map[place]int // of those in under; nil as long as they are settled in order, which needs none
+	index   map[place]int // of those in under, the last of each; nil as long as they are settled in order, which needs none
+	told    bool          // that there are too many
 	spare   []entry       // for the next Read
 	again   []sourcer.Message
 	reading context.Context // of the data plane's stream of Reads
@@ -62,19 +64,41 @@ func (s *sent) room() (room []entry) {
 	return room
 }
 
-// add notes the messages of a Read, of which entries is used again. The caller holds s.mu.
-func (s *sent) add(entries []entry) {
-	if s.head > len(s.under)/2 {
-		s.under, s.head, s.index = slices.Delete(s.under, 0, s.head), 0, nil
-	}
+// add notes the messages of a Read, of which entries is used again, and returns how many there were too many. The caller holds s.mu.
+func (s *sent) add(entries []entry) (tooMany int) {
 	s.spare = entries[:0]
-	entries = entries[:min(len(entries), max(0, mostSent-len(s.under)))]
-	if s.index != nil {
-		for i, e := range entries {
-			s.index[placeOf(e.offset)] = len(s.under) + i
-		}
+	if len(s.under) > 2*s.open+len(entries) { // most are settled
+		s.under = slices.DeleteFunc(s.under, func(e entry) bool { return e.settled })
+		s.head, s.index = 0, nil
 	}
-	s.under = append(s.under, entries...)
+	n := min(len(entries), mostSent-s.open)
+	for _, e := range entries[:n] {
+		if s.index != nil {
+			s.enter(placeOf(e.offset), len(s.under))
+		}
+		s.under = append(s.under, e)
+		s.open++
+	}
+	return len(entries) - n
+}
+
+// enter has the index know of a message. One that is outstanding twice is settled by its last time.
+func (s *sent) enter(at place, i int) {
+	if before, twice := s.index[at]; twice && before < i {
+		s.done(before)
+	}
+	s.index[at] = i
+}
+
+// done settles the i-th of under.
+func (s *sent) done(i int) {
+	if e := &s.under[i]; !e.settled {
+		e.settled, e.kept = true, nil
+		s.open--
+	}
+	for s.head < len(s.under) && s.under[s.head].settled {
+		s.head++
+	}
 }
 
 // settle forgets messages.
@@ -82,21 +106,19 @@ func (s *sent) settle(offsets []sourcer.Offset) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range offsets {
-		i := s.head
-		if i == len(s.under) {
-			return
+		if s.head < len(s.under) && same(s.under[s.head].offset, o) {
+			s.done(s.head)
+		} else if i, ok := s.find(o); ok {
+			s.done(i)
 		}
-		if next := s.under[i].offset; next.PartitionId() != o.PartitionId() || !bytes.Equal(next.Value(), o.Value()) {
-			var ok bool
-			if i, ok = s.find(o); !ok {
-				continue
-			}
-		}
-		s.under[i].settled = true
-		for s.head < len(s.under) && s.under[s.head].settled {
-			s.head++
+		if len(s.again) > 0 { // it was late
+			s.again = slices.DeleteFunc(s.again, func(m sourcer.Message) bool { return same(m.Offset(), o) })
 		}
 	}
+}
+
+func same(a, b sourcer.Offset) bool {
+	return a.PartitionId() == b.PartitionId() && bytes.Equal(a.Value(), b.Value())
 }
 
 // find is for a message that is settled before one that was read earlier.
@@ -104,17 +126,19 @@ func (s *sent) find(o sourcer.Offset) (i int, ok bool) {
 	if s.index == nil {
 		s.index = map[place]int{}
 		for i := s.head; i < len(s.under); i++ {
-			s.index[placeOf(s.under[i].offset)] = i
+			if !s.under[i].settled {
+				s.enter(placeOf(s.under[i].offset), i)
+			}
 		}
 	}
 	i, ok = s.index[placeOf(o)]
-	return i, ok && i >= s.head
+	return i, ok
 }
 
 // take takes all that is outstanding. The caller holds s.mu.
 func (s *sent) take() []entry {
 	entries := s.under[s.head:]
-	s.under, s.head, s.index = nil, 0, nil
+	s.under, s.open, s.head, s.index = nil, 0, 0, nil
 	return entries
 }
 
@@ -161,8 +185,9 @@ func (s *sent) abandon(entries []entry) (kept int, lost []sourcer.NackOffset) {
 	return len(again), lost
 }
 
-// acksWithin is how long Acks may take that come on a stream which did not exist when that of Reads ended.
-const acksWithin = 5 * time.Second
+// acksWithin is how long the first Ack may take after the stream of Reads has ended: that of Acks is not known before. It is more
+// than a sink may take for a batch, as a rule.
+const acksWithin = 30 * time.Second
 
 // follow notes which stream of Reads there is. If there is another, the data plane has been started again.
 func (s *source) follow(ctx context.Context) {
@@ -171,7 +196,7 @@ func (s *source) follow(ctx context.Context) {
 		s.sent.mu.Unlock()
 		return
 	}
-	s.sent.reading = ctx
+	s.sent.reading, s.sent.acking = ctx, nil
 	entries := s.sent.take()
 	s.sent.mu.Unlock()
 	s.abandon(entries)
@@ -180,33 +205,46 @@ func (s *source) follow(ctx context.Context) {
 
 // ended lets the last Acks come after the stream of Reads has ended.
 func (s *source) ended(ctx context.Context) {
-	over := func() {
-		var entries []entry
-		s.sent.mu.Lock()
-		if s.sent.reading == ctx { // else the next data plane has found them
-			entries = s.sent.take()
-		}
-		s.sent.mu.Unlock()
-		s.abandon(entries)
-	}
 	s.sent.mu.Lock()
 	acking := s.sent.acking
 	s.sent.mu.Unlock()
 	if acking != nil {
-		context.AfterFunc(acking, over)
+		context.AfterFunc(acking, func() { s.over(ctx) })
 	} else {
-		time.AfterFunc(acksWithin, over)
+		time.AfterFunc(acksWithin, func() { s.over(ctx) })
 	}
+}
+
+// over gives up what was read on a stream, unless Acks still come.
+func (s *source) over(ctx context.Context) {
+	s.sent.mu.Lock()
+	if s.sent.reading != ctx { // the next data plane has found them
+		s.sent.mu.Unlock()
+		return
+	}
+	if acking := s.sent.acking; acking != nil && acking.Err() == nil { // they began meanwhile
+		s.sent.mu.Unlock()
+		context.AfterFunc(acking, func() { s.over(ctx) })
+		return
+	}
+	entries := s.sent.take()
+	s.sent.mu.Unlock()
+	s.abandon(entries)
 }
 
 // note has the messages of a Read outstanding.
 func (s *source) note(ctx context.Context, entries []entry) {
 	s.sent.mu.Lock()
-	mine := s.sent.reading == ctx
+	mine, tooMany := s.sent.reading == ctx, 0
 	if mine {
-		s.sent.add(entries)
+		tooMany = s.sent.add(entries)
 	}
+	tell := tooMany > 0 && !s.sent.told
+	s.sent.told = tooMany > 0
 	s.sent.mu.Unlock()
+	if tell {
+		s.log.Warn("numaflowthrottle: too many messages are outstanding: if the data plane dies, nobody is told of the last", "topic", s.topic, "outstanding", mostSent)
+	}
 	switch {
 	case !mine: // the next data plane is there already
 		s.abandon(entries)

@@ -39,15 +39,12 @@ func (s *sink) Sink(ctx context.Context, in <-chan sinker.Datum) (responses sink
 	if !s.sub.Limited() {
 		return s.inner.Sink(ctx, in)
 	}
-	refused, err := sliced(in,
+	refused, err := sliced(in, s.sub.Paced(),
 		func(d sinker.Datum) (grant dispatch.Grant, err error) {
 			if s.charged.has(d.ID()) {
 				return grant, nil
 			}
-			if grant, err = s.sub.AcquireSized(ctx, sinkSize(d)); err == nil {
-				s.charged.add(d.ID())
-			}
-			return grant, err
+			return s.sub.AcquireSized(ctx, sinkSize(d))
 		},
 		func(slice []permitted[sinker.Datum]) {
 			handled := false
@@ -55,8 +52,8 @@ func (s *sink) Sink(ctx context.Context, in <-chan sinker.Datum) (responses sink
 				for i := range slice {
 					if handled {
 						slice[i].grant.Done(1, sinkSize(slice[i].datum))
+						s.charged.add(slice[i].datum.ID())
 					} else {
-						s.charged.remove(slice[i].datum.ID())
 						slice[i].grant.Done(0, 0)
 					}
 				}
@@ -100,6 +97,9 @@ func (c *charged) has(id string) bool {
 func (c *charged) add(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.ids[id] {
+		return
+	}
 	if c.ids == nil {
 		c.ids = map[string]bool{}
 	}
@@ -111,10 +111,4 @@ func (c *charged) add(id string) {
 		c.next = (c.next + 1) % remembered
 	}
 	c.ids[id] = true
-}
-
-func (c *charged) remove(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.ids, id)
 }

@@ -147,11 +147,12 @@ func TestSinkForgets(t *testing.T) {
 // TestSinkPanic: a panic of the user's goes on; permits go back, and what it did not answer is charged when it comes again.
 func TestSinkPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := perSecond(1000)
-		p.MaxInFlight = new(int64(100))
+		p := perSecond(100)
+		p.MaxInFlight = new(int64(200))
 		failing := true
 		s := wrapped(t, open(t, p), func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
 			if failing {
+				time.Sleep(time.Second) // permits come for the next slice
 				panic("the user's")
 			}
 			for d := range in {
@@ -160,13 +161,15 @@ func TestSinkPanic(t *testing.T) {
 			return responses
 		})
 		for range 3 {
-			assert.PanicsWithValue(t, "the user's", func() { s.Sink(t.Context(), batch(0, 100)) })
+			ctx, cancel := context.WithCancel(t.Context())
+			assert.PanicsWithValue(t, "the user's", func() { s.Sink(ctx, batch(0, 300)) })
+			cancel() // as the SDK does
 			synctest.Wait()
 		}
 		failing = false
 		begin := time.Now()
-		assert.Len(t, s.Sink(t.Context(), batch(0, 100)), 100)
-		assert.Less(t, time.Since(begin), time.Second)
+		assert.Len(t, s.Sink(t.Context(), batch(0, 300)), 300)
+		assert.InDelta(t, 3, time.Since(begin).Seconds(), 0.3)
 	})
 }
 
@@ -211,4 +214,32 @@ func TestBusy(t *testing.T) {
 	assert.Equal(t, "7", r.ID)
 	assert.True(t, r.Nack)
 	assert.EqualValues(t, 1500, *r.NackOptions.Delay)
+}
+
+// TestSinkStrict: where permits are paced, each is used at its time.
+func TestSinkStrict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []call
+		p := perSecond(100)
+		p.Sharing = policy.Strict
+		s := wrapped(t, open(t, p), recorder(&calls, 0))
+		s.Sink(t.Context(), batch(0, 50))
+		require.Len(t, calls, 50)
+		for i, c := range calls[1:] {
+			assert.GreaterOrEqual(t, c.at-calls[i].at, 8*time.Millisecond)
+		}
+	})
+}
+
+// TestSinkInFlight: who may have one message at a time does not wait for more.
+func TestSinkInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []call
+		p := perSecond(1000)
+		p.MaxInFlight = new(int64(1))
+		s := wrapped(t, open(t, p), recorder(&calls, time.Millisecond))
+		begin := time.Now()
+		s.Sink(t.Context(), batch(0, 100))
+		assert.Less(t, time.Since(begin), time.Second)
+	})
 }

@@ -29,7 +29,22 @@ type permitted[D any] struct {
 
 // sliced hands on what comes from in, in its order. admit waits for the permit of a datum; where it fails, that datum and all
 // behind it are returned, with the reason. hand settles what it is given. If it panics, what was not given to it goes back.
-func sliced[D any](in <-chan D, admit func(D) (dispatch.Grant, error), hand func([]permitted[D])) (refused []D, reason error) {
+// Where permits are paced, each is for a slice of its own, and used at once.
+func sliced[D any](in <-chan D, paced bool, admit func(D) (dispatch.Grant, error), hand func([]permitted[D])) (refused []D, reason error) {
+	if paced {
+		for d := range in {
+			var grant dispatch.Grant
+			if reason == nil {
+				grant, reason = admit(d)
+			}
+			if reason == nil {
+				hand([]permitted[D]{{d, grant}})
+			} else {
+				refused = append(refused, d)
+			}
+		}
+		return refused, reason
+	}
 	b := &batch[D]{some: make(chan struct{}, 1), ended: make(chan struct{})}
 	defer b.stop()
 	go func() {
@@ -71,6 +86,9 @@ func (b *batch[D]) add(p permitted[D]) {
 func (b *batch[D]) fill() {
 	b.mu.Lock()
 	left := sliceTime - time.Since(b.since)
+	if b.slice[0].grant.InFlight() { // no more may come before these are done with
+		left = 0
+	}
 	b.mu.Unlock()
 	if left > 0 {
 		timer := time.NewTimer(left)

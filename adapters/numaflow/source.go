@@ -38,6 +38,7 @@ type source struct {
 	*vertex
 	sent sent
 
+	served  atomic.Bool  // the last time, the user's source had as many as it was asked for
 	looked  atomic.Int64 // at the backlog, in nanoseconds since 1970
 	looking sync.Mutex   // of who looks: Pending takes its time
 	advised string       // the last time
@@ -56,20 +57,18 @@ func (s *source) Read(ctx context.Context, request sourcer.ReadRequest, out chan
 	}
 	waiting, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	for left := int(min(request.Count(), math.MaxInt32)); left > 0; {
-		grant, err := s.sub.Acquire(waiting, left)
-		if err != nil {
-			if s.complain(err) {
-				<-waiting.Done() // else the data plane asks again at once
-			}
+	p := &permits{source: s, ctx: waiting, left: int(min(request.Count(), math.MaxInt32))}
+	defer p.stop()
+	for first := true; ; first = false {
+		asked := p.take(s.served.Load())
+		if asked == 0 || !first && !time.Now().Before(deadline) {
 			return
 		}
-		asked := grant.N()
-		got := s.pass(ctx, &readRequest{uint64(asked), max(0, time.Until(deadline))}, out, &grant)
+		got := s.pass(ctx, &readRequest{uint64(asked), max(0, time.Until(deadline))}, out, p)
+		s.served.Store(got >= asked)
 		if got < asked {
 			return // there is no more, or TimeOut is over
 		}
-		left -= got
 	}
 }
 
@@ -84,8 +83,8 @@ func (r *readRequest) TimeOut() time.Duration { return r.timeout }
 // between is how many messages may be between the user's source and the data plane.
 const between = 64
 
-// pass has messages read and handed over, and returns how many. They are charged to the grant, of which the rest goes back.
-func (s *source) pass(ctx context.Context, request *readRequest, out chan<- sourcer.Message, grant *dispatch.Grant) (got int) {
+// pass has messages read and handed over, and returns how many. They are charged to what was taken of p; the rest goes back.
+func (s *source) pass(ctx context.Context, request *readRequest, out chan<- sourcer.Message, p *permits) (got int) {
 	in := make(chan sourcer.Message, min(between, request.count))
 	passed := make(chan []entry)
 	limited, bytes := s.sub.Limited(), int64(0)
@@ -107,7 +106,7 @@ func (s *source) pass(ctx context.Context, request *readRequest, out chan<- sour
 	defer func() { // also if the user's source panics
 		close(in)
 		all := <-passed
-		grant.Done(got, bytes)
+		p.spend(got, bytes)
 		s.note(ctx, all)
 	}()
 	if !s.sent.read(request.count, in) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -85,6 +86,13 @@ func (u *user) Nack(_ context.Context, r sourcer.NackRequest) {
 	for _, o := range r.Offsets() {
 		u.nacked = append(u.nacked, string(o.Offset.Value()))
 	}
+}
+
+// refused is what has been nacked.
+func (u *user) refused() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.nacked)
 }
 
 func (u *user) Pending(context.Context) int64 {
@@ -431,5 +439,135 @@ func TestSourceOfClosedLimiter(t *testing.T) {
 		got, took := read(t.Context(), s, 5, time.Second)
 		assert.Empty(t, got)
 		assert.Equal(t, time.Second, took)
+	})
+}
+
+// TestSlowSource: permits come while the user's source takes its time, and no call begins after TimeOut.
+func TestSlowSource(t *testing.T) {
+	for _, call := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond} {
+		t.Run(fmt.Sprint(call), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := &user{left: 1_000_000, during: func() { time.Sleep(call) }}
+				s := source(t, u, perSecond(100))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				begin, n := time.Now(), 0
+				for time.Since(begin) < 20*time.Second {
+					got, took := read(ctx, s, 500, time.Second)
+					n += len(got)
+					assert.Less(t, took, time.Second+call)
+				}
+				assert.InDelta(t, 100*time.Since(begin).Seconds(), n, 100)
+			})
+		})
+	}
+}
+
+// TestLateAcks: Acks that begin when the stream of Reads has ended already, and take their time, are waited for; also those of a
+// data plane that came after another.
+func TestLateAcks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 20}
+		s := source(t, u, policy.Policy{})
+		for range 2 {
+			reads, end := context.WithCancel(t.Context())
+			acks, endAcks := context.WithCancel(t.Context())
+			got, _ := read(reads, s, 10, time.Second)
+			end()
+			time.Sleep(20 * time.Second)
+			s.Ack(acks, offsetsOf(got[:5]))
+			time.Sleep(time.Hour)
+			s.Ack(acks, offsetsOf(got[5:]))
+			endAcks()
+			synctest.Wait()
+			assert.Empty(t, u.nacked)
+		}
+	})
+}
+
+// TestNoAcks: if no Acks come at all, half a minute after the Reads have ended it is over.
+func TestNoAcks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 10}
+		s := source(t, u, policy.Policy{})
+		ctx, die := context.WithCancel(t.Context())
+		got, _ := read(ctx, s, 10, time.Second)
+		die()
+		time.Sleep(29 * time.Second)
+		assert.Empty(t, u.refused())
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		assert.Equal(t, got, u.refused())
+	})
+}
+
+// TestAckOfRequeued: a late Ack of what is to be handed over again counts.
+func TestAckOfRequeued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 10}
+		s := source(t, u, policy.Policy{}, numaflowthrottle.WithRequeue(100))
+		first, die := context.WithCancel(t.Context())
+		got, _ := read(first, s, 10, time.Second)
+		s.Ack(first, offsetsOf(got[:1]))
+		die()
+		synctest.Wait()
+		second, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s.Ack(second, offsetsOf(got[1:8]))
+		again, _ := read(second, s, 10, time.Second)
+		assert.Equal(t, got[8:], again)
+	})
+}
+
+// TestOneIsNeverSettled: it does not keep others from being known.
+func TestOneIsNeverSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 1_000_000}
+		s := source(t, u, policy.Policy{})
+		ctx, die := context.WithCancel(t.Context())
+		stuck, _ := read(ctx, s, 1, time.Second)
+		for range 250 {
+			got, _ := read(ctx, s, 1000, time.Second)
+			s.Ack(ctx, offsetsOf(got))
+		}
+		last, _ := read(ctx, s, 1000, time.Second)
+		die()
+		synctest.Wait()
+		assert.Equal(t, append(stuck, last...), u.nacked)
+	})
+}
+
+// TestTooManyOutstanding: what is known of is bounded, and that is said.
+func TestTooManyOutstanding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		u := &user{left: 1_000_000}
+		s := source(t, u, policy.Policy{}, numaflowthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		ctx, die := context.WithCancel(t.Context())
+		for range 12 {
+			got, _ := read(ctx, s, 10_000, time.Second)
+			s.Ack(ctx, offsetsOf(got[:10])) // of the first ten batches
+		}
+		assert.Equal(t, 1, strings.Count(log.String(), "too many messages are outstanding"))
+		die()
+		synctest.Wait()
+		assert.Equal(t, 99_990, len(u.nacked))
+	})
+}
+
+// TestNoTime: a Read without time gets what is there, and permits are booked for the next.
+func TestNoTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 10_000}
+		s := source(t, u, perSecond(100))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		n := 0
+		for range 500 {
+			got, _ := read(ctx, s, 10, 0)
+			n += len(got)
+			time.Sleep(10 * time.Millisecond)
+		}
+		assert.InDelta(t, 500, n, 50)
 	})
 }

@@ -69,8 +69,8 @@ func BenchmarkNumaflowSource(b *testing.B) {
 				all, from := sources(b, s, 1, dataplane.Batch{Size: c.batch, Timeout: time.Second})
 				b.ReportMetric(steady(from, all...), "messages/s")
 				b.ReportMetric(float64(between(from, from.Add(time.Second), all...)), "first-second")
-				b.ReportMetric(float64(window(time.Second, from, all...)), "most-in-1s")
-				b.ReportMetric(float64(window(100*time.Millisecond, from, all...)), "most-in-100ms")
+				b.ReportMetric(float64(dataplane.Window(time.Second, from, all...)), "most-in-1s")
+				b.ReportMetric(float64(dataplane.Window(100*time.Millisecond, from, all...)), "most-in-100ms")
 			})
 		})
 	}
@@ -89,7 +89,7 @@ func BenchmarkNumaflowReplicas(b *testing.B) {
 			measured(b, func(b *testing.B) {
 				all, from := sources(b, newScene(b, c.fields, c.ledger), c.replicas, dataplane.Batch{Size: 100, Timeout: time.Second})
 				b.ReportMetric(steady(from, all...), "messages/s")
-				b.ReportMetric(float64(window(time.Second, from, all...)), "most-in-1s")
+				b.ReportMetric(float64(dataplane.Window(time.Second, from, all...)), "most-in-1s")
 			})
 		})
 	}
@@ -119,7 +119,7 @@ func BenchmarkNumaflowScaleDown(b *testing.B) {
 				time.Sleep(16 * time.Second)
 				stop()
 				b.ReportMetric(float64(between(gone.Add(11*time.Second), gone.Add(16*time.Second), stays))/50, "%-of-limit")
-				b.ReportMetric(float64(window(time.Second, from, stays, goes)), "most-in-1s")
+				b.ReportMetric(float64(dataplane.Window(time.Second, from, stays, goes)), "most-in-1s")
 			})
 		})
 	}
@@ -233,6 +233,6 @@ func BenchmarkNumaflowStore(b *testing.B) {
 		stop()
 		b.ReportMetric(float64(between(from, back, v))/10, "messages/s-away")
 		b.ReportMetric(float64(between(back, back.Add(5*time.Second), v))/5, "messages/s-after")
-		b.ReportMetric(float64(window(time.Second, from, v)), "most-in-1s")
+		b.ReportMetric(float64(dataplane.Window(time.Second, from, v)), "most-in-1s")
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/tests/numaflow/dataplane"
@@ -26,7 +25,7 @@ func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // they mostly wait
 	var err error
 	if binaries, err = os.MkdirTemp("", "numaflow"); err == nil {
-		build := exec.Command("go", "build", "-o", binaries, "./vertex", "../../examples/numaflow-source", "../../examples/numaflow-sink")
+		build := exec.Command("go", "build", "-o", binaries, "./vertex")
 		build.Stderr = os.Stderr
 		err = build.Run()
 	}
@@ -45,18 +44,13 @@ type scene struct {
 	env []string
 }
 
-// newScene has a policy of some fields, in YAML's flow form, and a Redis for its permits, if redis is "".
+// newScene has a policy of some fields, in YAML's flow form, and a Redis for its permits, if ledger is "".
 func newScene(t testing.TB, fields, ledger string) *scene {
 	t.Helper()
 	if ledger == "" {
 		ledger = services.Redis(t)
 	}
-	policies := filepath.Join(t.TempDir(), "policies.yaml")
-	require.NoError(t, os.WriteFile(policies, []byte("schema: 1\npolicies:\n  - {scope: numaflow://team/orders/orders, "+fields+"}\n"), 0o600))
-	return &scene{t, []string{
-		throttle.EnvStore + "=file:" + policies, throttle.EnvLedger + "=" + ledger, throttle.EnvCluster + "=" + services.Name(t),
-		"NUMAFLOW_NAMESPACE=team", "NUMAFLOW_MONO_VERTEX_NAME=orders",
-	}}
+	return &scene{t, append(dataplane.Env(t, fields, ledger), throttle.EnvCluster+"="+services.Name(t))}
 }
 
 func (s *scene) start(kind string, replica int) *dataplane.Vertex {
@@ -75,24 +69,6 @@ func between(from, to time.Time, vertices ...*dataplane.Vertex) (n int) {
 		}
 	}
 	return n
-}
-
-// window is the most that arrived in any d from a time on, at all of them.
-func window(d time.Duration, from time.Time, vertices ...*dataplane.Vertex) (most int) {
-	var all []time.Time
-	for _, v := range vertices {
-		all = append(all, v.Arrivals()...)
-	}
-	all = slices.DeleteFunc(all, func(at time.Time) bool { return at.Before(from) })
-	slices.SortFunc(all, time.Time.Compare)
-	first := 0
-	for i, at := range all {
-		for at.Sub(all[first]) >= d {
-			first++
-		}
-		most = max(most, i-first+1)
-	}
-	return most
 }
 
 // check holds what came in the seconds from a time on against a rate: never over, and not far under.
@@ -119,7 +95,7 @@ func TestSource(t *testing.T) {
 			time.Sleep(6 * time.Second)
 			stop()
 			check(t, float64(c.rate), from.Add(time.Second), 4, v)
-			assert.LessOrEqual(t, window(time.Second, from, v), c.rate*5/4+1)
+			assert.LessOrEqual(t, dataplane.Window(time.Second, from, v), c.rate*5/4+1)
 			assert.Less(t, v.Stop(), 5*time.Second)
 		})
 	}
@@ -139,7 +115,7 @@ func TestSources(t *testing.T) {
 	}
 	time.Sleep(6 * time.Second)
 	check(t, 1000, from.Add(time.Second), 4, all...)
-	assert.LessOrEqual(t, window(time.Second, from, all...), 1251)
+	assert.LessOrEqual(t, dataplane.Window(time.Second, from, all...), 1251)
 }
 
 // TestNoStore: replicas whose number the policy has need no store.
@@ -178,7 +154,7 @@ func TestScaleDown(t *testing.T) {
 			gone := time.Now()
 			time.Sleep(6 * time.Second)
 			check(t, 500, gone.Add(3*time.Second), 3, stays)
-			assert.LessOrEqual(t, window(time.Second, from, stays, goes), 500*5/4+1)
+			assert.LessOrEqual(t, dataplane.Window(time.Second, from, stays, goes), 500*5/4+1)
 		})
 	}
 }

@@ -75,7 +75,8 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 		default:
 		}
 		server, err := info.Read(info.WithServerInfoFilePath(filepath.Join(directory, kind.info)))
-		return err == nil && server.Protocol == info.UDS
+		_, socketErr := os.Stat(filepath.Join(directory, kind.socket)) // it comes after the other
+		return err == nil && server.Protocol == info.UDS && socketErr == nil
 	}, 20*time.Second, 10*time.Millisecond)
 	v.conn, err = grpc.NewClient("unix:"+filepath.Join(directory, kind.socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
