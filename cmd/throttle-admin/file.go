@@ -17,15 +17,15 @@ import (
 
 // readFile reads a file of policies; - is the standard input.
 func (a *app) readFile(name string) ([]policy.Entry, error) {
-	name, data, err := a.read(name)
+	name, data, err := a.read(name, file.MaxSize)
 	if err != nil {
 		return nil, err
 	}
 	return file.Parse(name, data)
 }
 
-// read reads a file, or the standard input if it is named -, and returns what to call it.
-func (a *app) read(name string) (called string, data []byte, err error) {
+// read reads a file, or the standard input if it is named -, of at most so many bytes and one, and returns what to call it.
+func (a *app) read(name string, most int64) (called string, data []byte, err error) {
 	in := a.stdin
 	if name != "-" {
 		f, err := os.Open(name)
@@ -37,7 +37,7 @@ func (a *app) read(name string) (called string, data []byte, err error) {
 	} else {
 		name = "stdin"
 	}
-	data, err = io.ReadAll(io.LimitReader(in, file.MaxSize+1))
+	data, err = io.ReadAll(io.LimitReader(in, most+1))
 	if err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
 	}

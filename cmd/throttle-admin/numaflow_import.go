@@ -48,9 +48,12 @@ split, poolTTL. Who has caught up is throttled, too, as Numaflow does. What cann
   kubectl get monovertex,pipeline -A -o yaml | throttle-admin numaflow import - --yes`,
 		Args: args("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, text, err := a.read(args[0])
+			name, text, err := a.read(args[0], importSize)
 			if err != nil {
 				return err
+			}
+			if len(text) > importSize {
+				return fmt.Errorf("%s: is larger than %d MiB: import it in parts", name, importSize>>20)
 			}
 			if sharing != policy.Booked && sharing != policy.Split {
 				return misuse(&policy.FieldError{Field: "sharing", Value: string(sharing), Reason: "is not booked or split"})
@@ -85,6 +88,9 @@ split, poolTTL. Who has caught up is throttled, too, as Numaflow does. What cann
 	flags.StringVar((*string)(&sharing), "sharing", string(policy.Booked), "booked: who has more to do gets more; split: all replicas the same, as in Numaflow")
 	return cmd
 }
+
+// importSize bounds what is read, in bytes.
+const importSize = 64 << 20
 
 // A numaflowObject is what of Numaflow's resources has to do with limits. A list is one of them.
 type numaflowObject struct {
@@ -135,7 +141,7 @@ func (im *numaflowImport) read(text []byte) error {
 		if errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			return err
+			return errors.New(yaml.FormatError(err, false, false)) // its source may have secrets
 		}
 		im.readObject(o)
 	}
@@ -183,67 +189,49 @@ func (im *numaflowImport) vertex(namespace, pipeline, name string, r, wider numa
 	im.add(policy.TopicScope(topic), r, wider)
 }
 
-// add sets a scope's fields. wider is what the scope inherits, field by field, in Numaflow as here.
+// add sets a scope's fields. wider is what the scope inherits, field by field: in Numaflow max, min, rampUpDuration and store,
+// here all, so that the others are said.
 func (im *numaflowImport) add(scope policy.Scope, r, wider numaflowRate) {
-	ramps := func(r numaflowRate) bool { return r.Min != nil || r.RampUpDuration != "" }
-	if r.Max == nil && !ramps(r) && len(r.Modes) == 0 {
+	if r.Max == nil && !r.ramps() && len(r.Modes) == 0 {
 		return
 	}
 	var p policy.Policy
-	rate := func(n *int64) (rate policy.Rate) {
-		if n != nil {
-			var err error
-			if rate, err = policy.ParseRate(fmt.Sprint(*n)); err != nil {
-				im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, err))
-			}
-		}
-		return rate
-	}
-	duration := func(field, text string, most time.Duration) policy.Duration {
-		if text == "" {
-			return 0
-		}
-		d, err := time.ParseDuration(text)
-		if err != nil {
-			im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, &policy.FieldError{Field: field, Value: text, Reason: "is no duration: write 90s or 3m"}))
-		} else if d > most {
-			im.say("%s: %s %s cannot be carried over: %v is the most", scope, field, text, policy.Duration(most))
-			d = most
-		}
-		return policy.Duration(d)
-	}
-	p.MessageRate, p.RampFrom = rate(r.Max), rate(r.Min)
-	p.RampOver = duration("rampUpDuration", r.RampUpDuration, policy.MaxRamp)
-	if ramps(r) && !ramps(wider) { // what Numaflow takes if nothing is said
+	p.MessageRate = im.rate(scope, "max", r.Max)
+	p.RampFrom = im.rate(scope, "min", r.Min)
+	p.RampOver = im.duration(scope, "rampUpDuration", r.RampUpDuration, policy.MinRamp, policy.MaxRamp)
+	if r.ramps() && !wider.ramps() { // what Numaflow takes if nothing is said
 		if r.Min == nil {
-			p.RampFrom = rate(new(int64(1)))
+			p.RampFrom = policy.PerSecond(1)
 		}
 		if r.RampUpDuration == "" {
 			p.RampOver = policy.Duration(time.Second)
 		}
-		if len(wider.Modes) == 0 {
-			p.Ramp = policy.RampRelaxed
-		}
+	}
+	ramps := r.ramps() || wider.ramps()
+	if ramps || len(r.Modes) > 0 {
+		p.Ramp = policy.RampRelaxed
 	}
 	for _, mode := range slices.Sorted(maps.Keys(r.Modes)) {
 		switch mode {
 		case "scheduled":
 			p.Ramp = policy.RampScheduled
 		case "relaxed":
-			p.Ramp = policy.RampRelaxed
 		default:
-			p.Ramp = policy.RampRelaxed
 			im.say("%s: mode %s cannot be carried over: a ramp here does not go by how much is used; it is relaxed", scope, mode)
 		}
 	}
-	if ramps(r) || ramps(wider) {
-		p.RampTTL = duration("ttl", r.TTL, policy.MaxRampTTL)
+	ttl := r.TTL
+	if ttl == "" && wider.TTL != "" {
+		ttl = numaflowTTL
+	}
+	if ramps {
+		p.RampTTL = im.duration(scope, "ttl", ttl, policy.MinRamp, policy.MaxRampTTL)
+		if r.ResumedRampUp == nil || !*r.ResumedRampUp {
+			im.say("%s: resumedRampUp false cannot be carried over: a ramp goes on after a restart, unless all were silent for rampTTL", scope)
+		}
 	}
 	if im.sharing == policy.Split {
-		p.Sharing, p.PoolTTL = policy.Split, duration("ttl", r.TTL, policy.MaxPoolTTL)
-	}
-	if resumed := cmp.Or(r.ResumedRampUp, wider.ResumedRampUp); (ramps(r) || ramps(wider)) && (resumed == nil || !*resumed) {
-		im.say("%s: resumedRampUp false cannot be carried over: a ramp goes on after a restart, unless all were silent for rampTTL", scope)
+		p.Sharing, p.PoolTTL = policy.Split, im.duration(scope, "ttl", ttl, policy.MinPoolTTL, policy.MaxPoolTTL)
 	}
 	_, own := r.Store["redisStore"]
 	if _, shared := wider.Store["redisStore"]; own {
@@ -253,4 +241,40 @@ func (im *numaflowImport) add(scope policy.Scope, r, wider numaflowRate) {
 	}
 	p.ThrottleCaughtUp = new(true)
 	im.policies[scope] = p
+}
+
+// numaflowTTL is Numaflow's default.
+const numaflowTTL = "180s"
+
+func (r numaflowRate) ramps() bool { return r.Min != nil || r.RampUpDuration != "" }
+
+// rate reads a number of messages a second; nil is not set.
+func (im *numaflowImport) rate(scope policy.Scope, field string, n *int64) (rate policy.Rate) {
+	switch {
+	case n == nil:
+	case *n <= 0 || *n > policy.MaxMessageRate:
+		im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, &policy.FieldError{
+			Field: field, Value: fmt.Sprint(*n), Reason: fmt.Sprintf("is outside 1..%d", policy.MaxMessageRate),
+		}))
+	default:
+		rate = policy.PerSecond(*n)
+	}
+	return rate
+}
+
+// duration reads one, and brings it within bounds; "" is not set.
+func (im *numaflowImport) duration(scope policy.Scope, field, text string, least, most time.Duration) policy.Duration {
+	if text == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, &policy.FieldError{Field: field, Value: text, Reason: "is no duration: write 90s or 3m"}))
+		return 0
+	}
+	if bounded := min(max(d, least), most); bounded != d {
+		im.say("%s: %s %s cannot be carried over: it is %v", scope, field, text, policy.Duration(bounded))
+		d = bounded
+	}
+	return policy.Duration(d)
 }

@@ -52,7 +52,11 @@ func run(ctx context.Context, sockets string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lim.Close()) }() // gives back what is booked
-	sink, err := numaflowthrottle.Sink(&service{target.String(), &http.Client{Timeout: 10 * time.Second}}, lim)
+	client := &http.Client{
+		Timeout:       10 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it would lose the body
+	}
+	sink, err := numaflowthrottle.Sink(&service{target.String(), client}, lim)
 	if err != nil {
 		return err
 	}

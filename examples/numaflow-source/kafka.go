@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -54,11 +56,11 @@ func (t *topic) Read(ctx context.Context, request sourcer.ReadRequest, out chan<
 		}
 		headers := map[string]string{}
 		for _, h := range f.message.Headers {
-			headers[h.Key] = string(h.Value)
+			headers[text([]byte(h.Key))] = text(h.Value)
 		}
 		m := sourcer.NewMessage(f.message.Value, sourcer.NewOffsetWithDefaultPartitionId(offsetOf(f.message)), f.message.Time).WithHeaders(headers)
 		if len(f.message.Key) > 0 {
-			m = m.WithKeys([]string{string(f.message.Key)})
+			m = m.WithKeys([]string{text(f.message.Key)})
 		}
 		select {
 		case out <- m:
@@ -71,11 +73,15 @@ func (t *topic) Read(ctx context.Context, request sourcer.ReadRequest, out chan<
 	}
 }
 
+// text is what of keys and headers Numaflow can carry: it has strings there.
+func text(b []byte) string { return strings.ToValidUTF8(string(b), "\uFFFD") }
+
 func offsetOf(m kafka.Message) []byte { return fmt.Appendf(nil, "%d-%d", m.Partition, m.Offset) }
 
 func (t *topic) refused() *fetched {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.again = slices.DeleteFunc(t.again, func(f *fetched) bool { return f.acked }) // late
 	for i, f := range t.again {
 		if !f.from.After(time.Now()) {
 			t.again = append(t.again[:i], t.again[i+1:]...)
@@ -180,6 +186,9 @@ func (t *topic) lag(ctx context.Context) (lag int64, err error) {
 	var partitions []int
 	var ends []kafka.OffsetRequest
 	for _, found := range topics.Topics {
+		if found.Error != nil {
+			return 0, found.Error
+		}
 		for _, p := range found.Partitions {
 			partitions = append(partitions, p.ID)
 			ends = append(ends, kafka.FirstOffsetOf(p.ID), kafka.LastOffsetOf(p.ID))
@@ -191,6 +200,9 @@ func (t *topic) lag(ctx context.Context) (lag int64, err error) {
 	}
 	committed := map[int]int64{}
 	for _, p := range commits.Topics[t.config.Topic] {
+		if p.Error != nil {
+			return 0, p.Error
+		}
 		committed[p.Partition] = p.CommittedOffset // -1: there is none
 	}
 	offsets, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{t.config.Topic: ends}})
@@ -198,6 +210,9 @@ func (t *topic) lag(ctx context.Context) (lag int64, err error) {
 		return 0, err
 	}
 	for _, p := range offsets.Topics[t.config.Topic] {
+		if p.Error != nil {
+			return 0, p.Error
+		}
 		lag += p.LastOffset - max(p.FirstOffset, committed[p.Partition])
 	}
 	return lag, nil

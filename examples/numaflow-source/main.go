@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -35,15 +36,15 @@ func main() {
 
 // run serves the data plane until a SIGTERM.
 func run(ctx context.Context, sockets string) (err error) {
+	topic, err := topicOfEnv()
+	if err != nil {
+		return err
+	}
 	lim, err := throttle.FromEnv(ctx, throttle.WithLogger(slog.Default()))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lim.Close()) }() // gives back what is booked
-	topic := newTopic(strings.Split(os.Getenv("KAFKA_BROKERS"), ","), os.Getenv("KAFKA_TOPIC"), os.Getenv("KAFKA_GROUP"))
-	if err := topic.config.Validate(); err != nil {
-		return err
-	}
 	topic.reader = kafka.NewReader(topic.config)
 	defer func() { err = errors.Join(err, topic.reader.Close()) }()
 	source, err := numaflowthrottle.Source(topic, lim)
@@ -51,4 +52,17 @@ func run(ctx context.Context, sockets string) (err error) {
 		return err
 	}
 	return sourcer.NewServer(source, sourcer.WithSockAddr(sockets+"/source.sock"), sourcer.WithServerInfoFilePath(sockets+"/sourcer-server-info")).Start(ctx)
+}
+
+func topicOfEnv() (*topic, error) {
+	var errs []error
+	need := func(name, example string) string {
+		value := os.Getenv(name)
+		if value == "" {
+			errs = append(errs, fmt.Errorf("%s is not set: write %s", name, example))
+		}
+		return value
+	}
+	t := newTopic(strings.Split(need("KAFKA_BROKERS", "host:9092,host:9092"), ","), need("KAFKA_TOPIC", "orders"), need("KAFKA_GROUP", "billing"))
+	return t, errors.Join(errs...)
 }

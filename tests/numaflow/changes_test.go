@@ -75,6 +75,7 @@ func TestLedgerAway(t *testing.T) {
 
 // TestLedgerAbsent: a ledger that is not there at the start is the policy's matter: nothing, or a hundredth of the limit.
 func TestLedgerAbsent(t *testing.T) {
+	t.Parallel()
 	for loss, rate := range map[string]struct{ least, most int }{"stop": {0, 0}, "share": {1, 20}} {
 		t.Run(loss, func(t *testing.T) {
 			t.Parallel()
@@ -100,6 +101,7 @@ func TestLedgerAbsent(t *testing.T) {
 
 // TestStopWhileWaiting: who waits for permits that take minutes ends within the SDK's grace of 15 s, and says goodbye.
 func TestStopWhileWaiting(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"map", "sink"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

@@ -22,7 +22,7 @@ import (
 var binaries string
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // they mostly wait
+	_ = flag.Set("test.parallel", "6") // they mostly wait
 	var err error
 	if binaries, err = os.MkdirTemp("", "numaflow"); err == nil {
 		build := exec.Command("go", "build", "-o", binaries, "./vertex")
@@ -143,7 +143,7 @@ func TestScaleDown(t *testing.T) {
 			defer stays.Source(dataplane.Batch{Size: 100, Timeout: time.Second})()
 			stop := goes.Source(dataplane.Batch{Size: 100, Timeout: time.Second})
 			time.Sleep(4 * time.Second)
-			assert.InDelta(t, 500, between(from.Add(3*time.Second), from.Add(4*time.Second), stays), 300, "half")
+			assert.InDelta(t, 250, between(from.Add(3*time.Second), from.Add(4*time.Second), stays), 75, "half")
 			if name == "kill" {
 				goes.Kill()
 			}
