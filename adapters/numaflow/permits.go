@@ -27,11 +27,11 @@ func (p *permits) take(background bool) (n int) {
 	if p.some == nil && p.left <= 0 {
 		return 0
 	}
-	if background {
-		if p.some == nil {
-			p.some = make(chan struct{}, 1)
-			go p.acquire()
-		}
+	if background && p.some == nil {
+		p.some = make(chan struct{}, 1)
+		go p.acquire()
+	}
+	if p.some != nil {
 		for more := true; more && len(p.taken) == 0; { // the word may be of some that were taken already
 			_, more = <-p.some
 			p.mu.Lock()

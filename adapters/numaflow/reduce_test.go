@@ -131,3 +131,26 @@ func TestReducersEnd(t *testing.T) {
 		})
 	}
 }
+
+// TestReducerReturns: a reducer that returns before its input has ended leaves nothing behind, and the permit of what it did not
+// see goes back.
+func TestReducerReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := perSecond(1000)
+		p.MaxInFlight = new(int64(1))
+		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(func(_ context.Context, _ []string, in <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
+			<-in
+			return nil
+		}), open(t, p), numaflowthrottle.WithTopic(topic))
+		require.NoError(t, err)
+		for range 5 {
+			in := make(chan reducer.Datum, 3)
+			for range cap(in) {
+				in <- datum{}
+			}
+			close(in)
+			c.Create().Reduce(t.Context(), nil, in, nil)
+			synctest.Wait()
+		}
+	})
+}

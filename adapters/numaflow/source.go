@@ -60,7 +60,7 @@ func (s *source) Read(ctx context.Context, request sourcer.ReadRequest, out chan
 	p := &permits{source: s, ctx: waiting, left: int(min(request.Count(), math.MaxInt32))}
 	defer p.stop()
 	for first := true; ; first = false {
-		asked := p.take(s.served.Load())
+		asked := p.take(s.served.Load() && s.sub.Limited())
 		if asked == 0 || !first && !time.Now().Before(deadline) {
 			return
 		}

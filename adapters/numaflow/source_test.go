@@ -34,6 +34,7 @@ type user struct {
 	nacked   []string
 	during   func() // of a Read
 	tooMany  int    // more than it is asked for
+	padding  int    // bytes of headers
 	patience []time.Duration
 }
 
@@ -52,13 +53,13 @@ func (u *user) Read(ctx context.Context, request sourcer.ReadRequest, out chan<-
 	u.left -= n
 	first := u.next
 	u.next += n
-	during := u.during
+	during, padding := u.during, u.padding
 	u.mu.Unlock()
 	if during != nil {
 		during()
 	}
 	for i := range n {
-		out <- message(first + i)
+		out <- message(first+i, padding)
 	}
 	if n == 0 {
 		select {
@@ -68,8 +69,9 @@ func (u *user) Read(ctx context.Context, request sourcer.ReadRequest, out chan<-
 	}
 }
 
-func message(i int) sourcer.Message {
-	return sourcer.NewMessage(fmt.Append(nil, i), sourcer.NewOffset(fmt.Append(nil, i), 0), time.Time{})
+func message(i, padding int) sourcer.Message {
+	m := sourcer.NewMessage(fmt.Append(nil, i), sourcer.NewOffset(fmt.Append(nil, i), 0), time.Time{})
+	return m.WithHeaders(map[string]string{"padding": strings.Repeat("x", padding)})
 }
 
 func (u *user) Ack(_ context.Context, r sourcer.AckRequest) {
@@ -569,5 +571,21 @@ func TestNoTime(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		assert.InDelta(t, 500, n, 50)
+	})
+}
+
+// TestSourceBytes: the bytes of what is handed over are charged, headers included.
+func TestSourceBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 10_000, padding: 990}
+		s := source(t, u, policy.Policy{ByteRate: policy.PerSecond(100_000), ThrottleCaughtUp: new(true)})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		begin, n := time.Now(), 0
+		for range 10 {
+			got, _ := read(ctx, s, 500, time.Second)
+			n += len(got)
+		}
+		assert.InDelta(t, 100*time.Since(begin).Seconds(), n, 50)
 	})
 }
