@@ -386,3 +386,24 @@ func touched(cluster string, known map[reader]bool, from, to []policy.Entry) []t
 	}
 	return views
 }
+
+// propose shows what an import would change, and what of it cannot be carried over; with yes it stores the change.
+func (a *app) propose(cmd *cobra.Command, f changeFlags, yes bool, review string, policies map[policy.Scope]policy.Policy, said []string) error {
+	for _, line := range said {
+		a.warn("%s", line)
+	}
+	f.dryRun = f.dryRun || !yes
+	err := a.change(cmd, f, plan{
+		review: review,
+		make: func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
+			for _, scope := range slices.SortedFunc(maps.Keys(policies), policy.Scope.Compare) {
+				changes = append(changes, s.Set(scope, policies[scope])...)
+			}
+			return changes, nil
+		},
+	})
+	if err == nil && !yes && a.output == "table" {
+		_, err = fmt.Fprintln(a.stdout, "to make it so, say it again with --yes")
+	}
+	return err
+}

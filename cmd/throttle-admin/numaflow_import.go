@@ -13,7 +13,6 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
-	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -62,23 +61,7 @@ split, poolTTL. Who has caught up is throttled, too, as Numaflow does. What cann
 			if err := im.read(text); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
-			for _, line := range im.said {
-				a.warn("%s", line)
-			}
-			f.dryRun = f.dryRun || !yes
-			err = a.change(cmd, f, plan{
-				review: "numaflow import " + args[0],
-				make: func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
-					for _, scope := range slices.SortedFunc(maps.Keys(im.policies), policy.Scope.Compare) {
-						changes = append(changes, s.Set(scope, im.policies[scope])...)
-					}
-					return changes, nil
-				},
-			})
-			if err == nil && !yes && a.output == "table" {
-				_, err = fmt.Fprintln(a.stdout, "to make it so, say it again with --yes")
-			}
-			return err
+			return a.propose(cmd, f, yes, "numaflow import "+args[0], im.policies, im.said)
 		},
 	}
 	f.add(cmd)

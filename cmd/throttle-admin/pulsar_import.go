@@ -19,7 +19,6 @@ import (
 	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/rest"
 	"github.com/spf13/cobra"
 
-	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -68,23 +67,7 @@ carried over is said on stderr.`,
 			if err := im.read(cmd.Context()); err != nil {
 				return err
 			}
-			for _, line := range im.said {
-				a.warn("%s", line)
-			}
-			f.dryRun = f.dryRun || !yes
-			err = a.change(cmd, f, plan{
-				review: "pulsar import --web " + web.WebServiceURL,
-				make: func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
-					for _, scope := range slices.SortedFunc(maps.Keys(im.policies), policy.Scope.Compare) {
-						changes = append(changes, s.Set(scope, im.policies[scope])...)
-					}
-					return changes, nil
-				},
-			})
-			if err == nil && !yes && a.output == "table" {
-				_, err = fmt.Fprintln(a.stdout, "to make it so, say it again with --yes")
-			}
-			return err
+			return a.propose(cmd, f, yes, "pulsar import --web "+web.WebServiceURL, im.policies, im.said)
 		},
 	}
 	f.add(cmd)
