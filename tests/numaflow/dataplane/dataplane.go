@@ -165,3 +165,23 @@ type Batch struct {
 
 // late is how long after its time an answer may come, on a busy machine.
 const late = 500 * time.Millisecond
+
+// loop runs batches, one after the other, until one fails, or until stop, which waits for the one under way; then it ends the streams.
+func loop(end context.CancelFunc, batch func() bool) (stop func()) {
+	stopping, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		defer end()
+		for batch() {
+			select {
+			case <-stopping:
+				return
+			default:
+			}
+		}
+	}()
+	return func() {
+		close(stopping)
+		<-done
+	}
+}

@@ -21,26 +21,15 @@ func (v *Vertex) Map(b Batch, keys func(i int) []string) (stop func()) {
 	require.NoError(v.t, err)
 	require.True(v.t, r.GetHandshake().GetSot())
 
-	stopping, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		defer cancel()
-		for first := 0; ; first += b.Size {
-			select {
-			case <-stopping:
-				return
-			default:
-			}
-			if err := v.mapped(stream, first, b.Size, keys); err != nil {
-				v.failed(ctx, "Map", err)
-				return
-			}
+	first := 0
+	return loop(cancel, func() bool {
+		err := v.mapped(stream, first, b.Size, keys)
+		if err != nil {
+			v.failed(ctx, "Map", err)
 		}
-	}()
-	return func() {
-		close(stopping)
-		<-done
-	}
+		first += b.Size
+		return err == nil
+	})
 }
 
 // mapped is one batch: each datum must be answered once. What is dropped does not arrive.

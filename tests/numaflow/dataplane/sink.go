@@ -20,35 +20,22 @@ func (v *Vertex) Sink(b Batch) (stop func()) {
 	require.NoError(v.t, err)
 	require.True(v.t, r.GetHandshake().GetSot())
 
-	stopping, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		defer cancel()
-		for next, again := 0, []again(nil); ; {
-			select {
-			case <-stopping:
-				return
-			default:
-			}
-			var ids []string
-			for len(again) > 0 && len(ids) < b.Size && !again[0].from.After(time.Now()) {
-				ids, again = append(ids, again[0].id), again[1:]
-			}
-			for ; len(ids) < b.Size; next++ {
-				ids = append(ids, fmt.Sprint(next))
-			}
-			refused, err := v.sink(stream, ids)
-			if err != nil {
-				v.failed(ctx, "Sink", err)
-				return
-			}
-			again = append(again, refused...)
+	next, refused := 0, []again(nil)
+	return loop(cancel, func() bool {
+		var ids []string
+		for len(refused) > 0 && len(ids) < b.Size && !refused[0].from.After(time.Now()) {
+			ids, refused = append(ids, refused[0].id), refused[1:]
 		}
-	}()
-	return func() {
-		close(stopping)
-		<-done
-	}
+		for ; len(ids) < b.Size; next++ {
+			ids = append(ids, fmt.Sprint(next))
+		}
+		more, err := v.sink(stream, ids)
+		if err != nil {
+			v.failed(ctx, "Sink", err)
+		}
+		refused = append(refused, more...)
+		return err == nil
+	})
 }
 
 // An again is a datum that a sink has refused: it is sent again, not before a time.

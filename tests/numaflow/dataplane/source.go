@@ -41,26 +41,10 @@ func (v *Vertex) Source(b Batch) (stop func()) {
 	require.NoError(v.t, err)
 	require.True(v.t, a.GetHandshake().GetSot())
 
-	stopping, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		defer cancel()
-		for {
-			select {
-			case <-stopping:
-				return
-			default:
-			}
-			offsets, ok := v.read(ctx, reads, b)
-			if !ok || len(offsets) > 0 && !v.ack(ctx, acks, offsets) {
-				return
-			}
-		}
-	}()
-	return func() {
-		close(stopping)
-		<-done
-	}
+	return loop(cancel, func() bool {
+		offsets, ok := v.read(ctx, reads, b)
+		return ok && (len(offsets) == 0 || v.ack(ctx, acks, offsets))
+	})
 }
 
 // read is one Read.
