@@ -143,14 +143,18 @@ func TestReducerReturns(t *testing.T) {
 			return nil
 		}), open(t, p), numaflowthrottle.WithTopic(topic))
 		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begin := time.Now()
 		for range 5 {
 			in := make(chan reducer.Datum, 3)
 			for range cap(in) {
 				in <- datum{}
 			}
 			close(in)
-			c.Create().Reduce(t.Context(), nil, in, nil)
+			c.Create().Reduce(ctx, nil, in, nil)
 			synctest.Wait()
 		}
+		assert.Less(t, time.Since(begin), time.Second)
 	})
 }

@@ -31,16 +31,20 @@ type permitted[D any] struct {
 // behind it are returned, with the reason. hand settles what it is given. If it panics, what was not given to it goes back.
 // Where permits are paced, each is for a slice of its own, and used at once.
 func sliced[D any](in <-chan D, paced bool, admit func(D) (dispatch.Grant, error), hand func([]permitted[D])) (refused []D, reason error) {
+	admitted := func(d D) (p permitted[D], ok bool) {
+		if reason == nil {
+			p.datum = d
+			p.grant, reason = admit(d)
+		}
+		if reason != nil {
+			refused = append(refused, d)
+		}
+		return p, reason == nil
+	}
 	if paced {
 		for d := range in {
-			var grant dispatch.Grant
-			if reason == nil {
-				grant, reason = admit(d)
-			}
-			if reason == nil {
-				hand([]permitted[D]{{d, grant}})
-			} else {
-				refused = append(refused, d)
+			if p, ok := admitted(d); ok {
+				hand([]permitted[D]{p})
 			}
 		}
 		return refused, reason
@@ -51,14 +55,9 @@ func sliced[D any](in <-chan D, paced bool, admit func(D) (dispatch.Grant, error
 		defer close(b.some)
 		defer close(b.ended)
 		for d := range in {
-			if reason == nil {
-				var grant dispatch.Grant
-				if grant, reason = admit(d); reason == nil {
-					b.add(permitted[D]{d, grant})
-					continue
-				}
+			if p, ok := admitted(d); ok {
+				b.add(p)
 			}
-			refused = append(refused, d)
 		}
 	}()
 	for range b.some {
