@@ -6,13 +6,11 @@ JARS   := .cache/kafka .cache/pulsar
 # A count, not a time: when a time is over, Go before 1.27 may fail with "context deadline exceeded" (go.dev/issue/75804).
 FUZZED ?= 60000x
 
-# Tests of how much comes when wait in real time: one package at a time, so that two cores keep their time. Other tests with
-# real services mostly wait for them: two at a time.
-IMPORTS  := '{{.ImportPath}}{{range .TestImports}} {{.}}{{end}}{{range .XTestImports}} {{.}}{{end}}'
-SERVED    = $$($(GO) list -f $(IMPORTS) ./... | grep ' .*/tests/services' | cut -d' ' -f1 | grep -v $(TIMED))
-TIMED     = -e /tests/kafka -e /tests/numaflow -e /tests/processes -e /tests/pulsar -e /tests/shapes
+# Tests of how much comes when wait in real time: one package at a time, so that two cores keep their time. Others wait for
+# services, or compute.
+TIMED    := -e /tests/kafka -e /tests/numaflow -e /tests/processes -e /tests/pulsar -e /tests/quotas -e /tests/shapes
 TIMELY    = $$($(GO) list ./tests/... | grep $(TIMED))
-UNSERVED  = $$($(GO) list -f $(IMPORTS) ./... | grep -v ' .*/tests/services' | cut -d' ' -f1)
+OTHERS    = $$($(GO) list ./... | grep -v $(TIMED))
 
 .PHONY: help
 help: ## list the targets
@@ -23,17 +21,17 @@ demo: ## two consumer groups share a limit, before your eyes; needs nothing but 
 	$(GO) run ./cmd/throttle-admin demo
 
 .PHONY: test
-test: services ## every test, with the race detector, on real Redis, etcd, Kafka and Pulsar
+test: services ## every test, with the race detector but for what takes too long with it, on real Redis, etcd, Kafka and Pulsar
 	$(GO) vet ./...
-	$(GO) test -race -timeout 5m $(UNSERVED)
-	$(GO) test -race -timeout 5m -p 2 $(SERVED)
+	$(GO) test -timeout 5m ./dispatch ./configstore/file
+	$(GO) test -timeout 5m -run '^Test(Scripts|MoreThanEtcdTakes)$$' ./cmd/throttle-admin
+	$(GO) test -race -short -timeout 5m -p 2 $(OTHERS)
 	$(GO) test -race -timeout 5m -p 1 $(TIMELY)
 	$(GO) test -C tests/bench ./...
 
 .PHONY: test-long
 test-long: services ## the same with more schedules and longer runs, and some fuzzing
-	THROTTLE_LONG=1 $(GO) test -race -timeout 20m $(UNSERVED)
-	THROTTLE_LONG=1 $(GO) test -race -timeout 20m -p 2 $(SERVED)
+	THROTTLE_LONG=1 $(GO) test -race -timeout 20m -p 2 $(OTHERS)
 	THROTTLE_LONG=1 $(GO) test -race -timeout 20m -p 1 $(TIMELY)
 	THROTTLE_SEEDS=10000 $(GO) test -timeout 20m -run 'TestSchedules$$' ./dispatch
 	$(MAKE) fuzz
@@ -55,6 +53,10 @@ bench-pulsar: services ## measure on a real Pulsar, beside its own limit, and wr
 .PHONY: bench-numaflow
 bench-numaflow: services ## measure vertices under a data plane like Numaflow's, and write that table
 	$(GO) run -C tests/bench ./cmd/table -bench '^BenchmarkNumaflow' -skip '^$$' -target bench-numaflow -benchtime 1ms
+
+.PHONY: bench-busy
+bench-busy: ## measure how limiters slow down before a busy server, and write that table
+	$(GO) run -C tests/bench ./cmd/table -bench '^Benchmark(BusyServer|ReportOutcome|Decide)' -skip '^$$' -target bench-busy -rounds 3
 
 .PHONY: lint
 lint: ## vet, the linter, and what go fix would change

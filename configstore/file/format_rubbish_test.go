@@ -12,11 +12,15 @@ import (
 	"github.com/dispatchthrottle/throttle/configstore/file"
 )
 
-// TestRubbishIsRefusedFast: a megabyte of anything.
+// TestRubbishIsRefusedFast: a megabyte of anything, and less with the race detector.
 func TestRubbishIsRefusedFast(t *testing.T) {
+	size := 1 << 20
+	if testing.Short() {
+		size = 1 << 16
+	}
 	for _, bit := range []string{"[", "{", "- ", "a: ", "? ", "a", "\x00", "\n- x", "\"", "'", "|\n", "&a ", "*a ", "!!x ", "#", "[{", "[]", "  \n", "- [\n", "[a: ", "it's [", "a:\n", "[[],"} {
 		start := time.Now()
-		_, err := file.Parse("rubbish", []byte(strings.Repeat(bit, (1<<20)/len(bit))))
+		_, err := file.Parse("rubbish", []byte(strings.Repeat(bit, size/len(bit))))
 		require.Error(t, err, "%q", bit)
 		assert.Less(t, time.Since(start), 10*time.Second, "%q", bit)
 		t.Logf("%q: %v", bit, time.Since(start))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -21,60 +22,71 @@ func TestOneLimitOverProcesses(t *testing.T) {
 	for _, rate := range []int64{1000, 100_000} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			const d = 4 * time.Second
-			r := run(t, redis, replicas, d, job{Rate: rate, Max: 1}, nil)
-			first := r.events[0].at
-			got := r.count(-1, first, first+d-100*time.Millisecond)
-			t.Logf("%d of %d, any second %d, %.4f trips a message, timers late by p99 %v",
-				got, rate*39/10, r.window(), r.tripsPerMessage(), percentile(r.lateness, 0.99))
-			assert.LessOrEqual(t, float64(r.window()), 1.25*float64(rate), "rate x (1 s + 0.25 s)")
-			assert.GreaterOrEqual(t, float64(got), 0.9*float64(rate)*3.9)
-			for i := range replicas {
-				share := float64(r.count(i, time.Second, d)) / float64(r.count(-1, time.Second, d))
-				assert.InDelta(t, 0.125, share, 0.04, "share of process %d", i)
-			}
+			loosely.Hold(t, func(loose assert.TestingT) {
+				r := run(t, redis, replicas, d, job{Rate: rate, Max: 1}, nil)
+				first := r.events[0].at
+				got := r.count(-1, first, first+d-100*time.Millisecond)
+				t.Logf("%d of %d, any second %d, %.4f trips a message, timers late by p99 %v",
+					got, rate*39/10, r.window(), r.tripsPerMessage(), percentile(r.lateness, 0.99))
+				assert.LessOrEqual(t, float64(r.window()), 1.25*float64(rate), "rate x (1 s + 0.25 s)")
+				assert.GreaterOrEqual(loose, float64(got), 0.9*float64(rate)*3.9)
+				for i := range replicas {
+					share := float64(r.count(i, time.Second, d)) / float64(r.count(-1, time.Second, d))
+					assert.InDelta(loose, 0.125, share, 0.04, "share of process %d", i)
+				}
+			})
 		})
 	}
 }
 
 // TestStrictOverProcesses: one call every 200 ms for eight processes together, on each ledger that processes share.
 func TestStrictOverProcesses(t *testing.T) {
+	t.Parallel()
 	for name, ledger := range map[string]func(testing.TB) string{"redis": services.Redis, "etcd": services.EtcdURL} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			const d, period = 8 * time.Second, 200 * time.Millisecond
-			r := run(t, ledger(t), replicas, d, job{Rate: 5, Max: 1, Sharing: policy.Strict}, nil)
-			shortest, n := r.gaps(0, d)
-			t.Logf("%d calls, the nearest %v apart, %.2f trips a call", n, shortest, r.tripsPerMessage())
-			assert.GreaterOrEqual(t, shortest, period-20*time.Millisecond, "what a busy machine may do to timers and replies")
-			assert.GreaterOrEqual(t, n, int(d/period)*map[string]int{"redis": 80, "etcd": 40}[name]/100, "slots whose answers a busy machine held up are not used")
-			for i := range replicas {
-				assert.GreaterOrEqual(t, r.count(i, 0, d), int(d/period)/replicas/3, "process %d", i)
-			}
+			least := int(d/period) * map[string]int{"redis": 80, "etcd": 40}[name] / 100
+			loosely.Hold(t, func(loose assert.TestingT) {
+				r := run(t, ledger(t), replicas, d, job{Rate: 5, Max: 1, Sharing: policy.Strict}, nil)
+				shortest, n := r.gaps(0, d)
+				t.Logf("%d calls, the nearest %v apart, %.2f trips a call", n, shortest, r.tripsPerMessage())
+				r.apart(t, loose, period)
+				assert.GreaterOrEqual(loose, n, least, "slots whose answers a busy machine held up are not used")
+				for i := range replicas {
+					assert.GreaterOrEqual(loose, r.count(i, 0, d), int(d/period)/replicas/3, "process %d", i)
+				}
+			})
 		})
 	}
 }
 
 // TestQueueOverProcesses: eight processes queue for slots of which two may be booked ahead; one of them is killed.
 func TestQueueOverProcesses(t *testing.T) {
+	t.Parallel()
 	const d, rate = 8 * time.Second, 20
-	r := run(t, services.Redis(t), replicas, d, job{Rate: rate, Max: 1, Sharing: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2))}, func(i int, j *job) {
-		if i == 0 {
-			j.End, j.Kill = j.Start.Add(d/2), true
+	loosely.Hold(t, func(loose assert.TestingT) {
+		r := run(t, services.Redis(t), replicas, d, job{Rate: rate, Max: 1, Sharing: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2))}, func(i int, j *job) {
+			if i == 0 {
+				j.End, j.Kill = j.Start.Add(d/2), true
+			}
+		})
+		shortest, n := r.gaps(0, d)
+		by := make([]int, replicas)
+		for i := range by {
+			by[i] = r.count(i, 0, d)
 		}
+		t.Logf("%d calls, the nearest %v apart, by %v, %.2f trips a call", n, shortest, by, r.tripsPerMessage())
+		r.apart(t, loose, time.Second/rate)
+		assert.GreaterOrEqual(loose, n, int(d.Seconds()*rate)*85/100)
+		assert.GreaterOrEqual(loose, slices.Min(by[1:]), slices.Max(by[1:])*80/100, "in turn")
 	})
-	shortest, n := r.gaps(0, d)
-	by := make([]int, replicas)
-	for i := range by {
-		by[i] = r.count(i, 0, d)
-	}
-	t.Logf("%d calls, the nearest %v apart, by %v, %.2f trips a call", n, shortest, by, r.tripsPerMessage())
-	assert.GreaterOrEqual(t, shortest, time.Second/rate-20*time.Millisecond, "what a busy machine may do to timers and replies")
-	assert.GreaterOrEqual(t, n, int(d.Seconds()*rate)*85/100)
-	assert.GreaterOrEqual(t, slices.Min(by[1:]), slices.Max(by[1:])*80/100, "in turn")
 }
 
 // TestSplitOverProcesses: a limit is split by four processes, then seven, then two, one of which was killed; the sum never
 // exceeds the limit and the size of the pool, and is all of the limit again soon.
 func TestSplitOverProcesses(t *testing.T) {
+	t.Parallel()
 	const rate, phase = 500, 5 * time.Second
 	ledgers := map[string]func(testing.TB) string{"redis": services.Redis}
 	if ledgertest.Long() {
@@ -82,25 +94,28 @@ func TestSplitOverProcesses(t *testing.T) {
 	}
 	for name, ledger := range ledgers {
 		t.Run(name, func(t *testing.T) {
-			r := run(t, ledger(t), 7, 3*phase, job{Rate: rate, Max: 1 << 20, Sharing: policy.Split}, func(i int, j *job) {
-				switch {
-				case i >= 4:
-					j.Delay = phase
-				case i == 0:
-					j.End, j.Kill = j.Start.Add(2*phase), true
+			t.Parallel()
+			loosely.Hold(t, func(loose assert.TestingT) {
+				r := run(t, ledger(t), 7, 3*phase, job{Rate: rate, Max: 1 << 20, Sharing: policy.Split}, func(i int, j *job) {
+					switch {
+					case i >= 4:
+						j.Delay = phase
+					case i == 0:
+						j.End, j.Kill = j.Start.Add(2*phase), true
+					}
+					if i >= 2 {
+						j.End = j.Start.Add(2 * phase)
+					}
+				})
+				for k, size := range []int{4, 7, 1} {
+					from := time.Duration(k)*phase + poolTTL + 500*time.Millisecond
+					n := r.count(-1, from, from+2*time.Second)
+					t.Logf("by %d: %d in two seconds", size, n)
+					assert.GreaterOrEqual(loose, n, 2*rate*85/100)
+					assert.LessOrEqual(t, n, 2*rate+size+rate/100, "the limit and the size of the pool, and timers that are 10 ms late")
 				}
-				if i >= 2 {
-					j.End = j.Start.Add(2 * phase)
-				}
+				assert.LessOrEqual(t, r.window(), rate*125/100+7, "rate x (1 s + 0.25 s), and the size of the pool")
 			})
-			for k, size := range []int{4, 7, 1} {
-				from := time.Duration(k)*phase + poolTTL + 500*time.Millisecond
-				n := r.count(-1, from, from+2*time.Second)
-				t.Logf("by %d: %d in two seconds", size, n)
-				assert.GreaterOrEqual(t, n, 2*rate*85/100)
-				assert.LessOrEqual(t, n, 2*rate+size+rate/100, "the limit and the size of the pool, and timers that are 10 ms late")
-			}
-			assert.LessOrEqual(t, r.window(), rate*125/100+7, "rate x (1 s + 0.25 s), and the size of the pool")
 		})
 	}
 }
@@ -108,24 +123,27 @@ func TestSplitOverProcesses(t *testing.T) {
 // TestGroupsOverProcesses: two groups of two and six processes have half of the limit each; when one of them is frozen, the
 // other steals what it leaves only as long as it has members that are there.
 func TestGroupsOverProcesses(t *testing.T) {
+	t.Parallel()
 	const rate, d = 500, 10 * time.Second
-	r := run(t, services.Redis(t), replicas, d, job{Rate: rate, Max: 10, Sharing: policy.Divide}, func(i int, j *job) {
-		if j.Group = "eu"; i >= 6 {
-			j.Group, j.End, j.Kill = "us", j.Start.Add(d/2), true
+	loosely.Hold(t, func(loose assert.TestingT) {
+		r := run(t, services.Redis(t), replicas, d, job{Rate: rate, Max: 10, Sharing: policy.Divide}, func(i int, j *job) {
+			if j.Group = "eu"; i >= 6 {
+				j.Group, j.End, j.Kill = "us", j.Start.Add(d/2), true
+			}
+		})
+		of := func(from, to time.Duration, first, last int) (n int) {
+			for i := first; i <= last; i++ {
+				n += r.count(i, from, to)
+			}
+			return n
 		}
+		eu, us := of(time.Second, 4*time.Second, 0, 5), of(time.Second, 4*time.Second, 6, 7)
+		alone := of(7*time.Second, 9*time.Second, 0, 5)
+		t.Logf("three seconds: eu %d, us %d; then, with us killed, two seconds: %d; any second %d, %.3f trips a message", eu, us, alone, r.window(), r.tripsPerMessage())
+		assert.InDelta(loose, 3*rate/2, eu, 3*rate/2*0.15)
+		assert.InDelta(loose, 3*rate/2, us, 3*rate/2*0.15)
+		assert.GreaterOrEqual(loose, alone, 2*rate/2*85/100, "its own")
+		assert.LessOrEqual(t, alone, 2*rate/2+rate/10, "and only its own: who is silent may be cut off")
+		assert.LessOrEqual(t, r.window(), rate*18/10+replicas, "rate x (1 s + 0.8 s)")
 	})
-	of := func(from, to time.Duration, first, last int) (n int) {
-		for i := first; i <= last; i++ {
-			n += r.count(i, from, to)
-		}
-		return n
-	}
-	eu, us := of(time.Second, 4*time.Second, 0, 5), of(time.Second, 4*time.Second, 6, 7)
-	alone := of(7*time.Second, 9*time.Second, 0, 5)
-	t.Logf("three seconds: eu %d, us %d; then, with us killed, two seconds: %d; any second %d, %.3f trips a message", eu, us, alone, r.window(), r.tripsPerMessage())
-	assert.InDelta(t, 3*rate/2, eu, 3*rate/2*0.15)
-	assert.InDelta(t, 3*rate/2, us, 3*rate/2*0.15)
-	assert.GreaterOrEqual(t, alone, 2*rate/2*85/100, "its own")
-	assert.LessOrEqual(t, alone, 2*rate/2+rate/10, "and only its own: who is silent may be cut off")
-	assert.LessOrEqual(t, r.window(), rate*18/10+replicas, "rate x (1 s + 0.8 s)")
 }

@@ -18,11 +18,13 @@ import (
 	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
 // TestClusterSharesLimitsOut: one call books on every shard, and each topic's limits are together on one.
 func TestClusterSharesLimitsOut(t *testing.T) {
+	t.Parallel()
 	c := services.RedisCluster(t)
 	ledger := open(t, c.URL)
 	works(t, ledger)
@@ -59,6 +61,7 @@ func TestClusterSharesLimitsOut(t *testing.T) {
 
 // TestClusterStateIsReadOnItsShard: the clock that a state is shown with is that of the server which keeps it.
 func TestClusterStateIsReadOnItsShard(t *testing.T) {
+	t.Parallel()
 	c := services.RedisCluster(t)
 	ledger := open(t, c.URL)
 	works(t, ledger)
@@ -80,6 +83,7 @@ func TestClusterStateIsReadOnItsShard(t *testing.T) {
 
 // TestClusterSlotMoves: bookings go on, on the state that moves with its slot, and none is made twice.
 func TestClusterSlotMoves(t *testing.T) {
+	t.Parallel()
 	c := services.RedisCluster(t)
 	ledger := open(t, c.URL)
 	works(t, ledger)
@@ -99,23 +103,27 @@ func TestClusterSlotMoves(t *testing.T) {
 		}
 	}
 	bookAll(10)
-	before := slices.Clone(failed) // connections are made
 	moving := bookings[0].Key
-	c.Migrate(moving, c.Nodes[1], func() { bookAll(10) })
-	bookAll(20)
-	t.Logf("bookings made %v, failed %v, of them before the move %v", made, failed, before)
-	for i, b := range bookings {
-		assert.LessOrEqual(t, failed[i]-before[i], int64(1), b.Key)
-		s, _, err := ledger.State(t.Context(), b.Key)
-		require.NoError(t, err)
-		assert.GreaterOrEqual(t, s.Seq, made[i], "the state was lost")
-		assert.LessOrEqual(t, s.Seq, made[i]+failed[i], "a booking was made twice")
-	}
-	assert.Equal(t, c.Nodes[1], c.Owner(moving))
+	loosely.Hold(t, func(loose assert.TestingT) {
+		before := slices.Clone(failed) // connections are made
+		to := c.Nodes[(slices.Index(c.Nodes, c.Owner(moving))+1)%3]
+		c.Migrate(moving, to, func() { bookAll(10) })
+		bookAll(20)
+		t.Logf("bookings made %v, failed %v, of them before the move %v", made, failed, before)
+		for i, b := range bookings {
+			assert.LessOrEqual(loose, failed[i]-before[i], int64(1), b.Key)
+			s, _, err := ledger.State(t.Context(), b.Key)
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, s.Seq, made[i], "the state was lost")
+			assert.LessOrEqual(t, s.Seq, made[i]+failed[i], "a booking was made twice")
+		}
+		assert.Equal(t, to, c.Owner(moving))
+	})
 }
 
 // TestClusterLosesAShard: its limits cannot be booked, at once; those of the others can, in the same call.
 func TestClusterLosesAShard(t *testing.T) {
+	t.Parallel()
 	c := services.RedisCluster(t)
 	for _, node := range c.Nodes {
 		c.Do(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
@@ -125,22 +133,24 @@ func TestClusterLosesAShard(t *testing.T) {
 	bookings := onEachShard(c)
 	ledger.Book(t.Context(), bookings) // connects
 	c.Nodes[2].Kill()
-	const calls = 50
-	failed, start := 0, time.Now()
-	for range calls {
-		booked := ledger.Book(t.Context(), bookings)
-		assert.Error(t, booked[2].Err)
-		for _, b := range booked[:2] {
-			if b.Err != nil {
-				t.Log(b.Err)
-				failed++
+	loosely.Hold(t, func(loose assert.TestingT) {
+		const calls = 50
+		failed, start := 0, time.Now()
+		for range calls {
+			booked := ledger.Book(t.Context(), bookings)
+			assert.Error(t, booked[2].Err)
+			for _, b := range booked[:2] {
+				if b.Err != nil {
+					t.Log(b.Err)
+					failed++
+				}
 			}
 		}
-	}
-	took := time.Since(start) / calls
-	t.Logf("%d of %d failed, a call takes %v", failed, 2*calls, took)
-	assert.LessOrEqual(t, failed, 5)
-	assert.Less(t, took, 50*time.Millisecond)
+		took := time.Since(start) / calls
+		t.Logf("%d of %d failed, a call takes %v", failed, 2*calls, took)
+		assert.LessOrEqual(loose, failed, 5)
+		assert.Less(loose, took, 50*time.Millisecond)
+	})
 }
 
 // onEachShard is a booking for each node.
@@ -155,29 +165,33 @@ func onEachShard(c *services.RedisShards) (bookings []schedule.Booking) {
 
 // TestClusterLimit: four Limiters keep to a limit, and get it, while its slot moves there and back.
 func TestClusterLimit(t *testing.T) {
+	t.Parallel()
 	const rate = 1000
 	c := services.RedisCluster(t)
-	var moved, end time.Time
-	r := drain(t, 4, c.URL, policy.Policy{MessageRate: policy.PerSecond(rate), OnLedgerLoss: policy.LossStop}, func(key string) {
-		home := c.Owner(key)
-		away := c.Nodes[(slices.Index(c.Nodes, home)+1)%3]
-		time.Sleep(time.Second)
-		moved = time.Now()
-		c.Migrate(key, away, func() { time.Sleep(200 * time.Millisecond) })
-		time.Sleep(500 * time.Millisecond)
-		c.Migrate(key, home, nil)
-		time.Sleep(1500 * time.Millisecond)
-		end = time.Now()
+	loosely.Hold(t, func(loose assert.TestingT) {
+		var moved, end time.Time
+		r := drain(t, 4, c.URL, policy.Policy{MessageRate: policy.PerSecond(rate), OnLedgerLoss: policy.LossStop}, func(key string) {
+			home := c.Owner(key)
+			away := c.Nodes[(slices.Index(c.Nodes, home)+1)%3]
+			time.Sleep(time.Second)
+			moved = time.Now()
+			c.Migrate(key, away, func() { time.Sleep(200 * time.Millisecond) })
+			time.Sleep(500 * time.Millisecond)
+			c.Migrate(key, home, nil)
+			time.Sleep(1500 * time.Millisecond)
+			end = time.Now()
+		})
+		d := end.Sub(moved)
+		got := float64(r.between(moved, d)) / d.Seconds()
+		t.Logf("%.0f a second from the move on, any second %d, longest booking %v", got, r.window(), r.longest)
+		assert.LessOrEqual(t, r.window(), rate*125/100, "rate x (1 s + 0.25 s)")
+		assert.GreaterOrEqual(loose, got, 0.8*rate)
 	})
-	d := end.Sub(moved)
-	got := float64(r.between(moved, d)) / d.Seconds()
-	t.Logf("%.0f a second from the move on, any second %d, longest booking %v", got, r.window(), r.longest)
-	assert.LessOrEqual(t, r.window(), rate*125/100, "rate x (1 s + 0.25 s)")
-	assert.GreaterOrEqual(t, got, 0.8*rate)
 }
 
 // TestClusterRepeatsNothing: a booking whose reply is lost has been made, and is not made again.
 func TestClusterRepeatsNothing(t *testing.T) {
+	t.Parallel()
 	c := services.RedisCluster(t)
 	var lossy atomic.Bool
 	ledger := redisledger.Open(redis.UniversalOptions{

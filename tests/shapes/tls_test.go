@@ -38,6 +38,7 @@ func refuses(t *testing.T, url, want string) {
 }
 
 func TestRedisOverTLS(t *testing.T) {
+	t.Parallel()
 	server, client := services.TLS(t)
 	_, stranger := services.TLS(t)
 	r := services.RedisTLS(t, server, "--requirepass", password)
@@ -54,6 +55,7 @@ func TestRedisOverTLS(t *testing.T) {
 }
 
 func TestRedisClusterOverTLS(t *testing.T) {
+	t.Parallel()
 	server, client := services.TLS(t)
 	_, stranger := services.TLS(t)
 	c := services.RedisClusterTLS(t, server)
@@ -72,6 +74,7 @@ func TestRedisClusterOverTLS(t *testing.T) {
 }
 
 func TestRedisSentinelOverTLS(t *testing.T) {
+	t.Parallel()
 	server, client := services.TLS(t)
 	_, stranger := services.TLS(t)
 	f := services.RedisSentinelTLS(t, 300*time.Millisecond, server)
