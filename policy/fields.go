@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"iter"
 	"reflect"
 	"strings"
@@ -45,11 +46,13 @@ func (p Policy) IsSplit() bool { return p.Sharing == Split }
 func (p Policy) IsGrouped() bool { return p.Sharing == Divide }
 
 // GroupNames returns the groups that messages are divided over.
-func (p Policy) GroupNames() []string {
-	if p.Groups == "" {
+func (p Policy) GroupNames() []string { return p.Groups.names() }
+
+func (g Groups) names() []string {
+	if g == "" {
 		return nil
 	}
-	return strings.Split(string(p.Groups), ",")
+	return strings.Split(string(g), ",")
 }
 
 // KeptBack returns the part of its own that other groups leave to each group, 0..1.
@@ -111,6 +114,31 @@ func (p Policy) withoutBudget() Policy {
 	p.MessageRate, p.ByteRate, p.Burst, p.ByteBurst = Rate{}, Rate{}, nil, nil
 	return p
 }
+
+// BusyRule returns the rule by which busy answers lower the subscription's limit.
+func (p Policy) BusyRule() BusyMode {
+	if p.Busy == "" {
+		return BusyFraction
+	}
+	return p.Busy
+}
+
+// BusyOutcomeNames returns the outcomes that count as busy.
+func (p Policy) BusyOutcomeNames() []string {
+	return strings.Split(string(cmp.Or(p.BusyOutcomes, DefaultBusyOutcomes)), ",")
+}
+
+// BusyLeast returns the messages a second that busy answers leave.
+func (p Policy) BusyLeast() float64 { return or(p.BusyMinRate, DefaultBusyMinRate) }
+
+// BusyShare returns the share of busy answers that is nothing yet.
+func (p Policy) BusyShare() float64 { return or(p.BusyTolerance, DefaultBusyTolerance) }
+
+// RecoverRate returns how many times itself a limit grows by each second, by tchannel.
+func (p Policy) RecoverRate() float64 { return or(p.BusyRecoverRate, DefaultBusyRecoverRate) }
+
+// RecoverValue returns the messages a second that it grows by instead, 0 if it does not.
+func (p Policy) RecoverValue() float64 { return or(p.BusyRecoverValue, 0) }
 
 // MessageBurst returns the messages that an idle limit may save up.
 func (p Policy) MessageBurst() int64 { return or(p.Burst, 0) }
@@ -213,6 +241,45 @@ func (p *Policy) overlay(over *Policy) {
 	}
 	if over.Aggregate != nil {
 		p.Aggregate = over.Aggregate
+	}
+	if over.Busy != "" {
+		p.Busy = over.Busy
+	}
+	if over.BusyOutcomes != "" {
+		p.BusyOutcomes = over.BusyOutcomes
+	}
+	if over.BusyMinRate != nil {
+		p.BusyMinRate = over.BusyMinRate
+	}
+	if over.BusyTolerance != nil {
+		p.BusyTolerance = over.BusyTolerance
+	}
+	if over.BusyRecoverRate != nil {
+		p.BusyRecoverRate = over.BusyRecoverRate
+	}
+	if over.BusyRecoverValue != nil {
+		p.BusyRecoverValue = over.BusyRecoverValue
+	}
+	if over.ReservedThroughput != nil {
+		p.ReservedThroughput = over.ReservedThroughput
+	}
+	if over.TotalThroughput != nil {
+		p.TotalThroughput = over.TotalThroughput
+	}
+	if over.QuotaMode != "" {
+		p.QuotaMode = over.QuotaMode
+	}
+	if over.QuotaShareBy != "" {
+		p.QuotaShareBy = over.QuotaShareBy
+	}
+	if over.Capacity != nil {
+		p.Capacity = over.Capacity
+	}
+	if over.Zones != "" {
+		p.Zones = over.Zones
+	}
+	if over.IgnoreZones != nil {
+		p.IgnoreZones = over.IgnoreZones
 	}
 	if over.MaxInFlight != nil {
 		p.MaxInFlight = over.MaxInFlight

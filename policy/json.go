@@ -109,6 +109,12 @@ func ParseField(name, text string) (Policy, error) {
 		p.Reserved, err = ParseRate(text)
 	case "reservedBytes":
 		p.ReservedBytes, err = ParseByteRate(text)
+	case "reservedThroughput":
+		p.ReservedThroughput, err = parseThroughput(text)
+	case "totalThroughput":
+		p.TotalThroughput, err = parseThroughput(text)
+	case "capacity":
+		p.Capacity, err = parseThroughput(text)
 	default:
 		raw := json.RawMessage(text)
 		if !json.Valid(raw) || isText(name) {
@@ -120,6 +126,11 @@ func ParseField(name, text string) (Policy, error) {
 		return Policy{}, &FieldError{name, text, fault.Reason}
 	}
 	return p, err
+}
+
+func parseThroughput(text string) (*int64, error) {
+	n, err := ParseThroughput(text)
+	return &n, err
 }
 
 // isText tells the fields that are text in JSON.

@@ -253,6 +253,11 @@ func TestValidateNamesEveryFault(t *testing.T) {
 	assert.Equal(t, []string{"ramp", "rampFrom", "rampFromBytes", "rampOver", "rampTTL"}, fields(p.Validate(orders2())))
 	p = policy.Policy{MessageRate: policy.PerSecond(2), Groups: "eu,,us,eu", KeepBack: new(1.1)}
 	assert.Equal(t, []string{"groups", "groups", "keepBack"}, fields(p.Validate(orders2())))
+	p = policy.Policy{Busy: "slow", BusyOutcomes: "ok,busy,,busy", BusyTolerance: new(0.6)}
+	assert.Equal(t, []string{"busy", "busyOutcomes", "busyOutcomes", "busyOutcomes", "busyTolerance"}, fields(p.Validate(orders2())))
+	assert.EqualError(t, policy.Policy{BusyOutcomes: "busy,busy"}.Validate(orders2()), `busyOutcomes "busy,busy": has busy twice: keep one of them`)
+	assert.EqualError(t, policy.Policy{BusyOutcomes: "busy, failed"}.Validate(orders2()),
+		`busyOutcomes "busy, failed": has the outcome " failed", which is unknown: use busy, failed and timeout, as in busy,timeout`)
 	p = policy.Policy{Sharing: policy.Strict, Burst: new(int64(1))}
 	assert.Equal(t, []string{"burst"}, fields(p.Validate(orders2())))
 	assert.Equal(t, 2*time.Millisecond, policy.Policy{MessageRate: policy.PerSecond(5)}.ExpiryDuration())
@@ -272,6 +277,18 @@ func TestDefaults(t *testing.T) {
 	assert.Zero(t, p.MessageBurst()+p.BytesBurst()+p.InFlight())
 	assert.Equal(t, 1.0, p.ShareWeight())
 	assert.False(t, p.IsAggregate())
+	assert.Equal(t, []string{"busy"}, p.BusyOutcomeNames())
+	p.BusyOutcomes = "timeout,failed"
+	assert.Equal(t, []string{"timeout", "failed"}, p.BusyOutcomeNames())
+}
+
+// anyQuota is a policy with a field about quotas.
+func anyQuota(field string, n int64) policy.Policy {
+	return map[string]policy.Policy{
+		"reservedThroughput": {ReservedThroughput: &n}, "totalThroughput": {TotalThroughput: &n},
+		"quotaMode": {QuotaMode: []policy.Mode{policy.Enforce, policy.Shadow}[n%2]}, "quotaShareBy": {QuotaShareBy: []policy.ShareBy{policy.ShareByQuota, policy.ShareByCurrent}[n%2]},
+		"capacity": {Capacity: &n}, "zones": {Zones: "a,b"}, "ignoreZones": {IgnoreZones: &n},
+	}[field]
 }
 
 // anyPolicy draws a policy that is valid for a pattern or, with aggregates, for the cluster but for its priority.
@@ -342,6 +359,22 @@ func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
 			if aggregates {
 				p.Aggregate = new(n%2 == 0)
 			}
+		case "reservedThroughput", "totalThroughput", "quotaMode", "quotaShareBy", "capacity", "zones", "ignoreZones":
+			if aggregates {
+				p = p.Overlay(anyQuota(field, n))
+			}
+		case "busy":
+			p.Busy = []policy.BusyMode{policy.BusyFraction, policy.BusyTChannel, policy.BusyNone}[n%3]
+		case "busyOutcomes":
+			p.BusyOutcomes = []policy.Outcomes{"busy", "failed", "timeout,busy", "busy,failed,timeout"}[n%4]
+		case "busyMinRate":
+			p.BusyMinRate = new(0.01 + float64(n)/1000)
+		case "busyTolerance":
+			p.BusyTolerance = new(float64(n) / 2000)
+		case "busyRecoverRate":
+			p.BusyRecoverRate = new(0.01 + float64(n)/1000)
+		case "busyRecoverValue":
+			p.BusyRecoverValue = new(float64(n))
 		case "maxInFlight":
 			p.MaxInFlight = &n
 		case "priority":
@@ -413,6 +446,8 @@ func TestParseField(t *testing.T) {
 		"onLedgerLoss=open":     {OnLedgerLoss: policy.LossOpen},
 		"priority=-3":           {Priority: new(-3)},
 		"throttleCaughtUp=true": {ThrottleCaughtUp: new(true)},
+		"totalThroughput=1MiB":  {TotalThroughput: new(int64(1 << 20))},
+		"capacity=100":          {Capacity: new(int64(100))},
 	} {
 		name, value, _ := strings.Cut(text, "=")
 		got, err := policy.ParseField(name, value)
@@ -430,6 +465,7 @@ func TestParseField(t *testing.T) {
 		"round=5":          "is no duration",
 		"round=":           "is no duration",
 		"mode=":            "is empty",
+		"busyOutcomes=":    "is empty",
 		"paused=yes":       "not true or false",
 		"rate=5":           "is an unknown field",
 	} {

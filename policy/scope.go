@@ -12,6 +12,7 @@ import (
 type Scope struct {
 	Kind         Kind
 	Tenant       string // of a tenant or a namespace
+	Tag          string // of a tag
 	Cluster      string // of a namespace: the only cluster it applies in; "" = all
 	Namespace    string
 	Pattern      string // the regular expression of a pattern, in RE2's syntax; what was stored, of an unreadable scope
@@ -25,7 +26,8 @@ type Kind uint8
 // The kinds of scopes.
 const (
 	ClusterKind      Kind = iota // cluster: the default for everything
-	TenantKind                   // tenant:NAME: one budget over all topics of the tenant, and nothing else
+	TenantKind                   // tenant:NAME: one budget over all topics of the tenant, and its quota, and nothing else
+	TagKind                      // tag:NAME: the quota of those who carry the tag, and nothing else
 	NamespaceKind                // tenant/namespace, for the topics of all schemes; tenant/cluster/namespace in one cluster
 	PatternKind                  // pattern:REGEX, matched anywhere in the topic's URL unless ^ and $ bind it
 	TopicKind                    // the topic's URL
@@ -33,13 +35,14 @@ const (
 	UnreadableKind               // stored data whose scope makes no sense; applies to nothing
 )
 
-var kinds = []string{"cluster", "tenant", "namespace", "pattern", "topic", "subscription", "unreadable"}
+var kinds = []string{"cluster", "tenant", "tag", "namespace", "pattern", "topic", "subscription", "unreadable"}
 
 func (k Kind) String() string { return kinds[min(int(k), len(kinds)-1)] }
 
 const (
 	clusterText      = "cluster"
 	tenantPrefix     = "tenant:"
+	tagPrefix        = "tag:"
 	patternPrefix    = "pattern:"
 	subscriptionMark = "?subscription="
 )
@@ -54,6 +57,9 @@ func NamespaceScope(tenant, cluster, namespace string) Scope {
 
 // TenantScope is the budget over all topics of a tenant.
 func TenantScope(name string) Scope { return Scope{Kind: TenantKind, Tenant: name} }
+
+// TagScope is what carries a tag, whatever topic it is of.
+func TagScope(name string) Scope { return Scope{Kind: TagKind, Tag: name} }
 
 // PatternScope is every topic whose URL the regular expression matches.
 func PatternScope(regex string) Scope { return Scope{Kind: PatternKind, Pattern: regex} }
@@ -82,6 +88,8 @@ func (s Scope) String() string {
 		return clusterText
 	case TenantKind:
 		return tenantPrefix + s.Tenant
+	case TagKind:
+		return tagPrefix + s.Tag
 	case NamespaceKind:
 		if s.Cluster != "" {
 			return s.Tenant + "/" + s.Cluster + "/" + s.Namespace
@@ -113,14 +121,14 @@ func (s *Scope) UnmarshalText(text []byte) error {
 func (s Scope) Compare(other Scope) int {
 	return cmp.Or(
 		cmp.Compare(s.Kind, other.Kind),
-		cmp.Compare(s.Tenant, other.Tenant), cmp.Compare(s.Namespace, other.Namespace), cmp.Compare(s.Cluster, other.Cluster),
+		cmp.Compare(s.Tag, other.Tag), cmp.Compare(s.Tenant, other.Tenant), cmp.Compare(s.Namespace, other.Namespace), cmp.Compare(s.Cluster, other.Cluster),
 		cmp.Compare(s.Pattern, other.Pattern),
 		cmp.Compare(s.Topic.Tenant, other.Topic.Tenant), cmp.Compare(s.Topic.Namespace, other.Topic.Namespace),
 		cmp.Compare(s.Topic.Name, other.Topic.Name), cmp.Compare(s.Topic.Scheme, other.Topic.Scheme),
 		cmp.Compare(s.Subscription, other.Subscription))
 }
 
-// ParseScope reads a scope: cluster, tenant:NAME, tenant/namespace, tenant/cluster/namespace, pattern:REGEX,
+// ParseScope reads a scope: cluster, tenant:NAME, tag:NAME, tenant/namespace, tenant/cluster/namespace, pattern:REGEX,
 // the URL of a topic, or that and ?subscription=NAME. The error joins a *[FieldError] for each fault.
 func ParseScope(s string) (Scope, error) {
 	scope, err := parseScope(s)
@@ -142,6 +150,8 @@ func parseScope(s string) (Scope, error) {
 		return PatternScope(s[len(patternPrefix):]), nil
 	case strings.HasPrefix(s, tenantPrefix):
 		return TenantScope(s[len(tenantPrefix):]), nil
+	case strings.HasPrefix(s, tagPrefix):
+		return TagScope(s[len(tagPrefix):]), nil
 	case strings.Contains(s, "://"):
 		path, query, ok := strings.Cut(s, subscriptionMark)
 		t, err := ParseTopic(path)
@@ -165,7 +175,7 @@ func parseScope(s string) (Scope, error) {
 		}
 		return scope, nil
 	}
-	return Scope{}, &FieldError{"scope", s, "is no scope: write cluster, tenant:NAME, tenant/namespace, tenant/cluster/namespace, pattern:REGEX or the URL of a topic"}
+	return Scope{}, &FieldError{"scope", s, "is no scope: write cluster, tenant:NAME, tag:NAME, tenant/namespace, tenant/cluster/namespace, pattern:REGEX or the URL of a topic"}
 }
 
 // Validate returns every fault of the scope, a *[FieldError] each.
@@ -175,6 +185,8 @@ func (s Scope) Validate() error {
 	case ClusterKind:
 	case TenantKind:
 		errs = append(errs, named("scope.tenant", s.Tenant))
+	case TagKind:
+		errs = append(errs, named("scope.tag", s.Tag))
 	case NamespaceKind:
 		errs = append(errs, named("scope.tenant", s.Tenant), named("scope.namespace", s.Namespace))
 		if s.Cluster != "" {

@@ -47,6 +47,7 @@ type Set struct {
 	entries       []Entry
 	cluster       *layer
 	tenants       map[string]*layer
+	tags          map[string]*layer
 	namespaces    map[namespace]*layer
 	patterns      []*layer // the one that wins last
 	topics        map[Topic]*layer
@@ -86,6 +87,7 @@ func NewSet(entries []Entry) (*Set, error) {
 	s := &Set{
 		entries:       slices.Clone(entries),
 		tenants:       make(map[string]*layer),
+		tags:          make(map[string]*layer),
 		namespaces:    make(map[namespace]*layer),
 		topics:        make(map[Topic]*layer),
 		subscriptions: make(map[subscription]*layer),
@@ -105,6 +107,8 @@ func NewSet(entries []Entry) (*Set, error) {
 			s.cluster = l
 		case TenantKind:
 			s.tenants[e.Scope.Tenant] = l
+		case TagKind:
+			s.tags[e.Scope.Tag] = l
 		case NamespaceKind:
 			s.namespaces[namespace{e.Scope.Tenant, e.Scope.Cluster, e.Scope.Namespace}] = l
 		case PatternKind:
@@ -260,6 +264,7 @@ func (s *Set) resolve(cluster string, t Topic, name string, layers []*layer) (e 
 	}
 	add(s.topics[t], false)
 	e.Topic.Priority, e.Topic.Aggregate = nil, nil
+	e.Topic = e.Topic.withoutQuotas()
 	e.Subscription = e.Topic.withoutBudget()
 	if own = s.subscriptions[subscription{t, name}]; own != nil {
 		e.Subscription.overlay(&own.policy)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"time"
 )
 
@@ -95,6 +96,8 @@ func (p Policy) Validate(scope Scope) error {
 	}
 	p.checkGroups(fault)
 	p.checkRamp(fault)
+	p.checkBusy(fault)
+	p.checkQuota(fault)
 	bounded("maxReserved", p.MaxReserved, MostReserved)
 	if p.Wait != "" && p.Wait != WaitBackoff && p.Wait != WaitQueue {
 		fault("wait", p.Wait, "is unknown: use backoff or queue")
@@ -113,15 +116,25 @@ func (p Policy) Validate(scope Scope) error {
 	if l := p.OnLedgerLoss; l != "" && l != LossShare && l != LossStop && l != LossOpen {
 		fault("onLedgerLoss", l, "is unknown: use share, stop or open")
 	}
+	misplaced := func(field, reason string) {
+		fault(field, reflect.Indirect(reflect.ValueOf(p).Field(fieldIndex[field])), reason)
+	}
+	for _, field := range fieldNames {
+		if kinds := quotaFields[field]; kinds != nil && p.Has(field) && !slices.Contains(kinds, scope.Kind) {
+			misplaced(field, "is not for a "+scope.Kind.String()+": set it for "+quotaPlaces[kinds[0]])
+		} else if kinds == nil && p.Has(field) && scope.Kind == TagKind {
+			misplaced(field, "is not for a tag, whose scope holds its quota: set reservedThroughput and totalThroughput")
+		}
+	}
 	switch scope.Kind {
-	case ClusterKind, NamespaceKind:
+	case ClusterKind, NamespaceKind, TagKind:
 	case TenantKind:
 		if !or(p.Aggregate, true) {
 			fault("aggregate", false, "is what a tenant's rates always are: leave it out")
 		}
 		for _, field := range fieldNames {
-			if p.Has(field) && !aggregateFields[field] {
-				fault(field, reflect.Indirect(reflect.ValueOf(p).Field(fieldIndex[field])), "is not for a tenant, whose scope holds one budget over all its topics: set it for its namespaces")
+			if p.Has(field) && !aggregateFields[field] && quotaFields[field] == nil {
+				misplaced(field, "is not for a tenant, whose scope holds one budget over all its topics: set it for its namespaces")
 			}
 		}
 	default:
@@ -137,6 +150,34 @@ func (p Policy) Validate(scope Scope) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (p Policy) checkBusy(fault func(field string, value any, reason string)) {
+	if b := p.Busy; b != "" && b != BusyFraction && b != BusyTChannel && b != BusyNone {
+		fault("busy", b, "is unknown: use fraction, tchannel or none")
+	}
+	seen := map[string]int{}
+	for _, name := range p.BusyOutcomeNames() { // each fault of a name once
+		seen[name]++
+		switch known := name == OutcomeBusy || name == OutcomeFailed || name == OutcomeTimeout; {
+		case !known && seen[name] == 1:
+			fault("busyOutcomes", p.BusyOutcomes, fmt.Sprintf("has the outcome %q, which is unknown: use busy, failed and timeout, as in busy,timeout", name))
+		case known && seen[name] == 2:
+			fault("busyOutcomes", p.BusyOutcomes, "has "+name+" twice: keep one of them")
+		}
+	}
+	for _, f := range []struct {
+		name        string
+		value       *float64
+		least, most float64
+	}{
+		{"busyMinRate", p.BusyMinRate, 0.01, 1000}, {"busyTolerance", p.BusyTolerance, 0, 0.5},
+		{"busyRecoverRate", p.BusyRecoverRate, 0.01, 100}, {"busyRecoverValue", p.BusyRecoverValue, 0, MaxMessageRate},
+	} {
+		if f.value != nil && !(*f.value >= f.least && *f.value <= f.most) { // NaN is neither
+			fault(f.name, *f.value, fmt.Sprintf("is outside %v..%v", f.least, f.most))
+		}
+	}
 }
 
 func (p Policy) checkRamp(fault func(field string, value any, reason string)) {
@@ -166,21 +207,26 @@ func (p Policy) checkRamp(fault func(field string, value any, reason string)) {
 }
 
 func (p Policy) checkGroups(fault func(field string, value any, reason string)) {
-	names := p.GroupNames()
-	seen := map[string]bool{}
-	for _, name := range names {
-		switch {
-		case !groupName.MatchString(name):
-			fault("groups", p.Groups, fmt.Sprintf("has the name %q, which nobody can be in: use letters, digits, '.', '_' and '-', with commas between names", name))
-		case seen[name]:
-			fault("groups", p.Groups, "has "+name+" twice")
-		}
-		seen[name] = true
-	}
-	if len(names) > MostGroups {
-		fault("groups", p.Groups, fmt.Sprintf("are %d, of %d at most", len(names), MostGroups))
-	}
+	checkNames(fault, "groups", p.Groups)
 	if p.KeepBack != nil && !(*p.KeepBack >= 0 && *p.KeepBack <= 1) {
 		fault("keepBack", *p.KeepBack, "is outside 0..1")
+	}
+}
+
+// checkNames checks a list of names.
+func checkNames(fault func(field string, value any, reason string), field string, list Groups) {
+	names := list.names()
+	seen := map[string]int{}
+	for _, name := range names { // each fault of a name once
+		seen[name]++
+		switch valid := groupName.MatchString(name); {
+		case !valid && seen[name] == 1:
+			fault(field, list, fmt.Sprintf("has the name %q, which nobody can be in: use letters, digits, '.', '_' and '-', with commas between names", name))
+		case valid && seen[name] == 2:
+			fault(field, list, "has "+name+" twice: keep one of them")
+		}
+	}
+	if len(names) > MostGroups {
+		fault(field, list, fmt.Sprintf("are %d, of %d at most", len(names), MostGroups))
 	}
 }
