@@ -125,27 +125,71 @@ func Check(entries []policy.Entry, changes []Change) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return checkTies(entries, changes)
+	return errors.Join(checkTies(entries, changes), checkReserved(entries, changes))
+}
+
+// after returns what is stored once the changes to scopes of these kinds are made, of entries of these kinds.
+func after(entries []policy.Entry, changes []Change, kinds ...policy.Kind) []policy.Entry {
+	changed := make(map[Key]bool)
+	for _, c := range changes {
+		changed[c.Key] = true
+	}
+	var left []policy.Entry
+	for _, e := range entries {
+		if slices.Contains(kinds, e.Scope.Kind) && !changed[KeyOf(e)] {
+			left = append(left, e)
+		}
+	}
+	for _, c := range changes {
+		if slices.Contains(kinds, c.Scope.Kind) && !c.Policy.IsZero() {
+			left = append(left, policy.Entry{Scope: c.Scope, Policy: c.Policy, Temporary: c.Field != "", Field: c.Field})
+		}
+	}
+	return left
+}
+
+// checkReserved refuses changes by which quotas reserve more than the cluster declares as its capacity, unless they did before and the changes make it
+// no worse.
+func checkReserved(entries []policy.Entry, changes []Change) error {
+	kinds := []policy.Kind{policy.ClusterKind, policy.TenantKind, policy.TagKind}
+	if !slices.ContainsFunc(changes, func(c Change) bool { return slices.Contains(kinds, c.Scope.Kind) }) {
+		return nil
+	}
+	excess := func(entries []policy.Entry) (reserved, capacity int64) {
+		set, _ := policy.NewSet(entries) // of patterns there are none
+		for _, q := range set.Quotas() {
+			reserved = min(reserved+q.Reserved, policy.MaxThroughput) // which each is at most
+		}
+		return reserved, set.Ratekeeping().Capacity
+	}
+	reserved, capacity := excess(after(entries, changes, kinds...))
+	if capacity == 0 || reserved <= capacity {
+		return nil
+	}
+	was, of := excess(after(entries, nil, kinds...))
+	if of > 0 && was-of >= reserved-capacity {
+		return nil
+	}
+	if capacity != of {
+		return &policy.FieldError{Field: "capacity", Value: fmt.Sprint(capacity), Reason: fmt.Sprintf(
+			"is below what all quotas reserve together, %d: raise it, or reserve less first", reserved)}
+	}
+	return &policy.FieldError{Field: "reservedThroughput", Value: fmt.Sprint(reserved), Reason: fmt.Sprintf(
+		"is what all quotas reserve together, and above the cluster's capacity, %d: reserve less, or set cluster capacity", capacity)}
 }
 
 // checkTies looks at what would be stored, so that changes may untie each other.
 func checkTies(entries []policy.Entry, changes []Change) error {
-	after := slices.Clone(entries)
 	changed := make(map[policy.Scope]bool)
 	for _, c := range changes {
-		if c.Scope.Kind != policy.PatternKind {
-			continue
-		}
-		changed[c.Scope] = true
-		after = slices.DeleteFunc(after, func(e policy.Entry) bool { return KeyOf(e) == c.Key })
-		if !c.Policy.IsZero() {
-			after = append(after, policy.Entry{Scope: c.Scope, Policy: c.Policy, Temporary: c.Field != "", Field: c.Field})
+		if c.Scope.Kind == policy.PatternKind {
+			changed[c.Scope] = true
 		}
 	}
 	if len(changed) == 0 {
 		return nil
 	}
-	patterns := slices.DeleteFunc(after, func(e policy.Entry) bool { return e.Scope.Kind != policy.PatternKind || e.Policy.IsZero() })
+	patterns := slices.DeleteFunc(after(entries, changes, policy.PatternKind), func(e policy.Entry) bool { return e.Policy.IsZero() })
 	_, err := policy.NewSet(patterns)
 	var errs []error
 	for tie := range ties(err) {
