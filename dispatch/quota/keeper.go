@@ -1,0 +1,500 @@
+package quota
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+)
+
+// An ID is a throttling id: tenant:NAME, or tag:NAME.
+type ID string
+
+// ShareBy is how those who load a saturated backend share what it can bear.
+type ShareBy string
+
+// The ways to share.
+const (
+	ByQuota   ShareBy = "quota"   // by their total quotas
+	ByCurrent ShareBy = "current" // each slows down by the same factor, so that a huge quota is no advantage
+)
+
+// A Keeper is what is known of ids and backends, and finds the rates that follow. The zero value is ready, with the defaults.
+// It is not safe for concurrent use.
+type Keeper struct {
+	ShareBy     ShareBy  // default ByQuota
+	IgnoreZones int      // the worst zones, whose trouble is their own; default 1, -1: none
+	MostIDs     int      // of a backend's report; the costliest are kept, the others left out; default 1000
+	Zones       []string // those that backends may be in; default any
+
+	ids      map[ID]*id
+	backends []*backend // in the order in which they were first heard of
+}
+
+const (
+	folding      = 10.0  // seconds, of costs and rates, for averages
+	pace         = 3.5   // seconds, of targets: so that a load a little over its target, of which ratios make four times that, is right in one pass
+	mostGrowth   = 1.25  // of a rate in one pass, while backends limit it
+	calm         = 10.0  // seconds after the last limit, in which it grows no faster
+	expiry       = 240.0 // seconds without a word, after which an id or a backend is forgotten
+	stale        = 5.0   // seconds after which a backend's report counts no more
+	significant  = 0.1   // part of the mean cost of those on a backend, under which an id is not what loads it
+	mostAhead    = 5.0   // seconds that a report may be ahead of our clock
+	mostCost     = 1 << 53
+	mostReaders  = 10     // of a backend
+	mostIDs      = 20_000 // in all, of those without a quota
+	defaultMost  = 1000
+	defaultZones = 1
+)
+
+type id struct {
+	name    ID
+	quota   *Quota
+	rate    Smoother // requests a second
+	costs   Smoother // of them, a second; both begin together and fold alike, so that their quotient is right from the first value on
+	begun   bool     // rate has begun, and costs are to begin with it
+	target  Smoother
+	average float64 // cost of a request; 0: unknown
+	seen    float64 // when there was something
+	limited float64 // when a backend last limited it
+
+	// Of this pass:
+	cost     float64 // a second
+	backends int     // that it loads
+	unsure   bool    // one of them is not heard of
+	zones    map[string]float64
+}
+
+type backend struct {
+	name  string
+	zone  string
+	load  Load
+	at    float64 // when its last report came, and
+	time  float64 // what time that had
+	costs []cost
+	index map[ID]int
+	rest  float64 // cost of those that are not followed, and
+	left  int     // how many they are
+}
+
+// A cost is that of an id on a backend.
+type cost struct {
+	id    *id
+	value float64 // a second, by the last report
+}
+
+// A Report is what a backend says of itself.
+type Report struct {
+	Backend string         `json:"backend"`
+	Zone    string         `json:"zone"` // those in one may fail together
+	Load    Load           `json:"load"`
+	Costs   map[ID]float64 `json:"costs"` // of each id, a second; one that is missing has none
+	Time    float64        `json:"time"`  // of it
+}
+
+// SetQuotas has the quotas be those given: an id without one is not limited.
+func (k *Keeper) SetQuotas(quotas map[ID]Quota, now float64) error {
+	var errs []error
+	for name, q := range quotas {
+		if err := q.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for name, i := range k.ids {
+		if _, ok := quotas[name]; !ok {
+			i.quota, i.target = nil, Smoother{Folding: pace}
+		}
+	}
+	for name, q := range quotas {
+		if i := k.id(name, now); i.quota == nil || *i.quota != q {
+			i.quota, i.target = &q, Smoother{Folding: pace} // a new quota holds at once
+		}
+	}
+	return nil
+}
+
+// Started says how many requests a second an id has begun lately, of all replicas together.
+func (k *Keeper) Started(name ID, rate, now float64) error {
+	if !(rate >= 0 && rate <= mostCost) {
+		return fmt.Errorf("%s: rate %v: is no number from 0 to %d", name, rate, int64(mostCost))
+	}
+	i := k.follow(name, now)
+	if i == nil {
+		return nil
+	}
+	i.begun = i.begun || rate > 0 && i.rate.Total(now) == 0
+	i.rate.follow(rate, now)
+	if rate > 0 {
+		i.seen = now
+	}
+	return nil
+}
+
+// MaxName is the most bytes of a name of a backend or a zone.
+const MaxName = 255
+
+// Validate returns all that is wrong with a report at now, in a cluster that declares these zones; none: any.
+func (r Report) Validate(zones []string, now float64) error {
+	errs := []error{r.Load.Validate()}
+	if r.Backend == "" || r.Zone == "" || len(r.Backend) > MaxName || len(r.Zone) > MaxName {
+		errs = append(errs, fmt.Errorf("backend, zone: both need a name of 1 to %d bytes", MaxName))
+	} else if len(zones) > 0 && !slices.Contains(zones, r.Zone) {
+		errs = append(errs, fmt.Errorf("zone %q: is none of %q, which the cluster's policy declares", r.Zone, zones))
+	}
+	switch {
+	case r.Time <= now+mostAhead && r.Time >= now-stale:
+	case r.Time == 0:
+		errs = append(errs, fmt.Errorf("time 0: is missing: send when the report was made, in seconds of Unix time, such as %.0f", now))
+	default:
+		errs = append(errs, fmt.Errorf("time %v: is %.3g s from now: check the backend's clock", r.Time, r.Time-now))
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Costs)) {
+		if c := r.Costs[name]; !(c >= 0 && c <= mostCost) {
+			errs = append(errs, fmt.Errorf("cost of %.300s, %v: is no number from 0 to %d", name, c, int64(mostCost)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Report takes a backend's report in. It is refused whole if there is a fault in it, or if it is older than the last one, or not of this time.
+func (k *Keeper) Report(r Report, now float64) error {
+	err := r.Validate(k.Zones, now)
+	var b *backend
+	if i := slices.IndexFunc(k.backends, func(b *backend) bool { return b.name == r.Backend }); i >= 0 {
+		b = k.backends[i]
+	}
+	if b != nil && r.Time < b.time {
+		err = errors.Join(err, fmt.Errorf("time %v: is before that of the last report, %v", r.Time, b.time))
+	}
+	if err != nil {
+		return fmt.Errorf("report of backend %.300q: %w", r.Backend, err)
+	}
+	if b == nil {
+		b = &backend{name: r.Backend, index: map[ID]int{}}
+		k.backends = append(k.backends, b)
+	}
+	b.zone, b.load, b.at, b.time = r.Zone, r.Load, now, r.Time
+	b.take(k, r.Costs, now)
+	return nil
+}
+
+// take takes the costs of a report in.
+func (b *backend) take(k *Keeper, costs map[ID]float64, now float64) {
+	for i := range b.costs {
+		b.costs[i].value = 0
+	}
+	b.rest, b.left = 0, 0
+	kept := k.costliest(costs)
+	for _, name := range slices.Sorted(maps.Keys(costs)) { // in order, so that the same reports give the same sums
+		i, known := b.index[name]
+		if kept != nil && !kept[name] {
+			b.rest += costs[name]
+			b.left++
+			continue
+		}
+		if !known {
+			of := k.follow(name, now)
+			if of == nil {
+				b.rest += costs[name]
+				b.left++
+				continue
+			}
+			i = len(b.costs)
+			b.index[name] = i
+			b.costs = append(b.costs, cost{id: of})
+		}
+		c := &b.costs[i]
+		if c.value = costs[name]; c.value > 0 {
+			c.id.seen = now
+		}
+	}
+}
+
+// costliest are the ids of a report that are followed; nil: all.
+func (k *Keeper) costliest(costs map[ID]float64) map[ID]bool {
+	most := cmp.Or(k.MostIDs, defaultMost)
+	if len(costs) <= most {
+		return nil
+	}
+	names := slices.SortedFunc(maps.Keys(costs), func(a, b ID) int { return cmp.Or(cmp.Compare(costs[b], costs[a]), cmp.Compare(a, b)) })
+	kept := make(map[ID]bool, most)
+	for _, name := range names[:most] {
+		kept[name] = true
+	}
+	return kept
+}
+
+// follow is id, but nil if there are too many.
+func (k *Keeper) follow(name ID, now float64) *id {
+	if len(k.ids) >= mostIDs && k.ids[name] == nil {
+		return nil
+	}
+	return k.id(name, now)
+}
+
+func (k *Keeper) id(name ID, now float64) *id {
+	i := k.ids[name]
+	if i == nil {
+		i = &id{name: name, rate: Smoother{Folding: folding}, costs: Smoother{Folding: folding}, target: Smoother{Folding: pace}, seen: now, limited: math.Inf(-1), zones: map[string]float64{}}
+		if k.ids == nil {
+			k.ids = map[ID]*id{}
+		}
+		k.ids[name] = i
+	}
+	return i
+}
+
+// A Reader is one whose part of a busy backend's load is more than nothing.
+type Reader struct {
+	Backend  string  `json:"backend"`
+	Zone     string  `json:"zone"`
+	ID       ID      `json:"id"`
+	Cost     float64 `json:"cost"`     // a second
+	Busyness float64 `json:"busyness"` // its part of the backend's cost, 0..1
+	Ratio    float64 `json:"ratio"`    // of its present load that the backend can bear
+}
+
+// Readers are those who load the backends that are near their targets, the ten costliest of each backend, in that order.
+func (k *Keeper) Readers(now float64) []Reader {
+	var all []Reader
+	for _, b := range k.backends {
+		ratio, near := b.load.Ratio()
+		if !near || now-b.at > stale {
+			continue
+		}
+		sum := b.rest
+		for _, c := range b.costs {
+			sum += c.value
+		}
+		from := len(all)
+		for _, c := range b.costs {
+			if c.value > 0 {
+				all = append(all, Reader{b.name, b.zone, c.id.name, c.value, c.value / sum, ratio})
+			}
+		}
+		slices.SortStableFunc(all[from:], func(a, b Reader) int { return cmp.Compare(b.Cost, a.Cost) })
+		all = all[:min(len(all), from+mostReaders)]
+	}
+	return all
+}
+
+// LeftOut is how many ids of backends' reports are not followed, since there are too many; their cost is counted among all others.
+func (k *Keeper) LeftOut() (n int) {
+	for _, b := range k.backends {
+		n += b.left
+	}
+	return n
+}
+
+// Resume goes on with what another Keeper has found for an id that has a quota.
+// What makes no sense is left, and no rate is above what the quota is worth now.
+func (k *Keeper) Resume(name ID, average, rate, now float64) {
+	if i := k.ids[name]; i != nil && i.quota != nil && average >= Page && average <= mostCost && rate > 0 {
+		i.average = average
+		i.target.Reset(min(rate, i.quota.Total/average), now)
+	}
+}
+
+// A Decision is the rate found for an id, with all it follows from. Rates are requests a second, costs bytes a second; a rate that there is
+// none of is NaN.
+type Decision struct {
+	ID          ID      `json:"id"`
+	Rate        float64 `json:"rate"`        // of requests, lately
+	Cost        float64 `json:"cost"`        // of them all
+	AverageCost float64 `json:"averageCost"` // of one, bytes
+	Quota       Quota   `json:"quota"`
+	Reserved    float64 `json:"reserved"` // the quotas, as rates
+	Desired     float64 `json:"desired"`
+	Limiting    float64 `json:"-"`        // what the backends can bear; in JSON null where there is none
+	Target      float64 `json:"target"`   // found now
+	Smoothed    float64 `json:"smoothed"` // in force
+	Busy        bool    `json:"busy"`     // limited by a backend
+	Backends    int     `json:"backends"` // that it loads
+	Unused      bool    `json:"unused"`   // nothing has been heard of it lately
+	Shadow      bool    `json:"shadow"`   // it limits nothing: by whoever obeys, the Keeper knows of none
+
+	Zones map[string]float64 `json:"zones,omitempty"` // what those of each zone can bear of it that are near their targets
+}
+
+// A plain Decision has no methods.
+type plainDecision Decision
+
+type decisionJSON struct {
+	plainDecision
+	Limiting *float64 `json:"limiting"`
+}
+
+// MarshalJSON writes a limiting rate that there is none of as null.
+func (d Decision) MarshalJSON() ([]byte, error) {
+	j := decisionJSON{plainDecision: plainDecision(d)}
+	if !math.IsNaN(d.Limiting) {
+		j.Limiting = &d.Limiting
+	}
+	return json.Marshal(j)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (d *Decision) UnmarshalJSON(text []byte) error {
+	var j decisionJSON
+	if err := json.Unmarshal(text, &j); err != nil {
+		return err
+	}
+	*d = Decision(j.plainDecision)
+	if d.Limiting = math.NaN(); j.Limiting != nil {
+		d.Limiting = *j.Limiting
+	}
+	return nil
+}
+
+// Decide finds the rates of all ids that have a quota, by name, and forgets whom nothing was heard of for long.
+func (k *Keeper) Decide(now float64) []Decision {
+	k.forget(now)
+	k.sum(now)
+	for _, b := range k.backends {
+		k.limit(b, now)
+	}
+	var all []Decision
+	for _, name := range slices.Sorted(maps.Keys(k.ids)) {
+		if i := k.ids[name]; i.quota != nil {
+			all = append(all, i.decide(k.zones(), now))
+		}
+	}
+	return all
+}
+
+// Tracked is how many ids something is known of.
+func (k *Keeper) Tracked() int { return len(k.ids) }
+
+func (k *Keeper) zones() int {
+	return max(0, cmp.Or(k.IgnoreZones, defaultZones))
+}
+
+func (k *Keeper) forget(now float64) {
+	k.backends = slices.DeleteFunc(k.backends, func(b *backend) bool { return now-b.at > expiry })
+	some := false
+	for name, i := range k.ids {
+		if i.quota == nil && now-i.seen > expiry {
+			some = true
+			delete(k.ids, name)
+		}
+	}
+	if !some {
+		return
+	}
+	for _, b := range k.backends {
+		b.costs = slices.DeleteFunc(b.costs, func(c cost) bool { return k.ids[c.id.name] == nil })
+		clear(b.index)
+		for i, c := range b.costs {
+			b.index[c.id.name] = i
+		}
+	}
+}
+
+// sum adds up the costs of the ids, and finds their averages. While a backend is not heard of, those of its ids stay as they were.
+func (k *Keeper) sum(now float64) {
+	for _, i := range k.ids {
+		i.cost, i.backends, i.unsure = 0, 0, false
+		clear(i.zones)
+	}
+	for _, b := range k.backends {
+		for _, c := range b.costs {
+			if c.value > 0 {
+				c.id.unsure = c.id.unsure || now-b.at > stale
+				c.id.cost += c.value
+				c.id.backends++
+			}
+		}
+	}
+	for _, i := range k.ids {
+		if i.unsure {
+			continue
+		}
+		if i.begun || i.cost > 0 && i.costs.Total(now) == 0 { // whichever was first: a second of one beside all of the other is far off
+			i.rate.Reset(i.rate.total, now)
+			i.costs.Reset(i.cost, now)
+			i.begun = false
+		}
+		i.costs.Set(i.cost, now)
+		if rate, cost := i.rate.Total(now), i.costs.Total(now); rate > 0 && cost > 0 && i.cost > 0 {
+			if i.average == 0 {
+				i.target = Smoother{Folding: pace} // what it was is of no account
+			}
+			i.average = max(Page, cost/rate)
+		} else if now-i.seen > expiry {
+			i.average = 0
+		}
+	}
+}
+
+// limit finds what a backend near its target lets each id that loads it have: of what it bears now, not of averages, which come late.
+func (k *Keeper) limit(b *backend, now float64) {
+	ratio, near := b.load.Ratio()
+	if !near || now-b.at > stale {
+		return
+	}
+	sum, n := b.rest, float64(b.left)
+	for _, c := range b.costs {
+		if c.value > 0 {
+			sum += c.value
+			n++
+		}
+	}
+	quotas, free := 0.0, 0.0 // of those who can be limited, and what they may go on with
+	loads := func(c *cost) bool { return c.id.quota != nil && c.value > 0 && c.value*n >= significant*sum }
+	for i := range b.costs {
+		if c := &b.costs[i]; loads(c) {
+			quotas += c.id.quota.Total
+			free += ratio * c.value
+		}
+	}
+	for i := range b.costs {
+		c := &b.costs[i]
+		if !loads(c) {
+			continue
+		}
+		limiting := ratio * c.id.rate.total
+		if k.ShareBy != ByCurrent && quotas > 0 {
+			limiting = free * c.id.quota.Total / quotas / c.value * c.id.rate.total
+		}
+		if least, ok := c.id.zones[b.zone]; !ok || limiting < least {
+			c.id.zones[b.zone] = limiting
+		}
+	}
+}
+
+// decide finds an id's rate, of which the worst zones are ignored.
+func (i *id) decide(ignored int, now float64) Decision {
+	average := cmp.Or(i.average, Page)
+	d := Decision{
+		ID: i.name, Rate: i.rate.Total(now), Cost: i.cost, AverageCost: average, Quota: *i.quota, Backends: i.backends,
+		Unused:   i.average == 0 && i.rate.Total(now) == 0,
+		Reserved: i.quota.Reserved / average, Desired: i.quota.Total / average, Limiting: math.NaN(),
+	}
+	if len(i.zones) > 0 {
+		d.Zones = maps.Clone(i.zones)
+	}
+	if len(i.zones) > ignored {
+		d.Limiting = slices.Sorted(maps.Values(i.zones))[ignored]
+	}
+	d.Target = Target(d.Reserved, d.Desired, d.Limiting)
+	if d.Busy = d.Limiting < d.Desired; d.Busy {
+		i.limited = now
+	}
+	before := i.target.Total(now)
+	if i.target.Set(d.Target, now); !d.Busy && now-i.limited < calm && d.Target > before && before > 0 {
+		i.target.Reset(d.Target, now) // what no backend limits grows as fast as it may
+	}
+	d.Smoothed = i.target.Total(now)
+	if most := max(before*mostGrowth, d.Reserved); now-i.limited < calm && d.Smoothed > most && before > 0 {
+		d.Smoothed = most
+		i.target.Reset(most, now)
+		i.target.Set(d.Target, now)
+	}
+	return d
+}

@@ -1,0 +1,451 @@
+package quota_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+)
+
+// A world is a Keeper, and what it keeps, second by second.
+type world struct {
+	t      *testing.T
+	keeper quota.Keeper
+	quota.Simulation
+	step quota.Step
+	busy int
+}
+
+// newWorld has backends that can bear so many pages a second, each in a zone of its own.
+func newWorld(t *testing.T, backends int, capacity float64, clients ...quota.Client) *world {
+	w := &world{t: t, Simulation: quota.Simulation{Quotas: map[quota.ID]quota.Quota{}, Clients: clients}}
+	for i := range backends {
+		w.Backends = append(w.Backends, quota.SimulatedBackend{Name: fmt.Sprint(i), Capacity: capacity * quota.Page})
+	}
+	return w
+}
+
+// reads is a client that reads so many pages with each of so many requests a second.
+func reads(id quota.ID, rate, pages float64, backends ...string) quota.Client {
+	return quota.Client{ID: id, Rate: rate, Read: int64(pages * quota.Page), Backends: backends}
+}
+
+// quota sets a quota in pages a second.
+func (w *world) quota(id quota.ID, total, reserved float64) *world {
+	w.Quotas[id] = quota.Quota{Reserved: reserved * quota.Page, Total: total * quota.Page}
+	return w
+}
+
+// second lets a second go by.
+func (w *world) second() {
+	var err error
+	w.step, err = w.Step(&w.keeper)
+	require.NoError(w.t, err)
+	w.busy = 0
+	for _, d := range w.step.Decisions {
+		if d.Busy {
+			w.busy++
+		}
+	}
+}
+
+// rates are those in force.
+func (w *world) rates() map[quota.ID]float64 {
+	rates := map[quota.ID]float64{}
+	for _, d := range w.step.Decisions {
+		rates[d.ID] = d.Smoothed
+	}
+	return rates
+}
+
+// settles lets seconds go by until the rates are what is expected, within 10 %, ten seconds running, and tells how many it took.
+func (w *world) settles(within int, want map[quota.ID]float64) {
+	w.t.Helper()
+	streak := 0
+	for second := range within {
+		w.second()
+		near := true
+		for id, rate := range want {
+			near = near && math.Abs(w.rates()[id]-rate) < 0.1*rate
+		}
+		if streak++; !near {
+			streak = 0
+		}
+		if streak == 10 {
+			w.t.Logf("settled after %d s", second+1)
+			return
+		}
+	}
+	assert.Failf(w.t, "not settled", "after %d s: %v, not %v", within, w.rates(), want)
+}
+
+const a, b quota.ID = "tag:a", "tag:b"
+
+// TestScenarios: those of FoundationDB's quota throttler settle no later than its arithmetic does.
+func TestScenarios(t *testing.T) {
+	one := func(rate float64) map[quota.ID]float64 { return map[quota.ID]float64{a: rate} }
+	for _, c := range []struct {
+		name   string
+		world  func(t *testing.T) *world
+		want   map[quota.ID]float64
+		within int
+		busy   int
+	}{
+		{"Simple", func(t *testing.T) *world {
+			return newWorld(t, 10, 100, reads(a, 5, 6)).quota(a, 100, 0)
+		}, one(100. / 6), 33, 0},
+		{"WriteThrottling", func(t *testing.T) *world {
+			return newWorld(t, 10, 100, quota.Client{ID: a, Rate: 5, Write: 6 * quota.Page}).quota(a, 100, 0)
+		}, one(100. / 24), 34, 0},
+		{"MultiTag", func(t *testing.T) *world {
+			return newWorld(t, 10, 100, reads(a, 5, 6), reads(b, 5, 6)).quota(a, 100, 0).quota(b, 100, 0)
+		}, map[quota.ID]float64{a: 100. / 6, b: 100. / 6}, 33, 0},
+		{"AttemptWorkloadAboveQuota", func(t *testing.T) *world {
+			return newWorld(t, 10, 100, reads(a, 20, 10)).quota(a, 100, 0)
+		}, one(10), 31, 0},
+		{"ActiveThrottling", func(t *testing.T) *world {
+			return newWorld(t, 10, 5, reads(a, 10, 6)).quota(a, 100, 0)
+		}, one(50. / 6), 26, 1},
+		{"MultiTagActiveThrottling", func(t *testing.T) *world {
+			return newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 10, 6)).quota(a, 50, 0).quota(b, 100, 0)
+		}, map[quota.ID]float64{a: 2.778, b: 5.556}, 26, 2},
+		{"MultiTagActiveThrottling2", func(t *testing.T) *world {
+			w := newWorld(t, 3, 50, reads(a, 10, 6, "0", "1"), reads(b, 10, 6, "1", "2")).quota(a, 100, 0).quota(b, 100, 0)
+			w.keeper.IgnoreZones = -1 // one is saturated, and counts
+			return w
+		}, map[quota.ID]float64{a: 8.333, b: 8.333}, 26, 2},
+		{"ReservedQuota", func(t *testing.T) *world {
+			return newWorld(t, 10, 5, reads(a, 10, 6)).quota(a, 100, 70)
+		}, one(70. / 6), 27, 1},
+		{"MultiClient", func(t *testing.T) *world {
+			return newWorld(t, 10, 100, reads(a, 20, 6), reads(a, 20, 6)).quota(a, 100, 0)
+		}, one(100. / 6), 33, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := c.world(t)
+			w.settles(c.within, c.want)
+			assert.Equal(t, c.busy, w.busy)
+		})
+	}
+}
+
+// TestQuotaChanges: another quota holds at once; none, no limit.
+func TestQuotaChanges(t *testing.T) {
+	w := newWorld(t, 10, 100, reads(a, 5, 6)).quota(a, 100, 0)
+	w.settles(33, map[quota.ID]float64{a: 100. / 6})
+	w.quota(a, 50, 0).settles(32, map[quota.ID]float64{a: 50. / 6})
+	delete(w.Quotas, a)
+	w.second()
+	assert.Empty(t, w.rates())
+}
+
+// TestForget: an id without a quota is known as long as something is heard of it, and four minutes more.
+func TestForget(t *testing.T) {
+	w := newWorld(t, 10, 5, reads(a, 10, 6))
+	for range 60 {
+		w.second()
+	}
+	assert.Equal(t, 1, w.keeper.Tracked())
+	w.Clients = nil
+	for range 239 {
+		w.second()
+	}
+	assert.Equal(t, 1, w.keeper.Tracked())
+	for range 3 {
+		w.second()
+	}
+	assert.Zero(t, w.keeper.Tracked())
+}
+
+// TestFractions: rates below one a second are what they are.
+func TestFractions(t *testing.T) {
+	w := newWorld(t, 3, 1000, reads(a, 10, 6)).quota(a, 1, 0)
+	w.settles(60, map[quota.ID]float64{a: 1. / 6})
+}
+
+// TestFirstSeconds: from the first rate on, what goes is within 20 % of the quota.
+func TestFirstSeconds(t *testing.T) {
+	w := newWorld(t, 10, 1000, reads(a, 20, 10)).quota(a, 100, 0)
+	w.second() // nobody knows a cost before
+	for range 30 {
+		w.second()
+		assert.InEpsilon(t, 10, w.step.Sent[a], 0.2)
+	}
+}
+
+// TestIdle: who has a quota and does nothing weighs nothing.
+func TestIdle(t *testing.T) {
+	w := newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 0.001, 6)).quota(a, 100, 0).quota(b, 1000, 0)
+	w.settles(26, map[quota.ID]float64{a: 50. / 6})
+}
+
+// TestUneven: whatever the order and the weights, a saturated backend is used to its capacity.
+func TestUneven(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		w := newWorld(t, 5, 50)
+		for i := range 5 {
+			name := quota.ID(fmt.Sprint("tag:", i))
+			w.Clients = append(w.Clients, reads(name, 100, float64(1+random.IntN(10))))
+			w.quota(name, 50+1000*random.Float64(), 0)
+		}
+		for range 60 {
+			w.second()
+		}
+		used := 0.0
+		for range 20 {
+			w.second()
+			for _, c := range w.Clients {
+				used += w.step.Sent[c.ID] * float64(c.Read) / quota.Page / 20
+			}
+		}
+		assert.InEpsilon(t, 250, used, 0.1, "seed %d", seed)
+	}
+}
+
+// TestManyAlike: as many as they are, those who load a backend are limited.
+func TestManyAlike(t *testing.T) {
+	w := newWorld(t, 3, 100)
+	for i := range 150 {
+		name := quota.ID(fmt.Sprint("tag:", i))
+		w.Clients = append(w.Clients, reads(name, 100, 1))
+		w.quota(name, 1000, 0)
+	}
+	for range 60 {
+		w.second()
+	}
+	assert.InEpsilon(t, 1, w.step.Load[0], 0.1)
+	assert.Equal(t, 150, w.busy)
+}
+
+// TestSilence: while backends say nothing, quotas hold as they are.
+func TestSilence(t *testing.T) {
+	w := newWorld(t, 3, 10_000, reads(a, 1000, 60)).quota(a, 6000, 0)
+	w.settles(30, map[quota.ID]float64{a: 100})
+	now := 30.
+	for range 200 {
+		now++
+		require.NoError(t, w.keeper.Started(a, 100, now))
+		for _, d := range w.keeper.Decide(now) {
+			require.InEpsilon(t, 100, d.Smoothed, 0.1)
+		}
+	}
+}
+
+// TestLateTraffic: a quota that was there before its traffic holds as soon as a cost is known.
+func TestLateTraffic(t *testing.T) {
+	w := newWorld(t, 3, 10_000, reads(a, 0, 60)).quota(a, 6000, 0)
+	for range 10 {
+		w.second()
+	}
+	w.Clients[0].Rate = 1000
+	w.second()
+	for range 30 {
+		w.second()
+		require.InEpsilon(t, 100, w.step.Sent[a], 0.2)
+	}
+}
+
+// TestLoadMoves: costs that move to another backend are the same costs.
+func TestLoadMoves(t *testing.T) {
+	w := newWorld(t, 2, 10_000, reads(a, 50, 60, "0")).quota(a, 600, 300)
+	w.settles(30, map[quota.ID]float64{a: 10})
+	w.Clients[0].Backends = []string{"1"}
+	for range 30 {
+		w.second()
+		require.InEpsilon(t, 10, w.rates()[a], 0.1)
+	}
+}
+
+// TestDoubles: those who share a backend have what it can bear more within some passes, although their totals leave no room beyond that.
+func TestDoubles(t *testing.T) {
+	w := newWorld(t, 1, 400, reads("tag:a", 1000, 1, "0"), reads("tag:b", 1000, 1, "0")).quota("tag:a", 400, 80).quota("tag:b", 400, 80)
+	w.keeper.IgnoreZones = -1
+	for range 60 {
+		w.second()
+	}
+	before := w.rates()
+	assert.InDelta(t, 400, before["tag:a"]+before["tag:b"], 40)
+	w.Backends[0].Capacity *= 2
+	for range 6 {
+		w.second()
+	}
+	after := w.rates()
+	assert.GreaterOrEqual(t, after["tag:a"]+after["tag:b"], 0.98*2*400, "from %v", before)
+}
+
+// TestHugeRequests: an id that could send almost nothing recovers when its requests are small again.
+func TestHugeRequests(t *testing.T) {
+	w := newWorld(t, 2, 1e6, reads(a, 50, 1)).quota(a, 1, 0)
+	w.settles(30, map[quota.ID]float64{a: 1})
+	w.Clients[0].Read = 10_000 * quota.Page
+	for range 60 {
+		w.second()
+	}
+	assert.Less(t, w.rates()[a], 0.01)
+	w.Clients[0].Read = quota.Page
+	w.settles(200, map[quota.ID]float64{a: 1})
+}
+
+// TestReproducible: the same run gives the same figures, to the last bit.
+func TestReproducible(t *testing.T) {
+	run := func() (rates []map[quota.ID]float64) {
+		w := newWorld(t, 7, 50)
+		for i := range 9 {
+			name := quota.ID(fmt.Sprint("tag:", i))
+			w.Clients = append(w.Clients, reads(name, 10.1, float64(1+i)))
+			w.quota(name, 70+float64(i)/3, 0)
+		}
+		for range 30 {
+			w.second()
+			rates = append(rates, w.rates())
+		}
+		return rates
+	}
+	first := run()
+	for range 5 {
+		require.Equal(t, first, run())
+	}
+}
+
+// TestWorstZone: one zone in trouble is its own matter; two are everybody's.
+func TestWorstZone(t *testing.T) {
+	w := newWorld(t, 5, 100, reads(a, 10, 10)).quota(a, 100, 0)
+	w.Backends[2].Capacity = 1 * quota.Page
+	w.settles(30, map[quota.ID]float64{a: 10})
+	w.Backends[3].Capacity = 10 * quota.Page
+	w.settles(60, map[quota.ID]float64{a: 5})
+}
+
+// TestByCurrent: a huge quota is no advantage.
+func TestByCurrent(t *testing.T) {
+	w := newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 10, 6)).quota(a, 100, 0).quota(b, 1e6, 0)
+	w.keeper.ShareBy = quota.ByCurrent
+	for range 60 {
+		w.second()
+	}
+	assert.InEpsilon(t, 50./6, w.rates()[a]+w.rates()[b], 0.1)
+	assert.InEpsilon(t, w.rates()[a], w.rates()[b], 0.1)
+}
+
+// TestReportFaults: a report with a fault is refused whole, and everything that is wrong with it is said.
+func TestReportFaults(t *testing.T) {
+	var k quota.Keeper
+	good := quota.Report{Backend: "x", Zone: "z", Time: 100, Load: quota.Load{Queue: 1, Target: 10, Spring: 5}, Costs: map[quota.ID]float64{a: 1}}
+	require.NoError(t, k.Report(good, 100))
+	for want, change := range map[string]func(*quota.Report){
+		`backend "": backend, zone: both need a name`:            func(r *quota.Report) { r.Backend = "" },
+		"time 200: is 100 s from now: check the backend's clock": func(r *quota.Report) { r.Time = 200 },
+		"time 99: is before that of the last report, 100":        func(r *quota.Report) { r.Time = 99 },
+		"time NaN: ": func(r *quota.Report) { r.Time = math.NaN() },
+		"cost of tag:b, NaN: is no number from 0 to":               func(r *quota.Report) { r.Costs = map[quota.ID]float64{b: math.NaN()} },
+		"queue -1: is no number above 0\ntarget 0: is no number a": func(r *quota.Report) { r.Load = quota.Load{Queue: -1, Spring: 1} },
+	} {
+		bad := good
+		change(&bad)
+		assert.ErrorContains(t, k.Report(bad, 100), want)
+	}
+	assert.Equal(t, 1, k.Tracked())
+	assert.ErrorContains(t, k.Started(a, math.Inf(1), 100), "is no number from 0 to")
+	k.Zones = []string{"y"}
+	assert.ErrorContains(t, k.Report(good, 100), `zone "z": is none of ["y"]`)
+	assert.ErrorContains(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Reserved: 2, Total: 1}}, 100), "tag:a: reserved_throughput 2: is above")
+}
+
+// TestAveragesOfWhatBeginsOneAfterTheOther: requests begin at the end of a second and cost in the next one, or a backend reports what a
+// replica does not know of yet.
+func TestAveragesOfWhatBeginsOneAfterTheOther(t *testing.T) {
+	for name, seconds := range map[string][3][2]float64{ // begun, and cost in pages
+		"requests first": {{1, 0}, {1000, 6000}, {1000, 6000}},
+		"costs first":    {{0, 100}, {1000, 6000}, {1000, 6000}},
+		"together":       {{1, 6}, {1000, 6000}, {1000, 6000}},
+	} {
+		var k quota.Keeper
+		require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 6000 * quota.Page}}, 1))
+		var last quota.Decision
+		for i, s := range seconds {
+			now := float64(i + 1)
+			require.NoError(t, k.Started(a, s[0], now))
+			require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Costs: map[quota.ID]float64{a: s[1] * quota.Page}}, now))
+			last = k.Decide(now)[0]
+		}
+		assert.InEpsilon(t, 6*quota.Page, last.AverageCost, 0.01, name)
+		assert.InEpsilon(t, 1000, last.Target, 0.01, name)
+	}
+}
+
+// TestManyIDs: the costliest of a backend are followed, the others counted.
+func TestManyIDs(t *testing.T) {
+	k := quota.Keeper{MostIDs: 100}
+	costs := map[quota.ID]float64{}
+	for i := range 10_000 {
+		costs[quota.ID(fmt.Sprint("tag:", i))] = float64(i)
+	}
+	saturated := quota.Load{Queue: 10, Target: 10, Spring: 5}
+	require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: 1, Load: saturated, Costs: costs}, 1))
+	assert.Equal(t, 100, k.Tracked())
+	assert.Equal(t, 9900, k.LeftOut())
+	readers, busyness, all := k.Readers(1), 0.0, 9999.0*10_000/2
+	require.Len(t, readers, 10)
+	for i, r := range readers {
+		assert.Equal(t, quota.ID(fmt.Sprint("tag:", 9999-i)), r.ID, "the costliest first")
+		assert.InDelta(t, r.Cost/all, r.Busyness, 1e-12)
+		busyness += r.Busyness
+	}
+	rest := 9989.0 * 9990 / 2
+	assert.InDelta(t, 1-rest/all, busyness, 1e-9, "the rest's part is missing")
+
+	// Those of the next report are counted anew.
+	require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: 2, Load: saturated, Costs: map[quota.ID]float64{"tag:9999": 1, "tag:1": 1}}, 2))
+	assert.Zero(t, k.LeftOut())
+	readers = k.Readers(2)
+	require.Len(t, readers, 2)
+	assert.InDelta(t, 0.5, readers[0].Busyness, 1e-12)
+}
+
+// TestEndlessIDs: whatever backends say, so many are followed in all.
+func TestEndlessIDs(t *testing.T) {
+	k := quota.Keeper{MostIDs: 10_000}
+	for backend := range 5 {
+		costs := map[quota.ID]float64{}
+		for i := range 5000 {
+			costs[quota.ID(fmt.Sprint("tag:", backend, "-", i))] = 1
+		}
+		require.NoError(t, k.Report(quota.Report{Backend: fmt.Sprint(backend), Zone: "z", Time: 1, Costs: costs}, 1))
+	}
+	assert.Equal(t, 20_000, k.Tracked())
+	assert.Equal(t, 5000, k.LeftOut())
+	require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 1e9}}, 1))
+	assert.Equal(t, 20_001, k.Tracked(), "who has a quota is")
+}
+
+// BenchmarkDecide is one pass over 1,000 ids on 100 backends.
+func BenchmarkDecide(bench *testing.B) {
+	for _, size := range [][2]int{{1000, 100}, {1000, 50}, {500, 100}} {
+		bench.Run(fmt.Sprintf("%dx%d/throttle", size[0], size[1]), func(bench *testing.B) {
+			var k quota.Keeper
+			quotas, costs := map[quota.ID]quota.Quota{}, map[quota.ID]float64{}
+			for i := range size[0] {
+				name := quota.ID(fmt.Sprint("tag:", i))
+				quotas[name], costs[name] = quota.Quota{Total: 1e6}, 1e5
+			}
+			_ = k.SetQuotas(quotas, 1)
+			for name := range quotas {
+				_ = k.Started(name, 10, 1)
+			}
+			for i := range size[1] {
+				_ = k.Report(quota.Report{Backend: fmt.Sprint(i), Zone: fmt.Sprint(i), Time: 1, Costs: costs, Load: quota.Load{Queue: 900, Target: 800, Spring: 200}}, 1)
+			}
+			now := 1.0
+			for bench.Loop() {
+				now += 0.001
+				k.Decide(now)
+			}
+		})
+	}
+}
