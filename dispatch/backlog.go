@@ -22,9 +22,13 @@ func (s *Subscription) ReportBacklog(messages int64) {
 	if s == nil {
 		return
 	}
+	s.queue.limiter.mu.Lock()
+	defer s.queue.limiter.mu.Unlock()
+	s.each(func(of *Subscription) { of.reportBacklog(messages) })
+}
+
+func (s *Subscription) reportBacklog(messages int64) {
 	q := s.queue
-	q.limiter.mu.Lock()
-	defer q.limiter.mu.Unlock()
 	threshold := q.threshold
 	q.mu.Lock()
 	b, open := s.backlog, slices.Contains(q.handles, s)

@@ -3,9 +3,13 @@ package dispatch_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -168,4 +172,32 @@ func TestQueueMovesUp(t *testing.T) {
 		time.Sleep(10 * second)
 		within(t, "the patient one, in his turn", f.by(50, 0, 11*second), 1, 1)
 	})
+}
+
+// TestStatsWhileClosing: what is given back at the end is not seen half done; the race detector is the judge.
+func TestStatsWhileClosing(t *testing.T) {
+	for range 20 {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000), ThrottleCaughtUp: new(true)})})
+		require.NoError(t, err)
+		sub, err := lim.Subscription("kafka://public/default/orders", "billing")
+		require.NoError(t, err)
+		g, err := sub.Acquire(t.Context(), 10)
+		require.NoError(t, err)
+		g.Done(0, 0)
+		stop := make(chan struct{})
+		var watching sync.WaitGroup
+		watching.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					_ = sub.Stats()
+				}
+			}
+		})
+		require.NoError(t, lim.Close())
+		close(stop)
+		watching.Wait()
+	}
 }

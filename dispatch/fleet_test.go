@@ -76,6 +76,9 @@ func (p *policies) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, err
 
 func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("a fleet takes long with the race detector")
+	}
 	f := &fleet{t: t, store: ledgertest.NewStore(seed, nil), policies: &policies{changed: make(chan struct{})}, start: time.Now(), waits: map[int][]time.Duration{}}
 	f.ctx, f.stop = context.WithCancel(t.Context())
 	f.policies.set(policy.Single(p))

@@ -1,7 +1,5 @@
 package dispatch
 
-import "time"
-
 // A Grant is the permits that an Acquire came back with. They are charged already, so
 // to forget a Grant is safe: it only keeps what was not used. But where maxInFlight is set, its messages are in flight
 // until Done. The zero value is a Grant of nothing.
@@ -14,6 +12,9 @@ type Grant struct {
 
 // N is how many messages may be dispatched.
 func (g Grant) N() int { return max(0, g.n) } // an unlimited grant takes over what was asked for
+
+// Limited reports whether the permits are some limit's, so that Done counts.
+func (g Grant) Limited() bool { return g.plan != nil }
 
 // InFlight reports whether the messages of the Grant count as in flight until Done, since maxInFlight is set.
 func (g Grant) InFlight() bool { return g.plan != nil && g.plan.inFlight > 0 }
@@ -46,7 +47,7 @@ func (g *Grant) undo() {
 		a.giveBack(g.size)
 	}
 	if g.plan.inFlight > 0 {
-		g.plan.queue.flying.Add(-int64(g.n))
+		g.plan.queue.family.turnBack(int64(g.n))
 	}
 	g.plan = nil
 }
@@ -81,12 +82,9 @@ func (g *Grant) settle(messages int, bytes int64) {
 		}
 	}
 	if p.inFlight > 0 {
-		p.queue.flying.Add(-int64(g.n))
+		p.queue.family.land(p.queue, int64(g.n), p.inFlight)
 	}
 	if p.queue.waiters.Load() > 0 {
-		if p.inFlight > 0 {
-			p.queue.serve(time.Now())
-		}
 		p.queue.activate()
 	}
 }

@@ -33,6 +33,9 @@ type Ledger interface {
 	// have been made.
 	Update(ctx context.Context, key string, ttl time.Duration, f func(old []byte, now float64) []byte) error
 
+	// Value returns what Update keeps under key, nil if there is nothing, and the ledger's clock.
+	Value(ctx context.Context, key string) (value []byte, now float64, err error)
+
 	// State returns the schedule under key, for people to look at; its Inc is 0 if there
 	// is none. The now that comes with it is the ledger's clock, in the seconds of the state's times.
 	State(ctx context.Context, key string) (s schedule.State, now float64, err error)

@@ -13,7 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
 	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -26,15 +28,16 @@ var ErrClosed = errors.New("dispatch: closed")
 
 // A Config says what a Limiter works with. Its zero value works: nothing is limited.
 type Config struct {
-	Policies  PolicySource // nil: no policies, nothing is limited
-	Ledger    Ledger       // nil: a memory ledger of this Limiter's own. The Limiter does not close it
-	Cluster   string       // whose namespace overrides apply, and whose permits are shared; default "standalone"
-	Group     string       // of workers this process belongs to, for limits with `sharing: groups`; default none
-	Replica   string       // this process's name in what it publishes; default host name, process id and a random part
-	CacheFile string       // the policies last seen, for a start while their store is away; default none
-	Logger    *slog.Logger // nil: silent
-	OnClose   func() error // called at the end of Close, for what was opened for the Limiter; default nothing
-	Rand      *rand.Rand   // for jitter and nonces; nil: seeded at random. Nobody else may use it
+	Policies   PolicySource // nil: no policies, nothing is limited
+	Ledger     Ledger       // nil: a memory ledger of this Limiter's own. The Limiter does not close it
+	Cluster    string       // whose namespace overrides apply, and whose permits are shared; default "standalone"
+	Group      string       // of workers this process belongs to, for limits with `sharing: groups`; default none
+	Replica    string       // this process's name in what it publishes; default host name, process id and a random part
+	CacheFile  string       // the policies last seen, for a start while their store is away; default none
+	Logger     *slog.Logger // nil: silent
+	OnClose    func() error // called at the end of Close, for what was opened for the Limiter; default nothing
+	CostSample float64      // probability with which a message's cost is counted (see Backend), and scaled back; default 1, all of them
+	Rand       *rand.Rand   // for jitter and nonces; nil: seeded at random. Nobody else may use it
 }
 
 // A Limiter keeps the permits of one process. Any number of goroutines may use it at once.
@@ -55,10 +58,17 @@ type Limiter struct {
 	limits   map[string]*limit
 	lineups  map[string]lineup // by the names of waiters
 	indebted map[queueKey]closedQueue
-	bad      int   // stored policies that make no sense
-	source   error // why the policies could not be read lately; nil: they are
+	backends map[string]*Backend
+	families map[subscriptionKey]*family
+	rates    rates
+	begun    map[quota.ID]int64 // messages since the last report of usage
+	usageAt  time.Time          // when that was
+	bad      int                // stored policies that make no sense
+	source   error              // why the policies could not be read lately; nil: they are
 
 	answeredAt float64 // the last answer of the ledger
+
+	tags atomic.Pointer[map[string]bool] // that have a quota
 
 	steps    atomic.Uint64 // of the loop
 	ticking  atomic.Bool   // the loop steps within a tick anyway
@@ -70,7 +80,13 @@ type Limiter struct {
 	counters counters
 }
 
+// A queueKey tells queues apart: those of one subscription by on whose account their messages go.
 type queueKey struct {
+	subscriptionKey
+	owner owner
+}
+
+type subscriptionKey struct {
 	topic policy.Topic
 	name  string
 }
@@ -83,17 +99,19 @@ type revision struct {
 
 // A limit is one shared budget, as this process knows it. The loop owns all but users.
 type limit struct {
-	key    string
-	rate   float64 // permits a second
-	ramp   schedule.Ramp
-	burst  float64 // permits
-	round  float64 // seconds
-	strict bool
-	ahead  float64 // slots of a strict line that may be booked ahead
-	queue  bool    // who finds it full waits in line
-	expiry float64 // how late one may be used, seconds
-	rev    revision
-	users  int // queues; guarded by Limiter.mu
+	key     string
+	rate    float64 // permits a second
+	ramp    schedule.Ramp
+	burst   float64 // permits
+	round   float64 // seconds
+	strict  bool
+	ahead   float64   // slots of a strict line that may be booked ahead
+	queue   bool      // who finds it full waits in line
+	expiry  float64   // how late one may be used, seconds
+	rule    busy.Rule // by which it slows down; the zero value: not at all
+	rev     revision
+	undated bool // of a quota: rev is older than it should be, since the ledger\'s clock was not known
+	users   int  // queues; guarded by Limiter.mu
 }
 
 // LimitKey is where a ledger keeps the schedule of a scope's messages or bytes: a topic's, a subscription's further one,
@@ -119,6 +137,12 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	if err := policy.NamespaceScope("any", cfg.Cluster, "any").Validate(); err != nil {
 		return nil, fmt.Errorf("dispatch: open: cluster: %w", err)
 	}
+	if cfg.CostSample == 0 {
+		cfg.CostSample = 1
+	}
+	if !(cfg.CostSample >= leastSample && cfg.CostSample <= 1) {
+		return nil, fmt.Errorf("dispatch: open: CostSample %v: is no probability of %v to 1", cfg.CostSample, leastSample)
+	}
 	if cfg.Ledger == nil {
 		cfg.Ledger = memory.New()
 	}
@@ -137,9 +161,9 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l := &Limiter{
-		cfg: cfg, log: cfg.Logger, start: time.Now(), stop: stop,
+		cfg: cfg, log: cfg.Logger, start: time.Now(), usageAt: time.Now(), stop: stop,
 		snapshot: policy.Snapshot{Set: policy.Single(policy.Policy{})},
-		queues:   map[queueKey]*queue{}, limits: map[string]*limit{}, lineups: map[string]lineup{}, indebted: map[queueKey]closedQueue{}, answeredAt: math.Inf(-1),
+		queues:   map[queueKey]*queue{}, limits: map[string]*limit{}, lineups: map[string]lineup{}, indebted: map[queueKey]closedQueue{}, backends: map[string]*Backend{}, begun: map[quota.ID]int64{}, families: map[subscriptionKey]*family{}, answeredAt: math.Inf(-1),
 		process: fmt.Sprintf("%x", cfg.Rand.Uint64()),
 		wakeup:  make(chan struct{}, 1), waiters: sync.Pool{New: newWaiter},
 	}
@@ -161,6 +185,7 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	}
 	l.done.Go(func() { l.run(running) })
 	l.done.Go(func() { l.publish(running) })
+	l.done.Go(func() { l.followRates(running) })
 	return l, nil
 }
 
@@ -334,12 +359,11 @@ func (l *Limiter) send(out []*call, answers chan<- []*call, calls *sync.WaitGrou
 func (l *Limiter) farewell(active []*queue) {
 	var bookings []schedule.Booking
 	now := l.clock(time.Now())
+	l.mu.Lock() // Stats may be read still
 	for _, q := range active {
 		for _, a := range append(q.limits.all(), q.retired...) {
 			if a.split != nil {
-				l.mu.Lock()
 				q.tend(a, now, true)
-				l.mu.Unlock()
 				continue
 			}
 			if a.groups != nil {
@@ -353,6 +377,7 @@ func (l *Limiter) farewell(active []*queue) {
 			}
 		}
 	}
+	l.mu.Unlock()
 	if len(bookings) > 0 {
 		l.cfg.Ledger.Book(context.Background(), bookings)
 	}
@@ -405,10 +430,10 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 	step := q.limiter.steps.Load()
 	accounts, bytes := q.limits.all(), len(q.limits.messages)
 	for i, a := range accounts {
-		a.advance(step, now, late > a.limit.round, q.demand(a, i >= bytes))
+		a.advance(step, now, late, q.demand(a, i >= bytes))
 	}
 	for _, a := range q.retired {
-		a.advance(step, now, late > a.limit.round, demand{})
+		a.advance(step, now, late, demand{})
 	}
 	q.followLedger()
 	p := q.plan.Load()
@@ -423,6 +448,10 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 		}
 		if c := a.book(step, now, w, gone, timeout); c != nil {
 			c.queue = q
+			if a.limit.rule.Mode != busy.None {
+				q.family.outcomes.heard(a)
+				c.booking.Request.Answers = a.unheard
+			}
 			c.booking.Request.Nonce = 1 + q.limiter.cfg.Rand.Int64N(1<<52)
 			*out = append(*out, c)
 		}

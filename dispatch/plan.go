@@ -114,7 +114,7 @@ func (p *plan) has(a *account) bool {
 	return slices.Contains(p.messages, a) || slices.Contains(p.bytes, a)
 }
 
-// take takes up to max permits of every limit, for size bytes; 0 if one of them is out.
+// take takes up to max permits of every limit, for size bytes, and has as many messages in flight; 0 if one of them is out.
 func (p *plan) take(max, size int64) (n int64) {
 	n = max
 	for i, a := range p.messages {
@@ -140,6 +140,17 @@ func (p *plan) take(max, size int64) (n int64) {
 			b.avail.Add(n)
 		}
 		return 0
+	}
+	if p.inFlight > 0 {
+		flying := p.queue.family.takeOff(n, p.inFlight)
+		for _, b := range p.messages {
+			b.avail.Add(n - flying)
+		}
+		if n = flying; n == 0 { // another queue of the family was quicker
+			for _, b := range p.bytes {
+				b.avail.Add(size)
+			}
+		}
 	}
 	return n
 }

@@ -67,6 +67,13 @@ func (l *Limiter) follow(ctx context.Context, first chan<- error) {
 func (l *Limiter) adopt(s policy.Snapshot) {
 	l.snapshot = s
 	l.bad = 0
+	tags := map[string]bool{}
+	for id := range s.Set.Quotas() {
+		if id.Kind == policy.TagKind {
+			tags[id.Tag] = true
+		}
+	}
+	l.tags.Store(&tags)
 	for _, e := range s.Set.Entries() {
 		if e.Err != nil {
 			l.bad++
@@ -75,6 +82,7 @@ func (l *Limiter) adopt(s policy.Snapshot) {
 	for _, q := range l.queues {
 		q.resolve()
 	}
+	l.reserve()
 	l.wake()
 }
 
@@ -170,7 +178,9 @@ func (q *queue) resolve() {
 	topic.OnLedgerLoss = e.Subscription.OnLedgerLoss
 	q.addLimits(p, policy.TopicScope(q.topic), topic, shares)
 	q.addLimits(p, own, e.Subscription, sharer{name: q.name, weight: policy.DefaultWeight})
+	q.addBusyLimit(p, e.Subscription)
 	shares.name = own.String()
+	q.addQuota(p, shares)
 	for _, g := range e.Aggregates {
 		q.addLimits(p, g.Scope, g.Policy, shares)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -15,13 +16,15 @@ type queue struct {
 	limiter *Limiter
 	topic   policy.Topic
 	name    string
+	owner   owner
 
-	plan    atomic.Pointer[plan] // what callers obey
-	waiters atomic.Int32         // as many as wait: newcomers go behind them
-	average atomic.Uint64        // size of a message, float64 bits; 0 = unknown
-	active  atomic.Bool          // the loop knows the queue
-	touched atomic.Bool          // something has happened since the last step
-	flying  atomic.Int64         // messages handed out and not Done, where that is limited
+	metered atomic.Pointer[quota.ID] // whose cost is counted; nil: nobody's
+	plan    atomic.Pointer[plan]     // what callers obey
+	waiters atomic.Int32             // as many as wait: newcomers go behind them
+	average atomic.Uint64            // size of a message, float64 bits; 0 = unknown
+	active  atomic.Bool              // the loop knows the queue
+	touched atomic.Bool              // something has happened since the last step
+	family  *family                  // of the subscription
 
 	mu      sync.Mutex // guards the fields below
 	waiting []*waiter  // in the order they came
@@ -126,14 +129,13 @@ func (q *queue) release(w *waiter) {
 	q.limiter.waiters.Put(w)
 }
 
-// grant takes what a caller wants, if every limit has some of it. The caller holds q.mu, so that there are never more
-// messages in flight than may be.
+// grant takes what a caller wants, if every limit has some of it. The caller holds q.mu.
 func (q *queue) grant(p *plan, max, size int64) (Grant, bool) {
 	if p.paused {
 		return Grant{}, false
 	}
 	if p.inFlight > 0 {
-		if max = min(max, p.inFlight-q.flying.Load()); max <= 0 {
+		if max = min(max, p.inFlight-q.family.flying.Load()); max <= 0 {
 			return Grant{}, false
 		}
 	}
@@ -154,11 +156,8 @@ func (q *queue) grant(p *plan, max, size int64) (Grant, bool) {
 		}
 		charged = fewer
 	}
-	if p.inFlight > 0 {
-		q.flying.Add(n)
-		if charged == 0 {
-			charged = 1 // nobody's bytes, but Done has something to settle
-		}
+	if p.inFlight > 0 && charged == 0 {
+		charged = 1 // nobody's bytes, but Done has something to settle
 	}
 	g := Grant{n: int(n), plan: p, size: charged, taken: p.now()}
 	if until := p.until(); until != 0 && time.Since(q.limiter.start) > until {
@@ -173,6 +172,9 @@ func (q *queue) through(p *plan, max, size int64) Grant {
 	q.stats.shadowed += max
 	for _, a := range p.messages {
 		a.refused.Add(max)
+		if a.reason == ReasonQuota {
+			a.through.Add(max)
+		}
 	}
 	for _, a := range p.bytes {
 		a.refused.Add(q.sizeOf(p, max, size))
@@ -285,12 +287,12 @@ func (q *queue) demand(a *account, bytes bool) demand {
 		return d
 	}
 	if a.strict != nil { // a slot for each whom nothing else holds up
-		d.callers = p.unhindered(d.callers, int(q.flying.Load()))
+		d.callers = p.unhindered(d.callers, int(q.family.flying.Load()))
 	}
 	if stock := a.avail.Load(); stock <= 0 {
 		d.waiting = q.wanted
 		if p.inFlight > 0 {
-			d.waiting = min(d.waiting, float64(max(0, p.inFlight-q.flying.Load())))
+			d.waiting = min(d.waiting, float64(q.family.free(q, p.inFlight)))
 		}
 		if bytes {
 			d.waiting = -float64(stock)

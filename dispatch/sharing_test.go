@@ -3,6 +3,8 @@ package dispatch_test
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -212,6 +214,84 @@ func TestMaxInFlight(t *testing.T) {
 			return nil
 		}))
 		assert.EqualValues(t, 2, lim.Stats().Subscriptions[0].InFlight)
+		require.NoError(t, lim.Close())
+	})
+}
+
+// TestMaxInFlightOfAllTags: messages in flight are counted whatever their tags, and whoever waits has his turn.
+func TestMaxInFlightOfAllTags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quota := policy.Policy{TotalThroughput: new(int64(1 << 40))}
+		source := &policies{changed: make(chan struct{})}
+		source.set(set(t, map[string]policy.Policy{"cluster": {MaxInFlight: new(int64(2))}, "tag:gold": quota, "tag:bulk": quota}))
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
+		require.NoError(t, err)
+		sub, err := lim.Subscription(topic, "group")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var flying, most atomic.Int64
+		var done [3]atomic.Int64
+		var workers sync.WaitGroup
+		for i, handle := range []*dispatch.Subscription{sub, sub.Tagged("gold"), sub.Tagged("bulk")} {
+			for range 3 {
+				workers.Go(func() {
+					for ctx.Err() == nil {
+						_ = handle.Do(ctx, func(context.Context) error { // ends with ctx
+							most.Store(max(most.Load(), flying.Add(1)))
+							time.Sleep(10 * time.Millisecond)
+							flying.Add(-1)
+							done[i].Add(1)
+							return nil
+						})
+					}
+				})
+			}
+		}
+		workers.Wait()
+		assert.EqualValues(t, 2, most.Load())
+		for i := range done {
+			within(t, "a third of 200 a second", float64(done[i].Load()), 600, 680)
+		}
+		require.NoError(t, lim.Close())
+	})
+}
+
+// TestInFlightOfManyTags: while nothing lands, those who wait book nothing, however many tags they have.
+func TestInFlightOfManyTags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := map[string]policy.Policy{"cluster": {MaxInFlight: new(int64(1)), MessageRate: policy.PerSecond(100)}}
+		for i := range 20 {
+			all[fmt.Sprint("tag:", i)] = policy.Policy{TotalThroughput: new(int64(1 << 40))}
+		}
+		source := &policies{changed: make(chan struct{})}
+		source.set(set(t, all))
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
+		require.NoError(t, err)
+		sub, err := lim.Subscription(topic, "group")
+		require.NoError(t, err)
+		flies, err := sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var served atomic.Int64
+		var waiters sync.WaitGroup
+		for i := range 20 {
+			waiters.Go(func() {
+				for ctx.Err() == nil {
+					_ = sub.Tagged(fmt.Sprint(i)).Do(ctx, func(context.Context) error { // ends with ctx
+						served.Add(1)
+						time.Sleep(20 * time.Millisecond)
+						return nil
+					})
+				}
+			})
+		}
+		time.Sleep(10 * time.Second)
+		assert.Less(t, lim.Stats().Ledger.Trips, int64(200))
+		flies.Done(1, 0)
+		waiters.Wait()
+		within(t, "one at a time, of 20 ms", float64(served.Load()), 400, 510)
 		require.NoError(t, lim.Close())
 	})
 }

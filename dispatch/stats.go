@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -55,6 +56,8 @@ const (
 	ReasonClusterBytes         Reason = "cluster's byte rate"
 	ReasonInFlight             Reason = "messages in flight"
 	ReasonPaused               Reason = "paused"
+	ReasonBusy                 Reason = "busy answers"
+	ReasonQuota                Reason = "quota"
 	ReasonLedger               Reason = "ledger away"
 	ReasonNoGroup              Reason = "in none of the limit's groups"
 )
@@ -87,6 +90,7 @@ func (r Reason) plain() bool {
 type SubscriptionStats struct {
 	Topic        string           `json:"topic"`
 	Subscription string           `json:"subscription"`
+	Owner        string           `json:"owner,omitempty"` // tenant:NAME or tag:NAME, where it was opened with one
 	CaughtUp     bool             `json:"caughtUp,omitempty"`
 	Exempt       bool             `json:"exempt,omitempty"` // nothing is charged now
 	Shadow       bool             `json:"shadow,omitempty"`
@@ -182,7 +186,7 @@ func (l *Limiter) stats(wanted func(*queue) bool) Stats {
 		}
 	}
 	slices.SortFunc(s.Subscriptions, func(a, b SubscriptionStats) int {
-		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Subscription, b.Subscription))
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Subscription, b.Subscription), cmp.Compare(a.Owner, b.Owner))
 	})
 	return s
 }
@@ -221,8 +225,8 @@ func (q *queue) report(now time.Time) SubscriptionStats {
 	defer q.mu.Unlock()
 	p := q.plan.Load()
 	s := SubscriptionStats{
-		Topic: q.topic.String(), Subscription: q.name, CaughtUp: q.caughtUp, Exempt: p == nil, Shadow: q.limits.shadow,
-		Backlog: q.backlog(now), Waiting: len(q.waiting), InFlight: q.flying.Load(), Shadowed: q.stats.shadowed,
+		Topic: q.topic.String(), Subscription: q.name, Owner: q.owner.String(), CaughtUp: q.caughtUp, Exempt: p == nil, Shadow: q.limits.shadow,
+		Backlog: q.backlog(now), Waiting: len(q.waiting), InFlight: q.family.flying.Load(), Shadowed: q.stats.shadowed,
 	}
 	if len(q.waiting) > 0 {
 		s.Reason = q.reason(p)
@@ -233,7 +237,9 @@ func (q *queue) report(now time.Time) SubscriptionStats {
 		maps.Copy(s.Waits, q.stats.waits)
 	}
 	for _, a := range q.limits.all() {
-		s.Limits = append(s.Limits, a.report())
+		if l := a.report(); l.Reason != ReasonBusy || l.Rate < busy.Max { // a healthy service limits nobody
+			s.Limits = append(s.Limits, l)
+		}
 	}
 	return s
 }
@@ -250,12 +256,16 @@ func (a *account) report() LimitStats {
 	if a.groups != nil {
 		group = a.groups.group
 	}
-	if a.limit.ramp.Over > 0 && a.rate < a.limit.rate {
+	rate := a.limit.rate
+	if a.limit.ramp.Over > 0 && a.rate < rate {
 		ramp = a.rate
+	}
+	if a.limit.rule.Mode != busy.None && a.rate > 0 {
+		rate = a.rate
 	}
 	return LimitStats{
 		Queued: a.lining(), Pool: pool, Ramp: ramp, Group: group,
-		Key: a.limit.key, Reason: a.reason, Rate: a.limit.rate, Share: a.share, Use: a.use, Stock: a.held(),
+		Key: a.limit.key, Reason: a.reason, Rate: rate, Share: a.share, Use: a.use, Stock: a.held(),
 		Granted: a.put + tried - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + wasted, Bookings: a.bookings,
 		Revision: a.limit.rev.number,
 	}
@@ -268,7 +278,7 @@ func (q *queue) reason(p *plan) Reason {
 		return ReasonNone
 	case p.paused:
 		return ReasonPaused
-	case p.inFlight > 0 && q.flying.Load() >= p.inFlight:
+	case p.inFlight > 0 && q.family.flying.Load() >= p.inFlight:
 		return ReasonInFlight
 	}
 	for _, list := range [...][]*account{p.messages, p.bytes} {
@@ -300,6 +310,7 @@ func (l *Limiter) publish(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
+		l.publishUsage(ctx)
 		s := l.stats(func(q *queue) bool { return q.active.Load() || q.caughtUp })
 		if len(s.Subscriptions) == 0 || s.Ledger.Away {
 			continue
@@ -312,5 +323,25 @@ func (l *Limiter) publish(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			l.log.Debug("the status record could not be published", "error", err)
 		}
+	}
+}
+
+// publishUsage tells the ratekeeper what the quotas' ids have used.
+func (l *Limiter) publishUsage(ctx context.Context) {
+	now := time.Now()
+	l.mu.Lock()
+	secs := now.Sub(l.usageAt).Seconds()
+	u := l.usage(max(secs, 0.1))
+	l.usageAt = now
+	l.mu.Unlock()
+	if len(u.Started)+len(u.Backends) == 0 {
+		return
+	}
+	text, err := json.Marshal(u)
+	if err == nil {
+		err = l.cfg.Ledger.Publish(ctx, UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
+	}
+	if err != nil && ctx.Err() == nil {
+		l.log.Debug("what quotas have used could not be published", "error", err)
 	}
 }

@@ -141,15 +141,16 @@ func (s *stock) withdraw(n int64) int64 {
 	return got
 }
 
-// release moves what is due into the counter. After a pause of the process, what is overdue by more than a round is lost.
-func (s *stock) release(step uint64, now, round float64, late bool) {
+// release moves what is due into the counter. Of a loop that is late by more than grace,
+// as after a pause of the process, what is overdue by more than that is lost.
+func (s *stock) release(step uint64, now, late, grace float64) {
 	for i := range s.batches {
 		b := &s.batches[i]
 		if b.left == 0 {
 			continue
 		}
 		b.due = max(b.due, s.end)
-		if oldest := now - round; late && b.due < oldest {
+		if oldest := now - grace; late > grace && b.due < oldest {
 			s.lapsed += b.skip(oldest)
 		}
 		if k := b.skip(now); k > 0 {

@@ -189,7 +189,7 @@ func (q *queue) tryPaced(max int) (Grant, time.Time, bool) {
 	case p == nil || p.paced == nil || p.shadow || p.paused || p.closed || max <= 0:
 		q.mu.Unlock()
 		return q.tryAcquire(max)
-	case len(q.waiting) > 0, p.inFlight > 0 && q.flying.Load() >= p.inFlight: // he is first
+	case len(q.waiting) > 0, p.inFlight > 0 && q.family.flying.Load() >= p.inFlight: // he is first
 		q.mu.Unlock()
 		return Grant{}, now.Add(tick), false
 	}
@@ -203,11 +203,8 @@ func (q *queue) tryPaced(max int) (Grant, time.Time, bool) {
 		q.mu.Unlock()
 		return q.tryAcquire(max) // counts the refusal
 	}
-	if p.inFlight > 0 {
-		q.flying.Add(1)
-		if size == 0 {
-			size = 1 // nobody's bytes, but Done has something to settle
-		}
+	if p.inFlight > 0 && size == 0 {
+		size = 1 // nobody's bytes, but Done has something to settle
 	}
 	q.mu.Unlock()
 	g := Grant{n: 1, plan: p, size: size, taken: p.now()}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/policy"
@@ -15,7 +16,11 @@ import (
 // *Subscription limits nothing.
 type Subscription struct {
 	queue   *queue
-	backlog backlog // guarded by queue.mu
+	owner   owner
+	tagged  sync.Map      // of *Subscription, by the tag of its messages
+	tags    int           // how many those are; guarded by limiter.mu
+	parent  *Subscription // that this is a handle of a tag of; nil: it is its own
+	backlog backlog       // guarded by queue.mu
 }
 
 // A SubscriptionOption changes how a Subscription is opened.
@@ -25,7 +30,11 @@ type SubscriptionOption func(*Subscription)
 // subscription, a Kafka consumer group, a Numaflow vertex. The error is the topic's or name's fault, or ErrClosed.
 func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (*Subscription, error) {
 	t, err := policy.ParseTopic(topic)
-	if err = errors.Join(err, policy.ValidateSubscription(name)); err != nil {
+	s := &Subscription{}
+	for _, opt := range opts {
+		opt(s)
+	}
+	if err = errors.Join(err, policy.ValidateSubscription(name), s.owner.validate()); err != nil {
 		return nil, fmt.Errorf("dispatch: open a subscription: %w", err)
 	}
 	l.mu.Lock()
@@ -33,48 +42,63 @@ func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (
 	if l.closed {
 		return nil, ErrClosed
 	}
-	key := queueKey{t, name}
+	l.join(s, t, name, backlog{messages: -1})
+	return s, nil
+}
+
+// join makes s a handle of its queue. The caller holds l.mu.
+func (l *Limiter) join(s *Subscription, t policy.Topic, name string, b backlog) {
+	key := queueKey{subscriptionKey{t, name}, s.owner}
 	q := l.queues[key]
 	if q == nil {
-		q = &queue{limiter: l, topic: t, name: name}
+		q = &queue{limiter: l, topic: t, name: name, owner: s.owner}
 		l.queues[key] = q
+		l.joinFamily(q)
 		if old, ok := l.indebted[key]; ok {
 			q.retired = old.debts()
 			delete(l.indebted, key)
 		}
 		q.resolve()
 	}
-	s := &Subscription{queue: q}
-	for _, opt := range opts {
-		opt(s)
-	}
+	s.queue = q
 	q.mu.Lock()
-	s.backlog = backlog{messages: -1}
+	s.backlog = b
 	q.handles = append(q.handles, s)
 	q.mu.Unlock()
 	q.judge(time.Now())
-	return s, nil
 }
 
+func (q *queue) key() queueKey { return queueKey{subscriptionKey{q.topic, q.name}, q.owner} }
+
 // Close ends this handle. With the last one of a subscription, those who wait get ErrClosed and booked permits go
-// back. A second call does nothing.
+// back. What is in flight counts until it is Done. A second call does nothing.
 func (s *Subscription) Close() error {
-	if s == nil {
+	if s == nil || s.parent != nil {
 		return nil
 	}
-	q, l := s.queue, s.queue.limiter
+	l := s.queue.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	s.each(l.leave)
+	return nil
+}
+
+// leave ends one handle. The caller holds l.mu.
+func (l *Limiter) leave(s *Subscription) {
+	q := s.queue
 	q.mu.Lock()
 	q.handles = slices.DeleteFunc(q.handles, func(h *Subscription) bool { return h == s })
 	last := len(q.handles) == 0
 	q.mu.Unlock()
 	if !last {
 		q.judge(time.Now())
-		return nil
+		return
 	}
-	if l.queues[queueKey{q.topic, q.name}] == q {
-		delete(l.queues, queueKey{q.topic, q.name})
+	if l.queues[q.key()] == q {
+		q.settleBegun()
+		delete(l.queues, q.key())
+		l.leaveFamily(q)
+		q.family.reserve()
 		for _, a := range q.limits.all() {
 			l.dropUser(a.limit)
 			delete(l.lineups, a.waiter)
@@ -84,7 +108,6 @@ func (s *Subscription) Close() error {
 	q.plan.Store(&plan{closed: true, queue: q})
 	q.serve(time.Now())
 	q.activate()
-	return nil
 }
 
 // A closedQueue may be opened again.
@@ -102,7 +125,7 @@ func (l *Limiter) remember(q *queue) {
 		}
 	}
 	if slices.ContainsFunc(append(q.limits.all(), q.retired...), func(a *account) bool { return a.debt() > 0 }) {
-		l.indebted[queueKey{q.topic, q.name}] = closedQueue{q, now}
+		l.indebted[q.key()] = closedQueue{q, now}
 	}
 }
 
@@ -278,6 +301,19 @@ func Throttled[In, Out any](s *Subscription, f func(context.Context, In) (Out, e
 		}
 		defer g.spent()
 		return f(ctx, in)
+	}
+}
+
+// Reporting returns f with a report of each call's outcome: what [OutcomeOf] reads in its error, or that it has failed if it
+// panics; the panic goes on. Around it belongs Throttled, as in Throttled(s, Reporting(s, f)), so that waiting for a permit is not
+// reported. Let one of the two report, f or Reporting: a call that is reported twice counts twice.
+func Reporting[In, Out any](s *Subscription, f func(context.Context, In) (Out, error)) func(context.Context, In) (Out, error) {
+	return func(ctx context.Context, in In) (Out, error) {
+		o, retryAfter := OutcomeFailed, time.Duration(0)
+		defer func() { s.ReportOutcome(o, retryAfter) }()
+		out, err := f(ctx, in)
+		o, retryAfter = OutcomeOf(err)
+		return out, err
 	}
 }
 

@@ -33,7 +33,7 @@ type Backend struct {
 func Long() bool { return os.Getenv("THROTTLE_LONG") != "" }
 
 // Seeds are those to run: that of THROTTLE_SEED, or as many as THROTTLE_SEEDS says, or as a short or, with THROTTLE_LONG, a
-// long run takes.
+// long run takes; with -short, a quarter of a short one.
 func Seeds(t *testing.T, short, long int) (all []uint64) {
 	if text := os.Getenv("THROTTLE_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
@@ -46,6 +46,8 @@ func Seeds(t *testing.T, short, long int) (all []uint64) {
 		short = n
 	} else if Long() {
 		short = long
+	} else if testing.Short() {
+		short = (short + 3) / 4
 	}
 	for seed := range short {
 		all = append(all, uint64(seed))

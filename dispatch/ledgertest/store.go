@@ -209,6 +209,21 @@ func (l *Link) Update(ctx context.Context, key string, ttl time.Duration, f func
 	return err
 }
 
+// Value reads, unless that fails.
+func (l *Link) Value(ctx context.Context, key string) (value []byte, now float64, err error) {
+	cut, lost, _, rtt, frozen := l.fate()
+	if cut || lost || time.Until(frozen) > l.Timeout() {
+		time.Sleep(l.Timeout())
+		return nil, 0, ErrCut
+	}
+	time.Sleep(max(rtt, time.Until(frozen)))
+	if l.real != nil {
+		return l.real.Value(ctx, key)
+	}
+	l.Do(func() { value, now = l.Values[key], l.now() })
+	return value, now, nil
+}
+
 // Wakes wakes waiters, if the ledger does.
 func (l *Link) Wakes(ctx context.Context, process string, woken func(string)) error {
 	if l.real != nil {

@@ -10,7 +10,11 @@
 // a store has nothing else. Permits are whole numbers.
 package schedule
 
-import "math"
+import (
+	"math"
+
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
+)
 
 // Version is that of the state's form. A ledger that finds a newer one refuses it.
 const Version = 1
@@ -32,6 +36,7 @@ type State struct {
 	This     Sums     // of this epoch
 	Prev     Sums     // of the epoch before
 	Queue    []Waiter `json:",omitempty"` // for slots of a strict line that was full, in the order they came
+	Outcomes Outcomes `json:",omitzero"`  // of a limit that slows down for others
 }
 
 // Sums is what was seen of all subscriptions in one epoch.
@@ -85,6 +90,8 @@ type Request struct {
 	MaxReserved  float64 // of Strict: starts in the future, this one included; 0 = a slot that is free now, or none
 	Waiter       string  // of Strict: the name under which to queue if the line is full, of 255 bytes at most; "" = not at all
 	Nonce        int64   // > 0, random: the incarnation, should a new state be made
+	Rule         busy.Rule
+	Answers      Answers // since the last request; of a Rule
 	Carry        Carry
 }
 
@@ -125,6 +132,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	if now < s.Last { // a failover to a slower clock
 		s.Start -= s.Last - now
 		s.Tail -= s.Last - now
+		s.Outcomes.Service = s.Outcomes.Service.Earlier(s.Last - now)
 	}
 	s.Last = now
 	newer := r.Identity != s.Identity || r.Rev > s.Rev
@@ -138,6 +146,14 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		s.Line = Line{}
 	} else if r.Ramp.Over > 0 { // who has not heard of the ramp does not move it
 		s.Line, s.Rate = s.Ramp.At(s.Line, s.Top, r.Want > 0, s.Tail > now, now)
+	}
+	if r.Rule.Mode != busy.None && !r.Strict {
+		if pace := s.slowed(r, now); pace != s.Rate {
+			if !newer {
+				booked = s.slope(now, now).count(s.Tail - now)
+			}
+			s.Rate, otherPace = pace, true
+		}
 	}
 	rate := s.Rate
 	switch {

@@ -18,15 +18,16 @@ type Limiter struct {
 	*dispatch.Limiter
 	t     testing.TB
 	store *configstore.Memory
+	used  *used
 }
 
 // Open opens a Limiter with one policy, the cluster's; it is closed when the test ends.
 func Open(t testing.TB, p policy.Policy) *Limiter {
 	t.Helper()
-	l := &Limiter{t: t, store: configstore.NewMemory()}
+	l := &Limiter{t: t, store: configstore.NewMemory(), used: newUsed()}
 	l.Set(p)
 	var err error
-	l.Limiter, err = dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(l.store)})
+	l.Limiter, err = dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(l.store), Ledger: l.used})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, l.Close())

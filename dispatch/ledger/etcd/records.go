@@ -46,6 +46,25 @@ func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f fu
 	}
 }
 
+// Value returns what Update keeps under key.
+func (l *Ledger) Value(ctx context.Context, key string) ([]byte, float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	client, err := l.onTime(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	got, err := client.Get(ctx, l.key(key))
+	if err != nil {
+		return nil, 0, fmt.Errorf("etcd ledger: read %s: %w", key, err)
+	}
+	now := l.clock.now(time.Now())
+	if len(got.Kvs) == 0 {
+		return nil, now, nil
+	}
+	return got.Kvs[0].Value, now, nil
+}
+
 // extend has a lease last for ttl from now on, or returns a new one.
 func (l *Ledger) extend(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, ttl time.Duration) (clientv3.LeaseID, error) {
 	if lease != 0 {

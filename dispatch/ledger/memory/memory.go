@@ -136,6 +136,17 @@ func (l *Ledger) Update(_ context.Context, key string, ttl time.Duration, f func
 	return nil
 }
 
+// Value returns what Update keeps under key.
+func (l *Ledger) Value(_ context.Context, key string) ([]byte, float64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := l.values[key]
+	if time.Now().After(kept.expires) {
+		kept.text = nil
+	}
+	return kept.text, l.now(), nil
+}
+
 // State returns the schedule under key.
 func (l *Ledger) State(_ context.Context, key string) (schedule.State, float64, error) {
 	l.mu.Lock()

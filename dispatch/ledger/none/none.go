@@ -33,6 +33,9 @@ func (Ledger) Update(context.Context, string, time.Duration, func([]byte, float6
 	return ErrNone
 }
 
+// Value fails.
+func (Ledger) Value(context.Context, string) ([]byte, float64, error) { return nil, 0, ErrNone }
+
 // State fails.
 func (Ledger) State(context.Context, string) (schedule.State, float64, error) {
 	return schedule.State{}, 0, ErrNone

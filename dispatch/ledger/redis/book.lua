@@ -1,5 +1,6 @@
 -- The twin of schedule.Book: the same operations in the same order, so that both round alike.
--- KEYS[1] is the limit's hash: field l has the state, field r its ramp, field q its queue, field s<subscription> that of a subscription. Numbers go in and
+-- KEYS[1] is the limit's hash: field l has the state, field r its ramp, field q its queue, field b what is known of busy answers, field
+-- s<subscription> that of a subscription. Numbers go in and
 -- out as doubles of eight bytes, least first: to read and write decimals cost more than all the rest.
 local max, min, floor = math.max, math.min, math.floor
 local pack, unpack
@@ -42,6 +43,8 @@ local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, ne
   cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved,
   newFrom, newOver, newTTL, newRelaxed = unpack('<ddddddddddddddddddddddddd', ARGV[3])
 local waiter = ARGV[4] -- none without strict
+local mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter = 0, 0, 0, 0, 0, 0, 0, 0
+if ARGV[5] then mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter = unpack('<dddddddd', ARGV[5]) end
 
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
@@ -51,6 +54,8 @@ local field = 's' .. ARGV[1]
 local stored
 if strict == 1 then
   stored = redis.call('HMGET', KEYS[1], 'l', field, 'r', 'q')
+elseif mode > 0 then
+  stored = redis.call('HMGET', KEYS[1], 'l', field, 'r', 'b')
 else
   stored = redis.call('HMGET', KEYS[1], 'l', field, 'r')
 end
@@ -69,6 +74,9 @@ if version and #state >= 114 then
 end
 local subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
 local oldEpoch, known = 0, inc ~= nil
+local busyLimit, low, good, since, cut, back, rise, notYet, healthy = 0, 0, 0, 0, 0, 0, 0, 0, 0
+local seenOK, seenBusy, seenRetry, window = 0, 0, 0, 0
+local heard = mode > 0 and strict ~= 1
 local top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen = newRate, newFrom, newOver, newTTL, newRelaxed, 0, 0, 0
 if not inc then -- none, or one that makes no sense: as good as lost
   inc, seq, last, rev, rate, tail, epoch, start, id = nonce, 0, now, newRev, newRate, now, 1, now, identity
@@ -90,10 +98,21 @@ else
   elseif newRev < rev then
     over = 0 -- the newest policy has no ramp
   end
+  if heard then top = rate end
+  if heard and stored[4] and #stored[4] == 112 then
+    local t, a, b, c, d, e, f, g, h, i, j, k, l, m = unpack('<dddddddddddddd', stored[4])
+    local sum = t + a + b + c + d + e + f + g + h + i + j + k + l + m
+    if t > 0 and sum - sum == 0 then
+      top, busyLimit, low, good, since, cut, back, rise, notYet, healthy, seenOK, seenBusy, seenRetry, window = t, a, b, c, d, e, f, g, h, i, j, k, l, m
+    end
+  end
 end
 if now < last then
   start = start - (last - now)
   tail = tail - (last - now)
+  if since > 0 then since = since - (last - now) end
+  if cut > 0 then cut = cut - (last - now) end
+  if notYet > 0 then notYet = notYet - (last - now) end
 end
 last = now
 -- A slope is how the rate goes on from a moment: as it is for a second, then up by a step a second until it is at the top.
@@ -122,6 +141,7 @@ end
 
 local newer = identity ~= id or newRev > rev
 local other = rate ~= newRate or newOver > 0 -- pace; else somebody has only come later
+if heard and known then other = top ~= newRate end
 if stored[3] then
   other = top ~= newRate or rampFrom ~= newFrom or over ~= newOver or ttl ~= newTTL or relaxed ~= newRelaxed
 end
@@ -154,6 +174,77 @@ if over > 0 and newOver > 0 then -- a step of the ramp
     seen, rate = now, lineRate
   end
   redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen))
+end
+if heard then
+  if window == 0 or window > now then window = now end
+  local length = now - window
+  if length >= 1 then
+    local answers, seconds = seenOK + seenBusy, min(floor(length), 12)
+    if mode == 2 then -- by count: growth, then halvings
+      local limit = busyLimit
+      if limit == 0 then limit = 9999999 end
+      if seenBusy > 0 then limit = min(limit, 2 * answers / length) end
+      local halvings = floor(min(seenBusy, 20))
+      for _ = 1, seconds do
+        if recoverValue > 0 then limit = limit + recoverValue else limit = limit + limit * recoverRate end
+        limit = min(max(limit / 2 ^ halvings, minRate), 9999999)
+        halvings = 0
+      end
+      if limit >= 9999999 then limit = 0 end
+      busyLimit, low, good, since, cut, back, rise, notYet, healthy = limit, 0, 0, 0, 0, 0, 0, 0, 0
+    else -- by fraction
+      local least = minRate
+      if seenBusy > tolerance * answers then
+        local came, share, ok = answers / length, seenBusy / answers, seenOK / length
+        local known, expected = good, min(busyLimit, 2 * max(good, came))
+        if busyLimit == 0 then known, expected = healthy, healthy end
+        if busyLimit == 0 or good > 0 and busyLimit >= good then since = now - length end
+        ok = max(ok, expected * (1 - share))
+        if known > 0 and came < 0.75 * expected then good = known elseif ok > least then good = ok
+        elseif seenOK > 0 and busyLimit > 0 and busyLimit <= least then good = least
+        elseif good == 0 then good = healthy end
+        if share > 0.1 then rise = 0.02 * (1 + share) else rise = max(0.02, rise / 6.25) end
+        busyLimit = max(least, ok * (1 - min(share, 0.05)))
+        low, cut = busyLimit, now
+        back = min(share + 0.1 * (now - since), 5)
+        if seenRetry > 0 then
+          notYet = max(notYet, now + min(seenRetry, 60))
+          if seenOK == 0 then busyLimit, low = least, least end
+        end
+      else
+        if seenOK > 0 then healthy = seenOK / length end
+        if not (busyLimit == 0 or now < notYet or seenOK == 0 and busyLimit <= least) then
+          if good == 0 then
+            for _ = 1, seconds do busyLimit = busyLimit * 4 end
+          elseif busyLimit < good then
+            if busyLimit <= low then cut = max(cut, now - length) end
+            local part, left = 0, back - (now - max(cut, notYet))
+            if left > 0 then part = left / back end
+            busyLimit = max(busyLimit, good - (good - low) * part * part * part)
+          else
+            rise = max(0.02, rise)
+            for _ = 1, seconds do
+              busyLimit = busyLimit + good * rise
+              rise = rise * 2.5
+            end
+          end
+          if busyLimit >= 9999999 or good > 0 and busyLimit > 100 * max(good, low) then
+            busyLimit, low, good, since, cut, back, rise, notYet = 0, 0, 0, 0, 0, 0, 0, 0
+          end
+        end
+      end
+      if busyLimit > 0 then busyLimit = max(busyLimit, least) end
+    end
+    seenOK, seenBusy, seenRetry, window = 0, 0, 0, now
+  end
+  seenOK, seenBusy, seenRetry = seenOK + answeredOK, seenBusy + answeredBusy, max(seenRetry, retryAfter)
+  redis.call('HSET', KEYS[1], 'b', pack('<dddddddddddddd', top, busyLimit, low, good, since, cut, back, rise, notYet, healthy, seenOK, seenBusy, seenRetry, window))
+  local pace = top
+  if busyLimit > 0 then pace = min(top, busyLimit) end
+  if pace ~= rate then
+    if not newer then booked = count(now, tail - now) end
+    rate, other = pace, true
+  end
 end
 if other and strict == 1 then
   local last = tail - 1 / was

@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
@@ -132,13 +133,20 @@ func (once) NoRetry() bool { return true }
 // arguments are ARGV of book.lua.
 func arguments(r *schedule.Request) []any {
 	c, ramp := &r.Carry, &r.Ramp
-	return []any{r.Subscription, r.Identity, encode(
+	args := []any{r.Subscription, r.Identity, encode(
 		r.Weight, r.Reserved, r.Demand, r.Want, r.Returned, r.Held, r.RTT, r.Round,
 		r.Burst, r.Rate, float64(r.Rev), r.NotAfter, float64(r.Nonce),
 		float64(c.Inc), float64(c.Seq), float64(c.Epoch), c.Eff, c.Fraction, c.Round,
 		flag(r.Strict), r.MaxReserved,
 		ramp.From, ramp.Over, ramp.TTL, flag(ramp.Relaxed),
 	), r.Waiter}
+	if rule := &r.Rule; rule.Mode != busy.None {
+		args = append(args, encode(
+			float64(rule.Mode), rule.MinRate, rule.Tolerance, rule.RecoverRate, rule.RecoverValue,
+			r.Answers.OK, r.Answers.Busy, r.Answers.RetryAfter,
+		))
+	}
+	return args
 }
 
 func flag(yes bool) float64 {
@@ -193,18 +201,34 @@ func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f fu
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	for {
-		pipe := l.client.Pipeline()
-		stored, clock := pipe.Get(ctx, key), pipe.Time(ctx)
-		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-			return wrap("read "+key, err)
+		old, now, err := l.read(ctx, key)
+		if err != nil {
+			return err
 		}
-		old, _ := stored.Bytes() // none is nil
-		text := f(old, float64(clock.Val().UnixMicro())/1e6)
+		text := f(old, now)
 		done, err := swapScript.Run(ctx, l.client, []string{key}, old, text, max(1, ttl.Milliseconds())).Int()
 		if err != nil || done == 1 {
 			return wrap("update "+key, err)
 		}
 	}
+}
+
+// Value returns what Update keeps under key.
+func (l *Ledger) Value(ctx context.Context, key string) ([]byte, float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	return l.read(ctx, key)
+}
+
+// read returns the value under key, nil if there is none, and the server's clock.
+func (l *Ledger) read(ctx context.Context, key string) ([]byte, float64, error) {
+	pipe := l.client.Pipeline()
+	stored, clock := pipe.Get(ctx, key), pipe.Time(ctx)
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, 0, wrap("read "+key, err)
+	}
+	value, _ := stored.Bytes() // none is nil
+	return value, float64(clock.Val().UnixMicro()) / 1e6, nil
 }
 
 // State returns the schedule under key.
@@ -231,12 +255,14 @@ func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now f
 		parseRamp(ramp, &s)
 		queue, _ := answer[4].(string)
 		parseQueue(queue, &s)
+		outcomes, _ := answer[5].(string)
+		parseOutcomes(outcomes, &s)
 	}
 	return s, now, nil
 }
 
 // readState is one script, so that in a Cluster state and clock are the same server's.
-const readState = `local time = redis.call('TIME'); return {time[1], time[2], redis.call('HGET', KEYS[1], 'l'), redis.call('HGET', KEYS[1], 'r'), redis.call('HGET', KEYS[1], 'q')}`
+const readState = `local time = redis.call('TIME'); return {time[1], time[2], redis.call('HGET', KEYS[1], 'l'), redis.call('HGET', KEYS[1], 'r'), redis.call('HGET', KEYS[1], 'q'), redis.call('HGET', KEYS[1], 'b')}`
 
 // parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers, the identity.
 func parseState(text string) (s schedule.State, err error) {
@@ -264,6 +290,23 @@ func parseRamp(text string, s *schedule.State) {
 	s.Top = n.next()
 	s.Ramp = schedule.Ramp{From: n.next(), Over: n.next(), TTL: n.next(), Relaxed: n.next() == 1}
 	s.Line = schedule.Line{Rate: n.next(), Epoch: n.int(), Seen: n.next()}
+}
+
+// parseOutcomes reads the field b of a limit's hash; one that does not slow down for others has none.
+func parseOutcomes(text string, s *schedule.State) {
+	if len(text) != 14*8 {
+		return
+	}
+	n := numbers(text)
+	s.Top = n.next()
+	s.Outcomes = schedule.Outcomes{
+		Service: busy.State{
+			Limit: n.next(), Low: n.next(), Good: n.next(), Since: n.next(), Cut: n.next(), Back: n.next(),
+			Step: n.next(), NotYet: n.next(), Healthy: n.next(),
+		},
+		Window: schedule.Answers{OK: n.next(), Busy: n.next(), RetryAfter: n.next()},
+		Since:  n.next(),
+	}
 }
 
 // parseQueue reads the field q: of each waiter until when he is waited for, the length of his name, and the name.

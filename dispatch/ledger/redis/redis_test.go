@@ -16,8 +16,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
 	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -44,7 +47,11 @@ func TestTwins(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
 			defer func() { assert.NoError(t, client.Close()) }()
 			ledger := open(t, addr)
-			for seed := range uint64(20) {
+			seeds := uint64(20)
+			if name == "miniredis" && !ledgertest.Long() { // slow
+				seeds = 5
+			}
+			for seed := range seeds {
 				t.Logf("seed %d", seed)
 				twins(t, ledger, client, seed)
 			}
@@ -65,6 +72,10 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 	oldSubs := map[string]schedule.Sub{}
 	pick := func(of ...float64) float64 { return of[rng.IntN(len(of))] }
 	rate, rev, strict := pick(1, 10, 1000, 1e6, 1.0/3600), int64(1), seed%3 == 2
+	var rule busy.Rule
+	if seed%4 < 2 && !strict {
+		rule = busy.Rule{Mode: busy.Mode(1 + seed/4%2), MinRate: pick(0, 0.5), Tolerance: pick(0, 0.1), RecoverRate: pick(0.5, 3), RecoverValue: pick(0, 200)}
+	}
 	ramp := func() schedule.Ramp {
 		if seed%4 < 2 || rng.IntN(4) == 0 {
 			return schedule.Ramp{}
@@ -106,6 +117,20 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 				}
 			}
 		}
+		if rule.Mode != busy.None && state.Outcomes.Since > 0 && rng.IntN(2) == 0 { // time goes by
+			step := pick(1, 1, 1.7, 4, -3)
+			o := &state.Outcomes
+			o.Since -= step
+			for _, at := range []*float64{&o.Service.Since, &o.Service.Cut, &o.Service.NotYet} {
+				if *at > 0 {
+					*at -= step
+				}
+			}
+			if rng.IntN(3) > 0 {
+				o.Window.Busy, o.Window.RetryAfter = 0, 0
+			}
+			require.NoError(t, client.HSet(ctx, key, "b", encodeOutcomes(state)).Err())
+		}
 		replica := rng.IntN(len(carries))
 		r := schedule.Request{
 			Subscription: fmt.Sprintf("group %d", replica/2), Weight: pick(1, 2, 0.001), Reserved: pick(0, 0, rate/3, rate),
@@ -115,6 +140,9 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 			Carry: carries[replica], Strict: strict, MaxReserved: pick(0, 1, 64),
 		}
 		r.Rate, r.Ramp = rates[r.Rev], ramps[r.Rev]
+		if r.Rule = rule; rule.Mode != busy.None {
+			r.Answers = schedule.Answers{OK: pick(0, 0, 5, rate), Busy: pick(0, 0, 0, 1, 7, rate), RetryAfter: pick(0, 0, 0, 2)}
+		}
 		if strict && seed%2 == 0 {
 			r.Waiter, r.MaxReserved = []string{"", "", fmt.Sprintf("p|%d", replica)}[rng.IntN(3)], pick(0, 0, 1, 3)
 		}
@@ -168,6 +196,15 @@ func encodeRamp(s schedule.State) string {
 	return string(text)
 }
 
+func encodeOutcomes(s schedule.State) string {
+	var text []byte
+	b, w := s.Outcomes.Service, s.Outcomes.Window
+	for _, x := range []float64{s.Top, b.Limit, b.Low, b.Good, b.Since, b.Cut, b.Back, b.Step, b.NotYet, b.Healthy, w.OK, w.Busy, w.RetryAfter, s.Outcomes.Since} {
+		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
+	}
+	return string(text)
+}
+
 func request(rate float64) schedule.Request {
 	return schedule.Request{Subscription: "group", Weight: 1, Demand: rate, Want: 10, Round: 0.1, Rate: rate, Identity: "test", Rev: 1, Nonce: 7}
 }
@@ -211,18 +248,18 @@ func TestNewerAndDamagedStates(t *testing.T) {
 
 // TestForgetsSubscriptions: a group name a process must not fill the limit's hash.
 func TestForgetsSubscriptions(t *testing.T) {
-	addr := miniredis.RunT(t).Addr()
+	addr, key := strings.TrimPrefix(services.Redis(t), "redis://"), "throttle:{"+services.Name(t)+"}"
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer func() { assert.NoError(t, client.Close()) }()
 	ledger := open(t, addr)
 	for i := range 3000 {
 		r := request(1e6)
 		r.Subscription, r.Round = fmt.Sprintf("group-%d", i), 0.001
-		got := ledger.Book(t.Context(), []schedule.Booking{{Key: "k", Request: r}})
+		got := ledger.Book(t.Context(), []schedule.Booking{{Key: key, Request: r}})
 		require.NoError(t, got[0].Err)
 	}
-	assert.Less(t, client.HLen(t.Context(), "k").Val(), int64(1500))
-	assert.Greater(t, client.TTL(t.Context(), "k").Val(), 59*time.Minute)
+	assert.Less(t, client.HLen(t.Context(), key).Val(), int64(1500))
+	assert.Greater(t, client.TTL(t.Context(), key).Val(), 59*time.Minute)
 }
 
 // TestFrozen: a frozen server holds nobody longer than the time-out, and what it runs later is not counted.
@@ -230,26 +267,29 @@ func TestFrozen(t *testing.T) {
 	server := services.RedisServer(t)
 	ledger := redisledger.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, 400*time.Millisecond)
 	defer func() { assert.NoError(t, ledger.Close()) }()
-	booking := schedule.Booking{Key: "throttle:{frozen}", Request: request(1000)}
-	first := ledger.Book(t.Context(), []schedule.Booking{booking})
-	require.NoError(t, first[0].Err)
-	server.Freeze()
-	booking.Request.NotAfter = first[0].Reply.Now + 0.4
-	booking.Request.Carry = first[0].Reply.Carry
-	start := time.Now()
-	got := ledger.Book(t.Context(), []schedule.Booking{booking})
-	require.Error(t, got[0].Err)
-	assert.Less(t, time.Since(start), 800*time.Millisecond)
-	time.Sleep(100 * time.Millisecond)
-	server.Thaw()
-	assert.Eventually(t, func() bool {
-		s, _, err := ledger.State(t.Context(), "throttle:{frozen}")
-		return err == nil && s.Seq == 1
-	}, 2*time.Second, 10*time.Millisecond)
-	time.Sleep(50 * time.Millisecond) // the queued call has run by now
-	s, _, err := ledger.State(t.Context(), "throttle:{frozen}")
-	require.NoError(t, err)
-	assert.Equal(t, int64(1), s.Seq)
+	loosely.Hold(t, func(loose assert.TestingT) {
+		key := "throttle:{" + services.Name(t) + "}"
+		booking := schedule.Booking{Key: key, Request: request(1000)}
+		first := ledger.Book(t.Context(), []schedule.Booking{booking})
+		require.NoError(t, first[0].Err)
+		server.Freeze()
+		booking.Request.NotAfter = first[0].Reply.Now + 0.4
+		booking.Request.Carry = first[0].Reply.Carry
+		start := time.Now()
+		got := ledger.Book(t.Context(), []schedule.Booking{booking})
+		require.Error(t, got[0].Err)
+		assert.Less(loose, time.Since(start), 800*time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
+		server.Thaw()
+		assert.Eventually(t, func() bool {
+			s, _, err := ledger.State(t.Context(), key)
+			return err == nil && s.Seq == 1
+		}, 5*time.Second, 10*time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // the queued call has run by now
+		s, _, err := ledger.State(t.Context(), key)
+		require.NoError(t, err)
+		assert.Equal(t, int64(1), s.Seq)
+	})
 }
 
 func TestManyBookingsInOneTrip(t *testing.T) {
@@ -321,5 +361,15 @@ func TestALongLineIsKept(t *testing.T) {
 		m.FastForward(time.Hour)
 		require.True(t, m.Exists("k"), "after %d hours", hour+1)
 		book(hour % len(carries))
+	}
+}
+
+func TestSlowsDownAndKeepsValues(t *testing.T) {
+	for name, addr := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			ledger := open(t, addr)
+			ledgertest.KeepsValues(t, ledger)
+			ledgertest.SlowsDown(t, ledger)
+		})
 	}
 }

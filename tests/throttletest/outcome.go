@@ -1,0 +1,76 @@
+package throttletest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// Outcome returns what f reports of the subscription that it is given, once; ignored if nothing that matters. It calls f up to three times.
+func Outcome(t testing.TB, f func(*dispatch.Subscription)) (o dispatch.Outcome, retryAfter time.Duration) {
+	t.Helper()
+	for _, c := range []struct {
+		counts policy.Outcomes // as busy, so that the ledger is told
+		of     dispatch.Outcome
+	}{{policy.OutcomeBusy, dispatch.OutcomeBusy}, {policy.OutcomeFailed, dispatch.OutcomeFailed}, {policy.OutcomeTimeout, dispatch.OutcomeTimeout}} {
+		told := answers(t, policy.Policy{BusyOutcomes: c.counts}, f)
+		if told == (schedule.Answers{}) {
+			continue
+		}
+		require.InDelta(t, 1, told.OK+told.Busy, 0, "reports")
+		if told.OK > 0 {
+			return dispatch.OutcomeOK, 0
+		}
+		return c.of, time.Duration(told.RetryAfter * float64(time.Second))
+	}
+	return dispatch.OutcomeIgnored, 0
+}
+
+// answers returns what the ledger is told of f's reports.
+func answers(t testing.TB, p policy.Policy, f func(*dispatch.Subscription)) schedule.Answers {
+	t.Helper()
+	ledger := &listener{Ledger: memory.New()}
+	lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledger})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, lim.Close()) }()
+	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
+	require.NoError(t, err)
+	f(sub)
+	if _, err := sub.Acquire(t.Context(), 1); sub.Limited() { // so there is a booking that tells
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return ledger.heard() != schedule.Answers{} }, 5*time.Second, time.Millisecond)
+	}
+	return ledger.heard()
+}
+
+// A listener is a ledger that adds up what it is told.
+type listener struct {
+	*memory.Ledger
+	mu   sync.Mutex
+	told schedule.Answers
+}
+
+func (l *listener) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+	l.mu.Lock()
+	for _, b := range bookings {
+		l.told.OK += b.Request.Answers.OK
+		l.told.Busy += b.Request.Answers.Busy
+		l.told.RetryAfter = max(l.told.RetryAfter, b.Request.Answers.RetryAfter)
+	}
+	l.mu.Unlock()
+	return l.Ledger.Book(ctx, bookings)
+}
+
+func (l *listener) heard() schedule.Answers {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.told
+}

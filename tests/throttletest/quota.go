@@ -1,0 +1,74 @@
+package throttletest
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// Quota is a policy of a tenant or a tag: so many bytes of cost a second, which no ratekeeper makes messages of, so that one counts as what replicas assume.
+func Quota(messages int64) policy.Policy {
+	return policy.Policy{TotalThroughput: new(messages * dispatch.AssumedCost)}
+}
+
+// Granted returns how many permits the quota of a throttling id has granted.
+func (l *Limiter) Granted(id string) (n int64) {
+	scope, err := policy.ParseScope(id)
+	if err != nil {
+		l.t.Error(err)
+	}
+	for _, s := range l.Stats().Subscriptions {
+		for _, a := range s.Limits {
+			if a.Key == dispatch.QuotaKey(l.Stats().Cluster, scope) {
+				n += a.Granted - a.Returned
+			}
+		}
+	}
+	return n
+}
+
+// Costs returns what throttling ids have cost backends in all, bytes, as far as the Limiter has published it, once a second.
+func (l *Limiter) Costs(backend string) map[quota.ID]float64 {
+	l.used.mu.Lock()
+	defer l.used.mu.Unlock()
+	return maps.Clone(l.used.costs[backend])
+}
+
+// used is a ledger that adds up what is published of usage.
+type used struct {
+	*memory.Ledger
+	mu    sync.Mutex
+	last  time.Time // that usage was published
+	costs map[string]map[quota.ID]float64
+}
+
+func newUsed() *used {
+	return &used{Ledger: memory.New(), last: time.Now(), costs: map[string]map[quota.ID]float64{}}
+}
+
+// Publish adds up what a usage says of the time since the last one.
+func (u *used) Publish(ctx context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
+	var of dispatch.Usage
+	if cluster == dispatch.UsageOf("standalone") && json.Unmarshal(text, &of) == nil {
+		u.mu.Lock()
+		secs := time.Since(u.last).Seconds()
+		u.last = time.Now()
+		for _, b := range of.Backends {
+			if u.costs[b.Backend] == nil {
+				u.costs[b.Backend] = map[quota.ID]float64{}
+			}
+			for id, rate := range b.Costs {
+				u.costs[b.Backend][id] += rate * secs
+			}
+		}
+		u.mu.Unlock()
+	}
+	return u.Ledger.Publish(ctx, cluster, replica, text, ttl)
+}
