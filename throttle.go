@@ -15,6 +15,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -28,6 +29,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/ledger/none"
 	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
+	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 )
 
 // The environment that [FromEnv] and throttle-admin read.
@@ -39,56 +41,119 @@ const (
 )
 
 // An Option changes how a Limiter is opened.
-type Option func(*dispatch.Config)
+type Option func(*options)
+
+type options struct {
+	dispatch.Config
+	ratekeeper bool
+	uses       []func(*ratekeeper.Ratekeeper)
+}
 
 // WithCluster names the cluster, whose namespace overrides apply and whose permits are shared. Default: standalone.
-func WithCluster(name string) Option { return func(c *dispatch.Config) { c.Cluster = name } }
+func WithCluster(name string) Option { return func(o *options) { o.Cluster = name } }
 
 // WithGroup names the group of workers that this process is in, for limits that are divided over groups. Default: none.
-func WithGroup(name string) Option { return func(c *dispatch.Config) { c.Group = name } }
+func WithGroup(name string) Option { return func(o *options) { o.Group = name } }
 
 // WithReplica names this process in what it publishes. Default: host name, process id and a random part.
-func WithReplica(name string) Option { return func(c *dispatch.Config) { c.Replica = name } }
+func WithReplica(name string) Option { return func(o *options) { o.Replica = name } }
 
 // WithCacheFile keeps the policies last seen in a file, for a start while their store is away. Default: none.
-func WithCacheFile(name string) Option { return func(c *dispatch.Config) { c.CacheFile = name } }
+func WithCacheFile(name string) Option { return func(o *options) { o.CacheFile = name } }
 
 // WithLogger has the Limiter say what goes wrong and right again. Default: silent.
-func WithLogger(log *slog.Logger) Option { return func(c *dispatch.Config) { c.Logger = log } }
+func WithLogger(log *slog.Logger) Option { return func(o *options) { o.Logger = log } }
+
+// WithRatekeeper has this process be a candidate to find the rates of throughput quotas, for all. Each use gets it before it runs, to serve its Handler
+// or its metrics (metrics.NewRatekeeperCollector), or for a Logger of its own. Default: none, so that somebody else must.
+func WithRatekeeper(use ...func(*ratekeeper.Ratekeeper)) Option {
+	return func(o *options) { o.ratekeeper, o.uses = true, append(o.uses, use...) }
+}
+
+// WithCostSample sets the probability with which a message's cost is counted (dispatch.Backend), and scaled back. Default: 1.
+func WithCostSample(probability float64) Option {
+	return func(o *options) { o.CostSample = probability }
+}
 
 // Open opens a Limiter on the policies at storeURL and the permits at ledgerURL; see [OpenStore] and [OpenLedger] for
 // what they may be. ctx bounds the opening only. Close the Limiter to close both.
 func Open(ctx context.Context, storeURL, ledgerURL string, opts ...Option) (*dispatch.Limiter, error) {
-	store, storeErr := OpenStore(ctx, storeURL)
-	ledger, ledgerErr := OpenLedger(ledgerURL)
-	cfg := dispatch.Config{Ledger: ledger}
-	cfg.OnClose = func() error {
-		var errs []error
-		if store != nil {
-			errs = append(errs, store.Close())
-		}
-		if ledger != nil {
-			errs = append(errs, ledger.Close())
-		}
-		return errors.Join(errs...)
-	}
-	if err := errors.Join(storeErr, ledgerErr); err != nil {
-		return nil, errors.Join(err, cfg.OnClose())
-	}
-	cfg.Policies = configstore.Source(store)
-	for _, opt := range opts {
-		opt(&cfg)
-	}
-	lim, err := dispatch.Open(ctx, cfg)
+	both, err := open(ctx, storeURL, ledgerURL)
 	if err != nil {
-		return nil, errors.Join(err, cfg.OnClose())
+		return nil, err
+	}
+	o := options{Config: dispatch.Config{Policies: configstore.Source(both.store), Ledger: both.ledger, OnClose: both.close}}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if o.ratekeeper {
+		keeper := both.ratekeeper()
+		keeper.Cluster, keeper.Name, keeper.Logger = o.Cluster, o.Replica, o.Logger
+		for _, use := range o.uses {
+			use(keeper)
+		}
+		running, stop := context.WithCancel(context.WithoutCancel(ctx))
+		var keeping sync.WaitGroup
+		keeping.Go(func() { _ = keeper.Run(running) }) // only a missing field is an error
+		o.OnClose = func() error {
+			stop()
+			keeping.Wait()
+			return both.close()
+		}
+	}
+	lim, err := dispatch.Open(ctx, o.Config)
+	if err != nil {
+		return nil, errors.Join(err, o.OnClose())
 	}
 	return lim, nil
 }
 
+// OpenRatekeeper opens a candidate for finding the rates of throughput quotas, for a process without a Limiter, on the URLs of [Open]. Set its other
+// fields as you like, and Run it; then call the function that is returned, which closes store and ledger.
+func OpenRatekeeper(ctx context.Context, storeURL, ledgerURL string) (*ratekeeper.Ratekeeper, func() error, error) {
+	both, err := open(ctx, storeURL, ledgerURL)
+	if err != nil {
+		return nil, nil, err
+	}
+	return both.ratekeeper(), both.close, nil
+}
+
+// stores are what two URLs stand for.
+type stores struct {
+	store  configstore.Store
+	ledger dispatch.Ledger
+}
+
+func open(ctx context.Context, storeURL, ledgerURL string) (s stores, err error) {
+	var storeErr, ledgerErr error
+	s.store, storeErr = OpenStore(ctx, storeURL)
+	s.ledger, ledgerErr = OpenLedger(ledgerURL)
+	if err := errors.Join(storeErr, ledgerErr); err != nil {
+		return stores{}, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s stores) close() error {
+	var errs []error
+	if s.store != nil {
+		errs = append(errs, s.store.Close())
+	}
+	if s.ledger != nil {
+		errs = append(errs, s.ledger.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s stores) ratekeeper() *ratekeeper.Ratekeeper {
+	k := &ratekeeper.Ratekeeper{Policies: configstore.Source(s.store), Ledger: s.ledger}
+	k.Elector, _ = s.store.(ratekeeper.Elector) // without one, it is elected by the ledger
+	return k
+}
+
 // FromEnv is Open with the URLs of THROTTLE_STORE and THROTTLE_LEDGER, the cluster of THROTTLE_CLUSTER and the group of
 // THROTTLE_GROUP, if these are set. Neither URL has a default, since a limit that silently held in one process only would be none.
-// A vertex of Numaflow's is named as there: pipeline/vertex-replica.
+// A vertex of Numaflow's is named as there: namespace/pipeline/vertex-replica.
 func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 	var errs []error
 	need := func(name, example string) string {
@@ -122,7 +187,7 @@ func numaflowReplica() string {
 	if vertex == "/" || replica == "" {
 		return ""
 	}
-	name := vertex + "-" + replica
+	name := os.Getenv("NUMAFLOW_NAMESPACE") + "/" + vertex + "-" + replica
 	if container := os.Getenv("NUMAFLOW_UD_CONTAINER_TYPE"); container != "" {
 		name += "-" + container // a pod may have several
 	}

@@ -147,17 +147,18 @@ func TestFromEnvInNumaflow(t *testing.T) {
 		defer func() { require.NoError(t, lim.Close()) }()
 		return lim.Stats().Replica
 	}
+	t.Setenv("NUMAFLOW_NAMESPACE", "team")
 	t.Setenv("NUMAFLOW_REPLICA", "2")
 	host, err := os.Hostname()
 	require.NoError(t, err)
 	assert.True(t, strings.HasPrefix(replica(), host), "no vertex")
 	t.Setenv("NUMAFLOW_PIPELINE_NAME", "fraud")
 	t.Setenv("NUMAFLOW_VERTEX_NAME", "score")
-	assert.Equal(t, "fraud/score-2", replica())
+	assert.Equal(t, "team/fraud/score-2", replica())
 	t.Setenv("NUMAFLOW_UD_CONTAINER_TYPE", "udf")
-	assert.Equal(t, "fraud/score-2-udf", replica())
+	assert.Equal(t, "team/fraud/score-2-udf", replica())
 	t.Setenv("NUMAFLOW_MONO_VERTEX_NAME", "orders")
-	assert.Equal(t, "orders-2-udf", replica())
+	assert.Equal(t, "team/orders-2-udf", replica())
 	assert.Equal(t, "mine", replica(throttle.WithReplica("mine")))
 }
 

@@ -4,7 +4,7 @@
 //	http.Handle("/metrics", metrics.Handler(lim))        // these metrics alone
 //	registry.MustRegister(metrics.NewCollector(lim))     // beside others; one Limiter a registry
 //
-// Of each subscription (labels topic, subscription):
+// Of each subscription (labels topic, subscription, and owner where it was opened with a tenant group or a tag):
 //
 //	throttle_waits_total                calls that waited until they were served, by reason
 //	throttle_wait_seconds               how long they waited, a histogram
@@ -15,7 +15,7 @@
 //	throttle_exempt                     1: nothing is charged now: caught up, let through, or without a limit
 //	throttle_backlog_messages           messages to read; no series while unknown
 //
-// Of each limit of a subscription (labels topic, subscription, limit):
+// Of each limit of a subscription (these labels and limit):
 //
 //	throttle_permits_granted_total      permits taken, those included that were given back
 //	throttle_permits_returned_total     permits given back unused
@@ -69,7 +69,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 }
 
 func ofSubscription(name, help string, more ...string) *prometheus.Desc {
-	return describe(name, help, append([]string{"topic", "subscription"}, more...)...)
+	return describe(name, help, append([]string{"topic", "subscription", "owner"}, more...)...)
 }
 
 func ofLimit(name, help string) *prometheus.Desc { return ofSubscription(name, help, "limit") }
@@ -125,9 +125,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	s := c.lim.Stats()
 	for _, sub := range s.Subscriptions {
-		labels := []string{sub.Topic, sub.Subscription}
+		labels := []string{sub.Topic, sub.Subscription, sub.Owner}
 		for reason, n := range sub.Waits {
-			counter(waits, n, sub.Topic, sub.Subscription, string(reason))
+			counter(waits, n, append(labels, string(reason))...)
 		}
 		ch <- histogram(sub.WaitTimes, labels)
 		gauge(waiting, float64(sub.Waiting), labels...)
@@ -141,7 +141,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(backlog, float64(sub.Backlog), labels...)
 		}
 		for _, l := range sub.Limits {
-			labels := []string{sub.Topic, sub.Subscription, string(l.Reason)}
+			labels := append(labels, string(l.Reason))
 			counter(granted, l.Granted, labels...)
 			counter(returned, l.Returned, labels...)
 			counter(lapsed, l.Lapsed, labels...)

@@ -45,7 +45,7 @@ func values(t *testing.T, lim *dispatch.Limiter) map[string]float64 {
 		for _, m := range f.GetMetric() {
 			key := []string{strings.TrimPrefix(f.GetName(), "throttle_")}
 			for _, l := range m.GetLabel() {
-				if l.GetName() != "topic" && f.GetName() != "throttle_info" {
+				if l.GetName() != "topic" && l.GetValue() != "" && f.GetName() != "throttle_info" {
 					key = append(key, l.GetValue())
 				}
 			}
@@ -131,7 +131,7 @@ func TestHistogramIsCumulative(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		metrics.Handler(lim).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		labels := `{subscription="billing",topic="` + orders + `"`
+		labels := `{owner="",subscription="billing",topic="` + orders + `"`
 		assert.Contains(t, w.Body.String(), "throttle_wait_seconds_bucket"+labels+`,le="3"} 3`)
 		assert.Contains(t, w.Body.String(), "throttle_wait_seconds_bucket"+labels+`,le="+Inf"} 3`)
 		assert.Contains(t, w.Body.String(), "throttle_wait_seconds_count"+labels+"} 3")
@@ -182,5 +182,5 @@ func ExampleHandler() {
 			fmt.Print(line)
 		}
 	}
-	// Output: throttle_limit_rate{limit="message rate",subscription="billing",topic="kafka://public/default/orders"} 1000
+	// Output: throttle_limit_rate{limit="message rate",owner="",subscription="billing",topic="kafka://public/default/orders"} 1000
 }

@@ -1,0 +1,330 @@
+package ratekeeper_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// keep replaces the record of rates.
+func (w *world) keep(text string) {
+	require.NoError(w.t, w.ledger.Update(w.t.Context(), dispatch.RatesKey("standalone"), time.Hour, func([]byte, float64) []byte { return []byte(text) }))
+}
+
+func (w *world) record() (r dispatch.Rates) {
+	text, _, err := w.ledger.Value(w.t.Context(), dispatch.RatesKey("standalone"))
+	require.NoError(w.t, err)
+	_ = json.Unmarshal(text, &r) // there may be none
+	return r
+}
+
+// elected runs a ratekeeper of an election of its own.
+func (w *world) elected(name string, by ratekeeper.Elector, ledger dispatch.Ledger) (k *ratekeeper.Ratekeeper, stop context.CancelFunc) {
+	ctx, stop := context.WithCancel(w.t.Context())
+	k = &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Ledger: ledger, Name: name, Elector: by, Logger: slog.New(slog.NewTextHandler(w, nil))}
+	w.wg.Go(func() { assert.NoError(w.t, k.Run(ctx)) })
+	return k, stop
+}
+
+// Always elects whoever asks, for that term.
+type always int64
+
+func (a always) Elect(ctx context.Context, _, _ string, lead func(context.Context, int64)) error {
+	lead(ctx, int64(a))
+	return nil
+}
+
+// One elects one after the other.
+type one chan struct{}
+
+func (o one) Elect(ctx context.Context, _, _ string, lead func(context.Context, int64)) error {
+	select {
+	case o <- struct{}{}:
+	case <-ctx.Done():
+		return nil
+	}
+	defer func() { <-o }()
+	lead(ctx, time.Now().UnixNano())
+	return nil
+}
+
+// A cut ledger answers nothing.
+type cut struct{ *memory.Ledger }
+
+var errCut = errors.New("cut")
+
+func (cut) Published(context.Context, string) ([][]byte, error)          { return nil, errCut }
+func (cut) Value(context.Context, string) (_ []byte, _ float64, _ error) { return nil, 0, errCut }
+
+func TestTermsBeginAnew(t *testing.T) {
+	for name, lost := range map[string]func(w *world){
+		"wiped":   func(w *world) { w.keep("") },
+		"rebuilt": func(*world) { time.Sleep(dispatch.RatesHold + 5*time.Second) }, // and nobody leads meanwhile
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, w *world) {
+				w.set("tenant:acme", quotaOf(120*quota.Page, 600*quota.Page))
+				ctx, cancel := context.WithCancel(t.Context())
+				_, stop := w.elected("k", always(1000), w.ledger)
+				a := w.replica(ctx, orders, 6*quota.Page)
+				time.Sleep(20 * time.Second)
+				stop()
+				lost(w)
+				_, stop = w.elected("k2", always(5), w.ledger)
+				time.Sleep(dispatch.RatesHold + 20*time.Second) // the replicas hold to the later term so long
+				assert.InDelta(t, 100, a.lately(10*time.Second), 10)
+				cancel()
+				stop()
+			})
+		})
+	}
+}
+
+// What shadow mode lets through has begun, too: else it would cost what the others began.
+func TestAShadowBesideOthers(t *testing.T) {
+	virtual(t, func(t *testing.T, w *world) {
+		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
+		w.set(orders, policy.Policy{Mode: policy.Shadow})
+		ctx, cancel := context.WithCancel(t.Context())
+		k, stop := w.keeper("k")
+		_, b := w.replica(ctx, orders, 6*quota.Page), w.replica(ctx, orders+"-2", 6*quota.Page)
+		time.Sleep(40 * time.Second)
+		synctest.Wait()
+		assert.InEpsilon(t, 6*quota.Page, k.Status().Decisions[0].AverageCost, 0.2)
+		assert.Greater(t, b.lately(10*time.Second), 20.0)
+		cancel()
+		stop()
+	})
+}
+
+// The same rate as before is in force again when a shadow ends, whether a ratekeeper leads or not.
+func TestAShadowEnds(t *testing.T) {
+	for _, lead := range []bool{true, false} {
+		for _, long := range []time.Duration{100 * time.Millisecond, 5 * time.Second} {
+			t.Run(fmt.Sprint(lead, long), func(t *testing.T) {
+				virtual(t, func(t *testing.T, w *world) {
+					w.set("tenant:acme", quotaOf(0, 600*quota.Page))
+					ctx, cancel := context.WithCancel(t.Context())
+					_, stop := w.keeper("k")
+					defer func() { cancel(); stop(); w.wg.Wait() }()
+					a, b := w.replica(ctx, orders, 6*quota.Page), w.replica(ctx, orders+"-2", 6*quota.Page)
+					time.Sleep(20*time.Second + 600*time.Millisecond)
+					if !lead {
+						stop()
+					}
+					w.set("tenant:acme", policy.Policy{QuotaMode: policy.Shadow})
+					time.Sleep(long)
+					w.set("tenant:acme", policy.Policy{QuotaMode: policy.Enforce})
+					time.Sleep(15 * time.Second)
+					assert.InDelta(t, 100, a.lately(10*time.Second)+b.lately(10*time.Second), 10)
+				})
+			})
+		}
+	}
+}
+
+// Replicas that begin when no rates are left change what those before them have left in the schedule.
+func TestNobodyLeadsAnyMore(t *testing.T) {
+	virtual(t, func(t *testing.T, w *world) {
+		w.set("tenant:acme", quotaOf(0, 40*quota.Page))
+		ctx, cancel := context.WithCancel(t.Context())
+		_, stop := w.keeper("k")
+		w.replica(ctx, orders, quota.Page)
+		time.Sleep(20 * time.Second)
+		stop()
+		time.Sleep(2 * time.Minute)
+		w.keep("")
+		later, cancelLater := context.WithCancel(t.Context())
+		b := w.replica(later, orders, quota.Page)
+		cancel()
+		time.Sleep(10 * time.Second)
+		w.set("tenant:acme", quotaOf(0, 800*quota.Page))
+		time.Sleep(20 * time.Second)
+		assert.InEpsilon(t, 200, b.lately(8*time.Second), 0.1)
+		cancelLater()
+	})
+}
+
+func TestBadRecords(t *testing.T) {
+	for _, bad := range []string{
+		`{"term":1,"keeper":"x","time":9,"rates":{"tenant:acme":{"rate":1,"average":1e-320}}}`,
+		`{"term":1,"keeper":"x","time":9,"rates":{"tenant:acme":{"rate":1e300,"average":24576}}}`,
+		`{"term":9223372036854775807,"keeper":"x","time":1e300,"rates":{}}`,
+		`[]`,
+	} {
+		t.Run(bad, func(t *testing.T) {
+			virtual(t, func(t *testing.T, w *world) {
+				w.set("tenant:acme", quotaOf(60*quota.Page, 600*quota.Page))
+				w.keep(bad)
+				ctx, cancel := context.WithCancel(t.Context())
+				time.Sleep(10 * time.Second)
+				_, stop := w.keeper("k")
+				a := w.replica(ctx, orders, 6*quota.Page)
+				time.Sleep(40 * time.Second)
+				assert.InDelta(t, 100, a.lately(10*time.Second), 10)
+				cancel()
+				stop()
+			})
+		})
+	}
+}
+
+func TestLoweredWhileNobodyLed(t *testing.T) {
+	virtual(t, func(t *testing.T, w *world) {
+		w.set("tenant:acme", quotaOf(0, 3000*quota.Page))
+		ctx, cancel := context.WithCancel(t.Context())
+		_, stop := w.keeper("k")
+		a := w.replica(ctx, orders, 6*quota.Page)
+		time.Sleep(20 * time.Second)
+		stop()
+		time.Sleep(2 * time.Second)
+		w.set("tenant:acme", quotaOf(0, 30*quota.Page))
+		_, stop = w.keeper("l")
+		time.Sleep(20 * time.Second)
+		assert.Less(t, a.lately(10*time.Second), 6.0)
+		cancel()
+		stop()
+	})
+}
+
+func TestWhoCannotReachTheLedgerDoesNotLead(t *testing.T) {
+	virtual(t, func(t *testing.T, w *world) {
+		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
+		by := make(one, 1)
+		_, stopCut := w.elected("cut off", by, cut{w.ledger})
+		time.Sleep(time.Second)
+		k, stop := w.elected("well", by, w.ledger)
+		time.Sleep(15 * time.Second)
+		assert.NotZero(t, k.Status().Term)
+		stopCut()
+		stop()
+	})
+}
+
+// Of leaders by two policy stores the first to come leads, and the other says why it does not.
+func TestTwoStores(t *testing.T) {
+	virtual(t, func(t *testing.T, w *world) {
+		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
+		_, stop := w.elected("first", always(3), w.ledger)
+		time.Sleep(5 * time.Second)
+		other := configstore.NewMemory()
+		ctx, cancel := context.WithCancel(t.Context())
+		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(other), Ledger: w.ledger, Name: "second", Elector: always(7), Logger: slog.New(slog.NewTextHandler(w, nil))}
+		w.wg.Go(func() { assert.NoError(t, k.Run(ctx)) })
+		for range 20 {
+			time.Sleep(time.Second)
+			assert.Equal(t, "first", w.record().Keeper)
+		}
+		assert.Contains(t, w.logged(), "first finds rates in this ledger by another policy store")
+		stop()
+		time.Sleep(15 * time.Second)
+		assert.Equal(t, "second", w.record().Keeper)
+		cancel()
+		w.wg.Wait()
+		require.NoError(t, other.Close())
+	})
+}
+
+// What a handle has begun counts, also when it is closed by then.
+func TestHandlesForAWhile(t *testing.T) {
+	virtual(t, func(t *testing.T, w *world) {
+		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
+		k, stop := w.keeper("k")
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Ledger: w.ledger})
+		require.NoError(t, err)
+		b, err := lim.Backend("b", "a")
+		require.NoError(t, err)
+		n := 0
+		for start := time.Now(); time.Since(start) < 40*time.Second; {
+			sub, err := lim.Subscription(orders, "billing")
+			require.NoError(t, err)
+			for range 20 {
+				_, err = sub.Acquire(t.Context(), 1)
+				require.NoError(t, err)
+				b.Read(sub, 6*quota.Page)
+				n++
+			}
+			require.NoError(t, sub.Close())
+		}
+		assert.InEpsilon(t, float64(n)/40, k.Status().Decisions[0].Rate, 0.3)
+		stop()
+		require.NoError(t, lim.Close())
+	})
+}
+
+func TestHandlesOfTags(t *testing.T) {
+	virtual(t, func(t *testing.T, w *world) {
+		var entries []policy.Entry
+		for i := range 1010 {
+			entries = append(entries, policy.Entry{Scope: policy.TagScope(fmt.Sprint("t", i)), Policy: quotaOf(0, 1<<40)})
+		}
+		_, err := configstore.Edit(t.Context(), w.store, func(s configstore.Snapshot) ([]configstore.Change, error) { return s.Replace(entries, time.Now()), nil })
+		require.NoError(t, err)
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Ledger: w.ledger})
+		require.NoError(t, err)
+		sub, err := lim.Subscription(orders, "billing")
+		require.NoError(t, err)
+		require.NoError(t, sub.Tagged("t0").Close(), "does nothing")
+		_, err = sub.Tagged("t0").Acquire(t.Context(), 1)
+		require.NoError(t, err)
+		assert.Same(t, sub.Tagged("t1"), sub.Tagged("t0").Tagged("t1"))
+		for i := range 1010 {
+			sub.Tagged(fmt.Sprint("t", i))
+		}
+		assert.Len(t, lim.Stats().Subscriptions, 1001)
+		assert.Same(t, sub, sub.Tagged("t1009"))
+		require.NoError(t, sub.Close())
+		assert.Empty(t, lim.Stats().Subscriptions)
+		require.NoError(t, lim.Close())
+	})
+}
+
+// Backends that nothing costs any more are not reported, nor ids that cost nothing.
+func TestOldCostsAreForgotten(t *testing.T) {
+	virtual(t, func(t *testing.T, w *world) {
+		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Ledger: w.ledger})
+		require.NoError(t, err)
+		sub, err := lim.Subscription(orders, "billing")
+		require.NoError(t, err)
+		for i := range 10 {
+			b, err := lim.Backend(fmt.Sprint("broker-", i), "a")
+			require.NoError(t, err)
+			b.Read(sub, 1<<62)
+			b.Wrote(sub, 1<<62)
+		}
+		reported := func() (n int) {
+			texts, err := w.ledger.Published(t.Context(), dispatch.UsageOf("standalone"))
+			require.NoError(t, err)
+			for _, text := range texts {
+				var u dispatch.Usage
+				require.NoError(t, json.Unmarshal(text, &u))
+				n += len(u.Backends)
+				for _, b := range u.Backends {
+					assert.NoError(t, b.Load.Validate())
+				}
+			}
+			return n
+		}
+		time.Sleep(1500 * time.Millisecond)
+		assert.Equal(t, 10, reported())
+		time.Sleep(70 * time.Second)
+		assert.Zero(t, reported())
+		require.NoError(t, lim.Close())
+	})
+}
