@@ -19,6 +19,7 @@ type topic struct {
 	name     string // Kafka's
 	sub      *dispatch.Subscription
 	reported atomic.Int64 // what sub was told last; -1 = unknown
+	brokers  brokers      // that lead its partitions
 
 	mu        sync.Mutex  // guards the fields below, and those of positions that are not atomic; whoever has the Reader's turn writes positions, and reads them without
 	positions []*position // by partition; nil: never seen. Empty without a group

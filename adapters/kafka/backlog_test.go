@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -35,14 +37,18 @@ func TestABacklogIsNeverLetThrough(t *testing.T) {
 	r, err := kafkathrottle.Wrap(kafka.NewReader(cfg), lim.Limiter)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Close()) }()
-	fetch(t, r, 5*time.Second)
+	fetch(t, r)
 	n := 0
-	for start := time.Now(); time.Since(start) < 6*time.Second; n++ {
-		fetch(t, r, time.Second)
-		require.False(t, subscription(t, lim).Exempt, "after %d messages", n)
-	}
-	require.InDelta(t, 600, n, 30)
-	require.InDelta(t, 99_400, subscription(t, lim).Backlog, 200)
+	loosely.Hold(t, func(loose assert.TestingT) {
+		start, before := time.Now(), n
+		for ; time.Since(start) < 4*time.Second; n++ {
+			fetch(t, r)
+			require.False(t, subscription(t, lim).Exempt, "after %d messages", n)
+		}
+		require.LessOrEqual(t, float64(n-before), 100*(time.Since(start).Seconds()+0.25)+1)
+		assert.GreaterOrEqual(loose, n-before, 400*90/100)
+		assert.InDelta(loose, 100_000-n, subscription(t, lim).Backlog, 200)
+	})
 	require.Equal(t, 1_000_000, r.Config().MaxBytes)
 }
 
@@ -65,18 +71,20 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 			}
 			require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 4*time.Second, 10*time.Millisecond)
 
-			start := time.Now()
-			fill(t, brokers, "orders", 1, 90, 10) // no more than the threshold
-			for range 90 {
-				fetch(t, r, time.Second)
-			}
-			require.Less(t, time.Since(start), 300*time.Millisecond)
-			require.True(t, subscription(t, lim).Exempt)
+			loosely.Hold(t, func(loose assert.TestingT) {
+				start := time.Now()
+				fill(t, brokers, "orders", 1, 90, 10) // no more than the threshold
+				for range 90 {
+					fetch(t, r)
+				}
+				assert.Less(loose, time.Since(start), 300*time.Millisecond, "they would take 450 ms")
+				require.True(t, subscription(t, lim).Exempt)
+			})
 
 			fill(t, brokers, "orders", 1, 5000, 10)
-			start = time.Now()
+			start := time.Now()
 			for range 600 {
-				fetch(t, r, time.Second)
+				fetch(t, r)
 			}
 			require.False(t, subscription(t, lim).Exempt)
 			require.Greater(t, time.Since(start), 1500*time.Millisecond, "a burst is let through for no longer than its first fetch")
@@ -130,9 +138,11 @@ func TestOnePollerAProcess(t *testing.T) {
 	require.Empty(t, asked)
 	lim.Set(policy.Policy{MessageRate: policy.PerSecond(100)})
 	require.Eventually(t, func() bool { return len(asked) > 0 }, 3*time.Second, 10*time.Millisecond)
-	before := len(asked)
-	time.Sleep(3 * time.Second)
-	require.InDelta(t, 3*2, len(asked)-before, 2, "the end and the beginning of one partition, once a second")
+	loosely.Hold(t, func(loose assert.TestingT) {
+		before := len(asked)
+		time.Sleep(3 * time.Second)
+		assert.InDelta(loose, 3*2, len(asked)-before, 2, "the end and the beginning of one partition, once a second")
+	})
 }
 
 func TestUnknownEndsAreReportedAndLoggedOnce(t *testing.T) {
@@ -143,7 +153,7 @@ func TestUnknownEndsAreReportedAndLoggedOnce(t *testing.T) {
 	var log logger
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", ErrorLogger: &log}, lim)
 	for range 10 {
-		fetch(t, r, 5*time.Second)
+		fetch(t, r)
 	}
 	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 4*time.Second, 10*time.Millisecond)
 	fail := func(kreq kmsg.Request) (kmsg.Response, error, bool) {

@@ -22,7 +22,7 @@ func TestCommitsEndFlights(t *testing.T) {
 	r := newReader(t, groupConfig(brokers, "orders"), lim)
 	var got []kafka.Message
 	for range 3 {
-		got = append(got, fetch(t, r, 10*time.Second))
+		got = append(got, fetch(t, r))
 	}
 	full := func() {
 		t.Helper()
@@ -36,7 +36,7 @@ func TestCommitsEndFlights(t *testing.T) {
 	require.NoError(t, r.CommitMessages(t.Context(), got[1])) // and with it the one before
 	require.EqualValues(t, 1, lim.Stats().Subscriptions[0].InFlight)
 	for i := range 2 {
-		require.EqualValues(t, 3+i, fetch(t, r, time.Second).Offset)
+		require.EqualValues(t, 3+i, fetch(t, r).Offset)
 	}
 	full()
 	require.NoError(t, r.CommitMessages(t.Context(), kafka.Message{Topic: "orders", Partition: 0, Offset: 4}))
@@ -54,7 +54,7 @@ func TestNoGroupNoFlights(t *testing.T) {
 	fill(t, brokers, "orders", 1, 20, 10)
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(3))}))
 	for i := range 20 {
-		require.EqualValues(t, i, fetch(t, r, 5*time.Second).Offset)
+		require.EqualValues(t, i, fetch(t, r).Offset)
 	}
 }
 
@@ -86,7 +86,7 @@ func TestFlightsEndWithTheirReader(t *testing.T) {
 	require.Eventually(t, func() bool { return inFlight() == 4 }, 10*time.Second, 10*time.Millisecond)
 	other, err := kafkathrottle.NewReader(groupConfig(brokers, "orders"), elsewhere.Limiter)
 	require.NoError(t, err)
-	fetch(t, other, 10*time.Second)
+	fetch(t, other)
 	require.NoError(t, other.Close())
 	require.Eventually(t, func() bool { return r.Stats().Rebalances > 0 && inFlight() <= 4 }, 10*time.Second, 10*time.Millisecond)
 	time.Sleep(2 * time.Second) // all is read again, and counted once
@@ -103,7 +103,7 @@ func TestFlightsEndWithTheirReader(t *testing.T) {
 	fill(t, brokers, "orders", 2, 2, 10)
 	r = newReader(t, groupConfig(brokers, "orders"), lim)
 	for range 3 {
-		fetch(t, r, 10*time.Second)
+		fetch(t, r)
 	}
 	require.EqualValues(t, 3, inFlight())
 	require.NoError(t, r.Close())

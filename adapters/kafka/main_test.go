@@ -72,9 +72,9 @@ func rate(t testing.TB, text string) policy.Rate {
 // fetch is FetchMessage that must come back within a time.
 func fetch(t testing.TB, r interface {
 	FetchMessage(context.Context) (kafka.Message, error)
-}, within time.Duration) kafka.Message {
+}) kafka.Message {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), within)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
 	defer cancel()
 	m, err := r.FetchMessage(ctx)
 	require.NoError(t, err)

@@ -1,6 +1,11 @@
 package kafkathrottle
 
-import "github.com/dispatchthrottle/throttle/policy"
+import (
+	"github.com/segmentio/kafka-go"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
 
 // DefaultSubscription is the subscription of Readers without a GroupID, all of them together.
 const DefaultSubscription = "standalone"
@@ -11,6 +16,8 @@ type Option func(*options)
 type options struct {
 	topic        func(string) string
 	subscription string
+	owner        []dispatch.SubscriptionOption
+	tagOf        func(*kafka.Message) string
 }
 
 // WithNamespace takes the limits of kafka://namespace/<topic>; namespace is tenant/namespace, default public/default.
@@ -27,3 +34,12 @@ func WithTopic(name func(topic string) string) Option {
 func WithSubscription(name string) Option {
 	return func(o *options) { o.subscription = name }
 }
+
+// WithOwner says whose throughput quota applies: dispatch.WithTenantGroup or dispatch.WithTag. Default: that of the topic's tenant.
+func WithOwner(owner ...dispatch.SubscriptionOption) Option {
+	return func(o *options) { o.owner = owner }
+}
+
+// WithTagOf says which tag a message carries, "" for none; the quota of that tag applies to it, unless the Reader has a tenant group. It is
+// asked once or more for each message, and must not keep or change it. Default: the Reader's own tag.
+func WithTagOf(tag func(m *kafka.Message) string) Option { return func(o *options) { o.tagOf = tag } }

@@ -111,6 +111,7 @@ func (p *poller) poll(ctx context.Context) {
 	if len(questions) == 0 {
 		return
 	}
+	p.askLeaders(ctx, questions)
 	p.askGroups(ctx, questions)
 	ends, err := p.askEnds(ctx, questions)
 	if errors.Is(ctx.Err(), context.Canceled) {
@@ -143,7 +144,7 @@ func (p *poller) questions() (out []*question) {
 	for _, r := range readers {
 		hungry := r.turn.Taken() && !r.waiting.Load()
 		for _, t := range r.topics {
-			if len(t.sub.Stats().Limits) > 0 {
+			if len(t.sub.Stats().Limits) > 0 || r.tagOf != nil && t.sub.TagsLimited() {
 				q := &question{reader: r, topic: t}
 				q.places, q.changes = t.owned(r, hungry)
 				out = append(out, q)

@@ -36,6 +36,7 @@ type Reader struct {
 	topics map[string]*topic
 	only   *topic // if there is just one
 	group  bool
+	tagOf  func(*kafka.Message) string // nil: messages have no tags of their own
 	ends   *poller
 
 	closing context.Context // ends when Close begins
@@ -126,6 +127,7 @@ func open(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts []Option) (*Reader
 	if len(names) == 0 {
 		names = []string{cfg.Topic}
 	}
+	r.tagOf = o.tagOf
 	r.topics = make(map[string]*topic, len(names))
 	for _, name := range names {
 		if r.topics[name] != nil {
@@ -136,7 +138,7 @@ func open(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts []Option) (*Reader
 			r.closeSubscriptions()
 			return nil, fmt.Errorf("kafkathrottle: topic %s: %w", name, err)
 		}
-		sub, err := lim.Subscription(full.String(), o.subscription)
+		sub, err := lim.Subscription(full.String(), o.subscription, o.owner...)
 		if err != nil {
 			r.closeSubscriptions()
 			return nil, fmt.Errorf("kafkathrottle: topic %s: %w", name, err)
@@ -196,9 +198,10 @@ func (r *Reader) next(ctx context.Context, m *kafka.Message) (err error) {
 			r.take(m)
 		}
 		bytes := size(m)
-		grant, err := r.of.sub.AcquireSized(ended, bytes)
+		sub := r.subscription(m)
+		grant, err := sub.AcquireSized(ended, bytes)
 		if err != nil {
-			if grant, err = r.wait(ctx, m, bytes); errors.Is(err, errMoved) {
+			if grant, err = r.wait(ctx, sub, m, bytes); errors.Is(err, errMoved) {
 				continue
 			} else if err != nil {
 				*m = kafka.Message{}
@@ -209,11 +212,20 @@ func (r *Reader) next(ctx context.Context, m *kafka.Message) (err error) {
 			r.drop()
 		}
 		r.at.handOver(m)
+		r.of.broker(m.Partition).Read(sub, bytes)
 		if grant.InFlight() {
 			r.fly(m, grant)
 		}
 		return nil
 	}
+}
+
+// subscription is the one whose permits the message in hand needs.
+func (r *Reader) subscription(m *kafka.Message) *dispatch.Subscription {
+	if r.tagOf == nil {
+		return r.of.sub
+	}
+	return r.of.sub.Tagged(r.tagOf(m))
 }
 
 // take notes where a message belongs. An era that began while it was fetched counts as its own:
@@ -246,7 +258,7 @@ var ended = func() context.Context {
 
 // wait waits for the permit of the message in hand when there was none at once, up to the end of ctx or of the
 // message's era. Without a permit the message is kept.
-func (r *Reader) wait(ctx context.Context, m *kafka.Message, bytes int64) (dispatch.Grant, error) {
+func (r *Reader) wait(ctx context.Context, sub *dispatch.Subscription, m *kafka.Message, bytes int64) (dispatch.Grant, error) {
 	r.has, r.kept = true, *m
 	r.held.Store(m.Offset)
 	r.waiting.Store(true)
@@ -254,7 +266,7 @@ func (r *Reader) wait(ctx context.Context, m *kafka.Message, bytes int64) (dispa
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.taken, cancel)()
-	grant, err := r.of.sub.AcquireSized(waiting, bytes)
+	grant, err := sub.AcquireSized(waiting, bytes)
 	switch {
 	case r.closing.Err() != nil:
 		grant.Done(0, 0)

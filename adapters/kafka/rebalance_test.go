@@ -248,6 +248,6 @@ func TestAGroupThatCannotFormIsAnError(t *testing.T) {
 		return err == nil && m.Offset == 0
 	}, 10*time.Second, time.Millisecond)
 	for i := range 4 {
-		require.EqualValues(t, i+1, fetch(t, r, 5*time.Second).Offset)
+		require.EqualValues(t, i+1, fetch(t, r).Offset)
 	}
 }

@@ -1,0 +1,132 @@
+package kafkathrottle_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/loosely"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// tagOf is that of the messages of fill: every third has a quota's, every third nobody's.
+func tagOf(m *kafka.Message) string { return []string{"", "bulk", "nobody"}[m.Offset%3] }
+
+// TestQuotaOfTheOwnerAndOfTags: a message goes on account of its tag if that has a quota, else of the Reader's, and costs its broker.
+func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		owner dispatch.SubscriptionOption
+		tagOf func(*kafka.Message) string
+		want  map[quota.ID]int64 // messages
+	}{
+		{"the topic's tenant", nil, nil, map[quota.ID]int64{"tenant:public": 30}},
+		{"a tag", dispatch.WithTag("own"), nil, map[quota.ID]int64{"tag:own": 30}},
+		{"a tag without a quota", dispatch.WithTag("nobody"), nil, map[quota.ID]int64{"tenant:public": 30}},
+		{"messages' tags", dispatch.WithTag("own"), tagOf, map[quota.ID]int64{"tag:own": 20, "tag:bulk": 10}},
+		{"messages' tags, no owner", nil, tagOf, map[quota.ID]int64{"tenant:public": 20, "tag:bulk": 10}},
+		{"a tenant group, whatever the tags", dispatch.WithTenantGroup("big"), tagOf, map[quota.ID]int64{"tenant:big": 30}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, brokers := broker(t, 1, "orders")
+			fill(t, brokers, "orders", 1, 31, 5000) // two pages
+			lim := throttletest.Open(t, policy.Policy{})
+			ids := []string{"tenant:public", "tenant:big", "tag:own", "tag:bulk"}
+			for _, id := range ids {
+				lim.Add(id, throttletest.Quota(1000))
+			}
+			var opts []kafkathrottle.Option
+			if c.owner != nil {
+				opts = append(opts, kafkathrottle.WithOwner(c.owner))
+			}
+			if c.tagOf != nil {
+				opts = append(opts, kafkathrottle.WithTagOf(c.tagOf))
+			}
+			r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim, opts...)
+			for range 30 {
+				fetch(t, r)
+			}
+			for _, id := range ids {
+				assert.Equal(t, c.want[quota.ID(id)], lim.Granted(id), id)
+			}
+		})
+	}
+}
+
+// TestReadingCostsTheBroker that leads the partition, on account of whoever's permit it was.
+func TestReadingCostsTheBroker(t *testing.T) {
+	t.Parallel()
+	_, brokers := broker(t, 1, "orders")
+	fill(t, brokers, "orders", 1, 31, 5000) // two pages
+	lim := throttletest.Open(t, policy.Policy{})
+	for _, id := range []string{"tag:own", "tag:bulk"} {
+		lim.Add(id, throttletest.Quota(1000))
+	}
+	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim, kafkathrottle.WithOwner(dispatch.WithTag("own")), kafkathrottle.WithTagOf(tagOf))
+	name := "kafka/" + brokers[0]
+	require.Eventually(t, func() bool { // what is read before the broker is known costs nobody
+		require.NoError(t, r.SetOffset(30))
+		fetch(t, r)
+		return len(lim.Costs(name)) > 0
+	}, 10*time.Second, 50*time.Millisecond)
+	settle(lim, name)
+	loosely.Hold(t, func(loose assert.TestingT) { // costs are rates, which are published when it is time
+		require.NoError(t, r.SetOffset(0))
+		before := lim.Costs(name)
+		for range 30 {
+			fetch(t, r)
+		}
+		settle(lim, name)
+		after := lim.Costs(name)
+		assert.Len(t, after, 2)
+		assert.InEpsilon(loose, 20*2*quota.Page, after["tag:own"]-before["tag:own"], 0.1)
+		assert.InEpsilon(loose, 10*2*quota.Page, after["tag:bulk"]-before["tag:bulk"], 0.1)
+	})
+}
+
+// settle returns when all costs have been published.
+func settle(lim *throttletest.Limiter, backend string) {
+	for last, now := -1.0, 0.0; now != last; {
+		last, now = now, 0
+		time.Sleep(1500 * time.Millisecond) // they are once a second
+		for _, n := range lim.Costs(backend) {
+			now += n
+		}
+	}
+}
+
+// TestTheQuotaOfATagHolds: its messages wait, and those behind them.
+func TestTheQuotaOfATagHolds(t *testing.T) {
+	_, brokers := broker(t, 1, "orders")
+	fill(t, brokers, "orders", 1, 250, 10)
+	lim := throttletest.Open(t, policy.Policy{})
+	lim.Add("tag:bulk", throttletest.Quota(20))
+	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim, kafkathrottle.WithTagOf(tagOf))
+	fetch(t, r)
+	loosely.Hold(t, func(loose assert.TestingT) {
+		begin := time.Now()
+		for range 60 { // 20 of them have the tag
+			fetch(t, r)
+		}
+		took := time.Since(begin)
+		assert.Greater(t, took, 700*time.Millisecond)
+		assert.Less(loose, took, 1300*time.Millisecond)
+	})
+
+	lim.Add("tag:bulk", throttletest.Quota(0))
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err := r.FetchMessage(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "a quota of 0 pauses")
+	lim.Add("tag:bulk", throttletest.Quota(1000))
+	assert.Equal(t, "bulk", tagOf(new(fetch(t, r))))
+}
