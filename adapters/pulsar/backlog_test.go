@@ -22,7 +22,9 @@ import (
 
 	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -47,24 +49,29 @@ func only(lim *throttletest.Limiter) func() dispatch.SubscriptionStats {
 
 // TestCaughtUp: who has read all goes at full speed, and who falls behind is throttled again, whatever tells the backlog.
 func TestCaughtUp(t *testing.T) {
+	t.Parallel()
 	for name, with := range map[string]struct {
 		admin      bool
 		partitions int
 		kind       pulsar.SubscriptionType
 		batch      int
+		long       bool
 	}{
-		"admin":              {true, 0, pulsar.Shared, 1},
-		"admin, partitions":  {true, 3, pulsar.Shared, 1},
-		"admin, batches":     {true, 0, pulsar.Exclusive, 10},
-		"ends":               {false, 0, pulsar.Exclusive, 1},
-		"ends, partitions":   {false, 3, pulsar.KeyShared, 1},
-		"ends, batches":      {false, 0, pulsar.Failover, 10},
-		"ends, one batch":    {false, 0, pulsar.Exclusive, 60},
-		"ends, one, zero":    {false, 0, pulsar.Exclusive, -60},
-		"ends, zero-queue":   {false, 0, pulsar.Exclusive, -1},
-		"ends, two together": {false, 2, pulsar.Shared, 2},
+		"admin":              {true, 0, pulsar.Shared, 1, true},
+		"admin, partitions":  {true, 3, pulsar.Shared, 1, false},
+		"admin, batches":     {true, 0, pulsar.Exclusive, 10, false},
+		"ends":               {false, 0, pulsar.Exclusive, 1, false},
+		"ends, partitions":   {false, 3, pulsar.KeyShared, 1, false},
+		"ends, batches":      {false, 0, pulsar.Failover, 10, true},
+		"ends, one batch":    {false, 0, pulsar.Exclusive, 60, false},
+		"ends, one, zero":    {false, 0, pulsar.Exclusive, -60, false},
+		"ends, zero-queue":   {false, 0, pulsar.Exclusive, -1, true},
+		"ends, two together": {false, 2, pulsar.Shared, 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if with.long && !ledgertest.Long() {
+				t.Skip("the others show as much: set THROTTLE_LONG")
+			}
 			t.Parallel()
 			w := newWorld(t)
 			lim := throttletest.Open(t, slow())
@@ -116,20 +123,24 @@ func TestCaughtUp(t *testing.T) {
 			}
 			assert.Greater(t, until(60), 1500*time.Millisecond, "a backlog is drained at the limit")
 
-			caughtUp(t, only(lim), true)
-			begin := time.Now()
-			for i := range 15 { // no more than caughtUpBacklog at once
-				w.produceFrom(topic, i*10, 10, 1)
-				until(int64(60 + i*10))
-			}
-			until(210)
-			assert.Less(t, time.Since(begin), 6*time.Second, "150 messages at 20 a second would take 7.5 s")
+			n := int64(60)
+			loosely.Hold(t, func(loose assert.TestingT) {
+				caughtUp(t, only(lim), true)
+				begin := time.Now()
+				for i := range 15 { // no more than caughtUpBacklog at once
+					w.produceFrom(topic, i*10, 10, 1)
+					until(n)
+					n += 10
+				}
+				until(n)
+				assert.Less(loose, time.Since(begin), 6*time.Second, "150 messages at 20 a second would take 7.5 s")
+			})
 
 			stopped.Lock()
 			w.produce(topic, 60, size)
 			caughtUp(t, only(lim), false)
 			stopped.Unlock()
-			assert.Greater(t, until(270), time.Second, "a backlog is drained at the limit")
+			assert.Greater(t, until(n+60), time.Second, "a backlog is drained at the limit")
 		})
 	}
 }
@@ -221,31 +232,34 @@ func TestPolledCatchesUp(t *testing.T) {
 // TestNonPersistent: a topic that keeps nothing has a limit all the same, and nobody asks how far behind its consumers are.
 func TestNonPersistent(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	lim := throttletest.Open(t, slow())
-	topic := "non-persistent://public/default/" + services.Name(t)
-	c := w.open(pulsar.ConsumerOptions{Topic: topic, ReceiverQueueSize: 200}, lim, pulsarthrottle.WithAdmin(w.admin))
-	go func() {
-		p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
-		if !assert.NoError(t, err) {
-			return
-		}
-		defer p.Close()
-		for i := range 400 {
-			p.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: fmt.Append(nil, i)}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
-			time.Sleep(5 * time.Millisecond)
-		}
-	}()
-	n := len(drainUntil(t, c, 2500*time.Millisecond, 400))
-	assert.GreaterOrEqual(t, n, 30)
-	assert.LessOrEqual(t, n, 80)
-	begin := time.Now()
-	c.Close()
-	assert.Less(t, time.Since(begin), time.Second, "no look was under way")
+	loosely.Hold(t, func(loose assert.TestingT) {
+		w := newWorld(t)
+		lim := throttletest.Open(t, slow())
+		topic := "non-persistent://public/default/" + services.Name(t)
+		c := w.open(pulsar.ConsumerOptions{Topic: topic, ReceiverQueueSize: 200}, lim, pulsarthrottle.WithAdmin(w.admin))
+		go func() {
+			p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer p.Close()
+			for i := range 400 {
+				p.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: fmt.Append(nil, i)}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+				time.Sleep(5 * time.Millisecond)
+			}
+		}()
+		n := len(drainUntil(t, c, 2500*time.Millisecond, 400))
+		assert.GreaterOrEqual(loose, n, 30)
+		assert.LessOrEqual(t, n, 80)
+		begin := time.Now()
+		c.Close()
+		assert.Less(loose, time.Since(begin), time.Second, "no look was under way")
+	})
 }
 
 // TestAdminAway: while the admin API fails, the failing path is in the log, once, and the ends of topics tell the backlog.
 func TestAdminAway(t *testing.T) {
+	t.Parallel()
 	for name, fail := range map[string]func(http.ResponseWriter, *http.Request){
 		"401": func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusUnauthorized) },
 		"404": func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusNotFound) },
@@ -330,6 +344,9 @@ func TestOnePoller(t *testing.T) {
 	time.Sleep(2200 * time.Millisecond)
 	assert.Zero(t, asked.Load(), "there is no limit")
 	lim.Set(slow())
-	time.Sleep(3200 * time.Millisecond)
-	assert.InDelta(t, 3, asked.Load(), 1)
+	loosely.Hold(t, func(loose assert.TestingT) {
+		before := asked.Load()
+		time.Sleep(3200 * time.Millisecond)
+		assert.InDelta(loose, 3, asked.Load()-before, 1)
+	})
 }

@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -138,12 +137,11 @@ func newConsumer(subscription string, lim *dispatch.Limiter, opts []Option) (*Co
 	if err := policy.ValidateSubscription(subscription); err != nil {
 		return nil, fmt.Errorf("pulsarthrottle: %w", err)
 	}
-	o := options{log: slog.Default()}
-	for _, opt := range opts {
-		opt(&o)
-	}
+	o := newOptions(opts)
 	c := &Consumer{lim: lim, out: make(chan pulsar.ConsumerMessage), drained: make(chan struct{})}
-	c.gate.topics = topics{lim: lim, subscription: subscription, log: o.log}
+	if err := c.gate.topics.begin(lim, subscription, o); err != nil {
+		return nil, err
+	}
 	c.polled = polled{gate: &c.gate, admin: o.admin}
 	return c, nil
 }

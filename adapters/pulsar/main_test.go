@@ -114,7 +114,7 @@ func (w *world) produce(topic string, n, batch int) {
 func (w *world) produceFrom(topic string, first, n, batch int) {
 	w.t.Helper()
 	p, err := w.client.CreateProducer(pulsar.ProducerOptions{
-		Topic: topic, DisableBatching: batch <= 1, BatchingMaxMessages: uint(max(batch, 1)), BatchingMaxPublishDelay: 50 * time.Millisecond,
+		Topic: topic, DisableBatching: batch <= 1, BatchingMaxMessages: uint(max(batch, 1)), BatchingMaxPublishDelay: 10 * time.Second, // Flush is sooner
 		MaxPendingMessages: 10_000,
 	})
 	require.NoError(w.t, err)

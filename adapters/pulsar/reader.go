@@ -3,7 +3,6 @@ package pulsarthrottle
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -75,12 +74,11 @@ func WrapReader(r pulsar.Reader, lim *dispatch.Limiter, opts ...Option) (*Reader
 }
 
 func newReader(name, subscription string, lim *dispatch.Limiter, opts []Option) (*Reader, *topic, error) {
-	o := options{log: slog.Default(), subscription: subscription}
-	for _, opt := range opts {
-		opt(&o)
-	}
+	o := newOptions(opts)
 	r := &Reader{lim: lim}
-	r.gate.topics = topics{lim: lim, subscription: cmp.Or(o.subscription, DefaultReader), log: o.log}
+	if err := r.gate.topics.begin(lim, cmp.Or(o.subscription, subscription, DefaultReader), o); err != nil {
+		return nil, nil, err
+	}
 	t, err := r.gate.topics.open(fullName(name))
 	return r, t, err
 }

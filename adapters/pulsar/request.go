@@ -44,6 +44,7 @@ func (r *request) run(ctx context.Context, g *gate, grant *dispatch.Grant) (m pu
 		}
 		p := g.received(a.m)
 		if first {
+			g.account = r.topic.sub
 			return a.m, ctx.Err()
 		}
 		return a.m, g.permit(ctx, a.m, p, grant)

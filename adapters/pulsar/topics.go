@@ -21,6 +21,9 @@ type topics struct {
 	lim          *dispatch.Limiter
 	subscription string
 	log          *slog.Logger
+	owner        []dispatch.SubscriptionOption
+	tagOf        func(pulsar.Message) string // nil: messages have no tags of their own
+	broker       *dispatch.Backend           // that what is read costs
 
 	mu     sync.Mutex
 	closed bool
@@ -73,6 +76,23 @@ func fullName(name string) string {
 	return policy.Persistent + "://" + name
 }
 
+// begin says what the topics are opened with. The error is the fault of the broker's name, or dispatch.ErrClosed.
+func (ts *topics) begin(lim *dispatch.Limiter, subscription string, o options) (err error) {
+	ts.lim, ts.subscription, ts.log, ts.owner, ts.tagOf = lim, subscription, o.log, o.owner, o.tagOf
+	if ts.broker, err = lim.Backend(o.broker, o.zone); err != nil {
+		return fmt.Errorf("pulsarthrottle: %w", err)
+	}
+	return nil
+}
+
+// subscriptionOf is the one whose permits a message needs.
+func (ts *topics) subscriptionOf(t *topic, m pulsar.Message) *dispatch.Subscription {
+	if ts.tagOf == nil {
+		return t.sub
+	}
+	return t.sub.Tagged(ts.tagOf(m))
+}
+
 // open returns the topic of that full name. The error is the name's fault, or dispatch.ErrClosed.
 func (ts *topics) open(name string) (*topic, error) {
 	full, err := policy.ParseTopic(name)
@@ -86,7 +106,7 @@ func (ts *topics) open(name string) (*topic, error) {
 	}
 	t := ts.topics[full.String()]
 	if t == nil {
-		sub, err := ts.lim.Subscription(full.String(), ts.subscription)
+		sub, err := ts.lim.Subscription(full.String(), ts.subscription, ts.owner...)
 		if err != nil {
 			return nil, fmt.Errorf("pulsarthrottle: topic %s: %w", name, err)
 		}

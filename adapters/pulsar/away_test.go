@@ -1,0 +1,59 @@
+package pulsarthrottle_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// TestBrokerAway: a wait goes on without the broker, a Close then comes back, and what was not acknowledged comes again.
+func TestBrokerAway(t *testing.T) {
+	t.Parallel()
+	broker := services.StartPulsar(t)
+	w := worldOf(t, &broker.PulsarBroker)
+	topic := w.topic(2)
+	w.subscribe(topic, "billing")
+	w.produce(topic, 20, 1)
+	lim := throttletest.Open(t, fast(0))
+	open := func() *pulsarthrottle.Consumer {
+		return w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim)
+	}
+	stays, goes := open(), open()
+	bare := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, ReceiverQueueSize: 1}, nil)
+	receive(t, stays, 2)
+	lim.Set(policy.Policy{Paused: new(true)})
+	quiet(t, stays, 1500*time.Millisecond) // a look has been
+	ended := make(chan error, 1)
+	go func() {
+		_, err := goes.Receive(context.Background())
+		ended <- err
+	}()
+	broker.Kill()
+	quiet(t, stays, 1500*time.Millisecond)
+	took := func(c pulsar.Consumer) <-chan time.Duration {
+		done, begin := make(chan time.Duration, 1), time.Now()
+		go func() {
+			c.Close()
+			done <- time.Since(begin)
+		}()
+		return done
+	}
+	ours, theirs := took(goes), took(bare)
+	assert.Less(t, <-ours-<-theirs, 5*time.Second, "a second for a look that is under way")
+	require.Error(t, <-ended)
+	broker.Start()
+	lim.Set(fast(0))
+	seen := map[string]bool{}
+	for len(seen) < 18 {
+		seen[receive(t, stays, 1)[0]] = true // some may come twice
+	}
+}
