@@ -2,12 +2,14 @@ package numaflowthrottle_test
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -15,6 +17,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const topic = "numaflow://team/orders/in"
+
+var quiet = numaflowthrottle.WithLogger(slog.New(slog.DiscardHandler))
 
 // open opens a Limiter with one policy, for tests in virtual time.
 func open(t *testing.T, p policy.Policy) *dispatch.Limiter {

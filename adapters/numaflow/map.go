@@ -25,7 +25,7 @@ func Map(m mapper.Mapper, lim *dispatch.Limiter, opts ...Option) (mapper.Mapper,
 		return nil, err
 	}
 	return mapper.MapperFunc(func(ctx context.Context, keys []string, d mapper.Datum) mapper.Messages {
-		return mapped(ctx, v, size(d.Value(), keys, d.Headers()),
+		return mapped(ctx, v, size(d.Value(), keys, d.Headers()), d.Headers(),
 			func() mapper.Messages { return m.Map(ctx, keys, d) },
 			func(err error) mapper.Messages { return mapper.Messages{mapper.MessageToNack(nack(err))} })
 	}), nil
@@ -41,7 +41,7 @@ func Transform(t sourcetransformer.SourceTransformer, lim *dispatch.Limiter, opt
 		return nil, err
 	}
 	return sourcetransformer.SourceTransformFunc(func(ctx context.Context, keys []string, d sourcetransformer.Datum) sourcetransformer.Messages {
-		return mapped(ctx, v, size(d.Value(), keys, d.Headers()),
+		return mapped(ctx, v, size(d.Value(), keys, d.Headers()), d.Headers(),
 			func() sourcetransformer.Messages { return t.Transform(ctx, keys, d) },
 			func(err error) sourcetransformer.Messages {
 				return sourcetransformer.Messages{sourcetransformer.MessageToNack(d.EventTime(), nack(err))}
@@ -57,8 +57,8 @@ func dropped[R result](results []R) bool {
 }
 
 // mapped is one datum's way.
-func mapped[M ~[]R, R result](ctx context.Context, v *vertex, bytes int64, run func() M, refuse func(error) M) (results M) {
-	grant, err := v.sub.AcquireSized(ctx, bytes)
+func mapped[M ~[]R, R result](ctx context.Context, v *vertex, bytes int64, headers map[string]string, run func() M, refuse func(error) M) (results M) {
+	grant, err := v.admit(ctx, bytes, headers)
 	if err != nil {
 		v.complain(err)
 		return refuse(err)
@@ -92,8 +92,7 @@ type mapStreamer struct {
 // MapStream is the user's, with a permit.
 func (s *mapStreamer) MapStream(ctx context.Context, keys []string, d mapstreamer.Datum, out chan<- mapstreamer.Message) {
 	bytes := size(d.Value(), keys, d.Headers())
-	limited := s.sub.Limited()
-	grant, err := s.sub.AcquireSized(ctx, bytes)
+	grant, err := s.admit(ctx, bytes, d.Headers())
 	if err != nil {
 		s.complain(err)
 		select {
@@ -103,9 +102,11 @@ func (s *mapStreamer) MapStream(ctx context.Context, keys []string, d mapstreame
 		close(out)
 		return
 	}
-	if !limited || s.chargeDrops {
-		defer grant.Done(1, bytes)
+	if !grant.Limited() || s.chargeDrops {
+		used := 0
+		defer func() { grant.Done(used, int64(used)*bytes) }() // the user's code may panic
 		s.inner.MapStream(ctx, keys, d, out)
+		used = 1
 		return
 	}
 	in, used, returned := make(chan mapstreamer.Message), make(chan int, 1), make(chan struct{})
@@ -168,11 +169,11 @@ type batchMapper struct {
 
 // BatchMap is the user's, with permits.
 func (b *batchMapper) BatchMap(ctx context.Context, in <-chan batchmapper.Datum) (responses batchmapper.BatchResponses) {
-	if !b.sub.Limited() {
+	if b.free() {
 		return b.inner.BatchMap(ctx, in)
 	}
 	refused, err := sliced(in, b.sub.Paced(),
-		func(d batchmapper.Datum) (dispatch.Grant, error) { return b.sub.AcquireSized(ctx, batchSize(d)) },
+		func(d batchmapper.Datum) (dispatch.Grant, error) { return b.admit(ctx, batchSize(d), d.Headers()) },
 		func(slice []permitted[batchmapper.Datum]) {
 			var results batchmapper.BatchResponses
 			defer func() { // the user's code may panic: there are no results then

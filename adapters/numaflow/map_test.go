@@ -39,7 +39,7 @@ var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bo
 			return mapper.Messages{mapper.NewMessage(d.Value()), mapper.MessageToDrop()}
 		}), lim, opts...)
 		require.NoError(t, err)
-		each(n, func(value []byte) { assert.NotEmpty(t, m.Map(t.Context(), nil, mapDatum{datum{value: value}})) })
+		each(n, func(value []byte) { assert.NotEmpty(t, m.Map(t.Context(), nil, mapDatum{numbered(value)})) })
 		return useful.Load()
 	},
 	"Transform": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option) int64 {
@@ -52,7 +52,7 @@ var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bo
 			return sourcetransformer.Messages{sourcetransformer.NewMessage(d.Value(), d.EventTime())}
 		}), lim, opts...)
 		require.NoError(t, err)
-		each(n, func(value []byte) { assert.NotEmpty(t, m.Transform(t.Context(), nil, mapDatum{datum{value: value}})) })
+		each(n, func(value []byte) { assert.NotEmpty(t, m.Transform(t.Context(), nil, mapDatum{numbered(value)})) })
 		return useful.Load()
 	},
 	"MapStream": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option) int64 {
@@ -77,7 +77,7 @@ var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bo
 				}
 				results <- count
 			}()
-			m.MapStream(t.Context(), nil, datum{value: value}, out)
+			m.MapStream(t.Context(), nil, numbered(value), out)
 			assert.NotZero(t, <-results)
 		})
 		return useful.Load()
@@ -102,7 +102,9 @@ var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bo
 		go func() {
 			defer close(in)
 			for i := range n {
-				in <- datum{id: fmt.Sprint(i), value: fmt.Append(nil, i)}
+				d := numbered(fmt.Append(nil, i))
+				d.id = fmt.Sprint(i)
+				in <- d
 			}
 		}()
 		responses := m.BatchMap(t.Context(), in)
@@ -180,15 +182,19 @@ func TestMapPanic(t *testing.T) {
 		p := perSecond(1000)
 		p.MaxInFlight = new(int64(1))
 		lim := open(t, p)
-		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(context.Context, []string, mapper.Datum) mapper.Messages { panic("the user's") }), lim, numaflowthrottle.WithTopic(topic))
+		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(context.Context, []string, mapper.Datum) mapper.Messages { panic("the user's") }), lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
-		stream, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(context.Context, []string, mapstreamer.Datum, chan<- mapstreamer.Message) { panic("the user's") }), lim, numaflowthrottle.WithTopic(topic))
+		stream, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(context.Context, []string, mapstreamer.Datum, chan<- mapstreamer.Message) { panic("the user's") }), lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
-		batch, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(func(context.Context, <-chan batchmapper.Datum) batchmapper.BatchResponses { panic("the user's") }), lim, numaflowthrottle.WithTopic(topic))
+		charged, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(context.Context, []string, mapstreamer.Datum, chan<- mapstreamer.Message) { panic("the user's") }), lim, numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithChargedDrops())
+		require.NoError(t, err)
+		batch, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(func(context.Context, <-chan batchmapper.Datum) batchmapper.BatchResponses { panic("the user's") }), lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		for range 3 {
 			assert.PanicsWithValue(t, "the user's", func() { m.Map(t.Context(), nil, mapDatum{}) })
-			assert.PanicsWithValue(t, "the user's", func() { stream.MapStream(t.Context(), nil, datum{}, make(chan mapstreamer.Message)) })
+			for _, stream := range []mapstreamer.MapStreamer{stream, charged} {
+				assert.PanicsWithValue(t, "the user's", func() { stream.MapStream(t.Context(), nil, datum{}, make(chan mapstreamer.Message)) })
+			}
 			assert.PanicsWithValue(t, "the user's", func() {
 				in := make(chan batchmapper.Datum, 1)
 				in <- datum{}
@@ -204,13 +210,13 @@ func TestMapEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(_ context.Context, _ []string, d mapper.Datum) mapper.Messages {
 			return mapper.Messages{mapper.NewMessage(d.Value())}
-		}), open(t, perSecond(10)), numaflowthrottle.WithTopic(topic))
+		}), open(t, perSecond(10)), numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var refused atomic.Int64
 		each(100, func(value []byte) {
-			results := m.Map(ctx, nil, mapDatum{datum{value: value}})
+			results := m.Map(ctx, nil, mapDatum{numbered(value)})
 			require.Len(t, results, 1)
 			if len(results[0].Tags()) > 0 {
 				assert.Equal(t, mapper.NACK, results[0].Tags()[0])
@@ -228,7 +234,7 @@ func TestMapStreamLeavesItOpen(t *testing.T) {
 		p.MaxInFlight = new(int64(1))
 		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(ctx context.Context, _ []string, _ mapstreamer.Datum, _ chan<- mapstreamer.Message) {
 			<-ctx.Done()
-		}), open(t, p), numaflowthrottle.WithTopic(topic))
+		}), open(t, p), numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		for range 3 { // each has its permit
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

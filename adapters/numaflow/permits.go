@@ -2,13 +2,14 @@ package numaflowthrottle
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
 // permits are those of one Read. While the user's source has as many messages as it is asked for, they come also while it
-// reads: its calls may take their time. One that may have nothing holds no more of them than it was asked for.
+// reads, for its calls may take their time: twice as many as it had last, at most, for what is held and not used is lost to others.
 type permits struct {
 	source *source
 	ctx    context.Context // ends with TimeOut
@@ -18,32 +19,49 @@ type permits struct {
 
 	mu      sync.Mutex
 	grants  []dispatch.Grant // that came since
+	held    int              // permits of them
+	enough  int              // of those
 	some    chan struct{}    // one if there are some; closed when no more come. nil: nobody acquires in the background
+	room    chan struct{}    // one if there may be room for more
 	stopped bool
 }
 
-// take waits for permits, and returns how many there are; 0: TimeOut is over, or there are enough.
-func (p *permits) take(background bool) (n int) {
+// take waits for permits, and returns how many there are; 0: TimeOut is over, or there are enough. had is how many messages the
+// user's source had at a time lately, if it had as many as it was asked for, else 0.
+func (p *permits) take(had int) (n int) {
 	if p.some == nil && p.left <= 0 {
 		return 0
 	}
-	if background && p.some == nil {
-		p.some = make(chan struct{}, 1)
+	if sub := p.source.sub; p.some == nil && had > 0 && sub.Limited() && !sub.Paced() {
+		p.some, p.room, p.enough = make(chan struct{}, 1), make(chan struct{}, 1), 2*had
 		go p.acquire()
 	}
 	if p.some != nil {
 		for more := true; more && len(p.taken) == 0; { // the word may be of some that were taken already
 			_, more = <-p.some
-			p.mu.Lock()
-			p.taken, p.grants = p.grants, nil
-			p.mu.Unlock()
+			n = p.move(had)
 		}
-	} else if grant, err := p.source.acquire(p.ctx, p.left); err == nil {
-		p.left -= grant.N()
-		p.taken = []dispatch.Grant{grant}
+		return n
 	}
-	for _, g := range p.taken {
-		n += g.N()
+	grant, err := p.source.acquire(p.ctx, p.left)
+	if err != nil {
+		return 0
+	}
+	p.left -= grant.N()
+	p.taken = []dispatch.Grant{grant}
+	return grant.N()
+}
+
+// move takes what has come, and makes room for more.
+func (p *permits) move(had int) (n int) {
+	p.mu.Lock()
+	n, p.held = p.held, 0
+	p.taken, p.grants = p.grants, nil
+	p.enough = 2 * max(n, had)
+	p.mu.Unlock()
+	select {
+	case p.room <- struct{}{}:
+	default: // that is known
 	}
 	return n
 }
@@ -52,25 +70,47 @@ func (p *permits) take(background bool) (n int) {
 func (p *permits) acquire() {
 	defer close(p.some)
 	for p.left > 0 {
-		grant, err := p.source.acquire(p.ctx, p.left)
+		p.mu.Lock()
+		wanted := min(p.left, p.enough-p.held)
+		p.mu.Unlock()
+		if wanted <= 0 {
+			select {
+			case <-p.room:
+				continue
+			case <-p.ctx.Done():
+				return
+			}
+		}
+		grant, err := p.source.acquire(p.ctx, wanted)
 		if err != nil {
 			return
 		}
 		p.left -= grant.N()
-		p.mu.Lock()
-		if p.stopped {
-			grant.Done(0, 0)
-			p.mu.Unlock()
+		if !p.add(grant) {
 			return
-		}
-		p.grants = append(p.grants, grant)
-		p.mu.Unlock()
-		select {
-		case p.some <- struct{}{}:
-		default: // somebody is about to look already
 		}
 	}
 }
+
+// add has a grant be taken; false: nobody will.
+func (p *permits) add(grant dispatch.Grant) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		grant.Done(0, 0)
+		return false
+	}
+	p.grants = append(p.grants, grant)
+	p.held += grant.N()
+	select {
+	case p.some <- struct{}{}:
+	default: // somebody is about to look already
+	}
+	return true
+}
+
+// limited says whether a limit goes by what was taken.
+func (p *permits) limited() bool { return slices.ContainsFunc(p.taken, dispatch.Grant.Limited) }
 
 // spend settles what was taken; messages beyond it are charged to the last grant.
 func (p *permits) spend(messages int, bytes int64) {

@@ -163,7 +163,17 @@ func fed[D datum](ctx context.Context, v *vertex, in <-chan D) (_ <-chan D, stop
 	stopped := make(chan struct{})
 	go func() {
 		defer close(out)
-		for d := range in {
+		for {
+			var d D
+			select {
+			case next, open := <-in:
+				if !open {
+					return
+				}
+				d = next
+			case <-stopped: // in need not be closed if the data plane has died
+				return
+			}
 			bytes := size(d.Value(), nil, d.Headers())
 			grant, err := v.sub.AcquireSized(waiting, bytes)
 			if err != nil {

@@ -56,7 +56,7 @@ var reducers = map[string]func(ctx context.Context, t *testing.T, lim *dispatch.
 				n++
 			}
 			return reducer.Messages{reducer.NewMessage(fmt.Append(nil, n))}
-		}), lim, numaflowthrottle.WithTopic(topic))
+		}), lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		return string(c.Create().Reduce(ctx, nil, feed[reducer.Datum](n, datum{}), nil)[0].Value())
 	},
@@ -67,7 +67,7 @@ var reducers = map[string]func(ctx context.Context, t *testing.T, lim *dispatch.
 				n++
 			}
 			out <- reducestreamer.NewMessage(fmt.Append(nil, n))
-		}), lim, numaflowthrottle.WithTopic(topic))
+		}), lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		out := make(chan reducestreamer.Message, 1)
 		c.Create().ReduceStream(ctx, nil, feed[reducestreamer.Datum](n, datum{}), out, nil)
@@ -75,7 +75,7 @@ var reducers = map[string]func(ctx context.Context, t *testing.T, lim *dispatch.
 		return string(m.Value())
 	},
 	"SessionReduce": func(ctx context.Context, t *testing.T, lim *dispatch.Limiter, n int) string {
-		c, err := numaflowthrottle.SessionReduce(sessions{}, lim, numaflowthrottle.WithTopic(topic))
+		c, err := numaflowthrottle.SessionReduce(sessions{}, lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		out := make(chan sessionreducer.Message, 1)
 		r := c.Create()
@@ -92,7 +92,7 @@ var reducers = map[string]func(ctx context.Context, t *testing.T, lim *dispatch.
 				n++
 			}
 			out <- accumulator.MessageFromDatum(last).WithValue(fmt.Append(nil, n))
-		}), lim, numaflowthrottle.WithTopic(topic))
+		}), lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		out := make(chan accumulator.Message, 1)
 		c.Create().Accumulate(ctx, feed[accumulator.Datum](n, datum{}), out)
@@ -132,6 +132,20 @@ func TestReducersEnd(t *testing.T) {
 	}
 }
 
+// TestReducerOfTheDead: a reducer that ends with its stream leaves nothing behind, although nobody closes its input.
+func TestReducerOfTheDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(func(ctx context.Context, _ []string, _ <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
+			<-ctx.Done()
+			return nil
+		}), open(t, perSecond(1000)), numaflowthrottle.WithTopic(topic), quiet)
+		require.NoError(t, err)
+		ctx, die := context.WithTimeout(t.Context(), time.Second)
+		defer die()
+		c.Create().Reduce(ctx, nil, make(chan reducer.Datum), nil)
+	})
+}
+
 // TestReducerReturns: a reducer that returns before its input has ended leaves nothing behind, and the permit of what it did not
 // see goes back.
 func TestReducerReturns(t *testing.T) {
@@ -141,7 +155,7 @@ func TestReducerReturns(t *testing.T) {
 		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(func(_ context.Context, _ []string, in <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
 			<-in
 			return nil
-		}), open(t, p), numaflowthrottle.WithTopic(topic))
+		}), open(t, p), numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

@@ -10,8 +10,9 @@ import (
 	"github.com/numaproj/numaflow-go/pkg/sourcer"
 )
 
-// WithRequeue has a source hand over again, before others, what a data plane that died had neither acknowledged nor refused: up
-// to so many messages, which are kept in memory until they are. Default 0: the user's source gets a Nack for them. Of sources only.
+// WithRequeue has a source hand over again, before others, what a data plane that died had neither acknowledged nor refused. Up
+// to so many messages are kept in memory for that, those that were read first; for the others the user's source gets a
+// Nack. Default 0. Of sources only.
 func WithRequeue(messages int) Option { return func(o *options) { o.requeue = messages } }
 
 // sent are the messages that the data plane has read and neither acknowledged nor refused.
@@ -21,6 +22,7 @@ type sent struct {
 	mu      sync.Mutex
 	under   []entry       // in the order in which they were read
 	open    int           // of those in under that are not settled
+	kept    int           // of those, in memory
 	head    int           // those before are settled
 	index   map[place]int // of those in under, the last of each; nil as long as they are settled in order, which needs none
 	told    bool          // that there are too many
@@ -47,21 +49,15 @@ func placeOf(o sourcer.Offset) place { return place{o.PartitionId(), string(o.Va
 // mostSent bounds what is known of: a data plane has some batches at a time.
 const mostSent = 100_000
 
-// entryOf is what is to be known of a message.
-func (s *sent) entryOf(m sourcer.Message) entry {
-	e := entry{offset: m.Offset()}
-	if s.keep > 0 {
-		e.kept = new(m)
-	}
-	return e
-}
-
-// room is for the messages of a Read.
-func (s *sent) room() (room []entry) {
+// begin begins a call for n messages: it returns what is to be handed over again, else nothing, room for what is known of them, and how
+// many may be kept.
+func (s *sent) begin(n uint64) (room []entry, keep int, again []sourcer.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	n = min(n, uint64(len(s.again)))
+	again, s.again = s.again[:n], s.again[n:]
 	room, s.spare = s.spare, nil
-	return room
+	return room, s.keep - s.kept - len(s.again), again
 }
 
 // add notes the messages of a Read, of which entries is used again, and returns how many there were too many. The caller holds s.mu.
@@ -78,6 +74,12 @@ func (s *sent) add(entries []entry) (tooMany int) {
 		}
 		s.under = append(s.under, e)
 		s.open++
+		if e.kept != nil {
+			s.kept++
+		}
+	}
+	if s.keep > 0 {
+		clear(entries)
 	}
 	return len(entries) - n
 }
@@ -93,6 +95,9 @@ func (s *sent) enter(at place, i int) {
 // done settles the i-th of under.
 func (s *sent) done(i int) {
 	if e := &s.under[i]; !e.settled {
+		if e.kept != nil {
+			s.kept--
+		}
 		e.settled, e.kept = true, nil
 		s.open--
 	}
@@ -138,7 +143,7 @@ func (s *sent) find(o sourcer.Offset) (i int, ok bool) {
 // take takes all that is outstanding. The caller holds s.mu.
 func (s *sent) take() []entry {
 	entries := s.under[s.head:]
-	s.under, s.open, s.head, s.index = nil, 0, 0, nil
+	s.under, s.open, s.kept, s.head, s.index = nil, 0, 0, 0, nil
 	return entries
 }
 
@@ -147,19 +152,6 @@ func (s *sent) acksOn(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acking = ctx
-}
-
-// read hands over up to n messages that are to be handed over again; false: there are none.
-func (s *sent) read(n uint64, out chan<- sourcer.Message) bool {
-	s.mu.Lock()
-	n = min(n, uint64(len(s.again)))
-	messages := s.again[:n]
-	s.again = s.again[n:]
-	s.mu.Unlock()
-	for _, m := range messages {
-		out <- m
-	}
-	return n > 0
 }
 
 func (s *sent) waiting() int64 {
@@ -263,7 +255,7 @@ func (s *source) abandon(entries []entry) {
 	}
 	s.log.Warn("numaflowthrottle: the data plane has gone with messages that it neither acknowledged nor refused", "topic", s.topic, "handed over again", kept, "nacked", len(lost))
 	if len(lost) > 0 {
-		s.Sourcer.Nack(context.Background(), nackRequest(lost))
+		s.guarded(func() { s.Sourcer.Nack(context.Background(), nackRequest(lost)) })
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/numaproj/numaflow-go/pkg/sourcer"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -52,7 +53,8 @@ func nacks(values []string) (all nackRequest) {
 	return all
 }
 
-// TestRequeue: up to the bound they are handed over again, first and in order, once the data plane is back; they count as pending.
+// TestRequeue: up to the bound they are kept and handed over again, first and in order, once the data plane is back; they count as
+// pending.
 func TestRequeue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 20}
@@ -62,16 +64,92 @@ func TestRequeue(t *testing.T) {
 		s.Ack(first, offsetsOf(got[:2]))
 		die()
 		synctest.Wait()
-		assert.Equal(t, got[8:], u.nacked)
-		assert.EqualValues(t, 10+6, s.Pending(t.Context()))
+		assert.Equal(t, got[6:], u.nacked)
+		assert.EqualValues(t, 10+4, s.Pending(t.Context()))
 		second, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		again, _ := read(second, s, 4, time.Second)
-		assert.Equal(t, got[2:6], again)
+		again, _ := read(second, s, 3, time.Second)
+		assert.Equal(t, got[2:5], again)
 		again, _ = read(second, s, 10, time.Second)
-		assert.Equal(t, got[6:8], again, "what is there comes at once")
+		assert.Equal(t, got[5:6], again, "what is there comes at once")
 		again, _ = read(second, s, 10, time.Second)
 		assert.Equal(t, numbers(10, 20), again)
+	})
+}
+
+// TestRequeueAgain: what was to be handed over again and is abandoned once more comes before what is still to be.
+func TestRequeueAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 10}
+		s := source(t, u, policy.Policy{}, numaflowthrottle.WithRequeue(10))
+		first, die := context.WithCancel(t.Context())
+		got, _ := read(first, s, 10, time.Second)
+		die()
+		second, die := context.WithCancel(t.Context())
+		again, _ := read(second, s, 4, time.Second)
+		assert.Equal(t, got[:4], again)
+		die()
+		third, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		again, _ = read(third, s, 10, time.Second)
+		assert.Equal(t, got, again)
+		assert.Empty(t, u.nacked)
+	})
+}
+
+// TestRequeueIsKeptUpToItsBound: what is settled makes room for others.
+func TestRequeueIsKeptUpToItsBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 30}
+		s := source(t, u, policy.Policy{}, numaflowthrottle.WithRequeue(6))
+		ctx, die := context.WithCancel(t.Context())
+		got, _ := read(ctx, s, 10, time.Second)
+		s.Ack(ctx, offsetsOf(got[:5]))
+		more, _ := read(ctx, s, 10, time.Second)
+		s.Ack(ctx, offsetsOf(got[5:]))
+		die()
+		synctest.Wait()
+		assert.Equal(t, more[5:], u.nacked)
+		next, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		again, _ := read(next, s, 10, time.Second)
+		assert.Equal(t, more[:5], again)
+	})
+}
+
+// TestPendingUnknown: it stays so, whatever is to be handed over again.
+func TestPendingUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &unknown{user{left: 10}}
+		s, err := numaflowthrottle.Source(u, open(t, policy.Policy{}), numaflowthrottle.WithTopic(topic), numaflowthrottle.WithRequeue(5), quiet)
+		require.NoError(t, err)
+		first, die := context.WithCancel(t.Context())
+		_, _ = read(first, s, 5, time.Second)
+		s.Ack(first, offsets{})
+		die()
+		synctest.Wait()
+		assert.EqualValues(t, -1, s.Pending(t.Context()))
+	})
+}
+
+// unknown does not know its backlog.
+type unknown struct{ user }
+
+func (*unknown) Pending(context.Context) int64 { return -1 }
+
+// TestReadEndsAfterItsStreams: a Read that ends when its data plane's streams have ended already has its messages nacked.
+func TestReadEndsAfterItsStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 1}
+		s := source(t, u, policy.Policy{})
+		ctx, die := context.WithCancel(t.Context())
+		got, _ := read(ctx, s, 1, time.Second)
+		s.Ack(ctx, offsetsOf(got))
+		u.has(5, func() { time.Sleep(time.Second) })
+		time.AfterFunc(100*time.Millisecond, die)
+		_, _ = read(ctx, s, 5, 2*time.Second) // some of them may have been handed over
+		synctest.Wait()
+		assert.Equal(t, numbers(1, 6), u.nacked)
 	})
 }
 

@@ -14,7 +14,8 @@ import (
 // came for while the one before was handled, or in 50 ms. So s is called several times for a batch, and every datum is
 // answered. Where nothing is limited, s gets the batch as it comes. A nil lim limits nothing.
 //
-// A datum that the data plane sends again is not charged again: the last 10,000 ids that were charged are remembered.
+// A datum that the data plane sends again is not charged again, unless s has refused it with a Nack, as by [Busy]: the last
+// 10,000 ids that were charged are remembered.
 //
 // The error is the fault of the topic's or subscription's name, or dispatch.ErrClosed.
 func Sink(s sinker.Sinker, lim *dispatch.Limiter, opts ...Option) (sinker.Sinker, error) {
@@ -36,7 +37,7 @@ type sink struct {
 
 // Sink is the user's, with permits.
 func (s *sink) Sink(ctx context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
-	if !s.sub.Limited() {
+	if s.free() {
 		return s.inner.Sink(ctx, in)
 	}
 	refused, err := sliced(in, s.sub.Paced(),
@@ -44,21 +45,27 @@ func (s *sink) Sink(ctx context.Context, in <-chan sinker.Datum) (responses sink
 			if s.charged.has(d.ID()) {
 				return grant, nil
 			}
-			return s.sub.AcquireSized(ctx, sinkSize(d))
+			return s.admit(ctx, sinkSize(d), d.Headers())
 		},
 		func(slice []permitted[sinker.Datum]) {
-			handled := false
+			handled, nacked := false, map[string]bool{}
 			defer func() { // s may panic
 				for i := range slice {
 					if handled {
 						slice[i].grant.Done(1, sinkSize(slice[i].datum))
-						s.charged.add(slice[i].datum.ID())
+						s.charged.set(slice[i].datum.ID(), !nacked[slice[i].datum.ID()])
 					} else {
 						slice[i].grant.Done(0, 0)
 					}
 				}
 			}()
-			responses = append(responses, s.inner.Sink(ctx, channel(slice))...)
+			answers := s.inner.Sink(ctx, channel(slice))
+			for _, a := range answers {
+				if a.Nack {
+					nacked[a.ID] = true
+				}
+			}
+			responses = append(responses, answers...)
 			handled = true
 		})
 	if err != nil {
@@ -94,21 +101,21 @@ func (c *charged) has(id string) bool {
 	return c.ids[id]
 }
 
-func (c *charged) add(id string) {
+// set notes that an id was charged, or is to be charged again.
+func (c *charged) set(id string, charged bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ids[id] {
-		return
-	}
 	if c.ids == nil {
 		c.ids = map[string]bool{}
 	}
-	if len(c.ring) < remembered {
-		c.ring = append(c.ring, id)
-	} else {
-		delete(c.ids, c.ring[c.next])
-		c.ring[c.next] = id
-		c.next = (c.next + 1) % remembered
+	if _, known := c.ids[id]; !known {
+		if len(c.ring) < remembered {
+			c.ring = append(c.ring, id)
+		} else {
+			delete(c.ids, c.ring[c.next])
+			c.ring[c.next] = id
+			c.next = (c.next + 1) % remembered
+		}
 	}
-	c.ids[id] = true
+	c.ids[id] = charged
 }

@@ -3,7 +3,6 @@ package numaflowthrottle_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,7 +30,7 @@ type call struct {
 
 func wrapped(t *testing.T, lim *dispatch.Limiter, s sinker.SinkerFunc) sinker.Sinker {
 	t.Helper()
-	wrapped, err := numaflowthrottle.Sink(s, lim, numaflowthrottle.WithTopic(topic), numaflowthrottle.WithLogger(slog.New(slog.DiscardHandler)))
+	wrapped, err := numaflowthrottle.Sink(s, lim, numaflowthrottle.WithTopic(topic), quiet)
 	require.NoError(t, err)
 	return wrapped
 }
@@ -126,6 +125,55 @@ func TestSinkRedriven(t *testing.T) {
 		assert.Less(t, time.Since(begin), 300*time.Millisecond)
 		s.Sink(t.Context(), batch(200, 300))
 		assert.Greater(t, time.Since(begin), 900*time.Millisecond)
+	})
+}
+
+// TestSinkBusy: what the user's sink refuses, and so comes again, is charged again: a service that is busy is not asked more often than
+// the limit allows.
+func TestSinkBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		s := wrapped(t, open(t, perSecond(50)), func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
+			for d := range in {
+				asked++
+				responses = append(responses, numaflowthrottle.Busy(d.ID(), 0))
+			}
+			return responses
+		})
+		begin := time.Now()
+		for range 10 {
+			s.Sink(t.Context(), batch(0, 50))
+		}
+		assert.Equal(t, 500, asked)
+		assert.InDelta(t, 10, time.Since(begin).Seconds(), 0.5)
+	})
+}
+
+// TestSinkOfProcessThatEnds: what waits still comes for ten seconds; then the rest is refused, so that all have an answer in time.
+func TestSinkOfProcessThatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		process, end := context.WithCancel(t.Context())
+		var calls []call
+		s, err := numaflowthrottle.Sink(recorder(&calls, 0), open(t, perSecond(1)), numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithProcess(process))
+		require.NoError(t, err)
+		time.AfterFunc(5*time.Second, end)
+		begin := time.Now()
+		responses := s.Sink(t.Context(), batch(0, 100))
+		assert.InDelta(t, 15, time.Since(begin).Seconds(), 1)
+		ok := 0
+		for _, r := range responses {
+			if r.Success {
+				ok++
+			} else {
+				assert.True(t, r.Nack)
+			}
+		}
+		assert.Len(t, responses, 100)
+		assert.InDelta(t, 15, ok, 2)
+		begin = time.Now()
+		responses = s.Sink(t.Context(), batch(100, 105)) // one may find a permit
+		assert.True(t, responses[4].Nack)
+		assert.Less(t, time.Since(begin), time.Second)
 	})
 }
 

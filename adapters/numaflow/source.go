@@ -30,7 +30,9 @@ func Source(s sourcer.Sourcer, lim *dispatch.Limiter, opts ...Option) (sourcer.S
 	if err != nil {
 		return nil, err
 	}
-	return &source{Sourcer: s, vertex: v, sent: sent{keep: v.requeue}}, nil
+	wrapped := &source{Sourcer: s, vertex: v, sent: sent{keep: v.requeue}, born: time.Now()}
+	wrapped.looked.Store(-int64(lookEvery))
+	return wrapped, nil
 }
 
 type source struct {
@@ -38,10 +40,13 @@ type source struct {
 	*vertex
 	sent sent
 
-	served  atomic.Bool  // the last time, the user's source had as many as it was asked for
-	looked  atomic.Int64 // at the backlog, in nanoseconds since 1970
+	had     atomic.Int64 // messages that the user's source had in the largest call of a Read, if it had as many in each as it was asked for; else 0
+	born    time.Time
+	looked  atomic.Int64 // at the backlog, in nanoseconds since then
 	looking sync.Mutex   // of who looks: Pending takes its time
-	advised string       // the last time
+	advised float64      // that so many messages come within TimeOut; 0: nobody was
+
+	panicked atomic.Pointer[any] // what the user's source panicked with when it was not the data plane that called
 }
 
 // lookEvery is how often the backlog is looked at.
@@ -49,26 +54,32 @@ const lookEvery = time.Second
 
 // Read is the user's, with permits. The data plane asks for one Read at a time.
 func (s *source) Read(ctx context.Context, request sourcer.ReadRequest, out chan<- sourcer.Message) {
+	if p := s.panicked.Swap(nil); p != nil {
+		panic(*p)
+	}
 	begin := time.Now()
 	deadline := begin.Add(request.TimeOut())
 	s.follow(ctx)
-	if last := s.looked.Load(); begin.UnixNano()-last >= int64(lookEvery) && s.looked.CompareAndSwap(last, begin.UnixNano()) {
-		go s.look(request)
-	}
 	waiting, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
+	if request.TimeOut() > lookEvery || begin.Sub(s.born) >= time.Duration(s.looked.Load())+lookEvery {
+		go s.watch(waiting, request)
+	}
 	p := &permits{source: s, ctx: waiting, left: int(min(request.Count(), math.MaxInt32))}
 	defer p.stop()
+	most := 0 // messages of one call
 	for first := true; ; first = false {
-		asked := p.take(s.served.Load() && s.sub.Limited())
+		asked := p.take(int(s.had.Load()))
 		if asked == 0 || !first && !time.Now().Before(deadline) {
 			return
 		}
 		got := s.pass(ctx, &readRequest{uint64(asked), max(0, time.Until(deadline))}, out, p)
-		s.served.Store(got >= asked)
 		if got < asked {
+			s.had.Store(0)
 			return // there is no more, or TimeOut is over
 		}
+		most = max(most, got)
+		s.had.Store(int64(most))
 	}
 }
 
@@ -86,12 +97,16 @@ const between = 64
 // pass has messages read and handed over, and returns how many. They are charged to what was taken of p; the rest goes back.
 func (s *source) pass(ctx context.Context, request *readRequest, out chan<- sourcer.Message, p *permits) (got int) {
 	in := make(chan sourcer.Message, min(between, request.count))
+	all, keep, again := s.sent.begin(request.count)
 	passed := make(chan []entry)
-	limited, bytes := s.sub.Limited(), int64(0)
+	limited, bytes := p.limited(), int64(0)
 	go func() {
-		all := s.sent.room()
 		for m := range in {
-			all = append(all, s.sent.entryOf(m))
+			e := entry{offset: m.Offset()}
+			if len(all) < keep {
+				e.kept = new(m)
+			}
+			all = append(all, e)
 			select {
 			case out <- m:
 				got++
@@ -109,7 +124,10 @@ func (s *source) pass(ctx context.Context, request *readRequest, out chan<- sour
 		p.spend(got, bytes)
 		s.note(ctx, all)
 	}()
-	if !s.sent.read(request.count, in) {
+	for _, m := range again {
+		in <- m
+	}
+	if len(again) == 0 {
 		s.Sourcer.Read(ctx, request, in)
 	}
 	return // what is counted meanwhile
@@ -142,18 +160,45 @@ func (s *source) Pending(ctx context.Context) int64 {
 	return n
 }
 
-// look reports the backlog, and says if batches cannot be filled in time, where there is a limit.
+// watch looks at the backlog when it is time, until the Read is over.
+func (s *source) watch(ctx context.Context, request sourcer.ReadRequest) {
+	for {
+		now, last := int64(time.Since(s.born)), s.looked.Load()
+		if wait := time.Duration(last + int64(lookEvery) - now); wait > 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+		} else if s.looked.CompareAndSwap(last, now) {
+			s.guarded(func() { s.look(request) })
+		}
+	}
+}
+
+// guarded runs the user's code outside of the data plane's calls. If it panics, the next Read does, so that the SDK ends the
+// server as ever.
+func (s *source) guarded(run func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("numaflowthrottle: the source has panicked", "topic", s.topic, "panic", p)
+			s.panicked.Store(&p)
+		}
+	}()
+	run()
+}
+
+// look reports the backlog, and says if batches cannot be filled in time, where there is a limit; again when it is twice as bad.
 func (s *source) look(request sourcer.ReadRequest) {
 	stats := s.sub.Stats()
 	if len(stats.Limits) == 0 || !s.looking.TryLock() {
 		return
 	}
 	defer s.looking.Unlock()
-	if a := advice(stats.MessageRate(assumedSize), request); a != s.advised {
-		s.advised = a
-		if a != "" {
-			s.log.Warn("numaflowthrottle: "+a, "topic", s.topic)
-		}
+	rate := stats.MessageRate(assumedSize)
+	if in := rate * request.TimeOut().Seconds(); in < float64(request.Count()) && (s.advised == 0 || in < s.advised/2) {
+		s.advised = in
+		s.log.Warn("numaflowthrottle: "+advice(rate, request), "topic", s.topic)
 	}
 	s.sub.ReportBacklog(s.Pending(context.Background()))
 }
@@ -163,11 +208,7 @@ const assumedSize = 1024
 
 // advice says what is wrong with batches that cannot be filled within TimeOut: each message waits for that.
 func advice(rate float64, request sourcer.ReadRequest) string {
-	filled := rate * request.TimeOut().Seconds()
-	if filled >= float64(request.Count()) {
-		return ""
-	}
 	return fmt.Sprintf("a batch of %d messages does not come within a readTimeout of %v at %.4g messages a second, "+
 		"so that each message waits for the readTimeout: set readBatchSize to %d, or lower for several replicas",
-		request.Count(), request.TimeOut(), rate, max(1, int64(filled)))
+		request.Count(), request.TimeOut(), rate, max(1, int64(rate*request.TimeOut().Seconds())))
 }

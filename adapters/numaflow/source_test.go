@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -149,7 +151,7 @@ func offsetsOf(values []string) (all offsets) {
 
 func source(t *testing.T, u *user, p policy.Policy, opts ...numaflowthrottle.Option) sourcer.Sourcer {
 	t.Helper()
-	opts = append([]numaflowthrottle.Option{numaflowthrottle.WithTopic(topic), numaflowthrottle.WithLogger(slog.New(slog.DiscardHandler))}, opts...)
+	opts = append([]numaflowthrottle.Option{numaflowthrottle.WithTopic(topic), quiet}, opts...)
 	s, err := numaflowthrottle.Source(u, open(t, p), opts...)
 	require.NoError(t, err)
 	return s
@@ -278,11 +280,30 @@ func TestSourceCaughtUp(t *testing.T) {
 		got, _ := read(ctx, s, 500, 2*time.Second)
 		assert.Less(t, len(got), 30, "it is behind")
 		u.has(50, nil)
+		time.Sleep(time.Second)
 		_, _ = read(ctx, s, 5, time.Second) // has it look
 		_, _ = read(ctx, s, 5, time.Second)
 		got, took := read(ctx, s, 30, time.Second)
 		assert.Len(t, got, 30)
 		assert.Zero(t, took)
+	})
+}
+
+// TestSourceCaughtUpInALongRead: the backlog is asked for again while a Read goes on, so that one who has caught up stays so.
+func TestSourceCaughtUpInALongRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{}
+		lim := open(t, policy.Policy{MessageRate: policy.PerSecond(1)})
+		s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, _ = read(ctx, s, 5, time.Millisecond) // it has looked just before
+		go func() { _, _ = read(ctx, s, 5, time.Minute) }()
+		for range 50 {
+			time.Sleep(time.Second)
+			assert.True(t, lim.Stats().Subscriptions[0].CaughtUp)
+		}
 	})
 }
 
@@ -294,8 +315,9 @@ func TestAdvice(t *testing.T) {
 		s := source(t, u, perSecond(100), numaflowthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		for range 3 {
-			_, _ = read(ctx, s, 500, time.Second)
+		for _, n := range []uint64{500, 500, 20, 500, 300} {
+			_, _ = read(ctx, s, n, time.Second)
+			time.Sleep(time.Second)
 		}
 		assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("level=WARN")), log.String())
 		for _, number := range []string{"500 messages", "1s", "100 messages a second", "readBatchSize to 100"} {
@@ -309,7 +331,7 @@ func TestSourceOfClosedLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10}
 		lim := open(t, perSecond(100))
-		s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), numaflowthrottle.WithLogger(slog.New(slog.DiscardHandler)))
+		s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		require.NoError(t, lim.Close())
 		got, took := read(t.Context(), s, 5, time.Second)
@@ -320,24 +342,124 @@ func TestSourceOfClosedLimiter(t *testing.T) {
 
 // TestSlowSource: permits come while the user's source takes its time, and no call begins after TimeOut.
 func TestSlowSource(t *testing.T) {
-	for _, call := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond} {
-		t.Run(fmt.Sprint(call), func(t *testing.T) {
+	for _, c := range []struct {
+		rate  int64
+		call  time.Duration
+		count uint64
+		least float64 // of the rate
+	}{
+		{100, 20 * time.Millisecond, 500, 0.95}, {100, 100 * time.Millisecond, 500, 0.95},
+		{1000, 20 * time.Millisecond, 50, 0.75}, {1000, 20 * time.Millisecond, 201, 0.9}, {5000, 20 * time.Millisecond, 100, 0.45},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				u := &user{left: 1_000_000, during: func() { time.Sleep(call) }}
-				s := source(t, u, perSecond(100))
+				u := &user{left: 1_000_000, during: func() { time.Sleep(c.call) }}
+				s := source(t, u, perSecond(c.rate))
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				begin, n := time.Now(), 0
 				for time.Since(begin) < 20*time.Second {
-					got, took := read(ctx, s, 500, time.Second)
+					got, took := read(ctx, s, c.count, time.Second)
 					n += len(got)
-					assert.Less(t, took, time.Second+call)
+					assert.Less(t, took, time.Second+c.call)
 				}
-				assert.InDelta(t, 100*time.Since(begin).Seconds(), n, 100)
+				all := float64(c.rate) * time.Since(begin).Seconds()
+				assert.GreaterOrEqual(t, float64(n), c.least*all)
+				assert.LessOrEqual(t, float64(n), all+0.25*float64(c.rate))
 			})
 		})
 	}
 }
+
+// TestStrictSource: strict permits are used one at a time, at their time, however long a call of the user's source takes.
+func TestStrictSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &user{left: 1_000_000, during: func() { time.Sleep(50 * time.Millisecond) }}
+		p := perSecond(100)
+		p.Sharing = policy.Strict
+		s := source(t, u, p)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 5 {
+			got, _ := read(ctx, s, 500, time.Second)
+			assert.InDelta(t, 20, len(got), 2)
+		}
+		assert.Equal(t, slices.Repeat([]uint64{1}, len(u.asked)), u.asked)
+	})
+}
+
+// TestUnequalSources: a replica that has less to do than its share leaves the rest to the other.
+func TestUnequalSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ledger := memory.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		var mu sync.Mutex
+		total := 0
+		start := func(name string, u *user) {
+			lim, err := dispatch.Open(context.WithoutCancel(ctx), dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Ledger: ledger, Replica: name})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, lim.Close()) })
+			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
+			require.NoError(t, err)
+			running.Go(func() {
+				for ctx.Err() == nil {
+					got, _ := read(ctx, s, 500, time.Second)
+					mu.Lock()
+					total += len(got)
+					mu.Unlock()
+				}
+			})
+		}
+		start("much", &user{left: 1_000_000})
+		little := &user{}
+		start("little", little)
+		running.Go(func() {
+			for ctx.Err() == nil {
+				time.Sleep(40 * time.Millisecond)
+				little.mu.Lock()
+				little.left++
+				little.mu.Unlock()
+			}
+		})
+		time.Sleep(3 * time.Second)
+		mu.Lock()
+		before := total
+		mu.Unlock()
+		time.Sleep(100 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		assert.InDelta(t, 10_000, total-before, 400)
+	})
+}
+
+// TestPendingPanics: where it is not the data plane that calls, a panic of the user's comes with the next Read, and others go on until then.
+func TestPendingPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &rude{user{left: 1000}}
+		s, err := numaflowthrottle.Source(u, open(t, perSecond(100)), numaflowthrottle.WithTopic(topic), quiet)
+		require.NoError(t, err)
+		ctx, die := context.WithCancel(t.Context())
+		defer die()
+		got, _ := read(ctx, s, 5, time.Second)
+		assert.Len(t, got, 5)
+		assert.PanicsWithValue(t, "the user's", func() { read(ctx, s, 5, time.Second) })
+		s.Ack(ctx, offsetsOf(got[:1]))
+		die()
+		synctest.Wait()
+		next, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		assert.PanicsWithValue(t, "no Nack", func() { read(next, s, 5, time.Second) })
+	})
+}
+
+// rude panics.
+type rude struct{ user }
+
+func (*rude) Pending(context.Context) int64             { panic("the user's") }
+func (*rude) Nack(context.Context, sourcer.NackRequest) { panic("no Nack") }
 
 // TestNoTime: a Read without time gets what is there, and permits are booked for the next.
 func TestNoTime(t *testing.T) {

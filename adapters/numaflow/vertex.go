@@ -8,7 +8,8 @@
 // The topic is numaflow://namespace/pipeline/vertex, of Numaflow's environment; of a MonoVertex, whose containers all have
 // one name, numaflow://namespace/monovertex/monovertex. So wrap one part of a vertex, or each message is charged twice.
 //
-// Where nothing is limited, a wrapper hands everything to what it wraps, and costs an atomic load. A limit that comes holds
+// Where nothing is limited, a wrapper hands everything to what it wraps: a call more for a batch, and for a message of a source
+// or reducer the way through a channel. A limit that comes holds
 // from the next message, of a source, sink or batch map from the next batch.
 //
 // If the Limiter is closed first, a source reads nothing, and what comes to a sink or map is answered with a nack, so that
@@ -17,11 +18,13 @@ package numaflowthrottle
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/numaproj/numaflow-go/pkg/mapper"
 
@@ -60,6 +63,9 @@ type options struct {
 	log          *slog.Logger
 	chargeDrops  bool
 	requeue      int
+	process      context.Context
+	owner        []dispatch.SubscriptionOption
+	tagOf        func(headers map[string]string) string
 }
 
 // WithTopic names the topic. Default: [Topic].
@@ -75,10 +81,30 @@ func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log
 // message. Of maps and source transformers only.
 func WithChargedDrops() Option { return func(o *options) { o.chargeDrops = true } }
 
+// WithOwner says whose throughput quota applies: dispatch.WithTenantGroup or dispatch.WithTag. Default: that of tenant:NAMESPACE, Kubernetes's.
+func WithOwner(owner ...dispatch.SubscriptionOption) Option {
+	return func(o *options) { o.owner = owner }
+}
+
+// WithTagOf says by its headers which tag a message carries, "" for none; the quota of that tag applies to it, unless there is a tenant group.
+// Default: the wrapper's own tag. Of sinks, maps and transformers only: a source has permits before it has messages.
+func WithTagOf(tag func(headers map[string]string) string) Option {
+	return func(o *options) { o.tagOf = tag }
+}
+
+// WithProcess says by ctx when the process is to end, as signal.NotifyContext does: what then still waits for a permit after ten
+// seconds is refused, so that the data plane has its answers within the 15 s for which the SDK waits. Default: it waits until the
+// SDK ends its stream, and the data plane sends it again. Of sinks, maps and transformers only.
+func WithProcess(ctx context.Context) Option { return func(o *options) { o.process = ctx } }
+
+// refuseAfter is how long who waits may go on when the process is to end.
+const refuseAfter = 10 * time.Second
+
 // A vertex is what wrappers share.
 type vertex struct {
 	sub *dispatch.Subscription
 	options
+	refusing   context.Context // who waits is refused when it ends
 	complained sync.Once
 }
 
@@ -98,11 +124,36 @@ func newVertex(lim *dispatch.Limiter, opts []Option) (*vertex, error) {
 	if err != nil {
 		return nil, fmt.Errorf("numaflowthrottle: %w", err)
 	}
-	v.sub, err = lim.Subscription(v.topic, cmp.Or(v.subscription, topic.Name))
+	if v.process != nil {
+		refusing, refuse := context.WithCancel(context.Background())
+		context.AfterFunc(v.process, func() { time.AfterFunc(refuseAfter, refuse) })
+		v.refusing = refusing
+	}
+	v.sub, err = lim.Subscription(v.topic, cmp.Or(v.subscription, topic.Name), v.owner...)
 	if err != nil {
 		return nil, fmt.Errorf("numaflowthrottle: %w", err)
 	}
 	return v, nil
+}
+
+// free says that no message needs a permit now.
+func (v *vertex) free() bool {
+	return !v.sub.Limited() && (v.tagOf == nil || !v.sub.TagsLimited())
+}
+
+// admit waits for the permit of a message.
+func (v *vertex) admit(ctx context.Context, bytes int64, headers map[string]string) (dispatch.Grant, error) {
+	sub := v.sub
+	if v.tagOf != nil {
+		sub = sub.Tagged(v.tagOf(headers))
+	}
+	if v.refusing != nil && sub.Limited() {
+		waiting, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(v.refusing, cancel)()
+		ctx = waiting
+	}
+	return sub.AcquireSized(ctx, bytes)
 }
 
 // size is what of a message counts as its bytes: its value, its keys, and the names and values of its headers.

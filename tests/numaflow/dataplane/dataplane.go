@@ -23,17 +23,19 @@ import (
 // A Vertex is a process with the user's code, and a connection to it.
 type Vertex struct {
 	t     testing.TB
+	kind  Kind
 	cmd   *exec.Cmd
 	conn  *grpc.ClientConn
 	ended chan struct{}
 	err   error // of the process
 
 	mu       sync.Mutex
-	arrivals []time.Time // of messages that came out, or were handled
-	values   []string    // of those that came out of a source
-	refused  int         // data that a sink wants again
-	faults   []string    // of protocol
-	mayEnd   bool        // it may end in the middle of a batch
+	arrivals []time.Time     // of messages that came out, or were handled
+	values   []string        // of those that came out of a source
+	open     map[string]bool // offsets of those that were neither acknowledged nor refused
+	refused  int             // data that a sink or map wants again
+	faults   []string        // of protocol
+	mayEnd   bool            // it may end in the middle of a batch
 }
 
 // A Kind is what a vertex does.
@@ -41,9 +43,11 @@ type Kind struct{ socket, info string }
 
 // The kinds.
 var (
-	Source = Kind{"source.sock", "sourcer-server-info"}
-	Map    = Kind{"map.sock", "mapper-server-info"}
-	Sink   = Kind{"sink.sock", "sinker-server-info"}
+	Source    = Kind{"source.sock", "sourcer-server-info"}
+	Map       = Kind{"map.sock", "mapper-server-info"}
+	BatchMap  = Kind{"batchmap.sock", "mapper-server-info"}
+	MapStream = Kind{"mapstream.sock", "mapper-server-info"}
+	Sink      = Kind{"sink.sock", "sinker-server-info"}
 )
 
 // Start runs a vertex of a kind, with -sockets DIRECTORY before its arguments, and connects to it. What still runs at the end
@@ -52,7 +56,10 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 	t.Helper()
 	directory, err := os.MkdirTemp("", "vertex") // a socket's name must be short
 	require.NoError(t, err)
-	v := &Vertex{t: t, cmd: exec.Command(binary, append([]string{"-sockets", directory}, args...)...), ended: make(chan struct{})}
+	v := &Vertex{
+		t: t, kind: kind, cmd: exec.Command(binary, append([]string{"-sockets", directory}, args...)...),
+		ended: make(chan struct{}), open: map[string]bool{},
+	}
 	v.cmd.Env = append(append(os.Environ(), "GOMAXPROCS=1"), env...)
 	v.cmd.Stderr = os.Stderr
 	require.NoError(t, v.cmd.Start())
@@ -132,7 +139,7 @@ func (v *Vertex) Values() []string {
 	return slices.Clone(v.values)
 }
 
-// Refused is how many data a sink wanted to have again.
+// Refused is how many data a sink or map wanted to have again.
 func (v *Vertex) Refused() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -161,10 +168,13 @@ func (v *Vertex) failed(ctx context.Context, what string, err error) {
 type Batch struct {
 	Size    int           // readBatchSize
 	Timeout time.Duration // readTimeout
+
+	ReadAhead bool // of a source
 }
 
-// late is how long after its time an answer may come, on a busy machine.
-const late = 500 * time.Millisecond
+// late is how long after its time an answer may come, on a machine that stands still for two seconds. Who waits for all permits of a
+// batch instead takes longer.
+const late = 2500 * time.Millisecond
 
 // loop runs batches, one after the other, until one fails, or until stop, which waits for the one under way; then it ends the streams.
 func loop(end context.CancelFunc, batch func() bool) (stop func()) {

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Map sends batches of data, one after the other, until stop, which waits for the batch under way. keys are those of the i-th.
+// Map sends batches of data to a map of any kind, one after the other, until stop, which waits for the batch under way. keys are
+// those of the i-th.
 func (v *Vertex) Map(b Batch, keys func(i int) []string) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -42,18 +43,34 @@ func (v *Vertex) mapped(stream mappb.Map_MapFnClient, first, n int, keys func(i 
 			return err
 		}
 	}
-	for len(open) > 0 {
+	if v.kind == BatchMap {
+		if err := stream.Send(&mappb.MapRequest{Status: &mappb.TransmissionStatus{Eot: true}}); err != nil {
+			return err
+		}
+	}
+	for len(open) > 0 || v.kind == BatchMap {
 		r, err := stream.Recv()
 		if err != nil {
 			return err
 		}
+		eot := r.GetStatus().GetEot() // of the batch, or of a stream's datum
+		if eot && v.kind == BatchMap {
+			if len(open) > 0 {
+				v.fault("%d of %d data were not answered", len(open), n)
+			}
+			return nil
+		}
 		if !open[r.GetId()] {
 			v.fault("datum %s was answered twice, or never sent", r.GetId())
 		}
-		delete(open, r.GetId())
+		if eot || v.kind != MapStream {
+			delete(open, r.GetId())
+		}
 		for _, result := range r.GetResults() {
 			if slices.Contains(result.GetTags(), mapper.NACK) {
-				v.fault("datum %s was refused", r.GetId())
+				v.mu.Lock()
+				v.refused++
+				v.mu.Unlock()
 			} else if !slices.Contains(result.GetTags(), mapper.DROP) {
 				v.arrived(1)
 			}

@@ -2,10 +2,12 @@ package dataplane
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	sourcepb "github.com/numaproj/numaflow-go/pkg/apis/proto/source/v1"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // reads opens a stream of Reads.
@@ -25,11 +27,13 @@ func (v *Vertex) DieAfterRead(b Batch) {
 	v.t.Helper()
 	ctx, die := context.WithCancel(v.t.Context())
 	defer die()
-	_, ok := v.read(ctx, v.reads(ctx), b)
+	offsets, ok := v.read(ctx, v.reads(ctx), b)
 	require.True(v.t, ok)
+	v.settle(offsets) // as far as the next one is concerned
 }
 
-// Source reads and acknowledges in turn, until stop, which waits for the batch under way.
+// Source reads and acknowledges in turn, until stop, which waits for the batch under way. With ReadAhead the Acks of a batch come
+// after the next Read.
 func (v *Vertex) Source(b Batch) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -41,10 +45,43 @@ func (v *Vertex) Source(b Batch) (stop func()) {
 	require.NoError(v.t, err)
 	require.True(v.t, a.GetHandshake().GetSot())
 
-	return loop(cancel, func() bool {
+	var behind []*sourcepb.Offset
+	end := func() {
+		v.ack(ctx, acks, behind)
+		cancel()
+	}
+	return loop(end, func() bool {
 		offsets, ok := v.read(ctx, reads, b)
-		return ok && (len(offsets) == 0 || v.ack(ctx, acks, offsets))
+		if b.ReadAhead {
+			offsets, behind = behind, offsets
+		}
+		return ok && v.ack(ctx, acks, offsets)
 	})
+}
+
+// Nack refuses messages, on a connection of its own streams, as a data plane does whose sink has failed for good.
+func (v *Vertex) Nack(offsets []*sourcepb.Offset) {
+	v.t.Helper()
+	r, err := sourcepb.NewSourceClient(v.conn).NackFn(v.t.Context(), &sourcepb.NackRequest{Request: []*sourcepb.NackRequest_Request{{Offsets: offsets}}})
+	require.NoError(v.t, err)
+	require.NotNil(v.t, r.GetResult().GetSuccess())
+	v.settle(offsets)
+}
+
+// ReadOne is one Read on streams of its own, which stay open until the test ends.
+func (v *Vertex) ReadOne(b Batch) (offsets []*sourcepb.Offset) {
+	v.t.Helper()
+	offsets, ok := v.read(v.t.Context(), v.reads(v.t.Context()), b)
+	require.True(v.t, ok)
+	return offsets
+}
+
+// Pending is the backlog that the vertex tells.
+func (v *Vertex) Pending() int64 {
+	v.t.Helper()
+	r, err := sourcepb.NewSourceClient(v.conn).PendingFn(v.t.Context(), &emptypb.Empty{})
+	require.NoError(v.t, err)
+	return r.GetResult().GetCount()
 }
 
 // read is one Read.
@@ -63,7 +100,7 @@ func (v *Vertex) read(ctx context.Context, reads sourcepb.Source_ReadFnClient, b
 			return offsets, true
 		}
 		offsets = append(offsets, r.GetResult().GetOffset())
-		v.came(string(r.GetResult().GetPayload()))
+		v.came(r.GetResult())
 		if len(offsets) > b.Size {
 			v.fault("a Read of %d had more", b.Size)
 		}
@@ -72,14 +109,35 @@ func (v *Vertex) read(ctx context.Context, reads sourcepb.Source_ReadFnClient, b
 	return nil, false
 }
 
-func (v *Vertex) came(value string) {
+func (v *Vertex) came(m *sourcepb.ReadResponse_Result) {
 	v.arrived(1)
 	v.mu.Lock()
+	twice := v.open[offset(m.GetOffset())]
+	v.open[offset(m.GetOffset())] = true
+	v.values = append(v.values, string(m.GetPayload()))
+	v.mu.Unlock()
+	if twice {
+		v.fault("%s came again before it was acknowledged", m.GetOffset())
+	}
+}
+
+func offset(o *sourcepb.Offset) string {
+	return fmt.Sprint(o.GetPartitionId(), " ", string(o.GetOffset()))
+}
+
+// settle forgets what was acknowledged or refused.
+func (v *Vertex) settle(offsets []*sourcepb.Offset) {
+	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.values = append(v.values, value)
+	for _, o := range offsets {
+		delete(v.open, offset(o))
+	}
 }
 
 func (v *Vertex) ack(ctx context.Context, acks sourcepb.Source_AckFnClient, offsets []*sourcepb.Offset) bool {
+	if len(offsets) == 0 {
+		return true
+	}
 	err := acks.Send(&sourcepb.AckRequest{Request: &sourcepb.AckRequest_Request{Offsets: offsets}})
 	if err == nil {
 		var a *sourcepb.AckResponse
@@ -89,6 +147,8 @@ func (v *Vertex) ack(ctx context.Context, acks sourcepb.Source_AckFnClient, offs
 	}
 	if err != nil {
 		v.failed(ctx, "Ack", err)
+		return false
 	}
-	return err == nil
+	v.settle(offsets)
+	return true
 }

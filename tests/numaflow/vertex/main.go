@@ -1,4 +1,4 @@
-// Vertex is a user-defined vertex as somebody would deploy it, with its limits: vertex -sockets DIRECTORY source|map|sink. It goes by
+// Vertex is a user-defined vertex as somebody would deploy it, with its limits: vertex -sockets DIRECTORY source|map|batchmap|mapstream|sink. It goes by
 // Numaflow's environment, and by that of throttle.FromEnv. With VERTEX_BARE=1 it has no Limiter.
 package main
 
@@ -9,12 +9,16 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strconv"
-	"sync/atomic"
+	"sync"
+	"syscall"
 	"time"
 
 	numaflow "github.com/numaproj/numaflow-go/pkg"
+	"github.com/numaproj/numaflow-go/pkg/batchmapper"
 	"github.com/numaproj/numaflow-go/pkg/mapper"
+	"github.com/numaproj/numaflow-go/pkg/mapstreamer"
 	"github.com/numaproj/numaflow-go/pkg/sinker"
 	"github.com/numaproj/numaflow-go/pkg/sourcer"
 
@@ -33,7 +37,8 @@ func main() {
 }
 
 func run(kind, sockets string) (err error) {
-	ctx := context.Background()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
 	var lim *dispatch.Limiter
 	if os.Getenv("VERTEX_BARE") == "" {
 		if lim, err = throttle.FromEnv(ctx, throttle.WithLogger(slog.Default())); err != nil {
@@ -50,13 +55,25 @@ func run(kind, sockets string) (err error) {
 		}
 		server = sourcer.NewServer(s, sourcer.WithSockAddr(sockets+"/source.sock"), sourcer.WithServerInfoFilePath(sockets+"/sourcer-server-info"))
 	case "map":
-		m, err := numaflowthrottle.Map(mapper.MapperFunc(dropOdd), lim)
+		m, err := numaflowthrottle.Map(mapper.MapperFunc(dropOdd), lim, numaflowthrottle.WithProcess(ctx))
 		if err != nil {
 			return err
 		}
 		server = mapper.NewServer(m, mapper.WithSockAddr(sockets+"/map.sock"), mapper.WithServerInfoFilePath(sockets+"/mapper-server-info"))
+	case "batchmap":
+		m, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(dropOddOfBatch), lim, numaflowthrottle.WithProcess(ctx))
+		if err != nil {
+			return err
+		}
+		server = batchmapper.NewServer(m, batchmapper.WithSockAddr(sockets+"/batchmap.sock"), batchmapper.WithServerInfoFilePath(sockets+"/mapper-server-info"))
+	case "mapstream":
+		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(dropOddOfStream), lim, numaflowthrottle.WithProcess(ctx))
+		if err != nil {
+			return err
+		}
+		server = mapstreamer.NewServer(m, mapstreamer.WithSockAddr(sockets+"/mapstream.sock"), mapstreamer.WithServerInfoFilePath(sockets+"/mapper-server-info"))
 	case "sink":
-		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(discard), lim)
+		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(discard), lim, numaflowthrottle.WithProcess(ctx))
 		if err != nil {
 			return err
 		}
@@ -67,12 +84,16 @@ func run(kind, sockets string) (err error) {
 	return server.Start(ctx)
 }
 
-// numbers is a source without an end.
-type numbers struct{ next atomic.Int64 }
+// numbers is a source without an end. What it is refused comes again.
+type numbers struct {
+	mu      sync.Mutex
+	next    int64
+	refused []int64
+}
 
 func (n *numbers) Read(ctx context.Context, request sourcer.ReadRequest, out chan<- sourcer.Message) {
 	for range request.Count() {
-		i := strconv.AppendInt(nil, n.next.Add(1), 10)
+		i := strconv.AppendInt(nil, n.take(), 10)
 		select {
 		case out <- sourcer.NewMessage(i, sourcer.NewOffsetWithDefaultPartitionId(i), time.Now()):
 		case <-ctx.Done():
@@ -81,13 +102,35 @@ func (n *numbers) Read(ctx context.Context, request sourcer.ReadRequest, out cha
 	}
 }
 
+func (n *numbers) take() (i int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.refused) > 0 {
+		i, n.refused = n.refused[0], n.refused[1:]
+		return i
+	}
+	n.next++
+	return n.next
+}
+
 func (n *numbers) Ack(context.Context, sourcer.AckRequest) {}
 
 func (n *numbers) Nack(_ context.Context, request sourcer.NackRequest) {
-	fmt.Fprintln(os.Stderr, "nacked", len(request.Offsets()))
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, o := range request.Offsets() {
+		i, err := strconv.ParseInt(string(o.Offset.Value()), 10, 64)
+		if err != nil {
+			panic(err) // nobody was given that one
+		}
+		n.refused = append(n.refused, i)
+	}
 }
 
-func (n *numbers) Pending(context.Context) int64            { return -1 }
+// backlog is what numbers tells.
+const backlog = 1_000_000
+
+func (n *numbers) Pending(context.Context) int64            { return backlog }
 func (n *numbers) ActivePartitions(context.Context) []int32 { return sourcer.DefaultPartitions() }
 func (n *numbers) TotalPartitions(context.Context) *int32   { return nil }
 
@@ -97,6 +140,29 @@ func dropOdd(_ context.Context, keys []string, d mapper.Datum) mapper.Messages {
 		return mapper.Messages{mapper.MessageToDrop()}
 	}
 	return mapper.Messages{mapper.NewMessage(d.Value())}
+}
+
+func dropOddOfBatch(_ context.Context, in <-chan batchmapper.Datum) batchmapper.BatchResponses {
+	responses := batchmapper.BatchResponsesBuilder()
+	for d := range in {
+		r := batchmapper.NewBatchResponse(d.Id())
+		if len(d.Keys()) > 0 && d.Keys()[0] == "drop" {
+			r = r.Append(batchmapper.MessageToDrop())
+		} else {
+			r = r.Append(batchmapper.NewMessage(d.Value()))
+		}
+		responses = responses.Append(r)
+	}
+	return responses
+}
+
+func dropOddOfStream(_ context.Context, keys []string, d mapstreamer.Datum, out chan<- mapstreamer.Message) {
+	defer close(out)
+	if len(keys) > 0 && keys[0] == "drop" {
+		out <- mapstreamer.MessageToDrop()
+		return
+	}
+	out <- mapstreamer.NewMessage(d.Value())
 }
 
 // discard takes 20 ms for a call.
