@@ -95,6 +95,9 @@ func (a *app) change(cmd *cobra.Command, f changeFlags, p plan) error {
 				a.warn("%s", note)
 			}
 		}
+		if over := overCommitted(after, now); over != nil && slices.ContainsFunc(r.Changes, func(c changeView) bool { return c.Field == "capacity" || strings.HasSuffix(c.Field, "Throughput") }) {
+			a.warn("%s", over.say(now))
+		}
 		return a.print(r, r.table)
 	})
 }
@@ -266,9 +269,12 @@ func (r changeReport) table(w *strings.Builder) {
 		return
 	}
 	fmt.Fprintln(w)
-	if len(r.Topics) == 0 {
+	switch {
+	case len(r.Topics) == 0 && slices.ContainsFunc(r.Changes, func(c changeView) bool { return strings.HasSuffix(c.Field, "Throughput") }):
+		fmt.Fprintln(w, "a quota touches whoever goes on its id's account: throttle-admin quota status")
+	case len(r.Topics) == 0:
 		fmt.Fprintln(w, "no known topic is touched")
-	} else {
+	default:
 		var rows [][]string
 		for _, t := range r.Topics {
 			rows = append(rows, []string{t.Topic, t.Subscription, t.Field, dash(t.Before), dash(t.After)})

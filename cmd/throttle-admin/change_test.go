@@ -12,6 +12,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -31,12 +32,17 @@ func TestNeededOfMany(t *testing.T) {
 	for _, e := range entries {
 		changes = append(changes, configstore.Change{Key: configstore.KeyOf(e), Policy: e.Policy})
 	}
-	start := time.Now()
-	assert.Len(t, needed(configstore.Snapshot{Entries: entries[:10_000]}, changes), 6000, "the others are there already")
-	assert.Less(t, time.Since(start), time.Second, "storeTimeout is for the store")
+	loosely.Hold(t, func(loose assert.TestingT) {
+		start := time.Now()
+		assert.Len(t, needed(configstore.Snapshot{Entries: entries[:10_000]}, changes), 6000, "the others are there already")
+		assert.Less(loose, time.Since(start), time.Second, "storeTimeout is for the store")
+	})
 }
 
 func TestMoreThanEtcdTakes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("19,000 policies take nearly storeTimeout with the race detector")
+	}
 	store := "etcd://" + services.Etcd(t).Endpoint + "/" + services.Name(t)
 	for _, c := range []struct {
 		n                  int

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -31,6 +29,9 @@ type explanation struct {
 	Why          []string     `json:"why"`
 	effective    policy.Effective
 	from         func(field string) string // the scope that sets it, as a shell reads it
+	set          *policy.Set
+	quotas       []policy.Scope // the throttling ids with a quota on whose account it goes
+	unkept       bool           // no ratekeeper finds their rates now
 }
 
 // A fieldView is one field of the effective policy.
@@ -46,7 +47,7 @@ type limitView struct {
 	Limit    dispatch.Reason `json:"limit"`
 	Scope    string          `json:"scope"`
 	Key      string          `json:"key"`
-	Rate     float64         `json:"rate"`               // a second, by the policies
+	Rate     float64         `json:"rate"`               // a second, by the policies; of a quota, by the ratekeeper, 0 = not known
 	InForce  float64         `json:"inForce,omitempty"`  // a second, by the last booking; 0 = nobody books
 	Ahead    float64         `json:"ahead,omitempty"`    // seconds that are booked
 	Booked   float64         `json:"booked,omitempty"`   // permits in them
@@ -76,13 +77,16 @@ type readerView struct {
 func newExplainCommand(a *app) *cobra.Command {
 	var subscription string
 	cmd := &cobra.Command{
-		Use:   "explain TOPIC",
-		Short: "Show what holds for a topic, where it comes from, and why its readers wait or do not",
+		Use:   "explain TOPIC|tenant:NAME|tag:NAME",
+		Short: "Show what holds for a topic or a quota, where it comes from, and why readers wait or do not",
 		Long: `Show what holds for a topic: the effective policy and the scope that each field comes from; how far its
-budgets are booked; which replicas share them; and why they wait or do not. The latter need a --ledger.`,
+budgets are booked; which replicas share them; and why they wait or do not. The latter need a --ledger.
+Of a throughput quota it shows the whole calculation of its rate for now; while no ratekeeper leads, the rate
+that replicas obey meanwhile, with exit status 1.`,
 		Example: `  throttle-admin explain kafka://public/default/orders
-  throttle-admin explain kafka://public/default/orders --subscription billing -o json`,
-		Args: args("TOPIC"),
+  throttle-admin explain kafka://public/default/orders --subscription billing -o json
+  throttle-admin explain tag:reports`,
+		Args: args("TOPIC or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			scope, err := a.scopeOf(cmd, args[0])
 			ledger, ledgerErr := a.openLedger()
@@ -92,8 +96,11 @@ budgets are booked; which replicas share them; and why they wait or do not. The 
 			if ledger != nil {
 				defer func() { _ = ledger.Close() }() // nothing was written
 			}
+			if scope.Kind == policy.TagKind || scope.Kind == policy.TenantKind {
+				return a.explainQuota(cmd.Context(), scope, ledger)
+			}
 			if scope.Kind != policy.TopicKind && scope.Kind != policy.SubscriptionKind {
-				return misuse(&policy.FieldError{Field: "topic", Value: args[0], Reason: "is no topic: write its URL, such as kafka://tenant/namespace/name"})
+				return misuse(&policy.FieldError{Field: "topic", Value: args[0], Reason: "is no topic: write its URL, such as kafka://tenant/namespace/name, or tenant:NAME or tag:NAME for a quota"})
 			}
 			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
 				s, err := a.list(ctx, store)
@@ -123,7 +130,7 @@ const ownPrefix = "subscription." // of the fields of a subscription's further b
 func explainPolicy(s configstore.Snapshot, cluster string, topic policy.Topic, name string) *explanation {
 	set, _ := policy.NewSet(s.Entries) // is usable without what is wrong, as replicas use it
 	x := &explanation{Topic: topic.String(), Subscription: name, Cluster: cluster, Identity: s.Identity, Revision: s.Revision}
-	x.effective = set.Explain(cluster, topic, name)
+	x.set, x.effective = set, set.Explain(cluster, topic, name)
 	sources := x.effective.Sources
 	x.from = func(field string) string { return quote(sources[field]) }
 	add := func(field, stored, value string) {
@@ -160,6 +167,13 @@ func explainPolicy(s configstore.Snapshot, cluster string, topic policy.Topic, n
 		if own := fieldText(x.effective.Subscription, field); budget && own != "" {
 			add(ownPrefix+field, field, own)
 		}
+	}
+	if id := policy.TenantScope(topic.Tenant); x.goesOn(id) {
+		q, _ := set.Quota(id)
+		total := viewQuota(id, q, s)
+		x.Fields = append(x.Fields,
+			fieldView{Field: "tenant.reservedThroughput", Value: fmt.Sprint(q.Reserved), From: id.String()},
+			fieldView{Field: "tenant.totalThroughput", Value: fmt.Sprint(q.Total), From: id.String(), Expires: total.Expires})
 	}
 	return x
 }
@@ -205,7 +219,7 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 		}
 	}
 	x.Live = true
-	return err
+	return errors.Join(err, x.explainQuotas(ctx, ledger))
 }
 
 // A budget is a limit that applies.
@@ -254,153 +268,6 @@ func stateOf(s dispatch.SubscriptionStats) string {
 	return "does not wait"
 }
 
-// explainWhy says in plain words why there is waiting or none. What the replicas say goes before what the policies say.
-func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liveErr error) {
-	say := func(format string, args ...any) { x.Why = append(x.Why, fmt.Sprintf(format, args...)) }
-	for _, e := range s.Entries {
-		if e.Err != nil && applies(e.Scope, x.Cluster, scope) {
-			say("The stored policy of %s cannot be read, and replicas keep the last one that could be: %v", e.Scope, e.Err)
-		}
-	}
-	p := x.effective.Subscription
-	budgets := x.budgets(scope.Topic)
-	plain := slices.ContainsFunc(budgets, func(b budget) bool {
-		return b.scope.Kind == policy.TopicKind || b.scope.Kind == policy.SubscriptionKind
-	})
-	switch {
-	case p.IsPaused() && p.IsShadow():
-		say("It does not wait although it is paused by %s, for its mode is shadow, set by %s.", x.from("paused"), x.from("mode"))
-	case p.IsPaused():
-		say("It waits because it is paused: throttle-admin resume %s", x.from("paused"))
-	case len(budgets) == 0 && p.InFlight() > 0:
-		say("It waits while %d of its messages are in flight in one replica; no rate is set for it.", p.InFlight())
-	case len(budgets) == 0:
-		say("It does not wait: no limit is set for it.")
-	case p.IsShadow():
-		say("It does not wait: its mode is shadow, set by %s, so that messages that would wait are only counted.", x.from("mode"))
-	case p.ThrottlesCaughtUp():
-		say("It waits when its readers together ask for more, even those that have caught up, by %s.", x.from("throttleCaughtUp"))
-	case !plain:
-		say("It waits when all topics of %s together ask for more, even who has caught up.", budgets[0].scope)
-	default:
-		say("It waits when its readers together ask for more; who has caught up (a backlog of at most %d) does not.", p.CaughtUpThreshold())
-	}
-	for _, b := range budgets {
-		if !b.bytes && b.policy.IsGrouped() && b.policy.Groups == "" {
-			say("It waits for ever: the limit of %s is divided over groups, and names none. Set groups=a,b.", b.scope)
-		}
-	}
-	if over := overReserved(x.Cluster, s.Entries, scope); over != "" {
-		say("%s", strings.ToUpper(over[:1])+over[1:]+".")
-	}
-	switch {
-	case liveErr != nil:
-		say("Live figures are missing: the ledger could not be read.")
-		return
-	case !x.Live:
-		say("Live figures need a ledger that processes share: --ledger redis://host:port, or %s.", throttle.EnvLedger)
-		return
-	case len(x.Readers) == 0:
-		say("Nobody dispatches from it now: no replica has reported in the last 3 s that it reads from it.")
-	}
-	for _, l := range x.Limits {
-		if l.Strict {
-			say("The %s is paced strictly, one every %s: %d permits are reserved (starts in the future), of %d at most.",
-				l.Limit, seconds(1/l.Rate), l.Reserved, l.MaxReserved)
-			if l.Queued > 0 {
-				say("%d wait in the queue for the next one, in the order in which they came.", l.Queued)
-			}
-		}
-		switch {
-		case l.Ramp:
-			how := "with the time"
-			if p.Ramp == policy.RampRelaxed {
-				how = "in each second in which somebody asks"
-			}
-			say("The %s is on its ramp, at %s/s of %s/s: it rises %s.", l.Limit, number(l.InForce), number(l.Rate), how)
-		case l.InForce != 0 && differ(l.InForce, l.Rate):
-			say("The ledger's line for the %s still runs at %s/s: %s/s comes in force with the next booking.", l.Limit, number(l.InForce), number(l.Rate))
-		}
-	}
-	x.Why = append(x.Why, x.sayGroups(budgets)...)
-	for _, r := range x.Readers {
-		x.Why = append(x.Why, x.sayReader(r)...)
-	}
-}
-
-// sayReader says why one subscription in one replica waits or does not.
-func (x *explanation) sayReader(r readerView) (why []string) {
-	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
-	who := r.Subscription + " in " + r.Replica
-	p := x.effective.Subscription
-	switch {
-	case r.Waiting > 0 && r.Reason == dispatch.ReasonInFlight:
-		say("%s waits because %d of its messages are in flight, of %d that may be.", who, r.InFlight, p.InFlight())
-	case r.Waiting > 0 && r.Reason == dispatch.ReasonPaused:
-		say("%s waits because it is paused.", who)
-	case r.Waiting > 0 && r.Reason == dispatch.ReasonNoGroup:
-		say("%s waits for ever: it is in none of the groups of a limit that it falls under. Start it with %s, or change groups.", who, throttle.EnvGroup)
-	case r.Waiting > 0 && r.Reason == dispatch.ReasonLedger:
-		say("%s waits because its ledger does not answer, and onLedgerLoss is %s.", who, p.LedgerLoss())
-	case r.Waiting > 0 && r.Reason != dispatch.ReasonNone:
-		for _, l := range r.Limits {
-			if l.Reason != r.Reason {
-				continue
-			}
-			share := "its share is not known yet"
-			if l.Group != "" {
-				share = "it is in group " + l.Group
-			} else if l.Pool > 0 {
-				share = fmt.Sprintf("%s/s, that of one replica in %d", number(l.Share), l.Pool)
-			} else if l.Share > 0 {
-				share = "its share is " + number(l.Share) + "/s"
-			}
-			everybody := number(l.Rate) + "/s"
-			if l.Ramp > 0 {
-				everybody = number(l.Ramp) + "/s of " + everybody + " by now"
-			}
-			say("%s waits for the %s, %s for everybody: %s, of which it uses %s/s.", who, r.Reason, everybody, share, number(l.Use))
-		}
-	case r.Waiting > 0:
-		say("%s has callers that are about to be served.", who)
-	case r.CaughtUp && r.Exempt:
-		say("%s does not wait: it has caught up (backlog %d, threshold %d), and who has is not throttled.", who, r.Backlog, p.CaughtUpThreshold())
-	case r.Exempt && p.LedgerLoss() == policy.LossOpen:
-		say("%s does not wait: its ledger is away, and onLedgerLoss is open.", who)
-	case r.Exempt:
-		say("%s does not wait: no limit is in force there.", who)
-	case r.Shadow:
-		say("%s does not wait: shadow mode has let through %d messages that would have waited.", who, r.Shadowed)
-	case r.Share > 0:
-		say("%s does not wait: it uses %s/s of its share of %s/s.", who, number(r.Use), number(r.Share))
-	default:
-		say("%s does not wait: it asks for less than there is.", who)
-	}
-	if r.PolicyError != "" {
-		say("%s cannot read the policies now, and goes on with revision %d: %s", r.Replica, r.Revision, r.PolicyError)
-	}
-	return why
-}
-
-// sayGroups says which of the limits' groups of workers have nobody in them.
-func (x *explanation) sayGroups(budgets []budget) (why []string) {
-	for _, b := range budgets {
-		if b.bytes || !b.policy.IsGrouped() {
-			continue
-		}
-		for _, name := range b.policy.GroupNames() {
-			there := slices.ContainsFunc(x.Readers, func(r readerView) bool {
-				return slices.ContainsFunc(r.Limits, func(l dispatch.LimitStats) bool { return l.Group == name })
-			})
-			if !there {
-				why = append(why, fmt.Sprintf("Nobody is in group %s of %s: the others use %s %% of its part of %s at most, and the rest is lost.",
-					name, b.scope, number(100*(1-b.policy.KeptBack())), b.rate))
-			}
-		}
-	}
-	return why
-}
-
 // applies reports whether a scope's policy could say anything about the topic or the subscription.
 func applies(of policy.Scope, cluster string, to policy.Scope) bool {
 	paused := true
@@ -437,6 +304,11 @@ func (x *explanation) table(w *strings.Builder, now time.Time) {
 		rows = nil
 		for _, l := range x.Limits {
 			row := []string{string(l.Limit), number(l.Rate) + "/s", "nobody books", "-", "-"}
+			if l.Limit == dispatch.ReasonQuota {
+				if row[0] += " of " + l.Scope; l.Rate == 0 {
+					row[1] = "-"
+				}
+			}
 			if l.Sharing != "" {
 				row[2] = "by " + string(l.Sharing)
 			}
@@ -460,7 +332,7 @@ func (x *explanation) table(w *strings.Builder, now time.Time) {
 			if r.Backlog >= 0 {
 				backlog = fmt.Sprint(r.Backlog)
 			}
-			rows = append(rows, []string{r.Subscription, r.Replica, share, number(r.Use) + "/s", fmt.Sprint(r.Waiting), backlog, r.State})
+			rows = append(rows, []string{r.name(), r.Replica, share, number(r.Use) + "/s", fmt.Sprint(r.Waiting), backlog, r.State})
 		}
 		fmt.Fprintln(w)
 		writeTable(w, []string{"SUBSCRIPTION", "REPLICA", "SHARE", "USES", "WAITING", "BACKLOG", "STATE"}, rows)

@@ -10,10 +10,12 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
@@ -112,7 +114,7 @@ func newRoot(a *app) *cobra.Command {
 		Short: "Set and show the policies by which consumers are throttled",
 		Long: `Set and show the policies by which consumers are throttled.
 
-A SCOPE is cluster, tenant:NAME, tenant/namespace, tenant/cluster/namespace (that namespace in one cluster),
+A SCOPE is cluster, tenant:NAME, tag:NAME, tenant/namespace, tenant/cluster/namespace (that namespace in one cluster),
 'pattern:REGEX' on the URL of a topic, or that URL: kafka://tenant/namespace/name,
 persistent://... or numaflow://.... The most specific scope that sets a field wins, field by field.
 
@@ -144,7 +146,8 @@ Exit status: 0 done, 1 failed, 2 misused, 3 refused as out of date.`,
 		newGetCommand(a), newListCommand(a), newExplainCommand(a),
 		newApplyCommand(a), newDiffCommand(a), newExportCommand(a), newValidateCommand(a),
 		newNamespacesCommand(a), newBrokersCommand(a), newPulsarCommand(a), newNumaflowCommand(a),
-		newDemoCommand(a), newDevCommand(a),
+		newQuotaCommand(a), newRatekeeperCommand(a),
+		newSimulateCommand(a), newDemoCommand(a), newDevCommand(a),
 	)
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
@@ -155,13 +158,38 @@ Exit status: 0 done, 1 failed, 2 misused, 3 refused as out of date.`,
 	return root
 }
 
-// flagError says of -5 that it is negative, rather than that 5 is no flag.
+// flagError says in our words what is wrong with a flag's value, and of -5 that it is negative, rather than that 5 is no flag.
 func flagError(_ *cobra.Command, err error) error {
 	if _, rest, ok := strings.Cut(err.Error(), "unknown shorthand flag: '"); ok && rest[0] >= '0' && rest[0] <= '9' {
 		_, value, _ := strings.Cut(rest, "in ")
 		return fmt.Errorf("%.200q: is negative: write 0 for not throttled", value)
 	}
-	return err
+	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return fmt.Errorf("--%s: has no value: write %s", e.GetFlag().Name, wanted(e.GetFlag()))
+	}
+	e, ok := errors.AsType[*pflag.InvalidValueError](err)
+	switch {
+	case !ok, e.GetFlag().Value.Type() == "stringSlice": // its own words name the quote that is missing
+		return err
+	case errors.Is(err, strconv.ErrRange):
+		return fmt.Errorf("--%s %.200q: is out of range: write %s", e.GetFlag().Name, e.GetValue(), wanted(e.GetFlag()))
+	}
+	return fmt.Errorf("--%s %.200q: makes no sense: write %s", e.GetFlag().Name, e.GetValue(), wanted(e.GetFlag()))
+}
+
+// wanted says what to write for a flag.
+func wanted(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "float64":
+		return "a number, such as 3 or 0.5"
+	case "int", "int64":
+		return "a whole number, such as 10"
+	case "duration":
+		return "a duration, such as 90s or 10m"
+	case "bool":
+		return "true or false"
+	}
+	return "one after it"
 }
 
 var outputs = []string{"table", "json", "yaml"}

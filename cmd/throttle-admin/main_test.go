@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the command on a file of policies, script by script.
 func TestScripts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("500 commands take long to start with the race detector")
+	}
 	testscript.Run(t, scripts("testdata/script", "file:policies.yaml", nil))
 }
 
@@ -112,9 +115,9 @@ func seen(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("SEEN", match[1])
 }
 
-// rubbish FILE writes a megabyte that is no policy.
+// rubbish FILE writes 64 KiB that are no policy.
 func rubbish(ts *testscript.TestScript, _ bool, args []string) {
-	ts.Check(writeFile(ts.MkAbs(args[0]), strings.Repeat("\x00{[rubbish: &*!\n", 1<<16)))
+	ts.Check(writeFile(ts.MkAbs(args[0]), strings.Repeat("\x00{[rubbish: &*!\n", 1<<12)))
 }
 
 // pause DURATION waits.

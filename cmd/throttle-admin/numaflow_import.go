@@ -80,8 +80,10 @@ type numaflowObject struct {
 	Kind     string
 	Metadata struct{ Name, Namespace string }
 	Spec     struct {
-		Limits   numaflowLimits
-		Vertices []struct {
+		Name         string // of a Vertex
+		PipelineName string `yaml:"pipelineName"`
+		Limits       numaflowLimits
+		Vertices     []struct {
 			Name   string
 			Limits numaflowLimits
 		}
@@ -157,9 +159,13 @@ func (im *numaflowImport) readObject(o numaflowObject) {
 				im.vertex(namespace, name, v.Name, *v.Limits.RateLimit, *own)
 			}
 		}
+	case "Vertex": // with all that it has of its pipeline
+		if own != nil {
+			im.vertex(namespace, o.Spec.PipelineName, o.Spec.Name, *own, numaflowRate{})
+		}
 	case "", "List":
 	default:
-		im.say("%s %s: is neither a Pipeline nor a MonoVertex", o.Kind, name)
+		im.say("%s %s: is neither a Pipeline, a Vertex nor a MonoVertex", o.Kind, name)
 	}
 }
 
@@ -176,6 +182,9 @@ func (im *numaflowImport) vertex(namespace, pipeline, name string, r, wider numa
 // here all, so that the others are said.
 func (im *numaflowImport) add(scope policy.Scope, r, wider numaflowRate) {
 	if r.Max == nil && !r.ramps() && len(r.Modes) == 0 {
+		if r.TTL != "" || r.ResumedRampUp != nil || len(r.Store) > 0 {
+			im.say("%s: its rateLimit has neither max, min, rampUpDuration nor modes, so that there is nothing to carry over", scope)
+		}
 		return
 	}
 	var p policy.Policy

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -77,4 +78,43 @@ func concerns(scope policy.Scope, topic policy.Topic) bool {
 		return topic.Tenant == scope.Tenant && topic.Namespace == scope.Namespace
 	}
 	return true
+}
+
+// An overCommit says from when on all quotas together reserve more than the cluster's capacity. Stores refuse that of what is set, and not of what
+// comes back when something temporary ends: a capacity, or a total below what is reserved.
+type overCommit struct {
+	From     time.Time `json:"from,omitzero"` // none: now
+	Reserved int64     `json:"reserved"`      // bytes of cost a second, from then on
+	Capacity int64     `json:"capacity"`
+}
+
+// overCommitted returns the first one from now on, nil if there is none.
+func overCommitted(entries []policy.Entry, now time.Time) *overCommit {
+	entries = slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
+		over := e.Temporary && !e.Expires.IsZero() && !e.Expires.After(now)
+		return over || e.Scope.Kind != policy.ClusterKind && e.Scope.Kind != policy.TenantKind && e.Scope.Kind != policy.TagKind
+	})
+	for from := (time.Time{}); ; {
+		set, _ := policy.NewSet(entries) // of patterns there are none
+		o := &overCommit{From: from, Capacity: set.Ratekeeping().Capacity}
+		for _, q := range set.Quotas() {
+			o.Reserved = min(o.Reserved+q.Reserved, policy.MaxThroughput) // which each is at most
+		}
+		if o.Capacity > 0 && o.Reserved > o.Capacity {
+			return o
+		}
+		if from = set.NextEnd(); from.IsZero() {
+			return nil
+		}
+		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool { return e.Temporary && e.Expires.Equal(from) })
+	}
+}
+
+func (o overCommit) say(now time.Time) string {
+	when := ""
+	if !o.From.IsZero() {
+		when = fmt.Sprintf("from %s on, in %s, when something temporary ends, ", o.From.Format(time.RFC3339), left(o.From, now))
+	}
+	return fmt.Sprintf("%squotas reserve %d bytes of cost a second together, above the cluster's capacity, %d: reserve less, or raise it for good: throttle-admin set cluster capacity=BYTES",
+		when, o.Reserved, o.Capacity)
 }

@@ -69,12 +69,16 @@ func (a *app) set(cmd *cobra.Command, f setFlags, scopeText string, p policy.Pol
 	scope, scopeErr := a.scopeOf(cmd, scopeText)
 	faults = slices.Insert(faults, 0, scopeErr)
 	if scopeErr == nil {
-		faults = append(faults, p.Validate(scope))
+		part := p
+		if p.TotalThroughput == nil { // the other part of the quota may be stored
+			part.ReservedThroughput = nil
+		}
+		faults = append(faults, part.Validate(scope))
 	} else { // what depends on the scope cannot be said
 		faults = append(faults, p.Without("priority").Without("aggregate").Validate(policy.ClusterScope()))
 	}
 	ttl, err := f.ttl(cmd)
-	faults = append(faults, err)
+	faults = append(faults, err, lasting(p, ttl))
 	if ttl != 0 && len(unset) > 0 {
 		faults = append(faults, errors.New("for: a field cannot be inherited for a while: set it to something, or leave --for out"))
 	}
@@ -218,6 +222,20 @@ func newSetCommand(a *app) *cobra.Command {
   reserved          messages of a limit that a subscription gets before the rest is shared by weight
   reservedBytes     the same in bytes
   aggregate         of the cluster or a namespace, true: its rates are one budget over all its topics
+  busy              what busy answers, as reported by handlers, do: fraction (default), tchannel or none
+  busyOutcomes      outcomes that are busy: of busy (default), failed and timeout, as in busy,timeout
+  busyMinRate       messages a second that they leave; default 1
+  busyTolerance     fraction: share of busy answers that is nothing yet; default 0.01
+  busyRecoverRate   tchannel: times itself that the limit grows by each second; default 3
+  busyRecoverValue  tchannel: messages a second that it grows by instead
+  reservedThroughput, totalThroughput
+                    of tenant:NAME or tag:NAME: its throughput quota, bytes of cost a second, rounded up to
+                    pages of 4096; see throttle-admin quota
+  quotaMode         of a tenant, a tag or the cluster: enforce, or shadow: find rates, limit nothing
+  quotaShareBy      of the cluster: how a saturated backend is shared: by quota (default) or current
+  capacity          of the cluster: cost a second that all backends bear, which quotas reserve of
+  zones             of the cluster: those that backends may report, as in a,b; default any
+  ignoreZones       of the cluster: the worst zones, which limit nobody; default 1
   maxInFlight       messages of a subscription handed out and not done with, a replica; 0 = any number
   priority          of a pattern; of two that match, the higher one wins, then the longer text`,
 		Example: `  throttle-admin set public/default byteRate=1MiB/s burst=100
@@ -275,6 +293,8 @@ func parseFields(args []string) (p policy.Policy, unset []string, err error) {
 		}
 		seen[field] = true
 	}
+	toPages(p.ReservedThroughput)
+	toPages(p.TotalThroughput)
 	return p, unset, errors.Join(errs...)
 }
 

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A quotaExplanation is how the rate of one throttling id was found.
+type quotaExplanation struct {
+	ID       string         `json:"id"`
+	Cluster  string         `json:"cluster"`
+	Leads    bool           `json:"leads"` // true; see unkeptView
+	Keeper   string         `json:"keeper"`
+	Term     int64          `json:"term"`
+	Ignored  int            `json:"ignoredZones"`
+	Shadow   bool           `json:"shadow,omitempty"`
+	Decision quota.Decision `json:"decision"`
+	Readers  []quota.Reader `json:"readers,omitempty"` // its part of busy backends
+	Why      []string       `json:"why"`
+}
+
+// explainQuota shows the whole calculation of one throttling id.
+func (a *app) explainQuota(ctx context.Context, id policy.Scope, ledger dispatch.Ledger) error {
+	return a.withQuotas(ctx, func(s configstore.Snapshot, set *policy.Set) error {
+		if err := readable(s, id); err != nil {
+			return err
+		}
+		q, ok := set.Quota(id)
+		if !ok {
+			return &hintError{fmt.Errorf("id %q: has no quota: nothing limits it", id), fmt.Sprintf("throttle-admin quota set %s total_throughput BYTES", id)}
+		}
+		if ledger == nil {
+			return noLedger()
+		}
+		decided, leads, err := a.decided(ctx, ledger)
+		switch {
+		case err != nil:
+			return err
+		case !leads:
+			return a.explainUnkept(ctx, id, q, ledger)
+		}
+		i := slices.IndexFunc(decided.Decisions, func(d quota.Decision) bool { return string(d.ID) == id.String() })
+		if i < 0 {
+			return &hintError{fmt.Errorf("id %q: the ratekeeper %s has not decided on it yet", id, decided.Keeper), "its quota may be a second old: ask again"}
+		}
+		x := quotaExplanation{ID: id.String(), Cluster: a.cluster, Leads: leads, Keeper: decided.Keeper, Term: decided.Term, Ignored: set.Ratekeeping().IgnoreZones, Shadow: q.Shadow, Decision: decided.Decisions[i]}
+		for _, r := range decided.Readers {
+			if string(r.ID) == x.ID {
+				x.Readers = append(x.Readers, r)
+			}
+		}
+		x.explain()
+		return a.print(x, func(w *strings.Builder) { x.table(w, q) })
+	})
+}
+
+// explainUnkept shows the rate of one throttling id that replicas obey while no ratekeeper leads.
+func (a *app) explainUnkept(ctx context.Context, id policy.Scope, q policy.Quota, ledger dispatch.Ledger) error {
+	u, err := a.unkept(ctx, ledger, map[policy.Scope]policy.Quota{id: q})
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.print(u, func(w *strings.Builder) {
+		writeText(w, "%s", u.say())
+		fmt.Fprintln(w)
+		u.IDs[0].explain(w)
+	}), a.noRatekeeper())
+}
+
+// explain shows how the rate follows from the quota.
+func (o obeyed) explain(w *strings.Builder) {
+	inForce := map[string]string{
+		"rate": "as the ratekeeper found it", "reserved": "what is reserved", "total": "the total", "shadow": "any number: its quotaMode is shadow",
+	}[o.By]
+	if o.InForce != nil {
+		inForce = number(*o.InForce) + "/s, " + inForce
+	}
+	writeTable(w, []string{"WHAT", "HOW"}, [][]string{
+		{"quota", fmt.Sprintf("reserved %d, total %d bytes of cost a second", o.Reserved, o.Total)},
+		{"cost", number(o.AverageCost) + " bytes a message"},
+		{"reserved", fmt.Sprintf("%d / %s = %s/s", o.Reserved, number(o.AverageCost), number(float64(o.Reserved)/o.AverageCost))},
+		{"total", fmt.Sprintf("%d / %s = %s/s", o.Total, number(o.AverageCost), number(float64(o.Total)/o.AverageCost))},
+		{"in force", inForce},
+	})
+}
+
+// explain says in plain words what decides.
+func (x *quotaExplanation) explain() {
+	d := x.Decision
+	say := func(format string, args ...any) { x.Why = append(x.Why, fmt.Sprintf(format, args...)) }
+	switch {
+	case x.Shadow:
+		say("It is not limited: its quotaMode is shadow, so that the rate is only computed.")
+	case d.Quota.Total == 0:
+		say("It is paused: its total is 0.")
+	case d.Busy && d.Target == d.Reserved:
+		say("It goes on at what it has reserved: backends near their targets can bear less.")
+	case d.Busy:
+		say("It is limited by backends that are near their targets.")
+	case len(d.Zones) > 0 && math.IsNaN(d.Limiting):
+		say("Nothing but its total limits it: only %d zones have a backend near its target, and as many are ignored.", len(d.Zones))
+	default:
+		say("Nothing but its total limits it: no backend that it loads is near its target.")
+	}
+	switch {
+	case d.Unused:
+		say("It has not been in use lately: a message counts as a written page, %s bytes, until backends report what one costs.", number(d.AverageCost))
+	case d.Cost == 0 && d.Rate > 0:
+		say("No backend reports what it costs now: a message counts as %s bytes.", number(d.AverageCost))
+	}
+}
+
+func (x *quotaExplanation) table(w *strings.Builder, q policy.Quota) {
+	d := x.Decision
+	writeText(w, "%s, cluster %s, by ratekeeper %s in term %d", x.ID, x.Cluster, x.Keeper, x.Term)
+	fmt.Fprintln(w)
+	limiting, zones := "none", []string{}
+	for _, zone := range slices.Sorted(maps.Keys(d.Zones)) {
+		zones = append(zones, fmt.Sprintf("%s %s/s", zone, number(d.Zones[zone])))
+	}
+	if len(zones) > 0 {
+		limiting = fmt.Sprintf("zones: %s; the worst %d ignored: %s", strings.Join(zones, ", "), x.Ignored, orNone(d.Limiting))
+	}
+	rows := [][]string{
+		{"quota", fmt.Sprintf("reserved %d, total %d bytes of cost a second", q.Reserved, q.Total)},
+		{"begun", number(d.Rate) + "/s by all replicas"},
+		{"cost", fmt.Sprintf("%s bytes a second on %d backends, %s a message on average", number(d.Cost), d.Backends, number(d.AverageCost))},
+		{"reserved", fmt.Sprintf("%s / %s = %s/s", number(d.Quota.Reserved), number(d.AverageCost), number(d.Reserved))},
+		{"desired", fmt.Sprintf("%s / %s = %s/s", number(d.Quota.Total), number(d.AverageCost), number(d.Desired))},
+		{"limiting", limiting},
+		{"target", fmt.Sprintf("max(%s, min(%s, %s)) = %s/s", number(d.Reserved), number(d.Desired), orNone(d.Limiting), number(d.Target))},
+		{"in force", number(d.Smoothed) + "/s, smoothed"},
+	}
+	writeTable(w, []string{"WHAT", "HOW"}, rows)
+	fmt.Fprintln(w)
+	for _, r := range x.Readers {
+		writeText(w, "backend %s in zone %s: %s bytes of cost a second, %.0f %% of its load, of which it can bear %.0f %%", r.Backend, r.Zone, number(r.Cost), 100*r.Busyness, 100*r.Ratio)
+	}
+	for _, why := range x.Why {
+		w.WriteString("- " + strings.Join(fold(why, maxWidth-2), "\n  ") + "\n")
+	}
+}
+
+// writeText writes what goes on in the next line where it is too long for one.
+func writeText(w *strings.Builder, format string, args ...any) {
+	for _, line := range fold(fmt.Sprintf(format, args...), maxWidth) {
+		fmt.Fprintln(w, line)
+	}
+}
+
+// goesOn notes that somebody goes on an id's account, and reports whether that has a quota.
+func (x *explanation) goesOn(id policy.Scope) bool {
+	_, ok := x.set.Quota(id)
+	if ok && !slices.Contains(x.quotas, id) {
+		x.quotas = append(x.quotas, id)
+	}
+	return ok
+}
+
+// explainQuotas asks the ledger how the quotas stand.
+func (x *explanation) explainQuotas(ctx context.Context, ledger dispatch.Ledger) error {
+	for _, r := range x.Readers {
+		if id, err := policy.ParseScope(r.Owner); err == nil && r.Owner != "" {
+			x.goesOn(id)
+		}
+	}
+	if len(x.quotas) == 0 {
+		return nil
+	}
+	text, now, err := ledger.Value(ctx, dispatch.RatesKey(x.Cluster))
+	if err != nil {
+		return err
+	}
+	var found dispatch.Rates
+	_ = json.Unmarshal(text, &found) // what makes no sense is none
+	x.unkept = found.Old(now)
+	for _, id := range x.quotas {
+		v := limitView{Limit: dispatch.ReasonQuota, Scope: id.String(), Key: dispatch.QuotaKey(x.Cluster, id)}
+		if q, _ := x.set.Quota(id); !q.Shadow {
+			v.Rate = found.Of(id, q, now)
+		}
+		state, now, err := ledger.State(ctx, v.Key)
+		if err != nil {
+			return err
+		}
+		if state.Inc != 0 && state.Rate < busy.Max { // which has no bound: it is only counted
+			v.InForce, v.Revision = state.Rate, state.Rev
+			v.Ahead = max(0, state.Tail-now)
+			v.Booked = v.Ahead * state.Rate
+		}
+		x.Limits = append(x.Limits, v)
+	}
+	return nil
+}
