@@ -1,0 +1,311 @@
+// Package quotas_test holds throughput quotas and busy answers end to end: consumer processes on a real Kafka, an HTTP service that
+// answers 429 above its capacity, policies in etcd, permits in Redis, and ratekeepers that die and stand still.
+package quotas_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/fleet"
+	"github.com/dispatchthrottle/throttle/tests/loosely"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// Each makes this test binary another process, by its value as JSON.
+const (
+	consumerEnv = "THROTTLE_TEST_QUOTA_CONSUMER"
+	replicaEnv  = "THROTTLE_TEST_QUOTA_REPLICA"
+)
+
+// admin is the throttle-admin that was built for these tests.
+var admin string
+
+// TestMain is the other processes, too.
+func TestMain(m *testing.M) {
+	for name, process := range map[string]interface{ run() error }{consumerEnv: &consumer{}, replicaEnv: &replica{}} {
+		if text := os.Getenv(name); text != "" {
+			err := json.Unmarshal([]byte(text), process)
+			if err == nil {
+				err = process.run()
+			}
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
+		}
+	}
+	_ = flag.Set("test.parallel", "6") // they mostly wait
+	directory, err := os.MkdirTemp("", "quotas")
+	if err == nil {
+		admin = filepath.Join(directory, "throttle-admin")
+		build := exec.Command("go", "build", "-o", admin, "../../cmd/throttle-admin")
+		build.Stderr = os.Stderr
+		err = build.Run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(directory) // of the system's temporary ones
+	os.Exit(code)
+}
+
+// as is the environment of such a process.
+func (w *world) as(name string, process any) []string {
+	text, err := json.Marshal(process)
+	require.NoError(w.t, err)
+	return append(w.env(), name+"="+string(text))
+}
+
+// A world is where policies and permits are.
+type world struct {
+	t                      *testing.T
+	store, ledger, cluster string
+	permits                dispatch.Ledger
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, store: services.EtcdURL(t), ledger: services.Redis(t), cluster: services.Name(t)}
+	var err error
+	w.permits, err = throttle.OpenLedger(w.ledger)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, w.permits.Close()) })
+	return w
+}
+
+func (w *world) env() []string {
+	return []string{throttle.EnvStore + "=" + w.store, throttle.EnvLedger + "=" + w.ledger, throttle.EnvCluster + "=" + w.cluster}
+}
+
+// set changes policies.
+func (w *world) set(of map[policy.Scope]policy.Policy) {
+	w.t.Helper()
+	store, err := throttle.OpenStore(w.t.Context(), w.store)
+	require.NoError(w.t, err)
+	_, err = configstore.Edit(w.t.Context(), store, func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
+		for scope, p := range of {
+			changes = append(changes, s.Set(scope, p)...)
+		}
+		return changes, nil
+	})
+	require.NoError(w.t, err)
+	require.NoError(w.t, store.Close())
+}
+
+// admin runs throttle-admin, and returns what it prints.
+func (w *world) admin(args ...string) string {
+	w.t.Helper()
+	cmd := exec.CommandContext(w.t.Context(), admin, args...)
+	cmd.Env = append(os.Environ(), w.env()...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(w.t, err, "%s %s", args, &stderr)
+	return string(out)
+}
+
+// rates is the record that replicas obey.
+func (w *world) rates() (r dispatch.Rates) {
+	text, _, err := w.permits.Value(w.t.Context(), dispatch.RatesKey(w.cluster))
+	if err == nil && len(text) > 0 {
+		err = json.Unmarshal(text, &r)
+	}
+	require.NoError(w.t, err)
+	return r
+}
+
+const (
+	size       = 100 // bytes of a message
+	partitions = 4
+	// Of one message: it is read from Kafka, and written to the sink.
+	cost = quota.Page + quota.WriteFactor*quota.Page
+)
+
+// long skips what takes over a minute; make test-long runs it.
+func long(t *testing.T) {
+	if !ledgertest.Long() {
+		t.Skip("takes over a minute: set THROTTLE_LONG")
+	}
+}
+
+func TestTenantsShareASink(t *testing.T) {
+	long(t)
+	w := newWorld(t)
+	share(w, newSink(t), func(c *consumer, name string) policy.Scope {
+		c.Namespace, c.Meter, c.Keeps = name+"/default", true, true
+		return policy.TenantScope(name)
+	})
+}
+
+func TestTagsShareASink(t *testing.T) {
+	long(t)
+	w, s := newWorld(t), newSink(t)
+	k := w.startKeeper("keeper")
+	ctx, cancel := context.WithCancel(t.Context())
+	reported := make(chan struct{})
+	go func() {
+		defer close(reported)
+		s.report(ctx, t, k.url, k.token)
+	}()
+	defer func() { cancel(); <-reported }()
+	share(w, s, func(c *consumer, name string) policy.Scope {
+		c.Namespace, c.Tag = "public/default", name
+		return policy.TagScope(name)
+	})
+}
+
+// share has a and b share the sink, by two processes each: 20 % of it is reserved for each of them, and each may have all of it. First a wants
+// 40 % and b has a backlog without end, then both have one, and then the sink can do twice as much: the two totals, and no more.
+func share(w *world, s *sink, of func(c *consumer, name string) policy.Scope) {
+	t := w.t
+	k := services.Kafka(t)
+	quotas := map[policy.Scope]policy.Policy{policy.ClusterScope(): {IgnoreZones: new(int64(0))}} // one sink is one zone, and its trouble counts
+	var ids []quota.ID
+	topics := map[string]string{}
+	base := consumer{Brokers: k.Brokers, Group: services.Name(t), Sink: s.url}
+	processes := []consumer{}
+	for _, name := range []string{"a", "b"} {
+		c := base
+		scope := of(&c, name)
+		topics[name] = services.Name(t) + "-" + name
+		c.ID, c.Topic = quota.ID(scope.String()), topics[name]
+		k.CreateTopic(c.Topic, partitions)
+		quotas[scope] = policy.Policy{ReservedThroughput: new(int64(capacity * cost / 5)), TotalThroughput: new(int64(capacity * cost))}
+		ids = append(ids, c.ID)
+		for i := range 2 {
+			c.Name = fmt.Sprint(name, i)
+			processes = append(processes, c)
+		}
+	}
+	w.set(quotas)
+	w.produce(k.Brokers, topics["b"], 30_000) // more than b can ever have
+	written, stop := w.producing(k.Brokers, topics["a"], capacity*40/100)
+	for i, c := range processes {
+		fleet.Start(t, i, "", w.as(consumerEnv, c))
+	}
+	require.Eventually(t, func() bool { return len(s.consumers()) == len(processes) }, time.Minute, 50*time.Millisecond, "a process got no partition to read from")
+	defer w.explain(s, time.Now(), ids)
+
+	const window = 2 * time.Second
+	check := func(what string, more func(assert.TestingT, count)) {
+		loosely.Hold(t, func(loose assert.TestingT) { // when a machine stands still, what comes then is too much for the sink's queue
+			const d = 10 * time.Second
+			from := time.Now()
+			time.Sleep(d)
+			c := s.count(from, from.Add(d))
+			n := float64(c.good) / d.Seconds() / capacity
+			t.Logf("%s: %.1f %% of the capacity, %.2f %% of the answers busy, %v; for %v at most nothing came", what, 100*n, 100*c.busyShare(), c.ok, s.gap(from))
+			assert.GreaterOrEqual(loose, n, 0.9, what)
+			assert.LessOrEqual(loose, c.busyShare(), 0.05, what)
+			for _, id := range ids {
+				assert.GreaterOrEqual(loose, s.least(id, window, from, from.Add(d)), int(capacity*window.Seconds()/5), "%s: what is reserved for %s, in any %v", what, id, window)
+			}
+			more(loose, c)
+		})
+	}
+	time.Sleep(15 * time.Second)
+	caughtUp := func() bool { return written.Load()-int64(s.count(time.Time{}, time.Now()).ok[ids[0]]) < capacity/10 }
+	require.Eventually(t, caughtUp, 30*time.Second, 100*time.Millisecond, "a has not caught up with what came while the processes joined")
+	settled := time.Now()
+	check("a wants 40 %", func(loose assert.TestingT, c count) {
+		assert.InEpsilon(loose, capacity*40/100*10, c.ok[ids[0]], 0.1, "%s has what it wants, whatever the other does", ids[0])
+	})
+	stop()
+	w.produce(k.Brokers, topics["a"], 20_000)
+	time.Sleep(8 * time.Second)
+	check("both want all", func(assert.TestingT, count) {})
+
+	try := 0
+	loosely.Hold(t, func(loose assert.TestingT) {
+		const d = 2 * time.Second
+		if try++; try > 1 {
+			s.can(capacity)
+			time.Sleep(15 * time.Second)
+		}
+		s.can(2 * capacity)
+		time.Sleep(10 * time.Second)
+		from := time.Now()
+		time.Sleep(d)
+		regained := float64(s.count(from, from.Add(d)).good) / d.Seconds() / 2 / capacity
+		t.Logf("%.1f %% of the double capacity, 10 s after it came; for %v at most nothing came", 100*regained, s.gap(from))
+		assert.GreaterOrEqual(loose, regained, 0.95, "of the double capacity")
+	})
+	for _, id := range ids { // also when the one comes to want more, and when the capacity changes
+		assert.GreaterOrEqual(t, s.least(id, 2*window, settled, time.Now()), int(capacity*window.Seconds()/5), "half of what is reserved for %s, in any %v", id, 2*window)
+	}
+}
+
+// explain shows second by second how it came about, if the test has failed, and what the ratekeeper says at last.
+func (w *world) explain(s *sink, from time.Time, ids []quota.ID) {
+	if !w.t.Failed() {
+		return
+	}
+	for at := from; at.Before(time.Now()); at = at.Add(time.Second) {
+		c := s.count(at, at.Add(time.Second))
+		w.t.Logf("%2.0f s: a %3d, b %3d, busy %3d", at.Sub(from).Seconds(), c.ok[ids[0]], c.ok[ids[1]], c.busy)
+	}
+	w.t.Log(w.admin("quota", "status"))
+}
+
+func (w *world) writer(brokers []string, topic string) *kafka.Writer {
+	return &kafka.Writer{Addr: kafka.TCP(brokers...), Topic: topic, RequiredAcks: kafka.RequireAll, Balancer: &kafka.RoundRobin{}, BatchTimeout: 5 * time.Millisecond}
+}
+
+func message() kafka.Message { return kafka.Message{Value: bytes.Repeat([]byte{'x'}, size)} }
+
+// produce fills a topic.
+func (w *world) produce(brokers []string, topic string, n int) {
+	w.t.Helper()
+	to := w.writer(brokers, topic)
+	messages := make([]kafka.Message, n)
+	for i := range messages {
+		messages[i] = message()
+	}
+	require.NoError(w.t, to.WriteMessages(w.t.Context(), messages...))
+	require.NoError(w.t, to.Close())
+}
+
+// producing writes so many messages a second to a topic, until stop, and counts them.
+func (w *world) producing(brokers []string, topic string, rate float64) (n *atomic.Int64, stop func()) {
+	n = new(atomic.Int64)
+	to := w.writer(brokers, topic)
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for began := time.Now(); ctx.Err() == nil; {
+			time.Sleep(50 * time.Millisecond)
+			var messages []kafka.Message
+			for want := time.Since(began).Seconds() * rate; float64(n.Load()) < want; n.Add(1) {
+				messages = append(messages, message())
+			}
+			if err := to.WriteMessages(ctx, messages...); err != nil && ctx.Err() == nil {
+				assert.NoError(w.t, err)
+			}
+		}
+	}()
+	stop = func() { cancel(); <-done }
+	w.t.Cleanup(func() { stop(); assert.NoError(w.t, to.Close()) })
+	return n, stop
+}
