@@ -29,7 +29,7 @@ import (
 func main() {
 	rounds := flag.Int("rounds", 5, "how often every benchmark is run")
 	bench := flag.String("bench", ".", "which benchmarks, as go test has it")
-	skip := flag.String("skip", "^Benchmark(Pulsar|Numaflow)", "which are not; make bench-pulsar and bench-numaflow run those")
+	skip := flag.String("skip", "^Benchmark(Pulsar|Numaflow|Busy|ReportOutcome|Decide)", "which are not; make bench-pulsar, bench-numaflow and bench-busy run those")
 	target := flag.String("target", "bench", "make's target that this is: where in docs/benchmarks.md the table goes")
 	benchtime := flag.Duration("benchtime", 300*time.Millisecond, "how long each is run, at the least")
 	root := flag.String("root", "../..", "the repository")

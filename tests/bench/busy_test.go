@@ -1,0 +1,263 @@
+package bench
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+)
+
+// A caller calls request as soon as its limiter permits, and tells the limiter how it was answered. Its error means busy.
+type caller func(ctx context.Context, request func() error)
+
+// callers are who slows down for a busy server. Each opens one caller a process: ours share a ledger, others have nothing to share.
+var callers = []struct {
+	name string
+	open func(tb testing.TB) []caller
+}{
+	{"none", func(testing.TB) []caller { return []caller{unlimited, unlimited} }},
+	{"throttle", func(tb testing.TB) []caller {
+		ledger := memory.New()
+		return []caller{outcomes(tb, ledger), outcomes(tb, ledger)}
+	}},
+	{"aimd", func(testing.TB) []caller { return []caller{newAIMD().call, newAIMD().call} }},
+	{"failsafe-go", func(testing.TB) []caller { return []caller{adaptive(), adaptive()} }},
+}
+
+func unlimited(_ context.Context, request func() error) { _ = request() }
+
+// outcomes is ours.
+func outcomes(tb testing.TB, ledger dispatch.Ledger) caller {
+	tb.Helper()
+	sub := subscribe(tb, dispatch.Config{Ledger: ledger})
+	return func(ctx context.Context, request func() error) {
+		g, err := sub.Acquire(ctx, 1)
+		if err != nil {
+			return
+		}
+		sub.ReportOutcome(dispatch.OutcomeOf(request()))
+		g.Done(1, 0)
+	}
+}
+
+// adaptive limits how many requests are under way by how long they take; a busy answer is one that says nothing about that.
+func adaptive() caller {
+	l := adaptivelimiter.NewWithDefaults[any]()
+	return func(ctx context.Context, request func() error) {
+		permit, err := l.AcquirePermit(ctx)
+		if err != nil {
+			return
+		}
+		if request() == nil {
+			permit.Record()
+		} else {
+			permit.Drop()
+		}
+	}
+}
+
+// An aimd limits how many requests are under way by additive increase and multiplicative decrease, as TCP does to avoid congestion: one
+// more for as many good answers as the limit, half for a busy one.
+type aimd struct {
+	mu       sync.Mutex
+	changed  sync.Cond // limit or underWay
+	limit    float64
+	underWay int
+	cuts     int
+}
+
+func newAIMD() *aimd {
+	a := &aimd{limit: 1}
+	a.changed.L = &a.mu
+	return a
+}
+
+func (a *aimd) call(_ context.Context, request func() error) {
+	cuts := a.begin()
+	a.end(cuts, request())
+}
+
+func (a *aimd) begin() (cuts int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for float64(a.underWay+1) > a.limit {
+		a.changed.Wait()
+	}
+	a.underWay++
+	return a.cuts
+}
+
+func (a *aimd) end(cuts int, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.underWay--
+	switch {
+	case err == nil:
+		a.limit += 1 / a.limit
+	case cuts == a.cuts: // else it was sent before the last cut, and tells nothing new
+		a.limit = max(1, a.limit/2)
+		a.cuts++
+	}
+	a.changed.Broadcast()
+}
+
+const (
+	busyCapacity = 400 // requests a second
+	busyQueue    = 20  // requests
+	busyService  = 3 * time.Millisecond
+	busyWorkers  = 64 // in all
+	busyPause    = 10 * time.Millisecond
+)
+
+// A busyServer begins one request every interval; a queue of them waits, more are answered busy at once.
+type busyServer struct {
+	mu       sync.Mutex
+	interval time.Duration
+	next     time.Time // when it begins the next that comes
+	ok, busy int
+}
+
+func (s *busyServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	wait, ok := s.admit(time.Now())
+	if !ok {
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
+	}
+	time.Sleep(wait + busyService)
+}
+
+func (s *busyServer) admit(now time.Time) (wait time.Duration, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next.Before(now) {
+		s.next = now
+	}
+	wait = s.next.Sub(now)
+	if wait > busyQueue*s.interval {
+		s.busy++
+		return 0, false
+	}
+	s.next = s.next.Add(s.interval)
+	s.ok++
+	return wait, true
+}
+
+func (s *busyServer) can(capacity int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.interval = time.Second / time.Duration(capacity)
+}
+
+// count returns how many answers there are in a time, in % of the capacity, and how many of them are busy, in %.
+func (s *busyServer) count(d time.Duration) (good, busy float64) {
+	s.mu.Lock()
+	s.ok, s.busy = 0, 0
+	s.mu.Unlock()
+	time.Sleep(d)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return 100 * float64(s.ok) * s.interval.Seconds() / d.Seconds(), 100 * float64(s.busy) / float64(max(1, s.ok+s.busy))
+}
+
+// BenchmarkBusyServer has two processes, with 32 workers each and an endless backlog, call a server that can do a ninth of what they want: how
+// much of its capacity they use, how many answers are busy, and how much of a capacity twice as large they use 8 s to 10 s after it came.
+func BenchmarkBusyServer(b *testing.B) {
+	for _, c := range callers {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				s := &busyServer{}
+				s.can(busyCapacity)
+				stop := s.flood(b, c.open(b))
+				time.Sleep(5 * time.Second)
+				good, busy := s.count(10 * time.Second)
+				s.can(2 * busyCapacity)
+				time.Sleep(8 * time.Second)
+				regained, _ := s.count(2 * time.Second)
+				stop()
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(good, "%-goodput")
+				b.ReportMetric(busy, "%-busy")
+				b.ReportMetric(regained, "%-regained")
+			}
+		})
+	}
+}
+
+// flood has workers of all callers call the server until stop.
+func (s *busyServer) flood(tb testing.TB, callers []caller) (stop func()) {
+	tb.Helper()
+	server := httptest.NewServer(s)
+	ctx, cancel := context.WithCancel(tb.Context())
+	var all sync.WaitGroup
+	for _, call := range callers {
+		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: busyWorkers}}
+		get := func() error {
+			response, err := client.Get(server.URL)
+			check(err == nil)
+			response.Body.Close()
+			if response.StatusCode == http.StatusTooManyRequests {
+				return &dispatch.BusyError{}
+			}
+			return nil
+		}
+		for range busyWorkers / len(callers) {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					call(ctx, get)
+					time.Sleep(busyPause)
+				}
+			})
+		}
+		tb.Cleanup(client.CloseIdleConnections)
+	}
+	return func() {
+		cancel()
+		all.Wait()
+		server.Close()
+	}
+}
+
+// TestBusyServer: it does its capacity and no more, whoever calls how often.
+func TestBusyServer(t *testing.T) {
+	s, now := &busyServer{}, time.Now()
+	s.can(busyCapacity)
+	for range 10_000 { // ten times what it can do, for 2.5 s
+		s.admit(now)
+		now = now.Add(250 * time.Microsecond)
+	}
+	if want := 1000 + busyQueue; s.ok < want || s.ok > want+1 {
+		t.Errorf("%d answered well, want %d", s.ok, want)
+	}
+	for range 1000 {
+		now = now.Add(time.Second / busyCapacity)
+		if _, ok := s.admit(now); !ok {
+			t.Fatal("busy within its capacity")
+		}
+	}
+}
+
+// TestAIMD: as many good answers as the limit make it larger by one, and busy answers to requests sent before a cut do not cut again.
+func TestAIMD(t *testing.T) {
+	a := newAIMD()
+	a.limit = 8
+	busy := &dispatch.BusyError{}
+	first, second := a.begin(), a.begin()
+	a.end(first, busy)
+	a.end(second, busy)
+	if a.limit != 4 {
+		t.Errorf("limit = %v after busy answers, want 4", a.limit)
+	}
+	for range 4 {
+		a.end(a.begin(), nil)
+	}
+	if a.limit < 4.8 || a.limit > 5 {
+		t.Errorf("limit = %v after 4 good answers, want nearly 5", a.limit)
+	}
+}
