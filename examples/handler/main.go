@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -64,5 +65,26 @@ func run(ctx context.Context) (err error) {
 		}
 		fmt.Println("Throttled:", s)
 	}
+
+	// Reporting, inside it, tells what was answered: while a service is busy, all processes of the subscription call it less.
+	post := dispatch.Throttled(sub, dispatch.Reporting(sub, post))
+	for _, word := range []string{"a word", "one too many"} {
+		s, err := post(ctx, word)
+		if busy, ok := errors.AsType[*dispatch.BusyError](err); ok {
+			fmt.Println("Reporting:", busy)
+		} else if err != nil {
+			return err
+		} else {
+			fmt.Println("Reporting:", s)
+		}
+	}
 	return nil
+}
+
+// post stands for a call of a service. See httpthrottle.Error and grpcthrottle.Error for real ones.
+func post(_ context.Context, s string) (string, error) {
+	if s == "one too many" {
+		return "", &dispatch.BusyError{RetryAfter: time.Second, Err: errors.New("429 Too Many Requests")}
+	}
+	return s + " was posted", nil
 }

@@ -1,6 +1,6 @@
-// Command numaflow-sink is a ready sink for Numaflow: it posts each message to a web service, under a shared limit. What the
-// service is too busy for (429, or any 5xx) comes again when Retry-After is over, or in a second; so does all while it is away. What it
-// refuses for another reason fails, and is the pipeline's retryStrategy's. The Dockerfile and monovertex.yaml beside it put
+// Command numaflow-sink is a ready sink for Numaflow: it posts each message to a web service, under a shared limit, and slows down
+// while the service is busy (429 or 503). What was too much for it comes again when Retry-After is over, or in a second; so does all that meets another 5xx,
+// or comes while it is away. What it refuses for another reason fails, and is the pipeline's retryStrategy's. The Dockerfile and monovertex.yaml beside it put
 // it into a cluster; it reads
 //
 //	SINK_URL=http://host:port/path
@@ -13,6 +13,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -22,14 +23,17 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/numaproj/numaflow-go/pkg/sinker"
 
 	"github.com/dispatchthrottle/throttle"
+	httpthrottle "github.com/dispatchthrottle/throttle/adapters/http"
 	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
+	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
 func main() {
@@ -47,16 +51,27 @@ func run(ctx context.Context, sockets string) (err error) {
 	if err != nil || target.Host == "" {
 		return errors.New("SINK_URL: is no URL: write http://host:port/path")
 	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer stop()
 	lim, err := throttle.FromEnv(ctx, throttle.WithLogger(slog.Default()))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lim.Close()) }() // gives back what is booked
+	topic, err := numaflowthrottle.Topic()
+	if err != nil {
+		return err
+	}
+	sub, err := lim.Subscription(topic.String(), topic.Name) // the vertex's, as of the Sink below
+	if err != nil {
+		return err
+	}
 	client := &http.Client{
+		Transport:     httpthrottle.Transport(sub, nil),
 		Timeout:       10 * time.Second,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it would lose the body
 	}
-	sink, err := numaflowthrottle.Sink(&service{target.String(), client}, lim)
+	sink, err := numaflowthrottle.Sink(&service{target.String(), client}, lim, numaflowthrottle.WithProcess(ctx))
 	if err != nil {
 		return err
 	}
@@ -108,18 +123,13 @@ func (s *service) post(ctx context.Context, d sinker.Datum) sinker.Response {
 	case answer.StatusCode < 300:
 		return sinker.ResponseOK(d.ID())
 	case answer.StatusCode == http.StatusTooManyRequests, answer.StatusCode >= 500:
-		return numaflowthrottle.Busy(d.ID(), retryAfter(answer.Header.Get("Retry-After")))
+		return numaflowthrottle.Busy(d.ID(), retryAfter(answer))
 	}
 	return sinker.ResponseFailure(d.ID(), fmt.Sprint("the service says ", answer.Status))
 }
 
-// retryAfter reads the header: seconds, or a date; a second if there is none.
-func retryAfter(header string) time.Duration {
-	if seconds, err := strconv.Atoi(header); err == nil {
-		return time.Duration(seconds) * time.Second
-	}
-	if at, err := http.ParseTime(header); err == nil {
-		return max(0, time.Until(at))
-	}
-	return time.Second
+// retryAfter is when the service may be asked again: in a second if it does not say.
+func retryAfter(answer *http.Response) time.Duration {
+	_, after := dispatch.OutcomeOf(httpthrottle.Error(answer))
+	return cmp.Or(after, time.Second)
 }

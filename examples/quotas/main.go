@@ -1,0 +1,80 @@
+// Command quotas has two tags share a warehouse that can take 100 writes a second. With an etcd and a Redis at hand (docker compose up, or
+// throttle-admin dev and its etcd for both):
+//
+//	export THROTTLE_STORE=etcd://127.0.0.1:2379 THROTTLE_LEDGER=redis://127.0.0.1:6379
+//	go run ./cmd/throttle-admin set cluster ignoreZones=0
+//	go run ./cmd/throttle-admin quota set tag:gold reserved_throughput 800kB total_throughput 1638400
+//	go run ./cmd/throttle-admin quota set tag:bulk total_throughput 1638400
+//	go run ./examples/quotas
+//
+// and, beside it, `go run ./cmd/throttle-admin quota status`. A write costs 16384: it is one page, four times.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) (err error) {
+	lim, err := throttle.FromEnv(ctx, throttle.WithRatekeeper())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lim.Close()) }()
+	warehouse, err := lim.Backend("warehouse", "eu-1")
+	if err != nil {
+		return err
+	}
+	tags := []string{"gold", "bulk"}
+	written := make([]atomic.Int64, len(tags))
+	var consumers sync.WaitGroup
+	defer consumers.Wait()
+	for i, tag := range tags {
+		sub, err := lim.Subscription("kafka://public/default/orders", "billing", dispatch.WithTag(tag))
+		if err != nil {
+			return err
+		}
+		consumers.Go(func() {
+			for ctx.Err() == nil {
+				if err := sub.Do(ctx, func(context.Context) error { return nil }); err != nil {
+					return // interrupted
+				}
+				warehouse.Wrote(sub, 1000)
+				written[i].Add(1)
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	for every := time.NewTicker(time.Second); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-every.C:
+		}
+		gold, bulk := written[0].Swap(0), written[1].Swap(0)
+		fmt.Printf("gold %4d/s  bulk %4d/s  warehouse at %3d %%\n", gold, bulk, gold+bulk)
+		// It slows its callers down from 60 % on.
+		if err := warehouse.ReportLoad(quota.Load{Queue: float64(gold + bulk), Target: 100, Spring: 40}); err != nil {
+			return err
+		}
+	}
+}
