@@ -27,7 +27,7 @@ type Rates struct {
 	Term     int64             `json:"term"`     // of the ratekeeper's election
 	Keeper   string            `json:"keeper"`   // its name
 	Time     float64           `json:"time"`     // on the ledger's clock, seconds
-	Rates    map[quota.ID]Rate `json:"rates"`    // of ids that have been in use; the others have their totals
+	Rates    map[quota.ID]Rate `json:"rates"`    // of ids whose costs are known; the others have their totals
 }
 
 // A Rate is what one throttling id may do.
@@ -49,7 +49,7 @@ const RatesHold = time.Minute
 // AssumedCost is that of a message of which nobody has heard yet, bytes: a page, written.
 const AssumedCost = quota.WriteFactor * quota.Page
 
-// Of is what an id may do by its quota, in messages a second, at now on the ledger's clock. Of an id that has not been in use it is the total, as if each
+// Of is what an id may do by its quota, in messages a second, at now on the ledger's clock. Of an id whose costs nobody knows it is the total, as if each
 // message wrote a page. What nobody has confirmed for [RatesHold] is what is reserved or, if nothing is, the total. In shadow it has no bound.
 func (r Rates) Of(id policy.Scope, q policy.Quota, now float64) float64 {
 	found, used := r.Rates[quota.ID(id.String())]
@@ -72,7 +72,7 @@ func (r Rates) Reserved(id policy.Scope, q policy.Quota) float64 {
 	return float64(q.Reserved) / r.Average(id)
 }
 
-// Average is what a message of an id costs, bytes: [AssumedCost] if the id has not been in use.
+// Average is what a message of an id costs, bytes: [AssumedCost] if nobody knows.
 func (r Rates) Average(id policy.Scope) float64 {
 	if found, used := r.Rates[quota.ID(id.String())]; used {
 		return max(quota.Page, found.Average)

@@ -115,8 +115,8 @@ func (x *quotaExplanation) explain() {
 		say("Nothing but its total limits it: no backend that it loads is near its target.")
 	}
 	switch {
-	case d.Unused:
-		say("It has not been in use lately: a message counts as a written page, %s bytes, until backends report what one costs.", number(d.AverageCost))
+	case d.Assumed:
+		say("Nobody knows what a message costs: it counts as a written page, %s bytes, until backends have reported it for some seconds.", number(d.AverageCost))
 	case d.Cost == 0 && d.Rate > 0:
 		say("No backend reports what it costs now: a message counts as %s bytes.", number(d.AverageCost))
 	}

@@ -30,12 +30,12 @@ type Keeper struct {
 	MostIDs     int      // of a backend's report; the costliest are kept, the others left out; default 1000
 	Zones       []string // those that backends may be in; default any
 
+	decided  float64 // the last pass
 	ids      map[ID]*id
 	backends []*backend // in the order in which they were first heard of
 }
 
 const (
-	folding      = 10.0  // seconds, of costs and rates, for averages
 	pace         = 3.5   // seconds, of targets: so that a load a little over its target, of which ratios make four times that, is right in one pass
 	mostGrowth   = 1.25  // of a rate in one pass, while backends limit it
 	calm         = 10.0  // seconds after the last limit, in which it grows no faster
@@ -53,18 +53,17 @@ const (
 type id struct {
 	name    ID
 	quota   *Quota
-	rate    Smoother // requests a second
-	costs   Smoother // of them, a second; both begin together and fold alike, so that their quotient is right from the first value on
-	begun   bool     // rate has begun, and costs are to begin with it
+	started float64 // requests a second, as last heard
+	average average
 	target  Smoother
-	average float64 // cost of a request; 0: unknown
+	inForce float64 // the rate found by the last pass
 	seen    float64 // when there was something
 	limited float64 // when a backend last limited it
 
 	// Of this pass:
 	cost     float64 // a second
 	backends int     // that it loads
-	unsure   bool    // one of them is not heard of
+	unsure   bool    // one of them was not heard of since the last pass
 	zones    map[string]float64
 }
 
@@ -108,12 +107,12 @@ func (k *Keeper) SetQuotas(quotas map[ID]Quota, now float64) error {
 	}
 	for name, i := range k.ids {
 		if _, ok := quotas[name]; !ok {
-			i.quota, i.target = nil, Smoother{Folding: pace}
+			i.quota, i.target, i.inForce = nil, Smoother{Folding: pace}, 0
 		}
 	}
 	for name, q := range quotas {
 		if i := k.id(name, now); i.quota == nil || *i.quota != q {
-			i.quota, i.target = &q, Smoother{Folding: pace} // a new quota holds at once
+			i.quota, i.target, i.inForce = &q, Smoother{Folding: pace}, 0 // a new quota holds at once
 		}
 	}
 	return nil
@@ -128,9 +127,7 @@ func (k *Keeper) Started(name ID, rate, now float64) error {
 	if i == nil {
 		return nil
 	}
-	i.begun = i.begun || rate > 0 && i.rate.Total(now) == 0
-	i.rate.follow(rate, now)
-	if rate > 0 {
+	if i.started = rate; rate > 0 {
 		i.seen = now
 	}
 	return nil
@@ -241,7 +238,7 @@ func (k *Keeper) follow(name ID, now float64) *id {
 func (k *Keeper) id(name ID, now float64) *id {
 	i := k.ids[name]
 	if i == nil {
-		i = &id{name: name, rate: Smoother{Folding: folding}, costs: Smoother{Folding: folding}, target: Smoother{Folding: pace}, seen: now, limited: math.Inf(-1), zones: map[string]float64{}}
+		i = &id{name: name, average: newAverage(), target: Smoother{Folding: pace}, seen: now, limited: math.Inf(-1), zones: map[string]float64{}}
 		if k.ids == nil {
 			k.ids = map[ID]*id{}
 		}
@@ -296,8 +293,9 @@ func (k *Keeper) LeftOut() (n int) {
 // What makes no sense is left, and no rate is above what the quota is worth now.
 func (k *Keeper) Resume(name ID, average, rate, now float64) {
 	if i := k.ids[name]; i != nil && i.quota != nil && average >= Page && average <= mostCost && rate > 0 {
-		i.average = average
-		i.target.Reset(min(rate, i.quota.Total/average), now)
+		i.average.value = average
+		i.inForce = min(rate, i.quota.Total/average)
+		i.target.Reset(i.inForce, now)
 	}
 }
 
@@ -316,7 +314,7 @@ type Decision struct {
 	Smoothed    float64 `json:"smoothed"` // in force
 	Busy        bool    `json:"busy"`     // limited by a backend
 	Backends    int     `json:"backends"` // that it loads
-	Unused      bool    `json:"unused"`   // nothing has been heard of it lately
+	Assumed     bool    `json:"assumed"`  // AverageCost: nobody knows yet
 	Shadow      bool    `json:"shadow"`   // it limits nothing: by whoever obeys, the Keeper knows of none
 
 	Zones map[string]float64 `json:"zones,omitempty"` // what those of each zone can bear of it that are near their targets
@@ -396,7 +394,7 @@ func (k *Keeper) forget(now float64) {
 	}
 }
 
-// sum adds up the costs of the ids, and finds their averages. While a backend is not heard of, those of its ids stay as they were.
+// sum adds up the costs of the ids, and finds their averages. While a backend is not heard of between passes, those of its ids stay as they were.
 func (k *Keeper) sum(now float64) {
 	for _, i := range k.ids {
 		i.cost, i.backends, i.unsure = 0, 0, false
@@ -405,29 +403,19 @@ func (k *Keeper) sum(now float64) {
 	for _, b := range k.backends {
 		for _, c := range b.costs {
 			if c.value > 0 {
-				c.id.unsure = c.id.unsure || now-b.at > stale
+				c.id.unsure = c.id.unsure || b.at <= k.decided
 				c.id.cost += c.value
 				c.id.backends++
 			}
 		}
 	}
+	k.decided = now
 	for _, i := range k.ids {
-		if i.unsure {
-			continue
+		if !i.unsure && i.average.measure(i.started, i.cost, now) {
+			i.target, i.inForce = Smoother{Folding: pace}, 0 // what it was is of no account, as it followed no cost
 		}
-		if i.begun || i.cost > 0 && i.costs.Total(now) == 0 { // whichever was first: a second of one beside all of the other is far off
-			i.rate.Reset(i.rate.total, now)
-			i.costs.Reset(i.cost, now)
-			i.begun = false
-		}
-		i.costs.Set(i.cost, now)
-		if rate, cost := i.rate.Total(now), i.costs.Total(now); rate > 0 && cost > 0 && i.cost > 0 {
-			if i.average == 0 {
-				i.target = Smoother{Folding: pace} // what it was is of no account
-			}
-			i.average = max(Page, cost/rate)
-		} else if now-i.seen > expiry {
-			i.average = 0
+		if now-i.seen > expiry {
+			i.average = newAverage()
 		}
 	}
 }
@@ -458,9 +446,9 @@ func (k *Keeper) limit(b *backend, now float64) {
 		if !loads(c) {
 			continue
 		}
-		limiting := ratio * c.id.rate.total
+		limiting := ratio * c.id.started
 		if k.ShareBy != ByCurrent && quotas > 0 {
-			limiting = free * c.id.quota.Total / quotas / c.value * c.id.rate.total
+			limiting = free * c.id.quota.Total / quotas / c.value * c.id.started
 		}
 		if least, ok := c.id.zones[b.zone]; !ok || limiting < least {
 			c.id.zones[b.zone] = limiting
@@ -470,11 +458,14 @@ func (k *Keeper) limit(b *backend, now float64) {
 
 // decide finds an id's rate, of which the worst zones are ignored.
 func (i *id) decide(ignored int, now float64) Decision {
-	average := cmp.Or(i.average, Page)
+	average := cmp.Or(i.average.value, Page)
 	d := Decision{
-		ID: i.name, Rate: i.rate.Total(now), Cost: i.cost, AverageCost: average, Quota: *i.quota, Backends: i.backends,
-		Unused:   i.average == 0 && i.rate.Total(now) == 0,
+		ID: i.name, Rate: i.average.lately(), Cost: i.cost, AverageCost: average, Quota: *i.quota, Backends: i.backends,
+		Assumed:  i.average.value == 0,
 		Reserved: i.quota.Reserved / average, Desired: i.quota.Total / average, Limiting: math.NaN(),
+	}
+	if i.unsure {
+		d.Rate = i.started
 	}
 	if len(i.zones) > 0 {
 		d.Zones = maps.Clone(i.zones)
@@ -486,7 +477,7 @@ func (i *id) decide(ignored int, now float64) Decision {
 	if d.Busy = d.Limiting < d.Desired; d.Busy {
 		i.limited = now
 	}
-	before := i.target.Total(now)
+	before := i.inForce
 	if i.target.Set(d.Target, now); !d.Busy && now-i.limited < calm && d.Target > before && before > 0 {
 		i.target.Reset(d.Target, now) // what no backend limits grows as fast as it may
 	}
@@ -496,5 +487,6 @@ func (i *id) decide(ignored int, now float64) Decision {
 		i.target.Reset(most, now)
 		i.target.Set(d.Target, now)
 	}
+	i.inForce = d.Smoothed
 	return d
 }

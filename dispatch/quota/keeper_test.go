@@ -237,6 +237,32 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// TestWhatFollowsASilence: what came while a backend said nothing is forgotten, requests and costs alike.
+func TestWhatFollowsASilence(t *testing.T) {
+	for _, after := range []float64{0.1, 1, 10} {
+		var k quota.Keeper
+		require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 6e6}}, 1))
+		for second := range 100 {
+			now, rate := float64(second+1), 100.0
+			if second >= 40 {
+				rate *= after
+			}
+			require.NoError(t, k.Started(a, rate, now))
+			for _, name := range []string{"x", "y"} {
+				if name == "x" || second < 40 || second > 70 {
+					require.NoError(t, k.Report(quota.Report{Backend: name, Zone: name, Time: now, Costs: map[quota.ID]float64{a: 3 * quota.Page * rate}}, now))
+				}
+			}
+			if d := k.Decide(now)[0]; second > 5 {
+				require.InEpsilon(t, 6*quota.Page, d.AverageCost, 0.01, "second %d, then %v of it", second, after)
+				if second == 60 {
+					require.InEpsilon(t, rate, d.Rate, 0.01, "what comes is known")
+				}
+			}
+		}
+	}
+}
+
 // TestLateTraffic: a quota that was there before its traffic holds as soon as a cost is known.
 func TestLateTraffic(t *testing.T) {
 	w := newWorld(t, 3, 10_000, reads(a, 0, 60)).quota(a, 6000, 0)
@@ -358,24 +384,66 @@ func TestReportFaults(t *testing.T) {
 }
 
 // TestAveragesOfWhatBeginsOneAfterTheOther: requests begin at the end of a second and cost in the next one, or a backend reports what a
-// replica does not know of yet.
+// replica does not know of yet. Nobody pays for it after some seconds, and nobody does after a pause.
 func TestAveragesOfWhatBeginsOneAfterTheOther(t *testing.T) {
+	whole := [2]float64{1000, 6000}
 	for name, seconds := range map[string][3][2]float64{ // begun, and cost in pages
-		"requests first": {{1, 0}, {1000, 6000}, {1000, 6000}},
-		"costs first":    {{0, 100}, {1000, 6000}, {1000, 6000}},
-		"together":       {{1, 6}, {1000, 6000}, {1000, 6000}},
+		"requests first":     {{1, 0}, {1000, 6000}, {1000, 6000}},
+		"costs first":        {{0, 100}, {1000, 6000}, {1000, 6000}},
+		"together":           {{1, 6}, {1000, 6000}, {1000, 6000}},
+		"part of the costs":  {{1000, 60}, {1000, 6000}, {1000, 6000}},
+		"part of the starts": {{50, 6000}, {1000, 6000}, {1000, 6000}},
 	} {
 		var k quota.Keeper
 		require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 6000 * quota.Page}}, 1))
-		var last quota.Decision
-		for i, s := range seconds {
-			now := float64(i + 1)
-			require.NoError(t, k.Started(a, s[0], now))
-			require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Costs: map[quota.ID]float64{a: s[1] * quota.Page}}, now))
-			last = k.Decide(now)[0]
+		now := 0.0
+		second := func(begun, pages float64) quota.Decision {
+			now++
+			require.NoError(t, k.Started(a, begun, now))
+			require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Costs: map[quota.ID]float64{a: pages * quota.Page}}, now))
+			return k.Decide(now)[0]
 		}
-		assert.InEpsilon(t, 6*quota.Page, last.AverageCost, 0.01, name)
-		assert.InEpsilon(t, 1000, last.Target, 0.01, name)
+		for _, idle := range []int{0, 1, 60, 200} {
+			for range idle {
+				second(0, 0)
+			}
+			for i, s := range append(seconds[:], whole, whole, whole) {
+				d, off := second(s[0], s[1]), 0.25
+				if idle > 1 {
+					off = 0.5 // of what was known little counts
+				}
+				if idle > 0 || i > 3 {
+					assert.InEpsilon(t, 6*quota.Page, d.AverageCost, off, "%s, second %d after %d s without any", name, i, idle)
+					assert.InEpsilon(t, 1000, d.Smoothed, 0.5, "%s, second %d after %d s without any", name, i, idle)
+				}
+			}
+			for range 30 {
+				second(1000, 6000)
+			}
+		}
+	}
+}
+
+// TestAveragesOfAFewRequests: one in ten seconds, of which a backend reports in another second, has the cost it has.
+func TestAveragesOfAFewRequests(t *testing.T) {
+	for after := range 3 {
+		var k quota.Keeper
+		require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 6000 * quota.Page}}, 1))
+		for second := range 100 {
+			now := float64(second + 1)
+			begun, cost := 0.0, 0.0
+			if second%10 == 0 {
+				begun = 1
+			}
+			if second%10 == after {
+				cost = 6 * quota.Page
+			}
+			require.NoError(t, k.Started(a, begun, now))
+			require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Costs: map[quota.ID]float64{a: cost}}, now))
+			if d := k.Decide(now)[0]; second > 10 {
+				require.InEpsilon(t, 6*quota.Page, d.AverageCost, 0.25, "second %d", second)
+			}
+		}
 	}
 }
 
@@ -438,12 +506,14 @@ func BenchmarkDecide(bench *testing.B) {
 			for name := range quotas {
 				_ = k.Started(name, 10, 1)
 			}
-			for i := range size[1] {
-				_ = k.Report(quota.Report{Backend: fmt.Sprint(i), Zone: fmt.Sprint(i), Time: 1, Costs: costs, Load: quota.Load{Queue: 900, Target: 800, Spring: 200}}, 1)
-			}
 			now := 1.0
 			for bench.Loop() {
-				now += 0.001
+				bench.StopTimer()
+				now++
+				for i := range size[1] {
+					_ = k.Report(quota.Report{Backend: fmt.Sprint(i), Zone: fmt.Sprint(i), Time: now, Costs: costs, Load: quota.Load{Queue: 900, Target: 800, Spring: 200}}, now)
+				}
+				bench.StartTimer()
 				k.Decide(now)
 			}
 		})

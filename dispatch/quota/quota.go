@@ -83,14 +83,6 @@ func (s *Smoother) Set(total, now float64) {
 	s.total = total
 }
 
-// follow is Set, but what was nothing until now has the value at once.
-func (s *Smoother) follow(total, now float64) {
-	if s.Total(now) == 0 {
-		s.Reset(total, now)
-	}
-	s.Set(total, now)
-}
-
 // Reset says that the value is, and was, total.
 func (s *Smoother) Reset(total, now float64) {
 	s.total, s.estimate, s.at, s.began = total, total, now, true

@@ -275,12 +275,12 @@ func (t *term) pass(ctx context.Context) error {
 // mostShown bounds the decisions that are published for people to look at, so that any ledger takes them.
 const mostShown = 3000
 
-// complete says of decisions what replicas do with them: the rate of an id that has not been in use is what they assume, and one in shadow
+// complete says of decisions what replicas do with them: the rate of an id whose costs nobody knows is what they assume, and one in shadow
 // limits nothing.
 func (t *term) complete(decisions []quota.Decision) {
 	for i := range decisions {
 		d := &decisions[i]
-		if d.Shadow = t.quotas[d.ID].Shadow; d.Unused {
+		if d.Shadow = t.quotas[d.ID].Shadow; d.Assumed {
 			d.AverageCost = dispatch.AssumedCost
 			d.Reserved, d.Desired = d.Quota.Reserved/d.AverageCost, d.Quota.Total/d.AverageCost
 			d.Target, d.Smoothed = d.Desired, d.Desired
@@ -395,7 +395,7 @@ func worse(a, b quota.Load) bool {
 func (t *term) write(ctx context.Context, identity string, decisions []quota.Decision) (at float64, err error) {
 	rates := make(map[quota.ID]dispatch.Rate, len(decisions))
 	for _, d := range decisions {
-		if !d.Unused {
+		if !d.Assumed {
 			rates[d.ID] = dispatch.Rate{Rate: d.Smoothed, Average: d.AverageCost}
 		}
 	}
