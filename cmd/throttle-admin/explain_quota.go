@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -127,8 +126,8 @@ func (x *quotaExplanation) table(w *strings.Builder, q policy.Quota) {
 	writeText(w, "%s, cluster %s, by ratekeeper %s in term %d", x.ID, x.Cluster, x.Keeper, x.Term)
 	fmt.Fprintln(w)
 	limiting, zones := "none", []string{}
-	for _, zone := range slices.Sorted(maps.Keys(d.Zones)) {
-		zones = append(zones, fmt.Sprintf("%s %s/s", zone, number(d.Zones[zone])))
+	for _, z := range d.Zones {
+		zones = append(zones, fmt.Sprintf("%s %s/s", z.Zone, number(z.Rate)))
 	}
 	if len(zones) > 0 {
 		limiting = fmt.Sprintf("zones: %s; the worst %d ignored: %s", strings.Join(zones, ", "), x.Ignored, orNone(d.Limiting))

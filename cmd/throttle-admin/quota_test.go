@@ -388,7 +388,7 @@ func TestOverCommitted(t *testing.T) {
 // TestQuotaTablesFit whatever the names are.
 func TestQuotaTablesFit(t *testing.T) {
 	long := strings.Repeat("long-name-", 25)
-	d := quota.Decision{ID: quota.ID("tag:" + long), Quota: quota.Quota{Reserved: 1 << 53, Total: 1 << 53}, Limiting: 1e15, Busy: true, Zones: map[string]float64{long: 1e15, "b": 1}}
+	d := quota.Decision{ID: quota.ID("tag:" + long), Quota: quota.Quota{Reserved: 1 << 53, Total: 1 << 53}, Limiting: 1e15, Busy: true, Zones: []quota.ZoneLimit{{Zone: "b", Rate: 1}, {Zone: long, Rate: 1e15}}}
 	reader := quota.Reader{Backend: long, Zone: long, ID: d.ID, Cost: 1 << 53, Busyness: 1, Ratio: 1}
 	var out strings.Builder
 	statusTable(&out, ratekeeper.Status{Keeper: long, Decisions: []quota.Decision{d}, Refused: []string{"report of " + long}, LeftOut: 1 << 50})

@@ -61,10 +61,10 @@ type id struct {
 	limited float64 // when a backend last limited it
 
 	// Of this pass:
-	cost     float64 // a second
-	backends int     // that it loads
-	unsure   bool    // one of them was not heard of since the last pass
-	zones    map[string]float64
+	cost     float64     // a second
+	backends int         // that it loads
+	unsure   bool        // one of them was not heard of since the last pass
+	zones    []ZoneLimit // by name, until the decision
 }
 
 type backend struct {
@@ -238,7 +238,7 @@ func (k *Keeper) follow(name ID, now float64) *id {
 func (k *Keeper) id(name ID, now float64) *id {
 	i := k.ids[name]
 	if i == nil {
-		i = &id{name: name, average: newAverage(), target: Smoother{Folding: pace}, seen: now, limited: math.Inf(-1), zones: map[string]float64{}}
+		i = &id{name: name, average: newAverage(), target: Smoother{Folding: pace}, seen: now, limited: math.Inf(-1)}
 		if k.ids == nil {
 			k.ids = map[ID]*id{}
 		}
@@ -317,7 +317,13 @@ type Decision struct {
 	Assumed     bool    `json:"assumed"`  // AverageCost: nobody knows yet
 	Shadow      bool    `json:"shadow"`   // it limits nothing: by whoever obeys, the Keeper knows of none
 
-	Zones map[string]float64 `json:"zones,omitempty"` // what those of each zone can bear of it that are near their targets
+	Zones []ZoneLimit `json:"zones,omitempty"` // what those of each zone can bear of it that are near their targets, by name
+}
+
+// A ZoneLimit is what the backends of a zone can bear of an id, in requests a second.
+type ZoneLimit struct {
+	Zone string  `json:"zone"`
+	Rate float64 `json:"rate"`
 }
 
 // A plain Decision has no methods.
@@ -354,7 +360,7 @@ func (d *Decision) UnmarshalJSON(text []byte) error {
 func (k *Keeper) Decide(now float64) []Decision {
 	k.forget(now)
 	k.sum(now)
-	for _, b := range k.backends {
+	for _, b := range slices.SortedStableFunc(slices.Values(k.backends), func(a, b *backend) int { return cmp.Compare(a.zone, b.zone) }) {
 		k.limit(b, now)
 	}
 	var all []Decision
@@ -397,8 +403,7 @@ func (k *Keeper) forget(now float64) {
 // sum adds up the costs of the ids, and finds their averages. While a backend is not heard of between passes, those of its ids stay as they were.
 func (k *Keeper) sum(now float64) {
 	for _, i := range k.ids {
-		i.cost, i.backends, i.unsure = 0, 0, false
-		clear(i.zones)
+		i.cost, i.backends, i.unsure, i.zones = 0, 0, false, i.zones[:0]
 	}
 	for _, b := range k.backends {
 		for _, c := range b.costs {
@@ -420,7 +425,8 @@ func (k *Keeper) sum(now float64) {
 	}
 }
 
-// limit finds what a backend near its target lets each id that loads it have: of what it bears now, not of averages, which come late.
+// limit finds what a backend near its target lets each id that loads it have: of what it bears now, not of averages, which come late. Those of one
+// zone are asked one after the other.
 func (k *Keeper) limit(b *backend, now float64) {
 	ratio, near := b.load.Ratio()
 	if !near || now-b.at > stale {
@@ -450,8 +456,10 @@ func (k *Keeper) limit(b *backend, now float64) {
 		if k.ShareBy != ByCurrent && quotas > 0 {
 			limiting = free * c.id.quota.Total / quotas / c.value * c.id.started
 		}
-		if least, ok := c.id.zones[b.zone]; !ok || limiting < least {
-			c.id.zones[b.zone] = limiting
+		if of := c.id.zones; len(of) > 0 && of[len(of)-1].Zone == b.zone {
+			of[len(of)-1].Rate = min(of[len(of)-1].Rate, limiting)
+		} else {
+			c.id.zones = append(of, ZoneLimit{b.zone, limiting})
 		}
 	}
 }
@@ -467,11 +475,10 @@ func (i *id) decide(ignored int, now float64) Decision {
 	if i.unsure {
 		d.Rate = i.started
 	}
-	if len(i.zones) > 0 {
-		d.Zones = maps.Clone(i.zones)
-	}
+	d.Zones = slices.Clone(i.zones)
 	if len(i.zones) > ignored {
-		d.Limiting = slices.Sorted(maps.Values(i.zones))[ignored]
+		slices.SortFunc(i.zones, func(a, b ZoneLimit) int { return cmp.Compare(a.Rate, b.Rate) })
+		d.Limiting = i.zones[ignored].Rate
 	}
 	d.Target = Target(d.Reserved, d.Desired, d.Limiting)
 	if d.Busy = d.Limiting < d.Desired; d.Busy {
