@@ -10,11 +10,11 @@ const (
 
 // An average is what a request of an id costs: costs by rate, of the last seconds. Requests are counted by replicas when they begin and costs by
 // backends when they come, and the second of the one is not that of the other. So the average stays what it was while what comes now is most of
-// what is known. The first one is a guess until more is known; there is none where requests are heard of before their costs.
+// what is known. The first one is a guess until more is known; there is none where requests and costs were not first heard of in the same pass.
 type average struct {
 	value   float64 // bytes; 0: unknown
 	guessed bool
-	late    bool // the first costs came later than the first requests
+	apart   bool // the first requests and the first costs were not heard of together
 
 	at           float64 // of the last pass
 	asked, spent float64 // the last pass that had requests, and costs
@@ -38,11 +38,14 @@ func (a *average) measure(started, cost, now float64) (anew bool) {
 	if a.rate.Total(last) == 0 && a.costs.Total(last) == 0 {
 		a.since = last
 	}
+	if a.value == 0 && started > 0 && a.rate.Total(last) == 0 {
+		a.costs.Reset(0, last) // of requests that nobody counted
+	}
 	a.rate.Set(started, last)
 	a.costs.Set(cost, last)
+	a.apart = a.apart || a.value == 0 && (started > 0) != (cost > 0)
 	if started > 0 {
 		a.asked = now
-		a.late = a.late || a.value == 0 && cost == 0
 	}
 	if cost > 0 {
 		a.spent = now
@@ -50,7 +53,7 @@ func (a *average) measure(started, cost, now float64) (anew bool) {
 	rate, costs := a.rate.Total(now), a.costs.Total(now)
 	enough := -0.8 * math.Expm1(-leastKnown/folding) // the sums of what is steady are a little less than that of what grows
 	known := rate >= enough*started && costs >= enough*cost
-	guess := a.guessed || a.value == 0 && !a.late
+	guess := a.guessed || a.value == 0 && !a.apart
 	timely := cost > 0 && now-a.asked < leastKnown || now-max(a.asked, a.spent) >= quiet // the one without the other tells nothing
 	if timely && rate > 0 && costs > 0 && (known || guess) {
 		value := max(Page, costs/rate)

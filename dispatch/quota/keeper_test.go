@@ -424,6 +424,29 @@ func TestAveragesOfWhatBeginsOneAfterTheOther(t *testing.T) {
 	}
 }
 
+// TestAveragesOfCostsLongKnown: who gets a quota has had costs for long, of requests that nobody counted.
+func TestAveragesOfCostsLongKnown(t *testing.T) {
+	var k quota.Keeper
+	for second := range 60 {
+		now, begun := float64(second+1), 0.0
+		if second >= 30 {
+			require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 6000 * quota.Page}}, now))
+			begun = 1000
+		}
+		if second == 30 {
+			begun = 50 // a part of a second
+		}
+		require.NoError(t, k.Started(a, begun, now))
+		require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Costs: map[quota.ID]float64{a: 6000 * quota.Page}}, now))
+		for _, d := range k.Decide(now) {
+			assert.Equal(t, second < 34, d.Assumed, "second %d", second)
+			if !d.Assumed {
+				assert.InEpsilon(t, 6*quota.Page, d.AverageCost, 0.25, "second %d", second)
+			}
+		}
+	}
+}
+
 // TestAveragesOfAFewRequests: one in ten seconds, of which a backend reports in another second, has the cost it has.
 func TestAveragesOfAFewRequests(t *testing.T) {
 	for after := range 3 {
