@@ -106,8 +106,9 @@ func (k *Keeper) SetQuotas(quotas map[ID]Quota, now float64) error {
 		return err
 	}
 	for name, i := range k.ids {
-		if _, ok := quotas[name]; !ok {
+		if _, ok := quotas[name]; !ok && i.quota != nil {
 			i.quota, i.target, i.inForce = nil, Smoother{Folding: pace}, 0
+			i.started, i.average = 0, newAverage() // nobody counts its requests any more
 		}
 	}
 	for name, q := range quotas {
