@@ -566,6 +566,21 @@ func TestGrowth(t *testing.T) {
 	assert.Greater(t, w.rates()[a], 50.0)
 }
 
+// TestABadGuessIsMendedAtOnce: also while a backend is near its target, where rates grow by a quarter a pass.
+func TestABadGuessIsMendedAtOnce(t *testing.T) {
+	k := quota.Keeper{IgnoreZones: -1}
+	require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 600 * quota.Page}}, 1))
+	for i, begun := range []float64{5, 100, 100, 100} {
+		now := float64(i + 1)
+		require.NoError(t, k.Started(a, begun, now))
+		require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Load: quota.Load{Queue: 150, Target: 100, Spring: 50},
+			Costs: map[quota.ID]float64{a: 600 * quota.Page}}, now))
+		if d := k.Decide(now)[0]; i > 0 {
+			assert.Greater(t, d.Smoothed, 20.0, "of 50 that the backend can bear, pass %d", i)
+		}
+	}
+}
+
 // TestAveragesOfAFewRequests: one in ten seconds, of which a backend reports in another second, has the cost it has.
 func TestAveragesOfAFewRequests(t *testing.T) {
 	for after := range 3 {
