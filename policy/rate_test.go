@@ -1,0 +1,126 @@
+package policy_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func TestParseRate(t *testing.T) {
+	for text, want := range map[string]policy.Rate{
+		"1000":      {1000, time.Second},
+		"1000/s":    {1000, time.Second},
+		"10000/1m":  {10000, time.Minute},
+		"1/6s":      {1, 6 * time.Second},
+		"1/h":       {1, time.Hour},
+		"24/24h":    {24, 24 * time.Hour},
+		"0":         {0, time.Second},
+		"0/1m":      {0, time.Minute},
+		"1000000":   {1e6, time.Second},
+		"1/1us":     {1, time.Microsecond},
+		" 5/100ms ": {5, 100 * time.Millisecond},
+	} {
+		got, err := policy.ParseRate(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+	}
+	for text, reason := range map[string]string{
+		"":                     "is empty",
+		"-1":                   "is negative",
+		"-Inf":                 "is negative",
+		"NaN":                  "is not a number",
+		"+5":                   "is not a number",
+		"0.5/s":                "is not a whole number",
+		"5x":                   "is not a number",
+		"1kB/s":                "is not a number",
+		"99999999999999999999": "is too large",
+		"1000/":                "empty period",
+		"1000/0s":              "not above 0",
+		"1000/-1s":             "not above 0",
+		"1000/fortnight":       "no duration",
+		"1000/1s/1s":           "no duration",
+		"1000/25h":             "above 24h",
+		"1/2h":                 "below 1/h",
+		"23/24h":               "below 1/h",
+		"1000001":              "above 1000000/s",
+		"2/1us":                "above 1000000/s",
+		"1/999ns":              "above 1000000/s",
+		"9223372036854775807":  "above 1000000/s",
+	} {
+		_, err := policy.ParseRate(text)
+		require.ErrorContains(t, err, reason, text)
+		require.Equal(t, []string{"rate"}, fields(err))
+	}
+}
+
+func TestParseByteRate(t *testing.T) {
+	for text, want := range map[string]policy.Rate{
+		"1MiB/s":        {1 << 20, time.Second},
+		"100kB/s":       {100_000, time.Second},
+		"5 GiB/1m":      {5 << 30, time.Minute},
+		"1000000000000": {1e12, time.Second},
+		"1TB":           {1e12, time.Second},
+	} {
+		got, err := policy.ParseByteRate(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+	}
+	for text, reason := range map[string]string{
+		"1000000000001": "above",
+		"1XB":           "is not a number",
+		"1MMB":          "unknown unit",
+		"kB":            "is not a number",
+		"9999999999TiB": "too large",
+	} {
+		_, err := policy.ParseByteRate(text)
+		require.ErrorContains(t, err, reason, text)
+	}
+}
+
+func TestRateRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := policy.Rate{
+			Permits: rapid.Int64Range(0, 1e9).Draw(t, "permits"),
+			Period:  time.Duration(rapid.Int64Range(1, int64(policy.MaxPeriod)).Draw(t, "period")),
+		}
+		got, err := policy.ParseRate(r.String())
+		perSecond := r.PerSec()
+		if err != nil {
+			assert.True(t, perSecond > policy.MaxMessageRate*(1-1e-9) || perSecond < (1+1e-9)/3600, "%v: %v", r, err)
+			return
+		}
+		assert.Equal(t, r, got)
+		assert.True(t, r.Permits == 0 || perSecond < policy.MaxMessageRate*(1+1e-9) && perSecond > (1-1e-9)/3600)
+	})
+	assert.Equal(t, "1000/s", policy.PerSecond(1000).String())
+	assert.Equal(t, "10000/1m", policy.Rate{Permits: 10000, Period: time.Minute}.String())
+	assert.Equal(t, "1/1h", policy.Rate{Permits: 1, Period: time.Hour}.String())
+	assert.Equal(t, "0", policy.PerSecond(0).String())
+	assert.Equal(t, "", policy.Rate{}.String())
+	assert.False(t, policy.Rate{}.IsSet())
+	assert.True(t, policy.PerSecond(0).IsSet())
+	assert.False(t, policy.PerSecond(0).Limited())
+}
+
+func ExampleParseRate() {
+	for _, text := range []string{"1000", "10000/1m", "1/6s", "0", "-5"} {
+		rate, err := policy.ParseRate(text)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Println(rate, rate.Limited())
+	}
+	// Output:
+	// 1000/s true
+	// 10000/1m true
+	// 1/6s true
+	// 0 false
+	// rate "-5": is negative: write a rate such as 1000, 1000/s, 10000/1m or 1/6s, or 0 for not throttled
+}
