@@ -279,7 +279,8 @@ func TestUnreadStream(t *testing.T) {
 				_, err = stream.Recv()
 				require.NoError(t, err)
 				c.end(cancel, end)
-				time.Sleep(500 * time.Millisecond)
+				<-ctx.Done()
+				time.Sleep(500 * time.Millisecond) // the stream has heard of it by then: of what is ignored nothing tells
 				if name != "connection" {
 					end()
 				}
