@@ -65,6 +65,7 @@ type account struct {
 	failures  int     // calls failed in a row
 	lostAt    float64 // when the first of them did
 	retryAt   float64 // no call before
+	turnAt    float64 // nor, while the line is full, one for more permits: see turn
 	rtts      [2]float64
 	storeTime float64 // the store's clock less ours, from the last reply
 	bookings  int64   // made, all time
@@ -254,6 +255,9 @@ func (a *account) bookBatch(step uint64, now float64, w demand, gone bool, timeo
 	default:
 		wanted = a.fruitful && float64(held) < d*a.limit.round/4
 	}
+	if wanted && now < a.turnAt && !changed {
+		wanted = false
+	}
 	if !wanted {
 		if changed && len(a.batches) == 0 && a.expired == 0 {
 			a.rev = a.limit.rev
@@ -305,6 +309,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 
 // askAgain has who was told to come back later ask now, since what he was told is no more.
 func (a *account) askAgain() {
+	a.turnAt = 0
 	if a.failures == 0 {
 		a.retryAt = 0
 	}
@@ -374,11 +379,31 @@ func (a *account) answered(c *call, now, jitter float64) {
 		return
 	}
 	a.share, a.told, a.rev = r.Share, now, c.rev
+	a.turnAt = now + a.turn(c)
 	if (a.limit.ramp.Over > 0 || a.limit.rule.Mode != busy.None) && c.rev == a.limit.rev {
 		a.rate = r.Rate
 	}
 	a.bookings++
 	a.add(int64(r.N), c.done+r.Start, r.Gap*r.Rate/a.rate, a.calledAt, a.life(c), a.limit.round)
+}
+
+// maxTurn is the longest that a replica with a light share waits between two permits, in seconds: a share lighter than one
+// permit in that time gets that one.
+const maxTurn = 2.0
+
+// turn is how long after a reply a replica requests no more, in seconds. An allocation is one permit at least. Where that is
+// more than the replica's share of a round, one in each round would be more than its share. While others are allocated
+// slots before its next ones, the replica therefore leaves out rounds; a line with room is for anybody.
+func (a *account) turn(c *call) float64 {
+	r := c.reply.Reply
+	end := max(c.done, a.end)
+	if b := a.current(); b != nil {
+		end = max(end, b.due+float64(b.left)*b.least)
+	}
+	if r.Share*max(a.limit.round, r.Carry.Round) >= 1 || c.done+r.Start < end+a.limit.round/2 {
+		return 0
+	}
+	return min(maxTurn, 1/r.Share)
 }
 
 // life is how long what a call booked may lie unspent.
@@ -413,8 +438,8 @@ func (a *account) wakeAt(now float64, w demand) float64 {
 		return a.wakeStrict(now, w)
 	}
 	at := a.stock.wakeAt(a.limit.round)
-	if !a.busy && (w.waiting > 0 || a.asked > 0) && a.retryAt > now {
-		at = min(at, a.retryAt)
+	if again := max(a.retryAt, a.turnAt); !a.busy && (w.waiting > 0 || a.asked > 0) && again > now {
+		at = min(at, again)
 	}
 	if a.lent > 0 && w.waiting > 0 {
 		at = min(at, a.lent)

@@ -108,8 +108,13 @@ type Reply struct {
 	Carry Carry
 }
 
-// maxNeed bounds the round: lighter shares than one permit in that time get one permit a round.
+// maxNeed bounds the round, in seconds.
 const maxNeed = 2.0
+
+// maxStretch is the permits of the longest round that a light share may stretch it to: a batch of one permit is then its part of
+// a round, and the others' batches stay in proportion. A longer round would let more through in a short time. Replicas
+// whose share of such a round is under one permit leave out rounds instead.
+const maxStretch = 16.0
 
 // roundStep is how much a replica's round may change from call to call; more would break everybody's pace.
 const roundStep = 1.25
@@ -195,7 +200,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.count(&sub, r, c, eff, newcomer)
 	share := s.share(sub, r)
 
-	s.This.Need = max(s.This.Need, min(maxNeed, max(1/share, 4*r.RTT)))
+	s.This.Need = max(s.This.Need, min(maxNeed, max(min(1/share, maxStretch/rate), 4*r.RTT)))
 	round := max(r.Round, s.This.Need, s.Prev.Need)
 	if c.Round > 0 {
 		round = min(max(round, c.Round/roundStep), float64(c.Round*roundStep))

@@ -370,7 +370,7 @@ else
     w1, r1, kw1, kr1 = w1 + (w - kw1), r1 + (r - kr1), w, r
     share = shareNow()
 
-    n0 = max(n0, min(2, max(1 / share, 4 * rtt)))
+    n0 = max(n0, min(2, max(min(1 / share, 16 / rate), 4 * rtt)))
     round = max(T, n0, n1)
     if cRound > 0 then round = min(max(round, cRound / 1.25), cRound * 1.25) end
     local part = round

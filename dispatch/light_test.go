@@ -1,0 +1,164 @@
+package dispatch_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// attacked runs a scenario in virtual time, once for each seed.
+func attacked(t *testing.T, name string, p policy.Policy, run func(t *testing.T, f *fleet, rng *rand.Rand)) {
+	t.Run(name, func(t *testing.T) {
+		for _, seed := range ledgertest.Seeds(t, 2, 10) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, seed+1, p)
+				run(t, f, rand.New(rand.NewPCG(seed, 11)))
+				f.end()
+			})
+		}
+	})
+}
+
+// excess is the most that was dispatched above rate x d in any interval d from then on, as time at that rate.
+func (f *fleet) excess(rate float64, from time.Duration) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ahead, lowest, worst, started := 0.0, 0.0, 0.0, false
+	var last time.Duration
+	for _, e := range f.events {
+		if e.at < from {
+			continue
+		}
+		if started {
+			ahead -= rate * (e.at - last).Seconds()
+		}
+		started, last = true, e.at
+		lowest = min(lowest, ahead)
+		ahead += float64(e.n)
+		worst = max(worst, ahead-lowest)
+	}
+	return time.Duration(worst / rate * float64(time.Second))
+}
+
+// held checks what a limit of 1000/s promises from a time on: no second above most, no interval more than 250 ms ahead, and in total no more
+// than 100.5 % and one round trip's worth.
+func (f *fleet) bounded(t *testing.T, what string, from, to time.Duration, most int, excess time.Duration) {
+	t.Helper()
+	within(t, what+": any second", f.window(second, from), 0, most)
+	within(t, what+": excess", f.excess(1000, from), 0, excess)
+	t.Logf("%s: total %.2f %%", what, float64(f.between(from, to))/10/(to-from).Seconds())
+}
+
+// weigh puts subscriptions' weights and minimums in force.
+func weighed(t testing.TB, of map[string]policy.Policy) *policy.Set {
+	t.Helper()
+	entries := []policy.Entry{{Scope: policy.ClusterScope(), Policy: perSecond(1000)}}
+	tp, err := policy.ParseTopic(topic)
+	require.NoError(t, err)
+	for name, p := range of {
+		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(tp, name), Policy: p})
+	}
+	set, err := policy.NewSet(entries)
+	require.NoError(t, err)
+	return set
+}
+
+func reserves(n int64) policy.Policy { return policy.Policy{Reserved: policy.PerSecond(n)} }
+
+// comeAndGo has ten replicas join one after the other, each for a while, and end as a clean stop, a crash or a consumer without messages does.
+func (f *fleet) comeAndGo(rng *rand.Rand, max int, subscriptions ...string) {
+	for i := range 10 {
+		time.Sleep(time.Duration(100+rng.IntN(1500)) * time.Millisecond)
+		r := f.join(100+i, subscriptions[rng.IntN(len(subscriptions))])
+		r.greedy(max)
+		time.Sleep(time.Duration(100+rng.IntN(1900)) * time.Millisecond)
+		switch rng.IntN(3) {
+		case 0:
+			r.leave()
+		case 1:
+			r.crash()
+		case 2:
+			r.stop()
+			time.Sleep(time.Duration(100+rng.IntN(900)) * time.Millisecond)
+			r.ctx, r.stop = context.WithCancel(f.ctx)
+			r.greedy(max)
+			time.Sleep(time.Duration(100+rng.IntN(900)) * time.Millisecond)
+			r.stop()
+		}
+	}
+}
+
+// Minimums that add up to the limit or more leave the round, and with it the bounds, as they are.
+func TestMinimumsThatTakeAll(t *testing.T) {
+	t.Parallel()
+	for how, max := range appetites {
+		attacked(t, "600 and 400 beside one that comes and goes, "+how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
+			f.policies.set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))
+			for i := range 4 {
+				f.join(i, "a").greedy(max)
+				f.join(4+i, "b").greedy(max)
+			}
+			f.comeAndGo(rng, max, "c")
+			end := time.Since(f.start)
+			f.bounded(t, "from 1 s on", second, end, 1050, 250*time.Millisecond)
+			a, b, c := 0, 0, 0
+			for i := range 4 {
+				a += f.by(i, 2*second, end)
+				b += f.by(4+i, 2*second, end)
+			}
+			for i := range 10 {
+				c += f.by(100+i, 2*second, end)
+			}
+			secs := (end - 2*second).Seconds()
+			within(t, "a's share of 600", float64(a)/secs, 582, 618)
+			within(t, "b's share of 400", float64(b)/secs, 388, 412)
+			within(t, "c's, which has no minimum", float64(c)/secs, 0.1, 10)
+		})
+		attacked(t, "800, 400 and 400, "+how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
+			f.policies.set(weighed(t, map[string]policy.Policy{"a": reserves(800), "b": reserves(400), "c": reserves(400)}))
+			for i := range 2 {
+				f.join(i, "a").greedy(max)
+				f.join(2+i, "b").greedy(max)
+				f.join(4+i, "c").greedy(max)
+			}
+			time.Sleep(10 * second)
+			share := func(i int) float64 { return float64(f.by(i, 2*second, 10*second)+f.by(i+1, 2*second, 10*second)) / 8 }
+			within(t, "a's share of 500", share(0), 485, 515)
+			within(t, "b's share of 250", share(2), 242, 258)
+			within(t, "c's share of 250", share(4), 242, 258)
+			f.comeAndGo(rng, max, "a", "b", "c", "d")
+			f.bounded(t, "from 1 s on", second, time.Since(f.start), 1050, 250*time.Millisecond)
+		})
+	}
+}
+
+// A light consumer that comes and goes does not change the pace of the heavy ones.
+func TestALightOneComesAndGoes(t *testing.T) {
+	t.Parallel()
+	light, heavy := 0.1, 10.0
+	for how, max := range appetites {
+		attacked(t, how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
+			of := map[string]policy.Policy{"light": {Weight: new(light)}}
+			for i := range 8 {
+				of[fmt.Sprint("heavy ", i)] = policy.Policy{Weight: new(heavy)}
+			}
+			f.policies.set(weighed(t, of))
+			for i := range 8 {
+				f.join(i, fmt.Sprint("heavy ", i)).greedy(max)
+			}
+			f.comeAndGo(rng, max, "light")
+			end := time.Since(f.start)
+			f.bounded(t, "from 1 s on", second, end, 1050, 250*time.Millisecond)
+			within(t, "rate", float64(f.between(second, end))/(end-second).Seconds(), 985, 1006)
+		})
+	}
+}
+
