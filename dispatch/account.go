@@ -14,6 +14,7 @@ import (
 // when to book the next ones, and how many. Times are seconds on the Limiter's clock.
 type account struct {
 	limit        *limit
+	queue        *queue // whose callers it serves; guarded by limiter.mu
 	subscription string
 	waiter       string // its name in the queue for slots; "" = it does not queue
 	reason       Reason // why callers wait for it
@@ -38,6 +39,7 @@ type account struct {
 	cut      bool             // the limit has become lower since the last booking
 	fruitful bool             // something was taken since the last booking
 	gone     bool             // nobody is there: nothing is booked until somebody waits
+	dropAt   float64          // the last handle is closed: nothing is allocated, and what is held then goes back; 0 = there is a handle
 	busy     bool             // a call is under way
 	unheard  schedule.Answers // that the ledger has not been told of
 	faulty   bool             // the log has it that this limit cannot be booked
@@ -144,7 +146,6 @@ func (a *account) demand(w demand) float64 {
 
 // A call is a booking on its way.
 type call struct {
-	queue   *queue
 	account *account
 	booking schedule.Booking
 	demand  float64 // as far as it showed
@@ -219,21 +220,25 @@ func (a *account) book(step uint64, now float64, w demand, gone bool, timeout fl
 
 // bookBatch books as much as this replica may have use for.
 func (a *account) bookBatch(step uint64, now float64, w demand, gone bool, timeout float64) *call {
-	if w.waiting > 0 || a.asked > 0 {
-		a.gone = false
-	}
 	defer a.refused.Store(0)
-	d := a.demand(w)
-	held := a.held()
-	if a.busy || now < a.retryAt {
+	if gone = gone || a.closed() && now >= a.dropAt; gone || a.closed() {
+		a.asked = 0
+	}
+	if a.gone = gone || a.gone && w.waiting == 0 && a.asked == 0; a.busy || now < a.retryAt {
 		return nil
 	}
-	if gone && held > 0 {
+	d, held := a.demand(w), a.held()
+	if gone {
+		if held == 0 {
+			return nil
+		}
 		return a.farewell(now, timeout)
 	}
 	changed := a.rev != a.limit.rev
 	wanted := false
 	switch next := a.upcoming(now); {
+	case changed && held > 0 && (a.gone || a.closed()):
+		return a.farewell(now, timeout)
 	case changed && a.cut && held > 0:
 		a.clear(now) // else what is running would come on top of the new line
 		held, a.cut, wanted = 0, false, true
@@ -252,6 +257,7 @@ func (a *account) bookBatch(step uint64, now float64, w demand, gone bool, timeo
 		if held > 2 {
 			return a.farewell(now, timeout)
 		}
+	case a.closed():
 	default:
 		wanted = a.fruitful && float64(held) < d*a.limit.round/4
 	}
@@ -306,6 +312,12 @@ func (a *account) call(now, d, want, timeout float64) *call {
 	}
 	return c
 }
+
+// closed says that the last handle is closed: a new one takes the account over.
+func (a *account) closed() bool { return a.dropAt > 0 }
+
+// batched says that the account holds batches of a schedule: sharing is neither strict, nor split, nor by groups.
+func (a *account) batched() bool { return a.strict == nil && a.split == nil && a.groups == nil }
 
 // askAgain has who was told to come back later ask now, since what he was told is no more.
 func (a *account) askAgain() {
@@ -400,7 +412,7 @@ func (a *account) turn(c *call) float64 {
 	if b := a.current(); b != nil {
 		end = max(end, b.due+float64(b.left)*b.least)
 	}
-	if r.Share*max(a.limit.round, r.Carry.Round) >= 1 || c.done+r.Start < end+a.limit.round/2 {
+	if r.Share*max(a.limit.round, schedule.Stretch(r.Rate)) >= 1 || c.done+r.Start < end+a.limit.round/2 {
 		return 0
 	}
 	return min(maxTurn, 1/r.Share)
@@ -426,7 +438,7 @@ func (a *account) idle() bool {
 	if a.groups != nil {
 		return a.groups.left && !a.busy
 	}
-	return !a.busy && !a.lining() && len(a.batches) == 0 && a.expired == 0 && (a.gone || !a.fruitful) && a.lent == 0 && a.avail.Load() <= 0
+	return !a.busy && !a.lining() && len(a.batches) == 0 && a.expired == 0 && (a.gone || a.closed() || !a.fruitful) && a.lent == 0 && a.avail.Load() <= 0
 }
 
 // wakeAt is when the account wants its next step.
@@ -449,6 +461,9 @@ func (a *account) wakeAt(now float64, w demand) float64 {
 		if w.waiting > 0 || a.asked > 0 {
 			at = min(at, max(g.notBefore, a.retryAt))
 		}
+	}
+	if a.closed() && a.held() > 0 {
+		at = min(at, a.dropAt)
 	}
 	if !w.anybody && !a.gone && a.use > 0.3 && a.held() > 0 {
 		at = min(at, now+0.010) // is somebody still there, and is the stock low? Who uses less is left to expire

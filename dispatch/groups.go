@@ -145,7 +145,7 @@ func (a *account) answeredGrouped(c *call, now, jitter float64) {
 	}
 	g.own += d.Own
 	if outside := !d.Known; outside != a.outside.Swap(outside) && outside {
-		c.queue.limiter.log.Warn("a limit has no permits for this process, which is in none of its groups", "limit", a.limit.key, "groups", g.terms.Names, "group", g.group)
+		a.queue.limiter.log.Warn("a limit has no permits for this process, which is in none of its groups", "limit", a.limit.key, "groups", g.terms.Names, "group", g.group)
 	}
 	g.spent = max(0, g.spent-c.visit.visit.Spent)
 	g.again = now + g.terms.TTL/20

@@ -161,4 +161,3 @@ func TestALightOneComesAndGoes(t *testing.T) {
 		})
 	}
 }
-

@@ -56,8 +56,8 @@ type Limiter struct {
 	snapshot policy.Snapshot
 	queues   map[queueKey]*queue
 	limits   map[string]*limit
-	lineups  map[string]lineup // by the names of waiters
-	indebted map[queueKey]closedQueue
+	lineups  map[string]lineup   // by the names of waiters
+	ended    map[queueKey]*queue // without handles, but with what a new one takes over
 	backends map[string]*Backend
 	families map[subscriptionKey]*family
 	rates    rates
@@ -163,7 +163,7 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	l := &Limiter{
 		cfg: cfg, log: cfg.Logger, start: time.Now(), usageAt: time.Now(), stop: stop,
 		snapshot: policy.Snapshot{Set: policy.Single(policy.Policy{})},
-		queues:   map[queueKey]*queue{}, limits: map[string]*limit{}, lineups: map[string]lineup{}, indebted: map[queueKey]closedQueue{}, backends: map[string]*Backend{}, begun: map[quota.ID]int64{}, families: map[subscriptionKey]*family{}, answeredAt: math.Inf(-1),
+		queues:   map[queueKey]*queue{}, limits: map[string]*limit{}, lineups: map[string]lineup{}, ended: map[queueKey]*queue{}, backends: map[string]*Backend{}, begun: map[quota.ID]int64{}, families: map[subscriptionKey]*family{}, answeredAt: math.Inf(-1),
 		process: fmt.Sprintf("%x", cfg.Rand.Uint64()),
 		wakeup:  make(chan struct{}, 1), waiters: sync.Pool{New: newWaiter},
 	}
@@ -361,7 +361,7 @@ func (l *Limiter) farewell(active []*queue) {
 	now := l.clock(time.Now())
 	l.mu.Lock() // Stats may be read still
 	for _, q := range active {
-		for _, a := range append(q.limits.all(), q.retired...) {
+		for _, a := range q.accounts() {
 			if a.split != nil {
 				q.tend(a, now, true)
 				continue
@@ -391,7 +391,7 @@ const awayAfter = 0.5
 func (l *Limiter) settle(answers []*call, now float64) {
 	for _, c := range answers {
 		c.account.answered(c, now, l.cfg.Rand.Float64())
-		c.queue.touched.Store(true)
+		c.account.queue.touched.Store(true)
 		l.count(c.account, c.reply.Err, c.reply.Err == nil && c.reply.Reply.Late, now)
 	}
 }
@@ -447,7 +447,6 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 			q.tend(a, now, gone)
 		}
 		if c := a.book(step, now, w, gone, timeout); c != nil {
-			c.queue = q
 			if a.limit.rule.Mode != busy.None {
 				q.family.outcomes.heard(a)
 				c.booking.Request.Answers = a.unheard
@@ -466,7 +465,7 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 		if q.waiters.Load() > 0 || a.open {
 			w = q.demand(a, i >= bytes) // who was not may wait for another limit now
 		}
-		book(a, w, p != nil && p.closed)
+		book(a, w, p != nil && p.closed && a.dropAt == 0)
 	}
 	for _, a := range q.retired { // of limits that are gone
 		book(a, demand{}, true)
@@ -480,7 +479,7 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 
 // busy says that an account has something to do.
 func (q *queue) busy() bool {
-	for _, a := range append(q.limits.all(), q.retired...) {
+	for _, a := range q.accounts() {
 		if !a.idle() || a.refused.Load() > 0 {
 			return true
 		}

@@ -242,10 +242,13 @@ func (q *queue) account(key, sharer string, reason Reason) *account {
 		if a.limit.key == key {
 			q.retired = slices.Delete(q.retired, i, i+1)
 			a.limit = m
+			a.queue, a.dropAt = q, 0
 			return a
 		}
 	}
-	return newAccount(m, sharer, reason, l.clock(time.Now()))
+	a := newAccount(m, sharer, reason, l.clock(time.Now()))
+	a.queue = q
+	return a
 }
 
 // set takes over what the policies say.

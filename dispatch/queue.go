@@ -38,6 +38,7 @@ type queue struct {
 	throttlesCaughtUp bool
 	retired           []*account // of limits that are gone: what is booked goes back, and a debt waits for the limit to come back
 	caughtUp          bool
+	endedAt           time.Time // when its last handle was closed
 	due               float64   // when the next step is; the loop's own
 	validUntil        time.Time // of caughtUp
 }

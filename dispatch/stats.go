@@ -311,6 +311,7 @@ func (l *Limiter) publish(ctx context.Context) {
 		case <-ticker.C:
 		}
 		l.publishUsage(ctx)
+		l.forgetEnded()
 		s := l.stats(func(q *queue) bool { return q.active.Load() || q.caughtUp })
 		if len(s.Subscriptions) == 0 || s.Ledger.Away {
 			continue

@@ -227,7 +227,7 @@ func (q *queue) bookNow(a *account) (next time.Time, ok bool) {
 		return time.Now().Add(tick), false
 	}
 	c := a.call(now, a.limit.rate, 1, l.cfg.Ledger.Timeout().Seconds())
-	c.queue, c.try = q, true
+	c.try = true
 	c.booking.Request.Nonce = 1 + l.cfg.Rand.Int64N(1<<52)
 	c.booking.Request.MaxReserved, c.booking.Request.Waiter = 0, ""
 	l.mu.Unlock()

@@ -54,9 +54,9 @@ func (l *Limiter) join(s *Subscription, t policy.Topic, name string, b backlog) 
 		q = &queue{limiter: l, topic: t, name: name, owner: s.owner}
 		l.queues[key] = q
 		l.joinFamily(q)
-		if old, ok := l.indebted[key]; ok {
-			q.retired = old.debts()
-			delete(l.indebted, key)
+		if old, ok := l.ended[key]; ok {
+			q.takeOver(old)
+			delete(l.ended, key)
 		}
 		q.resolve()
 	}
@@ -70,8 +70,8 @@ func (l *Limiter) join(s *Subscription, t policy.Topic, name string, b backlog) 
 
 func (q *queue) key() queueKey { return queueKey{subscriptionKey{q.topic, q.name}, q.owner} }
 
-// Close ends this handle. With the last one of a subscription, those who wait get ErrClosed and booked permits go
-// back. What is in flight counts until it is Done. A second call does nothing.
+// Close ends this handle. With the last one of a subscription, those who wait get ErrClosed; allocated permits go back
+// unless a new handle uses them at once. What is in flight counts until it is Done. A second call does nothing.
 func (s *Subscription) Close() error {
 	if s == nil || s.parent != nil {
 		return nil
@@ -103,41 +103,71 @@ func (l *Limiter) leave(s *Subscription) {
 			l.dropUser(a.limit)
 			delete(l.lineups, a.waiter)
 		}
-		l.remember(q)
+		q.end()
 	}
 	q.plan.Store(&plan{closed: true, queue: q})
 	q.serve(time.Now())
 	q.activate()
 }
 
-// A closedQueue may be opened again.
-type closedQueue struct {
-	*queue
-	at time.Time
-}
+// What the queue of a subscription without handles has is kept for a new handle, so that one opened for each message gets one
+// replica's share: permits while the subscription is not idle, and for heldFor at most; its place among the replicas for endedFor;
+// debts for owedFor.
+const (
+	heldFor  = 900 * time.Millisecond
+	endedFor = time.Minute
+	owedFor  = time.Hour
+)
 
-// remember keeps a closed queue that is in debt for an hour: who opens it again goes on paying. The caller holds l.mu.
-func (l *Limiter) remember(q *queue) {
+// end keeps what the queue has for a new handle. The caller holds limiter.mu.
+func (q *queue) end() {
 	now := time.Now()
-	for key, old := range l.indebted {
-		if now.Sub(old.at) > time.Hour {
-			delete(l.indebted, key)
+	for _, a := range q.limits.all() {
+		if a.batched() {
+			a.dropAt = q.limiter.clock(now.Add(heldFor))
 		}
 	}
-	if slices.ContainsFunc(append(q.limits.all(), q.retired...), func(a *account) bool { return a.debt() > 0 }) {
-		l.indebted[q.key()] = closedQueue{q, now}
+	q.endedAt = now
+	q.limiter.ended[q.key()] = q
+}
+
+// forgetEnded forgets the queues that have been without handles for long.
+func (l *Limiter) forgetEnded() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key, q := range l.ended {
+		if age := time.Since(q.endedAt); age > endedFor && (age > owedFor || !q.owes()) {
+			delete(l.ended, key)
+		}
 	}
 }
 
-// debts takes the accounts that are in debt out of a closed queue. The caller holds limiter.mu.
-func (q *queue) debts() (owing []*account) {
-	for _, a := range append(q.limits.all(), q.retired...) {
-		if a.debt() > 0 {
-			owing = append(owing, a)
+// owes says that more was used than granted. The caller holds limiter.mu.
+func (q *queue) owes() bool {
+	return slices.ContainsFunc(q.accounts(), func(a *account) bool { return a.debt() > 0 })
+}
+
+// accounts are all that the queue has, those of limits that are gone included.
+func (q *queue) accounts() []*account { return append(q.limits.all(), q.retired...) }
+
+// takeOver makes the accounts of an ended queue q's own; those that say goodbye go on with that. The caller holds limiter.mu.
+func (q *queue) takeOver(old *queue) {
+	var leaving []*account
+	for _, a := range old.accounts() {
+		switch {
+		case a.batched():
+		case a.debt() > 0:
+			a.strict, a.split, a.groups = nil, nil, nil
+			a.restart()
+		default:
+			leaving = append(leaving, a)
+			continue
 		}
+		a.queue = q
+		q.retired = append(q.retired, a)
 	}
-	q.limits, q.retired = &plan{queue: q}, nil
-	return owing
+	old.limits, old.retired = &plan{queue: old}, leaving
+	q.average.Store(old.average.Load())
 }
 
 // Acquire waits until at least one permit of every limit that applies is there, and takes up to max.

@@ -119,10 +119,11 @@ func (s *Store) book(bookings []schedule.Booking) []schedule.Booked {
 	return booked
 }
 
-// A Link is one replica's way to a store, and a ledger. Cut is changed within the store's Do.
+// A Link is one replica's way to a store, and a ledger. Its fields are used within the store's Do.
 type Link struct {
 	*Store
-	Cut bool
+	Cut  bool
+	Sent int // requests and updates
 }
 
 // Timeout is the real ledger's, or [Timeout].
@@ -151,6 +152,7 @@ func (l *Link) Book(ctx context.Context, bookings []schedule.Booking) []schedule
 	down := false
 	l.Do(func() {
 		l.Trips += len(bookings)
+		l.Sent += len(bookings)
 		if down = l.Down; !down && !cut {
 			l.Calls = append(l.Calls, sent)
 		}
@@ -190,6 +192,7 @@ func (l *Link) Book(ctx context.Context, bookings []schedule.Booking) []schedule
 // Update updates, unless that fails; it is not done twice.
 func (l *Link) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
 	cut, lost, _, rtt, frozen := l.fate()
+	l.Do(func() { l.Sent++ })
 	if cut || time.Until(frozen) > l.Timeout() {
 		time.Sleep(l.Timeout())
 		return ErrCut

@@ -116,6 +116,9 @@ const maxNeed = 2.0
 // whose share of such a round is under one permit leave out rounds instead.
 const maxStretch = 16.0
 
+// Stretch is how long a round may become for a light share, in seconds.
+func Stretch(rate float64) float64 { return min(maxNeed, maxStretch/rate) }
+
 // roundStep is how much a replica's round may change from call to call; more would break everybody's pace.
 const roundStep = 1.25
 
@@ -200,7 +203,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.count(&sub, r, c, eff, newcomer)
 	share := s.share(sub, r)
 
-	s.This.Need = max(s.This.Need, min(maxNeed, max(min(1/share, maxStretch/rate), 4*r.RTT)))
+	s.This.Need = max(s.This.Need, min(maxNeed, max(min(1/share, Stretch(rate)), 4*r.RTT)))
 	round := max(r.Round, s.This.Need, s.Prev.Need)
 	if c.Round > 0 {
 		round = min(max(round, c.Round/roundStep), float64(c.Round*roundStep))

@@ -1,0 +1,108 @@
+package dispatch_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A replica that opens a handle for each message, or for each ten, has one replica's share.
+func TestAHandleForEachMessage(t *testing.T) {
+	t.Parallel()
+	for _, messages := range []int{1, 10} {
+		attacked(t, fmt.Sprint(messages), perSecond(1000), func(t *testing.T, f *fleet, _ *rand.Rand) {
+			r := f.join(0, "group")
+			require.NoError(t, r.sub.Close())
+			r.wg.Go(func() {
+				for r.ctx.Err() == nil {
+					sub, err := r.lim.Subscription(topic, "group")
+					require.NoError(t, err)
+					for range messages {
+						if g, err := sub.Acquire(r.ctx, 1); err == nil {
+							r.record(0, g.N())
+						}
+					}
+					require.NoError(t, sub.Close())
+				}
+			})
+			for i := range 7 {
+				f.join(1+i, "group").greedy(1)
+			}
+			time.Sleep(10 * second)
+			within(t, "its share of 125", float64(f.by(0, 2*second, 10*second))/8, 115, 135)
+			within(t, "another's", float64(f.by(1, 2*second, 10*second))/8, 115, 135)
+			within(t, "requests a message", f.tripsPerMessage(), 0, 0.3)
+			f.bounded(t, "from 1 s on", second, time.Since(f.start), 1050, 250*time.Millisecond)
+		})
+	}
+}
+
+// A limit whose last handle is closed, or that is removed, sends two requests at most in the next second, and none after a second, whatever preceded.
+func TestClosedIsSilent(t *testing.T) {
+	t.Parallel()
+	requests := func(r *replica) (n int) {
+		r.store.Do(func() { n = r.link.Sent })
+		return n
+	}
+	for name, p := range map[string]policy.Policy{
+		"fair":    perSecond(10),
+		"shadow":  {MessageRate: policy.PerSecond(10), Mode: policy.Shadow},
+		"bytes":   {MessageRate: policy.PerSecond(100), ByteRate: policy.PerSecond(10_000)},
+		"burst":   {MessageRate: policy.PerSecond(10), Burst: new(int64(100))},
+		"strict":  strictly(t, "10"),
+		"queue":   {MessageRate: policy.PerSecond(10), Sharing: policy.Strict, Wait: policy.WaitQueue},
+		"split":   splitting(t, "10"),
+		"groups":  divided(t, "10", "eu,us"),
+		"a light": {MessageRate: policy.PerSecond(10), Reserved: policy.PerSecond(10)},
+	} {
+		attacked(t, name, p, func(t *testing.T, f *fleet, rng *rand.Rand) {
+			for i := range 2 {
+				f.joinGroup(10+i, "other", "us")
+			}
+			r, limits := f.joinGroup(0, "group", "eu"), 1
+			if p.ByteRate.Limited() {
+				limits = 2
+			}
+			for range 20 {
+				switch rng.IntN(6) {
+				case 0, 1: // refused once, or many times
+					for range 1 + rng.IntN(20) {
+						_, _, _ = r.sub.TryAcquire(1 + rng.IntN(10))
+					}
+				case 2: // waits, and gives up
+					ctx, cancel := context.WithTimeout(r.ctx, time.Duration(rng.IntN(300))*time.Millisecond)
+					g, _ := r.sub.Acquire(ctx, 1+rng.IntN(100)) // ends with ctx
+					g.Done(rng.IntN(g.N()+2), int64(rng.IntN(5000)))
+					cancel()
+				case 3: // lost requests
+					f.store.Do(func() { f.store.LoseCalls = float64(rng.IntN(2)) * 0.5 })
+				case 4:
+					time.Sleep(time.Duration(rng.IntN(40)) * second)
+				case 5:
+					time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
+				}
+			}
+			f.store.Do(func() { f.store.LoseCalls = 0 })
+			_, _, _ = r.sub.TryAcquire(1)
+			var before int
+			if rng.IntN(2) == 0 {
+				before = requests(r)
+				require.NoError(t, r.sub.Close())
+			} else {
+				before = requests(r)
+				f.policies.set(policy.Single(policy.Policy{}))
+			}
+			time.Sleep(second)
+			soon := requests(r)
+			time.Sleep(10 * time.Minute)
+			within(t, "requests within a second", soon-before, 0, 2*limits)
+			within(t, "requests after it", requests(r)-soon, 0, 0)
+		})
+	}
+}
