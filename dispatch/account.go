@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"math"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -70,9 +71,12 @@ type account struct {
 	turnAt    float64 // nor, while the line is full, one for more permits: see turn
 	rtts      [2]float64
 	storeTime float64 // the store's clock less ours, from the last reply
+	heard     heard   // the last reply that was not late
 	bookings  int64   // made, all time
 	settled   int64   // messages of a quota that have been counted as begun
 	lent      float64 // `share` without a store: when the next permit of our own is due; 0 = the store is there
+	cutAt     float64 // when the first of the calls that failed in a row was sent
+	spent     int64   // permits of our own, since then
 }
 
 // A demand is what the callers of an account want at this moment.
@@ -300,9 +304,13 @@ func (a *account) call(now, d, want, timeout float64) *call {
 		Rule: l.rule, Strict: a.strict != nil, MaxReserved: l.ahead, Waiter: a.waiter,
 		Carry: a.carry,
 	}
-	if a.storeTime != 0 {
+	switch {
+	case a.storeTime != 0:
 		r.NotAfter = now + a.storeTime + timeout
+	case a.failures > 0: // a frozen store will run this however late: it only asks for the clock
+		r.Want = 0
 	}
+	r.Low, r.High = a.heard.bounds(now)
 	a.expired = 0
 	a.busy, a.fruitful = true, false
 	a.heldUp, a.calledAt = 0, now
@@ -340,12 +348,37 @@ func (a *account) restart() {
 	a.askAgain()
 }
 
+// outage says that the store is unavailable: a single lost request or reply is no outage.
+func (a *account) outage() bool { return a.failures > 1 }
+
 // failed notes that the ledger did not answer.
 func (a *account) failed(now float64) {
 	if a.failures++; a.failures == 1 {
 		a.lostAt = now
 	}
-	a.lost.Store(true)
+	a.lost.Store(a.outage())
+}
+
+// A heard is a reply: the store's clock in it, and when its request was sent and it was received.
+type heard struct{ now, sent, received float64 }
+
+// drift is how much two clocks may differ in a second that goes by.
+const drift = 5e-4
+
+// bounds is what the store's clock shows now, by a reply; 0 if there was none.
+func (h heard) bounds(now float64) (low, high float64) {
+	if h.received == 0 || os.Getenv("NOB") != "" {
+		return 0, 0
+	}
+	low, high = now-h.received, now-h.sent
+	return h.now + low - drift*low, h.now + high + drift*high
+}
+
+// slow says that a call took so much longer than usual that the store's clock need not have stepped forward. Slots of a
+// strict line stay where they are all the same.
+func (c *call) slow(usual float64) bool {
+	request, r := &c.booking.Request, &c.reply.Reply
+	return request.High > 0 && !request.Strict && r.Carry.Inc == request.Carry.Inc && r.Now-request.High <= c.done-c.sent-usual+0.02
 }
 
 // answered takes the reply of a call in; jitter is random, 0..1.
@@ -356,24 +389,32 @@ func (a *account) answered(c *call, now, jitter float64) {
 		a.storeTime = r.Now - c.done
 	}
 	if c.reply.Err != nil || r.Late {
-		a.failed(now)
-		a.lent = max(a.lent, now)
-		pause := a.limit.round * (0.25 + jitter/2)
-		switch {
-		case a.storeTime == 0: // until the store's clock is known, a frozen one will run what it is sent, however late
-			pause *= float64(int(1) << min(a.failures-1, 6))
-		case a.failures > 3: // it is away: not all are to come back in the same moment
-			pause = a.limit.round * (0.5 + 2*jitter)
+		if a.failures == 0 {
+			a.cutAt, a.spent = c.sent, 0
 		}
-		a.retryAt = now + pause
+		a.failed(now)
+		if a.outage() && a.lent == 0 {
+			a.lent = now + 1.5*a.limit.round // the next call may be answered before
+		}
+		a.retryAt = now + a.limit.round*(0.25+jitter/2)
+		if a.failures > 3 { // not all are to come back in the same moment
+			a.retryAt = now + a.limit.round*(0.5+2*jitter)
+		}
 		return
 	}
 	a.failures, a.retryAt = 0, 0
 	a.lost.Store(false)
+	usual := min(a.rtts[0], a.rtts[1])
+	a.heard = heard{r.Now, c.sent, c.done}
 	a.rtts[0], a.rtts[1] = a.rtts[1], c.done-c.sent // the first call, which may have to connect, is not among the last two
 	a.carry, a.unheard = r.Carry, schedule.Answers{}
+	if told := r.Carry.Shifts - c.booking.Request.Carry.Shifts; told > 0 && c.slow(usual) { // the clock has not stepped: the next request says so
+		a.carry.Shifts -= told
+		r.Start = max(min(r.Start, 0), r.Start-r.Ahead)
+		c.reply.Reply.Start = r.Start
+	}
 	if a.lent > 0 {
-		a.repay(now)
+		a.repay(now, r.Since > c.done-a.cutAt)
 	}
 	if c.visit != nil {
 		a.answeredGrouped(c, now, jitter)

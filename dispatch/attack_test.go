@@ -131,8 +131,8 @@ func TestManyReturn(t *testing.T) {
 	}
 }
 
-// Partial partitions: who is cut off goes on at his share, the others share the rest of it, so that together they never
-// have more than twice the limit; with `stop` never more than it.
+// Partial partitions: replicas that are cut off go on at their share, the others share the whole limit, so that together they
+// never have more than twice the limit, and repay up to two seconds of that; with `stop` never more than the limit.
 func TestPartialPartition(t *testing.T) {
 	t.Parallel()
 	for _, loss := range []policy.OnLedgerLoss{policy.LossShare, policy.LossStop} {
@@ -166,10 +166,10 @@ func TestPartialPartition(t *testing.T) {
 						r.link.Cut = false
 					}
 				})
-				time.Sleep(second)
 				back := time.Since(f.start)
-				time.Sleep(3 * second)
-				within(t, "a second, with it again", f.between(back, back+3*second)/3, 970, 1010)
+				time.Sleep(6 * second)
+				within(t, "a second, while what came on top is repaid", f.between(back+second, back+3*second)/2, 1000-125*cut%1000, 1010)
+				within(t, "a second, with it again", f.between(back+3*second, back+6*second)/3, 970, 1010)
 			})
 		}
 	}

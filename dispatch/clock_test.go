@@ -37,3 +37,41 @@ func TestSteppingClock(t *testing.T) {
 		}
 	}
 }
+
+// Slow requests look like a clock that steps forward: what that moves is moved back, with one replica and with many.
+func TestSlowRequestsMoveNothing(t *testing.T) {
+	t.Parallel()
+	for how, max := range appetites {
+		for _, replicas := range []int{1, 8} {
+			attacked(t, fmt.Sprintf("%d replicas, %s", replicas, how), perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
+				f.store.Do(func() {
+					usual := f.store.RTT
+					f.store.RTT = func() time.Duration {
+						if rng.IntN(20) == 0 {
+							return time.Duration(30+rng.IntN(120)) * time.Millisecond
+						}
+						return usual()
+					}
+				})
+				for i := range replicas {
+					f.join(i, "group").greedy(max)
+				}
+				time.Sleep(20 * second)
+				f.bounded(t, "from 1 s on", second, time.Since(f.start), 1150, 250*time.Millisecond)
+				within(t, "total", float64(f.between(2*second, 20*second))/18, 930, 1005)
+			})
+		}
+		attacked(t, "frozen for less than the time-out, "+how, perSecond(1000), func(t *testing.T, f *fleet, _ *rand.Rand) {
+			for i := range 8 {
+				f.join(i, "group").greedy(max)
+			}
+			time.Sleep(2 * second)
+			for range 10 {
+				f.store.Do(func() { f.store.Frozen = time.Now().Add(150 * time.Millisecond) })
+				time.Sleep(second)
+			}
+			f.bounded(t, "from 1 s on", second, time.Since(f.start), 1050, 250*time.Millisecond)
+			within(t, "total", float64(f.between(2*second, 12*second))/10, 930, 1005)
+		})
+	}
+}

@@ -1,10 +1,6 @@
 package dispatch
 
-import (
-	"math"
-
-	"github.com/dispatchthrottle/throttle/policy"
-)
+import "github.com/dispatchthrottle/throttle/policy"
 
 // lend lets a replica go on at its last share while the store is away. A permit of its own comes
 // a share's gap after the last booked one, so that it never exceeds the time that passes.
@@ -33,6 +29,7 @@ func (a *account) lend(now float64, w demand) {
 		k, a.lent = most, now
 	}
 	a.supply(k)
+	a.spent += k
 	a.lent += float64(k) * gap
 	if a.groups != nil {
 		a.groups.spent = min(a.groups.spent+k, a.groups.before)
@@ -48,13 +45,21 @@ func (a *account) lastShare() float64 {
 	return a.rate / 100
 }
 
-// repay ends the lending: what was released ahead of its time is owed.
-func (a *account) repay(now float64) {
-	if ahead := math.Floor((a.lent - now) * a.lastShare()); ahead >= 1 && a.loss == policy.LossShare {
-		a.supply(-int64(ahead))
+// maxRepaid is how much of a replica's share is owed after an outage at most, in seconds.
+const maxRepaid = 2.0
+
+// repay ends the lending. What was released ahead of its time is owed, and all of it if the store went on for others: they
+// were allocated the slots of that time.
+func (a *account) repay(now float64, partial bool) {
+	owed := a.lent - now
+	if share := a.lastShare(); a.loss == policy.LossShare {
+		if partial && a.groups == nil {
+			owed += float64(a.spent) / share
+		}
+		a.supply(-int64(max(0, min(owed, maxRepaid)*share)))
 	}
 	a.lent = 0
 }
 
-// away says that the store did not answer and nothing booked is left.
-func (a *account) away() bool { return a.failures > 0 && a.held() == 0 }
+// away says that the store is unavailable and nothing allocated is left.
+func (a *account) away() bool { return a.outage() && a.held() == 0 }

@@ -322,7 +322,7 @@ func (q *queue) obey() {
 func (q *queue) followLedger() {
 	changed := false
 	for _, a := range q.limits.all() {
-		open := a.loss == policy.LossOpen && a.failures > 0 && (a.open || a.away())
+		open := a.loss == policy.LossOpen && a.outage() && (a.open || a.away())
 		changed = changed || open != a.open
 		a.open = open
 	}

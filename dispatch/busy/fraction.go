@@ -33,11 +33,11 @@ type State struct {
 	Healthy float64 // requests a second that were last answered without any busy answer
 }
 
-// Earlier returns the state on a clock that has gone back by so many seconds.
-func (s State) Earlier(by float64) State {
+// Later returns the state on a clock that has stepped forward by some seconds; back, if they are negative.
+func (s State) Later(by float64) State {
 	for _, at := range []*float64{&s.Since, &s.Cut, &s.NotYet} {
 		if *at > 0 {
-			*at -= by
+			*at += by
 		}
 	}
 	return s

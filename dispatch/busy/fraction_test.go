@@ -190,11 +190,11 @@ func TestClockBack(t *testing.T) {
 		s.run(5, 1000, 0)
 		s.run(30, 0, 2)
 		s.now -= back
-		s.state = s.state.Earlier(back)
+		s.state = s.state.Later(-back)
 		s.run(10, 1000, 0)
 		assert.InDelta(t, 1000, s.throughOf[len(s.throughOf)-1], 50)
 	}
-	assert.Equal(t, busy.State{Limit: 5, Good: 6}, busy.State{Limit: 5, Good: 6}.Earlier(100))
+	assert.Equal(t, busy.State{Limit: 5, Good: 6}, busy.State{Limit: 5, Good: 6}.Later(-100))
 }
 
 // TestLongerBusyLongerBack: after a longer time of busy answers, the way back is longer.

@@ -32,6 +32,7 @@ type Store struct {
 	Calls  []time.Time          // that came through, of Book
 	Deaf   bool                 // no waiter hears that his turn has come
 	Trips  int                  // bookings
+	Sole   bool                 // a simulated store says that it has never lost a state; default true
 	Woken  int                  // waiters told that their turn has come, by a simulated store
 
 	LoseCalls, LoseReplies, Duplicate float64 // probabilities
@@ -57,7 +58,7 @@ type Limit struct {
 func NewStore(seed uint64, real dispatch.Ledger) *Store {
 	s := &Store{
 		Limits: map[string]*Limit{}, Values: map[string][]byte{}, wakers: map[string]func(string){},
-		rng: rand.New(rand.NewPCG(seed, 1)), real: real, start: time.Now(),
+		rng: rand.New(rand.NewPCG(seed, 1)), real: real, start: time.Now(), Sole: true,
 	}
 	s.RTT = func() time.Duration {
 		d := 200*time.Microsecond + time.Duration(s.rng.Int64N(int64(600*time.Microsecond)))
@@ -104,6 +105,7 @@ func (s *Store) book(bookings []schedule.Booking) []schedule.Booked {
 			s.Limits[b.Key] = m
 		}
 		r := &booked[i].Reply
+		b.Request.Sole = s.Sole
 		m.State, m.Subs[b.Request.Subscription], *r = schedule.Book(m.State, m.Subs[b.Request.Subscription], b.Request, s.now())
 		if process, _, ok := strings.Cut(r.Wake, "|"); ok && !s.Deaf {
 			s.Woken++

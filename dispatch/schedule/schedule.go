@@ -17,13 +17,16 @@ import (
 )
 
 // Version is that of the state's form. A ledger that finds a newer one refuses it.
-const Version = 1
+const Version = 2
 
 // A State is what the store keeps for one limit; the zero value is a limit never booked.
 type State struct {
 	Inc      int64   // incarnation, drawn when the state was made; 0 = no state
 	Seq      int64   // bookings made
 	Last     float64 // clock of the last call
+	Resumed  float64 // clock of the first call after the last silence
+	Shifts   float64 // seconds that all times here have been moved by, since the clock has stepped, in all
+	Step     Step    // the last of them
 	Identity string  // of the policy store that Rev belongs to
 	Rev      int64   // the policy's revision that Top and Ramp are from
 	Rate     float64 // permits a second, now
@@ -64,6 +67,7 @@ type Part struct {
 // that the store need not remember replicas. The zero value is a replica's first call.
 type Carry struct {
 	Inc, Seq, Epoch int64
+	Shifts          float64 // of the state
 	Eff             float64 // how much of a share this replica was counted as, 0..1
 	Fraction        float64 // of a permit, left over from the last quantum
 	Round           float64 // seconds; 0 = none yet
@@ -92,6 +96,8 @@ type Request struct {
 	Nonce        int64   // > 0, random: the incarnation, should a new state be made
 	Rule         busy.Rule
 	Answers      Answers // since the last request; of a Rule
+	Low, High    float64 // bounds of the store's clock when this was sent, by the last reply; 0 = not known
+	Sole         bool    // the store has never lost a state: nobody can hold slots of a line that it does not know
 	Carry        Carry
 }
 
@@ -105,8 +111,13 @@ type Reply struct {
 	Gap   float64 // seconds between two slots, and after the last; on a ramp less than 1/Rate
 	Wake  string  // a waiter, not the caller, whose turn has come: whoever runs Book tells him
 	Now   float64 // the store's clock
+	Ahead float64 // seconds that the line is further ahead since the clock seemed to have stepped forward
+	Since float64 // seconds since the first call after the last silence
 	Carry Carry
 }
+
+// firstEpoch is that of a new state; a Carry of an earlier one is of a replica that has not been counted.
+const firstEpoch = 2
 
 // maxNeed bounds the round, in seconds.
 const maxNeed = 2.0
@@ -132,15 +143,16 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	known := s.Inc != 0 // a line that was there before this call
 	if !known {
-		s = State{Inc: r.Nonce, Last: now, Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp, Tail: now, Epoch: 1, Start: now}
+		s = State{Inc: r.Nonce, Last: now, Resumed: now, Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp, Tail: now, Epoch: firstEpoch, Start: now}
 		sub = Sub{}
 	} else if r.Carry.Inc == s.Inc && r.Carry.Seq > s.Seq {
 		s.Inc = r.Nonce // an old state came back: as good as lost
 	}
-	if now < s.Last { // a failover to a slower clock
-		s.Start -= s.Last - now
-		s.Tail -= s.Last - now
-		s.Outcomes.Service = s.Outcomes.Service.Earlier(s.Last - now)
+	if known {
+		s.follow(r, now)
+	}
+	if now-s.Last > silence {
+		s.Resumed = now
 	}
 	s.Last = now
 	newer := r.Identity != s.Identity || r.Rev > s.Rev
@@ -174,20 +186,24 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	c := r.Carry
 	stranger := c.Inc != s.Inc // knows another line, or none
 	if stranger {
-		s.Tail = max(s.Tail, now) + r.Held/rate // tells this line what is out
-		if r.Strict && c.Inc != 0 {
-			s.Tail = max(s.Tail, now+1/rate) // nobody knows when the last slot of the old line was
+		switch {
+		case !r.Strict:
+			s.Tail = max(s.Tail, now) + r.Held/rate // tells this line what is out
+		case c.Inc != 0 || !known && !r.Sole: // slots of another line may be in use until nobody confirms them any more
+			s.Tail = max(s.Tail, now+(Unconfirmed+s.slope(now, now).span(1)))
 		}
 		r.Returned = 0
 		c = Carry{}
 	}
 	if r.Strict {
-		return s, sub, s.reserve(r, c, now)
+		reply := s.reserve(r, c, now)
+		reply.Ahead, reply.Since, reply.Carry.Shifts = s.Step.Ahead, now-s.Resumed, s.Shifts
+		return s, sub, reply
 	}
 	s.roll(&sub, r.Round, now)
 	s.Tail = max(now-r.Burst/rate, s.Tail-s.atTail(now).span(r.Returned))
-	reply := Reply{Now: now, Rate: rate, Carry: c}
-	reply.Carry.Inc, reply.Carry.Seq = s.Inc, s.Seq
+	reply := Reply{Now: now, Rate: rate, Ahead: s.Step.Ahead, Since: now - s.Resumed, Carry: c}
+	reply.Carry.Inc, reply.Carry.Seq, reply.Carry.Shifts = s.Inc, s.Seq, s.Shifts
 	if r.Want <= 0 {
 		return s, sub, reply
 	}
@@ -232,7 +248,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.Seq++
 
 	reply.N, reply.Start, reply.Share, reply.Gap = n, start-now, share, long/n
-	reply.Carry = Carry{Inc: s.Inc, Seq: s.Seq, Epoch: s.Epoch, Eff: eff, Fraction: fraction, Round: round}
+	reply.Carry = Carry{Inc: s.Inc, Seq: s.Seq, Epoch: s.Epoch, Shifts: s.Shifts, Eff: eff, Fraction: fraction, Round: round}
 	if c.Epoch == s.Epoch {
 		reply.Carry.Eff = max(eff, c.Eff)
 	}
@@ -301,8 +317,12 @@ func (t *Sums) weigh(p *Part, r Request) {
 	p.Weight, p.Reserved = weight, reserved
 }
 
-// Lifetime is how long a state is kept without a call, in seconds: as long as it can matter, and an hour at least.
-func (s State) Lifetime(now float64) float64 {
+// Lifetime is how long a state is kept without a call, in seconds: as long as it can matter, and an hour at least. A new
+// strict line does not begin at once, so that one is kept for a week and ten periods.
+func (s State) Lifetime(strict bool, now float64) float64 {
+	if strict {
+		return max(7*24*3600, 2*(s.Tail-now), 10/s.Rate)
+	}
 	return max(3600, 2*(s.Tail-now), 2/s.Rate)
 }
 

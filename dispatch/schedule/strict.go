@@ -5,6 +5,10 @@ import (
 	"slices"
 )
 
+// Unconfirmed is how long a slot may be used after the last reply from the line that it was allocated by, in seconds. A
+// line that replaces another begins that long and a period later, so that no slots of the two are nearer than a period.
+const Unconfirmed = 1.0
+
 // voidAfter is how long after a change of the rate slots of the old pace may still be used, in seconds: until then
 // everybody knows of the change, and drops them.
 const voidAfter = 0.1

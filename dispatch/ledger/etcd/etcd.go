@@ -218,12 +218,13 @@ func (l *Ledger) book(ctx context.Context, client *clientv3.Client, limit string
 		now := l.clock.now(began)
 		next := stored{Version: schedule.Version, State: n.stored.State, Subs: n.stored.clone(), Lease: n.stored.Lease}
 		for _, i := range which {
-			r := &bookings[i].Request
-			state, sub, reply := schedule.Book(next.State, next.Subs[r.Subscription], *r, now)
+			r := bookings[i].Request
+			r.Low, r.High = 0, 0 // this clock does not step
+			state, sub, reply := schedule.Book(next.State, next.Subs[r.Subscription], r, now)
 			next.State, next.Subs[r.Subscription] = state, sub
 			booked[i].Reply = reply
 		}
-		if err := l.keep(ctx, client, n, &next, now); err != nil {
+		if err := l.keep(ctx, client, n, &next, bookings[which[0]].Request.Strict, now); err != nil {
 			return err
 		}
 		text, err := json.Marshal(next)
@@ -306,8 +307,8 @@ func (s *stored) clone() map[string]schedule.Sub {
 }
 
 // keep sees to it that a state lives as long as it may matter: its lease is one that lasts for its lifetime still.
-func (l *Ledger) keep(ctx context.Context, client *clientv3.Client, n *line, s *stored, now float64) error {
-	life := time.Duration(min(s.State.Lifetime(now), 1e9) * float64(time.Second))
+func (l *Ledger) keep(ctx context.Context, client *clientv3.Client, n *line, s *stored, strict bool, now float64) error {
+	life := time.Duration(min(s.State.Lifetime(strict, now), 1e9) * float64(time.Second))
 	if s.Lease != 0 && s.Lease != n.lease { // somebody else's
 		left, err := client.TimeToLive(ctx, s.Lease)
 		if err != nil {

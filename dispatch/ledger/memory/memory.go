@@ -87,8 +87,9 @@ func (l *Ledger) book(b schedule.Booking, now float64) schedule.Reply {
 		m = &limit{subs: map[string]schedule.Sub{}}
 		l.limits[b.Key] = m
 	}
+	b.Request.Sole = true
 	state, sub, reply := schedule.Book(m.state, m.subs[b.Request.Subscription], b.Request, now)
-	m.expires = now + state.Lifetime(now)
+	m.expires = now + state.Lifetime(b.Request.Strict, now)
 	if state.Epoch != m.state.Epoch {
 		for name, s := range m.subs { // those of older epochs count for nothing
 			if s.Epoch < state.Epoch-1 {

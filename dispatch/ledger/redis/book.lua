@@ -41,7 +41,7 @@ end
 local identity = ARGV[2]
 local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, newRev, notAfter, nonce,
   cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved,
-  newFrom, newOver, newTTL, newRelaxed = unpack('<ddddddddddddddddddddddddd', ARGV[3])
+  newFrom, newOver, newTTL, newRelaxed, clockLow, clockHigh, cShifts = unpack('<dddddddddddddddddddddddddddd', ARGV[3])
 local waiter = ARGV[4] -- none without strict
 local mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter = 0, 0, 0, 0, 0, 0, 0, 0
 if ARGV[5] then mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter = unpack('<dddddddd', ARGV[5]) end
@@ -59,17 +59,17 @@ elseif mode > 0 then
 else
   stored = redis.call('HMGET', KEYS[1], 'l', field, 'r')
 end
-local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, id
+local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, id
 local state = stored[1]
 local version = state and string.match(state, '^(%d+) ')
 version = version and tonumber(version)
-if version and version > 1 then
-  return redis.error_reply('THROTTLENEWER state of version ' .. version .. ', this library knows 1: upgrade it')
+if version and version > 2 then
+  return redis.error_reply('THROTTLENEWER state of version ' .. version .. ', this library knows 2: upgrade it')
 end
-if version and #state >= 114 then
-  inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1 = unpack('<dddddddddddddd', state, 3)
-  id = string.sub(state, 115)
-  local sum = inc + seq + last + rev + tail + epoch + start + w0 + r0 + n0 + w1 + r1 + n1
+if version == 2 and #state >= 154 then
+  inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt = unpack('<ddddddddddddddddddd', state, 3)
+  id = string.sub(state, 155)
+  local sum = inc + seq + last + rev + tail + epoch + start + w0 + r0 + n0 + w1 + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt
   if not (rate > 0 and sum - sum == 0) then inc = nil end
 end
 local subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
@@ -79,8 +79,8 @@ local seenOK, seenBusy, seenRetry, window = 0, 0, 0, 0
 local heard = mode > 0 and strict ~= 1
 local top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen = newRate, newFrom, newOver, newTTL, newRelaxed, 0, 0, 0
 if not inc then -- none, or one that makes no sense: as good as lost
-  inc, seq, last, rev, rate, tail, epoch, start, id = nonce, 0, now, newRev, newRate, now, 1, now, identity
-  w0, r0, n0, w1, r1, n1 = 0, 0, 0, 0, 0, 0
+  inc, seq, last, rev, rate, tail, epoch, start, id = nonce, 0, now, newRev, newRate, now, 2, now, identity
+  w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt = 0, 0, 0, 0, 0, 0, now, 0, 0, 0, 0
 else
   oldEpoch = epoch
   if stored[2] and #stored[2] == 56 then
@@ -107,13 +107,42 @@ else
     end
   end
 end
-if now < last then
-  start = start - (last - now)
-  tail = tail - (last - now)
-  if since > 0 then since = since - (last - now) end
-  if cut > 0 then cut = cut - (last - now) end
-  if notYet > 0 then notYet = notYet - (last - now) end
+-- The times of the state follow a clock that has stepped: see clock.go.
+local by, ahead = 0, 0
+if known then
+  if cInc == inc and clockHigh > 0 then
+    local told = shifts - cShifts
+    if now > clockHigh + told + 0.02 then
+      by = min(now - ((clockLow + clockHigh) / 2 + told), max(0, now - last))
+      ahead = max(0, by - max(0, now - tail))
+      if now - stepAt > 1 then stepBy, stepAhead = 0, 0 end
+      stepBy, stepAhead, stepAt = stepBy + by, stepAhead + ahead, now - by
+    elseif now < clockLow + told - 0.02 and stepBy > 0 and strict ~= 1 then
+      by, ahead = -stepBy, -stepAhead
+      stepBy, stepAhead, stepAt = 0, 0, 0
+    end
+  end
+  local moved = tail + by
+  if by < 0 then moved = tail + ahead end
+  if now < last + by then
+    moved = moved - (last + by - now)
+    by = now - last
+    stepBy, stepAhead, stepAt = 0, 0, 0
+  end
+  if by ~= 0 then
+    shifts, last, resumed, start, stepAt, tail = shifts + by, last + by, resumed + by, start + by, stepAt + by, moved
+    if lineEpoch ~= 0 then
+      seen = seen + by
+      lineEpoch = max(1, lineEpoch + floor(by + 0.5))
+      redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen))
+    end
+    if since > 0 then since = since + by end
+    if cut > 0 then cut = cut + by end
+    if notYet > 0 then notYet = notYet + by end
+    if window > 0 then window = window + by end
+  end
 end
+if now - last > 0.2 then resumed = now end
 last = now
 -- A slope is how the rate goes on from a moment: as it is for a second, then up by a step a second until it is at the top.
 local function slope(at)
@@ -257,8 +286,11 @@ elseif other and tail > now then
 end
 local stranger = cInc ~= inc
 if stranger then
-  tail = max(tail, now) + held / rate
-  if strict == 1 and cInc ~= 0 then tail = max(tail, now + 1 / rate) end
+  if strict ~= 1 then
+    tail = max(tail, now) + held / rate
+  elseif cInc ~= 0 or not known then
+    tail = max(tail, now + (1 + span(now, 1)))
+  end
   returned, cSeq, cEpoch, cEff, cFraction, cRound = 0, 0, 0, 0, 0, 0
 end
 
@@ -274,6 +306,10 @@ if strict == 1 then
   local q, i = known and stored[4] or '', 1
   while i + 9 <= #q do
     local till, n = unpack('<d', q, i), string.byte(q, i + 8)
+    if by ~= 0 then
+      till = till + by
+      changed = true
+    end
     local name = string.sub(q, i + 9, i + 8 + n)
     if till >= now then
       queue[#queue + 1] = {name, till}
@@ -395,10 +431,12 @@ else
 end
 
 redis.call('HSET', KEYS[1],
-  'l', '1 ' .. pack('<dddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1) .. id,
+  'l', '2 ' .. pack('<ddddddddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt) .. id,
   field, pack('<ddddddd', subEpoch, k0, kw0, kr0, k1, kw1, kr1))
 if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then -- a long line has long epochs, a strict one none
-  redis.call('EXPIRE', KEYS[1], floor(min(1e9, max(3600, 2 * (tail - now), 2 / rate))) + 1)
+  local life = max(3600, 2 * (tail - now), 2 / rate)
+  if strict == 1 then life = max(604800, 2 * (tail - now), 10 / rate) end
+  redis.call('EXPIRE', KEYS[1], floor(min(1e9, life)) + 1)
   if epoch ~= oldEpoch and redis.call('HLEN', KEYS[1]) > 1000 then -- forget subscriptions that count for nothing any more
     local all = redis.call('HGETALL', KEYS[1])
     for i = 1, #all, 2 do
@@ -406,4 +444,4 @@ if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then -- a long line has 
     end
   end
 end
-return pack('<ddddddddddddd', 0, now, n, from, share, rate, gap, inc, replySeq or seq, replyEpoch, eff, fraction, round)
+return pack('<dddddddddddddddd', 0, now, n, from, share, rate, gap, inc, replySeq or seq, replyEpoch, eff, fraction, round, stepAhead, now - resumed, shifts)

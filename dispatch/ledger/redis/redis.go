@@ -139,6 +139,7 @@ func arguments(r *schedule.Request) []any {
 		float64(c.Inc), float64(c.Seq), float64(c.Epoch), c.Eff, c.Fraction, c.Round,
 		flag(r.Strict), r.MaxReserved,
 		ramp.From, ramp.Over, ramp.TTL, flag(ramp.Relaxed),
+		r.Low, r.High, c.Shifts,
 	), r.Waiter}
 	if rule := &r.Rule; rule.Mode != busy.None {
 		args = append(args, encode(
@@ -178,7 +179,7 @@ func (n *numbers) int() int64 { return int64(n.next()) }
 
 func parseReply(text string) (r schedule.Reply, err error) {
 	n := numbers(text)
-	if len(text) != 16 && len(text) != 104 {
+	if len(text) != 16 && len(text) != 128 {
 		return r, fmt.Errorf("redis ledger: answer %q has %d bytes", text[:min(len(text), 100)], len(text))
 	}
 	r.Late = n.next() == 1
@@ -186,6 +187,7 @@ func parseReply(text string) (r schedule.Reply, err error) {
 	if len(n) > 0 {
 		r.N, r.Start, r.Share, r.Rate, r.Gap = n.next(), n.next(), n.next(), n.next(), n.next()
 		r.Carry = schedule.Carry{Inc: n.int(), Seq: n.int(), Epoch: n.int(), Eff: n.next(), Fraction: n.next(), Round: n.next()}
+		r.Ahead, r.Since, r.Carry.Shifts = n.next(), n.next(), n.next()
 	}
 	return r, nil
 }
@@ -270,13 +272,15 @@ func parseState(text string) (s schedule.State, err error) {
 	if v, err := strconv.Atoi(version); err == nil && v > schedule.Version {
 		return s, fmt.Errorf("state is of version %d, this program knows %d: upgrade it", v, schedule.Version)
 	}
-	if version != "1" || len(rest) < 14*8 {
+	if version != strconv.Itoa(schedule.Version) || len(rest) < 19*8 {
 		return s, errors.New("state makes no sense: the next booking replaces it")
 	}
 	n := numbers(rest)
 	s.Inc, s.Seq, s.Last, s.Rev, s.Rate, s.Tail, s.Epoch, s.Start = n.int(), n.int(), n.next(), n.int(), n.next(), n.next(), n.int(), n.next()
 	s.This = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
 	s.Prev = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
+	s.Resumed, s.Shifts = n.next(), n.next()
+	s.Step = schedule.Step{By: n.next(), Ahead: n.next(), At: n.next()}
 	s.Identity = string(n)
 	return s, nil
 }

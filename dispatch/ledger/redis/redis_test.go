@@ -107,8 +107,9 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 				state.Last += step
 				state.Tail += step
 				state.Start += step
-				state.Queue = nil
-				client.HDel(ctx, key, "q")
+				if state.Step.By != 0 {
+					state.Step.At += step
+				}
 				require.NoError(t, client.HSet(ctx, key, "l", encode(state)).Err())
 				if state.Ramp != (schedule.Ramp{}) {
 					state.Line.Seen += step
@@ -140,6 +141,10 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 			Carry: carries[replica], Strict: strict, MaxReserved: pick(0, 1, 64),
 		}
 		r.Rate, r.Ramp = rates[r.Rev], ramps[r.Rev]
+		if state.Inc != 0 && rng.IntN(3) > 0 { // as a clock that steps, or not, and what was told of it, would have it
+			r.Low = state.Last + pick(0, -0.1, 0.1, -5, 5) - state.Shifts + r.Carry.Shifts
+			r.High = r.Low + pick(0, 0.01, 0.2)
+		}
 		if r.Rule = rule; rule.Mode != busy.None {
 			r.Answers = schedule.Answers{OK: pick(0, 0, 5, rate), Busy: pick(0, 0, 0, 1, 7, rate), RetryAfter: pick(0, 0, 0, 2)}
 		}
@@ -174,10 +179,10 @@ func clone(m map[string]schedule.Sub) map[string]schedule.Sub {
 
 // encode writes a state as the script does.
 func encode(s schedule.State) string {
-	text := []byte("1 ")
+	text := []byte("2 ")
 	for _, x := range []float64{
 		float64(s.Inc), float64(s.Seq), s.Last, float64(s.Rev), s.Rate, s.Tail, float64(s.Epoch), s.Start,
-		s.This.Weight, s.This.Reserved, s.This.Need, s.Prev.Weight, s.Prev.Reserved, s.Prev.Need,
+		s.This.Weight, s.This.Reserved, s.This.Need, s.Prev.Weight, s.Prev.Reserved, s.Prev.Need, s.Resumed, s.Shifts, s.Step.By, s.Step.Ahead, s.Step.At,
 	} {
 		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
 	}
@@ -232,13 +237,13 @@ func TestNewerAndDamagedStates(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
 			defer func() { assert.NoError(t, client.Close()) }()
 			ledger := open(t, addr)
-			for _, text := range []string{"", "rubbish", "1 2 3", "1 " + strings.Repeat("\xff", 120), strings.Repeat("x", 1<<20)} {
+			for _, text := range []string{"", "rubbish", "1 2 3", "1 " + strings.Repeat("\xff", 120), "2 " + strings.Repeat("\xff", 160), strings.Repeat("x", 1<<20)} {
 				require.NoError(t, client.HSet(t.Context(), "throttle:{damaged}", "l", text, "sgroup", text).Err())
 				got := ledger.Book(t.Context(), []schedule.Booking{{Key: "throttle:{damaged}", Request: request(1000)}})
 				require.NoError(t, got[0].Err, "a damaged state is as good as lost")
 				assert.Equal(t, 10.0, got[0].Reply.N)
 			}
-			require.NoError(t, client.HSet(t.Context(), "throttle:{newer}", "l", "2 of another form").Err())
+			require.NoError(t, client.HSet(t.Context(), "throttle:{newer}", "l", "3 of another form").Err())
 			got := ledger.Book(t.Context(), []schedule.Booking{{Key: "throttle:{newer}", Request: request(1000)}})
 			require.ErrorContains(t, got[0].Err, "upgrade")
 			require.NoError(t, client.Del(t.Context(), "throttle:{damaged}", "throttle:{newer}").Err())

@@ -1,0 +1,79 @@
+package schedule
+
+import "math"
+
+// silence is how long nobody must have called for the line to count as resumed by the next call, in seconds.
+const silence = 0.2
+
+// stepped is how far outside its bounds the store's clock must be to count as stepped, in seconds.
+const stepped = 0.02
+
+// doubted is how long a step forward may still turn out to have been a slow request, in seconds.
+const doubted = 1.0
+
+// A Step is what was taken for a step forward of the store's clock, while it may have been a slow request.
+type Step struct {
+	By    float64 // seconds that the state's times were moved by
+	Ahead float64 // seconds that the line is further ahead since
+	At    float64 // when
+}
+
+// follow moves the state's times along when the store's clock has stepped, so that the same slots stay allocated.
+//
+// A request's bounds say what the clock should show, by the caller's own clock and its last reply; steps that others have
+// told of since are in Shifts. A slow request looks like a step forward, and like the time since the last call at most.
+// The line is then ahead by mistake, until a request contradicts. A strict line stays ahead, since slots may have been
+// allocated in between. A step back is certain only as far as the clock is behind the last call.
+func (s *State) follow(r Request, now float64) {
+	by, ahead := 0.0, 0.0
+	if r.Carry.Inc == s.Inc && r.High > 0 {
+		told := s.Shifts - r.Carry.Shifts
+		switch {
+		case now > r.High+told+stepped:
+			by = min(now-((r.Low+r.High)/2+told), max(0, now-s.Last))
+			ahead = max(0, by-max(0, now-s.Tail))
+			if now-s.Step.At > doubted {
+				s.Step = Step{}
+			}
+			s.Step = Step{s.Step.By + by, s.Step.Ahead + ahead, now - by}
+		case now < r.Low+told-stepped && s.Step.By > 0 && !r.Strict:
+			by, ahead = -s.Step.By, -s.Step.Ahead
+			s.Step = Step{}
+		}
+	}
+	tail := s.Tail + by
+	if by < 0 {
+		tail = s.Tail + ahead
+	}
+	if now < s.Last+by {
+		tail -= s.Last + by - now
+		by = now - s.Last
+		s.Step = Step{}
+	}
+	if by != 0 {
+		s.move(by)
+		s.Tail = tail
+	}
+}
+
+// move moves all times but the tail by some seconds.
+func (s *State) move(by float64) {
+	s.Shifts += by
+	s.Last += by
+	s.Resumed += by
+	s.Start += by
+	s.Step.At += by
+	if s.Line.Epoch != 0 {
+		s.Line.Seen += by
+		s.Line.Epoch = max(1, s.Line.Epoch+int64(math.Floor(by+0.5)))
+	}
+	s.Outcomes.Service = s.Outcomes.Service.Later(by)
+	if s.Outcomes.Since > 0 {
+		s.Outcomes.Since += by
+	}
+	waiters := s.Queue
+	s.Queue = nil
+	for _, w := range waiters {
+		s.Queue = append(s.Queue, Waiter{w.Name, w.Until + by})
+	}
+}
