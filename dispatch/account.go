@@ -150,15 +150,16 @@ func (a *account) demand(w demand) float64 {
 
 // A call is a booking on its way.
 type call struct {
-	account *account
-	booking schedule.Booking
-	demand  float64 // as far as it showed
-	sent    float64
-	rev     revision
-	try     bool   // by TryAcquire: for a slot that is free now
-	visit   *visit // nil: a booking
-	reply   schedule.Booked
-	done    float64
+	account  *account
+	booking  schedule.Booking
+	demand   float64 // as far as it showed
+	sent     float64
+	rev      revision
+	try      bool   // by TryAcquire: for a slot that is free now
+	confirms bool   // asks whether a strict line is still there
+	visit    *visit // nil: a booking
+	reply    schedule.Booked
+	done     float64
 }
 
 // advance brings the account to now; the loop is late by so much.
@@ -246,9 +247,6 @@ func (a *account) bookBatch(step uint64, now float64, w demand, gone bool, timeo
 	case changed && a.cut && held > 0:
 		a.clear(now) // else what is running would come on top of the new line
 		held, a.cut, wanted = 0, false, true
-	case changed && next != nil:
-		a.cancel(now) // booked at the old rate: goes back, and is booked again
-		wanted = true
 	case next != nil: // there is never a third, nor a farewell while the next one is still to come
 	case w.waiting > 0:
 		wanted = a.running() <= 1

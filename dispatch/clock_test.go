@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // The store's clock that steps to and fro, or once.
@@ -73,5 +75,27 @@ func TestSlowRequestsMoveNothing(t *testing.T) {
 			f.bounded(t, "from 1 s on", second, time.Since(f.start), 1050, 250*time.Millisecond)
 			within(t, "total", float64(f.between(2*second, 12*second))/10, 930, 1005)
 		})
+	}
+}
+
+// Split and groups use the store's clock as it is: a step costs a second or two, and lets a bounded number through.
+func TestSteppingClockSplitAndGroups(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]policy.Policy{"split": splitting(t, "1000/s"), "groups": divided(t, "1000/s", "eu,us")} {
+		for _, step := range []time.Duration{100 * time.Millisecond, -100 * time.Millisecond, 5 * second, -5 * second, time.Hour, -time.Hour} {
+			attacked(t, fmt.Sprintf("%s, %v", name, step), p, func(t *testing.T, f *fleet, _ *rand.Rand) {
+				for i := range 8 {
+					f.joinGroup(i, "group", []string{"eu", "us"}[i%2]).greedy(1 << 20)
+				}
+				time.Sleep(4 * poolTTL)
+				before := time.Since(f.start)
+				f.store.Do(func() { f.store.Skew += step })
+				time.Sleep(10 * second)
+				within(t, "any second", f.window(second, before), 0, 1250)
+				within(t, "any three seconds", f.window(3*second, before), 0, 3250)
+				within(t, "lowest", f.between(before, before+3*second), 1000, 3250)
+				within(t, "after it", f.between(before+7*second, before+10*second), 2900, 3100)
+			})
+		}
 	}
 }

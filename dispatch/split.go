@@ -208,6 +208,9 @@ func (q *queue) meet(a *account, now float64) {
 				s.told = s.lease.Answer
 			}
 			if offset := clock - done; offset > s.offset || s.offset-offset > 1 || s.offset == 0 {
+				if math.Abs(offset-s.offset) > 0.05 {
+					s.size = 0 // the clock has stepped: slots are numbered anew
+				}
 				s.offset = offset
 			}
 			s.line = line

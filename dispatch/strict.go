@@ -13,16 +13,18 @@ import (
 // nobody uses in time is wasted.
 type strict struct {
 	until  atomic.Int64 // when the slot last released may be used no more, ns since the Limiter's start; 0 = there was none
-	full   atomic.Int64 // until then no slot is free, UnixNano
+	full   atomic.Int64 // until then no slot is free, ns since the Limiter's start
 	tried  atomic.Int64 // slots booked by TryAcquire, all time
 	wasted atomic.Int64 // slots that their callers came to too late, all time
 
 	// The rest belongs to the loop.
-	queued   bool    // in the line's queue
-	wokenAt  float64 // when it was last said that our turn has come
-	last     bool    // the last slot that was booked may be given back
-	offset   float64 // the store's clock less ours, from the fastest reply of late
-	offsetAt float64 // when it was last looked at; 0 = never
+	inc         int64   // incarnation of the line that the slots are from
+	confirmedAt float64 // when the last request was sent that it has answered
+	queued      bool    // in the line's queue
+	wokenAt     float64 // when it was last said that our turn has come
+	last        bool    // the last slot that was booked may be given back
+	offset      float64 // the store's clock less ours, from the fastest reply of late
+	offsetAt    float64 // when it was last looked at; 0 = never
 }
 
 // advanceStrict releases the slots that have come. One that the loop comes to later than permitExpiry is never used.
@@ -45,7 +47,7 @@ func (a *account) advanceStrict(now float64, w demand) {
 			a.batches = a.batches[1:]
 			continue
 		}
-		if b.left == 0 || b.due > now {
+		if b.left == 0 || b.due > now || a.strict.unconfirmed(now) {
 			return
 		}
 		b.left = 0
@@ -58,6 +60,11 @@ func (a *account) advanceStrict(now float64, w demand) {
 // bookStrict books a slot for who has none, and gives back the last one if its caller has gone.
 func (a *account) bookStrict(now float64, w demand, gone bool, timeout float64) *call {
 	defer a.refused.Store(0)
+	if at, needed := a.confirmAt(); needed && !a.busy && !gone && now >= at {
+		c := a.call(now, a.limit.rate, 0, timeout)
+		c.booking.Request.Waiter, c.confirms = "", true // it keeps its place in the queue
+		return c
+	}
 	if a.busy || now < a.retryAt && !(a.lining() && a.failures == 0 && a.slots(w, gone) == 0) { // who leaves the queue need not wait
 		return nil
 	}
@@ -80,6 +87,21 @@ func (a *account) bookStrict(now float64, w demand, gone bool, timeout float64) 
 	return nil
 }
 
+// unconfirmed says that a slot must not be used then: its line may have been replaced by another.
+func (s *strict) unconfirmed(then float64) bool { return then-s.confirmedAt > schedule.Unconfirmed }
+
+// confirmAt is when to ask whether the line of the next slot is still there, if that is needed: half a second before it.
+func (a *account) confirmAt() (at float64, needed bool) {
+	b := a.current()
+	if b == nil || !a.strict.unconfirmed(b.expires) {
+		return 0, false
+	}
+	if at = b.due - schedule.Unconfirmed/2; a.failures > 0 {
+		at = max(at, a.retryAt)
+	}
+	return at, true
+}
+
 // lining says that the account is in the line's queue.
 func (a *account) lining() bool { return a.strict != nil && a.strict.queued }
 
@@ -100,6 +122,14 @@ func (a *account) slots(w demand, gone bool) int64 {
 // period more, lest all come back at once; who is in the queue comes in his turn.
 func (a *account) answeredStrict(c *call, now, jitter float64) {
 	r := c.reply.Reply
+	if r.Carry.Inc != a.strict.inc { // slots of another line are void
+		a.void()
+		a.strict.inc, a.strict.last = r.Carry.Inc, false
+	}
+	a.strict.confirmedAt = c.sent
+	if c.confirms {
+		return
+	}
 	if !c.try {
 		a.strict.queued = c.booking.Request.Waiter != "" && c.booking.Request.Want > 0 && r.N == 0
 	}
@@ -163,6 +193,9 @@ func (a *account) wakeStrict(now float64, w demand) float64 {
 			at = a.batches[0].expires
 		}
 	}
+	if confirm, needed := a.confirmAt(); needed && !a.busy {
+		at = min(at, max(now, confirm))
+	}
 	if !a.busy && a.held() < a.slots(w, false) {
 		at = min(at, max(now, a.retryAt))
 	}
@@ -194,7 +227,7 @@ func (q *queue) tryPaced(max int) (Grant, time.Time, bool) {
 		return Grant{}, now.Add(tick), false
 	}
 	a := p.paced
-	if next := time.Unix(0, p.slots.full.Load()); next.After(now) {
+	if next := q.limiter.start.Add(time.Duration(p.slots.full.Load())); next.After(now) {
 		q.mu.Unlock()
 		return Grant{}, next, false
 	}
@@ -255,6 +288,6 @@ func (q *queue) bookNow(a *account) (next time.Time, ok bool) {
 		slots.tried.Add(1)
 		return t, true
 	}
-	slots.full.Store(next.UnixNano())
+	slots.full.Store(int64(next.Sub(l.start)))
 	return next, false
 }

@@ -3,6 +3,7 @@ package dispatch_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -284,4 +285,49 @@ func TestStrictUse(t *testing.T) {
 		time.Sleep(5 * second)
 		within(t, "use", r.lim.Stats().Subscriptions[0].Limits[0].Use, 17, 23)
 	})
+}
+
+// No two calls are nearer than the period, whatever happens to the store's state and clock.
+func TestStrictThroughLosses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		rate            string
+		replicas, loops int
+		period, expiry  time.Duration
+		quiet           time.Duration // between two faults
+	}{{"1/6s", 6, 10, 6 * second, 60 * time.Millisecond, 40 * second}, {"20/s", 8, 2, 50 * time.Millisecond, 2 * time.Millisecond, 4 * second}} {
+		for _, wait := range []policy.WaitMode{policy.WaitBackoff, policy.WaitQueue} {
+			p := strictly(t, c.rate)
+			p.Wait = wait
+			attacked(t, fmt.Sprintf("%s, %s", c.rate, wait), p, func(t *testing.T, f *fleet, rng *rand.Rand) {
+				f.store.Sole = false
+				for i := range c.replicas {
+					r := f.join(i, fmt.Sprint("group ", i%2))
+					for range c.loops {
+						r.greedy(1)
+					}
+				}
+				for range 12 {
+					time.Sleep(c.quiet/2 + time.Duration(rng.Int64N(int64(c.quiet/2))))
+					switch fault := rng.IntN(5); fault {
+					case 0:
+						f.store.Do(func() { clear(f.store.Limits) })
+					case 1:
+						old := f.store.Copy()
+						time.Sleep(time.Duration(rng.Int64N(int64(second))))
+						f.store.Do(func() { f.store.Limits, f.store.Server = old, f.store.Server+1 })
+					case 2, 3:
+						step := time.Duration(rng.Int64N(int64(10*second))) * time.Duration(1-2*(fault-2))
+						f.store.Do(func() { f.store.Skew += step })
+					case 4:
+						f.store.Do(func() { f.store.Frozen = time.Now().Add(time.Duration(rng.Int64N(int64(2 * second)))) })
+					}
+				}
+				end := time.Since(f.start)
+				shortest, n := f.gaps(0, end)
+				within(t, "the shortest gap", shortest, c.period-c.expiry-time.Millisecond, c.period+c.expiry)
+				within(t, "calls", n, int(end/c.period)/3, int(end/c.period)+1)
+			})
+		}
+	}
 }

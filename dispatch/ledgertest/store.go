@@ -32,6 +32,7 @@ type Store struct {
 	Calls  []time.Time          // that came through, of Book
 	Deaf   bool                 // no waiter hears that his turn has come
 	Trips  int                  // bookings
+	Server float64              // a simulated store's number; another has what a failover brought back
 	Sole   bool                 // a simulated store says that it has never lost a state; default true
 	Woken  int                  // waiters told that their turn has come, by a simulated store
 
@@ -105,7 +106,7 @@ func (s *Store) book(bookings []schedule.Booking) []schedule.Booked {
 			s.Limits[b.Key] = m
 		}
 		r := &booked[i].Reply
-		b.Request.Sole = s.Sole
+		b.Request.Sole, b.Request.Server = s.Sole, s.Server
 		m.State, m.Subs[b.Request.Subscription], *r = schedule.Book(m.State, m.Subs[b.Request.Subscription], b.Request, s.now())
 		if process, _, ok := strings.Cut(r.Wake, "|"); ok && !s.Deaf {
 			s.Woken++

@@ -27,6 +27,7 @@ type State struct {
 	Resumed  float64 // clock of the first call after the last silence
 	Shifts   float64 // seconds that all times here have been moved by, since the clock has stepped, in all
 	Step     Step    // the last of them
+	Server   float64 // that had a strict line last; 0 = not known
 	Identity string  // of the policy store that Rev belongs to
 	Rev      int64   // the policy's revision that Top and Ramp are from
 	Rate     float64 // permits a second, now
@@ -98,6 +99,7 @@ type Request struct {
 	Answers      Answers // since the last request; of a Rule
 	Low, High    float64 // bounds of the store's clock when this was sent, by the last reply; 0 = not known
 	Sole         bool    // the store has never lost a state: nobody can hold slots of a line that it does not know
+	Server       float64 // of Strict: a number of the store's server, set by the store; another one may have an old state; 0 = not known
 	Carry        Carry
 }
 
@@ -148,6 +150,13 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	} else if r.Carry.Inc == s.Inc && r.Carry.Seq > s.Seq {
 		s.Inc = r.Nonce // an old state came back: as good as lost
 	}
+	other := r.Strict && known && s.Server != r.Server // a failover, or a restart
+	if r.Strict {
+		s.Server = r.Server
+	}
+	if other {
+		s.Inc = r.Nonce
+	}
 	if known {
 		s.follow(r, now)
 	}
@@ -189,7 +198,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		switch {
 		case !r.Strict:
 			s.Tail = max(s.Tail, now) + r.Held/rate // tells this line what is out
-		case c.Inc != 0 || !known && !r.Sole: // slots of another line may be in use until nobody confirms them any more
+		case c.Inc != 0 || other || !known && !r.Sole: // slots of another line may be in use until nobody confirms them any more
 			s.Tail = max(s.Tail, now+(Unconfirmed+s.slope(now, now).span(1)))
 		}
 		r.Returned = 0

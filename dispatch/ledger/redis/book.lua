@@ -59,17 +59,17 @@ elseif mode > 0 then
 else
   stored = redis.call('HMGET', KEYS[1], 'l', field, 'r')
 end
-local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, id
+local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, id
 local state = stored[1]
 local version = state and string.match(state, '^(%d+) ')
 version = version and tonumber(version)
 if version and version > 2 then
   return redis.error_reply('THROTTLENEWER state of version ' .. version .. ', this library knows 2: upgrade it')
 end
-if version == 2 and #state >= 154 then
-  inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt = unpack('<ddddddddddddddddddd', state, 3)
-  id = string.sub(state, 155)
-  local sum = inc + seq + last + rev + tail + epoch + start + w0 + r0 + n0 + w1 + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt
+if version == 2 and #state >= 162 then
+  inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server = unpack('<dddddddddddddddddddd', state, 3)
+  id = string.sub(state, 163)
+  local sum = inc + seq + last + rev + tail + epoch + start + w0 + r0 + n0 + w1 + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt + server
   if not (rate > 0 and sum - sum == 0) then inc = nil end
 end
 local subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
@@ -80,7 +80,7 @@ local heard = mode > 0 and strict ~= 1
 local top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen = newRate, newFrom, newOver, newTTL, newRelaxed, 0, 0, 0
 if not inc then -- none, or one that makes no sense: as good as lost
   inc, seq, last, rev, rate, tail, epoch, start, id = nonce, 0, now, newRev, newRate, now, 2, now, identity
-  w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt = 0, 0, 0, 0, 0, 0, now, 0, 0, 0, 0
+  w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server = 0, 0, 0, 0, 0, 0, now, 0, 0, 0, 0, 0
 else
   oldEpoch = epoch
   if stored[2] and #stored[2] == 56 then
@@ -106,6 +106,16 @@ else
       top, busyLimit, low, good, since, cut, back, rise, notYet, healthy, seenOK, seenBusy, seenRetry, window = t, a, b, c, d, e, f, g, h, i, j, k, l, m
     end
   end
+end
+-- A strict line that another server has continues no slots of this one's: what that one allocated last may be lost.
+local other = false
+if strict == 1 then
+  local info = redis.pcall('INFO', 'server')
+  local run = type(info) == 'string' and string.match(info, 'run_id:(%x%x%x%x%x%x%x%x%x%x%x%x)')
+  local this = run and tonumber(run, 16) or 0
+  other = known and server ~= this
+  if other then inc = nonce end
+  server = this
 end
 -- The times of the state follow a clock that has stepped: see clock.go.
 local by, ahead = 0, 0
@@ -288,7 +298,7 @@ local stranger = cInc ~= inc
 if stranger then
   if strict ~= 1 then
     tail = max(tail, now) + held / rate
-  elseif cInc ~= 0 or not known then
+  elseif cInc ~= 0 or other or not known then
     tail = max(tail, now + (1 + span(now, 1)))
   end
   returned, cSeq, cEpoch, cEff, cFraction, cRound = 0, 0, 0, 0, 0, 0
@@ -431,7 +441,7 @@ else
 end
 
 redis.call('HSET', KEYS[1],
-  'l', '2 ' .. pack('<ddddddddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt) .. id,
+  'l', '2 ' .. pack('<dddddddddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server) .. id,
   field, pack('<ddddddd', subEpoch, k0, kw0, kr0, k1, kw1, kr1))
 if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then -- a long line has long epochs, a strict one none
   local life = max(3600, 2 * (tail - now), 2 / rate)

@@ -101,6 +101,11 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 				client.HSet(ctx, key, oldHash)
 				state, subs = oldState, clone(oldSubs)
 			}
+		case 7: // another server has it
+			if state.Inc != 0 && strict {
+				state.Server += 1
+				require.NoError(t, client.HSet(ctx, key, "l", encode(state)).Err())
+			}
 		case 4, 5, 6: // the clock was ahead until now, or behind: seen from the state, that is the same
 			if state.Inc != 0 {
 				step := pick(5, -5, -1.5, -3, 0.01)
@@ -153,14 +158,15 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 		}
 		got := ledger.Book(ctx, []schedule.Booking{{Key: key, Request: r}})
 		require.NoError(t, got[0].Err)
+		stored, _, err := ledger.State(ctx, key)
+		require.NoError(t, err)
 		var sub schedule.Sub
 		var want schedule.Reply
+		r.Server = stored.Server // the script knows
 		state, sub, want = schedule.Book(state, subs[r.Subscription], r, got[0].Reply.Now)
 		subs[r.Subscription] = sub
 		want.Wake = "" // is published
 		require.Equal(t, want, got[0].Reply, "call %d: %+v", i, r)
-		stored, _, err := ledger.State(ctx, key)
-		require.NoError(t, err)
 		require.Equal(t, state, stored, "call %d: %+v", i, r)
 		if rng.IntN(10) > 0 { // else the reply is lost
 			carries[replica] = want.Carry
@@ -182,7 +188,7 @@ func encode(s schedule.State) string {
 	text := []byte("2 ")
 	for _, x := range []float64{
 		float64(s.Inc), float64(s.Seq), s.Last, float64(s.Rev), s.Rate, s.Tail, float64(s.Epoch), s.Start,
-		s.This.Weight, s.This.Reserved, s.This.Need, s.Prev.Weight, s.Prev.Reserved, s.Prev.Need, s.Resumed, s.Shifts, s.Step.By, s.Step.Ahead, s.Step.At,
+		s.This.Weight, s.This.Reserved, s.This.Need, s.Prev.Weight, s.Prev.Reserved, s.Prev.Need, s.Resumed, s.Shifts, s.Step.By, s.Step.Ahead, s.Step.At, s.Server,
 	} {
 		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
 	}
@@ -237,7 +243,7 @@ func TestNewerAndDamagedStates(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
 			defer func() { assert.NoError(t, client.Close()) }()
 			ledger := open(t, addr)
-			for _, text := range []string{"", "rubbish", "1 2 3", "1 " + strings.Repeat("\xff", 120), "2 " + strings.Repeat("\xff", 160), strings.Repeat("x", 1<<20)} {
+			for _, text := range []string{"", "rubbish", "1 2 3", "1 " + strings.Repeat("\xff", 120), "2 " + strings.Repeat("\xff", 170), strings.Repeat("x", 1<<20)} {
 				require.NoError(t, client.HSet(t.Context(), "throttle:{damaged}", "l", text, "sgroup", text).Err())
 				got := ledger.Book(t.Context(), []schedule.Booking{{Key: "throttle:{damaged}", Request: request(1000)}})
 				require.NoError(t, got[0].Err, "a damaged state is as good as lost")
