@@ -450,9 +450,10 @@ func (k *Keeper) sum(now float64) {
 	}
 }
 
-// freshness is the weight of the last dt seconds in an id's recent values. They cover about eight requests, so that an id that
-// costs nothing for some seconds between two requests is limited all the time. At eight requests a second and above they are
-// those of the last second, which follow the load fastest.
+// freshness is the weight of the last dt seconds in an id's recent values. They cover about eight
+// requests, so that an id that costs nothing for some seconds between two requests is limited in
+// those, too. From eight requests a second on they are those of the last second, which follow the
+// load fastest.
 func (i *id) freshness(dt float64) float64 {
 	rate := i.average.lately()
 	if i.quota == nil || rate == 0 || rate >= recentRequests {
@@ -472,8 +473,8 @@ func blend(recent, value, fresh float64) float64 {
 	return recent
 }
 
-// limit finds what a backend near its target lets each id that loads it have: from recent costs, as longer averages come late. The
-// backends of one zone come one after the other.
+// limit finds what a backend near its target lets each id that loads it have: from recent costs, as
+// longer averages come late. The backends of one zone come one after the other.
 func (k *Keeper) limit(b *backend, now float64) {
 	ratio, near := b.load.Ratio()
 	if !near || now-b.at > stale {

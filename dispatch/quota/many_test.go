@@ -11,7 +11,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// TestManyEqualIDs: quotas of 2.4 times the backend's capacity, and more ids than are followed without a quota.
+// TestManyEqualIDs: quotas of 2.4 times the backend's capacity, and more ids than are followed
+// without a quota.
 func TestManyEqualIDs(t *testing.T) {
 	for _, n := range []int{1020, 2040, 5000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -43,7 +44,8 @@ func TestManyEqualIDs(t *testing.T) {
 	}
 }
 
-// TestQuotasBesideStrangers: ids with a quota are followed however cheap they are; of the others the costliest are, and the cost of the rest is load of others.
+// TestQuotasBesideStrangers: ids with a quota are followed however cheap they are; of the others
+// the costliest are, and the cost of the rest is load of others.
 func TestQuotasBesideStrangers(t *testing.T) {
 	k := quota.Keeper{MostIDs: 10, IgnoreZones: -1}
 	require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 100 * quota.Page}}, 1))
@@ -63,7 +65,8 @@ func TestQuotasBesideStrangers(t *testing.T) {
 	assert.InDelta(t, 149.0/(50+50*124.5), k.Readers(3)[0].Busyness, 1e-9, "of all that the backend bears")
 }
 
-// TestRareRequests: ids that send a request every few seconds cost nothing in most of them, and are limited all the same.
+// TestRareRequests: ids that send a request every few seconds cost nothing in most of them, and are
+// limited all the same.
 func TestRareRequests(t *testing.T) {
 	const n, total = 400, 0.6 // ids, and requests a second by the quota
 	for _, part := range []float64{0.5, 0.8} {

@@ -17,7 +17,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestManyEqualIDs: 1,020 ids, whose quotas are together 2.4 times what a backend can bear, share it.
+// TestManyEqualIDs: 1,020 ids, whose quotas are together 2.4 times what a backend can bear, share
+// it.
 func TestManyEqualIDs(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		const n, capacity = 1020, 1020                           // ids, and requests a second
