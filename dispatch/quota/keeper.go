@@ -56,7 +56,7 @@ type id struct {
 	quota   *Quota
 	started float64 // requests a second, as last heard
 	recent  float64 // the same over the last few requests
-	fresh   float64 // weight of the last second in recent
+	fresh   float64 // weight of the next report in recent
 	average average
 	target  Smoother
 	inForce float64 // the rate found by the last pass
@@ -249,7 +249,7 @@ func (k *Keeper) follow(name ID, now float64) *id {
 func (k *Keeper) id(name ID, now float64) *id {
 	i := k.ids[name]
 	if i == nil {
-		i = &id{name: name, average: newAverage(), target: Smoother{Folding: pace}, seen: now, limited: math.Inf(-1)}
+		i = &id{name: name, average: newAverage(), target: Smoother{Folding: pace}, seen: now, limited: math.Inf(-1), fresh: 1}
 		if k.ids == nil {
 			k.ids = map[ID]*id{}
 		}
@@ -415,11 +415,17 @@ func (k *Keeper) forget(now float64) {
 func (k *Keeper) sum(now float64) {
 	for _, i := range k.ids {
 		i.cost, i.backends, i.unsure, i.zones = 0, 0, false, i.zones[:0]
+		i.recent = blend(i.recent, i.started, i.fresh)
 	}
 	for _, b := range k.backends {
-		for _, c := range b.costs {
+		heard := b.at > k.decided
+		for i := range b.costs {
+			c := &b.costs[i]
+			if heard {
+				c.recent = blend(c.recent, c.value, c.id.fresh)
+			}
 			if c.value > 0 {
-				c.id.unsure = c.id.unsure || b.at <= k.decided
+				c.id.unsure = c.id.unsure || !heard
 				c.id.cost += c.value
 				c.id.backends++
 			}
@@ -434,26 +440,14 @@ func (k *Keeper) sum(now float64) {
 		if now-i.seen > expiry {
 			i.average = newAverage()
 		}
-	}
-	for _, i := range k.ids {
 		i.fresh = i.freshness(now - last)
-		i.recent = blend(i.recent, i.started, i.fresh)
-	}
-	for _, b := range k.backends {
-		if b.at <= last {
-			continue
-		}
-		for i := range b.costs {
-			c := &b.costs[i]
-			c.recent = blend(c.recent, c.value, c.id.fresh)
-		}
 	}
 }
 
-// freshness is the weight of the last dt seconds in an id's recent values. They cover about eight
-// requests, so that an id that costs nothing for some seconds between two requests is limited in
-// those, too. From eight requests a second on they are those of the last second, which follow the
-// load fastest.
+// freshness is the weight of a report in an id's recent values, dt seconds after the one before.
+// They cover about eight requests, so that an id that costs nothing for some seconds between two
+// requests is limited in those, too. From eight requests a second on they are those of the last
+// report, which follow the load fastest.
 func (i *id) freshness(dt float64) float64 {
 	rate := i.average.lately()
 	if i.quota == nil || rate == 0 || rate >= recentRequests {
@@ -464,7 +458,7 @@ func (i *id) freshness(dt float64) float64 {
 
 // blend moves a recent value towards the last one. The first value counts in full; a remainder below 0.001 is none.
 func blend(recent, value, fresh float64) float64 {
-	if recent == 0 {
+	if fresh == 1 || recent == 0 {
 		return value
 	}
 	if recent += (value - recent) * fresh; recent < 1e-3 && value == 0 {
