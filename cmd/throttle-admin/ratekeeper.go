@@ -19,6 +19,7 @@ import (
 
 func newRatekeeperCommand(a *app) *cobra.Command {
 	var name, listen, tokenFile string
+	var maxIDs int
 	cmd := &cobra.Command{
 		Use:   "ratekeeper",
 		Short: "Find the rates of throughput quotas, until it is interrupted",
@@ -39,6 +40,9 @@ Authorization: Bearer with the token of --token-file, see docs/slowing-down.md),
 			} else if tokenFile != "" {
 				token, err = readToken(tokenFile)
 			}
+			if maxIDs < 1 {
+				err = errors.Join(err, fmt.Errorf("--max-ids %d: is invalid: want 1 or more ids of a backend's report", maxIDs))
+			}
 			if a.ledger == "" || strings.HasPrefix(a.ledger, "memory:") || strings.HasPrefix(a.ledger, "none:") {
 				err = errors.Join(err, errors.New("--ledger is not set, or one process's own: say where replicas book, such as --ledger redis://127.0.0.1:6379"))
 			}
@@ -57,7 +61,7 @@ Authorization: Bearer with the token of --token-file, see docs/slowing-down.md),
 			if err != nil {
 				return misuse(err)
 			}
-			keeper.Cluster, keeper.Name = a.cluster, name
+			keeper.Cluster, keeper.Name, keeper.MostIDs = a.cluster, name, maxIDs
 			handler := slog.Handler(slog.NewTextHandler(a.stderr, nil))
 			if a.output == "json" {
 				handler = slog.NewJSONHandler(a.stderr, nil)
@@ -80,6 +84,7 @@ Authorization: Bearer with the token of --token-file, see docs/slowing-down.md),
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "of this candidate; default host name and process id")
+	cmd.Flags().IntVar(&maxIDs, "max-ids", 1000, "costliest ids of a backend's report to follow, beside those with a quota")
 	cmd.Flags().StringVar(&listen, "listen", "", "address for /reports and /metrics, such as 127.0.0.1:9402; default: none")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "file with the token that reports must carry")
 	return cmd

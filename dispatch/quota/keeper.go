@@ -27,7 +27,7 @@ const (
 type Keeper struct {
 	ShareBy     ShareBy  // default ByQuota
 	IgnoreZones int      // the worst zones, whose trouble is their own; default 1, -1: none
-	MostIDs     int      // of a backend's report; the costliest are kept, the others left out; default 1000
+	MostIDs     int      // of a backend's report: the costliest are followed, and all that have a quota; the cost of the rest counts as load of others; default 1000
 	Zones       []string // those that backends may be in; default any
 
 	decided  float64 // the last pass
@@ -36,24 +36,27 @@ type Keeper struct {
 }
 
 const (
-	pace         = 3.5   // seconds, of targets: so that a load a little over its target, of which ratios make four times that, is right in one pass
-	mostGrowth   = 1.25  // of a rate in one pass, while backends limit it
-	calm         = 10.0  // seconds after the last limit, in which it grows no faster
-	expiry       = 240.0 // seconds without a word, after which an id or a backend is forgotten
-	stale        = 5.0   // seconds after which a backend's report counts no more
-	significant  = 0.1   // part of the mean cost of those on a backend, under which an id is not what loads it
-	mostAhead    = 5.0   // seconds that a report may be ahead of our clock
-	mostCost     = 1 << 53
-	mostReaders  = 10     // of a backend
-	mostIDs      = 20_000 // in all, of those without a quota
-	defaultMost  = 1000
-	defaultZones = 1
+	pace           = 3.5   // seconds, of targets: so that a load a little over its target, of which ratios make four times that, is right in one pass
+	mostGrowth     = 1.25  // of a rate in one pass, while backends limit it
+	calm           = 10.0  // seconds after the last limit, in which it grows no faster
+	expiry         = 240.0 // seconds without a word, after which an id or a backend is forgotten
+	stale          = 5.0   // seconds after which a backend's report counts no more
+	recentRequests = 8     // of an id, over which its cost is averaged to limit it
+	significant    = 0.1   // part of the mean cost of those on a backend, under which an id is not what loads it
+	mostAhead      = 5.0   // seconds that a report may be ahead of our clock
+	mostCost       = 1 << 53
+	mostReaders    = 10     // of a backend
+	mostIDs        = 20_000 // in all, of those without a quota
+	defaultMost    = 1000
+	defaultZones   = 1
 )
 
 type id struct {
 	name    ID
 	quota   *Quota
 	started float64 // requests a second, as last heard
+	recent  float64 // the same over the last few requests
+	fresh   float64 // weight of the next report in recent
 	average average
 	target  Smoother
 	inForce float64 // the rate found by the last pass
@@ -81,8 +84,9 @@ type backend struct {
 
 // A cost is that of an id on a backend.
 type cost struct {
-	id    *id
-	value float64 // a second, by the last report
+	id     *id
+	value  float64 // a second, by the last report
+	recent float64 // the same over the id's last few requests
 }
 
 // A Report is what a backend says of itself.
@@ -191,7 +195,7 @@ func (b *backend) take(k *Keeper, costs map[ID]float64, now float64) {
 	kept := k.costliest(costs)
 	for _, name := range slices.Sorted(maps.Keys(costs)) { // in order, so that the same reports give the same sums
 		i, known := b.index[name]
-		if kept != nil && !kept[name] {
+		if kept != nil && !kept[name] && !k.hasQuota(name) {
 			b.rest += costs[name]
 			b.left++
 			continue
@@ -214,7 +218,7 @@ func (b *backend) take(k *Keeper, costs map[ID]float64, now float64) {
 	}
 }
 
-// costliest are the ids of a report that are followed; nil: all.
+// costliest are the ids of a report that are followed whether or not they have a quota; nil: all.
 func (k *Keeper) costliest(costs map[ID]float64) map[ID]bool {
 	most := cmp.Or(k.MostIDs, defaultMost)
 	if len(costs) <= most {
@@ -228,6 +232,12 @@ func (k *Keeper) costliest(costs map[ID]float64) map[ID]bool {
 	return kept
 }
 
+// hasQuota reports whether the id has a quota.
+func (k *Keeper) hasQuota(name ID) bool {
+	i := k.ids[name]
+	return i != nil && i.quota != nil
+}
+
 // follow is id, but nil if there are too many.
 func (k *Keeper) follow(name ID, now float64) *id {
 	if len(k.ids) >= mostIDs && k.ids[name] == nil {
@@ -239,7 +249,7 @@ func (k *Keeper) follow(name ID, now float64) *id {
 func (k *Keeper) id(name ID, now float64) *id {
 	i := k.ids[name]
 	if i == nil {
-		i = &id{name: name, average: newAverage(), target: Smoother{Folding: pace}, seen: now, limited: math.Inf(-1)}
+		i = &id{name: name, average: newAverage(), target: Smoother{Folding: pace}, seen: now, limited: math.Inf(-1), fresh: 1}
 		if k.ids == nil {
 			k.ids = map[ID]*id{}
 		}
@@ -282,7 +292,7 @@ func (k *Keeper) Readers(now float64) []Reader {
 	return all
 }
 
-// LeftOut is how many ids of backends' reports are not followed, since there are too many; their cost is counted among all others.
+// LeftOut is how many ids of backends' reports are not followed. They have no quota, and their cost counts as load of others.
 func (k *Keeper) LeftOut() (n int) {
 	for _, b := range k.backends {
 		n += b.left
@@ -405,16 +415,23 @@ func (k *Keeper) forget(now float64) {
 func (k *Keeper) sum(now float64) {
 	for _, i := range k.ids {
 		i.cost, i.backends, i.unsure, i.zones = 0, 0, false, i.zones[:0]
+		i.recent = blend(i.recent, i.started, i.fresh)
 	}
 	for _, b := range k.backends {
-		for _, c := range b.costs {
+		heard := b.at > k.decided
+		for i := range b.costs {
+			c := &b.costs[i]
+			if heard {
+				c.recent = blend(c.recent, c.value, c.id.fresh)
+			}
 			if c.value > 0 {
-				c.id.unsure = c.id.unsure || b.at <= k.decided
+				c.id.unsure = c.id.unsure || !heard
 				c.id.cost += c.value
 				c.id.backends++
 			}
 		}
 	}
+	last := k.decided
 	k.decided = now
 	for _, i := range k.ids {
 		if !i.unsure && i.average.measure(i.started, i.cost, now) {
@@ -423,11 +440,35 @@ func (k *Keeper) sum(now float64) {
 		if now-i.seen > expiry {
 			i.average = newAverage()
 		}
+		i.fresh = i.freshness(now - last)
 	}
 }
 
-// limit finds what a backend near its target lets each id that loads it have: of what it bears now, not of averages, which come late. Those of one
-// zone are asked one after the other.
+// freshness is the weight of a report in an id's recent values, dt seconds after the one before.
+// They cover about eight requests, so that an id that costs nothing for some seconds between two
+// requests is limited in those, too. From eight requests a second on they are those of the last
+// report, which follow the load fastest.
+func (i *id) freshness(dt float64) float64 {
+	rate := i.average.lately()
+	if i.quota == nil || rate == 0 || rate >= recentRequests {
+		return 1
+	}
+	return -math.Expm1(-dt / min(folding, recentRequests/rate-1))
+}
+
+// blend moves a recent value towards the last one. The first value counts in full; a remainder below 0.001 is none.
+func blend(recent, value, fresh float64) float64 {
+	if fresh == 1 || recent == 0 {
+		return value
+	}
+	if recent += (value - recent) * fresh; recent < 1e-3 && value == 0 {
+		return 0
+	}
+	return recent
+}
+
+// limit finds what a backend near its target lets each id that loads it have: from recent costs, as
+// longer averages come late. The backends of one zone come one after the other.
 func (k *Keeper) limit(b *backend, now float64) {
 	ratio, near := b.load.Ratio()
 	if !near || now-b.at > stale {
@@ -435,17 +476,17 @@ func (k *Keeper) limit(b *backend, now float64) {
 	}
 	sum, n := b.rest, float64(b.left)
 	for _, c := range b.costs {
-		if c.value > 0 {
-			sum += c.value
+		if c.recent > 0 {
+			sum += c.recent
 			n++
 		}
 	}
 	quotas, free := 0.0, 0.0 // of those who can be limited, and what they may go on with
-	loads := func(c *cost) bool { return c.id.quota != nil && c.value > 0 && c.value*n >= significant*sum }
+	loads := func(c *cost) bool { return c.id.quota != nil && c.recent > 0 && c.recent*n >= significant*sum }
 	for i := range b.costs {
 		if c := &b.costs[i]; loads(c) {
 			quotas += c.id.quota.Total
-			free += ratio * c.value
+			free += ratio * c.recent
 		}
 	}
 	for i := range b.costs {
@@ -453,9 +494,9 @@ func (k *Keeper) limit(b *backend, now float64) {
 		if !loads(c) {
 			continue
 		}
-		limiting := ratio * c.id.started
+		limiting := ratio * c.id.recent
 		if k.ShareBy != ByCurrent && quotas > 0 {
-			limiting = free * c.id.quota.Total / quotas / c.value * c.id.started
+			limiting = free * c.id.quota.Total / quotas / c.recent * c.id.recent
 		}
 		if of := c.id.zones; len(of) > 0 && of[len(of)-1].Zone == b.zone {
 			of[len(of)-1].Rate = min(of[len(of)-1].Rate, limiting)

@@ -71,6 +71,7 @@ type Ratekeeper struct {
 	Cluster  string       // default "standalone"
 	Name     string       // of the candidate, nobody else's; default host name, process id and a random part
 	Logger   *slog.Logger // of each decision, an event with all its inputs; nil: silent
+	MostIDs  int          // of a backend's report: the costliest are followed, and all that have a quota; default 1000
 
 	mu       sync.Mutex // guards the fields below
 	snapshot policy.Snapshot
@@ -85,7 +86,7 @@ type Status struct {
 	Time      float64          `json:"time"`              // on the ledger's clock, seconds
 	Replicas  int              `json:"replicas"`          // that report, backends over HTTP included
 	Tracked   int              `json:"tracked"`           // ids of which something is known
-	LeftOut   int              `json:"leftOut,omitempty"` // of backends' reports, since there are too many
+	LeftOut   int              `json:"leftOut,omitempty"` // ids of backends' reports that are not followed: their cost counts as load of others
 	Refused   []string         `json:"refused,omitempty"` // faults of reports
 	Decisions []quota.Decision `json:"decisions"`
 	Readers   []quota.Reader   `json:"readers,omitempty"` // of busy backends
@@ -98,6 +99,9 @@ func StatusOf(cluster string) string { return cluster + "/ratekeeper" }
 func (r *Ratekeeper) Run(ctx context.Context) error {
 	if r.Policies == nil || r.Ledger == nil {
 		return errors.New("ratekeeper: Policies and Ledger are both needed")
+	}
+	if r.MostIDs < 0 {
+		return fmt.Errorf("ratekeeper: MostIDs %d: is invalid: want 1 or more, or 0 for the default", r.MostIDs)
 	}
 	host, _ := os.Hostname() // an empty one is fine
 	r.Cluster, r.Name = cmp.Or(r.Cluster, "standalone"), cmp.Or(r.Name, fmt.Sprintf("%s-%d-%04x", host, os.Getpid(), rand.Uint32N(1<<16)))
@@ -187,6 +191,7 @@ type term struct {
 // lead finds rates while ctx lasts, unless somebody else leads in a later term.
 func (r *Ratekeeper) lead(ctx context.Context, number int64) {
 	t := &term{Ratekeeper: r, number: number, start: time.Now(), sound: time.Now(), events: map[quota.ID]float64{}}
+	t.keeper.MostIDs = r.MostIDs
 	r.Logger.Info("leads as ratekeeper", "name", r.Name, "cluster", r.Cluster, "term", number)
 	defer func() {
 		r.mu.Lock()
