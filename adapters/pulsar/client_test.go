@@ -1,0 +1,148 @@
+package pulsarthrottle_test
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/crypto"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// returnsSoon fails unless f returns: the bound is far above the client's operation timeout in these tests.
+func returnsSoon(t testing.TB, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		require.Fail(t, what+" hangs")
+	}
+}
+
+// requireClosed requires the error with which a loop over the client's Receive ends.
+func requireClosed(t testing.TB, err error) {
+	t.Helper()
+	var theirs *pulsar.Error
+	require.ErrorAs(t, err, &theirs)
+	require.Equal(t, pulsar.ConsumerClosed, theirs.Result())
+}
+
+// ownClient is a client that the test closes.
+func (w *world) ownClient() pulsar.Client {
+	w.t.Helper()
+	client, err := pulsar.NewClient(clientOptions(w.broker))
+	require.NoError(w.t, err)
+	return client
+}
+
+// TestClientClosesFirst: client.Close returns whatever the Consumer has done before, and ends its waits.
+func TestClientClosesFirst(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		options pulsar.ConsumerOptions
+		limit   policy.Policy
+		wait    bool // a Receive without a deadline
+	}{
+		"after a timeout":             {pulsar.ConsumerOptions{}, perSecond(100), false},
+		"after a timeout, zero-queue": {pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, perSecond(100), false},
+		"while a Receive waits":       {pulsar.ConsumerOptions{}, perSecond(100), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			lim := throttletest.Open(t, c.limit)
+			client := w.ownClient()
+			defer client.Close()
+			c.options.Topic, c.options.SubscriptionName = w.topic(0), "billing"
+			w.subscribe(c.options.Topic, "billing")
+			if c.limit.Paused != nil {
+				w.produce(c.options.Topic, 1, 1)
+			}
+			consumer, err := pulsarthrottle.Subscribe(client, c.options, lim.Limiter)
+			require.NoError(t, err)
+			for range 3 {
+				quiet(t, consumer, 20*time.Millisecond)
+			}
+			ended := make(chan error, 1)
+			if c.wait {
+				go func() {
+					_, err := consumer.Receive(context.Background())
+					ended <- err
+				}()
+				time.Sleep(100 * time.Millisecond)
+			}
+			returnsSoon(t, "client.Close", client.Close)
+			if !c.options.EnableZeroQueueConsumer { // that has an error of no type
+				if !c.wait {
+					_, err := consumer.Receive(context.Background())
+					ended <- err
+				}
+				returnsSoon(t, "Receive", func() { err = <-ended })
+				requireClosed(t, err)
+			}
+			returnsSoon(t, "Close", consumer.Close)
+		})
+	}
+}
+
+// TestUndecryptable: a message that cannot be decrypted comes as it is where the consumer asks for that.
+func TestUndecryptable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	topic := w.topic(0)
+	w.subscribe(topic, "billing")
+	keys := newKeyring(t)
+	p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true,
+		Encryption: &pulsar.ProducerEncryptionInfo{KeyReader: keys, Keys: []string{"k"}}})
+	require.NoError(t, err)
+	defer p.Close()
+	for range 3 {
+		_, err := p.Send(t.Context(), &pulsar.ProducerMessage{Payload: []byte("secret")})
+		require.NoError(t, err)
+	}
+	lim := throttletest.Open(t, perSecond(100))
+	c := w.open(pulsar.ConsumerOptions{Topic: topic, Decryption: &pulsar.MessageDecryptionInfo{
+		ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume,
+	}}, lim)
+	for range 3 {
+		m := receiveOne(t, c)
+		assert.NotEqual(t, "secret", string(m.Payload()))
+		require.NoError(t, c.Ack(m))
+	}
+}
+
+// A keyring has the public half of a key that nobody keeps.
+type keyring struct{ public []byte }
+
+func newKeyring(t testing.TB) keyring {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	require.NoError(t, err)
+	return keyring{pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})}
+}
+
+func (k keyring) PublicKey(name string, _ map[string]string) (*crypto.EncryptionKeyInfo, error) {
+	return crypto.NewEncryptionKeyInfo(name, k.public, nil), nil
+}
+
+func (keyring) PrivateKey(name string, _ map[string]string) (*crypto.EncryptionKeyInfo, error) {
+	return nil, fmt.Errorf("there is no private key %s", name)
+}
