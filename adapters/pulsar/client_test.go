@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,6 +55,7 @@ func (w *world) ownClient() pulsar.Client {
 // TestClientClosesFirst: client.Close returns whatever the Consumer has done before, and ends its waits.
 func TestClientClosesFirst(t *testing.T) {
 	t.Parallel()
+	paused := policy.Policy{Paused: new(true)}
 	for name, c := range map[string]struct {
 		options pulsar.ConsumerOptions
 		limit   policy.Policy
@@ -62,6 +64,7 @@ func TestClientClosesFirst(t *testing.T) {
 		"after a timeout":             {pulsar.ConsumerOptions{}, perSecond(100), false},
 		"after a timeout, zero-queue": {pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, perSecond(100), false},
 		"while a Receive waits":       {pulsar.ConsumerOptions{}, perSecond(100), true},
+		"while a message waits":       {pulsar.ConsumerOptions{}, paused, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,6 +98,10 @@ func TestClientClosesFirst(t *testing.T) {
 				}
 				returnsSoon(t, "Receive", func() { err = <-ended })
 				requireClosed(t, err)
+			}
+			if !c.wait { // the client's consumer, closed, does not come back from a Seek
+				returnsSoon(t, "Seek", func() { err = consumer.SeekByTime(time.Now()) })
+				require.Error(t, err)
 			}
 			returnsSoon(t, "Close", consumer.Close)
 		})
@@ -145,4 +152,69 @@ func (k keyring) PublicKey(name string, _ map[string]string) (*crypto.Encryption
 
 func (keyring) PrivateKey(name string, _ map[string]string) (*crypto.EncryptionKeyInfo, error) {
 	return nil, fmt.Errorf("there is no private key %s", name)
+}
+
+// A witness records which consumers a client's callbacks name.
+type witness struct {
+	mu   sync.Mutex
+	seen map[string]pulsar.Consumer // by callback, the last one
+}
+
+func (s *witness) note(callback string, c pulsar.Consumer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen == nil {
+		s.seen = map[string]pulsar.Consumer{}
+	}
+	s.seen[callback] = c
+}
+
+func (s *witness) last(callback string) pulsar.Consumer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen[callback]
+}
+
+func (s *witness) BeforeConsume(m pulsar.ConsumerMessage)              { s.note("BeforeConsume", m.Consumer) }
+func (s *witness) OnAcknowledge(c pulsar.Consumer, _ pulsar.MessageID) { s.note("OnAcknowledge", c) }
+func (s *witness) OnNegativeAcksSend(c pulsar.Consumer, _ []pulsar.MessageID) {
+	s.note("OnNegativeAcksSend", c)
+}
+func (s *witness) OnConsumerClose(c pulsar.Consumer, _ error)          { s.note("OnConsumerClose", c) }
+func (s *witness) BecameActive(c pulsar.Consumer, _ string, _ int32)   { s.note("BecameActive", c) }
+func (s *witness) BecameInactive(c pulsar.Consumer, _ string, _ int32) { s.note("BecameInactive", c) }
+
+// A plain interceptor is not told of the end.
+type plain struct{}
+
+func (plain) BeforeConsume(pulsar.ConsumerMessage)                   {}
+func (plain) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
+func (plain) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
+
+// TestCallbacksNameTheConsumer: what the client calls back is given the Consumer that Subscribe returned.
+func TestCallbacksNameTheConsumer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := throttletest.Open(t, fast(0))
+	for name, topics := range map[string][]string{"one topic": {w.topic(0)}, "topics": {w.topic(0), w.topic(2)}} {
+		var s witness
+		w.subscribe(topics[0], "billing")
+		c := w.open(pulsar.ConsumerOptions{Topics: topics, Type: pulsar.Failover, NackRedeliveryDelay: 50 * time.Millisecond,
+			Interceptors: pulsar.ConsumerInterceptors{plain{}, &s}, EventListener: &s}, lim)
+		w.produce(topics[0], 20, 1)
+		for i := range 20 {
+			m := receiveOne(t, c)
+			if i == 0 {
+				c.Nack(m)
+			} else {
+				require.NoError(t, c.Ack(m))
+			}
+		}
+		require.Eventually(t, func() bool { return s.last("OnNegativeAcksSend") != nil }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return s.last("BecameActive") != nil }, 10*time.Second, time.Millisecond)
+		c.Close()
+		for _, callback := range []string{"BeforeConsume", "OnAcknowledge", "OnNegativeAcksSend", "OnConsumerClose"} {
+			assert.Same(t, c, s.last(callback), "%s: %s", name, callback)
+		}
+	}
 }

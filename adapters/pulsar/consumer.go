@@ -39,6 +39,7 @@ type Consumer struct {
 	lim     *dispatch.Limiter // nil: nothing here is used
 	polled  polled
 	flights flights
+	started atomic.Bool // the fields above are set, for callbacks
 
 	once    sync.Once
 	pumping sync.Once
@@ -64,6 +65,9 @@ var _ pulsar.Consumer = (*Consumer)(nil)
 // client's faults remain: a Receive whose context ends before a message comes lets the broker push one message ahead, each
 // time; a Receive that waits during a seek or an unload may miss the messages, so give it a deadline; and client.Close
 // waits for a Receive to end. Chan panics, as the client's does.
+//
+// The client's callbacks (Interceptors and EventListener) name the Consumer that Subscribe returns; those that run
+// before it returns, and those of a consumer that was given to [Wrap], name the client's.
 func Subscribe(client pulsar.Client, options pulsar.ConsumerOptions, lim *dispatch.Limiter, opts ...Option) (*Consumer, error) {
 	if lim == nil {
 		inner, err := client.Subscribe(options)
@@ -82,6 +86,7 @@ func Subscribe(client pulsar.Client, options pulsar.ConsumerOptions, lim *dispat
 		c.gate.topics.close()
 		return nil, err
 	}
+	c.nameIn(&options)
 	inner, err := client.Subscribe(options)
 	if err != nil {
 		c.gate.topics.close()
@@ -142,6 +147,7 @@ func (c *Consumer) start(inner pulsar.Consumer) {
 	c.gate.open(inner.Receive)
 	c.polled.ends = endsOf(inner)
 	c.polled.join()
+	c.started.Store(true)
 }
 
 // Receive returns the next message when there is a permit for it. If ctx ends first, the message is kept for the next
