@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -106,6 +107,119 @@ func TestClientClosesFirst(t *testing.T) {
 			returnsSoon(t, "Close", consumer.Close)
 		})
 	}
+}
+
+// TestErrorsAfterClose: every method of a closed Consumer or Reader returns the client's error, and returns at all.
+func TestErrorsAfterClose(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := throttletest.Open(t, perSecond(50))
+	topic := w.topic(0)
+	w.produce(topic, 5, 1)
+	for name, options := range map[string]pulsar.ConsumerOptions{
+		"one topic": {Topic: topic},
+		"topics":    {Topics: []string{topic, w.topic(0)}},
+		"pattern":   {TopicsPattern: topic + ".*"},
+	} {
+		options.SubscriptionName = name
+		options.SubscriptionInitialPosition = pulsar.SubscriptionPositionEarliest
+		c := w.open(options, lim)
+		m := receiveOne(t, c)
+		waiting := make(chan error, 1)
+		go func() {
+			for {
+				if _, err := c.Receive(context.Background()); err != nil {
+					waiting <- err
+					return
+				}
+			}
+		}()
+		c.Close()
+		requireClosed(t, <-waiting)
+		_, err := c.Receive(t.Context())
+		requireClosed(t, err)
+		for method, call := range map[string]func() error{
+			"Unsubscribe":       c.Unsubscribe,
+			"UnsubscribeForce":  c.UnsubscribeForce,
+			"Seek":              func() error { return c.Seek(m.ID()) },
+			"SeekByTime":        func() error { return c.SeekByTime(time.Now()) },
+			"Ack":               func() error { return c.Ack(m) },
+			"AckID":             func() error { return c.AckID(m.ID()) },
+			"GetLastMessageIDs": func() error { _, err := c.GetLastMessageIDs(); return err },
+		} {
+			returnsSoon(t, name+": "+method, func() { err = call() })
+			assert.Error(t, err, "%s: %s", name, method)
+		}
+		c.Nack(m)
+		c.Chan()
+		_, err = c.Receive(t.Context())
+		requireClosed(t, err)
+	}
+
+	r := w.reader(pulsar.ReaderOptions{Topic: topic}, lim)
+	m := next(t, r)
+	r.Close()
+	_, err := r.Next(t.Context())
+	requireClosed(t, err)
+	returnsSoon(t, "Seek of a Reader", func() { err = r.Seek(m.ID()) })
+	require.Error(t, err)
+	returnsSoon(t, "SeekByTime of a Reader", func() { err = r.SeekByTime(time.Now()) })
+	require.Error(t, err)
+}
+
+// TestRefused: what Pulsar refuses is refused with the client's own error; what only policies cannot name, with a *policy.FieldError.
+func TestRefused(t *testing.T) {
+	w := newWorld(t)
+	lim := throttletest.Open(t, perSecond(10))
+	good := w.topic(0)
+	same := func(what any, theirs, ours error) {
+		t.Helper()
+		require.Error(t, theirs, "%+v", what)
+		require.Error(t, ours, "%+v", what)
+		assert.Equal(t, fmt.Sprintf("%T %[1]v", theirs), fmt.Sprintf("%T %[1]v", ours), "%+v", what)
+	}
+	for _, options := range []pulsar.ConsumerOptions{
+		{},
+		{SubscriptionName: "s"},
+		{Topic: good},
+		{Topics: []string{}, SubscriptionName: "s"},
+		{Topic: good, SubscriptionName: "s", PriorityLevel: -1},
+		{Topic: good, SubscriptionName: "s", NackPrecisionBit: new(int64(-1))},
+		{Topic: good, SubscriptionName: "s", RetryEnable: true, EnableZeroQueueConsumer: true},
+		{Topic: w.topic(2), SubscriptionName: "s", EnableZeroQueueConsumer: true},
+		{Topic: "a/b", SubscriptionName: "s"},
+		{Topic: "mqtt://public/default/t", SubscriptionName: "s"},
+		{Topic: "persistent://public/default", SubscriptionName: "s"},
+		{Topic: "persistent://absent/default/t", SubscriptionName: "s"},
+		{Topics: []string{good, "://"}, SubscriptionName: "s"},
+		{TopicsPattern: "persistent://public/default/(", SubscriptionName: "s"},
+	} {
+		_, theirs := w.client.Subscribe(options)
+		_, ours := pulsarthrottle.Subscribe(w.client, options, lim.Limiter)
+		same(options, theirs, ours)
+	}
+	for _, options := range []pulsar.ReaderOptions{
+		{},
+		{Topic: good},
+		{StartMessageID: pulsar.EarliestMessageID()},
+		{Topic: "a/b", StartMessageID: pulsar.EarliestMessageID()},
+		{Topic: "persistent://absent/default/t", StartMessageID: pulsar.EarliestMessageID()},
+	} {
+		_, theirs := w.client.CreateReader(options)
+		_, ours := pulsarthrottle.CreateReader(w.client, options, lim.Limiter)
+		same(options, theirs, ours)
+	}
+	var fault *policy.FieldError
+	_, err := pulsarthrottle.Subscribe(w.client, pulsar.ConsumerOptions{Topic: good, SubscriptionName: "a\tb"}, lim.Limiter)
+	require.ErrorAs(t, err, &fault)
+	_, err = pulsarthrottle.CreateReader(w.client, pulsar.ReaderOptions{Topic: good, StartMessageID: pulsar.EarliestMessageID()}, lim.Limiter,
+		pulsarthrottle.WithSubscription("a\tb"))
+	require.ErrorAs(t, err, &fault)
+	assert.Empty(t, lim.Stats().Subscriptions, "nothing stays open")
+
+	require.NoError(t, lim.Close())
+	_, err = pulsarthrottle.Subscribe(w.client, pulsar.ConsumerOptions{Topic: good, SubscriptionName: "s"}, lim.Limiter)
+	require.ErrorIs(t, err, dispatch.ErrClosed)
 }
 
 // TestUndecryptable: a message that cannot be decrypted comes as it is where the consumer asks for that.

@@ -52,7 +52,7 @@ type Consumer struct {
 var _ pulsar.Consumer = (*Consumer)(nil)
 
 // Subscribe is client.Subscribe for a consumer whose messages wait for the permits of lim; with a nil lim they do not wait.
-// The error is the client's, or the fault of a topic's or the subscription's name.
+// The error is the client's; for a topic or a subscription that Pulsar allows and policies cannot name, it is a *policy.FieldError.
 //
 // Subscribe bounds what the broker may push ahead of the permits, by the limits in force when it is called: for each
 // partition, ReceiverQueueSize is 1 up to 100 messages a second, else what the limit allows in 50 ms over all partitions of
@@ -84,7 +84,7 @@ func Subscribe(client pulsar.Client, options pulsar.ConsumerOptions, lim *dispat
 	}
 	if err != nil {
 		c.gate.topics.close()
-		return nil, err
+		return nil, refusal(err, func() (pulsar.Consumer, error) { return client.Subscribe(given) })
 	}
 	c.nameIn(&options)
 	inner, err := client.Subscribe(options)
@@ -98,6 +98,20 @@ func Subscribe(client pulsar.Client, options pulsar.ConsumerOptions, lim *dispat
 		c.Chan()
 	}
 	return c, nil
+}
+
+// refusal is the error for options that ours refuses: the client's own, which callers may ask for its type and result, if it
+// refuses them, too.
+func refusal[C interface{ Close() }](ours error, open func() (C, error)) error {
+	if errors.Is(ours, dispatch.ErrClosed) {
+		return ours
+	}
+	opened, theirs := open()
+	if theirs != nil {
+		return theirs
+	}
+	opened.Close()
+	return ours
 }
 
 // Wrap puts lim in front of c, which the new Consumer owns from now on and closes. What the broker pushes ahead is what c was

@@ -2,7 +2,6 @@ package pulsarthrottle_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -385,28 +384,4 @@ func TestNoLimiter(t *testing.T) {
 	require.NoError(t, c.SeekByTime(time.Now().Add(-time.Hour)))
 	assert.Equal(t, []string{"0"}, receive(t, c, 1))
 	require.NoError(t, c.Unsubscribe())
-}
-
-// TestRefused: what Pulsar would refuse is refused with the same meaning.
-func TestRefused(t *testing.T) {
-	w := newWorld(t)
-	lim := throttletest.Open(t, perSecond(10))
-	for _, options := range []pulsar.ConsumerOptions{
-		{Topic: "a/b", SubscriptionName: "s"},
-		{Topic: "mqtt://public/default/t", SubscriptionName: "s"},
-		{Topic: "persistent://public/default", SubscriptionName: "s"},
-		{Topics: []string{"good", "://"}, SubscriptionName: "s"},
-		{Topic: "good"},
-		{SubscriptionName: "s"},
-		{TopicsPattern: "persistent://public/default/(", SubscriptionName: "s"},
-	} {
-		_, theirs := w.client.Subscribe(options)
-		_, ours := pulsarthrottle.Subscribe(w.client, options, lim.Limiter)
-		assert.Error(t, theirs, "%+v", options)
-		assert.Error(t, ours, "%+v", options)
-	}
-	_, err := pulsarthrottle.Subscribe(w.client, pulsar.ConsumerOptions{Topic: "a/b", SubscriptionName: "s"}, lim.Limiter)
-	var fault *policy.FieldError
-	require.True(t, errors.As(err, &fault), "%v", err)
-	assert.Empty(t, lim.Stats().Subscriptions, "nothing stays open")
 }
