@@ -23,7 +23,7 @@ func TestMovesNeverHang(t *testing.T) {
 	const consumers = 4 // one topic each
 	seeks, unloads := 20, 5
 	if ledgertest.Long() {
-		seeks, unloads = 1250, 250
+		seeks, unloads = 500, 100
 		var idle atomic.Bool
 		var load sync.WaitGroup
 		defer load.Wait()
