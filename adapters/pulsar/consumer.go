@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,7 @@ type Consumer struct {
 	lim     *dispatch.Limiter // nil: nothing here is used
 	polled  polled
 	flights flights
+	started atomic.Bool // the fields above are set, for callbacks
 
 	once    sync.Once
 	pumping sync.Once
@@ -50,21 +52,22 @@ type Consumer struct {
 var _ pulsar.Consumer = (*Consumer)(nil)
 
 // Subscribe is client.Subscribe for a consumer whose messages wait for the permits of lim; with a nil lim they do not wait.
-// The error is the client's, or the fault of a topic's or the subscription's name.
+// The error is the client's; for a topic or a subscription that Pulsar allows and policies cannot name, it is a *policy.FieldError.
 //
-// It sets how far the broker may push ahead of the permits, by the limits in force now:
+// Subscribe bounds what the broker may push ahead of the permits, by the limits in force when it is called: for each
+// partition, ReceiverQueueSize is 1 up to 100 messages a second, else what the limit allows in 50 ms over all partitions of
+// the topic, and at most what options say (default 1000). Of several Topics the smallest queue counts; a TopicsPattern,
+// whose topics are not known, has at most 100. A message counts as 1 KiB where only bytes are limited. A broker without
+// preciseDispatcherFlowControl, which is the default, counts a batch as one message here. One message more waits for its
+// permit. The client cannot change its queue later, so a limit that is set or changed later does not either.
 //
-//   - nothing (EnableZeroQueueConsumer) where Pulsar allows that and the limit is at most 100 messages a second, since each
-//     message then takes a trip to the broker: one Topic without partitions, no DLQ, RetryEnable or MessageChannel, and
-//     ReceiverQueueSize left at 0. The permit comes first there, then the message. If a caller goes while the broker has
-//     nothing, one message may come ahead of the next caller;
-//   - else ReceiverQueueSize messages for each partition: what the limit lets through in 50 ms over all the topic's partitions,
-//     at least 1 and at most what options say (default 1000). With several Topics the smallest of theirs; with a TopicsPattern,
-//     whose topics are not known, at most 100. A message counts as 1 KiB where only bytes are limited. A broker without
-//     preciseDispatcherFlowControl, which is the default, takes a batch for one message here.
+// With EnableZeroQueueConsumer nothing is pushed ahead: the permit comes first, then the client is asked for the message. The
+// client's faults remain: a Receive whose context ends before a message comes lets the broker push one message ahead, each
+// time; a Receive that waits during a seek or an unload may miss the messages, so give it a deadline; and client.Close
+// waits for a Receive to end. Chan panics, as the client's does.
 //
-// One message more may wait for its permit. If a limit is set or changed later, what is pushed ahead stays as it was: the
-// client cannot change it.
+// The client's callbacks (Interceptors and EventListener) name the Consumer that Subscribe returns; those that run
+// before it returns, and those of a consumer that was given to [Wrap], name the client's.
 func Subscribe(client pulsar.Client, options pulsar.ConsumerOptions, lim *dispatch.Limiter, opts ...Option) (*Consumer, error) {
 	if lim == nil {
 		inner, err := client.Subscribe(options)
@@ -73,37 +76,47 @@ func Subscribe(client pulsar.Client, options pulsar.ConsumerOptions, lim *dispat
 		}
 		return &Consumer{Consumer: inner}, nil
 	}
+	given := options
+	options.Topics = slices.Clone(given.Topics) // the client completes them in place
 	c, err := newConsumer(options.SubscriptionName, lim, opts)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = c.limitQueue(client, &options)
 	}
-	options.Topics = append([]string(nil), options.Topics...) // the client completes them in place
-	given := options.MessageChannel
-	limited, err := c.limitQueue(client, &options)
 	if err != nil {
 		c.gate.topics.close()
-		return nil, err
+		return nil, refusal(err, func() (pulsar.Consumer, error) { return client.Subscribe(given) })
 	}
-	options.MessageChannel = nil // the client makes one with room for 10
-	if limited {
-		options.MessageChannel = make(chan pulsar.ConsumerMessage) // what is in it would be ahead, too
-	}
+	c.nameIn(&options)
 	inner, err := client.Subscribe(options)
 	if err != nil {
 		c.gate.topics.close()
 		return nil, err
 	}
 	c.start(inner)
-	if given != nil {
-		c.out = given
+	if given.MessageChannel != nil && c.gate.zeroQueue == nil {
+		c.out = given.MessageChannel
 		c.Chan()
 	}
 	return c, nil
 }
 
+// refusal is the error for options that ours refuses: the client's own, which callers may ask for its type and result, if it
+// refuses them, too.
+func refusal[C interface{ Close() }](ours error, open func() (C, error)) error {
+	if errors.Is(ours, dispatch.ErrClosed) {
+		return ours
+	}
+	opened, theirs := open()
+	if theirs != nil {
+		return theirs
+	}
+	opened.Close()
+	return ours
+}
+
 // Wrap puts lim in front of c, which the new Consumer owns from now on and closes. What the broker pushes ahead is what c was
 // opened with: its ReceiverQueueSize for each partition, and 10 more in its channel. A MessageChannel that c was given must
-// not be read any more: use Chan.
+// not be read any more: use Chan. A zero-queue consumer stays one: see [Subscribe].
 func Wrap(c pulsar.Consumer, lim *dispatch.Limiter, opts ...Option) (*Consumer, error) {
 	if lim == nil {
 		return &Consumer{Consumer: c}, nil
@@ -115,8 +128,7 @@ func Wrap(c pulsar.Consumer, lim *dispatch.Limiter, opts ...Option) (*Consumer, 
 	if isZeroQueue(c) {
 		ids, err := c.GetLastMessageIDs() // the only way to its topic
 		if err == nil {
-			w.gate.request = &request{}
-			w.gate.request.topic, err = w.gate.topics.open(ids[0].Topic())
+			w.gate.zeroQueue, err = w.gate.topics.open(ids[0].Topic())
 		}
 		if err != nil {
 			return nil, err
@@ -133,17 +145,15 @@ func isZeroQueue(c pulsar.Consumer) (zero bool) {
 	return false
 }
 
+// newConsumer returns a Consumer that is not started, with or without an error.
 func newConsumer(subscription string, lim *dispatch.Limiter, opts []Option) (*Consumer, error) {
-	if err := policy.ValidateSubscription(subscription); err != nil {
-		return nil, fmt.Errorf("pulsarthrottle: %w", err)
-	}
 	o := newOptions(opts)
 	c := &Consumer{lim: lim, out: make(chan pulsar.ConsumerMessage), drained: make(chan struct{})}
-	if err := c.gate.topics.begin(lim, subscription, o); err != nil {
-		return nil, err
-	}
 	c.polled = polled{gate: &c.gate, admin: o.admin}
-	return c, nil
+	if err := policy.ValidateSubscription(subscription); err != nil {
+		return c, fmt.Errorf("pulsarthrottle: %w", err)
+	}
+	return c, c.gate.topics.begin(lim, subscription, o)
 }
 
 func (c *Consumer) start(inner pulsar.Consumer) {
@@ -151,10 +161,12 @@ func (c *Consumer) start(inner pulsar.Consumer) {
 	c.gate.open(inner.Receive)
 	c.polled.ends = endsOf(inner)
 	c.polled.join()
+	c.started.Store(true)
 }
 
 // Receive returns the next message when there is a permit for it. If ctx ends first, the message is kept for the next
-// call, whoever makes it. After Close the error is the client's; if the Limiter has been closed first, it wraps dispatch.ErrClosed.
+// call, whoever makes it. After Close, or once the client has closed, the error is the client's; if the Limiter has been
+// closed first, it wraps dispatch.ErrClosed.
 func (c *Consumer) Receive(ctx context.Context) (pulsar.Message, error) {
 	if c.lim == nil {
 		return c.Consumer.Receive(ctx)
@@ -168,17 +180,17 @@ func (c *Consumer) Receive(ctx context.Context) (pulsar.Message, error) {
 	}
 	if grant.InFlight() {
 		c.flights.add(m, grant)
-	} else if !c.gate.sized() {
-		grant.Done(1, size(m))
+	} else if c.gate.zeroQueue != nil {
+		grant.Done(1, size(m)) // its bytes were not known
 	}
 	return m, nil
 }
 
 // Chan returns the channel in which messages come when there are permits for them, one at a time: the next waits for its
 // permit while that is not taken. After the first call, Receive reads from it, too. Like the client's it is never closed,
-// and the Consumer of its messages is c.
+// and the Consumer of its messages is c. It panics for a zero-queue consumer, as the client's does.
 func (c *Consumer) Chan() <-chan pulsar.ConsumerMessage {
-	if c.lim == nil {
+	if c.lim == nil || c.gate.zeroQueue != nil {
 		return c.Consumer.Chan()
 	}
 	c.pumping.Do(func() {
@@ -192,7 +204,10 @@ func (c *Consumer) Chan() <-chan pulsar.ConsumerMessage {
 func (c *Consumer) pump() {
 	defer close(c.drained)
 	for {
-		c.gate.take()
+		if c.gate.turn.Take(context.Background(), c.gate.closing) != nil {
+			c.failed = errClosing
+			return
+		}
 		now := c.gate.era.Load()
 		err := c.offer(now)
 		c.gate.turn.Pass()
@@ -215,12 +230,8 @@ func (c *Consumer) offer(now *era) error {
 	if grant.InFlight() {
 		c.flights.add(m, grant)
 	}
-	bytes := size(m) // who has got it may change its properties
 	select {
 	case c.out <- pulsar.ConsumerMessage{Consumer: c, Message: m}:
-		if !grant.InFlight() && !c.gate.sized() {
-			grant.Done(1, bytes)
-		}
 		return nil
 	case <-now.Done():
 		if grant.InFlight() {
@@ -247,7 +258,8 @@ func (c *Consumer) receivePumped(ctx context.Context) (pulsar.Message, error) {
 	}
 }
 
-// Seek drops the message that waits for its permit, if there is one, and goes on at id.
+// Seek drops the message that waits for its permit, if there is one, and goes on at id. After Close the error is that of
+// Receive, where the client's would not return.
 func (c *Consumer) Seek(id pulsar.MessageID) error {
 	return c.move(func() error { return c.Consumer.Seek(id) })
 }
@@ -276,7 +288,7 @@ func (c *Consumer) move(elsewhere func() error) error {
 	})
 }
 
-// Close ends what waits, gives back what is booked for this Consumer alone, and closes the client's. What was received and
+// Close ends what waits, returns the permits allocated for this Consumer alone, and closes the client's. What was received and
 // not handed over is not acknowledged, so it comes again. Close the Consumer before its Limiter.
 func (c *Consumer) Close() {
 	if c.lim == nil {

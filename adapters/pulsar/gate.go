@@ -14,16 +14,17 @@ import (
 )
 
 // A gate hands over the messages of a client's consumer or reader, one after the other, when there are permits for
-// them. A message comes first and gets its permit then; but where nothing is pushed ahead (see request) the permit
-// comes first.
+// them. A message comes first and gets its permit then. With a zero-queue consumer, to which nothing is pushed ahead, the
+// permit comes first: each Receive of the client asks the broker for one message more.
 type gate struct {
-	receive func(context.Context) (pulsar.Message, error) // the client's
-	topics  topics
-	request *request // nil: the client's queue is filled ahead
+	receive   func(context.Context) (pulsar.Message, error) // the client's
+	topics    topics
+	zeroQueue *topic // of a zero-queue consumer; nil: the client's queue is filled ahead
 
-	closing context.Context // ends when Close begins
+	closing context.Context // ends when Close begins, or the client closes its own
 	close   context.CancelFunc
-	closed  chan struct{} // closed when the client's has been closed
+	closed  context.Context // ends when the client's is closed, so that it says so
+	gone    context.CancelFunc
 
 	turn  *turn.Turn // of those who use the fields below
 	era   atomic.Pointer[era]
@@ -54,7 +55,7 @@ func newEra(parent context.Context) *era {
 func (g *gate) open(receive func(context.Context) (pulsar.Message, error)) {
 	g.receive = receive
 	g.turn = turn.New()
-	g.closed = make(chan struct{})
+	g.closed, g.gone = context.WithCancel(context.Background())
 	g.closing, g.close = context.WithCancel(context.Background())
 	g.era.Store(newEra(g.closing))
 }
@@ -107,14 +108,15 @@ func (g *gate) obtain(ctx context.Context, now *era, grant *dispatch.Grant) (m p
 	case g.kept != nil:
 		m = g.kept
 		err = g.permit(waiting, m, g.at(m.Topic()), grant)
-	case g.request != nil:
-		m, err = g.request.run(waiting, g, grant)
+	case g.zeroQueue != nil:
+		g.account = g.zeroQueue.sub
+		if *grant, err = g.account.Acquire(waiting, 1); err == nil {
+			m, _, err = g.ask(waiting)
+		}
 	default:
-		g.asks.Add(1)
-		m, err = g.receive(waiting)
-		g.answered(err)
-		if err == nil {
-			err = g.permit(waiting, m, g.received(m), grant)
+		var p *place
+		if m, p, err = g.ask(waiting); err == nil {
+			err = g.permit(waiting, m, p, grant)
 		}
 	}
 	switch {
@@ -160,22 +162,20 @@ func (g *gate) at(topic string) *place {
 	return p
 }
 
-// answered ends an ask.
-func (g *gate) answered(err error) {
-	if err == nil {
-		g.asks.Add(1)
-	} else {
+// ask receives the client's next message, notes how far the client is, and returns where the message belongs.
+func (g *gate) ask(ctx context.Context) (pulsar.Message, *place, error) {
+	g.asks.Add(1)
+	m, err := g.receive(ctx)
+	if err != nil {
 		g.asks.Add(-1)
+		return nil, nil, err
 	}
-}
-
-// received notes how far the client is, and returns where the message belongs.
-func (g *gate) received(m pulsar.Message) *place {
+	g.asks.Add(1)
 	p := g.at(m.Topic())
 	if p.topic.watched.Load() {
 		p.received(m.ID())
 	}
-	return p
+	return m, p, nil
 }
 
 // permit waits for the permits of a message.
@@ -189,10 +189,6 @@ func (g *gate) permit(ctx context.Context, m pulsar.Message, p *place, grant *di
 	}
 	return err
 }
-
-// sized reports whether the bytes of a message are charged with its permits. If not, they are when it is handed over: they were
-// not known.
-func (g *gate) sized() bool { return g.request == nil }
 
 func (g *gate) keep(m pulsar.Message) {
 	g.kept = m
@@ -211,15 +207,17 @@ func (g *gate) move(seek func() error) error {
 	defer g.moves.Unlock()
 	now := g.era.Load()
 	now.end()
-	g.take()
+	if err := g.turn.Take(context.Background(), g.closing); err != nil || g.closing.Err() != nil {
+		if err == nil {
+			g.turn.Pass()
+		}
+		return g.ended() // a client's consumer that is closed may never return from a Seek
+	}
 	defer func() {
 		g.era.Store(newEra(g.closing))
 		g.turn.Pass()
 		close(now.over)
 	}()
-	if g.request != nil {
-		g.request.cancel(g)
-	}
 	err := seek()
 	if err == nil {
 		g.drop()
@@ -228,25 +226,23 @@ func (g *gate) move(seek func() error) error {
 	return err
 }
 
-// take waits for the turn, whatever happens.
-func (g *gate) take() { _ = g.turn.Take(context.Background(), context.Background()) }
-
-// shut ends what waits, and then runs end, which closes the client's. It is called once.
+// shut ends what waits, and then runs end, which closes the client's. It is called once. A Seek that does not return, as where
+// the client was closed under it, is left alone after leaveTimeout.
 func (g *gate) shut(end func()) {
 	g.close()
-	g.take()
-	if g.request != nil {
-		g.request.cancel(g)
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	if g.turn.Take(ctx, context.Background()) == nil {
+		g.drop()
+		g.turn.Pass()
 	}
-	g.drop()
-	g.turn.Pass()
 	end()
-	close(g.closed)
+	g.gone()
 }
 
 // ended returns what the client says when it is closed.
 func (g *gate) ended() error {
-	<-g.closed
+	<-g.closed.Done()
 	for {
 		if _, err := g.receive(context.Background()); err != nil {
 			return err

@@ -75,7 +75,7 @@ func TestGateMovesAndCloses(t *testing.T) {
 			s := &silent{closed: make(chan struct{})}
 			g := &gate{}
 			if zero {
-				g.request = &request{topic: &topic{}} // nothing is limited: a permit is always there
+				g.zeroQueue = &topic{} // nothing is limited: a permit is always there
 			}
 			g.open(s.receive)
 			var loops, seeks sync.WaitGroup
@@ -92,4 +92,23 @@ func TestGateMovesAndCloses(t *testing.T) {
 			returns(t, "Close", &loops)
 		}
 	}
+}
+
+// TestGateShutsDespiteASeek: a Seek that never returns, as the client's of a closed consumer, does not keep Close from returning.
+func TestGateShutsDespiteASeek(t *testing.T) {
+	s := &silent{closed: make(chan struct{})}
+	g := &gate{}
+	g.open(s.receive)
+	hangs := make(chan struct{})
+	var seek, loops sync.WaitGroup
+	seek.Go(func() { assert.NoError(t, g.move(func() error { <-hangs; return nil })) })
+	for !g.turn.Taken() {
+		time.Sleep(time.Millisecond)
+	}
+	read(g, &loops)
+	loops.Go(func() { g.shut(s.close) })
+	returns(t, "Close", &loops)
+	close(hangs)
+	returns(t, "the Seek", &seek)
+	assert.ErrorIs(t, g.move(nil), errClosed, "none begins after Close")
 }

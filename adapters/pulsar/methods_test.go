@@ -2,7 +2,6 @@ package pulsarthrottle_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -26,41 +25,46 @@ func fast(inFlight int64) policy.Policy {
 	return p
 }
 
-// ways are the ways in which a Consumer gets its messages.
-func ways(t *testing.T, f func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer)) {
-	wrapped := func(options pulsar.ConsumerOptions, w *world, lim *throttletest.Limiter) *pulsarthrottle.Consumer {
-		options.SubscriptionName = "billing"
-		options.SubscriptionInitialPosition = pulsar.SubscriptionPositionEarliest
-		inner, err := w.client.Subscribe(options)
-		require.NoError(t, err)
-		c, err := pulsarthrottle.Wrap(inner, lim.Limiter)
-		require.NoError(t, err)
-		w.t.Cleanup(c.Close)
-		return c
-	}
-	for name, open := range map[string]func(pulsar.ConsumerOptions, *world, *throttletest.Limiter) *pulsarthrottle.Consumer{
-		"queue": func(options pulsar.ConsumerOptions, w *world, lim *throttletest.Limiter) *pulsarthrottle.Consumer {
-			options.ReceiverQueueSize = 5
-			return w.open(options, lim)
-		},
-		"zero": func(options pulsar.ConsumerOptions, w *world, lim *throttletest.Limiter) *pulsarthrottle.Consumer {
-			options.EnableZeroQueueConsumer = true
-			return w.open(options, lim)
-		},
-		"wrapped": wrapped,
-		"wrapped zero": func(options pulsar.ConsumerOptions, w *world, lim *throttletest.Limiter) *pulsarthrottle.Consumer {
-			options.EnableZeroQueueConsumer = true
-			return wrapped(options, w, lim)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			f(t, w, func(options pulsar.ConsumerOptions, lim *throttletest.Limiter) *pulsarthrottle.Consumer {
-				return open(options, w, lim)
-			})
+// A scenario runs with Consumers that open opens.
+type scenario = func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer)
+
+// ways runs f for each way in which a Consumer gets its messages.
+func ways(t *testing.T, f scenario) {
+	queued(t, f)
+	way(t, "zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*world).open, f)
+	way(t, "wrapped zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*world).wrap, f)
+}
+
+// queued runs f for those with a queue: the others have no channel.
+func queued(t *testing.T, f scenario) {
+	way(t, "queue", pulsar.ConsumerOptions{ReceiverQueueSize: 5}, (*world).open, f)
+	way(t, "wrapped", pulsar.ConsumerOptions{}, (*world).wrap, f)
+}
+
+func way(t *testing.T, name string, queue pulsar.ConsumerOptions,
+	open func(*world, pulsar.ConsumerOptions, *throttletest.Limiter, ...pulsarthrottle.Option) *pulsarthrottle.Consumer, f scenario,
+) {
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		f(t, w, func(options pulsar.ConsumerOptions, lim *throttletest.Limiter) *pulsarthrottle.Consumer {
+			options.ReceiverQueueSize, options.EnableZeroQueueConsumer = queue.ReceiverQueueSize, queue.EnableZeroQueueConsumer
+			return open(w, options, lim)
 		})
-	}
+	})
+}
+
+// wrap subscribes with the client, and wraps its consumer.
+func (w *world) wrap(options pulsar.ConsumerOptions, lim *throttletest.Limiter, opts ...pulsarthrottle.Option) *pulsarthrottle.Consumer {
+	w.t.Helper()
+	options.SubscriptionName = "billing"
+	options.SubscriptionInitialPosition = pulsar.SubscriptionPositionEarliest
+	inner, err := w.client.Subscribe(options)
+	require.NoError(w.t, err)
+	c, err := pulsarthrottle.Wrap(inner, lim.Limiter, opts...)
+	require.NoError(w.t, err)
+	w.t.Cleanup(c.Close)
+	return c
 }
 
 // inFlight is what maxInFlight counts.
@@ -283,7 +287,7 @@ func TestClose(t *testing.T) {
 
 // TestChan: the channel has what Receive would have had, a permit before each message, and settles through the Consumer.
 func TestChan(t *testing.T) {
-	ways(t, func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	queued(t, func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		lim := throttletest.Open(t, fast(0))
 		topic := w.topic(0)
 		w.subscribe(topic, "billing")
@@ -317,7 +321,14 @@ func TestChan(t *testing.T) {
 		}
 		c.Close()
 		_, err := c.Receive(context.Background())
-		require.Error(t, err)
+		requireClosed(t, err)
+
+		lim = throttletest.Open(t, fast(0))
+		c = open(pulsar.ConsumerOptions{Topic: topic}, lim)
+		require.NoError(t, lim.Close())
+		c.Chan()
+		_, err = c.Receive(context.Background())
+		require.ErrorIs(t, err, dispatch.ErrClosed)
 	})
 }
 
@@ -355,9 +366,6 @@ func TestLimiterClosedFirst(t *testing.T) {
 		require.ErrorIs(t, <-ended, dispatch.ErrClosed)
 		_, err := c.Receive(context.Background())
 		require.ErrorIs(t, err, dispatch.ErrClosed)
-		c.Chan()
-		_, err = c.Receive(context.Background())
-		require.ErrorIs(t, err, dispatch.ErrClosed)
 		c.Close()
 		again := w.open(pulsar.ConsumerOptions{Topic: topic}, nil)
 		assert.Len(t, receive(t, again, 3), 3)
@@ -376,28 +384,4 @@ func TestNoLimiter(t *testing.T) {
 	require.NoError(t, c.SeekByTime(time.Now().Add(-time.Hour)))
 	assert.Equal(t, []string{"0"}, receive(t, c, 1))
 	require.NoError(t, c.Unsubscribe())
-}
-
-// TestRefused: what Pulsar would refuse is refused with the same meaning.
-func TestRefused(t *testing.T) {
-	w := newWorld(t)
-	lim := throttletest.Open(t, perSecond(10))
-	for _, options := range []pulsar.ConsumerOptions{
-		{Topic: "a/b", SubscriptionName: "s"},
-		{Topic: "mqtt://public/default/t", SubscriptionName: "s"},
-		{Topic: "persistent://public/default", SubscriptionName: "s"},
-		{Topics: []string{"good", "://"}, SubscriptionName: "s"},
-		{Topic: "good"},
-		{SubscriptionName: "s"},
-		{TopicsPattern: "persistent://public/default/(", SubscriptionName: "s"},
-	} {
-		_, theirs := w.client.Subscribe(options)
-		_, ours := pulsarthrottle.Subscribe(w.client, options, lim.Limiter)
-		assert.Error(t, theirs, "%+v", options)
-		assert.Error(t, ours, "%+v", options)
-	}
-	_, err := pulsarthrottle.Subscribe(w.client, pulsar.ConsumerOptions{Topic: "a/b", SubscriptionName: "s"}, lim.Limiter)
-	var fault *policy.FieldError
-	require.True(t, errors.As(err, &fault), "%v", err)
-	assert.Empty(t, lim.Stats().Subscriptions, "nothing stays open")
 }

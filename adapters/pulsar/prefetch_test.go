@@ -24,8 +24,11 @@ func TestPushedAhead(t *testing.T) {
 		ahead      int64 // at most, without the one that waits
 		atLeast    int64
 	}{
-		"slow":                     {perSecond(20), 0, pulsar.ConsumerOptions{}, 0, 0},
+		"slow":                     {perSecond(20), 0, pulsar.ConsumerOptions{}, 1, 1},
 		"slow, but with a queue":   {perSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5}, 1, 1},
+		"slow, zero-queue":         {perSecond(20), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+		"100 a second":             {perSecond(100), 0, pulsar.ConsumerOptions{}, 1, 1},
+		"101 a second":             {perSecond(101), 0, pulsar.ConsumerOptions{}, 6, 1},
 		"slow, with a DLQ":         {perSecond(20), 0, pulsar.ConsumerOptions{DLQ: &pulsar.DLQPolicy{MaxDeliveries: 3, DeadLetterTopic: "dlq"}}, 1, 1},
 		"slow, partitions":         {perSecond(20), 4, pulsar.ConsumerOptions{}, 4, 3},
 		"fast":                     {perSecond(400), 0, pulsar.ConsumerOptions{}, 20, 10},
@@ -73,28 +76,29 @@ func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, most int) (tex
 	return texts
 }
 
-// TestZeroQueueLeavesNothingBehind: callers that go leave one request with the broker, however many they are; and their permits
-// with nobody.
-func TestZeroQueueLeavesNothingBehind(t *testing.T) {
+// TestZeroQueueTimesOut: a Receive of a zero-queue consumer that times out returns its permit, and lets the broker push one message
+// ahead, as the client does; none is lost.
+func TestZeroQueueTimesOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	lim := throttletest.Open(t, perSecond(100))
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")
-	c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim)
-	for range 30 {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-		_, err := c.Receive(ctx)
-		cancel()
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+	c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, EnableZeroQueueConsumer: true}, lim)
+	const timeouts = 5
+	for range timeouts {
+		quiet(t, c, 20*time.Millisecond)
 	}
 	for _, l := range lim.Stats().Subscriptions[0].Limits {
 		assert.Equal(t, l.Granted, l.Returned)
 	}
 	w.produce(topic, 100, 1)
 	time.Sleep(300 * time.Millisecond)
-	assert.EqualValues(t, 1, w.stats(topic, "billing").MsgOutCounter)
-	other := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim)
-	assert.Len(t, receive(t, other, 99), 99, "all but one are there for others")
+	assert.EqualValues(t, timeouts, w.stats(topic, "billing").MsgOutCounter)
 	assert.Equal(t, []string{"0"}, receive(t, c, 1))
+	assert.Panics(t, func() { c.Chan() }, "as the client's")
+	other := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim)
+	assert.Len(t, receive(t, other, 90), 90, "the rest is there for others")
+	c.Close()
+	receive(t, other, 9)
 }

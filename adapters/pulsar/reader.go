@@ -31,7 +31,7 @@ type Reader struct {
 var _ pulsar.Reader = (*Reader)(nil)
 
 // CreateReader is client.CreateReader for a reader whose messages wait for the permits of lim; with a nil lim they do not wait.
-// It sizes what is pushed ahead as [Subscribe] does; there is no zero-queue reader. Where its topic ends is asked for once a
+// It bounds what is pushed ahead as [Subscribe] does; the client has no zero-queue reader. Where its topic ends is asked for once a
 // second, which a reader of several partitions cannot do: that one has caught up when it has had nothing for a second.
 func CreateReader(client pulsar.Client, options pulsar.ReaderOptions, lim *dispatch.Limiter, opts ...Option) (*Reader, error) {
 	if lim == nil {
@@ -41,16 +41,18 @@ func CreateReader(client pulsar.Client, options pulsar.ReaderOptions, lim *dispa
 		}
 		return &Reader{Reader: inner}, nil
 	}
+	given := options
 	r, t, err := newReader(options.Topic, cmp.Or(options.SubscriptionName, options.SubscriptionRolePrefix), lim, opts)
-	if err != nil {
-		return nil, err
-	}
-	partitions, err := client.TopicPartitions(options.Topic)
 	if err == nil {
+		var partitions []string
+		partitions, err = client.TopicPartitions(options.Topic)
 		options.ReceiverQueueSize = capped(options.ReceiverQueueSize, queueOf(t.sub.Stats().MessageRate(assumedSize), len(partitions)))
-		r.Reader, err = client.CreateReader(options)
 	}
 	if err != nil {
+		r.gate.topics.close()
+		return nil, refusal(err, func() (pulsar.Reader, error) { return client.CreateReader(given) })
+	}
+	if r.Reader, err = client.CreateReader(options); err != nil {
 		r.gate.topics.close()
 		return nil, err
 	}
@@ -73,11 +75,12 @@ func WrapReader(r pulsar.Reader, lim *dispatch.Limiter, opts ...Option) (*Reader
 	return w, nil
 }
 
+// newReader returns a Reader that is not started, with or without an error.
 func newReader(name, subscription string, lim *dispatch.Limiter, opts []Option) (*Reader, *topic, error) {
 	o := newOptions(opts)
 	r := &Reader{lim: lim}
 	if err := r.gate.topics.begin(lim, cmp.Or(o.subscription, subscription, DefaultReader), o); err != nil {
-		return nil, nil, err
+		return r, nil, err
 	}
 	t, err := r.gate.topics.open(fullName(name))
 	return r, t, err
@@ -133,7 +136,7 @@ func (r *Reader) move(elsewhere func() error) error {
 	return r.gate.move(elsewhere)
 }
 
-// Close ends what waits, gives back what is booked for this Reader alone, and closes the client's. Close the Reader before
+// Close ends what waits, returns the permits allocated for this Reader alone, and closes the client's. Close the Reader before
 // its Limiter.
 func (r *Reader) Close() {
 	if r.lim == nil {

@@ -1,0 +1,80 @@
+package pulsarthrottle
+
+import "github.com/apache/pulsar-client-go/pulsar"
+
+// nameIn makes the client's callbacks name c in place of the client's consumer. The client calls some of them before it has
+// returned its consumer, on the goroutine that reads the connection, where they cannot wait for it: these name the client's.
+func (c *Consumer) nameIn(options *pulsar.ConsumerOptions) {
+	var interceptors pulsar.ConsumerInterceptors
+	if options.TopicsPattern == "" && len(options.Topics) <= 1 && !options.RetryEnable { // else one for each topic is closed
+		interceptors = append(interceptors, ending{c})
+	}
+	for _, i := range options.Interceptors {
+		interceptors = append(interceptors, interceptor{i, c})
+	}
+	options.Interceptors = interceptors
+	if options.EventListener != nil {
+		options.EventListener = listener{options.EventListener, c}
+	}
+}
+
+// named is c, once it may be used.
+func (c *Consumer) named(inner pulsar.Consumer) pulsar.Consumer {
+	if c.started.Load() {
+		return c
+	}
+	return inner
+}
+
+// An ending ends the waits of a Consumer that the client closes: by Client.Close, or since it gives up connecting.
+type ending struct{ c *Consumer }
+
+func (ending) BeforeConsume(pulsar.ConsumerMessage)                   {}
+func (ending) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
+func (ending) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
+
+func (e ending) OnConsumerClose(pulsar.Consumer, error) {
+	if e.c.started.Load() {
+		e.c.gate.close()
+		e.c.gate.gone()
+	}
+}
+
+// An interceptor is a user's, which is told of c.
+type interceptor struct {
+	user pulsar.ConsumerInterceptor
+	c    *Consumer
+}
+
+func (i interceptor) BeforeConsume(m pulsar.ConsumerMessage) {
+	m.Consumer = i.c.named(m.Consumer)
+	i.user.BeforeConsume(m)
+}
+
+func (i interceptor) OnAcknowledge(inner pulsar.Consumer, id pulsar.MessageID) {
+	i.user.OnAcknowledge(i.c.named(inner), id)
+}
+
+func (i interceptor) OnNegativeAcksSend(inner pulsar.Consumer, ids []pulsar.MessageID) {
+	i.user.OnNegativeAcksSend(i.c.named(inner), ids)
+}
+
+func (i interceptor) OnConsumerClose(inner pulsar.Consumer, err error) {
+	if user, ok := i.user.(pulsar.ConsumerCloseInterceptor); ok {
+		user.OnConsumerClose(i.c.named(inner), err)
+	}
+}
+
+// A listener is a user's, which is told of c.
+type listener struct {
+	user pulsar.ConsumerEventListener
+	c    *Consumer
+}
+
+func (l listener) BecameActive(inner pulsar.Consumer, topic string, partition int32) {
+	l.user.BecameActive(l.c.named(inner), topic, partition)
+}
+
+func (l listener) BecameInactive(inner pulsar.Consumer, topic string, partition int32) {
+	l.user.BecameInactive(l.c.named(inner), topic, partition)
+}
