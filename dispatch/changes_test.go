@@ -201,3 +201,21 @@ func TestStatsWhileClosing(t *testing.T) {
 		watching.Wait()
 	}
 }
+
+// A low limit that is raised keeps its pace: replicas do not all get the same slot.
+func TestRaiseKeepsThePace(t *testing.T) {
+	for _, to := range []string{"141/1m", "4"} {
+		fleets(t, to, rate(t, "35/1m"), func(t *testing.T, f *fleet) {
+			for i := range 8 {
+				f.join(i, "group").greedy(1)
+			}
+			time.Sleep(20 * second)
+			f.policies.set(policy.Single(rate(t, to)))
+			changed := time.Since(f.start)
+			time.Sleep(20 * second)
+			perSec := rate(t, to).MessageRate.PerSec()
+			within(t, "excess, permits", f.excess(perSec, changed).Seconds()*perSec, 0, 3)
+			within(t, "in 20 s", float64(f.between(changed, changed+20*second)), 20*perSec*0.95-1, 20*perSec+3)
+		})
+	}
+}
