@@ -58,8 +58,12 @@ func WithGroup(name string) Option { return func(o *options) { o.Group = name } 
 // WithReplica names this process in what it publishes. Default: host name, process id and a random part.
 func WithReplica(name string) Option { return func(o *options) { o.Replica = name } }
 
-// WithCacheFile keeps the policies last seen in a file, for a start while their store is away. Default: none.
+// WithCacheFile keeps the policies last seen in a file, for a start while their store is unavailable. Default: none.
 func WithCacheFile(name string) Option { return func(o *options) { o.CacheFile = name } }
+
+// WithOpenTimeout sets how long Open waits for the policy store before it uses the cache file or, without one, fails.
+// Default: 5 s, or 1 s if there is a cache file.
+func WithOpenTimeout(d time.Duration) Option { return func(o *options) { o.OpenTimeout = d } }
 
 // WithLogger has the Limiter say what goes wrong and right again. Default: silent.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.Logger = log } }
@@ -76,7 +80,8 @@ func WithCostSample(probability float64) Option {
 }
 
 // Open opens a Limiter on the policies at storeURL and the permits at ledgerURL; see [OpenStore] and [OpenLedger] for
-// what they may be. ctx bounds the opening only. Close the Limiter to close both.
+// what they may be. It waits for the policies as [WithOpenTimeout] says, at most until ctx ends, which bounds the opening only.
+// Close the Limiter to close both.
 func Open(ctx context.Context, storeURL, ledgerURL string, opts ...Option) (*dispatch.Limiter, error) {
 	both, err := open(ctx, storeURL, ledgerURL)
 	if err != nil {
