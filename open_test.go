@@ -1,8 +1,10 @@
 package throttle_test
 
 import (
+	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -138,5 +140,33 @@ func TestOpenFromCacheFile(t *testing.T) {
 	node.Start()
 	set(9)
 	require.Eventually(t, func() bool { return rate(lim) == 9 && lim.Stats().PolicyError == "" }, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, lim.Close())
+}
+
+// TestOpenMissingFile: a program needs its file of policies, unless the URL says that it may be missing.
+func TestOpenMissingFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "typo.yaml")
+	start := time.Now()
+	_, err := throttle.Open(t.Context(), "file:"+name, "memory:")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorContains(t, err, name)
+	assert.Less(t, time.Since(start), 5*time.Second, "at once")
+	for _, url := range []string{"file:", "file:" + name + "?creat=true"} {
+		_, err := throttle.Open(t.Context(), url, "memory:")
+		require.ErrorContains(t, err, "throttle: store URL: ")
+	}
+	lim, err := throttle.Open(t.Context(), "file:"+name+"?create=true", "memory:")
+	require.NoError(t, err)
+	require.NoError(t, lim.Close())
+	require.NoFileExists(t, name)
+
+	require.NoError(t, os.WriteFile(name, []byte("schema: 1\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"), 0o600))
+	lim, err = throttle.Open(t.Context(), "file:"+name, "memory:")
+	require.NoError(t, err)
+	_, err = lim.Subscription("kafka://public/default/orders", "billing")
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(name))
+	require.Eventually(t, func() bool { return lim.Stats().PolicyError != "" }, 10*time.Second, 10*time.Millisecond)
+	assert.InDelta(t, 7, lim.Stats().Subscriptions[0].Limits[0].Rate, 0, "the last policies stay in force")
 	require.NoError(t, lim.Close())
 }

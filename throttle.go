@@ -202,7 +202,7 @@ func numaflowReplica() string {
 // OpenStore opens the policies at a URL:
 //
 //	etcd://user:password@host:port,host:port/prefix?tls=true&ca=FILE&cert=FILE&key=FILE&server-name=NAME&password-file=FILE
-//	file:policies.yaml
+//	file:policies.yaml      must exist, unless ?create=true follows: then a missing file is an empty store
 //	memory:                 one process alone, empty at the start
 //
 // The prefix is /throttle by default. Each of ca, cert, key and server-name turns TLS on. etcd is not asked before it is needed.
@@ -212,7 +212,17 @@ func OpenStore(ctx context.Context, storeURL string) (configstore.Store, error) 
 	case "memory":
 		return configstore.NewMemory(), nil
 	case "file":
-		store, err := file.Open(strings.TrimPrefix(rest, "//"))
+		name, query, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "?")
+		open := file.Open
+		switch {
+		case query == "create=true":
+			open = file.OpenOrCreate
+		case query != "" && query != "create=false":
+			return nil, fmt.Errorf("throttle: store URL: %s: option %q: is unknown: a file has only create=true", name, query)
+		case name == "":
+			return nil, errors.New("throttle: store URL: file: has no name: write file:policies.yaml")
+		}
+		store, err := open(name)
 		if err != nil {
 			return nil, fmt.Errorf("throttle: store %s: %w", storeURL, err)
 		}
