@@ -58,7 +58,8 @@ type Limiter struct {
 	snapshot policy.Snapshot
 	queues   map[queueKey]*queue
 	limits   map[string]*limit
-	lineups  map[string]lineup // by the names of waiters
+	ties     map[[2]policy.Scope]bool // that have been logged
+	lineups  map[string]lineup        // by the names of waiters
 	indebted map[queueKey]closedQueue
 	backends map[string]*Backend
 	families map[subscriptionKey]*family
@@ -169,7 +170,7 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	l := &Limiter{
 		cfg: cfg, log: cfg.Logger, start: time.Now(), usageAt: time.Now(), stop: stop,
 		snapshot: policy.Snapshot{Set: policy.Single(policy.Policy{})},
-		queues:   map[queueKey]*queue{}, limits: map[string]*limit{}, lineups: map[string]lineup{}, indebted: map[queueKey]closedQueue{}, backends: map[string]*Backend{}, begun: map[quota.ID]int64{}, families: map[subscriptionKey]*family{}, answeredAt: math.Inf(-1),
+		queues:   map[queueKey]*queue{}, limits: map[string]*limit{}, ties: map[[2]policy.Scope]bool{}, lineups: map[string]lineup{}, indebted: map[queueKey]closedQueue{}, backends: map[string]*Backend{}, begun: map[quota.ID]int64{}, families: map[subscriptionKey]*family{}, answeredAt: math.Inf(-1),
 		process: fmt.Sprintf("%x", cfg.Rand.Uint64()),
 		wakeup:  make(chan struct{}, 1), waiters: sync.Pool{New: newWaiter},
 	}

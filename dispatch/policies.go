@@ -172,6 +172,12 @@ func replaceFile(name string, text []byte) error {
 func (q *queue) resolve() {
 	l := q.limiter
 	e := l.snapshot.Set.Resolve(l.cfg.Cluster, q.topic, q.name)
+	for _, tie := range e.Ties {
+		if pair := [2]policy.Scope{tie.A, tie.B}; !l.ties[pair] {
+			l.ties[pair] = true
+			l.log.Warn("two patterns tie; the one that sorts first wins", "wins", tie.A, "loses", tie.B, "topic", tie.Topic, "priority", tie.Priority)
+		}
+	}
 	q.threshold, q.throttlesCaughtUp = e.Subscription.CaughtUpThreshold(), e.Subscription.ThrottlesCaughtUp()
 	old := q.limits
 	p := &plan{

@@ -482,6 +482,32 @@ func TestOpenWaitsForPolicies(t *testing.T) {
 	}
 }
 
+// TestTieIsLoggedOnce: of patterns that tie the first in order wins, and the log has it once, when a topic meets it.
+func TestTieIsLoggedOnce(t *testing.T) {
+	set, err := policy.NewSet([]policy.Entry{
+		{Scope: policy.PatternScope("orders"), Policy: perSecond(7)}, {Scope: policy.PatternScope("public"), Policy: perSecond(8)},
+	})
+	require.NoError(t, err)
+	var log strings.Builder
+	source := &policies{changed: make(chan struct{})}
+	source.set(set)
+	lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	_, err = lim.Subscription("kafka://public/default/audits", "group")
+	require.NoError(t, err)
+	assert.Empty(t, log.String())
+	for _, name := range []string{"group", "other"} {
+		_, err = lim.Subscription("kafka://public/default/orders", name)
+		require.NoError(t, err)
+	}
+	for _, s := range lim.Stats().Subscriptions {
+		assert.InDelta(t, map[string]float64{"kafka://public/default/audits": 8, "kafka://public/default/orders": 7}[s.Topic], s.Limits[0].Rate, 0)
+	}
+	require.NoError(t, lim.Close())
+	assert.Equal(t, 1, strings.Count(log.String(), "two patterns tie"), log.String())
+	assert.Contains(t, log.String(), "wins=pattern:orders loses=pattern:public topic=kafka://public/default/orders")
+}
+
 func TestCachedPoliciesEndInTime(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "policies.json")
 	synctest.Test(t, func(t *testing.T) {
