@@ -68,8 +68,13 @@ func Handshake(ctx context.Context, conn net.Conn, addr string, cfg *tls.Config)
 		cfg = cfg.Clone()
 		cfg.ServerName, _, _ = net.SplitHostPort(addr)
 	}
-	err := tls.Client(conn, cfg).HandshakeContext(ctx)
-	if err == nil || fromTLS(err) {
+	return OfTLS(tls.Client(conn, cfg).HandshakeContext(ctx))
+}
+
+// OfTLS makes an error of ErrNoTLS if a dial over TLS failed, and not on what a server with TLS has said.
+func OfTLS(err error) error {
+	op, ok := errors.AsType[*net.OpError](err)
+	if err == nil || fromTLS(err) || ok && op.Op == "dial" {
 		return err
 	}
 	return fmt.Errorf("%w (%w)", ErrNoTLS, Plain(err))
