@@ -170,3 +170,37 @@ func TestOpenMissingFile(t *testing.T) {
 	assert.InDelta(t, 7, lim.Stats().Subscriptions[0].Limits[0].Rate, 0, "the last policies stay in force")
 	require.NoError(t, lim.Close())
 }
+
+// TestTLSMismatch: TLS on one side only is said, not just that there was no answer.
+func TestTLSMismatch(t *testing.T) {
+	server, _ := services.TLS(t)
+	plain, secure := services.Etcd(t).Endpoint, services.EtcdTLS(t, server).Endpoint
+	for url, want := range map[string]string{
+		"etcd://" + plain + "?tls=true": plain + ": no TLS handshake: the server seems to be one without TLS",
+		"etcd://" + secure:              secure + ": the server wants TLS, which the URL does not ask for",
+	} {
+		_, err := throttle.Open(t.Context(), url, "memory:", throttle.WithOpenTimeout(1500*time.Millisecond))
+		assert.ErrorContains(t, err, want)
+		ledger, err := throttle.OpenLedger(url)
+		require.NoError(t, err)
+		if strings.HasSuffix(url, "true") {
+			assert.Eventually(t, func() bool {
+				_, err := ledger.Published(t.Context(), "c")
+				return err != nil && strings.Contains(err.Error(), want)
+			}, 10*time.Second, 10*time.Millisecond)
+		}
+		require.NoError(t, ledger.Close())
+	}
+	for url, want := range map[string]string{
+		strings.Replace(services.Redis(t), "redis://", "rediss://", 1):                "if the server has none, use redis://",
+		strings.Replace(services.RedisTLS(t, server).URL, "rediss://", "redis://", 1): "if it wants TLS, use rediss://",
+	} {
+		ledger, err := throttle.OpenLedger(url)
+		require.NoError(t, err)
+		assert.Eventually(t, func() bool {
+			_, err = ledger.Published(t.Context(), "c")
+			return err != nil && strings.Contains(err.Error(), want)
+		}, 10*time.Second, 10*time.Millisecond, "%s: %v", url, err)
+		require.NoError(t, ledger.Close())
+	}
+}
