@@ -181,9 +181,13 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	} else if cfg.OpenTimeout == 0 {
 		cfg.OpenTimeout = defaultOpenTimeout
 	}
+	hint := "" // where it fails
+	if cacheErr != nil {
+		hint = ": start their store or check its address, wait longer (OpenTimeout), or keep a cache file (CacheFile) to start without it"
+	}
 	first := make(chan error, 1)
 	l.done.Go(func() { l.follow(running, first) })
-	if err := await(ctx, first, cfg.OpenTimeout); err != nil {
+	if err := await(ctx, first, cfg.OpenTimeout, hint); err != nil {
 		if cacheErr != nil {
 			stop()
 			l.done.Wait()
@@ -208,7 +212,7 @@ const (
 
 // await returns nil once first says that the policies are known, or why they are not: an error of
 // their source, at once unless it is a time-out, or the end of timeout or ctx.
-func await(ctx context.Context, first <-chan error, timeout time.Duration) error {
+func await(ctx context.Context, first <-chan error, timeout time.Duration, hint string) error {
 	start := time.Now()
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -229,8 +233,7 @@ func await(ctx context.Context, first <-chan error, timeout time.Duration) error
 		case <-ctx.Done():
 			return fmt.Errorf("dispatch: open: no policies after %v: %w; last: %w", time.Since(start).Round(time.Millisecond), context.Cause(ctx), last)
 		case <-timer.C:
-			return fmt.Errorf("dispatch: open: no policies after %v: %w: start their store or check its address, "+
-				"wait longer (OpenTimeout), or keep a cache file (CacheFile) to start without it", timeout, last)
+			return fmt.Errorf("dispatch: open: no policies after %v: %w%s", timeout, last, hint)
 		}
 	}
 }
