@@ -58,8 +58,12 @@ func WithGroup(name string) Option { return func(o *options) { o.Group = name } 
 // WithReplica names this process in what it publishes. Default: host name, process id and a random part.
 func WithReplica(name string) Option { return func(o *options) { o.Replica = name } }
 
-// WithCacheFile keeps the policies last seen in a file, for a start while their store is away. Default: none.
+// WithCacheFile keeps the policies last seen in a file, for a start while their store is unavailable. Default: none.
 func WithCacheFile(name string) Option { return func(o *options) { o.CacheFile = name } }
+
+// WithOpenTimeout sets how long Open waits for the policy store before it uses the cache file or, without one, fails.
+// Default: 5 s, or 1 s if there is a cache file.
+func WithOpenTimeout(d time.Duration) Option { return func(o *options) { o.OpenTimeout = d } }
 
 // WithLogger has the Limiter say what goes wrong and right again. Default: silent.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.Logger = log } }
@@ -76,7 +80,8 @@ func WithCostSample(probability float64) Option {
 }
 
 // Open opens a Limiter on the policies at storeURL and the permits at ledgerURL; see [OpenStore] and [OpenLedger] for
-// what they may be. ctx bounds the opening only. Close the Limiter to close both.
+// what they may be. It waits for the policies as [WithOpenTimeout] says, at most until ctx ends, which bounds the opening only.
+// Close the Limiter to close both.
 func Open(ctx context.Context, storeURL, ledgerURL string, opts ...Option) (*dispatch.Limiter, error) {
 	both, err := open(ctx, storeURL, ledgerURL)
 	if err != nil {
@@ -197,7 +202,7 @@ func numaflowReplica() string {
 // OpenStore opens the policies at a URL:
 //
 //	etcd://user:password@host:port,host:port/prefix?tls=true&ca=FILE&cert=FILE&key=FILE&server-name=NAME&password-file=FILE
-//	file:policies.yaml
+//	file:policies.yaml      must exist, unless ?create=true follows: then a missing file is an empty store
 //	memory:                 one process alone, empty at the start
 //
 // The prefix is /throttle by default. Each of ca, cert, key and server-name turns TLS on. etcd is not asked before it is needed.
@@ -207,7 +212,17 @@ func OpenStore(ctx context.Context, storeURL string) (configstore.Store, error) 
 	case "memory":
 		return configstore.NewMemory(), nil
 	case "file":
-		store, err := file.Open(strings.TrimPrefix(rest, "//"))
+		name, query, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "?")
+		open := file.Open
+		switch {
+		case query == "create=true":
+			open = file.OpenOrCreate
+		case query != "" && query != "create=false":
+			return nil, fmt.Errorf("throttle: store URL: %s: option %q: is unknown: a file has only create=true", name, query)
+		case name == "":
+			return nil, errors.New("throttle: store URL: file: has no name: write file:policies.yaml")
+		}
+		store, err := open(name)
 		if err != nil {
 			return nil, fmt.Errorf("throttle: store %s: %w", storeURL, err)
 		}

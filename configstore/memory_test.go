@@ -141,25 +141,24 @@ func TestSourceEndsWhatIsOverWithoutItsStore(t *testing.T) {
 	}
 }
 
-func TestSourceReportsATie(t *testing.T) {
+func TestSourceReportsABadPattern(t *testing.T) {
 	var errs []error
-	for _, err := range configstore.Source(tied{configstore.NewMemory()}).Snapshots(t.Context()) {
+	for _, err := range configstore.Source(broken{configstore.NewMemory()}).Snapshots(t.Context()) {
 		if err != nil {
 			errs = append(errs, err)
 			break
 		}
 	}
 	require.Len(t, errs, 1)
-	_, ok := errors.AsType[*policy.TieError](errs[0])
-	assert.True(t, ok)
+	assert.ErrorAs(t, errs[0], new(*policy.FieldError))
 }
 
-// tied holds what no store would take.
-type tied struct{ configstore.Store }
+// broken holds what no store would take.
+type broken struct{ configstore.Store }
 
-func (tied) List(context.Context) (configstore.Snapshot, error) {
+func (broken) List(context.Context) (configstore.Snapshot, error) {
 	p := policy.Policy{Paused: new(true)}
-	return configstore.Snapshot{Revision: 1, Entries: []policy.Entry{{Scope: policy.PatternScope("a"), Policy: p}, {Scope: policy.PatternScope("b"), Policy: p}}}, nil
+	return configstore.Snapshot{Revision: 1, Entries: []policy.Entry{{Scope: policy.PatternScope("("), Policy: p}, {Scope: policy.PatternScope("b"), Policy: p}}}, nil
 }
 
 func ExampleSource() {

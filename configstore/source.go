@@ -22,9 +22,16 @@ const (
 	maxBackoff = time.Second
 )
 
+// How long a store may take to be listed for the first time: more after each failure. It starts
+// below the second that a Limiter with a cache file waits, so that the log has the reason.
+const (
+	minPatience = 700 * time.Millisecond
+	maxPatience = 10 * time.Second
+)
+
 // Snapshots yields all policies as they are now, and again after each change, until ctx ends, the
 // store is closed or the consumer stops. An error is yielded once for each outage, and passes: the
-// policies yielded last stay true as far as anybody knows. An entry that cannot be read any more keeps the
+// policies yielded last stay true as far as anybody knows. A store that does not answer is such an error, too. An entry that cannot be read any more keeps the
 // last policy that could be, and says so in its Err.
 //
 // The end of a temporary policy is a change, whether or not the store has deleted it. All replicas list the store
@@ -33,7 +40,7 @@ const (
 // the one it had, and yields the error again.
 func (f *Follower) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	return func(yield func(policy.Snapshot, error) bool) {
-		s := &state{yield: yield}
+		s := &state{yield: yield, patience: minPatience}
 		for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 			if s.follow(ctx, f.store) {
 				backoff = minBackoff
@@ -48,7 +55,8 @@ func (f *Follower) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, err
 // state is what one consumer knows.
 type state struct {
 	yield    func(policy.Snapshot, error) bool
-	stopped  bool // by the consumer or for good
+	patience time.Duration // with a store that has not been listed yet
+	stopped  bool          // by the consumer or for good
 	entries  []policy.Entry
 	identity string
 	last     policy.Snapshot // that was published; its Set is nil before
@@ -62,6 +70,7 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 	list, err := store.List(listing)
 	cancel()
 	if err != nil {
+		s.patience = min(2*s.patience, maxPatience)
 		if s.age() || !s.down || errors.Is(err, ErrClosed) {
 			s.report(ctx, err)
 		}
@@ -101,12 +110,14 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 // grace is how long a store may take to say what there is after the end of a temporary policy.
 const grace = time.Second
 
-// untilEnd returns a context that ends, unless nothing is temporary, some time after the next end.
+// untilEnd returns a context that ends some time after the next end of a temporary policy, if there is
+// one, or as patience says if nothing has been listed yet.
 func (s *state) untilEnd(ctx context.Context, after time.Duration) (context.Context, context.CancelFunc) {
-	if s.last.Set != nil {
-		if end := s.last.Set.NextEnd(); !end.IsZero() {
-			return context.WithTimeout(ctx, max(0, time.Until(end))+after)
-		}
+	if s.last.Set == nil {
+		return context.WithTimeout(ctx, s.patience)
+	}
+	if end := s.last.Set.NextEnd(); !end.IsZero() {
+		return context.WithTimeout(ctx, max(0, time.Until(end))+after)
 	}
 	return context.WithCancel(ctx)
 }

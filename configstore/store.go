@@ -180,6 +180,18 @@ func checkReserved(entries []policy.Entry, changes []Change) error {
 
 // checkTies looks at what would be stored, so that changes may untie each other.
 func checkTies(entries []policy.Entry, changes []Change) error {
+	var errs []error
+	for _, tie := range Ties(entries, changes) {
+		if tie.Topic != "" {
+			errs = append(errs, tie)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Ties returns the ties of patterns that changes would make in a store that holds entries. Check refuses those that name a topic;
+// of the others it could not be decided whether they are any.
+func Ties(entries []policy.Entry, changes []Change) []*policy.TieError {
 	changed := make(map[policy.Scope]bool)
 	for _, c := range changes {
 		if c.Scope.Kind == policy.PatternKind {
@@ -190,26 +202,6 @@ func checkTies(entries []policy.Entry, changes []Change) error {
 		return nil
 	}
 	patterns := slices.DeleteFunc(after(entries, changes, policy.PatternKind), func(e policy.Entry) bool { return e.Policy.IsZero() })
-	_, err := policy.NewSet(patterns)
-	var errs []error
-	for tie := range ties(err) {
-		if changed[tie.A] || changed[tie.B] { // not those that were there before
-			errs = append(errs, tie)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func ties(err error) iter.Seq[*policy.TieError] {
-	return func(yield func(*policy.TieError) bool) {
-		joined, _ := err.(interface{ Unwrap() []error })
-		if joined == nil {
-			return
-		}
-		for _, e := range joined.Unwrap() {
-			if tie, ok := errors.AsType[*policy.TieError](e); ok && !yield(tie) {
-				return
-			}
-		}
-	}
+	set, _ := policy.NewSet(patterns) // what else is wrong is found elsewhere
+	return set.Ties(func(s policy.Scope) bool { return changed[s] })
 }

@@ -56,8 +56,9 @@ type account struct {
 	wanted    demand // at the last step, before anybody was served
 	taken     int64  // put - avail at the last step
 	use       float64
-	usedAt    float64 // the last step at which something was taken
-	sparse    float64 // permits a second since the one before, if that was over two rounds ago; else +Inf
+	meter     useMeter // of what was taken, for people
+	usedAt    float64  // the last step at which something was taken
+	sparse    float64  // permits a second since the one before, if that was over two rounds ago; else +Inf
 	steppedAt float64
 	refusedAt float64 // when something was last refused
 	patience  float64 // how long a refused caller is thought to stay away
@@ -104,6 +105,7 @@ func (a *account) observe(now float64, w demand) {
 		taken := a.put - a.avail.Load()
 		used := max(0, taken-a.taken)
 		a.taken, a.steppedAt = taken, now
+		a.meter.add(used+a.strict.triedSince(), now)
 		a.use += (float64(used)/dt - a.use) * (1 - math.Exp(-dt/0.3))
 		if used > 0 {
 			a.sparse = math.Inf(1)

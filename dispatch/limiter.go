@@ -28,16 +28,18 @@ var ErrClosed = errors.New("dispatch: closed")
 
 // A Config says what a Limiter works with. Its zero value works: nothing is limited.
 type Config struct {
-	Policies   PolicySource // nil: no policies, nothing is limited
-	Ledger     Ledger       // nil: a memory ledger of this Limiter's own. The Limiter does not close it
-	Cluster    string       // whose namespace overrides apply, and whose permits are shared; default "standalone"
-	Group      string       // of workers this process belongs to, for limits with `sharing: groups`; default none
-	Replica    string       // this process's name in what it publishes; default host name, process id and a random part
-	CacheFile  string       // the policies last seen, for a start while their store is away; default none
-	Logger     *slog.Logger // nil: silent
-	OnClose    func() error // called at the end of Close, for what was opened for the Limiter; default nothing
-	CostSample float64      // probability with which a message's cost is counted (see Backend), and scaled back; default 1, all of them
-	Rand       *rand.Rand   // for jitter and nonces; nil: seeded at random. Nobody else may use it
+	Policies  PolicySource // nil: no policies, nothing is limited
+	Ledger    Ledger       // nil: a memory ledger of this Limiter's own. The Limiter does not close it
+	Cluster   string       // whose namespace overrides apply, and whose permits are shared; default "standalone"
+	Group     string       // of workers this process belongs to, for limits with `sharing: groups`; default none
+	Replica   string       // this process's name in what it publishes; default host name, process id and a random part
+	CacheFile string       // the policies last seen, for a start while their store is unavailable; default none
+	// OpenTimeout is how long Open waits for the policies; default 5 s, or 1 s if CacheFile can be read.
+	OpenTimeout time.Duration
+	Logger      *slog.Logger // nil: silent
+	OnClose     func() error // called at the end of Close, for what was opened for the Limiter; default nothing
+	CostSample  float64      // probability with which a message's cost is counted (see Backend), and scaled back; default 1, all of them
+	Rand        *rand.Rand   // for jitter and nonces; nil: seeded at random. Nobody else may use it
 }
 
 // A Limiter keeps the permits of one process. Any number of goroutines may use it at once.
@@ -56,8 +58,9 @@ type Limiter struct {
 	snapshot policy.Snapshot
 	queues   map[queueKey]*queue
 	limits   map[string]*limit
-	lineups  map[string]lineup   // by the names of waiters
-	ended    map[queueKey]*queue // without handles, but with what a new one takes over
+	ties     map[[2]policy.Scope]bool // that have been logged
+	lineups  map[string]lineup        // by the names of waiters
+	ended    map[queueKey]*queue      // without handles, but with what a new one takes over
 	backends map[string]*Backend
 	families map[subscriptionKey]*family
 	rates    rates
@@ -128,8 +131,9 @@ func LimitKey(cluster string, scope policy.Scope, bytes bool) string {
 }
 
 // Open starts a Limiter: it reads the policies and follows them until Close. ctx bounds the
-// opening only. If the policies cannot be read, Open uses those of the cache file, says so in
-// the log and goes on trying; without a cache file it fails.
+// opening only. If the policies cannot be read within Config.OpenTimeout, Open uses those of the
+// cache file, logs this and goes on trying; without a cache file it fails. It does not wait after
+// an error, unless the error has a method Timeout that returns true: then the store did not answer.
 func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	if cfg.Cluster == "" {
 		cfg.Cluster = "standalone"
@@ -142,6 +146,9 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	}
 	if !(cfg.CostSample >= leastSample && cfg.CostSample <= 1) {
 		return nil, fmt.Errorf("dispatch: open: CostSample %v: is no probability of %v to 1", cfg.CostSample, leastSample)
+	}
+	if cfg.OpenTimeout < 0 {
+		return nil, fmt.Errorf("dispatch: open: OpenTimeout %v: is negative: use 0 for the default", cfg.OpenTimeout)
 	}
 	if cfg.Ledger == nil {
 		cfg.Ledger = memory.New()
@@ -163,30 +170,72 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	l := &Limiter{
 		cfg: cfg, log: cfg.Logger, start: time.Now(), usageAt: time.Now(), stop: stop,
 		snapshot: policy.Snapshot{Set: policy.Single(policy.Policy{})},
-		queues:   map[queueKey]*queue{}, limits: map[string]*limit{}, lineups: map[string]lineup{}, ended: map[queueKey]*queue{}, backends: map[string]*Backend{}, begun: map[quota.ID]int64{}, families: map[subscriptionKey]*family{}, answeredAt: math.Inf(-1),
+		queues:   map[queueKey]*queue{}, limits: map[string]*limit{}, ties: map[[2]policy.Scope]bool{}, lineups: map[string]lineup{}, ended: map[queueKey]*queue{}, backends: map[string]*Backend{}, begun: map[quota.ID]int64{}, families: map[subscriptionKey]*family{}, answeredAt: math.Inf(-1),
 		process: fmt.Sprintf("%x", cfg.Rand.Uint64()),
 		wakeup:  make(chan struct{}, 1), waiters: sync.Pool{New: newWaiter},
 	}
 	l.listen = l.listener(running)
+	cached, cacheErr := l.readCache()
+	if cfg.OpenTimeout == 0 && cacheErr == nil {
+		cfg.OpenTimeout = cachedOpenTimeout
+	} else if cfg.OpenTimeout == 0 {
+		cfg.OpenTimeout = defaultOpenTimeout
+	}
+	hint := "" // where it fails
+	if cacheErr != nil {
+		hint = ": start their store or check its address, wait longer (OpenTimeout), or keep a cache file (CacheFile) to start without it"
+	}
 	first := make(chan error, 1)
 	l.done.Go(func() { l.follow(running, first) })
-	var err error
-	select {
-	case err = <-first:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		if cached := l.useCache(running, err); cached != nil {
+	if err := await(ctx, first, cfg.OpenTimeout, hint); err != nil {
+		if cacheErr != nil {
 			stop()
 			l.done.Wait()
-			return nil, cached
+			if cfg.CacheFile != "" {
+				err = errors.Join(err, fmt.Errorf("dispatch: open: cache file: %w", cacheErr))
+			}
+			return nil, err
 		}
+		l.useCache(running, cached, err)
 	}
 	l.done.Go(func() { l.run(running) })
 	l.done.Go(func() { l.publish(running) })
 	l.done.Go(func() { l.followRates(running) })
 	return l, nil
+}
+
+// How long Open waits for the policies.
+const (
+	defaultOpenTimeout = 5 * time.Second
+	cachedOpenTimeout  = time.Second // if there is a cache file to go on with
+)
+
+// await returns nil once first says that the policies are known, or why they are not: an error of
+// their source, at once unless it is a time-out, or the end of timeout or ctx.
+func await(ctx context.Context, first <-chan error, timeout time.Duration, hint string) error {
+	start := time.Now()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	last := errors.New("their store has not answered")
+	for {
+		select {
+		case err := <-first:
+			if err == nil {
+				return nil
+			}
+			t, ok := errors.AsType[interface {
+				error
+				Timeout() bool
+			}](err)
+			if last = err; !ok || !t.Timeout() {
+				return fmt.Errorf("dispatch: open: %w", err)
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("dispatch: open: no policies after %v: %w; last: %w", time.Since(start).Round(time.Millisecond), context.Cause(ctx), last)
+		case <-timer.C:
+			return fmt.Errorf("dispatch: open: no policies after %v: %w%s", timeout, last, hint)
+		}
+	}
 }
 
 // Close ends the Limiter and joins what it started. Those who wait get ErrClosed; permits that

@@ -36,13 +36,20 @@ func (f fixed) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] 
 	}
 }
 
-// follow puts each snapshot in force. The first outcome goes to first.
-func (l *Limiter) follow(ctx context.Context, first chan<- error) {
+// follow puts each snapshot in force. The outcomes up to the first snapshot go to first, whose
+// buffer keeps the last one.
+func (l *Limiter) follow(ctx context.Context, first chan error) {
+	known := false
 	report := func(err error) {
+		if known {
+			return
+		}
+		known = err == nil
 		select {
-		case first <- err:
+		case <-first: //nolint:errcheck // an older outcome
 		default:
 		}
+		first <- err
 	}
 	for s, err := range l.cfg.Policies.Snapshots(ctx) {
 		if err != nil {
@@ -50,7 +57,7 @@ func (l *Limiter) follow(ctx context.Context, first chan<- error) {
 			l.mu.Lock()
 			l.source = err
 			l.mu.Unlock()
-			report(fmt.Errorf("dispatch: read the policies: %w", err))
+			report(fmt.Errorf("read the policies: %w", err))
 			continue
 		}
 		l.mu.Lock()
@@ -60,7 +67,7 @@ func (l *Limiter) follow(ctx context.Context, first chan<- error) {
 		l.keepCache(s)
 		report(nil)
 	}
-	report(errors.New("dispatch: the policy source ended"))
+	report(errors.New("the policy source ended"))
 }
 
 // adopt puts a snapshot in force. The caller holds l.mu.
@@ -86,28 +93,27 @@ func (l *Limiter) adopt(s policy.Snapshot) {
 	l.wake()
 }
 
-// useCache starts from the policies last seen; it returns an error if there are none. Until ctx ends or the store answers,
-// temporary ones end when their time comes.
-func (l *Limiter) useCache(ctx context.Context, reason error) error {
-	if l.cfg.CacheFile == "" {
-		return reason
-	}
+// readCache returns the policies last seen, or an error if there are none.
+func (l *Limiter) readCache() (s policy.Snapshot, err error) {
 	text, err := os.ReadFile(l.cfg.CacheFile)
-	var s policy.Snapshot
 	if err == nil {
 		s, err = policy.UnmarshalSnapshot(text)
 	}
-	if err != nil {
-		return errors.Join(reason, fmt.Errorf("dispatch: nor from the cache file: %w", err))
-	}
+	return s, err
+}
+
+// useCache starts from the policies last seen. Until ctx ends or the store answers, temporary ones end when their time comes.
+func (l *Limiter) useCache(ctx context.Context, s policy.Snapshot, reason error) {
 	l.log.Warn("policies are those of the cache file until their store is back", "file", l.cfg.CacheFile, "revision", s.Revision, "error", reason)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s = s.At(time.Now()); l.snapshot.Identity == "" { // else the store has answered by now
+		if l.source == nil {
+			l.source = reason // the store has not said anything
+		}
 		l.adopt(s)
 		l.done.Go(func() { l.age(ctx, s) })
 	}
-	return nil
 }
 
 // age ends the temporary policies of a snapshot while it is in force.
@@ -166,6 +172,12 @@ func replaceFile(name string, text []byte) error {
 func (q *queue) resolve() {
 	l := q.limiter
 	e := l.snapshot.Set.Resolve(l.cfg.Cluster, q.topic, q.name)
+	for _, tie := range e.Ties {
+		if pair := [2]policy.Scope{tie.A, tie.B}; !l.ties[pair] {
+			l.ties[pair] = true
+			l.log.Warn("two patterns tie; the one that sorts first wins", "wins", tie.A, "loses", tie.B, "topic", tie.Topic, "priority", tie.Priority)
+		}
+	}
 	q.threshold, q.throttlesCaughtUp = e.Subscription.CaughtUpThreshold(), e.Subscription.ThrottlesCaughtUp()
 	old := q.limits
 	p := &plan{

@@ -110,8 +110,8 @@ type LimitStats struct {
 	Reason   Reason  `json:"limit"`
 	Rate     float64 `json:"rate"`               // the limit's, permits a second
 	Ramp     float64 `json:"ramp,omitempty"`     // where it is on its ramp, permits a second; 0 = at Rate
-	Share    float64 `json:"share,omitempty"`    // what this replica may count on, permits a second; 0 = not known
-	Use      float64 `json:"use"`                // permits a second taken here, averaged over 300 ms
+	Share    float64 `json:"share,omitempty"`    // what this replica may count on, permits a second; 0 = not known, as with strict sharing
+	Use      float64 `json:"use"`                // permits a second taken here, averaged over 300 ms or, if that is longer, the last ten
 	Stock    int64   `json:"stock,omitempty"`    // booked and not taken
 	Granted  int64   `json:"granted"`            // permits, all time, those returned included
 	Returned int64   `json:"returned,omitempty"` // permits given back unused, all time
@@ -237,17 +237,19 @@ func (q *queue) report(now time.Time) SubscriptionStats {
 		maps.Copy(s.Waits, q.stats.waits)
 	}
 	for _, a := range q.limits.all() {
-		if l := a.report(); l.Reason != ReasonBusy || l.Rate < busy.Max { // a healthy service limits nobody
+		if l := a.report(q.limiter.clock(now)); l.Reason != ReasonBusy || l.Rate < busy.Max { // a healthy service limits nobody
 			s.Limits = append(s.Limits, l)
 		}
 	}
 	return s
 }
 
-func (a *account) report() LimitStats {
+func (a *account) report(now float64) LimitStats {
 	pool, tried, wasted := 0, int64(0), int64(0)
+	share, use := a.share, a.meter.rate(now)
 	if a.strict != nil {
 		tried, wasted = a.strict.tried.Load(), a.strict.wasted.Load()
+		share, use = 0, min(use, a.limit.rate) // the reply's share is that of all
 	}
 	if a.split != nil {
 		pool = a.split.size
@@ -265,7 +267,7 @@ func (a *account) report() LimitStats {
 	}
 	return LimitStats{
 		Queued: a.lining(), Pool: pool, Ramp: ramp, Group: group,
-		Key: a.limit.key, Reason: a.reason, Rate: rate, Share: a.share, Use: a.use, Stock: a.held(),
+		Key: a.limit.key, Reason: a.reason, Rate: rate, Share: share, Use: use, Stock: a.held(),
 		Granted: a.put + tried - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + wasted, Bookings: a.bookings,
 		Revision: a.limit.rev.number,
 	}

@@ -15,6 +15,7 @@ type strict struct {
 	until  atomic.Int64 // when the slot last released may be used no more, ns since the Limiter's start; 0 = there was none
 	full   atomic.Int64 // until then no slot is free, ns since the Limiter's start
 	tried  atomic.Int64 // slots booked by TryAcquire, all time
+	known  int64        // of these, when the averages were last brought up to date; the loop's
 	wasted atomic.Int64 // slots that their callers came to too late, all time
 
 	// The rest belongs to the loop.
@@ -25,6 +26,16 @@ type strict struct {
 	last        bool    // the last slot that was booked may be given back
 	offset      float64 // the store's clock less ours, from the fastest reply of late
 	offsetAt    float64 // when it was last looked at; 0 = never
+}
+
+// triedSince is how many slots TryAcquire has booked since the last call.
+func (s *strict) triedSince() (n int64) {
+	if s == nil {
+		return 0
+	}
+	tried := s.tried.Load()
+	n, s.known = tried-s.known, tried
+	return n
 }
 
 // advanceStrict releases the slots that have come. One that the loop comes to later than permitExpiry is never used.

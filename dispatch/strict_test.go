@@ -331,3 +331,30 @@ func TestStrictThroughLosses(t *testing.T) {
 		}
 	}
 }
+
+// TestStrictUseOfThree: three replicas that share one permit every 2 s use a third of that each, whenever it is asked, and no more.
+func TestStrictUseOfThree(t *testing.T) {
+	t.Parallel()
+	fleets(t, "", strictly(t, "1/2s"), func(t *testing.T, f *fleet) {
+		var all []*replica
+		for i := range 3 {
+			all = append(all, f.join(i, "group"))
+			all[i].greedy(1)
+		}
+		time.Sleep(2 * time.Minute)
+		mean := 0.0
+		for range 200 {
+			time.Sleep(700 * time.Millisecond)
+			total := 0.0
+			for _, r := range all {
+				l := r.lim.Stats().Subscriptions[0].Limits[0]
+				within(t, "use", l.Use, 0, 0.5)
+				assert.Zero(t, l.Share, "nobody has one of his own")
+				total += l.Use
+			}
+			within(t, "the use of all", total, 0.4, 0.6)
+			mean += total / 200
+		}
+		within(t, "the mean use of all", mean, 0.45, 0.55)
+	})
+}

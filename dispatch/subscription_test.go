@@ -419,6 +419,95 @@ func TestCacheFile(t *testing.T) {
 	})
 }
 
+// TestOpenWaitsForPolicies: a store that does not answer is waited for, less long if there is a cache file.
+func TestOpenWaitsForPolicies(t *testing.T) {
+	cache := filepath.Join(t.TempDir(), "policies.json")
+	cached, err := policy.MarshalSnapshot(policy.Snapshot{Set: policy.Single(perSecond(7)), Identity: "test", Revision: 1})
+	require.NoError(t, err)
+	timedOut := fmt.Errorf("etcd: %w", context.DeadlineExceeded)
+	refused := errors.New("wrong password")
+	for _, c := range []struct {
+		name  string
+		says  error // of the store after 300 ms; nil: nothing
+		cfg   dispatch.Config
+		ctx   time.Duration
+		takes time.Duration
+		wants string // of the error; "" = it opens
+	}{
+		{"silent", nil, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: their store has not answered: start their store"},
+		{"time-out", timedOut, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: read the policies: etcd: context deadline exceeded"},
+		{"refused", refused, dispatch.Config{}, 0, 300 * time.Millisecond, "wrong password"},
+		{"option", nil, dispatch.Config{OpenTimeout: 400 * time.Millisecond}, 0, 400 * time.Millisecond, "no policies after 400ms"},
+		{"ctx", timedOut, dispatch.Config{}, 2 * time.Second, 2 * time.Second, "no policies after 2s: context deadline exceeded; last: read the policies: etcd"},
+		{"cache", nil, dispatch.Config{CacheFile: cache}, 0, time.Second, ""},
+		{"cache and time-out", timedOut, dispatch.Config{CacheFile: cache}, 0, time.Second, ""},
+		{"cache and option", timedOut, dispatch.Config{CacheFile: cache, OpenTimeout: 3 * time.Second}, 0, 3 * time.Second, ""},
+		{"cache, and refused", refused, dispatch.Config{CacheFile: cache}, 0, 300 * time.Millisecond, ""},
+		{"no such cache yet", nil, dispatch.Config{CacheFile: cache + "x"}, 0, 5 * time.Second, "cache file: open"},
+		{"negative", nil, dispatch.Config{OpenTimeout: -1}, 0, 0, "OpenTimeout -1ns: is negative"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(cache, cached, 0o600))
+			synctest.Test(t, func(t *testing.T) {
+				later := &policies{changed: make(chan struct{}), snapshot: policy.Snapshot{Revision: 1}}
+				c.cfg.Policies = iterSource(func(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
+					time.Sleep(300 * time.Millisecond)
+					return flaky{later, c.says}.Snapshots(ctx)
+				})
+				ctx, cancel := t.Context(), func() {}
+				if c.ctx > 0 {
+					ctx, cancel = context.WithTimeout(ctx, c.ctx)
+				}
+				defer cancel()
+				start := time.Now()
+				lim, err := dispatch.Open(ctx, c.cfg)
+				assert.Equal(t, c.takes, time.Since(start))
+				if c.wants != "" {
+					require.ErrorContains(t, err, c.wants)
+					return
+				}
+				require.NoError(t, err)
+				_, err = lim.Subscription(topic, "group")
+				require.NoError(t, err)
+				rate := func() float64 { return lim.Stats().Subscriptions[0].Limits[0].Rate }
+				assert.InDelta(t, 7, rate(), 0)
+				assert.NotEmpty(t, lim.Stats().PolicyError)
+				later.set(policy.Single(perSecond(9)))
+				synctest.Wait()
+				assert.InDelta(t, 9, rate(), 0, "a store that comes later is followed")
+				assert.Empty(t, lim.Stats().PolicyError)
+				require.NoError(t, lim.Close())
+			})
+		})
+	}
+}
+
+// TestTieIsLoggedOnce: of patterns that tie the first in order wins, and the log has it once, when a topic meets it.
+func TestTieIsLoggedOnce(t *testing.T) {
+	set, err := policy.NewSet([]policy.Entry{
+		{Scope: policy.PatternScope("orders"), Policy: perSecond(7)}, {Scope: policy.PatternScope("public"), Policy: perSecond(8)},
+	})
+	require.NoError(t, err)
+	var log strings.Builder
+	source := &policies{changed: make(chan struct{})}
+	source.set(set)
+	lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	_, err = lim.Subscription("kafka://public/default/audits", "group")
+	require.NoError(t, err)
+	assert.Empty(t, log.String())
+	for _, name := range []string{"group", "other"} {
+		_, err = lim.Subscription("kafka://public/default/orders", name)
+		require.NoError(t, err)
+	}
+	for _, s := range lim.Stats().Subscriptions {
+		assert.InDelta(t, map[string]float64{"kafka://public/default/audits": 8, "kafka://public/default/orders": 7}[s.Topic], s.Limits[0].Rate, 0)
+	}
+	require.NoError(t, lim.Close())
+	assert.Equal(t, 1, strings.Count(log.String(), "two patterns tie"), log.String())
+	assert.Contains(t, log.String(), "wins=pattern:orders loses=pattern:public topic=kafka://public/default/orders")
+}
+
 func TestCachedPoliciesEndInTime(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "policies.json")
 	synctest.Test(t, func(t *testing.T) {

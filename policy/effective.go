@@ -18,6 +18,9 @@ type Effective struct {
 	// Sources names, by the JSON name of a field, the scope that each set field came from; in
 	// Subscription's terms, a rate of the subscription under "subscription.messageRate" etc.
 	Sources map[string]Scope
+
+	// Ties are the pairs of matching patterns of which neither wins by priority or length; usually none.
+	Ties []*TieError
 }
 
 // An Aggregate is one budget over all topics of a scope.

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -159,7 +160,7 @@ func parsePeriod(s string) (time.Duration, error) {
 	if s[0] >= 'a' && s[0] <= 'z' {
 		s = "1" + s
 	}
-	d, err := time.ParseDuration(s)
+	d, err := ParseDuration(s)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("has a period that is no duration: write s, 6s, 1m or 1h behind the slash")
@@ -219,12 +220,26 @@ func (d Duration) String() string {
 // MarshalText returns what String returns.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads what time.ParseDuration reads, except for 0, which would mean "not set".
+var durationSyntax = regexp.MustCompile(`^\+?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+$`)
+
+// ParseDuration is time.ParseDuration, except that what is too long for it is the longest one there is, so
+// that it is found to be out of the bounds of whatever it is for.
+func ParseDuration(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil && durationSyntax.MatchString(text) {
+		return math.MaxInt64, nil
+	}
+	return d, err
+}
+
+// UnmarshalText reads what [ParseDuration] reads, except for 0, which would mean "not set".
 func (d *Duration) UnmarshalText(text []byte) error {
-	got, err := time.ParseDuration(string(text))
+	got, err := ParseDuration(string(text))
 	switch {
 	case err != nil:
 		return &FieldError{Field: "duration", Value: string(text), Reason: "is no duration: write 100ms, 1s or 1m"}
+	case got == math.MaxInt64:
+		return &FieldError{Field: "duration", Value: string(text), Reason: "is longer than any field may be: write 100ms, 1s or 1m"}
 	case got == 0:
 		return &FieldError{Field: "duration", Value: string(text), Reason: "is 0: leave it out to have the default"}
 	}

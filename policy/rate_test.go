@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -123,4 +124,18 @@ func ExampleParseRate() {
 	// 1/6s true
 	// 0 false
 	// rate "-5": is negative: write a rate such as 1000, 1000/s, 10000/1m or 1/6s, or 0 for not throttled
+}
+
+func TestParseDuration(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"9999999h": math.MaxInt64, "1h99999999999999999999.5ns": math.MaxInt64, "2562047h48m": math.MaxInt64, "1.5h": 90 * time.Minute, "0": 0, "-1s": -time.Second,
+	} {
+		got, err := policy.ParseDuration(text)
+		assert.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+	}
+	for _, text := range []string{"", "9999999x", "9999999", "h", "999999999999999999999999", "-9999999h", "1h9999999 h"} {
+		_, err := policy.ParseDuration(text)
+		assert.Error(t, err, text)
+	}
 }

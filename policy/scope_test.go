@@ -18,6 +18,8 @@ func TestParseTopic(t *testing.T) {
 		"non-persistent://public/default/a b":            {"non-persistent", "public", "default", "a b"},
 		"kafka://public/default/orders-partition-3":      {"kafka", "public", "default", "orders-partition-3"},
 		"numaflow://prod/fraud/score":                    {"numaflow", "prod", "fraud", "score"},
+		"persistent://a=b:c.d/..x/é,! ?..":               {"persistent", "a=b:c.d", "..x", "é,! ?.."},
+		"kafka://a/b/...":                                {"kafka", "a", "b", "..."},
 	} {
 		got, err := policy.ParseTopic(text)
 		require.NoError(t, err, text)
@@ -37,6 +39,9 @@ func TestParseTopic(t *testing.T) {
 		"amqp://a b//c":                           {"topic.scheme", "topic.tenant", "topic.namespace"},
 		"kafka://a/b/":                            {"topic.name"},
 		"kafka://a/b/..":                          {"topic.name"},
+		"kafka://../../etc":                       {"topic.tenant", "topic.namespace"},
+		"persistent://./b/c":                      {"topic.tenant"},
+		"persistent://a/../b/c":                   {"topic.cluster"},
 		"kafka://a/b/x y":                         {"topic.name"},
 		"persistent://a/b/x\x00y":                 {"topic.name"},
 		"persistent://a/b/x\xff":                  {"topic.name"},

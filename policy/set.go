@@ -69,19 +69,25 @@ type layer struct {
 	regex  *regexp.Regexp // of a pattern
 }
 
-// A TieError reports two patterns of the same priority and length. In a Set the one
-// whose text sorts first wins; a store refuses them.
+// A TieError reports two patterns of the same priority and length that match one topic. In a Set
+// the one whose text sorts first wins, here A; a store refuses them.
 type TieError struct {
 	A, B     Scope
 	Priority int
+	Topic    string // the URL of a topic that both match; "" if it could not be decided whether there is one
 }
 
 func (e *TieError) Error() string {
-	return fmt.Sprintf("priority %d: %q and %q are of the same priority and length, so that neither wins: give one of them another priority", e.Priority, e.A, e.B)
+	if e.Topic == "" {
+		return fmt.Sprintf("priority %d: %q and %q have the same priority and length, and are too complex to decide whether they match the same topics; "+
+			"there %q wins: to be sure, give one of them another priority", e.Priority, e.A, e.B, e.A)
+	}
+	return fmt.Sprintf("priority %d: %q and %q have the same priority and length and both match %s, so that neither wins: give one of them another priority",
+		e.Priority, e.A, e.B, e.Topic)
 }
 
 // NewSet returns the set of these entries. Its error joins a *[FieldError] for each pattern that is no
-// regular expression, and a *[TieError] for each tie; the set is usable nevertheless, without the former.
+// regular expression; the set is usable nevertheless, without these.
 // Two entries that set one field of one scope should not be; the one that [Entry.Compare] puts last wins.
 func NewSet(entries []Entry) (*Set, error) {
 	s := &Set{
@@ -130,11 +136,6 @@ func NewSet(entries []Entry) (*Set, error) {
 	slices.SortFunc(s.patterns, func(a, b *layer) int {
 		return cmp.Or(a.compareRank(b), cmp.Compare(b.scope.Pattern, a.scope.Pattern))
 	})
-	for i := 1; i < len(s.patterns); i++ {
-		if b, a := s.patterns[i-1], s.patterns[i]; a.compareRank(b) == 0 {
-			errs = append(errs, &TieError{a.scope, b.scope, or(a.policy.Priority, 0)})
-		}
-	}
 	return s, errors.Join(errs...)
 }
 
@@ -255,11 +256,15 @@ func (s *Set) resolve(cluster string, t Topic, name string, layers []*layer) (e 
 		add(here, one)
 	}
 	if len(s.patterns) > 0 {
-		url := t.String()
+		url, last := t.String(), (*layer)(nil)
 		for _, l := range s.patterns {
-			if l.regex.MatchString(url) {
-				add(l, false)
+			if !l.regex.MatchString(url) {
+				continue
 			}
+			if add(l, false); last != nil && l.compareRank(last) == 0 {
+				e.Ties = append(e.Ties, tie(l, last, url))
+			}
+			last = l
 		}
 	}
 	add(s.topics[t], false)
@@ -273,29 +278,36 @@ func (s *Set) resolve(cluster string, t Topic, name string, layers []*layer) (e 
 	return e, layers, own
 }
 
-// CheckTies returns a *[TieError] for each pattern that added, together with existing, would tie
-// with. An existing entry of the same scope does not count.
-func CheckTies(existing []Entry, added Entry) error {
-	if added.Scope.Kind != PatternKind {
-		return nil
+// tie reports two patterns of one rank, of which a wins.
+func tie(a, b *layer, topic string) *TieError {
+	return &TieError{a.scope, b.scope, or(a.policy.Priority, 0), topic}
+}
+
+// Ties returns the pairs of patterns of the set that tie, with an example of a topic each, and those
+// of which this could not be decided; only pairs with a scope of which among tells true.
+func (s *Set) Ties(among func(Scope) bool) (ties []*TieError) {
+	left := maxTieSteps
+	automata := map[*layer]*automaton{}
+	get := func(l *layer) *automaton {
+		if automata[l] == nil {
+			automata[l] = compile(l.scope.Pattern)
+		}
+		return automata[l]
 	}
-	mine := &layer{scope: added.Scope, policy: added.Policy}
-	others := make(map[Scope]Policy)
-	for _, e := range existing {
-		if e.Scope.Kind == PatternKind && e.Scope != added.Scope {
-			others[e.Scope] = others[e.Scope].Overlay(e.Policy)
+	for i, a := range s.patterns {
+		for j := i - 1; j >= 0 && a.compareRank(s.patterns[j]) == 0; j-- {
+			b := s.patterns[j]
+			if !among(a.scope) && !among(b.scope) {
+				continue
+			}
+			steps := min(left, maxOverlapSteps)
+			left -= steps
+			topic, decided := overlap(get(a), get(b), &steps)
+			left += max(0, steps)
+			if topic != "" || !decided {
+				ties = append(ties, tie(a, b, topic))
+			}
 		}
 	}
-	var ties []Scope
-	for scope, p := range others {
-		if mine.compareRank(&layer{scope: scope, policy: p}) == 0 {
-			ties = append(ties, scope)
-		}
-	}
-	slices.SortFunc(ties, Scope.Compare)
-	var errs []error
-	for _, scope := range ties {
-		errs = append(errs, &TieError{added.Scope, scope, or(added.Policy.Priority, 0)})
-	}
-	return errors.Join(errs...)
+	return ties
 }

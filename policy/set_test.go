@@ -123,17 +123,37 @@ func TestBadPatternsAndTies(t *testing.T) {
 	bad := policy.Entry{Scope: policy.PatternScope("("), Policy: rate(3)}
 	set, err := policy.NewSet([]policy.Entry{b, bad, a})
 	assert.Equal(t, []string{"scope.pattern"}, fields(err.(interface{ Unwrap() []error }).Unwrap()[0]))
-	tie, ok := errors.AsType[*policy.TieError](err)
-	require.True(t, ok)
-	assert.Equal(t, policy.TieError{A: a.Scope, B: b.Scope}, *tie)
 	both := policy.Topic{Scheme: "kafka", Tenant: "a", Namespace: "b", Name: "c"}
-	assert.Equal(t, int64(1), set.Resolve("", both, "").Topic.MessageRate.Permits, "the first text wins")
+	got := set.Resolve("", both, "")
+	assert.Equal(t, int64(1), got.Topic.MessageRate.Permits, "the first text wins")
+	require.Len(t, got.Ties, 1, "the one that is met")
+	assert.Equal(t, policy.TieError{A: a.Scope, B: b.Scope, Topic: "kafka://a/b/c"}, *got.Ties[0])
+	assert.Empty(t, set.Resolve("", policy.Topic{Scheme: "kafka", Tenant: "a", Namespace: "x", Name: "c"}, "").Ties)
+}
 
-	assert.ErrorAs(t, policy.CheckTies([]policy.Entry{a}, b), new(*policy.TieError))
-	assert.NoError(t, policy.CheckTies([]policy.Entry{a}, a), "replaces itself")
+func TestTies(t *testing.T) {
+	all := func(policy.Scope) bool { return true }
+	ties := func(among func(policy.Scope) bool, entries ...policy.Entry) (found []string) {
+		set, err := policy.NewSet(entries)
+		require.NoError(t, err)
+		for _, tie := range set.Ties(among) {
+			found = append(found, tie.A.Pattern+" "+tie.B.Pattern+" "+tie.Topic)
+		}
+		return found
+	}
+	a, b, c := entry(t, "pattern:a.", rate(1)), entry(t, "pattern:b.", rate(2)), entry(t, "pattern:^x", rate(3))
+	assert.Equal(t, []string{"a. b. kafka://a/b/a"}, ties(all, a, b, c))
+	assert.Empty(t, ties(func(s policy.Scope) bool { return s == c.Scope }, a, b, c))
+	assert.Empty(t, ties(all, entry(t, "pattern:^kafka://aa/", rate(1)), entry(t, "pattern:^kafka://bb/", rate(1))))
+	assert.Equal(t, []string{"(?:a|b){500}c$ (?:a|b){500}d$ "}, ties(all,
+		entry(t, "pattern:(?:a|b){500}c$", rate(1)), entry(t, "pattern:(?:a|b){500}d$", rate(1))), "undecided")
 	b.Policy.Priority = new(1)
-	assert.NoError(t, policy.CheckTies([]policy.Entry{a}, b))
-	assert.NoError(t, policy.CheckTies([]policy.Entry{a}, entry(t, "cluster", rate(1))))
+	assert.Empty(t, ties(all, a, b))
+	var many []policy.Entry
+	for i := range 2000 {
+		many = append(many, entry(t, fmt.Sprintf("pattern:^kafka://tenant-%04d/", i), rate(1)))
+	}
+	assert.Empty(t, ties(all, many...), "and it does not take long")
 }
 
 // TestResolveAgainstModel compares with the sentence: the most specific scope that sets a field wins.

@@ -135,6 +135,8 @@ func named(field, s string) error {
 		return &FieldError{field, s, "is longer than 255 characters"}
 	case !name.MatchString(s):
 		return &FieldError{field, s, "has characters other than letters, digits and -=:._"}
+	case s == "." || s == "..":
+		return &FieldError{field, s, "is part of a path, and no name that a broker could have: write tenant/namespace with names"}
 	}
 	return nil
 }

@@ -95,11 +95,25 @@ func (a *app) change(cmd *cobra.Command, f changeFlags, p plan) error {
 				a.warn("%s", note)
 			}
 		}
+		a.warnUndecided(configstore.Ties(before.Entries, changes))
 		if over := overCommitted(after, now); over != nil && slices.ContainsFunc(r.Changes, func(c changeView) bool { return c.Field == "capacity" || strings.HasSuffix(c.Field, "Throughput") }) {
 			a.warn("%s", over.say(now))
 		}
 		return a.print(r, r.table)
 	})
+}
+
+// warnUndecided warns of patterns that may tie.
+func (a *app) warnUndecided(ties []*policy.TieError) {
+	for i, tie := range ties {
+		switch {
+		case i == 3:
+			a.warn("and so are %d more pairs of patterns", len(ties)-i)
+			return
+		case tie.Topic == "":
+			a.warn("%v", tie)
+		}
+	}
 }
 
 // tooLarge reports whether etcd, or its client before, refuses a change for its size.

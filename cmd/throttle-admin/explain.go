@@ -205,6 +205,7 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 		x.Limits = append(x.Limits, v)
 	}
 	replicas, err := published(ctx, ledger, x.Cluster)
+	shareStrict(replicas, x.Limits)
 	for _, r := range replicas {
 		for _, s := range r.Subscriptions {
 			if s.Topic != x.Topic || x.Subscription != "" && s.Subscription != x.Subscription {
@@ -220,6 +221,26 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 	}
 	x.Live = true
 	return errors.Join(err, x.explainQuotas(ctx, ledger))
+}
+
+// shareStrict divides each strict limit evenly among those that wait for it or use it now: they take turns, and none of them
+// knows of the others.
+func shareStrict(replicas []dispatch.Stats, limits []limitView) {
+	for _, limit := range limits {
+		var sharers []*dispatch.LimitStats
+		for _, r := range replicas {
+			for _, s := range r.Subscriptions {
+				for i := range s.Limits {
+					if l := &s.Limits[i]; limit.Strict && l.Key == limit.Key && (s.Waiting > 0 || l.Use > 0) {
+						sharers = append(sharers, l)
+					}
+				}
+			}
+		}
+		for _, l := range sharers {
+			l.Share = l.Rate / float64(len(sharers))
+		}
+	}
 }
 
 // A budget is a limit that applies.

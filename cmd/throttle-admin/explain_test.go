@@ -89,6 +89,48 @@ func TestExplainLive(t *testing.T) {
 	}, 10*time.Second, 50*time.Millisecond)
 }
 
+// TestExplainStrict: processes that take turns have equal shares of a strict limit, and use no more than it.
+func TestExplainStrict(t *testing.T) {
+	const topic = "kafka://public/default/orders"
+	store, ledger, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
+	admin := func(args ...string) string {
+		var out, errs bytes.Buffer
+		args = append([]string{"--store", store, "--ledger", ledger, "--cluster", cluster}, args...)
+		require.Zero(t, run(t.Context(), args, strings.NewReader(""), &out, &errs), errs.String())
+		return out.String()
+	}
+	admin("set", topic, "messageRate=5", "sharing=strict")
+	ctx, cancel := context.WithCancel(t.Context())
+	var readers sync.WaitGroup
+	for range 3 {
+		lim, err := throttle.Open(t.Context(), store, ledger, throttle.WithCluster(cluster))
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, lim.Close()) }()
+		sub, err := lim.Subscription(topic, "billing")
+		require.NoError(t, err)
+		readers.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = sub.Acquire(ctx, 1)
+			}
+		})
+	}
+	defer readers.Wait()
+	defer cancel()
+	require.Eventually(t, func() bool {
+		var x explanation
+		require.NoError(t, json.Unmarshal([]byte(admin("explain", topic, "-o", "json")), &x))
+		shares, users := 0.0, 0
+		for _, r := range x.Readers {
+			assert.LessOrEqual(t, r.Use, 5.0)
+			if shares += r.Share; r.Use > 0 {
+				users++
+			}
+		}
+		assert.LessOrEqual(t, shares, 5.0001)
+		return users == 3 && shares > 4.9999 && strings.Count(strings.Join(x.Why, "\n"), "its share is 1.67/s") >= 2
+	}, 30*time.Second, 50*time.Millisecond)
+}
+
 func mustTopic(t *testing.T, text string) policy.Topic {
 	t.Helper()
 	topic, err := policy.ParseTopic(text)

@@ -19,6 +19,10 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 			say("The stored policy of %s cannot be read, and replicas keep the last one that could be: %v", e.Scope, e.Err)
 		}
 	}
+	for _, tie := range x.effective.Ties {
+		say("%s and %s both match it, with the same priority and length. %s wins, since its text sorts first: give one of them another priority.",
+			quote(tie.A), quote(tie.B), quote(tie.A))
+	}
 	p := x.effective.Subscription
 	budgets := x.budgets(scope.Topic)
 	plain := slices.ContainsFunc(budgets, func(b budget) bool {

@@ -192,6 +192,8 @@ func newValidateCommand(a *app) *cobra.Command {
 			for _, e := range entries {
 				scopes[e.Scope] = true
 			}
+			set, _ := policy.NewSet(entries) // is valid
+			a.warnUndecided(set.Ties(func(policy.Scope) bool { return true }))
 			report := struct {
 				File   string `json:"file"`
 				Scopes int    `json:"scopes"`

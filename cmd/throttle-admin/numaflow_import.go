@@ -83,9 +83,11 @@ type numaflowObject struct {
 		Name         string // of a Vertex
 		PipelineName string `yaml:"pipelineName"`
 		Limits       numaflowLimits
+		Misplaced    any `yaml:"rateLimit"`
 		Vertices     []struct {
-			Name   string
-			Limits numaflowLimits
+			Name      string
+			Limits    numaflowLimits
+			Misplaced any `yaml:"rateLimit"`
 		}
 	}
 	Items []numaflowObject
@@ -93,6 +95,33 @@ type numaflowObject struct {
 
 type numaflowLimits struct {
 	RateLimit *numaflowRate `yaml:"rateLimit"`
+	unknown   []string
+}
+
+// UnmarshalYAML also keeps the names of fields that Numaflow does not know: one may be a limit whose name is mistyped.
+func (l *numaflowLimits) UnmarshalYAML(decode func(any) error) (err error) {
+	type plain numaflowLimits
+	l.unknown, err = others(decode, (*plain)(l), "rateLimit", "readBatchSize", "readTimeout", "bufferMaxLength", "bufferUsageLimit")
+	return err
+}
+
+// UnmarshalYAML also keeps the names of fields that Numaflow does not know.
+func (r *numaflowRate) UnmarshalYAML(decode func(any) error) (err error) {
+	type plain numaflowRate
+	r.unknown, err = others(decode, (*plain)(r), "max", "min", "rampUpDuration", "modes", "resumedRampUp", "ttl", "store")
+	return err
+}
+
+// others decodes into v, and returns the names of the fields that are not known.
+func others(decode func(any) error, v any, known ...string) ([]string, error) {
+	var all map[string]any
+	if err := decode(v); err != nil {
+		return nil, err
+	}
+	if err := decode(&all); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(name string) bool { return slices.Contains(known, name) }), nil
 }
 
 // A numaflowRate is Numaflow's RateLimit; what is not set is inherited.
@@ -103,6 +132,7 @@ type numaflowRate struct {
 	ResumedRampUp  *bool `yaml:"resumedRampUp"`
 	TTL            string
 	Store          map[string]any
+	unknown        []string
 }
 
 // A numaflowImport makes policies of resources.
@@ -111,6 +141,7 @@ type numaflowImport struct {
 	sharing   policy.Sharing
 
 	policies map[policy.Scope]policy.Policy
+	found    int      // pipelines, vertices and MonoVertices
 	said     []string // what cannot be carried over
 	faults   []error
 }
@@ -130,7 +161,30 @@ func (im *numaflowImport) read(text []byte) error {
 		}
 		im.readObject(o)
 	}
+	switch {
+	case len(im.faults) > 0:
+	case im.found == 0:
+		return errors.New("holds no Pipeline, Vertex or MonoVertex: write their YAML into it, as kubectl get monovertex,pipeline -o yaml does")
+	case len(im.policies) == 0:
+		im.say("no rate limit is in it: Numaflow has them at spec.limits.rateLimit and spec.vertices[].limits.rateLimit")
+	}
 	return errors.Join(im.faults...)
+}
+
+// sayUnknown says what is not read, although it may be meant to be a limit.
+func (im *numaflowImport) sayUnknown(of string, l numaflowLimits, misplaced any) {
+	if misplaced != nil {
+		im.say("%s: its rateLimit is not under limits, where Numaflow reads it: not carried over", of)
+	}
+	for _, name := range l.unknown {
+		im.say("%s: limits has an unknown field %q, which is not carried over: a limit is rateLimit", of, name)
+	}
+	if l.RateLimit == nil {
+		return
+	}
+	for _, name := range l.RateLimit.unknown {
+		im.say("%s: rateLimit has an unknown field %q, which is not carried over: the rate is max", of, name)
+	}
 }
 
 func (im *numaflowImport) readObject(o numaflowObject) {
@@ -139,6 +193,15 @@ func (im *numaflowImport) readObject(o numaflowObject) {
 	}
 	namespace, name := cmp.Or(o.Metadata.Namespace, im.namespace), o.Metadata.Name
 	own := o.Spec.Limits.RateLimit
+	switch o.Kind {
+	case "Pipeline", "Vertex", "MonoVertex":
+		im.found++
+		of := o.Kind + " " + namespace + "/" + name
+		im.sayUnknown(of, o.Spec.Limits, o.Spec.Misplaced)
+		for _, v := range o.Spec.Vertices {
+			im.sayUnknown(of+", vertex "+v.Name, v.Limits, v.Misplaced)
+		}
+	}
 	switch o.Kind {
 	case "MonoVertex":
 		if own != nil {
@@ -259,7 +322,7 @@ func (im *numaflowImport) duration(scope policy.Scope, field, text string, least
 	if text == "" {
 		return 0
 	}
-	d, err := time.ParseDuration(text)
+	d, err := policy.ParseDuration(text)
 	if err != nil {
 		im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, &policy.FieldError{Field: field, Value: text, Reason: "is no duration: write 90s or 3m"}))
 		return 0

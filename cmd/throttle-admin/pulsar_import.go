@@ -198,10 +198,14 @@ func (im *pulsarImport) readBrokers(ctx context.Context) error {
 	var config map[string]string
 	_, err := im.web.get(ctx, &config, "brokers", "configuration", "runtime")
 	var refused rest.Error
-	if errors.As(err, &refused) && refused.Code != http.StatusInternalServerError && len(im.only) > 0 { // a namespace's own admin
+	switch {
+	case errors.As(err, &refused) && refused.Code != http.StatusInternalServerError && len(im.only) > 0: // a namespace's own admin
 		im.say("the brokers' configuration is left out: %v", err)
-	} else if err != nil {
+	case err != nil:
 		return err
+	case len(config) == 0: // for other requests, 404 is what is not set
+		return &hintError{fmt.Errorf("web %q: is not the web service of a Pulsar: it has no brokers' configuration at /admin/v2", im.web.client.ServiceURL),
+			"check --web: it is http://host:port of a broker, 8080 by default, without a path"}
 	}
 	number := func(name string) int64 {
 		n, err := strconv.ParseInt(cmp.Or(config[name], "0"), 10, 64)

@@ -159,3 +159,29 @@ func TestPulsarImportFaults(t *testing.T) {
 	assert.Equal(t, exitFailed, status)
 	assert.Contains(t, errs, "check --web")
 }
+
+// TestPulsarImportOfWhatIsNoPulsar: a server that does not know Pulsar's paths has no rates, which is no empty Pulsar.
+func TestPulsarImportOfWhatIsNoPulsar(t *testing.T) {
+	missing := httptest.NewServer(http.NotFoundHandler())
+	defer missing.Close()
+	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
+	defer empty.Close()
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }))
+	defer page.Close()
+	for name, web := range map[string]string{
+		"404":        missing.URL,
+		"{}":         empty.URL,
+		"page":       page.URL,
+		"etcd":       "http://" + services.Etcd(t).Endpoint,
+		"wrong path": services.Pulsar(t).Web + "/admin/v2",
+	} {
+		for _, more := range [][]string{nil, {"--namespace", "public/default"}, {"--yes"}} {
+			store := filepath.Join(t.TempDir(), "policies.yaml")
+			status, out, errs := admin(t, store, append([]string{"pulsar", "import", "--web", web}, more...)...)
+			assert.Equal(t, exitFailed, status, "%s %v: %s%s", name, more, out, errs)
+			assert.Empty(t, out)
+			assert.Contains(t, errs, "check --web", name)
+			assert.NoFileExists(t, store)
+		}
+	}
+}

@@ -53,7 +53,7 @@ func (f *setFlags) ttl(cmd *cobra.Command) (time.Duration, error) {
 	if !cmd.Flags().Changed("for") {
 		return 0, nil
 	}
-	d, err := time.ParseDuration(f.lasting)
+	d, err := policy.ParseDuration(f.lasting)
 	switch {
 	case err != nil:
 		return 0, &policy.FieldError{Field: "for", Value: f.lasting, Reason: "is no duration: write 90s, 10m or 2h"}

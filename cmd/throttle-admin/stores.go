@@ -78,6 +78,9 @@ func (a *app) withStore(ctx context.Context, f func(context.Context, configstore
 	if err != nil {
 		return misuse(fmt.Errorf("store %w", err))
 	}
+	if strings.HasPrefix(text, "file:") && !strings.Contains(text, "?") {
+		text += "?create=true" // the first command creates it
+	}
 	store, err := throttle.OpenStore(ctx, text)
 	if err != nil {
 		return misuse(err)

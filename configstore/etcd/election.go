@@ -16,7 +16,7 @@ const electionTTL = 5
 // Elect calls lead whenever the candidate is elected, with a context that ends with its term, and the term's number: etcd's revision at
 // which the candidate joined the election. The lease is 5 s. It returns nil when ctx ends, else why it cannot go on now.
 func (s *Store) Elect(ctx context.Context, election, candidate string, lead func(ctx context.Context, term int64)) error {
-	client, err := s.connect()
+	client, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}

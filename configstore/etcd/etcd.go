@@ -31,8 +31,11 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/internal/probe"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -85,22 +88,33 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password, TLS: cfg.TLS,
 		DialTimeout:       cfg.DialTimeout,
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, // finds a watch that was cut silently
-		Logger: zap.NewNop(), Context: s.ctx,
+		Logger: zap.NewNop(),
 	}
 	return s, context.Cause(ctx)
 }
 
-// connect returns the client. With a password it is etcd that lets it in, and one caller at a time waits for that.
-func (s *Store) connect() (*clientv3.Client, error) {
+// connect returns the client. With a password it waits for etcd, at most until ctx ends, one caller at a time.
+func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
 		return nil, configstore.ErrClosed
 	}
 	if s.client == nil {
-		client, err := clientv3.New(*s.config)
+		cfg := *s.config
+		life, cancel := context.WithCancel(s.ctx) // outlives ctx once the client is connected
+		stop := context.AfterFunc(ctx, cancel)
+		cfg.Context = life
+		client, err := clientv3.New(cfg)
+		if !stop() { // ctx has ended
+			if err == nil {
+				_ = client.Close() // its own context has ended, too
+			}
+			err = context.Cause(ctx)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("configstore/etcd: connect to %v: %w", s.config.Endpoints, err)
+			cancel()
+			return nil, s.wrap("connect", err)
 		}
 		s.client = client
 	}
@@ -130,13 +144,29 @@ func (s *Store) bind(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// wrap says what failed, and that it failed because the store was closed, if so.
+// wrap adds what failed, and ErrClosed if the store was closed. If etcd did not answer, it adds why, as far as new connections
+// tell, and the error is a time-out.
 func (s *Store) wrap(doing string, err error) error {
 	if s.ctx.Err() != nil {
 		return configstore.ErrClosed
 	}
-	return fmt.Errorf("configstore/etcd: %s: %w", doing, err)
+	wrapped := fmt.Errorf("configstore/etcd: %s: %w", doing, err)
+	if s.config == nil || !errors.Is(err, context.DeadlineExceeded) && status.Code(err) != codes.Unavailable {
+		return wrapped
+	}
+	if why := probe.Why(s.ctx, s.config.Endpoints, s.config.TLS); why != nil {
+		return timeoutError{fmt.Errorf("%w: %w", wrapped, why)}
+	}
+	return timeoutError{fmt.Errorf("%w: %s", wrapped, strings.Join(s.config.Endpoints, ", "))}
 }
+
+// A timeoutError says that etcd did not answer, whatever the client made of that.
+type timeoutError struct{ error }
+
+func (e timeoutError) Unwrap() error { return e.error }
+
+// Timeout implements net.Error's method of that name.
+func (e timeoutError) Timeout() bool { return true }
 
 const (
 	permanentPart = "/policies/"
@@ -156,7 +186,7 @@ func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
 
 // list also returns etcd's revision of the last Apply.
 func (s *Store) list(ctx context.Context) (snap configstore.Snapshot, applied int64, err error) {
-	client, err := s.connect()
+	client, err := s.connect(ctx)
 	if err != nil {
 		return configstore.Snapshot{}, 0, err
 	}
@@ -255,7 +285,7 @@ func (s *Store) parseKey(key string) (configstore.Key, error) {
 
 // Apply implements configstore.Store.
 func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevision int64) (int64, error) {
-	client, err := s.connect()
+	client, err := s.connect(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -352,7 +382,7 @@ const checkEvery = 2 * time.Second
 // Watch implements configstore.Store.
 func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Batch, error] {
 	return func(yield func(configstore.Batch, error) bool) {
-		client, err := s.connect()
+		client, err := s.connect(ctx)
 		if err != nil {
 			yield(configstore.Batch{}, err)
 			return

@@ -26,7 +26,8 @@ const pollEvery = 20 * time.Millisecond
 // of modification in microseconds, or the end of its last temporary entry that is over. Its methods may be used by any number of
 // goroutines, and the file by any number of processes of one machine.
 type Store struct {
-	path string
+	path   string
+	create bool // a file that does not exist yet is an empty store
 
 	mu     sync.Mutex // guards the fields below
 	state  state
@@ -46,13 +47,23 @@ type state struct {
 	err      error          // what is wrong with the present content
 }
 
-// Open returns a store on a file that may not exist yet; it is then empty, and Apply makes it.
+// Open returns a store on a file. Until the file exists, the store cannot be listed or changed. If the file is removed
+// later, its last policies stay in force where they are followed.
 func Open(path string) (*Store, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("configstore/file: %w", err)
 	}
 	return &Store{path: abs, closed: make(chan struct{})}, nil
+}
+
+// OpenOrCreate is Open, except that a file that does not exist yet is an empty store, and Apply creates it.
+func OpenOrCreate(path string) (*Store, error) {
+	s, err := Open(path)
+	if s != nil {
+		s.create = true
+	}
+	return s, err
 }
 
 // List implements configstore.Store.
@@ -122,10 +133,12 @@ func (s *Store) look() (state, error) {
 	old := s.state
 	s.state.known, s.state.modified, s.state.size, s.state.data = true, modified, size, data
 	switch {
+	case size < 0 && old.known: // it was there
+		s.state.err = fmt.Errorf("configstore/file: %s: %w: the file was removed; put it back, and remove policies from it instead", s.path, fs.ErrNotExist)
+		return s.state, nil
 	case size < 0:
-		s.state.entries, s.state.err = nil, nil
-		if old.revision > 0 { // it was there: a removal is a change
-			s.state.revision = max(old.revision+1, time.Now().UnixMicro())
+		if s.state.err = nil; !s.create {
+			s.state.err = fmt.Errorf("configstore/file: %s: %w: check the name, or write file:NAME?create=true to start without policies", s.path, fs.ErrNotExist)
 		}
 		return s.state, nil
 	case size > MaxSize:
@@ -155,7 +168,8 @@ func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Ba
 		ticker := time.NewTicker(pollEvery)
 		defer ticker.Stop()
 		var seen []policy.Entry
-		var reported time.Time // modification of the content whose fault was reported last
+		var faulty bool        // a fault has been reported
+		var reported time.Time // modification of the content that had it
 		for first := true; ctx.Err() == nil; first = false {
 			st, err := s.look()
 			entries, revision := st.at(time.Now())
@@ -176,8 +190,8 @@ func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Ba
 					return
 				}
 			}
-			if st.err != nil && !st.modified.Equal(reported) {
-				reported = st.modified
+			if st.err != nil && (!faulty || !st.modified.Equal(reported)) {
+				faulty, reported = true, st.modified
 				if !yield(configstore.Batch{}, st.err) {
 					return
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -25,7 +26,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func open(t *testing.T, path string) *file.Store {
-	s, err := file.Open(path)
+	s, err := file.OpenOrCreate(path)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	return s
@@ -217,12 +218,49 @@ func handEdit(t *testing.T, loose assert.TestingT) {
 			assert.Equal(t, int64(333), snap.Set.Resolve("", policy.Topic{}, "").Topic.MessageRate.Permits)
 			require.NoError(t, os.Remove(path))
 		case 6:
+			assert.ErrorIs(t, err, fs.ErrNotExist, "and the last policies stay in force")
+			write(fmt.Sprintf(good, 4444))
+		case 7:
 			require.NoError(t, err)
-			assert.Empty(t, snap.Set.Entries())
+			assert.Equal(t, int64(4444), snap.Set.Resolve("", policy.Topic{}, "").Topic.MessageRate.Permits)
 			return
 		}
 	}
 	t.Fatalf("ended at step %d", step)
+}
+
+// TestMissingFile: a file that was never there is an error, unless it may be created; one that comes later is followed.
+func TestMissingFile(t *testing.T) {
+	path, ctx := filepath.Join(t.TempDir(), "typo.yaml"), t.Context()
+	change := []configstore.Change{{Policy: policy.Policy{Burst: new(int64(1))}}}
+	s, err := file.Open(path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	_, err = s.List(ctx)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	for _, want := range []string{path, "check the name", "?create=true"} {
+		require.ErrorContains(t, err, want)
+	}
+	_, err = s.Apply(ctx, change, 0)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoFileExists(t, path)
+
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	step := 0
+	for snap, err := range configstore.Source(s).Snapshots(ctx) {
+		switch step++; step {
+		case 1:
+			require.ErrorIs(t, err, fs.ErrNotExist)
+			_, err = open(t, path).Apply(ctx, change, 0)
+			require.NoError(t, err)
+		default:
+			require.NoError(t, err)
+			require.Len(t, snap.Set.Entries(), 1)
+			cancel()
+		}
+	}
+	require.Equal(t, 2, step)
 }
 
 func TestApplyKeepsTheMode(t *testing.T) {

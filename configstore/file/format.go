@@ -84,13 +84,14 @@ func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 		return nil, err
 	}
 	slices.SortFunc(p.entries, policy.Entry.Compare)
-	_, err = policy.NewSet(p.entries)
+	set, err := policy.NewSet(p.entries)
 	for err := range flatten(err) {
-		line := 0
-		if tie, ok := errors.AsType[*policy.TieError](err); ok {
-			line = max(p.lines[tie.A], p.lines[tie.B])
+		p.errs = append(p.errs, &LineError{name, 0, err})
+	}
+	for _, tie := range set.Ties(func(policy.Scope) bool { return true }) {
+		if tie.Topic != "" {
+			p.errs = append(p.errs, &LineError{name, max(p.lines[tie.A], p.lines[tie.B]), tie})
 		}
-		p.errs = append(p.errs, &LineError{name, line, err})
 	}
 	if err := errors.Join(p.errs...); err != nil {
 		return nil, err

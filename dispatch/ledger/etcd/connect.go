@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dispatchthrottle/throttle/internal/probe"
 )
 
 // An attempt to connect goes on behind calls that do not wait for its end: with a password, etcd takes its time.
@@ -78,7 +80,7 @@ func (l *Ledger) handshake() error {
 			_ = conn.Close() // nothing was sent
 			return nil
 		}
-		errs = append(errs, err)
+		errs = append(errs, fmt.Errorf("%s: %w", endpoint, probe.OfTLS(err)))
 	}
 	return errors.Join(errs...)
 }

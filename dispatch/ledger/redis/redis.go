@@ -11,7 +11,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -35,6 +37,7 @@ var bookHash = redis.NewScript(bookLua).Hash()
 type Ledger struct {
 	client  redis.UniversalClient
 	timeout time.Duration
+	tls     bool
 }
 
 type silent struct{}
@@ -58,7 +61,7 @@ func Open(o redis.UniversalOptions, timeout time.Duration) *Ledger {
 	o.MinRetryBackoff, o.MaxRetryBackoff = -1, -1 // whom a Cluster sends on goes at once
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	return &Ledger{redis.NewUniversalClient(&o), timeout}
+	return &Ledger{redis.NewUniversalClient(&o), timeout, o.TLSConfig != nil}
 }
 
 // Timeout is how long a call takes at most.
@@ -118,7 +121,7 @@ func (l *Ledger) run(ctx context.Context, bookings []schedule.Booking, booked []
 		case redis.HasErrorPrefix(err, "NOSCRIPT") && again == nil:
 			unknown = append(unknown, i)
 		default:
-			booked[i].Err = fmt.Errorf("redis ledger: book: %w", err)
+			booked[i].Err = l.wrap("book", err)
 		}
 	}
 	return unknown
@@ -210,7 +213,7 @@ func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f fu
 		text := f(old, now)
 		done, err := swapScript.Run(ctx, l.client, []string{key}, old, text, max(1, ttl.Milliseconds())).Int()
 		if err != nil || done == 1 {
-			return wrap("update "+key, err)
+			return l.wrap("update "+key, err)
 		}
 	}
 }
@@ -227,7 +230,7 @@ func (l *Ledger) read(ctx context.Context, key string) ([]byte, float64, error) 
 	pipe := l.client.Pipeline()
 	stored, clock := pipe.Get(ctx, key), pipe.Time(ctx)
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return nil, 0, wrap("read "+key, err)
+		return nil, 0, l.wrap("read "+key, err)
 	}
 	value, _ := stored.Bytes() // none is nil
 	return value, float64(clock.Val().UnixMicro()) / 1e6, nil
@@ -239,7 +242,7 @@ func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now f
 	defer cancel()
 	answer, err := l.client.Eval(ctx, readState, []string{key}).Slice()
 	if err != nil {
-		return s, 0, fmt.Errorf("redis ledger: read %s: %w", key, err)
+		return s, 0, l.wrap("read "+key, err)
 	}
 	clock := make([]float64, 2) // seconds and microseconds
 	for i := range clock {
@@ -339,7 +342,7 @@ func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []
 	pipe.SAdd(ctx, statusIndex(cluster), replica)
 	pipe.Expire(ctx, statusIndex(cluster), max(ttl, time.Hour))
 	if _, err := pipe.Exec(ctx); err != nil {
-		return fmt.Errorf("redis ledger: publish the status: %w", err)
+		return l.wrap("publish the status", err)
 	}
 	return nil
 }
@@ -350,7 +353,7 @@ func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error
 	defer cancel()
 	names, err := l.client.SMembers(ctx, statusIndex(cluster)).Result()
 	if err != nil || len(names) == 0 {
-		return nil, wrap("read the replicas", err)
+		return nil, l.wrap("read the replicas", err)
 	}
 	keys := make([]string, len(names))
 	for i, name := range names {
@@ -358,7 +361,7 @@ func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error
 	}
 	values, err := l.client.MGet(ctx, keys...).Result()
 	if err != nil {
-		return nil, wrap("read the status records", err)
+		return nil, l.wrap("read the status records", err)
 	}
 	var alive [][]byte
 	var gone []any
@@ -393,9 +396,16 @@ func (l *Ledger) Wakes(ctx context.Context, process string, woken func(waiter st
 	}
 }
 
-func wrap(doing string, err error) error {
-	if err == nil {
+// wrap adds what failed and, where a server that wants TLS or has none would look so, that.
+func (l *Ledger) wrap(doing string, err error) error {
+	timeout, ok := errors.AsType[net.Error](err)
+	switch {
+	case err == nil:
 		return nil
+	case l.tls && ok && timeout.Timeout():
+		err = fmt.Errorf("%w (no answer over TLS: if the server has none, use redis:// without options of TLS)", err)
+	case !l.tls && errors.Is(err, io.EOF):
+		err = fmt.Errorf("%w (the server closed the connection: if it wants TLS, use rediss:// or tls=true)", err)
 	}
 	return fmt.Errorf("redis ledger: %s: %w", doing, err)
 }

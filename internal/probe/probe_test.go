@@ -1,0 +1,84 @@
+package probe_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/internal/probe"
+)
+
+// TestWhy: each pair of a client and a server that do not fit is told apart from those that do.
+func TestWhy(t *testing.T) {
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.StartTLS()
+	defer secure.Close()
+	ours := httptest.NewUnstartedServer(http.NotFoundHandler())
+	ours.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	ours.StartTLS()
+	defer ours.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, silent.Close()) }()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+
+	known := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
+	known.RootCAs.AddCert(secure.Certificate())
+	unknown := &tls.Config{MinVersion: tls.VersionTLS12}
+	for name, c := range map[string]struct {
+		addr string
+		cfg  *tls.Config
+		want string // of the error; "" = none
+	}{
+		"plain, plain":         {plain.Listener.Addr().String(), nil, ""},
+		"plain, TLS":           {secure.Listener.Addr().String(), nil, "add ?tls=true"},
+		"plain, TLS for known": {ours.Listener.Addr().String(), nil, "add ?tls=true"},
+		"TLS, TLS":             {secure.Listener.Addr().String(), known, ""},
+		"TLS, unknown TLS":     {secure.Listener.Addr().String(), unknown, "unknown authority"},
+		"TLS, plain":           {plain.Listener.Addr().String(), known, "one without TLS"},
+		"plain, silent":        {silent.Addr().String(), nil, "does not answer"},
+		"TLS, silent":          {silent.Addr().String(), known, "one without TLS"},
+		"plain, closed":        {closed.Addr().String(), nil, "connection refused"},
+		"TLS, closed":          {closed.Addr().String(), known, "connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			err := probe.Why(t.Context(), []string{c.addr}, c.cfg)
+			assert.Less(t, time.Since(start), 10*time.Second)
+			if c.want == "" {
+				assert.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, c.want)
+			assert.ErrorContains(t, err, c.addr+": ")
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Error(t, probe.Why(ctx, []string{plain.Listener.Addr().String()}, nil))
+}
+
+// TestHandshakeWithLines: a server that reads lines and answers one that it does not know.
+func TestHandshakeWithLines(t *testing.T) {
+	client, server := net.Pipe()
+	defer func() { _ = client.Close() }()
+	go func() {
+		_, _ = server.Read(make([]byte, 10_000))
+		_, _ = io.WriteString(server, "-ERR unknown command\r\n")
+		_ = server.Close()
+	}()
+	require.ErrorIs(t, probe.Handshake(t.Context(), client, "a:1", &tls.Config{MinVersion: tls.VersionTLS12}), probe.ErrNoTLS)
+}

@@ -1,0 +1,206 @@
+package throttle_test
+
+import (
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// blackHole returns an address that accepts connections and never answers.
+func blackHole(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer func() { _ = conn.Close() }()
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); accepting.Wait() })
+	return l.Addr().String()
+}
+
+// refusing returns an address at which nobody listens.
+func refusing(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+// A logText is a log that may be read while it is written.
+type logText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// TestOpenWithoutPolicyStore: Open fails in time and says what it tried, without a password.
+func TestOpenWithoutPolicyStore(t *testing.T) {
+	for name, c := range map[string]struct{ at, want string }{
+		"refuses":    {refusing(t), "connection refused"},
+		"black hole": {blackHole(t), "accepts connections and does not answer"},
+	} {
+		for _, user := range []string{"", "me:s3cret@"} {
+			t.Run(name+user, func(t *testing.T) {
+				t.Parallel()
+				var log logText
+				start := time.Now()
+				_, err := throttle.Open(t.Context(), "etcd://"+user+c.at, "memory:",
+					throttle.WithOpenTimeout(2500*time.Millisecond), throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+				took := time.Since(start)
+				assert.GreaterOrEqual(t, took, 2500*time.Millisecond)
+				assert.Less(t, took, 20*time.Second)
+				for _, want := range []string{c.at, c.want, "no policies after 2.5s", "start their store"} {
+					assert.ErrorContains(t, err, want)
+				}
+				assert.Contains(t, log.String(), c.want, "it is logged before the end")
+				assert.NotContains(t, err.Error()+log.String(), "s3cret")
+			})
+		}
+	}
+}
+
+// TestOpenFromCacheFile: with a cache file a program starts without etcd, and follows it when it comes.
+func TestOpenFromCacheFile(t *testing.T) {
+	node := services.Etcd(t)
+	url, cache := "etcd://"+node.Endpoint, filepath.Join(t.TempDir(), "policies.json")
+	const orders = "kafka://public/default/orders"
+	scope, err := policy.ParseScope(orders)
+	require.NoError(t, err)
+	set := func(n int64) {
+		store, err := throttle.OpenStore(t.Context(), url)
+		require.NoError(t, err)
+		_, err = store.Apply(t.Context(), []configstore.Change{{
+			Key: configstore.Key{Scope: scope}, Policy: policy.Policy{MessageRate: policy.PerSecond(n)},
+		}}, 0)
+		require.NoError(t, err)
+		require.NoError(t, store.Close())
+	}
+	rate := func(lim *dispatch.Limiter) float64 {
+		limits := lim.Stats().Subscriptions[0].Limits
+		if len(limits) == 0 {
+			return 0
+		}
+		return limits[0].Rate
+	}
+	var log logText
+	open := func() *dispatch.Limiter {
+		lim, err := throttle.Open(t.Context(), url, "memory:", throttle.WithCacheFile(cache), throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.NoError(t, err)
+		_, err = lim.Subscription(orders, "billing")
+		require.NoError(t, err)
+		return lim
+	}
+	set(7)
+	lim := open()
+	assert.InDelta(t, 7, rate(lim), 0)
+	require.NoError(t, lim.Close())
+	node.Stop()
+
+	start := time.Now()
+	lim = open()
+	assert.Less(t, time.Since(start), 5*time.Second, "the cache file is used sooner")
+	assert.InDelta(t, 7, rate(lim), 0)
+	assert.Contains(t, log.String(), "cache file")
+	assert.Contains(t, log.String(), node.Endpoint+": ")
+	assert.NotEmpty(t, lim.Stats().PolicyError)
+	node.Start()
+	set(9)
+	require.Eventually(t, func() bool { return rate(lim) == 9 && lim.Stats().PolicyError == "" }, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, lim.Close())
+}
+
+// TestOpenMissingFile: a program needs its file of policies, unless the URL says that it may be missing.
+func TestOpenMissingFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "typo.yaml")
+	start := time.Now()
+	_, err := throttle.Open(t.Context(), "file:"+name, "memory:")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorContains(t, err, name)
+	assert.Less(t, time.Since(start), 5*time.Second, "at once")
+	for _, url := range []string{"file:", "file:" + name + "?creat=true"} {
+		_, err := throttle.Open(t.Context(), url, "memory:")
+		require.ErrorContains(t, err, "throttle: store URL: ")
+	}
+	lim, err := throttle.Open(t.Context(), "file:"+name+"?create=true", "memory:")
+	require.NoError(t, err)
+	require.NoError(t, lim.Close())
+	require.NoFileExists(t, name)
+
+	require.NoError(t, os.WriteFile(name, []byte("schema: 1\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"), 0o600))
+	lim, err = throttle.Open(t.Context(), "file:"+name, "memory:")
+	require.NoError(t, err)
+	_, err = lim.Subscription("kafka://public/default/orders", "billing")
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(name))
+	require.Eventually(t, func() bool { return lim.Stats().PolicyError != "" }, 10*time.Second, 10*time.Millisecond)
+	assert.InDelta(t, 7, lim.Stats().Subscriptions[0].Limits[0].Rate, 0, "the last policies stay in force")
+	require.NoError(t, lim.Close())
+}
+
+// TestTLSMismatch: TLS on one side only is said, not just that there was no answer.
+func TestTLSMismatch(t *testing.T) {
+	server, _ := services.TLS(t)
+	plain, secure := services.Etcd(t).Endpoint, services.EtcdTLS(t, server).Endpoint
+	for url, want := range map[string]string{
+		"etcd://" + plain + "?tls=true": plain + ": no TLS handshake: the server seems to be one without TLS",
+		"etcd://" + secure:              secure + ": the server wants TLS, which the URL does not ask for",
+	} {
+		_, err := throttle.Open(t.Context(), url, "memory:", throttle.WithOpenTimeout(1500*time.Millisecond))
+		assert.ErrorContains(t, err, want)
+		ledger, err := throttle.OpenLedger(url)
+		require.NoError(t, err)
+		if strings.HasSuffix(url, "true") {
+			assert.Eventually(t, func() bool {
+				_, err := ledger.Published(t.Context(), "c")
+				return err != nil && strings.Contains(err.Error(), want)
+			}, 10*time.Second, 10*time.Millisecond)
+		}
+		require.NoError(t, ledger.Close())
+	}
+	for url, want := range map[string]string{
+		strings.Replace(services.Redis(t), "redis://", "rediss://", 1):                "if the server has none, use redis://",
+		strings.Replace(services.RedisTLS(t, server).URL, "rediss://", "redis://", 1): "if it wants TLS, use rediss://",
+	} {
+		ledger, err := throttle.OpenLedger(url)
+		require.NoError(t, err)
+		assert.Eventually(t, func() bool {
+			_, err = ledger.Published(t.Context(), "c")
+			return err != nil && strings.Contains(err.Error(), want)
+		}, 10*time.Second, 10*time.Millisecond, "%s: %v", url, err)
+		require.NoError(t, ledger.Close())
+	}
+}
