@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -36,6 +37,7 @@ type fleet struct {
 	ctx      context.Context
 	wg       sync.WaitGroup
 	joined   []*replica
+	cache    string // directory of the replicas' cache files; "" = none
 
 	mu     sync.Mutex
 	events []event
@@ -103,7 +105,11 @@ func (f *fleet) join(id int, subscription string) *replica { return f.joinGroup(
 func (f *fleet) joinGroup(id int, subscription, group string) *replica {
 	r := &replica{fleet: f, id: id, link: &ledgertest.Link{Store: f.store}}
 	var err error
-	r.lim, err = dispatch.Open(f.ctx, dispatch.Config{Policies: f.policies, Ledger: r.link, Group: group, Rand: rand.New(rand.NewPCG(uint64(id), 7))})
+	cache := ""
+	if f.cache != "" {
+		cache = filepath.Join(f.cache, "policies.json")
+	}
+	r.lim, err = dispatch.Open(f.ctx, dispatch.Config{Policies: f.policies, Ledger: r.link, Group: group, CacheFile: cache, Rand: rand.New(rand.NewPCG(uint64(id), 7))})
 	require.NoError(f.t, err)
 	r.sub, err = r.lim.Subscription(topic, subscription)
 	require.NoError(f.t, err)

@@ -36,13 +36,22 @@ func (a *account) lend(now float64, w demand) {
 	}
 }
 
-// lastShare is the share last told. For a replica that was never told one, or not lately when the store went, it is a
-// hundredth of the rate, so that a hundred newcomers at most double it.
+// lastShare is the share last told. If that was not lately when the store went, others may have it now: it is a hundredth
+// of the limit, so that a hundred such replicas at most double it. A replica that was never told one takes the limit
+// divided by the number of replicas when they were last counted, or a thousandth of it.
 func (a *account) lastShare() float64 {
-	if a.share > 0 && a.lostAt-a.told <= max(2, 3/a.share) {
+	switch {
+	case a.share > 0 && a.lostAt-a.told <= max(2, 3/a.share):
 		return min(a.share, a.limit.rate)
+	case a.share > 0:
+		return a.rate / 100
 	}
-	return a.rate / 100
+	if a.queue != nil {
+		if n := a.queue.limiter.replicas.Load(); n > 0 {
+			return a.rate / float64(n)
+		}
+	}
+	return a.rate / 1000
 }
 
 // maxRepaid is how much of a replica's share is owed after an outage at most, in seconds.

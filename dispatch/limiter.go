@@ -71,7 +71,8 @@ type Limiter struct {
 
 	answeredAt float64 // the last answer of the ledger
 
-	tags atomic.Pointer[map[string]bool] // that have a quota
+	tags     atomic.Pointer[map[string]bool] // that have a quota
+	replicas atomic.Int64                    // of the cluster, when they were last counted; 0 = never
 
 	steps    atomic.Uint64 // of the loop
 	ticking  atomic.Bool   // the loop steps within a tick anyway

@@ -32,3 +32,41 @@ func TestLostRequestsAreNoOutage(t *testing.T) {
 		})
 	}
 }
+
+// A replica that starts while the ledger is unavailable has the limit divided by the replicas that there were, or a thousandth of it,
+// and the limit as soon as the ledger is there.
+func TestUnavailableAtTheStart(t *testing.T) {
+	t.Parallel()
+	for _, known := range []bool{false, true} {
+		fleets(t, fmt.Sprintf("counted before: %v", known), perSecond(1000), func(t *testing.T, f *fleet) {
+			f.cache = ""
+			if known {
+				f.cache = t.TempDir()
+			}
+			for i := range 4 {
+				f.join(i, "group").greedy(1)
+			}
+			time.Sleep(40 * second)
+			for _, r := range f.joined {
+				r.leave()
+			}
+			f.store.Do(func() { f.store.Down = true })
+			f.events = nil
+			for i := range 4 {
+				f.join(10+i, "group").greedy(1)
+			}
+			start := time.Since(f.start)
+			time.Sleep(10 * second)
+			if known {
+				within(t, "without it", f.between(start+second, start+10*second), 8500, 9100)
+			} else {
+				within(t, "without it", f.between(start, start+10*second), 4, 45)
+			}
+			f.store.Do(func() { f.store.Down = false })
+			back := time.Since(f.start)
+			time.Sleep(5 * second)
+			within(t, "the first second with it", f.between(back, back+second), 800, 1250)
+			within(t, "the next four", f.between(back+second, back+5*second), 3900, 4100)
+		})
+	}
+}

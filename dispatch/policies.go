@@ -98,6 +98,7 @@ func (l *Limiter) readCache() (s policy.Snapshot, err error) {
 	text, err := os.ReadFile(l.cfg.CacheFile)
 	if err == nil {
 		s, err = policy.UnmarshalSnapshot(text)
+		l.replicas.Store(replicasIn(text))
 	}
 	return s, err
 }
@@ -145,7 +146,7 @@ func (l *Limiter) keepCache(s policy.Snapshot) {
 	}
 	text, err := policy.MarshalSnapshot(s)
 	if err == nil {
-		err = replaceFile(l.cfg.CacheFile, text)
+		err = replaceFile(l.cfg.CacheFile, withReplicas(text, l.replicas.Load()))
 	}
 	if err != nil && !errors.Is(err, fs.ErrClosed) {
 		l.log.Warn("the cache file of policies could not be written", "file", l.cfg.CacheFile, "error", err)

@@ -306,7 +306,7 @@ const publishMost = 1000
 func (l *Limiter) publish(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for {
+	for countAt := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return
@@ -325,6 +325,10 @@ func (l *Limiter) publish(ctx context.Context) {
 		}
 		if err != nil && ctx.Err() == nil {
 			l.log.Debug("the status record could not be published", "error", err)
+		}
+		if now := time.Now(); err == nil && now.After(countAt) {
+			countAt = now.Add(countEvery)
+			l.countReplicas(ctx)
 		}
 	}
 }

@@ -41,12 +41,13 @@ type Store struct {
 	Limits map[string]*Limit // of a simulated store
 	Values map[string][]byte // likewise
 
-	mu     sync.Mutex
-	rng    *rand.Rand
-	real   dispatch.Ledger // nil: simulated
-	late   sync.WaitGroup
-	start  time.Time
-	wakers map[string]func(string) // by process
+	mu        sync.Mutex
+	rng       *rand.Rand
+	real      dispatch.Ledger // nil: simulated
+	late      sync.WaitGroup
+	start     time.Time
+	wakers    map[string]func(string) // by process
+	published map[string]bool         // replicas
 }
 
 // A Limit is what a simulated store keeps of one.
@@ -58,7 +59,7 @@ type Limit struct {
 // NewStore returns a store in front of a ledger; of nil, a simulated one.
 func NewStore(seed uint64, real dispatch.Ledger) *Store {
 	s := &Store{
-		Limits: map[string]*Limit{}, Values: map[string][]byte{}, wakers: map[string]func(string){},
+		Limits: map[string]*Limit{}, Values: map[string][]byte{}, wakers: map[string]func(string){}, published: map[string]bool{},
 		rng: rand.New(rand.NewPCG(seed, 1)), real: real, start: time.Now(), Sole: true,
 	}
 	s.RTT = func() time.Duration {
@@ -248,8 +249,17 @@ func (l *Link) State(context.Context, string) (schedule.State, float64, error) {
 	return schedule.State{}, 0, nil
 }
 
-// Publish keeps nothing.
-func (l *Link) Publish(context.Context, string, string, []byte, time.Duration) error { return nil }
+// Publish keeps the replicas' names only.
+func (l *Link) Publish(_ context.Context, _, replica string, _ []byte, _ time.Duration) error {
+	l.Do(func() { l.published[replica] = true })
+	return nil
+}
+
+// Replicas counts those that have published.
+func (l *Link) Replicas(context.Context, string) (n int, _ error) {
+	l.Do(func() { n = len(l.published) })
+	return n, nil
+}
 
 // Published returns nothing.
 func (l *Link) Published(context.Context, string) ([][]byte, error) { return nil, nil }

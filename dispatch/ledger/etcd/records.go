@@ -107,6 +107,21 @@ func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []
 	return nil
 }
 
+// Replicas counts the replicas that are alive.
+func (l *Ledger) Replicas(ctx context.Context, cluster string) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	client, err := l.connect(ctx)
+	if err != nil {
+		return 0, err
+	}
+	response, err := client.Get(ctx, l.status(cluster), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, fmt.Errorf("etcd ledger: count the replicas: %w", err)
+	}
+	return int(response.Count), nil
+}
+
 // Published returns the status of each replica that is alive.
 func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)

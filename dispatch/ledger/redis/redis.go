@@ -378,6 +378,21 @@ func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error
 	return alive, nil
 }
 
+// Replicas counts the replicas that are alive.
+func (l *Ledger) Replicas(ctx context.Context, cluster string) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	names, err := l.client.SMembers(ctx, statusIndex(cluster)).Result()
+	if err != nil || len(names) == 0 {
+		return 0, l.wrap("read the replicas", err)
+	}
+	for i, name := range names {
+		names[i] = statusKey(cluster, name)
+	}
+	n, err := l.client.Exists(ctx, names...).Result()
+	return int(n), l.wrap("count the replicas", err)
+}
+
 // Wakes listens to what book.lua publishes for a process. A lost connection is made again.
 func (l *Ledger) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
 	sub := l.client.Subscribe(ctx, "throttle:wake:"+process)
