@@ -176,7 +176,7 @@ func (s *strict) delay(c *call, expiry float64) (delay float64, known bool) {
 	if s.offsetAt != 0 {
 		s.offset -= 1e-4 * (c.done - s.offsetAt) // clocks drift
 	}
-	if s.offsetAt == 0 || offset > s.offset || s.offset-offset > 1 { // faster; or the clock has stepped
+	if s.offsetAt == 0 || offset > s.offset || s.offset-offset > c.done-c.sent { // faster; or the clock has stepped
 		s.offset = offset
 	}
 	s.offsetAt = c.done

@@ -71,6 +71,7 @@ func (b Backend) start(t *testing.T, m mode, seed uint64) *run {
 		mode: m, t: t, backend: b, seed: seed, store: NewStore(seed, real), start: time.Now(), changes: make(chan struct{}),
 		periods: []period{{0, m.rate}}, policy: m.policy,
 	}
+	r.store.Sole = false
 	r.ctx, r.stop = context.WithCancel(t.Context())
 	r.policy.MessageRate, r.policy.OnLedgerLoss = policy.PerSecond(m.rate), policy.LossStop
 	r.change(func() {})
@@ -172,9 +173,11 @@ func (r *run) do(s step) {
 	case "restore":
 		if r.old != nil {
 			r.losses = append(r.losses, r.now())
-			r.store.Do(func() { r.store.Limits = r.old })
+			r.store.Do(func() { r.store.Limits, r.store.Server = r.old, r.store.Server+1 })
 			r.old = nil
 		}
+	case "skew a little": // a step of under 20 ms is not noticed
+		r.store.Do(func() { r.store.Skew += time.Duration(25+s.n*2) * time.Millisecond * time.Duration(1-s.n%2*2) })
 	case "skew":
 		r.losses = append(r.losses, r.now())
 		r.store.Do(func() { r.store.Skew += time.Duration(s.n%11-5) * time.Second })

@@ -109,9 +109,9 @@ var everybody = []string{"join", "join", "join", "leave", "crash", "cut", "freez
 const ttl = time.Second
 
 var modes = []mode{
-	{"booked", 400, policy.Policy{}, []string{"rate", "rate", "forget", "keep", "restore", "double", "skew"}, (*run).neverOver},
-	{"strict", 20, policy.Policy{Sharing: policy.Strict}, []string{"double"}, (*run).neverNear},
-	{"strict, in a queue", 20, policy.Policy{Sharing: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2))}, []string{"double"}, (*run).neverNear},
+	{"booked", 400, policy.Policy{}, []string{"rate", "rate", "forget", "keep", "restore", "double", "skew", "skew a little"}, (*run).neverOver},
+	{"strict", 20, policy.Policy{Sharing: policy.Strict}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
+	{"strict, in a queue", 20, policy.Policy{Sharing: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2))}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
 	{"split", 100, policy.Policy{Sharing: policy.Split, PoolTTL: policy.Duration(ttl)}, []string{"ramp"}, (*run).neverMore},
 	{"groups", 100, policy.Policy{Sharing: policy.Divide, PoolTTL: policy.Duration(ttl), Groups: "0,1"}, []string{"ramp"}, (*run).neverMore},
 }
@@ -137,7 +137,7 @@ func (m mode) draw(seed uint64, b Backend) (steps []step) {
 // can says which steps a backend knows.
 func (b Backend) can(op string) bool {
 	switch op {
-	case "keep", "restore", "skew":
+	case "keep", "restore", "skew", "skew a little":
 		return b.Open == nil
 	case "forget":
 		return b.Open == nil || b.Lose != nil

@@ -147,18 +147,19 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	if !known {
 		s = State{Inc: r.Nonce, Last: now, Resumed: now, Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp, Tail: now, Epoch: firstEpoch, Start: now}
 		sub = Sub{}
-	} else if r.Carry.Inc == s.Inc && r.Carry.Seq > s.Seq {
-		s.Inc = r.Nonce // an old state came back: as good as lost
 	}
-	other := r.Strict && known && s.Server != r.Server // a failover, or a restart
-	if r.Strict {
-		s.Server = r.Server
+	old := known && r.Carry.Inc == s.Inc && r.Carry.Seq > s.Seq // an old state came back: as good as lost
+	if r.Strict && known {
+		old = old || s.Server != r.Server // a failover, or a restart
 	}
-	if other {
+	if old {
 		s.Inc = r.Nonce
 	}
 	if known {
 		s.follow(r, now)
+	}
+	if r.Strict {
+		s.Server = r.Server
 	}
 	if now-s.Last > silence {
 		s.Resumed = now
@@ -198,7 +199,9 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		switch {
 		case !r.Strict:
 			s.Tail = max(s.Tail, now) + r.Held/rate // tells this line what is out
-		case c.Inc != 0 || other || !known && !r.Sole: // slots of another line may be in use until nobody confirms them any more
+		case old: // all slots are void
+			s.Tail = now + (Unconfirmed + s.slope(now, now).span(1))
+		case c.Inc != 0 || !known && !r.Sole: // slots of another line may be in use until nobody confirms them any more
 			s.Tail = max(s.Tail, now+(Unconfirmed+s.slope(now, now).span(1)))
 		}
 		r.Returned = 0

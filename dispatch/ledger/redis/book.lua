@@ -88,7 +88,6 @@ else
     local sum = subEpoch + k0 + kw0 + kr0 + k1 + kw1 + kr1
     if sum - sum ~= 0 then subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0 end
   end
-  if cInc == inc and cSeq > seq then inc = nonce end
   if stored[3] and #stored[3] == 64 then
     local t, f, o, l, x, y, e, c = unpack('<dddddddd', stored[3])
     local sum = t + f + o + l + x + y + e + c
@@ -108,15 +107,15 @@ else
   end
 end
 -- A strict line that another server has continues no slots of this one's: what that one allocated last may be lost.
-local other = false
+local old = known and cInc == inc and cSeq > seq -- an old state came back: as good as lost
 if strict == 1 then
   local info = redis.pcall('INFO', 'server')
   local run = type(info) == 'string' and string.match(info, 'run_id:(%x%x%x%x%x%x%x%x%x%x%x%x)')
   local this = run and tonumber(run, 16) or 0
-  other = known and server ~= this
-  if other then inc = nonce end
+  old = old or known and server ~= this
   server = this
 end
+if old then inc = nonce end
 -- The times of the state follow a clock that has stepped: see clock.go.
 local by, ahead = 0, 0
 if known then
@@ -298,7 +297,9 @@ local stranger = cInc ~= inc
 if stranger then
   if strict ~= 1 then
     tail = max(tail, now) + held / rate
-  elseif cInc ~= 0 or other or not known then
+  elseif old then
+    tail = now + (1 + span(now, 1))
+  elseif cInc ~= 0 or not known then
     tail = max(tail, now + (1 + span(now, 1)))
   end
   returned, cSeq, cEpoch, cEff, cFraction, cRound = 0, 0, 0, 0, 0, 0
