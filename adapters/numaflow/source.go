@@ -31,6 +31,7 @@ func Source(s sourcer.Sourcer, lim *dispatch.Limiter, opts ...Option) (sourcer.S
 		return nil, err
 	}
 	wrapped := &source{Sourcer: s, vertex: v, sent: sent{keep: v.requeue}, born: time.Now()}
+	wrapped.ahead.one = false
 	wrapped.looked.Store(-int64(lookEvery))
 	return wrapped, nil
 }
@@ -66,7 +67,8 @@ func (s *source) Read(ctx context.Context, request sourcer.ReadRequest, out chan
 		go s.watch(waiting, request)
 	}
 	p := &permits{source: s, ctx: waiting, left: int(min(request.Count(), math.MaxInt32))}
-	defer p.stop()
+	s.ahead.enter()
+	defer s.prepare(ctx, p, p.left, request.TimeOut())
 	most := 0 // messages of one call
 	for first := true; ; first = false {
 		asked := p.take(int(s.had.Load()))
@@ -81,6 +83,15 @@ func (s *source) Read(ctx context.Context, request sourcer.ReadRequest, out chan
 		most = max(most, got)
 		s.had.Store(int64(most))
 	}
+}
+
+// prepare ends a Read: permits for the next one are acquired until it comes, if the user's source has more messages.
+func (s *source) prepare(ctx context.Context, p *permits, count int, timeout time.Duration) {
+	p.stop()
+	if s.had.Load() == 0 || p.free {
+		count = 0
+	}
+	s.ahead.leaveFor(ctx, count, timeout)
 }
 
 type readRequest struct {
@@ -100,6 +111,7 @@ func (s *source) pass(ctx context.Context, request *readRequest, out chan<- sour
 	all, keep, again := s.sent.begin(request.count)
 	passed := make(chan []entry)
 	limited, bytes := p.limited(), int64(0)
+	p.free = !limited
 	go func() {
 		for m := range in {
 			e := entry{offset: m.Offset()}
