@@ -109,6 +109,13 @@ func (v *Vertex) Kill() {
 	<-v.ended
 }
 
+// Terminate has the process end as Kubernetes does when it restarts this container alone, and does not wait for that.
+func (v *Vertex) Terminate() {
+	v.t.Helper()
+	v.MayEnd()
+	require.NoError(v.t, v.cmd.Process.Signal(syscall.SIGTERM))
+}
+
 // Stop has the process end as Kubernetes does, its data plane having ended before, and tells how long it took.
 func (v *Vertex) Stop() time.Duration {
 	v.t.Helper()
