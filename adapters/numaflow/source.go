@@ -2,7 +2,6 @@ package numaflowthrottle
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,10 @@ import (
 
 // Source puts lim in front of s: a Read takes permits before it asks s for as many messages, and asks again until it has Count
 // of them, s has fewer than it was asked for, or TimeOut is over. What s did not deliver goes back. A nil lim limits nothing.
+//
+// Permits for the next Read come from the end of the last one, if s had as many messages as it was asked for: at most one batch, and
+// as many as the limit allows in that time, the gap. So in any interval d, at most limit x (d + gap) messages are read. They go
+// back after two gaps, or TimeOut if that is longer. With strict sharing or maxInFlight, none are acquired between Reads.
 //
 // The backlog is what s tells as Pending, asked once a second while there is a limit.
 //
@@ -45,7 +48,6 @@ type source struct {
 	born    time.Time
 	looked  atomic.Int64 // at the backlog, in nanoseconds since then
 	looking sync.Mutex   // of who looks: Pending takes its time
-	advised float64      // that so many messages come within TimeOut; 0: nobody was
 
 	panicked atomic.Pointer[any] // what the user's source panicked with when it was not the data plane that called
 }
@@ -64,7 +66,7 @@ func (s *source) Read(ctx context.Context, request sourcer.ReadRequest, out chan
 	waiting, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	if request.TimeOut() > lookEvery || begin.Sub(s.born) >= time.Duration(s.looked.Load())+lookEvery {
-		go s.watch(waiting, request)
+		go s.watch(waiting)
 	}
 	p := &permits{source: s, ctx: waiting, left: int(min(request.Count(), math.MaxInt32))}
 	s.ahead.enter()
@@ -173,7 +175,7 @@ func (s *source) Pending(ctx context.Context) int64 {
 }
 
 // watch looks at the backlog when it is time, until the Read is over.
-func (s *source) watch(ctx context.Context, request sourcer.ReadRequest) {
+func (s *source) watch(ctx context.Context) {
 	for {
 		now, last := int64(time.Since(s.born)), s.looked.Load()
 		if wait := time.Duration(last + int64(lookEvery) - now); wait > 0 {
@@ -183,7 +185,7 @@ func (s *source) watch(ctx context.Context, request sourcer.ReadRequest) {
 			case <-time.After(wait):
 			}
 		} else if s.looked.CompareAndSwap(last, now) {
-			s.guarded(func() { s.look(request) })
+			s.guarded(s.look)
 		}
 	}
 }
@@ -200,27 +202,11 @@ func (s *source) guarded(run func()) {
 	run()
 }
 
-// look reports the backlog, and says if batches cannot be filled in time, where there is a limit; again when it is twice as bad.
-func (s *source) look(request sourcer.ReadRequest) {
-	stats := s.sub.Stats()
-	if len(stats.Limits) == 0 || !s.looking.TryLock() {
+// look reports the backlog, where there is a limit.
+func (s *source) look() {
+	if len(s.sub.Stats().Limits) == 0 || !s.looking.TryLock() {
 		return
 	}
 	defer s.looking.Unlock()
-	rate := stats.MessageRate(assumedSize)
-	if in := rate * request.TimeOut().Seconds(); in < float64(request.Count()) && (s.advised == 0 || in < s.advised/2) {
-		s.advised = in
-		s.log.Warn("numaflowthrottle: "+advice(rate, request), "topic", s.topic)
-	}
 	s.sub.ReportBacklog(s.Pending(context.Background()))
-}
-
-// assumedSize is that of a message, in bytes, where only bytes are limited.
-const assumedSize = 1024
-
-// advice says what is wrong with batches that cannot be filled within TimeOut: each message waits for that.
-func advice(rate float64, request sourcer.ReadRequest) string {
-	return fmt.Sprintf("a batch of %d messages does not come within a readTimeout of %v at %.4g messages a second, "+
-		"so that each message waits for the readTimeout: set readBatchSize to %d, or lower for several replicas",
-		request.Count(), request.TimeOut(), rate, max(1, int64(rate*request.TimeOut().Seconds())))
 }

@@ -1,10 +1,8 @@
 package numaflowthrottle_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -303,25 +301,6 @@ func TestSourceCaughtUpInALongRead(t *testing.T) {
 		for range 50 {
 			time.Sleep(time.Second)
 			assert.True(t, lim.Stats().Subscriptions[0].CaughtUp)
-		}
-	})
-}
-
-// TestAdvice: a batch that does not come within its time is said, with what would do; once.
-func TestAdvice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		u := &user{left: 10_000}
-		s := source(t, u, perSecond(100), numaflowthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		for _, n := range []uint64{500, 500, 20, 500, 300} {
-			_, _ = read(ctx, s, n, time.Second)
-			time.Sleep(time.Second)
-		}
-		assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("level=WARN")), log.String())
-		for _, number := range []string{"500 messages", "1s", "100 messages a second", "readBatchSize to 100"} {
-			assert.Contains(t, log.String(), number)
 		}
 	})
 }
