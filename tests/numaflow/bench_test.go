@@ -261,13 +261,13 @@ func BenchmarkNumaflowUnlimited(b *testing.B) {
 	})
 }
 
-// BenchmarkNumaflowStore: Redis is away for 10 s in the middle of 100/s. away and after are the messages a second meanwhile and in
+// BenchmarkNumaflowStore: Redis is away for 10 s in the middle of 100/s in batches of 50, which fill. away and after are the messages a second meanwhile and in
 // the 5 s after.
 func BenchmarkNumaflowStore(b *testing.B) {
 	measured(b, func(b *testing.B) {
 		redis := services.RedisServer(b)
 		v := newScene(b, "messageRate: 100/s", redis.URL).start("source", 0)
-		stop := v.Source(dataplane.Batch{Size: 100, Timeout: time.Second})
+		stop := v.Source(dataplane.Batch{Size: 50, Timeout: time.Second})
 		first(b, v)
 		time.Sleep(3 * time.Second)
 		redis.Kill()
