@@ -86,10 +86,11 @@ func check(t *testing.T, loose assert.TestingT, rate float64, seconds int, verti
 	assert.GreaterOrEqual(loose, float64(n), 0.9*rate*d.Seconds())
 }
 
-// atMost holds every second since from against a rate. It may have a round of 250 ms more: what comes late comes with what is due then.
+// atMost holds every second since from against a rate. It may have a round of 250 ms more: what comes late comes with what is due then. And
+// each replica, of three at once, may have acquired a batch before: one that does not fill, as when the pool changes, makes a gap.
 func atMost(t *testing.T, rate int, from time.Time, vertices ...*dataplane.Vertex) {
 	t.Helper()
-	assert.LessOrEqual(t, dataplane.Window(time.Second, from, vertices...), rate*5/4+1)
+	assert.LessOrEqual(t, dataplane.Window(time.Second, from, vertices...), rate*5/4+1+usual.Size*min(3, len(vertices)))
 }
 
 // hold has check hold, sooner or later.
