@@ -34,6 +34,7 @@ type account struct {
 
 	through  atomic.Int64     // messages of a quota that shadow mode let begin without a permit
 	lost     atomic.Bool      // the ledger does not answer
+	heldBack atomic.Bool      // a held Grant has given permits back since the last step
 	outside  atomic.Bool      // this process is in none of the limit's groups
 	plain    bool             // who has caught up is exempt
 	open     bool             // lets through what comes, since the ledger is away
@@ -44,6 +45,7 @@ type account struct {
 	busy     bool             // a call is under way
 	unheard  schedule.Answers // that the ledger has not been told of
 	faulty   bool             // the log has it that this limit cannot be booked
+	handBack bool             // held Grants gave permits back that may be unused
 
 	// The rest belongs to the loop.
 	carry schedule.Carry // from the last reply
@@ -178,6 +180,7 @@ func (a *account) advance(step uint64, now, late float64, w demand) {
 		a.adjust(now)
 	}
 	a.wanted = w
+	a.takeHeld(now)
 	a.observe(now, w)
 	a.release(step, now, late, a.limit.grace())
 	a.age(now, a.limit.round)
@@ -235,10 +238,10 @@ func (a *account) bookBatch(step uint64, now float64, w demand, gone bool, timeo
 		return nil
 	}
 	d, held := a.demand(w), a.held()
-	if gone {
-		if held == 0 {
-			return nil
-		}
+	if gone && held == 0 {
+		return nil
+	}
+	if gone || a.handsBack(now, w) {
 		return a.farewell(now, timeout)
 	}
 	changed := a.rev != a.limit.rev

@@ -1,13 +1,16 @@
 package dispatch
 
+import "time"
+
 // A Grant is the permits that an Acquire came back with. They are charged already, so
 // to forget a Grant is safe: it only keeps what was not used. But where maxInFlight is set, its messages are in flight
 // until Done. The zero value is a Grant of nothing.
 type Grant struct {
 	n     int
-	plan  *plan  // nil: nothing is limited, or it is settled
-	size  int64  // bytes charged, in all; 0 = there is no limit of bytes, nor of messages in flight
-	taken uint64 // at this step of the loop
+	plan  *plan         // nil: nothing is limited, or it is settled
+	size  int64         // bytes charged, in all; 0 = there is no limit of bytes, nor of messages in flight
+	taken uint64        // at this step of the loop
+	until time.Duration // since the Limiter's start: unused permits can be given back, see Hold; 0 = no Hold
 }
 
 // N is how many messages may be dispatched.
@@ -20,9 +23,9 @@ func (g Grant) Limited() bool { return g.plan != nil }
 func (g Grant) InFlight() bool { return g.plan != nil && g.plan.inFlight > 0 }
 
 // Done settles the Grant: messages is how many were dispatched, bytes their size in all. What was not
-// used goes back, unless it is older than two batches of a limit and would come too late for that; more than granted becomes a
-// debt that later reads pay. Only the first call counts. Done must be called on the Grant
-// itself, not on a copy.
+// used goes back, unless it is older than two batches of a limit and would come too late for that ([Grant.Hold] allows
+// more); more than granted becomes a debt that later reads pay. Only the first call counts. Done must be called on the
+// Grant itself, not on a copy.
 func (g *Grant) Done(messages int, bytes int64) {
 	if g.plan != nil && (messages != g.n || g.size != 0) { // inlined: without a limit of bytes, it costs no call
 		g.settle(messages, bytes)
@@ -58,12 +61,13 @@ func (g *Grant) spent() { g.Done(g.n, g.size) }
 func (g *Grant) settle(messages int, bytes int64) {
 	p := g.plan
 	messages, bytes = min(messages, most), min(bytes, most)
+	held := g.held()
 	if unused := int64(g.n) - int64(max(0, messages)); unused != 0 {
 		for _, a := range p.messages {
 			switch {
 			case unused > 0 && a == p.paced: // its slot is over
 				p.slots.wasted.Add(unused)
-			case unused < 0 || a.fresh(g.taken):
+			case unused < 0 || held || a.fresh(g.taken):
 				a.giveBack(unused)
 			}
 		}
@@ -71,7 +75,7 @@ func (g *Grant) settle(messages int, bytes int64) {
 	if len(p.bytes) > 0 {
 		unused := g.size - max(0, bytes)
 		for _, a := range p.bytes {
-			if unused <= 0 || a.fresh(g.taken) {
+			if unused <= 0 || held || a.fresh(g.taken) {
 				a.giveBack(unused)
 			} else {
 				a.forgive(unused)
@@ -80,6 +84,12 @@ func (g *Grant) settle(messages int, bytes int64) {
 		if messages > 0 {
 			p.queue.learnSize(messages, max(0, bytes))
 		}
+	}
+	if held {
+		for _, a := range p.all() {
+			a.heldBack.Store(true)
+		}
+		p.queue.activate() // perhaps nobody is there
 	}
 	if p.inFlight > 0 {
 		p.queue.family.land(p.queue, int64(g.n), p.inFlight)

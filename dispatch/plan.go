@@ -15,6 +15,7 @@ type plan struct {
 	inFlight int64    // messages handed out and not Done; 0 = any number
 	paced    *account // the one that is paced strictly, or nil
 	slots    *strict  // its own; the account's changes with the policies
+	fair     bool     // no limit's sharing is strict, split or groups
 	several  bool     // there is more than one account, but none of bytes, and nothing else to look at
 	shadow   bool
 	paused   bool
@@ -47,6 +48,7 @@ func (p *plan) join() {
 
 // shorten finds out whether a message has a short way.
 func (p *plan) shorten() {
+	p.fair = p.isFair()
 	short := len(p.bytes) == 0 && p.inFlight == 0 && !p.shadow && !p.paused && p.paced == nil
 	p.only, p.several = nil, short && len(p.messages) > 1
 	if short && len(p.messages) == 1 {

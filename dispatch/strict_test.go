@@ -317,7 +317,7 @@ func TestStrictThroughLosses(t *testing.T) {
 						time.Sleep(time.Duration(rng.Int64N(int64(second))))
 						f.store.Do(func() { f.store.Limits, f.store.Server = old, f.store.Server+1 })
 					case 2, 3:
-						step := time.Duration(rng.Int64N(int64(10*second))) * time.Duration(1-2*(fault-2))
+						step := (25*time.Millisecond + time.Duration(rng.Int64N(int64(10*second)))) * time.Duration(1-2*(fault-2)) // of under 20 ms is not noticed
 						f.store.Do(func() { f.store.Skew += step })
 					case 4:
 						f.store.Do(func() { f.store.Frozen = time.Now().Add(time.Duration(rng.Int64N(int64(2 * second)))) })

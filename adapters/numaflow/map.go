@@ -13,7 +13,7 @@ import (
 )
 
 // Map puts lim in front of m: each datum waits for its permit, first come first served. The permit of one whose results are all
-// dropped goes back, unless [WithChargedDrops]. A nil lim limits nothing.
+// dropped goes back, unless [WithChargedDrops]. What has no permit when the stream ends is nacked. A nil lim limits nothing.
 //
 // The error is the fault of the topic's or subscription's name, or dispatch.ErrClosed.
 func Map(m mapper.Mapper, lim *dispatch.Limiter, opts ...Option) (mapper.Mapper, error) {
@@ -60,7 +60,7 @@ func dropped[R result](results []R) bool {
 func mapped[M ~[]R, R result](ctx context.Context, v *vertex, bytes int64, headers map[string]string, run func() M, refuse func(error) M) (results M) {
 	grant, err := v.admit(ctx, bytes, headers)
 	if err != nil {
-		v.complain(err)
+		v.refuse(ctx, err)
 		return refuse(err)
 	}
 	used := 0
@@ -94,7 +94,7 @@ func (s *mapStreamer) MapStream(ctx context.Context, keys []string, d mapstreame
 	bytes := size(d.Value(), keys, d.Headers())
 	grant, err := s.admit(ctx, bytes, d.Headers())
 	if err != nil {
-		s.complain(err)
+		s.refuse(ctx, err)
 		select {
 		case out <- mapstreamer.MessageToNack(nack(err)):
 		case <-ctx.Done():
@@ -172,8 +172,16 @@ func (b *batchMapper) BatchMap(ctx context.Context, in <-chan batchmapper.Datum)
 	if b.free() {
 		return b.inner.BatchMap(ctx, in)
 	}
+	waiting, cancel := ctx, context.CancelFunc(func() {})
+	if b.nacks {
+		waiting, cancel = b.patience(ctx)
+	}
+	defer cancel()
+	admission := b.admission()
 	refused, err := sliced(in, b.sub.Paced(),
-		func(d batchmapper.Datum) (dispatch.Grant, error) { return b.admit(ctx, batchSize(d), d.Headers()) },
+		func(d batchmapper.Datum) (dispatch.Grant, error) {
+			return admission.next(waiting, batchSize(d), d.Headers())
+		}, admission.end,
 		func(slice []permitted[batchmapper.Datum]) {
 			var results batchmapper.BatchResponses
 			defer func() { // the user's code may panic: there are no results then
@@ -193,7 +201,7 @@ func (b *batchMapper) BatchMap(ctx context.Context, in <-chan batchmapper.Datum)
 			responses = append(responses, results...)
 		})
 	if err != nil {
-		b.complain(err)
+		b.refuse(ctx, err)
 	}
 	for _, d := range refused {
 		responses = append(responses, batchmapper.NewBatchResponse(d.Id()).Append(batchmapper.MessageToNack(nack(err))))

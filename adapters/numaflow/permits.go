@@ -15,7 +15,9 @@ type permits struct {
 	ctx    context.Context // ends with TimeOut
 	left   int             // to acquire
 
+	begun bool             // what was acquired ahead is taken
 	taken []dispatch.Grant // for the call under way
+	free  bool             // no limit went by those of the last call
 
 	mu      sync.Mutex
 	grants  []dispatch.Grant // that came since
@@ -26,15 +28,23 @@ type permits struct {
 	stopped bool
 }
 
-// take waits for permits, and returns how many there are; 0: TimeOut is over, or there are enough. had is how many messages the
-// user's source had at a time lately, if it had as many as it was asked for, else 0.
+// take waits for permits, and returns how many there are; 0: TimeOut is over, or there are enough. The first ones are those that were
+// acquired ahead. had is how many messages the user's source had at a time lately, if it had as many as it was asked for, else 0.
 func (p *permits) take(had int) (n int) {
+	if !p.begun {
+		p.begun = true
+		p.taken, n = p.source.ahead.takeAll(p.left)
+		p.left -= n
+	}
 	if p.some == nil && p.left <= 0 {
-		return 0
+		return n
 	}
 	if sub := p.source.sub; p.some == nil && had > 0 && sub.Limited() && !sub.Paced() {
 		p.some, p.room, p.enough = make(chan struct{}, 1), make(chan struct{}, 1), 2*had
 		go p.acquire()
+	}
+	if n > 0 {
+		return n
 	}
 	if p.some != nil {
 		for more := true; more && len(p.taken) == 0; { // the word may be of some that were taken already

@@ -78,6 +78,7 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 						lim.Add(id, throttletest.Quota(1000))
 					}
 					run(t, lim.Limiter, 30, append(c.opts, numaflowthrottle.WithTopic(topic), quiet)...)
+					time.Sleep(5 * time.Second) // what was acquired ahead goes back
 					for i, id := range ids {
 						assert.Equal(t, c.want[i], lim.Granted(id), id)
 					}
@@ -122,10 +123,10 @@ func TestProcessEndsWhileATagWaits(t *testing.T) {
 		begin := time.Now()
 		time.AfterFunc(5*time.Second, end)
 		responses := s.Sink(t.Context(), in)
-		assert.InDelta(t, 15, time.Since(begin).Seconds(), 0.5)
+		assert.InDelta(t, 9, time.Since(begin).Seconds(), 0.5)
 		require.Len(t, responses, 3)
-		assert.False(t, responses[0].Nack, "it has no tag")
-		assert.True(t, responses[1].Nack)
-		assert.True(t, responses[2].Nack, "it is behind")
+		assert.True(t, responses[0].Success, "it has no tag")
+		assert.Contains(t, responses[1].Err, "wait for a permit")
+		assert.Contains(t, responses[2].Err, "wait for a permit", "it is behind")
 	})
 }

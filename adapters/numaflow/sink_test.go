@@ -128,52 +128,135 @@ func TestSinkRedriven(t *testing.T) {
 	})
 }
 
-// TestSinkBusy: what the user's sink refuses, and so comes again, is charged again: a service that is busy is not asked more often than
-// the limit allows.
+// TestSinkBusy: what the user's sink is too busy for is handed to it again, not before its time, and is charged again: a service that is
+// busy is not asked more often than the limit allows. All is answered with a success in the end, and nothing with a nack.
 func TestSinkBusy(t *testing.T) {
+	for name, p := range map[string]policy.Policy{"limited": perSecond(50), "unlimited": {}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked, last := 0, map[string]time.Time{}
+				tries := map[string]int{}
+				s := wrapped(t, open(t, p), func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
+					for d := range in {
+						asked++
+						tries[d.ID()]++
+						if at, again := last[d.ID()]; again {
+							assert.GreaterOrEqual(t, time.Since(at), time.Second)
+						}
+						last[d.ID()] = time.Now()
+						if tries[d.ID()] < 4 {
+							responses = append(responses, numaflowthrottle.Busy(d.ID(), time.Second))
+						} else {
+							responses = append(responses, sinker.ResponseOK(d.ID()))
+						}
+					}
+					return responses
+				})
+				begin := time.Now()
+				responses := s.Sink(t.Context(), batch(0, 100))
+				assert.Equal(t, 400, asked)
+				assert.ElementsMatch(t, numbers(0, 100), idsOf(responses))
+				for _, r := range responses {
+					assert.True(t, r.Success)
+				}
+				if name == "limited" {
+					assert.InDelta(t, 8, time.Since(begin).Seconds(), 0.5)
+				} else {
+					assert.InDelta(t, 3, time.Since(begin).Seconds(), 0.3)
+				}
+			})
+		})
+	}
+}
+
+// TestSinkNacks: with WithNacks, what is busy goes back to the source, and is charged when it comes again.
+func TestSinkNacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		s := wrapped(t, open(t, perSecond(50)), func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
+		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
 			for d := range in {
 				asked++
-				responses = append(responses, numaflowthrottle.Busy(d.ID(), 0))
+				responses = append(responses, numaflowthrottle.Busy(d.ID(), 1500*time.Millisecond))
 			}
 			return responses
-		})
+		}), open(t, perSecond(50)), numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithNacks())
+		require.NoError(t, err)
 		begin := time.Now()
 		for range 10 {
-			s.Sink(t.Context(), batch(0, 50))
+			for _, r := range s.Sink(t.Context(), batch(0, 50)) {
+				require.True(t, r.Nack)
+				assert.EqualValues(t, 1500, *r.NackOptions.Delay)
+			}
 		}
 		assert.Equal(t, 500, asked)
 		assert.InDelta(t, 10, time.Since(begin).Seconds(), 0.5)
 	})
 }
 
-// TestSinkOfProcessThatEnds: what waits still comes for ten seconds; then the rest is refused, so that all have an answer in time.
+// TestSinkOfProcessThatEnds: what waits for a permit or a busy system still comes for four seconds; the rest fails then, and four
+// seconds after each further call, so that a retryStrategy of few steps does not drop it at once.
 func TestSinkOfProcessThatEnds(t *testing.T) {
+	for _, nacks := range []bool{false, true} {
+		t.Run(fmt.Sprint("nacks ", nacks), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				process, end := context.WithCancel(t.Context())
+				opts := []numaflowthrottle.Option{numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithProcess(process)}
+				if nacks {
+					opts = append(opts, numaflowthrottle.WithNacks())
+				}
+				var calls []call
+				s, err := numaflowthrottle.Sink(recorder(&calls, 0), open(t, perSecond(5)), opts...)
+				require.NoError(t, err)
+				time.AfterFunc(5*time.Second, end)
+				begin, total := time.Now(), 0
+				handled := func(data <-chan sinker.Datum, n int) (ok int) {
+					responses := s.Sink(t.Context(), data)
+					assert.Len(t, responses, n)
+					for _, r := range responses {
+						if r.Success {
+							ok++
+						} else {
+							assert.Equal(t, nacks, r.Nack)
+						}
+					}
+					total += ok
+					return ok
+				}
+				assert.InDelta(t, 45, handled(batch(0, 100), 100), 3)
+				assert.InDelta(t, 9, time.Since(begin).Seconds(), 0.3)
+				later := time.Now()
+				if ok := handled(batch(100, 130), 30); nacks { // what may come again at once waits for its permits
+					assert.Equal(t, 30, ok)
+				} else {
+					assert.InDelta(t, 20, ok, 3)
+					assert.InDelta(t, 4, time.Since(later).Seconds(), 0.3)
+				}
+				assert.LessOrEqual(t, float64(total), 5*(time.Since(begin).Seconds()+0.25)+1)
+			})
+		})
+	}
+}
+
+// TestBusySinkOfProcessThatEnds: a system that stays busy holds up no stop.
+func TestBusySinkOfProcessThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		process, end := context.WithCancel(t.Context())
-		var calls []call
-		s, err := numaflowthrottle.Sink(recorder(&calls, 0), open(t, perSecond(1)), numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithProcess(process))
+		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
+			for d := range in {
+				responses = append(responses, numaflowthrottle.Busy(d.ID(), time.Minute))
+			}
+			return responses
+		}), open(t, policy.Policy{}), numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithProcess(process))
 		require.NoError(t, err)
 		time.AfterFunc(5*time.Second, end)
 		begin := time.Now()
-		responses := s.Sink(t.Context(), batch(0, 100))
-		assert.InDelta(t, 15, time.Since(begin).Seconds(), 1)
-		ok := 0
+		responses := s.Sink(t.Context(), batch(0, 10))
+		assert.Equal(t, 9*time.Second, time.Since(begin).Round(100*time.Millisecond))
+		assert.ElementsMatch(t, numbers(0, 10), idsOf(responses))
 		for _, r := range responses {
-			if r.Success {
-				ok++
-			} else {
-				assert.True(t, r.Nack)
-			}
+			assert.False(t, r.Success || r.Nack)
+			assert.Contains(t, r.Err, "busy")
 		}
-		assert.Len(t, responses, 100)
-		assert.InDelta(t, 15, ok, 2)
-		begin = time.Now()
-		responses = s.Sink(t.Context(), batch(100, 105)) // one may find a permit
-		assert.True(t, responses[4].Nack)
-		assert.Less(t, time.Since(begin), time.Second)
 	})
 }
 
@@ -221,7 +304,7 @@ func TestSinkPanic(t *testing.T) {
 	})
 }
 
-// TestSinkEnds: when the stream ends in the middle of a wait, all is answered, and what had no permit comes again.
+// TestSinkEnds: when the stream ends in the middle of a wait, all is answered, and what had no permit fails.
 func TestSinkEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
@@ -235,33 +318,80 @@ func TestSinkEnds(t *testing.T) {
 			if r.Success {
 				done++
 			} else {
-				assert.True(t, r.Nack)
-				assert.Contains(t, *r.NackOptions.Reason, "wait for a permit")
+				assert.False(t, r.Nack)
+				assert.Contains(t, r.Err, "wait for a permit")
 			}
 		}
 		assert.InDelta(t, 10, done, 4)
 	})
 }
 
-// TestSinkOfClosedLimiter: messages are not lost, nor let through.
+// TestSinkOfClosedLimiter: messages are not lost, nor let through: they wait until the stream ends. A nack comes after a second.
 func TestSinkOfClosedLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
 		lim := open(t, perSecond(10))
 		s := wrapped(t, lim, recorder(&calls, 0))
+		nacking, err := numaflowthrottle.Sink(recorder(&calls, 0), lim, numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithNacks())
+		require.NoError(t, err)
 		require.NoError(t, lim.Close())
-		for _, r := range s.Sink(t.Context(), batch(0, 10)) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begin := time.Now()
+		for _, r := range nacking.Sink(ctx, batch(0, 10)) {
 			assert.True(t, r.Nack)
 		}
+		assert.Equal(t, time.Second, time.Since(begin))
+		for _, r := range s.Sink(ctx, batch(0, 10)) {
+			assert.False(t, r.Success || r.Nack)
+		}
+		assert.Equal(t, time.Minute, time.Since(begin))
 		assert.Empty(t, calls)
 	})
 }
 
+// TestBusy: without a wrapper it is a failure.
 func TestBusy(t *testing.T) {
 	r := numaflowthrottle.Busy("7", 1500*time.Millisecond)
 	assert.Equal(t, "7", r.ID)
-	assert.True(t, r.Nack)
-	assert.EqualValues(t, 1500, *r.NackOptions.Delay)
+	assert.False(t, r.Success || r.Nack)
+	assert.Equal(t, "busy", r.Err)
+}
+
+// TestSinkBetweenBatches: permits for the next batch come while the data plane prepares it: at most what the gap is worth, and at
+// most a batch.
+func TestSinkBetweenBatches(t *testing.T) {
+	for _, c := range []struct {
+		gap  time.Duration
+		rate float64 // that is reached, of 50/s
+	}{{0, 50}, {500 * time.Millisecond, 50}, {1500 * time.Millisecond, 50}, {4 * time.Second, 25}} {
+		t.Run(c.gap.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var calls []call
+				s := wrapped(t, open(t, perSecond(50)), recorder(&calls, 20*time.Millisecond))
+				begin := time.Now()
+				for i := range 22 {
+					if i == 2 { // how long a gap is is known
+						begin = time.Now()
+					}
+					s.Sink(t.Context(), batch(100*i, 100*i+100))
+					time.Sleep(c.gap)
+				}
+				assert.InDelta(t, c.rate, 2000/time.Since(begin).Seconds(), c.rate/50)
+				for _, d := range []time.Duration{time.Second, 10 * time.Second} {
+					for i := range calls {
+						n := 0
+						for _, other := range calls[i:] {
+							if other.at-calls[i].at < d {
+								n += len(other.ids)
+							}
+						}
+						assert.LessOrEqual(t, float64(n), 50*(d+c.gap+250*time.Millisecond).Seconds()+1)
+					}
+				}
+			})
+		})
+	}
 }
 
 // TestSinkStrict: where permits are paced, each is used at its time.

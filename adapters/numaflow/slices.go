@@ -28,9 +28,9 @@ type permitted[D any] struct {
 }
 
 // sliced hands on what comes from in, in its order. admit waits for the permit of a datum; where it fails, that datum and all
-// behind it are returned, with the reason. hand settles what it is given. If it panics, what was not given to it goes back.
-// Where permits are paced, each is for a slice of its own, and used at once.
-func sliced[D any](in <-chan D, paced bool, admit func(D) (dispatch.Grant, error), hand func([]permitted[D])) (refused []D, reason error) {
+// behind it are returned, with the reason. last is called when all are admitted. hand settles what it is given. If it panics,
+// what was not given to it goes back. Where permits are paced, each is for a slice of its own, and used at once.
+func sliced[D any](in <-chan D, paced bool, admit func(D) (dispatch.Grant, error), last func(), hand func([]permitted[D])) (refused []D, reason error) {
 	admitted := func(d D) (p permitted[D], ok bool) {
 		if reason == nil {
 			p.datum = d
@@ -42,6 +42,7 @@ func sliced[D any](in <-chan D, paced bool, admit func(D) (dispatch.Grant, error
 		return p, reason == nil
 	}
 	if paced {
+		defer last()
 		for d := range in {
 			if p, ok := admitted(d); ok {
 				hand([]permitted[D]{p})
@@ -54,6 +55,7 @@ func sliced[D any](in <-chan D, paced bool, admit func(D) (dispatch.Grant, error
 	go func() {
 		defer close(b.some)
 		defer close(b.ended)
+		defer last()
 		for d := range in {
 			if p, ok := admitted(d); ok {
 				b.add(p)

@@ -2,7 +2,6 @@ package numaflowthrottle
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,10 @@ import (
 
 // Source puts lim in front of s: a Read takes permits before it asks s for as many messages, and asks again until it has Count
 // of them, s has fewer than it was asked for, or TimeOut is over. What s did not deliver goes back. A nil lim limits nothing.
+//
+// Permits for the next Read come from the end of the last one, if s had as many messages as it was asked for: at most one batch, and
+// as many as the limit allows in that time, the gap. So in any interval d, at most limit x (d + gap) messages are read. They go
+// back after two gaps, or TimeOut if that is longer. With strict sharing or maxInFlight, none are acquired between Reads.
 //
 // The backlog is what s tells as Pending, asked once a second while there is a limit.
 //
@@ -31,6 +34,7 @@ func Source(s sourcer.Sourcer, lim *dispatch.Limiter, opts ...Option) (sourcer.S
 		return nil, err
 	}
 	wrapped := &source{Sourcer: s, vertex: v, sent: sent{keep: v.requeue}, born: time.Now()}
+	wrapped.ahead.one = false
 	wrapped.looked.Store(-int64(lookEvery))
 	return wrapped, nil
 }
@@ -44,7 +48,6 @@ type source struct {
 	born    time.Time
 	looked  atomic.Int64 // at the backlog, in nanoseconds since then
 	looking sync.Mutex   // of who looks: Pending takes its time
-	advised float64      // that so many messages come within TimeOut; 0: nobody was
 
 	panicked atomic.Pointer[any] // what the user's source panicked with when it was not the data plane that called
 }
@@ -63,10 +66,11 @@ func (s *source) Read(ctx context.Context, request sourcer.ReadRequest, out chan
 	waiting, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	if request.TimeOut() > lookEvery || begin.Sub(s.born) >= time.Duration(s.looked.Load())+lookEvery {
-		go s.watch(waiting, request)
+		go s.watch(waiting)
 	}
 	p := &permits{source: s, ctx: waiting, left: int(min(request.Count(), math.MaxInt32))}
-	defer p.stop()
+	s.ahead.enter()
+	defer s.prepare(ctx, p, p.left, request.TimeOut())
 	most := 0 // messages of one call
 	for first := true; ; first = false {
 		asked := p.take(int(s.had.Load()))
@@ -81,6 +85,15 @@ func (s *source) Read(ctx context.Context, request sourcer.ReadRequest, out chan
 		most = max(most, got)
 		s.had.Store(int64(most))
 	}
+}
+
+// prepare ends a Read: permits for the next one are acquired until it comes, if the user's source has more messages.
+func (s *source) prepare(ctx context.Context, p *permits, count int, timeout time.Duration) {
+	p.stop()
+	if s.had.Load() == 0 || p.free {
+		count = 0
+	}
+	s.ahead.leaveFor(ctx, count, timeout)
 }
 
 type readRequest struct {
@@ -100,6 +113,7 @@ func (s *source) pass(ctx context.Context, request *readRequest, out chan<- sour
 	all, keep, again := s.sent.begin(request.count)
 	passed := make(chan []entry)
 	limited, bytes := p.limited(), int64(0)
+	p.free = !limited
 	go func() {
 		for m := range in {
 			e := entry{offset: m.Offset()}
@@ -161,7 +175,7 @@ func (s *source) Pending(ctx context.Context) int64 {
 }
 
 // watch looks at the backlog when it is time, until the Read is over.
-func (s *source) watch(ctx context.Context, request sourcer.ReadRequest) {
+func (s *source) watch(ctx context.Context) {
 	for {
 		now, last := int64(time.Since(s.born)), s.looked.Load()
 		if wait := time.Duration(last + int64(lookEvery) - now); wait > 0 {
@@ -171,7 +185,7 @@ func (s *source) watch(ctx context.Context, request sourcer.ReadRequest) {
 			case <-time.After(wait):
 			}
 		} else if s.looked.CompareAndSwap(last, now) {
-			s.guarded(func() { s.look(request) })
+			s.guarded(s.look)
 		}
 	}
 }
@@ -188,27 +202,11 @@ func (s *source) guarded(run func()) {
 	run()
 }
 
-// look reports the backlog, and says if batches cannot be filled in time, where there is a limit; again when it is twice as bad.
-func (s *source) look(request sourcer.ReadRequest) {
-	stats := s.sub.Stats()
-	if len(stats.Limits) == 0 || !s.looking.TryLock() {
+// look reports the backlog, where there is a limit.
+func (s *source) look() {
+	if len(s.sub.Stats().Limits) == 0 || !s.looking.TryLock() {
 		return
 	}
 	defer s.looking.Unlock()
-	rate := stats.MessageRate(assumedSize)
-	if in := rate * request.TimeOut().Seconds(); in < float64(request.Count()) && (s.advised == 0 || in < s.advised/2) {
-		s.advised = in
-		s.log.Warn("numaflowthrottle: "+advice(rate, request), "topic", s.topic)
-	}
 	s.sub.ReportBacklog(s.Pending(context.Background()))
-}
-
-// assumedSize is that of a message, in bytes, where only bytes are limited.
-const assumedSize = 1024
-
-// advice says what is wrong with batches that cannot be filled within TimeOut: each message waits for that.
-func advice(rate float64, request sourcer.ReadRequest) string {
-	return fmt.Sprintf("a batch of %d messages does not come within a readTimeout of %v at %.4g messages a second, "+
-		"so that each message waits for the readTimeout: set readBatchSize to %d, or lower for several replicas",
-		request.Count(), request.TimeOut(), rate, max(1, int64(rate*request.TimeOut().Seconds())))
 }

@@ -1,10 +1,8 @@
 package numaflowthrottle_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -307,25 +305,6 @@ func TestSourceCaughtUpInALongRead(t *testing.T) {
 	})
 }
 
-// TestAdvice: a batch that does not come within its time is said, with what would do; once.
-func TestAdvice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		u := &user{left: 10_000}
-		s := source(t, u, perSecond(100), numaflowthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		for _, n := range []uint64{500, 500, 20, 500, 300} {
-			_, _ = read(ctx, s, n, time.Second)
-			time.Sleep(time.Second)
-		}
-		assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("level=WARN")), log.String())
-		for _, number := range []string{"500 messages", "1s", "100 messages a second", "readBatchSize to 100"} {
-			assert.Contains(t, log.String(), number)
-		}
-	})
-}
-
 // TestSourceOfClosedLimiter: it reads nothing, and keeps the data plane from asking at once.
 func TestSourceOfClosedLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -491,5 +470,106 @@ func TestSourceBytes(t *testing.T) {
 			n += len(got)
 		}
 		assert.InDelta(t, 100*time.Since(begin).Seconds(), n, 50)
+	})
+}
+
+// TestSourceBetweenReads: permits for the next Read come while the data plane is busy with the last one: the limit is reached, any
+// interval has at most what the limit allows in it and a gap, and a Read gets no more than Count. With strict sharing, slots of
+// the gap are not used.
+func TestSourceBetweenReads(t *testing.T) {
+	for _, c := range []struct {
+		rate  int64
+		count int
+		gap   time.Duration
+		mode  policy.Sharing
+		want  float64 // of the rate
+	}{
+		{100, 500, time.Second, "", 1},
+		{100, 50, 200 * time.Millisecond, "", 1},
+		{1000, 100, 50 * time.Millisecond, "", 1},
+		{100, 500, 4500 * time.Millisecond, "", 1},
+		{100, 100, 4 * time.Second, "", 0.25}, // a batch
+		{100, 500, time.Second, policy.Split, 1},
+		{100, 500, time.Second, policy.Strict, 0.5},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := perSecond(c.rate)
+				if p.Sharing = c.mode; c.mode == policy.Split {
+					p.Replicas = new(int64(1))
+				}
+				s := source(t, &user{left: 1_000_000}, p)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var came []time.Time
+				round := func() {
+					out, done := make(chan sourcer.Message), make(chan struct{})
+					go func() {
+						defer close(done)
+						for range out {
+							came = append(came, time.Now())
+						}
+					}()
+					before := len(came)
+					s.Read(ctx, readRequest{uint64(c.count), time.Second}, out)
+					close(out)
+					<-done
+					assert.LessOrEqual(t, len(came)-before, c.count)
+					time.Sleep(c.gap)
+				}
+				for range 3 {
+					round()
+				}
+				begin, n := time.Now(), len(came)
+				for range 20 {
+					round()
+				}
+				assert.InDelta(t, c.want, float64(len(came)-n)/time.Since(begin).Seconds()/float64(c.rate), 0.01)
+				for _, d := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
+					most, first := 0, 0
+					for i, at := range came {
+						for at.Sub(came[first]) >= d {
+							first++
+						}
+						most = max(most, i-first+1)
+					}
+					assert.LessOrEqual(t, float64(most), float64(c.rate)*(d+c.gap+250*time.Millisecond).Seconds()+1, "in %v", d)
+				}
+			})
+		})
+	}
+}
+
+// TestNoReadComes: what was acquired for a Read that does not come goes back, and the other replica has all of the limit; so it has if
+// the source has no messages.
+func TestNoReadComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ledger := memory.New()
+		start := func(name string, u *user) sourcer.Sourcer {
+			lim, err := dispatch.Open(context.WithoutCancel(t.Context()), dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Ledger: ledger, Replica: name})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, lim.Close()) })
+			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
+			require.NoError(t, err)
+			return s
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		stuck, works := start("stuck", &user{left: 1_000_000}), start("works", &user{left: 1_000_000})
+		n := 0
+		reads := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); {
+				got, _ := read(ctx, works, 500, time.Second)
+				n += len(got)
+			}
+		}
+		for range 5 {
+			_, _ = read(ctx, stuck, 100, time.Second)
+			time.Sleep(time.Second)
+		}
+		reads(3 * time.Second)
+		n = 0
+		reads(20 * time.Second)
+		assert.InDelta(t, 2000, n, 20)
 	})
 }

@@ -8,12 +8,11 @@
 // The topic is numaflow://namespace/pipeline/vertex, of Numaflow's environment; of a MonoVertex, whose containers all have
 // one name, numaflow://namespace/monovertex/monovertex. So wrap one part of a vertex, or each message is charged twice.
 //
-// Where nothing is limited, a wrapper hands everything to what it wraps: a call more for a batch, and for a message of a source
-// or reducer the way through a channel. A limit that comes holds
+// Where nothing is limited, a wrapper hands everything to what it wraps: a call more for a batch, and for a message of a source,
+// sink or reducer the way through a channel. A limit that comes holds
 // from the next message, of a source, sink or batch map from the next batch.
 //
-// If the Limiter is closed first, a source reads nothing, and what comes to a sink or map is answered with a nack, so that
-// it comes again.
+// If the Limiter is closed first, a source reads nothing, and what comes to a sink or map waits until its stream ends.
 package numaflowthrottle
 
 import (
@@ -64,6 +63,7 @@ type options struct {
 	chargeDrops  bool
 	requeue      int
 	process      context.Context
+	nacks        bool
 	owner        []dispatch.SubscriptionOption
 	tagOf        func(headers map[string]string) string
 }
@@ -92,19 +92,28 @@ func WithTagOf(tag func(headers map[string]string) string) Option {
 	return func(o *options) { o.tagOf = tag }
 }
 
-// WithProcess says by ctx when the process is to end, as signal.NotifyContext does: what then still waits for a permit after ten
-// seconds is refused, so that the data plane has its answers within the 15 s for which the SDK waits. Default: it waits until the
-// SDK ends its stream, and the data plane sends it again. Of sinks, maps and transformers only.
+// WithProcess says by ctx when the process is to end, as signal.NotifyContext does. What then still waits after four seconds is
+// handed back, so that a stop takes at most five: a sink answers with a failure, or with a nack ([WithNacks]); a map only with
+// WithNacks. Default: it waits until the SDK ends its stream. Of sinks, maps and transformers only.
 func WithProcess(ctx context.Context) Option { return func(o *options) { o.process = ctx } }
 
-// refuseAfter is how long who waits may go on when the process is to end.
-const refuseAfter = 10 * time.Second
+// WithNacks has a sink or map answer with a nack where it would retry or wait: a sink what is [Busy], both what still waits when
+// the process ends ([WithProcess]). The data plane passes a nack to the source, and goes on.
+//
+// Use it only if the source redelivers: Pulsar, JetStream, SQS, and user-defined sources whose Nack does, as that of
+// examples/numaflow-source. In a pipeline, vertices behind the source are fed by JetStream, which does. The generator, NATS
+// core and the built-in Kafka source ignore nacks: the message is lost, and Kafka commits past it.
+func WithNacks() Option { return func(o *options) { o.nacks = true } }
+
+// handBackAfter is how long callers may wait for permits when the process is to end.
+const handBackAfter = 4 * time.Second
 
 // A vertex is what wrappers share.
 type vertex struct {
 	sub *dispatch.Subscription
 	options
-	refusing   context.Context // who waits is refused when it ends
+	handBack   context.Context // ends when messages that wait are handed back; nil: never
+	ahead      ahead
 	complained sync.Once
 }
 
@@ -125,14 +134,15 @@ func newVertex(lim *dispatch.Limiter, opts []Option) (*vertex, error) {
 		return nil, fmt.Errorf("numaflowthrottle: %w", err)
 	}
 	if v.process != nil {
-		refusing, refuse := context.WithCancel(context.Background())
-		context.AfterFunc(v.process, func() { time.AfterFunc(refuseAfter, refuse) })
-		v.refusing = refusing
+		handBack, cancel := context.WithCancel(context.Background())
+		context.AfterFunc(v.process, func() { time.AfterFunc(handBackAfter, cancel) })
+		v.handBack = handBack
 	}
 	v.sub, err = lim.Subscription(v.topic, cmp.Or(v.subscription, topic.Name), v.owner...)
 	if err != nil {
 		return nil, fmt.Errorf("numaflowthrottle: %w", err)
 	}
+	v.ahead = ahead{sub: v.sub, one: true}
 	return v, nil
 }
 
@@ -141,20 +151,83 @@ func (v *vertex) free() bool {
 	return !v.sub.Limited() && (v.tagOf == nil || !v.sub.TagsLimited())
 }
 
-// admit waits for the permit of a message.
-func (v *vertex) admit(ctx context.Context, bytes int64, headers map[string]string) (dispatch.Grant, error) {
+// patience returns a context for callers that wait for permits. It ends with ctx, or when they have waited long enough in a process that
+// is to end. What begins after that is handed back in its turn. But where that is a nack, and the source may deliver again at once,
+// it waits for its permits, so that only the messages that wait once are nacked, and what comes again is bounded by the limit.
+func (v *vertex) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	switch {
+	case v.handBack == nil:
+		return ctx, func() {}
+	case v.handBack.Err() == nil:
+		waiting, cancel := context.WithCancel(ctx)
+		stop := context.AfterFunc(v.handBack, cancel)
+		return waiting, func() { stop(); cancel() }
+	case v.nacks:
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, handBackAfter)
+}
+
+// permit waits for the permit of a message.
+func (v *vertex) permit(ctx context.Context, bytes int64, headers map[string]string) (dispatch.Grant, error) {
 	sub := v.sub
 	if v.tagOf != nil {
 		sub = sub.Tagged(v.tagOf(headers))
 	}
-	if v.refusing != nil && sub.Limited() {
-		waiting, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(v.refusing, cancel)()
-		ctx = waiting
-	}
 	return sub.AcquireSized(ctx, bytes)
 }
+
+// admit returns the permit of a message that comes by itself, at once with others: one that was acquired ahead, or it waits.
+func (v *vertex) admit(ctx context.Context, bytes int64, headers map[string]string) (dispatch.Grant, error) {
+	if v.free() {
+		return dispatch.Grant{}, nil
+	}
+	if v.nacks { // else a map hands back nothing
+		waiting, cancel := v.patience(ctx)
+		defer cancel()
+		ctx = waiting
+	}
+	if v.tagOf != nil { // which limits apply is not known before
+		return v.permit(ctx, bytes, headers)
+	}
+	if grant, ok := v.ahead.take(); ok {
+		return grant, nil
+	}
+	v.ahead.enter()
+	begin := time.Now()
+	defer func() { v.ahead.leave(waited(begin)) }()
+	return v.permit(ctx, bytes, headers)
+}
+
+// waited reports whether permits were not there.
+func waited(begin time.Time) bool { return time.Since(begin) > time.Millisecond }
+
+// An admission is that of a batch, whose messages come one after the other.
+type admission struct {
+	*vertex
+	waited bool
+}
+
+func (v *vertex) admission() *admission {
+	v.ahead.enter()
+	return &admission{vertex: v}
+}
+
+// next returns the permit of the next message.
+func (a *admission) next(ctx context.Context, bytes int64, headers map[string]string) (dispatch.Grant, error) {
+	if a.tagOf != nil {
+		return a.permit(ctx, bytes, headers)
+	}
+	if grant, ok := a.ahead.take(); ok {
+		return grant, nil
+	}
+	begin := time.Now()
+	defer func() { a.waited = a.waited || waited(begin) }()
+	return a.permit(ctx, bytes, headers)
+}
+
+// end is when the last message has its permit.
+func (a *admission) end() { a.ahead.leave(a.waited) }
 
 // size is what of a message counts as its bytes: its value, its keys, and the names and values of its headers.
 func size(value []byte, keys []string, headers map[string]string) int64 {
@@ -179,11 +252,24 @@ func (v *vertex) complain(err error) (closed bool) {
 	return closed
 }
 
-// nackDelay is for what could have no permit, in milliseconds: the data plane need not try at once.
-const nackDelay = 1000
+// refuse says why a message has no permit. If the Limiter is closed, it keeps the message until the stream ends, so that nothing
+// is lost and the data plane does not ask again at once; a nack takes a second.
+func (v *vertex) refuse(ctx context.Context, err error) {
+	if !v.complain(err) {
+		return
+	}
+	if v.nacks {
+		waiting, cancel := context.WithTimeout(ctx, nackDelay)
+		defer cancel()
+		ctx = waiting
+	}
+	<-ctx.Done()
+}
 
-// nack is how a message is refused that could have no permit: it comes again.
+// nackDelay is for what could have no permit: the source need not deliver it at once.
+const nackDelay = time.Second
+
+// nack is how a message is refused that could have no permit: it comes again, if the source redelivers.
 func nack(err error) *mapper.NackOptions {
-	reason := err.Error()
-	return &mapper.NackOptions{Reason: &reason, Delay: new(uint64(nackDelay))}
+	return &mapper.NackOptions{Reason: new(err.Error()), Delay: new(uint64(nackDelay.Milliseconds()))}
 }

@@ -21,16 +21,19 @@ type Step struct {
 // follow moves the state's times along when the store's clock has stepped, so that the same slots stay allocated.
 //
 // A request's bounds say what the clock should show, by the caller's own clock and its last reply; steps that others have
-// told of since are in Shifts. A slow request looks like a step forward, and like the time since the last call at most.
+// told of since are in Shifts. A slow request looks like a step forward, and like the time since the last such call at most.
 // The line is then ahead by mistake, until a request contradicts. A strict line stays ahead, since slots may have been
 // allocated in between. A step back is certain only as far as the clock is behind the last call.
 func (s *State) follow(r Request, now float64) {
 	by, ahead := 0.0, 0.0
-	if r.Carry.Inc == s.Inc && r.High > 0 {
-		told := s.Shifts - r.Carry.Shifts
+	if r.High > 0 {
+		told := s.Shifts
+		if r.Carry.Inc == s.Inc { // else the caller's last reply is older than this state
+			told -= r.Carry.Shifts
+		}
 		switch {
 		case now > r.High+told+stepped:
-			by = min(now-((r.Low+r.High)/2+told), max(0, now-s.Last))
+			by = min(now-((r.Low+r.High)/2+told), max(0, now-s.Checked))
 			ahead = max(0, by-max(0, now-s.Tail))
 			if now-s.Step.At > doubted {
 				s.Step = Step{}
@@ -54,12 +57,16 @@ func (s *State) follow(r Request, now float64) {
 		s.move(by)
 		s.Tail = tail
 	}
+	if r.High > 0 {
+		s.Checked = now
+	}
 }
 
 // move moves all times but the tail by some seconds.
 func (s *State) move(by float64) {
 	s.Shifts += by
 	s.Last += by
+	s.Checked += by
 	s.Resumed += by
 	s.Start += by
 	s.Step.At += by

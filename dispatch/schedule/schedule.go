@@ -24,6 +24,7 @@ type State struct {
 	Inc      int64   // incarnation, drawn when the state was made; 0 = no state
 	Seq      int64   // bookings made
 	Last     float64 // clock of the last call
+	Checked  float64 // clock of the last call whose caller knew what the clock should show
 	Resumed  float64 // clock of the first call after the last silence
 	Shifts   float64 // seconds that all times here have been moved by, since the clock has stepped, in all
 	Step     Step    // the last of them
@@ -145,7 +146,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	known := s.Inc != 0 // a line that was there before this call
 	if !known {
-		s = State{Inc: r.Nonce, Last: now, Resumed: now, Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp, Tail: now, Epoch: firstEpoch, Start: now}
+		s = State{Inc: r.Nonce, Last: now, Checked: now, Resumed: now, Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp, Tail: now, Epoch: firstEpoch, Start: now}
 		sub = Sub{}
 	}
 	old := known && r.Carry.Inc == s.Inc && r.Carry.Seq > s.Seq // an old state came back: as good as lost
@@ -153,7 +154,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		old = old || s.Server != r.Server // a failover, or a restart
 	}
 	if old {
-		s.Inc = r.Nonce
+		s.Inc, s.Shifts = r.Nonce, 0
 	}
 	if known {
 		s.follow(r, now)

@@ -1,7 +1,7 @@
 // Command numaflow-sink is a ready sink for Numaflow: it posts each message to a web service, under a shared limit, and slows down
-// while the service is busy (429 or 503). What was too much for it comes again when Retry-After is over, or in a second; so does all that meets another 5xx,
-// or comes while it is away. What it refuses for another reason fails, and is the pipeline's retryStrategy's. The Dockerfile and monovertex.yaml beside it put
-// it into a cluster; it reads
+// while the service is busy (429 or 503). What was too much for it is posted again when Retry-After is over, or in a second; so is
+// all that meets another 5xx, or comes while the service is down: the batch waits, and no message is lost. What the service refuses for another
+// reason fails, and is left to the vertex's retryStrategy. The Dockerfile and monovertex.yaml beside it put it into a cluster; it reads
 //
 //	SINK_URL=http://host:port/path
 //	THROTTLE_STORE=etcd://host:2379 THROTTLE_LEDGER=redis://host:6379
@@ -113,7 +113,7 @@ func (s *service) post(ctx context.Context, d sinker.Datum) sinker.Response {
 		return sinker.ResponseFailure(d.ID(), err.Error())
 	}
 	answer, err := s.client.Do(request)
-	if err != nil { // a failure would be tried again at once
+	if err != nil { // a failure would be tried again at once, and dropped after some steps
 		slog.Warn("the service is away", "error", err)
 		return numaflowthrottle.Busy(d.ID(), time.Second)
 	}

@@ -120,19 +120,26 @@ func TestLedgerAbsent(t *testing.T) {
 	}
 }
 
-// TestStopWhileWaiting: who waits for permits that take minutes has its answers within the SDK's grace of 15 s, each one.
+// nacks has a vertex answer with nacks.
+const nacks = "VERTEX_NACKS=1"
+
+// TestStopWhileWaiting: a stop takes five seconds at most, whatever waits for permits that take minutes; each datum has its answer.
 func TestStopWhileWaiting(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"map", "sink"} {
-		t.Run(kind, func(t *testing.T) {
+	for name, c := range map[string]struct{ kind, env string }{
+		"sink": {"sink", ""}, "sink that nacks": {"sink", nacks}, "map that nacks": {"map", nacks}, "batch map that nacks": {"batchmap", nacks},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := newScene(t, "messageRate: 1/s", "").start(kind, 0)
+			s := newScene(t, "messageRate: 1/s", "")
+			s.env = append(s.env, c.env)
+			v := s.start(c.kind, 0)
 			v.MayEnd()
 			var stop func()
-			if kind == "map" {
-				stop = v.Map(dataplane.Batch{Size: 200}, func(int) []string { return nil })
+			if b := (dataplane.Batch{Size: 200}); c.kind == "sink" {
+				stop = v.Sink(b)
 			} else {
-				stop = v.Sink(dataplane.Batch{Size: 200})
+				stop = v.Map(b, func(int) []string { return nil })
 			}
 			time.Sleep(time.Second)
 			answered := make(chan struct{})
@@ -142,9 +149,35 @@ func TestStopWhileWaiting(t *testing.T) {
 			}()
 			took := v.Stop()
 			<-answered
-			assert.Less(t, took, 14*time.Second)
-			assert.Greater(t, took, 9*time.Second, "those who may yet have a permit are waited for")
-			assert.Equal(t, 200, len(v.Arrivals())+v.Refused())
+			assert.Less(t, took, 5500*time.Millisecond)
+			assert.Greater(t, took, 3*time.Second, "those who may yet have a permit are waited for")
+			assert.Equal(t, 200, len(v.Arrivals())+v.Refused()+v.Failures())
+			assert.Equal(t, c.env == nacks, v.Refused() > 0)
+		})
+	}
+}
+
+// TestSinkContainerStops: when the sink's container alone ends, what comes again is bounded by the limit, even if the source
+// redelivers at once.
+func TestSinkContainerStops(t *testing.T) {
+	t.Parallel()
+	for _, env := range []string{"", nacks} {
+		t.Run(env, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, "messageRate: 50/s", "")
+			s.env = append(s.env, env)
+			v := s.start("sink", 0)
+			stop := v.Sink(dataplane.Batch{Size: 500, IgnoresDelay: true})
+			time.Sleep(time.Second)
+			v.Terminate()
+			before := v.Delivered()
+			time.Sleep(9 * time.Second)
+			again := v.Delivered() - before
+			t.Logf("%d messages were read in 9 s", again)
+			assert.LessOrEqual(t, again, 50*9+500, "the limit, and a batch")
+			assert.LessOrEqual(t, float64(len(v.Arrivals())), 50*10.25+1)
+			v.Kill()
+			stop()
 		})
 	}
 }

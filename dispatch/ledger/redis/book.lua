@@ -59,17 +59,17 @@ elseif mode > 0 then
 else
   stored = redis.call('HMGET', KEYS[1], 'l', field, 'r')
 end
-local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, id
+local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked, id
 local state = stored[1]
 local version = state and string.match(state, '^(%d+) ')
 version = version and tonumber(version)
 if version and version > 2 then
   return redis.error_reply('THROTTLENEWER state of version ' .. version .. ', this library knows 2: upgrade it')
 end
-if version == 2 and #state >= 162 then
-  inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server = unpack('<dddddddddddddddddddd', state, 3)
-  id = string.sub(state, 163)
-  local sum = inc + seq + last + rev + tail + epoch + start + w0 + r0 + n0 + w1 + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt + server
+if version == 2 and #state >= 170 then
+  inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked = unpack('<ddddddddddddddddddddd', state, 3)
+  id = string.sub(state, 171)
+  local sum = inc + seq + last + rev + tail + epoch + start + w0 + r0 + n0 + w1 + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt + server + checked
   if not (rate > 0 and sum - sum == 0) then inc = nil end
 end
 local subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
@@ -80,7 +80,7 @@ local heard = mode > 0 and strict ~= 1
 local top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen = newRate, newFrom, newOver, newTTL, newRelaxed, 0, 0, 0
 if not inc then -- none, or one that makes no sense: as good as lost
   inc, seq, last, rev, rate, tail, epoch, start, id = nonce, 0, now, newRev, newRate, now, 2, now, identity
-  w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server = 0, 0, 0, 0, 0, 0, now, 0, 0, 0, 0, 0
+  w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked = 0, 0, 0, 0, 0, 0, now, 0, 0, 0, 0, 0, now
 else
   oldEpoch = epoch
   if stored[2] and #stored[2] == 56 then
@@ -115,14 +115,15 @@ if strict == 1 then
   old = old or known and server ~= this
   server = this
 end
-if old then inc = nonce end
+if old then inc, shifts = nonce, 0 end
 -- The times of the state follow a clock that has stepped: see clock.go.
 local by, ahead = 0, 0
 if known then
-  if cInc == inc and clockHigh > 0 then
-    local told = shifts - cShifts
+  if clockHigh > 0 then
+    local told = shifts
+    if cInc == inc then told = told - cShifts end
     if now > clockHigh + told + 0.02 then
-      by = min(now - ((clockLow + clockHigh) / 2 + told), max(0, now - last))
+      by = min(now - ((clockLow + clockHigh) / 2 + told), max(0, now - checked))
       ahead = max(0, by - max(0, now - tail))
       if now - stepAt > 1 then stepBy, stepAhead = 0, 0 end
       stepBy, stepAhead, stepAt = stepBy + by, stepAhead + ahead, now - by
@@ -139,7 +140,7 @@ if known then
     stepBy, stepAhead, stepAt = 0, 0, 0
   end
   if by ~= 0 then
-    shifts, last, resumed, start, stepAt, tail = shifts + by, last + by, resumed + by, start + by, stepAt + by, moved
+    shifts, last, checked, resumed, start, stepAt, tail = shifts + by, last + by, checked + by, resumed + by, start + by, stepAt + by, moved
     if lineEpoch ~= 0 then
       seen = seen + by
       lineEpoch = max(1, lineEpoch + floor(by + 0.5))
@@ -150,6 +151,7 @@ if known then
     if notYet > 0 then notYet = notYet + by end
     if window > 0 then window = window + by end
   end
+  if clockHigh > 0 then checked = now end
 end
 if now - last > 0.2 then resumed = now end
 last = now
@@ -442,7 +444,7 @@ else
 end
 
 redis.call('HSET', KEYS[1],
-  'l', '2 ' .. pack('<dddddddddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server) .. id,
+  'l', '2 ' .. pack('<ddddddddddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked) .. id,
   field, pack('<ddddddd', subEpoch, k0, kw0, kr0, k1, kw1, kr1))
 if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then -- a long line has long epochs, a strict one none
   local life = max(3600, 2 * (tail - now), 2 / rate)

@@ -275,7 +275,7 @@ func parseState(text string) (s schedule.State, err error) {
 	if v, err := strconv.Atoi(version); err == nil && v > schedule.Version {
 		return s, fmt.Errorf("state is of version %d, this program knows %d: upgrade it", v, schedule.Version)
 	}
-	if version != strconv.Itoa(schedule.Version) || len(rest) < 20*8 {
+	if version != strconv.Itoa(schedule.Version) || len(rest) < 21*8 {
 		return s, errors.New("state makes no sense: the next booking replaces it")
 	}
 	n := numbers(rest)
@@ -284,7 +284,7 @@ func parseState(text string) (s schedule.State, err error) {
 	s.Prev = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
 	s.Resumed, s.Shifts = n.next(), n.next()
 	s.Step = schedule.Step{By: n.next(), Ahead: n.next(), At: n.next()}
-	s.Server = n.next()
+	s.Server, s.Checked = n.next(), n.next()
 	s.Identity = string(n)
 	return s, nil
 }

@@ -112,6 +112,7 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 				state.Last += step
 				state.Tail += step
 				state.Start += step
+				state.Checked += step
 				if state.Step.By != 0 {
 					state.Step.At += step
 				}
@@ -188,7 +189,7 @@ func encode(s schedule.State) string {
 	text := []byte("2 ")
 	for _, x := range []float64{
 		float64(s.Inc), float64(s.Seq), s.Last, float64(s.Rev), s.Rate, s.Tail, float64(s.Epoch), s.Start,
-		s.This.Weight, s.This.Reserved, s.This.Need, s.Prev.Weight, s.Prev.Reserved, s.Prev.Need, s.Resumed, s.Shifts, s.Step.By, s.Step.Ahead, s.Step.At, s.Server,
+		s.This.Weight, s.This.Reserved, s.This.Need, s.Prev.Weight, s.Prev.Reserved, s.Prev.Need, s.Resumed, s.Shifts, s.Step.By, s.Step.Ahead, s.Step.At, s.Server, s.Checked,
 	} {
 		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
 	}
@@ -243,7 +244,7 @@ func TestNewerAndDamagedStates(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
 			defer func() { assert.NoError(t, client.Close()) }()
 			ledger := open(t, addr)
-			for _, text := range []string{"", "rubbish", "1 2 3", "1 " + strings.Repeat("\xff", 120), "2 " + strings.Repeat("\xff", 170), strings.Repeat("x", 1<<20)} {
+			for _, text := range []string{"", "rubbish", "1 2 3", "1 " + strings.Repeat("\xff", 120), "2 " + strings.Repeat("\xff", 180), strings.Repeat("x", 1<<20)} {
 				require.NoError(t, client.HSet(t.Context(), "throttle:{damaged}", "l", text, "sgroup", text).Err())
 				got := ledger.Book(t.Context(), []schedule.Booking{{Key: "throttle:{damaged}", Request: request(1000)}})
 				require.NoError(t, got[0].Err, "a damaged state is as good as lost")

@@ -1,5 +1,5 @@
 // Package dataplane does to a user-defined vertex what Numaflow's data plane does, over the vertex's socket, and fails the test
-// when the vertex breaks the protocol.
+// when the vertex breaks the protocol. See Batch for what it does in turn.
 package dataplane
 
 import (
@@ -29,13 +29,16 @@ type Vertex struct {
 	ended chan struct{}
 	err   error // of the process
 
-	mu       sync.Mutex
-	arrivals []time.Time     // of messages that came out, or were handled
-	values   []string        // of those that came out of a source
-	open     map[string]bool // offsets of those that were neither acknowledged nor refused
-	refused  int             // data that a sink or map wants again
-	faults   []string        // of protocol
-	mayEnd   bool            // it may end in the middle of a batch
+	mu        sync.Mutex
+	arrivals  []time.Time     // of messages that came out, or were handled
+	values    []string        // of those that came out of a source
+	open      map[string]bool // offsets of those that were neither acknowledged nor refused
+	refused   int             // data that a sink or map has nacked
+	failures  int             // answers of a sink that are failures
+	lost      int             // messages that will not come again: the source ignores nacks, or onFailure drops them
+	delivered int             // messages that the built-in source in front of a sink or map was asked for
+	faults    []string        // of protocol
+	mayEnd    bool            // it may end in the middle of a batch
 }
 
 // A Kind is what a vertex does.
@@ -106,6 +109,13 @@ func (v *Vertex) Kill() {
 	<-v.ended
 }
 
+// Terminate has the process end as Kubernetes does when it restarts this container alone, and does not wait for that.
+func (v *Vertex) Terminate() {
+	v.t.Helper()
+	v.MayEnd()
+	require.NoError(v.t, v.cmd.Process.Signal(syscall.SIGTERM))
+}
+
 // Stop has the process end as Kubernetes does, its data plane having ended before, and tells how long it took.
 func (v *Vertex) Stop() time.Duration {
 	v.t.Helper()
@@ -139,11 +149,28 @@ func (v *Vertex) Values() []string {
 	return slices.Clone(v.values)
 }
 
-// Refused is how many data a sink or map wanted to have again.
-func (v *Vertex) Refused() int {
+// Refused is how many data a sink or map has nacked.
+func (v *Vertex) Refused() int { return v.counted(&v.refused) }
+
+// Failures is how many answers of a sink were failures.
+func (v *Vertex) Failures() int { return v.counted(&v.failures) }
+
+// Lost is how many messages will not come again: they were nacked and the source ignores that, or retryStrategy dropped them.
+func (v *Vertex) Lost() int { return v.counted(&v.lost) }
+
+// Delivered is how many messages the built-in source in front of a sink or map has delivered, again or for the first time.
+func (v *Vertex) Delivered() int { return v.counted(&v.delivered) }
+
+func (v *Vertex) counted(n *int) int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.refused
+	return *n
+}
+
+func (v *Vertex) count(n *int, by int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	*n += by
 }
 
 func (v *Vertex) fault(format string, args ...any) {
@@ -161,37 +188,5 @@ func (v *Vertex) failed(ctx context.Context, what string, err error) {
 	v.mu.Unlock()
 	if ctx.Err() == nil && !mayEnd {
 		v.fault("%s: %v", what, err)
-	}
-}
-
-// A Batch is how a data plane asks.
-type Batch struct {
-	Size    int           // readBatchSize
-	Timeout time.Duration // readTimeout
-
-	ReadAhead bool // of a source
-}
-
-// late is how long after its time an answer may come, on a machine that stands still for two seconds. Who waits for all permits of a
-// batch instead takes longer.
-const late = 2500 * time.Millisecond
-
-// loop runs batches, one after the other, until one fails, or until stop, which waits for the one under way; then it ends the streams.
-func loop(end context.CancelFunc, batch func() bool) (stop func()) {
-	stopping, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		defer end()
-		for batch() {
-			select {
-			case <-stopping:
-				return
-			default:
-			}
-		}
-	}()
-	return func() {
-		close(stopping)
-		<-done
 	}
 }

@@ -2,16 +2,20 @@ package dataplane
 
 import (
 	"context"
-	"fmt"
 	"slices"
+	"sync"
+	"time"
 
 	mappb "github.com/numaproj/numaflow-go/pkg/apis/proto/map/v1"
 	"github.com/numaproj/numaflow-go/pkg/mapper"
 	"github.com/stretchr/testify/require"
 )
 
-// Map sends batches of data to a map of any kind, one after the other, until stop, which waits for the batch under way. keys are
-// those of the i-th.
+// concurrency is how many data a map has at once, Numaflow's default.
+const concurrency = 500
+
+// Map reads from a built-in source through a user-defined map of any kind into a built-in sink, until stop. keys are those of
+// the i-th message.
 func (v *Vertex) Map(b Batch, keys func(i int) []string) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -22,59 +26,152 @@ func (v *Vertex) Map(b Batch, keys func(i int) []string) (stop func()) {
 	require.NoError(v.t, err)
 	require.True(v.t, r.GetHandshake().GetSot())
 
-	first := 0
-	return loop(cancel, func() bool {
-		err := v.mapped(stream, first, b.Size, keys)
-		if err != nil {
-			v.failed(ctx, "Map", err)
+	f := &flow{Batch: b, source: &builtInSource{Batch: b, vertex: v, keys: keys}, sink: builtInSink(b.SinkTime), end: cancel}
+	m := &mapping{Vertex: v, ctx: ctx, stream: stream, broken: f.stop, open: map[string]*message{}}
+	f.stage = m.each
+	if v.kind == BatchMap {
+		f.stage = func(in <-chan *message, out chan<- *message) {
+			go func() {
+				defer close(out)
+				chunks(in, f.Size, f.Timeout, func(chunk []*message) { m.batch(chunk, out) })
+			}()
 		}
-		first += b.Size
-		return err == nil
-	})
+	}
+	return f.run()
 }
 
-// mapped is one batch: each datum must be answered once. What is dropped does not arrive.
-func (v *Vertex) mapped(stream mappb.Map_MapFnClient, first, n int, keys func(i int) []string) error {
-	open := map[string]bool{}
-	for i := first; i < first+n; i++ {
-		id := fmt.Sprint(i)
-		open[id] = true
-		if err := stream.Send(&mappb.MapRequest{Id: id, Request: &mappb.MapRequest_Request{Keys: keys(i), Value: []byte("value")}}); err != nil {
-			return err
-		}
-	}
-	if v.kind == BatchMap {
-		if err := stream.Send(&mappb.MapRequest{Status: &mappb.TransmissionStatus{Eot: true}}); err != nil {
-			return err
-		}
-	}
-	for len(open) > 0 || v.kind == BatchMap {
-		r, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		eot := r.GetStatus().GetEot() // of the batch, or of a stream's datum
-		if eot && v.kind == BatchMap {
-			if len(open) > 0 {
-				v.fault("%d of %d data were not answered", len(open), n)
-			}
-			return nil
-		}
-		if !open[r.GetId()] {
-			v.fault("datum %s was answered twice, or never sent", r.GetId())
-		}
-		if eot || v.kind != MapStream {
-			delete(open, r.GetId())
-		}
-		for _, result := range r.GetResults() {
-			if slices.Contains(result.GetTags(), mapper.NACK) {
-				v.mu.Lock()
-				v.refused++
-				v.mu.Unlock()
-			} else if !slices.Contains(result.GetTags(), mapper.DROP) {
-				v.arrived(1)
+// A mapping is a map's stream.
+type mapping struct {
+	*Vertex
+	ctx    context.Context
+	stream mappb.Map_MapFnClient
+	broken func() // called when the stream has failed
+
+	mu   sync.Mutex
+	open map[string]*message // not answered; nil: the stream has failed
+}
+
+// each maps each message by itself, many at once.
+func (m *mapping) each(in <-chan *message, out chan<- *message) {
+	slots := make(chan struct{}, concurrency)
+	go func() {
+		defer close(out)
+		for d := range in {
+			slots <- struct{}{}
+			if !m.send(d) {
+				d.nack(0)
+				out <- d
+				<-slots
 			}
 		}
+		for range concurrency {
+			slots <- struct{}{}
+		}
+	}()
+	go func() {
+		for {
+			done, _, err := m.receive()
+			if err != nil {
+				done = m.fail(err)
+			}
+			for _, d := range done {
+				out <- d
+				<-slots
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+}
+
+// batch maps a chunk at a time.
+func (m *mapping) batch(chunk []*message, out chan<- *message) {
+	sent := true
+	for _, d := range chunk {
+		sent = sent && m.send(d)
 	}
-	return nil
+	err := error(nil)
+	if sent {
+		err = m.stream.Send(&mappb.MapRequest{Status: &mappb.TransmissionStatus{Eot: true}})
+	}
+	for eot := false; sent && !eot && err == nil; {
+		_, eot, err = m.receive()
+	}
+	m.mu.Lock()
+	unanswered := len(m.open)
+	m.mu.Unlock()
+	switch {
+	case err != nil:
+		m.fail(err)
+	case !sent: // it has failed before
+	case unanswered > 0:
+		m.fault("%d of %d data were not answered", unanswered, len(chunk))
+	}
+	for _, d := range chunk {
+		if err != nil || !sent {
+			d.nack(0)
+		}
+		out <- d
+	}
+}
+
+// send sends a datum, unless the stream has failed; if it fails now, receive says so.
+func (m *mapping) send(d *message) (ok bool) {
+	m.mu.Lock()
+	if m.open == nil {
+		m.mu.Unlock()
+		return false
+	}
+	m.open[d.id] = d
+	m.mu.Unlock()
+	_ = m.stream.Send(&mappb.MapRequest{Id: d.id, Request: &mappb.MapRequest_Request{Keys: d.keys, Value: d.value}})
+	return true
+}
+
+// fail notes that the stream has failed, and returns what was not answered, nacked.
+func (m *mapping) fail(err error) (unanswered []*message) {
+	m.failed(m.ctx, "Map", err)
+	m.broken()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.open {
+		d.nack(0)
+		unanswered = append(unanswered, d)
+	}
+	m.open = nil
+	return unanswered
+}
+
+// receive takes in an answer, and returns the message that it is the last one of. Each must be answered once. What is dropped does not arrive.
+func (m *mapping) receive() (done []*message, eot bool, err error) {
+	r, err := m.stream.Recv()
+	if err != nil {
+		return nil, false, err
+	}
+	eot = r.GetStatus().GetEot() // of the batch, or of a stream's datum
+	if eot && m.kind == BatchMap {
+		return nil, true, nil
+	}
+	m.mu.Lock()
+	d := m.open[r.GetId()]
+	if d != nil && (eot || m.kind != MapStream) {
+		delete(m.open, d.id)
+		done = []*message{d}
+	}
+	m.mu.Unlock()
+	if d == nil {
+		m.fault("datum %s was answered twice, or never sent", r.GetId())
+		return nil, eot, nil
+	}
+	for _, result := range r.GetResults() {
+		switch {
+		case slices.Contains(result.GetTags(), mapper.NACK):
+			d.nack(time.Duration(result.GetNackOptions().GetDelay()) * time.Millisecond)
+			m.count(&m.refused, 1)
+		case !slices.Contains(result.GetTags(), mapper.DROP):
+			m.arrived(1)
+		}
+	}
+	return done, eot, nil
 }

@@ -50,3 +50,25 @@ func Window(d time.Duration, from time.Time, vertices ...*Vertex) (most int) {
 	}
 	return most
 }
+
+// Speed is the messages a second that have arrived since from, at all vertices together. Each is measured from a pause to the last
+// one, since batches come at once.
+func Speed(pause time.Duration, from time.Time, vertices ...*Vertex) (perSecond float64) {
+	for _, v := range vertices {
+		all := slices.DeleteFunc(v.Arrivals(), func(at time.Time) bool { return at.Before(from) })
+		var ends []int // of pauses
+		for i := 1; i < len(all); i++ {
+			if all[i].Sub(all[i-1]) >= pause {
+				ends = append(ends, i)
+			}
+		}
+		first, last := 0, len(all)-1
+		if len(ends) > 1 {
+			first, last = ends[0], ends[len(ends)-1]
+		}
+		if last > first {
+			perSecond += float64(last-first) / all[last].Sub(all[first]).Seconds()
+		}
+	}
+	return perSecond
+}

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Sink sends batches, one after the other, until stop, which waits for the batch under way.
+// Sink reads from a built-in source, into a user-defined sink, until stop.
 func (v *Vertex) Sink(b Batch) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -20,71 +20,93 @@ func (v *Vertex) Sink(b Batch) (stop func()) {
 	require.NoError(v.t, err)
 	require.True(v.t, r.GetHandshake().GetSot())
 
-	next, refused := 0, []again(nil)
-	return loop(cancel, func() bool {
-		var ids []string
-		for len(refused) > 0 && len(ids) < b.Size && !refused[0].from.After(time.Now()) {
-			ids, refused = append(ids, refused[0].id), refused[1:]
-		}
-		for ; len(ids) < b.Size; next++ {
-			ids = append(ids, fmt.Sprint(next))
-		}
-		more, err := v.sink(stream, ids)
-		if err != nil {
+	f := &flow{Batch: b, source: &builtInSource{Batch: b, vertex: v}, end: cancel}
+	f.sink = func(chunk []*message) {
+		if err := v.sunk(f, stream, chunk); err != nil {
 			v.failed(ctx, "Sink", err)
+			f.stop()
+			for _, m := range chunk { // also those that were handled: the chunk has failed
+				m.nack(0)
+			}
 		}
-		refused = append(refused, more...)
-		return err == nil
-	})
+	}
+	return f.run()
 }
 
-// An again is a datum that a sink has refused: it is sent again, not before a time.
-type again struct {
-	id   string
-	from time.Time
+// sunk is a chunk, with its retries. When the flow stops, there are no more of them, and the chunk fails as a whole.
+func (v *Vertex) sunk(f *flow, stream sinkpb.Sink_SinkFnClient, chunk []*message) error {
+	todo := chunk
+	for step := 1; ; step++ {
+		failed, err := v.sink(stream, todo)
+		if err != nil || len(failed) == 0 {
+			return err
+		}
+		if f.stopped() {
+			for _, m := range chunk {
+				m.nack(0)
+			}
+			return nil
+		}
+		if f.Retry.Steps > 0 && step > f.Retry.Steps {
+			if f.Retry.Drop {
+				v.count(&v.lost, len(failed))
+				return nil
+			}
+			return fmt.Errorf("%d data failed after %d retries", len(failed), f.Retry.Steps)
+		}
+		time.Sleep(max(f.Retry.Interval, time.Millisecond))
+		todo = failed
+	}
 }
 
-// sink is one batch: each datum must be answered once, and may be refused, not failed.
-func (v *Vertex) sink(stream sinkpb.Sink_SinkFnClient, ids []string) (refused []again, err error) {
-	open := map[string]bool{}
-	for _, id := range ids {
-		open[id] = true
-		if err := stream.Send(&sinkpb.SinkRequest{Request: &sinkpb.SinkRequest_Request{Id: id, Value: []byte(id)}}); err != nil {
+// sink is one call: each datum must be answered once.
+func (v *Vertex) sink(stream sinkpb.Sink_SinkFnClient, chunk []*message) (failed []*message, err error) {
+	open := map[string]*message{}
+	for _, m := range chunk {
+		open[m.id] = m
+		if err := stream.Send(&sinkpb.SinkRequest{Request: &sinkpb.SinkRequest_Request{Id: m.id, Keys: m.keys, Value: m.value}}); err != nil {
 			return nil, err
 		}
 	}
 	if err := stream.Send(&sinkpb.SinkRequest{Status: &sinkpb.TransmissionStatus{Eot: true}}); err != nil {
 		return nil, err
 	}
+	again := map[string]bool{}
 	for {
 		r, err := stream.Recv()
 		if err != nil {
 			return nil, err
 		}
 		for _, result := range r.GetResults() {
-			id := result.GetId()
-			if !open[id] {
-				v.fault("datum %s was answered twice, or never sent", id)
+			m := open[result.GetId()]
+			if m == nil {
+				v.fault("datum %s was answered twice, or never sent", result.GetId())
+				continue
 			}
-			delete(open, id)
+			delete(open, m.id)
 			switch result.GetStatus() {
 			case sinkpb.Status_SUCCESS:
 				v.arrived(1)
 			case sinkpb.Status_NACK:
-				delay := time.Duration(result.GetNackOptions().GetDelay()) * time.Millisecond
-				refused = append(refused, again{id, time.Now().Add(delay)})
+				m.nack(time.Duration(result.GetNackOptions().GetDelay()) * time.Millisecond)
+				v.count(&v.refused, 1)
+			case sinkpb.Status_FAILURE:
+				again[m.id] = true
+				v.count(&v.failures, 1)
 			default:
-				v.fault("datum %s was answered with %v %s", id, result.GetStatus(), result.GetErrMsg())
+				v.fault("datum %s was answered with %v %s", m.id, result.GetStatus(), result.GetErrMsg())
 			}
 		}
 		if r.GetStatus().GetEot() {
 			if len(open) > 0 {
-				v.fault("%d of %d data were not answered", len(open), len(ids))
+				v.fault("%d of %d data were not answered", len(open), len(chunk))
 			}
-			v.mu.Lock()
-			v.refused += len(refused)
-			v.mu.Unlock()
-			return refused, nil
+			for _, m := range chunk {
+				if again[m.id] {
+					failed = append(failed, m)
+				}
+			}
+			return failed, nil
 		}
 	}
 }

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	sourcepb "github.com/numaproj/numaflow-go/pkg/apis/proto/source/v1"
@@ -32,8 +33,7 @@ func (v *Vertex) DieAfterRead(b Batch) {
 	v.settle(offsets) // as far as the next one is concerned
 }
 
-// Source reads and acknowledges in turn, until stop, which waits for the batch under way. With ReadAhead the Acks of a batch come
-// after the next Read.
+// Source reads from a user-defined source, into a built-in sink, until stop.
 func (v *Vertex) Source(b Batch) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -44,19 +44,44 @@ func (v *Vertex) Source(b Batch) (stop func()) {
 	a, err := acks.Recv()
 	require.NoError(v.t, err)
 	require.True(v.t, a.GetHandshake().GetSot())
-
-	var behind []*sourcepb.Offset
-	end := func() {
-		v.ack(ctx, acks, behind)
-		cancel()
+	if b.Timeout == 0 {
+		b.Timeout = time.Second
 	}
-	return loop(end, func() bool {
-		offsets, ok := v.read(ctx, reads, b)
-		if b.ReadAhead {
-			offsets, behind = behind, offsets
-		}
-		return ok && v.ack(ctx, acks, offsets)
-	})
+	f := &flow{Batch: b, source: &userSource{v, ctx, b, reads, acks, sync.Mutex{}}, sink: builtInSink(b.SinkTime), end: cancel}
+	return f.run()
+}
+
+// A userSource is the source of a vertex.
+type userSource struct {
+	*Vertex
+	ctx   context.Context
+	batch Batch
+	reads sourcepb.Source_ReadFnClient
+	acks  sourcepb.Source_AckFnClient
+	mu    sync.Mutex // of acks: batches may be settled at once
+}
+
+func (s *userSource) read() (messages []*message, ok bool) {
+	offsets, ok := s.Vertex.read(s.ctx, s.reads, s.batch)
+	for _, o := range offsets {
+		messages = append(messages, &message{id: offset(o), offset: o})
+	}
+	return messages, ok
+}
+
+func (s *userSource) settle(acked, nacked []*message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ack(s.ctx, s.acks, offsetsOf(acked)) && len(nacked) > 0 {
+		s.Nack(offsetsOf(nacked))
+	}
+}
+
+func offsetsOf(messages []*message) (offsets []*sourcepb.Offset) {
+	for _, m := range messages {
+		offsets = append(offsets, m.offset)
+	}
+	return offsets
 }
 
 // Nack refuses messages, on a connection of its own streams, as a data plane does whose sink has failed for good.

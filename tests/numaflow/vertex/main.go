@@ -1,5 +1,6 @@
 // Vertex is a user-defined vertex as somebody would deploy it, with its limits: vertex -sockets DIRECTORY source|map|batchmap|mapstream|sink. It goes by
-// Numaflow's environment, and by that of throttle.FromEnv. With VERTEX_BARE=1 it has no Limiter.
+// Numaflow's environment, and by that of throttle.FromEnv. With VERTEX_BARE=1 it has no Limiter, with
+// VERTEX_NACKS=1 it answers with nacks.
 package main
 
 import (
@@ -46,6 +47,10 @@ func run(kind, sockets string) (err error) {
 		}
 		defer func() { err = errors.Join(err, lim.Close()) }()
 	}
+	opts := []numaflowthrottle.Option{numaflowthrottle.WithProcess(ctx)}
+	if os.Getenv("VERTEX_NACKS") != "" {
+		opts = append(opts, numaflowthrottle.WithNacks())
+	}
 	var server numaflow.Server
 	switch kind {
 	case "source":
@@ -55,25 +60,25 @@ func run(kind, sockets string) (err error) {
 		}
 		server = sourcer.NewServer(s, sourcer.WithSockAddr(sockets+"/source.sock"), sourcer.WithServerInfoFilePath(sockets+"/sourcer-server-info"))
 	case "map":
-		m, err := numaflowthrottle.Map(mapper.MapperFunc(dropOdd), lim, numaflowthrottle.WithProcess(ctx))
+		m, err := numaflowthrottle.Map(mapper.MapperFunc(dropOdd), lim, opts...)
 		if err != nil {
 			return err
 		}
 		server = mapper.NewServer(m, mapper.WithSockAddr(sockets+"/map.sock"), mapper.WithServerInfoFilePath(sockets+"/mapper-server-info"))
 	case "batchmap":
-		m, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(dropOddOfBatch), lim, numaflowthrottle.WithProcess(ctx))
+		m, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(dropOddOfBatch), lim, opts...)
 		if err != nil {
 			return err
 		}
 		server = batchmapper.NewServer(m, batchmapper.WithSockAddr(sockets+"/batchmap.sock"), batchmapper.WithServerInfoFilePath(sockets+"/mapper-server-info"))
 	case "mapstream":
-		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(dropOddOfStream), lim, numaflowthrottle.WithProcess(ctx))
+		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(dropOddOfStream), lim, opts...)
 		if err != nil {
 			return err
 		}
 		server = mapstreamer.NewServer(m, mapstreamer.WithSockAddr(sockets+"/mapstream.sock"), mapstreamer.WithServerInfoFilePath(sockets+"/mapper-server-info"))
 	case "sink":
-		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(discard), lim, numaflowthrottle.WithProcess(ctx))
+		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(discard), lim, opts...)
 		if err != nil {
 			return err
 		}
