@@ -80,6 +80,8 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 	errs = append(errs, err, ledger.Publish(ctx, name, "gone", nil, time.Millisecond), ledger.Publish(ctx, name, "here", nil, time.Minute))
 	time.Sleep(5 * time.Millisecond)
 	_, err = ledger.Published(ctx, name)
+	_, countErr := ledger.(dispatch.ReplicaCounter).Replicas(ctx, name)
+	errs = append(errs, countErr)
 	members, memberErr := admin.SMembers(ctx, "throttle:{"+name+"}:replicas").Result()
 	if errs = append(errs, err, memberErr); slices.Contains(members, "gone") {
 		errs = append(errs, errors.New("a replica that is gone is not forgotten"))
@@ -100,7 +102,7 @@ func wakes(t *testing.T, url string) bool {
 	time.Sleep(100 * time.Millisecond) // until it listens
 	strict := func(waiter string, want, returned float64, carry schedule.Carry) schedule.Reply {
 		b := booking("throttle:{" + name + "}")
-		b.Request.Strict, b.Request.Rate, b.Request.Waiter, b.Request.Want, b.Request.Returned, b.Request.Carry = true, 0.01, waiter, want, returned, carry
+		b.Request.Strict, b.Request.Rate, b.Request.MaxReserved, b.Request.Waiter, b.Request.Want, b.Request.Returned, b.Request.Carry = true, 0.01, 2, waiter, want, returned, carry // a new line begins with a slot that is still to come
 		booked := ledger.Book(t.Context(), []schedule.Booking{b})[0]
 		require.NoError(t, booked.Err)
 		return booked.Reply
