@@ -13,8 +13,12 @@ type ReplicaCounter interface {
 	Replicas(ctx context.Context, cluster string) (int, error)
 }
 
-// countEvery is how often replicas are counted: the ledger looks each of them up.
-const countEvery = 30 * time.Second
+// The ledger looks each replica up, so that they are counted rarely; first when others that have started at the same time
+// have published.
+const (
+	firstCount = 10 * time.Second
+	countEvery = 30 * time.Second
+)
 
 // countReplicas counts them, if the ledger can, and keeps the count for the next start.
 func (l *Limiter) countReplicas(ctx context.Context) {

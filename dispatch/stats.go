@@ -306,7 +306,7 @@ const publishMost = 1000
 func (l *Limiter) publish(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for countAt := time.Now(); ; {
+	for countAt := time.Now().Add(firstCount); ; {
 		select {
 		case <-ctx.Done():
 			return

@@ -103,7 +103,7 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 			}
 		case 7: // another server has it
 			if state.Inc != 0 && strict {
-				state.Server += 1
+				state.Server++
 				require.NoError(t, client.HSet(ctx, key, "l", encode(state)).Err())
 			}
 		case 4, 5, 6: // the clock was ahead until now, or behind: seen from the state, that is the same
