@@ -86,7 +86,8 @@ func (r Reason) plain() bool {
 	return false
 }
 
-// SubscriptionStats is one subscription in one replica; counts are since it was opened here.
+// SubscriptionStats is one subscription in one replica. Counts are since it was opened here; those of its limits go on if a
+// new handle is opened within a minute.
 type SubscriptionStats struct {
 	Topic        string           `json:"topic"`
 	Subscription string           `json:"subscription"`
