@@ -8,8 +8,12 @@ const silence = 0.2
 // stepped is how far outside its bounds the store's clock must be to count as stepped, in seconds.
 const stepped = 0.02
 
-// doubted is how long a step forward may still turn out to have been a slow request, in seconds.
-const doubted = 1.0
+// A step forward of slowest at most may still turn out to have been a slow request, within doubted; in seconds. Requests that are
+// slower fail.
+const (
+	slowest = 0.5
+	doubted = 1.0
+)
 
 // A Step is what was taken for a step forward of the store's clock, while it may have been a slow request.
 type Step struct {
@@ -35,10 +39,12 @@ func (s *State) follow(r Request, now float64) {
 		case now > r.High+told+stepped:
 			by = min(now-((r.Low+r.High)/2+told), max(0, now-s.Checked))
 			ahead = max(0, by-max(0, now-s.Tail))
-			if now-s.Step.At > doubted {
+			if now-s.Step.At > doubted || s.Step.By+by > slowest {
 				s.Step = Step{}
 			}
-			s.Step = Step{s.Step.By + by, s.Step.Ahead + ahead, now - by}
+			if by <= slowest {
+				s.Step = Step{s.Step.By + by, s.Step.Ahead + ahead, now - by}
+			}
 		case now < r.Low+told-stepped && s.Step.By > 0 && !r.Strict:
 			by, ahead = -s.Step.By, -s.Step.Ahead
 			s.Step = Step{}
