@@ -1,16 +1,13 @@
 package dispatch
 
-import "time"
-
 // A Grant is the permits that an Acquire came back with. They are charged already, so
 // to forget a Grant is safe: it only keeps what was not used. But where maxInFlight is set, its messages are in flight
 // until Done. The zero value is a Grant of nothing.
 type Grant struct {
 	n     int
-	plan  *plan         // nil: nothing is limited, or it is settled
-	size  int64         // bytes charged, in all; 0 = there is no limit of bytes, nor of messages in flight
-	taken uint64        // at this step of the loop
-	until time.Duration // since the Limiter's start: unused permits can be given back, see Hold; 0 = no Hold
+	plan  *plan  // nil: nothing is limited, or it is settled
+	size  int64  // bytes charged, in all; 0 = there is no limit of bytes, nor of messages in flight
+	taken uint64 // at this step of the loop; with onHold, until when it can be given back: see Hold
 }
 
 // N is how many messages may be dispatched.
@@ -61,13 +58,16 @@ func (g *Grant) spent() { g.Done(g.n, g.size) }
 func (g *Grant) settle(messages int, bytes int64) {
 	p := g.plan
 	messages, bytes = min(messages, most), min(bytes, most)
-	held := g.held()
+	held, step := g.held(), g.taken
+	if step&onHold != 0 {
+		step = 0 // long ago
+	}
 	if unused := int64(g.n) - int64(max(0, messages)); unused != 0 {
 		for _, a := range p.messages {
 			switch {
 			case unused > 0 && a == p.paced: // its slot is over
 				p.slots.wasted.Add(unused)
-			case unused < 0 || held || a.fresh(g.taken):
+			case unused < 0 || held || a.fresh(step):
 				a.giveBack(unused)
 			}
 		}
@@ -75,7 +75,7 @@ func (g *Grant) settle(messages int, bytes int64) {
 	if len(p.bytes) > 0 {
 		unused := g.size - max(0, bytes)
 		for _, a := range p.bytes {
-			if unused <= 0 || held || a.fresh(g.taken) {
+			if unused <= 0 || held || a.fresh(step) {
 				a.giveBack(unused)
 			} else {
 				a.forgive(unused)
