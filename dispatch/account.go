@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"math"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +39,7 @@ type account struct {
 	open     bool             // lets through what comes, since the ledger is away
 	cut      bool             // the limit has become lower since the last booking
 	fruitful bool             // something was taken since the last booking
-	gone     bool             // nobody is there: nothing is booked until somebody waits
+	gone     bool             // no caller: nothing is requested until one waits
 	dropAt   float64          // the last handle is closed: nothing is allocated, and what is held then goes back; 0 = there is a handle
 	busy     bool             // a call is under way
 	unheard  schedule.Answers // that the ledger has not been told of
@@ -71,7 +70,7 @@ type account struct {
 	failures  int     // calls failed in a row
 	lostAt    float64 // when the first of them did
 	retryAt   float64 // no call before
-	turnAt    float64 // nor, while the line is full, one for more permits: see turn
+	turnAt    float64 // while the line is full, no request for permits before this time: see turn
 	rtts      [2]float64
 	storeTime float64 // the store's clock less ours, from the last reply
 	heard     heard   // the last reply that was not late
@@ -330,7 +329,7 @@ func (a *account) closed() bool { return a.dropAt > 0 }
 // batched says that the account holds batches of a schedule: sharing is neither strict, nor split, nor by groups.
 func (a *account) batched() bool { return a.strict == nil && a.split == nil && a.groups == nil }
 
-// askAgain has who was told to come back later ask now, since what he was told is no more.
+// askAgain lets the account send its next request at once: the delay that it was given no longer applies.
 func (a *account) askAgain() {
 	a.turnAt = 0
 	if a.failures == 0 {
@@ -347,7 +346,7 @@ func (a *account) askAgain() {
 // restart has an account begin anew, for another way of sharing.
 func (a *account) restart() {
 	a.void()
-	a.rate, a.top, a.share, a.lent = 0, 0, 0, 0
+	a.rate, a.top, a.share, a.told, a.lent = 0, 0, 0, 0, 0
 	a.askAgain()
 }
 
@@ -368,9 +367,9 @@ type heard struct{ now, sent, received float64 }
 // drift is how much two clocks may differ in a second that goes by.
 const drift = 5e-4
 
-// bounds is what the store's clock shows now, by a reply; 0 if there was none.
+// bounds returns the earliest and the latest time that the store's clock can show now; 0, 0 before the first reply.
 func (h heard) bounds(now float64) (low, high float64) {
-	if h.received == 0 || os.Getenv("NOB") != "" {
+	if h.received == 0 {
 		return 0, 0
 	}
 	low, high = now-h.received, now-h.sent
@@ -449,7 +448,7 @@ const maxTurn = 2.0
 
 // turn is how long after a reply a replica requests no more, in seconds. An allocation is one permit at least. Where that is
 // more than the replica's share of a round, one in each round would be more than its share. While others are allocated
-// slots before its next ones, the replica therefore leaves out rounds; a line with room is for anybody.
+// slots before its next ones, the replica therefore leaves out rounds; if the line has room, there is no delay.
 func (a *account) turn(c *call) float64 {
 	r := c.reply.Reply
 	end := max(c.done, a.end)
@@ -464,7 +463,11 @@ func (a *account) turn(c *call) float64 {
 
 // life is how long what a call booked may lie unspent.
 func (a *account) life(c *call) float64 {
-	life := max(a.carry.Round, a.limit.round, 1/a.share)
+	turn := maxTurn
+	if a.share > 1e-6 { // else reserved shares take all
+		turn = 1 / a.share
+	}
+	life := max(a.carry.Round, a.limit.round, turn)
 	if c.demand > 0 {
 		life = max(life, 1.3*c.reply.Reply.N/c.demand)
 	}

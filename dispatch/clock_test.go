@@ -40,6 +40,26 @@ func TestSteppingClock(t *testing.T) {
 	}
 }
 
+// A clock that walks at random, several steps in a second.
+func TestWalkingClock(t *testing.T) {
+	t.Parallel()
+	for _, step := range []time.Duration{30 * time.Millisecond, 100 * time.Millisecond} {
+		attacked(t, step.String(), perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
+			for i := range 8 {
+				f.join(i, "group").greedy(1 << 20)
+			}
+			time.Sleep(2 * second)
+			for range 60 {
+				f.store.Do(func() { f.store.Skew += step * time.Duration(1-2*rng.IntN(2)) })
+				time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
+			}
+			end := time.Since(f.start)
+			f.bounded(t, "from 1 s on", second, end, 1100, 250*time.Millisecond)
+			within(t, "total", float64(f.between(2*second, end))/(end-2*second).Seconds(), 930, 1010)
+		})
+	}
+}
+
 // Slow requests look like a clock that steps forward: what that moves is moved back, with one replica and with many.
 func TestSlowRequestsMoveNothing(t *testing.T) {
 	t.Parallel()

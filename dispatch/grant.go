@@ -89,7 +89,7 @@ func (g *Grant) settle(messages int, bytes int64) {
 		for _, a := range p.all() {
 			a.heldBack.Store(true)
 		}
-		p.queue.activate() // perhaps nobody is there
+		p.queue.activate() // the loop may be idle
 	}
 	if p.inFlight > 0 {
 		p.queue.family.land(p.queue, int64(g.n), p.inFlight)

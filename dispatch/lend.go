@@ -41,9 +41,9 @@ func (a *account) lend(now float64, w demand) {
 // divided by the number of replicas when they were last counted, or a thousandth of it.
 func (a *account) lastShare() float64 {
 	switch {
-	case a.share > 0 && a.lostAt-a.told <= max(2, 3/a.share):
-		return min(a.share, a.limit.rate)
-	case a.share > 0:
+	case a.told > 0 && a.lostAt-a.told <= max(maxTurn, 3/max(a.share, 1/maxTurn)):
+		return max(min(a.share, a.limit.rate), min(1/maxTurn, a.limit.rate/1000))
+	case a.told > 0:
 		return a.rate / 100
 	}
 	if a.queue != nil {
@@ -62,7 +62,7 @@ const maxRepaid = 2.0
 func (a *account) repay(now float64, partial bool) {
 	owed := a.lent - now
 	if share := a.lastShare(); a.loss == policy.LossShare {
-		if partial && a.groups == nil {
+		if partial && a.spent > 0 && a.groups == nil {
 			owed += float64(a.spent) / share
 		}
 		a.supply(-int64(max(0, min(owed, maxRepaid)*share)))

@@ -48,7 +48,7 @@ func (f *fleet) excess(rate float64, from time.Duration) time.Duration {
 	return time.Duration(worst / rate * float64(time.Second))
 }
 
-// held checks what a limit of 1000/s promises from a time on: no second above most, no interval more than 250 ms ahead, and in total no more
+// bounded checks what a limit of 1000/s promises from a time on: no second above most, no interval more than 250 ms ahead, and in total no more
 // than 100.5 % and one round trip's worth.
 func (f *fleet) bounded(t *testing.T, what string, from, to time.Duration, most int, excess time.Duration) {
 	t.Helper()
@@ -57,7 +57,7 @@ func (f *fleet) bounded(t *testing.T, what string, from, to time.Duration, most 
 	t.Logf("%s: total %.2f %%", what, float64(f.between(from, to))/10/(to-from).Seconds())
 }
 
-// weigh puts subscriptions' weights and minimums in force.
+// weighed puts subscriptions' weights and minimums in force.
 func weighed(t testing.TB, of map[string]policy.Policy) *policy.Set {
 	t.Helper()
 	entries := []policy.Entry{{Scope: policy.ClusterScope(), Policy: perSecond(1000)}}
@@ -160,4 +160,24 @@ func TestALightOneComesAndGoes(t *testing.T) {
 			within(t, "rate", float64(f.between(second, end))/(end-second).Seconds(), 985, 1006)
 		})
 	}
+}
+
+// In an outage, minimums that take everything leave a subscription without one next to nothing, not a part of the limit of its own.
+func TestMinimumsInAnOutage(t *testing.T) {
+	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
+		f.policies.set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))
+		for i := range 2 {
+			f.join(i, "a").greedy(1)
+			f.join(2+i, "b").greedy(1)
+			f.join(4+i, "c").greedy(1)
+		}
+		time.Sleep(15 * second)
+		f.store.Do(func() { f.store.Down = true })
+		time.Sleep(10 * second)
+		within(t, "a second of the outage", float64(f.between(17*second, 25*second))/8, 900, 1010)
+		f.store.Do(func() { f.store.Down = false })
+		back := time.Since(f.start)
+		time.Sleep(5 * second)
+		within(t, "a second after it", float64(f.between(back+second, back+5*second))/4, 950, 1010)
+	})
 }

@@ -268,7 +268,7 @@ func (q *queue) account(key, sharer string, reason Reason) *account {
 func (a *account) set(rate, from policy.Rate, burst int64, p policy.Policy, weight, reserved float64, strict bool, s policy.Snapshot) {
 	was := a.limit.rev
 	a.limit.set(rate, from, burst, p, strict, revision{s.Identity, s.Revision})
-	if a.limit.rev != was {
+	if a.limit.rev != was && was != (revision{}) {
 		a.askAgain()
 	}
 	a.loss, a.weight, a.reserved = p.LedgerLoss(), weight, reserved
@@ -322,6 +322,9 @@ func (q *queue) obey() {
 	if q.plan.Load() == p {
 		if q.caughtUp || slices.ContainsFunc(q.limits.all(), func(a *account) bool { return a.open }) {
 			q.activate() // for the loop to see when the exemption ends
+		}
+		if len(q.retired) > 0 {
+			q.activate() // what they hold goes back
 		}
 		return
 	}

@@ -13,7 +13,7 @@ type ReplicaCounter interface {
 	Replicas(ctx context.Context, cluster string) (int, error)
 }
 
-// The ledger looks each replica up, so that they are counted rarely; first when others that have started at the same time
+// Counting reads one key per replica, so that it is done rarely; first when others that have started at the same time
 // have published.
 const (
 	firstCount = 10 * time.Second

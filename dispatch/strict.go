@@ -62,6 +62,7 @@ func (a *account) advanceStrict(now float64, w demand) {
 			return
 		}
 		b.left = 0
+		b.expires = min(b.expires, a.strict.confirmedAt+schedule.Unconfirmed)
 		a.strict.until.Store(int64((b.expires - 1) * 1e9))
 		a.supply(1)
 		return // one at a time
@@ -101,10 +102,10 @@ func (a *account) bookStrict(now float64, w demand, gone bool, timeout float64) 
 // unconfirmed says that a slot must not be used then: its line may have been replaced by another.
 func (s *strict) unconfirmed(then float64) bool { return then-s.confirmedAt > schedule.Unconfirmed }
 
-// confirmAt is when to ask whether the line of the next slot is still there, if that is needed: half a second before it.
+// confirmAt is when to ask whether the next slot's line is still in force, if that is needed: half a second before it.
 func (a *account) confirmAt() (at float64, needed bool) {
 	b := a.current()
-	if b == nil || !a.strict.unconfirmed(b.expires) {
+	if b == nil || !a.strict.unconfirmed(b.due+schedule.Unconfirmed/4) {
 		return 0, false
 	}
 	if at = b.due - schedule.Unconfirmed/2; a.failures > 0 {

@@ -358,3 +358,31 @@ func TestStrictUseOfThree(t *testing.T) {
 		within(t, "the mean use of all", mean, 0.45, 0.55)
 	})
 }
+
+// A replica that starts while it alone is cut off has its part as soon as it is not.
+func TestStrictCutOffAtTheStart(t *testing.T) {
+	fleets(t, "", strictly(t, "20/s"), func(t *testing.T, f *fleet) {
+		f.join(0, "group").greedy(1)
+		time.Sleep(2 * second)
+		r := f.join(1, "group")
+		f.store.Do(func() { r.link.Cut = true })
+		r.greedy(1)
+		time.Sleep(2 * second)
+		f.store.Do(func() { r.link.Cut = false })
+		time.Sleep(10 * second)
+		within(t, "calls of the one that was cut off", f.by(1, 5*second, 14*second), 60, 120)
+	})
+}
+
+// Slots that may be used late are confirmed as rarely as others.
+func TestStrictLongExpiry(t *testing.T) {
+	p := strictly(t, "1/6s")
+	p.PermitExpiry = policy.Duration(5 * second)
+	fleets(t, "", p, func(t *testing.T, f *fleet) {
+		f.join(0, "group").greedy(1)
+		f.join(1, "group").greedy(1)
+		time.Sleep(60 * second)
+		within(t, "calls", f.between(0, 60*second), 9, 11)
+		within(t, "requests a call", f.tripsPerMessage(), 0, 3)
+	})
+}

@@ -121,14 +121,16 @@ const (
 
 // end keeps what the queue has for a new handle. The caller holds limiter.mu.
 func (q *queue) end() {
-	now := time.Now()
+	now, keeps := time.Now(), q.owes()
 	for _, a := range q.limits.all() {
 		if a.batched() {
-			a.dropAt = q.limiter.clock(now.Add(heldFor))
+			a.dropAt, keeps = q.limiter.clock(now.Add(heldFor)), true
 		}
 	}
-	q.endedAt = now
-	q.limiter.ended[q.key()] = q
+	if keeps {
+		q.endedAt = now
+		q.limiter.ended[q.key()] = q
+	}
 }
 
 // forgetEnded forgets the queues that have been without handles for long.
@@ -150,7 +152,7 @@ func (q *queue) owes() bool {
 // accounts are all that the queue has, those of limits that are gone included.
 func (q *queue) accounts() []*account { return append(q.limits.all(), q.retired...) }
 
-// takeOver makes the accounts of an ended queue q's own; those that say goodbye go on with that. The caller holds limiter.mu.
+// takeOver makes the accounts of an ended queue q's own; accounts that are leaving a pool or group stay with the old queue. The caller holds limiter.mu.
 func (q *queue) takeOver(old *queue) {
 	var leaving []*account
 	for _, a := range old.accounts() {

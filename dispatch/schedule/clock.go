@@ -12,10 +12,10 @@ const stepped = 0.02
 // slower fail.
 const (
 	slowest = 0.5
-	doubted = 1.0
+	doubted = 0.25
 )
 
-// A Step is what was taken for a step forward of the store's clock, while it may have been a slow request.
+// A Step is a presumed forward step of the store's clock that may still prove to be a slow request.
 type Step struct {
 	By    float64 // seconds that the state's times were moved by
 	Ahead float64 // seconds that the line is further ahead since
@@ -45,9 +45,10 @@ func (s *State) follow(r Request, now float64) {
 			if by <= slowest {
 				s.Step = Step{s.Step.By + by, s.Step.Ahead + ahead, now - by}
 			}
-		case now < r.Low+told-stepped && s.Step.By > 0 && !r.Strict:
-			by, ahead = -s.Step.By, -s.Step.Ahead
-			s.Step = Step{}
+		case now < r.Low+told-stepped && s.Step.By > 0 && now-s.Step.At <= doubted && !r.Strict:
+			by = -min((r.Low+r.High)/2+told-now, s.Step.By)
+			ahead = -min(-by, s.Step.Ahead)
+			s.Step.By, s.Step.Ahead = s.Step.By+by, s.Step.Ahead+ahead
 		}
 	}
 	tail := s.Tail + by

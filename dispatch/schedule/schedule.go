@@ -28,7 +28,7 @@ type State struct {
 	Resumed  float64 // clock of the first call after the last silence
 	Shifts   float64 // seconds that all times here have been moved by, since the clock has stepped, in all
 	Step     Step    // the last of them
-	Server   float64 // that had a strict line last; 0 = not known
+	Server   float64 // number of the server that last ran a strict request; 0 = not known
 	Identity string  // of the policy store that Rev belongs to
 	Rev      int64   // the policy's revision that Top and Ramp are from
 	Rate     float64 // permits a second, now
@@ -99,7 +99,7 @@ type Request struct {
 	Rule         busy.Rule
 	Answers      Answers // since the last request; of a Rule
 	Low, High    float64 // bounds of the store's clock when this was sent, by the last reply; 0 = not known
-	Sole         bool    // the store has never lost a state: nobody can hold slots of a line that it does not know
+	Sole         bool    // the store has never lost a state: no replica can hold slots of a lost line
 	Server       float64 // of Strict: a number of the store's server, set by the store; another one may have an old state; 0 = not known
 	Carry        Carry
 }

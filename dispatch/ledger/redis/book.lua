@@ -125,11 +125,12 @@ if known then
     if now > clockHigh + told + 0.02 then
       by = min(now - ((clockLow + clockHigh) / 2 + told), max(0, now - checked))
       ahead = max(0, by - max(0, now - tail))
-      if now - stepAt > 1 or stepBy + by > 0.5 then stepBy, stepAhead, stepAt = 0, 0, 0 end
+      if now - stepAt > 0.25 or stepBy + by > 0.5 then stepBy, stepAhead, stepAt = 0, 0, 0 end
       if by <= 0.5 then stepBy, stepAhead, stepAt = stepBy + by, stepAhead + ahead, now - by end
-    elseif now < clockLow + told - 0.02 and stepBy > 0 and strict ~= 1 then
-      by, ahead = -stepBy, -stepAhead
-      stepBy, stepAhead, stepAt = 0, 0, 0
+    elseif now < clockLow + told - 0.02 and stepBy > 0 and now - stepAt <= 0.25 and strict ~= 1 then
+      by = -min((clockLow + clockHigh) / 2 + told - now, stepBy)
+      ahead = -min(-by, stepAhead)
+      stepBy, stepAhead = stepBy + by, stepAhead + ahead
     end
   end
   local moved = tail + by

@@ -5,6 +5,7 @@ package dataplane
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -85,8 +86,11 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 		default:
 		}
 		server, err := info.Read(info.WithServerInfoFilePath(filepath.Join(directory, kind.info)))
-		_, socketErr := os.Stat(filepath.Join(directory, kind.socket)) // it comes after the other
-		return err == nil && server.Protocol == info.UDS && socketErr == nil
+		if err != nil || server.Protocol != info.UDS {
+			return false
+		}
+		conn, err := net.Dial("unix", filepath.Join(directory, kind.socket)) // it comes after the other, and listens a moment later
+		return err == nil && conn.Close() == nil
 	}, 20*time.Second, 10*time.Millisecond)
 	v.conn, err = grpc.NewClient("unix:"+filepath.Join(directory, kind.socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
