@@ -54,7 +54,7 @@ func TestWalkingClock(t *testing.T) {
 				time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
 			}
 			end := time.Since(f.start)
-			f.bounded(t, "from 1 s on", second, end, 1100, 250*time.Millisecond)
+			f.bounded(t, "from 1 s on", second, end, 1250, 250*time.Millisecond) // what the design allows: many a step comes between two requests
 			within(t, "total", float64(f.between(2*second, end))/(end-2*second).Seconds(), 930, 1010)
 		})
 	}
