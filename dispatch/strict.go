@@ -201,7 +201,7 @@ func (a *account) farewellStrict(now, timeout float64) *call {
 func (a *account) wakeStrict(now float64, w demand) float64 {
 	at := math.Inf(1)
 	if len(a.batches) > 0 {
-		if at = a.batches[0].due; a.batches[0].left == 0 {
+		if at = a.batches[0].due; a.batches[0].left == 0 || at <= now { // or not confirmed in time
 			at = a.batches[0].expires
 		}
 	}
