@@ -267,10 +267,7 @@ func (a *account) bookBatch(step uint64, now float64, w demand, gone bool, timeo
 	default:
 		wanted = a.fruitful && float64(held) < d*a.limit.round/4
 	}
-	if wanted && now < a.turnAt && !changed {
-		wanted = false
-	}
-	if !wanted {
+	if !wanted || now < a.turnAt && !changed {
 		if changed && len(a.batches) == 0 && a.expired == 0 {
 			a.rev = a.limit.rev
 		}

@@ -72,6 +72,7 @@ type Limiter struct {
 	answeredAt float64 // the last answer of the ledger
 
 	tags     atomic.Pointer[map[string]bool] // that have a quota
+	cacheMu  sync.Mutex                      // held while the cache file is written
 	replicas atomic.Int64                    // of the cluster, when they were last counted; 0 = never
 
 	steps    atomic.Uint64 // of the loop

@@ -64,7 +64,7 @@ func (l *Limiter) follow(ctx context.Context, first chan error) {
 		l.source = nil
 		l.adopt(s)
 		l.mu.Unlock()
-		l.keepCache(s)
+		l.keepCache()
 		report(nil)
 	}
 	report(errors.New("the policy source ended"))
@@ -140,10 +140,15 @@ func (l *Limiter) age(ctx context.Context, s policy.Snapshot) {
 }
 
 // keepCache writes the cache file; a failure is logged and harmless.
-func (l *Limiter) keepCache(s policy.Snapshot) {
+func (l *Limiter) keepCache() {
 	if l.cfg.CacheFile == "" {
 		return
 	}
+	l.cacheMu.Lock() // an older snapshot must not follow a newer one
+	defer l.cacheMu.Unlock()
+	l.mu.Lock()
+	s := l.snapshot
+	l.mu.Unlock()
 	text, err := policy.MarshalSnapshot(s)
 	if err == nil {
 		err = replaceFile(l.cfg.CacheFile, withReplicas(text, l.replicas.Load()))

@@ -30,10 +30,7 @@ func (l *Limiter) countReplicas(ctx context.Context) {
 	if err != nil || n == 0 || l.replicas.Swap(int64(n)) == int64(n) {
 		return
 	}
-	l.mu.Lock()
-	s := l.snapshot
-	l.mu.Unlock()
-	l.keepCache(s)
+	l.keepCache()
 }
 
 // withReplicas adds the count to a cached snapshot, a JSON object.
