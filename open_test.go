@@ -101,7 +101,7 @@ func TestOpenFromCacheFile(t *testing.T) {
 	scope, err := policy.ParseScope(orders)
 	require.NoError(t, err)
 	set := func(n int64) {
-		store, err := throttle.OpenStore(t.Context(), url)
+		store, err := throttle.OpenPolicies(t.Context(), url)
 		require.NoError(t, err)
 		_, err = store.Apply(t.Context(), []configstore.Change{{
 			Key: configstore.Key{Scope: scope}, Policy: policy.Policy{MessageRate: policy.PerSecond(n)},
@@ -181,26 +181,26 @@ func TestTLSMismatch(t *testing.T) {
 	} {
 		_, err := throttle.Open(t.Context(), url, "memory:", throttle.WithOpenTimeout(1500*time.Millisecond))
 		assert.ErrorContains(t, err, want)
-		ledger, err := throttle.OpenLedger(url)
+		permits, err := throttle.OpenPermits(url)
 		require.NoError(t, err)
 		if strings.HasSuffix(url, "true") {
 			assert.Eventually(t, func() bool {
-				_, err := ledger.Published(t.Context(), "c")
+				_, err := permits.Published(t.Context(), "c")
 				return err != nil && strings.Contains(err.Error(), want)
 			}, 10*time.Second, 10*time.Millisecond)
 		}
-		require.NoError(t, ledger.Close())
+		require.NoError(t, permits.Close())
 	}
 	for url, want := range map[string]string{
 		strings.Replace(services.Redis(t), "redis://", "rediss://", 1):                "if the server has none, use redis://",
 		strings.Replace(services.RedisTLS(t, server).URL, "rediss://", "redis://", 1): "if it wants TLS, use rediss://",
 	} {
-		ledger, err := throttle.OpenLedger(url)
+		permits, err := throttle.OpenPermits(url)
 		require.NoError(t, err)
 		assert.Eventually(t, func() bool {
-			_, err = ledger.Published(t.Context(), "c")
+			_, err = permits.Published(t.Context(), "c")
 			return err != nil && strings.Contains(err.Error(), want)
 		}, 10*time.Second, 10*time.Millisecond, "%s: %v", url, err)
-		require.NoError(t, ledger.Close())
+		require.NoError(t, permits.Close())
 	}
 }

@@ -25,19 +25,19 @@ import (
 	"github.com/dispatchthrottle/throttle/configstore/etcd"
 	"github.com/dispatchthrottle/throttle/configstore/file"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	etcdledger "github.com/dispatchthrottle/throttle/dispatch/ledger/etcd"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/none"
-	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
+	etcdpermits "github.com/dispatchthrottle/throttle/dispatch/permits/etcd"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/none"
+	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 )
 
 // The environment that [FromEnv] and throttle-admin read.
 const (
-	EnvStore   = "THROTTLE_STORE"
-	EnvLedger  = "THROTTLE_LEDGER"
-	EnvCluster = "THROTTLE_CLUSTER"
-	EnvGroup   = "THROTTLE_GROUP" // read by FromEnv only
+	EnvPolicies = "THROTTLE_POLICIES"
+	EnvPermits  = "THROTTLE_PERMITS"
+	EnvCluster  = "THROTTLE_CLUSTER"
+	EnvGroup    = "THROTTLE_GROUP" // read by FromEnv only
 )
 
 // An Option changes how a Limiter is opened.
@@ -79,15 +79,15 @@ func WithCostSample(probability float64) Option {
 	return func(o *options) { o.CostSample = probability }
 }
 
-// Open opens a Limiter on the policies at storeURL and the permits at ledgerURL; see [OpenStore] and [OpenLedger] for
+// Open opens a Limiter on the policies at policiesURL and the permits at permitsURL; see [OpenPolicies] and [OpenPermits] for
 // what they may be. It waits for the policies as [WithOpenTimeout] says, at most until ctx ends, which bounds the opening only.
 // Close the Limiter to close both.
-func Open(ctx context.Context, storeURL, ledgerURL string, opts ...Option) (*dispatch.Limiter, error) {
-	both, err := open(ctx, storeURL, ledgerURL)
+func Open(ctx context.Context, policiesURL, permitsURL string, opts ...Option) (*dispatch.Limiter, error) {
+	both, err := open(ctx, policiesURL, permitsURL)
 	if err != nil {
 		return nil, err
 	}
-	o := options{Config: dispatch.Config{Policies: configstore.Source(both.store), Ledger: both.ledger, OnClose: both.close}}
+	o := options{Config: dispatch.Config{Policies: configstore.Source(both.store), Permits: both.permits, OnClose: both.close}}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -114,9 +114,9 @@ func Open(ctx context.Context, storeURL, ledgerURL string, opts ...Option) (*dis
 }
 
 // OpenRatekeeper opens a candidate for finding the rates of throughput quotas, for a process without a Limiter, on the URLs of [Open]. Set its other
-// fields as you like, and Run it; then call the function that is returned, which closes store and ledger.
-func OpenRatekeeper(ctx context.Context, storeURL, ledgerURL string) (*ratekeeper.Ratekeeper, func() error, error) {
-	both, err := open(ctx, storeURL, ledgerURL)
+// fields as you like, and Run it; then call the function that is returned, which closes store and permit store.
+func OpenRatekeeper(ctx context.Context, policiesURL, permitsURL string) (*ratekeeper.Ratekeeper, func() error, error) {
+	both, err := open(ctx, policiesURL, permitsURL)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -125,15 +125,15 @@ func OpenRatekeeper(ctx context.Context, storeURL, ledgerURL string) (*ratekeepe
 
 // stores are what two URLs stand for.
 type stores struct {
-	store  configstore.Store
-	ledger dispatch.Ledger
+	store   configstore.Store
+	permits dispatch.PermitStore
 }
 
-func open(ctx context.Context, storeURL, ledgerURL string) (s stores, err error) {
-	var storeErr, ledgerErr error
-	s.store, storeErr = OpenStore(ctx, storeURL)
-	s.ledger, ledgerErr = OpenLedger(ledgerURL)
-	if err := errors.Join(storeErr, ledgerErr); err != nil {
+func open(ctx context.Context, policiesURL, permitsURL string) (s stores, err error) {
+	var storeErr, permitsErr error
+	s.store, storeErr = OpenPolicies(ctx, policiesURL)
+	s.permits, permitsErr = OpenPermits(permitsURL)
+	if err := errors.Join(storeErr, permitsErr); err != nil {
 		return stores{}, errors.Join(err, s.close())
 	}
 	return s, nil
@@ -144,19 +144,19 @@ func (s stores) close() error {
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
 	}
-	if s.ledger != nil {
-		errs = append(errs, s.ledger.Close())
+	if s.permits != nil {
+		errs = append(errs, s.permits.Close())
 	}
 	return errors.Join(errs...)
 }
 
 func (s stores) ratekeeper() *ratekeeper.Ratekeeper {
-	k := &ratekeeper.Ratekeeper{Policies: configstore.Source(s.store), Ledger: s.ledger}
-	k.Elector, _ = s.store.(ratekeeper.Elector) // without one, it is elected by the ledger
+	k := &ratekeeper.Ratekeeper{Policies: configstore.Source(s.store), Permits: s.permits}
+	k.Elector, _ = s.store.(ratekeeper.Elector) // without one, it is elected by the permit store
 	return k
 }
 
-// FromEnv is Open with the URLs of THROTTLE_STORE and THROTTLE_LEDGER, the cluster of THROTTLE_CLUSTER and the group of
+// FromEnv is Open with the URLs of THROTTLE_POLICIES and THROTTLE_PERMITS, the cluster of THROTTLE_CLUSTER and the group of
 // THROTTLE_GROUP, if these are set. Neither URL has a default, since a limit that silently held in one process only would be none.
 // A vertex of Numaflow's is named as there: namespace/pipeline/vertex-replica.
 func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
@@ -168,8 +168,8 @@ func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 		}
 		return value
 	}
-	store := need(EnvStore, "etcd://127.0.0.1:2379/throttle or file:policies.yaml")
-	ledger := need(EnvLedger, "redis://127.0.0.1:6379, etcd://127.0.0.1:2379, or memory: for one process alone")
+	store := need(EnvPolicies, "etcd://127.0.0.1:2379/throttle or file:policies.yaml")
+	permits := need(EnvPermits, "redis://127.0.0.1:6379, etcd://127.0.0.1:2379, or memory: for one process alone")
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 	if replica := numaflowReplica(); replica != "" {
 		opts = append([]Option{WithReplica(replica)}, opts...)
 	}
-	return Open(ctx, store, ledger, opts...)
+	return Open(ctx, store, permits, opts...)
 }
 
 // numaflowReplica names the container of Numaflow's that this process is, by the environment that it sets; "" for any other.
@@ -199,15 +199,15 @@ func numaflowReplica() string {
 	return name
 }
 
-// OpenStore opens the policies at a URL:
+// OpenPolicies opens the policies at a URL:
 //
 //	etcd://user:password@host:port,host:port/prefix?tls=true&ca=FILE&cert=FILE&key=FILE&server-name=NAME&password-file=FILE
 //	file:policies.yaml      must exist, unless ?create=true follows: then a missing file is an empty store
 //	memory:                 one process alone, empty at the start
 //
 // The prefix is /throttle by default. Each of ca, cert, key and server-name turns TLS on. etcd is not asked before it is needed.
-func OpenStore(ctx context.Context, storeURL string) (configstore.Store, error) {
-	scheme, rest, _ := strings.Cut(storeURL, ":")
+func OpenPolicies(ctx context.Context, policiesURL string) (configstore.Store, error) {
+	scheme, rest, _ := strings.Cut(policiesURL, ":")
 	switch scheme {
 	case "memory":
 		return configstore.NewMemory(), nil
@@ -224,11 +224,11 @@ func OpenStore(ctx context.Context, storeURL string) (configstore.Store, error) 
 		}
 		store, err := open(name)
 		if err != nil {
-			return nil, fmt.Errorf("throttle: store %s: %w", storeURL, err)
+			return nil, fmt.Errorf("throttle: store %s: %w", policiesURL, err)
 		}
 		return store, nil
 	case "etcd":
-		a, err := parseAddress(storeURL, "2379", tlsOptions...)
+		a, err := parseAddress(policiesURL, "2379", tlsOptions...)
 		if err != nil {
 			return nil, fmt.Errorf("throttle: store URL: %w", err)
 		}
@@ -244,31 +244,31 @@ func OpenStore(ctx context.Context, storeURL string) (configstore.Store, error) 
 	return nil, fmt.Errorf("throttle: store URL: %s: use etcd://host:port, file:policies.yaml or \"memory:\"", unknownScheme(scheme))
 }
 
-// OpenLedger opens the permits at a URL:
+// OpenPermits opens the permits at a URL:
 //
 //	redis://user:password@host:port/database?password-file=FILE
 //	rediss://...            the same over TLS; each of the options ca, cert, key and server-name turns it on, too
 //	redis+sentinel://user:password@host:port,host:port/database?master=NAME    the hosts are Sentinels, port 26379
 //	redis+cluster://user:password@host:port,host:port    Redis Cluster; tls=true for TLS
-//	etcd://user:password@host:port,host:port/prefix      with the options of [OpenStore]
+//	etcd://user:password@host:port,host:port/prefix      with the options of [OpenPolicies]
 //	memory:                 one process alone
-//	none:                   nothing is booked: for limits that are split among a fixed number of replicas
+//	none:                   nothing is allocated: for limits that are split among a fixed number of replicas
 //
-// The connection is made when it is needed, so that a process can start while the ledger is away.
-func OpenLedger(ledgerURL string) (dispatch.Ledger, error) {
-	scheme, _, _ := strings.Cut(ledgerURL, ":")
-	var ledger dispatch.Ledger
+// The connection is made when it is needed, so that a process can start while the permit store is away.
+func OpenPermits(permitsURL string) (dispatch.PermitStore, error) {
+	scheme, _, _ := strings.Cut(permitsURL, ":")
+	var permits dispatch.PermitStore
 	var err error
 	switch scheme {
 	case "memory":
-		ledger = memory.New()
+		permits = memory.New()
 	case "none":
-		ledger = none.Ledger{}
+		permits = none.Store{}
 	case "redis", "rediss", "redis+sentinel", "redis+cluster":
-		ledger, err = openRedis(ledgerURL, scheme)
+		permits, err = openRedis(permitsURL, scheme)
 	case "etcd":
 		var a address
-		if a, err = parseAddress(ledgerURL, "2379", tlsOptions...); err != nil {
+		if a, err = parseAddress(permitsURL, "2379", tlsOptions...); err != nil {
 			break
 		}
 		cfg := clientv3.Config{
@@ -276,22 +276,22 @@ func OpenLedger(ledgerURL string) (dispatch.Ledger, error) {
 			DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		}
 		cfg.TLS, err = a.tls(false)
-		ledger = etcdledger.Open(cfg, a.path, 0)
+		permits = etcdpermits.Open(cfg, a.path, 0)
 	default:
 		err = fmt.Errorf("%s: use redis://host:port, rediss://, redis+sentinel://, redis+cluster://, etcd://host:port, \"memory:\" or \"none:\"", unknownScheme(scheme))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("throttle: ledger URL: %w", err)
+		return nil, fmt.Errorf("throttle: permit store URL: %w", err)
 	}
-	return ledger, nil
+	return permits, nil
 }
 
-func openRedis(ledgerURL, scheme string) (dispatch.Ledger, error) {
+func openRedis(permitsURL, scheme string) (dispatch.PermitStore, error) {
 	port, known := "6379", tlsOptions
 	if scheme == "redis+sentinel" {
 		port, known = "26379", append([]string{"master"}, known...)
 	}
-	a, err := parseAddress(ledgerURL, port, known...)
+	a, err := parseAddress(permitsURL, port, known...)
 	if err != nil {
 		return nil, err
 	}
@@ -314,5 +314,5 @@ func openRedis(ledgerURL, scheme string) (dispatch.Ledger, error) {
 	if o.TLSConfig, err = a.tls(scheme == "rediss"); err != nil {
 		return nil, err
 	}
-	return redisledger.Open(o, 0), nil
+	return redispermits.Open(o, 0), nil
 }

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// An address is a store's or ledger's URL: scheme://user:password@host:port,host:port/path?options.
+// An address is a store's or permit store's URL: scheme://user:password@host:port,host:port/path?options.
 // It is parsed here because net/url knows one host only, and because its errors show passwords.
 type address struct {
 	scheme         string

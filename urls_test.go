@@ -18,13 +18,13 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestNoLedger: a limit that is split among a fixed number of replicas needs none; another says so, and goes by onLedgerLoss.
-func TestNoLedger(t *testing.T) {
-	for sharing, want := range map[policy.Sharing]int{policy.Split: 100, policy.Booked: 0} {
-		ledger, err := throttle.OpenLedger("none:")
+// TestNoLedger: a limit that is split among a fixed number of replicas needs none; another says so, and goes by onOutage.
+func TestNoPermitStore(t *testing.T) {
+	for sharing, want := range map[policy.Sharing]int{policy.Split: 100, policy.Fair: 0} {
+		permits, err := throttle.OpenPermits("none:")
 		require.NoError(t, err)
-		p := policy.Policy{MessageRate: policy.PerSecond(200), Sharing: sharing, Replicas: new(int64(2)), OnLedgerLoss: policy.LossStop}
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledger})
+		p := policy.Policy{MessageRate: policy.PerSecond(200), Sharing: sharing, Replicas: new(int64(2)), OnOutage: policy.OutageStop}
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits})
 		require.NoError(t, err)
 		sub, err := lim.Subscription("kafka://public/default/orders", "billing")
 		require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestBadURLs(t *testing.T) {
 		{"etcd://user:ge,heim", "host 1: is not host:port"},
 		{"etcd://user:ge?heim", "host 1: is not host:port"},
 	} {
-		_, err := throttle.OpenStore(t.Context(), c.url)
+		_, err := throttle.OpenPolicies(t.Context(), c.url)
 		require.ErrorContains(t, err, c.want, c.url)
 		assert.NotContains(t, err.Error(), "heim")
 	}
@@ -88,7 +88,7 @@ func TestBadURLs(t *testing.T) {
 		{"redis://default:geheim", "host 1: is not host:port"},
 		{"redis://default:ge/heim", "host 1: is not host:port"},
 	} {
-		_, err := throttle.OpenLedger(c.url)
+		_, err := throttle.OpenPermits(c.url)
 		require.ErrorContains(t, err, c.want, c.url)
 		assert.NotContains(t, err.Error(), "heim")
 	}
@@ -99,10 +99,10 @@ func TestServerNameTurnsTLSOn(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, ln.Close()) }()
-	ledger, err := throttle.OpenLedger("redis://" + ln.Addr().String() + "?server-name=x")
+	permits, err := throttle.OpenPermits("redis://" + ln.Addr().String() + "?server-name=x")
 	require.NoError(t, err)
 	var asked sync.WaitGroup
-	asked.Go(func() { _, _ = ledger.Published(t.Context(), "c") })
+	asked.Go(func() { _, _ = permits.Published(t.Context(), "c") })
 	conn, err := ln.Accept()
 	require.NoError(t, err)
 	first := make([]byte, 1)
@@ -110,7 +110,7 @@ func TestServerNameTurnsTLSOn(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, byte(22), first[0], "the first byte is not that of a TLS handshake")
 	require.NoError(t, conn.Close())
-	require.NoError(t, ledger.Close())
+	require.NoError(t, permits.Close())
 	asked.Wait()
 }
 
@@ -118,29 +118,29 @@ func TestGoodURLs(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("geheim\n"), 0o600))
 	for _, url := range []string{"memory:", "redis://localhost", "redis://[::1]:6379/2", "rediss://user:p%40ss@a:1", "redis+cluster://a:1,b:2?tls=true", "redis://a?password-file=" + secret} {
-		ledger, err := throttle.OpenLedger(url)
+		permits, err := throttle.OpenPermits(url)
 		require.NoError(t, err, url)
-		assert.NoError(t, ledger.Close())
+		assert.NoError(t, permits.Close())
 	}
 	for _, url := range []string{"memory:", "etcd://a:1,b,[::1]:3/prefix/of/mine", "etcd://user:p%40ss@a"} {
-		store, err := throttle.OpenStore(t.Context(), url)
+		store, err := throttle.OpenPolicies(t.Context(), url)
 		require.NoError(t, err, url)
 		assert.NoError(t, store.Close())
 	}
 }
 
 func TestFromEnvNamesWhatIsMissing(t *testing.T) {
-	t.Setenv(throttle.EnvStore, "")
-	t.Setenv(throttle.EnvLedger, "")
+	t.Setenv(throttle.EnvPolicies, "")
+	t.Setenv(throttle.EnvPermits, "")
 	_, err := throttle.FromEnv(t.Context())
-	require.ErrorContains(t, err, "THROTTLE_STORE")
-	require.ErrorContains(t, err, "THROTTLE_LEDGER")
+	require.ErrorContains(t, err, "THROTTLE_POLICIES")
+	require.ErrorContains(t, err, "THROTTLE_PERMITS")
 }
 
 // TestFromEnvInNumaflow: a vertex is named as there, unless an option says otherwise.
 func TestFromEnvInNumaflow(t *testing.T) {
-	t.Setenv(throttle.EnvStore, "memory:")
-	t.Setenv(throttle.EnvLedger, "memory:")
+	t.Setenv(throttle.EnvPolicies, "memory:")
+	t.Setenv(throttle.EnvPermits, "memory:")
 	replica := func(opts ...throttle.Option) string {
 		lim, err := throttle.FromEnv(t.Context(), opts...)
 		require.NoError(t, err)

@@ -35,7 +35,7 @@ const (
 // last policy that could be, and says so in its Err.
 //
 // The end of a temporary policy is a change, whether or not the store has deleted it. All replicas list the store
-// then, so that none of them has a lower revision than any had while the policy was in force: a ledger takes the rate of the
+// then, so that none of them has a lower revision than any had while the policy was in force: a permit store takes the rate of the
 // highest. While the store is away, a replica ends what is over by itself, at the next revision after
 // the one it had, and yields the error again.
 func (f *Follower) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {

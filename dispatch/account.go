@@ -11,14 +11,14 @@ import (
 )
 
 // An account is one subscription's share of one limit in this process: its stock of permits, and what decides
-// when to book the next ones, and how many. Times are seconds on the Limiter's clock.
+// when to allocate the next ones, and how many. Times are seconds on the Limiter's clock.
 type account struct {
 	limit        *limit
 	queue        *queue // whose callers it serves; guarded by limiter.mu
 	subscription string
 	waiter       string // its name in the queue for slots; "" = it does not queue
 	reason       Reason // why callers wait for it
-	loss         policy.OnLedgerLoss
+	loss         policy.OnOutage
 	weight       float64 // of the subscription in the limit
 	reserved     float64 // permits a second
 
@@ -32,25 +32,25 @@ type account struct {
 	stock
 
 	through  atomic.Int64     // messages of a quota that shadow mode let begin without a permit
-	lost     atomic.Bool      // the ledger does not answer
+	lost     atomic.Bool      // the permit store does not answer
 	heldBack atomic.Bool      // a held Grant has given permits back since the last step
 	outside  atomic.Bool      // this process is in none of the limit's groups
 	plain    bool             // who has caught up is exempt
-	open     bool             // lets through what comes, since the ledger is away
-	cut      bool             // the limit has become lower since the last booking
-	fruitful bool             // something was taken since the last booking
+	open     bool             // lets through what comes, since the permit store is away
+	cut      bool             // the limit has become lower since the last allocation
+	fruitful bool             // something was taken since the last allocation
 	gone     bool             // no caller: nothing is requested until one waits
 	dropAt   float64          // the last handle is closed: nothing is allocated, and what is held then goes back; 0 = there is a handle
 	busy     bool             // a call is under way
-	unheard  schedule.Answers // that the ledger has not been told of
-	faulty   bool             // the log has it that this limit cannot be booked
+	unheard  schedule.Answers // that the permit store has not been told of
+	faulty   bool             // the log has it that this limit cannot be allocated
 	handBack bool             // held Grants gave permits back that may be unused
 
 	// The rest belongs to the loop.
 	carry schedule.Carry // from the last reply
 	share float64        // from the last reply, permits a second; 0 = unknown
 	told  float64        // when that was
-	rev   revision       // of the limit that the batches were booked under
+	rev   revision       // of the limit that the batches were allocated under
 	top   float64        // the limit's rate, and
 	ramp  schedule.Ramp  // the ramp to it, by which permits are released
 
@@ -67,18 +67,18 @@ type account struct {
 	heldUp    float64 // seconds since the last call in which callers waited for slots to come
 	calledAt  float64 // the last call
 
-	failures  int     // calls failed in a row
-	lostAt    float64 // when the first of them did
-	retryAt   float64 // no call before
-	turnAt    float64 // while the line is full, no request for permits before this time: see turn
-	rtts      [2]float64
-	storeTime float64 // the store's clock less ours, from the last reply
-	heard     heard   // the last reply that was not late
-	bookings  int64   // made, all time
-	settled   int64   // messages of a quota that have been counted as begun
-	lent      float64 // `share` without a store: when the next permit of our own is due; 0 = the store is there
-	cutAt     float64 // when the first of the calls that failed in a row was sent
-	spent     int64   // permits of our own, since then
+	failures    int     // calls failed in a row
+	lostAt      float64 // when the first of them did
+	retryAt     float64 // no call before
+	turnAt      float64 // while the line is full, no request for permits before this time: see turn
+	rtts        [2]float64
+	storeTime   float64 // the store's clock less ours, from the last reply
+	heard       heard   // the last reply that was not late
+	allocations int64   // made, all time
+	settled     int64   // messages of a quota that have been counted as begun
+	lent        float64 // `share` without a store: when the next permit of our own is due; 0 = the store is there
+	cutAt       float64 // when the first of the calls that failed in a row was sent
+	spent       int64   // permits of our own, since then
 }
 
 // A demand is what the callers of an account want at this moment.
@@ -130,7 +130,7 @@ func (a *account) observe(now float64, w demand) {
 // pressure is the demand that the schedule is told. Whoever must wait for slots shows less than he wants: his
 // demand d counts for the time only in which he had a choice, but by a quarter more at most, lest a short
 // rush of a quiet caller costs him his credit. Batches are sized by d itself, so that
-// somebody who is taken for greedy by mistake books no slots that he then wastes.
+// somebody who is taken for greedy by mistake allocates no slots that he then wastes.
 func (a *account) pressure(now, d float64) float64 {
 	if now > a.calledAt {
 		d /= max(0.8, 1-a.heldUp/(now-a.calledAt))
@@ -151,18 +151,18 @@ func (a *account) demand(w demand) float64 {
 	return d
 }
 
-// A call is a booking on its way.
+// A call is an allocation on its way.
 type call struct {
-	account  *account
-	booking  schedule.Booking
-	demand   float64 // as far as it showed
-	sent     float64
-	rev      revision
-	try      bool   // by TryAcquire: for a slot that is free now
-	confirms bool   // asks whether a strict line is still there
-	visit    *visit // nil: a booking
-	reply    schedule.Booked
-	done     float64
+	account    *account
+	allocation schedule.Allocation
+	demand     float64 // as far as it showed
+	sent       float64
+	rev        revision
+	try        bool   // by TryAcquire: for a slot that is free now
+	confirms   bool   // asks whether a strict line is still there
+	visit      *visit // nil: an allocation
+	reply      schedule.Allocated
+	done       float64
 }
 
 // advance brings the account to now; the loop is late by so much.
@@ -213,22 +213,22 @@ func (a *account) adjust(now float64) {
 // otherPace says that the limit's rate, or the ramp to it, has changed.
 func (a *account) otherPace() bool { return a.top != a.limit.rate || a.ramp != a.limit.ramp }
 
-// book decides what to book now, and returns nil for nothing. An account that is gone has nobody to book for ever again.
-func (a *account) book(step uint64, now float64, w demand, gone bool, timeout float64) *call {
+// allocate decides what to allocate now, and returns nil for nothing. An account that is gone has nobody to allocate for ever again.
+func (a *account) allocate(step uint64, now float64, w demand, gone bool, timeout float64) *call {
 	switch {
 	case a.split != nil:
 		a.refused.Store(0)
 		return nil
 	case a.strict != nil:
-		return a.bookStrict(now, w, gone, timeout)
+		return a.allocateStrict(now, w, gone, timeout)
 	case a.groups != nil:
-		return a.bookGrouped(step, now, w, gone, timeout)
+		return a.allocateGrouped(step, now, w, gone, timeout)
 	}
-	return a.bookBatch(step, now, w, gone, timeout)
+	return a.allocateBatch(step, now, w, gone, timeout)
 }
 
-// bookBatch books as much as this replica may have use for.
-func (a *account) bookBatch(step uint64, now float64, w demand, gone bool, timeout float64) *call {
+// bookBatch allocates as much as this replica may have use for.
+func (a *account) allocateBatch(step uint64, now float64, w demand, gone bool, timeout float64) *call {
 	defer a.refused.Store(0)
 	if gone = gone || a.closed() && now >= a.dropAt; gone || a.closed() {
 		a.asked = 0
@@ -313,7 +313,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 	a.expired = 0
 	a.busy, a.fruitful = true, false
 	a.heldUp, a.calledAt = 0, now
-	c := &call{account: a, booking: schedule.Booking{Key: l.key, Request: r}, demand: d, sent: now, rev: l.rev}
+	c := &call{account: a, allocation: schedule.Allocation{Key: l.key, Request: r}, demand: d, sent: now, rev: l.rev}
 	if a.groups != nil {
 		c.visit = a.visiting(r)
 	}
@@ -350,7 +350,7 @@ func (a *account) restart() {
 // outage says that the store is unavailable: a single lost request or reply is no outage.
 func (a *account) outage() bool { return a.failures > 1 }
 
-// failed notes that the ledger did not answer.
+// failed notes that the permit store did not answer.
 func (a *account) failed(now float64) {
 	if a.failures++; a.failures == 1 {
 		a.lostAt = now
@@ -376,7 +376,7 @@ func (h heard) bounds(now float64) (low, high float64) {
 // slow says that a call took so much longer than usual that the store's clock need not have stepped forward. Slots of a
 // strict line stay where they are all the same.
 func (c *call) slow(usual float64) bool {
-	request, r := &c.booking.Request, &c.reply.Reply
+	request, r := &c.allocation.Request, &c.reply.Reply
 	return request.High > 0 && !request.Strict && r.Carry.Inc == request.Carry.Inc && r.Now-request.High <= c.done-c.sent-usual+0.02
 }
 
@@ -407,7 +407,7 @@ func (a *account) answered(c *call, now, jitter float64) {
 	a.heard = heard{r.Now, c.sent, c.done}
 	a.rtts[0], a.rtts[1] = a.rtts[1], c.done-c.sent // the first call, which may have to connect, is not among the last two
 	a.carry, a.unheard = r.Carry, schedule.Answers{}
-	if told := r.Carry.Shifts - c.booking.Request.Carry.Shifts; told > 0 && c.slow(usual) { // the clock has not stepped: the next request says so
+	if told := r.Carry.Shifts - c.allocation.Request.Carry.Shifts; told > 0 && c.slow(usual) { // the clock has not stepped: the next request says so
 		a.carry.Shifts -= told
 		r.Start = max(min(r.Start, 0), r.Start-r.Ahead)
 		c.reply.Reply.Start = r.Start
@@ -419,14 +419,14 @@ func (a *account) answered(c *call, now, jitter float64) {
 		a.answeredGrouped(c, now, jitter)
 		return
 	}
-	if a.strict != nil && c.booking.Request.Strict {
+	if a.strict != nil && c.allocation.Request.Strict {
 		a.answeredStrict(c, now, jitter)
 		return
 	}
 	if r.N == 0 {
 		return
 	}
-	if a.split != nil || a.strict != nil || a.groups != nil || c.booking.Request.Strict { // booked for another way of sharing
+	if a.split != nil || a.strict != nil || a.groups != nil || c.allocation.Request.Strict { // allocated for another way of sharing
 		a.lapsed += int64(r.N)
 		return
 	}
@@ -435,7 +435,7 @@ func (a *account) answered(c *call, now, jitter float64) {
 	if (a.limit.ramp.Over > 0 || a.limit.rule.Mode != busy.None) && c.rev == a.limit.rev {
 		a.rate = r.Rate
 	}
-	a.bookings++
+	a.allocations++
 	a.add(int64(r.N), c.done+r.Start, r.Gap*r.Rate/a.rate, a.calledAt, a.life(c), a.limit.round)
 }
 
@@ -458,7 +458,7 @@ func (a *account) turn(c *call) float64 {
 	return min(maxTurn, 1/r.Share)
 }
 
-// life is how long what a call booked may lie unspent.
+// life is how long what a call allocated may lie unspent.
 func (a *account) life(c *call) float64 {
 	turn := maxTurn
 	if a.share > 1e-6 { // else reserved shares take all

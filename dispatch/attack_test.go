@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -66,8 +66,8 @@ func TestDeepCut(t *testing.T) {
 	}
 }
 
-// With the ledger away, a share follows the limit.
-func TestCutWhileTheLedgerIsAway(t *testing.T) {
+// With the permit store away, a share follows the limit.
+func TestCutWhileThePermitStoreIsAway(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
 		for i := range 8 {
 			f.join(i, "group").greedy(1)
@@ -89,7 +89,7 @@ func TestCutWhileTheLedgerIsAway(t *testing.T) {
 	})
 }
 
-// When a ledger comes back, a hundred replicas do not come back in the same moment.
+// When a permit store comes back, a hundred replicas do not come back in the same moment.
 func TestManyReturn(t *testing.T) {
 	t.Parallel()
 	for _, down := range []bool{false, true} {
@@ -135,10 +135,10 @@ func TestManyReturn(t *testing.T) {
 // never have more than twice the limit, and repay up to two seconds of that; with `stop` never more than the limit.
 func TestPartialPartition(t *testing.T) {
 	t.Parallel()
-	for _, loss := range []policy.OnLedgerLoss{policy.LossShare, policy.LossStop} {
+	for _, loss := range []policy.OnOutage{policy.OutageShare, policy.OutageStop} {
 		for _, cut := range []int{1, 4, 7, 8} {
 			p := perSecond(1000)
-			p.OnLedgerLoss = loss
+			p.OnOutage = loss
 			fleets(t, fmt.Sprintf("%s, %d of 8 cut off", loss, cut), p, func(t *testing.T, f *fleet) {
 				for i := range 8 {
 					f.join(i, "group").greedy(1)
@@ -153,13 +153,13 @@ func TestPartialPartition(t *testing.T) {
 				time.Sleep(11 * second)
 				all := f.between(from, from+10*second) / 10
 				most, least := 1010+125*cut, 980
-				if loss == policy.LossStop {
+				if loss == policy.OutageStop {
 					most = 1010
 				}
 				if cut == 8 {
 					most, least = 1010, 0
 				}
-				within(t, "a second, without the ledger for some", all, least, min(most, 2000))
+				within(t, "a second, without the permit store for some", all, least, min(most, 2000))
 				within(t, "any second", f.window(second, 0), 0, min(most*11/10, 2000))
 				f.store.Do(func() {
 					for _, r := range f.joined[:cut] {
@@ -169,7 +169,7 @@ func TestPartialPartition(t *testing.T) {
 				back := time.Since(f.start)
 				time.Sleep(6 * second)
 				least = 970
-				if loss == policy.LossShare && cut < 8 { // who was cut off repays
+				if loss == policy.OutageShare && cut < 8 { // who was cut off repays
 					least = 1000 - 125*cut
 				}
 				within(t, "a second, while what came on top is repaid", f.between(back+second, back+3*second)/2, least, 1010)
@@ -179,7 +179,7 @@ func TestPartialPartition(t *testing.T) {
 	}
 }
 
-// Who was told a share long ago does not go on at it when the ledger goes: others have got it since.
+// Who was told a share long ago does not go on at it when the permit store goes: others have got it since.
 func TestAnOldShareIsForgotten(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
 		for i := range 8 { // one after the other has it all
@@ -214,12 +214,12 @@ func TestLowRatesOutliveTheKey(t *testing.T) {
 	}{{"1/h", 4, time.Hour}, {"1/1m", 50, time.Minute}} {
 		t.Run(c.rate, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ledger := memory.New()
+				permits := memory.New()
 				ctx, cancel := context.WithCancel(t.Context())
 				f := newFleet(t, 1, policy.Policy{})
 				var lims []*dispatch.Limiter
 				for i := range c.replicas {
-					lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(rate(t, c.rate)), Ledger: ledger, Rand: rand.New(rand.NewPCG(uint64(i), 7))})
+					lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(rate(t, c.rate)), Permits: permits, Rand: rand.New(rand.NewPCG(uint64(i), 7))})
 					require.NoError(t, err)
 					lims = append(lims, lim)
 					sub, err := lim.Subscription(topic, "group")
@@ -313,7 +313,7 @@ func TestTheSecondInLine(t *testing.T) {
 	}
 }
 
-// Closing gives back what is booked, even what has not begun.
+// Closing gives back what is allocated, even what has not begun.
 func TestReopening(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -391,13 +391,13 @@ func TestARefusalTellsWhenToComeBack(t *testing.T) {
 		refused := 0
 		for range 3 {
 			_, next, ok := sub.TryAcquire(1)
-			if ok { // what the first asked for has been booked meanwhile
+			if ok { // what the first asked for has been allocated meanwhile
 				break
 			}
 			refused++
 			within(t, "from now", time.Until(next), time.Millisecond, 100*time.Millisecond)
 		}
-		assert.NotZero(t, refused, "the first comes before anything is booked")
+		assert.NotZero(t, refused, "the first comes before anything is allocated")
 		require.NoError(t, lim.Close())
 	})
 }
@@ -417,26 +417,26 @@ func TestFrozenAtTheStart(t *testing.T) {
 
 // refusing answers for all limits but one.
 type refusing struct {
-	*memory.Ledger
+	*memory.Store
 	limit string
 }
 
-func (l refusing) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
-	booked := l.Ledger.Book(ctx, bookings)
-	for i, b := range bookings {
+func (l refusing) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+	allocated := l.Store.Allocate(ctx, allocations)
+	for i, b := range allocations {
 		if strings.Contains(b.Key, l.limit) {
-			booked[i] = schedule.Booked{Err: errors.New("state of version 2")}
+			allocated[i] = schedule.Allocated{Err: errors.New("state of version 2")}
 		}
 	}
-	return booked
+	return allocated
 }
 
-// One limit that cannot be booked is no ledger that is away, and is logged once.
+// One limit that cannot be allocated is no permit store that is away, and is logged once.
 func TestOneFaultyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{
-			Policies: dispatch.Fixed(perSecond(1000)), Ledger: refusing{memory.New(), "orders-2"}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Policies: dispatch.Fixed(perSecond(1000)), Permits: refusing{memory.New(), "orders-2"}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*second)
@@ -453,9 +453,9 @@ func TestOneFaultyLimit(t *testing.T) {
 		}
 		time.Sleep(10 * second)
 		synctest.Wait()
-		assert.False(t, lim.Stats().Ledger.Away)
+		assert.False(t, lim.Stats().Permits.Away)
 		require.NoError(t, lim.Close())
-		assert.Equal(t, 1, strings.Count(log.String(), "cannot be booked"), log.String())
+		assert.Equal(t, 1, strings.Count(log.String(), "cannot be allocated"), log.String())
 		assert.Zero(t, strings.Count(log.String(), "does not answer"), log.String())
 	})
 }

@@ -10,25 +10,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// plenty is a ledger that grants at once all that is wanted, and more, so that a benchmark
+// plenty is a permit store that grants at once all that is wanted, and more, so that a benchmark
 // of the counter never waits.
-type plenty struct{ *memory.Ledger }
+type plenty struct{ *memory.Store }
 
-func (p plenty) Book(_ context.Context, bookings []schedule.Booking) []schedule.Booked {
-	booked := make([]schedule.Booked, len(bookings))
-	for i, b := range bookings {
-		booked[i].Reply = schedule.Reply{N: 1e12, Start: -1e7, Share: b.Request.Rate, Now: 1, Carry: schedule.Carry{Inc: 1, Epoch: 1, Round: 0.1}}
+func (p plenty) Allocate(_ context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+	allocated := make([]schedule.Allocated, len(allocations))
+	for i, b := range allocations {
+		allocated[i].Reply = schedule.Reply{N: 1e12, Start: -1e7, Share: b.Request.Rate, Now: 1, Carry: schedule.Carry{Inc: 1, Epoch: 1, Round: 0.1}}
 	}
-	return booked
+	return allocated
 }
 
-func open(b *testing.B, p policy.Policy, ledger dispatch.Ledger) *dispatch.Subscription {
-	lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledger})
+func open(b *testing.B, p policy.Policy, permits dispatch.PermitStore) *dispatch.Subscription {
+	lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, lim.Close()) })
 	sub, err := lim.Subscription(topic, "group")
@@ -124,7 +124,7 @@ func BenchmarkFourLimits(b *testing.B) {
 		topic: perSecond(1e6), topic + "?subscription=group": perSecond(1e6), "tenant:public": perSecond(1e6),
 		"public/default": {MessageRate: policy.PerSecond(1e6), Aggregate: new(true)},
 	}))
-	lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: source, Ledger: plenty{memory.New()}})
+	lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: source, Permits: plenty{memory.New()}})
 	require.NoError(b, err)
 	defer func() { require.NoError(b, lim.Close()) }()
 	sub, err := lim.Subscription(topic, "group")

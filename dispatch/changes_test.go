@@ -19,7 +19,7 @@ func ways(t testing.TB, text string) map[string]policy.Policy {
 	p := rate(t, text)
 	p.Groups, p.PoolTTL = "eu,us", policy.Duration(poolTTL)
 	all := map[string]policy.Policy{}
-	for _, sharing := range []policy.Sharing{policy.Booked, policy.Strict, policy.Split, policy.Divide} {
+	for _, sharing := range []policy.Sharing{policy.Fair, policy.Strict, policy.Split, policy.Groups} {
 		p.Sharing = sharing
 		all[string(sharing)] = p
 	}
@@ -27,7 +27,7 @@ func ways(t testing.TB, text string) map[string]policy.Policy {
 	all["queue"] = p
 	p.Sharing, p.Replicas = policy.Split, new(int64(2))
 	all["fixed split"] = p
-	p.Sharing, p.Replicas, p.RampOver = policy.Booked, nil, policy.Duration(time.Hour)
+	p.Sharing, p.Replicas, p.RampOver = policy.Fair, nil, policy.Duration(time.Hour)
 	all["ramp"] = p
 	return all
 }
@@ -49,7 +49,7 @@ func TestEveryChangeHolds(t *testing.T) {
 				since := time.Since(f.start)
 				time.Sleep(10 * second)
 				least := 930
-				if after == "queue" { // of slots that nobody may book ahead, each is a round trip late
+				if after == "queue" { // of slots that nobody may allocate ahead, each is a round trip late
 					least = 890
 				}
 				within(t, "ten seconds", f.between(since, since+10*second), least, 1010)
@@ -58,8 +58,8 @@ func TestEveryChangeHolds(t *testing.T) {
 	}
 }
 
-// The same while the ledger is away, by way of another sharing.
-func TestEveryChangeHoldsWhenTheLedgerIsBack(t *testing.T) {
+// The same while the permit store is away, by way of another sharing.
+func TestEveryChangeHoldsWhenThePermitStoreIsBack(t *testing.T) {
 	for name, detour := range ways(t, "2/1h") {
 		fleets(t, name, rate(t, "1/1h"), func(t *testing.T, f *fleet) {
 			r := f.joinGroup(0, "group", "eu")
@@ -79,20 +79,20 @@ func TestEveryChangeHoldsWhenTheLedgerIsBack(t *testing.T) {
 	}
 }
 
-// Who lets everything through while the ledger is away throttles again when it is back.
+// Who lets everything through while the permit store is away throttles again when it is back.
 func TestOpenAndBack(t *testing.T) {
 	for name, p := range ways(t, "10/s") {
-		if name == "fixed split" || name == "ramp" { // needs no ledger; begins low
+		if name == "fixed split" || name == "ramp" { // needs no permit store; begins low
 			continue
 		}
-		p.OnLedgerLoss = policy.LossOpen
+		p.OnOutage = policy.OutageOpen
 		fleets(t, name, p, func(t *testing.T, f *fleet) {
 			r := f.joinGroup(0, "group", "eu")
 			r.paced(200)
 			time.Sleep(10 * second)
 			f.store.Do(func() { r.link.Cut = true })
 			time.Sleep(20 * second)
-			within(t, "a second without the ledger", f.between(29*second, 30*second), 190, 201)
+			within(t, "a second without the permit store", f.between(29*second, 30*second), 190, 201)
 			f.store.Do(func() { r.link.Cut = false })
 			time.Sleep(25 * second)
 			within(t, "five with it again", f.between(50*second, 55*second), 44, 52)
@@ -113,7 +113,7 @@ func TestRampsFromLow(t *testing.T) {
 		{"100/s", policy.Rate{Permits: 1, Period: time.Hour}, time.Minute, 2 * time.Minute, 9_000},
 		{"10/s", policy.Rate{}, time.Hour, 350 * second, 171},
 	} {
-		for _, sharing := range []policy.Sharing{policy.Booked, policy.Strict} {
+		for _, sharing := range []policy.Sharing{policy.Fair, policy.Strict} {
 			p := rate(t, c.rate)
 			p.Sharing, p.RampFrom, p.RampOver = sharing, c.from, policy.Duration(c.over)
 			fleets(t, fmt.Sprint(sharing, c), p, func(t *testing.T, f *fleet) {
@@ -125,7 +125,7 @@ func TestRampsFromLow(t *testing.T) {
 	}
 }
 
-// A split limit goes up its ramp with a fixed head count, too, and stays at the top while the ledger is away.
+// A split limit goes up its ramp with a fixed head count, too, and stays at the top while the permit store is away.
 func TestRampOfASplit(t *testing.T) {
 	for _, replicas := range []int64{0, 1} {
 		p := rate(t, "1000/s")
@@ -138,7 +138,7 @@ func TestRampOfASplit(t *testing.T) {
 			within(t, "at the top", f.between(13*second, 14*second), 990, 1001)
 			f.store.Do(func() { r.link.Cut = true })
 			time.Sleep(20 * second)
-			within(t, "long without the ledger", f.between(33*second, 34*second), 990, 1001)
+			within(t, "long without the permit store", f.between(33*second, 34*second), 990, 1001)
 		})
 	}
 }

@@ -35,7 +35,7 @@ func TestGivesBackAfterManyBatches(t *testing.T) {
 	})
 }
 
-// TestPolling: who polls with TryAcquire gets the limit, at any interval, for few trips.
+// TestPolling: who polls with TryAcquire gets the limit, at any interval, for few requests.
 func TestPolling(t *testing.T) {
 	for _, every := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond} {
 		limited(t, perSecond(1000), func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
@@ -46,7 +46,7 @@ func TestPolling(t *testing.T) {
 				}
 			}
 			within(t, "every "+every.String(), got, 3500, 5200)
-			within(t, "trips", int(lim.Stats().Ledger.Trips), 1, 600)
+			within(t, "requests", int(lim.Stats().Permits.Requests), 1, 600)
 		})
 	}
 	limited(t, perSecond(1000), func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
@@ -155,7 +155,7 @@ func TestLossBySubscription(t *testing.T) {
 		require.NoError(t, err)
 		set, err := policy.NewSet([]policy.Entry{
 			{Scope: policy.ClusterScope(), Policy: perSecond(1000)},
-			{Scope: policy.SubscriptionScope(tp, "careful"), Policy: policy.Policy{OnLedgerLoss: policy.LossStop}},
+			{Scope: policy.SubscriptionScope(tp, "careful"), Policy: policy.Policy{OnOutage: policy.OutageStop}},
 		})
 		require.NoError(t, err)
 		f.policies.set(set)

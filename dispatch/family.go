@@ -11,7 +11,7 @@ import (
 type family struct {
 	queues   atomic.Pointer[[]*queue] // replaced under limiter.mu
 	flying   atomic.Int64             // messages handed out and not Done, where that is limited
-	next     atomic.Pointer[queue]    // who books a permit for its turn while no more may be in flight
+	next     atomic.Pointer[queue]    // who allocates a permit for its turn while no more may be in flight
 	outcomes outcomes
 }
 
@@ -77,7 +77,7 @@ func (f *family) turnBack(n int64) {
 }
 
 // land ends the flight of n messages of q, of which so many may be in flight. The queues that wait take turns, the one after q first. The first that
-// has no permit for its place is next: it books one.
+// has no permit for its place is next: it allocates one.
 func (f *family) land(q *queue, n, most int64) {
 	f.flying.Add(-n)
 	now, queues := time.Now(), f.all()

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -30,7 +30,7 @@ type event struct {
 // A fleet is replicas in a synctest bubble that share one store.
 type fleet struct {
 	t        *testing.T
-	store    *ledgertest.Store
+	store    *permitstest.Store
 	policies *policies
 	start    time.Time
 	stop     context.CancelFunc
@@ -81,7 +81,7 @@ func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
 	if testing.Short() {
 		t.Skip("a fleet takes long with the race detector")
 	}
-	f := &fleet{t: t, store: ledgertest.NewStore(seed, nil), policies: &policies{changed: make(chan struct{})}, start: time.Now(), waits: map[int][]time.Duration{}}
+	f := &fleet{t: t, store: permitstest.NewStore(seed, nil), policies: &policies{changed: make(chan struct{})}, start: time.Now(), waits: map[int][]time.Duration{}}
 	f.ctx, f.stop = context.WithCancel(t.Context())
 	f.policies.set(policy.Single(p))
 	t.Logf("seed %d", seed)
@@ -92,7 +92,7 @@ func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
 type replica struct {
 	*fleet
 	id   int
-	link *ledgertest.Link
+	link *permitstest.Link
 	lim  *dispatch.Limiter
 	sub  *dispatch.Subscription
 	stop context.CancelFunc
@@ -103,13 +103,13 @@ func (f *fleet) join(id int, subscription string) *replica { return f.joinGroup(
 
 // joinGroup joins as a worker of a group.
 func (f *fleet) joinGroup(id int, subscription, group string) *replica {
-	r := &replica{fleet: f, id: id, link: &ledgertest.Link{Store: f.store}}
+	r := &replica{fleet: f, id: id, link: &permitstest.Link{Store: f.store}}
 	var err error
 	cache := ""
 	if f.cache != "" {
 		cache = filepath.Join(f.cache, "policies.json")
 	}
-	r.lim, err = dispatch.Open(f.ctx, dispatch.Config{Policies: f.policies, Ledger: r.link, Group: group, CacheFile: cache, Rand: rand.New(rand.NewPCG(uint64(id), 7))})
+	r.lim, err = dispatch.Open(f.ctx, dispatch.Config{Policies: f.policies, Permits: r.link, Group: group, CacheFile: cache, Rand: rand.New(rand.NewPCG(uint64(id), 7))})
 	require.NoError(f.t, err)
 	r.sub, err = r.lim.Subscription(topic, subscription)
 	require.NoError(f.t, err)
@@ -233,12 +233,12 @@ func (f *fleet) p99(id int) time.Duration {
 	return w[len(w)*99/100]
 }
 
-func (f *fleet) tripsPerMessage() float64 {
-	var trips int
-	f.store.Do(func() { trips = f.store.Trips })
-	return float64(trips) / float64(max(1, f.between(0, time.Hour)))
+func (f *fleet) requestsPerMessage() float64 {
+	var requests int
+	f.store.Do(func() { requests = f.store.Requests })
+	return float64(requests) / float64(max(1, f.between(0, time.Hour)))
 }
 
 func (f *fleet) String() string {
-	return fmt.Sprintf("dispatched %d, any second %d, %.4f trips a message", f.between(0, time.Hour), f.window(time.Second, 0), f.tripsPerMessage())
+	return fmt.Sprintf("dispatched %d, any second %d, %.4f requests a message", f.between(0, time.Hour), f.window(time.Second, 0), f.requestsPerMessage())
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // A grouped account decides as any other when it wants permits and how many, but draws them from what the limit's
-// period has for its group of workers, in place of booking slots.
+// period has for its group of workers, in place of allocation slots.
 type grouped struct {
 	terms     pool.Terms
 	group     string  // this process's
@@ -21,7 +21,7 @@ type grouped struct {
 	period    int64   // the one last drawn from
 	own       int64   // permits of the own group's drawn in it
 	before    int64   // and in the one before
-	spent     int64   // without asking, since the ledger was there
+	spent     int64   // without asking, since the permit store was there
 	again     float64 // the next call, even if nobody wants anything
 	notBefore float64 // is there anything to draw
 	left      bool    // has said goodbye
@@ -36,7 +36,7 @@ type visit struct {
 	drawn pool.Drawn
 }
 
-// A division is what the ledger keeps of a limit that is divided over groups.
+// A division is what the permit store keeps of a limit that is divided over groups.
 type division struct {
 	pool.Division
 	Line schedule.Line `json:"line,omitzero"` // of its ramp
@@ -48,7 +48,7 @@ func (q *queue) group(a *account, p policy.Policy) {
 	if !p.IsGrouped() {
 		if a.groups != nil {
 			busy := a.busy
-			c := a.goodbye(l.clock(time.Now()), l.cfg.Ledger.Timeout().Seconds())
+			c := a.goodbye(l.clock(time.Now()), l.cfg.Permits.Timeout().Seconds())
 			l.done.Go(func() { l.visit(c) })
 			a.groups, a.busy = nil, busy
 			a.outside.Store(false)
@@ -67,7 +67,7 @@ func (q *queue) group(a *account, p policy.Policy) {
 }
 
 // bookGrouped decides what to draw now. A member that wants nothing, or has to wait, shows from time to time that it is there.
-func (a *account) bookGrouped(step uint64, now float64, w demand, gone bool, timeout float64) *call {
+func (a *account) allocateGrouped(step uint64, now float64, w demand, gone bool, timeout float64) *call {
 	g := a.groups
 	switch {
 	case gone && (a.busy || now < a.retryAt || g.left):
@@ -77,7 +77,7 @@ func (a *account) bookGrouped(step uint64, now float64, w demand, gone bool, tim
 	}
 	var c *call
 	if now >= g.notBefore {
-		c = a.bookBatch(step, now, w, false, timeout)
+		c = a.allocateBatch(step, now, w, false, timeout)
 	}
 	if c == nil && !a.busy && now >= max(g.again, a.retryAt) {
 		c = a.call(now, 0, 0, timeout)
@@ -109,15 +109,15 @@ func (l *Limiter) visit(c *call) {
 	v := c.visit
 	var now, rate float64
 	ttl := max(v.terms.Lifetime(), v.ramp.TTL)
-	err := l.cfg.Ledger.Update(context.Background(), c.booking.Key+":groups", time.Duration(ttl*float64(time.Second)), func(old []byte, clock float64) []byte {
+	err := l.cfg.Permits.Update(context.Background(), c.allocation.Key+":groups", time.Duration(ttl*float64(time.Second)), func(old []byte, clock float64) []byte {
 		var d division
 		if json.Unmarshal(old, &d) != nil {
 			d = division{} // none, or one that makes no sense: as good as lost
 		}
 		terms := v.terms
-		rate = c.booking.Request.Rate
+		rate = c.allocation.Request.Rate
 		if v.ramp.Over > 0 {
-			if d.Line, rate = v.ramp.At(d.Line, rate, v.asked, false, clock); rate < c.booking.Request.Rate {
+			if d.Line, rate = v.ramp.At(d.Line, rate, v.asked, false, clock); rate < c.allocation.Request.Rate {
 				terms.Permits = int64(math.Round(rate * terms.Period))
 			}
 		}
@@ -126,7 +126,7 @@ func (l *Limiter) visit(c *call) {
 		text, _ := json.Marshal(d) // cannot fail
 		return text
 	})
-	c.reply = schedule.Booked{Reply: schedule.Reply{N: float64(v.drawn.N), Now: now, Rate: rate}, Err: err}
+	c.reply = schedule.Allocated{Reply: schedule.Reply{N: float64(v.drawn.N), Now: now, Rate: rate}, Err: err}
 	c.done = l.clock(time.Now())
 }
 
@@ -159,6 +159,6 @@ func (a *account) answeredGrouped(c *call, now, jitter float64) {
 		}
 		return
 	}
-	a.bookings++
+	a.allocations++
 	a.add(d.N, c.done, 1/a.rate, a.calledAt, max(a.limit.round, min(1.3*float64(d.N)/max(c.demand, 1e-9), g.terms.Period)), a.limit.round)
 }

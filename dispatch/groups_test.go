@@ -10,10 +10,10 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-func divided(t testing.TB, text string, groups policy.Groups) policy.Policy {
+func divided(t testing.TB, text string, groups policy.Names) policy.Policy {
 	t.Helper()
 	p := rate(t, text)
-	p.Sharing, p.Groups, p.PoolTTL = policy.Divide, groups, policy.Duration(poolTTL)
+	p.Sharing, p.Groups, p.PoolTTL = policy.Groups, groups, policy.Duration(poolTTL)
 	return p
 }
 
@@ -67,13 +67,13 @@ func TestGroupsOfALongPeriod(t *testing.T) {
 	})
 }
 
-// Under a partition each side spends only its own: the one without the ledger goes on with its group's part, and the other
+// Under a partition each side spends only its own: the one without the permit store goes on with its group's part, and the other
 // side leaves it that.
 func TestGroupsUnderAPartition(t *testing.T) {
 	t.Parallel()
-	for loss, without := range map[policy.OnLedgerLoss]int{policy.LossShare: 500, policy.LossStop: 0} {
+	for loss, without := range map[policy.OnOutage]int{policy.OutageShare: 500, policy.OutageStop: 0} {
 		p := divided(t, "1000/s", "eu,us")
-		p.OnLedgerLoss = loss
+		p.OnOutage = loss
 		fleets(t, string(loss), p, func(t *testing.T, f *fleet) {
 			for i := range 2 {
 				f.joinGroup(i, "group", "eu").greedy(100)

@@ -37,7 +37,7 @@ func TestAHandleForEachMessage(t *testing.T) {
 			time.Sleep(10 * second)
 			within(t, "its share of 125", float64(f.by(0, 2*second, 10*second))/8, 115, 135)
 			within(t, "another's", float64(f.by(1, 2*second, 10*second))/8, 115, 135)
-			within(t, "requests a message", f.tripsPerMessage(), 0, 0.3)
+			within(t, "requests a message", f.requestsPerMessage(), 0, 0.3)
 			f.bounded(t, "from 1 s on", second, time.Since(f.start), 1050, 250*time.Millisecond)
 		})
 	}

@@ -11,25 +11,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // A recorder counts what replicas return to the permit store.
 type recorder struct {
-	dispatch.Ledger
+	dispatch.PermitStore
 	mu       sync.Mutex
 	returned float64
 }
 
-func (r *recorder) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+func (r *recorder) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
 	r.mu.Lock()
-	for _, b := range bookings {
+	for _, b := range allocations {
 		r.returned += b.Request.Returned
 	}
 	r.mu.Unlock()
-	return r.Ledger.Book(ctx, bookings)
+	return r.PermitStore.Allocate(ctx, allocations)
 }
 
 // hoard acquires n permits, as fast as they come.
@@ -64,13 +64,13 @@ func TestHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &recorder{Ledger: memory.New()}
+				store := &recorder{PermitStore: memory.New()}
 				p := perSecond(100)
 				p.Sharing = c.sharing
 				if c.sharing == policy.Split {
 					p.Replicas = new(int64(1))
 				}
-				lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Ledger: store})
+				lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: store})
 				require.NoError(t, err)
 				sub, err := lim.Subscription(topic, "group")
 				require.NoError(t, err)
@@ -127,7 +127,7 @@ func TestHoldBound(t *testing.T) {
 			}
 		}
 		replica := func(name string, work func(*dispatch.Subscription)) {
-			lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(perSecond(rate)), Ledger: store, Replica: name})
+			lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(perSecond(rate)), Permits: store, Replica: name})
 			require.NoError(t, err)
 			sub, err := lim.Subscription(topic, "group")
 			require.NoError(t, err)

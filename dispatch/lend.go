@@ -3,9 +3,9 @@ package dispatch
 import "github.com/dispatchthrottle/throttle/policy"
 
 // lend lets a replica go on at its last share while the store is away. A permit of its own comes
-// a share's gap after the last booked one, so that it never exceeds the time that passes.
+// a share's gap after the last allocated one, so that it never exceeds the time that passes.
 func (a *account) lend(now float64, w demand) {
-	if a.loss != policy.LossShare {
+	if a.loss != policy.OutageShare {
 		return
 	}
 	if a.groups != nil && (a.share == 0 || !a.groups.terms.MayGoOn(now-a.lostAt)) {
@@ -61,7 +61,7 @@ const maxRepaid = 2.0
 // were allocated the slots of that time.
 func (a *account) repay(now float64, partial bool) {
 	owed := a.lent - now
-	if share := a.lastShare(); a.loss == policy.LossShare {
+	if share := a.lastShare(); a.loss == policy.OutageShare {
 		if partial && a.spent > 0 && a.groups == nil {
 			owed += float64(a.spent) / share
 		}

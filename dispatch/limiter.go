@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -29,7 +29,7 @@ var ErrClosed = errors.New("dispatch: closed")
 // A Config says what a Limiter works with. Its zero value works: nothing is limited.
 type Config struct {
 	Policies  PolicySource // nil: no policies, nothing is limited
-	Ledger    Ledger       // nil: a memory ledger of this Limiter's own. The Limiter does not close it
+	Permits   PermitStore  // nil: a memory permit store of this Limiter's own. The Limiter does not close it
 	Cluster   string       // whose namespace overrides apply, and whose permits are shared; default "standalone"
 	Group     string       // of workers this process belongs to, for limits with `sharing: groups`; default none
 	Replica   string       // this process's name in what it publishes; default host name, process id and a random part
@@ -69,7 +69,7 @@ type Limiter struct {
 	bad      int                // stored policies that make no sense
 	source   error              // why the policies could not be read lately; nil: they are
 
-	answeredAt float64 // the last answer of the ledger
+	answeredAt float64 // the last answer of the permit store
 
 	tags     atomic.Pointer[map[string]bool] // that have a quota
 	cacheMu  sync.Mutex                      // held while the cache file is written
@@ -110,16 +110,16 @@ type limit struct {
 	burst   float64 // permits
 	round   float64 // seconds
 	strict  bool
-	ahead   float64   // slots of a strict line that may be booked ahead
+	ahead   float64   // slots of a strict line that may be allocated ahead
 	queue   bool      // who finds it full waits in line
 	expiry  float64   // how late one may be used, seconds
 	rule    busy.Rule // by which it slows down; the zero value: not at all
 	rev     revision
-	undated bool // of a quota: rev is older than it should be, since the ledger\'s clock was not known
+	undated bool // of a quota: rev is older than it should be, since the permit store\'s clock was not known
 	users   int  // queues; guarded by Limiter.mu
 }
 
-// LimitKey is where a ledger keeps the schedule of a scope's messages or bytes: a topic's, a subscription's further one,
+// LimitKey is where a permit store keeps the schedule of a scope's messages or bytes: a topic's, a subscription's further one,
 // or an aggregate's.
 func LimitKey(cluster string, scope policy.Scope, bytes bool) string {
 	unit := "messages"
@@ -152,8 +152,8 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	if cfg.OpenTimeout < 0 {
 		return nil, fmt.Errorf("dispatch: open: OpenTimeout %v: is negative: use 0 for the default", cfg.OpenTimeout)
 	}
-	if cfg.Ledger == nil {
-		cfg.Ledger = memory.New()
+	if cfg.Permits == nil {
+		cfg.Permits = memory.New()
 	}
 	if cfg.Policies == nil {
 		cfg.Policies = Fixed(policy.Policy{})
@@ -241,7 +241,7 @@ func await(ctx context.Context, first <-chan error, timeout time.Duration, hint 
 }
 
 // Close ends the Limiter and joins what it started. Those who wait get ErrClosed; permits that
-// are booked and not spent are given back. A second call does nothing.
+// are allocated and not spent are given back. A second call does nothing.
 func (l *Limiter) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -279,8 +279,8 @@ func (l *Limiter) wake() {
 // tick is the shortest time between two steps of the loop.
 const tick = 2 * time.Millisecond
 
-// run steps the queues that have something to do, and books for all of them. One call of the
-// ledger carries all that falls due together.
+// run steps the queues that have something to do, and allocates for all of them. One call of the
+// permit store carries all that falls due together.
 func (l *Limiter) run(ctx context.Context) {
 	answers := make(chan []*call)
 	var calls sync.WaitGroup
@@ -289,7 +289,7 @@ func (l *Limiter) run(ctx context.Context) {
 	defer func() { l.farewell(active) }()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	timeout := l.cfg.Ledger.Timeout().Seconds()
+	timeout := l.cfg.Permits.Timeout().Seconds()
 	under := 0 // calls under way
 	for {
 		var answered []*call
@@ -374,7 +374,7 @@ func (l *Limiter) run(ctx context.Context) {
 	}
 }
 
-// send makes one call of the ledger for all bookings and one for each visit, in the background, and says how many answers there
+// send makes one call of the permit store for all allocations and one for each visit, in the background, and says how many answers there
 // will be.
 func (l *Limiter) send(out []*call, answers chan<- []*call, calls *sync.WaitGroup) (n int) {
 	out = slices.DeleteFunc(out, func(c *call) bool {
@@ -390,25 +390,25 @@ func (l *Limiter) send(out []*call, answers chan<- []*call, calls *sync.WaitGrou
 	if len(out) == 0 {
 		return n
 	}
-	bookings := make([]schedule.Booking, len(out))
+	allocations := make([]schedule.Allocation, len(out))
 	for i, c := range out {
-		bookings[i] = c.booking
+		allocations[i] = c.allocation
 	}
 	calls.Go(func() {
-		// The ledger ends by its own time-out; a call that was sent is waited for.
-		booked := l.cfg.Ledger.Book(context.Background(), bookings)
+		// The permit store ends by its own time-out; a call that was sent is waited for.
+		allocated := l.cfg.Permits.Allocate(context.Background(), allocations)
 		done := l.clock(time.Now())
 		for i, c := range out {
-			c.reply, c.done = booked[i], done
+			c.reply, c.done = allocated[i], done
 		}
 		answers <- out
 	})
 	return n + 1
 }
 
-// farewell gives back what is booked when the Limiter ends.
+// farewell gives back what is allocated when the Limiter ends.
 func (l *Limiter) farewell(active []*queue) {
-	var bookings []schedule.Booking
+	var allocations []schedule.Allocation
 	now := l.clock(time.Now())
 	l.mu.Lock() // Stats may be read still
 	for _, q := range active {
@@ -418,24 +418,24 @@ func (l *Limiter) farewell(active []*queue) {
 				continue
 			}
 			if a.groups != nil {
-				if c := a.goodbye(now, l.cfg.Ledger.Timeout().Seconds()); a.failures == 0 {
+				if c := a.goodbye(now, l.cfg.Permits.Timeout().Seconds()); a.failures == 0 {
 					l.done.Go(func() { l.visit(c) })
 				}
 				continue
 			}
 			if (a.held()+a.expired > 0 || a.lining()) && a.failures == 0 {
-				bookings = append(bookings, a.farewell(now, l.cfg.Ledger.Timeout().Seconds()).booking)
+				allocations = append(allocations, a.farewell(now, l.cfg.Permits.Timeout().Seconds()).allocation)
 			}
 		}
 	}
 	l.mu.Unlock()
-	if len(bookings) > 0 {
-		l.cfg.Ledger.Book(context.Background(), bookings)
+	if len(allocations) > 0 {
+		l.cfg.Permits.Allocate(context.Background(), allocations)
 	}
 }
 
-// awayAfter is how long nothing must have been answered until the ledger counts as away, in seconds: one limit that
-// cannot be booked beside others that can is no reason.
+// awayAfter is how long nothing must have been answered until the permit store counts as away, in seconds: one limit that
+// cannot be allocated beside others that can is no reason.
 const awayAfter = 0.5
 
 // settle takes answers in. The caller holds l.mu.
@@ -447,17 +447,17 @@ func (l *Limiter) settle(answers []*call, now float64) {
 	}
 }
 
-// count counts an answer for an account that has taken it in, and logs when the ledger goes and comes. The caller holds l.mu.
+// count counts an answer for an account that has taken it in, and logs when the permit store goes and comes. The caller holds l.mu.
 func (l *Limiter) count(a *account, err error, late bool, now float64) {
-	l.counters.trips.Add(1)
+	l.counters.requests.Add(1)
 	known := a.faulty
 	if err != nil {
 		l.counters.errors.Add(1)
 		if now-l.answeredAt > awayAfter && l.counters.away.CompareAndSwap(false, true) {
-			l.log.Warn("the ledger does not answer; each limit goes on as its onLedgerLoss says", "error", err)
+			l.log.Warn("the permit store does not answer; each limit goes on as its onOutage says", "error", err)
 		}
 		if a.faulty = known || now-a.lostAt > 2*awayAfter && !l.counters.away.Load(); a.faulty && !known {
-			l.log.Warn("a limit cannot be booked; it goes on as its onLedgerLoss says", "limit", a.limit.key, "error", err)
+			l.log.Warn("a limit cannot be allocated; it goes on as its onOutage says", "limit", a.limit.key, "error", err)
 		}
 		return
 	}
@@ -467,14 +467,14 @@ func (l *Limiter) count(a *account, err error, late bool, now float64) {
 		return
 	}
 	if l.counters.away.CompareAndSwap(true, false) {
-		l.log.Info("the ledger answers again")
+		l.log.Info("the permit store answers again")
 	}
 	if a.faulty = false; known {
-		l.log.Info("a limit can be booked again", "limit", a.limit.key)
+		l.log.Info("a limit can be allocated again", "limit", a.limit.key)
 	}
 }
 
-// step brings a queue to now: it releases what is due, serves those who wait, and books what is wanted then. It says
+// step brings a queue to now: it releases what is due, serves those who wait, and allocates what is wanted then. It says
 // when it wants the next step, and whether it needs one at all. The caller holds limiter.mu.
 func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at float64, idle bool) {
 	q.stale(t)
@@ -486,23 +486,23 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 	for _, a := range q.retired {
 		a.advance(step, now, late, demand{})
 	}
-	q.followLedger()
+	q.followPermits()
 	p := q.plan.Load()
 	if p != nil || q.waiters.Load() > 0 {
 		q.serve(t)
 	}
 
 	at, idle = math.Inf(1), true
-	book := func(a *account, w demand, gone bool) {
+	allocate := func(a *account, w demand, gone bool) {
 		if a.split != nil {
 			q.tend(a, now, gone)
 		}
-		if c := a.book(step, now, w, gone, timeout); c != nil {
+		if c := a.allocate(step, now, w, gone, timeout); c != nil {
 			if a.limit.rule.Mode != busy.None {
 				q.family.outcomes.heard(a)
-				c.booking.Request.Answers = a.unheard
+				c.allocation.Request.Answers = a.unheard
 			}
-			c.booking.Request.Nonce = 1 + q.limiter.cfg.Rand.Int64N(1<<52)
+			c.allocation.Request.Nonce = 1 + q.limiter.cfg.Rand.Int64N(1<<52)
 			*out = append(*out, c)
 		}
 		at = min(at, a.wakeAt(now, w))
@@ -516,10 +516,10 @@ func (q *queue) step(t time.Time, now, late, timeout float64, out *[]*call) (at 
 		if q.waiters.Load() > 0 || a.open {
 			w = q.demand(a, i >= bytes) // who was not may wait for another limit now
 		}
-		book(a, w, p != nil && p.closed && a.dropAt == 0)
+		allocate(a, w, p != nil && p.closed && a.dropAt == 0)
 	}
 	for _, a := range q.retired { // of limits that are gone
-		book(a, demand{}, true)
+		allocate(a, demand{}, true)
 	}
 	q.retired = slices.DeleteFunc(q.retired, func(a *account) bool { return a.idle() && a.avail.Load() >= 0 })
 	if q.caughtUp {

@@ -66,7 +66,7 @@ func OutcomeOf(err error) (o Outcome, retryAfter time.Duration) {
 	return OutcomeFailed, 0
 }
 
-// outcomes are what handlers of a subscription have reported since the last booking.
+// outcomes are what handlers of a subscription have reported since the last allocation.
 type outcomes struct {
 	least    float64       // messages a second, by the policy, and
 	reserved float64       // by the quotas of its messages: it never slows down to less. Guarded by limiter.mu
@@ -78,7 +78,7 @@ type outcomes struct {
 
 // ReportOutcome says how the protected system answered a message of this subscription, and when it may be asked again, if it said so. Busy
 // answers lower a limit of the subscription's own, in all processes, until they cease: see the policy's fields `busy` and `busyOutcomes`, and
-// docs/slowing-down.md. The first report that is good or counts as busy makes that limit; who reports nothing has none. It needs a ledger: while
+// docs/slowing-down.md. The first report that is good or counts as busy makes that limit; who reports nothing has none. It needs a permit store: while
 // there is none, messages go on. A report costs some nanoseconds; any number of goroutines may report at once.
 func (s *Subscription) ReportOutcome(o Outcome, retryAfter time.Duration) {
 	if s == nil {
@@ -114,7 +114,7 @@ func (q *queue) slowDown() {
 	}
 }
 
-// heard moves what was reported to the account that tells the ledger.
+// heard moves what was reported to the account that tells the permit store.
 func (o *outcomes) heard(a *account) {
 	a.unheard.OK += float64(o.ok.Swap(0))
 	a.unheard.Busy += float64(o.busy.Swap(0))
@@ -149,7 +149,7 @@ func (f *family) reserve() {
 	}
 }
 
-// busyKey is where a ledger keeps the limit by which a subscription slows down.
+// busyKey is where a permit store keeps the limit by which a subscription slows down.
 func busyKey(cluster string, topic policy.Topic, subscription string) string {
 	return fmt.Sprintf("throttle:{%s/%s}:busy:%s", cluster, topic, subscription)
 }
@@ -166,7 +166,7 @@ func (q *queue) addBusyLimit(p *plan, of policy.Policy) {
 	rule.MinRate = max(rule.MinRate, q.family.outcomes.reserved)
 	a := q.account(busyKey(l.cfg.Cluster, q.topic, q.name), q.name, ReasonBusy)
 	a.limit.slow(rule, of, revision{l.snapshot.Identity, l.snapshot.Revision})
-	a.loss, a.weight, a.plain = policy.LossShare, policy.DefaultWeight, false // it is no budget: without the ledger, nothing is known
+	a.loss, a.weight, a.plain = policy.OutageShare, policy.DefaultWeight, false // it is no budget: without the permit store, nothing is known
 	p.messages = append(p.messages, a)
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -276,7 +276,7 @@ func TestReporting(t *testing.T) {
 // A handler that reports what the service answers waits for its permits, too.
 func ExampleReporting() {
 	ctx := context.Background()
-	lim, _ := dispatch.Open(ctx, dispatch.Config{Ledger: memory.New()}) // or throttle.FromEnv(ctx)
+	lim, _ := dispatch.Open(ctx, dispatch.Config{Permits: memory.New()}) // or throttle.FromEnv(ctx)
 	sub, _ := lim.Subscription("kafka://public/default/orders", "billing")
 	post := func(_ context.Context, order string) (string, error) {
 		if order == "one too many" {
@@ -285,14 +285,14 @@ func ExampleReporting() {
 		return order + ": posted", nil
 	}
 	handle := dispatch.Throttled(sub, dispatch.Reporting(sub, post))
-	for _, order := range []string{"a book", "one too many"} {
+	for _, order := range []string{"an allocate", "one too many"} {
 		answer, err := handle(ctx, order)
 		fmt.Printf("%q %v\n", answer, err)
 	}
 	fmt.Println("there is a limit now:", sub.Limited())
 	_ = lim.Close()
 	// Output:
-	// "a book: posted" <nil>
+	// "an allocate: posted" <nil>
 	// "" busy, to be asked again after 1s: 429 Too Many Requests
 	// there is a limit now: true
 }
@@ -330,11 +330,11 @@ func TestReportsOfTheClosed(t *testing.T) {
 	})
 }
 
-// TestBusyWithoutLedger: a ledger that is away stops nobody for the sake of busy answers.
-func TestBusyWithoutLedger(t *testing.T) {
+// TestBusyWithoutLedger: a permit store that is away stops nobody for the sake of busy answers.
+func TestBusyWithoutPermitStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 1, policy.Policy{OnLedgerLoss: policy.LossStop})
+		f := newFleet(t, 1, policy.Policy{OnOutage: policy.OutageStop})
 		s := &service{capacity: 1e6, at: time.Now()}
 		r := f.join(0, "group")
 		r.store.Do(func() { r.link.Cut = true })

@@ -23,7 +23,7 @@ type plan struct {
 }
 
 // pace chooses the limit by which messages are paced strictly: the slowest of those that are to be. Slots of two lines
-// would hardly ever come at the same time; of the others, permits are booked as ever. In shadow mode nobody waits for a slot.
+// would hardly ever come at the same time; of the others, permits are allocated as ever. In shadow mode nobody waits for a slot.
 func (p *plan) pace() {
 	var slowest *account
 	for _, a := range p.messages {
@@ -90,7 +90,7 @@ func (p *plan) take1(size int64) bool {
 	return rest.take(1, size) == 1
 }
 
-// unhindered is how many of so many callers a strict limit books slots for: no more than may be in flight, nor, but for
+// unhindered is how many of so many callers a strict limit allocates slots for: no more than may be in flight, nor, but for
 // one, than other limits have permits for.
 func (p *plan) unhindered(callers, flying int) int {
 	if p.inFlight > 0 {

@@ -193,7 +193,7 @@ func (q *queue) resolve() {
 	own := policy.SubscriptionScope(q.topic, q.name)
 	shares := sharer{q.name, e.Subscription.ShareWeight(), e.Subscription.Reserved.PerSec(), e.Subscription.ReservedBytes.PerSec()}
 	topic := e.Topic
-	topic.OnLedgerLoss = e.Subscription.OnLedgerLoss
+	topic.OnOutage = e.Subscription.OnOutage
 	q.addLimits(p, policy.TopicScope(q.topic), topic, shares)
 	q.addLimits(p, own, e.Subscription, sharer{name: q.name, weight: policy.DefaultWeight})
 	q.addBusyLimit(p, e.Subscription)
@@ -276,7 +276,7 @@ func (a *account) set(rate, from policy.Rate, burst int64, p policy.Policy, weig
 	if a.limit.rev != was && was != (revision{}) {
 		a.askAgain()
 	}
-	a.loss, a.weight, a.reserved = p.LedgerLoss(), weight, reserved
+	a.loss, a.weight, a.reserved = p.Outage(), weight, reserved
 	a.plain = a.reason.plain() && !strict
 }
 
@@ -335,15 +335,15 @@ func (q *queue) obey() {
 	}
 	q.plan.Store(p)
 	q.serve(time.Now())
-	q.activate() // what is booked goes back, or those who wait are served
+	q.activate() // what is allocated goes back, or those who wait are served
 }
 
-// followLedger opens limits when the ledger is away and their policies say so, and closes them again.
+// followLedger opens limits when the permit store is away and their policies say so, and closes them again.
 // The caller holds limiter.mu.
-func (q *queue) followLedger() {
+func (q *queue) followPermits() {
 	changed := false
 	for _, a := range q.limits.all() {
-		open := a.loss == policy.LossOpen && a.outage() && (a.open || a.away())
+		open := a.loss == policy.OutageOpen && a.outage() && (a.open || a.away())
 		changed = changed || open != a.open
 		a.open = open
 	}

@@ -9,13 +9,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 )
 
 // TestNothingWasted: while somebody wants more than there is, the rate is dispatched, whoever comes and goes.
 func TestNothingWasted(t *testing.T) {
 	t.Parallel()
-	for _, seed := range ledgertest.Seeds(t, 25, 120) {
+	for _, seed := range permitstest.Seeds(t, 25, 120) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, seed, perSecond(1000))
 			rng := rand.New(rand.NewPCG(seed, 4))
@@ -51,7 +51,7 @@ func TestNothingWasted(t *testing.T) {
 // and so do the replicas of each.
 func TestFair(t *testing.T) {
 	t.Parallel()
-	for _, seed := range ledgertest.Seeds(t, 20, 80) {
+	for _, seed := range permitstest.Seeds(t, 20, 80) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 5))
 			f := newFleet(t, seed, perSecond(1000))

@@ -33,10 +33,10 @@ type queue struct {
 	stats   queueStats
 
 	// The rest belongs to whoever holds limiter.mu.
-	limits            *plan // what the policies say, before caught up and ledger loss
+	limits            *plan // what the policies say, before caught up and permit store loss
 	threshold         int64 // backlog at which a handle is caught up
 	throttlesCaughtUp bool
-	retired           []*account // of limits that are gone: what is booked goes back, and a debt waits for the limit to come back
+	retired           []*account // of limits that are gone: what is allocated goes back, and a debt waits for the limit to come back
 	caughtUp          bool
 	endedAt           time.Time // when its last handle was closed
 	due               float64   // when the next step is; the loop's own
@@ -277,7 +277,7 @@ func (q *queue) dequeue(n int) {
 func (q *queue) demand(a *account, bytes bool) demand {
 	p := q.plan.Load()
 	if a.open {
-		return demand{waiting: 1, anybody: true, callers: 1} // asks whether the ledger is back
+		return demand{waiting: 1, anybody: true, callers: 1} // asks whether the permit store is back
 	} else if p == nil || p.closed || !p.has(a) {
 		return demand{}
 	}

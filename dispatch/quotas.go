@@ -16,7 +16,7 @@ const ratesEvery = 500 * time.Millisecond
 // rates are what a Limiter knows of them. Its mutex guards it.
 type rates struct {
 	Rates
-	now float64   // on the ledger's clock, when it was last asked
+	now float64   // on the permit store's clock, when it was last asked
 	at  time.Time // when that was
 }
 
@@ -40,7 +40,7 @@ func (q *queue) addQuota(p *plan, by sharer) {
 	a := q.account(QuotaKey(l.cfg.Cluster, id), by.name, ReasonQuota)
 	a.limit.round = policy.DefaultRound.Seconds() // not of whichever of the id's subscriptions was last looked at
 	q.followRate(a)
-	a.loss, a.weight, a.plain = policy.LossShare, by.weight, false
+	a.loss, a.weight, a.plain = policy.OutageShare, by.weight, false
 	p.messages = append(p.messages, a)
 }
 
@@ -57,9 +57,9 @@ func (l *Limiter) followRates(ctx context.Context) {
 		if !l.hasQuotas() {
 			continue
 		}
-		text, now, err := l.cfg.Ledger.Value(ctx, RatesKey(l.cfg.Cluster))
+		text, now, err := l.cfg.Permits.Value(ctx, RatesKey(l.cfg.Cluster))
 		if err != nil {
-			continue // the limits are booked in the same ledger: that it is away is said
+			continue // the limits are allocated in the same permit store: that it is away is said
 		}
 		var found Rates
 		if err := json.Unmarshal(text, &found); len(text) > 0 && err != nil {
@@ -112,7 +112,7 @@ func (l *Limiter) obeyRates(found Rates, now float64) {
 	l.wake()
 }
 
-// followRate has the limit of the queue's id go at the rate that is known now. Its revision is the ledger's clock, so that of several replicas' rates
+// followRate has the limit of the queue's id go at the rate that is known now. Its revision is the permit store's clock, so that of several replicas' rates
 // the one that was found last is in force; where that clock was not asked lately, it is set again when it is. The caller holds limiter.mu.
 func (q *queue) followRate(a *account) {
 	set := q.limiter.snapshot.Set

@@ -24,7 +24,7 @@ func budgets(steps int) (n int) { return min(150+45*steps, 600) }
 // when replicas are replaced.
 func TestRamps(t *testing.T) {
 	t.Parallel()
-	for _, sharing := range []policy.Sharing{policy.Booked, policy.Strict, policy.Split} {
+	for _, sharing := range []policy.Sharing{policy.Fair, policy.Strict, policy.Split} {
 		for _, mode := range []policy.RampMode{policy.RampScheduled, policy.RampRelaxed} {
 			fleets(t, string(sharing)+", "+string(mode), ramped(t, sharing, mode), func(t *testing.T, f *fleet) {
 				wants := 1 << 20
@@ -91,7 +91,7 @@ func TestRampWithoutTraffic(t *testing.T) {
 		pause time.Duration
 		steps int
 	}{{policy.RampRelaxed, 4 * second, 2}, {policy.RampScheduled, 4 * second, 6}, {policy.RampRelaxed, 7 * second, 0}, {policy.RampScheduled, 7 * second, 0}} {
-		fleets(t, string(c.mode)+" "+c.pause.String(), ramped(t, policy.Booked, c.mode), func(t *testing.T, f *fleet) {
+		fleets(t, string(c.mode)+" "+c.pause.String(), ramped(t, policy.Fair, c.mode), func(t *testing.T, f *fleet) {
 			burst := func() {
 				r := f.join(len(f.joined), "group")
 				r.greedy(100)
@@ -109,12 +109,12 @@ func TestRampWithoutTraffic(t *testing.T) {
 
 // A limit that is changed on its ramp goes on from where it was.
 func TestRampOfAnotherLimit(t *testing.T) {
-	fleets(t, "", ramped(t, policy.Booked, policy.RampScheduled), func(t *testing.T, f *fleet) {
+	fleets(t, "", ramped(t, policy.Fair, policy.RampScheduled), func(t *testing.T, f *fleet) {
 		for i := range 3 {
 			f.join(i, "group").greedy(1 << 20)
 		}
 		time.Sleep(4 * second)
-		p := ramped(t, policy.Booked, policy.RampScheduled)
+		p := ramped(t, policy.Fair, policy.RampScheduled)
 		p.MessageRate = policy.PerSecond(1150) // steps of 100
 		f.policies.set(policy.Single(p))
 		time.Sleep(2 * second)
@@ -123,7 +123,7 @@ func TestRampOfAnotherLimit(t *testing.T) {
 		f.policies.set(policy.Single(p))
 		time.Sleep(2 * second)
 		within(t, "without", f.between(7*second, 8*second), 1130, 1170)
-		p = ramped(t, policy.Booked, policy.RampScheduled)
+		p = ramped(t, policy.Fair, policy.RampScheduled)
 		f.policies.set(policy.Single(p))
 		time.Sleep(2 * second)
 		within(t, "the ramp begins when it is set", f.between(8*second, 9*second), 145, 250)

@@ -10,12 +10,12 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// QuotaKey is where a ledger keeps the schedule of a throttling id.
+// QuotaKey is where a permit store keeps the schedule of a throttling id.
 func QuotaKey(cluster string, id policy.Scope) string {
 	return fmt.Sprintf("throttle:{%s/%s}:quota", cluster, id)
 }
 
-// RatesKey is where a ledger keeps the rates of all quotas: a [Rates] as JSON.
+// RatesKey is where a permit store keeps the rates of all quotas: a [Rates] as JSON.
 func RatesKey(cluster string) string { return "throttle:{" + cluster + "}:rates" }
 
 // UsageOf is the name under which replicas publish their [Usage], in place of a cluster's.
@@ -26,7 +26,7 @@ type Rates struct {
 	Identity string            `json:"identity"` // of the policy store: terms of different ones cannot be compared
 	Term     int64             `json:"term"`     // of the ratekeeper's election
 	Keeper   string            `json:"keeper"`   // its name
-	Time     float64           `json:"time"`     // on the ledger's clock, seconds
+	Time     float64           `json:"time"`     // on the permit store's clock, seconds
 	Rates    map[quota.ID]Rate `json:"rates"`    // of ids whose costs are known; the others have their totals
 }
 
@@ -49,7 +49,7 @@ const RatesHold = time.Minute
 // AssumedCost is that of a message of which nobody has heard yet, bytes: a page, written.
 const AssumedCost = quota.WriteFactor * quota.Page
 
-// Of is what an id may do by its quota, in messages a second, at now on the ledger's clock. Of an id whose costs nobody knows it is the total, as if each
+// Of is what an id may do by its quota, in messages a second, at now on the permit store's clock. Of an id whose costs nobody knows it is the total, as if each
 // message wrote a page. What nobody has confirmed for [RatesHold] is what is reserved or, if nothing is, the total. In shadow it has no bound.
 func (r Rates) Of(id policy.Scope, q policy.Quota, now float64) float64 {
 	found, used := r.Rates[quota.ID(id.String())]
@@ -80,6 +80,6 @@ func (r Rates) Average(id policy.Scope) float64 {
 	return AssumedCost
 }
 
-// Old reports whether nobody has confirmed the rates for [RatesHold], at now on the ledger's clock. So is what is that far in the future: the clock has
+// Old reports whether nobody has confirmed the rates for [RatesHold], at now on the permit store's clock. So is what is that far in the future: the clock has
 // gone back.
 func (r Rates) Old(now float64) bool { return math.Abs(now-r.Time) > RatesHold.Seconds() }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A ReplicaCounter is a Ledger that knows how many replicas of a cluster have published lately. A replica that has no
-// share of its own when the ledger is unavailable goes on at the limit divided by the last count.
+// A ReplicaCounter is a PermitStore that knows how many replicas of a cluster have published lately. A replica that has no
+// share of its own when the permit store is unavailable goes on at the limit divided by the last count.
 type ReplicaCounter interface {
 	Replicas(ctx context.Context, cluster string) (int, error)
 }
@@ -20,9 +20,9 @@ const (
 	countEvery = 30 * time.Second
 )
 
-// countReplicas counts them, if the ledger can, and keeps the count for the next start.
+// countReplicas counts them, if the permit store can, and keeps the count for the next start.
 func (l *Limiter) countReplicas(ctx context.Context) {
-	counter, ok := l.cfg.Ledger.(ReplicaCounter)
+	counter, ok := l.cfg.Permits.(ReplicaCounter)
 	if !ok {
 		return
 	}

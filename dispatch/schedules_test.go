@@ -10,26 +10,26 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
+	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 )
 
 // What every way to share promises holds under random schedules.
 func TestSchedules(t *testing.T) {
-	ledgertest.Run(t, ledgertest.Backend{}, ledgertest.Seeds(t, 40, 300))
+	permitstest.Run(t, permitstest.Backend{}, permitstest.Seeds(t, 40, 300))
 }
 
 // The same on the script that runs in Redis.
 func TestSchedulesOnRedis(t *testing.T) {
-	ledgertest.Run(t, ledgertest.Backend{Open: func(t *testing.T) dispatch.Ledger {
+	permitstest.Run(t, permitstest.Backend{Open: func(t *testing.T) dispatch.PermitStore {
 		server := miniredis.NewMiniRedis()
 		server.ClockTTL(true)
 		t.Cleanup(server.Close)
-		ledger := redisledger.Open(redis.UniversalOptions{
+		permits := redispermits.Open(redis.UniversalOptions{
 			Addrs:  []string{"in memory"},
 			Dialer: func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
-		}, ledgertest.Timeout)
-		t.Cleanup(func() { assert.NoError(t, ledger.Close()) })
-		return ledger
-	}}, ledgertest.Seeds(t, 3, 40))
+		}, permitstest.Timeout)
+		t.Cleanup(func() { assert.NoError(t, permits.Close()) })
+		return permits
+	}}, permitstest.Seeds(t, 3, 40))
 }

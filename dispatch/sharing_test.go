@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -51,7 +51,7 @@ func (r *replica) paced(rate float64) {
 func TestAllocation(t *testing.T) {
 	t.Parallel()
 	scales := []float64{1}
-	if ledgertest.Long() {
+	if permitstest.Long() {
 		scales = append(scales, 10)
 	}
 	for _, c := range []struct {
@@ -257,7 +257,7 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 	})
 }
 
-// TestInFlightOfManyTags: while nothing lands, those who wait book nothing, however many tags they have.
+// TestInFlightOfManyTags: while nothing lands, those who wait allocate nothing, however many tags they have.
 func TestInFlightOfManyTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := map[string]policy.Policy{"cluster": {MaxInFlight: new(int64(1)), MessageRate: policy.PerSecond(100)}}
@@ -288,7 +288,7 @@ func TestInFlightOfManyTags(t *testing.T) {
 			})
 		}
 		time.Sleep(10 * time.Second)
-		assert.Less(t, lim.Stats().Ledger.Trips, int64(200))
+		assert.Less(t, lim.Stats().Permits.Requests, int64(200))
 		flies.Done(1, 0)
 		waiters.Wait()
 		within(t, "one at a time, of 20 ms", float64(served.Load()), 400, 510)
@@ -297,7 +297,7 @@ func TestInFlightOfManyTags(t *testing.T) {
 }
 
 // TestInFlightBooksNothing: who is held up by what is in flight wants no permits.
-func TestInFlightBooksNothing(t *testing.T) {
+func TestInFlightAllocatesNothing(t *testing.T) {
 	fleets(t, "", policy.Policy{MessageRate: policy.PerSecond(1000), MaxInFlight: new(int64(1))}, func(t *testing.T, f *fleet) {
 		a, b := f.join(0, "a"), f.join(1, "b")
 		a.greedy(1) // never done

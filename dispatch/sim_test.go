@@ -44,7 +44,7 @@ func TestSaturated(t *testing.T) {
 		for _, c := range []struct {
 			rate     int64
 			replicas int
-			trips    float64 // most a message
+			requests float64 // most a message
 		}{
 			{1000, 1, 0.025}, {1000, 8, 0.09}, {10_000, 8, 0.011}, {100_000, 8, 0.0015}, {10, 8, 1.25}, {100, 50, 1.2},
 		} {
@@ -62,7 +62,7 @@ func TestSaturated(t *testing.T) {
 				within(t, "all from the start", f.between(0, end), all*seconds*97/100, all*seconds*101/100+1)
 				within(t, "all from 1 s on", f.between(second, end), all*(seconds-1)*98/100, all*(seconds-1)*1015/1000+1)
 				within(t, "any second", f.window(second, 0), all*98/100, all*105/100+2)
-				within(t, "trips a message", f.tripsPerMessage(), 0, c.trips)
+				within(t, "requests a message", f.requestsPerMessage(), 0, c.requests)
 				if share := all * (seconds - 3) / c.replicas; share > 100 {
 					for i := range c.replicas {
 						got := f.by(i, 3*second, end)
@@ -125,7 +125,7 @@ func TestAllDemandOnOneReplica(t *testing.T) {
 			}
 			time.Sleep(10 * second)
 			within(t, "1 s to 10 s", f.between(second, 10*second), 8800, 9250)
-			within(t, "trips a message", f.tripsPerMessage(), 0, 0.05)
+			within(t, "requests a message", f.requestsPerMessage(), 0, 0.05)
 		})
 	}
 }
@@ -179,9 +179,9 @@ func TestQuietBesideGreedy(t *testing.T) {
 func TestPoisson(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		total float64
-		wait  time.Duration
-		trips float64
+		total    float64
+		wait     time.Duration
+		requests float64
 	}{{500, 25 * time.Millisecond, 0.2}, {800, 60 * time.Millisecond, 0.14}, {900, 120 * time.Millisecond, 0.13}, {950, 300 * time.Millisecond, 0.13}} {
 		fleets(t, fmt.Sprint(c.total, " a second of 1000"), perSecond(1000), func(t *testing.T, f *fleet) {
 			for i := range 8 {
@@ -193,7 +193,7 @@ func TestPoisson(t *testing.T) {
 				worst = max(worst, f.p99(i))
 			}
 			within(t, "worst wait p99", worst, 0, c.wait)
-			within(t, "trips a message", f.tripsPerMessage(), 0, c.trips)
+			within(t, "requests a message", f.requestsPerMessage(), 0, c.requests)
 			within(t, "served", f.between(0, 20*second), int(c.total*20*0.97), int(c.total*20*1.03))
 		})
 	}
@@ -230,7 +230,7 @@ func TestFaults(t *testing.T) {
 	}
 	for how, max := range appetites {
 		stop := perSecond(1000)
-		stop.OnLedgerLoss = policy.LossStop
+		stop.OnOutage = policy.OutageStop
 		fleets(t, "frozen 2 s, stop, "+how, stop, func(t *testing.T, f *fleet) {
 			eight(f, max)
 			f.store.Do(func() { f.store.Frozen = time.Now().Add(2 * second) })
@@ -247,7 +247,7 @@ func TestFaults(t *testing.T) {
 			within(t, "any second", f.window(second, 0), 900, 1250)
 		})
 		open := perSecond(1000)
-		open.OnLedgerLoss = policy.LossOpen
+		open.OnOutage = policy.OutageOpen
 		if max > 1 {
 			fleets(t, "frozen 2 s, open, "+how, open, func(t *testing.T, f *fleet) {
 				f.join(0, "group").poisson(5000, 1)

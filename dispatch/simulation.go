@@ -11,9 +11,9 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Simulation is readers that share one limit of messages, in virtual time. Replicas decide and the store books as in a [Limiter]
-// with a [Ledger]; made up are the messages that come, and the time that a call of the store takes. The same seed gives the same run. Sharing
-// is booked.
+// A Simulation is readers that share one limit of messages, in virtual time. Replicas decide and the store allocates as in a [Limiter]
+// with a [PermitStore]; made up are the messages that come, and the time that a call of the store takes. The same seed gives the same run. Sharing
+// is allocated.
 type Simulation struct {
 	Policy  policy.Policy // of the topic; its message rate, burst, round and ramp count
 	Readers []SimulatedReader
@@ -40,19 +40,19 @@ type SimulatedReader struct {
 
 // A simulated replica.
 type simulated struct {
-	reader  *SimulatedReader
-	account *account
-	backlog float64
-	call    *call // under way; nil: none
-	arrives float64
-	booked  bool
+	reader    *SimulatedReader
+	account   *account
+	backlog   float64
+	call      *call // under way; nil: none
+	arrives   float64
+	allocated bool
 }
 
 // The times of a simulation, in seconds. A call takes as long as measured on a Redis nearby.
 const (
 	simulatedTick      = 0.002
-	simulatedTrip      = 0.0002 // at least, and up to
-	simulatedTripMore  = 0.0006 // more
+	simulatedRTT       = 0.0002 // at least, and up to
+	simulatedRTTSpread = 0.0006 // more
 	simulatedTimeout   = 1.0
 	simulatedEndless   = 1 << 20 // messages that somebody with no end of them asks for
 	mostSimulatedRates = 1e6
@@ -64,8 +64,8 @@ func (s *Simulation) Validate() error {
 	if !s.Policy.MessageRate.Limited() {
 		errs = append(errs, errors.New("policy.messageRate: there is none: what would be shared?"))
 	}
-	if sharing := s.Policy.Sharing; sharing != "" && sharing != policy.Booked {
-		errs = append(errs, fmt.Errorf("policy.sharing %q: only booked is simulated", sharing))
+	if sharing := s.Policy.Sharing; sharing != "" && sharing != policy.Fair {
+		errs = append(errs, fmt.Errorf("policy.sharing %q: only allocated is simulated", sharing))
 	}
 	if len(s.Readers) == 0 {
 		errs = append(errs, errors.New("readers: there are none"))
@@ -100,7 +100,7 @@ type SimulatedSecond struct {
 	Time     int              `json:"time"`
 	Limit    float64          `json:"limit"`    // messages a second, at its end
 	Messages map[string]int64 `json:"messages"` // of each subscription
-	Trips    int              `json:"trips"`    // bookings of all
+	Requests int              `json:"requests"` // allocations of all
 }
 
 // Second lets a second go by. The simulation must be valid.
@@ -115,7 +115,7 @@ func (s *Simulation) Second() SimulatedSecond {
 		now = 1 + float64(s.steps)*simulatedTick // the store's clock is never 0
 		for _, r := range s.replicas {
 			if s.answer(r, now) {
-				second.Trips++
+				second.Requests++
 			}
 			second.Messages[r.reader.Subscription] += s.step(r, now)
 		}
@@ -147,22 +147,22 @@ func (s *Simulation) Change(p policy.Policy) {
 	}
 }
 
-// answer has the store book what has arrived there, and the replica know it when it is back.
-func (s *Simulation) answer(r *simulated, now float64) (booked bool) {
+// answer has the store allocate what has arrived there, and the replica know it when it is back.
+func (s *Simulation) answer(r *simulated, now float64) (allocated bool) {
 	c := r.call
 	if c == nil {
 		return false
 	}
-	if !r.booked && now >= r.arrives {
-		booked, r.booked = true, true
-		request := c.booking.Request
-		s.state, s.subs[request.Subscription], c.reply.Reply = schedule.Book(s.state, s.subs[request.Subscription], request, r.arrives)
+	if !r.allocated && now >= r.arrives {
+		allocated, r.allocated = true, true
+		request := c.allocation.Request
+		s.state, s.subs[request.Subscription], c.reply.Reply = schedule.Allocate(s.state, s.subs[request.Subscription], request, r.arrives)
 	}
-	if r.booked && now >= c.done {
+	if r.allocated && now >= c.done {
 		r.call = nil
 		r.account.answered(c, now, s.random.Float64())
 	}
-	return booked
+	return allocated
 }
 
 // step is one of a replica; it returns how many messages are dispatched in it.
@@ -184,10 +184,10 @@ func (s *Simulation) step(r *simulated, now float64) int64 {
 	if r.backlog > 0 {
 		w = r.demand()
 	}
-	if c := a.book(s.steps, now, w, !there, simulatedTimeout); c != nil {
-		c.booking.Request.Nonce = 1 + s.random.Int64N(1<<52)
-		trip := simulatedTrip + simulatedTripMore*s.random.Float64()
-		r.call, r.booked, r.arrives, c.done = c, false, now+trip/2, now+trip
+	if c := a.allocate(s.steps, now, w, !there, simulatedTimeout); c != nil {
+		c.allocation.Request.Nonce = 1 + s.random.Int64N(1<<52)
+		rtt := simulatedRTT + simulatedRTTSpread*s.random.Float64()
+		r.call, r.allocated, r.arrives, c.done = c, false, now+rtt/2, now+rtt
 	}
 	return n
 }

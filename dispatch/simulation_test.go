@@ -81,7 +81,7 @@ func TestSimulatedChange(t *testing.T) {
 			}
 			now := s.Second()
 			assert.Equal(t, second+1, now.Time)
-			assert.Less(t, now.Trips, 200)
+			assert.Less(t, now.Requests, 200)
 			messages = append(messages, now.Messages["a"]+now.Messages["b"])
 		}
 		return messages
@@ -103,7 +103,7 @@ func TestSimulationFaults(t *testing.T) {
 	}
 	err := s.Validate()
 	for _, want := range []string{
-		"policy.messageRate: there is none", `policy.sharing "strict": only booked is simulated`, "readers[0].subscription: is empty",
+		"policy.messageRate: there is none", `policy.sharing "strict": only allocated is simulated`, "readers[0].subscription: is empty",
 		"readers[0].replicas -1: is outside 1..1000", "readers[0].weight NaN: is outside 0..1000000", "readers[0].until 4: is not after from 5",
 	} {
 		assert.ErrorContains(t, err, want)

@@ -12,16 +12,16 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A split account books nothing: its slots are those of the limit's line whose number, divided by the size of the pool,
-// leaves its rank. All replicas number the slots by the ledger's clock, so that theirs add up to the limit, one after the
-// other, even where that is lower than their number. How many they are, they agree on through the ledger.
+// A split account allocates nothing: its slots are those of the limit's line whose number, divided by the size of the pool,
+// leaves its rank. All replicas number the slots by the permit store's clock, so that theirs add up to the limit, one after the
+// other, even where that is lower than their number. How many they are, they agree on through the permit store.
 type split struct {
 	lease  pool.Lease
 	told   pool.Answer   // the last one
 	lot    uint64        // drawn, for a rank where nobody gives one
 	fixed  int64         // head count of the policy; 0 = agreed on
 	ttl    float64       // seconds
-	offset float64       // the ledger's clock less ours, from the fastest answer of late
+	offset float64       // the permit store's clock less ours, from the fastest answer of late
 	line   schedule.Line // of the limit's ramp, as last told
 	asked  bool          // somebody has since
 	size   int           // of the pool, and our rank in it, by which slots were last counted
@@ -42,7 +42,7 @@ func (a *account) advanceSplit(step uint64, now float64, w demand) {
 	a.rev = a.limit.rev
 	a.observe(now, w)
 	s.asked = s.asked || a.fruitful || w.waiting > 0
-	size, rank := s.place(now, a.failures > 0 && a.loss == policy.LossShare)
+	size, rank := s.place(now, a.failures > 0 && a.loss == policy.OutageShare)
 	if size == 0 {
 		s.size = 0
 		return
@@ -64,19 +64,19 @@ func (a *account) advanceSplit(step uint64, now float64, w demand) {
 	a.share = a.rate / float64(size)
 }
 
-// rateOfSplit is the limit's rate at this time. A ramp that goes with the time needs no word of the ledger for each step.
+// rateOfSplit is the limit's rate at this time. A ramp that goes with the time needs no word of the permit store for each step.
 func (a *account) rateOfSplit(now float64) float64 {
 	ramp, clock := a.limit.ramp, now+a.split.offset
-	ramp.TTL = 0 // while the ledger is away, it goes on from where it was
+	ramp.TTL = 0 // while the permit store is away, it goes on from where it was
 	_, rate := ramp.At(a.split.line, a.limit.rate, !ramp.Relaxed, false, clock)
 	return rate
 }
 
-// meets says that the account has something to agree on through the ledger.
+// meets says that the account has something to agree on through the permit store.
 func (a *account) meets() bool { return a.split.fixed == 0 || a.limit.ramp.Over > 0 }
 
 // place is the size of the pool and the rank in it that count now; a size of 0 has nothing. Who is to go on without a
-// ledger keeps the place that he was told last.
+// permit store keeps the place that he was told last.
 func (s *split) place(now float64, goOn bool) (size, rank int) {
 	if s.fixed > 0 {
 		return int(s.fixed), int(s.lot % uint64(s.fixed))
@@ -150,7 +150,7 @@ func (a *account) wakeSplit(w demand) float64 {
 	return at
 }
 
-// A gathering is what the ledger keeps of a split limit.
+// A gathering is what the permit store keeps of a split limit.
 type gathering struct {
 	pool.State
 	Line schedule.Line `json:"line,omitzero"` // of its ramp
@@ -172,7 +172,7 @@ func (q *queue) meet(a *account, now float64) {
 		var line schedule.Line
 		var clock float64
 		sent := time.Now()
-		err := l.cfg.Ledger.Update(context.Background(), key, time.Duration(max(4*ttl, ramp.TTL)*float64(time.Second)), func(old []byte, now float64) []byte {
+		err := l.cfg.Permits.Update(context.Background(), key, time.Duration(max(4*ttl, ramp.TTL)*float64(time.Second)), func(old []byte, now float64) []byte {
 			var g gathering
 			if json.Unmarshal(old, &g) != nil {
 				g = gathering{} // none, or one that makes no sense: as good as lost

@@ -86,7 +86,7 @@ func TestSplitPoolChanges(t *testing.T) {
 	})
 }
 
-// A head count in the policy needs no ledger.
+// A head count in the policy needs no permit store.
 func TestSplitByAFixedCount(t *testing.T) {
 	p := splitting(t, "100/s")
 	p.Replicas = new(int64(4))
@@ -96,16 +96,16 @@ func TestSplitByAFixedCount(t *testing.T) {
 		}
 		time.Sleep(10 * second)
 		within(t, "all", f.between(second, 10*second), 880, 910)
-		assert.Zero(t, f.store.Trips)
+		assert.Zero(t, f.store.Requests)
 		assert.Empty(t, f.store.Values)
 	})
 }
 
-// A ledger that is away at the start, or later, is told of once, gone on without as the policy says, and met again.
-func TestSplitWithoutALedger(t *testing.T) {
-	for loss, without := range map[policy.OnLedgerLoss]int{policy.LossShare: 1000, policy.LossStop: 0} {
+// A permit store that is away at the start, or later, is told of once, gone on without as the policy says, and met again.
+func TestSplitWithoutAPermitStore(t *testing.T) {
+	for loss, without := range map[policy.OnOutage]int{policy.OutageShare: 1000, policy.OutageStop: 0} {
 		p := splitting(t, "100/s")
-		p.OnLedgerLoss = loss
+		p.OnOutage = loss
 		fleets(t, string(loss), p, func(t *testing.T, f *fleet) {
 			cut := func(yes bool) {
 				f.store.Do(func() {
@@ -120,7 +120,7 @@ func TestSplitWithoutALedger(t *testing.T) {
 			cut(true)
 			time.Sleep(5 * second)
 			assert.Zero(t, f.between(0, 5*second), "nobody knows of the others")
-			assert.True(t, f.joined[0].lim.Stats().Ledger.Away)
+			assert.True(t, f.joined[0].lim.Stats().Permits.Away)
 			cut(false)
 			time.Sleep(3*poolTTL + 10*second)
 			within(t, "with it", f.between(5*second+3*poolTTL, 15*second+3*poolTTL), 980, 1004)
@@ -134,7 +134,7 @@ func TestSplitWithoutALedger(t *testing.T) {
 			back := time.Since(f.start)
 			time.Sleep(10 * second)
 			within(t, "and with it again", f.between(back, back+10*second), 980, 1004)
-			assert.False(t, f.joined[0].lim.Stats().Ledger.Away)
+			assert.False(t, f.joined[0].lim.Stats().Permits.Away)
 		})
 	}
 }

@@ -26,16 +26,16 @@ type Stats struct {
 	PolicyError string `json:"policyError,omitempty"` // why the policies cannot be read now; empty: they can
 	BadPolicies int    `json:"badPolicies,omitempty"` // stored policies that make no sense and are not in force
 
-	Ledger        LedgerStats         `json:"ledger"`
+	Permits       PermitStoreStats    `json:"permitStore"`
 	Subscriptions []SubscriptionStats `json:"subscriptions,omitempty"` // sorted by topic and name
 }
 
-// LedgerStats counts the bookings sent to the ledger since the start.
-type LedgerStats struct {
-	Trips  int64 `json:"trips"`          // bookings, pipelined or not
-	Errors int64 `json:"errors"`         // that failed
-	Late   int64 `json:"late"`           // that came too late to count
-	Away   bool  `json:"away,omitempty"` // the last one failed
+// PermitStoreStats counts the allocations sent to the permit store since the start.
+type PermitStoreStats struct {
+	Requests int64 `json:"requests"`       // allocations, pipelined or not
+	Errors   int64 `json:"errors"`         // that failed
+	Late     int64 `json:"late"`           // that came too late to count
+	Away     bool  `json:"away,omitempty"` // the last one failed
 }
 
 // A Reason says why callers wait.
@@ -58,7 +58,7 @@ const (
 	ReasonPaused               Reason = "paused"
 	ReasonBusy                 Reason = "busy answers"
 	ReasonQuota                Reason = "quota"
-	ReasonLedger               Reason = "ledger away"
+	ReasonPermits              Reason = "permit store unavailable"
 	ReasonNoGroup              Reason = "in none of the limit's groups"
 )
 
@@ -107,22 +107,22 @@ type SubscriptionStats struct {
 
 // LimitStats is one limit as one subscription of one replica sees it.
 type LimitStats struct {
-	Key      string  `json:"key"` // in the ledger
-	Reason   Reason  `json:"limit"`
-	Rate     float64 `json:"rate"`               // the limit's, permits a second
-	Ramp     float64 `json:"ramp,omitempty"`     // where it is on its ramp, permits a second; 0 = at Rate
-	Share    float64 `json:"share,omitempty"`    // what this replica may count on, permits a second; 0 = not known, as with strict sharing
-	Use      float64 `json:"use"`                // permits a second taken here, averaged over 300 ms or, if that is longer, the last ten
-	Stock    int64   `json:"stock,omitempty"`    // booked and not taken
-	Granted  int64   `json:"granted"`            // permits, all time, those returned included
-	Returned int64   `json:"returned,omitempty"` // permits given back unused, all time
-	Owed     int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time; later grants pay for them
-	Lapsed   int64   `json:"lapsed,omitempty"`   // permits booked and wasted
-	Bookings int64   `json:"bookings"`
-	Queued   bool    `json:"queued,omitempty"` // waits in the queue of a strict limit whose slots are all booked
-	Pool     int     `json:"pool,omitempty"`   // replicas by which a split limit is divided
-	Group    string  `json:"group,omitempty"`  // of workers that the replica is in, where the limit is divided over groups
-	Revision int64   `json:"revision"`         // at which the limit last changed
+	Key         string  `json:"key"` // in the permit store
+	Reason      Reason  `json:"limit"`
+	Rate        float64 `json:"rate"`               // the limit's, permits a second
+	Ramp        float64 `json:"ramp,omitempty"`     // where it is on its ramp, permits a second; 0 = at Rate
+	Share       float64 `json:"share,omitempty"`    // what this replica may count on, permits a second; 0 = not known, as with strict sharing
+	Use         float64 `json:"use"`                // permits a second taken here, averaged over 300 ms or, if that is longer, the last ten
+	Stock       int64   `json:"stock,omitempty"`    // allocated and not taken
+	Granted     int64   `json:"granted"`            // permits, all time, those returned included
+	Returned    int64   `json:"returned,omitempty"` // permits given back unused, all time
+	Owed        int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time; later grants pay for them
+	Lapsed      int64   `json:"lapsed,omitempty"`   // permits allocated and wasted
+	Allocations int64   `json:"allocations"`
+	Queued      bool    `json:"queued,omitempty"` // waits in the queue of a strict limit whose slots are all allocated
+	Pool        int     `json:"pool,omitempty"`   // replicas by which a split limit is divided
+	Group       string  `json:"group,omitempty"`  // of workers that the replica is in, where the limit is divided over groups
+	Revision    int64   `json:"revision"`         // at which the limit last changed
 }
 
 // WaitBuckets are the upper bounds of a Histogram's buckets; the last bucket has none.
@@ -147,8 +147,8 @@ func (h *Histogram) add(d time.Duration) {
 
 // counters are the Limiter's own.
 type counters struct {
-	trips, errors, late atomic.Int64
-	away                atomic.Bool
+	requests, errors, late atomic.Int64
+	away                   atomic.Bool
 }
 
 // queueStats is guarded by the queue's mutex.
@@ -175,7 +175,7 @@ func (l *Limiter) stats(wanted func(*queue) bool) Stats {
 	s := Stats{
 		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version,
 		Identity: l.snapshot.Identity, Revision: l.snapshot.Revision, BadPolicies: l.bad,
-		Ledger: LedgerStats{l.counters.trips.Load(), l.counters.errors.Load(), l.counters.late.Load(), l.counters.away.Load()},
+		Permits: PermitStoreStats{l.counters.requests.Load(), l.counters.errors.Load(), l.counters.late.Load(), l.counters.away.Load()},
 	}
 	if l.source != nil {
 		s.PolicyError = l.source.Error()
@@ -269,7 +269,7 @@ func (a *account) report(now float64) LimitStats {
 	return LimitStats{
 		Queued: a.lining(), Pool: pool, Ramp: ramp, Group: group,
 		Key: a.limit.key, Reason: a.reason, Rate: rate, Share: share, Use: use, Stock: a.held(),
-		Granted: a.put + tried - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + wasted, Bookings: a.bookings,
+		Granted: a.put + tried - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + wasted, Allocations: a.allocations,
 		Revision: a.limit.rev.number,
 	}
 }
@@ -288,7 +288,7 @@ func (q *queue) reason(p *plan) Reason {
 		for _, a := range list {
 			if a.avail.Load() <= 0 {
 				if a.lost.Load() {
-					return ReasonLedger
+					return ReasonPermits
 				}
 				if a.outside.Load() {
 					return ReasonNoGroup
@@ -303,7 +303,7 @@ func (q *queue) reason(p *plan) Reason {
 // publishMost bounds a status record: the subscriptions beyond it are left out.
 const publishMost = 1000
 
-// publish tells the ledger once a second what those subscriptions do that do something.
+// publish tells the permit store once a second what those subscriptions do that do something.
 func (l *Limiter) publish(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -316,13 +316,13 @@ func (l *Limiter) publish(ctx context.Context) {
 		l.publishUsage(ctx)
 		l.forgetEnded()
 		s := l.stats(func(q *queue) bool { return q.active.Load() || q.caughtUp })
-		if len(s.Subscriptions) == 0 || s.Ledger.Away {
+		if len(s.Subscriptions) == 0 || s.Permits.Away {
 			continue
 		}
 		s.Subscriptions = s.Subscriptions[:min(len(s.Subscriptions), publishMost)]
 		text, err := json.Marshal(s)
 		if err == nil {
-			err = l.cfg.Ledger.Publish(ctx, l.cfg.Cluster, l.cfg.Replica, text, 3*time.Second)
+			err = l.cfg.Permits.Publish(ctx, l.cfg.Cluster, l.cfg.Replica, text, 3*time.Second)
 		}
 		if err != nil && ctx.Err() == nil {
 			l.log.Debug("the status record could not be published", "error", err)
@@ -347,7 +347,7 @@ func (l *Limiter) publishUsage(ctx context.Context) {
 	}
 	text, err := json.Marshal(u)
 	if err == nil {
-		err = l.cfg.Ledger.Publish(ctx, UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
+		err = l.cfg.Permits.Publish(ctx, UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
 	}
 	if err != nil && ctx.Err() == nil {
 		l.log.Debug("what quotas have used could not be published", "error", err)

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// A stock is the permits of one limit that this process has booked: a counter that callers take from, and
+// A stock is the permits of one limit that this process has allocated: a counter that callers take from, and
 // behind it the batches, which the Limiter's loop releases into the counter when their slots have come.
 // Times are seconds on the Limiter's clock.
 type stock struct {
@@ -26,13 +26,13 @@ type stock struct {
 	begins    [2]uint64 // the steps at which the last two batches began
 	quick     float64   // permits in the last batch, if that was gone in under half a round; else 0
 	put       int64     // permits put into avail by the loop, all time, less those taken out again
-	expired   int64     // permits that go back with the next booking
+	expired   int64     // permits that go back with the next allocation
 	expiredAt float64   // since when
 	strayAt   float64   // the last time at which the counter was empty or a batch was there
 	lapsed    int64     // permits wasted, all time
 }
 
-// A batch is what one booking got.
+// A batch is what one allocation got.
 type batch struct {
 	n, left  int64   // permits; those not yet released
 	due, gap float64 // of the next permit; between two
@@ -91,7 +91,7 @@ func (s *stock) ready() int64 { return max(0, s.avail.Load()) }
 // debt is what was used beyond what was granted.
 func (s *stock) debt() int64 { return max(0, -s.avail.Load()) }
 
-// held is what is booked and unspent.
+// held is what is allocated and unspent.
 func (s *stock) held() int64 {
 	n := s.ready()
 	for i := range s.batches {
@@ -195,7 +195,7 @@ func (b *batch) skip(then float64) int64 {
 }
 
 // age drops the batches that are spent, and takes out those that have expired: what is
-// unspent of them goes back with the next booking, if that comes within a round.
+// unspent of them goes back with the next allocation, if that comes within a round.
 func (s *stock) age(now, round float64) {
 	for len(s.batches) > 0 {
 		b := &s.batches[0]
@@ -225,7 +225,7 @@ func (s *stock) age(now, round float64) {
 	}
 }
 
-// expire notes n permits for the next booking.
+// expire notes n permits for the next allocation.
 func (s *stock) expire(now float64, n int64) {
 	if n > 0 {
 		s.expired += n
@@ -251,7 +251,7 @@ func (s *stock) clear(now float64) {
 	s.expire(now, n)
 }
 
-// changeRate has what is booked go on at another rate at once.
+// changeRate has what is allocated go on at another rate at once.
 func (s *stock) changeRate(now, rate float64) {
 	if s.rate > 0 {
 		f := s.rate / rate

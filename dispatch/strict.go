@@ -9,12 +9,12 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// A strict account holds a slot for each permit that somebody waits for, booked one by one, and nothing else: a slot that
+// A strict account holds a slot for each permit that somebody waits for, allocated one by one, and nothing else: a slot that
 // nobody uses in time is wasted.
 type strict struct {
 	until  atomic.Int64 // when the slot last released may be used no more, ns since the Limiter's start; 0 = there was none
 	full   atomic.Int64 // until then no slot is free, ns since the Limiter's start
-	tried  atomic.Int64 // slots booked by TryAcquire, all time
+	tried  atomic.Int64 // slots allocated by TryAcquire, all time
 	known  int64        // of these, when the averages were last brought up to date; the loop's
 	wasted atomic.Int64 // slots that their callers came to too late, all time
 
@@ -23,12 +23,12 @@ type strict struct {
 	confirmedAt float64 // when the last request was sent that it has answered
 	queued      bool    // in the line's queue
 	wokenAt     float64 // when it was last said that our turn has come
-	last        bool    // the last slot that was booked may be given back
+	last        bool    // the last slot that was allocated may be given back
 	offset      float64 // the store's clock less ours, from the fastest reply of late
 	offsetAt    float64 // when it was last looked at; 0 = never
 }
 
-// triedSince is how many slots TryAcquire has booked since the last call.
+// triedSince is how many slots TryAcquire has allocated since the last call.
 func (s *strict) triedSince() (n int64) {
 	if s == nil {
 		return 0
@@ -69,12 +69,12 @@ func (a *account) advanceStrict(now float64, w demand) {
 	}
 }
 
-// bookStrict books a slot for who has none, and gives back the last one if its caller has gone.
-func (a *account) bookStrict(now float64, w demand, gone bool, timeout float64) *call {
+// bookStrict allocates a slot for who has none, and gives back the last one if its caller has gone.
+func (a *account) allocateStrict(now float64, w demand, gone bool, timeout float64) *call {
 	defer a.refused.Store(0)
 	if at, needed := a.confirmAt(); needed && !a.busy && !gone && now >= at {
 		c := a.call(now, a.limit.rate, 0, timeout)
-		c.booking.Request.Waiter, c.confirms = "", true // it keeps its place in the queue
+		c.allocation.Request.Waiter, c.confirms = "", true // it keeps its place in the queue
 		return c
 	}
 	if a.busy || now < a.retryAt && !(a.lining() && a.failures == 0 && a.slots(w, gone) == 0) { // who leaves the queue need not wait
@@ -130,7 +130,7 @@ func (a *account) slots(w demand, gone bool) int64 {
 	return 0
 }
 
-// answeredStrict takes in a slot. If the book was full, the next call is as late as the store says, and up to half a
+// answeredStrict takes in a slot. If the allocate was full, the next call is as late as the store says, and up to half a
 // period more, lest all come back at once; who is in the queue comes in his turn.
 func (a *account) answeredStrict(c *call, now, jitter float64) {
 	r := c.reply.Reply
@@ -143,7 +143,7 @@ func (a *account) answeredStrict(c *call, now, jitter float64) {
 		return
 	}
 	if !c.try {
-		a.strict.queued = c.booking.Request.Waiter != "" && c.booking.Request.Want > 0 && r.N == 0
+		a.strict.queued = c.allocation.Request.Waiter != "" && c.allocation.Request.Want > 0 && r.N == 0
 	}
 	switch {
 	case c.try:
@@ -151,7 +151,7 @@ func (a *account) answeredStrict(c *call, now, jitter float64) {
 	case c.rev != a.limit.rev: // of the old pace
 	case r.N > 0:
 		a.rate, a.rev, a.share = r.Rate, c.rev, r.Share
-		a.bookings++
+		a.allocations++
 		delay, known := a.strict.delay(c, a.limit.expiry)
 		if a.strict.last = known; !known {
 			a.lapsed++
@@ -164,7 +164,7 @@ func (a *account) answeredStrict(c *call, now, jitter float64) {
 			delay, _ := a.strict.delay(c, a.limit.expiry)
 			a.retryAt = max(now+0.001, c.done-delay+r.Start)
 		}
-	case c.booking.Request.Want > 0:
+	case c.allocation.Request.Want > 0:
 		a.retryAt = now + max(0.001, r.Start) + jitter/2*min(1/r.Rate, 1)
 	}
 }
@@ -225,7 +225,7 @@ func (a *account) beStrict(yes bool) {
 	}
 }
 
-// tryPaced is TryAcquire where pacing is strict: it books a slot that is free now, or none.
+// tryPaced is TryAcquire where pacing is strict: it allocates a slot that is free now, or none.
 func (q *queue) tryPaced(max int) (Grant, time.Time, bool) {
 	now := time.Now()
 	q.mu.Lock()
@@ -253,7 +253,7 @@ func (q *queue) tryPaced(max int) (Grant, time.Time, bool) {
 	}
 	q.mu.Unlock()
 	g := Grant{n: 1, plan: p, size: size, taken: p.now()}
-	next, ok := q.bookNow(a)
+	next, ok := q.allocateNow(a)
 	if !ok {
 		g.undo()
 		return Grant{}, next, false
@@ -261,8 +261,8 @@ func (q *queue) tryPaced(max int) (Grant, time.Time, bool) {
 	return g, time.Time{}, true
 }
 
-// bookNow books a slot of a strict limit that is free now, or says when to ask again. One call is under way at a time.
-func (q *queue) bookNow(a *account) (next time.Time, ok bool) {
+// bookNow allocates a slot of a strict limit that is free now, or says when to ask again. One call is under way at a time.
+func (q *queue) allocateNow(a *account) (next time.Time, ok bool) {
 	l := q.limiter
 	l.mu.Lock()
 	now := l.clock(time.Now())
@@ -271,20 +271,20 @@ func (q *queue) bookNow(a *account) (next time.Time, ok bool) {
 		l.mu.Unlock()
 		return time.Now().Add(tick), false
 	}
-	c := a.call(now, a.limit.rate, 1, l.cfg.Ledger.Timeout().Seconds())
+	c := a.call(now, a.limit.rate, 1, l.cfg.Permits.Timeout().Seconds())
 	c.try = true
-	c.booking.Request.Nonce = 1 + l.cfg.Rand.Int64N(1<<52)
-	c.booking.Request.MaxReserved, c.booking.Request.Waiter = 0, ""
+	c.allocation.Request.Nonce = 1 + l.cfg.Rand.Int64N(1<<52)
+	c.allocation.Request.MaxReserved, c.allocation.Request.Waiter = 0, ""
 	l.mu.Unlock()
 
-	c.reply = l.cfg.Ledger.Book(context.Background(), []schedule.Booking{c.booking})[0]
+	c.reply = l.cfg.Permits.Allocate(context.Background(), []schedule.Allocation{c.allocation})[0]
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := time.Now()
 	c.done = l.clock(t)
 	l.settle([]*call{c}, c.done)
-	q.activate() // the loop looks after a ledger that is away
+	q.activate() // the loop looks after a permit store that is away
 	r := c.reply.Reply
 	switch {
 	case c.reply.Err != nil || r.Late:

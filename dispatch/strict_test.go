@@ -94,7 +94,7 @@ func TestStrictRemembersNoIdleTime(t *testing.T) {
 	})
 }
 
-// Who leaves gives his slot back if it is the last; what was booked ahead is bounded.
+// Who leaves gives his slot back if it is the last; what was allocated ahead is bounded.
 func TestStrictCancelsAndIsBounded(t *testing.T) {
 	p := strictly(t, "1/s")
 	p.MaxReserved = new(int64(3))
@@ -198,9 +198,9 @@ func TestStrictImpatience(t *testing.T) {
 	})
 }
 
-// Of several strict limits the slowest paces; a limit that is booked beside it wastes no slots.
+// Of several strict limits the slowest paces; a limit that is allocated beside it wastes no slots.
 func TestStrictBesideOthers(t *testing.T) {
-	strict, booked := func(text string) policy.Policy { return strictly(t, text) }, func(text string) policy.Policy { return rate(t, text) }
+	strict, allocated := func(text string) policy.Policy { return strictly(t, text) }, func(text string) policy.Policy { return rate(t, text) }
 	for name, c := range map[string]struct {
 		topic, tenant policy.Policy
 		calls         int // in 60 s
@@ -208,8 +208,8 @@ func TestStrictBesideOthers(t *testing.T) {
 	}{
 		"both strict, the topic slower":  {strict("5/s"), strict("7/s"), 300, 198 * time.Millisecond},
 		"both strict, the tenant slower": {strict("10/s"), strict("5/s"), 300, 198 * time.Millisecond},
-		"a booked tenant":                {strict("5/s"), booked("100/s"), 300, 198 * time.Millisecond},
-		"a booked topic":                 {booked("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
+		"an allocated tenant":             {strict("5/s"), allocated("100/s"), 300, 198 * time.Millisecond},
+		"an allocated topic":              {allocated("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
 	} {
 		fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
 			f.policies.set(set(t, map[string]policy.Policy{topic: c.topic, "tenant:public": c.tenant}))
@@ -258,10 +258,10 @@ func TestStrictInFlight(t *testing.T) {
 	})
 }
 
-// A ledger that is away is obeyed by TryDo alone as well.
-func TestStrictTryDoWithoutALedger(t *testing.T) {
+// A permit store that is away is obeyed by TryDo alone as well.
+func TestStrictTryDoWithoutAPermitStore(t *testing.T) {
 	p := strictly(t, "10/s")
-	p.OnLedgerLoss = policy.LossOpen
+	p.OnOutage = policy.OutageOpen
 	fleets(t, "open", p, func(t *testing.T, f *fleet) {
 		r := f.join(0, "group")
 		f.store.Do(func() { r.link.Cut = true })
@@ -273,7 +273,7 @@ func TestStrictTryDoWithoutALedger(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		within(t, "of 100", ran, 90, 100)
-		assert.True(t, r.lim.Stats().Ledger.Away)
+		assert.True(t, r.lim.Stats().Permits.Away)
 	})
 }
 
@@ -383,6 +383,6 @@ func TestStrictLongExpiry(t *testing.T) {
 		f.join(1, "group").greedy(1)
 		time.Sleep(60 * second)
 		within(t, "calls", f.between(0, 60*second), 9, 11)
-		within(t, "requests a call", f.tripsPerMessage(), 0, 3)
+		within(t, "requests a call", f.requestsPerMessage(), 0, 3)
 	})
 }

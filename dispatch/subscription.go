@@ -217,9 +217,9 @@ func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, er
 	return s.queue.acquire(ctx, 1, min(max(0, bytes), most))
 }
 
-// TryAcquire takes up to max permits if some are there now, and never waits; where pacing is strict, it asks the ledger
+// TryAcquire takes up to max permits if some are there now, and never waits; where pacing is strict, it asks the permit store
 // whether a slot is free, unless it was told lately when the next one is. If it is refused, next says when to
-// come back; the refusal counts as demand, so that permits are booked for the next try.
+// come back; the refusal counts as demand, so that permits are allocated for the next try.
 func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	if s == nil {
 		return Grant{n: max}, time.Time{}, true

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -119,7 +119,7 @@ func TestDone(t *testing.T) {
 func TestTryAcquire(t *testing.T) {
 	limited(t, perSecond(10), func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		_, next, ok := sub.TryAcquire(1)
-		assert.False(t, ok, "nothing is booked yet")
+		assert.False(t, ok, "nothing is allocated yet")
 		assert.True(t, next.After(time.Now()))
 		got := 0
 		for start := time.Now(); time.Since(start) < 10*time.Second; {
@@ -528,7 +528,7 @@ func TestCachedPoliciesEndInTime(t *testing.T) {
 		assert.Equal(t, int64(3000), limit().Revision)
 		time.Sleep(2 * time.Millisecond)
 		assert.InDelta(t, 7, limit().Rate, 0)
-		assert.Equal(t, int64(3001), limit().Revision, "a ledger takes no other rate of the same revision")
+		assert.Equal(t, int64(3001), limit().Revision, "a permit store takes no other rate of the same revision")
 		assert.NotEmpty(t, lim.Stats().PolicyError)
 		require.NoError(t, lim.Close())
 	})
@@ -544,7 +544,7 @@ func ExampleSubscription_Do() {
 	ctx := context.Background()
 	lim, err := dispatch.Open(ctx, dispatch.Config{
 		Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(100)}),
-		Ledger:   memory.New(),
+		Permits:  memory.New(),
 	})
 	if err != nil {
 		panic(err)

@@ -44,15 +44,15 @@ func BenchmarkManyTopics(b *testing.B) {
 				require.NoError(b, err)
 			}
 			perTopic := (heap() - before) / topics
-			time.Sleep(5 * time.Second) // what was booked ahead expires
-			trips, used := lim.Stats().Ledger.Trips, cpuTime(b)
+			time.Sleep(5 * time.Second) // what was allocated ahead expires
+			requests, used := lim.Stats().Permits.Requests, cpuTime(b)
 			time.Sleep(3 * time.Second)
 			used = cpuTime(b) - used
-			trips = lim.Stats().Ledger.Trips - trips
+			requests = lim.Stats().Permits.Requests - requests
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(perTopic, "B/topic")
 			b.ReportMetric(100*used.Seconds()/3, "%-of-a-core-idle")
-			b.ReportMetric(float64(trips), "trips-idle")
+			b.ReportMetric(float64(requests), "requests-idle")
 			runtime.KeepAlive(subs)
 			require.NoError(b, lim.Close())
 		}

@@ -49,9 +49,9 @@ func TestAPatientPollerIsServed(t *testing.T) {
 				time.Sleep(every)
 			}
 			within(t, "permits", got, polls*max*2/5, polls*max)
-			trips := 0
-			f.store.Do(func() { trips = f.store.Trips })
-			within(t, "requests a permit", float64(trips)/float64(got), 0, 1.7)
+			requests := 0
+			f.store.Do(func() { requests = f.store.Requests })
+			within(t, "requests a permit", float64(requests)/float64(got), 0, 1.7)
 		})
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A waiter's name in the ledger's queue for slots of a strict line leads to the account that waits under it.
+// A waiter's name in the permit store's queue for slots of a strict line leads to the account that waits under it.
 type lineup struct {
 	queue   *queue
 	account *account
@@ -29,10 +29,10 @@ func (q *queue) lineUp(a *account) {
 	}
 }
 
-// listener returns what has the ledger wake this process's waiters until ctx ends, if it can: at the first call.
+// listener returns what has the permit store wake this process's waiters until ctx ends, if it can: at the first call.
 func (l *Limiter) listener(ctx context.Context) func() {
 	return sync.OnceFunc(func() {
-		if waker, ok := l.cfg.Ledger.(Waker); ok {
+		if waker, ok := l.cfg.Permits.(Waker); ok {
 			l.done.Go(func() {
 				if err := waker.Wakes(ctx, l.process, l.wokenUp); err != nil && ctx.Err() == nil {
 					l.log.Warn("nobody is woken when a slot frees; those who queue come when it is expected", "error", err)

@@ -16,7 +16,7 @@ func queueing(t testing.TB, text string, reserved int64) policy.Policy {
 	return p
 }
 
-// Who finds all slots booked comes in his turn: the line is as full as without a queue, and everybody has the same.
+// Who finds all slots allocated comes in his turn: the line is as full as without a queue, and everybody has the same.
 func TestQueueForSlots(t *testing.T) {
 	for _, reserved := range []int64{0, 1, 3} {
 		for _, deaf := range []bool{false, true} {
@@ -29,9 +29,9 @@ func TestQueueForSlots(t *testing.T) {
 					}
 				}
 				time.Sleep(60 * second)
-				least, trips := 1180, 2.1
-				if reserved == 0 { // who may book no slot before its time comes a round trip late for each, and too early for those before
-					least, trips = 1150, 3.3
+				least, requests := 1180, 2.1
+				if reserved == 0 { // who may allocate no slot before its time comes a round trip late for each, and too early for those before
+					least, requests = 1150, 3.3
 				}
 				within(t, "calls", f.between(0, 60*second), least, 1201)
 				shortest, _ := f.gaps(0, time.Hour)
@@ -41,7 +41,7 @@ func TestQueueForSlots(t *testing.T) {
 					by = append(by, f.by(i, 0, 60*second))
 				}
 				within(t, "the least served, with one caller and not three", slices.Min(by), slices.Max(by)*75/100, slices.Max(by))
-				within(t, "trips a message", f.tripsPerMessage(), 1.0, trips)
+				within(t, "requests a message", f.requestsPerMessage(), 1.0, requests)
 			})
 		}
 	}
@@ -63,7 +63,7 @@ func TestQueueWakes(t *testing.T) {
 		impatient, cancel := context.WithCancel(f.ctx)
 		take(f.join(1, "group"), impatient) // in a minute
 		time.Sleep(second)
-		take(f.join(2, "group"), f.ctx) // all slots are booked: in two minutes
+		take(f.join(2, "group"), f.ctx) // all slots are allocated: in two minutes
 		time.Sleep(10 * second)
 		cancel()
 		time.Sleep(49 * second)

@@ -25,12 +25,12 @@ func (p Policy) ThrottlesCaughtUp() bool { return p.ThrottleCaughtUp != nil && *
 // CaughtUpThreshold returns the largest backlog, in messages, of a subscription that has caught up.
 func (p Policy) CaughtUpThreshold() int64 { return or(p.CaughtUpBacklog, DefaultCaughtUpBacklog) }
 
-// LedgerLoss returns what to do while the ledger is away.
-func (p Policy) LedgerLoss() OnLedgerLoss {
-	if p.OnLedgerLoss == "" {
-		return LossShare
+// Outage returns what to do while the permit store is away.
+func (p Policy) Outage() OnOutage {
+	if p.OnOutage == "" {
+		return OutageShare
 	}
-	return p.OnLedgerLoss
+	return p.OnOutage
 }
 
 // IsShadow reports whether messages are only counted.
@@ -43,12 +43,12 @@ func (p Policy) IsStrict() bool { return p.Sharing == Strict }
 func (p Policy) IsSplit() bool { return p.Sharing == Split }
 
 // IsGrouped reports whether messages are divided over groups of workers.
-func (p Policy) IsGrouped() bool { return p.Sharing == Divide }
+func (p Policy) IsGrouped() bool { return p.Sharing == Groups }
 
 // GroupNames returns the groups that messages are divided over.
 func (p Policy) GroupNames() []string { return p.Groups.names() }
 
-func (g Groups) names() []string {
+func (g Names) names() []string {
 	if g == "" {
 		return nil
 	}
@@ -85,10 +85,10 @@ func (p Policy) RampTTLDuration() time.Duration {
 	return time.Duration(p.RampTTL)
 }
 
-// ReservedAhead returns how many slots of a strict line may be booked ahead.
+// ReservedAhead returns how many slots of a strict line may be allocated ahead.
 func (p Policy) ReservedAhead() int64 { return or(p.MaxReserved, DefaultMaxReserved) }
 
-// Queues reports whether those wait in a queue who find all slots of a strict line booked.
+// Queues reports whether those wait in a queue who find all slots of a strict line allocated.
 func (p Policy) Queues() bool { return p.Wait == WaitQueue }
 
 // ExpiryDuration returns how late a slot of a strict line may be used.
@@ -188,8 +188,8 @@ func (p *Policy) overlay(over *Policy) {
 	if over.CaughtUpBacklog != nil {
 		p.CaughtUpBacklog = over.CaughtUpBacklog
 	}
-	if over.OnLedgerLoss != "" {
-		p.OnLedgerLoss = over.OnLedgerLoss
+	if over.OnOutage != "" {
+		p.OnOutage = over.OnOutage
 	}
 	if over.Sharing != "" {
 		p.Sharing = over.Sharing

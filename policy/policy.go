@@ -11,44 +11,44 @@ type Policy struct {
 	Burst       *int64 `json:"burst,omitempty"`      // messages that an idle limit may save up; default 0
 	ByteBurst   *int64 `json:"byteBurst,omitempty"`  // the same in bytes; default 0
 
-	Round              Duration     `json:"round,omitzero"`               // how long everybody's batches together last; default 100ms, 10ms..10s
-	Mode               Mode         `json:"mode,omitempty"`               // enforce (default) or shadow
-	Paused             *bool        `json:"paused,omitempty"`             // true: nothing is dispatched
-	ThrottleCaughtUp   *bool        `json:"throttleCaughtUp,omitempty"`   // true: the caught-up are throttled, too; default false
-	CaughtUpBacklog    *int64       `json:"caughtUpBacklog,omitempty"`    // messages; default 100
-	OnLedgerLoss       OnLedgerLoss `json:"onLedgerLoss,omitempty"`       // share (default), stop or open
-	Sharing            Sharing      `json:"sharing,omitempty"`            // of messages: booked (default), strict, split or groups
-	MaxReserved        *int64       `json:"maxReserved,omitempty"`        // strict: slots booked ahead, in all; default 64; 0 = who finds none free backs off
-	Wait               WaitMode     `json:"wait,omitempty"`               // strict: who finds all slots booked backs off (default), or waits in a queue
-	PermitExpiry       Duration     `json:"permitExpiry,omitzero"`        // strict: how late a slot may be used; default a hundredth of the period, 2ms..100ms
-	Replicas           *int64       `json:"replicas,omitempty"`           // split: how many there are; 0 (default) = they agree on it through the ledger
-	Groups             Groups       `json:"groups,omitempty"`             // groups: their names, as in "eu,us": each gets the same part of a period's messages
-	KeepBack           *float64     `json:"keepBack,omitempty"`           // groups: the part of its own that other groups leave to each; default 0.2, 0..1
-	PoolTTL            Duration     `json:"poolTTL,omitzero"`             // split, groups: a replica silent for that long does not count; default 5s, 500ms..5m
-	Ramp               RampMode     `json:"ramp,omitempty"`               // how rates rise from rampFrom, where rampOver is set: scheduled (default), relaxed or none
-	RampFrom           Rate         `json:"rampFrom,omitzero"`            // messages per period to begin with; default the rate divided by the seconds of rampOver
-	RampFromBytes      Rate         `json:"rampFromBytes,omitzero"`       // the same in bytes
-	RampOver           Duration     `json:"rampOver,omitzero"`            // how long it takes from there to the rate, in steps of a second; default no ramp, 1s..24h
-	RampTTL            Duration     `json:"rampTTL,omitzero"`             // silence after which a ramp begins again; default 3m, 1s..1h
-	Weight             *float64     `json:"weight,omitempty"`             // of a subscription in the limits that it shares; default 1, 0.1..10
-	Reserved           Rate         `json:"reserved,omitzero"`            // messages that a subscription gets before the rest is shared; default none
-	ReservedBytes      Rate         `json:"reservedBytes,omitzero"`       // the same in bytes
-	Aggregate          *bool        `json:"aggregate,omitempty"`          // true: the rates are one budget over all topics of the scope; default false
-	Busy               BusyMode     `json:"busy,omitempty"`               // how busy answers that handlers report lower a subscription's own limit: fraction (default), tchannel or none
-	BusyOutcomes       Outcomes     `json:"busyOutcomes,omitempty"`       // which outcomes count as busy, as in "busy,timeout": of busy (default), failed and timeout
-	BusyMinRate        *float64     `json:"busyMinRate,omitempty"`        // messages a second that are let through all the same; default 1, 0.01..1000
-	BusyTolerance      *float64     `json:"busyTolerance,omitempty"`      // fraction: share of busy answers that is nothing yet; default 0.01, 0..0.5
-	BusyRecoverRate    *float64     `json:"busyRecoverRate,omitempty"`    // tchannel: times itself that the limit grows by each second; default 3, 0.01..100
-	BusyRecoverValue   *float64     `json:"busyRecoverValue,omitempty"`   // tchannel: messages a second that it grows by instead; default none, 0..1000000
-	ReservedThroughput *int64       `json:"reservedThroughput,omitempty"` // of a tenant or a tag: cost a second that it always has, bytes; default 0
-	TotalThroughput    *int64       `json:"totalThroughput,omitempty"`    // of a tenant or a tag: cost a second that it never exceeds, bytes; default no quota; 0 = nothing
-	QuotaMode          Mode         `json:"quotaMode,omitempty"`          // of a tenant's or a tag's quota, or of all in the cluster: enforce (default) or shadow
-	QuotaShareBy       ShareBy      `json:"quotaShareBy,omitempty"`       // cluster: how those who load a saturated backend share it: quota (default) or current
-	Capacity           *int64       `json:"capacity,omitempty"`           // cluster: cost a second that all backends bear together, bytes, which no more may be reserved of; default not known
-	Zones              Groups       `json:"zones,omitempty"`              // cluster: those that backends may report, as in "a,b"; default any
-	IgnoreZones        *int64       `json:"ignoreZones,omitempty"`        // cluster: the worst zones, whose trouble is their own; default 1, 0..100
-	MaxInFlight        *int64       `json:"maxInFlight,omitempty"`        // messages of a subscription handed out and not Done, a replica; 0 = any number
-	Priority           *int         `json:"priority,omitempty"`           // patterns only: the higher one wins; default 0
+	Round              Duration `json:"round,omitzero"`               // how long everybody's batches together last; default 100ms, 10ms..10s
+	Mode               Mode     `json:"mode,omitempty"`               // enforce (default) or shadow
+	Paused             *bool    `json:"paused,omitempty"`             // true: nothing is dispatched
+	ThrottleCaughtUp   *bool    `json:"throttleCaughtUp,omitempty"`   // true: the caught-up are throttled, too; default false
+	CaughtUpBacklog    *int64   `json:"caughtUpBacklog,omitempty"`    // messages; default 100
+	OnOutage           OnOutage `json:"onOutage,omitempty"`           // share (default), stop or open
+	Sharing            Sharing  `json:"sharing,omitempty"`            // of messages: allocated (default), strict, split or groups
+	MaxReserved        *int64   `json:"maxReserved,omitempty"`        // strict: slots allocated ahead, in all; default 64; 0 = who finds none free backs off
+	Wait               WaitMode `json:"wait,omitempty"`               // strict: who finds all slots allocated backs off (default), or waits in a queue
+	PermitExpiry       Duration `json:"permitExpiry,omitzero"`        // strict: how late a slot may be used; default a hundredth of the period, 2ms..100ms
+	Replicas           *int64   `json:"replicas,omitempty"`           // split: how many there are; 0 (default) = they agree on it through the permit store
+	Groups             Names    `json:"groups,omitempty"`             // groups: their names, as in "eu,us": each gets the same part of a period's messages
+	KeepBack           *float64 `json:"keepBack,omitempty"`           // groups: the part of its own that other groups leave to each; default 0.2, 0..1
+	PoolTTL            Duration `json:"poolTTL,omitzero"`             // split, groups: a replica silent for that long does not count; default 5s, 500ms..5m
+	Ramp               RampMode `json:"ramp,omitempty"`               // how rates rise from rampFrom, where rampOver is set: scheduled (default), relaxed or none
+	RampFrom           Rate     `json:"rampFrom,omitzero"`            // messages per period to begin with; default the rate divided by the seconds of rampOver
+	RampFromBytes      Rate     `json:"rampFromBytes,omitzero"`       // the same in bytes
+	RampOver           Duration `json:"rampOver,omitzero"`            // how long it takes from there to the rate, in steps of a second; default no ramp, 1s..24h
+	RampTTL            Duration `json:"rampTTL,omitzero"`             // silence after which a ramp begins again; default 3m, 1s..1h
+	Weight             *float64 `json:"weight,omitempty"`             // of a subscription in the limits that it shares; default 1, 0.1..10
+	Reserved           Rate     `json:"reserved,omitzero"`            // messages that a subscription gets before the rest is shared; default none
+	ReservedBytes      Rate     `json:"reservedBytes,omitzero"`       // the same in bytes
+	Aggregate          *bool    `json:"aggregate,omitempty"`          // true: the rates are one budget over all topics of the scope; default false
+	Busy               BusyMode `json:"busy,omitempty"`               // how busy answers that handlers report lower a subscription's own limit: fraction (default), tchannel or none
+	BusyOutcomes       Outcomes `json:"busyOutcomes,omitempty"`       // which outcomes count as busy, as in "busy,timeout": of busy (default), failed and timeout
+	BusyMinRate        *float64 `json:"busyMinRate,omitempty"`        // messages a second that are let through all the same; default 1, 0.01..1000
+	BusyTolerance      *float64 `json:"busyTolerance,omitempty"`      // fraction: share of busy answers that is nothing yet; default 0.01, 0..0.5
+	BusyRecoverRate    *float64 `json:"busyRecoverRate,omitempty"`    // tchannel: times itself that the limit grows by each second; default 3, 0.01..100
+	BusyRecoverValue   *float64 `json:"busyRecoverValue,omitempty"`   // tchannel: messages a second that it grows by instead; default none, 0..1000000
+	ReservedThroughput *int64   `json:"reservedThroughput,omitempty"` // of a tenant or a tag: cost a second that it always has, bytes; default 0
+	TotalThroughput    *int64   `json:"totalThroughput,omitempty"`    // of a tenant or a tag: cost a second that it never exceeds, bytes; default no quota; 0 = nothing
+	QuotaMode          Mode     `json:"quotaMode,omitempty"`          // of a tenant's or a tag's quota, or of all in the cluster: enforce (default) or shadow
+	QuotaShareBy       ShareBy  `json:"quotaShareBy,omitempty"`       // cluster: how those who load a saturated backend share it: quota (default) or current
+	Capacity           *int64   `json:"capacity,omitempty"`           // cluster: cost a second that all backends bear together, bytes, which no more may be reserved of; default not known
+	Zones              Names    `json:"zones,omitempty"`              // cluster: those that backends may report, as in "a,b"; default any
+	IgnoreZones        *int64   `json:"ignoreZones,omitempty"`        // cluster: the worst zones, whose trouble is their own; default 1, 0..100
+	MaxInFlight        *int64   `json:"maxInFlight,omitempty"`        // messages of a subscription handed out and not Done, a replica; 0 = any number
+	Priority           *int     `json:"priority,omitempty"`           // patterns only: the higher one wins; default 0
 }
 
 // Mode says whether a limit is enforced.
@@ -65,13 +65,13 @@ type Sharing string
 
 // The ways to share a limit.
 const (
-	Booked Sharing = "booked" // everybody books batches, in proportion to what he weighs
+	Fair   Sharing = "fair"   // everybody allocates batches, in proportion to what he weighs
 	Strict Sharing = "strict" // one message every 1/rate, no burst, nothing saved up
-	Divide Sharing = "groups" // to each group of workers its part of a period's, and what the others leave
+	Groups Sharing = "groups" // to each group of workers its part of a period's, and what the others leave
 	Split  Sharing = "split"  // to each replica of each subscription the same part of the rate, whether it wants it or not
 )
 
-// WaitMode is what somebody does who finds all slots of a strict limit booked.
+// WaitMode is what somebody does who finds all slots of a strict limit allocated.
 type WaitMode string
 
 // The ways to wait.
@@ -80,8 +80,8 @@ const (
 	WaitQueue   WaitMode = "queue"   // queues, and comes in his turn
 )
 
-// Groups are names, of groups of workers or of zones, with commas between them.
-type Groups string
+// Names are names, of groups of workers or of zones, with commas between them.
+type Names string
 
 // RampMode is how a limit rises to its rate.
 type RampMode string
@@ -122,14 +122,14 @@ const (
 	OutcomeTimeout = "timeout"
 )
 
-// OnLedgerLoss says what a replica does while the ledger cannot be reached.
-type OnLedgerLoss string
+// OnOutage says what a replica does while the permit store cannot be reached.
+type OnOutage string
 
-// What to do when the ledger is away.
+// What to do when the permit store is away.
 const (
-	LossShare OnLedgerLoss = "share" // go on at the share last known
-	LossStop  OnLedgerLoss = "stop"  // dispatch nothing
-	LossOpen  OnLedgerLoss = "open"  // dispatch without limit
+	OutageShare OnOutage = "share" // go on at the share last known
+	OutageStop  OnOutage = "stop"  // dispatch nothing
+	OutageOpen  OnOutage = "open"  // dispatch without limit
 )
 
 // Defaults of the fields that nobody sets.

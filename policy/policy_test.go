@@ -31,15 +31,15 @@ func TestValidateNamesEveryFault(t *testing.T) {
 	p := policy.Policy{
 		MessageRate: policy.PerSecond(-1), ByteRate: policy.PerSecond(math.MaxInt64), Burst: new(int64(-1)),
 		ByteBurst: new(int64(math.MaxInt64)), Round: policy.Duration(time.Millisecond), Mode: "off",
-		CaughtUpBacklog: new(int64(-1)), OnLedgerLoss: "cry", Priority: new(1),
+		CaughtUpBacklog: new(int64(-1)), OnOutage: "cry", Priority: new(1),
 	}
 	err := p.Validate(policy.NamespaceScope("", "", "x"))
 	assert.Equal(t, []string{"scope.tenant"}, fields(err.(interface{ Unwrap() []error }).Unwrap()[0]))
-	assert.Equal(t, []string{"scope.tenant", "messageRate", "byteRate", "burst", "byteBurst", "caughtUpBacklog", "round", "mode", "onLedgerLoss", "priority"}, fields(err))
+	assert.Equal(t, []string{"scope.tenant", "messageRate", "byteRate", "burst", "byteBurst", "caughtUpBacklog", "round", "mode", "onOutage", "priority"}, fields(err))
 	p = policy.Policy{Weight: new(0.0), Reserved: policy.PerSecond(-1), ReservedBytes: policy.PerSecond(math.MaxInt64), MaxInFlight: new(int64(-1)), Aggregate: new(true)}
 	assert.Equal(t, []string{"reserved", "reservedBytes", "weight", "maxInFlight", "aggregate"}, fields(p.Validate(orders2())))
 	assert.Error(t, policy.Policy{Weight: new(math.NaN())}.Validate(policy.Scope{}))
-	p = policy.Policy{Sharing: "fair", MaxReserved: new(int64(-1)), Wait: "here", PermitExpiry: policy.Duration(time.Millisecond)}
+	p = policy.Policy{Sharing: "booked", MaxReserved: new(int64(-1)), Wait: "here", PermitExpiry: policy.Duration(time.Millisecond)}
 	assert.Equal(t, []string{"sharing", "maxReserved", "wait", "permitExpiry"}, fields(p.Validate(orders2())))
 	p = policy.Policy{
 		MessageRate: policy.PerSecond(10), Ramp: "soft", RampFrom: policy.PerSecond(11), RampFromBytes: policy.PerSecond(0),
@@ -67,7 +67,7 @@ func TestDefaults(t *testing.T) {
 	var p policy.Policy
 	assert.Equal(t, 100*time.Millisecond, p.RoundDuration())
 	assert.Equal(t, int64(100), p.CaughtUpThreshold())
-	assert.Equal(t, policy.LossShare, p.LedgerLoss())
+	assert.Equal(t, policy.OutageShare, p.Outage())
 	assert.False(t, p.IsPaused() || p.ThrottlesCaughtUp() || p.IsShadow())
 	assert.Zero(t, p.MessageBurst()+p.BytesBurst()+p.InFlight())
 	assert.Equal(t, 1.0, p.ShareWeight())
@@ -112,10 +112,10 @@ func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
 			p.ThrottleCaughtUp = new(n%2 == 0)
 		case "caughtUpBacklog":
 			p.CaughtUpBacklog = &n
-		case "onLedgerLoss":
-			p.OnLedgerLoss = []policy.OnLedgerLoss{policy.LossShare, policy.LossStop, policy.LossOpen}[n%3]
+		case "onOutage":
+			p.OnOutage = []policy.OnOutage{policy.OutageShare, policy.OutageStop, policy.OutageOpen}[n%3]
 		case "sharing":
-			p.Sharing = []policy.Sharing{policy.Booked, policy.Strict, policy.Split, policy.Divide}[n%4]
+			p.Sharing = []policy.Sharing{policy.Fair, policy.Strict, policy.Split, policy.Groups}[n%4]
 		case "maxReserved":
 			p.MaxReserved = &n
 		case "wait":
@@ -238,7 +238,7 @@ func TestParseField(t *testing.T) {
 		"mode=null":             {Mode: "null"}, // for Validate to refuse
 		"paused=false":          {Paused: new(false)},
 		"caughtUpBacklog=0":     {CaughtUpBacklog: new(int64(0))},
-		"onLedgerLoss=open":     {OnLedgerLoss: policy.LossOpen},
+		"onOutage=open":         {OnOutage: policy.OutageOpen},
 		"priority=-3":           {Priority: new(-3)},
 		"throttleCaughtUp=true": {ThrottleCaughtUp: new(true)},
 		"totalThroughput=1MiB":  {TotalThroughput: new(int64(1 << 20))},
@@ -274,7 +274,7 @@ func TestParseField(t *testing.T) {
 }
 
 func FuzzUnmarshal(f *testing.F) {
-	for _, s := range []string{`{"schema":1}`, `{"schema":1,"messageRate":"1000/s","byteRate":"0/1m","burst":1,"byteBurst":2,"round":"1s","mode":"shadow","paused":true,"throttleCaughtUp":false,"caughtUpBacklog":0,"onLedgerLoss":"stop","priority":-1}`, `{"schema":2}`, `[`} {
+	for _, s := range []string{`{"schema":1}`, `{"schema":1,"messageRate":"1000/s","byteRate":"0/1m","burst":1,"byteBurst":2,"round":"1s","mode":"shadow","paused":true,"throttleCaughtUp":false,"caughtUpBacklog":0,"onOutage":"stop","priority":-1}`, `{"schema":2}`, `[`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

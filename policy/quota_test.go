@@ -54,7 +54,7 @@ func TestQuotaFaults(t *testing.T) {
 	of := func(scope policy.Scope, p policy.Policy) string {
 		return strings.Join(slices.Sorted(slices.Values(fields(p.Validate(scope)))), " ")
 	}
-	for list, faults := range map[policy.Groups]string{"a": "", ",": "zones", ",,": "zones", "a b,a b,a b": "zones", "a,a,a": "zones", "a,,a": "zones zones", ",b c": "zones zones"} {
+	for list, faults := range map[policy.Names]string{"a": "", ",": "zones", ",,": "zones", "a b,a b,a b": "zones", "a,a,a": "zones", "a,,a": "zones zones", ",b c": "zones zones"} {
 		assert.Equal(t, faults, of(policy.ClusterScope(), policy.Policy{Zones: list}), "each fault of %q once", list)
 	}
 	for list, faults := range map[policy.Outcomes]string{"busy": "", ",": "busyOutcomes", "slow,slow": "busyOutcomes", "busy,busy,busy": "busyOutcomes"} {

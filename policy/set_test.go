@@ -31,7 +31,7 @@ func TestResolveFieldByField(t *testing.T) {
 		entry(t, "kafka://public/default/orders?subscription=billing", policy.Policy{MessageRate: policy.PerSecond(7), CaughtUpBacklog: new(int64(7))}),
 		entry(t, "kafka://public/default/orders", policy.Policy{Burst: new(int64(6))}),
 		entry(t, "pattern:orders$", policy.Policy{ByteRate: policy.PerSecond(5), Mode: policy.Shadow, Priority: new(1)}),
-		entry(t, "pattern:^kafka://public/", policy.Policy{ByteRate: policy.PerSecond(4), OnLedgerLoss: policy.LossStop}),
+		entry(t, "pattern:^kafka://public/", policy.Policy{ByteRate: policy.PerSecond(4), OnOutage: policy.OutageStop}),
 		entry(t, "public/east/default", policy.Policy{MessageRate: policy.PerSecond(3)}),
 		entry(t, "public/default", policy.Policy{MessageRate: policy.PerSecond(2), Round: policy.Duration(time.Second)}),
 		entry(t, "cluster", policy.Policy{MessageRate: policy.PerSecond(1), ThrottleCaughtUp: new(true)}),
@@ -40,7 +40,7 @@ func TestResolveFieldByField(t *testing.T) {
 
 	want := policy.Policy{
 		MessageRate: policy.PerSecond(3), ByteRate: policy.PerSecond(5), Burst: new(int64(6)), Mode: policy.Shadow,
-		OnLedgerLoss: policy.LossStop, Round: policy.Duration(time.Second), ThrottleCaughtUp: new(true),
+		OnOutage: policy.OutageStop, Round: policy.Duration(time.Second), ThrottleCaughtUp: new(true),
 	}
 	got := set.Explain("east", orders, "billing")
 	assert.Equal(t, want, got.Topic)
@@ -53,7 +53,7 @@ func TestResolveFieldByField(t *testing.T) {
 	assert.Equal(t, map[string]string{
 		"messageRate": "public/east/default", "subscription.messageRate": "kafka://public/default/orders?subscription=billing",
 		"byteRate": "pattern:orders$", "mode": "pattern:orders$", "burst": "kafka://public/default/orders",
-		"onLedgerLoss": "pattern:^kafka://public/", "round": "public/default", "throttleCaughtUp": "cluster",
+		"onOutage": "pattern:^kafka://public/", "round": "public/default", "throttleCaughtUp": "cluster",
 		"caughtUpBacklog": "kafka://public/default/orders?subscription=billing",
 	}, sources)
 
@@ -207,14 +207,14 @@ func TestAggregates(t *testing.T) {
 	yes, no := new(true), new(false)
 	set, err := policy.NewSet([]policy.Entry{
 		entry(t, "cluster", policy.Policy{MessageRate: policy.PerSecond(100), Round: policy.Duration(time.Second)}),
-		entry(t, "tenant:public", policy.Policy{MessageRate: policy.PerSecond(5000), OnLedgerLoss: policy.LossStop}),
+		entry(t, "tenant:public", policy.Policy{MessageRate: policy.PerSecond(5000), OnOutage: policy.OutageStop}),
 		entry(t, "public/default", policy.Policy{MessageRate: policy.PerSecond(1000), ByteRate: policy.PerSecond(9), Aggregate: yes, Mode: policy.Shadow}),
 		entry(t, "public/east/default", policy.Policy{MessageRate: policy.PerSecond(700)}),
 		entry(t, "public/west/default", policy.Policy{MessageRate: policy.PerSecond(300), Aggregate: no}),
 	})
 	require.NoError(t, err)
 	tenant := policy.Aggregate{Scope: policy.TenantScope("public"), Policy: policy.Policy{
-		MessageRate: policy.PerSecond(5000), OnLedgerLoss: policy.LossStop, Round: policy.Duration(time.Second),
+		MessageRate: policy.PerSecond(5000), OnOutage: policy.OutageStop, Round: policy.Duration(time.Second),
 	}}
 	space := policy.Aggregate{Scope: policy.NamespaceScope("public", "", "default"), Policy: policy.Policy{
 		MessageRate: policy.PerSecond(700), ByteRate: policy.PerSecond(9), Round: policy.Duration(time.Second), Aggregate: yes, Mode: policy.Shadow,

@@ -17,7 +17,7 @@ const (
 	MaxByteBurst = MaxByteRate * 3600    // bytes: likewise
 	MaxBacklog   = 1_000_000_000_000_000 // messages
 	MaxPriority  = 1_000_000             // either side of 0
-	MostReserved = 1_000_000             // slots booked ahead
+	MostReserved = 1_000_000             // slots allocated ahead
 	MinWeight    = 0.1                   // so that no weight is over 100 times another
 	MaxWeight    = 10.0
 )
@@ -35,7 +35,7 @@ const (
 	MaxPoolTTL   = 5 * time.Minute
 )
 
-// Bounds of RampOver and RampTTL: a ramp has steps of a second, and ledgers keep a silent one for an hour.
+// Bounds of RampOver and RampTTL: a ramp has steps of a second, and permit stores keep a silent one for an hour.
 const (
 	MinRamp    = time.Second
 	MaxRamp    = 24 * time.Hour
@@ -49,7 +49,7 @@ var groupName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
 
 // aggregateFields are what a budget over many topics has.
 var aggregateFields = map[string]bool{
-	"messageRate": true, "byteRate": true, "burst": true, "byteBurst": true, "aggregate": true, "round": true, "onLedgerLoss": true,
+	"messageRate": true, "byteRate": true, "burst": true, "byteBurst": true, "aggregate": true, "round": true, "onOutage": true,
 	"sharing": true, "maxReserved": true, "wait": true, "permitExpiry": true, "replicas": true, "poolTTL": true, "groups": true, "keepBack": true,
 	"ramp": true, "rampFrom": true, "rampFromBytes": true, "rampOver": true, "rampTTL": true,
 }
@@ -84,8 +84,8 @@ func (p Policy) Validate(scope Scope) error {
 	if p.Weight != nil && !(*p.Weight >= MinWeight && *p.Weight <= MaxWeight) {
 		fault("weight", *p.Weight, fmt.Sprintf("is outside %v..%v: only the ratio of weights counts, and none may be over 100 times another", MinWeight, MaxWeight))
 	}
-	if p.Sharing != "" && p.Sharing != Booked && p.Sharing != Strict && p.Sharing != Split && p.Sharing != Divide {
-		fault("sharing", p.Sharing, "is unknown: use booked, strict, split or groups")
+	if p.Sharing != "" && p.Sharing != Fair && p.Sharing != Strict && p.Sharing != Split && p.Sharing != Groups {
+		fault("sharing", p.Sharing, "is unknown: use allocated, strict, split or groups")
 	}
 	if (p.IsStrict() || p.IsSplit() || p.IsGrouped()) && or(p.Burst, 0) > 0 {
 		fault("burst", *p.Burst, "is not for "+string(p.Sharing)+" sharing, which saves nothing up")
@@ -113,8 +113,8 @@ func (p Policy) Validate(scope Scope) error {
 	if p.Mode != "" && p.Mode != Enforce && p.Mode != Shadow {
 		fault("mode", p.Mode, "is unknown: use enforce or shadow")
 	}
-	if l := p.OnLedgerLoss; l != "" && l != LossShare && l != LossStop && l != LossOpen {
-		fault("onLedgerLoss", l, "is unknown: use share, stop or open")
+	if l := p.OnOutage; l != "" && l != OutageShare && l != OutageStop && l != OutageOpen {
+		fault("onOutage", l, "is unknown: use share, stop or open")
 	}
 	misplaced := func(field, reason string) {
 		fault(field, reflect.Indirect(reflect.ValueOf(p).Field(fieldIndex[field])), reason)
@@ -214,7 +214,7 @@ func (p Policy) checkGroups(fault func(field string, value any, reason string)) 
 }
 
 // checkNames checks a list of names.
-func checkNames(fault func(field string, value any, reason string), field string, list Groups) {
+func checkNames(fault func(field string, value any, reason string), field string, list Names) {
 	names := list.names()
 	seen := map[string]int{}
 	for _, name := range names { // each fault of a name once

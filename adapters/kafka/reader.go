@@ -381,7 +381,7 @@ func (r *Reader) seek(err error) error {
 	return err
 }
 
-// Close ends what waits, gives back what is booked for this Reader alone, and closes the kafka.Reader, which takes
+// Close ends what waits, gives back what is allocated for this Reader alone, and closes the kafka.Reader, which takes
 // as long as its fetch under way: up to MaxWait. Close the Reader before its Limiter.
 func (r *Reader) Close() error {
 	if r.lim == nil {

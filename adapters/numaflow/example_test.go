@@ -18,7 +18,7 @@ func ExampleMap() {
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = lim.Close() }() // it gives back what is booked
+	defer func() { _ = lim.Close() }() // it gives back what is allocated
 	double := func(_ context.Context, _ []string, d mapper.Datum) mapper.Messages {
 		return mapper.MessagesBuilder().Append(mapper.NewMessage(append(d.Value(), d.Value()...)))
 	}
@@ -39,7 +39,7 @@ func ExampleSink() {
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = lim.Close() }() // it gives back what is booked
+	defer func() { _ = lim.Close() }() // it gives back what is allocated
 	store := func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
 		for d := range in { // a slice of the batch, for which there are permits
 			responses = append(responses, sinker.ResponseOK(d.ID()))

@@ -16,7 +16,7 @@ import (
 
 	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -370,7 +370,7 @@ func TestStrictSource(t *testing.T) {
 // TestUnequalSources: a replica that has less to do than its share leaves the rest to the other.
 func TestUnequalSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ledger := memory.New()
+		permits := memory.New()
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		defer running.Wait()
@@ -378,7 +378,7 @@ func TestUnequalSources(t *testing.T) {
 		var mu sync.Mutex
 		total := 0
 		start := func(name string, u *user) {
-			lim, err := dispatch.Open(context.WithoutCancel(ctx), dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Ledger: ledger, Replica: name})
+			lim, err := dispatch.Open(context.WithoutCancel(ctx), dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, lim.Close()) })
 			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
@@ -440,7 +440,7 @@ type rude struct{ user }
 func (*rude) Pending(context.Context) int64             { panic("the user's") }
 func (*rude) Nack(context.Context, sourcer.NackRequest) { panic("no Nack") }
 
-// TestNoTime: a Read without time gets what is there, and permits are booked for the next.
+// TestNoTime: a Read without time gets what is there, and permits are allocated for the next.
 func TestNoTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10_000}
@@ -544,9 +544,9 @@ func TestSourceBetweenReads(t *testing.T) {
 // the source has no messages.
 func TestNoReadComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ledger := memory.New()
+		permits := memory.New()
 		start := func(name string, u *user) sourcer.Sourcer {
-			lim, err := dispatch.Open(context.WithoutCancel(t.Context()), dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Ledger: ledger, Replica: name})
+			lim, err := dispatch.Open(context.WithoutCancel(t.Context()), dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, lim.Close()) })
 			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)

@@ -3,7 +3,7 @@
 //
 //	src, err := numaflowthrottle.Source(mySource, lim)
 //	err = sourcer.NewServer(src).Start(ctx)
-//	err = errors.Join(err, lim.Close()) // gives back what is booked; a log.Fatal before would not
+//	err = errors.Join(err, lim.Close()) // gives back what is allocated; a log.Fatal before would not
 //
 // The topic is numaflow://namespace/pipeline/vertex, of Numaflow's environment; of a MonoVertex, whose containers all have
 // one name, numaflow://namespace/monovertex/monovertex. So wrap one part of a vertex, or each message is charged twice.

@@ -82,7 +82,7 @@ func (p *place) behind(end position, idle bool, total, enough int64) int64 {
 		return 0
 	case p.next.compare(end) >= 0:
 		return p.left
-	case p.next.ledger == end.ledger:
+	case p.next.permits == end.permits:
 		return (end.entry-p.next.entry)*max(1, p.topic.batch.Load()) + p.left
 	}
 	return -1

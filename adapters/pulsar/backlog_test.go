@@ -22,7 +22,7 @@ import (
 
 	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -69,7 +69,7 @@ func TestCaughtUp(t *testing.T) {
 		"ends, two together": {false, 2, pulsar.Shared, 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if with.long && !ledgertest.Long() {
+			if with.long && !permitstest.Long() {
 				t.Skip("the others show as much: set THROTTLE_LONG")
 			}
 			t.Parallel()

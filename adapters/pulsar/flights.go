@@ -18,7 +18,7 @@ type flights struct {
 	under map[flightKey]*flight
 }
 
-// A flightKey tells messages apart: ledgers are a cluster's.
+// A flightKey tells messages apart: permit stores are a cluster's.
 type flightKey struct {
 	at    position
 	index int32 // in its batch

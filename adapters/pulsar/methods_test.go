@@ -243,7 +243,7 @@ func TestUnsubscribe(t *testing.T) {
 	})
 }
 
-// TestClose: in the middle of any wait, it ends at once, gives back what is booked, and leaves what was not handed over.
+// TestClose: in the middle of any wait, it ends at once, gives back what is allocated, and leaves what was not handed over.
 func TestClose(t *testing.T) {
 	ways(t, func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		for _, paused := range []bool{true, false} { // it waits for a permit, or for a message

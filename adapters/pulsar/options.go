@@ -26,7 +26,7 @@ type options struct {
 
 // WithAdmin takes backlogs from an admin API (the msgBacklog of subscriptions), once a second for each topic with a limit, one
 // request for all Consumers of this process with the same client. Where it fails, as without it, the ends of topics that
-// the broker tells every consumer do instead: they tell how far behind one is within a ledger, and across ledgers only
+// the broker tells every consumer do instead: they tell how far behind one is within a permit store, and across permit stores only
 // that one is at the end, which counts as caught up, or behind. Readers always go by the ends. A Consumer with a
 // TopicsPattern cannot ask for them: without an admin API it has caught up only when nothing comes.
 func WithAdmin(client pulsaradmin.Client) Option {

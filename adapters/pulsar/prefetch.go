@@ -8,7 +8,7 @@ import (
 
 // What Subscribe and CreateReader let a broker push ahead.
 const (
-	singleRate   = 100  // messages a second; at most that with a queue of one, as each message then takes a trip to the broker
+	singleRate   = 100  // messages a second; at most that with a queue of one, as each message then takes a request to the broker
 	queueSeconds = 0.05 // of a higher limit, over all partitions
 	assumedSize  = 1024 // of a message
 	defaultQueue = 1000 // the client's

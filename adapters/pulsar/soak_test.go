@@ -12,7 +12,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/utils"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -22,7 +22,7 @@ import (
 func TestMovesNeverHang(t *testing.T) {
 	const consumers = 4 // one topic each
 	seeks, unloads := 20, 5
-	if ledgertest.Long() {
+	if permitstest.Long() {
 		seeks, unloads = 500, 100
 		var idle atomic.Bool
 		var load sync.WaitGroup

@@ -54,7 +54,7 @@ type place struct {
 }
 
 // A position is where an entry lies in a partition.
-type position struct{ ledger, entry int64 }
+type position struct{ permits, entry int64 }
 
 // nowhere is before all.
 var nowhere = position{-1, -1}
@@ -62,7 +62,7 @@ var nowhere = position{-1, -1}
 func positionOf(id pulsar.MessageID) position { return position{id.LedgerID(), id.EntryID()} }
 
 func (p position) compare(q position) int {
-	return cmp.Or(cmp.Compare(p.ledger, q.ledger), cmp.Compare(p.entry, q.entry))
+	return cmp.Or(cmp.Compare(p.permits, q.permits), cmp.Compare(p.entry, q.entry))
 }
 
 // fullName completes a topic's name as Pulsar does: orders is persistent://public/default/orders.

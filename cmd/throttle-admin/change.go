@@ -330,11 +330,11 @@ func (a *app) knownTopics(ctx context.Context, lists ...[]policy.Entry) map[read
 			}
 		}
 	}
-	ledger, err := a.openLedger()
-	if err == nil && ledger != nil {
-		defer func() { _ = ledger.Close() }() // nothing was written
+	permits, err := a.openPermits()
+	if err == nil && permits != nil {
+		defer func() { _ = permits.Close() }() // nothing was written
 		var replicas []dispatch.Stats
-		replicas, err = published(ctx, ledger, a.cluster)
+		replicas, err = published(ctx, permits, a.cluster)
 		for _, r := range replicas {
 			for _, s := range r.Subscriptions {
 				if t, e := policy.ParseTopic(s.Topic); e == nil {
@@ -351,8 +351,8 @@ func (a *app) knownTopics(ctx context.Context, lists ...[]policy.Entry) map[read
 }
 
 // published returns the status records of a cluster's replicas, sorted by name.
-func published(ctx context.Context, ledger dispatch.Ledger, cluster string) ([]dispatch.Stats, error) {
-	texts, err := ledger.Published(ctx, cluster)
+func published(ctx context.Context, permits dispatch.PermitStore, cluster string) ([]dispatch.Stats, error) {
+	texts, err := permits.Published(ctx, cluster)
 	var all []dispatch.Stats
 	for _, text := range texts {
 		var s dispatch.Stats

@@ -60,7 +60,7 @@ func TestMoreThanEtcdTakes(t *testing.T) {
 		}
 		file := filepath.Join(t.TempDir(), "many.json")
 		require.NoError(t, writeFile(file, `{"schema":1,"policies":[`+strings.Join(policies, ",")+"]}"))
-		status, out, errs := demoRun(t.Context(), "apply", "-f", file, "--store", store)
+		status, out, errs := demoRun(t.Context(), "apply", "-f", file, "--policies", store)
 		assert.Equal(t, exitFailed, status)
 		assert.Empty(t, out)
 		assert.Contains(t, errs, c.want)

@@ -21,10 +21,10 @@ type demo struct {
 	plain    bool
 	sharing  string // "" = the default
 
-	store, ledger, kafka, pulsar string // "" = in this process; of the ledger: where the policies are
+	store, permits, kafka, pulsar string // "" = in this process; of the permit store: where the policies are
 }
 
-const inMemory = "memory:" // the ledger of one process, which all of the demo's then share
+const inMemory = "memory:" // the permit store of one process, which all of the demo's then share
 
 // What the demo drains its topic with.
 const (
@@ -53,14 +53,14 @@ limit is doubled; then one group catches up with its producer and is let through
 With -o json or -o yaml the demo is a measurement: one constant limit, a backlog that outlasts it, the
 clock started half a second after every reader had messages. Figures are counted where the readers receive.
 
---store, --ledger and --kafka put real services in the place of those in this process; an etcd has the
-policies and the permits unless --ledger says otherwise, such as --ledger memory:. The demo then
+--policies, --permits and --kafka put real services in the place of those in this process; an etcd has the
+policies and the permits unless --permits says otherwise, such as --permits memory:. The demo then
 makes a topic and a policy with a name of their own, and removes both at the end.
 
 With --pulsar the topic is one of a real Pulsar, and the groups are Shared subscriptions.`,
 		Example: `  throttle-admin demo
   throttle-admin demo --duration 10s -o json
-  throttle-admin demo --store etcd://127.0.0.1:2379/throttle --ledger redis://127.0.0.1:6379 --kafka 127.0.0.1:9092
+  throttle-admin demo --policies etcd://127.0.0.1:2379/throttle --permits redis://127.0.0.1:6379 --kafka 127.0.0.1:9092
   throttle-admin demo --pulsar pulsar://127.0.0.1:6650`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -79,27 +79,27 @@ With --pulsar the topic is one of a real Pulsar, and the groups are Shared subsc
 			if d.kafka != "" && d.pulsar != "" {
 				fault("--kafka and --pulsar: choose one")
 			}
-			if s := policy.Sharing(d.sharing); s != "" && s != policy.Booked && s != policy.Strict && s != policy.Split && s != policy.Divide {
-				fault("--sharing %q: is unknown: use booked, strict, split or groups", d.sharing)
+			if s := policy.Sharing(d.sharing); s != "" && s != policy.Fair && s != policy.Strict && s != policy.Split && s != policy.Groups {
+				fault("--sharing %q: is unknown: use allocated, strict, split or groups", d.sharing)
 			}
 			if d.duration < time.Second || d.duration > 10*time.Minute {
 				fault("--duration %s: is outside 1s..10m", d.duration)
 			}
 			// What the environment says is for the other commands: the demo needs nothing.
-			if cmd.Flags().Changed("store") {
+			if cmd.Flags().Changed("policies") {
 				if strings.HasPrefix(app.store, "memory:") {
-					fault("--store memory: is each process's own: leave it out to have an etcd here")
+					fault("--policies memory: is each process's own: leave it out to have an etcd here")
 				} else if d.store, err = app.storeOptions.add(app.store); err != nil {
 					fault("store %w", err)
 				}
 			}
-			if cmd.Flags().Changed("ledger") && strings.HasPrefix(app.ledger, "none:") {
-				fault("--ledger none: books nothing: leave it out to have permits in an etcd here")
-			} else if cmd.Flags().Changed("ledger") && app.ledger == inMemory {
-				d.ledger = inMemory
-			} else if cmd.Flags().Changed("ledger") {
-				if d.ledger, err = app.ledgerOptions.add(app.ledger); err != nil {
-					fault("ledger %w", err)
+			if cmd.Flags().Changed("permits") && strings.HasPrefix(app.permits, "none:") {
+				fault("--permits none: allocates nothing: leave it out to have permits in an etcd here")
+			} else if cmd.Flags().Changed("permits") && app.permits == inMemory {
+				d.permits = inMemory
+			} else if cmd.Flags().Changed("permits") {
+				if d.permits, err = app.permitsOptions.add(app.permits); err != nil {
+					fault("permit store %w", err)
 				}
 			}
 			if err = errors.Join(errs...); err != nil {
@@ -117,7 +117,7 @@ With --pulsar the topic is one of a real Pulsar, and the groups are Shared subsc
 	}
 	cmd.Flags().StringVar(&limit, "limit", "1000/s", "the topic's limit, doubled half-way in the live demo")
 	cmd.Flags().DurationVar(&d.duration, "duration", 24*time.Second, "how long messages flow")
-	cmd.Flags().StringVar(&d.sharing, "sharing", "", "how the limit is shared: booked, strict, split or groups (default booked)")
+	cmd.Flags().StringVar(&d.sharing, "sharing", "", "how the limit is shared: allocated, strict, split or groups (default allocated)")
 	cmd.Flags().BoolVar(&d.plain, "plain", false, "a line a second in place of a table that is redrawn")
 	cmd.Flags().StringVar(&d.kafka, "kafka", "", "host:port of a Kafka broker (default one in this process)")
 	cmd.Flags().StringVar(&d.pulsar, "pulsar", "", "pulsar://host:port of a Pulsar, in place of Kafka")
@@ -133,7 +133,7 @@ type measurement struct {
 	MaxWindow     int                 `json:"maxWindow"`  // most messages in any sliding second, from the very first on
 	Subscriptions []subscriptionShare `json:"subscriptions"`
 
-	StoreTripsPerMessage float64 `json:"storeTripsPerMessage"`
+	RequestsPerMessage float64 `json:"requestsPerMessage"`
 }
 
 type subscriptionShare struct {
@@ -142,7 +142,7 @@ type subscriptionShare struct {
 	Share      float64 `json:"share"` // of all that were dispatched
 }
 
-// settle is how long messages flow before the clock starts: the first bookings are small.
+// settle is how long messages flow before the clock starts: the first allocations are small.
 const settle = 500 * time.Millisecond
 
 // measure runs at one limit and prints a measurement.
@@ -168,11 +168,11 @@ func (d *demo) measure(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	start, trips := time.Now(), f.trips()
+	start, requests := time.Now(), f.requests()
 	if err = f.flow(ctx, d.duration); err != nil {
 		return err
 	}
-	end, trips := time.Now(), f.trips()-trips
+	end, requests := time.Now(), f.requests()-requests
 	m := measurement{Limit: perSecond, Seconds: round3(end.Sub(start).Seconds())}
 	for _, g := range f.groups {
 		if f.state(g).exempt > 0 {
@@ -186,6 +186,6 @@ func (d *demo) measure(ctx context.Context) (err error) {
 	}
 	m.Rate = round3(float64(m.Dispatched) / end.Sub(start).Seconds())
 	m.MaxWindow = f.maxWindow(time.Time{}, end)
-	m.StoreTripsPerMessage = float64(trips) / float64(m.Dispatched)
+	m.RequestsPerMessage = float64(requests) / float64(m.Dispatched)
 	return d.app.print(m, nil)
 }

@@ -177,10 +177,10 @@ func (f *fleet) inForce(ctx context.Context, revision int64) error {
 	return nil
 }
 
-// trips counts the bookings of all processes.
-func (f *fleet) trips() (n int64) {
+// requests counts the allocations of all processes.
+func (f *fleet) requests() (n int64) {
 	for _, lim := range f.limiters {
-		n += lim.Stats().Ledger.Trips
+		n += lim.Stats().Permits.Requests
 	}
 	return n
 }

@@ -130,9 +130,9 @@ func place(url, own string) string {
 
 func placeOfPermits(d *demo) string {
 	switch {
-	case d.ledger == inMemory:
+	case d.permits == inMemory:
 		return "in memory"
-	case d.ledger == "" && d.store == "":
+	case d.permits == "" && d.store == "":
 		return "the same"
 	}
 	return "yours"
@@ -262,5 +262,5 @@ func (s *show) summary() {
 		}
 	}
 	n := s.count(time.Time{}, end, s.groups...)
-	s.screen.say("  the ledger was asked %d times for %d messages", s.trips(), n)
+	s.screen.say("  the permit store was asked %d times for %d messages", s.requests(), n)
 }

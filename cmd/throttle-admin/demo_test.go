@@ -49,7 +49,7 @@ func demoMeasures(t *testing.T, loose assert.TestingT, flags ...string) {
 	for _, s := range m.Subscriptions {
 		assert.InDelta(loose, 0.5, s.Share, 0.05, s.Name)
 	}
-	assert.Less(loose, m.StoreTripsPerMessage, 0.1)
+	assert.Less(loose, m.RequestsPerMessage, 0.1)
 }
 
 func TestDemoShows(t *testing.T) {
@@ -69,7 +69,7 @@ func demoShows(t *testing.T, loose assert.TestingT) {
 		`\n  limit 1000/s +\d+ messages in +\d`,
 		`\n  limit 2000/s +\d+ messages in +\d`,
 		`alerts caught up after \d`,
-		`the ledger was asked \d+ times`,
+		`the permit store was asked \d+ times`,
 	} {
 		assert.Regexp(loose, want, out)
 	}
@@ -98,9 +98,9 @@ func TestDemoRefuses(t *testing.T) {
 		{"--limit", "ten", "--limit"},
 		{"--limit", "1", "is outside 100/s..20000/s"},
 		{"--duration", "0s", "is outside 1s..10m"},
-		{"--store", "ftp://x", "scheme"},
-		{"--store", "memory:", "leave it out"},
-		{"--ledger", "ftp://x", "scheme"},
+		{"--policies", "ftp://x", "scheme"},
+		{"--policies", "memory:", "leave it out"},
+		{"--permits", "ftp://x", "scheme"},
 		{"--pulsar", "http://127.0.0.1:8080", "is no broker"},
 		{"--pulsar", "pulsar://127.0.0.1:8x", "is no broker"},
 		{"--pulsar", "pulsar://adm:secret@127.0.0.1:8x", "has an @"},
@@ -115,8 +115,8 @@ func TestDemoRefuses(t *testing.T) {
 // TestDemoAsksItsServices: what is away is told at once and once, and not measured.
 func TestDemoAsksItsServices(t *testing.T) {
 	for _, c := range []struct{ flag, url, want string }{
-		{"--ledger", "redis://:secret@127.0.0.1:1", "the ledger: "},
-		{"--store", "etcd://root:secret@127.0.0.1:1", "the store does not answer: "},
+		{"--permits", "redis://:secret@127.0.0.1:1", "the permit store: "},
+		{"--policies", "etcd://root:secret@127.0.0.1:1", "the store does not answer: "},
 	} {
 		status, out, errs := demoRun(t.Context(), "demo", c.flag, c.url, "-o", "json")
 		assert.Equal(t, exitFailed, status)

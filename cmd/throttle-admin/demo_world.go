@@ -17,24 +17,24 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A world is what the demo runs on: a store of policies, a ledger of permits, a broker and a topic with a backlog.
+// A world is what the demo runs on: a store of policies, a permit store of permits, a broker and a topic with a backlog.
 type world struct {
-	cluster  string
-	storeURL string
-	store    configstore.Store // the administrator's
-	broker   broker
-	topic    string // the broker's
-	full     policy.Topic
-	sharing  string                      // empty: the default
-	ends     [demoLanes]int64            // offsets behind the last messages written; only the writer changes them
-	starts   map[string][demoLanes]int64 // where groups begin
+	cluster     string
+	policiesURL string
+	store       configstore.Store // the administrator's
+	broker      broker
+	topic       string // the broker's
+	full        policy.Topic
+	sharing     string                      // empty: the default
+	ends        [demoLanes]int64            // offsets behind the last messages written; only the writer changes them
+	starts      map[string][demoLanes]int64 // where groups begin
 
-	openLedger func() (dispatch.Ledger, error) // as a process does
-	closers    []func() error                  // in the order in which things were opened
+	openPermits func() (dispatch.PermitStore, error) // as a process does
+	closers     []func() error                       // in the order in which things were opened
 }
 
 // A broker has the demo's topic. Its messages are counted in lanes: of a partition, or every so-manieth.
@@ -54,8 +54,8 @@ type drainer interface {
 // openWorld opens a world with so many messages in its topic; a group in begin has only so many of them left to read.
 // The world is to be closed even if there is an error.
 func (d *demo) openWorld(ctx context.Context, messages int, begin map[string]int) (w *world, err error) {
-	w = &world{cluster: d.app.cluster, storeURL: d.store, topic: "demo-orders", sharing: d.sharing, starts: map[string][demoLanes]int64{}}
-	if d.store != "" || d.ledger != "" || d.kafka != "" || d.pulsar != "" {
+	w = &world{cluster: d.app.cluster, policiesURL: d.store, topic: "demo-orders", sharing: d.sharing, starts: map[string][demoLanes]int64{}}
+	if d.store != "" || d.permits != "" || d.kafka != "" || d.pulsar != "" {
 		w.topic += "-" + strings.ToLower(rand.Text()[:8])
 	}
 	scheme := policy.Kafka
@@ -69,13 +69,13 @@ func (d *demo) openWorld(ctx context.Context, messages int, begin map[string]int
 		return w, err
 	}
 	w.onClose(w.removePolicy)
-	if url := w.ledgerURL(d.ledger); url == inMemory {
+	if url := w.permitsURL(d.permits); url == inMemory {
 		shared := memory.New()
-		w.openLedger = func() (dispatch.Ledger, error) { return shared, nil }
+		w.openPermits = func() (dispatch.PermitStore, error) { return shared, nil }
 	} else {
-		w.openLedger = func() (dispatch.Ledger, error) { return throttle.OpenLedger(url) }
+		w.openPermits = func() (dispatch.PermitStore, error) { return throttle.OpenPermits(url) }
 	}
-	if err := w.checkLedger(ctx); err != nil {
+	if err := w.checkPermits(ctx); err != nil {
 		return w, err
 	}
 	if d.pulsar != "" {
@@ -103,7 +103,7 @@ func (w *world) Close() error {
 }
 
 func (w *world) openStore(ctx context.Context) (err error) {
-	if w.storeURL == "" {
+	if w.policiesURL == "" {
 		dir, err := os.MkdirTemp("", "throttle-demo-")
 		if err != nil {
 			return err
@@ -114,9 +114,9 @@ func (w *world) openStore(ctx context.Context) (err error) {
 			return err
 		}
 		w.onClose(func() error { etcd.Close(); return nil })
-		w.storeURL = etcdURL(etcd)
+		w.policiesURL = etcdURL(etcd)
 	}
-	if w.store, err = throttle.OpenStore(ctx, w.storeURL); err != nil {
+	if w.store, err = throttle.OpenPolicies(ctx, w.policiesURL); err != nil {
 		return misuse(err)
 	}
 	w.onClose(w.store.Close)
@@ -126,48 +126,48 @@ func (w *world) openStore(ctx context.Context) (err error) {
 	})
 }
 
-// ledgerURL is where the permits are: where they are to be, or in the etcd that has the policies, or else here.
-func (w *world) ledgerURL(wanted string) string {
+// permitsURL is where the permits are: where they are to be, or in the etcd that has the policies, or else here.
+func (w *world) permitsURL(wanted string) string {
 	switch {
 	case wanted != "":
 		return wanted
-	case strings.HasPrefix(w.storeURL, "etcd:"):
-		return w.storeURL
+	case strings.HasPrefix(w.policiesURL, "etcd:"):
+		return w.policiesURL
 	}
 	return inMemory
 }
 
 // admin returns the app of a command on the world's store.
 func (w *world) admin(stdout io.Writer) *app {
-	return &app{stdout: stdout, stderr: io.Discard, store: w.storeURL, cluster: w.cluster, output: "json"}
+	return &app{stdout: stdout, stderr: io.Discard, store: w.policiesURL, cluster: w.cluster, output: "json"}
 }
 
-// checkLedger asks the ledger for something once: a Limiter would go on without it, and there would be nothing to see.
-func (w *world) checkLedger(ctx context.Context) error {
-	ledger, err := w.openLedger()
+// checkLedger asks the permit store for something once: a Limiter would go on without it, and there would be nothing to see.
+func (w *world) checkPermits(ctx context.Context) error {
+	permits, err := w.openPermits()
 	if err != nil {
 		return misuse(err)
 	}
-	if _, err := ledger.Published(ctx, w.cluster); err != nil {
-		err = &hintError{fmt.Errorf("the ledger: %w", err), "check --ledger, and whether it is up"}
-		return errors.Join(err, ledger.Close())
+	if _, err := permits.Published(ctx, w.cluster); err != nil {
+		err = &hintError{fmt.Errorf("the permit store: %w", err), "check --permits, and whether it is up"}
+		return errors.Join(err, permits.Close())
 	}
-	return ledger.Close()
+	return permits.Close()
 }
 
 // openLimiter opens a Limiter as a process would.
 func (w *world) openLimiter(ctx context.Context, replica, group string) (*dispatch.Limiter, error) {
-	store, err := throttle.OpenStore(ctx, w.storeURL)
+	store, err := throttle.OpenPolicies(ctx, w.policiesURL)
 	if err != nil {
 		return nil, err
 	}
-	ledger, err := w.openLedger()
+	permits, err := w.openPermits()
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	end := func() error { return errors.Join(store.Close(), ledger.Close()) }
+	end := func() error { return errors.Join(store.Close(), permits.Close()) }
 	lim, err := dispatch.Open(ctx, dispatch.Config{
-		Policies: configstore.Source(store), Ledger: ledger, Cluster: w.cluster, Group: group, Replica: replica, OnClose: end,
+		Policies: configstore.Source(store), Permits: permits, Cluster: w.cluster, Group: group, Replica: replica, OnClose: end,
 	})
 	if err != nil {
 		return nil, errors.Join(err, end())
@@ -181,7 +181,7 @@ func (w *world) setRate(ctx context.Context, rate policy.Rate) (int64, error) {
 	cmd, args := newSetMsgRateCommand(w.admin(&out)), []string{w.full.String(), rate.String()}
 	if w.sharing != "" {
 		cmd, args = newSetCommand(w.admin(&out)), []string{w.full.String(), "messageRate=" + rate.String(), "sharing=" + w.sharing}
-		if policy.Sharing(w.sharing) == policy.Divide {
+		if policy.Sharing(w.sharing) == policy.Groups {
 			args = append(args, "groups="+strings.Join(demoWorkers[:], ","))
 		}
 	}

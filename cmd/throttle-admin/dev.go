@@ -25,8 +25,8 @@ func newDevCommand(app *app) *cobra.Command {
 		Short: "Run an etcd for policies and permits until Ctrl-C; needs nothing but this program",
 		Long: `Run an etcd of one member for policies and permits, until Ctrl-C, and print the environment that finds it.
 
-It books some hundred times a second. For more, start a Redis and set
-THROTTLE_LEDGER=redis://127.0.0.1:6379 instead.`,
+It allocates some hundred times a second. For more, start a Redis and set
+THROTTLE_PERMITS=redis://127.0.0.1:6379 instead.`,
 		Example: "  throttle-admin dev --data ./throttle-etcd --listen 127.0.0.1:2379",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -49,7 +49,7 @@ THROTTLE_LEDGER=redis://127.0.0.1:6379 instead.`,
 				return fmt.Errorf("dev: %w", err)
 			}
 			defer etcd.Close()
-			if _, err := fmt.Fprintf(app.stdout, "export THROTTLE_STORE=%s\nexport THROTTLE_LEDGER=%[1]s\n", etcdURL(etcd)); err != nil {
+			if _, err := fmt.Fprintf(app.stdout, "export THROTTLE_POLICIES=%s\nexport THROTTLE_PERMITS=%[1]s\n", etcdURL(etcd)); err != nil {
 				return fmt.Errorf("dev: %w", err)
 			}
 			if kept {

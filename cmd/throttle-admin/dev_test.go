@@ -20,7 +20,7 @@ import (
 )
 
 // runDev runs dev for as long as f takes, which is given the store's URL.
-func runDev(t *testing.T, f func(storeURL string), args ...string) {
+func runDev(t *testing.T, f func(policiesURL string), args ...string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	out, in := io.Pipe()
@@ -33,7 +33,7 @@ func runDev(t *testing.T, f func(storeURL string), args ...string) {
 	lines := make([]byte, 200)
 	n, err := out.Read(lines)
 	require.NoError(t, err, "dev ended without a word on its standard output")
-	match := regexp.MustCompile(`^export THROTTLE_STORE=(etcd://127.0.0.1:\d+/throttle)\nexport THROTTLE_LEDGER=etcd://127.0.0.1:\d+/throttle\n$`).FindSubmatch(lines[:n])
+	match := regexp.MustCompile(`^export THROTTLE_POLICIES=(etcd://127.0.0.1:\d+/throttle)\nexport THROTTLE_PERMITS=etcd://127.0.0.1:\d+/throttle\n$`).FindSubmatch(lines[:n])
 	require.NotNil(t, match, "%s", lines[:n])
 	f(string(match[1]))
 	stop()
@@ -48,29 +48,29 @@ func runDev(t *testing.T, f func(storeURL string), args ...string) {
 func TestDevKeepsPolicies(t *testing.T) {
 	dir := t.TempDir()
 	scope := policy.NamespaceScope("public", "", "default")
-	open := func(storeURL string) configstore.Store {
-		store, err := throttle.OpenStore(t.Context(), storeURL)
+	open := func(policiesURL string) configstore.Store {
+		store, err := throttle.OpenPolicies(t.Context(), policiesURL)
 		require.NoError(t, err)
 		return store
 	}
-	runDev(t, func(storeURL string) {
-		store := open(storeURL)
+	runDev(t, func(policiesURL string) {
+		store := open(policiesURL)
 		_, err := configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
 			return s.Set(scope, policy.Policy{MessageRate: policy.PerSecond(500)}), nil
 		})
 		require.NoError(t, err)
 		require.NoError(t, store.Close())
 	}, "--data", dir)
-	runDev(t, func(storeURL string) {
-		store := open(storeURL)
+	runDev(t, func(policiesURL string) {
+		store := open(policiesURL)
 		s, err := store.List(t.Context())
 		require.NoError(t, err)
 		kept, _ := s.Permanent(scope)
 		assert.Equal(t, policy.PerSecond(500), kept.MessageRate)
 		require.NoError(t, store.Close())
 	}, "--data", dir)
-	runDev(t, func(storeURL string) {
-		store := open(storeURL)
+	runDev(t, func(policiesURL string) {
+		store := open(policiesURL)
 		s, err := store.List(t.Context())
 		require.NoError(t, err)
 		assert.Empty(t, s.Entries, "a temporary store is empty")
@@ -80,8 +80,8 @@ func TestDevKeepsPolicies(t *testing.T) {
 
 func TestDevListensEverywhere(t *testing.T) {
 	for _, listen := range []string{":0", "0.0.0.0:0", "[::]:0"} {
-		runDev(t, func(storeURL string) {
-			status, _, errs := demoRun(t.Context(), "list", "--store", storeURL)
+		runDev(t, func(policiesURL string) {
+			status, _, errs := demoRun(t.Context(), "list", "--policies", policiesURL)
 			assert.Equal(t, exitDone, status, errs)
 		}, "--listen", listen)
 	}

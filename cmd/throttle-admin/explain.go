@@ -23,7 +23,7 @@ type explanation struct {
 	Identity     string       `json:"identity"`
 	Revision     int64        `json:"revision"` // of the policies
 	Fields       []fieldView  `json:"fields"`
-	Live         bool         `json:"live"` // whether the ledger was asked
+	Live         bool         `json:"live"` // whether the permit store was asked
 	Limits       []limitView  `json:"limits,omitempty"`
 	Readers      []readerView `json:"readers,omitempty"`
 	Why          []string     `json:"why"`
@@ -42,18 +42,18 @@ type fieldView struct {
 	Expires time.Time `json:"expires,omitzero"`
 }
 
-// A limitView is one budget, as the ledger has it.
+// A limitView is one budget, as the permit store has it.
 type limitView struct {
-	Limit    dispatch.Reason `json:"limit"`
-	Scope    string          `json:"scope"`
-	Key      string          `json:"key"`
-	Rate     float64         `json:"rate"`               // a second, by the policies; of a quota, by the ratekeeper, 0 = not known
-	InForce  float64         `json:"inForce,omitempty"`  // a second, by the last booking; 0 = nobody books
-	Ahead    float64         `json:"ahead,omitempty"`    // seconds that are booked
-	Booked   float64         `json:"booked,omitempty"`   // permits in them
-	Revision int64           `json:"revision,omitempty"` // of the rate in force
-	Sharing  policy.Sharing  `json:"sharing,omitempty"`  // of what keeps no line of slots in the ledger: split or groups
-	Ramp     bool            `json:"ramp,omitempty"`     // whether the rate in force still rises to Rate
+	Limit     dispatch.Reason `json:"limit"`
+	Scope     string          `json:"scope"`
+	Key       string          `json:"key"`
+	Rate      float64         `json:"rate"`                // a second, by the policies; of a quota, by the ratekeeper, 0 = not known
+	InForce   float64         `json:"inForce,omitempty"`   // a second, by the last allocation; 0 = nobody allocates
+	Ahead     float64         `json:"ahead,omitempty"`     // seconds that are allocated
+	Allocated float64         `json:"allocated,omitempty"` // permits in them
+	Revision  int64           `json:"revision,omitempty"`  // of the rate in force
+	Sharing   policy.Sharing  `json:"sharing,omitempty"`   // of what keeps no line of slots in the permit store: split or groups
+	Ramp      bool            `json:"ramp,omitempty"`      // whether the rate in force still rises to Rate
 
 	Strict      bool  `json:"strict,omitempty"`
 	Reserved    int64 `json:"reserved,omitempty"` // of a strict limit: starts in the future
@@ -80,7 +80,7 @@ func newExplainCommand(a *app) *cobra.Command {
 		Use:   "explain TOPIC|tenant:NAME|tag:NAME",
 		Short: "Show what holds for a topic or a quota, where it comes from, and why readers wait or do not",
 		Long: `Show what holds for a topic: the effective policy and the scope that each field comes from; how far its
-budgets are booked; which replicas share them; and why they wait or do not. The latter need a --ledger.
+budgets are allocated; which replicas share them; and why they wait or do not. The latter need a --permits.
 Of a throughput quota it shows the whole calculation of its rate for now; while no ratekeeper leads, the rate
 that replicas obey meanwhile, with exit status 1.`,
 		Example: `  throttle-admin explain kafka://public/default/orders
@@ -89,15 +89,15 @@ that replicas obey meanwhile, with exit status 1.`,
 		Args: args("TOPIC or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			scope, err := a.scopeOf(cmd, args[0])
-			ledger, ledgerErr := a.openLedger()
-			if err := errors.Join(misuse(err), ledgerErr); err != nil {
+			permits, permitsErr := a.openPermits()
+			if err := errors.Join(misuse(err), permitsErr); err != nil {
 				return err
 			}
-			if ledger != nil {
-				defer func() { _ = ledger.Close() }() // nothing was written
+			if permits != nil {
+				defer func() { _ = permits.Close() }() // nothing was written
 			}
 			if scope.Kind == policy.TagKind || scope.Kind == policy.TenantKind {
-				return a.explainQuota(cmd.Context(), scope, ledger)
+				return a.explainQuota(cmd.Context(), scope, permits)
 			}
 			if scope.Kind != policy.TopicKind && scope.Kind != policy.SubscriptionKind {
 				return misuse(&policy.FieldError{Field: "topic", Value: args[0], Reason: "is no topic: write its URL, such as kafka://tenant/namespace/name, or tenant:NAME or tag:NAME for a quota"})
@@ -110,9 +110,9 @@ that replicas obey meanwhile, with exit status 1.`,
 				now := time.Now()
 				x := explainPolicy(s, a.cluster, scope.Topic, scope.Subscription)
 				var liveErr error
-				if ledger != nil {
-					if liveErr = x.explainLive(ctx, ledger, scope.Topic); liveErr != nil {
-						liveErr = &hintError{fmt.Errorf("the ledger: %w", liveErr), "check --ledger, and whether it is up; what is shown of the policies holds"}
+				if permits != nil {
+					if liveErr = x.explainLive(ctx, permits, scope.Topic); liveErr != nil {
+						liveErr = &hintError{fmt.Errorf("the permit store: %w", liveErr), "check --permits, and whether it is up; what is shown of the policies holds"}
 					}
 				}
 				x.explainWhy(s, scope, liveErr)
@@ -178,11 +178,11 @@ func explainPolicy(s configstore.Snapshot, cluster string, topic policy.Topic, n
 	return x
 }
 
-// explainLive asks the ledger how the limits stand and who shares them.
-func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, topic policy.Topic) error {
+// explainLive asks the permit store how the limits stand and who shares them.
+func (x *explanation) explainLive(ctx context.Context, permits dispatch.PermitStore, topic policy.Topic) error {
 	for _, l := range x.budgets(topic) {
 		v := limitView{Limit: dispatch.ReasonOf(l.scope.Kind, l.bytes), Scope: l.scope.String(), Key: dispatch.LimitKey(x.Cluster, l.scope, l.bytes), Rate: l.rate.PerSec()}
-		state, now, err := ledger.State(ctx, v.Key)
+		state, now, err := permits.State(ctx, v.Key)
 		if err != nil {
 			return err
 		}
@@ -190,10 +190,10 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 			v.InForce, v.Revision = state.Rate, state.Rev
 			v.Ramp = state.Ramp.Over > 0 && !differ(state.Top, v.Rate) && differ(state.Rate, v.Rate)
 			v.Ahead = max(0, state.Tail-now)
-			v.Booked = v.Ahead * state.Rate
+			v.Allocated = v.Ahead * state.Rate
 			if l.strict() {
 				v.Queued = len(state.Queue)
-				v.Reserved = max(0, int64(math.Ceil(v.Booked-1e-6))-1)
+				v.Reserved = max(0, int64(math.Ceil(v.Allocated-1e-6))-1)
 			}
 		}
 		if !l.lined() {
@@ -204,7 +204,7 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 		}
 		x.Limits = append(x.Limits, v)
 	}
-	replicas, err := published(ctx, ledger, x.Cluster)
+	replicas, err := published(ctx, permits, x.Cluster)
 	shareStrict(replicas, x.Limits)
 	for _, r := range replicas {
 		for _, s := range r.Subscriptions {
@@ -220,7 +220,7 @@ func (x *explanation) explainLive(ctx context.Context, ledger dispatch.Ledger, t
 		}
 	}
 	x.Live = true
-	return errors.Join(err, x.explainQuotas(ctx, ledger))
+	return errors.Join(err, x.explainQuotas(ctx, permits))
 }
 
 // shareStrict divides each strict limit evenly among those that wait for it or use it now: they take turns, and none of them
@@ -253,7 +253,7 @@ type budget struct {
 
 func (b budget) strict() bool { return !b.bytes && b.policy.IsStrict() }
 
-// lined says that the ledger keeps a line of slots for it: what is split or divided has none.
+// lined says that the permit store keeps a line of slots for it: what is split or divided has none.
 func (b budget) lined() bool { return b.bytes || !b.policy.IsSplit() && !b.policy.IsGrouped() }
 
 // budgets returns the limits that a message must pass.
@@ -324,7 +324,7 @@ func (x *explanation) table(w *strings.Builder, now time.Time) {
 	if len(x.Limits) > 0 {
 		rows = nil
 		for _, l := range x.Limits {
-			row := []string{string(l.Limit), number(l.Rate) + "/s", "nobody books", "-", "-"}
+			row := []string{string(l.Limit), number(l.Rate) + "/s", "nobody allocates", "-", "-"}
 			if l.Limit == dispatch.ReasonQuota {
 				if row[0] += " of " + l.Scope; l.Rate == 0 {
 					row[1] = "-"
@@ -335,13 +335,13 @@ func (x *explanation) table(w *strings.Builder, now time.Time) {
 			}
 			if l.InForce != 0 {
 				row[2] = number(l.InForce) + "/s"
-				row[3] = fmt.Sprintf("%s (%s permits)", seconds(l.Ahead), number(l.Booked))
+				row[3] = fmt.Sprintf("%s (%s permits)", seconds(l.Ahead), number(l.Allocated))
 				row[4] = fmt.Sprint(l.Revision)
 			}
 			rows = append(rows, row)
 		}
 		fmt.Fprintln(w)
-		writeTable(w, []string{"LIMIT", "RATE", "IN FORCE", "BOOKED AHEAD", "REVISION"}, rows)
+		writeTable(w, []string{"LIMIT", "RATE", "IN FORCE", "ALLOCATED AHEAD", "REVISION"}, rows)
 	}
 	if len(x.Readers) > 0 {
 		rows = nil

@@ -31,7 +31,7 @@ type quotaExplanation struct {
 }
 
 // explainQuota shows the whole calculation of one throttling id.
-func (a *app) explainQuota(ctx context.Context, id policy.Scope, ledger dispatch.Ledger) error {
+func (a *app) explainQuota(ctx context.Context, id policy.Scope, permits dispatch.PermitStore) error {
 	return a.withQuotas(ctx, func(s configstore.Snapshot, set *policy.Set) error {
 		if err := readable(s, id); err != nil {
 			return err
@@ -40,15 +40,15 @@ func (a *app) explainQuota(ctx context.Context, id policy.Scope, ledger dispatch
 		if !ok {
 			return &hintError{fmt.Errorf("id %q: has no quota: nothing limits it", id), fmt.Sprintf("throttle-admin quota set %s total_throughput BYTES", id)}
 		}
-		if ledger == nil {
-			return noLedger()
+		if permits == nil {
+			return noPermits()
 		}
-		decided, leads, err := a.decided(ctx, ledger)
+		decided, leads, err := a.decided(ctx, permits)
 		switch {
 		case err != nil:
 			return err
 		case !leads:
-			return a.explainUnkept(ctx, id, q, ledger)
+			return a.explainUnkept(ctx, id, q, permits)
 		}
 		i := slices.IndexFunc(decided.Decisions, func(d quota.Decision) bool { return string(d.ID) == id.String() })
 		if i < 0 {
@@ -66,8 +66,8 @@ func (a *app) explainQuota(ctx context.Context, id policy.Scope, ledger dispatch
 }
 
 // explainUnkept shows the rate of one throttling id that replicas obey while no ratekeeper leads.
-func (a *app) explainUnkept(ctx context.Context, id policy.Scope, q policy.Quota, ledger dispatch.Ledger) error {
-	u, err := a.unkept(ctx, ledger, map[policy.Scope]policy.Quota{id: q})
+func (a *app) explainUnkept(ctx context.Context, id policy.Scope, q policy.Quota, permits dispatch.PermitStore) error {
+	u, err := a.unkept(ctx, permits, map[policy.Scope]policy.Quota{id: q})
 	if err != nil {
 		return err
 	}
@@ -168,8 +168,8 @@ func (x *explanation) goesOn(id policy.Scope) bool {
 	return ok
 }
 
-// explainQuotas asks the ledger how the quotas stand.
-func (x *explanation) explainQuotas(ctx context.Context, ledger dispatch.Ledger) error {
+// explainQuotas asks the permit store how the quotas stand.
+func (x *explanation) explainQuotas(ctx context.Context, permits dispatch.PermitStore) error {
 	for _, r := range x.Readers {
 		if id, err := policy.ParseScope(r.Owner); err == nil && r.Owner != "" {
 			x.goesOn(id)
@@ -178,7 +178,7 @@ func (x *explanation) explainQuotas(ctx context.Context, ledger dispatch.Ledger)
 	if len(x.quotas) == 0 {
 		return nil
 	}
-	text, now, err := ledger.Value(ctx, dispatch.RatesKey(x.Cluster))
+	text, now, err := permits.Value(ctx, dispatch.RatesKey(x.Cluster))
 	if err != nil {
 		return err
 	}
@@ -190,14 +190,14 @@ func (x *explanation) explainQuotas(ctx context.Context, ledger dispatch.Ledger)
 		if q, _ := x.set.Quota(id); !q.Shadow {
 			v.Rate = found.Of(id, q, now)
 		}
-		state, now, err := ledger.State(ctx, v.Key)
+		state, now, err := permits.State(ctx, v.Key)
 		if err != nil {
 			return err
 		}
 		if state.Inc != 0 && state.Rate < busy.Max { // which has no bound: it is only counted
 			v.InForce, v.Revision = state.Rate, state.Rev
 			v.Ahead = max(0, state.Tail-now)
-			v.Booked = v.Ahead * state.Rate
+			v.Allocated = v.Ahead * state.Rate
 		}
 		x.Limits = append(x.Limits, v)
 	}

@@ -21,23 +21,23 @@ import (
 // TestExplainLive has two replicas share a limit on a real Redis, and asks why they wait.
 func TestExplainLive(t *testing.T) {
 	const topic = "kafka://public/default/orders"
-	store, ledger, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
+	store, permits, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
 	admin := func(args ...string) (int, string, string) {
 		var out, errs bytes.Buffer
-		args = append([]string{"--store", store, "--ledger", ledger, "--cluster", cluster}, args...)
+		args = append([]string{"--policies", store, "--permits", permits, "--cluster", cluster}, args...)
 		status := run(t.Context(), args, strings.NewReader(""), &out, &errs)
 		return status, out.String(), errs.String()
 	}
 	status, _, errs := admin("set-msg-rate", "public/default", "200")
 	require.Zero(t, status, errs)
 	_, out, _ := admin("explain", topic)
-	assert.Contains(t, out, "message rate  200/s  nobody books")
+	assert.Contains(t, out, "message rate  200/s  nobody allocates")
 	assert.Contains(t, out, "Nobody dispatches from it now")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
 	for _, replica := range []string{"replica-a", "replica-b"} {
-		lim, err := throttle.Open(t.Context(), store, ledger, throttle.WithCluster(cluster), throttle.WithReplica(replica))
+		lim, err := throttle.Open(t.Context(), store, permits, throttle.WithCluster(cluster), throttle.WithReplica(replica))
 		require.NoError(t, err)
 		defer func() { assert.NoError(t, lim.Close()) }()
 		billing, err := lim.Subscription(topic, "billing")
@@ -92,10 +92,10 @@ func TestExplainLive(t *testing.T) {
 // TestExplainStrict: processes that take turns have equal shares of a strict limit, and use no more than it.
 func TestExplainStrict(t *testing.T) {
 	const topic = "kafka://public/default/orders"
-	store, ledger, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
+	store, permits, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
 	admin := func(args ...string) string {
 		var out, errs bytes.Buffer
-		args = append([]string{"--store", store, "--ledger", ledger, "--cluster", cluster}, args...)
+		args = append([]string{"--policies", store, "--permits", permits, "--cluster", cluster}, args...)
 		require.Zero(t, run(t.Context(), args, strings.NewReader(""), &out, &errs), errs.String())
 		return out.String()
 	}
@@ -103,7 +103,7 @@ func TestExplainStrict(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
 	for range 3 {
-		lim, err := throttle.Open(t.Context(), store, ledger, throttle.WithCluster(cluster))
+		lim, err := throttle.Open(t.Context(), store, permits, throttle.WithCluster(cluster))
 		require.NoError(t, err)
 		defer func() { assert.NoError(t, lim.Close()) }()
 		sub, err := lim.Subscription(topic, "billing")
@@ -143,20 +143,20 @@ func TestExplainReader(t *testing.T) {
 	limits := []dispatch.LimitStats{{Reason: dispatch.ReasonMessages, Rate: 1000, Share: 250, Use: 249.96}}
 	for _, c := range []struct {
 		stats dispatch.SubscriptionStats
-		loss  policy.OnLedgerLoss
+		loss  policy.OnOutage
 		want  string
 	}{
 		{dispatch.SubscriptionStats{Waiting: 1, Reason: dispatch.ReasonMessages, Limits: limits}, "", "waits for the message rate, 1000/s for everybody: its share is 250/s, of which it uses 250/s."},
-		{dispatch.SubscriptionStats{Waiting: 1, Reason: dispatch.ReasonLedger, Limits: limits}, "stop", "waits because its ledger does not answer, and onLedgerLoss is stop."},
+		{dispatch.SubscriptionStats{Waiting: 1, Reason: dispatch.ReasonPermits, Limits: limits}, "stop", "waits because its permit store does not answer, and onOutage is stop."},
 		{dispatch.SubscriptionStats{Waiting: 1, Limits: limits}, "", "has callers that are about to be served."},
-		{dispatch.SubscriptionStats{Exempt: true, Limits: limits}, "open", "does not wait: its ledger is away, and onLedgerLoss is open."},
+		{dispatch.SubscriptionStats{Exempt: true, Limits: limits}, "open", "does not wait: its permit store is away, and onOutage is open."},
 		{dispatch.SubscriptionStats{Exempt: true}, "", "does not wait: no limit is in force there."},
 		{dispatch.SubscriptionStats{Shadow: true, Shadowed: 7, Limits: limits}, "", "does not wait: shadow mode has let through 7 messages that would have waited."},
 		{dispatch.SubscriptionStats{Limits: limits}, "", "does not wait: it uses 250/s of its share of 250/s."},
 		{dispatch.SubscriptionStats{Limits: limits[:0]}, "", "does not wait: it asks for less than there is."},
 	} {
 		c.stats.Subscription = "billing"
-		x := explanation{effective: policy.Effective{Subscription: policy.Policy{OnLedgerLoss: c.loss}}}
+		x := explanation{effective: policy.Effective{Subscription: policy.Policy{OnOutage: c.loss}}}
 		r := readerView{Replica: "a", SubscriptionStats: c.stats}
 		if len(c.stats.Limits) > 0 {
 			r.Share, r.Use, r.Rate = 250, 249.96, 1000

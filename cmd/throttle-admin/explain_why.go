@@ -58,10 +58,10 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 	}
 	switch {
 	case liveErr != nil:
-		say("Live figures are missing: the ledger could not be read.")
+		say("Live figures are missing: the permit store could not be read.")
 		return
 	case !x.Live:
-		say("Live figures need a ledger that processes share: --ledger redis://host:port, or %s.", throttle.EnvLedger)
+		say("Live figures need a permit store that processes share: --permits redis://host:port, or %s.", throttle.EnvPermits)
 		return
 	case len(x.Readers) == 0:
 		say("Nobody dispatches from it now: no replica has reported in the last 3 s that it reads from it.")
@@ -83,7 +83,7 @@ func (x *explanation) explainWhy(s configstore.Snapshot, scope policy.Scope, liv
 			say("The %s is on its ramp, at %s/s of %s/s: it rises %s.", l.Limit, number(l.InForce), number(l.Rate), how)
 		case l.Limit == dispatch.ReasonQuota: // of which rates are smoothed, and never quite the same
 		case l.InForce != 0 && differ(l.InForce, l.Rate):
-			say("The ledger's line for the %s still runs at %s/s: %s/s comes in force with the next booking.", l.Limit, number(l.InForce), number(l.Rate))
+			say("The permit store's line for the %s still runs at %s/s: %s/s comes in force with the next allocation.", l.Limit, number(l.InForce), number(l.Rate))
 		}
 	}
 	x.Why = append(x.Why, x.sayGroups(budgets)...)
@@ -157,8 +157,8 @@ func (x *explanation) sayReader(r readerView) (why []string) {
 				say("%s waits because %s: %s/s for everybody, of which it uses %s/s.", who, what, number(l.Rate), number(l.Use))
 			}
 		}
-	case r.Waiting > 0 && r.Reason == dispatch.ReasonLedger:
-		say("%s waits because its ledger does not answer, and onLedgerLoss is %s.", who, p.LedgerLoss())
+	case r.Waiting > 0 && r.Reason == dispatch.ReasonPermits:
+		say("%s waits because its permit store does not answer, and onOutage is %s.", who, p.Outage())
 	case r.Waiting > 0 && r.Reason != dispatch.ReasonNone:
 		for _, l := range r.Limits {
 			if l.Reason != r.Reason {
@@ -182,8 +182,8 @@ func (x *explanation) sayReader(r readerView) (why []string) {
 		say("%s has callers that are about to be served.", who)
 	case r.CaughtUp && r.Exempt:
 		say("%s does not wait: it has caught up (backlog %d, threshold %d), and who has is not throttled.", who, r.Backlog, p.CaughtUpThreshold())
-	case r.Exempt && p.LedgerLoss() == policy.LossOpen:
-		say("%s does not wait: its ledger is away, and onLedgerLoss is open.", who)
+	case r.Exempt && p.Outage() == policy.OutageOpen:
+		say("%s does not wait: its permit store is away, and onOutage is open.", who)
 	case r.Exempt:
 		say("%s does not wait: no limit is in force there.", who)
 	case r.Shadow:

@@ -146,7 +146,7 @@ func newExportCommand(a *app) *cobra.Command {
 		Long: `Write all policies as a file that apply reads: YAML, or with -o json JSON. Its revision is in its first
 line, or for JSON on stderr. Stored policies that cannot be read are left out, and said on stderr.`,
 		Example: `  throttle-admin export > policies.yaml
-  throttle-admin --store file:policies.yaml export | throttle-admin --store etcd://127.0.0.1:2379 apply -f -`,
+  throttle-admin --policies file:policies.yaml export | throttle-admin --policies etcd://127.0.0.1:2379 apply -f -`,
 		Args: args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {

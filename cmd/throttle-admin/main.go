@@ -41,9 +41,9 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
-	store, ledger, cluster, output string
+	store, permits, cluster, output string
 
-	storeOptions, ledgerOptions urlOptions
+	storeOptions, permitsOptions urlOptions
 }
 
 // run runs the command and returns its exit status.
@@ -119,7 +119,7 @@ A SCOPE is cluster, tenant:NAME, tag:NAME, tenant/namespace, tenant/cluster/name
 persistent://... or numaflow://.... The most specific scope that sets a field wins, field by field.
 
 Exit status: 0 done, 1 failed, 2 misused, 3 refused as out of date.`,
-		Example: `  export THROTTLE_STORE=etcd://127.0.0.1:2379 THROTTLE_LEDGER=redis://127.0.0.1:6379
+		Example: `  export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
   throttle-admin set-msg-rate public/default 1000
   throttle-admin explain kafka://public/default/orders`,
 		SilenceErrors: true,
@@ -128,19 +128,19 @@ Exit status: 0 done, 1 failed, 2 misused, 3 refused as out of date.`,
 	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
 	flags.SortFlags = false
-	flags.StringVar(&a.store, "store", os.Getenv(throttle.EnvStore), "where policies are kept: etcd://host:port/prefix, file:policies.yaml ($"+throttle.EnvStore+")")
-	flags.StringVar(&a.ledger, "ledger", os.Getenv(throttle.EnvLedger), "where permits are booked: redis://host:port, rediss://, redis+cluster:// ($"+throttle.EnvLedger+")")
+	flags.StringVar(&a.store, "policies", os.Getenv(throttle.EnvPolicies), "where policies are kept: etcd://host:port/prefix, file:policies.yaml ($"+throttle.EnvPolicies+")")
+	flags.StringVar(&a.permits, "permits", os.Getenv(throttle.EnvPermits), "where permits are allocated: redis://host:port, rediss://, redis+cluster:// ($"+throttle.EnvPermits+")")
 	flags.StringVar(&a.cluster, "cluster", cmp.Or(os.Getenv(throttle.EnvCluster), "standalone"), "whose permits and namespace overrides ($"+throttle.EnvCluster+")")
 	flags.StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
 	complete := cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)
 	if err := root.RegisterFlagCompletionFunc("output", complete); err != nil {
 		panic(err) // the flag is the one above
 	}
-	for _, name := range []string{"store", "ledger"} { // so that --help shows no password of the environment
+	for _, name := range []string{"policies", "permits"} { // so that --help shows no password of the environment
 		flags.Lookup(name).DefValue = ""
 	}
-	a.storeOptions.flags(flags, "store")
-	a.ledgerOptions.flags(flags, "ledger")
+	a.storeOptions.flags(flags, "policies")
+	a.permitsOptions.flags(flags, "permits")
 	root.AddCommand(
 		newSetMsgRateCommand(a), newSetCommand(a), newPauseCommand(a), newResumeCommand(a), newRemoveCommand(a),
 		newGetCommand(a), newListCommand(a), newExplainCommand(a),

@@ -41,14 +41,14 @@ func TestEtcdScripts(t *testing.T) {
 	p := scripts("testdata/etcd", "", map[string]func(*testscript.TestScript, bool, []string){
 		// put KEY VALUE stores what the command would not: the key is that under the prefix.
 		"put": func(ts *testscript.TestScript, _ bool, args []string) {
-			_, prefix, _ := strings.Cut(strings.TrimPrefix(ts.Getenv("THROTTLE_STORE"), "etcd://"), "/")
+			_, prefix, _ := strings.Cut(strings.TrimPrefix(ts.Getenv("THROTTLE_POLICIES"), "etcd://"), "/")
 			_, err := client.Put(t.Context(), "/"+prefix+"/"+args[0], args[1])
 			ts.Check(err)
 		},
 	})
 	p.Setup = func(env *testscript.Env) error {
 		quickly(env)
-		env.Setenv("THROTTLE_STORE", "etcd://"+etcd.Endpoint+"/"+services.Name(t))
+		env.Setenv("THROTTLE_POLICIES", "etcd://"+etcd.Endpoint+"/"+services.Name(t))
 		return nil
 	}
 	testscript.Run(t, p)
@@ -61,7 +61,7 @@ func scripts(dir, store string, more map[string]func(*testscript.TestScript, boo
 		Dir: dir, UpdateScripts: *update, Cmds: cmds, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
 			quickly(env)
-			env.Setenv("THROTTLE_STORE", store)
+			env.Setenv("THROTTLE_POLICIES", store)
 			return nil
 		},
 	}

@@ -54,8 +54,8 @@ split, poolTTL. Who has caught up is throttled, too, as Numaflow does. What cann
 			if len(text) > importSize {
 				return fmt.Errorf("%s: is larger than %d MiB: import it in parts", name, importSize>>20)
 			}
-			if sharing != policy.Booked && sharing != policy.Split {
-				return misuse(&policy.FieldError{Field: "sharing", Value: string(sharing), Reason: "is not booked or split"})
+			if sharing != policy.Fair && sharing != policy.Split {
+				return misuse(&policy.FieldError{Field: "sharing", Value: string(sharing), Reason: "is not allocated or split"})
 			}
 			im := &numaflowImport{namespace: namespace, sharing: sharing, policies: map[policy.Scope]policy.Policy{}}
 			if err := im.read(text); err != nil {
@@ -68,7 +68,7 @@ split, poolTTL. Who has caught up is throttled, too, as Numaflow does. What cann
 	flags := cmd.Flags()
 	flags.BoolVar(&yes, "yes", false, "store the changes")
 	flags.StringVarP(&namespace, "namespace", "n", "default", "Kubernetes namespace of what has none in the file")
-	flags.StringVar((*string)(&sharing), "sharing", string(policy.Booked), "booked: who has more to do gets more; split: all replicas the same, as in Numaflow")
+	flags.StringVar((*string)(&sharing), "sharing", string(policy.Fair), "allocated: who has more to do gets more; split: all replicas the same, as in Numaflow")
 	return cmd
 }
 
@@ -290,7 +290,7 @@ func (im *numaflowImport) add(scope policy.Scope, r, wider numaflowRate) {
 	}
 	_, own := r.Store["redisStore"]
 	if _, shared := wider.Store["redisStore"]; own {
-		im.say("%s: its redisStore is not a matter of policies: say THROTTLE_LEDGER=redis://host:port", scope)
+		im.say("%s: its redisStore is not a matter of policies: say THROTTLE_PERMITS=redis://host:port", scope)
 	} else if !shared && r.Max != nil {
 		im.say("%s: without a redisStore, Numaflow lets each replica have %d: here they have it together", scope, *r.Max)
 	}

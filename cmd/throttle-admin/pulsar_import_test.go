@@ -20,7 +20,7 @@ import (
 func admin(t *testing.T, store string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	status = run(t.Context(), append([]string{"--store", "file:" + store}, args...), strings.NewReader(""), &out, &errs)
+	status = run(t.Context(), append([]string{"--policies", "file:" + store}, args...), strings.NewReader(""), &out, &errs)
 	return status, out.String(), errs.String()
 }
 

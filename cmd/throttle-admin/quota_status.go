@@ -31,19 +31,19 @@ While no ratekeeper leads, it shows what replicas obey meanwhile: the rates that
 later, what is reserved or, if nothing is, the total.
 
 Exit status: 0 a ratekeeper leads, 1 none does, or something failed, 2 misused.`,
-		Example: `  throttle-admin quota status --ledger redis://127.0.0.1:6379
+		Example: `  throttle-admin quota status --permits redis://127.0.0.1:6379
   throttle-admin quota status -o json`,
 		Args: args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ledger, err := a.openLedger()
+			permits, err := a.openPermits()
 			if err != nil {
 				return err
 			}
-			if ledger == nil {
-				return noLedger()
+			if permits == nil {
+				return noPermits()
 			}
-			defer func() { _ = ledger.Close() }() // nothing was written
-			s, leads, err := a.decided(cmd.Context(), ledger)
+			defer func() { _ = permits.Close() }() // nothing was written
+			s, leads, err := a.decided(cmd.Context(), permits)
 			switch {
 			case err != nil:
 				return err
@@ -58,14 +58,14 @@ Exit status: 0 a ratekeeper leads, 1 none does, or something failed, 2 misused.`
 				return err
 			}
 			show := func(quotas map[policy.Scope]policy.Quota) error {
-				u, err := a.unkept(cmd.Context(), ledger, quotas)
+				u, err := a.unkept(cmd.Context(), permits, quotas)
 				if err != nil {
 					return err
 				}
 				return a.print(u, u.write)
 			}
 			if a.store == "" {
-				a.warn("what each id may do follows from its quota: set --store to see it")
+				a.warn("what each id may do follows from its quota: set --policies to see it")
 				err = show(nil)
 			} else {
 				err = a.withQuotas(cmd.Context(), func(s configstore.Snapshot, set *policy.Set) error {
@@ -96,7 +96,7 @@ type statusView struct {
 type unkeptView struct {
 	Leads   bool     `json:"leads"` // false
 	Cluster string   `json:"cluster"`
-	Keeper  string   `json:"keeper,omitempty"` // who wrote the rates; none: the ledger has none
+	Keeper  string   `json:"keeper,omitempty"` // who wrote the rates; none: the permit store has none
 	Term    int64    `json:"term,omitempty"`
 	Age     float64  `json:"age,omitempty"` // of the rates, seconds
 	Hold    bool     `json:"hold"`          // whether they hold; else what is reserved or, if nothing is, the total
@@ -113,15 +113,15 @@ type obeyed struct {
 	By          string   `json:"by"`          // what it follows from: rate, reserved, total, or shadow
 }
 
-// unkept finds what replicas obey by the last rates in the ledger.
-func (a *app) unkept(ctx context.Context, ledger dispatch.Ledger, quotas map[policy.Scope]policy.Quota) (unkeptView, error) {
-	text, now, err := ledger.Value(ctx, dispatch.RatesKey(a.cluster))
+// unkept finds what replicas obey by the last rates in the permit store.
+func (a *app) unkept(ctx context.Context, permits dispatch.PermitStore, quotas map[policy.Scope]policy.Quota) (unkeptView, error) {
+	text, now, err := permits.Value(ctx, dispatch.RatesKey(a.cluster))
 	if err != nil {
-		return unkeptView{}, ledgerFault(err)
+		return unkeptView{}, permitsFault(err)
 	}
 	var found dispatch.Rates
 	if err := json.Unmarshal(text, &found); len(text) > 0 && err != nil {
-		a.warn("the rates in the ledger make no sense, and nobody obeys them: %s: %v", dispatch.RatesKey(a.cluster), err)
+		a.warn("the rates in the permit store make no sense, and nobody obeys them: %s: %v", dispatch.RatesKey(a.cluster), err)
 		found = dispatch.Rates{}
 	}
 	u := unkeptView{Cluster: a.cluster, Keeper: found.Keeper, Term: found.Term, Hold: !found.Old(now), IDs: []obeyed{}}
@@ -181,18 +181,18 @@ func (a *app) noRatekeeper() error {
 	return &hintError{fmt.Errorf("no ratekeeper leads in cluster %s now", a.cluster), "start one: throttle-admin ratekeeper, or throttle.WithRatekeeper in a program that has a Limiter"}
 }
 
-func noLedger() error {
-	return misuse(errors.New("--ledger is not set, or one process's own: say where the ratekeeper writes, such as --ledger redis://127.0.0.1:6379"))
+func noPermits() error {
+	return misuse(errors.New("--permits is not set, or one process's own: say where the ratekeeper writes, such as --permits redis://127.0.0.1:6379"))
 }
 
-func ledgerFault(err error) error {
-	return &hintError{fmt.Errorf("the ledger: %w", err), "check --ledger, and whether it is up"}
+func permitsFault(err error) error {
+	return &hintError{fmt.Errorf("the permit store: %w", err), "check --permits, and whether it is up"}
 }
 
 // decided returns what the ratekeeper that leads has decided last, if one does.
-func (a *app) decided(ctx context.Context, ledger dispatch.Ledger) (s ratekeeper.Status, leads bool, err error) {
-	if s, leads, err = ratekeeper.Decided(ctx, ledger, a.cluster); err != nil {
-		err = ledgerFault(err)
+func (a *app) decided(ctx context.Context, permits dispatch.PermitStore) (s ratekeeper.Status, leads bool, err error) {
+	if s, leads, err = ratekeeper.Decided(ctx, permits, a.cluster); err != nil {
+		err = permitsFault(err)
 	}
 	return s, leads, err
 }

@@ -46,11 +46,11 @@ func (s *shared) String() string {
 func TestQuotasLive(t *testing.T) {
 	const topic, token = "kafka://acme/default/orders", "open-sesame-1234"
 	dir := t.TempDir()
-	store, ledger, cluster := "file:"+dir+"/policies.yaml", services.Redis(t), services.Name(t)
+	store, permits, cluster := "file:"+dir+"/policies.yaml", services.Redis(t), services.Name(t)
 	tokenFile := dir + "/token"
 	require.NoError(t, writeFile(tokenFile, token+"\nnot this line\n"))
 	require.NoError(t, writeFile(dir+"/short", "short\n"))
-	global := []string{"--store", store, "--ledger", ledger, "--cluster", cluster}
+	global := []string{"--policies", store, "--permits", permits, "--cluster", cluster}
 	admin := func(args ...string) (status int, out, errs string) {
 		var stdout, stderr bytes.Buffer
 		status = run(t.Context(), append(global[:len(global):len(global)], args...), strings.NewReader(""), &stdout, &stderr)
@@ -101,7 +101,7 @@ func TestQuotasLive(t *testing.T) {
 	}, 10*time.Second, 10*time.Millisecond)
 
 	// A replica, of which two subscriptions go on account of a tag and of the tenant.
-	lim, err := throttle.Open(t.Context(), store, ledger, throttle.WithCluster(cluster), throttle.WithReplica("replica-a"))
+	lim, err := throttle.Open(t.Context(), store, permits, throttle.WithCluster(cluster), throttle.WithReplica("replica-a"))
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, lim.Close()) }()
 	bulk, err := lim.Subscription(topic, "billing", dispatch.WithTag("bulk"))
@@ -220,14 +220,14 @@ func TestQuotasLive(t *testing.T) {
 	require.Len(t, of.Limits, 2)
 	assert.Equal(t, "tenant:acme", of.Limits[0].Scope)
 	assert.InDelta(t, 512, of.Limits[0].Rate, 1e-6)
-	assert.Zero(t, of.Limits[0].InForce, "nobody books of it")
+	assert.Zero(t, of.Limits[0].InForce, "nobody allocates of it")
 	assert.Equal(t, "tag:bulk", of.Limits[1].Scope)
 	assert.Positive(t, of.Limits[1].Rate)
 	assert.Positive(t, of.Limits[1].InForce)
 	out = done("explain", topic)
 	t.Log("\n" + out)
 	assert.Regexp(t, `(?m)^quota of tag:bulk +[\d.]+/s +[\d.]+/s`, out)
-	assert.Regexp(t, `(?m)^quota of tenant:acme +512/s +nobody books`, out)
+	assert.Regexp(t, `(?m)^quota of tenant:acme +512/s +nobody allocates`, out)
 	assert.Regexp(t, `(?m)^billing \(tag:bulk\) +replica-a `, out)
 
 	// What is reserved under a capacity that ends.
@@ -237,10 +237,10 @@ func TestQuotasLive(t *testing.T) {
 	assert.Zero(t, status)
 	assert.Regexp(t, "^throttle-admin: from .* on, in 1h, when something temporary ends, quotas reserve 45056 ", errs)
 
-	status, out, errs = admin("quota", "status", "--store", "memory:")
+	status, out, errs = admin("quota", "status", "--policies", "memory:")
 	assert.Zero(t, status)
 	assert.Contains(t, out, "ratekeeper keeper-1")
-	assert.Contains(t, errs, "whether quotas reserve more than the capacity is not known: --store memory:")
+	assert.Contains(t, errs, "whether quotas reserve more than the capacity is not known: --policies memory:")
 
 	// A quota of 0 pauses, and it is said by what.
 	done("quota", "set", "tag:bulk", "total_throughput", "0", "reserved_throughput", "0")
@@ -271,24 +271,24 @@ func TestQuotasUnkept(t *testing.T) {
 	store, address, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
 	admin := func(args ...string) (status int, out, errs string) {
 		var stdout, stderr bytes.Buffer
-		status = run(t.Context(), append(args, "--ledger", address, "--cluster", cluster), strings.NewReader(""), &stdout, &stderr)
+		status = run(t.Context(), append(args, "--permits", address, "--cluster", cluster), strings.NewReader(""), &stdout, &stderr)
 		return status, stdout.String(), stderr.String()
 	}
 	for id, q := range map[string][]string{
 		"tag:bulk": {"total_throughput", "409600"}, "tag:gold": {"total_throughput", "409600", "reserved_throughput", "40960"},
 		"tag:new": {"total_throughput", "163840"}, "tag:off": {"total_throughput", "0"},
 	} {
-		status, _, errs := admin(append([]string{"quota", "set", id, "--store", store}, q...)...)
+		status, _, errs := admin(append([]string{"quota", "set", id, "--policies", store}, q...)...)
 		require.Zero(t, status, errs)
 	}
-	status, _, errs := admin("set", "tag:test", "totalThroughput=4096", "quotaMode=shadow", "--store", store)
+	status, _, errs := admin("set", "tag:test", "totalThroughput=4096", "quotaMode=shadow", "--policies", store)
 	require.Zero(t, status, errs)
 
-	ledger, err := throttle.OpenLedger(address)
+	permits, err := throttle.OpenPermits(address)
 	require.NoError(t, err)
-	defer func() { assert.NoError(t, ledger.Close()) }()
+	defer func() { assert.NoError(t, permits.Close()) }()
 	write := func(text func(now float64) []byte) {
-		require.NoError(t, ledger.Update(t.Context(), dispatch.RatesKey(cluster), time.Minute, func(_ []byte, now float64) []byte { return text(now) }))
+		require.NoError(t, permits.Update(t.Context(), dispatch.RatesKey(cluster), time.Minute, func(_ []byte, now float64) []byte { return text(now) }))
 	}
 	found := func(age float64) {
 		write(func(now float64) []byte {
@@ -318,7 +318,7 @@ func TestQuotasUnkept(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.before()
-			status, out, errs := admin("quota", "status", "--store", store)
+			status, out, errs := admin("quota", "status", "--policies", store)
 			assert.Equal(t, exitFailed, status)
 			assert.Regexp(t, "no ratekeeper leads in cluster "+cluster+" now\nhint: start one: throttle-admin ratekeeper, or ", errs)
 			assert.Equal(t, c.name == "nonsense", strings.Contains(errs, "make no sense"), errs)
@@ -331,7 +331,7 @@ func TestQuotasUnkept(t *testing.T) {
 			}
 			assert.Equal(t, c.ids, ids[1:])
 
-			status, out, errs = admin("quota", "status", "--store", store, "-o", "json")
+			status, out, errs = admin("quota", "status", "--policies", store, "-o", "json")
 			assert.Equal(t, exitFailed, status, errs)
 			var u unkeptView
 			require.NoError(t, json.Unmarshal([]byte(out), &u))
@@ -340,20 +340,20 @@ func TestQuotasUnkept(t *testing.T) {
 			require.Len(t, u.IDs, 5)
 			assert.Nil(t, u.IDs[4].InForce)
 
-			status, out, errs = admin("explain", "tag:bulk", "--store", store)
+			status, out, errs = admin("explain", "tag:bulk", "--policies", store)
 			assert.Equal(t, exitFailed, status)
 			assert.Contains(t, errs, "hint: start one: throttle-admin ratekeeper")
 			assert.Regexp(t, `(?m)^in force +`+c.bulk+`$`, out)
-			status, out, _ = admin("explain", "tag:bulk", "--store", store, "-o", "json")
+			status, out, _ = admin("explain", "tag:bulk", "--policies", store, "-o", "json")
 			assert.Equal(t, exitFailed, status)
 			var one unkeptView
 			require.NoError(t, json.Unmarshal([]byte(out), &one))
 			assert.Equal(t, u.IDs[:1], one.IDs)
 
-			status, out, errs = admin("quota", "status", "--store", "")
+			status, out, errs = admin("quota", "status", "--policies", "")
 			assert.Equal(t, exitFailed, status)
 			assert.Regexp(t, c.says, strings.Join(strings.Fields(out), " "))
-			assert.Contains(t, errs, "set --store to see it")
+			assert.Contains(t, errs, "set --policies to see it")
 		})
 	}
 }

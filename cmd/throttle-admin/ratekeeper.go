@@ -29,7 +29,7 @@ another takes over within 5 s when it dies. Programs can run one beside their Li
 
 With --listen it serves /reports, where backends report what ids cost and how near they are to their targets (POST,
 Authorization: Bearer with the token of --token-file, see docs/slowing-down.md), and /metrics.`,
-		Example: `  throttle-admin ratekeeper --store etcd://127.0.0.1:2379 --ledger redis://127.0.0.1:6379
+		Example: `  throttle-admin ratekeeper --policies etcd://127.0.0.1:2379 --permits redis://127.0.0.1:6379
   throttle-admin ratekeeper --listen 127.0.0.1:9402 --token-file token`,
 		Args: args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,21 +43,21 @@ Authorization: Bearer with the token of --token-file, see docs/slowing-down.md),
 			if maxIDs < 1 {
 				err = errors.Join(err, fmt.Errorf("--max-ids %d: is invalid: want 1 or more ids of a backend's report", maxIDs))
 			}
-			if a.ledger == "" || strings.HasPrefix(a.ledger, "memory:") || strings.HasPrefix(a.ledger, "none:") {
-				err = errors.Join(err, errors.New("--ledger is not set, or one process's own: say where replicas book, such as --ledger redis://127.0.0.1:6379"))
+			if a.permits == "" || strings.HasPrefix(a.permits, "memory:") || strings.HasPrefix(a.permits, "none:") {
+				err = errors.Join(err, errors.New("--permits is not set, or one process's own: say where replicas allocate, such as --permits redis://127.0.0.1:6379"))
 			}
 			if a.store == "" {
-				err = errors.Join(err, fmt.Errorf("--store is not set: say where quotas are kept, such as --store etcd://127.0.0.1:2379, or set %s", throttle.EnvStore))
+				err = errors.Join(err, fmt.Errorf("--policies is not set: say where quotas are kept, such as --policies etcd://127.0.0.1:2379, or set %s", throttle.EnvPolicies))
 			}
 			if err != nil {
 				return misuse(err)
 			}
 			store, storeErr := a.storeOptions.add(a.store)
-			ledger, ledgerErr := a.ledgerOptions.add(a.ledger)
-			if err := errors.Join(storeErr, ledgerErr); err != nil {
+			permits, permitsErr := a.permitsOptions.add(a.permits)
+			if err := errors.Join(storeErr, permitsErr); err != nil {
 				return misuse(err)
 			}
-			keeper, closeAll, err := throttle.OpenRatekeeper(cmd.Context(), store, ledger)
+			keeper, closeAll, err := throttle.OpenRatekeeper(cmd.Context(), store, permits)
 			if err != nil {
 				return misuse(err)
 			}

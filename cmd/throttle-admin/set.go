@@ -203,12 +203,12 @@ func newSetCommand(a *app) *cobra.Command {
   paused            true: dispatch nothing
   throttleCaughtUp  true: throttle who has no backlog, too; default false
   caughtUpBacklog   the largest backlog, in messages, of who has caught up; default 100
-  sharing           of messages: booked (default); strict: one every 1/rate, nothing saved up;
+  sharing           of messages: allocated (default); strict: one every 1/rate, nothing saved up;
                     split: to each replica the same part; groups: to each group of workers
-  maxReserved       strict: slots booked ahead, over all processes; default 64
-  wait              strict: who finds all of them booked: backoff (default), or queue: in his turn
+  maxReserved       strict: slots allocated ahead, over all processes; default 64
+  wait              strict: who finds all of them allocated: backoff (default), or queue: in his turn
   permitExpiry      strict: how late a slot may be used, from 2ms; default a hundredth of the period
-  replicas          split: how many there are, without a ledger; 0 = they agree on it (default)
+  replicas          split: how many there are, without a permit store; 0 = they agree on it (default)
   groups            groups: their names, as in eu,us; a process says which it is in
   keepBack          groups: the part of its own that others leave to each, 0 to 1; default 0.2
   poolTTL           split, groups: a replica silent for that long does not count; default 5s
@@ -217,7 +217,7 @@ func newSetCommand(a *app) *cobra.Command {
   rampFromBytes     the same in bytes
   ramp              scheduled: with the time (default); relaxed: while somebody asks; none
   rampTTL           silence after which a ramp begins again, to 1h; default 3m
-  onLedgerLoss      while permits cannot be booked: share (go on at the last share), stop or open
+  onOutage      while permits cannot be allocated: share (go on at the last share), stop or open
   weight            of a subscription in the limits that it shares, 0.1 to 10; default 1
   reserved          messages of a limit that a subscription gets before the rest is shared by weight
   reservedBytes     the same in bytes

@@ -31,7 +31,7 @@ func newSimulateScheduleCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schedule FILE",
 		Short: "Run the sharing of a limit on made-up readers",
-		Long: `Run the sharing of a limit (sharing: booked) on made-up readers, in virtual time: replicas decide and the store books
+		Long: `Run the sharing of a limit (sharing: fair) on made-up readers, in virtual time: replicas decide and the store allocates
 as in production; the messages, and the time that a call takes, are made up. FILE is YAML:
 
   seconds: 20
@@ -129,14 +129,14 @@ func subscriptionsOf(seconds []dispatch.SimulatedSecond) []string {
 
 func writeScheduleSeconds(w *strings.Builder, seconds []dispatch.SimulatedSecond) {
 	names := subscriptionsOf(seconds)
-	header := append([]string{"SECOND", "LIMIT", "ALL", "TRIPS"}, names...)
+	header := append([]string{"SECOND", "LIMIT", "ALL", "REQUESTS"}, names...)
 	var rows [][]string
 	for _, s := range seconds {
 		all := int64(0)
 		for _, n := range s.Messages {
 			all += n
 		}
-		row := []string{fmt.Sprint(s.Time), fmt.Sprintf("%.0f", s.Limit), fmt.Sprint(all), fmt.Sprint(s.Trips)}
+		row := []string{fmt.Sprint(s.Time), fmt.Sprintf("%.0f", s.Limit), fmt.Sprint(all), fmt.Sprint(s.Requests)}
 		for _, name := range names {
 			row = append(row, fmt.Sprint(s.Messages[name]))
 		}

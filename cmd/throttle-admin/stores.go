@@ -66,13 +66,13 @@ func straysAt(text string) bool {
 	return strings.Contains(before, "@") || end >= 0 && strings.Contains(rest[end:], "@")
 }
 
-// withStore runs f with the store of --store.
+// withStore runs f with the store of --policies.
 func (a *app) withStore(ctx context.Context, f func(context.Context, configstore.Store) error) error {
 	if a.store == "" {
-		return misuse(fmt.Errorf("--store is not set: say where policies are kept, such as --store etcd://127.0.0.1:2379, or set %s", throttle.EnvStore))
+		return misuse(fmt.Errorf("--policies is not set: say where policies are kept, such as --policies etcd://127.0.0.1:2379, or set %s", throttle.EnvPolicies))
 	}
 	if strings.HasPrefix(a.store, "memory:") {
-		return misuse(&hintError{errors.New("--store memory: ends with this command: nothing would be stored"), "--store file:policies.yaml needs no service; throttle-admin dev runs an etcd"})
+		return misuse(&hintError{errors.New("--policies memory: ends with this command: nothing would be stored"), "--policies file:policies.yaml needs no service; throttle-admin dev runs an etcd"})
 	}
 	text, err := a.storeOptions.add(a.store)
 	if err != nil {
@@ -81,7 +81,7 @@ func (a *app) withStore(ctx context.Context, f func(context.Context, configstore
 	if strings.HasPrefix(text, "file:") && !strings.Contains(text, "?") {
 		text += "?create=true" // the first command creates it
 	}
-	store, err := throttle.OpenStore(ctx, text)
+	store, err := throttle.OpenPolicies(ctx, text)
 	if err != nil {
 		return misuse(err)
 	}
@@ -89,7 +89,7 @@ func (a *app) withStore(ctx context.Context, f func(context.Context, configstore
 	defer cancel()
 	err = f(ctx, store)
 	if _, said := errors.AsType[*hintError](err); !said && errors.Is(err, context.DeadlineExceeded) {
-		err = &hintError{fmt.Errorf("the store does not answer: %w", err), "check --store, and whether the store is up"}
+		err = &hintError{fmt.Errorf("the store does not answer: %w", err), "check --policies, and whether the store is up"}
 	}
 	return errors.Join(err, store.Close())
 }
@@ -103,15 +103,15 @@ func (a *app) list(ctx context.Context, store configstore.Store) (configstore.Sn
 	return s, err
 }
 
-// openLedger opens the ledger of --ledger. It returns nil if there is none that knows of other processes.
-func (a *app) openLedger() (dispatch.Ledger, error) {
-	if a.ledger == "" || strings.HasPrefix(a.ledger, "memory:") || strings.HasPrefix(a.ledger, "none:") {
+// openLedger opens the permit store of --permits. It returns nil if there is none that knows of other processes.
+func (a *app) openPermits() (dispatch.PermitStore, error) {
+	if a.permits == "" || strings.HasPrefix(a.permits, "memory:") || strings.HasPrefix(a.permits, "none:") {
 		return nil, nil
 	}
-	text, err := a.ledgerOptions.add(a.ledger)
+	text, err := a.permitsOptions.add(a.permits)
 	if err != nil {
-		return nil, misuse(fmt.Errorf("ledger %w", err))
+		return nil, misuse(fmt.Errorf("permit store %w", err))
 	}
-	ledger, err := throttle.OpenLedger(text)
-	return ledger, misuse(err)
+	permits, err := throttle.OpenPermits(text)
+	return permits, misuse(err)
 }

@@ -64,7 +64,7 @@ policies:
     round: 50ms
     paused: false
     mode: shadow
-    onLedgerLoss: stop
+    onOutage: stop
   - {scope: public/default, burst: 1, paused: true, expires: 2040-01-02T15:04:05Z}
 `), now)
 	require.NoError(t, err)

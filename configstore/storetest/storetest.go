@@ -132,7 +132,7 @@ func allOrNothing(t *testing.T, b Backend) {
 	full := policy.Policy{
 		MessageRate: policy.Rate{Permits: 1, Period: 6 * time.Second}, ByteRate: policy.PerSecond(0), Burst: new(int64(0)), ByteBurst: new(int64(5)),
 		Round: policy.Duration(time.Second), Mode: policy.Shadow, Paused: new(false), ThrottleCaughtUp: new(true),
-		CaughtUpBacklog: new(int64(7)), OnLedgerLoss: policy.LossOpen,
+		CaughtUpBacklog: new(int64(7)), OnOutage: policy.OutageOpen,
 	}
 	scopes := []policy.Scope{
 		policy.ClusterScope(), policy.NamespaceScope("public", "", "default"), policy.NamespaceScope("public", "east", "default"),

@@ -19,9 +19,9 @@
 //
 //	throttle_permits_granted_total      permits taken, those included that were given back
 //	throttle_permits_returned_total     permits given back unused
-//	throttle_permits_lapsed_total       permits booked and wasted
-//	throttle_permits_booked             permits booked and not taken; of a strict limit, those reserved: starts in the future
-//	throttle_bookings_total             batches got from the ledger
+//	throttle_permits_lapsed_total       permits allocated and wasted
+//	throttle_permits_allocated             permits allocated and not taken; of a strict limit, those reserved: starts in the future
+//	throttle_allocations_total             batches got from the permit store
 //	throttle_limit_rate                 permits a second of the limit, over all processes
 //	throttle_limit_ramp_rate            permits a second where the limit is on a ramp; no series otherwise
 //	throttle_limit_share                permits a second that this process may count on; 0 = not known yet
@@ -29,10 +29,10 @@
 //
 // Of the process:
 //
-//	throttle_ledger_trips_total         bookings sent to the ledger
-//	throttle_ledger_errors_total        that failed
-//	throttle_ledger_late_total          that were answered too late to count
-//	throttle_ledger_away                1: the last one failed
+//	throttle_permit_store_requests_total         allocations sent to the permit store
+//	throttle_permit_store_errors_total        that failed
+//	throttle_permit_store_late_total          that were answered too late to count
+//	throttle_permit_store_unavailable                1: the last one failed
 //	throttle_policy_revision            of the policies in force
 //	throttle_policy_error               1: the policies cannot be read now, and the last ones hold
 //	throttle_policies_bad               stored policies that make no sense and are not in force
@@ -84,20 +84,20 @@ var (
 	exempt   = ofSubscription("exempt", "1 if nothing is charged now: caught up, let through, or without a limit.")
 	backlog  = ofSubscription("backlog_messages", "Messages to read in this process, while known.")
 
-	granted  = ofLimit("permits_granted_total", "Permits taken, those included that were given back.")
-	returned = ofLimit("permits_returned_total", "Permits given back unused.")
-	lapsed   = ofLimit("permits_lapsed_total", "Permits booked and wasted.")
-	booked   = ofLimit("permits_booked", "Permits booked and not taken.")
-	bookings = ofLimit("bookings_total", "Batches of permits got from the ledger.")
-	rate     = ofLimit("limit_rate", "Permits a second of the limit, over all processes.")
-	rampRate = ofLimit("limit_ramp_rate", "Permits a second where the limit is on its ramp, while it rises.")
-	share    = ofLimit("limit_share", "Permits a second that this process may count on; 0 if not known yet.")
-	changed  = ofLimit("limit_revision", "Revision of the policies at which the limit last changed.")
+	granted     = ofLimit("permits_granted_total", "Permits taken, those included that were given back.")
+	returned    = ofLimit("permits_returned_total", "Permits given back unused.")
+	lapsed      = ofLimit("permits_lapsed_total", "Permits allocated and wasted.")
+	allocated   = ofLimit("permits_allocated", "Permits allocated and not taken.")
+	allocations = ofLimit("allocations_total", "Batches of permits got from the permit store.")
+	rate        = ofLimit("limit_rate", "Permits a second of the limit, over all processes.")
+	rampRate    = ofLimit("limit_ramp_rate", "Permits a second where the limit is on its ramp, while it rises.")
+	share       = ofLimit("limit_share", "Permits a second that this process may count on; 0 if not known yet.")
+	changed     = ofLimit("limit_revision", "Revision of the policies at which the limit last changed.")
 
-	trips     = describe("ledger_trips_total", "Bookings sent to the ledger.")
-	errs      = describe("ledger_errors_total", "Bookings that failed.")
-	late      = describe("ledger_late_total", "Bookings that were answered too late to count.")
-	away      = describe("ledger_away", "1 if the last booking failed.")
+	requests  = describe("permit_store_requests_total", "Allocations sent to the permit store.")
+	errs      = describe("permit_store_errors_total", "Allocations that failed.")
+	late      = describe("permit_store_late_total", "Allocations that were answered too late to count.")
+	away      = describe("permit_store_unavailable", "1 if the last allocation failed.")
 	revision  = describe("policy_revision", "Revision of the policies in force.")
 	sourceErr = describe("policy_error", "1 if the policies cannot be read now.")
 	bad       = describe("policies_bad", "Stored policies that make no sense and are not in force.")
@@ -108,8 +108,8 @@ var (
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		waits, waitTime, waiting, shadowed, caughtUp, exempt, inFlight, backlog,
-		granted, returned, lapsed, booked, bookings, rate, rampRate, share, changed,
-		trips, errs, late, away, revision, sourceErr, bad, info,
+		granted, returned, lapsed, allocated, allocations, rate, rampRate, share, changed,
+		requests, errs, late, away, revision, sourceErr, bad, info,
 	} {
 		ch <- d
 	}
@@ -145,8 +145,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			counter(granted, l.Granted, labels...)
 			counter(returned, l.Returned, labels...)
 			counter(lapsed, l.Lapsed, labels...)
-			gauge(booked, float64(l.Stock), labels...)
-			counter(bookings, l.Bookings, labels...)
+			gauge(allocated, float64(l.Stock), labels...)
+			counter(allocations, l.Allocations, labels...)
 			if l.Ramp > 0 {
 				gauge(rampRate, l.Ramp, labels...)
 			}
@@ -155,10 +155,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(changed, float64(l.Revision), labels...)
 		}
 	}
-	counter(trips, s.Ledger.Trips)
-	counter(errs, s.Ledger.Errors)
-	counter(late, s.Ledger.Late)
-	gauge(away, flag(s.Ledger.Away))
+	counter(requests, s.Permits.Requests)
+	counter(errs, s.Permits.Errors)
+	counter(late, s.Permits.Late)
+	gauge(away, flag(s.Permits.Away))
 	gauge(revision, float64(s.Revision))
 	gauge(sourceErr, flag(s.PolicyError != ""))
 	gauge(bad, float64(s.BadPolicies))

@@ -78,13 +78,13 @@ func TestCollect(t *testing.T) {
 		assert.Equal(t, 1.0, got["limit_revision message rate billing"])
 		assert.Equal(t, got["waits_total message rate billing"], got["wait_seconds billing"])
 		assert.Greater(t, got["wait_seconds billing"], 0.0)
-		assert.Greater(t, got["bookings_total message rate billing"], 0.0)
-		assert.GreaterOrEqual(t, got["ledger_trips_total"], got["bookings_total message rate billing"])
+		assert.Greater(t, got["allocations_total message rate billing"], 0.0)
+		assert.GreaterOrEqual(t, got["permit_store_requests_total"], got["allocations_total message rate billing"])
 		assert.Equal(t, 1.0, got["policy_revision"])
 		assert.Equal(t, 1.0, got["info"])
 		assert.Equal(t, 0.0, got["caught_up billing"])
 		assert.NotContains(t, got, "backlog_messages billing", "it is unknown")
-		for _, name := range []string{"ledger_errors_total", "ledger_late_total", "ledger_away", "policy_error", "policies_bad",
+		for _, name := range []string{"permit_store_errors_total", "permit_store_late_total", "permit_store_unavailable", "policy_error", "policies_bad",
 			"exempt billing", "shadowed_messages_total billing", "waiting_calls billing"} {
 			assert.Contains(t, got, name)
 			assert.Equal(t, 0.0, got[name], name)

@@ -18,8 +18,8 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/metrics"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -27,13 +27,13 @@ import (
 
 func TestCollectOfARatekeeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, ledger := configstore.NewMemory(), memory.New()
+		store, permits := configstore.NewMemory(), memory.New()
 		_, err := configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
 			return append(s.Set(policy.TagScope("bulk"), policy.Policy{ReservedThroughput: new(int64(10 * quota.Page)), TotalThroughput: new(int64(100 * quota.Page))}),
 				s.Set(policy.ClusterScope(), policy.Policy{IgnoreZones: new(int64(0))})...), nil
 		})
 		require.NoError(t, err)
-		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(store), Ledger: ledger, Name: "k"}
+		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(store), Permits: permits, Name: "k"}
 		samples := func() map[string]float64 {
 			registry := prometheus.NewPedanticRegistry()
 			require.NoError(t, registry.Register(metrics.NewRatekeeperCollector(k)))
@@ -56,7 +56,7 @@ func TestCollectOfARatekeeper(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { assert.NoError(t, k.Run(ctx)) })
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(store), Ledger: ledger})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(store), Permits: permits})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(orders, "billing", dispatch.WithTag("bulk"))
 		require.NoError(t, err)

@@ -22,16 +22,16 @@ type Terms struct {
 	TTL     float64  // seconds, > 0: see [Division.Visit]
 }
 
-// Lifetime is for how long, in seconds, a ledger must keep a division that nobody visits.
+// Lifetime is for how long, in seconds, a permit store must keep a division that nobody visits.
 func (t Terms) Lifetime() float64 { return max(3600, 2*t.Period, lostTTLs*t.TTL) }
 
-// MayGoOn says whether a member that has not reached the ledger for so many seconds may go on with its own group's permits: the
+// MayGoOn says whether a member that has not reached the permit store for so many seconds may go on with its own group's permits: the
 // others have noticed its silence by then, and have not forgotten it yet.
 func (t Terms) MayGoOn(silent float64) bool {
 	return silent > presentPart*t.TTL && silent < lostTTLs/2*t.TTL
 }
 
-// A Division is the permits of a limit divided over groups of workers, period after period: what a ledger keeps under one
+// A Division is the permits of a limit divided over groups of workers, period after period: what a permit store keeps under one
 // key. The zero value is one that nobody has visited.
 type Division struct {
 	Clock   float64                       `json:"clock"`  // its own time, seconds: the store's without steps back
@@ -57,7 +57,7 @@ type Visit struct {
 	Want          int64 // permits; 0 only shows that the member is there
 	Back          int64 // permits drawn in Period and not used
 	Period        int64 // in which the member last drew, from [Drawn]
-	Spent         int64 // permits of the own group spent without asking, while the ledger was away
+	Spent         int64 // permits of the own group spent without asking, while the permit store was away
 	Leave         bool  // the member ends: it wants nothing and is forgotten
 }
 
@@ -76,7 +76,7 @@ type Drawn struct {
 // the keep-back: of a group that asks for permits, only what it has not come for Ahead after its time.
 //
 // Under a partition each side spends only its own: of a group whose members have all been silent for a quarter of
-// TTL nobody steals, so that they may go on, beginning a quarter of TTL after the ledger went, with what they had of their
+// TTL nobody steals, so that they may go on, beginning a quarter of TTL after the permit store went, with what they had of their
 // own. After twelve TTL they are forgotten, and must have stopped at half of that. A group without members is free for all.
 //
 // A clock that steps back is one that stands still. Terms that change within a period leave spent what was spent.

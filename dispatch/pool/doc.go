@@ -1,4 +1,4 @@
-// Package pool is the arithmetic of sharing a limit without a line of bookings: by the number
+// Package pool is the arithmetic of sharing a limit without a line of allocations: by the number
 // of replicas, over groups.
 //
 //   - [Meet] and [Leave] keep the head count of a pool of replicas; a [Lease] is what one
@@ -6,6 +6,6 @@
 //   - [Groups] are the permits of one period, divided over groups that may steal what others leave.
 //
 // Everything here is a pure function of a state and the present time. States are small and
-// go through JSON unchanged; a ledger keeps one under a key and replaces it in one atomic step.
-// Times are seconds, float64: a ledger passes its store's clock, a replica its own.
+// go through JSON unchanged; a permit store keeps one under a key and replaces it in one atomic step.
+// Times are seconds, float64: a permit store passes its store's clock, a replica its own.
 package pool

@@ -9,7 +9,7 @@ import (
 // Groups are the permits of one period, divided over groups of workers. Make it with [Fill], or take what a
 // [Division] has open; the zero value has no groups and no permits.
 type Groups struct {
-	Period  int64    `json:"period"` // whose permits these are; a ledger fills anew for another
+	Period  int64    `json:"period"` // whose permits these are; a permit store fills anew for another
 	Keep    float64  `json:"keep"`   // the part of a group's share that others leave to it, 0..1
 	Buckets []Bucket `json:"buckets,omitempty"`
 }

@@ -361,7 +361,7 @@ func TestStateIsSmallAndSurvivesJSON(t *testing.T) {
 	assert.Less(t, len(b), 3*150)
 }
 
-// TestMeetKeepsItsInput: a ledger that fails to store the new state still has the old one.
+// TestMeetKeepsItsInput: a permit store that fails to store the new state still has the old one.
 func TestMeetKeepsItsInput(t *testing.T) {
 	f := settled(t, 3)
 	before, err := json.Marshal(f.state)

@@ -11,7 +11,7 @@ const (
 	stepPart  = 0.25 // what one call may add to the pool's clock: the store's may jump
 )
 
-// A State is the head count of one pool: what a ledger keeps under one key. The zero value is a pool nobody has met.
+// A State is the head count of one pool: what a permit store keeps under one key. The zero value is a pool nobody has met.
 type State struct {
 	Term    int64    `json:"term"`              // names the present count; microseconds of the store's clock when it changed
 	Size    int      `json:"size"`              // the present count
@@ -184,7 +184,7 @@ func (s State) answer(rank int) Answer {
 // at the store's pace. The zero value but for Replica holds nothing. A divisor is good for ttl/2
 // from the moment its call was sent: a replica that was paused for longer, or has not reached the
 // store, holds still until it has met again, as a newcomer with a new name. (A policy may let it
-// go on while the ledger is away; that is the caller's choice and breaks the bound.)
+// go on while the permit store is away; that is the caller's choice and breaks the bound.)
 type Lease struct {
 	Replica string  // unique among processes, and drawn anew when a process starts
 	Stay    int     // counts the names that this replica has met under

@@ -6,7 +6,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/pool"
 )
 
-// Two replicas share 101 permits a second. Each keeps a Lease; the state lies in a ledger.
+// Two replicas share 101 permits a second. Each keeps a Lease; the state lies in a permit store.
 func ExampleMeet() {
 	const ttl = 1.0
 	var state pool.State

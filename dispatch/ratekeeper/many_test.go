@@ -28,7 +28,7 @@ func TestManyEqualIDs(t *testing.T) {
 		}
 		k, stop := w.keeper("k")
 		ctx, cancel := context.WithCancel(t.Context())
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Ledger: w.ledger})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
 		require.NoError(t, err)
 		db, err := lim.Backend("db", "a")
 		require.NoError(t, err)
@@ -82,7 +82,7 @@ func TestMostIDs(t *testing.T) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		ctx, stop := context.WithCancel(t.Context())
 		defer func() { stop(); w.wg.Wait() }()
-		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Ledger: w.ledger, MostIDs: 3}
+		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Permits: w.permits, MostIDs: 3}
 		w.wg.Go(func() { assert.NoError(t, k.Run(ctx)) })
 		time.Sleep(1500 * time.Millisecond)
 		require.Equal(t, 200, post(k, report(t, 0, func(r *quota.Report) {
@@ -98,6 +98,6 @@ func TestMostIDs(t *testing.T) {
 		require.Len(t, s.Readers, 4)
 		assert.InDelta(t, 1.0/(1+10*6.5), s.Readers[3].Busyness, 1e-9, "of all that the backend bears")
 	})
-	err := (&ratekeeper.Ratekeeper{Policies: configstore.Source(nil), Ledger: away{}, MostIDs: -1}).Run(t.Context())
+	err := (&ratekeeper.Ratekeeper{Policies: configstore.Source(nil), Permits: away{}, MostIDs: -1}).Run(t.Context())
 	assert.EqualError(t, err, "ratekeeper: MostIDs -1: is invalid: want 1 or more, or 0 for the default")
 }

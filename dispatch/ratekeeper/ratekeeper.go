@@ -1,7 +1,7 @@
 // Package ratekeeper finds the rates of throughput quotas: of any number of processes the elected one adds up, once a second, what all
-// replicas report, decides by dispatch/quota, and writes the rates into the ledger, where the replicas read them.
+// replicas report, decides by dispatch/quota, and writes the rates into the permit store, where the replicas read them.
 //
-//	keeper := &ratekeeper.Ratekeeper{Policies: source, Ledger: ledger, Elector: store}
+//	keeper := &ratekeeper.Ratekeeper{Policies: source, Permit store: permit store, Elector: store}
 //	err := keeper.Run(ctx) // until ctx ends
 //
 // throttle.WithRatekeeper runs one in a process that has a Limiter, and `throttle-admin ratekeeper` runs one alone.
@@ -36,10 +36,10 @@ type Elector interface {
 
 // byLedger elects through the record of rates: who finds that nobody has confirmed it for a while begins the next term. Of two who do so at
 // once, the first to write leads.
-type byLedger struct{ *Ratekeeper }
+type byPermits struct{ *Ratekeeper }
 
-func (l byLedger) Elect(ctx context.Context, _, _ string, lead func(context.Context, int64)) error {
-	text, now, err := l.Ledger.Value(ctx, dispatch.RatesKey(l.Cluster))
+func (l byPermits) Elect(ctx context.Context, _, _ string, lead func(context.Context, int64)) error {
+	text, now, err := l.Permits.Value(ctx, dispatch.RatesKey(l.Cluster))
 	if err != nil {
 		return err
 	}
@@ -57,17 +57,17 @@ const takeover = 5 * time.Second
 // Every is how often rates are found.
 const Every = time.Second
 
-// ratesTTL is how long the ledger keeps the rates that nobody confirms: who comes next goes on from them.
+// ratesTTL is how long the permit store keeps the rates that nobody confirms: who comes next goes on from them.
 const ratesTTL = time.Hour
 
 // statusTTL is how long what a leader says of itself counts.
 const statusTTL = 3 * time.Second
 
-// A Ratekeeper is one candidate. Set the fields before Run; Policies and Ledger are needed.
+// A Ratekeeper is one candidate. Set the fields before Run; Policies and Permit store are needed.
 type Ratekeeper struct {
 	Policies dispatch.PolicySource
-	Ledger   dispatch.Ledger
-	Elector  Elector      // default: who finds rates in the ledger that nobody has confirmed for 5 s
+	Permits  dispatch.PermitStore
+	Elector  Elector      // default: who finds rates in the permit store that nobody has confirmed for 5 s
 	Cluster  string       // default "standalone"
 	Name     string       // of the candidate, nobody else's; default host name, process id and a random part
 	Logger   *slog.Logger // of each decision, an event with all its inputs; nil: silent
@@ -83,7 +83,7 @@ type Ratekeeper struct {
 type Status struct {
 	Keeper    string           `json:"keeper"`
 	Term      int64            `json:"term"`
-	Time      float64          `json:"time"`              // on the ledger's clock, seconds
+	Time      float64          `json:"time"`              // on the permit store's clock, seconds
 	Replicas  int              `json:"replicas"`          // that report, backends over HTTP included
 	Tracked   int              `json:"tracked"`           // ids of which something is known
 	LeftOut   int              `json:"leftOut,omitempty"` // ids of backends' reports that are not followed: their cost counts as load of others
@@ -97,8 +97,8 @@ func StatusOf(cluster string) string { return cluster + "/ratekeeper" }
 
 // Run is a candidate until ctx ends, and then returns nil. Its error is a fault of the fields. What goes wrong later is logged, and tried again.
 func (r *Ratekeeper) Run(ctx context.Context) error {
-	if r.Policies == nil || r.Ledger == nil {
-		return errors.New("ratekeeper: Policies and Ledger are both needed")
+	if r.Policies == nil || r.Permits == nil {
+		return errors.New("ratekeeper: Policies and Permit store are both needed")
 	}
 	if r.MostIDs < 0 {
 		return fmt.Errorf("ratekeeper: MostIDs %d: is invalid: want 1 or more, or 0 for the default", r.MostIDs)
@@ -106,7 +106,7 @@ func (r *Ratekeeper) Run(ctx context.Context) error {
 	host, _ := os.Hostname() // an empty one is fine
 	r.Cluster, r.Name = cmp.Or(r.Cluster, "standalone"), cmp.Or(r.Name, fmt.Sprintf("%s-%d-%04x", host, os.Getpid(), rand.Uint32N(1<<16)))
 	if r.Elector == nil {
-		r.Elector = byLedger{r}
+		r.Elector = byPermits{r}
 	}
 	if r.Logger == nil {
 		r.Logger = slog.New(slog.DiscardHandler)
@@ -231,7 +231,7 @@ func (t *term) resume(ctx context.Context) error {
 	if t.resumed {
 		return nil
 	}
-	text, _, err := t.Ledger.Value(ctx, dispatch.RatesKey(t.Cluster))
+	text, _, err := t.Permits.Value(ctx, dispatch.RatesKey(t.Cluster))
 	if err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ func (t *term) pass(ctx context.Context) error {
 	if err := t.adopt(snapshot.Set, now); err != nil {
 		return err
 	}
-	texts, err := t.Ledger.Published(ctx, dispatch.UsageOf(t.Cluster))
+	texts, err := t.Permits.Published(ctx, dispatch.UsageOf(t.Cluster))
 	if err != nil {
 		return err
 	}
@@ -269,7 +269,7 @@ func (t *term) pass(ctx context.Context) error {
 	status.Decisions = status.Decisions[:min(len(status.Decisions), mostShown)]
 	text, err := json.Marshal(status)
 	if err == nil {
-		err = t.Ledger.Publish(ctx, StatusOf(t.Cluster), t.Name, text, statusTTL)
+		err = t.Permits.Publish(ctx, StatusOf(t.Cluster), t.Name, text, statusTTL)
 	}
 	if err != nil && ctx.Err() == nil {
 		t.Logger.Debug("what was decided could not be published", "error", err)
@@ -277,7 +277,7 @@ func (t *term) pass(ctx context.Context) error {
 	return nil
 }
 
-// mostShown bounds the decisions that are published for people to look at, so that any ledger takes them.
+// mostShown bounds the decisions that are published for people to look at, so that any permit store takes them.
 const mostShown = 3000
 
 // complete says of decisions what replicas do with them: the rate of an id whose costs nobody knows is what they assume, and one in shadow
@@ -406,7 +406,7 @@ func (t *term) write(ctx context.Context, identity string, decisions []quota.Dec
 	}
 	fenced, other := false, ""
 	var noNumber error
-	err = t.Ledger.Update(ctx, dispatch.RatesKey(t.Cluster), ratesTTL, func(old []byte, now float64) []byte {
+	err = t.Permits.Update(ctx, dispatch.RatesKey(t.Cluster), ratesTTL, func(old []byte, now float64) []byte {
 		var before dispatch.Rates
 		_ = json.Unmarshal(old, &before) // what makes no sense is replaced
 		mine := before.Keeper == t.Name && before.Term == t.number
@@ -432,7 +432,7 @@ func (t *term) write(ctx context.Context, identity string, decisions []quota.Dec
 	case fenced:
 		return 0, errFenced
 	case other != "":
-		return 0, fmt.Errorf("ratekeeper: %s finds rates in this ledger by another policy store: have all use one, or a cluster's name for each", other)
+		return 0, fmt.Errorf("ratekeeper: %s finds rates in this permit store by another policy store: have all use one, or a cluster's name for each", other)
 	}
 	t.wrote = t.wrote || err == nil
 	return at, err
@@ -465,8 +465,8 @@ func (t *term) say(s Status) {
 }
 
 // Decided returns what the ratekeeper of a cluster that leads in the latest term says of itself; ok is false if there is none.
-func Decided(ctx context.Context, ledger dispatch.Ledger, cluster string) (s Status, ok bool, err error) {
-	texts, err := ledger.Published(ctx, StatusOf(cluster))
+func Decided(ctx context.Context, permits dispatch.PermitStore, cluster string) (s Status, ok bool, err error) {
+	texts, err := permits.Published(ctx, StatusOf(cluster))
 	if err != nil {
 		return Status{}, false, err
 	}

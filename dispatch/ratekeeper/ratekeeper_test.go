@@ -15,20 +15,20 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A world is a store, a ledger, and ratekeepers and replicas on them, in virtual time.
+// A world is a store, a permit store, and ratekeepers and replicas on them, in virtual time.
 type world struct {
-	t      *testing.T
-	store  *configstore.Memory
-	ledger *memory.Ledger
-	log    bytes.Buffer
-	mu     sync.Mutex
-	wg     sync.WaitGroup
+	t       *testing.T
+	store   *configstore.Memory
+	permits *memory.Store
+	log     bytes.Buffer
+	mu      sync.Mutex
+	wg      sync.WaitGroup
 }
 
 func (w *world) Write(p []byte) (int, error) {
@@ -45,7 +45,7 @@ func (w *world) logged() string {
 
 func virtual(t *testing.T, f func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, store: configstore.NewMemory(), ledger: memory.New()}
+		w := &world{t: t, store: configstore.NewMemory(), permits: memory.New()}
 		f(t, w)
 		w.wg.Wait()
 		require.NoError(t, w.store.Close())
@@ -74,7 +74,7 @@ func quotaOf(reserved, total int64) policy.Policy {
 // keeper runs a ratekeeper until stop.
 func (w *world) keeper(name string) (k *ratekeeper.Ratekeeper, stop context.CancelFunc) {
 	ctx, stop := context.WithCancel(w.t.Context())
-	k = &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Ledger: w.ledger, Name: name, Logger: slog.New(slog.NewTextHandler(w, nil))}
+	k = &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Permits: w.permits, Name: name, Logger: slog.New(slog.NewTextHandler(w, nil))}
 	w.wg.Go(func() { assert.NoError(w.t, k.Run(ctx)) })
 	return k, stop
 }
@@ -88,7 +88,7 @@ type replica struct {
 }
 
 func (w *world) replica(ctx context.Context, topic string, bytes int64, opts ...dispatch.SubscriptionOption) *replica {
-	lim, err := dispatch.Open(w.t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Ledger: w.ledger})
+	lim, err := dispatch.Open(w.t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
 	require.NoError(w.t, err)
 	r := &replica{lim: lim}
 	r.sub, err = lim.Subscription(topic, "billing", opts...)
@@ -224,7 +224,7 @@ func TestWhoseQuotaItIs(t *testing.T) {
 		for _, id := range []string{"tenant:acme", "tenant:big", "tag:bulk"} {
 			w.set(id, quotaOf(0, quota.Page))
 		}
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Ledger: w.ledger})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
 		require.NoError(t, err)
 		of := func(s *dispatch.Subscription) string { return s.Stats().Limits[0].Key }
 		open := func(opts ...dispatch.SubscriptionOption) *dispatch.Subscription {
@@ -292,7 +292,7 @@ func TestAStaleLeaderWritesNothing(t *testing.T) {
 		k, stop := w.keeper("paused")
 		time.Sleep(3 * time.Second)
 		var later dispatch.Rates
-		require.NoError(t, w.ledger.Update(t.Context(), dispatch.RatesKey("standalone"), time.Hour, func(old []byte, now float64) []byte {
+		require.NoError(t, w.permits.Update(t.Context(), dispatch.RatesKey("standalone"), time.Hour, func(old []byte, now float64) []byte {
 			require.NoError(t, json.Unmarshal(old, &later))
 			later.Term, later.Keeper, later.Time = later.Term+1, "other", now
 			text, err := json.Marshal(later)
@@ -300,7 +300,7 @@ func TestAStaleLeaderWritesNothing(t *testing.T) {
 			return text
 		}))
 		time.Sleep(3 * time.Second)
-		text, _, err := w.ledger.Value(t.Context(), dispatch.RatesKey("standalone"))
+		text, _, err := w.permits.Value(t.Context(), dispatch.RatesKey("standalone"))
 		require.NoError(t, err)
 		var now dispatch.Rates
 		require.NoError(t, json.Unmarshal(text, &now))
@@ -360,7 +360,7 @@ func TestASaturatedBackendLimitsWhoLoadsIt(t *testing.T) {
 func TestCostsAreSampledAndScaledBack(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, quota.Page))
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Ledger: w.ledger, CostSample: 0.1})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits, CostSample: 0.1})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(orders, "billing")
 		require.NoError(t, err)
@@ -370,7 +370,7 @@ func TestCostsAreSampledAndScaledBack(t *testing.T) {
 			sink.Wrote(sub, 1)
 		}
 		time.Sleep(1500 * time.Millisecond)
-		texts, err := w.ledger.Published(t.Context(), dispatch.UsageOf("standalone"))
+		texts, err := w.permits.Published(t.Context(), dispatch.UsageOf("standalone"))
 		require.NoError(t, err)
 		require.Len(t, texts, 1)
 		var u dispatch.Usage

@@ -42,7 +42,7 @@ type keptReport struct {
 // that of the report, in seconds of Unix time. Every process that runs a Ratekeeper may serve it, also one that does not lead. An empty
 // token lets nobody in.
 //
-// It answers 200 with an [Accepted], 400 with all faults of the report, 401, 405, 413, or 503 while policies or ledger are away.
+// It answers 200 with an [Accepted], 400 with all faults of the report, 401, 405, 413, or 503 while policies or permit store are away.
 func (r *Ratekeeper) Handler(token string) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -85,7 +85,7 @@ func (r *Ratekeeper) Handler(token string) http.Handler {
 		accepted.Outdated, err = r.keep(req.Context(), report)
 		if err != nil {
 			r.Logger.Warn("a report could not be kept", "backend", report.Backend, "error", err)
-			http.Error(w, "the ledger does not answer: try again", http.StatusServiceUnavailable)
+			http.Error(w, "the permit store does not answer: try again", http.StatusServiceUnavailable)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -103,7 +103,7 @@ func (r *Ratekeeper) keep(ctx context.Context, report quota.Report) (outdated bo
 	mine := &keptReport{report.Time, text}
 	newest := r.newest(name, mine)
 	for outdated = newest != mine; !outdated; {
-		err = r.Ledger.Publish(ctx, dispatch.UsageOf(r.Cluster), name+"|"+r.Name, newest.text, reportTTL)
+		err = r.Permits.Publish(ctx, dispatch.UsageOf(r.Cluster), name+"|"+r.Name, newest.text, reportTTL)
 		later := r.newest(name, newest)
 		if err != nil || later == newest {
 			break

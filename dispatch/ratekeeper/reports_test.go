@@ -176,7 +176,7 @@ func TestNewerReportsStay(t *testing.T) {
 		}
 		inForce := func() (readers []quota.Reader, replicas int) {
 			time.Sleep(1100 * time.Millisecond)
-			s, leads, err := ratekeeper.Decided(t.Context(), w.ledger, "standalone")
+			s, leads, err := ratekeeper.Decided(t.Context(), w.permits, "standalone")
 			require.NoError(t, err)
 			require.True(t, leads)
 			return s.Readers, s.Replicas
@@ -207,9 +207,9 @@ func TestNewerReportsStay(t *testing.T) {
 	})
 }
 
-// slow is a ledger that one report takes a second to reach.
+// slow is a permit store that one report takes a second to reach.
 type slow struct {
-	dispatch.Ledger
+	dispatch.PermitStore
 	report string // a part of it
 }
 
@@ -217,14 +217,14 @@ func (l slow) Publish(ctx context.Context, cluster, replica string, text []byte,
 	if strings.Contains(string(text), l.report) {
 		time.Sleep(time.Second)
 	}
-	return l.Ledger.Publish(ctx, cluster, replica, text, ttl)
+	return l.PermitStore.Publish(ctx, cluster, replica, text, ttl)
 }
 
-// TestNewerReportsOvertake one that is on its way to the ledger.
+// TestNewerReportsOvertake one that is on its way to the permit store.
 func TestNewerReportsOvertake(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		ctx, stop := context.WithCancel(t.Context())
-		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Ledger: slow{w.ledger, "tag:older"}}
+		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Permits: slow{w.permits, "tag:older"}}
 		w.wg.Go(func() { assert.NoError(t, k.Run(ctx)) })
 		time.Sleep(time.Second / 2)
 		w.wg.Go(func() {
@@ -233,7 +233,7 @@ func TestNewerReportsOvertake(t *testing.T) {
 		time.Sleep(time.Second / 4)
 		assert.Equal(t, 200, post(k, report(t, 0, func(r *quota.Report) { r.Costs = map[quota.ID]float64{"tag:newer": 1} })).Code)
 		time.Sleep(2 * time.Second)
-		texts, err := w.ledger.Published(t.Context(), dispatch.UsageOf("standalone"))
+		texts, err := w.permits.Published(t.Context(), dispatch.UsageOf("standalone"))
 		require.NoError(t, err)
 		require.Len(t, texts, 1)
 		assert.Contains(t, string(texts[0]), "tag:newer")
@@ -242,17 +242,17 @@ func TestNewerReportsOvertake(t *testing.T) {
 	})
 }
 
-// away is a ledger that keeps nothing.
-type away struct{ dispatch.Ledger }
+// away is a permit store that keeps nothing.
+type away struct{ dispatch.PermitStore }
 
 func (away) Publish(context.Context, string, string, []byte, time.Duration) error {
-	return errors.New("the ledger's secrets")
+	return errors.New("the permit store's secrets")
 }
 
 func TestReportsWhileSomethingIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, store: configstore.NewMemory()}
-		k := &ratekeeper.Ratekeeper{Ledger: away{}, Logger: slog.New(slog.NewTextHandler(w, nil))}
+		k := &ratekeeper.Ratekeeper{Permits: away{}, Logger: slog.New(slog.NewTextHandler(w, nil))}
 		got := post(k, report(t, 0, nil))
 		assert.Equal(t, 503, got.Code)
 		assert.Equal(t, "the policies have not been read yet: try again\n", got.Body.String())
@@ -260,13 +260,13 @@ func TestReportsWhileSomethingIsAway(t *testing.T) {
 	})
 	virtual(t, func(t *testing.T, w *world) {
 		ctx, stop := context.WithCancel(t.Context())
-		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Ledger: away{w.ledger}, Logger: slog.New(slog.NewTextHandler(w, nil))}
+		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Permits: away{w.permits}, Logger: slog.New(slog.NewTextHandler(w, nil))}
 		w.wg.Go(func() { assert.NoError(t, k.Run(ctx)) })
 		time.Sleep(time.Second / 2)
 		got := post(k, report(t, 0, nil))
 		stop()
 		assert.Equal(t, 503, got.Code)
-		assert.Equal(t, "the ledger does not answer: try again\n", got.Body.String(), "without details")
+		assert.Equal(t, "the permit store does not answer: try again\n", got.Body.String(), "without details")
 		assert.Contains(t, w.logged(), "a report could not be kept")
 	})
 }

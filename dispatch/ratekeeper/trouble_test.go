@@ -15,7 +15,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -23,20 +23,20 @@ import (
 
 // keep replaces the record of rates.
 func (w *world) keep(text string) {
-	require.NoError(w.t, w.ledger.Update(w.t.Context(), dispatch.RatesKey("standalone"), time.Hour, func([]byte, float64) []byte { return []byte(text) }))
+	require.NoError(w.t, w.permits.Update(w.t.Context(), dispatch.RatesKey("standalone"), time.Hour, func([]byte, float64) []byte { return []byte(text) }))
 }
 
 func (w *world) record() (r dispatch.Rates) {
-	text, _, err := w.ledger.Value(w.t.Context(), dispatch.RatesKey("standalone"))
+	text, _, err := w.permits.Value(w.t.Context(), dispatch.RatesKey("standalone"))
 	require.NoError(w.t, err)
 	_ = json.Unmarshal(text, &r) // there may be none
 	return r
 }
 
 // elected runs a ratekeeper of an election of its own.
-func (w *world) elected(name string, by ratekeeper.Elector, ledger dispatch.Ledger) (k *ratekeeper.Ratekeeper, stop context.CancelFunc) {
+func (w *world) elected(name string, by ratekeeper.Elector, permits dispatch.PermitStore) (k *ratekeeper.Ratekeeper, stop context.CancelFunc) {
 	ctx, stop := context.WithCancel(w.t.Context())
-	k = &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Ledger: ledger, Name: name, Elector: by, Logger: slog.New(slog.NewTextHandler(w, nil))}
+	k = &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Permits: permits, Name: name, Elector: by, Logger: slog.New(slog.NewTextHandler(w, nil))}
 	w.wg.Go(func() { assert.NoError(w.t, k.Run(ctx)) })
 	return k, stop
 }
@@ -63,8 +63,8 @@ func (o one) Elect(ctx context.Context, _, _ string, lead func(context.Context, 
 	return nil
 }
 
-// A cut ledger answers nothing.
-type cut struct{ *memory.Ledger }
+// A cut permit store answers nothing.
+type cut struct{ *memory.Store }
 
 var errCut = errors.New("cut")
 
@@ -80,12 +80,12 @@ func TestTermsBeginAnew(t *testing.T) {
 			virtual(t, func(t *testing.T, w *world) {
 				w.set("tenant:acme", quotaOf(120*quota.Page, 600*quota.Page))
 				ctx, cancel := context.WithCancel(t.Context())
-				_, stop := w.elected("k", always(1000), w.ledger)
+				_, stop := w.elected("k", always(1000), w.permits)
 				a := w.replica(ctx, orders, 6*quota.Page)
 				time.Sleep(20 * time.Second)
 				stop()
 				lost(w)
-				_, stop = w.elected("k2", always(5), w.ledger)
+				_, stop = w.elected("k2", always(5), w.permits)
 				time.Sleep(dispatch.RatesHold + 20*time.Second) // the replicas hold to the later term so long
 				assert.InDelta(t, 100, a.lately(10*time.Second), 10)
 				cancel()
@@ -202,13 +202,13 @@ func TestLoweredWhileNobodyLed(t *testing.T) {
 	})
 }
 
-func TestWhoCannotReachTheLedgerDoesNotLead(t *testing.T) {
+func TestWhoCannotReachThePermitStoreDoesNotLead(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		by := make(one, 1)
-		_, stopCut := w.elected("cut off", by, cut{w.ledger})
+		_, stopCut := w.elected("cut off", by, cut{w.permits})
 		time.Sleep(time.Second)
-		k, stop := w.elected("well", by, w.ledger)
+		k, stop := w.elected("well", by, w.permits)
 		time.Sleep(15 * time.Second)
 		assert.NotZero(t, k.Status().Term)
 		stopCut()
@@ -220,17 +220,17 @@ func TestWhoCannotReachTheLedgerDoesNotLead(t *testing.T) {
 func TestTwoStores(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
-		_, stop := w.elected("first", always(3), w.ledger)
+		_, stop := w.elected("first", always(3), w.permits)
 		time.Sleep(5 * time.Second)
 		other := configstore.NewMemory()
 		ctx, cancel := context.WithCancel(t.Context())
-		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(other), Ledger: w.ledger, Name: "second", Elector: always(7), Logger: slog.New(slog.NewTextHandler(w, nil))}
+		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(other), Permits: w.permits, Name: "second", Elector: always(7), Logger: slog.New(slog.NewTextHandler(w, nil))}
 		w.wg.Go(func() { assert.NoError(t, k.Run(ctx)) })
 		for range 20 {
 			time.Sleep(time.Second)
 			assert.Equal(t, "first", w.record().Keeper)
 		}
-		assert.Contains(t, w.logged(), "first finds rates in this ledger by another policy store")
+		assert.Contains(t, w.logged(), "first finds rates in this permit store by another policy store")
 		stop()
 		time.Sleep(15 * time.Second)
 		assert.Equal(t, "second", w.record().Keeper)
@@ -245,7 +245,7 @@ func TestHandlesForAWhile(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		k, stop := w.keeper("k")
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Ledger: w.ledger})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
 		require.NoError(t, err)
 		b, err := lim.Backend("b", "a")
 		require.NoError(t, err)
@@ -275,7 +275,7 @@ func TestHandlesOfTags(t *testing.T) {
 		}
 		_, err := configstore.Edit(t.Context(), w.store, func(s configstore.Snapshot) ([]configstore.Change, error) { return s.Replace(entries, time.Now()), nil })
 		require.NoError(t, err)
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Ledger: w.ledger})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(orders, "billing")
 		require.NoError(t, err)
@@ -298,7 +298,7 @@ func TestHandlesOfTags(t *testing.T) {
 func TestOldCostsAreForgotten(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Ledger: w.ledger})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(orders, "billing")
 		require.NoError(t, err)
@@ -309,7 +309,7 @@ func TestOldCostsAreForgotten(t *testing.T) {
 			b.Wrote(sub, 1<<62)
 		}
 		reported := func() (n int) {
-			texts, err := w.ledger.Published(t.Context(), dispatch.UsageOf("standalone"))
+			texts, err := w.permits.Published(t.Context(), dispatch.UsageOf("standalone"))
 			require.NoError(t, err)
 			for _, text := range texts {
 				var u dispatch.Usage

@@ -46,7 +46,7 @@ func TestClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			state, sub := lineAt100(), schedule.Sub{}
 			for i, c := range calls {
-				state, sub, _ = schedule.Book(state, sub, c.r, c.now)
+				state, sub, _ = schedule.Allocate(state, sub, c.r, c.now)
 				assert.InDelta(t, c.tail, state.Tail, 0.0011, "tail after call %d", i)
 			}
 		})

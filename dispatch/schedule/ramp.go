@@ -11,7 +11,7 @@ type Ramp struct {
 	Relaxed bool    // move once in each second in which somebody asks; false = with the time
 }
 
-// A Line is where the one ramp of a limit stands, for all who share it: what a ledger keeps. The zero value has not begun.
+// A Line is where the one ramp of a limit stands, for all who share it: what a permit store keeps. The zero value has not begun.
 type Line struct {
 	Rate  float64 // permits a second, from the last step
 	Epoch int64   // the whole second of the last step; 0 = not begun
@@ -20,7 +20,7 @@ type Line struct {
 
 // At returns the rate under a limit in permits a second, and the line to keep. now is the store's clock. asked says that
 // permits are asked for; a replica without traffic calls with false, which keeps the line alive. busy says that slots are
-// booked that are still to come, so that the line is in use however long nobody called. Calls of any number of replicas, in
+// allocated that are still to come, so that the line is in use however long nobody called. Calls of any number of replicas, in
 // any number, move the line once a second.
 //
 // With slope = (limit - From)/Over, a scheduled ramp rises by slope for every second that went by; a relaxed one by slope
@@ -68,7 +68,7 @@ func (s *State) slope(now, at float64) slope {
 	return slope{min(s.Top, s.Rate+float64(step*(math.Floor(at)-math.Floor(now)))), step, s.Top}
 }
 
-// atTail is the slope of the next slot. What is given back is counted by it, too: not by less than it was booked by.
+// atTail is the slope of the next slot. What is given back is counted by it, too: not by less than it was allocated by.
 func (s *State) atTail(now float64) slope { return s.slope(now, max(now, s.Tail)) }
 
 // span returns how long n permits take.

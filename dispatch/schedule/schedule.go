@@ -1,9 +1,9 @@
 // Package schedule is the arithmetic by which many replicas share one limit.
 //
 // A limit of R permits a second is a line of slots, 1/R apart, on the store's clock.
-// Whoever wants permits books the next free slots, a batch at a time, at the line's
-// tail. [Book] is that booking: a pure function of the state, the request and the store's
-// clock. The ledgers run it where the state lives; the Redis ledger runs its twin in Lua, which
+// Whoever wants permits allocates the next free slots, a batch at a time, at the line's
+// tail. [Allocate] is that allocation: a pure function of the state, the request and the store's
+// clock. The permit stores run it where the state lives; the Redis permit store runs its twin in Lua, which
 // does the same operations in the same order, so that both give the same replies to the last bit.
 //
 // Times are seconds, rates permits a second; all are float64, because a script in
@@ -16,13 +16,13 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
 )
 
-// Version is that of the state's form. A ledger that finds a newer one refuses it.
+// Version is that of the state's form. A permit store that finds a newer one refuses it.
 const Version = 2
 
-// A State is what the store keeps for one limit; the zero value is a limit never booked.
+// A State is what the store keeps for one limit; the zero value is a limit never allocated.
 type State struct {
 	Inc      int64   // incarnation, drawn when the state was made; 0 = no state
-	Seq      int64   // bookings made
+	Seq      int64   // allocations made
 	Last     float64 // clock of the last call
 	Checked  float64 // clock of the last call whose caller knew what the clock should show
 	Resumed  float64 // clock of the first call after the last silence
@@ -35,7 +35,7 @@ type State struct {
 	Top      float64 // without a ramp, or at its end
 	Ramp     Ramp
 	Line     Line
-	Tail     float64 // the time up to which slots are booked
+	Tail     float64 // the time up to which slots are allocated
 	Epoch    int64
 	Start    float64  // of the epoch
 	This     Sums     // of this epoch
@@ -82,8 +82,8 @@ type Request struct {
 	Reserved     float64 // permits a second
 	Demand       float64 // permits a second
 	Want         float64 // permits; 0 = a farewell, which only gives back
-	Returned     float64 // permits booked earlier, not spent, given back
-	Held         float64 // permits booked and not spent, without Returned
+	Returned     float64 // permits allocated earlier, not spent, given back
+	Held         float64 // permits allocated and not spent, without Returned
 	RTT          float64 // of the last calls, seconds
 	Round        float64 // the policy's round T, seconds
 	Burst        float64 // idle credit, permits
@@ -104,7 +104,7 @@ type Request struct {
 	Carry        Carry
 }
 
-// A Reply is the booking made.
+// A Reply is the allocation made.
 type Reply struct {
 	Late  bool    // the call came after NotAfter: nothing was changed
 	N     float64 // permits; 0 of a strict line that is full
@@ -112,7 +112,7 @@ type Reply struct {
 	Share float64 // permits a second this replica may count on
 	Rate  float64 // permits a second of the line, now
 	Gap   float64 // seconds between two slots, and after the last; on a ramp less than 1/Rate
-	Wake  string  // a waiter, not the caller, whose turn has come: whoever runs Book tells him
+	Wake  string  // a waiter, not the caller, whose turn has come: whoever runs Allocate tells him
 	Now   float64 // the store's clock
 	Ahead float64 // seconds that the line is further ahead since the clock seemed to have stepped forward
 	Since float64 // seconds since the first call after the last silence
@@ -136,11 +136,11 @@ func Stretch(rate float64) float64 { return min(maxNeed, maxStretch/rate) }
 // roundStep is how much a replica's round may change from call to call; more would break everybody's pace.
 const roundStep = 1.25
 
-// Book books what r asks for, at the store's time now, and gives the new states and the reply.
+// Allocate allocates what r asks for, at the store's time now, and gives the new states and the reply.
 //
 // Every product that is added to something stands in float64(), which keeps a compiler from
 // fusing the two: the twin in Lua rounds each.
-func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
+func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	if r.NotAfter > 0 && now > r.NotAfter {
 		return s, sub, Reply{Late: true, Now: now}
 	}
@@ -168,9 +168,9 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.Last = now
 	newer := r.Identity != s.Identity || r.Rev > s.Rev
 	otherPace := newer && (r.Rate != s.Top || r.Ramp != s.Ramp) // else somebody has only come later
-	booked, was := 0.0, s.Rate
+	allocated, was := 0.0, s.Rate
 	if newer {
-		booked = s.slope(now, now).count(s.Tail - now)
+		allocated = s.slope(now, now).count(s.Tail - now)
 		s.Identity, s.Rev, s.Top, s.Ramp, s.Rate = r.Identity, r.Rev, r.Rate, r.Ramp, r.Rate
 	}
 	if s.Ramp.Over <= 0 {
@@ -181,7 +181,7 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	if r.Rule.Mode != busy.None && !r.Strict {
 		if pace := s.slowed(r, now); pace != s.Rate {
 			if !newer {
-				booked = s.slope(now, now).count(s.Tail - now)
+				allocated = s.slope(now, now).count(s.Tail - now)
 			}
 			s.Rate, otherPace = pace, true
 		}
@@ -191,8 +191,8 @@ func Book(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	case !otherPace:
 	case r.Strict:
 		s.pace(was, now)
-	case s.Tail > now: // the same permits stay booked, at the new rate
-		s.Tail = now + s.slope(now, now).span(booked)
+	case s.Tail > now: // the same permits stay allocated, at the new rate
+		s.Tail = now + s.slope(now, now).span(allocated)
 	}
 	c := r.Carry
 	stranger := c.Inc != s.Inc // knows another line, or none
@@ -339,14 +339,14 @@ func (s State) Lifetime(strict bool, now float64) float64 {
 	return max(3600, 2*(s.Tail-now), 2/s.Rate)
 }
 
-// A Booking is one request to the schedule under a key.
-type Booking struct {
+// A Allocation is one request to the schedule under a key.
+type Allocation struct {
 	Key     string
 	Request Request
 }
 
-// A Booked is the answer to a Booking; Reply counts only if Err is nil.
-type Booked struct {
+// A Allocated is the answer to a Allocation; Reply counts only if Err is nil.
+type Allocated struct {
 	Reply Reply
 	Err   error
 }

@@ -18,8 +18,8 @@ func request() schedule.Request {
 }
 
 // TestBook follows one replica, step by step, at 1000/s.
-func TestBook(t *testing.T) {
-	s, sub, r := schedule.Book(schedule.State{}, schedule.Sub{}, request(), 100)
+func TestAllocate(t *testing.T) {
+	s, sub, r := schedule.Allocate(schedule.State{}, schedule.Sub{}, request(), 100)
 	assert.Equal(t, 25.0, r.N, "a quarter of a round: half for being alone, half for being new")
 	assert.Equal(t, 0.0, r.Start)
 	assert.Equal(t, 1000.0, r.Share)
@@ -27,32 +27,32 @@ func TestBook(t *testing.T) {
 
 	next := request()
 	next.Carry = r.Carry
-	s, sub, r = schedule.Book(s, sub, next, 100)
+	s, sub, r = schedule.Allocate(s, sub, next, 100)
 	assert.Equal(t, 50.0, r.N, "half a round")
 	assert.InDelta(t, 0.025, r.Start, 1e-9, "goes to the tail")
 
 	other := request() // a second replica of the same subscription
-	s, sub, r2 := schedule.Book(s, sub, other, 100)
+	s, sub, r2 := schedule.Allocate(s, sub, other, 100)
 	assert.Equal(t, 500.0, r2.Share)
 	assert.Equal(t, 25.0, r2.N)
 	assert.Equal(t, 0.0, r2.Start, "a newcomer has credit")
 
 	changed := request()
 	changed.Carry, changed.Rate, changed.Rev, changed.Want, changed.Returned = r.Carry, 500, 2, 0, 50
-	s, sub, r = schedule.Book(s, sub, changed, 100)
-	assert.InDelta(t, 100.1, s.Tail, 1e-9, "100 permits were booked, 50 go back, 50 last twice as long")
+	s, sub, r = schedule.Allocate(s, sub, changed, 100)
+	assert.InDelta(t, 100.1, s.Tail, 1e-9, "100 permits were allocated, 50 go back, 50 last twice as long")
 	assert.Zero(t, r.N, "a farewell")
 
 	late := request()
 	late.NotAfter = 99
-	same, _, r := schedule.Book(s, sub, late, 100)
+	same, _, r := schedule.Allocate(s, sub, late, 100)
 	assert.True(t, r.Late)
 	assert.Equal(t, s, same)
 }
 
-// TestBookLaws: whatever is asked, and whatever the clock does, a booking moves the tail by its permits, never lies in
+// TestBookLaws: whatever is asked, and whatever the clock does, an allocation moves the tail by its permits, never lies in
 // the past, gives at least one permit and at most a quantum, and keeps the state finite.
-func TestBookLaws(t *testing.T) {
+func TestAllocateLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s schedule.State
 		subs := map[string]schedule.Sub{}
@@ -70,7 +70,7 @@ func TestBookLaws(t *testing.T) {
 				Burst: rapid.SampledFrom([]float64{0, 50}).Draw(t, "burst"), Rate: rapid.SampledFrom([]float64{1.0 / 3600, 10, 1e6}).Draw(t, "rate"),
 				Identity: "test", Rev: int64(rapid.IntRange(1, 3).Draw(t, "rev")), Nonce: int64(i + 1), Carry: carries[replica],
 			}
-			after, sub, reply := schedule.Book(s, subs[r.Subscription], r, now)
+			after, sub, reply := schedule.Allocate(s, subs[r.Subscription], r, now)
 			if r.Want > 0 {
 				if reply.N < 1 || reply.N != math.Floor(reply.N) || reply.N > math.Max(1, math.Floor(r.Want+0.5)) {
 					t.Fatalf("%v permits for %v wanted", reply.N, r.Want)

@@ -37,8 +37,8 @@ func (s *State) pace(was, now float64) {
 	s.Seq++ // the last slot may be void: who gives it back gives nothing
 }
 
-// reserve books the next slot: one permit every 1/Rate, no burst, and no memory of idle time. A slot that is given back
-// is free again only if it is the last that was booked. Who waits in the queue goes before who does not. The formula is
+// reserve allocates the next slot: one permit every 1/Rate, no burst, and no memory of idle time. A slot that is given back
+// is free again only if it is the last that was allocated. Who waits in the queue goes before who does not. The formula is
 // that of the optimistic permit with a bound on how many are reserved (sources: the distributed throttle problem).
 func (s *State) reserve(r Request, c Carry, now float64) Reply {
 	if r.Returned > 0 && c.Seq == s.Seq {
@@ -74,7 +74,7 @@ func (s *State) reserve(r Request, c Carry, now float64) Reply {
 	return reply
 }
 
-// free is how many slots may be booked now.
+// free is how many slots may be allocated now.
 func (s *State) free(r Request, now float64) float64 {
 	ahead := s.slope(now, now).count(max(now, s.Tail) - now)
 	return r.MaxReserved + 1 - math.Ceil(ahead-1e-6)

@@ -1,7 +1,7 @@
 // Command any-client puts a limit in front of a client that has no adapter, here franz-go. With an etcd, a Redis and a
 // Kafka at hand (docker compose up):
 //
-//	export THROTTLE_STORE=etcd://127.0.0.1:2379 THROTTLE_LEDGER=redis://127.0.0.1:6379
+//	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
 //	go run ./cmd/throttle-admin set-msg-rate kafka://public/default/orders 100
 //	go run ./examples/any-client 127.0.0.1:9092 orders billing
 package main

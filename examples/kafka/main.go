@@ -1,6 +1,6 @@
 // Command kafka drains a Kafka topic under a shared limit. With an etcd, a Redis and a Kafka at hand (docker compose up):
 //
-//	export THROTTLE_STORE=etcd://127.0.0.1:2379 THROTTLE_LEDGER=redis://127.0.0.1:6379
+//	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
 //	go run ./cmd/throttle-admin set-msg-rate kafka://public/default/orders 100
 //	go run ./examples/kafka 127.0.0.1:9092 orders billing   # in as many terminals as you like
 package main

@@ -4,7 +4,7 @@
 // reason fails, and is left to the vertex's retryStrategy. The Dockerfile and monovertex.yaml beside it put it into a cluster; it reads
 //
 //	SINK_URL=http://host:port/path
-//	THROTTLE_STORE=etcd://host:2379 THROTTLE_LEDGER=redis://host:6379
+//	THROTTLE_POLICIES=etcd://host:2379 THROTTLE_PERMITS=redis://host:6379
 //
 // and the limit is that of the vertex:
 //
@@ -57,7 +57,7 @@ func run(ctx context.Context, sockets string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lim.Close()) }() // gives back what is booked
+	defer func() { err = errors.Join(err, lim.Close()) }() // gives back what is allocated
 	topic, err := numaflowthrottle.Topic()
 	if err != nil {
 		return err

@@ -2,7 +2,7 @@
 // Dockerfile and monovertex.yaml beside it put it into a cluster; it reads
 //
 //	KAFKA_BROKERS=host:port,host:port KAFKA_TOPIC=orders KAFKA_GROUP=billing
-//	THROTTLE_STORE=etcd://host:2379 THROTTLE_LEDGER=redis://host:6379
+//	THROTTLE_POLICIES=etcd://host:2379 THROTTLE_PERMITS=redis://host:6379
 //
 // and the limit is that of the vertex:
 //
@@ -44,7 +44,7 @@ func run(ctx context.Context, sockets string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lim.Close()) }() // gives back what is booked
+	defer func() { err = errors.Join(err, lim.Close()) }() // gives back what is allocated
 	topic.reader = kafka.NewReader(topic.config)
 	defer func() { err = errors.Join(err, topic.reader.Close()) }()
 	source, err := numaflowthrottle.Source(topic, lim)

@@ -1,6 +1,6 @@
 // Command pulsar drains a Pulsar topic under a shared limit. With an etcd, a Redis and a Pulsar at hand (docker compose up):
 //
-//	export THROTTLE_STORE=etcd://127.0.0.1:2379 THROTTLE_LEDGER=redis://127.0.0.1:6379
+//	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
 //	go run ./cmd/throttle-admin set-msg-rate persistent://public/default/orders 100
 //	go run ./examples/pulsar loop pulsar://127.0.0.1:6650 orders billing     # in as many terminals as you like
 //	go run ./examples/pulsar batches pulsar://127.0.0.1:6650 orders billing  # 50 at a time, or what comes in a second

@@ -1,7 +1,7 @@
 // Command quotas has two tags share a warehouse that can take 100 writes a second. With an etcd and a Redis at hand (docker compose up, or
 // throttle-admin dev and its etcd for both):
 //
-//	export THROTTLE_STORE=etcd://127.0.0.1:2379 THROTTLE_LEDGER=redis://127.0.0.1:6379
+//	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
 //	go run ./cmd/throttle-admin set cluster ignoreZones=0
 //	go run ./cmd/throttle-admin quota set tag:gold reserved_throughput 800kB total_throughput 1638400
 //	go run ./cmd/throttle-admin quota set tag:bulk total_throughput 1638400

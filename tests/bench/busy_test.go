@@ -11,21 +11,21 @@ import (
 	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 )
 
 // A caller calls request as soon as its limiter permits, and tells the limiter how it was answered. Its error means busy.
 type caller func(ctx context.Context, request func() error)
 
-// callers are who slows down for a busy server. Each opens one caller a process: ours share a ledger, others have nothing to share.
+// callers are who slows down for a busy server. Each opens one caller a process: ours share a permit store, others have nothing to share.
 var callers = []struct {
 	name string
 	open func(tb testing.TB) []caller
 }{
 	{"none", func(testing.TB) []caller { return []caller{unlimited, unlimited} }},
 	{"throttle", func(tb testing.TB) []caller {
-		ledger := memory.New()
-		return []caller{outcomes(tb, ledger), outcomes(tb, ledger)}
+		permits := memory.New()
+		return []caller{outcomes(tb, permits), outcomes(tb, permits)}
 	}},
 	{"aimd", func(testing.TB) []caller { return []caller{newAIMD().call, newAIMD().call} }},
 	{"failsafe-go", func(testing.TB) []caller { return []caller{adaptive(), adaptive()} }},
@@ -34,9 +34,9 @@ var callers = []struct {
 func unlimited(_ context.Context, request func() error) { _ = request() }
 
 // outcomes is ours.
-func outcomes(tb testing.TB, ledger dispatch.Ledger) caller {
+func outcomes(tb testing.TB, permits dispatch.PermitStore) caller {
 	tb.Helper()
-	sub := subscribe(tb, dispatch.Config{Ledger: ledger})
+	sub := subscribe(tb, dispatch.Config{Permits: permits})
 	return func(ctx context.Context, request func() error) {
 		g, err := sub.Acquire(ctx, 1)
 		if err != nil {

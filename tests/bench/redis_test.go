@@ -53,31 +53,31 @@ func BenchmarkRedis(b *testing.B) {
 			client := redis.NewClient(opts)
 			defer client.Close()
 			op := p.admit(b, client)
-			var t trips
+			var t requests
 			client.AddHook(&t)
 			op(1) // may load its script
 			before := t.Load()
 			op(10)
 			perPermit := float64(t.Load()-before) / 10
 			loopBlocks(b, op, 1)
-			b.ReportMetric(perPermit, "trips/permit")
+			b.ReportMetric(perPermit, "requests/permit")
 		})
 	}
 }
 
-// trips counts what a client sends to Redis; a pipeline is one trip.
-type trips struct{ atomic.Int64 }
+// requests counts what a client sends to Redis; a pipeline is one request.
+type requests struct{ atomic.Int64 }
 
-func (t *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (t *requests) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (t *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (t *requests) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		t.Add(1)
 		return next(ctx, cmd)
 	}
 }
 
-func (t *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (t *requests) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		t.Add(1)
 		return next(ctx, cmds)

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
+	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
@@ -20,7 +20,7 @@ import (
 // of them together allows: how many calls they make, how near the nearest two are, and how often the store is asked.
 func BenchmarkOnePer10ms(b *testing.B) {
 	const period, callers, d = 10 * time.Millisecond, 8, 5 * time.Second
-	for name, open := range map[string]func(testing.TB, string, string) (do func(context.Context, func()) error, trips func() int64){
+	for name, open := range map[string]func(testing.TB, string, string) (do func(context.Context, func()) error, requests func() int64){
 		"throttle":   strictDo,
 		"redis_rate": rateDo,
 	} {
@@ -31,7 +31,7 @@ func BenchmarkOnePer10ms(b *testing.B) {
 				ctx, cancel := context.WithTimeout(b.Context(), d)
 				var mu sync.Mutex
 				var calls []time.Time
-				var trips int64
+				var requests int64
 				var all sync.WaitGroup
 				for range callers {
 					do, count := open(b, redisURL, limit)
@@ -44,7 +44,7 @@ func BenchmarkOnePer10ms(b *testing.B) {
 						}
 						mu.Lock()
 						defer mu.Unlock()
-						trips += count()
+						requests += count()
 					})
 				}
 				all.Wait()
@@ -57,30 +57,30 @@ func BenchmarkOnePer10ms(b *testing.B) {
 				b.ReportMetric(0, "ns/op")
 				b.ReportMetric(100*float64(len(calls))/float64(d/period), "%-of-calls")
 				b.ReportMetric(nearest.Seconds()*1000, "ms-shortest-gap")
-				b.ReportMetric(float64(trips)/float64(len(calls)), "trips/call")
+				b.ReportMetric(float64(requests)/float64(len(calls)), "requests/call")
 			}
 		})
 	}
 }
 
 // strictDo is our decorator.
-func strictDo(tb testing.TB, redisURL, limit string) (do func(context.Context, func()) error, trips func() int64) {
+func strictDo(tb testing.TB, redisURL, limit string) (do func(context.Context, func()) error, requests func() int64) {
 	opts, err := redis.ParseURL(redisURL)
 	check(err == nil)
-	ledger := redisledger.Open(redis.UniversalOptions{Addrs: []string{opts.Addr}}, 0)
+	permits := redispermits.Open(redis.UniversalOptions{Addrs: []string{opts.Addr}}, 0)
 	p := policy.Policy{MessageRate: policy.PerSecond(100), Sharing: policy.Strict}
-	lim, err := dispatch.Open(tb.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledger, Cluster: limit, OnClose: ledger.Close})
+	lim, err := dispatch.Open(tb.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits, Cluster: limit, OnClose: permits.Close})
 	check(err == nil)
 	tb.Cleanup(func() { check(lim.Close() == nil) })
 	sub, err := lim.Subscription("kafka://public/default/orders", "group")
 	check(err == nil)
 	return func(ctx context.Context, f func()) error {
 		return sub.Do(ctx, func(context.Context) error { f(); return nil })
-	}, func() int64 { return lim.Stats().Ledger.Trips }
+	}, func() int64 { return lim.Stats().Permits.Requests }
 }
 
 // rateDo is redis_rate with a burst of 1: it asks again when it is told to.
-func rateDo(tb testing.TB, redisURL, limit string) (do func(context.Context, func()) error, trips func() int64) {
+func rateDo(tb testing.TB, redisURL, limit string) (do func(context.Context, func()) error, requests func() int64) {
 	opts, err := redis.ParseURL(redisURL)
 	check(err == nil)
 	client := redis.NewClient(opts)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -69,9 +69,9 @@ func subscribe(tb testing.TB, cfg dispatch.Config) *dispatch.Subscription {
 }
 
 // boundless has a limit that no loop can use up, which no policy may have: its rate is beyond
-// what is valid, and each booking gets more than was asked for. What a caller does is the same as ever.
+// what is valid, and each allocation gets more than was asked for. What a caller does is the same as ever.
 func boundless() dispatch.Config {
-	return dispatch.Config{Policies: beyond{}, Ledger: generous{memory.New()}}
+	return dispatch.Config{Policies: beyond{}, Permits: generous{memory.New()}}
 }
 
 const endless = 1_000_000_000_000_000
@@ -87,14 +87,14 @@ func (beyond) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	}
 }
 
-type generous struct{ *memory.Ledger }
+type generous struct{ *memory.Store }
 
-func (l generous) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
-	booked := l.Ledger.Book(ctx, bookings)
-	for i := range booked {
-		if booked[i].Reply.N > 0 {
-			booked[i].Reply.N = endless
+func (l generous) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+	allocated := l.Store.Allocate(ctx, allocations)
+	for i := range allocated {
+		if allocated[i].Reply.N > 0 {
+			allocated[i].Reply.N = endless
 		}
 	}
-	return booked
+	return allocated
 }

@@ -36,8 +36,8 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 	k.CreateTopic(topic, partitions)
 	write(t, k.Brokers, topic)
 
-	storeURL := services.EtcdURL(t)
-	store, err := throttle.OpenStore(t.Context(), storeURL)
+	policiesURL := services.EtcdURL(t)
+	store, err := throttle.OpenPolicies(t.Context(), policiesURL)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	scope := policy.TopicScope(policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: topic})
@@ -51,7 +51,7 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 	set(limit)
 
 	env := []string{
-		throttle.EnvStore + "=" + storeURL, throttle.EnvLedger + "=" + services.Redis(t), throttle.EnvCluster + "=" + services.Name(t),
+		throttle.EnvPolicies + "=" + policiesURL, throttle.EnvPermits + "=" + services.Redis(t), throttle.EnvCluster + "=" + services.Name(t),
 	}
 	var readers fleet.Fleet
 	groups := []string{topic + "-billing", topic + "-audit"}

@@ -125,15 +125,15 @@ func BenchmarkNumaflowGaps(b *testing.B) {
 // BenchmarkNumaflowReplicas: three replicas on one Redis; two that need no store, as the policy has their number.
 func BenchmarkNumaflowReplicas(b *testing.B) {
 	for name, c := range map[string]struct {
-		fields, ledger string
-		replicas       int
+		fields, permits string
+		replicas        int
 	}{
 		"redis":   {"messageRate: 1000/s", "", 3},
 		"nostore": {"messageRate: 1000/s, sharing: split, replicas: 2", "none:", 2},
 	} {
 		b.Run(name, func(b *testing.B) {
 			measured(b, func(b *testing.B) {
-				all, from := sources(b, newScene(b, c.fields, c.ledger), c.replicas, dataplane.Batch{Size: 100, Timeout: time.Second})
+				all, from := sources(b, newScene(b, c.fields, c.permits), c.replicas, dataplane.Batch{Size: 100, Timeout: time.Second})
 				b.ReportMetric(steady(from, all...), "messages/s")
 				b.ReportMetric(float64(dataplane.Window(time.Second, from, all...)), "most-in-1s")
 			})

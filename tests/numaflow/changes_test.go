@@ -55,7 +55,7 @@ func TestPoolChanges(t *testing.T) {
 }
 
 // TestLedgerAway: a Redis that is away for a while costs nothing and brings no burst, and keeps nobody from ending.
-func TestLedgerAway(t *testing.T) {
+func TestPermitStoreAway(t *testing.T) {
 	t.Parallel()
 	redis := services.RedisServer(t)
 	v := newScene(t, "messageRate: 200/s", redis.URL).start("source", 0)
@@ -96,15 +96,15 @@ func TestRamp(t *testing.T) {
 	})
 }
 
-// TestLedgerAbsent: a ledger that is not there at the start is the policy's matter: nothing, or a hundredth of the limit.
-func TestLedgerAbsent(t *testing.T) {
+// TestLedgerAbsent: a permit store that is not there at the start is the policy's matter: nothing, or a hundredth of the limit.
+func TestPermitStoreAbsent(t *testing.T) {
 	t.Parallel()
 	for loss, rate := range map[string]struct{ least, most int }{"stop": {0, 0}, "share": {1, 20}} {
 		t.Run(loss, func(t *testing.T) {
 			t.Parallel()
 			redis := services.RedisServer(t)
 			redis.Kill()
-			v := newScene(t, "messageRate: 100/s, onLedgerLoss: "+loss, redis.URL).start("source", 0)
+			v := newScene(t, "messageRate: 100/s, onOutage: "+loss, redis.URL).start("source", 0)
 			stop := v.Source(usual)
 			time.Sleep(3 * time.Second)
 			n := len(v.Arrivals())

@@ -46,13 +46,13 @@ type scene struct {
 	env []string
 }
 
-// newScene has a policy of some fields, in YAML's flow form, and a Redis for its permits, if ledger is "".
-func newScene(t testing.TB, fields, ledger string) *scene {
+// newScene has a policy of some fields, in YAML's flow form, and a Redis for its permits, if permit store is "".
+func newScene(t testing.TB, fields, permits string) *scene {
 	t.Helper()
-	if ledger == "" {
-		ledger = services.Redis(t)
+	if permits == "" {
+		permits = services.Redis(t)
 	}
-	return &scene{t, append(dataplane.Env(t, fields, ledger), throttle.EnvCluster+"="+services.Name(t))}
+	return &scene{t, append(dataplane.Env(t, fields, permits), throttle.EnvCluster+"="+services.Name(t))}
 }
 
 func (s *scene) start(kind string, replica int) *dataplane.Vertex {

@@ -17,7 +17,7 @@ func report(b *testing.B, r result, rate int64, d time.Duration) {
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(100*float64(r.count(-1, first, first+d))/(float64(rate)*d.Seconds()), "%-of-limit")
 	b.ReportMetric(100*float64(r.window())/float64(rate), "%-any-second")
-	b.ReportMetric(r.tripsPerMessage(), "trips/message")
+	b.ReportMetric(r.requestsPerMessage(), "requests/message")
 	b.ReportMetric(percentile(r.lateness, 0.99).Seconds()*1000, "ms-control-p99-late")
 }
 
@@ -111,7 +111,7 @@ func BenchmarkStrict(b *testing.B) {
 				_, since := r.gaps(begin, d)
 				b.ReportMetric(100*float64(since)/(float64(rate)*(d-begin).Seconds()), "%-of-limit")
 				b.ReportMetric(100*float64(least*replicas)/float64(n), "%-of-the-mean-the-fewest")
-				b.ReportMetric(r.tripsPerMessage(), "trips/message")
+				b.ReportMetric(r.requestsPerMessage(), "requests/message")
 				b.ReportMetric(percentile(r.lateness, 0.99).Seconds()*1000, "ms-control-p99-late")
 			}
 		})

@@ -23,7 +23,7 @@ func changes(tb testing.TB, n int) (took []time.Duration) {
 	tb.Helper()
 	ctx := tb.Context()
 	url, redis := services.EtcdURL(tb), services.Redis(tb)
-	store, err := throttle.OpenStore(ctx, url)
+	store, err := throttle.OpenPolicies(ctx, url)
 	require.NoError(tb, err)
 	defer func() { assert.NoError(tb, store.Close()) }()
 	var limiters []*dispatch.Limiter

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -26,8 +26,8 @@ func TestOneLimitOverProcesses(t *testing.T) {
 				r := run(t, redis, replicas, d, job{Rate: rate, Max: 1}, nil)
 				first := r.events[0].at
 				got := r.count(-1, first, first+d-100*time.Millisecond)
-				t.Logf("%d of %d, any second %d, %.4f trips a message, timers late by p99 %v",
-					got, rate*39/10, r.window(), r.tripsPerMessage(), percentile(r.lateness, 0.99))
+				t.Logf("%d of %d, any second %d, %.4f requests a message, timers late by p99 %v",
+					got, rate*39/10, r.window(), r.requestsPerMessage(), percentile(r.lateness, 0.99))
 				assert.LessOrEqual(t, float64(r.window()), 1.25*float64(rate), "rate x (1 s + 0.25 s)")
 				assert.GreaterOrEqual(loose, float64(got), 0.9*float64(rate)*3.9)
 				for i := range replicas {
@@ -39,18 +39,18 @@ func TestOneLimitOverProcesses(t *testing.T) {
 	}
 }
 
-// TestStrictOverProcesses: one call every 200 ms for eight processes together, on each ledger that processes share.
+// TestStrictOverProcesses: one call every 200 ms for eight processes together, on each permit store that processes share.
 func TestStrictOverProcesses(t *testing.T) {
 	t.Parallel()
-	for name, ledger := range map[string]func(testing.TB) string{"redis": services.Redis, "etcd": services.EtcdURL} {
+	for name, permits := range map[string]func(testing.TB) string{"redis": services.Redis, "etcd": services.EtcdURL} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const d, period = 8 * time.Second, 200 * time.Millisecond
 			least := int(d/period) * map[string]int{"redis": 80, "etcd": 40}[name] / 100
 			loosely.Hold(t, func(loose assert.TestingT) {
-				r := run(t, ledger(t), replicas, d, job{Rate: 5, Max: 1, Sharing: policy.Strict}, nil)
+				r := run(t, permits(t), replicas, d, job{Rate: 5, Max: 1, Sharing: policy.Strict}, nil)
 				shortest, n := r.gaps(0, d)
-				t.Logf("%d calls, the nearest %v apart, %.2f trips a call", n, shortest, r.tripsPerMessage())
+				t.Logf("%d calls, the nearest %v apart, %.2f requests a call", n, shortest, r.requestsPerMessage())
 				r.apart(t, loose, period)
 				assert.GreaterOrEqual(loose, n, least, "slots whose answers a busy machine held up are not used")
 				for i := range replicas {
@@ -61,7 +61,7 @@ func TestStrictOverProcesses(t *testing.T) {
 	}
 }
 
-// TestQueueOverProcesses: eight processes queue for slots of which two may be booked ahead; one of them is killed.
+// TestQueueOverProcesses: eight processes queue for slots of which two may be allocated ahead; one of them is killed.
 func TestQueueOverProcesses(t *testing.T) {
 	t.Parallel()
 	const d, rate = 8 * time.Second, 20
@@ -76,7 +76,7 @@ func TestQueueOverProcesses(t *testing.T) {
 		for i := range by {
 			by[i] = r.count(i, 0, d)
 		}
-		t.Logf("%d calls, the nearest %v apart, by %v, %.2f trips a call", n, shortest, by, r.tripsPerMessage())
+		t.Logf("%d calls, the nearest %v apart, by %v, %.2f requests a call", n, shortest, by, r.requestsPerMessage())
 		r.apart(t, loose, time.Second/rate)
 		assert.GreaterOrEqual(loose, n, int(d.Seconds()*rate)*85/100)
 		assert.GreaterOrEqual(loose, slices.Min(by[1:]), slices.Max(by[1:])*80/100, "in turn")
@@ -88,15 +88,15 @@ func TestQueueOverProcesses(t *testing.T) {
 func TestSplitOverProcesses(t *testing.T) {
 	t.Parallel()
 	const rate, phase = 500, 5 * time.Second
-	ledgers := map[string]func(testing.TB) string{"redis": services.Redis}
-	if ledgertest.Long() {
-		ledgers["etcd"] = services.EtcdURL
+	stores := map[string]func(testing.TB) string{"redis": services.Redis}
+	if permitstest.Long() {
+		stores["etcd"] = services.EtcdURL
 	}
-	for name, ledger := range ledgers {
+	for name, permits := range stores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			loosely.Hold(t, func(loose assert.TestingT) {
-				r := run(t, ledger(t), 7, 3*phase, job{Rate: rate, Max: 1 << 20, Sharing: policy.Split}, func(i int, j *job) {
+				r := run(t, permits(t), 7, 3*phase, job{Rate: rate, Max: 1 << 20, Sharing: policy.Split}, func(i int, j *job) {
 					switch {
 					case i >= 4:
 						j.Delay = phase
@@ -126,7 +126,7 @@ func TestGroupsOverProcesses(t *testing.T) {
 	t.Parallel()
 	const rate, d = 500, 10 * time.Second
 	loosely.Hold(t, func(loose assert.TestingT) {
-		r := run(t, services.Redis(t), replicas, d, job{Rate: rate, Max: 10, Sharing: policy.Divide}, func(i int, j *job) {
+		r := run(t, services.Redis(t), replicas, d, job{Rate: rate, Max: 10, Sharing: policy.Groups}, func(i int, j *job) {
 			if j.Group = "eu"; i >= 6 {
 				j.Group, j.End, j.Kill = "us", j.Start.Add(d/2), true
 			}
@@ -139,7 +139,7 @@ func TestGroupsOverProcesses(t *testing.T) {
 		}
 		eu, us := of(time.Second, 4*time.Second, 0, 5), of(time.Second, 4*time.Second, 6, 7)
 		alone := of(7*time.Second, 9*time.Second, 0, 5)
-		t.Logf("three seconds: eu %d, us %d; then, with us killed, two seconds: %d; any second %d, %.3f trips a message", eu, us, alone, r.window(), r.tripsPerMessage())
+		t.Logf("three seconds: eu %d, us %d; then, with us killed, two seconds: %d; any second %d, %.3f requests a message", eu, us, alone, r.window(), r.requestsPerMessage())
 		assert.InDelta(loose, 3*rate/2, eu, 3*rate/2*0.15)
 		assert.InDelta(loose, 3*rate/2, us, 3*rate/2*0.15)
 		assert.GreaterOrEqual(loose, alone, 2*rate/2*85/100, "its own")

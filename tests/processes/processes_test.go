@@ -37,7 +37,7 @@ const childEnv = "THROTTLE_TEST_PROCESS"
 
 // A job is what one process does.
 type job struct {
-	Ledger       string
+	Permits      string
 	Cluster      string
 	Subscription string
 	Rate         int64
@@ -65,7 +65,7 @@ type event struct {
 // A result is what all processes did together.
 type result struct {
 	events   []event // by time
-	trips    int64
+	requests int64
 	lateness []time.Duration // of a control timer of 2 ms in each process
 }
 
@@ -108,13 +108,13 @@ func (j job) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 func (j job) run() error {
 	ctx, cancel := context.WithDeadline(context.Background(), j.End)
 	defer cancel()
-	ledger, err := throttle.OpenLedger(j.Ledger)
+	permits, err := throttle.OpenPermits(j.Permits)
 	if err != nil {
 		return err
 	}
 	lim, err := dispatch.Open(ctx, dispatch.Config{
 		Policies: j,
-		Ledger:   ledger, Cluster: j.Cluster, Group: j.Group, OnClose: ledger.Close,
+		Permits:  permits, Cluster: j.Cluster, Group: j.Group, OnClose: permits.Close,
 	})
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (j job) run() error {
 	if err = warm.Close(); err != nil {
 		return err
 	}
-	before := lim.Stats().Ledger.Trips
+	before := lim.Stats().Permits.Requests
 	time.Sleep(time.Until(j.Start))
 
 	var late []time.Duration
@@ -173,10 +173,10 @@ func (j job) run() error {
 		g.Done(g.N(), 0)
 	}
 	control.Wait()
-	trips := lim.Stats().Ledger.Trips - before
+	requests := lim.Stats().Permits.Requests - before
 	out := bufio.NewWriter(os.Stdout) // keeps its first error for Flush
 	line := func(a ...any) { _, _ = fmt.Fprintln(out, a...) }
-	line("trips", trips, 0)
+	line("requests", requests, 0)
 	for _, e := range events {
 		line(e.at.Nanoseconds(), e.n, e.wait.Nanoseconds())
 	}
@@ -193,15 +193,15 @@ func (j job) run() error {
 }
 
 // run runs a job in each of many processes at the same time, for d; each may be changed by edit.
-func run(tb testing.TB, ledger string, processes int, d time.Duration, base job, edit func(i int, j *job)) result {
+func run(tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job)) result {
 	tb.Helper()
-	return runWatched(tb, ledger, processes, d, base, edit, nil)
+	return runWatched(tb, permits, processes, d, base, edit, nil)
 }
 
 // runWatched is run, with a function beside each process that may disturb it.
-func runWatched(tb testing.TB, ledger string, processes int, d time.Duration, base job, edit func(i int, j *job), watch func(i int, cmd *exec.Cmd, start time.Time)) result {
+func runWatched(tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job), watch func(i int, cmd *exec.Cmd, start time.Time)) result {
 	tb.Helper()
-	base.Ledger, base.Cluster = ledger, fmt.Sprintf("c%d", time.Now().UnixNano())
+	base.Permits, base.Cluster = permits, fmt.Sprintf("c%d", time.Now().UnixNano())
 	base.Start = time.Now().Add(2 * time.Second)
 	base.End = base.Start.Add(d)
 	if base.Subscription == "" {
@@ -250,8 +250,8 @@ func runWatched(tb testing.TB, ledger string, processes int, d time.Duration, ba
 			switch {
 			case len(fields) != 3:
 				require.Fail(tb, "not three fields", line)
-			case fields[0] == "trips":
-				r.trips += number(1)
+			case fields[0] == "requests":
+				r.requests += number(1)
 			case fields[0] == "late":
 				r.lateness = append(r.lateness, time.Duration(number(1)))
 			default:
@@ -311,8 +311,8 @@ func (r result) apart(t, loose assert.TestingT, d time.Duration) {
 	assert.GreaterOrEqual(loose, shortest, d-usual)
 }
 
-func (r result) tripsPerMessage() float64 {
-	return float64(r.trips) / float64(max(1, r.count(-1, 0, time.Hour)))
+func (r result) requestsPerMessage() float64 {
+	return float64(r.requests) / float64(max(1, r.count(-1, 0, time.Hour)))
 }
 
 func percentile(d []time.Duration, p float64) time.Duration {

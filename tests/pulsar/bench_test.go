@@ -76,7 +76,7 @@ func (s *scene) limiter(ours bool) *dispatch.Limiter {
 	if !ours {
 		return nil
 	}
-	lim, err := throttle.Open(s.t.Context(), s.storeURL, s.ledgerURL, throttle.WithCluster(s.cluster))
+	lim, err := throttle.Open(s.t.Context(), s.policiesURL, s.permitsURL, throttle.WithCluster(s.cluster))
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { require.NoError(s.t, lim.Close()) })
 	return lim

@@ -51,7 +51,7 @@ func consume(args []string) (err error) {
 	defer cancel()
 	go fleet.UntilInputEnds(cancel)
 	var lim *dispatch.Limiter
-	if os.Getenv(throttle.EnvStore) != "" {
+	if os.Getenv(throttle.EnvPolicies) != "" {
 		if lim, err = throttle.FromEnv(ctx); err != nil {
 			return err
 		}

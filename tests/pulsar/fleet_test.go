@@ -28,7 +28,7 @@ type scene struct {
 	topic     string
 	store     configstore.Store
 
-	storeURL, ledgerURL, cluster string // of consumers that are limited
+	policiesURL, permitsURL, cluster string // of consumers that are limited
 }
 
 const partitions = 4
@@ -79,16 +79,16 @@ func (s *scene) stats(subscription string) utils.SubscriptionStats {
 
 func (s *scene) openStore() {
 	s.t.Helper()
-	s.storeURL, s.ledgerURL, s.cluster = services.EtcdURL(s.t), services.Redis(s.t), services.Name(s.t)
+	s.policiesURL, s.permitsURL, s.cluster = services.EtcdURL(s.t), services.Redis(s.t), services.Name(s.t)
 	var err error
-	s.store, err = throttle.OpenStore(s.t.Context(), s.storeURL)
+	s.store, err = throttle.OpenPolicies(s.t.Context(), s.policiesURL)
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { require.NoError(s.t, s.store.Close()) })
 }
 
 // env is that of consumers that are limited.
 func (s *scene) env() []string {
-	return []string{throttle.EnvStore + "=" + s.storeURL, throttle.EnvLedger + "=" + s.ledgerURL, throttle.EnvCluster + "=" + s.cluster}
+	return []string{throttle.EnvPolicies + "=" + s.policiesURL, throttle.EnvPermits + "=" + s.permitsURL, throttle.EnvCluster + "=" + s.cluster}
 }
 
 // produce writes messages 0, 1, 2...

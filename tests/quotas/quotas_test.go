@@ -22,7 +22,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
@@ -80,28 +80,28 @@ func (w *world) as(name string, process any) []string {
 
 // A world is where policies and permits are.
 type world struct {
-	t                      *testing.T
-	store, ledger, cluster string
-	permits                dispatch.Ledger
+	t                                *testing.T
+	policiesURL, permitsURL, cluster string
+	permits                          dispatch.PermitStore
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, store: services.EtcdURL(t), ledger: services.Redis(t), cluster: services.Name(t)}
+	w := &world{t: t, policiesURL: services.EtcdURL(t), permitsURL: services.Redis(t), cluster: services.Name(t)}
 	var err error
-	w.permits, err = throttle.OpenLedger(w.ledger)
+	w.permits, err = throttle.OpenPermits(w.permitsURL)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, w.permits.Close()) })
 	return w
 }
 
 func (w *world) env() []string {
-	return []string{throttle.EnvStore + "=" + w.store, throttle.EnvLedger + "=" + w.ledger, throttle.EnvCluster + "=" + w.cluster}
+	return []string{throttle.EnvPolicies + "=" + w.policiesURL, throttle.EnvPermits + "=" + w.permitsURL, throttle.EnvCluster + "=" + w.cluster}
 }
 
 // set changes policies.
 func (w *world) set(of map[policy.Scope]policy.Policy) {
 	w.t.Helper()
-	store, err := throttle.OpenStore(w.t.Context(), w.store)
+	store, err := throttle.OpenPolicies(w.t.Context(), w.policiesURL)
 	require.NoError(w.t, err)
 	_, err = configstore.Edit(w.t.Context(), store, func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
 		for scope, p := range of {
@@ -144,7 +144,7 @@ const (
 
 // long skips what takes over a minute; make test-long runs it.
 func long(t *testing.T) {
-	if !ledgertest.Long() {
+	if !permitstest.Long() {
 		t.Skip("takes over a minute: set THROTTLE_LONG")
 	}
 }

@@ -49,25 +49,25 @@ func setUser(t *testing.T, addr string, rights []string) {
 	require.NoError(t, admin.ScriptFlush(t.Context()).Err()) // a server that knows the script needs no EVAL
 }
 
-// everything has a ledger do all that it can: make and forget subscriptions, show a state, publish, and forget
+// everything has a permit store do all that it can: make and forget subscriptions, show a state, publish, and forget
 // a replica that is gone.
 func everything(t *testing.T, admin *redis.Client, url string) error {
 	t.Helper()
-	ledger, ctx := open(t, url), t.Context()
+	permits, ctx := open(t, url), t.Context()
 	name := services.Name(t)
 	subscribe := func(n int) (err error) {
-		bookings := make([]schedule.Booking, n)
-		for i := range bookings {
-			bookings[i] = booking("throttle:{" + name + "}")
-			bookings[i].Request.Subscription, bookings[i].Request.Rate, bookings[i].Request.Round = fmt.Sprint(i), 1e6, 0.01
+		allocations := make([]schedule.Allocation, n)
+		for i := range allocations {
+			allocations[i] = allocation("throttle:{" + name + "}")
+			allocations[i].Request.Subscription, allocations[i].Request.Rate, allocations[i].Request.Round = fmt.Sprint(i), 1e6, 0.01
 		}
-		for _, b := range ledger.Book(ctx, bookings) {
+		for _, b := range permits.Allocate(ctx, allocations) {
 			err = errors.Join(err, b.Err)
 		}
 		return err
 	}
 	replace := func(by []byte) error {
-		return ledger.Update(ctx, "throttle:{"+name+"}:pool", time.Minute, func([]byte, float64) []byte { return by })
+		return permits.Update(ctx, "throttle:{"+name+"}:pool", time.Minute, func([]byte, float64) []byte { return by })
 	}
 	errs := []error{subscribe(600), subscribe(1100), replace([]byte("x")), replace(nil)}
 	time.Sleep(100 * time.Millisecond) // more than two epochs
@@ -76,11 +76,11 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 	if errs = append(errs, err); fields > 1000 {
 		errs = append(errs, errors.New("subscriptions are not forgotten"))
 	}
-	_, _, err = ledger.State(ctx, "throttle:{"+name+"}")
-	errs = append(errs, err, ledger.Publish(ctx, name, "gone", nil, time.Millisecond), ledger.Publish(ctx, name, "here", nil, time.Minute))
+	_, _, err = permits.State(ctx, "throttle:{"+name+"}")
+	errs = append(errs, err, permits.Publish(ctx, name, "gone", nil, time.Millisecond), permits.Publish(ctx, name, "here", nil, time.Minute))
 	time.Sleep(5 * time.Millisecond)
-	_, err = ledger.Published(ctx, name)
-	_, countErr := ledger.(dispatch.ReplicaCounter).Replicas(ctx, name)
+	_, err = permits.Published(ctx, name)
+	_, countErr := permits.(dispatch.ReplicaCounter).Replicas(ctx, name)
 	errs = append(errs, countErr)
 	members, memberErr := admin.SMembers(ctx, "throttle:{"+name+"}:replicas").Result()
 	if errs = append(errs, err, memberErr); slices.Contains(members, "gone") {
@@ -89,23 +89,23 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 	return errors.Join(errs...)
 }
 
-// wakes says whether a waiter is told that his turn has come; he can queue, and the others book, in any case.
+// wakes says whether a waiter is told that his turn has come; he can queue, and the others allocate, in any case.
 func wakes(t *testing.T, url string) bool {
 	t.Helper()
-	ledger, name := open(t, url), services.Name(t)
+	permits, name := open(t, url), services.Name(t)
 	woken := make(chan string, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		assert.NoError(t, ledger.(dispatch.Waker).Wakes(ctx, name, func(waiter string) { woken <- waiter }))
+		assert.NoError(t, permits.(dispatch.Waker).Wakes(ctx, name, func(waiter string) { woken <- waiter }))
 	}()
 	time.Sleep(100 * time.Millisecond) // until it listens
 	strict := func(waiter string, want, returned float64, carry schedule.Carry) schedule.Reply {
-		b := booking("throttle:{" + name + "}")
+		b := allocation("throttle:{" + name + "}")
 		b.Request.Strict, b.Request.Rate, b.Request.MaxReserved, b.Request.Waiter, b.Request.Want, b.Request.Returned, b.Request.Carry = true, 0.01, 2, waiter, want, returned, carry // a new line begins with a slot that is still to come
-		booked := ledger.Book(t.Context(), []schedule.Booking{b})[0]
-		require.NoError(t, booked.Err)
-		return booked.Reply
+		allocated := permits.Allocate(t.Context(), []schedule.Allocation{b})[0]
+		require.NoError(t, allocated.Err)
+		return allocated.Reply
 	}
 	first := strict("", 1, 0, schedule.Carry{})
 	require.Zero(t, strict(name+"|1", 1, 0, first.Carry).N)
@@ -119,7 +119,7 @@ func wakes(t *testing.T, url string) bool {
 	}
 }
 
-// TestRedisUser: a user with the rights that docs/operating.md gives can do all that a ledger does, and needs each of them.
+// TestRedisUser: a user with the rights that docs/operating.md gives can do all that a permit store does, and needs each of them.
 func TestRedisUser(t *testing.T) {
 	t.Parallel()
 	r := services.RedisServer(t)
@@ -165,11 +165,11 @@ func TestRedisClusterUser(t *testing.T) {
 		for _, node := range c.Nodes {
 			setUser(t, node.Addr, rights)
 		}
-		ledger := open(t, strings.Replace(c.URL, "://", "://throttle@", 1)+"?password-file="+file)
-		err = book(t, ledger, booking(key))
+		permits := open(t, strings.Replace(c.URL, "://", "://throttle@", 1)+"?password-file="+file)
+		err = allocate(t, permits, allocation(key))
 		to := c.Nodes[(slices.Index(c.Nodes, c.Owner(key))+1)%3]
-		c.Migrate(key, to, func() { err = errors.Join(err, book(t, ledger, booking(key))) })
-		return errors.Join(err, book(t, ledger, booking(key)))
+		c.Migrate(key, to, func() { err = errors.Join(err, allocate(t, permits, allocation(key))) })
+		return errors.Join(err, allocate(t, permits, allocation(key)))
 	}
 	var err error
 	require.Eventually(t, func() bool { err = move(all); return !errors.Is(err, context.DeadlineExceeded) }, 5*time.Second, time.Millisecond)

@@ -15,20 +15,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
+	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// TestClusterSharesLimitsOut: one call books on every shard, and each topic's limits are together on one.
+// TestClusterSharesLimitsOut: one call allocates on every shard, and each topic's limits are together on one.
 func TestClusterSharesLimitsOut(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
-	ledger := open(t, c.URL)
-	works(t, ledger)
-	var bookings []schedule.Booking
+	permits := open(t, c.URL)
+	works(t, permits)
+	var allocations []schedule.Allocation
 	var topics [][]string
 	for i := range 40 {
 		topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: fmt.Sprint("orders-", i)}
@@ -38,12 +38,12 @@ func TestClusterSharesLimitsOut(t *testing.T) {
 			dispatch.LimitKey("c", policy.SubscriptionScope(topic, "billing"), false), dispatch.LimitKey("c", policy.SubscriptionScope(topic, "audit"), true),
 		})
 		for _, key := range topics[i] {
-			bookings = append(bookings, booking(key))
+			allocations = append(allocations, allocation(key))
 		}
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // until each shard has a connection and the script
-		for i, b := range ledger.Book(t.Context(), bookings) {
-			assert.NoError(c, b.Err, bookings[i].Key)
+		for i, b := range permits.Allocate(t.Context(), allocations) {
+			assert.NoError(c, b.Err, allocations[i].Key)
 			assert.Equal(c, 10.0, b.Reply.N)
 		}
 	}, 5*time.Second, 50*time.Millisecond)
@@ -63,15 +63,15 @@ func TestClusterSharesLimitsOut(t *testing.T) {
 func TestClusterStateIsReadOnItsShard(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
-	ledger := open(t, c.URL)
-	works(t, ledger)
+	permits := open(t, c.URL)
+	works(t, permits)
 	const key = "throttle:{a}"
-	require.NoError(t, book(t, ledger, booking(key)))
+	require.NoError(t, allocate(t, permits, allocation(key)))
 	for _, node := range c.Nodes {
 		c.Do(node, "CONFIG", "RESETSTAT")
 	}
 	for range 20 {
-		_, _, err := ledger.State(t.Context(), key)
+		_, _, err := permits.State(t.Context(), key)
 		require.NoError(t, err)
 	}
 	for _, node := range c.Nodes {
@@ -81,65 +81,65 @@ func TestClusterStateIsReadOnItsShard(t *testing.T) {
 	}
 }
 
-// TestClusterSlotMoves: bookings go on, on the state that moves with its slot, and none is made twice.
+// TestClusterSlotMoves: allocations go on, on the state that moves with its slot, and none is made twice.
 func TestClusterSlotMoves(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
-	ledger := open(t, c.URL)
-	works(t, ledger)
-	bookings := onEachShard(c)
+	permits := open(t, c.URL)
+	works(t, permits)
+	allocations := onEachShard(c)
 	made, failed := []int64{0, 0, 0}, []int64{0, 0, 0}
-	bookAll := func(n int) {
+	allocateAll := func(n int) {
 		for range n {
-			for i, b := range ledger.Book(t.Context(), bookings) {
+			for i, b := range permits.Allocate(t.Context(), allocations) {
 				if b.Err != nil {
 					t.Log(b.Err)
 					failed[i]++
 					continue
 				}
 				made[i]++
-				bookings[i].Request.Carry = b.Reply.Carry
+				allocations[i].Request.Carry = b.Reply.Carry
 			}
 		}
 	}
-	bookAll(10)
-	moving := bookings[0].Key
+	allocateAll(10)
+	moving := allocations[0].Key
 	loosely.Hold(t, func(loose assert.TestingT) {
 		before := slices.Clone(failed) // connections are made
 		to := c.Nodes[(slices.Index(c.Nodes, c.Owner(moving))+1)%3]
-		c.Migrate(moving, to, func() { bookAll(10) })
-		bookAll(20)
-		t.Logf("bookings made %v, failed %v, of them before the move %v", made, failed, before)
-		for i, b := range bookings {
+		c.Migrate(moving, to, func() { allocateAll(10) })
+		allocateAll(20)
+		t.Logf("allocations made %v, failed %v, of them before the move %v", made, failed, before)
+		for i, b := range allocations {
 			assert.LessOrEqual(loose, failed[i]-before[i], int64(1), b.Key)
-			s, _, err := ledger.State(t.Context(), b.Key)
+			s, _, err := permits.State(t.Context(), b.Key)
 			require.NoError(t, err)
 			assert.GreaterOrEqual(t, s.Seq, made[i], "the state was lost")
-			assert.LessOrEqual(t, s.Seq, made[i]+failed[i], "a booking was made twice")
+			assert.LessOrEqual(t, s.Seq, made[i]+failed[i], "an allocation was made twice")
 		}
 		assert.Equal(t, to, c.Owner(moving))
 	})
 }
 
-// TestClusterLosesAShard: its limits cannot be booked, at once; those of the others can, in the same call.
+// TestClusterLosesAShard: its limits cannot be allocated, at once; those of the others can, in the same call.
 func TestClusterLosesAShard(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
 	for _, node := range c.Nodes {
 		c.Do(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
 	}
-	ledger := open(t, c.URL)
-	works(t, ledger)
-	bookings := onEachShard(c)
-	ledger.Book(t.Context(), bookings) // connects
+	permits := open(t, c.URL)
+	works(t, permits)
+	allocations := onEachShard(c)
+	permits.Allocate(t.Context(), allocations) // connects
 	c.Nodes[2].Kill()
 	loosely.Hold(t, func(loose assert.TestingT) {
 		const calls = 50
 		failed, start := 0, time.Now()
 		for range calls {
-			booked := ledger.Book(t.Context(), bookings)
-			assert.Error(t, booked[2].Err)
-			for _, b := range booked[:2] {
+			allocated := permits.Allocate(t.Context(), allocations)
+			assert.Error(t, allocated[2].Err)
+			for _, b := range allocated[:2] {
 				if b.Err != nil {
 					t.Log(b.Err)
 					failed++
@@ -153,14 +153,14 @@ func TestClusterLosesAShard(t *testing.T) {
 	})
 }
 
-// onEachShard is a booking for each node.
-func onEachShard(c *services.RedisShards) (bookings []schedule.Booking) {
-	for i := 0; len(bookings) < len(c.Nodes); i++ {
-		if key := fmt.Sprintf("throttle:{limit-%d}", i); c.Owner(key) == c.Nodes[len(bookings)] {
-			bookings = append(bookings, booking(key))
+// onEachShard is an allocation for each node.
+func onEachShard(c *services.RedisShards) (allocations []schedule.Allocation) {
+	for i := 0; len(allocations) < len(c.Nodes); i++ {
+		if key := fmt.Sprintf("throttle:{limit-%d}", i); c.Owner(key) == c.Nodes[len(allocations)] {
+			allocations = append(allocations, allocation(key))
 		}
 	}
-	return bookings
+	return allocations
 }
 
 // TestClusterLimit: four Limiters keep to a limit, and get it, while its slot moves there and back.
@@ -170,7 +170,7 @@ func TestClusterLimit(t *testing.T) {
 	c := services.RedisCluster(t)
 	loosely.Hold(t, func(loose assert.TestingT) {
 		var moved, end time.Time
-		r := drain(t, 4, c.URL, policy.Policy{MessageRate: policy.PerSecond(rate), OnLedgerLoss: policy.LossStop}, func(key string) {
+		r := drain(t, 4, c.URL, policy.Policy{MessageRate: policy.PerSecond(rate), OnOutage: policy.OutageStop}, func(key string) {
 			home := c.Owner(key)
 			away := c.Nodes[(slices.Index(c.Nodes, home)+1)%3]
 			time.Sleep(time.Second)
@@ -183,34 +183,34 @@ func TestClusterLimit(t *testing.T) {
 		})
 		d := end.Sub(moved)
 		got := float64(r.between(moved, d)) / d.Seconds()
-		t.Logf("%.0f a second from the move on, any second %d, longest booking %v", got, r.window(), r.longest)
+		t.Logf("%.0f a second from the move on, any second %d, longest allocation %v", got, r.window(), r.longest)
 		assert.LessOrEqual(t, r.window(), rate*125/100, "rate x (1 s + 0.25 s)")
 		assert.GreaterOrEqual(loose, got, 0.8*rate)
 	})
 }
 
-// TestClusterRepeatsNothing: a booking whose reply is lost has been made, and is not made again.
+// TestClusterRepeatsNothing: an allocation whose reply is lost has been made, and is not made again.
 func TestClusterRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
 	var lossy atomic.Bool
-	ledger := redisledger.Open(redis.UniversalOptions{
+	permits := redispermits.Open(redis.UniversalOptions{
 		Addrs: []string{c.Nodes[0].Addr}, IsClusterMode: true,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			return lossyConn{conn, &lossy}, err
 		},
 	}, time.Second)
-	defer func() { assert.NoError(t, ledger.Close()) }()
-	works(t, ledger)
+	defer func() { assert.NoError(t, permits.Close()) }()
+	works(t, permits)
 	const key = "throttle:{a}"
-	require.NoError(t, book(t, ledger, booking(key))) // now its shard knows the script
-	before, _, err := ledger.State(t.Context(), key)
+	require.NoError(t, allocate(t, permits, allocation(key))) // now its shard knows the script
+	before, _, err := permits.State(t.Context(), key)
 	require.NoError(t, err)
 	lossy.Store(true)
-	require.Error(t, book(t, ledger, booking(key)))
+	require.Error(t, allocate(t, permits, allocation(key)))
 	lossy.Store(false)
-	after, _, err := ledger.State(t.Context(), key)
+	after, _, err := permits.State(t.Context(), key)
 	require.NoError(t, err)
 	assert.Equal(t, before.Seq+1, after.Seq)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	etcdledger "github.com/dispatchthrottle/throttle/dispatch/ledger/etcd"
+	etcdpermits "github.com/dispatchthrottle/throttle/dispatch/permits/etcd"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -58,7 +58,7 @@ func TestEtcdOverTLS(t *testing.T) {
 		{"etcd://throttle@" + e.Endpoint + "/other" + options, "permission denied"},
 	} {
 		refuses(t, c.url, c.want)
-		store, err := throttle.OpenStore(t.Context(), c.url)
+		store, err := throttle.OpenPolicies(t.Context(), c.url)
 		require.NoError(t, err)
 		_, err = store.List(t.Context())
 		if assert.ErrorContains(t, err, c.want, c.url) {
@@ -76,33 +76,33 @@ func TestFrozenEtcdHoldsNobody(t *testing.T) {
 	p := services.NewProxy(t, etcdWithUsers(t, server).Endpoint)
 	p.Freeze()
 	url := "etcd://throttle:" + password + "@" + p.Addr + "/throttle?ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
-	var ledger dispatch.Ledger
+	var permits dispatch.PermitStore
 	loosely.Hold(t, func(loose assert.TestingT) {
-		ledger = open(t, url)
+		permits = open(t, url)
 		var calls sync.WaitGroup
 		var mu sync.Mutex
 		var longest time.Duration
 		for i := range 8 {
 			calls.Go(func() {
 				start := time.Now()
-				assert.Error(t, book(t, ledger, booking(fmt.Sprint("throttle:{", i, "}"))))
+				assert.Error(t, allocate(t, permits, allocation(fmt.Sprint("throttle:{", i, "}"))))
 				mu.Lock()
 				defer mu.Unlock()
 				longest = max(longest, time.Since(start))
 			})
 		}
 		calls.Wait()
-		t.Logf("longest booking %v", longest)
-		assert.Less(loose, longest, etcdledger.DefaultTimeout+150*time.Millisecond)
+		t.Logf("longest allocation %v", longest)
+		assert.Less(loose, longest, etcdpermits.DefaultTimeout+150*time.Millisecond)
 	})
 	p.Restore()
-	works(t, ledger)
+	works(t, permits)
 }
 
-// limited has a Limiter on a store and a ledger follow a change of its policy.
+// limited has a Limiter on a store and a permit store follow a change of its policy.
 func limited(t *testing.T, url string) {
 	t.Helper()
-	store, err := throttle.OpenStore(t.Context(), url)
+	store, err := throttle.OpenPolicies(t.Context(), url)
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, store.Close()) }()
 	lim, err := throttle.Open(t.Context(), url, url)
@@ -118,5 +118,5 @@ func limited(t *testing.T, url string) {
 	g, err := sub.Acquire(t.Context(), 1)
 	require.NoError(t, err)
 	assert.Equal(t, 1, g.N())
-	assert.Zero(t, lim.Stats().Ledger.Errors)
+	assert.Zero(t, lim.Stats().Permits.Errors)
 }

@@ -17,42 +17,42 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// counted counts the bookings that were answered.
+// counted counts the allocations that were answered.
 type counted struct {
-	dispatch.Ledger
+	dispatch.PermitStore
 	mu sync.Mutex
 	n  int64
 }
 
-func (l *counted) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
-	booked := l.Ledger.Book(ctx, bookings)
+func (l *counted) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+	allocated := l.PermitStore.Allocate(ctx, allocations)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, b := range booked {
+	for _, b := range allocated {
 		if b.Err == nil && b.Reply.N > 0 {
 			l.n++
 		}
 	}
-	return booked
+	return allocated
 }
 
 // TestDataCentresApart: three data centres share a limit on an etcd of three members. One is cut off: it stops, the others
-// go on with all of the limit, and when it is back, no booking is lost.
+// go on with all of the limit, and when it is back, no allocation is lost.
 func TestDataCentresApart(t *testing.T) {
 	t.Parallel()
 	const rate = 200
 	cluster := services.EtcdCluster(t)
-	p := policy.Policy{MessageRate: policy.PerSecond(rate), OnLedgerLoss: policy.LossStop}
+	p := policy.Policy{MessageRate: policy.PerSecond(rate), OnOutage: policy.OutageStop}
 	topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders"}
 	ctx, cancel := context.WithCancel(t.Context())
 	var consumers sync.WaitGroup
 	var mu sync.Mutex
 	var all run
 	var at [3]run // by data centre
-	var ledgers [3]*counted
+	var stores [3]*counted
 	for i, endpoint := range cluster.Endpoints {
-		ledgers[i] = &counted{Ledger: open(t, "etcd://"+endpoint+"/throttle")}
-		lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledgers[i]})
+		stores[i] = &counted{PermitStore: open(t, "etcd://"+endpoint+"/throttle")}
+		lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(p), Permits: stores[i]})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic.String(), "group")
 		require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestDataCentresApart(t *testing.T) {
 	}, 10*time.Second, 50*time.Millisecond, "all have a part")
 
 	cluster.Isolate(1)
-	time.Sleep(2 * time.Second) // an election, time-outs, what was booked before
+	time.Sleep(2 * time.Second) // an election, time-outs, what was allocated before
 	loosely.Hold(t, func(loose assert.TestingT) {
 		apart := time.Now()
 		time.Sleep(3 * time.Second)
@@ -95,13 +95,13 @@ func TestDataCentresApart(t *testing.T) {
 
 	cancel()
 	consumers.Wait()
-	booked := int64(0)
-	for _, l := range ledgers {
-		booked += l.n
+	allocated := int64(0)
+	for _, l := range stores {
+		allocated += l.n
 	}
-	state, _, err := ledgers[0].State(t.Context(), dispatch.LimitKey("standalone", policy.TopicScope(topic), false))
+	state, _, err := stores[0].State(t.Context(), dispatch.LimitKey("standalone", policy.TopicScope(topic), false))
 	require.NoError(t, err)
-	t.Logf("any second %d; %d bookings answered, %d in the ledger", all.window(), booked, state.Seq)
+	t.Logf("any second %d; %d allocations answered, %d in the permit store", all.window(), allocated, state.Seq)
 	assert.LessOrEqual(t, all.window(), rate*125/100, "rate x (1 s + 0.25 s)")
-	assert.GreaterOrEqual(t, state.Seq, booked, "every booking that was answered is in the ledger")
+	assert.GreaterOrEqual(t, state.Seq, allocated, "every allocation that was answered is in the permit store")
 }

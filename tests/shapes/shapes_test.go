@@ -1,4 +1,4 @@
-// Package shapes tests ledgers and stores in the shapes that production has: Redis as a Cluster, behind Sentinels, over TLS
+// Package shapes tests permit stores and stores in the shapes that production has: Redis as a Cluster, behind Sentinels, over TLS
 // and with users of few rights, and etcd over TLS with a password. Each is opened by its URL.
 package shapes
 
@@ -21,37 +21,37 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-func open(t *testing.T, url string) dispatch.Ledger {
+func open(t *testing.T, url string) dispatch.PermitStore {
 	t.Helper()
-	ledger, err := throttle.OpenLedger(url)
+	permits, err := throttle.OpenPermits(url)
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, ledger.Close()) })
-	return ledger
+	t.Cleanup(func() { assert.NoError(t, permits.Close()) })
+	return permits
 }
 
-// booking asks for ten permits of 1000/s.
-func booking(key string) schedule.Booking {
-	return schedule.Booking{Key: key, Request: schedule.Request{
+// allocation asks for ten permits of 1000/s.
+func allocation(key string) schedule.Allocation {
+	return schedule.Allocation{Key: key, Request: schedule.Request{
 		Subscription: "group", Weight: 1, Demand: 1000, Want: 10, Round: 0.1, Rate: 1000, Identity: "test", Rev: 1, Nonce: 7,
 	}}
 }
 
-func book(t *testing.T, ledger dispatch.Ledger, b schedule.Booking) error {
-	return ledger.Book(t.Context(), []schedule.Booking{b})[0].Err
+func allocate(t *testing.T, permits dispatch.PermitStore, b schedule.Allocation) error {
+	return permits.Allocate(t.Context(), []schedule.Allocation{b})[0].Err
 }
 
-// works has a ledger do all that it can: book, show its state, publish and read what was published. A first connection may
+// works has a permit store do all that it can: allocate, show its state, publish and read what was published. A first connection may
 // take longer than a call may.
-func works(t *testing.T, ledger dispatch.Ledger) {
+func works(t *testing.T, permits dispatch.PermitStore) {
 	t.Helper()
 	key, cluster := "throttle:{"+services.Name(t)+"}", services.Name(t)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		require.NoError(c, book(t, ledger, booking(key)))
-		s, _, err := ledger.State(t.Context(), key)
+		require.NoError(c, allocate(t, permits, allocation(key)))
+		s, _, err := permits.State(t.Context(), key)
 		require.NoError(c, err)
 		assert.Equal(c, 1000.0, s.Rate)
-		require.NoError(c, ledger.Publish(t.Context(), cluster, "replica", []byte("status"), time.Minute))
-		published, err := ledger.Published(t.Context(), cluster)
+		require.NoError(c, permits.Publish(t.Context(), cluster, "replica", []byte("status"), time.Minute))
+		published, err := permits.Published(t.Context(), cluster)
 		require.NoError(c, err)
 		assert.Equal(c, [][]byte{[]byte("status")}, published)
 	}, 5*time.Second, 50*time.Millisecond)
@@ -65,20 +65,20 @@ func secret(t *testing.T, password string) string {
 	return name
 }
 
-// A timed ledger remembers its longest booking.
+// A timed permit store remembers its longest allocation.
 type timed struct {
-	dispatch.Ledger
+	dispatch.PermitStore
 	mu      sync.Mutex
 	longest time.Duration
 }
 
-func (l *timed) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+func (l *timed) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
 	start := time.Now()
-	booked := l.Ledger.Book(ctx, bookings)
+	allocated := l.PermitStore.Allocate(ctx, allocations)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.longest = max(l.longest, time.Since(start))
-	return booked
+	return allocated
 }
 
 // A run is what Limiters dispatched.
@@ -97,26 +97,26 @@ func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key st
 	ctx, cancel := context.WithCancel(t.Context())
 	var mu sync.Mutex
 	var consumers sync.WaitGroup
-	var ledgers []*timed
+	var stores []*timed
 	defer func() {
 		cancel()
 		consumers.Wait()
 		slices.SortFunc(r.at, time.Time.Compare)
-		for _, l := range ledgers {
+		for _, l := range stores {
 			r.longest = max(r.longest, l.longest)
 		}
 	}()
 	for range n {
-		ledger := &timed{Ledger: open(t, url)}
+		permits := &timed{PermitStore: open(t, url)}
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
-			assert.NoError(c, book(t, ledger, booking("throttle:{warm-up}")))
+			assert.NoError(c, allocate(t, permits, allocation("throttle:{warm-up}")))
 		}, 5*time.Second, 50*time.Millisecond)
-		ledger.longest = 0
-		lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledger, Cluster: cluster})
+		permits.longest = 0
+		lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits, Cluster: cluster})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic.String(), "group")
 		require.NoError(t, err)
-		ledgers = append(ledgers, ledger)
+		stores = append(stores, permits)
 		consumers.Go(func() {
 			defer func() { assert.NoError(t, lim.Close()) }()
 			for {
@@ -133,7 +133,7 @@ func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key st
 	}
 	disturb(key)
 	var err error
-	r.state, _, err = ledgers[0].State(ctx, key)
+	r.state, _, err = stores[0].State(ctx, key)
 	require.NoError(t, err)
 	return r
 }

@@ -16,15 +16,15 @@ import (
 
 const password = "ge+heim" // + stands for itself in a URL's password
 
-// refuses has a ledger fail at everything, with an error that says why and not the password. No time-out does.
+// refuses has a permit store fail at everything, with an error that says why and not the password. No time-out does.
 func refuses(t *testing.T, url, want string) {
 	t.Helper()
-	ledger, ctx := open(t, url), t.Context()
+	permits, ctx := open(t, url), t.Context()
 	for _, call := range []func() error{
-		func() error { return book(t, ledger, booking("throttle:{a}")) },
-		func() error { _, _, err := ledger.State(ctx, "throttle:{a}"); return err },
-		func() error { return ledger.Publish(ctx, "c", "replica", nil, time.Minute) },
-		func() error { _, err := ledger.Published(ctx, "c"); return err },
+		func() error { return allocate(t, permits, allocation("throttle:{a}")) },
+		func() error { _, _, err := permits.State(ctx, "throttle:{a}"); return err },
+		func() error { return permits.Publish(ctx, "c", "replica", nil, time.Minute) },
+		func() error { _, err := permits.Published(ctx, "c"); return err },
 	} {
 		var err error
 		assert.Eventually(t, func() bool {
@@ -60,16 +60,16 @@ func TestRedisClusterOverTLS(t *testing.T) {
 	_, stranger := services.TLS(t)
 	c := services.RedisClusterTLS(t, server)
 	options := "?ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
-	ledger := open(t, c.URL+options)
-	works(t, ledger)
-	bookings := onEachShard(c)
+	permits := open(t, c.URL+options)
+	works(t, permits)
+	allocations := onEachShard(c)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		for _, b := range ledger.Book(t.Context(), bookings) {
+		for _, b := range permits.Allocate(t.Context(), allocations) {
 			assert.NoError(c, b.Err)
 		}
 	}, 5*time.Second, 50*time.Millisecond)
-	c.Migrate(bookings[0].Key, c.Nodes[1], func() { assert.NoError(t, book(t, ledger, bookings[0])) })
-	assert.NoError(t, book(t, ledger, bookings[0]))
+	c.Migrate(allocations[0].Key, c.Nodes[1], func() { assert.NoError(t, allocate(t, permits, allocations[0])) })
+	assert.NoError(t, allocate(t, permits, allocations[0]))
 	refuses(t, c.URL+strings.Replace(options, client.CA, stranger.CA, 1), "certificate signed by unknown authority")
 }
 
@@ -79,10 +79,10 @@ func TestRedisSentinelOverTLS(t *testing.T) {
 	_, stranger := services.TLS(t)
 	f := services.RedisSentinelTLS(t, 300*time.Millisecond, server)
 	options := "&ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
-	ledger := open(t, f.URL+options)
-	works(t, ledger)
+	permits := open(t, f.URL+options)
+	works(t, permits)
 	f.Master.Kill()
 	f.Elected()
-	works(t, ledger)
+	works(t, permits)
 	refuses(t, f.URL+strings.Replace(options, client.CA, stranger.CA, 1), "certificate signed by unknown authority")
 }

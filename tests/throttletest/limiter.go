@@ -27,7 +27,7 @@ func Open(t testing.TB, p policy.Policy) *Limiter {
 	l := &Limiter{t: t, store: configstore.NewMemory(), used: newUsed()}
 	l.Set(p)
 	var err error
-	l.Limiter, err = dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(l.store), Ledger: l.used})
+	l.Limiter, err = dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(l.store), Permits: l.used})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, l.Close())

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -18,7 +18,7 @@ import (
 func Outcome(t testing.TB, f func(*dispatch.Subscription)) (o dispatch.Outcome, retryAfter time.Duration) {
 	t.Helper()
 	for _, c := range []struct {
-		counts policy.Outcomes // as busy, so that the ledger is told
+		counts policy.Outcomes // as busy, so that the permit store is told
 		of     dispatch.Outcome
 	}{{policy.OutcomeBusy, dispatch.OutcomeBusy}, {policy.OutcomeFailed, dispatch.OutcomeFailed}, {policy.OutcomeTimeout, dispatch.OutcomeTimeout}} {
 		told := answers(t, policy.Policy{BusyOutcomes: c.counts}, f)
@@ -34,39 +34,39 @@ func Outcome(t testing.TB, f func(*dispatch.Subscription)) (o dispatch.Outcome, 
 	return dispatch.OutcomeIgnored, 0
 }
 
-// answers returns what the ledger is told of f's reports.
+// answers returns what the permit store is told of f's reports.
 func answers(t testing.TB, p policy.Policy, f func(*dispatch.Subscription)) schedule.Answers {
 	t.Helper()
-	ledger := &listener{Ledger: memory.New()}
-	lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Ledger: ledger})
+	permits := &listener{Store: memory.New()}
+	lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, lim.Close()) }()
 	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
 	require.NoError(t, err)
 	f(sub)
-	if _, err := sub.Acquire(t.Context(), 1); sub.Limited() { // so there is a booking that tells
+	if _, err := sub.Acquire(t.Context(), 1); sub.Limited() { // so there is an allocation that tells
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return ledger.heard() != schedule.Answers{} }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return permits.heard() != schedule.Answers{} }, 5*time.Second, time.Millisecond)
 	}
-	return ledger.heard()
+	return permits.heard()
 }
 
-// A listener is a ledger that adds up what it is told.
+// A listener is a permit store that adds up what it is told.
 type listener struct {
-	*memory.Ledger
+	*memory.Store
 	mu   sync.Mutex
 	told schedule.Answers
 }
 
-func (l *listener) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+func (l *listener) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
 	l.mu.Lock()
-	for _, b := range bookings {
+	for _, b := range allocations {
 		l.told.OK += b.Request.Answers.OK
 		l.told.Busy += b.Request.Answers.Busy
 		l.told.RetryAfter = max(l.told.RetryAfter, b.Request.Answers.RetryAfter)
 	}
 	l.mu.Unlock()
-	return l.Ledger.Book(ctx, bookings)
+	return l.Store.Allocate(ctx, allocations)
 }
 
 func (l *listener) heard() schedule.Answers {

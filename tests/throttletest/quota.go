@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/ledger/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -41,16 +41,16 @@ func (l *Limiter) Costs(backend string) map[quota.ID]float64 {
 	return maps.Clone(l.used.costs[backend])
 }
 
-// used is a ledger that adds up what is published of usage.
+// used is a permit store that adds up what is published of usage.
 type used struct {
-	*memory.Ledger
+	*memory.Store
 	mu    sync.Mutex
 	last  time.Time // that usage was published
 	costs map[string]map[quota.ID]float64
 }
 
 func newUsed() *used {
-	return &used{Ledger: memory.New(), last: time.Now(), costs: map[string]map[quota.ID]float64{}}
+	return &used{Store: memory.New(), last: time.Now(), costs: map[string]map[quota.ID]float64{}}
 }
 
 // Publish adds up what a usage says of the time since the last one.
@@ -70,5 +70,5 @@ func (u *used) Publish(ctx context.Context, cluster, replica string, text []byte
 		}
 		u.mu.Unlock()
 	}
-	return u.Ledger.Publish(ctx, cluster, replica, text, ttl)
+	return u.Store.Publish(ctx, cluster, replica, text, ttl)
 }

@@ -22,13 +22,13 @@ func Build(t testing.TB, directory string) string {
 	return binary
 }
 
-// Env is the environment of MonoVertex orders in namespace team, with a policy of some fields, in YAML's flow form, and a ledger.
-func Env(t testing.TB, fields, ledger string) []string {
+// Env is the environment of MonoVertex orders in namespace team, with a policy of some fields, in YAML's flow form, and a permit store.
+func Env(t testing.TB, fields, permits string) []string {
 	t.Helper()
 	policies := filepath.Join(t.TempDir(), "policies.yaml")
 	require.NoError(t, os.WriteFile(policies, []byte("schema: 1\npolicies:\n  - {scope: numaflow://team/orders/orders, "+fields+"}\n"), 0o600))
 	return []string{
-		throttle.EnvStore + "=file:" + policies, throttle.EnvLedger + "=" + ledger,
+		throttle.EnvPolicies + "=file:" + policies, throttle.EnvPermits + "=" + permits,
 		"NUMAFLOW_NAMESPACE=team", "NUMAFLOW_MONO_VERTEX_NAME=orders",
 	}
 }

@@ -17,27 +17,27 @@ type PolicySource interface {
 	Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error]
 }
 
-// A Ledger keeps the schedules of all limits, and runs schedule.Book on them on its own clock.
+// A PermitStore keeps the schedules of all limits, and runs schedule.Allocate on them on its own clock.
 // Its methods may be used by any number of goroutines.
-type Ledger interface {
-	// Book answers each booking, in order. It returns by its own time-out at the latest, and
-	// repeats nothing: a booking that failed may or may not have been made.
-	Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked
+type PermitStore interface {
+	// Allocate answers each allocation, in order. It returns by its own time-out at the latest, and
+	// repeats nothing: an allocation that failed may or may not have been made.
+	Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated
 
-	// Timeout is the longest that Book takes.
+	// Timeout is the longest that Allocate takes.
 	Timeout() time.Duration
 
 	// Update replaces what is kept under key by what f makes of it, in one atomic step; nil is nothing. f gets the
-	// ledger's clock, may be called again if somebody else was faster, and must not change what it is given. What is
-	// kept goes ttl after the last Update. Update returns by the ledger's own time-out at the latest; if it fails, it may or may not
+	// permit store's clock, may be called again if somebody else was faster, and must not change what it is given. What is
+	// kept goes ttl after the last Update. Update returns by the permit store's own time-out at the latest; if it fails, it may or may not
 	// have been made.
 	Update(ctx context.Context, key string, ttl time.Duration, f func(old []byte, now float64) []byte) error
 
-	// Value returns what Update keeps under key, nil if there is nothing, and the ledger's clock.
+	// Value returns what Update keeps under key, nil if there is nothing, and the permit store's clock.
 	Value(ctx context.Context, key string) (value []byte, now float64, err error)
 
 	// State returns the schedule under key, for people to look at; its Inc is 0 if there
-	// is none. The now that comes with it is the ledger's clock, in the seconds of the state's times.
+	// is none. The now that comes with it is the permit store's clock, in the seconds of the state's times.
 	State(ctx context.Context, key string) (s schedule.State, now float64, err error)
 
 	// Publish keeps what a replica says about itself for ttl; Published returns what
@@ -49,7 +49,7 @@ type Ledger interface {
 	Close() error
 }
 
-// A Waker is a Ledger that tells those who queue for slots (the policy's `wait: queue`) when their turn has come before it was
+// A Waker is a PermitStore that tells those who queue for slots (the policy's `wait: queue`) when their turn has come before it was
 // expected. With another, or if a word is lost, they come when it was.
 type Waker interface {
 	// Wakes calls woken with the name of each waiter of a process whose turn has come, until ctx

@@ -1,6 +1,6 @@
-// Package ledgertest has a ledger that fails as it is told to, and random schedules of failures under which every way to
-// share a limit must hold what it promises, on every ledger.
-package ledgertest
+// Package permitstest has a permit store that fails as it is told to, and random schedules of failures under which every way to
+// share a limit must hold what it promises, on every permit store.
+package permitstest
 
 import (
 	"context"
@@ -22,19 +22,19 @@ var ErrCut = errors.New("store cut off")
 // Timeout is that of a Link to a simulated store.
 const Timeout = 200 * time.Millisecond
 
-// A Store is a ledger's server that fails as it is told to: one that is simulated, with a clock of its own, or a real one
+// A Store is a permit store's server that fails as it is told to: one that is simulated, with a clock of its own, or a real one
 // behind it. Its exported fields are changed within Do.
 type Store struct {
-	RTT    func() time.Duration // of a call; default 0.2 to 0.8 ms, 1 % of them 4 ms more
-	Frozen time.Time            // until then, calls wait; then they all run
-	Skew   time.Duration        // of a simulated store's clock
-	Down   bool                 // calls fail at once
-	Calls  []time.Time          // that came through, of Book
-	Deaf   bool                 // no waiter hears that his turn has come
-	Trips  int                  // bookings
-	Server float64              // a simulated store's number; another has what a failover brought back
-	Sole   bool                 // a simulated store says that it has never lost a state; default true
-	Woken  int                  // waiters told that their turn has come, by a simulated store
+	RTT      func() time.Duration // of a call; default 0.2 to 0.8 ms, 1 % of them 4 ms more
+	Frozen   time.Time            // until then, calls wait; then they all run
+	Skew     time.Duration        // of a simulated store's clock
+	Down     bool                 // calls fail at once
+	Calls    []time.Time          // that came through, of Allocate
+	Deaf     bool                 // no waiter hears that his turn has come
+	Requests int                  // allocations
+	Server   float64              // a simulated store's number; another has what a failover brought back
+	Sole     bool                 // a simulated store says that it has never lost a state; default true
+	Woken    int                  // waiters told that their turn has come, by a simulated store
 
 	LoseCalls, LoseReplies, Duplicate float64 // probabilities
 
@@ -43,7 +43,7 @@ type Store struct {
 
 	mu        sync.Mutex
 	rng       *rand.Rand
-	real      dispatch.Ledger // nil: simulated
+	real      dispatch.PermitStore // nil: simulated
 	late      sync.WaitGroup
 	start     time.Time
 	wakers    map[string]func(string) // by process
@@ -56,8 +56,8 @@ type Limit struct {
 	Subs  map[string]schedule.Sub
 }
 
-// NewStore returns a store in front of a ledger; of nil, a simulated one.
-func NewStore(seed uint64, real dispatch.Ledger) *Store {
+// NewStore returns a store in front of a permit store; of nil, a simulated one.
+func NewStore(seed uint64, real dispatch.PermitStore) *Store {
 	s := &Store{
 		Limits: map[string]*Limit{}, Values: map[string][]byte{}, wakers: map[string]func(string){}, published: map[string]bool{},
 		rng: rand.New(rand.NewPCG(seed, 1)), real: real, start: time.Now(), Sole: true,
@@ -95,20 +95,20 @@ func (s *Store) Copy() map[string]*Limit {
 
 func (s *Store) now() float64 { return 1e6 + (time.Since(s.start) + s.Skew).Seconds() }
 
-// book makes the bookings on the simulated store.
-func (s *Store) book(bookings []schedule.Booking) []schedule.Booked {
+// allocate makes the allocations on the simulated store.
+func (s *Store) allocate(allocations []schedule.Allocation) []schedule.Allocated {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	booked := make([]schedule.Booked, len(bookings))
-	for i, b := range bookings {
+	allocated := make([]schedule.Allocated, len(allocations))
+	for i, b := range allocations {
 		m := s.Limits[b.Key]
 		if m == nil {
 			m = &Limit{Subs: map[string]schedule.Sub{}}
 			s.Limits[b.Key] = m
 		}
-		r := &booked[i].Reply
+		r := &allocated[i].Reply
 		b.Request.Sole, b.Request.Server = s.Sole, s.Server
-		m.State, m.Subs[b.Request.Subscription], *r = schedule.Book(m.State, m.Subs[b.Request.Subscription], b.Request, s.now())
+		m.State, m.Subs[b.Request.Subscription], *r = schedule.Allocate(m.State, m.Subs[b.Request.Subscription], b.Request, s.now())
 		if process, _, ok := strings.Cut(r.Wake, "|"); ok && !s.Deaf {
 			s.Woken++
 			woken, rtt := s.wakers[process], s.RTT()
@@ -120,17 +120,17 @@ func (s *Store) book(bookings []schedule.Booking) []schedule.Booked {
 			})
 		}
 	}
-	return booked
+	return allocated
 }
 
-// A Link is one replica's way to a store, and a ledger. Its fields are used within the store's Do.
+// A Link is one replica's way to a store, and a permit store. Its fields are used within the store's Do.
 type Link struct {
 	*Store
 	Cut  bool
 	Sent int // requests and updates
 }
 
-// Timeout is the real ledger's, or [Timeout].
+// Timeout is the real permit store's, or [Timeout].
 func (l *Link) Timeout() time.Duration {
 	if l.real != nil {
 		return l.real.Timeout()
@@ -145,37 +145,37 @@ func (l *Link) fate() (cut, lost, twice bool, rtt time.Duration, frozen time.Tim
 	return l.Cut || l.rng.Float64() < l.LoseCalls, l.rng.Float64() < l.LoseReplies, l.rng.Float64() < l.Duplicate, l.RTT(), l.Frozen
 }
 
-// Book books, unless that fails.
-func (l *Link) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+// Allocate allocates, unless that fails.
+func (l *Link) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
 	sent := time.Now()
-	fail := func() []schedule.Booked {
+	fail := func() []schedule.Allocated {
 		time.Sleep(time.Until(sent.Add(l.Timeout())))
-		return slices.Repeat([]schedule.Booked{{Err: ErrCut}}, len(bookings))
+		return slices.Repeat([]schedule.Allocated{{Err: ErrCut}}, len(allocations))
 	}
 	cut, lost, twice, rtt, frozen := l.fate()
 	down := false
 	l.Do(func() {
-		l.Trips += len(bookings)
-		l.Sent += len(bookings)
+		l.Requests += len(allocations)
+		l.Sent += len(allocations)
 		if down = l.Down; !down && !cut {
 			l.Calls = append(l.Calls, sent)
 		}
 	})
 	switch {
 	case down:
-		return slices.Repeat([]schedule.Booked{{Err: ErrCut}}, len(bookings))
+		return slices.Repeat([]schedule.Allocated{{Err: ErrCut}}, len(allocations))
 	case cut:
 		return fail()
 	}
-	run := func() (booked []schedule.Booked) {
+	run := func() (allocated []schedule.Allocated) {
 		for range 1 + map[bool]int{true: 1}[twice] {
 			if l.real == nil {
-				booked = l.book(bookings)
+				allocated = l.allocate(allocations)
 			} else {
-				booked = l.real.Book(ctx, bookings)
+				allocated = l.real.Allocate(ctx, allocations)
 			}
 		}
-		return booked
+		return allocated
 	}
 	if frozen.Sub(sent) > l.Timeout() { // the caller has given up when the server runs the call
 		l.late.Go(func() {
@@ -185,12 +185,12 @@ func (l *Link) Book(ctx context.Context, bookings []schedule.Booking) []schedule
 		return fail()
 	}
 	time.Sleep(max(rtt/2, time.Until(frozen)))
-	booked := run()
+	allocated := run()
 	time.Sleep(rtt - rtt/2)
 	if lost || time.Since(sent) > l.Timeout() {
 		return fail()
 	}
-	return booked
+	return allocated
 }
 
 // Update updates, unless that fails; it is not done twice.
@@ -231,7 +231,7 @@ func (l *Link) Value(ctx context.Context, key string) (value []byte, now float64
 	return value, now, nil
 }
 
-// Wakes wakes waiters, if the ledger does.
+// Wakes wakes waiters, if the permit store does.
 func (l *Link) Wakes(ctx context.Context, process string, woken func(string)) error {
 	if l.real != nil {
 		if waker, ok := l.real.(dispatch.Waker); ok {
@@ -264,5 +264,5 @@ func (l *Link) Replicas(context.Context, string) (n int, _ error) {
 // Published returns nothing.
 func (l *Link) Published(context.Context, string) ([][]byte, error) { return nil, nil }
 
-// Close does nothing: the real ledger is shared.
+// Close does nothing: the real permit store is shared.
 func (l *Link) Close() error { return nil }

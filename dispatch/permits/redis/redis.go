@@ -1,9 +1,9 @@
-// Package redisledger keeps the schedules of all processes in Redis: a single server, Sentinel or Cluster.
-// A booking is one script call, whose cost does not depend on how many replicas share the limit.
+// Package redispermits keeps the schedules of all processes in Redis: a single server, Sentinel or Cluster.
+// An allocation is one script call, whose cost does not depend on how many replicas share the limit.
 //
 // go-redis writes each failed dial to standard error. This package silences it, for the whole process: a Limiter
-// logs once that its ledger is away.
-package redisledger
+// logs once that its permit store is away.
+package redispermits
 
 import (
 	"context"
@@ -25,16 +25,16 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// DefaultTimeout bounds each call of the ledger.
+// DefaultTimeout bounds each call of the permit store.
 const DefaultTimeout = 200 * time.Millisecond
 
-//go:embed book.lua
-var bookLua string
+//go:embed allocate.lua
+var allocateLua string
 
-var bookHash = redis.NewScript(bookLua).Hash()
+var allocateHash = redis.NewScript(allocateLua).Hash()
 
-// A Ledger is the Redis ledger. Any number of goroutines may use it at once.
-type Ledger struct {
+// A Store is the Redis permit store. Any number of goroutines may use it at once.
+type Store struct {
 	client  redis.UniversalClient
 	timeout time.Duration
 	tls     bool
@@ -46,10 +46,10 @@ func (silent) Printf(context.Context, string, ...any) {}
 
 func init() { redis.SetLogger(silent{}) }
 
-// Open returns a ledger on the servers of o. What o says of time-outs and retries is replaced by what a ledger
+// Open returns a permit store on the servers of o. What o says of time-outs and retries is replaced by what a permit store
 // needs: each call ends within timeout (0 = [DefaultTimeout]), and nothing is repeated. The
 // connection is made when it is needed, so that a process can start while Redis is away.
-func Open(o redis.UniversalOptions, timeout time.Duration) *Ledger {
+func Open(o redis.UniversalOptions, timeout time.Duration) *Store {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
 	}
@@ -61,50 +61,50 @@ func Open(o redis.UniversalOptions, timeout time.Duration) *Ledger {
 	o.MinRetryBackoff, o.MaxRetryBackoff = -1, -1 // whom a Cluster sends on goes at once
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	return &Ledger{redis.NewUniversalClient(&o), timeout, o.TLSConfig != nil}
+	return &Store{redis.NewUniversalClient(&o), timeout, o.TLSConfig != nil}
 }
 
 // Timeout is how long a call takes at most.
-func (l *Ledger) Timeout() time.Duration { return l.timeout }
+func (l *Store) Timeout() time.Duration { return l.timeout }
 
 // Close closes the connections.
-func (l *Ledger) Close() error {
+func (l *Store) Close() error {
 	if err := l.client.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
-		return fmt.Errorf("redis ledger: close: %w", err)
+		return fmt.Errorf("redis permit store: close: %w", err)
 	}
 	return nil
 }
 
-// Book makes all bookings in one pipeline. Where a server does not know the script yet, it has
+// Allocate makes all allocations in one pipeline. Where a server does not know the script yet, it has
 // not run either, and is sent whole.
-func (l *Ledger) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+func (l *Store) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	booked := make([]schedule.Booked, len(bookings))
-	unknown := l.run(ctx, bookings, booked, nil)
+	allocated := make([]schedule.Allocated, len(allocations))
+	unknown := l.run(ctx, allocations, allocated, nil)
 	if len(unknown) > 0 {
-		l.run(ctx, bookings, booked, unknown)
+		l.run(ctx, allocations, allocated, unknown)
 	}
-	return booked
+	return allocated
 }
 
-// run sends the bookings, or those of again with the whole script, and returns which ones met a
+// run sends the allocations, or those of again with the whole script, and returns which ones met a
 // server that does not know the script.
-func (l *Ledger) run(ctx context.Context, bookings []schedule.Booking, booked []schedule.Booked, again []int) (unknown []int) {
+func (l *Store) run(ctx context.Context, allocations []schedule.Allocation, allocated []schedule.Allocated, again []int) (unknown []int) {
 	pipe := l.client.Pipeline()
-	results := make([]*redis.Cmd, len(bookings))
+	results := make([]*redis.Cmd, len(allocations))
 	add := func(i int, command, script string) {
-		args := []any{command, script, 1, bookings[i].Key}
-		results[i] = redis.NewCmd(ctx, append(args, arguments(&bookings[i].Request)...)...)
+		args := []any{command, script, 1, allocations[i].Key}
+		results[i] = redis.NewCmd(ctx, append(args, arguments(&allocations[i].Request)...)...)
 		_ = pipe.Process(ctx, once{results[i]}) // only queues it
 	}
 	if again == nil {
-		for i := range bookings {
-			add(i, "evalsha", bookHash)
+		for i := range allocations {
+			add(i, "evalsha", allocateHash)
 		}
 	}
 	for _, i := range again {
-		add(i, "eval", bookLua)
+		add(i, "eval", allocateLua)
 	}
 	_, sent := pipe.Exec(ctx)
 	for i, r := range results {
@@ -117,11 +117,11 @@ func (l *Ledger) run(ctx context.Context, bookings []schedule.Booking, booked []
 		}
 		switch {
 		case err == nil:
-			booked[i].Reply, booked[i].Err = parseReply(text)
+			allocated[i].Reply, allocated[i].Err = parseReply(text)
 		case redis.HasErrorPrefix(err, "NOSCRIPT") && again == nil:
 			unknown = append(unknown, i)
 		default:
-			booked[i].Err = l.wrap("book", err)
+			allocated[i].Err = l.wrap("allocate", err)
 		}
 	}
 	return unknown
@@ -133,7 +133,7 @@ type once struct{ *redis.Cmd }
 // NoRetry implements redis.Cmder.
 func (once) NoRetry() bool { return true }
 
-// arguments are ARGV of book.lua.
+// arguments are ARGV of allocate.lua.
 func arguments(r *schedule.Request) []any {
 	c, ramp := &r.Carry, &r.Ramp
 	args := []any{r.Subscription, r.Identity, encode(
@@ -183,7 +183,7 @@ func (n *numbers) int() int64 { return int64(n.next()) }
 func parseReply(text string) (r schedule.Reply, err error) {
 	n := numbers(text)
 	if len(text) != 16 && len(text) != 128 {
-		return r, fmt.Errorf("redis ledger: answer %q has %d bytes", text[:min(len(text), 100)], len(text))
+		return r, fmt.Errorf("redis permit store: answer %q has %d bytes", text[:min(len(text), 100)], len(text))
 	}
 	r.Late = n.next() == 1
 	r.Now = n.next()
@@ -202,7 +202,7 @@ if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1],
 return 1`)
 
 // Update compares and swaps what is kept under key.
-func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+func (l *Store) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	for {
@@ -219,14 +219,14 @@ func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f fu
 }
 
 // Value returns what Update keeps under key.
-func (l *Ledger) Value(ctx context.Context, key string) ([]byte, float64, error) {
+func (l *Store) Value(ctx context.Context, key string) ([]byte, float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	return l.read(ctx, key)
 }
 
 // read returns the value under key, nil if there is none, and the server's clock.
-func (l *Ledger) read(ctx context.Context, key string) ([]byte, float64, error) {
+func (l *Store) read(ctx context.Context, key string) ([]byte, float64, error) {
 	pipe := l.client.Pipeline()
 	stored, clock := pipe.Get(ctx, key), pipe.Time(ctx)
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
@@ -237,7 +237,7 @@ func (l *Ledger) read(ctx context.Context, key string) ([]byte, float64, error) 
 }
 
 // State returns the schedule under key.
-func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now float64, err error) {
+func (l *Store) State(ctx context.Context, key string) (s schedule.State, now float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	answer, err := l.client.Eval(ctx, readState, []string{key}).Slice()
@@ -248,13 +248,13 @@ func (l *Ledger) State(ctx context.Context, key string) (s schedule.State, now f
 	for i := range clock {
 		text, _ := answer[i].(string) // another type is no number, either
 		if clock[i], err = strconv.ParseFloat(text, 64); err != nil {
-			return s, 0, fmt.Errorf("redis ledger: read %s: clock: %w", key, err)
+			return s, 0, fmt.Errorf("redis permit store: read %s: clock: %w", key, err)
 		}
 	}
 	now = clock[0] + clock[1]/1e6
 	if text, _ := answer[2].(string); text != "" {
 		if s, err = parseState(text); err != nil {
-			return s, now, fmt.Errorf("redis ledger: read %s: %w", key, err)
+			return s, now, fmt.Errorf("redis permit store: read %s: %w", key, err)
 		}
 		ramp, _ := answer[3].(string)
 		parseRamp(ramp, &s)
@@ -276,7 +276,7 @@ func parseState(text string) (s schedule.State, err error) {
 		return s, fmt.Errorf("state is of version %d, this program knows %d: upgrade it", v, schedule.Version)
 	}
 	if version != strconv.Itoa(schedule.Version) || len(rest) < 21*8 {
-		return s, errors.New("state makes no sense: the next booking replaces it")
+		return s, errors.New("state makes no sense: the next allocation replaces it")
 	}
 	n := numbers(rest)
 	s.Inc, s.Seq, s.Last, s.Rev, s.Rate, s.Tail, s.Epoch, s.Start = n.int(), n.int(), n.next(), n.int(), n.next(), n.next(), n.int(), n.next()
@@ -334,7 +334,7 @@ func statusKey(cluster, replica string) string {
 }
 
 // Publish keeps a replica's status for ttl.
-func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
+func (l *Store) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	pipe := l.client.Pipeline()
@@ -348,7 +348,7 @@ func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []
 }
 
 // Published returns the status of each replica that is alive, and forgets the names of the others.
-func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error) {
+func (l *Store) Published(ctx context.Context, cluster string) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	names, err := l.client.SMembers(ctx, statusIndex(cluster)).Result()
@@ -379,7 +379,7 @@ func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error
 }
 
 // Replicas counts the replicas that are alive.
-func (l *Ledger) Replicas(ctx context.Context, cluster string) (int, error) {
+func (l *Store) Replicas(ctx context.Context, cluster string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	names, err := l.client.SMembers(ctx, statusIndex(cluster)).Result()
@@ -393,8 +393,8 @@ func (l *Ledger) Replicas(ctx context.Context, cluster string) (int, error) {
 	return int(n), l.wrap("count the replicas", err)
 }
 
-// Wakes listens to what book.lua publishes for a process. A lost connection is made again.
-func (l *Ledger) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
+// Wakes listens to what allocate.lua publishes for a process. A lost connection is made again.
+func (l *Store) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
 	sub := l.client.Subscribe(ctx, "throttle:wake:"+process)
 	defer func() { _ = sub.Close() }() // nothing to lose
 	words := sub.Channel()
@@ -412,7 +412,7 @@ func (l *Ledger) Wakes(ctx context.Context, process string, woken func(waiter st
 }
 
 // wrap adds what failed and, where a server that wants TLS or has none would look so, that.
-func (l *Ledger) wrap(doing string, err error) error {
+func (l *Store) wrap(doing string, err error) error {
 	timeout, ok := errors.AsType[net.Error](err)
 	switch {
 	case err == nil:
@@ -422,5 +422,5 @@ func (l *Ledger) wrap(doing string, err error) error {
 	case !l.tls && errors.Is(err, io.EOF):
 		err = fmt.Errorf("%w (the server closed the connection: if it wants TLS, use rediss:// or tls=true)", err)
 	}
-	return fmt.Errorf("redis ledger: %s: %w", doing, err)
+	return fmt.Errorf("redis permit store: %s: %w", doing, err)
 }

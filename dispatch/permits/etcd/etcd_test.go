@@ -1,4 +1,4 @@
-package etcdledger_test
+package etcdpermits_test
 
 import (
 	"fmt"
@@ -12,19 +12,19 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	etcdledger "github.com/dispatchthrottle/throttle/dispatch/ledger/etcd"
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	etcdpermits "github.com/dispatchthrottle/throttle/dispatch/permits/etcd"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-var _ dispatch.Ledger = (*etcdledger.Ledger)(nil)
+var _ dispatch.PermitStore = (*etcdpermits.Store)(nil)
 
-func open(t testing.TB, endpoint string) *etcdledger.Ledger {
+func open(t testing.TB, endpoint string) *etcdpermits.Store {
 	t.Helper()
-	l := etcdledger.Open(clientv3.Config{Endpoints: []string{endpoint}}, "test", 0)
+	l := etcdpermits.Open(clientv3.Config{Endpoints: []string{endpoint}}, "test", 0)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	return l
 }
@@ -33,25 +33,25 @@ func request(rate float64) schedule.Request {
 	return schedule.Request{Subscription: "group", Weight: 1, Demand: 1e9, Want: 1, Round: 0.1, Rate: rate, Identity: "test", Rev: 1, Nonce: 7}
 }
 
-// Processes that book the same limit at the same time lose no booking, and none is made twice.
+// Processes that allocate the same limit at the same time lose no allocation, and none is made twice.
 func TestNothingIsLostInARace(t *testing.T) {
 	e := services.Etcd(t)
-	const ledgers, each = 8, 50
+	const stores, each = 8, 50
 	var wg sync.WaitGroup
-	for i := range ledgers {
-		l := etcdledger.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, "test", 20*time.Second)
+	for i := range stores {
+		l := etcdpermits.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, "test", 20*time.Second)
 		defer func() { require.NoError(t, l.Close()) }()
 		wg.Go(func() {
 			var carry schedule.Carry
 			for range each {
 				r := request(1000)
 				r.Subscription, r.Carry = fmt.Sprint(i%2), carry
-				booked := l.Book(t.Context(), []schedule.Booking{{Key: "limit", Request: r}})[0]
-				if booked.Err != nil {
-					t.Error(booked.Err)
+				allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: "limit", Request: r}})[0]
+				if allocated.Err != nil {
+					t.Error(allocated.Err)
 					return
 				}
-				carry = booked.Reply.Carry
+				carry = allocated.Reply.Carry
 			}
 		})
 	}
@@ -59,19 +59,19 @@ func TestNothingIsLostInARace(t *testing.T) {
 	l := open(t, e.Endpoint)
 	state, now, err := l.State(t.Context(), "limit")
 	require.NoError(t, err)
-	require.EqualValues(t, ledgers*each, state.Seq)
-	require.GreaterOrEqual(t, state.Tail, 0.999+float64(ledgers*each)/1000, "each booking moved the tail by its permit")
+	require.EqualValues(t, stores*each, state.Seq)
+	require.GreaterOrEqual(t, state.Tail, 0.999+float64(stores*each)/1000, "each allocation moved the tail by its permit")
 	require.GreaterOrEqual(t, now, state.Last)
 }
 
 // The clocks of all processes agree, run as fast as time does, and never back.
 func TestTheClock(t *testing.T) {
 	e := services.Etcd(t)
-	now := func(l *etcdledger.Ledger) float64 {
+	now := func(l *etcdpermits.Store) float64 {
 		t.Helper()
-		booked := l.Book(t.Context(), []schedule.Booking{{Key: fmt.Sprint(time.Now()), Request: request(1000)}})[0]
-		require.NoError(t, booked.Err)
-		return booked.Reply.Now
+		allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: fmt.Sprint(time.Now()), Request: request(1000)}})[0]
+		require.NoError(t, allocated.Err)
+		return allocated.Reply.Now
 	}
 	loosely.Hold(t, func(loose assert.TestingT) {
 		a := open(t, e.Endpoint)
@@ -98,14 +98,14 @@ func TestTheClock(t *testing.T) {
 
 func TestLateCallsChangeNothing(t *testing.T) {
 	l := open(t, services.Etcd(t).Endpoint)
-	require.NoError(t, l.Book(t.Context(), []schedule.Booking{{Key: "limit", Request: request(10)}})[0].Err)
+	require.NoError(t, l.Allocate(t.Context(), []schedule.Allocation{{Key: "limit", Request: request(10)}})[0].Err)
 	before, _, err := l.State(t.Context(), "limit")
 	require.NoError(t, err)
 	r := request(10)
 	r.NotAfter = before.Last / 2
-	booked := l.Book(t.Context(), []schedule.Booking{{Key: "limit", Request: r}})[0]
-	require.NoError(t, booked.Err)
-	require.True(t, booked.Reply.Late)
+	allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: "limit", Request: r}})[0]
+	require.NoError(t, allocated.Err)
+	require.True(t, allocated.Reply.Late)
 	after, _, err := l.State(t.Context(), "limit")
 	require.NoError(t, err)
 	require.Equal(t, before, after)
@@ -122,46 +122,46 @@ func TestNewerAndDamagedStates(t *testing.T) {
 		require.NoError(t, err)
 	}
 	put("newer", `{"version":99}`)
-	booked := l.Book(t.Context(), []schedule.Booking{{Key: "newer", Request: request(10)}, {Key: "sound", Request: request(10)}})
-	require.ErrorContains(t, booked[0].Err, "upgrade")
-	require.NoError(t, booked[1].Err, "one limit does not stop the others")
+	allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: "newer", Request: request(10)}, {Key: "sound", Request: request(10)}})
+	require.ErrorContains(t, allocated[0].Err, "upgrade")
+	require.NoError(t, allocated[1].Err, "one limit does not stop the others")
 	_, _, err = l.State(t.Context(), "newer")
 	require.ErrorContains(t, err, "upgrade")
 	put("damaged", "%%%")
 	_, _, err = l.State(t.Context(), "damaged")
 	require.Error(t, err)
-	require.NoError(t, l.Book(t.Context(), []schedule.Booking{{Key: "damaged", Request: request(10)}})[0].Err)
+	require.NoError(t, l.Allocate(t.Context(), []schedule.Allocation{{Key: "damaged", Request: request(10)}})[0].Err)
 	state, _, err := l.State(t.Context(), "damaged")
 	require.NoError(t, err)
 	require.EqualValues(t, 1, state.Seq)
 }
 
-// An etcd that is away costs no more than the time-out, and nothing that was booked.
+// An etcd that is away costs no more than the time-out, and nothing that was allocated.
 func TestAway(t *testing.T) {
 	e := services.Etcd(t)
 	l := open(t, e.Endpoint)
 	r := request(1)
-	booked := l.Book(t.Context(), []schedule.Booking{{Key: "limit", Request: r}})[0]
-	require.NoError(t, booked.Err)
+	allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: "limit", Request: r}})[0]
+	require.NoError(t, allocated.Err)
 	e.Stop()
-	bookings := make([]schedule.Booking, 100)
-	for i := range bookings {
-		bookings[i] = schedule.Booking{Key: fmt.Sprint("limit", i), Request: request(1)}
+	allocations := make([]schedule.Allocation, 100)
+	for i := range allocations {
+		allocations[i] = schedule.Allocation{Key: fmt.Sprint("limit", i), Request: request(1)}
 	}
 	loosely.Hold(t, func(loose assert.TestingT) {
 		began := time.Now()
-		for _, b := range l.Book(t.Context(), bookings) {
+		for _, b := range l.Allocate(t.Context(), allocations) {
 			require.Error(t, b.Err)
 		}
 		assert.Less(loose, time.Since(began), l.Timeout()+300*time.Millisecond)
 	})
 	e.Start()
-	r.Carry = booked.Reply.Carry
+	r.Carry = allocated.Reply.Carry
 	require.Eventually(t, func() bool {
-		booked = l.Book(t.Context(), []schedule.Booking{{Key: "limit", Request: r}})[0]
-		return booked.Err == nil
+		allocated = l.Allocate(t.Context(), []schedule.Allocation{{Key: "limit", Request: r}})[0]
+		return allocated.Err == nil
 	}, 5*time.Second, 50*time.Millisecond)
-	require.EqualValues(t, 2, booked.Reply.Carry.Seq)
+	require.EqualValues(t, 2, allocated.Reply.Carry.Seq)
 }
 
 func TestStatusRecords(t *testing.T) {
@@ -190,7 +190,7 @@ func TestLimiters(t *testing.T) {
 		var wg sync.WaitGroup
 		start := time.Now()
 		for range 4 {
-			lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(500)}), Ledger: open(t, e.Endpoint)})
+			lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(500)}), Permits: open(t, e.Endpoint)})
 			require.NoError(t, err)
 			sub, err := lim.Subscription("kafka://public/default/orders", "group")
 			require.NoError(t, err)
@@ -221,25 +221,25 @@ func TestLimiters(t *testing.T) {
 	})
 }
 
-// BenchmarkBooking: bookings a second of one limit, by one process and by eight that compete.
-func BenchmarkBooking(b *testing.B) {
+// BenchmarkAllocation: allocations a second of one limit, by one process and by eight that compete.
+func BenchmarkAllocation(b *testing.B) {
 	for _, processes := range []int{1, 8} {
 		b.Run(fmt.Sprintf("%d_processes/throttle", processes), func(b *testing.B) {
 			e := services.Etcd(b)
-			ledgers := make([]*etcdledger.Ledger, processes)
-			for i := range ledgers {
-				ledgers[i] = open(b, e.Endpoint)
-				require.NoError(b, ledgers[i].Book(b.Context(), []schedule.Booking{{Key: "limit", Request: request(1e6)}})[0].Err)
+			stores := make([]*etcdpermits.Store, processes)
+			for i := range stores {
+				stores[i] = open(b, e.Endpoint)
+				require.NoError(b, stores[i].Allocate(b.Context(), []schedule.Allocation{{Key: "limit", Request: request(1e6)}})[0].Err)
 			}
 			n := 0
 			start := time.Now()
 			for b.Loop() {
 				var wg sync.WaitGroup
-				for _, l := range ledgers {
+				for _, l := range stores {
 					wg.Go(func() {
 						for range 10 {
-							if booked := l.Book(b.Context(), []schedule.Booking{{Key: "limit", Request: request(1e6)}})[0]; booked.Err != nil {
-								b.Error(booked.Err)
+							if allocated := l.Allocate(b.Context(), []schedule.Allocation{{Key: "limit", Request: request(1e6)}})[0]; allocated.Err != nil {
+								b.Error(allocated.Err)
 							}
 						}
 					})
@@ -248,7 +248,7 @@ func BenchmarkBooking(b *testing.B) {
 				n += 10 * processes
 			}
 			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(float64(n)/time.Since(start).Seconds(), "bookings/s")
+			b.ReportMetric(float64(n)/time.Since(start).Seconds(), "allocations/s")
 			b.ReportMetric(time.Since(start).Seconds()*1e3/float64(n)*float64(processes), "ms-wait")
 		})
 	}
@@ -257,15 +257,15 @@ func BenchmarkBooking(b *testing.B) {
 // What every way to share promises holds under random schedules on etcd, in real time.
 func TestSchedules(t *testing.T) {
 	e := services.Etcd(t)
-	ledgertest.Run(t, ledgertest.Backend{RealTime: true, Open: func(t *testing.T) dispatch.Ledger {
-		ledger := etcdledger.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, services.Name(t), 0)
-		t.Cleanup(func() { assert.NoError(t, ledger.Close()) })
-		return ledger
-	}}, ledgertest.Seeds(t, 1, 4))
+	permitstest.Run(t, permitstest.Backend{RealTime: true, Open: func(t *testing.T) dispatch.PermitStore {
+		permits := etcdpermits.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, services.Name(t), 0)
+		t.Cleanup(func() { assert.NoError(t, permits.Close()) })
+		return permits
+	}}, permitstest.Seeds(t, 1, 4))
 }
 
 func TestSlowsDownAndKeepsValues(t *testing.T) {
-	ledger := open(t, services.Etcd(t).Endpoint)
-	ledgertest.KeepsValues(t, ledger)
-	ledgertest.SlowsDown(t, ledger)
+	permits := open(t, services.Etcd(t).Endpoint)
+	permitstest.KeepsValues(t, permits)
+	permitstest.SlowsDown(t, permits)
 }

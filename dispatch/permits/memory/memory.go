@@ -11,9 +11,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// A Ledger is the memory ledger: all Limiters of a process that use the same one share
+// A Store is the memory permit store: all Limiters of a process that use the same one share
 // their limits. Any number of goroutines may use it at once.
-type Ledger struct {
+type Store struct {
 	start time.Time
 
 	mu     sync.Mutex // guards the fields below
@@ -35,28 +35,28 @@ type status struct {
 	expires time.Time
 }
 
-// New returns an empty ledger, whose clock is the process's own.
-func New() *Ledger {
-	return &Ledger{start: time.Now(), limits: map[string]*limit{}, values: map[string]status{}, status: map[string]map[string]status{}, wakers: map[string]func(string){}}
+// New returns an empty permit store, whose clock is the process's own.
+func New() *Store {
+	return &Store{start: time.Now(), limits: map[string]*limit{}, values: map[string]status{}, status: map[string]map[string]status{}, wakers: map[string]func(string){}}
 }
 
-// Book never fails.
-func (l *Ledger) Book(_ context.Context, bookings []schedule.Booking) []schedule.Booked {
-	booked := make([]schedule.Booked, len(bookings))
+// Allocate never fails.
+func (l *Store) Allocate(_ context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+	allocated := make([]schedule.Allocated, len(allocations))
 	l.mu.Lock()
 	now := l.now()
-	for i, b := range bookings {
-		booked[i].Reply = l.book(b, now)
+	for i, b := range allocations {
+		allocated[i].Reply = l.allocate(b, now)
 	}
 	l.mu.Unlock()
-	for _, b := range booked {
+	for _, b := range allocated {
 		l.wake(b.Reply.Wake)
 	}
-	return booked
+	return allocated
 }
 
 // wake tells a waiter that his turn has come.
-func (l *Ledger) wake(waiter string) {
+func (l *Store) wake(waiter string) {
 	if waiter == "" {
 		return
 	}
@@ -69,8 +69,8 @@ func (l *Ledger) wake(waiter string) {
 	}
 }
 
-// Wakes has the ledger wake the waiters of a process. woken is called by whoever books.
-func (l *Ledger) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
+// Wakes has the permit store wake the waiters of a process. woken is called by whoever allocates.
+func (l *Store) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
 	l.mu.Lock()
 	l.wakers[process] = woken
 	l.mu.Unlock()
@@ -81,14 +81,14 @@ func (l *Ledger) Wakes(ctx context.Context, process string, woken func(waiter st
 	return nil
 }
 
-func (l *Ledger) book(b schedule.Booking, now float64) schedule.Reply {
+func (l *Store) allocate(b schedule.Allocation, now float64) schedule.Reply {
 	m := l.limits[b.Key]
 	if m == nil || now > m.expires {
 		m = &limit{subs: map[string]schedule.Sub{}}
 		l.limits[b.Key] = m
 	}
 	b.Request.Sole = true
-	state, sub, reply := schedule.Book(m.state, m.subs[b.Request.Subscription], b.Request, now)
+	state, sub, reply := schedule.Allocate(m.state, m.subs[b.Request.Subscription], b.Request, now)
 	m.expires = now + state.Lifetime(b.Request.Strict, now)
 	if state.Epoch != m.state.Epoch {
 		for name, s := range m.subs { // those of older epochs count for nothing
@@ -103,7 +103,7 @@ func (l *Ledger) book(b schedule.Booking, now float64) schedule.Reply {
 }
 
 // forget drops expired limits, every ten minutes.
-func (l *Ledger) forget(now float64) {
+func (l *Store) forget(now float64) {
 	if now < l.sweep {
 		return
 	}
@@ -115,14 +115,14 @@ func (l *Ledger) forget(now float64) {
 	}
 }
 
-// now is the ledger's clock: seconds since it was made, and one, so that 0 stays "never".
-func (l *Ledger) now() float64 { return 1 + time.Since(l.start).Seconds() }
+// now is the permit store's clock: seconds since it was made, and one, so that 0 stays "never".
+func (l *Store) now() float64 { return 1 + time.Since(l.start).Seconds() }
 
-// Timeout is a second, which Book never takes.
-func (l *Ledger) Timeout() time.Duration { return time.Second }
+// Timeout is a second, which Allocate never takes.
+func (l *Store) Timeout() time.Duration { return time.Second }
 
 // Update never fails.
-func (l *Ledger) Update(_ context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+func (l *Store) Update(_ context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.values[key]
@@ -138,7 +138,7 @@ func (l *Ledger) Update(_ context.Context, key string, ttl time.Duration, f func
 }
 
 // Value returns what Update keeps under key.
-func (l *Ledger) Value(_ context.Context, key string) ([]byte, float64, error) {
+func (l *Store) Value(_ context.Context, key string) ([]byte, float64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept := l.values[key]
@@ -149,7 +149,7 @@ func (l *Ledger) Value(_ context.Context, key string) ([]byte, float64, error) {
 }
 
 // State returns the schedule under key.
-func (l *Ledger) State(_ context.Context, key string) (schedule.State, float64, error) {
+func (l *Store) State(_ context.Context, key string) (schedule.State, float64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if m := l.limits[key]; m != nil && l.now() <= m.expires {
@@ -159,7 +159,7 @@ func (l *Ledger) State(_ context.Context, key string) (schedule.State, float64, 
 }
 
 // Publish keeps a copy of text for ttl.
-func (l *Ledger) Publish(_ context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
+func (l *Store) Publish(_ context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.status[cluster] == nil {
@@ -170,7 +170,7 @@ func (l *Ledger) Publish(_ context.Context, cluster, replica string, text []byte
 }
 
 // Published returns what the replicas of a cluster last published, unless it has expired.
-func (l *Ledger) Published(_ context.Context, cluster string) ([][]byte, error) {
+func (l *Store) Published(_ context.Context, cluster string) ([][]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var texts [][]byte
@@ -184,5 +184,5 @@ func (l *Ledger) Published(_ context.Context, cluster string) ([][]byte, error) 
 	return texts, nil
 }
 
-// Close does nothing: the schedules live as long as the Ledger is used.
-func (l *Ledger) Close() error { return nil }
+// Close does nothing: the schedules live as long as the Permit store is used.
+func (l *Store) Close() error { return nil }

@@ -1,4 +1,4 @@
-package redisledger_test
+package redispermits_test
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
-	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
-	"github.com/dispatchthrottle/throttle/dispatch/ledgertest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
+	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -32,8 +32,8 @@ func servers(t *testing.T) map[string]string {
 	}
 }
 
-func open(t *testing.T, addr string) *redisledger.Ledger {
-	l := redisledger.Open(redis.UniversalOptions{Addrs: []string{addr}}, 10*time.Second)
+func open(t *testing.T, addr string) *redispermits.Store {
+	l := redispermits.Open(redis.UniversalOptions{Addrs: []string{addr}}, 10*time.Second)
 	t.Cleanup(func() { assert.NoError(t, l.Close()) })
 	return l
 }
@@ -46,20 +46,20 @@ func TestTwins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
 			defer func() { assert.NoError(t, client.Close()) }()
-			ledger := open(t, addr)
+			permits := open(t, addr)
 			seeds := uint64(20)
-			if name == "miniredis" && !ledgertest.Long() { // slow
+			if name == "miniredis" && !permitstest.Long() { // slow
 				seeds = 5
 			}
 			for seed := range seeds {
 				t.Logf("seed %d", seed)
-				twins(t, ledger, client, seed)
+				twins(t, permits, client, seed)
 			}
 		})
 	}
 }
 
-func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed uint64) {
+func twins(t *testing.T, permits *redispermits.Store, client *redis.Client, seed uint64) {
 	ctx := t.Context()
 	rng := rand.New(rand.NewPCG(seed, 2))
 	key := fmt.Sprintf("throttle:{twins%d-%d}", seed, time.Now().UnixNano())
@@ -157,14 +157,14 @@ func twins(t *testing.T, ledger *redisledger.Ledger, client *redis.Client, seed 
 		if strict && seed%2 == 0 {
 			r.Waiter, r.MaxReserved = []string{"", "", fmt.Sprintf("p|%d", replica)}[rng.IntN(3)], pick(0, 0, 1, 3)
 		}
-		got := ledger.Book(ctx, []schedule.Booking{{Key: key, Request: r}})
+		got := permits.Allocate(ctx, []schedule.Allocation{{Key: key, Request: r}})
 		require.NoError(t, got[0].Err)
-		stored, _, err := ledger.State(ctx, key)
+		stored, _, err := permits.State(ctx, key)
 		require.NoError(t, err)
 		var sub schedule.Sub
 		var want schedule.Reply
 		r.Server = stored.Server // the script knows
-		state, sub, want = schedule.Book(state, subs[r.Subscription], r, got[0].Reply.Now)
+		state, sub, want = schedule.Allocate(state, subs[r.Subscription], r, got[0].Reply.Now)
 		subs[r.Subscription] = sub
 		want.Wake = "" // is published
 		require.Equal(t, want, got[0].Reply, "call %d: %+v", i, r)
@@ -224,14 +224,14 @@ func request(rate float64) schedule.Request {
 func TestLateCallsChangeNothing(t *testing.T) {
 	for name, addr := range servers(t) {
 		t.Run(name, func(t *testing.T) {
-			ledger := open(t, addr)
+			permits := open(t, addr)
 			r := request(1000)
 			r.NotAfter = 1
-			got := ledger.Book(t.Context(), []schedule.Booking{{Key: "throttle:{late}", Request: r}})
+			got := permits.Allocate(t.Context(), []schedule.Allocation{{Key: "throttle:{late}", Request: r}})
 			require.NoError(t, got[0].Err)
 			assert.True(t, got[0].Reply.Late)
 			assert.Greater(t, got[0].Reply.Now, 1e9)
-			s, _, err := ledger.State(t.Context(), "throttle:{late}")
+			s, _, err := permits.State(t.Context(), "throttle:{late}")
 			require.NoError(t, err)
 			assert.Zero(t, s.Inc)
 		})
@@ -243,15 +243,15 @@ func TestNewerAndDamagedStates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
 			defer func() { assert.NoError(t, client.Close()) }()
-			ledger := open(t, addr)
+			permits := open(t, addr)
 			for _, text := range []string{"", "rubbish", "1 2 3", "1 " + strings.Repeat("\xff", 120), "2 " + strings.Repeat("\xff", 180), strings.Repeat("x", 1<<20)} {
 				require.NoError(t, client.HSet(t.Context(), "throttle:{damaged}", "l", text, "sgroup", text).Err())
-				got := ledger.Book(t.Context(), []schedule.Booking{{Key: "throttle:{damaged}", Request: request(1000)}})
+				got := permits.Allocate(t.Context(), []schedule.Allocation{{Key: "throttle:{damaged}", Request: request(1000)}})
 				require.NoError(t, got[0].Err, "a damaged state is as good as lost")
 				assert.Equal(t, 10.0, got[0].Reply.N)
 			}
 			require.NoError(t, client.HSet(t.Context(), "throttle:{newer}", "l", "3 of another form").Err())
-			got := ledger.Book(t.Context(), []schedule.Booking{{Key: "throttle:{newer}", Request: request(1000)}})
+			got := permits.Allocate(t.Context(), []schedule.Allocation{{Key: "throttle:{newer}", Request: request(1000)}})
 			require.ErrorContains(t, got[0].Err, "upgrade")
 			require.NoError(t, client.Del(t.Context(), "throttle:{damaged}", "throttle:{newer}").Err())
 		})
@@ -263,11 +263,11 @@ func TestForgetsSubscriptions(t *testing.T) {
 	addr, key := strings.TrimPrefix(services.Redis(t), "redis://"), "throttle:{"+services.Name(t)+"}"
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer func() { assert.NoError(t, client.Close()) }()
-	ledger := open(t, addr)
+	permits := open(t, addr)
 	for i := range 3000 {
 		r := request(1e6)
 		r.Subscription, r.Round = fmt.Sprintf("group-%d", i), 0.001
-		got := ledger.Book(t.Context(), []schedule.Booking{{Key: key, Request: r}})
+		got := permits.Allocate(t.Context(), []schedule.Allocation{{Key: key, Request: r}})
 		require.NoError(t, got[0].Err)
 	}
 	assert.Less(t, client.HLen(t.Context(), key).Val(), int64(1500))
@@ -277,42 +277,42 @@ func TestForgetsSubscriptions(t *testing.T) {
 // TestFrozen: a frozen server holds nobody longer than the time-out, and what it runs later is not counted.
 func TestFrozen(t *testing.T) {
 	server := services.RedisServer(t)
-	ledger := redisledger.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, 400*time.Millisecond)
-	defer func() { assert.NoError(t, ledger.Close()) }()
+	permits := redispermits.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, 400*time.Millisecond)
+	defer func() { assert.NoError(t, permits.Close()) }()
 	loosely.Hold(t, func(loose assert.TestingT) {
 		key := "throttle:{" + services.Name(t) + "}"
-		booking := schedule.Booking{Key: key, Request: request(1000)}
-		first := ledger.Book(t.Context(), []schedule.Booking{booking})
+		allocation := schedule.Allocation{Key: key, Request: request(1000)}
+		first := permits.Allocate(t.Context(), []schedule.Allocation{allocation})
 		require.NoError(t, first[0].Err)
 		server.Freeze()
-		booking.Request.NotAfter = first[0].Reply.Now + 0.4
-		booking.Request.Carry = first[0].Reply.Carry
+		allocation.Request.NotAfter = first[0].Reply.Now + 0.4
+		allocation.Request.Carry = first[0].Reply.Carry
 		start := time.Now()
-		got := ledger.Book(t.Context(), []schedule.Booking{booking})
+		got := permits.Allocate(t.Context(), []schedule.Allocation{allocation})
 		require.Error(t, got[0].Err)
 		assert.Less(loose, time.Since(start), 800*time.Millisecond)
 		time.Sleep(100 * time.Millisecond)
 		server.Thaw()
 		assert.Eventually(t, func() bool {
-			s, _, err := ledger.State(t.Context(), key)
+			s, _, err := permits.State(t.Context(), key)
 			return err == nil && s.Seq == 1
 		}, 5*time.Second, 10*time.Millisecond)
 		time.Sleep(50 * time.Millisecond) // the queued call has run by now
-		s, _, err := ledger.State(t.Context(), key)
+		s, _, err := permits.State(t.Context(), key)
 		require.NoError(t, err)
 		assert.Equal(t, int64(1), s.Seq)
 	})
 }
 
-func TestManyBookingsInOneTrip(t *testing.T) {
+func TestManyAllocationsInOneTrip(t *testing.T) {
 	for name, addr := range servers(t) {
 		t.Run(name, func(t *testing.T) {
-			ledger := open(t, addr)
-			bookings := make([]schedule.Booking, 500)
-			for i := range bookings {
-				bookings[i] = schedule.Booking{Key: fmt.Sprintf("throttle:{many-%d-%d}", i, time.Now().UnixNano()), Request: request(1000)}
+			permits := open(t, addr)
+			allocations := make([]schedule.Allocation, 500)
+			for i := range allocations {
+				allocations[i] = schedule.Allocation{Key: fmt.Sprintf("throttle:{many-%d-%d}", i, time.Now().UnixNano()), Request: request(1000)}
 			}
-			for _, b := range ledger.Book(t.Context(), bookings) {
+			for _, b := range permits.Allocate(t.Context(), allocations) {
 				require.NoError(t, b.Err)
 				assert.Equal(t, 10.0, b.Reply.N)
 			}
@@ -323,15 +323,15 @@ func TestManyBookingsInOneTrip(t *testing.T) {
 func TestStatusRecords(t *testing.T) {
 	for name, addr := range servers(t) {
 		t.Run(name, func(t *testing.T) {
-			ledger, ctx := open(t, addr), context.Background()
+			permits, ctx := open(t, addr), context.Background()
 			cluster := fmt.Sprint("c", time.Now().UnixNano())
-			got, err := ledger.Published(ctx, cluster)
+			got, err := permits.Published(ctx, cluster)
 			require.NoError(t, err)
 			assert.Empty(t, got)
-			require.NoError(t, ledger.Publish(ctx, cluster, "a", []byte("one"), time.Minute))
-			require.NoError(t, ledger.Publish(ctx, cluster, "b", []byte("two"), time.Minute))
-			require.NoError(t, ledger.Publish(ctx, cluster, "a", []byte("three"), time.Minute))
-			got, err = ledger.Published(ctx, cluster)
+			require.NoError(t, permits.Publish(ctx, cluster, "a", []byte("one"), time.Minute))
+			require.NoError(t, permits.Publish(ctx, cluster, "b", []byte("two"), time.Minute))
+			require.NoError(t, permits.Publish(ctx, cluster, "a", []byte("three"), time.Minute))
+			got, err = permits.Published(ctx, cluster)
 			require.NoError(t, err)
 			assert.ElementsMatch(t, [][]byte{[]byte("three"), []byte("two")}, got)
 		})
@@ -340,12 +340,12 @@ func TestStatusRecords(t *testing.T) {
 
 // TestDecimals: what is added up in a state keeps every bit on its way through text.
 func TestDecimals(t *testing.T) {
-	ledger := open(t, miniredis.RunT(t).Addr())
+	permits := open(t, miniredis.RunT(t).Addr())
 	r := request(1.0 / 3)
 	r.Want = 1
-	got := ledger.Book(t.Context(), []schedule.Booking{{Key: "k", Request: r}})
+	got := permits.Allocate(t.Context(), []schedule.Allocation{{Key: "k", Request: r}})
 	require.NoError(t, got[0].Err)
-	s, _, err := ledger.State(t.Context(), "k")
+	s, _, err := permits.State(t.Context(), "k")
 	require.NoError(t, err)
 	assert.Equal(t, math.Float64bits(got[0].Reply.Now+1/(1.0/3)), math.Float64bits(s.Tail))
 }
@@ -355,33 +355,33 @@ func TestALongLineIsKept(t *testing.T) {
 	m := miniredis.RunT(t)
 	now := time.Unix(1_700_000_000, 0)
 	m.SetTime(now)
-	ledger := open(t, m.Addr())
+	permits := open(t, m.Addr())
 	carries := make([]schedule.Carry, 10)
-	book := func(replica int) {
+	allocate := func(replica int) {
 		r := request(1.0 / 3600)
 		r.Want, r.Demand, r.Carry = 1, 10, carries[replica]
-		booked := ledger.Book(t.Context(), []schedule.Booking{{Key: "k", Request: r}})[0]
-		require.NoError(t, booked.Err)
-		carries[replica] = booked.Reply.Carry
+		allocated := permits.Allocate(t.Context(), []schedule.Allocation{{Key: "k", Request: r}})[0]
+		require.NoError(t, allocated.Err)
+		carries[replica] = allocated.Reply.Carry
 	}
 	for i := range carries {
-		book(i)
+		allocate(i)
 	}
 	for hour := range 12 {
 		now = now.Add(time.Hour)
 		m.SetTime(now)
 		m.FastForward(time.Hour)
 		require.True(t, m.Exists("k"), "after %d hours", hour+1)
-		book(hour % len(carries))
+		allocate(hour % len(carries))
 	}
 }
 
 func TestSlowsDownAndKeepsValues(t *testing.T) {
 	for name, addr := range servers(t) {
 		t.Run(name, func(t *testing.T) {
-			ledger := open(t, addr)
-			ledgertest.KeepsValues(t, ledger)
-			ledgertest.SlowsDown(t, ledger)
+			permits := open(t, addr)
+			permitstest.KeepsValues(t, permits)
+			permitstest.SlowsDown(t, permits)
 		})
 	}
 }

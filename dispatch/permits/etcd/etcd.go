@@ -1,5 +1,5 @@
-// Package etcdledger keeps the schedules of all processes in etcd: for small fleets, and for several data centres that
-// prefer a quorum to speed. A booking is one transaction that compares and swaps; a minority side has no quorum and books
+// Package etcdpermits keeps the schedules of all processes in etcd: for small fleets, and for several data centres that
+// prefer a quorum to speed. An allocation is one transaction that compares and swaps; a minority side has no quorum and allocates
 // nothing.
 //
 // # The clock
@@ -7,7 +7,7 @@
 // etcd has no clock to ask, and the clocks of clients differ. The processes of a prefix share one that they keep by their
 // monotonic clocks, each of which runs on from the latest that anybody has said. It runs as fast as time does, agrees to
 // some milliseconds, never runs back, and stands still while there is no process.
-package etcdledger
+package etcdpermits
 
 import (
 	"context"
@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	// DefaultTimeout bounds each call of the ledger.
+	// DefaultTimeout bounds each call of the permit store.
 	DefaultTimeout = 500 * time.Millisecond
 
 	// DefaultDialTimeout bounds an attempt to connect, which no call waits for longer than for its own time-out.
@@ -45,8 +45,8 @@ const (
 	most     = 4096 // limits remembered; those not used lately are forgotten beyond it
 )
 
-// A Ledger is the etcd ledger. Any number of goroutines may use it at once.
-type Ledger struct {
+// A Store is the etcd permit store. Any number of goroutines may use it at once.
+type Store struct {
 	config  clientv3.Config
 	prefix  string
 	timeout time.Duration
@@ -66,7 +66,7 @@ type Ledger struct {
 
 // A line is what this process knows of one limit.
 type line struct {
-	mu       sync.Mutex // held by the one who books
+	mu       sync.Mutex // held by the one who allocates
 	loaded   bool
 	stored   stored
 	revision int64 // etcd's, of stored; 0 = there is none
@@ -83,9 +83,9 @@ type stored struct {
 	Lease   clientv3.LeaseID        `json:"lease"`
 }
 
-// Open returns a ledger on the etcd of config, under a prefix (default DefaultPrefix). Each call ends within timeout (0 =
+// Open returns a permit store on the etcd of config, under a prefix (default DefaultPrefix). Each call ends within timeout (0 =
 // [DefaultTimeout]). The connection is made when it is needed, so that a process can start while etcd is away.
-func Open(config clientv3.Config, prefix string, timeout time.Duration) *Ledger {
+func Open(config clientv3.Config, prefix string, timeout time.Duration) *Store {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
 	}
@@ -99,7 +99,7 @@ func Open(config clientv3.Config, prefix string, timeout time.Duration) *Ledger 
 	if config.Context == nil {
 		config.Context = context.Background()
 	}
-	l := &Ledger{
+	l := &Store{
 		prefix: prefix, timeout: timeout, slots: make(chan struct{}, parallel),
 		clock: newClock(), lines: map[string]*line{}, leases: map[string]clientv3.LeaseID{},
 	}
@@ -109,10 +109,10 @@ func Open(config clientv3.Config, prefix string, timeout time.Duration) *Ledger 
 }
 
 // Timeout is how long a call takes at most.
-func (l *Ledger) Timeout() time.Duration { return l.timeout }
+func (l *Store) Timeout() time.Duration { return l.timeout }
 
 // Close closes the connection; a second call does nothing.
-func (l *Ledger) Close() error {
+func (l *Store) Close() error {
 	l.mu.Lock()
 	a := l.attempt
 	l.closed, l.attempt = true, nil
@@ -130,14 +130,14 @@ func (l *Ledger) Close() error {
 		return nil
 	}
 	if err := a.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("etcd ledger: close: %w", err)
+		return fmt.Errorf("etcd permit store: close: %w", err)
 	}
 	return nil
 }
 
-func (l *Ledger) key(limit string) string { return l.prefix + "/permits/" + url.PathEscape(limit) }
+func (l *Store) key(limit string) string { return l.prefix + "/permits/" + url.PathEscape(limit) }
 
-func (l *Ledger) line(limit string) *line {
+func (l *Store) line(limit string) *line {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := l.lines[limit]
@@ -158,21 +158,21 @@ func (l *Ledger) line(limit string) *line {
 	return n
 }
 
-// Book makes the bookings of each limit in one transaction, and those of several limits side by side.
-func (l *Ledger) Book(ctx context.Context, bookings []schedule.Booking) []schedule.Booked {
+// Allocate makes the allocations of each limit in one transaction, and those of several limits side by side.
+func (l *Store) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	booked := make([]schedule.Booked, len(bookings))
+	allocated := make([]schedule.Allocated, len(allocations))
 	client, err := l.onTime(ctx)
 	if err != nil {
-		for i := range booked {
-			booked[i].Err = err
+		for i := range allocated {
+			allocated[i].Err = err
 		}
-		return booked
+		return allocated
 	}
 	var limits []string
 	of := map[string][]int{}
-	for i, b := range bookings {
+	for i, b := range allocations {
 		if of[b.Key] == nil {
 			limits = append(limits, b.Key)
 		}
@@ -183,19 +183,19 @@ func (l *Ledger) Book(ctx context.Context, bookings []schedule.Booking) []schedu
 		all.Go(func() {
 			l.slots <- struct{}{}
 			defer func() { <-l.slots }()
-			if err := l.book(ctx, client, limit, bookings, of[limit], booked); err != nil {
+			if err := l.allocate(ctx, client, limit, allocations, of[limit], allocated); err != nil {
 				for _, i := range of[limit] {
-					booked[i] = schedule.Booked{Err: fmt.Errorf("etcd ledger: book: %w", err)}
+					allocated[i] = schedule.Allocated{Err: fmt.Errorf("etcd permit store: allocate: %w", err)}
 				}
 			}
 		})
 	}
 	all.Wait()
-	return booked
+	return allocated
 }
 
-// book makes the bookings of one limit. A transaction that lost to another's is tried again on what that one left.
-func (l *Ledger) book(ctx context.Context, client *clientv3.Client, limit string, bookings []schedule.Booking, which []int, booked []schedule.Booked) error {
+// allocate makes the allocations of one limit. A transaction that lost to another's is tried again on what that one left.
+func (l *Store) allocate(ctx context.Context, client *clientv3.Client, limit string, allocations []schedule.Allocation, which []int, allocated []schedule.Allocated) error {
 	n := l.line(limit)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -218,13 +218,13 @@ func (l *Ledger) book(ctx context.Context, client *clientv3.Client, limit string
 		now := l.clock.now(began)
 		next := stored{Version: schedule.Version, State: n.stored.State, Subs: n.stored.clone(), Lease: n.stored.Lease}
 		for _, i := range which {
-			r := bookings[i].Request
+			r := allocations[i].Request
 			r.Low, r.High = 0, 0 // this clock does not step
-			state, sub, reply := schedule.Book(next.State, next.Subs[r.Subscription], r, now)
+			state, sub, reply := schedule.Allocate(next.State, next.Subs[r.Subscription], r, now)
 			next.State, next.Subs[r.Subscription] = state, sub
-			booked[i].Reply = reply
+			allocated[i].Reply = reply
 		}
-		if err := l.keep(ctx, client, n, &next, bookings[which[0]].Request.Strict, now); err != nil {
+		if err := l.keep(ctx, client, n, &next, allocations[which[0]].Request.Strict, now); err != nil {
 			return err
 		}
 		text, err := json.Marshal(next)
@@ -245,9 +245,9 @@ func (l *Ledger) book(ctx context.Context, client *clientv3.Client, limit string
 			n.stored, n.revision, n.used = next, response.Header.Revision, began
 			past := time.Since(began).Seconds()
 			for _, i := range which { // as of the reply
-				r := &booked[i].Reply
-				if late := past - r.Start; bookings[i].Request.Strict && r.N > 0 && late > tooLate.Seconds() {
-					booked[i] = schedule.Booked{Err: fmt.Errorf("etcd ledger: the answer came %.3f s after its strict slot", late)}
+				r := &allocated[i].Reply
+				if late := past - r.Start; allocations[i].Request.Strict && r.N > 0 && late > tooLate.Seconds() {
+					allocated[i] = schedule.Allocated{Err: fmt.Errorf("etcd permit store: the answer came %.3f s after its strict slot", late)}
 					continue
 				}
 				r.Now += past
@@ -283,7 +283,7 @@ func (n *line) load(kvs []*mvccpb.KeyValue) error {
 	return nil
 }
 
-var errNonsense = errors.New("state makes no sense: the next booking replaces it")
+var errNonsense = errors.New("state makes no sense: the next allocation replaces it")
 
 func parse(text []byte) (s stored, err error) {
 	if json.Unmarshal(text, &s) != nil || s.Version < 1 {
@@ -307,7 +307,7 @@ func (s *stored) clone() map[string]schedule.Sub {
 }
 
 // keep sees to it that a state lives as long as it may matter: its lease is one that lasts for its lifetime still.
-func (l *Ledger) keep(ctx context.Context, client *clientv3.Client, n *line, s *stored, strict bool, now float64) error {
+func (l *Store) keep(ctx context.Context, client *clientv3.Client, n *line, s *stored, strict bool, now float64) error {
 	life := time.Duration(min(s.State.Lifetime(strict, now), 1e9) * float64(time.Second))
 	if s.Lease != 0 && s.Lease != n.lease { // somebody else's
 		left, err := client.TimeToLive(ctx, s.Lease)
@@ -328,7 +328,7 @@ func (l *Ledger) keep(ctx context.Context, client *clientv3.Client, n *line, s *
 }
 
 // State returns the schedule under key.
-func (l *Ledger) State(ctx context.Context, limit string) (schedule.State, float64, error) {
+func (l *Store) State(ctx context.Context, limit string) (schedule.State, float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	client, err := l.onTime(ctx)
@@ -337,12 +337,12 @@ func (l *Ledger) State(ctx context.Context, limit string) (schedule.State, float
 	}
 	response, err := client.Get(ctx, l.key(limit))
 	if err != nil {
-		return schedule.State{}, 0, fmt.Errorf("etcd ledger: read %s: %w", limit, err)
+		return schedule.State{}, 0, fmt.Errorf("etcd permit store: read %s: %w", limit, err)
 	}
 	var s stored
 	if len(response.Kvs) > 0 {
 		if s, err = parse(response.Kvs[0].Value); err != nil {
-			return schedule.State{}, 0, fmt.Errorf("etcd ledger: read %s: %w", limit, err)
+			return schedule.State{}, 0, fmt.Errorf("etcd permit store: read %s: %w", limit, err)
 		}
 	}
 	now := time.Now()

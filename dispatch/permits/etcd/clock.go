@@ -1,4 +1,4 @@
-package etcdledger
+package etcdpermits
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A clock is the one that the processes of a ledger share, in seconds. Each has it run on by its own monotonic clock, and
+// A clock is the one that the processes of a permit store share, in seconds. Each has it run on by its own monotonic clock, and
 // takes over what another says if that is later: so it is as late as the latest of them says, runs as fast as time does,
 // and never back. What they say goes through one key, which all of them watch: who hears somebody fall behind says how
 // late it is, and so does everybody once a second, unless another has.

@@ -1,4 +1,4 @@
-package redisledger_test
+package redispermits_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	redisledger "github.com/dispatchthrottle/throttle/dispatch/ledger/redis"
+	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
@@ -45,8 +45,8 @@ func clientCPU(b *testing.B) float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// BenchmarkBooking measures the server's and the client's CPU a booking, in pipelines of 100.
-func BenchmarkBooking(b *testing.B) {
+// BenchmarkAllocation measures the server's and the client's CPU an allocation, in pipelines of 100.
+func BenchmarkAllocation(b *testing.B) {
 	server := services.RedisServer(b)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr})
 	defer func() { require.NoError(b, client.Close()) }()
@@ -81,19 +81,19 @@ func BenchmarkBooking(b *testing.B) {
 	})
 	for _, replicas := range []int{8, 1000} {
 		b.Run(fmt.Sprintf("%d replicas/throttle", replicas), func(b *testing.B) {
-			ledger := redisledger.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, time.Second)
-			defer func() { require.NoError(b, ledger.Close()) }()
+			permits := redispermits.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, time.Second)
+			defer func() { require.NoError(b, permits.Close()) }()
 			carries := make([]schedule.Carry, replicas)
 			next := 0
-			bookings := make([]schedule.Booking, pipelined)
+			allocations := make([]schedule.Allocation, pipelined)
 			used := measure(b, func() {
-				for i := range bookings {
-					bookings[i] = schedule.Booking{Key: fmt.Sprintf("throttle:{bench%d}", replicas), Request: request(1e6)}
-					bookings[i].Request.Carry = carries[(next+i)%replicas]
+				for i := range allocations {
+					allocations[i] = schedule.Allocation{Key: fmt.Sprintf("throttle:{bench%d}", replicas), Request: request(1e6)}
+					allocations[i].Request.Carry = carries[(next+i)%replicas]
 				}
-				for i, booked := range ledger.Book(b.Context(), bookings) {
-					require.NoError(b, booked.Err)
-					carries[(next+i)%replicas] = booked.Reply.Carry
+				for i, allocated := range permits.Allocate(b.Context(), allocations) {
+					require.NoError(b, allocated.Err)
+					carries[(next+i)%replicas] = allocated.Reply.Carry
 				}
 				next += pipelined
 			})

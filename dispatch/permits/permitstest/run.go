@@ -1,4 +1,4 @@
-package ledgertest
+package permitstest
 
 import (
 	"context"
@@ -63,7 +63,7 @@ type period struct {
 }
 
 func (b Backend) start(t *testing.T, m mode, seed uint64) *run {
-	var real dispatch.Ledger
+	var real dispatch.PermitStore
 	if b.Open != nil {
 		real = b.Open(t)
 	}
@@ -73,7 +73,7 @@ func (b Backend) start(t *testing.T, m mode, seed uint64) *run {
 	}
 	r.store.Sole = false
 	r.ctx, r.stop = context.WithCancel(t.Context())
-	r.policy.MessageRate, r.policy.OnLedgerLoss = policy.PerSecond(m.rate), policy.LossStop
+	r.policy.MessageRate, r.policy.OnOutage = policy.PerSecond(m.rate), policy.OutageStop
 	r.change(func() {})
 	return r
 }
@@ -189,7 +189,7 @@ func (r *run) join(n int) {
 	one := &replica{link: &Link{Store: r.store}}
 	var err error
 	one.lim, err = dispatch.Open(r.ctx, dispatch.Config{
-		Policies: r, Ledger: one.link, Group: strconv.Itoa(n % 2), Rand: rand.New(rand.NewPCG(r.seed, uint64(len(r.all)))),
+		Policies: r, Permits: one.link, Group: strconv.Itoa(n % 2), Rand: rand.New(rand.NewPCG(r.seed, uint64(len(r.all)))),
 	})
 	require.NoError(r.t, err)
 	sub, err := one.lim.Subscription("kafka://public/default/orders", strconv.Itoa(n%3))

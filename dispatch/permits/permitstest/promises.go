@@ -1,4 +1,4 @@
-package ledgertest
+package permitstest
 
 import (
 	"fmt"
@@ -49,7 +49,7 @@ func (r *run) allowed(from, to time.Duration) float64 {
 		if begin := max(from, p.from); begin < end {
 			sum += float64(p.rate) * (end - begin).Seconds()
 		}
-		if p.from < to && end+2*time.Second > from { // booked at that rate
+		if p.from < to && end+2*time.Second > from { // allocated at that rate
 			lately = max(lately, p.rate)
 		}
 		if p.from < to && end+5*time.Second > from {
@@ -82,7 +82,7 @@ func (r *run) neverNear() string {
 // neverMore: what is split has the limit and one for each replica; what is divided over groups, what 0.8 s have beyond it: as much may have opened, or been drawn, before.
 func (r *run) neverMore() string {
 	slack := float64(len(r.all))
-	if r.mode.policy.Sharing == policy.Divide {
+	if r.mode.policy.Sharing == policy.Groups {
 		slack += 0.8*float64(r.rate) + 4 // each of two groups keeps one permit, and rounds up
 	}
 	if r.backend.RealTime {

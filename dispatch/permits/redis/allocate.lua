@@ -1,4 +1,4 @@
--- The twin of schedule.Book: the same operations in the same order, so that both round alike.
+-- The twin of schedule.Allocate: the same operations in the same order, so that both round alike.
 -- KEYS[1] is the limit's hash: field l has the state, field r its ramp, field q its queue, field b what is known of busy answers, field
 -- s<subscription> that of a subscription. Numbers go in and
 -- out as doubles of eight bytes, least first: to read and write decimals cost more than all the rest.
@@ -187,9 +187,9 @@ if stored[3] then
   other = top ~= newRate or rampFrom ~= newFrom or over ~= newOver or ttl ~= newTTL or relaxed ~= newRelaxed
 end
 other = newer and other
-local booked, was = 0, rate
+local allocated, was = 0, rate
 if newer then
-  booked = count(now, tail - now)
+  allocated = count(now, tail - now)
   id, rev, rate = identity, newRev, newRate
   top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
   if over <= 0 then
@@ -283,7 +283,7 @@ if heard then
   local pace = top
   if busyLimit > 0 then pace = min(top, busyLimit) end
   if pace ~= rate then
-    if not newer then booked = count(now, tail - now) end
+    if not newer then allocated = count(now, tail - now) end
     rate, other = pace, true
   end
 end
@@ -294,7 +294,7 @@ if other and strict == 1 then
   tail = last + span(now, 1)
   seq = seq + 1
 elseif other and tail > now then
-  tail = now + span(now, booked)
+  tail = now + span(now, allocated)
 end
 local stranger = cInc ~= inc
 if stranger then
@@ -361,7 +361,7 @@ if strict == 1 then
     end
   end
   if #queue > 0 and queue[1][1] ~= waiter and free() >= 1 then
-    -- a user who may not publish still books; the waiter comes by himself
+    -- a user who may not publish still allocates; the waiter comes by himself
     redis.pcall('PUBLISH', 'throttle:wake:' .. string.match(queue[1][1], '^[^|]*'), queue[1][1])
   end
   if changed and #queue == 0 then

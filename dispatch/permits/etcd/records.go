@@ -1,4 +1,4 @@
-package etcdledger
+package etcdpermits
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // Update compares and swaps what is kept under key; ttl is rounded up to seconds.
-func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+func (l *Store) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	client, err := l.onTime(ctx)
@@ -21,7 +21,7 @@ func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f fu
 	for {
 		got, err := client.Get(ctx, key)
 		if err != nil {
-			return fmt.Errorf("etcd ledger: read %s: %w", key, err)
+			return fmt.Errorf("etcd permit store: read %s: %w", key, err)
 		}
 		var old []byte
 		var revision int64
@@ -38,7 +38,7 @@ func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f fu
 		}
 		done, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(op).Commit()
 		if err != nil {
-			return fmt.Errorf("etcd ledger: update %s: %w", key, err)
+			return fmt.Errorf("etcd permit store: update %s: %w", key, err)
 		}
 		if done.Succeeded {
 			return nil
@@ -47,7 +47,7 @@ func (l *Ledger) Update(ctx context.Context, key string, ttl time.Duration, f fu
 }
 
 // Value returns what Update keeps under key.
-func (l *Ledger) Value(ctx context.Context, key string) ([]byte, float64, error) {
+func (l *Store) Value(ctx context.Context, key string) ([]byte, float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	client, err := l.onTime(ctx)
@@ -56,7 +56,7 @@ func (l *Ledger) Value(ctx context.Context, key string) ([]byte, float64, error)
 	}
 	got, err := client.Get(ctx, l.key(key))
 	if err != nil {
-		return nil, 0, fmt.Errorf("etcd ledger: read %s: %w", key, err)
+		return nil, 0, fmt.Errorf("etcd permit store: read %s: %w", key, err)
 	}
 	now := l.clock.now(time.Now())
 	if len(got.Kvs) == 0 {
@@ -66,7 +66,7 @@ func (l *Ledger) Value(ctx context.Context, key string) ([]byte, float64, error)
 }
 
 // extend has a lease last for ttl from now on, or returns a new one.
-func (l *Ledger) extend(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, ttl time.Duration) (clientv3.LeaseID, error) {
+func (l *Store) extend(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, ttl time.Duration) (clientv3.LeaseID, error) {
 	if lease != 0 {
 		if _, err := client.KeepAliveOnce(ctx, lease); err == nil {
 			return lease, nil
@@ -74,17 +74,17 @@ func (l *Ledger) extend(ctx context.Context, client *clientv3.Client, lease clie
 	}
 	granted, err := client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
-		return 0, fmt.Errorf("etcd ledger: grant a lease: %w", err)
+		return 0, fmt.Errorf("etcd permit store: grant a lease: %w", err)
 	}
 	return granted.ID, nil
 }
 
-func (l *Ledger) status(cluster string) string {
+func (l *Store) status(cluster string) string {
 	return l.prefix + "/status/" + url.PathEscape(cluster) + "/"
 }
 
 // Publish keeps a replica's status for ttl, rounded up to seconds.
-func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
+func (l *Store) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	client, err := l.connect(ctx)
@@ -102,13 +102,13 @@ func (l *Ledger) Publish(ctx context.Context, cluster, replica string, status []
 	l.leases[key] = lease
 	l.mu.Unlock()
 	if _, err = client.Put(ctx, key, string(status), clientv3.WithLease(lease)); err != nil {
-		return fmt.Errorf("etcd ledger: publish the status: %w", err)
+		return fmt.Errorf("etcd permit store: publish the status: %w", err)
 	}
 	return nil
 }
 
 // Replicas counts the replicas that are alive.
-func (l *Ledger) Replicas(ctx context.Context, cluster string) (int, error) {
+func (l *Store) Replicas(ctx context.Context, cluster string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	client, err := l.connect(ctx)
@@ -117,13 +117,13 @@ func (l *Ledger) Replicas(ctx context.Context, cluster string) (int, error) {
 	}
 	response, err := client.Get(ctx, l.status(cluster), clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
-		return 0, fmt.Errorf("etcd ledger: count the replicas: %w", err)
+		return 0, fmt.Errorf("etcd permit store: count the replicas: %w", err)
 	}
 	return int(response.Count), nil
 }
 
 // Published returns the status of each replica that is alive.
-func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error) {
+func (l *Store) Published(ctx context.Context, cluster string) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	client, err := l.connect(ctx)
@@ -132,7 +132,7 @@ func (l *Ledger) Published(ctx context.Context, cluster string) ([][]byte, error
 	}
 	response, err := client.Get(ctx, l.status(cluster), clientv3.WithPrefix())
 	if err != nil {
-		return nil, fmt.Errorf("etcd ledger: read the status records: %w", err)
+		return nil, fmt.Errorf("etcd permit store: read the status records: %w", err)
 	}
 	var alive [][]byte
 	for _, kv := range response.Kvs {

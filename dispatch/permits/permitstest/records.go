@@ -1,4 +1,4 @@
-package ledgertest
+package permitstest
 
 import (
 	"fmt"
@@ -14,22 +14,22 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// SlowsDown checks that a ledger lowers a limit by the answers that somebody's bookings carry, for everybody, and that State shows it. It takes
-// one second of the ledger's clock.
-func SlowsDown(t *testing.T, l dispatch.Ledger) {
-	key := fmt.Sprintf("throttle:{ledgertest}:busy:%d", rand.Int64())
-	book := func(a schedule.Answers) schedule.Reply {
-		booked := l.Book(t.Context(), []schedule.Booking{{Key: key, Request: schedule.Request{
-			Subscription: "a", Weight: 1, Demand: 100, Want: 10, Round: 0.1, Rate: busy.Max, Identity: "ledgertest", Rev: 1, Nonce: 7,
+// SlowsDown checks that a permit store lowers a limit by the answers that somebody's allocations carry, for everybody, and that State shows it. It takes
+// one second of the permit store's clock.
+func SlowsDown(t *testing.T, l dispatch.PermitStore) {
+	key := fmt.Sprintf("throttle:{permitstest}:busy:%d", rand.Int64())
+	allocate := func(a schedule.Answers) schedule.Reply {
+		allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: key, Request: schedule.Request{
+			Subscription: "a", Weight: 1, Demand: 100, Want: 10, Round: 0.1, Rate: busy.Max, Identity: "permitstest", Rev: 1, Nonce: 7,
 			Rule: busy.Rule{Mode: busy.ByFraction, MinRate: 1, Tolerance: 0.01}, Answers: a,
 		}}})
-		require.NoError(t, booked[0].Err)
-		return booked[0].Reply
+		require.NoError(t, allocated[0].Err)
+		return allocated[0].Reply
 	}
-	assert.InEpsilon(t, busy.Max, book(schedule.Answers{}).Rate, 1e-9)
-	book(schedule.Answers{OK: 100, Busy: 100})
+	assert.InEpsilon(t, busy.Max, allocate(schedule.Answers{}).Rate, 1e-9)
+	allocate(schedule.Answers{OK: 100, Busy: 100})
 	time.Sleep(1100 * time.Millisecond)
-	lower := book(schedule.Answers{}).Rate
+	lower := allocate(schedule.Answers{}).Rate
 	assert.Less(t, lower, 95.0)
 	assert.Greater(t, lower, 20.0)
 	s, _, err := l.State(t.Context(), key)
@@ -38,8 +38,8 @@ func SlowsDown(t *testing.T, l dispatch.Ledger) {
 }
 
 // KeepsValues checks Update and Value.
-func KeepsValues(t *testing.T, l dispatch.Ledger) {
-	key := fmt.Sprintf("throttle:{ledgertest}:value:%d", rand.Int64())
+func KeepsValues(t *testing.T, l dispatch.PermitStore) {
+	key := fmt.Sprintf("throttle:{permitstest}:value:%d", rand.Int64())
 	value, before, err := l.Value(t.Context(), key)
 	require.NoError(t, err)
 	assert.Empty(t, value)

@@ -1,4 +1,4 @@
-package ledgertest
+package permitstest
 
 import (
 	"fmt"
@@ -19,13 +19,13 @@ import (
 
 // A Backend is where the limits of random schedules are. The zero value simulates one.
 type Backend struct {
-	// Open returns the ledger of one schedule, which shares nothing with those of others. Nil: it is simulated.
-	Open func(t *testing.T) dispatch.Ledger
+	// Open returns the permit store of one schedule, which shares nothing with those of others. Nil: it is simulated.
+	Open func(t *testing.T) dispatch.PermitStore
 
-	// Lose makes the ledger forget everything. Nil: a real one does not.
+	// Lose makes the permit store forget everything. Nil: a real one does not.
 	Lose func()
 
-	// RealTime says that the ledger cannot live in a synctest bubble: timers are as late as the machine has them.
+	// RealTime says that the permit store cannot live in a synctest bubble: timers are as late as the machine has them.
 	RealTime bool
 }
 
@@ -109,11 +109,11 @@ var everybody = []string{"join", "join", "join", "leave", "crash", "cut", "freez
 const ttl = time.Second
 
 var modes = []mode{
-	{"booked", 400, policy.Policy{}, []string{"rate", "rate", "forget", "keep", "restore", "double", "skew", "skew a little"}, (*run).neverOver},
+	{"fair", 400, policy.Policy{}, []string{"rate", "rate", "forget", "keep", "restore", "double", "skew", "skew a little"}, (*run).neverOver},
 	{"strict", 20, policy.Policy{Sharing: policy.Strict}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
 	{"strict, in a queue", 20, policy.Policy{Sharing: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2))}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
 	{"split", 100, policy.Policy{Sharing: policy.Split, PoolTTL: policy.Duration(ttl)}, []string{"ramp"}, (*run).neverMore},
-	{"groups", 100, policy.Policy{Sharing: policy.Divide, PoolTTL: policy.Duration(ttl), Groups: "0,1"}, []string{"ramp"}, (*run).neverMore},
+	{"groups", 100, policy.Policy{Sharing: policy.Groups, PoolTTL: policy.Duration(ttl), Groups: "0,1"}, []string{"ramp"}, (*run).neverMore},
 }
 
 // draw makes a schedule.

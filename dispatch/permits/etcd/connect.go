@@ -1,4 +1,4 @@
-package etcdledger
+package etcdpermits
 
 import (
 	"context"
@@ -21,11 +21,11 @@ type attempt struct {
 }
 
 // connect returns the client, or why the last attempt to connect has failed; the next call makes another.
-func (l *Ledger) connect(ctx context.Context) (*clientv3.Client, error) {
+func (l *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
-		return nil, errors.New("etcd ledger: closed")
+		return nil, errors.New("etcd permit store: closed")
 	}
 	a := l.attempt
 	if a == nil {
@@ -55,13 +55,13 @@ func (l *Ledger) connect(ctx context.Context) (*clientv3.Client, error) {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("etcd ledger: connect to %v: %w", l.config.Endpoints, err)
+		return nil, fmt.Errorf("etcd permit store: connect to %v: %w", l.config.Endpoints, err)
 	}
 	return a.client, nil
 }
 
 // dial connects. An etcd whose certificate is refused would only look as if it did not answer, so that is tried first.
-func (l *Ledger) dial() (*clientv3.Client, error) {
+func (l *Store) dial() (*clientv3.Client, error) {
 	if l.config.TLS != nil {
 		if err := l.handshake(); err != nil {
 			return nil, err
@@ -71,7 +71,7 @@ func (l *Ledger) dial() (*clientv3.Client, error) {
 }
 
 // handshake returns why no endpoint can be talked to over TLS, nil if one can.
-func (l *Ledger) handshake() error {
+func (l *Store) handshake() error {
 	var errs []error
 	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: l.timeout}, Config: l.config.TLS}
 	for _, endpoint := range l.config.Endpoints {
@@ -86,7 +86,7 @@ func (l *Ledger) handshake() error {
 }
 
 // onTime is connect that also waits until the clock is known.
-func (l *Ledger) onTime(ctx context.Context) (*clientv3.Client, error) {
+func (l *Store) onTime(ctx context.Context) (*clientv3.Client, error) {
 	client, err := l.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -95,6 +95,6 @@ func (l *Ledger) onTime(ctx context.Context) (*clientv3.Client, error) {
 	case <-l.clock.synced:
 		return client, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("etcd ledger: what time it is there is not known yet: %w", l.clock.why(ctx.Err()))
+		return nil, fmt.Errorf("etcd permit store: what time it is there is not known yet: %w", l.clock.why(ctx.Err()))
 	}
 }

@@ -1,0 +1,51 @@
+// Package none is the permit store of those who have none: limits that are split among a fixed number of replicas need no
+// other. All others go on as their onOutage says, as if the permit store were always away.
+package none
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+// ErrNone is what every allocation fails with.
+var ErrNone = errors.New("there is no permit store: without one, only limits with sharing: split and a number of replicas are kept")
+
+// A PermitStore keeps nothing. The zero value is ready.
+type Store struct{}
+
+// Allocate fails.
+func (Store) Allocate(_ context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+	allocated := make([]schedule.Allocated, len(allocations))
+	for i := range allocated {
+		allocated[i].Err = ErrNone
+	}
+	return allocated
+}
+
+// Timeout is a second, which Allocate never takes.
+func (Store) Timeout() time.Duration { return time.Second }
+
+// Update fails.
+func (Store) Update(context.Context, string, time.Duration, func([]byte, float64) []byte) error {
+	return ErrNone
+}
+
+// Value fails.
+func (Store) Value(context.Context, string) ([]byte, float64, error) { return nil, 0, ErrNone }
+
+// State fails.
+func (Store) State(context.Context, string) (schedule.State, float64, error) {
+	return schedule.State{}, 0, ErrNone
+}
+
+// Publish does nothing: nobody could read it.
+func (Store) Publish(context.Context, string, string, []byte, time.Duration) error { return nil }
+
+// Published returns nothing.
+func (Store) Published(context.Context, string) ([][]byte, error) { return nil, nil }
+
+// Close does nothing.
+func (Store) Close() error { return nil }
