@@ -1,0 +1,63 @@
+// Package permits has what a Limiter and a permit store say to each other: the requests with their answers, the records
+// that a store keeps, and the keys under which it keeps them.
+//
+// The permit stores are in the packages below this one, and permitstest is their conformance suite.
+package permits
+
+import (
+	"github.com/dispatchthrottle/throttle/dispatch/pool"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+// A Request is one request to a permit store, with the place for its answer. Exactly one of Allocate, Heartbeat and Draw
+// is not nil. A store sets the answer in it, or Err.
+type Request struct {
+	Key       string // of the limit, from [LimitKey], [BusyKey] or [QuotaKey]; the records of the others have keys made from it
+	Allocate  *Allocate
+	Heartbeat *Heartbeat
+	Draw      *Draw
+
+	// Err is why the request failed. It may have been made all the same: a store repeats nothing that it has sent. The
+	// answers count only if Err is nil.
+	Err error
+
+	// Damage is why the record that was found was not used; the request went on as if there had been none. nil: it was
+	// used, or there was none.
+	Damage error
+}
+
+// An Allocate asks a limit's schedule for its next free slots; see [schedule.Allocate].
+type Allocate struct {
+	schedule.Request
+	Reply schedule.Reply // the answer
+}
+
+// A Heartbeat shows that a replica of a limit with `sharing.mode: split` is there, and agrees on the pool size; see
+// [pool.Meet] and [pool.Leave].
+type Heartbeat struct {
+	Member  pool.Member
+	Applied pool.Answer // that the replica divides the limit by now
+	TTL     float64     // seconds after which a silent member does not count, > 0
+	Leave   bool        // the replica leaves; there is no answer but Now
+	Fixed   bool        // the policy says the pool size: only the ramp's line is asked for
+	Rate    float64     // of the limit, permits a second
+	Ramp    schedule.Ramp
+	Active  bool // permits were wanted since the last heartbeat: a relaxed ramp rises
+
+	Answer pool.Answer   // the answer
+	Line   schedule.Line // where the limit is on its ramp
+	Now    float64       // the store's clock, seconds
+}
+
+// A Draw takes permits of a limit with `sharing.mode: groups`; see [pool.Division.Visit].
+type Draw struct {
+	Terms  pool.Terms
+	Visit  pool.Visit
+	Rate   float64 // of the limit, permits a second
+	Ramp   schedule.Ramp
+	Active bool // permits are wanted: a relaxed ramp rises
+
+	Drawn   pool.Drawn // the answer
+	Allowed float64    // where the limit is on its ramp, permits a second; Rate without a ramp
+	Now     float64    // the store's clock, seconds
+}
