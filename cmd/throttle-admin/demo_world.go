@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -120,7 +117,8 @@ func (w *world) openStore(ctx context.Context) (err error) {
 		return misuse(err)
 	}
 	w.onClose(w.store.Close)
-	return w.admin(io.Discard).withStore(ctx, func(ctx context.Context, store configstore.Store) error { // is it there?
+	admin := &app{store: w.policiesURL}
+	return admin.withStore(ctx, func(ctx context.Context, store configstore.Store) error { // is it there?
 		_, err := store.List(ctx)
 		return err
 	})
@@ -137,12 +135,7 @@ func (w *world) permitsURL(wanted string) string {
 	return inMemory
 }
 
-// admin returns the app of a command on the world's store.
-func (w *world) admin(stdout io.Writer) *app {
-	return &app{stdout: stdout, stderr: io.Discard, store: w.policiesURL, cluster: w.cluster, output: "json"}
-}
-
-// checkLedger asks the permit store for something once: a Limiter would go on without it, and there would be nothing to see.
+// checkPermits asks the permit store for something once: a Limiter would go on without it, and there would be nothing to see.
 func (w *world) checkPermits(ctx context.Context) error {
 	permits, err := w.openPermits()
 	if err != nil {
@@ -175,23 +168,17 @@ func (w *world) openLimiter(ctx context.Context, replica, group string) (*dispat
 	return lim, nil
 }
 
-// setRate calls set-msg-rate, or set for a way of sharing, and returns the revision at which that is in force.
+// setRate sets the topic's limit, and how it is shared, and returns the revision at which that is in force.
 func (w *world) setRate(ctx context.Context, rate policy.Rate) (int64, error) {
-	var out bytes.Buffer
-	cmd, args := newSetMsgRateCommand(w.admin(&out)), []string{w.full.String(), rate.String()}
-	if w.sharing != "" {
-		cmd, args = newSetCommand(w.admin(&out)), []string{w.full.String(), "messageRate=" + rate.String(), "sharing=" + w.sharing}
-		if policy.Sharing(w.sharing) == policy.Groups {
-			args = append(args, "groups="+strings.Join(demoWorkers[:], ","))
-		}
+	p := policy.Policy{MessageRate: rate, Sharing: policy.Sharing(w.sharing)}
+	if p.Sharing == policy.Groups {
+		p.Groups = policy.Names(strings.Join(demoWorkers[:], ","))
 	}
-	cmd.SetContext(ctx)
-	if err := cmd.RunE(cmd, args); err != nil {
-		return 0, err
-	}
-	var done changeReport
-	err := json.Unmarshal(out.Bytes(), &done)
-	return done.Revision, err
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return configstore.Edit(ctx, w.store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+		return s.Set(policy.TopicScope(w.full), p), nil
+	})
 }
 
 // cleanUp bounds how long it takes to remove what the demo has made in real services.
