@@ -369,6 +369,6 @@ func (x *explanation) table(w *strings.Builder, now time.Time) {
 	}
 	fmt.Fprintln(w)
 	for _, why := range x.Why {
-		w.WriteString("- " + strings.Join(output.Fold(why, output.MaxWidth-2), "\n  ") + "\n")
+		output.Item(w, why)
 	}
 }
