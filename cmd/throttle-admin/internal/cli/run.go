@@ -101,6 +101,9 @@ Exit status: 0 done, 1 failed, 2 misused, 3 refused as out of date.`,
 	}
 	a.PoliciesOptions.flags(flags, "policies")
 	a.PermitsOptions.flags(flags, "permits")
+	root.Version = thisVersion().String()
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.AddCommand(newVersionCommand(a))
 	for _, family := range families {
 		root.AddCommand(family(a)...)
 	}
