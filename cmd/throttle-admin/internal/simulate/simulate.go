@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+	"github.com/google/renameio/v2/maybe"
 	"github.com/spf13/cobra"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
@@ -50,7 +51,11 @@ func writePlot(name string, draw func() []byte) error {
 	if name == "" {
 		return nil
 	}
-	if err := os.WriteFile(name, draw(), 0o644); err != nil { //nolint:gosec // a picture to be shown
+	write := maybe.WriteFile // replaces the file at once, except on Windows
+	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
+		write = os.WriteFile // a link or a device, such as /dev/stdout, is not to be replaced
+	}
+	if err := write(name, draw(), 0o644); err != nil {
 		return fmt.Errorf("plot: %w", err)
 	}
 	return nil
