@@ -25,7 +25,7 @@ func newSimulateCommand(a *cli.App) *cobra.Command {
 		Use:     "simulate",
 		Short:   "Run the rules on made-up traffic, in virtual time",
 		Example: "  throttle-admin simulate busy steady",
-		RunE:    cli.OneOf,
+		RunE:    cli.Subcommands,
 	}
 	cmd.AddCommand(newSimulateBusyCommand(a), newSimulateQuotaCommand(a), newSimulateScheduleCommand(a))
 	return cmd
@@ -137,7 +137,7 @@ PATTERN is that of the requests and the busy answers, which begin with --rps and
 			s.Busy.Start = answers
 		}
 		if err := errors.Join(unknown, checkSimulation(s, recoverRate, recoverValue)); err != nil {
-			return cli.Misuse(err)
+			return cli.Usage(err)
 		}
 		var runs []busyRun
 		for _, rule := range []busy.TChannel{{RecoverRate: recoverRate}, {RecoverValue: recoverValue}} {
