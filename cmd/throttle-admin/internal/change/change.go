@@ -52,7 +52,7 @@ type Report struct {
 // Run makes what p plans, or shows it.
 func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 	if cmd.Flags().Changed("revision") && f.Revision < 1 {
-		return cli.Misuse(fmt.Errorf("revision \"%d\": is none: use the one that list, export or diff showed", f.Revision))
+		return cli.Usage(fmt.Errorf("revision \"%d\": is none: use the one that list, export or diff showed", f.Revision))
 	}
 	return a.WithStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
 		var before configstore.Snapshot

@@ -1,4 +1,5 @@
-// Package cli has what all commands of throttle-admin share: the program and its global flags, the stores that they name, arguments, scopes and errors.
+// Package cli holds what all commands of throttle-admin share: the root command and its flags,
+// the stores that the flags name, arguments, scopes and errors.
 package cli
 
 import (
@@ -12,7 +13,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// An App is one call of the command: its streams and its global flags.
+// An App is one run of the program: its streams and the values of its global flags.
 type App struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -24,24 +25,27 @@ type App struct {
 
 var outputs = []string{"table", "json", "yaml"}
 
-// checkFlags returns what is wrong with the global flags.
+// checkFlags validates the global flags.
 func (a *App) checkFlags() error {
 	var errs []error
 	if err := policy.NamespaceScope("any", a.Cluster, "any").Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("cluster: %w", err))
 	}
 	if !slices.Contains(outputs, a.Output) {
-		errs = append(errs, fmt.Errorf("output %.200q: is unknown: use %s", a.Output, strings.Join(outputs, ", ")))
+		errs = append(errs, fmt.Errorf("output %.200q: unknown format: want %s",
+			a.Output, strings.Join(outputs, ", ")))
 	}
-	return Misuse(errors.Join(errs...))
+	return Usage(errors.Join(errs...))
 }
 
-// Print writes v as JSON or YAML, or has table write it for people.
+// Print writes a result to Stdout in the format of --output: v as JSON or YAML, or what table
+// writes.
 func (a *App) Print(v any, table func(*strings.Builder)) error {
 	return output.Print(a.Stdout, a.Output, v, table)
 }
 
-// Warn tells people something that is no result.
+// Warn writes a line to Stderr.
 func (a *App) Warn(format string, args ...any) {
-	_, _ = fmt.Fprintf(a.Stderr, "throttle-admin: "+format+"\n", args...) // there is nowhere else to say it
+	// A failed write to Stderr cannot be reported anywhere.
+	_, _ = fmt.Fprintf(a.Stderr, "throttle-admin: "+format+"\n", args...)
 }

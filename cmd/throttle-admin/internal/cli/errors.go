@@ -1,19 +1,19 @@
 package cli
 
-// A misuseError is a fault of the command line.
-type misuseError struct{ error }
+// A usageError is an error in the command line; the exit status is ExitUsage.
+type usageError struct{ error }
 
-func (e *misuseError) Unwrap() error { return e.error }
+func (e *usageError) Unwrap() error { return e.error }
 
-// Misuse makes a fault of the command line of an error; nil stays nil.
-func Misuse(err error) error {
+// Usage marks an error as one in the command line; nil stays nil.
+func Usage(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &misuseError{err}
+	return &usageError{err}
 }
 
-// A hintError says what to do next.
+// A hintError is an error with a hint, which is printed on a line of its own.
 type hintError struct {
 	error
 	hint string
@@ -21,5 +21,5 @@ type hintError struct {
 
 func (e *hintError) Unwrap() error { return e.error }
 
-// Hint adds to an error what to do next.
+// Hint adds to an error what the user can do next.
 func Hint(err error, hint string) error { return &hintError{err, hint} }

@@ -6,11 +6,13 @@ import (
 	"os"
 )
 
-// MaxInput bounds what a command reads of a file that it does not know the size of, in bytes.
+// MaxInput is the size of the largest input file of a command without a limit of its own, in
+// bytes.
 const MaxInput = 64 << 20
 
-// Read reads a file, or the standard input if it is named -, of at most so many bytes and one, and returns what to call it.
-func (a *App) Read(name string, most int64) (called string, data []byte, err error) {
+// Read reads a file, or the standard input if name is "-", and returns a name for errors. It
+// stops after most+1 bytes, so that the caller can tell a file that is too large.
+func (a *App) Read(name string, most int64) (shown string, data []byte, err error) {
 	in := a.Stdin
 	if name != "-" {
 		f, err := os.Open(name)

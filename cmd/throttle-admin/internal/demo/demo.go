@@ -110,7 +110,7 @@ With --pulsar the topic is one of a real Pulsar, and the groups are Shared subsc
 				}
 			}
 			if err = errors.Join(errs...); err != nil {
-				return cli.Misuse(err)
+				return cli.Usage(err)
 			}
 			run := d.measure
 			if app.Output == "table" {

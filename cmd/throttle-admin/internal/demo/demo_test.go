@@ -105,7 +105,7 @@ func TestDemoRefuses(t *testing.T) {
 		{"--pulsar", "pulsar://adm:secret@127.0.0.1:8x", "has an @"},
 	} {
 		status, out, errs := demoRun(t.Context(), "demo", c.flag, c.value, "-o", "json")
-		assert.Equal(t, cli.ExitMisused, status)
+		assert.Equal(t, cli.ExitUsage, status)
 		assert.Empty(t, out)
 		assert.Contains(t, errs, c.want, "%s %s", c.flag, c.value)
 	}
@@ -115,7 +115,7 @@ func TestDemoRefuses(t *testing.T) {
 func TestDemoAsksItsServices(t *testing.T) {
 	for _, c := range []struct{ flag, url, want string }{
 		{"--permits", "redis://:secret@127.0.0.1:1", "the permit store: "},
-		{"--policies", "etcd://root:secret@127.0.0.1:1", "the store does not answer: "},
+		{"--policies", "etcd://root:secret@127.0.0.1:1", "the policy store does not answer: "},
 	} {
 		status, out, errs := demoRun(t.Context(), "demo", c.flag, c.url, "-o", "json")
 		assert.Equal(t, cli.ExitFailed, status)

@@ -30,7 +30,7 @@ func openPulsar(url, topic string) (*pulsarBroker, error) {
 	silent := pulsarlog.NewLoggerWithSlog(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: url, Logger: silent, OperationTimeout: cleanUp})
 	if err != nil {
-		return nil, cli.Misuse(fmt.Errorf("--pulsar: %w", err))
+		return nil, cli.Usage(fmt.Errorf("--pulsar: %w", err))
 	}
 	producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: topic, BatchingMaxMessages: 100, MaxPendingMessages: 5000})
 	if err != nil {

@@ -116,7 +116,7 @@ func (w *world) openStore(ctx context.Context) (err error) {
 		w.policiesURL = etcd.URL(server)
 	}
 	if w.store, err = throttle.OpenPolicies(ctx, w.policiesURL); err != nil {
-		return cli.Misuse(err)
+		return cli.Usage(err)
 	}
 	w.onClose(w.store.Close)
 	admin := &cli.App{PoliciesURL: w.policiesURL}
@@ -141,7 +141,7 @@ func (w *world) permitsURL(wanted string) string {
 func (w *world) checkPermits(ctx context.Context) error {
 	permits, err := w.openPermits()
 	if err != nil {
-		return cli.Misuse(err)
+		return cli.Usage(err)
 	}
 	if _, err := permits.Published(ctx, w.cluster); err != nil {
 		err = cli.Hint(fmt.Errorf("the permit store: %w", err), "check --permits, and whether it is up")

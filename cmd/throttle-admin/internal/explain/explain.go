@@ -100,7 +100,7 @@ that replicas obey meanwhile, with exit status 1.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			scope, err := a.ScopeOf(cmd, args[0])
 			permits, permitsErr := a.OpenPermits()
-			if err := errors.Join(cli.Misuse(err), permitsErr); err != nil {
+			if err := errors.Join(cli.Usage(err), permitsErr); err != nil {
 				return err
 			}
 			if permits != nil {
@@ -110,7 +110,7 @@ that replicas obey meanwhile, with exit status 1.`,
 				return explainQuota(cmd.Context(), a, scope, permits)
 			}
 			if scope.Kind != policy.TopicKind && scope.Kind != policy.SubscriptionKind {
-				return cli.Misuse(&policy.FieldError{Field: "topic", Value: args[0], Reason: "is no topic: write its URL, such as kafka://tenant/namespace/name, or tenant:NAME or tag:NAME for a quota"})
+				return cli.Usage(&policy.FieldError{Field: "topic", Value: args[0], Reason: "is no topic: write its URL, such as kafka://tenant/namespace/name, or tenant:NAME or tag:NAME for a quota"})
 			}
 			return a.WithStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
 				s, err := a.List(ctx, store)
@@ -370,6 +370,6 @@ func (x *explanation) table(w *strings.Builder, now time.Time) {
 	}
 	fmt.Fprintln(w)
 	for _, why := range x.Why {
-		w.WriteString("- " + strings.Join(output.Fold(why, output.MaxWidth-2), "\n  ") + "\n")
+		output.Item(w, why)
 	}
 }

@@ -152,7 +152,7 @@ func (x *quotaExplanation) table(w *strings.Builder, q policy.Quota) {
 		output.Text(w, "backend %s in zone %s: %s bytes of cost a second, %.0f %% of its load, of which it can bear %.0f %%", r.Backend, r.Zone, output.Number(r.Cost), 100*r.Busyness, 100*r.Ratio)
 	}
 	for _, why := range x.Why {
-		w.WriteString("- " + strings.Join(output.Fold(why, output.MaxWidth-2), "\n  ") + "\n")
+		output.Item(w, why)
 	}
 }
 

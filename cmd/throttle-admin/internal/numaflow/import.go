@@ -30,7 +30,7 @@ func newNumaflowCommand(a *cli.App) *cobra.Command {
 		Use:     "numaflow",
 		Short:   "Read the limits that Numaflow's pipelines already have",
 		Example: "  throttle-admin numaflow import pipeline.yaml",
-		RunE:    cli.OneOf,
+		RunE:    cli.Subcommands,
 	}
 	cmd.AddCommand(newNumaflowImportCommand(a))
 	return cmd
@@ -63,7 +63,7 @@ split, poolTTL. Who has caught up is throttled, too, as Numaflow does. What cann
 				return fmt.Errorf("%s: is larger than %d MiB: import it in parts", name, cli.MaxInput>>20)
 			}
 			if sharing != policy.Fair && sharing != policy.Split {
-				return cli.Misuse(&policy.FieldError{Field: "sharing", Value: string(sharing), Reason: "is not allocated or split"})
+				return cli.Usage(&policy.FieldError{Field: "sharing", Value: string(sharing), Reason: "is not allocated or split"})
 			}
 			im := &numaflowImport{namespace: namespace, sharing: sharing, policies: map[policy.Scope]policy.Policy{}}
 			if err := im.read(text); err != nil {

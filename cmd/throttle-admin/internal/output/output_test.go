@@ -24,3 +24,14 @@ func TestTablesFit(t *testing.T) {
 		}
 	}
 }
+
+// TestTablesBreakAtSpaces: a word is broken only if its column cannot hold it.
+func TestTablesBreakAtSpaces(t *testing.T) {
+	var out strings.Builder
+	Table(&out, []string{"FIELD", "VALUE", "FROM"}, [][]string{
+		{"byteRate", "not throttled", strings.Repeat("x", 80)},
+	})
+	assert.Equal(t, "FIELD     VALUE      FROM\n"+
+		"byteRate  not        "+strings.Repeat("x", 79)+"\n"+
+		"          throttled  x\n", out.String())
+}

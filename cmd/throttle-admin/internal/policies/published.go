@@ -57,7 +57,7 @@ for that namespace in one cluster; it may also stand before the verb.`,
 		Example: `  throttle-admin namespaces public/default set-msg-rate 500
   throttle-admin namespaces set-msg-rate public/standalone/default 500
   throttle-admin namespaces set-dispatch-rate public/default -md 1000 -bd 1048576 -dt 1`,
-		RunE: cli.OneOf,
+		RunE: cli.Subcommands,
 	}
 	verb := func(use, short string, names []string, run func(cmd *cobra.Command, args []string, fault error) error) *cobra.Command {
 		c := &cobra.Command{
@@ -160,7 +160,7 @@ func newBrokersCommand(a *cli.App) *cobra.Command {
 		Short: "Pulsar's commands for the cluster's default, as published",
 		Example: `  throttle-admin brokers update-dynamic-config --config messageDispatchRatePerTopic --value 1000
   throttle-admin brokers delete-dynamic-config --config messageDispatchRatePerTopic`,
-		RunE: cli.OneOf,
+		RunE: cli.Subcommands,
 	}
 	names := slices.Sorted(maps.Keys(brokerConfigs))
 	field := func(config string) (string, error) {

@@ -45,7 +45,7 @@ func set(a *cli.App, cmd *cobra.Command, f change.SetFlags, scopeText string, p 
 		faults = append(faults, errors.New("for: a field cannot be inherited for a while: set it to something, or leave --for out"))
 	}
 	if err := errors.Join(faults...); err != nil {
-		return cli.Misuse(err)
+		return cli.Usage(err)
 	}
 	return change.Run(a, cmd, f.Flags, change.Plan{
 		Review: "get " + cli.Quote(scope),
@@ -261,7 +261,7 @@ scope that has paused=false, so that a wider one cannot pause it, keeps that.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			scope, err := a.ScopeOf(cmd, args[0])
 			if err != nil {
-				return cli.Misuse(err)
+				return cli.Usage(err)
 			}
 			return change.Run(a, cmd, f, change.Plan{
 				Review: "get " + cli.Quote(scope),

@@ -108,7 +108,7 @@ func newGetCommand(a *cli.App) *cobra.Command {
 func get(a *cli.App, cmd *cobra.Command, scopeText string, fault error, fields ...string) error {
 	scope, err := a.ScopeOf(cmd, scopeText)
 	if err = errors.Join(err, fault); err != nil {
-		return cli.Misuse(err)
+		return cli.Usage(err)
 	}
 	return a.WithStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
 		s, err := a.List(ctx, store)
@@ -162,7 +162,7 @@ A stored policy that cannot be read is removed by the name that list shows.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			scope, scopeErr := a.ScopeOf(cmd, args[0])
 			if scopeErr != nil && cmd.Flags().Changed("subscription") {
-				return cli.Misuse(scopeErr)
+				return cli.Usage(scopeErr)
 			}
 			return change.Run(a, cmd, f, change.Plan{
 				Review:   "list",
@@ -173,7 +173,7 @@ A stored policy that cannot be read is removed by the name that list shows.`,
 						changes = s.Remove(policy.Scope{Kind: policy.UnreadableKind, Pattern: args[0]})
 					}
 					if scopeErr != nil && len(changes) == 0 {
-						return nil, cli.Misuse(scopeErr)
+						return nil, cli.Usage(scopeErr)
 					}
 					if len(changes) == 0 {
 						return nil, noPolicy(scope)

@@ -36,7 +36,7 @@ func newPulsarCommand(a *cli.App) *cobra.Command {
 		Use:     "pulsar",
 		Short:   "Read what a Pulsar cluster already has",
 		Example: "  throttle-admin pulsar import --web http://127.0.0.1:8080",
-		RunE:    cli.OneOf,
+		RunE:    cli.Subcommands,
 	}
 	cmd.AddCommand(newPulsarImportCommand(a))
 	return cmd
@@ -64,12 +64,12 @@ carried over is said on stderr.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range namespaces {
 				if scope, err := policy.ParseScope(name); err != nil || scope.Kind != policy.NamespaceKind {
-					return cli.Misuse(&policy.FieldError{Field: "namespace", Value: name, Reason: "is no namespace: write tenant/namespace"})
+					return cli.Usage(&policy.FieldError{Field: "namespace", Value: name, Reason: "is no namespace: write tenant/namespace"})
 				}
 			}
 			c, err := newPulsarWeb(&web)
 			if err != nil {
-				return cli.Misuse(err)
+				return cli.Usage(err)
 			}
 			im := &pulsarImport{web: c, only: namespaces, policies: map[policy.Scope]policy.Policy{}}
 			if err := im.read(cmd.Context()); err != nil {

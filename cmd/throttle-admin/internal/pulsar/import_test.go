@@ -141,11 +141,11 @@ func TestPulsarImportFaults(t *testing.T) {
 		{runtime, `{"dispatchThrottlingRatePerTopicInMsg":"many"}`, nil, cli.ExitFailed, "is not a number"},
 		{runtime, `{"dispatchThrottlingRateInMsg":"5","dispatchThrottlingRatePerReplicatorInByte":"6"}`, nil, cli.ExitDone, "for each broker"},
 		{runtime, "401", []string{"--namespace", "public/none"}, cli.ExitFailed, "is not there"},
-		{runtime, "{}", []string{"--namespace", "orders"}, cli.ExitMisused, "is no namespace"},
-		{runtime, "{}", []string{"--web", "pulsar://127.0.0.1:6650"}, cli.ExitMisused, "is no web service"},
-		{runtime, "{}", []string{"--web", "http://user:secret@127.0.0.1"}, cli.ExitMisused, "has an @"},
-		{runtime, "{}", []string{"--web", "pulsar://user:secret@127.0.0.1"}, cli.ExitMisused, "has an @"},
-		{runtime, "{}", []string{"--web", "http://127.0.0.1?token=secret"}, cli.ExitMisused, "or a ?"},
+		{runtime, "{}", []string{"--namespace", "orders"}, cli.ExitUsage, "is no namespace"},
+		{runtime, "{}", []string{"--web", "pulsar://127.0.0.1:6650"}, cli.ExitUsage, "is no web service"},
+		{runtime, "{}", []string{"--web", "http://user:secret@127.0.0.1"}, cli.ExitUsage, "has an @"},
+		{runtime, "{}", []string{"--web", "pulsar://user:secret@127.0.0.1"}, cli.ExitUsage, "has an @"},
+		{runtime, "{}", []string{"--web", "http://127.0.0.1?token=secret"}, cli.ExitUsage, "or a ?"},
 	} {
 		clear(answer)
 		answer["/admin/v2/tenants"] = "[]"

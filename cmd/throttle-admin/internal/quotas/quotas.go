@@ -44,7 +44,7 @@ a quota, else to its topic's tenant. The rates are found by a ratekeeper: see th
 		Example: `  throttle-admin quota set tag:reports total_throughput 1MiB
   throttle-admin quota get tag:reports total_throughput
   throttle-admin quota status`,
-		RunE: cli.OneOf,
+		RunE: cli.Subcommands,
 	}
 	cmd.AddCommand(newQuotaSetCommand(a), newQuotaGetCommand(a), newQuotaClearCommand(a), newQuotaListCommand(a), newQuotaStatusCommand(a))
 	return cmd
@@ -120,7 +120,7 @@ capacity or total ends, that is said, here and by quota list and quota status.`,
 			p, err := parseQuota(args[1:])
 			ttl, ttlErr := f.TTL(cmd)
 			if err := errors.Join(idErr, err, ttlErr, change.CheckTemporary(p, ttl)); err != nil {
-				return cli.Misuse(err)
+				return cli.Usage(err)
 			}
 			return changeQuota(a, cmd, f.Flags, id, "Successfully updated quota.", func(s configstore.Snapshot) ([]configstore.Change, error) {
 				if ttl != 0 {
@@ -172,7 +172,7 @@ func newQuotaClearCommand(a *cli.App) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := quotastate.ParseID(args[0])
 			if err != nil {
-				return cli.Misuse(err)
+				return cli.Usage(err)
 			}
 			return changeQuota(a, cmd, f, id, "Successfully cleared quota.", func(s configstore.Snapshot) ([]configstore.Change, error) {
 				return s.Unset(id, "reservedThroughput", "totalThroughput"), nil
@@ -226,7 +226,7 @@ func newQuotaGetCommand(a *cli.App) *cobra.Command {
 				err = errors.Join(err, &policy.FieldError{Field: "field", Value: field, Reason: "is unknown: use " + reservedField + " or " + totalField})
 			}
 			if err != nil {
-				return cli.Misuse(err)
+				return cli.Usage(err)
 			}
 			return quotastate.With(cmd.Context(), a, func(s configstore.Snapshot, set *policy.Set) error {
 				if err := cli.Readable(s, id); err != nil {

@@ -51,16 +51,16 @@ Authorization: Bearer with the token of --token-file, see docs/slowing-down.md),
 				err = errors.Join(err, fmt.Errorf("--policies is not set: say where quotas are kept, such as --policies etcd://127.0.0.1:2379, or set %s", throttle.EnvPolicies))
 			}
 			if err != nil {
-				return cli.Misuse(err)
+				return cli.Usage(err)
 			}
 			store, storeErr := a.PoliciesOptions.Add(a.PoliciesURL)
 			permits, permitsErr := a.PermitsOptions.Add(a.PermitsURL)
 			if err := errors.Join(storeErr, permitsErr); err != nil {
-				return cli.Misuse(err)
+				return cli.Usage(err)
 			}
 			keeper, closeAll, err := throttle.OpenRatekeeper(cmd.Context(), store, permits)
 			if err != nil {
-				return cli.Misuse(err)
+				return cli.Usage(err)
 			}
 			keeper.Cluster, keeper.Name, keeper.MostIDs = a.Cluster, name, maxIDs
 			handler := slog.Handler(slog.NewTextHandler(a.Stderr, nil))

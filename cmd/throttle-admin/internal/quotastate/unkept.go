@@ -110,7 +110,7 @@ func NoRatekeeper(a *cli.App) error {
 
 // NoPermits is the fault that no permit store is named.
 func NoPermits() error {
-	return cli.Misuse(errors.New("--permits is not set, or one process's own: say where the ratekeeper writes, such as --permits redis://127.0.0.1:6379"))
+	return cli.Usage(errors.New("--permits is not set, or one process's own: say where the ratekeeper writes, such as --permits redis://127.0.0.1:6379"))
 }
 
 // PermitsFault is the fault that the permit store does not answer.

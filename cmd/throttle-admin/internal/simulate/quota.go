@@ -82,7 +82,7 @@ func newSimulateQuotaCommand(a *cli.App) *cobra.Command {
 		Args: cli.Args("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if every < 1 {
-				return cli.Misuse(fmt.Errorf("--every %d: is no number of seconds from 1 on", every))
+				return cli.Usage(fmt.Errorf("--every %d: is no number of seconds from 1 on", every))
 			}
 			var s quotaScenario
 			name, err := readScenario(a, args[0], &s)

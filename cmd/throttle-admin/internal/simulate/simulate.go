@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+	"github.com/google/renameio/v2/maybe"
 	"github.com/spf13/cobra"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
@@ -24,7 +25,7 @@ func newSimulateCommand(a *cli.App) *cobra.Command {
 		Use:     "simulate",
 		Short:   "Run the rules on made-up traffic, in virtual time",
 		Example: "  throttle-admin simulate busy steady",
-		RunE:    cli.OneOf,
+		RunE:    cli.Subcommands,
 	}
 	cmd.AddCommand(newSimulateBusyCommand(a), newSimulateQuotaCommand(a), newSimulateScheduleCommand(a))
 	return cmd
@@ -50,7 +51,11 @@ func writePlot(name string, draw func() []byte) error {
 	if name == "" {
 		return nil
 	}
-	if err := os.WriteFile(name, draw(), 0o644); err != nil { //nolint:gosec // a picture to be shown
+	write := maybe.WriteFile // replaces the file at once, except on Windows
+	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
+		write = os.WriteFile // a link or a device, such as /dev/stdout, is not to be replaced
+	}
+	if err := write(name, draw(), 0o644); err != nil {
 		return fmt.Errorf("plot: %w", err)
 	}
 	return nil
@@ -132,7 +137,7 @@ PATTERN is that of the requests and the busy answers, which begin with --rps and
 			s.Busy.Start = answers
 		}
 		if err := errors.Join(unknown, checkSimulation(s, recoverRate, recoverValue)); err != nil {
-			return cli.Misuse(err)
+			return cli.Usage(err)
 		}
 		var runs []busyRun
 		for _, rule := range []busy.TChannel{{RecoverRate: recoverRate}, {RecoverValue: recoverValue}} {

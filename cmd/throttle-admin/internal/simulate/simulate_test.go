@@ -43,3 +43,20 @@ func TestPlots(t *testing.T) {
 	}
 	assert.Equal(t, 3, n)
 }
+
+// TestPlotReplacesFilesOnly: a picture replaces one that is there, and is written through a link.
+func TestPlotReplacesFilesOnly(t *testing.T) {
+	file, link := filepath.Join(t.TempDir(), "plot.svg"), filepath.Join(t.TempDir(), "link.svg")
+	require.NoError(t, os.Symlink(file, link))
+	for _, name := range []string{file, link} {
+		for _, text := range []string{"the first, which is longer", "the second"} {
+			require.NoError(t, writePlot(name, func() []byte { return []byte(text) }))
+			got, err := os.ReadFile(file)
+			require.NoError(t, err)
+			assert.Equal(t, text, string(got))
+		}
+	}
+	target, err := os.Readlink(link)
+	require.NoError(t, err)
+	assert.Equal(t, file, target)
+}
