@@ -1,8 +1,9 @@
 // Package redispermits keeps the schedules of all processes in Redis: a single server, Sentinel or Cluster.
 // An allocation is one script call, whose cost does not depend on how many replicas share the limit.
 //
-// go-redis writes each failed dial to standard error. This package silences it, for the whole process: a Limiter
-// logs once that its permit store is away.
+// A Limiter logs once that its permit store is unavailable. go-redis, which would write each failed dial to standard error, sees none of
+// them. Behind Sentinels it still writes which master it has found, and each Sentinel that it cannot reach; a program that wants
+// none of that calls redis.SetLogger.
 package redispermits
 
 import (
@@ -42,12 +43,6 @@ type Store struct {
 	tls     bool
 }
 
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
-
-func init() { redis.SetLogger(silent{}) }
-
 // Open returns a permit store on the servers of o. What o says of time-outs and retries is replaced by what a permit store
 // needs: each call ends within timeout (0 = [DefaultTimeout]), and nothing is repeated. The
 // connection is made when it is needed, so that a process can start while Redis is away.
@@ -58,10 +53,14 @@ func Open(o redis.UniversalOptions, timeout time.Duration) *Store {
 	o.ContextTimeoutEnabled = true
 	o.MaxRetries = -1
 	o.MaxRedirects = 3
-	o.PoolSize = 1000                             // when as many dials have failed, go-redis tries but once a second, and processes return far apart
-	o.DialerRetries = 1                           // else a refused connection looks like a time-out
+	o.PoolSize = 1000
+	o.DialerRetries = 1
 	o.MinRetryBackoff, o.MaxRetryBackoff = -1, -1 // whom a Cluster sends on goes at once
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
+	if o.Dialer == nil {
+		o.Dialer = redis.NewDialer(&redis.Options{DialTimeout: timeout, TLSConfig: o.TLSConfig})
+	}
+	o.Dialer = quiet(o.Dialer)
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return &Store{redis.NewUniversalClient(&o), timeout, o.TLSConfig != nil}
 }
