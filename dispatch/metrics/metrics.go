@@ -144,7 +144,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			labels := append(labels, string(l.Reason))
 			counter(granted, l.Granted, labels...)
 			counter(returned, l.Returned, labels...)
-			counter(lapsed, l.Lapsed, labels...)
+			counter(lapsed, l.Expired, labels...)
 			gauge(allocated, float64(l.Stock), labels...)
 			counter(allocations, l.Allocations, labels...)
 			if l.Ramp > 0 {
@@ -158,10 +158,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	counter(requests, s.Permits.Requests)
 	counter(errs, s.Permits.Errors)
 	counter(late, s.Permits.Late)
-	gauge(away, flag(s.Permits.Away))
+	gauge(away, flag(s.Permits.Unavailable))
 	gauge(revision, float64(s.Revision))
 	gauge(sourceErr, flag(s.PolicyError != ""))
-	gauge(bad, float64(s.BadPolicies))
+	gauge(bad, float64(s.InvalidPolicies))
 	gauge(info, 1, s.Version, s.Cluster, s.Replica, s.Identity)
 }
 

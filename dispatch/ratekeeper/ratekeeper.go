@@ -44,7 +44,7 @@ func (l byPermits) Elect(ctx context.Context, _, _ string, lead func(context.Con
 	if err != nil {
 		return err
 	}
-	var before dispatch.Rates
+	var before quota.Rates
 	_ = json.Unmarshal(text, &before) // what makes no sense is nobody's
 	if math.Abs(now-before.Time) > takeover.Seconds() || before.Time == 0 {
 		lead(ctx, max(before.Term+1, int64(now*1000))) // by the clock, lest terms begin anew when the record has gone
@@ -181,7 +181,7 @@ type term struct {
 	set     *policy.Set // whose quotas the keeper has
 	quotas  map[quota.ID]policy.Quota
 	resumed bool           // before has been read
-	before  dispatch.Rates // what the ratekeeper before has found
+	before  quota.Rates // what the ratekeeper before has found
 	wrote   bool
 	events  map[quota.ID]float64 // the rates last logged
 	fault   string               // of a pass, last logged
@@ -287,7 +287,7 @@ func (t *term) complete(decisions []quota.Decision) {
 	for i := range decisions {
 		d := &decisions[i]
 		if d.Shadow = t.quotas[d.ID].Shadow; d.Assumed {
-			d.AverageCost = dispatch.AssumedCost
+			d.AverageCost = quota.AssumedCost
 			d.Reserved, d.Desired = d.Quota.Reserved/d.AverageCost, d.Quota.Total/d.AverageCost
 			d.Target, d.Smoothed = d.Desired, d.Desired
 		}
@@ -399,16 +399,16 @@ func worse(a, b quota.Load) bool {
 
 // write puts rates in force, unless a later term has.
 func (t *term) write(ctx context.Context, identity string, decisions []quota.Decision) (at float64, err error) {
-	rates := make(map[quota.ID]dispatch.Rate, len(decisions))
+	rates := make(map[quota.ID]quota.Rate, len(decisions))
 	for _, d := range decisions {
 		if !d.Assumed {
-			rates[d.ID] = dispatch.Rate{Rate: d.Smoothed, Average: d.AverageCost}
+			rates[d.ID] = quota.Rate{Rate: d.Smoothed, Average: d.AverageCost}
 		}
 	}
 	fenced, other := false, ""
 	var noNumber error
 	err = t.Permits.Update(ctx, permits.RatesKey(t.Cluster), ratesTTL, func(old []byte, now float64) []byte {
-		var before dispatch.Rates
+		var before quota.Rates
 		_ = json.Unmarshal(old, &before) // what makes no sense is replaced
 		mine := before.Keeper == t.Name && before.Term == t.number
 		later := t.wrote || before.Identity == identity && before.Term >= t.number // somebody has written since, or leads in a later term
@@ -420,7 +420,7 @@ func (t *term) write(ctx context.Context, identity string, decisions []quota.Dec
 			return old
 		}
 		at = now
-		text, err := json.Marshal(dispatch.Rates{Identity: identity, Term: t.number, Keeper: t.Name, Time: now, Rates: rates})
+		text, err := json.Marshal(quota.Rates{Identity: identity, Term: t.number, Keeper: t.Name, Time: now, Rates: rates})
 		if noNumber = err; err != nil {
 			return old
 		}

@@ -292,7 +292,7 @@ func TestAStaleLeaderWritesNothing(t *testing.T) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		k, stop := w.keeper("paused")
 		time.Sleep(3 * time.Second)
-		var later dispatch.Rates
+		var later quota.Rates
 		require.NoError(t, w.permits.Update(t.Context(), permits.RatesKey("standalone"), time.Hour, func(old []byte, now float64) []byte {
 			require.NoError(t, json.Unmarshal(old, &later))
 			later.Term, later.Keeper, later.Time = later.Term+1, "other", now
@@ -303,7 +303,7 @@ func TestAStaleLeaderWritesNothing(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		text, _, err := w.permits.Value(t.Context(), permits.RatesKey("standalone"))
 		require.NoError(t, err)
-		var now dispatch.Rates
+		var now quota.Rates
 		require.NoError(t, json.Unmarshal(text, &now))
 		assert.Equal(t, later, now)
 		assert.Zero(t, k.Status().Term)

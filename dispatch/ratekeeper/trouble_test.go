@@ -27,7 +27,7 @@ func (w *world) keep(text string) {
 	require.NoError(w.t, w.permits.Update(w.t.Context(), permits.RatesKey("standalone"), time.Hour, func([]byte, float64) []byte { return []byte(text) }))
 }
 
-func (w *world) record() (r dispatch.Rates) {
+func (w *world) record() (r quota.Rates) {
 	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey("standalone"))
 	require.NoError(w.t, err)
 	_ = json.Unmarshal(text, &r) // there may be none
@@ -75,7 +75,7 @@ func (cut) Value(context.Context, string) (_ []byte, _ float64, _ error) { retur
 func TestTermsBeginAnew(t *testing.T) {
 	for name, lost := range map[string]func(w *world){
 		"wiped":   func(w *world) { w.keep("") },
-		"rebuilt": func(*world) { time.Sleep(dispatch.RatesHold + 5*time.Second) }, // and nobody leads meanwhile
+		"rebuilt": func(*world) { time.Sleep(quota.RatesHold + 5*time.Second) }, // and nobody leads meanwhile
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, w *world) {
@@ -87,7 +87,7 @@ func TestTermsBeginAnew(t *testing.T) {
 				stop()
 				lost(w)
 				_, stop = w.elected("k2", always(5), w.permits)
-				time.Sleep(dispatch.RatesHold + 20*time.Second) // the replicas hold to the later term so long
+				time.Sleep(quota.RatesHold + 20*time.Second) // the replicas hold to the later term so long
 				assert.InDelta(t, 100, a.lately(10*time.Second), 10)
 				cancel()
 				stop()

@@ -127,7 +127,7 @@ func (w *world) admin(args ...string) string {
 }
 
 // rates is the record that replicas obey.
-func (w *world) rates() (r dispatch.Rates) {
+func (w *world) rates() (r quota.Rates) {
 	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey(w.cluster))
 	if err == nil && len(text) > 0 {
 		err = json.Unmarshal(text, &r)

@@ -179,7 +179,7 @@ func (x *explanation) explainQuotas(ctx context.Context, store dispatch.PermitSt
 	if err != nil {
 		return err
 	}
-	var found dispatch.Rates
+	var found quota.Rates
 	_ = json.Unmarshal(text, &found) // what makes no sense is none
 	x.unkept = found.Old(now)
 	for _, id := range x.quotas {

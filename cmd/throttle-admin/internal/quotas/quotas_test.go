@@ -312,7 +312,7 @@ func TestQuotasUnkept(t *testing.T) {
 	}
 	found := func(age float64) {
 		write(func(now float64) []byte {
-			text, err := json.Marshal(dispatch.Rates{Term: 7, Keeper: "k-1", Time: now - age, Rates: map[quota.ID]dispatch.Rate{
+			text, err := json.Marshal(quota.Rates{Term: 7, Keeper: "k-1", Time: now - age, Rates: map[quota.ID]quota.Rate{
 				"tag:bulk": {Rate: 40, Average: 8192}, "tag:gold": {Rate: 20, Average: 4096}, "tag:off": {Rate: 3, Average: 4096},
 			}})
 			require.NoError(t, err)

@@ -45,10 +45,10 @@ func FindUnkept(ctx context.Context, a *cli.App, store dispatch.PermitStore, quo
 	if err != nil {
 		return Unkept{}, PermitsFault(err)
 	}
-	var found dispatch.Rates
+	var found quota.Rates
 	if err := json.Unmarshal(text, &found); len(text) > 0 && err != nil {
 		a.Warn("the rates in the permit store make no sense, and nobody obeys them: %s: %v", permits.RatesKey(a.Cluster), err)
-		found = dispatch.Rates{}
+		found = quota.Rates{}
 	}
 	u := Unkept{Cluster: a.Cluster, Keeper: found.Keeper, Term: found.Term, Hold: !found.Old(now), IDs: []Obeyed{}}
 	if found.Keeper != "" {
@@ -80,7 +80,7 @@ func (u Unkept) Say() string {
 	case u.Keeper == "":
 		return fmt.Sprintf("no ratekeeper leads in cluster %s, and none has written rates in the last hour: replicas obey %s, by the average costs that they remember or, where they remember none, a written page a message", u.Cluster, fallback)
 	case u.Hold:
-		return fmt.Sprintf("no ratekeeper leads in cluster %s: the rates that %s wrote in term %d, %s ago, hold for %s more, then %s", u.Cluster, u.Keeper, u.Term, output.Seconds(u.Age), output.Seconds(dispatch.RatesHold.Seconds()-u.Age), fallback)
+		return fmt.Sprintf("no ratekeeper leads in cluster %s: the rates that %s wrote in term %d, %s ago, hold for %s more, then %s", u.Cluster, u.Keeper, u.Term, output.Seconds(u.Age), output.Seconds(quota.RatesHold.Seconds()-u.Age), fallback)
 	}
 	return fmt.Sprintf("no ratekeeper leads in cluster %s: the rates that %s wrote in term %d, %s ago, hold no more, and replicas obey %s, by the average costs of then", u.Cluster, u.Keeper, u.Term, output.Seconds(u.Age), fallback)
 }

@@ -1,4 +1,4 @@
-package dispatch
+package sharing
 
 import (
 	"testing"
@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestUseMeter(t *testing.T) {
+func TestMeter(t *testing.T) {
 	for _, period := range []float64{0.001, 0.02, 0.5, 2, 6, 20} {
-		var m useMeter
+		var m meter
 		assert.Zero(t, m.rate(1))
 		now, most := 7.0, 0.0
 		for ; now < 7+40*max(period, 1); now += period {

@@ -1,4 +1,4 @@
-package dispatch_test
+package simulate_test
 
 import (
 	"fmt"
@@ -8,9 +8,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/simulate"
 	"github.com/dispatchthrottle/throttle/policy"
 )
+
+func limited(rate int64) policy.Policy { return policy.Policy{MessageRate: policy.PerSecond(rate)} }
 
 // TestSimulatedAllocation: published allocations, scaled to hundreds a second; within 2 %, from the third second on.
 func TestSimulatedAllocation(t *testing.T) {
@@ -36,9 +38,9 @@ func TestSimulatedAllocation(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := dispatch.Simulation{Policy: perSecond(c.capacity), Seed: 1}
+			s := simulate.Schedule{Policy: limited(c.capacity), Seed: 1}
 			for i, d := range c.demands {
-				r := dispatch.SimulatedReader{Subscription: fmt.Sprint(i), Rate: d}
+				r := simulate.Consumers{Subscription: fmt.Sprint(i), Rate: d}
 				if d == endless {
 					r.Rate = 0
 				}
@@ -48,7 +50,7 @@ func TestSimulatedAllocation(t *testing.T) {
 				if c.reserved != nil {
 					r.Reserved = c.reserved[i]
 				}
-				s.Readers = append(s.Readers, r)
+				s.Consumers = append(s.Consumers, r)
 			}
 			require.NoError(t, s.Validate())
 			got := make([]float64, len(c.demands))
@@ -61,7 +63,7 @@ func TestSimulatedAllocation(t *testing.T) {
 				}
 			}
 			for i, want := range c.want {
-				assert.InEpsilon(t, want, got[i], 0.02, "reader %d: %v, not %v", i, got, c.want)
+				assert.InEpsilon(t, want, got[i], 0.02, "consumer %d: %v, not %v", i, got, c.want)
 			}
 		})
 	}
@@ -71,13 +73,13 @@ func TestSimulatedAllocation(t *testing.T) {
 func TestSimulatedChange(t *testing.T) {
 	t.Parallel()
 	run := func(seed uint64) (messages []int64) {
-		s := dispatch.Simulation{
-			Policy: perSecond(1000), Seed: seed,
-			Readers: []dispatch.SimulatedReader{{Subscription: "a", Replicas: 4}, {Subscription: "b", Rate: 100, From: 2, Until: 4}},
+		s := simulate.Schedule{
+			Policy: limited(1000), Seed: seed,
+			Consumers: []simulate.Consumers{{Subscription: "a", Replicas: 4}, {Subscription: "b", Rate: 100, From: 2, Until: 4}},
 		}
 		for second := range 8 {
 			if second == 5 {
-				s.Change(perSecond(300))
+				s.Change(limited(300))
 			}
 			now := s.Second()
 			assert.Equal(t, second+1, now.Time)
@@ -97,16 +99,17 @@ func TestSimulatedChange(t *testing.T) {
 // TestSimulationFaults: all at once.
 func TestSimulationFaults(t *testing.T) {
 	t.Parallel()
-	s := dispatch.Simulation{
-		Policy:  policy.Policy{Sharing: policy.Strict},
-		Readers: []dispatch.SimulatedReader{{Replicas: -1, Weight: math.NaN(), From: 5, Until: 4}},
+	s := simulate.Schedule{
+		Policy:    policy.Policy{Sharing: policy.Strict},
+		Consumers: []simulate.Consumers{{Replicas: -1, Weight: math.NaN(), From: 5, Until: 4}},
 	}
 	err := s.Validate()
 	for _, want := range []string{
-		"policy.messageRate: there is none", `policy.sharing "strict": only allocated is simulated`, "readers[0].subscription: is empty",
-		"readers[0].replicas -1: is outside 1..1000", "readers[0].weight NaN: is outside 0..1000000", "readers[0].until 4: is not after from 5",
+		"policy.messageRate: is not set", `policy.sharing.mode "strict": is not simulated: want fair`, "consumers[0].subscription: is empty",
+		"consumers[0].replicas -1: out of range: want 1 to 1000", "consumers[0].weight NaN: out of range: want 0 to 1000000",
+		"consumers[0].until 4: is not after from 5",
 	} {
 		assert.ErrorContains(t, err, want)
 	}
-	assert.ErrorContains(t, (&dispatch.Simulation{Policy: perSecond(1)}).Validate(), "readers: there are none")
+	assert.ErrorContains(t, (&simulate.Schedule{Policy: limited(1)}).Validate(), "consumers: are not set")
 }
