@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -347,7 +348,7 @@ func (l *Limiter) publishUsage(ctx context.Context) {
 	}
 	text, err := json.Marshal(u)
 	if err == nil {
-		err = l.cfg.Permits.Publish(ctx, UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
+		err = l.cfg.Permits.Publish(ctx, permits.UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
 	}
 	if err != nil && ctx.Err() == nil {
 		l.log.Debug("what quotas have used could not be published", "error", err)

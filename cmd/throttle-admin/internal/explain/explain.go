@@ -93,9 +93,9 @@ that is in force instead; the exit status is then 1.`,
 	return cmd
 }
 
-// explainTopic explains a topic or a subscription; permits is nil without a shared permit store.
+// explainTopic explains a topic or a subscription; store is nil without a shared permit store.
 func explainTopic(
-	ctx context.Context, a *cli.App, scope policy.Scope, permits dispatch.PermitStore,
+	ctx context.Context, a *cli.App, scope policy.Scope, store dispatch.PermitStore,
 ) error {
 	s, err := a.Policies(ctx)
 	if err != nil {
@@ -104,10 +104,10 @@ func explainTopic(
 	now := time.Now()
 	x := explainPolicy(s, a.Cluster, scope)
 	var liveErr error
-	if permits != nil {
+	if store != nil {
 		ctx, cancel := context.WithTimeout(ctx, cli.StoreTimeout)
 		defer cancel()
-		if liveErr = x.addLive(ctx, permits); liveErr != nil {
+		if liveErr = x.addLive(ctx, store); liveErr != nil {
 			liveErr = quotastate.PermitsFault(liveErr)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -61,20 +62,20 @@ func (r replicaView) name() string {
 }
 
 // addLive adds the state of the limits and the replicas that share them.
-func (x *explanation) addLive(ctx context.Context, permits dispatch.PermitStore) error {
+func (x *explanation) addLive(ctx context.Context, store dispatch.PermitStore) error {
 	for _, l := range x.limits {
 		v := limitView{
 			Limit: l.reason(), Scope: l.scope.String(), Rate: l.rate.PerSec(),
-			Key: dispatch.LimitKey(x.Cluster, l.scope, l.bytes),
+			Key: permits.LimitKey(x.Cluster, l.scope, l.bytes),
 		}
-		state, now, err := permits.State(ctx, v.Key)
+		state, now, err := store.State(ctx, v.Key)
 		if err != nil {
 			return err
 		}
 		l.mode.fill(&v, state, now)
 		x.Limits = append(x.Limits, v)
 	}
-	replicas, err := cli.Published(ctx, permits, x.Cluster)
+	replicas, err := cli.Published(ctx, store, x.Cluster)
 	for i, l := range x.limits {
 		l.mode.shares(x.Limits[i].Key, replicas)
 	}
@@ -82,7 +83,7 @@ func (x *explanation) addLive(ctx context.Context, permits dispatch.PermitStore)
 		x.addReplica(r)
 	}
 	x.Live = true
-	return errors.Join(err, x.addQuotas(ctx, permits))
+	return errors.Join(err, x.addQuotas(ctx, store))
 }
 
 // addReplica adds the topic's subscriptions in a replica.
@@ -118,7 +119,7 @@ func stateOf(s dispatch.SubscriptionStats) string {
 }
 
 // addQuotas adds the state of the quotas that subscriptions are charged to.
-func (x *explanation) addQuotas(ctx context.Context, permits dispatch.PermitStore) error {
+func (x *explanation) addQuotas(ctx context.Context, store dispatch.PermitStore) error {
 	for _, r := range x.Replicas {
 		if id, err := policy.ParseScope(r.Owner); err == nil && r.Owner != "" {
 			x.addQuota(id)
@@ -127,7 +128,7 @@ func (x *explanation) addQuotas(ctx context.Context, permits dispatch.PermitStor
 	if len(x.quotas) == 0 {
 		return nil
 	}
-	text, now, err := permits.Value(ctx, dispatch.RatesKey(x.Cluster))
+	text, now, err := store.Value(ctx, permits.RatesKey(x.Cluster))
 	if err != nil {
 		return err
 	}
@@ -136,12 +137,12 @@ func (x *explanation) addQuotas(ctx context.Context, permits dispatch.PermitStor
 	x.unkept = rates.Old(now)
 	for _, id := range x.quotas {
 		v := limitView{
-			Limit: dispatch.ReasonQuota, Scope: id.String(), Key: dispatch.QuotaKey(x.Cluster, id),
+			Limit: dispatch.ReasonQuota, Scope: id.String(), Key: permits.QuotaKey(x.Cluster, id),
 		}
 		if q, _ := x.set.Quota(id); !q.Shadow {
 			v.Rate = rates.Of(id, q, now)
 		}
-		state, now, err := permits.State(ctx, v.Key)
+		state, now, err := store.State(ctx, v.Key)
 		if err != nil {
 			return err
 		}

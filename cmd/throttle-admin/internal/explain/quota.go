@@ -32,7 +32,7 @@ type quotaExplanation struct {
 
 // explainQuota explains the rate of one throttling id.
 func explainQuota(
-	ctx context.Context, a *cli.App, id policy.Scope, permits dispatch.PermitStore,
+	ctx context.Context, a *cli.App, id policy.Scope, store dispatch.PermitStore,
 ) error {
 	s, err := a.Policies(ctx)
 	if err != nil {
@@ -47,15 +47,15 @@ func explainQuota(
 		return cli.Hint(fmt.Errorf("id %q: has no quota", id),
 			fmt.Sprintf("throttle-admin quota set %s total_throughput BYTES", id))
 	}
-	if permits == nil {
+	if store == nil {
 		return quotastate.NoPermits()
 	}
-	decided, leads, err := quotastate.Decided(ctx, a, permits)
+	decided, leads, err := quotastate.Decided(ctx, a, store)
 	switch {
 	case err != nil:
 		return err
 	case !leads:
-		return explainUnkept(ctx, a, id, q, permits)
+		return explainUnkept(ctx, a, id, q, store)
 	}
 	i := slices.IndexFunc(decided.Decisions, func(d quota.Decision) bool {
 		return string(d.ID) == id.String()
@@ -81,9 +81,9 @@ func explainQuota(
 
 // explainUnkept explains the rate of an id while no ratekeeper leads.
 func explainUnkept(
-	ctx context.Context, a *cli.App, id policy.Scope, q policy.Quota, permits dispatch.PermitStore,
+	ctx context.Context, a *cli.App, id policy.Scope, q policy.Quota, store dispatch.PermitStore,
 ) error {
-	u, err := quotastate.FindUnkept(ctx, a, permits, map[policy.Scope]policy.Quota{id: q})
+	u, err := quotastate.FindUnkept(ctx, a, store, map[policy.Scope]policy.Quota{id: q})
 	if err != nil {
 		return err
 	}

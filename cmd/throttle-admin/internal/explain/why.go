@@ -11,6 +11,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/overcommit"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -229,7 +230,7 @@ func throttledByLimit(l dispatch.LimitStats) string {
 func (x *explanation) pausedBy(r replicaView) (id policy.Scope, ok bool) {
 	for _, l := range r.Limits {
 		for _, id := range x.quotas {
-			if q, _ := x.set.Quota(id); q.Total == 0 && l.Key == dispatch.QuotaKey(x.Cluster, id) {
+			if q, _ := x.set.Quota(id); q.Total == 0 && l.Key == permits.QuotaKey(x.Cluster, id) {
 				return id, !x.effective.Subscription.IsPaused()
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -40,11 +41,11 @@ type Rate struct {
 
 // FindUnkept finds the rates in force from the last rates in the permit store.
 func FindUnkept(
-	ctx context.Context, a *cli.App, permits dispatch.PermitStore,
+	ctx context.Context, a *cli.App, store dispatch.PermitStore,
 	quotas map[policy.Scope]policy.Quota,
 ) (Unkept, error) {
-	key := dispatch.RatesKey(a.Cluster)
-	text, now, err := permits.Value(ctx, key)
+	key := permits.RatesKey(a.Cluster)
+	text, now, err := store.Value(ctx, key)
 	if err != nil {
 		return Unkept{}, PermitsFault(err)
 	}
@@ -143,9 +144,9 @@ func PermitsFault(err error) error {
 
 // Decided returns the latest status of the ratekeeper that leads, if one does.
 func Decided(
-	ctx context.Context, a *cli.App, permits dispatch.PermitStore,
+	ctx context.Context, a *cli.App, store dispatch.PermitStore,
 ) (s ratekeeper.Status, leads bool, err error) {
-	if s, leads, err = ratekeeper.Decided(ctx, permits, a.Cluster); err != nil {
+	if s, leads, err = ratekeeper.Decided(ctx, store, a.Cluster); err != nil {
 		err = PermitsFault(err)
 	}
 	return s, leads, err
