@@ -340,6 +340,22 @@ func TestStatusRecords(t *testing.T) {
 	}
 }
 
+// TestNoClock: a server that does not tell its time gives no value: the clock is not the year 1.
+func TestNoClock(t *testing.T) {
+	server := services.RedisServer(t)
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer func() { assert.NoError(t, admin.Close()) }()
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "-time").Err())
+	store := open(t, server.Addr)
+	_, _, err := store.Value(t.Context(), "throttle:rates:{a}")
+	require.Error(t, err)
+	err = store.Update(t.Context(), "throttle:rates:{a}", time.Minute, func(_ []byte, now float64) []byte {
+		t.Errorf("updated at %v", now)
+		return nil
+	})
+	require.Error(t, err)
+}
+
 // TestDecimals: what is added up in a state keeps every bit on its way through text.
 func TestDecimals(t *testing.T) {
 	store := open(t, miniredis.RunT(t).Addr())
