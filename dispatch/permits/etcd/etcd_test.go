@@ -274,11 +274,9 @@ func TestSchedules(t *testing.T) {
 	}}, permitstest.Seeds(t, 1, 4))
 }
 
-func TestSlowsDownAndKeepsValues(t *testing.T) {
-	store := open(t, services.Etcd(t).Endpoint)
-	permitstest.KeepsValues(t, store)
-	permitstest.SlowsDown(t, store)
-}
+func TestStore(t *testing.T) { permitstest.Check(t, open(t, services.Etcd(t).Endpoint)) }
+
+func TestBacksOff(t *testing.T) { permitstest.BacksOff(t, open(t, services.Etcd(t).Endpoint)) }
 
 // TestLongerTTL: a value lives for the ttl of its last Update, where that is longer than the one before.
 func TestLongerTTL(t *testing.T) {

@@ -394,12 +394,14 @@ func TestALongLineIsKept(t *testing.T) {
 	}
 }
 
-func TestSlowsDownAndKeepsValues(t *testing.T) {
+func TestStore(t *testing.T) {
 	for name, addr := range servers(t) {
-		t.Run(name, func(t *testing.T) {
-			store := open(t, addr)
-			permitstest.KeepsValues(t, store)
-			permitstest.SlowsDown(t, store)
-		})
+		t.Run(name, func(t *testing.T) { permitstest.Check(t, open(t, addr)) })
 	}
+}
+
+func TestBacksOff(t *testing.T) {
+	store := redispermits.Open(redis.UniversalOptions{Addrs: []string{strings.TrimPrefix(services.Redis(t), "redis://")}}, 300*time.Millisecond)
+	defer func() { assert.NoError(t, store.Close()) }()
+	permitstest.BacksOff(t, store)
 }
