@@ -16,6 +16,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
+	"github.com/dispatchthrottle/throttle/dispatch/pool"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -59,8 +60,8 @@ func TestClusterSharesLimitsOut(t *testing.T) {
 	assert.Len(t, shards, 3, "all shards carry limits")
 }
 
-// TestClusterStateIsReadOnItsShard: the clock that a state is shown with is that of the server which keeps it.
-func TestClusterStateIsReadOnItsShard(t *testing.T) {
+// TestClusterReadsTheShardsClock: the clock that comes with a state, a value or a record is that of the server which keeps it.
+func TestClusterReadsTheShardsClock(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
 	store := open(t, c.URL)
@@ -70,9 +71,21 @@ func TestClusterStateIsReadOnItsShard(t *testing.T) {
 	for _, node := range c.Nodes {
 		c.Do(node, "CONFIG", "RESETSTAT")
 	}
+	requests := []*permits.Request{
+		{Key: key, Heartbeat: &permits.Heartbeat{Member: "a", TTL: 10, Rate: 10}},
+		{Key: key, Draw: &permits.Draw{Terms: pool.Terms{Names: []string{"a"}, Permits: 10, Period: 1, TTL: 10}, Rate: 10}},
+	}
 	for range 20 {
 		_, _, err := store.State(t.Context(), key)
 		require.NoError(t, err)
+		_, _, err = store.Value(t.Context(), key+":value")
+		require.NoError(t, err)
+		require.NoError(t, store.Update(t.Context(), key+":value", time.Minute, func([]byte, float64) []byte { return []byte("x") }))
+		store.Do(t.Context(), requests)
+		for _, r := range requests {
+			require.NoError(t, r.Err)
+			require.Greater(t, r.Now(), 1e9)
+		}
 	}
 	for _, node := range c.Nodes {
 		if node != c.Owner(key) {
