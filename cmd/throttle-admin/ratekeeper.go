@@ -61,7 +61,7 @@ Authorization: Bearer with the token of --token-file, see docs/slowing-down.md),
 			if err != nil {
 				return misuse(err)
 			}
-			keeper.Cluster, keeper.Name, keeper.MostIDs = a.cluster, name, maxIDs
+			keeper.Cluster, keeper.Name, keeper.MaxIDs = a.cluster, name, maxIDs
 			handler := slog.Handler(slog.NewTextHandler(a.stderr, nil))
 			if a.output == "json" {
 				handler = slog.NewJSONHandler(a.stderr, nil)
