@@ -253,7 +253,7 @@ func TestQuotasLive(t *testing.T) {
 
 	status, text := ask(http.MethodGet, "/metrics", "", "")
 	assert.Equal(t, http.StatusOK, status)
-	for _, name := range []string{"throttle_ratekeeper_term ", `throttle_quota_rate{id="tag:bulk"} `, `throttle_quota_rate{id="tenant:acme"} `} {
+	for _, name := range []string{"throttle_ratekeeper_term ", `throttle_quota_messages_per_second{id="tag:bulk"} `, `throttle_quota_messages_per_second{id="tenant:acme"} `} {
 		assert.Contains(t, text, "\n"+name)
 	}
 
