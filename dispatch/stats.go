@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -173,7 +174,7 @@ func (l *Limiter) stats(wanted func(*queue) bool) Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Stats{
-		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version,
+		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version(),
 		Identity: l.snapshot.Identity, Revision: l.snapshot.Revision, BadPolicies: l.bad,
 		Permits: PermitStoreStats{l.counters.requests.Load(), l.counters.errors.Load(), l.counters.late.Load(), l.counters.away.Load()},
 	}
@@ -347,7 +348,7 @@ func (l *Limiter) publishUsage(ctx context.Context) {
 	}
 	text, err := json.Marshal(u)
 	if err == nil {
-		err = l.cfg.Permits.Publish(ctx, UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
+		err = l.cfg.Permits.Publish(ctx, permits.UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
 	}
 	if err != nil && ctx.Err() == nil {
 		l.log.Debug("what quotas have used could not be published", "error", err)

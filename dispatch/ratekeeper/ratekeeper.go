@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -47,7 +48,7 @@ type byPermits struct{ *Ratekeeper }
 func (l byPermits) Elect(
 	ctx context.Context, _, _ string, lead func(ctx context.Context, term int64),
 ) error {
-	text, now, err := l.Permits.Value(ctx, dispatch.RatesKey(l.Cluster))
+	text, now, err := l.Permits.Value(ctx, permits.RatesKey(l.Cluster))
 	if err != nil {
 		return err
 	}
@@ -251,7 +252,7 @@ func (t *term) resume(ctx context.Context) error {
 	if t.resumed {
 		return nil
 	}
-	text, _, err := t.Permits.Value(ctx, dispatch.RatesKey(t.Cluster))
+	text, _, err := t.Permits.Value(ctx, permits.RatesKey(t.Cluster))
 	if err != nil {
 		return err
 	}
@@ -269,7 +270,7 @@ func (t *term) pass(ctx context.Context) error {
 	if err := t.adopt(snapshot.Set, now); err != nil {
 		return err
 	}
-	texts, err := t.Permits.Published(ctx, dispatch.UsageOf(t.Cluster))
+	texts, err := t.Permits.Published(ctx, permits.UsageOf(t.Cluster))
 	if err != nil {
 		return err
 	}
@@ -459,7 +460,7 @@ func (t *term) write(
 		}
 		return text
 	}
-	err = t.Permits.Update(ctx, dispatch.RatesKey(t.Cluster), ratesTTL, update)
+	err = t.Permits.Update(ctx, permits.RatesKey(t.Cluster), ratesTTL, update)
 	switch {
 	case err != nil:
 	case invalid != nil:

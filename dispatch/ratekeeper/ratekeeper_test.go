@@ -15,6 +15,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
@@ -265,7 +266,7 @@ func TestWhichQuotaApplies(t *testing.T) {
 			require.NoError(t, err)
 			return s
 		}
-		key := func(id policy.Scope) string { return dispatch.QuotaKey("standalone", id) }
+		key := func(id policy.Scope) string { return permits.QuotaKey("standalone", id) }
 		plain, tagged := open(), open(dispatch.WithTag("bulk"))
 		grouped := open(dispatch.WithTag("bulk"), dispatch.WithTenantGroup("big"))
 		unknown := open(dispatch.WithTag("unknown"))
@@ -327,7 +328,7 @@ func TestStaleLeaderWritesNothing(t *testing.T) {
 		k, stop := w.keeper("paused")
 		time.Sleep(3 * time.Second)
 		var later dispatch.Rates
-		key := dispatch.RatesKey("standalone")
+		key := permits.RatesKey("standalone")
 		lead := func(old []byte, now float64) []byte {
 			require.NoError(t, json.Unmarshal(old, &later))
 			later.Term, later.Keeper, later.Time = later.Term+1, "other", now
@@ -408,7 +409,7 @@ func TestCostsAreSampledAndScaledBack(t *testing.T) {
 			sink.Wrote(sub, 1)
 		}
 		time.Sleep(1500 * time.Millisecond)
-		texts, err := w.permits.Published(t.Context(), dispatch.UsageOf("standalone"))
+		texts, err := w.permits.Published(t.Context(), permits.UsageOf("standalone"))
 		require.NoError(t, err)
 		require.Len(t, texts, 1)
 		var u dispatch.Usage

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -108,7 +109,7 @@ func (r *Ratekeeper) keep(ctx context.Context, report quota.Report) (outdated bo
 	mine := &keptReport{report.Time, text}
 	newest := r.newest(name, mine)
 	for outdated = newest != mine; !outdated; {
-		usage := dispatch.UsageOf(r.Cluster)
+		usage := permits.UsageOf(r.Cluster)
 		err = r.Permits.Publish(ctx, usage, name+"|"+r.Name, newest.text, reportTTL)
 		later := r.newest(name, newest)
 		if err != nil || later == newest {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -254,7 +255,7 @@ func TestNewerReportOvertakes(t *testing.T) {
 		time.Sleep(time.Second / 4)
 		send(0, "tag:newer")
 		time.Sleep(2 * time.Second)
-		texts, err := w.permits.Published(t.Context(), dispatch.UsageOf("standalone"))
+		texts, err := w.permits.Published(t.Context(), permits.UsageOf("standalone"))
 		require.NoError(t, err)
 		require.Len(t, texts, 1)
 		assert.Contains(t, string(texts[0]), "tag:newer")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
@@ -24,13 +25,13 @@ import (
 // replaceRecord replaces the record of rates.
 func (w *world) replaceRecord(text string) {
 	replace := func([]byte, float64) []byte { return []byte(text) }
-	key := dispatch.RatesKey("standalone")
+	key := permits.RatesKey("standalone")
 	require.NoError(w.t, w.permits.Update(w.t.Context(), key, time.Hour, replace))
 }
 
 // record returns the record of rates. It is zero if there is none.
 func (w *world) record() (r dispatch.Rates) {
-	text, _, err := w.permits.Value(w.t.Context(), dispatch.RatesKey("standalone"))
+	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey("standalone"))
 	require.NoError(w.t, err)
 	_ = json.Unmarshal(text, &r)
 	return r
@@ -319,7 +320,7 @@ func TestOldCostsAreForgotten(t *testing.T) {
 			b.Wrote(sub, 1<<62)
 		}
 		reported := func() (n int) {
-			texts, err := w.permits.Published(t.Context(), dispatch.UsageOf("standalone"))
+			texts, err := w.permits.Published(t.Context(), permits.UsageOf("standalone"))
 			require.NoError(t, err)
 			for _, text := range texts {
 				var u dispatch.Usage
