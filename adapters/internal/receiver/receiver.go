@@ -84,12 +84,22 @@ func (r *Receiver[M]) Drop() {
 	}
 }
 
+// TryAcquire returns the permits of a message if they are there. It never waits.
+func TryAcquire(sub *dispatch.Subscription, bytes int64) (dispatch.Grant, bool) {
+	grant, err := sub.AcquireSized(ended, bytes)
+	return grant, err == nil
+}
+
+// ended makes AcquireSized take the permits that are there, and never wait.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 // Acquire returns the permits of a message of g. It waits for them until ctx or g ends, and takes
 // none then; the error is that of [Receiver.Err]. The caller holds the lock.
 func (r *Receiver[M]) Acquire(ctx context.Context, g *generation.Generation, sub *dispatch.Subscription, bytes int64) (dispatch.Grant, error) {
-	if grant, err := sub.AcquireSized(ended, bytes); err == nil {
-		return grant, nil
-	}
 	r.waiting.Store(true)
 	defer r.waiting.Store(false)
 	grant, err := sub.AcquireSized(r.Join(ctx, g), bytes)
@@ -99,13 +109,6 @@ func (r *Receiver[M]) Acquire(ctx context.Context, g *generation.Generation, sub
 	}
 	return grant, nil
 }
-
-// ended makes AcquireSized take the permits that are there, and never wait.
-var ended = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 // Err returns why a call in g has to end: ErrClosing, ErrMoved, ctx's error if the call failed and
 // ctx has ended, or else err itself, the call's own error.

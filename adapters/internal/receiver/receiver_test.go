@@ -85,6 +85,16 @@ func TestAcquireWaitsForAPermit(t *testing.T) {
 		took := time.Since(begin)
 		require.GreaterOrEqual(t, took, 300*time.Millisecond)
 		require.LessOrEqual(t, took, 700*time.Millisecond)
+
+		tries, granted := 0, 0
+		for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond / 4) {
+			tries++
+			if _, ok := receiver.TryAcquire(sub, 1); ok {
+				granted++
+			}
+		}
+		require.Equal(t, 400, tries, "a try takes no time")
+		require.LessOrEqual(t, granted, 300)
 	})
 }
 
