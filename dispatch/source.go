@@ -24,7 +24,7 @@ type PermitStore interface {
 	// store's own timeout at the latest, and sends nothing twice: a request that failed may or may not have been made.
 	Do(ctx context.Context, requests []*permits.Request)
 
-	// Timeout is the longest that Do takes.
+	// Timeout is the longest that Do takes; 0 = it answers at once, without waiting for anything.
 	Timeout() time.Duration
 
 	// Update replaces the value under key by what f returns for it, in one atomic step; nil is no value. f gets the

@@ -99,6 +99,10 @@ func (e *Engine) run(ctx context.Context) {
 		t := time.Now()
 		e.mu.Lock()
 		wait, out := e.step(t, answered)
+		for len(out) > 0 && e.store.Timeout() == 0 { // the store answers at once
+			e.do(out)
+			wait, out = e.step(t, out)
+		}
 		e.mu.Unlock()
 		e.send(out, answers)
 		if wait <= tick { // lanes that have been touched meanwhile are stepped then

@@ -85,7 +85,7 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	l.mu.Unlock()
 	defer l.engine.callers.Put(c)
 	l.engine.touch(l, true)
-	timer := time.NewTimer(l.engine.store.Timeout())
+	timer := time.NewTimer(max(l.engine.store.Timeout(), time.Second)) // the loop may be late, too
 	defer timer.Stop()
 	select {
 	case <-c.ready:

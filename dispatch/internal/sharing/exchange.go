@@ -60,6 +60,7 @@ func (s *Share) allocate(now float64, r schedule.Request) *permits.Request {
 	r.Identity, r.Rev = l.Revision.Identity, l.Revision.Number
 	r.Nonce = 1 + s.env.Rand.Int64N(1<<52)
 	switch {
+	case s.env.Timeout == 0: // it cannot be late
 	case s.storeTime != 0:
 		r.NotAfter = now + s.storeTime + s.env.Timeout
 	case s.failures > 0: // a frozen store may answer this however late: the request only asks for the clock
