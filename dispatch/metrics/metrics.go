@@ -148,7 +148,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			labels := append(labels, string(l.Reason))
 			counter(granted, l.Granted, labels...)
 			counter(returned, l.Returned, labels...)
-			counter(expired, l.Lapsed, labels...)
+			counter(expired, l.Expired, labels...)
 			gauge(allocated, float64(l.Stock), labels...)
 			counter(allocations, l.Allocations, labels...)
 			if l.Ramp > 0 {
@@ -162,10 +162,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	counter(requests, s.Permits.Requests)
 	counter(errs, s.Permits.Errors)
 	counter(late, s.Permits.Late)
-	gauge(permitsDown, flag(s.Permits.Away))
+	gauge(permitsDown, flag(s.Permits.Unavailable))
 	gauge(revision, float64(s.Revision))
 	gauge(sourceDown, flag(s.PolicyError != ""))
-	gauge(invalid, float64(s.BadPolicies))
+	gauge(invalid, float64(s.InvalidPolicies))
 	gauge(info, 1, s.Version, s.Cluster, s.Replica, s.Identity)
 }
 

@@ -52,7 +52,7 @@ func (l byPermits) Elect(
 	if err != nil {
 		return err
 	}
-	var before dispatch.Rates
+	var before quota.Rates
 	_ = json.Unmarshal(text, &before) // an invalid record has no leader
 	if math.Abs(now-before.Time) > takeover.Seconds() || before.Time == 0 {
 		// The clock keeps terms rising when the record is lost.
@@ -198,7 +198,7 @@ type term struct {
 	set     *policy.Set // the policies whose quotas keeper has
 	quotas  map[quota.ID]policy.Quota
 	resumed bool                 // before has been read
-	before  dispatch.Rates       // rates of the previous leader
+	before  quota.Rates          // rates of the previous leader
 	wrote   bool                 // this term has written rates
 	events  map[quota.ID]float64 // rates last logged
 	fault   string               // of a pass, last logged
@@ -307,7 +307,7 @@ func (t *term) complete(decisions []quota.Decision) {
 	for i := range decisions {
 		d := &decisions[i]
 		if d.Shadow = t.quotas[d.ID].Shadow; d.Assumed {
-			d.AverageCost = dispatch.AssumedCost
+			d.AverageCost = quota.AssumedCost
 			d.Reserved, d.Desired = d.Quota.Reserved/d.AverageCost, d.Quota.Total/d.AverageCost
 			d.Target, d.Smoothed = d.Desired, d.Desired
 		}
@@ -430,16 +430,16 @@ func worse(a, b quota.Load) bool {
 func (t *term) write(
 	ctx context.Context, identity string, decisions []quota.Decision,
 ) (at float64, err error) {
-	rates := make(map[quota.ID]dispatch.Rate, len(decisions))
+	rates := make(map[quota.ID]quota.Rate, len(decisions))
 	for _, d := range decisions {
 		if !d.Assumed {
-			rates[d.ID] = dispatch.Rate{Rate: d.Smoothed, Average: d.AverageCost}
+			rates[d.ID] = quota.Rate{Rate: d.Smoothed, Average: d.AverageCost}
 		}
 	}
 	fenced, other := false, ""
 	var invalid error
 	update := func(old []byte, now float64) []byte {
-		var before dispatch.Rates
+		var before quota.Rates
 		_ = json.Unmarshal(old, &before) // an invalid record is replaced
 		mine := before.Keeper == t.Name && before.Term == t.number
 		// Another leader has written since this term did, or its term is later.
@@ -452,7 +452,7 @@ func (t *term) write(
 			return old
 		}
 		at = now
-		text, err := json.Marshal(dispatch.Rates{
+		text, err := json.Marshal(quota.Rates{
 			Identity: identity, Term: t.number, Keeper: t.Name, Time: now, Rates: rates,
 		})
 		if invalid = err; err != nil {

@@ -327,7 +327,7 @@ func TestStaleLeaderWritesNothing(t *testing.T) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		k, stop := w.keeper("paused")
 		time.Sleep(3 * time.Second)
-		var later dispatch.Rates
+		var later quota.Rates
 		key := permits.RatesKey("standalone")
 		lead := func(old []byte, now float64) []byte {
 			require.NoError(t, json.Unmarshal(old, &later))
@@ -340,7 +340,7 @@ func TestStaleLeaderWritesNothing(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		text, _, err := w.permits.Value(t.Context(), key)
 		require.NoError(t, err)
-		var now dispatch.Rates
+		var now quota.Rates
 		require.NoError(t, json.Unmarshal(text, &now))
 		assert.Equal(t, later, now)
 		assert.Zero(t, k.Status().Term)

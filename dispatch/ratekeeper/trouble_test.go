@@ -30,7 +30,7 @@ func (w *world) replaceRecord(text string) {
 }
 
 // record returns the record of rates. It is zero if there is none.
-func (w *world) record() (r dispatch.Rates) {
+func (w *world) record() (r quota.Rates) {
 	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey("standalone"))
 	require.NoError(w.t, err)
 	_ = json.Unmarshal(text, &r)
@@ -72,7 +72,7 @@ func (cut) Value(context.Context, string) (_ []byte, _ float64, _ error) { retur
 func TestTermsStartAgain(t *testing.T) {
 	for name, lost := range map[string]func(w *world){
 		"wiped": func(w *world) { w.replaceRecord("") },
-		"old":   func(*world) { time.Sleep(dispatch.RatesHold + 5*time.Second) },
+		"old":   func(*world) { time.Sleep(quota.RatesHold + 5*time.Second) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, w *world) {
@@ -84,7 +84,7 @@ func TestTermsStartAgain(t *testing.T) {
 				stop()
 				lost(w)
 				_, stop = w.elected("k2", always(5), w.permits)
-				time.Sleep(dispatch.RatesHold + 20*time.Second) // until then replicas keep the higher term
+				time.Sleep(quota.RatesHold + 20*time.Second) // until then replicas keep the higher term
 				assert.InDelta(t, 100, a.lately(10*time.Second), 10)
 				cancel()
 				stop()

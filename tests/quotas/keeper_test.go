@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
-	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -151,7 +150,7 @@ type watcher struct {
 }
 
 type record struct {
-	dispatch.Rates
+	quota.Rates
 	at time.Time
 }
 
@@ -162,7 +161,7 @@ func (w *world) watch() *watcher {
 	watching.Go(func() {
 		for ctx.Err() == nil {
 			text, _, err := w.permits.Value(ctx, permits.RatesKey(w.cluster))
-			var r dispatch.Rates
+			var r quota.Rates
 			if err == nil && len(text) > 0 && assert.NoError(w.t, json.Unmarshal(text, &r)) {
 				of.see(r)
 			}
@@ -173,7 +172,7 @@ func (w *world) watch() *watcher {
 	return of
 }
 
-func (of *watcher) see(r dispatch.Rates) {
+func (of *watcher) see(r quota.Rates) {
 	of.mu.Lock()
 	defer of.mu.Unlock()
 	if n := len(of.records); n == 0 || !of.records[n-1].same(r) {
@@ -181,7 +180,7 @@ func (of *watcher) see(r dispatch.Rates) {
 	}
 }
 
-func (r record) same(as dispatch.Rates) bool {
+func (r record) same(as quota.Rates) bool {
 	return r.Term == as.Term && r.Time == as.Time && r.Keeper == as.Keeper
 }
 

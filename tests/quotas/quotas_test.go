@@ -136,7 +136,7 @@ func (w *world) admin(args ...string) string {
 }
 
 // rates returns the record of rates that is in force.
-func (w *world) rates() (r dispatch.Rates) {
+func (w *world) rates() (r quota.Rates) {
 	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey(w.cluster))
 	if err == nil && len(text) > 0 {
 		err = json.Unmarshal(text, &r)
