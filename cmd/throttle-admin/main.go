@@ -33,5 +33,5 @@ var families = []cli.Family{
 
 // run runs one of the commands and returns its exit status.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	return cli.Run(ctx, policies.AsPublished(args), stdin, stdout, stderr, families...)
+	return cli.Run(ctx, policies.PulsarArgs(args), stdin, stdout, stderr, families...)
 }

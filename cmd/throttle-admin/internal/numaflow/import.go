@@ -69,7 +69,9 @@ split, poolTTL. Who has caught up is throttled, too, as Numaflow does. What cann
 			if err := im.read(text); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
-			return change.Propose(a, cmd, f, yes, "numaflow import "+args[0], im.policies, im.said)
+			return change.Propose(a, cmd, f, yes, change.Import{
+				Policies: im.policies, Warnings: im.said, Review: "numaflow import " + args[0],
+			})
 		},
 	}
 	f.Add(cmd)

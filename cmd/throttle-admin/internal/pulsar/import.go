@@ -75,7 +75,9 @@ carried over is said on stderr.`,
 			if err := im.read(cmd.Context()); err != nil {
 				return err
 			}
-			return change.Propose(a, cmd, f, yes, "pulsar import --web "+web.WebServiceURL, im.policies, im.said)
+			return change.Propose(a, cmd, f, yes, change.Import{
+				Policies: im.policies, Warnings: im.said, Review: "pulsar import --web " + web.WebServiceURL,
+			})
 		},
 	}
 	f.Add(cmd)

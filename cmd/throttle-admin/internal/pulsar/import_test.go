@@ -70,7 +70,7 @@ func TestPulsarImport(t *testing.T) {
 	status, out, errs = admin(t, store, args...)
 	require.Zero(t, status, errs)
 	assert.Regexp(t, "messageRate +7/s +500/2s", out)
-	assert.Contains(t, out, "say it again with --yes")
+	assert.Contains(t, out, "to store these changes, add --yes")
 	assert.Contains(t, errs, "relativeToPublishRate cannot be carried over")
 	assert.Contains(t, errs, "replicatorDispatchRate")
 	stored, err := os.ReadFile(store)
@@ -105,7 +105,7 @@ policies:
 `, "NS", ns), out)
 	status, out, _ = admin(t, store, append(args, "--yes")...)
 	require.Zero(t, status)
-	assert.Contains(t, out, "nothing to change")
+	assert.Contains(t, out, "no changes")
 }
 
 // TestPulsarImportFaults: what cannot be read is an error that names the path, and stores nothing.

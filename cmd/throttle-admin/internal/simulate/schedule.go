@@ -12,17 +12,17 @@ import (
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
-	"github.com/dispatchthrottle/throttle/dispatch"
+	virtual "github.com/dispatchthrottle/throttle/dispatch/simulate"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // A scheduleScenario is a file for `simulate schedule`.
 type scheduleScenario struct {
-	Seconds int
-	Seed    uint64
-	Policy  map[string]any
-	Readers []dispatch.SimulatedReader
-	Changes []struct {
+	Seconds   int
+	Seed      uint64
+	Policy    map[string]any
+	Consumers []virtual.Consumers
+	Changes   []struct {
 		At     int
 		Policy map[string]any
 	}
@@ -32,18 +32,18 @@ func newSimulateScheduleCommand(a *cli.App) *cobra.Command {
 	var plot string
 	cmd := &cobra.Command{
 		Use:   "schedule FILE",
-		Short: "Run the sharing of a limit on made-up readers",
-		Long: `Run the sharing of a limit (sharing: fair) on made-up readers, in virtual time: replicas decide and the store allocates
-as in production; the messages, and the time that a call takes, are made up. FILE is YAML:
+		Short: "Run the sharing of a limit on made-up consumers",
+		Long: `Run the sharing of a limit on made-up consumers, in virtual time. Replicas decide and the permit store allocates
+as in production; the messages, and the time that a request takes, are made up. FILE is YAML:
 
   seconds: 20
   seed: 1
   policy: {messageRate: 1000}                 # also burst, round, and ramps
-  readers:                                    # without a rate, there is no end of messages
+  consumers:                                  # without a rate, there is no end of messages
     - {subscription: billing, replicas: 4, weight: 2}
     - {subscription: audit, rate: 50, reserved: 30, from: 5, until: 15}
   changes:
-    - {at: 10, policy: {messageRate: 500}}    # instead of the other`,
+    - {at: 10, policy: {messageRate: 500}}    # in place of the other`,
 		Example: `  throttle-admin simulate schedule scenario.yaml
   throttle-admin simulate schedule scenario.yaml --plot scenario.svg -o json`,
 		Args: cli.Args("FILE"),
@@ -67,14 +67,14 @@ as in production; the messages, and the time that a call takes, are made up. FIL
 	return cmd
 }
 
-// mostScheduleSeconds bounds a simulation of a schedule: a second of a replica is 500 steps.
-const mostScheduleSeconds = 3600
+// maxScheduleSeconds bounds a simulation of a schedule: a second of a replica is 500 steps.
+const maxScheduleSeconds = 3600
 
 // run checks a scenario, and runs it.
-func (s *scheduleScenario) run(ctx context.Context) (seconds []dispatch.SimulatedSecond, err error) {
+func (s *scheduleScenario) run(ctx context.Context) (seconds []virtual.Second, err error) {
 	var errs []error
-	if s.Seconds < 1 || s.Seconds > mostScheduleSeconds {
-		errs = append(errs, fmt.Errorf("seconds %d: is outside 1..%d", s.Seconds, mostScheduleSeconds))
+	if s.Seconds < 1 || s.Seconds > maxScheduleSeconds {
+		errs = append(errs, fmt.Errorf("seconds %d: is outside 1..%d", s.Seconds, maxScheduleSeconds))
 	}
 	read := func(what string, fields map[string]any) policy.Policy {
 		p, err := policyOf(fields)
@@ -83,12 +83,12 @@ func (s *scheduleScenario) run(ctx context.Context) (seconds []dispatch.Simulate
 		}
 		return p
 	}
-	simulation := dispatch.Simulation{Policy: read("policy", s.Policy), Readers: s.Readers, Seed: s.Seed}
+	simulation := virtual.Schedule{Policy: read("policy", s.Policy), Consumers: s.Consumers, Seed: s.Seed}
 	errs = append(errs, simulation.Validate())
 	changes := map[int]policy.Policy{}
 	for i, c := range s.Changes {
 		what := fmt.Sprintf("changes[%d].policy", i)
-		other := dispatch.Simulation{Policy: read(what, c.Policy), Readers: s.Readers}
+		other := virtual.Schedule{Policy: read(what, c.Policy), Consumers: s.Consumers}
 		if err := other.Validate(); err != nil && simulation.Validate() == nil {
 			errs = append(errs, fmt.Errorf("changes[%d]: %w", i, err))
 		}
@@ -125,11 +125,11 @@ func policyOf(fields map[string]any) (p policy.Policy, err error) {
 }
 
 // subscriptionsOf are those of a run, by name.
-func subscriptionsOf(seconds []dispatch.SimulatedSecond) []string {
+func subscriptionsOf(seconds []virtual.Second) []string {
 	return slices.Sorted(maps.Keys(seconds[0].Messages))
 }
 
-func writeScheduleSeconds(w *strings.Builder, seconds []dispatch.SimulatedSecond) {
+func writeScheduleSeconds(w *strings.Builder, seconds []virtual.Second) {
 	names := subscriptionsOf(seconds)
 	header := append([]string{"SECOND", "LIMIT", "ALL", "REQUESTS"}, names...)
 	var rows [][]string
@@ -148,7 +148,7 @@ func writeScheduleSeconds(w *strings.Builder, seconds []dispatch.SimulatedSecond
 }
 
 // plotSchedule draws what each subscription was dispatched, and all together beside the limit.
-func plotSchedule(name string, seconds []dispatch.SimulatedSecond) []byte {
+func plotSchedule(name string, seconds []virtual.Second) []byte {
 	each, all := panel{title: "dispatched, messages a second"}, panel{title: "all together", lines: []line{{name: "limit"}, {name: "dispatched"}}}
 	names := subscriptionsOf(seconds)
 	for _, name := range names {
