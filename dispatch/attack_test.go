@@ -430,7 +430,7 @@ func (l refusing) Do(ctx context.Context, requests []*permits.Request) {
 	}
 }
 
-// One limit that cannot be allocated is no permit store that is away, and is logged once.
+// TestOneFaultyLimit: one limit whose requests fail is no outage of the permit store, and is logged once.
 func TestOneFaultyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -452,9 +452,9 @@ func TestOneFaultyLimit(t *testing.T) {
 		}
 		time.Sleep(10 * second)
 		synctest.Wait()
-		assert.False(t, lim.Stats().Permits.Away)
+		assert.False(t, lim.Stats().Permits.Unavailable)
 		require.NoError(t, lim.Close())
-		assert.Equal(t, 1, strings.Count(log.String(), "cannot be allocated"), log.String())
-		assert.Zero(t, strings.Count(log.String(), "does not answer"), log.String())
+		assert.Equal(t, 1, strings.Count(log.String(), "requests for a limit fail"), log.String())
+		assert.Zero(t, strings.Count(log.String(), "is unavailable"), log.String())
 	})
 }

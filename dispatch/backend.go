@@ -35,8 +35,8 @@ type reported struct {
 }
 
 const (
-	leastSample = 1e-6    // so that what is scaled back stays a number
-	mostCost    = 1 << 50 // that one message is counted with, bytes
+	minSample = 1e-6    // so that what is scaled back stays a number
+	maxCost   = 1 << 50 // that one message is counted with, bytes
 )
 
 // forgetCosts is after how long an id that costs a backend nothing, or a backend that nothing costs, is not reported any more.
@@ -78,13 +78,13 @@ func (b *Backend) Wrote(s *Subscription, bytes int64) {
 }
 
 // Metered reports whether a throughput quota applies, so that Backends count what messages cost.
-func (s *Subscription) Metered() bool { return s != nil && s.queue.metered.Load() != nil }
+func (s *Subscription) Metered() bool { return s != nil && s.handle.Lane.Quota() != nil }
 
 func (b *Backend) meters(s *Subscription) *quota.ID {
 	if b == nil || s == nil {
 		return nil
 	}
-	id := s.queue.metered.Load()
+	id := s.handle.Lane.Quota()
 	if id == nil || b.sample < 1 && rand.Float64() >= b.sample {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (b *Backend) meters(s *Subscription) *quota.ID {
 }
 
 func (b *Backend) add(id quota.ID, cost int64) {
-	cost = int64(min(float64(cost)/b.sample, mostCost))
+	cost = int64(min(float64(cost)/b.sample, maxCost))
 	m, ok := b.costs.Load(id)
 	if !ok {
 		m, _ = b.costs.LoadOrStore(id, new(meter))
@@ -117,17 +117,18 @@ func (b *Backend) ReportLoad(load quota.Load) error {
 	return nil
 }
 
-// report is what there is to tell of the time since the last report, secs ago; some is false if that has been nothing for long. The caller holds
-// limiter.mu.
-func (b *Backend) report(secs float64) (r quota.Report, some bool) {
+// report returns the costs of the time since the last report that was published, secs ago. done notes that this one is; it is nil if there has
+// been nothing to report for long. Limiter.mu is held.
+func (b *Backend) report(secs float64) (r quota.Report, done func()) {
 	now := time.Now()
 	r = quota.Report{Backend: b.name, Zone: b.zone, Costs: map[quota.ID]float64{}}
+	counted := map[*meter]int64{}
+	some := false
 	b.costs.Range(func(id, m any) bool {
 		of := m.(*meter)
-		cost := of.cost.Load()
-		if more := cost - of.told; more > 0 {
-			r.Costs[id.(quota.ID)] = float64(more) / secs
-			of.told, of.at = cost, now
+		if cost := of.cost.Load(); cost > of.told {
+			r.Costs[id.(quota.ID)] = float64(cost-of.told) / secs
+			counted[of], of.at = cost, now
 		}
 		if now.Sub(of.at) > forgetCosts {
 			b.costs.Delete(id)
@@ -139,5 +140,12 @@ func (b *Backend) report(secs float64) (r quota.Report, some bool) {
 	if l := b.load.Load(); l != nil && time.Since(l.at) < loadValid {
 		r.Load, some = l.load, true
 	}
-	return r, some
+	if !some {
+		return r, nil
+	}
+	return r, func() {
+		for of, cost := range counted {
+			of.told = cost
+		}
+	}
 }

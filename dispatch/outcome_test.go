@@ -19,6 +19,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -380,7 +381,7 @@ func BenchmarkReportOutcome(b *testing.B) {
 func TestReservedWhileThereAreHandles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := &policies{changed: make(chan struct{})}
-		source.set(set(t, map[string]policy.Policy{"tag:gold": {ReservedThroughput: new(int64(50 * dispatch.AssumedCost)), TotalThroughput: new(int64(1 << 40))}}))
+		source.set(set(t, map[string]policy.Policy{"tag:gold": {ReservedThroughput: new(int64(50 * quota.AssumedCost)), TotalThroughput: new(int64(1 << 40))}}))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")

@@ -120,7 +120,7 @@ func TestSplitWithoutAPermitStore(t *testing.T) {
 			cut(true)
 			time.Sleep(5 * second)
 			assert.Zero(t, f.between(0, 5*second), "nobody knows of the others")
-			assert.True(t, f.joined[0].lim.Stats().Permits.Away)
+			assert.True(t, f.joined[0].lim.Stats().Permits.Unavailable)
 			cut(false)
 			time.Sleep(3*poolTTL + 10*second)
 			within(t, "with it", f.between(5*second+3*poolTTL, 15*second+3*poolTTL), 980, 1004)
@@ -134,7 +134,7 @@ func TestSplitWithoutAPermitStore(t *testing.T) {
 			back := time.Since(f.start)
 			time.Sleep(10 * second)
 			within(t, "and with it again", f.between(back, back+10*second), 980, 1004)
-			assert.False(t, f.joined[0].lim.Stats().Permits.Away)
+			assert.False(t, f.joined[0].lim.Stats().Permits.Unavailable)
 		})
 	}
 }

@@ -172,7 +172,7 @@ func TestStrictTryDo(t *testing.T) {
 		shortest, _ := f.gaps(0, time.Hour)
 		within(t, "the shortest gap", shortest, 98*time.Millisecond, 200*time.Millisecond)
 		within(t, "of 200 tries in four seconds", ran, 32, 41)
-		assert.Zero(t, r.lim.Stats().Subscriptions[0].Limits[0].Lapsed, "a refusal wastes no slot")
+		assert.Zero(t, r.lim.Stats().Subscriptions[0].Limits[0].Expired, "a refusal wastes no slot")
 	})
 }
 
@@ -208,8 +208,8 @@ func TestStrictBesideOthers(t *testing.T) {
 	}{
 		"both strict, the topic slower":  {strict("5/s"), strict("7/s"), 300, 198 * time.Millisecond},
 		"both strict, the tenant slower": {strict("10/s"), strict("5/s"), 300, 198 * time.Millisecond},
-		"an allocated tenant":             {strict("5/s"), allocated("100/s"), 300, 198 * time.Millisecond},
-		"an allocated topic":              {allocated("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
+		"an allocated tenant":            {strict("5/s"), allocated("100/s"), 300, 198 * time.Millisecond},
+		"an allocated topic":             {allocated("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
 	} {
 		fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
 			f.policies.set(set(t, map[string]policy.Policy{topic: c.topic, "tenant:public": c.tenant}))
@@ -273,7 +273,7 @@ func TestStrictTryDoWithoutAPermitStore(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		within(t, "of 100", ran, 90, 100)
-		assert.True(t, r.lim.Stats().Permits.Away)
+		assert.True(t, r.lim.Stats().Permits.Unavailable)
 	})
 }
 

@@ -434,7 +434,7 @@ func TestOpenWaitsForPolicies(t *testing.T) {
 		takes time.Duration
 		wants string // of the error; "" = it opens
 	}{
-		{"silent", nil, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: their store has not answered: start their store"},
+		{"silent", nil, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: the policy store has not answered: start the policy store"},
 		{"time-out", timedOut, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: read the policies: etcd: context deadline exceeded"},
 		{"refused", refused, dispatch.Config{}, 0, 300 * time.Millisecond, "wrong password"},
 		{"option", nil, dispatch.Config{OpenTimeout: 400 * time.Millisecond}, 0, 400 * time.Millisecond, "no policies after 400ms"},

@@ -1,5 +1,6 @@
-// Package shapes tests permit stores and stores in the shapes that production has: Redis as a Cluster, behind Sentinels, over TLS
-// and with users of few rights, and etcd over TLS with a password. Each is opened by its URL.
+// Package shapes tests permit stores and policy stores as they run in production: Redis as a
+// Cluster, behind Sentinels, over TLS and with users of few rights; etcd over TLS with a password.
+// Each is opened by its URL.
 package shapes
 
 import (
@@ -30,7 +31,7 @@ func open(t *testing.T, url string) dispatch.PermitStore {
 	return store
 }
 
-// allocation asks for ten permits of 1000/s.
+// allocation requests ten permits of 1000/s.
 func allocation(key string) *permits.Request {
 	return &permits.Request{Key: key, Allocate: &permits.Allocate{Request: schedule.Request{
 		Subscription: "group", Weight: 1, Demand: 1000, Want: 10, Round: 0.1, Rate: 1000, Identity: "test", Rev: 1, Nonce: 7,
@@ -42,8 +43,8 @@ func allocate(t *testing.T, store dispatch.PermitStore, r *permits.Request) erro
 	return r.Err
 }
 
-// works has a permit store do all that it can: allocate, show its state, publish and read what was published. A first connection may
-// take longer than a call may.
+// works checks that a permit store can allocate, read a state, publish, and read published records.
+// It tries again for a while, since a first connection may take longer than a call may.
 func works(t *testing.T, store dispatch.PermitStore) {
 	t.Helper()
 	key, cluster := "throttle:limit:{"+services.Name(t)+"}", services.Name(t)
@@ -59,7 +60,7 @@ func works(t *testing.T, store dispatch.PermitStore) {
 	}, 5*time.Second, 50*time.Millisecond)
 }
 
-// secret writes a password into a file.
+// secret writes a password to a file and returns its name.
 func secret(t *testing.T, password string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "password")
@@ -67,7 +68,7 @@ func secret(t *testing.T, password string) string {
 	return name
 }
 
-// A timed permit store remembers its longest allocation.
+// timed is a permit store that records its longest allocation.
 type timed struct {
 	dispatch.PermitStore
 	mu      sync.Mutex
@@ -82,14 +83,14 @@ func (l *timed) Do(ctx context.Context, requests []*permits.Request) {
 	l.longest = max(l.longest, time.Since(start))
 }
 
-// A run is what Limiters dispatched.
+// A run records what Limiters dispatched.
 type run struct {
-	at      []time.Time // of each message
-	longest time.Duration
+	at      []time.Time    // of each message
+	longest time.Duration  // allocation
 	state   schedule.State // at the end
 }
 
-// drain has n Limiters, each with a connection of its own, take all they get of a limit until disturb returns.
+// drain runs n Limiters, each with its own connection, at a limit until disturb returns.
 func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key string)) (r run) {
 	t.Helper()
 	topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders"}
@@ -139,7 +140,7 @@ func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key st
 	return r
 }
 
-// between is what was dispatched in [from, from+d).
+// between counts the messages dispatched in [from, from+d).
 func (r run) between(from time.Time, d time.Duration) (n int) {
 	for _, at := range r.at {
 		if !at.Before(from) && at.Before(from.Add(d)) {
@@ -149,7 +150,7 @@ func (r run) between(from time.Time, d time.Duration) (n int) {
 	return n
 }
 
-// window is the most dispatched in any sliding second.
+// window returns the highest number of messages in any second.
 func (r run) window() (most int) {
 	first := 0
 	for i, at := range r.at {
@@ -161,7 +162,7 @@ func (r run) window() (most int) {
 	return most
 }
 
-// gap is the longest time in which nothing was dispatched.
+// gap returns the longest time without a message.
 func (r run) gap() (longest time.Duration) {
 	for i := range r.at[1:] {
 		longest = max(longest, r.at[i+1].Sub(r.at[i]))

@@ -14,9 +14,10 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-const password = "ge+heim" // + stands for itself in a URL's password
+const password = "ge+heim" // in a URL's password, + is no blank
 
-// refuses has a permit store fail at everything, with an error that says why and not the password. No time-out does.
+// refuses checks that every call of a permit store fails. The error must name the reason, must not
+// contain the password, and must not be a timeout.
 func refuses(t *testing.T, url, want string) {
 	t.Helper()
 	store, ctx := open(t, url), t.Context()

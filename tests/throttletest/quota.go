@@ -16,7 +16,7 @@ import (
 
 // Quota is a policy of a tenant or a tag: so many bytes of cost a second, which no ratekeeper makes messages of, so that one counts as what replicas assume.
 func Quota(messages int64) policy.Policy {
-	return policy.Policy{TotalThroughput: new(messages * dispatch.AssumedCost)}
+	return policy.Policy{TotalThroughput: new(messages * quota.AssumedCost)}
 }
 
 // Granted returns how many permits the quota of a throttling id has granted.

@@ -9,6 +9,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -132,7 +133,7 @@ func (x *explanation) addQuotas(ctx context.Context, store dispatch.PermitStore)
 	if err != nil {
 		return err
 	}
-	var rates dispatch.Rates
+	var rates quota.Rates
 	_ = json.Unmarshal(text, &rates) // invalid rates count as none
 	x.unkept = rates.Old(now)
 	for _, id := range x.quotas {

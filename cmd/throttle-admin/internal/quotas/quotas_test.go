@@ -157,10 +157,11 @@ func TestQuotasLive(t *testing.T) {
 		status      int
 		want        string
 	}{
-		{"", report(0, "b", 0), http.StatusUnauthorized, "the token is wrong"},
-		{token + "5", report(0, "b", 0), http.StatusUnauthorized, "the token is wrong"},
-		{token, "{", http.StatusBadRequest, "no JSON of a report"},
-		{token, report(60, "c", -1), http.StatusBadRequest, "queue -1: is no number above 0\nzone \"c\": is none of [\"a\" \"b\"], which the cluster's policy declares\ntime "},
+		{"", report(0, "b", 0), http.StatusUnauthorized, "wrong token"},
+		{token + "5", report(0, "b", 0), http.StatusUnauthorized, "wrong token"},
+		{token, "{", http.StatusBadRequest, "want one report as JSON"},
+		{token, report(60, "c", -1), http.StatusBadRequest,
+			"queue -1: is invalid: want 0 or more\nzone \"c\": is not declared by the cluster: use one of [\"a\" \"b\"]\ntime "},
 		{token, `{"speed":1}`, http.StatusBadRequest, `unknown field "speed"`},
 		{token, `{"backend":"` + strings.Repeat("x", 5<<20), http.StatusRequestEntityTooLarge, "too large"},
 	} {
@@ -273,7 +274,7 @@ func TestQuotasLive(t *testing.T) {
 
 	status, text := ask(http.MethodGet, "/metrics", "", "")
 	assert.Equal(t, http.StatusOK, status)
-	for _, name := range []string{"throttle_ratekeeper_term ", `throttle_quota_rate{id="tag:bulk"} `, `throttle_quota_rate{id="tenant:acme"} `} {
+	for _, name := range []string{"throttle_ratekeeper_term ", `throttle_quota_messages_per_second{id="tag:bulk"} `, `throttle_quota_messages_per_second{id="tenant:acme"} `} {
 		assert.Contains(t, text, "\n"+name)
 	}
 
@@ -314,7 +315,7 @@ func TestQuotasUnkept(t *testing.T) {
 	}
 	found := func(age float64) {
 		write(func(now float64) []byte {
-			text, err := json.Marshal(dispatch.Rates{Term: 7, Keeper: "k-1", Time: now - age, Rates: map[quota.ID]dispatch.Rate{
+			text, err := json.Marshal(quota.Rates{Term: 7, Keeper: "k-1", Time: now - age, Rates: map[quota.ID]quota.Rate{
 				"tag:bulk": {Rate: 40, Average: 8192}, "tag:gold": {Rate: 20, Average: 4096}, "tag:off": {Rate: 3, Average: 4096},
 			}})
 			require.NoError(t, err)

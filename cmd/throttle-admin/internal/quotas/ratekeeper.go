@@ -94,7 +94,7 @@ func runRatekeeper(ctx context.Context, a *cli.App, f ratekeeperFlags, token str
 		return cli.Usage(err)
 	}
 	defer func() { err = errors.Join(err, closeStores()) }()
-	keeper.Cluster, keeper.Name, keeper.MostIDs = a.Cluster, f.name, f.maxIDs
+	keeper.Cluster, keeper.Name, keeper.MaxIDs = a.Cluster, f.name, f.maxIDs
 	handler := slog.Handler(slog.NewTextHandler(a.Stderr, nil))
 	if a.Output == "json" {
 		handler = slog.NewJSONHandler(a.Stderr, nil)

@@ -49,10 +49,10 @@ func FindUnkept(
 	if err != nil {
 		return Unkept{}, PermitsFault(err)
 	}
-	var last dispatch.Rates
+	var last quota.Rates
 	if err := json.Unmarshal(text, &last); len(text) > 0 && err != nil {
 		a.Warn("the rates in the permit store are invalid and ignored: %s: %v", key, err)
-		last = dispatch.Rates{}
+		last = quota.Rates{}
 	}
 	u := Unkept{
 		Cluster: a.Cluster, Keeper: last.Keeper, Term: last.Term, Hold: !last.Old(now),
@@ -96,7 +96,7 @@ func (u Unkept) Text() string {
 			"without one, by the cost of a written page."
 	case u.Hold:
 		return fmt.Sprintf("%s. %s; they stay in force for %s more. After that, %s is in force.",
-			none, last, output.Seconds(dispatch.RatesHold.Seconds()-u.Age), fallback)
+			none, last, output.Seconds(quota.RatesHold.Seconds()-u.Age), fallback)
 	}
 	return fmt.Sprintf("%s. %s; they have expired. In force is %s, divided by the average cost of "+
 		"a message at that time.", none, last, fallback)

@@ -12,17 +12,17 @@ import (
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
-	"github.com/dispatchthrottle/throttle/dispatch"
+	virtual "github.com/dispatchthrottle/throttle/dispatch/simulate"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // A scheduleScenario is the input of `simulate schedule`.
 type scheduleScenario struct {
-	Seconds int
-	Seed    uint64
-	Policy  map[string]any
-	Readers []dispatch.SimulatedReader
-	Changes []struct {
+	Seconds   int
+	Seed      uint64
+	Policy    map[string]any
+	Consumers []virtual.Consumers
+	Changes   []struct {
 		At     int
 		Policy map[string]any
 	}
@@ -40,7 +40,7 @@ FILE is YAML:
   seconds: 20
   seed: 1
   policy: {messageRate: 1000}                 # also burst, round and ramps
-  readers:                                    # without a rate: an unlimited backlog
+  consumers:                                  # without a rate: an unlimited backlog
     - {subscription: billing, replicas: 4, weight: 2}
     - {subscription: audit, rate: 50, reserved: 30, from: 5, until: 15}
   changes:
@@ -75,7 +75,7 @@ const maxScheduleSeconds = 3600
 // run validates a scenario and runs it.
 func (s *scheduleScenario) run(
 	ctx context.Context,
-) (seconds []dispatch.SimulatedSecond, err error) {
+) (seconds []virtual.Second, err error) {
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if s.Seconds < 1 || s.Seconds > maxScheduleSeconds {
@@ -88,14 +88,14 @@ func (s *scheduleScenario) run(
 		}
 		return p
 	}
-	simulation := dispatch.Simulation{
-		Policy: read("policy", s.Policy), Readers: s.Readers, Seed: s.Seed,
+	simulation := virtual.Schedule{
+		Policy: read("policy", s.Policy), Consumers: s.Consumers, Seed: s.Seed,
 	}
 	errs = append(errs, simulation.Validate())
 	changes := map[int]policy.Policy{}
 	for i, c := range s.Changes {
 		what := fmt.Sprintf("changes[%d].policy", i)
-		other := dispatch.Simulation{Policy: read(what, c.Policy), Readers: s.Readers}
+		other := virtual.Schedule{Policy: read(what, c.Policy), Consumers: s.Consumers}
 		if err := other.Validate(); err != nil && simulation.Validate() == nil {
 			fault("changes[%d]: %w", i, err)
 		}
@@ -132,11 +132,11 @@ func policyOf(fields map[string]any) (p policy.Policy, err error) {
 }
 
 // subscriptionsOf returns the names of a run's subscriptions, sorted.
-func subscriptionsOf(seconds []dispatch.SimulatedSecond) []string {
+func subscriptionsOf(seconds []virtual.Second) []string {
 	return slices.Sorted(maps.Keys(seconds[0].Messages))
 }
 
-func writeScheduleSeconds(w *strings.Builder, seconds []dispatch.SimulatedSecond) {
+func writeScheduleSeconds(w *strings.Builder, seconds []virtual.Second) {
 	names := subscriptionsOf(seconds)
 	header := append([]string{"SECOND", "LIMIT", "ALL", "REQUESTS"}, names...)
 	var rows [][]string
@@ -158,7 +158,7 @@ func writeScheduleSeconds(w *strings.Builder, seconds []dispatch.SimulatedSecond
 }
 
 // plotSchedule draws the messages of each subscription, and those of all beside the limit.
-func plotSchedule(name string, seconds []dispatch.SimulatedSecond) []byte {
+func plotSchedule(name string, seconds []virtual.Second) []byte {
 	each := panel{title: "dispatched, messages a second"}
 	all := panel{title: "all together", lines: []line{{name: "limit"}, {name: "dispatched"}}}
 	names := subscriptionsOf(seconds)
