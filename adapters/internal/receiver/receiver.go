@@ -45,6 +45,15 @@ func (r *Receiver[M]) Open() {
 // Close ends all calls and generations.
 func (r *Receiver[M]) Close() { r.close() }
 
+// Drain drops the message that is kept, when the call that is served has ended, or gives up when ctx
+// ends. Close comes first.
+func (r *Receiver[M]) Drain(ctx context.Context) {
+	if r.mutex.Lock(ctx, context.Background()) == nil {
+		r.Drop()
+		r.Unlock()
+	}
+}
+
 // Closing returns a context that ends with Close.
 func (r *Receiver[M]) Closing() context.Context { return r.closing }
 
