@@ -1,6 +1,9 @@
 package engine
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // TryAcquire takes up to max messages' permits if some are there now, and waits only for the
 // permit store's answer whether a strict slot is free. If it is refused, next says when to come
@@ -65,6 +68,9 @@ func (l *Lane) refuse(a *Admission, n int64) time.Time {
 	return next
 }
 
+// maxLoopDelay is how long a try waits for the loop where the permit store answers at once.
+const maxLoopDelay = 100 * time.Millisecond
+
 // trySlot has the loop ask for a slot of a strict limit that is free now. The lane's lock is held;
 // it is given up.
 func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
@@ -88,7 +94,7 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	l.mu.Unlock()
 	defer l.engine.callers.Put(c)
 	l.engine.touch(l, true)
-	timer := time.NewTimer(max(l.engine.store.Timeout(), time.Second)) // the loop may be late, too
+	timer := time.NewTimer(cmp.Or(l.engine.store.Timeout(), maxLoopDelay))
 	defer timer.Stop()
 	select {
 	case <-c.ready:
