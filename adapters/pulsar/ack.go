@@ -39,9 +39,12 @@ func (i messageID) compare(j messageID) int {
 	return cmp.Or(i.at.compare(j.at), cmp.Compare(i.batch, j.batch))
 }
 
+// tracks reports whether a message is in flight.
+func (c *Consumer) tracks() bool { return c.lim != nil && !c.inFlight.Empty() }
+
 // settle ends the flight of a message, so that a policy's maxInFlight no longer counts it.
 func (c *Consumer) settle(id pulsar.MessageID) {
-	if id != nil && c.lim != nil {
+	if c.tracks() && id != nil {
 		c.inFlight.Settle(messageIDOf(id), lastOf(id))
 	}
 }
@@ -50,7 +53,7 @@ func (c *Consumer) settle(id pulsar.MessageID) {
 // "": an ID does not tell it. Then the partition is the one in which the message is in flight or,
 // for a consumer of one topic, the one with the index of id.
 func (c *Consumer) settleThrough(id pulsar.MessageID, topic string) {
-	if id == nil || c.lim == nil {
+	if !c.tracks() || id == nil {
 		return
 	}
 	in := func(p partition) bool { return p.topic == topic }
@@ -68,7 +71,7 @@ func (c *Consumer) settleThrough(id pulsar.MessageID, topic string) {
 // flight.
 func (c *Consumer) Ack(m pulsar.Message) error {
 	err := c.Consumer.Ack(m)
-	if err == nil {
+	if err == nil && c.tracks() {
 		c.settle(m.ID())
 	}
 	return err

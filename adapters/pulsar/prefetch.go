@@ -37,6 +37,9 @@ func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOpti
 			c.stream.zeroQueue = t
 			return nil
 		}
+		if len(names) == 1 && !options.RetryEnable {
+			c.stream.only = t
+		}
 		rate := t.sub.Stats().MessageRate(assumedSize)
 		if math.IsInf(rate, 1) {
 			continue // whatever its partitions

@@ -94,6 +94,7 @@ func newReader(
 		return r, nil, err
 	}
 	t, err := r.stream.topics.open(fullName(name))
+	r.stream.only = t
 	return r, t, err
 }
 

@@ -21,17 +21,18 @@ type stream struct {
 	receiver.Receiver[pulsar.Message]
 
 	receive   func(context.Context) (pulsar.Message, error) // the client's
-	topics    topics
-	zeroQueue *topic // of a zero-queue consumer; otherwise nil
+	only      *topic                                        // of all messages, if that is known
+	zeroQueue *topic                                        // of a zero-queue consumer, or nil
 
+	// Guarded by the receiver's lock:
+	sub    *dispatch.Subscription // whose permits the message in hand has or waits for
+	last   *place                 // of the last message
+	places map[string]*place      // by topic, as messages have it
+
+	topics     topics
 	seeking    sync.Mutex      // one seek at a time, so that each ends the generation in force
 	closed     context.Context // ends when the client's consumer is closed
 	markClosed context.CancelFunc
-
-	// Guarded by the receiver's lock:
-	last   *place                 // of the last message
-	places map[string]*place      // by topic, as messages have it
-	sub    *dispatch.Subscription // whose permits the message in hand has or waits for
 }
 
 // open opens the stream of a client's consumer or reader.
@@ -84,13 +85,13 @@ func (s *stream) obtain(
 	case g.Err() != nil: // a call that begins now would not be seen by the seek that ended g
 	case s.Keeps():
 		m = s.Kept()
-		grant, err = s.acquire(ctx, g, m, s.place(m.Topic()))
+		grant, err = s.acquire(ctx, g, m, s.place(m.Topic()).topic)
 	case s.zeroQueue != nil:
 		m, grant, err = s.acquireFirst(joined)
 	default:
-		var p *place
-		if m, p, err = s.ask(joined); err == nil {
-			grant, err = s.acquire(ctx, g, m, p)
+		var t *topic
+		if m, t, err = s.ask(joined); err == nil {
+			grant, err = s.acquire(ctx, g, m, t)
 		}
 	}
 	if err = s.Err(ctx, g, err); err != nil {
@@ -100,7 +101,9 @@ func (s *stream) obtain(
 		grant.Done(0, 0)
 		return nil, dispatch.Grant{}, err
 	}
-	s.Drop()
+	if s.Keeps() {
+		s.Drop()
+	}
 	if s.sub.Metered() {
 		s.topics.broker.Read(s.sub, size(m))
 	}
@@ -108,19 +111,23 @@ func (s *stream) obtain(
 }
 
 // ask receives the client's next message, and notes how far the client has come.
-func (s *stream) ask(ctx context.Context) (pulsar.Message, *place, error) {
+func (s *stream) ask(ctx context.Context) (pulsar.Message, *topic, error) {
 	m, err := s.receive(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
+	watched := s.topics.watched.Load()
+	if !watched && s.only != nil { // the message, which another core has written, is not read
+		return m, s.only, nil
+	}
 	p := s.place(m.Topic())
-	if s.topics.watched.Load() {
+	if watched {
 		s.topics.received.Add(1)
 		if p.topic.watched.Load() {
 			p.received(m.ID())
 		}
 	}
-	return m, p, nil
+	return m, p.topic, nil
 }
 
 // place returns the place of messages of a topic, without a lock: each message asks for it.
@@ -139,12 +146,12 @@ func (s *stream) place(topic string) *place {
 
 // acquire waits for the permits of a message.
 func (s *stream) acquire(
-	ctx context.Context, g *generation.Generation, m pulsar.Message, p *place,
+	ctx context.Context, g *generation.Generation, m pulsar.Message, t *topic,
 ) (grant dispatch.Grant, err error) {
-	if p.topic.err != nil {
-		return grant, p.topic.err
+	if t.err != nil {
+		return grant, t.err
 	}
-	s.sub = s.topics.subscriptionOf(p.topic, m)
+	s.sub = s.topics.subscriptionOf(t, m)
 	if !s.sub.Limited() { // its size need not be known
 		return grant, nil
 	}
