@@ -460,4 +460,3 @@ func ExampleShare() {
 	fmt.Println(r.Allocate.Reply.N, "permit, and", c.Take(5), "to take")
 	// Output: 1 permit, and 1 to take
 }
-
