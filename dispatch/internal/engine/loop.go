@@ -123,6 +123,7 @@ func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out 
 	now := e.clock(t)
 	e.steps.Add(1)
 	e.settle(answered, now)
+	e.takeWoken(now)
 	for _, l := range e.takeTouched() {
 		l.touched.Store(false) // a caller that comes from now on touches it again
 		out = e.stepLane(l, t, now, out)

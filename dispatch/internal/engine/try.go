@@ -139,5 +139,7 @@ func (l *Lane) refuseTries(t time.Time) {
 		l.wanted -= float64(c.max)
 		c.ready <- struct{}{}
 	}
-	l.served(refused)
+	if l.served(refused); refused > 0 && len(l.line) > 0 {
+		l.engine.touch(l, false) // callers that wait came behind the try: this step has asked for no slot for them
+	}
 }
