@@ -92,7 +92,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.Cluster = "standalone"
 	}
 	if err := policy.NamespaceScope("any", cfg.Cluster, "any").Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("Cluster: %w", err))
+		errs = append(errs, fmt.Errorf("cluster: %w", err))
 	}
 	if cfg.CostSample == 0 {
 		cfg.CostSample = 1

@@ -194,7 +194,7 @@ func (s *Schedule) step(r *replica, now float64) int64 {
 	r.share.Advance(sharing.Time{Now: now, Step: s.steps}, r.demand())
 	n := r.share.Take(int64(r.backlog))
 	r.backlog -= float64(n)
-	request := (*permits.Request)(nil)
+	var request *permits.Request
 	if there {
 		request = r.share.Next(now, r.demand())
 	} else {
