@@ -66,7 +66,7 @@ func demoShows(t *testing.T, loose assert.TestingT) {
 		`set-msg-rate kafka://public/default/demo-orders 1000/s: revision`,
 		`limit 1000/s \| billing \d+/s \d+ % backlog \d+ throttled ` +
 			`\| alerts \d+/s \d+ % backlog \d+ throttled`,
-		`4\.\d s  set-msg-rate kafka://public/default/demo-orders 2000/s: in force everywhere within`,
+		`4\.\d s  set-msg-rate kafka://public/default/demo-orders 2000/s: in force everywhere`,
 		`\d s  alerts has caught up \(backlog \d+\): not throttled, not charged`,
 		`limit 2000/s \| billing \d+/s \d+ % backlog \d+ throttled ` +
 			`\| alerts \d+/s \d+ % backlog \d+ caught up`,
