@@ -16,8 +16,9 @@ import (
 // tick is the shortest time between two steps of the loop that no caller asked for.
 const tick = 2 * time.Millisecond
 
-// A loop steps the lanes that have something to do: those that were touched since the last step, and those that are due. One call of
-// the permit store carries all requests that fall due together.
+// A loop steps the lanes that have something to do: those that were touched since the last step,
+// and those that are due. One call of the permit store carries all requests that fall due
+// together.
 type loop struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -99,6 +100,10 @@ func (e *Engine) run(ctx context.Context) {
 		t := time.Now()
 		e.mu.Lock()
 		wait, out := e.step(t, answered)
+		for len(out) > 0 && e.store.Timeout() == 0 { // the store answers at once
+			e.do(out)
+			wait, out = e.step(t, out)
+		}
 		e.mu.Unlock()
 		e.send(out, answers)
 		if wait <= tick { // lanes that have been touched meanwhile are stepped then
@@ -112,8 +117,8 @@ func (e *Engine) run(ctx context.Context) {
 	}
 }
 
-// step takes answers in, and steps the lanes that were touched or are due. It returns how long the loop may sleep, and the requests
-// to send.
+// step takes answers in, and steps the lanes that were touched or are due. It returns how long the
+// loop may sleep, and the requests to send.
 func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out []sending) {
 	now := e.clock(t)
 	e.steps.Add(1)
@@ -179,8 +184,8 @@ func (e *Engine) send(out []sending, answers chan<- []sending) {
 	})
 }
 
-// do makes a call of the permit store. It ends by the store's own time-out: a request that was sent is waited for. No lock is
-// needed.
+// do makes a call of the permit store. It ends by the store's own time-out: a request that was
+// sent is waited for. No lock is needed.
 func (e *Engine) do(out []sending) {
 	requests := make([]*permits.Request, len(out))
 	for i := range out {
@@ -193,7 +198,8 @@ func (e *Engine) do(out []sending) {
 	}
 }
 
-// drain waits for the answers that are not there, and gives back what is held. It takes the lock itself.
+// drain waits for the answers that are not there, and gives back what is held. It takes the lock
+// itself.
 func (e *Engine) drain(answers <-chan []sending) {
 	for ; e.sent > 0; e.sent-- {
 		answered := <-answers

@@ -6,8 +6,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// fair is the default mode: replicas request batches of slots in one line, and get shares by weighted max-min fairness. See
-// docs/sharing.md and package schedule.
+// fair is the default mode: replicas request batches of slots in one line, and get shares by
+// weighted max-min fairness. See docs/sharing.md and package schedule.
 type fair struct {
 	batches
 	carry schedule.Carry // from the last reply
@@ -15,8 +15,8 @@ type fair struct {
 
 func newFair(s *Share) *fair { return &fair{batches: batches{Share: s}} }
 
-// maxTurn is the longest that a replica with a light share waits between two permits, in seconds: a share lighter than one
-// permit in that time gets that one.
+// maxTurn is the longest that a replica with a light share waits between two permits, in seconds:
+// a share lighter than one permit in that time gets that one.
 const maxTurn = 2.0
 
 // Advance releases the permits that are due.
@@ -75,14 +75,16 @@ func (f *fair) Answered(r *permits.Request, now float64) {
 	f.add(int64(reply.N), f.done+reply.Start, reply.Gap*reply.Rate/f.rate, f.sent, f.life(reply.N), f.Limit.Round)
 }
 
-// slow reports whether a request took so much longer than usual that the store's clock need not have stepped forward.
+// slow reports whether a request took so much longer than usual that the store's clock need not
+// have stepped forward.
 func (f *fair) slow(a *permits.Allocate, usual float64) bool {
 	return a.High > 0 && a.Reply.Carry.Inc == a.Carry.Inc && a.Reply.Now-a.High <= f.done-f.sent-usual+0.02
 }
 
-// turn is how long after a reply a replica requests no more, in seconds. An allocation is one permit at least. Where that is
-// more than the replica's share of a round, one in each round would be more than its share. While others are allocated
-// slots before its next ones, the replica therefore leaves out rounds; if the line has room, there is no delay.
+// turn is how long after a reply a replica requests no more, in seconds. An allocation is one
+// permit at least. Where that is more than the replica's share of a round, one in each round would
+// be more than its share. While others are allocated slots before its next ones, the replica
+// therefore leaves out rounds; if the line has room, there is no delay.
 func (f *fair) turn(reply *schedule.Reply) float64 {
 	end := max(f.done, f.end)
 	if running := f.current(); running != nil {
@@ -94,8 +96,8 @@ func (f *fair) turn(reply *schedule.Reply) float64 {
 	return min(maxTurn, 1/reply.Share)
 }
 
-// life is how long n permits of the last request may lie unspent: a round, the time in which the replica gets one permit, or as
-// long as its callers take for them.
+// life is how long n permits of the last request may lie unspent: a round, the time in which the
+// replica gets one permit, or as long as its callers take for them.
 func (f *fair) life(n float64) float64 {
 	turn := maxTurn
 	if f.share > 1e-6 { // else guaranteed minimums take all
@@ -111,7 +113,8 @@ func (f *fair) life(n float64) float64 {
 	return life
 }
 
-// Keep has a share in fair mode keep what it holds for a new handle until then, and reports whether it does. 0 ends that.
+// Keep has a share in fair mode keep what it holds for a new handle until then, and reports
+// whether it does. 0 ends that.
 func (s *Share) Keep(until float64) bool {
 	f, ok := s.mode.(*fair)
 	if ok {

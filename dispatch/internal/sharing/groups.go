@@ -8,8 +8,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/pool"
 )
 
-// groups is the mode that divides each period's permits over worker groups. It decides as fair does when to request permits and how
-// many, but draws them from what the period has for its group, and from what other groups leave. See [pool.Division].
+// groups is the mode that divides each period's permits over worker groups. It decides as fair
+// does when to request permits and how many, but draws them from what the period has for its
+// group, and from what other groups leave. See [pool.Division].
 type groups struct {
 	batches
 	member string  // this share's name in its group
@@ -26,8 +27,8 @@ func newGroups(s *Share) *groups {
 	return &groups{batches: batches{Share: s}, member: fmt.Sprintf("%s/%s/%x", s.env.Replica, s.Limit.Sharer, s.env.Rand.Uint32())}
 }
 
-// Advance releases the permits that are due. While the store is unavailable, the replica goes on with its own group's permits once
-// the others have noticed its silence.
+// Advance releases the permits that are due. While the store is unavailable, the replica goes on
+// with its own group's permits once the others have noticed its silence.
 func (g *groups) Advance(t Time, d Demand) {
 	lent := g.advance(t, d, g.share > 0 && g.Limit.Groups.Terms.MayGoOn(t.Now-g.failedAt))
 	g.unpaid = min(g.unpaid+lent, g.before)

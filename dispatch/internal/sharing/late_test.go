@@ -11,7 +11,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestALateLoop releases what is overdue by no more than a round, and of a limit that busy answers lower by no more than a fifth of it.
+// TestALateLoop releases what is overdue by no more than a round, and of a limit that busy answers
+// lower by no more than a fifth of it.
 func TestALateLoop(t *testing.T) {
 	for rule, released := range map[busy.Mode]int64{busy.None: 10, busy.ByFraction: 2, busy.ByCount: 2} {
 		limit := resolve.Limit{Pace: resolve.Pace{Mode: policy.Fair, Rate: 100, Round: 0.1, Rule: busy.Rule{Mode: rule}}}

@@ -8,8 +8,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Share is one lane's share of one limit in this process: a bucket, and the mode that fills it. Callers use the Bucket, and the
-// methods that say so; all else belongs to the loop.
+// A Share is one lane's share of one limit in this process: a bucket, and the mode that fills it.
+// Callers use the Bucket, and the methods that say so; all else belongs to the loop.
 type Share struct {
 	Bucket
 	Limit  resolve.Limit // Limit.Revision is when its pace last changed
@@ -29,14 +29,16 @@ type Share struct {
 	Logged struct{ Failing, NoGroup bool } // what the engine has in the log; it alone uses this
 }
 
-// Apply puts a limit of the same key and mode in force. Its revision moves on only if its pace has changed; moved reports that.
+// Apply puts a limit of the same key and mode in force. Its revision moves on only if its pace has
+// changed; moved reports that.
 func (s *Share) Apply(limit resolve.Limit) (moved bool) {
 	was := s.Limit.Revision
 	changed := limit.Pace != s.Limit.Pace || limit.Revision.Identity != was.Identity
 	switch {
 	case limit.Revision.Identity == resolve.QuotaRevisions:
-		// The revision is the store's clock, so that of several replicas' rates the one that was found last is in force. Where
-		// that clock was not known, the revision is made up, until it is known.
+		// The revision is the store's clock, so that of several replicas' rates the one that was
+		// found last is in force. Where that clock was not known, the revision is made up, until
+		// it is known.
 		dated := limit.Revision.Number > 0
 		limit.Revision.Number = max(was.Number+1, limit.Revision.Number)
 		if !changed && (s.dated || !dated) {
@@ -77,7 +79,8 @@ func (s *Share) Answered(r *permits.Request, done, now float64) {
 	s.mode.Answered(r, now)
 }
 
-// WakeAt is when the share wants its next step; +Inf = not before a caller comes or an answer arrives.
+// WakeAt is when the share wants its next step; +Inf = not before a caller comes or an answer
+// arrives.
 func (s *Share) WakeAt(now float64) float64 { return s.mode.WakeAt(now) }
 
 // NextPermit is when a refused caller may find a permit.
@@ -86,11 +89,12 @@ func (s *Share) NextPermit(now float64) float64 { return s.mode.NextPermit(now) 
 // Idle reports whether the share needs no step until a caller comes.
 func (s *Share) Idle() bool { return !s.pending && s.mode.Idle() }
 
-// Covered reports whether the next step is soon enough for a caller that comes now: a request is on its way, or a batch is still to
-// start.
+// Covered reports whether the next step is soon enough for a caller that comes now: a request is
+// on its way, or a batch is still to start.
 func (s *Share) Covered(now float64) bool { return s.pending || s.upcoming(now) != nil }
 
-// Refusing reports whether a caller was refused of late, so that it is worth while to know when it may come back.
+// Refusing reports whether a caller was refused of late, so that it is worth while to know when it
+// may come back.
 func (s *Share) Refusing() bool { return s.asked > 0 || s.refused.Load() > 0 }
 
 // Paced reports whether messages are paced by the slots of this limit: its mode is strict.
@@ -114,11 +118,13 @@ func (s *Share) ForgiveDebt() int64 {
 	return debt
 }
 
-// Open reports whether all messages bypass the limit now, since the permit store is unavailable and the policy says so.
+// Open reports whether all messages bypass the limit now, since the permit store is unavailable
+// and the policy says so.
 func (s *Share) Open() bool { return s.open }
 
-// FollowOutage opens the limit when the permit store is unavailable and nothing is held, and closes it when the store answers, if
-// its policy says `onOutage: open`. It reports whether that has changed.
+// FollowOutage opens the limit when the permit store is unavailable and nothing is held, and
+// closes it when the store answers, if its policy says `onOutage: open`. It reports whether that
+// has changed.
 func (s *Share) FollowOutage() (changed bool) {
 	was := s.open
 	s.open = s.Limit.OnOutage == policy.OutageOpen && s.outage() && (s.open || s.held() == 0)
@@ -131,7 +137,8 @@ func (s *Share) Held() int64 { return s.held() }
 // Unavailable reports whether the permit store does not answer. Any goroutine may call it.
 func (s *Share) Unavailable() bool { return s.unavailable.Load() }
 
-// NoGroup reports whether this process is in none of the limit's worker groups. Any goroutine may call it.
+// NoGroup reports whether this process is in none of the limit's worker groups. Any goroutine may
+// call it.
 func (s *Share) NoGroup() bool { return s.noGroup.Load() }
 
 // FailingFor is for how long requests have failed, in seconds.
@@ -142,7 +149,8 @@ func (s *Share) FailingFor(now float64) float64 {
 	return now - s.failedAt
 }
 
-// TakeUsed returns how many permits callers have used since the last call, what shadow mode let through included.
+// TakeUsed returns how many permits callers have used since the last call, what shadow mode let
+// through included.
 func (s *Share) TakeUsed() int64 {
 	used := s.put - s.avail.Load() + s.shadowed.Load()
 	n := used - s.counted

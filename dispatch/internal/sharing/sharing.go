@@ -1,8 +1,9 @@
-// Package sharing has the ways to share a limit: one type each, which decides when a replica requests permits, how many, and when
-// they are released into the bucket that callers take from.
+// Package sharing has the ways to share a limit: one type each, which decides when a replica
+// requests permits, how many, and when they are released into the bucket that callers take from.
 //
-// A mode does no I/O and reads no clock. The engine's loop calls it, sends the requests that it returns, and hands it the answers.
-// Times are seconds on the engine's clock unless they are said to be the permit store's.
+// A mode does no I/O and reads no clock. The engine's loop calls it, sends the requests that it
+// returns, and hands it the answers. Times are seconds on the engine's clock unless they are said
+// to be the permit store's.
 package sharing
 
 import (
@@ -14,7 +15,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Sharing is a way to share a limit. At each step of its share the loop calls Advance, then Next or Drain, then WakeAt.
+// A Sharing is a way to share a limit. At each step of its share the loop calls Advance, then Next
+// or Drain, then WakeAt.
 type Sharing interface {
 	// Advance releases the permits that are due.
 	Advance(t Time, d Demand)
@@ -25,11 +27,12 @@ type Sharing interface {
 	// Answered takes the answer of a request in, or its failure.
 	Answered(r *permits.Request, now float64)
 
-	// WakeAt is when the next step is due, +Inf if no step is needed until a caller comes or an answer arrives.
+	// WakeAt is when the next step is due, +Inf if no step is needed until a caller comes or an
+	// answer arrives.
 	WakeAt(now float64) float64
 
-	// Drain returns the request that gives everything back, nil if there is nothing to give back. It is called in place of Next
-	// once the limit no longer applies to the lane.
+	// Drain returns the request that gives everything back, nil if there is nothing to give back.
+	// It is called in place of Next once the limit no longer applies to the lane.
 	Drain(now float64) *permits.Request
 
 	// Idle reports whether nothing is held, requested or owed to the store.

@@ -142,8 +142,8 @@ func (l *Store) forget() {
 // now is the permit store's clock: seconds since it was made, and one, so that 0 stays "never".
 func (l *Store) now() float64 { return 1 + time.Since(l.start).Seconds() }
 
-// Timeout is a second, which Do never takes.
-func (l *Store) Timeout() time.Duration { return time.Second }
+// Timeout is 0: Do answers at once.
+func (l *Store) Timeout() time.Duration { return 0 }
 
 // Update never fails.
 func (l *Store) Update(_ context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {

@@ -29,8 +29,14 @@ import (
 func servers(t *testing.T) map[string]string {
 	return map[string]string{
 		"redis":     strings.TrimPrefix(services.Redis(t), "redis://"),
-		"miniredis": miniredis.RunT(t).Addr(),
+		"miniredis": inMemory(t).Addr(),
 	}
+}
+
+func inMemory(t *testing.T) *miniredis.Miniredis {
+	m := miniredis.RunT(t)
+	permitstest.AddStruct(t, m)
+	return m
 }
 
 func open(t *testing.T, addr string) *redispermits.Store {
@@ -358,7 +364,7 @@ func TestNoClock(t *testing.T) {
 
 // TestDecimals: what is added up in a state keeps every bit on its way through text.
 func TestDecimals(t *testing.T) {
-	store := open(t, miniredis.RunT(t).Addr())
+	store := open(t, inMemory(t).Addr())
 	r := request(1.0 / 3)
 	r.Want = 1
 	got, err := permitstest.Allocate(t.Context(), store, "k", r)
@@ -370,7 +376,7 @@ func TestDecimals(t *testing.T) {
 
 // TestALongLineIsKept: a line with slots hours ahead has long epochs; what is in use is kept through them.
 func TestALongLineIsKept(t *testing.T) {
-	m := miniredis.RunT(t)
+	m := inMemory(t)
 	now := time.Unix(1_700_000_000, 0)
 	m.SetTime(now)
 	store := open(t, m.Addr())

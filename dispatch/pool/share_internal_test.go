@@ -1,17 +1,14 @@
-package pool_test
+package pool
 
 import (
-	"fmt"
 	"math"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
-
-	"github.com/dispatchthrottle/throttle/dispatch/pool"
 )
 
-// TestShareLaws: the shares of a period add up exactly, and nobody is ever a permit away from its even part.
+// TestShareLaws: the shares of a period add up exactly, and no rank is ever a permit away from its even part.
 func TestShareLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		permits := rapid.Int64Range(0, 1<<40).Draw(t, "permits")
@@ -25,9 +22,9 @@ func TestShareLaws(t *testing.T) {
 		for p := range periods {
 			sum := int64(0)
 			for rank := range size {
-				share := pool.Share(permits, size, rank, first+p)
-				sum += share
-				got[rank] += share
+				n := share(permits, size, rank, first+p)
+				sum += n
+				got[rank] += n
 			}
 			if sum != permits {
 				t.Fatalf("%d of %d permits", sum, permits)
@@ -46,25 +43,9 @@ func TestShareNothing(t *testing.T) {
 		permits    int64
 		size, rank int
 	}{{-1, 2, 0}, {10, 0, 0}, {10, -1, 0}, {10, 2, 2}, {10, 2, -1}} {
-		assert.Zero(t, pool.Share(c.permits, c.size, c.rank, 1), c)
+		assert.Zero(t, share(c.permits, c.size, c.rank, 1), c)
 	}
-	assert.EqualValues(t, math.MaxInt64/2+1, pool.Share(math.MaxInt64, 2, 0, math.MaxInt64)+pool.Share(math.MaxInt64, 2, 1, math.MaxInt64)-math.MaxInt64/2)
-}
-
-func TestWhole(t *testing.T) {
-	for _, rate := range []float64{0, 1.0 / 3600, 0.3, 19.5, 1000, 123456.789} {
-		sum := int64(0)
-		const start, periods = 1_800_000_000, 7200
-		for p := range int64(periods) {
-			n := pool.Whole(rate, start+p)
-			assert.InDelta(t, rate, n, 1)
-			sum += n
-		}
-		assert.InDelta(t, rate*periods, sum, 1.01, "at %v", rate)
-	}
-	for _, rate := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1)} {
-		assert.Zero(t, pool.Whole(rate, 1))
-	}
+	assert.EqualValues(t, math.MaxInt64/2+1, share(math.MaxInt64, 2, 0, math.MaxInt64)+share(math.MaxInt64, 2, 1, math.MaxInt64)-math.MaxInt64/2)
 }
 
 // TestDivide has the vector V18 and its edges.
@@ -85,7 +66,7 @@ func TestDivide(t *testing.T) {
 		{9, []float64{0, 0}, []int64{0, 0}},
 		{9, nil, []int64{}},
 	} {
-		assert.Equal(t, c.want, pool.Divide(c.permits, c.weights), c)
+		assert.Equal(t, c.want, divide(c.permits, c.weights), c)
 	}
 }
 
@@ -100,7 +81,7 @@ func TestDivideLaws(t *testing.T) {
 		for _, w := range weights {
 			total += w
 		}
-		for i, n := range pool.Divide(permits, weights) {
+		for i, n := range divide(permits, weights) {
 			sum += n
 			if exact := float64(permits) * weights[i] / total; math.Abs(float64(n)-exact) > 1+1e-6+exact*1e-14 {
 				t.Fatalf("%d for %v", n, exact)
@@ -112,29 +93,13 @@ func TestDivideLaws(t *testing.T) {
 	})
 }
 
-// Three permits a period for four replicas: each goes without in turn.
-func ExampleShare() {
-	for period := range int64(4) {
+// TestShareRotates: three permits a period for four ranks: each goes without in turn.
+func TestShareRotates(t *testing.T) {
+	for period, want := range [][]int64{{1, 1, 1, 0}, {1, 1, 0, 1}, {1, 0, 1, 1}, {0, 1, 1, 1}} {
 		var shares []int64
 		for rank := range 4 {
-			shares = append(shares, pool.Share(3, 4, rank, period))
+			shares = append(shares, share(3, 4, rank, int64(period)))
 		}
-		fmt.Println(shares)
+		assert.Equal(t, want, shares, "period %d", period)
 	}
-	// Output:
-	// [1 1 1 0]
-	// [1 1 0 1]
-	// [1 0 1 1]
-	// [0 1 1 1]
-}
-
-// 2.5 permits a period are 2 and 3 in turn.
-func ExampleWhole() {
-	fmt.Println(pool.Whole(2.5, 0), pool.Whole(2.5, 1), pool.Whole(2.5, 2), pool.Whole(2.5, 3))
-	// Output: 2 3 2 3
-}
-
-func ExampleDivide() {
-	fmt.Println(pool.Divide(7, []float64{5, 3, 1}))
-	// Output: [4 2 1]
 }

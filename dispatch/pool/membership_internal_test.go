@@ -1,12 +1,10 @@
-package pool_test
+package pool
 
 import (
 	"fmt"
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"github.com/dispatchthrottle/throttle/dispatch/pool"
 )
 
 const ttl = 1.0
@@ -16,7 +14,7 @@ const ttl = 1.0
 type fleet struct {
 	t        float64 // true time
 	skew     float64 // of the store's clock
-	state    pool.State
+	state    State
 	replicas []*replica
 	calls    []call // made, for late copies
 	made     int
@@ -24,14 +22,14 @@ type fleet struct {
 
 type replica struct {
 	skew   float64
-	lease  pool.Lease
+	lease  Lease
 	next   float64 // true time of the next call
 	paused bool
 }
 
 type call struct {
 	member  string
-	applied pool.Answer
+	applied Answer
 	leave   bool
 }
 
@@ -47,12 +45,12 @@ func (f *fleet) join() *replica {
 func (f *fleet) crash(i int) { f.replicas = append(f.replicas[:i:i], f.replicas[i+1:]...) }
 
 // deliver runs a call at the store, now.
-func (f *fleet) deliver(c call) (a pool.Answer) {
+func (f *fleet) deliver(c call) (a Answer) {
 	if c.leave {
-		f.state = pool.Leave(f.state, c.member, ttl, f.t+f.skew)
+		f.state = Leave(f.state, c.member, ttl, f.t+f.skew)
 		return a
 	}
-	f.state, a = pool.Meet(f.state, c.member, c.applied, ttl, f.t+f.skew)
+	f.state, a = Heartbeat(f.state, c.member, c.applied, ttl, f.t+f.skew)
 	return a
 }
 
@@ -64,15 +62,15 @@ func (f *fleet) begin(r *replica) call {
 	return c
 }
 
-// meet is a whole call, sent, answered and applied now.
-func (f *fleet) meet(r *replica) pool.Answer {
+// heartbeat is a whole call, sent, answered and applied now.
+func (f *fleet) heartbeat(r *replica) Answer {
 	c := f.begin(r)
 	a := f.deliver(c)
 	r.lease = r.lease.Renew(c.member, a, f.t+r.skew, ttl)
 	return a
 }
 
-// leave is a clean goodbye.
+// leave is a clean end.
 func (f *fleet) leave(i int) {
 	c := call{member: f.replicas[i].lease.Member(), leave: true}
 	f.crash(i)
@@ -81,7 +79,7 @@ func (f *fleet) leave(i int) {
 }
 
 // held is what a replica may spend by now.
-func (f *fleet) held(r *replica) pool.Answer { return r.lease.At(f.t + r.skew).Answer }
+func (f *fleet) held(r *replica) Answer { return r.lease.At(f.t + r.skew).Answer }
 
 // sum is what all replicas together may spend of a limit of 1, without remainders.
 func (f *fleet) sum() float64 {
@@ -98,12 +96,12 @@ func (f *fleet) sum() float64 {
 func (f *fleet) permits(permits, period int64) (sum int64) {
 	for _, r := range f.replicas {
 		a := f.held(r)
-		sum += pool.Share(permits, a.Size, a.Rank, period)
+		sum += share(permits, a.Size, a.Rank, period)
 	}
 	return sum
 }
 
-// run lets every replica meet when its last answer says so, and looks at every step.
+// run has every replica send its heartbeat when its last answer says so, and looks at every step.
 func (f *fleet) run(until float64, look func()) {
 	for {
 		var next *replica
@@ -118,28 +116,28 @@ func (f *fleet) run(until float64, look func()) {
 			return
 		}
 		f.t = max(f.t, next.next)
-		next.next = f.t + f.meet(next).Again(ttl)
+		next.next = f.t + f.heartbeat(next).Again(ttl)
 		look()
 	}
 }
 
-// TestMeetInvariant: under random joins, goodbyes, crashes, pauses, lost, late and doubled calls
+// TestHeartbeatInvariant: under random joins, leaves, crashes, pauses, lost, late and doubled calls
 // and replies, a state that is lost or an old one, and a store's clock that jumps, the sum of all
-// shares never exceeds the limit; and when all that is over, everybody who is left shares it
+// shares never exceeds the limit; and when all that is over, all that are left share it
 // exactly.
-func TestMeetInvariant(t *testing.T) {
+func TestHeartbeatInvariant(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := &fleet{t: 1e9}
 		type reply struct {
 			to     *replica
 			member string
-			answer pool.Answer
+			answer Answer
 			sent   float64
 		}
 		var late []reply
 		type copied struct {
 			t     float64
-			state pool.State
+			state State
 		}
 		var copies []copied
 		fault := f.t // the last fault of the store
@@ -166,13 +164,13 @@ func TestMeetInvariant(t *testing.T) {
 			act := "join"
 			if len(f.replicas) > 0 {
 				act = rapid.SampledFrom([]string{
-					"meet", "meet", "run", "run", "pause", "pause", "resume", "lost reply", "late reply", "reply", "copy", "copy",
+					"heartbeat", "heartbeat", "run", "run", "pause", "pause", "resume", "lost reply", "late reply", "reply", "copy", "copy",
 					"join", "crash", "leave", "lose", "restore", "jump",
 				}).Draw(t, "act")
 			}
 			switch act {
-			case "meet":
-				f.meet(pick())
+			case "heartbeat":
+				f.heartbeat(pick())
 			case "run":
 				f.run(f.t+rapid.SampledFrom([]float64{0, 0.05, 0.1, 0.5, 1}).Draw(t, "span"), look)
 			case "pause":
@@ -209,7 +207,7 @@ func TestMeetInvariant(t *testing.T) {
 				fault = f.t
 				switch act {
 				case "lose":
-					f.state = pool.State{}
+					f.state = State{}
 				case "restore":
 					c := copies[len(copies)-1-rapid.IntRange(0, min(30, len(copies)-1)).Draw(t, "age")]
 					if f.t-c.t <= ttl/2 {

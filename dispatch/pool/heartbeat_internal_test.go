@@ -1,4 +1,4 @@
-package pool_test
+package pool
 
 import (
 	"encoding/json"
@@ -7,8 +7,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/dispatchthrottle/throttle/dispatch/pool"
 )
 
 // settled returns a fleet of so many replicas that agree.
@@ -20,7 +18,7 @@ func settled(t *testing.T, size int) *fleet {
 	}
 	f.run(f.t+2*ttl, func() {})
 	for i, r := range f.replicas {
-		require.Equal(t, pool.Answer{Term: f.state.Term, Active: size, Size: size, Rank: i, Agreed: true}, f.held(r))
+		require.Equal(t, Answer{Term: f.state.Term, Active: size, Size: size, Rank: i, Agreed: true}, f.held(r))
 	}
 	return f
 }
@@ -43,14 +41,14 @@ func steps(t *testing.T, f *fleet, steps []step) {
 	t.Helper()
 	for i, s := range steps {
 		f.t += 0.01
-		a := f.meet(f.replicas[s.who])
+		a := f.heartbeat(f.replicas[s.who])
 		require.Equal(t, s.size, a.Size, "size in step %d: %+v", i, f.state)
 		require.Equal(t, s.agreed, a.Agreed, "agreed in step %d: %+v", i, f.state)
 		f.under(t)()
 	}
 }
 
-func TestMeetGrows(t *testing.T) {
+func TestHeartbeatGrows(t *testing.T) {
 	f := settled(t, 2)
 	f.join()
 	steps(t, f, []step{
@@ -65,7 +63,7 @@ func TestMeetGrows(t *testing.T) {
 	})
 }
 
-func TestMeetShrinks(t *testing.T) {
+func TestHeartbeatShrinks(t *testing.T) {
 	f := settled(t, 3)
 	f.leave(2)
 	steps(t, f, []step{
@@ -77,7 +75,7 @@ func TestMeetShrinks(t *testing.T) {
 	})
 }
 
-func TestMeetFirst(t *testing.T) {
+func TestHeartbeatFirst(t *testing.T) {
 	f := &fleet{t: 1e9}
 	f.join()
 	f.run(f.t+ttl-0.01, func() { require.Zero(t, f.sum(), "others may spend by a state that was lost") })
@@ -85,8 +83,8 @@ func TestMeetFirst(t *testing.T) {
 	assert.Equal(t, 1.0, f.sum())
 }
 
-// TestMeetScale is 4 -> 7 -> 2 replicas, one of which goes without a word, and a rolling restart.
-func TestMeetScale(t *testing.T) {
+// TestHeartbeatScale is 4 -> 7 -> 2 replicas, one of which ends without a word, and a rolling restart.
+func TestHeartbeatScale(t *testing.T) {
 	f := settled(t, 4)
 	whole := func(when string, within float64) {
 		t.Helper()
@@ -111,22 +109,22 @@ func TestMeetScale(t *testing.T) {
 	for range 2 {
 		f.leave(0)
 		f.join()
-		whole("restarted with a goodbye", 0.2)
+		whole("left and restarted", 0.2)
 	}
 	left := f.replicas[0].lease.Left()
-	assert.Equal(t, pool.Lease{Replica: left.Replica, Stay: 1}, left, "nothing held, a new name")
+	assert.Equal(t, Lease{Replica: left.Replica, Stay: 1}, left, "nothing held, a new name")
 }
 
-// TestMeetDispatch dispatches what the shares allow, at an even pace, through random joins,
-// goodbyes, crashes and pauses: in no second is it more than the limit and one for each replica.
-func TestMeetDispatch(t *testing.T) {
+// TestHeartbeatDispatch dispatches what the shares allow, at an even pace, through random joins,
+// leaves, crashes and pauses: in no second is it more than the limit and one for each replica.
+func TestHeartbeatDispatch(t *testing.T) {
 	const limit, dt, ticks = 100, 0.01, 100 // ticks in a second
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		f := settled(t, 4)
 		due := map[*replica]float64{}
 		var done []int
-		most := 0 // replicas
+		maxSize := 0
 		for tick := range 40 * ticks {
 			if tick%25 == 0 {
 				switch i := rng.IntN(len(f.replicas)); rng.IntN(5) {
@@ -148,31 +146,31 @@ func TestMeetDispatch(t *testing.T) {
 			done = append(done, 0)
 			for _, r := range f.replicas {
 				a := f.held(r)
-				due[r] += float64(pool.Share(limit, a.Size, a.Rank, int64(f.t))) * dt
+				due[r] += float64(share(limit, a.Size, a.Rank, int64(f.t))) * dt
 				if due[r] >= 1 {
 					due[r]--
 					done[tick]++
 				}
 			}
-			most = max(most, len(f.replicas))
+			maxSize = max(maxSize, len(f.replicas))
 			second := 0
 			for _, n := range done[max(0, tick+1-ticks):] {
 				second += n
 			}
-			require.LessOrEqual(t, second, limit+most, "seed %d, tick %d", seed, tick)
+			require.LessOrEqual(t, second, limit+maxSize, "seed %d, tick %d", seed, tick)
 		}
 	}
 }
 
-// TestMeetPause: who was paused holds still until it has met again, under another name.
-func TestMeetPause(t *testing.T) {
+// TestHeartbeatPause: a replica that was paused spends nothing until it has joined again, under another name.
+func TestHeartbeatPause(t *testing.T) {
 	f := settled(t, 2)
 	paused := f.replicas[0]
 	paused.paused = true
 	f.run(f.t+3*ttl, f.under(t))
 	assert.Equal(t, 1.0, f.sum(), "the other one has it all")
 	assert.Zero(t, f.held(paused))
-	f.meet(paused)
+	f.heartbeat(paused)
 	assert.Zero(t, f.held(paused).Size, "a newcomer")
 	assert.Equal(t, "r1#1", paused.lease.Member())
 	paused.paused = false
@@ -181,32 +179,32 @@ func TestMeetPause(t *testing.T) {
 	assert.Equal(t, 1.0, f.sum())
 }
 
-// TestMeetLost: replies that are lost, and calls that come again, keep a newcomer waiting and let nobody go over.
-func TestMeetLost(t *testing.T) {
+// TestHeartbeatLost: replies that are lost, and calls that come again, keep a newcomer waiting, and the bound holds.
+func TestHeartbeatLost(t *testing.T) {
 	f := settled(t, 1)
 	f.join()
-	f.meet(f.replicas[1])
+	f.heartbeat(f.replicas[1])
 	first := f.begin(f.replicas[0])
 	f.deliver(first) // the store has told it 2; it never hears
 	for range 3 {
 		f.deliver(first)
-		f.meet(f.replicas[1])
+		f.heartbeat(f.replicas[1])
 		f.under(t)()
 	}
 	assert.Zero(t, f.held(f.replicas[1]).Size)
-	f.meet(f.replicas[0])
-	f.meet(f.replicas[0])
+	f.heartbeat(f.replicas[0])
+	f.heartbeat(f.replicas[0])
 	f.deliver(first)
-	f.meet(f.replicas[1])
+	f.heartbeat(f.replicas[1])
 	assert.Equal(t, 2, f.held(f.replicas[1]).Size)
 	f.under(t)()
 }
 
-// TestMeetStoreLost: everybody goes on with what it had, and nobody takes more until all had the time to meet.
-func TestMeetStoreLost(t *testing.T) {
+// TestHeartbeatStoreLost: all go on with what they had, and none takes more until all had the time for a heartbeat.
+func TestHeartbeatStoreLost(t *testing.T) {
 	f := settled(t, 4)
 	f.replicas[3].paused = true
-	f.state = pool.State{}
+	f.state = State{}
 	f.run(f.t+0.45, func() { require.Equal(t, 1.0, f.sum()) })
 	f.replicas[3].paused = false
 	f.run(f.t+ttl+0.2, func() { require.Equal(t, 1.0, f.sum()) })
@@ -215,8 +213,8 @@ func TestMeetStoreLost(t *testing.T) {
 	}
 }
 
-// TestMeetStoreOld: an old state, that of a pool of one, comes back in a pool of two, and a third joins before it shows.
-func TestMeetStoreOld(t *testing.T) {
+// TestHeartbeatStoreOld: an old state, that of a pool of one, comes back in a pool of two, and a third joins before it shows.
+func TestHeartbeatStoreOld(t *testing.T) {
 	f := settled(t, 1)
 	old := f.state
 	f.join()
@@ -226,12 +224,12 @@ func TestMeetStoreOld(t *testing.T) {
 	copied := f.calls[0]
 	f.join()
 	newcomer := f.replicas[2]
-	f.meet(newcomer)
+	f.heartbeat(newcomer)
 	f.deliver(call{member: "r1#0", applied: copied.applied}) // a late call of the first
 	for range 3 {
 		f.t += 0.02
-		f.meet(f.replicas[0])
-		f.meet(newcomer)
+		f.heartbeat(f.replicas[0])
+		f.heartbeat(newcomer)
 		f.under(t)()
 	}
 	assert.Zero(t, f.held(newcomer).Size)
@@ -241,8 +239,8 @@ func TestMeetStoreOld(t *testing.T) {
 	assert.Equal(t, 3, f.held(newcomer).Size)
 }
 
-// TestMeetStoreOldNewcomer: the old state knows a newcomer that has been let in since.
-func TestMeetStoreOldNewcomer(t *testing.T) {
+// TestHeartbeatStoreOldNewcomer: the old state knows a newcomer that has been let in since.
+func TestHeartbeatStoreOldNewcomer(t *testing.T) {
 	f := settled(t, 1)
 	f.join()
 	steps(t, f, []step{{1, 0, false}, {0, 2, false}, {0, 2, false}})
@@ -253,8 +251,8 @@ func TestMeetStoreOldNewcomer(t *testing.T) {
 	steps(t, f, []step{{2, 0, false}, {0, 3, false}, {0, 3, false}, {2, 0, false}})
 }
 
-// TestMeetStoreOldChange: the old state has told a member of a change, and the member comes with a later one.
-func TestMeetStoreOldChange(t *testing.T) {
+// TestHeartbeatStoreOldChange: the old state has told a member of a change, and the member comes with a later one.
+func TestHeartbeatStoreOldChange(t *testing.T) {
 	f := settled(t, 2)
 	f.leave(1)
 	f.deliver(f.begin(f.replicas[0])) // is told of it and never hears
@@ -266,8 +264,8 @@ func TestMeetStoreOldChange(t *testing.T) {
 	steps(t, f, []step{{2, 0, false}, {0, 2, false}, {0, 2, false}, {2, 0, false}})
 }
 
-// TestMeetLeaveLate: a goodbye comes again when an old state is back in which its member still is.
-func TestMeetLeaveLate(t *testing.T) {
+// TestHeartbeatLeaveLate: a Leave comes again when an old state is back in which its member still is.
+func TestHeartbeatLeaveLate(t *testing.T) {
 	f := settled(t, 1)
 	old := f.state
 	f.join()
@@ -278,13 +276,13 @@ func TestMeetLeaveLate(t *testing.T) {
 	require.Equal(t, 1.0, f.sum())
 	f.state = old
 	f.join()
-	f.meet(f.replicas[1])
+	f.heartbeat(f.replicas[1])
 	f.deliver(call{member: "r1#0", leave: true})
 	f.run(f.t+0.1, f.under(t))
 }
 
-// TestMeetClock: a clock that jumps makes nobody stale who still spends.
-func TestMeetClock(t *testing.T) {
+// TestHeartbeatClock: a clock that jumps makes no member stale that still spends.
+func TestHeartbeatClock(t *testing.T) {
 	for _, jump := range []float64{-5, 0.3, 0.85, 5, 3600} {
 		f := settled(t, 3)
 		f.replicas[1].paused, f.replicas[2].paused = true, true
@@ -296,9 +294,9 @@ func TestMeetClock(t *testing.T) {
 	}
 }
 
-// TestMeetWait: whatever others do, join and crash all the time or go silent in the worst moment,
+// TestHeartbeatWait: whatever others do, join and crash all the time or go silent in the worst moment,
 // a newcomer that calls spends within 2 ttl and a call.
-func TestMeetWait(t *testing.T) {
+func TestHeartbeatWait(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		f := settled(t, 1+rng.IntN(5))
@@ -326,8 +324,8 @@ func TestMeetWait(t *testing.T) {
 	}
 }
 
-// TestMeetDeaf: one whose calls arrive and who hears no answer is counted, and holds up nobody for long.
-func TestMeetDeaf(t *testing.T) {
+// TestHeartbeatDeaf: a replica whose calls arrive and that hears no answer is counted, and holds up no other for long.
+func TestHeartbeatDeaf(t *testing.T) {
 	f := settled(t, 3)
 	deaf := call{member: "deaf"}
 	calls := func(within float64) {
@@ -355,14 +353,14 @@ func TestStateIsSmallAndSurvivesJSON(t *testing.T) {
 	f := settled(t, 3)
 	b, err := json.Marshal(f.state)
 	require.NoError(t, err)
-	var back pool.State
+	var back State
 	require.NoError(t, json.Unmarshal(b, &back))
 	assert.Equal(t, f.state, back)
 	assert.Less(t, len(b), 3*150)
 }
 
-// TestMeetKeepsItsInput: a permit store that fails to store the new state still has the old one.
-func TestMeetKeepsItsInput(t *testing.T) {
+// TestHeartbeatKeepsItsInput: a permit store that fails to store the new state still has the old one.
+func TestHeartbeatKeepsItsInput(t *testing.T) {
 	f := settled(t, 3)
 	before, err := json.Marshal(f.state)
 	require.NoError(t, err)
