@@ -12,7 +12,7 @@ import (
 )
 
 // ErrNone is what every request fails with.
-var ErrNone = errors.New("there is no permit store: without one, only limits with sharing: split and a number of replicas are kept")
+var ErrNone = errors.New("there is no permit store: without one, only limits with sharing.mode split and sharing.replicas set are kept")
 
 // A Store keeps nothing. The zero value is ready.
 type Store struct{}

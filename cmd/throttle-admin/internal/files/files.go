@@ -34,14 +34,19 @@ func readFile(a *cli.App, name string) ([]policy.Entry, error) {
 
 const fileForm = `FILE is YAML or JSON, - the standard input:
 
-  schema: 1
+  schema: 2
   policies:
     - scope: public/default
       messageRate: 1000/s
+      ramp: {from: 100/s, over: 1m}
     - scope: kafka://public/default/orders
       subscription: billing           # optional
       paused: true                    # or any other field; see throttle-admin set
-      expires: 2026-01-02T15:04:05Z   # optional: temporary, until then`
+      expires: 2026-01-02T15:04:05Z   # optional: temporary, until then
+  quotas:                             # optional; see throttle-admin quota
+    - scope: tag:reports
+      total: 1MiB
+  quotaSettings: {zones: [a, b]}      # optional; see throttle-admin quota settings`
 
 func fileFlag(cmd *cobra.Command, name *string) {
 	cmd.Flags().StringVarP(name, "file", "f", "", "policy file, YAML or JSON; - means stdin")
