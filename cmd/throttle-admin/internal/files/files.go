@@ -20,6 +20,7 @@ import (
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{
 		newApplyCommand(a), newDiffCommand(a), newExportCommand(a), newValidateCommand(a),
+		newSchemaCommand(a),
 	}
 }
 
@@ -194,6 +195,27 @@ func newValidateCommand(a *cli.App) *cobra.Command {
 			return a.Print(report, func(w *strings.Builder) {
 				fmt.Fprintf(w, "%s is valid: %d scopes\n", report.File, report.Scopes)
 			})
+		},
+	}
+}
+
+func newSchemaCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of policy files, for editors",
+		Long: `Print the JSON Schema of policy files, by which editors check them and complete
+fields. The first line of a YAML file names it:
+
+  # yaml-language-server: $schema=policies.schema.json`,
+		Example: "  throttle-admin schema > policies.schema.json",
+		Args:    cli.Args(),
+		RunE: func(*cobra.Command, []string) error {
+			data, err := file.Schema()
+			if err != nil {
+				return fmt.Errorf("schema: %w", err)
+			}
+			_, err = a.Stdout.Write(data)
+			return err
 		},
 	}
 }
