@@ -33,7 +33,7 @@ func readFile(a *cli.App, name string) ([]policy.Entry, error) {
 	return file.Parse(name, data)
 }
 
-const fileForm = `FILE is YAML or JSON, - the standard input:
+const fileForm = `FILE is YAML or JSON; - means stdin:
 
   schema: 2
   policies:

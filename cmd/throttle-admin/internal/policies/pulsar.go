@@ -145,8 +145,8 @@ func newNamespaceSetDispatchRate(a *cli.App) *cobra.Command {
 	}
 	f.Flags.Add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&rates.messages, "msg-dispatch-rate", "-1", "messages a period, -md; -1: inherited")
-	flags.StringVar(&rates.bytes, "byte-dispatch-rate", "-1", "bytes a period, -bd; -1: inherited")
+	flags.StringVar(&rates.messages, "msg-dispatch-rate", "-1", "messages a period, -md; -1: unset")
+	flags.StringVar(&rates.bytes, "byte-dispatch-rate", "-1", "bytes a period, -bd; -1: unset")
 	flags.StringVar(&rates.period, "dispatch-rate-period", "1", "period in seconds, -dt")
 	return cmd
 }
