@@ -30,7 +30,9 @@ const maxLog = 1024 // batches
 
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
-	return &Memory{identity: "memory:" + rand.Text(), revision: 1, applied: 1, changed: make(chan struct{})}
+	return &Memory{
+		identity: "memory:" + rand.Text(), revision: 1, applied: 1, changed: make(chan struct{}),
+	}
 }
 
 // List implements Store.
@@ -44,7 +46,9 @@ func (m *Memory) List(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, ErrClosed
 	}
 	m.expire(time.Now())
-	return Snapshot{Entries: slices.Clone(m.entries), Identity: m.identity, Revision: m.revision, Applied: m.applied}, nil
+	return Snapshot{
+		Entries: slices.Clone(m.entries), Identity: m.identity, Revision: m.revision, Applied: m.applied,
+	}, nil
 }
 
 // Apply implements Store.
@@ -107,9 +111,11 @@ func (m *Memory) Watch(ctx context.Context, after int64) iter.Seq2[Batch, error]
 	}
 }
 
-// since returns the batches after a revision, a channel that the next batch closes, and the time until
-// an entry expires.
-func (m *Memory) since(after int64) (_ []Batch, changed <-chan struct{}, wait time.Duration, err error) {
+// since returns the batches after a revision, a channel that the next batch closes, and the time
+// until an entry expires.
+func (m *Memory) since(after int64) (
+	_ []Batch, changed <-chan struct{}, wait time.Duration, err error,
+) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {

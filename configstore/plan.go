@@ -34,15 +34,17 @@ func (s Snapshot) find(k Key) (policy.Entry, bool) {
 
 // search finds a key in sorted entries, or where it belongs.
 func search(entries []policy.Entry, k Key) (int, bool) {
-	wanted := policy.Entry{Settings: k.Section.Zero(), Scope: k.Scope, Field: k.Field, Temporary: k.Field != ""}
+	wanted := policy.Entry{
+		Settings: k.Section.Zero(), Scope: k.Scope, Field: k.Field, Temporary: k.Field != "",
+	}
 	return slices.BinarySearchFunc(entries, k, func(e policy.Entry, k Key) int {
 		e.Revision, e.Temporary = 0, e.Field != ""
 		return e.Compare(wanted)
 	})
 }
 
-// Set plans to set the fields that settings set, permanently: the other fields of the scope stay, and
-// temporary entries of these fields end.
+// Set plans to set the fields that settings set, permanently: the other fields of the scope stay,
+// and temporary entries of these fields end.
 func (s Snapshot) Set(scope policy.Scope, settings policy.Settings) []Change {
 	key := Key{Section: settings.Section(), Scope: scope}
 	old, _ := s.Find(key)
@@ -51,7 +53,9 @@ func (s Snapshot) Set(scope policy.Scope, settings policy.Settings) []Change {
 }
 
 // SetAndUnset plans to set the fields that settings set, and to unset others, permanently.
-func (s Snapshot) SetAndUnset(scope policy.Scope, settings policy.Settings, unset ...string) []Change {
+func (s Snapshot) SetAndUnset(
+	scope policy.Scope, settings policy.Settings, unset ...string,
+) []Change {
 	changes := s.Set(scope, settings)
 	changes[0].Settings = policy.Without(changes[0].Settings, unset...)
 	return s.appendEnds(changes, changes[0].Key, unset)
@@ -68,11 +72,13 @@ func (s Snapshot) SetFor(scope policy.Scope, settings policy.Settings, ttl time.
 	return changes
 }
 
-// Unset plans to have fields of a permanent entry inherited again; temporary entries of them end too.
+// Unset plans to have fields of a permanent entry inherited again; temporary entries of them end
+// too.
 func (s Snapshot) Unset(key Key, fields ...string) []Change {
 	var changes []Change
 	old, ok := s.Find(key)
-	if left := policy.Without(old, fields...); ok && len(policy.Fields(left)) < len(policy.Fields(old)) {
+	left := policy.Without(old, fields...)
+	if ok && len(policy.Fields(left)) < len(policy.Fields(old)) {
 		changes = append(changes, Change{Key: key, Settings: left})
 	}
 	return s.appendEnds(changes, key, fields)
@@ -133,8 +139,8 @@ func Same(a, b policy.Entry) bool {
 }
 
 // Edit lists, asks plan what to change, and applies that if nobody else applied anything in the
-// meantime; else it starts again, so that no update is lost. It returns the store's revision. A plan
-// without changes applies nothing.
+// meantime; else it starts again, so that no update is lost. It returns the store's revision. A
+// plan without changes applies nothing.
 func Edit(ctx context.Context, store Store, plan func(Snapshot) ([]Change, error)) (int64, error) {
 	for {
 		s, err := store.List(ctx)

@@ -114,8 +114,8 @@ func (e *ConflictError) Error() string {
 		"review the newer ones and try again", e.Have, e.Want)
 }
 
-// Check returns every fault that changes would have in a store that holds entries. Every Store calls
-// it before it stores anything.
+// Check returns every fault that changes would have in a store that holds entries. Every Store
+// calls it before it stores anything.
 func Check(entries []policy.Entry, changes []Change) error {
 	var errs []error
 	seen := make(map[Key]bool)
@@ -179,13 +179,15 @@ func after(entries []policy.Entry, changes []Change, sections ...policy.Section)
 	return left
 }
 
-// checkReserved refuses changes by which quotas reserve more than the cluster's capacity, unless they
-// did before and the changes make it no worse.
+// checkReserved refuses changes by which quotas reserve more than the cluster's capacity, unless
+// they did before and the changes make it no worse.
 func checkReserved(entries []policy.Entry, changes []Change) error {
-	if !slices.ContainsFunc(changes, func(c Change) bool { return c.Section != policy.PolicySection }) {
+	ofQuotas := func(c Change) bool { return c.Section != policy.PolicySection }
+	if !slices.ContainsFunc(changes, ofQuotas) {
 		return nil
 	}
-	reserved, capacity := Reserved(after(entries, changes, policy.QuotaSection, policy.QuotaSettingsSection))
+	reserved, capacity := Reserved(
+		after(entries, changes, policy.QuotaSection, policy.QuotaSettingsSection))
 	if capacity == 0 || reserved <= capacity {
 		return nil
 	}
@@ -198,7 +200,8 @@ func checkReserved(entries []policy.Entry, changes []Change) error {
 			"below what all quotas reserve together, %d: raise it, or reserve less first", reserved)}
 	}
 	return &policy.FieldError{Field: "reserved", Value: fmt.Sprint(reserved), Reason: fmt.Sprintf(
-		"all quotas together reserve more than the cluster's capacity, %d: reserve less, or raise the capacity", capacity)}
+		"all quotas together reserve more than the cluster's capacity, %d: reserve less, "+
+			"or raise the capacity", capacity)}
 }
 
 // Reserved returns what the quotas among entries reserve together, and the capacity, 0 if unknown;
@@ -236,7 +239,8 @@ func Ties(entries []policy.Entry, changes []Change) []*policy.TieError {
 	if len(changed) == 0 {
 		return nil
 	}
-	patterns := slices.DeleteFunc(after(entries, changes, policy.PolicySection), func(e policy.Entry) bool {
+	patterns := after(entries, changes, policy.PolicySection)
+	patterns = slices.DeleteFunc(patterns, func(e policy.Entry) bool {
 		return e.Scope.Kind != policy.PatternKind || policy.IsZero(e.Settings)
 	})
 	set, _ := policy.NewSet(patterns) // other faults are found elsewhere

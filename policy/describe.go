@@ -18,7 +18,10 @@ type Field struct {
 func (t *table[T]) describe() []Field {
 	var all []Field
 	for _, r := range t.rows {
-		all = append(all, Field{r.name, r.value.wants(), r.initial, r.help, r.scopes, r.value.form().list})
+		all = append(all, Field{
+			Name: r.name, Want: r.value.wants(), Default: r.initial, Help: r.help, Scopes: r.scopes,
+			List: r.value.form().list,
+		})
 	}
 	return all
 }
@@ -28,7 +31,9 @@ func (s Section) JSONSchema() map[string]any { return s.table().schema() }
 
 func (t *table[T]) schema() map[string]any {
 	object := func() map[string]any {
-		return map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{}}
+		return map[string]any{
+			"type": "object", "additionalProperties": false, "properties": map[string]any{},
+		}
 	}
 	root := object()
 	for _, r := range t.rows {

@@ -22,10 +22,11 @@ func (d Duration) String() string {
 	return s
 }
 
-var durationSyntax = regexp.MustCompile(`^\+?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+$`)
+var durationSyntax = regexp.MustCompile(
+	`^\+?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+$`)
 
-// ParseDuration is time.ParseDuration, except that a duration that is too long for it is the longest
-// one there is, so that its caller finds it out of range.
+// ParseDuration is time.ParseDuration, except that a duration that is too long for it is the
+// longest one there is, so that its caller finds it out of range.
 func ParseDuration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil && durationSyntax.MatchString(text) {

@@ -98,7 +98,8 @@ func integers[N int | int64](lowest, highest N) format[*N] {
 
 // decimals are numbers within bounds.
 func decimals(lowest, highest float64) format[*float64] {
-	want := fmt.Sprintf("%v..%v", lowest, highest)
+	write := func(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+	want := write(lowest) + ".." + write(highest)
 	return format[*float64]{
 		isSet: func(x *float64) bool { return x != nil },
 		parse: func(text string) (*float64, error) {
@@ -108,7 +109,7 @@ func decimals(lowest, highest float64) format[*float64] {
 			}
 			return &x, nil
 		},
-		text: func(x *float64) string { return strconv.FormatFloat(*x, 'f', -1, 64) },
+		text: func(x *float64) string { return write(*x) },
 		check: func(x *float64) error {
 			if !(*x >= lowest && *x <= highest) { // NaN is neither
 				return outOfRange(want)
@@ -140,7 +141,9 @@ func durations(shortest, longest time.Duration) format[Duration] {
 			return nil
 		},
 		want: want,
-		json: jsonForm{quote: true, schema: map[string]any{"type": "string", "pattern": `^([0-9.]+(ns|us|ms|s|m|h))+$`}},
+		json: jsonForm{quote: true, schema: map[string]any{
+			"type": "string", "pattern": `^([0-9.]+(ns|us|ms|s|m|h))+$`,
+		}},
 	}
 }
 
@@ -237,8 +240,8 @@ func enumerate(words []string, conjunction string) string {
 	return strings.Join(words[:last], ", ") + " " + conjunction + " " + words[last]
 }
 
-// textOf returns the text of a JSON value as the command line has it: a list with commas between its
-// items. ok is false for what no field can be.
+// textOf returns the text of a JSON value as the command line has it: a list with commas between
+// its items. ok is false for what no field can be.
 func textOf(raw json.RawMessage) (text string, isList, ok bool) {
 	var v any
 	decoder := json.NewDecoder(strings.NewReader(string(raw)))

@@ -48,7 +48,8 @@ func Unmarshal(section Section, data []byte) (Settings, error) {
 	}
 	var schema int
 	if err := json.Unmarshal(raw["schema"], &schema); err != nil || schema < 1 {
-		return nil, &FieldError{"schema", string(raw["schema"]), fmt.Sprintf("invalid version: want %d", Schema)}
+		reason := fmt.Sprintf("invalid version: want %d", Schema)
+		return nil, &FieldError{"schema", string(raw["schema"]), reason}
 	}
 	if schema != Schema {
 		return nil, &SchemaError{schema, Schema}

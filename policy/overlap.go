@@ -16,7 +16,7 @@ var (
 	knownURLs = compile(`^(?:(?:non-)?persistent://` + path +
 		`|kafka://[-=:.\w]+/[-=:.\w]+/[-.\w]+` +
 		`|numaflow://` + dns + `/` + dns + `/` + dns + `)$`)
-	allURLs = compile(`^` + schemeSyntax + `://` + path + `$`) // and names that Kafka and Numaflow refuse
+	allURLs = compile(`^` + schemeSyntax + `://` + path + `$`) // with names that Kafka refuses
 )
 
 const (
@@ -108,8 +108,8 @@ type opened struct {
 // overlap returns the URL of a topic that both patterns match, one of the shortest; "" if there is
 // none. It is undecided if that takes more than the steps that are left.
 func overlap(a, b *automaton, steps *int) (topic string, decided bool) {
-	if a.prefix != "" && b.prefix != "" && !strings.HasPrefix(a.prefix, b.prefix) && !strings.HasPrefix(b.prefix, a.prefix) {
-		return "", true
+	if !strings.HasPrefix(a.prefix, b.prefix) && !strings.HasPrefix(b.prefix, a.prefix) {
+		return "", true // no text begins with both
 	}
 	topic, decided = firstMatch(knownURLs, a, b, steps)
 	if topic != "" || !decided || a.knowsScheme() || b.knowsScheme() {
@@ -124,7 +124,10 @@ func overlap(a, b *automaton, steps *int) (topic string, decided bool) {
 
 // firstMatch returns one of the shortest texts that all three match.
 func firstMatch(urls, a, b *automaton, steps *int) (text string, decided bool) {
-	s := search{all: [3]*automaton{urls, a, b}, seen: map[product]bool{}, opened: map[opening]opened{}, steps: steps}
+	s := search{
+		all: [3]*automaton{urls, a, b}, steps: steps,
+		seen: map[product]bool{}, opened: map[opening]opened{},
+	}
 	s.classify()
 	s.visit(product{[3]int32{waiting, waiting, waiting}, -1}, 0, 0)
 	for at := 0; ; at++ {

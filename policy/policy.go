@@ -14,7 +14,7 @@ type Policy struct {
 	Mode          Mode
 	Paused        *bool // nothing is dispatched
 	OnOutage      OnOutage
-	MaxInFlight   *int64   // messages of a subscription handed out and not Done, per replica; 0 = any number
+	MaxInFlight   *int64   // messages of a subscription handed out and not Done; 0 = any number
 	Weight        *float64 // of a subscription in the limits that it shares
 	Reserved      Rate     // messages that a subscription is guaranteed of the limits that it shares
 	ReservedBytes Rate     // bytes that it is guaranteed

@@ -30,62 +30,107 @@ func fields(err error) (names []string) {
 
 func TestValidateNamesEveryFault(t *testing.T) {
 	p := policy.Policy{
-		MessageRate: policy.PerSecond(-1), ByteRate: policy.PerSecond(math.MaxInt64), Burst: new(int64(-1)),
+		MessageRate: policy.PerSecond(-1), ByteRate: policy.PerSecond(math.MaxInt64),
+		Burst:     new(int64(-1)),
 		ByteBurst: new(int64(math.MaxInt64)), Round: policy.Duration(time.Millisecond), Mode: "off",
 		CaughtUp: policy.CaughtUp{Backlog: new(int64(-1))}, OnOutage: "cry", Priority: new(1),
 	}
 	err := p.Validate(policy.NamespaceScope("", "", "x"))
 	assert.Equal(t, []string{"scope.tenant"}, fields(err.(interface{ Unwrap() []error }).Unwrap()[0]))
-	assert.Equal(t, []string{"scope.tenant", "messageRate", "byteRate", "burst", "byteBurst", "round", "mode", "onOutage", "priority", "caughtUp.backlog"}, fields(err))
+	assert.Equal(
+		t,
+		[]string{
+			"scope.tenant", "messageRate", "byteRate", "burst", "byteBurst", "round", "mode", "onOutage",
+			"priority", "caughtUp.backlog",
+		},
+		fields(err),
+	)
 	orders := policy.TopicScope(orders)
 	for _, c := range []struct {
 		p      policy.Policy
 		faults []string
 	}{
-		{policy.Policy{Weight: new(0.0), Reserved: policy.PerSecond(-1), ReservedBytes: policy.PerSecond(math.MaxInt64), MaxInFlight: new(int64(-1)), Aggregate: new(true)},
+		{policy.Policy{
+			Weight: new(0.0), Reserved: policy.PerSecond(-1), ReservedBytes: policy.PerSecond(math.MaxInt64),
+			MaxInFlight: new(int64(-1)), Aggregate: new(true),
+		},
 			[]string{"maxInFlight", "weight", "reserved", "reservedBytes", "aggregate"}},
 		{policy.Policy{Weight: new(math.NaN())}, []string{"weight"}},
 		{policy.Policy{MessageRate: policy.Rate{Permits: 5}}, []string{"messageRate"}}, // no period
-		{policy.Policy{Sharing: policy.Sharing{Mode: "booked", MaxReserved: new(int64(-1)), Wait: "here", PermitExpiry: policy.Duration(time.Millisecond)}},
+		{policy.Policy{
+			Sharing: policy.Sharing{
+				Mode: "fast", MaxReserved: new(int64(-1)), Wait: "here",
+				PermitExpiry: policy.Duration(time.Millisecond),
+			},
+		},
 			[]string{"sharing.mode", "sharing.maxReserved", "sharing.wait", "sharing.permitExpiry"}},
 		{policy.Policy{MessageRate: policy.PerSecond(10), Ramp: policy.Ramp{
-			Mode: "soft", From: policy.PerSecond(11), FromBytes: policy.PerSecond(0), Over: policy.Duration(time.Millisecond), TTL: policy.Duration(2 * time.Hour),
+			Mode: "soft", From: policy.PerSecond(11), FromBytes: policy.PerSecond(0),
+			Over: policy.Duration(time.Millisecond), TTL: policy.Duration(2 * time.Hour),
 		}}, []string{"ramp.mode", "ramp.over", "ramp.ttl", "ramp.from", "ramp.fromBytes"}},
-		{policy.Policy{Sharing: policy.Sharing{Groups: []string{"eu", "", "us"}, KeepBack: new(1.1)}}, []string{"sharing.groups", "sharing.keepBack"}},
-		{policy.Policy{Busy: policy.Busy{Mode: "slow", Outcomes: []string{"ok", "busy"}, Tolerance: new(0.6)}}, []string{"busy.mode", "busy.outcomes", "busy.tolerance"}},
-		{policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict}, Burst: new(int64(1))}, []string{"burst"}},
+		{
+			policy.Policy{Sharing: policy.Sharing{Groups: []string{"eu", "", "us"}, KeepBack: new(1.1)}},
+			[]string{"sharing.groups", "sharing.keepBack"},
+		},
+		{
+			policy.Policy{
+				Busy: policy.Busy{Mode: "slow", Outcomes: []string{"ok", "busy"}, Tolerance: new(0.6)},
+			},
+			[]string{"busy.mode", "busy.outcomes", "busy.tolerance"},
+		},
+		{
+			policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict}, Burst: new(int64(1))},
+			[]string{"burst"},
+		},
 		{policy.Policy{Priority: new(1)}, []string{"priority"}},
 		{policy.Policy{}, nil},
 	} {
 		assert.Equal(t, c.faults, fields(c.p.Validate(orders)))
 	}
-	p = policy.Policy{MessageRate: policy.PerSecond(1), Round: policy.Duration(time.Second), Paused: new(true), Aggregate: new(false)}
+	p = policy.Policy{
+		MessageRate: policy.PerSecond(1), Round: policy.Duration(time.Second), Paused: new(true),
+		Aggregate: new(false),
+	}
 	assert.Equal(t, []string{"paused", "aggregate"}, fields(p.Validate(policy.TenantScope("acme"))))
 	assert.NoError(t, policy.Policy{}.Validate(policy.Scope{}))
-	assert.NoError(t, policy.Policy{MessageRate: policy.PerSecond(0), Priority: new(-3)}.Validate(policy.PatternScope("a")))
+	assert.NoError(
+		t,
+		policy.Policy{
+			MessageRate: policy.PerSecond(0), Priority: new(-3),
+		}.Validate(policy.PatternScope("a")),
+	)
 }
 
 func TestErrorsSayWhatIsWanted(t *testing.T) {
 	for text, want := range map[string]string{
-		"messageRate=5x":        `policy: messageRate "5x": invalid rate: want 1000, 10000/1m or 1/6s`,
-		"messageRate=2000000":   `policy: messageRate "2000000": out of range: above 1000000/s: want a lower rate, or 0 for no limit`,
-		"byteRate=1XB":          `policy: byteRate "1XB": invalid rate: want 1048576, 1MiB/s or 100kB/s`,
-		"round=5ms":             `policy: round "5ms": out of range: want 10ms..10s`,
-		"burst=-1":              `policy: burst "-1": out of range: want 0..3600000000`,
-		"sharing.mode=booked":   `policy: sharing.mode "booked": unknown value: want fair, strict, split or groups`,
-		"sharing.groups=a,a":    `policy: sharing.groups "a,a": duplicate name "a": want it once`,
-		"busy.outcomes=busy,ok": `policy: busy.outcomes "busy,ok": unknown name "ok": want busy, failed and timeout, such as busy,timeout`,
-		"ramp=1m":               `policy: ramp "1m": group of fields: want ramp.mode, ramp.from, ramp.fromBytes, ramp.over or ramp.ttl`,
-		"rampOver=1m":           `policy: rampOver "1m": unknown field: see docs/reference/policy.md`,
+		"messageRate=5x": `"5x": invalid rate: want 1000, 10000/1m or 1/6s`,
+		"messageRate=2000000": `"2000000": out of range: above 1000000/s: want a lower rate, ` +
+			`or 0 for no limit`,
+		"byteRate=1XB":        `"1XB": invalid rate: want 1048576, 1MiB/s or 100kB/s`,
+		"round=5ms":           `"5ms": out of range: want 10ms..10s`,
+		"burst=-1":            `"-1": out of range: want 0..3600000000`,
+		"sharing.mode=fast":   `"fast": unknown value: want fair, strict, split or groups`,
+		"sharing.groups=a,a":  `"a,a": duplicate name "a": want it once`,
+		"busy.outcomes=ok":    `"ok": unknown name "ok": want busy, failed and timeout, such as busy,timeout`,
+		"busy.recoverValue=x": `"x": invalid number: want 0..1000000`,
+		"ramp=1m": `"1m": group of fields: want ramp.mode, ramp.from, ramp.fromBytes, ramp.over ` +
+			`or ramp.ttl`,
+		"rampOver=1m": `"1m": unknown field: see docs/reference/policy.md`,
 	} {
 		name, value, _ := strings.Cut(text, "=")
 		_, err := policy.PolicySection.ParseField(name, value)
-		assert.EqualError(t, err, want)
+		assert.EqualError(t, err, "policy: "+name+" "+want)
 	}
 	err := policy.Policy{Aggregate: new(true)}.Validate(policy.TopicScope(orders))
-	assert.EqualError(t, err, `policy: aggregate "true": not allowed for a topic: set it for a cluster, tenant or namespace`)
-	err = policy.Policy{MessageRate: policy.PerSecond(10), Ramp: policy.Ramp{From: policy.PerSecond(11)}}.Validate(policy.Scope{})
-	assert.EqualError(t, err, `policy: ramp.from "11/s": above 10/s, the rate that the ramp rises to: want at most that, or ramp.from= to unset it`)
+	assert.EqualError(
+		t, err,
+		`policy: aggregate "true": not allowed for a topic: set it for a cluster, tenant or namespace`,
+	)
+	err = policy.Policy{
+		MessageRate: policy.PerSecond(10), Ramp: policy.Ramp{From: policy.PerSecond(11)},
+	}.Validate(policy.Scope{})
+	assert.EqualError(t, err, `policy: ramp.from "11/s": above 10/s, the rate that the ramp rises to: `+
+		`want at most that, or ramp.from= to unset it`)
 }
 
 func TestDefaults(t *testing.T) {
@@ -100,7 +145,9 @@ func TestDefaults(t *testing.T) {
 		group := v.Field(i)
 		if group.Kind() != reflect.Struct || group.Type() == reflect.TypeFor[policy.Rate]() {
 			group = reflect.ValueOf([]any{group.Interface()}).Index(0)
-			assert.False(t, group.Elem().Kind() == reflect.Pointer && group.Elem().IsNil(), v.Type().Field(i).Name)
+			assert.False(
+				t, group.Elem().Kind() == reflect.Pointer && group.Elem().IsNil(), v.Type().Field(i).Name,
+			)
 			continue
 		}
 		for j := range group.NumField() {
@@ -146,18 +193,25 @@ func TestTheTableHasEveryField(t *testing.T) {
 
 // samples are two valid texts of each field.
 var samples = map[string]string{
-	"messageRate": "100/s 0", "byteRate": "500/1m 0", "burst": "0 7", "byteBurst": "1 2", "round": "20ms 1s", "mode": "enforce shadow",
-	"paused": "true false", "onOutage": "stop open", "maxInFlight": "0 9", "weight": "0.5 2", "reserved": "5/s 0", "reservedBytes": "1/6s 9/s",
+	"messageRate": "100/s 0", "byteRate": "500/1m 0", "burst": "0 7", "byteBurst": "1 2",
+	"round": "20ms 1s", "mode": "enforce shadow",
+	"paused": "true false", "onOutage": "stop open", "maxInFlight": "0 9", "weight": "0.5 2",
+	"reserved": "5/s 0", "reservedBytes": "1/6s 9/s",
 	"aggregate": "true false", "priority": "-3 7",
-	"sharing.mode": "strict groups", "sharing.maxReserved": "0 8", "sharing.wait": "queue backoff", "sharing.permitExpiry": "2ms 1s",
-	"sharing.replicas": "0 4", "sharing.groups": "eu eu,us", "sharing.keepBack": "0 0.25", "sharing.poolTTL": "500ms 1m",
-	"ramp.mode": "relaxed none", "ramp.from": "1/s 1/1m", "ramp.fromBytes": "1/s 2/1m", "ramp.over": "1s 1h", "ramp.ttl": "1s 1h",
+	"sharing.mode": "strict groups", "sharing.maxReserved": "0 8", "sharing.wait": "queue backoff",
+	"sharing.permitExpiry": "2ms 1s",
+	"sharing.replicas":     "0 4", "sharing.groups": "eu eu,us", "sharing.keepBack": "0 0.25",
+	"sharing.poolTTL": "500ms 1m",
+	"ramp.mode":       "relaxed none", "ramp.from": "1/s 1/1m", "ramp.fromBytes": "1/s 2/1m",
+	"ramp.over": "1s 1h", "ramp.ttl": "1s 1h",
 	"caughtUp.throttle": "true false", "caughtUp.backlog": "0 5",
-	"busy.mode": "tchannel none", "busy.outcomes": "busy failed,timeout", "busy.minRate": "0.01 5", "busy.tolerance": "0 0.5",
+	"busy.mode": "tchannel none", "busy.outcomes": "busy failed,timeout", "busy.minRate": "0.01 5",
+	"busy.tolerance":   "0 0.5",
 	"busy.recoverRate": "1 2.5", "busy.recoverValue": "0 200",
 }
 
-// anyPolicy draws a policy that is valid for a pattern or, with aggregates, for the cluster but for its priority.
+// anyPolicy draws a policy that is valid for a pattern or, with aggregates, for the cluster but
+// for its priority.
 func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
 	var p policy.Policy
 	for _, f := range policy.PolicySection.Fields() {
@@ -185,7 +239,9 @@ func TestOverlayTakesEveryField(t *testing.T) {
 		got := policy.Overlay(under, over)
 		set, err := policy.NewSet([]policy.Entry{{Settings: under}, {Settings: over, Temporary: true}})
 		require.NoError(t, err)
-		assert.Equal(t, policy.Without(got, "priority", "aggregate"), clusterLimits(set), "as Resolve does it")
+		assert.Equal(
+			t, policy.Without(got, "priority", "aggregate"), clusterLimits(set), "as Resolve does it",
+		)
 		for _, f := range policy.PolicySection.Fields() {
 			want := under
 			if policy.Text(over, f.Name) != "" {
@@ -219,12 +275,21 @@ func TestJSONRoundTrip(t *testing.T) {
 	})
 	for want, s := range map[string]policy.Settings{
 		`{"schema":2}`: policy.Policy{},
-		`{"schema":2,"messageRate":"1000/s","round":"100ms","paused":false,"sharing":{"mode":"groups","groups":["eu","us"],"keepBack":0.25},"caughtUp":{"backlog":0}}`: policy.Policy{
-			MessageRate: policy.PerSecond(1000), Round: policy.Duration(100 * time.Millisecond), Paused: new(false),
-			Sharing: policy.Sharing{Mode: policy.Groups, Groups: []string{"eu", "us"}, KeepBack: new(0.25)}, CaughtUp: policy.CaughtUp{Backlog: new(int64(0))},
+		`{"schema":2,"messageRate":"1000/s","paused":false,` +
+			`"sharing":{"mode":"groups","groups":["eu","us"],"keepBack":0.25},` +
+			`"caughtUp":{"backlog":0}}`: policy.Policy{
+			MessageRate: policy.PerSecond(1000), Paused: new(false),
+			Sharing: policy.Sharing{
+				Mode: policy.Groups, Groups: []string{"eu", "us"}, KeepBack: new(0.25),
+			},
+			CaughtUp: policy.CaughtUp{Backlog: new(int64(0))},
 		},
-		`{"schema":2,"reserved":5,"total":0,"mode":"shadow"}`: policy.Quota{Reserved: new(int64(5)), Total: new(int64(0)), Mode: policy.Shadow},
-		`{"schema":2,"capacity":4096,"zones":["a"]}`:          policy.QuotaSettings{Capacity: new(int64(4096)), Zones: []string{"a"}},
+		`{"schema":2,"reserved":5,"total":0,"mode":"shadow"}`: policy.Quota{
+			Reserved: new(int64(5)), Total: new(int64(0)), Mode: policy.Shadow,
+		},
+		`{"schema":2,"capacity":4096,"zones":["a"]}`: policy.QuotaSettings{
+			Capacity: new(int64(4096)), Zones: []string{"a"},
+		},
 	} {
 		data, err := policy.Marshal(s)
 		require.NoError(t, err)
@@ -238,10 +303,13 @@ func TestJSONRoundTrip(t *testing.T) {
 }
 
 func TestUnmarshalRefuses(t *testing.T) {
-	_, err := policy.Unmarshal(policy.PolicySection, []byte(`{"schema":2,"rate":"5","burst":"x","round":5,"messageRate":"-5","paused":null,`+
-		`"ramp":"1m","caughtUp":{"backlog":[1],"x":1},"sharing":{"mode":["fair"],"groups":[1],"wait":{}},"busy":null}`))
-	assert.Equal(t, []string{"burst", "busy", "caughtUp.backlog", "caughtUp.x", "messageRate", "paused", "ramp", "rate", "round",
-		"sharing.groups", "sharing.mode", "sharing.wait"}, fields(err))
+	_, err := policy.Unmarshal(policy.PolicySection, []byte(`{"schema":2,"rate":"5","burst":"x",`+
+		`"round":5,"messageRate":"-5","paused":null,"ramp":"1m","caughtUp":{"backlog":[1],"x":1},`+
+		`"sharing":{"mode":["fair"],"groups":[1],"wait":{}},"busy":null}`))
+	assert.Equal(t, []string{
+		"burst", "busy", "caughtUp.backlog", "caughtUp.x", "messageRate", "paused", "ramp", "rate",
+		"round", "sharing.groups", "sharing.mode", "sharing.wait",
+	}, fields(err))
 	for _, c := range []struct {
 		text string
 		want policy.SchemaError
@@ -256,7 +324,10 @@ func TestUnmarshalRefuses(t *testing.T) {
 		assert.Equal(t, c.want, *fault)
 		assert.ErrorContains(t, err, c.says)
 	}
-	for _, bad := range []string{``, `null`, `[]`, `{}`, `{"schema":0}`, `{"schema":"2"}`, `{"schema":2}{}`, strings.Repeat("x", 1<<20)} {
+	for _, bad := range []string{
+		``, `null`, `[]`, `{}`, `{"schema":0}`, `{"schema":"2"}`, `{"schema":2}{}`,
+		strings.Repeat("x", 1<<20),
+	} {
 		_, err := policy.Unmarshal(policy.PolicySection, []byte(bad))
 		assert.Error(t, err)
 	}
@@ -315,8 +386,9 @@ func TestParseField(t *testing.T) {
 func FuzzUnmarshal(f *testing.F) {
 	for _, s := range []string{
 		`{"schema":2}`, `{"schema":3}`, `[`,
-		`{"schema":2,"messageRate":"1000/s","byteRate":"0/1m","burst":1,"byteBurst":2,"round":"1s","mode":"shadow","paused":true,` +
-			`"caughtUp":{"throttle":false,"backlog":0},"onOutage":"stop","priority":-1,"busy":{"outcomes":["busy"]}}`,
+		`{"schema":2,"messageRate":"1000/s","byteRate":"0/1m","burst":1,"byteBurst":2,"round":"1s",` +
+			`"mode":"shadow","paused":true,"caughtUp":{"throttle":false,"backlog":0},` +
+			`"onOutage":"stop","priority":-1,"busy":{"outcomes":["busy"]}}`,
 	} {
 		f.Add([]byte(s), uint8(0))
 	}

@@ -17,7 +17,13 @@ func TestQuotas(t *testing.T) {
 		return policy.Entry{Scope: parsed, Settings: s}
 	}
 	set, err := policy.NewSet([]policy.Entry{
-		entry("cluster", policy.QuotaSettings{Mode: policy.Shadow, Zones: []string{"a", "b"}, Capacity: new(int64(5)), ShareBy: policy.ShareByCurrent}),
+		entry(
+			"cluster",
+			policy.QuotaSettings{
+				Mode: policy.Shadow, Zones: []string{"a", "b"}, Capacity: new(int64(5)),
+				ShareBy: policy.ShareByCurrent,
+			},
+		),
 		entry("tenant:acme", policy.Quota{Total: new(int64(100)), Reserved: new(int64(20))}),
 		entry("tag:bulk", policy.Quota{Total: new(int64(7)), Mode: policy.Enforce}),
 		entry("tag:none", policy.Quota{Mode: policy.Enforce}),
@@ -31,12 +37,19 @@ func TestQuotas(t *testing.T) {
 	_, ok := set.Quota(policy.TagScope("acme"))
 	assert.False(t, ok, "a tag is not a tenant")
 	assert.Equal(t, policy.QuotaSettings{
-		Mode: policy.Shadow, ShareBy: policy.ShareByCurrent, IgnoreZones: new(int64(1)), Zones: []string{"a", "b"}, Capacity: new(int64(5)),
+		Mode: policy.Shadow, ShareBy: policy.ShareByCurrent, IgnoreZones: new(int64(1)),
+		Zones: []string{"a", "b"}, Capacity: new(int64(5)),
 	}, set.QuotaSettings())
-	assert.Equal(t, policy.QuotaSettings{Mode: policy.Enforce, ShareBy: policy.ShareByQuota, IgnoreZones: new(int64(1)), Capacity: new(int64(0))},
+	assert.Equal(t, policy.QuotaSettings{
+		Mode: policy.Enforce, ShareBy: policy.ShareByQuota, IgnoreZones: new(int64(1)),
+		Capacity: new(int64(0)),
+	},
 		policy.Single(policy.Policy{}).QuotaSettings())
 
-	e := set.Explain("", policy.Topic{Scheme: policy.Kafka, Tenant: "acme", Namespace: "default", Name: "orders"}, "billing")
+	e := set.Explain(
+		"", policy.Topic{Scheme: policy.Kafka, Tenant: "acme", Namespace: "default", Name: "orders"},
+		"billing",
+	)
 	assert.True(t, policy.IsZero(e.Topic) && policy.IsZero(e.Subscription), "%+v", e)
 	assert.Empty(t, e.Aggregates)
 	assert.Empty(t, e.Sources)
@@ -44,8 +57,14 @@ func TestQuotas(t *testing.T) {
 
 func TestATemporaryTotalBelowWhatIsReserved(t *testing.T) {
 	set, err := policy.NewSet([]policy.Entry{
-		{Scope: policy.TagScope("bulk"), Settings: policy.Quota{Total: new(int64(100)), Reserved: new(int64(20))}},
-		{Scope: policy.TagScope("bulk"), Settings: policy.Quota{Total: new(int64(10))}, Temporary: true, Field: "total"},
+		{
+			Scope:    policy.TagScope("bulk"),
+			Settings: policy.Quota{Total: new(int64(100)), Reserved: new(int64(20))},
+		},
+		{
+			Scope: policy.TagScope("bulk"), Settings: policy.Quota{Total: new(int64(10))}, Temporary: true,
+			Field: "total",
+		},
 	})
 	require.NoError(t, err)
 	q, ok := set.Quota(policy.TagScope("bulk"))
@@ -61,8 +80,12 @@ func TestQuotaFaults(t *testing.T) {
 		s      policy.Settings
 		faults []string
 	}{
-		{tag, policy.Quota{Reserved: bad, Total: bad, Mode: "off"}, []string{"reserved", "total", "mode"}},
-		{policy.ClusterScope(), policy.QuotaSettings{Mode: "off", ShareBy: "size", Capacity: bad, Zones: []string{"a b"}, IgnoreZones: bad},
+		{
+			tag, policy.Quota{Reserved: bad, Total: bad, Mode: "off"}, []string{"reserved", "total", "mode"},
+		},
+		{policy.ClusterScope(), policy.QuotaSettings{
+			Mode: "off", ShareBy: "size", Capacity: bad, Zones: []string{"a b"}, IgnoreZones: bad,
+		},
 			[]string{"mode", "shareBy", "capacity", "zones", "ignoreZones"}},
 		{tag, policy.Quota{Reserved: two, Total: one}, []string{"reserved"}},
 		{tag, policy.Quota{Reserved: one}, []string{"reserved"}},
@@ -76,5 +99,7 @@ func TestQuotaFaults(t *testing.T) {
 	_, err := policy.ParseScope("tag:a b")
 	assert.ErrorContains(t, err, "scope.tag")
 	_, err = policy.QuotaSection.ParseField("total", "x")
-	assert.EqualError(t, err, `policy: total "x": invalid throughput: want bytes a second, such as 409600 or 1MiB`)
+	assert.EqualError(
+		t, err, `policy: total "x": invalid throughput: want bytes a second, such as 409600 or 1MiB`,
+	)
 }

@@ -40,8 +40,8 @@ func (r Rate) PerSec() float64 {
 	return float64(r.Permits) / r.Period.Seconds()
 }
 
-// String returns the shortest text that [ParseRate] reads as r: 1000/s, 10000/1m, 1/6s, 0, and "" if
-// r is not set.
+// String returns the shortest text that [ParseRate] reads as r: 1000/s, 10000/1m, 1/6s, 0, and ""
+// if r is not set.
 func (r Rate) String() string {
 	switch {
 	case r == Rate{}:
@@ -54,12 +54,12 @@ func (r Rate) String() string {
 	return strconv.FormatInt(r.Permits, 10) + "/" + Duration(r.Period).String()
 }
 
-// ParseRate reads a rate of messages: 1000 or 1000/s, 10000/1m, 1/6s, 1/h, and 0 for "no limit". Its
-// error is a *[FieldError] of the field "rate".
+// ParseRate reads a rate of messages: 1000 or 1000/s, 10000/1m, 1/6s, 1/h, and 0 for "no limit".
+// Its error is a *[FieldError] of the field "rate".
 func ParseRate(s string) (Rate, error) { return readRate(s, false, MaxMessageRate) }
 
-// ParseByteRate reads a rate of bytes: what [ParseRate] reads, and sizes with a unit, such as 1MiB/s
-// or 100kB/s.
+// ParseByteRate reads a rate of bytes: what [ParseRate] reads, and sizes with a unit, such as
+// 1MiB/s or 100kB/s.
 func ParseByteRate(s string) (Rate, error) { return readRate(s, true, MaxByteRate) }
 
 func readRate(s string, bytes bool, maxPerSecond int64) (Rate, error) {
@@ -113,7 +113,8 @@ func parseCount(s string, bytes bool) (int64, error) {
 		case errors.Is(err, strconv.ErrRange):
 			return 0, fmt.Errorf("invalid rate: too large: want %s", forms)
 		case strings.Trim(digits, "0123456789.") == "" && floatErr == nil:
-			return 0, errors.New("invalid rate: not a whole number: want a longer period, such as 1/2s for half a permit a second")
+			return 0, errors.New("invalid rate: not a whole number: want a longer period, " +
+				"such as 1/2s for half a permit a second")
 		}
 		return 0, fmt.Errorf("invalid rate: want %s", forms)
 	}
@@ -166,8 +167,8 @@ func (r Rate) check(maxPerSecond int64) error {
 	return nil
 }
 
-// exceeds reports Permits/Period > perSecond. Both bounds are powers of ten on either side of 1e9, so
-// that no rounding matters: n > ⌊x⌋ is n > x for whole n.
+// exceeds reports Permits/Period > perSecond. Both bounds are powers of ten on either side of 1e9,
+// so that no rounding matters: n > ⌊x⌋ is n > x for whole n.
 func exceeds(r Rate, perSecond int64) bool {
 	if perSecond >= 1e9 {
 		return r.Permits > int64(r.Period)*(perSecond/1e9)
@@ -175,7 +176,8 @@ func exceeds(r Rate, perSecond int64) bool {
 	return r.Permits > int64(r.Period)/(1e9/perSecond)
 }
 
-// parseThroughput reads bytes of cost a second: 409600, 1MiB, 400kB/s. Parts of a byte are rounded up.
+// parseThroughput reads bytes of cost a second: 409600, 1MiB, 400kB/s. Parts of a byte are rounded
+// up.
 func parseThroughput(s string) (int64, error) {
 	r, err := parseRate(s, true)
 	if err == nil {

@@ -93,11 +93,15 @@ func TestRateRoundTrip(t *testing.T) {
 		got, err := policy.ParseRate(r.String())
 		perSecond := r.PerSec()
 		if err != nil {
-			assert.True(t, perSecond > policy.MaxMessageRate*(1-1e-9) || perSecond < (1+1e-9)/3600, "%v: %v", r, err)
+			assert.True(
+				t, perSecond > policy.MaxMessageRate*(1-1e-9) || perSecond < (1+1e-9)/3600, "%v: %v", r, err,
+			)
 			return
 		}
 		assert.Equal(t, r, got)
-		assert.True(t, r.Permits == 0 || perSecond < policy.MaxMessageRate*(1+1e-9) && perSecond > (1-1e-9)/3600)
+		assert.True(
+			t, r.Permits == 0 || perSecond < policy.MaxMessageRate*(1+1e-9) && perSecond > (1-1e-9)/3600,
+		)
 	})
 	assert.Equal(t, "1000/s", policy.PerSecond(1000).String())
 	assert.Equal(t, "10000/1m", policy.Rate{Permits: 10000, Period: time.Minute}.String())
@@ -128,13 +132,16 @@ func ExampleParseRate() {
 
 func TestParseDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{
-		"9999999h": math.MaxInt64, "1h99999999999999999999.5ns": math.MaxInt64, "2562047h48m": math.MaxInt64, "1.5h": 90 * time.Minute, "0": 0, "-1s": -time.Second,
+		"9999999h": math.MaxInt64, "1h99999999999999999999.5ns": math.MaxInt64,
+		"2562047h48m": math.MaxInt64, "1.5h": 90 * time.Minute, "0": 0, "-1s": -time.Second,
 	} {
 		got, err := policy.ParseDuration(text)
 		assert.NoError(t, err, text)
 		assert.Equal(t, want, got, text)
 	}
-	for _, text := range []string{"", "9999999x", "9999999", "h", "999999999999999999999999", "-9999999h", "1h9999999 h"} {
+	for _, text := range []string{
+		"", "9999999x", "9999999", "h", "999999999999999999999999", "-9999999h", "1h9999999 h",
+	} {
 		_, err := policy.ParseDuration(text)
 		assert.Error(t, err, text)
 	}

@@ -24,7 +24,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 	}
 	got, err := os.ReadFile(name)
 	require.NoError(t, err)
-	assert.Equal(t, want, string(got), "stale: go test ./policy -run TestReferenceIsCurrent -update")
+	assert.True(t, want == string(got), "stale: go test ./policy -run TestReferenceIsCurrent -update")
 }
 
 const introduction = `# Fields of policies and quotas
@@ -32,7 +32,8 @@ const introduction = `# Fields of policies and quotas
 <!-- Made from policy/table.go by: go test ./policy -run TestReferenceIsCurrent -update -->
 
 Every field is optional, and the most specific scope that sets a field wins, field by field: cluster < namespace <
-pattern < topic < subscription. On the command line a field of a group has a dot, in YAML and JSON the group is an object:
+pattern < topic < subscription. A field of a group has a dot on the command line; in YAML and JSON the group is an
+object:
 
     throttle-admin set kafka://public/default/orders messageRate=1000 ramp.from=100 ramp.over=1m
 
@@ -58,16 +59,21 @@ func reference() string {
 	b.WriteString(introduction)
 	for _, section := range policy.Sections() {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n", section, map[policy.Section]string{
-			policy.PolicySection:        "A policy says what is allowed in one scope: `throttle-admin set SCOPE FIELD=VALUE...`",
-			policy.QuotaSection:         "A quota is what a tenant or a tag may cost: `throttle-admin quota set ID FIELD VALUE...`",
-			policy.QuotaSettingsSection: "How the rates of a cluster's quotas are found: `throttle-admin quota settings FIELD=VALUE...`",
+			policy.PolicySection: "A policy says what is allowed in one scope: " +
+				"`throttle-admin set SCOPE FIELD=VALUE...`",
+			policy.QuotaSection: "A quota is what a tenant or a tag may cost: " +
+				"`throttle-admin quota set ID FIELD VALUE...`",
+			policy.QuotaSettingsSection: "How the rates of a cluster's quotas are found: " +
+				"`throttle-admin quota settings FIELD=VALUE...`",
 		}[section])
 		for _, f := range section.Fields() {
 			values := "Values: " + f.Want + "."
 			if f.Default != "" {
 				values += " Default: " + f.Default + "."
 			}
-			fmt.Fprintf(&b, "\n### %s\n\n%s\n%s\n", f.Name, fold(f.Help), fold(values+" Scopes: "+scopes(f)+"."))
+			fmt.Fprintf(
+				&b, "\n### %s\n\n%s\n%s\n", f.Name, fold(f.Help), fold(values+" Scopes: "+scopes(f)+"."),
+			)
 		}
 	}
 	return b.String()

@@ -15,7 +15,7 @@ type Scope struct {
 	Tag          string // of a tag
 	Cluster      string // of a namespace: the only cluster it applies in; "" = all
 	Namespace    string
-	Pattern      string // the regular expression of a pattern, in RE2's syntax; the stored text of an unreadable scope
+	Pattern      string // the regular expression of a pattern (RE2); the text of an unreadable scope
 	Topic        Topic  // of a topic or a subscription
 	Subscription string
 }
@@ -26,16 +26,18 @@ type Kind uint8
 // The kinds of scopes.
 const (
 	ClusterKind      Kind = iota // cluster: the default for everything
-	TenantKind                   // tenant:NAME: aggregate limits over all topics of the tenant, and its quota
+	TenantKind                   // tenant:NAME: aggregate limits over all its topics, and its quota
 	TagKind                      // tag:NAME: the quota of what carries the tag
-	NamespaceKind                // tenant/namespace, for topics of all schemes; tenant/cluster/namespace in one cluster
-	PatternKind                  // pattern:REGEX, matched anywhere in the topic's URL unless ^ and $ bind it
+	NamespaceKind                // tenant/namespace; tenant/cluster/namespace in one cluster
+	PatternKind                  // pattern:REGEX, which matches anywhere in a topic's URL
 	TopicKind                    // the topic's URL
 	SubscriptionKind             // the topic's URL, then ?subscription=NAME
 	UnreadableKind               // stored data whose scope cannot be read; applies to nothing
 )
 
-var kinds = []string{"cluster", "tenant", "tag", "namespace", "pattern", "topic", "subscription", "unreadable"}
+var kinds = []string{
+	"cluster", "tenant", "tag", "namespace", "pattern", "topic", "subscription", "unreadable",
+}
 
 func (k Kind) String() string { return kinds[min(int(k), len(kinds)-1)] }
 
@@ -124,8 +126,10 @@ func (s Scope) Compare(other Scope) int {
 		cmp.Compare(s.Tag, other.Tag), cmp.Compare(s.Tenant, other.Tenant),
 		cmp.Compare(s.Namespace, other.Namespace), cmp.Compare(s.Cluster, other.Cluster),
 		cmp.Compare(s.Pattern, other.Pattern),
-		cmp.Compare(s.Topic.Tenant, other.Topic.Tenant), cmp.Compare(s.Topic.Namespace, other.Topic.Namespace),
-		cmp.Compare(s.Topic.Name, other.Topic.Name), cmp.Compare(s.Topic.Scheme, other.Topic.Scheme),
+		cmp.Compare(s.Topic.Tenant, other.Topic.Tenant),
+		cmp.Compare(s.Topic.Namespace, other.Topic.Namespace),
+		cmp.Compare(s.Topic.Name, other.Topic.Name),
+		cmp.Compare(s.Topic.Scheme, other.Topic.Scheme),
 		cmp.Compare(s.Subscription, other.Subscription))
 }
 
@@ -162,7 +166,8 @@ func parseScope(s string) (Scope, error) {
 		}
 		sub, escapeErr := url.QueryUnescape(query)
 		if escapeErr != nil {
-			return Scope{}, errors.Join(err, &FieldError{"subscription", query, "invalid escape: want %25 for a %, as in a URL"})
+			return Scope{}, errors.Join(err,
+				&FieldError{"subscription", query, "invalid escape: want %25 for a %, as in a URL"})
 		}
 		if err != nil {
 			return Scope{}, errors.Join(err, ValidateSubscription(sub))
@@ -177,8 +182,8 @@ func parseScope(s string) (Scope, error) {
 		}
 		return scope, nil
 	}
-	return Scope{}, &FieldError{"scope", s, "invalid scope: want cluster, tenant:NAME, tag:NAME, tenant/namespace, " +
-		"tenant/cluster/namespace, pattern:REGEX or the URL of a topic"}
+	return Scope{}, &FieldError{"scope", s, "invalid scope: want cluster, tenant:NAME, tag:NAME, " +
+		"tenant/namespace, tenant/cluster/namespace, pattern:REGEX or the URL of a topic"}
 }
 
 // Validate returns every fault of the scope, a *[FieldError] each.
@@ -196,17 +201,21 @@ func (s Scope) Validate() error {
 			errs = append(errs, named("scope.cluster", s.Cluster))
 		}
 	case PatternKind:
-		errs = append(errs, text("scope.pattern", s.Pattern))
+		const field = "scope.pattern"
+		errs = append(errs, text(field, s.Pattern))
 		if s.Pattern == "" {
-			errs = append(errs, &FieldError{"scope.pattern", "", "empty: want a regular expression, or the scope cluster for everything"})
+			errs = append(errs, &FieldError{field, "",
+				"empty: want a regular expression, or the scope cluster for everything"})
 		} else if _, err := regexp.Compile(s.Pattern); err != nil {
-			errs = append(errs, &FieldError{"scope.pattern", s.Pattern, "invalid regular expression: want RE2's syntax: " + err.Error()})
+			errs = append(errs, &FieldError{field, s.Pattern,
+				"invalid regular expression: want RE2's syntax: " + err.Error()})
 		}
 	case TopicKind:
 		errs = append(errs, s.Topic.Validate())
 	case SubscriptionKind:
 		if s.Topic == (Topic{}) { // from WithSubscription
-			return &FieldError{"subscription", s.Subscription, "not allowed here: want the URL of a topic as the scope"}
+			return &FieldError{"subscription", s.Subscription,
+				"not allowed here: want the URL of a topic as the scope"}
 		}
 		errs = append(errs, s.Topic.Validate(), ValidateSubscription(s.Subscription))
 	default:

@@ -16,12 +16,16 @@ func TestParseTopic(t *testing.T) {
 		"persistent://public/default/orders-partition-3": {"persistent", "public", "default", "orders"},
 		"persistent://prop/standalone/ns/orders":         {"persistent", "prop", "ns", "orders"}, // V1
 		"non-persistent://public/default/a b":            {"non-persistent", "public", "default", "a b"},
-		"kafka://public/default/orders-partition-3":      {"kafka", "public", "default", "orders-partition-3"},
-		"numaflow://prod/fraud/score":                    {"numaflow", "prod", "fraud", "score"},
-		"persistent://a=b:c.d/..x/é,! ?..":               {"persistent", "a=b:c.d", "..x", "é,! ?.."},
-		"kafka://a/b/...":                                {"kafka", "a", "b", "..."},
-		"nats+jetstream://public/default/orders.*":       {"nats+jetstream", "public", "default", "orders.*"},
-		"nats://a/b/c-partition-3":                       {"nats", "a", "b", "c-partition-3"}, // partitions are Pulsar's
+		"kafka://public/default/orders-partition-3": {
+			"kafka", "public", "default", "orders-partition-3",
+		},
+		"numaflow://prod/fraud/score":      {"numaflow", "prod", "fraud", "score"},
+		"persistent://a=b:c.d/..x/é,! ?..": {"persistent", "a=b:c.d", "..x", "é,! ?.."},
+		"kafka://a/b/...":                  {"kafka", "a", "b", "..."},
+		"nats+jetstream://public/default/orders.*": {
+			"nats+jetstream", "public", "default", "orders.*",
+		},
+		"nats://a/b/c-partition-3": {"nats", "a", "b", "c-partition-3"}, // partitions are Pulsar's
 	} {
 		got, err := policy.ParseTopic(text)
 		require.NoError(t, err, text)
@@ -31,12 +35,14 @@ func TestParseTopic(t *testing.T) {
 		assert.Equal(t, got, again)
 	}
 	for text, want := range map[string][]string{
-		"orders":                                  {"topic"},
-		"kafka://orders":                          {"topic"},
-		"kafka://a/b/c/d":                         {"topic"},
-		"persistent://a/b/c/d/e":                  {"topic"},
-		"persistent://a//c/d":                     {"topic.cluster"},
-		"persistent://a b/c c/d d/":               {"topic.cluster", "topic.tenant", "topic.namespace", "topic.name"},
+		"orders":                 {"topic"},
+		"kafka://orders":         {"topic"},
+		"kafka://a/b/c/d":        {"topic"},
+		"persistent://a/b/c/d/e": {"topic"},
+		"persistent://a//c/d":    {"topic.cluster"},
+		"persistent://a b/c c/d d/": {
+			"topic.cluster", "topic.tenant", "topic.namespace", "topic.name",
+		},
 		"Gopher://a/b":                            {"topic.scheme", "topic"},
 		"a_b://a b//c":                            {"topic.scheme", "topic.tenant", "topic.namespace"},
 		"://a/b/c":                                {"topic.scheme"},
@@ -105,18 +111,27 @@ func TestParseScope(t *testing.T) {
 func TestOnlyATopicHasSubscriptions(t *testing.T) {
 	orders := policy.Topic{Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders"}
 	assert.NoError(t, policy.TopicScope(orders).WithSubscription("x").Validate())
-	assert.Equal(t, []string{"subscription"}, fields(policy.TopicScope(orders).WithSubscription("").Validate()))
+	assert.Equal(
+		t, []string{"subscription"}, fields(policy.TopicScope(orders).WithSubscription("").Validate()),
+	)
 	for _, scope := range []policy.Scope{
-		policy.ClusterScope(), policy.NamespaceScope("a", "", "b"), policy.PatternScope("a"), policy.SubscriptionScope(orders, "y"),
+		policy.ClusterScope(), policy.NamespaceScope("a", "", "b"), policy.PatternScope("a"),
+		policy.SubscriptionScope(orders, "y"),
 	} {
 		for _, name := range []string{"", "x"} {
-			assert.Equal(t, []string{"subscription"}, fields(scope.WithSubscription(name).Validate()), "%s %q", scope, name)
+			assert.Equal(
+				t, []string{"subscription"}, fields(scope.WithSubscription(name).Validate()), "%s %q", scope,
+				name,
+			)
 		}
 	}
 }
 
 func FuzzParseScope(f *testing.F) {
-	for _, s := range []string{"cluster", "a/b", "a/b/c", "pattern:^a", "kafka://a/b/c?subscription=d", "persistent://a/b/c/d-partition-1-partition-2"} {
+	for _, s := range []string{
+		"cluster", "a/b", "a/b/c", "pattern:^a", "kafka://a/b/c?subscription=d",
+		"persistent://a/b/c/d-partition-1-partition-2",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

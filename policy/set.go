@@ -19,7 +19,7 @@ type Entry struct {
 	// expire. Stores keep one for each field, so that they may expire at different times.
 	Temporary bool
 	Field     string    // of a temporary entry: the only field that Settings sets
-	Expires   time.Time // of a temporary entry; it is over then, whether or not the store has deleted it
+	Expires   time.Time // of a temporary entry; it may outlast that in the store
 
 	Revision int64 // of the store, when the entry was last written
 
@@ -88,8 +88,8 @@ type layer struct {
 	regex  *regexp.Regexp // of a pattern
 }
 
-// A TieError reports two patterns of the same priority and length that match one topic. In a Set the
-// one whose text sorts first wins, here A; a store refuses them.
+// A TieError reports two patterns of the same priority and length that match one topic. In a Set
+// the one whose text sorts first wins, here A; a store refuses them.
 type TieError struct {
 	A, B     Scope
 	Priority int
@@ -98,11 +98,12 @@ type TieError struct {
 
 func (e *TieError) Error() string {
 	if e.Topic == "" {
-		return fmt.Sprintf("policy: priority %d: %q and %q have the same priority and length, and it takes too long to find "+
-			"a topic that both match; there %q wins: give one of them another priority", e.Priority, e.A, e.B, e.A)
+		return fmt.Sprintf("policy: priority %d: %q and %q have the same priority and length, and it "+
+			"takes too long to find a topic that both match; there %q wins: give one of them "+
+			"another priority", e.Priority, e.A, e.B, e.A)
 	}
-	return fmt.Sprintf("policy: priority %d: %q and %q have the same priority and length, and both match %s: "+
-		"give one of them another priority", e.Priority, e.A, e.B, e.Topic)
+	return fmt.Sprintf("policy: priority %d: %q and %q have the same priority and length, and both "+
+		"match %s: give one of them another priority", e.Priority, e.A, e.B, e.Topic)
 }
 
 // NewSet returns the set of these entries. Its error joins a *[FieldError] for each pattern that is
@@ -189,7 +190,8 @@ func Single(p Policy) *Set {
 	return s
 }
 
-// Entries returns the entries of the set in the order of [Entry.Compare]. The slice is the caller's.
+// Entries returns the entries of the set in the order of [Entry.Compare]. The slice is the
+// caller's.
 func (s *Set) Entries() []Entry { return slices.Clone(s.entries) }
 
 // NextEnd returns when the first temporary entry expires, which may be past; zero if there is none.
@@ -229,7 +231,9 @@ func (s *Set) Explain(cluster string, t Topic, name string) Effective {
 
 // resolve calls each, unless that is nil, with the layers that apply, the least specific first;
 // isAggregate says that the layer's limits are not the topic's.
-func (s *Set) resolve(cluster string, t Topic, name string, each func(l *layer, isAggregate bool)) (e Effective) {
+func (s *Set) resolve(
+	cluster string, t Topic, name string, each func(l *layer, isAggregate bool),
+) (e Effective) {
 	add := func(l *layer, isAggregate bool) {
 		if l == nil {
 			return

@@ -34,8 +34,8 @@ func (s Section) Fields() []Field { return s.table().describe() }
 func (s Section) Zero() Settings { return s.table().zero() }
 
 // ParseField reads one field as it is written on the command line: sharing.mode and strict,
-// busy.outcomes and busy,timeout. Its error is a *[FieldError]. Whether a scope may set the field is
-// for Validate to say.
+// busy.outcomes and busy,timeout. Its error is a *[FieldError]. Whether a scope may set the field
+// is for Validate to say.
 func (s Section) ParseField(field, text string) (Settings, error) {
 	return s.table().parse(field, text)
 }
@@ -82,7 +82,8 @@ func Without[S Settings](s S, fields ...string) S {
 	return s.Section().table().without(s, fields).(S)
 }
 
-// Overlay returns under with every field that over sets replaced by over's. Both are of one section.
+// Overlay returns under with every field that over sets replaced by over's. Both are of one
+// section.
 func Overlay[S Settings](under, over S) S {
 	return under.Section().table().overlaid(under, over).(S)
 }

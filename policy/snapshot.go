@@ -42,8 +42,8 @@ func MarshalSnapshot(s Snapshot) ([]byte, error) {
 			return nil, fmt.Errorf("policy: snapshot: %s: %w", e.Scope, err)
 		}
 		j := entryJSON{
-			Section: e.Section().String(), Scope: e.Scope.String(), Settings: settings, Temporary: e.Temporary,
-			Field: e.Field, Expires: e.Expires, Revision: e.Revision,
+			Section: e.Section().String(), Scope: e.Scope.String(), Settings: settings,
+			Temporary: e.Temporary, Field: e.Field, Expires: e.Expires, Revision: e.Revision,
 		}
 		if e.Err != nil {
 			j.Err = e.Err.Error()
@@ -98,8 +98,8 @@ func (j entryJSON) entry() (Entry, error) {
 }
 
 // At returns the snapshot without the temporary entries that have expired at now. Its revision
-// advances by one for each time at which some of them expired: the same revision at the same time is
-// the same set on every replica.
+// advances by one for each time at which some of them expired: the same revision at the same time
+// is the same set on every replica.
 func (s Snapshot) At(now time.Time) Snapshot {
 	if end := s.Set.NextEnd(); end.IsZero() || now.Before(end) {
 		return s

@@ -1,11 +1,14 @@
 package policy
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Where a field may be set.
 var (
 	topics     = []Kind{ClusterKind, NamespaceKind, PatternKind, TopicKind, SubscriptionKind}
-	limits     = []Kind{ClusterKind, TenantKind, NamespaceKind, PatternKind, TopicKind, SubscriptionKind}
+	limits     = slices.Insert(slices.Clone(topics), 1, TenantKind) // of aggregates too
 	aggregates = []Kind{ClusterKind, TenantKind, NamespaceKind}
 	patterns   = []Kind{PatternKind}
 	ids        = []Kind{TenantKind, TagKind}
@@ -46,12 +49,14 @@ var policyTable = newTable([]row[Policy]{
 	},
 	{
 		name: "byteBurst", isLimit: true, scopes: limits, initial: "0",
-		value: at(integers[int64](0, MaxByteRate*hour), func(p *Policy) **int64 { return &p.ByteBurst }),
-		help:  "Bytes that an idle limit may save up.",
+		value: at(integers[int64](0, MaxByteRate*hour),
+			func(p *Policy) **int64 { return &p.ByteBurst }),
+		help: "Bytes that an idle limit may save up.",
 	},
 	{
 		name: "round", scopes: limits, initial: "100ms",
-		value: at(durations(10*time.Millisecond, 10*time.Second), func(p *Policy) *Duration { return &p.Round }),
+		value: at(durations(10*time.Millisecond, 10*time.Second),
+			func(p *Policy) *Duration { return &p.Round }),
 		help: "How long the batches of all replicas together last. A longer round takes " +
 			"fewer requests to the permit store.",
 	},
@@ -67,7 +72,8 @@ var policyTable = newTable([]row[Policy]{
 	},
 	{
 		name: "onOutage", scopes: limits, initial: string(OutageShare),
-		value: at(choices(OutageShare, OutageStop, OutageOpen), func(p *Policy) *OnOutage { return &p.OnOutage }),
+		value: at(choices(OutageShare, OutageStop, OutageOpen),
+			func(p *Policy) *OnOutage { return &p.OnOutage }),
 		help: "While the permit store is unavailable: share goes on at the last known " +
 			"share, stop dispatches nothing (fail closed), open does not limit (fail " +
 			"open).",
@@ -110,7 +116,8 @@ var policyTable = newTable([]row[Policy]{
 
 	{
 		name: "sharing.mode", scopes: limits, initial: string(Fair),
-		value: at(choices(Fair, Strict, Split, Groups), func(p *Policy) *SharingMode { return &p.Sharing.Mode }),
+		value: at(choices(Fair, Strict, Split, Groups),
+			func(p *Policy) *SharingMode { return &p.Sharing.Mode }),
 		help: "How replicas share the message rate. fair: batches, by weight and " +
 			"reserved minimums. strict: one message every 1/rate, without bursts. " +
 			"split: the same part for each replica. groups: a part of each period for " +
@@ -118,25 +125,29 @@ var policyTable = newTable([]row[Policy]{
 	},
 	{
 		name: "sharing.maxReserved", scopes: limits, initial: "64",
-		value: at(integers[int64](0, 1_000_000), func(p *Policy) **int64 { return &p.Sharing.MaxReserved }),
+		value: at(integers[int64](0, 1_000_000),
+			func(p *Policy) **int64 { return &p.Sharing.MaxReserved }),
 		help: "strict: slots allocated ahead, by all replicas together. 0: a caller " +
 			"that finds no free slot backs off.",
 	},
 	{
 		name: "sharing.wait", scopes: limits, initial: string(WaitBackoff),
-		value: at(choices(WaitBackoff, WaitQueue), func(p *Policy) *WaitMode { return &p.Sharing.Wait }),
+		value: at(choices(WaitBackoff, WaitQueue),
+			func(p *Policy) *WaitMode { return &p.Sharing.Wait }),
 		help: "strict: a caller that finds no free slot backs off with jitter, or waits " +
 			"in a FIFO queue.",
 	},
 	{
 		name: "sharing.permitExpiry", scopes: limits,
-		value: at(durations(minExpiry, time.Minute), func(p *Policy) *Duration { return &p.Sharing.PermitExpiry }),
+		value: at(durations(minExpiry, time.Minute),
+			func(p *Policy) *Duration { return &p.Sharing.PermitExpiry }),
 		help: "strict: how late a slot may be used. Default: a hundredth of the period, " +
 			"within 2ms..100ms.",
 	},
 	{
 		name: "sharing.replicas", scopes: limits, initial: "0",
-		value: at(integers[int64](0, 1_000_000), func(p *Policy) **int64 { return &p.Sharing.Replicas }),
+		value: at(integers[int64](0, 1_000_000),
+			func(p *Policy) **int64 { return &p.Sharing.Replicas }),
 		help: "split: the number of replicas. 0: they agree on it through the permit " +
 			"store.",
 	},
@@ -154,13 +165,15 @@ var policyTable = newTable([]row[Policy]{
 	},
 	{
 		name: "sharing.poolTTL", scopes: limits, initial: "5s",
-		value: at(durations(MinPoolTTL, MaxPoolTTL), func(p *Policy) *Duration { return &p.Sharing.PoolTTL }),
-		help:  "split, groups: a replica that is silent for that long does not count.",
+		value: at(durations(MinPoolTTL, MaxPoolTTL),
+			func(p *Policy) *Duration { return &p.Sharing.PoolTTL }),
+		help: "split, groups: a replica that is silent for that long does not count.",
 	},
 
 	{
 		name: "ramp.mode", scopes: limits, initial: string(RampScheduled),
-		value: at(choices(RampScheduled, RampRelaxed, RampNone), func(p *Policy) *RampMode { return &p.Ramp.Mode }),
+		value: at(choices(RampScheduled, RampRelaxed, RampNone),
+			func(p *Policy) *RampMode { return &p.Ramp.Mode }),
 		help: "scheduled rises with time, relaxed only in seconds in which permits are " +
 			"requested. none overrides the ramp of a wider scope.",
 	},
@@ -202,14 +215,16 @@ var policyTable = newTable([]row[Policy]{
 
 	{
 		name: "busy.mode", scopes: topics, initial: string(BusyFraction),
-		value: at(choices(BusyFraction, BusyTChannel, BusyNone), func(p *Policy) *BusyMode { return &p.Busy.Mode }),
+		value: at(choices(BusyFraction, BusyTChannel, BusyNone),
+			func(p *Policy) *BusyMode { return &p.Busy.Mode }),
 		help: "How busy answers that handlers report lower a subscription's own limit: " +
 			"by their fraction, as published with tchannel, or not at all (none).",
 	},
 	{
 		name: "busy.outcomes", scopes: topics, initial: OutcomeBusy,
-		value: at(names(OutcomeBusy, OutcomeFailed, OutcomeTimeout), func(p *Policy) *[]string { return &p.Busy.Outcomes }),
-		help:  "Which outcomes count as busy.",
+		value: at(names(OutcomeBusy, OutcomeFailed, OutcomeTimeout),
+			func(p *Policy) *[]string { return &p.Busy.Outcomes }),
+		help: "Which outcomes count as busy.",
 	},
 	{
 		name: "busy.minRate", scopes: topics, initial: "1",
@@ -228,7 +243,8 @@ var policyTable = newTable([]row[Policy]{
 	},
 	{
 		name: "busy.recoverValue", scopes: topics, initial: "0",
-		value: at(decimals(0, MaxMessageRate), func(p *Policy) **float64 { return &p.Busy.RecoverValue }),
+		value: at(decimals(0, MaxMessageRate),
+			func(p *Policy) **float64 { return &p.Busy.RecoverValue }),
 		help: "tchannel: growth of the limit per second, in messages a second; 0: " +
 			"recoverRate applies.",
 	},
@@ -250,7 +266,8 @@ var quotaTable = newTable([]row[Quota]{
 	{
 		name: "mode", scopes: ids,
 		value: at(choices(Enforce, Shadow), func(q *Quota) *Mode { return &q.Mode }),
-		help:  "shadow computes and reports the rate, and limits nothing. Default: that of quotaSettings.",
+		help: "shadow computes and reports the rate, and limits nothing. Default: the mode of " +
+			"quotaSettings.",
 	},
 })
 
@@ -263,7 +280,8 @@ var quotaSettingsTable = newTable([]row[QuotaSettings]{
 	},
 	{
 		name: "shareBy", scopes: clusters, initial: string(ShareByQuota),
-		value: at(choices(ShareByQuota, ShareByCurrent), func(s *QuotaSettings) *ShareBy { return &s.ShareBy }),
+		value: at(choices(ShareByQuota, ShareByCurrent),
+			func(s *QuotaSettings) *ShareBy { return &s.ShareBy }),
 		help: "How the ids that load a saturated backend share what it bears: quota divides it by " +
 			"their total quotas, current slows each down by the same factor.",
 	},

@@ -11,7 +11,7 @@ import (
 // A Topic is what messages are read from: Scheme://Tenant/Namespace/Name. It is comparable.
 //
 //	persistent://public/default/orders      Pulsar; also non-persistent
-//	kafka://public/default/orders           Kafka, which has only the name: the rest is chosen by users
+//	kafka://public/default/orders           Kafka has only the name: users choose the rest
 //	numaflow://prod/fraud-pipeline/score    Kubernetes namespace, pipeline, vertex
 type Topic struct {
 	Scheme    string
@@ -57,7 +57,8 @@ func (t *Topic) UnmarshalText(text []byte) error {
 func ParseTopic(s string) (Topic, error) {
 	scheme, path, ok := strings.Cut(s, "://")
 	if !ok {
-		return Topic{}, &FieldError{"topic", s, "no scheme: want scheme://tenant/namespace/name, such as kafka://public/default/orders"}
+		return Topic{}, &FieldError{"topic", s,
+			"no scheme: want scheme://tenant/namespace/name, such as kafka://public/default/orders"}
 	}
 	schemeErr := validateScheme(scheme)
 	parts := strings.Split(path, "/")
@@ -70,8 +71,9 @@ func ParseTopic(s string) (Topic, error) {
 		if schemeErr != nil {
 			scheme = "scheme"
 		}
-		return Topic{}, errors.Join(schemeErr,
-			&FieldError{"topic", s, fmt.Sprintf("%d parts after the scheme: want %s://tenant/namespace/name", len(parts), scheme)})
+		reason := fmt.Sprintf("%d parts after the scheme: want %s://tenant/namespace/name",
+			len(parts), scheme)
+		return Topic{}, errors.Join(schemeErr, &FieldError{"topic", s, reason})
 	}
 	t := Topic{scheme, parts[0], parts[1], parts[2]}
 	if isPulsar(scheme) {
@@ -89,14 +91,15 @@ const schemeSyntax = `[a-z][-+.a-z0-9]*`
 var (
 	wellFormed = regexp.MustCompile(`^` + schemeSyntax + `$`)
 	partition  = regexp.MustCompile(`(-partition-[0-9]+)+$`)
-	name       = regexp.MustCompile(`^[-=:.\w]+$`) // Pulsar's rule for tenants, clusters and namespaces
+	name       = regexp.MustCompile(`^[-=:.\w]+$`) // Pulsar's rule for tenants and namespaces
 	kafkaName  = regexp.MustCompile(`^[-.\w]+$`)
 	dnsLabel   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 )
 
 func validateScheme(scheme string) error {
 	if len(scheme) > 63 || !wellFormed.MatchString(scheme) {
-		return &FieldError{"topic.scheme", scheme, "invalid scheme: want lower-case letters, digits, '+', '-' and '.', such as kafka or persistent"}
+		return &FieldError{"topic.scheme", scheme,
+			"invalid scheme: want lower-case letters, digits, '+', '-' and '.', such as kafka"}
 	}
 	return nil
 }
@@ -104,16 +107,21 @@ func validateScheme(scheme string) error {
 // Validate returns every fault of the topic, a *[FieldError] each.
 func (t Topic) Validate() error {
 	if t.Scheme == Numaflow {
-		return errors.Join(label("topic.tenant", t.Tenant), label("topic.namespace", t.Namespace), label("topic.name", t.Name))
+		return errors.Join(label("topic.tenant", t.Tenant), label("topic.namespace", t.Namespace),
+			label("topic.name", t.Name))
 	}
-	errs := []error{validateScheme(t.Scheme), named("topic.tenant", t.Tenant), named("topic.namespace", t.Namespace)}
+	errs := []error{
+		validateScheme(t.Scheme), named("topic.tenant", t.Tenant), named("topic.namespace", t.Namespace),
+	}
 	fault := func(reason string) { errs = append(errs, &FieldError{"topic.name", t.Name, reason}) }
 	switch {
 	case t.Name == "":
 		fault("empty: want scheme://tenant/namespace/name")
-	case t.Scheme == Kafka && (t.Name == "." || t.Name == ".." || len(t.Name) > 249 || !kafkaName.MatchString(t.Name)):
-		fault("invalid name of a Kafka topic: want 1 to 249 letters, digits, '.', '_' and '-', other than . and ..")
 	case t.Scheme == Kafka:
+		if dots(t.Name) || len(t.Name) > 249 || !kafkaName.MatchString(t.Name) {
+			fault("invalid name of a Kafka topic: want 1 to 249 letters, digits, '.', '_' and '-', " +
+				"other than . and ..")
+		}
 	default:
 		errs = append(errs, text("topic.name", t.Name))
 		if strings.Contains(t.Name, "/") || strings.Contains(t.Name, subscriptionMark) {
@@ -134,16 +142,21 @@ func named(field, s string) error {
 	switch {
 	case s == "":
 		return &FieldError{field, s, "empty: want a name"}
-	case len(s) > 255 || s == "." || s == ".." || !name.MatchString(s):
-		return &FieldError{field, s, "invalid name: want 1 to 255 letters, digits and -=:._, other than . and .."}
+	case dots(s) || len(s) > 255 || !name.MatchString(s):
+		return &FieldError{field, s,
+			"invalid name: want 1 to 255 letters, digits and -=:._, other than . and .."}
 	}
 	return nil
 }
 
+// dots reports whether a name means another folder in a path.
+func dots(s string) bool { return s == "." || s == ".." }
+
 // label checks a name of Kubernetes.
 func label(field, s string) error {
 	if len(s) > 63 || !dnsLabel.MatchString(s) {
-		return &FieldError{field, s, "invalid Kubernetes name: want at most 63 lower-case letters, digits and '-', with no '-' at either end"}
+		return &FieldError{field, s, "invalid Kubernetes name: want at most 63 lower-case letters, " +
+			"digits and '-', with no '-' at either end"}
 	}
 	return nil
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Validate returns every fault of the scope and of the policy for it, a *[FieldError] each. A policy
-// that sets nothing is valid.
+// Validate returns every fault of the scope and of the policy for it, a *[FieldError] each. A
+// policy that sets nothing is valid.
 func (p Policy) Validate(scope Scope) error {
 	errs := append([]error{scope.Validate()}, policyTable.validate(&p, scope)...)
 	if p.Burst != nil && *p.Burst > 0 && p.Sharing.Mode != "" && p.Sharing.Mode != Fair {

@@ -15,9 +15,11 @@ const electionPart = "/elections/"
 const electionTTL = 5
 
 // Elect calls lead when the candidate is elected, with a context that ends with its term, and the
-// term's number: etcd's revision at which the candidate joined the election. The lease is 5 s. Elect
-// returns nil when ctx ends, else why the term or the campaign ended.
-func (s *Store) Elect(ctx context.Context, election, candidate string, lead func(ctx context.Context, term int64)) error {
+// term's number: etcd's revision at which the candidate joined the election. The lease is 5 s.
+// Elect returns nil when ctx ends, else why the term or the campaign ended.
+func (s *Store) Elect(
+	ctx context.Context, election, candidate string, lead func(ctx context.Context, term int64),
+) error {
 	client, err := s.connect(ctx)
 	if err != nil {
 		return err
@@ -36,7 +38,8 @@ func (s *Store) Elect(ctx context.Context, election, candidate string, lead func
 	if err != nil {
 		return ended("grant a lease for the election", err)
 	}
-	session, err := concurrency.NewSession(client, concurrency.WithLease(lease.ID), concurrency.WithTTL(electionTTL), concurrency.WithContext(ctx))
+	session, err := concurrency.NewSession(client, concurrency.WithLease(lease.ID),
+		concurrency.WithTTL(electionTTL), concurrency.WithContext(ctx))
 	if err != nil {
 		return ended("begin the election", err)
 	}

@@ -2,16 +2,18 @@
 //
 // Under a prefix, /throttle by default, there are
 //
-//	PREFIX/SECTION/SCOPE                    a permanent entry, as policy.Marshal writes it
-//	PREFIX/temporary/SECTION/SCOPE/FIELD    a temporary one, {"expires":TIME,"settings":{...}}, with a lease
-//	PREFIX/revision                         rewritten by each Apply, so that deletions leave a trace too
+//	PREFIX/SECTION/SCOPE                  a permanent entry, as policy.Marshal writes it
+//	PREFIX/temporary/SECTION/SCOPE/FIELD  with a lease: {"expires":TIME,"settings":{...}}
+//	PREFIX/revision                       rewritten by each Apply, so that deletions leave a trace
 //
-// where SECTION is policies, quotas or quotaSettings, and SCOPE is escaped as a path segment of a URL.
+// where SECTION is policies, quotas or quotaSettings, and SCOPE is escaped as a path segment of a
+// URL.
 //
 // A lease may outlive its entry, by as long as the entry lived: etcd restarts it when its leader
-// changes. So a temporary entry is over when it expires, and the lease only cleans up. A revision of
-// the store is etcd's own times 1000, plus the number of ends that etcd has not noticed yet: what is in
-// force after an end has a higher revision than before, and a lower one than after the next change.
+// changes. So a temporary entry is over when it expires, and the lease only cleans up. A revision
+// of the store is etcd's own times 1000, plus the number of ends that etcd has not noticed yet:
+// what is in force after an end has a higher revision than before, and a lower one than after the
+// next change.
 package etcd
 
 import (
@@ -87,15 +89,16 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s.config = &clientv3.Config{
 		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password, TLS: cfg.TLS,
-		DialTimeout:       cfg.DialTimeout,
-		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, // finds a connection that was cut silently
+		DialTimeout: cfg.DialTimeout,
+		// Keep-alives find a connection that was cut silently.
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		Logger: zap.NewNop(),
 	}
 	return s, context.Cause(ctx)
 }
 
-// connect returns the client. With a password it waits for etcd, at most until ctx ends, one caller at
-// a time.
+// connect returns the client. With a password it waits for etcd, at most until ctx ends, one
+// caller at a time.
 func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,14 +149,15 @@ func (s *Store) bind(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// wrap adds what failed; it returns ErrClosed if the store was closed. If etcd did not answer, it adds
-// why, as far as a new connection tells, and the error is a timeout.
+// wrap adds what failed; it returns ErrClosed if the store was closed. If etcd did not answer, it
+// adds why, as far as a new connection tells, and the error is a timeout.
 func (s *Store) wrap(doing string, err error) error {
 	if s.ctx.Err() != nil {
 		return configstore.ErrClosed
 	}
 	wrapped := fmt.Errorf("configstore/etcd: %s: %w", doing, err)
-	if s.config == nil || !errors.Is(err, context.DeadlineExceeded) && status.Code(err) != codes.Unavailable {
+	unanswered := errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.Unavailable
+	if s.config == nil || !unanswered {
 		return wrapped
 	}
 	if why := probe.Why(s.ctx, s.config.Endpoints, s.config.TLS); why != nil {
@@ -253,7 +257,9 @@ func (s *Store) entry(key string, value []byte, revision int64) policy.Entry {
 		err = settings.Validate(e.Scope)
 	}
 	if err == nil && e.Temporary && !slices.Equal(policy.Fields(settings), []string{e.Field}) {
-		err = &policy.FieldError{Field: e.Field, Value: string(value), Reason: "not the only field of the temporary entry"}
+		err = &policy.FieldError{
+			Field: e.Field, Value: string(value), Reason: "not the only field of the temporary entry",
+		}
 	}
 	if err != nil {
 		e.Err = fmt.Errorf("configstore/etcd: %s: %w", key, err)
@@ -274,8 +280,8 @@ func (s *Store) key(k configstore.Key) string {
 	return s.prefix + permanent
 }
 
-// parseKey is the inverse of key. A key that key would not write gets an unreadable scope, with which
-// it can still be deleted.
+// parseKey is the inverse of key. A key that key would not write gets an unreadable scope, with
+// which it can still be deleted.
 func (s *Store) parseKey(key string) (configstore.Key, error) {
 	path := strings.TrimPrefix(key, s.prefix+"/")
 	section, rest, _ := strings.Cut(path, "/")
@@ -302,11 +308,15 @@ func (s *Store) parseKey(key string) (configstore.Key, error) {
 }
 
 func isField(k configstore.Key) bool {
-	return slices.ContainsFunc(k.Section.Fields(), func(f policy.Field) bool { return f.Name == k.Field })
+	return slices.ContainsFunc(k.Section.Fields(), func(f policy.Field) bool {
+		return f.Name == k.Field
+	})
 }
 
 // Apply implements configstore.Store.
-func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevision int64) (int64, error) {
+func (s *Store) Apply(
+	ctx context.Context, changes []configstore.Change, ifRevision int64,
+) (int64, error) {
 	client, err := s.connect(ctx)
 	if err != nil {
 		return 0, err
@@ -314,7 +324,8 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 	ctx, cancel := s.bind(ctx)
 	defer cancel()
 	for {
-		// The marker must still be where it was, so that the changes were checked against what they change.
+		// The marker must still be where it was, so that the changes were checked against what they
+		// change.
 		snap, applied, err := s.list(ctx)
 		if err != nil {
 			return 0, err
@@ -347,7 +358,9 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 }
 
 // ops returns the operations of the changes, and the leases that were granted for them.
-func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []configstore.Change) (ops []clientv3.Op, leases []clientv3.LeaseID, err error) {
+func (s *Store) ops(
+	ctx context.Context, client *clientv3.Client, changes []configstore.Change,
+) (ops []clientv3.Op, leases []clientv3.LeaseID, err error) {
 	now := time.Now()
 	byTTL := make(map[int64]clientv3.LeaseID)
 	for _, c := range changes {
@@ -374,7 +387,8 @@ func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []conf
 			byTTL[seconds] = id
 			leases = append(leases, id)
 		}
-		value, err = json.Marshal(temporaryJSON{Expires: c.Entry(now, 0).Expires, Settings: value}) // before the lease does
+		expires := c.Entry(now, 0).Expires // before the lease
+		value, err = json.Marshal(temporaryJSON{Expires: expires, Settings: value})
 		if err != nil {
 			return nil, leases, err
 		}
@@ -383,8 +397,8 @@ func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []conf
 	return ops, leases, nil
 }
 
-// nest puts operations into nested transactions: etcd allows 128 operations along each branch of the
-// tree, and three levels of 40 hold 64,000.
+// nest puts operations into nested transactions: etcd allows 128 operations along each branch of
+// the tree, and three levels of 40 hold 64,000.
 func nest(ops []clientv3.Op) []clientv3.Op {
 	const width = 40
 	for len(ops) > width {
@@ -397,9 +411,9 @@ func nest(ops []clientv3.Op) []clientv3.Op {
 	return ops
 }
 
-// checkEvery is how often a silent watch is checked, and how long a check may take: a client that has
-// lost etcd keeps its watch without an error, and one that is reconnected to an empty etcd waits for a
-// revision that is far away.
+// checkEvery is how often a silent watch is checked, and how long a check may take: a client that
+// has lost etcd keeps its watch without an error, and one that is reconnected to an empty etcd
+// waits for a revision that is far away.
 const checkEvery = 2 * time.Second
 
 // Watch implements configstore.Store.
@@ -413,14 +427,17 @@ func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Ba
 		user := ctx
 		ctx, cancel := s.bind(ctx)
 		defer cancel()
-		if err := s.watch(ctx, client, after/steps, func(b configstore.Batch) bool { return yield(b, nil) }); err != nil && user.Err() == nil {
+		err = s.watch(ctx, client, after/steps, func(b configstore.Batch) bool { return yield(b, nil) })
+		if err != nil && user.Err() == nil {
 			yield(configstore.Batch{}, err)
 		}
 	}
 }
 
 // watch returns why the watch after a revision of etcd's ended; nil if yield returned false.
-func (s *Store) watch(ctx context.Context, client *clientv3.Client, after int64, yield func(configstore.Batch) bool) error {
+func (s *Store) watch(
+	ctx context.Context, client *clientv3.Client, after int64, yield func(configstore.Batch) bool,
+) error {
 	var cluster uint64
 	check := func() error {
 		ctx, cancel := context.WithTimeout(ctx, checkEvery)
@@ -442,7 +459,8 @@ func (s *Store) watch(ctx context.Context, client *clientv3.Client, after int64,
 	if err := check(); err != nil {
 		return err
 	}
-	events := client.Watch(clientv3.WithRequireLeader(ctx), s.prefix+"/", clientv3.WithPrefix(), clientv3.WithRev(after+1))
+	events := client.Watch(clientv3.WithRequireLeader(ctx), s.prefix+"/", clientv3.WithPrefix(),
+		clientv3.WithRev(after+1))
 	ticker := time.NewTicker(checkEvery)
 	defer ticker.Stop()
 	for {
@@ -478,7 +496,9 @@ func (s *Store) batch(events []*clientv3.Event) (b configstore.Batch, ok bool) {
 	}
 	for i, e := range events {
 		key := string(e.Kv.Key)
-		ours := slices.ContainsFunc(parts(), func(part string) bool { return strings.HasPrefix(key, s.prefix+part) })
+		ours := slices.ContainsFunc(parts(), func(part string) bool {
+			return strings.HasPrefix(key, s.prefix+part)
+		})
 		if !ours && key != s.prefix+markerPart {
 			continue
 		}

@@ -20,7 +20,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The embedded servers leave goroutines of gRPC and of its logger behind; the stores' own are checked by storetest.
+	// The embedded servers leave goroutines of gRPC and of its logger behind; the stores' own are
+	// checked by storetest.
 	os.Exit(m.Run())
 }
 
@@ -32,7 +33,12 @@ func open(t testing.TB, endpoint, prefix string) *etcd.Store {
 }
 
 func rate(n int64) []configstore.Change {
-	return []configstore.Change{{Key: configstore.Key{Scope: storetest.Orders}, Settings: policy.Policy{MessageRate: policy.PerSecond(n)}}}
+	return []configstore.Change{
+		{
+			Key:      configstore.Key{Scope: storetest.Orders},
+			Settings: policy.Policy{MessageRate: policy.PerSecond(n)},
+		},
+	}
 }
 
 func TestStore(t *testing.T) {
@@ -43,7 +49,8 @@ func TestStore(t *testing.T) {
 			Open: func(t *testing.T) configstore.Store { return open(t, node.Endpoint, prefix) },
 			Corrupt: func(t *testing.T) {
 				key := "/" + prefix + "/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders"
-				resp, err := node.Client().Put(t.Context(), key, `{"schema":1,"messageRate":"7/s","rampOver":"1m"}`) // an older version's
+				const older = `{"schema":1,"messageRate":"7/s","rampOver":"1m"}`
+				resp, err := node.Client().Put(t.Context(), key, older)
 				require.NoError(t, err)
 				require.NotZero(t, resp.Header.Revision)
 			},
@@ -54,13 +61,19 @@ func TestStore(t *testing.T) {
 func TestBadKeysAreShownAndCanBeRemoved(t *testing.T) {
 	node, ctx := services.Etcd(t), t.Context()
 	client := node.Client()
-	for _, key := range []string{"policies/x", "policies/%zz", "policies/cluster%20", "temporary/policies/cluster/rate", "temporary/cluster", "temporary/cluster/burst", "quotas/public%2Fdefault%20", "policies/tenant:"} {
+	for _, key := range []string{
+		"policies/x", "policies/%zz", "policies/cluster%20", "temporary/policies/cluster/rate",
+		"temporary/cluster", "temporary/cluster/burst", "quotas/public%2Fdefault%20", "policies/tenant:",
+	} {
 		_, err := client.Put(ctx, "/throttle/"+key, `{"schema":2}`)
 		require.NoError(t, err)
 	}
 	_, err := client.Put(ctx, "/throttle/policies/cluster", `{"schema":9,"messageRate":"1/s"}`)
 	require.NoError(t, err)
-	_, err = client.Put(ctx, "/throttle/temporary/policies/cluster/burst", `{"expires":"2040-01-01T00:00:00Z","settings":{"schema":2,"messageRate":"1/s"}}`)
+	_, err = client.Put(
+		ctx, "/throttle/temporary/policies/cluster/burst",
+		`{"expires":"2040-01-01T00:00:00Z","settings":{"schema":2,"messageRate":"1/s"}}`,
+	)
 	require.NoError(t, err)
 	s := etcd.New(client, "")
 	list, err := s.List(ctx)
@@ -96,7 +109,8 @@ func TestCompactedWatch(t *testing.T) {
 	}
 }
 
-// TestFollowerMissesNothing cuts the follower off, changes and compacts behind its back, and stops the server.
+// TestFollowerMissesNothing cuts the follower off, changes and compacts behind its back, and stops
+// the server.
 func TestFollowerMissesNothing(t *testing.T) {
 	node := services.Etcd(t)
 	proxy := services.NewProxy(t, node.Endpoint)
@@ -153,7 +167,8 @@ func TestFollowerMissesNothing(t *testing.T) {
 	until(20)
 }
 
-// TestTemporaryEndsBeforeItsLease: what etcd keeps for too long, as after a change of its leader, is over.
+// TestTemporaryEndsBeforeItsLease: what etcd keeps for too long, as after a change of its leader,
+// is over.
 func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 	node := services.Etcd(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -163,7 +178,12 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 	require.NoError(t, err)
 	end := time.Now().Add(3 * time.Second)
 	key := "/throttle/temporary/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders/messageRate"
-	put, err := client.Put(ctx, key, fmt.Sprintf(`{"expires":%q,"settings":{"schema":2,"messageRate":"2/s"}}`, end.Format(time.RFC3339Nano)))
+	put, err := client.Put(
+		ctx, key,
+		fmt.Sprintf(
+			`{"expires":%q,"settings":{"schema":2,"messageRate":"2/s"}}`, end.Format(time.RFC3339Nano),
+		),
+	)
 	require.NoError(t, err)
 
 	var last policy.Snapshot
@@ -203,7 +223,13 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 
 func TestOpensWhileEtcdIsAwayAndKeepsThePassword(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{"127.0.0.1:1"}, Username: "me", Password: "s3cret", DialTimeout: 100 * time.Millisecond})
+	s, err := etcd.Open(
+		t.Context(),
+		etcd.Config{
+			Endpoints: []string{"127.0.0.1:1"}, Username: "me", Password: "s3cret",
+			DialTimeout: 100 * time.Millisecond,
+		},
+	)
 	require.NoError(t, err)
 	_, err = s.List(t.Context())
 	require.Error(t, err)
@@ -224,7 +250,12 @@ func BenchmarkFollow(b *testing.B) {
 			for i := range n {
 				scope, err := policy.ParseScope(fmt.Sprint("kafka://public/default/t", i))
 				require.NoError(b, err)
-				changes = append(changes, configstore.Change{Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(1)}})
+				changes = append(
+					changes,
+					configstore.Change{
+						Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(1)},
+					},
+				)
 			}
 			_, err := s.Apply(ctx, changes, 0)
 			require.NoError(b, err)

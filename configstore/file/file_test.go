@@ -140,46 +140,77 @@ func TestParseBlocksOfText(t *testing.T) {
 }
 
 func TestParseFaults(t *testing.T) {
-	for text, want := range map[string][]string{
-		"":                                 {"p:0 "},
-		"schema: 3\npolicies: []":          {"p:1 "},
-		"schema: 1\npolicies: []":          {"p:1 "},
-		"policies: []":                     {"p:1 schema"},
-		"schema: 2\nrules: []":             {"p:2 rules"},
-		"schema: 2\npolicies: {a: 1}":      {"p:2 "},
-		"schema: 2\npolicies:\n  - 5":      {"p:3 "},
-		"schema: 2\nschema: 2":             {"p:2 "},
-		"schema: 2\n---\nschema: 2":        {"p:3 "},
-		"schema: 2\npolicies:\n- burst: 1": {"p:3 scope"},
-		"schema: [":                        {"p:1 "},
-		"schema: 2\npolicies:\n- scope: cluster\n  rate: 5\n  messageRate: -1\n  burst: many\n  mode: off\n- scope: x":                                                                    {"p:5 messageRate", "p:4 rate", "p:6 burst", "p:7 mode", "p:8 scope"},
-		"schema: 2\npolicies:\n- scope: cluster\n  burst: -1\n  priority: 3\n":                                                                                                            {"p:4 burst", "p:5 priority"},
-		"schema: 2\npolicies:\n- scope: a/b\n  burst: 1\n- scope: a/b\n  burst: 2\n":                                                                                                      {"p:5 scope"},
-		"schema: 2\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n":                                                                                          {"p:5 "},
-		"schema: 2\npolicies:\n- scope: a/b\n  subscription: c\n  burst: 2\n":                                                                                                             {"p:4 subscription"},
-		"schema: 2\npolicies:\n- scope: a/b\n  subscription: \"\"\n  burst: 2\n":                                                                                                          {"p:4 subscription"},
-		"schema: 2\npolicies:\n- scope: pattern:a\n  subscription: c\n  priority: 2\n":                                                                                                    {"p:4 subscription"},
-		"schema: 2\npolicies:\n- scope: kafka://a/b/c?subscription=d\n  subscription: e\n  burst: 2\n":                                                                                    {"p:4 subscription"},
-		"schema: 2\npolicies:\n- scope: a/b\n  burst: .nan\n  messageRate: .inf\n":                                                                                                        {"p:4 burst", "p:5 messageRate"},
-		"schema: 2\npolicies:\n- scope: kafka://a/b/c\n  subscription:\n  burst: ~\n  mode: null\n":                                                                                       {"p:4 subscription", "p:5 burst", "p:6 mode"},
-		"schema: 2\npolicies:\n- scope:\n  priority: 1\n  expires: ~\n":                                                                                                                   {"p:3 scope", "p:5 expires"},
-		"schema: 2\npolicies:\n- scope: kafka://a/b/c\n  burst: 1\n  subscription: |\n    d\n":                                                                                            {"p:5 subscription"}, // a line break
-		"schema: 2\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n- scope: pattern:cc\n  burst: 1\n- scope: pattern:dd\n  burst: 2\n":                        {"p:5 ", "p:9 "},
-		"schema: 2\npolicies:\n- scope: a/b\n  burst: 1\n  expires: 2001-01-02T15:04:05Z\n- scope: a/c\n  burst: 1\n  expires: 9001-01-02T15:04:05Z\n- scope: a/d\n  expires: tomorrow\n": {"p:5 expires", "p:8 expires", "p:10 expires"},
-		"schema: 2\npolicies:\n- scope: kafka://a/b\n  subscription: \"\"\n  burst: 1\n":                                                                                                  {"p:3 topic", "p:4 subscription"},
-		"schema: 2\npolicies:\n- scope: a/b\n  burst: [1]\n  round: &x 1s\n":                                                                                                              {"p:4 burst", "p:5 round"},
-		"schema: 2\npolicies:\n- scope: a/b\n  burst: 1\n  burst: 2\n":                                                                                                                    {"p:5 "},
-		"schema: 2\npolicies:\n- scope: a/b\n  ramp: 1m\n  sharing: {mode: [fair], groups: [{a: b}], x: 1}\n  ramp.over: 1m\n  caughtUp: {backlog: -1}\n": {
-			"p:4 ramp", "p:5 sharing.mode", "p:5 sharing.groups", "p:5 sharing.x", "p:6 ramp.over", "p:7 caughtUp.backlog"},
-		"schema: 2\nquotas:\n- total: 5\n- scope: a/b\n  total: 5\n- scope: tag:a\n  reserved: 5\n  burst: 1\n- scope: tag:b c\n  total: 1\n  zones: [a]\n": {
-			"p:3 scope", "p:5 total", "p:8 burst", "p:7 reserved", "p:9 scope.tag", "p:11 zones"},
-		"schema: 2\nquotas: {scope: tag:a}\nquotaSettings:\n- capacity: -1\n- scope: cluster\n  zones: [a]\n- zones: [b]\n": {
-			"p:2 ", "p:4 capacity", "p:5 scope"},
-		"schema: 2\nquotaSettings:\n- zones: [a]\n- zones: [b]\n": {"p:4 scope"},
-		strings.Repeat("x", 1<<20+1):                              {"p:0 "},
+	type fault struct {
+		text string
+		want []string // the place and the field of each
+	}
+	faults := []fault{
+		{"", []string{"p:0 "}},
+		{strings.Repeat("x", 1<<20+1), []string{"p:0 "}},
+		{"schema: 3\npolicies: []", []string{"p:1 "}},
+		{"schema: 1\npolicies: []", []string{"p:1 "}},
+		{"policies: []", []string{"p:1 schema"}},
+		{"schema: 2\nrules: []", []string{"p:2 rules"}},
+		{"schema: 2\npolicies: {a: 1}", []string{"p:2 "}},
+		{"schema: 2\npolicies:\n  - 5", []string{"p:3 "}},
+		{"schema: 2\nschema: 2", []string{"p:2 "}},
+		{"schema: 2\n---\nschema: 2", []string{"p:3 "}},
+		{"schema: [", []string{"p:1 "}},
+	}
+	for _, policies := range []fault{ // from line 3 on
+		{"- burst: 1", []string{"p:3 scope"}},
+		{"- scope: cluster\n  rate: 5\n  messageRate: -1\n  burst: many\n  mode: off\n" +
+			"- scope: x", []string{
+			"p:5 messageRate", "p:4 rate", "p:6 burst", "p:7 mode", "p:8 scope",
+		}},
+		{"- scope: cluster\n  burst: -1\n  priority: 3\n", []string{"p:4 burst", "p:5 priority"}},
+		{"- scope: a/b\n  burst: 1\n- scope: a/b\n  burst: 2\n", []string{"p:5 scope"}},
+		{"- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n", []string{"p:5 "}},
+		{"- scope: a/b\n  subscription: c\n  burst: 2\n", []string{"p:4 subscription"}},
+		{"- scope: a/b\n  subscription: \"\"\n  burst: 2\n", []string{"p:4 subscription"}},
+		{"- scope: pattern:a\n  subscription: c\n  priority: 2\n", []string{"p:4 subscription"}},
+		{"- scope: kafka://a/b/c?subscription=d\n  subscription: e\n  burst: 2\n", []string{
+			"p:4 subscription",
+		}},
+		{"- scope: a/b\n  burst: .nan\n  messageRate: .inf\n", []string{"p:4 burst", "p:5 messageRate"}},
+		{"- scope: kafka://a/b/c\n  subscription:\n  burst: ~\n  mode: null\n", []string{
+			"p:4 subscription", "p:5 burst", "p:6 mode",
+		}},
+		{"- scope:\n  priority: 1\n  expires: ~\n", []string{"p:3 scope", "p:5 expires"}},
+		{"- scope: kafka://a/b/c\n  burst: 1\n  subscription: |\n    d\n", []string{
+			"p:5 subscription",
+		}}, // a line break
+		{"- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n- scope: pattern:cc\n" +
+			"  burst: 1\n- scope: pattern:dd\n  burst: 2\n", []string{"p:5 ", "p:9 "}},
+		{"- scope: a/b\n  burst: 1\n  expires: 2001-01-02T15:04:05Z\n- scope: a/c\n  burst: 1\n" +
+			"  expires: 9001-01-02T15:04:05Z\n- scope: a/d\n  expires: tomorrow\n", []string{
+			"p:5 expires", "p:8 expires", "p:10 expires",
+		}},
+		{"- scope: kafka://a/b\n  subscription: \"\"\n  burst: 1\n", []string{
+			"p:3 topic", "p:4 subscription",
+		}},
+		{"- scope: a/b\n  burst: [1]\n  round: &x 1s\n", []string{"p:4 burst", "p:5 round"}},
+		{"- scope: a/b\n  burst: 1\n  burst: 2\n", []string{"p:5 "}},
+		{"- scope: a/b\n  ramp: 1m\n  sharing: {mode: [fair], groups: [{a: b}], x: 1}\n" +
+			"  ramp.over: 1m\n  caughtUp: {backlog: -1}\n", []string{
+			"p:4 ramp", "p:5 sharing.mode", "p:5 sharing.groups", "p:5 sharing.x", "p:6 ramp.over",
+			"p:7 caughtUp.backlog",
+		}},
 	} {
-		_, err := file.Parse("p", []byte(text))
-		assert.ElementsMatch(t, want, lines(err), "%.200s\n%v", text, err)
+		faults = append(faults, fault{"schema: 2\npolicies:\n" + policies.text, policies.want})
+	}
+	faults = append(faults, []fault{
+		{"schema: 2\nquotas:\n- total: 5\n- scope: a/b\n  total: 5\n- scope: tag:a\n  reserved: 5\n" +
+			"  burst: 1\n- scope: tag:b c\n  total: 1\n  zones: [a]\n", []string{
+			"p:3 scope", "p:5 total", "p:8 burst", "p:7 reserved", "p:9 scope.tag", "p:11 zones",
+		}},
+		{"schema: 2\nquotas: {scope: tag:a}\nquotaSettings:\n- capacity: -1\n- scope: cluster\n" +
+			"  zones: [a]\n- zones: [b]\n", []string{"p:2 ", "p:4 capacity", "p:5 scope"}},
+		{"schema: 2\nquotaSettings:\n- zones: [a]\n- zones: [b]\n", []string{"p:4 scope"}},
+	}...)
+	for _, f := range faults {
+		_, err := file.Parse("p", []byte(f.text))
+		assert.ElementsMatch(t, f.want, lines(err), "%.200s\n%v", f.text, err)
 	}
 }
 
@@ -292,7 +323,8 @@ func handEdit(t *testing.T, loose assert.TestingT) {
 	t.Fatalf("ended at step %d", step)
 }
 
-// TestMissingFile: a file that was never there is an error, unless it may be created; one that comes later is followed.
+// TestMissingFile: a file that was never there is an error, unless it may be created; one that
+// comes later is followed.
 func TestMissingFile(t *testing.T) {
 	path, ctx := filepath.Join(t.TempDir(), "typo.yaml"), t.Context()
 	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}

@@ -63,8 +63,8 @@ func Parse(name string, data []byte) ([]policy.Entry, error) {
 	return ParseAt(name, data, time.Now())
 }
 
-// ParseAt is Parse at now. If now is zero, entries may expire at any time: a file that is a store keeps
-// those that have expired.
+// ParseAt is Parse at now. If now is zero, entries may expire at any time: a file that is a store
+// keeps those that have expired.
 func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 	p := &fileParser{
 		name: name, now: now, seen: make(map[configstore.Key]int), lines: make(map[policy.Scope]int),
@@ -73,9 +73,10 @@ func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 		p.fault(nil, fmt.Errorf("%d bytes: want at most %d", len(data), MaxSize))
 		return nil, errors.Join(p.errs...)
 	}
-	tokens := lexer.Tokenize(strings.TrimPrefix(string(data), "\uFEFF")) // without the byte order mark of some editors
+	tokens := lexer.Tokenize(strings.TrimPrefix(string(data), byteOrderMark))
 	if at := tooDeep(tokens); at > 0 {
-		return nil, &LineError{name, at, fmt.Errorf("nested more than %d deep: want at most 3 levels", maxDepth)}
+		err := fmt.Errorf("nested more than %d deep: want at most 3 levels", maxDepth)
+		return nil, &LineError{name, at, err}
 	}
 	file, err := parser.Parse(tokens, 0)
 	if err != nil {
@@ -111,6 +112,9 @@ func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 	}
 	return p.entries, nil
 }
+
+// byteOrderMark is what some editors put first.
+const byteOrderMark = "\uFEFF"
 
 // maxDepth is how deep brackets and lists may nest; the parser's time grows with the square of it.
 const maxDepth = 50
@@ -151,6 +155,11 @@ type fileParser struct {
 
 func (p *fileParser) fault(at ast.Node, err error) {
 	p.errs = append(p.errs, &LineError{p.name, line(at), err})
+}
+
+// fieldFault reports a fault of one field.
+func (p *fileParser) fieldFault(at ast.Node, field, value, reason string) {
+	p.fault(at, &policy.FieldError{Field: field, Value: value, Reason: reason})
 }
 
 func line(n ast.Node) int {
@@ -197,11 +206,11 @@ func (p *fileParser) root(body ast.Node) {
 		case ok:
 			p.section(section, pair.Value)
 		default:
-			p.fault(pair.Key, &policy.FieldError{Field: key, Reason: "unknown field: want schema, policies, quotas or quotaSettings"})
+			p.fieldFault(pair.Key, key, "", "unknown field: want schema, policies, quotas or quotaSettings")
 		}
 	}
 	if !schema {
-		p.fault(body, &policy.FieldError{Field: "schema", Reason: fmt.Sprintf("missing: want schema: %d", policy.Schema)})
+		p.fieldFault(body, "schema", "", fmt.Sprintf("missing: want schema: %d", policy.Schema))
 	}
 }
 
@@ -209,14 +218,14 @@ func (p *fileParser) schema(n ast.Node) {
 	text := n.GetToken().Value
 	switch v, err := strconv.Atoi(text); {
 	case err != nil || v < 1:
-		p.fault(n, &policy.FieldError{Field: "schema", Value: text, Reason: fmt.Sprintf("invalid version: want %d", policy.Schema)})
+		p.fieldFault(n, "schema", text, fmt.Sprintf("invalid version: want %d", policy.Schema))
 	case v != policy.Schema:
 		p.fault(n, &policy.SchemaError{Have: v, Want: policy.Schema})
 	}
 }
 
-// section reads the entries of a section. Of the cluster's settings for quotas there is one as a rule,
-// which needs no list.
+// section reads the entries of a section. Of the cluster's settings for quotas there is one as a
+// rule, which needs no list.
 func (p *fileParser) section(section policy.Section, n ast.Node) {
 	list, isList := n.(*ast.SequenceNode)
 	switch _, isMapping := pairsOf(n); {
@@ -269,14 +278,14 @@ func (p *fileParser) pair(it *item, prefix string, pair *ast.MappingValueNode) {
 		}
 		return
 	}
-	text, err := it.textOf(name, value)
-	if err != nil {
-		p.fault(pair.Key, err)
+	text, reason := it.textOf(name, value)
+	if reason != "" {
+		p.fieldFault(pair.Key, name, text, reason)
 		return
 	}
-	known := it.section != policy.QuotaSettingsSection // whose scope is not written
+	var err error
 	switch {
-	case name == "scope" && known:
+	case name == "scope" && it.section != policy.QuotaSettingsSection: // whose scope is the cluster
 		it.scope, err = policy.ParseScope(text)
 		it.scoped = err == nil
 	case name == "subscription" && it.section == policy.PolicySection:
@@ -284,9 +293,9 @@ func (p *fileParser) pair(it *item, prefix string, pair *ast.MappingValueNode) {
 	case name == "expires":
 		it.expires, err = p.expires(text)
 	case name == "schema":
-		err = &policy.FieldError{Field: name, Value: text, Reason: "not allowed here: want it once, for the file"}
+		p.fieldFault(value, name, text, "not allowed here: want it once, for the file")
 	case strings.Contains(keyOf(pair), "."):
-		err = &policy.FieldError{Field: name, Value: text, Reason: "unknown field: want a mapping for the group, such as ramp: {over: 1m}"}
+		p.fieldFault(value, name, text, "unknown field: want a mapping, such as ramp: {over: 1m}")
 	default:
 		var one policy.Settings
 		if one, err = it.section.ParseField(name, text); err == nil {
@@ -299,40 +308,48 @@ func (p *fileParser) pair(it *item, prefix string, pair *ast.MappingValueNode) {
 }
 
 func (it *item) isGroup(name string) bool {
-	return slices.ContainsFunc(it.section.Fields(), func(f policy.Field) bool { return strings.HasPrefix(f.Name, name+".") })
+	return slices.ContainsFunc(it.section.Fields(), func(f policy.Field) bool {
+		return strings.HasPrefix(f.Name, name+".")
+	})
 }
 
 func (it *item) isList(name string) bool {
-	return slices.ContainsFunc(it.section.Fields(), func(f policy.Field) bool { return f.Name == name && f.List })
+	return slices.ContainsFunc(it.section.Fields(), func(f policy.Field) bool {
+		return f.Name == name && f.List
+	})
 }
 
-// textOf returns a value as the command line has it.
-func (it *item) textOf(name string, value ast.Node) (string, error) {
+// textOf returns a value as the command line has it, or as it is written with the reason why it is
+// invalid.
+func (it *item) textOf(name string, value ast.Node) (text, reason string) {
 	switch value := value.(type) {
 	case *ast.LiteralNode:
-		return value.Value.Value, nil
+		return value.Value.Value, ""
 	case *ast.BoolNode:
-		return strconv.FormatBool(value.Value), nil // for YAML's True
+		return strconv.FormatBool(value.Value), "" // for YAML's True
 	case *ast.NullNode:
-		return "", &policy.FieldError{Field: name, Reason: "empty: leave it out"}
+		return "", "empty: leave it out"
 	case *ast.SequenceNode:
-		if !it.isList(name) {
-			break
+		if it.isList(name) {
+			return it.textOfList(value)
 		}
-		var items []string
-		for _, item := range value.Values {
-			text, err := it.textOf("", item)
-			if err != nil {
-				return "", &policy.FieldError{Field: name, Value: strings.TrimSpace(value.String()), Reason: "invalid list: want plain names in it"}
-			}
-			items = append(items, text)
-		}
-		return strings.Join(items, ","), nil
 	case *ast.MappingNode, *ast.MappingValueNode, *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 	default:
-		return value.GetToken().Value, nil
+		return value.GetToken().Value, ""
 	}
-	return "", &policy.FieldError{Field: name, Value: strings.TrimSpace(value.String()), Reason: "invalid value: want a plain one"}
+	return strings.TrimSpace(value.String()), "invalid value: want a plain one"
+}
+
+func (it *item) textOfList(list *ast.SequenceNode) (text, reason string) {
+	var items []string
+	for _, n := range list.Values {
+		text, reason := it.textOf("", n)
+		if reason != "" {
+			return strings.TrimSpace(list.String()), "invalid list: want plain names in it"
+		}
+		items = append(items, text)
+	}
+	return strings.Join(items, ","), ""
 }
 
 // validate reports the faults of an item for its scope.
@@ -341,10 +358,10 @@ func (p *fileParser) validate(it *item, n ast.Node) {
 	switch {
 	case it.section == policy.QuotaSettingsSection: // its scope is the cluster
 	case it.at["scope"] == nil:
-		p.fault(n, &policy.FieldError{Field: "scope", Reason: "missing: want " + map[policy.Section]string{
+		p.fieldFault(n, "scope", "", "missing: want "+map[policy.Section]string{
 			policy.PolicySection: "cluster, tenant/namespace, pattern:REGEX or the URL of a topic",
 			policy.QuotaSection:  "tenant:NAME or tag:NAME",
-		}[it.section]})
+		}[it.section])
 		return
 	case !it.scoped && it.section == policy.PolicySection:
 		if it.subscription != nil {
@@ -377,8 +394,8 @@ func (p *fileParser) add(it *item, n ast.Node) {
 	add := func(e policy.Entry) {
 		key := configstore.KeyOf(e)
 		if first, duplicate := p.seen[key]; duplicate {
-			p.errs = append(p.errs, &LineError{p.name, at, &policy.FieldError{
-				Field: "scope", Value: it.scope.String(), Reason: fmt.Sprintf("duplicate of line %d: keep one of them", first)}})
+			p.fieldFault(cmp.Or(it.at["scope"], n), "scope", it.scope.String(),
+				fmt.Sprintf("duplicate of line %d: keep one of them", first))
 			return
 		}
 		p.seen[key] = at
@@ -390,7 +407,8 @@ func (p *fileParser) add(it *item, n ast.Node) {
 	}
 	for _, field := range policy.Fields(it.settings) {
 		add(policy.Entry{
-			Scope: it.scope, Settings: policy.Only(it.settings, field), Temporary: true, Field: field, Expires: it.expires.UTC(),
+			Scope: it.scope, Settings: policy.Only(it.settings, field),
+			Temporary: true, Field: field, Expires: it.expires.UTC(),
 		})
 	}
 }
@@ -406,7 +424,8 @@ func (p *fileParser) expires(text string) (time.Time, error) {
 	case !t.After(p.now):
 		reason = "in the past: remove the entry, or write a later time"
 	case t.Sub(p.now) > configstore.MaxTTL:
-		reason = fmt.Sprintf("more than %s away: write an earlier time, or leave it out", policy.Duration(configstore.MaxTTL))
+		reason = fmt.Sprintf("more than %s away: write an earlier time, or leave it out",
+			policy.Duration(configstore.MaxTTL))
 	}
 	if reason != "" {
 		return time.Time{}, &policy.FieldError{Field: "expires", Value: text, Reason: reason}
@@ -500,8 +519,8 @@ var (
 	words = regexp.MustCompile(`(?i)^(null|true|false|yes|no|on|off|y|n)$`)
 )
 
-// inline returns a value in one line of YAML. Names that are not plain stay as in JSON, which is YAML
-// too. The rates, times and words of other fields need no quotes.
+// inline returns a value in one line of YAML. Names that are not plain stay as in JSON, which is
+// YAML too. The rates, times and words of other fields need no quotes.
 func inline(name string, value json.RawMessage) string {
 	var text string
 	var list []json.RawMessage

@@ -6,8 +6,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Schema returns the JSON Schema of a file that [Parse] reads, for editors. It describes each field by
-// itself: what a scope may set, and what depends on two fields, Parse alone checks.
+// Schema returns the JSON Schema of a file that [Parse] reads, for editors. It describes each
+// field by itself: what a scope may set, and what depends on two fields, Parse alone checks.
 func Schema() ([]byte, error) {
 	text := func(description string) map[string]any {
 		return map[string]any{"type": "string", "description": description}
@@ -40,7 +40,7 @@ func Schema() ([]byte, error) {
 		"additionalProperties": false,
 		"required":             []string{"schema"},
 		"properties": map[string]any{
-			"schema":        map[string]any{"const": policy.Schema, "description": "The version of the file's form."},
+			"schema":        map[string]any{"const": policy.Schema},
 			"policies":      list(policies),
 			"quotas":        list(quotas),
 			"quotaSettings": map[string]any{"anyOf": []any{settings, list(settings)}},
