@@ -38,7 +38,8 @@ func allocation(key string) *permits.Request {
 	return &permits.Request{Key: key, Allocate: &permits.Allocate{Request: request(10)}}
 }
 
-// Processes that allocate the same limit at the same time lose no allocation, and none is made twice.
+// Processes that allocate the same limit at the same time lose no allocation, and none is made
+// twice.
 func TestNothingIsLostInARace(t *testing.T) {
 	e := services.Etcd(t)
 	const stores, each = 8, 50
@@ -230,7 +231,8 @@ func TestLimiters(t *testing.T) {
 	})
 }
 
-// BenchmarkAllocation: allocations a second of one limit, by one process and by eight that compete.
+// BenchmarkAllocation: allocations a second of one limit, by one process and by eight that
+// compete.
 func BenchmarkAllocation(b *testing.B) {
 	for _, processes := range []int{1, 8} {
 		b.Run(fmt.Sprintf("%d_processes/throttle", processes), func(b *testing.B) {
@@ -278,7 +280,8 @@ func TestStore(t *testing.T) { permitstest.Check(t, open(t, services.Etcd(t).End
 
 func TestBacksOff(t *testing.T) { permitstest.BacksOff(t, open(t, services.Etcd(t).Endpoint)) }
 
-// TestLongerTTL: a value lives for the ttl of its last Update, where that is longer than the one before.
+// TestLongerTTL: a value lives for the ttl of its last Update, where that is longer than the one
+// before.
 func TestLongerTTL(t *testing.T) {
 	e := services.Etcd(t)
 	l := open(t, e.Endpoint)

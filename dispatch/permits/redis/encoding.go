@@ -88,8 +88,8 @@ func parseReply(text string) (r schedule.Reply, err error) {
 	return r, nil
 }
 
-// parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers, the
-// identity.
+// parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers,
+// the identity.
 func parseState(text string) (s schedule.State, err error) {
 	version, rest, _ := strings.Cut(text, " ")
 	if v, err := strconv.Atoi(version); err == nil && v > schedule.Version {
@@ -138,8 +138,8 @@ func parseOutcomes(text string, s *schedule.State) {
 	}
 }
 
-// parseQueue reads the field q of a limit's hash: of each waiter the time at which it is removed, the
-// length of its name, and the name.
+// parseQueue reads the field q of a limit's hash: of each waiter the time at which it is removed,
+// the length of its name, and the name.
 func parseQueue(text string, s *schedule.State) {
 	for len(text) >= 9 && len(text) >= 9+int(text[8]) {
 		n := numbers(text)

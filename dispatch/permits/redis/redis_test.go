@@ -281,7 +281,8 @@ func TestForgetsSubscriptions(t *testing.T) {
 	assert.Greater(t, client.TTL(t.Context(), key).Val(), 59*time.Minute)
 }
 
-// TestFrozen: a frozen server holds nobody longer than the time-out, and what it runs later is not counted.
+// TestFrozen: a frozen server holds nobody longer than the time-out, and what it runs later is
+// not counted.
 func TestFrozen(t *testing.T) {
 	server := services.RedisServer(t)
 	store := redispermits.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, 400*time.Millisecond)
@@ -374,7 +375,8 @@ func TestDecimals(t *testing.T) {
 	assert.Equal(t, math.Float64bits(got.Now+1/(1.0/3)), math.Float64bits(s.Tail))
 }
 
-// TestALongLineIsKept: a line with slots hours ahead has long epochs; what is in use is kept through them.
+// TestALongLineIsKept: a line with slots hours ahead has long epochs; what is in use is kept
+// through them.
 func TestALongLineIsKept(t *testing.T) {
 	m := inMemory(t)
 	now := time.Unix(1_700_000_000, 0)
