@@ -14,7 +14,7 @@ import (
 // Allocate, Heartbeat and Draw is not nil. A store changes nothing in it but the answer, Err and
 // Damage.
 type Request struct {
-	Key       string // of the limit, from [LimitKey], [BusyKey] or [QuotaKey]; that of a record is made from it
+	Key       string // of the limit, from [LimitKey], [BusyKey] or [QuotaKey]
 	Allocate  *Allocate
 	Heartbeat *Heartbeat
 	Draw      *Draw

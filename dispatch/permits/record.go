@@ -39,7 +39,7 @@ type Record struct {
 
 // Records returns the records of all heartbeats and draws among the requests.
 func Records(requests []*Request) (records []*Record) {
-	byKey := map[string]*Record{}
+	var byKey map[string]*Record
 	for _, r := range requests {
 		var key string
 		var seconds float64
@@ -53,6 +53,9 @@ func Records(requests []*Request) (records []*Record) {
 		}
 		record := byKey[key]
 		if record == nil {
+			if byKey == nil {
+				byKey = map[string]*Record{}
+			}
 			record = &Record{Key: key}
 			byKey[key], records = record, append(records, record)
 		}

@@ -25,7 +25,7 @@ type clock struct {
 
 const (
 	behind = 3 * time.Millisecond // how far two processes may differ; to publish takes about 1 ms
-	quiet  = time.Second          // without a published time, after which a process publishes its own
+	quiet  = time.Second          // without another's time, after which a process publishes its own
 	answer = 250 * time.Millisecond
 )
 
@@ -102,7 +102,8 @@ func (c *clock) run(ctx context.Context, client *clientv3.Client, key string) {
 			publish() // a process whose time is later answers
 		}
 		alone := time.AfterFunc(answer, ready)
-		c.follow(ctx, changes, publish, func(text []byte) bool { return string(text) == own }, ready)
+		isOwn := func(text []byte) bool { return string(text) == own }
+		c.follow(ctx, changes, publish, isOwn, ready)
 		alone.Stop()
 		stop()
 		pause(ctx, quiet/4)
@@ -110,7 +111,10 @@ func (c *clock) run(ctx context.Context, client *clientv3.Client, key string) {
 }
 
 // follow takes over what others publish, and publishes in turn, until the watch ends.
-func (c *clock) follow(ctx context.Context, changes clientv3.WatchChan, publish func(...clientv3.Cmp) bool, own func([]byte) bool, ready func()) {
+func (c *clock) follow(
+	ctx context.Context, changes clientv3.WatchChan,
+	publish func(...clientv3.Cmp) bool, own func([]byte) bool, ready func(),
+) {
 	due := time.NewTimer(jitter(quiet))
 	defer due.Stop()
 	for {

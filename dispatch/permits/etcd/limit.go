@@ -52,7 +52,9 @@ func (s *Store) limit(key string) *limit {
 
 // allocate makes the allocations of one limit in one transaction. If another process was faster,
 // it is tried again on what that one has stored.
-func (s *Store) allocate(ctx context.Context, client *clientv3.Client, key string, requests []*permits.Request) error {
+func (s *Store) allocate(
+	ctx context.Context, client *clientv3.Client, key string, requests []*permits.Request,
+) error {
 	m := s.limit(key)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,14 +172,17 @@ func parse(text []byte) (s stored, err error) {
 		return stored{}, errDamaged
 	}
 	if s.Version > schedule.Version {
-		return stored{}, fmt.Errorf("state of version %d: this program knows %d: upgrade this program", s.Version, schedule.Version)
+		return stored{}, fmt.Errorf("state of version %d: this program knows %d: upgrade this program",
+			s.Version, schedule.Version)
 	}
 	return s, nil
 }
 
 // extendState makes a schedule live as long as it may matter: by its lease, or another one if
 // that ends before.
-func (s *Store) extendState(ctx context.Context, client *clientv3.Client, m *limit, next *stored, strict bool, now float64) error {
+func (s *Store) extendState(
+	ctx context.Context, client *clientv3.Client, m *limit, next *stored, strict bool, now float64,
+) error {
 	life := time.Duration(min(next.State.Lifetime(strict, now), 1e9) * float64(time.Second))
 	if next.Lease != 0 && next.Lease != m.lease { // another process has granted it
 		left, err := client.TimeToLive(ctx, next.Lease)

@@ -27,7 +27,9 @@ func (s *Store) Update(ctx context.Context, key string, ttl time.Duration, f fun
 type change func(old []byte, now float64) (text []byte, replace bool)
 
 // swap replaces the value under key by what f returns for it.
-func (s *Store) swap(ctx context.Context, client *clientv3.Client, key string, ttl time.Duration, f change) error {
+func (s *Store) swap(
+	ctx context.Context, client *clientv3.Client, key string, ttl time.Duration, f change,
+) error {
 	key = permits.EtcdKey(s.prefix, key)
 	for attempt := 0; ; attempt++ {
 		got, err := client.Get(ctx, key)
@@ -87,7 +89,9 @@ func (s *Store) Value(ctx context.Context, key string) ([]byte, float64, error) 
 
 // extend renews a lease, or grants another one if it has ended or is for less than ttl: a lease
 // is renewed for as long as it was granted for.
-func (s *Store) extend(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, ttl time.Duration) (clientv3.LeaseID, error) {
+func (s *Store) extend(
+	ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, ttl time.Duration,
+) (clientv3.LeaseID, error) {
 	seconds := int64((ttl + time.Second - 1) / time.Second)
 	if lease != 0 {
 		renewed, err := client.KeepAliveOnce(ctx, lease)

@@ -38,7 +38,8 @@ func (s *Store) Replicas(ctx context.Context, cluster string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	response, err := client.Get(ctx, permits.EtcdStatus(s.prefix, cluster, ""), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	all := permits.EtcdStatus(s.prefix, cluster, "")
+	response, err := client.Get(ctx, all, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
 		return 0, fmt.Errorf("etcd permit store: count the replicas: %w", err)
 	}
@@ -53,7 +54,8 @@ func (s *Store) Published(ctx context.Context, cluster string) ([][]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	response, err := client.Get(ctx, permits.EtcdStatus(s.prefix, cluster, ""), clientv3.WithPrefix())
+	all := permits.EtcdStatus(s.prefix, cluster, "")
+	response, err := client.Get(ctx, all, clientv3.WithPrefix())
 	if err != nil {
 		return nil, fmt.Errorf("etcd permit store: read the status records: %w", err)
 	}

@@ -74,7 +74,8 @@ func (s *Store) reply(c *call) (schedule.Reply, error) {
 func parseReply(text string) (r schedule.Reply, err error) {
 	n := numbers(text)
 	if len(text) != 16 && len(text) != 128 {
-		return r, fmt.Errorf("redis permit store: answer %q has %d bytes", text[:min(len(text), 100)], len(text))
+		return r, fmt.Errorf("redis permit store: invalid answer %q of %d bytes: want 16 or 128",
+			text[:min(len(text), 100)], len(text))
 	}
 	r.Late = n.next() == 1
 	r.Now = n.next()
@@ -93,7 +94,8 @@ func parseReply(text string) (r schedule.Reply, err error) {
 func parseState(text string) (s schedule.State, err error) {
 	version, rest, _ := strings.Cut(text, " ")
 	if v, err := strconv.Atoi(version); err == nil && v > schedule.Version {
-		return s, fmt.Errorf("state of version %d: this program knows %d: upgrade this program", v, schedule.Version)
+		return s, fmt.Errorf("state of version %d: this program knows %d: upgrade this program",
+			v, schedule.Version)
 	}
 	if version != strconv.Itoa(schedule.Version) || len(rest) < 21*8 {
 		return s, errors.New("state is damaged: the next allocation replaces it")

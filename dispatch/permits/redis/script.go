@@ -22,7 +22,11 @@ return {time[1], time[2], redis.call('GET', KEYS[1])}`)
 	// swapScript replaces a value that is still the one expected; "" is no value.
 	swapScript = newScript(`
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
-if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+if ARGV[2] == '' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+end
 return 1`)
 
 	// stateScript returns the fields of a limit's hash and the clock.

@@ -49,7 +49,8 @@ func (s *Store) Published(ctx context.Context, cluster string) ([][]byte, error)
 		}
 	}
 	if len(gone) > 0 {
-		_ = s.client.SRem(ctx, permits.RedisReplicas(cluster), gone...).Err() // the next reader tries again
+		// If this fails, the next reader tries again.
+		_ = s.client.SRem(ctx, permits.RedisReplicas(cluster), gone...).Err()
 	}
 	return alive, nil
 }
