@@ -82,7 +82,7 @@ func TestTheClock(t *testing.T) {
 	loosely.Hold(t, func(loose assert.TestingT) {
 		a := open(t, e.Endpoint)
 		began, first := time.Now(), now(a)
-		time.Sleep(700 * time.Millisecond) // nobody speaks
+		time.Sleep(700 * time.Millisecond) // nothing is published
 		b := open(t, e.Endpoint)
 		for range 5 {
 			x, y, z := now(a), now(b), now(a)
@@ -93,11 +93,11 @@ func TestTheClock(t *testing.T) {
 		last := now(a)
 		require.NoError(t, a.Close())
 		time.Sleep(300 * time.Millisecond)
-		assert.InDelta(loose, last+0.3, now(b), 0.1, "who stays has it run on")
+		assert.InDelta(loose, last+0.3, now(b), 0.1, "the process that stays has it run on")
 		require.NoError(t, b.Close())
 		time.Sleep(300 * time.Millisecond)
 		c := open(t, e.Endpoint)
-		require.GreaterOrEqual(t, now(c), last, "it stands still while there is nobody, and never runs back")
+		require.GreaterOrEqual(t, now(c), last, "it stands still while there is no process, and never runs back")
 		require.NoError(t, c.Close())
 	})
 }
@@ -145,7 +145,7 @@ func TestNewerAndDamagedStates(t *testing.T) {
 	require.EqualValues(t, 1, state.Seq)
 }
 
-// An etcd that is away costs no more than the time-out, and nothing that was allocated.
+// Requests to an etcd that is unavailable end by their timeout, and no allocation is lost.
 func TestAway(t *testing.T) {
 	e := services.Etcd(t)
 	l := open(t, e.Endpoint)
@@ -266,7 +266,7 @@ func BenchmarkAllocation(b *testing.B) {
 	}
 }
 
-// What every way to share promises holds under random schedules on etcd, in real time.
+// Each sharing mode keeps its promise under random faults on etcd, in real time.
 func TestSchedules(t *testing.T) {
 	e := services.Etcd(t)
 	permitstest.Run(t, permitstest.Backend{RealTime: true, Open: func(t *testing.T) dispatch.PermitStore {
