@@ -11,9 +11,10 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// A Backend is a system that consumers load: a broker, or what handlers write to. It counts what throttling ids with a quota cost it, and knows how
-// near it is to what it can bear; once a second that is published for the ratekeeper. Any number of goroutines may use it at once. A nil
-// Backend counts nothing.
+// A Backend is a system that consumers load: a broker, or what handlers write to. It counts what
+// throttling ids with a quota cost it, and knows how near it is to what it can bear; once a second
+// that is published for the ratekeeper. Any number of goroutines may use it at once. A nil Backend
+// counts nothing.
 type Backend struct {
 	name, zone string
 	sample     float64
@@ -39,13 +40,15 @@ const (
 	maxCost   = 1 << 50 // that one message is counted with, bytes
 )
 
-// forgetCosts is after how long an id that costs a backend nothing, or a backend that nothing costs, is not reported any more.
+// forgetCosts is after how long an id that costs a backend nothing, or a backend that nothing
+// costs, is not reported any more.
 const forgetCosts = time.Minute
 
 // loadValid is how long a reported load counts.
 const loadValid = 5 * time.Second
 
-// Backend returns the one of that name; zone is what it may fail with, its own name if there is no other. The zone is that of the first call.
+// Backend returns the one of that name; zone is what it may fail with, its own name if there is no
+// other. The zone is that of the first call.
 func (l *Limiter) Backend(name, zone string) (*Backend, error) {
 	if name == "" || zone == "" || len(name) > quota.MaxName || len(zone) > quota.MaxName {
 		return nil, fmt.Errorf("dispatch: backend %.50q, zone %.50q: want names of 1 to %d bytes", name, zone, quota.MaxName)
@@ -70,7 +73,8 @@ func (b *Backend) Read(s *Subscription, bytes int64) {
 	}
 }
 
-// Wrote counts a message of a subscription of which so many bytes were written to the backend, or deleted there.
+// Wrote counts a message of a subscription of which so many bytes were written to the backend, or
+// deleted there.
 func (b *Backend) Wrote(s *Subscription, bytes int64) {
 	if id := b.meters(s); id != nil {
 		b.add(*id, quota.WriteCost(bytes))
@@ -100,8 +104,8 @@ func (b *Backend) add(id quota.ID, cost int64) {
 	m.(*meter).cost.Add(cost)
 }
 
-// ReportLoad says how near the backend is to its target. It counts for five seconds; of several processes' reports the worst
-// does. The error names what is no number of its kind.
+// ReportLoad says how near the backend is to its target. It counts for five seconds; of several
+// processes' reports the worst does. The error names what is no number of its kind.
 func (b *Backend) ReportLoad(load quota.Load) error {
 	if b == nil {
 		return nil
@@ -117,8 +121,9 @@ func (b *Backend) ReportLoad(load quota.Load) error {
 	return nil
 }
 
-// report returns the costs of the time since the last report that was published, secs ago. done notes that this one is; it is nil if there has
-// been nothing to report for long. Limiter.mu is held.
+// report returns the costs of the time since the last report that was published, secs ago. done
+// notes that this one is; it is nil if there has been nothing to report for long. Limiter.mu is
+// held.
 func (b *Backend) report(secs float64) (r quota.Report, done func()) {
 	now := time.Now()
 	r = quota.Report{Backend: b.name, Zone: b.zone, Costs: map[quota.ID]float64{}}

@@ -14,7 +14,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// readCache returns the policies last seen, or an error if there are none, and notes how many replicas there were.
+// readCache returns the policies last seen, or an error if there are none, and notes how many
+// replicas there were.
 func (l *Limiter) readCache() (s policy.Snapshot, err error) {
 	text, err := os.ReadFile(l.cfg.CacheFile)
 	if err != nil {
@@ -24,7 +25,8 @@ func (l *Limiter) readCache() (s policy.Snapshot, err error) {
 	return policy.UnmarshalSnapshot(text)
 }
 
-// useCache starts from the policies last seen. Until ctx ends or the policy store answers, temporary ones end at their time.
+// useCache starts from the policies last seen. Until ctx ends or the policy store answers,
+// temporary ones end at their time.
 func (l *Limiter) useCache(ctx context.Context, s policy.Snapshot, reason error) {
 	l.log.Warn("the policies are those of the cache file until the policy store answers", "file", l.cfg.CacheFile, "revision", s.Revision, "error", reason)
 	l.mu.Lock()

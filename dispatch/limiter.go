@@ -27,7 +27,8 @@ type Config struct {
 	Group     string       // the worker group of this process, for limits with `sharing.mode: groups`; default none
 	Replica   string       // the name of this process in what it publishes; default host name, process id and a random part
 	CacheFile string       // keeps the policies last seen, for a start while the policy store is unavailable; default none
-	// OpenTimeout is how long Open waits for the policies; default 5 s, or 1 s if CacheFile can be read.
+	// OpenTimeout is how long Open waits for the policies; default 5 s, or 1 s if CacheFile can be
+	// read.
 	OpenTimeout time.Duration
 	Logger      *slog.Logger // nil: silent
 	OnClose     func() error // called at the end of Close, for what was opened for the Limiter; default nothing
@@ -58,7 +59,8 @@ type Limiter struct {
 // Open starts a Limiter: it reads the policies and follows them until Close. ctx bounds the
 // opening only. If the policies cannot be read within Config.OpenTimeout, Open uses those of the
 // cache file, logs this and goes on trying; without a cache file it fails. It does not wait after
-// an error, unless the error has a method Timeout that returns true: then the store did not answer.
+// an error, unless the error has a method Timeout that returns true: then the store did not
+// answer.
 func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -90,7 +92,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.Cluster = "standalone"
 	}
 	if err := policy.NamespaceScope("any", cfg.Cluster, "any").Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("Cluster: %w", err))
+		errs = append(errs, fmt.Errorf("cluster: %w", err))
 	}
 	if cfg.CostSample == 0 {
 		cfg.CostSample = 1

@@ -16,7 +16,8 @@ func Fixed(p policy.Policy) PolicySource { return fixed{p} }
 
 type fixed struct{ p policy.Policy }
 
-// Snapshots yields the policy once; its identity is its content, so that a changed one counts as newer.
+// Snapshots yields the policy once; its identity is its content, so that a changed one counts as
+// newer.
 func (f fixed) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	return func(yield func(policy.Snapshot, error) bool) {
 		text, err := policy.Marshal(f.p)
@@ -37,7 +38,8 @@ const (
 	cachedOpenTimeout  = time.Second // if there is a cache file to go on with
 )
 
-// openPolicies starts to follow the policies until running ends, and waits for the first ones, or uses those of the cache file.
+// openPolicies starts to follow the policies until running ends, and waits for the first ones, or
+// uses those of the cache file.
 func (l *Limiter) openPolicies(ctx, running context.Context) error {
 	cached, cacheErr := l.readCache()
 	timeout, hint := l.cfg.OpenTimeout, ""
@@ -94,8 +96,8 @@ func await(ctx context.Context, first <-chan error, timeout time.Duration, hint 
 	}
 }
 
-// followPolicies puts each snapshot in force. The outcomes up to the first snapshot go to first, whose
-// buffer keeps the last one.
+// followPolicies puts each snapshot in force. The outcomes up to the first snapshot go to first,
+// whose buffer keeps the last one.
 func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 	known := false
 	report := func(err error) {

@@ -14,14 +14,15 @@ const (
 	maxPublished = 1000
 )
 
-// A ReplicaCounter is a PermitStore that knows how many replicas of a cluster have published lately. A replica that has no
-// share of its own when the permit store becomes unavailable goes on at the limit divided by the last count.
+// A ReplicaCounter is a PermitStore that knows how many replicas of a cluster have published
+// lately. A replica that has no share of its own when the permit store becomes unavailable goes on
+// at the limit divided by the last count.
 type ReplicaCounter interface {
 	Replicas(ctx context.Context, cluster string) (int, error)
 }
 
-// Counting reads one key per replica, so that it is done rarely; first when other replicas that have started at the same time
-// have published.
+// Counting reads one key per replica, so that it is done rarely; first when other replicas that
+// have started at the same time have published.
 const (
 	firstCount = 10 * time.Second
 	countEvery = 30 * time.Second
@@ -64,7 +65,8 @@ func (l *Limiter) publishStatus(ctx context.Context) bool {
 	return err == nil
 }
 
-// countReplicas counts the replicas, if the permit store can, and keeps the count for the next start.
+// countReplicas counts the replicas, if the permit store can, and keeps the count for the next
+// start.
 func (l *Limiter) countReplicas(ctx context.Context) {
 	counter, ok := l.cfg.Permits.(ReplicaCounter)
 	if !ok {

@@ -52,7 +52,8 @@ func (l *Limiter) followRates(ctx context.Context) {
 	}
 }
 
-// A Usage is what one replica's throttling ids have started and cost lately. Replicas publish it under [permits.UsageOf].
+// A Usage is what one replica's throttling ids have started and cost lately. Replicas publish it
+// under [permits.UsageOf].
 type Usage struct {
 	Replica  string               `json:"replica"`
 	Started  map[quota.ID]float64 `json:"started,omitempty"` // messages a second
@@ -62,7 +63,8 @@ type Usage struct {
 // A usage is what of a Usage was not published yet.
 type usage struct{ at time.Time } // since then
 
-// publishUsage tells the ratekeeper what throttling ids have used since the last time that succeeded.
+// publishUsage tells the ratekeeper what throttling ids have used since the last time that
+// succeeded.
 func (l *Limiter) publishUsage(ctx context.Context, since *usage) {
 	now := time.Now()
 	secs := max(now.Sub(since.at).Seconds(), 0.1)

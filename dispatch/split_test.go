@@ -44,7 +44,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// The pool grows, shrinks, and gets over a crash and a rolling restart; the sum never exceeds the limit and the pool's size.
+// The pool grows, shrinks, and gets over a crash and a rolling restart; the sum never exceeds the
+// limit and the pool's size.
 func TestSplitPoolChanges(t *testing.T) {
 	fleets(t, "", splitting(t, "1000/s"), func(t *testing.T, f *fleet) {
 		var all []*replica
@@ -101,7 +102,8 @@ func TestSplitByAFixedCount(t *testing.T) {
 	})
 }
 
-// A permit store that is away at the start, or later, is told of once, gone on without as the policy says, and met again.
+// A permit store that is away at the start, or later, is told of once, gone on without as the
+// policy says, and met again.
 func TestSplitWithoutAPermitStore(t *testing.T) {
 	for loss, without := range map[policy.OnOutage]int{policy.OutageShare: 1000, policy.OutageStop: 0} {
 		p := splitting(t, "100/s")

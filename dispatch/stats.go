@@ -37,8 +37,8 @@ type PermitStoreStats struct {
 	Unavailable bool  `json:"unavailable,omitempty"`
 }
 
-// SubscriptionStats is one subscription in one replica. Counts are since it was opened here; those of its limits go on if a
-// new handle is opened within a minute.
+// SubscriptionStats is one subscription in one replica. Counts are since it was opened here; those
+// of its limits go on if a new handle is opened within a minute.
 type SubscriptionStats struct {
 	Topic        string           `json:"topic"`
 	Subscription string           `json:"subscription"`
@@ -56,7 +56,8 @@ type SubscriptionStats struct {
 	Limits       []LimitStats     `json:"limits,omitempty"`
 }
 
-// LimitStats is one limit as one subscription of one replica sees it. Its counts start again when the limit's sharing.mode changes.
+// LimitStats is one limit as one subscription of one replica sees it. Its counts start again when
+// the limit's sharing.mode changes.
 type LimitStats struct {
 	Key         string  `json:"key"` // in the permit store
 	Reason      Reason  `json:"limit"`
@@ -76,7 +77,8 @@ type LimitStats struct {
 	Revision    int64   `json:"revision"`           // at which the limit last changed
 }
 
-// WaitBuckets are the upper bounds of a Histogram's buckets, from 1 ms to 60 s; the last bucket has none.
+// WaitBuckets are the upper bounds of a Histogram's buckets, from 1 ms to 60 s; the last bucket
+// has none.
 var WaitBuckets = engine.WaitBuckets
 
 // A Histogram counts waits by their length.
@@ -110,8 +112,8 @@ func (l *Limiter) stats(activeOnly bool) Stats {
 	return s
 }
 
-// Stats returns what there is to know now of the subscription, all its handles in this process together. That of a nil
-// Subscription is empty.
+// Stats returns what there is to know now of the subscription, all its handles in this process
+// together. That of a nil Subscription is empty.
 func (s *Subscription) Stats() SubscriptionStats {
 	if s == nil {
 		return SubscriptionStats{Backlog: -1, Exempt: true}
@@ -152,8 +154,9 @@ func limitStats(of sharing.State) LimitStats {
 	return l
 }
 
-// MessageRate is the rate of the narrowest limit, in messages a second: for a limit of bytes, what it lets through of messages
-// of so many bytes. It is infinite where nothing is limited. For a subscription that is caught up, it is that of when it falls behind.
+// MessageRate is the rate of the narrowest limit, in messages a second: for a limit of bytes, what
+// it lets through of messages of so many bytes. It is infinite where nothing is limited. For a
+// subscription that is caught up, it is that of when it falls behind.
 func (s SubscriptionStats) MessageRate(bytes float64) float64 {
 	rate := math.Inf(1)
 	if s.Shadow {

@@ -332,7 +332,8 @@ func TestStrictThroughLosses(t *testing.T) {
 	}
 }
 
-// TestStrictUseOfThree: three replicas that share one permit every 2 s use a third of that each, whenever it is asked, and no more.
+// TestStrictUseOfThree: three replicas that share one permit every 2 s use a third of that each,
+// whenever it is asked, and no more.
 func TestStrictUseOfThree(t *testing.T) {
 	t.Parallel()
 	fleets(t, "", strictly(t, "1/2s"), func(t *testing.T, f *fleet) {

@@ -12,9 +12,9 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Subscription is one consumer's handle to the limits of a topic and subscription; handles of the same
-// topic and name in one process share their permits. Any number of goroutines may use it at once. A nil
-// *Subscription limits nothing.
+// A Subscription is one consumer's handle to the limits of a topic and subscription; handles of
+// the same topic and name in one process share their permits. Any number of goroutines may use it
+// at once. A nil *Subscription limits nothing.
 type Subscription struct {
 	handle  engine.Handle
 	limiter *Limiter
@@ -29,7 +29,8 @@ type Subscription struct {
 // A SubscriptionOption changes how a Subscription is opened.
 type SubscriptionOption func(*Subscription)
 
-// WithTenantGroup has the quota of tenant:NAME apply, whatever tag there is. Default: that of the tag, else that of the topic's tenant.
+// WithTenantGroup has the quota of tenant:NAME apply, whatever tag there is. Default: that of the
+// tag, else that of the topic's tenant.
 func WithTenantGroup(name string) SubscriptionOption {
 	return func(s *Subscription) { s.id.Owner.TenantGroup = name }
 }
@@ -39,8 +40,9 @@ func WithTag(name string) SubscriptionOption {
 	return func(s *Subscription) { s.id.Owner.Tag = name }
 }
 
-// Subscription opens a handle. topic is a full name such as kafka://public/default/orders, name a Pulsar
-// subscription, a Kafka consumer group, a Numaflow vertex. The error names what is invalid, or is ErrClosed.
+// Subscription opens a handle. topic is a full name such as kafka://public/default/orders, name a
+// Pulsar subscription, a Kafka consumer group, a Numaflow vertex. The error names what is invalid,
+// or is ErrClosed.
 func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (*Subscription, error) {
 	t, err := policy.ParseTopic(topic)
 	s := &Subscription{limiter: l, id: resolve.Lane{Topic: t, Subscription: name}}
@@ -56,8 +58,9 @@ func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (
 	return s, nil
 }
 
-// Close ends this handle. With the last one of a subscription, callers that wait get ErrClosed; allocated permits go back
-// unless a new handle uses them at once. What is in flight counts until it is Done. A second call does nothing.
+// Close ends this handle. With the last one of a subscription, callers that wait get ErrClosed;
+// allocated permits go back unless a new handle uses them at once. What is in flight counts until
+// it is Done. A second call does nothing.
 func (s *Subscription) Close() error {
 	if s == nil || s.parent != nil {
 		return nil
@@ -68,9 +71,10 @@ func (s *Subscription) Close() error {
 
 func (s *Subscription) close() { s.handle.Close() }
 
-// Acquire waits until at least one permit of every limit that applies is there, and takes up to max.
-// First come is first served. If ctx ends while it waits, nothing is taken, and the error wraps context.Cause(ctx); a permit
-// that is there is granted whatever ctx says. A max of 0 or less gets nothing, at once.
+// Acquire waits until at least one permit of every limit that applies is there, and takes up to
+// max. First come is first served. If ctx ends while it waits, nothing is taken, and the error
+// wraps context.Cause(ctx); a permit that is there is granted whatever ctx says. A max of 0 or
+// less gets nothing, at once.
 func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
 	if s == nil {
 		return Grant{n: max}, nil
@@ -95,7 +99,8 @@ func (s *Subscription) wait(ctx context.Context, a *engine.Admission, max int, b
 	return grantOf(g), err
 }
 
-// AcquireSized is Acquire for one message that is in memory already: its bytes are charged exactly.
+// AcquireSized is Acquire for one message that is in memory already: its bytes are charged
+// exactly.
 func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, error) {
 	if s == nil {
 		return Grant{n: 1}, nil
@@ -111,9 +116,10 @@ func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, er
 	return s.wait(ctx, a, 1, min(max(0, bytes), engine.MaxPermits))
 }
 
-// TryAcquire takes up to max permits if some are there now, and does not wait for them; where sharing.mode is strict, it waits for the permit
-// store's answer whether a slot is free, unless it knows when the next one is. If it is refused, next says when to
-// come back; the refusal counts as demand, so that permits are requested for the next try.
+// TryAcquire takes up to max permits if some are there now, and does not wait for them; where
+// sharing.mode is strict, it waits for the permit store's answer whether a slot is free, unless it
+// knows when the next one is. If it is refused, next says when to come back; the refusal counts as
+// demand, so that permits are requested for the next try.
 func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	if s == nil {
 		return Grant{n: max}, time.Time{}, true
@@ -132,20 +138,22 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	return grantOf(of), next, ok
 }
 
-// ReportBacklog tells how many messages this handle's consumer has still to read, over all the partitions that
-// it owns; negative means unknown. A report counts for five seconds. A subscription is caught up
-// when every handle of this process is: at caughtUp.backlog or under (default 100), and until it is over twice that.
+// ReportBacklog tells how many messages this handle's consumer has still to read, over all the
+// partitions that it owns; negative means unknown. A report counts for five seconds. A
+// subscription is caught up when every handle of this process is: at caughtUp.backlog or under
+// (default 100), and until it is over twice that.
 func (s *Subscription) ReportBacklog(messages int64) {
 	if s != nil {
 		s.each(func(of *Subscription) { of.handle.ReportBacklog(messages) })
 	}
 }
 
-// Limited reports whether a limit applies now: if not, as for a subscription that is caught up, Acquire returns at once and charges
-// nothing. It costs one atomic load.
+// Limited reports whether a limit applies now: if not, as for a subscription that is caught up,
+// Acquire returns at once and charges nothing. It costs one atomic load.
 func (s *Subscription) Limited() bool { return s != nil && s.handle.Lane.Admission() != nil }
 
-// Paced reports whether a limit with strict sharing applies now: its permits come one at a time, each to be used at once.
+// Paced reports whether a limit with strict sharing applies now: its permits come one at a time,
+// each to be used at once.
 func (s *Subscription) Paced() bool {
 	if s == nil {
 		return false
@@ -154,8 +162,8 @@ func (s *Subscription) Paced() bool {
 	return a != nil && a.Paced()
 }
 
-// Do waits for a permit and calls f, whose error it returns. The permit is spent, whatever f says; the message is in
-// flight while f runs.
+// Do waits for a permit and calls f, whose error it returns. The permit is spent, whatever f says;
+// the message is in flight while f runs.
 func (s *Subscription) Do(ctx context.Context, f func(context.Context) error) error {
 	g, err := s.Acquire(ctx, 1)
 	if err != nil {
@@ -187,9 +195,10 @@ func Throttled[In, Out any](s *Subscription, f func(context.Context, In) (Out, e
 	}
 }
 
-// Reporting returns f with a report of each call's outcome: what [OutcomeOf] reads in its error, or that it has failed if it
-// panics; the panic goes on. Around it belongs Throttled, as in Throttled(s, Reporting(s, f)), so that waiting for a permit is not
-// reported. Let one of the two report, f or Reporting: a call that is reported twice counts twice.
+// Reporting returns f with a report of each call's outcome: what [OutcomeOf] reads in its error,
+// or that it has failed if it panics; the panic goes on. Around it belongs Throttled, as in
+// Throttled(s, Reporting(s, f)), so that waiting for a permit is not reported. Let one of the two
+// report, f or Reporting: a call that is reported twice counts twice.
 func Reporting[In, Out any](s *Subscription, f func(context.Context, In) (Out, error)) func(context.Context, In) (Out, error) {
 	return func(ctx context.Context, in In) (Out, error) {
 		o, retryAfter := OutcomeFailed, time.Duration(0)

@@ -419,7 +419,8 @@ func TestCacheFile(t *testing.T) {
 	})
 }
 
-// TestOpenWaitsForPolicies: a store that does not answer is waited for, less long if there is a cache file.
+// TestOpenWaitsForPolicies: a store that does not answer is waited for, less long if there is a
+// cache file.
 func TestOpenWaitsForPolicies(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "policies.json")
 	cached, err := policy.MarshalSnapshot(policy.Snapshot{Set: policy.Single(perSecond(7)), Identity: "test", Revision: 1})
@@ -482,7 +483,8 @@ func TestOpenWaitsForPolicies(t *testing.T) {
 	}
 }
 
-// TestTieIsLoggedOnce: of patterns that tie the first in order wins, and the log has it once, when a topic meets it.
+// TestTieIsLoggedOnce: of patterns that tie the first in order wins, and the log has it once, when
+// a topic meets it.
 func TestTieIsLoggedOnce(t *testing.T) {
 	set, err := policy.NewSet([]policy.Entry{
 		{Scope: policy.PatternScope("orders"), Policy: perSecond(7)}, {Scope: policy.PatternScope("public"), Policy: perSecond(8)},
@@ -563,7 +565,8 @@ func ExampleSubscription_Do() {
 	// <nil> <nil>
 }
 
-// TestMessageRate: the narrowest limit counts, bytes by the size of a message; what is shadowed or not there does not.
+// TestMessageRate: the narrowest limit counts, bytes by the size of a message; what is shadowed or
+// not there does not.
 func TestMessageRate(t *testing.T) {
 	p := perSecond(500)
 	limited(t, p, func(t *testing.T, _ *dispatch.Limiter, sub *dispatch.Subscription) {

@@ -5,9 +5,10 @@ import "github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
 // maxTags bounds the tags of one handle's messages that have handles of their own.
 const maxTags = 1000
 
-// Tagged is the handle for messages that carry a tag of their own: s itself if there is no quota for the tag, if it is that of s, or if s
-// has a tenant group; else a handle that waits for the same limits but for the quota, until s is closed: its own Close does nothing. It is
-// kept, and costs a lookup; from the 1001st tag on it is s itself.
+// Tagged is the handle for messages that carry a tag of their own: s itself if there is no quota
+// for the tag, if it is that of s, or if s has a tenant group; else a handle that waits for the
+// same limits but for the quota, until s is closed: its own Close does nothing. It is kept, and
+// costs a lookup; from the 1001st tag on it is s itself.
 func (s *Subscription) Tagged(tag string) *Subscription {
 	if s == nil || tag == "" || s.id.Owner.TenantGroup != "" || tag == s.id.Owner.Tag {
 		return s
@@ -39,8 +40,8 @@ func (s *Subscription) Tagged(tag string) *Subscription {
 	return of
 }
 
-// TagsLimited reports whether any tag has a quota, so that messages may wait though s itself does not: see [Subscription.Tagged]. It costs
-// one atomic load.
+// TagsLimited reports whether any tag has a quota, so that messages may wait though s itself does
+// not: see [Subscription.Tagged]. It costs one atomic load.
 func (s *Subscription) TagsLimited() bool {
 	if s == nil || s.id.Owner.TenantGroup != "" {
 		return false
@@ -49,7 +50,8 @@ func (s *Subscription) TagsLimited() bool {
 	return quotas != nil && len(*quotas) > 0
 }
 
-// each calls f with the handle and those for the tags of its messages. No handle for a tag is added meanwhile.
+// each calls f with the handle and those for the tags of its messages. No handle for a tag is
+// added meanwhile.
 func (s *Subscription) each(f func(*Subscription)) {
 	s.taggedMu.Lock()
 	defer s.taggedMu.Unlock()

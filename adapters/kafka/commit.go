@@ -12,7 +12,7 @@ import (
 // committed, and those before them in their partitions.
 func (r *Reader) CommitMessages(ctx context.Context, msgs ...kafka.Message) error {
 	err := r.Reader.CommitMessages(ctx, msgs...)
-	if err != nil || r.lim == nil {
+	if err != nil || r.lim == nil || r.inFlight.Empty() {
 		return err
 	}
 	for i := range msgs {

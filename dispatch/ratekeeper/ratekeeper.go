@@ -418,7 +418,7 @@ func add(usages []dispatch.Usage) (started map[quota.ID]float64, backends []quot
 	return started, backends
 }
 
-// worse reports whether a is nearer to its target than b. The zero Load is never worse.
+// worse reports whether a is nearer to its target than b. Any load is worse than the zero Load.
 func worse(a, b quota.Load) bool {
 	if b == (quota.Load{}) || a == (quota.Load{}) {
 		return b == (quota.Load{})

@@ -138,6 +138,10 @@ const maxStretch = 16.0
 // Stretch is how long a round may become for a light share, in seconds.
 func Stretch(rate float64) float64 { return min(maxNeed, maxStretch/rate) }
 
+// minAlone is how many permits a replica without others requests at least, if a round has as many:
+// half a round would be one request for each permit of a low limit.
+const minAlone = 2.0
+
 // roundStep is the factor by which a replica's round may change between two requests; more would
 // disturb the pace of all.
 const roundStep = 1.25
@@ -249,7 +253,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		round = min(max(round, c.Round/roundStep), float64(c.Round*roundStep))
 	}
 	part := round
-	if share >= float64(rate*(1-1e-9)) {
+	if share >= float64(rate*(1-1e-9)) && share*part >= 2*minAlone {
 		part /= 2 // alone
 	}
 	if newcomer {

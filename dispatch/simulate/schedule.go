@@ -1,4 +1,5 @@
-// Package simulate runs the decisions of replicas and of a permit store in virtual time. The same seed gives the same run.
+// Package simulate runs the decisions of replicas and of a permit store in virtual time. The same
+// seed gives the same run.
 package simulate
 
 import (
@@ -15,9 +16,9 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Schedule is consumers that share one limit of messages. Replicas decide and the store allocates as with a real Limiter and
-// permit store; made up are the messages that arrive, and the time that a request takes. The sharing.mode is fair. A Schedule is for one
-// goroutine.
+// A Schedule is consumers that share one limit of messages. Replicas decide and the store
+// allocates as with a real Limiter and permit store; made up are the messages that arrive, and the
+// time that a request takes. The sharing.mode is fair. A Schedule is for one goroutine.
 type Schedule struct {
 	Policy    policy.Policy // of the topic; its message rate, burst, round and ramp count
 	Consumers []Consumers
@@ -161,7 +162,8 @@ func (s *Schedule) limit(c *Consumers) resolve.Limit {
 	return limit
 }
 
-// answer has the store answer a request that has arrived there, and the replica take the answer in when it is back.
+// answer has the store answer a request that has arrived there, and the replica take the answer in
+// when it is back.
 func (s *Schedule) answer(r *replica, now float64) (answered bool) {
 	if r.request == nil {
 		return false
@@ -172,7 +174,7 @@ func (s *Schedule) answer(r *replica, now float64) (answered bool) {
 		s.state, s.subs[a.Subscription], a.Reply = schedule.Allocate(s.state, s.subs[a.Subscription], a.Request, r.arrives)
 	}
 	if r.reply && now >= r.done {
-		r.share.Answered(r.request, r.done, now)
+		r.share.Mode.Answered(r.request, r.done, now)
 		r.request = nil
 	}
 	return answered
@@ -189,15 +191,16 @@ func (s *Schedule) step(r *replica, now float64) int64 {
 	default:
 		r.backlog += poisson(s.env.Rand, r.of.Rate*tick)
 	}
-	r.share.Advance(sharing.Time{Now: now, Step: s.steps}, r.demand())
+	r.share.Mode.Advance(sharing.Time{Now: now, Step: s.steps}, r.demand())
 	n := r.share.Take(int64(r.backlog))
 	r.backlog -= float64(n)
-	request := (*permits.Request)(nil)
+	var request *permits.Request
 	if there {
-		request = r.share.Next(now, r.demand())
+		request = r.share.Mode.Next(now, r.demand())
 	} else {
-		request = r.share.Drain(now)
+		request = r.share.Mode.Drain(now)
 	}
+	r.share.ClearRefused()
 	if request != nil {
 		takes := rtt + rttSpread*s.env.Rand.Float64()
 		r.request, r.reply, r.arrives, r.done = request, false, now+takes/2, now+takes

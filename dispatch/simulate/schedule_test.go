@@ -14,7 +14,8 @@ import (
 
 func limited(rate int64) policy.Policy { return policy.Policy{MessageRate: policy.PerSecond(rate)} }
 
-// TestSimulatedAllocation: published allocations, scaled to hundreds a second; within 2 %, from the third second on.
+// TestSimulatedAllocation: published allocations, scaled to hundreds a second; within 2 %, from
+// the third second on.
 func TestSimulatedAllocation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a fleet takes long with the race detector")
@@ -69,7 +70,8 @@ func TestSimulatedAllocation(t *testing.T) {
 	}
 }
 
-// TestSimulatedChange: a changed limit holds in the next second, and the same seed gives the same run.
+// TestSimulatedChange: a changed limit holds in the next second, and the same seed gives the same
+// run.
 func TestSimulatedChange(t *testing.T) {
 	t.Parallel()
 	run := func(seed uint64) (messages []int64) {

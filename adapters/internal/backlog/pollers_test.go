@@ -2,6 +2,7 @@ package backlog_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,15 +16,15 @@ import (
 type cluster struct {
 	polls  [][]string
 	takes  time.Duration
-	busy   bool
+	busy   atomic.Bool
 	closed bool
 }
 
 func (c *cluster) Poll(_ context.Context, members []string) {
-	c.busy = true
+	c.busy.Store(true)
 	time.Sleep(c.takes)
 	c.polls = append(c.polls, members)
-	c.busy = false
+	c.busy.Store(false)
 }
 
 func (c *cluster) Close() { c.closed = true }
@@ -44,6 +45,7 @@ func TestMembersOfAClusterShareAPoller(t *testing.T) {
 		time.Sleep(backlog.Interval + time.Millisecond)
 		leaveA()
 		time.Sleep(backlog.Interval)
+		synctest.Wait()
 		require.Len(t, opened, 2)
 		require.Equal(t, [][]string{{"a"}, {"a", "b"}, {"b"}}, opened[0].polls)
 		require.Equal(t, [][]string{{"c"}, {"c"}, {"c"}}, opened[1].polls)
@@ -65,9 +67,9 @@ func TestTheLastLeaveWaitsForThePoll(t *testing.T) {
 		c := &cluster{takes: 300 * time.Millisecond}
 		leave := pollers.Join("here", "a", func() backlog.Poller[string] { return c })
 		synctest.Wait()
-		require.True(t, c.busy)
+		require.True(t, c.busy.Load())
 		leave()
-		require.False(t, c.busy)
+		require.False(t, c.busy.Load())
 		require.True(t, c.closed)
 		require.Len(t, c.polls, 1)
 	})

@@ -11,29 +11,28 @@ import (
 var ErrClosing = errors.New("ctxmutex: closing")
 
 // A Mutex is a mutual exclusion lock whose Lock ends with a context. Lock and Unlock cost one
-// atomic operation each while nobody waits. Use [New].
+// atomic operation each while nobody waits. Init comes first.
 type Mutex struct {
 	locked  atomic.Bool
 	waiters atomic.Int32
 	wakeup  chan struct{} // holds a value when a waiter should try again
 }
 
-// New returns an unlocked Mutex.
-func New() *Mutex { return &Mutex{wakeup: make(chan struct{}, 1)} }
+// Init makes m ready, and unlocked.
+func (m *Mutex) Init() { m.wakeup = make(chan struct{}, 1) }
+
+// TryLock locks m if it is free, and reports whether it was.
+func (m *Mutex) TryLock() bool { return m.locked.CompareAndSwap(false, true) }
 
 // Lock locks m. A Mutex that is free is locked whatever the contexts say; otherwise Lock returns
 // ctx.Err() when ctx ends, and [ErrClosing] when closing ends.
 func (m *Mutex) Lock(ctx, closing context.Context) error {
-	if m.locked.CompareAndSwap(false, true) {
+	if m.TryLock() {
 		return nil
 	}
-	return m.wait(ctx, closing)
-}
-
-func (m *Mutex) wait(ctx, closing context.Context) error {
 	m.waiters.Add(1) // before the next attempt, so that an Unlock after it sees a waiter
 	defer m.waiters.Add(-1)
-	for !m.locked.CompareAndSwap(false, true) {
+	for !m.TryLock() {
 		select {
 		case <-m.wakeup:
 		case <-ctx.Done():

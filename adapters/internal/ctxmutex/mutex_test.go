@@ -16,7 +16,8 @@ import (
 
 func TestLockEndsWithItsContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := ctxmutex.New()
+		var m ctxmutex.Mutex
+		m.Init()
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.NoError(t, m.Lock(ended, ended), "it is free")
@@ -40,7 +41,8 @@ func TestLockEndsWithItsContexts(t *testing.T) {
 
 // Callers that give up at random leave the Mutex usable, and two never hold it at once.
 func TestWaitersThatGiveUpLoseNoWakeup(t *testing.T) {
-	m := ctxmutex.New()
+	var m ctxmutex.Mutex
+	m.Init()
 	holders, locked := 0, 0
 	var callers sync.WaitGroup
 	for range 8 {

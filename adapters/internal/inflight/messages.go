@@ -32,6 +32,9 @@ func New[P comparable, ID any](compare func(a, b ID) int) *Messages[P, ID] {
 	return &Messages[P, ID]{compare: compare, partitions: map[P][]message[ID]{}}
 }
 
+// Empty reports whether no message is in flight. It costs one atomic load.
+func (m *Messages[P, ID]) Empty() bool { return !m.some.Load() }
+
 // Add adds a message of a partition, which took the permits of grant. A message that is delivered
 // again replaces its earlier delivery, which is settled.
 func (m *Messages[P, ID]) Add(partition P, id ID, bytes int64, grant dispatch.Grant) {
@@ -54,7 +57,7 @@ func (m *Messages[P, ID]) Withdraw(partition P, id ID) {
 
 // Settle settles the messages from one ID to another, both included, of every partition.
 func (m *Messages[P, ID]) Settle(from, to ID) {
-	if !m.some.Load() {
+	if m.Empty() {
 		return
 	}
 	m.mu.Lock()
@@ -67,7 +70,7 @@ func (m *Messages[P, ID]) Settle(from, to ID) {
 // SettleThrough settles the messages up to an ID, which is included, of the partitions for which in
 // returns true.
 func (m *Messages[P, ID]) SettleThrough(id ID, in func(P) bool) {
-	if !m.some.Load() {
+	if m.Empty() {
 		return
 	}
 	m.mu.Lock()
@@ -81,7 +84,7 @@ func (m *Messages[P, ID]) SettleThrough(id ID, in func(P) bool) {
 
 // SettleAll settles all messages.
 func (m *Messages[P, ID]) SettleAll() {
-	if !m.some.Load() {
+	if m.Empty() {
 		return
 	}
 	m.mu.Lock()

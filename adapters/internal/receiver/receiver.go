@@ -24,7 +24,7 @@ var (
 type Receiver[M any] struct {
 	generation.Sequence
 
-	mutex   *ctxmutex.Mutex
+	mutex   ctxmutex.Mutex
 	closing context.Context
 	close   context.CancelFunc
 	waiting atomic.Bool // for permits
@@ -37,7 +37,7 @@ type Receiver[M any] struct {
 
 // Open makes r ready, with its first generation.
 func (r *Receiver[M]) Open() {
-	r.mutex = ctxmutex.New()
+	r.mutex.Init()
 	r.closing, r.close = context.WithCancel(context.Background())
 	r.Start(r.closing)
 }
@@ -45,11 +45,27 @@ func (r *Receiver[M]) Open() {
 // Close ends all calls and generations.
 func (r *Receiver[M]) Close() { r.close() }
 
+// Drain drops the message that is kept, when the call that is served has ended, or gives up when ctx
+// ends. Close comes first.
+func (r *Receiver[M]) Drain(ctx context.Context) {
+	if r.mutex.Lock(ctx, context.Background()) == nil {
+		r.Drop()
+		r.Unlock()
+	}
+}
+
 // Closing returns a context that ends with Close.
 func (r *Receiver[M]) Closing() context.Context { return r.closing }
 
 // Lock makes the caller the one that is served. The error is that of ctx, or ErrClosing.
 func (r *Receiver[M]) Lock(ctx context.Context) error {
+	if r.mutex.TryLock() { // inlined
+		return nil
+	}
+	return r.wait(ctx)
+}
+
+func (r *Receiver[M]) wait(ctx context.Context) error {
 	err := r.mutex.Lock(ctx, r.closing)
 	if errors.Is(err, ctxmutex.ErrClosing) {
 		return ErrClosing
@@ -114,9 +130,10 @@ func (r *Receiver[M]) Acquire(ctx context.Context, g *generation.Generation, sub
 // ctx has ended, or else err itself, the call's own error.
 func (r *Receiver[M]) Err(ctx context.Context, g *generation.Generation, err error) error {
 	switch {
-	case r.closing.Err() != nil:
-		return ErrClosing
 	case g.Err() != nil:
+		if r.closing.Err() != nil {
+			return ErrClosing
+		}
 		return ErrMoved
 	case err != nil && ctx.Err() != nil:
 		return ctx.Err()

@@ -10,7 +10,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// An Admission is the limits that a message of a lane must pass now. It is replaced, never changed; nil limits nothing.
+// An Admission is the limits that a message of a lane must pass now. It is replaced, never
+// changed; nil limits nothing.
 type Admission struct {
 	Only *sharing.Share // the share of a message's one limit, if there is nothing else to look at
 
@@ -59,7 +60,8 @@ func (a *Admission) set(messages, bytes []*sharing.Share) {
 	}
 }
 
-// without returns the admission without the limits that do not apply now, or nil if nothing remains.
+// without returns the admission without the limits that do not apply now, or nil if nothing
+// remains.
 func (a *Admission) without(exempt func(*sharing.Share) bool) *Admission {
 	if slices.ContainsFunc(a.all, exempt) {
 		rest := *a
@@ -77,8 +79,8 @@ func (a *Admission) has(s *sharing.Share) bool { return slices.Contains(a.all, s
 // Step is the step of the loop at which a grant is taken.
 func (a *Admission) Step() uint64 { return a.steps.Load() }
 
-// TakeSeveral takes up to n permits of every limit, if there are several of messages and nothing else to look at, and returns how
-// many it got.
+// TakeSeveral takes up to n permits of every limit, if there are several of messages and nothing
+// else to look at, and returns how many it got.
 func (a *Admission) TakeSeveral(n int64) int64 {
 	if !a.several || n <= 0 || n > MaxPermits || a.lane.Waited() {
 		return 0
@@ -92,8 +94,8 @@ func (a *Admission) Paced() bool { return a.paced != nil }
 // MaxInFlight is how many messages may be handed out and not Done; 0 = any number.
 func (a *Admission) MaxInFlight() int64 { return a.maxInFlight }
 
-// take takes up to max permits of every limit and charges size bytes, and has as many messages in flight; 0 if one of them is out. No
-// lock is needed.
+// take takes up to max permits of every limit and charges size bytes, and has as many messages in
+// flight; 0 if one of them is out. No lock is needed.
 func (a *Admission) take(max, size int64) (n int64) {
 	n = max
 	for i, s := range a.messages {
@@ -130,8 +132,8 @@ func untake(shares []*sharing.Share, n int64) {
 	}
 }
 
-// unhindered is how many of n callers a strict limit has slots for: no more than may be in flight, nor, but for one, than other
-// limits have permits for.
+// unhindered is how many of n callers a strict limit has slots for: no more than may be in flight,
+// nor, but for one, than other limits have permits for.
 func (a *Admission) unhindered(n int) int {
 	if a.maxInFlight > 0 {
 		n = min(n, max(0, int(a.maxInFlight-a.lane.of.inFlight.n.Load())))
@@ -149,7 +151,8 @@ func (a *Admission) lacksOther() bool {
 	return slices.ContainsFunc(a.all, func(s *sharing.Share) bool { return s != a.paced && s.Empty() })
 }
 
-// usableUntil is when the strict slot that was just taken may be used no more, since the engine's start; 0 = there is none.
+// usableUntil is when the strict slot that was just taken may be used no more, since the engine's
+// start; 0 = there is none.
 func (a *Admission) usableUntil() time.Duration {
 	if a.paced == nil {
 		return 0

@@ -26,7 +26,8 @@ func (e *Engine) applyAll(lanes []*Lane) {
 	}
 }
 
-// apply brings the lane's limits in line with the terms. Shares whose limits no longer apply retire: what they hold goes back.
+// apply brings the lane's limits in line with the terms. Shares whose limits no longer apply
+// retire: what they hold goes back.
 func (l *Lane) apply() {
 	e := l.engine
 	e.terms.RatesTimely = time.Since(e.ratesReadAt) < ratesTimely

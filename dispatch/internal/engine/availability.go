@@ -2,11 +2,12 @@ package engine
 
 import "sync/atomic"
 
-// unavailableAfter is how long no request must have been answered until the permit store counts as unavailable, in seconds: one
-// limit whose requests fail beside others whose do not is no outage.
+// unavailableAfter is how long no request must have been answered until the permit store counts as
+// unavailable, in seconds: one limit whose requests fail beside others whose do not is no outage.
 const unavailableAfter = 0.5
 
-// An availability counts answers, and logs when the permit store becomes unavailable and when it is back.
+// An availability counts answers, and logs when the permit store becomes unavailable and when it
+// is back.
 type availability struct {
 	requests, errors, late atomic.Int64
 	unavailable            atomic.Bool

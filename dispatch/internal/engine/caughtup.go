@@ -15,7 +15,8 @@ type backlog struct {
 	caughtUp bool
 }
 
-// ReportBacklog notes how many messages are still to be read through the handle. Negative means unknown.
+// ReportBacklog notes how many messages are still to be read through the handle. Negative means
+// unknown.
 func (h *Handle) ReportBacklog(messages int64) {
 	l := h.Lane
 	l.engine.mu.Lock()
@@ -63,7 +64,8 @@ func (l *Lane) expireCaughtUp(now time.Time) {
 	}
 }
 
-// backlog is the sum of what the handles reported, and -1 if one of them is unknown. The lane's lock is held.
+// backlog is the sum of what the handles reported, and -1 if one of them is unknown. The lane's
+// lock is held.
 func (l *Lane) backlog(now time.Time) (sum int64) {
 	for _, h := range l.handles {
 		b := h.backlog

@@ -1,8 +1,9 @@
-// Package engine decides when the callers of a process get their permits: it keeps a lane of callers for each subscription, and one
-// loop that releases permits, serves callers and sends requests to the permit store.
+// Package engine decides when the callers of a process get their permits: it keeps a lane of
+// callers for each subscription, and one loop that releases permits, serves callers and sends
+// requests to the permit store.
 //
-// Any number of goroutines may call its exported methods. Unexported methods are called with Engine.mu held, unless their comment
-// says otherwise. Callers in a hurry read atomics only.
+// Any number of goroutines may call its exported methods. Unexported methods are called with
+// Engine.mu held, unless their comment says otherwise. Callers in a hurry read atomics only.
 package engine
 
 import (
@@ -75,14 +76,14 @@ func Start(cfg Config) *Engine {
 	}
 	e.callers.New = newCaller
 	running, stop := context.WithCancel(context.Background())
-	e.queue.init(e, running)
+	e.queue.init(running, e)
 	e.loop.init(stop)
 	e.running.Go(func() { e.run(running) })
 	return e
 }
 
-// Close ends the engine and joins what it started. Callers that wait get ErrClosed; permits that are allocated and not spent are
-// given back. Close is called once.
+// Close ends the engine and joins what it started. Callers that wait get ErrClosed; permits that
+// are allocated and not spent are given back. Close is called once.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
@@ -99,11 +100,12 @@ func (e *Engine) Close() {
 	}
 }
 
-// SetReplicas sets how many replicas the cluster has: a replica that has no share of its own when the permit store becomes unavailable goes on
-// at the limit divided by it. 0 = unknown.
+// SetReplicas sets how many replicas the cluster has: a replica that has no share of its own when
+// the permit store becomes unavailable goes on at the limit divided by it. 0 = unknown.
 func (e *Engine) SetReplicas(n int64) { e.env.Replicas.Store(n) }
 
-// clock is the engine's: seconds since it was started, and one, so that 0 stays "never". No lock is needed.
+// clock is the engine's: seconds since it was started, and one, so that 0 stays "never". No lock
+// is needed.
 func (e *Engine) clock(t time.Time) float64 { return 1 + t.Sub(e.start).Seconds() }
 
 // time is the inverse of clock. No lock is needed.

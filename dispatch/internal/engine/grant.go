@@ -2,7 +2,8 @@ package engine
 
 import "time"
 
-// A Grant is the permits that a caller got; see dispatch.Grant. It has four fields, so that it is passed in registers.
+// A Grant is the permits that a caller got; see dispatch.Grant. It has four fields, so that it is
+// passed in registers.
 type Grant struct {
 	N         int
 	Admission *Admission // nil: nothing is limited, or the grant is settled
@@ -28,7 +29,8 @@ func (g *Grant) held() bool {
 	return g.Taken&onHold != 0 && time.Since(g.Admission.lane.engine.start) <= time.Duration(g.Taken&^onHold)
 }
 
-// waste gives up a strict slot that its caller came to too late, and gives back the permits of other limits.
+// waste gives up a strict slot that its caller came to too late, and gives back the permits of
+// other limits.
 func (g *Grant) waste() {
 	a := g.Admission
 	a.paced.Waste(int64(g.N))
@@ -46,7 +48,8 @@ func (g *Grant) waste() {
 	g.Admission = nil
 }
 
-// Settle gives back what was not used of a limited grant: messages were dispatched, of so many bytes in all.
+// Settle gives back what was not used of a limited grant: messages were dispatched, of so many
+// bytes in all.
 func (g *Grant) Settle(messages int, bytes int64) {
 	a := g.Admission
 	messages, bytes = min(messages, MaxPermits), min(bytes, MaxPermits)

@@ -9,25 +9,28 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 )
 
-// A Handle is one consumer's part in a lane. Handles of the same subscription and owner share the lane.
+// A Handle is one consumer's part in a lane. Handles of the same subscription and owner share the
+// lane.
 type Handle struct {
 	Lane    *Lane
 	backlog backlog // guarded by the lane's lock
 }
 
-// What the lane of a subscription without handles has is kept for a new handle, so that one opened for each message gets one replica's
-// share: permits while the subscription is not idle, and for keptFor at most; its place among the replicas for endedFor; debts for
-// owedFor.
+// What the lane of a subscription without handles has is kept for a new handle, so that one opened
+// for each message gets one replica's share: permits while the subscription is not idle, and for
+// keptFor at most; its place among the replicas for endedFor; debts for owedFor.
 const (
 	keptFor  = 900 * time.Millisecond
 	endedFor = time.Minute
 	owedFor  = time.Hour
 )
 
-// Open makes h a handle of its lane, which it makes if there is none. It fails if the engine is closed.
+// Open makes h a handle of its lane, which it makes if there is none. It fails if the engine is
+// closed.
 func (e *Engine) Open(h *Handle, id resolve.Lane) error { return e.open(h, id, nil) }
 
-// OpenLike is Open with the backlog that another handle reported. It fails if that handle is closed.
+// OpenLike is Open with the backlog that another handle reported. It fails if that handle is
+// closed.
 func (e *Engine) OpenLike(h *Handle, id resolve.Lane, like *Handle) error { return e.open(h, id, like) }
 
 func (e *Engine) open(h *Handle, id resolve.Lane, like *Handle) error {
@@ -66,8 +69,8 @@ func (e *Engine) open(h *Handle, id resolve.Lane, like *Handle) error {
 	return nil
 }
 
-// Close ends a handle. With the last one of a lane, callers that wait get ErrClosed, and permits go back unless a new handle uses them
-// soon. A second call does nothing.
+// Close ends a handle. With the last one of a lane, callers that wait get ErrClosed, and permits
+// go back unless a new handle uses them soon. A second call does nothing.
 func (h *Handle) Close() {
 	l := h.Lane
 	e := l.engine
@@ -106,7 +109,8 @@ func (l *Lane) end() {
 	}
 }
 
-// ForgetEnded forgets the lanes that have been without handles for long. It is to be called about once a second.
+// ForgetEnded forgets the lanes that have been without handles for long. It is to be called about
+// once a second.
 func (e *Engine) ForgetEnded() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -122,8 +126,8 @@ func (l *Lane) owes() bool {
 	return len(l.debts) > 0 || slices.ContainsFunc(l.shares(), func(s *sharing.Share) bool { return s.Debt() > 0 })
 }
 
-// takeOver makes what an ended lane keeps the lane's own: shares that hold batches, and debts. Shares that leave a pool or a worker
-// group stay with the old lane.
+// takeOver makes what an ended lane keeps the lane's own: shares that hold batches, and debts.
+// Shares that leave a pool or a worker group stay with the old lane.
 func (l *Lane) takeOver(old *Lane) {
 	var leaving []*sharing.Share
 	for _, s := range old.shares() {

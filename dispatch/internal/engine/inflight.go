@@ -15,14 +15,16 @@ type name struct {
 	subscription string
 }
 
-// A subscription is what the lanes of one subscription in this process share: there is one lane for each owner of its messages.
+// A subscription is what the lanes of one subscription in this process share: there is one lane
+// for each owner of its messages.
 type subscription struct {
 	lanes    atomic.Pointer[[]*Lane] // replaced with Engine.mu held
 	inFlight inFlight
 	outcomes outcomes
 }
 
-// An inFlight counts the messages that are handed out and not Done, where that is limited. Any goroutine may use it.
+// An inFlight counts the messages that are handed out and not Done, where that is limited. Any
+// goroutine may use it.
 type inFlight struct {
 	n    atomic.Int64
 	next atomic.Pointer[Lane] // requests a permit for its turn while no more may be in flight
@@ -42,7 +44,8 @@ func (f *inFlight) tryAcquire(n, max int64) int64 {
 	}
 }
 
-// free is how many more messages of a lane may be in flight soon: at least one if its turn is next, so that it has a permit then.
+// free is how many more messages of a lane may be in flight soon: at least one if its turn is
+// next, so that it has a permit then.
 func (f *inFlight) free(l *Lane, most int64) int64 {
 	free := most - f.n.Load()
 	if f.next.Load() == l {
@@ -80,7 +83,8 @@ func (e *Engine) dropLane(l *Lane) {
 	}
 }
 
-// cancel takes n messages out that were never handed out; the loop serves the lanes that wait. A lane's lock may be held.
+// cancel takes n messages out that were never handed out; the loop serves the lanes that wait. A
+// lane's lock may be held.
 func (s *subscription) cancel(n int64) {
 	s.inFlight.n.Add(-n)
 	for _, l := range s.all() {
@@ -90,8 +94,9 @@ func (s *subscription) cancel(n int64) {
 	}
 }
 
-// release takes n messages of a lane out that are Done. The lanes that wait take turns, the one after the lane first. The first that
-// has no permit for its place is next: it requests one. No lock is needed.
+// release takes n messages of a lane out that are Done. The lanes that wait take turns, the one
+// after the lane first. The first that has no permit for its place is next: it requests one. No
+// lock is needed.
 func (s *subscription) release(l *Lane, n, max int64) {
 	s.inFlight.n.Add(-n)
 	now, lanes := time.Now(), s.all()

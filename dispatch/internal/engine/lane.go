@@ -19,7 +19,8 @@ import (
 // MaxPermits bounds what one call may ask for, so that no sum of calls overflows a counter.
 const MaxPermits = 1<<31 - 1
 
-// A Lane is the callers of one subscription in this process, of those messages that have one owner.
+// A Lane is the callers of one subscription in this process, of those messages that have one
+// owner.
 type Lane struct {
 	engine *Engine
 	id     resolve.Lane
@@ -79,8 +80,8 @@ func (l *Lane) Waited() bool { return l.waiters.Load() > 0 }
 // Quota is the throttling id whose quota applies, nil if none does. It is one atomic load.
 func (l *Lane) Quota() *quota.ID { return l.quota.Load() }
 
-// Acquire waits for up to max messages' permits: for when the fast path did not get them. size is the bytes of the message, -1 =
-// unknown.
+// Acquire waits for up to max messages' permits: for when the fast path did not get them. size is
+// the bytes of the message, -1 = unknown.
 func (l *Lane) Acquire(ctx context.Context, max int, size int64) (Grant, error) {
 	if max <= 0 {
 		return Grant{}, nil
@@ -130,7 +131,8 @@ func (l *Lane) Acquire(ctx context.Context, max int, size int64) (Grant, error) 
 	}
 }
 
-// cancel ends the wait of a caller with an error. What it was granted at the same moment goes back. No lock is needed.
+// cancel ends the wait of a caller with an error. What it was granted at the same moment goes
+// back. No lock is needed.
 func (l *Lane) cancel(c *caller, err error) error {
 	if !l.leave(c) {
 		if <-c.ready; c.err == nil && c.grant.Admission != nil {
@@ -155,7 +157,8 @@ func (l *Lane) enter(a *Admission, max, size int64) *caller {
 	return c
 }
 
-// enterFirst puts a caller that was served in vain back at the head of the line. No lock is needed.
+// enterFirst puts a caller that was served in vain back at the head of the line. No lock is
+// needed.
 func (l *Lane) enterFirst(c *caller) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,9 +182,9 @@ func (l *Lane) leave(c *caller) bool {
 	return true
 }
 
-// step brings the lane to now: it releases what is due, serves callers, and adds the requests that are wanted then to out. It returns
-// when the next step is due.
-func (l *Lane) step(t time.Time, now float64, out []sending) (at float64, _ []sending) {
+// step brings the lane to now: it releases what is due, serves callers, adds the requests that are
+// wanted then to out, and schedules the next step.
+func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 	l.covered.Store(false)
 	l.expireCaughtUp(t)
 	step := sharing.Time{Now: now, Step: l.engine.steps.Load(), Late: now - l.due}
@@ -189,10 +192,10 @@ func (l *Lane) step(t time.Time, now float64, out []sending) (at float64, _ []se
 	a := l.admission.Load()
 	waiting := l.look(a)
 	for i, s := range limits {
-		s.Advance(step, l.demand(a, waiting, s, i >= messages))
+		s.Mode.Advance(step, l.demand(a, waiting, s, i >= messages))
 	}
 	for _, s := range l.retired {
-		s.Advance(step, sharing.Demand{})
+		s.Mode.Advance(step, sharing.Demand{})
 	}
 	l.followOutage()
 	if a = l.admission.Load(); waiting.callers > 0 || l.Waited() {
@@ -200,21 +203,22 @@ func (l *Lane) step(t time.Time, now float64, out []sending) (at float64, _ []se
 		waiting = l.look(a)
 	}
 
-	at = math.Inf(1)
+	at := math.Inf(1)
 	idle, covered := true, true
 	add := func(s *sharing.Share, r *permits.Request) {
+		s.ClearRefused()
 		if r != nil {
 			if s.Limit.Rule.Mode != busy.None {
 				s.AddAnswers(r, l.of.outcomes.take())
 			}
 			out = append(out, sending{lane: l, share: s, request: r})
 		}
-		at = min(at, s.WakeAt(now))
-		idle, covered = idle && s.Idle(), covered && s.Covered(now)
+		at = min(at, s.Mode.WakeAt(now))
+		idle, covered = idle && s.Mode.Idle(), covered && s.Covered(now)
 	}
 	for i, s := range limits {
 		if a != nil && a.closed && !s.Kept() {
-			add(s, s.Drain(now))
+			add(s, s.Mode.Drain(now))
 			continue
 		}
 		var d sharing.Demand
@@ -222,13 +226,13 @@ func (l *Lane) step(t time.Time, now float64, out []sending) (at float64, _ []se
 			d = l.demand(a, waiting, s, i >= messages)
 		}
 		refusing := s.Refusing()
-		add(s, s.Next(now, d))
-		if back := l.engine.time(s.NextPermit(now)); refusing && back.Sub(s.Bucket.Next()).Abs() > tick/4 {
+		add(s, s.Mode.Next(now, d))
+		if back := l.engine.time(s.Mode.NextPermit(now)); refusing && back.Sub(s.Bucket.Next()).Abs() > tick/4 {
 			s.SetNext(back)
 		}
 	}
 	for _, s := range l.retired {
-		add(s, s.Drain(now))
+		add(s, s.Mode.Drain(now))
 	}
 	l.dropRetired()
 	l.refuseTries(t)
@@ -237,13 +241,15 @@ func (l *Lane) step(t time.Time, now float64, out []sending) (at float64, _ []se
 	}
 	l.active.Store(!idle || waiting.callers > 0)
 	l.covered.Store(covered && !l.caughtUp)
-	return at, out
+	l.engine.schedule(l, max(at, math.Nextafter(now, math.Inf(1))))
+	return out
 }
 
-// dropRetired forgets the shares that have given back what they held. A debt waits for the limit to apply again.
+// dropRetired forgets the shares that have given back what they held. A debt waits for the limit
+// to apply again.
 func (l *Lane) dropRetired() {
 	l.retired = slices.DeleteFunc(l.retired, func(s *sharing.Share) bool {
-		if !s.Idle() {
+		if !s.Mode.Idle() {
 			return false
 		}
 		if debt := s.ForgiveDebt(); debt > 0 {
@@ -399,7 +405,8 @@ func (l *Lane) grant(a *Admission, max, size int64) (Grant, bool) {
 	return g, true
 }
 
-// letThrough grants permits in shadow mode that are not there, and counts them. The lane's lock is held.
+// letThrough grants permits in shadow mode that are not there, and counts them. The lane's lock is
+// held.
 func (l *Lane) letThrough(a *Admission, max, size int64) Grant {
 	l.waits.shadowed += max
 	for _, s := range a.messages {
@@ -423,7 +430,8 @@ func (l *Lane) charge(a *Admission, n, size int64) int64 {
 	return max(1, int64(min(float64(n)*l.sizes.average(), 1<<50)))
 }
 
-// An averageSize is the running average of messages' sizes, which unknown ones are charged at. Any goroutine may use it.
+// An averageSize is the running average of messages' sizes, which unknown ones are charged at. Any
+// goroutine may use it.
 type averageSize struct{ bits atomic.Uint64 }
 
 // average is in bytes; 1 KiB before anything is known.

@@ -16,8 +16,9 @@ import (
 // tick is the shortest time between two steps of the loop that no caller asked for.
 const tick = 2 * time.Millisecond
 
-// A loop steps the lanes that have something to do: those that were touched since the last step, and those that are due. One call of
-// the permit store carries all requests that fall due together.
+// A loop steps the lanes that have something to do: those that were touched since the last step,
+// and those that are due. One call of the permit store carries all requests that fall due
+// together.
 type loop struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -99,6 +100,10 @@ func (e *Engine) run(ctx context.Context) {
 		t := time.Now()
 		e.mu.Lock()
 		wait, out := e.step(t, answered)
+		for len(out) > 0 && e.store.Timeout() == 0 { // the store answers at once
+			e.do(out)
+			wait, out = e.step(t, out)
+		}
 		e.mu.Unlock()
 		e.send(out, answers)
 		if wait <= tick { // lanes that have been touched meanwhile are stepped then
@@ -112,29 +117,23 @@ func (e *Engine) run(ctx context.Context) {
 	}
 }
 
-// step takes answers in, and steps the lanes that were touched or are due. It returns how long the loop may sleep, and the requests
-// to send.
+// step takes answers in, and steps the lanes that were touched or are due. It returns how long the
+// loop may sleep, and the requests to send.
 func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out []sending) {
 	now := e.clock(t)
 	e.steps.Add(1)
 	e.settle(answered, now)
 	for _, l := range e.takeTouched() {
 		l.touched.Store(false) // a caller that comes from now on touches it again
-		out = e.stepLane(l, t, now, out)
+		out = l.step(t, now, out)
 	}
-	for _, lanes := range []*dueLanes{&e.due, &e.paced} {
-		for lanes.next() <= now {
-			out = e.stepLane((*lanes)[0], t, now, out)
+	for _, heap := range []*dueLanes{&e.due, &e.paced} {
+		for heap.next() <= now {
+			out = (*heap)[0].step(t, now, out)
 		}
 	}
 	wait = max(tick, seconds(min(3600, e.due.next()-now)))
 	return min(wait, max(tick/20, seconds(min(3600, e.paced.next()-now)))), out
-}
-
-func (e *Engine) stepLane(l *Lane, t time.Time, now float64, out []sending) []sending {
-	at, out := l.step(t, now, out)
-	e.schedule(l, max(at, math.Nextafter(now, math.Inf(1))))
-	return out
 }
 
 // schedule sets when a lane is stepped next; +Inf = once it is touched.
@@ -153,13 +152,13 @@ func (e *Engine) schedule(l *Lane, at float64) {
 // settle takes answers in.
 func (e *Engine) settle(answered []sending, now float64) {
 	for _, s := range answered {
-		s.share.Answered(s.request, s.done, now)
+		s.share.Mode.Answered(s.request, s.done, now)
 		e.count(s, now)
 		l := s.lane
 		for l.successor != nil { // has taken over the share meanwhile
 			l = l.successor
 		}
-		if at := s.share.WakeAt(now); s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
+		if at := s.share.Mode.WakeAt(now); s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
 			e.schedule(l, min(at, l.due)) // the lane has no other use for the answer
 		} else {
 			e.touch(l, false)
@@ -179,8 +178,8 @@ func (e *Engine) send(out []sending, answers chan<- []sending) {
 	})
 }
 
-// do makes a call of the permit store. It ends by the store's own time-out: a request that was sent is waited for. No lock is
-// needed.
+// do makes a call of the permit store. It ends by the store's own time-out: a request that was
+// sent is waited for. No lock is needed.
 func (e *Engine) do(out []sending) {
 	requests := make([]*permits.Request, len(out))
 	for i := range out {
@@ -193,7 +192,8 @@ func (e *Engine) do(out []sending) {
 	}
 }
 
-// drain waits for the answers that are not there, and gives back what is held. It takes the lock itself.
+// drain waits for the answers that are not there, and gives back what is held. It takes the lock
+// itself.
 func (e *Engine) drain(answers <-chan []sending) {
 	for ; e.sent > 0; e.sent-- {
 		answered := <-answers
@@ -218,7 +218,7 @@ func (e *Engine) drain(answers <-chan []sending) {
 			if s.FailingFor(now) > 0 {
 				continue
 			}
-			if r := s.Drain(now); r != nil {
+			if r := s.Mode.Drain(now); r != nil {
 				out = append(out, sending{lane: l, share: s, request: r})
 			}
 		}

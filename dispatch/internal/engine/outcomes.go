@@ -8,7 +8,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// outcomes are what handlers of a subscription have reported since the last request. Any goroutine may use them.
+// outcomes are what handlers of a subscription have reported since the last request. Any goroutine
+// may use them.
 type outcomes struct {
 	counted  atomic.Uint32 // a bit for each outcome that is counted
 	reported atomic.Bool   // one was counted: the subscription has a busy limit
@@ -16,7 +17,8 @@ type outcomes struct {
 	retry    atomic.Int64 // the longest retry-after, ns
 }
 
-// ReportOutcome counts how the system that a handler protects has answered. retryAfter is when it may be asked again, 0 = unknown.
+// ReportOutcome counts how the system that a handler protects has answered. retryAfter is when it
+// may be asked again, 0 = unknown.
 func (l *Lane) ReportOutcome(o resolve.Outcome, retryAfter time.Duration) {
 	s := &l.of.outcomes
 	if s.counted.Load()>>uint(o)&1 == 0 {

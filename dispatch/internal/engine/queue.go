@@ -8,7 +8,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 )
 
-// A Waker is a Store that says when the turn of a share that queues for a strict slot has come before it was expected.
+// A Waker is a Store that says when the turn of a share that queues for a strict slot has come
+// before it was expected.
 type Waker interface {
 	Wakes(ctx context.Context, process string, woken func(waiter string)) error
 }
@@ -24,7 +25,7 @@ type queued struct {
 	share *sharing.Share
 }
 
-func (q *queue) init(e *Engine, running context.Context) {
+func (q *queue) init(running context.Context, e *Engine) {
 	q.names = map[string]queued{}
 	q.listen = sync.OnceFunc(func() {
 		if waker, ok := e.store.(Waker); ok {

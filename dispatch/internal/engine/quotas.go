@@ -11,8 +11,8 @@ import (
 // ratesTimely is how long the permit store's clock of the last rates counts as about now.
 const ratesTimely = time.Second
 
-// ApplyRates puts the rates of throttling ids in force on the lanes whose quotas they are. They were read now, when the permit store's
-// clock was at.
+// ApplyRates puts the rates of throttling ids in force on the lanes whose quotas they are. They
+// were read now, when the permit store's clock was at.
 func (e *Engine) ApplyRates(rates quota.Rates, at float64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -47,8 +47,8 @@ func (e *Engine) HasQuotas() bool {
 	return false
 }
 
-// Started returns how many messages each throttling id with a quota has started since the counts were last taken. They stay until
-// taken is called, with those to take out.
+// Started returns how many messages each throttling id with a quota has started since the counts
+// were last taken. They stay until taken is called, with those to take out.
 func (e *Engine) Started() (n map[quota.ID]int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -33,7 +33,8 @@ type State struct {
 	Limits    []sharing.State
 }
 
-// States returns the state of all lanes, or of those only that hold or want permits or are caught up, in no order.
+// States returns the state of all lanes, or of those only that hold or want permits or are caught
+// up, in no order.
 func (e *Engine) States(activeOnly bool) (states []State) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,9 +1,13 @@
 package engine
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
-// TryAcquire takes up to max messages' permits if some are there now, and waits only for the permit store's answer whether a strict slot is
-// free. If it is refused, next says when to come back; a refusal counts as demand, so that permits are requested for the next try.
+// TryAcquire takes up to max messages' permits if some are there now, and waits only for the
+// permit store's answer whether a strict slot is free. If it is refused, next says when to come
+// back; a refusal counts as demand, so that permits are requested for the next try.
 func (l *Lane) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	if max <= 0 {
 		return Grant{}, time.Time{}, true
@@ -40,7 +44,8 @@ func (l *Lane) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	return l.trySlot(a)
 }
 
-// refuse counts a refusal as demand of the limits that have no permit, and says when to come back. The lane's lock is held.
+// refuse counts a refusal as demand of the limits that have no permit, and says when to come back.
+// The lane's lock is held.
 func (l *Lane) refuse(a *Admission, n int64) time.Time {
 	next := time.Now().Add(tick)
 	soon := next
@@ -63,7 +68,11 @@ func (l *Lane) refuse(a *Admission, n int64) time.Time {
 	return next
 }
 
-// trySlot has the loop ask for a slot of a strict limit that is free now. The lane's lock is held; it is given up.
+// maxLoopDelay is how long a try waits for the loop where the permit store answers at once.
+const maxLoopDelay = 100 * time.Millisecond
+
+// trySlot has the loop ask for a slot of a strict limit that is free now. The lane's lock is held;
+// it is given up.
 func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	now := time.Now()
 	next := now.Add(tick)
@@ -85,7 +94,7 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	l.mu.Unlock()
 	defer l.engine.callers.Put(c)
 	l.engine.touch(l, true)
-	timer := time.NewTimer(l.engine.store.Timeout())
+	timer := time.NewTimer(cmp.Or(l.engine.store.Timeout(), maxLoopDelay))
 	defer timer.Stop()
 	select {
 	case <-c.ready:

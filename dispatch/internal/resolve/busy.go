@@ -18,8 +18,9 @@ const (
 	Ignored
 )
 
-// addBusy adds the limit that busy answers lower, once outcomes are reported. It begins at no limit at all. Without the permit
-// store nothing is known of the system, so that the last share goes on.
+// addBusy adds the limit that busy answers lower, once outcomes are reported. It begins at no
+// limit at all. Without the permit store nothing is known of the system, so that the last share
+// goes on.
 func (s *Subscription) addBusy(t Terms, lane Lane, p policy.Policy, r Reports) {
 	rule := busyRule(p)
 	if rule.Mode == busy.None || !r.Any {
@@ -34,7 +35,8 @@ func (s *Subscription) addBusy(t Terms, lane Lane, p policy.Policy, r Reports) {
 	})
 }
 
-// reservedByQuotas is what the quotas of a topic's messages reserve together, in messages a second.
+// reservedByQuotas is what the quotas of a topic's messages reserve together, in messages a
+// second.
 func reservedByQuotas(t Terms, topic policy.Topic, owners []Owner) (reserved float64) {
 	counted := map[policy.Scope]bool{}
 	for _, o := range owners {

@@ -6,10 +6,12 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// An Owner is on whose account messages go: a tenant group or a tag. The zero value is the topic's tenant.
+// An Owner is on whose account messages go: a tenant group or a tag. The zero value is the topic's
+// tenant.
 type Owner struct{ TenantGroup, Tag string }
 
-// ID is the owner's throttling id on a topic: its tenant group, else its tag if that has a quota, else the topic's tenant.
+// ID is the owner's throttling id on a topic: its tenant group, else its tag if that has a quota,
+// else the topic's tenant.
 func (o Owner) ID(t policy.Topic, set *policy.Set) policy.Scope {
 	if o.TenantGroup != "" {
 		return policy.TenantScope(o.TenantGroup)

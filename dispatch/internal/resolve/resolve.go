@@ -1,4 +1,5 @@
-// Package resolve says which limits apply to a subscription: a pure function of the policies and of the rates of quotas.
+// Package resolve says which limits apply to a subscription: a pure function of the policies and
+// of the rates of quotas.
 package resolve
 
 import (
@@ -90,13 +91,15 @@ type Groups struct {
 	Own   string // the worker group of this process
 }
 
-// A Revision is when a limit last changed. Revisions of different policy stores cannot be compared.
+// A Revision is when a limit last changed. Revisions of different policy stores cannot be
+// compared.
 type Revision struct {
 	Identity string // of the policy store
 	Number   int64
 }
 
-// QuotaRevisions is the Identity of the revisions of quota limits: microseconds of the permit store's clock.
+// QuotaRevisions is the Identity of the revisions of quota limits: microseconds of the permit
+// store's clock.
 const QuotaRevisions = "quota"
 
 // Resolve returns what applies to the messages of a lane.
@@ -174,8 +177,9 @@ func (m *Limit) share(t Terms, p policy.Policy) {
 	}
 }
 
-// pace leaves strict pacing to the slowest of the limits that are to be strict, and shares the others fairly: slots of two lines
-// would hardly ever be due at the same time. In shadow mode no message waits for a slot.
+// pace leaves strict pacing to the slowest of the limits that are to be strict, and shares the
+// others fairly: slots of two lines would hardly ever be due at the same time. In shadow mode no
+// message waits for a slot.
 func (s *Subscription) pace() {
 	slowest := -1
 	for i, m := range s.Messages {
@@ -190,7 +194,8 @@ func (s *Subscription) pace() {
 	}
 }
 
-// rampTo is the ramp to a rate, if the policy has one: from the smallest step unless it sets another start.
+// rampTo is the ramp to a rate, if the policy has one: from the smallest step unless it sets
+// another start.
 func rampTo(rate, from float64, p policy.Policy) schedule.Ramp {
 	over := p.RampDuration().Seconds()
 	if over == 0 {
@@ -231,7 +236,8 @@ func Requote(t Terms, lane Lane, limit Limit) Limit {
 	return limit
 }
 
-// quote sets the rate of a quota. The revision is the permit store's clock, 0 if that is not known.
+// quote sets the rate of a quota. The revision is the permit store's clock, 0 if that is not
+// known.
 func (m *Limit) quote(t Terms, id policy.Scope, q policy.Quota) {
 	m.Rate = min(busy.Max, max(minQuotaRate, t.Rates.Of(id, q, t.RatesAt)))
 	m.Revision = Revision{Identity: QuotaRevisions}

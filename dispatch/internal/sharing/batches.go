@@ -7,8 +7,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// batches decides when a replica requests permits and how many, for modes whose permits come in batches: one that is running, and at
-// most one that is still to come.
+// batches decides when a replica requests permits and how many, for modes whose permits come in
+// batches: one that is running, and at most one that is still to come.
 type batches struct {
 	*Share
 	outageShare
@@ -27,9 +27,8 @@ type batches struct {
 	handBack   bool             // held grants gave permits back that may be unused
 }
 
-// advance releases the permits that are due. It returns how many are the replica's own, as long as the permit store is
-// unavailable and mayLend allows it.
-func (b *batches) advance(t Time, d Demand, mayLend bool) (lent int64) {
+// Advance releases the permits that are due.
+func (b *batches) Advance(t Time, d Demand) {
 	now := t.Now
 	if b.top != b.Limit.Rate || b.ramp != b.Limit.Ramp {
 		b.adjust(now)
@@ -43,12 +42,12 @@ func (b *batches) advance(t Time, d Demand, mayLend bool) (lent int64) {
 	b.release(t, b.grace())
 	b.age(now, b.Limit.Round)
 	if b.lendAt > 0 {
-		lent = b.lend(now, d, mayLend)
+		b.lend(now, d)
 	}
-	return lent
 }
 
-// grace is how late permits may be released, seconds. After a pause, a bunch of them would make a busy system busier.
+// grace is how late permits may be released, seconds. After a pause, a bunch of them would make a
+// busy system busier.
 func (b *batches) grace() float64 {
 	if b.Limit.Rule.Mode != busy.None {
 		return b.Limit.Round / 5
@@ -56,8 +55,8 @@ func (b *batches) grace() float64 {
 	return b.Limit.Round
 }
 
-// adjust goes over to the limit's new rate. What is held is scaled, and so is the share. The next reply says where on its ramp
-// a limit is.
+// adjust goes over to the limit's new rate. What is held is scaled, and so is the share. The next
+// reply says where on its ramp a limit is.
 func (b *batches) adjust(now float64) {
 	rate := b.Limit.Rate
 	if ramp := b.Limit.Ramp; ramp.Over > 0 {
@@ -78,7 +77,8 @@ func (b *batches) adjust(now float64) {
 	b.top, b.ramp = b.Limit.Rate, b.Limit.Ramp
 }
 
-// An order is what to request now: to drain everything, or want permits. The zero value is nothing.
+// An order is what to request now: to drain everything, or want permits. The zero value is
+// nothing.
 type order struct {
 	drain bool
 	want  float64 // permits
@@ -146,7 +146,8 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 	return order{want: max(1, want)}
 }
 
-// handsBack reports, once, that no caller has used for a round what held grants gave back, so that it goes to the permit store.
+// handsBack reports, once, that no caller has used for a round what held grants gave back, so that
+// it goes to the permit store.
 func (b *batches) handsBack(now float64, d Demand) bool {
 	if !b.handBack || d.Anybody || now-b.usedAt <= b.Limit.Round {
 		return false
@@ -157,7 +158,7 @@ func (b *batches) handsBack(now float64, d Demand) bool {
 
 // Idle reports whether nothing is held or wanted.
 func (b *batches) Idle() bool {
-	return len(b.batches) == 0 && b.expired == 0 && (b.gone || b.keepUntil > 0 || !b.used) && b.lendAt == 0 && b.Empty()
+	return !b.pending && len(b.batches) == 0 && b.expired == 0 && (b.gone || b.keepUntil > 0 || !b.used) && b.lendAt == 0 && b.Empty()
 }
 
 // WakeAt is when the next step is due.
@@ -190,10 +191,11 @@ func (b *batches) NextPermit(now float64) float64 {
 	return now + b.Limit.Round
 }
 
-// settle takes in what an answer says of the permit store, and reports whether the request was made.
-func (b *batches) settle(r *permits.Request, now float64) bool {
+// settle takes in what an answer says of the permit store, and reports whether the request was
+// made.
+func (b *batches) settle(r *permits.Request, done, now float64) bool {
 	first := b.failures == 0
-	if !b.Share.settle(r, now) {
+	if !b.Share.settle(r, done, now) {
 		b.cutOff(now, first)
 		return false
 	}

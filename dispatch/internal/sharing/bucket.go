@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// A Bucket is the permits of one limit that this process holds: a counter that callers take from, and behind it the batches,
-// which the loop releases into the counter when their slots are due. Times are seconds on the engine's clock.
+// A Bucket is the permits of one limit that this process holds: a counter that callers take from,
+// and behind it the batches, which the loop releases into the counter when their slots are due.
+// Times are seconds on the engine's clock.
 type Bucket struct {
 	// The counters have a cache line of their own, since all callers write to them.
 	_        [64]byte
@@ -68,8 +69,8 @@ func (b *Bucket) Take(n int64) int64 {
 	}
 }
 
-// TakeAll takes n permits or none. It takes one before it knows that it is there; many it does not, since the counter would be
-// far off meanwhile.
+// TakeAll takes n permits or none. It takes one before it knows that it is there; many it does
+// not, since the counter would be far off meanwhile.
 func (b *Bucket) TakeAll(n int64) bool {
 	if n > 1 && b.avail.Load() < n {
 		return false
@@ -114,7 +115,8 @@ func (b *Bucket) Forgive(n int64) {
 	}
 }
 
-// Fresh reports whether a grant taken at that step may still be returned: older ones would come too late.
+// Fresh reports whether a grant taken at that step may still be returned: older ones would come
+// too late.
 func (b *Bucket) Fresh(step uint64) bool { return step >= b.since.Load() }
 
 // Available is how many permits can be taken now.
@@ -129,14 +131,15 @@ func (b *Bucket) Empty() bool { return b.avail.Load() <= 0 }
 // Refuse counts n permits as refused: demand for the next step.
 func (b *Bucket) Refuse(n int64) { b.refused.Store(n) }
 
-// clearRefused ends a step. Most steps have nothing to clear, and a store costs more than a load.
-func (b *Bucket) clearRefused() {
+// ClearRefused ends a step. Most steps have nothing to clear, and a store costs more than a load.
+func (b *Bucket) ClearRefused() {
 	if b.refused.Load() != 0 {
 		b.refused.Store(0)
 	}
 }
 
-// Refused reports whether the bucket is empty and a caller was refused since the last step, and when to come back.
+// Refused reports whether the bucket is empty and a caller was refused since the last step, and
+// when to come back.
 func (b *Bucket) Refused() (next time.Time, yes bool) {
 	if b.avail.Load() > 0 || b.refused.Load() <= 0 {
 		return never, false
@@ -162,7 +165,8 @@ func (b *Bucket) HeldBack() { b.heldBack.Store(true) }
 // UsableUntil is when the strict slot last released may be used no more, since the engine's start.
 func (b *Bucket) UsableUntil() time.Duration { return time.Duration(b.usableUntil.Load()) }
 
-// FullUntil is before when a caller that does not wait would find no free strict slot, since the engine's start.
+// FullUntil is before when a caller that does not wait would find no free strict slot, since the
+// engine's start.
 func (b *Bucket) FullUntil() time.Duration { return time.Duration(b.fullUntil.Load()) }
 
 // Waste counts n strict slots that their callers came to too late.
@@ -218,8 +222,8 @@ func (b *Bucket) withdraw(n int64) int64 {
 	return got
 }
 
-// release moves what is due into the counter. If the loop is late by more than grace, as after a pause of the process, permits
-// that are overdue by more than that are lost.
+// release moves what is due into the counter. If the loop is late by more than grace, as after a
+// pause of the process, permits that are overdue by more than that are lost.
 func (b *Bucket) release(t Time, grace float64) {
 	for i := range b.batches {
 		batch := &b.batches[i]
@@ -244,7 +248,8 @@ func (b *Bucket) release(t Time, grace float64) {
 	}
 }
 
-// noteStart notes that a batch starts: only grants taken since the last but two started may be returned from now on.
+// noteStart notes that a batch starts: only grants taken since the last but two started may be
+// returned from now on.
 func (b *Bucket) noteStart(step uint64) {
 	b.since.Store(b.starts[0])
 	b.starts = [2]uint64{b.starts[1], step}
@@ -271,8 +276,8 @@ func (b *batch) skip(then float64) int64 {
 	return k
 }
 
-// age drops the batches that are spent, and takes out those that have expired: their unspent permits go back with the next
-// request, if that is sent within a round.
+// age drops the batches that are spent, and takes out those that have expired: their unspent
+// permits go back with the next request, if that is sent within a round.
 func (b *Bucket) age(now, round float64) {
 	for len(b.batches) > 0 {
 		oldest := &b.batches[0]
@@ -347,8 +352,9 @@ func (b *Bucket) changeRate(now, rate float64) {
 	b.rate = rate
 }
 
-// add puts a batch of n permits behind the others. Its slots begin at due, gap apart; the running batch then spreads what it has
-// left until they begin. Unspent permits expire a round and then life after their begin, or after requested if that is later.
+// add puts a batch of n permits behind the others. Its slots begin at due, gap apart; the running
+// batch then spreads what it has left until they begin. Unspent permits expire a round and then
+// life after their begin, or after requested if that is later.
 func (b *Bucket) add(n int64, due, gap, requested, life, round float64) {
 	next := batch{n: n, left: n, due: max(due, b.end), gap: gap, minGap: gap}
 	if k := len(b.batches); k > 0 && b.batches[k-1].left > 0 {

@@ -6,7 +6,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// An exchange is how a share's requests to the permit store have gone. One request is on its way at a time.
+// An exchange is how a share's requests to the permit store have gone. One request is on its way
+// at a time.
 type exchange struct {
 	pending bool
 	sent    float64          // the last request
@@ -19,22 +20,24 @@ type exchange struct {
 	failedAt float64 // when the first of them was noticed
 	cutAt    float64 // when the first of them was sent
 
-	rtts      [2]float64 // of the last two requests, seconds; the first of all, which may have to connect, is not among them
-	storeTime float64    // the store's clock less ours, from the last answer; 0 = unknown
-	clock     clock      // the last answer that was not late
+	rtts      [2]float64       // of the last two requests, seconds; the first of all, which may have to connect, is not among them
+	storeTime float64          // the store's clock less ours, from the last answer; 0 = unknown
+	clock     clock            // the last answer that was not late
 	unheard   schedule.Answers // outcomes that the store has not been told of
 
 	request    permits.Request  // the one that is pending, as is
 	allocation permits.Allocate // this: they are used again
 }
 
-// outage reports whether the permit store is unavailable: a single lost request or reply is no outage.
+// outage reports whether the permit store is unavailable: a single lost request or reply is no
+// outage.
 func (e *exchange) outage() bool { return e.failures > 1 }
 
 // rtt is how long a request takes, seconds; 0 = unknown.
 func (e *exchange) rtt() float64 { return min(e.rtts[0], e.rtts[1]) }
 
-// askAgain drops the delay that the next request was given. Modes drop theirs as they see the new revision.
+// askAgain drops the delay that the next request was given. Modes drop theirs as they see the new
+// revision.
 func (s *Share) askAgain() {
 	if s.failures == 0 {
 		s.retryAt = 0
@@ -60,6 +63,7 @@ func (s *Share) allocate(now float64, r schedule.Request) *permits.Request {
 	r.Identity, r.Rev = l.Revision.Identity, l.Revision.Number
 	r.Nonce = 1 + s.env.Rand.Int64N(1<<52)
 	switch {
+	case s.env.Timeout == 0: // it cannot be late
 	case s.storeTime != 0:
 		r.NotAfter = now + s.storeTime + s.env.Timeout
 	case s.failures > 0: // a frozen store may answer this however late: the request only asks for the clock
@@ -98,7 +102,8 @@ type clock struct{ now, sent, received float64 }
 // drift is how much two clocks may differ after a second.
 const drift = 5e-4
 
-// bounds returns the earliest and the latest time that the store's clock can show now; 0, 0 before the first answer.
+// bounds returns the earliest and the latest time that the store's clock can show now; 0, 0 before
+// the first answer.
 func (c clock) bounds(now float64) (low, high float64) {
 	if c.received == 0 {
 		return 0, 0
@@ -117,8 +122,10 @@ func (s *Share) AddAnswers(r *permits.Request, more schedule.Answers) {
 	}
 }
 
-// settle takes in what an answer says of the permit store, and reports whether the request was made.
-func (s *Share) settle(r *permits.Request, now float64) bool {
+// settle takes in what an answer says of the permit store, and reports whether the request was
+// made.
+func (s *Share) settle(r *permits.Request, done, now float64) bool {
+	s.pending, s.done = false, done
 	switch {
 	case r.Err != nil:
 		s.failed(now)

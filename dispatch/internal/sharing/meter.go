@@ -1,7 +1,8 @@
 package sharing
 
-// A meter measures how fast something is taken: over the last ten or so, but no less than 300 ms and no more than two minutes. A
-// shorter average would show a caller that takes one permit every 6 s as if it took several a second. Its zero value is ready.
+// A meter measures how fast something is taken: over the last ten or so, but no less than 300 ms
+// and no more than two minutes. A shorter average would show a caller that takes one permit every
+// 6 s as if it took several a second. Its zero value is ready.
 type meter struct {
 	running bool
 	start   float64 // of this window: when something was first taken, or the window before ended
@@ -30,7 +31,8 @@ func (m *meter) add(n int64, now float64) {
 	}
 }
 
-// rate is what was taken a second, up to now: in a window as long as the last one, part of which it is.
+// rate is what was taken a second, up to now: in a window as long as the last one, part of which
+// it is.
 func (m *meter) rate(now float64) float64 {
 	age := now - m.start
 	if age >= m.length {

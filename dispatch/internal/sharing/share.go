@@ -4,18 +4,18 @@ import (
 	"sync/atomic"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
-	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Share is one lane's share of one limit in this process: a bucket, and the mode that fills it. Callers use the Bucket, and the
-// methods that say so; all else belongs to the loop.
+// A Share is one lane's share of one limit in this process: a bucket, and the mode that fills it.
+// Callers use the Bucket, and the methods that say so; all else belongs to the loop. At each step
+// of the share the loop calls Mode's Advance, then its Next or Drain, then its WakeAt.
 type Share struct {
 	Bucket
 	Limit  resolve.Limit // Limit.Revision is when its pace last changed
 	Reason string        // why callers wait; it does not change
+	Mode   Sharing       // fills the bucket
 	env    *Env
-	mode   Sharing
 	usage
 	exchange
 
@@ -29,14 +29,16 @@ type Share struct {
 	Logged struct{ Failing, NoGroup bool } // what the engine has in the log; it alone uses this
 }
 
-// Apply puts a limit of the same key and mode in force. Its revision moves on only if its pace has changed; moved reports that.
+// Apply puts a limit of the same key and mode in force. Its revision moves on only if its pace has
+// changed; moved reports that.
 func (s *Share) Apply(limit resolve.Limit) (moved bool) {
 	was := s.Limit.Revision
 	changed := limit.Pace != s.Limit.Pace || limit.Revision.Identity != was.Identity
 	switch {
 	case limit.Revision.Identity == resolve.QuotaRevisions:
-		// The revision is the store's clock, so that of several replicas' rates the one that was found last is in force. Where
-		// that clock was not known, the revision is made up, until it is known.
+		// The revision is the store's clock, so that of several replicas' rates the one that was
+		// found last is in force. Where that clock was not known, the revision is made up, until
+		// it is known.
 		dated := limit.Revision.Number > 0
 		limit.Revision.Number = max(was.Number+1, limit.Revision.Number)
 		if !changed && (s.dated || !dated) {
@@ -54,43 +56,12 @@ func (s *Share) Apply(limit resolve.Limit) (moved bool) {
 	return limit.Revision != was
 }
 
-// Advance releases the permits that are due.
-func (s *Share) Advance(t Time, d Demand) { s.mode.Advance(t, d) }
-
-// Next returns the request to send now, or nil.
-func (s *Share) Next(now float64, d Demand) *permits.Request {
-	r := s.mode.Next(now, d)
-	s.clearRefused()
-	return r
-}
-
-// Drain returns the request that gives everything back, or nil.
-func (s *Share) Drain(now float64) *permits.Request {
-	r := s.mode.Drain(now)
-	s.clearRefused()
-	return r
-}
-
-// Answered takes an answer in that arrived at done.
-func (s *Share) Answered(r *permits.Request, done, now float64) {
-	s.pending, s.done = false, done
-	s.mode.Answered(r, now)
-}
-
-// WakeAt is when the share wants its next step; +Inf = not before a caller comes or an answer arrives.
-func (s *Share) WakeAt(now float64) float64 { return s.mode.WakeAt(now) }
-
-// NextPermit is when a refused caller may find a permit.
-func (s *Share) NextPermit(now float64) float64 { return s.mode.NextPermit(now) }
-
-// Idle reports whether the share needs no step until a caller comes.
-func (s *Share) Idle() bool { return !s.pending && s.mode.Idle() }
-
-// Covered reports whether the next step is soon enough for a caller that comes now: a request is on its way, or a batch is still to
-// start.
+// Covered reports whether the next step is soon enough for a caller that comes now: a request is
+// on its way, or a batch is still to start.
 func (s *Share) Covered(now float64) bool { return s.pending || s.upcoming(now) != nil }
 
-// Refusing reports whether a caller was refused of late, so that it is worth while to know when it may come back.
+// Refusing reports whether a caller was refused of late, so that it is worth while to know when it
+// may come back.
 func (s *Share) Refusing() bool { return s.asked > 0 || s.refused.Load() > 0 }
 
 // Paced reports whether messages are paced by the slots of this limit: its mode is strict.
@@ -114,11 +85,13 @@ func (s *Share) ForgiveDebt() int64 {
 	return debt
 }
 
-// Open reports whether all messages bypass the limit now, since the permit store is unavailable and the policy says so.
+// Open reports whether all messages bypass the limit now, since the permit store is unavailable
+// and the policy says so.
 func (s *Share) Open() bool { return s.open }
 
-// FollowOutage opens the limit when the permit store is unavailable and nothing is held, and closes it when the store answers, if
-// its policy says `onOutage: open`. It reports whether that has changed.
+// FollowOutage opens the limit when the permit store is unavailable and nothing is held, and
+// closes it when the store answers, if its policy says `onOutage: open`. It reports whether that
+// has changed.
 func (s *Share) FollowOutage() (changed bool) {
 	was := s.open
 	s.open = s.Limit.OnOutage == policy.OutageOpen && s.outage() && (s.open || s.held() == 0)
@@ -131,7 +104,8 @@ func (s *Share) Held() int64 { return s.held() }
 // Unavailable reports whether the permit store does not answer. Any goroutine may call it.
 func (s *Share) Unavailable() bool { return s.unavailable.Load() }
 
-// NoGroup reports whether this process is in none of the limit's worker groups. Any goroutine may call it.
+// NoGroup reports whether this process is in none of the limit's worker groups. Any goroutine may
+// call it.
 func (s *Share) NoGroup() bool { return s.noGroup.Load() }
 
 // FailingFor is for how long requests have failed, in seconds.
@@ -142,7 +116,8 @@ func (s *Share) FailingFor(now float64) float64 {
 	return now - s.failedAt
 }
 
-// TakeUsed returns how many permits callers have used since the last call, what shadow mode let through included.
+// TakeUsed returns how many permits callers have used since the last call, what shadow mode let
+// through included.
 func (s *Share) TakeUsed() int64 {
 	used := s.put - s.avail.Load() + s.shadowed.Load()
 	n := used - s.counted
@@ -169,6 +144,6 @@ func (s *Share) State(now float64) State {
 		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations,
 	}
 	state.Granted = s.put - s.avail.Load() + state.Returned - state.Owed
-	s.mode.Report(&state.Report)
+	s.Mode.Report(&state.Report)
 	return state
 }

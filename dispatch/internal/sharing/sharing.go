@@ -1,8 +1,9 @@
-// Package sharing has the ways to share a limit: one type each, which decides when a replica requests permits, how many, and when
-// they are released into the bucket that callers take from.
+// Package sharing has the ways to share a limit: one type each, which decides when a replica
+// requests permits, how many, and when they are released into the bucket that callers take from.
 //
-// A mode does no I/O and reads no clock. The engine's loop calls it, sends the requests that it returns, and hands it the answers.
-// Times are seconds on the engine's clock unless they are said to be the permit store's.
+// A mode does no I/O and reads no clock. The engine's loop calls it, sends the requests that it
+// returns, and hands it the answers. Times are seconds on the engine's clock unless they are said
+// to be the permit store's.
 package sharing
 
 import (
@@ -14,7 +15,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Sharing is a way to share a limit. At each step of its share the loop calls Advance, then Next or Drain, then WakeAt.
+// A Sharing is a way to share a limit.
 type Sharing interface {
 	// Advance releases the permits that are due.
 	Advance(t Time, d Demand)
@@ -22,14 +23,15 @@ type Sharing interface {
 	// Next returns the request to send now, or nil; nil while one is on its way.
 	Next(now float64, d Demand) *permits.Request
 
-	// Answered takes the answer of a request in, or its failure.
-	Answered(r *permits.Request, now float64)
+	// Answered takes the answer of a request in, or its failure. It arrived at done.
+	Answered(r *permits.Request, done, now float64)
 
-	// WakeAt is when the next step is due, +Inf if no step is needed until a caller comes or an answer arrives.
+	// WakeAt is when the next step is due, +Inf if no step is needed until a caller comes or an
+	// answer arrives.
 	WakeAt(now float64) float64
 
-	// Drain returns the request that gives everything back, nil if there is nothing to give back. It is called in place of Next
-	// once the limit no longer applies to the lane.
+	// Drain returns the request that gives everything back, nil if there is nothing to give back.
+	// It is called in place of Next once the limit no longer applies to the lane.
 	Drain(now float64) *permits.Request
 
 	// Idle reports whether nothing is held, requested or owed to the store.
@@ -83,13 +85,13 @@ func New(env *Env, limit resolve.Limit, now float64) *Share {
 	s.usage.init(now)
 	switch limit.Mode {
 	case policy.Strict:
-		s.mode = newStrict(s)
+		s.Mode = newStrict(s)
 	case policy.Split:
-		s.mode = newSplit(s)
+		s.Mode = newSplit(s)
 	case policy.Groups:
-		s.mode = newGroups(s)
+		s.Mode = newGroups(s)
 	default:
-		s.mode = newFair(s)
+		s.Mode = newFair(s)
 	}
 	return s
 }

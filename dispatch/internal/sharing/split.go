@@ -10,9 +10,11 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// split is the mode that gives each replica the same part of the limit. It allocates nothing: the slots of a replica are those of the limit's
-// line whose number, divided by the pool size, leaves its rank. All replicas number the slots by the permit store's clock, so that
-// together they are the limit, one after the other, even if that is lower than their number. Heartbeats agree on the pool size.
+// split is the mode that gives each replica the same part of the limit. It allocates nothing: the
+// slots of a replica are those of the limit's line whose number, divided by the pool size, leaves
+// its rank. All replicas number the slots by the permit store's clock, so that together they are
+// the limit, one after the other, even if that is lower than their number. Heartbeats agree on the
+// pool size.
 type split struct {
 	*Share
 	lease  pool.Lease
@@ -36,7 +38,8 @@ func newSplit(s *Share) *split {
 	}
 }
 
-// Advance releases the slots that have come. Those of a pause of over a round, and those that no caller wants within one, are lost.
+// Advance releases the slots that have come. Those of a pause of over a round, and those that no
+// caller wants within one, are lost.
 func (s *split) Advance(t Time, d Demand) {
 	now := t.Now
 	if rate := s.allowed(now); s.rate != rate {
@@ -67,7 +70,8 @@ func (s *split) Advance(t Time, d Demand) {
 	s.supply(min(due, room))
 }
 
-// allowed is the limit's rate now. A ramp that goes with the time needs no heartbeat for each step.
+// allowed is the limit's rate now. A ramp that goes with the time needs no heartbeat for each
+// step.
 func (s *split) allowed(now float64) float64 {
 	ramp := s.Limit.Ramp
 	ramp.TTL = 0 // while the store is unavailable, the ramp goes on from where it was
@@ -78,8 +82,8 @@ func (s *split) allowed(now float64) float64 {
 // fixed reports whether the policy says the pool size.
 func (s *split) fixed() bool { return s.Limit.Split.PoolSize > 0 }
 
-// place is the pool size and the rank that count now; a size of 0 has nothing. A replica that may go on without the store keeps the
-// place that it was told last.
+// place is the pool size and the rank that count now; a size of 0 has nothing. A replica that may
+// go on without the store keeps the place that it was told last.
 func (s *split) place(now float64) (size, rank int) {
 	if n := s.Limit.Split.PoolSize; n > 0 {
 		return n, int(s.lot % uint64(n))
@@ -104,7 +108,8 @@ func (s *split) due() float64 {
 	return ((s.passed+1)*float64(s.size)+float64(s.rank))/s.rate - s.offset
 }
 
-// heartbeats reports whether replicas agree on something through the store: the pool size, or the line of a ramp.
+// heartbeats reports whether replicas agree on something through the store: the pool size, or the
+// line of a ramp.
 func (s *split) heartbeats() bool { return !s.fixed() || s.Limit.Ramp.Over > 0 }
 
 // member reports whether the store may count us.
@@ -142,9 +147,9 @@ func (s *split) heartbeat(now float64, leave bool) *permits.Request {
 }
 
 // Answered takes in the pool size and the line of the ramp.
-func (s *split) Answered(r *permits.Request, now float64) {
+func (s *split) Answered(r *permits.Request, done, now float64) {
 	h := r.Heartbeat
-	if !s.settle(r, now) {
+	if !s.settle(r, done, now) {
 		s.again = now + h.TTL/20*(0.5+s.env.Rand.Float64())
 		return
 	}
@@ -183,7 +188,7 @@ func (s *split) WakeAt(float64) float64 {
 func (s *split) NextPermit(now float64) float64 { return min(s.due(), now+1) }
 
 // Idle reports whether no replica counts on our heartbeat.
-func (s *split) Idle() bool { return s.left || s.fixed() }
+func (s *split) Idle() bool { return !s.pending && (s.left || s.fixed()) }
 
 // Report fills in the share and the pool size.
 func (s *split) Report(r *Report) { r.Allowed, r.Share, r.Pool = s.rate, s.share, s.size }

@@ -9,8 +9,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// strict is the mode that paces messages: one every 1/rate, no burst. It holds a slot for each caller that waits, allocated one by one, and
-// nothing else. A slot that no caller uses in time is wasted.
+// strict is the mode that paces messages: one every 1/rate, no burst. It holds a slot for each
+// caller that waits, allocated one by one, and nothing else. A slot that no caller uses in time is
+// wasted.
 type strict struct {
 	*Share
 	carry      schedule.Carry   // from the last reply
@@ -43,7 +44,8 @@ func newStrict(s *Share) *strict {
 	return &strict{Share: s, waiter: fmt.Sprintf("%s|%x", s.env.Process, s.env.Rand.Uint64())}
 }
 
-// Advance releases the slots that are due. One that the loop comes to later than permitExpiry is never used.
+// Advance releases the slots that are due. One that the loop comes to later than permitExpiry is
+// never used.
 func (s *strict) Advance(t Time, d Demand) {
 	now := t.Now
 	s.demand = d
@@ -76,7 +78,8 @@ func (s *strict) Advance(t Time, d Demand) {
 	}
 }
 
-// Next requests a slot for a caller that has none, and gives back the last one if its caller has gone.
+// Next requests a slot for a caller that has none, and gives back the last one if its caller has
+// gone.
 func (s *strict) Next(now float64, d Demand) *permits.Request {
 	s.demand = d
 	if s.rev != s.Limit.Revision {
@@ -109,7 +112,8 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 	return nil
 }
 
-// Drain gives back the last slot, if it is still to come, and leaves the queue; the other slots are wasted.
+// Drain gives back the last slot, if it is still to come, and leaves the queue; the other slots
+// are wasted.
 func (s *strict) Drain(now float64) *permits.Request {
 	if s.pending || now < s.retryAt && !(s.queued && s.failures == 0) || s.held() == 0 && !s.queued {
 		return nil
@@ -138,10 +142,12 @@ func (s *strict) request(now float64, why purpose, r schedule.Request) *permits.
 	return s.allocate(now, r)
 }
 
-// unconfirmed reports whether a slot must not be used then: its line may have been replaced by another.
+// unconfirmed reports whether a slot must not be used then: its line may have been replaced by
+// another.
 func (s *strict) unconfirmed(then float64) bool { return then-s.confirmedAt > schedule.Unconfirmed }
 
-// confirmAt is when to ask whether the next slot's line is still in force, if that is needed: half a second before it.
+// confirmAt is when to ask whether the next slot's line is still in force, if that is needed: half
+// a second before it.
 func (s *strict) confirmAt() (at float64, needed bool) {
 	slot := s.current()
 	if slot == nil || !s.unconfirmed(slot.due+schedule.Unconfirmed/4) {
@@ -164,10 +170,11 @@ func (s *strict) wanted() int64 {
 	return 0
 }
 
-// Answered takes in a slot. If the line is full, the next request is as late as the store says, and up to half a period more, so that
-// replicas do not all come back at once. A replica in the queue comes in its turn.
-func (s *strict) Answered(r *permits.Request, now float64) {
-	if !s.settle(r, now) {
+// Answered takes in a slot. If the line is full, the next request is as late as the store says,
+// and up to half a period more, so that replicas do not all come back at once. A replica in the
+// queue comes in its turn.
+func (s *strict) Answered(r *permits.Request, done, now float64) {
+	if !s.settle(r, done, now) {
 		s.fullUntil.Store(sinceStart(s.retryAt))
 		return
 	}
@@ -217,8 +224,9 @@ func (s *strict) Answered(r *permits.Request, now float64) {
 // minPause is the shortest time after which a refused caller may come back, seconds.
 const minPause = 1e-4
 
-// delay is how much later a reply came than the fastest of late, compared by the store's clock: a start counts from the
-// moment at which the fastest would have come. Of the first reply of all that is known only if it was fast.
+// delay is how much later a reply came than the fastest of late, compared by the store's clock: a
+// start counts from the moment at which the fastest would have come. Of the first reply of all
+// that is known only if it was fast.
 func (s *strict) delay(reply *schedule.Reply) (delay float64, known bool) {
 	offset := reply.Now - s.done
 	known = s.offsetAt != 0 || s.done-s.sent <= s.Limit.Expiry
@@ -264,7 +272,7 @@ func (s *strict) NextPermit(now float64) float64 {
 }
 
 // Idle reports whether no slot is held and none is waited for.
-func (s *strict) Idle() bool { return !s.queued && len(s.batches) == 0 && s.Empty() }
+func (s *strict) Idle() bool { return !s.pending && !s.queued && len(s.batches) == 0 && s.Empty() }
 
 // Report fills in the place in the queue. The share in a reply is that of all replicas.
 func (s *strict) Report(r *Report) {
@@ -277,13 +285,13 @@ func sinceStart(at float64) int64 { return int64((at - 1) * 1e9) }
 // full is until when the line is known to be full.
 func (s *strict) full() float64 { return 1 + float64(s.fullUntil.Load())/1e9 }
 
-// TryRefused reports whether a caller that does not wait is to be refused now: no slot is on its way to it, or another limit has no permit
-// for it.
+// TryRefused reports whether a caller that does not wait is to be refused now: no slot is on its
+// way to it, or another limit has no permit for it.
 func (s *Share) TryRefused() bool { return !s.pending && (s.held() == 0 || !s.Empty()) }
 
 // Waiter is the share's name in the queue of a strict line; "" in other modes.
 func (s *Share) Waiter() string {
-	if strict, ok := s.mode.(*strict); ok {
+	if strict, ok := s.Mode.(*strict); ok {
 		return strict.waiter
 	}
 	return ""
@@ -291,7 +299,7 @@ func (s *Share) Waiter() string {
 
 // Woken has the share ask for its slot now: the permit store says that its turn has come.
 func (s *Share) Woken(now float64) {
-	if strict, ok := s.mode.(*strict); ok {
+	if strict, ok := s.Mode.(*strict); ok {
 		s.retryAt, strict.wokenAt = 0, now
 	}
 }

@@ -64,9 +64,10 @@ func (s *Share) wants(d Demand) float64 {
 	return rate
 }
 
-// pressure is the demand that the schedule is told. A replica whose callers wait for slots shows less than they want: its demand d
-// counts only for the time in which they had a choice, but is raised by a quarter at most, so that a short burst of a quiet
-// subscription does not cost it its credit. Batches are sized by d itself, so that a replica which is taken for greedy by mistake
+// pressure is the demand that the schedule is told. A replica whose callers wait for slots shows
+// less than they want: its demand d counts only for the time in which they had a choice, but is
+// raised by a quarter at most, so that a short burst of a quiet subscription does not cost it its
+// credit. Batches are sized by d itself, so that a replica which is taken for greedy by mistake
 // requests no slots that it then wastes.
 func (s *Share) pressure(now, d float64) float64 {
 	if now > s.sent {

@@ -426,7 +426,7 @@ else
     round = max(T, n0, n1)
     if cRound > 0 then round = min(max(round, cRound / 1.25), cRound * 1.25) end
     local part = round
-    if share >= rate * (1 - 1e-9) then part = part / 2 end
+    if share >= rate * (1 - 1e-9) and share * part >= 4 then part = part / 2 end
     if newcomer then part = part / 2 end
     local due = share * part + cFraction
     local quantum = max(1, floor(due))

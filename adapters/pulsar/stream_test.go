@@ -32,19 +32,19 @@ func (s *silent) receive(ctx context.Context) (pulsar.Message, error) {
 }
 
 func (s *silent) close() {
-	time.Sleep(100 * time.Microsecond) // whoever is late comes now
+	time.Sleep(100 * time.Microsecond) // for callers that are late
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.closed)
 }
 
-// read reads with two loops, as of a consumer that is polled, until the gate is closed.
-func read(g *gate, loops *sync.WaitGroup) {
+// read calls next in two loops with short deadlines, until the stream is closed.
+func read(st *stream, loops *sync.WaitGroup) {
 	for range 2 {
 		loops.Go(func() {
 			for {
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Microsecond)
-				_, _, err := g.next(ctx)
+				_, _, err := st.next(ctx)
 				cancel()
 				if errors.Is(err, errClosed) {
 					return
@@ -68,47 +68,47 @@ func returns(t *testing.T, what string, loops *sync.WaitGroup) {
 	}
 }
 
-// TestGateMovesAndCloses: Seeks at once, and a Close, in the middle of what others ask for.
-func TestGateMovesAndCloses(t *testing.T) {
+// TestStreamSeeksAndCloses: concurrent Seeks, and a Close, while others receive.
+func TestStreamSeeksAndCloses(t *testing.T) {
 	for _, zero := range []bool{false, true} {
 		for range 300 {
 			s := &silent{closed: make(chan struct{})}
-			g := &gate{}
+			st := &stream{}
 			if zero {
-				g.zeroQueue = &topic{} // nothing is limited: a permit is always there
+				st.zeroQueue = &topic{} // nothing is limited: a permit is always there
 			}
-			g.open(s.receive)
+			st.open(s.receive)
 			var loops, seeks sync.WaitGroup
-			read(g, &loops)
+			read(st, &loops)
 			loops.Go(func() { // and one without a deadline
-				_, _, err := g.next(context.Background())
+				_, _, err := st.next(context.Background())
 				assert.ErrorIs(t, err, errClosed)
 			})
 			for range 3 {
-				seeks.Go(func() { assert.NoError(t, g.move(func() error { return nil })) })
+				seeks.Go(func() { assert.NoError(t, st.seek(func() error { return nil })) })
 			}
 			returns(t, "a Seek", &seeks)
-			loops.Go(func() { g.shut(s.close) })
+			loops.Go(func() { st.closeClient(s.close) })
 			returns(t, "Close", &loops)
 		}
 	}
 }
 
-// TestGateShutsDespiteASeek: a Seek that never returns, as the client's of a closed consumer, does not keep Close from returning.
-func TestGateShutsDespiteASeek(t *testing.T) {
+// TestStreamClosesDespiteASeek: Close returns even if a Seek never does, like that of a client's closed consumer.
+func TestStreamClosesDespiteASeek(t *testing.T) {
 	s := &silent{closed: make(chan struct{})}
-	g := &gate{}
-	g.open(s.receive)
+	st := &stream{}
+	st.open(s.receive)
 	hangs := make(chan struct{})
 	var seek, loops sync.WaitGroup
-	seek.Go(func() { assert.NoError(t, g.move(func() error { <-hangs; return nil })) })
-	for !g.turn.Taken() {
+	seek.Go(func() { assert.NoError(t, st.seek(func() error { <-hangs; return nil })) })
+	for !st.Receiving() {
 		time.Sleep(time.Millisecond)
 	}
-	read(g, &loops)
-	loops.Go(func() { g.shut(s.close) })
+	read(st, &loops)
+	loops.Go(func() { st.closeClient(s.close) })
 	returns(t, "Close", &loops)
 	close(hangs)
 	returns(t, "the Seek", &seek)
-	assert.ErrorIs(t, g.move(nil), errClosed, "none begins after Close")
+	assert.ErrorIs(t, st.seek(nil), errClosed, "none begins after Close")
 }
