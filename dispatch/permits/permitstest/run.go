@@ -18,7 +18,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A run is one schedule under way.
+// A run is one sequence under way.
 type run struct {
 	mode
 	t       *testing.T
@@ -56,7 +56,7 @@ type event struct {
 	n  int
 }
 
-// A period is when a rate was in force.
+// A period is one in which a rate was in force.
 type period struct {
 	from time.Duration
 	rate int64
@@ -108,8 +108,8 @@ func (r *run) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	}
 }
 
-// most is how many replicas are alive at once.
-const most = 6
+// maxAlive is how many replicas are alive at once.
+const maxAlive = 6
 
 func (r *run) do(s step) {
 	if len(r.alive) == 0 && s.op != "join" {
@@ -117,7 +117,7 @@ func (r *run) do(s step) {
 	}
 	switch s.op {
 	case "join":
-		if len(r.alive) < most {
+		if len(r.alive) < maxAlive {
 			r.join(s.n)
 		}
 	case "leave", "crash":
@@ -184,7 +184,8 @@ func (r *run) do(s step) {
 	}
 }
 
-// join starts a replica; n says of which subscription, in which group, and how much it wants.
+// join starts a replica; n says of which subscription, in which worker group, and how much it
+// wants.
 func (r *run) join(n int) {
 	one := &replica{link: &Link{Store: r.store}}
 	var err error
@@ -216,7 +217,7 @@ func (r *run) join(n int) {
 	r.alive, r.all = append(r.alive, one), append(r.all, one)
 }
 
-// recover ends all faults, and checks that new replicas are served soon, and that the limit is used.
+// recover ends all faults, and checks that the limit is used soon, and by new replicas.
 func (r *run) recover() {
 	r.do(step{op: "lossless"})
 	r.store.Locked(func() {
