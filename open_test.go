@@ -83,7 +83,7 @@ func TestOpenWithoutPolicyStore(t *testing.T) {
 				took := time.Since(start)
 				assert.GreaterOrEqual(t, took, 2500*time.Millisecond)
 				assert.Less(t, took, 20*time.Second)
-				for _, want := range []string{c.at, c.want, "no policies after 2.5s", "start their store"} {
+				for _, want := range []string{c.at, c.want, "no policies after 2.5s", "start the policy store"} {
 					assert.ErrorContains(t, err, want)
 				}
 				assert.Contains(t, log.String(), c.want, "it is logged before the end")
@@ -104,7 +104,7 @@ func TestOpenFromCacheFile(t *testing.T) {
 		store, err := throttle.OpenPolicies(t.Context(), url)
 		require.NoError(t, err)
 		_, err = store.Apply(t.Context(), []configstore.Change{{
-			Key: configstore.Key{Scope: scope}, Policy: policy.Policy{MessageRate: policy.PerSecond(n)},
+			Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(n)},
 		}}, 0)
 		require.NoError(t, err)
 		require.NoError(t, store.Close())
@@ -160,7 +160,7 @@ func TestOpenMissingFile(t *testing.T) {
 	require.NoError(t, lim.Close())
 	require.NoFileExists(t, name)
 
-	require.NoError(t, os.WriteFile(name, []byte("schema: 1\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"), 0o600))
+	require.NoError(t, os.WriteFile(name, []byte("schema: 2\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"), 0o600))
 	lim, err = throttle.Open(t.Context(), "file:"+name, "memory:")
 	require.NoError(t, err)
 	_, err = lim.Subscription("kafka://public/default/orders", "billing")

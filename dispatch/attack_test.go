@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
-	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -73,7 +73,7 @@ func TestCutWhileThePermitStoreIsAway(t *testing.T) {
 			f.join(i, "group").greedy(1)
 		}
 		time.Sleep(3 * second)
-		f.store.Do(func() {
+		f.store.Locked(func() {
 			for _, r := range f.joined {
 				r.link.Cut = true
 			}
@@ -99,7 +99,7 @@ func TestManyReturn(t *testing.T) {
 			}
 			time.Sleep(2 * second)
 			away := func(yes bool) {
-				f.store.Do(func() {
+				f.store.Locked(func() {
 					f.store.Down = yes && down
 					for _, r := range f.joined {
 						r.link.Cut = yes && !down
@@ -110,10 +110,10 @@ func TestManyReturn(t *testing.T) {
 			time.Sleep(5 * second)
 			away(false)
 			back := time.Since(f.start)
-			f.store.Do(func() { f.store.Calls = nil })
+			f.store.Locked(func() { f.store.Calls = nil })
 			time.Sleep(2 * second)
 			var calls []time.Time
-			f.store.Do(func() { calls = slices.Clone(f.store.Calls[:100]) }) // the first of most
+			f.store.Locked(func() { calls = slices.Clone(f.store.Calls[:100]) }) // the first of most
 			most := 0
 			for i, at := range calls {
 				n := 0
@@ -131,8 +131,9 @@ func TestManyReturn(t *testing.T) {
 	}
 }
 
-// Partial partitions: replicas that are cut off go on at their share, the others share the whole limit, so that together they
-// never have more than twice the limit, and repay up to two seconds of that; with `stop` never more than the limit.
+// Partial partitions: replicas that are cut off go on at their share, the others share the whole
+// limit, so that together they never have more than twice the limit, and repay up to two seconds
+// of that; with `stop` never more than the limit.
 func TestPartialPartition(t *testing.T) {
 	t.Parallel()
 	for _, loss := range []policy.OnOutage{policy.OutageShare, policy.OutageStop} {
@@ -144,7 +145,7 @@ func TestPartialPartition(t *testing.T) {
 					f.join(i, "group").greedy(1)
 				}
 				time.Sleep(2 * second)
-				f.store.Do(func() {
+				f.store.Locked(func() {
 					for _, r := range f.joined[:cut] {
 						r.link.Cut = true
 					}
@@ -161,7 +162,7 @@ func TestPartialPartition(t *testing.T) {
 				}
 				within(t, "a second, without the permit store for some", all, least, min(most, 2000))
 				within(t, "any second", f.window(second, 0), 0, min(most*11/10, 2000))
-				f.store.Do(func() {
+				f.store.Locked(func() {
 					for _, r := range f.joined[:cut] {
 						r.link.Cut = false
 					}
@@ -179,7 +180,8 @@ func TestPartialPartition(t *testing.T) {
 	}
 }
 
-// Who was told a share long ago does not go on at it when the permit store goes: others have got it since.
+// Who was told a share long ago does not go on at it when the permit store goes: others have got
+// it since.
 func TestAnOldShareIsForgotten(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
 		for i := range 8 { // one after the other has it all
@@ -191,7 +193,7 @@ func TestAnOldShareIsForgotten(t *testing.T) {
 			cancel()
 			time.Sleep(2 * second)
 		}
-		f.store.Do(func() {
+		f.store.Locked(func() {
 			for _, r := range f.joined {
 				r.link.Cut = true
 			}
@@ -257,7 +259,7 @@ func TestTwoLimitsWasteNothing(t *testing.T) {
 		fleets(t, fmt.Sprintf("%s, %s, %d replicas", c.topic, c.sub, c.replicas), policy.Policy{}, func(t *testing.T, f *fleet) {
 			scope, err := policy.ParseScope(topic + "?subscription=slow")
 			require.NoError(t, err)
-			set, err := policy.NewSet([]policy.Entry{{Policy: rate(t, c.topic)}, {Scope: scope, Policy: rate(t, c.sub)}})
+			set, err := policy.NewSet([]policy.Entry{{Settings: rate(t, c.topic)}, {Scope: scope, Settings: rate(t, c.sub)}})
 			require.NoError(t, err)
 			f.policies.set(set)
 			for i := range c.replicas {
@@ -271,7 +273,7 @@ func TestTwoLimitsWasteNothing(t *testing.T) {
 	fleets(t, "two low ones", policy.Policy{}, func(t *testing.T, f *fleet) {
 		scope, err := policy.ParseScope(topic + "?subscription=slow")
 		require.NoError(t, err)
-		set, err := policy.NewSet([]policy.Entry{{Policy: rate(t, "1/1m")}, {Scope: scope, Policy: rate(t, "1/7s")}})
+		set, err := policy.NewSet([]policy.Entry{{Settings: rate(t, "1/1m")}, {Scope: scope, Settings: rate(t, "1/7s")}})
 		require.NoError(t, err)
 		f.policies.set(set)
 		f.join(0, "slow").greedy(1)
@@ -405,7 +407,7 @@ func TestARefusalTellsWhenToComeBack(t *testing.T) {
 // A store that is frozen when the process starts does not run a pile of old calls when it is back.
 func TestFrozenAtTheStart(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
-		f.store.Do(func() { f.store.Frozen = time.Now().Add(120 * second) })
+		f.store.Locked(func() { f.store.Frozen = time.Now().Add(120 * second) })
 		for i := range 8 {
 			f.join(i, "group").greedy(1)
 		}
@@ -421,17 +423,17 @@ type refusing struct {
 	limit string
 }
 
-func (l refusing) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
-	allocated := l.Store.Allocate(ctx, allocations)
-	for i, b := range allocations {
-		if strings.Contains(b.Key, l.limit) {
-			allocated[i] = schedule.Allocated{Err: errors.New("state of version 2")}
+func (l refusing) Do(ctx context.Context, requests []*permits.Request) {
+	l.Store.Do(ctx, requests)
+	for _, r := range requests {
+		if strings.Contains(r.Key, l.limit) {
+			r.Err = errors.New("state of version 2")
 		}
 	}
-	return allocated
 }
 
-// One limit that cannot be allocated is no permit store that is away, and is logged once.
+// TestOneFaultyLimit: one limit whose requests fail is no outage of the permit store, and is
+// logged once.
 func TestOneFaultyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -453,9 +455,9 @@ func TestOneFaultyLimit(t *testing.T) {
 		}
 		time.Sleep(10 * second)
 		synctest.Wait()
-		assert.False(t, lim.Stats().Permits.Away)
+		assert.False(t, lim.Stats().Permits.Unavailable)
 		require.NoError(t, lim.Close())
-		assert.Equal(t, 1, strings.Count(log.String(), "cannot be allocated"), log.String())
-		assert.Zero(t, strings.Count(log.String(), "does not answer"), log.String())
+		assert.Equal(t, 1, strings.Count(log.String(), "requests for a limit fail"), log.String())
+		assert.Zero(t, strings.Count(log.String(), "is unavailable"), log.String())
 	})
 }

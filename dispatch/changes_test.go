@@ -17,17 +17,17 @@ import (
 func ways(t testing.TB, text string) map[string]policy.Policy {
 	t.Helper()
 	p := rate(t, text)
-	p.Groups, p.PoolTTL = "eu,us", policy.Duration(poolTTL)
+	p.Sharing.Groups, p.Sharing.PoolTTL = []string{"eu", "us"}, policy.Duration(poolTTL)
 	all := map[string]policy.Policy{}
-	for _, sharing := range []policy.Sharing{policy.Fair, policy.Strict, policy.Split, policy.Groups} {
-		p.Sharing = sharing
+	for _, sharing := range []policy.SharingMode{policy.Fair, policy.Strict, policy.Split, policy.Groups} {
+		p.Sharing.Mode = sharing
 		all[string(sharing)] = p
 	}
-	p.Sharing, p.Wait, p.MaxReserved = policy.Strict, policy.WaitQueue, new(int64(0))
+	p.Sharing.Mode, p.Sharing.Wait, p.Sharing.MaxReserved = policy.Strict, policy.WaitQueue, new(int64(0))
 	all["queue"] = p
-	p.Sharing, p.Replicas = policy.Split, new(int64(2))
+	p.Sharing.Mode, p.Sharing.Replicas = policy.Split, new(int64(2))
 	all["fixed split"] = p
-	p.Sharing, p.Replicas, p.RampOver = policy.Fair, nil, policy.Duration(time.Hour)
+	p.Sharing.Mode, p.Sharing.Replicas, p.Ramp.Over = policy.Fair, nil, policy.Duration(time.Hour)
 	all["ramp"] = p
 	return all
 }
@@ -63,14 +63,14 @@ func TestEveryChangeHoldsWhenThePermitStoreIsBack(t *testing.T) {
 	for name, detour := range ways(t, "2/1h") {
 		fleets(t, name, rate(t, "1/1h"), func(t *testing.T, f *fleet) {
 			r := f.joinGroup(0, "group", "eu")
-			f.store.Do(func() { r.link.Cut = true })
+			f.store.Locked(func() { r.link.Cut = true })
 			r.greedy(1)
 			time.Sleep(5 * second)
 			f.policies.set(policy.Single(detour))
 			time.Sleep(5 * second)
 			f.policies.set(policy.Single(rate(t, "100/s")))
 			time.Sleep(5 * second)
-			f.store.Do(func() { r.link.Cut = false })
+			f.store.Locked(func() { r.link.Cut = false })
 			time.Sleep(2 * second)
 			since := time.Since(f.start)
 			time.Sleep(10 * second)
@@ -90,10 +90,10 @@ func TestOpenAndBack(t *testing.T) {
 			r := f.joinGroup(0, "group", "eu")
 			r.paced(200)
 			time.Sleep(10 * second)
-			f.store.Do(func() { r.link.Cut = true })
+			f.store.Locked(func() { r.link.Cut = true })
 			time.Sleep(20 * second)
 			within(t, "a second without the permit store", f.between(29*second, 30*second), 190, 201)
-			f.store.Do(func() { r.link.Cut = false })
+			f.store.Locked(func() { r.link.Cut = false })
 			time.Sleep(25 * second)
 			within(t, "five with it again", f.between(50*second, 55*second), 44, 52)
 		})
@@ -113,9 +113,9 @@ func TestRampsFromLow(t *testing.T) {
 		{"100/s", policy.Rate{Permits: 1, Period: time.Hour}, time.Minute, 2 * time.Minute, 9_000},
 		{"10/s", policy.Rate{}, time.Hour, 350 * second, 171},
 	} {
-		for _, sharing := range []policy.Sharing{policy.Fair, policy.Strict} {
+		for _, sharing := range []policy.SharingMode{policy.Fair, policy.Strict} {
 			p := rate(t, c.rate)
-			p.Sharing, p.RampFrom, p.RampOver = sharing, c.from, policy.Duration(c.over)
+			p.Sharing.Mode, p.Ramp.From, p.Ramp.Over = sharing, c.from, policy.Duration(c.over)
 			fleets(t, fmt.Sprint(sharing, c), p, func(t *testing.T, f *fleet) {
 				f.join(0, "group").greedy(1)
 				time.Sleep(c.watch)
@@ -125,18 +125,19 @@ func TestRampsFromLow(t *testing.T) {
 	}
 }
 
-// A split limit goes up its ramp with a fixed head count, too, and stays at the top while the permit store is away.
+// A split limit goes up its ramp with a fixed head count, too, and stays at the top while the
+// permit store is away.
 func TestRampOfASplit(t *testing.T) {
 	for _, replicas := range []int64{0, 1} {
 		p := rate(t, "1000/s")
-		p.Sharing, p.Replicas, p.PoolTTL = policy.Split, &replicas, policy.Duration(poolTTL)
-		p.RampFrom, p.RampOver, p.RampTTL = policy.PerSecond(10), policy.Duration(5*second), policy.Duration(10*second)
+		p.Sharing.Mode, p.Sharing.Replicas, p.Sharing.PoolTTL = policy.Split, &replicas, policy.Duration(poolTTL)
+		p.Ramp.From, p.Ramp.Over, p.Ramp.TTL = policy.PerSecond(10), policy.Duration(5*second), policy.Duration(10*second)
 		fleets(t, fmt.Sprint(replicas), p, func(t *testing.T, f *fleet) {
 			r := f.join(0, "group")
 			r.greedy(1 << 20)
 			time.Sleep(15 * second)
 			within(t, "at the top", f.between(13*second, 14*second), 990, 1001)
-			f.store.Do(func() { r.link.Cut = true })
+			f.store.Locked(func() { r.link.Cut = true })
 			time.Sleep(20 * second)
 			within(t, "long without the permit store", f.between(33*second, 34*second), 990, 1001)
 		})
@@ -164,7 +165,7 @@ func TestQueueMovesUp(t *testing.T) {
 		time.Sleep(2 * second)
 		cancel()
 		time.Sleep(100 * time.Millisecond)
-		f.store.Do(func() {
+		f.store.Locked(func() {
 			for _, l := range f.store.Limits {
 				within(t, "waiters, with one left", len(l.State.Queue), 1, 1)
 			}
@@ -174,10 +175,11 @@ func TestQueueMovesUp(t *testing.T) {
 	})
 }
 
-// TestStatsWhileClosing: what is given back at the end is not seen half done; the race detector is the judge.
+// TestStatsWhileClosing: what is given back at the end is not seen half done; the race detector is
+// the judge.
 func TestStatsWhileClosing(t *testing.T) {
 	for range 20 {
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000), ThrottleCaughtUp: new(true)})})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})})
 		require.NoError(t, err)
 		sub, err := lim.Subscription("kafka://public/default/orders", "billing")
 		require.NoError(t, err)

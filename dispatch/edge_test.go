@@ -135,7 +135,8 @@ func TestHugeRequests(t *testing.T) {
 	})
 }
 
-// TestBytesOfUnknownSize: a caller that names no sizes gets as many messages as there are bytes for.
+// TestBytesOfUnknownSize: a caller that names no sizes gets as many messages as there are bytes
+// for.
 func TestBytesOfUnknownSize(t *testing.T) {
 	limited(t, policy.Policy{ByteRate: policy.PerSecond(100_000)}, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		got, start := 0, time.Now()
@@ -154,15 +155,15 @@ func TestLossBySubscription(t *testing.T) {
 		tp, err := policy.ParseTopic(topic)
 		require.NoError(t, err)
 		set, err := policy.NewSet([]policy.Entry{
-			{Scope: policy.ClusterScope(), Policy: perSecond(1000)},
-			{Scope: policy.SubscriptionScope(tp, "careful"), Policy: policy.Policy{OnOutage: policy.OutageStop}},
+			{Scope: policy.ClusterScope(), Settings: perSecond(1000)},
+			{Scope: policy.SubscriptionScope(tp, "careful"), Settings: policy.Policy{OnOutage: policy.OutageStop}},
 		})
 		require.NoError(t, err)
 		f.policies.set(set)
 		f.join(0, "careful").greedy(1)
 		f.join(1, "usual").greedy(1)
 		time.Sleep(2 * second)
-		f.store.Do(func() { f.joined[0].link.Cut, f.joined[1].link.Cut = true, true })
+		f.store.Locked(func() { f.joined[0].link.Cut, f.joined[1].link.Cut = true, true })
 		time.Sleep(3 * second)
 		within(t, "stop", f.by(0, 3*second, 5*second), 0, 0)
 		within(t, "share", f.by(1, 3*second, 5*second), 900, 1100)

@@ -10,18 +10,19 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-func divided(t testing.TB, text string, groups policy.Names) policy.Policy {
+func divided(t testing.TB, text string, groups ...string) policy.Policy {
 	t.Helper()
 	p := rate(t, text)
-	p.Sharing, p.Groups, p.PoolTTL = policy.Groups, groups, policy.Duration(poolTTL)
+	p.Sharing.Mode, p.Sharing.Groups, p.Sharing.PoolTTL = policy.Groups, groups, policy.Duration(poolTTL)
 	return p
 }
 
-// Each group has the same part of the limit, however many workers it has; what one leaves, but for a fifth of its part, the others get.
+// Each group has the same part of the limit, however many workers it has; what one leaves, but for
+// a fifth of its part, the others get.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	for how, wants := range appetites {
-		fleets(t, how, divided(t, "1000/s", "eu,us"), func(t *testing.T, f *fleet) {
+		fleets(t, how, divided(t, "1000/s", "eu", "us"), func(t *testing.T, f *fleet) {
 			for i := range 3 {
 				f.joinGroup(i, "group", "eu").greedy(wants)
 			}
@@ -51,7 +52,7 @@ func TestGroups(t *testing.T) {
 // A long period opens evenly, and what a worker is in no group of it does not get.
 func TestGroupsOfALongPeriod(t *testing.T) {
 	t.Parallel()
-	fleets(t, "", divided(t, "60/1m", "eu,us"), func(t *testing.T, f *fleet) {
+	fleets(t, "", divided(t, "60/1m", "eu", "us"), func(t *testing.T, f *fleet) {
 		f.joinGroup(0, "group", "eu").greedy(1)
 		f.joinGroup(1, "group", "us").greedy(1)
 		other := f.joinGroup(2, "group", "asia")
@@ -67,12 +68,12 @@ func TestGroupsOfALongPeriod(t *testing.T) {
 	})
 }
 
-// Under a partition each side spends only its own: the one without the permit store goes on with its group's part, and the other
-// side leaves it that.
+// Under a partition each side spends only its own: the one without the permit store goes on with
+// its group's part, and the other side leaves it that.
 func TestGroupsUnderAPartition(t *testing.T) {
 	t.Parallel()
 	for loss, without := range map[policy.OnOutage]int{policy.OutageShare: 500, policy.OutageStop: 0} {
-		p := divided(t, "1000/s", "eu,us")
+		p := divided(t, "1000/s", "eu", "us")
 		p.OnOutage = loss
 		fleets(t, string(loss), p, func(t *testing.T, f *fleet) {
 			for i := range 2 {
@@ -84,7 +85,7 @@ func TestGroupsUnderAPartition(t *testing.T) {
 			}
 			time.Sleep(3 * second)
 			cut := func(yes bool) {
-				f.store.Do(func() { us[0].link.Cut, us[1].link.Cut = yes, yes })
+				f.store.Locked(func() { us[0].link.Cut, us[1].link.Cut = yes, yes })
 			}
 			cut(true)
 			time.Sleep(8 * second)

@@ -43,11 +43,12 @@ func TestAHandleForEachMessage(t *testing.T) {
 	}
 }
 
-// A limit whose last handle is closed, or that is removed, sends two requests at most in the next second, and none after a second, whatever preceded.
+// A limit whose last handle is closed, or that is removed, sends two requests at most in the next
+// second, and none after a second, whatever preceded.
 func TestClosedIsSilent(t *testing.T) {
 	t.Parallel()
 	requests := func(r *replica) (n int) {
-		r.store.Do(func() { n = r.link.Sent })
+		r.store.Locked(func() { n = r.link.Sent })
 		return n
 	}
 	for name, p := range map[string]policy.Policy{
@@ -56,9 +57,9 @@ func TestClosedIsSilent(t *testing.T) {
 		"bytes":   {MessageRate: policy.PerSecond(100), ByteRate: policy.PerSecond(10_000)},
 		"burst":   {MessageRate: policy.PerSecond(10), Burst: new(int64(100))},
 		"strict":  strictly(t, "10"),
-		"queue":   {MessageRate: policy.PerSecond(10), Sharing: policy.Strict, Wait: policy.WaitQueue},
+		"queue":   {MessageRate: policy.PerSecond(10), Sharing: policy.Sharing{Mode: policy.Strict, Wait: policy.WaitQueue}},
 		"split":   splitting(t, "10"),
-		"groups":  divided(t, "10", "eu,us"),
+		"groups":  divided(t, "10", "eu", "us"),
 		"a light": {MessageRate: policy.PerSecond(10), Reserved: policy.PerSecond(10)},
 	} {
 		attacked(t, name, p, func(t *testing.T, f *fleet, rng *rand.Rand) {
@@ -81,14 +82,14 @@ func TestClosedIsSilent(t *testing.T) {
 					g.Done(rng.IntN(g.N()+2), int64(rng.IntN(5000)))
 					cancel()
 				case 3: // lost requests
-					f.store.Do(func() { f.store.LoseCalls = float64(rng.IntN(2)) * 0.5 })
+					f.store.Locked(func() { f.store.LoseCalls = float64(rng.IntN(2)) * 0.5 })
 				case 4:
 					time.Sleep(time.Duration(rng.IntN(40)) * second)
 				case 5:
 					time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
 				}
 			}
-			f.store.Do(func() { f.store.LoseCalls = 0 })
+			f.store.Locked(func() { f.store.LoseCalls = 0 })
 			_, _, _ = r.sub.TryAcquire(1)
 			var before int
 			if rng.IntN(2) == 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
-	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -23,13 +23,15 @@ type recorder struct {
 	returned float64
 }
 
-func (r *recorder) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+func (r *recorder) Do(ctx context.Context, requests []*permits.Request) {
 	r.mu.Lock()
-	for _, b := range allocations {
-		r.returned += b.Request.Returned
+	for _, q := range requests {
+		if q.Allocate != nil {
+			r.returned += q.Allocate.Returned
+		}
 	}
 	r.mu.Unlock()
-	return r.PermitStore.Allocate(ctx, allocations)
+	r.PermitStore.Do(ctx, requests)
 }
 
 // hoard acquires n permits, as fast as they come.
@@ -47,12 +49,12 @@ func hoard(t *testing.T, sub *dispatch.Subscription, n int, hold time.Duration) 
 	return grants
 }
 
-// TestHold: a Grant that is held gives back its permits after two batches, too, up to 3 s: to other callers, or to the permit
-// store if there is none.
+// TestHold: a Grant that is held gives back its permits after two batches, too, up to 3 s: to
+// other callers, or to the permit store if there is none.
 func TestHold(t *testing.T) {
 	second := time.Second
 	for name, c := range map[string]struct {
-		sharing     policy.Sharing
+		sharing     policy.SharingMode
 		hold, after time.Duration
 		back        bool
 	}{
@@ -66,9 +68,9 @@ func TestHold(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &recorder{PermitStore: memory.New()}
 				p := perSecond(100)
-				p.Sharing = c.sharing
+				p.Sharing.Mode = c.sharing
 				if c.sharing == policy.Split {
-					p.Replicas = new(int64(1))
+					p.Sharing.Replicas = new(int64(1))
 				}
 				lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: store})
 				require.NoError(t, err)
@@ -109,8 +111,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHoldBound: two replicas, one of which holds permits for a second and gives back most of them: what both use in any
-// interval is at most the rate times the interval and the hold.
+// TestHoldBound: two replicas, one of which holds permits for a second and gives back most of
+// them: what both use in any interval is at most the rate times the interval and the hold.
 func TestHoldBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate, hold = 100., time.Second

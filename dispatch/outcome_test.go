@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,10 +20,12 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A service can do so much a second, and answers busy above that. It saves up a tenth of a second's.
+// A service can do so much a second, and answers busy above that. It saves up a tenth of a
+// second's.
 type service struct {
 	mu       sync.Mutex
 	capacity float64
@@ -84,13 +87,14 @@ func (r *replica) calls(s *service, rate float64) {
 	})
 }
 
-// TestBusy: replicas that flood a service slow down together to what it can do, and are back at full speed when it can do more.
+// TestBusy: replicas that flood a service slow down together to what it can do, and are back at
+// full speed when it can do more.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	for _, limited := range []bool{false, true} {
 		t.Run(fmt.Sprint("limited ", limited), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := policy.Policy{ThrottleCaughtUp: new(true)}
+				p := policy.Policy{CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 				if limited {
 					p.MessageRate = policy.PerSecond(5000)
 				}
@@ -114,7 +118,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestBusyIsHeardByAll: what one replica learns, the others obey, although they have seen no busy answer themselves.
+// TestBusyIsHeardByAll: what one replica learns, the others obey, although they have seen no busy
+// answer themselves.
 func TestBusyIsHeardByAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -130,7 +135,8 @@ func TestBusyIsHeardByAll(t *testing.T) {
 	})
 }
 
-// TestBusyOfOthers: another subscription of the topic does not slow down, nor does one whose policy says so.
+// TestBusyOfOthers: another subscription of the topic does not slow down, nor does one whose
+// policy says so.
 func TestBusyOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,7 +149,7 @@ func TestBusyOfOthers(t *testing.T) {
 		within(t, "of the other", ok, 470, 530)
 		_, busy := down.count(10 * time.Second)
 		within(t, "probes", busy, 0.5, 1.5)
-		f.policies.set(policy.Single(policy.Policy{Busy: policy.BusyNone}))
+		f.policies.set(policy.Single(policy.Policy{Busy: policy.Busy{Mode: policy.BusyNone}}))
 		time.Sleep(time.Second)
 		_, busy = down.count(5 * time.Second)
 		within(t, "none", busy, 450, 550)
@@ -151,11 +157,20 @@ func TestBusyOfOthers(t *testing.T) {
 	})
 }
 
+// countBusy returns a policy by which these outcomes count as busy, with commas between them; "" for
+// the default.
+func countBusy(outcomes string) (p policy.Policy) {
+	if outcomes != "" {
+		p.Busy.Outcomes = strings.Split(outcomes, ",")
+	}
+	return p
+}
+
 // TestBusyOutcomes: the policy says which outcomes count as busy; it may change its mind.
 func TestBusyOutcomes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		counts policy.Outcomes
+		counts string
 		of     dispatch.Outcome
 		slow   bool
 	}{
@@ -171,7 +186,7 @@ func TestBusyOutcomes(t *testing.T) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 1, policy.Policy{BusyOutcomes: c.counts})
+				f := newFleet(t, 1, countBusy(c.counts))
 				s := &service{capacity: 100, at: time.Now(), refuses: c.of}
 				f.join(0, "group").calls(s, 500)
 				time.Sleep(10 * time.Second)
@@ -181,7 +196,7 @@ func TestBusyOutcomes(t *testing.T) {
 				} else {
 					within(t, "at full speed", ok+refused, 470, 530)
 				}
-				f.policies.set(policy.Single(policy.Policy{BusyOutcomes: "busy,failed,timeout"}))
+				f.policies.set(policy.Single(countBusy("busy,failed,timeout")))
 				time.Sleep(10 * time.Second)
 				if ok, refused = s.count(10 * time.Second); c.of == dispatch.OutcomeIgnored {
 					within(t, "at full speed", ok+refused, 470, 530)
@@ -194,10 +209,11 @@ func TestBusyOutcomes(t *testing.T) {
 	}
 }
 
-// TestBusyOfOld: what was reported while the policy had no use for it is not held against anybody later.
+// TestBusyOfOld: what was reported while the policy had no use for it is not held against anybody
+// later.
 func TestBusyOfOld(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]policy.Policy{"none": {Busy: policy.BusyNone}, "of failures": {BusyOutcomes: "failed"}} {
+	for name, p := range map[string]policy.Policy{"none": {Busy: policy.Busy{Mode: policy.BusyNone}}, "of failures": countBusy("failed")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -218,11 +234,12 @@ func TestBusyOfOld(t *testing.T) {
 	}
 }
 
-// TestReporting: the outcome of each call is reported, a panic's too, and what f returns is returned.
+// TestReporting: the outcome of each call is reported, a panic's too, and what f returns is
+// returned.
 func TestReporting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 1, policy.Policy{BusyOutcomes: "busy,failed"})
+		f := newFleet(t, 1, countBusy("busy,failed"))
 		r := f.join(0, "group")
 		s := &service{capacity: 100, at: time.Now()}
 		failure := errors.New("away")
@@ -337,7 +354,7 @@ func TestBusyWithoutPermitStore(t *testing.T) {
 		f := newFleet(t, 1, policy.Policy{OnOutage: policy.OutageStop})
 		s := &service{capacity: 1e6, at: time.Now()}
 		r := f.join(0, "group")
-		r.store.Do(func() { r.link.Cut = true })
+		r.store.Locked(func() { r.link.Cut = true })
 		r.calls(s, 100)
 		time.Sleep(5 * time.Second)
 		ok, _ := s.count(5 * time.Second)
@@ -376,11 +393,12 @@ func BenchmarkReportOutcome(b *testing.B) {
 	}
 }
 
-// TestReservedWhileThereAreHandles: what a quota reserves for messages of a tag keeps the subscription at that, until nobody has a handle for them.
+// TestReservedWhileThereAreHandles: what a quota reserves for messages of a tag keeps the
+// subscription at that, until nobody has a handle for them.
 func TestReservedWhileThereAreHandles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := &policies{changed: make(chan struct{})}
-		source.set(set(t, map[string]policy.Policy{"tag:gold": {ReservedThroughput: new(int64(50 * dispatch.AssumedCost)), TotalThroughput: new(int64(1 << 40))}}))
+		source.set(set(t, map[string]policy.Quota{"tag:gold": {Reserved: new(int64(50 * quota.AssumedCost)), Total: new(int64(1 << 40))}}))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
@@ -406,12 +424,13 @@ func TestReservedWhileThereAreHandles(t *testing.T) {
 	})
 }
 
-// TestBusyForAllTags: what is reported of a subscription slows its messages down whatever their tags, those of before and of later.
+// TestBusyForAllTags: what is reported of a subscription slows its messages down whatever their
+// tags, those of before and of later.
 func TestBusyForAllTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set, err := policy.NewSet([]policy.Entry{
-			{Scope: policy.TagScope("early"), Policy: policy.Policy{TotalThroughput: new(int64(1 << 40))}},
-			{Scope: policy.TagScope("late"), Policy: policy.Policy{TotalThroughput: new(int64(1 << 40))}},
+			{Scope: policy.TagScope("early"), Settings: policy.Quota{Total: new(int64(1 << 40))}},
+			{Scope: policy.TagScope("late"), Settings: policy.Quota{Total: new(int64(1 << 40))}},
 		})
 		require.NoError(t, err)
 		source := &policies{changed: make(chan struct{})}

@@ -18,21 +18,22 @@ import (
 )
 
 // set makes a set of policies by their scopes.
-func set(t testing.TB, policies map[string]policy.Policy) *policy.Set {
+func set[S policy.Settings](t testing.TB, settings map[string]S) *policy.Set {
 	t.Helper()
 	var entries []policy.Entry
-	for text, p := range policies {
+	for text, s := range settings {
 		scope, err := policy.ParseScope(text)
 		require.NoError(t, err)
-		require.NoError(t, p.Validate(scope), text)
-		entries = append(entries, policy.Entry{Scope: scope, Policy: p})
+		require.NoError(t, s.Validate(scope), text)
+		entries = append(entries, policy.Entry{Scope: scope, Settings: s})
 	}
 	s, err := policy.NewSet(entries)
 	require.NoError(t, err)
 	return s
 }
 
-// paced asks for rate permits a second, one at a time, and for what it did not get as soon as it can.
+// paced asks for rate permits a second, one at a time, and for what it did not get as soon as it
+// can.
 func (r *replica) paced(rate float64) {
 	r.wg.Go(func() {
 		next := time.Now()
@@ -47,7 +48,8 @@ func (r *replica) paced(rate float64) {
 	})
 }
 
-// TestAllocation: reserved first, the rest by weight, and what one does not want goes to the others.
+// TestAllocation: reserved first, the rest by weight, and what one does not want goes to the
+// others.
 func TestAllocation(t *testing.T) {
 	t.Parallel()
 	scales := []float64{1}
@@ -103,7 +105,8 @@ func TestAllocation(t *testing.T) {
 	}
 }
 
-// TestReservedBesideGreedy: 400 reserved of 1000 beside four greedy ones and all weights alike is 400 and a fifth of the rest.
+// TestReservedBesideGreedy: 400 reserved of 1000 beside four greedy ones and all weights alike is
+// 400 and a fifth of the rest.
 func TestReservedBesideGreedy(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
@@ -123,8 +126,8 @@ func TestReservedBesideGreedy(t *testing.T) {
 	}
 }
 
-// TestAggregates: a message needs a permit of its topic and of each budget over many topics; what one grants and another
-// refuses is not lost.
+// TestAggregates: a message needs a permit of its topic and of each budget over many topics; what
+// one grants and another refuses is not lost.
 func TestAggregates(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
@@ -218,12 +221,15 @@ func TestMaxInFlight(t *testing.T) {
 	})
 }
 
-// TestMaxInFlightOfAllTags: messages in flight are counted whatever their tags, and whoever waits has his turn.
+// TestMaxInFlightOfAllTags: messages in flight are counted whatever their tags, and whoever waits
+// has his turn.
 func TestMaxInFlightOfAllTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		quota := policy.Policy{TotalThroughput: new(int64(1 << 40))}
+		quota := policy.Quota{Total: new(int64(1 << 40))}
 		source := &policies{changed: make(chan struct{})}
-		source.set(set(t, map[string]policy.Policy{"cluster": {MaxInFlight: new(int64(2))}, "tag:gold": quota, "tag:bulk": quota}))
+		source.set(set(t, map[string]policy.Settings{
+			"cluster": policy.Policy{MaxInFlight: new(int64(2))}, "tag:gold": quota, "tag:bulk": quota,
+		}))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
@@ -257,12 +263,13 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 	})
 }
 
-// TestInFlightOfManyTags: while nothing lands, those who wait allocate nothing, however many tags they have.
+// TestInFlightOfManyTags: while nothing lands, those who wait allocate nothing, however many tags
+// they have.
 func TestInFlightOfManyTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := map[string]policy.Policy{"cluster": {MaxInFlight: new(int64(1)), MessageRate: policy.PerSecond(100)}}
+		all := map[string]policy.Settings{"cluster": policy.Policy{MaxInFlight: new(int64(1)), MessageRate: policy.PerSecond(100)}}
 		for i := range 20 {
-			all[fmt.Sprint("tag:", i)] = policy.Policy{TotalThroughput: new(int64(1 << 40))}
+			all[fmt.Sprint("tag:", i)] = policy.Quota{Total: new(int64(1 << 40))}
 		}
 		source := &policies{changed: make(chan struct{})}
 		source.set(set(t, all))

@@ -17,7 +17,7 @@ import (
 func strictly(t testing.TB, text string) policy.Policy {
 	t.Helper()
 	p := rate(t, text)
-	p.Sharing = policy.Strict
+	p.Sharing.Mode = policy.Strict
 	return p
 }
 
@@ -97,7 +97,7 @@ func TestStrictRemembersNoIdleTime(t *testing.T) {
 // Who leaves gives his slot back if it is the last; what was allocated ahead is bounded.
 func TestStrictCancelsAndIsBounded(t *testing.T) {
 	p := strictly(t, "1/s")
-	p.MaxReserved = new(int64(3))
+	p.Sharing.MaxReserved = new(int64(3))
 	fleets(t, "", p, func(t *testing.T, f *fleet) {
 		var replicas []*replica
 		for i := range 8 {
@@ -117,7 +117,7 @@ func TestStrictCancelsAndIsBounded(t *testing.T) {
 		n := f.by(0, stopped, stopped+20*second)
 		within(t, "the others' slots are wasted or given back: three at most", n, 16, 21)
 	})
-	p.MaxReserved = new(int64(0))
+	p.Sharing.MaxReserved = new(int64(0))
 	fleets(t, "the pessimistic way", p, func(t *testing.T, f *fleet) {
 		for i := range 4 {
 			f.join(i, "group").greedy(1)
@@ -172,7 +172,7 @@ func TestStrictTryDo(t *testing.T) {
 		shortest, _ := f.gaps(0, time.Hour)
 		within(t, "the shortest gap", shortest, 98*time.Millisecond, 200*time.Millisecond)
 		within(t, "of 200 tries in four seconds", ran, 32, 41)
-		assert.Zero(t, r.lim.Stats().Subscriptions[0].Limits[0].Lapsed, "a refusal wastes no slot")
+		assert.Zero(t, r.lim.Stats().Subscriptions[0].Limits[0].Expired, "a refusal wastes no slot")
 	})
 }
 
@@ -208,8 +208,8 @@ func TestStrictBesideOthers(t *testing.T) {
 	}{
 		"both strict, the topic slower":  {strict("5/s"), strict("7/s"), 300, 198 * time.Millisecond},
 		"both strict, the tenant slower": {strict("10/s"), strict("5/s"), 300, 198 * time.Millisecond},
-		"an allocated tenant":             {strict("5/s"), allocated("100/s"), 300, 198 * time.Millisecond},
-		"an allocated topic":              {allocated("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
+		"an allocated tenant":            {strict("5/s"), allocated("100/s"), 300, 198 * time.Millisecond},
+		"an allocated topic":             {allocated("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
 	} {
 		fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
 			f.policies.set(set(t, map[string]policy.Policy{topic: c.topic, "tenant:public": c.tenant}))
@@ -264,7 +264,7 @@ func TestStrictTryDoWithoutAPermitStore(t *testing.T) {
 	p.OnOutage = policy.OutageOpen
 	fleets(t, "open", p, func(t *testing.T, f *fleet) {
 		r := f.join(0, "group")
-		f.store.Do(func() { r.link.Cut = true })
+		f.store.Locked(func() { r.link.Cut = true })
 		ran := 0
 		for range 100 {
 			if ok, _ := r.sub.TryDo(t.Context(), func(context.Context) error { return nil }); ok {
@@ -273,7 +273,7 @@ func TestStrictTryDoWithoutAPermitStore(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		within(t, "of 100", ran, 90, 100)
-		assert.True(t, r.lim.Stats().Permits.Away)
+		assert.True(t, r.lim.Stats().Permits.Unavailable)
 	})
 }
 
@@ -298,7 +298,7 @@ func TestStrictThroughLosses(t *testing.T) {
 	}{{"1/6s", 6, 10, 6 * second, 60 * time.Millisecond, 40 * second}, {"20/s", 8, 2, 50 * time.Millisecond, 2 * time.Millisecond, 4 * second}} {
 		for _, wait := range []policy.WaitMode{policy.WaitBackoff, policy.WaitQueue} {
 			p := strictly(t, c.rate)
-			p.Wait = wait
+			p.Sharing.Wait = wait
 			attacked(t, fmt.Sprintf("%s, %s", c.rate, wait), p, func(t *testing.T, f *fleet, rng *rand.Rand) {
 				f.store.Sole = false
 				for i := range c.replicas {
@@ -311,16 +311,16 @@ func TestStrictThroughLosses(t *testing.T) {
 					time.Sleep(c.quiet/2 + time.Duration(rng.Int64N(int64(c.quiet/2))))
 					switch fault := rng.IntN(5); fault {
 					case 0:
-						f.store.Do(func() { clear(f.store.Limits) })
+						f.store.Locked(func() { clear(f.store.Limits) })
 					case 1:
 						old := f.store.Copy()
 						time.Sleep(time.Duration(rng.Int64N(int64(second))))
-						f.store.Do(func() { f.store.Limits, f.store.Server = old, f.store.Server+1 })
+						f.store.Locked(func() { f.store.Limits, f.store.Server = old, f.store.Server+1 })
 					case 2, 3:
 						step := (25*time.Millisecond + time.Duration(rng.Int64N(int64(10*second)))) * time.Duration(1-2*(fault-2)) // of under 20 ms is not noticed
-						f.store.Do(func() { f.store.Skew += step })
+						f.store.Locked(func() { f.store.Skew += step })
 					case 4:
-						f.store.Do(func() { f.store.Frozen = time.Now().Add(time.Duration(rng.Int64N(int64(2 * second)))) })
+						f.store.Locked(func() { f.store.Frozen = time.Now().Add(time.Duration(rng.Int64N(int64(2 * second)))) })
 					}
 				}
 				end := time.Since(f.start)
@@ -332,7 +332,8 @@ func TestStrictThroughLosses(t *testing.T) {
 	}
 }
 
-// TestStrictUseOfThree: three replicas that share one permit every 2 s use a third of that each, whenever it is asked, and no more.
+// TestStrictUseOfThree: three replicas that share one permit every 2 s use a third of that each,
+// whenever it is asked, and no more.
 func TestStrictUseOfThree(t *testing.T) {
 	t.Parallel()
 	fleets(t, "", strictly(t, "1/2s"), func(t *testing.T, f *fleet) {
@@ -365,10 +366,10 @@ func TestStrictCutOffAtTheStart(t *testing.T) {
 		f.join(0, "group").greedy(1)
 		time.Sleep(2 * second)
 		r := f.join(1, "group")
-		f.store.Do(func() { r.link.Cut = true })
+		f.store.Locked(func() { r.link.Cut = true })
 		r.greedy(1)
 		time.Sleep(2 * second)
-		f.store.Do(func() { r.link.Cut = false })
+		f.store.Locked(func() { r.link.Cut = false })
 		time.Sleep(10 * second)
 		within(t, "calls of the one that was cut off", f.by(1, 5*second, 14*second), 60, 120)
 	})
@@ -377,7 +378,7 @@ func TestStrictCutOffAtTheStart(t *testing.T) {
 // Slots that may be used late are confirmed as rarely as others.
 func TestStrictLongExpiry(t *testing.T) {
 	p := strictly(t, "1/6s")
-	p.PermitExpiry = policy.Duration(5 * second)
+	p.Sharing.PermitExpiry = policy.Duration(5 * second)
 	fleets(t, "", p, func(t *testing.T, f *fleet) {
 		f.join(0, "group").greedy(1)
 		f.join(1, "group").greedy(1)

@@ -275,7 +275,7 @@ func TestCaughtUp(t *testing.T) {
 		assert.True(t, exempt())
 	})
 	always := perSecond(10)
-	always.ThrottleCaughtUp = new(true)
+	always.CaughtUp.Throttle = new(true)
 	limited(t, always, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		sub.ReportBacklog(0)
 		assert.False(t, lim.Stats().Subscriptions[0].Exempt)
@@ -419,7 +419,8 @@ func TestCacheFile(t *testing.T) {
 	})
 }
 
-// TestOpenWaitsForPolicies: a store that does not answer is waited for, less long if there is a cache file.
+// TestOpenWaitsForPolicies: a store that does not answer is waited for, less long if there is a
+// cache file.
 func TestOpenWaitsForPolicies(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "policies.json")
 	cached, err := policy.MarshalSnapshot(policy.Snapshot{Set: policy.Single(perSecond(7)), Identity: "test", Revision: 1})
@@ -434,7 +435,7 @@ func TestOpenWaitsForPolicies(t *testing.T) {
 		takes time.Duration
 		wants string // of the error; "" = it opens
 	}{
-		{"silent", nil, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: their store has not answered: start their store"},
+		{"silent", nil, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: the policy store has not answered: start the policy store"},
 		{"time-out", timedOut, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: read the policies: etcd: context deadline exceeded"},
 		{"refused", refused, dispatch.Config{}, 0, 300 * time.Millisecond, "wrong password"},
 		{"option", nil, dispatch.Config{OpenTimeout: 400 * time.Millisecond}, 0, 400 * time.Millisecond, "no policies after 400ms"},
@@ -482,10 +483,11 @@ func TestOpenWaitsForPolicies(t *testing.T) {
 	}
 }
 
-// TestTieIsLoggedOnce: of patterns that tie the first in order wins, and the log has it once, when a topic meets it.
+// TestTieIsLoggedOnce: of patterns that tie the first in order wins, and the log has it once, when
+// a topic meets it.
 func TestTieIsLoggedOnce(t *testing.T) {
 	set, err := policy.NewSet([]policy.Entry{
-		{Scope: policy.PatternScope("orders"), Policy: perSecond(7)}, {Scope: policy.PatternScope("public"), Policy: perSecond(8)},
+		{Scope: policy.PatternScope("orders"), Settings: perSecond(7)}, {Scope: policy.PatternScope("public"), Settings: perSecond(8)},
 	})
 	require.NoError(t, err)
 	var log strings.Builder
@@ -511,8 +513,8 @@ func TestTieIsLoggedOnce(t *testing.T) {
 func TestCachedPoliciesEndInTime(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "policies.json")
 	synctest.Test(t, func(t *testing.T) {
-		temporary := policy.Entry{Policy: perSecond(70), Temporary: true, Field: "messageRate", Expires: time.Now().Add(time.Minute)}
-		set, err := policy.NewSet([]policy.Entry{{Policy: perSecond(7)}, temporary})
+		temporary := policy.Entry{Settings: perSecond(70), Temporary: true, Field: "messageRate", Expires: time.Now().Add(time.Minute)}
+		set, err := policy.NewSet([]policy.Entry{{Settings: perSecond(7)}, temporary})
 		require.NoError(t, err)
 		text, err := policy.MarshalSnapshot(policy.Snapshot{Set: set, Identity: "test", Revision: 3000})
 		require.NoError(t, err)
@@ -563,7 +565,8 @@ func ExampleSubscription_Do() {
 	// <nil> <nil>
 }
 
-// TestMessageRate: the narrowest limit counts, bytes by the size of a message; what is shadowed or not there does not.
+// TestMessageRate: the narrowest limit counts, bytes by the size of a message; what is shadowed or
+// not there does not.
 func TestMessageRate(t *testing.T) {
 	p := perSecond(500)
 	limited(t, p, func(t *testing.T, _ *dispatch.Limiter, sub *dispatch.Subscription) {

@@ -13,7 +13,7 @@ import (
 // not those of all the time before.
 func TestSplitSavesNothingUp(t *testing.T) {
 	agreed, fixed := splitting(t, "100/s"), splitting(t, "100/s")
-	fixed.Replicas = new(int64(1))
+	fixed.Sharing.Replicas = new(int64(1))
 	for how, p := range map[string]policy.Policy{"agreed": agreed, "fixed": fixed} {
 		fleets(t, how, p, func(t *testing.T, f *fleet) {
 			r := f.join(0, "group")
@@ -35,8 +35,8 @@ func TestSplitSavesNothingUp(t *testing.T) {
 	}
 }
 
-// Permits that a patient caller was refused wait for it: they do not expire and are requested again
-// all the time until it comes back.
+// Permits that a patient caller was refused wait for it: they do not expire and are requested
+// again all the time until it comes back.
 func TestAPatientPollerIsServed(t *testing.T) {
 	for _, every := range []time.Duration{5 * second, 20 * second} {
 		fleets(t, every.String(), perSecond(10), func(t *testing.T, f *fleet) {
@@ -50,7 +50,7 @@ func TestAPatientPollerIsServed(t *testing.T) {
 			}
 			within(t, "permits", got, polls*max*2/5, polls*max)
 			requests := 0
-			f.store.Do(func() { requests = f.store.Requests })
+			f.store.Locked(func() { requests = f.store.Requests })
 			within(t, "requests a permit", float64(requests)/float64(got), 0, 1.7)
 		})
 	}

@@ -12,16 +12,17 @@ import (
 func queueing(t testing.TB, text string, reserved int64) policy.Policy {
 	t.Helper()
 	p := strictly(t, text)
-	p.Wait, p.MaxReserved = policy.WaitQueue, &reserved
+	p.Sharing.Wait, p.Sharing.MaxReserved = policy.WaitQueue, &reserved
 	return p
 }
 
-// Who finds all slots allocated comes in his turn: the line is as full as without a queue, and everybody has the same.
+// Who finds all slots allocated comes in his turn: the line is as full as without a queue, and
+// everybody has the same.
 func TestQueueForSlots(t *testing.T) {
 	for _, reserved := range []int64{0, 1, 3} {
 		for _, deaf := range []bool{false, true} {
 			fleets(t, "", queueing(t, "20/s", reserved), func(t *testing.T, f *fleet) {
-				f.store.Do(func() { f.store.Deaf = deaf })
+				f.store.Locked(func() { f.store.Deaf = deaf })
 				for i := range 15 {
 					r := f.join(i, "group")
 					for range 1 + i%3 {
@@ -47,7 +48,8 @@ func TestQueueForSlots(t *testing.T) {
 	}
 }
 
-// A slot that is given back wakes the one whose turn it is: he need not wait for the time that he was told.
+// A slot that is given back wakes the one whose turn it is: he need not wait for the time that he
+// was told.
 func TestQueueWakes(t *testing.T) {
 	fleets(t, "", queueing(t, "1/1m", 1), func(t *testing.T, f *fleet) {
 		first := f.join(0, "group")

@@ -17,8 +17,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// BenchmarkByteLimit reads messages of 100 bytes at 100 kB/s for 10 s from the first one, counted where they are
-// handed over: by this project's limit, and by Kafka's own consumer_byte_rate.
+// BenchmarkByteLimit reads messages of 100 bytes at 100 kB/s and counts them in the 10 s from the
+// first one: with this project's limit, and with Kafka's own consumer_byte_rate.
 func BenchmarkByteLimit(b *testing.B) {
 	const rate, size = 100_000, 100
 	broker := services.Kafka(b)
@@ -26,14 +26,22 @@ func BenchmarkByteLimit(b *testing.B) {
 		for b.Loop() {
 			topic := services.Name(b)
 			broker.CreateTopic(topic, 4)
-			w := kafka.Writer{Addr: kafka.TCP(broker.Brokers...), Topic: topic, RequiredAcks: kafka.RequireAll, BatchTimeout: 10 * time.Millisecond, Balancer: &kafka.RoundRobin{}}
+			w := kafka.Writer{
+				Addr: kafka.TCP(broker.Brokers...), Topic: topic, RequiredAcks: kafka.RequireAll,
+				BatchTimeout: 10 * time.Millisecond, Balancer: &kafka.RoundRobin{},
+			}
 			batch := make([]kafka.Message, 15_000)
 			for i := range batch {
 				batch[i].Value = make([]byte, size)
 			}
-			require.Eventually(b, func() bool { return w.WriteMessages(b.Context(), batch...) == nil }, 20*time.Second, 100*time.Millisecond)
+			require.Eventually(b, func() bool {
+				return w.WriteMessages(b.Context(), batch...) == nil
+			}, 20*time.Second, 100*time.Millisecond)
 			require.NoError(b, w.Close())
-			r, err := kafkathrottle.NewReader(kafka.ReaderConfig{Brokers: broker.Brokers, GroupID: topic, Topic: topic, MaxBytes: 1 << 20, StartOffset: kafka.FirstOffset}, lim)
+			r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
+				Brokers: broker.Brokers, GroupID: topic, Topic: topic, MaxBytes: 1 << 20,
+				StartOffset: kafka.FirstOffset,
+			}, lim)
 			require.NoError(b, err)
 			_, err = r.FetchMessage(b.Context())
 			require.NoError(b, err)
@@ -61,7 +69,7 @@ func BenchmarkByteLimit(b *testing.B) {
 		}
 	}
 	b.Run("throttle", func(b *testing.B) {
-		p := policy.Policy{ByteRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)}
+		p := policy.Policy{ByteRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 		lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: dispatch.Fixed(p)})
 		require.NoError(b, err)
 		defer func() { require.NoError(b, lim.Close()) }()
@@ -80,7 +88,9 @@ func BenchmarkByteLimit(b *testing.B) {
 // setQuota sets or removes consumer_byte_rate for every client.
 func setQuota(b *testing.B, client *kgo.Client, rate float64, remove bool) {
 	req := kmsg.NewAlterClientQuotasRequest()
-	entry, entity, op := kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity(), kmsg.NewAlterClientQuotasRequestEntryOp()
+	entry := kmsg.NewAlterClientQuotasRequestEntry()
+	entity := kmsg.NewAlterClientQuotasRequestEntryEntity()
+	op := kmsg.NewAlterClientQuotasRequestEntryOp()
 	entity.Type = "client-id" // the default of all clients
 	op.Key, op.Value, op.Remove = "consumer_byte_rate", rate, remove
 	entry.Entity, entry.Ops = append(entry.Entity, entity), append(entry.Ops, op)
@@ -90,5 +100,5 @@ func setQuota(b *testing.B, client *kgo.Client, rate float64, remove bool) {
 	for _, e := range resp.Entries {
 		require.Zero(b, e.ErrorCode, fmt.Sprint(e.ErrorMessage))
 	}
-	time.Sleep(time.Second) // until the broker has taken it over
+	time.Sleep(time.Second) // until the broker applies it
 }

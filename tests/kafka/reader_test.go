@@ -16,12 +16,13 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/fleet"
 )
 
-// readerEnv makes this test binary a reader process: brokers, topic and group, with blanks between.
-const readerEnv = "THROTTLE_TEST_KAFKA_READER"
+// consumerEnv makes this test binary a consumer process. Its value is brokers, topic and consumer
+// group, separated by blanks.
+const consumerEnv = "THROTTLE_TEST_KAFKA_CONSUMER"
 
-// TestMain is the reader process, too.
+// TestMain runs the tests, or the consumer process.
 func TestMain(m *testing.M) {
-	if args := os.Getenv(readerEnv); args != "" {
+	if args := os.Getenv(consumerEnv); args != "" {
 		if err := read(strings.Fields(args)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -31,9 +32,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// read prints a line for each message that is handed over, and one when it and those before are committed, until its
-// input ends. A group that cannot form yet is an error that the next call gets over. The second says that it is not sure if a new generation of the group has begun since the commit before: then they
-// may have been committed when the new owners of their partitions had asked already where to begin.
+// read reports each message it reads, and each commit, until its input ends. It retries errors,
+// such as that of a consumer group that cannot form yet. After a rebalance, it reports a commit as
+// unsettled: the new owners of the partitions may have read the committed offsets before it.
 func read(args []string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -43,7 +44,8 @@ func read(args []string) error {
 		return err
 	}
 	r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
-		Brokers: strings.Split(args[0], ","), Topic: args[1], GroupID: args[2], MaxWait: 500 * time.Millisecond, ReadLagInterval: -1,
+		Brokers: strings.Split(args[0], ","), Topic: args[1], GroupID: args[2],
+		MaxWait: 500 * time.Millisecond, ReadLagInterval: -1,
 		HeartbeatInterval: 200 * time.Millisecond, SessionTimeout: sessionTimeout, RebalanceTimeout: sessionTimeout,
 	}, lim)
 	if err != nil {
@@ -75,8 +77,9 @@ func read(args []string) error {
 	return errors.Join(r.Close(), lim.Close())
 }
 
-// commitEvery is how many messages are read between two commits.
+// commitEvery is the number of messages between two commits.
 const commitEvery = 8
 
-// sessionTimeout is how long the partitions of a killed reader stand still; Kafka allows no less by default.
+// sessionTimeout is how long the partitions of a killed process are not read. It is the shortest
+// that Kafka allows by default.
 const sessionTimeout = 6 * time.Second

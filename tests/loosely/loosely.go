@@ -1,4 +1,4 @@
-// Package loosely holds what a busy machine may break: that enough comes, and soon enough.
+// Package loosely repeats measurements whose lower bounds a busy machine may break.
 package loosely
 
 import (
@@ -10,8 +10,9 @@ import (
 
 const tries = 3
 
-// Hold measures until nothing fails that is asserted of loose, three times at most; the failures of the third time are t's. What
-// must never happen is asserted of t: it fails at once, and nothing is measured again.
+// Hold calls measure until no assertion on loose fails, at most three times. The failures of the
+// third call are reported to t. Assertions that must always hold are made on t: if one fails, the
+// test fails and measure is not called again.
 func Hold(t testing.TB, measure func(loose assert.TestingT)) {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -26,7 +27,7 @@ func Hold(t testing.TB, measure func(loose assert.TestingT)) {
 			}
 			return
 		}
-		t.Logf("measured again, since%s", loose)
+		t.Logf("measuring again, since%s", loose)
 	}
 }
 

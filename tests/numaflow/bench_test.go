@@ -12,7 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// measured runs a benchmark whose time does not count.
+// measured runs a benchmark without a time per operation.
 func measured(b *testing.B, run func(b *testing.B)) {
 	b.Run("throttle", func(b *testing.B) {
 		for b.Loop() {
@@ -22,7 +22,7 @@ func measured(b *testing.B, run func(b *testing.B)) {
 	})
 }
 
-// first is when the first message came, of all of them.
+// first returns the time of the first message at any of the vertices.
 func first(b *testing.B, vertices ...*dataplane.Vertex) (at time.Time) {
 	b.Helper()
 	require.Eventually(b, func() bool {
@@ -36,7 +36,7 @@ func first(b *testing.B, vertices ...*dataplane.Vertex) (at time.Time) {
 	return at
 }
 
-// sources reads with some replicas, for 12 s from the first message on; stop ends them.
+// sources runs replicas of a source for 12 s from the first message on.
 func sources(b *testing.B, s *scene, replicas int, batch dataplane.Batch) (all []*dataplane.Vertex, from time.Time) {
 	b.Helper()
 	for i := range replicas {
@@ -55,12 +55,12 @@ func sources(b *testing.B, s *scene, replicas int, batch dataplane.Batch) (all [
 	return all, from
 }
 
-// steady is the messages a second of the ten seconds after the first one.
+// steady returns the messages per second over the ten seconds after the first second.
 func steady(from time.Time, all ...*dataplane.Vertex) float64 {
 	return float64(between(from.Add(time.Second), from.Add(11*time.Second), all...)) / 10
 }
 
-// BenchmarkNumaflowSource: one replica, for 10 s after the first second.
+// BenchmarkNumaflowSource measures one replica for 10 s after the first second.
 func BenchmarkNumaflowSource(b *testing.B) {
 	for _, c := range []struct{ rate, batch int }{{100, 500}, {1000, 100}} {
 		b.Run(fmt.Sprint(c.rate), func(b *testing.B) {
@@ -76,9 +76,10 @@ func BenchmarkNumaflowSource(b *testing.B) {
 	}
 }
 
-// BenchmarkNumaflowGaps: sources whose next Read comes only after a while: batches that do not fill and wait for readTimeout once more, or
-// slow sinks. messages/s are from batch to batch. emptiest is the fewest messages in a second and a gap, as a part of what the limit
-// is worth in that second.
+// BenchmarkNumaflowGaps measures sources with a gap before the next Read: batches that do not fill
+// wait for readTimeout once more, or the sink is slow. The metric messages/s is measured from batch
+// to batch. The metric emptiest is the lowest number of messages in a second plus a gap, as a
+// percentage of the limit's messages in that second.
 func BenchmarkNumaflowGaps(b *testing.B) {
 	for _, c := range []struct {
 		name           string
@@ -122,18 +123,20 @@ func BenchmarkNumaflowGaps(b *testing.B) {
 	}
 }
 
-// BenchmarkNumaflowReplicas: three replicas on one Redis; two that need no store, as the policy has their number.
+// BenchmarkNumaflowReplicas measures three replicas on one Redis, and two without a permit store,
+// whose number is in the policy.
 func BenchmarkNumaflowReplicas(b *testing.B) {
 	for name, c := range map[string]struct {
 		fields, permits string
 		replicas        int
 	}{
 		"redis":   {"messageRate: 1000/s", "", 3},
-		"nostore": {"messageRate: 1000/s, sharing: split, replicas: 2", "none:", 2},
+		"nostore": {"messageRate: 1000/s, sharing: {mode: split, replicas: 2}", "none:", 2},
 	} {
 		b.Run(name, func(b *testing.B) {
 			measured(b, func(b *testing.B) {
-				all, from := sources(b, newScene(b, c.fields, c.permits), c.replicas, dataplane.Batch{Size: 100, Timeout: time.Second})
+				s := newScene(b, c.fields, c.permits)
+				all, from := sources(b, s, c.replicas, dataplane.Batch{Size: 100, Timeout: time.Second})
 				b.ReportMetric(steady(from, all...), "messages/s")
 				b.ReportMetric(float64(dataplane.Window(time.Second, from, all...)), "most-in-1s")
 			})
@@ -141,17 +144,19 @@ func BenchmarkNumaflowReplicas(b *testing.B) {
 	}
 }
 
-// BenchmarkNumaflowScaleDown: of two replicas that split 1000/s, with a pool TTL of 10 s, one goes; what the other has from
-// 11 s later on.
+// BenchmarkNumaflowScaleDown measures two replicas that split 1000/s with a pool TTL of 10 s. One
+// ends; the speed of the other is measured from 11 s later on.
 func BenchmarkNumaflowScaleDown(b *testing.B) {
 	for _, name := range []string{"clean", "kill"} {
 		b.Run(name, func(b *testing.B) {
 			measured(b, func(b *testing.B) {
-				s := newScene(b, "messageRate: 1000/s, sharing: split, poolTTL: 10s", "")
+				s := newScene(b, "messageRate: 1000/s, sharing: {mode: split, poolTTL: 10s}", "")
 				stays, goes := s.start("source", 0), s.start("source", 1)
 				batch := dataplane.Batch{Size: 100, Timeout: time.Second}
 				stop, stopOther := stays.Source(batch), goes.Source(batch)
-				require.Eventually(b, func() bool { return len(stays.Arrivals()) > 0 && len(goes.Arrivals()) > 0 }, 40*time.Second, 10*time.Millisecond)
+				require.Eventually(b, func() bool {
+					return len(stays.Arrivals()) > 0 && len(goes.Arrivals()) > 0
+				}, 40*time.Second, 10*time.Millisecond)
 				from := time.Now()
 				time.Sleep(2 * time.Second)
 				if name == "kill" {
@@ -164,14 +169,16 @@ func BenchmarkNumaflowScaleDown(b *testing.B) {
 				}
 				time.Sleep(16 * time.Second)
 				stop()
-				b.ReportMetric(float64(between(gone.Add(11*time.Second), gone.Add(16*time.Second), stays))/50, "%-of-limit")
+				n := between(gone.Add(11*time.Second), gone.Add(16*time.Second), stays)
+				b.ReportMetric(float64(n)/50, "%-of-limit")
 				b.ReportMetric(float64(dataplane.Window(time.Second, from, stays, goes)), "most-in-1s")
 			})
 		})
 	}
 }
 
-// BenchmarkNumaflowFew: 2/s over five replicas, for 20 s; least is the fewest that one had.
+// BenchmarkNumaflowFew measures 2/s over five replicas for 20 s. The metric least is the lowest
+// number of messages of one replica.
 func BenchmarkNumaflowFew(b *testing.B) {
 	measured(b, func(b *testing.B) {
 		s := newScene(b, "messageRate: 2/s", "")
@@ -191,13 +198,15 @@ func BenchmarkNumaflowFew(b *testing.B) {
 			slowest = max(slowest, v.Stop())
 			least = min(least, len(v.Arrivals()))
 		}
-		b.ReportMetric(float64(between(from.Add(time.Second), from.Add(21*time.Second), all...))/20, "messages/s")
+		n := between(from.Add(time.Second), from.Add(21*time.Second), all...)
+		b.ReportMetric(float64(n)/20, "messages/s")
 		b.ReportMetric(float64(least), "least")
 		b.ReportMetric(slowest.Seconds(), "s-to-stop")
 	})
 }
 
-// BenchmarkNumaflowMap: 100/s in batches of 500; and of data half of which are dropped, the useful ones.
+// BenchmarkNumaflowMap measures 100/s in batches of 500, also with half of the data dropped.
+// Dropped data do not count.
 func BenchmarkNumaflowMap(b *testing.B) {
 	for name, drops := range map[string]bool{"all": false, "half": true} {
 		b.Run(name, func(b *testing.B) {
@@ -211,15 +220,16 @@ func BenchmarkNumaflowMap(b *testing.B) {
 				})
 				from := first(b, v)
 				time.Sleep(22 * time.Second)
-				b.ReportMetric(float64(between(from.Add(2*time.Second), from.Add(22*time.Second), v))/20, "useful/s")
+				n := between(from.Add(2*time.Second), from.Add(22*time.Second), v)
+				b.ReportMetric(float64(n)/20, "useful/s")
 				stop()
 			})
 		})
 	}
 }
 
-// BenchmarkNumaflowSink: 50/s in batches of 100, a call of the user's taking 20 ms. Batches are answered as a whole: the speed is
-// that of ten of them.
+// BenchmarkNumaflowSink measures 50/s in batches of 100, where each call of the user's sink takes
+// 20 ms. Batches are answered as a whole, so the speed is measured over ten batches.
 func BenchmarkNumaflowSink(b *testing.B) {
 	measured(b, func(b *testing.B) {
 		v := newScene(b, "messageRate: 50/s", "").start("sink", 0)
@@ -232,8 +242,8 @@ func BenchmarkNumaflowSink(b *testing.B) {
 	})
 }
 
-// BenchmarkNumaflowUnlimited: what a source in batches of 500 has where nothing is limited, as a part of what it has without the
-// wrapper: the median of pairs of half a second, in turn.
+// BenchmarkNumaflowUnlimited measures a source in batches of 500 without a limit, relative to one
+// without the wrapper: the median of alternating pairs of half a second each.
 func BenchmarkNumaflowUnlimited(b *testing.B) {
 	const pairs = 15
 	measured(b, func(b *testing.B) {
@@ -244,7 +254,7 @@ func BenchmarkNumaflowUnlimited(b *testing.B) {
 		for i := range pairs {
 			var pair [2]float64
 			for j := range 2 {
-				which := (i + j) % 2 // neither is always first
+				which := (i + j) % 2 // the order alternates
 				v := vertices[which]
 				from := time.Now()
 				stop := v.Source(dataplane.Batch{Size: 500, Timeout: time.Second})
@@ -261,8 +271,8 @@ func BenchmarkNumaflowUnlimited(b *testing.B) {
 	})
 }
 
-// BenchmarkNumaflowStore: Redis is away for 10 s in the middle of 100/s in batches of 50, which fill. away and after are the messages a second meanwhile and in
-// the 5 s after.
+// BenchmarkNumaflowStore measures 100/s in batches of 50, which fill, while Redis is unavailable
+// for 10 s (messages/s-away) and in the 5 s after that (messages/s-after).
 func BenchmarkNumaflowStore(b *testing.B) {
 	measured(b, func(b *testing.B) {
 		redis := services.RedisServer(b)

@@ -1,4 +1,4 @@
-// Package processes holds one limit over real processes on a real Redis.
+// Package processes tests limits over real processes on a real Redis or etcd.
 package processes
 
 import (
@@ -28,33 +28,33 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// poolTTL is how long a process of a split limit counts that is silent.
+// poolTTL is how long a silent process of a split limit counts.
 const poolTTL = 2 * time.Second
 
 const topic = "kafka://public/default/orders"
 
 const childEnv = "THROTTLE_TEST_PROCESS"
 
-// A job is what one process does.
+// A job describes what one process does.
 type job struct {
 	Permits      string
 	Cluster      string
 	Subscription string
 	Rate         int64
-	Max          int // permits asked for at a time
-	Sharing      policy.Sharing
-	Group        string // of workers, of eu and us
+	Max          int // permits of one Acquire
+	Sharing      policy.SharingMode
+	Group        string // worker group, eu or us
 	Wait         policy.WaitMode
 	MaxReserved  *int64
-	Poisson      float64            // > 0: asks for one permit at random times, as many a second
+	Poisson      float64            // > 0: one permit at random times, this many a second
 	Weights      map[string]float64 // by subscription
-	Reserved     map[string]int64   // likewise, messages a second
+	Reserved     map[string]int64   // messages a second, by subscription
 	Start, End   time.Time
 	Delay        time.Duration // from Start to joining
-	Kill         bool          // ends by SIGKILL, once it has told its events
+	Kill         bool          // ends by SIGKILL after printing its events
 }
 
-// An event is n permits that a process got.
+// An event is a grant of n permits to a process.
 type event struct {
 	at      time.Duration // since the job's Start
 	n       int
@@ -62,7 +62,7 @@ type event struct {
 	wait    time.Duration
 }
 
-// A result is what all processes did together.
+// A result has the events of all processes.
 type result struct {
 	events   []event // by time
 	requests int64
@@ -84,17 +84,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Snapshots makes a job a PolicySource: all processes have the same policies.
+// Snapshots makes a job a PolicySource, so that all processes have the same policies.
 func (j job) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
-	entries := []policy.Entry{{Scope: policy.ClusterScope(), Policy: policy.Policy{
-		MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us", PoolTTL: policy.Duration(poolTTL), Wait: j.Wait, MaxReserved: j.MaxReserved,
+	entries := []policy.Entry{{Scope: policy.ClusterScope(), Settings: policy.Policy{
+		MessageRate: policy.PerSecond(j.Rate), Sharing: policy.Sharing{
+			Mode: j.Sharing, Groups: []string{"eu", "us"}, PoolTTL: policy.Duration(poolTTL),
+			Wait: j.Wait, MaxReserved: j.MaxReserved,
+		},
 	}}}
 	topic, err := policy.ParseTopic(topic)
 	for name, weight := range j.Weights {
-		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Weight: &weight}})
+		entries = append(entries, policy.Entry{
+			Scope: policy.SubscriptionScope(topic, name), Settings: policy.Policy{Weight: &weight},
+		})
 	}
 	for name, n := range j.Reserved {
-		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Reserved: policy.PerSecond(n)}})
+		entries = append(entries, policy.Entry{
+			Scope: policy.SubscriptionScope(topic, name), Settings: policy.Policy{Reserved: policy.PerSecond(n)},
+		})
 	}
 	set, setErr := policy.NewSet(entries)
 	return func(yield func(policy.Snapshot, error) bool) {
@@ -104,7 +111,7 @@ func (j job) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	}
 }
 
-// run is the child's side: it prints its events at the end.
+// run runs in the child process. It prints its events at the end.
 func (j job) run() error {
 	ctx, cancel := context.WithDeadline(context.Background(), j.End)
 	defer cancel()
@@ -126,12 +133,12 @@ func (j job) run() error {
 	if err != nil {
 		return err
 	}
-	// One call for another topic, so that what a first connection costs is not measured.
+	// A call for another topic opens the connection before the measurement.
 	warm, err := lim.Subscription("kafka://public/default/warm-up", j.Subscription)
 	if err != nil {
 		return err
 	}
-	if j.Sharing != policy.Split { // which has to agree first
+	if j.Sharing != policy.Split { // a split pool must agree on its size first
 		if _, err = warm.Acquire(ctx, 1); err != nil {
 			return err
 		}
@@ -192,14 +199,18 @@ func (j job) run() error {
 	return out.Flush()
 }
 
-// run runs a job in each of many processes at the same time, for d; each may be changed by edit.
+// run runs a job in several processes at the same time, for d. The function edit may change the job
+// of each process.
 func run(tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job)) result {
 	tb.Helper()
 	return runWatched(tb, permits, processes, d, base, edit, nil)
 }
 
-// runWatched is run, with a function beside each process that may disturb it.
-func runWatched(tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job), watch func(i int, cmd *exec.Cmd, start time.Time)) result {
+// runWatched is like run, and calls watch for each process, which may disturb it.
+func runWatched(
+	tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job),
+	watch func(i int, cmd *exec.Cmd, start time.Time),
+) result {
 	tb.Helper()
 	base.Permits, base.Cluster = permits, fmt.Sprintf("c%d", time.Now().UnixNano())
 	base.Start = time.Now().Add(2 * time.Second)
@@ -242,7 +253,7 @@ func runWatched(tb testing.TB, permits string, processes int, d time.Duration, b
 			fields := strings.Fields(line)
 			number := func(k int) int64 {
 				n, err := strconv.ParseInt(fields[k], 10, 64)
-				if err != nil { // require takes its time, even of what is well
+				if err != nil { // calling require for each number would take too long
 					require.NoError(tb, err, line)
 				}
 				return n
@@ -255,7 +266,9 @@ func runWatched(tb testing.TB, permits string, processes int, d time.Duration, b
 			case fields[0] == "late":
 				r.lateness = append(r.lateness, time.Duration(number(1)))
 			default:
-				r.events = append(r.events, event{time.Duration(number(0)), int(number(1)), i, time.Duration(number(2))})
+				r.events = append(r.events, event{
+					at: time.Duration(number(0)), n: int(number(1)), process: i, wait: time.Duration(number(2)),
+				})
 			}
 		}
 	}
@@ -264,7 +277,7 @@ func runWatched(tb testing.TB, permits string, processes int, d time.Duration, b
 	return r
 }
 
-// count is what was dispatched in [from, to); of one process, or of all if that is negative.
+// count returns the permits of [from, to) of one process, or of all if process is negative.
 func (r result) count(process int, from, to time.Duration) (n int) {
 	for _, e := range r.events {
 		if e.at >= from && e.at < to && (process < 0 || e.process == process) {
@@ -274,7 +287,7 @@ func (r result) count(process int, from, to time.Duration) (n int) {
 	return n
 }
 
-// window is the most dispatched in any sliding second.
+// window returns the highest number of permits in any second.
 func (r result) window() (most int) {
 	sum, tail := 0, 0
 	for _, e := range r.events {
@@ -288,7 +301,7 @@ func (r result) window() (most int) {
 	return most
 }
 
-// gaps returns the shortest time between two permits, and how many there were in [from, to).
+// gaps returns the shortest time between two permits of [from, to), and their number.
 func (r result) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 	shortest, last := time.Hour, time.Duration(-1)
 	for _, e := range r.events {
@@ -303,11 +316,13 @@ func (r result) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 	return shortest, n
 }
 
-// apart holds that permits were so far apart, but for as late as the machine's timers were; and that once in a while they were within 20 ms of it.
+// apart checks that permits were at least d apart, less the delay of the machine's timers, and
+// loosely that they were at least d less 20 ms apart.
 func (r result) apart(t, loose assert.TestingT, d time.Duration) {
 	const usual = 20 * time.Millisecond
 	shortest, _ := r.gaps(0, time.Hour)
-	assert.GreaterOrEqual(t, shortest, d-max(usual, slices.Max(r.lateness)), "timers were late by %v", slices.Max(r.lateness))
+	late := slices.Max(r.lateness)
+	assert.GreaterOrEqual(t, shortest, d-max(usual, late), "timers were late by %v", late)
 	assert.GreaterOrEqual(loose, shortest, d-usual)
 }
 

@@ -1,5 +1,6 @@
-// Package quotas_test holds throughput quotas and busy answers end to end: consumer processes on a real Kafka, an HTTP service that
-// answers 429 above its capacity, policies in etcd, permits in Redis, and ratekeepers that die and stand still.
+// Package quotas_test tests throughput quotas and busy answers end to end: consumer processes on a
+// real Kafka, an HTTP service that answers 429 above its capacity, policies in etcd, permits in
+// Redis, and ratekeepers that are killed and suspended.
 package quotas_test
 
 import (
@@ -22,6 +23,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -30,18 +32,19 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// Each makes this test binary another process, by its value as JSON.
+// Each of these variables makes this test binary another process, described by its value as JSON.
 const (
 	consumerEnv = "THROTTLE_TEST_QUOTA_CONSUMER"
 	replicaEnv  = "THROTTLE_TEST_QUOTA_REPLICA"
 )
 
-// admin is the throttle-admin that was built for these tests.
+// admin is the file name of a throttle-admin that was built for these tests.
 var admin string
 
-// TestMain is the other processes, too.
+// TestMain runs the tests, or another process.
 func TestMain(m *testing.M) {
-	for name, process := range map[string]interface{ run() error }{consumerEnv: &consumer{}, replicaEnv: &replica{}} {
+	type process interface{ run() error }
+	for name, process := range map[string]process{consumerEnv: &consumer{}, replicaEnv: &replica{}} {
 		if text := os.Getenv(name); text != "" {
 			err := json.Unmarshal([]byte(text), process)
 			if err == nil {
@@ -67,18 +70,18 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	_ = os.RemoveAll(directory) // of the system's temporary ones
+	_ = os.RemoveAll(directory)
 	os.Exit(code)
 }
 
-// as is the environment of such a process.
+// as returns the environment of another process.
 func (w *world) as(name string, process any) []string {
 	text, err := json.Marshal(process)
 	require.NoError(w.t, err)
 	return append(w.env(), name+"="+string(text))
 }
 
-// A world is where policies and permits are.
+// A world has a policy store and a permit store.
 type world struct {
 	t                                *testing.T
 	policiesURL, permitsURL, cluster string
@@ -86,7 +89,9 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, policiesURL: services.EtcdURL(t), permitsURL: services.Redis(t), cluster: services.Name(t)}
+	w := &world{
+		t: t, policiesURL: services.EtcdURL(t), permitsURL: services.Redis(t), cluster: services.Name(t),
+	}
 	var err error
 	w.permits, err = throttle.OpenPermits(w.permitsURL)
 	require.NoError(t, err)
@@ -95,25 +100,30 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) env() []string {
-	return []string{throttle.EnvPolicies + "=" + w.policiesURL, throttle.EnvPermits + "=" + w.permitsURL, throttle.EnvCluster + "=" + w.cluster}
+	return []string{
+		throttle.EnvPolicies + "=" + w.policiesURL,
+		throttle.EnvPermits + "=" + w.permitsURL,
+		throttle.EnvCluster + "=" + w.cluster,
+	}
 }
 
-// set changes policies.
-func (w *world) set(of map[policy.Scope]policy.Policy) {
+// set sets policies by scope.
+func (w *world) set(of map[policy.Scope]policy.Settings) {
 	w.t.Helper()
 	store, err := throttle.OpenPolicies(w.t.Context(), w.policiesURL)
 	require.NoError(w.t, err)
-	_, err = configstore.Edit(w.t.Context(), store, func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
-		for scope, p := range of {
-			changes = append(changes, s.Set(scope, p)...)
+	setAll := func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
+		for scope, settings := range of {
+			changes = append(changes, s.Set(scope, settings)...)
 		}
 		return changes, nil
-	})
+	}
+	_, err = configstore.Edit(w.t.Context(), store, setAll)
 	require.NoError(w.t, err)
 	require.NoError(w.t, store.Close())
 }
 
-// admin runs throttle-admin, and returns what it prints.
+// admin runs throttle-admin and returns its output.
 func (w *world) admin(args ...string) string {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.t.Context(), admin, args...)
@@ -125,9 +135,9 @@ func (w *world) admin(args ...string) string {
 	return string(out)
 }
 
-// rates is the record that replicas obey.
-func (w *world) rates() (r dispatch.Rates) {
-	text, _, err := w.permits.Value(w.t.Context(), dispatch.RatesKey(w.cluster))
+// rates returns the record of rates that is in force.
+func (w *world) rates() (r quota.Rates) {
+	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey(w.cluster))
 	if err == nil && len(text) > 0 {
 		err = json.Unmarshal(text, &r)
 	}
@@ -138,11 +148,11 @@ func (w *world) rates() (r dispatch.Rates) {
 const (
 	size       = 100 // bytes of a message
 	partitions = 4
-	// Of one message: it is read from Kafka, and written to the sink.
+	// cost of a message, which is read from Kafka and written to the sink
 	cost = quota.Page + quota.WriteFactor*quota.Page
 )
 
-// long skips what takes over a minute; make test-long runs it.
+// long skips a test that takes over a minute, unless THROTTLE_LONG is set, as by make test-long.
 func long(t *testing.T) {
 	if !permitstest.Long() {
 		t.Skip("takes over a minute: set THROTTLE_LONG")
@@ -175,12 +185,16 @@ func TestTagsShareASink(t *testing.T) {
 	})
 }
 
-// share has a and b share the sink, by two processes each: 20 % of it is reserved for each of them, and each may have all of it. First a wants
-// 40 % and b has a backlog without end, then both have one, and then the sink can do twice as much: the two totals, and no more.
+// share runs two ids, a and b, on the sink, with two processes each. A fifth of the sink is
+// reserved for each id, and each may use all of it. First, a wants 40 % and b has an endless
+// backlog; then both have one; then the capacity of the sink doubles, so that it equals the sum of
+// both totals.
 func share(w *world, s *sink, of func(c *consumer, name string) policy.Scope) {
 	t := w.t
 	k := services.Kafka(t)
-	quotas := map[policy.Scope]policy.Policy{policy.ClusterScope(): {IgnoreZones: new(int64(0))}} // one sink is one zone, and its trouble counts
+	quotas := map[policy.Scope]policy.Settings{
+		policy.ClusterScope(): policy.QuotaSettings{IgnoreZones: new(int64(0))}, // the sink is the only zone, and must count
+	}
 	var ids []quota.ID
 	topics := map[string]string{}
 	base := consumer{Brokers: k.Brokers, Group: services.Name(t), Sink: s.url}
@@ -191,7 +205,9 @@ func share(w *world, s *sink, of func(c *consumer, name string) policy.Scope) {
 		topics[name] = services.Name(t) + "-" + name
 		c.ID, c.Topic = quota.ID(scope.String()), topics[name]
 		k.CreateTopic(c.Topic, partitions)
-		quotas[scope] = policy.Policy{ReservedThroughput: new(int64(capacity * cost / 5)), TotalThroughput: new(int64(capacity * cost))}
+		quotas[scope] = policy.Quota{
+			Reserved: new(int64(capacity * cost / 5)), Total: new(int64(capacity * cost)),
+		}
 		ids = append(ids, c.ID)
 		for i := range 2 {
 			c.Name = fmt.Sprint(name, i)
@@ -199,64 +215,72 @@ func share(w *world, s *sink, of func(c *consumer, name string) policy.Scope) {
 		}
 	}
 	w.set(quotas)
-	w.produce(k.Brokers, topics["b"], 30_000) // more than b can ever have
+	w.produce(k.Brokers, topics["b"], 30_000) // more than b can read in this test
 	written, stop := w.producing(k.Brokers, topics["a"], capacity*40/100)
 	for i, c := range processes {
 		fleet.Start(t, i, "", w.as(consumerEnv, c))
 	}
-	require.Eventually(t, func() bool { return len(s.consumers()) == len(processes) }, time.Minute, 50*time.Millisecond, "a process got no partition to read from")
+	require.Eventually(t, func() bool {
+		return len(s.consumers()) == len(processes)
+	}, time.Minute, 50*time.Millisecond, "a process has no partition")
 	defer w.explain(s, time.Now(), ids)
 
 	const window = 2 * time.Second
 	check := func(what string, more func(assert.TestingT, count)) {
-		loosely.Hold(t, func(loose assert.TestingT) { // when a machine stands still, what comes then is too much for the sink's queue
+		// After a pause of the machine, the requests that arrive at once exceed the sink's queue.
+		loosely.Hold(t, func(loose assert.TestingT) {
 			const d = 10 * time.Second
 			from := time.Now()
 			time.Sleep(d)
 			c := s.count(from, from.Add(d))
 			n := float64(c.good) / d.Seconds() / capacity
-			t.Logf("%s: %.1f %% of the capacity, %.2f %% of the answers busy, %v; for %v at most nothing came", what, 100*n, 100*c.busyShare(), c.ok, s.gap(from))
+			t.Logf("%s: %.1f %% of the capacity, %.2f %% of the answers busy, %v; longest gap %v",
+				what, 100*n, 100*c.busyShare(), c.ok, s.gap(from))
 			assert.GreaterOrEqual(loose, n, 0.9, what)
 			assert.LessOrEqual(loose, c.busyShare(), 0.05, what)
 			for _, id := range ids {
-				assert.GreaterOrEqual(loose, s.least(id, window, from, from.Add(d)), int(capacity*window.Seconds()/5), "%s: what is reserved for %s, in any %v", what, id, window)
+				assert.GreaterOrEqual(loose, s.fewest(id, window, from, from.Add(d)),
+					int(capacity*window.Seconds()/5), "%s: reserved for %s, in any %v", what, id, window)
 			}
 			more(loose, c)
 		})
 	}
 	time.Sleep(15 * time.Second)
-	caughtUp := func() bool { return written.Load()-int64(s.count(time.Time{}, time.Now()).ok[ids[0]]) < capacity/10 }
-	require.Eventually(t, caughtUp, 30*time.Second, 100*time.Millisecond, "a has not caught up with what came while the processes joined")
+	caughtUp := func() bool {
+		return written.Load()-int64(s.count(time.Time{}, time.Now()).ok[ids[0]]) < capacity/10
+	}
+	require.Eventually(t, caughtUp, 30*time.Second, 100*time.Millisecond, "a has not caught up after its start")
 	settled := time.Now()
 	check("a wants 40 %", func(loose assert.TestingT, c count) {
-		assert.InEpsilon(loose, capacity*40/100*10, c.ok[ids[0]], 0.1, "%s has what it wants, whatever the other does", ids[0])
+		assert.InEpsilon(loose, capacity*40/100*10, c.ok[ids[0]], 0.1, "%s gets what it wants", ids[0])
 	})
 	stop()
 	w.produce(k.Brokers, topics["a"], 20_000)
 	time.Sleep(8 * time.Second)
-	check("both want all", func(assert.TestingT, count) {})
+	check("both want everything", func(assert.TestingT, count) {})
 
 	try := 0
 	loosely.Hold(t, func(loose assert.TestingT) {
 		const d = 2 * time.Second
 		if try++; try > 1 {
-			s.can(capacity)
+			s.setCapacity(capacity)
 			time.Sleep(15 * time.Second)
 		}
-		s.can(2 * capacity)
+		s.setCapacity(2 * capacity)
 		time.Sleep(10 * time.Second)
 		from := time.Now()
 		time.Sleep(d)
 		regained := float64(s.count(from, from.Add(d)).good) / d.Seconds() / 2 / capacity
-		t.Logf("%.1f %% of the double capacity, 10 s after it came; for %v at most nothing came", 100*regained, s.gap(from))
-		assert.GreaterOrEqual(loose, regained, 0.95, "of the double capacity")
+		t.Logf("%.1f %% of the doubled capacity after 10 s; longest gap %v", 100*regained, s.gap(from))
+		assert.GreaterOrEqual(loose, regained, 0.95, "of the doubled capacity")
 	})
-	for _, id := range ids { // also when the one comes to want more, and when the capacity changes
-		assert.GreaterOrEqual(t, s.least(id, 2*window, settled, time.Now()), int(capacity*window.Seconds()/5), "half of what is reserved for %s, in any %v", id, 2*window)
+	for _, id := range ids { // also while demand and capacity change
+		assert.GreaterOrEqual(t, s.fewest(id, 2*window, settled, time.Now()),
+			int(capacity*window.Seconds()/5), "half of the rate reserved for %s, in any %v", id, 2*window)
 	}
 }
 
-// explain shows second by second how it came about, if the test has failed, and what the ratekeeper says at last.
+// explain logs the answers of each second and the ratekeeper's status, if the test has failed.
 func (w *world) explain(s *sink, from time.Time, ids []quota.ID) {
 	if !w.t.Failed() {
 		return
@@ -269,12 +293,15 @@ func (w *world) explain(s *sink, from time.Time, ids []quota.ID) {
 }
 
 func (w *world) writer(brokers []string, topic string) *kafka.Writer {
-	return &kafka.Writer{Addr: kafka.TCP(brokers...), Topic: topic, RequiredAcks: kafka.RequireAll, Balancer: &kafka.RoundRobin{}, BatchTimeout: 5 * time.Millisecond}
+	return &kafka.Writer{
+		Addr: kafka.TCP(brokers...), Topic: topic, RequiredAcks: kafka.RequireAll,
+		Balancer: &kafka.RoundRobin{}, BatchTimeout: 5 * time.Millisecond,
+	}
 }
 
 func message() kafka.Message { return kafka.Message{Value: bytes.Repeat([]byte{'x'}, size)} }
 
-// produce fills a topic.
+// produce writes n messages to a topic.
 func (w *world) produce(brokers []string, topic string, n int) {
 	w.t.Helper()
 	to := w.writer(brokers, topic)
@@ -286,18 +313,20 @@ func (w *world) produce(brokers []string, topic string, n int) {
 	require.NoError(w.t, to.Close())
 }
 
-// producing writes so many messages a second to a topic, until stop, and counts them.
-func (w *world) producing(brokers []string, topic string, rate float64) (n *atomic.Int64, stop func()) {
+// producing writes rate messages a second to a topic until stop is called, and counts them in n.
+func (w *world) producing(
+	brokers []string, topic string, rate float64,
+) (n *atomic.Int64, stop func()) {
 	n = new(atomic.Int64)
 	to := w.writer(brokers, topic)
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for began := time.Now(); ctx.Err() == nil; {
+		for start := time.Now(); ctx.Err() == nil; {
 			time.Sleep(50 * time.Millisecond)
 			var messages []kafka.Message
-			for want := time.Since(began).Seconds() * rate; float64(n.Load()) < want; n.Add(1) {
+			for want := time.Since(start).Seconds() * rate; float64(n.Load()) < want; n.Add(1) {
 				messages = append(messages, message())
 			}
 			if err := to.WriteMessages(ctx, messages...); err != nil && ctx.Err() == nil {

@@ -16,12 +16,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// rights are those of a user as docs/operating.md has them, and the further ones in a Cluster.
+// rights returns a user's rights as docs/operating.md lists them, and the additional ones in a
+// Cluster.
 func rights(t *testing.T) (all, cluster []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operating.md")
@@ -33,10 +35,10 @@ func rights(t *testing.T) (all, cluster []string) {
 	return strings.Fields(string(line[1])), strings.Fields(string(further[1]))
 }
 
-// without is all rights but the one at i.
+// without returns all rights except the one at i.
 func without(all []string, i int) []string { return slices.Delete(slices.Clone(all), i, i+1) }
 
-// setUser makes throttle a user with rights and the password; what it had before is gone.
+// setUser sets the user throttle with these rights and the password, instead of its earlier ones.
 func setUser(t *testing.T, addr string, rights []string) {
 	t.Helper()
 	admin := redis.NewClient(&redis.Options{Addr: addr})
@@ -46,70 +48,78 @@ func setUser(t *testing.T, addr string, rights []string) {
 		args = append(args, right)
 	}
 	require.NoError(t, admin.Do(t.Context(), args...).Err())
-	require.NoError(t, admin.ScriptFlush(t.Context()).Err()) // a server that knows the script needs no EVAL
+	require.NoError(t, admin.ScriptFlush(t.Context()).Err()) // a loaded script needs no EVAL
 }
 
-// everything has a permit store do all that it can: make and forget subscriptions, show a state, publish, and forget
-// a replica that is gone.
+// everything makes a permit store do all that it can: add and forget subscriptions, read a state,
+// publish, and forget an expired replica.
 func everything(t *testing.T, admin *redis.Client, url string) error {
 	t.Helper()
-	permits, ctx := open(t, url), t.Context()
+	store, ctx := open(t, url), t.Context()
 	name := services.Name(t)
+	key := "throttle:limit:{" + name + "}"
 	subscribe := func(n int) (err error) {
-		allocations := make([]schedule.Allocation, n)
+		allocations := make([]*permits.Request, n)
 		for i := range allocations {
-			allocations[i] = allocation("throttle:{" + name + "}")
-			allocations[i].Request.Subscription, allocations[i].Request.Rate, allocations[i].Request.Round = fmt.Sprint(i), 1e6, 0.01
+			r := allocation(key)
+			r.Allocate.Subscription, r.Allocate.Rate, r.Allocate.Round = fmt.Sprint(i), 1e6, 0.01
+			allocations[i] = r
 		}
-		for _, b := range permits.Allocate(ctx, allocations) {
-			err = errors.Join(err, b.Err)
+		store.Do(ctx, allocations)
+		for _, r := range allocations {
+			err = errors.Join(err, r.Err)
 		}
 		return err
 	}
 	replace := func(by []byte) error {
-		return permits.Update(ctx, "throttle:{"+name+"}:pool", time.Minute, func([]byte, float64) []byte { return by })
+		update := func([]byte, float64) []byte { return by }
+		return store.Update(ctx, "throttle:pool:{"+name+"}", time.Minute, update)
 	}
 	errs := []error{subscribe(600), subscribe(1100), replace([]byte("x")), replace(nil)}
 	time.Sleep(100 * time.Millisecond) // more than two epochs
 	errs = append(errs, subscribe(1))
-	fields, err := admin.HLen(ctx, "throttle:{"+name+"}").Result()
+	fields, err := admin.HLen(ctx, key).Result()
 	if errs = append(errs, err); fields > 1000 {
 		errs = append(errs, errors.New("subscriptions are not forgotten"))
 	}
-	_, _, err = permits.State(ctx, "throttle:{"+name+"}")
-	errs = append(errs, err, permits.Publish(ctx, name, "gone", nil, time.Millisecond), permits.Publish(ctx, name, "here", nil, time.Minute))
+	_, _, err = store.State(ctx, key)
+	errs = append(errs, err,
+		store.Publish(ctx, name, "gone", nil, time.Millisecond),
+		store.Publish(ctx, name, "here", nil, time.Minute))
 	time.Sleep(5 * time.Millisecond)
-	_, err = permits.Published(ctx, name)
-	_, countErr := permits.(dispatch.ReplicaCounter).Replicas(ctx, name)
+	_, err = store.Published(ctx, name)
+	_, countErr := store.(dispatch.ReplicaCounter).Replicas(ctx, name)
 	errs = append(errs, countErr)
-	members, memberErr := admin.SMembers(ctx, "throttle:{"+name+"}:replicas").Result()
+	members, memberErr := admin.SMembers(ctx, permits.RedisReplicas(name)).Result()
 	if errs = append(errs, err, memberErr); slices.Contains(members, "gone") {
-		errs = append(errs, errors.New("a replica that is gone is not forgotten"))
+		errs = append(errs, errors.New("an expired replica is not forgotten"))
 	}
 	return errors.Join(errs...)
 }
 
-// wakes says whether a waiter is told that his turn has come; he can queue, and the others allocate, in any case.
+// wakes reports whether a waiter is notified of its turn. Queueing and allocating must work in any
+// case.
 func wakes(t *testing.T, url string) bool {
 	t.Helper()
-	permits, name := open(t, url), services.Name(t)
+	store, name := open(t, url), services.Name(t)
 	woken := make(chan string, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		assert.NoError(t, permits.(dispatch.Waker).Wakes(ctx, name, func(waiter string) { woken <- waiter }))
+		assert.NoError(t, store.(dispatch.Waker).Wakes(ctx, name, func(waiter string) { woken <- waiter }))
 	}()
-	time.Sleep(100 * time.Millisecond) // until it listens
+	time.Sleep(100 * time.Millisecond) // until it has subscribed
 	strict := func(waiter string, want, returned float64, carry schedule.Carry) schedule.Reply {
-		b := allocation("throttle:{" + name + "}")
-		b.Request.Strict, b.Request.Rate, b.Request.MaxReserved, b.Request.Waiter, b.Request.Want, b.Request.Returned, b.Request.Carry = true, 0.01, 2, waiter, want, returned, carry // a new line begins with a slot that is still to come
-		allocated := permits.Allocate(t.Context(), []schedule.Allocation{b})[0]
-		require.NoError(t, allocated.Err)
-		return allocated.Reply
+		r := allocation("throttle:limit:{" + name + "}")
+		a := r.Allocate
+		a.Strict, a.Rate, a.MaxReserved = true, 0.01, 2 // the first slot of a new line is in the future
+		a.Waiter, a.Want, a.Returned, a.Carry = waiter, want, returned, carry
+		require.NoError(t, allocate(t, store, r))
+		return a.Reply
 	}
 	first := strict("", 1, 0, schedule.Carry{})
 	require.Zero(t, strict(name+"|1", 1, 0, first.Carry).N)
-	strict("", 0, 1, first.Carry) // gives its slot back
+	strict("", 0, 1, first.Carry) // gives the slot back
 	select {
 	case waiter := <-woken:
 		assert.Equal(t, name+"|1", waiter)
@@ -119,7 +129,8 @@ func wakes(t *testing.T, url string) bool {
 	}
 }
 
-// TestRedisUser: a user with the rights that docs/operating.md gives can do all that a permit store does, and needs each of them.
+// TestRedisUser: a user with the rights in docs/operating.md can do all that a permit store does,
+// and needs each of them.
 func TestRedisUser(t *testing.T) {
 	t.Parallel()
 	r := services.RedisServer(t)
@@ -128,7 +139,9 @@ func TestRedisUser(t *testing.T) {
 	url := "redis://throttle@" + r.Addr + "?password-file=" + secret(t, password)
 	all, _ := rights(t)
 	setUser(t, r.Addr, all)
-	loosely.Hold(t, func(loose assert.TestingT) { assert.NoError(loose, everything(t, admin, url)) }) // a call may be too late
+	loosely.Hold(t, func(loose assert.TestingT) { // a call may be late
+		assert.NoError(loose, everything(t, admin, url))
+	})
 	for i, right := range all {
 		setUser(t, r.Addr, without(all, i))
 		loosely.Hold(t, func(loose assert.TestingT) {
@@ -141,7 +154,9 @@ func TestRedisUser(t *testing.T) {
 	}
 	for _, more := range [][]string{nil, {"+publish", "+subscribe", "+ping", "&throttle:wake:*"}} {
 		setUser(t, r.Addr, append(slices.Clone(all), more...))
-		loosely.Hold(t, func(loose assert.TestingT) { assert.Equal(loose, more != nil, wakes(t, url), "%v", more) })
+		loosely.Hold(t, func(loose assert.TestingT) {
+			assert.Equal(loose, more != nil, wakes(t, url), "%v", more)
+		})
 	}
 	setUser(t, r.Addr, all)
 	refuses(t, strings.Replace(url, "?", "/1?", 1), "NOPERM")
@@ -153,32 +168,35 @@ func TestRedisUser(t *testing.T) {
 	refuses(t, "redis://"+r.Addr, "NOAUTH")
 }
 
-// TestRedisClusterUser is the same in a Cluster, and while a slot moves.
+// TestRedisClusterUser: the same in a Cluster, also while a slot moves.
 func TestRedisClusterUser(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
 	file := secret(t, password)
 	alone, further := rights(t)
 	all := append(alone, further...)
-	key := "throttle:{moving}"
+	key := "throttle:limit:{moving}"
 	move := func(rights []string) (err error) {
 		for _, node := range c.Nodes {
 			setUser(t, node.Addr, rights)
 		}
-		permits := open(t, strings.Replace(c.URL, "://", "://throttle@", 1)+"?password-file="+file)
-		err = allocate(t, permits, allocation(key))
+		store := open(t, strings.Replace(c.URL, "://", "://throttle@", 1)+"?password-file="+file)
+		err = allocate(t, store, allocation(key))
 		to := c.Nodes[(slices.Index(c.Nodes, c.Owner(key))+1)%3]
-		c.Migrate(key, to, func() { err = errors.Join(err, allocate(t, permits, allocation(key))) })
-		return errors.Join(err, allocate(t, permits, allocation(key)))
+		c.Migrate(key, to, func() { err = errors.Join(err, allocate(t, store, allocation(key))) })
+		return errors.Join(err, allocate(t, store, allocation(key)))
 	}
 	var err error
-	require.Eventually(t, func() bool { err = move(all); return !errors.Is(err, context.DeadlineExceeded) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		err = move(all)
+		return !errors.Is(err, context.DeadlineExceeded)
+	}, 5*time.Second, time.Millisecond)
 	require.NoError(t, err)
 	for i := len(alone); i < len(all); i++ {
 		loosely.Hold(t, func(loose assert.TestingT) {
 			err := move(without(all, i))
 			require.Error(t, err, all[i])
-			assert.Regexp(loose, "NOPERM|MOVED", err.Error(), "who may not say ASKING is sent back")
+			assert.Regexp(loose, "NOPERM|MOVED", err.Error(), "without ASKING, the server redirects")
 		})
 	}
 	refuses(t, strings.Replace(c.URL, "://", "://throttle:wrong"+password+"@", 1), "WRONGPASS")

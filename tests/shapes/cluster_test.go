@@ -14,37 +14,41 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
-	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// TestClusterSharesLimitsOut: one call allocates on every shard, and each topic's limits are together on one.
-func TestClusterSharesLimitsOut(t *testing.T) {
+// TestClusterSpreadsLimits: one call allocates on every shard, and all limits of a topic are on the
+// same one.
+func TestClusterSpreadsLimits(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
-	permits := open(t, c.URL)
-	works(t, permits)
-	var allocations []schedule.Allocation
+	store := open(t, c.URL)
+	works(t, store)
+	var allocations []*permits.Request
 	var topics [][]string
 	for i := range 40 {
-		topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: fmt.Sprint("orders-", i)}
+		topic := policy.Topic{
+			Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: fmt.Sprint("orders-", i),
+		}
 		scope := policy.TopicScope(topic)
 		topics = append(topics, []string{
-			dispatch.LimitKey("c", scope, false), dispatch.LimitKey("c", scope, true),
-			dispatch.LimitKey("c", policy.SubscriptionScope(topic, "billing"), false), dispatch.LimitKey("c", policy.SubscriptionScope(topic, "audit"), true),
+			permits.LimitKey("c", scope, false), permits.LimitKey("c", scope, true),
+			permits.LimitKey("c", policy.SubscriptionScope(topic, "billing"), false),
+			permits.LimitKey("c", policy.SubscriptionScope(topic, "audit"), true),
 		})
 		for _, key := range topics[i] {
 			allocations = append(allocations, allocation(key))
 		}
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // until each shard has a connection and the script
-		for i, b := range permits.Allocate(t.Context(), allocations) {
-			assert.NoError(c, b.Err, allocations[i].Key)
-			assert.Equal(c, 10.0, b.Reply.N)
+		store.Do(t.Context(), allocations)
+		for _, r := range allocations {
+			assert.NoError(c, r.Err, r.Key)
+			assert.Equal(c, 10.0, r.Allocate.Reply.N)
 		}
 	}, 5*time.Second, 50*time.Millisecond)
 	shards := map[*services.RedisProcess]int{}
@@ -52,26 +56,27 @@ func TestClusterSharesLimitsOut(t *testing.T) {
 		owner := c.Owner(keys[0])
 		shards[owner] += len(keys)
 		for _, key := range keys {
-			assert.Equal(t, int64(1), c.Do(owner, "EXISTS", key), "%s is not with %s", key, keys[0])
+			assert.Equal(t, int64(1), c.Do(owner, "EXISTS", key), "%s is not on the shard of %s", key, keys[0])
 		}
 	}
 	t.Logf("keys on each shard: %v, %v, %v", shards[c.Nodes[0]], shards[c.Nodes[1]], shards[c.Nodes[2]])
-	assert.Len(t, shards, 3, "all shards carry limits")
+	assert.Len(t, shards, 3, "all shards have limits")
 }
 
-// TestClusterStateIsReadOnItsShard: the clock that a state is shown with is that of the server which keeps it.
+// TestClusterStateIsReadOnItsShard: the time returned with a state is that of the server that keeps
+// the state.
 func TestClusterStateIsReadOnItsShard(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
-	permits := open(t, c.URL)
-	works(t, permits)
-	const key = "throttle:{a}"
-	require.NoError(t, allocate(t, permits, allocation(key)))
+	store := open(t, c.URL)
+	works(t, store)
+	const key = "throttle:limit:{a}"
+	require.NoError(t, allocate(t, store, allocation(key)))
 	for _, node := range c.Nodes {
 		c.Do(node, "CONFIG", "RESETSTAT")
 	}
 	for range 20 {
-		_, _, err := permits.State(t.Context(), key)
+		_, _, err := store.State(t.Context(), key)
 		require.NoError(t, err)
 	}
 	for _, node := range c.Nodes {
@@ -81,38 +86,40 @@ func TestClusterStateIsReadOnItsShard(t *testing.T) {
 	}
 }
 
-// TestClusterSlotMoves: allocations go on, on the state that moves with its slot, and none is made twice.
+// TestClusterSlotMoves: allocations continue while a state moves with its slot, and none is made
+// twice.
 func TestClusterSlotMoves(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
-	permits := open(t, c.URL)
-	works(t, permits)
+	store := open(t, c.URL)
+	works(t, store)
 	allocations := onEachShard(c)
 	made, failed := []int64{0, 0, 0}, []int64{0, 0, 0}
 	allocateAll := func(n int) {
 		for range n {
-			for i, b := range permits.Allocate(t.Context(), allocations) {
-				if b.Err != nil {
-					t.Log(b.Err)
+			store.Do(t.Context(), allocations)
+			for i, r := range allocations {
+				if r.Err != nil {
+					t.Log(r.Err)
 					failed[i]++
 					continue
 				}
 				made[i]++
-				allocations[i].Request.Carry = b.Reply.Carry
+				r.Allocate.Carry = r.Allocate.Reply.Carry
 			}
 		}
 	}
 	allocateAll(10)
 	moving := allocations[0].Key
 	loosely.Hold(t, func(loose assert.TestingT) {
-		before := slices.Clone(failed) // connections are made
+		before := slices.Clone(failed) // by now, all connections are open
 		to := c.Nodes[(slices.Index(c.Nodes, c.Owner(moving))+1)%3]
 		c.Migrate(moving, to, func() { allocateAll(10) })
 		allocateAll(20)
-		t.Logf("allocations made %v, failed %v, of them before the move %v", made, failed, before)
+		t.Logf("allocations made %v, failed %v, before the move %v", made, failed, before)
 		for i, b := range allocations {
 			assert.LessOrEqual(loose, failed[i]-before[i], int64(1), b.Key)
-			s, _, err := permits.State(t.Context(), b.Key)
+			s, _, err := store.State(t.Context(), b.Key)
 			require.NoError(t, err)
 			assert.GreaterOrEqual(t, s.Seq, made[i], "the state was lost")
 			assert.LessOrEqual(t, s.Seq, made[i]+failed[i], "an allocation was made twice")
@@ -121,27 +128,28 @@ func TestClusterSlotMoves(t *testing.T) {
 	})
 }
 
-// TestClusterLosesAShard: its limits cannot be allocated, at once; those of the others can, in the same call.
+// TestClusterLosesAShard: allocations on a lost shard fail at once; those on the other shards
+// succeed in the same call.
 func TestClusterLosesAShard(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
 	for _, node := range c.Nodes {
 		c.Do(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
 	}
-	permits := open(t, c.URL)
-	works(t, permits)
+	store := open(t, c.URL)
+	works(t, store)
 	allocations := onEachShard(c)
-	permits.Allocate(t.Context(), allocations) // connects
+	store.Do(t.Context(), allocations) // connects
 	c.Nodes[2].Kill()
 	loosely.Hold(t, func(loose assert.TestingT) {
 		const calls = 50
 		failed, start := 0, time.Now()
 		for range calls {
-			allocated := permits.Allocate(t.Context(), allocations)
-			assert.Error(t, allocated[2].Err)
-			for _, b := range allocated[:2] {
-				if b.Err != nil {
-					t.Log(b.Err)
+			store.Do(t.Context(), allocations)
+			assert.Error(t, allocations[2].Err)
+			for _, r := range allocations[:2] {
+				if r.Err != nil {
+					t.Log(r.Err)
 					failed++
 				}
 			}
@@ -153,24 +161,26 @@ func TestClusterLosesAShard(t *testing.T) {
 	})
 }
 
-// onEachShard is an allocation for each node.
-func onEachShard(c *services.RedisShards) (allocations []schedule.Allocation) {
+// onEachShard returns an allocation for each node.
+func onEachShard(c *services.RedisShards) (allocations []*permits.Request) {
 	for i := 0; len(allocations) < len(c.Nodes); i++ {
-		if key := fmt.Sprintf("throttle:{limit-%d}", i); c.Owner(key) == c.Nodes[len(allocations)] {
+		if key := fmt.Sprintf("throttle:limit:{%d}", i); c.Owner(key) == c.Nodes[len(allocations)] {
 			allocations = append(allocations, allocation(key))
 		}
 	}
 	return allocations
 }
 
-// TestClusterLimit: four Limiters keep to a limit, and get it, while its slot moves there and back.
+// TestClusterLimit: four Limiters reach their limit and do not exceed it while its slot moves to
+// another shard and back.
 func TestClusterLimit(t *testing.T) {
 	t.Parallel()
 	const rate = 1000
 	c := services.RedisCluster(t)
 	loosely.Hold(t, func(loose assert.TestingT) {
 		var moved, end time.Time
-		r := drain(t, 4, c.URL, policy.Policy{MessageRate: policy.PerSecond(rate), OnOutage: policy.OutageStop}, func(key string) {
+		p := policy.Policy{MessageRate: policy.PerSecond(rate), OnOutage: policy.OutageStop}
+		r := drain(t, 4, c.URL, p, func(key string) {
 			home := c.Owner(key)
 			away := c.Nodes[(slices.Index(c.Nodes, home)+1)%3]
 			time.Sleep(time.Second)
@@ -183,39 +193,39 @@ func TestClusterLimit(t *testing.T) {
 		})
 		d := end.Sub(moved)
 		got := float64(r.between(moved, d)) / d.Seconds()
-		t.Logf("%.0f a second from the move on, any second %d, longest allocation %v", got, r.window(), r.longest)
+		t.Logf("%.0f/s from the move on, at most %d in any second, longest allocation %v", got, r.window(), r.longest)
 		assert.LessOrEqual(t, r.window(), rate*125/100, "rate x (1 s + 0.25 s)")
 		assert.GreaterOrEqual(loose, got, 0.8*rate)
 	})
 }
 
-// TestClusterRepeatsNothing: an allocation whose reply is lost has been made, and is not made again.
+// TestClusterRepeatsNothing: an allocation whose reply is lost was made, and is not repeated.
 func TestClusterRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
 	var lossy atomic.Bool
-	permits := redispermits.Open(redis.UniversalOptions{
+	store := redispermits.Open(redis.UniversalOptions{
 		Addrs: []string{c.Nodes[0].Addr}, IsClusterMode: true,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			return lossyConn{conn, &lossy}, err
 		},
 	}, time.Second)
-	defer func() { assert.NoError(t, permits.Close()) }()
-	works(t, permits)
-	const key = "throttle:{a}"
-	require.NoError(t, allocate(t, permits, allocation(key))) // now its shard knows the script
-	before, _, err := permits.State(t.Context(), key)
+	defer func() { assert.NoError(t, store.Close()) }()
+	works(t, store)
+	const key = "throttle:limit:{a}"
+	require.NoError(t, allocate(t, store, allocation(key))) // loads the script on its shard
+	before, _, err := store.State(t.Context(), key)
 	require.NoError(t, err)
 	lossy.Store(true)
-	require.Error(t, allocate(t, permits, allocation(key)))
+	require.Error(t, allocate(t, store, allocation(key)))
 	lossy.Store(false)
-	after, _, err := permits.State(t.Context(), key)
+	after, _, err := store.State(t.Context(), key)
 	require.NoError(t, err)
 	assert.Equal(t, before.Seq+1, after.Seq)
 }
 
-// A lossyConn ends instead of answering while lossy is set.
+// A lossyConn closes instead of returning an answer while lossy is set.
 type lossyConn struct {
 	net.Conn
 	lossy *atomic.Bool

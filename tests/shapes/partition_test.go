@@ -11,34 +11,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// counted counts the allocations that were answered.
+// counted is a permit store that counts answered allocations.
 type counted struct {
 	dispatch.PermitStore
 	mu sync.Mutex
 	n  int64
 }
 
-func (l *counted) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
-	allocated := l.PermitStore.Allocate(ctx, allocations)
+func (l *counted) Do(ctx context.Context, requests []*permits.Request) {
+	l.PermitStore.Do(ctx, requests)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, b := range allocated {
-		if b.Err == nil && b.Reply.N > 0 {
+	for _, r := range requests {
+		if r.Err == nil && r.Allocate.Reply.N > 0 {
 			l.n++
 		}
 	}
-	return allocated
 }
 
-// TestDataCentresApart: three data centres share a limit on an etcd of three members. One is cut off: it stops, the others
-// go on with all of the limit, and when it is back, no allocation is lost.
-func TestDataCentresApart(t *testing.T) {
+// TestDataCentreCutOff: three data centres share a limit on an etcd of three members. When one is
+// cut off, it stops and the others use the whole limit. When it is back, no allocation is lost.
+func TestDataCentreCutOff(t *testing.T) {
 	t.Parallel()
 	const rate = 200
 	cluster := services.EtcdCluster(t)
@@ -75,23 +74,26 @@ func TestDataCentresApart(t *testing.T) {
 		defer mu.Unlock()
 		return r.between(from, d)
 	}
+	lastSecond := func(i int) int { return between(&at[i], time.Now().Add(-time.Second), time.Second) }
 	require.Eventually(t, func() bool {
-		since := time.Now().Add(-time.Second)
-		return between(&at[0], since, time.Second) > 0 && between(&at[1], since, time.Second) > 0 && between(&at[2], since, time.Second) > 0
-	}, 10*time.Second, 50*time.Millisecond, "all have a part")
+		return lastSecond(0) > 0 && lastSecond(1) > 0 && lastSecond(2) > 0
+	}, 10*time.Second, 50*time.Millisecond, "all have a share")
 
 	cluster.Isolate(1)
-	time.Sleep(2 * time.Second) // an election, time-outs, what was allocated before
+	time.Sleep(2 * time.Second) // for the election, timeouts, and permits allocated before
 	loosely.Hold(t, func(loose assert.TestingT) {
-		apart := time.Now()
+		from := time.Now()
 		time.Sleep(3 * time.Second)
-		alone, others := between(&at[1], apart, 3*time.Second), between(&at[0], apart, 3*time.Second)+between(&at[2], apart, 3*time.Second)
-		t.Logf("apart: the one alone %d, the others %d of %d", alone, others, 3*rate)
+		alone := between(&at[1], from, 3*time.Second)
+		others := between(&at[0], from, 3*time.Second) + between(&at[2], from, 3*time.Second)
+		t.Logf("cut off: %d, the others: %d of %d", alone, others, 3*rate)
 		assert.Zero(t, alone)
 		assert.GreaterOrEqual(loose, others, 3*rate*85/100)
 	})
 	cluster.Heal()
-	assert.Eventually(t, func() bool { return between(&at[1], time.Now().Add(-time.Second), time.Second) > rate/6 }, 10*time.Second, 50*time.Millisecond, "it goes on when it is back")
+	assert.Eventually(t, func() bool {
+		return lastSecond(1) > rate/6
+	}, 10*time.Second, 50*time.Millisecond, "it continues when it is back")
 
 	cancel()
 	consumers.Wait()
@@ -99,9 +101,9 @@ func TestDataCentresApart(t *testing.T) {
 	for _, l := range stores {
 		allocated += l.n
 	}
-	state, _, err := stores[0].State(t.Context(), dispatch.LimitKey("standalone", policy.TopicScope(topic), false))
+	state, _, err := stores[0].State(t.Context(), permits.LimitKey("standalone", policy.TopicScope(topic), false))
 	require.NoError(t, err)
-	t.Logf("any second %d; %d allocations answered, %d in the permit store", all.window(), allocated, state.Seq)
+	t.Logf("at most %d in any second; %d allocations answered, %d in the permit store", all.window(), allocated, state.Seq)
 	assert.LessOrEqual(t, all.window(), rate*125/100, "rate x (1 s + 0.25 s)")
-	assert.GreaterOrEqual(t, state.Seq, allocated, "every allocation that was answered is in the permit store")
+	assert.GreaterOrEqual(t, state.Seq, allocated, "every answered allocation is in the permit store")
 }

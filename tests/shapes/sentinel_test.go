@@ -20,33 +20,39 @@ func TestSentinelFailover(t *testing.T) {
 		t.Run(string(loss), func(t *testing.T) {
 			t.Parallel()
 			loosely.Hold(t, func(loose assert.TestingT) {
-				failover(t, loose, loss, func(f *services.RedisFailover) { f.Master.Kill() }, func(*services.RedisFailover) {})
+				kill := func(f *services.RedisFailover) { f.Master.Kill() }
+				failover(t, loose, loss, kill, func(*services.RedisFailover) {})
 			})
 		})
 	}
 }
 
-// TestSentinelFailoverOfAFrozenMaster: connections stay open, and one master too many is there for a while.
+// TestSentinelFailoverOfAFrozenMaster: connections stay open, and for a while there are two
+// masters.
 func TestSentinelFailoverOfAFrozenMaster(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
-		failover(t, loose, policy.OutageShare, func(f *services.RedisFailover) { f.Master.Freeze() }, func(f *services.RedisFailover) {
+		freeze := func(f *services.RedisFailover) { f.Master.Freeze() }
+		failover(t, loose, policy.OutageShare, freeze, func(f *services.RedisFailover) {
 			time.Sleep(200 * time.Millisecond)
 			f.Master.Thaw()
 		})
 	})
 }
 
-// failover drains through the loss of a master by die. What the replica becomes master with is half a second old, and as
-// good as lost. elected is called when it is the master.
-func failover(t *testing.T, loose assert.TestingT, loss policy.OnOutage, die, elected func(*services.RedisFailover)) {
+// failover drains while die ends the master. The state of the new master is half a second old, so
+// that it counts as lost. failover calls elected when there is a new master.
+func failover(
+	t *testing.T, loose assert.TestingT, loss policy.OnOutage, die, elected func(*services.RedisFailover),
+) {
 	t.Helper()
 	const rate = 1000
 	f := services.RedisSentinel(t, 300*time.Millisecond)
 	var died, back time.Time
 	var inc int64
 	master := open(t, f.Master.URL)
-	r := drain(t, 4, f.URL, policy.Policy{MessageRate: policy.PerSecond(rate), OnOutage: loss}, func(key string) {
+	p := policy.Policy{MessageRate: policy.PerSecond(rate), OnOutage: loss}
+	r := drain(t, 4, f.URL, p, func(key string) {
 		time.Sleep(1500 * time.Millisecond)
 		f.Detach()
 		time.Sleep(500 * time.Millisecond)
@@ -61,33 +67,39 @@ func failover(t *testing.T, loose assert.TestingT, loss policy.OnOutage, die, el
 		time.Sleep(time.Until(back.Add(2500 * time.Millisecond)))
 	})
 	away, after := back.Sub(died), r.between(back.Add(time.Second), time.Second)
-	t.Logf("away %v, meanwhile %d messages, nothing for %v; %d in the second after the next; any second %d; longest allocation %v",
+	t.Logf("outage %v with %d messages, longest gap %v; %d messages in the second second after it; "+
+		"at most %d in any second; longest allocation %v",
 		away, r.between(died, away), r.gap(), after, r.window(), r.longest)
-	assert.NotEqual(t, inc, r.state.Inc, "nothing was lost")
-	assert.Less(loose, r.longest, redispermits.DefaultTimeout+150*time.Millisecond, "an allocation takes its time-out, and what the machine adds")
+	assert.NotEqual(t, inc, r.state.Inc, "the state was not lost")
+	const slack = 150 * time.Millisecond
+	assert.Less(loose, r.longest, redispermits.DefaultTimeout+slack, "an allocation takes at most its timeout")
 	most := rate * 127 / 100 // rate x (1 s + 0.15 s), and 12 % that others hold
 	if loss == policy.OutageShare {
-		most += rate / 10 // until the last Limiter has found the new master, it goes on beside those that allocate there
+		most += rate / 10 // Limiters that have not found the new master use their last share
 	}
 	assert.LessOrEqual(t, r.window(), most)
 	assert.GreaterOrEqual(loose, after, rate*80/100)
 }
 
-// TestSentinelDiesWithItsMaster: the host of both is gone, and nothing on it even refuses a connection.
+// TestSentinelDiesWithItsMaster: the host of both is lost, and connections to it are not even
+// refused.
 func TestSentinelDiesWithItsMaster(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
 		f := services.RedisSentinel(t, 300*time.Millisecond)
 		mine := f.Sentinels[0]
-		permits := &timed{PermitStore: open(t, "redis+sentinel://"+mine.Addr+"?master=throttle")} // the others it finds by itself
-		works(t, permits)
+		// The store finds the other Sentinels by itself.
+		store := &timed{PermitStore: open(t, "redis+sentinel://"+mine.Addr+"?master=throttle")}
+		works(t, store)
 		mine.Freeze()
 		f.Master.Freeze()
 		f.Sentinels = f.Sentinels[1:]
 		f.Elected()
 		elected := time.Now()
-		require.Eventually(t, func() bool { return allocate(t, permits, allocation("throttle:{a}")) == nil }, 6*time.Second, 20*time.Millisecond)
-		t.Logf("allocations are made again %v after the election, longest allocation %v", time.Since(elected), permits.longest)
-		assert.Less(loose, permits.longest, redispermits.DefaultTimeout+150*time.Millisecond)
+		require.Eventually(t, func() bool {
+			return allocate(t, store, allocation("throttle:limit:{a}")) == nil
+		}, 6*time.Second, 20*time.Millisecond)
+		t.Logf("allocations succeed %v after the election, longest %v", time.Since(elected), store.longest)
+		assert.Less(loose, store.longest, redispermits.DefaultTimeout+150*time.Millisecond)
 	})
 }

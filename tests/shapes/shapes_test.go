@@ -1,5 +1,6 @@
-// Package shapes tests permit stores and stores in the shapes that production has: Redis as a Cluster, behind Sentinels, over TLS
-// and with users of few rights, and etcd over TLS with a password. Each is opened by its URL.
+// Package shapes tests permit stores and policy stores as they run in production: Redis as a
+// Cluster, behind Sentinels, over TLS and with users of few rights; etcd over TLS with a password.
+// Each is opened by its URL.
 package shapes
 
 import (
@@ -16,6 +17,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -23,41 +25,42 @@ import (
 
 func open(t *testing.T, url string) dispatch.PermitStore {
 	t.Helper()
-	permits, err := throttle.OpenPermits(url)
+	store, err := throttle.OpenPermits(url)
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, permits.Close()) })
-	return permits
+	t.Cleanup(func() { assert.NoError(t, store.Close()) })
+	return store
 }
 
-// allocation asks for ten permits of 1000/s.
-func allocation(key string) schedule.Allocation {
-	return schedule.Allocation{Key: key, Request: schedule.Request{
+// allocation requests ten permits of 1000/s.
+func allocation(key string) *permits.Request {
+	return &permits.Request{Key: key, Allocate: &permits.Allocate{Request: schedule.Request{
 		Subscription: "group", Weight: 1, Demand: 1000, Want: 10, Round: 0.1, Rate: 1000, Identity: "test", Rev: 1, Nonce: 7,
-	}}
+	}}}
 }
 
-func allocate(t *testing.T, permits dispatch.PermitStore, b schedule.Allocation) error {
-	return permits.Allocate(t.Context(), []schedule.Allocation{b})[0].Err
+func allocate(t *testing.T, store dispatch.PermitStore, r *permits.Request) error {
+	store.Do(t.Context(), []*permits.Request{r})
+	return r.Err
 }
 
-// works has a permit store do all that it can: allocate, show its state, publish and read what was published. A first connection may
-// take longer than a call may.
-func works(t *testing.T, permits dispatch.PermitStore) {
+// works checks that a permit store can allocate, read a state, publish, and read published records.
+// It tries again for a while, since a first connection may take longer than a call may.
+func works(t *testing.T, store dispatch.PermitStore) {
 	t.Helper()
-	key, cluster := "throttle:{"+services.Name(t)+"}", services.Name(t)
+	key, cluster := "throttle:limit:{"+services.Name(t)+"}", services.Name(t)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		require.NoError(c, allocate(t, permits, allocation(key)))
-		s, _, err := permits.State(t.Context(), key)
+		require.NoError(c, allocate(t, store, allocation(key)))
+		s, _, err := store.State(t.Context(), key)
 		require.NoError(c, err)
 		assert.Equal(c, 1000.0, s.Rate)
-		require.NoError(c, permits.Publish(t.Context(), cluster, "replica", []byte("status"), time.Minute))
-		published, err := permits.Published(t.Context(), cluster)
+		require.NoError(c, store.Publish(t.Context(), cluster, "replica", []byte("status"), time.Minute))
+		published, err := store.Published(t.Context(), cluster)
 		require.NoError(c, err)
 		assert.Equal(c, [][]byte{[]byte("status")}, published)
 	}, 5*time.Second, 50*time.Millisecond)
 }
 
-// secret writes a password into a file.
+// secret writes a password to a file and returns its name.
 func secret(t *testing.T, password string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "password")
@@ -65,35 +68,34 @@ func secret(t *testing.T, password string) string {
 	return name
 }
 
-// A timed permit store remembers its longest allocation.
+// timed is a permit store that records its longest allocation.
 type timed struct {
 	dispatch.PermitStore
 	mu      sync.Mutex
 	longest time.Duration
 }
 
-func (l *timed) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+func (l *timed) Do(ctx context.Context, requests []*permits.Request) {
 	start := time.Now()
-	allocated := l.PermitStore.Allocate(ctx, allocations)
+	l.PermitStore.Do(ctx, requests)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.longest = max(l.longest, time.Since(start))
-	return allocated
 }
 
-// A run is what Limiters dispatched.
+// A run records what Limiters dispatched.
 type run struct {
-	at      []time.Time // of each message
-	longest time.Duration
+	at      []time.Time    // of each message
+	longest time.Duration  // allocation
 	state   schedule.State // at the end
 }
 
-// drain has n Limiters, each with a connection of its own, take all they get of a limit until disturb returns.
+// drain runs n Limiters, each with its own connection, at a limit until disturb returns.
 func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key string)) (r run) {
 	t.Helper()
 	topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders"}
 	cluster := services.Name(t)
-	key := dispatch.LimitKey(cluster, policy.TopicScope(topic), false)
+	key := permits.LimitKey(cluster, policy.TopicScope(topic), false)
 	ctx, cancel := context.WithCancel(t.Context())
 	var mu sync.Mutex
 	var consumers sync.WaitGroup
@@ -107,16 +109,16 @@ func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key st
 		}
 	}()
 	for range n {
-		permits := &timed{PermitStore: open(t, url)}
+		store := &timed{PermitStore: open(t, url)}
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
-			assert.NoError(c, allocate(t, permits, allocation("throttle:{warm-up}")))
+			assert.NoError(c, allocate(t, store, allocation("throttle:limit:{warm-up}")))
 		}, 5*time.Second, 50*time.Millisecond)
-		permits.longest = 0
-		lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits, Cluster: cluster})
+		store.longest = 0
+		lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(p), Permits: store, Cluster: cluster})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic.String(), "group")
 		require.NoError(t, err)
-		stores = append(stores, permits)
+		stores = append(stores, store)
 		consumers.Go(func() {
 			defer func() { assert.NoError(t, lim.Close()) }()
 			for {
@@ -138,7 +140,7 @@ func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key st
 	return r
 }
 
-// between is what was dispatched in [from, from+d).
+// between counts the messages dispatched in [from, from+d).
 func (r run) between(from time.Time, d time.Duration) (n int) {
 	for _, at := range r.at {
 		if !at.Before(from) && at.Before(from.Add(d)) {
@@ -148,7 +150,7 @@ func (r run) between(from time.Time, d time.Duration) (n int) {
 	return n
 }
 
-// window is the most dispatched in any sliding second.
+// window returns the highest number of messages in any second.
 func (r run) window() (most int) {
 	first := 0
 	for i, at := range r.at {
@@ -160,7 +162,7 @@ func (r run) window() (most int) {
 	return most
 }
 
-// gap is the longest time in which nothing was dispatched.
+// gap returns the longest time without a message.
 func (r run) gap() (longest time.Duration) {
 	for i := range r.at[1:] {
 		longest = max(longest, r.at[i+1].Sub(r.at[i]))

@@ -8,15 +8,15 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Quota is a policy of a tenant or a tag: so many bytes of cost a second, which no ratekeeper makes messages of, so that one counts as what replicas assume.
-func Quota(messages int64) policy.Policy {
-	return policy.Policy{TotalThroughput: new(messages * dispatch.AssumedCost)}
-}
+// Quota returns a quota of n messages a second: without a ratekeeper, a message costs what replicas
+// assume.
+func Quota(n int64) policy.Quota { return policy.Quota{Total: new(n * quota.AssumedCost)} }
 
 // Granted returns how many permits the quota of a throttling id has granted.
 func (l *Limiter) Granted(id string) (n int64) {
@@ -26,7 +26,7 @@ func (l *Limiter) Granted(id string) (n int64) {
 	}
 	for _, s := range l.Stats().Subscriptions {
 		for _, a := range s.Limits {
-			if a.Key == dispatch.QuotaKey(l.Stats().Cluster, scope) {
+			if a.Key == permits.QuotaKey(l.Stats().Cluster, scope) {
 				n += a.Granted - a.Returned
 			}
 		}
@@ -56,7 +56,7 @@ func newUsed() *used {
 // Publish adds up what a usage says of the time since the last one.
 func (u *used) Publish(ctx context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
 	var of dispatch.Usage
-	if cluster == dispatch.UsageOf("standalone") && json.Unmarshal(text, &of) == nil {
+	if cluster == permits.UsageOf("standalone") && json.Unmarshal(text, &of) == nil {
 		u.mu.Lock()
 		secs := time.Since(u.last).Seconds()
 		u.last = time.Now()

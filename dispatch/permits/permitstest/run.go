@@ -18,7 +18,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A run is one schedule under way.
+// A run is one sequence under way.
 type run struct {
 	mode
 	t       *testing.T
@@ -56,7 +56,7 @@ type event struct {
 	n  int
 }
 
-// A period is when a rate was in force.
+// A period is one in which a rate was in force.
 type period struct {
 	from time.Duration
 	rate int64
@@ -108,8 +108,8 @@ func (r *run) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	}
 }
 
-// most is how many replicas are alive at once.
-const most = 6
+// maxAlive is how many replicas are alive at once.
+const maxAlive = 6
 
 func (r *run) do(s step) {
 	if len(r.alive) == 0 && s.op != "join" {
@@ -117,7 +117,7 @@ func (r *run) do(s step) {
 	}
 	switch s.op {
 	case "join":
-		if len(r.alive) < most {
+		if len(r.alive) < maxAlive {
 			r.join(s.n)
 		}
 	case "leave", "crash":
@@ -128,7 +128,7 @@ func (r *run) do(s step) {
 		gone := r.alive[i]
 		r.alive = slices.Delete(r.alive, i, i+1)
 		if s.op == "crash" {
-			r.store.Do(func() { gone.link.Cut, gone.crashed = true, true })
+			r.store.Locked(func() { gone.link.Cut, gone.crashed = true, true })
 		}
 		gone.stop()
 		if s.op == "leave" {
@@ -136,19 +136,19 @@ func (r *run) do(s step) {
 		}
 	case "cut":
 		one := r.alive[s.n%len(r.alive)]
-		r.store.Do(func() { one.link.Cut = true })
+		r.store.Locked(func() { one.link.Cut = true })
 		r.wg.Go(func() {
 			time.Sleep(s.d)
-			r.store.Do(func() { one.link.Cut = one.crashed })
+			r.store.Locked(func() { one.link.Cut = one.crashed })
 		})
 	case "freeze":
-		r.store.Do(func() { r.store.Frozen = time.Now().Add(s.d) })
+		r.store.Locked(func() { r.store.Frozen = time.Now().Add(s.d) })
 	case "lossy":
-		r.store.Do(func() { r.store.LoseCalls, r.store.LoseReplies = float64(s.n)/2000, float64(100-s.n)/2000 })
+		r.store.Locked(func() { r.store.LoseCalls, r.store.LoseReplies = float64(s.n)/2000, float64(100-s.n)/2000 })
 	case "lossless":
-		r.store.Do(func() { r.store.LoseCalls, r.store.LoseReplies, r.store.Duplicate = 0, 0, 0 })
+		r.store.Locked(func() { r.store.LoseCalls, r.store.LoseReplies, r.store.Duplicate = 0, 0, 0 })
 	case "double":
-		r.store.Do(func() { r.store.Duplicate = float64(s.n) / 1000 })
+		r.store.Locked(func() { r.store.Duplicate = float64(s.n) / 1000 })
 	case "rate", "ramp":
 		r.change(func() {
 			if s.op == "rate" {
@@ -156,10 +156,10 @@ func (r *run) do(s step) {
 				r.policy.MessageRate = policy.PerSecond(rate)
 				r.periods = append(r.periods, period{r.now(), rate})
 			}
-			r.policy.RampFrom, r.policy.RampOver, r.policy.RampTTL = policy.Rate{}, 0, 0
+			r.policy.Ramp.From, r.policy.Ramp.Over, r.policy.Ramp.TTL = policy.Rate{}, 0, 0
 			if s.n%4 == 0 {
-				r.policy.RampFrom, r.policy.RampOver, r.policy.RampTTL = policy.PerSecond(10), policy.Duration(2*time.Second), policy.Duration(time.Second)
-				r.policy.Ramp = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[s.n/4%2]
+				r.policy.Ramp.From, r.policy.Ramp.Over, r.policy.Ramp.TTL = policy.PerSecond(10), policy.Duration(2*time.Second), policy.Duration(time.Second)
+				r.policy.Ramp.Mode = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[s.n/4%2]
 			}
 		})
 	case "forget":
@@ -167,24 +167,25 @@ func (r *run) do(s step) {
 		if r.backend.Lose != nil {
 			r.backend.Lose()
 		}
-		r.store.Do(func() { clear(r.store.Limits) })
+		r.store.Locked(func() { clear(r.store.Limits) })
 	case "keep":
 		r.old = r.store.Copy()
 	case "restore":
 		if r.old != nil {
 			r.losses = append(r.losses, r.now())
-			r.store.Do(func() { r.store.Limits, r.store.Server = r.old, r.store.Server+1 })
+			r.store.Locked(func() { r.store.Limits, r.store.Server = r.old, r.store.Server+1 })
 			r.old = nil
 		}
 	case "skew a little": // a step of under 20 ms is not noticed
-		r.store.Do(func() { r.store.Skew += time.Duration(25+s.n*2) * time.Millisecond * time.Duration(1-s.n%2*2) })
+		r.store.Locked(func() { r.store.Skew += time.Duration(25+s.n*2) * time.Millisecond * time.Duration(1-s.n%2*2) })
 	case "skew":
 		r.losses = append(r.losses, r.now())
-		r.store.Do(func() { r.store.Skew += time.Duration(s.n%11-5) * time.Second })
+		r.store.Locked(func() { r.store.Skew += time.Duration(s.n%11-5) * time.Second })
 	}
 }
 
-// join starts a replica; n says of which subscription, in which group, and how much it wants.
+// join starts a replica; n says of which subscription, in which worker group, and how much it
+// wants.
 func (r *run) join(n int) {
 	one := &replica{link: &Link{Store: r.store}}
 	var err error
@@ -197,7 +198,7 @@ func (r *run) join(n int) {
 	var ctx context.Context
 	ctx, one.stop = context.WithCancel(r.ctx)
 	wants := 1
-	if n%4 == 0 && r.mode.policy.Sharing != policy.Strict {
+	if n%4 == 0 && r.mode.policy.Sharing.Mode != policy.Strict {
 		wants = 1 << 20
 	}
 	for range 1 + n%2 {
@@ -216,25 +217,34 @@ func (r *run) join(n int) {
 	r.alive, r.all = append(r.alive, one), append(r.all, one)
 }
 
-// recover ends all trouble, and looks whether somebody new is served soon, and the limit used.
+// recover ends all faults, and checks that the limit is used soon, and by new replicas.
 func (r *run) recover() {
 	r.do(step{op: "lossless"})
-	r.store.Do(func() {
+	r.store.Locked(func() {
 		r.store.Frozen = time.Time{}
 		for _, one := range r.alive {
 			one.link.Cut = false
 		}
 	})
-	r.change(func() { r.policy.RampOver, r.policy.RampFrom, r.policy.RampTTL = 0, policy.Rate{}, 0 })
+	r.change(func() { r.policy.Ramp.Over, r.policy.Ramp.From, r.policy.Ramp.TTL = 0, policy.Rate{}, 0 })
 	r.join(0)
-	r.join(1) // of the other group: one whose workers have crashed is left alone for long
+	r.join(1) // of the other group: one whose replicas have crashed keeps its permits for long
 	time.Sleep(4 * ttl)
-	from := r.now()
-	time.Sleep(2 * time.Second)
-	want := r.periods[len(r.periods)-1].rate
-	if got := r.between(from, from+2*time.Second); float64(got) < 0.6*2*float64(want) {
-		r.stuck = fmt.Sprintf("with all trouble over, %d of %d dispatched in two seconds", got, 2*want)
+	const d = 2 * time.Second
+	want := int(r.periods[len(r.periods)-1].rate) * int(d/time.Second)
+	tries := 1
+	if r.backend.RealTime { // another process may have the machine for a while
+		tries = 5
 	}
+	got := 0
+	for range tries {
+		from := r.now()
+		time.Sleep(d)
+		if got = r.between(from, from+d); 10*got >= 6*want {
+			return
+		}
+	}
+	r.stuck = fmt.Sprintf("after all faults, %d of %d permits were granted in %v", got, want, d)
 }
 
 func (r *run) end() {

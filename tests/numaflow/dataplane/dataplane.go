@@ -1,5 +1,5 @@
-// Package dataplane does to a user-defined vertex what Numaflow's data plane does, over the vertex's socket, and fails the test
-// when the vertex breaks the protocol. See Batch for what it does in turn.
+// Package dataplane drives a user-defined vertex over its socket as Numaflow's data plane does. It
+// fails the test if the vertex violates the protocol. See [Batch] for its cycle.
 package dataplane
 
 import (
@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// A Vertex is a process with the user's code, and a connection to it.
+// A Vertex is a process with the user's code and a connection to it.
 type Vertex struct {
 	t     testing.TB
 	kind  Kind
@@ -31,18 +31,18 @@ type Vertex struct {
 	err   error // of the process
 
 	mu        sync.Mutex
-	arrivals  []time.Time     // of messages that came out, or were handled
-	values    []string        // of those that came out of a source
-	open      map[string]bool // offsets of those that were neither acknowledged nor refused
-	refused   int             // data that a sink or map has nacked
-	failures  int             // answers of a sink that are failures
-	lost      int             // messages that will not come again: the source ignores nacks, or onFailure drops them
-	delivered int             // messages that the built-in source in front of a sink or map was asked for
-	faults    []string        // of protocol
+	arrivals  []time.Time     // of messages that a source delivered, or a map or sink handled
+	values    []string        // of messages that a source delivered
+	open      map[string]bool // offsets neither acknowledged nor nacked
+	refused   int             // data that a map or sink has nacked
+	failures  int             // failures that a sink has answered
+	lost      int             // messages not redelivered: the source ignores nacks, or onFailure drops
+	delivered int             // messages delivered by the built-in source of a map or sink
+	faults    []string        // violations of the protocol
 	mayEnd    bool            // it may end in the middle of a batch
 }
 
-// A Kind is what a vertex does.
+// A Kind is the kind of a vertex: its socket and its server-info file.
 type Kind struct{ socket, info string }
 
 // The kinds.
@@ -54,8 +54,8 @@ var (
 	Sink      = Kind{"sink.sock", "sinker-server-info"}
 )
 
-// Start runs a vertex of a kind, with -sockets DIRECTORY before its arguments, and connects to it. What still runs at the end
-// of the test is killed.
+// Start runs a vertex of a kind, with -sockets DIRECTORY before its arguments, and connects to it.
+// At the end of the test, it is killed if it still runs.
 func Start(t testing.TB, kind Kind, env []string, binary string, args ...string) *Vertex {
 	t.Helper()
 	directory, err := os.MkdirTemp("", "vertex") // a socket's name must be short
@@ -72,12 +72,12 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 		close(v.ended)
 	}()
 	t.Cleanup(func() {
-		_ = v.cmd.Process.Kill() // ended already if all went well
+		_ = v.cmd.Process.Kill() // fails if the process has ended
 		<-v.ended
 		require.NoError(t, os.RemoveAll(directory))
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		require.Empty(t, v.faults, "faults of protocol")
+		require.Empty(t, v.faults, "violations of the protocol")
 	})
 	require.Eventually(t, func() bool {
 		select {
@@ -89,23 +89,25 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 		if err != nil || server.Protocol != info.UDS {
 			return false
 		}
-		conn, err := net.Dial("unix", filepath.Join(directory, kind.socket)) // it comes after the other, and listens a moment later
+		// The socket appears after the info file, and accepts connections a moment later.
+		conn, err := net.Dial("unix", filepath.Join(directory, kind.socket))
 		return err == nil && conn.Close() == nil
 	}, 20*time.Second, 10*time.Millisecond)
-	v.conn, err = grpc.NewClient("unix:"+filepath.Join(directory, kind.socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	plain := grpc.WithTransportCredentials(insecure.NewCredentials())
+	v.conn, err = grpc.NewClient("unix:"+filepath.Join(directory, kind.socket), plain)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = v.conn.Close() }) // closed already, if it was stopped
+	t.Cleanup(func() { _ = v.conn.Close() })
 	return v
 }
 
-// MayEnd says that the vertex may end while a batch is under way.
+// MayEnd allows the vertex to end in the middle of a batch.
 func (v *Vertex) MayEnd() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.mayEnd = true
 }
 
-// Kill ends the process as a power cut would.
+// Kill ends the process with SIGKILL.
 func (v *Vertex) Kill() {
 	v.t.Helper()
 	v.MayEnd()
@@ -113,21 +115,23 @@ func (v *Vertex) Kill() {
 	<-v.ended
 }
 
-// Terminate has the process end as Kubernetes does when it restarts this container alone, and does not wait for that.
+// Terminate ends the process with SIGTERM, as Kubernetes does to restart only this container, and
+// does not wait.
 func (v *Vertex) Terminate() {
 	v.t.Helper()
 	v.MayEnd()
 	require.NoError(v.t, v.cmd.Process.Signal(syscall.SIGTERM))
 }
 
-// Stop has the process end as Kubernetes does, its data plane having ended before, and tells how long it took.
+// Stop ends the process with SIGTERM after its data plane has ended, as Kubernetes does, and
+// returns how long that took.
 func (v *Vertex) Stop() time.Duration {
 	v.t.Helper()
-	begin := time.Now()
+	start := time.Now()
 	require.NoError(v.t, v.cmd.Process.Signal(syscall.SIGTERM))
 	<-v.ended
 	require.NoError(v.t, v.err)
-	return time.Since(begin)
+	return time.Since(start)
 }
 
 func (v *Vertex) arrived(n int) {
@@ -139,30 +143,32 @@ func (v *Vertex) arrived(n int) {
 	}
 }
 
-// Arrivals are when messages came out of a source, or were handled by a map or sink.
+// Arrivals returns the times at which a source delivered messages, or a map or sink handled them.
 func (v *Vertex) Arrivals() []time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Clone(v.arrivals)
 }
 
-// Values are what came out of a source, in the order in which it came.
+// Values returns the messages that a source delivered, in order.
 func (v *Vertex) Values() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Clone(v.values)
 }
 
-// Refused is how many data a sink or map has nacked.
+// Refused returns the number of data that a map or sink has nacked.
 func (v *Vertex) Refused() int { return v.counted(&v.refused) }
 
-// Failures is how many answers of a sink were failures.
+// Failures returns the number of failures that a sink has answered.
 func (v *Vertex) Failures() int { return v.counted(&v.failures) }
 
-// Lost is how many messages will not come again: they were nacked and the source ignores that, or retryStrategy dropped them.
+// Lost returns the number of messages that will not be redelivered: they were nacked and the source
+// ignores nacks, or the retryStrategy dropped them.
 func (v *Vertex) Lost() int { return v.counted(&v.lost) }
 
-// Delivered is how many messages the built-in source in front of a sink or map has delivered, again or for the first time.
+// Delivered returns the number of messages that the built-in source of a map or sink has delivered,
+// including redeliveries.
 func (v *Vertex) Delivered() int { return v.counted(&v.delivered) }
 
 func (v *Vertex) counted(n *int) int {
@@ -185,7 +191,7 @@ func (v *Vertex) fault(format string, args ...any) {
 	}
 }
 
-// failed notes why a stream has ended, unless somebody ended it, or the vertex may end.
+// failed records why a stream has ended, unless ctx was cancelled or the vertex may end.
 func (v *Vertex) failed(ctx context.Context, what string, err error) {
 	v.mu.Lock()
 	mayEnd := v.mayEnd

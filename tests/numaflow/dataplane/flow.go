@@ -9,31 +9,32 @@ import (
 	sourcepb "github.com/numaproj/numaflow-go/pkg/apis/proto/source/v1"
 )
 
-// A Batch is how a data plane works. In turn, it reads a batch from the source, maps it, collects what comes out in chunks for the
-// sink, and acknowledges the batch when all of it is settled; only then it reads again, unless it reads ahead. A chunk goes to
-// the sink when it is full, or Timeout after its first message. A nack goes to the source.
+// A Batch configures the cycle of a data plane. It reads a batch from the source, maps it, collects
+// the results in chunks for the sink, and acknowledges the batch when all its messages are settled.
+// Only then does it read again, unless it reads ahead. A chunk goes to the sink when it is full, or
+// Timeout after its first message. A nack goes to the source.
 type Batch struct {
 	Size    int           // readBatchSize
-	Timeout time.Duration // readTimeout; 0 = 1 s, the default
+	Timeout time.Duration // readTimeout; default 1 s
 
-	ReadAhead    bool          // reads the next batches before one is acknowledged, up to 500 messages and two batches
-	SinkTime     time.Duration // for a chunk, of the built-in sink behind a source or map
+	ReadAhead    bool          // reads two batches or 500 messages ahead of acknowledgements
+	SinkTime     time.Duration // of a chunk in the built-in sink of a source or map
 	Retry        Retry         // of a sink
-	IgnoresNacks bool          // the source does, as the generator, NATS core and the built-in Kafka source do
+	IgnoresNacks bool          // like the generator, NATS core and the built-in Kafka source
 	IgnoresDelay bool          // the source redelivers at once
-	Messages     int           // the built-in source has as many; 0 = no end
+	Messages     int           // of the built-in source; 0: no end
 }
 
-// A Retry is the vertex's retryStrategy. What fails is sent to the sink again, with the chunk waiting; the zero value
-// retries every millisecond for ever.
+// A Retry is the vertex's retryStrategy. Failed messages are sent to the sink again while the chunk
+// waits. The zero value retries every millisecond without an end.
 type Retry struct {
 	Interval time.Duration
-	Steps    int  // 0 = for ever
+	Steps    int  // 0: no end
 	Drop     bool // onFailure: drop, after Steps
 }
 
-// late is how long after its time an answer may come, on a machine that stands still for two seconds. Who waits for all permits of a
-// batch instead takes longer.
+// late is the tolerated delay of an answer on a busy machine. A vertex that waits for the permits
+// of a whole batch takes longer.
 const late = 2500 * time.Millisecond
 
 // A message is on its way from source to sink.
@@ -42,24 +43,24 @@ type message struct {
 	keys   []string
 	value  []byte
 	offset *sourcepb.Offset // of a user-defined source
-	nacked bool             // by a map or sink, and
-	delay  time.Duration    // so long
+	nacked bool             // by a map or sink
+	delay  time.Duration    // of the nack
 	batch  *batch
 }
 
-// A batch is what one Read got.
+// A batch has the messages of one Read.
 type batch struct{ left sync.WaitGroup } // messages that are not settled
 
-// nack has a message go back to the source.
+// nack returns a message to the source.
 func (m *message) nack(delay time.Duration) { m.nacked, m.delay = true, delay }
 
-// A source is where messages come from. A read that is not ok ends the flow.
+// A source delivers messages. A read that is not ok ends the flow.
 type source interface {
 	read() (messages []*message, ok bool)
 	settle(acked, nacked []*message)
 }
 
-// A stage hands on the messages that it takes, in goroutines of its own; it closes out after in.
+// A stage passes messages from in to out in its own goroutines. It closes out after in is closed.
 type stage func(in <-chan *message, out chan<- *message)
 
 // A flow is a MonoVertex.
@@ -67,14 +68,14 @@ type flow struct {
 	Batch
 	source source
 	stage  stage                  // between source and sink; nil: none
-	sink   func(chunk []*message) // may nack some
-	end    func()                 // of the streams
+	sink   func(chunk []*message) // may nack messages
+	end    func()                 // ends the streams
 
-	stopping chan struct{} // closed: read no more, retry no more
+	stopping chan struct{} // closed: no more reads and retries
 	once     sync.Once
 }
 
-// run starts the flow. stop has it read no more, and waits until all that was read is settled.
+// run starts the flow. The function stop ends reading and waits until all messages are settled.
 func (f *flow) run() (stop func()) {
 	f.stopping = make(chan struct{})
 	if f.Timeout == 0 {
@@ -106,7 +107,7 @@ func (f *flow) run() (stop func()) {
 	}
 }
 
-// stop ends the flow, as a SIGTERM or a stream that has failed does.
+// stop ends the flow, as SIGTERM or a failed stream does.
 func (f *flow) stop() { f.once.Do(func() { close(f.stopping) }) }
 
 // stopped reports whether the flow is to end.
@@ -151,12 +152,13 @@ func (f *flow) read(out chan<- *message) {
 			out <- m
 		}
 	}
-	for range batches - 1 { // one slot is this loop's
+	for range batches - 1 { // this loop holds one slot
 		slots <- struct{}{}
 	}
 }
 
-// chunks collects what comes from in: n at most, until timeout after the first.
+// chunks collects messages and calls each with at most n of them, at the latest timeout after the
+// first one.
 func chunks(in <-chan *message, n int, timeout time.Duration, each func([]*message)) {
 	for first := range in {
 		chunk := []*message{first}
@@ -178,7 +180,7 @@ func chunks(in <-chan *message, n int, timeout time.Duration, each func([]*messa
 	}
 }
 
-// builtInSink takes so long for a chunk.
+// builtInSink returns a sink that takes this time for each chunk.
 func builtInSink(takes time.Duration) func([]*message) {
 	return func([]*message) { time.Sleep(takes) }
 }
@@ -186,7 +188,7 @@ func builtInSink(takes time.Duration) func([]*message) {
 // A builtInSource has numbered messages.
 type builtInSource struct {
 	Batch
-	vertex *Vertex // that it feeds
+	vertex *Vertex // receives the messages
 	keys   func(i int) []string
 
 	mu    sync.Mutex
@@ -194,7 +196,7 @@ type builtInSource struct {
 	again []again
 }
 
-// An again is a message that was nacked: it is delivered again, not before a time.
+// An again is a nacked message, which is redelivered at or after a time.
 type again struct {
 	m    *message
 	from time.Time
@@ -219,7 +221,7 @@ func (s *builtInSource) read() (messages []*message, ok bool) {
 		messages = append(messages, m)
 	}
 	if len(messages) == 0 {
-		time.Sleep(10 * time.Millisecond) // it is asked again at once
+		time.Sleep(10 * time.Millisecond) // the next read follows at once
 	}
 	s.vertex.count(&s.vertex.delivered, len(messages))
 	return messages, true

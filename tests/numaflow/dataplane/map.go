@@ -11,11 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// concurrency is how many data a map has at once, Numaflow's default.
+// concurrency is the number of data in flight in a map: Numaflow's default.
 const concurrency = 500
 
-// Map reads from a built-in source through a user-defined map of any kind into a built-in sink, until stop. keys are those of
-// the i-th message.
+// Map runs a flow from a built-in source through a user-defined map of any kind to a built-in sink,
+// until stop is called. The function keys returns the keys of the i-th message.
 func (v *Vertex) Map(b Batch, keys func(i int) []string) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -40,7 +40,7 @@ func (v *Vertex) Map(b Batch, keys func(i int) []string) (stop func()) {
 	return f.run()
 }
 
-// A mapping is a map's stream.
+// A mapping is the stream of a map.
 type mapping struct {
 	*Vertex
 	ctx    context.Context
@@ -48,10 +48,10 @@ type mapping struct {
 	broken func() // called when the stream has failed
 
 	mu   sync.Mutex
-	open map[string]*message // not answered; nil: the stream has failed
+	open map[string]*message // unanswered; nil: the stream has failed
 }
 
-// each maps each message by itself, many at once.
+// each maps single messages, many at a time.
 func (m *mapping) each(in <-chan *message, out chan<- *message) {
 	slots := make(chan struct{}, concurrency)
 	go func() {
@@ -85,7 +85,7 @@ func (m *mapping) each(in <-chan *message, out chan<- *message) {
 	}()
 }
 
-// batch maps a chunk at a time.
+// batch maps one chunk at a time.
 func (m *mapping) batch(chunk []*message, out chan<- *message) {
 	sent := true
 	for _, d := range chunk {
@@ -104,7 +104,7 @@ func (m *mapping) batch(chunk []*message, out chan<- *message) {
 	switch {
 	case err != nil:
 		m.fail(err)
-	case !sent: // it has failed before
+	case !sent: // the stream has failed before
 	case unanswered > 0:
 		m.fault("%d of %d data were not answered", unanswered, len(chunk))
 	}
@@ -116,7 +116,7 @@ func (m *mapping) batch(chunk []*message, out chan<- *message) {
 	}
 }
 
-// send sends a datum, unless the stream has failed; if it fails now, receive says so.
+// send sends a datum, unless the stream has failed. If it fails now, receive returns the error.
 func (m *mapping) send(d *message) (ok bool) {
 	m.mu.Lock()
 	if m.open == nil {
@@ -125,11 +125,13 @@ func (m *mapping) send(d *message) (ok bool) {
 	}
 	m.open[d.id] = d
 	m.mu.Unlock()
-	_ = m.stream.Send(&mappb.MapRequest{Id: d.id, Request: &mappb.MapRequest_Request{Keys: d.keys, Value: d.value}})
+	_ = m.stream.Send(&mappb.MapRequest{
+		Id: d.id, Request: &mappb.MapRequest_Request{Keys: d.keys, Value: d.value},
+	})
 	return true
 }
 
-// fail notes that the stream has failed, and returns what was not answered, nacked.
+// fail records that the stream has failed, nacks the unanswered messages and returns them.
 func (m *mapping) fail(err error) (unanswered []*message) {
 	m.failed(m.ctx, "Map", err)
 	m.broken()
@@ -143,7 +145,8 @@ func (m *mapping) fail(err error) (unanswered []*message) {
 	return unanswered
 }
 
-// receive takes in an answer, and returns the message that it is the last one of. Each must be answered once. What is dropped does not arrive.
+// receive reads an answer. If it is the last one of a message, it returns the message. Each message
+// must be answered once. Dropped messages do not count as arrivals.
 func (m *mapping) receive() (done []*message, eot bool, err error) {
 	r, err := m.stream.Recv()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 )
 
-// Build builds the command in a directory, and returns its binary.
+// Build builds the command in a directory and returns the name of its binary.
 func Build(t testing.TB, directory string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "vertex")
@@ -22,18 +22,21 @@ func Build(t testing.TB, directory string) string {
 	return binary
 }
 
-// Env is the environment of MonoVertex orders in namespace team, with a policy of some fields, in YAML's flow form, and a permit store.
+// Env returns the environment of MonoVertex orders in namespace team, with a permit store and a
+// policy with these fields in YAML's flow form.
 func Env(t testing.TB, fields, permits string) []string {
 	t.Helper()
 	policies := filepath.Join(t.TempDir(), "policies.yaml")
-	require.NoError(t, os.WriteFile(policies, []byte("schema: 1\npolicies:\n  - {scope: numaflow://team/orders/orders, "+fields+"}\n"), 0o600))
+	text := "schema: 2\npolicies:\n  - {scope: numaflow://team/orders/orders, " + fields + "}\n"
+	require.NoError(t, os.WriteFile(policies, []byte(text), 0o600))
 	return []string{
 		throttle.EnvPolicies + "=file:" + policies, throttle.EnvPermits + "=" + permits,
 		"NUMAFLOW_NAMESPACE=team", "NUMAFLOW_MONO_VERTEX_NAME=orders",
 	}
 }
 
-// Window is the most that arrived in any d from a time on, at all vertices together.
+// Window returns the highest number of messages that arrived in any interval d since from, at all
+// vertices together.
 func Window(d time.Duration, from time.Time, vertices ...*Vertex) (most int) {
 	var all []time.Time
 	for _, v := range vertices {
@@ -51,8 +54,8 @@ func Window(d time.Duration, from time.Time, vertices ...*Vertex) (most int) {
 	return most
 }
 
-// Speed is the messages a second that have arrived since from, at all vertices together. Each is measured from a pause to the last
-// one, since batches come at once.
+// Speed returns the messages per second that have arrived since from, at all vertices together. It
+// measures each vertex from its first pause to its last one, since batches arrive at once.
 func Speed(pause time.Duration, from time.Time, vertices ...*Vertex) (perSecond float64) {
 	for _, v := range vertices {
 		all := slices.DeleteFunc(v.Arrivals(), func(at time.Time) bool { return at.Before(from) })

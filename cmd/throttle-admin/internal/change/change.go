@@ -1,0 +1,208 @@
+// Package change changes stored policies, or shows what a change would do.
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/overcommit"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A Plan is a change to be made.
+type Plan struct {
+	Make     func(configstore.Snapshot) ([]configstore.Change, error)
+	Review   string // the command to run if the change is refused as outdated
+	Removing bool   // whether policies that a newer version wrote may be removed
+
+	// Note returns a warning about the result; nil or "" means none.
+	Note func(after []policy.Entry) string
+}
+
+// Run applies a plan and prints a Report; with --dry-run it only prints.
+func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
+	if cmd.Flags().Changed("revision") && f.Revision < 1 {
+		return cli.Usage(fmt.Errorf(
+			"revision \"%d\": invalid revision: want the one that list, export or diff printed",
+			f.Revision))
+	}
+	return a.WithStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
+		var before configstore.Snapshot
+		var changes []configstore.Change
+		prepare := func(s configstore.Snapshot) (_ []configstore.Change, err error) {
+			before = s
+			if changes, err = p.Make(s); err != nil {
+				return nil, err
+			}
+			changes = needed(s, changes)
+			return changes, p.check(s, changes)
+		}
+		revision, err := f.apply(ctx, store, prepare)
+		if _, ok := errors.AsType[*configstore.ConflictError](err); ok {
+			return cli.Hint(err, "review the newer policies first: throttle-admin "+p.Review)
+		}
+		if tooLarge(err) {
+			return cli.Hint(err, "etcd limits a change's size: change fewer policies at a time")
+		}
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		after := Applied(before.Entries, changes, now)
+		r := Report{
+			DryRun: f.DryRun, Replaces: before.Revision, Revision: revision,
+			Changes: Compare(before.Entries, after, now),
+		}
+		if f.DryRun {
+			known := knownTopics(ctx, a, before.Entries, after)
+			r.Topics = affected(a.Cluster, known, before.Entries, after)
+		}
+		if p.Note != nil {
+			if note := p.Note(after); note != "" {
+				a.Warn("%s", note)
+			}
+		}
+		WarnUndecided(a, configstore.Ties(before.Entries, changes))
+		if slices.ContainsFunc(r.Changes, View.ofQuotas) {
+			if over := overcommit.Quotas(after, now); over != nil {
+				a.Warn("%s", over.Text(now))
+			}
+		}
+		return a.Print(r, r.table)
+	})
+}
+
+// WarnUndecided warns about patterns for which it was too complex to decide whether they tie.
+func WarnUndecided(a *cli.App, ties []*policy.TieError) {
+	for i, tie := range ties {
+		switch {
+		case i == 3:
+			a.Warn("the same holds for %d more pairs of patterns", len(ties)-i)
+			return
+		case tie.Topic == "":
+			a.Warn("%v", tie)
+		}
+	}
+}
+
+// tooLarge reports whether etcd or its client refused a change because of its size.
+func tooLarge(err error) bool {
+	return errors.Is(err, rpctypes.ErrRequestTooLarge) ||
+		err != nil && strings.Contains(err.Error(), "send message larger than max")
+}
+
+// apply stores the changes unless it is a dry run, and returns the store's revision.
+func (f Flags) apply(
+	ctx context.Context, store configstore.Store,
+	prepare func(configstore.Snapshot) ([]configstore.Change, error),
+) (int64, error) {
+	if !f.DryRun && f.Revision == 0 {
+		return configstore.Edit(ctx, store, prepare)
+	}
+	s, err := store.List(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if f.Revision != 0 && s.Applied > f.Revision { // so does Apply, which may not be called
+		return 0, &configstore.ConflictError{Have: s.Applied, Want: f.Revision}
+	}
+	changes, err := prepare(s)
+	if err != nil {
+		return 0, err
+	}
+	if len(changes) > 0 && !f.DryRun {
+		return store.Apply(ctx, changes, f.Revision)
+	}
+	return s.Revision, configstore.Check(s.Entries, changes)
+}
+
+// needed returns the changes without those that have no effect.
+func needed(s configstore.Snapshot, changes []configstore.Change) []configstore.Change {
+	stored := make(map[configstore.Key]policy.Entry)
+	for _, e := range s.Entries {
+		stored[configstore.KeyOf(e)] = e
+	}
+	return slices.DeleteFunc(changes, func(c configstore.Change) bool {
+		e, ok := stored[c.Key]
+		if !ok {
+			return c.Deletes()
+		}
+		return e.Err == nil && c.Field == "" && configstore.Same(e, policy.Entry{Settings: c.Settings})
+	})
+}
+
+// check returns an error if the changes would overwrite what a newer version wrote.
+func (p Plan) check(s configstore.Snapshot, changes []configstore.Change) error {
+	if p.Removing {
+		return nil
+	}
+	var errs []error
+	for _, e := range s.Entries {
+		schema, ok := errors.AsType[*policy.SchemaError](e.Err)
+		changed := func(c configstore.Change) bool { return c.Key == configstore.KeyOf(e) }
+		if ok && schema.Newer() && slices.ContainsFunc(changes, changed) {
+			errs = append(errs, e.Err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return cli.Hint(err, "upgrade throttle-admin, or remove it: throttle-admin remove SCOPE, quota clear ID")
+	}
+	return nil
+}
+
+// Applied returns the entries as they are after the changes.
+func Applied(entries []policy.Entry, changes []configstore.Change, now time.Time) []policy.Entry {
+	changed := make(map[configstore.Key]bool)
+	for _, c := range changes {
+		changed[c.Key] = true
+	}
+	after := slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
+		return changed[configstore.KeyOf(e)]
+	})
+	for _, c := range changes {
+		if !c.Deletes() {
+			after = append(after, c.Entry(now, 0))
+		}
+	}
+	slices.SortFunc(after, policy.Entry.Compare)
+	return after
+}
+
+// An Import is a set of policies that were read from another system.
+type Import struct {
+	Policies map[policy.Scope]policy.Policy
+	Warnings []string // what has no equivalent here
+	Review   string   // see Plan
+}
+
+// Propose prints the warnings of an import and what it would change; with yes it stores the
+// change.
+func Propose(a *cli.App, cmd *cobra.Command, f Flags, yes bool, im Import) error {
+	for _, line := range im.Warnings {
+		a.Warn("%s", line)
+	}
+	f.DryRun = f.DryRun || !yes
+	err := Run(a, cmd, f, Plan{
+		Review: im.Review,
+		Make: func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
+			for _, scope := range slices.SortedFunc(maps.Keys(im.Policies), policy.Scope.Compare) {
+				changes = append(changes, s.Set(scope, im.Policies[scope])...)
+			}
+			return changes, nil
+		},
+	})
+	if err == nil && !yes && a.Output == "table" {
+		_, err = fmt.Fprintln(a.Stdout, "to store these changes, add --yes")
+	}
+	return err
+}

@@ -1,0 +1,57 @@
+package change
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// Flags are the flags of each command that changes policies.
+type Flags struct {
+	DryRun   bool
+	Revision int64
+}
+
+// Add adds the flags to a command.
+func (f *Flags) Add(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.DryRun, "dry-run", false,
+		"show the change and the known topics that it affects; store nothing")
+	cmd.Flags().Int64Var(&f.Revision, "revision", 0,
+		"refuse the change (exit status 3) if policies were changed after this revision")
+}
+
+// SetFlags are the flags of the commands that set fields of one scope.
+type SetFlags struct {
+	Flags
+	Subscription string
+	For          string // how long the fields are set; "" means permanently
+}
+
+// Add adds the flags to a command.
+func (f *SetFlags) Add(cmd *cobra.Command) {
+	cli.AddSubscription(cmd, &f.Subscription)
+	cmd.Flags().StringVar(&f.For, "for", "",
+		"set temporarily, for a duration such as 2h; then the permanent value applies again")
+	f.Flags.Add(cmd)
+}
+
+// TTL parses --for; 0 means permanent.
+func (f *SetFlags) TTL(cmd *cobra.Command) (time.Duration, error) {
+	if !cmd.Flags().Changed("for") {
+		return 0, nil
+	}
+	d, err := policy.ParseDuration(f.For)
+	switch {
+	case err != nil:
+		return 0, cli.ArgError("for", f.For, "invalid duration: want 90s, 10m or 2h")
+	case d < configstore.MinTTL || d > configstore.MaxTTL:
+		least, most := policy.Duration(configstore.MinTTL), policy.Duration(configstore.MaxTTL)
+		return 0, cli.ArgError("for", f.For, fmt.Sprintf("out of range: want %s..%s", least, most))
+	}
+	return d, nil
+}

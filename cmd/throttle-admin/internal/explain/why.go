@@ -1,0 +1,239 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/overcommit"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func (x *explanation) say(format string, args ...any) {
+	x.Why = append(x.Why, fmt.Sprintf(format, args...))
+}
+
+// addReasons describes why consumers are throttled or not: first by the policies, then by the
+// permit store and the replicas. scope is the topic or the subscription.
+func (x *explanation) addReasons(s configstore.Snapshot, scope policy.Scope, liveErr error) {
+	for _, e := range s.Entries {
+		if e.Err != nil && mayApply(e.Scope, x.Cluster, scope) {
+			x.say("The stored policy of %s cannot be read; replicas keep the last valid one: %v",
+				e.Scope, e.Err)
+		}
+	}
+	for _, tie := range x.effective.Ties {
+		a, b := cli.Quote(tie.A), cli.Quote(tie.B)
+		x.say("%s and %s both match the topic, with the same priority and length. %s applies, "+
+			"because its text sorts first. Give one of them a higher priority.", a, b, a)
+	}
+	x.addPolicyReason()
+	if p := x.effective.Subscription; !p.IsPaused() && p.Mode != policy.Shadow {
+		x.addQuotaReasons()
+	}
+	for _, l := range x.limits {
+		if fault := l.mode.fault(l); fault != "" {
+			x.say("%s", fault)
+		}
+	}
+	if over := overcommit.Limits(x.Cluster, s.Entries, scope); over != "" {
+		x.say("%s.", strings.ToUpper(over[:1])+over[1:])
+	}
+	switch {
+	case liveErr != nil:
+		x.say("No live figures: the permit store could not be read.")
+	case !x.Live:
+		x.say("No live figures: they need a permit store that replicas share: "+
+			"--permits redis://host:port, or %s.", throttle.EnvPermits)
+	default:
+		x.addLiveReasons()
+	}
+}
+
+// mayApply reports whether a policy of the scope of could apply to a topic or a subscription.
+func mayApply(of policy.Scope, cluster string, to policy.Scope) bool {
+	if of.Kind == policy.UnreadableKind {
+		return true
+	}
+	paused := true // any field shows whether the scope applies
+	set, _ := policy.NewSet([]policy.Entry{{Scope: of, Settings: policy.Policy{Paused: &paused}}})
+	return set.Resolve(cluster, to.Topic, to.Subscription).Subscription.IsPaused()
+}
+
+// addPolicyReason describes when the policy throttles.
+func (x *explanation) addPolicyReason() {
+	p := x.effective.Subscription.WithDefaults()
+	switch {
+	case p.IsPaused(): // in shadow mode too
+		x.say("Paused. To resume it: throttle-admin resume %s", x.from("paused"))
+	case len(x.limits) == 0 && *p.MaxInFlight > 0:
+		x.say("Throttled while %d of its messages are in flight in one replica. No rate is set.",
+			*p.MaxInFlight)
+	case len(x.limits) == 0 && len(x.quotas) > 0: // addQuotaReasons describes these
+	case len(x.limits) == 0:
+		x.say("Not throttled: no limit is set.")
+	case p.Mode == policy.Shadow:
+		x.say("Not throttled: the mode is shadow, set by %s. Messages above the limit are only "+
+			"counted.", x.from("mode"))
+	case *p.CaughtUp.Throttle:
+		x.say("Throttled when its consumers together reach a limit, even without a backlog, as "+
+			"set by %s.", x.from("caughtUp.throttle"))
+	case !slices.ContainsFunc(x.limits, limit.exemptsCaughtUp):
+		x.say("Throttled when all topics of %s together reach its limit, even without a backlog.",
+			x.limits[0].scope)
+	default:
+		x.say("Throttled when its consumers together reach a limit. A subscription without a "+
+			"backlog (at most %d messages) is not throttled.", *p.CaughtUp.Backlog)
+	}
+}
+
+// addQuotaReasons describes when the quotas throttle.
+func (x *explanation) addQuotaReasons() {
+	for _, id := range x.quotas {
+		switch q, _ := x.set.Quota(id); {
+		case q.Shadow:
+			x.say("The quota of %s does not throttle: its mode is shadow, so that its rate "+
+				"is only computed.", id)
+		case q.Total == 0:
+			x.say("Subscriptions charged to %s are paused: its total is 0. To resume them: "+
+				"throttle-admin quota set %[1]s total_throughput BYTES", id)
+		default:
+			x.say("Subscriptions charged to %s are throttled, even without a backlog, when they "+
+				"together reach its quota, %d bytes of cost a second (%d reserved). For the "+
+				"calculation of its rate: throttle-admin explain %[1]s", id, q.Total, q.Reserved)
+		}
+	}
+}
+
+// addLiveReasons describes the state of the limits and of the replicas.
+func (x *explanation) addLiveReasons() {
+	if x.unkept {
+		x.say("No ratekeeper's rates are in force: a quota's rate is its reservation or, without " +
+			"one, its total, divided by the last known cost of a message.")
+	}
+	if len(x.Replicas) == 0 {
+		x.say("No consumers: no replica has reported the topic in the last 3 s.")
+	}
+	for i, l := range x.limits {
+		v := x.Limits[i]
+		x.Why = append(x.Why, l.mode.why(l, v, x.Replicas)...)
+		switch {
+		case v.Ramp:
+			how := "with time"
+			if x.effective.Subscription.Ramp.Mode == policy.RampRelaxed {
+				how = "in each second with demand"
+			}
+			x.say("The %s is on its ramp, at %s/s of %s/s; it rises %s.",
+				v.Limit, output.Number(v.InForce), output.Number(v.Rate), how)
+		case v.InForce != 0 && differ(v.InForce, v.Rate):
+			x.say("The permit store still allocates the %s at %s/s; %s/s applies from the next "+
+				"allocation on.", v.Limit, output.Number(v.InForce), output.Number(v.Rate))
+		}
+	}
+	for _, r := range x.Replicas {
+		x.say("%s in %s is %s.", r.name(), r.Replica, x.stateOf(r))
+		if r.PolicyError != "" {
+			x.say("%s cannot read the policy store and keeps the policies of revision %d: %s",
+				r.Replica, r.Revision, r.PolicyError)
+		}
+	}
+}
+
+// stateOf describes the state of one subscription in one replica, with its reason.
+func (x *explanation) stateOf(r replicaView) string {
+	p := x.effective.Subscription.WithDefaults()
+	switch {
+	case r.Waiting > 0:
+		return x.throttledBy(r)
+	case r.CaughtUp && r.Exempt:
+		return fmt.Sprintf("not throttled: it has no backlog (%d messages, threshold %d)",
+			r.Backlog, *p.CaughtUp.Backlog)
+	case r.Exempt && p.OnOutage == policy.OutageOpen:
+		return "not throttled: its permit store is unavailable, and onOutage is open"
+	case r.Exempt:
+		return "not throttled: no limit is in force there"
+	case r.Shadow:
+		return fmt.Sprintf("not throttled: in shadow mode, %d messages above the limit were "+
+			"dispatched", r.Shadowed)
+	case r.Share > 0:
+		return fmt.Sprintf("not throttled: it uses %s/s of its share of %s/s",
+			output.Number(r.Use), output.Number(r.Share))
+	}
+	return "not throttled: its demand is below the limit"
+}
+
+// throttledBy describes what callers of a subscription wait for in a replica.
+func (x *explanation) throttledBy(r replicaView) string {
+	p := x.effective.Subscription.WithDefaults()
+	switch r.Reason {
+	case dispatch.ReasonNone:
+		return "about to get permits: its callers have just arrived"
+	case dispatch.ReasonInFlight:
+		return fmt.Sprintf("throttled: %d of its messages are in flight, of at most %d",
+			r.InFlight, *p.MaxInFlight)
+	case dispatch.ReasonPaused:
+		if id, ok := x.pausedBy(r); ok {
+			return fmt.Sprintf("paused: the total of %s is 0", id)
+		}
+		return "paused"
+	case dispatch.ReasonNoGroup:
+		return "throttled permanently: it is in no worker group of a limit. Start it with " +
+			throttle.EnvGroup + " set, or change sharing.groups"
+	case dispatch.ReasonPermits:
+		return fmt.Sprintf("throttled: its permit store is unavailable, and onOutage is %s",
+			p.OnOutage)
+	}
+	for _, l := range r.Limits {
+		if l.Reason == r.Reason {
+			return throttledByLimit(l)
+		}
+	}
+	return fmt.Sprintf("throttled: %s", r.Reason)
+}
+
+// throttledByLimit describes a replica's part of a limit that its callers wait for.
+func throttledByLimit(l dispatch.LimitStats) string {
+	all, use := output.Number(l.Rate)+"/s", output.Number(l.Use)+"/s"
+	switch l.Reason {
+	case dispatch.ReasonBusy:
+		return fmt.Sprintf("throttled: the service that it calls is busy, which limits all "+
+			"replicas together to %s; it uses %s", all, use)
+	case dispatch.ReasonQuota:
+		return fmt.Sprintf("throttled by a throughput quota, which limits all subscriptions "+
+			"together to %s; it uses %s", all, use)
+	}
+	if l.Ramp > 0 {
+		all = output.Number(l.Ramp) + "/s of " + all + " on its ramp"
+	}
+	var part string
+	switch share := output.Number(l.Share) + "/s"; {
+	case l.Group != "":
+		part = fmt.Sprintf("it is in worker group %s and uses %s", l.Group, use)
+	case l.Pool > 0:
+		part = fmt.Sprintf("as one of %d replicas, its share is %s, of which it uses %s",
+			l.Pool, share, use)
+	case l.Share > 0:
+		part = fmt.Sprintf("its share is %s, of which it uses %s", share, use)
+	default:
+		part = fmt.Sprintf("its share is not known yet; it uses %s", use)
+	}
+	return fmt.Sprintf("throttled by the %s, %s for all replicas: %s", l.Reason, all, part)
+}
+
+// pausedBy returns the id whose quota of 0 pauses a replica, if that is what pauses it.
+func (x *explanation) pausedBy(r replicaView) (id policy.Scope, ok bool) {
+	for _, l := range r.Limits {
+		for _, id := range x.quotas {
+			if q, _ := x.set.Quota(id); q.Total == 0 && l.Key == permits.QuotaKey(x.Cluster, id) {
+				return id, !x.effective.Subscription.IsPaused()
+			}
+		}
+	}
+	return id, false
+}

@@ -1,0 +1,135 @@
+// Package overcommit finds limits and quotas of which more is reserved than they allow.
+package overcommit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// Limits describes the limits of which more is reserved than they allow, among those that a
+// scope's policy affects; "" if there are none. It considers the topics and subscriptions that
+// policies name.
+func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
+	set, _ := policy.NewSet(entries) // invalid entries are left out
+	named := map[policy.Topic][]string{}
+	for _, e := range entries {
+		ofTopic := e.Scope.Kind == policy.TopicKind || e.Scope.Kind == policy.SubscriptionKind
+		if e.Err == nil && ofTopic {
+			named[e.Scope.Topic] = append(named[e.Scope.Topic], e.Scope.Subscription)
+		}
+	}
+	type unit struct {
+		scope policy.Scope
+		bytes bool
+	}
+	limits, reserved := map[unit]float64{}, map[unit]float64{}
+	add := func(scope policy.Scope, limit, by policy.Policy) {
+		for _, u := range []struct {
+			unit
+			rate, by policy.Rate
+		}{
+			{unit{scope, false}, limit.MessageRate, by.Reserved},
+			{unit{scope, true}, limit.ByteRate, by.ReservedBytes},
+		} {
+			if u.rate.Limited() {
+				limits[u.unit] = u.rate.PerSec()
+				reserved[u.unit] += u.by.PerSec()
+			}
+		}
+	}
+	for topic, names := range named {
+		if !concerns(scope, topic) {
+			continue
+		}
+		names = slices.Compact(slices.Sorted(slices.Values(names)))
+		if len(names) > 1 && names[0] == "" { // the topic itself
+			names = names[1:]
+		}
+		for _, name := range names {
+			e := set.Resolve(cluster, topic, name)
+			add(policy.TopicScope(topic), e.Topic, e.Subscription)
+			for _, g := range e.Aggregates {
+				add(g.Scope, g.Policy, e.Subscription)
+			}
+		}
+	}
+	var found []string
+	for u, limit := range limits {
+		what := "messages"
+		if u.bytes {
+			what = "bytes"
+		}
+		other := scope.Topic != (policy.Topic{}) &&
+			u.scope.Kind == policy.TopicKind && u.scope.Topic != scope.Topic
+		if r := reserved[u]; r > limit && !other {
+			found = append(found, fmt.Sprintf("the reservations of %s add up to %s %s/s, "+
+				"more than its limit, %s/s: each subscription gets %s %% of its reservation",
+				u.scope, output.Number(r), what, output.Number(limit), output.Number(100*limit/r)))
+		}
+	}
+	slices.Sort(found)
+	return strings.Join(found, "; ")
+}
+
+// concerns reports whether a scope's policy affects a topic or an aggregate limit of that topic.
+func concerns(scope policy.Scope, topic policy.Topic) bool {
+	switch scope.Kind {
+	case policy.TopicKind, policy.SubscriptionKind:
+		return topic.Tenant == scope.Topic.Tenant // by the tenant's aggregate limit
+	case policy.TenantKind:
+		return topic.Tenant == scope.Tenant
+	case policy.NamespaceKind:
+		return topic.Tenant == scope.Tenant && topic.Namespace == scope.Namespace
+	}
+	return true
+}
+
+// An Excess is what all quotas together reserve when that is more than the cluster's capacity.
+// Stores refuse to store an excess, but one can arise when a temporary capacity, or a temporary
+// total below a reservation, expires.
+type Excess struct {
+	From     time.Time `json:"from,omitzero"` // when it begins; zero means now
+	Reserved int64     `json:"reserved"`      // bytes of cost a second
+	Capacity int64     `json:"capacity"`
+}
+
+// Quotas returns the first excess from now on; nil if there is none.
+func Quotas(entries []policy.Entry, now time.Time) *Excess {
+	entries = slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
+		expired := e.Temporary && !e.Expires.IsZero() && !e.Expires.After(now)
+		return expired || e.Section() == policy.PolicySection
+	})
+	for from := (time.Time{}); ; {
+		set, _ := policy.NewSet(entries) // without patterns, there are no errors
+		o := &Excess{From: from}
+		o.Reserved, o.Capacity = configstore.Reserved(entries)
+		if o.Capacity > 0 && o.Reserved > o.Capacity {
+			return o
+		}
+		if from = set.NextEnd(); from.IsZero() {
+			return nil
+		}
+		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool {
+			return e.Temporary && e.Expires.Equal(from)
+		})
+	}
+}
+
+// Text describes the excess and what to do.
+func (o Excess) Text(now time.Time) string {
+	when := ""
+	if !o.From.IsZero() {
+		when = fmt.Sprintf("from %s (in %s), when a temporary value expires, ",
+			o.From.Format(time.RFC3339), output.Left(o.From, now))
+	}
+	return fmt.Sprintf("%squotas together reserve %d bytes of cost a second, more than the "+
+		"cluster's capacity, %d: reserve less, or raise the capacity permanently: "+
+		"throttle-admin quota settings capacity=BYTES",
+		when, o.Reserved, o.Capacity)
+}

@@ -1,0 +1,456 @@
+package quotas
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/clitest"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/explain"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotastate"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// A shared buffer is written to by one goroutine, and read by another.
+type shared struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *shared) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
+}
+
+// families have the commands that show quotas.
+var families = []cli.Family{Commands, explain.Commands, policies.Commands}
+
+// TestQuotasLive has a ratekeeper compute the rate of a tag from the reports of a replica and a
+// backend, and explains it.
+func TestQuotasLive(t *testing.T) {
+	const topic, token = "kafka://acme/default/orders", "open-sesame-1234"
+	dir := t.TempDir()
+	store, permits, cluster := "file:"+dir+"/policies.yaml", services.Redis(t), services.Name(t)
+	tokenFile := dir + "/token"
+	require.NoError(t, os.WriteFile(tokenFile, []byte(token+"\nnot this line\n"), 0o600))
+	require.NoError(t, os.WriteFile(dir+"/short", []byte("short\n"), 0o600))
+	global := []string{"--policies", store, "--permits", permits, "--cluster", cluster}
+	admin := func(args ...string) (status int, out, errs string) {
+		args = append(global[:len(global):len(global)], args...)
+		status, out, errs = clitest.Run(t.Context(), families, args...)
+		for line := range strings.Lines(out) {
+			assert.True(t, args[len(args)-1] == "json" || len(line) <= output.MaxWidth+1, line)
+		}
+		return status, out, errs
+	}
+	done := func(args ...string) string {
+		status, out, errs := admin(args...)
+		require.Zero(t, status, errs)
+		return out
+	}
+	done("quota", "set", "tag:bulk", "total_throughput", "800KiB", "reserved_throughput", "40KiB")
+	done("quota", "set", "tenant:acme", "total_throughput", "8MiB")
+	done("quota", "settings", "zones=a,b", "ignoreZones=0", "capacity=40KiB")
+
+	status, _, errs := admin("quota", "status")
+	assert.Equal(t, cli.ExitFailed, status)
+	const hint = "\nhint: start one: throttle-admin ratekeeper, or "
+	assert.Regexp(t, "no ratekeeper leads in cluster .*"+hint, errs)
+	status, _, errs = admin("ratekeeper", "--listen", "127.0.0.1:0", "--token-file", dir+"/short")
+	assert.Equal(t, cli.ExitUsage, status)
+	assert.Contains(t, errs, "invalid token in its first line: want 8 characters or more")
+	assert.NotContains(t, errs, "short\n\"")
+	status, _, errs = admin("ratekeeper", "--max-ids", "0")
+	assert.Equal(t, cli.ExitUsage, status)
+	assert.Contains(t, errs, "--max-ids 0: invalid number: want 1 or more")
+	status, _, errs = admin("ratekeeper", "--listen", "127.0.0.1:99999", "--token-file", tokenFile)
+	assert.Equal(t, cli.ExitFailed, status)
+	assert.Contains(t, errs, "--listen: ")
+
+	var log shared
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		args := append(global[:len(global):len(global)], "ratekeeper", "--name", "keeper-1",
+			"--listen", "127.0.0.1:0", "--token-file", tokenFile)
+		assert.Zero(t, cli.Run(ctx, args, strings.NewReader(""), io.Discard, &log, Commands), &log)
+	})
+	defer running.Wait()
+	defer stop()
+	var address string
+	require.Eventually(t, func() bool {
+		serving := regexp.MustCompile(`serving (http://[\d.:]+)/reports`)
+		found := serving.FindStringSubmatch(log.String())
+		if found != nil {
+			address = found[1]
+		}
+		return found != nil
+	}, 10*time.Second, 10*time.Millisecond)
+
+	// A replica with two subscriptions: one is charged to a tag, the other to the tenant.
+	lim, err := throttle.Open(t.Context(), store, permits,
+		throttle.WithCluster(cluster), throttle.WithReplica("replica-a"))
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, lim.Close()) }()
+	bulk, err := lim.Subscription(topic, "billing", dispatch.WithTag("bulk"))
+	require.NoError(t, err)
+	_, err = lim.Subscription(topic, "audit")
+	require.NoError(t, err)
+	broker, err := lim.Backend("broker-1", "a")
+	require.NoError(t, err)
+	running.Go(func() {
+		for {
+			if _, err := bulk.Acquire(ctx, 1); err != nil {
+				return
+			}
+			broker.Read(bulk, 3*quota.Page) // 66 a second
+		}
+	})
+
+	client := &http.Client{Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	ask := func(method, path, token, body string) (int, string) {
+		url := address + path
+		req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+		require.NoError(t, err)
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		got, err := client.Do(req)
+		require.NoError(t, err)
+		text, err := io.ReadAll(got.Body)
+		require.NoError(t, err)
+		require.NoError(t, got.Body.Close())
+		return got.StatusCode, string(text)
+	}
+	report := func(ahead float64, zone string, queue int) string {
+		return fmt.Sprintf(`{"backend":"db","zone":%q,`+
+			`"load":{"queue":%d,"target":800,"spring":200},`+
+			`"costs":{"tag:bulk":409600,"tag:nobody":4096},"time":%.3f}`,
+			zone, queue, float64(time.Now().UnixMilli())/1000+ahead)
+	}
+	require.Eventually(t, func() bool {
+		status, text := ask(http.MethodPost, "/reports", token, report(0, "b", 0))
+		return status == http.StatusOK && assert.JSONEq(t, `{"withoutQuota":["tag:nobody"]}`, text)
+	}, 10*time.Second, 50*time.Millisecond)
+	for _, c := range []struct {
+		token, body string
+		status      int
+		want        string
+	}{
+		{"", report(0, "b", 0), http.StatusUnauthorized, "wrong token"},
+		{token + "5", report(0, "b", 0), http.StatusUnauthorized, "wrong token"},
+		{token, "{", http.StatusBadRequest, "want one report as JSON"},
+		{token, report(60, "c", -1), http.StatusBadRequest,
+			"queue -1: is invalid: want 0 or more\n" +
+				"zone \"c\": is not declared by the cluster: use one of [\"a\" \"b\"]\ntime "},
+		{token, `{"speed":1}`, http.StatusBadRequest, `unknown field "speed"`},
+		{token, `{"backend":"` + strings.Repeat("x", 5<<20), http.StatusRequestEntityTooLarge,
+			"too large"},
+	} {
+		status, text := ask(http.MethodPost, "/reports", c.token, c.body)
+		assert.Equal(t, c.status, status, text)
+		assert.Contains(t, text, c.want)
+		assert.NotContains(t, text, "sesame")
+	}
+	status, _ = ask(http.MethodGet, "/reports", token, "")
+	assert.Equal(t, http.StatusMethodNotAllowed, status)
+	status, _ = ask(http.MethodGet, "/nowhere", token, "")
+	assert.Equal(t, http.StatusNotFound, status)
+
+	// The decision, from the reports of the replica and the backend.
+	decision := func() (d quota.Decision) {
+		var s statusView
+		require.NoError(t, json.Unmarshal([]byte(done("quota", "status", "-o", "json")), &s))
+		assert.True(t, s.Leads)
+		assert.Equal(t, "keeper-1", s.Keeper)
+		for _, d := range s.Decisions {
+			if d.ID == "tag:bulk" {
+				return d
+			}
+		}
+		return d
+	}
+	var d quota.Decision
+	require.Eventually(t, func() bool {
+		_, _ = ask(http.MethodPost, "/reports", token, report(0, "b", 1000)) // its target is 800
+		d = decision()
+		return d.Backends == 2 && d.Busy && d.Rate > 1
+	}, 20*time.Second, 500*time.Millisecond, "%+v", &d)
+	assert.InDelta(t, d.Quota.Total/d.AverageCost, d.Desired, 1e-6)
+	assert.Less(t, d.Limiting, d.Desired)
+
+	out := done("quota", "status")
+	t.Log("\n" + out)
+	assert.Regexp(t, `ratekeeper keeper-1, term \d+; 2 replicas and backends report, 3 ids`, out)
+	assert.Regexp(t, `(?m)^ID +RATE +AVERAGE +RESERVED +DESIRED +LIMITING +TARGET +IN FORCE\n`, out)
+	assert.Regexp(t, `(?m)^tag:bulk +[\d.]+ +\d+ .* busy$`, out)
+	assert.Regexp(t, `(?m)^tenant:acme +0 +16384 +0 +512 +- +512 +512$`, out)
+
+	out = done("explain", "tag:bulk")
+	t.Log("\n" + out)
+	for _, want := range []string{
+		`^tag:bulk, cluster ` + cluster + `, by ratekeeper keeper-1 in term \d+\n`,
+		`quota +reserved 40960, total 819200 bytes of cost a second`,
+		`cost +\d+ bytes a second on 2 backends, \d+ a message on average`,
+		`desired +819200 / \d+ = [\d.]+/s`,
+		`limiting +zones: b [\d.]+/s; without the worst 0: [\d.]+`,
+		`target +max\([\d.]+, min\([\d.]+, [\d.]+\)\) = [\d.]+/s`,
+		`in force +[\d.]+/s, smoothed`,
+		`backend db in zone b: 409600 bytes of cost a second, which is 99 % of its load; it can`,
+		`- Limited (by backends|to what it reserves)`,
+	} {
+		assert.Regexp(t, want, out)
+	}
+	var x struct {
+		ID       string
+		Decision quota.Decision
+		Readers  []quota.Reader
+		Why      []string
+	}
+	require.NoError(t, json.Unmarshal([]byte(done("explain", "tag:bulk", "-o", "json")), &x))
+	assert.Equal(t, "tag:bulk", x.ID)
+	assert.Len(t, x.Readers, 1)
+	assert.Positive(t, x.Decision.Rate)
+	assert.NotEmpty(t, x.Why)
+
+	// explain of the topic shows both quotas, and which one throttles whom.
+	var of struct {
+		Limits []struct {
+			Scope         string
+			Rate, InForce float64
+		}
+		Why []string
+	}
+	require.Eventually(t, func() bool {
+		_, _ = ask(http.MethodPost, "/reports", token, report(0, "b", 1000))
+		require.NoError(t, json.Unmarshal([]byte(done("explain", topic, "-o", "json")), &of))
+		throttled := "billing (tag:bulk) in replica-a is throttled by a throughput quota, "
+		return strings.Contains(strings.Join(of.Why, "\n"), throttled)
+	}, 20*time.Second, 100*time.Millisecond, "%q", &of.Why)
+	require.Len(t, of.Limits, 2)
+	assert.Equal(t, "tenant:acme", of.Limits[0].Scope)
+	assert.InDelta(t, 512, of.Limits[0].Rate, 1e-6)
+	assert.Zero(t, of.Limits[0].InForce, "it has no consumers")
+	assert.Equal(t, "tag:bulk", of.Limits[1].Scope)
+	assert.Positive(t, of.Limits[1].Rate)
+	assert.Positive(t, of.Limits[1].InForce)
+	out = done("explain", topic)
+	t.Log("\n" + out)
+	assert.Regexp(t, `(?m)^quota of tag:bulk +[\d.]+/s +[\d.]+/s`, out)
+	assert.Regexp(t, `(?m)^quota of tenant:acme +512/s +no consumers`, out)
+	assert.Regexp(t, `(?m)^billing \(tag:bulk\) +replica-a `, out)
+
+	// A reservation above a capacity that expires.
+	done("quota", "settings", "capacity=1MiB", "--for", "1h")
+	done("quota", "set", "tenant:acme", "reserved_throughput", "4096")
+	status, _, errs = admin("quota", "status")
+	assert.Zero(t, status)
+	assert.Regexp(t, `^throttle-admin: from .* \(in 1h\), when a temporary value expires, quotas `+
+		`together reserve 45056 `, errs)
+
+	status, out, errs = admin("quota", "status", "--policies", "memory:")
+	assert.Zero(t, status)
+	assert.Contains(t, out, "ratekeeper keeper-1")
+	assert.Contains(t, errs, "quotas were not compared with the capacity: --policies memory:")
+
+	// A quota of 0 pauses.
+	done("quota", "set", "tag:bulk", "total_throughput", "0", "reserved_throughput", "0")
+	require.Eventually(t, func() bool {
+		why := done("explain", topic)
+		paused := "- billing (tag:bulk) in replica-a is paused: the total of tag:bulk is 0.\n"
+		return strings.Contains(why, paused)
+	}, 10*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(done("explain", "tag:bulk"), "- Paused: its total is 0.")
+	}, 10*time.Second, 100*time.Millisecond)
+
+	status, text := ask(http.MethodGet, "/metrics", "", "")
+	assert.Equal(t, http.StatusOK, status)
+	for _, name := range []string{
+		"throttle_ratekeeper_term ",
+		`throttle_quota_messages_per_second{id="tag:bulk"} `,
+		`throttle_quota_messages_per_second{id="tenant:acme"} `,
+	} {
+		assert.Contains(t, text, "\n"+name)
+	}
+
+	stop()
+	running.Wait()
+	assert.Contains(t, log.String(), `msg=GotRate id=tag:bulk`)
+	assert.Contains(t, log.String(), `msg=BusyReader backend=db zone=b id=tag:bulk`)
+	assert.NotContains(t, log.String(), "sesame")
+	status, _, errs = admin("explain", "tag:nobody")
+	assert.Equal(t, cli.ExitFailed, status)
+	assert.Contains(t, errs, `id "tag:nobody": has no quota`)
+}
+
+// TestQuotasUnkept shows what replicas obey while no ratekeeper leads, by what the last one
+// wrote.
+func TestQuotasUnkept(t *testing.T) {
+	store := "file:" + t.TempDir() + "/policies.yaml"
+	address, cluster := services.Redis(t), services.Name(t)
+	admin := func(args ...string) (status int, out, errs string) {
+		args = append(args, "--permits", address, "--cluster", cluster)
+		return clitest.Run(t.Context(), families, args...)
+	}
+	for id, q := range map[string][]string{
+		"tag:bulk": {"total_throughput", "409600"},
+		"tag:gold": {"total_throughput", "409600", "reserved_throughput", "40960"},
+		"tag:new":  {"total_throughput", "163840"}, "tag:off": {"total_throughput", "0"},
+	} {
+		status, _, errs := admin(append([]string{"quota", "set", id, "--policies", store}, q...)...)
+		require.Zero(t, status, errs)
+	}
+	status, _, errs := admin("quota", "set", "tag:test", "total_throughput", "4096", "mode", "shadow", "--policies", store)
+	require.Zero(t, status, errs)
+
+	live, err := throttle.OpenPermits(address)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, live.Close()) }()
+	write := func(text func(now float64) []byte) {
+		update := func(_ []byte, now float64) []byte { return text(now) }
+		require.NoError(t, live.Update(t.Context(), permits.RatesKey(cluster), time.Minute, update))
+	}
+	found := func(age float64) {
+		write(func(now float64) []byte {
+			rates := quota.Rates{
+				Term: 7, Keeper: "k-1", Time: now - age, Rates: map[quota.ID]quota.Rate{
+					"tag:bulk": {Rate: 40, Average: 8192},
+					"tag:gold": {Rate: 20, Average: 4096},
+					"tag:off":  {Rate: 3, Average: 4096},
+				},
+			}
+			text, err := json.Marshal(rates)
+			require.NoError(t, err)
+			return text
+		})
+	}
+	const fallback = "each id's reservation or, without one, its total"
+	assumed := []string{ // at the cost of a written page
+		"tag:bulk 16384 25 total", "tag:gold 16384 2.5 reserved", "tag:new 16384 10 total",
+		"tag:off 16384 0 total", "tag:test 16384 unlimited shadow",
+	}
+	for _, c := range []struct {
+		name   string
+		before func()
+		hold   bool
+		text   string
+		ids    []string // id, average cost, in force, origin
+		bulk   string   // in explain
+	}{
+		{"none", func() {}, false,
+			"no rates were written in the last hour. In force is " + fallback,
+			assumed, "25/s, the total"},
+		{"fresh", func() { found(20) }, true,
+			"k-1 wrote the last rates in term 7, 20(.[1-9])?s ago; they stay in force for " +
+				"(40|39.[1-9])s more. After that, " + fallback,
+			[]string{
+				"tag:bulk 8192 40 rate", "tag:gold 4096 20 rate", "tag:new 16384 10 total",
+				"tag:off 4096 0 total", "tag:test 16384 unlimited shadow",
+			}, "40/s, the ratekeeper's last rate"},
+		{"old", func() { found(200) }, false,
+			"k-1 wrote the last rates in term 7, 3m20(.[1-9])?s ago; they have expired. In force " +
+				"is " + fallback,
+			[]string{
+				"tag:bulk 8192 50 total", "tag:gold 4096 10 reserved", "tag:new 16384 10 total",
+				"tag:off 4096 0 total", "tag:test 16384 unlimited shadow",
+			}, "50/s, the total"},
+		{"nonsense", func() { write(func(float64) []byte { return []byte("{") }) }, false,
+			"no rates were written", assumed, "25/s, the total"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.before()
+			const noRatekeeper, hint = "no ratekeeper leads in cluster ", "\nhint: start one: "
+			status, out, errs := admin("quota", "status", "--policies", store)
+			assert.Equal(t, cli.ExitFailed, status)
+			assert.Contains(t, errs, noRatekeeper+cluster+hint)
+			invalid := strings.Contains(errs, "are invalid and ignored")
+			assert.Equal(t, c.name == "nonsense", invalid, errs)
+			text, table, _ := strings.Cut(out, "\n\n")
+			text = strings.Join(strings.Fields(text), " ")
+			assert.Regexp(t, "^"+noRatekeeper+cluster+".*"+c.text, text)
+			var ids []string
+			for line := range strings.Lines(table) {
+				f := strings.Fields(line)
+				ids = append(ids, strings.Join(append(f[:1:1], f[3:]...), " "))
+			}
+			assert.Equal(t, c.ids, ids[1:])
+
+			status, out, errs = admin("quota", "status", "--policies", store, "-o", "json")
+			assert.Equal(t, cli.ExitFailed, status, errs)
+			var u quotastate.Unkept
+			require.NoError(t, json.Unmarshal([]byte(out), &u))
+			assert.Contains(t, out, `"leads": false`)
+			assert.Equal(t, c.hold, u.Hold)
+			require.Len(t, u.IDs, 5)
+			assert.Nil(t, u.IDs[4].InForce)
+
+			status, out, errs = admin("explain", "tag:bulk", "--policies", store)
+			assert.Equal(t, cli.ExitFailed, status)
+			assert.Contains(t, errs, hint)
+			assert.Regexp(t, `(?m)^in force +`+c.bulk+`$`, out)
+			status, out, _ = admin("explain", "tag:bulk", "--policies", store, "-o", "json")
+			assert.Equal(t, cli.ExitFailed, status)
+			var one quotastate.Unkept
+			require.NoError(t, json.Unmarshal([]byte(out), &one))
+			assert.Equal(t, u.IDs[:1], one.IDs)
+
+			status, out, errs = admin("quota", "status", "--policies", "")
+			assert.Equal(t, cli.ExitFailed, status)
+			assert.Regexp(t, c.text, strings.Join(strings.Fields(out), " "))
+			assert.Contains(t, errs, "set --policies to see them")
+		})
+	}
+}
+
+// TestQuotaTablesFit whatever the names are.
+func TestQuotaTablesFit(t *testing.T) {
+	long := strings.Repeat("long-name-", 25)
+	d := quota.Decision{
+		ID: quota.ID("tag:" + long), Quota: quota.Quota{Reserved: 1 << 53, Total: 1 << 53},
+		Limiting: 1e15, Busy: true,
+	}
+	var out strings.Builder
+	statusTable(&out, ratekeeper.Status{
+		Keeper: long, Decisions: []quota.Decision{d}, Refused: []string{"report of " + long},
+		LeftOut: 1 << 50,
+	})
+	rate := quotastate.Rate{
+		ID: string(d.ID), Reserved: 1 << 53, Total: 1 << 53, AverageCost: 1 << 53,
+		InForce: new(1e15), By: "reserved",
+	}
+	u := quotastate.Unkept{Cluster: long, Keeper: long, IDs: []quotastate.Rate{rate}}
+	u.Write(&out)
+	for line := range strings.Lines(out.String()) {
+		assert.LessOrEqual(t, len(line), output.MaxWidth+1, line)
+	}
+	assert.Contains(t, out.String(), "are not tracked")
+}
