@@ -275,38 +275,6 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 	return revision, nil
 }
 
-// replace puts a new file in place of the old one, at once and for good, with the old one's mode.
-func replace(path string, data []byte, modified time.Time) error {
-	mode := fs.FileMode(0o644)
-	if info, err := os.Stat(path); err == nil {
-		mode = info.Mode().Perm()
-	}
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real // a link stays a link
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // fails once it has been renamed
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Chtimes(f.Name(), modified, modified)
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
 // Close implements configstore.Store.
 func (s *Store) Close() error {
 	s.mu.Lock()
