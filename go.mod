@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/apache/pulsar-client-go v0.21.0
+	github.com/fsnotify/fsnotify v1.9.0
 	github.com/google/renameio/v2 v2.0.2
 	github.com/numaproj/numaflow-go v0.12.0
 	github.com/rogpeppe/go-internal v1.16.0

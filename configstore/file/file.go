@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,15 +18,14 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// pollEvery is how often a watched file is looked at: a stat, and a read if that differs.
-const pollEvery = 20 * time.Millisecond
-
 // A Store keeps policies in a file, which may also be edited by hand. Its revision is the file's time
 // of modification in microseconds, or the end of its last temporary entry that is over. Its methods may be used by any number of
 // goroutines, and the file by any number of processes of one machine.
 type Store struct {
 	path   string
 	create bool // a file that does not exist yet is an empty store
+
+	checkEvery time.Duration // see the constant; tests change it
 
 	mu     sync.Mutex // guards the fields below
 	state  state
@@ -54,7 +52,7 @@ func Open(path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configstore/file: %w", err)
 	}
-	return &Store{path: abs, closed: make(chan struct{})}, nil
+	return &Store{path: abs, checkEvery: checkEvery, closed: make(chan struct{})}, nil
 }
 
 // OpenOrCreate is Open, except that a file that does not exist yet is an empty store, and Apply creates it.
@@ -160,70 +158,6 @@ func (s *Store) look() (state, error) {
 		}
 	}
 	return s.state, nil
-}
-
-// Watch implements configstore.Store. A content that cannot be read is a passing error, once; the last good one stays in force.
-func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Batch, error] {
-	return func(yield func(configstore.Batch, error) bool) {
-		ticker := time.NewTicker(pollEvery)
-		defer ticker.Stop()
-		var seen []policy.Entry
-		var faulty bool        // a fault has been reported
-		var reported time.Time // modification of the content that had it
-		for first := true; ctx.Err() == nil; first = false {
-			st, err := s.look()
-			entries, revision := st.at(time.Now())
-			switch {
-			case err != nil || first && revision != after:
-				if err == nil {
-					err = configstore.ErrCompacted // what was before is not known
-				}
-				yield(configstore.Batch{}, err)
-				return
-			case first:
-				seen = entries
-			case revision != after:
-				b := diff(seen, entries)
-				b.Revision = revision
-				seen, after = entries, revision
-				if !yield(b, nil) {
-					return
-				}
-			}
-			if st.err != nil && (!faulty || !st.modified.Equal(reported)) {
-				faulty, reported = true, st.modified
-				if !yield(configstore.Batch{}, st.err) {
-					return
-				}
-			}
-			select {
-			case <-ctx.Done():
-			case <-s.closed:
-			case <-ticker.C:
-			}
-		}
-	}
-}
-
-// diff returns what turns one list into the other.
-func diff(from, to []policy.Entry) (b configstore.Batch) {
-	old := make(map[configstore.Key]policy.Entry)
-	for _, e := range from {
-		old[configstore.KeyOf(e)] = e
-	}
-	for _, e := range to {
-		was, ok := old[configstore.KeyOf(e)]
-		if !ok || !was.Policy.Equal(e.Policy) || !was.Expires.Equal(e.Expires) {
-			b.Puts = append(b.Puts, e)
-		}
-		delete(old, configstore.KeyOf(e))
-	}
-	for _, e := range from {
-		if _, gone := old[configstore.KeyOf(e)]; gone {
-			b.Deletes = append(b.Deletes, configstore.KeyOf(e))
-		}
-	}
-	return b
 }
 
 // Apply implements configstore.Store. The file is replaced as a whole: comments in it are lost.
