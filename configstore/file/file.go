@@ -165,7 +165,7 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
-	unlock, err := lock(s.path)
+	unlock, err := lock(ctx, s.path)
 	if err != nil {
 		return 0, fmt.Errorf("configstore/file: lock: %w", err)
 	}
