@@ -81,7 +81,7 @@ func (n *notifier) wait(ctx context.Context, closed <-chan struct{}, d time.Dura
 				settled = time.After(settle)
 			}
 			continue
-		case <-errs: // events were lost
+		case <-errs: //nolint:errcheck // whatever it is, events may be missing
 		case <-settled:
 		case <-timer.C:
 		case <-closed:
