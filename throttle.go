@@ -87,7 +87,7 @@ func Open(ctx context.Context, policiesURL, permitsURL string, opts ...Option) (
 	if err != nil {
 		return nil, err
 	}
-	o := options{Config: dispatch.Config{Policies: configstore.Source(both.store), Permits: both.permits, OnClose: both.close}}
+	o := options{Config: dispatch.Config{Policies: configstore.Source(both.policies), Permits: both.permits, OnClose: both.close}}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -123,36 +123,34 @@ func OpenRatekeeper(ctx context.Context, policiesURL, permitsURL string) (*ratek
 	return both.ratekeeper(), both.close, nil
 }
 
-// stores are what two URLs stand for.
+// stores are the policy store and the permit store of one process.
 type stores struct {
-	store   configstore.Store
-	permits dispatch.PermitStore
+	policies configstore.Store
+	permits  dispatch.PermitStore
 }
 
-func open(ctx context.Context, policiesURL, permitsURL string) (s stores, err error) {
-	var storeErr, permitsErr error
-	s.store, storeErr = OpenPolicies(ctx, policiesURL)
-	s.permits, permitsErr = OpenPermits(permitsURL)
-	if err := errors.Join(storeErr, permitsErr); err != nil {
-		return stores{}, errors.Join(err, s.close())
+// open opens both stores, or none.
+func open(ctx context.Context, policiesURL, permitsURL string) (stores, error) {
+	policies, policiesErr := OpenPolicies(ctx, policiesURL)
+	permits, permitsErr := OpenPermits(permitsURL)
+	err := errors.Join(policiesErr, permitsErr)
+	if err == nil {
+		return stores{policies, permits}, nil
 	}
-	return s, nil
+	if policiesErr == nil {
+		err = errors.Join(err, policies.Close())
+	}
+	if permitsErr == nil {
+		err = errors.Join(err, permits.Close())
+	}
+	return stores{}, err
 }
 
-func (s stores) close() error {
-	var errs []error
-	if s.store != nil {
-		errs = append(errs, s.store.Close())
-	}
-	if s.permits != nil {
-		errs = append(errs, s.permits.Close())
-	}
-	return errors.Join(errs...)
-}
+func (s stores) close() error { return errors.Join(s.policies.Close(), s.permits.Close()) }
 
 func (s stores) ratekeeper() *ratekeeper.Ratekeeper {
-	k := &ratekeeper.Ratekeeper{Policies: configstore.Source(s.store), Permits: s.permits}
-	k.Elector, _ = s.store.(ratekeeper.Elector) // without one, it is elected by the permit store
+	k := &ratekeeper.Ratekeeper{Policies: configstore.Source(s.policies), Permits: s.permits}
+	k.Elector, _ = s.policies.(ratekeeper.Elector) // without one, it is elected by the permit store
 	return k
 }
 
@@ -239,7 +237,11 @@ func OpenPolicies(ctx context.Context, policiesURL string) (configstore.Store, e
 		if cfg.TLS, err = a.tls(false); err != nil {
 			return nil, fmt.Errorf("throttle: store URL: %w", err)
 		}
-		return etcd.Open(ctx, cfg)
+		store, err := etcd.Open(ctx, cfg)
+		if err != nil { // store is a nil pointer, which would make an interface that is not nil
+			return nil, fmt.Errorf("throttle: open the policy store: %w", err)
+		}
+		return store, nil
 	}
 	return nil, fmt.Errorf("throttle: store URL: %s: use etcd://host:port, file:policies.yaml or \"memory:\"", unknownScheme(scheme))
 }
@@ -275,8 +277,9 @@ func OpenPermits(permitsURL string) (dispatch.PermitStore, error) {
 			Endpoints: a.hosts, Username: a.user, Password: a.password,
 			DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		}
-		cfg.TLS, err = a.tls(false)
-		permits = etcdpermits.Open(cfg, a.path, 0)
+		if cfg.TLS, err = a.tls(false); err == nil {
+			permits = etcdpermits.Open(cfg, a.path, 0)
+		}
 	default:
 		err = fmt.Errorf("%s: use redis://host:port, rediss://, redis+sentinel://, redis+cluster://, etcd://host:port, \"memory:\" or \"none:\"", unknownScheme(scheme))
 	}

@@ -170,3 +170,14 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, lim.Close())
 	require.NoError(t, lim.Close())
 }
+
+// TestNoPolicyStoreWithAnError: an error comes with a nil interface, not with a nil pointer in one.
+func TestNoPolicyStoreWithAnError(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, url := range []string{"", "etcd://", "etcd://a:1?colour=red", "file:", "etcd://a:1"} {
+		store, err := throttle.OpenPolicies(ended, url)
+		require.Error(t, err, url)
+		assert.True(t, store == nil, "%s: the store is a %T", url, store)
+	}
+}
