@@ -24,7 +24,7 @@ demo: ## two consumer groups share a limit, before your eyes; needs nothing but 
 test: services ## every test, with the race detector but for what takes too long with it, on real Redis, etcd, Kafka and Pulsar
 	$(GO) vet ./...
 	$(GO) test -timeout 5m ./dispatch ./configstore/file
-	$(GO) test -timeout 5m -run '^Test(Scripts|MoreThanEtcdTakes)$$' ./cmd/throttle-admin
+	$(GO) test -timeout 5m -run '^Test(Scripts|MoreThanEtcdTakes)$$' ./cmd/throttle-admin ./cmd/throttle-admin/internal/files
 	$(GO) test -race -short -timeout 5m -p 2 $(OTHERS)
 	$(GO) test -race -timeout 5m -p 1 $(TIMELY)
 	$(GO) test -C tests/bench ./...

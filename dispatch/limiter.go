@@ -20,9 +20,6 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Version is the library's, as replicas publish it.
-const Version = "0.1.0"
-
 // ErrClosed reports an Acquire on a Limiter or Subscription that has been closed.
 var ErrClosed = errors.New("dispatch: closed")
 

@@ -173,7 +173,7 @@ func (l *Limiter) stats(wanted func(*queue) bool) Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Stats{
-		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version,
+		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version(),
 		Identity: l.snapshot.Identity, Revision: l.snapshot.Revision, BadPolicies: l.bad,
 		Permits: PermitStoreStats{l.counters.requests.Load(), l.counters.errors.Load(), l.counters.late.Load(), l.counters.away.Load()},
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"maps"
@@ -17,6 +19,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/etcd"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -139,49 +143,26 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 			check(c)
 		}
 	}
-	check(newRoot(&app{}))
-}
-
-func TestTablesFit(t *testing.T) {
-	long := strings.Repeat("long-name-", 30)
-	for _, rows := range [][][]string{
-		{{"a", "b", "c"}},
-		{{long, "some words that go on and on " + long, "3"}},
-		{{long, long, long}, {"", "", ""}},
-	} {
-		var out strings.Builder
-		writeTable(&out, []string{"ONE", "TWO", "THREE"}, rows)
-		for line := range strings.Lines(out.String()) {
-			assert.LessOrEqual(t, len(line), maxWidth+1, line)
-		}
-		for _, cell := range rows[0] {
-			assert.Contains(t, strings.Join(strings.Fields(out.String()), ""), cell[:1])
-		}
-	}
-}
-
-func TestFieldsOfArguments(t *testing.T) {
-	p, unset, err := parseFields([]string{"messageRate=10/1m", "byteRate=1MiB", "paused=false", "round=200ms", "burst=", "mode=shadow", "priority=-3"})
-	require.NoError(t, err)
-	assert.Equal(t, []string{"burst"}, unset)
-	assert.Equal(t, "messageRate=10/1m byteRate=1048576/s round=200ms mode=shadow paused=false priority=-3", fieldTexts(p))
-	for _, bad := range []string{"burst=1e400", "burst={}", "burst=null", "burst=1.5", "paused=maybe", "round=0", "round=\xff", "messageRate=+Inf", "=1", ""} {
-		_, _, err := parseFields([]string{bad})
-		assert.Error(t, err, bad)
-	}
-}
-
-// FuzzFields: whatever is typed, a field is set, unset, or refused.
-func FuzzFields(f *testing.F) {
-	for _, seed := range []string{"burst=1", "mode=shadow", "round=1s", "byteRate=1GiB/1h", "x=", "paused=\"true\"", "burst={\"a\":[1]}"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, arg string) {
-		p, unset, err := parseFields([]string{arg})
-		if err == nil && p.IsZero() && len(unset) != 1 {
-			t.Errorf("%q: neither set nor unset nor refused", arg)
-		}
-	})
+	check(cli.NewRoot(&cli.App{}, families...))
 }
 
 func writeFile(name, text string) error { return os.WriteFile(name, []byte(text), 0o600) }
+
+// TestDevEndsWhileItWaits: an etcd that is not dev's own takes no notice of dev's lock, and etcd waits for its data for ever.
+func TestDevEndsWhileItWaits(t *testing.T) {
+	dir := t.TempDir()
+	server, err := etcd.Start(t.Context(), dir, "127.0.0.1:0", false)
+	require.NoError(t, err)
+	defer server.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	dev := exec.CommandContext(ctx, "throttle-admin", "dev", "--data", dir)
+	var errs bytes.Buffer
+	dev.Stderr = &errs
+	require.NoError(t, dev.Start())
+	time.Sleep(time.Second)
+	require.NoError(t, dev.Process.Signal(os.Interrupt))
+	require.Error(t, dev.Wait())
+	assert.Equal(t, cli.ExitFailed, dev.ProcessState.ExitCode(), "it had to be killed")
+	assert.Contains(t, errs.String(), "start etcd in "+dir+": ")
+}

@@ -1,0 +1,35 @@
+package change
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/loosely"
+)
+
+// manyPolicies returns policies for n topics.
+func manyPolicies(n int) (entries []policy.Entry) {
+	for i := range n {
+		topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: fmt.Sprintf("t%05d", i)}
+		entries = append(entries, policy.Entry{Scope: policy.TopicScope(topic), Policy: policy.Policy{MessageRate: policy.PerSecond(1)}})
+	}
+	return entries
+}
+
+func TestNeededOfMany(t *testing.T) {
+	entries := manyPolicies(16_000)
+	var changes []configstore.Change
+	for _, e := range entries {
+		changes = append(changes, configstore.Change{Key: configstore.KeyOf(e), Policy: e.Policy})
+	}
+	loosely.Hold(t, func(loose assert.TestingT) {
+		start := time.Now()
+		assert.Len(t, needed(configstore.Snapshot{Entries: entries[:10_000]}, changes), 6000, "the others are there already")
+		assert.Less(loose, time.Since(start), time.Second, "storeTimeout is for the store")
+	})
+}

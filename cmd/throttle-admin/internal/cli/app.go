@@ -1,0 +1,51 @@
+// Package cli holds what all commands of throttle-admin share: the root command and its flags,
+// the stores that the flags name, arguments, scopes and errors.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// An App is one run of the program: its streams and the values of its global flags.
+type App struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+
+	PoliciesURL, PermitsURL, Cluster, Output string
+
+	PoliciesOptions, PermitsOptions URLOptions
+}
+
+var outputs = []string{"table", "json", "yaml"}
+
+// checkFlags validates the global flags.
+func (a *App) checkFlags() error {
+	var errs []error
+	if err := policy.NamespaceScope("any", a.Cluster, "any").Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("cluster: %w", err))
+	}
+	if !slices.Contains(outputs, a.Output) {
+		errs = append(errs, fmt.Errorf("output %.200q: unknown format: want %s",
+			a.Output, strings.Join(outputs, ", ")))
+	}
+	return Usage(errors.Join(errs...))
+}
+
+// Print writes a result to Stdout in the format of --output: v as JSON or YAML, or what table
+// writes.
+func (a *App) Print(v any, table func(*strings.Builder)) error {
+	return output.Print(a.Stdout, a.Output, v, table)
+}
+
+// Warn writes a line to Stderr.
+func (a *App) Warn(format string, args ...any) {
+	// A failed write to Stderr cannot be reported anywhere.
+	_, _ = fmt.Fprintf(a.Stderr, "throttle-admin: "+format+"\n", args...)
+}

@@ -1,0 +1,99 @@
+package dev
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/clitest"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// runDev runs dev for as long as f takes, which is given the store's URL.
+func runDev(t *testing.T, f func(policiesURL string), args ...string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	var errs bytes.Buffer
+	status := make(chan int, 1)
+	go func() {
+		status <- cli.Run(ctx, append([]string{"dev"}, args...), strings.NewReader(""), in, &errs, Commands)
+		_ = in.Close() // never fails
+	}()
+	lines := make([]byte, 200)
+	n, err := out.Read(lines)
+	require.NoError(t, err, "dev ended without a word on its standard output")
+	match := regexp.MustCompile(`^export THROTTLE_POLICIES=(etcd://127.0.0.1:\d+/throttle)\nexport THROTTLE_PERMITS=etcd://127.0.0.1:\d+/throttle\n$`).FindSubmatch(lines[:n])
+	require.NotNil(t, match, "%s", lines[:n])
+	f(string(match[1]))
+	stop()
+	select {
+	case got := <-status:
+		assert.Equal(t, cli.ExitDone, got, errs.String())
+	case <-time.After(10 * time.Second):
+		t.Fatal("dev goes on after its context has ended")
+	}
+}
+
+func TestDevKeepsPolicies(t *testing.T) {
+	dir := t.TempDir()
+	scope := policy.NamespaceScope("public", "", "default")
+	open := func(policiesURL string) configstore.Store {
+		store, err := throttle.OpenPolicies(t.Context(), policiesURL)
+		require.NoError(t, err)
+		return store
+	}
+	runDev(t, func(policiesURL string) {
+		store := open(policiesURL)
+		_, err := configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+			return s.Set(scope, policy.Policy{MessageRate: policy.PerSecond(500)}), nil
+		})
+		require.NoError(t, err)
+		require.NoError(t, store.Close())
+	}, "--data", dir)
+	runDev(t, func(policiesURL string) {
+		store := open(policiesURL)
+		s, err := store.List(t.Context())
+		require.NoError(t, err)
+		kept, _ := s.Permanent(scope)
+		assert.Equal(t, policy.PerSecond(500), kept.MessageRate)
+		require.NoError(t, store.Close())
+	}, "--data", dir)
+	runDev(t, func(policiesURL string) {
+		store := open(policiesURL)
+		s, err := store.List(t.Context())
+		require.NoError(t, err)
+		assert.Empty(t, s.Entries, "a temporary store is empty")
+		require.NoError(t, store.Close())
+	})
+}
+
+func TestDevListensEverywhere(t *testing.T) {
+	for _, listen := range []string{":0", "0.0.0.0:0", "[::]:0"} {
+		runDev(t, func(policiesURL string) {
+			status, _, errs := clitest.Run(t.Context(), []cli.Family{policies.Commands}, "list", "--policies", policiesURL)
+			assert.Equal(t, cli.ExitDone, status, errs)
+		}, "--listen", listen)
+	}
+}
+
+func TestDevRefusesDataInUse(t *testing.T) {
+	dir := t.TempDir()
+	runDev(t, func(string) {
+		status, out, errs := clitest.Run(t.Context(), []cli.Family{Commands}, "dev", "--data", dir)
+		assert.Equal(t, cli.ExitFailed, status)
+		assert.Empty(t, out)
+		assert.Equal(t, "throttle-admin: dev: "+dir+": is in use by another dev\nhint: end that one, or take another directory: throttle-admin dev --data DIR\n", errs)
+	}, "--data", dir)
+}

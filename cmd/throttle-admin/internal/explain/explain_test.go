@@ -1,0 +1,169 @@
+package explain
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// TestExplainLive has two replicas share a limit on a real Redis, and asks why they wait.
+func TestExplainLive(t *testing.T) {
+	const topic = "kafka://public/default/orders"
+	store, permits, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
+	admin := func(args ...string) (int, string, string) {
+		var out, errs bytes.Buffer
+		args = append([]string{"--policies", store, "--permits", permits, "--cluster", cluster}, args...)
+		status := cli.Run(t.Context(), args, strings.NewReader(""), &out, &errs, Commands, policies.Commands)
+		return status, out.String(), errs.String()
+	}
+	status, _, errs := admin("set-msg-rate", "public/default", "200")
+	require.Zero(t, status, errs)
+	_, out, _ := admin("explain", topic)
+	assert.Contains(t, out, "message rate  200/s  nobody allocates")
+	assert.Contains(t, out, "Nobody dispatches from it now")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var readers sync.WaitGroup
+	for _, replica := range []string{"replica-a", "replica-b"} {
+		lim, err := throttle.Open(t.Context(), store, permits, throttle.WithCluster(cluster), throttle.WithReplica(replica))
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, lim.Close()) }()
+		billing, err := lim.Subscription(topic, "billing")
+		require.NoError(t, err)
+		audit, err := lim.Subscription(topic, "audit")
+		require.NoError(t, err)
+		readers.Go(func() {
+			for ctx.Err() == nil {
+				audit.ReportBacklog(0)
+				_, _ = billing.Acquire(ctx, 50)
+			}
+		})
+	}
+	defer readers.Wait()
+	defer cancel()
+
+	explain := func(args ...string) (x explanation) {
+		status, out, errs := admin(append([]string{"explain", topic, "-o", "json"}, args...)...)
+		require.Zero(t, status, errs)
+		require.NoError(t, json.Unmarshal([]byte(out), &x))
+		return x
+	}
+	var x explanation
+	require.Eventually(t, func() bool {
+		x = explain()
+		return len(x.Readers) == 4 && strings.Count(strings.Join(x.Why, "\n"), " waits for the message rate, 200/s for everybody: its share is ") == 2
+	}, 10*time.Second, 50*time.Millisecond)
+	assert.Contains(t, x.Why, "audit in replica-a does not wait: it has caught up (backlog 0, threshold 100), and who has is not throttled.")
+	require.Len(t, x.Limits, 1)
+	assert.InDelta(t, 200, x.Limits[0].InForce, 1e-9)
+	assert.Equal(t, dispatch.LimitKey(cluster, policy.TopicScope(mustTopic(t, topic)), false), x.Limits[0].Key)
+	assert.Len(t, explain("--subscription", "billing").Readers, 2)
+
+	// What only replicas know is touched by a change, too.
+	_, out, errs = admin("set-msg-rate", "public/default", "100", "--dry-run")
+	assert.Regexp(t, topic+` +messageRate +200/s +100/s`, out, errs)
+
+	status, out, errs = admin("explain", topic)
+	assert.Zero(t, status, errs)
+	for line := range strings.Lines(out) {
+		assert.LessOrEqual(t, len(line), output.MaxWidth+1, line)
+	}
+	t.Log("\n" + out)
+
+	status, _, errs = admin("pause", topic)
+	require.Zero(t, status, errs)
+	require.Eventually(t, func() bool {
+		return strings.Contains(strings.Join(explain().Why, "\n"), "billing in replica-b waits because it is paused.")
+	}, 10*time.Second, 50*time.Millisecond)
+}
+
+// TestExplainStrict: processes that take turns have equal shares of a strict limit, and use no more than it.
+func TestExplainStrict(t *testing.T) {
+	const topic = "kafka://public/default/orders"
+	store, permits, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
+	admin := func(args ...string) string {
+		var out, errs bytes.Buffer
+		args = append([]string{"--policies", store, "--permits", permits, "--cluster", cluster}, args...)
+		require.Zero(t, cli.Run(t.Context(), args, strings.NewReader(""), &out, &errs, Commands, policies.Commands), errs.String())
+		return out.String()
+	}
+	admin("set", topic, "messageRate=5", "sharing=strict")
+	ctx, cancel := context.WithCancel(t.Context())
+	var readers sync.WaitGroup
+	for range 3 {
+		lim, err := throttle.Open(t.Context(), store, permits, throttle.WithCluster(cluster))
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, lim.Close()) }()
+		sub, err := lim.Subscription(topic, "billing")
+		require.NoError(t, err)
+		readers.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = sub.Acquire(ctx, 1)
+			}
+		})
+	}
+	defer readers.Wait()
+	defer cancel()
+	require.Eventually(t, func() bool {
+		var x explanation
+		require.NoError(t, json.Unmarshal([]byte(admin("explain", topic, "-o", "json")), &x))
+		shares, users := 0.0, 0
+		for _, r := range x.Readers {
+			assert.LessOrEqual(t, r.Use, 5.0)
+			if shares += r.Share; r.Use > 0 {
+				users++
+			}
+		}
+		assert.LessOrEqual(t, shares, 5.0001)
+		return users == 3 && shares > 4.9999 && strings.Count(strings.Join(x.Why, "\n"), "its share is 1.67/s") >= 2
+	}, 30*time.Second, 50*time.Millisecond)
+}
+
+func mustTopic(t *testing.T, text string) policy.Topic {
+	t.Helper()
+	topic, err := policy.ParseTopic(text)
+	require.NoError(t, err)
+	return topic
+}
+
+// TestExplainReader has a sentence for whatever a replica may report.
+func TestExplainReader(t *testing.T) {
+	limits := []dispatch.LimitStats{{Reason: dispatch.ReasonMessages, Rate: 1000, Share: 250, Use: 249.96}}
+	for _, c := range []struct {
+		stats dispatch.SubscriptionStats
+		loss  policy.OnOutage
+		want  string
+	}{
+		{dispatch.SubscriptionStats{Waiting: 1, Reason: dispatch.ReasonMessages, Limits: limits}, "", "waits for the message rate, 1000/s for everybody: its share is 250/s, of which it uses 250/s."},
+		{dispatch.SubscriptionStats{Waiting: 1, Reason: dispatch.ReasonPermits, Limits: limits}, "stop", "waits because its permit store does not answer, and onOutage is stop."},
+		{dispatch.SubscriptionStats{Waiting: 1, Limits: limits}, "", "has callers that are about to be served."},
+		{dispatch.SubscriptionStats{Exempt: true, Limits: limits}, "open", "does not wait: its permit store is away, and onOutage is open."},
+		{dispatch.SubscriptionStats{Exempt: true}, "", "does not wait: no limit is in force there."},
+		{dispatch.SubscriptionStats{Shadow: true, Shadowed: 7, Limits: limits}, "", "does not wait: shadow mode has let through 7 messages that would have waited."},
+		{dispatch.SubscriptionStats{Limits: limits}, "", "does not wait: it uses 250/s of its share of 250/s."},
+		{dispatch.SubscriptionStats{Limits: limits[:0]}, "", "does not wait: it asks for less than there is."},
+	} {
+		c.stats.Subscription = "billing"
+		x := explanation{effective: policy.Effective{Subscription: policy.Policy{OnOutage: c.loss}}}
+		r := readerView{Replica: "a", SubscriptionStats: c.stats}
+		if len(c.stats.Limits) > 0 {
+			r.Share, r.Use, r.Rate = 250, 249.96, 1000
+		}
+		assert.Equal(t, []string{"billing in a " + c.want}, x.sayReader(r))
+	}
+}

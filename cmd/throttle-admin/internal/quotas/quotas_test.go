@@ -1,0 +1,392 @@
+package quotas
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/explain"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotastate"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// A shared buffer is written to by one goroutine, and read by another.
+type shared struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *shared) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
+}
+
+// families are those of commands that show quotas.
+var families = []cli.Family{Commands, explain.Commands, policies.Commands}
+
+// TestQuotasLive has a ratekeeper find the rate of a tag from what a replica and a backend report, and asks how.
+func TestQuotasLive(t *testing.T) {
+	const topic, token = "kafka://acme/default/orders", "open-sesame-1234"
+	dir := t.TempDir()
+	store, permits, cluster := "file:"+dir+"/policies.yaml", services.Redis(t), services.Name(t)
+	tokenFile := dir + "/token"
+	require.NoError(t, os.WriteFile(tokenFile, []byte(token+"\nnot this line\n"), 0o600))
+	require.NoError(t, os.WriteFile(dir+"/short", []byte("short\n"), 0o600))
+	global := []string{"--policies", store, "--permits", permits, "--cluster", cluster}
+	admin := func(args ...string) (status int, out, errs string) {
+		var stdout, stderr bytes.Buffer
+		status = cli.Run(t.Context(), append(global[:len(global):len(global)], args...), strings.NewReader(""), &stdout, &stderr, families...)
+		for line := range strings.Lines(stdout.String()) {
+			assert.True(t, args[len(args)-1] == "json" || len(line) <= output.MaxWidth+1, line)
+		}
+		return status, stdout.String(), stderr.String()
+	}
+	done := func(args ...string) string {
+		status, out, errs := admin(args...)
+		require.Zero(t, status, errs)
+		return out
+	}
+	done("quota", "set", "tag:bulk", "total_throughput", "800KiB", "reserved_throughput", "40KiB")
+	done("quota", "set", "tenant:acme", "total_throughput", "8MiB")
+	done("set", "cluster", "zones=a,b", "ignoreZones=0", "capacity=40KiB")
+
+	status, _, errs := admin("quota", "status")
+	assert.Equal(t, cli.ExitFailed, status)
+	assert.Regexp(t, "no ratekeeper leads in cluster .* now\nhint: start one: throttle-admin ratekeeper, or ", errs)
+	status, _, errs = admin("ratekeeper", "--listen", "127.0.0.1:0", "--token-file", dir+"/short")
+	assert.Equal(t, cli.ExitUsage, status)
+	assert.Contains(t, errs, "has no token of at least 8 characters in its first line")
+	assert.NotContains(t, errs, "short\n\"")
+	status, _, errs = admin("ratekeeper", "--max-ids", "0")
+	assert.Equal(t, cli.ExitUsage, status)
+	assert.Contains(t, errs, "--max-ids 0: is invalid: want 1 or more ids of a backend's report")
+	status, _, errs = admin("ratekeeper", "--listen", "127.0.0.1:99999", "--token-file", tokenFile)
+	assert.Equal(t, cli.ExitFailed, status)
+	assert.Contains(t, errs, "--listen: ")
+
+	var log shared
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		args := append(global[:len(global):len(global)], "ratekeeper", "--name", "keeper-1", "--listen", "127.0.0.1:0", "--token-file", tokenFile)
+		assert.Zero(t, cli.Run(ctx, args, strings.NewReader(""), io.Discard, &log, Commands), &log)
+	})
+	defer running.Wait()
+	defer stop()
+	var address string
+	require.Eventually(t, func() bool {
+		found := regexp.MustCompile(`reports go to (http://[\d.:]+)/reports`).FindStringSubmatch(log.String())
+		if found != nil {
+			address = found[1]
+		}
+		return found != nil
+	}, 10*time.Second, 10*time.Millisecond)
+
+	// A replica, of which two subscriptions go on account of a tag and of the tenant.
+	lim, err := throttle.Open(t.Context(), store, permits, throttle.WithCluster(cluster), throttle.WithReplica("replica-a"))
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, lim.Close()) }()
+	bulk, err := lim.Subscription(topic, "billing", dispatch.WithTag("bulk"))
+	require.NoError(t, err)
+	_, err = lim.Subscription(topic, "audit")
+	require.NoError(t, err)
+	broker, err := lim.Backend("broker-1", "a")
+	require.NoError(t, err)
+	running.Go(func() {
+		for {
+			if _, err := bulk.Acquire(ctx, 1); err != nil {
+				return
+			}
+			broker.Read(bulk, 3*quota.Page) // 66 a second
+		}
+	})
+
+	client := &http.Client{Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	ask := func(method, path, token, body string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), method, address+path, strings.NewReader(body))
+		require.NoError(t, err)
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		got, err := client.Do(req)
+		require.NoError(t, err)
+		text, err := io.ReadAll(got.Body)
+		require.NoError(t, err)
+		require.NoError(t, got.Body.Close())
+		return got.StatusCode, string(text)
+	}
+	report := func(ahead float64, zone string, queue int) string {
+		return fmt.Sprintf(`{"backend":"db","zone":%q,"load":{"queue":%d,"target":800,"spring":200},"costs":{"tag:bulk":409600,"tag:nobody":4096},"time":%.3f}`,
+			zone, queue, float64(time.Now().UnixMilli())/1000+ahead)
+	}
+	require.Eventually(t, func() bool {
+		status, text := ask(http.MethodPost, "/reports", token, report(0, "b", 0))
+		return status == http.StatusOK && assert.JSONEq(t, `{"withoutQuota":["tag:nobody"]}`, text)
+	}, 10*time.Second, 50*time.Millisecond)
+	for _, c := range []struct {
+		token, body string
+		status      int
+		want        string
+	}{
+		{"", report(0, "b", 0), http.StatusUnauthorized, "the token is wrong"},
+		{token + "5", report(0, "b", 0), http.StatusUnauthorized, "the token is wrong"},
+		{token, "{", http.StatusBadRequest, "no JSON of a report"},
+		{token, report(60, "c", -1), http.StatusBadRequest, "queue -1: is no number above 0\nzone \"c\": is none of [\"a\" \"b\"], which the cluster's policy declares\ntime "},
+		{token, `{"speed":1}`, http.StatusBadRequest, `unknown field "speed"`},
+		{token, `{"backend":"` + strings.Repeat("x", 5<<20), http.StatusRequestEntityTooLarge, "too large"},
+	} {
+		status, text := ask(http.MethodPost, "/reports", c.token, c.body)
+		assert.Equal(t, c.status, status, text)
+		assert.Contains(t, text, c.want)
+		assert.NotContains(t, text, "sesame")
+	}
+	status, _ = ask(http.MethodGet, "/reports", token, "")
+	assert.Equal(t, http.StatusMethodNotAllowed, status)
+	status, _ = ask(http.MethodGet, "/nowhere", token, "")
+	assert.Equal(t, http.StatusNotFound, status)
+
+	// What was decided, of what the replica and the backend say.
+	decision := func() (d quota.Decision) {
+		var s statusView
+		require.NoError(t, json.Unmarshal([]byte(done("quota", "status", "-o", "json")), &s))
+		assert.True(t, s.Leads)
+		assert.Equal(t, "keeper-1", s.Keeper)
+		for _, d := range s.Decisions {
+			if d.ID == "tag:bulk" {
+				return d
+			}
+		}
+		return d
+	}
+	var d quota.Decision
+	require.Eventually(t, func() bool {
+		_, _ = ask(http.MethodPost, "/reports", token, report(0, "b", 1000)) // 800 would be its target
+		d = decision()
+		return d.Backends == 2 && d.Busy && d.Rate > 1
+	}, 20*time.Second, 500*time.Millisecond, "%+v", &d)
+	assert.InDelta(t, d.Quota.Total/d.AverageCost, d.Desired, 1e-6)
+	assert.Less(t, d.Limiting, d.Desired)
+
+	out := done("quota", "status")
+	t.Log("\n" + out)
+	assert.Regexp(t, `ratekeeper keeper-1, term \d+; 2 replicas and backends report, 3 ids are tracked`, out)
+	assert.Regexp(t, `(?m)^ID +RATE +AVERAGE +RESERVED +DESIRED +LIMITING +TARGET +IN FORCE\n`, out)
+	assert.Regexp(t, `(?m)^tag:bulk +[\d.]+ +\d+ .* busy$`, out)
+	assert.Regexp(t, `(?m)^tenant:acme +0 +16384 +0 +512 +- +512 +512$`, out)
+
+	out = done("explain", "tag:bulk")
+	t.Log("\n" + out)
+	for _, want := range []string{
+		`^tag:bulk, cluster ` + cluster + `, by ratekeeper keeper-1 in term \d+\n`, `quota +reserved 40960, total 819200 bytes of cost a second`,
+		`cost +\d+ bytes a second on 2 backends, \d+ a message on average`, `desired +819200 / \d+ = [\d.]+/s`, `limiting +zones: b [\d.]+/s; the worst 0 ignored: [\d.]+`,
+		`target +max\([\d.]+, min\([\d.]+, [\d.]+\)\) = [\d.]+/s`, `in force +[\d.]+/s, smoothed`, `backend db in zone b: 409600 bytes of cost a second, 99 % of its load, of which it can\n? ?bear 50 %`,
+		`- It (is limited by|goes on at what)`,
+	} {
+		assert.Regexp(t, want, out)
+	}
+	var x struct {
+		ID       string
+		Decision quota.Decision
+		Readers  []quota.Reader
+		Why      []string
+	}
+	require.NoError(t, json.Unmarshal([]byte(done("explain", "tag:bulk", "-o", "json")), &x))
+	assert.Equal(t, "tag:bulk", x.ID)
+	assert.Len(t, x.Readers, 1)
+	assert.Positive(t, x.Decision.Rate)
+	assert.NotEmpty(t, x.Why)
+
+	// The topic shows both quotas, and who waits for which.
+	var of struct {
+		Limits []struct {
+			Scope         string
+			Rate, InForce float64
+		}
+		Why []string
+	}
+	require.Eventually(t, func() bool {
+		_, _ = ask(http.MethodPost, "/reports", token, report(0, "b", 1000))
+		require.NoError(t, json.Unmarshal([]byte(done("explain", topic, "-o", "json")), &of))
+		return strings.Contains(strings.Join(of.Why, "\n"), "billing (tag:bulk) in replica-a waits because of a throughput quota: ")
+	}, 20*time.Second, 100*time.Millisecond, "%q", &of.Why)
+	require.Len(t, of.Limits, 2)
+	assert.Equal(t, "tenant:acme", of.Limits[0].Scope)
+	assert.InDelta(t, 512, of.Limits[0].Rate, 1e-6)
+	assert.Zero(t, of.Limits[0].InForce, "nobody allocates of it")
+	assert.Equal(t, "tag:bulk", of.Limits[1].Scope)
+	assert.Positive(t, of.Limits[1].Rate)
+	assert.Positive(t, of.Limits[1].InForce)
+	out = done("explain", topic)
+	t.Log("\n" + out)
+	assert.Regexp(t, `(?m)^quota of tag:bulk +[\d.]+/s +[\d.]+/s`, out)
+	assert.Regexp(t, `(?m)^quota of tenant:acme +512/s +nobody allocates`, out)
+	assert.Regexp(t, `(?m)^billing \(tag:bulk\) +replica-a `, out)
+
+	// What is reserved under a capacity that ends.
+	done("set", "cluster", "capacity=1MiB", "--for", "1h")
+	done("quota", "set", "tenant:acme", "reserved_throughput", "4096")
+	status, _, errs = admin("quota", "status")
+	assert.Zero(t, status)
+	assert.Regexp(t, "^throttle-admin: from .* on, in 1h, when something temporary ends, quotas reserve 45056 ", errs)
+
+	status, out, errs = admin("quota", "status", "--policies", "memory:")
+	assert.Zero(t, status)
+	assert.Contains(t, out, "ratekeeper keeper-1")
+	assert.Contains(t, errs, "whether quotas reserve more than the capacity is not known: --policies memory:")
+
+	// A quota of 0 pauses, and it is said by what.
+	done("quota", "set", "tag:bulk", "total_throughput", "0", "reserved_throughput", "0")
+	require.Eventually(t, func() bool {
+		why := done("explain", topic)
+		return strings.Contains(why, "- billing (tag:bulk) in replica-a waits because the total of tag:bulk is 0.\n")
+	}, 10*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(done("explain", "tag:bulk"), "- It is paused: its total is 0.") }, 10*time.Second, 100*time.Millisecond)
+
+	status, text := ask(http.MethodGet, "/metrics", "", "")
+	assert.Equal(t, http.StatusOK, status)
+	for _, name := range []string{"throttle_ratekeeper_term ", `throttle_quota_rate{id="tag:bulk"} `, `throttle_quota_rate{id="tenant:acme"} `} {
+		assert.Contains(t, text, "\n"+name)
+	}
+
+	stop()
+	running.Wait()
+	assert.Contains(t, log.String(), `msg=GotRate id=tag:bulk`)
+	assert.Contains(t, log.String(), `msg=BusyReader backend=db zone=b id=tag:bulk`)
+	assert.NotContains(t, log.String(), "sesame")
+	status, _, errs = admin("explain", "tag:nobody")
+	assert.Equal(t, cli.ExitFailed, status)
+	assert.Contains(t, errs, `id "tag:nobody": has no quota: nothing limits it`)
+}
+
+// TestQuotasUnkept shows what replicas obey while no ratekeeper leads, by what the last one wrote.
+func TestQuotasUnkept(t *testing.T) {
+	store, address, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
+	admin := func(args ...string) (status int, out, errs string) {
+		var stdout, stderr bytes.Buffer
+		status = cli.Run(t.Context(), append(args, "--permits", address, "--cluster", cluster), strings.NewReader(""), &stdout, &stderr, families...)
+		return status, stdout.String(), stderr.String()
+	}
+	for id, q := range map[string][]string{
+		"tag:bulk": {"total_throughput", "409600"}, "tag:gold": {"total_throughput", "409600", "reserved_throughput", "40960"},
+		"tag:new": {"total_throughput", "163840"}, "tag:off": {"total_throughput", "0"},
+	} {
+		status, _, errs := admin(append([]string{"quota", "set", id, "--policies", store}, q...)...)
+		require.Zero(t, status, errs)
+	}
+	status, _, errs := admin("set", "tag:test", "totalThroughput=4096", "quotaMode=shadow", "--policies", store)
+	require.Zero(t, status, errs)
+
+	permits, err := throttle.OpenPermits(address)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, permits.Close()) }()
+	write := func(text func(now float64) []byte) {
+		require.NoError(t, permits.Update(t.Context(), dispatch.RatesKey(cluster), time.Minute, func(_ []byte, now float64) []byte { return text(now) }))
+	}
+	found := func(age float64) {
+		write(func(now float64) []byte {
+			text, err := json.Marshal(dispatch.Rates{Term: 7, Keeper: "k-1", Time: now - age, Rates: map[quota.ID]dispatch.Rate{
+				"tag:bulk": {Rate: 40, Average: 8192}, "tag:gold": {Rate: 20, Average: 4096}, "tag:off": {Rate: 3, Average: 4096},
+			}})
+			require.NoError(t, err)
+			return text
+		})
+	}
+	for _, c := range []struct {
+		name   string
+		before func()
+		hold   bool
+		says   string
+		ids    []string // id, average cost, in force, by what
+		bulk   string   // how explain has it in force
+	}{
+		{"none", func() {}, false, "none has written rates in the last hour: replicas obey what is reserved or, if nothing is, the total, by the average costs that they remember",
+			[]string{"tag:bulk 16384 25 total", "tag:gold 16384 2.5 reserved", "tag:new 16384 10 total", "tag:off 16384 0 total", "tag:test 16384 any shadow"}, "25/s, the total"},
+		{"fresh", func() { found(20) }, true, "the rates that k-1 wrote in term 7, 20(.[1-9])?s ago, hold for (40|39.[1-9])s more, then what is reserved or",
+			[]string{"tag:bulk 8192 40 rate", "tag:gold 4096 20 rate", "tag:new 16384 10 total", "tag:off 4096 0 total", "tag:test 16384 any shadow"}, "40/s, as the ratekeeper found it"},
+		{"old", func() { found(200) }, false, "the rates that k-1 wrote in term 7, 3m20(.[1-9])?s ago, hold no more, and replicas obey what is reserved or, if nothing is, the total",
+			[]string{"tag:bulk 8192 50 total", "tag:gold 4096 10 reserved", "tag:new 16384 10 total", "tag:off 4096 0 total", "tag:test 16384 any shadow"}, "50/s, the total"},
+		{"nonsense", func() { write(func(float64) []byte { return []byte("{") }) }, false, "none has written rates",
+			[]string{"tag:bulk 16384 25 total", "tag:gold 16384 2.5 reserved", "tag:new 16384 10 total", "tag:off 16384 0 total", "tag:test 16384 any shadow"}, "25/s, the total"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.before()
+			status, out, errs := admin("quota", "status", "--policies", store)
+			assert.Equal(t, cli.ExitFailed, status)
+			assert.Regexp(t, "no ratekeeper leads in cluster "+cluster+" now\nhint: start one: throttle-admin ratekeeper, or ", errs)
+			assert.Equal(t, c.name == "nonsense", strings.Contains(errs, "make no sense"), errs)
+			said, table, _ := strings.Cut(out, "\n\n")
+			assert.Regexp(t, "^no ratekeeper leads in cluster "+cluster+".*"+c.says, strings.Join(strings.Fields(said), " "))
+			var ids []string
+			for line := range strings.Lines(table) {
+				f := strings.Fields(line)
+				ids = append(ids, strings.Join(append(f[:1:1], f[3:]...), " "))
+			}
+			assert.Equal(t, c.ids, ids[1:])
+
+			status, out, errs = admin("quota", "status", "--policies", store, "-o", "json")
+			assert.Equal(t, cli.ExitFailed, status, errs)
+			var u quotastate.Unkept
+			require.NoError(t, json.Unmarshal([]byte(out), &u))
+			assert.Contains(t, out, `"leads": false`)
+			assert.Equal(t, c.hold, u.Hold)
+			require.Len(t, u.IDs, 5)
+			assert.Nil(t, u.IDs[4].InForce)
+
+			status, out, errs = admin("explain", "tag:bulk", "--policies", store)
+			assert.Equal(t, cli.ExitFailed, status)
+			assert.Contains(t, errs, "hint: start one: throttle-admin ratekeeper")
+			assert.Regexp(t, `(?m)^in force +`+c.bulk+`$`, out)
+			status, out, _ = admin("explain", "tag:bulk", "--policies", store, "-o", "json")
+			assert.Equal(t, cli.ExitFailed, status)
+			var one quotastate.Unkept
+			require.NoError(t, json.Unmarshal([]byte(out), &one))
+			assert.Equal(t, u.IDs[:1], one.IDs)
+
+			status, out, errs = admin("quota", "status", "--policies", "")
+			assert.Equal(t, cli.ExitFailed, status)
+			assert.Regexp(t, c.says, strings.Join(strings.Fields(out), " "))
+			assert.Contains(t, errs, "set --policies to see it")
+		})
+	}
+}
+
+// TestQuotaTablesFit whatever the names are.
+func TestQuotaTablesFit(t *testing.T) {
+	long := strings.Repeat("long-name-", 25)
+	d := quota.Decision{ID: quota.ID("tag:" + long), Quota: quota.Quota{Reserved: 1 << 53, Total: 1 << 53}, Limiting: 1e15, Busy: true, Zones: []quota.ZoneLimit{{Zone: "b", Rate: 1}, {Zone: long, Rate: 1e15}}}
+	var out strings.Builder
+	statusTable(&out, ratekeeper.Status{Keeper: long, Decisions: []quota.Decision{d}, Refused: []string{"report of " + long}, LeftOut: 1 << 50})
+	u := quotastate.Unkept{Cluster: long, Keeper: long, IDs: []quotastate.Obeyed{{ID: string(d.ID), Reserved: 1 << 53, Total: 1 << 53, AverageCost: 1 << 53, InForce: new(1e15), By: "reserved"}}}
+	u.Write(&out)
+	for line := range strings.Lines(out.String()) {
+		assert.LessOrEqual(t, len(line), output.MaxWidth+1, line)
+	}
+	assert.Contains(t, out.String(), "are not followed one by one")
+}
