@@ -51,12 +51,15 @@ func (l *Limiter) follow(ctx context.Context, first chan error) {
 		}
 		first <- err
 	}
+	failed := func(message string, err error) {
+		l.log.Warn(message, "error", err)
+		l.mu.Lock()
+		l.source = err
+		l.mu.Unlock()
+	}
 	for s, err := range l.cfg.Policies.Snapshots(ctx) {
 		if err != nil {
-			l.log.Warn("policies cannot be read; the last ones stay in force", "error", err)
-			l.mu.Lock()
-			l.source = err
-			l.mu.Unlock()
+			failed("policies cannot be read; the last ones stay in force", err)
 			report(fmt.Errorf("read the policies: %w", err))
 			continue
 		}
@@ -67,7 +70,11 @@ func (l *Limiter) follow(ctx context.Context, first chan error) {
 		l.keepCache()
 		report(nil)
 	}
-	report(errors.New("the policy source ended"))
+	err := errors.New("the policy source ended")
+	if ctx.Err() == nil { // else the Limiter has ended it
+		failed("policies are no longer followed; the last ones stay in force: restart the process", err)
+	}
+	report(err)
 }
 
 // adopt puts a snapshot in force. The caller holds l.mu.
