@@ -24,9 +24,9 @@ type Backend struct {
 
 // A meter counts an id's cost.
 type meter struct {
-	cost atomic.Int64
-	told int64     // at the last report
-	at   time.Time // of the last one that had some
+	cost      atomic.Int64
+	published int64     // of cost
+	at        time.Time // of the last report that had some
 }
 
 type reported struct {
@@ -117,17 +117,19 @@ func (b *Backend) ReportLoad(load quota.Load) error {
 	return nil
 }
 
-// report is what there is to tell of the time since the last report, secs ago; some is false if that has been nothing for long. The caller holds
-// limiter.mu.
-func (b *Backend) report(secs float64) (r quota.Report, some bool) {
+// report returns the costs since the last report that was published, secs ago, and what to call
+// once this one is; some is false if there has been nothing for long. The caller holds limiter.mu
+// for both.
+func (b *Backend) report(secs float64) (r quota.Report, some bool, published func()) {
 	now := time.Now()
 	r = quota.Report{Backend: b.name, Zone: b.zone, Costs: map[quota.ID]float64{}}
+	costs := map[*meter]int64{}
 	b.costs.Range(func(id, m any) bool {
 		of := m.(*meter)
 		cost := of.cost.Load()
-		if more := cost - of.told; more > 0 {
+		if more := cost - of.published; more > 0 {
 			r.Costs[id.(quota.ID)] = float64(more) / secs
-			of.told, of.at = cost, now
+			costs[of], of.at = cost, now
 		}
 		if now.Sub(of.at) > forgetCosts {
 			b.costs.Delete(id)
@@ -139,5 +141,9 @@ func (b *Backend) report(secs float64) (r quota.Report, some bool) {
 	if l := b.load.Load(); l != nil && time.Since(l.at) < loadValid {
 		r.Load, some = l.load, true
 	}
-	return r, some
+	return r, some, func() {
+		for m, cost := range costs {
+			m.published = cost
+		}
+	}
 }

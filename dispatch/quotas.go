@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
@@ -142,20 +143,33 @@ func (q *queue) settleBegun() {
 	}
 }
 
-// usage is what has been used since the last call, secs ago. The caller holds l.mu.
-func (l *Limiter) usage(secs float64) Usage {
-	u := Usage{Replica: l.cfg.Replica, Started: map[quota.ID]float64{}}
+// usage returns the usage since the last one that was published, secs ago, and what to call once
+// it is published. The caller holds l.mu for both.
+func (l *Limiter) usage(secs float64) (u Usage, published func()) {
+	u = Usage{Replica: l.cfg.Replica, Started: map[quota.ID]float64{}}
 	for _, q := range l.queues {
 		q.settleBegun()
 	}
-	for id, n := range l.begun {
+	started := maps.Clone(l.begun)
+	for id, n := range started {
 		u.Started[id] = max(0, float64(n)) / secs
 	}
-	clear(l.begun)
+	var settles []func()
 	for _, b := range l.backends {
-		if r, some := b.report(secs); some {
+		r, some, settle := b.report(secs)
+		if some {
 			u.Backends = append(u.Backends, r)
 		}
+		settles = append(settles, settle)
 	}
-	return u
+	return u, func() {
+		for id, n := range started {
+			if l.begun[id] -= n; l.begun[id] == 0 {
+				delete(l.begun, id)
+			}
+		}
+		for _, settle := range settles {
+			settle()
+		}
+	}
 }

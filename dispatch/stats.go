@@ -334,22 +334,28 @@ func (l *Limiter) publish(ctx context.Context) {
 	}
 }
 
-// publishUsage tells the ratekeeper what the quotas' ids have used.
+// publishUsage tells the ratekeeper what the quotas' ids have used since the last time that it
+// succeeded.
 func (l *Limiter) publishUsage(ctx context.Context) {
 	now := time.Now()
 	l.mu.Lock()
 	secs := now.Sub(l.usageAt).Seconds()
-	u := l.usage(max(secs, 0.1))
-	l.usageAt = now
+	u, published := l.usage(max(secs, 0.1))
 	l.mu.Unlock()
-	if len(u.Started)+len(u.Backends) == 0 {
-		return
+	if len(u.Started)+len(u.Backends) > 0 {
+		text, err := json.Marshal(u)
+		if err == nil {
+			err = l.cfg.Permits.Publish(ctx, UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				l.log.Debug("what quotas have used could not be published", "error", err)
+			}
+			return
+		}
 	}
-	text, err := json.Marshal(u)
-	if err == nil {
-		err = l.cfg.Permits.Publish(ctx, UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
-	}
-	if err != nil && ctx.Err() == nil {
-		l.log.Debug("what quotas have used could not be published", "error", err)
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	published()
+	l.usageAt = now
 }
