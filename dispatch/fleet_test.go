@@ -16,6 +16,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 const topic = "kafka://public/default/orders"
@@ -202,24 +203,17 @@ func (f *fleet) by(id int, from, to time.Duration) (n int) {
 	return n
 }
 
-// window is the most dispatched in any interval of length d that begins at from or later.
-func (f *fleet) window(d, from time.Duration) (most int) {
+// window returns the most permits dispatched in any interval of length d from a time on.
+func (f *fleet) window(d, from time.Duration) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	sum, tail := 0, 0
+	var events []window.Event
 	for _, e := range f.events {
-		if e.at < from {
-			tail++
-			continue
+		if e.at >= from {
+			events = append(events, window.Event{At: e.at, N: e.n})
 		}
-		sum += e.n
-		for f.events[tail].at <= e.at-d {
-			sum -= f.events[tail].n
-			tail++
-		}
-		most = max(most, sum)
 	}
-	return most
+	return window.Max(d, events)
 }
 
 // p99 is the 99th percentile of a replica's waits.

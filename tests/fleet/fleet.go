@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // What a reader prints.
@@ -146,20 +148,16 @@ func Between(all []Message, from, to time.Time) (n int) {
 	return n
 }
 
-// Window is the most that was read in any second within [from, to); all are in the order they were read.
-func Window(all []Message, from, to time.Time) (most int) {
-	first := 0
-	for i, m := range all {
-		if m.Read.Before(from) || !m.Read.Before(to) {
-			first = i + 1
-			continue
+// Window returns the most messages read in any second within [from, to); all are in the order in
+// which they were read.
+func Window(all []Message, from, to time.Time) int {
+	var at []time.Time
+	for _, m := range all {
+		if !m.Read.Before(from) && m.Read.Before(to) {
+			at = append(at, m.Read)
 		}
-		for m.Read.Sub(all[first].Read) >= time.Second {
-			first++
-		}
-		most = max(most, i-first+1)
 	}
-	return most
+	return window.Max(time.Second, window.Times(at))
 }
 
 // Distinct counts messages, each once.

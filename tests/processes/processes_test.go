@@ -26,6 +26,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // poolTTL is how long a process of a split limit counts that is silent.
@@ -274,18 +275,13 @@ func (r result) count(process int, from, to time.Duration) (n int) {
 	return n
 }
 
-// window is the most dispatched in any sliding second.
-func (r result) window() (most int) {
-	sum, tail := 0, 0
+// window returns the most messages dispatched in any second.
+func (r result) window() int {
+	var all []window.Event
 	for _, e := range r.events {
-		sum += e.n
-		for r.events[tail].at <= e.at-time.Second {
-			sum -= r.events[tail].n
-			tail++
-		}
-		most = max(most, sum)
+		all = append(all, window.Event{At: e.at, N: e.n})
 	}
-	return most
+	return window.Max(time.Second, all)
 }
 
 // gaps returns the shortest time between two permits, and how many there were in [from, to).

@@ -19,6 +19,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 func open(t *testing.T, url string) dispatch.PermitStore {
@@ -148,17 +149,8 @@ func (r run) between(from time.Time, d time.Duration) (n int) {
 	return n
 }
 
-// window is the most dispatched in any sliding second.
-func (r run) window() (most int) {
-	first := 0
-	for i, at := range r.at {
-		for at.Sub(r.at[first]) >= time.Second {
-			first++
-		}
-		most = max(most, i-first+1)
-	}
-	return most
-}
+// window returns the most messages dispatched in any second.
+func (r run) window() int { return window.Max(time.Second, window.Times(r.at)) }
 
 // gap is the longest time in which nothing was dispatched.
 func (r run) gap() (longest time.Duration) {
