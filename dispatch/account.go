@@ -154,16 +154,28 @@ func (a *account) demand(w demand) float64 {
 // A call is an allocation on its way.
 type call struct {
 	account    *account
-	allocation schedule.Allocation
+	allocation allocation
 	demand     float64 // as far as it showed
 	sent       float64
 	rev        revision
 	try        bool   // by TryAcquire: for a slot that is free now
 	confirms   bool   // asks whether a strict line is still there
 	visit      *visit // nil: an allocation
-	reply      schedule.Allocated
+	reply      allocated
 	done       float64
 }
+
+// An allocation is a request for slots under a key; allocated is its answer, which counts only if Err is nil.
+type (
+	allocation struct {
+		Key     string
+		Request schedule.Request
+	}
+	allocated struct {
+		Reply schedule.Reply
+		Err   error
+	}
+)
 
 // advance brings the account to now; the loop is late by so much.
 func (a *account) advance(step uint64, now, late float64, w demand) {
@@ -313,7 +325,7 @@ func (a *account) call(now, d, want, timeout float64) *call {
 	a.expired = 0
 	a.busy, a.fruitful = true, false
 	a.heldUp, a.calledAt = 0, now
-	c := &call{account: a, allocation: schedule.Allocation{Key: l.key, Request: r}, demand: d, sent: now, rev: l.rev}
+	c := &call{account: a, allocation: allocation{l.key, r}, demand: d, sent: now, rev: l.rev}
 	if a.groups != nil {
 		c.visit = a.visiting(r)
 	}

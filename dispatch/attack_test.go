@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
-	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -73,7 +73,7 @@ func TestCutWhileThePermitStoreIsAway(t *testing.T) {
 			f.join(i, "group").greedy(1)
 		}
 		time.Sleep(3 * second)
-		f.store.Do(func() {
+		f.store.Locked(func() {
 			for _, r := range f.joined {
 				r.link.Cut = true
 			}
@@ -99,7 +99,7 @@ func TestManyReturn(t *testing.T) {
 			}
 			time.Sleep(2 * second)
 			away := func(yes bool) {
-				f.store.Do(func() {
+				f.store.Locked(func() {
 					f.store.Down = yes && down
 					for _, r := range f.joined {
 						r.link.Cut = yes && !down
@@ -110,10 +110,10 @@ func TestManyReturn(t *testing.T) {
 			time.Sleep(5 * second)
 			away(false)
 			back := time.Since(f.start)
-			f.store.Do(func() { f.store.Calls = nil })
+			f.store.Locked(func() { f.store.Calls = nil })
 			time.Sleep(2 * second)
 			var calls []time.Time
-			f.store.Do(func() { calls = slices.Clone(f.store.Calls[:100]) }) // the first of most
+			f.store.Locked(func() { calls = slices.Clone(f.store.Calls[:100]) }) // the first of most
 			most := 0
 			for i, at := range calls {
 				n := 0
@@ -144,7 +144,7 @@ func TestPartialPartition(t *testing.T) {
 					f.join(i, "group").greedy(1)
 				}
 				time.Sleep(2 * second)
-				f.store.Do(func() {
+				f.store.Locked(func() {
 					for _, r := range f.joined[:cut] {
 						r.link.Cut = true
 					}
@@ -161,7 +161,7 @@ func TestPartialPartition(t *testing.T) {
 				}
 				within(t, "a second, without the permit store for some", all, least, min(most, 2000))
 				within(t, "any second", f.window(second, 0), 0, min(most*11/10, 2000))
-				f.store.Do(func() {
+				f.store.Locked(func() {
 					for _, r := range f.joined[:cut] {
 						r.link.Cut = false
 					}
@@ -191,7 +191,7 @@ func TestAnOldShareIsForgotten(t *testing.T) {
 			cancel()
 			time.Sleep(2 * second)
 		}
-		f.store.Do(func() {
+		f.store.Locked(func() {
 			for _, r := range f.joined {
 				r.link.Cut = true
 			}
@@ -405,7 +405,7 @@ func TestARefusalTellsWhenToComeBack(t *testing.T) {
 // A store that is frozen when the process starts does not run a pile of old calls when it is back.
 func TestFrozenAtTheStart(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
-		f.store.Do(func() { f.store.Frozen = time.Now().Add(120 * second) })
+		f.store.Locked(func() { f.store.Frozen = time.Now().Add(120 * second) })
 		for i := range 8 {
 			f.join(i, "group").greedy(1)
 		}
@@ -421,14 +421,13 @@ type refusing struct {
 	limit string
 }
 
-func (l refusing) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
-	allocated := l.Store.Allocate(ctx, allocations)
-	for i, b := range allocations {
-		if strings.Contains(b.Key, l.limit) {
-			allocated[i] = schedule.Allocated{Err: errors.New("state of version 2")}
+func (l refusing) Do(ctx context.Context, requests []*permits.Request) {
+	l.Store.Do(ctx, requests)
+	for _, r := range requests {
+		if strings.Contains(r.Key, l.limit) {
+			r.Err = errors.New("state of version 2")
 		}
 	}
-	return allocated
 }
 
 // One limit that cannot be allocated is no permit store that is away, and is logged once.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -19,16 +20,14 @@ import (
 // of the counter never waits.
 type plenty struct{ *memory.Store }
 
-func (p plenty) Allocate(_ context.Context, allocations []schedule.Allocation) []schedule.Allocated {
-	allocated := make([]schedule.Allocated, len(allocations))
-	for i, b := range allocations {
-		allocated[i].Reply = schedule.Reply{N: 1e12, Start: -1e7, Share: b.Request.Rate, Now: 1, Carry: schedule.Carry{Inc: 1, Epoch: 1, Round: 0.1}}
+func (p plenty) Do(_ context.Context, requests []*permits.Request) {
+	for _, r := range requests {
+		r.Allocate.Reply = schedule.Reply{N: 1e12, Start: -1e7, Share: r.Allocate.Rate, Now: 1, Carry: schedule.Carry{Inc: 1, Epoch: 1, Round: 0.1}}
 	}
-	return allocated
 }
 
-func open(b *testing.B, p policy.Policy, permits dispatch.PermitStore) *dispatch.Subscription {
-	lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits})
+func open(b *testing.B, p policy.Policy, store dispatch.PermitStore) *dispatch.Subscription {
+	lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: store})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, lim.Close()) })
 	sub, err := lim.Subscription(topic, "group")

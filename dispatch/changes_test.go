@@ -63,14 +63,14 @@ func TestEveryChangeHoldsWhenThePermitStoreIsBack(t *testing.T) {
 	for name, detour := range ways(t, "2/1h") {
 		fleets(t, name, rate(t, "1/1h"), func(t *testing.T, f *fleet) {
 			r := f.joinGroup(0, "group", "eu")
-			f.store.Do(func() { r.link.Cut = true })
+			f.store.Locked(func() { r.link.Cut = true })
 			r.greedy(1)
 			time.Sleep(5 * second)
 			f.policies.set(policy.Single(detour))
 			time.Sleep(5 * second)
 			f.policies.set(policy.Single(rate(t, "100/s")))
 			time.Sleep(5 * second)
-			f.store.Do(func() { r.link.Cut = false })
+			f.store.Locked(func() { r.link.Cut = false })
 			time.Sleep(2 * second)
 			since := time.Since(f.start)
 			time.Sleep(10 * second)
@@ -90,10 +90,10 @@ func TestOpenAndBack(t *testing.T) {
 			r := f.joinGroup(0, "group", "eu")
 			r.paced(200)
 			time.Sleep(10 * second)
-			f.store.Do(func() { r.link.Cut = true })
+			f.store.Locked(func() { r.link.Cut = true })
 			time.Sleep(20 * second)
 			within(t, "a second without the permit store", f.between(29*second, 30*second), 190, 201)
-			f.store.Do(func() { r.link.Cut = false })
+			f.store.Locked(func() { r.link.Cut = false })
 			time.Sleep(25 * second)
 			within(t, "five with it again", f.between(50*second, 55*second), 44, 52)
 		})
@@ -136,7 +136,7 @@ func TestRampOfASplit(t *testing.T) {
 			r.greedy(1 << 20)
 			time.Sleep(15 * second)
 			within(t, "at the top", f.between(13*second, 14*second), 990, 1001)
-			f.store.Do(func() { r.link.Cut = true })
+			f.store.Locked(func() { r.link.Cut = true })
 			time.Sleep(20 * second)
 			within(t, "long without the permit store", f.between(33*second, 34*second), 990, 1001)
 		})
@@ -164,7 +164,7 @@ func TestQueueMovesUp(t *testing.T) {
 		time.Sleep(2 * second)
 		cancel()
 		time.Sleep(100 * time.Millisecond)
-		f.store.Do(func() {
+		f.store.Locked(func() {
 			for _, l := range f.store.Limits {
 				within(t, "waiters, with one left", len(l.State.Queue), 1, 1)
 			}

@@ -19,7 +19,7 @@ func TestSteppingClock(t *testing.T) {
 			}
 			time.Sleep(2 * second)
 			for i := range 40 {
-				f.store.Do(func() { f.store.Skew = time.Duration(i%2*2-1) * 50 * time.Millisecond })
+				f.store.Locked(func() { f.store.Skew = time.Duration(i%2*2-1) * 50 * time.Millisecond })
 				time.Sleep(300 * time.Millisecond)
 			}
 			f.bounded(t, "from 1 s on", second, time.Since(f.start), 1050, 250*time.Millisecond)
@@ -31,7 +31,7 @@ func TestSteppingClock(t *testing.T) {
 					f.join(i, "group").greedy(max)
 				}
 				time.Sleep(3 * second)
-				f.store.Do(func() { f.store.Skew += step })
+				f.store.Locked(func() { f.store.Skew += step })
 				time.Sleep(3 * second)
 				f.bounded(t, "from 1 s on", second, time.Since(f.start), 1050, 250*time.Millisecond)
 				within(t, "total", float64(f.between(2*second, 6*second))/4, 970, 1010)
@@ -50,7 +50,7 @@ func TestWalkingClock(t *testing.T) {
 			}
 			time.Sleep(2 * second)
 			for range 60 {
-				f.store.Do(func() { f.store.Skew += step * time.Duration(1-2*rng.IntN(2)) })
+				f.store.Locked(func() { f.store.Skew += step * time.Duration(1-2*rng.IntN(2)) })
 				time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
 			}
 			end := time.Since(f.start)
@@ -66,7 +66,7 @@ func TestSlowRequestsMoveNothing(t *testing.T) {
 	for how, max := range appetites {
 		for _, replicas := range []int{1, 8} {
 			attacked(t, fmt.Sprintf("%d replicas, %s", replicas, how), perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
-				f.store.Do(func() {
+				f.store.Locked(func() {
 					usual := f.store.RTT
 					f.store.RTT = func() time.Duration {
 						if rng.IntN(20) == 0 {
@@ -89,7 +89,7 @@ func TestSlowRequestsMoveNothing(t *testing.T) {
 			}
 			time.Sleep(2 * second)
 			for range 10 {
-				f.store.Do(func() { f.store.Frozen = time.Now().Add(150 * time.Millisecond) })
+				f.store.Locked(func() { f.store.Frozen = time.Now().Add(150 * time.Millisecond) })
 				time.Sleep(second)
 			}
 			f.bounded(t, "from 1 s on", second, time.Since(f.start), 1050, 250*time.Millisecond)
@@ -109,7 +109,7 @@ func TestSteppingClockSplitAndGroups(t *testing.T) {
 				}
 				time.Sleep(4 * poolTTL)
 				before := time.Since(f.start)
-				f.store.Do(func() { f.store.Skew += step })
+				f.store.Locked(func() { f.store.Skew += step })
 				time.Sleep(10 * second)
 				within(t, "any second", f.window(second, before), 0, 1250)
 				within(t, "any three seconds", f.window(3*second, before), 0, 3250)

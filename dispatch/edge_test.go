@@ -162,7 +162,7 @@ func TestLossBySubscription(t *testing.T) {
 		f.join(0, "careful").greedy(1)
 		f.join(1, "usual").greedy(1)
 		time.Sleep(2 * second)
-		f.store.Do(func() { f.joined[0].link.Cut, f.joined[1].link.Cut = true, true })
+		f.store.Locked(func() { f.joined[0].link.Cut, f.joined[1].link.Cut = true, true })
 		time.Sleep(3 * second)
 		within(t, "stop", f.by(0, 3*second, 5*second), 0, 0)
 		within(t, "share", f.by(1, 3*second, 5*second), 900, 1100)

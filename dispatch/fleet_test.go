@@ -166,7 +166,7 @@ func (r *replica) leave() {
 
 // crash cuts the replica off, so that nothing it does reaches anybody.
 func (r *replica) crash() {
-	r.store.Do(func() { r.link.Cut = true })
+	r.store.Locked(func() { r.link.Cut = true })
 	r.stop()
 }
 
@@ -229,7 +229,7 @@ func (f *fleet) p99(id int) time.Duration {
 
 func (f *fleet) requestsPerMessage() float64 {
 	var requests int
-	f.store.Do(func() { requests = f.store.Requests })
+	f.store.Locked(func() { requests = f.store.Requests })
 	return float64(requests) / float64(max(1, f.between(0, time.Hour)))
 }
 

@@ -2,11 +2,11 @@ package dispatch
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/pool"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -34,12 +34,6 @@ type visit struct {
 	ramp  schedule.Ramp
 	asked bool // somebody waits
 	drawn pool.Drawn
-}
-
-// A division is what the permit store keeps of a limit that is divided over groups.
-type division struct {
-	pool.Division
-	Line schedule.Line `json:"line,omitzero"` // of its ramp
 }
 
 // group has an account draw from its group's permits, or no more. The caller holds l.mu.
@@ -107,26 +101,12 @@ func (a *account) visiting(r schedule.Request) *visit {
 // visit makes a grouped account's call.
 func (l *Limiter) visit(c *call) {
 	v := c.visit
-	var now, rate float64
-	ttl := max(v.terms.Lifetime(), v.ramp.TTL)
-	err := l.cfg.Permits.Update(context.Background(), c.allocation.Key+":groups", time.Duration(ttl*float64(time.Second)), func(old []byte, clock float64) []byte {
-		var d division
-		if json.Unmarshal(old, &d) != nil {
-			d = division{} // none, or one that makes no sense: as good as lost
-		}
-		terms := v.terms
-		rate = c.allocation.Request.Rate
-		if v.ramp.Over > 0 {
-			if d.Line, rate = v.ramp.At(d.Line, rate, v.asked, false, clock); rate < c.allocation.Request.Rate {
-				terms.Permits = int64(math.Round(rate * terms.Period))
-			}
-		}
-		d.Division, v.drawn = d.Visit(terms, v.visit, clock)
-		now = clock
-		text, _ := json.Marshal(d) // cannot fail
-		return text
-	})
-	c.reply = schedule.Allocated{Reply: schedule.Reply{N: float64(v.drawn.N), Now: now, Rate: rate}, Err: err}
+	d := &permits.Draw{Terms: v.terms, Visit: v.visit, Rate: c.allocation.Request.Rate, Ramp: v.ramp, Active: v.asked}
+	r := &permits.Request{Key: c.allocation.Key, Draw: d}
+	l.cfg.Permits.Do(context.Background(), []*permits.Request{r})
+	l.damaged(r)
+	v.drawn = d.Drawn
+	c.reply = allocated{Reply: schedule.Reply{N: float64(d.Drawn.N), Now: d.Now, Rate: d.Allowed}, Err: r.Err}
 	c.done = l.clock(time.Now())
 }
 

@@ -84,7 +84,7 @@ func TestGroupsUnderAPartition(t *testing.T) {
 			}
 			time.Sleep(3 * second)
 			cut := func(yes bool) {
-				f.store.Do(func() { us[0].link.Cut, us[1].link.Cut = yes, yes })
+				f.store.Locked(func() { us[0].link.Cut, us[1].link.Cut = yes, yes })
 			}
 			cut(true)
 			time.Sleep(8 * second)

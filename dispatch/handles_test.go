@@ -47,7 +47,7 @@ func TestAHandleForEachMessage(t *testing.T) {
 func TestClosedIsSilent(t *testing.T) {
 	t.Parallel()
 	requests := func(r *replica) (n int) {
-		r.store.Do(func() { n = r.link.Sent })
+		r.store.Locked(func() { n = r.link.Sent })
 		return n
 	}
 	for name, p := range map[string]policy.Policy{
@@ -81,14 +81,14 @@ func TestClosedIsSilent(t *testing.T) {
 					g.Done(rng.IntN(g.N()+2), int64(rng.IntN(5000)))
 					cancel()
 				case 3: // lost requests
-					f.store.Do(func() { f.store.LoseCalls = float64(rng.IntN(2)) * 0.5 })
+					f.store.Locked(func() { f.store.LoseCalls = float64(rng.IntN(2)) * 0.5 })
 				case 4:
 					time.Sleep(time.Duration(rng.IntN(40)) * second)
 				case 5:
 					time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
 				}
 			}
-			f.store.Do(func() { f.store.LoseCalls = 0 })
+			f.store.Locked(func() { f.store.LoseCalls = 0 })
 			_, _, _ = r.sub.TryAcquire(1)
 			var before int
 			if rng.IntN(2) == 0 {

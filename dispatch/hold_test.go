@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
-	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
@@ -24,13 +24,15 @@ type recorder struct {
 	returned float64
 }
 
-func (r *recorder) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+func (r *recorder) Do(ctx context.Context, requests []*permits.Request) {
 	r.mu.Lock()
-	for _, b := range allocations {
-		r.returned += b.Request.Returned
+	for _, q := range requests {
+		if q.Allocate != nil {
+			r.returned += q.Allocate.Returned
+		}
 	}
 	r.mu.Unlock()
-	return r.PermitStore.Allocate(ctx, allocations)
+	r.PermitStore.Do(ctx, requests)
 }
 
 // hoard acquires n permits, as fast as they come.

@@ -173,10 +173,10 @@ func TestMinimumsInAnOutage(t *testing.T) {
 			f.join(4+i, "c").greedy(1)
 		}
 		time.Sleep(15 * second)
-		f.store.Do(func() { f.store.Down = true })
+		f.store.Locked(func() { f.store.Down = true })
 		time.Sleep(10 * second)
 		within(t, "a second of the outage", float64(f.between(17*second, 25*second))/8, 900, 1010)
-		f.store.Do(func() { f.store.Down = false })
+		f.store.Locked(func() { f.store.Down = false })
 		back := time.Since(f.start)
 		time.Sleep(5 * second)
 		within(t, "a second after it", float64(f.between(back+second, back+5*second))/4, 950, 1010)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
@@ -114,19 +115,6 @@ type limit struct {
 	rev     revision
 	undated bool // of a quota: rev is older than it should be, since the permit store\'s clock was not known
 	users   int  // queues; guarded by Limiter.mu
-}
-
-// LimitKey is where a permit store keeps the schedule of a scope's messages or bytes: a topic's, a subscription's further one,
-// or an aggregate's.
-func LimitKey(cluster string, scope policy.Scope, bytes bool) string {
-	unit := "messages"
-	if bytes {
-		unit = "bytes"
-	}
-	if scope.Kind == policy.SubscriptionKind {
-		return fmt.Sprintf("throttle:{%s/%s}:%s:%s", cluster, scope.Topic, unit, scope.Subscription)
-	}
-	return fmt.Sprintf("throttle:{%s/%s}:%s", cluster, scope, unit)
 }
 
 // Open starts a Limiter: it reads the policies and follows them until Close. ctx bounds the
@@ -387,25 +375,36 @@ func (l *Limiter) send(out []*call, answers chan<- []*call, calls *sync.WaitGrou
 	if len(out) == 0 {
 		return n
 	}
-	allocations := make([]schedule.Allocation, len(out))
-	for i, c := range out {
-		allocations[i] = c.allocation
-	}
 	calls.Go(func() {
-		// The permit store ends by its own time-out; a call that was sent is waited for.
-		allocated := l.cfg.Permits.Allocate(context.Background(), allocations)
-		done := l.clock(time.Now())
-		for i, c := range out {
-			c.reply, c.done = allocated[i], done
-		}
+		l.allocate(out...)
 		answers <- out
 	})
 	return n + 1
 }
 
+// allocate makes allocations in one call of the permit store, which ends by its own timeout: a call that was sent is waited for.
+func (l *Limiter) allocate(calls ...*call) {
+	requests := make([]*permits.Request, len(calls))
+	for i, c := range calls {
+		requests[i] = &permits.Request{Key: c.allocation.Key, Allocate: &permits.Allocate{Request: c.allocation.Request}}
+	}
+	l.cfg.Permits.Do(context.Background(), requests)
+	done := l.clock(time.Now())
+	for i, c := range calls {
+		c.reply, c.done = allocated{requests[i].Allocate.Reply, requests[i].Err}, done
+	}
+}
+
+// damaged logs that a record in the permit store was not used.
+func (l *Limiter) damaged(r *permits.Request) {
+	if r.Err == nil && r.Damage != nil {
+		l.log.Warn("a limit's record in the permit store was damaged, and has been replaced", "limit", r.Key, "error", r.Damage)
+	}
+}
+
 // farewell gives back what is allocated when the Limiter ends.
 func (l *Limiter) farewell(active []*queue) {
-	var allocations []schedule.Allocation
+	var calls []*call
 	now := l.clock(time.Now())
 	l.mu.Lock() // Stats may be read still
 	for _, q := range active {
@@ -421,13 +420,13 @@ func (l *Limiter) farewell(active []*queue) {
 				continue
 			}
 			if (a.held()+a.expired > 0 || a.lining()) && a.failures == 0 {
-				allocations = append(allocations, a.farewell(now, l.cfg.Permits.Timeout().Seconds()).allocation)
+				calls = append(calls, a.farewell(now, l.cfg.Permits.Timeout().Seconds()))
 			}
 		}
 	}
 	l.mu.Unlock()
-	if len(allocations) > 0 {
-		l.cfg.Permits.Allocate(context.Background(), allocations)
+	if len(calls) > 0 {
+		l.allocate(calls...)
 	}
 }
 

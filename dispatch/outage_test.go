@@ -13,7 +13,7 @@ func TestLostRequestsAreNoOutage(t *testing.T) {
 	for how, max := range appetites {
 		for _, lost := range []float64{0.01, 0.05} {
 			attacked(t, fmt.Sprintf("%v, %s", lost, how), perSecond(1000), func(t *testing.T, f *fleet, _ *rand.Rand) {
-				f.store.Do(func() { f.store.LoseCalls = lost })
+				f.store.Locked(func() { f.store.LoseCalls = lost })
 				for i := range 8 {
 					f.join(i, "group").greedy(max)
 				}
@@ -23,7 +23,7 @@ func TestLostRequestsAreNoOutage(t *testing.T) {
 			})
 		}
 		attacked(t, "dropped, lost and doubled, "+how, perSecond(1000), func(t *testing.T, f *fleet, _ *rand.Rand) {
-			f.store.Do(func() { f.store.LoseCalls, f.store.LoseReplies, f.store.Duplicate = 0.05, 0.05, 0.05 })
+			f.store.Locked(func() { f.store.LoseCalls, f.store.LoseReplies, f.store.Duplicate = 0.05, 0.05, 0.05 })
 			for i := range 8 {
 				f.join(i, "group").greedy(max)
 			}
@@ -50,7 +50,7 @@ func TestUnavailableAtTheStart(t *testing.T) {
 			for _, r := range f.joined {
 				r.leave()
 			}
-			f.store.Do(func() { f.store.Down = true })
+			f.store.Locked(func() { f.store.Down = true })
 			f.events = nil
 			for i := range 4 {
 				f.join(10+i, "group").greedy(1)
@@ -62,7 +62,7 @@ func TestUnavailableAtTheStart(t *testing.T) {
 			} else {
 				within(t, "without it", f.between(start, start+10*second), 4, 45)
 			}
-			f.store.Do(func() { f.store.Down = false })
+			f.store.Locked(func() { f.store.Down = false })
 			back := time.Since(f.start)
 			time.Sleep(5 * second)
 			within(t, "the first second with it", f.between(back, back+second), 800, 1250)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -144,14 +145,9 @@ func (f *family) reserve() {
 			o.reserved += l.rates.Reserved(id, found)
 		}
 	}
-	if m := l.limits[busyKey(l.cfg.Cluster, queues[0].topic, queues[0].name)]; m != nil {
+	if m := l.limits[permits.BusyKey(l.cfg.Cluster, queues[0].topic, queues[0].name)]; m != nil {
 		m.rule.MinRate = max(o.least, o.reserved)
 	}
-}
-
-// busyKey is where a permit store keeps the limit by which a subscription slows down.
-func busyKey(cluster string, topic policy.Topic, subscription string) string {
-	return fmt.Sprintf("throttle:{%s/%s}:busy:%s", cluster, topic, subscription)
 }
 
 // addBusyLimit adds the limit by which the queue slows down, if its handlers report.
@@ -164,7 +160,7 @@ func (q *queue) addBusyLimit(p *plan, of policy.Policy) {
 	l := q.limiter
 	q.family.outcomes.least = rule.MinRate
 	rule.MinRate = max(rule.MinRate, q.family.outcomes.reserved)
-	a := q.account(busyKey(l.cfg.Cluster, q.topic, q.name), q.name, ReasonBusy)
+	a := q.account(permits.BusyKey(l.cfg.Cluster, q.topic, q.name), q.name, ReasonBusy)
 	a.limit.slow(rule, of, revision{l.snapshot.Identity, l.snapshot.Revision})
 	a.loss, a.weight, a.plain = policy.OutageShare, policy.DefaultWeight, false // it is no budget: without the permit store, nothing is known
 	p.messages = append(p.messages, a)

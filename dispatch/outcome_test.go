@@ -337,7 +337,7 @@ func TestBusyWithoutPermitStore(t *testing.T) {
 		f := newFleet(t, 1, policy.Policy{OnOutage: policy.OutageStop})
 		s := &service{capacity: 1e6, at: time.Now()}
 		r := f.join(0, "group")
-		r.store.Do(func() { r.link.Cut = true })
+		r.store.Locked(func() { r.link.Cut = true })
 		r.calls(s, 100)
 		time.Sleep(5 * time.Second)
 		ok, _ := s.count(5 * time.Second)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -236,14 +237,14 @@ type sharer struct {
 // addLimits adds the limits of a scope to a plan.
 func (q *queue) addLimits(p *plan, scope policy.Scope, of policy.Policy, by sharer) {
 	if of.MessageRate.Limited() {
-		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, false), by.name, ReasonOf(scope.Kind, false))
+		a := q.account(permits.LimitKey(q.limiter.cfg.Cluster, scope, false), by.name, ReasonOf(scope.Kind, false))
 		a.set(of.MessageRate, of.RampFrom, of.MessageBurst(), of, by.weight, by.reserved, of.IsStrict(), q.limiter.snapshot)
 		q.split(a, of)
 		q.group(a, of)
 		p.messages = append(p.messages, a)
 	}
 	if of.ByteRate.Limited() {
-		a := q.account(LimitKey(q.limiter.cfg.Cluster, scope, true), by.name, ReasonOf(scope.Kind, true))
+		a := q.account(permits.LimitKey(q.limiter.cfg.Cluster, scope, true), by.name, ReasonOf(scope.Kind, true))
 		a.set(of.ByteRate, of.RampFromBytes, of.BytesBurst(), of, by.weight, by.reservedBytes, false, q.limiter.snapshot)
 		p.bytes = append(p.bytes, a)
 	}

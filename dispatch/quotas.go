@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -38,7 +39,7 @@ func (q *queue) addQuota(p *plan, by sharer) {
 	if found.Total == 0 && !found.Shadow {
 		p.paused = true
 	}
-	a := q.account(QuotaKey(l.cfg.Cluster, id), by.name, ReasonQuota)
+	a := q.account(permits.QuotaKey(l.cfg.Cluster, id), by.name, ReasonQuota)
 	a.limit.round = policy.DefaultRound.Seconds() // not of whichever of the id's subscriptions was last looked at
 	q.followRate(a)
 	a.loss, a.weight, a.plain = policy.OutageShare, by.weight, false
@@ -58,7 +59,7 @@ func (l *Limiter) followRates(ctx context.Context) {
 		if !l.hasQuotas() {
 			continue
 		}
-		text, now, err := l.cfg.Permits.Value(ctx, RatesKey(l.cfg.Cluster))
+		text, now, err := l.cfg.Permits.Value(ctx, permits.RatesKey(l.cfg.Cluster))
 		if err != nil {
 			continue // the limits are allocated in the same permit store: that it is away is said
 		}
@@ -66,7 +67,7 @@ func (l *Limiter) followRates(ctx context.Context) {
 		if err := json.Unmarshal(text, &found); len(text) > 0 && err != nil {
 			if found = (Rates{}); bad != err.Error() {
 				bad = err.Error()
-				l.log.Warn("the rates of quotas make no sense", "key", RatesKey(l.cfg.Cluster), "error", err)
+				l.log.Warn("the rates of quotas make no sense", "key", permits.RatesKey(l.cfg.Cluster), "error", err)
 			}
 		}
 		l.mu.Lock()

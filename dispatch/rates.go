@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -9,17 +8,6 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
-
-// QuotaKey is where a permit store keeps the schedule of a throttling id.
-func QuotaKey(cluster string, id policy.Scope) string {
-	return fmt.Sprintf("throttle:{%s/%s}:quota", cluster, id)
-}
-
-// RatesKey is where a permit store keeps the rates of all quotas: a [Rates] as JSON.
-func RatesKey(cluster string) string { return "throttle:{" + cluster + "}:rates" }
-
-// UsageOf is the name under which replicas publish their [Usage], in place of a cluster's.
-func UsageOf(cluster string) string { return cluster + "/usage" }
 
 // Rates are those that a ratekeeper found. A record that is not [Rates.Old] is followed only by one of a term that is no older.
 type Rates struct {

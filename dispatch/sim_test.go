@@ -233,7 +233,7 @@ func TestFaults(t *testing.T) {
 		stop.OnOutage = policy.OutageStop
 		fleets(t, "frozen 2 s, stop, "+how, stop, func(t *testing.T, f *fleet) {
 			eight(f, max)
-			f.store.Do(func() { f.store.Frozen = time.Now().Add(2 * second) })
+			f.store.Locked(func() { f.store.Frozen = time.Now().Add(2 * second) })
 			time.Sleep(4 * second)
 			within(t, "from 300 ms after the freeze to its end", f.between(3300*time.Millisecond, 5*second), 0, 0)
 			within(t, "a second from 400 ms after its return", f.between(5400*time.Millisecond, 6400*time.Millisecond), 850, 1250)
@@ -241,7 +241,7 @@ func TestFaults(t *testing.T) {
 		})
 		fleets(t, "frozen 2 s, share, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
 			eight(f, max)
-			f.store.Do(func() { f.store.Frozen = time.Now().Add(2 * second) })
+			f.store.Locked(func() { f.store.Frozen = time.Now().Add(2 * second) })
 			time.Sleep(4 * second)
 			within(t, "while it is away", f.between(3500*time.Millisecond, 5*second), 1275, 1875)
 			within(t, "any second", f.window(second, 0), 900, 1250)
@@ -252,7 +252,7 @@ func TestFaults(t *testing.T) {
 			fleets(t, "frozen 2 s, open, "+how, open, func(t *testing.T, f *fleet) {
 				f.join(0, "group").poisson(5000, 1)
 				time.Sleep(2 * second)
-				f.store.Do(func() { f.store.Frozen = time.Now().Add(2 * second) })
+				f.store.Locked(func() { f.store.Frozen = time.Now().Add(2 * second) })
 				time.Sleep(4 * second)
 				within(t, "while it is away", f.between(2500*time.Millisecond, 3500*time.Millisecond), 4000, 20000)
 				within(t, "a second after its return", f.between(4500*time.Millisecond, 5500*time.Millisecond), 850, 1250)
@@ -260,7 +260,7 @@ func TestFaults(t *testing.T) {
 		}
 		fleets(t, "state lost, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
 			eight(f, max)
-			f.store.Do(func() { clear(f.store.Limits) })
+			f.store.Locked(func() { clear(f.store.Limits) })
 			time.Sleep(3 * second)
 			within(t, "any second", f.window(second, 0), 900, 1370)
 			within(t, "the last second", f.between(5*second, 6*second), 950, 1250)
@@ -269,14 +269,14 @@ func TestFaults(t *testing.T) {
 			eight(f, max)
 			old := f.store.Copy()
 			time.Sleep(second)
-			f.store.Do(func() { f.store.Limits = old })
+			f.store.Locked(func() { f.store.Limits = old })
 			time.Sleep(3 * second)
 			within(t, "any second", f.window(second, 0), 900, 1370)
 		})
 		for _, step := range []time.Duration{5 * second, -5 * second} {
 			fleets(t, fmt.Sprintf("clock steps by %v, %s", step, how), perSecond(1000), func(t *testing.T, f *fleet) {
 				eight(f, max)
-				f.store.Do(func() { f.store.Skew = step })
+				f.store.Locked(func() { f.store.Skew = step })
 				time.Sleep(3 * second)
 				within(t, "any second", f.window(second, 0), 900, 1370)
 				within(t, "the first second after it", f.between(3*second, 4*second), 700, 1370)
@@ -294,7 +294,7 @@ func TestFaults(t *testing.T) {
 		})
 		for _, rtt := range []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 120 * time.Millisecond} {
 			fleets(t, fmt.Sprintf("round trip %v, %s", rtt, how), perSecond(1000), func(t *testing.T, f *fleet) {
-				f.store.Do(func() { f.store.RTT = func() time.Duration { return rtt } })
+				f.store.Locked(func() { f.store.RTT = func() time.Duration { return rtt } })
 				eight(f, max)
 				time.Sleep(7 * second)
 				within(t, "2 s to 10 s", f.between(2*second, 10*second), 7200, 8250)
@@ -303,7 +303,7 @@ func TestFaults(t *testing.T) {
 		fleets(t, "one reply of 190 ms, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
 			eight(f, max)
 			usual, once := f.store.RTT, true
-			f.store.Do(func() {
+			f.store.Locked(func() {
 				f.store.RTT = func() time.Duration {
 					if once {
 						once = false
@@ -316,7 +316,7 @@ func TestFaults(t *testing.T) {
 			within(t, "the next second", f.between(3*second, 4*second), 900, 1250)
 		})
 		fleets(t, "lost and duplicated calls, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
-			f.store.Do(func() { f.store.LoseCalls, f.store.LoseReplies, f.store.Duplicate = 0.01, 0.01, 0.01 })
+			f.store.Locked(func() { f.store.LoseCalls, f.store.LoseReplies, f.store.Duplicate = 0.01, 0.01, 0.01 })
 			eight(f, max)
 			time.Sleep(7 * second)
 			within(t, "any second", f.window(second, 0), 900, 1250) // a call run twice gives back twice

@@ -2,11 +2,11 @@ package dispatch
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/pool"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -150,45 +150,24 @@ func (a *account) wakeSplit(w demand) float64 {
 	return at
 }
 
-// A gathering is what the permit store keeps of a split limit.
-type gathering struct {
-	pool.State
-	Line schedule.Line `json:"line,omitzero"` // of its ramp
-}
-
 // meet says hello to the pool, or goodbye, in the background.
 func (q *queue) meet(a *account, now float64) {
 	l, s := q.limiter, a.split
 	s.lease = s.lease.At(now)
-	member, applied, key := s.lease.Member(), s.lease.Answer, a.limit.key+":pool"
-	leave, ttl, alone := s.closed, s.ttl, s.fixed > 0
-	ramp, rate, asked := a.limit.ramp, a.limit.rate, s.asked
+	h := &permits.Heartbeat{
+		Member: s.lease.Member(), Applied: s.lease.Answer, TTL: s.ttl, Leave: s.closed, Fixed: s.fixed > 0,
+		Rate: a.limit.rate, Ramp: a.limit.ramp, Active: s.asked,
+	}
+	r := &permits.Request{Key: a.limit.key, Heartbeat: h}
 	s.busy, s.asked, a.fruitful = true, false, false
-	if leave {
+	if h.Leave {
 		s.lease = s.lease.Left()
 	}
 	l.done.Go(func() {
-		var answer pool.Answer
-		var line schedule.Line
-		var clock float64
 		sent := time.Now()
-		err := l.cfg.Permits.Update(context.Background(), key, time.Duration(max(4*ttl, ramp.TTL)*float64(time.Second)), func(old []byte, now float64) []byte {
-			var g gathering
-			if json.Unmarshal(old, &g) != nil {
-				g = gathering{} // none, or one that makes no sense: as good as lost
-			}
-			clock = now
-			switch {
-			case leave:
-				g.State = pool.Leave(g.State, member, ttl, now)
-			case !alone:
-				g.State, answer = pool.Meet(g.State, member, applied, ttl, now)
-			}
-			g.Line, _ = ramp.At(g.Line, rate, asked, false, now)
-			line = g.Line
-			text, _ := json.Marshal(g) // cannot fail
-			return text
-		})
+		l.cfg.Permits.Do(context.Background(), []*permits.Request{r})
+		l.damaged(r)
+		err := r.Err
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		defer q.activate()
@@ -196,25 +175,25 @@ func (q *queue) meet(a *account, now float64) {
 		s.busy = false
 		if err != nil {
 			a.failed(done)
-			s.again = done + ttl/20*(0.5+l.cfg.Rand.Float64())
+			s.again = done + h.TTL/20*(0.5+l.cfg.Rand.Float64())
 		} else {
 			a.failures = 0
 			a.lost.Store(false)
 		}
 		l.count(a, err, false, done)
-		if err == nil && !leave {
-			if !alone {
-				s.lease = s.lease.Renew(member, answer, l.clock(sent), ttl)
+		if err == nil && !h.Leave {
+			if !h.Fixed {
+				s.lease = s.lease.Renew(h.Member, h.Answer, l.clock(sent), h.TTL)
 				s.told = s.lease.Answer
 			}
-			if offset := clock - done; offset > s.offset || s.offset-offset > 1 || s.offset == 0 {
+			if offset := h.Now - done; offset > s.offset || s.offset-offset > 1 || s.offset == 0 {
 				if math.Abs(offset-s.offset) > 0.05 {
 					s.size = 0 // the clock has stepped: slots are numbered anew
 				}
 				s.offset = offset
 			}
-			s.line = line
-			if s.again = done + answer.Again(ttl); ramp.Over > 0 {
+			s.line = h.Line
+			if s.again = done + h.Answer.Again(h.TTL); h.Ramp.Over > 0 {
 				s.again = min(s.again, done+1)
 			}
 		}

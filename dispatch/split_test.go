@@ -108,7 +108,7 @@ func TestSplitWithoutAPermitStore(t *testing.T) {
 		p.OnOutage = loss
 		fleets(t, string(loss), p, func(t *testing.T, f *fleet) {
 			cut := func(yes bool) {
-				f.store.Do(func() {
+				f.store.Locked(func() {
 					for _, r := range f.joined {
 						r.link.Cut = yes
 					}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -345,7 +346,7 @@ func (l *Limiter) publishUsage(ctx context.Context) {
 	if len(u.Started)+len(u.Backends) > 0 {
 		text, err := json.Marshal(u)
 		if err == nil {
-			err = l.cfg.Permits.Publish(ctx, UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
+			err = l.cfg.Permits.Publish(ctx, permits.UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
 		}
 		if err != nil {
 			if ctx.Err() == nil {

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"math"
 	"sync/atomic"
 	"time"
@@ -277,12 +276,11 @@ func (q *queue) allocateNow(a *account) (next time.Time, ok bool) {
 	c.allocation.Request.MaxReserved, c.allocation.Request.Waiter = 0, ""
 	l.mu.Unlock()
 
-	c.reply = l.cfg.Permits.Allocate(context.Background(), []schedule.Allocation{c.allocation})[0]
+	l.allocate(c)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := time.Now()
-	c.done = l.clock(t)
 	l.settle([]*call{c}, c.done)
 	q.activate() // the loop looks after a permit store that is away
 	r := c.reply.Reply

@@ -264,7 +264,7 @@ func TestStrictTryDoWithoutAPermitStore(t *testing.T) {
 	p.OnOutage = policy.OutageOpen
 	fleets(t, "open", p, func(t *testing.T, f *fleet) {
 		r := f.join(0, "group")
-		f.store.Do(func() { r.link.Cut = true })
+		f.store.Locked(func() { r.link.Cut = true })
 		ran := 0
 		for range 100 {
 			if ok, _ := r.sub.TryDo(t.Context(), func(context.Context) error { return nil }); ok {
@@ -311,16 +311,16 @@ func TestStrictThroughLosses(t *testing.T) {
 					time.Sleep(c.quiet/2 + time.Duration(rng.Int64N(int64(c.quiet/2))))
 					switch fault := rng.IntN(5); fault {
 					case 0:
-						f.store.Do(func() { clear(f.store.Limits) })
+						f.store.Locked(func() { clear(f.store.Limits) })
 					case 1:
 						old := f.store.Copy()
 						time.Sleep(time.Duration(rng.Int64N(int64(second))))
-						f.store.Do(func() { f.store.Limits, f.store.Server = old, f.store.Server+1 })
+						f.store.Locked(func() { f.store.Limits, f.store.Server = old, f.store.Server+1 })
 					case 2, 3:
 						step := (25*time.Millisecond + time.Duration(rng.Int64N(int64(10*second)))) * time.Duration(1-2*(fault-2)) // of under 20 ms is not noticed
-						f.store.Do(func() { f.store.Skew += step })
+						f.store.Locked(func() { f.store.Skew += step })
 					case 4:
-						f.store.Do(func() { f.store.Frozen = time.Now().Add(time.Duration(rng.Int64N(int64(2 * second)))) })
+						f.store.Locked(func() { f.store.Frozen = time.Now().Add(time.Duration(rng.Int64N(int64(2 * second)))) })
 					}
 				}
 				end := time.Since(f.start)
@@ -365,10 +365,10 @@ func TestStrictCutOffAtTheStart(t *testing.T) {
 		f.join(0, "group").greedy(1)
 		time.Sleep(2 * second)
 		r := f.join(1, "group")
-		f.store.Do(func() { r.link.Cut = true })
+		f.store.Locked(func() { r.link.Cut = true })
 		r.greedy(1)
 		time.Sleep(2 * second)
-		f.store.Do(func() { r.link.Cut = false })
+		f.store.Locked(func() { r.link.Cut = false })
 		time.Sleep(10 * second)
 		within(t, "calls of the one that was cut off", f.by(1, 5*second, 14*second), 60, 120)
 	})

@@ -50,7 +50,7 @@ func TestAPatientPollerIsServed(t *testing.T) {
 			}
 			within(t, "permits", got, polls*max*2/5, polls*max)
 			requests := 0
-			f.store.Do(func() { requests = f.store.Requests })
+			f.store.Locked(func() { requests = f.store.Requests })
 			within(t, "requests a permit", float64(requests)/float64(got), 0, 1.7)
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -25,7 +26,7 @@ type lossy struct {
 }
 
 func (l *lossy) Publish(ctx context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
-	if cluster != dispatch.UsageOf("standalone") {
+	if cluster != permits.UsageOf("standalone") {
 		return l.Store.Publish(ctx, cluster, replica, text, ttl)
 	}
 	if l.fails > 0 {

@@ -10,19 +10,19 @@ import (
 )
 
 // A Request is one request to a permit store, with the place for its answer. Exactly one of Allocate, Heartbeat and Draw
-// is not nil. A store sets the answer in it, or Err.
+// is not nil. A store changes nothing in it but the answer, Err and Damage.
 type Request struct {
-	Key       string // of the limit, from [LimitKey], [BusyKey] or [QuotaKey]; the records of the others have keys made from it
+	Key       string // of the limit, from [LimitKey], [BusyKey] or [QuotaKey]; that of a record is made from it
 	Allocate  *Allocate
 	Heartbeat *Heartbeat
 	Draw      *Draw
 
-	// Err is why the request failed. It may have been made all the same: a store repeats nothing that it has sent. The
-	// answers count only if Err is nil.
+	// Err is why the request failed; nil if it was answered. One that failed may have been made all the same: a store
+	// sends nothing twice. The answer counts only if Err is nil.
 	Err error
 
-	// Damage is why the record that was found was not used; the request went on as if there had been none. nil: it was
-	// used, or there was none.
+	// Damage is why the record that a heartbeat or a draw found was not used: the store went on as if there had been
+	// none, and replaced it. nil: it was used, or there was none.
 	Damage error
 }
 
@@ -35,7 +35,7 @@ type Allocate struct {
 // A Heartbeat shows that a replica of a limit with `sharing.mode: split` is there, and agrees on the pool size; see
 // [pool.Meet] and [pool.Leave].
 type Heartbeat struct {
-	Member  pool.Member
+	Member  string      // its name, from [pool.Lease.Member]
 	Applied pool.Answer // that the replica divides the limit by now
 	TTL     float64     // seconds after which a silent member does not count, > 0
 	Leave   bool        // the replica leaves; there is no answer but Now
@@ -61,3 +61,17 @@ type Draw struct {
 	Allowed float64    // where the limit is on its ramp, permits a second; Rate without a ramp
 	Now     float64    // the store's clock, seconds
 }
+
+// Now is the store's clock in the answer, seconds.
+func (r *Request) Now() float64 {
+	switch {
+	case r.Allocate != nil:
+		return r.Allocate.Reply.Now
+	case r.Heartbeat != nil:
+		return r.Heartbeat.Now
+	}
+	return r.Draw.Now
+}
+
+// Late reports whether the request came too late to count: its sender had given up.
+func (r *Request) Late() bool { return r.Allocate != nil && r.Allocate.Reply.Late }

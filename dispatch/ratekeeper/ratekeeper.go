@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -39,7 +40,7 @@ type Elector interface {
 type byPermits struct{ *Ratekeeper }
 
 func (l byPermits) Elect(ctx context.Context, _, _ string, lead func(context.Context, int64)) error {
-	text, now, err := l.Permits.Value(ctx, dispatch.RatesKey(l.Cluster))
+	text, now, err := l.Permits.Value(ctx, permits.RatesKey(l.Cluster))
 	if err != nil {
 		return err
 	}
@@ -231,7 +232,7 @@ func (t *term) resume(ctx context.Context) error {
 	if t.resumed {
 		return nil
 	}
-	text, _, err := t.Permits.Value(ctx, dispatch.RatesKey(t.Cluster))
+	text, _, err := t.Permits.Value(ctx, permits.RatesKey(t.Cluster))
 	if err != nil {
 		return err
 	}
@@ -249,7 +250,7 @@ func (t *term) pass(ctx context.Context) error {
 	if err := t.adopt(snapshot.Set, now); err != nil {
 		return err
 	}
-	texts, err := t.Permits.Published(ctx, dispatch.UsageOf(t.Cluster))
+	texts, err := t.Permits.Published(ctx, permits.UsageOf(t.Cluster))
 	if err != nil {
 		return err
 	}
@@ -406,7 +407,7 @@ func (t *term) write(ctx context.Context, identity string, decisions []quota.Dec
 	}
 	fenced, other := false, ""
 	var noNumber error
-	err = t.Permits.Update(ctx, dispatch.RatesKey(t.Cluster), ratesTTL, func(old []byte, now float64) []byte {
+	err = t.Permits.Update(ctx, permits.RatesKey(t.Cluster), ratesTTL, func(old []byte, now float64) []byte {
 		var before dispatch.Rates
 		_ = json.Unmarshal(old, &before) // what makes no sense is replaced
 		mine := before.Keeper == t.Name && before.Term == t.number

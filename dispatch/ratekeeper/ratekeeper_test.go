@@ -15,6 +15,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
@@ -232,7 +233,7 @@ func TestWhoseQuotaItIs(t *testing.T) {
 			require.NoError(t, err)
 			return s
 		}
-		key := func(id policy.Scope) string { return dispatch.QuotaKey("standalone", id) }
+		key := func(id policy.Scope) string { return permits.QuotaKey("standalone", id) }
 		plain, tagged, grouped := open(), open(dispatch.WithTag("bulk")), open(dispatch.WithTag("bulk"), dispatch.WithTenantGroup("big"))
 		assert.Equal(t, key(policy.TenantScope("acme")), of(plain))
 		assert.Equal(t, key(policy.TenantScope("acme")), of(open(dispatch.WithTag("nobody"))), "a tag without a quota is none")
@@ -292,7 +293,7 @@ func TestAStaleLeaderWritesNothing(t *testing.T) {
 		k, stop := w.keeper("paused")
 		time.Sleep(3 * time.Second)
 		var later dispatch.Rates
-		require.NoError(t, w.permits.Update(t.Context(), dispatch.RatesKey("standalone"), time.Hour, func(old []byte, now float64) []byte {
+		require.NoError(t, w.permits.Update(t.Context(), permits.RatesKey("standalone"), time.Hour, func(old []byte, now float64) []byte {
 			require.NoError(t, json.Unmarshal(old, &later))
 			later.Term, later.Keeper, later.Time = later.Term+1, "other", now
 			text, err := json.Marshal(later)
@@ -300,7 +301,7 @@ func TestAStaleLeaderWritesNothing(t *testing.T) {
 			return text
 		}))
 		time.Sleep(3 * time.Second)
-		text, _, err := w.permits.Value(t.Context(), dispatch.RatesKey("standalone"))
+		text, _, err := w.permits.Value(t.Context(), permits.RatesKey("standalone"))
 		require.NoError(t, err)
 		var now dispatch.Rates
 		require.NoError(t, json.Unmarshal(text, &now))
@@ -370,7 +371,7 @@ func TestCostsAreSampledAndScaledBack(t *testing.T) {
 			sink.Wrote(sub, 1)
 		}
 		time.Sleep(1500 * time.Millisecond)
-		texts, err := w.permits.Published(t.Context(), dispatch.UsageOf("standalone"))
+		texts, err := w.permits.Published(t.Context(), permits.UsageOf("standalone"))
 		require.NoError(t, err)
 		require.Len(t, texts, 1)
 		var u dispatch.Usage

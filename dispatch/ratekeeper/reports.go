@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -103,7 +104,7 @@ func (r *Ratekeeper) keep(ctx context.Context, report quota.Report) (outdated bo
 	mine := &keptReport{report.Time, text}
 	newest := r.newest(name, mine)
 	for outdated = newest != mine; !outdated; {
-		err = r.Permits.Publish(ctx, dispatch.UsageOf(r.Cluster), name+"|"+r.Name, newest.text, reportTTL)
+		err = r.Permits.Publish(ctx, permits.UsageOf(r.Cluster), name+"|"+r.Name, newest.text, reportTTL)
 		later := r.newest(name, newest)
 		if err != nil || later == newest {
 			break

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -233,7 +234,7 @@ func TestNewerReportsOvertake(t *testing.T) {
 		time.Sleep(time.Second / 4)
 		assert.Equal(t, 200, post(k, report(t, 0, func(r *quota.Report) { r.Costs = map[quota.ID]float64{"tag:newer": 1} })).Code)
 		time.Sleep(2 * time.Second)
-		texts, err := w.permits.Published(t.Context(), dispatch.UsageOf("standalone"))
+		texts, err := w.permits.Published(t.Context(), permits.UsageOf("standalone"))
 		require.NoError(t, err)
 		require.Len(t, texts, 1)
 		assert.Contains(t, string(texts[0]), "tag:newer")

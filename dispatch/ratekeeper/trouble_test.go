@@ -15,6 +15,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
@@ -23,11 +24,11 @@ import (
 
 // keep replaces the record of rates.
 func (w *world) keep(text string) {
-	require.NoError(w.t, w.permits.Update(w.t.Context(), dispatch.RatesKey("standalone"), time.Hour, func([]byte, float64) []byte { return []byte(text) }))
+	require.NoError(w.t, w.permits.Update(w.t.Context(), permits.RatesKey("standalone"), time.Hour, func([]byte, float64) []byte { return []byte(text) }))
 }
 
 func (w *world) record() (r dispatch.Rates) {
-	text, _, err := w.permits.Value(w.t.Context(), dispatch.RatesKey("standalone"))
+	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey("standalone"))
 	require.NoError(w.t, err)
 	_ = json.Unmarshal(text, &r) // there may be none
 	return r
@@ -309,7 +310,7 @@ func TestOldCostsAreForgotten(t *testing.T) {
 			b.Wrote(sub, 1<<62)
 		}
 		reported := func() (n int) {
-			texts, err := w.permits.Published(t.Context(), dispatch.UsageOf("standalone"))
+			texts, err := w.permits.Published(t.Context(), permits.UsageOf("standalone"))
 			require.NoError(t, err)
 			for _, text := range texts {
 				var u dispatch.Usage

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
-	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -89,12 +89,11 @@ func (beyond) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 
 type generous struct{ *memory.Store }
 
-func (l generous) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
-	allocated := l.Store.Allocate(ctx, allocations)
-	for i := range allocated {
-		if allocated[i].Reply.N > 0 {
-			allocated[i].Reply.N = endless
+func (l generous) Do(ctx context.Context, requests []*permits.Request) {
+	l.Store.Do(ctx, requests)
+	for _, r := range requests {
+		if r.Allocate.Reply.N > 0 {
+			r.Allocate.Reply.N = endless
 		}
 	}
-	return allocated
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
@@ -157,7 +158,7 @@ func (w *world) watch() *watcher {
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for ctx.Err() == nil {
-			text, _, err := w.permits.Value(ctx, dispatch.RatesKey(w.cluster))
+			text, _, err := w.permits.Value(ctx, permits.RatesKey(w.cluster))
 			var r dispatch.Rates
 			if err == nil && len(text) > 0 && assert.NoError(w.t, json.Unmarshal(text, &r)) {
 				of.see(r)

@@ -22,6 +22,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -127,7 +128,7 @@ func (w *world) admin(args ...string) string {
 
 // rates is the record that replicas obey.
 func (w *world) rates() (r dispatch.Rates) {
-	text, _, err := w.permits.Value(w.t.Context(), dispatch.RatesKey(w.cluster))
+	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey(w.cluster))
 	if err == nil && len(text) > 0 {
 		err = json.Unmarshal(text, &r)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -53,36 +54,39 @@ func setUser(t *testing.T, addr string, rights []string) {
 // a replica that is gone.
 func everything(t *testing.T, admin *redis.Client, url string) error {
 	t.Helper()
-	permits, ctx := open(t, url), t.Context()
+	store, ctx := open(t, url), t.Context()
 	name := services.Name(t)
+	key := "throttle:limit:{" + name + "}"
 	subscribe := func(n int) (err error) {
-		allocations := make([]schedule.Allocation, n)
+		allocations := make([]*permits.Request, n)
 		for i := range allocations {
-			allocations[i] = allocation("throttle:{" + name + "}")
-			allocations[i].Request.Subscription, allocations[i].Request.Rate, allocations[i].Request.Round = fmt.Sprint(i), 1e6, 0.01
+			r := allocation(key)
+			r.Allocate.Subscription, r.Allocate.Rate, r.Allocate.Round = fmt.Sprint(i), 1e6, 0.01
+			allocations[i] = r
 		}
-		for _, b := range permits.Allocate(ctx, allocations) {
-			err = errors.Join(err, b.Err)
+		store.Do(ctx, allocations)
+		for _, r := range allocations {
+			err = errors.Join(err, r.Err)
 		}
 		return err
 	}
 	replace := func(by []byte) error {
-		return permits.Update(ctx, "throttle:{"+name+"}:pool", time.Minute, func([]byte, float64) []byte { return by })
+		return store.Update(ctx, "throttle:pool:{"+name+"}", time.Minute, func([]byte, float64) []byte { return by })
 	}
 	errs := []error{subscribe(600), subscribe(1100), replace([]byte("x")), replace(nil)}
 	time.Sleep(100 * time.Millisecond) // more than two epochs
 	errs = append(errs, subscribe(1))
-	fields, err := admin.HLen(ctx, "throttle:{"+name+"}").Result()
+	fields, err := admin.HLen(ctx, key).Result()
 	if errs = append(errs, err); fields > 1000 {
 		errs = append(errs, errors.New("subscriptions are not forgotten"))
 	}
-	_, _, err = permits.State(ctx, "throttle:{"+name+"}")
-	errs = append(errs, err, permits.Publish(ctx, name, "gone", nil, time.Millisecond), permits.Publish(ctx, name, "here", nil, time.Minute))
+	_, _, err = store.State(ctx, key)
+	errs = append(errs, err, store.Publish(ctx, name, "gone", nil, time.Millisecond), store.Publish(ctx, name, "here", nil, time.Minute))
 	time.Sleep(5 * time.Millisecond)
-	_, err = permits.Published(ctx, name)
-	_, countErr := permits.(dispatch.ReplicaCounter).Replicas(ctx, name)
+	_, err = store.Published(ctx, name)
+	_, countErr := store.(dispatch.ReplicaCounter).Replicas(ctx, name)
 	errs = append(errs, countErr)
-	members, memberErr := admin.SMembers(ctx, "throttle:{"+name+"}:replicas").Result()
+	members, memberErr := admin.SMembers(ctx, permits.RedisReplicas(name)).Result()
 	if errs = append(errs, err, memberErr); slices.Contains(members, "gone") {
 		errs = append(errs, errors.New("a replica that is gone is not forgotten"))
 	}
@@ -92,20 +96,21 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 // wakes says whether a waiter is told that his turn has come; he can queue, and the others allocate, in any case.
 func wakes(t *testing.T, url string) bool {
 	t.Helper()
-	permits, name := open(t, url), services.Name(t)
+	store, name := open(t, url), services.Name(t)
 	woken := make(chan string, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		assert.NoError(t, permits.(dispatch.Waker).Wakes(ctx, name, func(waiter string) { woken <- waiter }))
+		assert.NoError(t, store.(dispatch.Waker).Wakes(ctx, name, func(waiter string) { woken <- waiter }))
 	}()
 	time.Sleep(100 * time.Millisecond) // until it listens
 	strict := func(waiter string, want, returned float64, carry schedule.Carry) schedule.Reply {
-		b := allocation("throttle:{" + name + "}")
-		b.Request.Strict, b.Request.Rate, b.Request.MaxReserved, b.Request.Waiter, b.Request.Want, b.Request.Returned, b.Request.Carry = true, 0.01, 2, waiter, want, returned, carry // a new line begins with a slot that is still to come
-		allocated := permits.Allocate(t.Context(), []schedule.Allocation{b})[0]
-		require.NoError(t, allocated.Err)
-		return allocated.Reply
+		r := allocation("throttle:limit:{" + name + "}")
+		a := r.Allocate
+		a.Strict, a.Rate, a.MaxReserved = true, 0.01, 2 // a new line begins with a slot that is still to come
+		a.Waiter, a.Want, a.Returned, a.Carry = waiter, want, returned, carry
+		require.NoError(t, allocate(t, store, r))
+		return a.Reply
 	}
 	first := strict("", 1, 0, schedule.Carry{})
 	require.Zero(t, strict(name+"|1", 1, 0, first.Carry).N)
@@ -160,16 +165,16 @@ func TestRedisClusterUser(t *testing.T) {
 	file := secret(t, password)
 	alone, further := rights(t)
 	all := append(alone, further...)
-	key := "throttle:{moving}"
+	key := "throttle:limit:{moving}"
 	move := func(rights []string) (err error) {
 		for _, node := range c.Nodes {
 			setUser(t, node.Addr, rights)
 		}
-		permits := open(t, strings.Replace(c.URL, "://", "://throttle@", 1)+"?password-file="+file)
-		err = allocate(t, permits, allocation(key))
+		store := open(t, strings.Replace(c.URL, "://", "://throttle@", 1)+"?password-file="+file)
+		err = allocate(t, store, allocation(key))
 		to := c.Nodes[(slices.Index(c.Nodes, c.Owner(key))+1)%3]
-		c.Migrate(key, to, func() { err = errors.Join(err, allocate(t, permits, allocation(key))) })
-		return errors.Join(err, allocate(t, permits, allocation(key)))
+		c.Migrate(key, to, func() { err = errors.Join(err, allocate(t, store, allocation(key))) })
+		return errors.Join(err, allocate(t, store, allocation(key)))
 	}
 	var err error
 	require.Eventually(t, func() bool { err = move(all); return !errors.Is(err, context.DeadlineExceeded) }, 5*time.Second, time.Millisecond)

@@ -14,9 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
-	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -26,25 +25,26 @@ import (
 func TestClusterSharesLimitsOut(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
-	permits := open(t, c.URL)
-	works(t, permits)
-	var allocations []schedule.Allocation
+	store := open(t, c.URL)
+	works(t, store)
+	var allocations []*permits.Request
 	var topics [][]string
 	for i := range 40 {
 		topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: fmt.Sprint("orders-", i)}
 		scope := policy.TopicScope(topic)
 		topics = append(topics, []string{
-			dispatch.LimitKey("c", scope, false), dispatch.LimitKey("c", scope, true),
-			dispatch.LimitKey("c", policy.SubscriptionScope(topic, "billing"), false), dispatch.LimitKey("c", policy.SubscriptionScope(topic, "audit"), true),
+			permits.LimitKey("c", scope, false), permits.LimitKey("c", scope, true),
+			permits.LimitKey("c", policy.SubscriptionScope(topic, "billing"), false), permits.LimitKey("c", policy.SubscriptionScope(topic, "audit"), true),
 		})
 		for _, key := range topics[i] {
 			allocations = append(allocations, allocation(key))
 		}
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // until each shard has a connection and the script
-		for i, b := range permits.Allocate(t.Context(), allocations) {
-			assert.NoError(c, b.Err, allocations[i].Key)
-			assert.Equal(c, 10.0, b.Reply.N)
+		store.Do(t.Context(), allocations)
+		for _, r := range allocations {
+			assert.NoError(c, r.Err, r.Key)
+			assert.Equal(c, 10.0, r.Allocate.Reply.N)
 		}
 	}, 5*time.Second, 50*time.Millisecond)
 	shards := map[*services.RedisProcess]int{}
@@ -63,15 +63,15 @@ func TestClusterSharesLimitsOut(t *testing.T) {
 func TestClusterStateIsReadOnItsShard(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
-	permits := open(t, c.URL)
-	works(t, permits)
-	const key = "throttle:{a}"
-	require.NoError(t, allocate(t, permits, allocation(key)))
+	store := open(t, c.URL)
+	works(t, store)
+	const key = "throttle:limit:{a}"
+	require.NoError(t, allocate(t, store, allocation(key)))
 	for _, node := range c.Nodes {
 		c.Do(node, "CONFIG", "RESETSTAT")
 	}
 	for range 20 {
-		_, _, err := permits.State(t.Context(), key)
+		_, _, err := store.State(t.Context(), key)
 		require.NoError(t, err)
 	}
 	for _, node := range c.Nodes {
@@ -85,20 +85,21 @@ func TestClusterStateIsReadOnItsShard(t *testing.T) {
 func TestClusterSlotMoves(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
-	permits := open(t, c.URL)
-	works(t, permits)
+	store := open(t, c.URL)
+	works(t, store)
 	allocations := onEachShard(c)
 	made, failed := []int64{0, 0, 0}, []int64{0, 0, 0}
 	allocateAll := func(n int) {
 		for range n {
-			for i, b := range permits.Allocate(t.Context(), allocations) {
-				if b.Err != nil {
-					t.Log(b.Err)
+			store.Do(t.Context(), allocations)
+			for i, r := range allocations {
+				if r.Err != nil {
+					t.Log(r.Err)
 					failed[i]++
 					continue
 				}
 				made[i]++
-				allocations[i].Request.Carry = b.Reply.Carry
+				r.Allocate.Carry = r.Allocate.Reply.Carry
 			}
 		}
 	}
@@ -112,7 +113,7 @@ func TestClusterSlotMoves(t *testing.T) {
 		t.Logf("allocations made %v, failed %v, of them before the move %v", made, failed, before)
 		for i, b := range allocations {
 			assert.LessOrEqual(loose, failed[i]-before[i], int64(1), b.Key)
-			s, _, err := permits.State(t.Context(), b.Key)
+			s, _, err := store.State(t.Context(), b.Key)
 			require.NoError(t, err)
 			assert.GreaterOrEqual(t, s.Seq, made[i], "the state was lost")
 			assert.LessOrEqual(t, s.Seq, made[i]+failed[i], "an allocation was made twice")
@@ -128,20 +129,20 @@ func TestClusterLosesAShard(t *testing.T) {
 	for _, node := range c.Nodes {
 		c.Do(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
 	}
-	permits := open(t, c.URL)
-	works(t, permits)
+	store := open(t, c.URL)
+	works(t, store)
 	allocations := onEachShard(c)
-	permits.Allocate(t.Context(), allocations) // connects
+	store.Do(t.Context(), allocations) // connects
 	c.Nodes[2].Kill()
 	loosely.Hold(t, func(loose assert.TestingT) {
 		const calls = 50
 		failed, start := 0, time.Now()
 		for range calls {
-			allocated := permits.Allocate(t.Context(), allocations)
-			assert.Error(t, allocated[2].Err)
-			for _, b := range allocated[:2] {
-				if b.Err != nil {
-					t.Log(b.Err)
+			store.Do(t.Context(), allocations)
+			assert.Error(t, allocations[2].Err)
+			for _, r := range allocations[:2] {
+				if r.Err != nil {
+					t.Log(r.Err)
 					failed++
 				}
 			}
@@ -154,9 +155,9 @@ func TestClusterLosesAShard(t *testing.T) {
 }
 
 // onEachShard is an allocation for each node.
-func onEachShard(c *services.RedisShards) (allocations []schedule.Allocation) {
+func onEachShard(c *services.RedisShards) (allocations []*permits.Request) {
 	for i := 0; len(allocations) < len(c.Nodes); i++ {
-		if key := fmt.Sprintf("throttle:{limit-%d}", i); c.Owner(key) == c.Nodes[len(allocations)] {
+		if key := fmt.Sprintf("throttle:limit:{%d}", i); c.Owner(key) == c.Nodes[len(allocations)] {
 			allocations = append(allocations, allocation(key))
 		}
 	}
@@ -194,23 +195,23 @@ func TestClusterRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
 	var lossy atomic.Bool
-	permits := redispermits.Open(redis.UniversalOptions{
+	store := redispermits.Open(redis.UniversalOptions{
 		Addrs: []string{c.Nodes[0].Addr}, IsClusterMode: true,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			return lossyConn{conn, &lossy}, err
 		},
 	}, time.Second)
-	defer func() { assert.NoError(t, permits.Close()) }()
-	works(t, permits)
-	const key = "throttle:{a}"
-	require.NoError(t, allocate(t, permits, allocation(key))) // now its shard knows the script
-	before, _, err := permits.State(t.Context(), key)
+	defer func() { assert.NoError(t, store.Close()) }()
+	works(t, store)
+	const key = "throttle:limit:{a}"
+	require.NoError(t, allocate(t, store, allocation(key))) // now its shard knows the script
+	before, _, err := store.State(t.Context(), key)
 	require.NoError(t, err)
 	lossy.Store(true)
-	require.Error(t, allocate(t, permits, allocation(key)))
+	require.Error(t, allocate(t, store, allocation(key)))
 	lossy.Store(false)
-	after, _, err := permits.State(t.Context(), key)
+	after, _, err := store.State(t.Context(), key)
 	require.NoError(t, err)
 	assert.Equal(t, before.Seq+1, after.Seq)
 }

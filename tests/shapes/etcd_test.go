@@ -76,16 +76,16 @@ func TestFrozenEtcdHoldsNobody(t *testing.T) {
 	p := services.NewProxy(t, etcdWithUsers(t, server).Endpoint)
 	p.Freeze()
 	url := "etcd://throttle:" + password + "@" + p.Addr + "/throttle?ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
-	var permits dispatch.PermitStore
+	var store dispatch.PermitStore
 	loosely.Hold(t, func(loose assert.TestingT) {
-		permits = open(t, url)
+		store = open(t, url)
 		var calls sync.WaitGroup
 		var mu sync.Mutex
 		var longest time.Duration
 		for i := range 8 {
 			calls.Go(func() {
 				start := time.Now()
-				assert.Error(t, allocate(t, permits, allocation(fmt.Sprint("throttle:{", i, "}"))))
+				assert.Error(t, allocate(t, store, allocation(fmt.Sprint("throttle:limit:{", i, "}"))))
 				mu.Lock()
 				defer mu.Unlock()
 				longest = max(longest, time.Since(start))
@@ -96,7 +96,7 @@ func TestFrozenEtcdHoldsNobody(t *testing.T) {
 		assert.Less(loose, longest, etcdpermits.DefaultTimeout+150*time.Millisecond)
 	})
 	p.Restore()
-	works(t, permits)
+	works(t, store)
 }
 
 // limited has a Limiter on a store and a permit store follow a change of its policy.

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -24,16 +24,15 @@ type counted struct {
 	n  int64
 }
 
-func (l *counted) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
-	allocated := l.PermitStore.Allocate(ctx, allocations)
+func (l *counted) Do(ctx context.Context, requests []*permits.Request) {
+	l.PermitStore.Do(ctx, requests)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, b := range allocated {
-		if b.Err == nil && b.Reply.N > 0 {
+	for _, r := range requests {
+		if r.Err == nil && r.Allocate.Reply.N > 0 {
 			l.n++
 		}
 	}
-	return allocated
 }
 
 // TestDataCentresApart: three data centres share a limit on an etcd of three members. One is cut off: it stops, the others
@@ -99,7 +98,7 @@ func TestDataCentresApart(t *testing.T) {
 	for _, l := range stores {
 		allocated += l.n
 	}
-	state, _, err := stores[0].State(t.Context(), dispatch.LimitKey("standalone", policy.TopicScope(topic), false))
+	state, _, err := stores[0].State(t.Context(), permits.LimitKey("standalone", policy.TopicScope(topic), false))
 	require.NoError(t, err)
 	t.Logf("any second %d; %d allocations answered, %d in the permit store", all.window(), allocated, state.Seq)
 	assert.LessOrEqual(t, all.window(), rate*125/100, "rate x (1 s + 0.25 s)")

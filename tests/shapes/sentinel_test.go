@@ -79,15 +79,15 @@ func TestSentinelDiesWithItsMaster(t *testing.T) {
 	loosely.Hold(t, func(loose assert.TestingT) {
 		f := services.RedisSentinel(t, 300*time.Millisecond)
 		mine := f.Sentinels[0]
-		permits := &timed{PermitStore: open(t, "redis+sentinel://"+mine.Addr+"?master=throttle")} // the others it finds by itself
-		works(t, permits)
+		store := &timed{PermitStore: open(t, "redis+sentinel://"+mine.Addr+"?master=throttle")} // the others it finds by itself
+		works(t, store)
 		mine.Freeze()
 		f.Master.Freeze()
 		f.Sentinels = f.Sentinels[1:]
 		f.Elected()
 		elected := time.Now()
-		require.Eventually(t, func() bool { return allocate(t, permits, allocation("throttle:{a}")) == nil }, 6*time.Second, 20*time.Millisecond)
-		t.Logf("allocations are made again %v after the election, longest allocation %v", time.Since(elected), permits.longest)
-		assert.Less(loose, permits.longest, redispermits.DefaultTimeout+150*time.Millisecond)
+		require.Eventually(t, func() bool { return allocate(t, store, allocation("throttle:limit:{a}")) == nil }, 6*time.Second, 20*time.Millisecond)
+		t.Logf("allocations are made again %v after the election, longest allocation %v", time.Since(elected), store.longest)
+		assert.Less(loose, store.longest, redispermits.DefaultTimeout+150*time.Millisecond)
 	})
 }

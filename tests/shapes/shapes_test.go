@@ -16,6 +16,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -24,35 +25,36 @@ import (
 
 func open(t *testing.T, url string) dispatch.PermitStore {
 	t.Helper()
-	permits, err := throttle.OpenPermits(url)
+	store, err := throttle.OpenPermits(url)
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, permits.Close()) })
-	return permits
+	t.Cleanup(func() { assert.NoError(t, store.Close()) })
+	return store
 }
 
 // allocation asks for ten permits of 1000/s.
-func allocation(key string) schedule.Allocation {
-	return schedule.Allocation{Key: key, Request: schedule.Request{
+func allocation(key string) *permits.Request {
+	return &permits.Request{Key: key, Allocate: &permits.Allocate{Request: schedule.Request{
 		Subscription: "group", Weight: 1, Demand: 1000, Want: 10, Round: 0.1, Rate: 1000, Identity: "test", Rev: 1, Nonce: 7,
-	}}
+	}}}
 }
 
-func allocate(t *testing.T, permits dispatch.PermitStore, b schedule.Allocation) error {
-	return permits.Allocate(t.Context(), []schedule.Allocation{b})[0].Err
+func allocate(t *testing.T, store dispatch.PermitStore, r *permits.Request) error {
+	store.Do(t.Context(), []*permits.Request{r})
+	return r.Err
 }
 
 // works has a permit store do all that it can: allocate, show its state, publish and read what was published. A first connection may
 // take longer than a call may.
-func works(t *testing.T, permits dispatch.PermitStore) {
+func works(t *testing.T, store dispatch.PermitStore) {
 	t.Helper()
-	key, cluster := "throttle:{"+services.Name(t)+"}", services.Name(t)
+	key, cluster := "throttle:limit:{"+services.Name(t)+"}", services.Name(t)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		require.NoError(c, allocate(t, permits, allocation(key)))
-		s, _, err := permits.State(t.Context(), key)
+		require.NoError(c, allocate(t, store, allocation(key)))
+		s, _, err := store.State(t.Context(), key)
 		require.NoError(c, err)
 		assert.Equal(c, 1000.0, s.Rate)
-		require.NoError(c, permits.Publish(t.Context(), cluster, "replica", []byte("status"), time.Minute))
-		published, err := permits.Published(t.Context(), cluster)
+		require.NoError(c, store.Publish(t.Context(), cluster, "replica", []byte("status"), time.Minute))
+		published, err := store.Published(t.Context(), cluster)
 		require.NoError(c, err)
 		assert.Equal(c, [][]byte{[]byte("status")}, published)
 	}, 5*time.Second, 50*time.Millisecond)
@@ -73,13 +75,12 @@ type timed struct {
 	longest time.Duration
 }
 
-func (l *timed) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+func (l *timed) Do(ctx context.Context, requests []*permits.Request) {
 	start := time.Now()
-	allocated := l.PermitStore.Allocate(ctx, allocations)
+	l.PermitStore.Do(ctx, requests)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.longest = max(l.longest, time.Since(start))
-	return allocated
 }
 
 // A run is what Limiters dispatched.
@@ -94,7 +95,7 @@ func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key st
 	t.Helper()
 	topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders"}
 	cluster := services.Name(t)
-	key := dispatch.LimitKey(cluster, policy.TopicScope(topic), false)
+	key := permits.LimitKey(cluster, policy.TopicScope(topic), false)
 	ctx, cancel := context.WithCancel(t.Context())
 	var mu sync.Mutex
 	var consumers sync.WaitGroup
@@ -108,16 +109,16 @@ func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key st
 		}
 	}()
 	for range n {
-		permits := &timed{PermitStore: open(t, url)}
+		store := &timed{PermitStore: open(t, url)}
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
-			assert.NoError(c, allocate(t, permits, allocation("throttle:{warm-up}")))
+			assert.NoError(c, allocate(t, store, allocation("throttle:limit:{warm-up}")))
 		}, 5*time.Second, 50*time.Millisecond)
-		permits.longest = 0
-		lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits, Cluster: cluster})
+		store.longest = 0
+		lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(p), Permits: store, Cluster: cluster})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic.String(), "group")
 		require.NoError(t, err)
-		stores = append(stores, permits)
+		stores = append(stores, store)
 		consumers.Go(func() {
 			defer func() { assert.NoError(t, lim.Close()) }()
 			for {

@@ -19,12 +19,12 @@ const password = "ge+heim" // + stands for itself in a URL's password
 // refuses has a permit store fail at everything, with an error that says why and not the password. No time-out does.
 func refuses(t *testing.T, url, want string) {
 	t.Helper()
-	permits, ctx := open(t, url), t.Context()
+	store, ctx := open(t, url), t.Context()
 	for _, call := range []func() error{
-		func() error { return allocate(t, permits, allocation("throttle:{a}")) },
-		func() error { _, _, err := permits.State(ctx, "throttle:{a}"); return err },
-		func() error { return permits.Publish(ctx, "c", "replica", nil, time.Minute) },
-		func() error { _, err := permits.Published(ctx, "c"); return err },
+		func() error { return allocate(t, store, allocation("throttle:limit:{a}")) },
+		func() error { _, _, err := store.State(ctx, "throttle:limit:{a}"); return err },
+		func() error { return store.Publish(ctx, "c", "replica", nil, time.Minute) },
+		func() error { _, err := store.Published(ctx, "c"); return err },
 	} {
 		var err error
 		assert.Eventually(t, func() bool {
@@ -60,16 +60,17 @@ func TestRedisClusterOverTLS(t *testing.T) {
 	_, stranger := services.TLS(t)
 	c := services.RedisClusterTLS(t, server)
 	options := "?ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
-	permits := open(t, c.URL+options)
-	works(t, permits)
+	store := open(t, c.URL+options)
+	works(t, store)
 	allocations := onEachShard(c)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		for _, b := range permits.Allocate(t.Context(), allocations) {
-			assert.NoError(c, b.Err)
+		store.Do(t.Context(), allocations)
+		for _, r := range allocations {
+			assert.NoError(c, r.Err)
 		}
 	}, 5*time.Second, 50*time.Millisecond)
-	c.Migrate(allocations[0].Key, c.Nodes[1], func() { assert.NoError(t, allocate(t, permits, allocations[0])) })
-	assert.NoError(t, allocate(t, permits, allocations[0]))
+	c.Migrate(allocations[0].Key, c.Nodes[1], func() { assert.NoError(t, allocate(t, store, allocations[0])) })
+	assert.NoError(t, allocate(t, store, allocations[0]))
 	refuses(t, c.URL+strings.Replace(options, client.CA, stranger.CA, 1), "certificate signed by unknown authority")
 }
 
@@ -79,10 +80,10 @@ func TestRedisSentinelOverTLS(t *testing.T) {
 	_, stranger := services.TLS(t)
 	f := services.RedisSentinelTLS(t, 300*time.Millisecond, server)
 	options := "&ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
-	permits := open(t, f.URL+options)
-	works(t, permits)
+	store := open(t, f.URL+options)
+	works(t, store)
 	f.Master.Kill()
 	f.Elected()
-	works(t, permits)
+	works(t, store)
 	refuses(t, f.URL+strings.Replace(options, client.CA, stranger.CA, 1), "certificate signed by unknown authority")
 }

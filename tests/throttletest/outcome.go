@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -37,8 +38,8 @@ func Outcome(t testing.TB, f func(*dispatch.Subscription)) (o dispatch.Outcome, 
 // answers returns what the permit store is told of f's reports.
 func answers(t testing.TB, p policy.Policy, f func(*dispatch.Subscription)) schedule.Answers {
 	t.Helper()
-	permits := &listener{Store: memory.New()}
-	lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits})
+	store := &listener{Store: memory.New()}
+	lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: store})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, lim.Close()) }()
 	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
@@ -46,9 +47,9 @@ func answers(t testing.TB, p policy.Policy, f func(*dispatch.Subscription)) sche
 	f(sub)
 	if _, err := sub.Acquire(t.Context(), 1); sub.Limited() { // so there is an allocation that tells
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return permits.heard() != schedule.Answers{} }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return store.heard() != schedule.Answers{} }, 5*time.Second, time.Millisecond)
 	}
-	return permits.heard()
+	return store.heard()
 }
 
 // A listener is a permit store that adds up what it is told.
@@ -58,15 +59,15 @@ type listener struct {
 	told schedule.Answers
 }
 
-func (l *listener) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+func (l *listener) Do(ctx context.Context, requests []*permits.Request) {
 	l.mu.Lock()
-	for _, b := range allocations {
-		l.told.OK += b.Request.Answers.OK
-		l.told.Busy += b.Request.Answers.Busy
-		l.told.RetryAfter = max(l.told.RetryAfter, b.Request.Answers.RetryAfter)
+	for _, r := range requests {
+		l.told.OK += r.Allocate.Answers.OK
+		l.told.Busy += r.Allocate.Answers.Busy
+		l.told.RetryAfter = max(l.told.RetryAfter, r.Allocate.Answers.RetryAfter)
 	}
 	l.mu.Unlock()
-	return l.Store.Allocate(ctx, allocations)
+	l.Store.Do(ctx, requests)
 }
 
 func (l *listener) heard() schedule.Answers {

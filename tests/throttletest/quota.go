@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -26,7 +27,7 @@ func (l *Limiter) Granted(id string) (n int64) {
 	}
 	for _, s := range l.Stats().Subscriptions {
 		for _, a := range s.Limits {
-			if a.Key == dispatch.QuotaKey(l.Stats().Cluster, scope) {
+			if a.Key == permits.QuotaKey(l.Stats().Cluster, scope) {
 				n += a.Granted - a.Returned
 			}
 		}
@@ -56,7 +57,7 @@ func newUsed() *used {
 // Publish adds up what a usage says of the time since the last one.
 func (u *used) Publish(ctx context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
 	var of dispatch.Usage
-	if cluster == dispatch.UsageOf("standalone") && json.Unmarshal(text, &of) == nil {
+	if cluster == permits.UsageOf("standalone") && json.Unmarshal(text, &of) == nil {
 		u.mu.Lock()
 		secs := time.Since(u.last).Seconds()
 		u.last = time.Now()

@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/internal/probe"
 )
 
@@ -42,7 +43,7 @@ func (l *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 			case !l.closed:
 				var ctx context.Context
 				ctx, l.still = context.WithCancel(l.config.Context)
-				l.ticking.Go(func() { l.clock.run(ctx, a.client, l.prefix+"/clock") })
+				l.ticking.Go(func() { l.clock.run(ctx, a.client, permits.EtcdClock(l.prefix)) })
 			}
 		}()
 	}

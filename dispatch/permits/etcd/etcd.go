@@ -14,8 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +23,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
@@ -135,8 +134,6 @@ func (l *Store) Close() error {
 	return nil
 }
 
-func (l *Store) key(limit string) string { return l.prefix + "/permits/" + url.PathEscape(limit) }
-
 func (l *Store) line(limit string) *line {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,48 +155,65 @@ func (l *Store) line(limit string) *line {
 	return n
 }
 
-// Allocate makes the allocations of each limit in one transaction, and those of several limits side by side.
-func (l *Store) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+// Do makes the allocations of each limit in one transaction and replaces each record in one, several of them at once.
+func (l *Store) Do(ctx context.Context, requests []*permits.Request) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	allocated := make([]schedule.Allocated, len(allocations))
 	client, err := l.onTime(ctx)
 	if err != nil {
-		for i := range allocated {
-			allocated[i].Err = err
+		for _, r := range requests {
+			r.Err = err
 		}
-		return allocated
-	}
-	var limits []string
-	of := map[string][]int{}
-	for i, b := range allocations {
-		if of[b.Key] == nil {
-			limits = append(limits, b.Key)
-		}
-		of[b.Key] = append(of[b.Key], i)
+		return
 	}
 	var all sync.WaitGroup
-	for _, limit := range limits {
+	start := func(transact func()) {
 		all.Go(func() {
 			l.slots <- struct{}{}
 			defer func() { <-l.slots }()
-			if err := l.allocate(ctx, client, limit, allocations, of[limit], allocated); err != nil {
-				for _, i := range of[limit] {
-					allocated[i] = schedule.Allocated{Err: fmt.Errorf("etcd permit store: allocate: %w", err)}
+			transact()
+		})
+	}
+	var limits []string
+	of := map[string][]*permits.Request{}
+	for _, r := range requests {
+		if r.Allocate == nil {
+			continue
+		}
+		if of[r.Key] == nil {
+			limits = append(limits, r.Key)
+		}
+		of[r.Key] = append(of[r.Key], r)
+	}
+	for _, limit := range limits {
+		start(func() {
+			if err := l.allocate(ctx, client, limit, of[limit]); err != nil {
+				for _, r := range of[limit] {
+					r.Err = fmt.Errorf("etcd permit store: allocate: %w", err)
 				}
 			}
 		})
 	}
+	for _, r := range permits.Records(requests) {
+		start(func() {
+			apply := func(old []byte, now float64) ([]byte, bool) {
+				text := r.Apply(old, now)
+				return text, text != nil
+			}
+			if err := l.swap(ctx, client, r.Key, r.TTL, apply); err != nil {
+				r.Fail(err)
+			}
+		})
+	}
 	all.Wait()
-	return allocated
 }
 
 // allocate makes the allocations of one limit. A transaction that lost to another's is tried again on what that one left.
-func (l *Store) allocate(ctx context.Context, client *clientv3.Client, limit string, allocations []schedule.Allocation, which []int, allocated []schedule.Allocated) error {
+func (l *Store) allocate(ctx context.Context, client *clientv3.Client, limit string, requests []*permits.Request) error {
 	n := l.line(limit)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	key := l.key(limit)
+	key := permits.EtcdKey(l.prefix, limit)
 	for attempt := 0; ; attempt++ {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -217,14 +231,12 @@ func (l *Store) allocate(ctx context.Context, client *clientv3.Client, limit str
 		l.clock.learn(n.stored.State.Last, began)
 		now := l.clock.now(began)
 		next := stored{Version: schedule.Version, State: n.stored.State, Subs: n.stored.clone(), Lease: n.stored.Lease}
-		for _, i := range which {
-			r := allocations[i].Request
+		for _, q := range requests {
+			r := q.Allocate.Request
 			r.Low, r.High = 0, 0 // this clock does not step
-			state, sub, reply := schedule.Allocate(next.State, next.Subs[r.Subscription], r, now)
-			next.State, next.Subs[r.Subscription] = state, sub
-			allocated[i].Reply = reply
+			next.State, next.Subs[r.Subscription], q.Allocate.Reply = schedule.Allocate(next.State, next.Subs[r.Subscription], r, now)
 		}
-		if err := l.keep(ctx, client, n, &next, allocations[which[0]].Request.Strict, now); err != nil {
+		if err := l.keep(ctx, client, n, &next, requests[0].Allocate.Strict, now); err != nil {
 			return err
 		}
 		text, err := json.Marshal(next)
@@ -244,10 +256,10 @@ func (l *Store) allocate(ctx context.Context, client *clientv3.Client, limit str
 		if response.Succeeded {
 			n.stored, n.revision, n.used = next, response.Header.Revision, began
 			past := time.Since(began).Seconds()
-			for _, i := range which { // as of the reply
-				r := &allocated[i].Reply
-				if late := past - r.Start; allocations[i].Request.Strict && r.N > 0 && late > tooLate.Seconds() {
-					allocated[i] = schedule.Allocated{Err: fmt.Errorf("etcd permit store: the answer came %.3f s after its strict slot", late)}
+			for _, q := range requests { // as of the reply
+				r := &q.Allocate.Reply
+				if q.Err = nil; q.Allocate.Strict && r.N > 0 && past-r.Start > tooLate.Seconds() {
+					q.Err = fmt.Errorf("etcd permit store: the answer came %.3f s after its strict slot", past-r.Start)
 					continue
 				}
 				r.Now += past
@@ -260,9 +272,8 @@ func (l *Store) allocate(ctx context.Context, client *clientv3.Client, limit str
 		if err := n.load(response.Responses[0].GetResponseRange().Kvs); err != nil {
 			return err
 		}
-		select { // others want the same limit: not all of them again at once
-		case <-ctx.Done():
-		case <-time.After(time.Duration(rand.Int64N(int64(2*time.Millisecond) << min(attempt, 4)))):
+		if err := permits.Backoff(ctx, attempt); err != nil {
+			return err
 		}
 	}
 }
@@ -335,7 +346,7 @@ func (l *Store) State(ctx context.Context, limit string) (schedule.State, float6
 	if err != nil {
 		return schedule.State{}, 0, err
 	}
-	response, err := client.Get(ctx, l.key(limit))
+	response, err := client.Get(ctx, permits.EtcdKey(l.prefix, limit))
 	if err != nil {
 		return schedule.State{}, 0, fmt.Errorf("etcd permit store: read %s: %w", limit, err)
 	}

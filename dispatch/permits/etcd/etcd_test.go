@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	etcdpermits "github.com/dispatchthrottle/throttle/dispatch/permits/etcd"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
@@ -33,6 +34,10 @@ func request(rate float64) schedule.Request {
 	return schedule.Request{Subscription: "group", Weight: 1, Demand: 1e9, Want: 1, Round: 0.1, Rate: rate, Identity: "test", Rev: 1, Nonce: 7}
 }
 
+func allocation(key string) *permits.Request {
+	return &permits.Request{Key: key, Allocate: &permits.Allocate{Request: request(10)}}
+}
+
 // Processes that allocate the same limit at the same time lose no allocation, and none is made twice.
 func TestNothingIsLostInARace(t *testing.T) {
 	e := services.Etcd(t)
@@ -46,12 +51,12 @@ func TestNothingIsLostInARace(t *testing.T) {
 			for range each {
 				r := request(1000)
 				r.Subscription, r.Carry = fmt.Sprint(i%2), carry
-				allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: "limit", Request: r}})[0]
-				if allocated.Err != nil {
-					t.Error(allocated.Err)
+				reply, err := permitstest.Allocate(t.Context(), l, "limit", r)
+				if err != nil {
+					t.Error(err)
 					return
 				}
-				carry = allocated.Reply.Carry
+				carry = reply.Carry
 			}
 		})
 	}
@@ -69,9 +74,9 @@ func TestTheClock(t *testing.T) {
 	e := services.Etcd(t)
 	now := func(l *etcdpermits.Store) float64 {
 		t.Helper()
-		allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: fmt.Sprint(time.Now()), Request: request(1000)}})[0]
-		require.NoError(t, allocated.Err)
-		return allocated.Reply.Now
+		reply, err := permitstest.Allocate(t.Context(), l, fmt.Sprint(time.Now()), request(1000))
+		require.NoError(t, err)
+		return reply.Now
 	}
 	loosely.Hold(t, func(loose assert.TestingT) {
 		a := open(t, e.Endpoint)
@@ -98,14 +103,15 @@ func TestTheClock(t *testing.T) {
 
 func TestLateCallsChangeNothing(t *testing.T) {
 	l := open(t, services.Etcd(t).Endpoint)
-	require.NoError(t, l.Allocate(t.Context(), []schedule.Allocation{{Key: "limit", Request: request(10)}})[0].Err)
+	_, err := permitstest.Allocate(t.Context(), l, "limit", request(10))
+	require.NoError(t, err)
 	before, _, err := l.State(t.Context(), "limit")
 	require.NoError(t, err)
 	r := request(10)
 	r.NotAfter = before.Last / 2
-	allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: "limit", Request: r}})[0]
-	require.NoError(t, allocated.Err)
-	require.True(t, allocated.Reply.Late)
+	reply, err := permitstest.Allocate(t.Context(), l, "limit", r)
+	require.NoError(t, err)
+	require.True(t, reply.Late)
 	after, _, err := l.State(t.Context(), "limit")
 	require.NoError(t, err)
 	require.Equal(t, before, after)
@@ -122,15 +128,17 @@ func TestNewerAndDamagedStates(t *testing.T) {
 		require.NoError(t, err)
 	}
 	put("newer", `{"version":99}`)
-	allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: "newer", Request: request(10)}, {Key: "sound", Request: request(10)}})
-	require.ErrorContains(t, allocated[0].Err, "upgrade")
-	require.NoError(t, allocated[1].Err, "one limit does not stop the others")
+	requests := []*permits.Request{allocation("newer"), allocation("sound")}
+	l.Do(t.Context(), requests)
+	require.ErrorContains(t, requests[0].Err, "upgrade")
+	require.NoError(t, requests[1].Err, "one limit does not stop the others")
 	_, _, err = l.State(t.Context(), "newer")
 	require.ErrorContains(t, err, "upgrade")
 	put("damaged", "%%%")
 	_, _, err = l.State(t.Context(), "damaged")
 	require.Error(t, err)
-	require.NoError(t, l.Allocate(t.Context(), []schedule.Allocation{{Key: "damaged", Request: request(10)}})[0].Err)
+	_, err = permitstest.Allocate(t.Context(), l, "damaged", request(10))
+	require.NoError(t, err)
 	state, _, err := l.State(t.Context(), "damaged")
 	require.NoError(t, err)
 	require.EqualValues(t, 1, state.Seq)
@@ -141,27 +149,28 @@ func TestAway(t *testing.T) {
 	e := services.Etcd(t)
 	l := open(t, e.Endpoint)
 	r := request(1)
-	allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: "limit", Request: r}})[0]
-	require.NoError(t, allocated.Err)
+	reply, err := permitstest.Allocate(t.Context(), l, "limit", r)
+	require.NoError(t, err)
 	e.Stop()
-	allocations := make([]schedule.Allocation, 100)
-	for i := range allocations {
-		allocations[i] = schedule.Allocation{Key: fmt.Sprint("limit", i), Request: request(1)}
+	requests := make([]*permits.Request, 100)
+	for i := range requests {
+		requests[i] = allocation(fmt.Sprint("limit", i))
 	}
 	loosely.Hold(t, func(loose assert.TestingT) {
 		began := time.Now()
-		for _, b := range l.Allocate(t.Context(), allocations) {
-			require.Error(t, b.Err)
+		l.Do(t.Context(), requests)
+		for _, r := range requests {
+			require.Error(t, r.Err)
 		}
 		assert.Less(loose, time.Since(began), l.Timeout()+300*time.Millisecond)
 	})
 	e.Start()
-	r.Carry = allocated.Reply.Carry
+	r.Carry = reply.Carry
 	require.Eventually(t, func() bool {
-		allocated = l.Allocate(t.Context(), []schedule.Allocation{{Key: "limit", Request: r}})[0]
-		return allocated.Err == nil
+		reply, err = permitstest.Allocate(t.Context(), l, "limit", r)
+		return err == nil
 	}, 5*time.Second, 50*time.Millisecond)
-	require.EqualValues(t, 2, allocated.Reply.Carry.Seq)
+	require.EqualValues(t, 2, reply.Carry.Seq)
 }
 
 func TestStatusRecords(t *testing.T) {
@@ -229,7 +238,8 @@ func BenchmarkAllocation(b *testing.B) {
 			stores := make([]*etcdpermits.Store, processes)
 			for i := range stores {
 				stores[i] = open(b, e.Endpoint)
-				require.NoError(b, stores[i].Allocate(b.Context(), []schedule.Allocation{{Key: "limit", Request: request(1e6)}})[0].Err)
+				_, err := permitstest.Allocate(b.Context(), stores[i], "limit", request(1e6))
+				require.NoError(b, err)
 			}
 			n := 0
 			start := time.Now()
@@ -238,8 +248,8 @@ func BenchmarkAllocation(b *testing.B) {
 				for _, l := range stores {
 					wg.Go(func() {
 						for range 10 {
-							if allocated := l.Allocate(b.Context(), []schedule.Allocation{{Key: "limit", Request: request(1e6)}})[0]; allocated.Err != nil {
-								b.Error(allocated.Err)
+							if _, err := permitstest.Allocate(b.Context(), l, "limit", request(1e6)); err != nil {
+								b.Error(err)
 							}
 						}
 					})
@@ -258,14 +268,14 @@ func BenchmarkAllocation(b *testing.B) {
 func TestSchedules(t *testing.T) {
 	e := services.Etcd(t)
 	permitstest.Run(t, permitstest.Backend{RealTime: true, Open: func(t *testing.T) dispatch.PermitStore {
-		permits := etcdpermits.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, services.Name(t), 0)
-		t.Cleanup(func() { assert.NoError(t, permits.Close()) })
-		return permits
+		store := etcdpermits.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, services.Name(t), 0)
+		t.Cleanup(func() { assert.NoError(t, store.Close()) })
+		return store
 	}}, permitstest.Seeds(t, 1, 4))
 }
 
 func TestSlowsDownAndKeepsValues(t *testing.T) {
-	permits := open(t, services.Etcd(t).Endpoint)
-	permitstest.KeepsValues(t, permits)
-	permitstest.SlowsDown(t, permits)
+	store := open(t, services.Etcd(t).Endpoint)
+	permitstest.KeepsValues(t, store)
+	permitstest.SlowsDown(t, store)
 }

@@ -3,13 +3,14 @@ package etcdpermits
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 )
 
-// Update compares and swaps what is kept under key; ttl is rounded up to seconds.
+// Update compares and swaps the value under key; ttl is rounded up to seconds.
 func (l *Store) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
@@ -17,8 +18,13 @@ func (l *Store) Update(ctx context.Context, key string, ttl time.Duration, f fun
 	if err != nil {
 		return err
 	}
-	key = l.key(key)
-	for {
+	return l.swap(ctx, client, key, ttl, func(old []byte, now float64) ([]byte, bool) { return f(old, now), true })
+}
+
+// swap replaces the value under key by what f returns for it; nil is no value. f may say that there is nothing to replace.
+func (l *Store) swap(ctx context.Context, client *clientv3.Client, key string, ttl time.Duration, f func([]byte, float64) (text []byte, replace bool)) error {
+	key = permits.EtcdKey(l.prefix, key)
+	for attempt := 0; ; attempt++ {
 		got, err := client.Get(ctx, key)
 		if err != nil {
 			return fmt.Errorf("etcd permit store: read %s: %w", key, err)
@@ -29,19 +35,26 @@ func (l *Store) Update(ctx context.Context, key string, ttl time.Duration, f fun
 		if len(got.Kvs) > 0 {
 			old, revision, lease = got.Kvs[0].Value, got.Kvs[0].ModRevision, clientv3.LeaseID(got.Kvs[0].Lease)
 		}
+		text, replace := f(old, l.clock.now(time.Now()))
+		if !replace {
+			return nil
+		}
 		op := clientv3.OpDelete(key)
-		if text := f(old, l.clock.now(time.Now())); text != nil {
+		if text != nil {
 			if lease, err = l.extend(ctx, client, lease, ttl); err != nil {
 				return err
 			}
 			op = clientv3.OpPut(key, string(text), clientv3.WithLease(lease))
 		}
 		done, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(op).Commit()
+		if err == nil && done.Succeeded {
+			return nil
+		}
+		if err == nil {
+			err = permits.Backoff(ctx, attempt)
+		}
 		if err != nil {
 			return fmt.Errorf("etcd permit store: update %s: %w", key, err)
-		}
-		if done.Succeeded {
-			return nil
 		}
 	}
 }
@@ -54,7 +67,7 @@ func (l *Store) Value(ctx context.Context, key string) ([]byte, float64, error) 
 	if err != nil {
 		return nil, 0, err
 	}
-	got, err := client.Get(ctx, l.key(key))
+	got, err := client.Get(ctx, permits.EtcdKey(l.prefix, key))
 	if err != nil {
 		return nil, 0, fmt.Errorf("etcd permit store: read %s: %w", key, err)
 	}
@@ -79,10 +92,6 @@ func (l *Store) extend(ctx context.Context, client *clientv3.Client, lease clien
 	return granted.ID, nil
 }
 
-func (l *Store) status(cluster string) string {
-	return l.prefix + "/status/" + url.PathEscape(cluster) + "/"
-}
-
 // Publish keeps a replica's status for ttl, rounded up to seconds.
 func (l *Store) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
@@ -91,7 +100,7 @@ func (l *Store) Publish(ctx context.Context, cluster, replica string, status []b
 	if err != nil {
 		return err
 	}
-	key := l.status(cluster) + url.PathEscape(replica)
+	key := permits.EtcdStatus(l.prefix, cluster, replica)
 	l.mu.Lock()
 	lease := l.leases[key]
 	l.mu.Unlock()
@@ -115,7 +124,7 @@ func (l *Store) Replicas(ctx context.Context, cluster string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	response, err := client.Get(ctx, l.status(cluster), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	response, err := client.Get(ctx, permits.EtcdStatus(l.prefix, cluster, ""), clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
 		return 0, fmt.Errorf("etcd permit store: count the replicas: %w", err)
 	}
@@ -130,7 +139,7 @@ func (l *Store) Published(ctx context.Context, cluster string) ([][]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	response, err := client.Get(ctx, l.status(cluster), clientv3.WithPrefix())
+	response, err := client.Get(ctx, permits.EtcdStatus(l.prefix, cluster, ""), clientv3.WithPrefix())
 	if err != nil {
 		return nil, fmt.Errorf("etcd permit store: read the status records: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
@@ -18,7 +19,7 @@ type Store struct {
 
 	mu     sync.Mutex // guards the fields below
 	limits map[string]*limit
-	values map[string]status            // of Update
+	values map[string]status            // records, and those of Update
 	status map[string]map[string]status // by cluster and replica
 	sweep  float64                      // when to forget what has expired
 	wakers map[string]func(string)      // of Wakes, by process
@@ -35,24 +36,39 @@ type status struct {
 	expires time.Time
 }
 
+// alive is the text until it expires.
+func (s status) alive() []byte {
+	if time.Now().After(s.expires) {
+		return nil
+	}
+	return s.text
+}
+
 // New returns an empty permit store, whose clock is the process's own.
 func New() *Store {
 	return &Store{start: time.Now(), limits: map[string]*limit{}, values: map[string]status{}, status: map[string]map[string]status{}, wakers: map[string]func(string){}}
 }
 
-// Allocate never fails.
-func (l *Store) Allocate(_ context.Context, allocations []schedule.Allocation) []schedule.Allocated {
-	allocated := make([]schedule.Allocated, len(allocations))
+// Do answers all requests at once. A record of a newer version fails; nothing else does.
+func (l *Store) Do(_ context.Context, requests []*permits.Request) {
 	l.mu.Lock()
 	now := l.now()
-	for i, b := range allocations {
-		allocated[i].Reply = l.allocate(b, now)
+	for _, r := range requests {
+		if r.Allocate != nil {
+			r.Err, r.Allocate.Reply = nil, l.allocate(r.Key, r.Allocate.Request, now)
+		}
+	}
+	for _, r := range permits.Records(requests) {
+		if next := r.Apply(l.values[r.Key].alive(), now); next != nil {
+			l.values[r.Key] = status{next, time.Now().Add(r.TTL)}
+		}
 	}
 	l.mu.Unlock()
-	for _, b := range allocated {
-		l.wake(b.Reply.Wake)
+	for _, r := range requests {
+		if r.Allocate != nil {
+			l.wake(r.Allocate.Reply.Wake)
+		}
 	}
-	return allocated
 }
 
 // wake tells a waiter that his turn has come.
@@ -69,7 +85,7 @@ func (l *Store) wake(waiter string) {
 	}
 }
 
-// Wakes has the permit store wake the waiters of a process. woken is called by whoever allocates.
+// Wakes has the permit store wake the waiters of a process. woken is called by whoever calls Do.
 func (l *Store) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
 	l.mu.Lock()
 	l.wakers[process] = woken
@@ -81,15 +97,15 @@ func (l *Store) Wakes(ctx context.Context, process string, woken func(waiter str
 	return nil
 }
 
-func (l *Store) allocate(b schedule.Allocation, now float64) schedule.Reply {
-	m := l.limits[b.Key]
+func (l *Store) allocate(key string, r schedule.Request, now float64) schedule.Reply {
+	m := l.limits[key]
 	if m == nil || now > m.expires {
 		m = &limit{subs: map[string]schedule.Sub{}}
-		l.limits[b.Key] = m
+		l.limits[key] = m
 	}
-	b.Request.Sole = true
-	state, sub, reply := schedule.Allocate(m.state, m.subs[b.Request.Subscription], b.Request, now)
-	m.expires = now + state.Lifetime(b.Request.Strict, now)
+	r.Sole = true
+	state, sub, reply := schedule.Allocate(m.state, m.subs[r.Subscription], r, now)
+	m.expires = now + state.Lifetime(r.Strict, now)
 	if state.Epoch != m.state.Epoch {
 		for name, s := range m.subs { // those of older epochs count for nothing
 			if s.Epoch < state.Epoch-1 {
@@ -98,7 +114,7 @@ func (l *Store) allocate(b schedule.Allocation, now float64) schedule.Reply {
 		}
 		l.forget(now)
 	}
-	m.state, m.subs[b.Request.Subscription] = state, sub
+	m.state, m.subs[r.Subscription] = state, sub
 	return reply
 }
 
@@ -118,18 +134,14 @@ func (l *Store) forget(now float64) {
 // now is the permit store's clock: seconds since it was made, and one, so that 0 stays "never".
 func (l *Store) now() float64 { return 1 + time.Since(l.start).Seconds() }
 
-// Timeout is a second, which Allocate never takes.
+// Timeout is a second, which Do never takes.
 func (l *Store) Timeout() time.Duration { return time.Second }
 
 // Update never fails.
 func (l *Store) Update(_ context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	old := l.values[key]
-	if time.Now().After(old.expires) {
-		old.text = nil
-	}
-	if text := f(old.text, l.now()); text != nil {
+	if text := f(l.values[key].alive(), l.now()); text != nil {
 		l.values[key] = status{text, time.Now().Add(ttl)}
 	} else {
 		delete(l.values, key)
@@ -141,11 +153,7 @@ func (l *Store) Update(_ context.Context, key string, ttl time.Duration, f func(
 func (l *Store) Value(_ context.Context, key string) ([]byte, float64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	kept := l.values[key]
-	if time.Now().After(kept.expires) {
-		kept.text = nil
-	}
-	return kept.text, l.now(), nil
+	return l.values[key].alive(), l.now(), nil
 }
 
 // State returns the schedule under key.

@@ -7,25 +7,24 @@ import (
 	"errors"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// ErrNone is what every allocation fails with.
+// ErrNone is what every request fails with.
 var ErrNone = errors.New("there is no permit store: without one, only limits with sharing: split and a number of replicas are kept")
 
-// A PermitStore keeps nothing. The zero value is ready.
+// A Store keeps nothing. The zero value is ready.
 type Store struct{}
 
-// Allocate fails.
-func (Store) Allocate(_ context.Context, allocations []schedule.Allocation) []schedule.Allocated {
-	allocated := make([]schedule.Allocated, len(allocations))
-	for i := range allocated {
-		allocated[i].Err = ErrNone
+// Do fails each request with ErrNone.
+func (Store) Do(_ context.Context, requests []*permits.Request) {
+	for _, r := range requests {
+		r.Err = ErrNone
 	}
-	return allocated
 }
 
-// Timeout is a second, which Allocate never takes.
+// Timeout is a second, which Do never takes.
 func (Store) Timeout() time.Duration { return time.Second }
 
 // Update fails.

@@ -1,6 +1,7 @@
 package permitstest
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -11,20 +12,28 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
+
+// Allocate makes one allocation of the limit with that key.
+func Allocate(ctx context.Context, l dispatch.PermitStore, key string, r schedule.Request) (schedule.Reply, error) {
+	q := &permits.Request{Key: key, Allocate: &permits.Allocate{Request: r}}
+	l.Do(ctx, []*permits.Request{q})
+	return q.Allocate.Reply, q.Err
+}
 
 // SlowsDown checks that a permit store lowers a limit by the answers that somebody's allocations carry, for everybody, and that State shows it. It takes
 // one second of the permit store's clock.
 func SlowsDown(t *testing.T, l dispatch.PermitStore) {
-	key := fmt.Sprintf("throttle:{permitstest}:busy:%d", rand.Int64())
+	key := fmt.Sprintf("throttle:limit:{permitstest}:busy:%d", rand.Int64())
 	allocate := func(a schedule.Answers) schedule.Reply {
-		allocated := l.Allocate(t.Context(), []schedule.Allocation{{Key: key, Request: schedule.Request{
+		reply, err := Allocate(t.Context(), l, key, schedule.Request{
 			Subscription: "a", Weight: 1, Demand: 100, Want: 10, Round: 0.1, Rate: busy.Max, Identity: "permitstest", Rev: 1, Nonce: 7,
 			Rule: busy.Rule{Mode: busy.ByFraction, MinRate: 1, Tolerance: 0.01}, Answers: a,
-		}}})
-		require.NoError(t, allocated[0].Err)
-		return allocated[0].Reply
+		})
+		require.NoError(t, err)
+		return reply
 	}
 	assert.InEpsilon(t, busy.Max, allocate(schedule.Answers{}).Rate, 1e-9)
 	allocate(schedule.Answers{OK: 100, Busy: 100})
@@ -39,7 +48,7 @@ func SlowsDown(t *testing.T, l dispatch.PermitStore) {
 
 // KeepsValues checks Update and Value.
 func KeepsValues(t *testing.T, l dispatch.PermitStore) {
-	key := fmt.Sprintf("throttle:{permitstest}:value:%d", rand.Int64())
+	key := fmt.Sprintf("throttle:rates:{permitstest}:%d", rand.Int64())
 	value, before, err := l.Value(t.Context(), key)
 	require.NoError(t, err)
 	assert.Empty(t, value)

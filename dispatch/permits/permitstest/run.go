@@ -128,7 +128,7 @@ func (r *run) do(s step) {
 		gone := r.alive[i]
 		r.alive = slices.Delete(r.alive, i, i+1)
 		if s.op == "crash" {
-			r.store.Do(func() { gone.link.Cut, gone.crashed = true, true })
+			r.store.Locked(func() { gone.link.Cut, gone.crashed = true, true })
 		}
 		gone.stop()
 		if s.op == "leave" {
@@ -136,19 +136,19 @@ func (r *run) do(s step) {
 		}
 	case "cut":
 		one := r.alive[s.n%len(r.alive)]
-		r.store.Do(func() { one.link.Cut = true })
+		r.store.Locked(func() { one.link.Cut = true })
 		r.wg.Go(func() {
 			time.Sleep(s.d)
-			r.store.Do(func() { one.link.Cut = one.crashed })
+			r.store.Locked(func() { one.link.Cut = one.crashed })
 		})
 	case "freeze":
-		r.store.Do(func() { r.store.Frozen = time.Now().Add(s.d) })
+		r.store.Locked(func() { r.store.Frozen = time.Now().Add(s.d) })
 	case "lossy":
-		r.store.Do(func() { r.store.LoseCalls, r.store.LoseReplies = float64(s.n)/2000, float64(100-s.n)/2000 })
+		r.store.Locked(func() { r.store.LoseCalls, r.store.LoseReplies = float64(s.n)/2000, float64(100-s.n)/2000 })
 	case "lossless":
-		r.store.Do(func() { r.store.LoseCalls, r.store.LoseReplies, r.store.Duplicate = 0, 0, 0 })
+		r.store.Locked(func() { r.store.LoseCalls, r.store.LoseReplies, r.store.Duplicate = 0, 0, 0 })
 	case "double":
-		r.store.Do(func() { r.store.Duplicate = float64(s.n) / 1000 })
+		r.store.Locked(func() { r.store.Duplicate = float64(s.n) / 1000 })
 	case "rate", "ramp":
 		r.change(func() {
 			if s.op == "rate" {
@@ -167,20 +167,20 @@ func (r *run) do(s step) {
 		if r.backend.Lose != nil {
 			r.backend.Lose()
 		}
-		r.store.Do(func() { clear(r.store.Limits) })
+		r.store.Locked(func() { clear(r.store.Limits) })
 	case "keep":
 		r.old = r.store.Copy()
 	case "restore":
 		if r.old != nil {
 			r.losses = append(r.losses, r.now())
-			r.store.Do(func() { r.store.Limits, r.store.Server = r.old, r.store.Server+1 })
+			r.store.Locked(func() { r.store.Limits, r.store.Server = r.old, r.store.Server+1 })
 			r.old = nil
 		}
 	case "skew a little": // a step of under 20 ms is not noticed
-		r.store.Do(func() { r.store.Skew += time.Duration(25+s.n*2) * time.Millisecond * time.Duration(1-s.n%2*2) })
+		r.store.Locked(func() { r.store.Skew += time.Duration(25+s.n*2) * time.Millisecond * time.Duration(1-s.n%2*2) })
 	case "skew":
 		r.losses = append(r.losses, r.now())
-		r.store.Do(func() { r.store.Skew += time.Duration(s.n%11-5) * time.Second })
+		r.store.Locked(func() { r.store.Skew += time.Duration(s.n%11-5) * time.Second })
 	}
 }
 
@@ -219,7 +219,7 @@ func (r *run) join(n int) {
 // recover ends all trouble, and looks whether somebody new is served soon, and the limit used.
 func (r *run) recover() {
 	r.do(step{op: "lossless"})
-	r.store.Do(func() {
+	r.store.Locked(func() {
 		r.store.Frozen = time.Time{}
 		for _, one := range r.alive {
 			one.link.Cut = false

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
@@ -23,13 +23,13 @@ var ErrCut = errors.New("store cut off")
 const Timeout = 200 * time.Millisecond
 
 // A Store is a permit store's server that fails as it is told to: one that is simulated, with a clock of its own, or a real one
-// behind it. Its exported fields are changed within Do.
+// behind it. Its exported fields are changed within Locked.
 type Store struct {
 	RTT      func() time.Duration // of a call; default 0.2 to 0.8 ms, 1 % of them 4 ms more
 	Frozen   time.Time            // until then, calls wait; then they all run
 	Skew     time.Duration        // of a simulated store's clock
 	Down     bool                 // calls fail at once
-	Calls    []time.Time          // that came through, of Allocate
+	Calls    []time.Time          // of Do with allocations, that came through
 	Deaf     bool                 // no waiter hears that his turn has come
 	Requests int                  // allocations
 	Server   float64              // a simulated store's number; another has what a failover brought back
@@ -72,8 +72,8 @@ func NewStore(seed uint64, real dispatch.PermitStore) *Store {
 	return s
 }
 
-// Do runs f while nobody uses the store.
-func (s *Store) Do(f func()) {
+// Locked runs f while nothing uses the store.
+func (s *Store) Locked(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
@@ -95,39 +95,48 @@ func (s *Store) Copy() map[string]*Limit {
 
 func (s *Store) now() float64 { return 1e6 + (time.Since(s.start) + s.Skew).Seconds() }
 
-// allocate makes the allocations on the simulated store.
-func (s *Store) allocate(allocations []schedule.Allocation) []schedule.Allocated {
+// answer answers the requests on the simulated store.
+func (s *Store) answer(requests []*permits.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	allocated := make([]schedule.Allocated, len(allocations))
-	for i, b := range allocations {
-		m := s.Limits[b.Key]
-		if m == nil {
-			m = &Limit{Subs: map[string]schedule.Sub{}}
-			s.Limits[b.Key] = m
-		}
-		r := &allocated[i].Reply
-		b.Request.Sole, b.Request.Server = s.Sole, s.Server
-		m.State, m.Subs[b.Request.Subscription], *r = schedule.Allocate(m.State, m.Subs[b.Request.Subscription], b.Request, s.now())
-		if process, _, ok := strings.Cut(r.Wake, "|"); ok && !s.Deaf {
-			s.Woken++
-			woken, rtt := s.wakers[process], s.RTT()
-			s.late.Go(func() {
-				time.Sleep(rtt / 2)
-				if woken != nil {
-					woken(r.Wake)
-				}
-			})
+	for _, r := range requests {
+		if r.Allocate != nil {
+			r.Err, r.Allocate.Reply = nil, s.allocate(r.Key, r.Allocate.Request)
 		}
 	}
-	return allocated
+	for _, r := range permits.Records(requests) {
+		if next := r.Apply(s.Values[r.Key], s.now()); next != nil {
+			s.Values[r.Key] = next
+		}
+	}
 }
 
-// A Link is one replica's way to a store, and a permit store. Its fields are used within the store's Do.
+func (s *Store) allocate(key string, r schedule.Request) (reply schedule.Reply) {
+	m := s.Limits[key]
+	if m == nil {
+		m = &Limit{Subs: map[string]schedule.Sub{}}
+		s.Limits[key] = m
+	}
+	r.Sole, r.Server = s.Sole, s.Server
+	m.State, m.Subs[r.Subscription], reply = schedule.Allocate(m.State, m.Subs[r.Subscription], r, s.now())
+	if process, _, ok := strings.Cut(reply.Wake, "|"); ok && !s.Deaf {
+		s.Woken++
+		woken, rtt := s.wakers[process], s.RTT()
+		s.late.Go(func() {
+			time.Sleep(rtt / 2)
+			if woken != nil {
+				woken(reply.Wake)
+			}
+		})
+	}
+	return reply
+}
+
+// A Link is one replica's way to a store, and a permit store. Its fields are used within the store's Locked.
 type Link struct {
 	*Store
 	Cut  bool
-	Sent int // requests and updates
+	Sent int // requests, and calls of Update
 }
 
 // Timeout is the real permit store's, or [Timeout].
@@ -145,58 +154,83 @@ func (l *Link) fate() (cut, lost, twice bool, rtt time.Duration, frozen time.Tim
 	return l.Cut || l.rng.Float64() < l.LoseCalls, l.rng.Float64() < l.LoseReplies, l.rng.Float64() < l.Duplicate, l.RTT(), l.Frozen
 }
 
-// Allocate allocates, unless that fails.
-func (l *Link) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+// Do answers the requests, unless that fails. An allocation may arrive twice, or after its sender has given up. A record is
+// compared and swapped, so that neither would change it again.
+func (l *Link) Do(ctx context.Context, requests []*permits.Request) {
 	sent := time.Now()
-	fail := func() []schedule.Allocated {
+	fail := func() {
+		for _, r := range requests {
+			r.Err = ErrCut
+		}
+	}
+	failLate := func() {
 		time.Sleep(time.Until(sent.Add(l.Timeout())))
-		return slices.Repeat([]schedule.Allocated{{Err: ErrCut}}, len(allocations))
+		fail()
+	}
+	var allocations []*permits.Request
+	for _, r := range requests {
+		if r.Allocate != nil {
+			allocations = append(allocations, r)
+		}
 	}
 	cut, lost, twice, rtt, frozen := l.fate()
 	down := false
-	l.Do(func() {
+	l.Locked(func() {
 		l.Requests += len(allocations)
-		l.Sent += len(allocations)
-		if down = l.Down; !down && !cut {
+		l.Sent += len(requests)
+		if down = l.Down; !down && !cut && len(allocations) > 0 {
 			l.Calls = append(l.Calls, sent)
 		}
 	})
 	switch {
 	case down:
-		return slices.Repeat([]schedule.Allocated{{Err: ErrCut}}, len(allocations))
+		fail()
+		return
 	case cut:
-		return fail()
+		failLate()
+		return
 	}
-	run := func() (allocated []schedule.Allocated) {
-		for range 1 + map[bool]int{true: 1}[twice] {
-			if l.real == nil {
-				allocated = l.allocate(allocations)
-			} else {
-				allocated = l.real.Allocate(ctx, allocations)
-			}
+	run := func(requests []*permits.Request) {
+		if l.real == nil {
+			l.answer(requests)
+		} else {
+			l.real.Do(ctx, requests)
 		}
-		return allocated
 	}
 	if frozen.Sub(sent) > l.Timeout() { // the caller has given up when the server runs the call
+		late := copies(allocations)
 		l.late.Go(func() {
 			time.Sleep(time.Until(frozen))
-			run()
+			if run(late); twice {
+				run(late)
+			}
 		})
-		return fail()
+		failLate()
+		return
 	}
 	time.Sleep(max(rtt/2, time.Until(frozen)))
-	allocated := run()
+	if run(requests); twice {
+		run(allocations)
+	}
 	time.Sleep(rtt - rtt/2)
 	if lost || time.Since(sent) > l.Timeout() {
-		return fail()
+		failLate()
 	}
-	return allocated
+}
+
+// copies returns copies of allocations that have an answer of their own.
+func copies(allocations []*permits.Request) (all []*permits.Request) {
+	for _, r := range allocations {
+		a := *r.Allocate
+		all = append(all, &permits.Request{Key: r.Key, Allocate: &a})
+	}
+	return all
 }
 
 // Update updates, unless that fails; it is not done twice.
 func (l *Link) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
 	cut, lost, _, rtt, frozen := l.fate()
-	l.Do(func() { l.Sent++ })
+	l.Locked(func() { l.Sent++ })
 	if cut || time.Until(frozen) > l.Timeout() {
 		time.Sleep(l.Timeout())
 		return ErrCut
@@ -206,7 +240,7 @@ func (l *Link) Update(ctx context.Context, key string, ttl time.Duration, f func
 	if l.real != nil {
 		err = l.real.Update(ctx, key, ttl, f)
 	} else {
-		l.Do(func() { l.Values[key] = f(l.Values[key], l.now()) })
+		l.Locked(func() { l.Values[key] = f(l.Values[key], l.now()) })
 	}
 	time.Sleep(rtt - rtt/2)
 	if lost {
@@ -227,7 +261,7 @@ func (l *Link) Value(ctx context.Context, key string) (value []byte, now float64
 	if l.real != nil {
 		return l.real.Value(ctx, key)
 	}
-	l.Do(func() { value, now = l.Values[key], l.now() })
+	l.Locked(func() { value, now = l.Values[key], l.now() })
 	return value, now, nil
 }
 
@@ -239,7 +273,7 @@ func (l *Link) Wakes(ctx context.Context, process string, woken func(string)) er
 		}
 		return nil
 	}
-	l.Do(func() { l.wakers[process] = woken })
+	l.Locked(func() { l.wakers[process] = woken })
 	<-ctx.Done()
 	return nil
 }
@@ -251,13 +285,13 @@ func (l *Link) State(context.Context, string) (schedule.State, float64, error) {
 
 // Publish keeps the replicas' names only.
 func (l *Link) Publish(_ context.Context, _, replica string, _ []byte, _ time.Duration) error {
-	l.Do(func() { l.published[replica] = true })
+	l.Locked(func() { l.published[replica] = true })
 	return nil
 }
 
 // Replicas counts those that have published.
 func (l *Link) Replicas(context.Context, string) (n int, _ error) {
-	l.Do(func() { n = len(l.published) })
+	l.Locked(func() { n = len(l.published) })
 	return n, nil
 }
 

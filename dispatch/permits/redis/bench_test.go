@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -81,19 +82,22 @@ func BenchmarkAllocation(b *testing.B) {
 	})
 	for _, replicas := range []int{8, 1000} {
 		b.Run(fmt.Sprintf("%d replicas/throttle", replicas), func(b *testing.B) {
-			permits := redispermits.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, time.Second)
-			defer func() { require.NoError(b, permits.Close()) }()
+			store := redispermits.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, time.Second)
+			defer func() { require.NoError(b, store.Close()) }()
 			carries := make([]schedule.Carry, replicas)
 			next := 0
-			allocations := make([]schedule.Allocation, pipelined)
+			requests := make([]*permits.Request, pipelined)
+			for i := range requests {
+				requests[i] = &permits.Request{Key: fmt.Sprintf("throttle:{bench%d}", replicas), Allocate: &permits.Allocate{Request: request(1e6)}}
+			}
 			used := measure(b, func() {
-				for i := range allocations {
-					allocations[i] = schedule.Allocation{Key: fmt.Sprintf("throttle:{bench%d}", replicas), Request: request(1e6)}
-					allocations[i].Request.Carry = carries[(next+i)%replicas]
+				for i, r := range requests {
+					r.Allocate.Carry = carries[(next+i)%replicas]
 				}
-				for i, allocated := range permits.Allocate(b.Context(), allocations) {
-					require.NoError(b, allocated.Err)
-					carries[(next+i)%replicas] = allocated.Reply.Carry
+				store.Do(b.Context(), requests)
+				for i, r := range requests {
+					require.NoError(b, r.Err)
+					carries[(next+i)%replicas] = r.Allocate.Reply.Carry
 				}
 				next += pipelined
 			})

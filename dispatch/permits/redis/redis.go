@@ -1,11 +1,13 @@
 // Package redispermits keeps the schedules of all processes in Redis: a single server, Sentinel or Cluster.
 // An allocation is one script call, whose cost does not depend on how many replicas share the limit.
 //
-// go-redis writes each failed dial to standard error. This package silences it, for the whole process: a Limiter
-// logs once that its permit store is away.
+// A Limiter logs once that its permit store is unavailable. go-redis, which would write each failed dial to standard error, sees none of
+// them. Behind Sentinels it still writes which master it has found, and each Sentinel that it cannot reach; a program that wants
+// none of that calls redis.SetLogger.
 package redispermits
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/binary"
@@ -22,6 +24,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
@@ -31,7 +34,7 @@ const DefaultTimeout = 200 * time.Millisecond
 //go:embed allocate.lua
 var allocateLua string
 
-var allocateHash = redis.NewScript(allocateLua).Hash()
+var allocateScript = newScript(allocateLua)
 
 // A Store is the Redis permit store. Any number of goroutines may use it at once.
 type Store struct {
@@ -39,12 +42,6 @@ type Store struct {
 	timeout time.Duration
 	tls     bool
 }
-
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
-
-func init() { redis.SetLogger(silent{}) }
 
 // Open returns a permit store on the servers of o. What o says of time-outs and retries is replaced by what a permit store
 // needs: each call ends within timeout (0 = [DefaultTimeout]), and nothing is repeated. The
@@ -56,10 +53,14 @@ func Open(o redis.UniversalOptions, timeout time.Duration) *Store {
 	o.ContextTimeoutEnabled = true
 	o.MaxRetries = -1
 	o.MaxRedirects = 3
-	o.PoolSize = 1000                             // when as many dials have failed, go-redis tries but once a second, and processes return far apart
-	o.DialerRetries = 1                           // else a refused connection looks like a time-out
+	o.PoolSize = 1000
+	o.DialerRetries = 1
 	o.MinRetryBackoff, o.MaxRetryBackoff = -1, -1 // whom a Cluster sends on goes at once
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
+	if o.Dialer == nil {
+		o.Dialer = redis.NewDialer(&redis.Options{DialTimeout: timeout, TLSConfig: o.TLSConfig})
+	}
+	o.Dialer = quiet(o.Dialer)
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return &Store{redis.NewUniversalClient(&o), timeout, o.TLSConfig != nil}
 }
@@ -75,56 +76,114 @@ func (l *Store) Close() error {
 	return nil
 }
 
-// Allocate makes all allocations in one pipeline. Where a server does not know the script yet, it has
-// not run either, and is sent whole.
-func (l *Store) Allocate(ctx context.Context, allocations []schedule.Allocation) []schedule.Allocated {
+// Do runs all allocations and reads all records in one pipeline, and replaces the records in a second one. A record that
+// another process replaced in between is read again.
+func (l *Store) Do(ctx context.Context, requests []*permits.Request) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	allocated := make([]schedule.Allocated, len(allocations))
-	unknown := l.run(ctx, allocations, allocated, nil)
-	if len(unknown) > 0 {
-		l.run(ctx, allocations, allocated, unknown)
+	calls := make([]*call, 0, len(requests))
+	for _, r := range requests {
+		if r.Allocate != nil {
+			calls = append(calls, &call{script: &allocateScript, key: r.Key, args: arguments(&r.Allocate.Request)})
+		}
 	}
-	return allocated
+	records := permits.Records(requests)
+	for _, r := range records {
+		calls = append(calls, &call{script: &readScript, key: r.Key})
+	}
+	l.run(ctx, calls)
+	for _, r := range requests {
+		if r.Allocate != nil {
+			r.Allocate.Reply, r.Err = l.reply(calls[0])
+			calls = calls[1:]
+		}
+	}
+	for attempt := 0; ; attempt++ {
+		if records = l.swap(ctx, records, calls); len(records) == 0 {
+			return
+		}
+		if err := permits.Backoff(ctx, attempt); err != nil {
+			for _, r := range records {
+				r.Fail(l.wrap("update "+r.Key, err))
+			}
+			return
+		}
+		calls = calls[:0]
+		for _, r := range records {
+			calls = append(calls, &call{script: &readScript, key: r.Key})
+		}
+		l.run(ctx, calls)
+	}
 }
 
-// run sends the allocations, or those of again with the whole script, and returns which ones met a
-// server that does not know the script.
-func (l *Store) run(ctx context.Context, allocations []schedule.Allocation, allocated []schedule.Allocated, again []int) (unknown []int) {
-	pipe := l.client.Pipeline()
-	results := make([]*redis.Cmd, len(allocations))
-	add := func(i int, command, script string) {
-		args := []any{command, script, 1, allocations[i].Key}
-		results[i] = redis.NewCmd(ctx, append(args, arguments(&allocations[i].Request)...)...)
-		_ = pipe.Process(ctx, once{results[i]}) // only queues it
-	}
-	if again == nil {
-		for i := range allocations {
-			add(i, "evalsha", allocateHash)
+// swap replaces the records, of which reads are the answers of readScript, and returns those that have changed since.
+func (l *Store) swap(ctx context.Context, records []*permits.Record, reads []*call) (lost []*permits.Record) {
+	var swaps []*call
+	var swapped []*permits.Record
+	for i, r := range records {
+		old, now, err := l.value(reads[i])
+		if err != nil {
+			r.Fail(err)
+		} else if next := r.Apply(old, now); next != nil {
+			swaps, swapped = append(swaps, swapCall(r.Key, old, next, r.TTL)), append(swapped, r)
 		}
 	}
-	for _, i := range again {
-		add(i, "eval", allocateLua)
+	l.run(ctx, swaps)
+	for i, r := range swapped {
+		if done, err := swaps[i].cmd.Int(); swaps[i].err != nil || err != nil {
+			r.Fail(l.wrap("update "+r.Key, cmp.Or(swaps[i].err, err)))
+		} else if done == 0 {
+			lost = append(lost, r)
+		}
+	}
+	return lost
+}
+
+// A script runs on a server, which knows it by its hash once it has been sent its text.
+type script struct{ hash, text string }
+
+func newScript(text string) script { return script{redis.NewScript(text).Hash(), text} }
+
+// A call is one run of a script on one key.
+type call struct {
+	script *script
+	key    string
+	args   []any
+	cmd    *redis.Cmd // its answer
+	err    error
+}
+
+// run makes the calls in one pipeline. A server that does not know a script has not run it either, and is sent its text.
+func (l *Store) run(ctx context.Context, calls []*call) {
+	l.send(ctx, "evalsha", calls)
+	var unknown []*call
+	for _, c := range calls {
+		if redis.HasErrorPrefix(c.err, "NOSCRIPT") {
+			unknown = append(unknown, c)
+		}
+	}
+	l.send(ctx, "eval", unknown)
+}
+
+func (l *Store) send(ctx context.Context, command string, calls []*call) {
+	if len(calls) == 0 {
+		return
+	}
+	pipe := l.client.Pipeline()
+	for _, c := range calls {
+		script := c.script.hash
+		if command == "eval" {
+			script = c.script.text
+		}
+		c.cmd = redis.NewCmd(ctx, append([]any{command, script, 1, c.key}, c.args...)...)
+		_ = pipe.Process(ctx, once{c.cmd}) // only queues it
 	}
 	_, sent := pipe.Exec(ctx)
-	for i, r := range results {
-		if r == nil {
-			continue
-		}
-		text, err := r.Text()
-		if r.Val() == nil && r.Err() == nil { // never sent: a wrong password, say
-			err = sent
-		}
-		switch {
-		case err == nil:
-			allocated[i].Reply, allocated[i].Err = parseReply(text)
-		case redis.HasErrorPrefix(err, "NOSCRIPT") && again == nil:
-			unknown = append(unknown, i)
-		default:
-			allocated[i].Err = l.wrap("allocate", err)
+	for _, c := range calls {
+		if c.err = c.cmd.Err(); c.err == nil && c.cmd.Val() == nil { // never sent: a wrong password, say
+			c.err = sent
 		}
 	}
-	return unknown
 }
 
 // once is a command that is not sent again when its connection breaks, as a Cluster's client does without being asked.
@@ -180,6 +239,18 @@ func (n *numbers) next() float64 {
 
 func (n *numbers) int() int64 { return int64(n.next()) }
 
+// reply is what a call of allocateScript returned.
+func (l *Store) reply(c *call) (schedule.Reply, error) {
+	if c.err != nil {
+		return schedule.Reply{}, l.wrap("allocate", c.err)
+	}
+	text, err := c.cmd.Text()
+	if err != nil {
+		return schedule.Reply{}, l.wrap("allocate", err)
+	}
+	return parseReply(text)
+}
+
 func parseReply(text string) (r schedule.Reply, err error) {
 	n := numbers(text)
 	if len(text) != 16 && len(text) != 128 {
@@ -195,30 +266,45 @@ func parseReply(text string) (r schedule.Reply, err error) {
 	return r, nil
 }
 
+// readScript returns a value and the clock. It is one script, so that in a Cluster both are the same server's.
+var readScript = newScript(`
+local time = redis.call('TIME')
+return {time[1], time[2], redis.call('GET', KEYS[1])}`)
+
 // swapScript replaces a value that is still the one expected; "" is none.
-var swapScript = redis.NewScript(`
+var swapScript = newScript(`
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
 return 1`)
 
-// Update compares and swaps what is kept under key.
+func swapCall(key string, old, text []byte, ttl time.Duration) *call {
+	return &call{script: &swapScript, key: key, args: []any{old, text, max(1, ttl.Milliseconds())}}
+}
+
+// Update compares and swaps the value under key.
 func (l *Store) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	for {
+	for attempt := 0; ; attempt++ {
 		old, now, err := l.read(ctx, key)
 		if err != nil {
 			return err
 		}
-		text := f(old, now)
-		done, err := swapScript.Run(ctx, l.client, []string{key}, old, text, max(1, ttl.Milliseconds())).Int()
-		if err != nil || done == 1 {
+		swap := swapCall(key, old, f(old, now), ttl)
+		l.run(ctx, []*call{swap})
+		if swap.err != nil {
+			return l.wrap("update "+key, swap.err)
+		}
+		if done, err := swap.cmd.Int(); err != nil || done == 1 {
+			return l.wrap("update "+key, err)
+		}
+		if err := permits.Backoff(ctx, attempt); err != nil {
 			return l.wrap("update "+key, err)
 		}
 	}
 }
 
-// Value returns what Update keeps under key.
+// Value returns the value that Update keeps under key.
 func (l *Store) Value(ctx context.Context, key string) ([]byte, float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
@@ -227,47 +313,71 @@ func (l *Store) Value(ctx context.Context, key string) ([]byte, float64, error) 
 
 // read returns the value under key, nil if there is none, and the server's clock.
 func (l *Store) read(ctx context.Context, key string) ([]byte, float64, error) {
-	pipe := l.client.Pipeline()
-	stored, clock := pipe.Get(ctx, key), pipe.Time(ctx)
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return nil, 0, l.wrap("read "+key, err)
-	}
-	value, _ := stored.Bytes() // none is nil
-	return value, float64(clock.Val().UnixMicro()) / 1e6, nil
+	c := &call{script: &readScript, key: key}
+	l.run(ctx, []*call{c})
+	return l.value(c)
 }
 
-// State returns the schedule under key.
-func (l *Store) State(ctx context.Context, key string) (s schedule.State, now float64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	answer, err := l.client.Eval(ctx, readState, []string{key}).Slice()
+// value is what a call of readScript returned.
+func (l *Store) value(c *call) (value []byte, now float64, err error) {
+	fields, now, err := l.fields(c)
 	if err != nil {
-		return s, 0, l.wrap("read "+key, err)
+		return nil, 0, err
+	}
+	if text, _ := fields[0].(string); text != "" {
+		value = []byte(text)
+	}
+	return value, now, nil
+}
+
+// fields is what a script returned that begins with the server's clock, and that clock in seconds.
+func (l *Store) fields(c *call) (fields []any, now float64, err error) {
+	if c.err != nil {
+		return nil, 0, l.wrap("read "+c.key, c.err)
+	}
+	fields, err = c.cmd.Slice()
+	if err != nil {
+		return nil, 0, l.wrap("read "+c.key, err)
 	}
 	clock := make([]float64, 2) // seconds and microseconds
 	for i := range clock {
-		text, _ := answer[i].(string) // another type is no number, either
+		text, _ := fields[i].(string) // another type is no number, either
 		if clock[i], err = strconv.ParseFloat(text, 64); err != nil {
-			return s, 0, fmt.Errorf("redis permit store: read %s: clock: %w", key, err)
+			return nil, 0, fmt.Errorf("redis permit store: read %s: clock: %w", c.key, err)
 		}
 	}
-	now = clock[0] + clock[1]/1e6
-	if text, _ := answer[2].(string); text != "" {
+	return fields[2:], clock[0] + clock[1]/1e6, nil
+}
+
+// State returns the schedule of the limit with that key.
+func (l *Store) State(ctx context.Context, key string) (s schedule.State, now float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	c := &call{script: &stateScript, key: key}
+	l.run(ctx, []*call{c})
+	fields, now, err := l.fields(c)
+	if err != nil {
+		return s, 0, err
+	}
+	if text, _ := fields[0].(string); text != "" {
 		if s, err = parseState(text); err != nil {
 			return s, now, fmt.Errorf("redis permit store: read %s: %w", key, err)
 		}
-		ramp, _ := answer[3].(string)
+		ramp, _ := fields[1].(string)
 		parseRamp(ramp, &s)
-		queue, _ := answer[4].(string)
+		queue, _ := fields[2].(string)
 		parseQueue(queue, &s)
-		outcomes, _ := answer[5].(string)
+		outcomes, _ := fields[3].(string)
 		parseOutcomes(outcomes, &s)
 	}
 	return s, now, nil
 }
 
-// readState is one script, so that in a Cluster state and clock are the same server's.
-const readState = `local time = redis.call('TIME'); return {time[1], time[2], redis.call('HGET', KEYS[1], 'l'), redis.call('HGET', KEYS[1], 'r'), redis.call('HGET', KEYS[1], 'q'), redis.call('HGET', KEYS[1], 'b')}`
+// stateScript returns the fields of a limit's hash and the clock. It is one script, so that in a Cluster both are the same
+// server's.
+var stateScript = newScript(`
+local time = redis.call('TIME')
+return {time[1], time[2], redis.call('HGET', KEYS[1], 'l'), redis.call('HGET', KEYS[1], 'r'), redis.call('HGET', KEYS[1], 'q'), redis.call('HGET', KEYS[1], 'b')}`)
 
 // parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers, the identity.
 func parseState(text string) (s schedule.State, err error) {
@@ -327,20 +437,14 @@ func parseQueue(text string, s *schedule.State) {
 	}
 }
 
-// Status records: one key a replica, with a time to live, and a set of their names.
-func statusIndex(cluster string) string { return "throttle:{" + cluster + "}:replicas" }
-func statusKey(cluster, replica string) string {
-	return "throttle:{" + cluster + "}:status:" + replica
-}
-
 // Publish keeps a replica's status for ttl.
 func (l *Store) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	pipe := l.client.Pipeline()
-	pipe.Set(ctx, statusKey(cluster, replica), status, ttl)
-	pipe.SAdd(ctx, statusIndex(cluster), replica)
-	pipe.Expire(ctx, statusIndex(cluster), max(ttl, time.Hour))
+	pipe.Set(ctx, permits.RedisStatus(cluster, replica), status, ttl)
+	pipe.SAdd(ctx, permits.RedisReplicas(cluster), replica)
+	pipe.Expire(ctx, permits.RedisReplicas(cluster), max(ttl, time.Hour))
 	if _, err := pipe.Exec(ctx); err != nil {
 		return l.wrap("publish the status", err)
 	}
@@ -351,13 +455,13 @@ func (l *Store) Publish(ctx context.Context, cluster, replica string, status []b
 func (l *Store) Published(ctx context.Context, cluster string) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	names, err := l.client.SMembers(ctx, statusIndex(cluster)).Result()
+	names, err := l.client.SMembers(ctx, permits.RedisReplicas(cluster)).Result()
 	if err != nil || len(names) == 0 {
 		return nil, l.wrap("read the replicas", err)
 	}
 	keys := make([]string, len(names))
 	for i, name := range names {
-		keys[i] = statusKey(cluster, name)
+		keys[i] = permits.RedisStatus(cluster, name)
 	}
 	values, err := l.client.MGet(ctx, keys...).Result()
 	if err != nil {
@@ -373,7 +477,7 @@ func (l *Store) Published(ctx context.Context, cluster string) ([][]byte, error)
 		}
 	}
 	if len(gone) > 0 {
-		_ = l.client.SRem(ctx, statusIndex(cluster), gone...).Err() // the next reader tries again
+		_ = l.client.SRem(ctx, permits.RedisReplicas(cluster), gone...).Err() // the next reader tries again
 	}
 	return alive, nil
 }
@@ -382,12 +486,12 @@ func (l *Store) Published(ctx context.Context, cluster string) ([][]byte, error)
 func (l *Store) Replicas(ctx context.Context, cluster string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	names, err := l.client.SMembers(ctx, statusIndex(cluster)).Result()
+	names, err := l.client.SMembers(ctx, permits.RedisReplicas(cluster)).Result()
 	if err != nil || len(names) == 0 {
 		return 0, l.wrap("read the replicas", err)
 	}
 	for i, name := range names {
-		names[i] = statusKey(cluster, name)
+		names[i] = permits.RedisStatus(cluster, name)
 	}
 	n, err := l.client.Exists(ctx, names...).Result()
 	return int(n), l.wrap("count the replicas", err)
@@ -395,7 +499,7 @@ func (l *Store) Replicas(ctx context.Context, cluster string) (int, error) {
 
 // Wakes listens to what allocate.lua publishes for a process. A lost connection is made again.
 func (l *Store) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
-	sub := l.client.Subscribe(ctx, "throttle:wake:"+process)
+	sub := l.client.Subscribe(ctx, permits.RedisWake(process))
 	defer func() { _ = sub.Close() }() // nothing to lose
 	words := sub.Channel()
 	for {

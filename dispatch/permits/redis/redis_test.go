@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
@@ -46,20 +47,20 @@ func TestTwins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
 			defer func() { assert.NoError(t, client.Close()) }()
-			permits := open(t, addr)
+			store := open(t, addr)
 			seeds := uint64(20)
 			if name == "miniredis" && !permitstest.Long() { // slow
 				seeds = 5
 			}
 			for seed := range seeds {
 				t.Logf("seed %d", seed)
-				twins(t, permits, client, seed)
+				twins(t, store, client, seed)
 			}
 		})
 	}
 }
 
-func twins(t *testing.T, permits *redispermits.Store, client *redis.Client, seed uint64) {
+func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed uint64) {
 	ctx := t.Context()
 	rng := rand.New(rand.NewPCG(seed, 2))
 	key := fmt.Sprintf("throttle:{twins%d-%d}", seed, time.Now().UnixNano())
@@ -157,17 +158,17 @@ func twins(t *testing.T, permits *redispermits.Store, client *redis.Client, seed
 		if strict && seed%2 == 0 {
 			r.Waiter, r.MaxReserved = []string{"", "", fmt.Sprintf("p|%d", replica)}[rng.IntN(3)], pick(0, 0, 1, 3)
 		}
-		got := permits.Allocate(ctx, []schedule.Allocation{{Key: key, Request: r}})
-		require.NoError(t, got[0].Err)
-		stored, _, err := permits.State(ctx, key)
+		got, err := permitstest.Allocate(ctx, store, key, r)
+		require.NoError(t, err)
+		stored, _, err := store.State(ctx, key)
 		require.NoError(t, err)
 		var sub schedule.Sub
 		var want schedule.Reply
 		r.Server = stored.Server // the script knows
-		state, sub, want = schedule.Allocate(state, subs[r.Subscription], r, got[0].Reply.Now)
+		state, sub, want = schedule.Allocate(state, subs[r.Subscription], r, got.Now)
 		subs[r.Subscription] = sub
 		want.Wake = "" // is published
-		require.Equal(t, want, got[0].Reply, "call %d: %+v", i, r)
+		require.Equal(t, want, got, "call %d: %+v", i, r)
 		require.Equal(t, state, stored, "call %d: %+v", i, r)
 		if rng.IntN(10) > 0 { // else the reply is lost
 			carries[replica] = want.Carry
@@ -224,14 +225,14 @@ func request(rate float64) schedule.Request {
 func TestLateCallsChangeNothing(t *testing.T) {
 	for name, addr := range servers(t) {
 		t.Run(name, func(t *testing.T) {
-			permits := open(t, addr)
+			store := open(t, addr)
 			r := request(1000)
 			r.NotAfter = 1
-			got := permits.Allocate(t.Context(), []schedule.Allocation{{Key: "throttle:{late}", Request: r}})
-			require.NoError(t, got[0].Err)
-			assert.True(t, got[0].Reply.Late)
-			assert.Greater(t, got[0].Reply.Now, 1e9)
-			s, _, err := permits.State(t.Context(), "throttle:{late}")
+			got, err := permitstest.Allocate(t.Context(), store, "throttle:{late}", r)
+			require.NoError(t, err)
+			assert.True(t, got.Late)
+			assert.Greater(t, got.Now, 1e9)
+			s, _, err := store.State(t.Context(), "throttle:{late}")
 			require.NoError(t, err)
 			assert.Zero(t, s.Inc)
 		})
@@ -243,16 +244,16 @@ func TestNewerAndDamagedStates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
 			defer func() { assert.NoError(t, client.Close()) }()
-			permits := open(t, addr)
+			store := open(t, addr)
 			for _, text := range []string{"", "rubbish", "1 2 3", "1 " + strings.Repeat("\xff", 120), "2 " + strings.Repeat("\xff", 180), strings.Repeat("x", 1<<20)} {
 				require.NoError(t, client.HSet(t.Context(), "throttle:{damaged}", "l", text, "sgroup", text).Err())
-				got := permits.Allocate(t.Context(), []schedule.Allocation{{Key: "throttle:{damaged}", Request: request(1000)}})
-				require.NoError(t, got[0].Err, "a damaged state is as good as lost")
-				assert.Equal(t, 10.0, got[0].Reply.N)
+				got, err := permitstest.Allocate(t.Context(), store, "throttle:{damaged}", request(1000))
+				require.NoError(t, err, "a damaged state is as good as lost")
+				assert.Equal(t, 10.0, got.N)
 			}
 			require.NoError(t, client.HSet(t.Context(), "throttle:{newer}", "l", "3 of another form").Err())
-			got := permits.Allocate(t.Context(), []schedule.Allocation{{Key: "throttle:{newer}", Request: request(1000)}})
-			require.ErrorContains(t, got[0].Err, "upgrade")
+			_, err := permitstest.Allocate(t.Context(), store, "throttle:{newer}", request(1000))
+			require.ErrorContains(t, err, "upgrade")
 			require.NoError(t, client.Del(t.Context(), "throttle:{damaged}", "throttle:{newer}").Err())
 		})
 	}
@@ -263,12 +264,12 @@ func TestForgetsSubscriptions(t *testing.T) {
 	addr, key := strings.TrimPrefix(services.Redis(t), "redis://"), "throttle:{"+services.Name(t)+"}"
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer func() { assert.NoError(t, client.Close()) }()
-	permits := open(t, addr)
+	store := open(t, addr)
 	for i := range 3000 {
 		r := request(1e6)
 		r.Subscription, r.Round = fmt.Sprintf("group-%d", i), 0.001
-		got := permits.Allocate(t.Context(), []schedule.Allocation{{Key: key, Request: r}})
-		require.NoError(t, got[0].Err)
+		_, err := permitstest.Allocate(t.Context(), store, key, r)
+		require.NoError(t, err)
 	}
 	assert.Less(t, client.HLen(t.Context(), key).Val(), int64(1500))
 	assert.Greater(t, client.TTL(t.Context(), key).Val(), 59*time.Minute)
@@ -277,44 +278,45 @@ func TestForgetsSubscriptions(t *testing.T) {
 // TestFrozen: a frozen server holds nobody longer than the time-out, and what it runs later is not counted.
 func TestFrozen(t *testing.T) {
 	server := services.RedisServer(t)
-	permits := redispermits.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, 400*time.Millisecond)
-	defer func() { assert.NoError(t, permits.Close()) }()
+	store := redispermits.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, 400*time.Millisecond)
+	defer func() { assert.NoError(t, store.Close()) }()
 	loosely.Hold(t, func(loose assert.TestingT) {
 		key := "throttle:{" + services.Name(t) + "}"
-		allocation := schedule.Allocation{Key: key, Request: request(1000)}
-		first := permits.Allocate(t.Context(), []schedule.Allocation{allocation})
-		require.NoError(t, first[0].Err)
+		r := request(1000)
+		first, err := permitstest.Allocate(t.Context(), store, key, r)
+		require.NoError(t, err)
 		server.Freeze()
-		allocation.Request.NotAfter = first[0].Reply.Now + 0.4
-		allocation.Request.Carry = first[0].Reply.Carry
+		r.NotAfter, r.Carry = first.Now+0.4, first.Carry
 		start := time.Now()
-		got := permits.Allocate(t.Context(), []schedule.Allocation{allocation})
-		require.Error(t, got[0].Err)
+		_, err = permitstest.Allocate(t.Context(), store, key, r)
+		require.Error(t, err)
 		assert.Less(loose, time.Since(start), 800*time.Millisecond)
 		time.Sleep(100 * time.Millisecond)
 		server.Thaw()
 		assert.Eventually(t, func() bool {
-			s, _, err := permits.State(t.Context(), key)
+			s, _, err := store.State(t.Context(), key)
 			return err == nil && s.Seq == 1
 		}, 5*time.Second, 10*time.Millisecond)
 		time.Sleep(50 * time.Millisecond) // the queued call has run by now
-		s, _, err := permits.State(t.Context(), key)
+		s, _, err := store.State(t.Context(), key)
 		require.NoError(t, err)
 		assert.Equal(t, int64(1), s.Seq)
 	})
 }
 
-func TestManyAllocationsInOneTrip(t *testing.T) {
+func TestManyAllocationsInOneCall(t *testing.T) {
 	for name, addr := range servers(t) {
 		t.Run(name, func(t *testing.T) {
-			permits := open(t, addr)
-			allocations := make([]schedule.Allocation, 500)
-			for i := range allocations {
-				allocations[i] = schedule.Allocation{Key: fmt.Sprintf("throttle:{many-%d-%d}", i, time.Now().UnixNano()), Request: request(1000)}
+			store := open(t, addr)
+			requests := make([]*permits.Request, 500)
+			for i := range requests {
+				key := fmt.Sprintf("throttle:{many-%d-%d}", i, time.Now().UnixNano())
+				requests[i] = &permits.Request{Key: key, Allocate: &permits.Allocate{Request: request(1000)}}
 			}
-			for _, b := range permits.Allocate(t.Context(), allocations) {
-				require.NoError(t, b.Err)
-				assert.Equal(t, 10.0, b.Reply.N)
+			store.Do(t.Context(), requests)
+			for _, r := range requests {
+				require.NoError(t, r.Err)
+				assert.Equal(t, 10.0, r.Allocate.Reply.N)
 			}
 		})
 	}
@@ -323,15 +325,15 @@ func TestManyAllocationsInOneTrip(t *testing.T) {
 func TestStatusRecords(t *testing.T) {
 	for name, addr := range servers(t) {
 		t.Run(name, func(t *testing.T) {
-			permits, ctx := open(t, addr), context.Background()
+			store, ctx := open(t, addr), context.Background()
 			cluster := fmt.Sprint("c", time.Now().UnixNano())
-			got, err := permits.Published(ctx, cluster)
+			got, err := store.Published(ctx, cluster)
 			require.NoError(t, err)
 			assert.Empty(t, got)
-			require.NoError(t, permits.Publish(ctx, cluster, "a", []byte("one"), time.Minute))
-			require.NoError(t, permits.Publish(ctx, cluster, "b", []byte("two"), time.Minute))
-			require.NoError(t, permits.Publish(ctx, cluster, "a", []byte("three"), time.Minute))
-			got, err = permits.Published(ctx, cluster)
+			require.NoError(t, store.Publish(ctx, cluster, "a", []byte("one"), time.Minute))
+			require.NoError(t, store.Publish(ctx, cluster, "b", []byte("two"), time.Minute))
+			require.NoError(t, store.Publish(ctx, cluster, "a", []byte("three"), time.Minute))
+			got, err = store.Published(ctx, cluster)
 			require.NoError(t, err)
 			assert.ElementsMatch(t, [][]byte{[]byte("three"), []byte("two")}, got)
 		})
@@ -340,14 +342,14 @@ func TestStatusRecords(t *testing.T) {
 
 // TestDecimals: what is added up in a state keeps every bit on its way through text.
 func TestDecimals(t *testing.T) {
-	permits := open(t, miniredis.RunT(t).Addr())
+	store := open(t, miniredis.RunT(t).Addr())
 	r := request(1.0 / 3)
 	r.Want = 1
-	got := permits.Allocate(t.Context(), []schedule.Allocation{{Key: "k", Request: r}})
-	require.NoError(t, got[0].Err)
-	s, _, err := permits.State(t.Context(), "k")
+	got, err := permitstest.Allocate(t.Context(), store, "k", r)
 	require.NoError(t, err)
-	assert.Equal(t, math.Float64bits(got[0].Reply.Now+1/(1.0/3)), math.Float64bits(s.Tail))
+	s, _, err := store.State(t.Context(), "k")
+	require.NoError(t, err)
+	assert.Equal(t, math.Float64bits(got.Now+1/(1.0/3)), math.Float64bits(s.Tail))
 }
 
 // TestALongLineIsKept: a line with slots hours ahead has long epochs; what is in use is kept through them.
@@ -355,14 +357,14 @@ func TestALongLineIsKept(t *testing.T) {
 	m := miniredis.RunT(t)
 	now := time.Unix(1_700_000_000, 0)
 	m.SetTime(now)
-	permits := open(t, m.Addr())
+	store := open(t, m.Addr())
 	carries := make([]schedule.Carry, 10)
 	allocate := func(replica int) {
 		r := request(1.0 / 3600)
 		r.Want, r.Demand, r.Carry = 1, 10, carries[replica]
-		allocated := permits.Allocate(t.Context(), []schedule.Allocation{{Key: "k", Request: r}})[0]
-		require.NoError(t, allocated.Err)
-		carries[replica] = allocated.Reply.Carry
+		reply, err := permitstest.Allocate(t.Context(), store, "k", r)
+		require.NoError(t, err)
+		carries[replica] = reply.Carry
 	}
 	for i := range carries {
 		allocate(i)
@@ -379,9 +381,9 @@ func TestALongLineIsKept(t *testing.T) {
 func TestSlowsDownAndKeepsValues(t *testing.T) {
 	for name, addr := range servers(t) {
 		t.Run(name, func(t *testing.T) {
-			permits := open(t, addr)
-			permitstest.KeepsValues(t, permits)
-			permitstest.SlowsDown(t, permits)
+			store := open(t, addr)
+			permitstest.KeepsValues(t, store)
+			permitstest.SlowsDown(t, store)
 		})
 	}
 }

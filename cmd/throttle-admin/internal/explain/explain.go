@@ -16,6 +16,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotastate"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -188,10 +189,10 @@ func explainPolicy(s configstore.Snapshot, cluster string, topic policy.Topic, n
 }
 
 // explainLive asks the permit store how the limits stand and who shares them.
-func (x *explanation) explainLive(ctx context.Context, permits dispatch.PermitStore, topic policy.Topic) error {
+func (x *explanation) explainLive(ctx context.Context, live dispatch.PermitStore, topic policy.Topic) error {
 	for _, l := range x.budgets(topic) {
-		v := limitView{Limit: dispatch.ReasonOf(l.scope.Kind, l.bytes), Scope: l.scope.String(), Key: dispatch.LimitKey(x.Cluster, l.scope, l.bytes), Rate: l.rate.PerSec()}
-		state, now, err := permits.State(ctx, v.Key)
+		v := limitView{Limit: dispatch.ReasonOf(l.scope.Kind, l.bytes), Scope: l.scope.String(), Key: permits.LimitKey(x.Cluster, l.scope, l.bytes), Rate: l.rate.PerSec()}
+		state, now, err := live.State(ctx, v.Key)
 		if err != nil {
 			return err
 		}
@@ -213,7 +214,7 @@ func (x *explanation) explainLive(ctx context.Context, permits dispatch.PermitSt
 		}
 		x.Limits = append(x.Limits, v)
 	}
-	replicas, err := cli.Published(ctx, permits, x.Cluster)
+	replicas, err := cli.Published(ctx, live, x.Cluster)
 	shareStrict(replicas, x.Limits)
 	for _, r := range replicas {
 		for _, s := range r.Subscriptions {
@@ -229,7 +230,7 @@ func (x *explanation) explainLive(ctx context.Context, permits dispatch.PermitSt
 		}
 	}
 	x.Live = true
-	return errors.Join(err, x.explainQuotas(ctx, permits))
+	return errors.Join(err, x.explainQuotas(ctx, live))
 }
 
 // shareStrict divides each strict limit evenly among those that wait for it or use it now: they take turns, and none of them

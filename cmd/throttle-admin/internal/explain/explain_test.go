@@ -17,6 +17,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
@@ -24,10 +25,10 @@ import (
 // TestExplainLive has two replicas share a limit on a real Redis, and asks why they wait.
 func TestExplainLive(t *testing.T) {
 	const topic = "kafka://public/default/orders"
-	store, permits, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
+	store, address, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
 	admin := func(args ...string) (int, string, string) {
 		var out, errs bytes.Buffer
-		args = append([]string{"--policies", store, "--permits", permits, "--cluster", cluster}, args...)
+		args = append([]string{"--policies", store, "--permits", address, "--cluster", cluster}, args...)
 		status := cli.Run(t.Context(), args, strings.NewReader(""), &out, &errs, Commands, policies.Commands)
 		return status, out.String(), errs.String()
 	}
@@ -40,7 +41,7 @@ func TestExplainLive(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
 	for _, replica := range []string{"replica-a", "replica-b"} {
-		lim, err := throttle.Open(t.Context(), store, permits, throttle.WithCluster(cluster), throttle.WithReplica(replica))
+		lim, err := throttle.Open(t.Context(), store, address, throttle.WithCluster(cluster), throttle.WithReplica(replica))
 		require.NoError(t, err)
 		defer func() { assert.NoError(t, lim.Close()) }()
 		billing, err := lim.Subscription(topic, "billing")
@@ -71,7 +72,7 @@ func TestExplainLive(t *testing.T) {
 	assert.Contains(t, x.Why, "audit in replica-a does not wait: it has caught up (backlog 0, threshold 100), and who has is not throttled.")
 	require.Len(t, x.Limits, 1)
 	assert.InDelta(t, 200, x.Limits[0].InForce, 1e-9)
-	assert.Equal(t, dispatch.LimitKey(cluster, policy.TopicScope(mustTopic(t, topic)), false), x.Limits[0].Key)
+	assert.Equal(t, permits.LimitKey(cluster, policy.TopicScope(mustTopic(t, topic)), false), x.Limits[0].Key)
 	assert.Len(t, explain("--subscription", "billing").Readers, 2)
 
 	// What only replicas know is touched by a change, too.
@@ -95,10 +96,10 @@ func TestExplainLive(t *testing.T) {
 // TestExplainStrict: processes that take turns have equal shares of a strict limit, and use no more than it.
 func TestExplainStrict(t *testing.T) {
 	const topic = "kafka://public/default/orders"
-	store, permits, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
+	store, address, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
 	admin := func(args ...string) string {
 		var out, errs bytes.Buffer
-		args = append([]string{"--policies", store, "--permits", permits, "--cluster", cluster}, args...)
+		args = append([]string{"--policies", store, "--permits", address, "--cluster", cluster}, args...)
 		require.Zero(t, cli.Run(t.Context(), args, strings.NewReader(""), &out, &errs, Commands, policies.Commands), errs.String())
 		return out.String()
 	}
@@ -106,7 +107,7 @@ func TestExplainStrict(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
 	for range 3 {
-		lim, err := throttle.Open(t.Context(), store, permits, throttle.WithCluster(cluster))
+		lim, err := throttle.Open(t.Context(), store, address, throttle.WithCluster(cluster))
 		require.NoError(t, err)
 		defer func() { assert.NoError(t, lim.Close()) }()
 		sub, err := lim.Subscription(topic, "billing")

@@ -15,6 +15,7 @@ import (
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -34,7 +35,7 @@ type quotaExplanation struct {
 }
 
 // explainQuota shows the whole calculation of one throttling id.
-func explainQuota(ctx context.Context, a *cli.App, id policy.Scope, permits dispatch.PermitStore) error {
+func explainQuota(ctx context.Context, a *cli.App, id policy.Scope, store dispatch.PermitStore) error {
 	return quotastate.With(ctx, a, func(s configstore.Snapshot, set *policy.Set) error {
 		if err := cli.Readable(s, id); err != nil {
 			return err
@@ -43,15 +44,15 @@ func explainQuota(ctx context.Context, a *cli.App, id policy.Scope, permits disp
 		if !ok {
 			return cli.Hint(fmt.Errorf("id %q: has no quota: nothing limits it", id), fmt.Sprintf("throttle-admin quota set %s total_throughput BYTES", id))
 		}
-		if permits == nil {
+		if store == nil {
 			return quotastate.NoPermits()
 		}
-		decided, leads, err := quotastate.Decided(ctx, a, permits)
+		decided, leads, err := quotastate.Decided(ctx, a, store)
 		switch {
 		case err != nil:
 			return err
 		case !leads:
-			return explainUnkept(ctx, a, id, q, permits)
+			return explainUnkept(ctx, a, id, q, store)
 		}
 		i := slices.IndexFunc(decided.Decisions, func(d quota.Decision) bool { return string(d.ID) == id.String() })
 		if i < 0 {
@@ -69,8 +70,8 @@ func explainQuota(ctx context.Context, a *cli.App, id policy.Scope, permits disp
 }
 
 // explainUnkept shows the rate of one throttling id that replicas obey while no ratekeeper leads.
-func explainUnkept(ctx context.Context, a *cli.App, id policy.Scope, q policy.Quota, permits dispatch.PermitStore) error {
-	u, err := quotastate.FindUnkept(ctx, a, permits, map[policy.Scope]policy.Quota{id: q})
+func explainUnkept(ctx context.Context, a *cli.App, id policy.Scope, q policy.Quota, store dispatch.PermitStore) error {
+	u, err := quotastate.FindUnkept(ctx, a, store, map[policy.Scope]policy.Quota{id: q})
 	if err != nil {
 		return err
 	}
@@ -165,7 +166,7 @@ func (x *explanation) goesOn(id policy.Scope) bool {
 }
 
 // explainQuotas asks the permit store how the quotas stand.
-func (x *explanation) explainQuotas(ctx context.Context, permits dispatch.PermitStore) error {
+func (x *explanation) explainQuotas(ctx context.Context, store dispatch.PermitStore) error {
 	for _, r := range x.Readers {
 		if id, err := policy.ParseScope(r.Owner); err == nil && r.Owner != "" {
 			x.goesOn(id)
@@ -174,7 +175,7 @@ func (x *explanation) explainQuotas(ctx context.Context, permits dispatch.Permit
 	if len(x.quotas) == 0 {
 		return nil
 	}
-	text, now, err := permits.Value(ctx, dispatch.RatesKey(x.Cluster))
+	text, now, err := store.Value(ctx, permits.RatesKey(x.Cluster))
 	if err != nil {
 		return err
 	}
@@ -182,11 +183,11 @@ func (x *explanation) explainQuotas(ctx context.Context, permits dispatch.Permit
 	_ = json.Unmarshal(text, &found) // what makes no sense is none
 	x.unkept = found.Old(now)
 	for _, id := range x.quotas {
-		v := limitView{Limit: dispatch.ReasonQuota, Scope: id.String(), Key: dispatch.QuotaKey(x.Cluster, id)}
+		v := limitView{Limit: dispatch.ReasonQuota, Scope: id.String(), Key: permits.QuotaKey(x.Cluster, id)}
 		if q, _ := x.set.Quota(id); !q.Shadow {
 			v.Rate = found.Of(id, q, now)
 		}
-		state, now, err := permits.State(ctx, v.Key)
+		state, now, err := store.State(ctx, v.Key)
 		if err != nil {
 			return err
 		}

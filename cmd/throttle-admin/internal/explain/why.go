@@ -11,6 +11,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/overcommit"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -127,7 +128,7 @@ func (r readerView) name() string {
 func (x *explanation) pausedBy(r readerView) (id policy.Scope, ok bool) {
 	for _, l := range r.Limits {
 		for _, id := range x.quotas {
-			if q, _ := x.set.Quota(id); q.Total == 0 && l.Key == dispatch.QuotaKey(x.Cluster, id) {
+			if q, _ := x.set.Quota(id); q.Total == 0 && l.Key == permits.QuotaKey(x.Cluster, id) {
 				return id, !x.effective.Subscription.IsPaused()
 			}
 		}

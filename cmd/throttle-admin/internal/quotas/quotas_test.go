@@ -24,6 +24,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotastate"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -303,11 +304,11 @@ func TestQuotasUnkept(t *testing.T) {
 	status, _, errs := admin("set", "tag:test", "totalThroughput=4096", "quotaMode=shadow", "--policies", store)
 	require.Zero(t, status, errs)
 
-	permits, err := throttle.OpenPermits(address)
+	live, err := throttle.OpenPermits(address)
 	require.NoError(t, err)
-	defer func() { assert.NoError(t, permits.Close()) }()
+	defer func() { assert.NoError(t, live.Close()) }()
 	write := func(text func(now float64) []byte) {
-		require.NoError(t, permits.Update(t.Context(), dispatch.RatesKey(cluster), time.Minute, func(_ []byte, now float64) []byte { return text(now) }))
+		require.NoError(t, live.Update(t.Context(), permits.RatesKey(cluster), time.Minute, func(_ []byte, now float64) []byte { return text(now) }))
 	}
 	found := func(age float64) {
 		write(func(now float64) []byte {

@@ -12,6 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -39,14 +40,14 @@ type Obeyed struct {
 }
 
 // FindUnkept finds what replicas obey by the last rates in the permit store.
-func FindUnkept(ctx context.Context, a *cli.App, permits dispatch.PermitStore, quotas map[policy.Scope]policy.Quota) (Unkept, error) {
-	text, now, err := permits.Value(ctx, dispatch.RatesKey(a.Cluster))
+func FindUnkept(ctx context.Context, a *cli.App, store dispatch.PermitStore, quotas map[policy.Scope]policy.Quota) (Unkept, error) {
+	text, now, err := store.Value(ctx, permits.RatesKey(a.Cluster))
 	if err != nil {
 		return Unkept{}, PermitsFault(err)
 	}
 	var found dispatch.Rates
 	if err := json.Unmarshal(text, &found); len(text) > 0 && err != nil {
-		a.Warn("the rates in the permit store make no sense, and nobody obeys them: %s: %v", dispatch.RatesKey(a.Cluster), err)
+		a.Warn("the rates in the permit store make no sense, and nobody obeys them: %s: %v", permits.RatesKey(a.Cluster), err)
 		found = dispatch.Rates{}
 	}
 	u := Unkept{Cluster: a.Cluster, Keeper: found.Keeper, Term: found.Term, Hold: !found.Old(now), IDs: []Obeyed{}}

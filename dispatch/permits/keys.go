@@ -1,0 +1,80 @@
+package permits
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// All keys of all permit stores are made in this file.
+//
+// A key begins with "throttle:" and its kind, so that the access rules of Redis can tell kinds apart. A hash tag follows: the
+// cluster and what the limit belongs to, a topic as a rule. All keys with the same tag are on one shard of a Redis Cluster.
+const (
+	limitKind   = "throttle:limit:"   // schedules
+	poolKind    = "throttle:pool:"    // records of limits with sharing.mode split
+	groupsKind  = "throttle:groups:"  // records of limits with sharing.mode groups
+	ratesKind   = "throttle:rates:"   // of quotas
+	statusKind  = "throttle:status:"  // records of replicas
+	replicaKind = "throttle:replica:" // on Redis: the names of the replicas with a status record
+	wakeKind    = "throttle:wake:"    // on Redis: channels
+)
+
+// LimitKey is the key of a scope's limit: of a topic, of one of its subscriptions, or an aggregate.
+func LimitKey(cluster string, scope policy.Scope, bytes bool) string {
+	unit := ":messages"
+	if bytes {
+		unit = ":bytes"
+	}
+	if scope.Kind == policy.SubscriptionKind {
+		return limitKind + tag(cluster, scope.Topic.String()) + unit + ":" + scope.Subscription
+	}
+	return limitKind + tag(cluster, scope.String()) + unit
+}
+
+// BusyKey is the key of the limit by which a subscription slows down for the systems that its handlers call.
+func BusyKey(cluster string, topic policy.Topic, subscription string) string {
+	return limitKind + tag(cluster, topic.String()) + ":busy:" + subscription
+}
+
+// QuotaKey is the key of a throttling id's quota.
+func QuotaKey(cluster string, id policy.Scope) string {
+	return limitKind + tag(cluster, id.String()) + ":quota"
+}
+
+// PoolKey is the key of the record that the heartbeats of a limit replace, from the limit's key.
+func PoolKey(limit string) string { return poolKind + strings.TrimPrefix(limit, limitKind) }
+
+// GroupsKey is the key of the record that the draws of a limit replace, from the limit's key.
+func GroupsKey(limit string) string { return groupsKind + strings.TrimPrefix(limit, limitKind) }
+
+// RatesKey is the key of the rates of all quotas of a cluster, which a ratekeeper writes.
+func RatesKey(cluster string) string { return ratesKind + "{" + cluster + "}" }
+
+// UsageOf is the name under which replicas publish their usage of quotas, in place of the cluster's.
+func UsageOf(cluster string) string { return cluster + "/usage" }
+
+// RedisStatus is the key of a replica's status record on Redis.
+func RedisStatus(cluster, replica string) string {
+	return statusKind + "{" + cluster + "}:" + replica
+}
+
+// RedisReplicas is the key of the set of replicas with a status record on Redis.
+func RedisReplicas(cluster string) string { return replicaKind + "{" + cluster + "}" }
+
+// RedisWake is the channel on which a process hears that the turn of one of its waiters has come. allocate.lua publishes on it.
+func RedisWake(process string) string { return wakeKind + process }
+
+// EtcdKey is where etcd keeps what has a key of this file.
+func EtcdKey(prefix, key string) string { return prefix + "/permits/" + url.PathEscape(key) }
+
+// EtcdStatus is the prefix of the status records of a cluster's replicas in etcd; a replica of "" is the prefix of all.
+func EtcdStatus(prefix, cluster, replica string) string {
+	return prefix + "/status/" + url.PathEscape(cluster) + "/" + url.PathEscape(replica)
+}
+
+// EtcdClock is the key of the clock that all processes of a prefix share.
+func EtcdClock(prefix string) string { return prefix + "/clock" }
+
+func tag(cluster, of string) string { return "{" + cluster + "/" + of + "}" }

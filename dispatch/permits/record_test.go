@@ -1,0 +1,122 @@
+package permits_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/pool"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+func heartbeat(member string) *permits.Request {
+	return &permits.Request{Key: "throttle:limit:{a}", Heartbeat: &permits.Heartbeat{
+		Member: member, TTL: 10, Rate: 100, Ramp: schedule.Ramp{From: 10, Over: 90, TTL: 60}, Active: true,
+	}}
+}
+
+func draw(want int64) *permits.Request {
+	return &permits.Request{Key: "throttle:limit:{a}", Draw: &permits.Draw{
+		Terms: pool.Terms{Names: []string{"red", "blue"}, Permits: 100, Period: 1, Ahead: 0.1, TTL: 10},
+		Visit: pool.Visit{Group: "red", Member: "r", Want: want}, Rate: 100,
+	}}
+}
+
+// apply applies the one record of the requests, and returns its text.
+func apply(t *testing.T, old []byte, now float64, requests ...*permits.Request) []byte {
+	records := permits.Records(requests)
+	require.Len(t, records, 1)
+	return records[0].Apply(old, now)
+}
+
+func TestRecords(t *testing.T) {
+	records := permits.Records([]*permits.Request{heartbeat("a"), {Key: "k", Allocate: &permits.Allocate{}}, draw(1), heartbeat("b")})
+	require.Len(t, records, 2)
+	assert.Equal(t, "throttle:pool:{a}", records[0].Key)
+	assert.Equal(t, time.Minute, records[0].TTL, "the ramp's: it is longer than four of the pool's")
+	assert.Equal(t, "throttle:groups:{a}", records[1].Key)
+	assert.Equal(t, time.Hour, records[1].TTL)
+}
+
+// Two replicas whose heartbeats come together see each other, and the ramp rises with the clock.
+func TestHeartbeats(t *testing.T) {
+	a, b := heartbeat("a"), heartbeat("b")
+	text := apply(t, nil, 1000, a, b)
+	assert.Equal(t, 1, a.Heartbeat.Answer.Active)
+	assert.Equal(t, 2, b.Heartbeat.Answer.Active)
+	assert.Equal(t, 10.0, b.Heartbeat.Line.Rate)
+	assert.Equal(t, 1000.0, b.Now())
+
+	a, b = heartbeat("a"), heartbeat("b")
+	b.Heartbeat.Leave = true
+	text = apply(t, text, 1010, b)
+	text = apply(t, text, 1010, a)
+	assert.Equal(t, pool.Answer{}, b.Heartbeat.Answer)
+	assert.Equal(t, 1, a.Heartbeat.Answer.Active)
+	assert.Equal(t, 20.0, a.Heartbeat.Line.Rate)
+
+	fixed := heartbeat("c")
+	fixed.Heartbeat.Fixed = true
+	apply(t, text, 1011, fixed)
+	assert.Equal(t, pool.Answer{}, fixed.Heartbeat.Answer)
+	assert.Equal(t, 21.0, fixed.Heartbeat.Line.Rate)
+}
+
+func TestDraws(t *testing.T) {
+	d := draw(3)
+	text := apply(t, nil, 1000.5, d)
+	assert.Equal(t, int64(3), d.Draw.Drawn.N)
+	assert.Equal(t, 100.0, d.Draw.Allowed)
+	slow := draw(1e6)
+	slow.Draw.Ramp = schedule.Ramp{From: 10, Over: 90}
+	apply(t, text, 1000.6, slow)
+	assert.Equal(t, 10.0, slow.Draw.Allowed)
+	assert.Less(t, slow.Draw.Drawn.N, int64(20), "a period of the ramp's rate")
+}
+
+// A record that cannot be read is replaced, which the request reports; one of a newer version is refused and stays.
+func TestDamagedAndNewerRecords(t *testing.T) {
+	for _, text := range []string{`%%%`, `{"term":7,"size":3}`, `{"version":0}`, `{"version":"1"}`, `{"version":1,"clock":"x"}`, `{"version":1,"clock":1`, `[]`, `null`} {
+		for _, r := range []*permits.Request{heartbeat("a"), draw(1)} {
+			next := apply(t, []byte(text), 1000, r)
+			require.NoError(t, r.Err, text)
+			require.ErrorContains(t, r.Damage, "damaged record", text)
+			again := apply(t, next, 1001, r)
+			require.NoError(t, r.Damage)
+			require.Contains(t, string(again), `"version":1`)
+		}
+	}
+	for _, text := range []string{`{"version":2}`, `{"version":2,"clock":"x","term":"y"}`} {
+		for _, r := range []*permits.Request{heartbeat("a"), draw(1)} {
+			require.Nil(t, apply(t, []byte(text), 1000, r))
+			require.EqualError(t, r.Err, "record of version 2: this program knows 1: upgrade this program")
+			require.NoError(t, r.Damage)
+		}
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		longest := make([]time.Duration, 8)
+		for attempt := range longest {
+			for range 200 {
+				start := time.Now()
+				require.NoError(t, permits.Backoff(t.Context(), attempt))
+				longest[attempt] = max(longest[attempt], time.Since(start))
+			}
+		}
+		for attempt, ms := range []int{2, 4, 8, 16, 32, 32, 32, 32} {
+			bound := time.Duration(ms) * time.Millisecond
+			assert.Less(t, longest[attempt], bound)
+			assert.Greater(t, longest[attempt], bound/2)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 0)
+		defer cancel()
+		assert.ErrorIs(t, permits.Backoff(ctx, 4), context.DeadlineExceeded)
+	})
+}
