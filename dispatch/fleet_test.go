@@ -3,7 +3,6 @@ package dispatch_test
 import (
 	"context"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
@@ -32,7 +32,7 @@ type event struct {
 type fleet struct {
 	t        *testing.T
 	store    *permitstest.Store
-	policies *policies
+	policies *throttletest.Policies
 	start    time.Time
 	stop     context.CancelFunc
 	ctx      context.Context
@@ -45,46 +45,14 @@ type fleet struct {
 	waits  map[int][]time.Duration
 }
 
-// policies is a PolicySource that a test changes.
-type policies struct {
-	mu       sync.Mutex
-	snapshot policy.Snapshot
-	changed  chan struct{}
-}
-
-func (p *policies) set(s *policy.Set) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.snapshot = policy.Snapshot{Set: s, Identity: "test", Revision: p.snapshot.Revision + 1}
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
-
-func (p *policies) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
-	return func(yield func(policy.Snapshot, error) bool) {
-		for ctx.Err() == nil {
-			p.mu.Lock()
-			s, changed := p.snapshot, p.changed
-			p.mu.Unlock()
-			if !yield(s, nil) {
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-			}
-		}
-	}
-}
-
 func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("a fleet takes long with the race detector")
 	}
-	f := &fleet{t: t, store: permitstest.NewStore(seed, nil), policies: &policies{changed: make(chan struct{})}, start: time.Now(), waits: map[int][]time.Duration{}}
+	f := &fleet{t: t, store: permitstest.NewStore(seed, nil), policies: new(throttletest.Policies), start: time.Now(), waits: map[int][]time.Duration{}}
 	f.ctx, f.stop = context.WithCancel(t.Context())
-	f.policies.set(policy.Single(p))
+	f.policies.Set(policy.Single(p))
 	t.Logf("seed %d", seed)
 	return f
 }

@@ -102,7 +102,7 @@ func TestMinimumsThatTakeAll(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
 		attacked(t, "600 and 400 beside one that comes and goes, "+how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
-			f.policies.set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))
+			f.policies.Set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))
 			for i := range 4 {
 				f.join(i, "a").greedy(max)
 				f.join(4+i, "b").greedy(max)
@@ -124,7 +124,7 @@ func TestMinimumsThatTakeAll(t *testing.T) {
 			within(t, "c's, which has no minimum", float64(c)/secs, 0.1, 10)
 		})
 		attacked(t, "800, 400 and 400, "+how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
-			f.policies.set(weighed(t, map[string]policy.Policy{"a": reserves(800), "b": reserves(400), "c": reserves(400)}))
+			f.policies.Set(weighed(t, map[string]policy.Policy{"a": reserves(800), "b": reserves(400), "c": reserves(400)}))
 			for i := range 2 {
 				f.join(i, "a").greedy(max)
 				f.join(2+i, "b").greedy(max)
@@ -151,7 +151,7 @@ func TestALightOneComesAndGoes(t *testing.T) {
 			for i := range 8 {
 				of[fmt.Sprint("heavy ", i)] = policy.Policy{Weight: new(heavy)}
 			}
-			f.policies.set(weighed(t, of))
+			f.policies.Set(weighed(t, of))
 			for i := range 8 {
 				f.join(i, fmt.Sprint("heavy ", i)).greedy(max)
 			}
@@ -166,7 +166,7 @@ func TestALightOneComesAndGoes(t *testing.T) {
 // In an outage, minimums that take everything leave a subscription without one next to nothing, not a part of the limit of its own.
 func TestMinimumsInAnOutage(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
-		f.policies.set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))
+		f.policies.Set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))
 		for i := range 2 {
 			f.join(i, "a").greedy(1)
 			f.join(2+i, "b").greedy(1)

@@ -143,7 +143,7 @@ func TestStrictPolicyChange(t *testing.T) {
 				f.join(i, "group").greedy(1)
 			}
 			time.Sleep(10*second + 30*time.Millisecond)
-			f.policies.set(policy.Single(strictly(t, c.to)))
+			f.policies.Set(policy.Single(strictly(t, c.to)))
 			changed := time.Since(f.start)
 			time.Sleep(20 * second)
 			shortest, n := f.gaps(changed+100*time.Millisecond, changed+20*second)
@@ -212,7 +212,7 @@ func TestStrictBesideOthers(t *testing.T) {
 		"an allocated topic":              {allocated("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
 	} {
 		fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
-			f.policies.set(set(t, map[string]policy.Policy{topic: c.topic, "tenant:public": c.tenant}))
+			f.policies.Set(set(t, map[string]policy.Policy{topic: c.topic, "tenant:public": c.tenant}))
 			for i := range 4 {
 				f.join(i, "group").greedy(1)
 			}

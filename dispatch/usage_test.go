@@ -16,6 +16,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A lossy store fails to publish usage a number of times.
@@ -50,8 +51,8 @@ func TestUsageOutlastsAFailedPublish(t *testing.T) {
 			{Scope: scope, Policy: policy.Policy{TotalThroughput: new(int64(1) << 30)}},
 		})
 		require.NoError(t, err)
-		source := &policies{changed: make(chan struct{})}
-		source.set(set)
+		source := new(throttletest.Policies)
+		source.Set(set)
 		store := &lossy{Store: memory.New(), fails: fails}
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source, Permits: store})
 		require.NoError(t, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/metrics"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // open opens a Limiter for as long as the test.
@@ -138,25 +138,18 @@ func TestHistogramIsCumulative(t *testing.T) {
 	})
 }
 
-// away is a source of policies that cannot be read any more.
-type away struct{}
-
-func (away) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
-	return func(yield func(policy.Snapshot, error) bool) {
-		bad := []policy.Entry{{Scope: policy.Scope{Kind: policy.UnreadableKind, Pattern: "?"}, Err: errors.New("rubbish")}}
-		set, _ := policy.NewSet(bad)
-		if yield(policy.Snapshot{Set: set, Identity: "test", Revision: 42}, nil) && yield(policy.Snapshot{}, errors.New("away")) {
-			<-ctx.Done()
-		}
-	}
-}
-
 func TestFaultsOfPolicies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lim := open(t, away{})
+		unreadable := policy.Scope{Kind: policy.UnreadableKind, Pattern: "?"}
+		set, _ := policy.NewSet([]policy.Entry{{Scope: unreadable, Err: errors.New("rubbish")}})
+		source := new(throttletest.Policies)
+		source.Set(policy.Single(policy.Policy{}))
+		source.Set(set)
+		lim := open(t, source)
+		source.Fail(errors.New("the policy store is unavailable"))
 		synctest.Wait()
 		got := values(t, lim)
-		assert.Equal(t, 42.0, got["policy_revision"])
+		assert.Equal(t, 2.0, got["policy_revision"])
 		assert.Equal(t, 1.0, got["policy_error"])
 		assert.Equal(t, 1.0, got["policies_bad"])
 	})

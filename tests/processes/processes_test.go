@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -26,6 +25,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
@@ -85,8 +85,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Snapshots makes a job a PolicySource: all processes have the same policies.
-func (j job) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
+// policies are those of the job: all processes have the same.
+func (j job) policies() (dispatch.PolicySource, error) {
 	entries := []policy.Entry{{Scope: policy.ClusterScope(), Policy: policy.Policy{
 		MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us", PoolTTL: policy.Duration(poolTTL), Wait: j.Wait, MaxReserved: j.MaxReserved,
 	}}}
@@ -98,11 +98,9 @@ func (j job) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Reserved: policy.PerSecond(n)}})
 	}
 	set, setErr := policy.NewSet(entries)
-	return func(yield func(policy.Snapshot, error) bool) {
-		if yield(policy.Snapshot{Set: set, Identity: "processes", Revision: 1}, errors.Join(err, setErr)) {
-			<-ctx.Done()
-		}
-	}
+	source := new(throttletest.Policies)
+	source.Set(set)
+	return source, errors.Join(err, setErr)
 }
 
 // run is the child's side: it prints its events at the end.
@@ -113,8 +111,12 @@ func (j job) run() error {
 	if err != nil {
 		return err
 	}
+	policies, err := j.policies()
+	if err != nil {
+		return err
+	}
 	lim, err := dispatch.Open(ctx, dispatch.Config{
-		Policies: j,
+		Policies: policies,
 		Permits:  permits, Cluster: j.Cluster, Group: j.Group, OnClose: permits.Close,
 	})
 	if err != nil {

@@ -6,20 +6,16 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// intervals yields, for each event and each length, what was dispatched in the interval that ends with it.
-func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, event] {
-	return func(yield func(time.Duration, event) bool) {
+// intervals yields, for each length and each event, what was dispatched in the interval that ends
+// with the event.
+func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, window.Event] {
+	return func(yield func(time.Duration, window.Event) bool) {
 		for _, d := range lengths {
-			sum, tail := 0, 0
-			for _, e := range r.events {
-				sum += e.n
-				for r.events[tail].at <= e.at-d {
-					sum -= r.events[tail].n
-					tail++
-				}
-				if !yield(d, event{e.at, sum}) {
+			for e := range window.Sums(d, r.events) {
+				if !yield(d, e) {
 					return
 				}
 			}
@@ -30,8 +26,8 @@ func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, event
 // neverOver: no interval has more than rate x (d + 0.25 s).
 func (r *run) neverOver() string {
 	for d, e := range r.intervals(100*time.Millisecond, 500*time.Millisecond, time.Second, 3*time.Second) {
-		if most := r.allowed(e.at-d, e.at); float64(e.n) > most {
-			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.n, d, e.at, most)
+		if most := r.allowed(e.At-d, e.At); float64(e.N) > most {
+			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.N, d, e.At, most)
 		}
 	}
 	return ""
@@ -72,8 +68,8 @@ func (r *run) neverNear() string {
 		least -= 25 * time.Millisecond
 	}
 	for i := 1; i < len(r.events); i++ {
-		if gap := r.events[i].at - r.events[i-1].at; gap < least {
-			return fmt.Sprintf("two calls %v apart, at %v", gap, r.events[i].at)
+		if gap := r.events[i].At - r.events[i-1].At; gap < least {
+			return fmt.Sprintf("two calls %v apart, at %v", gap, r.events[i].At)
 		}
 	}
 	return ""
@@ -89,8 +85,8 @@ func (r *run) neverMore() string {
 		slack += 0.1 * float64(r.rate)
 	}
 	for d, e := range r.intervals(time.Second, 3*time.Second) {
-		if most := d.Seconds()*float64(r.rate) + slack; float64(e.n) > most {
-			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.n, d, e.at, most)
+		if most := d.Seconds()*float64(r.rate) + slack; float64(e.N) > most {
+			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.N, d, e.At, most)
 		}
 	}
 	return ""
