@@ -102,7 +102,7 @@ func startKafkaOnce(t testing.TB) (addr string, err error) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}
-	java := []string{"-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", filepath.Join(libs, "*")}
+	java := append(javaOptions(dir), "-Xmx512m", "-cp", filepath.Join(libs, "*"))
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
 	format := append(java[:len(java):len(java)], "kafka.tools.StorageTool", "format", "-t", hex.EncodeToString(id), "-c", config)

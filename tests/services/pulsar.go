@@ -123,7 +123,7 @@ func newStandalone(t testing.TB) (s standalone, err error) {
 
 // start runs it in dir, and returns when it is healthy.
 func (s *standalone) start(dir string) error {
-	args := []string{"-Xmx768m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dio.netty.tryReflectionSetAccessible=true"}
+	args := append(javaOptions(dir), "-Xmx768m", "-XX:MaxDirectMemorySize=512m", "-Dio.netty.tryReflectionSetAccessible=true")
 	for _, opened := range []string{
 		"java.base/sun.net", "java.base/java.lang", "java.base/java.nio", "java.base/jdk.internal.misc", "java.base/java.util.zip",
 		"java.base/jdk.internal.platform", "java.management/sun.management", "jdk.management/com.sun.management.internal",
