@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -97,14 +99,8 @@ func TestOrphan(t *testing.T) {
 		t.Error(err)
 	}
 	_ = cmd.Wait() // says that it was killed
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := ask(addr, "PING"); err != nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("redis-server outlives its test")
-		}
-	}
+	require.Eventually(t, func() bool { _, err := ask(addr, "PING"); return err != nil },
+		5*time.Second, 5*time.Millisecond, "redis-server outlives its test")
 }
 
 func TestEtcd(t *testing.T) {
@@ -239,13 +235,11 @@ func TestRedisCluster(t *testing.T) {
 func TestRedisSentinel(t *testing.T) {
 	f := services.RedisSentinel(t, 300*time.Millisecond)
 	wantAnswer(t, f.Master.Addr, "SET a 1", "+OK")
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if got, err := ask(f.Replica.Addr, "STRLEN a"); got == ":1" {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("STRLEN at the replica = %q, %v; want :1", got, err)
-		}
-	}
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		got, err := ask(f.Replica.Addr, "STRLEN a")
+		require.NoError(c, err)
+		assert.Equal(c, ":1", got, "at the replica")
+	}, 5*time.Second, 5*time.Millisecond)
 	f.Detach()
 	wantAnswer(t, f.Master.Addr, "SET a 2", "+OK")
 	f.Master.Kill()

@@ -93,8 +93,9 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 	return errors.Join(errs...)
 }
 
-// wakes says whether a waiter is told that his turn has come; he can queue, and the others allocate, in any case.
-func wakes(t *testing.T, url string) bool {
+// wakes reports whether a waiting caller is told that its turn has come. It waits until the user
+// has subscribed, if it may; queueing and allocations need no such right.
+func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 	t.Helper()
 	store, name := open(t, url), services.Name(t)
 	woken := make(chan string, 10)
@@ -103,7 +104,12 @@ func wakes(t *testing.T, url string) bool {
 	go func() {
 		assert.NoError(t, store.(dispatch.Waker).Wakes(ctx, name, func(waiter string) { woken <- waiter }))
 	}()
-	time.Sleep(100 * time.Millisecond) // until it listens
+	if channel := permits.RedisWake(name); may {
+		require.Eventually(t, func() bool {
+			subscribers, err := admin.PubSubNumSub(ctx, channel).Result()
+			return err == nil && subscribers[channel] == 1
+		}, 5*time.Second, time.Millisecond, "it does not subscribe")
+	}
 	strict := func(waiter string, want, returned float64, carry schedule.Carry) schedule.Reply {
 		r := allocation("throttle:limit:{" + name + "}")
 		a := r.Allocate
@@ -146,7 +152,7 @@ func TestRedisUser(t *testing.T) {
 	}
 	for _, more := range [][]string{nil, {"+publish", "+subscribe", "+ping", "&throttle:wake:*"}} {
 		setUser(t, r.Addr, append(slices.Clone(all), more...))
-		loosely.Hold(t, func(loose assert.TestingT) { assert.Equal(loose, more != nil, wakes(t, url), "%v", more) })
+		loosely.Hold(t, func(loose assert.TestingT) { assert.Equal(loose, more != nil, wakes(t, admin, url, more != nil), "%v", more) })
 	}
 	setUser(t, r.Addr, all)
 	refuses(t, strings.Replace(url, "?", "/1?", 1), "NOPERM")
