@@ -59,12 +59,13 @@ bench-busy: ## measure how limiters slow down before a busy server, and write th
 	$(GO) run -C tests/bench ./cmd/table -bench '^Benchmark(BusyServer|ReportOutcome|Decide)' -skip '^$$' -target bench-busy -rounds 3
 
 .PHONY: lint
-lint: ## vet, the linter, and what go fix would change
+lint: ## go vet, golangci-lint, what go fix would change, and words that the project does not use
 	$(GO) vet ./...
 	$(GO) vet -C tests/bench ./...
 	$(LINT) run
 	cd tests/bench && $(LINT) run
 	$(GO) fix -diff ./...
+	$(GO) run ./internal/words
 
 .PHONY: examples
 examples: ## build the examples
