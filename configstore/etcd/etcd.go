@@ -81,7 +81,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, errors.New("configstore/etcd: no endpoints: name host:port of an etcd")
 	}
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return nil, fmt.Errorf("configstore/etcd: open: %w", context.Cause(ctx))
 	}
 	s := New(nil, cfg.Prefix)
 	if cfg.DialTimeout == 0 {
