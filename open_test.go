@@ -67,7 +67,7 @@ func (l *logText) String() string {
 	return l.text.String()
 }
 
-// TestOpenWithoutPolicyStore: Open fails in time with the address that it tried, without a password.
+// TestOpenWithoutPolicyStore: Open fails in time, with the address that it tried and no password.
 func TestOpenWithoutPolicyStore(t *testing.T) {
 	for name, c := range map[string]struct{ at, want string }{
 		"refuses":    {refusing(t), "connection refused"},

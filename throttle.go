@@ -88,7 +88,8 @@ func WithCostSample(probability float64) Option {
 
 // Open opens a Limiter on the policy store at policiesURL and the permit store at permitsURL; see
 // [OpenPolicies] and [OpenPermits] for their forms. It waits for the policies as [WithOpenTimeout]
-// says, at most until ctx ends; ctx bounds the opening only. Closing the Limiter closes both stores.
+// says, at most until ctx ends; ctx bounds the opening only. Closing the Limiter closes both
+// stores.
 func Open(ctx context.Context, policiesURL, permitsURL string, opts ...Option) (*dispatch.Limiter, error) {
 	both, err := open(ctx, policiesURL, permitsURL)
 	if err != nil {
@@ -212,7 +213,7 @@ func numaflowReplica() string {
 // OpenPolicies opens the policy store at a URL:
 //
 //	etcd://user:password@host:port,host:port/prefix?OPTIONS
-//	file:policies.yaml      the file must exist; with ?create=true a missing file is an empty store
+//	file:policies.yaml      the file must exist; with ?create=true, a missing one is empty
 //	memory:                 for a single process; empty at the start
 //
 // The options of etcd are tls=true, ca=FILE, cert=FILE, key=FILE, server-name=NAME and
@@ -266,14 +267,15 @@ func openFile(path string) (configstore.Store, error) {
 // OpenPermits opens the permit store at a URL:
 //
 //	redis://user:password@host:port/database?password-file=FILE
-//	rediss://...            the same over TLS, which each of ca, cert, key and server-name turns on, too
-//	redis+sentinel://user:password@host:port,host:port/database?master=NAME    Sentinels, port 26379
-//	redis+cluster://user:password@host:port,host:port    Redis Cluster; tls=true for TLS
-//	etcd://user:password@host:port,host:port/prefix      with the options of [OpenPolicies]
+//	rediss://...            the same over TLS
+//	redis+sentinel://...    the hosts are Sentinels, port 26379; ?master=NAME is required
+//	redis+cluster://...     the hosts are of a Redis Cluster, which has no database
+//	etcd://user:password@host:port,host:port/prefix
 //	memory:                 for a single process
 //	none:                   no allocations: for limits split among a fixed number of replicas
 //
-// The store connects when it is first used, so that a process can start while it is unavailable.
+// The options of Redis and etcd are those of etcd in [OpenPolicies]. The store connects when it is
+// first used, so that a process can start while it is unavailable.
 func OpenPermits(permitsURL string) (dispatch.PermitStore, error) {
 	permits, err := openPermits(permitsURL)
 	if err != nil {

@@ -152,7 +152,9 @@ func TestRedisUser(t *testing.T) {
 	}
 	for _, more := range [][]string{nil, {"+publish", "+subscribe", "+ping", "&throttle:wake:*"}} {
 		setUser(t, r.Addr, append(slices.Clone(all), more...))
-		loosely.Hold(t, func(loose assert.TestingT) { assert.Equal(loose, more != nil, wakes(t, admin, url, more != nil), "%v", more) })
+		loosely.Hold(t, func(loose assert.TestingT) {
+			assert.Equal(loose, more != nil, wakes(t, admin, url, more != nil), "%v", more)
+		})
 	}
 	setUser(t, r.Addr, all)
 	refuses(t, strings.Replace(url, "?", "/1?", 1), "NOPERM")
