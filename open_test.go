@@ -177,8 +177,8 @@ func TestTLSMismatch(t *testing.T) {
 	server, _ := services.TLS(t)
 	plain, secure := services.Etcd(t).Endpoint, services.EtcdTLS(t, server).Endpoint
 	for url, want := range map[string]string{
-		"etcd://" + plain + "?tls=true": plain + ": no TLS handshake: the server seems to be one without TLS",
-		"etcd://" + secure:              secure + ": the server wants TLS, which the URL does not ask for",
+		"etcd://" + plain + "?tls=true": plain + ": no TLS handshake: the server seems to have no TLS",
+		"etcd://" + secure:              secure + ": the server requires TLS: add ?tls=true",
 	} {
 		_, err := throttle.Open(t.Context(), url, "memory:", throttle.WithOpenTimeout(1500*time.Millisecond))
 		assert.ErrorContains(t, err, want)

@@ -145,7 +145,7 @@ func TestChangeWithoutEventIsFound(t *testing.T) {
 	t.Fatal("the change was not found")
 }
 
-// TestTruncatedFileIsNotRead: an editor that truncates a file and then writes it causes no fault.
+// TestTruncatedFileIsNotRead: an editor may truncate a file and then write it.
 func TestTruncatedFileIsNotRead(t *testing.T) {
 	loosely.Hold(t, func(loose assert.TestingT) { // a pause of this process may come between the two
 		f := folder{t, t.TempDir()}
