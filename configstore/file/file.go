@@ -145,7 +145,7 @@ func (s *Store) look() (state, error) {
 		}
 		return s.state, nil
 	case size > MaxSize:
-		s.state.err = &LineError{s.path, 0, fmt.Errorf("the file has %d bytes: at most %d are allowed", size, MaxSize)}
+		s.state.err = &LineError{s.path, 0, fmt.Errorf("%d bytes: want at most %d", size, MaxSize)}
 		return s.state, nil
 	case old.known && old.err == nil && old.size >= 0 && bytes.Equal(old.data, data):
 		s.state.revision = max(old.revision, modified.UnixMicro())
@@ -205,7 +205,7 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 		return 0, fmt.Errorf("configstore/file: %w", err)
 	}
 	if len(data) > MaxSize {
-		return 0, fmt.Errorf("configstore/file: %s: the file would have %d bytes: at most %d are allowed", s.path, len(data), MaxSize)
+		return 0, fmt.Errorf("configstore/file: %s: it would have %d bytes: want at most %d", s.path, len(data), MaxSize)
 	}
 	revision := max(now.UnixMicro(), before+1)
 	if err := replace(s.path, data, time.UnixMicro(revision)); err != nil {
