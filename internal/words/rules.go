@@ -27,7 +27,9 @@ var rules = []rule{
 		{`managedLedger|bookkeeper`, "settings of Pulsar"},
 		{`\.LedgerID\(\)`, "a method of Pulsar's MessageID"},
 	}},
-	{`\bbook(s|ed|ing|ings)?\b|(?-i:[a-z]Book(s|ed|ings?)?\b|\bBook[A-Z])`, "allocate, allocation, allocated", everywhere, nil},
+	{`\bbook(s|ed|ing|ings)?\b|(?-i:[a-z]Book(s|ed|ings?)?\b|\bBook[A-Z])`, "allocate, allocation, allocated", everywhere, []exception{
+		{`BookKeeper`, "of Pulsar"},
+	}},
 	{`onLedgerLoss`, "onOutage", everywhere, nil},
 	{`THROTTLE_LEDGER|--ledger\b`, "THROTTLE_PERMITS, --permits", everywhere, nil},
 	{`THROTTLE_STORE|--store\b`, "THROTTLE_POLICIES, --policies", everywhere, nil},

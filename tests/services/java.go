@@ -31,8 +31,8 @@ func jars(name, jar, env string) (string, error) {
 	}
 }
 
-// javaOptions returns what each Java service is started with. It keeps its temporary files in dir:
-// RocksDB, BookKeeper, Netty and others unpack native libraries, 18 MB in all, and leave them there.
+// javaOptions returns the options that each Java service is started with. Its temporary files are
+// in dir: RocksDB, Netty and others unpack native libraries, 18 MB in all, and do not remove them.
 func javaOptions(dir string) []string {
 	return []string{
 		"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", // for a quick start

@@ -75,7 +75,7 @@ func TestRedisServer(t *testing.T) {
 	}
 }
 
-// TestOrphan kills a test binary and looks whether its redis-server goes with it.
+// TestOrphan kills a test binary; its redis-server must end.
 func TestOrphan(t *testing.T) {
 	if os.Getenv("SERVICES_ORPHAN") != "" {
 		fmt.Println("addr", services.RedisServer(t).Addr)
@@ -208,7 +208,7 @@ func TestProxy(t *testing.T) {
 	wantAnswer(t, p.Addr, "PING", "+PONG")
 }
 
-// TestRedisCluster: a slot moves with what is in it, and who asks its old owner is sent on.
+// TestRedisCluster: a slot moves with its keys, and its old owner redirects clients.
 func TestRedisCluster(t *testing.T) {
 	c := services.RedisCluster(t)
 	const key = "{a}:1"
@@ -231,7 +231,7 @@ func TestRedisCluster(t *testing.T) {
 	}
 }
 
-// TestRedisSentinel: a replica that was detached is made the master, without what was written since.
+// TestRedisSentinel: a detached replica becomes the master, without the writes since then.
 func TestRedisSentinel(t *testing.T) {
 	f := services.RedisSentinel(t, 300*time.Millisecond)
 	wantAnswer(t, f.Master.Addr, "SET a 1", "+OK")
