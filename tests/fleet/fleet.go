@@ -1,5 +1,6 @@
-// Package fleet runs readers of a broker as processes, and counts what they are handed. A reader is the test binary itself,
-// with a variable in its environment; it prints what happens with [Print], until its input ends.
+// Package fleet runs readers of a broker as processes, and counts the messages that they get. A
+// reader is the test binary itself, with a variable in its environment; it prints events with
+// [Print], until its input ends.
 package fleet
 
 import (
@@ -21,21 +22,21 @@ import (
 
 // What a reader prints.
 const (
-	Read      = "read"      // it was handed the message
-	Committed = "committed" // all that it was handed before are committed, or acknowledged
+	Read      = "read"      // it got the message
+	Committed = "committed" // all messages before this event are committed, or acknowledged
 	Unsettled = "unsettled" // they may be
 )
 
-// Print tells the test what happened; id tells messages apart, and has no blanks.
+// Print reports an event to the test; id identifies a message, and has no spaces.
 func Print(what, id string) { fmt.Println(what, time.Now().UnixNano(), id) }
 
-// UntilInputEnds calls end then.
+// UntilInputEnds calls end at the end of the standard input.
 func UntilInputEnds(end func()) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // an error ends it, too
 	end()
 }
 
-// A Message is one that a reader was handed.
+// A Message is one that a reader got.
 type Message struct {
 	ID        string
 	Read      time.Time
@@ -43,7 +44,7 @@ type Message struct {
 	Reader    int
 }
 
-// A Process is a reader of a group or subscription.
+// A Process is a reader of a consumer group or subscription.
 type Process struct {
 	ID    int
 	Group string
@@ -54,10 +55,10 @@ type Process struct {
 
 	mu       sync.Mutex
 	messages []Message
-	settled  int // those before are committed, or never will be
+	settled  int // number of messages that are committed, or never will be
 }
 
-// Start runs a reader, which is killed at the end of the test if it is still there.
+// Start runs a reader; at the end of the test it is killed if it still runs.
 func Start(t testing.TB, id int, group string, env []string) *Process {
 	t.Helper()
 	p := &Process{ID: id, Group: group, cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
@@ -76,7 +77,7 @@ func Start(t testing.TB, id int, group string, env []string) *Process {
 		}
 	}()
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // ended already if all went well
+		_ = p.cmd.Process.Kill() // it has usually ended by now
 		<-p.ended
 		_ = p.cmd.Wait()
 	})
@@ -102,21 +103,21 @@ func (p *Process) line(text string) {
 	}
 }
 
-// Messages are what it was handed so far.
+// Messages returns the messages that the reader has got so far.
 func (p *Process) Messages() []Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.messages)
 }
 
-// Kill ends the process as a power cut would.
+// Kill ends the process as a power failure would.
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGKILL))
 	<-p.ended
 }
 
-// Stop ends the process as a deployment would, and waits for it.
+// Stop ends the process as a deployment would, and waits for its end.
 func (p *Process) Stop(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.stdin.Close())
@@ -124,10 +125,11 @@ func (p *Process) Stop(t testing.TB) {
 	require.NoError(t, p.cmd.Wait())
 }
 
-// A Fleet is the readers of a test.
+// A Fleet is all readers of a test.
 type Fleet []*Process
 
-// Messages are those of all readers, or of a group's, in the order they were read.
+// Messages returns those of all readers, or of one consumer group, in the order in which they were
+// read.
 func (f Fleet) Messages(group string) (all []Message) {
 	for _, p := range f {
 		if group == "" || p.Group == group {
@@ -138,7 +140,7 @@ func (f Fleet) Messages(group string) (all []Message) {
 	return all
 }
 
-// Between counts messages read in [from, to).
+// Between returns the number of messages read in [from, to).
 func Between(all []Message, from, to time.Time) (n int) {
 	for _, m := range all {
 		if !m.Read.Before(from) && m.Read.Before(to) {
@@ -160,7 +162,7 @@ func Window(all []Message, from, to time.Time) int {
 	return window.Max(time.Second, window.Times(at))
 }
 
-// Distinct counts messages, each once.
+// Distinct returns the number of different messages.
 func Distinct(all []Message) int {
 	seen := map[string]bool{}
 	for _, m := range all {

@@ -18,8 +18,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// BenchmarkByteLimit reads messages of 100 bytes at 100 kB/s for 10 s from the first one, counted where they are
-// handed over: by this project's limit, and by Kafka's own consumer_byte_rate.
+// BenchmarkByteLimit reads messages of 100 bytes for 10 s from the first one, limited to 100 kB/s
+// by this project and by Kafka's consumer_byte_rate. It counts the messages that the reader gets.
 func BenchmarkByteLimit(b *testing.B) {
 	const rate, size = 100_000, 100
 	broker := services.Kafka(b)
@@ -75,7 +75,7 @@ func BenchmarkByteLimit(b *testing.B) {
 func setQuota(b *testing.B, client *kgo.Client, rate float64, remove bool) {
 	req := kmsg.NewAlterClientQuotasRequest()
 	entry, entity, op := kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity(), kmsg.NewAlterClientQuotasRequestEntryOp()
-	entity.Type = "client-id" // the default of all clients
+	entity.Type = "client-id" // the default for all clients
 	op.Key, op.Value, op.Remove = "consumer_byte_rate", rate, remove
 	entry.Entity, entry.Ops = append(entry.Entity, entity), append(entry.Ops, op)
 	req.Entries = append(req.Entries, entry)
@@ -84,5 +84,5 @@ func setQuota(b *testing.B, client *kgo.Client, rate float64, remove bool) {
 	for _, e := range resp.Entries {
 		require.Zero(b, e.ErrorCode, fmt.Sprint(e.ErrorMessage))
 	}
-	time.Sleep(time.Second) // until the broker has taken it over
+	time.Sleep(time.Second) // until the broker applies it
 }

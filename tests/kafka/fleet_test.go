@@ -1,4 +1,4 @@
-// Package kafka_test runs groups of real reader processes against a real Kafka, Redis and etcd.
+// Package kafka_test runs consumer groups of real processes on a real Kafka, Redis and etcd.
 package kafka_test
 
 import (
@@ -27,8 +27,9 @@ const (
 	lowered    = 250
 )
 
-// One limit holds over two groups of four processes, while it is lowered, while a process is killed, and to the end:
-// then each group has read each message, and twice only what nobody had committed.
+// TestOneLimitOverTwoGroupsOfProcesses holds one limit over two consumer groups of four processes
+// each, while the limit is lowered and while a process is killed. In the end each group has read
+// each message, and twice only those that were not committed.
 func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 	k := services.Kafka(t)
 	brokers := strings.Join(k.Brokers, ",")
@@ -59,7 +60,7 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 		group := groups[i%2]
 		readers = append(readers, fleet.Start(t, i, group, append(env, readerEnv+"="+strings.Join([]string{brokers, topic, group}, " "))))
 	}
-	require.Eventually(t, func() bool { // each of the four partitions has its process
+	require.Eventually(t, func() bool { // each process has one of the four partitions
 		for _, p := range readers {
 			if len(p.Messages()) < 20 {
 				return false
@@ -68,7 +69,7 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 		return true
 	}, 120*time.Second, 10*time.Millisecond, "a process got no partition to read from")
 
-	// Five seconds at the limit, once the last of the joins is over.
+	// Five seconds at the limit, after the last join.
 	time.Sleep(2 * time.Second)
 	loosely.Hold(t, func(loose assert.TestingT) {
 		from := time.Now()
@@ -78,14 +79,14 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 		most := fleet.Window(steady, from, from.Add(5*time.Second))
 		t.Logf("limit %d/s: %d in 5 s (%.2f %%), any second at most %d", limit, n, float64(n)/limit/5*100, most)
 		assert.GreaterOrEqual(loose, n, limit*5*90/100)
-		require.LessOrEqual(t, n, limit*525/100, "rate x (d + 0.25 s), whatever else the machine does")
+		require.LessOrEqual(t, n, limit*525/100, "rate x (d + 0.25 s)")
 		require.LessOrEqual(t, most, limit*125/100, "likewise")
 		for _, group := range groups {
 			t.Logf("  %s: %d", strings.TrimPrefix(group, topic), fleet.Between(readers.Messages(group), from, from.Add(5*time.Second)))
 		}
 	})
 
-	// The limit changes while everybody runs.
+	// The limit changes while all processes run.
 	loosely.Hold(t, func(loose assert.TestingT) {
 		set(limit)
 		time.Sleep(time.Second)
@@ -102,7 +103,7 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 		assert.GreaterOrEqual(loose, n, lowered*3*90/100)
 	})
 
-	// A process dies. Its partition stands still until Kafka notices, its share does not.
+	// A process dies. Its partition stalls until Kafka notices; others use its share of the limit.
 	killed := readers[0]
 	killed.Kill(t)
 	died := time.Now()
@@ -116,12 +117,12 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 		require.LessOrEqual(t, n, lowered*325/100)
 	})
 
-	// The rest, quickly.
+	// The remaining messages, with a high limit.
 	set(100_000)
 	for _, group := range groups {
 		require.Eventually(t, func() bool { return fleet.Distinct(readers.Messages(group)) == produced }, 60*time.Second, 50*time.Millisecond, group)
 	}
-	time.Sleep(time.Second) // for what comes too often
+	time.Sleep(time.Second) // for messages that are read twice
 	for _, p := range readers[1:] {
 		p.Stop(t)
 	}
@@ -130,8 +131,8 @@ func TestOneLimitOverTwoGroupsOfProcesses(t *testing.T) {
 	}
 }
 
-// check wants every message once, and twice only what its first reader had not committed when a rebalance began:
-// because it was killed, or because it commits every few messages only.
+// check requires every message once, and twice only those that their first reader had not committed
+// when a rebalance started: it was killed, or it commits every few messages only.
 func check(t *testing.T, group string, all []fleet.Message, killed *fleet.Process, died time.Time) {
 	require.Equal(t, produced, fleet.Distinct(all), "%s: lost", group)
 	before := map[string]fleet.Message{}
@@ -142,14 +143,14 @@ func check(t *testing.T, group string, all []fleet.Message, killed *fleet.Proces
 		if !again {
 			continue
 		}
-		require.False(t, first.Committed, "%s: partition and offset %s was committed and is read again", group, m.ID)
+		require.False(t, first.Committed, "%s: partition and offset %s: committed and read again", group, m.ID)
 		if first.Reader == killed.ID && m.Read.After(died) {
 			byKilled++
 		} else {
 			byRebalance++
 		}
 	}
-	t.Logf("%s: %d messages read, %d again that the killed reader had not committed, %d that others had not as a rebalance began",
+	t.Logf("%s: %d messages read; again: %d uncommitted by the killed reader, %d uncommitted by others at a rebalance",
 		group[strings.LastIndex(group, "-")+1:], len(all), byKilled, byRebalance)
 	require.LessOrEqual(t, byKilled, commitEvery)
 }

@@ -16,10 +16,11 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/fleet"
 )
 
-// readerEnv makes this test binary a reader process: brokers, topic and group, with blanks between.
+// readerEnv makes this test binary a reader: brokers, topic and consumer group, separated by
+// spaces.
 const readerEnv = "THROTTLE_TEST_KAFKA_READER"
 
-// TestMain is the reader process, too.
+// TestMain is also the main function of a reader.
 func TestMain(m *testing.M) {
 	if args := os.Getenv(readerEnv); args != "" {
 		if err := read(strings.Fields(args)); err != nil {
@@ -31,9 +32,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// read prints a line for each message that is handed over, and one when it and those before are committed, until its
-// input ends. A group that cannot form yet is an error that the next call gets over. The second says that it is not sure if a new generation of the group has begun since the commit before: then they
-// may have been committed when the new owners of their partitions had asked already where to begin.
+// read prints a line for each message, and one when all messages so far are committed, until its
+// input ends. It retries while the consumer group cannot form. If a new generation of the group has
+// started since the last commit, the second line is Unsettled: the new owners of the partitions may
+// have asked for their offsets before this commit.
 func read(args []string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -75,8 +77,9 @@ func read(args []string) error {
 	return errors.Join(r.Close(), lim.Close())
 }
 
-// commitEvery is how many messages are read between two commits.
+// commitEvery is the number of messages between two commits.
 const commitEvery = 8
 
-// sessionTimeout is how long the partitions of a killed reader stand still; Kafka allows no less by default.
+// sessionTimeout is how long the partitions of a killed reader stall: the minimum that Kafka allows
+// by default.
 const sessionTimeout = 6 * time.Second

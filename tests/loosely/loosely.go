@@ -1,4 +1,5 @@
-// Package loosely holds what a busy machine may break: that enough comes, and soon enough.
+// Package loosely repeats measurements that a busy machine may spoil: of enough messages, soon
+// enough.
 package loosely
 
 import (
@@ -10,8 +11,9 @@ import (
 
 const tries = 3
 
-// Hold measures until nothing fails that is asserted of loose, three times at most; the failures of the third time are t's. What
-// must never happen is asserted of t: it fails at once, and nothing is measured again.
+// Hold measures up to three times, until no assertion on loose fails; the failures of the third
+// time are those of t. Bounds that must never be exceeded are asserted on t: t fails at once, and
+// there is no further measurement.
 func Hold(t testing.TB, measure func(loose assert.TestingT)) {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -26,7 +28,7 @@ func Hold(t testing.TB, measure func(loose assert.TestingT)) {
 			}
 			return
 		}
-		t.Logf("measured again, since%s", loose)
+		t.Logf("measuring again: %s", loose)
 	}
 }
 

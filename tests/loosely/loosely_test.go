@@ -8,7 +8,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 )
 
-// A recorder counts errors instead of failing.
+// A recorder counts errors, and does not fail.
 type recorder struct {
 	testing.TB
 	errors int

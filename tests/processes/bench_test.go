@@ -46,7 +46,7 @@ func BenchmarkAllDemandOnOne(b *testing.B) {
 		for b.Loop() {
 			r := run(b, redis, replicas, 10200*time.Millisecond, job{Rate: 1000, Max: 1}, func(i int, j *job) {
 				if i > 0 {
-					j.Max, j.Poisson = 1, 1e-6 // there, and asks for nothing
+					j.Max, j.Poisson = 1, 1e-6 // it is a member without demand
 				}
 			})
 			report(b, r, 1000, 10*time.Second)
@@ -66,7 +66,7 @@ func BenchmarkDemandMoves(b *testing.B) {
 					j.Start = moved
 				}
 			})
-			// the second process's clock starts with the move
+			// The clock of the second process starts with the move.
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(100*float64(r.count(1, 150*time.Millisecond, 650*time.Millisecond))/500, "%-of-limit-from-150ms-on")
 		}
@@ -89,7 +89,7 @@ func BenchmarkQuietBesideGreedy(b *testing.B) {
 	})
 }
 
-// BenchmarkStrict judges strict pacing by the gaps between calls.
+// BenchmarkStrict measures strict pacing by the gaps between calls.
 func BenchmarkStrict(b *testing.B) {
 	redis := services.Redis(b)
 	for _, rate := range []int64{5, 100} {
@@ -107,7 +107,7 @@ func BenchmarkStrict(b *testing.B) {
 				}
 				b.ReportMetric(0, "ns/op")
 				b.ReportMetric(1000*(1/float64(rate)-shortest.Seconds()), "ms-too-near")
-				begin := time.Second + time.Second/time.Duration(rate) // of a new line
+				begin := time.Second + time.Second/time.Duration(rate) // of the schedule
 				_, since := r.gaps(begin, d)
 				b.ReportMetric(100*float64(since)/(float64(rate)*(d-begin).Seconds()), "%-of-limit")
 				b.ReportMetric(100*float64(least*replicas)/float64(n), "%-of-the-mean-the-fewest")
@@ -136,7 +136,8 @@ func BenchmarkWeights(b *testing.B) {
 	})
 }
 
-// BenchmarkReserved: of 1000/s one subscription has 400 reserved, beside four greedy others of the same weight.
+// BenchmarkReserved: one subscription has 400/s of a limit of 1000/s reserved; four others of the
+// same weight want all of it.
 func BenchmarkReserved(b *testing.B) {
 	redis := services.Redis(b)
 	b.Run("throttle", func(b *testing.B) {

@@ -18,7 +18,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// changes sets a new limit n times, and returns how long after etcd's answer each replica had it in force.
+// changes sets a new limit n times, and returns the delay from etcd's answer until the limit was in
+// force, for each replica.
 func changes(tb testing.TB, n int) (took []time.Duration) {
 	tb.Helper()
 	ctx := tb.Context()
@@ -57,7 +58,7 @@ func changes(tb testing.TB, n int) (took []time.Duration) {
 	return took
 }
 
-// TestChangeIsInForceAtOnce: at the 99th percentile within 100 ms, on every replica.
+// TestChangeIsInForceAtOnce: within 100 ms at the 99th percentile, on all replicas.
 func TestChangeIsInForceAtOnce(t *testing.T) {
 	loosely.Hold(t, func(loose assert.TestingT) {
 		took := changes(t, 30)
@@ -77,7 +78,7 @@ func BenchmarkPolicyChange(b *testing.B) {
 	})
 }
 
-// TestStoppedProcess: a process that stands still for a second and goes on does not use what it held late.
+// TestStoppedProcess: a process that is stopped for a second does not use its permits afterwards.
 func TestStoppedProcess(t *testing.T) {
 	t.Parallel()
 	const rate, d = 1000, 6 * time.Second
@@ -92,14 +93,14 @@ func TestStoppedProcess(t *testing.T) {
 	}
 	loosely.Hold(t, func(loose assert.TestingT) {
 		r := runWatched(t, services.Redis(t), 4, d, job{Rate: rate, Max: 1}, nil, stopped)
-		t.Logf("any second %d; the others while it stands still %d", r.window(), r.count(-1, 2200*time.Millisecond, 3*time.Second))
+		t.Logf("any second %d; the others during the stop %d", r.window(), r.count(-1, 2200*time.Millisecond, 3*time.Second))
 		assert.LessOrEqual(t, r.window(), rate*125/100)
 		assert.GreaterOrEqual(loose, r.count(-1, 4*time.Second, 5*time.Second), rate*90/100)
-		assert.GreaterOrEqual(loose, r.count(-1, 2200*time.Millisecond, 3*time.Second), 800*80/100, "the others take its share")
+		assert.GreaterOrEqual(loose, r.count(-1, 2200*time.Millisecond, 3*time.Second), 800*80/100, "the others use its share")
 	})
 }
 
-// TestRedisRestartsEmpty: the new line learns what is out.
+// TestRedisRestartsEmpty: the new schedule accounts for the permits that replicas hold.
 func TestRedisRestartsEmpty(t *testing.T) {
 	t.Parallel()
 	const rate, d = 1000, 6 * time.Second

@@ -16,7 +16,7 @@ import (
 
 const replicas = 8
 
-// TestOneLimitOverProcesses holds the safe side exactly, and the other loosely.
+// TestOneLimitOverProcesses holds the upper bound exactly, and the lower one loosely.
 func TestOneLimitOverProcesses(t *testing.T) {
 	redis := services.Redis(t)
 	for _, rate := range []int64{1000, 100_000} {
@@ -39,7 +39,8 @@ func TestOneLimitOverProcesses(t *testing.T) {
 	}
 }
 
-// TestStrictOverProcesses: one call every 200 ms for eight processes together, on each permit store that processes share.
+// TestStrictOverProcesses: eight processes together make one call every 200 ms, on each permit
+// store that processes can share.
 func TestStrictOverProcesses(t *testing.T) {
 	t.Parallel()
 	for name, permits := range map[string]func(testing.TB) string{"redis": services.Redis, "etcd": services.EtcdURL} {
@@ -52,7 +53,7 @@ func TestStrictOverProcesses(t *testing.T) {
 				shortest, n := r.gaps(0, d)
 				t.Logf("%d calls, the nearest %v apart, %.2f requests a call", n, shortest, r.requestsPerMessage())
 				r.apart(t, loose, period)
-				assert.GreaterOrEqual(loose, n, least, "slots whose answers a busy machine held up are not used")
+				assert.GreaterOrEqual(loose, n, least, "a busy machine delays answers, whose slots are then not used")
 				for i := range replicas {
 					assert.GreaterOrEqual(loose, r.count(i, 0, d), int(d/period)/replicas/3, "process %d", i)
 				}
@@ -61,7 +62,8 @@ func TestStrictOverProcesses(t *testing.T) {
 	}
 }
 
-// TestQueueOverProcesses: eight processes queue for slots of which two may be allocated ahead; one of them is killed.
+// TestQueueOverProcesses: eight processes queue for slots, two of which may be allocated ahead; one
+// process is killed.
 func TestQueueOverProcesses(t *testing.T) {
 	t.Parallel()
 	const d, rate = 8 * time.Second, 20
@@ -83,8 +85,9 @@ func TestQueueOverProcesses(t *testing.T) {
 	})
 }
 
-// TestSplitOverProcesses: a limit is split by four processes, then seven, then two, one of which was killed; the sum never
-// exceeds the limit and the size of the pool, and is all of the limit again soon.
+// TestSplitOverProcesses: a limit is split by four processes, then seven, then two; one of those
+// that left was killed. The sum never exceeds the limit plus the pool size, and soon reaches the
+// limit.
 func TestSplitOverProcesses(t *testing.T) {
 	t.Parallel()
 	const rate, phase = 500, 5 * time.Second
@@ -112,16 +115,16 @@ func TestSplitOverProcesses(t *testing.T) {
 					n := r.count(-1, from, from+2*time.Second)
 					t.Logf("by %d: %d in two seconds", size, n)
 					assert.GreaterOrEqual(loose, n, 2*rate*85/100)
-					assert.LessOrEqual(t, n, 2*rate+size+rate/100, "the limit and the size of the pool, and timers that are 10 ms late")
+					assert.LessOrEqual(t, n, 2*rate+size+rate/100, "the limit, the pool size, and timers that are 10 ms late")
 				}
-				assert.LessOrEqual(t, r.window(), rate*125/100+7, "rate x (1 s + 0.25 s), and the size of the pool")
+				assert.LessOrEqual(t, r.window(), rate*125/100+7, "rate x (1 s + 0.25 s), and the pool size")
 			})
 		})
 	}
 }
 
-// TestGroupsOverProcesses: two groups of two and six processes have half of the limit each; when one of them is frozen, the
-// other steals what it leaves only as long as it has members that are there.
+// TestGroupsOverProcesses: two worker groups, of two and six processes, have half of the limit
+// each. When one is frozen, the other steals its leftover only as long as it has live members.
 func TestGroupsOverProcesses(t *testing.T) {
 	t.Parallel()
 	const rate, d = 500, 10 * time.Second
@@ -143,7 +146,7 @@ func TestGroupsOverProcesses(t *testing.T) {
 		assert.InDelta(loose, 3*rate/2, eu, 3*rate/2*0.15)
 		assert.InDelta(loose, 3*rate/2, us, 3*rate/2*0.15)
 		assert.GreaterOrEqual(loose, alone, 2*rate/2*85/100, "its own")
-		assert.LessOrEqual(t, alone, 2*rate/2+rate/10, "and only its own: who is silent may be cut off")
+		assert.LessOrEqual(t, alone, 2*rate/2+rate/10, "only its own half: a silent group may be cut off and still work")
 		assert.LessOrEqual(t, r.window(), rate*18/10+replicas, "rate x (1 s + 0.8 s)")
 	})
 }

@@ -1,4 +1,4 @@
-// Package processes holds one limit over real processes on a real Redis.
+// Package processes tests one limit over real processes on a real Redis.
 package processes
 
 import (
@@ -29,33 +29,33 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// poolTTL is how long a process of a split limit counts that is silent.
+// poolTTL is how long a silent process of a split limit stays a member.
 const poolTTL = 2 * time.Second
 
 const topic = "kafka://public/default/orders"
 
 const childEnv = "THROTTLE_TEST_PROCESS"
 
-// A job is what one process does.
+// A job is the task of one process.
 type job struct {
 	Permits      string
 	Cluster      string
 	Subscription string
 	Rate         int64
-	Max          int // permits asked for at a time
+	Max          int // permits in each Acquire
 	Sharing      policy.Sharing
-	Group        string // of workers, of eu and us
+	Group        string // the worker group, eu or us
 	Wait         policy.WaitMode
 	MaxReserved  *int64
-	Poisson      float64            // > 0: asks for one permit at random times, as many a second
+	Poisson      float64            // > 0: acquires at random times, so often a second
 	Weights      map[string]float64 // by subscription
-	Reserved     map[string]int64   // likewise, messages a second
+	Reserved     map[string]int64   // by subscription, messages a second
 	Start, End   time.Time
-	Delay        time.Duration // from Start to joining
-	Kill         bool          // ends by SIGKILL, once it has told its events
+	Delay        time.Duration // from Start until it joins
+	Kill         bool          // it ends by SIGKILL after it has printed its events
 }
 
-// An event is n permits that a process got.
+// An event is n permits granted to a process.
 type event struct {
 	at      time.Duration // since the job's Start
 	n       int
@@ -63,7 +63,7 @@ type event struct {
 	wait    time.Duration
 }
 
-// A result is what all processes did together.
+// A result is the events of all processes.
 type result struct {
 	events   []event // by time
 	requests int64
@@ -85,7 +85,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// policies are those of the job: all processes have the same.
+// policies returns the policies of the job, the same in all processes.
 func (j job) policies() (dispatch.PolicySource, error) {
 	entries := []policy.Entry{{Scope: policy.ClusterScope(), Policy: policy.Policy{
 		MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us", PoolTTL: policy.Duration(poolTTL), Wait: j.Wait, MaxReserved: j.MaxReserved,
@@ -103,7 +103,7 @@ func (j job) policies() (dispatch.PolicySource, error) {
 	return source, errors.Join(err, setErr)
 }
 
-// run is the child's side: it prints its events at the end.
+// run runs the job in a child process, which prints its events at the end.
 func (j job) run() error {
 	ctx, cancel := context.WithDeadline(context.Background(), j.End)
 	defer cancel()
@@ -129,12 +129,12 @@ func (j job) run() error {
 	if err != nil {
 		return err
 	}
-	// One call for another topic, so that what a first connection costs is not measured.
+	// A call for another topic, so that the cost of the first connection is not measured.
 	warm, err := lim.Subscription("kafka://public/default/warm-up", j.Subscription)
 	if err != nil {
 		return err
 	}
-	if j.Sharing != policy.Split { // which has to agree first
+	if j.Sharing != policy.Split { // whose replicas must agree first
 		if _, err = warm.Acquire(ctx, 1); err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func (j job) run() error {
 	}
 	control.Wait()
 	requests := lim.Stats().Permits.Requests - before
-	out := bufio.NewWriter(os.Stdout) // keeps its first error for Flush
+	out := bufio.NewWriter(os.Stdout) // Flush returns its first error
 	line := func(a ...any) { _, _ = fmt.Fprintln(out, a...) }
 	line("requests", requests, 0)
 	for _, e := range events {
@@ -195,13 +195,13 @@ func (j job) run() error {
 	return out.Flush()
 }
 
-// run runs a job in each of many processes at the same time, for d; each may be changed by edit.
+// run runs a job in each of n processes at the same time, for d; edit may change each of them.
 func run(tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job)) result {
 	tb.Helper()
 	return runWatched(tb, permits, processes, d, base, edit, nil)
 }
 
-// runWatched is run, with a function beside each process that may disturb it.
+// runWatched is run with a function for each process, which may disturb it.
 func runWatched(tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job), watch func(i int, cmd *exec.Cmd, start time.Time)) result {
 	tb.Helper()
 	base.Permits, base.Cluster = permits, fmt.Sprintf("c%d", time.Now().UnixNano())
@@ -245,14 +245,14 @@ func runWatched(tb testing.TB, permits string, processes int, d time.Duration, b
 			fields := strings.Fields(line)
 			number := func(k int) int64 {
 				n, err := strconv.ParseInt(fields[k], 10, 64)
-				if err != nil { // require takes its time, even of what is well
+				if err != nil { // require.NoError is slow, even without an error
 					require.NoError(tb, err, line)
 				}
 				return n
 			}
 			switch {
 			case len(fields) != 3:
-				require.Fail(tb, "not three fields", line)
+				require.Fail(tb, "want three fields", line)
 			case fields[0] == "requests":
 				r.requests += number(1)
 			case fields[0] == "late":
@@ -267,7 +267,7 @@ func runWatched(tb testing.TB, permits string, processes int, d time.Duration, b
 	return r
 }
 
-// count is what was dispatched in [from, to); of one process, or of all if that is negative.
+// count returns the messages dispatched in [from, to) by one process or, if it is negative, by all.
 func (r result) count(process int, from, to time.Duration) (n int) {
 	for _, e := range r.events {
 		if e.at >= from && e.at < to && (process < 0 || e.process == process) {
@@ -286,7 +286,7 @@ func (r result) window() int {
 	return window.Max(time.Second, all)
 }
 
-// gaps returns the shortest time between two permits, and how many there were in [from, to).
+// gaps returns the shortest time between two permits in [from, to), and their number.
 func (r result) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 	shortest, last := time.Hour, time.Duration(-1)
 	for _, e := range r.events {
@@ -301,7 +301,8 @@ func (r result) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 	return shortest, n
 }
 
-// apart holds that permits were so far apart, but for as late as the machine's timers were; and that once in a while they were within 20 ms of it.
+// apart asserts that permits were at least d apart, less the lateness of the machine's timers, and
+// loosely less 20 ms.
 func (r result) apart(t, loose assert.TestingT, d time.Duration) {
 	const usual = 20 * time.Millisecond
 	shortest, _ := r.gaps(0, time.Hour)

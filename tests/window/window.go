@@ -21,8 +21,8 @@ func Times(at []time.Time) []Event {
 	return events
 }
 
-// Max returns the largest sum of events in any interval of length d; the events are sorted by
-// time. An interval does not include its start, so that events exactly d apart are never both in it.
+// Max returns the largest sum of events in any interval of length d; the events are sorted by time.
+// An interval does not include its start: events that are d apart are never both in it.
 func Max(d time.Duration, events []Event) (sum int) {
 	for e := range Sums(d, events) {
 		sum = max(sum, e.N)
@@ -30,8 +30,8 @@ func Max(d time.Duration, events []Event) (sum int) {
 	return sum
 }
 
-// Sums yields for each event the sum of the events in the interval of length d that ends with it;
-// they are sorted by time.
+// Sums yields, for each event, the sum of the events in the interval of length d that ends with it;
+// the events are sorted by time.
 func Sums(d time.Duration, events []Event) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		sum, first := 0, 0
