@@ -22,20 +22,20 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/fleet"
 )
 
-// workers are how many messages a consumer posts at once.
+// workers is the number of messages that a consumer posts at once.
 const workers = 24
 
 // A consumer is a process that posts the messages of a topic to the sink.
 type consumer struct {
 	Name      string
-	ID        quota.ID // of the messages, for the sink to know
+	ID        quota.ID // of the messages, for the sink
 	Brokers   []string
 	Topic     string // in Kafka
 	Namespace string // of it, tenant/namespace
 	Tag       string // none: the tenant's quota applies
 	Group     string
 	Sink      string // its URL
-	Meter     bool   // counts what messages cost the sink, and passes on its load
+	Meter     bool   // reports the cost of messages to the sink, and its load
 	Keeps     bool   // is a candidate for the ratekeeper
 }
 
@@ -62,7 +62,8 @@ func (c consumer) run() error {
 	if err != nil {
 		return errors.Join(err, lim.Close())
 	}
-	sub, err := lim.Subscription("kafka://"+c.Namespace+"/"+c.Topic, c.Group, owner...) // the reader's permits, for what has to be posted again
+	// The permits of the reader's subscription, for messages that are posted again.
+	sub, err := lim.Subscription("kafka://"+c.Namespace+"/"+c.Topic, c.Group, owner...)
 	if err != nil {
 		return errors.Join(err, r.Close(), lim.Close())
 	}
@@ -78,7 +79,7 @@ func (c consumer) run() error {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				if err := p.next(ctx, r); err != nil && ctx.Err() == nil {
-					fmt.Fprintln(os.Stderr, c.Name+":", err) // such as that the group cannot form yet: the next call gets over it
+					fmt.Fprintln(os.Stderr, c.Name+":", err) // such as a group that cannot form yet
 				}
 			}
 		})
@@ -92,10 +93,10 @@ type poster struct {
 	consumer
 	sub    *dispatch.Subscription
 	client *http.Client
-	sink   *dispatch.Backend // nil: it counts for itself
+	sink   *dispatch.Backend // nil: the sink counts by itself
 }
 
-// next posts a message until the sink takes it, each time with a permit.
+// next posts a message until the sink accepts it, with a permit for each attempt.
 func (p *poster) next(ctx context.Context, r *kafkathrottle.Reader) error {
 	m, err := r.FetchMessage(ctx)
 	if err != nil {
@@ -110,13 +111,13 @@ func (p *poster) next(ctx context.Context, r *kafkathrottle.Reader) error {
 			}
 			return err
 		}
-		if _, err := p.sub.Acquire(ctx, 1); err != nil { // all of it is used
+		if _, err := p.sub.Acquire(ctx, 1); err != nil { // always used
 			return err
 		}
 	}
 }
 
-// post asks the sink once; Transport reports how it answers.
+// post posts once; Transport reports the outcome.
 func (p *poster) post(ctx context.Context, value []byte) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.Sink+"/orders", bytes.NewReader(value))
 	if err != nil {
@@ -129,11 +130,12 @@ func (p *poster) post(ctx context.Context, value []byte) error {
 		return err
 	}
 	defer response.Body.Close()
-	_, err = io.Copy(io.Discard, response.Body) // so that the connection is used again
+	_, err = io.Copy(io.Discard, response.Body) // so that the connection is reused
 	return errors.Join(httpthrottle.Error(response), err)
 }
 
-// passOnLoad reports how near the sink says that it is to its capacity, often, since a replica publishes once a second what it was told last.
+// passOnLoad reports the load that the sink states. It does so often, since a replica publishes the
+// last report once a second.
 func (p *poster) passOnLoad(ctx context.Context) {
 	ticker := time.NewTicker(250 * time.Millisecond)
 	defer ticker.Stop()

@@ -36,33 +36,33 @@ type keeper struct {
 	cmd *exec.Cmd
 }
 
-// startKeeper starts a ratekeeper that takes reports, and returns when it does.
-func (w *world) startKeeper(name string) *keeper {
-	w.t.Helper()
+// startKeeper starts a ratekeeper, and returns when it accepts reports.
+func (dep *deployment) startKeeper(name string) *keeper {
+	dep.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(w.t, err)
+	require.NoError(dep.t, err)
 	address := l.Addr().String()
-	require.NoError(w.t, l.Close())
-	directory := w.t.TempDir()
-	k := &keeper{name: name, url: "http://" + address + "/reports", token: "open sesame", log: filepath.Join(directory, "log"), t: w.t}
+	require.NoError(dep.t, l.Close())
+	directory := dep.t.TempDir()
+	k := &keeper{name: name, url: "http://" + address + "/reports", token: "open sesame", log: filepath.Join(directory, "log"), t: dep.t}
 	tokenFile := filepath.Join(directory, "token")
-	require.NoError(w.t, os.WriteFile(tokenFile, []byte(k.token+"\n"), 0o600))
+	require.NoError(dep.t, os.WriteFile(tokenFile, []byte(k.token+"\n"), 0o600))
 	log, err := os.Create(k.log)
-	require.NoError(w.t, err)
+	require.NoError(dep.t, err)
 	k.cmd = exec.Command(admin, "ratekeeper", "--name", name, "--listen", address, "--token-file", tokenFile)
-	k.cmd.Env, k.cmd.Stderr = append(os.Environ(), w.env()...), log
+	k.cmd.Env, k.cmd.Stderr = append(os.Environ(), dep.env()...), log
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	require.NoError(w.t, k.cmd.Start())
-	w.t.Cleanup(func() {
+	require.NoError(dep.t, k.cmd.Start())
+	dep.t.Cleanup(func() {
 		k.signal(syscall.SIGKILL)
 		_ = k.cmd.Wait() // killed
 		log.Close()
-		if w.t.Failed() {
+		if dep.t.Failed() {
 			text, _ := os.ReadFile(k.log)
-			w.t.Logf("ratekeeper %s: ...%s", name, text[max(0, len(text)-4000):])
+			dep.t.Logf("ratekeeper %s: ...%s", name, text[max(0, len(text)-4000):])
 		}
 	})
-	require.Eventually(w.t, func() bool {
+	require.Eventually(dep.t, func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
@@ -72,7 +72,7 @@ func (w *world) startKeeper(name string) *keeper {
 	return k
 }
 
-// logged is what it has said.
+// logged returns the log so far.
 func (k *keeper) logged() string {
 	text, err := os.ReadFile(k.log)
 	require.NoError(k.t, err)
@@ -82,14 +82,14 @@ func (k *keeper) logged() string {
 // signal sends a signal to a process, which may have ended.
 func (k *keeper) signal(s syscall.Signal) { _ = k.cmd.Process.Signal(s) }
 
-// A replica is a process that reads messages of six pages, as fast as it may.
-type replica struct {
+// A pagesReader is a process that reads messages of six pages as fast as its quota allows.
+type pagesReader struct {
 	Topic string
 }
 
 const pages = 6
 
-func (r replica) run() error {
+func (r pagesReader) run() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go fleet.UntilInputEnds(cancel)
@@ -120,28 +120,28 @@ const orders = "kafka://acme/default/orders"
 
 var acme = policy.TenantScope("acme")
 
-// replicas starts two, which may do so many messages a second together.
-func (w *world) replicas(rate int64) fleet.Fleet {
-	w.t.Helper()
-	w.set(map[policy.Scope]policy.Policy{acme: {TotalThroughput: new(rate * pages * quota.Page)}})
+// readers starts two processes with a quota of rate messages a second together.
+func (dep *deployment) readers(rate int64) fleet.Fleet {
+	dep.t.Helper()
+	dep.set(map[policy.Scope]policy.Policy{acme: {TotalThroughput: new(rate * pages * quota.Page)}})
 	var f fleet.Fleet
 	for i := range 2 {
-		f = append(f, fleet.Start(w.t, i, "", w.as(replicaEnv, replica{fmt.Sprint(orders, i)})))
+		f = append(f, fleet.Start(dep.t, i, "", dep.as(readerEnv, pagesReader{fmt.Sprint(orders, i)})))
 	}
 	return f
 }
 
-// settled waits until the ratekeeper knows what a message costs.
-func (w *world) settled() {
-	w.t.Helper()
-	require.Eventually(w.t, func() bool {
-		found := w.rates().Rates[quota.ID(acme.String())]
+// settled waits until the ratekeeper knows the cost of a message.
+func (dep *deployment) settled() {
+	dep.t.Helper()
+	require.Eventually(dep.t, func() bool {
+		found := dep.rates().Rates[quota.ID(acme.String())]
 		return found.Average > 0.97*pages*quota.Page && found.Average < 1.03*pages*quota.Page
-	}, 60*time.Second, 100*time.Millisecond, "what a message costs")
-	time.Sleep(2 * time.Second) // until all replicas obey
+	}, 60*time.Second, 100*time.Millisecond, "the cost of a message is not known")
+	time.Sleep(2 * time.Second) // until all replicas apply it
 }
 
-// A watcher sees each record of rates that is written: there is one a second.
+// A watcher collects each record of rates; there is one a second.
 type watcher struct {
 	mu      sync.Mutex
 	records []record
@@ -152,21 +152,21 @@ type record struct {
 	at time.Time
 }
 
-func (w *world) watch() *watcher {
+func (dep *deployment) watch() *watcher {
 	of := &watcher{}
-	ctx, cancel := context.WithCancel(w.t.Context())
+	ctx, cancel := context.WithCancel(dep.t.Context())
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for ctx.Err() == nil {
-			text, _, err := w.permits.Value(ctx, permits.RatesKey(w.cluster))
+			text, _, err := dep.permits.Value(ctx, permits.RatesKey(dep.cluster))
 			var r dispatch.Rates
-			if err == nil && len(text) > 0 && assert.NoError(w.t, json.Unmarshal(text, &r)) {
+			if err == nil && len(text) > 0 && assert.NoError(dep.t, json.Unmarshal(text, &r)) {
 				of.see(r)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
 	})
-	w.t.Cleanup(func() { cancel(); watching.Wait() })
+	dep.t.Cleanup(func() { cancel(); watching.Wait() })
 	return of
 }
 
@@ -188,7 +188,7 @@ func (of *watcher) all() []record {
 	return slices.Clone(of.records)
 }
 
-// check wants records that never have an older term or revision after a newer one.
+// check requires that no record has an older term or time than the one before.
 func (of *watcher) check(t *testing.T) {
 	all := of.all()
 	require.NotEmpty(t, all)
@@ -200,7 +200,7 @@ func (of *watcher) check(t *testing.T) {
 	t.Logf("%d records, of terms %d to %d", len(all), all[0].Term, all[len(all)-1].Term)
 }
 
-// by is the first record of a keeper.
+// by returns the first record of a keeper.
 func (of *watcher) by(name string) (r record, ok bool) {
 	all := of.all()
 	if i := slices.IndexFunc(all, func(r record) bool { return r.Keeper == name }); i >= 0 {
@@ -209,26 +209,28 @@ func (of *watcher) by(name string) (r record, ok bool) {
 	return record{}, false
 }
 
-// takeover is after how long another leads: etcd's lease of five seconds and two seconds, and three for a machine that stands still.
+// takeover bounds the time until another ratekeeper leads: etcd's lease of 5 s, 2 s, and 3 s for
+// pauses of the machine.
 const takeover = 10 * time.Second
 
-// pair starts two ratekeepers, of which the first leads, and two replicas that obey them.
-func (w *world) pair() (first, second *keeper, replicas fleet.Fleet, records *watcher) {
-	w.t.Helper()
-	replicas = w.replicas(100)
-	records = w.watch()
-	first = w.startKeeper("first")
-	require.Eventually(w.t, func() bool { _, ok := records.by("first"); return ok }, 20*time.Second, 50*time.Millisecond, "nobody leads")
-	second = w.startKeeper("second")
-	w.settled()
+// pair starts two ratekeepers, the first of which leads, and two readers.
+func (dep *deployment) pair() (first, second *keeper, replicas fleet.Fleet, records *watcher) {
+	dep.t.Helper()
+	replicas = dep.readers(100)
+	records = dep.watch()
+	first = dep.startKeeper("first")
+	require.Eventually(dep.t, func() bool { _, ok := records.by("first"); return ok }, 20*time.Second, 50*time.Millisecond, "no ratekeeper leads")
+	second = dep.startKeeper("second")
+	dep.settled()
 	return first, second, replicas, records
 }
 
-// takenOver waits until the second leads, and holds its first record against the last of the first's.
-func (w *world) takenOver(records *watcher, since time.Time) {
-	t := w.t
+// takenOver waits until the second leads, and compares its first record with the last one of the
+// first.
+func (dep *deployment) takenOver(records *watcher, since time.Time) {
+	t := dep.t
 	t.Helper()
-	require.Eventually(t, func() bool { _, ok := records.by("second"); return ok }, 30*time.Second, 10*time.Millisecond, "nobody took over")
+	require.Eventually(t, func() bool { _, ok := records.by("second"); return ok }, 30*time.Second, 10*time.Millisecond, "no ratekeeper took over")
 	next, _ := records.by("second")
 	all := records.all()
 	before := all[slices.IndexFunc(all, func(r record) bool { return r.Keeper == "second" })-1]
@@ -239,35 +241,36 @@ func (w *world) takenOver(records *watcher, since time.Time) {
 	assert.LessOrEqual(t, next.at.Sub(since), takeover)
 	assert.Equal(t, "first", before.Keeper)
 	assert.Greater(t, next.Term, before.Term)
-	assert.InEpsilon(t, was.Average, is.Average, 0.05, "it goes on from what was stored")
+	assert.InEpsilon(t, was.Average, is.Average, 0.05, "it continues with the stored average")
 	assert.InEpsilon(t, was.Rate, is.Rate, 0.05, "likewise")
 }
 
-// TestAnotherRatekeeperTakesOver: the leader is killed, and rates stay what they were.
+// TestAnotherRatekeeperTakesOver: the leader is killed, and rates stay the same.
 func TestAnotherRatekeeperTakesOver(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	first, _, replicas, records := w.pair()
+	dep := newDeployment(t)
+	first, _, replicas, records := dep.pair()
 	first.signal(syscall.SIGKILL)
 	killed := time.Now()
-	w.takenOver(records, killed)
+	dep.takenOver(records, killed)
 	time.Sleep(3 * time.Second)
 	records.check(t)
 	d := time.Since(killed)
 	n := float64(fleet.Between(replicas.Messages(""), killed, killed.Add(d))) / d.Seconds()
-	t.Logf("%.1f messages a second all along", n)
+	t.Logf("%.1f messages a second throughout", n)
 	assert.LessOrEqual(t, n, 110.0)
-	assert.GreaterOrEqual(t, n, 60.0, "without a leader they go on; a machine that stands still costs some")
+	assert.GreaterOrEqual(t, n, 60.0, "replicas continue without a leader, but for pauses of the machine")
 }
 
-// TestAStoppedRatekeeperWritesNothing: the leader stands still for eight seconds. When it goes on, another leads, and its own rates are too late.
+// TestAStoppedRatekeeperWritesNothing: the leader is stopped for eight seconds. When it continues,
+// another leads, and its own rates are too late.
 func TestAStoppedRatekeeperWritesNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	first, second, _, records := w.pair()
+	dep := newDeployment(t)
+	first, second, _, records := dep.pair()
 	first.signal(syscall.SIGSTOP)
 	stopped := time.Now()
-	w.takenOver(records, stopped)
+	dep.takenOver(records, stopped)
 	time.Sleep(time.Until(stopped.Add(8 * time.Second)))
 	first.signal(syscall.SIGCONT)
 	time.Sleep(5 * time.Second)
@@ -277,7 +280,7 @@ func TestAStoppedRatekeeperWritesNothing(t *testing.T) {
 	assert.Contains(t, first.logged(), "leads no more")
 	assert.NotContains(t, second.logged(), "leads no more")
 
-	// It is a candidate again, and leads when its turn comes.
+	// It is a candidate again, and leads after the other.
 	second.signal(syscall.SIGKILL)
 	killed := time.Now()
 	require.Eventually(t, func() bool { all := records.all(); return all[len(all)-1].Keeper == "first" }, 2*takeover, 10*time.Millisecond)
@@ -287,17 +290,17 @@ func TestAStoppedRatekeeperWritesNothing(t *testing.T) {
 	records.check(t)
 }
 
-// TestQuotaSetIsObeyed: two seconds after `quota set`, replicas do what it says, more or less than before.
+// TestQuotaSetIsObeyed: two seconds after `quota set`, replicas apply a higher or lower quota.
 func TestQuotaSetIsObeyed(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	replicas := w.replicas(200)
-	w.startKeeper("keeper")
-	w.settled()
+	dep := newDeployment(t)
+	replicas := dep.readers(200)
+	dep.startKeeper("keeper")
+	dep.settled()
 	before := 200.0
 	for _, rate := range []int{50, 150, 0, 100} {
 		set := func(rate int) {
-			w.admin("quota", "set", acme.String(), "total_throughput", fmt.Sprint(rate*pages*quota.Page))
+			dep.admin("quota", "set", acme.String(), "total_throughput", fmt.Sprint(rate*pages*quota.Page))
 		}
 		try := 0
 		loosely.Hold(t, func(loose assert.TestingT) {
@@ -312,7 +315,7 @@ func TestQuotaSetIsObeyed(t *testing.T) {
 			time.Sleep(d)
 			n := fleet.Between(replicas.Messages(""), from, from.Add(d))
 			t.Logf("from %.0f/s to %d/s: %.1f/s", before, rate, float64(n)/d.Seconds())
-			assert.LessOrEqual(loose, float64(n), float64(rate)*1.03*(d.Seconds()+0.25), "rate x (d + 0.25 s), and 3 % by which costs and starts are counted apart, once all know")
+			assert.LessOrEqual(loose, float64(n), float64(rate)*1.03*(d.Seconds()+0.25), "rate x (d + 0.25 s), and 3 % between the counts of costs and of starts")
 			assert.GreaterOrEqual(loose, float64(n), float64(rate)*0.9*d.Seconds())
 		})
 		before = float64(rate)

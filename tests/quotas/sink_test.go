@@ -19,27 +19,28 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// What a POST to the sink says of itself.
+// The parameters of a POST to the sink.
 const (
 	idHeader       = "Throttling-Id"
 	consumerHeader = "Consumer"
 )
 
 const (
-	capacity = 200 // requests a second that the sink can do
+	capacity = 200 // requests a second
 	queueFor = 100 * time.Millisecond
 	service  = 3 * time.Millisecond
 )
 
-// A sink is an HTTP service that begins so many requests a second, one after the other; those of the next 100 ms wait, more are answered 429 at once.
+// A sink is an HTTP service that serves capacity requests a second, one after the other. Requests
+// for the next 100 ms wait; further ones are answered 429 at once.
 type sink struct {
 	url string
 
 	mu       sync.Mutex
 	capacity float64
-	next     time.Time // when it begins the next that comes
+	next     time.Time // when it serves the next request
 	answers  []answer  // in the order in which they were decided
-	told     int       // of answers, to the ratekeeper
+	told     int       // number of answers reported to the ratekeeper
 }
 
 type answer struct {
@@ -54,7 +55,7 @@ func newSink(t *testing.T) *sink {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", s.post)
 	mux.HandleFunc("GET /load", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(s.load(time.Now())) // who has gone does not want it
+		_ = json.NewEncoder(w).Encode(s.load(time.Now())) // the client may have gone
 	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -94,11 +95,12 @@ func (s *sink) can(capacity float64) {
 	s.capacity = capacity
 }
 
-// offered is over how long the requests that come are counted.
+// offered is the time over which the load is measured.
 const offered = time.Second
 
-// load is how near the sink is to its capacity: what comes, good or busy, against what it can do. Its spring is two fifths of that: with a
-// quarter, the rates of ids answer twice as strongly, and swing, since all that is reported is two to four seconds old when it is obeyed.
+// load returns the load of the sink: all requests, good or busy, against its capacity. Its spring
+// is two fifths of the capacity: with a quarter, rates react twice as strongly and oscillate,
+// since reports are two to four seconds old when replicas apply them.
 func (s *sink) load(now time.Time) quota.Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +111,9 @@ func (s *sink) load(now time.Time) quota.Load {
 	return quota.Load{Queue: float64(n) / offered.Seconds(), Target: s.capacity, Spring: s.capacity * 2 / 5}
 }
 
-// costs are what each id has cost since the last call, in bytes a second: a POST is a write of less than a page. One that is answered busy
-// has cost a permit as well: if it were free, the average would fall and rates rise while the sink is busy.
+// costs returns the cost of each id since the last call, in bytes a second: a POST is a write of
+// less than a page. A busy answer costs the same: if it were free, the average would fall and
+// rates would rise while the sink is busy.
 func (s *sink) costs(d time.Duration) map[quota.ID]float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +125,8 @@ func (s *sink) costs(d time.Duration) map[quota.ID]float64 {
 	return costs
 }
 
-// report tells the ratekeeper each second what ids cost and how near the sink is to its capacity, until ctx ends.
+// report sends the costs of ids and the load of the sink to the ratekeeper each second, until ctx
+// ends.
 func (s *sink) report(ctx context.Context, t *testing.T, url, token string) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -164,7 +168,7 @@ func post(ctx context.Context, url, token string, text []byte) error {
 	return err
 }
 
-// A count is what a sink has answered in some time, by whom.
+// A count is the answers of a sink in an interval.
 type count struct {
 	ok   map[quota.ID]int
 	good int
@@ -188,10 +192,11 @@ func (s *sink) count(from, to time.Time) count {
 	return c
 }
 
-// busyShare is how many of the answers are busy.
+// busyShare returns the fraction of busy answers.
 func (c count) busyShare() float64 { return float64(c.busy) / float64(max(1, c.good+c.busy)) }
 
-// least is the fewest good answers of an id in any window of so long within [from, to): each begins just behind one of its answers, or at from.
+// least returns the fewest good answers of an id in any window of a length within [from, to). A
+// window starts right after an answer, or at from.
 func (s *sink) least(id quota.ID, window time.Duration, from, to time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +207,7 @@ func (s *sink) least(id quota.ID, window time.Duration, from, to time.Time) int 
 		}
 	}
 	least, first := len(at), 0
-	for i, start := range append([]time.Time{from}, at...) { // of each, i answers come at its start or before
+	for i, start := range append([]time.Time{from}, at...) { // i answers are not after start
 		if start.Add(window).After(to) {
 			break
 		}
@@ -214,7 +219,7 @@ func (s *sink) least(id quota.ID, window time.Duration, from, to time.Time) int 
 	return least
 }
 
-// gap is the longest time from then on in which nothing came.
+// gap returns the longest time without an answer from a time on.
 func (s *sink) gap(from time.Time) (longest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +229,7 @@ func (s *sink) gap(from time.Time) (longest time.Duration) {
 	return longest.Round(time.Millisecond)
 }
 
-// consumers are those who have posted.
+// consumers returns the names of the consumers that have posted.
 func (s *sink) consumers() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,16 +240,16 @@ func (s *sink) consumers() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// TestSink: it does its capacity and no more, whoever calls how often.
+// TestSink: the sink serves its capacity, and no more.
 func TestSink(t *testing.T) {
 	s, from := &sink{capacity: capacity}, time.Now()
 	now := from
-	for range 10_000 { // ten times what it can do, for 5 s
+	for range 10_000 { // ten times its capacity, for 5 s
 		s.admit(now, "tenant:a", "")
 		now = now.Add(500 * time.Microsecond)
 	}
 	c := s.count(from, now)
-	assert.InDelta(t, 5*capacity+capacity/10, c.good, 1, "what it can do, and what waits")
+	assert.InDelta(t, 5*capacity+capacity/10, c.good, 1, "its capacity, and its queue")
 	assert.InDelta(t, 0.9, c.busyShare(), 0.01)
 	assert.InDelta(t, capacity, s.least("tenant:a", time.Second, from, now), 2)
 	assert.InDelta(t, 2000, s.load(now).Queue, 2)

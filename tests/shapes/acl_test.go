@@ -22,7 +22,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// rights are those of a user as docs/operating.md has them, and the further ones in a Cluster.
+// rights returns the rights of a user as docs/operating.md lists them, and those for a Cluster.
 func rights(t *testing.T) (all, cluster []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operating.md")
@@ -34,10 +34,10 @@ func rights(t *testing.T) (all, cluster []string) {
 	return strings.Fields(string(line[1])), strings.Fields(string(further[1]))
 }
 
-// without is all rights but the one at i.
+// without returns all rights but the one at i.
 func without(all []string, i int) []string { return slices.Delete(slices.Clone(all), i, i+1) }
 
-// setUser makes throttle a user with rights and the password; what it had before is gone.
+// setUser sets the rights and the password of the user throttle, in place of all earlier ones.
 func setUser(t *testing.T, addr string, rights []string) {
 	t.Helper()
 	admin := redis.NewClient(&redis.Options{Addr: addr})
@@ -47,11 +47,12 @@ func setUser(t *testing.T, addr string, rights []string) {
 		args = append(args, right)
 	}
 	require.NoError(t, admin.Do(t.Context(), args...).Err())
-	require.NoError(t, admin.ScriptFlush(t.Context()).Err()) // a server that knows the script needs no EVAL
+	// A server that has the script cached needs no right to EVAL.
+	require.NoError(t, admin.ScriptFlush(t.Context()).Err())
 }
 
-// everything has a permit store do all that it can: make and forget subscriptions, show a state, publish, and forget
-// a replica that is gone.
+// everything calls all methods of a permit store: it adds and expires subscriptions, shows a state,
+// publishes, and expires a replica.
 func everything(t *testing.T, admin *redis.Client, url string) error {
 	t.Helper()
 	store, ctx := open(t, url), t.Context()
@@ -78,7 +79,7 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 	errs = append(errs, subscribe(1))
 	fields, err := admin.HLen(ctx, key).Result()
 	if errs = append(errs, err); fields > 1000 {
-		errs = append(errs, errors.New("subscriptions are not forgotten"))
+		errs = append(errs, errors.New("subscriptions do not expire"))
 	}
 	_, _, err = store.State(ctx, key)
 	errs = append(errs, err, store.Publish(ctx, name, "gone", nil, time.Millisecond), store.Publish(ctx, name, "here", nil, time.Minute))
@@ -88,7 +89,7 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 	errs = append(errs, countErr)
 	members, memberErr := admin.SMembers(ctx, permits.RedisReplicas(name)).Result()
 	if errs = append(errs, err, memberErr); slices.Contains(members, "gone") {
-		errs = append(errs, errors.New("a replica that is gone is not forgotten"))
+		errs = append(errs, errors.New("a replica does not expire"))
 	}
 	return errors.Join(errs...)
 }
@@ -113,7 +114,7 @@ func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 	strict := func(waiter string, want, returned float64, carry schedule.Carry) schedule.Reply {
 		r := allocation("throttle:limit:{" + name + "}")
 		a := r.Allocate
-		a.Strict, a.Rate, a.MaxReserved = true, 0.01, 2 // a new line begins with a slot that is still to come
+		a.Strict, a.Rate, a.MaxReserved = true, 0.01, 2 // the first slot is in the future
 		a.Waiter, a.Want, a.Returned, a.Carry = waiter, want, returned, carry
 		require.NoError(t, allocate(t, store, r))
 		return a.Reply
@@ -130,7 +131,8 @@ func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 	}
 }
 
-// TestRedisUser: a user with the rights that docs/operating.md gives can do all that a permit store does, and needs each of them.
+// TestRedisUser: the rights that docs/operating.md lists are enough for all that a permit store
+// does, and each of them is needed.
 func TestRedisUser(t *testing.T) {
 	t.Parallel()
 	r := services.RedisServer(t)
@@ -139,13 +141,15 @@ func TestRedisUser(t *testing.T) {
 	url := "redis://throttle@" + r.Addr + "?password-file=" + secret(t, password)
 	all, _ := rights(t)
 	setUser(t, r.Addr, all)
-	loosely.Hold(t, func(loose assert.TestingT) { assert.NoError(loose, everything(t, admin, url)) }) // a call may be too late
+	loosely.Hold(t, func(loose assert.TestingT) { // a call may time out
+		assert.NoError(loose, everything(t, admin, url))
+	})
 	for i, right := range all {
 		setUser(t, r.Addr, without(all, i))
 		loosely.Hold(t, func(loose assert.TestingT) {
 			err := everything(t, admin, url)
 			if assert.Error(t, err, right) {
-				assert.Regexp(loose, "NOPERM|The user executing the script|not forgotten", err.Error(), right)
+				assert.Regexp(loose, "NOPERM|The user executing the script|not expire", err.Error(), right)
 				assert.NotContains(t, err.Error(), "heim")
 			}
 		})
@@ -166,7 +170,7 @@ func TestRedisUser(t *testing.T) {
 	refuses(t, "redis://"+r.Addr, "NOAUTH")
 }
 
-// TestRedisClusterUser is the same in a Cluster, and while a slot moves.
+// TestRedisClusterUser is TestRedisUser in a Cluster, and while a slot moves.
 func TestRedisClusterUser(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
@@ -191,7 +195,7 @@ func TestRedisClusterUser(t *testing.T) {
 		loosely.Hold(t, func(loose assert.TestingT) {
 			err := move(without(all, i))
 			require.Error(t, err, all[i])
-			assert.Regexp(loose, "NOPERM|MOVED", err.Error(), "who may not say ASKING is sent back")
+			assert.Regexp(loose, "NOPERM|MOVED", err.Error(), "a client without ASKING is redirected again")
 		})
 	}
 	refuses(t, strings.Replace(c.URL, "://", "://throttle:wrong"+password+"@", 1), "WRONGPASS")

@@ -21,7 +21,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// TestClusterSharesLimitsOut: one call allocates on every shard, and each topic's limits are together on one.
+// TestClusterSharesLimitsOut: one call allocates on all shards; all limits of a topic are on the
+// same shard.
 func TestClusterSharesLimitsOut(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
@@ -40,7 +41,8 @@ func TestClusterSharesLimitsOut(t *testing.T) {
 			allocations = append(allocations, allocation(key))
 		}
 	}
-	require.EventuallyWithT(t, func(c *assert.CollectT) { // until each shard has a connection and the script
+	// Each shard needs a connection and the script.
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		store.Do(t.Context(), allocations)
 		for _, r := range allocations {
 			assert.NoError(c, r.Err, r.Key)
@@ -52,14 +54,14 @@ func TestClusterSharesLimitsOut(t *testing.T) {
 		owner := c.Owner(keys[0])
 		shards[owner] += len(keys)
 		for _, key := range keys {
-			assert.Equal(t, int64(1), c.Do(owner, "EXISTS", key), "%s is not with %s", key, keys[0])
+			assert.Equal(t, int64(1), c.Do(owner, "EXISTS", key), "%s is not on the shard of %s", key, keys[0])
 		}
 	}
 	t.Logf("keys on each shard: %v, %v, %v", shards[c.Nodes[0]], shards[c.Nodes[1]], shards[c.Nodes[2]])
-	assert.Len(t, shards, 3, "all shards carry limits")
+	assert.Len(t, shards, 3, "all shards have limits")
 }
 
-// TestClusterStateIsReadOnItsShard: the clock that a state is shown with is that of the server which keeps it.
+// TestClusterStateIsReadOnItsShard: a state comes with the clock of the server that keeps it.
 func TestClusterStateIsReadOnItsShard(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
@@ -81,7 +83,8 @@ func TestClusterStateIsReadOnItsShard(t *testing.T) {
 	}
 }
 
-// TestClusterSlotMoves: allocations go on, on the state that moves with its slot, and none is made twice.
+// TestClusterSlotMoves: allocations continue on the state, which moves with its slot; none is made
+// twice.
 func TestClusterSlotMoves(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
@@ -106,11 +109,11 @@ func TestClusterSlotMoves(t *testing.T) {
 	allocateAll(10)
 	moving := allocations[0].Key
 	loosely.Hold(t, func(loose assert.TestingT) {
-		before := slices.Clone(failed) // connections are made
+		before := slices.Clone(failed) // while connections are established
 		to := c.Nodes[(slices.Index(c.Nodes, c.Owner(moving))+1)%3]
 		c.Migrate(moving, to, func() { allocateAll(10) })
 		allocateAll(20)
-		t.Logf("allocations made %v, failed %v, of them before the move %v", made, failed, before)
+		t.Logf("allocations made %v, failed %v (before the move %v)", made, failed, before)
 		for i, b := range allocations {
 			assert.LessOrEqual(loose, failed[i]-before[i], int64(1), b.Key)
 			s, _, err := store.State(t.Context(), b.Key)
@@ -122,7 +125,8 @@ func TestClusterSlotMoves(t *testing.T) {
 	})
 }
 
-// TestClusterLosesAShard: its limits cannot be allocated, at once; those of the others can, in the same call.
+// TestClusterLosesAShard: allocations on the lost shard fail at once; those on other shards
+// succeed in the same call.
 func TestClusterLosesAShard(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
@@ -154,7 +158,7 @@ func TestClusterLosesAShard(t *testing.T) {
 	})
 }
 
-// onEachShard is an allocation for each node.
+// onEachShard returns an allocation for each node.
 func onEachShard(c *services.RedisShards) (allocations []*permits.Request) {
 	for i := 0; len(allocations) < len(c.Nodes); i++ {
 		if key := fmt.Sprintf("throttle:limit:{%d}", i); c.Owner(key) == c.Nodes[len(allocations)] {
@@ -164,7 +168,8 @@ func onEachShard(c *services.RedisShards) (allocations []*permits.Request) {
 	return allocations
 }
 
-// TestClusterLimit: four Limiters keep to a limit, and get it, while its slot moves there and back.
+// TestClusterLimit: four Limiters keep to a limit, and reach it, while its slot moves there and
+// back.
 func TestClusterLimit(t *testing.T) {
 	t.Parallel()
 	const rate = 1000
@@ -190,7 +195,7 @@ func TestClusterLimit(t *testing.T) {
 	})
 }
 
-// TestClusterRepeatsNothing: an allocation whose reply is lost has been made, and is not made again.
+// TestClusterRepeatsNothing: an allocation whose reply is lost is not made again.
 func TestClusterRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
@@ -205,7 +210,7 @@ func TestClusterRepeatsNothing(t *testing.T) {
 	defer func() { assert.NoError(t, store.Close()) }()
 	works(t, store)
 	const key = "throttle:limit:{a}"
-	require.NoError(t, allocate(t, store, allocation(key))) // now its shard knows the script
+	require.NoError(t, allocate(t, store, allocation(key))) // its shard has cached the script
 	before, _, err := store.State(t.Context(), key)
 	require.NoError(t, err)
 	lossy.Store(true)
@@ -216,7 +221,7 @@ func TestClusterRepeatsNothing(t *testing.T) {
 	assert.Equal(t, before.Seq+1, after.Seq)
 }
 
-// A lossyConn ends instead of answering while lossy is set.
+// A lossyConn closes instead of answering while lossy is set.
 type lossyConn struct {
 	net.Conn
 	lossy *atomic.Bool

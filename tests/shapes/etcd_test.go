@@ -20,7 +20,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// etcdWithUsers is an etcd over TLS that lets in root, and throttle with rights below /throttle/ only.
+// etcdWithUsers returns an etcd over TLS with the users root and throttle, whose rights are for
+// /throttle/ only.
 func etcdWithUsers(t *testing.T, server services.Certificates) *services.EtcdNode {
 	t.Helper()
 	e := services.EtcdTLS(t, server)
@@ -69,7 +70,8 @@ func TestEtcdOverTLS(t *testing.T) {
 	refuses(t, url+strings.Replace(options, client.CA, stranger.CA, 1), "certificate signed by unknown authority")
 }
 
-// TestFrozenEtcdHoldsNobody: who connects with a password waits for the server, but no call for longer than its time-out.
+// TestFrozenEtcdHoldsNobody: a connection with a password waits for the server, and each call ends
+// with its timeout.
 func TestFrozenEtcdHoldsNobody(t *testing.T) {
 	t.Parallel()
 	server, client := services.TLS(t)
@@ -99,7 +101,8 @@ func TestFrozenEtcdHoldsNobody(t *testing.T) {
 	works(t, store)
 }
 
-// limited has a Limiter on a store and a permit store follow a change of its policy.
+// limited opens a Limiter on a policy store and a permit store, and checks that it follows a change
+// of its policy.
 func limited(t *testing.T, url string) {
 	t.Helper()
 	store, err := throttle.OpenPolicies(t.Context(), url)

@@ -17,7 +17,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// counted counts the allocations that were answered.
+// counted is a permit store that counts its answered allocations.
 type counted struct {
 	dispatch.PermitStore
 	mu sync.Mutex
@@ -35,8 +35,8 @@ func (l *counted) Do(ctx context.Context, requests []*permits.Request) {
 	}
 }
 
-// TestDataCentresApart: three data centres share a limit on an etcd of three members. One is cut off: it stops, the others
-// go on with all of the limit, and when it is back, no allocation is lost.
+// TestDataCentresApart: three data centres share a limit on an etcd of three members. One is cut
+// off: it stops, and the others use the whole limit. When it is back, no allocation is lost.
 func TestDataCentresApart(t *testing.T) {
 	t.Parallel()
 	const rate = 200
@@ -77,20 +77,20 @@ func TestDataCentresApart(t *testing.T) {
 	require.Eventually(t, func() bool {
 		since := time.Now().Add(-time.Second)
 		return between(&at[0], since, time.Second) > 0 && between(&at[1], since, time.Second) > 0 && between(&at[2], since, time.Second) > 0
-	}, 10*time.Second, 50*time.Millisecond, "all have a part")
+	}, 10*time.Second, 50*time.Millisecond, "all have a share")
 
 	cluster.Isolate(1)
-	time.Sleep(2 * time.Second) // an election, time-outs, what was allocated before
+	time.Sleep(2 * time.Second) // an election, timeouts, earlier allocations
 	loosely.Hold(t, func(loose assert.TestingT) {
 		apart := time.Now()
 		time.Sleep(3 * time.Second)
 		alone, others := between(&at[1], apart, 3*time.Second), between(&at[0], apart, 3*time.Second)+between(&at[2], apart, 3*time.Second)
-		t.Logf("apart: the one alone %d, the others %d of %d", alone, others, 3*rate)
+		t.Logf("partitioned: the isolated one %d, the others %d of %d", alone, others, 3*rate)
 		assert.Zero(t, alone)
 		assert.GreaterOrEqual(loose, others, 3*rate*85/100)
 	})
 	cluster.Heal()
-	assert.Eventually(t, func() bool { return between(&at[1], time.Now().Add(-time.Second), time.Second) > rate/6 }, 10*time.Second, 50*time.Millisecond, "it goes on when it is back")
+	assert.Eventually(t, func() bool { return between(&at[1], time.Now().Add(-time.Second), time.Second) > rate/6 }, 10*time.Second, 50*time.Millisecond, "it continues when it is back")
 
 	cancel()
 	consumers.Wait()
@@ -102,5 +102,5 @@ func TestDataCentresApart(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("any second %d; %d allocations answered, %d in the permit store", all.window(), allocated, state.Seq)
 	assert.LessOrEqual(t, all.window(), rate*125/100, "rate x (1 s + 0.25 s)")
-	assert.GreaterOrEqual(t, state.Seq, allocated, "every allocation that was answered is in the permit store")
+	assert.GreaterOrEqual(t, state.Seq, allocated, "each answered allocation is in the permit store")
 }

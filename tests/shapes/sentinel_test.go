@@ -26,7 +26,8 @@ func TestSentinelFailover(t *testing.T) {
 	}
 }
 
-// TestSentinelFailoverOfAFrozenMaster: connections stay open, and one master too many is there for a while.
+// TestSentinelFailoverOfAFrozenMaster: connections stay open, and for a while there are two
+// masters.
 func TestSentinelFailoverOfAFrozenMaster(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
@@ -37,8 +38,8 @@ func TestSentinelFailoverOfAFrozenMaster(t *testing.T) {
 	})
 }
 
-// failover drains through the loss of a master by die. What the replica becomes master with is half a second old, and as
-// good as lost. elected is called when it is the master.
+// failover runs Limiters while die ends the master. The data of the replica is then half a second
+// old, which is as good as lost. elected is called when the replica is the master.
 func failover(t *testing.T, loose assert.TestingT, loss policy.OnOutage, die, elected func(*services.RedisFailover)) {
 	t.Helper()
 	const rate = 1000
@@ -61,25 +62,26 @@ func failover(t *testing.T, loose assert.TestingT, loss policy.OnOutage, die, el
 		time.Sleep(time.Until(back.Add(2500 * time.Millisecond)))
 	})
 	away, after := back.Sub(died), r.between(back.Add(time.Second), time.Second)
-	t.Logf("away %v, meanwhile %d messages, nothing for %v; %d in the second after the next; any second %d; longest allocation %v",
+	t.Logf("unavailable for %v, meanwhile %d messages, longest gap %v; %d in the second after the next; any second %d; longest allocation %v",
 		away, r.between(died, away), r.gap(), after, r.window(), r.longest)
-	assert.NotEqual(t, inc, r.state.Inc, "nothing was lost")
-	assert.Less(loose, r.longest, redispermits.DefaultTimeout+150*time.Millisecond, "an allocation takes its time-out, and what the machine adds")
+	assert.NotEqual(t, inc, r.state.Inc, "no state was lost")
+	assert.Less(loose, r.longest, redispermits.DefaultTimeout+150*time.Millisecond, "an allocation ends with its timeout, and the delays of the machine")
 	most := rate * 127 / 100 // rate x (1 s + 0.15 s), and 12 % that others hold
 	if loss == policy.OutageShare {
-		most += rate / 10 // until the last Limiter has found the new master, it goes on beside those that allocate there
+		most += rate / 10 // a Limiter that has not found the new master yet uses its own permits
 	}
 	assert.LessOrEqual(t, r.window(), most)
 	assert.GreaterOrEqual(loose, after, rate*80/100)
 }
 
-// TestSentinelDiesWithItsMaster: the host of both is gone, and nothing on it even refuses a connection.
+// TestSentinelDiesWithItsMaster: the host of both is down, and does not even refuse connections.
 func TestSentinelDiesWithItsMaster(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
 		f := services.RedisSentinel(t, 300*time.Millisecond)
 		mine := f.Sentinels[0]
-		store := &timed{PermitStore: open(t, "redis+sentinel://"+mine.Addr+"?master=throttle")} // the others it finds by itself
+		// The client discovers the other Sentinels.
+		store := &timed{PermitStore: open(t, "redis+sentinel://"+mine.Addr+"?master=throttle")}
 		works(t, store)
 		mine.Freeze()
 		f.Master.Freeze()
@@ -87,7 +89,7 @@ func TestSentinelDiesWithItsMaster(t *testing.T) {
 		f.Elected()
 		elected := time.Now()
 		require.Eventually(t, func() bool { return allocate(t, store, allocation("throttle:limit:{a}")) == nil }, 6*time.Second, 20*time.Millisecond)
-		t.Logf("allocations are made again %v after the election, longest allocation %v", time.Since(elected), store.longest)
+		t.Logf("allocations succeed again %v after the election, longest allocation %v", time.Since(elected), store.longest)
 		assert.Less(loose, store.longest, redispermits.DefaultTimeout+150*time.Millisecond)
 	})
 }

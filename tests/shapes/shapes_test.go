@@ -1,5 +1,6 @@
-// Package shapes tests permit stores and stores in the shapes that production has: Redis as a Cluster, behind Sentinels, over TLS
-// and with users of few rights, and etcd over TLS with a password. Each is opened by its URL.
+// Package shapes tests permit stores and policy stores as they run in production: Redis as a
+// Cluster, behind Sentinels, over TLS and with restricted users, and etcd over TLS with a
+// password. Each is opened by its URL.
 package shapes
 
 import (
@@ -31,7 +32,7 @@ func open(t *testing.T, url string) dispatch.PermitStore {
 	return store
 }
 
-// allocation asks for ten permits of 1000/s.
+// allocation returns a request for ten permits of 1000/s.
 func allocation(key string) *permits.Request {
 	return &permits.Request{Key: key, Allocate: &permits.Allocate{Request: schedule.Request{
 		Subscription: "group", Weight: 1, Demand: 1000, Want: 10, Round: 0.1, Rate: 1000, Identity: "test", Rev: 1, Nonce: 7,
@@ -43,8 +44,8 @@ func allocate(t *testing.T, store dispatch.PermitStore, r *permits.Request) erro
 	return r.Err
 }
 
-// works has a permit store do all that it can: allocate, show its state, publish and read what was published. A first connection may
-// take longer than a call may.
+// works asserts that a permit store allocates, shows its state, publishes and reads published
+// statuses. The first connection may take longer than the timeout of a call.
 func works(t *testing.T, store dispatch.PermitStore) {
 	t.Helper()
 	key, cluster := "throttle:limit:{"+services.Name(t)+"}", services.Name(t)
@@ -68,7 +69,7 @@ func secret(t *testing.T, password string) string {
 	return name
 }
 
-// A timed permit store remembers its longest allocation.
+// A timed permit store records its longest allocation.
 type timed struct {
 	dispatch.PermitStore
 	mu      sync.Mutex
@@ -83,14 +84,14 @@ func (l *timed) Do(ctx context.Context, requests []*permits.Request) {
 	l.longest = max(l.longest, time.Since(start))
 }
 
-// A run is what Limiters dispatched.
+// A run is the messages that Limiters dispatched.
 type run struct {
 	at      []time.Time // of each message
 	longest time.Duration
 	state   schedule.State // at the end
 }
 
-// drain has n Limiters, each with a connection of its own, take all they get of a limit until disturb returns.
+// drain runs n Limiters, each with a connection of its own, on one limit until disturb returns.
 func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key string)) (r run) {
 	t.Helper()
 	topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders"}
@@ -140,7 +141,7 @@ func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key st
 	return r
 }
 
-// between is what was dispatched in [from, from+d).
+// between returns the messages dispatched in [from, from+d).
 func (r run) between(from time.Time, d time.Duration) (n int) {
 	for _, at := range r.at {
 		if !at.Before(from) && at.Before(from.Add(d)) {
@@ -153,7 +154,7 @@ func (r run) between(from time.Time, d time.Duration) (n int) {
 // window returns the most messages dispatched in any second.
 func (r run) window() int { return window.Max(time.Second, window.Times(r.at)) }
 
-// gap is the longest time in which nothing was dispatched.
+// gap returns the longest time without a message.
 func (r run) gap() (longest time.Duration) {
 	for i := range r.at[1:] {
 		longest = max(longest, r.at[i+1].Sub(r.at[i]))

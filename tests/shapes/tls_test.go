@@ -14,9 +14,10 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-const password = "ge+heim" // + stands for itself in a URL's password
+const password = "ge+heim" // + needs no escape in a URL's password
 
-// refuses has a permit store fail at everything, with an error that says why and not the password. No time-out does.
+// refuses asserts that all methods of a permit store fail with the reason, not a timeout, and
+// without the password.
 func refuses(t *testing.T, url, want string) {
 	t.Helper()
 	store, ctx := open(t, url), t.Context()
