@@ -12,7 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// measured runs a benchmark whose time does not count.
+// measured runs a benchmark that reports metrics of its own and no time.
 func measured(b *testing.B, run func(b *testing.B)) {
 	b.Run("throttle", func(b *testing.B) {
 		for b.Loop() {
@@ -22,7 +22,7 @@ func measured(b *testing.B, run func(b *testing.B)) {
 	})
 }
 
-// first is when the first message came, of all of them.
+// first returns the time of the first message at any of the vertices.
 func first(b *testing.B, vertices ...*dataplane.Vertex) (at time.Time) {
 	b.Helper()
 	require.Eventually(b, func() bool {
@@ -36,7 +36,7 @@ func first(b *testing.B, vertices ...*dataplane.Vertex) (at time.Time) {
 	return at
 }
 
-// sources reads with some replicas, for 12 s from the first message on; stop ends them.
+// sources runs replicas of a source for 12 s from the first message on; stop ends them.
 func sources(b *testing.B, s *scene, replicas int, batch dataplane.Batch) (all []*dataplane.Vertex, from time.Time) {
 	b.Helper()
 	for i := range replicas {
@@ -55,12 +55,12 @@ func sources(b *testing.B, s *scene, replicas int, batch dataplane.Batch) (all [
 	return all, from
 }
 
-// steady is the messages a second of the ten seconds after the first one.
+// steady returns the messages a second in the ten seconds after the first second.
 func steady(from time.Time, all ...*dataplane.Vertex) float64 {
 	return float64(between(from.Add(time.Second), from.Add(11*time.Second), all...)) / 10
 }
 
-// BenchmarkNumaflowSource: one replica, for 10 s after the first second.
+// BenchmarkNumaflowSource runs one replica, measured for 10 s after the first second.
 func BenchmarkNumaflowSource(b *testing.B) {
 	for _, c := range []struct{ rate, batch int }{{100, 500}, {1000, 100}} {
 		b.Run(fmt.Sprint(c.rate), func(b *testing.B) {
@@ -76,9 +76,9 @@ func BenchmarkNumaflowSource(b *testing.B) {
 	}
 }
 
-// BenchmarkNumaflowGaps: sources whose next Read comes only after a while: batches that do not fill and wait for readTimeout once more, or
-// slow sinks. messages/s are from batch to batch. emptiest is the fewest messages in a second and a gap, as a part of what the limit
-// is worth in that second.
+// BenchmarkNumaflowGaps runs sources with gaps between Reads: batches that do not fill and wait for
+// another readTimeout, or slow sinks. messages/s are measured from batch to batch. emptiest is the
+// fewest messages in a second plus a gap, as a fraction of the limit in that second.
 func BenchmarkNumaflowGaps(b *testing.B) {
 	for _, c := range []struct {
 		name           string
@@ -90,7 +90,8 @@ func BenchmarkNumaflowGaps(b *testing.B) {
 		{"replicas", 500, 2, time.Second, dataplane.Batch{Size: 500}},
 		{"sink200ms", 100, 1, 200 * time.Millisecond, dataplane.Batch{Size: 50, SinkTime: 200 * time.Millisecond}},
 		{"sink50ms", 1000, 1, 50 * time.Millisecond, dataplane.Batch{Size: 100, SinkTime: 50 * time.Millisecond}},
-		{"edge", 100, 1, time.Second, dataplane.Batch{Size: 100}}, // readBatchSize = limit x readTimeout
+		// readBatchSize = limit x readTimeout
+		{"edge", 100, 1, time.Second, dataplane.Batch{Size: 100}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			measured(b, func(b *testing.B) {
@@ -122,7 +123,8 @@ func BenchmarkNumaflowGaps(b *testing.B) {
 	}
 }
 
-// BenchmarkNumaflowReplicas: three replicas on one Redis; two that need no store, as the policy has their number.
+// BenchmarkNumaflowReplicas runs three replicas on one Redis, and two replicas without a permit
+// store, whose number is in the policy.
 func BenchmarkNumaflowReplicas(b *testing.B) {
 	for name, c := range map[string]struct {
 		fields, permits string
@@ -141,8 +143,8 @@ func BenchmarkNumaflowReplicas(b *testing.B) {
 	}
 }
 
-// BenchmarkNumaflowScaleDown: of two replicas that split 1000/s, with a pool TTL of 10 s, one goes; what the other has from
-// 11 s later on.
+// BenchmarkNumaflowScaleDown: one of two replicas that split 1000/s leaves. It reports the rate
+// of the other from 11 s later on; the pool TTL is 10 s.
 func BenchmarkNumaflowScaleDown(b *testing.B) {
 	for _, name := range []string{"clean", "kill"} {
 		b.Run(name, func(b *testing.B) {
@@ -171,7 +173,8 @@ func BenchmarkNumaflowScaleDown(b *testing.B) {
 	}
 }
 
-// BenchmarkNumaflowFew: 2/s over five replicas, for 20 s; least is the fewest that one had.
+// BenchmarkNumaflowFew shares 2/s among five replicas for 20 s; least is the fewest messages of
+// one.
 func BenchmarkNumaflowFew(b *testing.B) {
 	measured(b, func(b *testing.B) {
 		s := newScene(b, "messageRate: 2/s", "")
@@ -197,7 +200,8 @@ func BenchmarkNumaflowFew(b *testing.B) {
 	})
 }
 
-// BenchmarkNumaflowMap: 100/s in batches of 500; and of data half of which are dropped, the useful ones.
+// BenchmarkNumaflowMap maps 100/s in batches of 500. If half of the data are dropped, the other
+// half is counted.
 func BenchmarkNumaflowMap(b *testing.B) {
 	for name, drops := range map[string]bool{"all": false, "half": true} {
 		b.Run(name, func(b *testing.B) {
@@ -218,8 +222,8 @@ func BenchmarkNumaflowMap(b *testing.B) {
 	}
 }
 
-// BenchmarkNumaflowSink: 50/s in batches of 100, a call of the user's taking 20 ms. Batches are answered as a whole: the speed is
-// that of ten of them.
+// BenchmarkNumaflowSink sinks 50/s in batches of 100; a call of the user's function takes 20 ms.
+// Batches are answered as a whole: the speed is that of ten batches.
 func BenchmarkNumaflowSink(b *testing.B) {
 	measured(b, func(b *testing.B) {
 		v := newScene(b, "messageRate: 50/s", "").start("sink", 0)
@@ -232,8 +236,8 @@ func BenchmarkNumaflowSink(b *testing.B) {
 	})
 }
 
-// BenchmarkNumaflowUnlimited: what a source in batches of 500 has where nothing is limited, as a part of what it has without the
-// wrapper: the median of pairs of half a second, in turn.
+// BenchmarkNumaflowUnlimited compares a source without limits, in batches of 500, with one
+// without the wrapper: the median of alternating pairs of half a second.
 func BenchmarkNumaflowUnlimited(b *testing.B) {
 	const pairs = 15
 	measured(b, func(b *testing.B) {
@@ -244,7 +248,7 @@ func BenchmarkNumaflowUnlimited(b *testing.B) {
 		for i := range pairs {
 			var pair [2]float64
 			for j := range 2 {
-				which := (i + j) % 2 // neither is always first
+				which := (i + j) % 2 // each of them is first every other time
 				v := vertices[which]
 				from := time.Now()
 				stop := v.Source(dataplane.Batch{Size: 500, Timeout: time.Second})
@@ -261,8 +265,8 @@ func BenchmarkNumaflowUnlimited(b *testing.B) {
 	})
 }
 
-// BenchmarkNumaflowStore: Redis is away for 10 s in the middle of 100/s in batches of 50, which fill. away and after are the messages a second meanwhile and in
-// the 5 s after.
+// BenchmarkNumaflowStore: Redis is unavailable for 10 s, at 100/s in batches of 50, which fill.
+// away and after are the messages a second meanwhile and in the 5 s after.
 func BenchmarkNumaflowStore(b *testing.B) {
 	measured(b, func(b *testing.B) {
 		redis := services.RedisServer(b)

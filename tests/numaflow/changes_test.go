@@ -14,27 +14,27 @@ import (
 
 var usual = dataplane.Batch{Size: 100, Timeout: time.Second}
 
-// TestPoolChanges: one replica, three, three that are replaced one after the other, and one again: the sum is never over the limit,
-// and the one that is left has all of it.
+// TestPoolChanges runs one replica, then three, replaces them one by one, and ends with one: the
+// sum never exceeds the limit, and the last replica uses all of it.
 func TestPoolChanges(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "messageRate: 500/s, sharing: split, poolTTL: 1s", "")
-	type replica struct {
+	type running struct {
 		*dataplane.Vertex
 		stop func()
 	}
 	var all []*dataplane.Vertex
-	start := func(i int) replica {
+	start := func(i int) running {
 		v := s.start("source", i)
 		all = append(all, v)
-		return replica{v, v.Source(usual)}
+		return running{v, v.Source(usual)}
 	}
-	end := func(r replica) {
+	end := func(r running) {
 		r.stop()
 		assert.Less(t, r.Stop(), 5*time.Second)
 	}
 	from := time.Now()
-	replicas := []replica{start(0)}
+	replicas := []running{start(0)}
 	time.Sleep(time.Second)
 	replicas = append(replicas, start(1), start(2))
 	time.Sleep(2 * time.Second)
@@ -54,7 +54,8 @@ func TestPoolChanges(t *testing.T) {
 	atMost(t, 500, from, all...)
 }
 
-// TestLedgerAway: a Redis that is away for a while costs nothing and brings no burst, and keeps nobody from ending.
+// TestPermitStoreAway: while Redis is unavailable, the limit is used as before; there is no burst
+// afterwards, and a vertex ends without Redis.
 func TestPermitStoreAway(t *testing.T) {
 	t.Parallel()
 	redis := services.RedisServer(t)
@@ -76,7 +77,7 @@ func TestPermitStoreAway(t *testing.T) {
 	assert.Less(t, v.Stop(), 5*time.Second)
 }
 
-// TestRamp: a replica that is replaced goes on where the ramp was.
+// TestRamp: the successor of a replica continues the ramp.
 func TestRamp(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
@@ -96,7 +97,8 @@ func TestRamp(t *testing.T) {
 	})
 }
 
-// TestLedgerAbsent: a permit store that is not there at the start is the policy's matter: nothing, or a hundredth of the limit.
+// TestPermitStoreAbsent: if the permit store is unavailable at the start, onOutage decides: no
+// messages, or a hundredth of the limit.
 func TestPermitStoreAbsent(t *testing.T) {
 	t.Parallel()
 	for loss, rate := range map[string]struct{ least, most int }{"stop": {0, 0}, "share": {1, 20}} {
@@ -120,10 +122,11 @@ func TestPermitStoreAbsent(t *testing.T) {
 	}
 }
 
-// nacks has a vertex answer with nacks.
+// nacks makes a vertex answer with nacks.
 const nacks = "VERTEX_NACKS=1"
 
-// TestStopWhileWaiting: a stop takes five seconds at most, whatever waits for permits that take minutes; each datum has its answer.
+// TestStopWhileWaiting: a stop takes at most five seconds, even if callers wait for permits of
+// minutes later; each datum is answered.
 func TestStopWhileWaiting(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ kind, env string }{
@@ -150,15 +153,15 @@ func TestStopWhileWaiting(t *testing.T) {
 			took := v.Stop()
 			<-answered
 			assert.Less(t, took, 5500*time.Millisecond)
-			assert.Greater(t, took, 3*time.Second, "those who may yet have a permit are waited for")
+			assert.Greater(t, took, 3*time.Second, "callers that may still get a permit have time for it")
 			assert.Equal(t, 200, len(v.Arrivals())+v.Refused()+v.Failures())
 			assert.Equal(t, c.env == nacks, v.Refused() > 0)
 		})
 	}
 }
 
-// TestSinkContainerStops: when the sink's container alone ends, what comes again is bounded by the limit, even if the source
-// redelivers at once.
+// TestSinkContainerStops: only the sink's container ends. Redeliveries are bounded by the limit,
+// even if the source redelivers at once.
 func TestSinkContainerStops(t *testing.T) {
 	t.Parallel()
 	for _, env := range []string{"", nacks} {
@@ -182,7 +185,8 @@ func TestSinkContainerStops(t *testing.T) {
 	}
 }
 
-// TestDataPlaneComesBack: what a data plane had read when it died comes to the user's source as a Nack, and so to the next one.
+// TestDataPlaneComesBack: the messages that a data plane had read when it died are nacked at the
+// user's source, which delivers them to the next data plane.
 func TestDataPlaneComesBack(t *testing.T) {
 	t.Parallel()
 	v := newScene(t, "messageRate: 100/s", "").start("source", 0)

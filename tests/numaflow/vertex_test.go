@@ -1,4 +1,5 @@
-// Package numaflow_test runs user-defined vertices as processes, as somebody would deploy them, under a data plane.
+// Package numaflow_test runs user-defined vertices as processes, as in a deployment, under a
+// simulated data plane.
 package numaflow_test
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// binaries is the directory of the vertices that are run.
+// binaries is the folder of the built vertices.
 var binaries string
 
 func TestMain(m *testing.M) {
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	_ = os.RemoveAll(binaries) // of the system's temporary ones
+	_ = os.RemoveAll(binaries) // in the temporary folder
 	os.Exit(code)
 }
 
@@ -46,7 +47,8 @@ type scene struct {
 	env []string
 }
 
-// newScene has a policy of some fields, in YAML's flow form, and a Redis for its permits, if permit store is "".
+// newScene returns a scene with a policy, whose fields are in YAML's flow form, and a permit
+// store; "" starts a Redis.
 func newScene(t testing.TB, fields, permits string) *scene {
 	t.Helper()
 	if permits == "" {
@@ -64,7 +66,7 @@ func (s *scene) start(kind string, replica int) *dataplane.Vertex {
 	return dataplane.Start(s.t, kinds[kind], append(slices.Clone(s.env), fmt.Sprint("NUMAFLOW_REPLICA=", replica)), filepath.Join(binaries, "vertex"), kind)
 }
 
-// between counts what arrived in [from, to) at all of them.
+// between returns the messages that arrived in [from, to) at all vertices.
 func between(from, to time.Time, vertices ...*dataplane.Vertex) (n int) {
 	for _, v := range vertices {
 		for _, at := range v.Arrivals() {
@@ -76,7 +78,7 @@ func between(from, to time.Time, vertices ...*dataplane.Vertex) (n int) {
 	return n
 }
 
-// check holds what comes in the next seconds against a rate: never over, and not far under.
+// check compares the messages of the next seconds with a rate: never over it, and not far below.
 func check(t *testing.T, loose assert.TestingT, rate float64, seconds int, vertices ...*dataplane.Vertex) {
 	t.Helper()
 	from, d := time.Now(), time.Duration(seconds)*time.Second
@@ -86,20 +88,21 @@ func check(t *testing.T, loose assert.TestingT, rate float64, seconds int, verti
 	assert.GreaterOrEqual(loose, float64(n), 0.9*rate*d.Seconds())
 }
 
-// atMost holds every second since from against a rate. It may have a round of 250 ms more: what comes late comes with what is due then. And
-// each replica, of three at once, may have acquired a batch before: one that does not fill, as when the pool changes, makes a gap.
+// atMost asserts that no second since from exceeds a rate by more than 250 ms, since late
+// messages arrive with those due later, and a batch for each of at most three replicas: one that
+// has not filled, as when the pool changes, makes a gap.
 func atMost(t *testing.T, rate int, from time.Time, vertices ...*dataplane.Vertex) {
 	t.Helper()
 	assert.LessOrEqual(t, dataplane.Window(time.Second, from, vertices...), rate*5/4+1+usual.Size*min(3, len(vertices)))
 }
 
-// hold has check hold, sooner or later.
+// hold repeats check until it passes, as loosely.Hold does.
 func hold(t *testing.T, rate float64, seconds int, vertices ...*dataplane.Vertex) {
 	t.Helper()
 	loosely.Hold(t, func(loose assert.TestingT) { check(t, loose, rate, seconds, vertices...) })
 }
 
-// TestSource: a limit under the batch's size, and one over it.
+// TestSource: limits below and above the size of a batch.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -126,7 +129,7 @@ func TestSource(t *testing.T) {
 			stop()
 			assert.LessOrEqual(t, float64(dataplane.Window(time.Second, from, v)), float64(c.rate)*(1.25+c.gap)+1)
 			for i, value := range v.Values() {
-				require.Equal(t, fmt.Sprint(i+1), value, "in order, each once")
+				require.Equal(t, fmt.Sprint(i+1), value, "want each once, in order")
 			}
 			assert.Less(t, v.Stop(), 5*time.Second)
 		})
@@ -161,7 +164,7 @@ func TestSources(t *testing.T) {
 	atMost(t, 1000, from, all...)
 }
 
-// TestNoStore: replicas whose number the policy has need no store.
+// TestNoStore: replicas whose number is in the policy need no permit store.
 func TestNoStore(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "messageRate: 1000/s, sharing: split, replicas: 2", "none:")
@@ -175,16 +178,18 @@ func TestNoStore(t *testing.T) {
 	atMost(t, 1000, from, all...)
 }
 
-// TestScaleDown: of two that split a limit one goes, in peace or by a kill; the other has it all within the pool's TTL and a second.
+// TestScaleDown: one of two replicas that split a limit stops or is killed; the other uses the
+// whole limit within the pool TTL plus a second.
 func TestScaleDown(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		ttl    string
-		within time.Duration // the other has it all
-	}{"stop": {"4s", time.Second}, "kill": {"2s", 3 * time.Second}} { // who stops says so
+		within time.Duration // until the other uses all of it
+	}{"stop": {"4s", time.Second}, "kill": {"2s", 3 * time.Second}} { // a stop is announced
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			loosely.Hold(t, func(loose assert.TestingT) { // all of it, since what comes later says nothing of how soon it came
+			// The whole scenario is repeated: a later measurement alone would not show the delay.
+			loosely.Hold(t, func(loose assert.TestingT) {
 				s := newScene(t, "messageRate: 500/s, sharing: split, poolTTL: "+c.ttl, "")
 				stays, goes := s.start("source", 0), s.start("source", 1)
 				from := time.Now()
@@ -207,7 +212,8 @@ func TestScaleDown(t *testing.T) {
 	}
 }
 
-// TestFewerThanReplicas: two a second for five replicas come to each in turn, and a stop does not wait for them.
+// TestFewerThanReplicas: five replicas take turns with two messages a second, and a stop does not
+// wait for a turn.
 func TestFewerThanReplicas(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "messageRate: 2/s", "")
@@ -233,13 +239,16 @@ func TestFewerThanReplicas(t *testing.T) {
 	}
 }
 
-// TestMap: data, and of data half of which are dropped, useful ones, come at the limit.
+// TestMap: data arrive at the limit; if half of them are dropped, the other half does.
 func TestMap(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		kind        string
 		batch, drop int
-	}{{"map", 500, 0}, {"map", 500, 2}, {"mapstream", 500, 2}, {"batchmap", 50, 2}} { // a batch map answers at the end of its batch
+	}{
+		{"map", 500, 0}, {"map", 500, 2}, {"mapstream", 500, 2},
+		{"batchmap", 50, 2}, // it answers at the end of a batch
+	} {
 		t.Run(fmt.Sprint(c.kind, c.drop), func(t *testing.T) {
 			t.Parallel()
 			v := newScene(t, "messageRate: 100/s", "").start(c.kind, 0)
@@ -258,7 +267,7 @@ func TestMap(t *testing.T) {
 	}
 }
 
-// TestSink: data come at the limit, and each is answered.
+// TestSink: data arrive at the limit, and each is answered.
 func TestSink(t *testing.T) {
 	t.Parallel()
 	v := newScene(t, "messageRate: 50/s", "").start("sink", 0)
@@ -275,7 +284,8 @@ func TestSink(t *testing.T) {
 	assert.Less(t, v.Stop(), 5*time.Second)
 }
 
-// TestGaps: the data plane reads again only when a batch is acknowledged. What the limit is worth between two Reads is not lost.
+// TestGaps: the data plane reads again only after a batch is acknowledged. The permits of the time
+// between two Reads are not lost.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

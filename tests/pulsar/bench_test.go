@@ -26,8 +26,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// limiters run a benchmark with our limit, and with Pulsar's own. limit is one of Pulsar's, such as dispatchRate, with that many
-// messages and bytes a second.
+// limiters runs a benchmark with this project's limit and with Pulsar's own: limit, such as
+// dispatchRate, of a number of messages and bytes a second.
 func limiters(b *testing.B, limit string, messages, size int64, run func(b *testing.B, s *scene, ours bool)) {
 	for _, limiter := range []string{"throttle", "pulsar"} {
 		b.Run(limiter, func(b *testing.B) {
@@ -44,7 +44,8 @@ func limiters(b *testing.B, limit string, messages, size int64, run func(b *test
 	}
 }
 
-// newNamespace is a scene with a namespace of its own, for Pulsar's limits are a namespace's.
+// newNamespace returns a scene with a namespace of its own, since Pulsar's limits are those of a
+// namespace.
 func newNamespace(b *testing.B) *scene {
 	b.Helper()
 	s := &scene{t: b, broker: services.Pulsar(b), namespace: "public/" + services.Name(b)}
@@ -70,7 +71,7 @@ func (s *scene) request(method, path, body string) string {
 	return string(text)
 }
 
-// limiter is a process's, nil for Pulsar's own.
+// limiter returns the Limiter of a process, nil for Pulsar's limit.
 func (s *scene) limiter(ours bool) *dispatch.Limiter {
 	s.t.Helper()
 	if !ours {
@@ -99,9 +100,9 @@ func (s *scene) subscribe(client pulsar.Client, subscription string, kind pulsar
 	return c
 }
 
-// An arrival is a message that came out of Receive.
+// An arrival is a message that Receive returned.
 type arrival struct {
-	at   time.Duration // since the first
+	at   time.Duration // since the first message
 	size int
 }
 
@@ -127,7 +128,7 @@ func drain(b *testing.B, d time.Duration, consumers ...*pulsarthrottle.Consumer)
 				}
 				all = append(all, arrival{time.Since(start), len(m.Payload())})
 				mu.Unlock()
-				_ = c.Ack(m) // it comes again
+				_ = c.Ack(m) // it is redelivered
 			}
 		})
 	}
@@ -135,7 +136,7 @@ func drain(b *testing.B, d time.Duration, consumers ...*pulsarthrottle.Consumer)
 	return all
 }
 
-// within is what came within d of the first.
+// within returns the messages within d of the first.
 func within(all []arrival, d time.Duration) (messages, size float64) {
 	for _, a := range all {
 		if a.at < d {
@@ -146,7 +147,7 @@ func within(all []arrival, d time.Duration) (messages, size float64) {
 	return messages, size
 }
 
-// speed is what came a second, while the backlog lasted, or in the first.
+// speed returns the messages a second while the backlog lasted, or those of the first second.
 func speed(all []arrival) (messages, size float64) {
 	messages, size = within(all, window)
 	seconds := min(window, max(time.Second, all[len(all)-1].at)).Seconds()
@@ -155,13 +156,14 @@ func speed(all []arrival) (messages, size float64) {
 
 const window = 10 * time.Second
 
-// out is how many messages the broker has sent to a subscription.
+// out returns the number of messages that the broker has sent to a subscription.
 func (s *scene) out(subscription string) int64 {
 	s.t.Helper()
 	return s.stats(subscription).MsgOutCounter
 }
 
-// BenchmarkPulsarOneConsumer: 1000/s on a topic of 4 partitions, one consumer, 20,000 messages of backlog, for 10 s from the first.
+// BenchmarkPulsarOneConsumer: 1000/s on a topic of 4 partitions, one consumer, a backlog of 20,000
+// messages, for 10 s from the first one.
 func BenchmarkPulsarOneConsumer(b *testing.B) {
 	const rate = 1000
 	limiters(b, "dispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
@@ -183,7 +185,8 @@ func BenchmarkPulsarOneConsumer(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarSubscriptions: 1000/s on a topic of 4 partitions, three subscriptions of two processes each, for 10 s.
+// BenchmarkPulsarSubscriptions: 1000/s on a topic of 4 partitions, three subscriptions of two
+// processes each, for 10 s.
 func BenchmarkPulsarSubscriptions(b *testing.B) {
 	const rate = 1000
 	limiters(b, "dispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
@@ -191,7 +194,7 @@ func BenchmarkPulsarSubscriptions(b *testing.B) {
 		s.create(names...)
 		messages := 8000
 		if !ours {
-			messages = 60_000 // what its own limit lets through
+			messages = 60_000 // enough for its own limit
 		}
 		s.produce(messages)
 		s.limit(rate)
@@ -230,7 +233,8 @@ func BenchmarkPulsarSubscriptions(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarPerSubscription: 100/s of one Shared subscription with 20 consumers of four processes' Limiters, for 10 s.
+// BenchmarkPulsarPerSubscription: 100/s for one Shared subscription with 20 consumers, on four
+// Limiters, for 10 s.
 func BenchmarkPulsarPerSubscription(b *testing.B) {
 	const rate = 100
 	limiters(b, "subscriptionDispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
@@ -255,8 +259,9 @@ func BenchmarkPulsarPerSubscription(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarCaughtUp: how long a message takes to a consumer that has caught up with a producer of 200/s, beside one
-// that drains a backlog at 1000/s. bare is the same consumer without a Limiter, beside the same other.
+// BenchmarkPulsarCaughtUp measures the latency of a consumer that has caught up with a producer
+// of 200/s, while another drains a backlog at 1000/s. bare is the same without a Limiter for the
+// first.
 func BenchmarkPulsarCaughtUp(b *testing.B) {
 	latency := func(b *testing.B, s *scene, drains, follows bool) (p50, p99 float64) {
 		s.create("drains", "follows")
@@ -264,7 +269,7 @@ func BenchmarkPulsarCaughtUp(b *testing.B) {
 		s.limitOf(s.topic, policy.Policy{MessageRate: policy.PerSecond(1000)})
 		client := s.client()
 		follower := s.subscribe(client, "follows", pulsar.Exclusive, nil)
-		for range 15_000 { // it has read all, with nothing in its way
+		for range 15_000 { // it reads all without a limit
 			m, err := follower.Receive(b.Context())
 			require.NoError(b, err)
 			require.NoError(b, follower.Ack(m))
@@ -282,7 +287,7 @@ func BenchmarkPulsarCaughtUp(b *testing.B) {
 				if err != nil {
 					return
 				}
-				_ = drainer.Ack(m) // it comes again
+				_ = drainer.Ack(m) // it is redelivered
 			}
 		})
 		loops.Go(func() {
@@ -301,7 +306,8 @@ func BenchmarkPulsarCaughtUp(b *testing.B) {
 			m, err := follower.Receive(ctx)
 			require.NoError(b, err)
 			var sent int64
-			if _, err := fmt.Sscan(string(m.Payload()), &sent); err == nil && time.Since(begin) > 3*time.Second { // its first look is over
+			_, err = fmt.Sscan(string(m.Payload()), &sent)
+			if err == nil && time.Since(begin) > 3*time.Second { // the backlog has been polled
 				waits = append(waits, float64(time.Now().UnixNano()-sent)/1e6)
 			}
 			require.NoError(b, follower.Ack(m))
@@ -325,8 +331,9 @@ func BenchmarkPulsarCaughtUp(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarUnlimited: how fast a topic of 4 partitions is read where nothing is limited, as a part of the bare client's speed:
-// the median of 15 pairs, one after the other, each of which drains the same 200,000 messages of 100 bytes twice.
+// BenchmarkPulsarUnlimited compares the speed of reading a topic of 4 partitions without a limit
+// with that of the bare client: the median of 15 pairs; each drains the same 200,000 messages of
+// 100 bytes twice.
 func BenchmarkPulsarUnlimited(b *testing.B) {
 	const messages, pairs = 200_000, 15
 	b.Run("throttle", func(b *testing.B) {
@@ -343,7 +350,7 @@ func BenchmarkPulsarUnlimited(b *testing.B) {
 			var speeds [2]float64
 			var ours, ratios []float64
 			for i, name := range names {
-				which := (i + i/2) % 2 // 0 1 1 0: neither is always first
+				which := (i + i/2) % 2 // 0 1 1 0: each of them is first every other time
 				var c pulsar.Consumer
 				var err error
 				if options := (pulsar.ConsumerOptions{Topic: s.topic, SubscriptionName: name}); which == 0 {
@@ -392,7 +399,7 @@ func BenchmarkPulsarBytes(b *testing.B) {
 	})
 }
 
-// fill writes messages of so many bytes.
+// fill writes messages of given sizes, in bytes.
 func (s *scene) fill(messages int, size func(i int) int) {
 	s.t.Helper()
 	s.write(messages, func(i int) []byte { return bytes.Repeat([]byte{'x'}, size(i)) })

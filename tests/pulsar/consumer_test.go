@@ -20,10 +20,11 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/fleet"
 )
 
-// consumerEnv makes this test binary a consumer process: the broker's URL, topic, subscription and its type, with blanks between.
+// consumerEnv makes this test binary a consumer: the broker's URL, the topic, the subscription
+// and its type, separated by spaces.
 const consumerEnv = "THROTTLE_TEST_PULSAR_CONSUMER"
 
-// TestMain is the consumer process, too.
+// TestMain is also the main function of a consumer.
 func TestMain(m *testing.M) {
 	if args := os.Getenv(consumerEnv); args != "" {
 		if err := consume(strings.Fields(args)); err != nil {
@@ -44,8 +45,8 @@ func newClient(url string) (pulsar.Client, error) {
 	return pulsar.NewClient(pulsar.ClientOptions{URL: url, Logger: silent})
 }
 
-// consume prints a line for each message that is handed over, and one when it is acknowledged, until its input ends. Without a
-// policy store it has no Limiter.
+// consume prints a line for each message, and one when it is acknowledged, until its input ends.
+// Without a policy store it has no Limiter.
 func consume(args []string) (err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -28,7 +28,7 @@ type scene struct {
 	topic     string
 	store     configstore.Store
 
-	policiesURL, permitsURL, cluster string // of consumers that are limited
+	policiesURL, permitsURL, cluster string // of limited consumers
 }
 
 const partitions = 4
@@ -67,7 +67,7 @@ func (s *scene) admin() pulsaradmin.Client {
 	return admin
 }
 
-// stats are those of a subscription, over all partitions.
+// stats returns those of a subscription, over all partitions.
 func (s *scene) stats(subscription string) utils.SubscriptionStats {
 	s.t.Helper()
 	name, err := utils.GetTopicName(s.topic)
@@ -86,7 +86,7 @@ func (s *scene) openStore() {
 	s.t.Cleanup(func() { require.NoError(s.t, s.store.Close()) })
 }
 
-// env is that of consumers that are limited.
+// env returns the environment of limited consumers.
 func (s *scene) env() []string {
 	return []string{throttle.EnvPolicies + "=" + s.policiesURL, throttle.EnvPermits + "=" + s.permitsURL, throttle.EnvCluster + "=" + s.cluster}
 }
@@ -115,7 +115,7 @@ func (s *scene) write(messages int, payload func(i int) []byte) {
 	p.Close()
 }
 
-// limit sets the topic's, in messages a second, and returns when the store has it.
+// limit sets the limit of the topic, in messages a second, and returns when it is stored.
 func (s *scene) limit(rate int64) time.Time {
 	s.t.Helper()
 	s.limitOf(s.topic, policy.Policy{MessageRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)})
@@ -137,7 +137,7 @@ func (s *scene) start(id int, subscription string, kind pulsar.SubscriptionType,
 	return fleet.Start(s.t, id, subscription, append(env, consumer(s.broker.URL, s.topic, subscription, kind)))
 }
 
-// started waits until every process has had some messages.
+// started waits until each process has got some messages.
 func started(t *testing.T, all fleet.Fleet) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -147,11 +147,12 @@ func started(t *testing.T, all fleet.Fleet) {
 			}
 		}
 		return true
-	}, 60*time.Second, 10*time.Millisecond, "a process gets nothing")
+	}, 60*time.Second, 10*time.Millisecond, "a process gets no messages")
 }
 
-// One limit holds over three subscriptions of two processes each, while it is lowered, while one is killed, and to the end: then
-// each subscription has read each message, and twice only what was not acknowledged.
+// TestOneLimitOverThreeSubscriptions holds one limit over three subscriptions of two processes
+// each, while the limit is lowered and while a process is killed. In the end each subscription
+// has read each message, and twice only those that were not acknowledged.
 func TestOneLimitOverThreeSubscriptions(t *testing.T) {
 	t.Parallel()
 	const messages = 6000
@@ -190,7 +191,7 @@ func TestOneLimitOverThreeSubscriptions(t *testing.T) {
 		lead := fleet.Between(after, changed.Add(100*time.Millisecond), changed.Add(350*time.Millisecond))
 		n := fleet.Between(after, changed.Add(100*time.Millisecond), changed.Add(2100*time.Millisecond))
 		t.Logf("150/s: %d in the 250 ms that begin 100 ms after the change, %d in 2 s", lead, n)
-		assert.LessOrEqual(loose, lead, 75, "how soon it is in force")
+		assert.LessOrEqual(loose, lead, 75, "the new limit is not in force")
 		assert.LessOrEqual(loose, n, 150*225/100, "likewise")
 		late := fleet.Between(after, changed.Add(time.Second), changed.Add(2100*time.Millisecond))
 		require.LessOrEqual(t, late, 150*135/100, "rate x (1.1 s + 0.25 s), a second after the change")
@@ -221,15 +222,16 @@ func TestOneLimitOverThreeSubscriptions(t *testing.T) {
 		for _, m := range all.Messages(subscription) {
 			if before, ok := seen[m.ID]; ok {
 				again++
-				assert.False(t, before.Committed && before.Reader != killed.ID, "%s: message %s was acknowledged and comes again", subscription, m.ID)
+				assert.False(t, before.Committed && before.Reader != killed.ID, "%s: message %s: redelivered after its acknowledgement", subscription, m.ID)
 			}
 			seen[m.ID] = m
 		}
-		t.Logf("%s: %d messages came again", subscription, again)
+		t.Logf("%s: %d messages were redelivered", subscription, again)
 	}
 }
 
-// A broker that is killed in the middle of a wait and comes back: the loop goes on, and nothing is lost.
+// TestBrokerRestart: a broker is killed while consumers wait, and restarts: they continue, and no
+// message is lost.
 func TestBrokerRestart(t *testing.T) {
 	t.Parallel()
 	const messages = 1500
@@ -244,7 +246,7 @@ func TestBrokerRestart(t *testing.T) {
 	began := time.Now()
 	had := len(all.Messages(""))
 	require.Eventually(t, func() bool { return len(all.Messages("")) > had+100 }, 60*time.Second, 50*time.Millisecond)
-	t.Logf("messages again %v after the broker", time.Since(began).Round(100*time.Millisecond))
+	t.Logf("messages again %v after the restart", time.Since(began).Round(100*time.Millisecond))
 	assert.LessOrEqual(t, fleet.Window(all.Messages(""), began.Add(-time.Minute), time.Now()), 150*125/100)
 	s.limit(100_000)
 	for _, subscription := range []string{"a", "b"} {

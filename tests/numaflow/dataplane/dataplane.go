@@ -1,5 +1,5 @@
-// Package dataplane does to a user-defined vertex what Numaflow's data plane does, over the vertex's socket, and fails the test
-// when the vertex breaks the protocol. See Batch for what it does in turn.
+// Package dataplane simulates Numaflow's data plane for a user-defined vertex, over the vertex's
+// socket, and fails the test if the vertex breaks the protocol. [Batch] describes its cycle.
 package dataplane
 
 import (
@@ -28,21 +28,21 @@ type Vertex struct {
 	cmd   *exec.Cmd
 	conn  *grpc.ClientConn
 	ended chan struct{}
-	err   error // of the process
+	err   error // of waiting for the process
 
 	mu        sync.Mutex
-	arrivals  []time.Time     // of messages that came out, or were handled
-	values    []string        // of those that came out of a source
-	open      map[string]bool // offsets of those that were neither acknowledged nor refused
-	refused   int             // data that a sink or map has nacked
-	failures  int             // answers of a sink that are failures
-	lost      int             // messages that will not come again: the source ignores nacks, or onFailure drops them
-	delivered int             // messages that the built-in source in front of a sink or map was asked for
-	faults    []string        // of protocol
-	mayEnd    bool            // it may end in the middle of a batch
+	arrivals  []time.Time     // of messages that left a source, or were handled
+	values    []string        // of messages that left a source
+	open      map[string]bool // offsets that are neither acknowledged nor nacked
+	refused   int             // data nacked by a sink or map
+	failures  int             // failures answered by a sink
+	lost      int             // messages without redelivery: nacks ignored, or dropped by onFailure
+	delivered int             // messages delivered by the built-in source before a sink or map
+	faults    []string        // of the protocol
+	mayEnd    bool            // it may end during a batch
 }
 
-// A Kind is what a vertex does.
+// A Kind is the kind of a vertex.
 type Kind struct{ socket, info string }
 
 // The kinds.
@@ -54,11 +54,11 @@ var (
 	Sink      = Kind{"sink.sock", "sinker-server-info"}
 )
 
-// Start runs a vertex of a kind, with -sockets DIRECTORY before its arguments, and connects to it. What still runs at the end
-// of the test is killed.
+// Start runs a vertex of a kind, with -sockets DIRECTORY before its arguments, and connects to
+// it. It kills the vertex at the end of the test.
 func Start(t testing.TB, kind Kind, env []string, binary string, args ...string) *Vertex {
 	t.Helper()
-	directory, err := os.MkdirTemp("", "vertex") // a socket's name must be short
+	directory, err := os.MkdirTemp("", "vertex") // the path of a socket must be short
 	require.NoError(t, err)
 	v := &Vertex{
 		t: t, kind: kind, cmd: exec.Command(binary, append([]string{"-sockets", directory}, args...)...),
@@ -72,12 +72,12 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 		close(v.ended)
 	}()
 	t.Cleanup(func() {
-		_ = v.cmd.Process.Kill() // ended already if all went well
+		_ = v.cmd.Process.Kill() // it has usually ended by now
 		<-v.ended
 		require.NoError(t, os.RemoveAll(directory))
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		require.Empty(t, v.faults, "faults of protocol")
+		require.Empty(t, v.faults, "faults of the protocol")
 	})
 	require.Eventually(t, func() bool {
 		select {
@@ -89,23 +89,24 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 		if err != nil || server.Protocol != info.UDS {
 			return false
 		}
-		conn, err := net.Dial("unix", filepath.Join(directory, kind.socket)) // it comes after the other, and listens a moment later
+		// The socket appears after the other one, and listens a moment later.
+		conn, err := net.Dial("unix", filepath.Join(directory, kind.socket))
 		return err == nil && conn.Close() == nil
 	}, 20*time.Second, 10*time.Millisecond)
 	v.conn, err = grpc.NewClient("unix:"+filepath.Join(directory, kind.socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = v.conn.Close() }) // closed already, if it was stopped
+	t.Cleanup(func() { _ = v.conn.Close() }) // Stop closes it, too
 	return v
 }
 
-// MayEnd says that the vertex may end while a batch is under way.
+// MayEnd allows the vertex to end during a batch.
 func (v *Vertex) MayEnd() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.mayEnd = true
 }
 
-// Kill ends the process as a power cut would.
+// Kill ends the process as a power failure would.
 func (v *Vertex) Kill() {
 	v.t.Helper()
 	v.MayEnd()
@@ -113,14 +114,16 @@ func (v *Vertex) Kill() {
 	<-v.ended
 }
 
-// Terminate has the process end as Kubernetes does when it restarts this container alone, and does not wait for that.
+// Terminate asks the process to end, as Kubernetes does when it restarts only this container, and
+// does not wait.
 func (v *Vertex) Terminate() {
 	v.t.Helper()
 	v.MayEnd()
 	require.NoError(v.t, v.cmd.Process.Signal(syscall.SIGTERM))
 }
 
-// Stop has the process end as Kubernetes does, its data plane having ended before, and tells how long it took.
+// Stop ends the process as Kubernetes does after its data plane has ended, and returns the time
+// that it took.
 func (v *Vertex) Stop() time.Duration {
 	v.t.Helper()
 	begin := time.Now()
@@ -139,30 +142,32 @@ func (v *Vertex) arrived(n int) {
 	}
 }
 
-// Arrivals are when messages came out of a source, or were handled by a map or sink.
+// Arrivals returns when messages left a source, or were handled by a map or sink.
 func (v *Vertex) Arrivals() []time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Clone(v.arrivals)
 }
 
-// Values are what came out of a source, in the order in which it came.
+// Values returns the values that left a source, in order.
 func (v *Vertex) Values() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Clone(v.values)
 }
 
-// Refused is how many data a sink or map has nacked.
+// Refused returns the number of data that a sink or map has nacked.
 func (v *Vertex) Refused() int { return v.counted(&v.refused) }
 
-// Failures is how many answers of a sink were failures.
+// Failures returns the number of failures that a sink has answered.
 func (v *Vertex) Failures() int { return v.counted(&v.failures) }
 
-// Lost is how many messages will not come again: they were nacked and the source ignores that, or retryStrategy dropped them.
+// Lost returns the number of messages without redelivery: the source ignores nacks, or
+// retryStrategy dropped them.
 func (v *Vertex) Lost() int { return v.counted(&v.lost) }
 
-// Delivered is how many messages the built-in source in front of a sink or map has delivered, again or for the first time.
+// Delivered returns the number of messages that the built-in source before a sink or map has
+// delivered, with redeliveries.
 func (v *Vertex) Delivered() int { return v.counted(&v.delivered) }
 
 func (v *Vertex) counted(n *int) int {
@@ -185,7 +190,7 @@ func (v *Vertex) fault(format string, args ...any) {
 	}
 }
 
-// failed notes why a stream has ended, unless somebody ended it, or the vertex may end.
+// failed records why a stream has ended, unless it was closed or the vertex may end.
 func (v *Vertex) failed(ctx context.Context, what string, err error) {
 	v.mu.Lock()
 	mayEnd := v.mayEnd

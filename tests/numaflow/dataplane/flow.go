@@ -9,31 +9,32 @@ import (
 	sourcepb "github.com/numaproj/numaflow-go/pkg/apis/proto/source/v1"
 )
 
-// A Batch is how a data plane works. In turn, it reads a batch from the source, maps it, collects what comes out in chunks for the
-// sink, and acknowledges the batch when all of it is settled; only then it reads again, unless it reads ahead. A chunk goes to
-// the sink when it is full, or Timeout after its first message. A nack goes to the source.
+// A Batch configures the cycle of a data plane: it reads a batch from the source, maps it,
+// collects the results in chunks for the sink, and acknowledges the batch when all its messages
+// are settled. Only then it reads again, unless it reads ahead. A chunk goes to the sink when it
+// is full, or Timeout after its first message. A nack goes to the source.
 type Batch struct {
 	Size    int           // readBatchSize
-	Timeout time.Duration // readTimeout; 0 = 1 s, the default
+	Timeout time.Duration // readTimeout; 0 means 1 s, the default
 
-	ReadAhead    bool          // reads the next batches before one is acknowledged, up to 500 messages and two batches
-	SinkTime     time.Duration // for a chunk, of the built-in sink behind a source or map
-	Retry        Retry         // of a sink
-	IgnoresNacks bool          // the source does, as the generator, NATS core and the built-in Kafka source do
+	ReadAhead    bool          // reads up to 500 messages and two batches before an acknowledgement
+	SinkTime     time.Duration // of the built-in sink behind a source or map, for each chunk
+	Retry        Retry         // of a user-defined sink
+	IgnoresNacks bool          // of the source: generator, NATS core, built-in Kafka
 	IgnoresDelay bool          // the source redelivers at once
-	Messages     int           // the built-in source has as many; 0 = no end
+	Messages     int           // in the built-in source; 0 means endless
 }
 
-// A Retry is the vertex's retryStrategy. What fails is sent to the sink again, with the chunk waiting; the zero value
-// retries every millisecond for ever.
+// A Retry is the vertex's retryStrategy: failed data are sent to the sink again while the chunk
+// waits. The zero value retries every millisecond, without end.
 type Retry struct {
 	Interval time.Duration
-	Steps    int  // 0 = for ever
+	Steps    int  // 0 means without end
 	Drop     bool // onFailure: drop, after Steps
 }
 
-// late is how long after its time an answer may come, on a machine that stands still for two seconds. Who waits for all permits of a
-// batch instead takes longer.
+// late is how late an answer may be, on a machine with pauses of up to two seconds. A vertex that
+// waits for all permits of a batch takes longer.
 const late = 2500 * time.Millisecond
 
 // A message is on its way from source to sink.
@@ -42,39 +43,39 @@ type message struct {
 	keys   []string
 	value  []byte
 	offset *sourcepb.Offset // of a user-defined source
-	nacked bool             // by a map or sink, and
-	delay  time.Duration    // so long
+	nacked bool             // by a map or sink
+	delay  time.Duration    // of the redelivery
 	batch  *batch
 }
 
-// A batch is what one Read got.
-type batch struct{ left sync.WaitGroup } // messages that are not settled
+// A batch is the messages of one Read.
+type batch struct{ left sync.WaitGroup } // messages to settle
 
-// nack has a message go back to the source.
+// nack returns a message to the source.
 func (m *message) nack(delay time.Duration) { m.nacked, m.delay = true, delay }
 
-// A source is where messages come from. A read that is not ok ends the flow.
+// A source delivers messages. If read returns false, the flow ends.
 type source interface {
 	read() (messages []*message, ok bool)
 	settle(acked, nacked []*message)
 }
 
-// A stage hands on the messages that it takes, in goroutines of its own; it closes out after in.
+// A stage forwards messages, in goroutines of its own; it closes out after in is closed.
 type stage func(in <-chan *message, out chan<- *message)
 
-// A flow is a MonoVertex.
+// A flow is a running MonoVertex.
 type flow struct {
 	Batch
 	source source
-	stage  stage                  // between source and sink; nil: none
+	stage  stage                  // between source and sink; nil for none
 	sink   func(chunk []*message) // may nack some
-	end    func()                 // of the streams
+	end    func()                 // ends the streams
 
-	stopping chan struct{} // closed: read no more, retry no more
+	stopping chan struct{} // closed: no further reads and retries
 	once     sync.Once
 }
 
-// run starts the flow. stop has it read no more, and waits until all that was read is settled.
+// run starts the flow. stop ends the reads, and waits until all messages are settled.
 func (f *flow) run() (stop func()) {
 	f.stopping = make(chan struct{})
 	if f.Timeout == 0 {
@@ -106,10 +107,10 @@ func (f *flow) run() (stop func()) {
 	}
 }
 
-// stop ends the flow, as a SIGTERM or a stream that has failed does.
+// stop ends the flow, as on SIGTERM or when a stream fails.
 func (f *flow) stop() { f.once.Do(func() { close(f.stopping) }) }
 
-// stopped reports whether the flow is to end.
+// stopped reports whether the flow is ending.
 func (f *flow) stopped() bool {
 	select {
 	case <-f.stopping:
@@ -151,12 +152,12 @@ func (f *flow) read(out chan<- *message) {
 			out <- m
 		}
 	}
-	for range batches - 1 { // one slot is this loop's
+	for range batches - 1 { // this loop has one slot
 		slots <- struct{}{}
 	}
 }
 
-// chunks collects what comes from in: n at most, until timeout after the first.
+// chunks collects the messages of in: at most n, until timeout after the first.
 func chunks(in <-chan *message, n int, timeout time.Duration, each func([]*message)) {
 	for first := range in {
 		chunk := []*message{first}
@@ -178,15 +179,15 @@ func chunks(in <-chan *message, n int, timeout time.Duration, each func([]*messa
 	}
 }
 
-// builtInSink takes so long for a chunk.
+// builtInSink returns a sink that takes a time for each chunk.
 func builtInSink(takes time.Duration) func([]*message) {
 	return func([]*message) { time.Sleep(takes) }
 }
 
-// A builtInSource has numbered messages.
+// A builtInSource delivers numbered messages.
 type builtInSource struct {
 	Batch
-	vertex *Vertex // that it feeds
+	vertex *Vertex // that gets the messages
 	keys   func(i int) []string
 
 	mu    sync.Mutex
@@ -194,7 +195,7 @@ type builtInSource struct {
 	again []again
 }
 
-// An again is a message that was nacked: it is delivered again, not before a time.
+// An again is a nacked message, which is redelivered at a time or later.
 type again struct {
 	m    *message
 	from time.Time
@@ -219,7 +220,7 @@ func (s *builtInSource) read() (messages []*message, ok bool) {
 		messages = append(messages, m)
 	}
 	if len(messages) == 0 {
-		time.Sleep(10 * time.Millisecond) // it is asked again at once
+		time.Sleep(10 * time.Millisecond) // the next read follows at once
 	}
 	s.vertex.count(&s.vertex.delivered, len(messages))
 	return messages, true

@@ -11,11 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// concurrency is how many data a map has at once, Numaflow's default.
+// concurrency is the number of data that a map handles at once: Numaflow's default.
 const concurrency = 500
 
-// Map reads from a built-in source through a user-defined map of any kind into a built-in sink, until stop. keys are those of
-// the i-th message.
+// Map runs a built-in source, a user-defined map of any kind and a built-in sink, until stop. keys
+// returns the keys of the i-th message.
 func (v *Vertex) Map(b Batch, keys func(i int) []string) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -40,18 +40,18 @@ func (v *Vertex) Map(b Batch, keys func(i int) []string) (stop func()) {
 	return f.run()
 }
 
-// A mapping is a map's stream.
+// A mapping is the stream of a map.
 type mapping struct {
 	*Vertex
 	ctx    context.Context
 	stream mappb.Map_MapFnClient
-	broken func() // called when the stream has failed
+	broken func() // called when the stream fails
 
 	mu   sync.Mutex
-	open map[string]*message // not answered; nil: the stream has failed
+	open map[string]*message // without an answer; nil: the stream has failed
 }
 
-// each maps each message by itself, many at once.
+// each maps messages one by one, concurrently.
 func (m *mapping) each(in <-chan *message, out chan<- *message) {
 	slots := make(chan struct{}, concurrency)
 	go func() {
@@ -104,7 +104,7 @@ func (m *mapping) batch(chunk []*message, out chan<- *message) {
 	switch {
 	case err != nil:
 		m.fail(err)
-	case !sent: // it has failed before
+	case !sent: // the stream has failed before
 	case unanswered > 0:
 		m.fault("%d of %d data were not answered", unanswered, len(chunk))
 	}
@@ -116,7 +116,7 @@ func (m *mapping) batch(chunk []*message, out chan<- *message) {
 	}
 }
 
-// send sends a datum, unless the stream has failed; if it fails now, receive says so.
+// send sends a datum, unless the stream has failed; receive reports a failure.
 func (m *mapping) send(d *message) (ok bool) {
 	m.mu.Lock()
 	if m.open == nil {
@@ -129,7 +129,7 @@ func (m *mapping) send(d *message) (ok bool) {
 	return true
 }
 
-// fail notes that the stream has failed, and returns what was not answered, nacked.
+// fail records that the stream has failed, and returns the messages without an answer as nacked.
 func (m *mapping) fail(err error) (unanswered []*message) {
 	m.failed(m.ctx, "Map", err)
 	m.broken()
@@ -143,13 +143,14 @@ func (m *mapping) fail(err error) (unanswered []*message) {
 	return unanswered
 }
 
-// receive takes in an answer, and returns the message that it is the last one of. Each must be answered once. What is dropped does not arrive.
+// receive handles an answer, and returns the message if the answer is its last one. Each message
+// must be answered once. A dropped message does not arrive.
 func (m *mapping) receive() (done []*message, eot bool, err error) {
 	r, err := m.stream.Recv()
 	if err != nil {
 		return nil, false, err
 	}
-	eot = r.GetStatus().GetEot() // of the batch, or of a stream's datum
+	eot = r.GetStatus().GetEot() // end of the batch, or of a datum of a stream
 	if eot && m.kind == BatchMap {
 		return nil, true, nil
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// Build builds the command in a directory, and returns its binary.
+// Build builds the command of a folder, and returns the path of its binary.
 func Build(t testing.TB, directory string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "vertex")
@@ -23,7 +23,8 @@ func Build(t testing.TB, directory string) string {
 	return binary
 }
 
-// Env is the environment of MonoVertex orders in namespace team, with a policy of some fields, in YAML's flow form, and a permit store.
+// Env returns the environment of the MonoVertex orders in the namespace team, with a policy, whose
+// fields are in YAML's flow form, and a permit store.
 func Env(t testing.TB, fields, permits string) []string {
 	t.Helper()
 	policies := filepath.Join(t.TempDir(), "policies.yaml")
@@ -46,8 +47,8 @@ func Window(d time.Duration, from time.Time, vertices ...*Vertex) int {
 	return window.Max(d, window.Times(all))
 }
 
-// Speed is the messages a second that have arrived since from, at all vertices together. Each is measured from a pause to the last
-// one, since batches come at once.
+// Speed returns the messages a second that have arrived since from, at all vertices together. Each
+// vertex is measured between its first and its last pause, since batches arrive at once.
 func Speed(pause time.Duration, from time.Time, vertices ...*Vertex) (perSecond float64) {
 	for _, v := range vertices {
 		all := slices.DeleteFunc(v.Arrivals(), func(at time.Time) bool { return at.Before(from) })

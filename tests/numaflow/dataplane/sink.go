@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Sink reads from a built-in source, into a user-defined sink, until stop.
+// Sink runs a built-in source and a user-defined sink, until stop.
 func (v *Vertex) Sink(b Batch) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -25,7 +25,7 @@ func (v *Vertex) Sink(b Batch) (stop func()) {
 		if err := v.sunk(f, stream, chunk); err != nil {
 			v.failed(ctx, "Sink", err)
 			f.stop()
-			for _, m := range chunk { // also those that were handled: the chunk has failed
+			for _, m := range chunk { // with the handled ones: the chunk has failed
 				m.nack(0)
 			}
 		}
@@ -33,7 +33,7 @@ func (v *Vertex) Sink(b Batch) (stop func()) {
 	return f.run()
 }
 
-// sunk is a chunk, with its retries. When the flow stops, there are no more of them, and the chunk fails as a whole.
+// sunk sinks a chunk, with retries. When the flow stops, retries end, and the whole chunk fails.
 func (v *Vertex) sunk(f *flow, stream sinkpb.Sink_SinkFnClient, chunk []*message) error {
 	todo := chunk
 	for step := 1; ; step++ {
@@ -59,7 +59,7 @@ func (v *Vertex) sunk(f *flow, stream sinkpb.Sink_SinkFnClient, chunk []*message
 	}
 }
 
-// sink is one call: each datum must be answered once.
+// sink makes one call; each datum must be answered once.
 func (v *Vertex) sink(stream sinkpb.Sink_SinkFnClient, chunk []*message) (failed []*message, err error) {
 	open := map[string]*message{}
 	for _, m := range chunk {

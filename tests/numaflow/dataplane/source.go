@@ -23,17 +23,17 @@ func (v *Vertex) reads(ctx context.Context) sourcepb.Source_ReadFnClient {
 	return reads
 }
 
-// DieAfterRead is a data plane that dies after one Read, of which it has acknowledged nothing.
+// DieAfterRead runs a data plane that dies after one Read, before it acknowledges any message.
 func (v *Vertex) DieAfterRead(b Batch) {
 	v.t.Helper()
 	ctx, die := context.WithCancel(v.t.Context())
 	defer die()
 	offsets, ok := v.read(ctx, v.reads(ctx), b)
 	require.True(v.t, ok)
-	v.settle(offsets) // as far as the next one is concerned
+	v.settle(offsets) // for the next data plane
 }
 
-// Source reads from a user-defined source, into a built-in sink, until stop.
+// Source runs a user-defined source and a built-in sink, until stop.
 func (v *Vertex) Source(b Batch) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -51,14 +51,14 @@ func (v *Vertex) Source(b Batch) (stop func()) {
 	return f.run()
 }
 
-// A userSource is the source of a vertex.
+// A userSource is the user-defined source of a vertex.
 type userSource struct {
 	*Vertex
 	ctx   context.Context
 	batch Batch
 	reads sourcepb.Source_ReadFnClient
 	acks  sourcepb.Source_AckFnClient
-	mu    sync.Mutex // of acks: batches may be settled at once
+	mu    sync.Mutex // guards acks: batches may be settled concurrently
 }
 
 func (s *userSource) read() (messages []*message, ok bool) {
@@ -84,7 +84,8 @@ func offsetsOf(messages []*message) (offsets []*sourcepb.Offset) {
 	return offsets
 }
 
-// Nack refuses messages, on a connection of its own streams, as a data plane does whose sink has failed for good.
+// Nack nacks messages on streams of its own, as a data plane does after a permanent failure of
+// its sink.
 func (v *Vertex) Nack(offsets []*sourcepb.Offset) {
 	v.t.Helper()
 	r, err := sourcepb.NewSourceClient(v.conn).NackFn(v.t.Context(), &sourcepb.NackRequest{Request: []*sourcepb.NackRequest_Request{{Offsets: offsets}}})
@@ -93,7 +94,7 @@ func (v *Vertex) Nack(offsets []*sourcepb.Offset) {
 	v.settle(offsets)
 }
 
-// ReadOne is one Read on streams of its own, which stay open until the test ends.
+// ReadOne makes one Read on streams of its own, which stay open until the test ends.
 func (v *Vertex) ReadOne(b Batch) (offsets []*sourcepb.Offset) {
 	v.t.Helper()
 	offsets, ok := v.read(v.t.Context(), v.reads(v.t.Context()), b)
@@ -101,7 +102,7 @@ func (v *Vertex) ReadOne(b Batch) (offsets []*sourcepb.Offset) {
 	return offsets
 }
 
-// Pending is the backlog that the vertex tells.
+// Pending returns the backlog that the vertex reports.
 func (v *Vertex) Pending() int64 {
 	v.t.Helper()
 	r, err := sourcepb.NewSourceClient(v.conn).PendingFn(v.t.Context(), &emptypb.Empty{})
@@ -109,7 +110,7 @@ func (v *Vertex) Pending() int64 {
 	return r.GetResult().GetCount()
 }
 
-// read is one Read.
+// read makes one Read.
 func (v *Vertex) read(ctx context.Context, reads sourcepb.Source_ReadFnClient, b Batch) (offsets []*sourcepb.Offset, ok bool) {
 	begin := time.Now()
 	err := reads.Send(&sourcepb.ReadRequest{Request: &sourcepb.ReadRequest_Request{NumRecords: uint64(b.Size), TimeoutInMs: uint32(b.Timeout.Milliseconds())}})
@@ -142,7 +143,7 @@ func (v *Vertex) came(m *sourcepb.ReadResponse_Result) {
 	v.values = append(v.values, string(m.GetPayload()))
 	v.mu.Unlock()
 	if twice {
-		v.fault("%s came again before it was acknowledged", m.GetOffset())
+		v.fault("%s: redelivered before it was acknowledged", m.GetOffset())
 	}
 }
 
@@ -150,7 +151,7 @@ func offset(o *sourcepb.Offset) string {
 	return fmt.Sprint(o.GetPartitionId(), " ", string(o.GetOffset()))
 }
 
-// settle forgets what was acknowledged or refused.
+// settle removes messages that are acknowledged or nacked.
 func (v *Vertex) settle(offsets []*sourcepb.Offset) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

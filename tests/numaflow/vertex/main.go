@@ -1,6 +1,9 @@
-// Vertex is a user-defined vertex as somebody would deploy it, with its limits: vertex -sockets DIRECTORY source|map|batchmap|mapstream|sink. It goes by
-// Numaflow's environment, and by that of throttle.FromEnv. With VERTEX_BARE=1 it has no Limiter, with
-// VERTEX_NACKS=1 it answers with nacks.
+// Vertex is a user-defined vertex with limits, as in a deployment:
+//
+//	vertex -sockets DIRECTORY source|map|batchmap|mapstream|sink
+//
+// It reads Numaflow's environment and that of throttle.FromEnv. With VERTEX_BARE=1 it has no
+// Limiter, with VERTEX_NACKS=1 it answers with nacks.
 package main
 
 import (
@@ -29,7 +32,7 @@ import (
 )
 
 func main() {
-	sockets := flag.String("sockets", "/var/run/numaflow", "directory of the data plane's sockets")
+	sockets := flag.String("sockets", "/var/run/numaflow", "folder of the data plane's sockets")
 	flag.Parse()
 	if err := run(flag.Arg(0), *sockets); err != nil {
 		fmt.Fprintln(os.Stderr, "vertex:", err)
@@ -84,12 +87,12 @@ func run(kind, sockets string) (err error) {
 		}
 		server = sinker.NewServer(s, sinker.WithSockAddr(sockets+"/sink.sock"), sinker.WithServerInfoFilePath(sockets+"/sinker-server-info"))
 	default:
-		return fmt.Errorf("%q is no kind of vertex", kind)
+		return fmt.Errorf("vertex %q: want source, map, batchmap, mapstream or sink", kind)
 	}
 	return server.Start(ctx)
 }
 
-// numbers is a source without an end. What it is refused comes again.
+// numbers is an endless source. It redelivers nacked messages.
 type numbers struct {
 	mu      sync.Mutex
 	next    int64
@@ -126,20 +129,20 @@ func (n *numbers) Nack(_ context.Context, request sourcer.NackRequest) {
 	for _, o := range request.Offsets() {
 		i, err := strconv.ParseInt(string(o.Offset.Value()), 10, 64)
 		if err != nil {
-			panic(err) // nobody was given that one
+			panic(err) // the offset was never delivered
 		}
 		n.refused = append(n.refused, i)
 	}
 }
 
-// backlog is what numbers tells.
+// backlog is the backlog that numbers reports.
 const backlog = 1_000_000
 
 func (n *numbers) Pending(context.Context) int64            { return backlog }
 func (n *numbers) ActivePartitions(context.Context) []int32 { return sourcer.DefaultPartitions() }
 func (n *numbers) TotalPartitions(context.Context) *int32   { return nil }
 
-// dropOdd drops messages whose key says so.
+// dropOdd drops messages by their keys.
 func dropOdd(_ context.Context, keys []string, d mapper.Datum) mapper.Messages {
 	if len(keys) > 0 && keys[0] == "drop" {
 		return mapper.Messages{mapper.MessageToDrop()}
@@ -170,7 +173,7 @@ func dropOddOfStream(_ context.Context, keys []string, d mapstreamer.Datum, out 
 	out <- mapstreamer.NewMessage(d.Value())
 }
 
-// discard takes 20 ms for a call.
+// discard takes 20 ms for each call.
 func discard(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
 	for d := range in {
 		responses = append(responses, sinker.ResponseOK(d.ID()))
