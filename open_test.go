@@ -83,7 +83,7 @@ func TestOpenWithoutPolicyStore(t *testing.T) {
 				took := time.Since(start)
 				assert.GreaterOrEqual(t, took, 2500*time.Millisecond)
 				assert.Less(t, took, 20*time.Second)
-				for _, want := range []string{c.at, c.want, "no policies after 2.5s", "start their store"} {
+				for _, want := range []string{c.at, c.want, "no policies after 2.5s", "start the policy store"} {
 					assert.ErrorContains(t, err, want)
 				}
 				assert.Contains(t, log.String(), c.want, "it is logged before the end")

@@ -131,8 +131,9 @@ func TestManyReturn(t *testing.T) {
 	}
 }
 
-// Partial partitions: replicas that are cut off go on at their share, the others share the whole limit, so that together they
-// never have more than twice the limit, and repay up to two seconds of that; with `stop` never more than the limit.
+// Partial partitions: replicas that are cut off go on at their share, the others share the whole
+// limit, so that together they never have more than twice the limit, and repay up to two seconds
+// of that; with `stop` never more than the limit.
 func TestPartialPartition(t *testing.T) {
 	t.Parallel()
 	for _, loss := range []policy.OnOutage{policy.OutageShare, policy.OutageStop} {
@@ -179,7 +180,8 @@ func TestPartialPartition(t *testing.T) {
 	}
 }
 
-// Who was told a share long ago does not go on at it when the permit store goes: others have got it since.
+// Who was told a share long ago does not go on at it when the permit store goes: others have got
+// it since.
 func TestAnOldShareIsForgotten(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
 		for i := range 8 { // one after the other has it all
@@ -430,7 +432,8 @@ func (l refusing) Do(ctx context.Context, requests []*permits.Request) {
 	}
 }
 
-// One limit that cannot be allocated is no permit store that is away, and is logged once.
+// TestOneFaultyLimit: one limit whose requests fail is no outage of the permit store, and is
+// logged once.
 func TestOneFaultyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -452,9 +455,9 @@ func TestOneFaultyLimit(t *testing.T) {
 		}
 		time.Sleep(10 * second)
 		synctest.Wait()
-		assert.False(t, lim.Stats().Permits.Away)
+		assert.False(t, lim.Stats().Permits.Unavailable)
 		require.NoError(t, lim.Close())
-		assert.Equal(t, 1, strings.Count(log.String(), "cannot be allocated"), log.String())
-		assert.Zero(t, strings.Count(log.String(), "does not answer"), log.String())
+		assert.Equal(t, 1, strings.Count(log.String(), "requests for a limit fail"), log.String())
+		assert.Zero(t, strings.Count(log.String(), "is unavailable"), log.String())
 	})
 }

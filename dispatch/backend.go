@@ -11,9 +11,10 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// A Backend is a system that consumers load: a broker, or what handlers write to. It counts what throttling ids with a quota cost it, and knows how
-// near it is to what it can bear; once a second that is published for the ratekeeper. Any number of goroutines may use it at once. A nil
-// Backend counts nothing.
+// A Backend is a system that consumers load: a broker, or what handlers write to. It counts what
+// throttling ids with a quota cost it, and knows how near it is to what it can bear; once a second
+// that is published for the ratekeeper. Any number of goroutines may use it at once. A nil Backend
+// counts nothing.
 type Backend struct {
 	name, zone string
 	sample     float64
@@ -24,9 +25,9 @@ type Backend struct {
 
 // A meter counts an id's cost.
 type meter struct {
-	cost      atomic.Int64
-	published int64     // of cost
-	at        time.Time // of the last report that had some
+	cost atomic.Int64
+	told int64     // at the last report
+	at   time.Time // of the last one that had some
 }
 
 type reported struct {
@@ -35,17 +36,19 @@ type reported struct {
 }
 
 const (
-	leastSample = 1e-6    // so that what is scaled back stays a number
-	mostCost    = 1 << 50 // that one message is counted with, bytes
+	minSample = 1e-6    // so that what is scaled back stays a number
+	maxCost   = 1 << 50 // that one message is counted with, bytes
 )
 
-// forgetCosts is after how long an id that costs a backend nothing, or a backend that nothing costs, is not reported any more.
+// forgetCosts is after how long an id that costs a backend nothing, or a backend that nothing
+// costs, is not reported any more.
 const forgetCosts = time.Minute
 
 // loadValid is how long a reported load counts.
 const loadValid = 5 * time.Second
 
-// Backend returns the one of that name; zone is what it may fail with, its own name if there is no other. The zone is that of the first call.
+// Backend returns the one of that name; zone is what it may fail with, its own name if there is no
+// other. The zone is that of the first call.
 func (l *Limiter) Backend(name, zone string) (*Backend, error) {
 	if name == "" || zone == "" || len(name) > quota.MaxName || len(zone) > quota.MaxName {
 		return nil, fmt.Errorf("dispatch: backend %.50q, zone %.50q: want names of 1 to %d bytes", name, zone, quota.MaxName)
@@ -70,7 +73,8 @@ func (b *Backend) Read(s *Subscription, bytes int64) {
 	}
 }
 
-// Wrote counts a message of a subscription of which so many bytes were written to the backend, or deleted there.
+// Wrote counts a message of a subscription of which so many bytes were written to the backend, or
+// deleted there.
 func (b *Backend) Wrote(s *Subscription, bytes int64) {
 	if id := b.meters(s); id != nil {
 		b.add(*id, quota.WriteCost(bytes))
@@ -78,13 +82,13 @@ func (b *Backend) Wrote(s *Subscription, bytes int64) {
 }
 
 // Metered reports whether a throughput quota applies, so that Backends count what messages cost.
-func (s *Subscription) Metered() bool { return s != nil && s.queue.metered.Load() != nil }
+func (s *Subscription) Metered() bool { return s != nil && s.handle.Lane.Quota() != nil }
 
 func (b *Backend) meters(s *Subscription) *quota.ID {
 	if b == nil || s == nil {
 		return nil
 	}
-	id := s.queue.metered.Load()
+	id := s.handle.Lane.Quota()
 	if id == nil || b.sample < 1 && rand.Float64() >= b.sample {
 		return nil
 	}
@@ -92,7 +96,7 @@ func (b *Backend) meters(s *Subscription) *quota.ID {
 }
 
 func (b *Backend) add(id quota.ID, cost int64) {
-	cost = int64(min(float64(cost)/b.sample, mostCost))
+	cost = int64(min(float64(cost)/b.sample, maxCost))
 	m, ok := b.costs.Load(id)
 	if !ok {
 		m, _ = b.costs.LoadOrStore(id, new(meter))
@@ -100,8 +104,8 @@ func (b *Backend) add(id quota.ID, cost int64) {
 	m.(*meter).cost.Add(cost)
 }
 
-// ReportLoad says how near the backend is to its target. It counts for five seconds; of several processes' reports the worst
-// does. The error names what is no number of its kind.
+// ReportLoad says how near the backend is to its target. It counts for five seconds; of several
+// processes' reports the worst does. The error names what is no number of its kind.
 func (b *Backend) ReportLoad(load quota.Load) error {
 	if b == nil {
 		return nil
@@ -117,19 +121,19 @@ func (b *Backend) ReportLoad(load quota.Load) error {
 	return nil
 }
 
-// report returns the costs since the last report that was published, secs ago, and what to call
-// once this one is; some is false if there has been nothing for long. The caller holds limiter.mu
-// for both.
-func (b *Backend) report(secs float64) (r quota.Report, some bool, published func()) {
+// report returns the costs of the time since the last report that was published, secs ago. done
+// notes that this one is; it is nil if there has been nothing to report for long. Limiter.mu is
+// held.
+func (b *Backend) report(secs float64) (r quota.Report, done func()) {
 	now := time.Now()
 	r = quota.Report{Backend: b.name, Zone: b.zone, Costs: map[quota.ID]float64{}}
-	costs := map[*meter]int64{}
+	counted := map[*meter]int64{}
+	some := false
 	b.costs.Range(func(id, m any) bool {
 		of := m.(*meter)
-		cost := of.cost.Load()
-		if more := cost - of.published; more > 0 {
-			r.Costs[id.(quota.ID)] = float64(more) / secs
-			costs[of], of.at = cost, now
+		if cost := of.cost.Load(); cost > of.told {
+			r.Costs[id.(quota.ID)] = float64(cost-of.told) / secs
+			counted[of], of.at = cost, now
 		}
 		if now.Sub(of.at) > forgetCosts {
 			b.costs.Delete(id)
@@ -141,9 +145,12 @@ func (b *Backend) report(secs float64) (r quota.Report, some bool, published fun
 	if l := b.load.Load(); l != nil && time.Since(l.at) < loadValid {
 		r.Load, some = l.load, true
 	}
-	return r, some, func() {
-		for m, cost := range costs {
-			m.published = cost
+	if !some {
+		return r, nil
+	}
+	return r, func() {
+		for of, cost := range counted {
+			of.told = cost
 		}
 	}
 }

@@ -125,7 +125,8 @@ func TestRampsFromLow(t *testing.T) {
 	}
 }
 
-// A split limit goes up its ramp with a fixed head count, too, and stays at the top while the permit store is away.
+// A split limit goes up its ramp with a fixed head count, too, and stays at the top while the
+// permit store is away.
 func TestRampOfASplit(t *testing.T) {
 	for _, replicas := range []int64{0, 1} {
 		p := rate(t, "1000/s")
@@ -174,7 +175,8 @@ func TestQueueMovesUp(t *testing.T) {
 	})
 }
 
-// TestStatsWhileClosing: what is given back at the end is not seen half done; the race detector is the judge.
+// TestStatsWhileClosing: what is given back at the end is not seen half done; the race detector is
+// the judge.
 func TestStatsWhileClosing(t *testing.T) {
 	for range 20 {
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000), ThrottleCaughtUp: new(true)})})

@@ -60,7 +60,8 @@ func TestWalkingClock(t *testing.T) {
 	}
 }
 
-// Slow requests look like a clock that steps forward: what that moves is moved back, with one replica and with many.
+// Slow requests look like a clock that steps forward: what that moves is moved back, with one
+// replica and with many.
 func TestSlowRequestsMoveNothing(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
@@ -98,7 +99,8 @@ func TestSlowRequestsMoveNothing(t *testing.T) {
 	}
 }
 
-// Split and groups use the store's clock as it is: a step costs a second or two, and lets a bounded number through.
+// Split and groups use the store's clock as it is: a step costs a second or two, and lets a
+// bounded number through.
 func TestSteppingClockSplitAndGroups(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]policy.Policy{"split": splitting(t, "1000/s"), "groups": divided(t, "1000/s", "eu,us")} {

@@ -135,7 +135,8 @@ func TestHugeRequests(t *testing.T) {
 	})
 }
 
-// TestBytesOfUnknownSize: a caller that names no sizes gets as many messages as there are bytes for.
+// TestBytesOfUnknownSize: a caller that names no sizes gets as many messages as there are bytes
+// for.
 func TestBytesOfUnknownSize(t *testing.T) {
 	limited(t, policy.Policy{ByteRate: policy.PerSecond(100_000)}, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		got, start := 0, time.Now()

@@ -106,7 +106,8 @@ func (r *replica) greedy(max int) {
 	})
 }
 
-// poisson asks for one permit at random times, rate a second on average, and notes how long each waited.
+// poisson asks for one permit at random times, rate a second on average, and notes how long each
+// waited.
 func (r *replica) poisson(rate float64, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, uint64(r.id)))
 	r.wg.Go(func() {

@@ -17,7 +17,8 @@ func divided(t testing.TB, text string, groups policy.Names) policy.Policy {
 	return p
 }
 
-// Each group has the same part of the limit, however many workers it has; what one leaves, but for a fifth of its part, the others get.
+// Each group has the same part of the limit, however many workers it has; what one leaves, but for
+// a fifth of its part, the others get.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	for how, wants := range appetites {
@@ -67,8 +68,8 @@ func TestGroupsOfALongPeriod(t *testing.T) {
 	})
 }
 
-// Under a partition each side spends only its own: the one without the permit store goes on with its group's part, and the other
-// side leaves it that.
+// Under a partition each side spends only its own: the one without the permit store goes on with
+// its group's part, and the other side leaves it that.
 func TestGroupsUnderAPartition(t *testing.T) {
 	t.Parallel()
 	for loss, without := range map[policy.OnOutage]int{policy.OutageShare: 500, policy.OutageStop: 0} {

@@ -43,7 +43,8 @@ func TestAHandleForEachMessage(t *testing.T) {
 	}
 }
 
-// A limit whose last handle is closed, or that is removed, sends two requests at most in the next second, and none after a second, whatever preceded.
+// A limit whose last handle is closed, or that is removed, sends two requests at most in the next
+// second, and none after a second, whatever preceded.
 func TestClosedIsSilent(t *testing.T) {
 	t.Parallel()
 	requests := func(r *replica) (n int) {

@@ -50,8 +50,8 @@ func hoard(t *testing.T, sub *dispatch.Subscription, n int, hold time.Duration) 
 	return grants
 }
 
-// TestHold: a Grant that is held gives back its permits after two batches, too, up to 3 s: to other callers, or to the permit
-// store if there is none.
+// TestHold: a Grant that is held gives back its permits after two batches, too, up to 3 s: to
+// other callers, or to the permit store if there is none.
 func TestHold(t *testing.T) {
 	second := time.Second
 	for name, c := range map[string]struct {
@@ -112,8 +112,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHoldBound: two replicas, one of which holds permits for a second and gives back most of them: what both use in any
-// interval is at most the rate times the interval and the hold.
+// TestHoldBound: two replicas, one of which holds permits for a second and gives back most of
+// them: what both use in any interval is at most the rate times the interval and the hold.
 func TestHoldBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate, hold = 100., time.Second

@@ -27,7 +27,8 @@ func attacked(t *testing.T, name string, p policy.Policy, run func(t *testing.T,
 	})
 }
 
-// excess is the most that was dispatched above rate x d in any interval d from then on, as time at that rate.
+// excess is the most that was dispatched above rate x d in any interval d from then on, as time at
+// that rate.
 func (f *fleet) excess(rate float64, from time.Duration) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -48,8 +49,8 @@ func (f *fleet) excess(rate float64, from time.Duration) time.Duration {
 	return time.Duration(worst / rate * float64(time.Second))
 }
 
-// bounded checks what a limit of 1000/s promises from a time on: no second above most, no interval more than 250 ms ahead, and in total no more
-// than 100.5 % and one round trip's worth.
+// bounded checks what a limit of 1000/s promises from a time on: no second above most, no interval
+// more than 250 ms ahead, and in total no more than 100.5 % and one round trip's worth.
 func (f *fleet) bounded(t *testing.T, what string, from, to time.Duration, most int, excess time.Duration) {
 	t.Helper()
 	within(t, what+": any second", f.window(second, from), 0, most)
@@ -73,7 +74,8 @@ func weighed(t testing.TB, of map[string]policy.Policy) *policy.Set {
 
 func reserves(n int64) policy.Policy { return policy.Policy{Reserved: policy.PerSecond(n)} }
 
-// comeAndGo has ten replicas join one after the other, each for a while, and end as a clean stop, a crash or a consumer without messages does.
+// comeAndGo has ten replicas join one after the other, each for a while, and end as a clean stop,
+// a crash or a consumer without messages does.
 func (f *fleet) comeAndGo(rng *rand.Rand, max int, subscriptions ...string) {
 	for i := range 10 {
 		time.Sleep(time.Duration(100+rng.IntN(1500)) * time.Millisecond)
@@ -163,7 +165,8 @@ func TestALightOneComesAndGoes(t *testing.T) {
 	}
 }
 
-// In an outage, minimums that take everything leave a subscription without one next to nothing, not a part of the limit of its own.
+// In an outage, minimums that take everything leave a subscription without one next to nothing,
+// not a part of the limit of its own.
 func TestMinimumsInAnOutage(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
 		f.policies.Set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))

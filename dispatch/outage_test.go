@@ -33,8 +33,9 @@ func TestLostRequestsAreNoOutage(t *testing.T) {
 	}
 }
 
-// A replica that starts while the permit store is unavailable has the limit divided by the replicas that there were, or a thousandth of it,
-// and the limit as soon as the permit store is there.
+// A replica that starts while the permit store is unavailable has the limit divided by the
+// replicas that there were, or a thousandth of it, and the limit as soon as the permit store is
+// there.
 func TestUnavailableAtTheStart(t *testing.T) {
 	t.Parallel()
 	for _, known := range []bool{false, true} {

@@ -19,11 +19,13 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// A service can do so much a second, and answers busy above that. It saves up a tenth of a second's.
+// A service can do so much a second, and answers busy above that. It saves up a tenth of a
+// second's.
 type service struct {
 	mu       sync.Mutex
 	capacity float64
@@ -85,7 +87,8 @@ func (r *replica) calls(s *service, rate float64) {
 	})
 }
 
-// TestBusy: replicas that flood a service slow down together to what it can do, and are back at full speed when it can do more.
+// TestBusy: replicas that flood a service slow down together to what it can do, and are back at
+// full speed when it can do more.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	for _, limited := range []bool{false, true} {
@@ -115,7 +118,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestBusyIsHeardByAll: what one replica learns, the others obey, although they have seen no busy answer themselves.
+// TestBusyIsHeardByAll: what one replica learns, the others obey, although they have seen no busy
+// answer themselves.
 func TestBusyIsHeardByAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -131,7 +135,8 @@ func TestBusyIsHeardByAll(t *testing.T) {
 	})
 }
 
-// TestBusyOfOthers: another subscription of the topic does not slow down, nor does one whose policy says so.
+// TestBusyOfOthers: another subscription of the topic does not slow down, nor does one whose
+// policy says so.
 func TestBusyOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +200,8 @@ func TestBusyOutcomes(t *testing.T) {
 	}
 }
 
-// TestBusyOfOld: what was reported while the policy had no use for it is not held against anybody later.
+// TestBusyOfOld: what was reported while the policy had no use for it is not held against anybody
+// later.
 func TestBusyOfOld(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]policy.Policy{"none": {Busy: policy.BusyNone}, "of failures": {BusyOutcomes: "failed"}} {
@@ -219,7 +225,8 @@ func TestBusyOfOld(t *testing.T) {
 	}
 }
 
-// TestReporting: the outcome of each call is reported, a panic's too, and what f returns is returned.
+// TestReporting: the outcome of each call is reported, a panic's too, and what f returns is
+// returned.
 func TestReporting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -377,11 +384,12 @@ func BenchmarkReportOutcome(b *testing.B) {
 	}
 }
 
-// TestReservedWhileThereAreHandles: what a quota reserves for messages of a tag keeps the subscription at that, until nobody has a handle for them.
+// TestReservedWhileThereAreHandles: what a quota reserves for messages of a tag keeps the
+// subscription at that, until nobody has a handle for them.
 func TestReservedWhileThereAreHandles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := new(throttletest.Policies)
-		source.Set(set(t, map[string]policy.Policy{"tag:gold": {ReservedThroughput: new(int64(50 * dispatch.AssumedCost)), TotalThroughput: new(int64(1 << 40))}}))
+		source.Set(set(t, map[string]policy.Policy{"tag:gold": {ReservedThroughput: new(int64(50 * quota.AssumedCost)), TotalThroughput: new(int64(1 << 40))}}))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
@@ -407,7 +415,8 @@ func TestReservedWhileThereAreHandles(t *testing.T) {
 	})
 }
 
-// TestBusyForAllTags: what is reported of a subscription slows its messages down whatever their tags, those of before and of later.
+// TestBusyForAllTags: what is reported of a subscription slows its messages down whatever their
+// tags, those of before and of later.
 func TestBusyForAllTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set, err := policy.NewSet([]policy.Entry{

@@ -17,11 +17,12 @@ func ramped(t testing.TB, sharing policy.Sharing, mode policy.RampMode) policy.P
 	return p
 }
 
-// budgets says what should be dispatched in the second after the first slot, and the next one, and so on.
+// budgets says what should be dispatched in the second after the first slot, and the next one, and
+// so on.
 func budgets(steps int) (n int) { return min(150+45*steps, 600) }
 
-// A ramp is one line for the whole pool, whatever the sharing: each second's budget is shared by all, and the ramp goes on
-// when replicas are replaced.
+// A ramp is one line for the whole pool, whatever the sharing: each second's budget is shared by
+// all, and the ramp goes on when replicas are replaced.
 func TestRamps(t *testing.T) {
 	t.Parallel()
 	for _, sharing := range []policy.Sharing{policy.Fair, policy.Strict, policy.Split} {
@@ -84,7 +85,8 @@ func TestRamps(t *testing.T) {
 	}
 }
 
-// A relaxed ramp stands still while nobody asks, a scheduled one does not; after a silence of its ttl each begins again.
+// A relaxed ramp stands still while nobody asks, a scheduled one does not; after a silence of its
+// ttl each begins again.
 func TestRampWithoutTraffic(t *testing.T) {
 	for _, c := range []struct {
 		mode  policy.RampMode

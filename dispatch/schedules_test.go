@@ -23,8 +23,8 @@ func TestSchedules(t *testing.T) {
 func TestSchedulesOnRedis(t *testing.T) {
 	permitstest.Run(t, permitstest.Backend{Open: func(t *testing.T) dispatch.PermitStore {
 		server := miniredis.NewMiniRedis()
+		permitstest.AddStruct(t, server)
 		server.ClockTTL(true)
-		t.Cleanup(server.Close)
 		permits := redispermits.Open(redis.UniversalOptions{
 			Addrs:  []string{"in memory"},
 			Dialer: func(context.Context, string, string) (net.Conn, error) { return server.Dial() },

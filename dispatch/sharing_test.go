@@ -33,7 +33,8 @@ func set(t testing.TB, policies map[string]policy.Policy) *policy.Set {
 	return s
 }
 
-// paced asks for rate permits a second, one at a time, and for what it did not get as soon as it can.
+// paced asks for rate permits a second, one at a time, and for what it did not get as soon as it
+// can.
 func (r *replica) paced(rate float64) {
 	r.wg.Go(func() {
 		next := time.Now()
@@ -48,7 +49,8 @@ func (r *replica) paced(rate float64) {
 	})
 }
 
-// TestAllocation: reserved first, the rest by weight, and what one does not want goes to the others.
+// TestAllocation: reserved first, the rest by weight, and what one does not want goes to the
+// others.
 func TestAllocation(t *testing.T) {
 	t.Parallel()
 	scales := []float64{1}
@@ -104,7 +106,8 @@ func TestAllocation(t *testing.T) {
 	}
 }
 
-// TestReservedBesideGreedy: 400 reserved of 1000 beside four greedy ones and all weights alike is 400 and a fifth of the rest.
+// TestReservedBesideGreedy: 400 reserved of 1000 beside four greedy ones and all weights alike is
+// 400 and a fifth of the rest.
 func TestReservedBesideGreedy(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
@@ -124,8 +127,8 @@ func TestReservedBesideGreedy(t *testing.T) {
 	}
 }
 
-// TestAggregates: a message needs a permit of its topic and of each budget over many topics; what one grants and another
-// refuses is not lost.
+// TestAggregates: a message needs a permit of its topic and of each budget over many topics; what
+// one grants and another refuses is not lost.
 func TestAggregates(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
@@ -219,7 +222,8 @@ func TestMaxInFlight(t *testing.T) {
 	})
 }
 
-// TestMaxInFlightOfAllTags: messages in flight are counted whatever their tags, and whoever waits has his turn.
+// TestMaxInFlightOfAllTags: messages in flight are counted whatever their tags, and whoever waits
+// has his turn.
 func TestMaxInFlightOfAllTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quota := policy.Policy{TotalThroughput: new(int64(1 << 40))}
@@ -258,7 +262,8 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 	})
 }
 
-// TestInFlightOfManyTags: while nothing lands, those who wait allocate nothing, however many tags they have.
+// TestInFlightOfManyTags: while nothing lands, those who wait allocate nothing, however many tags
+// they have.
 func TestInFlightOfManyTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := map[string]policy.Policy{"cluster": {MaxInFlight: new(int64(1)), MessageRate: policy.PerSecond(100)}}

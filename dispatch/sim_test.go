@@ -218,8 +218,9 @@ func TestPolicyChange(t *testing.T) {
 	}
 }
 
-// TestFaults are the attacks that the schedule has been put to. Where nothing else is said, the upper bound is that of
-// the design, rate x (d + 0.25 s), and 12 % of a second more where others hold what a lost state forgot.
+// TestFaults are the attacks that the schedule has been put to. Where nothing else is said, the
+// upper bound is that of the design, rate x (d + 0.25 s), and 12 % of a second more where others
+// hold what a lost state forgot.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	eight := func(f *fleet, max int) {

@@ -44,7 +44,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// The pool grows, shrinks, and gets over a crash and a rolling restart; the sum never exceeds the limit and the pool's size.
+// The pool grows, shrinks, and gets over a crash and a rolling restart; the sum never exceeds the
+// limit and the pool's size.
 func TestSplitPoolChanges(t *testing.T) {
 	fleets(t, "", splitting(t, "1000/s"), func(t *testing.T, f *fleet) {
 		var all []*replica
@@ -101,7 +102,8 @@ func TestSplitByAFixedCount(t *testing.T) {
 	})
 }
 
-// A permit store that is away at the start, or later, is told of once, gone on without as the policy says, and met again.
+// A permit store that is away at the start, or later, is told of once, gone on without as the
+// policy says, and met again.
 func TestSplitWithoutAPermitStore(t *testing.T) {
 	for loss, without := range map[policy.OnOutage]int{policy.OutageShare: 1000, policy.OutageStop: 0} {
 		p := splitting(t, "100/s")
@@ -120,7 +122,7 @@ func TestSplitWithoutAPermitStore(t *testing.T) {
 			cut(true)
 			time.Sleep(5 * second)
 			assert.Zero(t, f.between(0, 5*second), "nobody knows of the others")
-			assert.True(t, f.joined[0].lim.Stats().Permits.Away)
+			assert.True(t, f.joined[0].lim.Stats().Permits.Unavailable)
 			cut(false)
 			time.Sleep(3*poolTTL + 10*second)
 			within(t, "with it", f.between(5*second+3*poolTTL, 15*second+3*poolTTL), 980, 1004)
@@ -134,7 +136,7 @@ func TestSplitWithoutAPermitStore(t *testing.T) {
 			back := time.Since(f.start)
 			time.Sleep(10 * second)
 			within(t, "and with it again", f.between(back, back+10*second), 980, 1004)
-			assert.False(t, f.joined[0].lim.Stats().Permits.Away)
+			assert.False(t, f.joined[0].lim.Stats().Permits.Unavailable)
 		})
 	}
 }

@@ -2,17 +2,15 @@ package dispatch
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
-	"maps"
 	"math"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
-	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -24,19 +22,154 @@ type Stats struct {
 	Identity string `json:"identity"` // of the policy store
 	Revision int64  `json:"revision"` // of the policies in force
 
-	PolicyError string `json:"policyError,omitempty"` // why the policies cannot be read now; empty: they can
-	BadPolicies int    `json:"badPolicies,omitempty"` // stored policies that make no sense and are not in force
+	PolicyError     string `json:"policyError,omitempty"`     // why the policies cannot be read now; empty: they can
+	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are invalid and not in force
 
 	Permits       PermitStoreStats    `json:"permitStore"`
-	Subscriptions []SubscriptionStats `json:"subscriptions,omitempty"` // sorted by topic and name
+	Subscriptions []SubscriptionStats `json:"subscriptions,omitempty"` // sorted by topic, name and owner
 }
 
-// PermitStoreStats counts the allocations sent to the permit store since the start.
+// PermitStoreStats counts the requests sent to the permit store since the start.
 type PermitStoreStats struct {
-	Requests int64 `json:"requests"`       // allocations, pipelined or not
-	Errors   int64 `json:"errors"`         // that failed
-	Late     int64 `json:"late"`           // that came too late to count
-	Away     bool  `json:"away,omitempty"` // the last one failed
+	Requests    int64 `json:"requests"` // pipelined or not
+	Errors      int64 `json:"errors"`   // requests that failed
+	Late        int64 `json:"late"`     // requests that came too late to count
+	Unavailable bool  `json:"unavailable,omitempty"`
+}
+
+// SubscriptionStats is one subscription in one replica. Counts are since it was opened here; those
+// of its limits go on if a new handle is opened within a minute.
+type SubscriptionStats struct {
+	Topic        string           `json:"topic"`
+	Subscription string           `json:"subscription"`
+	Owner        string           `json:"owner,omitempty"` // tenant:NAME or tag:NAME, where it was opened with one
+	CaughtUp     bool             `json:"caughtUp,omitempty"`
+	Exempt       bool             `json:"exempt,omitempty"` // nothing is charged now
+	Shadow       bool             `json:"shadow,omitempty"`
+	Backlog      int64            `json:"backlog"`            // messages; -1 = unknown
+	Waiting      int              `json:"waiting,omitempty"`  // calls that wait
+	InFlight     int64            `json:"inFlight,omitempty"` // messages handed out and not Done, where maxInFlight is set
+	Reason       Reason           `json:"reason,omitempty"`   // why they wait
+	Shadowed     int64            `json:"shadowed,omitempty"` // messages that shadow mode let through, all time
+	Waits        map[Reason]int64 `json:"waits,omitempty"`    // calls that had to wait, all time
+	WaitTimes    Histogram        `json:"-"`
+	Limits       []LimitStats     `json:"limits,omitempty"`
+}
+
+// LimitStats is one limit as one subscription of one replica sees it. Its counts start again when
+// the limit's sharing.mode changes.
+type LimitStats struct {
+	Key         string  `json:"key"` // in the permit store
+	Reason      Reason  `json:"limit"`
+	Rate        float64 `json:"rate"`               // the limit's, permits a second
+	Ramp        float64 `json:"ramp,omitempty"`     // where it is on its ramp, permits a second; 0 = at Rate
+	Share       float64 `json:"share,omitempty"`    // what this replica may count on, permits a second; 0 = unknown, as with strict sharing
+	Use         float64 `json:"use"`                // permits a second taken here, averaged over 300 ms or, if that is longer, the last ten
+	Stock       int64   `json:"stock,omitempty"`    // permits allocated and not taken
+	Granted     int64   `json:"granted"`            // permits, all time, those returned included
+	Returned    int64   `json:"returned,omitempty"` // permits given back unused, all time
+	Owed        int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time; later grants pay for them
+	Expired     int64   `json:"expired,omitempty"`  // permits allocated that no call used in time, all time
+	Allocations int64   `json:"allocations"`        // all time
+	Queued      bool    `json:"queued,omitempty"`   // waits in the queue of a strict limit whose slots are all allocated
+	Pool        int     `json:"pool,omitempty"`     // replicas by which a limit with sharing.mode split is divided
+	Group       string  `json:"group,omitempty"`    // the worker group of this replica, where sharing.mode is groups
+	Revision    int64   `json:"revision"`           // at which the limit last changed
+}
+
+// WaitBuckets are the upper bounds of a Histogram's buckets, from 1 ms to 60 s; the last bucket
+// has none.
+var WaitBuckets = engine.WaitBuckets
+
+// A Histogram counts waits by their length.
+type Histogram struct {
+	Count   int64
+	Sum     time.Duration
+	Buckets [len(WaitBuckets) + 1]int64 // not cumulative
+}
+
+// Stats returns what there is to know now. It costs about a microsecond a subscription.
+func (l *Limiter) Stats() Stats { return l.stats(false) }
+
+func (l *Limiter) stats(activeOnly bool) Stats {
+	permits := l.engine.Availability()
+	l.mu.Lock()
+	s := Stats{
+		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version(),
+		Identity: l.snapshot.Identity, Revision: l.snapshot.Revision, InvalidPolicies: l.invalid,
+		Permits: PermitStoreStats{permits.Requests, permits.Errors, permits.Late, permits.Unavailable},
+	}
+	if l.source != nil {
+		s.PolicyError = l.source.Error()
+	}
+	l.mu.Unlock()
+	for _, lane := range l.engine.States(activeOnly) {
+		s.Subscriptions = append(s.Subscriptions, subscriptionStats(lane))
+	}
+	slices.SortFunc(s.Subscriptions, func(a, b SubscriptionStats) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Subscription, b.Subscription), cmp.Compare(a.Owner, b.Owner))
+	})
+	return s
+}
+
+// Stats returns what there is to know now of the subscription, all its handles in this process
+// together. That of a nil Subscription is empty.
+func (s *Subscription) Stats() SubscriptionStats {
+	if s == nil {
+		return SubscriptionStats{Backlog: -1, Exempt: true}
+	}
+	return subscriptionStats(s.handle.State())
+}
+
+func subscriptionStats(of engine.State) SubscriptionStats {
+	s := SubscriptionStats{
+		Topic: of.Lane.Topic.String(), Subscription: of.Lane.Subscription, Owner: of.Lane.Owner.String(),
+		CaughtUp: of.CaughtUp, Exempt: of.Exempt, Shadow: of.Shadow, Backlog: of.Backlog, Waiting: of.Waiting, InFlight: of.InFlight,
+		Reason: Reason(of.Reason), Shadowed: of.Shadowed, WaitTimes: Histogram(of.WaitTimes),
+	}
+	if of.Waits != nil {
+		s.Waits = make(map[Reason]int64, len(of.Waits))
+		for why, n := range of.Waits {
+			s.Waits[Reason(why)] = n
+		}
+	}
+	for _, limit := range of.Limits {
+		s.Limits = append(s.Limits, limitStats(limit))
+	}
+	return s
+}
+
+func limitStats(of sharing.State) LimitStats {
+	l := LimitStats{
+		Key: of.Key, Reason: Reason(of.Reason), Rate: of.Rate, Share: of.Share, Use: of.Use, Stock: of.Stock, Granted: of.Granted,
+		Returned: of.Returned, Owed: of.Owed, Expired: of.Lost, Allocations: of.Allocations, Queued: of.Queued, Pool: of.Pool,
+		Group: of.Group, Revision: of.Revision.Number,
+	}
+	if of.Ramp.Over > 0 && of.Allowed < of.Rate {
+		l.Ramp = of.Allowed
+	}
+	if of.Rule.Mode != busy.None && of.Allowed > 0 {
+		l.Rate = of.Allowed
+	}
+	return l
+}
+
+// MessageRate is the rate of the narrowest limit, in messages a second: for a limit of bytes, what
+// it lets through of messages of so many bytes. It is infinite where nothing is limited. For a
+// subscription that is caught up, it is that of when it falls behind.
+func (s SubscriptionStats) MessageRate(bytes float64) float64 {
+	rate := math.Inf(1)
+	if s.Shadow {
+		return rate
+	}
+	for _, l := range s.Limits {
+		if l.Reason.bytes() {
+			rate = min(rate, l.Rate/bytes)
+		} else {
+			rate = min(rate, l.Rate)
+		}
+	}
+	return rate
 }
 
 // A Reason says why callers wait.
@@ -55,308 +188,16 @@ const (
 	ReasonTenantBytes          Reason = "tenant's byte rate"
 	ReasonClusterMessages      Reason = "cluster's message rate"
 	ReasonClusterBytes         Reason = "cluster's byte rate"
-	ReasonInFlight             Reason = "messages in flight"
-	ReasonPaused               Reason = "paused"
-	ReasonBusy                 Reason = "busy answers"
-	ReasonQuota                Reason = "quota"
-	ReasonPermits              Reason = "permit store unavailable"
-	ReasonNoGroup              Reason = "in none of the limit's groups"
+	ReasonInFlight             Reason = engine.ReasonInFlight    // "messages in flight"
+	ReasonPaused               Reason = engine.ReasonPaused      // "paused"
+	ReasonBusy                 Reason = resolve.ReasonBusy       // "busy answers"
+	ReasonQuota                Reason = resolve.ReasonQuota      // "quota"
+	ReasonPermits              Reason = engine.ReasonUnavailable // "permit store unavailable"
+	ReasonNoGroup              Reason = engine.ReasonNoGroup     // "in none of the limit's worker groups"
 )
 
 // ReasonOf is why callers wait for a limit of a scope of that kind.
-func ReasonOf(kind policy.Kind, bytes bool) Reason {
-	r := ReasonMessages
-	if bytes {
-		r = ReasonBytes
-	}
-	if kind != policy.TopicKind {
-		r = Reason(kind.String()+"'s ") + r
-	}
-	return r
-}
+func ReasonOf(kind policy.Kind, bytes bool) Reason { return Reason(resolve.Reason(kind, bytes)) }
 
-// bytes says that the limit is of bytes.
+// bytes reports whether the limit is of bytes.
 func (r Reason) bytes() bool { return strings.HasSuffix(string(r), string(ReasonBytes)) }
-
-// plain says that the limit is of one topic or subscription: who has caught up is exempt.
-func (r Reason) plain() bool {
-	switch r {
-	case ReasonMessages, ReasonBytes, ReasonSubscriptionMessages, ReasonSubscriptionBytes:
-		return true
-	}
-	return false
-}
-
-// SubscriptionStats is one subscription in one replica. Counts are since it was opened here; those of its limits go on if a
-// new handle is opened within a minute.
-type SubscriptionStats struct {
-	Topic        string           `json:"topic"`
-	Subscription string           `json:"subscription"`
-	Owner        string           `json:"owner,omitempty"` // tenant:NAME or tag:NAME, where it was opened with one
-	CaughtUp     bool             `json:"caughtUp,omitempty"`
-	Exempt       bool             `json:"exempt,omitempty"` // nothing is charged now
-	Shadow       bool             `json:"shadow,omitempty"`
-	Backlog      int64            `json:"backlog"` // messages; -1 = unknown
-	Waiting      int              `json:"waiting,omitempty"`
-	InFlight     int64            `json:"inFlight,omitempty"` // messages handed out and not Done, where maxInFlight is set
-	Reason       Reason           `json:"reason,omitempty"`   // why they wait
-	Shadowed     int64            `json:"shadowed,omitempty"`
-	Waits        map[Reason]int64 `json:"waits,omitempty"` // calls that had to wait, all time
-	WaitTimes    Histogram        `json:"-"`
-	Limits       []LimitStats     `json:"limits,omitempty"`
-}
-
-// LimitStats is one limit as one subscription of one replica sees it.
-type LimitStats struct {
-	Key         string  `json:"key"` // in the permit store
-	Reason      Reason  `json:"limit"`
-	Rate        float64 `json:"rate"`               // the limit's, permits a second
-	Ramp        float64 `json:"ramp,omitempty"`     // where it is on its ramp, permits a second; 0 = at Rate
-	Share       float64 `json:"share,omitempty"`    // what this replica may count on, permits a second; 0 = not known, as with strict sharing
-	Use         float64 `json:"use"`                // permits a second taken here, averaged over 300 ms or, if that is longer, the last ten
-	Stock       int64   `json:"stock,omitempty"`    // allocated and not taken
-	Granted     int64   `json:"granted"`            // permits, all time, those returned included
-	Returned    int64   `json:"returned,omitempty"` // permits given back unused, all time
-	Owed        int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time; later grants pay for them
-	Lapsed      int64   `json:"lapsed,omitempty"`   // permits allocated and wasted
-	Allocations int64   `json:"allocations"`
-	Queued      bool    `json:"queued,omitempty"` // waits in the queue of a strict limit whose slots are all allocated
-	Pool        int     `json:"pool,omitempty"`   // replicas by which a split limit is divided
-	Group       string  `json:"group,omitempty"`  // of workers that the replica is in, where the limit is divided over groups
-	Revision    int64   `json:"revision"`         // at which the limit last changed
-}
-
-// WaitBuckets are the upper bounds of a Histogram's buckets; the last bucket has none.
-var WaitBuckets = [...]time.Duration{
-	time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond,
-	300 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second, 60 * time.Second,
-}
-
-// A Histogram counts waits by their length.
-type Histogram struct {
-	Count   int64
-	Sum     time.Duration
-	Buckets [len(WaitBuckets) + 1]int64 // not cumulative
-}
-
-func (h *Histogram) add(d time.Duration) {
-	i, _ := slices.BinarySearch(WaitBuckets[:], d)
-	h.Count++
-	h.Sum += d
-	h.Buckets[i]++
-}
-
-// counters are the Limiter's own.
-type counters struct {
-	requests, errors, late atomic.Int64
-	away                   atomic.Bool
-}
-
-// queueStats is guarded by the queue's mutex.
-type queueStats struct {
-	shadowed int64
-	waits    map[Reason]int64
-	times    *Histogram
-}
-
-func (s *queueStats) waited(d time.Duration, why Reason) {
-	if s.times == nil {
-		s.times, s.waits = new(Histogram), map[Reason]int64{}
-	}
-	s.times.add(d)
-	s.waits[why]++
-}
-
-// Stats returns what there is to know now. It costs about a microsecond a subscription.
-func (l *Limiter) Stats() Stats { return l.stats(func(*queue) bool { return true }) }
-
-func (l *Limiter) stats(wanted func(*queue) bool) Stats {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := Stats{
-		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version(),
-		Identity: l.snapshot.Identity, Revision: l.snapshot.Revision, BadPolicies: l.bad,
-		Permits: PermitStoreStats{l.counters.requests.Load(), l.counters.errors.Load(), l.counters.late.Load(), l.counters.away.Load()},
-	}
-	if l.source != nil {
-		s.PolicyError = l.source.Error()
-	}
-	now := time.Now()
-	for _, q := range l.queues {
-		if wanted(q) {
-			s.Subscriptions = append(s.Subscriptions, q.report(now))
-		}
-	}
-	slices.SortFunc(s.Subscriptions, func(a, b SubscriptionStats) int {
-		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Subscription, b.Subscription), cmp.Compare(a.Owner, b.Owner))
-	})
-	return s
-}
-
-// Stats returns what there is to know now of the subscription, all its handles in this process together. That of a nil
-// Subscription is empty.
-func (s *Subscription) Stats() SubscriptionStats {
-	if s == nil {
-		return SubscriptionStats{Backlog: -1, Exempt: true}
-	}
-	s.queue.limiter.mu.Lock()
-	defer s.queue.limiter.mu.Unlock()
-	return s.queue.report(time.Now())
-}
-
-// MessageRate is the rate of the narrowest limit, in messages a second: for a limit of bytes, what it lets through of messages
-// of so many bytes. It is infinite where nothing is limited, also for the caught up, whose limits are those of when they fall behind.
-func (s SubscriptionStats) MessageRate(bytes float64) float64 {
-	rate := math.Inf(1)
-	if s.Shadow {
-		return rate
-	}
-	for _, l := range s.Limits {
-		if l.Reason.bytes() {
-			rate = min(rate, l.Rate/bytes)
-		} else {
-			rate = min(rate, l.Rate)
-		}
-	}
-	return rate
-}
-
-// report is the queue's part of Stats. The caller holds limiter.mu.
-func (q *queue) report(now time.Time) SubscriptionStats {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	p := q.plan.Load()
-	s := SubscriptionStats{
-		Topic: q.topic.String(), Subscription: q.name, Owner: q.owner.String(), CaughtUp: q.caughtUp, Exempt: p == nil, Shadow: q.limits.shadow,
-		Backlog: q.backlog(now), Waiting: len(q.waiting), InFlight: q.family.flying.Load(), Shadowed: q.stats.shadowed,
-	}
-	if len(q.waiting) > 0 {
-		s.Reason = q.reason(p)
-	}
-	if q.stats.times != nil {
-		s.WaitTimes = *q.stats.times
-		s.Waits = map[Reason]int64{}
-		maps.Copy(s.Waits, q.stats.waits)
-	}
-	for _, a := range q.limits.all() {
-		if l := a.report(q.limiter.clock(now)); l.Reason != ReasonBusy || l.Rate < busy.Max { // a healthy service limits nobody
-			s.Limits = append(s.Limits, l)
-		}
-	}
-	return s
-}
-
-func (a *account) report(now float64) LimitStats {
-	pool, tried, wasted := 0, int64(0), int64(0)
-	share, use := a.share, a.meter.rate(now)
-	if a.strict != nil {
-		tried, wasted = a.strict.tried.Load(), a.strict.wasted.Load()
-		share, use = 0, min(use, a.limit.rate) // the reply's share is that of all
-	}
-	if a.split != nil {
-		pool = a.split.size
-	}
-	group, ramp := "", 0.0
-	if a.groups != nil {
-		group = a.groups.group
-	}
-	rate := a.limit.rate
-	if a.limit.ramp.Over > 0 && a.rate < rate {
-		ramp = a.rate
-	}
-	if a.limit.rule.Mode != busy.None && a.rate > 0 {
-		rate = a.rate
-	}
-	return LimitStats{
-		Queued: a.lining(), Pool: pool, Ramp: ramp, Group: group,
-		Key: a.limit.key, Reason: a.reason, Rate: rate, Share: share, Use: use, Stock: a.held(),
-		Granted: a.put + tried - a.avail.Load() + a.returned.Load() - a.owed.Load(), Returned: a.returned.Load(), Owed: a.owed.Load(), Lapsed: a.lapsed + wasted, Allocations: a.allocations,
-		Revision: a.limit.rev.number,
-	}
-}
-
-// reason says which limit holds callers up.
-func (q *queue) reason(p *plan) Reason {
-	switch {
-	case p == nil || p.closed:
-		return ReasonNone
-	case p.paused:
-		return ReasonPaused
-	case p.inFlight > 0 && q.family.flying.Load() >= p.inFlight:
-		return ReasonInFlight
-	}
-	for _, list := range [...][]*account{p.messages, p.bytes} {
-		for _, a := range list {
-			if a.avail.Load() <= 0 {
-				if a.lost.Load() {
-					return ReasonPermits
-				}
-				if a.outside.Load() {
-					return ReasonNoGroup
-				}
-				return a.reason
-			}
-		}
-	}
-	return ReasonNone
-}
-
-// publishMost bounds a status record: the subscriptions beyond it are left out.
-const publishMost = 1000
-
-// publish tells the permit store once a second what those subscriptions do that do something.
-func (l *Limiter) publish(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for countAt := time.Now().Add(firstCount); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		l.publishUsage(ctx)
-		l.forgetEnded()
-		s := l.stats(func(q *queue) bool { return q.active.Load() || q.caughtUp })
-		if len(s.Subscriptions) == 0 || s.Permits.Away {
-			continue
-		}
-		s.Subscriptions = s.Subscriptions[:min(len(s.Subscriptions), publishMost)]
-		text, err := json.Marshal(s)
-		if err == nil {
-			err = l.cfg.Permits.Publish(ctx, l.cfg.Cluster, l.cfg.Replica, text, 3*time.Second)
-		}
-		if err != nil && ctx.Err() == nil {
-			l.log.Debug("the status record could not be published", "error", err)
-		}
-		if now := time.Now(); err == nil && now.After(countAt) {
-			countAt = now.Add(countEvery)
-			l.countReplicas(ctx)
-		}
-	}
-}
-
-// publishUsage tells the ratekeeper what the quotas' ids have used since the last time that it
-// succeeded.
-func (l *Limiter) publishUsage(ctx context.Context) {
-	now := time.Now()
-	l.mu.Lock()
-	secs := now.Sub(l.usageAt).Seconds()
-	u, published := l.usage(max(secs, 0.1))
-	l.mu.Unlock()
-	if len(u.Started)+len(u.Backends) > 0 {
-		text, err := json.Marshal(u)
-		if err == nil {
-			err = l.cfg.Permits.Publish(ctx, permits.UsageOf(l.cfg.Cluster), l.cfg.Replica, text, 3*time.Second)
-		}
-		if err != nil {
-			if ctx.Err() == nil {
-				l.log.Debug("what quotas have used could not be published", "error", err)
-			}
-			return
-		}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	published()
-	l.usageAt = now
-}

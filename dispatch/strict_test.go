@@ -172,7 +172,7 @@ func TestStrictTryDo(t *testing.T) {
 		shortest, _ := f.gaps(0, time.Hour)
 		within(t, "the shortest gap", shortest, 98*time.Millisecond, 200*time.Millisecond)
 		within(t, "of 200 tries in four seconds", ran, 32, 41)
-		assert.Zero(t, r.lim.Stats().Subscriptions[0].Limits[0].Lapsed, "a refusal wastes no slot")
+		assert.Zero(t, r.lim.Stats().Subscriptions[0].Limits[0].Expired, "a refusal wastes no slot")
 	})
 }
 
@@ -208,8 +208,8 @@ func TestStrictBesideOthers(t *testing.T) {
 	}{
 		"both strict, the topic slower":  {strict("5/s"), strict("7/s"), 300, 198 * time.Millisecond},
 		"both strict, the tenant slower": {strict("10/s"), strict("5/s"), 300, 198 * time.Millisecond},
-		"an allocated tenant":             {strict("5/s"), allocated("100/s"), 300, 198 * time.Millisecond},
-		"an allocated topic":              {allocated("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
+		"an allocated tenant":            {strict("5/s"), allocated("100/s"), 300, 198 * time.Millisecond},
+		"an allocated topic":             {allocated("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
 	} {
 		fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
 			f.policies.Set(set(t, map[string]policy.Policy{topic: c.topic, "tenant:public": c.tenant}))
@@ -273,7 +273,7 @@ func TestStrictTryDoWithoutAPermitStore(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		within(t, "of 100", ran, 90, 100)
-		assert.True(t, r.lim.Stats().Permits.Away)
+		assert.True(t, r.lim.Stats().Permits.Unavailable)
 	})
 }
 
@@ -332,7 +332,8 @@ func TestStrictThroughLosses(t *testing.T) {
 	}
 }
 
-// TestStrictUseOfThree: three replicas that share one permit every 2 s use a third of that each, whenever it is asked, and no more.
+// TestStrictUseOfThree: three replicas that share one permit every 2 s use a third of that each,
+// whenever it is asked, and no more.
 func TestStrictUseOfThree(t *testing.T) {
 	t.Parallel()
 	fleets(t, "", strictly(t, "1/2s"), func(t *testing.T, f *fleet) {

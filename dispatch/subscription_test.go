@@ -404,7 +404,8 @@ func TestCacheFile(t *testing.T) {
 	})
 }
 
-// TestOpenWaitsForPolicies: a store that does not answer is waited for, less long if there is a cache file.
+// TestOpenWaitsForPolicies: a store that does not answer is waited for, less long if there is a
+// cache file.
 func TestOpenWaitsForPolicies(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "policies.json")
 	cached, err := policy.MarshalSnapshot(policy.Snapshot{Set: policy.Single(perSecond(7)), Identity: "test", Revision: 1})
@@ -419,7 +420,7 @@ func TestOpenWaitsForPolicies(t *testing.T) {
 		takes time.Duration
 		wants string // of the error; "" = it opens
 	}{
-		{"silent", nil, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: their store has not answered: start their store"},
+		{"silent", nil, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: the policy store has not answered: start the policy store"},
 		{"time-out", timedOut, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: read the policies: etcd: context deadline exceeded"},
 		{"refused", refused, dispatch.Config{}, 0, 300 * time.Millisecond, "wrong password"},
 		{"option", nil, dispatch.Config{OpenTimeout: 400 * time.Millisecond}, 0, 400 * time.Millisecond, "no policies after 400ms"},
@@ -469,7 +470,8 @@ func TestOpenWaitsForPolicies(t *testing.T) {
 	}
 }
 
-// TestTieIsLoggedOnce: of patterns that tie the first in order wins, and the log has it once, when a topic meets it.
+// TestTieIsLoggedOnce: of patterns that tie the first in order wins, and the log has it once, when
+// a topic meets it.
 func TestTieIsLoggedOnce(t *testing.T) {
 	set, err := policy.NewSet([]policy.Entry{
 		{Scope: policy.PatternScope("orders"), Policy: perSecond(7)}, {Scope: policy.PatternScope("public"), Policy: perSecond(8)},
@@ -551,7 +553,8 @@ func ExampleSubscription_Do() {
 	// <nil> <nil>
 }
 
-// TestMessageRate: the narrowest limit counts, bytes by the size of a message; what is shadowed or not there does not.
+// TestMessageRate: the narrowest limit counts, bytes by the size of a message; what is shadowed or
+// not there does not.
 func TestMessageRate(t *testing.T) {
 	p := perSecond(500)
 	limited(t, p, func(t *testing.T, _ *dispatch.Limiter, sub *dispatch.Subscription) {

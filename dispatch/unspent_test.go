@@ -35,8 +35,8 @@ func TestSplitSavesNothingUp(t *testing.T) {
 	}
 }
 
-// Permits that a patient caller was refused wait for it: they do not expire and are requested again
-// all the time until it comes back.
+// Permits that a patient caller was refused wait for it: they do not expire and are requested
+// again all the time until it comes back.
 func TestAPatientPollerIsServed(t *testing.T) {
 	for _, every := range []time.Duration{5 * second, 20 * second} {
 		fleets(t, every.String(), perSecond(10), func(t *testing.T, f *fleet) {

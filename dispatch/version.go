@@ -10,8 +10,8 @@ import (
 const module = "github.com/dispatchthrottle/throttle"
 
 // Version returns the version of this library in the running program, as Go's build info has it:
-// v1.2.3, a pseudo-version, or (devel) for a build of a working copy without version control. Replicas
-// publish it in their status records.
+// v1.2.3, a pseudo-version, or (devel) for a build of a working copy without version control.
+// Replicas publish it in their status records.
 func Version() string { return version() }
 
 var version = sync.OnceValue(func() string {

@@ -16,7 +16,8 @@ func queueing(t testing.TB, text string, reserved int64) policy.Policy {
 	return p
 }
 
-// Who finds all slots allocated comes in his turn: the line is as full as without a queue, and everybody has the same.
+// Who finds all slots allocated comes in his turn: the line is as full as without a queue, and
+// everybody has the same.
 func TestQueueForSlots(t *testing.T) {
 	for _, reserved := range []int64{0, 1, 3} {
 		for _, deaf := range []bool{false, true} {
@@ -47,7 +48,8 @@ func TestQueueForSlots(t *testing.T) {
 	}
 }
 
-// A slot that is given back wakes the one whose turn it is: he need not wait for the time that he was told.
+// A slot that is given back wakes the one whose turn it is: he need not wait for the time that he
+// was told.
 func TestQueueWakes(t *testing.T) {
 	fleets(t, "", queueing(t, "1/1m", 1), func(t *testing.T, f *fleet) {
 		first := f.join(0, "group")

@@ -6,46 +6,39 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/dispatchthrottle/throttle/adapters/internal/generation"
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// forgetAfter is how many polls in a row a group's reader waits for messages of any partition, without one of a
-// partition that it had, until that is no longer its own. As there is a poll each second, that takes 30 s; the time
-// in which it waits for permits, or in which nobody asks it, does not count.
-const forgetAfter = 30
-
-// A topic is what a Reader knows of one of its topics.
+// A topic is the state of a Reader for one of its topics.
 type topic struct {
 	name     string // Kafka's
 	sub      *dispatch.Subscription
-	reported atomic.Int64 // what sub was told last; -1 = unknown
-	brokers  brokers      // that lead its partitions
+	reported atomic.Int64 // the last backlog that sub was told; -1 = unknown
+	leaders  leaders
 
-	mu        sync.Mutex  // guards the fields below, and those of positions that are not atomic; whoever has the Reader's turn writes positions, and reads them without
+	// mu guards the fields below, and the fields of positions that are not atomic. Positions are
+	// written by the holder of the receiver's lock only, who reads them without mu.
+	mu        sync.Mutex
 	positions []*position // by partition; nil: never seen. Empty without a group
 	changes   int         // of positions
 }
 
-// A position is how far a Reader of a group is in a partition.
+// A position is how far a Reader of a group has come in a partition.
 type position struct {
-	partition int
-	era       *era // in which the partition was seen
-	next      atomic.Int64
-	forgotten atomic.Bool
+	partition  int
+	generation *generation.Generation // in which the partition was seen
+	next       atomic.Int64           // the offset after the last message that was returned
+	forgotten  atomic.Bool            // the partition may belong to another consumer
 
-	flying []flight // in the order of their offsets
-
-	seen int64 // next as the poller saw it last
-	idle int   // polls since then, see forgetAfter
+	polled int64 // next at the last poll
+	idle   int   // polls since next changed; see forgetAfter
 }
 
-// handOver moves the position behind m. To spare an atomic store for each message, it does so for every 64th only
-// while it is not near the end that its fetch knew: a backlog that is as large counts up to 63 more.
-func (p *position) handOver(m *kafka.Message) {
-	if p != nil && (m.HighWaterMark-m.Offset <= 64 || m.Offset&63 == 0) {
-		p.next.Store(m.Offset + 1)
-	}
-}
+// forgetAfter is the number of polls after which a Reader forgets a partition that brings no
+// messages. Polls count while the Reader waits for messages of any partition, and not while it
+// waits for permits or nobody calls it. At a poll a second, it takes 30 s.
+const forgetAfter = 30
 
 func newTopic(name string, sub *dispatch.Subscription) *topic {
 	t := &topic{name: name, sub: sub}
@@ -53,46 +46,49 @@ func newTopic(name string, sub *dispatch.Subscription) *topic {
 	return t
 }
 
-// certain is how many messages a fetch must have seen behind a message, beyond the backlog last reported, to be
-// reported at once.
-const certain = 100
+// handOver moves the position past m. An atomic store for each message would cost more than the
+// rest, so far from the end of the partition, as the fetch knew it, only each 64th message moves
+// the position: a backlog of that size may count up to 63 messages more.
+func (p *position) handOver(m *kafka.Message) {
+	if p != nil && (m.HighWaterMark-m.Offset <= 64 || m.Offset&63 == 0) {
+		p.next.Store(m.Offset + 1)
+	}
+}
 
-// notice reports what a message says of the backlog. The end that came with it is as old as its fetch, so it never
-// says that the reader has caught up; but that there is more behind it than was thought, it does say.
-func (t *topic) notice(m *kafka.Message) {
-	if reported := t.reported.Load(); reported >= 0 && m.HighWaterMark-m.Offset-1 > reported+certain {
+// noticeMargin is how many messages more than the reported backlog a fetch must have seen behind a
+// message, for the backlog to be reported at once.
+const noticeMargin = 100
+
+// noticeBacklog reports what a message tells of the backlog. Its high-water mark is as old as its
+// fetch: it never shows that a Reader has caught up, but it shows that the backlog has grown.
+func (t *topic) noticeBacklog(m *kafka.Message) {
+	reported := t.reported.Load()
+	if reported >= 0 && m.HighWaterMark-m.Offset-1 > reported+noticeMargin {
 		t.mu.Lock()
 		t.report(m.HighWaterMark - m.Offset)
 		t.mu.Unlock()
 	}
 }
 
-// position returns where the Reader is in the message's partition. The backlog becomes unknown with a partition
-// that is new, so that nothing is let through for what the others are.
-func (t *topic) position(m *kafka.Message, now *era) *position {
+// position returns the position in the message's partition.
+func (t *topic) position(m *kafka.Message, now *generation.Generation) *position {
 	if m.Partition < len(t.positions) {
-		if p := t.positions[m.Partition]; p != nil && p.era == now && !p.forgotten.Load() {
+		if p := t.positions[m.Partition]; p != nil && p.generation == now && !p.forgotten.Load() {
 			return p
 		}
 	}
-	return t.own(m, now)
+	return t.addPosition(m, now)
 }
 
-// own adds a partition.
-func (t *topic) own(m *kafka.Message, now *era) *position {
-	p := &position{partition: m.Partition, era: now}
+// addPosition adds the position in a partition that is new in this generation. That makes the
+// backlog unknown: what is known of other partitions does not show that the Reader has caught up.
+func (t *topic) addPosition(m *kafka.Message, now *generation.Generation) *position {
+	p := &position{partition: m.Partition, generation: now}
 	p.next.Store(m.Offset)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for len(t.positions) <= m.Partition {
 		t.positions = append(t.positions, nil)
-	}
-	if old := t.positions[m.Partition]; old != nil {
-		if old.era == now { // it was only forgotten
-			p.flying = old.flying
-		} else {
-			old.land(landAll)
-		}
 	}
 	t.positions[m.Partition] = p
 	t.changes++
@@ -100,35 +96,35 @@ func (t *topic) own(m *kafka.Message, now *era) *position {
 	return p
 }
 
-// report tells the subscription. The caller holds t.mu.
+// report tells the subscription a backlog; -1 = unknown. The caller holds t.mu.
 func (t *topic) report(backlog int64) {
 	t.reported.Store(backlog)
 	t.sub.ReportBacklog(backlog)
 }
 
-// A place is where a reader was in a partition.
+// A place is where a consumer is in a partition.
 type place struct {
 	partition int
-	next      int64 // or kafka.FirstOffset, LastOffset
+	next      int64 // or kafka.FirstOffset, kafka.LastOffset
 }
 
-// owned returns where the Reader is in the partitions that are its own now; hungry says that it waits for messages.
-// changes goes back to conclude.
-func (t *topic) owned(r *Reader, hungry bool) (places []place, changes int) {
+// places returns where the Reader is in the partitions that it owns now. receiving says that it
+// waits for messages. changes goes back to conclude.
+func (t *topic) places(r *Reader, receiving bool) (places []place, changes int) {
 	if !r.group {
 		return []place{{r.config.Partition, r.Offset()}}, 0
 	}
-	now := r.era.Load()
+	now := r.receiver.Current()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, p := range t.positions {
-		if p == nil || p.era != now || p.forgotten.Load() {
+		if p == nil || p.generation != now || p.forgotten.Load() {
 			continue
 		}
 		next := p.next.Load()
-		if next != p.seen {
-			p.seen, p.idle = next, 0
-		} else if hungry {
+		if next != p.polled {
+			p.polled, p.idle = next, 0
+		} else if receiving {
 			p.idle++
 		}
 		if p.idle > forgetAfter {
@@ -140,7 +136,7 @@ func (t *topic) owned(r *Reader, hungry bool) (places []place, changes int) {
 	return places, t.changes
 }
 
-// conclude reports a backlog, unless a partition has come in since owned.
+// conclude reports the backlog of a poll, unless a partition was added since places.
 func (t *topic) conclude(backlog int64, changes int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -164,5 +164,5 @@ func TestUnknownEndsAreReportedAndLoggedOnce(t *testing.T) {
 	require.Eventually(t, func() bool { return !subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
 	require.EqualValues(t, -1, subscription(t, lim).Backlog)
 	time.Sleep(2 * time.Second)
-	require.Equal(t, 1, strings.Count(log.String(), "the backlog of orders is not known"), log.String())
+	require.Equal(t, 1, strings.Count(log.String(), "the backlog of topic orders is unknown"), log.String())
 }

@@ -1,13 +1,15 @@
 package kafkathrottle
 
 import (
+	"cmp"
+
 	"github.com/segmentio/kafka-go"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// DefaultSubscription is the subscription of Readers without a GroupID, all of them together.
+// DefaultSubscription is the subscription that all Readers without a GroupID share.
 const DefaultSubscription = "standalone"
 
 // An Option changes how a Reader is opened.
@@ -20,26 +22,52 @@ type options struct {
 	tagOf        func(*kafka.Message) string
 }
 
-// WithNamespace takes the limits of kafka://namespace/<topic>; namespace is tenant/namespace, default public/default.
-func WithNamespace(namespace string) Option {
-	return WithTopic(func(topic string) string { return policy.Kafka + "://" + namespace + "/" + topic })
+func newOptions(cfg kafka.ReaderConfig, opts []Option) options {
+	o := options{subscription: cmp.Or(cfg.GroupID, DefaultSubscription)}
+	WithNamespace("public/default")(&o)
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
 }
 
-// WithTopic takes the limits of name(topic), a full name such as kafka://public/default/orders.
+// subscribe opens the subscription of one of Kafka's topics.
+func (o options) subscribe(lim *dispatch.Limiter, topic string) (*dispatch.Subscription, error) {
+	full, err := policy.ParseTopic(o.topic(topic))
+	if err != nil {
+		return nil, err
+	}
+	return lim.Subscription(full.String(), o.subscription, o.owner...)
+}
+
+// WithNamespace applies the limits of kafka://namespace/<topic>. namespace is tenant/namespace; the
+// default is public/default.
+func WithNamespace(namespace string) Option {
+	prefix := policy.Kafka + "://" + namespace + "/"
+	return WithTopic(func(topic string) string { return prefix + topic })
+}
+
+// WithTopic applies the limits of name(topic), a full name such as kafka://public/default/orders.
 func WithTopic(name func(topic string) string) Option {
 	return func(o *options) { o.topic = name }
 }
 
-// WithSubscription sets the subscription's name; default is the GroupID, and [DefaultSubscription] without one.
+// WithSubscription sets the name of the subscription. The default is the GroupID, and without one
+// [DefaultSubscription].
 func WithSubscription(name string) Option {
 	return func(o *options) { o.subscription = name }
 }
 
-// WithOwner says whose throughput quota applies: dispatch.WithTenantGroup or dispatch.WithTag. Default: that of the topic's tenant.
+// WithOwner sets whose throughput quota applies: dispatch.WithTenantGroup or dispatch.WithTag. The
+// default is the topic's tenant.
 func WithOwner(owner ...dispatch.SubscriptionOption) Option {
 	return func(o *options) { o.owner = owner }
 }
 
-// WithTagOf says which tag a message carries, "" for none; the quota of that tag applies to it, unless the Reader has a tenant group. It is
-// asked once or more for each message, and must not keep or change it. Default: the Reader's own tag.
-func WithTagOf(tag func(m *kafka.Message) string) Option { return func(o *options) { o.tagOf = tag } }
+// WithTagOf sets the function that returns a message's tag, "" for none. The throughput quota of
+// that tag applies to the message, unless the Reader has a tenant group. tag is called at least
+// once for each message; it must not keep or change the message. The default is the Reader's own
+// tag.
+func WithTagOf(tag func(m *kafka.Message) string) Option {
+	return func(o *options) { o.tagOf = tag }
+}

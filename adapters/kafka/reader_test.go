@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -291,4 +292,30 @@ func TestPrefetchIsSizedToTheLimit(t *testing.T) {
 			require.Equal(t, test.maxBytes, r.Config().MaxBytes)
 		})
 	}
+}
+
+// A message to which no limit applies costs no memory allocation beyond those of kafka-go.
+func TestAnUnlimitedMessageAllocatesNothing(t *testing.T) {
+	const messages = 20_000
+	_, brokers := broker(t, 1, "orders")
+	fill(t, brokers, "orders", 1, messages, 100)
+	cfg := kafka.ReaderConfig{Brokers: brokers, Topic: "orders", MaxWait: soon, ReadLagInterval: -1}
+	bare := kafka.NewReader(cfg)
+	defer func() { require.NoError(t, bare.Close()) }()
+	ours := newReader(t, cfg, throttletest.Open(t, policy.Policy{}))
+	allocations := func(r interface {
+		FetchMessage(context.Context) (kafka.Message, error)
+	}) float64 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range messages {
+			_, err := r.FetchMessage(ctx)
+			require.NoError(t, err)
+		}
+		runtime.ReadMemStats(&after)
+		return float64(after.Mallocs-before.Mallocs) / messages
+	}
+	require.InDelta(t, allocations(bare), allocations(ours), 0.5)
 }

@@ -2,12 +2,14 @@ package pulsarthrottle
 
 import "github.com/apache/pulsar-client-go/pulsar"
 
-// nameIn makes the client's callbacks name c in place of the client's consumer. The client calls some of them before it has
-// returned its consumer, on the goroutine that reads the connection, where they cannot wait for it: these name the client's.
-func (c *Consumer) nameIn(options *pulsar.ConsumerOptions) {
+// nameInCallbacks makes the client's callbacks name c in place of the client's consumer. The
+// client runs some of them before it has returned its consumer, on the goroutine that reads the
+// connection, where they cannot wait for it: those name the client's consumer.
+func (c *Consumer) nameInCallbacks(options *pulsar.ConsumerOptions) {
 	var interceptors pulsar.ConsumerInterceptors
-	if options.TopicsPattern == "" && len(options.Topics) <= 1 && !options.RetryEnable { // else one for each topic is closed
-		interceptors = append(interceptors, ending{c})
+	// With several topics the client closes a consumer for each, which is not the end of c.
+	if options.TopicsPattern == "" && len(options.Topics) <= 1 && !options.RetryEnable {
+		interceptors = append(interceptors, closeObserver{c})
 	}
 	for _, i := range options.Interceptors {
 		interceptors = append(interceptors, interceptor{i, c})
@@ -18,7 +20,7 @@ func (c *Consumer) nameIn(options *pulsar.ConsumerOptions) {
 	}
 }
 
-// named is c, once it may be used.
+// named returns c, once it may be used.
 func (c *Consumer) named(inner pulsar.Consumer) pulsar.Consumer {
 	if c.started.Load() {
 		return c
@@ -26,21 +28,7 @@ func (c *Consumer) named(inner pulsar.Consumer) pulsar.Consumer {
 	return inner
 }
 
-// An ending ends the waits of a Consumer that the client closes: by Client.Close, or since it gives up connecting.
-type ending struct{ c *Consumer }
-
-func (ending) BeforeConsume(pulsar.ConsumerMessage)                   {}
-func (ending) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
-func (ending) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
-
-func (e ending) OnConsumerClose(pulsar.Consumer, error) {
-	if e.c.started.Load() {
-		e.c.gate.close()
-		e.c.gate.gone()
-	}
-}
-
-// An interceptor is a user's, which is told of c.
+// An interceptor calls a user's interceptor with c.
 type interceptor struct {
 	user pulsar.ConsumerInterceptor
 	c    *Consumer
@@ -65,7 +53,7 @@ func (i interceptor) OnConsumerClose(inner pulsar.Consumer, err error) {
 	}
 }
 
-// A listener is a user's, which is told of c.
+// A listener calls a user's listener with c.
 type listener struct {
 	user pulsar.ConsumerEventListener
 	c    *Consumer

@@ -3,6 +3,7 @@ package pulsarthrottle_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,17 +41,14 @@ func (s *supply) next(ctx context.Context) (pulsar.Message, error) {
 type suppliedConsumer struct {
 	endless
 	*supply
-	zero bool
 }
 
 func (c suppliedConsumer) Receive(ctx context.Context) (pulsar.Message, error) { return c.next(ctx) }
 
-// Chan is what a zero-queue consumer does not have.
-func (c suppliedConsumer) Chan() <-chan pulsar.ConsumerMessage {
-	if c.zero {
-		panic("zero queue consumer cannot support Chan method")
-	}
-	return nil
+// A zeroQueue consumer has a lock, like the client's: see TestClientTypes.
+type zeroQueue struct {
+	suppliedConsumer
+	*sync.Mutex
 }
 
 func (c suppliedConsumer) GetLastMessageIDs() ([]pulsar.TopicMessageID, error) {
@@ -76,19 +74,27 @@ func (r suppliedReader) GetLastMessageID() (id pulsar.MessageID, err error) {
 // TestQuotaOfTheOwnerAndOfTags: a message goes on account of its tag if that has a quota, else of the Consumer's, and what it costs goes
 // with its permit.
 func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
-	wrap := func(zero bool) func(*throttletest.Limiter, ...pulsarthrottle.Option) (func(context.Context) (pulsar.Message, error), func(), error) {
-		return func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (func(context.Context) (pulsar.Message, error), func(), error) {
-			c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}, zero: zero}, lim.Limiter, opts...)
+	type next = func(context.Context) (pulsar.Message, error)
+	type open = func(*throttletest.Limiter, ...pulsarthrottle.Option) (next, func(), error)
+	wrap := func(inner pulsar.Consumer) open {
+		return func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(), error) {
+			c, err := pulsarthrottle.Wrap(inner, lim.Limiter, opts...)
 			if err != nil {
 				return nil, nil, err
 			}
 			return c.Receive, c.Close, nil
 		}
 	}
-	readers := map[string]func(*throttletest.Limiter, ...pulsarthrottle.Option) (func(context.Context) (pulsar.Message, error), func(), error){
-		"consumer": wrap(false),
-		"zero":     wrap(true), // the permit comes first
-		"reader": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (func(context.Context) (pulsar.Message, error), func(), error) {
+	supplied := func() suppliedConsumer { return suppliedConsumer{supply: &supply{}} }
+	zero := func() zeroQueue { return zeroQueue{supplied(), &sync.Mutex{}} }
+	readers := map[string]open{
+		"consumer": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(), error) {
+			return wrap(supplied())(lim, opts...)
+		},
+		"zero": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(), error) {
+			return wrap(zero())(lim, opts...) // the permit comes first
+		},
+		"reader": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(), error) {
 			r, err := pulsarthrottle.WrapReader(suppliedReader{supply: &supply{}}, lim.Limiter, opts...)
 			if err != nil {
 				return nil, nil, err

@@ -3,37 +3,40 @@ package pulsarthrottle
 import (
 	"cmp"
 	"context"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// A Reader is a pulsar.Reader whose messages wait for their permits. What is not said here is as there. Any number of
-// goroutines may use it at once; Next serves them one after the other.
+// A Reader is a pulsar.Reader whose messages wait for their permits. Its methods behave as the
+// client documents unless noted here. Any number of goroutines may use it at once; Next serves
+// them one after the other.
 //
-//	for r.HasNext() { // as a table view does: all there is, and then what comes
+//	for r.HasNext() { // as a table view does: all messages there are, and then new ones
 //		m, err := r.Next(ctx)
 //		table[m.Key()] = m.Payload()
 //	}
 type Reader struct {
 	pulsar.Reader
 
-	gate   gate
-	lim    *dispatch.Limiter // nil: nothing here is used
+	lim    *dispatch.Limiter // nil: the fields below are not used
+	stream stream
 	polled polled
-	once   sync.Once
+	once   sync.Once // of Close
 }
 
 var _ pulsar.Reader = (*Reader)(nil)
 
-// CreateReader is client.CreateReader for a reader whose messages wait for the permits of lim; with a nil lim they do not wait.
-// It bounds what is pushed ahead as [Subscribe] does; the client has no zero-queue reader. Where its topic ends is asked for once a
-// second, which a reader of several partitions cannot do: that one has caught up when it has had nothing for a second.
-func CreateReader(client pulsar.Client, options pulsar.ReaderOptions, lim *dispatch.Limiter, opts ...Option) (*Reader, error) {
+// CreateReader is client.CreateReader for a Reader whose messages wait for permits of lim. With a
+// nil lim they do not wait. It bounds what the broker pushes ahead as [Subscribe] does; the
+// client has no zero-queue reader. The end of its topic is asked for once a second. The client
+// cannot ask for several partitions: a Reader of several has caught up when it has had no message
+// for a second.
+func CreateReader(
+	client pulsar.Client, options pulsar.ReaderOptions, lim *dispatch.Limiter, opts ...Option,
+) (*Reader, error) {
 	if lim == nil {
 		inner, err := client.CreateReader(options)
 		if err != nil {
@@ -42,26 +45,31 @@ func CreateReader(client pulsar.Client, options pulsar.ReaderOptions, lim *dispa
 		return &Reader{Reader: inner}, nil
 	}
 	given := options
-	r, t, err := newReader(options.Topic, cmp.Or(options.SubscriptionName, options.SubscriptionRolePrefix), lim, opts)
+	name := cmp.Or(options.SubscriptionName, options.SubscriptionRolePrefix)
+	r, t, err := newReader(options.Topic, name, lim, opts)
+	var partitions []string
 	if err == nil {
-		var partitions []string
 		partitions, err = client.TopicPartitions(options.Topic)
-		options.ReceiverQueueSize = capped(options.ReceiverQueueSize, queueOf(t.sub.Stats().MessageRate(assumedSize), len(partitions)))
 	}
 	if err != nil {
-		r.gate.topics.close()
-		return nil, refusal(err, func() (pulsar.Reader, error) { return client.CreateReader(given) })
+		r.stream.topics.close()
+		return nil, refusal(err, func() (pulsar.Reader, error) {
+			return client.CreateReader(given)
+		})
 	}
-	if r.Reader, err = client.CreateReader(options); err != nil {
-		r.gate.topics.close()
+	queue := queueOf(t.sub.Stats().MessageRate(assumedSize), len(partitions))
+	options.ReceiverQueueSize = capped(options.ReceiverQueueSize, queue)
+	inner, err := client.CreateReader(options)
+	if err != nil {
+		r.stream.topics.close()
 		return nil, err
 	}
-	r.start()
+	r.start(inner, len(partitions) > 1)
 	return r, nil
 }
 
-// WrapReader puts lim in front of r, which the new Reader owns from now on and closes. What the broker pushes ahead is
-// what r was opened with.
+// WrapReader applies the limits of lim to r. The new Reader owns r and closes it. What the broker
+// pushes ahead stays as r was opened.
 func WrapReader(r pulsar.Reader, lim *dispatch.Limiter, opts ...Option) (*Reader, error) {
 	if lim == nil {
 		return &Reader{Reader: r}, nil
@@ -70,83 +78,59 @@ func WrapReader(r pulsar.Reader, lim *dispatch.Limiter, opts ...Option) (*Reader
 	if err != nil {
 		return nil, err
 	}
-	w.Reader = r
-	w.start()
+	_, err = r.GetLastMessageID()
+	w.start(r, err != nil) // it fails for several partitions
 	return w, nil
 }
 
 // newReader returns a Reader that is not started, with or without an error.
-func newReader(name, subscription string, lim *dispatch.Limiter, opts []Option) (*Reader, *topic, error) {
+func newReader(
+	name, subscription string, lim *dispatch.Limiter, opts []Option,
+) (*Reader, *topic, error) {
 	o := newOptions(opts)
 	r := &Reader{lim: lim}
-	if err := r.gate.topics.begin(lim, cmp.Or(o.subscription, subscription, DefaultReader), o); err != nil {
+	subscription = cmp.Or(o.subscription, subscription, DefaultReader)
+	if err := r.stream.topics.init(lim, subscription, o); err != nil {
 		return r, nil, err
 	}
-	t, err := r.gate.topics.open(fullName(name))
+	t, err := r.stream.topics.open(fullName(name))
+	r.stream.only = t
 	return r, t, err
 }
 
-func (r *Reader) start() {
-	r.gate.open(r.Reader.Next)
-	r.polled = polled{gate: &r.gate, ends: r.ends}
-	r.polled.join()
+// start gives a Reader the client's reader. several says that it has several partitions.
+func (r *Reader) start(inner pulsar.Reader, several bool) {
+	r.Reader = inner
+	r.stream.open(inner.Next)
+	ends := r.end
+	if several {
+		ends = noEnds
+	}
+	r.polled.join(&r.stream, ends)
 }
 
-// ends asks where the topic ends; nil: the client cannot ask for several partitions.
-func (r *Reader) ends() ([]end, error) {
+// end asks for the end of the Reader's partition.
+func (r *Reader) end() ([]end, error) {
 	id, err := r.Reader.GetLastMessageID()
-	if err != nil && strings.Contains(err.Error(), "not supported") {
-		return nil, nil
-	} else if err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return []end{{fullName(r.Topic()), positionOf(id)}}, nil
 }
 
-// Next returns the next message when there is a permit for it. If ctx ends first, the message is kept for the next call,
-// whoever makes it. After Close the error is the client's; if the Limiter has been closed first, it wraps dispatch.ErrClosed.
+// Next returns the next message when there are permits for it. If ctx ends first, the message is
+// kept, and the next call returns it. After Close the error is the client's. If the Limiter has
+// been closed, the error wraps dispatch.ErrClosed.
 func (r *Reader) Next(ctx context.Context) (pulsar.Message, error) {
 	if r.lim == nil {
 		return r.Reader.Next(ctx)
 	}
-	m, grant, err := r.gate.next(ctx)
+	m, grant, err := r.stream.next(ctx)
 	if err == nil && grant.InFlight() {
-		grant.Done(1, size(m)) // nothing says when it is done with
+		grant.Done(1, size(m)) // nothing tells when a message is done
 	}
 	return m, err
 }
 
-// HasNext reports whether a message was kept by a Next that ended without its permit, or the client has one.
-func (r *Reader) HasNext() bool { return r.gate.held.Load() || r.Reader.HasNext() }
-
-// Seek drops the message that waits for its permit, if there is one, and goes on at id.
-func (r *Reader) Seek(id pulsar.MessageID) error {
-	return r.move(func() error { return r.Reader.Seek(id) })
-}
-
-// SeekByTime is Seek to what was published at t or later.
-func (r *Reader) SeekByTime(t time.Time) error {
-	return r.move(func() error { return r.Reader.SeekByTime(t) })
-}
-
-func (r *Reader) move(elsewhere func() error) error {
-	if r.lim == nil {
-		return elsewhere()
-	}
-	return r.gate.move(elsewhere)
-}
-
-// Close ends what waits, returns the permits allocated for this Reader alone, and closes the client's. Close the Reader before
-// its Limiter.
-func (r *Reader) Close() {
-	if r.lim == nil {
-		r.Reader.Close()
-		return
-	}
-	r.once.Do(func() {
-		r.gate.close()
-		r.polled.leave()
-		r.gate.shut(r.Reader.Close)
-		r.gate.topics.close()
-	})
-}
+// HasNext reports whether a message is kept, which waits for its permits, or the client has one.
+func (r *Reader) HasNext() bool { return r.stream.Keeps() || r.Reader.HasNext() }

@@ -1,4 +1,4 @@
-// Command throttle-admin sets and shows the policies by which consumers are throttled.
+// Command throttle-admin sets and shows the policies that limit message consumers.
 package main
 
 import (
@@ -26,12 +26,15 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
+// families are the commands, by package.
 var families = []cli.Family{
-	policies.Commands, files.Commands, explain.Commands, quotas.Commands, pulsar.Commands, numaflow.Commands,
-	simulate.Commands, demo.Commands, dev.Commands,
+	policies.Commands, files.Commands, explain.Commands, quotas.Commands,
+	pulsar.Commands, numaflow.Commands, simulate.Commands, demo.Commands, dev.Commands,
 }
 
-// run runs one of the commands and returns its exit status.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	return cli.Run(ctx, policies.AsPublished(args), stdin, stdout, stderr, families...)
+// run runs the command that args name and returns its exit status.
+func run(
+	ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer,
+) int {
+	return cli.Run(ctx, policies.PulsarArgs(args), stdin, stdout, stderr, families...)
 }

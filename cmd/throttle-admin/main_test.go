@@ -24,13 +24,16 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-var update = flag.Bool("update", false, "rewrite what the scripts in testdata expect")
+var update = flag.Bool("update", false, "rewrite the expected output in testdata")
+
+// A command is one of the scripts' own commands.
+type command = func(ts *testscript.TestScript, neg bool, args []string)
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"throttle-admin": main})
 }
 
-// TestScripts runs the command on a file of policies, script by script.
+// TestScripts runs scripts with a policy file.
 func TestScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("500 commands take long to start with the race detector")
@@ -38,14 +41,15 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, scripts("testdata/script", "file:policies.yaml", nil))
 }
 
-// TestEtcdScripts runs it on an etcd; each script has a prefix of its own.
+// TestEtcdScripts runs scripts with an etcd; each script has its own prefix.
 func TestEtcdScripts(t *testing.T) {
 	etcd := services.Etcd(t)
 	client := etcd.Client()
-	p := scripts("testdata/etcd", "", map[string]func(*testscript.TestScript, bool, []string){
-		// put KEY VALUE stores what the command would not: the key is that under the prefix.
+	p := scripts("testdata/etcd", "", map[string]command{
+		// put KEY VALUE stores any value, also an invalid one; the key is relative to the prefix.
 		"put": func(ts *testscript.TestScript, _ bool, args []string) {
-			_, prefix, _ := strings.Cut(strings.TrimPrefix(ts.Getenv("THROTTLE_POLICIES"), "etcd://"), "/")
+			address := strings.TrimPrefix(ts.Getenv("THROTTLE_POLICIES"), "etcd://")
+			_, prefix, _ := strings.Cut(address, "/")
 			_, err := client.Put(t.Context(), "/"+prefix+"/"+args[0], args[1])
 			ts.Check(err)
 		},
@@ -58,8 +62,10 @@ func TestEtcdScripts(t *testing.T) {
 	testscript.Run(t, p)
 }
 
-func scripts(dir, store string, more map[string]func(*testscript.TestScript, bool, []string)) testscript.Params {
-	cmds := map[string]func(*testscript.TestScript, bool, []string){"status": status, "masked": masked, "rubbish": rubbish, "pause": pause, "seen": seen}
+func scripts(dir, store string, more map[string]command) testscript.Params {
+	cmds := map[string]command{
+		"status": status, "masked": masked, "rubbish": rubbish, "pause": pause, "seen": seen,
+	}
 	maps.Copy(cmds, more)
 	return testscript.Params{
 		Dir: dir, UpdateScripts: *update, Cmds: cmds, RequireUniqueNames: true,
@@ -71,10 +77,10 @@ func scripts(dir, store string, more map[string]func(*testscript.TestScript, boo
 	}
 }
 
-// quickly has a command end at once where the race detector would have it sleep for a second.
+// quickly keeps the race detector from sleeping for a second at the end of each command.
 func quickly(env *testscript.Env) { env.Setenv("GORACE", "atexit_sleep_ms=0") }
 
-// status N COMMAND... runs a command that must end with exit status N.
+// status N COMMAND... runs a command that must exit with status N.
 func status(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
@@ -91,7 +97,7 @@ func status(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// masked FILE writes the last command's output to FILE, without what differs from run to run.
+// masked FILE writes the last command's output to FILE, with masks for what differs in each run.
 func masked(ts *testscript.TestScript, _ bool, args []string) {
 	text := ts.ReadFile("stdout")
 	for _, m := range masks {
@@ -105,7 +111,8 @@ var masks = []struct {
 	by   string
 }{
 	{regexp.MustCompile(`((?:revision|replaces)"?:? )\d+`), "${1}N"},
-	{regexp.MustCompile(`TestEtcdScripts-[0-9a-f]{8}`), "prefix-of-the-script-123"}, // of the same length, for the tables
+	// A text of the same length, so that the tables stay the same:
+	{regexp.MustCompile(`TestEtcdScripts-[0-9a-f]{8}`), "prefix-of-the-script-123"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z`), "TIME"},
 	{regexp.MustCompile(`(secondsLeft"?: )[\d.]+`), "${1}N"},
 }
@@ -119,7 +126,7 @@ func seen(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("SEEN", match[1])
 }
 
-// rubbish FILE writes 64 KiB that are no policy.
+// rubbish FILE writes 64 KiB that are not a policy file.
 func rubbish(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(writeFile(ts.MkAbs(args[0]), strings.Repeat("\x00{[rubbish: &*!\n", 1<<12)))
 }
@@ -135,7 +142,7 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 	var check func(cmd *cobra.Command)
 	check = func(cmd *cobra.Command) {
 		if parent := cmd.Parent(); parent != nil && parent.Name() == "completion" {
-			return // cobra's, whose long texts have them
+			return // cobra's commands have examples in their long texts
 		}
 		assert.NotEmpty(t, cmd.Example, cmd.CommandPath())
 		assert.NotEmpty(t, cmd.Short, cmd.CommandPath())
@@ -148,7 +155,8 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 
 func writeFile(name, text string) error { return os.WriteFile(name, []byte(text), 0o600) }
 
-// TestDevEndsWhileItWaits: an etcd that is not dev's own takes no notice of dev's lock, and etcd waits for its data for ever.
+// TestDevEndsWhileItWaits: another etcd, which ignores dev's lock, uses the data, and etcd waits
+// for it forever.
 func TestDevEndsWhileItWaits(t *testing.T) {
 	dir := t.TempDir()
 	server, err := etcd.Start(t.Context(), dir, "127.0.0.1:0", false)
@@ -163,6 +171,6 @@ func TestDevEndsWhileItWaits(t *testing.T) {
 	time.Sleep(time.Second)
 	require.NoError(t, dev.Process.Signal(os.Interrupt))
 	require.Error(t, dev.Wait())
-	assert.Equal(t, cli.ExitFailed, dev.ProcessState.ExitCode(), "it had to be killed")
+	assert.Equal(t, cli.ExitFailed, dev.ProcessState.ExitCode(), "dev had to be killed")
 	assert.Contains(t, errs.String(), "start etcd in "+dir+": ")
 }

@@ -1,39 +1,41 @@
 package busy
 
-// Fraction is the rule that goes by the share of busy answers in a window, so that it is the same at any traffic. Its defaults are the policies'.
+// Fraction is the rule that uses the share of busy answers in a window, so that it behaves the
+// same at any traffic. The defaults of its fields are in package policy.
 type Fraction struct {
-	Tolerance float64 // share of busy answers that is nothing yet
-	MinRate   float64 // requests a second that are always let through, to see whether the service is back; > 0
+	Tolerance float64 // share of busy answers, 0 to 1, up to which the service is not busy
+	MinRate   float64 // lowest limit, requests a second, to probe whether the service is back; > 0
 }
 
 const (
-	mostCut        = 0.05 // below what was answered well
-	thin           = 0.75 // of what was to be expected: a window with less says little of what the service can do
-	bunch          = 0.1  // share of busy answers up to which a pause of the callers may have been the reason
-	backPerBusy    = 0.1  // seconds of the way back to the last good rate, for each second for which the service was busy
-	mostBack       = 5.0
-	firstStep      = 0.02  // above the last good rate, in the first second there
-	stepGrowth     = 2.5   // of the steps after it
-	unknownGrowth  = 4.0   // each second, of a service that was never seen healthy: that of TChannel
-	mostSteps      = 12    // at once: they are beyond everything then
-	mostTimes      = 100.0 // the last good rate: a limit above that is none
-	mostRetryAfter = 60.0
+	maxCut        = 0.05 // share by which a cut goes below the rate that was answered well
+	thin          = 0.75 // a window with less than this part of the expected answers says little
+	bunch         = 0.1  // share of busy answers that a pause of the callers can explain
+	backPerBusy   = 0.1  // seconds of the way back to Good for each second of being busy
+	maxBack       = 5.0  // seconds of the way back, at most
+	firstStep     = 0.02 // growth in the first second at Good, as a part of Good
+	stepGrowth    = 2.5  // factor from one step to the next
+	unknownGrowth = 4.0  // factor per second if the service was never seen healthy, as in TChannel
+	maxSteps      = 12   // steps of one window; more are beyond any limit
+	maxTimes      = 100. // multiple of Good above which a limit is lifted
+	maxRetryAfter = 60.0 // seconds
 )
 
-// A State is what the rule knows of a service. The zero value is one that is not busy.
+// A State is what the rule knows of a service. The zero value is a service that is not busy.
 type State struct {
 	Limit   float64 // requests a second; 0: none
 	Low     float64 // the limit after the last cut
-	Good    float64 // requests a second that were answered well when it was last busy; 0: unknown
-	Since   float64 // when it became busy
+	Good    float64 // requests a second answered well when the service was last busy; 0: unknown
+	Since   float64 // when the service became busy
 	Cut     float64 // when the limit was last cut
 	Back    float64 // seconds of the way back to Good
-	Step    float64 // by how many times Good the limit grows next, when it is there
-	NotYet  float64 // no growth before, by the service's own word
-	Healthy float64 // requests a second that were last answered without any busy answer
+	Step    float64 // next growth of a limit that has reached Good, as a multiple of Good
+	NotYet  float64 // no growth before this time: the service's Retry-After
+	Healthy float64 // requests a second answered well in the last window without busy answers
 }
 
-// Later returns the state on a clock that has stepped forward by some seconds; back, if they are negative.
+// Later returns the state for a clock that has stepped forward by some seconds, or back if they
+// are negative.
 func (s State) Later(by float64) State {
 	for _, at := range []*float64{&s.Since, &s.Cut, &s.NotYet} {
 		if *at > 0 {
@@ -43,15 +45,15 @@ func (s State) Later(by float64) State {
 	return s
 }
 
-// A Window is what was seen of a service in some time.
+// A Window holds the answers of a service over some time.
 type Window struct {
 	OK, Busy   float64 // answers
-	Length     float64 // seconds, 1 at least
-	RetryAfter float64 // the longest that was asked for, seconds; 0: none
+	Length     float64 // seconds, 1 or more
+	RetryAfter float64 // the longest that an answer asked for, seconds; 0: none did
 }
 
-// Next returns what is known after a window that ends now, which is above 0. A window of less than a second changes nothing: whoever
-// counts goes on counting.
+// Next returns the state after a window that ends at now, which is above 0. A window of less than
+// a second changes nothing: the caller keeps counting.
 func (f Fraction) Next(s State, w Window, now float64) State {
 	if !(w.Length >= 1) {
 		return s
@@ -62,66 +64,68 @@ func (f Fraction) Next(s State, w Window, now float64) State {
 		s = s.grow(w, f.MinRate, now)
 	}
 	if s.Limit > 0 {
-		s.Limit = max(s.Limit, f.MinRate) // which may have risen
+		s.Limit = max(s.Limit, f.MinRate) // MinRate may have risen
 	}
 	return s
 }
 
-// cut lowers the limit to what was answered well, less a little. Where less came than the limit lets through, as when a process stood still,
-// only the share of busy answers counts, of what was to be expected.
-func (s State) cut(w Window, least, now float64) State {
+// cut lowers the limit to slightly less than the rate that was answered well. If far fewer
+// requests came than the limit allows, as when a process paused, their number says nothing: cut
+// then applies the share of busy answers to the rate that was expected.
+func (s State) cut(w Window, minRate, now float64) State {
 	came, share := (w.OK+w.Busy)/w.Length, w.Busy/(w.OK+w.Busy)
 	known, expected := s.Good, min(s.Limit, 2*max(s.Good, came))
 	if s.Limit == 0 {
 		known, expected = s.Healthy, s.Healthy
 	}
-	if s.Limit == 0 || s.Good > 0 && s.Limit >= s.Good { // it was well
+	if s.Limit == 0 || s.Good > 0 && s.Limit >= s.Good { // the service was not busy before
 		s.Since = now - w.Length
 	}
 	good := max(w.OK/w.Length, expected*(1-share))
 	switch {
 	case known > 0 && came < thin*expected:
 		s.Good = known
-	case good > least:
+	case good > minRate:
 		s.Good = good
-	case w.OK > 0 && s.Limit > 0 && s.Limit <= least: // not even that
-		s.Good = least
-	case s.Good == 0: // nothing was answered well: back to what was before
+	case w.OK > 0 && s.Limit > 0 && s.Limit <= minRate: // even the probes were answered busy
+		s.Good = minRate
+	case s.Good == 0: // nothing was answered well: return to the last healthy rate
 		s.Good = s.Healthy
 	}
 	if share > bunch {
 		s.Step = firstStep * (1 + share)
-	} else { // two fifths of the last step that was taken
+	} else { // continue with two fifths of the last step: Step is already the next one
 		s.Step = max(firstStep, s.Step/(stepGrowth*stepGrowth))
 	}
-	s.Limit = max(least, good*(1-min(share, mostCut)))
+	s.Limit = max(minRate, good*(1-min(share, maxCut)))
 	s.Low, s.Cut = s.Limit, now
-	s.Back = min(share+float64(backPerBusy*(now-s.Since)), mostBack) // float64 keeps a compiler from fusing the two
+	// float64 keeps a compiler from fusing the product and the sum.
+	s.Back = min(share+float64(backPerBusy*(now-s.Since)), maxBack)
 	if w.RetryAfter > 0 {
-		s.NotYet = max(s.NotYet, now+min(w.RetryAfter, mostRetryAfter))
+		s.NotYet = max(s.NotYet, now+min(w.RetryAfter, maxRetryAfter))
 		if w.OK == 0 {
-			s.Limit, s.Low = least, least
+			s.Limit, s.Low = minRate, minRate
 		}
 	}
 	return s
 }
 
-// grow raises the limit after a window without busy answers: back to what was answered well, and step by step beyond it.
-func (s State) grow(w Window, least, now float64) State {
+// grow raises the limit after a window without busy answers: back to Good, then beyond it in steps.
+func (s State) grow(w Window, minRate, now float64) State {
 	if w.OK > 0 {
 		s.Healthy = w.OK / w.Length
 	}
-	if s.Limit == 0 || now < s.NotYet || w.OK == 0 && s.Limit <= least { // nobody knows yet
+	if s.Limit == 0 || now < s.NotYet || w.OK == 0 && s.Limit <= minRate { // no news of the service
 		return s
 	}
-	steps := min(int(w.Length), mostSteps)
+	steps := min(int(w.Length), maxSteps)
 	switch {
-	case s.Good == 0: // nobody knows what it can do
+	case s.Good == 0: // its capacity is unknown
 		for range steps {
 			s.Limit *= unknownGrowth
 		}
 	case s.Limit < s.Good:
-		if s.Limit <= s.Low { // the first good answers: the way back begins with them
+		if s.Limit <= s.Low { // the way back starts with the first good answers
 			s.Cut = max(s.Cut, now-w.Length)
 		}
 		part := 0.0
@@ -136,7 +140,7 @@ func (s State) grow(w Window, least, now float64) State {
 			s.Step *= stepGrowth
 		}
 	}
-	if s.Limit >= Max || s.Good > 0 && s.Limit > mostTimes*max(s.Good, s.Low) { // nothing holds it
+	if s.Limit >= Max || s.Good > 0 && s.Limit > maxTimes*max(s.Good, s.Low) { // out of reach
 		return State{Healthy: s.Healthy}
 	}
 	return s

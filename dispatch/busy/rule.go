@@ -1,30 +1,31 @@
 package busy
 
-// A Mode is a rule by which a limit slows down.
+// A Mode selects the rule by which a limit slows down.
 type Mode int
 
-// The rules.
+// The modes.
 const (
 	None       Mode = iota
 	ByFraction      // Fraction
 	ByCount         // TChannel
 )
 
-// A Rule is one of them, with its settings; the zero value is none. Sums, products and comparisons are all it needs, so that a script in a
-// store can run it.
+// A Rule is a mode with its settings. The zero value never limits. It computes with sums,
+// products and comparisons only, so that a script in a permit store can do the same.
 type Rule struct {
 	Mode         Mode
-	MinRate      float64 // of both
+	MinRate      float64 // of both modes
 	Tolerance    float64 // of ByFraction
 	RecoverRate  float64 // of ByCount
 	RecoverValue float64 // of ByCount
 }
 
-// headroom is how far above what was sent lately a limit lies, by ByCount, before it is halved: a limit that nobody has felt yet must
-// be brought down to where the traffic is.
+// headroom bounds the limit that ByCount halves, as a multiple of the rate that was sent. A limit
+// far above the traffic must come down to the traffic before halving it has an effect.
 const headroom = 2.0
 
-// Next returns what is known after a window that ends now, which is above 0. A window of less than a second changes nothing.
+// Next returns the state after a window that ends at now, which is above 0. A window of less than
+// a second changes nothing.
 func (r Rule) Next(s State, w Window, now float64) State {
 	switch r.Mode {
 	case ByFraction:
@@ -35,7 +36,8 @@ func (r Rule) Next(s State, w Window, now float64) State {
 	return State{}
 }
 
-// count is TChannel's rule for traffic that is measured: with busy answers, the limit is first brought down to headroom times what was sent.
+// count applies TChannel's rule to measured traffic. If there are busy answers, it first lowers
+// the limit to headroom times the rate that was sent.
 func (r Rule) count(s State, w Window) State {
 	if !(w.Length >= 1) {
 		return s
@@ -48,8 +50,8 @@ func (r Rule) count(s State, w Window) State {
 		limit = min(limit, headroom*(w.OK+w.Busy)/w.Length)
 	}
 	rule := TChannel{r.RecoverRate, r.RecoverValue, r.MinRate}
-	answers := int(min(w.Busy, mostHalvings))
-	for range min(int(w.Length), mostSteps) {
+	answers := int(min(w.Busy, maxHalvings))
+	for range min(int(w.Length), maxSteps) {
 		limit = rule.Next(limit, answers)
 		answers = 0
 	}

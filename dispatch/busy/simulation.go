@@ -6,35 +6,38 @@ import (
 	"strings"
 )
 
-// A Simulation is traffic to a service that answers that it is busy for a while, second by second.
+// A Simulation is traffic to a service that answers that it is busy for a while, in steps of one
+// second.
 type Simulation struct {
-	Requests Pattern // wanted
-	Busy     Pattern // answers, of those that were let through at most
-	Duration int     // seconds: busy answers come from the first to the one before it; the recovery begins with the one after it
+	Requests Pattern // that callers want to send, in each second
+	Busy     Pattern // busy answers in each second; at most the requests let through
+	Duration int     // seconds; busy answers in 1..Duration-1, recovery from Duration+1
 }
 
-// A Second of a simulation. Rates are requests a second.
+// A Second is one step of a simulation. Rates are requests a second.
 type Second struct {
 	Time       int     `json:"time"`
-	Recovering bool    `json:"recovering,omitempty"` // no busy answers any more
+	Recovering bool    `json:"recovering,omitempty"` // the service is no longer busy
 	Through    float64 `json:"rps"`
 	Throttled  float64 `json:"throttled"`
 	Busy       float64 `json:"busy"`
-	Limit      float64 `json:"limit"` // that was in force
+	Limit      float64 `json:"limit"` // in force in this second
 }
 
-// lastSecond is when a recovery is given up.
+// lastSecond is when a published simulation gives up waiting for the recovery.
 const lastSecond = 30
 
-// Run has a rule throttle the traffic, which starts with the limit [Max]: next returns the limit of the next second. It returns all
-// seconds, and when nothing was throttled any more; ok is false if that did not come within lastSecond.
+// Run throttles the traffic by a rule: next returns the limit of the next second. The first limit
+// is [Max]. Run returns all seconds and the first one in which nothing was throttled; ok is false
+// if there was none up to lastSecond.
 func (s Simulation) Run(next func(Second) (limit float64)) (all []Second, converged int, ok bool) {
 	limit, throttled := float64(Max), 0.0
 	for t := 1; t < s.Duration; t++ {
 		wanted := s.Requests.At(t)
 		through := math.Floor(min(limit, wanted))
 		throttled = wanted - through
-		now := Second{Time: t, Through: through, Throttled: throttled, Busy: min(s.Busy.At(t), through), Limit: limit}
+		now := Second{Time: t, Through: through, Throttled: throttled, Limit: limit}
+		now.Busy = min(s.Busy.At(t), through)
 		all = append(all, now)
 		limit = next(now)
 	}
@@ -57,19 +60,23 @@ func (s Simulation) Run(next func(Second) (limit float64)) (all []Second, conver
 // published is the duration of the published simulations.
 const published = 10
 
-// A Pattern is how many there are in each second.
+// A Pattern is a number of requests or answers in each second.
 type Pattern struct {
 	Name  string // one of Patterns
 	Start float64
 }
 
-// Patterns are the names of the patterns.
+// Patterns returns the names of the patterns.
 func Patterns() []string {
-	return []string{"steady", "flappy", "linear_grow", "linear_decrease", "exponential_grow", "exponential_decrease"}
+	return []string{
+		"steady", "flappy",
+		"linear_grow", "linear_decrease", "exponential_grow", "exponential_decrease",
+	}
 }
 
-// At returns how many there are in the second t: steadily so many; so many in each third second, or none; 100 more or less in each; twice
-// or half as many in each. Never below 0, and a billion at most.
+// At returns the number in second t, from 0 to a billion: Start in every second (steady), Start in
+// every third second and 0 otherwise (flappy), 100 more or fewer in each second (linear), or twice
+// or half as many in each second (exponential).
 func (p Pattern) At(t int) float64 {
 	n := p.Start
 	switch p.Name {
@@ -89,9 +96,10 @@ func (p Pattern) At(t int) float64 {
 	return min(max(n, 0), 1e9)
 }
 
-// Published returns the simulation of a name: one of [Patterns]. Those of steady and flappy are published with their
-// output; the linear ones, with the program. It began the exponential ones without a start: here they grow from 100 requests and 1 busy answer,
-// and decrease from 5000 requests, with 3000 busy answers steadily.
+// Published returns a simulation by its name, one of [Patterns]. The output of steady and flappy is
+// published; the linear ones are in the published program. The exponential ones have no start
+// values there: here, the first grows from 100 requests and 1 busy answer, and the second falls
+// from 5000 requests with a steady 3000 busy answers.
 func Published(name string) (Simulation, error) {
 	const wanted, busy = 5000, 3000
 	s := Simulation{Pattern{"steady", wanted}, Pattern{"steady", busy}, published}
@@ -106,7 +114,8 @@ func Published(name string) (Simulation, error) {
 	case "linear_decrease", "exponential_decrease":
 		s.Requests.Name = name
 	default:
-		return Simulation{}, fmt.Errorf("pattern %q: is none; use %s", name, strings.Join(Patterns(), ", "))
+		known := strings.Join(Patterns(), ", ")
+		return Simulation{}, fmt.Errorf("pattern %q: is unknown: use %s", name, known)
 	}
 	return s, nil
 }

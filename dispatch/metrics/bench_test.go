@@ -15,13 +15,14 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// BenchmarkMemory: 10,000 topics with a limit, 1,000 of them active, and metrics of all. B/topic is what stays of
-// them between two scrapes, B/topic-gathered what there is while the samples of a scrape are held.
+// BenchmarkMemory measures 10,000 topics with a limit, 1,000 of them active, and their metrics.
+// B/topic is the memory between two scrapes; B/topic-gathered includes the samples of one scrape.
 func BenchmarkMemory(b *testing.B) {
 	const topics, active = 10_000, 1000
 	b.Run("throttle", func(b *testing.B) {
 		for b.Loop() {
-			lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000)})})
+			policies := dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000)})
+			lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: policies})
 			require.NoError(b, err)
 			registry := prometheus.NewRegistry()
 			require.NoError(b, registry.Register(metrics.NewCollector(lim)))

@@ -1,45 +1,48 @@
-// Package metrics shows Prometheus what a Limiter does. All of it is read from Limiter.Stats
-// when it is scraped, so that it costs nothing in between.
+// Package metrics exposes a Limiter to Prometheus. All values come from Limiter.Stats at the time
+// of a scrape and cost nothing in between.
 //
-//	http.Handle("/metrics", metrics.Handler(lim))        // these metrics alone
+//	http.Handle("/metrics", metrics.Handler(lim))        // only these metrics
 //	registry.MustRegister(metrics.NewCollector(lim))     // beside others; one Limiter a registry
 //
-// Of each subscription (labels topic, subscription, and owner where it was opened with a tenant group or a tag):
+// For each subscription, with the labels topic, subscription, and owner (the tenant group or tag
+// with which it was opened, if any):
 //
-//	throttle_waits_total                calls that waited until they were served, by reason
-//	throttle_wait_seconds               how long they waited, a histogram
-//	throttle_waiting_calls              calls that wait now
-//	throttle_shadowed_messages_total    messages that shadow mode let through and enforcing would not have
-//	throttle_caught_up                  1: this process has caught up with the producers
-//	throttle_in_flight_messages         messages handed out and not done with; no series while there are none
-//	throttle_exempt                     1: nothing is charged now: caught up, let through, or without a limit
-//	throttle_backlog_messages           messages to read; no series while unknown
+//	throttle_waits_total                calls that had to wait, by reason, counted when served
+//	throttle_wait_seconds               histogram of their waiting times
+//	throttle_waiting_calls              calls waiting now
+//	throttle_shadowed_messages_total    messages that only shadow mode let through
+//	throttle_caught_up                  1: this replica has caught up with the producers
+//	throttle_exempt                     1: nothing is charged now: caught up, or not limited
+//	throttle_in_flight_messages         delivered and not done; only where maxInFlight is set
+//	throttle_backlog_messages           messages not yet read; no series while unknown
 //
-// Of each limit of a subscription (these labels and limit):
+// For each limit of a subscription, with these labels and limit:
 //
-//	throttle_permits_granted_total      permits taken, those included that were given back
+//	throttle_permits_granted_total      permits taken, including those given back later
 //	throttle_permits_returned_total     permits given back unused
-//	throttle_permits_lapsed_total       permits allocated and wasted
-//	throttle_permits_allocated             permits allocated and not taken; of a strict limit, those reserved: starts in the future
-//	throttle_allocations_total             batches got from the permit store
-//	throttle_limit_rate                 permits a second of the limit, over all processes
-//	throttle_limit_ramp_rate            permits a second where the limit is on a ramp; no series otherwise
-//	throttle_limit_share                permits a second that this process may count on; 0 = not known yet
-//	throttle_limit_revision             of the policies, when the limit last changed
+//	throttle_permits_expired_total      permits allocated and never used
+//	throttle_permits_allocated          permits allocated and not yet taken
+//	throttle_allocations_total          batches received from the permit store
+//	throttle_limit_revision             revision of the policies at which the limit last changed
 //
-// Of the process:
+//	throttle_limit_permits_per_second         the limit, over all replicas
+//	throttle_limit_ramp_permits_per_second    the limit on its ramp now; no series otherwise
+//	throttle_limit_share_permits_per_second   this replica's share of it; 0: not known yet
 //
-//	throttle_permit_store_requests_total         allocations sent to the permit store
-//	throttle_permit_store_errors_total        that failed
-//	throttle_permit_store_late_total          that were answered too late to count
-//	throttle_permit_store_unavailable                1: the last one failed
-//	throttle_policy_revision            of the policies in force
-//	throttle_policy_error               1: the policies cannot be read now, and the last ones hold
-//	throttle_policies_bad               stored policies that make no sense and are not in force
-//	throttle_info                       1, with labels version, cluster, replica and policies (the store's identity)
+// For the process:
 //
-// limit and reason have the values of dispatch.Reason. The counts of a subscription begin anew when it
-// is opened again, which Prometheus takes for a restart.
+//	throttle_permit_store_requests_total       requests sent to the permit store
+//	throttle_permit_store_errors_total         requests that failed
+//	throttle_permit_store_late_replies_total   replies that came too late to be used
+//	throttle_permit_store_unavailable          1: the last request failed
+//	throttle_policy_store_unavailable          1: policies cannot be read; the last ones apply
+//	throttle_policy_revision                   revision of the policies in force
+//	throttle_invalid_policies                  stored policies that are invalid and ignored
+//	throttle_info                              1; labels version, cluster, replica, and policies,
+//	                                           the policy store's identity
+//
+// The labels limit and reason have the values of dispatch.Reason. The counters of a subscription
+// start at 0 when it is opened again, as after a restart.
 package metrics
 
 import (
@@ -51,15 +54,15 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// Handler serves the metrics of a Limiter, and nothing else.
+// Handler serves the metrics of one Limiter and no others.
 func Handler(lim *dispatch.Limiter) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(NewCollector(lim))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
-// NewCollector returns what collects the metrics of a Limiter. A closed Limiter shows the last of its process's
-// own counts, and no subscription.
+// NewCollector returns a collector of a Limiter's metrics. For a closed Limiter, it keeps returning
+// the last values of the process, and no subscriptions.
 func NewCollector(lim *dispatch.Limiter) prometheus.Collector { return collector{lim} }
 
 type collector struct{ lim *dispatch.Limiter }
@@ -75,41 +78,42 @@ func ofSubscription(name, help string, more ...string) *prometheus.Desc {
 func ofLimit(name, help string) *prometheus.Desc { return ofSubscription(name, help, "limit") }
 
 var (
-	waits    = ofSubscription("waits_total", "Calls that waited for a permit until they were served, by reason.", "reason")
-	waitTime = ofSubscription("wait_seconds", "How long calls waited that had to wait.")
-	waiting  = ofSubscription("waiting_calls", "Calls that wait now.")
-	shadowed = ofSubscription("shadowed_messages_total", "Messages that shadow mode let through and enforcing would not have.")
-	caughtUp = ofSubscription("caught_up", "1 if this process has caught up with the producers.")
-	inFlight = ofSubscription("in_flight_messages", "Messages handed out and not done with, where maxInFlight is set.")
-	exempt   = ofSubscription("exempt", "1 if nothing is charged now: caught up, let through, or without a limit.")
-	backlog  = ofSubscription("backlog_messages", "Messages to read in this process, while known.")
+	waits    = ofSubscription("waits_total", "Calls that had to wait for a permit, by reason.", "reason")
+	waitTime = ofSubscription("wait_seconds", "Waiting times of calls that had to wait.")
+	waiting  = ofSubscription("waiting_calls", "Calls waiting now.")
+	shadowed = ofSubscription("shadowed_messages_total", "Messages that only shadow mode let through.")
+	caughtUp = ofSubscription("caught_up", "1 if this replica has caught up with the producers.")
+	exempt   = ofSubscription("exempt", "1 if nothing is charged now: caught up, or not limited.")
+	inFlight = ofSubscription("in_flight_messages", "Messages delivered and not done.")
+	backlog  = ofSubscription("backlog_messages", "Messages not yet read by this replica, if known.")
 
-	granted     = ofLimit("permits_granted_total", "Permits taken, those included that were given back.")
+	granted     = ofLimit("permits_granted_total", "Permits taken, including those given back later.")
 	returned    = ofLimit("permits_returned_total", "Permits given back unused.")
-	lapsed      = ofLimit("permits_lapsed_total", "Permits allocated and wasted.")
-	allocated   = ofLimit("permits_allocated", "Permits allocated and not taken.")
-	allocations = ofLimit("allocations_total", "Batches of permits got from the permit store.")
-	rate        = ofLimit("limit_rate", "Permits a second of the limit, over all processes.")
-	rampRate    = ofLimit("limit_ramp_rate", "Permits a second where the limit is on its ramp, while it rises.")
-	share       = ofLimit("limit_share", "Permits a second that this process may count on; 0 if not known yet.")
+	expired     = ofLimit("permits_expired_total", "Permits allocated and never used.")
+	allocated   = ofLimit("permits_allocated", "Permits allocated and not yet taken.")
+	allocations = ofLimit("allocations_total", "Batches received from the permit store.")
+	rate        = ofLimit("limit_permits_per_second", "The limit, over all replicas.")
+	rampRate    = ofLimit("limit_ramp_permits_per_second", "The limit on its ramp now, while it rises.")
+	share       = ofLimit("limit_share_permits_per_second", "This replica's share; 0 if not known yet.")
 	changed     = ofLimit("limit_revision", "Revision of the policies at which the limit last changed.")
 
-	requests  = describe("permit_store_requests_total", "Allocations sent to the permit store.")
-	errs      = describe("permit_store_errors_total", "Allocations that failed.")
-	late      = describe("permit_store_late_total", "Allocations that were answered too late to count.")
-	away      = describe("permit_store_unavailable", "1 if the last allocation failed.")
-	revision  = describe("policy_revision", "Revision of the policies in force.")
-	sourceErr = describe("policy_error", "1 if the policies cannot be read now.")
-	bad       = describe("policies_bad", "Stored policies that make no sense and are not in force.")
-	info      = describe("info", "1; the labels say what runs here.", "version", "cluster", "replica", "policies")
+	requests    = describe("permit_store_requests_total", "Requests sent to the permit store.")
+	errs        = describe("permit_store_errors_total", "Requests that failed.")
+	late        = describe("permit_store_late_replies_total", "Replies that came too late to be used.")
+	permitsDown = describe("permit_store_unavailable", "1 if the last request failed.")
+	sourceDown  = describe("policy_store_unavailable", "1 if the policies cannot be read now.")
+	revision    = describe("policy_revision", "Revision of the policies in force.")
+	invalid     = describe("invalid_policies", "Stored policies that are invalid and ignored.")
+	info        = describe("info", "1; the labels describe this process.",
+		"version", "cluster", "replica", "policies")
 )
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		waits, waitTime, waiting, shadowed, caughtUp, exempt, inFlight, backlog,
-		granted, returned, lapsed, allocated, allocations, rate, rampRate, share, changed,
-		requests, errs, late, away, revision, sourceErr, bad, info,
+		granted, returned, expired, allocated, allocations, rate, rampRate, share, changed,
+		requests, errs, late, permitsDown, sourceDown, revision, invalid, info,
 	} {
 		ch <- d
 	}
@@ -144,7 +148,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			labels := append(labels, string(l.Reason))
 			counter(granted, l.Granted, labels...)
 			counter(returned, l.Returned, labels...)
-			counter(lapsed, l.Lapsed, labels...)
+			counter(expired, l.Expired, labels...)
 			gauge(allocated, float64(l.Stock), labels...)
 			counter(allocations, l.Allocations, labels...)
 			if l.Ramp > 0 {
@@ -158,14 +162,14 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	counter(requests, s.Permits.Requests)
 	counter(errs, s.Permits.Errors)
 	counter(late, s.Permits.Late)
-	gauge(away, flag(s.Permits.Away))
+	gauge(permitsDown, flag(s.Permits.Unavailable))
 	gauge(revision, float64(s.Revision))
-	gauge(sourceErr, flag(s.PolicyError != ""))
-	gauge(bad, float64(s.BadPolicies))
+	gauge(sourceDown, flag(s.PolicyError != ""))
+	gauge(invalid, float64(s.InvalidPolicies))
 	gauge(info, 1, s.Version, s.Cluster, s.Replica, s.Identity)
 }
 
-// histogram turns the counts of each bucket into those of all up to it, as Prometheus has them.
+// histogram converts the counts of single buckets to Prometheus's cumulative ones.
 func histogram(h dispatch.Histogram, labels []string) prometheus.Metric {
 	buckets := make(map[float64]uint64, len(dispatch.WaitBuckets))
 	sum := uint64(0)

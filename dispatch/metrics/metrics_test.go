@@ -33,7 +33,8 @@ func open(t *testing.T, policies dispatch.PolicySource) *dispatch.Limiter {
 
 const orders = "kafka://public/default/orders"
 
-// values gathers all samples of a Limiter by name and labels; of a histogram, the number of its values.
+// values gathers all samples of a Limiter by name and labels. The value of a histogram is its
+// count.
 func values(t *testing.T, lim *dispatch.Limiter) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -49,7 +50,8 @@ func values(t *testing.T, lim *dispatch.Limiter) map[string]float64 {
 					key = append(key, l.GetValue())
 				}
 			}
-			got[strings.Join(key, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			got[strings.Join(key, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue() +
+				float64(m.GetHistogram().GetSampleCount())
 		}
 	}
 	problems, err := testutil.GatherAndLint(registry)
@@ -74,7 +76,7 @@ func TestCollect(t *testing.T) {
 		got := values(t, lim)
 		assert.Equal(t, 501.0, got["permits_granted_total message rate billing"])
 		assert.Equal(t, 1.0, got["permits_returned_total message rate billing"])
-		assert.Equal(t, 1000.0, got["limit_rate message rate billing"])
+		assert.Equal(t, 1000.0, got["limit_permits_per_second message rate billing"])
 		assert.Equal(t, 1.0, got["limit_revision message rate billing"])
 		assert.Equal(t, got["waits_total message rate billing"], got["wait_seconds billing"])
 		assert.Greater(t, got["wait_seconds billing"], 0.0)
@@ -84,8 +86,11 @@ func TestCollect(t *testing.T) {
 		assert.Equal(t, 1.0, got["info"])
 		assert.Equal(t, 0.0, got["caught_up billing"])
 		assert.NotContains(t, got, "backlog_messages billing", "it is unknown")
-		for _, name := range []string{"permit_store_errors_total", "permit_store_late_total", "permit_store_unavailable", "policy_error", "policies_bad",
-			"exempt billing", "shadowed_messages_total billing", "waiting_calls billing"} {
+		for _, name := range []string{
+			"permit_store_errors_total", "permit_store_late_replies_total", "permit_store_unavailable",
+			"policy_store_unavailable", "invalid_policies",
+			"exempt billing", "shadowed_messages_total billing", "waiting_calls billing",
+		} {
 			assert.Contains(t, got, name)
 			assert.Equal(t, 0.0, got[name], name)
 		}
@@ -98,7 +103,7 @@ func TestCollect(t *testing.T) {
 	})
 }
 
-// Permits that come back must not make a counter fall: Prometheus would take that for a restart.
+// TestGrantedNeverFalls: returned permits do not lower a counter, which would look like a restart.
 func TestGrantedNeverFalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := open(t, dispatch.Fixed(policy.Policy{ByteRate: policy.PerSecond(1 << 20)}))
@@ -122,7 +127,8 @@ func TestGrantedNeverFalls(t *testing.T) {
 
 func TestHistogramIsCumulative(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lim := open(t, dispatch.Fixed(policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: 2 * time.Second}}))
+		slow := policy.Rate{Permits: 1, Period: 2 * time.Second}
+		lim := open(t, dispatch.Fixed(policy.Policy{MessageRate: slow}))
 		sub, err := lim.Subscription(orders, "billing")
 		require.NoError(t, err)
 		for range 3 {
@@ -140,18 +146,19 @@ func TestHistogramIsCumulative(t *testing.T) {
 
 func TestFaultsOfPolicies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		unreadable := policy.Scope{Kind: policy.UnreadableKind, Pattern: "?"}
-		set, _ := policy.NewSet([]policy.Entry{{Scope: unreadable, Err: errors.New("rubbish")}})
+		set, _ := policy.NewSet([]policy.Entry{{
+			Scope: policy.Scope{Kind: policy.UnreadableKind, Pattern: "?"}, Err: errors.New("invalid"),
+		}})
 		source := new(throttletest.Policies)
 		source.Set(policy.Single(policy.Policy{}))
 		source.Set(set)
 		lim := open(t, source)
-		source.Fail(errors.New("the policy store is unavailable"))
+		source.Fail(errors.New("unavailable"))
 		synctest.Wait()
 		got := values(t, lim)
 		assert.Equal(t, 2.0, got["policy_revision"])
-		assert.Equal(t, 1.0, got["policy_error"])
-		assert.Equal(t, 1.0, got["policies_bad"])
+		assert.Equal(t, 1.0, got["policy_store_unavailable"])
+		assert.Equal(t, 1.0, got["invalid_policies"])
 	})
 }
 
@@ -171,9 +178,9 @@ func ExampleHandler() {
 	w := httptest.NewRecorder()
 	metrics.Handler(lim).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for line := range strings.Lines(w.Body.String()) {
-		if strings.HasPrefix(line, "throttle_limit_rate") {
+		if strings.HasPrefix(line, "throttle_limit_permits_per_second") {
 			fmt.Print(line)
 		}
 	}
-	// Output: throttle_limit_rate{limit="message rate",owner="",subscription="billing",topic="kafka://public/default/orders"} 1000
+	// Output: throttle_limit_permits_per_second{limit="message rate",owner="",subscription="billing",topic="kafka://public/default/orders"} 1000
 }

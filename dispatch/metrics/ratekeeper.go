@@ -10,28 +10,35 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 )
 
-// RatekeeperHandler serves the metrics of a Ratekeeper, and nothing else.
+// RatekeeperHandler serves the metrics of one Ratekeeper and no others.
 func RatekeeperHandler(k *ratekeeper.Ratekeeper) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(NewRatekeeperCollector(k))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
-// NewRatekeeperCollector returns what collects the metrics of a Ratekeeper: of each throttling id (label id) all that its last decision followed
-// from, and of those who load busy backends (labels backend, zone, id) how much. One that does not lead shows
-// throttle_ratekeeper_term 0 alone.
+// NewRatekeeperCollector returns a collector of a Ratekeeper's metrics: the inputs and results of
+// the last decision on each throttling id (label id), and the costs of the ids that load backends
+// near their targets (labels backend, zone, id). While the ratekeeper does not lead, it has one
+// metric, throttle_ratekeeper_term, which is 0.
 //
-//	throttle_ratekeeper_term                 of the election; 0 = it does not lead
-//	throttle_ratekeeper_tracked_ids          of which something is known
-//	throttle_quota_started_rate              messages a second begun by all replicas
-//	throttle_quota_cost_rate                 bytes of cost a second
-//	throttle_quota_average_cost_bytes        of a message
-//	throttle_quota_reserved_rate             messages a second; likewise desired, limiting (no series where nothing limits), target
-//	throttle_quota_rate                      messages a second in force
-//	throttle_quota_busy                      1: limited by a backend
-//	throttle_quota_shadow                    1: in shadow, so that no rate of it limits anything
-//	throttle_busy_reader_cost_rate           bytes of cost a second of a backend near its target
-//	throttle_busy_reader_fraction            of that backend's cost, 0 to 1
+//	throttle_ratekeeper_term                    term of the election; 0: it does not lead
+//	throttle_ratekeeper_tracked_ids             known ids
+//	throttle_quota_busy                         1: a backend limits the id
+//	throttle_quota_shadow                       1: the rates limit nothing
+//	throttle_quota_average_cost_bytes           cost of a message
+//	throttle_quota_cost_bytes_per_second        cost of all messages
+//	throttle_busy_reader_cost_bytes_per_second  cost on a backend near its target
+//	throttle_busy_reader_cost_ratio             part of that backend's cost, 0 to 1
+//
+// The following rates are in messages per second:
+//
+//	throttle_quota_started_messages_per_second   started by all replicas
+//	throttle_quota_reserved_messages_per_second  the reserved quota
+//	throttle_quota_desired_messages_per_second   the total quota
+//	throttle_quota_limiting_messages_per_second  what backends can bear; no series without a limit
+//	throttle_quota_target_messages_per_second    found last
+//	throttle_quota_messages_per_second           in force
 func NewRatekeeperCollector(k *ratekeeper.Ratekeeper) prometheus.Collector { return keeper{k} }
 
 type keeper struct{ k *ratekeeper.Ratekeeper }
@@ -39,26 +46,30 @@ type keeper struct{ k *ratekeeper.Ratekeeper }
 func ofID(name, help string) *prometheus.Desc { return describe("quota_"+name, help, "id") }
 
 var (
-	term       = describe("ratekeeper_term", "Term in which this ratekeeper leads; 0 = it does not.")
-	tracked    = describe("ratekeeper_tracked_ids", "Throttling ids of which something is known.")
-	started    = ofID("started_rate", "Messages a second begun by all replicas.")
-	costs      = ofID("cost_rate", "Bytes of cost a second.")
-	average    = ofID("average_cost_bytes", "Cost of a message on average.")
-	reserved   = ofID("reserved_rate", "Messages a second that the reserved quota is worth.")
-	desired    = ofID("desired_rate", "Messages a second that the total quota is worth.")
-	limiting   = ofID("limiting_rate", "Messages a second that backends near their targets can bear.")
-	target     = ofID("target_rate", "Messages a second found last.")
-	inForce    = ofID("rate", "Messages a second in force.")
-	quotaBusy  = ofID("busy", "1 if a backend limits the id.")
-	shadow     = ofID("shadow", "1 if the rates are found and limit nothing.")
-	readerCost = describe("busy_reader_cost_rate", "Bytes of cost a second of a backend near its target.", "backend", "zone", "id")
-	readerPart = describe("busy_reader_fraction", "Part of that backend's cost.", "backend", "zone", "id")
+	term      = describe("ratekeeper_term", "Term in which this ratekeeper leads; 0 if it does not.")
+	tracked   = describe("ratekeeper_tracked_ids", "Known throttling ids.")
+	started   = ofID("started_messages_per_second", "Messages started by all replicas.")
+	costs     = ofID("cost_bytes_per_second", "Cost of all messages.")
+	average   = ofID("average_cost_bytes", "Average cost of a message.")
+	reserved  = ofID("reserved_messages_per_second", "The reserved quota as a rate.")
+	desired   = ofID("desired_messages_per_second", "The total quota as a rate.")
+	limiting  = ofID("limiting_messages_per_second", "What backends near their targets can bear.")
+	target    = ofID("target_messages_per_second", "The rate found last.")
+	inForce   = ofID("messages_per_second", "The rate in force.")
+	quotaBusy = ofID("busy", "1 if a backend limits the id.")
+	shadow    = ofID("shadow", "1 if the rates limit nothing.")
+
+	readerCost = describe("busy_reader_cost_bytes_per_second", "Cost on a backend near its target.",
+		"backend", "zone", "id")
+	readerPart = describe("busy_reader_cost_ratio", "Part of the cost of a backend near its target.",
+		"backend", "zone", "id")
 )
 
 // Describe implements prometheus.Collector.
 func (keeper) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		term, tracked, started, costs, average, reserved, desired, limiting, target, inForce, quotaBusy, shadow, readerCost, readerPart,
+		term, tracked, started, costs, average, reserved, desired, limiting, target, inForce,
+		quotaBusy, shadow, readerCost, readerPart,
 	} {
 		ch <- d
 	}

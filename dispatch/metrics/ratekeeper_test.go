@@ -25,12 +25,13 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-func TestCollectOfARatekeeper(t *testing.T) {
+func TestRatekeeperCollector(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, permits := configstore.NewMemory(), memory.New()
 		_, err := configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
-			return append(s.Set(policy.TagScope("bulk"), policy.Policy{ReservedThroughput: new(int64(10 * quota.Page)), TotalThroughput: new(int64(100 * quota.Page))}),
-				s.Set(policy.ClusterScope(), policy.Policy{IgnoreZones: new(int64(0))})...), nil
+			return append(s.Set(policy.TagScope("bulk"), policy.Policy{
+				ReservedThroughput: new(int64(10 * quota.Page)), TotalThroughput: new(int64(100 * quota.Page)),
+			}), s.Set(policy.ClusterScope(), policy.Policy{IgnoreZones: new(int64(0))})...), nil
 		})
 		require.NoError(t, err)
 		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(store), Permits: permits, Name: "k"}
@@ -56,7 +57,9 @@ func TestCollectOfARatekeeper(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { assert.NoError(t, k.Run(ctx)) })
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(store), Permits: permits})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{
+			Policies: configstore.Source(store), Permits: permits,
+		})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(orders, "billing", dispatch.WithTag("bulk"))
 		require.NoError(t, err)
@@ -84,22 +87,27 @@ func TestCollectOfARatekeeper(t *testing.T) {
 		require.NoError(t, store.Close())
 
 		for name, want := range map[string]float64{
-			"ratekeeper_term": 1000, "ratekeeper_tracked_ids": 1, `quota_average_cost_bytes{id="tag:bulk"}`: 8192, `quota_cost_rate{id="tag:bulk"}`: 100 * quota.Page,
-			`quota_reserved_rate{id="tag:bulk"}`: 5, `quota_desired_rate{id="tag:bulk"}`: 50, `quota_target_rate{id="tag:bulk"}`: 50, `quota_rate{id="tag:bulk"}`: 50,
+			"ratekeeper_term": 1000, "ratekeeper_tracked_ids": 1,
+			`quota_average_cost_bytes{id="tag:bulk"}`:           8192,
+			`quota_cost_bytes_per_second{id="tag:bulk"}`:        100 * quota.Page,
+			`quota_reserved_messages_per_second{id="tag:bulk"}`: 5,
+			`quota_desired_messages_per_second{id="tag:bulk"}`:  50,
+			`quota_target_messages_per_second{id="tag:bulk"}`:   50,
+			`quota_messages_per_second{id="tag:bulk"}`:          50,
 		} {
 			assert.InEpsilon(t, want, calm[name], 0.05, name)
 		}
-		assert.Positive(t, calm[`quota_started_rate{id="tag:bulk"}`])
+		assert.Positive(t, calm[`quota_started_messages_per_second{id="tag:bulk"}`])
 		assert.Contains(t, calm, `quota_busy{id="tag:bulk"}`)
 		assert.Zero(t, calm[`quota_busy{id="tag:bulk"}`])
-		assert.Len(t, calm, 11, "nothing limits it, and no backend is busy: %v", calm)
+		assert.Len(t, calm, 11, "no backend limits it or is busy: %v", calm)
 
 		assert.Len(t, busy, 14, "%v", busy)
 		assert.InDelta(t, 1, busy[`quota_busy{id="tag:bulk"}`], 0)
-		assert.InDelta(t, 1, busy[`busy_reader_fraction{backend="broker",id="tag:bulk",zone="a"}`], 0)
-		assert.Positive(t, busy[`busy_reader_cost_rate{backend="broker",id="tag:bulk",zone="a"}`])
-		limiting := busy[`quota_limiting_rate{id="tag:bulk"}`]
+		assert.InDelta(t, 1, busy[`busy_reader_cost_ratio{backend="broker",id="tag:bulk",zone="a"}`], 0)
+		assert.Positive(t, busy[`busy_reader_cost_bytes_per_second{backend="broker",id="tag:bulk",zone="a"}`])
+		limiting := busy[`quota_limiting_messages_per_second{id="tag:bulk"}`]
 		assert.Positive(t, limiting)
-		assert.Less(t, limiting, busy[`quota_desired_rate{id="tag:bulk"}`])
+		assert.Less(t, limiting, busy[`quota_desired_messages_per_second{id="tag:bulk"}`])
 	})
 }

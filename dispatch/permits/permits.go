@@ -33,7 +33,7 @@ type Allocate struct {
 }
 
 // A Heartbeat shows that a replica of a limit with `sharing.mode: split` is there, and agrees on the pool size; see
-// [pool.Meet] and [pool.Leave].
+// [pool.Heartbeat] and [pool.Leave].
 type Heartbeat struct {
 	Member  string      // its name, from [pool.Lease.Member]
 	Applied pool.Answer // that the replica divides the limit by now

@@ -101,7 +101,7 @@ func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error
 	case h.Leave:
 		p.State = pool.Leave(p.State, h.Member, h.TTL, now)
 	case !h.Fixed:
-		p.State, h.Answer = pool.Meet(p.State, h.Member, h.Applied, h.TTL, now)
+		p.State, h.Answer = pool.Heartbeat(p.State, h.Member, h.Applied, h.TTL, now)
 	}
 	p.Line, _ = h.Ramp.At(p.Line, h.Rate, h.Active, false, now)
 	h.Line, h.Now = p.Line, now

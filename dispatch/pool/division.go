@@ -5,63 +5,64 @@ import (
 	"slices"
 )
 
-// The parts of a ttl by which a group counts as there, see [Division.Visit].
 const (
-	presentPart = 0.25 // a group's permits may be stolen for so long after one of its members was seen
-	lostTTLs    = 12.0 // a member silent for so many ttl is forgotten
-	lapseAheads = 3.0  // permits lapse so many Ahead after they have opened
+	// The parts of a TTL by which a group counts as present, see [Division.Visit].
+	presentPart = 0.25 // a group's permits may be stolen for so long after one of its members last visited
+	lostTTLs    = 12.0 // a member that has been silent for so many TTL is removed
+
+	lapseAheads = 3.0 // permits lapse this many Ahead after they have opened
 )
 
-// Terms are how a limit is divided; they are the policy's.
+// Terms say how a limit is divided; they come from the policy.
 type Terms struct {
 	Names   []string // of the groups
 	Permits int64    // of a period
 	Period  float64  // seconds, > 0
-	Keep    float64  // the part of a group's share that others leave to it, 0..1
-	Ahead   float64  // seconds by which the permits of a period come before their time
+	Keep    float64  // the part of a group's share that other groups leave to it, 0..1
+	Ahead   float64  // seconds by which permits open before their time
 	TTL     float64  // seconds, > 0: see [Division.Visit]
 }
 
-// Lifetime is for how long, in seconds, a permit store must keep a division that nobody visits.
+// Lifetime is for how long a permit store must keep a division after its last visit, in seconds.
 func (t Terms) Lifetime() float64 { return max(3600, 2*t.Period, lostTTLs*t.TTL) }
 
-// MayGoOn says whether a member that has not reached the permit store for so many seconds may go on with its own group's permits: the
-// others have noticed its silence by then, and have not forgotten it yet.
+// MayGoOn reports whether a member that has not reached the permit store for that many seconds may use its own group's permits
+// without the store: the other groups have noticed its silence by then, and have not removed it yet.
 func (t Terms) MayGoOn(silent float64) bool {
 	return silent > presentPart*t.TTL && silent < lostTTLs/2*t.TTL
 }
 
-// A Division is the permits of a limit divided over groups of workers, period after period: what a permit store keeps under one
-// key. The zero value is one that nobody has visited.
+// A Division is the permits of a limit divided over worker groups, period after period: what a permit store keeps under one key.
+// The zero value is one without visits.
 type Division struct {
 	Clock   float64                       `json:"clock"`  // its own time, seconds: the store's without steps back
 	Last    float64                       `json:"last"`   // the store's clock at the last visit
 	Period  int64                         `json:"period"` // the present one's number
 	Parts   []Part                        `json:"parts,omitempty"`
-	Members map[string]map[string]float64 `json:"members,omitempty"` // by group and name: when last seen, on Clock
-	Asked   map[string]float64            `json:"asked,omitempty"`   // by group: when one of them last wanted something
+	Members map[string]map[string]float64 `json:"members,omitempty"` // by group and name: the last visit, on Clock
+	Asked   map[string]float64            `json:"asked,omitempty"`   // by group: the last visit that wanted permits
 }
 
 // A Part is what a group has of the present period.
 type Part struct {
 	Name  string  `json:"name"`
 	Share int64   `json:"share"`          // of a whole period, by the present terms
-	Used  int64   `json:"used"`           // drawn by whomever, or lapsed
-	Base  int64   `json:"base,omitempty"` // opened by other terms
-	From  float64 `json:"from,omitempty"` // since then the present ones hold: a part of the period, 0..1
+	Used  int64   `json:"used"`           // drawn by any group, or lapsed
+	Base  int64   `json:"base,omitempty"` // opened by earlier terms
+	From  float64 `json:"from,omitempty"` // when the present terms began: a part of the period, 0..1
 }
 
-// A Visit is one member's call.
+// A Visit is one request of a member.
 type Visit struct {
 	Group, Member string
-	Want          int64 // permits; 0 only shows that the member is there
+	Want          int64 // permits; 0 only shows that the member is present
 	Back          int64 // permits drawn in Period and not used
 	Period        int64 // in which the member last drew, from [Drawn]
-	Spent         int64 // permits of the own group spent without asking, while the permit store was away
-	Leave         bool  // the member ends: it wants nothing and is forgotten
+	Spent         int64 // permits of the own group spent without the store, while it was unavailable
+	Leave         bool  // the member leaves: it wants nothing and is removed
 }
 
-// Drawn is what a visit comes back with.
+// Drawn is the answer to a visit.
 type Drawn struct {
 	N      int64   // permits
 	Own    int64   // of these, from the own group's
@@ -70,22 +71,26 @@ type Drawn struct {
 	Known  bool    // the group is one of those of the limit
 }
 
-// Visit serves one member's call at the store's time now, and returns the division to keep. Within a period the permits of a group
-// open evenly, Ahead of the time, and all but one lapse if nobody has come for them thrice Ahead after that, so that a
-// limit that is divided is paced, too, and saves nothing up. Who wants more than is open of his own group's steals, as [Groups.Draw] has it, what the others have left beyond
-// the keep-back: of a group that asks for permits, only what it has not come for Ahead after its time.
+// Visit serves one member's request at the store's time now, and returns the division to keep.
 //
-// Under a partition each side spends only its own: of a group whose members have all been silent for a quarter of
-// TTL nobody steals, so that they may go on, beginning a quarter of TTL after the permit store went, with what they had of their
-// own. After twelve TTL they are forgotten, and must have stopped at half of that. A group without members is free for all.
+// Within a period the permits of a group open evenly, Ahead of their time. All but one lapse if no member has drawn them three
+// times Ahead after that, so that a divided limit is paced, too, and saves nothing up. A member that wants more than is open of
+// its own group's permits steals what other groups have left beyond the keep-back; of a group that asks for permits, only what
+// it has not drawn Ahead after their time.
 //
-// A clock that steps back is one that stands still. Terms that change within a period leave spent what was spent.
+// In a network partition each side spends only its own permits. No permits are stolen from a group whose members have all
+// been silent for a quarter of TTL; they may go on with their own group's permits, from a quarter of TTL after they lost the
+// permit store. A member is removed after twelve TTL, and must have stopped after six. The permits of a group without members
+// may be stolen.
+//
+// While the store's clock steps back, the division's stands still. Terms that change within a period leave as spent what was
+// spent.
 func (d Division) Visit(t Terms, v Visit, now float64) (Division, Drawn) {
 	if d.Last > 0 {
 		d.Clock += max(0, now-d.Last)
 	}
 	d.Last = now
-	d = d.fill(t)
+	d = d.begin(t)
 	d = d.see(t, v)
 	for i := range d.Parts {
 		if p := &d.Parts[i]; d.elapsed(t, -lapseAheads*t.Ahead) > p.From {
@@ -109,29 +114,29 @@ func (d Division) Visit(t Terms, v Visit, now float64) (Division, Drawn) {
 		return d, got
 	}
 	open := d.open(t, v.Group)
-	after, n := open.Draw(Ask{Group: v.Group, Want: v.Want})
-	for i, b := range open.Buckets {
-		j := slices.IndexFunc(d.Parts, func(p Part) bool { return p.Name == b.Name })
-		taken := b.Left - after.Buckets[i].Left
-		d.Parts[j].Used += taken
-		if b.Name == v.Group {
-			got.Own = taken
+	for i, n := range draw(open, min(max(0, t.Keep), 1), v.Group, v.Want) {
+		j := slices.IndexFunc(d.Parts, func(p Part) bool { return p.Name == open[i].name })
+		d.Parts[j].Used += n
+		got.N += n
+		if j == own {
+			got.Own = n
 		}
 	}
-	if got.N = n[0]; got.N == 0 {
+	if got.N == 0 {
 		got.Again = d.again(t, *p)
 	}
 	return d, got
 }
 
-// fill begins a period, or goes over to other terms: what has opened by then has, whoever has drawn it. What does not divide moves on
-// with the period, so that nobody gets none for ever. The division that it returns shares no memory with d.
-func (d Division) fill(t Terms) Division {
+// begin begins a period when that is due, and applies other terms: what has opened by then stays open, whichever group has
+// drawn it. Permits that do not divide evenly move on to other groups with each period. The division that it returns shares no
+// memory with d.
+func (d Division) begin(t Terms) Division {
 	period := int64(math.Floor(d.Clock / t.Period))
 	names := slices.Compact(slices.Sorted(slices.Values(t.Names)))
 	parts := make([]Part, len(names))
 	for i, name := range names {
-		p := Part{Name: name, Share: Share(t.Permits, len(names), i, period)}
+		p := Part{Name: name, Share: share(t.Permits, len(names), i, period)}
 		if j := slices.IndexFunc(d.Parts, func(o Part) bool { return o.Name == name }); j >= 0 && period == d.Period {
 			if old := d.Parts[j]; old.Share == p.Share {
 				p = old
@@ -147,7 +152,7 @@ func (d Division) fill(t Terms) Division {
 	return d
 }
 
-// see notes who is there, and forgets who has been silent for long.
+// see notes the visit, and removes members that have been silent for long.
 func (d Division) see(t Terms, v Visit) Division {
 	members, asked := map[string]map[string]float64{}, map[string]float64{}
 	for _, b := range d.Parts {
@@ -178,9 +183,8 @@ func with(m map[string]float64, name string, seen float64) map[string]float64 {
 	return m
 }
 
-// open returns what may be drawn now: what is due of each part and not used, without those of groups that have fallen silent.
-func (d Division) open(t Terms, own string) Groups {
-	g := Groups{Period: d.Period, Keep: min(max(0, t.Keep), 1)}
+// open returns what a group may draw now: what is due of each part and not used, without those of groups that are silent.
+func (d Division) open(t Terms, own string) (buckets []bucket) {
 	for _, p := range d.Parts {
 		ahead := t.Ahead
 		if p.Name != own {
@@ -192,17 +196,17 @@ func (d Division) open(t Terms, own string) Groups {
 			}
 		}
 		due := d.due(t, p, ahead)
-		g.Buckets = append(g.Buckets, Bucket{Name: p.Name, Share: due, Left: max(0, due-p.Used)})
+		buckets = append(buckets, bucket{name: p.Name, share: due, left: max(0, due-p.Used)})
 	}
-	return g
+	return buckets
 }
 
-// elapsed is the part of the period that is over so many seconds from now.
+// elapsed is the part of the period that is over ahead seconds from now.
 func (d Division) elapsed(t Terms, ahead float64) float64 {
 	return max(0, min(1, (d.Clock-float64(float64(d.Period)*t.Period)+ahead)/t.Period))
 }
 
-// due is how many of a part's permits have opened by so many seconds from now.
+// due is how many of a part's permits have opened ahead seconds from now.
 func (d Division) due(t Terms, p Part, ahead float64) int64 {
 	part := d.elapsed(t, ahead) - p.From
 	if part <= 0 {
@@ -211,6 +215,7 @@ func (d Division) due(t Terms, p Part, ahead float64) int64 {
 	return p.Base + int64(math.Ceil(float64(float64(p.Share)*part)-1e-9))
 }
 
+// silent reports whether a group has members, none of which has visited lately.
 func (d Division) silent(t Terms, group string) bool {
 	for _, seen := range d.Members[group] {
 		if d.Clock-seen <= presentPart*t.TTL {
@@ -220,7 +225,7 @@ func (d Division) silent(t Terms, group string) bool {
 	return len(d.Members[group]) > 0
 }
 
-// again is how long it is until the group has its next permit, but not so long that others' could not be stolen before.
+// again is how long it is until the group has its next permit, or until other groups' permits may be stolen if that is sooner.
 func (d Division) again(t Terms, own Part) float64 {
 	elapsed := float64(d.elapsed(t, 0) * t.Period)
 	next := t.Period - elapsed

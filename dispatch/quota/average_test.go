@@ -1,6 +1,7 @@
 package quota_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -9,8 +10,17 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// TestSilence: while backends say nothing, quotas hold as they are.
-func TestSilence(t *testing.T) {
+// report reports the costs of id a on a backend, in pages a second.
+func report(t *testing.T, k *quota.Keeper, backend string, now, pages float64) {
+	t.Helper()
+	require.NoError(t, k.Report(quota.Report{
+		Backend: backend, Zone: backend, Time: now,
+		Costs: map[quota.ID]float64{a: pages * quota.Page},
+	}, now))
+}
+
+// TestBackendsSilent: while no backend reports, rates stay as they are.
+func TestBackendsSilent(t *testing.T) {
 	w := newWorld(t, 3, 10_000, reads(a, 1000, 60)).quota(a, 6000, 0)
 	w.settles(30, map[quota.ID]float64{a: 100})
 	now := 30.
@@ -23,8 +33,9 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestWhatFollowsASilence: what came while a backend said nothing is forgotten, requests and costs alike.
-func TestWhatFollowsASilence(t *testing.T) {
+// TestBackendReturns: after a backend has been silent, the requests and costs of that time do not
+// count.
+func TestBackendReturns(t *testing.T) {
 	for _, after := range []float64{0.1, 1, 10} {
 		var k quota.Keeper
 		require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 6e6}}, 1))
@@ -40,7 +51,7 @@ func TestWhatFollowsASilence(t *testing.T) {
 			}
 			for _, name := range []string{"x", "y"} {
 				if name == "x" || second < 40 || second > 70 {
-					require.NoError(t, k.Report(quota.Report{Backend: name, Zone: name, Time: now, Costs: map[quota.ID]float64{a: part * 3 * quota.Page * rate}}, now))
+					report(t, &k, name, now, part*3*rate)
 				}
 			}
 			if d := k.Decide(now)[0]; second > 5 {
@@ -48,20 +59,21 @@ func TestWhatFollowsASilence(t *testing.T) {
 				if second > 70 {
 					off = 0.25
 				}
-				require.InEpsilon(t, 6*quota.Page, d.AverageCost, off, "second %d, then %v of it", second, after)
+				require.InEpsilon(t, 6*quota.Page, d.AverageCost, off, "second %d, rate x %v", second, after)
 				if second == 60 {
-					require.InEpsilon(t, rate, d.Rate, 0.01, "what comes is known")
+					require.InEpsilon(t, rate, d.Rate, 0.01, "requests are still counted")
 				}
 			}
 		}
 	}
 }
 
-// TestAveragesOfWhatBeginsOneAfterTheOther: requests begin at the end of a second and cost in the next one, or a backend reports what a
-// replica does not know of yet. Nobody pays for it after some seconds, and nobody does after a pause.
-func TestAveragesOfWhatBeginsOneAfterTheOther(t *testing.T) {
+// TestFirstSecondsOfRequestsAndCosts: requests start at the end of a second and their costs arise
+// in the next one, or a backend reports costs of requests that no replica has reported yet. The
+// average is right after some seconds, and at once after a pause.
+func TestFirstSecondsOfRequestsAndCosts(t *testing.T) {
 	whole := [2]float64{1000, 6000}
-	for name, seconds := range map[string][3][2]float64{ // begun, and cost in pages
+	for name, seconds := range map[string][3][2]float64{ // requests started, and cost in pages
 		"requests first":     {{1, 0}, {1000, 6000}, {1000, 6000}},
 		"costs first":        {{0, 100}, {1000, 6000}, {1000, 6000}},
 		"together":           {{1, 6}, {1000, 6000}, {1000, 6000}},
@@ -71,10 +83,10 @@ func TestAveragesOfWhatBeginsOneAfterTheOther(t *testing.T) {
 		var k quota.Keeper
 		require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 6000 * quota.Page}}, 1))
 		now := 0.0
-		second := func(begun, pages float64) quota.Decision {
+		second := func(started, pages float64) quota.Decision {
 			now++
-			require.NoError(t, k.Started(a, begun, now))
-			require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Costs: map[quota.ID]float64{a: pages * quota.Page}}, now))
+			require.NoError(t, k.Started(a, started, now))
+			report(t, &k, "x", now, pages)
 			return k.Decide(now)[0]
 		}
 		for _, idle := range []int{0, 1, 60, 200} {
@@ -84,11 +96,12 @@ func TestAveragesOfWhatBeginsOneAfterTheOther(t *testing.T) {
 			for i, s := range append(seconds[:], whole, whole, whole) {
 				d, off := second(s[0], s[1]), 0.25
 				if idle > 1 {
-					off = 0.5 // of what was known little counts
+					off = 0.5 // little of the earlier average is left
 				}
 				if idle > 0 || i > 3 {
-					assert.InEpsilon(t, 6*quota.Page, d.AverageCost, off, "%s, second %d after %d s without any", name, i, idle)
-					assert.InEpsilon(t, 1000, d.Smoothed, 0.5, "%s, second %d after %d s without any", name, i, idle)
+					what := fmt.Sprintf("%s, second %d after %d idle seconds", name, i, idle)
+					assert.InEpsilon(t, 6*quota.Page, d.AverageCost, off, what)
+					assert.InEpsilon(t, 1000, d.Smoothed, 0.5, what)
 				}
 			}
 			for range 30 {
@@ -98,20 +111,21 @@ func TestAveragesOfWhatBeginsOneAfterTheOther(t *testing.T) {
 	}
 }
 
-// TestAveragesOfCostsLongKnown: who gets a quota has had costs for long, of requests that nobody counted.
-func TestAveragesOfCostsLongKnown(t *testing.T) {
+// TestNewQuotaOfAnIDWithCosts: an id with a new quota has long had costs, of requests that were not
+// counted.
+func TestNewQuotaOfAnIDWithCosts(t *testing.T) {
 	var k quota.Keeper
 	for second := range 60 {
-		now, begun := float64(second+1), 0.0
+		now, started := float64(second+1), 0.0
 		if second >= 30 {
 			require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 6000 * quota.Page}}, now))
-			begun = 1000
+			started = 1000
 		}
 		if second == 30 {
-			begun = 50 // a part of a second
+			started = 50 // a part of a second
 		}
-		require.NoError(t, k.Started(a, begun, now))
-		require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Costs: map[quota.ID]float64{a: 6000 * quota.Page}}, now))
+		require.NoError(t, k.Started(a, started, now))
+		report(t, &k, "x", now, 6000)
 		for _, d := range k.Decide(now) {
 			assert.Equal(t, second < 34, d.Assumed, "second %d", second)
 			if !d.Assumed {
@@ -121,8 +135,9 @@ func TestAveragesOfCostsLongKnown(t *testing.T) {
 	}
 }
 
-// TestAveragesOfRequestsLongKnown: a backend that is new, or that comes back, reports costs of requests that have gone on for long.
-func TestAveragesOfRequestsLongKnown(t *testing.T) {
+// TestBackendStartsToReport: a backend that is new, or that returns, reports costs of requests that
+// have been counted for a long time.
+func TestBackendStartsToReport(t *testing.T) {
 	var k quota.Keeper
 	require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 6000 * quota.Page}}, 1))
 	for second := range 300 {
@@ -131,7 +146,7 @@ func TestAveragesOfRequestsLongKnown(t *testing.T) {
 			pages = 0
 		}
 		require.NoError(t, k.Started(a, 1000, now))
-		require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Costs: map[quota.ID]float64{a: pages * quota.Page}}, now))
+		report(t, &k, "x", now, pages)
 		if d := k.Decide(now)[0]; !d.Assumed {
 			assert.InEpsilon(t, 6*quota.Page, d.AverageCost, 0.05, "second %d", second)
 		} else {
@@ -140,8 +155,8 @@ func TestAveragesOfRequestsLongKnown(t *testing.T) {
 	}
 }
 
-// TestAQuotaThatComesAgain: requests are not counted while there is none.
-func TestAQuotaThatComesAgain(t *testing.T) {
+// TestQuotaRemovedAndSetAgain: requests are not counted while there is no quota.
+func TestQuotaRemovedAndSetAgain(t *testing.T) {
 	var k quota.Keeper
 	for second := range 200 {
 		now, rate, with := float64(second+1), 100.0, second < 60 || second > 120
@@ -154,7 +169,7 @@ func TestAQuotaThatComesAgain(t *testing.T) {
 			require.NoError(t, k.Started(a, rate, now))
 		}
 		require.NoError(t, k.SetQuotas(quotas, now))
-		require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Costs: map[quota.ID]float64{a: 6 * quota.Page * rate}}, now))
+		report(t, &k, "x", now, 6*rate)
 		for _, d := range k.Decide(now) {
 			if !d.Assumed {
 				require.InEpsilon(t, 6*quota.Page, d.AverageCost, 0.01, "second %d", second)
@@ -165,23 +180,23 @@ func TestAQuotaThatComesAgain(t *testing.T) {
 	}
 }
 
-// TestCostsAfterRequests: what still costs something when requests have ceased says nothing of theirs.
+// TestCostsAfterRequests: costs that go on after the last request do not change the average.
 func TestCostsAfterRequests(t *testing.T) {
 	var k quota.Keeper
 	require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 6000 * quota.Page}}, 1))
 	for second := range 120 {
-		now, begun := float64(second+1), 100.0
+		now, started := float64(second+1), 100.0
 		if second > 60 {
-			begun = 0
+			started = 0
 		}
-		require.NoError(t, k.Started(a, begun, now))
-		require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Costs: map[quota.ID]float64{a: 600 * quota.Page}}, now))
+		require.NoError(t, k.Started(a, started, now))
+		report(t, &k, "x", now, 600)
 		require.InDelta(t, 6*quota.Page, k.Decide(now)[0].AverageCost, 4*quota.Page, "second %d", second)
 	}
 }
 
-// TestForgotten: after four minutes without a word an average is none.
-func TestForgotten(t *testing.T) {
+// TestAverageExpires: after four minutes without requests and costs, the average is unknown.
+func TestAverageExpires(t *testing.T) {
 	w := newWorld(t, 3, 10_000, reads(a, 100, 6)).quota(a, 600, 0)
 	w.settles(30, map[quota.ID]float64{a: 100})
 	w.Clients[0].Rate = 0
@@ -191,37 +206,41 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// TestABadGuessIsMendedAtOnce: also while a backend is near its target, where rates grow by a quarter a pass.
-func TestABadGuessIsMendedAtOnce(t *testing.T) {
+// TestBadGuessIsReplacedAtOnce: also while a backend is near its target, where rates otherwise grow
+// by a quarter a pass.
+func TestBadGuessIsReplacedAtOnce(t *testing.T) {
 	k := quota.Keeper{IgnoreZones: -1}
 	require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 600 * quota.Page}}, 1))
-	for i, begun := range []float64{5, 100, 100, 100} {
+	for i, started := range []float64{5, 100, 100, 100} {
 		now := float64(i + 1)
-		require.NoError(t, k.Started(a, begun, now))
-		require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Load: quota.Load{Queue: 150, Target: 100, Spring: 50},
-			Costs: map[quota.ID]float64{a: 600 * quota.Page}}, now))
+		require.NoError(t, k.Started(a, started, now))
+		require.NoError(t, k.Report(quota.Report{
+			Backend: "x", Zone: "z", Time: now, Load: quota.Load{Queue: 150, Target: 100, Spring: 50},
+			Costs: map[quota.ID]float64{a: 600 * quota.Page},
+		}, now))
 		if d := k.Decide(now)[0]; i > 0 {
-			assert.Greater(t, d.Smoothed, 20.0, "of 50 that the backend can bear, pass %d", i)
+			assert.Greater(t, d.Smoothed, 20.0, "the backend can bear 50, pass %d", i)
 		}
 	}
 }
 
-// TestAveragesOfAFewRequests: one in ten seconds, of which a backend reports in another second, has the cost it has.
-func TestAveragesOfAFewRequests(t *testing.T) {
+// TestAverageOfRareRequests: the average is right with one request in ten seconds, whose cost is
+// reported in another second.
+func TestAverageOfRareRequests(t *testing.T) {
 	for after := range 3 {
 		var k quota.Keeper
 		require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 6000 * quota.Page}}, 1))
 		for second := range 100 {
 			now := float64(second + 1)
-			begun, cost := 0.0, 0.0
+			started, pages := 0.0, 0.0
 			if second%10 == 0 {
-				begun = 1
+				started = 1
 			}
 			if second%10 == after {
-				cost = 6 * quota.Page
+				pages = 6
 			}
-			require.NoError(t, k.Started(a, begun, now))
-			require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Costs: map[quota.ID]float64{a: cost}}, now))
+			require.NoError(t, k.Started(a, started, now))
+			report(t, &k, "x", now, pages)
 			if d := k.Decide(now)[0]; second > 10 {
 				require.InEpsilon(t, 6*quota.Page, d.AverageCost, 0.25, "second %d", second)
 			}

@@ -10,95 +10,101 @@ import (
 	"slices"
 )
 
-// An ID is a throttling id: tenant:NAME, or tag:NAME.
+// An ID is a throttling id: tenant:NAME or tag:NAME.
 type ID string
 
-// ShareBy is how those who load a saturated backend share what it can bear.
+// ShareBy selects how the ids that load a saturated backend share what it can bear.
 type ShareBy string
 
 // The ways to share.
 const (
-	ByQuota   ShareBy = "quota"   // by their total quotas
-	ByCurrent ShareBy = "current" // each slows down by the same factor, so that a huge quota is no advantage
+	ByQuota   ShareBy = "quota"   // in proportion to their total quotas
+	ByCurrent ShareBy = "current" // all slow down by the same factor; a huge quota has no effect
 )
 
-// A Keeper is what is known of ids and backends, and finds the rates that follow. The zero value is ready, with the defaults.
-// It is not safe for concurrent use.
+// A Keeper collects reports on ids and backends and computes the rate of each id. The zero value is
+// ready, with the defaults. It is not safe for concurrent use.
 type Keeper struct {
 	ShareBy     ShareBy  // default ByQuota
-	IgnoreZones int      // the worst zones, whose trouble is their own; default 1, -1: none
-	MostIDs     int      // of a backend's report: the costliest are followed, and all that have a quota; the cost of the rest counts as load of others; default 1000
-	Zones       []string // those that backends may be in; default any
+	IgnoreZones int      // number of the worst zones that are ignored; default 1, -1: none
+	Zones       []string // in which backends may be; default any
 
-	decided  float64 // the last pass
+	// MaxIDs bounds the ids without a quota that are followed from one report: the costliest. The
+	// cost of the others counts as load by others. Default 1000.
+	MaxIDs int
+
+	decided  float64 // time of the last pass
 	ids      map[ID]*id
-	backends []*backend // in the order in which they were first heard of
+	backends []*backend // in the order of their first reports
 }
 
 const (
-	pace           = 3.5   // seconds, of targets: so that a load a little over its target, of which ratios make four times that, is right in one pass
-	mostGrowth     = 1.25  // of a rate in one pass, while backends limit it
-	calm           = 10.0  // seconds after the last limit, in which it grows no faster
-	expiry         = 240.0 // seconds without a word, after which an id or a backend is forgotten
-	stale          = 5.0   // seconds after which a backend's report counts no more
-	recentRequests = 8     // of an id, over which its cost is averaged to limit it
-	significant    = 0.1   // part of the mean cost of those on a backend, under which an id is not what loads it
-	mostAhead      = 5.0   // seconds that a report may be ahead of our clock
-	mostCost       = 1 << 53
-	mostReaders    = 10     // of a backend
-	mostIDs        = 20_000 // in all, of those without a quota
-	defaultMost    = 1000
-	defaultZones   = 1
+	// pace is the time over which targets are smoothed, in seconds. Ratios exaggerate a small
+	// excess of a load over its target fourfold; with this pace, one pass corrects it.
+	pace = 3.5
+
+	maxGrowth      = 1.25    // of a rate in one pass, while backends limit it
+	calm           = 10.0    // seconds after the last limit for which maxGrowth still applies
+	expiry         = 240.0   // seconds without a report after which an id or a backend is forgotten
+	stale          = 5.0     // seconds after which a backend's report no longer counts
+	recentRequests = 8       // requests of an id over which its cost is averaged to limit it
+	significant    = 0.1     // an id below this part of the mean cost of a backend is not limited
+	maxAhead       = 5.0     // seconds that a report may be ahead of our clock
+	maxCost        = 1 << 53 // of a report, and the highest rate
+	maxReaders     = 10      // of a backend
+	maxTracked     = 20_000  // ids without a quota, over all backends
+	defaultMaxIDs  = 1000
+	defaultIgnored = 1 // zones
 )
 
 type id struct {
 	name    ID
 	quota   *Quota
-	started float64 // requests a second, as last heard
-	recent  float64 // the same over the last few requests
+	started float64 // requests started per second, as last reported
+	recent  float64 // started, averaged over the last few requests
 	fresh   float64 // weight of the next report in recent
 	average average
 	target  Smoother
-	inForce float64 // the rate found by the last pass
-	seen    float64 // when there was something
+	inForce float64 // rate found by the last pass
+	seen    float64 // when it last had requests or costs
 	limited float64 // when a backend last limited it
 
-	// Of this pass:
-	cost     float64     // a second
-	backends int         // that it loads
-	unsure   bool        // one of them was not heard of since the last pass
-	zones    []ZoneLimit // by name, until the decision
+	// Of the present pass:
+	cost     float64     // per second
+	backends int         // number of backends that it loads
+	unsure   bool        // one of them has not reported since the last pass
+	zones    []ZoneLimit // by name, until decide sorts them by rate
 }
 
 type backend struct {
 	name  string
 	zone  string
 	load  Load
-	at    float64 // when its last report came, and
-	time  float64 // what time that had
+	at    float64 // when its last report arrived
+	time  float64 // Report.Time of that report
 	costs []cost
-	index map[ID]int
-	rest  float64 // cost of those that are not followed, and
-	left  int     // how many they are
+	index map[ID]int // into costs
+	rest  float64    // cost of the ids that are not followed
+	left  int        // number of these ids
 }
 
-// A cost is that of an id on a backend.
+// A cost is the cost of one id on one backend.
 type cost struct {
 	id     *id
-	value  float64 // a second, by the last report
-	recent float64 // the same over the id's last few requests
+	value  float64 // per second, in the last report
+	recent float64 // value, averaged over the id's last few requests
 }
 
-// A Report is what a backend says of itself.
+// A Report is a backend's report of its load and of the costs that it bears.
 type Report struct {
 	Backend string         `json:"backend"`
-	Zone    string         `json:"zone"` // those in one may fail together
+	Zone    string         `json:"zone"` // backends of one zone may fail together
 	Load    Load           `json:"load"`
-	Costs   map[ID]float64 `json:"costs"` // of each id, a second; one that is missing has none
-	Time    float64        `json:"time"`  // of it
+	Costs   map[ID]float64 `json:"costs"` // per second; a missing id has none
+	Time    float64        `json:"time"`  // when the report was made, seconds
 }
 
-// SetQuotas has the quotas be those given: an id without one is not limited.
+// SetQuotas replaces all quotas. An id without one is not limited.
 func (k *Keeper) SetQuotas(quotas map[ID]Quota, now float64) error {
 	var errs []error
 	for name, q := range quotas {
@@ -112,21 +118,22 @@ func (k *Keeper) SetQuotas(quotas map[ID]Quota, now float64) error {
 	for name, i := range k.ids {
 		if _, ok := quotas[name]; !ok && i.quota != nil {
 			i.quota, i.target, i.inForce = nil, Smoother{Folding: pace}, 0
-			i.started, i.average = 0, newAverage() // nobody counts its requests any more
+			i.started, i.average = 0, newAverage() // its requests are no longer counted
 		}
 	}
 	for name, q := range quotas {
 		if i := k.id(name, now); i.quota == nil || *i.quota != q {
-			i.quota, i.target, i.inForce = &q, Smoother{Folding: pace}, 0 // a new quota holds at once
+			i.quota = &q
+			i.target, i.inForce = Smoother{Folding: pace}, 0 // a new quota applies at once
 		}
 	}
 	return nil
 }
 
-// Started says how many requests a second an id has begun lately, of all replicas together.
+// Started reports the requests per second that all replicas together have started lately for an id.
 func (k *Keeper) Started(name ID, rate, now float64) error {
-	if !(rate >= 0 && rate <= mostCost) {
-		return fmt.Errorf("%s: rate %v: is no number from 0 to %d", name, rate, int64(mostCost))
+	if !(rate >= 0 && rate <= maxCost) {
+		return fmt.Errorf("%s: rate %v: is invalid: want 0 to %d", name, rate, int64(maxCost))
 	}
 	i := k.follow(name, now)
 	if i == nil {
@@ -138,41 +145,45 @@ func (k *Keeper) Started(name ID, rate, now float64) error {
 	return nil
 }
 
-// MaxName is the most bytes of a name of a backend or a zone.
+// MaxName is the longest name of a backend or a zone, in bytes.
 const MaxName = 255
 
-// Validate returns all that is wrong with a report at now, in a cluster that declares these zones; none: any.
+// Validate returns every fault of a report that arrives at now, in a cluster that declares these
+// zones. Without zones, any zone is valid.
 func (r Report) Validate(zones []string, now float64) error {
 	errs := []error{r.Load.Validate()}
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if r.Backend == "" || r.Zone == "" || len(r.Backend) > MaxName || len(r.Zone) > MaxName {
-		errs = append(errs, fmt.Errorf("backend, zone: both need a name of 1 to %d bytes", MaxName))
+		bad("backend, zone: both need a name of 1 to %d bytes", MaxName)
 	} else if len(zones) > 0 && !slices.Contains(zones, r.Zone) {
-		errs = append(errs, fmt.Errorf("zone %q: is none of %q, which the cluster's policy declares", r.Zone, zones))
+		bad("zone %q: is not declared by the cluster: use one of %q", r.Zone, zones)
 	}
 	switch {
-	case r.Time <= now+mostAhead && r.Time >= now-stale:
+	case r.Time <= now+maxAhead && r.Time >= now-stale:
 	case r.Time == 0:
-		errs = append(errs, fmt.Errorf("time 0: is missing: send when the report was made, in seconds of Unix time, such as %.0f", now))
+		bad("time 0: is missing: send when the report was made, as Unix time such as %.0f", now)
 	default:
-		errs = append(errs, fmt.Errorf("time %v: is %.3g s from now: check the backend's clock", r.Time, r.Time-now))
+		bad("time %v: is %.3g s from now: check the backend's clock", r.Time, r.Time-now)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Costs)) {
-		if c := r.Costs[name]; !(c >= 0 && c <= mostCost) {
-			errs = append(errs, fmt.Errorf("cost of %.300s, %v: is no number from 0 to %d", name, c, int64(mostCost)))
+		if c := r.Costs[name]; !(c >= 0 && c <= maxCost) {
+			bad("cost of %.300s, %v: is invalid: want 0 to %d", name, c, int64(maxCost))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Report takes a backend's report in. It is refused whole if there is a fault in it, or if it is older than the last one, or not of this time.
+// Report adds a backend's report. It refuses the whole report if any part is invalid, if it is
+// older than the last one, or if its time is too far from now.
 func (k *Keeper) Report(r Report, now float64) error {
 	err := r.Validate(k.Zones, now)
 	var b *backend
-	if i := slices.IndexFunc(k.backends, func(b *backend) bool { return b.name == r.Backend }); i >= 0 {
+	named := func(b *backend) bool { return b.name == r.Backend }
+	if i := slices.IndexFunc(k.backends, named); i >= 0 {
 		b = k.backends[i]
 	}
 	if b != nil && r.Time < b.time {
-		err = errors.Join(err, fmt.Errorf("time %v: is before that of the last report, %v", r.Time, b.time))
+		err = errors.Join(err, fmt.Errorf("time %v: is before the last report, %v", r.Time, b.time))
 	}
 	if err != nil {
 		return fmt.Errorf("report of backend %.300q: %w", r.Backend, err)
@@ -186,14 +197,14 @@ func (k *Keeper) Report(r Report, now float64) error {
 	return nil
 }
 
-// take takes the costs of a report in.
+// take replaces the backend's costs by those of a report.
 func (b *backend) take(k *Keeper, costs map[ID]float64, now float64) {
 	for i := range b.costs {
 		b.costs[i].value = 0
 	}
 	b.rest, b.left = 0, 0
 	kept := k.costliest(costs)
-	for _, name := range slices.Sorted(maps.Keys(costs)) { // in order, so that the same reports give the same sums
+	for _, name := range slices.Sorted(maps.Keys(costs)) { // sorted, so that sums are reproducible
 		i, known := b.index[name]
 		if kept != nil && !kept[name] && !k.hasQuota(name) {
 			b.rest += costs[name]
@@ -218,13 +229,16 @@ func (b *backend) take(k *Keeper, costs map[ID]float64, now float64) {
 	}
 }
 
-// costliest are the ids of a report that are followed whether or not they have a quota; nil: all.
+// costliest returns the ids of a report that are followed whether or not they have a quota. Nil
+// means all.
 func (k *Keeper) costliest(costs map[ID]float64) map[ID]bool {
-	most := cmp.Or(k.MostIDs, defaultMost)
+	most := cmp.Or(k.MaxIDs, defaultMaxIDs)
 	if len(costs) <= most {
 		return nil
 	}
-	names := slices.SortedFunc(maps.Keys(costs), func(a, b ID) int { return cmp.Or(cmp.Compare(costs[b], costs[a]), cmp.Compare(a, b)) })
+	names := slices.SortedFunc(maps.Keys(costs), func(a, b ID) int {
+		return cmp.Or(cmp.Compare(costs[b], costs[a]), cmp.Compare(a, b))
+	})
 	kept := make(map[ID]bool, most)
 	for _, name := range names[:most] {
 		kept[name] = true
@@ -238,18 +252,22 @@ func (k *Keeper) hasQuota(name ID) bool {
 	return i != nil && i.quota != nil
 }
 
-// follow is id, but nil if there are too many.
+// follow is like id, but returns nil if too many ids are tracked.
 func (k *Keeper) follow(name ID, now float64) *id {
-	if len(k.ids) >= mostIDs && k.ids[name] == nil {
+	if len(k.ids) >= maxTracked && k.ids[name] == nil {
 		return nil
 	}
 	return k.id(name, now)
 }
 
+// id returns the entry of an id, which it adds if there is none.
 func (k *Keeper) id(name ID, now float64) *id {
 	i := k.ids[name]
 	if i == nil {
-		i = &id{name: name, average: newAverage(), target: Smoother{Folding: pace}, seen: now, limited: math.Inf(-1), fresh: 1}
+		i = &id{
+			name: name, average: newAverage(), target: Smoother{Folding: pace},
+			seen: now, limited: math.Inf(-1), fresh: 1,
+		}
 		if k.ids == nil {
 			k.ids = map[ID]*id{}
 		}
@@ -258,17 +276,17 @@ func (k *Keeper) id(name ID, now float64) *id {
 	return i
 }
 
-// A Reader is one whose part of a busy backend's load is more than nothing.
+// A Reader is an id that loads a backend near its target; FoundationDB calls it a busy reader.
 type Reader struct {
 	Backend  string  `json:"backend"`
 	Zone     string  `json:"zone"`
 	ID       ID      `json:"id"`
-	Cost     float64 `json:"cost"`     // a second
-	Busyness float64 `json:"busyness"` // its part of the backend's cost, 0..1
-	Ratio    float64 `json:"ratio"`    // of its present load that the backend can bear
+	Cost     float64 `json:"cost"`     // per second
+	Busyness float64 `json:"busyness"` // part of the backend's cost, 0..1
+	Ratio    float64 `json:"ratio"`    // part of its present load that the backend can bear
 }
 
-// Readers are those who load the backends that are near their targets, the ten costliest of each backend, in that order.
+// Readers returns the ten costliest ids of each backend near its target, the costliest first.
 func (k *Keeper) Readers(now float64) []Reader {
 	var all []Reader
 	for _, b := range k.backends {
@@ -286,13 +304,15 @@ func (k *Keeper) Readers(now float64) []Reader {
 				all = append(all, Reader{b.name, b.zone, c.id.name, c.value, c.value / sum, ratio})
 			}
 		}
-		slices.SortStableFunc(all[from:], func(a, b Reader) int { return cmp.Compare(b.Cost, a.Cost) })
-		all = all[:min(len(all), from+mostReaders)]
+		costliestFirst := func(a, b Reader) int { return cmp.Compare(b.Cost, a.Cost) }
+		slices.SortStableFunc(all[from:], costliestFirst)
+		all = all[:min(len(all), from+maxReaders)]
 	}
 	return all
 }
 
-// LeftOut is how many ids of backends' reports are not followed. They have no quota, and their cost counts as load of others.
+// LeftOut returns the number of ids of backends' reports that are not followed. They have no quota,
+// and their cost counts as load by others.
 func (k *Keeper) LeftOut() (n int) {
 	for _, b := range k.backends {
 		n += b.left
@@ -300,44 +320,47 @@ func (k *Keeper) LeftOut() (n int) {
 	return n
 }
 
-// Resume goes on with what another Keeper has found for an id that has a quota.
-// What makes no sense is left, and no rate is above what the quota is worth now.
+// Resume continues with the average cost and the rate that another Keeper has found for an id with
+// a quota. It ignores invalid values, and caps the rate at what the quota allows now.
 func (k *Keeper) Resume(name ID, average, rate, now float64) {
-	if i := k.ids[name]; i != nil && i.quota != nil && average >= Page && average <= mostCost && rate > 0 {
-		i.average.value = average
-		i.inForce = min(rate, i.quota.Total/average)
-		i.target.Reset(i.inForce, now)
+	i := k.ids[name]
+	if i == nil || i.quota == nil || !(average >= Page && average <= maxCost && rate > 0) {
+		return
 	}
+	i.average.value = average
+	i.inForce = min(rate, i.quota.Total/average)
+	i.target.Reset(i.inForce, now)
 }
 
-// A Decision is the rate found for an id, with all it follows from. Rates are requests a second, costs bytes a second; a rate that there is
-// none of is NaN.
+// A Decision is the rate found for an id, with all its inputs. Rates are requests a second, costs
+// bytes a second.
 type Decision struct {
 	ID          ID      `json:"id"`
 	Rate        float64 `json:"rate"`        // of requests, lately
-	Cost        float64 `json:"cost"`        // of them all
-	AverageCost float64 `json:"averageCost"` // of one, bytes
+	Cost        float64 `json:"cost"`        // of all requests
+	AverageCost float64 `json:"averageCost"` // of one request, bytes
 	Quota       Quota   `json:"quota"`
-	Reserved    float64 `json:"reserved"` // the quotas, as rates
-	Desired     float64 `json:"desired"`
-	Limiting    float64 `json:"-"`        // what the backends can bear; in JSON null where there is none
-	Target      float64 `json:"target"`   // found now
+	Reserved    float64 `json:"reserved"` // the reserved quota as a rate
+	Desired     float64 `json:"desired"`  // the total quota as a rate
+	Limiting    float64 `json:"-"`        // what the backends can bear; NaN, in JSON null: no limit
+	Target      float64 `json:"target"`   // found by this pass
 	Smoothed    float64 `json:"smoothed"` // in force
-	Busy        bool    `json:"busy"`     // limited by a backend
-	Backends    int     `json:"backends"` // that it loads
-	Assumed     bool    `json:"assumed"`  // AverageCost: nobody knows yet
-	Shadow      bool    `json:"shadow"`   // it limits nothing: by whoever obeys, the Keeper knows of none
+	Busy        bool    `json:"busy"`     // a backend limits it
+	Backends    int     `json:"backends"` // number of backends that it loads
+	Assumed     bool    `json:"assumed"`  // AverageCost is not yet known
+	Shadow      bool    `json:"shadow"`   // the rate limits nothing; set by the ratekeeper
 
-	Zones []ZoneLimit `json:"zones,omitempty"` // what those of each zone can bear of it that are near their targets, by name
+	// Zones has the lowest limiting rate of each zone with backends near their targets, by name.
+	Zones []ZoneLimit `json:"zones,omitempty"`
 }
 
-// A ZoneLimit is what the backends of a zone can bear of an id, in requests a second.
+// A ZoneLimit is the rate of an id that the backends of a zone can bear, in requests a second.
 type ZoneLimit struct {
 	Zone string  `json:"zone"`
 	Rate float64 `json:"rate"`
 }
 
-// A plain Decision has no methods.
+// plainDecision is a Decision without methods, so that encoding it does not recurse.
 type plainDecision Decision
 
 type decisionJSON struct {
@@ -345,7 +368,7 @@ type decisionJSON struct {
 	Limiting *float64 `json:"limiting"`
 }
 
-// MarshalJSON writes a limiting rate that there is none of as null.
+// MarshalJSON writes a Limiting of NaN as null.
 func (d Decision) MarshalJSON() ([]byte, error) {
 	j := decisionJSON{plainDecision: plainDecision(d)}
 	if !math.IsNaN(d.Limiting) {
@@ -354,7 +377,7 @@ func (d Decision) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote.
+// UnmarshalJSON reads the form that MarshalJSON writes.
 func (d *Decision) UnmarshalJSON(text []byte) error {
 	var j decisionJSON
 	if err := json.Unmarshal(text, &j); err != nil {
@@ -367,39 +390,39 @@ func (d *Decision) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Decide finds the rates of all ids that have a quota, by name, and forgets whom nothing was heard of for long.
+// Decide runs one pass: it finds the rates of all ids with a quota, sorted by name. It forgets ids
+// and backends that have not reported for a long time.
 func (k *Keeper) Decide(now float64) []Decision {
 	k.forget(now)
 	k.sum(now)
-	for _, b := range slices.SortedStableFunc(slices.Values(k.backends), func(a, b *backend) int { return cmp.Compare(a.zone, b.zone) }) {
+	byZone := func(a, b *backend) int { return cmp.Compare(a.zone, b.zone) }
+	for _, b := range slices.SortedStableFunc(slices.Values(k.backends), byZone) {
 		k.limit(b, now)
 	}
 	var all []Decision
 	for _, name := range slices.Sorted(maps.Keys(k.ids)) {
 		if i := k.ids[name]; i.quota != nil {
-			all = append(all, i.decide(k.zones(), now))
+			all = append(all, i.decide(k.ignored(), now))
 		}
 	}
 	return all
 }
 
-// Tracked is how many ids something is known of.
+// Tracked returns the number of ids that are known.
 func (k *Keeper) Tracked() int { return len(k.ids) }
 
-func (k *Keeper) zones() int {
-	return max(0, cmp.Or(k.IgnoreZones, defaultZones))
+// ignored returns the number of zones to ignore.
+func (k *Keeper) ignored() int {
+	return max(0, cmp.Or(k.IgnoreZones, defaultIgnored))
 }
 
+// forget removes the backends that have not reported, and the ids without a quota, requests or
+// costs, for expiry.
 func (k *Keeper) forget(now float64) {
 	k.backends = slices.DeleteFunc(k.backends, func(b *backend) bool { return now-b.at > expiry })
-	some := false
-	for name, i := range k.ids {
-		if i.quota == nil && now-i.seen > expiry {
-			some = true
-			delete(k.ids, name)
-		}
-	}
-	if !some {
+	before := len(k.ids)
+	maps.DeleteFunc(k.ids, func(_ ID, i *id) bool { return i.quota == nil && now-i.seen > expiry })
+	if len(k.ids) == before {
 		return
 	}
 	for _, b := range k.backends {
@@ -411,21 +434,22 @@ func (k *Keeper) forget(now float64) {
 	}
 }
 
-// sum adds up the costs of the ids, and finds their averages. While a backend is not heard of between passes, those of its ids stay as they were.
+// sum adds up the costs of each id and updates its average. If a backend has not reported since the
+// last pass, the averages of its ids stay as they were.
 func (k *Keeper) sum(now float64) {
 	for _, i := range k.ids {
 		i.cost, i.backends, i.unsure, i.zones = 0, 0, false, i.zones[:0]
 		i.recent = blend(i.recent, i.started, i.fresh)
 	}
 	for _, b := range k.backends {
-		heard := b.at > k.decided
+		reported := b.at > k.decided
 		for i := range b.costs {
 			c := &b.costs[i]
-			if heard {
+			if reported {
 				c.recent = blend(c.recent, c.value, c.id.fresh)
 			}
 			if c.value > 0 {
-				c.id.unsure = c.id.unsure || !heard
+				c.id.unsure = c.id.unsure || !reported
 				c.id.cost += c.value
 				c.id.backends++
 			}
@@ -435,7 +459,7 @@ func (k *Keeper) sum(now float64) {
 	k.decided = now
 	for _, i := range k.ids {
 		if !i.unsure && i.average.measure(i.started, i.cost, now) {
-			i.target, i.inForce = Smoother{Folding: pace}, 0 // what it was is of no account, as it followed no cost
+			i.target, i.inForce = Smoother{Folding: pace}, 0 // the old rate was not based on costs
 		}
 		if now-i.seen > expiry {
 			i.average = newAverage()
@@ -444,10 +468,10 @@ func (k *Keeper) sum(now float64) {
 	}
 }
 
-// freshness is the weight of a report in an id's recent values, dt seconds after the one before.
-// They cover about eight requests, so that an id that costs nothing for some seconds between two
-// requests is limited in those, too. From eight requests a second on they are those of the last
-// report, which follow the load fastest.
+// freshness returns the weight of a report in an id's recent values, dt seconds after the previous
+// report. Recent values cover about eight requests, so that an id stays limited in the seconds
+// between two requests, in which it has no cost. From eight requests a second on, the last report
+// counts alone, which follows the load fastest.
 func (i *id) freshness(dt float64) float64 {
 	rate := i.average.lately()
 	if i.quota == nil || rate == 0 || rate >= recentRequests {
@@ -456,7 +480,8 @@ func (i *id) freshness(dt float64) float64 {
 	return -math.Expm1(-dt / min(folding, recentRequests/rate-1))
 }
 
-// blend moves a recent value towards the last one. The first value counts in full; a remainder below 0.001 is none.
+// blend moves a recent value towards the last one by the weight fresh. The first value counts in
+// full. A remainder below 0.001 becomes 0.
 func blend(recent, value, fresh float64) float64 {
 	if fresh == 1 || recent == 0 {
 		return value
@@ -467,8 +492,8 @@ func blend(recent, value, fresh float64) float64 {
 	return recent
 }
 
-// limit finds what a backend near its target lets each id that loads it have: from recent costs, as
-// longer averages come late. The backends of one zone come one after the other.
+// limit computes what a backend near its target allows each id that loads it. It uses recent costs,
+// since longer averages come late. The caller passes the backends of a zone one after the other.
 func (k *Keeper) limit(b *backend, now float64) {
 	ratio, near := b.load.Ratio()
 	if !near || now-b.at > stale {
@@ -481,8 +506,10 @@ func (k *Keeper) limit(b *backend, now float64) {
 			n++
 		}
 	}
-	quotas, free := 0.0, 0.0 // of those who can be limited, and what they may go on with
-	loads := func(c *cost) bool { return c.id.quota != nil && c.recent > 0 && c.recent*n >= significant*sum }
+	quotas, free := 0.0, 0.0 // of the ids that can be limited: total quotas, and cost left for them
+	loads := func(c *cost) bool {
+		return c.id.quota != nil && c.recent > 0 && c.recent*n >= significant*sum
+	}
 	for i := range b.costs {
 		if c := &b.costs[i]; loads(c) {
 			quotas += c.id.quota.Total
@@ -506,13 +533,14 @@ func (k *Keeper) limit(b *backend, now float64) {
 	}
 }
 
-// decide finds an id's rate, of which the worst zones are ignored.
+// decide finds an id's rate. It ignores the worst zones, as many as ignored says.
 func (i *id) decide(ignored int, now float64) Decision {
 	average := cmp.Or(i.average.value, Page)
 	d := Decision{
-		ID: i.name, Rate: i.average.lately(), Cost: i.cost, AverageCost: average, Quota: *i.quota, Backends: i.backends,
-		Assumed:  i.average.value == 0,
-		Reserved: i.quota.Reserved / average, Desired: i.quota.Total / average, Limiting: math.NaN(),
+		ID: i.name, Quota: *i.quota, Backends: i.backends,
+		Rate: i.average.lately(), Cost: i.cost, AverageCost: average, Assumed: i.average.value == 0,
+		Reserved: i.quota.Reserved / average, Desired: i.quota.Total / average,
+		Limiting: math.NaN(),
 	}
 	if i.unsure {
 		d.Rate = i.started
@@ -527,13 +555,15 @@ func (i *id) decide(ignored int, now float64) Decision {
 		i.limited = now
 	}
 	before := i.inForce
-	if i.target.Set(d.Target, now); !d.Busy && now-i.limited < calm && d.Target > before && before > 0 {
-		i.target.Reset(d.Target, now) // what no backend limits grows as fast as it may
+	calming := now-i.limited < calm && before > 0
+	i.target.Set(d.Target, now)
+	if calming && !d.Busy && d.Target > before {
+		i.target.Reset(d.Target, now) // no backend limits it now: only maxGrowth does
 	}
 	d.Smoothed = i.target.Total(now)
-	if most := max(before*mostGrowth, d.Reserved); now-i.limited < calm && d.Smoothed > most && before > 0 {
-		d.Smoothed = most
-		i.target.Reset(most, now)
+	if upper := max(before*maxGrowth, d.Reserved); calming && d.Smoothed > upper {
+		d.Smoothed = upper
+		i.target.Reset(upper, now)
 		i.target.Set(d.Target, now)
 	}
 	i.inForce = d.Smoothed

@@ -12,7 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// A world is a Keeper, and what it keeps, second by second.
+// A world is a Keeper with simulated clients and backends, in steps of one second.
 type world struct {
 	t      *testing.T
 	keeper quota.Keeper
@@ -21,16 +21,18 @@ type world struct {
 	busy int
 }
 
-// newWorld has backends that can bear so many pages a second, each in a zone of its own.
+// newWorld returns a world whose backends have this capacity, pages a second, each in its own zone.
 func newWorld(t *testing.T, backends int, capacity float64, clients ...quota.Client) *world {
-	w := &world{t: t, Simulation: quota.Simulation{Quotas: map[quota.ID]quota.Quota{}, Clients: clients}}
+	w := &world{t: t}
+	w.Quotas, w.Clients = map[quota.ID]quota.Quota{}, clients
 	for i := range backends {
-		w.Backends = append(w.Backends, quota.SimulatedBackend{Name: fmt.Sprint(i), Capacity: capacity * quota.Page})
+		b := quota.SimulatedBackend{Name: fmt.Sprint(i), Capacity: capacity * quota.Page}
+		w.Backends = append(w.Backends, b)
 	}
 	return w
 }
 
-// reads is a client that reads so many pages with each of so many requests a second.
+// reads returns a client that wants to send rate requests a second and reads some pages with each.
 func reads(id quota.ID, rate, pages float64, backends ...string) quota.Client {
 	return quota.Client{ID: id, Rate: rate, Read: int64(pages * quota.Page), Backends: backends}
 }
@@ -41,7 +43,7 @@ func (w *world) quota(id quota.ID, total, reserved float64) *world {
 	return w
 }
 
-// second lets a second go by.
+// second simulates one second.
 func (w *world) second() {
 	var err error
 	w.step, err = w.Step(&w.keeper)
@@ -54,7 +56,7 @@ func (w *world) second() {
 	}
 }
 
-// rates are those in force.
+// rates returns the rates in force.
 func (w *world) rates() map[quota.ID]float64 {
 	rates := map[quota.ID]float64{}
 	for _, d := range w.step.Decisions {
@@ -63,7 +65,8 @@ func (w *world) rates() map[quota.ID]float64 {
 	return rates
 }
 
-// settles lets seconds go by until the rates are what is expected, within 10 %, ten seconds running, and tells how many it took.
+// settles simulates seconds until the rates have been within 10 % of those wanted for ten seconds
+// in a row. It fails the test if that takes longer than within.
 func (w *world) settles(within int, want map[quota.ID]float64) {
 	w.t.Helper()
 	streak := 0
@@ -81,12 +84,13 @@ func (w *world) settles(within int, want map[quota.ID]float64) {
 			return
 		}
 	}
-	assert.Failf(w.t, "not settled", "after %d s: %v, not %v", within, w.rates(), want)
+	assert.Failf(w.t, "not settled", "after %d s: %v, want %v", within, w.rates(), want)
 }
 
 const a, b quota.ID = "tag:a", "tag:b"
 
-// TestScenarios: those of FoundationDB's quota throttler settle no later than its arithmetic does.
+// TestScenarios: the scenarios of FoundationDB's quota throttler settle no later than with its own
+// arithmetic.
 func TestScenarios(t *testing.T) {
 	one := func(rate float64) map[quota.ID]float64 { return map[quota.ID]float64{a: rate} }
 	for _, c := range []struct {
@@ -103,7 +107,8 @@ func TestScenarios(t *testing.T) {
 			return newWorld(t, 10, 100, quota.Client{ID: a, Rate: 5, Write: 6 * quota.Page}).quota(a, 100, 0)
 		}, one(100. / 24), 34, 0},
 		{"MultiTag", func(t *testing.T) *world {
-			return newWorld(t, 10, 100, reads(a, 5, 6), reads(b, 5, 6)).quota(a, 100, 0).quota(b, 100, 0)
+			w := newWorld(t, 10, 100, reads(a, 5, 6), reads(b, 5, 6))
+			return w.quota(a, 100, 0).quota(b, 100, 0)
 		}, map[quota.ID]float64{a: 100. / 6, b: 100. / 6}, 33, 0},
 		{"AttemptWorkloadAboveQuota", func(t *testing.T) *world {
 			return newWorld(t, 10, 100, reads(a, 20, 10)).quota(a, 100, 0)
@@ -112,12 +117,13 @@ func TestScenarios(t *testing.T) {
 			return newWorld(t, 10, 5, reads(a, 10, 6)).quota(a, 100, 0)
 		}, one(50. / 6), 26, 1},
 		{"MultiTagActiveThrottling", func(t *testing.T) *world {
-			return newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 10, 6)).quota(a, 50, 0).quota(b, 100, 0)
+			w := newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 10, 6))
+			return w.quota(a, 50, 0).quota(b, 100, 0)
 		}, map[quota.ID]float64{a: 2.778, b: 5.556}, 26, 2},
 		{"MultiTagActiveThrottling2", func(t *testing.T) *world {
-			w := newWorld(t, 3, 50, reads(a, 10, 6, "0", "1"), reads(b, 10, 6, "1", "2")).quota(a, 100, 0).quota(b, 100, 0)
-			w.keeper.IgnoreZones = -1 // one is saturated, and counts
-			return w
+			w := newWorld(t, 3, 50, reads(a, 10, 6, "0", "1"), reads(b, 10, 6, "1", "2"))
+			w.keeper.IgnoreZones = -1 // one zone is saturated, and must count
+			return w.quota(a, 100, 0).quota(b, 100, 0)
 		}, map[quota.ID]float64{a: 8.333, b: 8.333}, 26, 2},
 		{"ReservedQuota", func(t *testing.T) *world {
 			return newWorld(t, 10, 5, reads(a, 10, 6)).quota(a, 100, 70)
@@ -134,7 +140,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestQuotaChanges: another quota holds at once; none, no limit.
+// TestQuotaChanges: a changed quota applies at once, and a removed one limits nothing.
 func TestQuotaChanges(t *testing.T) {
 	w := newWorld(t, 10, 100, reads(a, 5, 6)).quota(a, 100, 0)
 	w.settles(33, map[quota.ID]float64{a: 100. / 6})
@@ -144,7 +150,7 @@ func TestQuotaChanges(t *testing.T) {
 	assert.Empty(t, w.rates())
 }
 
-// TestForget: an id without a quota is known as long as something is heard of it, and four minutes more.
+// TestForget: an id without a quota is forgotten four minutes after its last request or cost.
 func TestForget(t *testing.T) {
 	w := newWorld(t, 10, 5, reads(a, 10, 6))
 	for range 60 {
@@ -162,29 +168,30 @@ func TestForget(t *testing.T) {
 	assert.Zero(t, w.keeper.Tracked())
 }
 
-// TestFractions: rates below one a second are what they are.
+// TestFractions: rates below one a second are not rounded.
 func TestFractions(t *testing.T) {
 	w := newWorld(t, 3, 1000, reads(a, 10, 6)).quota(a, 1, 0)
 	w.settles(60, map[quota.ID]float64{a: 1. / 6})
 }
 
-// TestFirstSeconds: from the first rate on, what goes is within 20 % of the quota.
+// TestFirstSeconds: from the first rate on, the requests sent are within 20 % of the quota.
 func TestFirstSeconds(t *testing.T) {
 	w := newWorld(t, 10, 1000, reads(a, 20, 10)).quota(a, 100, 0)
-	w.second() // nobody knows a cost before
+	w.second() // no cost is known yet
 	for range 30 {
 		w.second()
 		assert.InEpsilon(t, 10, w.step.Sent[a], 0.2)
 	}
 }
 
-// TestIdle: who has a quota and does nothing weighs nothing.
+// TestIdle: an id with a quota and next to no requests takes no part of a backend's capacity.
 func TestIdle(t *testing.T) {
-	w := newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 0.001, 6)).quota(a, 100, 0).quota(b, 1000, 0)
+	w := newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 0.001, 6))
+	w.quota(a, 100, 0).quota(b, 1000, 0)
 	w.settles(26, map[quota.ID]float64{a: 50. / 6})
 }
 
-// TestUneven: whatever the order and the weights, a saturated backend is used to its capacity.
+// TestUneven: with random quotas and costs, saturated backends are used to their capacity.
 func TestUneven(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -208,7 +215,7 @@ func TestUneven(t *testing.T) {
 	}
 }
 
-// TestManyAlike: as many as they are, those who load a backend are limited.
+// TestManyAlike: 150 ids that load the same backends are all limited.
 func TestManyAlike(t *testing.T) {
 	w := newWorld(t, 3, 100)
 	for i := range 150 {
@@ -223,7 +230,7 @@ func TestManyAlike(t *testing.T) {
 	assert.Equal(t, 150, w.busy)
 }
 
-// TestLateTraffic: a quota that was there before its traffic holds as soon as a cost is known.
+// TestLateTraffic: a quota that was set before its traffic started applies once a cost is known.
 func TestLateTraffic(t *testing.T) {
 	w := newWorld(t, 3, 10_000, reads(a, 0, 60)).quota(a, 6000, 0)
 	for range 10 {
@@ -237,7 +244,7 @@ func TestLateTraffic(t *testing.T) {
 	}
 }
 
-// TestLoadMoves: costs that move to another backend are the same costs.
+// TestLoadMoves: the rate stays when the costs move to another backend.
 func TestLoadMoves(t *testing.T) {
 	w := newWorld(t, 2, 10_000, reads(a, 50, 60, "0")).quota(a, 600, 300)
 	w.settles(30, map[quota.ID]float64{a: 10})
@@ -248,24 +255,26 @@ func TestLoadMoves(t *testing.T) {
 	}
 }
 
-// TestDoubles: those who share a backend have what it can bear more within some passes, although their totals leave no room beyond that.
+// TestDoubles: when the capacity of a shared backend doubles, the ids use it within six passes,
+// although their total quotas do not exceed it.
 func TestDoubles(t *testing.T) {
-	w := newWorld(t, 1, 400, reads("tag:a", 1000, 1, "0"), reads("tag:b", 1000, 1, "0")).quota("tag:a", 400, 80).quota("tag:b", 400, 80)
+	w := newWorld(t, 1, 400, reads(a, 1000, 1), reads(b, 1000, 1))
+	w.quota(a, 400, 80).quota(b, 400, 80)
 	w.keeper.IgnoreZones = -1
 	for range 60 {
 		w.second()
 	}
 	before := w.rates()
-	assert.InDelta(t, 400, before["tag:a"]+before["tag:b"], 40)
+	assert.InDelta(t, 400, before[a]+before[b], 40)
 	w.Backends[0].Capacity *= 2
 	for range 6 {
 		w.second()
 	}
 	after := w.rates()
-	assert.GreaterOrEqual(t, after["tag:a"]+after["tag:b"], 0.98*2*400, "from %v", before)
+	assert.GreaterOrEqual(t, after[a]+after[b], 0.98*2*400, "from %v", before)
 }
 
-// TestHugeRequests: an id that could send almost nothing recovers when its requests are small again.
+// TestHugeRequests: an id whose requests became huge, and rare, recovers when they are small again.
 func TestHugeRequests(t *testing.T) {
 	w := newWorld(t, 2, 1e6, reads(a, 50, 1)).quota(a, 1, 0)
 	w.settles(30, map[quota.ID]float64{a: 1})
@@ -278,7 +287,7 @@ func TestHugeRequests(t *testing.T) {
 	w.settles(200, map[quota.ID]float64{a: 1})
 }
 
-// TestReproducible: the same run gives the same figures, to the last bit.
+// TestReproducible: two equal runs give equal figures, to the last bit.
 func TestReproducible(t *testing.T) {
 	run := func() (rates []map[quota.ID]float64) {
 		w := newWorld(t, 7, 50)
@@ -299,7 +308,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// TestWorstZone: one zone in trouble is its own matter; two are everybody's.
+// TestWorstZone: one saturated zone is ignored, the second one limits.
 func TestWorstZone(t *testing.T) {
 	w := newWorld(t, 5, 100, reads(a, 10, 10)).quota(a, 100, 0)
 	w.Backends[2].Capacity = 1 * quota.Page
@@ -308,9 +317,10 @@ func TestWorstZone(t *testing.T) {
 	w.settles(60, map[quota.ID]float64{a: 5})
 }
 
-// TestByCurrent: a huge quota is no advantage.
+// TestByCurrent: a huge quota has no effect.
 func TestByCurrent(t *testing.T) {
-	w := newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 10, 6)).quota(a, 100, 0).quota(b, 1e6, 0)
+	w := newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 10, 6))
+	w.quota(a, 100, 0).quota(b, 1e6, 0)
 	w.keeper.ShareBy = quota.ByCurrent
 	for range 60 {
 		w.second()
@@ -319,31 +329,41 @@ func TestByCurrent(t *testing.T) {
 	assert.InEpsilon(t, w.rates()[a], w.rates()[b], 0.1)
 }
 
-// TestReportFaults: a report with a fault is refused whole, and everything that is wrong with it is said.
+// TestReportFaults: a report with a fault is refused as a whole, and the error names all faults.
 func TestReportFaults(t *testing.T) {
 	var k quota.Keeper
-	good := quota.Report{Backend: "x", Zone: "z", Time: 100, Load: quota.Load{Queue: 1, Target: 10, Spring: 5}, Costs: map[quota.ID]float64{a: 1}}
+	good := quota.Report{
+		Backend: "x", Zone: "z", Time: 100, Load: quota.Load{Queue: 1, Target: 10, Spring: 5},
+		Costs: map[quota.ID]float64{a: 1},
+	}
 	require.NoError(t, k.Report(good, 100))
 	for want, change := range map[string]func(*quota.Report){
-		`backend "": backend, zone: both need a name`:            func(r *quota.Report) { r.Backend = "" },
+		`backend "": backend, zone: both need a`:                 func(r *quota.Report) { r.Backend = "" },
 		"time 200: is 100 s from now: check the backend's clock": func(r *quota.Report) { r.Time = 200 },
-		"time 99: is before that of the last report, 100":        func(r *quota.Report) { r.Time = 99 },
+		"time 99: is before the last report, 100":                func(r *quota.Report) { r.Time = 99 },
 		"time NaN: ": func(r *quota.Report) { r.Time = math.NaN() },
-		"cost of tag:b, NaN: is no number from 0 to":               func(r *quota.Report) { r.Costs = map[quota.ID]float64{b: math.NaN()} },
-		"queue -1: is no number above 0\ntarget 0: is no number a": func(r *quota.Report) { r.Load = quota.Load{Queue: -1, Spring: 1} },
+		"cost of tag:b, NaN: is invalid: want 0 to": func(r *quota.Report) {
+			r.Costs = map[quota.ID]float64{b: math.NaN()}
+		},
+		"queue -1: is invalid: want 0 or more\ntarget 0: is invalid: want more": func(r *quota.Report) {
+			r.Load = quota.Load{Queue: -1, Spring: 1}
+		},
 	} {
 		bad := good
 		change(&bad)
 		assert.ErrorContains(t, k.Report(bad, 100), want)
 	}
 	assert.Equal(t, 1, k.Tracked())
-	assert.ErrorContains(t, k.Started(a, math.Inf(1), 100), "is no number from 0 to")
+	assert.ErrorContains(t, k.Started(a, math.Inf(1), 100), "is invalid: want 0 to")
 	k.Zones = []string{"y"}
-	assert.ErrorContains(t, k.Report(good, 100), `zone "z": is none of ["y"]`)
-	assert.ErrorContains(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Reserved: 2, Total: 1}}, 100), "tag:a: reserved_throughput 2: is above")
+	err := k.Report(good, 100)
+	assert.ErrorContains(t, err, `zone "z": is not declared by the cluster: use one of ["y"]`)
+	err = k.SetQuotas(map[quota.ID]quota.Quota{a: {Reserved: 2, Total: 1}}, 100)
+	assert.ErrorContains(t, err, "tag:a: reserved_throughput 2: is above")
 }
 
-// TestZones: of those in one zone the backend that can bear least counts, in whatever order they were first heard of, and a decision stays what it was.
+// TestZones: in each zone, the backend that can bear least counts, in whatever order backends first
+// report. A later pass does not change an earlier decision.
 func TestZones(t *testing.T) {
 	k := quota.Keeper{IgnoreZones: -1}
 	require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 1e9}}, 1))
@@ -353,13 +373,15 @@ func TestZones(t *testing.T) {
 			name, zone string
 			queue      float64
 		}{{"1", "z", 100}, {"2", "y", 80}, {"3", "z", 125}, {"4", "y", 150}, {"5", "z", 90}} {
-			require.NoError(t, k.Report(quota.Report{Backend: b.name, Zone: b.zone, Time: now, Load: quota.Load{Queue: b.queue * scale, Target: 100, Spring: 50},
-				Costs: map[quota.ID]float64{a: 1e6}}, now))
+			require.NoError(t, k.Report(quota.Report{
+				Backend: b.name, Zone: b.zone, Time: now, Costs: map[quota.ID]float64{a: 1e6},
+				Load: quota.Load{Queue: b.queue * scale, Target: 100, Spring: 50},
+			}, now))
 		}
 		return k.Decide(now)[0]
 	}
 	first := decide(1, 1)
-	inverse := 1.5 // of the ratio of 125, where 100 is the target and 50 the spring
+	inverse := 1.5 // 1 / ratio of a queue of 125 with a target of 100 and a spring of 50
 	want := []quota.ZoneLimit{{Zone: "y", Rate: 50}, {Zone: "z", Rate: 1 / inverse * 100}}
 	assert.Equal(t, want, first.Zones)
 	assert.InDelta(t, 50, first.Limiting, 1e-9)
@@ -367,7 +389,7 @@ func TestZones(t *testing.T) {
 	assert.Equal(t, want, first.Zones)
 }
 
-// TestGrowth: what backends limit grows by a quarter a pass at most, from what was in force.
+// TestGrowth: a rate that backends limit grows by at most a quarter in a pass.
 func TestGrowth(t *testing.T) {
 	w := newWorld(t, 1, 10, reads(a, 1000, 1)).quota(a, 1000, 0)
 	w.keeper.IgnoreZones = -1
@@ -375,7 +397,7 @@ func TestGrowth(t *testing.T) {
 		w.second()
 	}
 	w.Backends[0].Capacity *= 50
-	for last, second := w.rates()[a], 0; second < 8; second++ { // two seconds later nothing has limited it for ten
+	for last, second := w.rates()[a], 0; second < 8; second++ { // after ten seconds it may grow faster
 		w.second()
 		rate := w.rates()[a]
 		require.LessOrEqual(t, rate, 1.25*last+1e-9, "second %d", second)
@@ -384,15 +406,16 @@ func TestGrowth(t *testing.T) {
 	assert.Greater(t, w.rates()[a], 50.0)
 }
 
-// TestManyIDs: the costliest of a backend are followed, the others counted.
+// TestManyIDs: the costliest ids of a backend are followed, the others are counted.
 func TestManyIDs(t *testing.T) {
-	k := quota.Keeper{MostIDs: 100}
+	k := quota.Keeper{MaxIDs: 100}
 	costs := map[quota.ID]float64{}
 	for i := range 10_000 {
 		costs[quota.ID(fmt.Sprint("tag:", i))] = float64(i)
 	}
 	saturated := quota.Load{Queue: 10, Target: 10, Spring: 5}
-	require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: 1, Load: saturated, Costs: costs}, 1))
+	r := quota.Report{Backend: "x", Zone: "z", Time: 1, Load: saturated, Costs: costs}
+	require.NoError(t, k.Report(r, 1))
 	assert.Equal(t, 100, k.Tracked())
 	assert.Equal(t, 9900, k.LeftOut())
 	readers, busyness, all := k.Readers(1), 0.0, 9999.0*10_000/2
@@ -403,33 +426,35 @@ func TestManyIDs(t *testing.T) {
 		busyness += r.Busyness
 	}
 	rest := 9989.0 * 9990 / 2
-	assert.InDelta(t, 1-rest/all, busyness, 1e-9, "the rest's part is missing")
+	assert.InDelta(t, 1-rest/all, busyness, 1e-9, "without the part of the rest")
 
-	// Those of the next report are counted anew.
-	require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: 2, Load: saturated, Costs: map[quota.ID]float64{"tag:9999": 1, "tag:1": 1}}, 2))
+	// The next report replaces the counts.
+	r.Time, r.Costs = 2, map[quota.ID]float64{"tag:9999": 1, "tag:1": 1}
+	require.NoError(t, k.Report(r, 2))
 	assert.Zero(t, k.LeftOut())
 	readers = k.Readers(2)
 	require.Len(t, readers, 2)
 	assert.InDelta(t, 0.5, readers[0].Busyness, 1e-12)
 }
 
-// TestEndlessIDs: whatever backends say, so many are followed in all.
+// TestEndlessIDs: however many ids backends report, at most 20,000 without a quota are followed.
 func TestEndlessIDs(t *testing.T) {
-	k := quota.Keeper{MostIDs: 10_000}
+	k := quota.Keeper{MaxIDs: 10_000}
 	for backend := range 5 {
 		costs := map[quota.ID]float64{}
 		for i := range 5000 {
 			costs[quota.ID(fmt.Sprint("tag:", backend, "-", i))] = 1
 		}
-		require.NoError(t, k.Report(quota.Report{Backend: fmt.Sprint(backend), Zone: "z", Time: 1, Costs: costs}, 1))
+		r := quota.Report{Backend: fmt.Sprint(backend), Zone: "z", Time: 1, Costs: costs}
+		require.NoError(t, k.Report(r, 1))
 	}
 	assert.Equal(t, 20_000, k.Tracked())
 	assert.Equal(t, 5000, k.LeftOut())
 	require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 1e9}}, 1))
-	assert.Equal(t, 20_001, k.Tracked(), "who has a quota is")
+	assert.Equal(t, 20_001, k.Tracked(), "an id with a quota is added")
 }
 
-// BenchmarkDecide is one pass over 1,000 ids on 100 backends.
+// BenchmarkDecide measures one pass over up to 1,000 ids on up to 100 backends.
 func BenchmarkDecide(bench *testing.B) {
 	for _, size := range [][2]int{{1000, 100}, {1000, 50}, {500, 100}} {
 		bench.Run(fmt.Sprintf("%dx%d/throttle", size[0], size[1]), func(bench *testing.B) {
@@ -448,7 +473,10 @@ func BenchmarkDecide(bench *testing.B) {
 				bench.StopTimer()
 				now++
 				for i := range size[1] {
-					_ = k.Report(quota.Report{Backend: fmt.Sprint(i), Zone: fmt.Sprint(i), Time: now, Costs: costs, Load: quota.Load{Queue: 900, Target: 800, Spring: 200}}, now)
+					_ = k.Report(quota.Report{
+						Backend: fmt.Sprint(i), Zone: fmt.Sprint(i), Time: now, Costs: costs,
+						Load: quota.Load{Queue: 900, Target: 800, Spring: 200},
+					}, now)
 				}
 				bench.StartTimer()
 				k.Decide(now)

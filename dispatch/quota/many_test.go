@@ -11,15 +11,15 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// TestManyEqualIDs: quotas of 2.4 times the backend's capacity, and more ids than are followed
-// without a quota.
+// TestManyEqualIDs: the quotas add up to 2.4 times the backend's capacity, and there are more ids
+// than MaxIDs.
 func TestManyEqualIDs(t *testing.T) {
 	for _, n := range []int{1020, 2040, 5000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			const capacity = 2000.0 // pages a second
 			each := 2.4 * capacity / float64(n)
 			w := newWorld(t, 1, capacity)
-			w.keeper.IgnoreZones = -1 // there is one
+			w.keeper.IgnoreZones = -1 // there is only one
 			for i := range n {
 				id := quota.ID(fmt.Sprint("tag:", i))
 				w.Clients = append(w.Clients, reads(id, 100*each, 3))
@@ -44,29 +44,32 @@ func TestManyEqualIDs(t *testing.T) {
 	}
 }
 
-// TestQuotasBesideStrangers: ids with a quota are followed however cheap they are; of the others
-// the costliest are, and the cost of the rest is load of others.
-func TestQuotasBesideStrangers(t *testing.T) {
-	k := quota.Keeper{MostIDs: 10, IgnoreZones: -1}
+// TestQuotasBesideOtherIDs: ids with a quota are followed however little they cost. Of the others,
+// the costliest are followed, and the cost of the rest counts as load by others.
+func TestQuotasBesideOtherIDs(t *testing.T) {
+	k := quota.Keeper{MaxIDs: 10, IgnoreZones: -1}
 	require.NoError(t, k.SetQuotas(map[quota.ID]quota.Quota{a: {Total: 100 * quota.Page}}, 1))
 	costs := map[quota.ID]float64{a: 50 * quota.Page}
 	for i := range 50 {
-		costs[quota.ID(fmt.Sprint("tag:stranger", i))] = float64(100+i) * quota.Page
+		costs[quota.ID(fmt.Sprint("tag:other", i))] = float64(100+i) * quota.Page
 	}
 	for now := 1.0; now <= 3; now++ {
 		require.NoError(t, k.Started(a, 50, now))
-		require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Load: quota.Load{Queue: 10, Target: 8, Spring: 4}, Costs: costs}, now))
+		require.NoError(t, k.Report(quota.Report{
+			Backend: "x", Zone: "z", Time: now, Costs: costs,
+			Load: quota.Load{Queue: 10, Target: 8, Spring: 4},
+		}, now))
 		d := k.Decide(now)
 		require.Len(t, d, 1)
-		assert.InDelta(t, 50.0/1.5, d[0].Limiting, 1e-9, "of what it does, the part that the backend can bear")
+		assert.InDelta(t, 50.0/1.5, d[0].Limiting, 1e-9, "the part of its rate that the backend can bear")
 		assert.Equal(t, 40, k.LeftOut())
 		assert.Equal(t, 11, k.Tracked())
 	}
-	assert.InDelta(t, 149.0/(50+50*124.5), k.Readers(3)[0].Busyness, 1e-9, "of all that the backend bears")
+	assert.InDelta(t, 149.0/(50+50*124.5), k.Readers(3)[0].Busyness, 1e-9, "part of the whole cost")
 }
 
-// TestRareRequests: ids that send a request every few seconds cost nothing in most of them, and are
-// limited all the same.
+// TestRareRequests: ids that send a request every few seconds have no cost in most seconds, and are
+// limited in all of them.
 func TestRareRequests(t *testing.T) {
 	const n, total = 400, 0.6 // ids, and requests a second by the quota
 	for _, part := range []float64{0.5, 0.8} {
@@ -96,7 +99,10 @@ func TestRareRequests(t *testing.T) {
 					load += sent / capacity / 80
 					good += min(1, sent/capacity) / 80
 				}
-				require.NoError(t, k.Report(quota.Report{Backend: "x", Zone: "z", Time: now, Load: quota.Load{Queue: sent / capacity, Target: 1, Spring: 0.5}, Costs: costs}, now))
+				require.NoError(t, k.Report(quota.Report{
+					Backend: "x", Zone: "z", Time: now, Costs: costs,
+					Load: quota.Load{Queue: sent / capacity, Target: 1, Spring: 0.5},
+				}, now))
 				for _, d := range k.Decide(now) {
 					rates[d.ID] = d.Smoothed
 				}

@@ -9,7 +9,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// TestCost: whole pages, one at least; writes are dearer.
+// TestCost: costs are whole pages, at least one; writes cost four times as much.
 func TestCost(t *testing.T) {
 	for bytes, read := range map[int64]int64{0: 4096, 1: 4096, 4096: 4096, 4097: 8192, 10000: 12288} {
 		assert.Equal(t, read, quota.ReadCost(bytes))
@@ -19,7 +19,7 @@ func TestCost(t *testing.T) {
 	assert.Positive(t, quota.WriteCost(math.MaxInt64))
 }
 
-// TestTarget: reserved wins, desired bounds, and what there is none of does not count.
+// TestTarget: reserved has precedence, then the lower of desired and limiting; NaN does not count.
 func TestTarget(t *testing.T) {
 	none := math.NaN()
 	for _, c := range []struct{ reserved, desired, limiting, want float64 }{
@@ -31,9 +31,11 @@ func TestTarget(t *testing.T) {
 	assert.True(t, math.IsNaN(quota.Target(none, none, none)))
 }
 
-// TestRatio: half at most, nothing far from the target.
+// TestRatio: a backend is slowed down to a half at most, and not at all below its spring.
 func TestRatio(t *testing.T) {
-	for queue, want := range map[float64]float64{700e6: 2, 800e6: 1, 900e6: 0.6667, 1000e6: 0.5, 5000e6: 0.5, 600e6 + 1: 2e8} {
+	for queue, want := range map[float64]float64{
+		700e6: 2, 800e6: 1, 900e6: 0.6667, 1000e6: 0.5, 5000e6: 0.5, 600e6 + 1: 2e8,
+	} {
 		ratio, ok := quota.Load{Queue: queue, Target: 800e6, Spring: 200e6}.Ratio()
 		assert.True(t, ok)
 		assert.InEpsilon(t, want, ratio, 1e-4)
@@ -42,26 +44,28 @@ func TestRatio(t *testing.T) {
 	assert.False(t, ok)
 }
 
-// TestSmoother: by the folding time, whatever is read between.
+// TestSmoother: values follow the folding time, also when they are read in between.
 func TestSmoother(t *testing.T) {
 	s := quota.Smoother{Folding: 10}
 	s.Reset(0, 0)
 	s.Set(100, 0)
-	for _, c := range []struct{ at, total float64 }{{1, 9.516258}, {5, 39.346934}, {10, 63.212056}, {20, 86.466472}, {30, 95.021293}} {
+	for _, c := range []struct{ at, total float64 }{
+		{1, 9.516258}, {5, 39.346934}, {10, 63.212056}, {20, 86.466472}, {30, 95.021293},
+	} {
 		assert.InDelta(t, c.total, s.Total(c.at), 1e-5)
-		if c.at == 10 {
-			assert.InDelta(t, 3.678794, s.Rate(10), 1e-5)
-		}
 	}
-	begun := quota.Smoother{Folding: 10}
-	begun.Set(50, 3)
-	assert.InDelta(t, 50, begun.Total(3), 0, "the first value counts at once")
-	assert.InDelta(t, 50, begun.Total(2), 0, "a clock that steps back changes nothing")
+	fresh := quota.Smoother{Folding: 10}
+	fresh.Set(50, 3)
+	assert.InDelta(t, 50, fresh.Total(3), 0, "the first value counts at once")
+	assert.InDelta(t, 50, fresh.Total(2), 0, "a clock that steps back changes nothing")
 }
 
-// TestQuotaFaults: all at once, with what to do.
+// TestQuotaFaults: all faults are reported at once, with what to do.
 func TestQuotaFaults(t *testing.T) {
 	assert.NoError(t, quota.Quota{Reserved: 1, Total: 1}.Validate())
-	assert.EqualError(t, quota.Quota{Reserved: 5, Total: 1}.Validate(), "reserved_throughput 5: is above total_throughput 1: lower it, or set both")
-	assert.ErrorContains(t, quota.Quota{Reserved: -1, Total: math.NaN()}.Validate(), "reserved_throughput -1: is no number of bytes a second from 0 on\ntotal_throughput NaN")
+	assert.EqualError(t, quota.Quota{Reserved: 5, Total: 1}.Validate(),
+		"reserved_throughput 5: is above total_throughput 1: lower it, or set both")
+	assert.EqualError(t, quota.Quota{Reserved: -1, Total: math.NaN()}.Validate(),
+		"reserved_throughput -1: is invalid: want bytes a second, 0 or more\n"+
+			"total_throughput NaN: is invalid: want bytes a second, 0 or more")
 }

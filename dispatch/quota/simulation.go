@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,33 +9,34 @@ import (
 	"slices"
 )
 
-// A Simulation is clients, held to their quotas, on backends that are simulated, second by second.
+// A Simulation runs clients with quotas on simulated backends, in steps of one second.
 type Simulation struct {
 	Quotas   map[ID]Quota       `json:"quotas"`
 	Backends []SimulatedBackend `json:"backends"`
 	Clients  []Client           `json:"clients"`
 
 	now   float64
-	rates map[ID]float64
+	rates map[ID]float64 // in force
 }
 
-// A SimulatedBackend has a queue that is its load over its capacity, of the queue it should have at most.
+// A SimulatedBackend has a queue in proportion to its load; at its capacity, the queue is at its
+// target.
 type SimulatedBackend struct {
 	Name     string  `json:"name"`
 	Zone     string  `json:"zone,omitempty"` // default: its name
 	Capacity float64 `json:"capacity"`       // cost a second
 }
 
-// A Client sends requests, whose cost is spread evenly over backends.
+// A Client sends requests. Their cost is spread evenly over its backends.
 type Client struct {
 	ID       ID       `json:"id"`
-	Rate     float64  `json:"rate"`               // requests a second that it would send
+	Rate     float64  `json:"rate"`               // requests a second without a limit
 	Read     int64    `json:"read,omitempty"`     // bytes of a request
 	Write    int64    `json:"write,omitempty"`    // bytes of a request
 	Backends []string `json:"backends,omitempty"` // default: all
 }
 
-// cost is that of a request.
+// cost returns the cost of a request.
 func (c Client) cost() float64 {
 	cost := 0.0
 	if c.Read > 0 || c.Write == 0 {
@@ -46,10 +48,10 @@ func (c Client) cost() float64 {
 	return cost
 }
 
-// mostBytes bounds a simulated request.
-const mostBytes = 1 << 40
+// maxBytes is the largest simulated read or write.
+const maxBytes = 1 << 40
 
-// Validate returns all that is wrong with a simulation.
+// Validate returns every fault of a simulation.
 func (s *Simulation) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -57,35 +59,37 @@ func (s *Simulation) Validate() error {
 	names := map[string]bool{}
 	for i, b := range s.Backends {
 		if b.Name == "" || names[b.Name] {
-			bad("backends[%d].name %q: is empty, or not the only one", i, b.Name)
+			bad("backends[%d].name %q: is empty or not unique", i, b.Name)
 		}
 		names[b.Name] = true
 		if !positive(b.Capacity) {
-			bad("backends[%d].capacity %v: is no cost a second above 0", i, b.Capacity)
+			bad("backends[%d].capacity %v: is invalid: want more than 0", i, b.Capacity)
 		}
 	}
 	if len(s.Backends) == 0 {
-		bad("backends: there are none")
+		bad("backends: want at least one")
 	}
 	if len(s.Clients) == 0 {
-		bad("clients: there are none")
+		bad("clients: want at least one")
 	}
 	for i, c := range s.Clients {
 		if c.ID == "" {
 			bad("clients[%d].id: is empty", i)
 		}
 		if c.Rate < 0 || !positive(c.Rate+1) {
-			bad("clients[%d].rate %v: is no number from 0 on", i, c.Rate)
+			bad("clients[%d].rate %v: is invalid: want 0 or more", i, c.Rate)
 		}
-		if c.Read < 0 || c.Write < 0 || c.Read > mostBytes || c.Write > mostBytes {
-			bad("clients[%d]: read %d and write %d: are no numbers of bytes from 0 to %d", i, c.Read, c.Write, int64(mostBytes))
+		if c.Read < 0 || c.Write < 0 || c.Read > maxBytes || c.Write > maxBytes {
+			bad("clients[%d]: read %d, write %d: want 0 to %d bytes each",
+				i, c.Read, c.Write, int64(maxBytes))
 		}
-		if cost := c.Rate * c.cost(); cost > mostCost {
-			bad("clients[%d]: %v requests a second of these bytes cost %.3g: at most %d can be simulated", i, c.Rate, cost, int64(mostCost))
+		if cost := c.Rate * c.cost(); cost > maxCost {
+			bad("clients[%d]: %v requests a second of these bytes cost %.3g: want %d or less",
+				i, c.Rate, cost, int64(maxCost))
 		}
 		for _, name := range c.Backends {
 			if !names[name] {
-				bad("clients[%d].backends: %q is none of them", i, name)
+				bad("clients[%d].backends: %q: is unknown: use the name of a backend", i, name)
 			}
 		}
 	}
@@ -97,7 +101,8 @@ func (s *Simulation) Validate() error {
 	return errors.Join(errs...)
 }
 
-// The queue of a simulated backend at its capacity, and the spring before it, in bytes: the defaults of FoundationDB's storage servers.
+// The target and the spring of a simulated backend's queue, in bytes: the defaults of
+// FoundationDB's storage servers.
 const (
 	simulatedTarget = 800e6
 	simulatedSpring = 200e6
@@ -105,12 +110,12 @@ const (
 
 // A Step is one second of a simulation.
 type Step struct {
-	Sent      map[ID]float64 // requests in it
-	Load      []float64      // of each backend, its capacity being 1
-	Decisions []Decision     // for the next
+	Sent      map[ID]float64 // requests in this second
+	Load      []float64      // of each backend; 1 is its capacity
+	Decisions []Decision     // for the next second
 }
 
-// Step lets a second go by. The simulation must be valid.
+// Step simulates one second. The simulation must be valid.
 func (s *Simulation) Step(k *Keeper) (step Step, err error) {
 	s.now++
 	costs := make([]map[ID]float64, len(s.Backends))
@@ -124,8 +129,8 @@ func (s *Simulation) Step(k *Keeper) (step Step, err error) {
 	step.Sent, step.Load = map[ID]float64{}, make([]float64, len(s.Backends))
 	for _, c := range s.Clients {
 		rate := c.Rate
-		if limit, ok := s.rates[c.ID]; ok && wanted[c.ID] > limit { // an id's clients have it together
-			rate *= limit / wanted[c.ID]
+		if limit, ok := s.rates[c.ID]; ok && wanted[c.ID] > limit {
+			rate *= limit / wanted[c.ID] // the clients of an id share its limit
 		}
 		step.Sent[c.ID] += rate
 		on := c.on(s.Backends)
@@ -141,10 +146,9 @@ func (s *Simulation) Step(k *Keeper) (step Step, err error) {
 		}
 	}
 	for i, b := range s.Backends {
-		load := step.Load[i]
-		r := Report{Backend: b.Name, Zone: b.Zone, Time: s.now, Costs: costs[i], Load: Load{load * simulatedTarget, simulatedTarget, simulatedSpring}}
-		if r.Zone == "" {
-			r.Zone = b.Name
+		r := Report{
+			Backend: b.Name, Zone: cmp.Or(b.Zone, b.Name), Time: s.now, Costs: costs[i],
+			Load: Load{step.Load[i] * simulatedTarget, simulatedTarget, simulatedSpring},
 		}
 		if err := k.Report(r, s.now); err != nil {
 			return step, err
@@ -161,7 +165,7 @@ func (s *Simulation) Step(k *Keeper) (step Step, err error) {
 	return step, nil
 }
 
-// on are the indexes of the client's backends.
+// on returns the indexes of the client's backends.
 func (c Client) on(all []SimulatedBackend) (on []int) {
 	for i, b := range all {
 		if len(c.Backends) == 0 || slices.Contains(c.Backends, b.Name) {

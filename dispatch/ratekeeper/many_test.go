@@ -17,19 +17,17 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestManyEqualIDs: 1,020 ids, whose quotas are together 2.4 times what a backend can bear, share
-// it.
+// TestManyEqualIDs: 1,020 ids share a backend. Their quotas add up to 2.4 times its capacity.
 func TestManyEqualIDs(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		const n, capacity = 1020, 1020                           // ids, and requests a second
-		w.set("cluster", policy.Policy{IgnoreZones: new(int64)}) // there is one
+		w.set("cluster", policy.Policy{IgnoreZones: new(int64)}) // there is only one
 		for i := range n {
 			w.set(fmt.Sprint("tag:", i), quotaOf(0, 12*quota.Page/5))
 		}
 		k, stop := w.keeper("k")
 		ctx, cancel := context.WithCancel(t.Context())
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
-		require.NoError(t, err)
+		lim := w.limiter(dispatch.Config{})
 		db, err := lim.Backend("db", "a")
 		require.NoError(t, err)
 		var sent atomic.Int64
@@ -37,7 +35,8 @@ func TestManyEqualIDs(t *testing.T) {
 			sub, err := lim.Subscription(orders, fmt.Sprint("group", i), dispatch.WithTag(fmt.Sprint(i)))
 			require.NoError(t, err)
 			w.wg.Go(func() {
-				time.Sleep(time.Duration(i*7919%10_000) * time.Millisecond) // not all in one second
+				// The ids start at different times.
+				time.Sleep(time.Duration(i*7919%10_000) * time.Millisecond)
 				for {
 					g, err := sub.Acquire(ctx, 1)
 					if err != nil {
@@ -76,13 +75,15 @@ func TestManyEqualIDs(t *testing.T) {
 	})
 }
 
-// TestMostIDs is how many ids without a quota are followed.
-func TestMostIDs(t *testing.T) {
+// TestMaxIDs: MaxIDs bounds the ids without a quota that are followed.
+func TestMaxIDs(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		ctx, stop := context.WithCancel(t.Context())
 		defer func() { stop(); w.wg.Wait() }()
-		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Permits: w.permits, MostIDs: 3}
+		k := &ratekeeper.Ratekeeper{
+			Policies: configstore.Source(w.store), Permits: w.permits, MaxIDs: 3,
+		}
 		w.wg.Go(func() { assert.NoError(t, k.Run(ctx)) })
 		time.Sleep(1500 * time.Millisecond)
 		require.Equal(t, 200, post(k, report(t, 0, func(r *quota.Report) {
@@ -96,8 +97,11 @@ func TestMostIDs(t *testing.T) {
 		assert.Equal(t, 7, s.LeftOut)
 		assert.Equal(t, 4, s.Tracked, "three, and the one that has a quota")
 		require.Len(t, s.Readers, 4)
-		assert.InDelta(t, 1.0/(1+10*6.5), s.Readers[3].Busyness, 1e-9, "of all that the backend bears")
+		assert.InDelta(t, 1.0/(1+10*6.5), s.Readers[3].Busyness, 1e-9, "part of the whole cost")
 	})
-	err := (&ratekeeper.Ratekeeper{Policies: configstore.Source(nil), Permits: away{}, MostIDs: -1}).Run(t.Context())
-	assert.EqualError(t, err, "ratekeeper: MostIDs -1: is invalid: want 1 or more, or 0 for the default")
+	k := &ratekeeper.Ratekeeper{
+		Policies: configstore.Source(nil), Permits: failing{}, MaxIDs: -1,
+	}
+	err := k.Run(t.Context())
+	assert.EqualError(t, err, "ratekeeper: MaxIDs -1: is invalid: want 1 or more, or 0 for 1000")
 }

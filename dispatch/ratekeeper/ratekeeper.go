@@ -1,10 +1,13 @@
-// Package ratekeeper finds the rates of throughput quotas: of any number of processes the elected one adds up, once a second, what all
-// replicas report, decides by dispatch/quota, and writes the rates into the permit store, where the replicas read them.
+// Package ratekeeper computes the rates of throughput quotas. Any number of processes may run a
+// ratekeeper; one of them is elected. Once a second, it adds up the reports of all replicas,
+// decides with package quota, and writes the rates into the permit store, where the replicas read
+// them.
 //
-//	keeper := &ratekeeper.Ratekeeper{Policies: source, Permit store: permit store, Elector: store}
+//	keeper := &ratekeeper.Ratekeeper{Policies: source, Permits: permits, Elector: store}
 //	err := keeper.Run(ctx) // until ctx ends
 //
-// throttle.WithRatekeeper runs one in a process that has a Limiter, and `throttle-admin ratekeeper` runs one alone.
+// throttle.WithRatekeeper runs a ratekeeper in a process that has a Limiter. The command
+// `throttle-admin ratekeeper` runs one by itself.
 package ratekeeper
 
 import (
@@ -28,84 +31,98 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// An Elector elects one of several processes.
+// An Elector elects one of several candidates as the leader.
 type Elector interface {
-	// Elect calls lead whenever the candidate is elected, with a context that ends with its term, and the term's number, which is
-	// higher than all before. It returns when ctx ends, and otherwise the error for which it cannot go on now.
-	Elect(ctx context.Context, election, candidate string, lead func(ctx context.Context, term int64)) error
+	// Elect calls lead each time the candidate is elected, with a context that ends with the term
+	// and the term's number, which is higher than all earlier ones. It returns nil when ctx ends,
+	// and otherwise the error that stopped it; the caller may try again.
+	Elect(
+		ctx context.Context, election, candidate string, lead func(ctx context.Context, term int64),
+	) error
 }
 
-// byLedger elects through the record of rates: who finds that nobody has confirmed it for a while begins the next term. Of two who do so at
-// once, the first to write leads.
+// byPermits elects through the record of rates in the permit store: a candidate that finds a record
+// older than takeover starts the next term. If two do so at once, the first to write leads.
 type byPermits struct{ *Ratekeeper }
 
-func (l byPermits) Elect(ctx context.Context, _, _ string, lead func(context.Context, int64)) error {
+func (l byPermits) Elect(
+	ctx context.Context, _, _ string, lead func(ctx context.Context, term int64),
+) error {
 	text, now, err := l.Permits.Value(ctx, permits.RatesKey(l.Cluster))
 	if err != nil {
 		return err
 	}
-	var before dispatch.Rates
-	_ = json.Unmarshal(text, &before) // what makes no sense is nobody's
+	var before quota.Rates
+	_ = json.Unmarshal(text, &before) // an invalid record has no leader
 	if math.Abs(now-before.Time) > takeover.Seconds() || before.Time == 0 {
-		lead(ctx, max(before.Term+1, int64(now*1000))) // by the clock, lest terms begin anew when the record has gone
+		// The clock keeps terms rising when the record is lost.
+		lead(ctx, max(before.Term+1, int64(now*1000)))
 	}
 	return nil
 }
 
-// takeover is after how long a silence another leads; so long a leader may fail to find rates.
+// takeover is the age of the rates after which another candidate takes over. A leader resigns when
+// it has failed to find rates for that long.
 const takeover = 5 * time.Second
 
-// Every is how often rates are found.
-const Every = time.Second
+// every is the time between two passes.
+const every = time.Second
 
-// ratesTTL is how long the permit store keeps the rates that nobody confirms: who comes next goes on from them.
+// ratesTTL is how long the permit store keeps rates that are not renewed. The next leader starts
+// from them.
 const ratesTTL = time.Hour
 
-// statusTTL is how long what a leader says of itself counts.
+// statusTTL is how long a published Status counts.
 const statusTTL = 3 * time.Second
 
-// A Ratekeeper is one candidate. Set the fields before Run; Policies and Permit store are needed.
+// A Ratekeeper is one candidate. Set the fields before Run; Policies and Permits are required.
 type Ratekeeper struct {
 	Policies dispatch.PolicySource
 	Permits  dispatch.PermitStore
-	Elector  Elector      // default: who finds rates in the permit store that nobody has confirmed for 5 s
+	Elector  Elector      // default: a takeover when the rates in Permits are 5 s old
 	Cluster  string       // default "standalone"
-	Name     string       // of the candidate, nobody else's; default host name, process id and a random part
-	Logger   *slog.Logger // of each decision, an event with all its inputs; nil: silent
-	MostIDs  int          // of a backend's report: the costliest are followed, and all that have a quota; default 1000
+	Name     string       // unique; default: host name, process id and a random part
+	Logger   *slog.Logger // gets an event for each decision, with all inputs; nil: silent
+
+	// MaxIDs bounds the ids without a quota that are followed from one backend's report: the
+	// costliest. Default 1000.
+	MaxIDs int
 
 	mu       sync.Mutex // guards the fields below
 	snapshot policy.Snapshot
 	status   Status
-	reports  map[string]*keptReport // over HTTP, the newest of each backend
+	reports  map[string]*keptReport // the newest of each backend, of those that came over HTTP
 }
 
-// A Status is what a ratekeeper says of itself and of what it has decided last.
+// A Status describes a ratekeeper and its last decisions.
 type Status struct {
 	Keeper    string           `json:"keeper"`
 	Term      int64            `json:"term"`
 	Time      float64          `json:"time"`              // on the permit store's clock, seconds
-	Replicas  int              `json:"replicas"`          // that report, backends over HTTP included
-	Tracked   int              `json:"tracked"`           // ids of which something is known
-	LeftOut   int              `json:"leftOut,omitempty"` // ids of backends' reports that are not followed: their cost counts as load of others
+	Replicas  int              `json:"replicas"`          // that report, plus backends over HTTP
+	Tracked   int              `json:"tracked"`           // known ids
+	LeftOut   int              `json:"leftOut,omitempty"` // ids whose cost counts as load by others
 	Refused   []string         `json:"refused,omitempty"` // faults of reports
 	Decisions []quota.Decision `json:"decisions"`
-	Readers   []quota.Reader   `json:"readers,omitempty"` // of busy backends
+	Readers   []quota.Reader   `json:"readers,omitempty"` // of backends near their targets
 }
 
-// StatusOf is the name under which ratekeepers publish their [Status], in place of a cluster's.
-func StatusOf(cluster string) string { return cluster + "/ratekeeper" }
+// statusOf returns the name under which ratekeepers publish their [Status], in place of a
+// cluster's.
+func statusOf(cluster string) string { return cluster + "/ratekeeper" }
 
-// Run is a candidate until ctx ends, and then returns nil. Its error is a fault of the fields. What goes wrong later is logged, and tried again.
+// Run takes part in the election until ctx ends, and then returns nil. It returns an error only for
+// invalid fields. Later failures are logged, and Run tries again.
 func (r *Ratekeeper) Run(ctx context.Context) error {
 	if r.Policies == nil || r.Permits == nil {
-		return errors.New("ratekeeper: Policies and Permit store are both needed")
+		return errors.New("ratekeeper: set both Policies and Permits")
 	}
-	if r.MostIDs < 0 {
-		return fmt.Errorf("ratekeeper: MostIDs %d: is invalid: want 1 or more, or 0 for the default", r.MostIDs)
+	if r.MaxIDs < 0 {
+		return fmt.Errorf("ratekeeper: MaxIDs %d: is invalid: want 1 or more, or 0 for 1000", r.MaxIDs)
 	}
-	host, _ := os.Hostname() // an empty one is fine
-	r.Cluster, r.Name = cmp.Or(r.Cluster, "standalone"), cmp.Or(r.Name, fmt.Sprintf("%s-%d-%04x", host, os.Getpid(), rand.Uint32N(1<<16)))
+	host, _ := os.Hostname() // may be empty
+	r.Cluster = cmp.Or(r.Cluster, "standalone")
+	r.Name = cmp.Or(r.Name, fmt.Sprintf("%s-%d-%04x", host, os.Getpid(), rand.Uint32N(1<<16)))
 	if r.Elector == nil {
 		r.Elector = byPermits{r}
 	}
@@ -116,7 +133,7 @@ func (r *Ratekeeper) Run(ctx context.Context) error {
 	known := make(chan struct{})
 	following.Go(func() { r.follow(ctx, known) })
 	defer following.Wait()
-	select { // who has no policies is no candidate
+	select { // a process without policies cannot lead
 	case <-known:
 	case <-ctx.Done():
 	}
@@ -124,11 +141,11 @@ func (r *Ratekeeper) Run(ctx context.Context) error {
 		err := r.Elector.Elect(ctx, r.Cluster, r.Name, r.lead)
 		if err != nil && ctx.Err() == nil && err.Error() != failed {
 			failed = err.Error()
-			r.Logger.Warn("nobody can be elected as ratekeeper; it is tried again", "error", err)
+			r.Logger.Warn("the election of a ratekeeper failed; retrying", "error", err)
 		} else if err == nil {
 			failed = ""
 		}
-		sleep(ctx, Every)
+		sleep(ctx, every)
 	}
 	return nil
 }
@@ -142,11 +159,11 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// follow keeps the policies as they are now, and closes known when it has some.
+// follow keeps r.snapshot up to date. It closes known when the first policies arrive.
 func (r *Ratekeeper) follow(ctx context.Context, known chan<- struct{}) {
 	for s, err := range r.Policies.Snapshots(ctx) {
 		if err != nil {
-			r.Logger.Warn("policies cannot be read; the last quotas stay in force", "error", err)
+			r.Logger.Warn("cannot read the policies; the last quotas stay in force", "error", err)
 			continue
 		}
 		r.mu.Lock()
@@ -158,49 +175,52 @@ func (r *Ratekeeper) follow(ctx context.Context, known chan<- struct{}) {
 	}
 }
 
-// policies returns the last snapshot; its Set is nil while there is none.
+// policies returns the last snapshot. Its Set is nil if no policies have arrived yet.
 func (r *Ratekeeper) policies() policy.Snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.snapshot
 }
 
-// Status returns what was decided last; Term is 0 while this candidate does not lead.
+// Status returns the last decisions. Term is 0 while this candidate is not the leader.
 func (r *Ratekeeper) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.status
 }
 
-// A term is a time for which this candidate leads.
+// A term is a period in which this candidate is the leader.
 type term struct {
 	*Ratekeeper
 	number  int64
 	keeper  quota.Keeper
 	start   time.Time
-	set     *policy.Set // whose quotas the keeper has
+	set     *policy.Set // the policies whose quotas keeper has
 	quotas  map[quota.ID]policy.Quota
-	resumed bool           // before has been read
-	before  dispatch.Rates // what the ratekeeper before has found
-	wrote   bool
-	events  map[quota.ID]float64 // the rates last logged
+	resumed bool                 // before has been read
+	before  quota.Rates          // rates of the previous leader
+	wrote   bool                 // this term has written rates
+	events  map[quota.ID]float64 // rates last logged
 	fault   string               // of a pass, last logged
 	refused string               // reports, last logged
-	sound   time.Time            // the last pass that did not fail
+	sound   time.Time            // last pass without an error
 }
 
-// lead finds rates while ctx lasts, unless somebody else leads in a later term.
+// lead finds rates until ctx ends or another candidate leads in a later term.
 func (r *Ratekeeper) lead(ctx context.Context, number int64) {
-	t := &term{Ratekeeper: r, number: number, start: time.Now(), sound: time.Now(), events: map[quota.ID]float64{}}
-	t.keeper.MostIDs = r.MostIDs
-	r.Logger.Info("leads as ratekeeper", "name", r.Name, "cluster", r.Cluster, "term", number)
+	t := &term{
+		Ratekeeper: r, number: number, start: time.Now(), sound: time.Now(),
+		events: map[quota.ID]float64{},
+	}
+	t.keeper.MaxIDs = r.MaxIDs
+	r.Logger.Info("ratekeeper leads", "name", r.Name, "cluster", r.Cluster, "term", number)
 	defer func() {
 		r.mu.Lock()
 		r.status = Status{}
 		r.mu.Unlock()
-		r.Logger.Info("leads no more", "name", r.Name, "term", number)
+		r.Logger.Info("ratekeeper no longer leads", "name", r.Name, "term", number)
 	}()
-	for ; ctx.Err() == nil; sleep(ctx, Every) {
+	for ; ctx.Err() == nil; sleep(ctx, every) {
 		err := t.resume(ctx)
 		if err == nil {
 			err = t.pass(ctx)
@@ -212,22 +232,22 @@ func (r *Ratekeeper) lead(ctx context.Context, number int64) {
 			return
 		case err != nil && err.Error() != t.fault:
 			t.fault = err.Error()
-			r.Logger.Warn("rates cannot be found; the last ones hold for a while", "error", err)
+			r.Logger.Warn("cannot update the rates; the last ones hold for a minute", "error", err)
 		case err == nil:
 			t.fault, t.sound = "", time.Now()
 		}
-		if time.Since(t.sound) > takeover { // another may reach what this one cannot
+		if time.Since(t.sound) > takeover { // another candidate may reach the permit store
 			return
 		}
 	}
 }
 
-var errFenced = errors.New("ratekeeper: a later term has begun")
+var errFenced = errors.New("ratekeeper: a later term has started")
 
-// now is the keeper's clock.
+// now returns the keeper's time: seconds since the term started, plus 1.
 func (t *term) now() float64 { return 1 + time.Since(t.start).Seconds() }
 
-// resume reads what the ratekeeper before has found, once.
+// resume reads the rates of the previous leader, once.
 func (t *term) resume(ctx context.Context) error {
 	if t.resumed {
 		return nil
@@ -237,13 +257,13 @@ func (t *term) resume(ctx context.Context) error {
 		return err
 	}
 	if err := json.Unmarshal(text, &t.before); len(text) > 0 && err != nil {
-		t.Logger.Warn("the rates of the ratekeeper before make no sense; they are found anew", "error", err)
+		t.Logger.Warn("the stored rates are invalid; rates start afresh", "error", err)
 	}
 	t.resumed = true
 	return nil
 }
 
-// pass finds all rates, and puts them in force.
+// pass finds all rates, writes them to the permit store and publishes a Status.
 func (t *term) pass(ctx context.Context) error {
 	now := t.now()
 	snapshot := t.policies()
@@ -256,45 +276,45 @@ func (t *term) pass(ctx context.Context) error {
 	}
 	status := Status{Keeper: t.Name, Term: t.number}
 	usages, refused := parse(texts)
-	status.Replicas, status.Refused = len(usages), append(refused, t.hear(usages, now)...)
+	status.Replicas, status.Refused = len(usages), append(refused, t.feed(usages, now)...)
 	status.Decisions, status.Readers = t.keeper.Decide(now), t.keeper.Readers(now)
 	t.complete(status.Decisions)
 	status.Tracked, status.LeftOut = t.keeper.Tracked(), t.keeper.LeftOut()
 	if status.Time, err = t.write(ctx, snapshot.Identity, status.Decisions); err != nil {
 		return err
 	}
-	t.say(status)
+	t.logDecisions(status)
 	t.mu.Lock()
 	t.status = status
 	t.mu.Unlock()
-	status.Decisions = status.Decisions[:min(len(status.Decisions), mostShown)]
+	status.Decisions = status.Decisions[:min(len(status.Decisions), maxShown)]
 	text, err := json.Marshal(status)
 	if err == nil {
-		err = t.Permits.Publish(ctx, StatusOf(t.Cluster), t.Name, text, statusTTL)
+		err = t.Permits.Publish(ctx, statusOf(t.Cluster), t.Name, text, statusTTL)
 	}
 	if err != nil && ctx.Err() == nil {
-		t.Logger.Debug("what was decided could not be published", "error", err)
+		t.Logger.Debug("cannot publish the status", "error", err)
 	}
 	return nil
 }
 
-// mostShown bounds the decisions that are published for people to look at, so that any permit store takes them.
-const mostShown = 3000
+// maxShown bounds the decisions in a published Status, so that its size suits any permit store.
+const maxShown = 3000
 
-// complete says of decisions what replicas do with them: the rate of an id whose costs nobody knows is what they assume, and one in shadow
-// limits nothing.
+// complete adds to decisions how replicas apply them: an id of unknown cost has the rate of the
+// assumed cost, and an id in shadow mode is not limited.
 func (t *term) complete(decisions []quota.Decision) {
 	for i := range decisions {
 		d := &decisions[i]
 		if d.Shadow = t.quotas[d.ID].Shadow; d.Assumed {
-			d.AverageCost = dispatch.AssumedCost
+			d.AverageCost = quota.AssumedCost
 			d.Reserved, d.Desired = d.Quota.Reserved/d.AverageCost, d.Quota.Total/d.AverageCost
 			d.Target, d.Smoothed = d.Desired, d.Desired
 		}
 	}
 }
 
-// adopt takes over what the policies say of quotas, if that is new.
+// adopt passes the quotas of the policies to the keeper, if the policies have changed.
 func (t *term) adopt(set *policy.Set, now float64) error {
 	if set == t.set {
 		return nil
@@ -321,23 +341,28 @@ func (t *term) adopt(set *policy.Set, now float64) error {
 	return nil
 }
 
-// parse reads what replicas have published, and of what several processes keep of one backend the newest.
+// parse reads the usage records that replicas have published. Of the reports that several processes
+// keep of one backend, it returns the newest.
 func parse(texts [][]byte) (usages []dispatch.Usage, faults []string) {
 	for _, text := range texts {
 		var u dispatch.Usage
 		if err := json.Unmarshal(text, &u); err != nil {
-			faults = append(faults, fmt.Sprintf("a usage record makes no sense: %v", err))
+			faults = append(faults, fmt.Sprintf("invalid usage record: %v", err))
 			continue
 		}
 		usages = append(usages, u)
 	}
-	slices.SortFunc(usages, func(a, b dispatch.Usage) int { // so that sums come out alike
+	slices.SortFunc(usages, func(a, b dispatch.Usage) int { // sorted, so that sums are reproducible
 		return cmp.Or(cmp.Compare(a.Replica, b.Replica), cmp.Compare(timeOf(b), timeOf(a)))
 	})
-	return slices.CompactFunc(usages, func(a, b dispatch.Usage) bool { return a.Replica == b.Replica && timeOf(a) > 0 }), faults
+	usages = slices.CompactFunc(usages, func(a, b dispatch.Usage) bool {
+		return a.Replica == b.Replica && timeOf(a) > 0
+	})
+	return usages, faults
 }
 
-// timeOf is that of a report over HTTP, by its backend's clock; 0 of what a replica says.
+// timeOf returns the time of a report over HTTP by its backend's clock, or 0 for a replica's
+// record.
 func timeOf(u dispatch.Usage) float64 {
 	if len(u.Backends) == 0 {
 		return 0
@@ -345,8 +370,8 @@ func timeOf(u dispatch.Usage) float64 {
 	return u.Backends[0].Time
 }
 
-// hear tells the keeper what was used, and returns what it refused.
-func (t *term) hear(usages []dispatch.Usage, now float64) (refused []string) {
+// feed passes usage records to the keeper. It returns the faults of those that were refused.
+func (t *term) feed(usages []dispatch.Usage, now float64) (refused []string) {
 	started, backends := add(usages)
 	note := func(err error) {
 		if err != nil {
@@ -363,7 +388,8 @@ func (t *term) hear(usages []dispatch.Usage, now float64) (refused []string) {
 	return refused
 }
 
-// add adds up what replicas report. Of a backend's loads the worst counts; its zone is the one that the first says.
+// add adds up the records of replicas. If they report a backend with different loads or zones, the
+// worst load and the first zone count.
 func add(usages []dispatch.Usage) (started map[quota.ID]float64, backends []quota.Report) {
 	started = map[quota.ID]float64{}
 	at := map[string]int{}
@@ -376,7 +402,9 @@ func add(usages []dispatch.Usage) (started map[quota.ID]float64, backends []quot
 			if !known {
 				i = len(backends)
 				at[b.Backend] = i
-				backends = append(backends, quota.Report{Backend: b.Backend, Zone: b.Zone, Costs: map[quota.ID]float64{}})
+				backends = append(backends, quota.Report{
+					Backend: b.Backend, Zone: b.Zone, Costs: map[quota.ID]float64{},
+				})
 			}
 			sum := &backends[i]
 			for id, cost := range b.Costs {
@@ -390,6 +418,7 @@ func add(usages []dispatch.Usage) (started map[quota.ID]float64, backends []quot
 	return started, backends
 }
 
+// worse reports whether a is nearer to its target than b. Any load is worse than the zero Load.
 func worse(a, b quota.Load) bool {
 	if b == (quota.Load{}) || a == (quota.Load{}) {
 		return b == (quota.Load{})
@@ -397,21 +426,24 @@ func worse(a, b quota.Load) bool {
 	return (a.Queue-a.Target)/a.Spring > (b.Queue-b.Target)/b.Spring
 }
 
-// write puts rates in force, unless a later term has.
-func (t *term) write(ctx context.Context, identity string, decisions []quota.Decision) (at float64, err error) {
-	rates := make(map[quota.ID]dispatch.Rate, len(decisions))
+// write puts rates in force, unless a later term has written. It returns the permit store's time.
+func (t *term) write(
+	ctx context.Context, identity string, decisions []quota.Decision,
+) (at float64, err error) {
+	rates := make(map[quota.ID]quota.Rate, len(decisions))
 	for _, d := range decisions {
 		if !d.Assumed {
-			rates[d.ID] = dispatch.Rate{Rate: d.Smoothed, Average: d.AverageCost}
+			rates[d.ID] = quota.Rate{Rate: d.Smoothed, Average: d.AverageCost}
 		}
 	}
 	fenced, other := false, ""
-	var noNumber error
-	err = t.Permits.Update(ctx, permits.RatesKey(t.Cluster), ratesTTL, func(old []byte, now float64) []byte {
-		var before dispatch.Rates
-		_ = json.Unmarshal(old, &before) // what makes no sense is replaced
+	var invalid error
+	update := func(old []byte, now float64) []byte {
+		var before quota.Rates
+		_ = json.Unmarshal(old, &before) // an invalid record is replaced
 		mine := before.Keeper == t.Name && before.Term == t.number
-		later := t.wrote || before.Identity == identity && before.Term >= t.number // somebody has written since, or leads in a later term
+		// Another leader has written since this term did, or its term is later.
+		later := t.wrote || before.Identity == identity && before.Term >= t.number
 		fenced, other = !mine && later && !before.Old(now), ""
 		if !mine && before.Identity != identity && math.Abs(now-before.Time) < takeover.Seconds() {
 			other = before.Keeper
@@ -420,27 +452,33 @@ func (t *term) write(ctx context.Context, identity string, decisions []quota.Dec
 			return old
 		}
 		at = now
-		text, err := json.Marshal(dispatch.Rates{Identity: identity, Term: t.number, Keeper: t.Name, Time: now, Rates: rates})
-		if noNumber = err; err != nil {
+		text, err := json.Marshal(quota.Rates{
+			Identity: identity, Term: t.number, Keeper: t.Name, Time: now, Rates: rates,
+		})
+		if invalid = err; err != nil {
 			return old
 		}
 		return text
-	})
+	}
+	err = t.Permits.Update(ctx, permits.RatesKey(t.Cluster), ratesTTL, update)
 	switch {
 	case err != nil:
-	case noNumber != nil:
-		return 0, fmt.Errorf("ratekeeper: a rate is no number: %w", noNumber)
+	case invalid != nil:
+		return 0, fmt.Errorf("ratekeeper: a rate is invalid: %w", invalid)
 	case fenced:
 		return 0, errFenced
 	case other != "":
-		return 0, fmt.Errorf("ratekeeper: %s finds rates in this permit store by another policy store: have all use one, or a cluster's name for each", other)
+		return 0, fmt.Errorf("ratekeeper: %s writes rates to this permit store from another "+
+			"policy store: use the same policy store, or different cluster names", other)
 	}
 	t.wrote = t.wrote || err == nil
 	return at, err
 }
 
-// say logs each decision on who does something or whose rate has changed, and who loads the backends that are near their targets.
-func (t *term) say(s Status) {
+// logDecisions logs each decision for an id that is active or whose rate has changed, each id that
+// loads a backend near its target, and refused reports when they change. The names of the first two
+// events are FoundationDB's.
+func (t *term) logDecisions(s Status) {
 	for _, d := range s.Decisions {
 		if d.Rate == 0 && d.Cost == 0 && t.events[d.ID] == d.Smoothed {
 			continue
@@ -450,24 +488,31 @@ func (t *term) say(s Status) {
 		if !math.IsNaN(d.Limiting) {
 			limiting = d.Limiting
 		}
-		t.Logger.Info("GotRate", "id", d.ID, "rate", d.Rate, "cost", d.Cost, "averageCost", d.AverageCost, "reservedQuota", d.Quota.Reserved, "totalQuota", d.Quota.Total,
-			"reserved", d.Reserved, "desired", d.Desired, "limiting", limiting, "target", d.Target, "smoothed", d.Smoothed, "busy", d.Busy, "shadow", d.Shadow,
+		t.Logger.Info("GotRate", "id", d.ID,
+			"rate", d.Rate, "cost", d.Cost, "averageCost", d.AverageCost,
+			"reservedQuota", d.Quota.Reserved, "totalQuota", d.Quota.Total,
+			"reserved", d.Reserved, "desired", d.Desired, "limiting", limiting, "target", d.Target,
+			"smoothed", d.Smoothed, "busy", d.Busy, "shadow", d.Shadow,
 			"backends", d.Backends, "replicas", s.Replicas, "term", s.Term)
 	}
 	for _, b := range s.Readers {
-		t.Logger.Info("BusyReader", "backend", b.Backend, "zone", b.Zone, "id", b.ID, "cost", b.Cost, "fractionalBusyness", b.Busyness, "ratio", b.Ratio)
+		t.Logger.Info("BusyReader", "backend", b.Backend, "zone", b.Zone, "id", b.ID,
+			"cost", b.Cost, "fractionalBusyness", b.Busyness, "ratio", b.Ratio)
 	}
 	if refused := strings.Join(s.Refused, "\n"); refused != t.refused {
 		t.refused = refused
 		for _, fault := range s.Refused {
-			t.Logger.Warn("a report is refused", "error", fault)
+			t.Logger.Warn("refused a report", "error", fault)
 		}
 	}
 }
 
-// Decided returns what the ratekeeper of a cluster that leads in the latest term says of itself; ok is false if there is none.
-func Decided(ctx context.Context, permits dispatch.PermitStore, cluster string) (s Status, ok bool, err error) {
-	texts, err := permits.Published(ctx, StatusOf(cluster))
+// Decided returns the Status that the ratekeeper of a cluster has published in the latest term; ok
+// is false if there is none.
+func Decided(
+	ctx context.Context, permits dispatch.PermitStore, cluster string,
+) (s Status, ok bool, err error) {
+	texts, err := permits.Published(ctx, statusOf(cluster))
 	if err != nil {
 		return Status{}, false, err
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A world is a store, a permit store, and ratekeepers and replicas on them, in virtual time.
+// A world is a policy store and a permit store, with ratekeepers and replicas, in virtual time.
 type world struct {
 	t       *testing.T
 	store   *configstore.Memory
@@ -44,6 +44,7 @@ func (w *world) logged() string {
 	return w.log.String()
 }
 
+// virtual runs f in virtual time, with a new world.
 func virtual(t *testing.T, f func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, store: configstore.NewMemory(), permits: memory.New()}
@@ -54,44 +55,71 @@ func virtual(t *testing.T, f func(t *testing.T, w *world)) {
 }
 
 func (w *world) set(scope string, p policy.Policy) {
-	w.edit(scope, func(snap configstore.Snapshot, s policy.Scope) []configstore.Change { return snap.Set(s, p) })
+	w.edit(scope, func(snap configstore.Snapshot, s policy.Scope) []configstore.Change {
+		return snap.Set(s, p)
+	})
 }
 
 func (w *world) remove(scope string) { w.edit(scope, configstore.Snapshot.Remove) }
 
-func (w *world) edit(scope string, change func(configstore.Snapshot, policy.Scope) []configstore.Change) {
+func (w *world) edit(
+	scope string, change func(configstore.Snapshot, policy.Scope) []configstore.Change,
+) {
 	s, err := policy.ParseScope(scope)
 	require.NoError(w.t, err)
-	_, err = configstore.Edit(w.t.Context(), w.store, func(snap configstore.Snapshot) ([]configstore.Change, error) {
+	apply := func(snap configstore.Snapshot) ([]configstore.Change, error) {
 		return change(snap, s), nil
-	})
+	}
+	_, err = configstore.Edit(w.t.Context(), w.store, apply)
 	require.NoError(w.t, err)
+}
+
+// limiter opens a Limiter on the world's stores.
+func (w *world) limiter(cfg dispatch.Config) *dispatch.Limiter {
+	w.t.Helper()
+	cfg.Policies, cfg.Permits = configstore.Source(w.store), w.permits
+	lim, err := dispatch.Open(w.t.Context(), cfg)
+	require.NoError(w.t, err)
+	return lim
 }
 
 func quotaOf(reserved, total int64) policy.Policy {
 	return policy.Policy{ReservedThroughput: &reserved, TotalThroughput: &total}
 }
 
-// keeper runs a ratekeeper until stop.
+// keeper runs a ratekeeper until stop is called.
 func (w *world) keeper(name string) (k *ratekeeper.Ratekeeper, stop context.CancelFunc) {
+	return w.elected(name, nil, w.permits)
+}
+
+// elected runs a ratekeeper with this election and permit store until stop is called.
+func (w *world) elected(
+	name string, by ratekeeper.Elector, permits dispatch.PermitStore,
+) (k *ratekeeper.Ratekeeper, stop context.CancelFunc) {
 	ctx, stop := context.WithCancel(w.t.Context())
-	k = &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Permits: w.permits, Name: name, Logger: slog.New(slog.NewTextHandler(w, nil))}
+	k = &ratekeeper.Ratekeeper{
+		Policies: configstore.Source(w.store), Permits: permits, Name: name, Elector: by,
+		Logger: slog.New(slog.NewTextHandler(w, nil)),
+	}
 	w.wg.Go(func() { assert.NoError(w.t, k.Run(ctx)) })
 	return k, stop
 }
 
-// A replica reads messages of so many bytes from a backend, as fast as it may.
+// A replica reads messages from a backend at the limit.
 type replica struct {
 	lim *dispatch.Limiter
 	sub *dispatch.Subscription
 	mu  sync.Mutex
-	at  []time.Time
+	at  []time.Time // of each message
 }
 
-func (w *world) replica(ctx context.Context, topic string, bytes int64, opts ...dispatch.SubscriptionOption) *replica {
-	lim, err := dispatch.Open(w.t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
-	require.NoError(w.t, err)
+// replica runs a replica until ctx ends. Its messages have this number of bytes.
+func (w *world) replica(
+	ctx context.Context, topic string, bytes int64, opts ...dispatch.SubscriptionOption,
+) *replica {
+	lim := w.limiter(dispatch.Config{})
 	r := &replica{lim: lim}
+	var err error
 	r.sub, err = lim.Subscription(topic, "billing", opts...)
 	require.NoError(w.t, err)
 	broker, err := lim.Backend("broker-1", "a")
@@ -114,7 +142,7 @@ func (w *world) replica(ctx context.Context, topic string, bytes int64, opts ...
 	return r
 }
 
-// lately is how many messages a second came in the last d.
+// lately returns the messages per second of the last d.
 func (r *replica) lately(d time.Duration) float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +157,7 @@ func (r *replica) lately(d time.Duration) float64 {
 
 const orders = "kafka://acme/default/orders"
 
-func TestAQuotaIsObeyedByAllReplicasTogether(t *testing.T) {
+func TestReplicasShareAQuota(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -137,22 +165,25 @@ func TestAQuotaIsObeyedByAllReplicasTogether(t *testing.T) {
 		defer func() { cancel(); stop(); w.wg.Wait() }()
 		a, b := w.replica(ctx, orders, 6*quota.Page), w.replica(ctx, orders+"-2", 6*quota.Page)
 		time.Sleep(5 * time.Second)
-		assert.Less(t, a.lately(5*time.Second)+b.lately(5*time.Second), 140.0, "also while it is not known yet what one costs: then four pages")
+		both := a.lately(5*time.Second) + b.lately(5*time.Second)
+		assert.Less(t, both, 140.0, "until the cost is known, four pages a message are assumed")
 		time.Sleep(15 * time.Second)
-		assert.InDelta(t, 100, a.lately(10*time.Second)+b.lately(10*time.Second), 10, "600 pages a second in messages of six")
+		both = a.lately(10*time.Second) + b.lately(10*time.Second)
+		assert.InDelta(t, 100, both, 10, "600 pages a second in messages of six")
 
 		w.set("tenant:acme", quotaOf(0, 300*quota.Page))
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		assert.Less(t, a.lately(time.Second)+b.lately(time.Second), 110.0, "obeyed within two seconds")
+		assert.Less(t, a.lately(time.Second)+b.lately(time.Second), 110.0, "in force within two seconds")
 		time.Sleep(10 * time.Second)
 		assert.InDelta(t, 50, a.lately(8*time.Second)+b.lately(8*time.Second), 5)
 		assert.Contains(t, w.logged(), "GotRate id=tenant:acme")
 	})
 }
 
-// TestWhatIsReservedIsNotSlowedDown: busy answers slow a subscription down to what quotas reserve for its messages, and no further.
-func TestWhatIsReservedIsNotSlowedDown(t *testing.T) {
+// TestReservedRateIsNotSlowedDown: busy answers slow a subscription down to the rate that a quota
+// reserves for its messages, and no further.
+func TestReservedRateIsNotSlowedDown(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(120*quota.Page, 600*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -168,23 +199,24 @@ func TestWhatIsReservedIsNotSlowedDown(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		busy(20)
-		assert.InDelta(t, 20, a.lately(10*time.Second)+b.lately(10*time.Second), 2, "120 pages a second in messages of six")
+		both := func() float64 { return a.lately(10*time.Second) + b.lately(10*time.Second) }
+		assert.InDelta(t, 20, both(), 2, "120 pages a second in messages of six")
 		w.set("tenant:acme", quotaOf(60*quota.Page, 600*quota.Page))
 		busy(20)
-		assert.InDelta(t, 10, a.lately(10*time.Second)+b.lately(10*time.Second), 1)
+		assert.InDelta(t, 10, both(), 1)
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		busy(20)
-		assert.InDelta(t, 1, a.lately(10*time.Second)+b.lately(10*time.Second), 0.3, "the policies' minRate")
+		assert.InDelta(t, 1, both(), 0.3, "the lowest busy limit of the policy")
 		w.set("tenant:acme", quotaOf(120*quota.Page, 600*quota.Page))
 		busy(5)
 		time.Sleep(123 * time.Millisecond)
 		w.remove("tenant:acme")
 		busy(20)
-		assert.InDelta(t, 1, a.lately(10*time.Second)+b.lately(10*time.Second), 0.3, "there is no quota any more")
+		assert.InDelta(t, 1, both(), 0.3, "the quota was removed")
 	})
 }
 
-func TestAQuotaOfZeroPausesAndShadowOnlyCounts(t *testing.T) {
+func TestZeroQuotaPausesAndShadowOnlyCounts(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tag:bulk", quotaOf(0, 0))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -193,16 +225,17 @@ func TestAQuotaOfZeroPausesAndShadowOnlyCounts(t *testing.T) {
 		a := w.replica(ctx, orders, quota.Page, dispatch.WithTag("bulk"))
 		time.Sleep(5 * time.Second)
 		assert.Zero(t, a.lately(5*time.Second))
-		w.set("tag:bulk", policy.Policy{QuotaMode: policy.Shadow, TotalThroughput: new(int64(10 * quota.Page))})
+		ten := int64(10 * quota.Page)
+		w.set("tag:bulk", policy.Policy{QuotaMode: policy.Shadow, TotalThroughput: &ten})
 		time.Sleep(20 * time.Second)
 		assert.Greater(t, a.lately(10*time.Second), 900.0)
 		d := k.Status().Decisions[0]
-		assert.InDelta(t, 10, d.Smoothed, 1, "computed all the same")
+		assert.InDelta(t, 10, d.Smoothed, 1, "the rate is computed")
 		assert.Greater(t, d.Rate, 900.0)
 	})
 }
 
-func TestAPauseEndsAtOnce(t *testing.T) {
+func TestPauseEndsAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		quotaIs := func(messages int64) { w.set("tenant:acme", quotaOf(0, messages*6*quota.Page)) }
 		quotaIs(100)
@@ -216,17 +249,17 @@ func TestAPauseEndsAtOnce(t *testing.T) {
 		assert.Zero(t, a.lately(3*time.Second)+b.lately(3*time.Second))
 		quotaIs(100)
 		time.Sleep(4 * time.Second)
-		assert.InDelta(t, 100, a.lately(2*time.Second)+b.lately(2*time.Second), 10, "from the third second on")
+		both := a.lately(2*time.Second) + b.lately(2*time.Second)
+		assert.InDelta(t, 100, both, 10, "from the third second on")
 	})
 }
 
-func TestWhoseQuotaItIs(t *testing.T) {
+func TestWhichQuotaApplies(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		for _, id := range []string{"tenant:acme", "tenant:big", "tag:bulk"} {
 			w.set(id, quotaOf(0, quota.Page))
 		}
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
-		require.NoError(t, err)
+		lim := w.limiter(dispatch.Config{})
 		of := func(s *dispatch.Subscription) string { return s.Stats().Limits[0].Key }
 		open := func(opts ...dispatch.SubscriptionOption) *dispatch.Subscription {
 			s, err := lim.Subscription(orders, "billing", opts...)
@@ -234,28 +267,30 @@ func TestWhoseQuotaItIs(t *testing.T) {
 			return s
 		}
 		key := func(id policy.Scope) string { return permits.QuotaKey("standalone", id) }
-		plain, tagged, grouped := open(), open(dispatch.WithTag("bulk")), open(dispatch.WithTag("bulk"), dispatch.WithTenantGroup("big"))
+		plain, tagged := open(), open(dispatch.WithTag("bulk"))
+		grouped := open(dispatch.WithTag("bulk"), dispatch.WithTenantGroup("big"))
+		unknown := open(dispatch.WithTag("unknown"))
 		assert.Equal(t, key(policy.TenantScope("acme")), of(plain))
-		assert.Equal(t, key(policy.TenantScope("acme")), of(open(dispatch.WithTag("nobody"))), "a tag without a quota is none")
+		assert.Equal(t, key(policy.TenantScope("acme")), of(unknown), "the tag has no quota")
 		assert.Equal(t, key(policy.TagScope("bulk")), of(tagged))
-		assert.Equal(t, key(policy.TenantScope("big")), of(grouped), "a tag counts for nothing in a group")
-		assert.Equal(t, key(policy.TagScope("bulk")), of(plain.Tagged("bulk")), "of a message")
-		assert.Same(t, plain, plain.Tagged("nobody"))
+		assert.Equal(t, key(policy.TenantScope("big")), of(grouped), "the tenant group has precedence")
+		assert.Equal(t, key(policy.TagScope("bulk")), of(plain.Tagged("bulk")), "a message's tag")
+		assert.Same(t, plain, plain.Tagged("unknown"))
 		assert.Same(t, grouped, grouped.Tagged("bulk"))
 		assert.Same(t, plain.Tagged("bulk"), plain.Tagged("bulk"))
-		_, err = lim.Subscription(orders, "billing", dispatch.WithTag("a b"))
+		_, err := lim.Subscription(orders, "billing", dispatch.WithTag("a b"))
 		assert.ErrorContains(t, err, "scope.tag")
 
 		same := plain.Tagged("bulk")
 		require.NoError(t, plain.Close())
 		require.NoError(t, tagged.Close())
 		_, err = same.Acquire(t.Context(), 1)
-		assert.ErrorIs(t, err, dispatch.ErrClosed, "it goes with the handle that it belongs to")
+		assert.ErrorIs(t, err, dispatch.ErrClosed, "it closes with its handle")
 		require.NoError(t, lim.Close())
 	})
 }
 
-func TestAnotherTakesOverFromStoredState(t *testing.T) {
+func TestTakeoverFromStoredState(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -266,16 +301,16 @@ func TestAnotherTakesOverFromStoredState(t *testing.T) {
 		a := w.replica(ctx, orders, 6*quota.Page)
 		time.Sleep(20 * time.Second)
 		assert.NotZero(t, first.Status().Term)
-		assert.Zero(t, second.Status().Term, "one leads")
+		assert.Zero(t, second.Status().Term, "only one leads")
 		stopFirst()
 		time.Sleep(8 * time.Second)
 		synctest.Wait()
 		status := second.Status()
 		require.NotZero(t, status.Term)
 		assert.InEpsilon(t, 6*quota.Page, status.Decisions[0].AverageCost, 0.05)
-		assert.InDelta(t, 100, a.lately(8*time.Second), 10, "all along")
+		assert.InDelta(t, 100, a.lately(8*time.Second), 10, "without a gap")
 
-		cancel() // nobody says any more what a message costs
+		cancel() // from now on, no costs are reported
 		time.Sleep(5 * time.Second)
 		stopSecond()
 		third, stopThird := w.keeper("third")
@@ -283,27 +318,29 @@ func TestAnotherTakesOverFromStoredState(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		synctest.Wait()
 		require.NotZero(t, third.Status().Term)
-		assert.InEpsilon(t, 6*quota.Page, third.Status().Decisions[0].AverageCost, 0.2, "it was written down")
+		assert.InEpsilon(t, 6*quota.Page, third.Status().Decisions[0].AverageCost, 0.2, "from the record")
 	})
 }
 
-func TestAStaleLeaderWritesNothing(t *testing.T) {
+func TestStaleLeaderWritesNothing(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		k, stop := w.keeper("paused")
 		time.Sleep(3 * time.Second)
-		var later dispatch.Rates
-		require.NoError(t, w.permits.Update(t.Context(), permits.RatesKey("standalone"), time.Hour, func(old []byte, now float64) []byte {
+		var later quota.Rates
+		key := permits.RatesKey("standalone")
+		lead := func(old []byte, now float64) []byte {
 			require.NoError(t, json.Unmarshal(old, &later))
 			later.Term, later.Keeper, later.Time = later.Term+1, "other", now
 			text, err := json.Marshal(later)
 			require.NoError(t, err)
 			return text
-		}))
+		}
+		require.NoError(t, w.permits.Update(t.Context(), key, time.Hour, lead))
 		time.Sleep(3 * time.Second)
-		text, _, err := w.permits.Value(t.Context(), permits.RatesKey("standalone"))
+		text, _, err := w.permits.Value(t.Context(), key)
 		require.NoError(t, err)
-		var now dispatch.Rates
+		var now quota.Rates
 		require.NoError(t, json.Unmarshal(text, &now))
 		assert.Equal(t, later, now)
 		assert.Zero(t, k.Status().Term)
@@ -312,7 +349,7 @@ func TestAStaleLeaderWritesNothing(t *testing.T) {
 	})
 }
 
-func TestWithNobodyAliveRatesHoldForAWhile(t *testing.T) {
+func TestRatesWithoutALeader(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(120*quota.Page, 600*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -321,18 +358,18 @@ func TestWithNobodyAliveRatesHoldForAWhile(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		stop()
 		time.Sleep(50 * time.Second)
-		assert.InDelta(t, 100, a.lately(30*time.Second), 10, "the last rate holds")
+		assert.InDelta(t, 100, a.lately(30*time.Second), 10, "the last rate stays in force for a minute")
 		time.Sleep(30 * time.Second)
-		assert.InDelta(t, 20, a.lately(10*time.Second), 2, "then what is reserved")
+		assert.InDelta(t, 20, a.lately(10*time.Second), 2, "then the reserved rate")
 		_, stop = w.keeper("next")
 		time.Sleep(15 * time.Second)
-		assert.InDelta(t, 100, a.lately(5*time.Second), 10, "until somebody leads again")
+		assert.InDelta(t, 100, a.lately(5*time.Second), 10, "after another ratekeeper was elected")
 		cancel()
 		stop()
 	})
 }
 
-func TestASaturatedBackendLimitsWhoLoadsIt(t *testing.T) {
+func TestSaturatedBackendLimitsItsReaders(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("cluster", policy.Policy{IgnoreZones: new(int64(0))})
 		w.set("tag:gold", quotaOf(200*quota.Page, 1000*quota.Page))
@@ -340,19 +377,21 @@ func TestASaturatedBackendLimitsWhoLoadsIt(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		k, stop := w.keeper("k")
 		defer func() { cancel(); stop(); w.wg.Wait() }()
-		gold, bulk := w.replica(ctx, orders, quota.Page, dispatch.WithTag("gold")), w.replica(ctx, orders, quota.Page, dispatch.WithTag("bulk"))
+		gold := w.replica(ctx, orders, quota.Page, dispatch.WithTag("gold"))
+		bulk := w.replica(ctx, orders, quota.Page, dispatch.WithTag("bulk"))
 		broker, err := gold.lim.Backend("broker-1", "a")
 		require.NoError(t, err)
-		w.wg.Go(func() { // which bears 400 pages a second
+		w.wg.Go(func() { // the broker bears 400 pages a second
 			for ctx.Err() == nil {
-				load := gold.lately(time.Second) + bulk.lately(time.Second)
-				assert.NoError(t, broker.ReportLoad(quota.Load{Queue: load / 400 * 800, Target: 800, Spring: 200}))
+				pages := gold.lately(time.Second) + bulk.lately(time.Second)
+				load := quota.Load{Queue: pages / 400 * 800, Target: 800, Spring: 200}
+				assert.NoError(t, broker.ReportLoad(load))
 				time.Sleep(time.Second)
 			}
 		})
 		time.Sleep(60 * time.Second)
 		assert.InDelta(t, 400, gold.lately(10*time.Second)+bulk.lately(10*time.Second), 60)
-		assert.GreaterOrEqual(t, gold.lately(10*time.Second), 190.0, "what is reserved")
+		assert.GreaterOrEqual(t, gold.lately(10*time.Second), 190.0, "the reserved rate")
 		assert.True(t, k.Status().Decisions[0].Busy)
 		assert.Contains(t, w.logged(), "BusyReader backend=broker-1 zone=a id=tag:gold")
 	})
@@ -361,8 +400,7 @@ func TestASaturatedBackendLimitsWhoLoadsIt(t *testing.T) {
 func TestCostsAreSampledAndScaledBack(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, quota.Page))
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits, CostSample: 0.1})
-		require.NoError(t, err)
+		lim := w.limiter(dispatch.Config{CostSample: 0.1})
 		sub, err := lim.Subscription(orders, "billing")
 		require.NoError(t, err)
 		sink, err := lim.Backend("sink", "a")
@@ -383,13 +421,13 @@ func TestCostsAreSampledAndScaledBack(t *testing.T) {
 	})
 }
 
-func TestWithoutARatekeeperTotalsHold(t *testing.T) {
+func TestTotalsWithoutARatekeeper(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 400*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
 		a := w.replica(ctx, orders, quota.Page)
 		time.Sleep(10 * time.Second)
-		assert.InDelta(t, 100, a.lately(8*time.Second), 5, "as if each cost a written page")
+		assert.InDelta(t, 100, a.lately(8*time.Second), 5, "the assumed cost is one written page")
 		for _, pages := range []int64{40, 800} {
 			w.set("tenant:acme", quotaOf(0, pages*quota.Page))
 			time.Sleep(10 * time.Second)

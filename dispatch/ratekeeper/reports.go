@@ -20,30 +20,34 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// mostReport bounds a report's size, in bytes.
-const mostReport = 4 << 20
+// maxReport is the largest size of a report, in bytes.
+const maxReport = 4 << 20
 
-// reportTTL is how long a report counts, unless the next one comes.
+// reportTTL is how long a report counts if no newer one arrives.
 const reportTTL = 5 * time.Second
 
 // Accepted is the answer to a report.
 type Accepted struct {
-	WithoutQuota []quota.ID `json:"withoutQuota,omitempty"` // ids of the report that have none, 20 at most; their cost counts, and nothing limits them
-	MoreWithout  int        `json:"moreWithoutQuota,omitempty"`
-	Outdated     bool       `json:"outdated,omitempty"` // a newer report of the backend, by its own time, came before: this one does not count
+	// WithoutQuota has up to 20 ids of the report without a quota. Their cost counts as load, and
+	// they are not limited.
+	WithoutQuota []quota.ID `json:"withoutQuota,omitempty"`
+
+	MoreWithout int  `json:"moreWithoutQuota,omitempty"` // number of such ids not named
+	Outdated    bool `json:"outdated,omitempty"`         // a newer report came first: this one is ignored
 }
 
-// A keptReport is the newest of a backend by its own time, of those that came to this process.
+// A keptReport is the newest report of a backend, by its own time, that came to this process.
 type keptReport struct {
 	time float64
 	text []byte
 }
 
-// Handler takes reports of backends, for any that can do HTTP: POST with `Authorization: Bearer TOKEN` and a [quota.Report] as JSON, of which Time is
-// that of the report, in seconds of Unix time. Every process that runs a Ratekeeper may serve it, also one that does not lead. An empty
-// token lets nobody in.
+// Handler accepts reports of backends by HTTP: POST with `Authorization: Bearer TOKEN` and a
+// [quota.Report] as JSON, whose time is in seconds of Unix time. Every process that runs a
+// Ratekeeper may serve it, whether it leads or not. With an empty token, every request is refused.
 //
-// It answers 200 with an [Accepted], 400 with all faults of the report, 401, 405, 413, or 503 while policies or permit store are away.
+// The answer is 200 with an [Accepted], 400 with all faults of the report, 401, 405, 413, or 503 if
+// the policies or the permit store are unavailable.
 func (r *Ratekeeper) Handler(token string) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -51,31 +55,31 @@ func (r *Ratekeeper) Handler(token string) http.Handler {
 		switch {
 		case token == "" || subtle.ConstantTimeCompare(got[:], want[:]) != 1:
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "the token is wrong: send Authorization: Bearer TOKEN", http.StatusUnauthorized)
+			http.Error(w, "wrong token: send Authorization: Bearer TOKEN", http.StatusUnauthorized)
 			return
 		case req.Method != http.MethodPost:
 			w.Header().Set("Allow", http.MethodPost)
-			http.Error(w, "reports come by POST", http.StatusMethodNotAllowed)
+			http.Error(w, "wrong method: use POST", http.StatusMethodNotAllowed)
 			return
 		}
 		var report quota.Report
-		in := json.NewDecoder(http.MaxBytesReader(w, req.Body, mostReport))
+		in := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxReport))
 		in.DisallowUnknownFields()
 		err := in.Decode(&report)
 		if err == nil && !errors.Is(in.Decode(&struct{}{}), io.EOF) {
-			err = errors.New("something follows it")
+			err = errors.New("more data follows it")
 		}
 		if err != nil {
 			status := http.StatusBadRequest
 			if _, large := errors.AsType[*http.MaxBytesError](err); large {
 				status = http.StatusRequestEntityTooLarge
 			}
-			http.Error(w, fmt.Sprintf("the report is no JSON of a report: %v", err), status)
+			http.Error(w, fmt.Sprintf("want one report as JSON: %v", err), status)
 			return
 		}
 		set := r.policies().Set
 		if set == nil {
-			http.Error(w, "the policies have not been read yet: try again", http.StatusServiceUnavailable)
+			http.Error(w, "policies not read yet: try again", http.StatusServiceUnavailable)
 			return
 		}
 		accepted, err := check(report, set, float64(time.Now().UnixMicro())/1e6)
@@ -85,16 +89,17 @@ func (r *Ratekeeper) Handler(token string) http.Handler {
 		}
 		accepted.Outdated, err = r.keep(req.Context(), report)
 		if err != nil {
-			r.Logger.Warn("a report could not be kept", "backend", report.Backend, "error", err)
-			http.Error(w, "the permit store does not answer: try again", http.StatusServiceUnavailable)
+			r.Logger.Warn("cannot store a report", "backend", report.Backend, "error", err)
+			http.Error(w, "permit store unavailable: try again", http.StatusServiceUnavailable)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(accepted) // who has gone does not want it
+		_ = json.NewEncoder(w).Encode(accepted) // a failure means that the client is gone
 	})
 }
 
-// keep publishes a report, unless a newer one of its backend came before. Of those that several processes keep of a backend, the newest counts.
+// keep publishes a report, unless a newer one of its backend has arrived. If several processes keep
+// reports of one backend, the newest counts.
 func (r *Ratekeeper) keep(ctx context.Context, report quota.Report) (outdated bool, err error) {
 	name := "backend:" + report.Backend
 	text, err := json.Marshal(dispatch.Usage{Replica: name, Backends: []quota.Report{report}})
@@ -104,21 +109,25 @@ func (r *Ratekeeper) keep(ctx context.Context, report quota.Report) (outdated bo
 	mine := &keptReport{report.Time, text}
 	newest := r.newest(name, mine)
 	for outdated = newest != mine; !outdated; {
-		err = r.Permits.Publish(ctx, permits.UsageOf(r.Cluster), name+"|"+r.Name, newest.text, reportTTL)
+		usage := permits.UsageOf(r.Cluster)
+		err = r.Permits.Publish(ctx, usage, name+"|"+r.Name, newest.text, reportTTL)
 		later := r.newest(name, newest)
 		if err != nil || later == newest {
 			break
 		}
-		newest = later // it came while the other was on its way, which may have arrived after it
+		newest = later // it arrived during Publish, which may have overwritten it
 	}
 	return outdated, err
 }
 
-// newest returns the newest of what came to this process of a backend and k, which may be that.
+// newest returns the newer of k and the newest report that this process has of the backend. It
+// keeps k if that is the newer one.
 func (r *Ratekeeper) newest(name string, k *keptReport) *keptReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.reports, func(_ string, old *keptReport) bool { return old.time < k.time-2*reportTTL.Seconds() }) // so old that it is refused
+	maps.DeleteFunc(r.reports, func(_ string, old *keptReport) bool {
+		return old.time < k.time-2*reportTTL.Seconds() // a report of that age is refused
+	})
 	if before := r.reports[name]; before != nil && before.time > k.time {
 		return before
 	}
@@ -129,30 +138,31 @@ func (r *Ratekeeper) newest(name string, k *keptReport) *keptReport {
 	return k
 }
 
-// check returns all faults of a report, and which of its ids have no quota.
+// check returns every fault of a report, or else the ids in it without a quota.
 func check(r quota.Report, set *policy.Set, now float64) (a Accepted, err error) {
 	errs := []error{r.Validate(set.Ratekeeping().Zones, now)}
 	for _, id := range slices.Sorted(maps.Keys(r.Costs)) {
 		scope, err := policy.ParseScope(string(id))
 		if err != nil || scope.Kind != policy.TenantKind && scope.Kind != policy.TagKind {
-			errs = append(errs, fmt.Errorf("id %.300q: is no throttling id: write tenant:NAME or tag:NAME", id))
+			err = fmt.Errorf("id %.300q: is invalid: want tenant:NAME or tag:NAME", id)
+			errs = append(errs, err)
 		} else if _, ok := set.Quota(scope); !ok {
 			a.WithoutQuota = append(a.WithoutQuota, id)
 		}
 	}
 	err = errors.Join(errs...)
 	if err == nil {
-		if n := len(a.WithoutQuota) - mostNamed; n > 0 {
-			a.WithoutQuota, a.MoreWithout = a.WithoutQuota[:mostNamed], n
+		if n := len(a.WithoutQuota) - maxNamed; n > 0 {
+			a.WithoutQuota, a.MoreWithout = a.WithoutQuota[:maxNamed], n
 		}
 		return a, nil
 	}
 	faults := strings.Split(err.Error(), "\n")
-	if n := len(faults) - mostNamed; n > 0 {
-		faults = append(faults[:mostNamed], fmt.Sprintf("and %d more", n))
+	if n := len(faults) - maxNamed; n > 0 {
+		faults = append(faults[:maxNamed], fmt.Sprintf("and %d more", n))
 	}
 	return Accepted{}, errors.New(strings.Join(faults, "\n"))
 }
 
-// mostNamed bounds what is said of one report.
-const mostNamed = 20
+// maxNamed bounds the ids and the faults that an answer names.
+const maxNamed = 20

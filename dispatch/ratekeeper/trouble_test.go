@@ -22,27 +22,22 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// keep replaces the record of rates.
-func (w *world) keep(text string) {
-	require.NoError(w.t, w.permits.Update(w.t.Context(), permits.RatesKey("standalone"), time.Hour, func([]byte, float64) []byte { return []byte(text) }))
+// replaceRecord replaces the record of rates.
+func (w *world) replaceRecord(text string) {
+	replace := func([]byte, float64) []byte { return []byte(text) }
+	key := permits.RatesKey("standalone")
+	require.NoError(w.t, w.permits.Update(w.t.Context(), key, time.Hour, replace))
 }
 
-func (w *world) record() (r dispatch.Rates) {
+// record returns the record of rates. It is zero if there is none.
+func (w *world) record() (r quota.Rates) {
 	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey("standalone"))
 	require.NoError(w.t, err)
-	_ = json.Unmarshal(text, &r) // there may be none
+	_ = json.Unmarshal(text, &r)
 	return r
 }
 
-// elected runs a ratekeeper of an election of its own.
-func (w *world) elected(name string, by ratekeeper.Elector, permits dispatch.PermitStore) (k *ratekeeper.Ratekeeper, stop context.CancelFunc) {
-	ctx, stop := context.WithCancel(w.t.Context())
-	k = &ratekeeper.Ratekeeper{Policies: configstore.Source(w.store), Permits: permits, Name: name, Elector: by, Logger: slog.New(slog.NewTextHandler(w, nil))}
-	w.wg.Go(func() { assert.NoError(w.t, k.Run(ctx)) })
-	return k, stop
-}
-
-// Always elects whoever asks, for that term.
+// always elects every candidate, for this term.
 type always int64
 
 func (a always) Elect(ctx context.Context, _, _ string, lead func(context.Context, int64)) error {
@@ -50,7 +45,7 @@ func (a always) Elect(ctx context.Context, _, _ string, lead func(context.Contex
 	return nil
 }
 
-// One elects one after the other.
+// one elects one candidate after the other.
 type one chan struct{}
 
 func (o one) Elect(ctx context.Context, _, _ string, lead func(context.Context, int64)) error {
@@ -64,7 +59,7 @@ func (o one) Elect(ctx context.Context, _, _ string, lead func(context.Context, 
 	return nil
 }
 
-// A cut permit store answers nothing.
+// cut is a permit store that fails to answer.
 type cut struct{ *memory.Store }
 
 var errCut = errors.New("cut")
@@ -72,10 +67,12 @@ var errCut = errors.New("cut")
 func (cut) Published(context.Context, string) ([][]byte, error)          { return nil, errCut }
 func (cut) Value(context.Context, string) (_ []byte, _ float64, _ error) { return nil, 0, errCut }
 
-func TestTermsBeginAnew(t *testing.T) {
+// TestTermsStartAgain: a leader with a lower term is followed once the record of the higher term is
+// lost or old.
+func TestTermsStartAgain(t *testing.T) {
 	for name, lost := range map[string]func(w *world){
-		"wiped":   func(w *world) { w.keep("") },
-		"rebuilt": func(*world) { time.Sleep(dispatch.RatesHold + 5*time.Second) }, // and nobody leads meanwhile
+		"wiped": func(w *world) { w.replaceRecord("") },
+		"old":   func(*world) { time.Sleep(quota.RatesHold + 5*time.Second) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, w *world) {
@@ -87,7 +84,7 @@ func TestTermsBeginAnew(t *testing.T) {
 				stop()
 				lost(w)
 				_, stop = w.elected("k2", always(5), w.permits)
-				time.Sleep(dispatch.RatesHold + 20*time.Second) // the replicas hold to the later term so long
+				time.Sleep(quota.RatesHold + 20*time.Second) // until then replicas keep the higher term
 				assert.InDelta(t, 100, a.lately(10*time.Second), 10)
 				cancel()
 				stop()
@@ -96,8 +93,9 @@ func TestTermsBeginAnew(t *testing.T) {
 	}
 }
 
-// What shadow mode lets through has begun, too: else it would cost what the others began.
-func TestAShadowBesideOthers(t *testing.T) {
+// TestShadowTopicBesideOthers: messages that shadow mode lets through count as started. Otherwise
+// their cost would be attributed to the others.
+func TestShadowTopicBesideOthers(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		w.set(orders, policy.Policy{Mode: policy.Shadow})
@@ -113,8 +111,9 @@ func TestAShadowBesideOthers(t *testing.T) {
 	})
 }
 
-// The same rate as before is in force again when a shadow ends, whether a ratekeeper leads or not.
-func TestAShadowEnds(t *testing.T) {
+// TestShadowModeEnds: when shadow mode ends, the earlier rate is in force again, with or without a
+// leading ratekeeper.
+func TestShadowModeEnds(t *testing.T) {
 	for _, lead := range []bool{true, false} {
 		for _, long := range []time.Duration{100 * time.Millisecond, 5 * time.Second} {
 			t.Run(fmt.Sprint(lead, long), func(t *testing.T) {
@@ -139,8 +138,9 @@ func TestAShadowEnds(t *testing.T) {
 	}
 }
 
-// Replicas that begin when no rates are left change what those before them have left in the schedule.
-func TestNobodyLeadsAnyMore(t *testing.T) {
+// TestReplicasStartWithoutRates: replicas that start after the rates were lost change the rate that
+// earlier replicas left in the schedule.
+func TestReplicasStartWithoutRates(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 40*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -149,7 +149,7 @@ func TestNobodyLeadsAnyMore(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		stop()
 		time.Sleep(2 * time.Minute)
-		w.keep("")
+		w.replaceRecord("")
 		later, cancelLater := context.WithCancel(t.Context())
 		b := w.replica(later, orders, quota.Page)
 		cancel()
@@ -161,6 +161,7 @@ func TestNobodyLeadsAnyMore(t *testing.T) {
 	})
 }
 
+// TestBadRecords: an invalid record of rates is replaced.
 func TestBadRecords(t *testing.T) {
 	for _, bad := range []string{
 		`{"term":1,"keeper":"x","time":9,"rates":{"tenant:acme":{"rate":1,"average":1e-320}}}`,
@@ -171,7 +172,7 @@ func TestBadRecords(t *testing.T) {
 		t.Run(bad, func(t *testing.T) {
 			virtual(t, func(t *testing.T, w *world) {
 				w.set("tenant:acme", quotaOf(60*quota.Page, 600*quota.Page))
-				w.keep(bad)
+				w.replaceRecord(bad)
 				ctx, cancel := context.WithCancel(t.Context())
 				time.Sleep(10 * time.Second)
 				_, stop := w.keeper("k")
@@ -185,7 +186,8 @@ func TestBadRecords(t *testing.T) {
 	}
 }
 
-func TestLoweredWhileNobodyLed(t *testing.T) {
+// TestQuotaLoweredWithoutALeader: the next leader starts from the lowered quota.
+func TestQuotaLoweredWithoutALeader(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 3000*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -203,13 +205,14 @@ func TestLoweredWhileNobodyLed(t *testing.T) {
 	})
 }
 
-func TestWhoCannotReachThePermitStoreDoesNotLead(t *testing.T) {
+// TestLeaderWithoutThePermitStore: a leader that cannot reach the permit store resigns.
+func TestLeaderWithoutThePermitStore(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		by := make(one, 1)
 		_, stopCut := w.elected("cut off", by, cut{w.permits})
 		time.Sleep(time.Second)
-		k, stop := w.elected("well", by, w.permits)
+		k, stop := w.elected("connected", by, w.permits)
 		time.Sleep(15 * time.Second)
 		assert.NotZero(t, k.Status().Term)
 		stopCut()
@@ -217,21 +220,25 @@ func TestWhoCannotReachThePermitStoreDoesNotLead(t *testing.T) {
 	})
 }
 
-// Of leaders by two policy stores the first to come leads, and the other says why it does not.
-func TestTwoStores(t *testing.T) {
+// TestTwoPolicyStores: if ratekeepers of two policy stores share a permit store, the first one
+// leads and the other one logs why it does not.
+func TestTwoPolicyStores(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		_, stop := w.elected("first", always(3), w.permits)
 		time.Sleep(5 * time.Second)
 		other := configstore.NewMemory()
 		ctx, cancel := context.WithCancel(t.Context())
-		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(other), Permits: w.permits, Name: "second", Elector: always(7), Logger: slog.New(slog.NewTextHandler(w, nil))}
+		k := &ratekeeper.Ratekeeper{
+			Policies: configstore.Source(other), Permits: w.permits, Name: "second", Elector: always(7),
+			Logger: slog.New(slog.NewTextHandler(w, nil)),
+		}
 		w.wg.Go(func() { assert.NoError(t, k.Run(ctx)) })
 		for range 20 {
 			time.Sleep(time.Second)
 			assert.Equal(t, "first", w.record().Keeper)
 		}
-		assert.Contains(t, w.logged(), "first finds rates in this permit store by another policy store")
+		assert.Contains(t, w.logged(), "first writes rates to this permit store from another policy store")
 		stop()
 		time.Sleep(15 * time.Second)
 		assert.Equal(t, "second", w.record().Keeper)
@@ -241,13 +248,12 @@ func TestTwoStores(t *testing.T) {
 	})
 }
 
-// What a handle has begun counts, also when it is closed by then.
-func TestHandlesForAWhile(t *testing.T) {
+// TestShortLivedHandles: requests count also if their handle is closed before the next report.
+func TestShortLivedHandles(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		k, stop := w.keeper("k")
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
-		require.NoError(t, err)
+		lim := w.limiter(dispatch.Config{})
 		b, err := lim.Backend("b", "a")
 		require.NoError(t, err)
 		n := 0
@@ -268,19 +274,24 @@ func TestHandlesForAWhile(t *testing.T) {
 	})
 }
 
+// TestHandlesOfTags: a subscription has at most 1,000 handles of tags.
 func TestHandlesOfTags(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		var entries []policy.Entry
 		for i := range 1010 {
-			entries = append(entries, policy.Entry{Scope: policy.TagScope(fmt.Sprint("t", i)), Policy: quotaOf(0, 1<<40)})
+			entries = append(entries, policy.Entry{
+				Scope: policy.TagScope(fmt.Sprint("t", i)), Policy: quotaOf(0, 1<<40),
+			})
 		}
-		_, err := configstore.Edit(t.Context(), w.store, func(s configstore.Snapshot) ([]configstore.Change, error) { return s.Replace(entries, time.Now()), nil })
+		replace := func(s configstore.Snapshot) ([]configstore.Change, error) {
+			return s.Replace(entries, time.Now()), nil
+		}
+		_, err := configstore.Edit(t.Context(), w.store, replace)
 		require.NoError(t, err)
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
-		require.NoError(t, err)
+		lim := w.limiter(dispatch.Config{})
 		sub, err := lim.Subscription(orders, "billing")
 		require.NoError(t, err)
-		require.NoError(t, sub.Tagged("t0").Close(), "does nothing")
+		require.NoError(t, sub.Tagged("t0").Close(), "has no effect")
 		_, err = sub.Tagged("t0").Acquire(t.Context(), 1)
 		require.NoError(t, err)
 		assert.Same(t, sub.Tagged("t1"), sub.Tagged("t0").Tagged("t1"))
@@ -295,12 +306,11 @@ func TestHandlesOfTags(t *testing.T) {
 	})
 }
 
-// Backends that nothing costs any more are not reported, nor ids that cost nothing.
+// TestOldCostsAreForgotten: backends without costs are not reported, nor are ids without costs.
 func TestOldCostsAreForgotten(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(w.store), Permits: w.permits})
-		require.NoError(t, err)
+		lim := w.limiter(dispatch.Config{})
 		sub, err := lim.Subscription(orders, "billing")
 		require.NoError(t, err)
 		for i := range 10 {

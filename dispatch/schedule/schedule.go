@@ -133,6 +133,10 @@ const maxStretch = 16.0
 // Stretch is how long a round may become for a light share, in seconds.
 func Stretch(rate float64) float64 { return min(maxNeed, maxStretch/rate) }
 
+// minAlone is the permits that a replica without others requests at least, if a round has as many: half a round would be a request
+// for each permit of a low limit.
+const minAlone = 2.0
+
 // roundStep is how much a replica's round may change from call to call; more would break everybody's pace.
 const roundStep = 1.25
 
@@ -238,7 +242,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		round = min(max(round, c.Round/roundStep), float64(c.Round*roundStep))
 	}
 	part := round
-	if share >= float64(rate*(1-1e-9)) {
+	if share >= float64(rate*(1-1e-9)) && share*part >= 2*minAlone {
 		part /= 2 // alone
 	}
 	if newcomer {

@@ -1,5 +1,5 @@
-// Command any-client puts a limit in front of a client that has no adapter, here franz-go. With an etcd, a Redis and a
-// Kafka at hand (docker compose up):
+// Command any-client throttles a client that has no adapter, here franz-go. It needs an etcd, a Redis
+// and a Kafka (docker compose up):
 //
 //	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
 //	go run ./cmd/throttle-admin set-msg-rate kafka://public/default/orders 100
@@ -42,8 +42,9 @@ func run(ctx context.Context, broker, topic, group string) (err error) {
 	if err != nil {
 		return err
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.ConsumeTopics(topic), kgo.ConsumerGroup(group),
-		kgo.FetchMaxBytes(256<<10), // what is fetched ahead is not under the limit yet: keep it small
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(broker), kgo.ConsumeTopics(topic), kgo.ConsumerGroup(group),
+		kgo.FetchMaxBytes(256<<10), // keeps prefetch small, which the limit does not cover
 		kgo.DisableAutoCommit())
 	if err != nil {
 		return err
@@ -63,10 +64,10 @@ func run(ctx context.Context, broker, topic, group string) (err error) {
 	}
 }
 
-// handle hands the records over, as many at a time as there are permits for.
+// handle prints the records, as many at a time as there are permits.
 func handle(ctx context.Context, sub *dispatch.Subscription, records []*kgo.Record) error {
 	for len(records) > 0 {
-		grant, err := sub.Acquire(ctx, len(records)) // one permit at least
+		grant, err := sub.Acquire(ctx, len(records)) // at least one permit
 		if err != nil {
 			return err
 		}
@@ -76,7 +77,7 @@ func handle(ctx context.Context, sub *dispatch.Subscription, records []*kgo.Reco
 			bytes += int64(len(r.Key) + len(r.Value))
 		}
 		records = records[grant.N():]
-		grant.Done(grant.N(), bytes) // the bytes are charged now, exactly
+		grant.Done(grant.N(), bytes) // charges the exact bytes
 	}
 	return nil
 }

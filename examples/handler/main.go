@@ -1,4 +1,4 @@
-// Command handler puts a limit in front of functions. It needs no service:
+// Command handler throttles calls of functions. It needs no service:
 //
 //	go run ./examples/handler
 package main
@@ -24,7 +24,8 @@ func main() {
 
 func run(ctx context.Context) (err error) {
 	// A program would call throttle.FromEnv(ctx).
-	lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(20)})})
+	limit := dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(20)})
+	lim, err := dispatch.Open(ctx, dispatch.Config{Policies: limit})
 	if err != nil {
 		return err
 	}
@@ -34,7 +35,7 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 
-	// Do waits for a permit and calls.
+	// Do waits for a permit, then calls the function.
 	err = sub.Do(ctx, func(context.Context) error {
 		fmt.Println("Do: called")
 		return nil
@@ -43,7 +44,7 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 
-	// TryDo calls only if there is a permit now.
+	// TryDo calls the function only if a permit is available now.
 	calls := 0
 	for range 1000 {
 		ran, err := sub.TryDo(ctx, func(context.Context) error { return nil })
@@ -56,8 +57,10 @@ func run(ctx context.Context) (err error) {
 	}
 	fmt.Println("TryDo: most calls were skipped:", calls < 100)
 
-	// Throttled decorates a function once and for all.
-	shout := dispatch.Throttled(sub, func(_ context.Context, s string) (string, error) { return strings.ToUpper(s), nil })
+	// Throttled wraps a function, so that each call waits for a permit.
+	shout := dispatch.Throttled(sub, func(_ context.Context, s string) (string, error) {
+		return strings.ToUpper(s), nil
+	})
 	for _, word := range []string{"one", "after", "the", "other"} {
 		s, err := shout(ctx, word)
 		if err != nil {
@@ -66,7 +69,8 @@ func run(ctx context.Context) (err error) {
 		fmt.Println("Throttled:", s)
 	}
 
-	// Reporting, inside it, tells what was answered: while a service is busy, all processes of the subscription call it less.
+	// Reporting, inside Throttled, reports the answers of a service. While the service is busy, all
+	// replicas of the subscription call it less often.
 	post := dispatch.Throttled(sub, dispatch.Reporting(sub, post))
 	for _, word := range []string{"a word", "one too many"} {
 		s, err := post(ctx, word)
@@ -81,7 +85,7 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-// post stands for a call of a service. See httpthrottle.Error and grpcthrottle.Error for real ones.
+// post stands for a call of a service. For real ones, see httpthrottle.Error and grpcthrottle.Error.
 func post(_ context.Context, s string) (string, error) {
 	if s == "one too many" {
 		return "", &dispatch.BusyError{RetryAfter: time.Second, Err: errors.New("429 Too Many Requests")}

@@ -1,5 +1,5 @@
-// Command quotas has two tags share a warehouse that can take 100 writes a second. With an etcd and a Redis at hand (docker compose up, or
-// throttle-admin dev and its etcd for both):
+// Command quotas shares a warehouse that can take 100 writes a second between two tags. It needs an
+// etcd and a Redis (docker compose up), or the etcd of throttle-admin dev for both:
 //
 //	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
 //	go run ./cmd/throttle-admin set cluster ignoreZones=0
@@ -7,7 +7,8 @@
 //	go run ./cmd/throttle-admin quota set tag:bulk total_throughput 1638400
 //	go run ./examples/quotas
 //
-// and, beside it, `go run ./cmd/throttle-admin quota status`. A write costs 16384: it is one page, four times.
+// Meanwhile, `go run ./cmd/throttle-admin quota status` shows the rates. A write of 1000 bytes costs
+// 16384 bytes: one page, times four.
 package main
 
 import (
@@ -72,8 +73,9 @@ func run(ctx context.Context) (err error) {
 		}
 		gold, bulk := written[0].Swap(0), written[1].Swap(0)
 		fmt.Printf("gold %4d/s  bulk %4d/s  warehouse at %3d %%\n", gold, bulk, gold+bulk)
-		// It slows its callers down from 60 % on.
-		if err := warehouse.ReportLoad(quota.Load{Queue: float64(gold + bulk), Target: 100, Spring: 40}); err != nil {
+		// The warehouse slows its callers down from 60 % on.
+		load := quota.Load{Queue: float64(gold + bulk), Target: 100, Spring: 40}
+		if err := warehouse.ReportLoad(load); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,6 @@
-// Package fleet runs readers of a broker as processes, and counts the messages that they get. A
-// reader is the test binary itself, with a variable in its environment; it prints events with
-// [Print], until its input ends.
+// Package fleet runs consumers of a broker as processes and counts their messages. A consumer is
+// the test binary itself, with a variable in its environment. It reports events with [Print] until
+// its standard input ends.
 package fleet
 
 import (
@@ -20,34 +20,34 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// What a reader prints.
+// The events that a consumer reports.
 const (
-	Read      = "read"      // it got the message
-	Committed = "committed" // all messages before this event are committed, or acknowledged
-	Unsettled = "unsettled" // they may be
+	Read      = "read"      // it received a message
+	Committed = "committed" // all earlier messages are committed, or acknowledged
+	Unsettled = "unsettled" // all earlier messages may be committed, or not
 )
 
-// Print reports an event to the test; id identifies a message, and has no spaces.
-func Print(what, id string) { fmt.Println(what, time.Now().UnixNano(), id) }
+// Print reports an event to the test. The id identifies a message and has no blanks.
+func Print(event, id string) { fmt.Println(event, time.Now().UnixNano(), id) }
 
-// UntilInputEnds calls end at the end of the standard input.
+// UntilInputEnds calls end when standard input ends.
 func UntilInputEnds(end func()) {
-	_, _ = io.Copy(io.Discard, os.Stdin) // an error ends it, too
+	_, _ = io.Copy(io.Discard, os.Stdin) // an error ends the input, too
 	end()
 }
 
-// A Message is one that a reader got.
+// A Message was received by a consumer.
 type Message struct {
 	ID        string
 	Read      time.Time
 	Committed bool
-	Reader    int
+	Consumer  int // its Process.ID
 }
 
-// A Process is a reader of a consumer group or subscription.
+// A Process is a consumer of a subscription or a Kafka consumer group.
 type Process struct {
-	ID    int
-	Group string
+	ID           int
+	Subscription string
 
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -55,13 +55,15 @@ type Process struct {
 
 	mu       sync.Mutex
 	messages []Message
-	settled  int // number of messages that are committed, or never will be
+	settled  int // messages before this index will not change
 }
 
-// Start runs a reader; at the end of the test it is killed if it still runs.
-func Start(t testing.TB, id int, group string, env []string) *Process {
+// Start runs a consumer. At the end of the test it is killed if it still runs.
+func Start(t testing.TB, id int, subscription string, env []string) *Process {
 	t.Helper()
-	p := &Process{ID: id, Group: group, cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	p := &Process{
+		ID: id, Subscription: subscription, cmd: exec.Command(os.Args[0]), ended: make(chan struct{}),
+	}
 	p.cmd.Env = append(append(os.Environ(), env...), "GOMAXPROCS=1")
 	p.cmd.Stderr = os.Stderr
 	stdin, err := p.cmd.StdinPipe()
@@ -77,7 +79,7 @@ func Start(t testing.TB, id int, group string, env []string) *Process {
 		}
 	}()
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // it has usually ended by now
+		_ = p.cmd.Process.Kill() // fails if the process has ended
 		<-p.ended
 		_ = p.cmd.Wait()
 	})
@@ -88,13 +90,13 @@ func (p *Process) line(text string) {
 	var what, id string
 	var at int64
 	if n, _ := fmt.Sscan(text, &what, &at, &id); n != 3 {
-		return // cut off by a kill
+		return // Kill cut the line
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch what {
 	case Read:
-		p.messages = append(p.messages, Message{ID: id, Read: time.Unix(0, at), Reader: p.ID})
+		p.messages = append(p.messages, Message{ID: id, Read: time.Unix(0, at), Consumer: p.ID})
 	case Committed, Unsettled:
 		for i := p.settled; i < len(p.messages); i++ {
 			p.messages[i].Committed = what == Committed
@@ -103,21 +105,21 @@ func (p *Process) line(text string) {
 	}
 }
 
-// Messages returns the messages that the reader has got so far.
+// Messages returns the messages received so far.
 func (p *Process) Messages() []Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.messages)
 }
 
-// Kill ends the process as a power failure would.
+// Kill ends the process with SIGKILL.
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGKILL))
 	<-p.ended
 }
 
-// Stop ends the process as a deployment would, and waits for its end.
+// Stop ends the process by ending its input, and waits for it.
 func (p *Process) Stop(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.stdin.Close())
@@ -125,14 +127,13 @@ func (p *Process) Stop(t testing.TB) {
 	require.NoError(t, p.cmd.Wait())
 }
 
-// A Fleet is all readers of a test.
+// A Fleet is the consumers of a test.
 type Fleet []*Process
 
-// Messages returns those of all readers, or of one consumer group, in the order in which they were
-// read.
-func (f Fleet) Messages(group string) (all []Message) {
+// Messages returns the messages of a subscription, or of all if it is empty, in the order of Read.
+func (f Fleet) Messages(subscription string) (all []Message) {
 	for _, p := range f {
-		if group == "" || p.Group == group {
+		if subscription == "" || p.Subscription == subscription {
 			all = append(all, p.Messages()...)
 		}
 	}
@@ -140,7 +141,7 @@ func (f Fleet) Messages(group string) (all []Message) {
 	return all
 }
 
-// Between returns the number of messages read in [from, to).
+// Between counts the messages read in [from, to).
 func Between(all []Message, from, to time.Time) (n int) {
 	for _, m := range all {
 		if !m.Read.Before(from) && m.Read.Before(to) {
@@ -150,8 +151,8 @@ func Between(all []Message, from, to time.Time) (n int) {
 	return n
 }
 
-// Window returns the most messages read in any second within [from, to); all are in the order in
-// which they were read.
+// Window returns the highest number of messages read in any second of [from, to). The messages must
+// be in the order of Read.
 func Window(all []Message, from, to time.Time) int {
 	var at []time.Time
 	for _, m := range all {
@@ -162,7 +163,7 @@ func Window(all []Message, from, to time.Time) int {
 	return window.Max(time.Second, window.Times(at))
 }
 
-// Distinct returns the number of different messages.
+// Distinct counts the different messages.
 func Distinct(all []Message) int {
 	seen := map[string]bool{}
 	for _, m := range all {

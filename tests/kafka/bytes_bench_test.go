@@ -18,8 +18,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// BenchmarkByteLimit reads messages of 100 bytes for 10 s from the first one, limited to 100 kB/s
-// by this project and by Kafka's consumer_byte_rate. It counts the messages that the reader gets.
+// BenchmarkByteLimit reads messages of 100 bytes at 100 kB/s and counts them in the 10 s from the
+// first one: with this project's limit, and with Kafka's own consumer_byte_rate.
 func BenchmarkByteLimit(b *testing.B) {
 	const rate, size = 100_000, 100
 	broker := services.Kafka(b)
@@ -27,14 +27,22 @@ func BenchmarkByteLimit(b *testing.B) {
 		for b.Loop() {
 			topic := services.Name(b)
 			broker.CreateTopic(topic, 4)
-			w := kafka.Writer{Addr: kafka.TCP(broker.Brokers...), Topic: topic, RequiredAcks: kafka.RequireAll, BatchTimeout: 10 * time.Millisecond, Balancer: &kafka.RoundRobin{}}
+			w := kafka.Writer{
+				Addr: kafka.TCP(broker.Brokers...), Topic: topic, RequiredAcks: kafka.RequireAll,
+				BatchTimeout: 10 * time.Millisecond, Balancer: &kafka.RoundRobin{},
+			}
 			batch := make([]kafka.Message, 15_000)
 			for i := range batch {
 				batch[i].Value = make([]byte, size)
 			}
-			require.Eventually(b, func() bool { return w.WriteMessages(b.Context(), batch...) == nil }, 20*time.Second, 100*time.Millisecond)
+			require.Eventually(b, func() bool {
+				return w.WriteMessages(b.Context(), batch...) == nil
+			}, 20*time.Second, 100*time.Millisecond)
 			require.NoError(b, w.Close())
-			r, err := kafkathrottle.NewReader(kafka.ReaderConfig{Brokers: broker.Brokers, GroupID: topic, Topic: topic, MaxBytes: 1 << 20, StartOffset: kafka.FirstOffset}, lim)
+			r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
+				Brokers: broker.Brokers, GroupID: topic, Topic: topic, MaxBytes: 1 << 20,
+				StartOffset: kafka.FirstOffset,
+			}, lim)
 			require.NoError(b, err)
 			_, err = r.FetchMessage(b.Context())
 			require.NoError(b, err)
@@ -74,8 +82,10 @@ func BenchmarkByteLimit(b *testing.B) {
 // setQuota sets or removes consumer_byte_rate for every client.
 func setQuota(b *testing.B, client *kgo.Client, rate float64, remove bool) {
 	req := kmsg.NewAlterClientQuotasRequest()
-	entry, entity, op := kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity(), kmsg.NewAlterClientQuotasRequestEntryOp()
-	entity.Type = "client-id" // the default for all clients
+	entry := kmsg.NewAlterClientQuotasRequestEntry()
+	entity := kmsg.NewAlterClientQuotasRequestEntryEntity()
+	op := kmsg.NewAlterClientQuotasRequestEntryOp()
+	entity.Type = "client-id" // the default of all clients
 	op.Key, op.Value, op.Remove = "consumer_byte_rate", rate, remove
 	entry.Entity, entry.Ops = append(entry.Entity, entity), append(entry.Ops, op)
 	req.Entries = append(req.Entries, entry)

@@ -16,13 +16,13 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/fleet"
 )
 
-// readerEnv makes this test binary a reader: brokers, topic and consumer group, separated by
-// spaces.
-const readerEnv = "THROTTLE_TEST_KAFKA_READER"
+// consumerEnv makes this test binary a consumer process. Its value is brokers, topic and consumer
+// group, separated by blanks.
+const consumerEnv = "THROTTLE_TEST_KAFKA_CONSUMER"
 
-// TestMain is also the main function of a reader.
+// TestMain runs the tests, or the consumer process.
 func TestMain(m *testing.M) {
-	if args := os.Getenv(readerEnv); args != "" {
+	if args := os.Getenv(consumerEnv); args != "" {
 		if err := read(strings.Fields(args)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -32,10 +32,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// read prints a line for each message, and one when all messages so far are committed, until its
-// input ends. It retries while the consumer group cannot form. If a new generation of the group has
-// started since the last commit, the second line is Unsettled: the new owners of the partitions may
-// have asked for their offsets before this commit.
+// read reports each message it reads, and each commit, until its input ends. It retries errors,
+// such as that of a consumer group that cannot form yet. After a rebalance, it reports a commit as
+// unsettled: the new owners of the partitions may have read the committed offsets before it.
 func read(args []string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -45,7 +44,8 @@ func read(args []string) error {
 		return err
 	}
 	r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
-		Brokers: strings.Split(args[0], ","), Topic: args[1], GroupID: args[2], MaxWait: 500 * time.Millisecond, ReadLagInterval: -1,
+		Brokers: strings.Split(args[0], ","), Topic: args[1], GroupID: args[2],
+		MaxWait: 500 * time.Millisecond, ReadLagInterval: -1,
 		HeartbeatInterval: 200 * time.Millisecond, SessionTimeout: sessionTimeout, RebalanceTimeout: sessionTimeout,
 	}, lim)
 	if err != nil {
@@ -80,6 +80,6 @@ func read(args []string) error {
 // commitEvery is the number of messages between two commits.
 const commitEvery = 8
 
-// sessionTimeout is how long the partitions of a killed reader stall: the minimum that Kafka allows
-// by default.
+// sessionTimeout is how long the partitions of a killed process are not read. It is the shortest
+// that Kafka allows by default.
 const sessionTimeout = 6 * time.Second

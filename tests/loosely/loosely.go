@@ -1,5 +1,4 @@
-// Package loosely repeats measurements that a busy machine may spoil: of enough messages, soon
-// enough.
+// Package loosely repeats measurements whose lower bounds a busy machine may break.
 package loosely
 
 import (
@@ -11,9 +10,9 @@ import (
 
 const tries = 3
 
-// Hold measures up to three times, until no assertion on loose fails; the failures of the third
-// time are those of t. Bounds that must never be exceeded are asserted on t: t fails at once, and
-// there is no further measurement.
+// Hold calls measure until no assertion on loose fails, at most three times. The failures of the
+// third call are reported to t. Assertions that must always hold are made on t: if one fails, the
+// test fails and measure is not called again.
 func Hold(t testing.TB, measure func(loose assert.TestingT)) {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -28,7 +27,7 @@ func Hold(t testing.TB, measure func(loose assert.TestingT)) {
 			}
 			return
 		}
-		t.Logf("measuring again: %s", loose)
+		t.Logf("measuring again, since%s", loose)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 )
 
-// A recorder counts errors, and does not fail.
+// recorder counts errors instead of failing.
 type recorder struct {
 	testing.TB
 	errors int
@@ -20,8 +20,8 @@ func (r *recorder) Failed() bool          { return r.errors > 0 }
 
 func TestHold(t *testing.T) {
 	for name, c := range map[string]struct {
-		strict, loose int // times that fail
-		tries, errors int
+		strict, loose int // number of calls that fail
+		tries, errors int // wanted
 	}{
 		"well":                    {0, 0, 1, 0},
 		"too little once":         {0, 1, 2, 0},

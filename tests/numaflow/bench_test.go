@@ -12,7 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// measured runs a benchmark that reports metrics of its own and no time.
+// measured runs a benchmark without a time per operation.
 func measured(b *testing.B, run func(b *testing.B)) {
 	b.Run("throttle", func(b *testing.B) {
 		for b.Loop() {
@@ -36,7 +36,7 @@ func first(b *testing.B, vertices ...*dataplane.Vertex) (at time.Time) {
 	return at
 }
 
-// sources runs replicas of a source for 12 s from the first message on; stop ends them.
+// sources runs replicas of a source for 12 s from the first message on.
 func sources(b *testing.B, s *scene, replicas int, batch dataplane.Batch) (all []*dataplane.Vertex, from time.Time) {
 	b.Helper()
 	for i := range replicas {
@@ -55,12 +55,12 @@ func sources(b *testing.B, s *scene, replicas int, batch dataplane.Batch) (all [
 	return all, from
 }
 
-// steady returns the messages a second in the ten seconds after the first second.
+// steady returns the messages per second over the ten seconds after the first second.
 func steady(from time.Time, all ...*dataplane.Vertex) float64 {
 	return float64(between(from.Add(time.Second), from.Add(11*time.Second), all...)) / 10
 }
 
-// BenchmarkNumaflowSource runs one replica, measured for 10 s after the first second.
+// BenchmarkNumaflowSource measures one replica for 10 s after the first second.
 func BenchmarkNumaflowSource(b *testing.B) {
 	for _, c := range []struct{ rate, batch int }{{100, 500}, {1000, 100}} {
 		b.Run(fmt.Sprint(c.rate), func(b *testing.B) {
@@ -76,9 +76,10 @@ func BenchmarkNumaflowSource(b *testing.B) {
 	}
 }
 
-// BenchmarkNumaflowGaps runs sources with gaps between Reads: batches that do not fill and wait for
-// another readTimeout, or slow sinks. messages/s are measured from batch to batch. emptiest is the
-// fewest messages in a second plus a gap, as a fraction of the limit in that second.
+// BenchmarkNumaflowGaps measures sources with a gap before the next Read: batches that do not fill
+// wait for readTimeout once more, or the sink is slow. The metric messages/s is measured from batch
+// to batch. The metric emptiest is the lowest number of messages in a second plus a gap, as a
+// percentage of the limit's messages in that second.
 func BenchmarkNumaflowGaps(b *testing.B) {
 	for _, c := range []struct {
 		name           string
@@ -90,8 +91,7 @@ func BenchmarkNumaflowGaps(b *testing.B) {
 		{"replicas", 500, 2, time.Second, dataplane.Batch{Size: 500}},
 		{"sink200ms", 100, 1, 200 * time.Millisecond, dataplane.Batch{Size: 50, SinkTime: 200 * time.Millisecond}},
 		{"sink50ms", 1000, 1, 50 * time.Millisecond, dataplane.Batch{Size: 100, SinkTime: 50 * time.Millisecond}},
-		// readBatchSize = limit x readTimeout
-		{"edge", 100, 1, time.Second, dataplane.Batch{Size: 100}},
+		{"edge", 100, 1, time.Second, dataplane.Batch{Size: 100}}, // readBatchSize = limit x readTimeout
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			measured(b, func(b *testing.B) {
@@ -123,8 +123,8 @@ func BenchmarkNumaflowGaps(b *testing.B) {
 	}
 }
 
-// BenchmarkNumaflowReplicas runs three replicas on one Redis, and two replicas without a permit
-// store, whose number is in the policy.
+// BenchmarkNumaflowReplicas measures three replicas on one Redis, and two without a permit store,
+// whose number is in the policy.
 func BenchmarkNumaflowReplicas(b *testing.B) {
 	for name, c := range map[string]struct {
 		fields, permits string
@@ -135,7 +135,8 @@ func BenchmarkNumaflowReplicas(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			measured(b, func(b *testing.B) {
-				all, from := sources(b, newScene(b, c.fields, c.permits), c.replicas, dataplane.Batch{Size: 100, Timeout: time.Second})
+				s := newScene(b, c.fields, c.permits)
+				all, from := sources(b, s, c.replicas, dataplane.Batch{Size: 100, Timeout: time.Second})
 				b.ReportMetric(steady(from, all...), "messages/s")
 				b.ReportMetric(float64(dataplane.Window(time.Second, from, all...)), "most-in-1s")
 			})
@@ -143,8 +144,8 @@ func BenchmarkNumaflowReplicas(b *testing.B) {
 	}
 }
 
-// BenchmarkNumaflowScaleDown: one of two replicas that split 1000/s leaves. It reports the rate
-// of the other from 11 s later on; the pool TTL is 10 s.
+// BenchmarkNumaflowScaleDown measures two replicas that split 1000/s with a pool TTL of 10 s. One
+// ends; the speed of the other is measured from 11 s later on.
 func BenchmarkNumaflowScaleDown(b *testing.B) {
 	for _, name := range []string{"clean", "kill"} {
 		b.Run(name, func(b *testing.B) {
@@ -153,7 +154,9 @@ func BenchmarkNumaflowScaleDown(b *testing.B) {
 				stays, goes := s.start("source", 0), s.start("source", 1)
 				batch := dataplane.Batch{Size: 100, Timeout: time.Second}
 				stop, stopOther := stays.Source(batch), goes.Source(batch)
-				require.Eventually(b, func() bool { return len(stays.Arrivals()) > 0 && len(goes.Arrivals()) > 0 }, 40*time.Second, 10*time.Millisecond)
+				require.Eventually(b, func() bool {
+					return len(stays.Arrivals()) > 0 && len(goes.Arrivals()) > 0
+				}, 40*time.Second, 10*time.Millisecond)
 				from := time.Now()
 				time.Sleep(2 * time.Second)
 				if name == "kill" {
@@ -166,15 +169,16 @@ func BenchmarkNumaflowScaleDown(b *testing.B) {
 				}
 				time.Sleep(16 * time.Second)
 				stop()
-				b.ReportMetric(float64(between(gone.Add(11*time.Second), gone.Add(16*time.Second), stays))/50, "%-of-limit")
+				n := between(gone.Add(11*time.Second), gone.Add(16*time.Second), stays)
+				b.ReportMetric(float64(n)/50, "%-of-limit")
 				b.ReportMetric(float64(dataplane.Window(time.Second, from, stays, goes)), "most-in-1s")
 			})
 		})
 	}
 }
 
-// BenchmarkNumaflowFew shares 2/s among five replicas for 20 s; least is the fewest messages of
-// one.
+// BenchmarkNumaflowFew measures 2/s over five replicas for 20 s. The metric least is the lowest
+// number of messages of one replica.
 func BenchmarkNumaflowFew(b *testing.B) {
 	measured(b, func(b *testing.B) {
 		s := newScene(b, "messageRate: 2/s", "")
@@ -194,14 +198,15 @@ func BenchmarkNumaflowFew(b *testing.B) {
 			slowest = max(slowest, v.Stop())
 			least = min(least, len(v.Arrivals()))
 		}
-		b.ReportMetric(float64(between(from.Add(time.Second), from.Add(21*time.Second), all...))/20, "messages/s")
+		n := between(from.Add(time.Second), from.Add(21*time.Second), all...)
+		b.ReportMetric(float64(n)/20, "messages/s")
 		b.ReportMetric(float64(least), "least")
 		b.ReportMetric(slowest.Seconds(), "s-to-stop")
 	})
 }
 
-// BenchmarkNumaflowMap maps 100/s in batches of 500. If half of the data are dropped, the other
-// half is counted.
+// BenchmarkNumaflowMap measures 100/s in batches of 500, also with half of the data dropped.
+// Dropped data do not count.
 func BenchmarkNumaflowMap(b *testing.B) {
 	for name, drops := range map[string]bool{"all": false, "half": true} {
 		b.Run(name, func(b *testing.B) {
@@ -215,15 +220,16 @@ func BenchmarkNumaflowMap(b *testing.B) {
 				})
 				from := first(b, v)
 				time.Sleep(22 * time.Second)
-				b.ReportMetric(float64(between(from.Add(2*time.Second), from.Add(22*time.Second), v))/20, "useful/s")
+				n := between(from.Add(2*time.Second), from.Add(22*time.Second), v)
+				b.ReportMetric(float64(n)/20, "useful/s")
 				stop()
 			})
 		})
 	}
 }
 
-// BenchmarkNumaflowSink sinks 50/s in batches of 100; a call of the user's function takes 20 ms.
-// Batches are answered as a whole: the speed is that of ten batches.
+// BenchmarkNumaflowSink measures 50/s in batches of 100, where each call of the user's sink takes
+// 20 ms. Batches are answered as a whole, so the speed is measured over ten batches.
 func BenchmarkNumaflowSink(b *testing.B) {
 	measured(b, func(b *testing.B) {
 		v := newScene(b, "messageRate: 50/s", "").start("sink", 0)
@@ -236,8 +242,8 @@ func BenchmarkNumaflowSink(b *testing.B) {
 	})
 }
 
-// BenchmarkNumaflowUnlimited compares a source without limits, in batches of 500, with one
-// without the wrapper: the median of alternating pairs of half a second.
+// BenchmarkNumaflowUnlimited measures a source in batches of 500 without a limit, relative to one
+// without the wrapper: the median of alternating pairs of half a second each.
 func BenchmarkNumaflowUnlimited(b *testing.B) {
 	const pairs = 15
 	measured(b, func(b *testing.B) {
@@ -248,7 +254,7 @@ func BenchmarkNumaflowUnlimited(b *testing.B) {
 		for i := range pairs {
 			var pair [2]float64
 			for j := range 2 {
-				which := (i + j) % 2 // each of them is first every other time
+				which := (i + j) % 2 // the order alternates
 				v := vertices[which]
 				from := time.Now()
 				stop := v.Source(dataplane.Batch{Size: 500, Timeout: time.Second})
@@ -265,8 +271,8 @@ func BenchmarkNumaflowUnlimited(b *testing.B) {
 	})
 }
 
-// BenchmarkNumaflowStore: Redis is unavailable for 10 s, at 100/s in batches of 50, which fill.
-// away and after are the messages a second meanwhile and in the 5 s after.
+// BenchmarkNumaflowStore measures 100/s in batches of 50, which fill, while Redis is unavailable
+// for 10 s (messages/s-away) and in the 5 s after that (messages/s-after).
 func BenchmarkNumaflowStore(b *testing.B) {
 	measured(b, func(b *testing.B) {
 		redis := services.RedisServer(b)

@@ -14,27 +14,27 @@ import (
 
 var usual = dataplane.Batch{Size: 100, Timeout: time.Second}
 
-// TestPoolChanges runs one replica, then three, replaces them one by one, and ends with one: the
-// sum never exceeds the limit, and the last replica uses all of it.
+// TestPoolChanges: one replica grows to three, all three are replaced one after the other, and one
+// remains. Together they never exceed the limit, and the last one uses all of it.
 func TestPoolChanges(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "messageRate: 500/s, sharing: split, poolTTL: 1s", "")
-	type running struct {
+	type replica struct {
 		*dataplane.Vertex
 		stop func()
 	}
 	var all []*dataplane.Vertex
-	start := func(i int) running {
+	start := func(i int) replica {
 		v := s.start("source", i)
 		all = append(all, v)
-		return running{v, v.Source(usual)}
+		return replica{v, v.Source(usual)}
 	}
-	end := func(r running) {
+	end := func(r replica) {
 		r.stop()
 		assert.Less(t, r.Stop(), 5*time.Second)
 	}
 	from := time.Now()
-	replicas := []running{start(0)}
+	replicas := []replica{start(0)}
 	time.Sleep(time.Second)
 	replicas = append(replicas, start(1), start(2))
 	time.Sleep(2 * time.Second)
@@ -54,9 +54,9 @@ func TestPoolChanges(t *testing.T) {
 	atMost(t, 500, from, all...)
 }
 
-// TestPermitStoreAway: while Redis is unavailable, the limit is used as before; there is no burst
-// afterwards, and a vertex ends without Redis.
-func TestPermitStoreAway(t *testing.T) {
+// TestPermitStoreUnavailable: while Redis is unavailable, the source continues at the limit and can
+// be stopped. Its return causes no burst.
+func TestPermitStoreUnavailable(t *testing.T) {
 	t.Parallel()
 	redis := services.RedisServer(t)
 	v := newScene(t, "messageRate: 200/s", redis.URL).start("source", 0)
@@ -65,10 +65,10 @@ func TestPermitStoreAway(t *testing.T) {
 	loosely.Hold(t, func(loose assert.TestingT) {
 		time.Sleep(3 * time.Second)
 		redis.Kill()
-		away := time.Now()
+		killed := time.Now()
 		time.Sleep(4 * time.Second)
 		redis.Start()
-		assert.GreaterOrEqual(loose, between(away, away.Add(4*time.Second), v), 600)
+		assert.GreaterOrEqual(loose, between(killed, killed.Add(4*time.Second), v), 600)
 	})
 	time.Sleep(3 * time.Second)
 	atMost(t, 200, from, v)
@@ -77,7 +77,7 @@ func TestPermitStoreAway(t *testing.T) {
 	assert.Less(t, v.Stop(), 5*time.Second)
 }
 
-// TestRamp: the successor of a replica continues the ramp.
+// TestRamp: a new replica continues the ramp of its predecessor.
 func TestRamp(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
@@ -93,15 +93,16 @@ func TestRamp(t *testing.T) {
 		from = time.Now()
 		defer second.Source(usual)()
 		time.Sleep(1500 * time.Millisecond)
-		assert.Greater(loose, between(from.Add(500*time.Millisecond), from.Add(1500*time.Millisecond), second), 400)
+		n := between(from.Add(500*time.Millisecond), from.Add(1500*time.Millisecond), second)
+		assert.Greater(loose, n, 400)
 	})
 }
 
-// TestPermitStoreAbsent: if the permit store is unavailable at the start, onOutage decides: no
-// messages, or a hundredth of the limit.
+// TestPermitStoreAbsent: if the permit store is unavailable at the start, the source delivers
+// nothing, or runs at a hundredth of the limit or less, as its onOutage says.
 func TestPermitStoreAbsent(t *testing.T) {
 	t.Parallel()
-	for loss, rate := range map[string]struct{ least, most int }{"stop": {0, 0}, "share": {1, 20}} {
+	for loss, messages := range map[string]struct{ min, max int }{"stop": {0, 0}, "share": {1, 20}} {
 		t.Run(loss, func(t *testing.T) {
 			t.Parallel()
 			redis := services.RedisServer(t)
@@ -110,11 +111,13 @@ func TestPermitStoreAbsent(t *testing.T) {
 			stop := v.Source(usual)
 			time.Sleep(3 * time.Second)
 			n := len(v.Arrivals())
-			assert.GreaterOrEqual(t, n, rate.least)
-			assert.LessOrEqual(t, n, rate.most)
+			assert.GreaterOrEqual(t, n, messages.min)
+			assert.LessOrEqual(t, n, messages.max)
 			redis.Start()
 			back := time.Now()
-			require.Eventually(t, func() bool { return between(back, time.Now(), v) > 50 }, 15*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool {
+				return between(back, time.Now(), v) > 50
+			}, 15*time.Second, 10*time.Millisecond)
 			hold(t, 100, 2, v)
 			stop()
 			assert.Less(t, v.Stop(), 5*time.Second)
@@ -125,12 +128,13 @@ func TestPermitStoreAbsent(t *testing.T) {
 // nacks makes a vertex answer with nacks.
 const nacks = "VERTEX_NACKS=1"
 
-// TestStopWhileWaiting: a stop takes at most five seconds, even if callers wait for permits of
-// minutes later; each datum is answered.
+// TestStopWhileWaiting: a stop takes at most five seconds, even if data wait for permits that would
+// take minutes. Each datum is answered.
 func TestStopWhileWaiting(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ kind, env string }{
-		"sink": {"sink", ""}, "sink that nacks": {"sink", nacks}, "map that nacks": {"map", nacks}, "batch map that nacks": {"batchmap", nacks},
+		"sink": {"sink", ""}, "sink that nacks": {"sink", nacks},
+		"map that nacks": {"map", nacks}, "batch map that nacks": {"batchmap", nacks},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -153,15 +157,15 @@ func TestStopWhileWaiting(t *testing.T) {
 			took := v.Stop()
 			<-answered
 			assert.Less(t, took, 5500*time.Millisecond)
-			assert.Greater(t, took, 3*time.Second, "callers that may still get a permit have time for it")
+			assert.Greater(t, took, 3*time.Second, "data whose permits come in time are handled")
 			assert.Equal(t, 200, len(v.Arrivals())+v.Refused()+v.Failures())
 			assert.Equal(t, c.env == nacks, v.Refused() > 0)
 		})
 	}
 }
 
-// TestSinkContainerStops: only the sink's container ends. Redeliveries are bounded by the limit,
-// even if the source redelivers at once.
+// TestSinkContainerStops: when only the sink's container ends, redeliveries are bounded by the
+// limit, even if the source redelivers at once.
 func TestSinkContainerStops(t *testing.T) {
 	t.Parallel()
 	for _, env := range []string{"", nacks} {
@@ -177,7 +181,7 @@ func TestSinkContainerStops(t *testing.T) {
 			time.Sleep(9 * time.Second)
 			again := v.Delivered() - before
 			t.Logf("%d messages were read in 9 s", again)
-			assert.LessOrEqual(t, again, 50*9+500, "the limit, and a batch")
+			assert.LessOrEqual(t, again, 50*9+500, "the limit plus a batch")
 			assert.LessOrEqual(t, float64(len(v.Arrivals())), 50*10.25+1)
 			v.Kill()
 			stop()
@@ -185,14 +189,16 @@ func TestSinkContainerStops(t *testing.T) {
 	}
 }
 
-// TestDataPlaneComesBack: the messages that a data plane had read when it died are nacked at the
-// user's source, which delivers them to the next data plane.
-func TestDataPlaneComesBack(t *testing.T) {
+// TestDataPlaneReplaced: messages that a data plane had read when it died are nacked to the user's
+// source, which delivers them to the next data plane.
+func TestDataPlaneReplaced(t *testing.T) {
 	t.Parallel()
 	v := newScene(t, "messageRate: 100/s", "").start("source", 0)
 	v.DieAfterRead(dataplane.Batch{Size: 20, Timeout: time.Second})
 	stop := v.Source(usual)
-	require.Eventually(t, func() bool { return len(v.Arrivals()) >= 150 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return len(v.Arrivals()) >= 150
+	}, 10*time.Second, 10*time.Millisecond)
 	stop()
 	assert.Less(t, v.Stop(), 5*time.Second)
 	again := v.Values()[20:]

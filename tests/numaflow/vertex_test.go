@@ -1,5 +1,5 @@
-// Package numaflow_test runs user-defined vertices as processes, as in a deployment, under a
-// simulated data plane.
+// Package numaflow_test runs user-defined vertices as processes under a data plane, as users deploy
+// them.
 package numaflow_test
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// binaries is the folder of the built vertices.
+// binaries is the directory of the vertex's binary.
 var binaries string
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	_ = os.RemoveAll(binaries) // in the temporary folder
+	_ = os.RemoveAll(binaries)
 	os.Exit(code)
 }
 
@@ -47,8 +47,8 @@ type scene struct {
 	env []string
 }
 
-// newScene returns a scene with a policy, whose fields are in YAML's flow form, and a permit
-// store; "" starts a Redis.
+// newScene returns a scene whose policy has these fields in YAML's flow form. If permits is empty,
+// its permit store is a Redis.
 func newScene(t testing.TB, fields, permits string) *scene {
 	t.Helper()
 	if permits == "" {
@@ -63,10 +63,11 @@ func (s *scene) start(kind string, replica int) *dataplane.Vertex {
 		"source": dataplane.Source, "sink": dataplane.Sink,
 		"map": dataplane.Map, "batchmap": dataplane.BatchMap, "mapstream": dataplane.MapStream,
 	}
-	return dataplane.Start(s.t, kinds[kind], append(slices.Clone(s.env), fmt.Sprint("NUMAFLOW_REPLICA=", replica)), filepath.Join(binaries, "vertex"), kind)
+	env := append(slices.Clone(s.env), fmt.Sprint("NUMAFLOW_REPLICA=", replica))
+	return dataplane.Start(s.t, kinds[kind], env, filepath.Join(binaries, "vertex"), kind)
 }
 
-// between returns the messages that arrived in [from, to) at all vertices.
+// between counts the messages that arrived at all vertices in [from, to).
 func between(from, to time.Time, vertices ...*dataplane.Vertex) (n int) {
 	for _, v := range vertices {
 		for _, at := range v.Arrivals() {
@@ -78,8 +79,10 @@ func between(from, to time.Time, vertices ...*dataplane.Vertex) (n int) {
 	return n
 }
 
-// check compares the messages of the next seconds with a rate: never over it, and not far below.
-func check(t *testing.T, loose assert.TestingT, rate float64, seconds int, vertices ...*dataplane.Vertex) {
+// check requires that the messages of the next seconds do not exceed a rate and, loosely, reach it.
+func check(
+	t *testing.T, loose assert.TestingT, rate float64, seconds int, vertices ...*dataplane.Vertex,
+) {
 	t.Helper()
 	from, d := time.Now(), time.Duration(seconds)*time.Second
 	time.Sleep(d)
@@ -88,27 +91,29 @@ func check(t *testing.T, loose assert.TestingT, rate float64, seconds int, verti
 	assert.GreaterOrEqual(loose, float64(n), 0.9*rate*d.Seconds())
 }
 
-// atMost asserts that no second since from exceeds a rate by more than 250 ms, since late
-// messages arrive with those due later, and a batch for each of at most three replicas: one that
-// has not filled, as when the pool changes, makes a gap.
+// atMost requires that no second since from exceeds a rate. The bound includes 250 ms more, for
+// permits that are used late, and one batch for each of at most three replicas at a time: a batch
+// that does not fill, as when the pool changes, leaves a gap in which a replica acquires the next
+// one.
 func atMost(t *testing.T, rate int, from time.Time, vertices ...*dataplane.Vertex) {
 	t.Helper()
-	assert.LessOrEqual(t, dataplane.Window(time.Second, from, vertices...), rate*5/4+1+usual.Size*min(3, len(vertices)))
+	limit := rate*5/4 + 1 + usual.Size*min(3, len(vertices))
+	assert.LessOrEqual(t, dataplane.Window(time.Second, from, vertices...), limit)
 }
 
-// hold repeats check until it passes, as loosely.Hold does.
+// hold repeats check until its loose assertions hold.
 func hold(t *testing.T, rate float64, seconds int, vertices ...*dataplane.Vertex) {
 	t.Helper()
 	loosely.Hold(t, func(loose assert.TestingT) { check(t, loose, rate, seconds, vertices...) })
 }
 
-// TestSource: limits below and above the size of a batch.
+// TestSource: a source reaches limits below and above the batch size.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		rate  int
 		batch dataplane.Batch
-		gap   float64 // seconds: until a chunk that does not fill is acknowledged
+		gap   float64 // seconds until a chunk that does not fill is acknowledged
 	}{
 		{100, dataplane.Batch{Size: 500}, 1},
 		{100, dataplane.Batch{Size: 500, ReadAhead: true}, 0},
@@ -129,15 +134,15 @@ func TestSource(t *testing.T) {
 			stop()
 			assert.LessOrEqual(t, float64(dataplane.Window(time.Second, from, v)), float64(c.rate)*(1.25+c.gap)+1)
 			for i, value := range v.Values() {
-				require.Equal(t, fmt.Sprint(i+1), value, "want each once, in order")
+				require.Equal(t, fmt.Sprint(i+1), value, "in order, each once")
 			}
 			assert.Less(t, v.Stop(), 5*time.Second)
 		})
 	}
 }
 
-// TestSourceWords: Nack and Pending reach the user's source.
-func TestSourceWords(t *testing.T) {
+// TestSourceCalls: Nack and Pending reach the user's source.
+func TestSourceCalls(t *testing.T) {
 	t.Parallel()
 	v := newScene(t, "messageRate: 100/s", "").start("source", 0)
 	assert.EqualValues(t, 1_000_000, v.Pending())
@@ -147,7 +152,7 @@ func TestSourceWords(t *testing.T) {
 	v.MayEnd()
 }
 
-// TestSources: three replicas have one limit.
+// TestSources: three replicas share one limit.
 func TestSources(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "messageRate: 1000/s", "")
@@ -164,8 +169,8 @@ func TestSources(t *testing.T) {
 	atMost(t, 1000, from, all...)
 }
 
-// TestNoStore: replicas whose number is in the policy need no permit store.
-func TestNoStore(t *testing.T) {
+// TestNoPermitStore: replicas whose number is in the policy need no permit store.
+func TestNoPermitStore(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "messageRate: 1000/s, sharing: split, replicas: 2", "none:")
 	all := []*dataplane.Vertex{s.start("source", 0), s.start("source", 1)}
@@ -178,25 +183,25 @@ func TestNoStore(t *testing.T) {
 	atMost(t, 1000, from, all...)
 }
 
-// TestScaleDown: one of two replicas that split a limit stops or is killed; the other uses the
-// whole limit within the pool TTL plus a second.
+// TestScaleDown: of two replicas that split a limit, one stops or is killed. The other one has the
+// whole limit a second after a stop, or a second after the pool TTL after a kill.
 func TestScaleDown(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		ttl    string
-		within time.Duration // until the other uses all of it
-	}{"stop": {"4s", time.Second}, "kill": {"2s", 3 * time.Second}} { // a stop is announced
+		within time.Duration // until the other has the whole limit
+	}{"stop": {"4s", time.Second}, "kill": {"2s", 3 * time.Second}} { // a stopping replica says so
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// The whole scenario is repeated: a later measurement alone would not show the delay.
-			loosely.Hold(t, func(loose assert.TestingT) {
+			loosely.Hold(t, func(loose assert.TestingT) { // the whole test: it measures how soon
 				s := newScene(t, "messageRate: 500/s, sharing: split, poolTTL: "+c.ttl, "")
 				stays, goes := s.start("source", 0), s.start("source", 1)
 				from := time.Now()
 				defer stays.Source(dataplane.Batch{Size: 100, Timeout: time.Second})()
 				stop := goes.Source(dataplane.Batch{Size: 100, Timeout: time.Second})
 				time.Sleep(7 * time.Second)
-				assert.InDelta(loose, 250, between(from.Add(6*time.Second), from.Add(7*time.Second), stays), 75, "half")
+				half := between(from.Add(6*time.Second), from.Add(7*time.Second), stays)
+				assert.InDelta(loose, 250, half, 75, "half of the limit")
 				if name == "kill" {
 					goes.Kill()
 				}
@@ -212,8 +217,8 @@ func TestScaleDown(t *testing.T) {
 	}
 }
 
-// TestFewerThanReplicas: five replicas take turns with two messages a second, and a stop does not
-// wait for a turn.
+// TestFewerThanReplicas: five replicas take turns at a limit of two messages a second, and a stop
+// does not wait for the next message.
 func TestFewerThanReplicas(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "messageRate: 2/s", "")
@@ -239,16 +244,13 @@ func TestFewerThanReplicas(t *testing.T) {
 	}
 }
 
-// TestMap: data arrive at the limit; if half of them are dropped, the other half does.
+// TestMap: maps handle data at the limit. Dropped data do not count.
 func TestMap(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		kind        string
 		batch, drop int
-	}{
-		{"map", 500, 0}, {"map", 500, 2}, {"mapstream", 500, 2},
-		{"batchmap", 50, 2}, // it answers at the end of a batch
-	} {
+	}{{"map", 500, 0}, {"map", 500, 2}, {"mapstream", 500, 2}, {"batchmap", 50, 2}} { // a batch map answers whole batches
 		t.Run(fmt.Sprint(c.kind, c.drop), func(t *testing.T) {
 			t.Parallel()
 			v := newScene(t, "messageRate: 100/s", "").start(c.kind, 0)
@@ -267,7 +269,7 @@ func TestMap(t *testing.T) {
 	}
 }
 
-// TestSink: data arrive at the limit, and each is answered.
+// TestSink: a sink handles data at the limit, and answers each.
 func TestSink(t *testing.T) {
 	t.Parallel()
 	v := newScene(t, "messageRate: 50/s", "").start("sink", 0)
@@ -284,7 +286,7 @@ func TestSink(t *testing.T) {
 	assert.Less(t, v.Stop(), 5*time.Second)
 }
 
-// TestGaps: the data plane reads again only after a batch is acknowledged. The permits of the time
+// TestGaps: the data plane reads again only when a batch is acknowledged. The permits of the time
 // between two Reads are not lost.
 func TestGaps(t *testing.T) {
 	t.Parallel()
@@ -321,7 +323,8 @@ func TestGaps(t *testing.T) {
 			})
 			for _, d := range []time.Duration{100 * time.Millisecond, time.Second, 5 * time.Second} {
 				most := dataplane.Window(d, from, all...)
-				assert.LessOrEqual(t, float64(most), float64(c.rate)*(d+c.gap+250*time.Millisecond).Seconds()+1, "in %v", d)
+				limit := float64(c.rate)*(d+c.gap+250*time.Millisecond).Seconds() + 1
+				assert.LessOrEqual(t, float64(most), limit, "in %v", d)
 			}
 		})
 	}

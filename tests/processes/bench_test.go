@@ -10,8 +10,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// The benchmarks run for 10 s from the first message, and report ratios to the limit.
-
+// report reports the figures of the d after the first message, most of them in relation to the
+// limit.
 func report(b *testing.B, r result, rate int64, d time.Duration) {
 	first := r.events[0].at
 	b.ReportMetric(0, "ns/op")
@@ -46,7 +46,7 @@ func BenchmarkAllDemandOnOne(b *testing.B) {
 		for b.Loop() {
 			r := run(b, redis, replicas, 10200*time.Millisecond, job{Rate: 1000, Max: 1}, func(i int, j *job) {
 				if i > 0 {
-					j.Max, j.Poisson = 1, 1e-6 // it is a member without demand
+					j.Max, j.Poisson = 1, 1e-6 // present, with hardly any demand
 				}
 			})
 			report(b, r, 1000, 10*time.Second)
@@ -66,7 +66,7 @@ func BenchmarkDemandMoves(b *testing.B) {
 					j.Start = moved
 				}
 			})
-			// The clock of the second process starts with the move.
+			// The second process's times are relative to the move.
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(100*float64(r.count(1, 150*time.Millisecond, 650*time.Millisecond))/500, "%-of-limit-from-150ms-on")
 		}
@@ -89,7 +89,7 @@ func BenchmarkQuietBesideGreedy(b *testing.B) {
 	})
 }
 
-// BenchmarkStrict measures strict pacing by the gaps between calls.
+// BenchmarkStrict measures strict sharing by the gaps between calls.
 func BenchmarkStrict(b *testing.B) {
 	redis := services.Redis(b)
 	for _, rate := range []int64{5, 100} {
@@ -107,7 +107,7 @@ func BenchmarkStrict(b *testing.B) {
 				}
 				b.ReportMetric(0, "ns/op")
 				b.ReportMetric(1000*(1/float64(rate)-shortest.Seconds()), "ms-too-near")
-				begin := time.Second + time.Second/time.Duration(rate) // of the schedule
+				begin := time.Second + time.Second/time.Duration(rate) // a new line starts with this delay
 				_, since := r.gaps(begin, d)
 				b.ReportMetric(100*float64(since)/(float64(rate)*(d-begin).Seconds()), "%-of-limit")
 				b.ReportMetric(100*float64(least*replicas)/float64(n), "%-of-the-mean-the-fewest")
@@ -118,16 +118,19 @@ func BenchmarkStrict(b *testing.B) {
 	}
 }
 
-// BenchmarkWeights: three subscriptions of weights 1, 2 and 4, two processes each.
+// BenchmarkWeights runs three subscriptions of weights 1, 2 and 4 with two processes each.
 func BenchmarkWeights(b *testing.B) {
 	redis := services.Redis(b)
 	b.Run("throttle", func(b *testing.B) {
 		for b.Loop() {
 			const d = 13 * time.Second
-			r := run(b, redis, 6, d, job{Rate: 1000, Max: 1, Weights: map[string]float64{"0": 1, "1": 2, "2": 4}}, func(i int, j *job) { j.Subscription = fmt.Sprint(i % 3) })
-			worst, all := 0.0, r.count(-1, 2*time.Second, d-time.Second)
+			const from, to = 2 * time.Second, d - time.Second
+			weights := map[string]float64{"0": 1, "1": 2, "2": 4}
+			base := job{Rate: 1000, Max: 1, Weights: weights}
+			r := run(b, redis, 6, d, base, func(i int, j *job) { j.Subscription = fmt.Sprint(i % 3) })
+			worst, all := 0.0, r.count(-1, from, to)
 			for i, weight := range []float64{1, 2, 4} {
-				got := r.count(i, 2*time.Second, d-time.Second) + r.count(i+3, 2*time.Second, d-time.Second)
+				got := r.count(i, from, to) + r.count(i+3, from, to)
 				worst = max(worst, 100*math.Abs(float64(got)*7/weight/float64(all)-1))
 			}
 			b.ReportMetric(0, "ns/op")
@@ -136,14 +139,15 @@ func BenchmarkWeights(b *testing.B) {
 	})
 }
 
-// BenchmarkReserved: one subscription has 400/s of a limit of 1000/s reserved; four others of the
-// same weight want all of it.
+// BenchmarkReserved runs a subscription with 400/s reserved of 1000/s beside four greedy ones of
+// the same weight.
 func BenchmarkReserved(b *testing.B) {
 	redis := services.Redis(b)
 	b.Run("throttle", func(b *testing.B) {
 		for b.Loop() {
 			const d = 13 * time.Second
-			r := run(b, redis, 5, d, job{Rate: 1000, Max: 1, Reserved: map[string]int64{"0": 400}}, func(i int, j *job) { j.Subscription = fmt.Sprint(i) })
+			base := job{Rate: 1000, Max: 1, Reserved: map[string]int64{"0": 400}}
+			r := run(b, redis, 5, d, base, func(i int, j *job) { j.Subscription = fmt.Sprint(i) })
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(float64(r.count(0, 2*time.Second, d-time.Second))/10, "messages/s-of-520")
 		}

@@ -1,4 +1,4 @@
-// Package processes tests one limit over real processes on a real Redis.
+// Package processes tests limits over real processes on a real Redis or etcd.
 package processes
 
 import (
@@ -29,33 +29,33 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// poolTTL is how long a silent process of a split limit stays a member.
+// poolTTL is how long a silent process of a split limit counts.
 const poolTTL = 2 * time.Second
 
 const topic = "kafka://public/default/orders"
 
 const childEnv = "THROTTLE_TEST_PROCESS"
 
-// A job is the task of one process.
+// A job describes what one process does.
 type job struct {
 	Permits      string
 	Cluster      string
 	Subscription string
 	Rate         int64
-	Max          int // permits in each Acquire
+	Max          int // permits of one Acquire
 	Sharing      policy.Sharing
-	Group        string // the worker group, eu or us
+	Group        string // worker group, eu or us
 	Wait         policy.WaitMode
 	MaxReserved  *int64
-	Poisson      float64            // > 0: acquires at random times, so often a second
+	Poisson      float64            // > 0: one permit at random times, this many a second
 	Weights      map[string]float64 // by subscription
-	Reserved     map[string]int64   // by subscription, messages a second
+	Reserved     map[string]int64   // messages a second, by subscription
 	Start, End   time.Time
-	Delay        time.Duration // from Start until it joins
-	Kill         bool          // it ends by SIGKILL after it has printed its events
+	Delay        time.Duration // from Start to joining
+	Kill         bool          // ends by SIGKILL after printing its events
 }
 
-// An event is n permits granted to a process.
+// An event is a grant of n permits to a process.
 type event struct {
 	at      time.Duration // since the job's Start
 	n       int
@@ -63,7 +63,7 @@ type event struct {
 	wait    time.Duration
 }
 
-// A result is the events of all processes.
+// A result has the events of all processes.
 type result struct {
 	events   []event // by time
 	requests int64
@@ -85,17 +85,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// policies returns the policies of the job, the same in all processes.
+// policies returns the policies of the job, which are the same in all processes.
 func (j job) policies() (dispatch.PolicySource, error) {
 	entries := []policy.Entry{{Scope: policy.ClusterScope(), Policy: policy.Policy{
-		MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us", PoolTTL: policy.Duration(poolTTL), Wait: j.Wait, MaxReserved: j.MaxReserved,
+		MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us",
+		PoolTTL: policy.Duration(poolTTL), Wait: j.Wait, MaxReserved: j.MaxReserved,
 	}}}
 	topic, err := policy.ParseTopic(topic)
 	for name, weight := range j.Weights {
-		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Weight: &weight}})
+		entries = append(entries, policy.Entry{
+			Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Weight: &weight},
+		})
 	}
 	for name, n := range j.Reserved {
-		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Reserved: policy.PerSecond(n)}})
+		entries = append(entries, policy.Entry{
+			Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Reserved: policy.PerSecond(n)},
+		})
 	}
 	set, setErr := policy.NewSet(entries)
 	source := new(throttletest.Policies)
@@ -103,7 +108,7 @@ func (j job) policies() (dispatch.PolicySource, error) {
 	return source, errors.Join(err, setErr)
 }
 
-// run runs the job in a child process, which prints its events at the end.
+// run runs in the child process. It prints its events at the end.
 func (j job) run() error {
 	ctx, cancel := context.WithDeadline(context.Background(), j.End)
 	defer cancel()
@@ -129,12 +134,12 @@ func (j job) run() error {
 	if err != nil {
 		return err
 	}
-	// A call for another topic, so that the cost of the first connection is not measured.
+	// A call for another topic opens the connection before the measurement.
 	warm, err := lim.Subscription("kafka://public/default/warm-up", j.Subscription)
 	if err != nil {
 		return err
 	}
-	if j.Sharing != policy.Split { // whose replicas must agree first
+	if j.Sharing != policy.Split { // a split pool must agree on its size first
 		if _, err = warm.Acquire(ctx, 1); err != nil {
 			return err
 		}
@@ -177,7 +182,7 @@ func (j job) run() error {
 	}
 	control.Wait()
 	requests := lim.Stats().Permits.Requests - before
-	out := bufio.NewWriter(os.Stdout) // Flush returns its first error
+	out := bufio.NewWriter(os.Stdout) // keeps its first error for Flush
 	line := func(a ...any) { _, _ = fmt.Fprintln(out, a...) }
 	line("requests", requests, 0)
 	for _, e := range events {
@@ -195,14 +200,18 @@ func (j job) run() error {
 	return out.Flush()
 }
 
-// run runs a job in each of n processes at the same time, for d; edit may change each of them.
+// run runs a job in several processes at the same time, for d. The function edit may change the job
+// of each process.
 func run(tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job)) result {
 	tb.Helper()
 	return runWatched(tb, permits, processes, d, base, edit, nil)
 }
 
-// runWatched is run with a function for each process, which may disturb it.
-func runWatched(tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job), watch func(i int, cmd *exec.Cmd, start time.Time)) result {
+// runWatched is like run, and calls watch for each process, which may disturb it.
+func runWatched(
+	tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job),
+	watch func(i int, cmd *exec.Cmd, start time.Time),
+) result {
 	tb.Helper()
 	base.Permits, base.Cluster = permits, fmt.Sprintf("c%d", time.Now().UnixNano())
 	base.Start = time.Now().Add(2 * time.Second)
@@ -245,20 +254,22 @@ func runWatched(tb testing.TB, permits string, processes int, d time.Duration, b
 			fields := strings.Fields(line)
 			number := func(k int) int64 {
 				n, err := strconv.ParseInt(fields[k], 10, 64)
-				if err != nil { // require.NoError is slow, even without an error
+				if err != nil { // calling require for each number would take too long
 					require.NoError(tb, err, line)
 				}
 				return n
 			}
 			switch {
 			case len(fields) != 3:
-				require.Fail(tb, "want three fields", line)
+				require.Fail(tb, "not three fields", line)
 			case fields[0] == "requests":
 				r.requests += number(1)
 			case fields[0] == "late":
 				r.lateness = append(r.lateness, time.Duration(number(1)))
 			default:
-				r.events = append(r.events, event{time.Duration(number(0)), int(number(1)), i, time.Duration(number(2))})
+				r.events = append(r.events, event{
+					at: time.Duration(number(0)), n: int(number(1)), process: i, wait: time.Duration(number(2)),
+				})
 			}
 		}
 	}
@@ -267,7 +278,7 @@ func runWatched(tb testing.TB, permits string, processes int, d time.Duration, b
 	return r
 }
 
-// count returns the messages dispatched in [from, to) by one process or, if it is negative, by all.
+// count returns the permits of [from, to) of one process, or of all if process is negative.
 func (r result) count(process int, from, to time.Duration) (n int) {
 	for _, e := range r.events {
 		if e.at >= from && e.at < to && (process < 0 || e.process == process) {
@@ -277,7 +288,7 @@ func (r result) count(process int, from, to time.Duration) (n int) {
 	return n
 }
 
-// window returns the most messages dispatched in any second.
+// window returns the highest number of permits in any second.
 func (r result) window() int {
 	var all []window.Event
 	for _, e := range r.events {
@@ -286,7 +297,7 @@ func (r result) window() int {
 	return window.Max(time.Second, all)
 }
 
-// gaps returns the shortest time between two permits in [from, to), and their number.
+// gaps returns the shortest time between two permits of [from, to), and their number.
 func (r result) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 	shortest, last := time.Hour, time.Duration(-1)
 	for _, e := range r.events {
@@ -301,12 +312,13 @@ func (r result) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 	return shortest, n
 }
 
-// apart asserts that permits were at least d apart, less the lateness of the machine's timers, and
-// loosely less 20 ms.
+// apart checks that permits were at least d apart, less the delay of the machine's timers, and
+// loosely that they were at least d less 20 ms apart.
 func (r result) apart(t, loose assert.TestingT, d time.Duration) {
 	const usual = 20 * time.Millisecond
 	shortest, _ := r.gaps(0, time.Hour)
-	assert.GreaterOrEqual(t, shortest, d-max(usual, slices.Max(r.lateness)), "timers were late by %v", slices.Max(r.lateness))
+	late := slices.Max(r.lateness)
+	assert.GreaterOrEqual(t, shortest, d-max(usual, late), "timers were late by %v", late)
 	assert.GreaterOrEqual(loose, shortest, d-usual)
 }
 

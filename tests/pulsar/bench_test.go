@@ -26,8 +26,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// limiters runs a benchmark with this project's limit and with Pulsar's own: limit, such as
-// dispatchRate, of a number of messages and bytes a second.
+// limiters runs a benchmark with this project's limit, and with Pulsar's own: limit names a kind of
+// Pulsar's limits, such as dispatchRate, which is set to these messages and bytes a second.
 func limiters(b *testing.B, limit string, messages, size int64, run func(b *testing.B, s *scene, ours bool)) {
 	for _, limiter := range []string{"throttle", "pulsar"} {
 		b.Run(limiter, func(b *testing.B) {
@@ -44,8 +44,7 @@ func limiters(b *testing.B, limit string, messages, size int64, run func(b *test
 	}
 }
 
-// newNamespace returns a scene with a namespace of its own, since Pulsar's limits are those of a
-// namespace.
+// newNamespace returns a scene with its own namespace, since Pulsar's limits belong to a namespace.
 func newNamespace(b *testing.B) *scene {
 	b.Helper()
 	s := &scene{t: b, broker: services.Pulsar(b), namespace: "public/" + services.Name(b)}
@@ -71,7 +70,7 @@ func (s *scene) request(method, path, body string) string {
 	return string(text)
 }
 
-// limiter returns the Limiter of a process, nil for Pulsar's limit.
+// limiter returns a Limiter, or nil for Pulsar's own limit.
 func (s *scene) limiter(ours bool) *dispatch.Limiter {
 	s.t.Helper()
 	if !ours {
@@ -91,31 +90,34 @@ func (s *scene) client() pulsar.Client {
 	return client
 }
 
-func (s *scene) subscribe(client pulsar.Client, subscription string, kind pulsar.SubscriptionType, lim *dispatch.Limiter) *pulsarthrottle.Consumer {
+func (s *scene) subscribe(
+	client pulsar.Client, subscription string, kind pulsar.SubscriptionType, lim *dispatch.Limiter,
+) *pulsarthrottle.Consumer {
 	s.t.Helper()
 	c, err := pulsarthrottle.Subscribe(client, pulsar.ConsumerOptions{
-		Topic: s.topic, SubscriptionName: subscription, Type: kind, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+		Topic: s.topic, SubscriptionName: subscription, Type: kind,
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 	}, lim)
 	require.NoError(s.t, err)
 	return c
 }
 
-// An arrival is a message that Receive returned.
+// An arrival is a message that came out of Receive.
 type arrival struct {
-	at   time.Duration // since the first message
+	at   time.Duration // since the first
 	size int
 }
 
-// drain reads for d from the first message on.
+// drain receives messages for d, starting with the first one.
 func drain(b *testing.B, d time.Duration, consumers ...*pulsarthrottle.Consumer) (all []arrival) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	var mu sync.Mutex
 	var start time.Time
-	var readers sync.WaitGroup
+	var receivers sync.WaitGroup
 	for _, c := range consumers {
-		readers.Go(func() {
+		receivers.Go(func() {
 			for {
 				m, err := c.Receive(ctx)
 				if err != nil {
@@ -128,15 +130,15 @@ func drain(b *testing.B, d time.Duration, consumers ...*pulsarthrottle.Consumer)
 				}
 				all = append(all, arrival{time.Since(start), len(m.Payload())})
 				mu.Unlock()
-				_ = c.Ack(m) // it is redelivered
+				_ = c.Ack(m) // if this fails, the message is delivered again
 			}
 		})
 	}
-	readers.Wait()
+	receivers.Wait()
 	return all
 }
 
-// within returns the messages within d of the first.
+// within returns the messages and bytes of the first d.
 func within(all []arrival, d time.Duration) (messages, size float64) {
 	for _, a := range all {
 		if a.at < d {
@@ -147,7 +149,7 @@ func within(all []arrival, d time.Duration) (messages, size float64) {
 	return messages, size
 }
 
-// speed returns the messages a second while the backlog lasted, or those of the first second.
+// speed returns the messages and bytes a second while the backlog lasted, over at least one second.
 func speed(all []arrival) (messages, size float64) {
 	messages, size = within(all, window)
 	seconds := min(window, max(time.Second, all[len(all)-1].at)).Seconds()
@@ -162,8 +164,8 @@ func (s *scene) out(subscription string) int64 {
 	return s.stats(subscription).MsgOutCounter
 }
 
-// BenchmarkPulsarOneConsumer: 1000/s on a topic of 4 partitions, one consumer, a backlog of 20,000
-// messages, for 10 s from the first one.
+// BenchmarkPulsarOneConsumer measures 1000/s on a topic of 4 partitions with one consumer and a
+// backlog of 20,000 messages, for 10 s from the first message.
 func BenchmarkPulsarOneConsumer(b *testing.B) {
 	const rate = 1000
 	limiters(b, "dispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
@@ -185,8 +187,8 @@ func BenchmarkPulsarOneConsumer(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarSubscriptions: 1000/s on a topic of 4 partitions, three subscriptions of two
-// processes each, for 10 s.
+// BenchmarkPulsarSubscriptions measures 1000/s on a topic of 4 partitions with three subscriptions
+// of two processes each, for 10 s.
 func BenchmarkPulsarSubscriptions(b *testing.B) {
 	const rate = 1000
 	limiters(b, "dispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
@@ -194,7 +196,7 @@ func BenchmarkPulsarSubscriptions(b *testing.B) {
 		s.create(names...)
 		messages := 8000
 		if !ours {
-			messages = 60_000 // enough for its own limit
+			messages = 60_000 // enough for what Pulsar's own limit lets through
 		}
 		s.produce(messages)
 		s.limit(rate)
@@ -233,8 +235,8 @@ func BenchmarkPulsarSubscriptions(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarPerSubscription: 100/s for one Shared subscription with 20 consumers, on four
-// Limiters, for 10 s.
+// BenchmarkPulsarPerSubscription measures 100/s of one Shared subscription with 20 consumers on
+// four Limiters, for 10 s.
 func BenchmarkPulsarPerSubscription(b *testing.B) {
 	const rate = 100
 	limiters(b, "subscriptionDispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
@@ -259,9 +261,9 @@ func BenchmarkPulsarPerSubscription(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarCaughtUp measures the latency of a consumer that has caught up with a producer
-// of 200/s, while another drains a backlog at 1000/s. bare is the same without a Limiter for the
-// first.
+// BenchmarkPulsarCaughtUp measures the latency of a message to a consumer that has caught up with a
+// producer of 200/s, while another consumer drains a backlog at 1000/s. For comparison, bare is the
+// same without a Limiter on the first consumer.
 func BenchmarkPulsarCaughtUp(b *testing.B) {
 	latency := func(b *testing.B, s *scene, drains, follows bool) (p50, p99 float64) {
 		s.create("drains", "follows")
@@ -269,7 +271,7 @@ func BenchmarkPulsarCaughtUp(b *testing.B) {
 		s.limitOf(s.topic, policy.Policy{MessageRate: policy.PerSecond(1000)})
 		client := s.client()
 		follower := s.subscribe(client, "follows", pulsar.Exclusive, nil)
-		for range 15_000 { // it reads all without a limit
+		for range 15_000 { // the subscription reads all messages without a limit
 			m, err := follower.Receive(b.Context())
 			require.NoError(b, err)
 			require.NoError(b, follower.Ack(m))
@@ -287,14 +289,15 @@ func BenchmarkPulsarCaughtUp(b *testing.B) {
 				if err != nil {
 					return
 				}
-				_ = drainer.Ack(m) // it is redelivered
+				_ = drainer.Ack(m) // if this fails, the message is delivered again
 			}
 		})
 		loops.Go(func() {
 			for tick := time.NewTicker(5 * time.Millisecond); ; {
 				select {
 				case <-tick.C:
-					producer.SendAsync(ctx, &pulsar.ProducerMessage{Payload: fmt.Append(nil, time.Now().UnixNano())}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+					now := &pulsar.ProducerMessage{Payload: fmt.Append(nil, time.Now().UnixNano())}
+					producer.SendAsync(ctx, now, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
 				case <-ctx.Done():
 					tick.Stop()
 					return
@@ -307,7 +310,7 @@ func BenchmarkPulsarCaughtUp(b *testing.B) {
 			require.NoError(b, err)
 			var sent int64
 			_, err = fmt.Sscan(string(m.Payload()), &sent)
-			if err == nil && time.Since(begin) > 3*time.Second { // the backlog has been polled
+			if err == nil && time.Since(begin) > 3*time.Second { // after the first check of the backlog
 				waits = append(waits, float64(time.Now().UnixNano()-sent)/1e6)
 			}
 			require.NoError(b, follower.Ack(m))
@@ -331,9 +334,9 @@ func BenchmarkPulsarCaughtUp(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarUnlimited compares the speed of reading a topic of 4 partitions without a limit
-// with that of the bare client: the median of 15 pairs; each drains the same 200,000 messages of
-// 100 bytes twice.
+// BenchmarkPulsarUnlimited measures the speed on a topic of 4 partitions without a limit, relative
+// to the bare client: the median of 15 pairs, each of which drains the same 200,000 messages of 100
+// bytes twice, one after the other.
 func BenchmarkPulsarUnlimited(b *testing.B) {
 	const messages, pairs = 200_000, 15
 	b.Run("throttle", func(b *testing.B) {
@@ -350,7 +353,7 @@ func BenchmarkPulsarUnlimited(b *testing.B) {
 			var speeds [2]float64
 			var ours, ratios []float64
 			for i, name := range names {
-				which := (i + i/2) % 2 // 0 1 1 0: each of them is first every other time
+				which := (i + i/2) % 2 // 0 1 1 0: the order alternates
 				var c pulsar.Consumer
 				var err error
 				if options := (pulsar.ConsumerOptions{Topic: s.topic, SubscriptionName: name}); which == 0 {
@@ -381,7 +384,8 @@ func BenchmarkPulsarUnlimited(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarBytes: 1 MiB/s of messages of 100 B to 100 KiB, for 10 s from the first.
+// BenchmarkPulsarBytes measures 1 MiB/s of messages of 100 B to 100 KiB, for 10 s from the first
+// one.
 func BenchmarkPulsarBytes(b *testing.B) {
 	const rate = 1 << 20
 	limiters(b, "dispatchRate", -1, rate, func(b *testing.B, s *scene, ours bool) {
@@ -399,7 +403,7 @@ func BenchmarkPulsarBytes(b *testing.B) {
 	})
 }
 
-// fill writes messages of given sizes, in bytes.
+// fill writes messages of the given sizes in bytes.
 func (s *scene) fill(messages int, size func(i int) int) {
 	s.t.Helper()
 	s.write(messages, func(i int) []byte { return bytes.Repeat([]byte{'x'}, size(i)) })

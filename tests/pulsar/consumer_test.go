@@ -20,11 +20,11 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/fleet"
 )
 
-// consumerEnv makes this test binary a consumer: the broker's URL, the topic, the subscription
-// and its type, separated by spaces.
+// consumerEnv makes this test binary a consumer process. Its value is the broker's URL, topic,
+// subscription and subscription type, separated by blanks.
 const consumerEnv = "THROTTLE_TEST_PULSAR_CONSUMER"
 
-// TestMain is also the main function of a consumer.
+// TestMain runs the tests, or the consumer process.
 func TestMain(m *testing.M) {
 	if args := os.Getenv(consumerEnv); args != "" {
 		if err := consume(strings.Fields(args)); err != nil {
@@ -45,8 +45,8 @@ func newClient(url string) (pulsar.Client, error) {
 	return pulsar.NewClient(pulsar.ClientOptions{URL: url, Logger: silent})
 }
 
-// consume prints a line for each message, and one when it is acknowledged, until its input ends.
-// Without a policy store it has no Limiter.
+// consume reports each message it receives, and each acknowledgement, until its input ends. Without
+// a policy store in its environment, it has no Limiter.
 func consume(args []string) (err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -68,8 +68,9 @@ func consume(args []string) (err error) {
 	}
 	defer client.Close()
 	c, err := pulsarthrottle.Subscribe(client, pulsar.ConsumerOptions{
-		Topic: args[1], SubscriptionName: args[2], Type: pulsar.SubscriptionType(kind), SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-		AckWithResponse: kind != int(pulsar.Exclusive),
+		Topic: args[1], SubscriptionName: args[2], Type: pulsar.SubscriptionType(kind),
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+		AckWithResponse:             kind != int(pulsar.Exclusive),
 	}, lim)
 	if err != nil {
 		return err

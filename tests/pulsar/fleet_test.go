@@ -20,7 +20,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// A scene is a topic of four partitions with subscriptions at its beginning, and its policy.
+// A scene is a topic of four partitions with subscriptions at its earliest message, and its policy.
 type scene struct {
 	t         testing.TB
 	broker    *services.PulsarBroker
@@ -28,7 +28,7 @@ type scene struct {
 	topic     string
 	store     configstore.Store
 
-	policiesURL, permitsURL, cluster string // of limited consumers
+	policiesURL, permitsURL, cluster string // of throttled consumers
 }
 
 const partitions = 4
@@ -67,7 +67,7 @@ func (s *scene) admin() pulsaradmin.Client {
 	return admin
 }
 
-// stats returns those of a subscription, over all partitions.
+// stats returns the statistics of a subscription over all partitions.
 func (s *scene) stats(subscription string) utils.SubscriptionStats {
 	s.t.Helper()
 	name, err := utils.GetTopicName(s.topic)
@@ -86,9 +86,13 @@ func (s *scene) openStore() {
 	s.t.Cleanup(func() { require.NoError(s.t, s.store.Close()) })
 }
 
-// env returns the environment of limited consumers.
+// env returns the environment of throttled consumers.
 func (s *scene) env() []string {
-	return []string{throttle.EnvPolicies + "=" + s.policiesURL, throttle.EnvPermits + "=" + s.permitsURL, throttle.EnvCluster + "=" + s.cluster}
+	return []string{
+		throttle.EnvPolicies + "=" + s.policiesURL,
+		throttle.EnvPermits + "=" + s.permitsURL,
+		throttle.EnvCluster + "=" + s.cluster,
+	}
 }
 
 // produce writes messages 0, 1, 2...
@@ -102,11 +106,14 @@ func (s *scene) write(messages int, payload func(i int) []byte) {
 	client, err := newClient(s.broker.URL)
 	require.NoError(s.t, err)
 	defer client.Close()
-	p, err := client.CreateProducer(pulsar.ProducerOptions{Topic: s.topic, BatchingMaxMessages: 20, MaxPendingMessages: 5000})
+	p, err := client.CreateProducer(pulsar.ProducerOptions{
+		Topic: s.topic, BatchingMaxMessages: 20, MaxPendingMessages: 5000,
+	})
 	require.NoError(s.t, err)
 	failed := make(chan error, messages)
+	sent := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err }
 	for i := range messages {
-		p.SendAsync(s.t.Context(), &pulsar.ProducerMessage{Payload: payload(i)}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err })
+		p.SendAsync(s.t.Context(), &pulsar.ProducerMessage{Payload: payload(i)}, sent)
 	}
 	require.NoError(s.t, p.FlushWithCtx(s.t.Context()))
 	for range messages {
@@ -115,7 +122,8 @@ func (s *scene) write(messages int, payload func(i int) []byte) {
 	p.Close()
 }
 
-// limit sets the limit of the topic, in messages a second, and returns when it is stored.
+// limit sets the topic's limit, messages a second, and returns the time at which the policy store
+// has it.
 func (s *scene) limit(rate int64) time.Time {
 	s.t.Helper()
 	s.limitOf(s.topic, policy.Policy{MessageRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)})
@@ -126,9 +134,10 @@ func (s *scene) limitOf(scope string, p policy.Policy) {
 	s.t.Helper()
 	parsed, err := policy.ParseScope(scope)
 	require.NoError(s.t, err)
-	_, err = configstore.Edit(s.t.Context(), s.store, func(snapshot configstore.Snapshot) ([]configstore.Change, error) {
+	set := func(snapshot configstore.Snapshot) ([]configstore.Change, error) {
 		return snapshot.Set(parsed, p), nil
-	})
+	}
+	_, err = configstore.Edit(s.t.Context(), s.store, set)
 	require.NoError(s.t, err)
 }
 
@@ -137,7 +146,7 @@ func (s *scene) start(id int, subscription string, kind pulsar.SubscriptionType,
 	return fleet.Start(s.t, id, subscription, append(env, consumer(s.broker.URL, s.topic, subscription, kind)))
 }
 
-// started waits until each process has got some messages.
+// started waits until every process has received some messages.
 func started(t *testing.T, all fleet.Fleet) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -147,12 +156,12 @@ func started(t *testing.T, all fleet.Fleet) {
 			}
 		}
 		return true
-	}, 60*time.Second, 10*time.Millisecond, "a process gets no messages")
+	}, 60*time.Second, 10*time.Millisecond, "a process receives no messages")
 }
 
-// TestOneLimitOverThreeSubscriptions holds one limit over three subscriptions of two processes
-// each, while the limit is lowered and while a process is killed. In the end each subscription
-// has read each message, and twice only those that were not acknowledged.
+// TestOneLimitOverThreeSubscriptions: one limit holds over three subscriptions of two processes
+// each, also while it is lowered and while a process is killed. In the end, each subscription has
+// received every message, and only unacknowledged ones twice.
 func TestOneLimitOverThreeSubscriptions(t *testing.T) {
 	t.Parallel()
 	const messages = 6000
@@ -163,7 +172,9 @@ func TestOneLimitOverThreeSubscriptions(t *testing.T) {
 		kind := []pulsar.SubscriptionType{pulsar.Shared, pulsar.KeyShared, pulsar.Failover}[i%3]
 		all = append(all, s.start(i, []string{"a", "b", "c"}[i%3], kind, s.env()))
 	}
-	require.Eventually(t, func() bool { return len(all.Messages("c")) > 20 && len(all.Messages("a")) > 20 }, 60*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return len(all.Messages("c")) > 20 && len(all.Messages("a")) > 20
+	}, 60*time.Second, 10*time.Millisecond)
 	time.Sleep(time.Second)
 	loosely.Hold(t, func(loose assert.TestingT) {
 		from := time.Now()
@@ -171,10 +182,12 @@ func TestOneLimitOverThreeSubscriptions(t *testing.T) {
 		steady := all.Messages("")
 		n := fleet.Between(steady, from, from.Add(5*time.Second))
 		first := steady[0].Read
-		t.Logf("600/s: %d in 5 s (%.1f %%), any second at most %d, the first %d", n, float64(n)/30, fleet.Window(steady, first, time.Now()), fleet.Between(steady, first, first.Add(time.Second)))
+		most := fleet.Window(steady, first, time.Now())
+		t.Logf("600/s: %d in 5 s (%.1f %%), at most %d in any second, %d in the first one",
+			n, float64(n)/30, most, fleet.Between(steady, first, first.Add(time.Second)))
 		assert.GreaterOrEqual(loose, n, 600*5*90/100)
 		assert.LessOrEqual(t, n, 600*525/100)
-		assert.LessOrEqual(t, fleet.Window(steady, first, time.Now()), 600*125/100, "rate x (1 s + 0.25 s), from the first message on")
+		assert.LessOrEqual(t, most, 600*125/100, "rate x (1 s + 0.25 s), from the first message on")
 		for _, subscription := range []string{"a", "b", "c"} {
 			share := fleet.Between(all.Messages(subscription), from, from.Add(5*time.Second))
 			t.Logf("  %s: %d", subscription, share)
@@ -190,9 +203,9 @@ func TestOneLimitOverThreeSubscriptions(t *testing.T) {
 		after := all.Messages("")
 		lead := fleet.Between(after, changed.Add(100*time.Millisecond), changed.Add(350*time.Millisecond))
 		n := fleet.Between(after, changed.Add(100*time.Millisecond), changed.Add(2100*time.Millisecond))
-		t.Logf("150/s: %d in the 250 ms that begin 100 ms after the change, %d in 2 s", lead, n)
-		assert.LessOrEqual(loose, lead, 75, "the new limit is not in force")
-		assert.LessOrEqual(loose, n, 150*225/100, "likewise")
+		t.Logf("150/s: %d between 100 ms and 350 ms after the change, %d in 2 s", lead, n)
+		assert.LessOrEqual(loose, lead, 75, "100 ms after the change the new limit is in force")
+		assert.LessOrEqual(loose, n, 150*225/100, "rate x (2 s + 0.25 s)")
 		late := fleet.Between(after, changed.Add(time.Second), changed.Add(2100*time.Millisecond))
 		require.LessOrEqual(t, late, 150*135/100, "rate x (1.1 s + 0.25 s), a second after the change")
 		assert.GreaterOrEqual(loose, n, 150*2*90/100)
@@ -205,14 +218,16 @@ func TestOneLimitOverThreeSubscriptions(t *testing.T) {
 		from := time.Now()
 		time.Sleep(2 * time.Second)
 		n := fleet.Between(all.Messages(""), from, from.Add(2*time.Second))
-		t.Logf("a process killed: %d in 2 s from the second second on", n)
+		t.Logf("1 s after a process was killed: %d in 2 s", n)
 		assert.GreaterOrEqual(loose, n, 150*2*90/100)
 		assert.LessOrEqual(t, n, 150*225/100)
 	})
 
 	s.limit(100_000)
 	for _, subscription := range []string{"a", "b", "c"} {
-		require.Eventually(t, func() bool { return fleet.Distinct(all.Messages(subscription)) == messages }, 60*time.Second, 50*time.Millisecond, subscription)
+		require.Eventually(t, func() bool {
+			return fleet.Distinct(all.Messages(subscription)) == messages
+		}, 60*time.Second, 50*time.Millisecond, subscription)
 	}
 	for _, p := range all[1:] {
 		p.Stop(t)
@@ -222,35 +237,43 @@ func TestOneLimitOverThreeSubscriptions(t *testing.T) {
 		for _, m := range all.Messages(subscription) {
 			if before, ok := seen[m.ID]; ok {
 				again++
-				assert.False(t, before.Committed && before.Reader != killed.ID, "%s: message %s: redelivered after its acknowledgement", subscription, m.ID)
+				assert.False(t, before.Committed && before.Consumer != killed.ID,
+					"%s: message %s was acknowledged and is delivered again", subscription, m.ID)
 			}
 			seen[m.ID] = m
 		}
-		t.Logf("%s: %d messages were redelivered", subscription, again)
+		t.Logf("%s: %d messages were delivered again", subscription, again)
 	}
 }
 
-// TestBrokerRestart: a broker is killed while consumers wait, and restarts: they continue, and no
-// message is lost.
+// TestBrokerRestart: when a broker is killed during a wait and restarts, the consumers continue and
+// no message is lost.
 func TestBrokerRestart(t *testing.T) {
 	t.Parallel()
 	const messages = 1500
 	broker := services.StartPulsar(t)
 	s := newScene(t, &broker.PulsarBroker, messages, "a", "b")
 	s.limit(150)
-	all := fleet.Fleet{s.start(0, "a", pulsar.Shared, s.env()), s.start(1, "a", pulsar.Shared, s.env()), s.start(2, "b", pulsar.Exclusive, s.env())}
+	all := fleet.Fleet{
+		s.start(0, "a", pulsar.Shared, s.env()),
+		s.start(1, "a", pulsar.Shared, s.env()),
+		s.start(2, "b", pulsar.Exclusive, s.env()),
+	}
 	started(t, all)
 	broker.Kill()
 	time.Sleep(2 * time.Second)
 	broker.Start()
-	began := time.Now()
+	restarted := time.Now()
 	had := len(all.Messages(""))
 	require.Eventually(t, func() bool { return len(all.Messages("")) > had+100 }, 60*time.Second, 50*time.Millisecond)
-	t.Logf("messages again %v after the restart", time.Since(began).Round(100*time.Millisecond))
-	assert.LessOrEqual(t, fleet.Window(all.Messages(""), began.Add(-time.Minute), time.Now()), 150*125/100)
+	t.Logf("messages %v after the broker's restart", time.Since(restarted).Round(100*time.Millisecond))
+	most := fleet.Window(all.Messages(""), restarted.Add(-time.Minute), time.Now())
+	assert.LessOrEqual(t, most, 150*125/100)
 	s.limit(100_000)
 	for _, subscription := range []string{"a", "b"} {
-		require.Eventually(t, func() bool { return fleet.Distinct(all.Messages(subscription)) == messages }, 60*time.Second, 50*time.Millisecond, subscription)
+		require.Eventually(t, func() bool {
+			return fleet.Distinct(all.Messages(subscription)) == messages
+		}, 60*time.Second, 50*time.Millisecond, subscription)
 	}
 	for _, p := range all {
 		p.Stop(t)

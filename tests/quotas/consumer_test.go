@@ -22,24 +22,24 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/fleet"
 )
 
-// workers is the number of messages that a consumer posts at once.
+// workers is the number of messages that a consumer posts at the same time.
 const workers = 24
 
 // A consumer is a process that posts the messages of a topic to the sink.
 type consumer struct {
 	Name      string
-	ID        quota.ID // of the messages, for the sink
+	ID        quota.ID // throttling id of the messages, sent to the sink
 	Brokers   []string
 	Topic     string // in Kafka
-	Namespace string // of it, tenant/namespace
-	Tag       string // none: the tenant's quota applies
-	Group     string
+	Namespace string // of the topic: tenant/namespace
+	Tag       string // empty: the tenant's quota applies
+	Group     string // Kafka consumer group
 	Sink      string // its URL
-	Meter     bool   // reports the cost of messages to the sink, and its load
-	Keeps     bool   // is a candidate for the ratekeeper
+	Meter     bool   // counts the costs of messages on the sink, and reports the sink's load
+	Keeps     bool   // runs a ratekeeper
 }
 
-// run posts until its input ends.
+// run posts messages until its input ends.
 func (c consumer) run() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -57,29 +57,31 @@ func (c consumer) run() error {
 		owner = append(owner, dispatch.WithTag(c.Tag))
 	}
 	r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
-		Brokers: c.Brokers, Topic: c.Topic, GroupID: c.Group, CommitInterval: time.Second, MaxWait: 500 * time.Millisecond, ReadLagInterval: -1,
+		Brokers: c.Brokers, Topic: c.Topic, GroupID: c.Group,
+		CommitInterval: time.Second, MaxWait: 500 * time.Millisecond, ReadLagInterval: -1,
 	}, lim, kafkathrottle.WithNamespace(c.Namespace), kafkathrottle.WithOwner(owner...))
 	if err != nil {
 		return errors.Join(err, lim.Close())
 	}
-	// The permits of the reader's subscription, for messages that are posted again.
+	// A second handle of the reader's subscription has the permits for posting again.
 	sub, err := lim.Subscription("kafka://"+c.Namespace+"/"+c.Topic, c.Group, owner...)
 	if err != nil {
 		return errors.Join(err, r.Close(), lim.Close())
 	}
-	p := poster{consumer: c, sub: sub, client: &http.Client{Transport: httpthrottle.Transport(sub, &http.Transport{MaxIdleConnsPerHost: workers})}}
+	transport := httpthrottle.Transport(sub, &http.Transport{MaxIdleConnsPerHost: workers})
+	p := poster{consumer: c, sub: sub, client: &http.Client{Transport: transport}}
 	var all sync.WaitGroup
 	if c.Meter {
 		if p.sink, err = lim.Backend("sink", "sink"); err != nil {
 			return errors.Join(err, r.Close(), lim.Close())
 		}
-		all.Go(func() { p.passOnLoad(ctx) })
+		all.Go(func() { p.reportLoad(ctx) })
 	}
 	for range workers {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				if err := p.next(ctx, r); err != nil && ctx.Err() == nil {
-					fmt.Fprintln(os.Stderr, c.Name+":", err) // such as a group that cannot form yet
+					fmt.Fprintln(os.Stderr, c.Name+":", err) // the next call tries again
 				}
 			}
 		})
@@ -93,17 +95,17 @@ type poster struct {
 	consumer
 	sub    *dispatch.Subscription
 	client *http.Client
-	sink   *dispatch.Backend // nil: the sink counts by itself
+	sink   *dispatch.Backend // nil: the sink reports its own costs
 }
 
-// next posts a message until the sink accepts it, with a permit for each attempt.
+// next posts a message, each time with a permit, until the sink accepts it.
 func (p *poster) next(ctx context.Context, r *kafkathrottle.Reader) error {
 	m, err := r.FetchMessage(ctx)
 	if err != nil {
 		return err
 	}
 	for {
-		p.sink.Wrote(p.sub, int64(len(m.Value))) // busy or not: see sink.costs
+		p.sink.Wrote(p.sub, int64(len(m.Value))) // also if the answer is busy: see sink.costs
 		err := p.post(ctx, m.Value)
 		if _, busy := errors.AsType[*dispatch.BusyError](err); !busy {
 			if err == nil {
@@ -111,13 +113,13 @@ func (p *poster) next(ctx context.Context, r *kafkathrottle.Reader) error {
 			}
 			return err
 		}
-		if _, err := p.sub.Acquire(ctx, 1); err != nil { // always used
+		if _, err := p.sub.Acquire(ctx, 1); err != nil { // the whole grant is used: no Done
 			return err
 		}
 	}
 }
 
-// post posts once; Transport reports the outcome.
+// post sends one request to the sink; Transport reports the outcome.
 func (p *poster) post(ctx context.Context, value []byte) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.Sink+"/orders", bytes.NewReader(value))
 	if err != nil {
@@ -134,9 +136,9 @@ func (p *poster) post(ctx context.Context, value []byte) error {
 	return errors.Join(httpthrottle.Error(response), err)
 }
 
-// passOnLoad reports the load that the sink states. It does so often, since a replica publishes the
-// last report once a second.
-func (p *poster) passOnLoad(ctx context.Context) {
+// reportLoad reports the sink's load several times a second, since a replica publishes the last
+// value once a second.
+func (p *poster) reportLoad(ctx context.Context) {
 	ticker := time.NewTicker(250 * time.Millisecond)
 	defer ticker.Stop()
 	for {

@@ -19,28 +19,28 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// The parameters of a POST to the sink.
+// The headers of a POST to the sink.
 const (
 	idHeader       = "Throttling-Id"
 	consumerHeader = "Consumer"
 )
 
 const (
-	capacity = 200 // requests a second
+	capacity = 200 // requests a second that the sink can do
 	queueFor = 100 * time.Millisecond
 	service  = 3 * time.Millisecond
 )
 
-// A sink is an HTTP service that serves capacity requests a second, one after the other. Requests
-// for the next 100 ms wait; further ones are answered 429 at once.
+// A sink is an HTTP service that starts capacity requests a second, one after the other. Requests
+// for the next 100 ms wait in its queue; it answers all others 429 at once.
 type sink struct {
 	url string
 
 	mu       sync.Mutex
 	capacity float64
-	next     time.Time // when it serves the next request
+	next     time.Time // when it can start the next request
 	answers  []answer  // in the order in which they were decided
-	told     int       // number of answers reported to the ratekeeper
+	reported int       // number of answers reported to the ratekeeper
 }
 
 type answer struct {
@@ -55,7 +55,7 @@ func newSink(t *testing.T) *sink {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", s.post)
 	mux.HandleFunc("GET /load", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(s.load(time.Now())) // the client may have gone
+		_ = json.NewEncoder(w).Encode(s.load(time.Now())) // a failure means that the client is gone
 	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -89,18 +89,18 @@ func (s *sink) admit(now time.Time, id quota.ID, consumer string) (wait time.Dur
 	return wait, ok
 }
 
-func (s *sink) can(capacity float64) {
+func (s *sink) setCapacity(capacity float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.capacity = capacity
 }
 
-// offered is the time over which the load is measured.
+// offered is the time over which requests are counted for the load.
 const offered = time.Second
 
-// load returns the load of the sink: all requests, good or busy, against its capacity. Its spring
-// is two fifths of the capacity: with a quarter, rates react twice as strongly and oscillate,
-// since reports are two to four seconds old when replicas apply them.
+// load returns the sink's load: all requests, answered well or busy, against its capacity. Its
+// spring is two fifths of the capacity. With a quarter, the rates of ids would react twice as
+// strongly and swing, since reports are two to four seconds old when the rates are in force.
 func (s *sink) load(now time.Time) quota.Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,22 +111,21 @@ func (s *sink) load(now time.Time) quota.Load {
 	return quota.Load{Queue: float64(n) / offered.Seconds(), Target: s.capacity, Spring: s.capacity * 2 / 5}
 }
 
-// costs returns the cost of each id since the last call, in bytes a second: a POST is a write of
-// less than a page. A busy answer costs the same: if it were free, the average would fall and
-// rates would rise while the sink is busy.
+// costs returns the cost of each id since the last call, in bytes a second. A POST is a write of
+// less than a page. A busy answer has the same cost, since it used a permit: if it were free, the
+// average would fall and rates would rise while the sink is busy.
 func (s *sink) costs(d time.Duration) map[quota.ID]float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	costs := map[quota.ID]float64{}
-	for _, a := range s.answers[s.told:] {
+	for _, a := range s.answers[s.reported:] {
 		costs[a.id] += float64(quota.WriteCost(size)) / d.Seconds()
 	}
-	s.told = len(s.answers)
+	s.reported = len(s.answers)
 	return costs
 }
 
-// report sends the costs of ids and the load of the sink to the ratekeeper each second, until ctx
-// ends.
+// report sends the costs of ids and the sink's load to the ratekeeper each second, until ctx ends.
 func (s *sink) report(ctx context.Context, t *testing.T, url, token string) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -138,7 +137,8 @@ func (s *sink) report(ctx context.Context, t *testing.T, url, token string) {
 		}
 		now := time.Now()
 		text, err := json.Marshal(quota.Report{
-			Backend: "sink", Zone: "sink", Load: s.load(now), Costs: s.costs(now.Sub(last)), Time: float64(now.UnixMicro()) / 1e6,
+			Backend: "sink", Zone: "sink", Load: s.load(now), Costs: s.costs(now.Sub(last)),
+			Time: float64(now.UnixMicro()) / 1e6,
 		})
 		last = now
 		if assert.NoError(t, err) {
@@ -161,16 +161,16 @@ func post(ctx context.Context, url, token string, text []byte) error {
 		return err
 	}
 	defer response.Body.Close()
-	said, err := io.ReadAll(response.Body)
+	body, err := io.ReadAll(response.Body)
 	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, said)
+		err = fmt.Errorf("%s: %s", response.Status, body)
 	}
 	return err
 }
 
-// A count is the answers of a sink in an interval.
+// A count has the numbers of a sink's answers in some time.
 type count struct {
-	ok   map[quota.ID]int
+	ok   map[quota.ID]int // good answers by id
 	good int
 	busy int
 }
@@ -192,12 +192,12 @@ func (s *sink) count(from, to time.Time) count {
 	return c
 }
 
-// busyShare returns the fraction of busy answers.
+// busyShare returns the part of the answers that are busy.
 func (c count) busyShare() float64 { return float64(c.busy) / float64(max(1, c.good+c.busy)) }
 
-// least returns the fewest good answers of an id in any window of a length within [from, to). A
-// window starts right after an answer, or at from.
-func (s *sink) least(id quota.ID, window time.Duration, from, to time.Time) int {
+// fewest returns the lowest number of good answers of an id in any window of this length within
+// [from, to). It tries the windows that start at from and just after each answer.
+func (s *sink) fewest(id quota.ID, window time.Duration, from, to time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var at []time.Time
@@ -206,20 +206,20 @@ func (s *sink) least(id quota.ID, window time.Duration, from, to time.Time) int 
 			at = append(at, a.at)
 		}
 	}
-	least, first := len(at), 0
-	for i, start := range append([]time.Time{from}, at...) { // i answers are not after start
+	fewest, first := len(at), 0
+	for i, start := range append([]time.Time{from}, at...) { // i answers came at start or before
 		if start.Add(window).After(to) {
 			break
 		}
 		for first < len(at) && !at[first].After(start.Add(window)) {
 			first++
 		}
-		least = min(least, first-i)
+		fewest = min(fewest, first-i)
 	}
-	return least
+	return fewest
 }
 
-// gap returns the longest time without an answer from a time on.
+// gap returns the longest time without a request since from.
 func (s *sink) gap(from time.Time) (longest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,17 +240,17 @@ func (s *sink) consumers() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// TestSink: the sink serves its capacity, and no more.
+// TestSink: the sink serves its capacity and no more, however many requests come.
 func TestSink(t *testing.T) {
 	s, from := &sink{capacity: capacity}, time.Now()
 	now := from
-	for range 10_000 { // ten times its capacity, for 5 s
+	for range 10_000 { // ten times its capacity for 5 s
 		s.admit(now, "tenant:a", "")
 		now = now.Add(500 * time.Microsecond)
 	}
 	c := s.count(from, now)
-	assert.InDelta(t, 5*capacity+capacity/10, c.good, 1, "its capacity, and its queue")
+	assert.InDelta(t, 5*capacity+capacity/10, c.good, 1, "its capacity and its queue")
 	assert.InDelta(t, 0.9, c.busyShare(), 0.01)
-	assert.InDelta(t, capacity, s.least("tenant:a", time.Second, from, now), 2)
+	assert.InDelta(t, capacity, s.fewest("tenant:a", time.Second, from, now), 2)
 	assert.InDelta(t, 2000, s.load(now).Queue, 2)
 }

@@ -22,7 +22,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// rights returns the rights of a user as docs/operating.md lists them, and those for a Cluster.
+// rights returns a user's rights as docs/operating.md lists them, and the additional ones in a
+// Cluster.
 func rights(t *testing.T) (all, cluster []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operating.md")
@@ -34,10 +35,10 @@ func rights(t *testing.T) (all, cluster []string) {
 	return strings.Fields(string(line[1])), strings.Fields(string(further[1]))
 }
 
-// without returns all rights but the one at i.
+// without returns all rights except the one at i.
 func without(all []string, i int) []string { return slices.Delete(slices.Clone(all), i, i+1) }
 
-// setUser sets the rights and the password of the user throttle, in place of all earlier ones.
+// setUser sets the user throttle with these rights and the password, instead of its earlier ones.
 func setUser(t *testing.T, addr string, rights []string) {
 	t.Helper()
 	admin := redis.NewClient(&redis.Options{Addr: addr})
@@ -47,12 +48,11 @@ func setUser(t *testing.T, addr string, rights []string) {
 		args = append(args, right)
 	}
 	require.NoError(t, admin.Do(t.Context(), args...).Err())
-	// A server that has the script cached needs no right to EVAL.
-	require.NoError(t, admin.ScriptFlush(t.Context()).Err())
+	require.NoError(t, admin.ScriptFlush(t.Context()).Err()) // a loaded script needs no EVAL
 }
 
-// everything calls all methods of a permit store: it adds and expires subscriptions, shows a state,
-// publishes, and expires a replica.
+// everything makes a permit store do all that it can: add and forget subscriptions, read a state,
+// publish, and forget an expired replica.
 func everything(t *testing.T, admin *redis.Client, url string) error {
 	t.Helper()
 	store, ctx := open(t, url), t.Context()
@@ -72,30 +72,33 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 		return err
 	}
 	replace := func(by []byte) error {
-		return store.Update(ctx, "throttle:pool:{"+name+"}", time.Minute, func([]byte, float64) []byte { return by })
+		update := func([]byte, float64) []byte { return by }
+		return store.Update(ctx, "throttle:pool:{"+name+"}", time.Minute, update)
 	}
 	errs := []error{subscribe(600), subscribe(1100), replace([]byte("x")), replace(nil)}
 	time.Sleep(100 * time.Millisecond) // more than two epochs
 	errs = append(errs, subscribe(1))
 	fields, err := admin.HLen(ctx, key).Result()
 	if errs = append(errs, err); fields > 1000 {
-		errs = append(errs, errors.New("subscriptions do not expire"))
+		errs = append(errs, errors.New("subscriptions are not forgotten"))
 	}
 	_, _, err = store.State(ctx, key)
-	errs = append(errs, err, store.Publish(ctx, name, "gone", nil, time.Millisecond), store.Publish(ctx, name, "here", nil, time.Minute))
+	errs = append(errs, err,
+		store.Publish(ctx, name, "gone", nil, time.Millisecond),
+		store.Publish(ctx, name, "here", nil, time.Minute))
 	time.Sleep(5 * time.Millisecond)
 	_, err = store.Published(ctx, name)
 	_, countErr := store.(dispatch.ReplicaCounter).Replicas(ctx, name)
 	errs = append(errs, countErr)
 	members, memberErr := admin.SMembers(ctx, permits.RedisReplicas(name)).Result()
 	if errs = append(errs, err, memberErr); slices.Contains(members, "gone") {
-		errs = append(errs, errors.New("a replica does not expire"))
+		errs = append(errs, errors.New("an expired replica is not forgotten"))
 	}
 	return errors.Join(errs...)
 }
 
-// wakes reports whether a waiting caller is told that its turn has come. It waits until the user
-// has subscribed, if it may; queueing and allocations need no such right.
+// wakes reports whether a waiter is notified of its turn. It waits until the user has subscribed, if
+// it may. Queueing and allocating must work in any case.
 func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 	t.Helper()
 	store, name := open(t, url), services.Name(t)
@@ -109,19 +112,19 @@ func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 		require.Eventually(t, func() bool {
 			subscribers, err := admin.PubSubNumSub(ctx, channel).Result()
 			return err == nil && subscribers[channel] == 1
-		}, 5*time.Second, time.Millisecond, "it does not subscribe")
+		}, 5*time.Second, time.Millisecond, "the user does not subscribe")
 	}
 	strict := func(waiter string, want, returned float64, carry schedule.Carry) schedule.Reply {
 		r := allocation("throttle:limit:{" + name + "}")
 		a := r.Allocate
-		a.Strict, a.Rate, a.MaxReserved = true, 0.01, 2 // the first slot is in the future
+		a.Strict, a.Rate, a.MaxReserved = true, 0.01, 2 // the first slot of a new line is in the future
 		a.Waiter, a.Want, a.Returned, a.Carry = waiter, want, returned, carry
 		require.NoError(t, allocate(t, store, r))
 		return a.Reply
 	}
 	first := strict("", 1, 0, schedule.Carry{})
 	require.Zero(t, strict(name+"|1", 1, 0, first.Carry).N)
-	strict("", 0, 1, first.Carry) // gives its slot back
+	strict("", 0, 1, first.Carry) // gives the slot back
 	select {
 	case waiter := <-woken:
 		assert.Equal(t, name+"|1", waiter)
@@ -131,8 +134,8 @@ func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 	}
 }
 
-// TestRedisUser: the rights that docs/operating.md lists are enough for all that a permit store
-// does, and each of them is needed.
+// TestRedisUser: a user with the rights in docs/operating.md can do all that a permit store does,
+// and needs each of them.
 func TestRedisUser(t *testing.T) {
 	t.Parallel()
 	r := services.RedisServer(t)
@@ -141,7 +144,7 @@ func TestRedisUser(t *testing.T) {
 	url := "redis://throttle@" + r.Addr + "?password-file=" + secret(t, password)
 	all, _ := rights(t)
 	setUser(t, r.Addr, all)
-	loosely.Hold(t, func(loose assert.TestingT) { // a call may time out
+	loosely.Hold(t, func(loose assert.TestingT) { // a call may be late
 		assert.NoError(loose, everything(t, admin, url))
 	})
 	for i, right := range all {
@@ -149,7 +152,7 @@ func TestRedisUser(t *testing.T) {
 		loosely.Hold(t, func(loose assert.TestingT) {
 			err := everything(t, admin, url)
 			if assert.Error(t, err, right) {
-				assert.Regexp(loose, "NOPERM|The user executing the script|not expire", err.Error(), right)
+				assert.Regexp(loose, "NOPERM|The user executing the script|not forgotten", err.Error(), right)
 				assert.NotContains(t, err.Error(), "heim")
 			}
 		})
@@ -170,7 +173,7 @@ func TestRedisUser(t *testing.T) {
 	refuses(t, "redis://"+r.Addr, "NOAUTH")
 }
 
-// TestRedisClusterUser is TestRedisUser in a Cluster, and while a slot moves.
+// TestRedisClusterUser: the same in a Cluster, also while a slot moves.
 func TestRedisClusterUser(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
@@ -189,13 +192,16 @@ func TestRedisClusterUser(t *testing.T) {
 		return errors.Join(err, allocate(t, store, allocation(key)))
 	}
 	var err error
-	require.Eventually(t, func() bool { err = move(all); return !errors.Is(err, context.DeadlineExceeded) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		err = move(all)
+		return !errors.Is(err, context.DeadlineExceeded)
+	}, 5*time.Second, time.Millisecond)
 	require.NoError(t, err)
 	for i := len(alone); i < len(all); i++ {
 		loosely.Hold(t, func(loose assert.TestingT) {
 			err := move(without(all, i))
 			require.Error(t, err, all[i])
-			assert.Regexp(loose, "NOPERM|MOVED", err.Error(), "a client without ASKING is redirected again")
+			assert.Regexp(loose, "NOPERM|MOVED", err.Error(), "without ASKING, the server redirects")
 		})
 	}
 	refuses(t, strings.Replace(c.URL, "://", "://throttle:wrong"+password+"@", 1), "WRONGPASS")

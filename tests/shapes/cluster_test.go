@@ -21,9 +21,9 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// TestClusterSharesLimitsOut: one call allocates on all shards; all limits of a topic are on the
-// same shard.
-func TestClusterSharesLimitsOut(t *testing.T) {
+// TestClusterSpreadsLimits: one call allocates on every shard, and all limits of a topic are on the
+// same one.
+func TestClusterSpreadsLimits(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
 	store := open(t, c.URL)
@@ -31,18 +31,20 @@ func TestClusterSharesLimitsOut(t *testing.T) {
 	var allocations []*permits.Request
 	var topics [][]string
 	for i := range 40 {
-		topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: fmt.Sprint("orders-", i)}
+		topic := policy.Topic{
+			Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: fmt.Sprint("orders-", i),
+		}
 		scope := policy.TopicScope(topic)
 		topics = append(topics, []string{
 			permits.LimitKey("c", scope, false), permits.LimitKey("c", scope, true),
-			permits.LimitKey("c", policy.SubscriptionScope(topic, "billing"), false), permits.LimitKey("c", policy.SubscriptionScope(topic, "audit"), true),
+			permits.LimitKey("c", policy.SubscriptionScope(topic, "billing"), false),
+			permits.LimitKey("c", policy.SubscriptionScope(topic, "audit"), true),
 		})
 		for _, key := range topics[i] {
 			allocations = append(allocations, allocation(key))
 		}
 	}
-	// Each shard needs a connection and the script.
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // until each shard has a connection and the script
 		store.Do(t.Context(), allocations)
 		for _, r := range allocations {
 			assert.NoError(c, r.Err, r.Key)
@@ -61,7 +63,8 @@ func TestClusterSharesLimitsOut(t *testing.T) {
 	assert.Len(t, shards, 3, "all shards have limits")
 }
 
-// TestClusterStateIsReadOnItsShard: a state comes with the clock of the server that keeps it.
+// TestClusterStateIsReadOnItsShard: the time returned with a state is that of the server that keeps
+// the state.
 func TestClusterStateIsReadOnItsShard(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
@@ -83,7 +86,7 @@ func TestClusterStateIsReadOnItsShard(t *testing.T) {
 	}
 }
 
-// TestClusterSlotMoves: allocations continue on the state, which moves with its slot; none is made
+// TestClusterSlotMoves: allocations continue while a state moves with its slot, and none is made
 // twice.
 func TestClusterSlotMoves(t *testing.T) {
 	t.Parallel()
@@ -109,11 +112,11 @@ func TestClusterSlotMoves(t *testing.T) {
 	allocateAll(10)
 	moving := allocations[0].Key
 	loosely.Hold(t, func(loose assert.TestingT) {
-		before := slices.Clone(failed) // while connections are established
+		before := slices.Clone(failed) // by now, all connections are open
 		to := c.Nodes[(slices.Index(c.Nodes, c.Owner(moving))+1)%3]
 		c.Migrate(moving, to, func() { allocateAll(10) })
 		allocateAll(20)
-		t.Logf("allocations made %v, failed %v (before the move %v)", made, failed, before)
+		t.Logf("allocations made %v, failed %v, before the move %v", made, failed, before)
 		for i, b := range allocations {
 			assert.LessOrEqual(loose, failed[i]-before[i], int64(1), b.Key)
 			s, _, err := store.State(t.Context(), b.Key)
@@ -125,7 +128,7 @@ func TestClusterSlotMoves(t *testing.T) {
 	})
 }
 
-// TestClusterLosesAShard: allocations on the lost shard fail at once; those on other shards
+// TestClusterLosesAShard: allocations on a lost shard fail at once; those on the other shards
 // succeed in the same call.
 func TestClusterLosesAShard(t *testing.T) {
 	t.Parallel()
@@ -168,15 +171,16 @@ func onEachShard(c *services.RedisShards) (allocations []*permits.Request) {
 	return allocations
 }
 
-// TestClusterLimit: four Limiters keep to a limit, and reach it, while its slot moves there and
-// back.
+// TestClusterLimit: four Limiters reach their limit and do not exceed it while its slot moves to
+// another shard and back.
 func TestClusterLimit(t *testing.T) {
 	t.Parallel()
 	const rate = 1000
 	c := services.RedisCluster(t)
 	loosely.Hold(t, func(loose assert.TestingT) {
 		var moved, end time.Time
-		r := drain(t, 4, c.URL, policy.Policy{MessageRate: policy.PerSecond(rate), OnOutage: policy.OutageStop}, func(key string) {
+		p := policy.Policy{MessageRate: policy.PerSecond(rate), OnOutage: policy.OutageStop}
+		r := drain(t, 4, c.URL, p, func(key string) {
 			home := c.Owner(key)
 			away := c.Nodes[(slices.Index(c.Nodes, home)+1)%3]
 			time.Sleep(time.Second)
@@ -189,13 +193,13 @@ func TestClusterLimit(t *testing.T) {
 		})
 		d := end.Sub(moved)
 		got := float64(r.between(moved, d)) / d.Seconds()
-		t.Logf("%.0f a second from the move on, any second %d, longest allocation %v", got, r.window(), r.longest)
+		t.Logf("%.0f/s from the move on, at most %d in any second, longest allocation %v", got, r.window(), r.longest)
 		assert.LessOrEqual(t, r.window(), rate*125/100, "rate x (1 s + 0.25 s)")
 		assert.GreaterOrEqual(loose, got, 0.8*rate)
 	})
 }
 
-// TestClusterRepeatsNothing: an allocation whose reply is lost is not made again.
+// TestClusterRepeatsNothing: an allocation whose reply is lost was made, and is not repeated.
 func TestClusterRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
@@ -210,7 +214,7 @@ func TestClusterRepeatsNothing(t *testing.T) {
 	defer func() { assert.NoError(t, store.Close()) }()
 	works(t, store)
 	const key = "throttle:limit:{a}"
-	require.NoError(t, allocate(t, store, allocation(key))) // its shard has cached the script
+	require.NoError(t, allocate(t, store, allocation(key))) // loads the script on its shard
 	before, _, err := store.State(t.Context(), key)
 	require.NoError(t, err)
 	lossy.Store(true)
@@ -221,7 +225,7 @@ func TestClusterRepeatsNothing(t *testing.T) {
 	assert.Equal(t, before.Seq+1, after.Seq)
 }
 
-// A lossyConn closes instead of answering while lossy is set.
+// A lossyConn closes instead of returning an answer while lossy is set.
 type lossyConn struct {
 	net.Conn
 	lossy *atomic.Bool

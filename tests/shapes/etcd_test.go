@@ -20,8 +20,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// etcdWithUsers returns an etcd over TLS with the users root and throttle, whose rights are for
-// /throttle/ only.
+// etcdWithUsers starts an etcd over TLS with the users root and throttle. The rights of throttle
+// are limited to /throttle/.
 func etcdWithUsers(t *testing.T, server services.Certificates) *services.EtcdNode {
 	t.Helper()
 	e := services.EtcdTLS(t, server)
@@ -34,7 +34,8 @@ func etcdWithUsers(t *testing.T, server services.Certificates) *services.EtcdNod
 		_, err = client.UserGrantRole(ctx, user, user)
 		require.NoError(t, err)
 	}
-	_, err := client.RoleGrantPermission(ctx, "throttle", "/throttle/", "/throttle0", clientv3.PermissionType(clientv3.PermReadWrite))
+	readWrite := clientv3.PermissionType(clientv3.PermReadWrite)
+	_, err := client.RoleGrantPermission(ctx, "throttle", "/throttle/", "/throttle0", readWrite)
 	require.NoError(t, err)
 	_, err = client.AuthEnable(ctx)
 	require.NoError(t, err)
@@ -70,14 +71,15 @@ func TestEtcdOverTLS(t *testing.T) {
 	refuses(t, url+strings.Replace(options, client.CA, stranger.CA, 1), "certificate signed by unknown authority")
 }
 
-// TestFrozenEtcdHoldsNobody: a connection with a password waits for the server, and each call ends
-// with its timeout.
-func TestFrozenEtcdHoldsNobody(t *testing.T) {
+// TestFrozenEtcdDelaysNoCall: connecting with a password waits for the server, but no call takes
+// longer than its timeout.
+func TestFrozenEtcdDelaysNoCall(t *testing.T) {
 	t.Parallel()
 	server, client := services.TLS(t)
 	p := services.NewProxy(t, etcdWithUsers(t, server).Endpoint)
 	p.Freeze()
-	url := "etcd://throttle:" + password + "@" + p.Addr + "/throttle?ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
+	url := "etcd://throttle:" + password + "@" + p.Addr +
+		"/throttle?ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
 	var store dispatch.PermitStore
 	loosely.Hold(t, func(loose assert.TestingT) {
 		store = open(t, url)
@@ -101,8 +103,8 @@ func TestFrozenEtcdHoldsNobody(t *testing.T) {
 	works(t, store)
 }
 
-// limited opens a Limiter on a policy store and a permit store, and checks that it follows a change
-// of its policy.
+// limited checks that a Limiter on this policy store and permit store follows a change of its
+// policy.
 func limited(t *testing.T, url string) {
 	t.Helper()
 	store, err := throttle.OpenPolicies(t.Context(), url)
@@ -117,7 +119,9 @@ func limited(t *testing.T, url string) {
 		return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: policy.PerSecond(1000)}), nil
 	})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(lim.Stats().Subscriptions[0].Limits) == 1 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return len(lim.Stats().Subscriptions[0].Limits) == 1
+	}, 5*time.Second, 10*time.Millisecond)
 	g, err := sub.Acquire(t.Context(), 1)
 	require.NoError(t, err)
 	assert.Equal(t, 1, g.N())

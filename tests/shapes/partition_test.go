@@ -17,7 +17,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// counted is a permit store that counts its answered allocations.
+// counted is a permit store that counts answered allocations.
 type counted struct {
 	dispatch.PermitStore
 	mu sync.Mutex
@@ -35,9 +35,9 @@ func (l *counted) Do(ctx context.Context, requests []*permits.Request) {
 	}
 }
 
-// TestDataCentresApart: three data centres share a limit on an etcd of three members. One is cut
-// off: it stops, and the others use the whole limit. When it is back, no allocation is lost.
-func TestDataCentresApart(t *testing.T) {
+// TestDataCentreCutOff: three data centres share a limit on an etcd of three members. When one is
+// cut off, it stops and the others use the whole limit. When it is back, no allocation is lost.
+func TestDataCentreCutOff(t *testing.T) {
 	t.Parallel()
 	const rate = 200
 	cluster := services.EtcdCluster(t)
@@ -74,23 +74,26 @@ func TestDataCentresApart(t *testing.T) {
 		defer mu.Unlock()
 		return r.between(from, d)
 	}
+	lastSecond := func(i int) int { return between(&at[i], time.Now().Add(-time.Second), time.Second) }
 	require.Eventually(t, func() bool {
-		since := time.Now().Add(-time.Second)
-		return between(&at[0], since, time.Second) > 0 && between(&at[1], since, time.Second) > 0 && between(&at[2], since, time.Second) > 0
+		return lastSecond(0) > 0 && lastSecond(1) > 0 && lastSecond(2) > 0
 	}, 10*time.Second, 50*time.Millisecond, "all have a share")
 
 	cluster.Isolate(1)
-	time.Sleep(2 * time.Second) // an election, timeouts, earlier allocations
+	time.Sleep(2 * time.Second) // for the election, timeouts, and permits allocated before
 	loosely.Hold(t, func(loose assert.TestingT) {
-		apart := time.Now()
+		from := time.Now()
 		time.Sleep(3 * time.Second)
-		alone, others := between(&at[1], apart, 3*time.Second), between(&at[0], apart, 3*time.Second)+between(&at[2], apart, 3*time.Second)
-		t.Logf("partitioned: the isolated one %d, the others %d of %d", alone, others, 3*rate)
+		alone := between(&at[1], from, 3*time.Second)
+		others := between(&at[0], from, 3*time.Second) + between(&at[2], from, 3*time.Second)
+		t.Logf("cut off: %d, the others: %d of %d", alone, others, 3*rate)
 		assert.Zero(t, alone)
 		assert.GreaterOrEqual(loose, others, 3*rate*85/100)
 	})
 	cluster.Heal()
-	assert.Eventually(t, func() bool { return between(&at[1], time.Now().Add(-time.Second), time.Second) > rate/6 }, 10*time.Second, 50*time.Millisecond, "it continues when it is back")
+	assert.Eventually(t, func() bool {
+		return lastSecond(1) > rate/6
+	}, 10*time.Second, 50*time.Millisecond, "it continues when it is back")
 
 	cancel()
 	consumers.Wait()
@@ -100,7 +103,7 @@ func TestDataCentresApart(t *testing.T) {
 	}
 	state, _, err := stores[0].State(t.Context(), permits.LimitKey("standalone", policy.TopicScope(topic), false))
 	require.NoError(t, err)
-	t.Logf("any second %d; %d allocations answered, %d in the permit store", all.window(), allocated, state.Seq)
+	t.Logf("at most %d in any second; %d allocations answered, %d in the permit store", all.window(), allocated, state.Seq)
 	assert.LessOrEqual(t, all.window(), rate*125/100, "rate x (1 s + 0.25 s)")
-	assert.GreaterOrEqual(t, state.Seq, allocated, "each answered allocation is in the permit store")
+	assert.GreaterOrEqual(t, state.Seq, allocated, "every answered allocation is in the permit store")
 }

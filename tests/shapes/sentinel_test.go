@@ -20,7 +20,8 @@ func TestSentinelFailover(t *testing.T) {
 		t.Run(string(loss), func(t *testing.T) {
 			t.Parallel()
 			loosely.Hold(t, func(loose assert.TestingT) {
-				failover(t, loose, loss, func(f *services.RedisFailover) { f.Master.Kill() }, func(*services.RedisFailover) {})
+				kill := func(f *services.RedisFailover) { f.Master.Kill() }
+				failover(t, loose, loss, kill, func(*services.RedisFailover) {})
 			})
 		})
 	}
@@ -31,23 +32,27 @@ func TestSentinelFailover(t *testing.T) {
 func TestSentinelFailoverOfAFrozenMaster(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
-		failover(t, loose, policy.OutageShare, func(f *services.RedisFailover) { f.Master.Freeze() }, func(f *services.RedisFailover) {
+		freeze := func(f *services.RedisFailover) { f.Master.Freeze() }
+		failover(t, loose, policy.OutageShare, freeze, func(f *services.RedisFailover) {
 			time.Sleep(200 * time.Millisecond)
 			f.Master.Thaw()
 		})
 	})
 }
 
-// failover runs Limiters while die ends the master. The data of the replica is then half a second
-// old, which is as good as lost. elected is called when the replica is the master.
-func failover(t *testing.T, loose assert.TestingT, loss policy.OnOutage, die, elected func(*services.RedisFailover)) {
+// failover drains while die ends the master. The state of the new master is half a second old, so
+// that it counts as lost. failover calls elected when there is a new master.
+func failover(
+	t *testing.T, loose assert.TestingT, loss policy.OnOutage, die, elected func(*services.RedisFailover),
+) {
 	t.Helper()
 	const rate = 1000
 	f := services.RedisSentinel(t, 300*time.Millisecond)
 	var died, back time.Time
 	var inc int64
 	master := open(t, f.Master.URL)
-	r := drain(t, 4, f.URL, policy.Policy{MessageRate: policy.PerSecond(rate), OnOutage: loss}, func(key string) {
+	p := policy.Policy{MessageRate: policy.PerSecond(rate), OnOutage: loss}
+	r := drain(t, 4, f.URL, p, func(key string) {
 		time.Sleep(1500 * time.Millisecond)
 		f.Detach()
 		time.Sleep(500 * time.Millisecond)
@@ -62,25 +67,28 @@ func failover(t *testing.T, loose assert.TestingT, loss policy.OnOutage, die, el
 		time.Sleep(time.Until(back.Add(2500 * time.Millisecond)))
 	})
 	away, after := back.Sub(died), r.between(back.Add(time.Second), time.Second)
-	t.Logf("unavailable for %v, meanwhile %d messages, longest gap %v; %d in the second after the next; any second %d; longest allocation %v",
+	t.Logf("outage %v with %d messages, longest gap %v; %d messages in the second second after it; "+
+		"at most %d in any second; longest allocation %v",
 		away, r.between(died, away), r.gap(), after, r.window(), r.longest)
-	assert.NotEqual(t, inc, r.state.Inc, "no state was lost")
-	assert.Less(loose, r.longest, redispermits.DefaultTimeout+150*time.Millisecond, "an allocation ends with its timeout, and the delays of the machine")
+	assert.NotEqual(t, inc, r.state.Inc, "the state was not lost")
+	const slack = 150 * time.Millisecond
+	assert.Less(loose, r.longest, redispermits.DefaultTimeout+slack, "an allocation takes at most its timeout")
 	most := rate * 127 / 100 // rate x (1 s + 0.15 s), and 12 % that others hold
 	if loss == policy.OutageShare {
-		most += rate / 10 // a Limiter that has not found the new master yet uses its own permits
+		most += rate / 10 // Limiters that have not found the new master use their last share
 	}
 	assert.LessOrEqual(t, r.window(), most)
 	assert.GreaterOrEqual(loose, after, rate*80/100)
 }
 
-// TestSentinelDiesWithItsMaster: the host of both is down, and does not even refuse connections.
+// TestSentinelDiesWithItsMaster: the host of both is lost, and connections to it are not even
+// refused.
 func TestSentinelDiesWithItsMaster(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
 		f := services.RedisSentinel(t, 300*time.Millisecond)
 		mine := f.Sentinels[0]
-		// The client discovers the other Sentinels.
+		// The store finds the other Sentinels by itself.
 		store := &timed{PermitStore: open(t, "redis+sentinel://"+mine.Addr+"?master=throttle")}
 		works(t, store)
 		mine.Freeze()
@@ -88,8 +96,10 @@ func TestSentinelDiesWithItsMaster(t *testing.T) {
 		f.Sentinels = f.Sentinels[1:]
 		f.Elected()
 		elected := time.Now()
-		require.Eventually(t, func() bool { return allocate(t, store, allocation("throttle:limit:{a}")) == nil }, 6*time.Second, 20*time.Millisecond)
-		t.Logf("allocations succeed again %v after the election, longest allocation %v", time.Since(elected), store.longest)
+		require.Eventually(t, func() bool {
+			return allocate(t, store, allocation("throttle:limit:{a}")) == nil
+		}, 6*time.Second, 20*time.Millisecond)
+		t.Logf("allocations succeed %v after the election, longest %v", time.Since(elected), store.longest)
 		assert.Less(loose, store.longest, redispermits.DefaultTimeout+150*time.Millisecond)
 	})
 }

@@ -1,6 +1,6 @@
 // Package shapes tests permit stores and policy stores as they run in production: Redis as a
-// Cluster, behind Sentinels, over TLS and with restricted users, and etcd over TLS with a
-// password. Each is opened by its URL.
+// Cluster, behind Sentinels, over TLS and with users of few rights; etcd over TLS with a password.
+// Each is opened by its URL.
 package shapes
 
 import (
@@ -32,7 +32,7 @@ func open(t *testing.T, url string) dispatch.PermitStore {
 	return store
 }
 
-// allocation returns a request for ten permits of 1000/s.
+// allocation requests ten permits of 1000/s.
 func allocation(key string) *permits.Request {
 	return &permits.Request{Key: key, Allocate: &permits.Allocate{Request: schedule.Request{
 		Subscription: "group", Weight: 1, Demand: 1000, Want: 10, Round: 0.1, Rate: 1000, Identity: "test", Rev: 1, Nonce: 7,
@@ -44,8 +44,8 @@ func allocate(t *testing.T, store dispatch.PermitStore, r *permits.Request) erro
 	return r.Err
 }
 
-// works asserts that a permit store allocates, shows its state, publishes and reads published
-// statuses. The first connection may take longer than the timeout of a call.
+// works checks that a permit store can allocate, read a state, publish, and read published records.
+// It tries again for a while, since a first connection may take longer than a call may.
 func works(t *testing.T, store dispatch.PermitStore) {
 	t.Helper()
 	key, cluster := "throttle:limit:{"+services.Name(t)+"}", services.Name(t)
@@ -61,7 +61,7 @@ func works(t *testing.T, store dispatch.PermitStore) {
 	}, 5*time.Second, 50*time.Millisecond)
 }
 
-// secret writes a password into a file.
+// secret writes a password to a file and returns its name.
 func secret(t *testing.T, password string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "password")
@@ -69,7 +69,7 @@ func secret(t *testing.T, password string) string {
 	return name
 }
 
-// A timed permit store records its longest allocation.
+// timed is a permit store that records its longest allocation.
 type timed struct {
 	dispatch.PermitStore
 	mu      sync.Mutex
@@ -84,14 +84,14 @@ func (l *timed) Do(ctx context.Context, requests []*permits.Request) {
 	l.longest = max(l.longest, time.Since(start))
 }
 
-// A run is the messages that Limiters dispatched.
+// A run records what Limiters dispatched.
 type run struct {
-	at      []time.Time // of each message
-	longest time.Duration
+	at      []time.Time    // of each message
+	longest time.Duration  // allocation
 	state   schedule.State // at the end
 }
 
-// drain runs n Limiters, each with a connection of its own, on one limit until disturb returns.
+// drain runs n Limiters, each with its own connection, at a limit until disturb returns.
 func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key string)) (r run) {
 	t.Helper()
 	topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders"}
@@ -141,7 +141,7 @@ func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key st
 	return r
 }
 
-// between returns the messages dispatched in [from, from+d).
+// between counts the messages dispatched in [from, from+d).
 func (r run) between(from time.Time, d time.Duration) (n int) {
 	for _, at := range r.at {
 		if !at.Before(from) && at.Before(from.Add(d)) {
@@ -151,7 +151,7 @@ func (r run) between(from time.Time, d time.Duration) (n int) {
 	return n
 }
 
-// window returns the most messages dispatched in any second.
+// window returns the highest number of messages in any second.
 func (r run) window() int { return window.Max(time.Second, window.Times(r.at)) }
 
 // gap returns the longest time without a message.

@@ -14,10 +14,10 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-const password = "ge+heim" // + needs no escape in a URL's password
+const password = "ge+heim" // in a URL's password, + is no blank
 
-// refuses asserts that all methods of a permit store fail with the reason, not a timeout, and
-// without the password.
+// refuses checks that every call of a permit store fails. The error must name the reason, must not
+// contain the password, and must not be a timeout.
 func refuses(t *testing.T, url, want string) {
 	t.Helper()
 	store, ctx := open(t, url), t.Context()

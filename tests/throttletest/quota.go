@@ -17,7 +17,7 @@ import (
 // Quota returns the policy of a tenant or tag whose total is a number of messages a second: without
 // a ratekeeper, replicas assume dispatch.AssumedCost for each.
 func Quota(messages int64) policy.Policy {
-	return policy.Policy{TotalThroughput: new(messages * dispatch.AssumedCost)}
+	return policy.Policy{TotalThroughput: new(messages * quota.AssumedCost)}
 }
 
 // Granted returns the number of permits that the quota of a throttling id has granted.

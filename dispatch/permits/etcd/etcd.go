@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -40,8 +41,9 @@ const (
 	// tooLate is how long after its slot an answer may come that strict pacing uses: by so much two calls may come too near.
 	tooLate = 20 * time.Millisecond
 
-	parallel = 16   // transactions under way at once, for limits that fall due together
-	most     = 4096 // limits remembered; those not used lately are forgotten beyond it
+	parallel   = 16   // transactions under way at once, for limits that fall due together
+	mostLimits = 4096 // remembered; beyond that, those used least lately are read again
+	mostLeases = 256  // of status records remembered; beyond that, those used least lately are granted again
 )
 
 // A Store is the etcd permit store. Any number of goroutines may use it at once.
@@ -59,8 +61,8 @@ type Store struct {
 	mu      sync.Mutex // guards the fields below
 	attempt *attempt   // the last one to connect
 	closed  bool
-	lines   map[string]*line
-	leases  map[string]clientv3.LeaseID // of status records, by their keys
+	lines   *lru.Cache[string, *line]            // by the limits' keys
+	leases  *lru.Cache[string, clientv3.LeaseID] // of status records, by their keys
 }
 
 // A line is what this process knows of one limit.
@@ -68,8 +70,7 @@ type line struct {
 	mu       sync.Mutex // held by the one who allocates
 	loaded   bool
 	stored   stored
-	revision int64 // etcd's, of stored; 0 = there is none
-	used     time.Time
+	revision int64            // etcd's, of stored; 0 = there is none
 	lease    clientv3.LeaseID // that is known
 	ends     time.Time        // when that does, at the earliest
 }
@@ -100,8 +101,10 @@ func Open(config clientv3.Config, prefix string, timeout time.Duration) *Store {
 	}
 	l := &Store{
 		prefix: prefix, timeout: timeout, slots: make(chan struct{}, parallel),
-		clock: newClock(), lines: map[string]*line{}, leases: map[string]clientv3.LeaseID{},
+		clock: newClock(),
 	}
+	l.lines, _ = lru.New[string, *line](mostLimits) // fails only for a size of 0
+	l.leases, _ = lru.New[string, clientv3.LeaseID](mostLeases)
 	config.Context, l.end = context.WithCancel(config.Context)
 	l.config = config
 	return l
@@ -137,20 +140,10 @@ func (l *Store) Close() error {
 func (l *Store) line(limit string) *line {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.lines[limit]
-	if n == nil {
-		if len(l.lines) >= most {
-			for key, old := range l.lines {
-				if old.mu.TryLock() {
-					if time.Since(old.used) > time.Minute {
-						delete(l.lines, key)
-					}
-					old.mu.Unlock()
-				}
-			}
-		}
+	n, ok := l.lines.Get(limit)
+	if !ok {
 		n = &line{}
-		l.lines[limit] = n
+		l.lines.Add(limit, n)
 	}
 	return n
 }
@@ -254,7 +247,7 @@ func (l *Store) allocate(ctx context.Context, client *clientv3.Client, limit str
 			return err
 		}
 		if response.Succeeded {
-			n.stored, n.revision, n.used = next, response.Header.Revision, began
+			n.stored, n.revision = next, response.Header.Revision
 			past := time.Since(began).Seconds()
 			for _, q := range requests { // as of the reply
 				r := &q.Allocate.Reply

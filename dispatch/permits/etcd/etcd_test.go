@@ -274,8 +274,30 @@ func TestSchedules(t *testing.T) {
 	}}, permitstest.Seeds(t, 1, 4))
 }
 
-func TestSlowsDownAndKeepsValues(t *testing.T) {
-	store := open(t, services.Etcd(t).Endpoint)
-	permitstest.KeepsValues(t, store)
-	permitstest.SlowsDown(t, store)
+func TestStore(t *testing.T) { permitstest.Check(t, open(t, services.Etcd(t).Endpoint)) }
+
+func TestBacksOff(t *testing.T) { permitstest.BacksOff(t, open(t, services.Etcd(t).Endpoint)) }
+
+// TestLongerTTL: a value lives for the ttl of its last Update, where that is longer than the one before.
+func TestLongerTTL(t *testing.T) {
+	e := services.Etcd(t)
+	l := open(t, e.Endpoint)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	const key = "throttle:pool:{a}"
+	lease := func(ttl time.Duration) clientv3.LeaseID {
+		require.NoError(t, l.Update(t.Context(), key, ttl, func([]byte, float64) []byte { return []byte("x") }))
+		got, err := client.Get(t.Context(), permits.EtcdKey("/test", key))
+		require.NoError(t, err)
+		require.Len(t, got.Kvs, 1)
+		id := clientv3.LeaseID(got.Kvs[0].Lease)
+		left, err := client.TimeToLive(t.Context(), id)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, left.TTL, int64(ttl/time.Second)-1)
+		return id
+	}
+	first := lease(10 * time.Second)
+	require.Equal(t, first, lease(10*time.Second), "is renewed")
+	require.NotEqual(t, first, lease(time.Minute))
 }

@@ -78,14 +78,15 @@ func (l *Store) Value(ctx context.Context, key string) ([]byte, float64, error) 
 	return got.Kvs[0].Value, now, nil
 }
 
-// extend has a lease last for ttl from now on, or returns a new one.
+// extend renews a lease, or grants another one if it has ended or lasts less than ttl.
 func (l *Store) extend(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, ttl time.Duration) (clientv3.LeaseID, error) {
+	seconds := int64((ttl + time.Second - 1) / time.Second)
 	if lease != 0 {
-		if _, err := client.KeepAliveOnce(ctx, lease); err == nil {
+		if renewed, err := client.KeepAliveOnce(ctx, lease); err == nil && renewed.TTL >= seconds { // by the TTL that it was granted with
 			return lease, nil
 		}
 	}
-	granted, err := client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
+	granted, err := client.Grant(ctx, seconds)
 	if err != nil {
 		return 0, fmt.Errorf("etcd permit store: grant a lease: %w", err)
 	}
@@ -101,15 +102,11 @@ func (l *Store) Publish(ctx context.Context, cluster, replica string, status []b
 		return err
 	}
 	key := permits.EtcdStatus(l.prefix, cluster, replica)
-	l.mu.Lock()
-	lease := l.leases[key]
-	l.mu.Unlock()
+	lease, _ := l.leases.Get(key)
 	if lease, err = l.extend(ctx, client, lease, ttl); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	l.leases[key] = lease
-	l.mu.Unlock()
+	l.leases.Add(key, lease)
 	if _, err = client.Put(ctx, key, string(status), clientv3.WithLease(lease)); err != nil {
 		return fmt.Errorf("etcd permit store: publish the status: %w", err)
 	}

@@ -3,6 +3,7 @@ package memory
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -21,7 +22,7 @@ type Store struct {
 	limits map[string]*limit
 	values map[string]status            // records, and those of Update
 	status map[string]map[string]status // by cluster and replica
-	sweep  float64                      // when to forget what has expired
+	sweep  time.Time                    // when to forget what has expired
 	wakers map[string]func(string)      // of Wakes, by process
 }
 
@@ -52,6 +53,7 @@ func New() *Store {
 // Do answers all requests at once. A record of a newer version fails; nothing else does.
 func (l *Store) Do(_ context.Context, requests []*permits.Request) {
 	l.mu.Lock()
+	l.forget()
 	now := l.now()
 	for _, r := range requests {
 		if r.Allocate != nil {
@@ -101,10 +103,13 @@ func (l *Store) allocate(key string, r schedule.Request, now float64) schedule.R
 	m := l.limits[key]
 	if m == nil || now > m.expires {
 		m = &limit{subs: map[string]schedule.Sub{}}
-		l.limits[key] = m
 	}
 	r.Sole = true
 	state, sub, reply := schedule.Allocate(m.state, m.subs[r.Subscription], r, now)
+	if reply.Late {
+		return reply
+	}
+	l.limits[key] = m
 	m.expires = now + state.Lifetime(r.Strict, now)
 	if state.Epoch != m.state.Epoch {
 		for name, s := range m.subs { // those of older epochs count for nothing
@@ -112,21 +117,24 @@ func (l *Store) allocate(key string, r schedule.Request, now float64) schedule.R
 				delete(m.subs, name)
 			}
 		}
-		l.forget(now)
 	}
 	m.state, m.subs[r.Subscription] = state, sub
 	return reply
 }
 
-// forget drops expired limits, every ten minutes.
-func (l *Store) forget(now float64) {
-	if now < l.sweep {
+// forget drops what has expired, every ten minutes.
+func (l *Store) forget() {
+	now := time.Now()
+	if now.Before(l.sweep) {
 		return
 	}
-	l.sweep = now + 600
-	for key, m := range l.limits {
-		if now > m.expires && m.state.Inc != 0 {
-			delete(l.limits, key)
+	l.sweep = now.Add(10 * time.Minute)
+	maps.DeleteFunc(l.limits, func(_ string, m *limit) bool { return l.now() > m.expires })
+	maps.DeleteFunc(l.values, func(_ string, s status) bool { return now.After(s.expires) })
+	for cluster, replicas := range l.status {
+		maps.DeleteFunc(replicas, func(_ string, s status) bool { return now.After(s.expires) })
+		if len(replicas) == 0 {
+			delete(l.status, cluster)
 		}
 	}
 }
@@ -134,13 +142,14 @@ func (l *Store) forget(now float64) {
 // now is the permit store's clock: seconds since it was made, and one, so that 0 stays "never".
 func (l *Store) now() float64 { return 1 + time.Since(l.start).Seconds() }
 
-// Timeout is a second, which Do never takes.
-func (l *Store) Timeout() time.Duration { return time.Second }
+// Timeout is 0: Do answers at once.
+func (l *Store) Timeout() time.Duration { return 0 }
 
 // Update never fails.
 func (l *Store) Update(_ context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.forget()
 	if text := f(l.values[key].alive(), l.now()); text != nil {
 		l.values[key] = status{text, time.Now().Add(ttl)}
 	} else {
@@ -170,6 +179,7 @@ func (l *Store) State(_ context.Context, key string) (schedule.State, float64, e
 func (l *Store) Publish(_ context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.forget()
 	if l.status[cluster] == nil {
 		l.status[cluster] = map[string]status{}
 	}

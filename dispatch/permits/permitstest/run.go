@@ -188,7 +188,7 @@ func (r *run) join(n int) {
 	r.alive, r.all = append(r.alive, one), append(r.all, one)
 }
 
-// recover ends all trouble, and looks whether somebody new is served soon, and the limit used.
+// recover ends all faults, and checks that new replicas are served soon, and that the limit is used.
 func (r *run) recover() {
 	r.do(step{op: "lossless"})
 	r.store.Locked(func() {
@@ -199,14 +199,23 @@ func (r *run) recover() {
 	})
 	r.change(func() { r.policy.RampOver, r.policy.RampFrom, r.policy.RampTTL = 0, policy.Rate{}, 0 })
 	r.join(0)
-	r.join(1) // of the other group: one whose workers have crashed is left alone for long
+	r.join(1) // of the other group: one whose replicas have crashed keeps its permits for long
 	time.Sleep(4 * ttl)
-	from := r.now()
-	time.Sleep(2 * time.Second)
-	want := r.periods[len(r.periods)-1].rate
-	if got := r.between(from, from+2*time.Second); float64(got) < 0.6*2*float64(want) {
-		r.stuck = fmt.Sprintf("with all trouble over, %d of %d dispatched in two seconds", got, 2*want)
+	const d = 2 * time.Second
+	want := int(r.periods[len(r.periods)-1].rate) * int(d/time.Second)
+	tries := 1
+	if r.backend.RealTime { // another process may have the machine for a while
+		tries = 5
 	}
+	got := 0
+	for range tries {
+		from := r.now()
+		time.Sleep(d)
+		if got = r.between(from, from+d); 10*got >= 6*want {
+			return
+		}
+	}
+	r.stuck = fmt.Sprintf("after all faults, %d of %d permits were granted in %v", got, want, d)
 }
 
 func (r *run) end() {

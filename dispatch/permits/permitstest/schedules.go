@@ -166,9 +166,7 @@ func (b Backend) try(t *testing.T, m mode, seed uint64, steps []step) (wrong str
 			r.do(s)
 			time.Sleep(s.pause)
 		}
-		if seed%10 == 3 {
-			r.recover()
-		}
+		r.recover()
 		r.end()
 		if wrong = r.right(); wrong == "" {
 			wrong = r.stuck

@@ -29,8 +29,14 @@ import (
 func servers(t *testing.T) map[string]string {
 	return map[string]string{
 		"redis":     strings.TrimPrefix(services.Redis(t), "redis://"),
-		"miniredis": miniredis.RunT(t).Addr(),
+		"miniredis": inMemory(t).Addr(),
 	}
+}
+
+func inMemory(t *testing.T) *miniredis.Miniredis {
+	m := miniredis.RunT(t)
+	permitstest.AddStruct(t, m)
+	return m
 }
 
 func open(t *testing.T, addr string) *redispermits.Store {
@@ -340,9 +346,25 @@ func TestStatusRecords(t *testing.T) {
 	}
 }
 
+// TestNoClock: a server that does not tell its time gives no value: the clock is not the year 1.
+func TestNoClock(t *testing.T) {
+	server := services.RedisServer(t)
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer func() { assert.NoError(t, admin.Close()) }()
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "-time").Err())
+	store := open(t, server.Addr)
+	_, _, err := store.Value(t.Context(), "throttle:rates:{a}")
+	require.Error(t, err)
+	err = store.Update(t.Context(), "throttle:rates:{a}", time.Minute, func(_ []byte, now float64) []byte {
+		t.Errorf("updated at %v", now)
+		return nil
+	})
+	require.Error(t, err)
+}
+
 // TestDecimals: what is added up in a state keeps every bit on its way through text.
 func TestDecimals(t *testing.T) {
-	store := open(t, miniredis.RunT(t).Addr())
+	store := open(t, inMemory(t).Addr())
 	r := request(1.0 / 3)
 	r.Want = 1
 	got, err := permitstest.Allocate(t.Context(), store, "k", r)
@@ -354,7 +376,7 @@ func TestDecimals(t *testing.T) {
 
 // TestALongLineIsKept: a line with slots hours ahead has long epochs; what is in use is kept through them.
 func TestALongLineIsKept(t *testing.T) {
-	m := miniredis.RunT(t)
+	m := inMemory(t)
 	now := time.Unix(1_700_000_000, 0)
 	m.SetTime(now)
 	store := open(t, m.Addr())
@@ -378,12 +400,14 @@ func TestALongLineIsKept(t *testing.T) {
 	}
 }
 
-func TestSlowsDownAndKeepsValues(t *testing.T) {
+func TestStore(t *testing.T) {
 	for name, addr := range servers(t) {
-		t.Run(name, func(t *testing.T) {
-			store := open(t, addr)
-			permitstest.KeepsValues(t, store)
-			permitstest.SlowsDown(t, store)
-		})
+		t.Run(name, func(t *testing.T) { permitstest.Check(t, open(t, addr)) })
 	}
+}
+
+func TestBacksOff(t *testing.T) {
+	store := redispermits.Open(redis.UniversalOptions{Addrs: []string{strings.TrimPrefix(services.Redis(t), "redis://")}}, 300*time.Millisecond)
+	defer func() { assert.NoError(t, store.Close()) }()
+	permitstest.BacksOff(t, store)
 }

@@ -1,5 +1,5 @@
-// Package dataplane simulates Numaflow's data plane for a user-defined vertex, over the vertex's
-// socket, and fails the test if the vertex breaks the protocol. [Batch] describes its cycle.
+// Package dataplane drives a user-defined vertex over its socket as Numaflow's data plane does. It
+// fails the test if the vertex violates the protocol. See [Batch] for its cycle.
 package dataplane
 
 import (
@@ -21,28 +21,28 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// A Vertex is a process with the user's code, and a connection to it.
+// A Vertex is a process with the user's code and a connection to it.
 type Vertex struct {
 	t     testing.TB
 	kind  Kind
 	cmd   *exec.Cmd
 	conn  *grpc.ClientConn
 	ended chan struct{}
-	err   error // of waiting for the process
+	err   error // of the process
 
 	mu        sync.Mutex
-	arrivals  []time.Time     // of messages that left a source, or were handled
-	values    []string        // of messages that left a source
-	open      map[string]bool // offsets that are neither acknowledged nor nacked
-	refused   int             // data nacked by a sink or map
-	failures  int             // failures answered by a sink
-	lost      int             // messages without redelivery: nacks ignored, or dropped by onFailure
-	delivered int             // messages delivered by the built-in source before a sink or map
-	faults    []string        // of the protocol
-	mayEnd    bool            // it may end during a batch
+	arrivals  []time.Time     // of messages that a source delivered, or a map or sink handled
+	values    []string        // of messages that a source delivered
+	open      map[string]bool // offsets neither acknowledged nor nacked
+	refused   int             // data that a map or sink has nacked
+	failures  int             // failures that a sink has answered
+	lost      int             // messages not redelivered: the source ignores nacks, or onFailure drops
+	delivered int             // messages delivered by the built-in source of a map or sink
+	faults    []string        // violations of the protocol
+	mayEnd    bool            // it may end in the middle of a batch
 }
 
-// A Kind is the kind of a vertex.
+// A Kind is the kind of a vertex: its socket and its server-info file.
 type Kind struct{ socket, info string }
 
 // The kinds.
@@ -54,11 +54,11 @@ var (
 	Sink      = Kind{"sink.sock", "sinker-server-info"}
 )
 
-// Start runs a vertex of a kind, with -sockets DIRECTORY before its arguments, and connects to
-// it. It kills the vertex at the end of the test.
+// Start runs a vertex of a kind, with -sockets DIRECTORY before its arguments, and connects to it.
+// At the end of the test, it is killed if it still runs.
 func Start(t testing.TB, kind Kind, env []string, binary string, args ...string) *Vertex {
 	t.Helper()
-	directory, err := os.MkdirTemp("", "vertex") // the path of a socket must be short
+	directory, err := os.MkdirTemp("", "vertex") // a socket's name must be short
 	require.NoError(t, err)
 	v := &Vertex{
 		t: t, kind: kind, cmd: exec.Command(binary, append([]string{"-sockets", directory}, args...)...),
@@ -72,12 +72,12 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 		close(v.ended)
 	}()
 	t.Cleanup(func() {
-		_ = v.cmd.Process.Kill() // it has usually ended by now
+		_ = v.cmd.Process.Kill() // fails if the process has ended
 		<-v.ended
 		require.NoError(t, os.RemoveAll(directory))
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		require.Empty(t, v.faults, "faults of the protocol")
+		require.Empty(t, v.faults, "violations of the protocol")
 	})
 	require.Eventually(t, func() bool {
 		select {
@@ -89,24 +89,25 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 		if err != nil || server.Protocol != info.UDS {
 			return false
 		}
-		// The socket appears after the other one, and listens a moment later.
+		// The socket appears after the info file, and accepts connections a moment later.
 		conn, err := net.Dial("unix", filepath.Join(directory, kind.socket))
 		return err == nil && conn.Close() == nil
 	}, 20*time.Second, 10*time.Millisecond)
-	v.conn, err = grpc.NewClient("unix:"+filepath.Join(directory, kind.socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	plain := grpc.WithTransportCredentials(insecure.NewCredentials())
+	v.conn, err = grpc.NewClient("unix:"+filepath.Join(directory, kind.socket), plain)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = v.conn.Close() }) // Stop closes it, too
+	t.Cleanup(func() { _ = v.conn.Close() })
 	return v
 }
 
-// MayEnd allows the vertex to end during a batch.
+// MayEnd allows the vertex to end in the middle of a batch.
 func (v *Vertex) MayEnd() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.mayEnd = true
 }
 
-// Kill ends the process as a power failure would.
+// Kill ends the process with SIGKILL.
 func (v *Vertex) Kill() {
 	v.t.Helper()
 	v.MayEnd()
@@ -114,7 +115,7 @@ func (v *Vertex) Kill() {
 	<-v.ended
 }
 
-// Terminate asks the process to end, as Kubernetes does when it restarts only this container, and
+// Terminate ends the process with SIGTERM, as Kubernetes does to restart only this container, and
 // does not wait.
 func (v *Vertex) Terminate() {
 	v.t.Helper()
@@ -122,15 +123,15 @@ func (v *Vertex) Terminate() {
 	require.NoError(v.t, v.cmd.Process.Signal(syscall.SIGTERM))
 }
 
-// Stop ends the process as Kubernetes does after its data plane has ended, and returns the time
-// that it took.
+// Stop ends the process with SIGTERM after its data plane has ended, as Kubernetes does, and
+// returns how long that took.
 func (v *Vertex) Stop() time.Duration {
 	v.t.Helper()
-	begin := time.Now()
+	start := time.Now()
 	require.NoError(v.t, v.cmd.Process.Signal(syscall.SIGTERM))
 	<-v.ended
 	require.NoError(v.t, v.err)
-	return time.Since(begin)
+	return time.Since(start)
 }
 
 func (v *Vertex) arrived(n int) {
@@ -142,32 +143,32 @@ func (v *Vertex) arrived(n int) {
 	}
 }
 
-// Arrivals returns when messages left a source, or were handled by a map or sink.
+// Arrivals returns the times at which a source delivered messages, or a map or sink handled them.
 func (v *Vertex) Arrivals() []time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Clone(v.arrivals)
 }
 
-// Values returns the values that left a source, in order.
+// Values returns the messages that a source delivered, in order.
 func (v *Vertex) Values() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Clone(v.values)
 }
 
-// Refused returns the number of data that a sink or map has nacked.
+// Refused returns the number of data that a map or sink has nacked.
 func (v *Vertex) Refused() int { return v.counted(&v.refused) }
 
 // Failures returns the number of failures that a sink has answered.
 func (v *Vertex) Failures() int { return v.counted(&v.failures) }
 
-// Lost returns the number of messages without redelivery: the source ignores nacks, or
-// retryStrategy dropped them.
+// Lost returns the number of messages that will not be redelivered: they were nacked and the source
+// ignores nacks, or the retryStrategy dropped them.
 func (v *Vertex) Lost() int { return v.counted(&v.lost) }
 
-// Delivered returns the number of messages that the built-in source before a sink or map has
-// delivered, with redeliveries.
+// Delivered returns the number of messages that the built-in source of a map or sink has delivered,
+// including redeliveries.
 func (v *Vertex) Delivered() int { return v.counted(&v.delivered) }
 
 func (v *Vertex) counted(n *int) int {
@@ -190,7 +191,7 @@ func (v *Vertex) fault(format string, args ...any) {
 	}
 }
 
-// failed records why a stream has ended, unless it was closed or the vertex may end.
+// failed records why a stream has ended, unless ctx was cancelled or the vertex may end.
 func (v *Vertex) failed(ctx context.Context, what string, err error) {
 	v.mu.Lock()
 	mayEnd := v.mayEnd

@@ -9,32 +9,32 @@ import (
 	sourcepb "github.com/numaproj/numaflow-go/pkg/apis/proto/source/v1"
 )
 
-// A Batch configures the cycle of a data plane: it reads a batch from the source, maps it,
-// collects the results in chunks for the sink, and acknowledges the batch when all its messages
-// are settled. Only then it reads again, unless it reads ahead. A chunk goes to the sink when it
-// is full, or Timeout after its first message. A nack goes to the source.
+// A Batch configures the cycle of a data plane. It reads a batch from the source, maps it, collects
+// the results in chunks for the sink, and acknowledges the batch when all its messages are settled.
+// Only then does it read again, unless it reads ahead. A chunk goes to the sink when it is full, or
+// Timeout after its first message. A nack goes to the source.
 type Batch struct {
 	Size    int           // readBatchSize
-	Timeout time.Duration // readTimeout; 0 means 1 s, the default
+	Timeout time.Duration // readTimeout; default 1 s
 
-	ReadAhead    bool          // reads up to 500 messages and two batches before an acknowledgement
-	SinkTime     time.Duration // of the built-in sink behind a source or map, for each chunk
-	Retry        Retry         // of a user-defined sink
-	IgnoresNacks bool          // of the source: generator, NATS core, built-in Kafka
+	ReadAhead    bool          // reads two batches or 500 messages ahead of acknowledgements
+	SinkTime     time.Duration // of a chunk in the built-in sink of a source or map
+	Retry        Retry         // of a sink
+	IgnoresNacks bool          // like the generator, NATS core and the built-in Kafka source
 	IgnoresDelay bool          // the source redelivers at once
-	Messages     int           // in the built-in source; 0 means endless
+	Messages     int           // of the built-in source; 0: no end
 }
 
-// A Retry is the vertex's retryStrategy: failed data are sent to the sink again while the chunk
-// waits. The zero value retries every millisecond, without end.
+// A Retry is the vertex's retryStrategy. Failed messages are sent to the sink again while the chunk
+// waits. The zero value retries every millisecond without an end.
 type Retry struct {
 	Interval time.Duration
-	Steps    int  // 0 means without end
+	Steps    int  // 0: no end
 	Drop     bool // onFailure: drop, after Steps
 }
 
-// late is how late an answer may be, on a machine with pauses of up to two seconds. A vertex that
-// waits for all permits of a batch takes longer.
+// late is the tolerated delay of an answer on a busy machine. A vertex that waits for the permits
+// of a whole batch takes longer.
 const late = 2500 * time.Millisecond
 
 // A message is on its way from source to sink.
@@ -44,38 +44,38 @@ type message struct {
 	value  []byte
 	offset *sourcepb.Offset // of a user-defined source
 	nacked bool             // by a map or sink
-	delay  time.Duration    // of the redelivery
+	delay  time.Duration    // of the nack
 	batch  *batch
 }
 
-// A batch is the messages of one Read.
-type batch struct{ left sync.WaitGroup } // messages to settle
+// A batch has the messages of one Read.
+type batch struct{ left sync.WaitGroup } // messages that are not settled
 
 // nack returns a message to the source.
 func (m *message) nack(delay time.Duration) { m.nacked, m.delay = true, delay }
 
-// A source delivers messages. If read returns false, the flow ends.
+// A source delivers messages. A read that is not ok ends the flow.
 type source interface {
 	read() (messages []*message, ok bool)
 	settle(acked, nacked []*message)
 }
 
-// A stage forwards messages, in goroutines of its own; it closes out after in is closed.
+// A stage passes messages from in to out in its own goroutines. It closes out after in is closed.
 type stage func(in <-chan *message, out chan<- *message)
 
-// A flow is a running MonoVertex.
+// A flow is a MonoVertex.
 type flow struct {
 	Batch
 	source source
-	stage  stage                  // between source and sink; nil for none
-	sink   func(chunk []*message) // may nack some
+	stage  stage                  // between source and sink; nil: none
+	sink   func(chunk []*message) // may nack messages
 	end    func()                 // ends the streams
 
-	stopping chan struct{} // closed: no further reads and retries
+	stopping chan struct{} // closed: no more reads and retries
 	once     sync.Once
 }
 
-// run starts the flow. stop ends the reads, and waits until all messages are settled.
+// run starts the flow. The function stop ends reading and waits until all messages are settled.
 func (f *flow) run() (stop func()) {
 	f.stopping = make(chan struct{})
 	if f.Timeout == 0 {
@@ -107,10 +107,10 @@ func (f *flow) run() (stop func()) {
 	}
 }
 
-// stop ends the flow, as on SIGTERM or when a stream fails.
+// stop ends the flow, as SIGTERM or a failed stream does.
 func (f *flow) stop() { f.once.Do(func() { close(f.stopping) }) }
 
-// stopped reports whether the flow is ending.
+// stopped reports whether the flow is to end.
 func (f *flow) stopped() bool {
 	select {
 	case <-f.stopping:
@@ -152,12 +152,13 @@ func (f *flow) read(out chan<- *message) {
 			out <- m
 		}
 	}
-	for range batches - 1 { // this loop has one slot
+	for range batches - 1 { // this loop holds one slot
 		slots <- struct{}{}
 	}
 }
 
-// chunks collects the messages of in: at most n, until timeout after the first.
+// chunks collects messages and calls each with at most n of them, at the latest timeout after the
+// first one.
 func chunks(in <-chan *message, n int, timeout time.Duration, each func([]*message)) {
 	for first := range in {
 		chunk := []*message{first}
@@ -179,15 +180,15 @@ func chunks(in <-chan *message, n int, timeout time.Duration, each func([]*messa
 	}
 }
 
-// builtInSink returns a sink that takes a time for each chunk.
+// builtInSink returns a sink that takes this time for each chunk.
 func builtInSink(takes time.Duration) func([]*message) {
 	return func([]*message) { time.Sleep(takes) }
 }
 
-// A builtInSource delivers numbered messages.
+// A builtInSource has numbered messages.
 type builtInSource struct {
 	Batch
-	vertex *Vertex // that gets the messages
+	vertex *Vertex // receives the messages
 	keys   func(i int) []string
 
 	mu    sync.Mutex
@@ -195,7 +196,7 @@ type builtInSource struct {
 	again []again
 }
 
-// An again is a nacked message, which is redelivered at a time or later.
+// An again is a nacked message, which is redelivered at or after a time.
 type again struct {
 	m    *message
 	from time.Time

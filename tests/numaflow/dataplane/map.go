@@ -11,11 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// concurrency is the number of data that a map handles at once: Numaflow's default.
+// concurrency is the number of data in flight in a map: Numaflow's default.
 const concurrency = 500
 
-// Map runs a built-in source, a user-defined map of any kind and a built-in sink, until stop. keys
-// returns the keys of the i-th message.
+// Map runs a flow from a built-in source through a user-defined map of any kind to a built-in sink,
+// until stop is called. The function keys returns the keys of the i-th message.
 func (v *Vertex) Map(b Batch, keys func(i int) []string) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -45,13 +45,13 @@ type mapping struct {
 	*Vertex
 	ctx    context.Context
 	stream mappb.Map_MapFnClient
-	broken func() // called when the stream fails
+	broken func() // called when the stream has failed
 
 	mu   sync.Mutex
-	open map[string]*message // without an answer; nil: the stream has failed
+	open map[string]*message // unanswered; nil: the stream has failed
 }
 
-// each maps messages one by one, concurrently.
+// each maps single messages, many at a time.
 func (m *mapping) each(in <-chan *message, out chan<- *message) {
 	slots := make(chan struct{}, concurrency)
 	go func() {
@@ -85,7 +85,7 @@ func (m *mapping) each(in <-chan *message, out chan<- *message) {
 	}()
 }
 
-// batch maps a chunk at a time.
+// batch maps one chunk at a time.
 func (m *mapping) batch(chunk []*message, out chan<- *message) {
 	sent := true
 	for _, d := range chunk {
@@ -116,7 +116,7 @@ func (m *mapping) batch(chunk []*message, out chan<- *message) {
 	}
 }
 
-// send sends a datum, unless the stream has failed; receive reports a failure.
+// send sends a datum, unless the stream has failed. If it fails now, receive returns the error.
 func (m *mapping) send(d *message) (ok bool) {
 	m.mu.Lock()
 	if m.open == nil {
@@ -125,11 +125,13 @@ func (m *mapping) send(d *message) (ok bool) {
 	}
 	m.open[d.id] = d
 	m.mu.Unlock()
-	_ = m.stream.Send(&mappb.MapRequest{Id: d.id, Request: &mappb.MapRequest_Request{Keys: d.keys, Value: d.value}})
+	_ = m.stream.Send(&mappb.MapRequest{
+		Id: d.id, Request: &mappb.MapRequest_Request{Keys: d.keys, Value: d.value},
+	})
 	return true
 }
 
-// fail records that the stream has failed, and returns the messages without an answer as nacked.
+// fail records that the stream has failed, nacks the unanswered messages and returns them.
 func (m *mapping) fail(err error) (unanswered []*message) {
 	m.failed(m.ctx, "Map", err)
 	m.broken()
@@ -143,14 +145,14 @@ func (m *mapping) fail(err error) (unanswered []*message) {
 	return unanswered
 }
 
-// receive handles an answer, and returns the message if the answer is its last one. Each message
-// must be answered once. A dropped message does not arrive.
+// receive reads an answer. If it is the last one of a message, it returns the message. Each message
+// must be answered once. Dropped messages do not count as arrivals.
 func (m *mapping) receive() (done []*message, eot bool, err error) {
 	r, err := m.stream.Recv()
 	if err != nil {
 		return nil, false, err
 	}
-	eot = r.GetStatus().GetEot() // end of the batch, or of a datum of a stream
+	eot = r.GetStatus().GetEot() // of the batch, or of a stream's datum
 	if eot && m.kind == BatchMap {
 		return nil, true, nil
 	}

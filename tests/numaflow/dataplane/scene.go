@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// Build builds the command of a folder, and returns the path of its binary.
+// Build builds the command in a directory and returns the name of its binary.
 func Build(t testing.TB, directory string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "vertex")
@@ -23,20 +23,21 @@ func Build(t testing.TB, directory string) string {
 	return binary
 }
 
-// Env returns the environment of the MonoVertex orders in the namespace team, with a policy, whose
-// fields are in YAML's flow form, and a permit store.
+// Env returns the environment of MonoVertex orders in namespace team, with a permit store and a
+// policy with these fields in YAML's flow form.
 func Env(t testing.TB, fields, permits string) []string {
 	t.Helper()
 	policies := filepath.Join(t.TempDir(), "policies.yaml")
-	require.NoError(t, os.WriteFile(policies, []byte("schema: 1\npolicies:\n  - {scope: numaflow://team/orders/orders, "+fields+"}\n"), 0o600))
+	text := "schema: 1\npolicies:\n  - {scope: numaflow://team/orders/orders, " + fields + "}\n"
+	require.NoError(t, os.WriteFile(policies, []byte(text), 0o600))
 	return []string{
 		throttle.EnvPolicies + "=file:" + policies, throttle.EnvPermits + "=" + permits,
 		"NUMAFLOW_NAMESPACE=team", "NUMAFLOW_MONO_VERTEX_NAME=orders",
 	}
 }
 
-// Window returns the most messages that arrived at all vertices in any interval of length d from a
-// time on.
+// Window returns the highest number of messages that arrived in any interval d since from, at all
+// vertices together.
 func Window(d time.Duration, from time.Time, vertices ...*Vertex) int {
 	var all []time.Time
 	for _, v := range vertices {
@@ -47,8 +48,8 @@ func Window(d time.Duration, from time.Time, vertices ...*Vertex) int {
 	return window.Max(d, window.Times(all))
 }
 
-// Speed returns the messages a second that have arrived since from, at all vertices together. Each
-// vertex is measured between its first and its last pause, since batches arrive at once.
+// Speed returns the messages per second that have arrived since from, at all vertices together. It
+// measures each vertex from its first pause to its last one, since batches arrive at once.
 func Speed(pause time.Duration, from time.Time, vertices ...*Vertex) (perSecond float64) {
 	for _, v := range vertices {
 		all := slices.DeleteFunc(v.Arrivals(), func(at time.Time) bool { return at.Before(from) })

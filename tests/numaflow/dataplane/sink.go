@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Sink runs a built-in source and a user-defined sink, until stop.
+// Sink runs a flow from a built-in source to a user-defined sink, until stop is called.
 func (v *Vertex) Sink(b Batch) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -25,7 +25,7 @@ func (v *Vertex) Sink(b Batch) (stop func()) {
 		if err := v.sunk(f, stream, chunk); err != nil {
 			v.failed(ctx, "Sink", err)
 			f.stop()
-			for _, m := range chunk { // with the handled ones: the chunk has failed
+			for _, m := range chunk { // the chunk fails as a whole
 				m.nack(0)
 			}
 		}
@@ -33,7 +33,8 @@ func (v *Vertex) Sink(b Batch) (stop func()) {
 	return f.run()
 }
 
-// sunk sinks a chunk, with retries. When the flow stops, retries end, and the whole chunk fails.
+// sunk sends a chunk to the sink, with retries. When the flow stops, it retries no more, and the
+// chunk fails as a whole.
 func (v *Vertex) sunk(f *flow, stream sinkpb.Sink_SinkFnClient, chunk []*message) error {
 	todo := chunk
 	for step := 1; ; step++ {
@@ -59,12 +60,13 @@ func (v *Vertex) sunk(f *flow, stream sinkpb.Sink_SinkFnClient, chunk []*message
 	}
 }
 
-// sink makes one call; each datum must be answered once.
+// sink makes one call and returns the failed messages. Each datum must be answered once.
 func (v *Vertex) sink(stream sinkpb.Sink_SinkFnClient, chunk []*message) (failed []*message, err error) {
 	open := map[string]*message{}
 	for _, m := range chunk {
 		open[m.id] = m
-		if err := stream.Send(&sinkpb.SinkRequest{Request: &sinkpb.SinkRequest_Request{Id: m.id, Keys: m.keys, Value: m.value}}); err != nil {
+		request := &sinkpb.SinkRequest_Request{Id: m.id, Keys: m.keys, Value: m.value}
+		if err := stream.Send(&sinkpb.SinkRequest{Request: request}); err != nil {
 			return nil, err
 		}
 	}

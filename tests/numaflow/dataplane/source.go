@@ -23,17 +23,17 @@ func (v *Vertex) reads(ctx context.Context) sourcepb.Source_ReadFnClient {
 	return reads
 }
 
-// DieAfterRead runs a data plane that dies after one Read, before it acknowledges any message.
+// DieAfterRead runs a data plane that dies after one Read, without acknowledging it.
 func (v *Vertex) DieAfterRead(b Batch) {
 	v.t.Helper()
 	ctx, die := context.WithCancel(v.t.Context())
 	defer die()
 	offsets, ok := v.read(ctx, v.reads(ctx), b)
 	require.True(v.t, ok)
-	v.settle(offsets) // for the next data plane
+	v.settle(offsets) // the next data plane may read them again
 }
 
-// Source runs a user-defined source and a built-in sink, until stop.
+// Source runs a flow from a user-defined source to a built-in sink, until stop is called.
 func (v *Vertex) Source(b Batch) (stop func()) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
@@ -47,11 +47,12 @@ func (v *Vertex) Source(b Batch) (stop func()) {
 	if b.Timeout == 0 {
 		b.Timeout = time.Second
 	}
-	f := &flow{Batch: b, source: &userSource{v, ctx, b, reads, acks, sync.Mutex{}}, sink: builtInSink(b.SinkTime), end: cancel}
+	s := &userSource{Vertex: v, ctx: ctx, batch: b, reads: reads, acks: acks}
+	f := &flow{Batch: b, source: s, sink: builtInSink(b.SinkTime), end: cancel}
 	return f.run()
 }
 
-// A userSource is the user-defined source of a vertex.
+// A userSource is a user-defined source.
 type userSource struct {
 	*Vertex
 	ctx   context.Context
@@ -84,17 +85,17 @@ func offsetsOf(messages []*message) (offsets []*sourcepb.Offset) {
 	return offsets
 }
 
-// Nack nacks messages on streams of its own, as a data plane does after a permanent failure of
-// its sink.
+// Nack refuses messages on its own stream, as a data plane does when its sink has failed.
 func (v *Vertex) Nack(offsets []*sourcepb.Offset) {
 	v.t.Helper()
-	r, err := sourcepb.NewSourceClient(v.conn).NackFn(v.t.Context(), &sourcepb.NackRequest{Request: []*sourcepb.NackRequest_Request{{Offsets: offsets}}})
+	nack := &sourcepb.NackRequest{Request: []*sourcepb.NackRequest_Request{{Offsets: offsets}}}
+	r, err := sourcepb.NewSourceClient(v.conn).NackFn(v.t.Context(), nack)
 	require.NoError(v.t, err)
 	require.NotNil(v.t, r.GetResult().GetSuccess())
 	v.settle(offsets)
 }
 
-// ReadOne makes one Read on streams of its own, which stay open until the test ends.
+// ReadOne makes one Read on its own stream, which stays open until the test ends.
 func (v *Vertex) ReadOne(b Batch) (offsets []*sourcepb.Offset) {
 	v.t.Helper()
 	offsets, ok := v.read(v.t.Context(), v.reads(v.t.Context()), b)
@@ -111,22 +112,27 @@ func (v *Vertex) Pending() int64 {
 }
 
 // read makes one Read.
-func (v *Vertex) read(ctx context.Context, reads sourcepb.Source_ReadFnClient, b Batch) (offsets []*sourcepb.Offset, ok bool) {
-	begin := time.Now()
-	err := reads.Send(&sourcepb.ReadRequest{Request: &sourcepb.ReadRequest_Request{NumRecords: uint64(b.Size), TimeoutInMs: uint32(b.Timeout.Milliseconds())}})
+func (v *Vertex) read(
+	ctx context.Context, reads sourcepb.Source_ReadFnClient, b Batch,
+) (offsets []*sourcepb.Offset, ok bool) {
+	start := time.Now()
+	request := &sourcepb.ReadRequest_Request{
+		NumRecords: uint64(b.Size), TimeoutInMs: uint32(b.Timeout.Milliseconds()),
+	}
+	err := reads.Send(&sourcepb.ReadRequest{Request: request})
 	for err == nil {
 		var r *sourcepb.ReadResponse
 		if r, err = reads.Recv(); err != nil {
 			break
 		}
 		if r.GetStatus().GetEot() {
-			if took := time.Since(begin); took > b.Timeout+late {
+			if took := time.Since(start); took > b.Timeout+late {
 				v.fault("a Read of %v took %v", b.Timeout, took)
 			}
 			return offsets, true
 		}
 		offsets = append(offsets, r.GetResult().GetOffset())
-		v.came(r.GetResult())
+		v.received(r.GetResult())
 		if len(offsets) > b.Size {
 			v.fault("a Read of %d had more", b.Size)
 		}
@@ -135,7 +141,7 @@ func (v *Vertex) read(ctx context.Context, reads sourcepb.Source_ReadFnClient, b
 	return nil, false
 }
 
-func (v *Vertex) came(m *sourcepb.ReadResponse_Result) {
+func (v *Vertex) received(m *sourcepb.ReadResponse_Result) {
 	v.arrived(1)
 	v.mu.Lock()
 	twice := v.open[offset(m.GetOffset())]
@@ -143,7 +149,7 @@ func (v *Vertex) came(m *sourcepb.ReadResponse_Result) {
 	v.values = append(v.values, string(m.GetPayload()))
 	v.mu.Unlock()
 	if twice {
-		v.fault("%s: redelivered before it was acknowledged", m.GetOffset())
+		v.fault("%s was delivered again before it was acknowledged", m.GetOffset())
 	}
 }
 
@@ -151,7 +157,7 @@ func offset(o *sourcepb.Offset) string {
 	return fmt.Sprint(o.GetPartitionId(), " ", string(o.GetOffset()))
 }
 
-// settle removes messages that are acknowledged or nacked.
+// settle forgets messages that were acknowledged or nacked.
 func (v *Vertex) settle(offsets []*sourcepb.Offset) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -160,11 +166,14 @@ func (v *Vertex) settle(offsets []*sourcepb.Offset) {
 	}
 }
 
-func (v *Vertex) ack(ctx context.Context, acks sourcepb.Source_AckFnClient, offsets []*sourcepb.Offset) bool {
+func (v *Vertex) ack(
+	ctx context.Context, acks sourcepb.Source_AckFnClient, offsets []*sourcepb.Offset,
+) bool {
 	if len(offsets) == 0 {
 		return true
 	}
-	err := acks.Send(&sourcepb.AckRequest{Request: &sourcepb.AckRequest_Request{Offsets: offsets}})
+	request := &sourcepb.AckRequest_Request{Offsets: offsets}
+	err := acks.Send(&sourcepb.AckRequest{Request: request})
 	if err == nil {
 		var a *sourcepb.AckResponse
 		if a, err = acks.Recv(); err == nil && a.GetResult().GetSuccess() == nil {

@@ -1,9 +1,9 @@
-// Vertex is a user-defined vertex with limits, as in a deployment:
+// Vertex is a throttled user-defined vertex as a user would deploy it:
 //
 //	vertex -sockets DIRECTORY source|map|batchmap|mapstream|sink
 //
 // It reads Numaflow's environment and that of throttle.FromEnv. With VERTEX_BARE=1 it has no
-// Limiter, with VERTEX_NACKS=1 it answers with nacks.
+// Limiter; with VERTEX_NACKS=1 it answers with nacks.
 package main
 
 import (
@@ -32,7 +32,7 @@ import (
 )
 
 func main() {
-	sockets := flag.String("sockets", "/var/run/numaflow", "folder of the data plane's sockets")
+	sockets := flag.String("sockets", "/var/run/numaflow", "directory of the data plane's sockets")
 	flag.Parse()
 	if err := run(flag.Arg(0), *sockets); err != nil {
 		fmt.Fprintln(os.Stderr, "vertex:", err)
@@ -61,38 +61,48 @@ func run(kind, sockets string) (err error) {
 		if err != nil {
 			return err
 		}
-		server = sourcer.NewServer(s, sourcer.WithSockAddr(sockets+"/source.sock"), sourcer.WithServerInfoFilePath(sockets+"/sourcer-server-info"))
+		server = sourcer.NewServer(s,
+			sourcer.WithSockAddr(sockets+"/source.sock"),
+			sourcer.WithServerInfoFilePath(sockets+"/sourcer-server-info"))
 	case "map":
-		m, err := numaflowthrottle.Map(mapper.MapperFunc(dropOdd), lim, opts...)
+		m, err := numaflowthrottle.Map(mapper.MapperFunc(dropByKey), lim, opts...)
 		if err != nil {
 			return err
 		}
-		server = mapper.NewServer(m, mapper.WithSockAddr(sockets+"/map.sock"), mapper.WithServerInfoFilePath(sockets+"/mapper-server-info"))
+		server = mapper.NewServer(m,
+			mapper.WithSockAddr(sockets+"/map.sock"),
+			mapper.WithServerInfoFilePath(sockets+"/mapper-server-info"))
 	case "batchmap":
-		m, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(dropOddOfBatch), lim, opts...)
+		m, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(dropByKeyInBatch), lim, opts...)
 		if err != nil {
 			return err
 		}
-		server = batchmapper.NewServer(m, batchmapper.WithSockAddr(sockets+"/batchmap.sock"), batchmapper.WithServerInfoFilePath(sockets+"/mapper-server-info"))
+		server = batchmapper.NewServer(m,
+			batchmapper.WithSockAddr(sockets+"/batchmap.sock"),
+			batchmapper.WithServerInfoFilePath(sockets+"/mapper-server-info"))
 	case "mapstream":
-		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(dropOddOfStream), lim, opts...)
+		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(dropByKeyInStream), lim, opts...)
 		if err != nil {
 			return err
 		}
-		server = mapstreamer.NewServer(m, mapstreamer.WithSockAddr(sockets+"/mapstream.sock"), mapstreamer.WithServerInfoFilePath(sockets+"/mapper-server-info"))
+		server = mapstreamer.NewServer(m,
+			mapstreamer.WithSockAddr(sockets+"/mapstream.sock"),
+			mapstreamer.WithServerInfoFilePath(sockets+"/mapper-server-info"))
 	case "sink":
 		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(discard), lim, opts...)
 		if err != nil {
 			return err
 		}
-		server = sinker.NewServer(s, sinker.WithSockAddr(sockets+"/sink.sock"), sinker.WithServerInfoFilePath(sockets+"/sinker-server-info"))
+		server = sinker.NewServer(s,
+			sinker.WithSockAddr(sockets+"/sink.sock"),
+			sinker.WithServerInfoFilePath(sockets+"/sinker-server-info"))
 	default:
-		return fmt.Errorf("vertex %q: want source, map, batchmap, mapstream or sink", kind)
+		return fmt.Errorf("%q: is invalid: want source, map, batchmap, mapstream or sink", kind)
 	}
 	return server.Start(ctx)
 }
 
-// numbers is an endless source. It redelivers nacked messages.
+// numbers is an endless source. It delivers nacked messages again.
 type numbers struct {
 	mu      sync.Mutex
 	next    int64
@@ -129,28 +139,28 @@ func (n *numbers) Nack(_ context.Context, request sourcer.NackRequest) {
 	for _, o := range request.Offsets() {
 		i, err := strconv.ParseInt(string(o.Offset.Value()), 10, 64)
 		if err != nil {
-			panic(err) // the offset was never delivered
+			panic(err) // numbers never delivered it
 		}
 		n.refused = append(n.refused, i)
 	}
 }
 
-// backlog is the backlog that numbers reports.
+// backlog is the number that Pending returns.
 const backlog = 1_000_000
 
 func (n *numbers) Pending(context.Context) int64            { return backlog }
 func (n *numbers) ActivePartitions(context.Context) []int32 { return sourcer.DefaultPartitions() }
 func (n *numbers) TotalPartitions(context.Context) *int32   { return nil }
 
-// dropOdd drops messages by their keys.
-func dropOdd(_ context.Context, keys []string, d mapper.Datum) mapper.Messages {
+// dropByKey drops messages whose first key is "drop".
+func dropByKey(_ context.Context, keys []string, d mapper.Datum) mapper.Messages {
 	if len(keys) > 0 && keys[0] == "drop" {
 		return mapper.Messages{mapper.MessageToDrop()}
 	}
 	return mapper.Messages{mapper.NewMessage(d.Value())}
 }
 
-func dropOddOfBatch(_ context.Context, in <-chan batchmapper.Datum) batchmapper.BatchResponses {
+func dropByKeyInBatch(_ context.Context, in <-chan batchmapper.Datum) batchmapper.BatchResponses {
 	responses := batchmapper.BatchResponsesBuilder()
 	for d := range in {
 		r := batchmapper.NewBatchResponse(d.Id())
@@ -164,7 +174,9 @@ func dropOddOfBatch(_ context.Context, in <-chan batchmapper.Datum) batchmapper.
 	return responses
 }
 
-func dropOddOfStream(_ context.Context, keys []string, d mapstreamer.Datum, out chan<- mapstreamer.Message) {
+func dropByKeyInStream(
+	_ context.Context, keys []string, d mapstreamer.Datum, out chan<- mapstreamer.Message,
+) {
 	defer close(out)
 	if len(keys) > 0 && keys[0] == "drop" {
 		out <- mapstreamer.MessageToDrop()
@@ -173,7 +185,7 @@ func dropOddOfStream(_ context.Context, keys []string, d mapstreamer.Datum, out 
 	out <- mapstreamer.NewMessage(d.Value())
 }
 
-// discard takes 20 ms for each call.
+// discard is a sink that takes 20 ms for a call.
 func discard(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
 	for d := range in {
 		responses = append(responses, sinker.ResponseOK(d.ID()))

@@ -15,8 +15,14 @@ import (
 // manyPolicies returns policies for n topics.
 func manyPolicies(n int) (entries []policy.Entry) {
 	for i := range n {
-		topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: fmt.Sprintf("t%05d", i)}
-		entries = append(entries, policy.Entry{Scope: policy.TopicScope(topic), Policy: policy.Policy{MessageRate: policy.PerSecond(1)}})
+		topic := policy.Topic{
+			Scheme: policy.Kafka, Tenant: "public", Namespace: "default",
+			Name: fmt.Sprintf("t%05d", i),
+		}
+		entries = append(entries, policy.Entry{
+			Scope:  policy.TopicScope(topic),
+			Policy: policy.Policy{MessageRate: policy.PerSecond(1)},
+		})
 	}
 	return entries
 }
@@ -29,7 +35,8 @@ func TestNeededOfMany(t *testing.T) {
 	}
 	loosely.Hold(t, func(loose assert.TestingT) {
 		start := time.Now()
-		assert.Len(t, needed(configstore.Snapshot{Entries: entries[:10_000]}, changes), 6000, "the others are there already")
+		stored := configstore.Snapshot{Entries: entries[:10_000]}
+		assert.Len(t, needed(stored, changes), 6000, "10,000 are stored already")
 		assert.Less(loose, time.Since(start), time.Second, "storeTimeout is for the store")
 	})
 }

@@ -11,20 +11,22 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A reader is a subscription of a topic, or with an empty name the topic itself.
-type reader struct {
+// A consumer is a subscription of a topic or, with an empty name, the topic itself.
+type consumer struct {
 	topic policy.Topic
 	name  string
 }
 
-// knownTopics returns those that entries name and those that replicas read.
-func knownTopics(ctx context.Context, a *cli.App, lists ...[]policy.Entry) map[reader]bool {
-	known := make(map[reader]bool)
+// knownTopics returns the topics and subscriptions that policies name or replicas consume.
+func knownTopics(
+	ctx context.Context, a *cli.App, lists ...[]policy.Entry,
+) map[consumer]bool {
+	known := make(map[consumer]bool)
 	for _, entries := range lists {
 		for _, e := range entries {
 			if e.Scope.Kind == policy.TopicKind || e.Scope.Kind == policy.SubscriptionKind {
-				known[reader{e.Scope.Topic, ""}] = true
-				known[reader{e.Scope.Topic, e.Scope.Subscription}] = true
+				known[consumer{e.Scope.Topic, ""}] = true
+				known[consumer{e.Scope.Topic, e.Scope.Subscription}] = true
 			}
 		}
 	}
@@ -36,19 +38,19 @@ func knownTopics(ctx context.Context, a *cli.App, lists ...[]policy.Entry) map[r
 		for _, r := range replicas {
 			for _, s := range r.Subscriptions {
 				if t, e := policy.ParseTopic(s.Topic); e == nil {
-					known[reader{t, ""}] = true
-					known[reader{t, s.Subscription}] = true
+					known[consumer{t, ""}] = true
+					known[consumer{t, s.Subscription}] = true
 				}
 			}
 		}
 	}
 	if err != nil {
-		a.Warn("topics that only replicas know are missing: %v", err)
+		a.Warn("the topics that replicas consume are not known: %v", err)
 	}
 	return known
 }
 
-// A topicView is what a change would do to one field of a known topic or subscription.
+// A topicView is a change of one field of the effective policy of a known topic or subscription.
 type topicView struct {
 	Topic        string `json:"topic"`
 	Subscription string `json:"subscription,omitempty"`
@@ -57,27 +59,29 @@ type topicView struct {
 	After        string `json:"after,omitempty"`
 }
 
-// touched returns what becomes of the known topics and, where that differs, of their subscriptions.
-func touched(cluster string, known map[reader]bool, from, to []policy.Entry) []topicView {
-	before, _ := policy.NewSet(from) // what is wrong with it was there before, or was refused
+// affected returns what changes for the known topics and, where that differs, their
+// subscriptions.
+func affected(cluster string, known map[consumer]bool, from, to []policy.Entry) []topicView {
+	before, _ := policy.NewSet(from) // its faults are in the store already, or have been reported
 	after, _ := policy.NewSet(to)
 	var views []topicView
-	readers := slices.SortedFunc(maps.Keys(known), func(a, b reader) int {
-		return policy.SubscriptionScope(a.topic, a.name).Compare(policy.SubscriptionScope(b.topic, b.name))
+	scope := func(c consumer) policy.Scope { return policy.SubscriptionScope(c.topic, c.name) }
+	consumers := slices.SortedFunc(maps.Keys(known), func(a, b consumer) int {
+		return scope(a).Compare(scope(b))
 	})
-	for _, r := range readers {
-		b, a := before.Resolve(cluster, r.topic, r.name), after.Resolve(cluster, r.topic, r.name)
+	for _, c := range consumers {
+		b, a := before.Resolve(cluster, c.topic, c.name), after.Resolve(cluster, c.topic, c.name)
 		for field := range policy.Fields() {
 			topicFrom, topicTo := output.Field(b.Topic, field), output.Field(a.Topic, field)
 			from, to := topicFrom, topicTo
-			if r.name != "" {
+			if c.name != "" {
 				from, to = output.Field(b.Subscription, field), output.Field(a.Subscription, field)
 				if from == topicFrom && to == topicTo {
-					continue // said of the topic
+					continue // the topic has a row for it
 				}
 			}
 			if from != to {
-				views = append(views, topicView{r.topic.String(), r.name, field, from, to})
+				views = append(views, topicView{c.topic.String(), c.name, field, from, to})
 			}
 		}
 	}

@@ -110,9 +110,12 @@ func (a *App) WithStore(
 	return errors.Join(err, store.Close())
 }
 
-// List returns the stored policies. It warns if the file does not exist: its name may be wrong.
-func (a *App) List(ctx context.Context, store configstore.Store) (configstore.Snapshot, error) {
-	s, err := store.List(ctx)
+// Policies returns the stored policies. It warns if the file does not exist: its name may be wrong.
+func (a *App) Policies(ctx context.Context) (s configstore.Snapshot, err error) {
+	err = a.WithStore(ctx, func(ctx context.Context, store configstore.Store) error {
+		s, err = store.List(ctx)
+		return err
+	})
 	if err == nil && s.Revision == 0 { // a file that does not exist; etcd starts at 1
 		a.Warn("%s: no such file", a.PoliciesURL)
 	}

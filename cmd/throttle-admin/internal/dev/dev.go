@@ -1,4 +1,4 @@
-// Package dev has the command that runs an etcd for policies and permits.
+// Package dev holds the command that runs an etcd for policies and permits.
 package dev
 
 import (
@@ -10,11 +10,12 @@ import (
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 
+	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/etcd"
 )
 
-// Commands returns the commands of this family.
+// Commands returns the commands of this package.
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{newDevCommand(a)}
 }
@@ -23,13 +24,15 @@ func newDevCommand(app *cli.App) *cobra.Command {
 	var dir, listen string
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Run an etcd for policies and permits until Ctrl-C; needs nothing but this program",
-		Long: `Run an etcd of one member for policies and permits, until Ctrl-C, and print the environment that finds it.
+		Short: "Run an etcd for policies and permits, for development",
+		Long: `Run an etcd with one member for policies and permits until Ctrl-C, and print the
+environment variables for programs that use it. No other service is needed.
 
-It allocates some hundred times a second. For more, start a Redis and set
-THROTTLE_PERMITS=redis://127.0.0.1:6379 instead.`,
-		Example: "  throttle-admin dev --data ./throttle-etcd --listen 127.0.0.1:2379",
-		Args:    cobra.NoArgs,
+It can allocate permits some hundred times a second. For more, start a Redis and set
+THROTTLE_PERMITS=redis://127.0.0.1:6379.`,
+		Example: `  throttle-admin dev
+  throttle-admin dev --data ./throttle-etcd --listen 127.0.0.1:2379`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			ctx := cmd.Context()
 			kept := dir != ""
@@ -43,20 +46,22 @@ THROTTLE_PERMITS=redis://127.0.0.1:6379 instead.`,
 				if err != nil {
 					return fmt.Errorf("dev: %w", err)
 				}
-				defer func() { _ = lock.Close() }() // which gives the lock back
+				defer func() { _ = lock.Close() }() // unlocks the directory
 			}
 			server, err := etcd.Start(ctx, dir, listen, kept)
 			if err != nil {
 				return fmt.Errorf("dev: %w", err)
 			}
 			defer server.Close()
-			if _, err := fmt.Fprintf(app.Stdout, "export THROTTLE_POLICIES=%s\nexport THROTTLE_PERMITS=%[1]s\n", etcd.URL(server)); err != nil {
+			_, err = fmt.Fprintf(app.Stdout, "export %s=%s\nexport %s=%[2]s\n",
+				throttle.EnvPolicies, etcd.URL(server), throttle.EnvPermits)
+			if err != nil {
 				return fmt.Errorf("dev: %w", err)
 			}
 			if kept {
 				app.Warn("etcd runs until Ctrl-C; its data stays in %s", dir)
 			} else {
-				app.Warn("etcd runs until Ctrl-C; its data goes then (keep it with --data DIR)")
+				app.Warn("etcd runs until Ctrl-C; its data is removed then (--data DIR keeps it)")
 			}
 			select {
 			case <-ctx.Done():
@@ -66,19 +71,23 @@ THROTTLE_PERMITS=redis://127.0.0.1:6379 instead.`,
 			}
 		},
 	}
-	cmd.Flags().StringVar(&dir, "data", "", "directory to keep the policies in (default a temporary one)")
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "host:port for clients, :port for those of all machines; port 0 takes a free one")
+	cmd.Flags().StringVar(&dir, "data", "", "directory of the data (default a temporary one)")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0",
+		"host:port for clients; :port listens on all addresses; port 0 means any free port")
 	return cmd
 }
 
-// lockDir makes a directory, and takes it for this process until the lock is closed.
+// lockDir creates a directory and locks it for this process until the lock is closed.
 func lockDir(dir string) (*fileutil.LockedFile, error) {
 	if err := os.MkdirAll(dir, fileutil.PrivateDirMode); err != nil {
 		return nil, err
 	}
-	lock, err := fileutil.TryLockFile(filepath.Join(dir, "dev.lock"), os.O_WRONLY|os.O_CREATE, fileutil.PrivateFileMode)
+	name := filepath.Join(dir, "dev.lock")
+	lock, err := fileutil.TryLockFile(name, os.O_WRONLY|os.O_CREATE, fileutil.PrivateFileMode)
 	if errors.Is(err, fileutil.ErrLocked) {
-		return nil, cli.Hint(fmt.Errorf("%s: is in use by another dev", dir), "end that one, or take another directory: throttle-admin dev --data DIR")
+		return nil, cli.Hint(
+			fmt.Errorf("%s: is used by another throttle-admin dev", dir),
+			"stop that one, or use another directory: throttle-admin dev --data DIR")
 	}
 	return lock, err
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// runDev runs dev for as long as f takes, which is given the store's URL.
+// runDev runs dev until f returns, which gets the URL of the policy store.
 func runDev(t *testing.T, f func(policiesURL string), args ...string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -28,13 +28,15 @@ func runDev(t *testing.T, f func(policiesURL string), args ...string) {
 	var errs bytes.Buffer
 	status := make(chan int, 1)
 	go func() {
-		status <- cli.Run(ctx, append([]string{"dev"}, args...), strings.NewReader(""), in, &errs, Commands)
+		args = append([]string{"dev"}, args...)
+		status <- cli.Run(ctx, args, strings.NewReader(""), in, &errs, Commands)
 		_ = in.Close() // never fails
 	}()
 	lines := make([]byte, 200)
 	n, err := out.Read(lines)
-	require.NoError(t, err, "dev ended without a word on its standard output")
-	match := regexp.MustCompile(`^export THROTTLE_POLICIES=(etcd://127.0.0.1:\d+/throttle)\nexport THROTTLE_PERMITS=etcd://127.0.0.1:\d+/throttle\n$`).FindSubmatch(lines[:n])
+	require.NoError(t, err, "dev ended without output")
+	match := regexp.MustCompile(`^export THROTTLE_POLICIES=(etcd://127.0.0.1:\d+/throttle)\n` +
+		`export THROTTLE_PERMITS=etcd://127.0.0.1:\d+/throttle\n$`).FindSubmatch(lines[:n])
 	require.NotNil(t, match, "%s", lines[:n])
 	f(string(match[1]))
 	stop()
@@ -42,7 +44,7 @@ func runDev(t *testing.T, f func(policiesURL string), args ...string) {
 	case got := <-status:
 		assert.Equal(t, cli.ExitDone, got, errs.String())
 	case <-time.After(10 * time.Second):
-		t.Fatal("dev goes on after its context has ended")
+		t.Fatal("dev runs on after its context has ended")
 	}
 }
 
@@ -56,9 +58,10 @@ func TestDevKeepsPolicies(t *testing.T) {
 	}
 	runDev(t, func(policiesURL string) {
 		store := open(policiesURL)
-		_, err := configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+		set := func(s configstore.Snapshot) ([]configstore.Change, error) {
 			return s.Set(scope, policy.Policy{MessageRate: policy.PerSecond(500)}), nil
-		})
+		}
+		_, err := configstore.Edit(t.Context(), store, set)
 		require.NoError(t, err)
 		require.NoError(t, store.Close())
 	}, "--data", dir)
@@ -82,7 +85,8 @@ func TestDevKeepsPolicies(t *testing.T) {
 func TestDevListensEverywhere(t *testing.T) {
 	for _, listen := range []string{":0", "0.0.0.0:0", "[::]:0"} {
 		runDev(t, func(policiesURL string) {
-			status, _, errs := clitest.Run(t.Context(), []cli.Family{policies.Commands}, "list", "--policies", policiesURL)
+			status, _, errs := clitest.Run(t.Context(), []cli.Family{policies.Commands},
+				"list", "--policies", policiesURL)
 			assert.Equal(t, cli.ExitDone, status, errs)
 		}, "--listen", listen)
 	}
@@ -94,6 +98,7 @@ func TestDevRefusesDataInUse(t *testing.T) {
 		status, out, errs := clitest.Run(t.Context(), []cli.Family{Commands}, "dev", "--data", dir)
 		assert.Equal(t, cli.ExitFailed, status)
 		assert.Empty(t, out)
-		assert.Equal(t, "throttle-admin: dev: "+dir+": is in use by another dev\nhint: end that one, or take another directory: throttle-admin dev --data DIR\n", errs)
+		assert.Equal(t, "throttle-admin: dev: "+dir+": is used by another throttle-admin dev\n"+
+			"hint: stop that one, or use another directory: throttle-admin dev --data DIR\n", errs)
 	}, "--data", dir)
 }

@@ -1,4 +1,4 @@
-// Package etcd runs an etcd of one member in this process.
+// Package etcd runs an etcd with one member in this process.
 package etcd
 
 import (
@@ -15,9 +15,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// Start starts an etcd of one member with its data in dir; sync says that they must survive a crash of the machine.
+// Start starts an etcd with one member and its data in dir. With sync, the data survives a crash
+// of the machine.
 func Start(ctx context.Context, dir, listen string, sync bool) (*embed.Etcd, error) {
-	if strings.HasPrefix(listen, ":") { // which etcd does not take for every address
+	if strings.HasPrefix(listen, ":") { // etcd wants an address
 		listen = "0.0.0.0" + listen
 	}
 	cfg := embed.NewConfig()
@@ -25,18 +26,19 @@ func Start(ctx context.Context, dir, listen string, sync bool) (*embed.Etcd, err
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.UnsafeNoFsync = !sync
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	client, peer := url.URL{Scheme: "http", Host: listen}, url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+	client := url.URL{Scheme: "http", Host: listen}
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("it is not ready after 10 s"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("not ready after 10 s"))
 	defer cancel()
 	type outcome struct {
 		etcd *embed.Etcd
 		err  error
 	}
 	started := make(chan outcome, 1)
-	go func() { // StartEtcd knows no context, and waits for ever if another etcd has the data
+	go func() { // StartEtcd has no context, and waits forever if another etcd uses the data
 		etcd, err := embed.StartEtcd(cfg)
 		if err == nil {
 			select {
@@ -56,8 +58,8 @@ func Start(ctx context.Context, dir, listen string, sync bool) (*embed.Etcd, err
 	case <-ctx.Done():
 		got.err = context.Cause(ctx)
 		select {
-		case got = <-started: // and closed
-		case <-time.After(endTimeout):
+		case got = <-started: // it is closed already
+		case <-time.After(stopTimeout):
 		}
 	}
 	if got.err != nil {
@@ -66,10 +68,10 @@ func Start(ctx context.Context, dir, listen string, sync bool) (*embed.Etcd, err
 	return got.etcd, nil
 }
 
-// endTimeout is how long an etcd that has begun to start may take to notice that it is not wanted any more.
-const endTimeout = 3 * time.Second
+// stopTimeout bounds the wait for an etcd that was starting when the context ended.
+const stopTimeout = 3 * time.Second
 
-// URL is where the policies of an etcd are, as this machine finds it.
+// URL returns the URL of the policy store and the permit store in an etcd, for this machine.
 func URL(etcd *embed.Etcd) string {
 	addr := etcd.Clients[0].Addr().String()
 	if host, port, err := net.SplitHostPort(addr); err == nil && net.ParseIP(host).IsUnspecified() {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,8 +36,8 @@ func TestExplainLive(t *testing.T) {
 	status, _, errs := admin("set-msg-rate", "public/default", "200")
 	require.Zero(t, status, errs)
 	_, out, _ := admin("explain", topic)
-	assert.Contains(t, out, "message rate  200/s  nobody allocates")
-	assert.Contains(t, out, "Nobody dispatches from it now")
+	assert.Contains(t, out, "message rate  200/s  no consumers")
+	assert.Contains(t, out, "No consumers: no replica has reported")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
@@ -67,13 +68,14 @@ func TestExplainLive(t *testing.T) {
 	var x explanation
 	require.Eventually(t, func() bool {
 		x = explain()
-		return len(x.Readers) == 4 && strings.Count(strings.Join(x.Why, "\n"), " waits for the message rate, 200/s for everybody: its share is ") == 2
+		throttled := " is throttled by the message rate, 200/s for all replicas: its share is "
+		return len(x.Replicas) == 4 && strings.Count(strings.Join(x.Why, "\n"), throttled) == 2
 	}, 10*time.Second, 50*time.Millisecond)
-	assert.Contains(t, x.Why, "audit in replica-a does not wait: it has caught up (backlog 0, threshold 100), and who has is not throttled.")
+	assert.Contains(t, x.Why, "audit in replica-a is not throttled: it has no backlog (0 messages, threshold 100).")
 	require.Len(t, x.Limits, 1)
 	assert.InDelta(t, 200, x.Limits[0].InForce, 1e-9)
 	assert.Equal(t, permits.LimitKey(cluster, policy.TopicScope(mustTopic(t, topic)), false), x.Limits[0].Key)
-	assert.Len(t, explain("--subscription", "billing").Readers, 2)
+	assert.Len(t, explain("--subscription", "billing").Replicas, 2)
 
 	// What only replicas know is touched by a change, too.
 	_, out, errs = admin("set-msg-rate", "public/default", "100", "--dry-run")
@@ -89,11 +91,12 @@ func TestExplainLive(t *testing.T) {
 	status, _, errs = admin("pause", topic)
 	require.Zero(t, status, errs)
 	require.Eventually(t, func() bool {
-		return strings.Contains(strings.Join(explain().Why, "\n"), "billing in replica-b waits because it is paused.")
+		return slices.Contains(explain().Why, "billing in replica-b is paused.")
 	}, 10*time.Second, 50*time.Millisecond)
 }
 
-// TestExplainStrict: processes that take turns have equal shares of a strict limit, and use no more than it.
+// TestExplainStrict: processes that take turns have equal shares of a strict limit, and use no
+// more than it.
 func TestExplainStrict(t *testing.T) {
 	const topic = "kafka://public/default/orders"
 	store, address, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
@@ -124,7 +127,7 @@ func TestExplainStrict(t *testing.T) {
 		var x explanation
 		require.NoError(t, json.Unmarshal([]byte(admin("explain", topic, "-o", "json")), &x))
 		shares, users := 0.0, 0
-		for _, r := range x.Readers {
+		for _, r := range x.Replicas {
 			assert.LessOrEqual(t, r.Use, 5.0)
 			if shares += r.Share; r.Use > 0 {
 				users++
@@ -142,29 +145,55 @@ func mustTopic(t *testing.T, text string) policy.Topic {
 	return topic
 }
 
-// TestExplainReader has a sentence for whatever a replica may report.
-func TestExplainReader(t *testing.T) {
-	limits := []dispatch.LimitStats{{Reason: dispatch.ReasonMessages, Rate: 1000, Share: 250, Use: 249.96}}
+// TestReplicaState has a sentence for each state that a replica can publish.
+func TestReplicaState(t *testing.T) {
+	type stats = dispatch.SubscriptionStats
+	limits := []dispatch.LimitStats{
+		{Reason: dispatch.ReasonMessages, Rate: 1000, Share: 250, Use: 249.96},
+	}
+	ramp := []dispatch.LimitStats{{Reason: dispatch.ReasonMessages, Rate: 1000, Ramp: 500, Share: 125}}
+	split := []dispatch.LimitStats{{Reason: dispatch.ReasonMessages, Rate: 1000, Share: 250, Pool: 4}}
+	group := []dispatch.LimitStats{{Reason: dispatch.ReasonMessages, Rate: 1000, Group: "eu"}}
+	busy := []dispatch.LimitStats{{Reason: dispatch.ReasonBusy, Rate: 100, Use: 50}}
+	waiting := func(why dispatch.Reason, limits []dispatch.LimitStats) stats {
+		return stats{Waiting: 1, Reason: why, Limits: limits}
+	}
 	for _, c := range []struct {
-		stats dispatch.SubscriptionStats
-		loss  policy.OnOutage
-		want  string
+		stats    stats
+		onOutage policy.OnOutage
+		want     string
 	}{
-		{dispatch.SubscriptionStats{Waiting: 1, Reason: dispatch.ReasonMessages, Limits: limits}, "", "waits for the message rate, 1000/s for everybody: its share is 250/s, of which it uses 250/s."},
-		{dispatch.SubscriptionStats{Waiting: 1, Reason: dispatch.ReasonPermits, Limits: limits}, "stop", "waits because its permit store does not answer, and onOutage is stop."},
-		{dispatch.SubscriptionStats{Waiting: 1, Limits: limits}, "", "has callers that are about to be served."},
-		{dispatch.SubscriptionStats{Exempt: true, Limits: limits}, "open", "does not wait: its permit store is away, and onOutage is open."},
-		{dispatch.SubscriptionStats{Exempt: true}, "", "does not wait: no limit is in force there."},
-		{dispatch.SubscriptionStats{Shadow: true, Shadowed: 7, Limits: limits}, "", "does not wait: shadow mode has let through 7 messages that would have waited."},
-		{dispatch.SubscriptionStats{Limits: limits}, "", "does not wait: it uses 250/s of its share of 250/s."},
-		{dispatch.SubscriptionStats{Limits: limits[:0]}, "", "does not wait: it asks for less than there is."},
+		{waiting(dispatch.ReasonMessages, limits), "", "throttled by the message rate, 1000/s for all " +
+			"replicas: its share is 250/s, of which it uses 250/s"},
+		{waiting(dispatch.ReasonMessages, ramp), "", "throttled by the message rate, 500/s of 1000/s on " +
+			"its ramp for all replicas: its share is 125/s, of which it uses 0/s"},
+		{waiting(dispatch.ReasonMessages, split), "", "throttled by the message rate, 1000/s for all " +
+			"replicas: as one of 4 replicas, its share is 250/s, of which it uses 0/s"},
+		{waiting(dispatch.ReasonMessages, group), "", "throttled by the message rate, 1000/s for all " +
+			"replicas: it is in worker group eu and uses 0/s"},
+		{waiting(dispatch.ReasonBusy, busy), "", "throttled: the service that it calls is busy, which " +
+			"limits all replicas together to 100/s; it uses 50/s"},
+		{waiting(dispatch.ReasonPermits, limits), "stop", "throttled: its permit store is unavailable, " +
+			"and onOutage is stop"},
+		{waiting(dispatch.ReasonNoGroup, nil), "", "throttled permanently: it is in no worker group of a " +
+			"limit. Start it with THROTTLE_GROUP set, or change groups"},
+		{waiting(dispatch.ReasonPaused, limits), "", "paused"},
+		{waiting(dispatch.ReasonNone, limits), "", "about to get permits: its callers have just arrived"},
+		{stats{Exempt: true, CaughtUp: true, Backlog: 7}, "", "not throttled: it has no backlog " +
+			"(7 messages, threshold 100)"},
+		{stats{Exempt: true, Limits: limits}, "open", "not throttled: its permit store is unavailable, " +
+			"and onOutage is open"},
+		{stats{Exempt: true}, "", "not throttled: no limit is in force there"},
+		{stats{Shadow: true, Shadowed: 7, Limits: limits}, "", "not throttled: in shadow mode, 7 messages " +
+			"above the limit were dispatched"},
+		{stats{Limits: limits}, "", "not throttled: it uses 250/s of its share of 250/s"},
+		{stats{}, "", "not throttled: its demand is below the limit"},
 	} {
-		c.stats.Subscription = "billing"
-		x := explanation{effective: policy.Effective{Subscription: policy.Policy{OnOutage: c.loss}}}
-		r := readerView{Replica: "a", SubscriptionStats: c.stats}
+		x := explanation{effective: policy.Effective{Subscription: policy.Policy{OnOutage: c.onOutage}}}
+		r := replicaView{SubscriptionStats: c.stats}
 		if len(c.stats.Limits) > 0 {
 			r.Share, r.Use, r.Rate = 250, 249.96, 1000
 		}
-		assert.Equal(t, []string{"billing in a " + c.want}, x.sayReader(r))
+		assert.Equal(t, c.want, x.stateOf(r))
 	}
 }

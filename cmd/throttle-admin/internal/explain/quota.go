@@ -2,7 +2,6 @@ package explain
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -12,15 +11,12 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotastate"
-	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/busy"
-	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A quotaExplanation is how the rate of one throttling id was found.
+// A quotaExplanation is the calculation of the rate of one throttling id.
 type quotaExplanation struct {
 	ID       string         `json:"id"`
 	Cluster  string         `json:"cluster"`
@@ -30,98 +26,125 @@ type quotaExplanation struct {
 	Ignored  int            `json:"ignoredZones"`
 	Shadow   bool           `json:"shadow,omitempty"`
 	Decision quota.Decision `json:"decision"`
-	Readers  []quota.Reader `json:"readers,omitempty"` // its part of busy backends
+	Readers  []quota.Reader `json:"readers,omitempty"` // its load of busy backends
 	Why      []string       `json:"why"`
 }
 
-// explainQuota shows the whole calculation of one throttling id.
-func explainQuota(ctx context.Context, a *cli.App, id policy.Scope, store dispatch.PermitStore) error {
-	return quotastate.With(ctx, a, func(s configstore.Snapshot, set *policy.Set) error {
-		if err := cli.Readable(s, id); err != nil {
-			return err
-		}
-		q, ok := set.Quota(id)
-		if !ok {
-			return cli.Hint(fmt.Errorf("id %q: has no quota: nothing limits it", id), fmt.Sprintf("throttle-admin quota set %s total_throughput BYTES", id))
-		}
-		if store == nil {
-			return quotastate.NoPermits()
-		}
-		decided, leads, err := quotastate.Decided(ctx, a, store)
-		switch {
-		case err != nil:
-			return err
-		case !leads:
-			return explainUnkept(ctx, a, id, q, store)
-		}
-		i := slices.IndexFunc(decided.Decisions, func(d quota.Decision) bool { return string(d.ID) == id.String() })
-		if i < 0 {
-			return cli.Hint(fmt.Errorf("id %q: the ratekeeper %s has not decided on it yet", id, decided.Keeper), "its quota may be a second old: ask again")
-		}
-		x := quotaExplanation{ID: id.String(), Cluster: a.Cluster, Leads: leads, Keeper: decided.Keeper, Term: decided.Term, Ignored: set.Ratekeeping().IgnoreZones, Shadow: q.Shadow, Decision: decided.Decisions[i]}
-		for _, r := range decided.Readers {
-			if string(r.ID) == x.ID {
-				x.Readers = append(x.Readers, r)
-			}
-		}
-		x.explain()
-		return a.Print(x, func(w *strings.Builder) { x.table(w, q) })
+// explainQuota explains the rate of one throttling id.
+func explainQuota(
+	ctx context.Context, a *cli.App, id policy.Scope, store dispatch.PermitStore,
+) error {
+	s, err := a.Policies(ctx)
+	if err != nil {
+		return err
+	}
+	set, _ := policy.NewSet(s.Entries) // usable without its invalid entries
+	if err := cli.Readable(s, id); err != nil {
+		return err
+	}
+	q, ok := set.Quota(id)
+	if !ok {
+		return cli.Hint(fmt.Errorf("id %q: has no quota", id),
+			fmt.Sprintf("throttle-admin quota set %s total_throughput BYTES", id))
+	}
+	if store == nil {
+		return quotastate.NoPermits()
+	}
+	decided, leads, err := quotastate.Decided(ctx, a, store)
+	switch {
+	case err != nil:
+		return err
+	case !leads:
+		return explainUnkept(ctx, a, id, q, store)
+	}
+	i := slices.IndexFunc(decided.Decisions, func(d quota.Decision) bool {
+		return string(d.ID) == id.String()
 	})
+	if i < 0 {
+		return cli.Hint(
+			fmt.Errorf("id %q: ratekeeper %s has not computed its rate yet", id, decided.Keeper),
+			"a new quota takes about a second: run the command again")
+	}
+	x := quotaExplanation{
+		ID: id.String(), Cluster: a.Cluster, Leads: leads, Keeper: decided.Keeper,
+		Term: decided.Term, Ignored: set.Ratekeeping().IgnoreZones, Shadow: q.Shadow,
+		Decision: decided.Decisions[i],
+	}
+	for _, r := range decided.Readers {
+		if string(r.ID) == x.ID {
+			x.Readers = append(x.Readers, r)
+		}
+	}
+	x.addReasons()
+	return a.Print(x, func(w *strings.Builder) { x.table(w, q) })
 }
 
-// explainUnkept shows the rate of one throttling id that replicas obey while no ratekeeper leads.
-func explainUnkept(ctx context.Context, a *cli.App, id policy.Scope, q policy.Quota, store dispatch.PermitStore) error {
+// explainUnkept explains the rate of an id while no ratekeeper leads.
+func explainUnkept(
+	ctx context.Context, a *cli.App, id policy.Scope, q policy.Quota, store dispatch.PermitStore,
+) error {
 	u, err := quotastate.FindUnkept(ctx, a, store, map[policy.Scope]policy.Quota{id: q})
 	if err != nil {
 		return err
 	}
 	return errors.Join(a.Print(u, func(w *strings.Builder) {
-		output.Text(w, "%s", u.Say())
+		output.Text(w, "%s", u.Text())
 		fmt.Fprintln(w)
-		explainObeyed(u.IDs[0], w)
+		writeRate(w, u.IDs[0])
 	}), quotastate.NoRatekeeper(a))
 }
 
-// explain shows how the rate follows from the quota.
-func explainObeyed(o quotastate.Obeyed, w *strings.Builder) {
+// writeRate writes the calculation of a rate while no ratekeeper leads.
+func writeRate(w *strings.Builder, r quotastate.Rate) {
+	reserved, total := float64(r.Reserved), float64(r.Total)
 	inForce := map[string]string{
-		"rate": "as the ratekeeper found it", "reserved": "what is reserved", "total": "the total", "shadow": "any number: its quotaMode is shadow",
-	}[o.By]
-	if o.InForce != nil {
-		inForce = output.Number(*o.InForce) + "/s, " + inForce
+		"rate": "the ratekeeper's last rate", "reserved": "what is reserved", "total": "the total",
+		"shadow": "unlimited: the quotaMode is shadow",
+	}[r.By]
+	if r.InForce != nil {
+		inForce = output.Number(*r.InForce) + "/s, " + inForce
 	}
-	output.Table(w, []string{"WHAT", "HOW"}, [][]string{
-		{"quota", fmt.Sprintf("reserved %d, total %d bytes of cost a second", o.Reserved, o.Total)},
-		{"cost", output.Number(o.AverageCost) + " bytes a message"},
-		{"reserved", fmt.Sprintf("%d / %s = %s/s", o.Reserved, output.Number(o.AverageCost), output.Number(float64(o.Reserved)/o.AverageCost))},
-		{"total", fmt.Sprintf("%d / %s = %s/s", o.Total, output.Number(o.AverageCost), output.Number(float64(o.Total)/o.AverageCost))},
+	output.Table(w, []string{"VALUE", "CALCULATION"}, [][]string{
+		{"quota", fmt.Sprintf("reserved %d, total %d bytes of cost a second", r.Reserved, r.Total)},
+		{"cost", output.Number(r.AverageCost) + " bytes a message"},
+		{"reserved", quotient(reserved, r.AverageCost, reserved/r.AverageCost)},
+		{"total", quotient(total, r.AverageCost, total/r.AverageCost)},
 		{"in force", inForce},
 	})
 }
 
-// explain says in plain words what decides.
-func (x *quotaExplanation) explain() {
+// quotient writes the division of a throughput by the cost of a message.
+func quotient(throughput, cost, rate float64) string {
+	return fmt.Sprintf("%s / %s = %s/s",
+		output.Number(throughput), output.Number(cost), output.Number(rate))
+}
+
+// addReasons describes what determines the rate.
+func (x *quotaExplanation) addReasons() {
 	d := x.Decision
 	say := func(format string, args ...any) { x.Why = append(x.Why, fmt.Sprintf(format, args...)) }
 	switch {
 	case x.Shadow:
-		say("It is not limited: its quotaMode is shadow, so that the rate is only computed.")
+		say("Not limited: its quotaMode is shadow, so that the rate is only computed.")
 	case d.Quota.Total == 0:
-		say("It is paused: its total is 0.")
+		say("Paused: its total is 0.")
 	case d.Busy && d.Target == d.Reserved:
-		say("It goes on at what it has reserved: backends near their targets can bear less.")
+		say("Limited to what it reserves, because backends are near their targets.")
 	case d.Busy:
-		say("It is limited by backends that are near their targets.")
+		say("Limited by backends that are near their targets.")
 	case len(d.Zones) > 0 && math.IsNaN(d.Limiting):
-		say("Nothing but its total limits it: only %d zones have a backend near its target, and as many are ignored.", len(d.Zones))
+		say("Limited by its total alone: a backend is near its target in only %d zones, and that "+
+			"many are ignored.", len(d.Zones))
 	default:
-		say("Nothing but its total limits it: no backend that it loads is near its target.")
+		say("Limited by its total alone: no backend that it loads is near its target.")
 	}
 	switch {
 	case d.Assumed:
-		say("Nobody knows what a message costs: it counts as a written page, %s bytes, until backends have reported it for some seconds.", output.Number(d.AverageCost))
+		say("The cost of a message is not known yet: it counts as a written page, %s bytes, until "+
+			"backends have reported it for some seconds.", output.Number(d.AverageCost))
 	case d.Cost == 0 && d.Rate > 0:
-		say("No backend reports what it costs now: a message counts as %s bytes.", output.Number(d.AverageCost))
+		say("No backend reports costs of this id: a message counts as %s bytes.",
+			output.Number(d.AverageCost))
 	}
 }
 
@@ -129,74 +152,38 @@ func (x *quotaExplanation) table(w *strings.Builder, q policy.Quota) {
 	d := x.Decision
 	output.Text(w, "%s, cluster %s, by ratekeeper %s in term %d", x.ID, x.Cluster, x.Keeper, x.Term)
 	fmt.Fprintln(w)
-	limiting, zones := "none", []string{}
-	for _, z := range d.Zones {
-		zones = append(zones, fmt.Sprintf("%s %s/s", z.Zone, output.Number(z.Rate)))
-	}
-	if len(zones) > 0 {
-		limiting = fmt.Sprintf("zones: %s; the worst %d ignored: %s", strings.Join(zones, ", "), x.Ignored, output.OrNone(d.Limiting))
-	}
-	rows := [][]string{
+	output.Table(w, []string{"VALUE", "CALCULATION"}, [][]string{
 		{"quota", fmt.Sprintf("reserved %d, total %d bytes of cost a second", q.Reserved, q.Total)},
-		{"begun", output.Number(d.Rate) + "/s by all replicas"},
-		{"cost", fmt.Sprintf("%s bytes a second on %d backends, %s a message on average", output.Number(d.Cost), d.Backends, output.Number(d.AverageCost))},
-		{"reserved", fmt.Sprintf("%s / %s = %s/s", output.Number(d.Quota.Reserved), output.Number(d.AverageCost), output.Number(d.Reserved))},
-		{"desired", fmt.Sprintf("%s / %s = %s/s", output.Number(d.Quota.Total), output.Number(d.AverageCost), output.Number(d.Desired))},
-		{"limiting", limiting},
-		{"target", fmt.Sprintf("max(%s, min(%s, %s)) = %s/s", output.Number(d.Reserved), output.Number(d.Desired), output.OrNone(d.Limiting), output.Number(d.Target))},
+		{"started", output.Number(d.Rate) + "/s by all replicas"},
+		{"cost", fmt.Sprintf("%s bytes a second on %d backends, %s a message on average",
+			output.Number(d.Cost), d.Backends, output.Number(d.AverageCost))},
+		{"reserved", quotient(d.Quota.Reserved, d.AverageCost, d.Reserved)},
+		{"desired", quotient(d.Quota.Total, d.AverageCost, d.Desired)},
+		{"limiting", x.limiting()},
+		{"target", fmt.Sprintf("max(%s, min(%s, %s)) = %s/s", output.Number(d.Reserved),
+			output.Number(d.Desired), output.OrNone(d.Limiting), output.Number(d.Target))},
 		{"in force", output.Number(d.Smoothed) + "/s, smoothed"},
-	}
-	output.Table(w, []string{"WHAT", "HOW"}, rows)
+	})
 	fmt.Fprintln(w)
 	for _, r := range x.Readers {
-		output.Text(w, "backend %s in zone %s: %s bytes of cost a second, %.0f %% of its load, of which it can bear %.0f %%", r.Backend, r.Zone, output.Number(r.Cost), 100*r.Busyness, 100*r.Ratio)
+		output.Text(w, "backend %s in zone %s: %s bytes of cost a second, which is %.0f %% of its "+
+			"load; it can bear %.0f %% of that",
+			r.Backend, r.Zone, output.Number(r.Cost), 100*r.Busyness, 100*r.Ratio)
 	}
 	for _, why := range x.Why {
 		output.Item(w, why)
 	}
 }
 
-// goesOn notes that somebody goes on an id's account, and reports whether that has a quota.
-func (x *explanation) goesOn(id policy.Scope) bool {
-	_, ok := x.set.Quota(id)
-	if ok && !slices.Contains(x.quotas, id) {
-		x.quotas = append(x.quotas, id)
+// limiting writes the limiting rate and the zones that it comes from.
+func (x *quotaExplanation) limiting() string {
+	var zones []string
+	for _, z := range x.Decision.Zones {
+		zones = append(zones, fmt.Sprintf("%s %s/s", z.Zone, output.Number(z.Rate)))
 	}
-	return ok
-}
-
-// explainQuotas asks the permit store how the quotas stand.
-func (x *explanation) explainQuotas(ctx context.Context, store dispatch.PermitStore) error {
-	for _, r := range x.Readers {
-		if id, err := policy.ParseScope(r.Owner); err == nil && r.Owner != "" {
-			x.goesOn(id)
-		}
+	if len(zones) == 0 {
+		return "none"
 	}
-	if len(x.quotas) == 0 {
-		return nil
-	}
-	text, now, err := store.Value(ctx, permits.RatesKey(x.Cluster))
-	if err != nil {
-		return err
-	}
-	var found dispatch.Rates
-	_ = json.Unmarshal(text, &found) // what makes no sense is none
-	x.unkept = found.Old(now)
-	for _, id := range x.quotas {
-		v := limitView{Limit: dispatch.ReasonQuota, Scope: id.String(), Key: permits.QuotaKey(x.Cluster, id)}
-		if q, _ := x.set.Quota(id); !q.Shadow {
-			v.Rate = found.Of(id, q, now)
-		}
-		state, now, err := store.State(ctx, v.Key)
-		if err != nil {
-			return err
-		}
-		if state.Inc != 0 && state.Rate < busy.Max { // which has no bound: it is only counted
-			v.InForce, v.Revision = state.Rate, state.Rev
-			v.Ahead = max(0, state.Tail-now)
-			v.Allocated = v.Ahead * state.Rate
-		}
-		x.Limits = append(x.Limits, v)
-	}
-	return nil
+	return fmt.Sprintf("zones: %s; without the worst %d: %s",
+		strings.Join(zones, ", "), x.Ignored, output.OrNone(x.Decision.Limiting))
 }

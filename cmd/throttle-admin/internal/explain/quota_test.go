@@ -19,9 +19,9 @@ func TestQuotaTablesFit(t *testing.T) {
 	reader := quota.Reader{Backend: long, Zone: long, ID: d.ID, Cost: 1 << 53, Busyness: 1, Ratio: 1}
 	var out strings.Builder
 	x := quotaExplanation{ID: string(d.ID), Cluster: long, Keeper: long, Decision: d, Readers: []quota.Reader{reader}}
-	x.explain()
+	x.addReasons()
 	x.table(&out, policy.Quota{Reserved: 1 << 53, Total: 1 << 53})
-	explainObeyed(quotastate.Obeyed{ID: string(d.ID), Reserved: 1 << 53, Total: 1 << 53, AverageCost: 1 << 53, InForce: new(1e15), By: "reserved"}, &out)
+	writeRate(&out, quotastate.Rate{ID: string(d.ID), Reserved: 1 << 53, Total: 1 << 53, AverageCost: 1 << 53, InForce: new(1e15), By: "reserved"})
 	for line := range strings.Lines(out.String()) {
 		assert.LessOrEqual(t, len(line), output.MaxWidth+1, line)
 	}

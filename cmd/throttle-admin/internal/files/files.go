@@ -1,8 +1,8 @@
-// Package files has the commands that read and write files of policies.
+// Package files holds the commands that read and write policy files.
 package files
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -16,12 +16,14 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Commands returns the commands of this family.
+// Commands returns the commands of this package.
 func Commands(a *cli.App) []*cobra.Command {
-	return []*cobra.Command{newApplyCommand(a), newDiffCommand(a), newExportCommand(a), newValidateCommand(a)}
+	return []*cobra.Command{
+		newApplyCommand(a), newDiffCommand(a), newExportCommand(a), newValidateCommand(a),
+	}
 }
 
-// readFile reads a file of policies; - is the standard input.
+// readFile reads a policy file; "-" is the standard input.
 func readFile(a *cli.App, name string) ([]policy.Entry, error) {
 	name, data, err := a.Read(name, file.MaxSize)
 	if err != nil {
@@ -38,17 +40,17 @@ const fileForm = `FILE is YAML or JSON, - the standard input:
       messageRate: 1000/s
     - scope: kafka://public/default/orders
       subscription: billing           # optional
-      paused: true                    # and any other field that set knows
-      expires: 2026-01-02T15:04:05Z   # optional: temporary until then`
+      paused: true                    # or any other field; see throttle-admin set
+      expires: 2026-01-02T15:04:05Z   # optional: temporary, until then`
 
 func fileFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVarP(name, "file", "f", "", "YAML or JSON; - reads the standard input")
+	cmd.Flags().StringVarP(name, "file", "f", "", "policy file, YAML or JSON; - means stdin")
 	cmd.Args = func(cmd *cobra.Command, got []string) error {
 		if err := cli.Args()(cmd, got); err != nil {
 			return err
 		}
 		if *name == "" {
-			return fmt.Errorf("--file: is missing: say -f FILE, or -f - for the standard input")
+			return errors.New("--file: missing: want -f FILE, or -f - for the standard input")
 		}
 		return nil
 	}
@@ -59,10 +61,11 @@ func newApplyCommand(a *cli.App) *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Make the policies those of a file, all or nothing",
-		Long:  "Make the policies those of a file, all or nothing: what the file does not have is removed.\n\n" + fileForm,
+		Short: "Replace all policies by those of a file",
+		Long: "Replace all policies by those of a file, in one step; the others are removed.\n\n" +
+			fileForm,
 		Example: `  throttle-admin apply -f policies.yaml --dry-run
-  throttle-admin export > policies.yaml    # its first line says the revision, such as 17
+  throttle-admin export > policies.yaml    # its first line has the revision, such as 17
   throttle-admin apply -f policies.yaml --revision 17`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			entries, err := readFile(a, name)
@@ -87,37 +90,35 @@ func newDiffCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "diff -f FILE",
 		Short:   "Show what apply would change",
-		Long:    "Show what apply would change. The exit status is 0 whether or not anything differs.\n\n" + fileForm,
+		Long:    "Show what apply would change. Differences do not set the exit status.\n\n" + fileForm,
 		Example: "  throttle-admin diff -f policies.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			entries, err := readFile(a, name)
 			if err != nil {
 				return err
 			}
-			return a.WithStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-				s, err := a.List(ctx, store)
-				if err != nil {
-					return err
+			s, err := a.Policies(cmd.Context())
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			changes := s.Replace(entries, now)
+			if err := configstore.Check(s.Entries, changes); err != nil {
+				return err
+			}
+			r := change.Report{DryRun: true, Replaces: s.Revision, Revision: s.Revision}
+			r.Changes = change.Compare(s.Entries, change.Applied(s.Entries, changes, now), now)
+			return a.Print(r, func(w *strings.Builder) {
+				if len(r.Changes) == 0 {
+					fmt.Fprintf(w, "no differences from revision %d\n", s.Revision)
+					return
 				}
-				now := time.Now()
-				changes := s.Replace(entries, now)
-				if err := configstore.Check(s.Entries, changes); err != nil {
-					return err
+				change.WriteTable(w, r.Changes)
+				guard := ""
+				if s.Revision > 0 { // 0 is a file that does not exist
+					guard = fmt.Sprintf(" --revision %d", s.Revision)
 				}
-				r := change.Report{DryRun: true, Replaces: s.Revision, Revision: s.Revision}
-				r.Changes = change.Compare(s.Entries, change.Applied(s.Entries, changes, now), now)
-				return a.Print(r, func(w *strings.Builder) {
-					if len(r.Changes) == 0 {
-						fmt.Fprintf(w, "nothing differs from revision %d\n", s.Revision)
-						return
-					}
-					change.WriteTable(w, r.Changes)
-					guard := ""
-					if s.Revision > 0 { // 0 is a file that is not there yet
-						guard = fmt.Sprintf(" --revision %d", s.Revision)
-					}
-					fmt.Fprintf(w, "to make it so: throttle-admin apply -f %s%s\n", name, guard)
-				})
+				fmt.Fprintf(w, "to apply: throttle-admin apply -f %s%s\n", name, guard)
 			})
 		},
 	}
@@ -128,35 +129,35 @@ func newDiffCommand(a *cli.App) *cobra.Command {
 func newExportCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export",
-		Short: "Write all policies as a file that apply reads",
-		Long: `Write all policies as a file that apply reads: YAML, or with -o json JSON. Its revision is in its first
-line, or for JSON on stderr. Stored policies that cannot be read are left out, and said on stderr.`,
+		Short: "Write all policies as a file for apply",
+		Long: `Write all policies as a file for apply, in YAML or, with -o json, in JSON. The
+first line has the revision; with JSON, it is on stderr. Unreadable policies are left out, with a
+warning.`,
 		Example: `  throttle-admin export > policies.yaml
-  throttle-admin --policies file:policies.yaml export | throttle-admin --policies etcd://127.0.0.1:2379 apply -f -`,
+  throttle-admin --policies file:policies.yaml export |
+    throttle-admin --policies etcd://127.0.0.1:2379 apply -f -`,
 		Args: cli.Args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.WithStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-				s, err := a.List(ctx, store)
-				if err != nil {
-					return err
-				}
-				for _, e := range s.Entries {
-					if e.Err != nil {
-						a.Warn("left out: %v", e.Err)
-					}
-				}
-				format, head := file.Format, fmt.Sprintf("# revision %d\n", s.Revision)
-				if a.Output == "json" {
-					format, head = file.FormatJSON, ""
-					a.Warn("revision %d", s.Revision)
-				}
-				data, err := format(s.Entries)
-				if err != nil {
-					return fmt.Errorf("export: %w", err)
-				}
-				_, err = fmt.Fprintf(a.Stdout, "%s%s\n", head, strings.TrimSuffix(string(data), "\n"))
+			s, err := a.Policies(cmd.Context())
+			if err != nil {
 				return err
-			})
+			}
+			for _, e := range s.Entries {
+				if e.Err != nil {
+					a.Warn("left out, unreadable: %v", e.Err)
+				}
+			}
+			format, head := file.Format, fmt.Sprintf("# revision %d\n", s.Revision)
+			if a.Output == "json" {
+				format, head = file.FormatJSON, ""
+				a.Warn("revision %d", s.Revision)
+			}
+			data, err := format(s.Entries)
+			if err != nil {
+				return fmt.Errorf("export: %w", err)
+			}
+			_, err = fmt.Fprintf(a.Stdout, "%s%s\n", head, strings.TrimSuffix(string(data), "\n"))
+			return err
 		},
 	}
 }
@@ -164,8 +165,9 @@ line, or for JSON on stderr. Stored policies that cannot be read are left out, a
 func newValidateCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE",
-		Short: "Check a file of policies; needs no store",
-		Long:  "Check a file of policies, and report every fault with its line and field; needs no store.\n\n" + fileForm,
+		Short: "Check a policy file",
+		Long: "Check a policy file and report all errors with line and field. No store is needed.\n\n" +
+			fileForm,
 		Example: `  throttle-admin validate policies.yaml
   throttle-admin export | throttle-admin validate -`,
 		Args: cli.Args("FILE"),
@@ -178,13 +180,15 @@ func newValidateCommand(a *cli.App) *cobra.Command {
 			for _, e := range entries {
 				scopes[e.Scope] = true
 			}
-			set, _ := policy.NewSet(entries) // is valid
+			set, _ := policy.NewSet(entries) // has been validated
 			change.WarnUndecided(a, set.Ties(func(policy.Scope) bool { return true }))
 			report := struct {
 				File   string `json:"file"`
 				Scopes int    `json:"scopes"`
 			}{args[0], len(scopes)}
-			return a.Print(report, func(w *strings.Builder) { fmt.Fprintf(w, "%s is valid: scopes: %d\n", report.File, report.Scopes) })
+			return a.Print(report, func(w *strings.Builder) {
+				fmt.Fprintf(w, "%s is valid: %d scopes\n", report.File, report.Scopes)
+			})
 		},
 	}
 }

@@ -40,6 +40,6 @@ func TestMoreThanEtcdTakes(t *testing.T) {
 		assert.Equal(t, cli.ExitFailed, status)
 		assert.Empty(t, out)
 		assert.Contains(t, errs, c.want)
-		assert.Contains(t, errs, "\nhint: etcd takes only so much at once: change fewer policies at a time\n")
+		assert.Contains(t, errs, "\nhint: etcd limits a change's size: change fewer policies at a time\n")
 	}
 }

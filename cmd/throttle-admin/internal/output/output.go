@@ -1,4 +1,4 @@
-// Package output writes results: tables for people, JSON and YAML for programs.
+// Package output writes results, as tables and texts or as JSON and YAML.
 package output
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Print writes v as JSON or YAML, or has table write it for people.
+// Print writes a result to w: v as JSON or YAML, or in the format "table" what table writes.
 func Print(w io.Writer, format string, v any, table func(*strings.Builder)) error {
 	if format == "table" {
 		var text strings.Builder

@@ -47,8 +47,8 @@ func rowOf(cells []string) (row table.Row) {
 	return row
 }
 
-// widths returns the width of each column. Where the rows are wider than MaxWidth, the widest column
-// becomes narrower first: no narrower than its longest word, as long as that is enough.
+// widths returns the width of each column. Where the rows are wider than MaxWidth, the widest
+// column becomes narrower first: no narrower than its longest word, as long as that is enough.
 func widths(rows [][]string) []int {
 	widths, words := make([]int, len(rows[0])), make([]int, len(rows[0]))
 	excess := -gap - MaxWidth

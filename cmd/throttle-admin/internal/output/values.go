@@ -10,7 +10,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Field returns the value of a field as people write it, "" if it is not set.
+// Field returns the value of a policy's field as set takes it; "" if the field is not set.
 func Field(p policy.Policy, field string) string {
 	data, err := json.Marshal(p.Only(field))
 	var values map[string]json.RawMessage
@@ -20,7 +20,7 @@ func Field(p policy.Policy, field string) string {
 	return strings.Trim(string(values[field]), `"`)
 }
 
-// Fields returns what a policy sets: "messageRate=500/s burst=100".
+// Fields returns the fields that a policy sets: "messageRate=500/s burst=100".
 func Fields(p policy.Policy) string {
 	var texts []string
 	for field := range policy.Fields() {
@@ -31,7 +31,7 @@ func Fields(p policy.Policy) string {
 	return strings.Join(texts, " ")
 }
 
-// Left says how long it is until t: no finer than people care for.
+// Left returns the time until t, rounded to seconds or, above an hour, to minutes.
 func Left(t, now time.Time) string {
 	d := t.Sub(now)
 	unit := time.Second
@@ -41,7 +41,8 @@ func Left(t, now time.Time) string {
 	return policy.Duration(max(d.Round(unit), 0)).String()
 }
 
-// Seconds says a short time in a unit that fits.
+// Seconds returns a duration of s seconds, rounded to milliseconds or, from a second on, to 0.1
+// s.
 func Seconds(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	if d < time.Second {
@@ -50,7 +51,7 @@ func Seconds(s float64) string {
 	return d.Round(100 * time.Millisecond).String()
 }
 
-// Number writes a figure with three digits at least, and no more behind the point than it needs.
+// Number returns a number with three significant digits, or more before the decimal point.
 func Number(x float64) string {
 	if x >= 100 {
 		return fmt.Sprintf("%.0f", x)
@@ -58,7 +59,7 @@ func Number(x float64) string {
 	return fmt.Sprintf("%.3g", x)
 }
 
-// OrNone writes a figure that may not be known.
+// OrNone returns a number, or "-" if it is not known (NaN).
 func OrNone(rate float64) string {
 	if math.IsNaN(rate) {
 		return "-"
@@ -66,10 +67,18 @@ func OrNone(rate float64) string {
 	return Number(rate)
 }
 
-// Dash writes a text that may be empty.
+// Dash returns s, or "-" if it is empty.
 func Dash(s string) string {
 	if s == "" {
 		return "-"
 	}
 	return s
+}
+
+// Expires returns when a policy ends: "in 2h", or "never" for a permanent one.
+func Expires(at, now time.Time) string {
+	if at.IsZero() {
+		return "never"
+	}
+	return "in " + Left(at, now)
 }

@@ -1,4 +1,4 @@
-// Package overcommit finds where more is reserved than there is.
+// Package overcommit finds limits and quotas of which more is reserved than they allow.
 package overcommit
 
 import (
@@ -11,13 +11,15 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Limits says which limits have more reserved than they let through, of those that a scope's policy has to do
-// with. It knows the topics and subscriptions that policies name.
+// Limits describes the limits of which more is reserved than they allow, among those that a
+// scope's policy affects; "" if there are none. It considers the topics and subscriptions that
+// policies name.
 func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
-	set, _ := policy.NewSet(entries) // what is wrong with it was there before
+	set, _ := policy.NewSet(entries) // invalid entries are left out
 	named := map[policy.Topic][]string{}
 	for _, e := range entries {
-		if e.Err == nil && (e.Scope.Kind == policy.TopicKind || e.Scope.Kind == policy.SubscriptionKind) {
+		ofTopic := e.Scope.Kind == policy.TopicKind || e.Scope.Kind == policy.SubscriptionKind
+		if e.Err == nil && ofTopic {
 			named[e.Scope.Topic] = append(named[e.Scope.Topic], e.Scope.Subscription)
 		}
 	}
@@ -30,7 +32,10 @@ func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
 		for _, u := range []struct {
 			unit
 			rate, by policy.Rate
-		}{{unit{scope, false}, limit.MessageRate, by.Reserved}, {unit{scope, true}, limit.ByteRate, by.ReservedBytes}} {
+		}{
+			{unit{scope, false}, limit.MessageRate, by.Reserved},
+			{unit{scope, true}, limit.ByteRate, by.ReservedBytes},
+		} {
 			if u.rate.Limited() {
 				limits[u.unit] = u.rate.PerSec()
 				reserved[u.unit] += u.by.PerSec()
@@ -42,8 +47,8 @@ func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
 			continue
 		}
 		names = slices.Compact(slices.Sorted(slices.Values(names)))
-		if len(names) > 1 {
-			names = slices.DeleteFunc(names, func(name string) bool { return name == "" }) // the topic itself
+		if len(names) > 1 && names[0] == "" { // the topic itself
+			names = names[1:]
 		}
 		for _, name := range names {
 			e := set.Resolve(cluster, topic, name)
@@ -59,9 +64,11 @@ func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
 		if u.bytes {
 			what = "bytes"
 		}
-		others := scope.Topic != (policy.Topic{}) && u.scope.Kind == policy.TopicKind && u.scope.Topic != scope.Topic
-		if r := reserved[u]; r > limit && !others {
-			found = append(found, fmt.Sprintf("what is reserved of %s comes to %s %s/s, and its limit is %s/s: each subscription gets %s %% of its own",
+		other := scope.Topic != (policy.Topic{}) &&
+			u.scope.Kind == policy.TopicKind && u.scope.Topic != scope.Topic
+		if r := reserved[u]; r > limit && !other {
+			found = append(found, fmt.Sprintf("the reservations of %s add up to %s %s/s, "+
+				"more than its limit, %s/s: each subscription gets %s %% of its reservation",
 				u.scope, output.Number(r), what, output.Number(limit), output.Number(100*limit/r)))
 		}
 	}
@@ -69,11 +76,11 @@ func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
 	return strings.Join(found, "; ")
 }
 
-// concerns reports whether a topic, or a budget that it falls under, is a scope's.
+// concerns reports whether a scope's policy affects a topic or an aggregate limit of that topic.
 func concerns(scope policy.Scope, topic policy.Topic) bool {
 	switch scope.Kind {
 	case policy.TopicKind, policy.SubscriptionKind:
-		return topic.Tenant == scope.Topic.Tenant // the tenant's budget has to do with all of them
+		return topic.Tenant == scope.Topic.Tenant // by the tenant's aggregate limit
 	case policy.TenantKind:
 		return topic.Tenant == scope.Tenant
 	case policy.NamespaceKind:
@@ -82,25 +89,27 @@ func concerns(scope policy.Scope, topic policy.Topic) bool {
 	return true
 }
 
-// An Excess says from when on all quotas together reserve more than the cluster's capacity. Stores refuse that of what is set, and not of what
-// comes back when something temporary ends: a capacity, or a total below what is reserved.
+// An Excess is what all quotas together reserve when that is more than the cluster's capacity.
+// Stores refuse to store an excess, but one can arise when a temporary capacity, or a temporary
+// total below a reservation, expires.
 type Excess struct {
-	From     time.Time `json:"from,omitzero"` // none: now
-	Reserved int64     `json:"reserved"`      // bytes of cost a second, from then on
+	From     time.Time `json:"from,omitzero"` // when it begins; zero means now
+	Reserved int64     `json:"reserved"`      // bytes of cost a second
 	Capacity int64     `json:"capacity"`
 }
 
-// Quotas returns the first one from now on, nil if there is none.
+// Quotas returns the first excess from now on; nil if there is none.
 func Quotas(entries []policy.Entry, now time.Time) *Excess {
 	entries = slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
-		over := e.Temporary && !e.Expires.IsZero() && !e.Expires.After(now)
-		return over || e.Scope.Kind != policy.ClusterKind && e.Scope.Kind != policy.TenantKind && e.Scope.Kind != policy.TagKind
+		expired := e.Temporary && !e.Expires.IsZero() && !e.Expires.After(now)
+		kinds := []policy.Kind{policy.ClusterKind, policy.TenantKind, policy.TagKind}
+		return expired || !slices.Contains(kinds, e.Scope.Kind)
 	})
 	for from := (time.Time{}); ; {
-		set, _ := policy.NewSet(entries) // of patterns there are none
+		set, _ := policy.NewSet(entries) // without patterns, there are no errors
 		o := &Excess{From: from, Capacity: set.Ratekeeping().Capacity}
 		for _, q := range set.Quotas() {
-			o.Reserved = min(o.Reserved+q.Reserved, policy.MaxThroughput) // which each is at most
+			o.Reserved = min(o.Reserved+q.Reserved, policy.MaxThroughput) // the bound of each
 		}
 		if o.Capacity > 0 && o.Reserved > o.Capacity {
 			return o
@@ -108,16 +117,21 @@ func Quotas(entries []policy.Entry, now time.Time) *Excess {
 		if from = set.NextEnd(); from.IsZero() {
 			return nil
 		}
-		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool { return e.Temporary && e.Expires.Equal(from) })
+		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool {
+			return e.Temporary && e.Expires.Equal(from)
+		})
 	}
 }
 
-// Say says it to people.
-func (o Excess) Say(now time.Time) string {
+// Text describes the excess and what to do.
+func (o Excess) Text(now time.Time) string {
 	when := ""
 	if !o.From.IsZero() {
-		when = fmt.Sprintf("from %s on, in %s, when something temporary ends, ", o.From.Format(time.RFC3339), output.Left(o.From, now))
+		when = fmt.Sprintf("from %s (in %s), when a temporary value expires, ",
+			o.From.Format(time.RFC3339), output.Left(o.From, now))
 	}
-	return fmt.Sprintf("%squotas reserve %d bytes of cost a second together, above the cluster's capacity, %d: reserve less, or raise it for good: throttle-admin set cluster capacity=BYTES",
+	return fmt.Sprintf("%squotas together reserve %d bytes of cost a second, more than the "+
+		"cluster's capacity, %d: reserve less, or raise the capacity permanently: "+
+		"throttle-admin set cluster capacity=BYTES",
 		when, o.Reserved, o.Capacity)
 }

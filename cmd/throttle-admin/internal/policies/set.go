@@ -1,4 +1,5 @@
-// Package policies has the commands that set, show and remove policies, by our names and by those that Pulsar publishes.
+// Package policies holds the commands that set, show and remove policies, and Pulsar's own
+// commands for the same.
 package policies
 
 import (
@@ -18,7 +19,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Commands returns the commands of this family.
+// Commands returns the commands of this package.
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{
 		newSetMsgRateCommand(a), newSetCommand(a), newPauseCommand(a), newResumeCommand(a), newRemoveCommand(a),
@@ -26,23 +27,29 @@ func Commands(a *cli.App) []*cobra.Command {
 	}
 }
 
-// set sets and unsets fields of a scope. Faults that were found before are reported with its own.
-func set(a *cli.App, cmd *cobra.Command, f change.SetFlags, scopeText string, p policy.Policy, unset []string, faults ...error) error {
+// set sets the fields of p for a scope and removes the fields of unset, so that they are
+// inherited. It reports faults, which its caller has found in the arguments, together with its
+// own.
+func set(
+	a *cli.App, cmd *cobra.Command, f change.SetFlags, scopeText string,
+	p policy.Policy, unset []string, faults ...error,
+) error {
 	scope, scopeErr := a.ScopeOf(cmd, scopeText)
 	faults = slices.Insert(faults, 0, scopeErr)
 	if scopeErr == nil {
 		part := p
-		if p.TotalThroughput == nil { // the other part of the quota may be stored
+		if p.TotalThroughput == nil { // the total may be stored already
 			part.ReservedThroughput = nil
 		}
 		faults = append(faults, part.Validate(scope))
-	} else { // what depends on the scope cannot be said
+	} else { // some fields cannot be validated without a scope
 		faults = append(faults, p.Without("priority").Without("aggregate").Validate(policy.ClusterScope()))
 	}
 	ttl, err := f.TTL(cmd)
 	faults = append(faults, err, change.CheckTemporary(p, ttl))
 	if ttl != 0 && len(unset) > 0 {
-		faults = append(faults, errors.New("for: a field cannot be inherited for a while: set it to something, or leave --for out"))
+		faults = append(faults, errors.New("for: a field cannot be unset temporarily: "+
+			"want FIELD=VALUE, or no --for"))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return cli.Usage(err)
@@ -50,8 +57,11 @@ func set(a *cli.App, cmd *cobra.Command, f change.SetFlags, scopeText string, p 
 	return change.Run(a, cmd, f.Flags, change.Plan{
 		Review: "get " + cli.Quote(scope),
 		Note: func(after []policy.Entry) string {
-			if over := overcommit.Limits(a.Cluster, after, scope); over != "" && (p.Has("reserved") || p.Has("reservedBytes") || p.Has("messageRate") || p.Has("byteRate")) {
-				return over
+			limits := []string{"reserved", "reservedBytes", "messageRate", "byteRate"}
+			if slices.ContainsFunc(limits, p.Has) {
+				if over := overcommit.Limits(a.Cluster, after, scope); over != "" {
+					return over
+				}
 			}
 			if !slices.Contains(unset, "paused") {
 				return ""
@@ -69,28 +79,36 @@ func set(a *cli.App, cmd *cobra.Command, f change.SetFlags, scopeText string, p 
 			for _, field := range unset {
 				changes[0].Policy = changes[0].Policy.Without(field)
 			}
-			return append(changes, slices.DeleteFunc(s.Unset(scope, unset...), func(c configstore.Change) bool { return c.Field == "" })...), nil
+			temporary := slices.DeleteFunc(s.Unset(scope, unset...), func(c configstore.Change) bool {
+				return c.Field == ""
+			})
+			return append(changes, temporary...), nil
 		},
 	})
 }
 
-// stillPaused says what decides whether a scope is paused once it is resumed; "" if nothing does.
+// stillPaused returns what still pauses a resumed scope, or keeps it from being paused; "" if
+// nothing does.
 func stillPaused(a *cli.App, entries []policy.Entry, scope policy.Scope) string {
 	cluster, topic := a.Cluster, scope.Topic
-	if scope.Kind < policy.TopicKind { // any topic of it, of which only what is as wide or wider decides
+	if scope.Kind < policy.TopicKind { // take any topic of the scope, and only scopes as wide as it
 		cluster = cmp.Or(scope.Cluster, cluster)
-		topic = policy.Topic{Scheme: policy.Kafka, Tenant: cmp.Or(scope.Tenant, "any"), Namespace: cmp.Or(scope.Namespace, "any"), Name: "any"}
+		topic = policy.Topic{
+			Scheme: policy.Kafka, Tenant: cmp.Or(scope.Tenant, "any"),
+			Namespace: cmp.Or(scope.Namespace, "any"), Name: "any",
+		}
 		entries = slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
-			return e.Scope.Kind > policy.ClusterKind && (scope.Kind != policy.NamespaceKind || e.Scope.Kind != policy.NamespaceKind)
+			namespaces := scope.Kind == policy.NamespaceKind && e.Scope.Kind == policy.NamespaceKind
+			return e.Scope.Kind > policy.ClusterKind && !namespaces
 		})
 	}
-	set, _ := policy.NewSet(entries) // what is wrong with it was there before
+	set, _ := policy.NewSet(entries) // invalid entries are left out
 	e := set.Explain(cluster, topic, scope.Subscription)
 	switch from, decided := e.Sources["paused"]; {
 	case e.Subscription.IsPaused():
-		return "it is still paused: throttle-admin resume " + cli.Quote(from)
+		return fmt.Sprintf("still paused by %s: throttle-admin resume %[1]s", cli.Quote(from))
 	case decided && from == scope:
-		return fmt.Sprintf("%s has paused=false of its own, and keeps it", scope)
+		return fmt.Sprintf("%s keeps its own paused=false", scope)
 	}
 	return ""
 }
@@ -99,9 +117,10 @@ func newSetMsgRateCommand(a *cli.App) *cobra.Command {
 	var f change.SetFlags
 	cmd := &cobra.Command{
 		Use:   "set-msg-rate SCOPE RATE",
-		Short: "Set how many messages a second each topic of a scope dispatches",
-		Long: `Set how many messages a second each topic of a scope dispatches, over all its subscriptions and
-their processes; with --subscription, how many that subscription gets of them at most.
+		Short: "Limit the messages a second of each topic of a scope",
+		Long: `Limit the messages a second that each topic of a scope dispatches, over all its
+subscriptions and their replicas; with --subscription, limit that subscription of the topic in
+addition.
 
 RATE is 1000, 1000/s, 10000/1m or 1/6s; 0 means not throttled. To stop a scope, pause it.`,
 		Example: `  throttle-admin set-msg-rate cluster 1000
@@ -122,8 +141,9 @@ func newSetCommand(a *cli.App) *cobra.Command {
 	var f change.SetFlags
 	cmd := &cobra.Command{
 		Use:   "set SCOPE FIELD=VALUE...",
-		Short: "Set fields of a scope's policy, and leave the others alone",
-		Long: `Set fields of a scope's policy, and leave the others alone. FIELD= has a field inherited again.
+		Short: "Set fields of a scope's policy",
+		Long: `Set fields of a scope's policy; the others keep their values. FIELD= unsets a
+field, so that the scope inherits it.
 
   messageRate       messages: 1000, 10000/1m, 1/6s; 0 = not throttled
   byteRate          bytes: 1048576, 1MiB/s, 100kB/s; 0 = not throttled
@@ -176,7 +196,7 @@ func newSetCommand(a *cli.App) *cobra.Command {
   throttle-admin set kafka://public/default/orders messageRate= --dry-run`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				return errors.New("SCOPE or FIELD=VALUE: is missing")
+				return errors.New("SCOPE or FIELD=VALUE: missing")
 			}
 			return nil
 		},
@@ -197,7 +217,7 @@ func newSetCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// parseFields reads FIELD=VALUE; the fields without a value are to be unset.
+// parseFields parses arguments FIELD=VALUE; it returns the fields of FIELD= in unset.
 func parseFields(args []string) (p policy.Policy, unset []string, err error) {
 	var errs []error
 	known := slices.Collect(policy.Fields())
@@ -205,15 +225,17 @@ func parseFields(args []string) (p policy.Policy, unset []string, err error) {
 	for _, arg := range args {
 		field, text, ok := strings.Cut(arg, "=")
 		fault := func(reason string) {
-			errs = append(errs, &policy.FieldError{Field: fmt.Sprintf("%.50s", field), Value: text, Reason: reason})
+			errs = append(errs, &policy.FieldError{
+				Field: fmt.Sprintf("%.50s", field), Value: text, Reason: reason,
+			})
 		}
 		switch {
 		case !ok:
-			fault("has no value: write FIELD=VALUE, or FIELD= to have it inherited")
+			fault("has no value: want FIELD=VALUE, or FIELD= to unset it")
 		case !slices.Contains(known, field):
-			fault("is an unknown field: throttle-admin set --help lists them all")
+			fault("unknown field: throttle-admin set --help lists all fields")
 		case seen[field]:
-			fault("is named twice: keep one of them")
+			fault("is set twice: want each field once")
 		case text == "":
 			unset = append(unset, field)
 		default:
@@ -232,9 +254,10 @@ func newPauseCommand(a *cli.App) *cobra.Command {
 	var f change.SetFlags
 	cmd := &cobra.Command{
 		Use:   "pause SCOPE",
-		Short: "Dispatch nothing of a scope until it is resumed",
-		Long: `Dispatch nothing of a scope until it is resumed. What was handed over already is not called back.
-To let one topic of a paused namespace go on, set paused=false for it.`,
+		Short: "Stop dispatching messages of a scope until it is resumed",
+		Long: `Stop dispatching messages of a scope until it is resumed. Messages that consumers
+have received already are not affected. To keep one topic of a paused namespace running, set
+paused=false for that topic.`,
 		Example: `  throttle-admin pause public/default --for 10m
   throttle-admin pause kafka://public/default/orders --subscription billing`,
 		Args: cli.Args("SCOPE"),
@@ -252,9 +275,10 @@ func newResumeCommand(a *cli.App) *cobra.Command {
 	var subscription string
 	cmd := &cobra.Command{
 		Use:   "resume SCOPE",
-		Short: "Dispatch again what was paused",
-		Long: `Dispatch again what was paused for this very scope. What a wider scope pauses stays paused, and is said. A
-scope that has paused=false, so that a wider one cannot pause it, keeps that.`,
+		Short: "Resume a scope that was paused",
+		Long: `Resume a scope that was paused. If a wider scope is paused too, this scope stays
+paused, with a warning. A scope with paused=false, which a wider scope cannot pause, keeps this
+value.`,
 		Example: `  throttle-admin resume public/default
   throttle-admin resume kafka://public/default/orders --subscription billing`,
 		Args: cli.Args("SCOPE"),
@@ -269,7 +293,9 @@ scope that has paused=false, so that a wider one cannot pause it, keeps that.`,
 				Make: func(s configstore.Snapshot) (changes []configstore.Change, err error) {
 					for _, e := range s.Entries {
 						if e.Scope == scope && e.Policy.IsPaused() {
-							changes = append(changes, configstore.Change{Key: configstore.KeyOf(e), Policy: e.Policy.Without("paused")})
+							changes = append(changes, configstore.Change{
+								Key: configstore.KeyOf(e), Policy: e.Policy.Without("paused"),
+							})
 						}
 					}
 					return changes, cli.Readable(s, scope)

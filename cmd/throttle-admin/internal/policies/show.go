@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -22,8 +21,8 @@ type entryView struct {
 	Policy    policy.Policy `json:"policy,omitzero"`
 	Temporary bool          `json:"temporary,omitempty"`
 	Expires   time.Time     `json:"expires,omitzero"`
-	Left      float64       `json:"secondsLeft,omitempty"` // of a temporary one
-	Revision  int64         `json:"revision"`              // when it was last written
+	Left      float64       `json:"secondsLeft,omitempty"` // until Expires
+	Revision  int64         `json:"revision"`              // at which it was written
 	Error     string        `json:"error,omitempty"`       // why it cannot be read
 }
 
@@ -36,7 +35,10 @@ type listReport struct {
 func reportOf(s configstore.Snapshot, entries []policy.Entry, now time.Time) listReport {
 	r := listReport{Identity: s.Identity, Revision: s.Revision, Policies: []entryView{}}
 	for _, e := range entries {
-		v := entryView{Scope: e.Scope.String(), Policy: e.Policy, Temporary: e.Temporary, Expires: e.Expires, Revision: e.Revision}
+		v := entryView{
+			Scope: e.Scope.String(), Policy: e.Policy, Temporary: e.Temporary, Expires: e.Expires,
+			Revision: e.Revision,
+		}
 		if e.Temporary && e.Err == nil {
 			v.Left = max(e.Expires.Sub(now), 0).Round(time.Millisecond).Seconds()
 		}
@@ -51,17 +53,14 @@ func reportOf(s configstore.Snapshot, entries []policy.Entry, now time.Time) lis
 func (r listReport) table(w *strings.Builder, now time.Time) {
 	var rows [][]string
 	for _, p := range r.Policies {
-		row := []string{p.Scope, output.Fields(p.Policy), "for good"}
-		switch {
-		case p.Error != "":
+		row := []string{p.Scope, output.Fields(p.Policy), output.Expires(p.Expires, now)}
+		if p.Error != "" {
 			row[1], row[2] = "error: "+p.Error, "-"
-		case p.Temporary:
-			row[2] = output.Left(p.Expires, now)
 		}
 		rows = append(rows, row)
 	}
 	if len(rows) > 0 {
-		output.Table(w, []string{"SCOPE", "POLICY", "LASTS"}, rows)
+		output.Table(w, []string{"SCOPE", "POLICY", "EXPIRES"}, rows)
 	}
 	fmt.Fprintf(w, "revision %d\n", r.Revision)
 }
@@ -69,22 +68,20 @@ func (r listReport) table(w *strings.Builder, now time.Time) {
 func newListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "Show every stored policy",
-		Long: `Show every stored policy: temporary ones with what is left of their time, and those that cannot be
-read with the reason.`,
+		Short: "Show all stored policies",
+		Long: `Show all stored policies: temporary ones with the time that is left, unreadable
+ones with the error.`,
 		Example: `  throttle-admin list
   throttle-admin list -o json`,
 		Args: cli.Args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.WithStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-				s, err := a.List(ctx, store)
-				if err != nil {
-					return err
-				}
-				now := time.Now()
-				r := reportOf(s, s.Entries, now)
-				return a.Print(r, func(w *strings.Builder) { r.table(w, now) })
-			})
+			s, err := a.Policies(cmd.Context())
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			r := reportOf(s, s.Entries, now)
+			return a.Print(r, func(w *strings.Builder) { r.table(w, now) })
 		},
 	}
 }
@@ -93,8 +90,9 @@ func newGetCommand(a *cli.App) *cobra.Command {
 	var subscription string
 	cmd := &cobra.Command{
 		Use:   "get SCOPE",
-		Short: "Show what is stored for one scope",
-		Long:  "Show what is stored for one scope. What a topic inherits from others is for explain to show.",
+		Short: "Show the stored policy of one scope",
+		Long: `Show the stored policy of one scope. See throttle-admin explain for what a topic
+inherits from other scopes.`,
 		Example: `  throttle-admin get public/default
   throttle-admin get kafka://public/default/orders --subscription billing -o yaml`,
 		Args: cli.Args("SCOPE"),
@@ -104,46 +102,47 @@ func newGetCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// get shows what is stored for a scope, or of that only the named fields. A fault that was found before is reported with its own.
-func get(a *cli.App, cmd *cobra.Command, scopeText string, fault error, fields ...string) error {
+// get shows the stored policy of a scope, or only some fields of it. It reports fault, which its
+// caller has found in the arguments, together with its own.
+func get(
+	a *cli.App, cmd *cobra.Command, scopeText string, fault error, fields ...string,
+) error {
 	scope, err := a.ScopeOf(cmd, scopeText)
 	if err = errors.Join(err, fault); err != nil {
 		return cli.Usage(err)
 	}
-	return a.WithStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
-		s, err := a.List(ctx, store)
-		if err != nil {
-			return err
+	s, err := a.Policies(cmd.Context())
+	if err != nil {
+		return err
+	}
+	var entries []policy.Entry
+	for _, e := range s.Entries {
+		if e.Scope != scope {
+			continue
 		}
-		var entries []policy.Entry
-		for _, e := range s.Entries {
-			if e.Scope != scope {
+		if len(fields) > 0 && e.Err == nil {
+			var p policy.Policy
+			for _, field := range fields {
+				p = p.Overlay(e.Policy.Only(field))
+			}
+			if e.Policy = p; p.IsZero() {
 				continue
 			}
-			if len(fields) > 0 && e.Err == nil {
-				var p policy.Policy
-				for _, field := range fields {
-					p = p.Overlay(e.Policy.Only(field))
-				}
-				if e.Policy = p; p.IsZero() {
-					continue
-				}
-			}
-			entries = append(entries, e)
 		}
-		if len(entries) == 0 {
-			return noPolicy(scope)
-		}
-		now := time.Now()
-		r := reportOf(s, entries, now)
-		return a.Print(r, func(w *strings.Builder) { r.table(w, now) })
-	})
+		entries = append(entries, e)
+	}
+	if len(entries) == 0 {
+		return noPolicy(scope)
+	}
+	now := time.Now()
+	r := reportOf(s, entries, now)
+	return a.Print(r, func(w *strings.Builder) { r.table(w, now) })
 }
 
 func noPolicy(scope policy.Scope) error {
-	next := "see what there is: throttle-admin list"
+	next := "show all policies: throttle-admin list"
 	if scope.Kind == policy.TopicKind || scope.Kind == policy.SubscriptionKind {
-		next = "see what it inherits: throttle-admin explain " + cli.Quote(scope)
+		next = "show what it inherits: throttle-admin explain " + cli.Quote(scope)
 	}
 	return cli.Hint(fmt.Errorf("scope %q: has no policy of its own", scope), next)
 }
@@ -153,9 +152,9 @@ func newRemoveCommand(a *cli.App) *cobra.Command {
 	var subscription string
 	cmd := &cobra.Command{
 		Use:   "remove SCOPE",
-		Short: "Remove what is stored for a scope, temporary policies included",
-		Long: `Remove what is stored for a scope, temporary policies included. The scope then inherits everything.
-A stored policy that cannot be read is removed by the name that list shows.`,
+		Short: "Remove the stored policy of a scope",
+		Long: `Remove the stored policy of a scope, with its temporary values. The scope then
+inherits all fields. To remove an unreadable policy, use the name that list shows.`,
 		Example: `  throttle-admin remove public/default --dry-run
   throttle-admin remove kafka://public/default/orders --subscription billing`,
 		Args: cli.Args("SCOPE"),
@@ -169,7 +168,7 @@ A stored policy that cannot be read is removed by the name that list shows.`,
 				Removing: true,
 				Make: func(s configstore.Snapshot) ([]configstore.Change, error) {
 					changes := s.Remove(scope)
-					if scopeErr != nil || len(changes) == 0 { // the name of one that cannot be read may look like a namespace
+					if scopeErr != nil || len(changes) == 0 { // the name of an unreadable one
 						changes = s.Remove(policy.Scope{Kind: policy.UnreadableKind, Pattern: args[0]})
 					}
 					if scopeErr != nil && len(changes) == 0 {

@@ -1,4 +1,4 @@
-// Package pulsar has the commands that read what a Pulsar cluster already has.
+// Package pulsar holds the commands that read the settings of a Pulsar cluster.
 package pulsar
 
 import (
@@ -13,10 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/apache/pulsar-client-go/pulsaradmin"
-	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/admin/auth"
 	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/rest"
 	"github.com/spf13/cobra"
 
@@ -25,16 +23,16 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Commands returns the commands of this family.
+// Commands returns the commands of this package.
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{newPulsarCommand(a)}
 }
 
-// newPulsarCommand has what is for Pulsar clusters only.
+// newPulsarCommand returns the command for Pulsar clusters.
 func newPulsarCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "pulsar",
-		Short:   "Read what a Pulsar cluster already has",
+		Short:   "Import the dispatch rates of a Pulsar cluster",
 		Example: "  throttle-admin pulsar import --web http://127.0.0.1:8080",
 		RunE:    cli.Subcommands,
 	}
@@ -49,103 +47,71 @@ func newPulsarImportCommand(a *cli.App) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "import --web URL",
-		Short: "Make policies of the dispatch rates that a Pulsar cluster has",
-		Long: `Make policies of the dispatch rates that a Pulsar cluster has: the brokers' configuration, namespaces, topics and
-subscriptions. It shows what would change; with --yes it stores that. Policies that Pulsar has no rate for stay.
+		Short: "Import the dispatch rates of a Pulsar cluster as policies",
+		Long: `Import the dispatch rates of a Pulsar cluster as policies: those of its brokers'
+configuration, namespaces, topics and subscriptions. Without --yes, only show what would change.
+Policies without a rate in Pulsar stay as they are, and settings without an equivalent here are
+listed on stderr.
 
-A rate of n with ratePeriodInSecond p becomes n/p. Where Pulsar has neither messages nor bytes above 0, it goes by the
-wider scope, and nothing is set here. Where it has one of them, 0 is 0, not throttled, and so is -1 if the wider scope has
-a rate, for Pulsar replaces both. It keeps a rate for each partition and broker: here it is one for all of them. Rates
-for every subscription of a namespace or topic are written for the subscriptions that there are now. What cannot be
-carried over is said on stderr.`,
+A rate of n with ratePeriodInSecond p becomes n/p. If neither the message rate nor the byte rate is
+above 0, the scope inherits in Pulsar, and nothing is set. If one is, both are set, as Pulsar
+replaces both: 0 becomes 0, and -1 becomes 0 if the wider scope has a rate. Pulsar applies a rate
+to each partition and broker; the policy is for all of them together. A rate for all subscriptions
+of a namespace or topic is set for each subscription that exists now.`,
 		Example: `  throttle-admin pulsar import --web http://127.0.0.1:8080
-  throttle-admin pulsar import --web https://pulsar:8443 --token-file token --namespace public/default --yes`,
+  throttle-admin pulsar import --web https://pulsar:8443 --token-file token --yes
+  throttle-admin pulsar import --web http://127.0.0.1:8080 --namespace public/default`,
 		Args: cli.Args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range namespaces {
-				if scope, err := policy.ParseScope(name); err != nil || scope.Kind != policy.NamespaceKind {
-					return cli.Usage(&policy.FieldError{Field: "namespace", Value: name, Reason: "is no namespace: write tenant/namespace"})
+				scope, err := policy.ParseScope(name)
+				if err != nil || scope.Kind != policy.NamespaceKind {
+					return cli.Usage(&policy.FieldError{
+						Field: "namespace", Value: name,
+						Reason: "invalid namespace: want tenant/namespace",
+					})
 				}
 			}
-			c, err := newPulsarWeb(&web)
+			c, err := newWebService(&web)
 			if err != nil {
 				return cli.Usage(err)
 			}
-			im := &pulsarImport{web: c, only: namespaces, policies: map[policy.Scope]policy.Policy{}}
+			im := &importer{web: c, only: namespaces, policies: map[policy.Scope]policy.Policy{}}
 			if err := im.read(cmd.Context()); err != nil {
 				return err
 			}
-			return change.Propose(a, cmd, f, yes, "pulsar import --web "+web.WebServiceURL, im.policies, im.said)
+			return change.Propose(a, cmd, f, yes, change.Import{
+				Policies: im.policies, Warnings: im.warnings,
+				Review: "pulsar import --web " + web.WebServiceURL,
+			})
 		},
 	}
 	f.Add(cmd)
 	flags := cmd.Flags()
 	flags.BoolVar(&yes, "yes", false, "store the changes")
-	flags.StringSliceVar(&namespaces, "namespace", nil, "only these, tenant/namespace; default all")
-	flags.StringVar(&web.WebServiceURL, "web", "", "Pulsar's web service, http://host:8080")
-	flags.StringVar(&web.TokenFile, "token-file", "", "file with a token for it")
-	flags.StringVar(&web.TLSTrustCertsFilePath, "tls-ca", "", "PEM file of who may vouch for it")
-	flags.StringVar(&web.TLSCertFile, "tls-cert", "", "PEM file of our certificate")
+	flags.StringSliceVar(&namespaces, "namespace", nil, "import only this namespace (default all)")
+	flags.StringVar(&web.WebServiceURL, "web", "", "the brokers' web service, http://host:8080")
+	flags.StringVar(&web.TokenFile, "token-file", "", "file with a token for the web service")
+	flags.StringVar(&web.TLSTrustCertsFilePath, "tls-ca", "",
+		"PEM file of the authorities that the web service's certificate may come from")
+	flags.StringVar(&web.TLSCertFile, "tls-cert", "", "PEM file of the client certificate")
 	flags.StringVar(&web.TLSKeyFile, "tls-key", "", "PEM file of that certificate's key")
 	return cmd
 }
 
-// A pulsarWeb asks a cluster's admin API, of which pulsaradmin's types leave fields out.
-type pulsarWeb struct{ client *rest.Client }
-
-func newPulsarWeb(config *pulsaradmin.Config) (*pulsarWeb, error) {
-	if strings.ContainsAny(config.WebServiceURL, "@?") { // which may hold secrets
-		return nil, errors.New("web: has an @ or a ?: write http://host:8080, and say --token-file")
-	}
-	u, err := url.Parse(config.WebServiceURL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, &policy.FieldError{Field: "web", Value: config.WebServiceURL, Reason: "is no web service: write http://host:8080 or https://host:8443"}
-	}
-	provider, err := auth.GetAuthProvider(config)
-	if err != nil {
-		return nil, fmt.Errorf("web: %w", err)
-	}
-	return &pulsarWeb{&rest.Client{ServiceURL: config.WebServiceURL, VersionInfo: "throttle-admin", HTTPClient: &http.Client{Timeout: webTimeout, Transport: provider}}}, nil
-}
-
-const (
-	webTimeout = 10 * time.Second // of a request
-	webAtOnce  = 8                // requests
-)
-
-// get reads the answer of a path into v; found is false if there is nothing.
-func (w *pulsarWeb) get(ctx context.Context, v any, parts ...string) (found bool, err error) {
-	path := "/admin/v2/" + strings.Join(parts, "/")
-	body, err := w.client.GetBodyWithContext(ctx, path, v)
-	var refused rest.Error
-	if errors.As(err, &refused) && refused.Code == http.StatusNotFound {
-		return false, nil
-	}
-	if err != nil {
-		err = fmt.Errorf("GET %s: %w", path, err)
-		switch refused.Code {
-		case http.StatusUnauthorized, http.StatusForbidden:
-			err = cli.Hint(err, "say --token-file FILE, of a role that may administrate the cluster")
-		case 0:
-			err = cli.Hint(err, "check --web, and whether the broker is up")
-		}
-	}
-	return len(body) > 0, err
-}
-
-// A pulsarRate is Pulsar's DispatchRate, of a namespace or a topic: older brokers leave the last two out.
-type pulsarRate struct {
+// A dispatchRate is Pulsar's DispatchRate. Older brokers leave the last two fields out.
+type dispatchRate struct {
 	Messages int64 `json:"dispatchThrottlingRateInMsg"`
 	Bytes    int64 `json:"dispatchThrottlingRateInByte"`
 	Period   int64 `json:"ratePeriodInSecond"`
 	Relative bool  `json:"relativeToPublishRate"`
 }
 
-// set reports whether Pulsar goes by the rate, and not by the wider scope's.
-func (r pulsarRate) set() bool { return r.Messages > 0 || r.Bytes > 0 }
+// set reports whether the rate applies in Pulsar; else the wider scope's does.
+func (r dispatchRate) set() bool { return r.Messages > 0 || r.Bytes > 0 }
 
-// orInherited is a rate of the brokers' configuration, where 0 is what is not set.
-func (r pulsarRate) orInherited() pulsarRate {
+// orInherited returns the rate with -1 in place of 0: in the brokers' configuration, 0 is not set.
+func (r dispatchRate) orInherited() dispatchRate {
 	if r.Messages == 0 {
 		r.Messages = -1
 	}
@@ -155,26 +121,26 @@ func (r pulsarRate) orInherited() pulsarRate {
 	return r
 }
 
-// A pulsarImport makes policies of what a cluster has.
-type pulsarImport struct {
-	web  *pulsarWeb
-	only []string // namespaces; none = all
+// An importer makes policies of the settings of a cluster.
+type importer struct {
+	web  *webService
+	only []string // the namespaces to import; empty means all
 
-	cluster, subscriptions pulsarRate // the brokers' defaults
+	cluster, subscriptions dispatchRate // the brokers' defaults
 
 	mu       sync.Mutex
 	policies map[policy.Scope]policy.Policy
-	said     []string // what cannot be carried over
+	warnings []string // settings without an equivalent
 	faults   []error
 }
 
-func (im *pulsarImport) say(format string, args ...any) {
+func (im *importer) warn(format string, args ...any) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
-	im.said = append(im.said, fmt.Sprintf(format, args...))
+	im.warnings = append(im.warnings, fmt.Sprintf(format, args...))
 }
 
-func (im *pulsarImport) read(ctx context.Context) error {
+func (im *importer) read(ctx context.Context) error {
 	if err := im.readBrokers(ctx); err != nil {
 		return err
 	}
@@ -189,7 +155,11 @@ func (im *pulsarImport) read(ctx context.Context) error {
 			if _, err := im.web.get(ctx, &names, "namespaces", tenant); err != nil {
 				return err
 			}
-			namespaces = append(namespaces, slices.DeleteFunc(names, func(name string) bool { return name == "pulsar/system" })...)
+			for _, name := range names {
+				if name != "pulsar/system" {
+					namespaces = append(namespaces, name)
+				}
+			}
 		}
 	}
 	for _, namespace := range namespaces {
@@ -197,57 +167,70 @@ func (im *pulsarImport) read(ctx context.Context) error {
 			return err
 		}
 	}
-	slices.Sort(im.said)
+	slices.Sort(im.warnings)
 	return errors.Join(im.faults...)
 }
 
-// readBrokers reads the configuration in force, which has the dynamic one in it.
-func (im *pulsarImport) readBrokers(ctx context.Context) error {
+// readBrokers reads the configuration in force, which includes the dynamic one.
+func (im *importer) readBrokers(ctx context.Context) error {
 	var config map[string]string
 	_, err := im.web.get(ctx, &config, "brokers", "configuration", "runtime")
 	var refused rest.Error
+	isRefused := errors.As(err, &refused) && refused.Code != http.StatusInternalServerError
 	switch {
-	case errors.As(err, &refused) && refused.Code != http.StatusInternalServerError && len(im.only) > 0: // a namespace's own admin
-		im.say("the brokers' configuration is left out: %v", err)
+	case isRefused && len(im.only) > 0: // the role may be admin of these namespaces only
+		im.warn("the brokers' configuration was left out: %v", err)
 	case err != nil:
 		return err
-	case len(config) == 0: // for other requests, 404 is what is not set
-		return cli.Hint(fmt.Errorf("web %q: is not the web service of a Pulsar: it has no brokers' configuration at /admin/v2", im.web.client.ServiceURL),
-			"check --web: it is http://host:port of a broker, 8080 by default, without a path")
+	case len(config) == 0: // 404: every Pulsar has this path
+		return cli.Hint(
+			fmt.Errorf("web %q: is not the web service of a Pulsar: it has no configuration "+
+				"of brokers at /admin/v2", im.web.client.ServiceURL),
+			"check --web: want http://host:port of a broker, by default port 8080, without a path",
+		)
 	}
 	number := func(name string) int64 {
 		n, err := strconv.ParseInt(cmp.Or(config[name], "0"), 10, 64)
 		if err != nil {
-			im.faults = append(im.faults, &policy.FieldError{Field: name, Value: config[name], Reason: "is not a number"})
+			im.faults = append(im.faults, &policy.FieldError{
+				Field: name, Value: config[name], Reason: "invalid number",
+			})
 		}
 		return n
 	}
-	im.cluster = pulsarRate{number("dispatchThrottlingRatePerTopicInMsg"), number("dispatchThrottlingRatePerTopicInByte"), 1, false}
-	im.subscriptions = pulsarRate{number("dispatchThrottlingRatePerSubscriptionInMsg"), number("dispatchThrottlingRatePerSubscriptionInByte"), 1, false}
-	if config["dispatchThrottlingRateRelativeToPublishRate"] == "true" {
-		im.cluster.Relative, im.subscriptions.Relative = true, true
+	relative := config["dispatchThrottlingRateRelativeToPublishRate"] == "true"
+	im.cluster = dispatchRate{
+		number("dispatchThrottlingRatePerTopicInMsg"),
+		number("dispatchThrottlingRatePerTopicInByte"), 1, relative,
+	}
+	im.subscriptions = dispatchRate{
+		number("dispatchThrottlingRatePerSubscriptionInMsg"),
+		number("dispatchThrottlingRatePerSubscriptionInByte"), 1, relative,
 	}
 	if im.cluster.set() {
-		im.add(policy.Scope{}, im.cluster.orInherited(), pulsarRate{})
+		im.add(policy.Scope{}, im.cluster.orInherited(), dispatchRate{})
 	}
 	for _, name := range []string{"dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte"} {
 		if n := number(name); n > 0 {
-			im.say("broker: %s %d is for each broker, over all topics: not carried over; see aggregate", name, n)
+			im.warn("broker: %s %d was left out: it is for all topics of a broker; see aggregate",
+				name, n)
 		}
 	}
-	for _, name := range []string{"dispatchThrottlingRatePerReplicatorInMsg", "dispatchThrottlingRatePerReplicatorInByte"} {
+	for _, unit := range []string{"Msg", "Byte"} {
+		name := "dispatchThrottlingRatePerReplicatorIn" + unit
 		if n := number(name); n > 0 {
-			im.say("broker: %s %d: replication is not dispatched to consumers: not carried over", name, n)
+			im.warn("broker: %s %d was left out: replication is not limited here", name, n)
 		}
 	}
 	if config["dispatchThrottlingOnNonBacklogConsumerEnabled"] == "true" && im.cluster.set() {
-		im.say("broker: dispatchThrottlingOnNonBacklogConsumerEnabled is true: for that, throttle-admin set cluster throttleCaughtUp=true")
+		im.warn("broker: dispatchThrottlingOnNonBacklogConsumerEnabled was left out; to do the " +
+			"same: throttle-admin set cluster throttleCaughtUp=true")
 	}
 	return nil
 }
 
-// add sets a scope's rates. wider is what the scope would inherit.
-func (im *pulsarImport) add(scope policy.Scope, r, wider pulsarRate) {
+// add sets a scope's rates. wider is the rate that the scope would inherit.
+func (im *importer) add(scope policy.Scope, r, wider dispatchRate) {
 	period := max(1, r.Period)
 	rate := func(n, inherited int64, parse func(string) (policy.Rate, error)) policy.Rate {
 		if n < 0 && inherited <= 0 {
@@ -265,9 +248,13 @@ func (im *pulsarImport) add(scope policy.Scope, r, wider pulsarRate) {
 		}
 		return rate
 	}
-	p := policy.Policy{MessageRate: rate(r.Messages, wider.Messages, policy.ParseRate), ByteRate: rate(r.Bytes, wider.Bytes, policy.ParseByteRate)}
+	p := policy.Policy{
+		MessageRate: rate(r.Messages, wider.Messages, policy.ParseRate),
+		ByteRate:    rate(r.Bytes, wider.Bytes, policy.ParseByteRate),
+	}
 	if r.Relative {
-		im.say("%s: relativeToPublishRate cannot be carried over: the rate is the limit itself", cmp.Or(scope.String(), "cluster"))
+		im.warn("%s: relativeToPublishRate was left out: the rate is the limit",
+			cmp.Or(scope.String(), "cluster"))
 	}
 	if p.IsZero() {
 		return
@@ -278,29 +265,29 @@ func (im *pulsarImport) add(scope policy.Scope, r, wider pulsarRate) {
 }
 
 // readNamespace reads a namespace and its topics.
-func (im *pulsarImport) readNamespace(ctx context.Context, name string) error {
+func (im *importer) readNamespace(ctx context.Context, name string) error {
 	var policies struct {
-		Topic        map[string]pulsarRate `json:"topicDispatchRate"`
-		Old          map[string]pulsarRate `json:"clusterDispatchRate"` // the former's name before
-		Subscription map[string]pulsarRate `json:"subscriptionDispatchRate"`
-		Replicator   map[string]pulsarRate `json:"replicatorDispatchRate"`
+		Topic        map[string]dispatchRate `json:"topicDispatchRate"`
+		Old          map[string]dispatchRate `json:"clusterDispatchRate"` // its former name
+		Subscription map[string]dispatchRate `json:"subscriptionDispatchRate"`
+		Replicator   map[string]dispatchRate `json:"replicatorDispatchRate"`
 	}
 	found, err := im.web.get(ctx, &policies, "namespaces", name)
 	if err != nil {
 		return err
 	}
 	if !found {
-		return fmt.Errorf("namespace %s: is not there", name)
+		return fmt.Errorf("namespace %s: not found", name)
 	}
 	scope, err := policy.ParseScope(name)
 	if err != nil {
-		im.say("%s: policies cannot name it: %v", name, err)
+		im.warn("%s was left out, because policies cannot have its name: %v", name, err)
 		return nil
 	}
 	if len(policies.Topic) == 0 {
 		policies.Topic = policies.Old
 	}
-	topics, subscriptions := im.cluster, im.subscriptions // what theirs would inherit
+	topics, subscriptions := im.cluster, im.subscriptions // what they would inherit
 	for _, cluster := range slices.Sorted(maps.Keys(policies.Topic)) {
 		r := policies.Topic[cluster]
 		if !r.set() {
@@ -318,15 +305,20 @@ func (im *pulsarImport) readNamespace(ctx context.Context, name string) error {
 		}
 	}
 	if len(policies.Subscription) > 1 {
-		im.say("%s: the rates of its subscriptions differ between clusters: %+v is taken", name, subscriptions)
+		im.warn("%s: subscriptionDispatchRate differs between clusters; %+v was used",
+			name, subscriptions)
 	}
 	if len(policies.Replicator) > 0 {
-		im.say("%s: its replicatorDispatchRate: replication is not dispatched to consumers: not carried over", name)
+		im.warn("%s: replicatorDispatchRate was left out: replication is not limited here", name)
 	}
 	return im.readTopics(ctx, name, topics, subscriptions)
 }
 
-func (im *pulsarImport) readTopics(ctx context.Context, namespace string, wider, subscriptions pulsarRate) error {
+// readTopics reads the topics of a namespace. wider and subscriptions are the rates that they and
+// their subscriptions would inherit.
+func (im *importer) readTopics(
+	ctx context.Context, namespace string, wider, subscriptions dispatchRate,
+) error {
 	var partitioned, all []string
 	if _, err := im.web.get(ctx, &partitioned, "persistent", namespace, "partitioned"); err != nil {
 		return err
@@ -338,17 +330,17 @@ func (im *pulsarImport) readTopics(ctx context.Context, namespace string, wider,
 	for _, name := range slices.Concat(partitioned, all) {
 		topic, err := policy.ParseTopic(name)
 		if err != nil {
-			im.say("%s: policies cannot name it: %v", name, err)
+			im.warn("%s was left out, because policies cannot have its name: %v", name, err)
 			continue
 		}
-		if !strings.HasPrefix(topic.Name, "__") { // Pulsar's own
+		if !strings.HasPrefix(topic.Name, "__") { // else a topic of Pulsar itself
 			local := name[strings.LastIndex(name, "/")+1:]
 			if _, ok := topics[topic]; !ok {
-				topics[topic] = strings.Join([]string{"persistent", namespace, url.PathEscape(local)}, "/")
+				topics[topic] = "persistent/" + namespace + "/" + url.PathEscape(local)
 			}
 		}
 	}
-	slots, failed := make(chan struct{}, webAtOnce), make(chan error, len(topics))
+	slots, failed := make(chan struct{}, webRequests), make(chan error, len(topics))
 	for topic, path := range topics {
 		slots <- struct{}{}
 		go func() {
@@ -363,8 +355,11 @@ func (im *pulsarImport) readTopics(ctx context.Context, namespace string, wider,
 	return errors.Join(errs...)
 }
 
-func (im *pulsarImport) readTopic(ctx context.Context, topic policy.Topic, path string, wider, subscriptions pulsarRate) error {
-	rate := func(parts ...string) (r pulsarRate, err error) { // nothing there is a rate that is not set
+// readTopic reads a topic and its subscriptions.
+func (im *importer) readTopic(
+	ctx context.Context, topic policy.Topic, path string, wider, subscriptions dispatchRate,
+) error {
+	rate := func(parts ...string) (r dispatchRate, err error) { // not found means not set
 		_, err = im.web.get(ctx, &r, append([]string{path}, parts...)...)
 		return r, err
 	}
@@ -393,7 +388,7 @@ func (im *pulsarImport) readTopic(ctx context.Context, topic policy.Topic, path 
 			own = subscriptions
 		}
 		if own.set() {
-			im.add(policy.SubscriptionScope(topic, name), own.orInherited(), pulsarRate{})
+			im.add(policy.SubscriptionScope(topic, name), own.orInherited(), dispatchRate{})
 		}
 	}
 	return nil

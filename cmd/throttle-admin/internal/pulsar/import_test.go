@@ -19,19 +19,21 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// admin runs throttle-admin with a file of policies.
+// admin runs a command with a policy file.
 func admin(t *testing.T, store string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	families := []cli.Family{Commands, policies.Commands, files.Commands}
-	return clitest.Run(t.Context(), families, append([]string{"--policies", "file:" + store}, args...)...)
+	args = append([]string{"--policies", "file:" + store}, args...)
+	return clitest.Run(t.Context(), families, args...)
 }
 
-// TestPulsarImport: the rates of a real cluster, at every level that has some, become policies.
+// TestPulsarImport imports the rates of a real cluster at each level that has some.
 func TestPulsarImport(t *testing.T) {
 	web := services.Pulsar(t).Web
 	ask := func(method, path, body string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, web+"/admin/v2/"+path, strings.NewReader(body))
+		url := web + "/admin/v2/" + path
+		req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 		require.NoError(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		resp, err := http.DefaultClient.Do(req)
@@ -42,7 +44,9 @@ func TestPulsarImport(t *testing.T) {
 		require.Less(t, resp.StatusCode, 300, "%s %s: %s", method, path, text)
 	}
 	rate := func(messages, bytes, period, relative string) string {
-		return `{"dispatchThrottlingRateInMsg":` + messages + `,"dispatchThrottlingRateInByte":` + bytes + `,"ratePeriodInSecond":` + period + `,"relativeToPublishRate":` + relative + `}`
+		return `{"dispatchThrottlingRateInMsg":` + messages +
+			`,"dispatchThrottlingRateInByte":` + bytes +
+			`,"ratePeriodInSecond":` + period + `,"relativeToPublishRate":` + relative + `}`
 	}
 	ns := "public/" + services.Name(t)
 	ask("PUT", "namespaces/"+ns, "")
@@ -59,8 +63,10 @@ func TestPulsarImport(t *testing.T) {
 	ask("PUT", "persistent/"+ns+"/parted/subscription/audit", "")
 	ask("PUT", "persistent/"+ns+"/fast/subscription/billing", "")
 	ask("POST", "persistent/"+ns+"/parted/dispatchRate", rate("100", "0", "1", "true"))
-	ask("POST", "persistent/"+ns+"/fast/dispatchRate", `{"dispatchThrottlingRateInMsg":0,"dispatchThrottlingRateInByte":-1}`)
-	ask("POST", "persistent/"+ns+"/fast/subscriptionDispatchRate", rate("20", "4096", "60", "false"))
+	ask("POST", "persistent/"+ns+"/fast/dispatchRate",
+		`{"dispatchThrottlingRateInMsg":0,"dispatchThrottlingRateInByte":-1}`)
+	ask("POST", "persistent/"+ns+"/fast/subscriptionDispatchRate",
+		rate("20", "4096", "60", "false"))
 	ask("POST", "persistent/"+ns+"/parted/billing/dispatchRate", rate("11", "-1", "1", "false"))
 
 	store := filepath.Join(t.TempDir(), "policies.yaml")
@@ -70,8 +76,8 @@ func TestPulsarImport(t *testing.T) {
 	status, out, errs = admin(t, store, args...)
 	require.Zero(t, status, errs)
 	assert.Regexp(t, "messageRate +7/s +500/2s", out)
-	assert.Contains(t, out, "say it again with --yes")
-	assert.Contains(t, errs, "relativeToPublishRate cannot be carried over")
+	assert.Contains(t, out, "to store these changes, add --yes")
+	assert.Contains(t, errs, "relativeToPublishRate was left out")
 	assert.Contains(t, errs, "replicatorDispatchRate")
 	stored, err := os.ReadFile(store)
 	require.NoError(t, err)
@@ -105,10 +111,11 @@ policies:
 `, "NS", ns), out)
 	status, out, _ = admin(t, store, append(args, "--yes")...)
 	require.Zero(t, status)
-	assert.Contains(t, out, "nothing to change")
+	assert.Contains(t, out, "no changes")
 }
 
-// TestPulsarImportFaults: what cannot be read is an error that names the path, and stores nothing.
+// TestPulsarImportFaults: an answer that cannot be read is an error with its path; nothing is
+// stored.
 func TestPulsarImportFaults(t *testing.T) {
 	answer := map[string]string{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -138,14 +145,15 @@ func TestPulsarImportFaults(t *testing.T) {
 		{runtime, "401", nil, cli.ExitFailed, "--token-file"},
 		{runtime, "500", nil, cli.ExitFailed, "GET " + runtime},
 		{runtime, "{", nil, cli.ExitFailed, "GET " + runtime},
-		{runtime, `{"dispatchThrottlingRatePerTopicInMsg":"many"}`, nil, cli.ExitFailed, "is not a number"},
-		{runtime, `{"dispatchThrottlingRateInMsg":"5","dispatchThrottlingRatePerReplicatorInByte":"6"}`, nil, cli.ExitDone, "for each broker"},
-		{runtime, "401", []string{"--namespace", "public/none"}, cli.ExitFailed, "is not there"},
-		{runtime, "{}", []string{"--namespace", "orders"}, cli.ExitUsage, "is no namespace"},
-		{runtime, "{}", []string{"--web", "pulsar://127.0.0.1:6650"}, cli.ExitUsage, "is no web service"},
-		{runtime, "{}", []string{"--web", "http://user:secret@127.0.0.1"}, cli.ExitUsage, "has an @"},
-		{runtime, "{}", []string{"--web", "pulsar://user:secret@127.0.0.1"}, cli.ExitUsage, "has an @"},
-		{runtime, "{}", []string{"--web", "http://127.0.0.1?token=secret"}, cli.ExitUsage, "or a ?"},
+		{runtime, `{"dispatchThrottlingRatePerTopicInMsg":"x"}`, nil, cli.ExitFailed, "invalid"},
+		{runtime, `{"dispatchThrottlingRateInMsg":"5"}`, nil, cli.ExitDone, "topics of a broker"},
+		{runtime, `{"dispatchThrottlingRatePerReplicatorInByte":"6"}`, nil, cli.ExitDone, "left"},
+		{runtime, "401", []string{"--namespace", "public/none"}, cli.ExitFailed, "not found"},
+		{runtime, "{}", []string{"--namespace", "orders"}, cli.ExitUsage, "invalid namespace"},
+		{runtime, "{}", []string{"--web", "pulsar://h:6650"}, cli.ExitUsage, "invalid web service"},
+		{runtime, "{}", []string{"--web", "http://user:secret@h"}, cli.ExitUsage, "has an @"},
+		{runtime, "{}", []string{"--web", "pulsar://user:secret@h"}, cli.ExitUsage, "has an @"},
+		{runtime, "{}", []string{"--web", "http://h?token=secret"}, cli.ExitUsage, "or a ?"},
 	} {
 		clear(answer)
 		answer["/admin/v2/tenants"] = "[]"
@@ -162,13 +170,19 @@ func TestPulsarImportFaults(t *testing.T) {
 	assert.Contains(t, errs, "check --web")
 }
 
-// TestPulsarImportOfWhatIsNoPulsar: a server that does not know Pulsar's paths has no rates, which is no empty Pulsar.
-func TestPulsarImportOfWhatIsNoPulsar(t *testing.T) {
+// TestPulsarImportFromAnotherServer: a server without Pulsar's paths is not a Pulsar without
+// rates.
+func TestPulsarImportFromAnotherServer(t *testing.T) {
 	missing := httptest.NewServer(http.NotFoundHandler())
 	defer missing.Close()
-	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
+	answering := func(text string) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, text)
+		}))
+	}
+	empty := answering("{}")
 	defer empty.Close()
-	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }))
+	page := answering("<html>")
 	defer page.Close()
 	for name, web := range map[string]string{
 		"404":        missing.URL,
@@ -179,7 +193,8 @@ func TestPulsarImportOfWhatIsNoPulsar(t *testing.T) {
 	} {
 		for _, more := range [][]string{nil, {"--namespace", "public/default"}, {"--yes"}} {
 			store := filepath.Join(t.TempDir(), "policies.yaml")
-			status, out, errs := admin(t, store, append([]string{"pulsar", "import", "--web", web}, more...)...)
+			args := append([]string{"pulsar", "import", "--web", web}, more...)
+			status, out, errs := admin(t, store, args...)
 			assert.Equal(t, cli.ExitFailed, status, "%s %v: %s%s", name, more, out, errs)
 			assert.Empty(t, out)
 			assert.Contains(t, errs, "check --web", name)

@@ -1,6 +1,7 @@
 package quotas
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/overcommit"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotastate"
 	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -20,14 +22,16 @@ import (
 func newQuotaStatusCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show what the ratekeeper has decided last, for all ids",
-		Long: `Show what the ratekeeper has decided last, for all ids: messages a second, and the cost of one on average.
-Target is max(reserved, min(desired, limiting)). One id's calculation: throttle-admin explain tag:NAME
+		Short: "Show the ratekeeper's latest decisions",
+		Long: `Show the ratekeeper's latest decisions for all ids: rates in messages a second,
+costs in bytes a message. The target is max(reserved, min(desired, limiting)). See throttle-admin
+explain tag:NAME for the calculation of one rate.
 
-While no ratekeeper leads, it shows what replicas obey meanwhile: the rates that one wrote last or, a minute
-later, what is reserved or, if nothing is, the total.
+While no ratekeeper leads, replicas keep the rates that the last one wrote. After a minute they
+fall back to what is reserved or, without a reservation, to the total; status then shows these
+rates.
 
-Exit status: 0 a ratekeeper leads, 1 none does, or something failed, 2 misused.`,
+Exit status: 0 a ratekeeper leads, 1 no ratekeeper leads or an error, 2 usage error.`,
 		Example: `  throttle-admin quota status --permits redis://127.0.0.1:6379
   throttle-admin quota status -o json`,
 		Args: cli.Args(),
@@ -39,79 +43,93 @@ Exit status: 0 a ratekeeper leads, 1 none does, or something failed, 2 misused.`
 			if permits == nil {
 				return quotastate.NoPermits()
 			}
-			defer func() { _ = permits.Close() }() // nothing was written
+			defer func() { _ = permits.Close() }() // only read from
 			s, leads, err := quotastate.Decided(cmd.Context(), a, permits)
 			switch {
 			case err != nil:
 				return err
 			case leads:
-				err := a.Print(statusView{leads, s}, func(w *strings.Builder) { statusTable(w, s) })
-				if a.PoliciesURL == "" {
-					return err
-				}
-				if err := quotastate.With(cmd.Context(), a, func(s configstore.Snapshot, _ *policy.Set) error {
-					warnOverCommitted(a, s)
-					return nil
-				}); err != nil { // what was decided is shown nevertheless
-					a.Warn("whether quotas reserve more than the capacity is not known: %v", err)
-				}
-				return err
+				return showDecisions(cmd.Context(), a, s)
 			}
-			show := func(quotas map[policy.Scope]policy.Quota) error {
-				u, err := quotastate.FindUnkept(cmd.Context(), a, permits, quotas)
-				if err != nil {
-					return err
-				}
-				return a.Print(u, u.Write)
-			}
-			if a.PoliciesURL == "" {
-				a.Warn("what each id may do follows from its quota: set --policies to see it")
-				err = show(nil)
-			} else {
-				err = quotastate.With(cmd.Context(), a, func(s configstore.Snapshot, set *policy.Set) error {
-					err := show(set.Quotas())
-					warnOverCommitted(a, s)
-					return err
-				})
-			}
-			return errors.Join(err, quotastate.NoRatekeeper(a))
+			return errors.Join(showUnkept(cmd.Context(), a, permits), quotastate.NoRatekeeper(a))
 		},
 	}
 }
 
-// warnOverCommitted says from when on quotas reserve too much.
-func warnOverCommitted(a *cli.App, s configstore.Snapshot) {
-	now := time.Now()
-	if over := overcommit.Quotas(s.Entries, now); over != nil {
-		a.Warn("%s", over.Say(now))
-	}
-}
-
-// A statusView is what a ratekeeper that leads has decided last.
+// A statusView is the latest status of the ratekeeper that leads.
 type statusView struct {
-	Leads bool `json:"leads"`
+	Leads bool `json:"leads"` // true; see quotastate.Unkept
 	ratekeeper.Status
 }
 
+func showDecisions(ctx context.Context, a *cli.App, s ratekeeper.Status) error {
+	err := a.Print(statusView{true, s}, func(w *strings.Builder) { statusTable(w, s) })
+	if a.PoliciesURL == "" {
+		return err
+	}
+	if policies, err := a.Policies(ctx); err == nil {
+		warnOverCommitted(a, policies)
+	} else {
+		a.Warn("quotas were not compared with the capacity: %v", err)
+	}
+	return err
+}
+
+// showUnkept shows the rates in force while no ratekeeper leads.
+func showUnkept(ctx context.Context, a *cli.App, permits dispatch.PermitStore) error {
+	var quotas map[policy.Scope]policy.Quota
+	if a.PoliciesURL == "" {
+		a.Warn("the rates of ids depend on their quotas: set --policies to see them")
+	} else {
+		s, err := a.Policies(ctx)
+		if err != nil {
+			return err
+		}
+		defer warnOverCommitted(a, s)
+		set, _ := policy.NewSet(s.Entries) // usable without its invalid entries
+		quotas = set.Quotas()
+	}
+	u, err := quotastate.FindUnkept(ctx, a, permits, quotas)
+	if err != nil {
+		return err
+	}
+	return a.Print(u, u.Write)
+}
+
+// warnOverCommitted warns if quotas reserve, or will reserve, more than the capacity.
+func warnOverCommitted(a *cli.App, s configstore.Snapshot) {
+	now := time.Now()
+	if over := overcommit.Quotas(s.Entries, now); over != nil {
+		a.Warn("%s", over.Text(now))
+	}
+}
+
 func statusTable(w *strings.Builder, s ratekeeper.Status) {
-	output.Text(w, "ratekeeper %s, term %d; %d replicas and backends report, %d ids are tracked", s.Keeper, s.Term, s.Replicas, s.Tracked)
+	output.Text(w, "ratekeeper %s, term %d; %d replicas and backends report, %d ids are tracked",
+		s.Keeper, s.Term, s.Replicas, s.Tracked)
 	fmt.Fprintln(w)
 	var rows [][]string
 	for _, d := range s.Decisions {
-		busy := ""
+		state := ""
 		switch {
 		case d.Shadow:
-			busy = "shadow: limits nothing"
+			state = "shadow: not limited"
 		case d.Busy:
-			busy = "busy"
+			state = "busy"
 		}
-		rows = append(rows, []string{string(d.ID), output.Number(d.Rate), output.Number(d.AverageCost), output.Number(d.Reserved), output.Number(d.Desired), output.OrNone(d.Limiting), output.Number(d.Target), output.Number(d.Smoothed), busy})
+		rows = append(rows, []string{
+			string(d.ID), output.Number(d.Rate), output.Number(d.AverageCost),
+			output.Number(d.Reserved), output.Number(d.Desired), output.OrNone(d.Limiting), output.Number(d.Target),
+			output.Number(d.Smoothed), state,
+		})
 	}
-	output.Table(w, []string{"ID", "RATE", "AVERAGE", "RESERVED", "DESIRED", "LIMITING", "TARGET", "IN FORCE", ""}, rows)
+	output.Table(w, []string{
+		"ID", "RATE", "AVERAGE", "RESERVED", "DESIRED", "LIMITING", "TARGET", "IN FORCE", "",
+	}, rows)
 	for _, fault := range s.Refused {
 		output.Text(w, "refused: %s", fault)
 	}
 	if s.LeftOut > 0 {
-		output.Text(w, "%d ids of the backends' reports are not followed one by one: their cost counts among the others'", s.LeftOut)
+		output.Text(w, "%d ids of backends' reports are not tracked: they count as others", s.LeftOut)
 	}
 }

@@ -18,109 +18,135 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// An Unkept is what replicas obey while no ratekeeper leads.
+// An Unkept has the rates in force while no ratekeeper leads.
 type Unkept struct {
-	Leads   bool     `json:"leads"` // false
-	Cluster string   `json:"cluster"`
-	Keeper  string   `json:"keeper,omitempty"` // who wrote the rates; none: the permit store has none
-	Term    int64    `json:"term,omitempty"`
-	Age     float64  `json:"age,omitempty"` // of the rates, seconds
-	Hold    bool     `json:"hold"`          // whether they hold; else what is reserved or, if nothing is, the total
-	IDs     []Obeyed `json:"ids"`
+	Leads   bool    `json:"leads"` // false
+	Cluster string  `json:"cluster"`
+	Keeper  string  `json:"keeper,omitempty"` // that wrote the last rates; "" if there are none
+	Term    int64   `json:"term,omitempty"`
+	Age     float64 `json:"age,omitempty"` // of the last rates, in seconds
+	Hold    bool    `json:"hold"`          // whether they are in force; else the fallback is
+	IDs     []Rate  `json:"ids"`
 }
 
-// An Obeyed is the rate of one throttling id while no ratekeeper leads.
-type Obeyed struct {
+// A Rate is the rate of one throttling id while no ratekeeper leads.
+type Rate struct {
 	ID          string   `json:"id"`
 	Reserved    int64    `json:"reserved_throughput"`
 	Total       int64    `json:"total_throughput"`
-	AverageCost float64  `json:"averageCost"` // of a message, bytes
-	InForce     *float64 `json:"inForce"`     // messages a second; null: any number
-	By          string   `json:"by"`          // what it follows from: rate, reserved, total, or shadow
+	AverageCost float64  `json:"averageCost"` // bytes a message
+	InForce     *float64 `json:"inForce"`     // messages a second; null: not limited
+	By          string   `json:"by"`          // the origin: rate, reserved, total or shadow
 }
 
-// FindUnkept finds what replicas obey by the last rates in the permit store.
-func FindUnkept(ctx context.Context, a *cli.App, store dispatch.PermitStore, quotas map[policy.Scope]policy.Quota) (Unkept, error) {
-	text, now, err := store.Value(ctx, permits.RatesKey(a.Cluster))
+// FindUnkept finds the rates in force from the last rates in the permit store.
+func FindUnkept(
+	ctx context.Context, a *cli.App, store dispatch.PermitStore,
+	quotas map[policy.Scope]policy.Quota,
+) (Unkept, error) {
+	key := permits.RatesKey(a.Cluster)
+	text, now, err := store.Value(ctx, key)
 	if err != nil {
 		return Unkept{}, PermitsFault(err)
 	}
-	var found dispatch.Rates
-	if err := json.Unmarshal(text, &found); len(text) > 0 && err != nil {
-		a.Warn("the rates in the permit store make no sense, and nobody obeys them: %s: %v", permits.RatesKey(a.Cluster), err)
-		found = dispatch.Rates{}
+	var last quota.Rates
+	if err := json.Unmarshal(text, &last); len(text) > 0 && err != nil {
+		a.Warn("the rates in the permit store are invalid and ignored: %s: %v", key, err)
+		last = quota.Rates{}
 	}
-	u := Unkept{Cluster: a.Cluster, Keeper: found.Keeper, Term: found.Term, Hold: !found.Old(now), IDs: []Obeyed{}}
-	if found.Keeper != "" {
-		u.Age = max(0, now-found.Time) // that clock may have gone back
+	u := Unkept{
+		Cluster: a.Cluster, Keeper: last.Keeper, Term: last.Term, Hold: !last.Old(now),
+		IDs: []Rate{},
+	}
+	if last.Keeper != "" {
+		u.Age = max(0, now-last.Time) // the permit store's clock may have been set back
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(quotas), policy.Scope.Compare) {
 		q := quotas[id]
-		_, used := found.Rates[quota.ID(id.String())]
-		o := Obeyed{ID: id.String(), Reserved: q.Reserved, Total: q.Total, AverageCost: found.Average(id), InForce: new(found.Of(id, q, now)), By: "total"}
+		_, known := last.Rates[quota.ID(id.String())]
+		r := Rate{
+			ID: id.String(), Reserved: q.Reserved, Total: q.Total,
+			AverageCost: last.Average(id), InForce: new(last.Of(id, q, now)), By: "total",
+		}
 		switch {
 		case q.Shadow:
-			o.InForce, o.By = nil, "shadow"
-		case q.Total == 0: // which pauses, whatever rate was found before
-			o.InForce = new(0.0)
-		case u.Hold && used:
-			o.By = "rate"
+			r.InForce, r.By = nil, "shadow"
+		case q.Total == 0: // paused, whatever the last rate was
+			r.InForce = new(0.0)
+		case u.Hold && known:
+			r.By = "rate"
 		case !u.Hold && q.Reserved > 0:
-			o.By = "reserved"
+			r.By = "reserved"
 		}
-		u.IDs = append(u.IDs, o)
+		u.IDs = append(u.IDs, r)
 	}
 	return u, nil
 }
 
-// Say says in plain words what replicas obey.
-func (u Unkept) Say() string {
-	const fallback = "what is reserved or, if nothing is, the total"
+// Text describes which rates are in force.
+func (u Unkept) Text() string {
+	const fallback = "each id's reservation or, without one, its total"
+	none := "no ratekeeper leads in cluster " + u.Cluster
+	last := fmt.Sprintf("%s wrote the last rates in term %d, %s ago",
+		u.Keeper, u.Term, output.Seconds(u.Age))
 	switch {
 	case u.Keeper == "":
-		return fmt.Sprintf("no ratekeeper leads in cluster %s, and none has written rates in the last hour: replicas obey %s, by the average costs that they remember or, where they remember none, a written page a message", u.Cluster, fallback)
+		return none + ", and no rates were written in the last hour. In force is " + fallback +
+			", divided by the average cost of a message that each replica has measured or, " +
+			"without one, by the cost of a written page."
 	case u.Hold:
-		return fmt.Sprintf("no ratekeeper leads in cluster %s: the rates that %s wrote in term %d, %s ago, hold for %s more, then %s", u.Cluster, u.Keeper, u.Term, output.Seconds(u.Age), output.Seconds(dispatch.RatesHold.Seconds()-u.Age), fallback)
+		return fmt.Sprintf("%s. %s; they stay in force for %s more. After that, %s is in force.",
+			none, last, output.Seconds(quota.RatesHold.Seconds()-u.Age), fallback)
 	}
-	return fmt.Sprintf("no ratekeeper leads in cluster %s: the rates that %s wrote in term %d, %s ago, hold no more, and replicas obey %s, by the average costs of then", u.Cluster, u.Keeper, u.Term, output.Seconds(u.Age), fallback)
+	return fmt.Sprintf("%s. %s; they have expired. In force is %s, divided by the average cost of "+
+		"a message at that time.", none, last, fallback)
 }
 
-// Write writes it for people.
+// Write writes the text and a table of the rates.
 func (u Unkept) Write(w *strings.Builder) {
-	output.Text(w, "%s", u.Say())
+	output.Text(w, "%s", u.Text())
 	if len(u.IDs) == 0 {
 		return
 	}
 	fmt.Fprintln(w)
 	var rows [][]string
-	for _, o := range u.IDs {
-		inForce := "any"
-		if o.InForce != nil {
-			inForce = output.Number(*o.InForce)
+	for _, r := range u.IDs {
+		inForce := "unlimited"
+		if r.InForce != nil {
+			inForce = output.Number(*r.InForce)
 		}
-		rows = append(rows, []string{o.ID, fmt.Sprint(o.Reserved), fmt.Sprint(o.Total), output.Number(o.AverageCost), inForce, o.By})
+		rows = append(rows, []string{
+			r.ID, fmt.Sprint(r.Reserved), fmt.Sprint(r.Total), output.Number(r.AverageCost),
+			inForce, r.By,
+		})
 	}
 	output.Table(w, []string{"ID", "RESERVED", "TOTAL", "AVERAGE", "IN FORCE", "BY"}, rows)
 }
 
-// NoRatekeeper is the fault that no ratekeeper leads, and what to start.
+// NoRatekeeper returns the error that no ratekeeper leads.
 func NoRatekeeper(a *cli.App) error {
-	return cli.Hint(fmt.Errorf("no ratekeeper leads in cluster %s now", a.Cluster), "start one: throttle-admin ratekeeper, or throttle.WithRatekeeper in a program that has a Limiter")
+	return cli.Hint(
+		fmt.Errorf("no ratekeeper leads in cluster %s", a.Cluster),
+		"start one: throttle-admin ratekeeper, or throttle.WithRatekeeper beside a Limiter",
+	)
 }
 
-// NoPermits is the fault that no permit store is named.
+// NoPermits returns the error that --permits names no shared permit store.
 func NoPermits() error {
-	return cli.Usage(errors.New("--permits is not set, or one process's own: say where the ratekeeper writes, such as --permits redis://127.0.0.1:6379"))
+	return cli.Usage(errors.New("--permits: missing or not shared: " +
+		"want the permit store of the ratekeeper, such as --permits redis://127.0.0.1:6379"))
 }
 
-// PermitsFault is the fault that the permit store does not answer.
+// PermitsFault adds a hint to an error of the permit store.
 func PermitsFault(err error) error {
-	return cli.Hint(fmt.Errorf("the permit store: %w", err), "check --permits, and whether it is up")
+	return cli.Hint(fmt.Errorf("permit store: %w", err), "check --permits, and whether it is up")
 }
 
-// Decided returns what the ratekeeper that leads has decided last, if one does.
-func Decided(ctx context.Context, a *cli.App, permits dispatch.PermitStore) (s ratekeeper.Status, leads bool, err error) {
-	if s, leads, err = ratekeeper.Decided(ctx, permits, a.Cluster); err != nil {
+// Decided returns the latest status of the ratekeeper that leads, if one does.
+func Decided(
+	ctx context.Context, a *cli.App, store dispatch.PermitStore,
+) (s ratekeeper.Status, leads bool, err error) {
+	if s, leads, err = ratekeeper.Decided(ctx, store, a.Cluster); err != nil {
 		err = PermitsFault(err)
 	}
 	return s, leads, err

@@ -28,22 +28,22 @@ type quotaScenario struct {
 	Changes     []quotaChange
 }
 
-// A quotaChange is what is other from a second on; a quota of null is none.
+// A quotaChange is a change from a second on; a quota of null is removed.
 type quotaChange struct {
 	At       int
 	Quotas   map[quota.ID]*quota.Quota
-	Rates    map[quota.ID]float64 // of all clients with that id
+	Rates    map[quota.ID]float64 // of all clients with the id
 	Capacity map[string]float64   // of backends
 }
 
-// A quotaSecond is what is printed of a second.
+// A quotaSecond is the result of one second.
 type quotaSecond struct {
 	Time    int             `json:"time"`
-	Loads   []float64       `json:"loads"` // of the backends, their capacity being 1
+	Loads   []float64       `json:"loads"` // of the backends, as parts of their capacities
 	Clients []quotaDecision `json:"ids"`
 }
 
-// A quotaDecision is an id's in a second. What there is none of is missing.
+// A quotaDecision is the decision for an id in a second. Unknown values are omitted.
 type quotaDecision struct {
 	ID          quota.ID `json:"id"`
 	Sent        float64  `json:"sent"` // requests
@@ -60,29 +60,30 @@ func newSimulateQuotaCommand(a *cli.App) *cobra.Command {
 	var every int
 	cmd := &cobra.Command{
 		Use:   "quota FILE",
-		Short: "Run throughput quotas on made-up clients and backends",
-		Long: `Run throughput quotas on made-up clients and backends, in virtual time. FILE is YAML:
+		Short: "Simulate throughput quotas",
+		Long: `Simulate throughput quotas with synthetic clients and backends, in virtual time.
+FILE is YAML:
 
   seconds: 60
   quotas:
-    "tag:reports": {total: 409600}          # cost a second: pages of 4096 bytes, writes times 4
+    "tag:reports": {total: 409600}          # cost a second: pages of 4096 bytes, times 4 for writes
     "tenant:shop": {total: 409600, reserved: 204800}
   backends:
-    - {name: one, capacity: 204800}         # cost a second; zone is its name if it has none
+    - {name: one, capacity: 204800}         # cost a second; zone defaults to the name
     - {name: two, capacity: 204800}
   clients:
     - {id: "tag:reports", rate: 20, read: 24576}                  # requests a second, bytes of each
     - {id: "tenant:shop", rate: 10, write: 4096, backends: [two]}
   changes:
-    - {at: 30, capacity: {two: 409600}}     # also quotas, and rates
+    - {at: 30, capacity: {two: 409600}}     # also quotas and rates
   shareBy: quota                            # or current
-  ignoreZones: 1                            # the worst zones, whose trouble is their own`,
+  ignoreZones: 1                            # how many of the worst zones do not limit anybody`,
 		Example: `  throttle-admin simulate quota scenario.yaml
   throttle-admin simulate quota scenario.yaml --plot scenario.svg -o json`,
 		Args: cli.Args("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if every < 1 {
-				return cli.Usage(fmt.Errorf("--every %d: is no number of seconds from 1 on", every))
+				return cli.Usage(fmt.Errorf("--every %d: invalid number: want 1 or more", every))
 			}
 			var s quotaScenario
 			name, err := readScenario(a, args[0], &s)
@@ -93,81 +94,99 @@ func newSimulateQuotaCommand(a *cli.App) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
-			if err := writePlot(plot, func() []byte { return plotQuota(name, seconds) }); err != nil {
+			draw := func() []byte { return plotQuota(name, seconds) }
+			if err := writePlot(plot, draw); err != nil {
 				return err
 			}
-			return a.Print(seconds, func(w *strings.Builder) { writeQuotaSeconds(w, seconds, every) })
+			return a.Print(seconds, func(w *strings.Builder) {
+				writeQuotaSeconds(w, seconds, every)
+			})
 		},
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.IntVar(&every, "every", 5, "seconds from row to row of the table")
-	flags.StringVar(&plot, "plot", "", "also draw it, into this SVG file")
+	flags.IntVar(&every, "every", 5, "seconds between two rows of the table")
+	flags.StringVar(&plot, "plot", "", "SVG file to draw the result into")
 	return cmd
 }
 
-// What bounds a simulation: seconds, and figures that are kept of it.
+// Bounds of a simulation.
 const (
-	mostSeconds = 86_400
-	mostFigures = 2_000_000
+	maxSeconds = 86_400
+	maxResults = 2_000_000 // seconds times clients and backends
 )
 
-// simulation is what a scenario begins with, and all that is wrong with the scenario.
+// simulation validates a scenario and returns its start.
 func (s *quotaScenario) simulation() (*quota.Simulation, error) {
-	simulation := &quota.Simulation{Quotas: map[quota.ID]quota.Quota{}, Backends: s.Backends, Clients: s.Clients}
+	simulation := &quota.Simulation{
+		Quotas: map[quota.ID]quota.Quota{}, Backends: s.Backends, Clients: s.Clients,
+	}
 	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, id := range slices.Sorted(maps.Keys(s.Quotas)) {
 		if _, err := quotastate.ParseID(string(id)); err != nil {
-			errs = append(errs, fmt.Errorf("quotas: %w", err))
+			fault("quotas: %w", err)
 		}
 		if q := s.Quotas[id]; q == nil {
-			errs = append(errs, fmt.Errorf("quotas: %s: is empty: say total, or leave it out", id))
+			fault("quotas: %s: is empty: want total", id)
 		} else {
 			simulation.Quotas[id] = *q
 		}
 	}
 	errs = append(errs, simulation.Validate())
-	if s.Seconds < 1 || s.Seconds > mostSeconds {
-		errs = append(errs, fmt.Errorf("seconds %d: is outside 1..%d", s.Seconds, mostSeconds))
-	} else if figures := s.Seconds * (len(s.Clients) + len(s.Backends)); figures > mostFigures {
-		errs = append(errs, fmt.Errorf("seconds %d: of so many clients and backends, %d figures: at most %d", s.Seconds, figures, mostFigures))
+	if s.Seconds < 1 || s.Seconds > maxSeconds {
+		fault("seconds %d: is outside 1..%d", s.Seconds, maxSeconds)
+	} else if results := s.Seconds * (len(s.Clients) + len(s.Backends)); results > maxResults {
+		fault("seconds %d: times clients and backends is %d: want at most %d",
+			s.Seconds, results, maxResults)
 	}
 	if !slices.Contains([]quota.ShareBy{"", quota.ByQuota, quota.ByCurrent}, s.ShareBy) {
-		errs = append(errs, fmt.Errorf("shareBy %q: is neither quota nor current", s.ShareBy))
+		fault("shareBy %q: unknown value: want quota or current", s.ShareBy)
 	}
 	if s.IgnoreZones != nil && *s.IgnoreZones < 0 {
-		errs = append(errs, fmt.Errorf("ignoreZones %d: is no number from 0 on", *s.IgnoreZones))
+		fault("ignoreZones %d: is negative: want 0 or more", *s.IgnoreZones)
 	}
 	for i, c := range s.Changes {
-		if c.At < 1 || c.At > s.Seconds {
-			errs = append(errs, fmt.Errorf("changes[%d].at %d: is outside 1..%d", i, c.At, s.Seconds))
-		}
-		for _, id := range slices.Sorted(maps.Keys(c.Quotas)) {
-			if q := c.Quotas[id]; q != nil && q.Validate() != nil {
-				errs = append(errs, fmt.Errorf("changes[%d].quotas: %s: %w", i, id, q.Validate()))
-			}
-		}
-		for _, id := range slices.Sorted(maps.Keys(c.Rates)) {
-			if rate := c.Rates[id]; !(rate >= 0) || math.IsInf(rate, 1) {
-				errs = append(errs, fmt.Errorf("changes[%d].rates: %s: %v is no number from 0 on", i, id, rate))
-			}
-			if !slices.ContainsFunc(s.Clients, func(c quota.Client) bool { return c.ID == id }) {
-				errs = append(errs, fmt.Errorf("changes[%d].rates: %s: is no client", i, id))
-			}
-		}
-		for _, name := range slices.Sorted(maps.Keys(c.Capacity)) {
-			if v := c.Capacity[name]; !(v > 0) || math.IsInf(v, 1) {
-				errs = append(errs, fmt.Errorf("changes[%d].capacity: %s: %v is no cost a second above 0", i, name, v))
-			}
-			if !slices.ContainsFunc(s.Backends, func(b quota.SimulatedBackend) bool { return b.Name == name }) {
-				errs = append(errs, fmt.Errorf("changes[%d].capacity: %s: is no backend", i, name))
-			}
-		}
+		errs = append(errs, s.checkChange(i, c))
 	}
 	return simulation, errors.Join(errs...)
 }
 
-// change makes the changes of a second.
+// checkChange validates change i of the scenario.
+func (s *quotaScenario) checkChange(i int, c quotaChange) error {
+	var errs []error
+	fault := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("changes[%d].%w", i, fmt.Errorf(format, args...)))
+	}
+	if c.At < 1 || c.At > s.Seconds {
+		fault("at %d: is outside 1..%d", c.At, s.Seconds)
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.Quotas)) {
+		if q := c.Quotas[id]; q != nil && q.Validate() != nil {
+			fault("quotas: %s: %w", id, q.Validate())
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.Rates)) {
+		if rate := c.Rates[id]; !(rate >= 0) || math.IsInf(rate, 1) {
+			fault("rates: %s: invalid rate %v: want 0 or more", id, rate)
+		}
+		if !slices.ContainsFunc(s.Clients, func(c quota.Client) bool { return c.ID == id }) {
+			fault("rates: %s: unknown client", id)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Capacity)) {
+		if v := c.Capacity[name]; !(v > 0) || math.IsInf(v, 1) {
+			fault("capacity: %s: invalid capacity %v: want more than 0", name, v)
+		}
+		named := func(b quota.SimulatedBackend) bool { return b.Name == name }
+		if !slices.ContainsFunc(s.Backends, named) {
+			fault("capacity: %s: unknown backend", name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// change applies the changes of a second.
 func (s *quotaScenario) change(simulation *quota.Simulation, second int) {
 	for _, c := range s.Changes {
 		if c.At != second {
@@ -193,7 +212,7 @@ func (s *quotaScenario) change(simulation *quota.Simulation, second int) {
 	}
 }
 
-// run checks a scenario, and runs it.
+// run validates a scenario and runs it.
 func (s *quotaScenario) run(ctx context.Context) (seconds []quotaSecond, err error) {
 	simulation, err := s.simulation()
 	if err != nil {
@@ -202,7 +221,7 @@ func (s *quotaScenario) run(ctx context.Context) (seconds []quotaSecond, err err
 	k := quota.Keeper{ShareBy: s.ShareBy}
 	if s.IgnoreZones != nil {
 		if k.IgnoreZones = *s.IgnoreZones; k.IgnoreZones == 0 {
-			k.IgnoreZones = -1 // none
+			k.IgnoreZones = -1 // 0 means the default
 		}
 	}
 	for t := 1; t <= s.Seconds; t++ {
@@ -229,14 +248,15 @@ func secondOf(t int, step quota.Step) quotaSecond {
 		d := quotaDecision{ID: id, Sent: step.Sent[id]}
 		if found, ok := decisions[id]; ok {
 			d.AverageCost, d.Reserved = found.AverageCost, found.Reserved
-			d.Desired, d.Limiting, d.Target, d.InForce = known(found.Desired), known(found.Limiting), known(found.Target), known(found.Smoothed)
+			d.Desired, d.Limiting = known(found.Desired), known(found.Limiting)
+			d.Target, d.InForce = known(found.Target), known(found.Smoothed)
 		}
 		second.Clients = append(second.Clients, d)
 	}
 	return second
 }
 
-// known is nil for what there is none of, which JSON cannot say.
+// known returns nil for NaN, which JSON does not have.
 func known(v float64) *float64 {
 	if math.IsNaN(v) {
 		return nil
@@ -259,15 +279,20 @@ func writeQuotaSeconds(w *strings.Builder, seconds []quotaSecond, every int) {
 		load := slices.Max(s.Loads)
 		for _, c := range s.Clients {
 			rows = append(rows, []string{
-				fmt.Sprint(s.Time), string(c.ID), fmt.Sprintf("%.2f", c.Sent), fmt.Sprintf("%.0f", c.AverageCost),
-				fmt.Sprintf("%.2f", c.Reserved), show(c.Desired), show(c.Limiting), show(c.Target), show(c.InForce), fmt.Sprintf("%.0f %%", 100*load),
+				fmt.Sprint(s.Time), string(c.ID), fmt.Sprintf("%.2f", c.Sent),
+				fmt.Sprintf("%.0f", c.AverageCost),
+				fmt.Sprintf("%.2f", c.Reserved), show(c.Desired), show(c.Limiting), show(c.Target),
+				show(c.InForce), fmt.Sprintf("%.0f %%", 100*load),
 			})
 		}
 	}
-	output.Table(w, []string{"SECOND", "ID", "SENT/S", "COST", "RESERVED", "DESIRED", "LIMITING", "TARGET", "IN FORCE", "LOAD"}, rows)
+	output.Table(w, []string{
+		"SECOND", "ID", "SENT/S", "COST", "RESERVED", "DESIRED", "LIMITING", "TARGET", "IN FORCE",
+		"LOAD",
+	}, rows)
 }
 
-// plotQuota draws what was sent, and how loaded the backends were.
+// plotQuota draws the requests sent and the rates in force.
 func plotQuota(name string, seconds []quotaSecond) []byte {
 	sent := panel{title: "sent, requests a second"}
 	allowed := panel{title: "in force, requests a second"}
@@ -277,9 +302,9 @@ func plotQuota(name string, seconds []quotaSecond) []byte {
 				sent.lines = append(sent.lines, line{name: string(c.ID)})
 				allowed.lines = append(allowed.lines, line{name: string(c.ID)})
 			}
-			sent.lines[i].points = append(sent.lines[i].points, point{float64(s.Time), c.Sent})
+			sent.lines[i].add(s.Time, c.Sent)
 			if c.InForce != nil {
-				allowed.lines[i].points = append(allowed.lines[i].points, point{float64(s.Time), *c.InForce})
+				allowed.lines[i].add(s.Time, *c.InForce)
 			}
 		}
 	}

@@ -12,17 +12,17 @@ import (
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
-	"github.com/dispatchthrottle/throttle/dispatch"
+	virtual "github.com/dispatchthrottle/throttle/dispatch/simulate"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A scheduleScenario is a file for `simulate schedule`.
+// A scheduleScenario is the input of `simulate schedule`.
 type scheduleScenario struct {
-	Seconds int
-	Seed    uint64
-	Policy  map[string]any
-	Readers []dispatch.SimulatedReader
-	Changes []struct {
+	Seconds   int
+	Seed      uint64
+	Policy    map[string]any
+	Consumers []virtual.Consumers
+	Changes   []struct {
 		At     int
 		Policy map[string]any
 	}
@@ -32,18 +32,19 @@ func newSimulateScheduleCommand(a *cli.App) *cobra.Command {
 	var plot string
 	cmd := &cobra.Command{
 		Use:   "schedule FILE",
-		Short: "Run the sharing of a limit on made-up readers",
-		Long: `Run the sharing of a limit (sharing: fair) on made-up readers, in virtual time: replicas decide and the store allocates
-as in production; the messages, and the time that a call takes, are made up. FILE is YAML:
+		Short: "Simulate the sharing of a limit",
+		Long: `Simulate the sharing of a limit (sharing: fair) by synthetic consumers, in virtual
+time. Replicas and the permit store run as in production; messages and call times are synthetic.
+FILE is YAML:
 
   seconds: 20
   seed: 1
-  policy: {messageRate: 1000}                 # also burst, round, and ramps
-  readers:                                    # without a rate, there is no end of messages
+  policy: {messageRate: 1000}                 # also burst, round and ramps
+  consumers:                                  # without a rate: an unlimited backlog
     - {subscription: billing, replicas: 4, weight: 2}
     - {subscription: audit, rate: 50, reserved: 30, from: 5, until: 15}
   changes:
-    - {at: 10, policy: {messageRate: 500}}    # instead of the other`,
+    - {at: 10, policy: {messageRate: 500}}    # replaces the policy above`,
 		Example: `  throttle-admin simulate schedule scenario.yaml
   throttle-admin simulate schedule scenario.yaml --plot scenario.svg -o json`,
 		Args: cli.Args("FILE"),
@@ -57,43 +58,49 @@ as in production; the messages, and the time that a call takes, are made up. FIL
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
-			if err := writePlot(plot, func() []byte { return plotSchedule(name, seconds) }); err != nil {
+			draw := func() []byte { return plotSchedule(name, seconds) }
+			if err := writePlot(plot, draw); err != nil {
 				return err
 			}
 			return a.Print(seconds, func(w *strings.Builder) { writeScheduleSeconds(w, seconds) })
 		},
 	}
-	cmd.Flags().StringVar(&plot, "plot", "", "also draw it, into this SVG file")
+	cmd.Flags().StringVar(&plot, "plot", "", "SVG file to draw the result into")
 	return cmd
 }
 
-// mostScheduleSeconds bounds a simulation of a schedule: a second of a replica is 500 steps.
-const mostScheduleSeconds = 3600
+// maxScheduleSeconds bounds a simulation: one second of one replica takes 500 steps.
+const maxScheduleSeconds = 3600
 
-// run checks a scenario, and runs it.
-func (s *scheduleScenario) run(ctx context.Context) (seconds []dispatch.SimulatedSecond, err error) {
+// run validates a scenario and runs it.
+func (s *scheduleScenario) run(
+	ctx context.Context,
+) (seconds []virtual.Second, err error) {
 	var errs []error
-	if s.Seconds < 1 || s.Seconds > mostScheduleSeconds {
-		errs = append(errs, fmt.Errorf("seconds %d: is outside 1..%d", s.Seconds, mostScheduleSeconds))
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if s.Seconds < 1 || s.Seconds > maxScheduleSeconds {
+		fault("seconds %d: is outside 1..%d", s.Seconds, maxScheduleSeconds)
 	}
 	read := func(what string, fields map[string]any) policy.Policy {
 		p, err := policyOf(fields)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", what, err))
+			fault("%s: %w", what, err)
 		}
 		return p
 	}
-	simulation := dispatch.Simulation{Policy: read("policy", s.Policy), Readers: s.Readers, Seed: s.Seed}
+	simulation := virtual.Schedule{
+		Policy: read("policy", s.Policy), Consumers: s.Consumers, Seed: s.Seed,
+	}
 	errs = append(errs, simulation.Validate())
 	changes := map[int]policy.Policy{}
 	for i, c := range s.Changes {
 		what := fmt.Sprintf("changes[%d].policy", i)
-		other := dispatch.Simulation{Policy: read(what, c.Policy), Readers: s.Readers}
+		other := virtual.Schedule{Policy: read(what, c.Policy), Consumers: s.Consumers}
 		if err := other.Validate(); err != nil && simulation.Validate() == nil {
-			errs = append(errs, fmt.Errorf("changes[%d]: %w", i, err))
+			fault("changes[%d]: %w", i, err)
 		}
 		if c.At < 1 || c.At > s.Seconds {
-			errs = append(errs, fmt.Errorf("changes[%d].at %d: is outside 1..%d", i, c.At, s.Seconds))
+			fault("changes[%d].at %d: is outside 1..%d", i, c.At, s.Seconds)
 		}
 		changes[c.At] = other.Policy
 	}
@@ -113,7 +120,7 @@ func (s *scheduleScenario) run(ctx context.Context) (seconds []dispatch.Simulate
 	return seconds, nil
 }
 
-// policyOf reads the fields of a policy, as people write them.
+// policyOf parses the fields of a policy.
 func policyOf(fields map[string]any) (p policy.Policy, err error) {
 	var errs []error
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
@@ -124,12 +131,12 @@ func policyOf(fields map[string]any) (p policy.Policy, err error) {
 	return p, errors.Join(errs...)
 }
 
-// subscriptionsOf are those of a run, by name.
-func subscriptionsOf(seconds []dispatch.SimulatedSecond) []string {
+// subscriptionsOf returns the names of a run's subscriptions, sorted.
+func subscriptionsOf(seconds []virtual.Second) []string {
 	return slices.Sorted(maps.Keys(seconds[0].Messages))
 }
 
-func writeScheduleSeconds(w *strings.Builder, seconds []dispatch.SimulatedSecond) {
+func writeScheduleSeconds(w *strings.Builder, seconds []virtual.Second) {
 	names := subscriptionsOf(seconds)
 	header := append([]string{"SECOND", "LIMIT", "ALL", "REQUESTS"}, names...)
 	var rows [][]string
@@ -138,7 +145,10 @@ func writeScheduleSeconds(w *strings.Builder, seconds []dispatch.SimulatedSecond
 		for _, n := range s.Messages {
 			all += n
 		}
-		row := []string{fmt.Sprint(s.Time), fmt.Sprintf("%.0f", s.Limit), fmt.Sprint(all), fmt.Sprint(s.Requests)}
+		row := []string{
+			fmt.Sprint(s.Time), fmt.Sprintf("%.0f", s.Limit), fmt.Sprint(all),
+			fmt.Sprint(s.Requests),
+		}
 		for _, name := range names {
 			row = append(row, fmt.Sprint(s.Messages[name]))
 		}
@@ -147,9 +157,10 @@ func writeScheduleSeconds(w *strings.Builder, seconds []dispatch.SimulatedSecond
 	output.Table(w, header, rows)
 }
 
-// plotSchedule draws what each subscription was dispatched, and all together beside the limit.
-func plotSchedule(name string, seconds []dispatch.SimulatedSecond) []byte {
-	each, all := panel{title: "dispatched, messages a second"}, panel{title: "all together", lines: []line{{name: "limit"}, {name: "dispatched"}}}
+// plotSchedule draws the messages of each subscription, and those of all beside the limit.
+func plotSchedule(name string, seconds []virtual.Second) []byte {
+	each := panel{title: "dispatched, messages a second"}
+	all := panel{title: "all together", lines: []line{{name: "limit"}, {name: "dispatched"}}}
 	names := subscriptionsOf(seconds)
 	for _, name := range names {
 		each.lines = append(each.lines, line{name: name})
@@ -159,10 +170,10 @@ func plotSchedule(name string, seconds []dispatch.SimulatedSecond) []byte {
 		for i, name := range names {
 			n := s.Messages[name]
 			sum += n
-			each.lines[i].points = append(each.lines[i].points, point{float64(s.Time), float64(n)})
+			each.lines[i].add(s.Time, float64(n))
 		}
-		all.lines[0].points = append(all.lines[0].points, point{float64(s.Time), s.Limit})
-		all.lines[1].points = append(all.lines[1].points, point{float64(s.Time), float64(sum)})
+		all.lines[0].add(s.Time, s.Limit)
+		all.lines[1].add(s.Time, float64(sum))
 	}
 	return drawChart(name, "seconds", "", each, all)
 }

@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"bytes"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,9 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/clitest"
 )
 
-// TestPlots: the pictures of docs are what its commands make.
+// TestPlots: the pictures in docs are what the commands beside them draw.
 func TestPlots(t *testing.T) {
 	t.Chdir("../../../..")
 	var text []byte
@@ -34,7 +34,8 @@ func TestPlots(t *testing.T) {
 		n++
 		name := args[len(args)-1]
 		args[len(args)-1] = filepath.Join(t.TempDir(), name)
-		require.Equal(t, cli.ExitDone, cli.Run(t.Context(), args, strings.NewReader(""), io.Discard, os.Stderr, Commands))
+		status, _, errs := clitest.Run(t.Context(), []cli.Family{Commands}, args...)
+		require.Equal(t, cli.ExitDone, status, errs)
 		want, err := os.ReadFile(filepath.Join("docs", name))
 		require.NoError(t, err)
 		got, err := os.ReadFile(args[len(args)-1])

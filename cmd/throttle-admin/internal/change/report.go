@@ -1,0 +1,161 @@
+package change
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A View is a change of one field of one scope. An empty value is inherited.
+type View struct {
+	Scope   string    `json:"scope"`
+	Field   string    `json:"field,omitempty"` // empty for a policy that cannot be read
+	Before  string    `json:"before,omitempty"`
+	After   string    `json:"after,omitempty"`
+	Expires time.Time `json:"expires,omitzero"` // of a temporary After
+	Then    string    `json:"then,omitempty"`   // the value after Expires
+
+	before, after string // in tables: with the time that is left, and "inherited"
+}
+
+// ofQuotas reports whether the change concerns what quotas reserve.
+func (v View) ofQuotas() bool {
+	return v.Field == "capacity" || strings.HasSuffix(v.Field, "Throughput")
+}
+
+// A Report is what a change has done or, in a dry run, would do.
+type Report struct {
+	DryRun   bool        `json:"dryRun,omitempty"`
+	Replaces int64       `json:"replaces"`
+	Revision int64       `json:"revision"`
+	Changes  []View      `json:"changes"`
+	Topics   []topicView `json:"topics,omitempty"` // of a dry run: what changes for known topics
+}
+
+// A value is a scope's value of one field.
+type value struct {
+	permanent, temporary string
+	expires              time.Time // of temporary
+}
+
+// inForce returns the value that applies now.
+func (v value) inForce() string {
+	if v.temporary != "" {
+		return v.temporary
+	}
+	return v.permanent
+}
+
+// describe returns the value for a table.
+func (v value) describe(now time.Time) string {
+	named := func(s string) string {
+		if s == "" {
+			return "inherited"
+		}
+		return s
+	}
+	if v.temporary == "" {
+		return named(v.permanent)
+	}
+	left := output.Left(v.expires, now)
+	return fmt.Sprintf("%s for %s, then %s", v.temporary, left, named(v.permanent))
+}
+
+// valuesOf returns the values of all fields of all scopes.
+func valuesOf(entries []policy.Entry) map[policy.Scope]map[string]value {
+	all := make(map[policy.Scope]map[string]value)
+	for _, e := range entries {
+		if all[e.Scope] == nil {
+			all[e.Scope] = make(map[string]value)
+		}
+		if e.Err != nil {
+			all[e.Scope][""] = value{permanent: "unreadable"}
+			continue
+		}
+		for field := range policy.Fields() {
+			if !e.Policy.Has(field) {
+				continue
+			}
+			v := all[e.Scope][field]
+			if e.Temporary {
+				v.temporary, v.expires = output.Field(e.Policy, field), e.Expires
+			} else {
+				v.permanent = output.Field(e.Policy, field)
+			}
+			all[e.Scope][field] = v
+		}
+	}
+	return all
+}
+
+// Compare returns the differences between two lists of policies, field by field.
+func Compare(from, to []policy.Entry, now time.Time) []View {
+	views := []View{}
+	before, after := valuesOf(from), valuesOf(to)
+	scopes := maps.Clone(before)
+	maps.Copy(scopes, after)
+	for _, scope := range slices.SortedFunc(maps.Keys(scopes), policy.Scope.Compare) {
+		for _, field := range slices.Insert(slices.Collect(policy.Fields()), 0, "") {
+			b, a := before[scope][field], after[scope][field]
+			if a == b {
+				continue
+			}
+			v := View{
+				Scope: scope.String(), Field: field, Before: b.inForce(), After: a.inForce(),
+				before: b.describe(now), after: a.describe(now),
+			}
+			if a.temporary != "" {
+				v.Expires, v.Then = a.expires, a.permanent
+			}
+			if field == "" {
+				v.before, v.after = b.permanent, a.permanent
+			}
+			views = append(views, v)
+		}
+	}
+	return views
+}
+
+func (r Report) table(w *strings.Builder) {
+	if len(r.Changes) == 0 {
+		fmt.Fprintf(w, "no changes at revision %d\n", r.Revision)
+		return
+	}
+	WriteTable(w, r.Changes)
+	if !r.DryRun {
+		fmt.Fprintf(w, "revision %d replaces %d\n", r.Revision, r.Replaces)
+		return
+	}
+	fmt.Fprintln(w)
+	switch {
+	case len(r.Topics) == 0 && slices.ContainsFunc(r.Changes, View.ofQuotas):
+		fmt.Fprintln(w, "a quota affects all its subscriptions: throttle-admin quota status")
+	case len(r.Topics) == 0:
+		fmt.Fprintln(w, "no known topic is affected")
+	default:
+		var rows [][]string
+		for _, t := range r.Topics {
+			rows = append(rows, []string{
+				t.Topic, t.Subscription, t.Field, output.Dash(t.Before), output.Dash(t.After),
+			})
+		}
+		output.Table(w, []string{"TOPIC", "SUBSCRIPTION", "FIELD", "NOW", "AFTER"}, rows)
+	}
+	fmt.Fprintf(w, "\ndry run: nothing was stored; this would replace revision %d\n", r.Replaces)
+}
+
+// WriteTable writes changes as a table.
+func WriteTable(w *strings.Builder, changes []View) {
+	var rows [][]string
+	for _, c := range changes {
+		rows = append(rows, []string{
+			c.Scope, output.Dash(c.Field), output.Dash(c.before), output.Dash(c.after),
+		})
+	}
+	output.Table(w, []string{"SCOPE", "FIELD", "BEFORE", "AFTER"}, rows)
+}

@@ -1,0 +1,159 @@
+package explain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A limitView is one limit as the permit store has it. Rates are in permits a second.
+type limitView struct {
+	Limit dispatch.Reason `json:"limit"`
+	Scope string          `json:"scope"`
+	Key   string          `json:"key"`
+
+	// Rate is that of the policies or, of a quota, that of the ratekeeper, 0 if it is not known.
+	Rate float64 `json:"rate"`
+	// InForce is the rate of the last allocation, 0 without one. Ramp is whether it still rises to
+	// Rate, Revision that of its policy.
+	InForce  float64 `json:"inForce,omitempty"`
+	Ramp     bool    `json:"ramp,omitempty"`
+	Revision int64   `json:"revision,omitempty"`
+	// Ahead is the time allocated ahead, in seconds, and Allocated the permits in it.
+	Ahead     float64 `json:"ahead,omitempty"`
+	Allocated float64 `json:"allocated,omitempty"`
+
+	// Sharing is split or groups, which have no schedule.
+	Sharing policy.Sharing `json:"sharing,omitempty"`
+
+	// Of a strict limit:
+	Strict      bool  `json:"strict,omitempty"`
+	Reserved    int64 `json:"reserved,omitempty"` // slots allocated ahead
+	MaxReserved int64 `json:"maxReserved,omitempty"`
+	Queued      int   `json:"queued,omitempty"` // callers in its queue
+}
+
+// A replicaView is one subscription in one replica. Share, Use and Rate, in permits a second, are
+// those of its first limit.
+type replicaView struct {
+	Replica     string  `json:"replica"`
+	Revision    int64   `json:"revision"` // of its policies
+	Version     string  `json:"version"`
+	PolicyError string  `json:"policyError,omitempty"`
+	Share       float64 `json:"share"`
+	Use         float64 `json:"use"`
+	Rate        float64 `json:"rate"`
+	State       string  `json:"state"`
+	dispatch.SubscriptionStats
+}
+
+// name returns the subscription, with the id that it is charged to if it was opened with one.
+func (r replicaView) name() string {
+	if r.Owner == "" {
+		return r.Subscription
+	}
+	return r.Subscription + " (" + r.Owner + ")"
+}
+
+// addLive adds the state of the limits and the replicas that share them.
+func (x *explanation) addLive(ctx context.Context, store dispatch.PermitStore) error {
+	for _, l := range x.limits {
+		v := limitView{
+			Limit: l.reason(), Scope: l.scope.String(), Rate: l.rate.PerSec(),
+			Key: permits.LimitKey(x.Cluster, l.scope, l.bytes),
+		}
+		state, now, err := store.State(ctx, v.Key)
+		if err != nil {
+			return err
+		}
+		l.mode.fill(&v, state, now)
+		x.Limits = append(x.Limits, v)
+	}
+	replicas, err := cli.Published(ctx, store, x.Cluster)
+	for i, l := range x.limits {
+		l.mode.shares(x.Limits[i].Key, replicas)
+	}
+	for _, r := range replicas {
+		x.addReplica(r)
+	}
+	x.Live = true
+	return errors.Join(err, x.addQuotas(ctx, store))
+}
+
+// addReplica adds the topic's subscriptions in a replica.
+func (x *explanation) addReplica(r dispatch.Stats) {
+	for _, s := range r.Subscriptions {
+		if s.Topic != x.Topic || x.Subscription != "" && s.Subscription != x.Subscription {
+			continue
+		}
+		v := replicaView{
+			Replica: r.Replica, Revision: r.Revision, Version: r.Version,
+			PolicyError: r.PolicyError, State: stateOf(s), SubscriptionStats: s,
+		}
+		if len(s.Limits) > 0 {
+			v.Share, v.Use, v.Rate = s.Limits[0].Share, s.Limits[0].Use, s.Limits[0].Rate
+		}
+		x.Replicas = append(x.Replicas, v)
+	}
+}
+
+// stateOf returns the state of a subscription in a replica.
+func stateOf(s dispatch.SubscriptionStats) string {
+	switch {
+	case s.Shadow:
+		return "shadow"
+	case s.Waiting > 0:
+		return "throttled"
+	case s.CaughtUp && s.Exempt:
+		return "caught up"
+	case s.Exempt:
+		return "exempt"
+	}
+	return "not throttled"
+}
+
+// addQuotas adds the state of the quotas that subscriptions are charged to.
+func (x *explanation) addQuotas(ctx context.Context, store dispatch.PermitStore) error {
+	for _, r := range x.Replicas {
+		if id, err := policy.ParseScope(r.Owner); err == nil && r.Owner != "" {
+			x.addQuota(id)
+		}
+	}
+	if len(x.quotas) == 0 {
+		return nil
+	}
+	text, now, err := store.Value(ctx, permits.RatesKey(x.Cluster))
+	if err != nil {
+		return err
+	}
+	var rates quota.Rates
+	_ = json.Unmarshal(text, &rates) // invalid rates count as none
+	x.unkept = rates.Old(now)
+	for _, id := range x.quotas {
+		v := limitView{
+			Limit: dispatch.ReasonQuota, Scope: id.String(), Key: permits.QuotaKey(x.Cluster, id),
+		}
+		if q, _ := x.set.Quota(id); !q.Shadow {
+			v.Rate = rates.Of(id, q, now)
+		}
+		state, now, err := store.State(ctx, v.Key)
+		if err != nil {
+			return err
+		}
+		if state.Rate < busy.Max { // else it is counted only
+			fair{}.fill(&v, state, now)
+		}
+		x.Limits = append(x.Limits, v)
+	}
+	return nil
+}
+
+// differ reports whether two rates differ by more than a rounding error.
+func differ(a, b float64) bool { return a > b*1.000001 || b > a*1.000001 }

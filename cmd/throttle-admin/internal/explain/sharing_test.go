@@ -1,0 +1,51 @@
+package explain
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// TestModes shows what each sharing mode makes of the same state in the permit store.
+func TestModes(t *testing.T) {
+	state := schedule.State{Inc: 1, Rate: 10, Tail: 100.5, Rev: 7, Queue: make([]schedule.Waiter, 2)}
+	scope := policy.ClusterScope()
+	replicas := []replicaView{{SubscriptionStats: dispatch.SubscriptionStats{
+		Limits: []dispatch.LimitStats{{Group: "eu"}},
+	}}}
+	scheduled := limitView{Rate: 10, InForce: 10, Ahead: 0.5, Allocated: 5, Revision: 7}
+	strictView := scheduled
+	strictView.Strict, strictView.Reserved, strictView.MaxReserved, strictView.Queued = true, 4, 64, 2
+	for _, c := range []struct {
+		policy policy.Policy
+		view   limitView
+		fault  string
+		why    []string
+	}{
+		{policy.Policy{}, scheduled, "", nil},
+		{policy.Policy{Sharing: policy.Strict}, strictView, "", []string{
+			"The  is strict, one permit every 100ms: 4 of at most 64 slots are allocated ahead.",
+			"2 callers wait in the queue for the next slot, first come first served.",
+		}},
+		{policy.Policy{Sharing: policy.Split}, limitView{Rate: 10, Sharing: policy.Split}, "", nil},
+		{policy.Policy{Sharing: policy.Groups, Groups: "eu,us"},
+			limitView{Rate: 10, Sharing: policy.Groups}, "", []string{
+				"No replica is in worker group us of cluster: the others use at most 80 % of its part " +
+					"of 10/s; the rest is lost.",
+			}},
+		{policy.Policy{Sharing: policy.Groups}, limitView{Rate: 10, Sharing: policy.Groups},
+			"Throttled permanently: the limit of cluster is divided over worker groups, and names " +
+				"none. Set groups=a,b.", nil},
+	} {
+		mode, view := modeOf(c.policy), limitView{Rate: 10}
+		l := limit{scope: scope, rate: policy.PerSecond(10), mode: mode}
+		mode.fill(&view, state, 100)
+		assert.Equal(t, c.view, view)
+		assert.Equal(t, c.fault, mode.fault(l))
+		assert.Equal(t, c.why, mode.why(l, view, replicas))
+	}
+}

@@ -1,0 +1,87 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/dispatch"
+)
+
+// table writes the explanation for people.
+func (x *explanation) table(w *strings.Builder, now time.Time) {
+	of := x.Topic
+	if x.Subscription != "" {
+		of = "subscription " + x.Subscription + " of " + of
+	}
+	fmt.Fprintf(w, "%s, cluster %s, revision %d\n\n", of, x.Cluster, x.Revision)
+	x.writeFields(w, now)
+	x.writeLimits(w)
+	x.writeReplicas(w)
+	fmt.Fprintln(w)
+	for _, why := range x.Why {
+		output.Item(w, why)
+	}
+}
+
+func (x *explanation) writeFields(w *strings.Builder, now time.Time) {
+	var rows [][]string
+	for _, f := range x.Fields {
+		row := []string{f.Field, f.Value, f.From, output.Expires(f.Expires, now)}
+		if f.From == "" {
+			row[2], row[3] = "default", "-"
+		}
+		rows = append(rows, row)
+	}
+	output.Table(w, []string{"FIELD", "VALUE", "FROM", "EXPIRES"}, rows)
+}
+
+func (x *explanation) writeLimits(w *strings.Builder) {
+	var rows [][]string
+	for _, l := range x.Limits {
+		row := []string{string(l.Limit), output.Number(l.Rate) + "/s", "no consumers", "-", "-"}
+		if l.Limit == dispatch.ReasonQuota {
+			if row[0] += " of " + l.Scope; l.Rate == 0 {
+				row[1] = "-"
+			}
+		}
+		if l.Sharing != "" {
+			row[2] = "by " + string(l.Sharing)
+		}
+		if l.InForce != 0 {
+			row[2] = output.Number(l.InForce) + "/s"
+			permits := output.Number(l.Allocated)
+			row[3] = fmt.Sprintf("%s (%s permits)", output.Seconds(l.Ahead), permits)
+			row[4] = fmt.Sprint(l.Revision)
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) > 0 {
+		fmt.Fprintln(w)
+		output.Table(w, []string{"LIMIT", "RATE", "IN FORCE", "ALLOCATED AHEAD", "REVISION"}, rows)
+	}
+}
+
+func (x *explanation) writeReplicas(w *strings.Builder) {
+	var rows [][]string
+	for _, r := range x.Replicas {
+		share, backlog := "-", "unknown"
+		if r.Share > 0 {
+			share = output.Number(r.Share) + "/s"
+		}
+		if r.Backlog >= 0 {
+			backlog = fmt.Sprint(r.Backlog)
+		}
+		rows = append(rows, []string{
+			r.name(), r.Replica, share, output.Number(r.Use) + "/s", fmt.Sprint(r.Waiting), backlog,
+			r.State,
+		})
+	}
+	if len(rows) > 0 {
+		fmt.Fprintln(w)
+		output.Table(w, []string{
+			"SUBSCRIPTION", "REPLICA", "SHARE", "USE", "WAITING", "BACKLOG", "STATE",
+		}, rows)
+	}
+}

@@ -1,0 +1,161 @@
+package engine
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// An Admission is the limits that a message of a lane must pass now. It is replaced, never
+// changed; nil limits nothing.
+type Admission struct {
+	Only *sharing.Share // the share of a message's one limit, if there is nothing else to look at
+
+	messages []*sharing.Share // these two are parts of all
+	bytes    []*sharing.Share
+	all      []*sharing.Share
+	lane     *Lane
+	steps    *atomic.Uint64 // of the loop
+
+	maxInFlight int64          // messages handed out and not Done; 0 = any number
+	paced       *sharing.Share // the one whose mode is strict, or nil
+	several     bool           // there are several limits of messages, and nothing else to look at
+	fair        bool           // the mode of every limit is fair
+	shadow      bool
+	paused      bool
+	closed      bool
+}
+
+// admit returns the admission of a lane whose shares are those of what was resolved.
+func admit(l *Lane, messages, bytes []*sharing.Share, r *resolve.Subscription) *Admission {
+	a := &Admission{lane: l, steps: &l.engine.steps, maxInFlight: r.MaxInFlight, shadow: r.Shadow, paused: r.Paused}
+	a.set(messages, bytes)
+	return a
+}
+
+// closedAdmission fails every call.
+func closedAdmission(l *Lane) *Admission {
+	return &Admission{lane: l, steps: &l.engine.steps, closed: true}
+}
+
+// set sets the shares, and what follows from them.
+func (a *Admission) set(messages, bytes []*sharing.Share) {
+	a.all = slices.Concat(messages, bytes)
+	a.messages, a.bytes = a.all[:len(messages):len(messages)], a.all[len(messages):]
+	a.paced, a.fair = nil, true
+	for _, s := range a.all {
+		if s.Paced() {
+			a.paced = s
+		}
+		a.fair = a.fair && s.Limit.Mode == policy.Fair
+	}
+	short := len(bytes) == 0 && a.maxInFlight == 0 && !a.shadow && !a.paused && a.paced == nil
+	a.Only, a.several = nil, short && len(messages) > 1
+	if short && len(messages) == 1 {
+		a.Only = messages[0]
+	}
+}
+
+// without returns the admission without the limits that do not apply now, or nil if nothing
+// remains.
+func (a *Admission) without(exempt func(*sharing.Share) bool) *Admission {
+	if slices.ContainsFunc(a.all, exempt) {
+		rest := *a
+		rest.set(slices.DeleteFunc(slices.Clone(a.messages), exempt), slices.DeleteFunc(slices.Clone(a.bytes), exempt))
+		a = &rest
+	}
+	if len(a.all) == 0 && a.maxInFlight == 0 {
+		return nil
+	}
+	return a
+}
+
+func (a *Admission) has(s *sharing.Share) bool { return slices.Contains(a.all, s) }
+
+// Step is the step of the loop at which a grant is taken.
+func (a *Admission) Step() uint64 { return a.steps.Load() }
+
+// TakeSeveral takes up to n permits of every limit, if there are several of messages and nothing
+// else to look at, and returns how many it got.
+func (a *Admission) TakeSeveral(n int64) int64 {
+	if !a.several || n <= 0 || n > MaxPermits || a.lane.Waited() {
+		return 0
+	}
+	return a.take(n, 0)
+}
+
+// Paced reports whether a limit's mode is strict.
+func (a *Admission) Paced() bool { return a.paced != nil }
+
+// MaxInFlight is how many messages may be handed out and not Done; 0 = any number.
+func (a *Admission) MaxInFlight() int64 { return a.maxInFlight }
+
+// take takes up to max permits of every limit and charges size bytes, and has as many messages in
+// flight; 0 if one of them is out. No lock is needed.
+func (a *Admission) take(max, size int64) (n int64) {
+	n = max
+	for i, s := range a.messages {
+		got := s.Take(n)
+		if got == n {
+			continue
+		}
+		untake(a.messages[:i], n-got)
+		if n = got; n == 0 {
+			return 0
+		}
+	}
+	for i, s := range a.bytes {
+		if s.Charge(size) {
+			continue
+		}
+		untake(a.bytes[:i], size)
+		untake(a.messages, n)
+		return 0
+	}
+	if a.maxInFlight > 0 {
+		inFlight := a.lane.of.inFlight.tryAcquire(n, a.maxInFlight)
+		untake(a.messages, n-inFlight)
+		if n = inFlight; n == 0 { // another lane of the subscription was quicker
+			untake(a.bytes, size)
+		}
+	}
+	return n
+}
+
+func untake(shares []*sharing.Share, n int64) {
+	for _, s := range shares {
+		s.Untake(n)
+	}
+}
+
+// unhindered is how many of n callers a strict limit has slots for: no more than may be in flight,
+// nor, but for one, than other limits have permits for.
+func (a *Admission) unhindered(n int) int {
+	if a.maxInFlight > 0 {
+		n = min(n, max(0, int(a.maxInFlight-a.lane.of.inFlight.n.Load())))
+	}
+	for _, s := range a.messages {
+		if s != a.paced {
+			n = min(n, max(1, int(s.Held())))
+		}
+	}
+	return n
+}
+
+// lacksOther reports whether a limit other than the strict one has no permit. No lock is needed.
+func (a *Admission) lacksOther() bool {
+	return slices.ContainsFunc(a.all, func(s *sharing.Share) bool { return s != a.paced && s.Empty() })
+}
+
+// usableUntil is when the strict slot that was just taken may be used no more, since the engine's
+// start; 0 = there is none.
+func (a *Admission) usableUntil() time.Duration {
+	if a.paced == nil {
+		return 0
+	}
+	return a.paced.UsableUntil()
+}

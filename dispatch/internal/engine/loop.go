@@ -1,0 +1,283 @@
+package engine
+
+import (
+	"container/heap"
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+)
+
+// tick is the shortest time between two steps of the loop that no caller asked for.
+const tick = 2 * time.Millisecond
+
+// A loop steps the lanes that have something to do: those that were touched since the last step,
+// and those that are due. One call of the permit store carries all requests that fall due
+// together.
+type loop struct {
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	steps   atomic.Uint64 // counts the steps
+	ticking atomic.Bool   // the loop steps within a tick anyway
+	wakeup  chan struct{}
+
+	touchedMu sync.Mutex // guards touched
+	touched   []*Lane
+
+	// The loop's goroutine alone uses these.
+	due    dueLanes
+	paced  dueLanes // those with strict pacing, which keep their time
+	spared []*Lane  // memory for touched
+	sent   int      // calls of the store that are not answered
+}
+
+// A sending is a request on its way.
+type sending struct {
+	lane    *Lane
+	share   *sharing.Share
+	request *permits.Request
+	done    float64 // when the answer arrived
+}
+
+func (p *loop) init(stop context.CancelFunc) {
+	p.stop = stop
+	p.wakeup = make(chan struct{}, 1)
+}
+
+// touch has the loop step a lane: within a tick, or at once if now is set. No lock is needed.
+func (p *loop) touch(l *Lane, now bool) {
+	if !l.touched.Swap(true) {
+		p.touchedMu.Lock()
+		p.touched = append(p.touched, l)
+		p.touchedMu.Unlock()
+	} else if !now {
+		return
+	}
+	if now || !p.ticking.Load() {
+		p.wake()
+	}
+}
+
+func (p *loop) wake() {
+	select {
+	case p.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+// takeTouched returns the lanes that were touched, and forgets them. No lock is needed.
+func (p *loop) takeTouched() []*Lane {
+	p.touchedMu.Lock()
+	defer p.touchedMu.Unlock()
+	touched := p.touched
+	p.touched, p.spared = p.spared[:0], touched
+	return touched
+}
+
+// run is the loop. It takes the lock itself.
+func (e *Engine) run(ctx context.Context) {
+	answers := make(chan []sending)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		var answered []sending
+		select {
+		case <-ctx.Done():
+			e.drain(answers)
+			return
+		case <-e.wakeup:
+		case <-timer.C:
+		case answered = <-answers:
+			e.sent--
+		}
+		e.ticking.Store(false) // who touches a lane while lanes are stepped wakes the loop again
+		t := time.Now()
+		e.mu.Lock()
+		wait, out := e.step(t, answered)
+		for len(out) > 0 && e.store.Timeout() == 0 { // the store answers at once
+			e.do(out)
+			wait, out = e.step(t, out)
+		}
+		e.mu.Unlock()
+		e.send(out, answers)
+		if wait <= tick { // lanes that have been touched meanwhile are stepped then
+			e.ticking.Store(true)
+			select {
+			case <-e.wakeup:
+			default:
+			}
+		}
+		timer.Reset(time.Until(t.Add(wait)))
+	}
+}
+
+// step takes answers in, and steps the lanes that were touched or are due. It returns how long the
+// loop may sleep, and the requests to send.
+func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out []sending) {
+	now := e.clock(t)
+	e.steps.Add(1)
+	e.settle(answered, now)
+	for _, l := range e.takeTouched() {
+		l.touched.Store(false) // a caller that comes from now on touches it again
+		out = e.stepLane(l, t, now, out)
+	}
+	for _, lanes := range []*dueLanes{&e.due, &e.paced} {
+		for lanes.next() <= now {
+			out = e.stepLane((*lanes)[0], t, now, out)
+		}
+	}
+	wait = max(tick, seconds(min(3600, e.due.next()-now)))
+	return min(wait, max(tick/20, seconds(min(3600, e.paced.next()-now)))), out
+}
+
+func (e *Engine) stepLane(l *Lane, t time.Time, now float64, out []sending) []sending {
+	at, out := l.step(t, now, out)
+	e.schedule(l, max(at, math.Nextafter(now, math.Inf(1))))
+	return out
+}
+
+// schedule sets when a lane is stepped next; +Inf = once it is touched.
+func (e *Engine) schedule(l *Lane, at float64) {
+	lanes := &e.due
+	if l.limits.paced != nil {
+		lanes = &e.paced
+	}
+	if l.heap != lanes && l.heap != nil {
+		l.heap.set(l, math.Inf(1))
+	}
+	l.heap = lanes
+	lanes.set(l, at)
+}
+
+// settle takes answers in.
+func (e *Engine) settle(answered []sending, now float64) {
+	for _, s := range answered {
+		s.share.Answered(s.request, s.done, now)
+		e.count(s, now)
+		l := s.lane
+		for l.successor != nil { // has taken over the share meanwhile
+			l = l.successor
+		}
+		if at := s.share.WakeAt(now); s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
+			e.schedule(l, min(at, l.due)) // the lane has no other use for the answer
+		} else {
+			e.touch(l, false)
+		}
+	}
+}
+
+// send makes one call of the permit store for all requests, in the background. No lock is needed.
+func (e *Engine) send(out []sending, answers chan<- []sending) {
+	if len(out) == 0 {
+		return
+	}
+	e.sent++
+	e.running.Go(func() {
+		e.do(out)
+		answers <- out
+	})
+}
+
+// do makes a call of the permit store. It ends by the store's own time-out: a request that was
+// sent is waited for. No lock is needed.
+func (e *Engine) do(out []sending) {
+	requests := make([]*permits.Request, len(out))
+	for i := range out {
+		requests[i] = out[i].request
+	}
+	e.store.Do(context.Background(), requests)
+	done := e.clock(time.Now())
+	for i := range out {
+		out[i].done = done
+	}
+}
+
+// drain waits for the answers that are not there, and gives back what is held. It takes the lock
+// itself.
+func (e *Engine) drain(answers <-chan []sending) {
+	for ; e.sent > 0; e.sent-- {
+		answered := <-answers
+		e.mu.Lock()
+		e.settle(answered, e.clock(time.Now()))
+		e.mu.Unlock()
+	}
+	e.mu.Lock()
+	now := e.clock(time.Now())
+	var out []sending
+	lanes := e.takeTouched()
+	for _, l := range lanes {
+		l.touched.Store(false)
+	}
+	seen := map[*Lane]bool{}
+	for _, l := range slices.Concat(lanes, e.due, e.paced) {
+		if seen[l] {
+			continue
+		}
+		seen[l] = true
+		for _, s := range l.shares() {
+			if s.FailingFor(now) > 0 {
+				continue
+			}
+			if r := s.Drain(now); r != nil {
+				out = append(out, sending{lane: l, share: s, request: r})
+			}
+		}
+	}
+	e.mu.Unlock()
+	if len(out) > 0 {
+		e.do(out)
+	}
+}
+
+// dueLanes are the lanes that have something to do, a heap by when.
+type dueLanes []*Lane
+
+// next is when the first lane is due, +Inf if there is none.
+func (d dueLanes) next() float64 {
+	if len(d) == 0 {
+		return math.Inf(1)
+	}
+	return d[0].due
+}
+
+// set sets when a lane is due; +Inf takes it out.
+func (d *dueLanes) set(l *Lane, at float64) {
+	switch l.due = at; {
+	case at < math.Inf(1) && l.place < 0:
+		heap.Push(d, l)
+	case at < math.Inf(1):
+		heap.Fix(d, l.place)
+	case l.place >= 0:
+		heap.Remove(d, l.place)
+	}
+}
+
+func (d dueLanes) Len() int           { return len(d) }
+func (d dueLanes) Less(i, j int) bool { return d[i].due < d[j].due }
+func (d dueLanes) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].place, d[j].place = i, j
+}
+
+// Push adds a lane: for package heap.
+func (d *dueLanes) Push(x any) {
+	l := x.(*Lane)
+	l.place = len(*d)
+	*d = append(*d, l)
+}
+
+// Pop takes out the last lane: for package heap.
+func (d *dueLanes) Pop() any {
+	old := *d
+	l := old[len(old)-1]
+	old[len(old)-1] = nil
+	*d = old[:len(old)-1]
+	l.place = -1
+	return l
+}

@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+)
+
+// ratesTimely is how long the permit store's clock of the last rates counts as about now.
+const ratesTimely = time.Second
+
+// ApplyRates puts the rates of throttling ids in force on the lanes whose quotas they are. They
+// were read now, when the permit store's clock was at.
+func (e *Engine) ApplyRates(rates quota.Rates, at float64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.terms.Rates, e.terms.RatesAt, e.terms.RatesTimely = rates, at, true
+	e.ratesReadAt = time.Now()
+	for _, l := range e.lanes {
+		for _, s := range l.limits.messages {
+			if s.Limit.Reason != resolve.ReasonQuota {
+				continue
+			}
+			if s.Apply(resolve.Requote(e.terms, l.id, s.Limit)) {
+				e.touch(l, false) // a permit may be due in an hour by the old rate
+			}
+		}
+	}
+	for _, of := range e.subscriptions {
+		if of.outcomes.reported.Load() && slices.ContainsFunc(of.all(), func(l *Lane) bool { return l.Quota() != nil }) {
+			e.applyAll(of.all()) // what quotas reserve, busy answers do not take away
+		}
+	}
+}
+
+// HasQuotas reports whether a quota applies to a lane.
+func (e *Engine) HasQuotas() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, l := range e.lanes {
+		if l.Quota() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Started returns how many messages each throttling id with a quota has started since the counts
+// were last taken. They stay until taken is called, with those to take out.
+func (e *Engine) Started() (n map[quota.ID]int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, l := range e.lanes {
+		l.countStarted()
+	}
+	n = make(map[quota.ID]int64, len(e.started))
+	for id, k := range e.started {
+		n[id] = k
+	}
+	return n
+}
+
+// TakeStarted takes messages out of the counts that Started returns.
+func (e *Engine) TakeStarted(n map[quota.ID]int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, k := range n {
+		if e.started[id] -= k; e.started[id] == 0 {
+			delete(e.started, id)
+		}
+	}
+}
+
+// countStarted notes what the lane has started of its quota since it was last asked.
+func (l *Lane) countStarted() {
+	id := l.quota.Load()
+	if id == nil {
+		return
+	}
+	for _, s := range l.limits.messages {
+		if s.Limit.Reason == resolve.ReasonQuota {
+			l.engine.started[*id] += s.TakeUsed()
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
+)
+
+// Why callers wait, beside the reasons of limits; see resolve.Limit.
+const (
+	ReasonInFlight    = "messages in flight"
+	ReasonPaused      = "paused"
+	ReasonUnavailable = "permit store unavailable"
+	ReasonNoGroup     = "in none of the limit's worker groups"
+)
+
+// A State is what there is to know of a lane now.
+type State struct {
+	Lane      resolve.Lane
+	CaughtUp  bool
+	Exempt    bool // nothing is charged
+	Shadow    bool
+	Backlog   int64  // messages; -1 = unknown
+	Waiting   int    // callers
+	InFlight  int64  // messages, where that is limited
+	Reason    string // why callers wait
+	Shadowed  int64  // messages that shadow mode let through, all time
+	Waits     map[string]int64
+	WaitTimes Histogram
+	Limits    []sharing.State
+}
+
+// States returns the state of all lanes, or of those only that hold or want permits or are caught
+// up, in no order.
+func (e *Engine) States(activeOnly bool) (states []State) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	for _, l := range e.lanes {
+		if !activeOnly || l.active.Load() || l.caughtUp {
+			states = append(states, l.state(now))
+		}
+	}
+	return states
+}
+
+// State returns the state of the handle's lane.
+func (h *Handle) State() State {
+	h.Lane.engine.mu.Lock()
+	defer h.Lane.engine.mu.Unlock()
+	return h.Lane.state(time.Now())
+}
+
+func (l *Lane) state(now time.Time) State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.admission.Load()
+	s := State{
+		Lane: l.id, CaughtUp: l.caughtUp, Exempt: a == nil, Shadow: l.limits.shadow, Backlog: l.backlog(now), Waiting: len(l.line),
+		InFlight: l.of.inFlight.n.Load(), Shadowed: l.waits.shadowed, Waits: l.waits.byReason(), WaitTimes: l.waits.times,
+	}
+	if len(l.line) > 0 {
+		s.Reason = l.reason(a)
+	}
+	for _, share := range l.limits.all {
+		if of := share.State(l.engine.clock(now)); of.Reason != resolve.ReasonBusy || of.Allowed < busy.Max { // a healthy system limits nothing
+			s.Limits = append(s.Limits, of)
+		}
+	}
+	return s
+}
+
+// reason says which limit holds callers up. No lock is needed.
+func (l *Lane) reason(a *Admission) string {
+	switch {
+	case a == nil || a.closed:
+		return ""
+	case a.paused:
+		return ReasonPaused
+	case a.maxInFlight > 0 && l.of.inFlight.n.Load() >= a.maxInFlight:
+		return ReasonInFlight
+	}
+	for _, s := range a.all {
+		switch {
+		case !s.Empty():
+		case s.Unavailable():
+			return ReasonUnavailable
+		case s.NoGroup():
+			return ReasonNoGroup
+		default:
+			return s.Reason
+		}
+	}
+	return ""
+}
+
+// WaitBuckets are the upper bounds of a Histogram's buckets; the last bucket has none.
+var WaitBuckets = [...]time.Duration{
+	time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond,
+	300 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second, 60 * time.Second,
+}
+
+// A Histogram counts waits by their length.
+type Histogram struct {
+	Count   int64
+	Sum     time.Duration
+	Buckets [len(WaitBuckets) + 1]int64 // not cumulative
+}
+
+// waitStats count the callers of a lane that had to wait. The lane's lock guards them.
+type waitStats struct {
+	shadowed int64
+	reasons  []waitReason // a few
+	times    Histogram
+}
+
+type waitReason struct {
+	why string
+	n   int64
+}
+
+func (s *waitStats) add(d time.Duration, why string) {
+	i, _ := slices.BinarySearch(WaitBuckets[:], d)
+	s.times.Count++
+	s.times.Sum += d
+	s.times.Buckets[i]++
+	for i := range s.reasons {
+		if s.reasons[i].why == why {
+			s.reasons[i].n++
+			return
+		}
+	}
+	s.reasons = append(s.reasons, waitReason{why, 1})
+}
+
+func (s *waitStats) byReason() map[string]int64 {
+	if s.reasons == nil {
+		return nil
+	}
+	n := make(map[string]int64, len(s.reasons))
+	for _, r := range s.reasons {
+		n[r.why] = r.n
+	}
+	return n
+}

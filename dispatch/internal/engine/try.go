@@ -1,0 +1,143 @@
+package engine
+
+import (
+	"cmp"
+	"time"
+)
+
+// TryAcquire takes up to max messages' permits if some are there now, and waits only for the
+// permit store's answer whether a strict slot is free. If it is refused, next says when to come
+// back; a refusal counts as demand, so that permits are requested for the next try.
+func (l *Lane) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
+	if max <= 0 {
+		return Grant{}, time.Time{}, true
+	}
+	max = min(max, MaxPermits)
+	l.mu.Lock()
+	a := l.admission.Load()
+	switch {
+	case a == nil:
+		l.mu.Unlock()
+		return Grant{N: max}, time.Time{}, true
+	case a.closed:
+		l.mu.Unlock()
+		return Grant{}, time.Now().Add(time.Minute), false
+	case a.shadow || len(l.line) == 0:
+		g, ok := l.grant(a, int64(max), -1)
+		if !ok && a.shadow {
+			g, ok = l.letThrough(a, int64(max), -1), true
+		}
+		if ok {
+			l.mu.Unlock()
+			return g, time.Time{}, true
+		}
+	}
+	if a.paused {
+		l.mu.Unlock()
+		return Grant{}, time.Now().Add(time.Second), false
+	}
+	if a.paced == nil {
+		next = l.refuse(a, int64(max))
+		l.mu.Unlock()
+		return Grant{}, next, false
+	}
+	return l.trySlot(a)
+}
+
+// refuse counts a refusal as demand of the limits that have no permit, and says when to come back.
+// The lane's lock is held.
+func (l *Lane) refuse(a *Admission, n int64) time.Time {
+	next := time.Now().Add(tick)
+	soon := next
+	for i, s := range a.all {
+		if !s.Empty() {
+			continue
+		}
+		if i < len(a.messages) {
+			s.Refuse(n)
+		} else {
+			s.Refuse(l.charge(a, n, -1))
+		}
+		if at := s.Bucket.Next(); at.After(next) {
+			next = at
+		} else {
+			s.SetNext(soon) // the loop has not looked for long
+		}
+	}
+	l.engine.touch(l, false)
+	return next
+}
+
+// maxLoopDelay is how long a try waits for the loop where the permit store answers at once.
+const maxLoopDelay = 100 * time.Millisecond
+
+// trySlot has the loop ask for a slot of a strict limit that is free now. The lane's lock is held;
+// it is given up.
+func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
+	now := time.Now()
+	next := now.Add(tick)
+	switch {
+	case len(l.line) > 0, a.maxInFlight > 0 && l.of.inFlight.n.Load() >= a.maxInFlight: // others come first
+		l.mu.Unlock()
+		return Grant{}, next, false
+	case a.lacksOther():
+		next = l.refuse(a, 1)
+		l.mu.Unlock()
+		return Grant{}, next, false
+	}
+	if full := l.engine.start.Add(a.paced.FullUntil()); full.After(now) {
+		l.mu.Unlock()
+		return Grant{}, full, false
+	}
+	c := l.enter(a, 1, -1)
+	c.try = true
+	l.mu.Unlock()
+	defer l.engine.callers.Put(c)
+	l.engine.touch(l, true)
+	timer := time.NewTimer(cmp.Or(l.engine.store.Timeout(), maxLoopDelay))
+	defer timer.Stop()
+	select {
+	case <-c.ready:
+	case <-timer.C:
+		if l.leave(c) {
+			return Grant{}, time.Now(), false
+		}
+		<-c.ready
+	}
+	switch {
+	case c.err != nil:
+		return Grant{}, time.Now().Add(time.Minute), false
+	case c.grant.N == 0:
+		return Grant{}, c.next, false
+	case c.until != 0 && time.Since(l.engine.start) > c.until: // the caller has woken too late for its slot
+		c.grant.waste()
+		return Grant{}, time.Now().Add(tick), false
+	}
+	return c.grant, time.Time{}, true
+}
+
+// refuseTries answers the callers that do not wait and that got no slot.
+func (l *Lane) refuseTries(t time.Time) {
+	a := l.admission.Load()
+	if !l.Waited() || a == nil || a.paced != nil && !a.paced.TryRefused() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	refused := 0
+	for _, c := range l.line {
+		if !c.try {
+			break
+		}
+		c.next = t.Add(tick)
+		if a.paced != nil {
+			if full := l.engine.start.Add(a.paced.FullUntil()); full.After(t) {
+				c.next = full
+			}
+		}
+		refused++
+		l.wanted -= float64(c.max)
+		c.ready <- struct{}{}
+	}
+	l.served(refused)
+}

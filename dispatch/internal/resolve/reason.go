@@ -1,0 +1,22 @@
+package resolve
+
+import "github.com/dispatchthrottle/throttle/policy"
+
+// Why callers wait for a limit that is of no scope.
+const (
+	ReasonBusy  = "busy answers"
+	ReasonQuota = "quota"
+)
+
+// Reason is why callers wait for a limit of a scope of that kind, such as "subscription's byte
+// rate".
+func Reason(kind policy.Kind, bytes bool) string {
+	r := "message rate"
+	if bytes {
+		r = "byte rate"
+	}
+	if kind != policy.TopicKind {
+		r = kind.String() + "'s " + r
+	}
+	return r
+}

@@ -1,0 +1,247 @@
+// Package resolve says which limits apply to a subscription: a pure function of the policies and
+// of the rates of quotas.
+package resolve
+
+import (
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/pool"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// Terms are what the limits of all subscriptions of a process are resolved from.
+type Terms struct {
+	Cluster     string
+	WorkerGroup string // that this process is in; "" = none
+	Policies    policy.Snapshot
+	Rates       quota.Rates // of throttling ids, as a ratekeeper found them
+	RatesAt     float64     // the permit store's clock when Rates were read, seconds
+	RatesTimely bool        // Rates were read so lately that RatesAt is about now
+}
+
+// A Lane is whose limits are resolved: the messages of one subscription that have one owner.
+type Lane struct {
+	Topic        policy.Topic
+	Subscription string
+	Owner        Owner
+}
+
+// Reports are what is known of the outcomes that a subscription's handlers report.
+type Reports struct {
+	Any    bool    // one was reported that matters: the subscription has a busy limit
+	Owners []Owner // of the subscription's messages; what their quotas reserve, busy answers do not take away
+}
+
+// A Subscription is what the policies in force say for the messages of a lane.
+type Subscription struct {
+	Messages, Bytes []Limit
+	Shadow          bool // messages that would have to wait are counted and let through
+	Paused          bool
+	MaxInFlight     int64 // messages handed out and not Done; 0 = any number
+
+	CaughtUpBacklog  int64 // messages; a subscription is caught up at this backlog or under
+	ThrottleCaughtUp bool  // a caught-up subscription is throttled, too
+
+	Quota    *quota.ID // the throttling id whose quota applies; nil = none
+	Outcomes uint32    // a bit for each [Outcome] that is counted
+	Ties     []*policy.TieError
+}
+
+// A Limit is one limit as one lane must keep it.
+type Limit struct {
+	Key             string // of the permit store
+	Reason          string // why callers wait for it
+	ExemptsCaughtUp bool   // caught-up subscriptions bypass it
+	Pace
+	Sharer   string // the name under which the schedule counts this lane
+	Weight   float64
+	Reserved float64 // permits a second
+	OnOutage policy.OnOutage
+	Split    Split
+	Groups   Groups
+	Revision Revision
+}
+
+// A Pace is what moves the revision of a limit when it changes.
+type Pace struct {
+	Mode        policy.Sharing
+	Rate        float64 // permits a second
+	Ramp        schedule.Ramp
+	Burst       float64   // permits
+	Round       float64   // seconds
+	MaxReserved float64   // strict: slots allocated ahead, in all
+	Queue       bool      // strict: a caller that finds all slots allocated queues
+	Expiry      float64   // strict: how late a slot may be used, seconds
+	Rule        busy.Rule // by which busy answers lower the limit; the zero value: not at all
+}
+
+// Split are the settings of `sharing.mode: split`.
+type Split struct {
+	PoolSize int     // that the policy sets; 0 = the replicas agree on it
+	TTL      float64 // seconds after which a silent replica does not count
+}
+
+// Groups are the settings of `sharing.mode: groups`.
+type Groups struct {
+	Terms pool.Terms
+	Own   string // the worker group of this process
+}
+
+// A Revision is when a limit last changed. Revisions of different policy stores cannot be
+// compared.
+type Revision struct {
+	Identity string // of the policy store
+	Number   int64
+}
+
+// QuotaRevisions is the Identity of the revisions of quota limits: microseconds of the permit
+// store's clock.
+const QuotaRevisions = "quota"
+
+// Resolve returns what applies to the messages of a lane.
+func Resolve(t Terms, lane Lane, r Reports) Subscription {
+	e := t.Policies.Set.Resolve(t.Cluster, lane.Topic, lane.Subscription)
+	p := e.Subscription
+	s := Subscription{
+		Shadow: p.IsShadow() && !p.IsPaused(), Paused: p.IsPaused(), MaxInFlight: p.InFlight(),
+		CaughtUpBacklog: p.CaughtUpThreshold(), ThrottleCaughtUp: p.ThrottlesCaughtUp(),
+		Outcomes: countedOutcomes(p), Ties: e.Ties,
+	}
+	own := policy.SubscriptionScope(lane.Topic, lane.Subscription)
+	by := sharer{lane.Subscription, p.ShareWeight(), p.Reserved.PerSec(), p.ReservedBytes.PerSec()}
+	topic := e.Topic
+	topic.OnOutage = p.OnOutage
+	s.add(t, policy.TopicScope(lane.Topic), topic, by)
+	s.add(t, own, p, sharer{name: lane.Subscription, weight: policy.DefaultWeight})
+	s.addBusy(t, lane, p, r)
+	by.name = own.String()
+	s.addQuota(t, lane, by)
+	for _, a := range e.Aggregates {
+		s.add(t, a.Scope, a.Policy, by)
+	}
+	s.pace()
+	return s
+}
+
+// A sharer is how a subscription shares a limit.
+type sharer struct {
+	name                    string
+	weight                  float64
+	reserved, reservedBytes float64 // a second
+}
+
+// add adds the limits of a scope.
+func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by sharer) {
+	limit := Limit{
+		Sharer: by.name, Weight: by.weight, OnOutage: p.Outage(), Revision: Revision{t.Policies.Identity, t.Policies.Revision},
+		Pace: Pace{Mode: policy.Fair, Round: p.RoundDuration().Seconds()},
+	}
+	plain := scope.Kind == policy.TopicKind || scope.Kind == policy.SubscriptionKind
+	if p.MessageRate.Limited() {
+		m := limit
+		m.Key, m.Reason, m.Reserved = permits.LimitKey(t.Cluster, scope, false), Reason(scope.Kind, false), by.reserved
+		m.Rate, m.Burst = p.MessageRate.PerSec(), float64(p.MessageBurst())
+		m.Ramp = rampTo(m.Rate, p.RampFrom.PerSec(), p)
+		m.share(t, p)
+		m.ExemptsCaughtUp = plain && m.Mode != policy.Strict
+		s.Messages = append(s.Messages, m)
+	}
+	if p.ByteRate.Limited() {
+		b := limit
+		b.Key, b.Reason, b.Reserved = permits.LimitKey(t.Cluster, scope, true), Reason(scope.Kind, true), by.reservedBytes
+		b.Rate, b.Burst = p.ByteRate.PerSec(), float64(p.BytesBurst())
+		b.Ramp = rampTo(b.Rate, p.RampFromBytes.PerSec(), p)
+		b.ExemptsCaughtUp = plain
+		s.Bytes = append(s.Bytes, b)
+	}
+}
+
+// share sets how a limit of messages is shared.
+func (m *Limit) share(t Terms, p policy.Policy) {
+	switch {
+	case p.IsStrict():
+		m.Mode, m.Burst, m.MaxReserved = policy.Strict, 0, float64(p.ReservedAhead())
+		m.Queue, m.Expiry = p.Queues(), p.ExpiryDuration().Seconds()
+	case p.IsSplit():
+		m.Mode, m.Split = policy.Split, Split{PoolSize: int(p.HeadCount()), TTL: p.PoolTTLDuration().Seconds()}
+	case p.IsGrouped():
+		m.Mode, m.Groups.Own = policy.Groups, t.WorkerGroup
+		m.Groups.Terms = pool.Terms{
+			Names: p.GroupNames(), Permits: p.MessageRate.Permits, Period: p.MessageRate.Period.Seconds(), Keep: p.KeptBack(),
+			Ahead: min(p.RoundDuration(), p.MessageRate.Period/10).Seconds(), TTL: p.PoolTTLDuration().Seconds(),
+		}
+	}
+}
+
+// pace leaves strict pacing to the slowest of the limits that are to be strict, and shares the
+// others fairly: slots of two lines would hardly ever be due at the same time. In shadow mode no
+// message waits for a slot.
+func (s *Subscription) pace() {
+	slowest := -1
+	for i, m := range s.Messages {
+		if m.Mode == policy.Strict && !s.Shadow && (slowest < 0 || m.Rate < s.Messages[slowest].Rate) {
+			slowest = i
+		}
+	}
+	for i := range s.Messages {
+		if m := &s.Messages[i]; m.Mode == policy.Strict && i != slowest {
+			m.Mode = policy.Fair
+		}
+	}
+}
+
+// rampTo is the ramp to a rate, if the policy has one: from the smallest step unless it sets
+// another start.
+func rampTo(rate, from float64, p policy.Policy) schedule.Ramp {
+	over := p.RampDuration().Seconds()
+	if over == 0 {
+		return schedule.Ramp{}
+	}
+	if from == 0 {
+		from = rate / over
+	}
+	return schedule.Ramp{From: from, Over: over, TTL: p.RampTTLDuration().Seconds(), Relaxed: p.Ramp == policy.RampRelaxed}
+}
+
+// minQuotaRate is the lowest rate of a quota, messages a second: a schedule has none of 0.
+const minQuotaRate = 1.0 / 4096
+
+// addQuota adds the limit of the lane's throttling id, if that has a quota.
+func (s *Subscription) addQuota(t Terms, lane Lane, by sharer) {
+	id := lane.Owner.ID(lane.Topic, t.Policies.Set)
+	q, ok := t.Policies.Set.Quota(id)
+	if !ok {
+		return
+	}
+	name := quota.ID(id.String())
+	s.Quota = &name
+	s.Paused = s.Paused || q.Total == 0 && !q.Shadow
+	m := Limit{
+		Key: permits.QuotaKey(t.Cluster, id), Reason: ReasonQuota, Sharer: by.name, Weight: by.weight, OnOutage: policy.OutageShare,
+		Pace: Pace{Mode: policy.Fair, Round: policy.DefaultRound.Seconds()},
+	}
+	m.quote(t, id, q)
+	s.Messages = append(s.Messages, m)
+}
+
+// Requote returns a lane's quota limit at the rate that is known now.
+func Requote(t Terms, lane Lane, limit Limit) Limit {
+	id := lane.Owner.ID(lane.Topic, t.Policies.Set)
+	q, _ := t.Policies.Set.Quota(id)
+	limit.quote(t, id, q)
+	return limit
+}
+
+// quote sets the rate of a quota. The revision is the permit store's clock, 0 if that is not
+// known.
+func (m *Limit) quote(t Terms, id policy.Scope, q policy.Quota) {
+	m.Rate = min(busy.Max, max(minQuotaRate, t.Rates.Of(id, q, t.RatesAt)))
+	m.Revision = Revision{Identity: QuotaRevisions}
+	if t.RatesTimely {
+		m.Revision.Number = int64(t.RatesAt * float64(time.Second/time.Microsecond))
+	}
+}

@@ -1,0 +1,208 @@
+package sharing
+
+import (
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+// batches decides when a replica requests permits and how many, for modes whose permits come in
+// batches: one that is running, and at most one that is still to come.
+type batches struct {
+	*Share
+	outageShare
+	rev        resolve.Revision // of the limit that the batches were allocated under
+	top        float64          // the limit's rate, and
+	ramp       schedule.Ramp    // the ramp to it, by which permits are released
+	step       uint64           // the last one of the loop
+	demand     Demand           // at the last step
+	sentDemand float64          // permits a second that the last request was made for
+	shareAt    float64          // when the share was last told
+	round      float64          // that the schedule told, seconds; 0 = the limit's
+	turnAt     float64          // while the line is full, no request before: see fair.turn
+	keepUntil  float64          // the last handle is closed: nothing is requested, and what is held then goes back; 0 = there is a handle
+	lowered    bool             // the limit has become lower since the last request
+	gone       bool             // no callers: nothing is requested until one waits
+	handBack   bool             // held grants gave permits back that may be unused
+}
+
+// advance releases the permits that are due. It returns how many are the replica's own, as long as
+// the permit store is unavailable and mayLend allows it.
+func (b *batches) advance(t Time, d Demand, mayLend bool) (lent int64) {
+	now := t.Now
+	if b.top != b.Limit.Rate || b.ramp != b.Limit.Ramp {
+		b.adjust(now)
+	}
+	b.demand, b.step = d, t.Step
+	if b.heldBack.Load() {
+		b.heldBack.Store(false)
+		b.handBack, b.strayAt = true, now // an idle share has no steps, so that its strayAt is old
+	}
+	b.observe(now, d)
+	b.release(t, b.grace())
+	b.age(now, b.Limit.Round)
+	if b.lendAt > 0 {
+		lent = b.lend(now, d, mayLend)
+	}
+	return lent
+}
+
+// grace is how late permits may be released, seconds. After a pause, a bunch of them would make a
+// busy system busier.
+func (b *batches) grace() float64 {
+	if b.Limit.Rule.Mode != busy.None {
+		return b.Limit.Round / 5
+	}
+	return b.Limit.Round
+}
+
+// adjust goes over to the limit's new rate. What is held is scaled, and so is the share. The next
+// reply says where on its ramp a limit is.
+func (b *batches) adjust(now float64) {
+	rate := b.Limit.Rate
+	if ramp := b.Limit.Ramp; ramp.Over > 0 {
+		from := ramp.From
+		if b.ramp.Over > 0 {
+			from = max(from, b.rate)
+		}
+		rate = min(rate, from)
+	}
+	if f := rate / b.rate; b.rate > 0 {
+		b.share *= f
+		if b.lendAt > now {
+			b.lendAt = now + (b.lendAt-now)/f
+		}
+		b.lowered = f < 1
+	}
+	b.changeRate(now, rate)
+	b.top, b.ramp = b.Limit.Rate, b.Limit.Ramp
+}
+
+// An order is what to request now: to drain everything, or want permits. The zero value is
+// nothing.
+type order struct {
+	drain bool
+	want  float64 // permits
+}
+
+// next decides what to request. gone says that the limit no longer applies to the lane.
+func (b *batches) next(now float64, d Demand, gone bool) order {
+	if d == (Demand{}) && !gone {
+		d = b.demand // callers that were served come back soon
+	}
+	b.demand = d
+	closed := b.keepUntil > 0
+	if gone = gone || closed && now >= b.keepUntil; gone || closed {
+		b.asked = 0
+	}
+	if b.gone = gone || b.gone && d.Waiting == 0 && b.asked == 0; b.pending || now < b.retryAt {
+		return order{}
+	}
+	demand, held := b.wants(d), b.held()
+	b.sentDemand = demand
+	if gone && held == 0 {
+		return order{}
+	}
+	if gone || b.handsBack(now, d) {
+		return order{drain: true}
+	}
+	changed := b.rev != b.Limit.Revision
+	wanted := false
+	switch next := b.upcoming(now); {
+	case changed && held > 0 && (b.gone || closed):
+		return order{drain: true}
+	case changed && b.lowered && held > 0:
+		b.clear(now) // the running batch would come on top of the new line
+		held, b.lowered, wanted = 0, false, true
+	case next != nil: // there is never a third, nor a drain while the next one is still to come
+	case d.Waiting > 0:
+		wanted = b.unreleased() <= 1
+	case b.asked > 0: // a refused caller comes back
+		wanted = held < b.asked+b.Debt() && b.unreleased() <= 1
+	case b.gone:
+	case !d.Anybody && now-b.usedAt > max(0.015, 5/b.use):
+		b.gone = true
+		b.since.Store(b.step + 1) // grants taken until now would be returned too late
+		if held > 2 {
+			return order{drain: true}
+		}
+	case closed:
+	default:
+		wanted = b.used && float64(held) < demand*b.Limit.Round/4
+	}
+	if !wanted || now < b.turnAt && !changed {
+		if changed && len(b.batches) == 0 && b.expired == 0 {
+			b.rev = b.Limit.Revision
+		}
+		return order{}
+	}
+	round := b.round
+	if round == 0 {
+		round = b.Limit.Round
+	}
+	want := max(demand*round, float64(b.asked+b.Debt()-held))
+	if demand < b.share {
+		want = max(want, min(8, 4*b.Limit.Round*demand))
+	}
+	return order{want: max(1, want)}
+}
+
+// handsBack reports, once, that no caller has used for a round what held grants gave back, so that
+// it goes to the permit store.
+func (b *batches) handsBack(now float64, d Demand) bool {
+	if !b.handBack || d.Anybody || now-b.usedAt <= b.Limit.Round {
+		return false
+	}
+	b.handBack = false
+	return b.held()+b.expired > 2
+}
+
+// Idle reports whether nothing is held or wanted.
+func (b *batches) Idle() bool {
+	return len(b.batches) == 0 && b.expired == 0 && (b.gone || b.keepUntil > 0 || !b.used) && b.lendAt == 0 && b.Empty()
+}
+
+// WakeAt is when the next step is due.
+func (b *batches) WakeAt(now float64) float64 {
+	d := b.demand
+	at := b.wakeAt(b.Limit.Round)
+	if again := max(b.retryAt, b.turnAt); !b.pending && (d.Waiting > 0 || b.asked > 0) && again > now {
+		at = min(at, again)
+	}
+	if b.lendAt > 0 && d.Waiting > 0 {
+		at = min(at, b.lendAt)
+	}
+	if b.keepUntil > 0 && b.held() > 0 {
+		at = min(at, b.keepUntil)
+	}
+	if !d.Anybody && !b.gone && b.use > 0.3 && b.held() > 0 {
+		at = min(at, now+0.010) // are there callers still, and is the bucket low? Slower ones leave permits to expire
+	}
+	return at
+}
+
+// NextPermit is when a refused caller may find a permit.
+func (b *batches) NextPermit(now float64) float64 {
+	if running := b.current(); running != nil {
+		return running.due
+	}
+	if b.share > 0 {
+		return now + min(b.Limit.Round, 1/b.share)
+	}
+	return now + b.Limit.Round
+}
+
+// settle takes in what an answer says of the permit store, and reports whether the request was
+// made.
+func (b *batches) settle(r *permits.Request, now float64) bool {
+	first := b.failures == 0
+	if !b.Share.settle(r, now) {
+		b.cutOff(now, first)
+		return false
+	}
+	return true
+}
+
+// Report fills in the share, and the rate at which permits are released.
+func (b *batches) Report(r *Report) { r.Allowed, r.Share = b.rate, b.share }

@@ -1,0 +1,140 @@
+package sharing
+
+import (
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+// An exchange is how a share's requests to the permit store have gone. One request is on its way
+// at a time.
+type exchange struct {
+	pending bool
+	sent    float64          // the last request
+	done    float64          // when its answer arrived
+	sentRev resolve.Revision // of the limit when it was sent
+	retryAt float64          // no request before
+	dated   bool             // a quota's revision is the store's clock
+
+	failures int     // in a row
+	failedAt float64 // when the first of them was noticed
+	cutAt    float64 // when the first of them was sent
+
+	rtts      [2]float64       // of the last two requests, seconds; the first of all, which may have to connect, is not among them
+	storeTime float64          // the store's clock less ours, from the last answer; 0 = unknown
+	clock     clock            // the last answer that was not late
+	unheard   schedule.Answers // outcomes that the store has not been told of
+
+	request    permits.Request  // the one that is pending, as is
+	allocation permits.Allocate // this: they are used again
+}
+
+// outage reports whether the permit store is unavailable: a single lost request or reply is no
+// outage.
+func (e *exchange) outage() bool { return e.failures > 1 }
+
+// rtt is how long a request takes, seconds; 0 = unknown.
+func (e *exchange) rtt() float64 { return min(e.rtts[0], e.rtts[1]) }
+
+// askAgain drops the delay that the next request was given. Modes drop theirs as they see the new
+// revision.
+func (s *Share) askAgain() {
+	if s.failures == 0 {
+		s.retryAt = 0
+	}
+}
+
+// send notes that a request is on its way, and returns it.
+func (s *Share) send(now float64, r permits.Request) *permits.Request {
+	r.Key = s.Limit.Key
+	s.request = r
+	s.expired = 0
+	s.pending, s.used = true, false
+	s.heldUp, s.sent, s.sentRev = 0, now, s.Limit.Revision
+	return &s.request
+}
+
+// allocate completes a request to the schedule.
+func (s *Share) allocate(now float64, r schedule.Request) *permits.Request {
+	l := &s.Limit
+	r.Subscription, r.Weight, r.Reserved = l.Sharer, l.Weight, l.Reserved
+	r.Returned, r.Held, r.RTT = float64(s.expired), float64(s.held()), s.rtt()
+	r.Round, r.Burst, r.Rate, r.Ramp, r.Rule = l.Round, l.Burst, l.Rate, l.Ramp, l.Rule
+	r.Identity, r.Rev = l.Revision.Identity, l.Revision.Number
+	r.Nonce = 1 + s.env.Rand.Int64N(1<<52)
+	switch {
+	case s.env.Timeout == 0: // it cannot be late
+	case s.storeTime != 0:
+		r.NotAfter = now + s.storeTime + s.env.Timeout
+	case s.failures > 0: // a frozen store may answer this however late: the request only asks for the clock
+		r.Want = 0
+	}
+	r.Low, r.High = s.clock.bounds(now)
+	s.allocation = permits.Allocate{Request: r}
+	return s.send(now, permits.Request{Allocate: &s.allocation})
+}
+
+// failed notes that a request failed, and when to try again.
+func (s *Share) failed(now float64) {
+	if s.failures++; s.failures == 1 {
+		s.failedAt, s.cutAt = now, s.sent
+	}
+	s.unavailable.Store(s.outage())
+	jitter := s.env.Rand.Float64()
+	s.retryAt = now + s.Limit.Round*(0.25+jitter/2)
+	if s.failures > 3 { // not all replicas may come back in the same moment
+		s.retryAt = now + s.Limit.Round*(0.5+2*jitter)
+	}
+}
+
+// succeeded notes an answer with the store's clock in it.
+func (s *Share) succeeded(clockNow float64) {
+	s.failures, s.retryAt = 0, 0
+	s.unavailable.Store(false)
+	s.storeTime = clockNow - s.done
+	s.clock = clock{clockNow, s.sent, s.done}
+	s.rtts[0], s.rtts[1] = s.rtts[1], s.done-s.sent
+}
+
+// A clock is the permit store's clock in an answer, when its request was sent and when it arrived.
+type clock struct{ now, sent, received float64 }
+
+// drift is how much two clocks may differ after a second.
+const drift = 5e-4
+
+// bounds returns the earliest and the latest time that the store's clock can show now; 0, 0 before
+// the first answer.
+func (c clock) bounds(now float64) (low, high float64) {
+	if c.received == 0 {
+		return 0, 0
+	}
+	low, high = now-c.received, now-c.sent
+	return c.now + low - drift*low, c.now + high + drift*high
+}
+
+// AddAnswers notes outcomes that the permit store is to be told of. They go with the next request.
+func (s *Share) AddAnswers(r *permits.Request, more schedule.Answers) {
+	s.unheard.OK += more.OK
+	s.unheard.Busy += more.Busy
+	s.unheard.RetryAfter = max(s.unheard.RetryAfter, more.RetryAfter)
+	if r.Allocate != nil {
+		r.Allocate.Answers = s.unheard
+	}
+}
+
+// settle takes in what an answer says of the permit store, and reports whether the request was
+// made.
+func (s *Share) settle(r *permits.Request, now float64) bool {
+	switch {
+	case r.Err != nil:
+		s.failed(now)
+		return false
+	case r.Late():
+		s.storeTime = r.Now() - s.done
+		s.failed(now)
+		return false
+	}
+	s.succeeded(r.Now())
+	s.unheard = schedule.Answers{}
+	return true
+}

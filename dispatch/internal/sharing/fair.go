@@ -1,0 +1,130 @@
+package sharing
+
+import (
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+// fair is the default mode: replicas request batches of slots in one line, and get shares by
+// weighted max-min fairness. See docs/sharing.md and package schedule.
+type fair struct {
+	batches
+	carry schedule.Carry // from the last reply
+}
+
+func newFair(s *Share) *fair { return &fair{batches: batches{Share: s}} }
+
+// maxTurn is the longest that a replica with a light share waits between two permits, in seconds:
+// a share lighter than one permit in that time gets that one.
+const maxTurn = 2.0
+
+// Advance releases the permits that are due.
+func (f *fair) Advance(t Time, d Demand) { f.advance(t, d, true) }
+
+// Next requests as many permits as this replica may have use for.
+func (f *fair) Next(now float64, d Demand) *permits.Request {
+	return f.order(now, f.next(now, d, false))
+}
+
+// Drain gives back all permits.
+func (f *fair) Drain(now float64) *permits.Request { return f.order(now, f.next(now, Demand{}, true)) }
+
+func (f *fair) order(now float64, o order) *permits.Request {
+	if f.rev != f.Limit.Revision {
+		f.turnAt = 0
+	}
+	switch {
+	case o.drain:
+		f.clear(now)
+		return f.request(now, 0, 0)
+	case o.want > 0:
+		return f.request(now, f.sentDemand, o.want)
+	}
+	return nil
+}
+
+func (f *fair) request(now, demand, want float64) *permits.Request {
+	f.sentDemand = demand
+	return f.allocate(now, schedule.Request{Demand: f.pressure(now, demand), Want: want, Carry: f.carry})
+}
+
+// Answered takes in the permits of a reply.
+func (f *fair) Answered(r *permits.Request, now float64) {
+	usual := f.rtt()
+	if !f.settle(r, now) {
+		return
+	}
+	request, reply := &r.Allocate.Request, &r.Allocate.Reply
+	f.carry, f.round = reply.Carry, reply.Carry.Round
+	if told := reply.Carry.Shifts - request.Carry.Shifts; told > 0 && f.slow(r.Allocate, usual) {
+		// The store's clock has not stepped: the next request says so.
+		f.carry.Shifts -= told
+		reply.Start = max(min(reply.Start, 0), reply.Start-reply.Ahead)
+	}
+	f.repay(now, reply.Since > f.done-f.cutAt)
+	if reply.N == 0 {
+		return
+	}
+	f.share, f.shareAt, f.rev = reply.Share, now, f.sentRev
+	f.turnAt = now + f.turn(reply)
+	if (f.Limit.Ramp.Over > 0 || f.Limit.Rule.Mode != busy.None) && f.sentRev == f.Limit.Revision {
+		f.rate = reply.Rate
+	}
+	f.allocations++
+	f.add(int64(reply.N), f.done+reply.Start, reply.Gap*reply.Rate/f.rate, f.sent, f.life(reply.N), f.Limit.Round)
+}
+
+// slow reports whether a request took so much longer than usual that the store's clock need not
+// have stepped forward.
+func (f *fair) slow(a *permits.Allocate, usual float64) bool {
+	return a.High > 0 && a.Reply.Carry.Inc == a.Carry.Inc && a.Reply.Now-a.High <= f.done-f.sent-usual+0.02
+}
+
+// turn is how long after a reply a replica requests no more, in seconds. An allocation is one
+// permit at least. Where that is more than the replica's share of a round, one in each round would
+// be more than its share. While others are allocated slots before its next ones, the replica
+// therefore leaves out rounds; if the line has room, there is no delay.
+func (f *fair) turn(reply *schedule.Reply) float64 {
+	end := max(f.done, f.end)
+	if running := f.current(); running != nil {
+		end = max(end, running.due+float64(running.left)*running.minGap)
+	}
+	if reply.Share*max(f.Limit.Round, schedule.Stretch(reply.Rate)) >= 1 || f.done+reply.Start < end+f.Limit.Round/2 {
+		return 0
+	}
+	return min(maxTurn, 1/reply.Share)
+}
+
+// life is how long n permits of the last request may lie unspent: a round, the time in which the
+// replica gets one permit, or as long as its callers take for them.
+func (f *fair) life(n float64) float64 {
+	turn := maxTurn
+	if f.share > 1e-6 { // else guaranteed minimums take all
+		turn = 1 / f.share
+	}
+	life := max(f.round, f.Limit.Round, turn)
+	if f.sentDemand > 0 {
+		life = max(life, 1.3*n/f.sentDemand)
+	}
+	if f.asked > 0 {
+		life = max(life, 1.3*f.patience)
+	}
+	return life
+}
+
+// Keep has a share in fair mode keep what it holds for a new handle until then, and reports
+// whether it does. 0 ends that.
+func (s *Share) Keep(until float64) bool {
+	f, ok := s.mode.(*fair)
+	if ok {
+		f.keepUntil = until
+	}
+	return ok
+}
+
+// Kept reports whether the share keeps what it holds for a new handle.
+func (s *Share) Kept() bool {
+	f, ok := s.mode.(*fair)
+	return ok && f.keepUntil > 0
+}

@@ -1,0 +1,134 @@
+package sharing
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/pool"
+)
+
+// groups is the mode that divides each period's permits over worker groups. It decides as fair
+// does when to request permits and how many, but draws them from what the period has for its
+// group, and from what other groups leave. See [pool.Division].
+type groups struct {
+	batches
+	member string  // this share's name in its group
+	joined bool    // the store knows the member
+	period int64   // the one last drawn from
+	own    int64   // permits drawn in it that were the own group's
+	before int64   // and in the period before
+	unpaid int64   // permits taken without the store, since it was last available
+	again  float64 // the next request, even if no permit is wanted: a member that is silent is forgotten
+	drawAt float64 // no draw before: nothing was left
+}
+
+func newGroups(s *Share) *groups {
+	return &groups{batches: batches{Share: s}, member: fmt.Sprintf("%s/%s/%x", s.env.Replica, s.Limit.Sharer, s.env.Rand.Uint32())}
+}
+
+// Advance releases the permits that are due. While the store is unavailable, the replica goes on
+// with its own group's permits once the others have noticed its silence.
+func (g *groups) Advance(t Time, d Demand) {
+	lent := g.advance(t, d, g.share > 0 && g.Limit.Groups.Terms.MayGoOn(t.Now-g.failedAt))
+	g.unpaid = min(g.unpaid+lent, g.before)
+}
+
+// Next draws permits, or shows that the member is there.
+func (g *groups) Next(now float64, d Demand) *permits.Request {
+	if g.rev != g.Limit.Revision {
+		g.drawAt = 0
+	}
+	var o order
+	if now >= g.drawAt {
+		o = g.next(now, d, false)
+	}
+	switch {
+	case o.drain:
+		g.clear(now)
+		return g.draw(now, 0, false)
+	case o.want > 0:
+		return g.draw(now, o.want, false)
+	case !g.pending && now >= max(g.again, g.retryAt):
+		g.sentDemand = 0
+		return g.draw(now, 0, false)
+	}
+	return nil
+}
+
+// Drain gives back all permits, and takes the member out.
+func (g *groups) Drain(now float64) *permits.Request {
+	if g.pending || now < g.retryAt || !g.joined {
+		return nil
+	}
+	g.clear(now)
+	return g.draw(now, 0, true)
+}
+
+func (g *groups) draw(now, want float64, leave bool) *permits.Request {
+	if g.storeTime == 0 && g.failures > 0 { // a frozen store may answer this however late
+		want = 0
+	}
+	l := &g.Limit
+	d := &permits.Draw{
+		Terms: l.Groups.Terms, Rate: l.Rate, Ramp: l.Ramp, Active: want > 0 || g.demand.Waiting > 0,
+		Visit: pool.Visit{
+			Group: l.Groups.Own, Member: g.member, Want: int64(math.Ceil(want)), Back: g.expired, Period: g.period, Spent: g.unpaid, Leave: leave,
+		},
+	}
+	g.joined = !leave
+	return g.send(now, permits.Request{Draw: d})
+}
+
+// Answered takes in what was drawn.
+func (g *groups) Answered(r *permits.Request, now float64) {
+	if !g.settle(r, now) {
+		return
+	}
+	g.repay(now, false)
+	visit, drawn := &r.Draw.Visit, &r.Draw.Drawn
+	if drawn.Period != g.period {
+		if g.before = 0; drawn.Period == g.period+1 {
+			g.before = g.own
+		}
+		g.period, g.own = drawn.Period, 0
+	}
+	g.own += drawn.Own
+	g.noGroup.Store(!drawn.Known)
+	g.unpaid = max(0, g.unpaid-visit.Spent)
+	g.again = now + r.Draw.Terms.TTL/20
+	g.share, g.shareAt, g.rev = float64(g.before)/r.Draw.Terms.Period, now, g.sentRev
+	if g.Limit.Ramp.Over > 0 && g.sentRev == g.Limit.Revision {
+		g.rate = r.Draw.Allowed
+	}
+	if drawn.N == 0 {
+		if visit.Want > 0 {
+			g.drawAt = now + drawn.Again*(0.75+g.env.Rand.Float64()/2)
+		}
+		return
+	}
+	g.allocations++
+	life := max(g.Limit.Round, min(1.3*float64(drawn.N)/max(g.sentDemand, 1e-9), r.Draw.Terms.Period))
+	g.add(drawn.N, g.done, 1/g.rate, g.sent, life, g.Limit.Round)
+}
+
+// WakeAt is when the next step is due.
+func (g *groups) WakeAt(now float64) float64 {
+	at := g.batches.WakeAt(now)
+	if !g.pending && g.joined {
+		at = min(at, max(g.again, g.retryAt))
+		if g.demand.Waiting > 0 || g.asked > 0 {
+			at = min(at, max(g.drawAt, g.retryAt))
+		}
+	}
+	return at
+}
+
+// Idle reports whether the member has left.
+func (g *groups) Idle() bool { return !g.joined }
+
+// Report fills in the worker group.
+func (g *groups) Report(r *Report) {
+	g.batches.Report(r)
+	r.Group = g.Limit.Groups.Own
+}

@@ -1,0 +1,85 @@
+package sharing
+
+import "github.com/dispatchthrottle/throttle/policy"
+
+// An outageShare is what a replica takes on its own while the permit store is unavailable, if the
+// limit's policy says `onOutage: share`: its last share.
+type outageShare struct {
+	lendAt float64 // when the next permit of its own is due; 0 = the store is available
+	lent   int64   // permits of its own since the store was last available
+}
+
+// maxRepaid is how much of a replica's share is owed after an outage at most, in seconds.
+const maxRepaid = 2.0
+
+// cutOff notes a request that failed; the first in a row begins a count of its own.
+func (b *batches) cutOff(now float64, first bool) {
+	if first {
+		b.lent = 0
+	}
+	if b.outage() && b.lendAt == 0 {
+		b.lendAt = now + 1.5*b.Limit.Round // the next request may succeed before
+	}
+}
+
+// lend releases the permits that are due without the store, and returns how many. Each comes a
+// share's gap after the one before, so that the replica never exceeds its share of the time that
+// passes. Permits are released only while callers want some and nothing allocated is left.
+func (b *batches) lend(now float64, d Demand, mayLend bool) int64 {
+	if b.Limit.OnOutage != policy.OutageShare {
+		return 0
+	}
+	gap := 1 / b.lastShare()
+	switch {
+	case !mayLend, b.held() == 0 && d.Waiting == 0 && b.asked == 0:
+		b.lendAt = max(b.lendAt, now)
+		return 0
+	case b.held() > 0:
+		b.lendAt = max(b.lendAt, now+gap)
+		return 0
+	case b.lendAt > now:
+		return 0
+	}
+	k := int64((now-b.lendAt)/gap) + 1
+	if most := int64(b.Limit.Round/gap) + 1; k > most {
+		k, b.lendAt = most, now
+	}
+	b.supply(k)
+	b.lent += k
+	b.lendAt += float64(k) * gap
+	return k
+}
+
+// lastShare is the share last told. If that was long before the outage, other replicas may have it
+// now: a hundredth of the limit then, so that a hundred such replicas at most double it. A replica
+// that was never told one takes the limit divided by the number of replicas when they were last
+// counted, or a thousandth of it.
+func (b *batches) lastShare() float64 {
+	switch {
+	case b.shareAt > 0 && b.failedAt-b.shareAt <= max(maxTurn, 3/max(b.share, 1/maxTurn)):
+		return max(min(b.share, b.Limit.Rate), min(1/maxTurn, b.Limit.Rate/1000))
+	case b.shareAt > 0:
+		return b.rate / 100
+	}
+	if n := b.env.Replicas.Load(); n > 0 {
+		return b.rate / float64(n)
+	}
+	return b.rate / 1000
+}
+
+// repay ends the lending. What was released ahead of its time is owed. If the store was
+// unavailable to some replicas only, the others were allocated the slots of that time, so that all
+// that was lent is owed.
+func (b *batches) repay(now float64, partial bool) {
+	if b.lendAt == 0 {
+		return
+	}
+	owed, share := b.lendAt-now, b.lastShare()
+	if b.Limit.OnOutage == policy.OutageShare {
+		if partial && b.lent > 0 {
+			owed += float64(b.lent) / share
+		}
+		b.supply(-int64(max(0, min(owed, maxRepaid)*share)))
+	}
+	b.lendAt = 0
+}

@@ -1,0 +1,182 @@
+package sharing
+
+import (
+	"sync/atomic"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A Share is one lane's share of one limit in this process: a bucket, and the mode that fills it.
+// Callers use the Bucket, and the methods that say so; all else belongs to the loop.
+type Share struct {
+	Bucket
+	Limit  resolve.Limit // Limit.Revision is when its pace last changed
+	Reason string        // why callers wait; it does not change
+	env    *Env
+	mode   Sharing
+	usage
+	exchange
+
+	open        bool        // lets all messages through, since the permit store is unavailable
+	unavailable atomic.Bool // the permit store does not answer
+	noGroup     atomic.Bool // groups: this process is in none of the limit's worker groups
+	share       float64     // permits a second that this replica may count on, from the last reply; 0 = unknown
+	allocations int64       // all time
+	counted     int64       // permits that TakeUsed has returned, all time
+
+	Logged struct{ Failing, NoGroup bool } // what the engine has in the log; it alone uses this
+}
+
+// Apply puts a limit of the same key and mode in force. Its revision moves on only if its pace has
+// changed; moved reports that.
+func (s *Share) Apply(limit resolve.Limit) (moved bool) {
+	was := s.Limit.Revision
+	changed := limit.Pace != s.Limit.Pace || limit.Revision.Identity != was.Identity
+	switch {
+	case limit.Revision.Identity == resolve.QuotaRevisions:
+		// The revision is the store's clock, so that of several replicas' rates the one that was
+		// found last is in force. Where that clock was not known, the revision is made up, until
+		// it is known.
+		dated := limit.Revision.Number > 0
+		limit.Revision.Number = max(was.Number+1, limit.Revision.Number)
+		if !changed && (s.dated || !dated) {
+			limit.Revision = was
+		} else {
+			s.dated = dated
+		}
+	case !changed:
+		limit.Revision = was
+	}
+	s.Limit = limit
+	if limit.Revision != was {
+		s.askAgain()
+	}
+	return limit.Revision != was
+}
+
+// Advance releases the permits that are due.
+func (s *Share) Advance(t Time, d Demand) { s.mode.Advance(t, d) }
+
+// Next returns the request to send now, or nil.
+func (s *Share) Next(now float64, d Demand) *permits.Request {
+	r := s.mode.Next(now, d)
+	s.clearRefused()
+	return r
+}
+
+// Drain returns the request that gives everything back, or nil.
+func (s *Share) Drain(now float64) *permits.Request {
+	r := s.mode.Drain(now)
+	s.clearRefused()
+	return r
+}
+
+// Answered takes an answer in that arrived at done.
+func (s *Share) Answered(r *permits.Request, done, now float64) {
+	s.pending, s.done = false, done
+	s.mode.Answered(r, now)
+}
+
+// WakeAt is when the share wants its next step; +Inf = not before a caller comes or an answer
+// arrives.
+func (s *Share) WakeAt(now float64) float64 { return s.mode.WakeAt(now) }
+
+// NextPermit is when a refused caller may find a permit.
+func (s *Share) NextPermit(now float64) float64 { return s.mode.NextPermit(now) }
+
+// Idle reports whether the share needs no step until a caller comes.
+func (s *Share) Idle() bool { return !s.pending && s.mode.Idle() }
+
+// Covered reports whether the next step is soon enough for a caller that comes now: a request is
+// on its way, or a batch is still to start.
+func (s *Share) Covered(now float64) bool { return s.pending || s.upcoming(now) != nil }
+
+// Refusing reports whether a caller was refused of late, so that it is worth while to know when it
+// may come back.
+func (s *Share) Refusing() bool { return s.asked > 0 || s.refused.Load() > 0 }
+
+// Paced reports whether messages are paced by the slots of this limit: its mode is strict.
+func (s *Share) Paced() bool { return s.Limit.Mode == policy.Strict }
+
+// Batched reports whether the share holds batches of a schedule: its mode is fair.
+func (s *Share) Batched() bool { return s.Limit.Mode == policy.Fair }
+
+// Fits reports whether the share can go on under that limit.
+func (s *Share) Fits(limit resolve.Limit) bool {
+	return s.Limit.Key == limit.Key && s.Limit.Mode == limit.Mode
+}
+
+// Owe charges a debt.
+func (s *Share) Owe(debt int64) { s.supply(-debt) }
+
+// ForgiveDebt takes the debt out of the share, and returns it.
+func (s *Share) ForgiveDebt() int64 {
+	debt := s.Debt()
+	s.supply(debt)
+	return debt
+}
+
+// Open reports whether all messages bypass the limit now, since the permit store is unavailable
+// and the policy says so.
+func (s *Share) Open() bool { return s.open }
+
+// FollowOutage opens the limit when the permit store is unavailable and nothing is held, and
+// closes it when the store answers, if its policy says `onOutage: open`. It reports whether that
+// has changed.
+func (s *Share) FollowOutage() (changed bool) {
+	was := s.open
+	s.open = s.Limit.OnOutage == policy.OutageOpen && s.outage() && (s.open || s.held() == 0)
+	return s.open != was
+}
+
+// Held is what is allocated and unspent. Concurrent callers may make it less.
+func (s *Share) Held() int64 { return s.held() }
+
+// Unavailable reports whether the permit store does not answer. Any goroutine may call it.
+func (s *Share) Unavailable() bool { return s.unavailable.Load() }
+
+// NoGroup reports whether this process is in none of the limit's worker groups. Any goroutine may
+// call it.
+func (s *Share) NoGroup() bool { return s.noGroup.Load() }
+
+// FailingFor is for how long requests have failed, in seconds.
+func (s *Share) FailingFor(now float64) float64 {
+	if s.failures == 0 {
+		return 0
+	}
+	return now - s.failedAt
+}
+
+// TakeUsed returns how many permits callers have used since the last call, what shadow mode let
+// through included.
+func (s *Share) TakeUsed() int64 {
+	used := s.put - s.avail.Load() + s.shadowed.Load()
+	n := used - s.counted
+	s.counted = used
+	return n
+}
+
+// A State is what there is to know of a share now.
+type State struct {
+	resolve.Limit
+	Report
+	Stock       int64 // allocated and not taken
+	Granted     int64 // permits that callers were granted, all time, those that they returned included
+	Returned    int64 // permits that callers gave back unused, all time
+	Owed        int64 // permits used beyond those granted, all time; later grants pay for them
+	Lost        int64 // permits allocated that no caller used in time, all time
+	Allocations int64 // all time
+}
+
+// State returns what there is to know of the share.
+func (s *Share) State(now float64) State {
+	state := State{
+		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Stock: s.held(), Returned: s.returned.Load(), Owed: s.owed.Load(),
+		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations,
+	}
+	state.Granted = s.put - s.avail.Load() + state.Returned - state.Owed
+	s.mode.Report(&state.Report)
+	return state
+}

@@ -1,0 +1,98 @@
+// Package sharing has the ways to share a limit: one type each, which decides when a replica
+// requests permits, how many, and when they are released into the bucket that callers take from.
+//
+// A mode does no I/O and reads no clock. The engine's loop calls it, sends the requests that it
+// returns, and hands it the answers. Times are seconds on the engine's clock unless they are said
+// to be the permit store's.
+package sharing
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A Sharing is a way to share a limit. At each step of its share the loop calls Advance, then Next
+// or Drain, then WakeAt.
+type Sharing interface {
+	// Advance releases the permits that are due.
+	Advance(t Time, d Demand)
+
+	// Next returns the request to send now, or nil; nil while one is on its way.
+	Next(now float64, d Demand) *permits.Request
+
+	// Answered takes the answer of a request in, or its failure.
+	Answered(r *permits.Request, now float64)
+
+	// WakeAt is when the next step is due, +Inf if no step is needed until a caller comes or an
+	// answer arrives.
+	WakeAt(now float64) float64
+
+	// Drain returns the request that gives everything back, nil if there is nothing to give back.
+	// It is called in place of Next once the limit no longer applies to the lane.
+	Drain(now float64) *permits.Request
+
+	// Idle reports whether nothing is held, requested or owed to the store.
+	Idle() bool
+
+	// NextPermit is when a refused caller may find a permit.
+	NextPermit(now float64) float64
+
+	// Report fills in what people are told.
+	Report(r *Report)
+}
+
+// A Time is the time of a step of the loop.
+type Time struct {
+	Now  float64
+	Step uint64  // counts the loop's steps
+	Late float64 // how far the loop runs behind schedule, seconds
+}
+
+// A Demand is what the callers of a share want at this moment.
+type Demand struct {
+	Waiting float64 // permits asked for by callers whom this limit holds up
+	Callers int     // callers that wait; for a strict limit, those whom no other limit holds up
+	Anybody bool    // a caller waits for the message, whichever limit holds it up
+	Try     bool    // strict: a caller wants a slot that is free now, or none
+}
+
+// A Report is what people are told of a share.
+type Report struct {
+	Use     float64 // permits a second that callers take, of late
+	Allowed float64 // what the line goes at now, permits a second: less than the limit's rate on a ramp or after busy answers
+	Share   float64 // that this replica may count on, permits a second; 0 = unknown
+	Queued  bool    // strict: in the line's queue
+	Pool    int     // split: replicas by which the limit is divided
+	Group   string  // groups: the worker group of this process
+}
+
+// An Env is what the shares of one engine have in common.
+type Env struct {
+	Replica  string       // the name of this process in what it publishes
+	Process  string       // a name that no other process has, by which the permit store wakes this one's callers
+	Rand     *rand.Rand   // for jitter and names
+	Timeout  float64      // of the permit store's Do, seconds
+	Replicas atomic.Int64 // of the cluster, when they were last counted; 0 = never
+}
+
+// New returns a share of a limit that begins with nothing.
+func New(env *Env, limit resolve.Limit, now float64) *Share {
+	s := &Share{env: env, Limit: limit, Reason: limit.Reason}
+	s.Bucket.init()
+	s.usage.init(now)
+	switch limit.Mode {
+	case policy.Strict:
+		s.mode = newStrict(s)
+	case policy.Split:
+		s.mode = newSplit(s)
+	case policy.Groups:
+		s.mode = newGroups(s)
+	default:
+		s.mode = newFair(s)
+	}
+	return s
+}

@@ -1,0 +1,190 @@
+package permitstest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/pool"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+// Allocate makes one allocation of the limit with that key.
+func Allocate(ctx context.Context, store dispatch.PermitStore, key string, r schedule.Request) (schedule.Reply, error) {
+	q := &permits.Request{Key: key, Allocate: &permits.Allocate{Request: r}}
+	store.Do(ctx, []*permits.Request{q})
+	return q.Allocate.Reply, q.Err
+}
+
+// Check checks what a permit store does for one caller and for several at once. It takes a second of the store's clock.
+func Check(t *testing.T, store dispatch.PermitStore) {
+	t.Helper()
+	keepsValues(t, store)
+	keepsRecords(t, store)
+	countsEachMember(t, store)
+	slowsDown(t, store)
+}
+
+func newKey() string { return fmt.Sprintf("throttle:limit:{permitstest-%d}:messages", rand.Int64()) }
+
+func request() schedule.Request {
+	return schedule.Request{
+		Subscription: "a", Weight: 1, Demand: 100, Want: 10, Round: 0.1, Rate: 100, Identity: "permitstest", Rev: 1, Nonce: 7,
+	}
+}
+
+func heartbeat(key, member string) *permits.Request {
+	return &permits.Request{Key: key, Heartbeat: &permits.Heartbeat{Member: member, TTL: 60, Rate: 100}}
+}
+
+func draw(key string) *permits.Request {
+	return &permits.Request{Key: key, Draw: &permits.Draw{
+		Terms: pool.Terms{Names: []string{"red", "blue"}, Permits: 100, Period: 1, Ahead: 0.1, TTL: 60},
+		Visit: pool.Visit{Group: "red", Member: "a", Want: 1}, Rate: 100,
+	}}
+}
+
+// keepsValues checks Update and Value.
+func keepsValues(t *testing.T, store dispatch.PermitStore) {
+	key := permits.RatesKey(newKey())
+	value, before, err := store.Value(t.Context(), key)
+	require.NoError(t, err)
+	assert.Empty(t, value)
+	for _, text := range []string{"one", "two"} {
+		require.NoError(t, store.Update(t.Context(), key, time.Minute, func(old []byte, now float64) []byte {
+			assert.Equal(t, string(value), string(old))
+			assert.GreaterOrEqual(t, now, before)
+			return []byte(text)
+		}))
+		value, before, err = store.Value(t.Context(), key)
+		require.NoError(t, err)
+		assert.Equal(t, text, string(value))
+	}
+	require.NoError(t, store.Update(t.Context(), key, time.Minute, func([]byte, float64) []byte { return nil }))
+	value, _, err = store.Value(t.Context(), key)
+	require.NoError(t, err)
+	assert.Empty(t, value)
+}
+
+// keepsRecords checks that one Do answers all kinds of requests for a limit, those for one record in order; that a damaged
+// record is reported and replaced; and that one of a newer version stays, and fails no other request.
+func keepsRecords(t *testing.T, store dispatch.PermitStore) {
+	key := newKey()
+	first, second, drawn := heartbeat(key, "a"), heartbeat(key, "b"), draw(key)
+	allocated := &permits.Request{Key: key, Allocate: &permits.Allocate{Request: request()}}
+	do := func() {
+		t.Helper()
+		store.Do(t.Context(), []*permits.Request{first, allocated, drawn, second})
+	}
+	do()
+	for _, r := range []*permits.Request{first, allocated, drawn, second} {
+		require.NoError(t, r.Err)
+		require.NoError(t, r.Damage)
+		assert.InDelta(t, allocated.Now(), r.Now(), 1)
+	}
+	assert.Equal(t, 1, first.Heartbeat.Answer.Active)
+	assert.Equal(t, 2, second.Heartbeat.Answer.Active)
+	assert.Equal(t, int64(1), drawn.Draw.Drawn.N)
+	assert.Positive(t, allocated.Allocate.Reply.N)
+
+	write := func(text string) {
+		t.Helper()
+		for _, key := range []string{permits.PoolKey(key), permits.GroupsKey(key)} {
+			require.NoError(t, store.Update(t.Context(), key, time.Minute, func([]byte, float64) []byte { return []byte(text) }))
+		}
+	}
+	write("%%%")
+	do()
+	require.ErrorContains(t, first.Damage, "damaged")
+	require.NoError(t, second.Damage, "it finds the record that has replaced the damaged one")
+	require.ErrorContains(t, drawn.Damage, "damaged")
+	for _, r := range []*permits.Request{first, second, drawn} {
+		require.NoError(t, r.Err)
+	}
+	do()
+	require.NoError(t, first.Damage)
+	require.NoError(t, drawn.Damage)
+
+	const newer = `{"version":99}`
+	write(newer)
+	do()
+	for _, r := range []*permits.Request{first, second, drawn} {
+		require.ErrorContains(t, r.Err, "upgrade")
+		require.NoError(t, r.Damage)
+	}
+	require.NoError(t, allocated.Err)
+	for _, key := range []string{permits.PoolKey(key), permits.GroupsKey(key)} {
+		value, _, err := store.Value(t.Context(), key)
+		require.NoError(t, err)
+		assert.Equal(t, newer, string(value))
+	}
+}
+
+// countsEachMember checks that heartbeats which come at the same time are all counted.
+func countsEachMember(t *testing.T, store dispatch.PermitStore) {
+	const members = 8
+	key := newKey()
+	beat := func(member string) (r *permits.Request) {
+		for range 100 { // one that lost too often has timed out
+			r = heartbeat(key, member)
+			if store.Do(t.Context(), []*permits.Request{r}); r.Err == nil {
+				break
+			}
+		}
+		return r
+	}
+	var all sync.WaitGroup
+	for i := range members {
+		all.Go(func() { assert.NoError(t, beat(fmt.Sprint(i)).Err) })
+	}
+	all.Wait()
+	last := beat("0")
+	require.NoError(t, last.Err)
+	assert.Equal(t, members, last.Heartbeat.Answer.Active)
+}
+
+// slowsDown checks that a limit slows down for all by the answers that one replica's allocations carry, and that State shows it.
+func slowsDown(t *testing.T, store dispatch.PermitStore) {
+	key := newKey()
+	allocate := func(a schedule.Answers) schedule.Reply {
+		r := request()
+		r.Rate, r.Rule, r.Answers = busy.Max, busy.Rule{Mode: busy.ByFraction, MinRate: 1, Tolerance: 0.01}, a
+		reply, err := Allocate(t.Context(), store, key, r)
+		require.NoError(t, err)
+		return reply
+	}
+	assert.InEpsilon(t, busy.Max, allocate(schedule.Answers{}).Rate, 1e-9)
+	allocate(schedule.Answers{OK: 100, Busy: 100})
+	time.Sleep(1100 * time.Millisecond)
+	lower := allocate(schedule.Answers{}).Rate
+	assert.Less(t, lower, 95.0)
+	assert.Greater(t, lower, 20.0)
+	s, _, err := store.State(t.Context(), key)
+	require.NoError(t, err)
+	assert.InEpsilon(t, lower, s.Outcomes.Service.Limit, 1e-9)
+}
+
+// BacksOff checks that a store which compares and swaps does not repeat an Update at once that loses each time. It takes
+// the store's timeout, which is to be some 300 ms.
+func BacksOff(t *testing.T, store dispatch.PermitStore) {
+	t.Helper()
+	key, attempts := permits.RatesKey(newKey()), 0
+	start := time.Now()
+	err := store.Update(t.Context(), key, time.Minute, func([]byte, float64) []byte {
+		attempts++
+		assert.NoError(t, store.Update(t.Context(), key, time.Minute, func([]byte, float64) []byte { return fmt.Append(nil, attempts) }))
+		return []byte("lost")
+	})
+	require.Error(t, err)
+	// After the fourth, the mean of the delays is 16 ms.
+	assert.Less(t, attempts, 10+int(time.Since(start)/(8*time.Millisecond)), "in %v", time.Since(start))
+}

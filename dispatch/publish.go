@@ -1,0 +1,86 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+const (
+	publishEvery = time.Second
+	publishedFor = 3 * time.Second
+
+	// maxPublished bounds a status record: subscriptions beyond it are left out.
+	maxPublished = 1000
+)
+
+// A ReplicaCounter is a PermitStore that knows how many replicas of a cluster have published
+// lately. A replica that has no share of its own when the permit store becomes unavailable goes on
+// at the limit divided by the last count.
+type ReplicaCounter interface {
+	Replicas(ctx context.Context, cluster string) (int, error)
+}
+
+// Counting reads one key per replica, so that it is done rarely; first when other replicas that
+// have started at the same time have published.
+const (
+	firstCount = 10 * time.Second
+	countEvery = 30 * time.Second
+)
+
+// publish tells the permit store once a second what this replica does.
+func (l *Limiter) publish(ctx context.Context) {
+	ticker := time.NewTicker(publishEvery)
+	defer ticker.Stop()
+	usage := usage{at: time.Now()}
+	for countAt := time.Now().Add(firstCount); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		l.publishUsage(ctx, &usage)
+		l.engine.ForgetEnded()
+		if now := time.Now(); l.publishStatus(ctx) && now.After(countAt) {
+			countAt = now.Add(countEvery)
+			l.countReplicas(ctx)
+		}
+	}
+}
+
+// publishStatus publishes the subscriptions that are not idle, and reports whether it did.
+func (l *Limiter) publishStatus(ctx context.Context) bool {
+	s := l.stats(true)
+	if len(s.Subscriptions) == 0 || s.Permits.Unavailable {
+		return false
+	}
+	s.Subscriptions = s.Subscriptions[:min(len(s.Subscriptions), maxPublished)]
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = l.cfg.Permits.Publish(ctx, l.cfg.Cluster, l.cfg.Replica, text, publishedFor)
+	}
+	if err != nil && ctx.Err() == nil {
+		l.log.Debug("the status record could not be published", "error", err)
+	}
+	return err == nil
+}
+
+// countReplicas counts the replicas, if the permit store can, and keeps the count for the next
+// start.
+func (l *Limiter) countReplicas(ctx context.Context) {
+	counter, ok := l.cfg.Permits.(ReplicaCounter)
+	if !ok {
+		return
+	}
+	n, err := counter.Replicas(ctx, l.cfg.Cluster)
+	if err != nil || n == 0 || !l.setReplicas(int64(n)) {
+		return
+	}
+	l.writeCache()
+}
+
+// setReplicas notes how many replicas there are, and reports whether that is new.
+func (l *Limiter) setReplicas(n int64) bool {
+	l.engine.SetReplicas(n)
+	return l.replicas.Swap(n) != n
+}
