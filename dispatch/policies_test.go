@@ -35,7 +35,7 @@ func TestPolicySourceThatEnds(t *testing.T) {
 		assert.Empty(t, lim.Stats().PolicyError)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		const want = "the policy source ended"
+		const want = "the policy source has ended"
 		assert.Contains(t, lim.Stats().PolicyError, want)
 		assert.Equal(t, 1, strings.Count(log.String(), want), "%s", &log)
 		rate := lim.Stats().Subscriptions[0].Limits[0].Rate
