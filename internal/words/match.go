@@ -21,13 +21,15 @@ func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.file, f.lin
 type matcher struct {
 	rule
 	word  *regexp.Regexp
-	right []*regexp.Regexp // the exceptions
+	right []*regexp.Regexp // the texts of its exceptions, in order
 }
 
-// in returns the words of a line that are not used.
-func (m matcher) in(line string) (words []string) {
-	for _, e := range m.right {
-		line = e.ReplaceAllString(line, "")
+// in returns the words of a file's line that are not used.
+func (m matcher) in(file, line string) (words []string) {
+	for i, e := range m.except {
+		if strings.HasPrefix(file, e.folder) {
+			line = m.right[i].ReplaceAllString(line, "")
+		}
 	}
 	return m.word.FindAllString(line, -1)
 }
@@ -49,7 +51,7 @@ func inFile(name, text string) (findings []finding) {
 			if m.rule.in == prose {
 				searched = written[i]
 			}
-			for _, word := range m.in(searched) {
+			for _, word := range m.in(name, searched) {
 				found("%q: write %s", word, m.use)
 			}
 		}
