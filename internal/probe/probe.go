@@ -71,8 +71,8 @@ func Handshake(ctx context.Context, conn net.Conn, addr string, cfg *tls.Config)
 	return OfTLS(tls.Client(conn, cfg).HandshakeContext(ctx))
 }
 
-// OfTLS adds ErrNoTLS to the error of a dial over TLS, unless a server with TLS has caused it or the
-// server could not be reached.
+// OfTLS adds ErrNoTLS to the error of a dial over TLS, unless a server with TLS has caused it or
+// the server could not be reached.
 func OfTLS(err error) error {
 	op, ok := errors.AsType[*net.OpError](err)
 	if err == nil || fromTLS(err) || ok && op.Op == "dial" {

@@ -55,7 +55,7 @@ func inFile(name, text string) (findings []finding) {
 				found("%q: write %s", word, m.use)
 			}
 		}
-		width := utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    "))
+		width := utf8.RuneCountInString(line)
 		switch {
 		case commented[i] && width > maxComment:
 			found("a comment ends in column %d: at most %d", width, maxComment)

@@ -51,7 +51,7 @@ var rules = []rule{
 	{`\banew\b`, "again", prose, nil},
 }
 
-// The longest lines, in columns; a tab counts as four.
+// The longest lines, in characters.
 const (
 	maxComment = 100 // that hold a comment of Go
 	maxDocs    = 120 // of text in Markdown; a table's row is one line

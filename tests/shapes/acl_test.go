@@ -97,8 +97,8 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 	return errors.Join(errs...)
 }
 
-// wakes reports whether a waiter is notified of its turn. It waits until the user has subscribed, if
-// it may. Queueing and allocating must work in any case.
+// wakes reports whether a waiter is notified of its turn. It waits until the user has subscribed,
+// if it may. Queueing and allocating must work in any case.
 func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 	t.Helper()
 	store, name := open(t, url), services.Name(t)
