@@ -174,7 +174,7 @@ func (s *Schedule) answer(r *replica, now float64) (answered bool) {
 		s.state, s.subs[a.Subscription], a.Reply = schedule.Allocate(s.state, s.subs[a.Subscription], a.Request, r.arrives)
 	}
 	if r.reply && now >= r.done {
-		r.share.Answered(r.request, r.done, now)
+		r.share.Mode.Answered(r.request, r.done, now)
 		r.request = nil
 	}
 	return answered
@@ -191,15 +191,16 @@ func (s *Schedule) step(r *replica, now float64) int64 {
 	default:
 		r.backlog += poisson(s.env.Rand, r.of.Rate*tick)
 	}
-	r.share.Advance(sharing.Time{Now: now, Step: s.steps}, r.demand())
+	r.share.Mode.Advance(sharing.Time{Now: now, Step: s.steps}, r.demand())
 	n := r.share.Take(int64(r.backlog))
 	r.backlog -= float64(n)
 	var request *permits.Request
 	if there {
-		request = r.share.Next(now, r.demand())
+		request = r.share.Mode.Next(now, r.demand())
 	} else {
-		request = r.share.Drain(now)
+		request = r.share.Mode.Drain(now)
 	}
+	r.share.ClearRefused()
 	if request != nil {
 		takes := rtt + rttSpread*s.env.Rand.Float64()
 		r.request, r.reply, r.arrives, r.done = request, false, now+takes/2, now+takes

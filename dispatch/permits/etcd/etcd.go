@@ -287,14 +287,14 @@ func (n *line) load(kvs []*mvccpb.KeyValue) error {
 	return nil
 }
 
-var errNonsense = errors.New("state makes no sense: the next allocation replaces it")
+var errNonsense = errors.New("state is damaged: the next allocation replaces it")
 
 func parse(text []byte) (s stored, err error) {
 	if json.Unmarshal(text, &s) != nil || s.Version < 1 {
 		return stored{}, errNonsense
 	}
 	if s.Version > schedule.Version {
-		return stored{}, fmt.Errorf("state is of version %d, this program knows %d: upgrade it", s.Version, schedule.Version)
+		return stored{}, fmt.Errorf("state of version %d: this program knows %d: upgrade this program", s.Version, schedule.Version)
 	}
 	return s, nil
 }

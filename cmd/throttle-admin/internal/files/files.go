@@ -90,7 +90,7 @@ func newDiffCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "diff -f FILE",
 		Short:   "Show what apply would change",
-		Long:    "Show what apply would change. Differences do not set the exit status.\n\n" + fileForm,
+		Long:    "Show what apply would change. Differences are not an error.\n\n" + fileForm,
 		Example: "  throttle-admin diff -f policies.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			entries, err := readFile(a, name)
@@ -166,7 +166,7 @@ func newValidateCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Check a policy file",
-		Long: "Check a policy file and report all errors with line and field. No store is needed.\n\n" +
+		Long: "Check a policy file and report all errors with line and field. No store needed.\n\n" +
 			fileForm,
 		Example: `  throttle-admin validate policies.yaml
   throttle-admin export | throttle-admin validate -`,

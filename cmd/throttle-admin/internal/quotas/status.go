@@ -119,8 +119,8 @@ func statusTable(w *strings.Builder, s ratekeeper.Status) {
 		}
 		rows = append(rows, []string{
 			string(d.ID), output.Number(d.Rate), output.Number(d.AverageCost),
-			output.Number(d.Reserved), output.Number(d.Desired), output.OrNone(d.Limiting), output.Number(d.Target),
-			output.Number(d.Smoothed), state,
+			output.Number(d.Reserved), output.Number(d.Desired), output.OrNone(d.Limiting),
+			output.Number(d.Target), output.Number(d.Smoothed), state,
 		})
 	}
 	output.Table(w, []string{
@@ -130,6 +130,7 @@ func statusTable(w *strings.Builder, s ratekeeper.Status) {
 		output.Text(w, "refused: %s", fault)
 	}
 	if s.LeftOut > 0 {
-		output.Text(w, "%d ids of backends' reports are not tracked: they count as others", s.LeftOut)
+		output.Text(w, "%d ids of backends' reports are not tracked: they count as others",
+			s.LeftOut)
 	}
 }
