@@ -21,13 +21,6 @@ import (
 
 const topic = "kafka://public/default/orders"
 
-// An event is n permits dispatched by a replica.
-type event struct {
-	at      time.Duration
-	n       int
-	replica int
-}
-
 // A fleet is replicas in a synctest bubble that share one store.
 type fleet struct {
 	t        *testing.T
@@ -40,9 +33,10 @@ type fleet struct {
 	joined   []*replica
 	cache    string // directory of the replicas' cache files; "" = none
 
-	mu     sync.Mutex
-	events []event
-	waits  map[int][]time.Duration
+	dispatched *window.Record // by the replicas' numbers
+
+	mu    sync.Mutex
+	waits map[int][]time.Duration
 }
 
 func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
@@ -50,7 +44,7 @@ func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
 	if testing.Short() {
 		t.Skip("a fleet takes long with the race detector")
 	}
-	f := &fleet{t: t, store: permitstest.NewStore(seed, nil), policies: new(throttletest.Policies), start: time.Now(), waits: map[int][]time.Duration{}}
+	f := &fleet{t: t, store: permitstest.NewStore(seed, nil), policies: new(throttletest.Policies), start: time.Now(), dispatched: window.NewRecord(), waits: map[int][]time.Duration{}}
 	f.ctx, f.stop = context.WithCancel(t.Context())
 	f.policies.Set(policy.Single(p))
 	t.Logf("seed %d", seed)
@@ -87,11 +81,7 @@ func (f *fleet) joinGroup(id int, subscription, group string) *replica {
 	return r
 }
 
-func (f *fleet) record(replica, n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.events = append(f.events, event{time.Since(f.start), n, replica})
-}
+func (f *fleet) record(replica, n int) { f.dispatched.Add(replica, n) }
 
 // greedy takes up to max permits at a time, without end.
 func (r *replica) greedy(max int) {
@@ -149,41 +139,13 @@ func (f *fleet) end() {
 }
 
 // between counts what was dispatched in [from, to).
-func (f *fleet) between(from, to time.Duration) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, e := range f.events {
-		if e.at >= from && e.at < to {
-			n += e.n
-		}
-	}
-	return n
-}
+func (f *fleet) between(from, to time.Duration) int { return f.dispatched.Between(from, to) }
 
 // by counts what one replica dispatched in [from, to).
-func (f *fleet) by(id int, from, to time.Duration) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, e := range f.events {
-		if e.replica == id && e.at >= from && e.at < to {
-			n += e.n
-		}
-	}
-	return n
-}
+func (f *fleet) by(id int, from, to time.Duration) int { return f.dispatched.By(id, from, to) }
 
 // window returns the most permits dispatched in any interval of length d from a time on.
-func (f *fleet) window(d, from time.Duration) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var events []window.Event
-	for _, e := range f.events {
-		if e.at >= from {
-			events = append(events, window.Event{At: e.at, N: e.n})
-		}
-	}
-	return window.Max(d, events)
-}
+func (f *fleet) window(d, from time.Duration) int { return f.dispatched.Max(d, from) }
 
 // p99 is the 99th percentile of a replica's waits.
 func (f *fleet) p99(id int) time.Duration {

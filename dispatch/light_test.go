@@ -30,20 +30,18 @@ func attacked(t *testing.T, name string, p policy.Policy, run func(t *testing.T,
 // excess is the most that was dispatched above rate x d in any interval d from then on, as time at
 // that rate.
 func (f *fleet) excess(rate float64, from time.Duration) time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	ahead, lowest, worst, started := 0.0, 0.0, 0.0, false
 	var last time.Duration
-	for _, e := range f.events {
-		if e.at < from {
+	for _, e := range f.dispatched.Events() {
+		if e.At < from {
 			continue
 		}
 		if started {
-			ahead -= rate * (e.at - last).Seconds()
+			ahead -= rate * (e.At - last).Seconds()
 		}
-		started, last = true, e.at
+		started, last = true, e.At
 		lowest = min(lowest, ahead)
-		ahead += float64(e.n)
+		ahead += float64(e.N)
 		worst = max(worst, ahead-lowest)
 	}
 	return time.Duration(worst / rate * float64(time.Second))

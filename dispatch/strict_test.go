@@ -23,18 +23,16 @@ func strictly(t testing.TB, text string) policy.Policy {
 
 // gaps returns the shortest time between two dispatches in [from, to), and how many there were.
 func (f *fleet) gaps(from, to time.Duration) (shortest time.Duration, n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	shortest, last := time.Hour, time.Duration(-1)
-	for _, e := range f.events {
-		if e.at < from || e.at >= to {
+	for _, e := range f.dispatched.Events() {
+		if e.At < from || e.At >= to {
 			continue
 		}
 		if last >= 0 {
-			shortest = min(shortest, e.at-last)
+			shortest = min(shortest, e.At-last)
 		}
-		last = e.at
-		n += e.n
+		last = e.At
+		n += e.N
 	}
 	return shortest, n
 }

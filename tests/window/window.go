@@ -1,4 +1,5 @@
-// Package window counts events in sliding intervals, to hold a limit in each of them.
+// Package window records events, such as dispatched messages, and counts them in sliding intervals, to
+// hold a limit in each of them.
 package window
 
 import (
@@ -8,15 +9,16 @@ import (
 
 // An Event is N messages, or bytes, at a time since the start of a test.
 type Event struct {
-	At time.Duration
-	N  int
+	At     time.Duration
+	N      int
+	Source int // such as a replica
 }
 
 // Times returns one event of one message for each time; they are relative to the first.
 func Times(at []time.Time) []Event {
 	events := make([]Event, len(at))
 	for i, t := range at {
-		events[i] = Event{t.Sub(at[0]), 1}
+		events[i] = Event{At: t.Sub(at[0]), N: 1}
 	}
 	return events
 }
@@ -41,7 +43,7 @@ func Sums(d time.Duration, events []Event) iter.Seq[Event] {
 				sum -= events[first].N
 				first++
 			}
-			if !yield(Event{e.At, sum}) {
+			if !yield(Event{At: e.At, N: sum}) {
 				return
 			}
 		}

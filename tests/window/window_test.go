@@ -3,6 +3,7 @@ package window_test
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -13,13 +14,30 @@ import (
 
 func TestMax(t *testing.T) {
 	const s = time.Second
-	events := []window.Event{{0, 5}, {s / 2, 1}, {s - 1, 2}, {s, 4}, {3 * s, 7}}
+	events := []window.Event{
+		{At: 0, N: 5}, {At: s / 2, N: 1}, {At: s - 1, N: 2}, {At: s, N: 4}, {At: 3 * s, N: 7},
+	}
 	for d, want := range map[time.Duration]int{1: 7, s / 2: 7, s: 8, s + 1: 12, 2 * s: 12, 4 * s: 19} {
 		assert.Equal(t, want, window.Max(d, events), "%v", d)
 	}
 	assert.Zero(t, window.Max(s, nil))
 	now := time.Now()
 	assert.Equal(t, 2, window.Max(s, window.Times([]time.Time{now, now.Add(s - 1), now.Add(s)})))
+}
+
+func TestRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := window.NewRecord()
+		for i := range 6 {
+			r.Add(i%2, 10+i) // at 0 s, 1 s, 2 s, ...
+			time.Sleep(time.Second)
+		}
+		assert.Equal(t, 11+12+13, r.Between(time.Second, 4*time.Second))
+		assert.Equal(t, 11+13, r.By(1, 0, 4*time.Second))
+		assert.Equal(t, 14+15, r.Max(2*time.Second, 0))
+		assert.Equal(t, 15, r.Max(2*time.Second, 4500*time.Millisecond))
+		assert.Equal(t, window.Event{At: 3 * time.Second, N: 13, Source: 1}, r.Events()[3])
+	})
 }
 
 // TestMaxIsThatOfAllIntervals compares Max with counting the events of each interval.

@@ -13,8 +13,9 @@ import (
 // with the event.
 func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, window.Event] {
 	return func(yield func(time.Duration, window.Event) bool) {
+		events := r.dispatched.Events()
 		for _, d := range lengths {
-			for e := range window.Sums(d, r.events) {
+			for e := range window.Sums(d, events) {
 				if !yield(d, e) {
 					return
 				}
@@ -67,9 +68,10 @@ func (r *run) neverNear() string {
 	if r.backend.RealTime {
 		least -= 25 * time.Millisecond
 	}
-	for i := 1; i < len(r.events); i++ {
-		if gap := r.events[i].At - r.events[i-1].At; gap < least {
-			return fmt.Sprintf("two calls %v apart, at %v", gap, r.events[i].At)
+	events := r.dispatched.Events()
+	for i := 1; i < len(events); i++ {
+		if gap := events[i].At - events[i-1].At; gap < least {
+			return fmt.Sprintf("two calls %v apart, at %v", gap, events[i].At)
 		}
 	}
 	return ""

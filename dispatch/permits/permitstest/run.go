@@ -26,7 +26,6 @@ type run struct {
 	backend Backend
 	seed    uint64
 	store   *Store
-	start   time.Time
 	ctx     context.Context
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
@@ -39,8 +38,7 @@ type run struct {
 	old     map[string]*Limit
 	stuck   string
 
-	mu     sync.Mutex
-	events []window.Event
+	dispatched *window.Record
 }
 
 type replica struct {
@@ -62,7 +60,7 @@ func (b Backend) start(t *testing.T, m mode, seed uint64) *run {
 		real = b.Open(t)
 	}
 	r := &run{
-		mode: m, t: t, backend: b, seed: seed, store: NewStore(seed, real), start: time.Now(),
+		mode: m, t: t, backend: b, seed: seed, store: NewStore(seed, real), dispatched: window.NewRecord(),
 		periods: []period{{0, m.rate}}, policy: m.policy,
 	}
 	r.store.Sole = false
@@ -72,7 +70,7 @@ func (b Backend) start(t *testing.T, m mode, seed uint64) *run {
 	return r
 }
 
-func (r *run) now() time.Duration { return time.Since(r.start) }
+func (r *run) now() time.Duration { return r.dispatched.Now() }
 
 // change changes the policy.
 func (r *run) change(f func()) {
@@ -179,9 +177,7 @@ func (r *run) join(n int) {
 				if err != nil {
 					return
 				}
-				r.mu.Lock()
-				r.events = append(r.events, window.Event{At: r.now(), N: g.N()})
-				r.mu.Unlock()
+				r.dispatched.Add(0, g.N())
 			}
 		})
 	}
@@ -211,7 +207,7 @@ func (r *run) recover() {
 	for range tries {
 		from := r.now()
 		time.Sleep(d)
-		if got = r.between(from, from+d); 10*got >= 6*want {
+		if got = r.dispatched.Between(from, from+d); 10*got >= 6*want {
 			return
 		}
 	}
@@ -228,14 +224,3 @@ func (r *run) end() {
 }
 
 func (r *run) right() string { return r.mode.right(r) }
-
-func (r *run) between(from, to time.Duration) (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, e := range r.events {
-		if e.At >= from && e.At < to {
-			n += e.N
-		}
-	}
-	return n
-}
