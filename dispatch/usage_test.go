@@ -48,7 +48,7 @@ func TestUsageOutlastsAFailedPublish(t *testing.T) {
 		scope, err := policy.ParseScope(tag)
 		require.NoError(t, err)
 		set, err := policy.NewSet([]policy.Entry{
-			{Scope: scope, Policy: policy.Policy{TotalThroughput: new(int64(1) << 30)}},
+			{Scope: scope, Settings: policy.Quota{Total: new(int64(1) << 30)}},
 		})
 		require.NoError(t, err)
 		source := new(throttletest.Policies)

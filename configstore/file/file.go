@@ -192,7 +192,7 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 	}
 	for _, c := range changes {
 		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool { return configstore.KeyOf(e) == c.Key })
-		if !c.Policy.IsZero() {
+		if !c.Deletes() {
 			entries = append(entries, c.Entry(now, 0))
 		}
 	}

@@ -25,7 +25,7 @@ func TestApplyGivesUpWithItsContext(t *testing.T) {
 	defer func() { require.NoError(t, other.Close()) }()
 	require.NoError(t, syscall.Flock(int(other.Fd()), syscall.LOCK_EX))
 	s := open(t, f.path("p.yaml"))
-	change := []configstore.Change{{Policy: policy.Policy{Burst: new(int64(1))}}}
+	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -76,7 +76,7 @@ func diff(from, to []policy.Entry) (b configstore.Batch) {
 	}
 	for _, e := range to {
 		was, ok := old[configstore.KeyOf(e)]
-		if !ok || !was.Policy.Equal(e.Policy) || !was.Expires.Equal(e.Expires) {
+		if !ok || !configstore.Same(was, e) {
 			b.Puts = append(b.Puts, e)
 		}
 		delete(old, configstore.KeyOf(e))

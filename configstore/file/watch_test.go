@@ -28,7 +28,7 @@ func (f folder) path(name string) string { return filepath.Join(f.root, name) }
 // write writes a file of policies in place, in a folder that it makes.
 func (f folder) write(name string, rate int64) {
 	require.NoError(f.t, os.MkdirAll(filepath.Dir(f.path(name)), 0o700))
-	text := fmt.Sprintf("schema: 1\npolicies:\n  - scope: cluster\n    messageRate: %d\n", rate)
+	text := fmt.Sprintf("schema: 2\npolicies:\n  - scope: cluster\n    messageRate: %d\n", rate)
 	require.NoError(f.t, os.WriteFile(f.path(name), []byte(text), 0o600))
 }
 
@@ -175,7 +175,7 @@ func TestReplaceLeavesNothingBehind(t *testing.T) {
 	f := folder{t, t.TempDir()}
 	f.write("real/p.yaml", 1)
 	f.link("real/p.yaml", "p.yaml")
-	change := []configstore.Change{{Policy: policy.Policy{Burst: new(int64(1))}}}
+	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}
 	_, err := open(t, f.path("p.yaml")).Apply(t.Context(), change, 0)
 	require.NoError(t, err)
 	info, err := os.Lstat(f.path("p.yaml"))

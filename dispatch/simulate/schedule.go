@@ -73,7 +73,7 @@ func (s *Schedule) Validate() error {
 	if !s.Policy.MessageRate.Limited() {
 		errs = append(errs, errors.New("policy.messageRate: is not set: want the rate that is shared, such as 1000/s"))
 	}
-	if mode := s.Policy.Sharing; mode != "" && mode != policy.Fair {
+	if mode := s.Policy.Sharing.Mode; mode != "" && mode != policy.Fair {
 		errs = append(errs, fmt.Errorf("policy.sharing.mode %q: is not simulated: want fair", mode))
 	}
 	if len(s.Consumers) == 0 {

@@ -14,11 +14,9 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Quota returns the policy of a tenant or tag whose total is a number of messages a second: without
-// a ratekeeper, replicas assume dispatch.AssumedCost for each.
-func Quota(messages int64) policy.Policy {
-	return policy.Policy{TotalThroughput: new(messages * quota.AssumedCost)}
-}
+// Quota returns a quota of n messages a second: without a ratekeeper, a message costs what replicas
+// assume.
+func Quota(n int64) policy.Quota { return policy.Quota{Total: new(n * quota.AssumedCost)} }
 
 // Granted returns the number of permits that the quota of a throttling id has granted.
 func (l *Limiter) Granted(id string) (n int64) {
