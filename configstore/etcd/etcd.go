@@ -81,6 +81,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("configstore/etcd: no endpoints: want host:port of an etcd")
 	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("configstore/etcd: open: %w", context.Cause(ctx))
+	}
 	s := New(nil, cfg.Prefix)
 	if cfg.DialTimeout == 0 {
 		cfg.DialTimeout = 2 * time.Second
@@ -91,7 +94,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, // finds a connection that was cut silently
 		Logger: zap.NewNop(),
 	}
-	return s, context.Cause(ctx)
+	return s, nil
 }
 
 // connect returns the client. With a password it waits for etcd, at most until ctx ends, one caller at

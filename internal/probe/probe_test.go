@@ -17,7 +17,7 @@ import (
 	"github.com/dispatchthrottle/throttle/internal/probe"
 )
 
-// TestWhy: each pair of a client and a server that do not fit is told apart from those that do.
+// TestWhy pairs clients with servers that fit and that do not.
 func TestWhy(t *testing.T) {
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
@@ -48,9 +48,9 @@ func TestWhy(t *testing.T) {
 		"plain, TLS for known": {ours.Listener.Addr().String(), nil, "add ?tls=true"},
 		"TLS, TLS":             {secure.Listener.Addr().String(), known, ""},
 		"TLS, unknown TLS":     {secure.Listener.Addr().String(), unknown, "unknown authority"},
-		"TLS, plain":           {plain.Listener.Addr().String(), known, "one without TLS"},
+		"TLS, plain":           {plain.Listener.Addr().String(), known, "seems to have no TLS"},
 		"plain, silent":        {silent.Addr().String(), nil, "does not answer"},
-		"TLS, silent":          {silent.Addr().String(), known, "one without TLS"},
+		"TLS, silent":          {silent.Addr().String(), known, "seems to have no TLS"},
 		"plain, closed":        {closed.Addr().String(), nil, "connection refused"},
 		"TLS, closed":          {closed.Addr().String(), known, "connection refused"},
 	} {
@@ -71,7 +71,7 @@ func TestWhy(t *testing.T) {
 	require.Error(t, probe.Why(ctx, []string{plain.Listener.Addr().String()}, nil))
 }
 
-// TestHandshakeWithLines: a server that reads lines and answers one that it does not know.
+// TestHandshakeWithLines: a server with a protocol of lines takes the handshake for one of them.
 func TestHandshakeWithLines(t *testing.T) {
 	client, server := net.Pipe()
 	defer func() { _ = client.Close() }()
