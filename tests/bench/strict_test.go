@@ -68,7 +68,7 @@ func strictDo(tb testing.TB, redisURL, limit string) (do func(context.Context, f
 	opts, err := redis.ParseURL(redisURL)
 	check(err == nil)
 	permits := redispermits.Open(redis.UniversalOptions{Addrs: []string{opts.Addr}}, 0)
-	p := policy.Policy{MessageRate: policy.PerSecond(100), Sharing: policy.Strict}
+	p := policy.Policy{MessageRate: policy.PerSecond(100), Sharing: policy.Sharing{Mode: policy.Strict}}
 	lim, err := dispatch.Open(tb.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits, Cluster: limit, OnClose: permits.Close})
 	check(err == nil)
 	tb.Cleanup(func() { check(lim.Close() == nil) })

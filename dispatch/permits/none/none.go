@@ -13,7 +13,8 @@ import (
 )
 
 // ErrNone is what every request fails with.
-var ErrNone = errors.New("no permit store: without one, only limits with sharing.mode split and a replica count are kept")
+var ErrNone = errors.New("no permit store: without one, only limits with sharing.mode split " +
+	"and sharing.replicas set are kept")
 
 // A Store keeps nothing. The zero value is ready.
 type Store struct{}

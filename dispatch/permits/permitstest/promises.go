@@ -85,7 +85,7 @@ func (r *run) neverNear() string {
 // the permits of 0.8 s more, which may have opened, or been drawn, before.
 func (r *run) neverMore() string {
 	slack := float64(len(r.all))
-	if r.mode.policy.Sharing == policy.Groups {
+	if r.mode.policy.Sharing.Mode == policy.Groups {
 		slack += 0.8*float64(r.rate) + 4 // each of two groups keeps one permit, and rounds up
 	}
 	if r.backend.RealTime {

@@ -156,10 +156,10 @@ func (r *run) do(s step) {
 				r.policy.MessageRate = policy.PerSecond(rate)
 				r.periods = append(r.periods, period{r.now(), rate})
 			}
-			r.policy.RampFrom, r.policy.RampOver, r.policy.RampTTL = policy.Rate{}, 0, 0
+			r.policy.Ramp.From, r.policy.Ramp.Over, r.policy.Ramp.TTL = policy.Rate{}, 0, 0
 			if s.n%4 == 0 {
-				r.policy.RampFrom, r.policy.RampOver, r.policy.RampTTL = policy.PerSecond(10), policy.Duration(2*time.Second), policy.Duration(time.Second)
-				r.policy.Ramp = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[s.n/4%2]
+				r.policy.Ramp.From, r.policy.Ramp.Over, r.policy.Ramp.TTL = policy.PerSecond(10), policy.Duration(2*time.Second), policy.Duration(time.Second)
+				r.policy.Ramp.Mode = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[s.n/4%2]
 			}
 		})
 	case "forget":
@@ -198,7 +198,7 @@ func (r *run) join(n int) {
 	var ctx context.Context
 	ctx, one.stop = context.WithCancel(r.ctx)
 	wants := 1
-	if n%4 == 0 && r.mode.policy.Sharing != policy.Strict {
+	if n%4 == 0 && r.mode.policy.Sharing.Mode != policy.Strict {
 		wants = 1 << 20
 	}
 	for range 1 + n%2 {
@@ -226,7 +226,7 @@ func (r *run) recover() {
 			one.link.Cut = false
 		}
 	})
-	r.change(func() { r.policy.RampOver, r.policy.RampFrom, r.policy.RampTTL = 0, policy.Rate{}, 0 })
+	r.change(func() { r.policy.Ramp.Over, r.policy.Ramp.From, r.policy.Ramp.TTL = 0, policy.Rate{}, 0 })
 	r.join(0)
 	r.join(1) // of the other group: one whose replicas have crashed keeps its permits for long
 	time.Sleep(4 * ttl)

@@ -115,10 +115,10 @@ const ttl = time.Second
 
 var modes = []mode{
 	{"fair", 400, policy.Policy{}, []string{"rate", "rate", "forget", "keep", "restore", "double", "skew", "skew a little"}, (*run).neverOver},
-	{"strict", 20, policy.Policy{Sharing: policy.Strict}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
-	{"strict, in a queue", 20, policy.Policy{Sharing: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2))}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
-	{"split", 100, policy.Policy{Sharing: policy.Split, PoolTTL: policy.Duration(ttl)}, []string{"ramp"}, (*run).neverMore},
-	{"groups", 100, policy.Policy{Sharing: policy.Groups, PoolTTL: policy.Duration(ttl), Groups: "0,1"}, []string{"ramp"}, (*run).neverMore},
+	{"strict", 20, policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict}}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
+	{"strict, in a queue", 20, policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2))}}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
+	{"split", 100, policy.Policy{Sharing: policy.Sharing{Mode: policy.Split, PoolTTL: policy.Duration(ttl)}}, []string{"ramp"}, (*run).neverMore},
+	{"groups", 100, policy.Policy{Sharing: policy.Sharing{Mode: policy.Groups, PoolTTL: policy.Duration(ttl), Groups: []string{"0", "1"}}}, []string{"ramp"}, (*run).neverMore},
 }
 
 // draw makes a sequence.

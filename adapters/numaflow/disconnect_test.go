@@ -295,8 +295,8 @@ func TestOneIsNeverSettled(t *testing.T) {
 	})
 }
 
-// TestTooManyOutstanding: what is known of is bounded, and that is said.
-func TestTooManyOutstanding(t *testing.T) {
+// TestTooManyUnacknowledged: what is tracked is bounded, and that is logged.
+func TestTooManyUnacknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		u := &user{left: 1_000_000}
@@ -306,7 +306,7 @@ func TestTooManyOutstanding(t *testing.T) {
 			got, _ := read(ctx, s, 10_000, time.Second)
 			s.Ack(ctx, offsetsOf(got[:10])) // of the first ten batches
 		}
-		assert.Equal(t, 1, strings.Count(log.String(), "too many messages are outstanding"))
+		assert.Equal(t, 1, strings.Count(log.String(), "too many messages are unacknowledged"))
 		die()
 		synctest.Wait()
 		assert.Equal(t, 99_990, len(u.nacked))
