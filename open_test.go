@@ -104,7 +104,7 @@ func TestOpenFromCacheFile(t *testing.T) {
 		store, err := throttle.OpenPolicies(t.Context(), url)
 		require.NoError(t, err)
 		_, err = store.Apply(t.Context(), []configstore.Change{{
-			Key: configstore.Key{Scope: scope}, Policy: policy.Policy{MessageRate: policy.PerSecond(n)},
+			Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(n)},
 		}}, 0)
 		require.NoError(t, err)
 		require.NoError(t, store.Close())
@@ -160,7 +160,7 @@ func TestOpenMissingFile(t *testing.T) {
 	require.NoError(t, lim.Close())
 	require.NoFileExists(t, name)
 
-	require.NoError(t, os.WriteFile(name, []byte("schema: 1\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"), 0o600))
+	require.NoError(t, os.WriteFile(name, []byte("schema: 2\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"), 0o600))
 	lim, err = throttle.Open(t.Context(), "file:"+name, "memory:")
 	require.NoError(t, err)
 	_, err = lim.Subscription("kafka://public/default/orders", "billing")

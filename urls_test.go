@@ -20,10 +20,10 @@ import (
 
 // TestNoLedger: a limit that is split among a fixed number of replicas needs none; another says so, and goes by onOutage.
 func TestNoPermitStore(t *testing.T) {
-	for sharing, want := range map[policy.Sharing]int{policy.Split: 100, policy.Fair: 0} {
+	for sharing, want := range map[policy.SharingMode]int{policy.Split: 100, policy.Fair: 0} {
 		permits, err := throttle.OpenPermits("none:")
 		require.NoError(t, err)
-		p := policy.Policy{MessageRate: policy.PerSecond(200), Sharing: sharing, Replicas: new(int64(2)), OnOutage: policy.OutageStop}
+		p := policy.Policy{MessageRate: policy.PerSecond(200), Sharing: policy.Sharing{Mode: sharing, Replicas: new(int64(2))}, OnOutage: policy.OutageStop}
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits})
 		require.NoError(t, err)
 		sub, err := lim.Subscription("kafka://public/default/orders", "billing")

@@ -33,7 +33,7 @@ func TestMemory(t *testing.T) {
 func TestMemoryForgetsOldRevisions(t *testing.T) {
 	s, ctx := configstore.NewMemory(), t.Context()
 	for i := range int64(2000) {
-		_, err := s.Apply(ctx, []configstore.Change{{Policy: policy.Policy{MessageRate: policy.PerSecond(i)}}}, 0)
+		_, err := s.Apply(ctx, []configstore.Change{{Settings: policy.Policy{MessageRate: policy.PerSecond(i)}}}, 0)
 		require.NoError(t, err)
 	}
 	for _, after := range []int64{1, 1 << 40} {
@@ -116,7 +116,7 @@ func TestSourceEndsWhatIsOverWithoutItsStore(t *testing.T) {
 			paused := func(topic string, after time.Duration) policy.Entry {
 				scope, err := policy.ParseScope(topic)
 				require.NoError(t, err)
-				return policy.Entry{Scope: scope, Policy: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused", Expires: start.Add(after)}
+				return policy.Entry{Scope: scope, Settings: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused", Expires: start.Add(after)}
 			}
 			s := &lost{hangs: hangs, snap: configstore.Snapshot{Revision: 7000, Entries: []policy.Entry{paused("a/a", 10*time.Minute), paused("a/b", 5*time.Minute), paused("a/c", 5*time.Minute)}}}
 			var got []string
@@ -158,7 +158,7 @@ type broken struct{ configstore.Store }
 
 func (broken) List(context.Context) (configstore.Snapshot, error) {
 	p := policy.Policy{Paused: new(true)}
-	return configstore.Snapshot{Revision: 1, Entries: []policy.Entry{{Scope: policy.PatternScope("("), Policy: p}, {Scope: policy.PatternScope("b"), Policy: p}}}, nil
+	return configstore.Snapshot{Revision: 1, Entries: []policy.Entry{{Scope: policy.PatternScope("("), Settings: p}, {Scope: policy.PatternScope("b"), Settings: p}}}, nil
 }
 
 func ExampleSource() {
@@ -169,10 +169,10 @@ func ExampleSource() {
 	})
 	for snapshot, err := range configstore.Source(store).Snapshots(ctx) {
 		if err != nil {
-			continue // passing
+			continue // temporary
 		}
 		for _, e := range snapshot.Set.Entries() {
-			fmt.Println(e.Scope, e.Policy.MessageRate)
+			fmt.Println(e.Scope, e.Policy().MessageRate)
 		}
 		break
 	}

@@ -259,7 +259,7 @@ func TestTwoLimitsWasteNothing(t *testing.T) {
 		fleets(t, fmt.Sprintf("%s, %s, %d replicas", c.topic, c.sub, c.replicas), policy.Policy{}, func(t *testing.T, f *fleet) {
 			scope, err := policy.ParseScope(topic + "?subscription=slow")
 			require.NoError(t, err)
-			set, err := policy.NewSet([]policy.Entry{{Policy: rate(t, c.topic)}, {Scope: scope, Policy: rate(t, c.sub)}})
+			set, err := policy.NewSet([]policy.Entry{{Settings: rate(t, c.topic)}, {Scope: scope, Settings: rate(t, c.sub)}})
 			require.NoError(t, err)
 			f.policies.set(set)
 			for i := range c.replicas {
@@ -273,7 +273,7 @@ func TestTwoLimitsWasteNothing(t *testing.T) {
 	fleets(t, "two low ones", policy.Policy{}, func(t *testing.T, f *fleet) {
 		scope, err := policy.ParseScope(topic + "?subscription=slow")
 		require.NoError(t, err)
-		set, err := policy.NewSet([]policy.Entry{{Policy: rate(t, "1/1m")}, {Scope: scope, Policy: rate(t, "1/7s")}})
+		set, err := policy.NewSet([]policy.Entry{{Settings: rate(t, "1/1m")}, {Scope: scope, Settings: rate(t, "1/7s")}})
 		require.NoError(t, err)
 		f.policies.set(set)
 		f.join(0, "slow").greedy(1)

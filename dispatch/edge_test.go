@@ -155,8 +155,8 @@ func TestLossBySubscription(t *testing.T) {
 		tp, err := policy.ParseTopic(topic)
 		require.NoError(t, err)
 		set, err := policy.NewSet([]policy.Entry{
-			{Scope: policy.ClusterScope(), Policy: perSecond(1000)},
-			{Scope: policy.SubscriptionScope(tp, "careful"), Policy: policy.Policy{OnOutage: policy.OutageStop}},
+			{Scope: policy.ClusterScope(), Settings: perSecond(1000)},
+			{Scope: policy.SubscriptionScope(tp, "careful"), Settings: policy.Policy{OnOutage: policy.OutageStop}},
 		})
 		require.NoError(t, err)
 		f.policies.set(set)

@@ -54,7 +54,7 @@ func hoard(t *testing.T, sub *dispatch.Subscription, n int, hold time.Duration) 
 func TestHold(t *testing.T) {
 	second := time.Second
 	for name, c := range map[string]struct {
-		sharing     policy.Sharing
+		sharing     policy.SharingMode
 		hold, after time.Duration
 		back        bool
 	}{
@@ -68,9 +68,9 @@ func TestHold(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &recorder{PermitStore: memory.New()}
 				p := perSecond(100)
-				p.Sharing = c.sharing
+				p.Sharing.Mode = c.sharing
 				if c.sharing == policy.Split {
-					p.Replicas = new(int64(1))
+					p.Sharing.Replicas = new(int64(1))
 				}
 				lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: store})
 				require.NoError(t, err)

@@ -61,11 +61,11 @@ func (f *fleet) bounded(t *testing.T, what string, from, to time.Duration, most 
 // weighed puts subscriptions' weights and minimums in force.
 func weighed(t testing.TB, of map[string]policy.Policy) *policy.Set {
 	t.Helper()
-	entries := []policy.Entry{{Scope: policy.ClusterScope(), Policy: perSecond(1000)}}
+	entries := []policy.Entry{{Scope: policy.ClusterScope(), Settings: perSecond(1000)}}
 	tp, err := policy.ParseTopic(topic)
 	require.NoError(t, err)
 	for name, p := range of {
-		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(tp, name), Policy: p})
+		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(tp, name), Settings: p})
 	}
 	set, err := policy.NewSet(entries)
 	require.NoError(t, err)

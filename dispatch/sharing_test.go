@@ -18,14 +18,14 @@ import (
 )
 
 // set makes a set of policies by their scopes.
-func set(t testing.TB, policies map[string]policy.Policy) *policy.Set {
+func set[S policy.Settings](t testing.TB, settings map[string]S) *policy.Set {
 	t.Helper()
 	var entries []policy.Entry
-	for text, p := range policies {
+	for text, s := range settings {
 		scope, err := policy.ParseScope(text)
 		require.NoError(t, err)
-		require.NoError(t, p.Validate(scope), text)
-		entries = append(entries, policy.Entry{Scope: scope, Policy: p})
+		require.NoError(t, s.Validate(scope), text)
+		entries = append(entries, policy.Entry{Scope: scope, Settings: s})
 	}
 	s, err := policy.NewSet(entries)
 	require.NoError(t, err)
@@ -225,9 +225,11 @@ func TestMaxInFlight(t *testing.T) {
 // has his turn.
 func TestMaxInFlightOfAllTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		quota := policy.Policy{TotalThroughput: new(int64(1 << 40))}
+		quota := policy.Quota{Total: new(int64(1 << 40))}
 		source := &policies{changed: make(chan struct{})}
-		source.set(set(t, map[string]policy.Policy{"cluster": {MaxInFlight: new(int64(2))}, "tag:gold": quota, "tag:bulk": quota}))
+		source.set(set(t, map[string]policy.Settings{
+			"cluster": policy.Policy{MaxInFlight: new(int64(2))}, "tag:gold": quota, "tag:bulk": quota,
+		}))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
@@ -265,9 +267,9 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 // they have.
 func TestInFlightOfManyTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := map[string]policy.Policy{"cluster": {MaxInFlight: new(int64(1)), MessageRate: policy.PerSecond(100)}}
+		all := map[string]policy.Settings{"cluster": policy.Policy{MaxInFlight: new(int64(1)), MessageRate: policy.PerSecond(100)}}
 		for i := range 20 {
-			all[fmt.Sprint("tag:", i)] = policy.Policy{TotalThroughput: new(int64(1 << 40))}
+			all[fmt.Sprint("tag:", i)] = policy.Quota{Total: new(int64(1 << 40))}
 		}
 		source := &policies{changed: make(chan struct{})}
 		source.set(set(t, all))

@@ -353,8 +353,8 @@ func TestTwoLimits(t *testing.T) {
 		tp, err := policy.ParseTopic(topic)
 		assert.NoError(t, err)
 		set, err := policy.NewSet([]policy.Entry{
-			{Scope: policy.ClusterScope(), Policy: perSecond(1000)},
-			{Scope: policy.SubscriptionScope(tp, "slow"), Policy: perSecond(300)},
+			{Scope: policy.ClusterScope(), Settings: perSecond(1000)},
+			{Scope: policy.SubscriptionScope(tp, "slow"), Settings: perSecond(300)},
 		})
 		assert.NoError(t, err)
 		f.policies.set(set)

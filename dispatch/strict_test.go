@@ -17,7 +17,7 @@ import (
 func strictly(t testing.TB, text string) policy.Policy {
 	t.Helper()
 	p := rate(t, text)
-	p.Sharing = policy.Strict
+	p.Sharing.Mode = policy.Strict
 	return p
 }
 
@@ -97,7 +97,7 @@ func TestStrictRemembersNoIdleTime(t *testing.T) {
 // Who leaves gives his slot back if it is the last; what was allocated ahead is bounded.
 func TestStrictCancelsAndIsBounded(t *testing.T) {
 	p := strictly(t, "1/s")
-	p.MaxReserved = new(int64(3))
+	p.Sharing.MaxReserved = new(int64(3))
 	fleets(t, "", p, func(t *testing.T, f *fleet) {
 		var replicas []*replica
 		for i := range 8 {
@@ -117,7 +117,7 @@ func TestStrictCancelsAndIsBounded(t *testing.T) {
 		n := f.by(0, stopped, stopped+20*second)
 		within(t, "the others' slots are wasted or given back: three at most", n, 16, 21)
 	})
-	p.MaxReserved = new(int64(0))
+	p.Sharing.MaxReserved = new(int64(0))
 	fleets(t, "the pessimistic way", p, func(t *testing.T, f *fleet) {
 		for i := range 4 {
 			f.join(i, "group").greedy(1)
@@ -298,7 +298,7 @@ func TestStrictThroughLosses(t *testing.T) {
 	}{{"1/6s", 6, 10, 6 * second, 60 * time.Millisecond, 40 * second}, {"20/s", 8, 2, 50 * time.Millisecond, 2 * time.Millisecond, 4 * second}} {
 		for _, wait := range []policy.WaitMode{policy.WaitBackoff, policy.WaitQueue} {
 			p := strictly(t, c.rate)
-			p.Wait = wait
+			p.Sharing.Wait = wait
 			attacked(t, fmt.Sprintf("%s, %s", c.rate, wait), p, func(t *testing.T, f *fleet, rng *rand.Rand) {
 				f.store.Sole = false
 				for i := range c.replicas {
@@ -378,7 +378,7 @@ func TestStrictCutOffAtTheStart(t *testing.T) {
 // Slots that may be used late are confirmed as rarely as others.
 func TestStrictLongExpiry(t *testing.T) {
 	p := strictly(t, "1/6s")
-	p.PermitExpiry = policy.Duration(5 * second)
+	p.Sharing.PermitExpiry = policy.Duration(5 * second)
 	fleets(t, "", p, func(t *testing.T, f *fleet) {
 		f.join(0, "group").greedy(1)
 		f.join(1, "group").greedy(1)

@@ -275,7 +275,7 @@ func TestCaughtUp(t *testing.T) {
 		assert.True(t, exempt())
 	})
 	always := perSecond(10)
-	always.ThrottleCaughtUp = new(true)
+	always.CaughtUp.Throttle = new(true)
 	limited(t, always, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		sub.ReportBacklog(0)
 		assert.False(t, lim.Stats().Subscriptions[0].Exempt)
@@ -487,7 +487,7 @@ func TestOpenWaitsForPolicies(t *testing.T) {
 // a topic meets it.
 func TestTieIsLoggedOnce(t *testing.T) {
 	set, err := policy.NewSet([]policy.Entry{
-		{Scope: policy.PatternScope("orders"), Policy: perSecond(7)}, {Scope: policy.PatternScope("public"), Policy: perSecond(8)},
+		{Scope: policy.PatternScope("orders"), Settings: perSecond(7)}, {Scope: policy.PatternScope("public"), Settings: perSecond(8)},
 	})
 	require.NoError(t, err)
 	var log strings.Builder
@@ -513,8 +513,8 @@ func TestTieIsLoggedOnce(t *testing.T) {
 func TestCachedPoliciesEndInTime(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "policies.json")
 	synctest.Test(t, func(t *testing.T) {
-		temporary := policy.Entry{Policy: perSecond(70), Temporary: true, Field: "messageRate", Expires: time.Now().Add(time.Minute)}
-		set, err := policy.NewSet([]policy.Entry{{Policy: perSecond(7)}, temporary})
+		temporary := policy.Entry{Settings: perSecond(70), Temporary: true, Field: "messageRate", Expires: time.Now().Add(time.Minute)}
+		set, err := policy.NewSet([]policy.Entry{{Settings: perSecond(7)}, temporary})
 		require.NoError(t, err)
 		text, err := policy.MarshalSnapshot(policy.Snapshot{Set: set, Identity: "test", Revision: 3000})
 		require.NoError(t, err)

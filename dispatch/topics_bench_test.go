@@ -25,7 +25,7 @@ func BenchmarkManyTopics(b *testing.B) {
 				names[i] = fmt.Sprintf("kafka://public/default/topic-%d", i)
 				tp, err := policy.ParseTopic(names[i])
 				require.NoError(b, err)
-				entries[i] = policy.Entry{Scope: policy.TopicScope(tp), Policy: perSecond(1000)}
+				entries[i] = policy.Entry{Scope: policy.TopicScope(tp), Settings: perSecond(1000)}
 			}
 			set, err := policy.NewSet(entries)
 			require.NoError(b, err)

@@ -20,8 +20,12 @@ func TestOverlap(t *testing.T) {
 		{`^kafka://aa/`, `/bb/`, true},
 		{`/orders$`, `/audits$`, false},
 		{`/orders$`, `/order.$`, true},
-		{`orders`, `audits`, true},        // ordersaudits
-		{`^orders`, `^orders`, false},     // no topic begins so
+		{`orders`, `audits`, true},    // ordersaudits
+		{`^Orders`, `^Orders`, false}, // a scheme is in lower case
+		{`^orders`, `^orders`, true},  // a scheme, if an unusual one
+		{`^nats://a/`, `/orders$`, true},
+		{`^nats://`, `^amqp://`, false},
+		{`^[a-z]+://nats/`, `^amqp://`, true},
 		{`^kafka:`, `numaflow://`, false}, // a topic has no second scheme
 		{`^persistent://a/b/.*é`, `.*É.*`, true},
 		{`^kafka://.*é`, `.*`, false}, // no topic of Kafka's has one
@@ -58,7 +62,9 @@ func TestOverlap(t *testing.T) {
 		assert.True(t, regexp.MustCompile(c.a).MatchString(topic) && regexp.MustCompile(c.b).MatchString(topic), topic)
 	}
 	steps := 1_000_000
-	_, decided := overlap(compile(`(?:a|b){500}c$`), compile(`(?:b|a){500}d$`), &steps)
+	_, decided := overlap(compile(`^kafka`), compile(`é`), &steps)
+	assert.False(t, decided, "Kafka has no such name, and kafkaa://a/a/é hides behind it")
+	_, decided = overlap(compile(`(?:a|b){500}c$`), compile(`(?:b|a){500}d$`), &steps)
 	assert.False(t, decided, "that takes more steps")
 }
 
@@ -141,6 +147,7 @@ func randomURL(rng *rand.Rand, letters string) string {
 		}
 		return b.String()
 	}
+	schemes := []string{Persistent, NonPersistent, Kafka, Numaflow, "nats"}
 	return schemes[rng.IntN(len(schemes))] + "://" + name() + "/" + name() + "/" + name()
 }
 

@@ -20,6 +20,8 @@ func TestParseTopic(t *testing.T) {
 		"numaflow://prod/fraud/score":                    {"numaflow", "prod", "fraud", "score"},
 		"persistent://a=b:c.d/..x/é,! ?..":               {"persistent", "a=b:c.d", "..x", "é,! ?.."},
 		"kafka://a/b/...":                                {"kafka", "a", "b", "..."},
+		"nats+jetstream://public/default/orders.*":       {"nats+jetstream", "public", "default", "orders.*"},
+		"nats://a/b/c-partition-3":                       {"nats", "a", "b", "c-partition-3"}, // partitions are Pulsar's
 	} {
 		got, err := policy.ParseTopic(text)
 		require.NoError(t, err, text)
@@ -35,8 +37,13 @@ func TestParseTopic(t *testing.T) {
 		"persistent://a/b/c/d/e":                  {"topic"},
 		"persistent://a//c/d":                     {"topic.cluster"},
 		"persistent://a b/c c/d d/":               {"topic.cluster", "topic.tenant", "topic.namespace", "topic.name"},
-		"gopher://a/b":                            {"topic.scheme", "topic"},
-		"amqp://a b//c":                           {"topic.scheme", "topic.tenant", "topic.namespace"},
+		"Gopher://a/b":                            {"topic.scheme", "topic"},
+		"a_b://a b//c":                            {"topic.scheme", "topic.tenant", "topic.namespace"},
+		"://a/b/c":                                {"topic.scheme"},
+		"9p://a/b/c":                              {"topic.scheme"},
+		"nats://a/b":                              {"topic"},
+		"nats://a/b/c/d":                          {"topic"}, // V1 names are Pulsar's
+		"nats://a/b/":                             {"topic.name"},
 		"kafka://a/b/":                            {"topic.name"},
 		"kafka://a/b/..":                          {"topic.name"},
 		"kafka://../../etc":                       {"topic.tenant", "topic.namespace"},
@@ -70,9 +77,9 @@ func TestParseScope(t *testing.T) {
 		assert.Equal(t, want, got)
 		assert.Equal(t, text, got.String())
 	}
-	_, err := policy.ParseTopic("gopher://a/b")
-	assert.ErrorContains(t, err, "use persistent, non-persistent, kafka or numaflow")
-	assert.NotContains(t, err.Error(), "gopher://tenant")
+	_, err := policy.ParseTopic("Gopher://a/b")
+	assert.ErrorContains(t, err, "invalid scheme: want lower-case letters")
+	assert.NotContains(t, err.Error(), "Gopher://tenant")
 	for text, want := range map[string][]string{
 		"":                               {"scope"},
 		"orders":                         {"scope"},

@@ -22,8 +22,8 @@ func ExampleNewReader() {
 	_ = w.WriteMessages(ctx, make([]kafka.Message, 10)...)
 	_ = w.Close()
 
-	limit := policy.Policy{MessageRate: policy.PerSecond(20), ThrottleCaughtUp: new(true)} // ten messages are caught up at once
-	lim, _ := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(limit)})         // or throttle.FromEnv(ctx)
+	limit := policy.Policy{MessageRate: policy.PerSecond(20), CaughtUp: policy.CaughtUp{Throttle: new(true)}} // ten messages are caught up at once
+	lim, _ := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(limit)})                            // or throttle.FromEnv(ctx)
 	r, _ := kafkathrottle.NewReader(kafka.ReaderConfig{
 		Brokers: cluster.ListenAddrs(), Topic: "orders", GroupID: "billing", MaxWait: 100 * time.Millisecond,
 	}, lim)

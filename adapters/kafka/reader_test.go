@@ -46,7 +46,7 @@ func waits(lim *throttletest.Limiter) bool {
 func TestReaderObeysTheLimit(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 4000, 100)
-	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(500), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(500), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	fetch(t, r)
 	next := int64(1)
@@ -66,7 +66,7 @@ func TestReaderObeysTheLimit(t *testing.T) {
 func TestReaderChargesTheExactBytes(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 4000, 100)
-	lim := throttletest.Open(t, policy.Policy{ByteRate: policy.PerSecond(50_000), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t, policy.Policy{ByteRate: policy.PerSecond(50_000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	fetch(t, r)
 	loosely.Hold(t, func(loose assert.TestingT) {
@@ -117,7 +117,7 @@ func TestManyGoroutinesLoseNothing(t *testing.T) {
 	const partitions, each = 4, 250
 	_, brokers := broker(t, partitions, "orders")
 	fill(t, brokers, "orders", partitions, each, 10)
-	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(500), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(500), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: "billing"}, lim)
 	var mu sync.Mutex
 	seen := map[string]int{}

@@ -103,7 +103,7 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 	name := services.Name(t)
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
-	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	cfg := groupConfig(k.Brokers, name)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -123,7 +123,7 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 		require.Eventually(t, func() bool { return c.count() > before+100 }, 20*time.Second, 10*time.Millisecond)
 		require.NoError(t, r.Close(), i)
 	}
-	lim.Set(policy.Policy{MessageRate: policy.PerSecond(1000), ThrottleCaughtUp: new(true)})
+	lim.Set(policy.Policy{MessageRate: policy.PerSecond(1000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
 	time.Sleep(200 * time.Millisecond) // for what comes too often
 	cancel()
@@ -166,7 +166,7 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 	name := services.Name(t)
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
-	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(50), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(50), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup

@@ -30,7 +30,7 @@ func open(t testing.TB, p policy.Policy) *dispatch.Limiter {
 }
 
 func perSecond(n int64) policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(n), ThrottleCaughtUp: new(true)}
+	return policy.Policy{MessageRate: policy.PerSecond(n), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 }
 
 // A datum is one of any of the SDK's interfaces.

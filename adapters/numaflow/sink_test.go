@@ -399,7 +399,7 @@ func TestSinkStrict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
 		p := perSecond(100)
-		p.Sharing = policy.Strict
+		p.Sharing.Mode = policy.Strict
 		s := wrapped(t, open(t, p), recorder(&calls, 0))
 		s.Sink(t.Context(), batch(0, 50))
 		require.Len(t, calls, 50)

@@ -212,7 +212,7 @@ func TestSourceUnlimited(t *testing.T) {
 func TestSourceGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{}
-		p := policy.Policy{MessageRate: rate(t, "10/1h"), Burst: new(int64(10)), ThrottleCaughtUp: new(true)}
+		p := policy.Policy{MessageRate: rate(t, "10/1h"), Burst: new(int64(10)), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 		s := source(t, u, p)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -355,7 +355,7 @@ func TestStrictSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1_000_000, during: func() { time.Sleep(50 * time.Millisecond) }}
 		p := perSecond(100)
-		p.Sharing = policy.Strict
+		p.Sharing.Mode = policy.Strict
 		s := source(t, u, p)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -461,7 +461,7 @@ func TestNoTime(t *testing.T) {
 func TestSourceBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10_000, padding: 990}
-		s := source(t, u, policy.Policy{ByteRate: policy.PerSecond(100_000), ThrottleCaughtUp: new(true)})
+		s := source(t, u, policy.Policy{ByteRate: policy.PerSecond(100_000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		begin, n := time.Now(), 0
@@ -481,7 +481,7 @@ func TestSourceBetweenReads(t *testing.T) {
 		rate  int64
 		count int
 		gap   time.Duration
-		mode  policy.Sharing
+		mode  policy.SharingMode
 		want  float64 // of the rate
 	}{
 		{100, 500, time.Second, "", 1},
@@ -495,8 +495,8 @@ func TestSourceBetweenReads(t *testing.T) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := perSecond(c.rate)
-				if p.Sharing = c.mode; c.mode == policy.Split {
-					p.Replicas = new(int64(1))
+				if p.Sharing.Mode = c.mode; c.mode == policy.Split {
+					p.Sharing.Replicas = new(int64(1))
 				}
 				s := source(t, &user{left: 1_000_000}, p)
 				ctx, cancel := context.WithCancel(t.Context())

@@ -31,7 +31,7 @@ import (
 
 // slow is a limit that one who has caught up does not feel.
 func slow() policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(20), CaughtUpBacklog: new(int64(20))}
+	return policy.Policy{MessageRate: policy.PerSecond(20), CaughtUp: policy.CaughtUp{Backlog: new(int64(20))}}
 }
 
 // caughtUp waits until the subscription has caught up, or has fallen behind. If a busy broker does not answer, what was reported
@@ -127,7 +127,7 @@ func TestCaughtUp(t *testing.T) {
 			loosely.Hold(t, func(loose assert.TestingT) {
 				caughtUp(t, only(lim), true)
 				begin := time.Now()
-				for i := range 15 { // no more than caughtUpBacklog at once
+				for i := range 15 { // no more than caughtUp.backlog at once
 					w.produceFrom(topic, i*10, 10, 1)
 					until(n)
 					n += 10

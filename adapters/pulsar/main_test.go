@@ -144,7 +144,7 @@ func (w *world) stats(topic, subscription string) utils.SubscriptionStats {
 }
 
 func perSecond(n int64) policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(n), ThrottleCaughtUp: new(true)}
+	return policy.Policy{MessageRate: policy.PerSecond(n), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 }
 
 // receive reads n messages and acknowledges them.

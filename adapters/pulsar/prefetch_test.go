@@ -16,7 +16,7 @@ import (
 // TestPushedAhead: what the broker has sent beyond what was handed over is what Subscribe says.
 func TestPushedAhead(t *testing.T) {
 	t.Parallel()
-	bytes := policy.Policy{ByteRate: policy.PerSecond(200 * 1024), ThrottleCaughtUp: new(true)}
+	bytes := policy.Policy{ByteRate: policy.PerSecond(200 * 1024), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 	for name, c := range map[string]struct {
 		limit      policy.Policy
 		partitions int

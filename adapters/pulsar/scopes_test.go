@@ -19,7 +19,7 @@ func TestScopes(t *testing.T) {
 	budget := perSecond(40)
 	budget.Aggregate = new(true)
 	tenant := policy.Policy{MessageRate: budget.MessageRate, Aggregate: budget.Aggregate}
-	bytes := policy.Policy{ByteRate: policy.PerSecond(400), ThrottleCaughtUp: new(true)} // of 10 bytes each
+	bytes := policy.Policy{ByteRate: policy.PerSecond(400), CaughtUp: policy.CaughtUp{Throttle: new(true)}} // of 10 bytes each
 	for name, c := range map[string]struct {
 		scope  func(topic string) string
 		policy policy.Policy

@@ -32,7 +32,7 @@ func open(t testing.TB, endpoint, prefix string) *etcd.Store {
 }
 
 func rate(n int64) []configstore.Change {
-	return []configstore.Change{{Key: configstore.Key{Scope: storetest.Orders}, Policy: policy.Policy{MessageRate: policy.PerSecond(n)}}}
+	return []configstore.Change{{Key: configstore.Key{Scope: storetest.Orders}, Settings: policy.Policy{MessageRate: policy.PerSecond(n)}}}
 }
 
 func TestStore(t *testing.T) {
@@ -43,7 +43,7 @@ func TestStore(t *testing.T) {
 			Open: func(t *testing.T) configstore.Store { return open(t, node.Endpoint, prefix) },
 			Corrupt: func(t *testing.T) {
 				key := "/" + prefix + "/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders"
-				resp, err := node.Client().Put(t.Context(), key, `{"schema":1,"messageRate":"-1"}`)
+				resp, err := node.Client().Put(t.Context(), key, `{"schema":1,"messageRate":"7/s","rampOver":"1m"}`) // an older version's
 				require.NoError(t, err)
 				require.NotZero(t, resp.Header.Revision)
 			},
@@ -54,23 +54,23 @@ func TestStore(t *testing.T) {
 func TestBadKeysAreShownAndCanBeRemoved(t *testing.T) {
 	node, ctx := services.Etcd(t), t.Context()
 	client := node.Client()
-	for _, key := range []string{"policies/x", "policies/%zz", "policies/cluster%20", "temporary/cluster/rate", "temporary/cluster", "policies/tenant:"} {
-		_, err := client.Put(ctx, "/throttle/"+key, `{"schema":1}`)
+	for _, key := range []string{"policies/x", "policies/%zz", "policies/cluster%20", "temporary/policies/cluster/rate", "temporary/cluster", "temporary/cluster/burst", "quotas/public%2Fdefault%20", "policies/tenant:"} {
+		_, err := client.Put(ctx, "/throttle/"+key, `{"schema":2}`)
 		require.NoError(t, err)
 	}
 	_, err := client.Put(ctx, "/throttle/policies/cluster", `{"schema":9,"messageRate":"1/s"}`)
 	require.NoError(t, err)
-	_, err = client.Put(ctx, "/throttle/temporary/cluster/burst", `{"expires":"2040-01-01T00:00:00Z","policy":{"schema":1,"messageRate":"1/s"}}`)
+	_, err = client.Put(ctx, "/throttle/temporary/policies/cluster/burst", `{"expires":"2040-01-01T00:00:00Z","settings":{"schema":2,"messageRate":"1/s"}}`)
 	require.NoError(t, err)
 	s := etcd.New(client, "")
 	list, err := s.List(ctx)
 	require.NoError(t, err)
-	require.Len(t, list.Entries, 8)
+	require.Len(t, list.Entries, 10)
 	assert.Regexp(t, "^etcd:[0-9a-f]+/throttle$", list.Identity)
 	var changes []configstore.Change
 	for _, e := range list.Entries {
 		assert.Error(t, e.Err, e.Scope)
-		assert.True(t, e.Policy.IsZero())
+		assert.True(t, policy.IsZero(e.Settings))
 		changes = append(changes, configstore.Change{Key: configstore.KeyOf(e)})
 	}
 	assert.ErrorAs(t, list.Entries[0].Err, new(*policy.SchemaError))
@@ -162,8 +162,8 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 	_, err := s.Apply(ctx, rate(1), 0)
 	require.NoError(t, err)
 	end := time.Now().Add(3 * time.Second)
-	key := "/throttle/temporary/kafka:%2F%2Fpublic%2Fdefault%2Forders/messageRate"
-	put, err := client.Put(ctx, key, fmt.Sprintf(`{"expires":%q,"policy":{"schema":1,"messageRate":"2/s"}}`, end.Format(time.RFC3339Nano)))
+	key := "/throttle/temporary/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders/messageRate"
+	put, err := client.Put(ctx, key, fmt.Sprintf(`{"expires":%q,"settings":{"schema":2,"messageRate":"2/s"}}`, end.Format(time.RFC3339Nano)))
 	require.NoError(t, err)
 
 	var last policy.Snapshot
@@ -224,7 +224,7 @@ func BenchmarkFollow(b *testing.B) {
 			for i := range n {
 				scope, err := policy.ParseScope(fmt.Sprint("kafka://public/default/t", i))
 				require.NoError(b, err)
-				changes = append(changes, configstore.Change{Key: configstore.Key{Scope: scope}, Policy: policy.Policy{MessageRate: policy.PerSecond(1)}})
+				changes = append(changes, configstore.Change{Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(1)}})
 			}
 			_, err := s.Apply(ctx, changes, 0)
 			require.NoError(b, err)

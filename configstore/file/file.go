@@ -213,7 +213,7 @@ func diff(from, to []policy.Entry) (b configstore.Batch) {
 	}
 	for _, e := range to {
 		was, ok := old[configstore.KeyOf(e)]
-		if !ok || !was.Policy.Equal(e.Policy) || !was.Expires.Equal(e.Expires) {
+		if !ok || !configstore.Same(was, e) {
 			b.Puts = append(b.Puts, e)
 		}
 		delete(old, configstore.KeyOf(e))
@@ -253,7 +253,7 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 	}
 	for _, c := range changes {
 		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool { return configstore.KeyOf(e) == c.Key })
-		if !c.Policy.IsZero() {
+		if !c.Deletes() {
 			entries = append(entries, c.Entry(now, 0))
 		}
 	}

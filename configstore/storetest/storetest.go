@@ -40,8 +40,8 @@ func topic(name string) policy.Scope {
 
 func rate(n int64) policy.Policy { return policy.Policy{MessageRate: policy.PerSecond(n)} }
 
-func put(scope policy.Scope, p policy.Policy) []configstore.Change {
-	return []configstore.Change{{Key: configstore.Key{Scope: scope}, Policy: p}}
+func put(scope policy.Scope, s policy.Settings) []configstore.Change {
+	return []configstore.Change{{Key: configstore.Key{Section: s.Section(), Scope: scope}, Settings: s}}
 }
 
 func patience(t *testing.T) context.Context {
@@ -85,10 +85,12 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 // overReserved: quotas reserve no more than the capacity that is declared, whatever of the two is changed.
 func overReserved(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
-	quota := func(reserved int64) policy.Policy {
-		return policy.Policy{ReservedThroughput: &reserved, TotalThroughput: new(int64(1000))}
+	quota := func(reserved int64) policy.Quota {
+		return policy.Quota{Reserved: &reserved, Total: new(int64(1000))}
 	}
-	capacity := func(n int64) []configstore.Change { return put(policy.ClusterScope(), policy.Policy{Capacity: &n}) }
+	capacity := func(n int64) []configstore.Change {
+		return put(policy.ClusterScope(), policy.QuotaSettings{Capacity: &n})
+	}
 	apply := func(changes []configstore.Change) error {
 		_, err := s.Apply(ctx, changes, 0)
 		return err
@@ -96,12 +98,12 @@ func overReserved(t *testing.T, b Backend) {
 	require.NoError(t, apply(append(put(policy.TagScope("a"), quota(60)), capacity(100)...)))
 	fault := new(policy.FieldError)
 	require.ErrorAs(t, apply(put(policy.TenantScope("b"), quota(41))), &fault)
-	assert.Equal(t, policy.FieldError{Field: "reservedThroughput", Value: "101", Reason: "is what all quotas reserve together, and above the cluster's capacity, 100: reserve less, or set cluster capacity"}, *fault)
+	assert.Equal(t, policy.FieldError{Field: "reserved", Value: "101", Reason: "all quotas together reserve more than the cluster's capacity, 100: reserve less, or raise the capacity"}, *fault)
 	require.NoError(t, apply(put(policy.TenantScope("b"), quota(40))))
 	require.ErrorAs(t, apply(capacity(99)), new(*policy.FieldError))
 	require.NoError(t, apply(append(capacity(99), put(policy.TagScope("a"), quota(59))...)), "both at once")
-	require.NoError(t, apply(put(Orders, rate(5))), "what has nothing to do with it")
-	require.NoError(t, apply(put(policy.ClusterScope(), policy.Policy{})), "no capacity is declared")
+	require.NoError(t, apply(put(Orders, rate(5))), "a policy has no part in it")
+	require.NoError(t, apply(put(policy.ClusterScope(), policy.QuotaSettings{})), "no capacity is declared")
 	require.NoError(t, apply(put(policy.TenantScope("b"), quota(400))))
 	list, err := s.List(ctx)
 	require.NoError(t, err)
@@ -123,7 +125,7 @@ func allOrNothing(t *testing.T, b Backend) {
 	assert.ErrorAs(t, err, new(*policy.FieldError))
 	_, err = s.Apply(ctx, append(put(policy.PatternScope("a."), rate(1)), put(policy.PatternScope("b."), rate(2))...), 0)
 	assert.ErrorAs(t, err, new(*policy.TieError))
-	_, err = s.Apply(ctx, []configstore.Change{{Key: configstore.Key{Scope: Orders, Field: "messageRate"}, Policy: rate(1)}}, 0)
+	_, err = s.Apply(ctx, []configstore.Change{{Key: configstore.Key{Scope: Orders, Field: "messageRate"}, Settings: rate(1)}}, 0)
 	assert.ErrorAs(t, err, new(*policy.FieldError), "no TTL")
 	list, err := s.List(ctx)
 	require.NoError(t, err)
@@ -131,8 +133,9 @@ func allOrNothing(t *testing.T, b Backend) {
 
 	full := policy.Policy{
 		MessageRate: policy.Rate{Permits: 1, Period: 6 * time.Second}, ByteRate: policy.PerSecond(0), Burst: new(int64(0)), ByteBurst: new(int64(5)),
-		Round: policy.Duration(time.Second), Mode: policy.Shadow, Paused: new(false), ThrottleCaughtUp: new(true),
-		CaughtUpBacklog: new(int64(7)), OnOutage: policy.OutageOpen,
+		Round: policy.Duration(time.Second), Mode: policy.Shadow, Paused: new(false), OnOutage: policy.OutageOpen,
+		CaughtUp: policy.CaughtUp{Throttle: new(true), Backlog: new(int64(7))}, Ramp: policy.Ramp{Over: policy.Duration(time.Minute)},
+		Sharing: policy.Sharing{Mode: policy.Groups, Groups: []string{"eu", "1"}, KeepBack: new(0.5)},
 	}
 	scopes := []policy.Scope{
 		policy.ClusterScope(), policy.NamespaceScope("public", "", "default"), policy.NamespaceScope("public", "east", "default"),
@@ -152,10 +155,10 @@ func allOrNothing(t *testing.T, b Backend) {
 	require.Len(t, list.Entries, len(scopes))
 	for i, e := range list.Entries {
 		assert.Equal(t, scopes[i], e.Scope)
-		assert.Equal(t, full, e.Policy)
+		assert.Equal(t, full, e.Settings)
 		assert.NoError(t, e.Err)
 	}
-	again, err := s.Apply(ctx, list.Remove(Orders), 0)
+	again, err := s.Apply(ctx, list.Remove(policy.PolicySection, Orders), 0)
 	require.NoError(t, err)
 	assert.Greater(t, again, revision, "a removal moves the revision on")
 	list, err = s.List(ctx)
@@ -194,7 +197,7 @@ func concurrentEdits(t *testing.T, b Backend) {
 			for range each {
 				_, err := configstore.Edit(ctx, stores[i%2], func(s configstore.Snapshot) ([]configstore.Change, error) {
 					old, _ := s.Permanent(Orders)
-					return s.Set(Orders, policy.Policy{Burst: new(old.MessageBurst() + 1)}), nil
+					return s.Set(Orders, policy.Policy{Burst: new(*old.WithDefaults().Burst + 1)}), nil
 				})
 				assert.NoError(t, err)
 			}
@@ -204,7 +207,7 @@ func concurrentEdits(t *testing.T, b Backend) {
 	list, err := stores[0].List(ctx)
 	require.NoError(t, err)
 	p, _ := list.Permanent(Orders)
-	assert.Equal(t, int64(4*each), p.MessageBurst(), "an update was lost")
+	assert.Equal(t, int64(4*each), *p.WithDefaults().Burst, "an update was lost")
 }
 
 func temporary(t *testing.T, b Backend) {
@@ -252,11 +255,13 @@ func temporary(t *testing.T, b Backend) {
 	edit(func(s configstore.Snapshot) []configstore.Change {
 		return s.Set(Orders, policy.Policy{Burst: new(int64(5))})
 	})
-	assert.Equal(t, int64(5), resolved().MessageBurst(), "a permanent set ends the temporary one")
-	edit(func(s configstore.Snapshot) []configstore.Change { return s.Unset(Orders, "byteRate", "burst") })
+	assert.Equal(t, int64(5), *resolved().WithDefaults().Burst, "a permanent set ends the temporary one")
+	edit(func(s configstore.Snapshot) []configstore.Change {
+		return s.Unset(configstore.Key{Scope: Orders}, "byteRate", "burst")
+	})
 	assert.Equal(t, rate(1), resolved())
-	edit(func(s configstore.Snapshot) []configstore.Change { return s.Remove(Orders) })
-	assert.True(t, resolved().IsZero())
+	edit(func(s configstore.Snapshot) []configstore.Change { return s.Remove(policy.PolicySection, Orders) })
+	assert.True(t, policy.IsZero(resolved()))
 }
 
 // replaceTwice checks that what was put in place is in place, to the end of what is temporary.
@@ -265,10 +270,10 @@ func replaceTwice(t *testing.T, b Backend) {
 	now := time.Now()
 	end := func(d time.Duration) time.Time { return now.Add(d).UTC().Round(0) }
 	want := []policy.Entry{
-		{Scope: Orders, Policy: rate(1)},
-		{Scope: Orders, Policy: policy.Policy{Burst: new(int64(1))}, Temporary: true, Field: "burst", Expires: end(time.Hour + 1)},
-		{Scope: Orders, Policy: rate(2), Temporary: true, Field: "messageRate", Expires: end(90 * time.Minute)},
-		{Scope: Orders, Policy: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused", Expires: end(configstore.MaxTTL)},
+		{Scope: Orders, Settings: rate(1)},
+		{Scope: Orders, Settings: policy.Policy{Burst: new(int64(1))}, Temporary: true, Field: "burst", Expires: end(time.Hour + 1)},
+		{Scope: Orders, Settings: rate(2), Temporary: true, Field: "messageRate", Expires: end(90 * time.Minute)},
+		{Scope: Orders, Settings: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused", Expires: end(configstore.MaxTTL)},
 	}
 	list, err := s.List(ctx)
 	require.NoError(t, err)

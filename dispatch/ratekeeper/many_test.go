@@ -20,8 +20,8 @@ import (
 // TestManyEqualIDs: 1,020 ids share a backend. Their quotas add up to 2.4 times its capacity.
 func TestManyEqualIDs(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
-		const n, capacity = 1020, 1020                           // ids, and requests a second
-		w.set("cluster", policy.Policy{IgnoreZones: new(int64)}) // there is only one
+		const n, capacity = 1020, 1020                                  // ids, and requests a second
+		w.set("cluster", policy.QuotaSettings{IgnoreZones: new(int64)}) // there is only one
 		for i := range n {
 			w.set(fmt.Sprint("tag:", i), quotaOf(0, 12*quota.Page/5))
 		}

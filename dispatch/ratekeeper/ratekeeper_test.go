@@ -54,13 +54,17 @@ func virtual(t *testing.T, f func(t *testing.T, w *world)) {
 	})
 }
 
-func (w *world) set(scope string, p policy.Policy) {
+func (w *world) set(scope string, settings policy.Settings) {
 	w.edit(scope, func(snap configstore.Snapshot, s policy.Scope) []configstore.Change {
-		return snap.Set(s, p)
+		return snap.Set(s, settings)
 	})
 }
 
-func (w *world) remove(scope string) { w.edit(scope, configstore.Snapshot.Remove) }
+func (w *world) remove(id string) {
+	w.edit(id, func(snap configstore.Snapshot, s policy.Scope) []configstore.Change {
+		return snap.Remove(policy.QuotaSection, s)
+	})
+}
 
 func (w *world) edit(
 	scope string, change func(configstore.Snapshot, policy.Scope) []configstore.Change,
@@ -83,8 +87,8 @@ func (w *world) limiter(cfg dispatch.Config) *dispatch.Limiter {
 	return lim
 }
 
-func quotaOf(reserved, total int64) policy.Policy {
-	return policy.Policy{ReservedThroughput: &reserved, TotalThroughput: &total}
+func quotaOf(reserved, total int64) policy.Quota {
+	return policy.Quota{Reserved: &reserved, Total: &total}
 }
 
 // keeper runs a ratekeeper until stop is called.
@@ -226,7 +230,7 @@ func TestZeroQuotaPausesAndShadowOnlyCounts(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		assert.Zero(t, a.lately(5*time.Second))
 		ten := int64(10 * quota.Page)
-		w.set("tag:bulk", policy.Policy{QuotaMode: policy.Shadow, TotalThroughput: &ten})
+		w.set("tag:bulk", policy.Quota{Mode: policy.Shadow, Total: &ten})
 		time.Sleep(20 * time.Second)
 		assert.Greater(t, a.lately(10*time.Second), 900.0)
 		d := k.Status().Decisions[0]
@@ -371,7 +375,7 @@ func TestRatesWithoutALeader(t *testing.T) {
 
 func TestSaturatedBackendLimitsItsReaders(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
-		w.set("cluster", policy.Policy{IgnoreZones: new(int64(0))})
+		w.set("cluster", policy.QuotaSettings{IgnoreZones: new(int64(0))})
 		w.set("tag:gold", quotaOf(200*quota.Page, 1000*quota.Page))
 		w.set("tag:bulk", quotaOf(0, 1000*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())

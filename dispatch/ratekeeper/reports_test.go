@@ -56,7 +56,7 @@ func report(t *testing.T, ahead float64, change func(*quota.Report)) string {
 
 func TestReportsAreAcceptedOrRefused(t *testing.T) {
 	virtual(t, func(t *testing.T, w *world) {
-		w.set("cluster", policy.Policy{Zones: "a,b"})
+		w.set("cluster", policy.QuotaSettings{Zones: []string{"a", "b"}})
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		k, stop := w.keeper("k")
 		defer func() { stop(); w.wg.Wait() }()

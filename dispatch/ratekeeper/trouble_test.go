@@ -127,9 +127,9 @@ func TestShadowModeEnds(t *testing.T) {
 					if !lead {
 						stop()
 					}
-					w.set("tenant:acme", policy.Policy{QuotaMode: policy.Shadow})
+					w.set("tenant:acme", policy.Quota{Mode: policy.Shadow})
 					time.Sleep(long)
-					w.set("tenant:acme", policy.Policy{QuotaMode: policy.Enforce})
+					w.set("tenant:acme", policy.Quota{Mode: policy.Enforce})
 					time.Sleep(15 * time.Second)
 					assert.InDelta(t, 100, a.lately(10*time.Second)+b.lately(10*time.Second), 10)
 				})
@@ -280,7 +280,7 @@ func TestHandlesOfTags(t *testing.T) {
 		var entries []policy.Entry
 		for i := range 1010 {
 			entries = append(entries, policy.Entry{
-				Scope: policy.TagScope(fmt.Sprint("t", i)), Policy: quotaOf(0, 1<<40),
+				Scope: policy.TagScope(fmt.Sprint("t", i)), Settings: quotaOf(0, 1<<40),
 			})
 		}
 		replace := func(s configstore.Snapshot) ([]configstore.Change, error) {

@@ -49,7 +49,7 @@ func atTheLimit(t *testing.T, binary string) {
 	}))
 	defer service.Close()
 
-	env := append(dataplane.Env(t, "messageRate: 50/s, busyTolerance: 0.5", "memory:"), "NUMAFLOW_REPLICA=0", "SINK_URL="+service.URL)
+	env := append(dataplane.Env(t, "messageRate: 50/s, busy: {tolerance: 0.5}", "memory:"), "NUMAFLOW_REPLICA=0", "SINK_URL="+service.URL)
 	v := dataplane.Start(t, dataplane.Sink, env, binary)
 	from := time.Now()
 	stop := v.Sink(dataplane.Batch{Size: 100})
@@ -91,7 +91,7 @@ func nothingLost(t *testing.T, binary string) {
 	}))
 	defer service.Close()
 
-	env := append(dataplane.Env(t, "messageRate: 50/s, busyMinRate: 10", "memory:"), "NUMAFLOW_REPLICA=0", "SINK_URL="+service.URL)
+	env := append(dataplane.Env(t, "messageRate: 50/s, busy: {minRate: 10}", "memory:"), "NUMAFLOW_REPLICA=0", "SINK_URL="+service.URL)
 	v := dataplane.Start(t, dataplane.Sink, env, binary)
 	stop := v.Sink(dataplane.Batch{
 		Size: 100, Messages: messages, IgnoresNacks: true, Retry: dataplane.Retry{Interval: time.Second, Steps: 5, Drop: true},

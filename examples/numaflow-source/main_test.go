@@ -31,7 +31,7 @@ func TestSource(t *testing.T) {
 	require.NoError(t, w.WriteMessages(t.Context(), all...))
 	require.NoError(t, w.Close())
 
-	env := append(dataplane.Env(t, "messageRate: 100/s, throttleCaughtUp: true", "memory:"),
+	env := append(dataplane.Env(t, "messageRate: 100/s, caughtUp: {throttle: true}", "memory:"),
 		"NUMAFLOW_REPLICA=0", "KAFKA_BROKERS="+strings.Join(k.Brokers, ","), "KAFKA_TOPIC="+topic, "KAFKA_GROUP="+topic)
 	binary := dataplane.Build(t, ".")
 	run := func() *dataplane.Vertex { return dataplane.Start(t, dataplane.Source, env, binary) }

@@ -2,7 +2,7 @@
 // etcd and a Redis (docker compose up), or the etcd of throttle-admin dev for both:
 //
 //	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
-//	go run ./cmd/throttle-admin set cluster ignoreZones=0
+//	go run ./cmd/throttle-admin quota settings ignoreZones=0
 //	go run ./cmd/throttle-admin quota set tag:gold reserved_throughput 800kB total_throughput 1638400
 //	go run ./cmd/throttle-admin quota set tag:bulk total_throughput 1638400
 //	go run ./examples/quotas

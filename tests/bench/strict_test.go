@@ -75,7 +75,8 @@ func strictDo(tb testing.TB, redisURL, limit string) (do doFunc, requests func()
 	opts, err := redis.ParseURL(redisURL)
 	check(err == nil)
 	permits := redispermits.Open(redis.UniversalOptions{Addrs: []string{opts.Addr}}, 0)
-	p := policy.Policy{MessageRate: policy.PerSecond(100), Sharing: policy.Strict}
+	strict := policy.Sharing{Mode: policy.Strict}
+	p := policy.Policy{MessageRate: policy.PerSecond(100), Sharing: strict}
 	lim, err := dispatch.Open(tb.Context(), dispatch.Config{
 		Policies: dispatch.Fixed(p), Permits: permits, Cluster: limit, OnClose: permits.Close,
 	})

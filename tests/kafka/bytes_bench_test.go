@@ -69,7 +69,7 @@ func BenchmarkByteLimit(b *testing.B) {
 		}
 	}
 	b.Run("throttle", func(b *testing.B) {
-		p := policy.Policy{ByteRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)}
+		p := policy.Policy{ByteRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 		lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: dispatch.Fixed(p)})
 		require.NoError(b, err)
 		defer func() { require.NoError(b, lim.Close()) }()

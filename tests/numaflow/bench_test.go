@@ -131,7 +131,7 @@ func BenchmarkNumaflowReplicas(b *testing.B) {
 		replicas        int
 	}{
 		"redis":   {"messageRate: 1000/s", "", 3},
-		"nostore": {"messageRate: 1000/s, sharing: split, replicas: 2", "none:", 2},
+		"nostore": {"messageRate: 1000/s, sharing: {mode: split, replicas: 2}", "none:", 2},
 	} {
 		b.Run(name, func(b *testing.B) {
 			measured(b, func(b *testing.B) {
@@ -150,7 +150,7 @@ func BenchmarkNumaflowScaleDown(b *testing.B) {
 	for _, name := range []string{"clean", "kill"} {
 		b.Run(name, func(b *testing.B) {
 			measured(b, func(b *testing.B) {
-				s := newScene(b, "messageRate: 1000/s, sharing: split, poolTTL: 10s", "")
+				s := newScene(b, "messageRate: 1000/s, sharing: {mode: split, poolTTL: 10s}", "")
 				stays, goes := s.start("source", 0), s.start("source", 1)
 				batch := dataplane.Batch{Size: 100, Timeout: time.Second}
 				stop, stopOther := stays.Source(batch), goes.Source(batch)

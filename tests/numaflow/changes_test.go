@@ -18,7 +18,7 @@ var usual = dataplane.Batch{Size: 100, Timeout: time.Second}
 // remains. Together they never exceed the limit, and the last one uses all of it.
 func TestPoolChanges(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "messageRate: 500/s, sharing: split, poolTTL: 1s", "")
+	s := newScene(t, "messageRate: 500/s, sharing: {mode: split, poolTTL: 1s}", "")
 	type replica struct {
 		*dataplane.Vertex
 		stop func()
@@ -81,7 +81,7 @@ func TestPermitStoreUnavailable(t *testing.T) {
 func TestRamp(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
-		s := newScene(t, "messageRate: 1000/s, rampFrom: 50/s, rampOver: 10s", "")
+		s := newScene(t, "messageRate: 1000/s, ramp: {from: 50/s, over: 10s}", "")
 		first := s.start("source", 0)
 		from := time.Now()
 		stop := first.Source(usual)

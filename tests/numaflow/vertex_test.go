@@ -172,7 +172,7 @@ func TestSources(t *testing.T) {
 // TestNoPermitStore: replicas whose number is in the policy need no permit store.
 func TestNoPermitStore(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "messageRate: 1000/s, sharing: split, replicas: 2", "none:")
+	s := newScene(t, "messageRate: 1000/s, sharing: {mode: split, replicas: 2}", "none:")
 	all := []*dataplane.Vertex{s.start("source", 0), s.start("source", 1)}
 	from := time.Now()
 	for _, v := range all {
@@ -194,7 +194,7 @@ func TestScaleDown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			loosely.Hold(t, func(loose assert.TestingT) { // the whole test: it measures how soon
-				s := newScene(t, "messageRate: 500/s, sharing: split, poolTTL: "+c.ttl, "")
+				s := newScene(t, "messageRate: 500/s, sharing: {mode: split, poolTTL: "+c.ttl+"}", "")
 				stays, goes := s.start("source", 0), s.start("source", 1)
 				from := time.Now()
 				defer stays.Source(dataplane.Batch{Size: 100, Timeout: time.Second})()

@@ -42,7 +42,7 @@ type job struct {
 	Subscription string
 	Rate         int64
 	Max          int // permits of one Acquire
-	Sharing      policy.Sharing
+	Sharing      policy.SharingMode
 	Group        string // worker group, eu or us
 	Wait         policy.WaitMode
 	MaxReserved  *int64
@@ -86,19 +86,21 @@ func TestMain(m *testing.M) {
 
 // Snapshots makes a job a PolicySource, so that all processes have the same policies.
 func (j job) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
-	entries := []policy.Entry{{Scope: policy.ClusterScope(), Policy: policy.Policy{
-		MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us",
-		PoolTTL: policy.Duration(poolTTL), Wait: j.Wait, MaxReserved: j.MaxReserved,
+	entries := []policy.Entry{{Scope: policy.ClusterScope(), Settings: policy.Policy{
+		MessageRate: policy.PerSecond(j.Rate), Sharing: policy.Sharing{
+			Mode: j.Sharing, Groups: []string{"eu", "us"}, PoolTTL: policy.Duration(poolTTL),
+			Wait: j.Wait, MaxReserved: j.MaxReserved,
+		},
 	}}}
 	topic, err := policy.ParseTopic(topic)
 	for name, weight := range j.Weights {
 		entries = append(entries, policy.Entry{
-			Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Weight: &weight},
+			Scope: policy.SubscriptionScope(topic, name), Settings: policy.Policy{Weight: &weight},
 		})
 	}
 	for name, n := range j.Reserved {
 		entries = append(entries, policy.Entry{
-			Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Reserved: policy.PerSecond(n)},
+			Scope: policy.SubscriptionScope(topic, name), Settings: policy.Policy{Reserved: policy.PerSecond(n)},
 		})
 	}
 	set, setErr := policy.NewSet(entries)

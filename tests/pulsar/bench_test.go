@@ -242,7 +242,7 @@ func BenchmarkPulsarPerSubscription(b *testing.B) {
 	limiters(b, "subscriptionDispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
 		s.create("a")
 		s.produce(8000)
-		s.limitOf(s.topic+"?subscription=a", policy.Policy{MessageRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)})
+		s.limitOf(s.topic+"?subscription=a", policy.Policy{MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 		var consumers []*pulsarthrottle.Consumer
 		for range 4 {
 			lim, client := s.limiter(ours), s.client()
@@ -392,7 +392,7 @@ func BenchmarkPulsarBytes(b *testing.B) {
 		s.create("a")
 		random := rand.New(rand.NewPCG(1, 1))
 		s.fill(4000, func(int) int { return int(100 * math.Pow(1024, random.Float64())) })
-		s.limitOf(s.topic, policy.Policy{ByteRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)})
+		s.limitOf(s.topic, policy.Policy{ByteRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 		c := s.subscribe(s.client(), "a", pulsar.Exclusive, s.limiter(ours))
 		all := drain(b, window, c)
 		c.Close()

@@ -125,7 +125,7 @@ var acme = policy.TenantScope("acme")
 // replicas starts two replicas that share a quota of rate messages a second.
 func (w *world) replicas(rate int64) fleet.Fleet {
 	w.t.Helper()
-	w.set(map[policy.Scope]policy.Policy{acme: {TotalThroughput: new(rate * pages * quota.Page)}})
+	w.set(map[policy.Scope]policy.Settings{acme: policy.Quota{Total: new(rate * pages * quota.Page)}})
 	var f fleet.Fleet
 	for i := range 2 {
 		f = append(f, fleet.Start(w.t, i, "", w.as(replicaEnv, replica{fmt.Sprint(orders, i)})))

@@ -108,13 +108,13 @@ func (w *world) env() []string {
 }
 
 // set sets policies by scope.
-func (w *world) set(of map[policy.Scope]policy.Policy) {
+func (w *world) set(of map[policy.Scope]policy.Settings) {
 	w.t.Helper()
 	store, err := throttle.OpenPolicies(w.t.Context(), w.policiesURL)
 	require.NoError(w.t, err)
 	setAll := func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
-		for scope, p := range of {
-			changes = append(changes, s.Set(scope, p)...)
+		for scope, settings := range of {
+			changes = append(changes, s.Set(scope, settings)...)
 		}
 		return changes, nil
 	}
@@ -192,8 +192,8 @@ func TestTagsShareASink(t *testing.T) {
 func share(w *world, s *sink, of func(c *consumer, name string) policy.Scope) {
 	t := w.t
 	k := services.Kafka(t)
-	quotas := map[policy.Scope]policy.Policy{
-		policy.ClusterScope(): {IgnoreZones: new(int64(0))}, // the sink is the only zone, and must count
+	quotas := map[policy.Scope]policy.Settings{
+		policy.ClusterScope(): policy.QuotaSettings{IgnoreZones: new(int64(0))}, // the sink is the only zone, and must count
 	}
 	var ids []quota.ID
 	topics := map[string]string{}
@@ -205,8 +205,8 @@ func share(w *world, s *sink, of func(c *consumer, name string) policy.Scope) {
 		topics[name] = services.Name(t) + "-" + name
 		c.ID, c.Topic = quota.ID(scope.String()), topics[name]
 		k.CreateTopic(c.Topic, partitions)
-		quotas[scope] = policy.Policy{
-			ReservedThroughput: new(int64(capacity * cost / 5)), TotalThroughput: new(int64(capacity * cost)),
+		quotas[scope] = policy.Quota{
+			Reserved: new(int64(capacity * cost / 5)), Total: new(int64(capacity * cost)),
 		}
 		ids = append(ids, c.ID)
 		for i := range 2 {

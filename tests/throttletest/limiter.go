@@ -40,16 +40,17 @@ func Open(t testing.TB, p policy.Policy) *Limiter {
 func (l *Limiter) Set(p policy.Policy) {
 	l.t.Helper()
 	l.edit(func(s configstore.Snapshot) []configstore.Change {
-		return s.Replace([]policy.Entry{{Scope: policy.Scope{}, Policy: p}}, time.Now())
+		return s.Replace([]policy.Entry{{Settings: p}}, time.Now())
 	})
 }
 
-// Add sets what p sets for a scope ("topic", "namespace" and so on as [policy.ParseScope] reads them), and returns when that is in force.
-func (l *Limiter) Add(scope string, p policy.Policy) {
+// Add sets the fields of a policy or a quota for a scope, as [policy.ParseScope] reads it, and returns
+// when they are in force.
+func (l *Limiter) Add(scope string, settings policy.Settings) {
 	l.t.Helper()
 	parsed, err := policy.ParseScope(scope)
 	require.NoError(l.t, err)
-	l.edit(func(s configstore.Snapshot) []configstore.Change { return s.Set(parsed, p) })
+	l.edit(func(s configstore.Snapshot) []configstore.Change { return s.Set(parsed, settings) })
 }
 
 func (l *Limiter) edit(plan func(configstore.Snapshot) []configstore.Change) {

@@ -19,10 +19,10 @@ import (
 func Outcome(t testing.TB, f func(*dispatch.Subscription)) (o dispatch.Outcome, retryAfter time.Duration) {
 	t.Helper()
 	for _, c := range []struct {
-		counts policy.Outcomes // as busy, so that the permit store is told
+		counts string // as busy, so that the permit store is told
 		of     dispatch.Outcome
 	}{{policy.OutcomeBusy, dispatch.OutcomeBusy}, {policy.OutcomeFailed, dispatch.OutcomeFailed}, {policy.OutcomeTimeout, dispatch.OutcomeTimeout}} {
-		told := answers(t, policy.Policy{BusyOutcomes: c.counts}, f)
+		told := answers(t, policy.Policy{Busy: policy.Busy{Outcomes: []string{c.counts}}}, f)
 		if told == (schedule.Answers{}) {
 			continue
 		}

@@ -14,10 +14,9 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Quota is a policy of a tenant or a tag: so many bytes of cost a second, which no ratekeeper makes messages of, so that one counts as what replicas assume.
-func Quota(messages int64) policy.Policy {
-	return policy.Policy{TotalThroughput: new(messages * quota.AssumedCost)}
-}
+// Quota returns a quota of n messages a second: without a ratekeeper, a message costs what replicas
+// assume.
+func Quota(n int64) policy.Quota { return policy.Quota{Total: new(n * quota.AssumedCost)} }
 
 // Granted returns how many permits the quota of a throttling id has granted.
 func (l *Limiter) Granted(id string) (n int64) {

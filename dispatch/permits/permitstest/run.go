@@ -18,7 +18,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A run is one schedule under way.
+// A run is one sequence under way.
 type run struct {
 	mode
 	t       *testing.T
@@ -56,7 +56,7 @@ type event struct {
 	n  int
 }
 
-// A period is when a rate was in force.
+// A period is one in which a rate was in force.
 type period struct {
 	from time.Duration
 	rate int64
@@ -108,8 +108,8 @@ func (r *run) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	}
 }
 
-// most is how many replicas are alive at once.
-const most = 6
+// maxAlive is how many replicas are alive at once.
+const maxAlive = 6
 
 func (r *run) do(s step) {
 	if len(r.alive) == 0 && s.op != "join" {
@@ -117,7 +117,7 @@ func (r *run) do(s step) {
 	}
 	switch s.op {
 	case "join":
-		if len(r.alive) < most {
+		if len(r.alive) < maxAlive {
 			r.join(s.n)
 		}
 	case "leave", "crash":
@@ -156,10 +156,10 @@ func (r *run) do(s step) {
 				r.policy.MessageRate = policy.PerSecond(rate)
 				r.periods = append(r.periods, period{r.now(), rate})
 			}
-			r.policy.RampFrom, r.policy.RampOver, r.policy.RampTTL = policy.Rate{}, 0, 0
+			r.policy.Ramp.From, r.policy.Ramp.Over, r.policy.Ramp.TTL = policy.Rate{}, 0, 0
 			if s.n%4 == 0 {
-				r.policy.RampFrom, r.policy.RampOver, r.policy.RampTTL = policy.PerSecond(10), policy.Duration(2*time.Second), policy.Duration(time.Second)
-				r.policy.Ramp = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[s.n/4%2]
+				r.policy.Ramp.From, r.policy.Ramp.Over, r.policy.Ramp.TTL = policy.PerSecond(10), policy.Duration(2*time.Second), policy.Duration(time.Second)
+				r.policy.Ramp.Mode = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[s.n/4%2]
 			}
 		})
 	case "forget":
@@ -184,7 +184,8 @@ func (r *run) do(s step) {
 	}
 }
 
-// join starts a replica; n says of which subscription, in which group, and how much it wants.
+// join starts a replica; n says of which subscription, in which worker group, and how much it
+// wants.
 func (r *run) join(n int) {
 	one := &replica{link: &Link{Store: r.store}}
 	var err error
@@ -197,7 +198,7 @@ func (r *run) join(n int) {
 	var ctx context.Context
 	ctx, one.stop = context.WithCancel(r.ctx)
 	wants := 1
-	if n%4 == 0 && r.mode.policy.Sharing != policy.Strict {
+	if n%4 == 0 && r.mode.policy.Sharing.Mode != policy.Strict {
 		wants = 1 << 20
 	}
 	for range 1 + n%2 {
@@ -216,7 +217,7 @@ func (r *run) join(n int) {
 	r.alive, r.all = append(r.alive, one), append(r.all, one)
 }
 
-// recover ends all faults, and checks that new replicas are served soon, and that the limit is used.
+// recover ends all faults, and checks that the limit is used soon, and by new replicas.
 func (r *run) recover() {
 	r.do(step{op: "lossless"})
 	r.store.Locked(func() {
@@ -225,7 +226,7 @@ func (r *run) recover() {
 			one.link.Cut = false
 		}
 	})
-	r.change(func() { r.policy.RampOver, r.policy.RampFrom, r.policy.RampTTL = 0, policy.Rate{}, 0 })
+	r.change(func() { r.policy.Ramp.Over, r.policy.Ramp.From, r.policy.Ramp.TTL = 0, policy.Rate{}, 0 })
 	r.join(0)
 	r.join(1) // of the other group: one whose replicas have crashed keeps its permits for long
 	time.Sleep(4 * ttl)

@@ -46,7 +46,8 @@ func clientCPU(b *testing.B) float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// BenchmarkAllocation measures the server's and the client's CPU an allocation, in pipelines of 100.
+// BenchmarkAllocation measures the server's and the client's CPU an allocation, in pipelines of
+// 100.
 func BenchmarkAllocation(b *testing.B) {
 	server := services.RedisServer(b)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr})

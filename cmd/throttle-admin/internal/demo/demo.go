@@ -115,8 +115,8 @@ func (d *demo) parse(cmd *cobra.Command, limit string) (err error) {
 	if d.duration < time.Second || d.duration > 10*time.Minute {
 		fault("--duration %s: is outside 1s..10m", d.duration)
 	}
-	modes := []policy.Sharing{"", policy.Fair, policy.Strict, policy.Split, policy.Groups}
-	if !slices.Contains(modes, policy.Sharing(d.sharing)) {
+	modes := []policy.SharingMode{"", policy.Fair, policy.Strict, policy.Split, policy.Groups}
+	if !slices.Contains(modes, policy.SharingMode(d.sharing)) {
 		fault("--sharing %q: unknown mode: want fair, strict, split or groups", d.sharing)
 	}
 	if err := checkPulsar(d.pulsar); err != nil {

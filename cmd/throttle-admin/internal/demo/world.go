@@ -184,9 +184,9 @@ func (w *world) openLimiter(ctx context.Context, replica, group string) (*dispat
 
 // setRate sets the topic's limit and its sharing mode. It returns the revision of the policies.
 func (w *world) setRate(ctx context.Context, rate policy.Rate) (int64, error) {
-	p := policy.Policy{MessageRate: rate, Sharing: policy.Sharing(w.sharing)}
-	if p.Sharing == policy.Groups {
-		p.Groups = policy.Names(strings.Join(workerGroups[:], ","))
+	p := policy.Policy{MessageRate: rate, Sharing: policy.Sharing{Mode: policy.SharingMode(w.sharing)}}
+	if p.Sharing.Mode == policy.Groups {
+		p.Sharing.Groups = workerGroups[:]
 	}
 	ctx, cancel := context.WithTimeout(ctx, cli.StoreTimeout)
 	defer cancel()
@@ -203,7 +203,7 @@ func (w *world) removePolicy() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanUp)
 	defer cancel()
 	remove := func(s configstore.Snapshot) ([]configstore.Change, error) {
-		return s.Remove(policy.TopicScope(w.full)), nil
+		return s.Remove(policy.PolicySection, policy.TopicScope(w.full)), nil
 	}
 	if _, err := configstore.Edit(ctx, w.store, remove); err != nil {
 		return fmt.Errorf("the demo's policy was not removed; run throttle-admin remove %s: %w",

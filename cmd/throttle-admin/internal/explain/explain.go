@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
-	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotastate"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -82,11 +81,9 @@ that is in force instead; the exit status is then 1.`,
 			case policy.TopicKind, policy.SubscriptionKind:
 				return explainTopic(cmd.Context(), a, scope, permits)
 			}
-			return cli.Usage(&policy.FieldError{
-				Field: "topic", Value: args[0],
-				Reason: "invalid topic: want its URL, such as kafka://tenant/namespace/name, " +
-					"or tenant:NAME or tag:NAME for a quota",
-			})
+			return cli.Usage(cli.ArgError("topic", args[0],
+				"invalid topic: want its URL, such as kafka://tenant/namespace/name, "+
+					"or tenant:NAME or tag:NAME for a quota"))
 		},
 	}
 	cli.AddSubscription(cmd, &subscription)
@@ -124,19 +121,19 @@ func explainPolicy(s configstore.Snapshot, cluster string, scope policy.Scope) *
 		set: set, effective: set.Explain(cluster, scope.Topic, scope.Subscription),
 	}
 	x.limits = limitsOf(scope, x.effective)
-	for field := range policy.Fields() {
-		x.addField(s, field)
+	for _, f := range policy.PolicySection.Fields() {
+		x.addField(s, f.Name)
 	}
 	if id := policy.TenantScope(scope.Topic.Tenant); x.addQuota(id) {
 		q, _ := set.Quota(id)
 		total := quotastate.ViewOf(id, q, s)
 		x.Fields = append(x.Fields,
 			fieldView{
-				Field: "tenant.reservedThroughput", Value: fmt.Sprint(q.Reserved),
+				Field: "tenant.quota.reserved", Value: fmt.Sprint(q.Reserved),
 				From: id.String(),
 			},
 			fieldView{
-				Field: "tenant.totalThroughput", Value: fmt.Sprint(q.Total), From: id.String(),
+				Field: "tenant.quota.total", Value: fmt.Sprint(q.Total), From: id.String(),
 				Expires: total.Expires,
 			})
 	}
@@ -149,12 +146,12 @@ func (x *explanation) addField(s configstore.Snapshot, field string) {
 	isRate := field == "messageRate" || field == "byteRate"
 	ofLimit := isRate || strings.HasSuffix(strings.ToLower(field), "burst")
 	if !ofLimit {
-		if value := output.Field(x.effective.Subscription, field); value != "" {
+		if value := policy.Text(x.effective.Subscription, field); value != "" {
 			x.Fields = append(x.Fields, x.view(s, field, field, value))
 		}
 		return
 	}
-	value := output.Field(x.effective.Topic, field)
+	value := policy.Text(x.effective.Topic, field)
 	if isRate && (value == "" || value == "0") {
 		value = "not throttled"
 	}
@@ -162,13 +159,13 @@ func (x *explanation) addField(s configstore.Snapshot, field string) {
 		x.Fields = append(x.Fields, x.view(s, field, field, value))
 	}
 	for _, g := range x.effective.Aggregates {
-		if value := output.Field(g.Policy, field); value != "" {
+		if value := policy.Text(g.Policy, field); value != "" {
 			x.Fields = append(x.Fields, fieldView{
 				Field: g.Scope.Kind.String() + "." + field, Value: value, From: g.Scope.String(),
 			})
 		}
 	}
-	if value := output.Field(x.effective.Subscription, field); value != "" {
+	if value := policy.Text(x.effective.Subscription, field); value != "" {
 		x.Fields = append(x.Fields, x.view(s, "subscription."+field, field, value))
 	}
 }
@@ -183,7 +180,8 @@ func (x *explanation) view(s configstore.Snapshot, name, field, value string) fi
 	}
 	v.From = from.String()
 	for _, e := range s.Entries {
-		if e.Scope == from && e.Temporary && e.Field == field && e.Err == nil {
+		ofPolicy := e.Section() == policy.PolicySection && e.Scope == from
+		if ofPolicy && e.Temporary && e.Field == field && e.Err == nil {
 			v.Expires = e.Expires
 		}
 	}

@@ -122,7 +122,7 @@ func TestExplainLive(t *testing.T) {
 // it.
 func TestExplainStrict(t *testing.T) {
 	s := newStores(t)
-	s.admin(t, "set", orders, "messageRate=5", "sharing=strict")
+	s.admin(t, "set", orders, "messageRate=5", "sharing.mode=strict")
 	ctx, cancel := context.WithCancel(t.Context())
 	var consumers sync.WaitGroup
 	for range 3 {
@@ -189,7 +189,7 @@ func TestReplicaState(t *testing.T) {
 			"throttled: its permit store is unavailable, and onOutage is stop"},
 		{waiting(dispatch.ReasonNoGroup, share), "",
 			"throttled permanently: it is in no worker group of a limit. Start it with " +
-				"THROTTLE_GROUP set, or change groups"},
+				"THROTTLE_GROUP set, or change sharing.groups"},
 		{waiting(dispatch.ReasonPaused, share), "", "paused"},
 		{waiting(dispatch.ReasonNone, share), "",
 			"about to get permits: its callers have just arrived"},

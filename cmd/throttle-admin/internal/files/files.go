@@ -20,6 +20,7 @@ import (
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{
 		newApplyCommand(a), newDiffCommand(a), newExportCommand(a), newValidateCommand(a),
+		newSchemaCommand(a),
 	}
 }
 
@@ -34,14 +35,19 @@ func readFile(a *cli.App, name string) ([]policy.Entry, error) {
 
 const fileForm = `FILE is YAML or JSON; - means stdin:
 
-  schema: 1
+  schema: 2
   policies:
     - scope: public/default
       messageRate: 1000/s
+      ramp: {from: 100/s, over: 1m}
     - scope: kafka://public/default/orders
       subscription: billing           # optional
       paused: true                    # or any other field; see throttle-admin set
-      expires: 2026-01-02T15:04:05Z   # optional: temporary, until then`
+      expires: 2026-01-02T15:04:05Z   # optional: temporary, until then
+  quotas:                             # optional; see throttle-admin quota
+    - scope: tag:reports
+      total: 1MiB
+  quotaSettings: {zones: [a, b]}      # optional; see throttle-admin quota settings`
 
 func fileFlag(cmd *cobra.Command, name *string) {
 	cmd.Flags().StringVarP(name, "file", "f", "", "policy file, YAML or JSON; - means stdin")
@@ -189,6 +195,27 @@ func newValidateCommand(a *cli.App) *cobra.Command {
 			return a.Print(report, func(w *strings.Builder) {
 				fmt.Fprintf(w, "%s is valid: %d scopes\n", report.File, report.Scopes)
 			})
+		},
+	}
+}
+
+func newSchemaCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of policy files, for editors",
+		Long: `Print the JSON Schema of policy files, by which editors check them and complete
+fields. The first line of a YAML file names it:
+
+  # yaml-language-server: $schema=policies.schema.json`,
+		Example: "  throttle-admin schema > policies.schema.json",
+		Args:    cli.Args(),
+		RunE: func(*cobra.Command, []string) error {
+			data, err := file.Schema()
+			if err != nil {
+				return fmt.Errorf("schema: %w", err)
+			}
+			_, err = a.Stdout.Write(data)
+			return err
 		},
 	}
 }

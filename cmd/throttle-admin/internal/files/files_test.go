@@ -37,7 +37,7 @@ func TestMoreThanEtcdTakes(t *testing.T) {
 			}
 		}
 		file := filepath.Join(t.TempDir(), "many.json")
-		text := `{"schema":1,"policies":[` + strings.Join(policies, ",") + "]}"
+		text := `{"schema":2,"policies":[` + strings.Join(policies, ",") + "]}"
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		status, out, errs := clitest.Run(t.Context(), []cli.Family{Commands},
 			"apply", "-f", file, "--policies", store)

@@ -77,7 +77,7 @@ func TestQuotasLive(t *testing.T) {
 	}
 	done("quota", "set", "tag:bulk", "total_throughput", "800KiB", "reserved_throughput", "40KiB")
 	done("quota", "set", "tenant:acme", "total_throughput", "8MiB")
-	done("set", "cluster", "zones=a,b", "ignoreZones=0", "capacity=40KiB")
+	done("quota", "settings", "zones=a,b", "ignoreZones=0", "capacity=40KiB")
 
 	status, _, errs := admin("quota", "status")
 	assert.Equal(t, cli.ExitFailed, status)
@@ -269,7 +269,7 @@ func TestQuotasLive(t *testing.T) {
 	assert.Regexp(t, `(?m)^billing \(tag:bulk\) +replica-a `, out)
 
 	// A reservation above a capacity that expires.
-	done("set", "cluster", "capacity=1MiB", "--for", "1h")
+	done("quota", "settings", "capacity=1MiB", "--for", "1h")
 	done("quota", "set", "tenant:acme", "reserved_throughput", "4096")
 	status, _, errs = admin("quota", "status")
 	assert.Zero(t, status)
@@ -329,7 +329,7 @@ func TestQuotasUnkept(t *testing.T) {
 		status, _, errs := admin(append([]string{"quota", "set", id, "--policies", store}, q...)...)
 		require.Zero(t, status, errs)
 	}
-	status, _, errs := admin("set", "tag:test", "totalThroughput=4096", "quotaMode=shadow", "--policies", store)
+	status, _, errs := admin("quota", "set", "tag:test", "total_throughput", "4096", "mode", "shadow", "--policies", store)
 	require.Zero(t, status, errs)
 
 	live, err := throttle.OpenPermits(address)

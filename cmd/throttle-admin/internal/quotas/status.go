@@ -77,7 +77,7 @@ func showDecisions(ctx context.Context, a *cli.App, s ratekeeper.Status) error {
 
 // showUnkept shows the rates in force while no ratekeeper leads.
 func showUnkept(ctx context.Context, a *cli.App, permits dispatch.PermitStore) error {
-	var quotas map[policy.Scope]policy.Quota
+	var quotas map[policy.Scope]policy.EffectiveQuota
 	if a.PoliciesURL == "" {
 		a.Warn("the rates of ids depend on their quotas: set --policies to see them")
 	} else {
