@@ -248,7 +248,7 @@ func openPolicies(ctx context.Context, policiesURL string) (configstore.Store, e
 		}
 		return etcd.Open(ctx, cfg)
 	}
-	return nil, fmt.Errorf("%s: want etcd://host:port, file:policies.yaml or memory:", unknownScheme(scheme))
+	return nil, fmt.Errorf("%s: want etcd://host:port, file:policies.yaml or a memory: URL", unknownScheme(scheme))
 }
 
 func openFile(path string) (configstore.Store, error) {
@@ -308,7 +308,7 @@ func openPermits(permitsURL string) (dispatch.PermitStore, error) {
 		return etcdpermits.Open(cfg, a.path, 0), nil
 	}
 	return nil, fmt.Errorf("%s: want redis://host:port, rediss://, redis+sentinel://, redis+cluster://, "+
-		"etcd://host:port, memory: or none:", unknownScheme(scheme))
+		"etcd://host:port, or one of the schemes memory: and none: alone", unknownScheme(scheme))
 }
 
 func openRedis(permitsURL, scheme string) (dispatch.PermitStore, error) {
