@@ -17,7 +17,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 )
 
-// A folder is a temporary one, in which a test does as an operator would.
+// A folder is a temporary folder, with the operations of an operator.
 type folder struct {
 	t    *testing.T
 	root string
@@ -25,7 +25,7 @@ type folder struct {
 
 func (f folder) path(name string) string { return filepath.Join(f.root, name) }
 
-// write writes a file of policies in place, in a folder that it makes.
+// write writes a policy file in place, and makes its folder.
 func (f folder) write(name string, rate int64) {
 	require.NoError(f.t, os.MkdirAll(filepath.Dir(f.path(name)), 0o700))
 	text := fmt.Sprintf("schema: 2\npolicies:\n  - scope: cluster\n    messageRate: %d\n", rate)
@@ -34,7 +34,7 @@ func (f folder) write(name string, rate int64) {
 
 func (f folder) rename(from, to string) { require.NoError(f.t, os.Rename(f.path(from), f.path(to))) }
 
-// link points a link at a target that is relative to it, atomically.
+// link makes a link to a target relative to it, and replaces an older one atomically.
 func (f folder) link(target, name string) {
 	require.NoError(f.t, os.Symlink(target, f.path(name+".new")))
 	f.rename(name+".new", name)
@@ -90,7 +90,7 @@ func TestEventsShowEachChange(t *testing.T) {
 		"folder that comes later": {"a/b/c/p.yaml", func(f folder) { f.write("a/b/c/p.yaml", 1) }, []func(folder, int64){
 			func(f folder, rate int64) {
 				f.removeAll("a")
-				time.Sleep(50 * time.Millisecond) // a chance to see that nothing is there
+				time.Sleep(50 * time.Millisecond) // time to see that the file is missing
 				f.write("a/b/c/p.yaml", rate)
 			},
 			func(f folder, rate int64) { f.removeAll("a/b"); f.write("a/b/c/p.yaml", rate) },
@@ -108,13 +108,13 @@ func TestEventsShowEachChange(t *testing.T) {
 			step := int64(0)
 			for snap, err := range configstore.Source(s).Snapshots(ctx) {
 				if err != nil || rateOf(snap) <= step {
-					continue // what is between two states
+					continue // between two states
 				}
 				require.Equal(t, step+1, rateOf(snap))
 				if step++; step > int64(len(c.changes)) {
 					return
 				}
-				time.Sleep(20 * time.Millisecond) // most likely it waits by now
+				time.Sleep(20 * time.Millisecond) // it most likely waits by now
 				c.changes[step-1](f, step+1)
 			}
 			t.Fatalf("change %d was not seen", step)
@@ -127,7 +127,7 @@ func rateOf(s policy.Snapshot) int64 {
 	return rate.Permits
 }
 
-// TestChangeWithoutEventIsFound: nothing reports that a folder further up is another one.
+// TestChangeWithoutEventIsFound: there is no event when a folder further up is replaced.
 func TestChangeWithoutEventIsFound(t *testing.T) {
 	f := folder{t, t.TempDir()}
 	f.write("a/b/p.yaml", 1)
@@ -147,7 +147,7 @@ func TestChangeWithoutEventIsFound(t *testing.T) {
 
 // TestTruncatedFileIsNotRead: an editor may truncate a file and then write it.
 func TestTruncatedFileIsNotRead(t *testing.T) {
-	loosely.Hold(t, func(loose assert.TestingT) { // a pause of this process may come between the two
+	loosely.Hold(t, func(loose assert.TestingT) { // a pause of this process may be between the two
 		f := folder{t, t.TempDir()}
 		f.write("p.yaml", 1)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -170,7 +170,7 @@ func TestTruncatedFileIsNotRead(t *testing.T) {
 	})
 }
 
-// TestReplaceLeavesNothingBehind: neither a part of a new file nor a temporary one.
+// TestReplaceLeavesNothingBehind: Apply keeps a link, and leaves no temporary file.
 func TestReplaceLeavesNothingBehind(t *testing.T) {
 	f := folder{t, t.TempDir()}
 	f.write("real/p.yaml", 1)

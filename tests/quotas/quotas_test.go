@@ -193,7 +193,7 @@ func share(w *deployment, s *sink, of func(c *consumer, name string) policy.Scop
 	t := w.t
 	k := services.Kafka(t)
 	quotas := map[policy.Scope]policy.Settings{
-		policy.ClusterScope(): policy.QuotaSettings{IgnoreZones: new(int64(0))}, // the sink is the only zone, and must count
+		policy.ClusterScope(): policy.QuotaSettings{IgnoreZones: new(int64(0))}, // there is one zone
 	}
 	var ids []quota.ID
 	topics := map[string]string{}

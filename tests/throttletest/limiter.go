@@ -44,8 +44,8 @@ func (l *Limiter) Set(p policy.Policy) {
 	})
 }
 
-// Add sets the fields of a policy or a quota for a scope, as [policy.ParseScope] reads it, and returns
-// when they are in force.
+// Add sets the fields of a policy or a quota for a scope, as [policy.ParseScope] reads it, and
+// returns when they are in force.
 func (l *Limiter) Add(scope string, settings policy.Settings) {
 	l.t.Helper()
 	parsed, err := policy.ParseScope(scope)

@@ -1,5 +1,5 @@
-// Package window records events, such as dispatched messages, and counts them in sliding intervals, to
-// hold a limit in each of them.
+// Package window records events, such as dispatched messages, and counts them in sliding
+// intervals, to hold a limit in each of them.
 package window
 
 import (
