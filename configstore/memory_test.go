@@ -45,7 +45,7 @@ func TestMemoryForgetsOldRevisions(t *testing.T) {
 	}
 }
 
-// flaky is a store that fails n times, and whose watch is compacted at once, n times.
+// flaky is a store that fails a number of times, and whose watch is compacted at once as often.
 type flaky struct {
 	configstore.Store
 	lists, watches int
@@ -53,7 +53,7 @@ type flaky struct {
 
 func (f *flaky) List(ctx context.Context) (configstore.Snapshot, error) {
 	if f.lists--; f.lists >= 0 {
-		return configstore.Snapshot{}, fmt.Errorf("away, attempt %d", f.lists)
+		return configstore.Snapshot{}, fmt.Errorf("unavailable, attempt %d", f.lists)
 	}
 	return f.Store.List(ctx)
 }
@@ -104,7 +104,7 @@ func (l *lost) List(ctx context.Context) (configstore.Snapshot, error) {
 		<-ctx.Done()
 		return configstore.Snapshot{}, context.Cause(ctx)
 	}
-	return configstore.Snapshot{}, errors.New("away")
+	return configstore.Snapshot{}, errors.New("unavailable")
 }
 
 func (l *lost) Watch(context.Context, int64) iter.Seq2[configstore.Batch, error] {

@@ -3,11 +3,11 @@
 // Under a prefix, /throttle by default, there are
 //
 //	PREFIX/SECTION/SCOPE                  a permanent entry, as policy.Marshal writes it
-//	PREFIX/temporary/SECTION/SCOPE/FIELD  with a lease: {"expires":TIME,"settings":{...}}
-//	PREFIX/revision                       rewritten by each Apply, so that deletions leave a trace
+//	PREFIX/temporary/SECTION/SCOPE/FIELD  a temporary one, {"expires":TIME,"settings":{...}}
+//	PREFIX/revision                       rewritten by each Apply, to show deletions too
 //
 // where SECTION is policies, quotas or quotaSettings, and SCOPE is escaped as a path segment of a
-// URL.
+// URL. A temporary entry has a lease.
 //
 // A lease may outlive its entry, by as long as the entry lived: etcd restarts it when its leader
 // changes. So a temporary entry is over when it expires, and the lease only cleans up. A revision
@@ -83,6 +83,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("configstore/etcd: no endpoints: want host:port of an etcd")
 	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("configstore/etcd: open: %w", context.Cause(ctx))
+	}
 	s := New(nil, cfg.Prefix)
 	if cfg.DialTimeout == 0 {
 		cfg.DialTimeout = 2 * time.Second
@@ -90,11 +93,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.config = &clientv3.Config{
 		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password, TLS: cfg.TLS,
 		DialTimeout: cfg.DialTimeout,
-		// Keep-alives find a connection that was cut silently.
+		// A connection that was cut silently is found by keep-alives.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		Logger: zap.NewNop(),
 	}
-	return s, context.Cause(ctx)
+	return s, nil
 }
 
 // connect returns the client. With a password it waits for etcd, at most until ctx ends, one
@@ -387,8 +390,8 @@ func (s *Store) ops(
 			byTTL[seconds] = id
 			leases = append(leases, id)
 		}
-		expires := c.Entry(now, 0).Expires // before the lease
-		value, err = json.Marshal(temporaryJSON{Expires: expires, Settings: value})
+		// The entry expires before its lease.
+		value, err = json.Marshal(temporaryJSON{Expires: c.Entry(now, 0).Expires, Settings: value})
 		if err != nil {
 			return nil, leases, err
 		}

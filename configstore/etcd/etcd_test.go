@@ -109,8 +109,8 @@ func TestCompactedWatch(t *testing.T) {
 	}
 }
 
-// TestFollowerMissesNothing cuts the follower off, changes and compacts behind its back, and stops
-// the server.
+// TestFollowerMissesNothing cuts the follower off, changes and compacts meanwhile, and stops the
+// server.
 func TestFollowerMissesNothing(t *testing.T) {
 	node := services.Etcd(t)
 	proxy := services.NewProxy(t, node.Endpoint)
@@ -158,7 +158,7 @@ func TestFollowerMissesNothing(t *testing.T) {
 	until(19)
 	proxy.Cut()
 	node.Stop()
-	time.Sleep(5 * time.Second) // longer than a silent watch stays unnoticed
+	time.Sleep(5 * time.Second) // longer than the check of a silent watch takes
 	assert.Len(t, errs, 1, "an outage is reported once")
 	node.Start()
 	proxy.Restore()
@@ -167,8 +167,8 @@ func TestFollowerMissesNothing(t *testing.T) {
 	until(20)
 }
 
-// TestTemporaryEndsBeforeItsLease: what etcd keeps for too long, as after a change of its leader,
-// is over.
+// TestTemporaryEndsBeforeItsLease: an entry that etcd keeps for too long, as after a change of its
+// leader, has expired.
 func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 	node := services.Etcd(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -209,7 +209,7 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 			assert.Equal(t, snap.Revision, list.Revision, "whoever lists now is as far")
 			_, err = s.Apply(ctx, rate(3), list.Revision)
 			require.NoError(t, err, "an end is nobody's change")
-			_, err = client.Delete(ctx, key) // at last
+			_, err = client.Delete(ctx, key) // as its lease would
 			require.NoError(t, err)
 			deleted = true
 		case deleted && snap.Revision/1000 == put.Header.Revision+2:
@@ -240,7 +240,7 @@ func TestOpensWhileEtcdIsAwayAndKeepsThePassword(t *testing.T) {
 	assert.ErrorContains(t, err, "endpoints")
 }
 
-// BenchmarkFollow measures from etcd's answer to the snapshot.
+// BenchmarkFollow measures the time from etcd's answer to the snapshot.
 func BenchmarkFollow(b *testing.B) {
 	for _, n := range []int{1000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

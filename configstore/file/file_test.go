@@ -39,7 +39,7 @@ func TestStore(t *testing.T) {
 				path := filepath.Join(t.TempDir(), name)
 				return storetest.Backend{
 					Open: func(t *testing.T) configstore.Store { return open(t, path) },
-					Corrupt: func(t *testing.T) { // at once: an empty file would be a fault of its own
+					Corrupt: func(t *testing.T) { // atomically, since an empty file is a fault, too
 						require.NoError(t, os.WriteFile(path+".new", []byte("schema: 2\npolicies: 5\n"), 0o600))
 						require.NoError(t, os.Rename(path+".new", path))
 					},
@@ -323,8 +323,8 @@ func handEdit(t *testing.T, loose assert.TestingT) {
 	t.Fatalf("ended at step %d", step)
 }
 
-// TestMissingFile: a file that was never there is an error, unless it may be created; one that
-// comes later is followed.
+// TestMissingFile: a missing file is an error, unless it may be created; it is followed once it
+// exists.
 func TestMissingFile(t *testing.T) {
 	path, ctx := filepath.Join(t.TempDir(), "typo.yaml"), t.Context()
 	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}
@@ -368,7 +368,7 @@ func TestApplyKeepsTheMode(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
-// TestAnOlderCopyIsAChange: the revision that was seen is not that of the file that is there now.
+// TestAnOlderCopyIsAChange: an Apply for the revision of the newer file is refused.
 func TestAnOlderCopyIsAChange(t *testing.T) {
 	path, ctx := filepath.Join(t.TempDir(), "p.yaml"), t.Context()
 	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}

@@ -23,11 +23,11 @@ type Backend struct {
 	// Open returns a store on the backend. All of them share its policies.
 	Open func(t *testing.T) configstore.Store
 
-	// Corrupt damages the stored data without the stores, so that the permanent policy of Orders,
-	// or all policies, cannot be read. Nil: nothing can damage it.
+	// Corrupt damages the stored data directly, so that the permanent policy of Orders, or all
+	// policies, cannot be read. Nil: the data cannot be damaged.
 	Corrupt func(t *testing.T)
 
-	// Private says that the policies are lost with the store: it cannot be opened again.
+	// Private says that the policies are lost with the store, which then cannot be opened again.
 	Private bool
 }
 
@@ -54,7 +54,7 @@ func patience(t *testing.T) context.Context {
 	return ctx
 }
 
-// receive takes the next value, or ends the test.
+// receive returns the next value, or ends the test.
 func receive[T any](ctx context.Context, t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {
@@ -86,8 +86,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 	}
 }
 
-// overReserved: quotas reserve no more than the declared capacity, whether quotas or the capacity
-// change.
+// overReserved: quotas reserve at most the declared capacity, whichever of the two is changed.
 func overReserved(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
 	quota := func(reserved int64) policy.Quota {
@@ -315,7 +314,7 @@ func temporary(t *testing.T, b Backend) {
 	assert.True(t, policy.IsZero(resolved()))
 }
 
-// replaceTwice checks that entries that were put in place need no change, with exact expiries.
+// replaceTwice: Replace changes nothing when the entries are the same already, with their ends.
 func replaceTwice(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
 	now := time.Now()
@@ -401,7 +400,7 @@ func closeEndsWatches(t *testing.T, b Backend) {
 		}
 		ended <- last
 	}()
-	time.Sleep(50 * time.Millisecond) // most likely the watch waits by now
+	time.Sleep(50 * time.Millisecond) // it most likely waits by now
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 	select {
@@ -478,7 +477,7 @@ func restart(t *testing.T, b Backend) {
 	assert.Equal(t, before, after)
 }
 
-// badData checks that a Follower keeps the last valid policy and reports the fault once.
+// badData: a follower keeps the last valid policy, and reports the fault once.
 func badData(t *testing.T, b Backend) {
 	if b.Corrupt == nil {
 		return

@@ -57,15 +57,11 @@ func (r *Receiver[M]) Drain(ctx context.Context) {
 // Closing returns a context that ends with Close.
 func (r *Receiver[M]) Closing() context.Context { return r.closing }
 
+// TryLock makes the caller the one that is served, if no other is. Unlike Lock it is inlined.
+func (r *Receiver[M]) TryLock() bool { return r.mutex.TryLock() }
+
 // Lock makes the caller the one that is served. The error is that of ctx, or ErrClosing.
 func (r *Receiver[M]) Lock(ctx context.Context) error {
-	if r.mutex.TryLock() { // inlined
-		return nil
-	}
-	return r.wait(ctx)
-}
-
-func (r *Receiver[M]) wait(ctx context.Context) error {
 	err := r.mutex.Lock(ctx, r.closing)
 	if errors.Is(err, ctxmutex.ErrClosing) {
 		return ErrClosing

@@ -74,7 +74,8 @@ func (s *Store) reply(c *call) (schedule.Reply, error) {
 func parseReply(text string) (r schedule.Reply, err error) {
 	n := numbers(text)
 	if len(text) != 16 && len(text) != 128 {
-		return r, fmt.Errorf("redis permit store: answer %q has %d bytes", text[:min(len(text), 100)], len(text))
+		return r, fmt.Errorf("redis permit store: invalid answer %q of %d bytes: want 16 or 128",
+			text[:min(len(text), 100)], len(text))
 	}
 	r.Late = n.next() == 1
 	r.Now = n.next()
@@ -88,12 +89,13 @@ func parseReply(text string) (r schedule.Reply, err error) {
 	return r, nil
 }
 
-// parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers, the
-// identity.
+// parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers,
+// the identity.
 func parseState(text string) (s schedule.State, err error) {
 	version, rest, _ := strings.Cut(text, " ")
 	if v, err := strconv.Atoi(version); err == nil && v > schedule.Version {
-		return s, fmt.Errorf("state of version %d: this program knows %d: upgrade this program", v, schedule.Version)
+		return s, fmt.Errorf("state of version %d: this program knows %d: upgrade this program",
+			v, schedule.Version)
 	}
 	if version != strconv.Itoa(schedule.Version) || len(rest) < 21*8 {
 		return s, errors.New("state is damaged: the next allocation replaces it")
@@ -138,8 +140,8 @@ func parseOutcomes(text string, s *schedule.State) {
 	}
 }
 
-// parseQueue reads the field q of a limit's hash: of each waiter the time at which it is removed, the
-// length of its name, and the name.
+// parseQueue reads the field q of a limit's hash: of each waiter the time at which it is removed,
+// the length of its name, and the name.
 func parseQueue(text string, s *schedule.State) {
 	for len(text) >= 9 && len(text) >= 9+int(text[8]) {
 		n := numbers(text)

@@ -1,10 +1,10 @@
-// Package redispermits keeps the schedules of all processes in Redis: a single server, Sentinel or
-// Cluster. An allocation is one script call, whose cost does not depend on how many replicas share
-// the limit.
+// Package redispermits keeps the schedules of all processes in Redis: a single server, Sentinel
+// or Cluster. An allocation is one script call, whose cost does not depend on how many replicas
+// share the limit.
 //
-// A Limiter logs once that its permit store is unavailable. go-redis, which would write each failed
-// dial to standard error, sees none of them. Behind Sentinels it still writes which master it has
-// found, and each Sentinel that it cannot reach; a program that wants none of that calls
+// A Limiter logs once that its permit store is unavailable. go-redis, which would write each
+// failed dial to standard error, sees none of them. Behind Sentinels it still writes which master
+// it has found, and each Sentinel that it cannot reach; a program that wants none of that calls
 // redis.SetLogger.
 package redispermits
 
@@ -35,7 +35,8 @@ type Store struct {
 
 // Open returns a permit store on the servers of o. It replaces o's timeouts and retries by what a
 // permit store needs: each call ends within timeout (0 = [DefaultTimeout]), and nothing is sent
-// twice. It connects when the store is used, so that a process can start while Redis is unavailable.
+// twice. It connects when the store is used, so that a process can start while Redis is
+// unavailable.
 func Open(o redis.UniversalOptions, timeout time.Duration) *Store {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
@@ -67,7 +68,8 @@ func (s *Store) Close() error {
 }
 
 // Do runs all allocations and reads all records in one pipeline, and replaces the records in a
-// second one. A record that another process has replaced in between is read again.
+// second one. A record that another process has replaced in between is read again; the answers of
+// the other requests wait for it.
 func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

@@ -13,8 +13,8 @@ var allocateLua string
 var (
 	allocateScript = newScript(allocateLua)
 
-	// readScript returns a value and the clock. It is one script, so that in a Cluster both are the
-	// same server's.
+	// readScript returns a value and the clock. It is one script, so that in a Cluster both are
+	// the same server's.
 	readScript = newScript(`
 local time = redis.call('TIME')
 return {time[1], time[2], redis.call('GET', KEYS[1])}`)
@@ -22,7 +22,11 @@ return {time[1], time[2], redis.call('GET', KEYS[1])}`)
 	// swapScript replaces a value that is still the one expected; "" is no value.
 	swapScript = newScript(`
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
-if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+if ARGV[2] == '' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+end
 return 1`)
 
 	// stateScript returns the fields of a limit's hash and the clock.
@@ -45,8 +49,8 @@ type call struct {
 	err    error
 }
 
-// run makes the calls in one pipeline. A server that does not know a script has not run it, and is
-// sent its text in a second one.
+// run makes the calls in one pipeline. A server that does not know a script has not run it, and
+// is sent its text in a second one.
 func (s *Store) run(ctx context.Context, calls []*call) {
 	s.send(ctx, "evalsha", calls)
 	var unknown []*call
@@ -79,8 +83,8 @@ func (s *Store) send(ctx context.Context, command string, calls []*call) {
 	}
 }
 
-// once is a command that go-redis does not send again when its connection breaks, as it would in a
-// Cluster.
+// once is a command that go-redis does not send again when its connection breaks, as it would in
+// a Cluster.
 type once struct{ *redis.Cmd }
 
 // NoRetry implements redis.Cmder.

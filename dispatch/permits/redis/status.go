@@ -7,8 +7,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 )
 
-// Publish keeps a replica's status record for ttl under a key of its own, and the replica's name in a
-// set.
+// Publish keeps a replica's status record for ttl under a key of its own, and the replica's name
+// in a set.
 func (s *Store) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -22,7 +22,8 @@ func (s *Store) Publish(ctx context.Context, cluster, replica string, status []b
 	return nil
 }
 
-// Published returns the status records that have not expired, and removes the names of the others.
+// Published returns the status records that have not expired, and removes the names of the
+// others.
 func (s *Store) Published(ctx context.Context, cluster string) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -48,7 +49,8 @@ func (s *Store) Published(ctx context.Context, cluster string) ([][]byte, error)
 		}
 	}
 	if len(gone) > 0 {
-		_ = s.client.SRem(ctx, permits.RedisReplicas(cluster), gone...).Err() // the next reader tries again
+		// If this fails, the next reader tries again.
+		_ = s.client.SRem(ctx, permits.RedisReplicas(cluster), gone...).Err()
 	}
 	return alive, nil
 }
