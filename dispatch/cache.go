@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/google/renameio/v2"
+	"github.com/google/renameio/v2/maybe"
 
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -53,7 +53,7 @@ func (l *Limiter) writeCache() {
 	l.mu.Unlock()
 	text, err := policy.MarshalSnapshot(s)
 	if err == nil {
-		err = renameio.WriteFile(l.cfg.CacheFile, withReplicas(text, l.replicas.Load()), 0o600)
+		err = maybe.WriteFile(l.cfg.CacheFile, withReplicas(text, l.replicas.Load()), 0o600)
 	}
 	if err != nil && !errors.Is(err, fs.ErrClosed) {
 		l.log.Warn("the cache file of policies could not be written",

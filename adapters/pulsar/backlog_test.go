@@ -73,7 +73,7 @@ func TestCaughtUp(t *testing.T) {
 				t.Skip("the others show as much: set THROTTLE_LONG")
 			}
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			lim := throttletest.Open(t, slow())
 			topic := w.topic(with.partitions)
 			w.subscribe(topic, "billing")
@@ -148,7 +148,7 @@ func TestCaughtUp(t *testing.T) {
 // TestIdlePartitions: those that have nothing for a consumer do not keep it from having caught up.
 func TestIdlePartitions(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(200)}) // more than is produced
 	topic := w.topic(4)
 	w.produce(topic, 100, 1) // in all partitions, and before the subscription begins
@@ -186,7 +186,7 @@ func TestIdlePartitions(t *testing.T) {
 // TestPatternCatchesUp: a consumer with a pattern goes by the admin API, and without it by whether anything comes.
 func TestPatternCatchesUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic := w.topic(0)
 	w.subscribe(topic, "a", "b")
 	w.produce(topic, 60, 1)
@@ -210,7 +210,7 @@ func TestPatternCatchesUp(t *testing.T) {
 // TestPolledCatchesUp: a loop with deadlines that gets nothing, such as a standby's, has caught up as one without them.
 func TestPolledCatchesUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, slow())
 	topic := w.topic(0)
 	w.produce(topic, 100, 1) // before the subscription begins
@@ -233,7 +233,7 @@ func TestPolledCatchesUp(t *testing.T) {
 func TestNonPersistent(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
-		w := newWorld(t)
+		w := newBrokerClient(t)
 		lim := throttletest.Open(t, slow())
 		topic := "non-persistent://public/default/" + services.Name(t)
 		c := w.open(pulsar.ConsumerOptions{Topic: topic, ReceiverQueueSize: 200}, lim, pulsarthrottle.WithAdmin(w.admin))
@@ -270,7 +270,7 @@ func TestAdminAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			target, err := url.Parse(w.broker.Web)
 			require.NoError(t, err)
 			var failing atomic.Bool
@@ -323,7 +323,7 @@ func (s *safeBuffer) String() string {
 // TestOnePoller: however many Consumers there are, a topic is asked for once a second.
 func TestOnePoller(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	var asked atomic.Int64
 	target, err := url.Parse(w.broker.Web)
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ func requireClosed(t testing.TB, err error) {
 }
 
 // ownClient is a client that the test closes.
-func (w *world) ownClient() pulsar.Client {
+func (w *brokerClient) ownClient() pulsar.Client {
 	w.t.Helper()
 	client, err := pulsar.NewClient(clientOptions(w.broker))
 	require.NoError(w.t, err)
@@ -69,7 +69,7 @@ func TestClientClosesFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			lim := throttletest.Open(t, c.limit)
 			client := w.ownClient()
 			defer client.Close()
@@ -112,7 +112,7 @@ func TestClientClosesFirst(t *testing.T) {
 // TestErrorsAfterClose: every method of a closed Consumer or Reader returns the client's error, and returns at all.
 func TestErrorsAfterClose(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(50))
 	topic := w.topic(0)
 	w.produce(topic, 5, 1)
@@ -169,7 +169,7 @@ func TestErrorsAfterClose(t *testing.T) {
 
 // TestRefused: what Pulsar refuses is refused with the client's own error; what only policies cannot name, with a *policy.FieldError.
 func TestRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(10))
 	good := w.topic(0)
 	same := func(what any, theirs, ours error) {
@@ -225,7 +225,7 @@ func TestRefused(t *testing.T) {
 // TestUndecryptable: a message that cannot be decrypted comes as it is where the consumer asks for that.
 func TestUndecryptable(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")
 	keys := newKeyring(t)
@@ -308,7 +308,7 @@ func (plain) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
 // TestCallbacksNameTheConsumer: what the client calls back is given the Consumer that Subscribe returned.
 func TestCallbacksNameTheConsumer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, fast(0))
 	for name, topics := range map[string][]string{"one topic": {w.topic(0)}, "topics": {w.topic(0), w.topic(2)}} {
 		var s witness

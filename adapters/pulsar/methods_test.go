@@ -26,27 +26,27 @@ func fast(inFlight int64) policy.Policy {
 }
 
 // A scenario runs with Consumers that open opens.
-type scenario = func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer)
+type scenario = func(t *testing.T, w *brokerClient, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer)
 
 // ways runs f for each way in which a Consumer gets its messages.
 func ways(t *testing.T, f scenario) {
 	queued(t, f)
-	way(t, "zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*world).open, f)
-	way(t, "wrapped zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*world).wrap, f)
+	way(t, "zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*brokerClient).open, f)
+	way(t, "wrapped zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*brokerClient).wrap, f)
 }
 
 // queued runs f for those with a queue: the others have no channel.
 func queued(t *testing.T, f scenario) {
-	way(t, "queue", pulsar.ConsumerOptions{ReceiverQueueSize: 5}, (*world).open, f)
-	way(t, "wrapped", pulsar.ConsumerOptions{}, (*world).wrap, f)
+	way(t, "queue", pulsar.ConsumerOptions{ReceiverQueueSize: 5}, (*brokerClient).open, f)
+	way(t, "wrapped", pulsar.ConsumerOptions{}, (*brokerClient).wrap, f)
 }
 
 func way(t *testing.T, name string, queue pulsar.ConsumerOptions,
-	open func(*world, pulsar.ConsumerOptions, *throttletest.Limiter, ...pulsarthrottle.Option) *pulsarthrottle.Consumer, f scenario,
+	open func(*brokerClient, pulsar.ConsumerOptions, *throttletest.Limiter, ...pulsarthrottle.Option) *pulsarthrottle.Consumer, f scenario,
 ) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
+		w := newBrokerClient(t)
 		f(t, w, func(options pulsar.ConsumerOptions, lim *throttletest.Limiter) *pulsarthrottle.Consumer {
 			options.ReceiverQueueSize, options.EnableZeroQueueConsumer = queue.ReceiverQueueSize, queue.EnableZeroQueueConsumer
 			return open(w, options, lim)
@@ -55,7 +55,7 @@ func way(t *testing.T, name string, queue pulsar.ConsumerOptions,
 }
 
 // wrap subscribes with the client, and wraps its consumer.
-func (w *world) wrap(options pulsar.ConsumerOptions, lim *throttletest.Limiter, opts ...pulsarthrottle.Option) *pulsarthrottle.Consumer {
+func (w *brokerClient) wrap(options pulsar.ConsumerOptions, lim *throttletest.Limiter, opts ...pulsarthrottle.Option) *pulsarthrottle.Consumer {
 	w.t.Helper()
 	options.SubscriptionName = "billing"
 	options.SubscriptionInitialPosition = pulsar.SubscriptionPositionEarliest
@@ -77,7 +77,7 @@ func inFlight(lim *throttletest.Limiter) (n int64) {
 
 // TestSettling: each method that settles messages does so at the broker, and ends their flights.
 func TestSettling(t *testing.T) {
-	ways(t, func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	ways(t, func(t *testing.T, w *brokerClient, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		lim := throttletest.Open(t, fast(20))
 		var topic string
 		var c *pulsarthrottle.Consumer
@@ -135,7 +135,7 @@ func TestSettling(t *testing.T) {
 // TestReconsumeLater: the message comes again from the retry topic, with the permits of that.
 func TestReconsumeLater(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, fast(10))
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")
@@ -174,7 +174,7 @@ func TestReconsumeLater(t *testing.T) {
 
 // TestSeek: what waits for its permit is dropped by a Seek that succeeds, and by no other.
 func TestSeek(t *testing.T) {
-	ways(t, func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	ways(t, func(t *testing.T, w *brokerClient, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		lim := throttletest.Open(t, fast(0))
 		topic := w.topic(0)
 		w.subscribe(topic, "billing")
@@ -218,7 +218,7 @@ func waiting(lim *throttletest.Limiter) (n int) {
 
 // TestUnsubscribe: it does not wait for a Receive, which finds nothing more.
 func TestUnsubscribe(t *testing.T) {
-	ways(t, func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	ways(t, func(t *testing.T, w *brokerClient, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		for name, unsubscribe := range map[string]func(*pulsarthrottle.Consumer) error{
 			"gentle": (*pulsarthrottle.Consumer).Unsubscribe,
 			"force":  (*pulsarthrottle.Consumer).UnsubscribeForce,
@@ -245,7 +245,7 @@ func TestUnsubscribe(t *testing.T) {
 
 // TestClose: in the middle of any wait, it ends at once, gives back what is allocated, and leaves what was not handed over.
 func TestClose(t *testing.T) {
-	ways(t, func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	ways(t, func(t *testing.T, w *brokerClient, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		for _, paused := range []bool{true, false} { // it waits for a permit, or for a message
 			lim := throttletest.Open(t, fast(0))
 			topic := w.topic(0)
@@ -287,7 +287,7 @@ func TestClose(t *testing.T) {
 
 // TestChan: the channel has what Receive would have had, a permit before each message, and settles through the Consumer.
 func TestChan(t *testing.T) {
-	queued(t, func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	queued(t, func(t *testing.T, w *brokerClient, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		lim := throttletest.Open(t, fast(0))
 		topic := w.topic(0)
 		w.subscribe(topic, "billing")
@@ -335,7 +335,7 @@ func TestChan(t *testing.T) {
 // TestMessageChannel: a channel of the user's own gets what has permits.
 func TestMessageChannel(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(50))
 	topic := w.topic(2)
 	w.subscribe(topic, "billing")
@@ -350,7 +350,7 @@ func TestMessageChannel(t *testing.T) {
 
 // TestLimiterClosedFirst: who waits, and who comes, is told; nothing is lost.
 func TestLimiterClosedFirst(t *testing.T) {
-	ways(t, func(t *testing.T, w *world, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	ways(t, func(t *testing.T, w *brokerClient, open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		topic := w.topic(0)
 		w.subscribe(topic, "billing")
 		w.produce(topic, 3, 1)
@@ -374,7 +374,7 @@ func TestLimiterClosedFirst(t *testing.T) {
 
 // TestNoLimiter: without a Limiter, every call is the client's.
 func TestNoLimiter(t *testing.T) {
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")
 	w.produce(topic, 5, 1)

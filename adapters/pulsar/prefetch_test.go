@@ -42,7 +42,7 @@ func TestPushedAhead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			lim := throttletest.Open(t, c.limit)
 			topic := w.topic(c.partitions)
 			w.subscribe(topic, "billing")
@@ -80,7 +80,7 @@ func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, most int) (tex
 // ahead, as the client does; none is lost.
 func TestZeroQueueTimesOut(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(100))
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")

@@ -17,7 +17,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-func (w *world) reader(options pulsar.ReaderOptions, lim *throttletest.Limiter) *pulsarthrottle.Reader {
+func (w *brokerClient) reader(options pulsar.ReaderOptions, lim *throttletest.Limiter) *pulsarthrottle.Reader {
 	w.t.Helper()
 	options.StartMessageID = pulsar.EarliestMessageID()
 	var l *dispatch.Limiter
@@ -41,9 +41,9 @@ func next(t testing.TB, r pulsar.Reader) pulsar.Message {
 
 // TestReader: every method of a reader, with one that is created here and one that is wrapped.
 func TestReader(t *testing.T) {
-	for name, open := range map[string]func(*world, pulsar.ReaderOptions, *throttletest.Limiter) *pulsarthrottle.Reader{
-		"created": (*world).reader,
-		"wrapped": func(w *world, options pulsar.ReaderOptions, lim *throttletest.Limiter) *pulsarthrottle.Reader {
+	for name, open := range map[string]func(*brokerClient, pulsar.ReaderOptions, *throttletest.Limiter) *pulsarthrottle.Reader{
+		"created": (*brokerClient).reader,
+		"wrapped": func(w *brokerClient, options pulsar.ReaderOptions, lim *throttletest.Limiter) *pulsarthrottle.Reader {
 			options.StartMessageID = pulsar.EarliestMessageID()
 			inner, err := w.client.CreateReader(options)
 			require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestReader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			p := perSecond(100)
 			p.MaxInFlight = new(int64(5)) // nothing settles what a reader has: it is never in flight
 			lim := throttletest.Open(t, p)
@@ -112,7 +112,7 @@ func TestReaderCatchesUp(t *testing.T) {
 	for _, partitions := range []int{0, 2} {
 		t.Run(fmt.Sprint(partitions), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			lim := throttletest.Open(t, slow())
 			topic := w.topic(partitions)
 			w.produce(topic, 50, 1)
@@ -149,7 +149,7 @@ func TestReaderCatchesUp(t *testing.T) {
 
 // TestReaderWithoutALimiter: every call is the client's.
 func TestReaderWithoutALimiter(t *testing.T) {
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic := w.topic(0)
 	w.produce(topic, 3, 1)
 	r := w.reader(pulsar.ReaderOptions{Topic: topic}, nil)
