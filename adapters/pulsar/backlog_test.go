@@ -31,15 +31,17 @@ import (
 
 // slow is a limit that one who has caught up does not feel.
 func slow() policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(20), CaughtUp: policy.CaughtUp{Backlog: new(int64(20))}}
+	return policy.Policy{MessageRate: policy.PerSecond(20),
+		CaughtUp: policy.CaughtUp{Backlog: new(int64(20))}}
 }
 
-// caughtUp waits until the subscription has caught up, or has fallen behind. If a busy broker does not answer, what was reported
-// before counts for five seconds.
+// caughtUp waits until the subscription has caught up, or has fallen behind. If a busy broker
+// does not answer, what was reported before counts for five seconds.
 func caughtUp(t *testing.T, sub func() dispatch.SubscriptionStats, want bool) {
 	t.Helper()
 	for end := time.Now().Add(8 * time.Second); sub().CaughtUp != want; time.Sleep(10 * time.Millisecond) {
-		require.True(t, time.Now().Before(end), "caught up: %v, backlog %d", sub().CaughtUp, sub().Backlog)
+		require.True(t, time.Now().Before(end), "caught up: %v, backlog %d", sub().CaughtUp,
+			sub().Backlog)
 	}
 }
 
@@ -47,7 +49,8 @@ func only(lim *throttletest.Limiter) func() dispatch.SubscriptionStats {
 	return func() dispatch.SubscriptionStats { return lim.Stats().Subscriptions[0] }
 }
 
-// TestCaughtUp: who has read all goes at full speed, and who falls behind is throttled again, whatever tells the backlog.
+// TestCaughtUp: who has read all goes at full speed, and who falls behind is throttled again,
+// whatever tells the backlog.
 func TestCaughtUp(t *testing.T) {
 	t.Parallel()
 	for name, with := range map[string]struct {
@@ -112,7 +115,8 @@ func TestCaughtUp(t *testing.T) {
 			until := func(n int64) (took time.Duration) {
 				t.Helper()
 				begin := time.Now()
-				require.Eventually(t, func() bool { return received.Load() >= n }, 20*time.Second, time.Millisecond)
+				require.Eventually(t, func() bool { return received.Load() >= n }, 20*time.Second,
+					time.Millisecond)
 				return time.Since(begin)
 			}
 			readers.Go(func() { read(c) })
@@ -133,7 +137,8 @@ func TestCaughtUp(t *testing.T) {
 					n += 10
 				}
 				until(n)
-				assert.Less(loose, time.Since(begin), 6*time.Second, "150 messages at 20 a second would take 7.5 s")
+				assert.Less(loose, time.Since(begin), 6*time.Second,
+					"150 messages at 20 a second would take 7.5 s")
 			})
 
 			stopped.Lock()
@@ -149,10 +154,12 @@ func TestCaughtUp(t *testing.T) {
 func TestIdlePartitions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(200)}) // more than is produced
+	// more than is produced
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(200)})
 	topic := w.topic(4)
 	w.produce(topic, 100, 1) // in all partitions, and before the subscription begins
-	c, err := pulsarthrottle.Subscribe(w.client, pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "billing"}, lim.Limiter)
+	c, err := pulsarthrottle.Subscribe(w.client,
+		pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "billing"}, lim.Limiter)
 	require.NoError(t, err)
 	defer c.Close()
 	p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
@@ -164,7 +171,9 @@ func TestIdlePartitions(t *testing.T) {
 		for tick := time.NewTicker(20 * time.Millisecond); ; {
 			select {
 			case <-tick.C:
-				p.SendAsync(context.Background(), &pulsar.ProducerMessage{Key: "one", Payload: []byte("x")}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+				p.SendAsync(context.Background(),
+					&pulsar.ProducerMessage{Key: "one",
+						Payload: []byte("x")}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
 			case <-stop:
 				tick.Stop()
 				return
@@ -183,20 +192,24 @@ func TestIdlePartitions(t *testing.T) {
 	caughtUp(t, only(lim), true)
 }
 
-// TestPatternCatchesUp: a consumer with a pattern goes by the admin API, and without it by whether anything comes.
+// TestPatternCatchesUp: a consumer with a pattern goes by the admin API, and without it by
+// whether anything comes.
 func TestPatternCatchesUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	topic := w.topic(0)
 	w.subscribe(topic, "a", "b")
 	w.produce(topic, 60, 1)
-	for subscription, opts := range map[string][]pulsarthrottle.Option{"a": nil, "b": {pulsarthrottle.WithAdmin(w.admin)}} {
+	for subscription, opts := range map[string][]pulsarthrottle.Option{"a": nil,
+		"b": {pulsarthrottle.WithAdmin(w.admin)}} {
 		lim := throttletest.Open(t, slow())
-		c := w.open(pulsar.ConsumerOptions{TopicsPattern: topic + ".*", SubscriptionName: subscription, AutoDiscoveryPeriod: 10 * time.Millisecond}, lim, opts...)
+		c := w.open(pulsar.ConsumerOptions{TopicsPattern: topic + ".*",
+			SubscriptionName: subscription, AutoDiscoveryPeriod: 10 * time.Millisecond}, lim, opts...)
 		begin := time.Now()
 		receive(t, c, 50)
 		if opts == nil {
-			assert.EqualValues(t, -1, only(lim)().Backlog, "the client was not asked where its topics end")
+			assert.EqualValues(t, -1, only(lim)().Backlog,
+				"the client was not asked where its topics end")
 		}
 		receive(t, c, 10)
 		assert.Greater(t, time.Since(begin), 1500*time.Millisecond, subscription)
@@ -207,14 +220,16 @@ func TestPatternCatchesUp(t *testing.T) {
 	}
 }
 
-// TestPolledCatchesUp: a loop with deadlines that gets nothing, such as a standby's, has caught up as one without them.
+// TestPolledCatchesUp: a loop with deadlines that gets nothing, such as a standby's, has caught
+// up as one without them.
 func TestPolledCatchesUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	lim := throttletest.Open(t, slow())
 	topic := w.topic(0)
 	w.produce(topic, 100, 1) // before the subscription begins
-	c, err := pulsarthrottle.Subscribe(w.client, pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "billing"}, lim.Limiter)
+	c, err := pulsarthrottle.Subscribe(w.client,
+		pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "billing"}, lim.Limiter)
 	require.NoError(t, err)
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -229,22 +244,28 @@ func TestPolledCatchesUp(t *testing.T) {
 	caughtUp(t, only(lim), true)
 }
 
-// TestNonPersistent: a topic that keeps nothing has a limit all the same, and nobody asks how far behind its consumers are.
+// TestNonPersistent: a topic that keeps nothing has a limit all the same, and nobody asks how far
+// behind its consumers are.
 func TestNonPersistent(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
 		w := newWorld(t)
 		lim := throttletest.Open(t, slow())
 		topic := "non-persistent://public/default/" + services.Name(t)
-		c := w.open(pulsar.ConsumerOptions{Topic: topic, ReceiverQueueSize: 200}, lim, pulsarthrottle.WithAdmin(w.admin))
+		c := w.open(pulsar.ConsumerOptions{Topic: topic, ReceiverQueueSize: 200}, lim,
+			pulsarthrottle.WithAdmin(w.admin))
 		go func() {
-			p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
+			p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic,
+				DisableBatching: true})
 			if !assert.NoError(t, err) {
 				return
 			}
 			defer p.Close()
 			for i := range 400 {
-				p.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: fmt.Append(nil, i)}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+				p.SendAsync(context.Background(),
+					&pulsar.ProducerMessage{Payload: fmt.Append(nil, i)}, func(pulsar.MessageID,
+						*pulsar.ProducerMessage, error) {
+					})
 				time.Sleep(5 * time.Millisecond)
 			}
 		}()
@@ -257,13 +278,23 @@ func TestNonPersistent(t *testing.T) {
 	})
 }
 
-// TestAdminAway: while the admin API fails, the failing path is in the log, once, and the ends of topics tell the backlog.
+// TestAdminAway: while the admin API fails, the failing path is in the log, once, and the ends of
+// topics tell the backlog.
 func TestAdminAway(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(http.ResponseWriter, *http.Request){
-		"401": func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusUnauthorized) },
-		"404": func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusNotFound) },
-		"500": func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusInternalServerError) },
+		"401": func(rw http.ResponseWriter,
+			_ *http.Request) {
+			rw.WriteHeader(http.StatusUnauthorized)
+		},
+		"404": func(rw http.ResponseWriter,
+			_ *http.Request) {
+			rw.WriteHeader(http.StatusNotFound)
+		},
+		"500": func(rw http.ResponseWriter,
+			_ *http.Request) {
+			rw.WriteHeader(http.StatusInternalServerError)
+		},
 		"deadline": func(_ http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
 		},
@@ -276,7 +307,8 @@ func TestAdminAway(t *testing.T) {
 			var failing atomic.Bool
 			failing.Store(true)
 			proxy := httputil.NewSingleHostReverseProxy(target)
-			server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter,
+				r *http.Request) {
 				if failing.Load() {
 					fail(rw, r)
 				} else {
@@ -291,14 +323,17 @@ func TestAdminAway(t *testing.T) {
 			topic := w.topic(0)
 			w.subscribe(topic, "billing")
 			w.produce(topic, 30, 1)
-			c := w.open(pulsar.ConsumerOptions{Topic: topic}, lim, pulsarthrottle.WithAdmin(admin), pulsarthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			c := w.open(pulsar.ConsumerOptions{Topic: topic}, lim, pulsarthrottle.WithAdmin(admin),
+				pulsarthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			receive(t, c, 30)
-			require.Eventually(t, func() bool { return only(lim)().CaughtUp }, 6*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return only(lim)().CaughtUp }, 6*time.Second,
+				10*time.Millisecond)
 			assert.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
 			assert.Contains(t, log.String(), "/admin/v2/"+strings.Replace(topic, "://", "/", 1))
 			assert.Contains(t, log.String(), name)
 			failing.Store(false)
-			require.Eventually(t, func() bool { return strings.Contains(log.String(), "again") }, 6*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return strings.Contains(log.String(), "again") },
+				6*time.Second, 10*time.Millisecond)
 		})
 	}
 }
@@ -339,7 +374,8 @@ func TestOnePoller(t *testing.T) {
 	topic := w.topic(2)
 	w.subscribe(topic, "billing")
 	for range 5 {
-		w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim, pulsarthrottle.WithAdmin(admin))
+		w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim,
+			pulsarthrottle.WithAdmin(admin))
 	}
 	time.Sleep(2200 * time.Millisecond)
 	assert.Zero(t, asked.Load(), "there is no limit")

@@ -36,7 +36,8 @@ func (message) Properties() map[string]string { return nil }
 
 // Eleven messages at 20 a second: the first comes at once.
 func ExampleWrap() {
-	lim, err := dispatch.Open(context.Background(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(20)})})
+	lim, err := dispatch.Open(context.Background(),
+		dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(20)})})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -62,6 +63,7 @@ func ExampleWrap() {
 			first = time.Now()
 		}
 	}
-	fmt.Println("ten permits later, about 500 ms:", time.Since(first) > 250*time.Millisecond) // without a limit, none
+	// without a limit, none
+	fmt.Println("ten permits later, about 500 ms:", time.Since(first) > 250*time.Millisecond)
 	// Output: ten permits later, about 500 ms: true
 }

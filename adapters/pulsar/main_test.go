@@ -23,7 +23,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// TestMain looks for goroutines left behind. The client leaves some of its own, so those count that run our code.
+// TestMain looks for goroutines left behind. The client leaves some of its own, so those count
+// that run our code.
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // they mostly wait
 	code := m.Run()
@@ -95,7 +96,8 @@ func (w *world) topic(partitions int) string {
 	return name
 }
 
-// subscribe creates subscriptions at the beginning of a topic, so that what is produced is their backlog.
+// subscribe creates subscriptions at the beginning of a topic, so that what is produced is their
+// backlog.
 func (w *world) subscribe(topic string, names ...string) {
 	w.t.Helper()
 	full, err := utils.GetTopicName(topic)
@@ -114,14 +116,17 @@ func (w *world) produce(topic string, n, batch int) {
 func (w *world) produceFrom(topic string, first, n, batch int) {
 	w.t.Helper()
 	p, err := w.client.CreateProducer(pulsar.ProducerOptions{
-		Topic: topic, DisableBatching: batch <= 1, BatchingMaxMessages: uint(max(batch, 1)), BatchingMaxPublishDelay: 10 * time.Second, // Flush is sooner
+		// Flush is sooner
+		Topic: topic, DisableBatching: batch <= 1, BatchingMaxMessages: uint(max(batch,
+			1)), BatchingMaxPublishDelay: 10 * time.Second,
 		MaxPendingMessages: 10_000,
 	})
 	require.NoError(w.t, err)
 	defer p.Close()
 	failed := make(chan error, n)
 	for i := range n {
-		p.SendAsync(w.t.Context(), &pulsar.ProducerMessage{Payload: fmt.Appendf(nil, "%d", first+i)},
+		p.SendAsync(w.t.Context(),
+			&pulsar.ProducerMessage{Payload: fmt.Appendf(nil, "%d", first+i)},
 			func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err })
 	}
 	require.NoError(w.t, p.FlushWithCtx(w.t.Context()))
@@ -144,7 +149,8 @@ func (w *world) stats(topic, subscription string) utils.SubscriptionStats {
 }
 
 func perSecond(n int64) policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(n), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	return policy.Policy{MessageRate: policy.PerSecond(n),
+		CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 }
 
 // receive reads n messages and acknowledges them.

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A silent consumer never has a message. As the client's zero-queue one it holds a lock in Receive, which Close needs.
+// A silent consumer never has a message. As the client's zero-queue one it holds a lock in
+// Receive, which Close needs.
 type silent struct {
 	mu     sync.Mutex
 	closed chan struct{}
@@ -94,7 +95,8 @@ func TestStreamSeeksAndCloses(t *testing.T) {
 	}
 }
 
-// TestStreamClosesDespiteASeek: Close returns even if a Seek never does, like that of a client's closed consumer.
+// TestStreamClosesDespiteASeek: Close returns even if a Seek never does, like that of a client's
+// closed consumer.
 func TestStreamClosesDespiteASeek(t *testing.T) {
 	s := &silent{closed: make(chan struct{})}
 	st := &stream{}

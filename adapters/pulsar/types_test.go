@@ -28,12 +28,15 @@ func TestClientTypes(t *testing.T) {
 		options       pulsar.ConsumerOptions
 		zero, pattern bool
 	}{
-		"one topic":         {pulsar.ConsumerOptions{Topic: topic}, false, false},
-		"partitions":        {pulsar.ConsumerOptions{Topic: partitioned}, false, false},
-		"several topics":    {pulsar.ConsumerOptions{Topics: []string{topic, partitioned}}, false, false},
-		"with retry topics": {pulsar.ConsumerOptions{Topic: topic, RetryEnable: true}, false, false},
-		"pattern":           {pulsar.ConsumerOptions{TopicsPattern: topic + ".*"}, false, true},
-		"zero queue":        {pulsar.ConsumerOptions{Topic: topic, EnableZeroQueueConsumer: true}, true, false},
+		"one topic":  {pulsar.ConsumerOptions{Topic: topic}, false, false},
+		"partitions": {pulsar.ConsumerOptions{Topic: partitioned}, false, false},
+		"several topics": {pulsar.ConsumerOptions{Topics: []string{topic, partitioned}}, false,
+			false},
+		"with retry topics": {pulsar.ConsumerOptions{Topic: topic, RetryEnable: true}, false,
+			false},
+		"pattern": {pulsar.ConsumerOptions{TopicsPattern: topic + ".*"}, false, true},
+		"zero queue": {pulsar.ConsumerOptions{Topic: topic, EnableZeroQueueConsumer: true},
+			true, false},
 	} {
 		c.options.SubscriptionName, c.options.Type = name, pulsar.Shared
 		inner, err := w.client.Subscribe(c.options)
@@ -68,7 +71,8 @@ func TestWrapLeavesTheChannelAlone(t *testing.T) {
 	receiveOne(t, c)
 }
 
-// A patterned consumer has a pattern, like the client's, and counts how often its ends are asked for.
+// A patterned consumer has a pattern, like the client's, and counts how often its ends are asked
+// for.
 type patterned struct {
 	endless
 	pattern *regexp.Regexp
@@ -83,7 +87,8 @@ func (p patterned) GetLastMessageIDs() ([]pulsar.TopicMessageID, error) {
 func TestAPatternIsNotAskedForItsEnds(t *testing.T) {
 	var asked atomic.Int32
 	lim := throttletest.Open(t, slow())
-	c, err := pulsarthrottle.Wrap(patterned{pattern: regexp.MustCompile("orders"), asked: &asked}, lim.Limiter)
+	c, err := pulsarthrottle.Wrap(patterned{pattern: regexp.MustCompile("orders"), asked: &asked},
+		lim.Limiter)
 	require.NoError(t, err)
 	defer c.Close()
 	receiveOne(t, c) // a topic is known, and has a limit
@@ -91,8 +96,8 @@ func TestAPatternIsNotAskedForItsEnds(t *testing.T) {
 	require.Zero(t, asked.Load())
 }
 
-// partitions is a client of a topic of two partitions, without messages. As the client's readers, its
-// readers cannot be asked where it ends; why, they say in words of their own.
+// partitions is a client of a topic of two partitions, without messages. As the client's readers,
+// its readers cannot be asked where it ends; why, they say in words of their own.
 type partitions struct{ pulsar.Client }
 
 func (partitions) TopicPartitions(topic string) ([]string, error) {
@@ -127,7 +132,8 @@ func (r emptyReader) Next(ctx context.Context) (pulsar.Message, error) {
 
 // A reader of several partitions goes by whether messages come, whatever the client says.
 func TestAReaderOfPartitionsIsNotAskedForItsEnd(t *testing.T) {
-	wrap := func(r pulsar.Reader, err error, lim *throttletest.Limiter) (*pulsarthrottle.Reader, error) {
+	wrap := func(r pulsar.Reader, err error, lim *throttletest.Limiter) (*pulsarthrottle.Reader,
+		error) {
 		require.NoError(t, err)
 		return pulsarthrottle.WrapReader(r, lim.Limiter)
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestBrokerAway: a wait goes on without the broker, a Close then comes back, and what was not acknowledged comes again.
+// TestBrokerAway: a wait goes on without the broker, a Close then comes back, and what was not
+// acknowledged comes again.
 func TestBrokerAway(t *testing.T) {
 	t.Parallel()
 	broker := services.StartPulsar(t)
@@ -28,7 +29,8 @@ func TestBrokerAway(t *testing.T) {
 		return w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim)
 	}
 	stays, goes := open(), open()
-	bare := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, ReceiverQueueSize: 1}, nil)
+	bare := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, ReceiverQueueSize: 1},
+		nil)
 	receive(t, stays, 2)
 	lim.Set(policy.Policy{Paused: new(true)})
 	quiet(t, stays, 1500*time.Millisecond) // a look has been

@@ -1,0 +1,82 @@
+package pulsarthrottle_test
+
+import (
+	"testing"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/stretchr/testify/require"
+
+	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// fast lets everything through that tests ask for, and counts it.
+func fast(inFlight int64) policy.Policy {
+	p := perSecond(2000)
+	if inFlight > 0 {
+		p.MaxInFlight = &inFlight
+	}
+	return p
+}
+
+// A scenario runs with Consumers that open opens.
+type scenario = func(t *testing.T, w *world,
+	open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer)
+
+// ways runs f for each way in which a Consumer gets its messages.
+func ways(t *testing.T, f scenario) {
+	queued(t, f)
+	way(t, "zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*world).open, f)
+	way(t, "wrapped zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*world).wrap, f)
+}
+
+// queued runs f for those with a queue: the others have no channel.
+func queued(t *testing.T, f scenario) {
+	way(t, "queue", pulsar.ConsumerOptions{ReceiverQueueSize: 5}, (*world).open, f)
+	way(t, "wrapped", pulsar.ConsumerOptions{}, (*world).wrap, f)
+}
+
+func way(t *testing.T, name string, queue pulsar.ConsumerOptions,
+	open func(*world, pulsar.ConsumerOptions, *throttletest.Limiter,
+		...pulsarthrottle.Option) *pulsarthrottle.Consumer, f scenario,
+) {
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		f(t, w, func(options pulsar.ConsumerOptions,
+			lim *throttletest.Limiter) *pulsarthrottle.Consumer {
+			options.ReceiverQueueSize, options.EnableZeroQueueConsumer = queue.ReceiverQueueSize, queue.EnableZeroQueueConsumer
+			return open(w, options, lim)
+		})
+	})
+}
+
+// wrap subscribes with the client, and wraps its consumer.
+func (w *world) wrap(options pulsar.ConsumerOptions, lim *throttletest.Limiter,
+	opts ...pulsarthrottle.Option) *pulsarthrottle.Consumer {
+	w.t.Helper()
+	options.SubscriptionName = "billing"
+	options.SubscriptionInitialPosition = pulsar.SubscriptionPositionEarliest
+	inner, err := w.client.Subscribe(options)
+	require.NoError(w.t, err)
+	c, err := pulsarthrottle.Wrap(inner, lim.Limiter, opts...)
+	require.NoError(w.t, err)
+	w.t.Cleanup(c.Close)
+	return c
+}
+
+// inFlight is what maxInFlight counts.
+func inFlight(lim *throttletest.Limiter) (n int64) {
+	for _, s := range lim.Stats().Subscriptions {
+		n += s.InFlight
+	}
+	return n
+}
+
+func waiting(lim *throttletest.Limiter) (n int) {
+	for _, s := range lim.Stats().Subscriptions {
+		n += s.Waiting
+	}
+	return n
+}
