@@ -13,7 +13,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestSettling: each method that settles messages does so at the broker, and ends their flights.
+// Each method that settles messages does so at the broker, and they are no longer in flight.
 func TestSettling(t *testing.T) {
 	ways(t, func(t *testing.T, w *world,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {

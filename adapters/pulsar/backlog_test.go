@@ -29,14 +29,14 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// slow is a limit that one who has caught up does not feel.
+// slow is a limit that does not apply to a subscription that has caught up.
 func slow() policy.Policy {
 	return policy.Policy{MessageRate: policy.PerSecond(20),
 		CaughtUp: policy.CaughtUp{Backlog: new(int64(20))}}
 }
 
-// caughtUp waits until the subscription has caught up, or has fallen behind. If a busy broker
-// does not answer, what was reported before counts for five seconds.
+// caughtUp waits until the subscription has caught up, or is behind again. If a busy broker does
+// not answer, the last backlog is valid for five seconds.
 func caughtUp(t *testing.T, sub func() dispatch.SubscriptionStats, want bool) {
 	t.Helper()
 	for end := time.Now().Add(8 * time.Second); sub().CaughtUp != want; time.Sleep(10 * time.Millisecond) {
@@ -49,8 +49,8 @@ func only(lim *throttletest.Limiter) func() dispatch.SubscriptionStats {
 	return func() dispatch.SubscriptionStats { return lim.Stats().Subscriptions[0] }
 }
 
-// TestCaughtUp: who has read all goes at full speed, and who falls behind is throttled again,
-// whatever tells the backlog.
+// A subscription that has caught up is not throttled, and one that falls behind is throttled
+// again, wherever the backlog comes from.
 func TestCaughtUp(t *testing.T) {
 	t.Parallel()
 	for name, with := range map[string]struct {
@@ -102,13 +102,13 @@ func TestCaughtUp(t *testing.T) {
 					if err != nil {
 						return
 					}
-					_ = c.Ack(m) // it comes again
+					_ = c.Ack(m) // it is delivered again if this failed
 					stopped.Lock()
 					received.Add(1)
 					stopped.Unlock()
 				}
 			}
-			defer func() { // whatever has failed, readers go on to their end
+			defer func() { // consumers end, whatever has failed
 				stopped.TryLock()
 				stopped.Unlock()
 			}()
@@ -150,11 +150,11 @@ func TestCaughtUp(t *testing.T) {
 	}
 }
 
-// TestIdlePartitions: those that have nothing for a consumer do not keep it from having caught up.
+// Partitions without messages for a consumer do not keep it from catching up.
 func TestIdlePartitions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	// more than is produced
+	// more than are produced
 	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(200)})
 	topic := w.topic(4)
 	w.produce(topic, 100, 1) // in all partitions, and before the subscription begins
@@ -186,14 +186,13 @@ func TestIdlePartitions(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_ = c.Ack(m) // it comes again
+			_ = c.Ack(m) // it is delivered again if this failed
 		}
 	}()
 	caughtUp(t, only(lim), true)
 }
 
-// TestPatternCatchesUp: a consumer with a pattern goes by the admin API, and without it by
-// whether anything comes.
+// A consumer of a pattern goes by the admin API, and without it by whether messages come.
 func TestPatternCatchesUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -213,16 +212,15 @@ func TestPatternCatchesUp(t *testing.T) {
 		}
 		receive(t, c, 10)
 		assert.Greater(t, time.Since(begin), 1500*time.Millisecond, subscription)
-		go func() { _, _ = c.Receive(t.Context()) }() // there is nothing more
+		go func() { _, _ = c.Receive(t.Context()) }() // there are no more
 		caughtUp(t, only(lim), true)
 		assert.LessOrEqual(t, only(lim)().Backlog, int64(20))
 		c.Close()
 	}
 }
 
-// TestPolledCatchesUp: a loop with deadlines that gets nothing, such as a standby's, has caught
-// up as one without them.
-func TestPolledCatchesUp(t *testing.T) {
+// A loop with deadlines that gets no messages, such as that of a standby, catches up.
+func TestALoopWithDeadlinesCatchesUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	lim := throttletest.Open(t, slow())
@@ -237,15 +235,14 @@ func TestPolledCatchesUp(t *testing.T) {
 	go func() {
 		for ctx.Err() == nil {
 			soon, done := context.WithTimeout(ctx, 100*time.Millisecond)
-			_, _ = c.Receive(soon) // there is nothing
+			_, _ = c.Receive(soon) // there are no messages
 			done()
 		}
 	}()
 	caughtUp(t, only(lim), true)
 }
 
-// TestNonPersistent: a topic that keeps nothing has a limit all the same, and nobody asks how far
-// behind its consumers are.
+// A topic that stores nothing has a limit, and its backlog is not asked for.
 func TestNonPersistent(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
@@ -278,9 +275,9 @@ func TestNonPersistent(t *testing.T) {
 	})
 }
 
-// TestAdminAway: while the admin API fails, the failing path is in the log, once, and the ends of
-// topics tell the backlog.
-func TestAdminAway(t *testing.T) {
+// While the admin API fails, the failing path is logged once, and the ends of topics give the
+// backlog.
+func TestAdminUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(http.ResponseWriter, *http.Request){
 		"401": func(rw http.ResponseWriter,
@@ -355,7 +352,7 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-// TestOnePoller: however many Consumers there are, a topic is asked for once a second.
+// A topic is asked for once a second, however many Consumers it has.
 func TestOnePoller(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

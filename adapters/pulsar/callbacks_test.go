@@ -12,8 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestCallbacksNameTheConsumer: what the client calls back is given the Consumer that Subscribe
-// returned.
+// The client's callbacks get the Consumer that Subscribe returned.
 func TestCallbacksNameTheConsumer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -46,13 +45,13 @@ func TestCallbacksNameTheConsumer(t *testing.T) {
 	}
 }
 
-// A witness records which consumers a client's callbacks name.
+// A witness records the consumers that callbacks got.
 type witness struct {
 	mu   sync.Mutex
 	seen map[string]pulsar.Consumer // by callback, the last one
 }
 
-// A plain interceptor is not told of the end.
+// A plain interceptor has no OnConsumerClose.
 type plain struct{}
 
 func (s *witness) note(callback string, c pulsar.Consumer) {

@@ -16,8 +16,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestChan: the channel has what Receive would have had, a permit before each message, and
-// settles through the Consumer.
+// The channel has the messages that Receive would return, each after its permit, and settles
+// through the Consumer.
 func TestChan(t *testing.T) {
 	queued(t, func(t *testing.T, w *world,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
@@ -66,7 +66,7 @@ func TestChan(t *testing.T) {
 	})
 }
 
-// TestMessageChannel: a channel of the user's own gets what has permits.
+// A channel of the user's own gets the messages that have permits.
 func TestMessageChannel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -20,8 +20,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// returnsSoon fails unless f returns: the bound is far above the client's operation timeout in
-// these tests.
+// returnsSoon fails unless f returns. Its bound is far above the client's operation timeout.
 func returnsSoon(t testing.TB, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -36,7 +35,7 @@ func returnsSoon(t testing.TB, what string, f func()) {
 	}
 }
 
-// requireClosed requires the error with which a loop over the client's Receive ends.
+// requireClosed requires the error that ends a loop over the client's Receive.
 func requireClosed(t testing.TB, err error) {
 	t.Helper()
 	var theirs *pulsar.Error
@@ -52,8 +51,8 @@ func (w *world) ownClient() pulsar.Client {
 	return client
 }
 
-// TestRefused: what Pulsar refuses is refused with the client's own error; what only policies
-// cannot name, with a *policy.FieldError.
+// Options that Pulsar refuses are refused with the client's own error, and names that only
+// policies refuse with a *policy.FieldError.
 func TestRefused(t *testing.T) {
 	w := newWorld(t)
 	lim := throttletest.Open(t, perSecond(10))
@@ -111,8 +110,7 @@ func TestRefused(t *testing.T) {
 	require.ErrorIs(t, err, dispatch.ErrClosed)
 }
 
-// TestUndecryptable: a message that cannot be decrypted comes as it is where the consumer asks
-// for that.
+// A message that cannot be decrypted is returned as it is, if the consumer asks for that.
 func TestUndecryptable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -138,7 +136,7 @@ func TestUndecryptable(t *testing.T) {
 	}
 }
 
-// A keyring has the public half of a key that nobody keeps.
+// A keyring has a public key without its private key.
 type keyring struct{ public []byte }
 
 func newKeyring(t testing.TB) keyring {

@@ -15,8 +15,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestClose: in the middle of any wait, it ends at once, gives back what is allocated, and leaves
-// what was not handed over.
+// Close ends any wait at once, returns allocated permits, and leaves messages that were not
+// returned unacknowledged.
 func TestClose(t *testing.T) {
 	ways(t, func(t *testing.T, w *world,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
@@ -60,7 +60,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestLimiterClosedFirst: who waits, and who comes, is told; nothing is lost.
+// Calls return an error when the Limiter is closed first, and no message is lost.
 func TestLimiterClosedFirst(t *testing.T) {
 	ways(t, func(t *testing.T, w *world,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
@@ -86,8 +86,7 @@ func TestLimiterClosedFirst(t *testing.T) {
 	})
 }
 
-// TestClientClosesFirst: client.Close returns whatever the Consumer has done before, and ends its
-// waits.
+// client.Close returns whatever the Consumer has done before, and ends its waits.
 func TestClientClosesFirst(t *testing.T) {
 	t.Parallel()
 	paused := policy.Policy{Paused: new(true)}
@@ -127,7 +126,7 @@ func TestClientClosesFirst(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 			returnsSoon(t, "client.Close", client.Close)
-			if !c.options.EnableZeroQueueConsumer { // that has an error of no type
+			if !c.options.EnableZeroQueueConsumer { // the client's error has no type there
 				if !c.wait {
 					_, err := consumer.Receive(context.Background())
 					ended <- err
@@ -135,7 +134,7 @@ func TestClientClosesFirst(t *testing.T) {
 				returnsSoon(t, "Receive", func() { err = <-ended })
 				requireClosed(t, err)
 			}
-			if !c.wait { // the client's consumer, closed, does not come back from a Seek
+			if !c.wait { // the Seek of the client's closed consumer would not return
 				returnsSoon(t, "Seek", func() { err = consumer.SeekByTime(time.Now()) })
 				require.Error(t, err)
 			}
@@ -144,8 +143,7 @@ func TestClientClosesFirst(t *testing.T) {
 	}
 }
 
-// TestErrorsAfterClose: every method of a closed Consumer or Reader returns the client's error,
-// and returns at all.
+// Every method of a closed Consumer or Reader returns, with the client's error.
 func TestErrorsAfterClose(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

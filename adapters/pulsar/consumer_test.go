@@ -65,8 +65,7 @@ func drain(t testing.TB, d time.Duration,
 	return times
 }
 
-// TestOneLimit: partitions, consumers and subscriptions have one limit together, from the first
-// second on.
+// Partitions, consumers and subscriptions have one limit together, from the first second on.
 func TestOneLimit(t *testing.T) {
 	w := newWorld(t)
 	lim := throttletest.Open(t, perSecond(200))
@@ -94,7 +93,7 @@ func TestOneLimit(t *testing.T) {
 	})
 }
 
-// TestTypes: every type of subscription hands over all messages, in order where Pulsar keeps it.
+// Every type of subscription gets all messages, in order where Pulsar keeps it.
 func TestTypes(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []pulsar.SubscriptionType{pulsar.Exclusive, pulsar.Failover, pulsar.Shared,
@@ -159,7 +158,7 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestManyTopics: each message is charged to its own topic.
+// Each message is charged to its own topic.
 func TestManyTopics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -185,7 +184,7 @@ func TestManyTopics(t *testing.T) {
 				granted[s.Topic] += l.Granted - l.Returned
 			}
 		}
-		total += 30 // the second consumer goes on where the first ended
+		total += 30 // the second consumer continues where the first ended
 		assert.Equal(t, map[string]int64{b: total}, granted, name)
 		c.Close()
 		w.produce(a, 30, 1)
@@ -193,7 +192,7 @@ func TestManyTopics(t *testing.T) {
 	}
 }
 
-// TestNoLimiter: without a Limiter, every call is the client's.
+// Without a Limiter, every call is the client's.
 func TestNoLimiter(t *testing.T) {
 	w := newWorld(t)
 	topic := w.topic(0)

@@ -12,7 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestReconsumeLater: the message comes again from the retry topic, with the permits of that.
+// A message comes again from the retry topic, with permits of that topic.
 func TestReconsumeLater(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestPushedAhead: what the broker has sent beyond what was handed over is what Subscribe says.
+// The broker pushes as many messages ahead as Subscribe documents.
 func TestPushedAhead(t *testing.T) {
 	t.Parallel()
 	bytes := policy.Policy{ByteRate: policy.PerSecond(200 * 1024),
@@ -22,7 +22,7 @@ func TestPushedAhead(t *testing.T) {
 		limit      policy.Policy
 		partitions int
 		options    pulsar.ConsumerOptions
-		ahead      int64 // at most, without the one that waits
+		ahead      int64 // at most, without the message that waits
 		atLeast    int64
 	}{
 		"slow": {perSecond(20), 0, pulsar.ConsumerOptions{}, 1, 1},
@@ -88,8 +88,8 @@ func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, most int) (tex
 	return texts
 }
 
-// TestZeroQueueTimesOut: a Receive of a zero-queue consumer that times out returns its permit,
-// and lets the broker push one message ahead, as the client does; none is lost.
+// A Receive of a zero-queue consumer that times out gives its permit back, and lets the broker
+// push one message ahead, as the client's does. No message is lost.
 func TestZeroQueueTimesOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

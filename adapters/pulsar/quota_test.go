@@ -20,7 +20,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// A tagged message is of two pages, and says its tag in a property.
+// A tagged message has two pages, and its tag in a property.
 type tagged struct {
 	message
 	tag string
@@ -31,7 +31,7 @@ func (m tagged) Payload() []byte               { return make([]byte, 5000) }
 
 func tagOf(m pulsar.Message) string { return m.Properties()["tag"] }
 
-// supply is any number of messages: every third has a tag with a quota, every third one without.
+// supply has any number of messages: a third have a tag with a quota, a third a tag without one.
 type supply struct{ n atomic.Int64 }
 
 func (s *supply) next(ctx context.Context) (pulsar.Message, error) {
@@ -74,8 +74,8 @@ func (r suppliedReader) GetLastMessageID() (id pulsar.MessageID, err error) {
 	return message{}.ID(), nil
 }
 
-// TestQuotaOfTheOwnerAndOfTags: a message goes on account of its tag if that has a quota, else of
-// the Consumer's, and what it costs goes with its permit.
+// A message is charged to the quota of its tag, or of the Consumer if the tag has none, and so is
+// its cost.
 func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	type next = func(context.Context) (pulsar.Message, error)
 	type open = func(*throttletest.Limiter, ...pulsarthrottle.Option) (next, func(), error)
@@ -124,7 +124,8 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 				pulsarthrottle.WithBroker("broker-1", "a")},
 			map[quota.ID]int64{"tag:own": 20, "tag:bulk": 10}},
 		{"messages' tags, no owner", "reader", "pulsar",
-			[]pulsarthrottle.Option{pulsarthrottle.WithTagOf(tagOf)}, map[quota.ID]int64{"tenant:public": 20, "tag:bulk": 10}},
+			[]pulsarthrottle.Option{pulsarthrottle.WithTagOf(tagOf)},
+			map[quota.ID]int64{"tenant:public": 20, "tag:bulk": 10}},
 		{"a tenant group, whatever the tags", "reader", "pulsar",
 			[]pulsarthrottle.Option{pulsarthrottle.WithOwner(dispatch.WithTenantGroup("big")),
 				pulsarthrottle.WithTagOf(tagOf)},
@@ -135,7 +136,7 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			// costs are rates, which are published when it is time
+			// costs are rates, published once a second
 			loosely.Hold(t, func(loose assert.TestingT) {
 				lim := throttletest.Open(t, policy.Policy{})
 				ids := []string{"tenant:public", "tenant:big", "tag:own", "tag:bulk"}
@@ -166,7 +167,7 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	}
 }
 
-// TestTheQuotaOfATagHolds: a quota of 0 pauses its messages, and those behind them.
+// A quota of 0 pauses the messages of a tag, and the messages behind them.
 func TestTheQuotaOfATagHolds(t *testing.T) {
 	t.Parallel()
 	lim := throttletest.Open(t, policy.Policy{})

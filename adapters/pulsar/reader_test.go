@@ -40,7 +40,7 @@ func next(t testing.TB, r pulsar.Reader) pulsar.Message {
 	return m
 }
 
-// TestReader: every method of a reader, with one that is created here and one that is wrapped.
+// Every method of a Reader, of CreateReader and of WrapReader.
 func TestReader(t *testing.T) {
 	for name, open := range map[string]func(*world, pulsar.ReaderOptions,
 		*throttletest.Limiter) *pulsarthrottle.Reader{
@@ -61,7 +61,7 @@ func TestReader(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			p := perSecond(100)
-			// nothing settles what a reader has: it is never in flight
+			// nothing tells when a message is done, so none is in flight
 			p.MaxInFlight = new(int64(5))
 			lim := throttletest.Open(t, p)
 			topic := w.topic(0)
@@ -114,8 +114,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestReaderCatchesUp: at the end of its topic a reader goes at full speed, also one of several
-// partitions.
+// At the end of its topic a Reader is not throttled, whatever the number of partitions.
 func TestReaderCatchesUp(t *testing.T) {
 	for _, partitions := range []int{0, 2} {
 		t.Run(fmt.Sprint(partitions), func(t *testing.T) {
@@ -156,7 +155,7 @@ func TestReaderCatchesUp(t *testing.T) {
 	}
 }
 
-// TestReaderWithoutALimiter: every call is the client's.
+// Without a Limiter, every call is the client's.
 func TestReaderWithoutALimiter(t *testing.T) {
 	w := newWorld(t)
 	topic := w.topic(0)

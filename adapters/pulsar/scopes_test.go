@@ -12,8 +12,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestScopes: a limit of every scope holds for Pulsar's topics; those of a namespace and a tenant
-// over all of them.
+// A limit of every scope applies to Pulsar's topics; those of a namespace and a tenant apply to
+// all their topics together.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	rate := perSecond(40)

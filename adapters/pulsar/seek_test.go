@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestSeek: what waits for its permit is dropped by a Seek that succeeds, and by no other.
+// A Seek that succeeds drops the message that waits for its permit.
 func TestSeek(t *testing.T) {
 	ways(t, func(t *testing.T, w *world,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
@@ -29,7 +29,7 @@ func TestSeek(t *testing.T) {
 		quiet(t, c, 100*time.Millisecond)
 
 		received := make(chan string, 1)
-		go func() { // waits all along
+		go func() { // it waits all the time
 			m, err := c.Receive(context.Background())
 			if err == nil {
 				received <- string(m.Payload())
@@ -53,7 +53,7 @@ func TestSeek(t *testing.T) {
 	})
 }
 
-// TestUnsubscribe: it does not wait for a Receive, which finds nothing more.
+// Unsubscribe does not wait for a Receive, and no more messages come.
 func TestUnsubscribe(t *testing.T) {
 	ways(t, func(t *testing.T, w *world,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {

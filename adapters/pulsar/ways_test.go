@@ -11,7 +11,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// fast lets everything through that tests ask for, and counts it.
+// fast is a limit that does not delay a test, and counts its messages.
 func fast(inFlight int64) policy.Policy {
 	p := perSecond(2000)
 	if inFlight > 0 {
@@ -20,7 +20,7 @@ func fast(inFlight int64) policy.Policy {
 	return p
 }
 
-// A scenario runs with Consumers that open opens.
+// A scenario gets a function that opens Consumers.
 type scenario = func(t *testing.T, w *world,
 	open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer)
 
@@ -31,7 +31,7 @@ func ways(t *testing.T, f scenario) {
 	way(t, "wrapped zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*world).wrap, f)
 }
 
-// queued runs f for those with a queue: the others have no channel.
+// queued runs f for Consumers with a queue, which have a channel.
 func queued(t *testing.T, f scenario) {
 	way(t, "queue", pulsar.ConsumerOptions{ReceiverQueueSize: 5}, (*world).open, f)
 	way(t, "wrapped", pulsar.ConsumerOptions{}, (*world).wrap, f)
@@ -46,7 +46,8 @@ func way(t *testing.T, name string, queue pulsar.ConsumerOptions,
 		w := newWorld(t)
 		f(t, w, func(options pulsar.ConsumerOptions,
 			lim *throttletest.Limiter) *pulsarthrottle.Consumer {
-			options.ReceiverQueueSize, options.EnableZeroQueueConsumer = queue.ReceiverQueueSize, queue.EnableZeroQueueConsumer
+			options.ReceiverQueueSize = queue.ReceiverQueueSize
+			options.EnableZeroQueueConsumer = queue.EnableZeroQueueConsumer
 			return open(w, options, lim)
 		})
 	})
@@ -66,7 +67,7 @@ func (w *world) wrap(options pulsar.ConsumerOptions, lim *throttletest.Limiter,
 	return c
 }
 
-// inFlight is what maxInFlight counts.
+// inFlight returns what maxInFlight counts.
 func inFlight(lim *throttletest.Limiter) (n int64) {
 	for _, s := range lim.Stats().Subscriptions {
 		n += s.InFlight
