@@ -107,8 +107,8 @@ func (m *Memory) Watch(ctx context.Context, after int64) iter.Seq2[Batch, error]
 	}
 }
 
-// since returns the batches after a revision, a channel that the next batch closes, and the time until
-// an entry expires.
+// since returns the batches after a revision, a channel that the next batch closes, and the time
+// until an entry expires.
 func (m *Memory) since(after int64) (_ []Batch, changed <-chan struct{}, wait time.Duration, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

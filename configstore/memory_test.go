@@ -43,7 +43,7 @@ func TestMemoryForgetsOldRevisions(t *testing.T) {
 	}
 }
 
-// flaky is a store that fails n times, and whose watch is compacted at once, n times.
+// flaky is a store that fails a number of times, and whose watch is compacted at once as often.
 type flaky struct {
 	configstore.Store
 	lists, watches int
@@ -51,7 +51,7 @@ type flaky struct {
 
 func (f *flaky) List(ctx context.Context) (configstore.Snapshot, error) {
 	if f.lists--; f.lists >= 0 {
-		return configstore.Snapshot{}, fmt.Errorf("away, attempt %d", f.lists)
+		return configstore.Snapshot{}, fmt.Errorf("unavailable, attempt %d", f.lists)
 	}
 	return f.Store.List(ctx)
 }
@@ -84,7 +84,7 @@ func TestSourceReportsAnOutageOnceAndListsAgain(t *testing.T) {
 	})
 }
 
-// lost answers once, and is away from then on.
+// lost answers once, and is unavailable from then on.
 type lost struct {
 	configstore.Store
 	snap  configstore.Snapshot
@@ -100,7 +100,7 @@ func (l *lost) List(ctx context.Context) (configstore.Snapshot, error) {
 		<-ctx.Done()
 		return configstore.Snapshot{}, context.Cause(ctx)
 	}
-	return configstore.Snapshot{}, errors.New("away")
+	return configstore.Snapshot{}, errors.New("unavailable")
 }
 
 func (l *lost) Watch(context.Context, int64) iter.Seq2[configstore.Batch, error] {
@@ -133,7 +133,7 @@ func TestSourceEndsWhatIsOverWithoutItsStore(t *testing.T) {
 				"5m0s revision 7001, 1", "5m0s error",
 				"10m0s revision 7002, 0", "10m0s error",
 			}
-			if hangs { // the first end finds out
+			if hangs { // the first end shows the outage
 				want = append(want[:1], want[2:]...)
 			}
 			assert.Equal(t, want, got)
@@ -153,7 +153,7 @@ func TestSourceReportsABadPattern(t *testing.T) {
 	assert.ErrorAs(t, errs[0], new(*policy.FieldError))
 }
 
-// broken holds what no store would take.
+// broken holds policies that no store accepts.
 type broken struct{ configstore.Store }
 
 func (broken) List(context.Context) (configstore.Snapshot, error) {

@@ -41,8 +41,8 @@ func search(entries []policy.Entry, k Key) (int, bool) {
 	})
 }
 
-// Set plans to set the fields that settings set, permanently: the other fields of the scope stay, and
-// temporary entries of these fields end.
+// Set plans to set the fields that settings set, permanently: the other fields of the scope stay,
+// and temporary entries of these fields end.
 func (s Snapshot) Set(scope policy.Scope, settings policy.Settings) []Change {
 	key := Key{Section: settings.Section(), Scope: scope}
 	old, _ := s.Find(key)
@@ -68,7 +68,8 @@ func (s Snapshot) SetFor(scope policy.Scope, settings policy.Settings, ttl time.
 	return changes
 }
 
-// Unset plans to have fields of a permanent entry inherited again; temporary entries of them end too.
+// Unset plans to have fields of a permanent entry inherited again; temporary entries of them end
+// too.
 func (s Snapshot) Unset(key Key, fields ...string) []Change {
 	var changes []Change
 	old, ok := s.Find(key)
@@ -133,8 +134,8 @@ func Same(a, b policy.Entry) bool {
 }
 
 // Edit lists, asks plan what to change, and applies that if nobody else applied anything in the
-// meantime; else it starts again, so that no update is lost. It returns the store's revision. A plan
-// without changes applies nothing.
+// meantime; else it starts again, so that no update is lost. It returns the store's revision. A
+// plan without changes applies nothing.
 func Edit(ctx context.Context, store Store, plan func(Snapshot) ([]Change, error)) (int64, error) {
 	for {
 		s, err := store.List(ctx)

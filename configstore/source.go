@@ -30,15 +30,16 @@ const (
 )
 
 // Snapshots yields all policies as they are now, and again after each change, until ctx ends, the
-// store is closed or the consumer stops. An error is yielded once for each outage, and is temporary:
-// the policies yielded last stay in force. A store that does not answer is such an error too. An
-// entry that can no longer be read keeps its last valid settings, and has the reason in its Err.
+// store is closed or the consumer stops. An error is yielded once for each outage, and is
+// temporary: the policies yielded last stay in force. A store that does not answer is such an
+// error too. An entry that can no longer be read keeps its last valid settings, and has the
+// reason in its Err.
 //
 // The end of a temporary entry is a change, whether or not the store has deleted the entry. All
-// replicas list the store then, so that none has a lower revision than any had while the entry was in
-// force: a permit store takes the rate of the highest revision. While the store is unavailable, a
-// replica ends expired entries by itself, at the next revision after the one it had, and yields the
-// error again.
+// replicas list the store then, so that none has a lower revision than any had while the entry
+// was in force: a permit store takes the rate of the highest revision. While the store is
+// unavailable, a replica ends expired entries by itself, at the next revision after the one it
+// had, and yields the error again.
 func (f *Follower) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	return func(yield func(policy.Snapshot, error) bool) {
 		s := &state{yield: yield, patience: minPatience}
@@ -111,8 +112,8 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 // grace is how long a store may take to be listed after the end of a temporary entry.
 const grace = time.Second
 
-// untilEnd returns a context that ends some time after the next end of a temporary entry, if there is
-// one, or after patience if nothing has been listed yet.
+// untilEnd returns a context that ends some time after the next end of a temporary entry, if
+// there is one, or after patience if nothing has been listed yet.
 func (s *state) untilEnd(ctx context.Context, after time.Duration) (context.Context, context.CancelFunc) {
 	if s.last.Set == nil {
 		return context.WithTimeout(ctx, s.patience)

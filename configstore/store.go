@@ -114,8 +114,8 @@ func (e *ConflictError) Error() string {
 		"review the newer ones and try again", e.Have, e.Want)
 }
 
-// Check returns every fault that changes would have in a store that holds entries. Every Store calls
-// it before it stores anything.
+// Check returns every fault that changes would have in a store that holds entries. Every Store
+// calls it before it stores anything.
 func Check(entries []policy.Entry, changes []Change) error {
 	var errs []error
 	seen := make(map[Key]bool)
@@ -179,8 +179,8 @@ func after(entries []policy.Entry, changes []Change, sections ...policy.Section)
 	return left
 }
 
-// checkReserved refuses changes by which quotas reserve more than the cluster's capacity, unless they
-// did before and the changes make it no worse.
+// checkReserved refuses changes by which quotas reserve more than the cluster's capacity, unless
+// they did before and the changes make it no worse.
 func checkReserved(entries []policy.Entry, changes []Change) error {
 	if !slices.ContainsFunc(changes, func(c Change) bool { return c.Section != policy.PolicySection }) {
 		return nil

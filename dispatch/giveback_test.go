@@ -108,11 +108,9 @@ func TestTheLastStrictSlotComesBack(t *testing.T) {
 
 // gapAfter is how long after at the next dispatch came; an hour if none did.
 func (f *fleet) gapAfter(at time.Duration) time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, e := range f.events {
-		if e.at > at {
-			return e.at - at
+	for _, e := range f.dispatched.Events() {
+		if e.At > at {
+			return e.At - at
 		}
 	}
 	return time.Hour

@@ -97,7 +97,7 @@ func TestClosedIsSilent(t *testing.T) {
 				require.NoError(t, r.sub.Close())
 			} else {
 				before = requests(r)
-				f.policies.set(policy.Single(policy.Policy{}))
+				f.policies.Set(policy.Single(policy.Policy{}))
 			}
 			time.Sleep(second)
 			soon := requests(r)

@@ -14,6 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // A recorder counts what replicas return to the permit store.
@@ -159,13 +160,7 @@ func TestHoldBound(t *testing.T) {
 		cancel()
 		running.Wait()
 		for _, d := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
-			most, first := 0, 0
-			for i, at := range used {
-				for at.Sub(used[first]) >= d {
-					first++
-				}
-				most = max(most, i-first+1)
-			}
+			most := window.Max(d, window.Times(used))
 			assert.LessOrEqual(t, float64(most), rate*(d+hold+250*time.Millisecond).Seconds(), "in %v", d)
 		}
 		assert.GreaterOrEqual(t, float64(len(used)), 0.9*rate*60)

@@ -52,7 +52,6 @@ func TestUnavailableAtTheStart(t *testing.T) {
 				r.leave()
 			}
 			f.store.Locked(func() { f.store.Down = true })
-			f.events = nil
 			for i := range 4 {
 				f.join(10+i, "group").greedy(1)
 			}

@@ -22,6 +22,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A service can do so much a second, and answers busy above that. It saves up a tenth of a
@@ -149,7 +150,7 @@ func TestBusyOfOthers(t *testing.T) {
 		within(t, "of the other", ok, 470, 530)
 		_, busy := down.count(10 * time.Second)
 		within(t, "probes", busy, 0.5, 1.5)
-		f.policies.set(policy.Single(policy.Policy{Busy: policy.Busy{Mode: policy.BusyNone}}))
+		f.policies.Set(policy.Single(policy.Policy{Busy: policy.Busy{Mode: policy.BusyNone}}))
 		time.Sleep(time.Second)
 		_, busy = down.count(5 * time.Second)
 		within(t, "none", busy, 450, 550)
@@ -196,7 +197,7 @@ func TestBusyOutcomes(t *testing.T) {
 				} else {
 					within(t, "at full speed", ok+refused, 470, 530)
 				}
-				f.policies.set(policy.Single(countBusy("busy,failed,timeout")))
+				f.policies.Set(policy.Single(countBusy("busy,failed,timeout")))
 				time.Sleep(10 * time.Second)
 				if ok, refused = s.count(10 * time.Second); c.of == dispatch.OutcomeIgnored {
 					within(t, "at full speed", ok+refused, 470, 530)
@@ -222,7 +223,7 @@ func TestBusyOfOld(t *testing.T) {
 				for range 10_000 {
 					r.sub.ReportOutcome(dispatch.OutcomeBusy, time.Minute)
 				}
-				f.policies.set(policy.Single(policy.Policy{}))
+				f.policies.Set(policy.Single(policy.Policy{}))
 				s := &service{capacity: 1e6, at: time.Now()}
 				r.calls(s, 500)
 				time.Sleep(2 * time.Second)
@@ -397,8 +398,8 @@ func BenchmarkReportOutcome(b *testing.B) {
 // subscription at that, until nobody has a handle for them.
 func TestReservedWhileThereAreHandles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := &policies{changed: make(chan struct{})}
-		source.set(set(t, map[string]policy.Quota{"tag:gold": {Reserved: new(int64(50 * quota.AssumedCost)), Total: new(int64(1 << 40))}}))
+		source := new(throttletest.Policies)
+		source.Set(set(t, map[string]policy.Quota{"tag:gold": {Reserved: new(int64(50 * quota.AssumedCost)), Total: new(int64(1 << 40))}}))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
@@ -433,8 +434,8 @@ func TestBusyForAllTags(t *testing.T) {
 			{Scope: policy.TagScope("late"), Settings: policy.Quota{Total: new(int64(1 << 40))}},
 		})
 		require.NoError(t, err)
-		source := &policies{changed: make(chan struct{})}
-		source.set(set)
+		source := new(throttletest.Policies)
+		source.Set(set)
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")

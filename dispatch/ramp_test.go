@@ -118,15 +118,15 @@ func TestRampOfAnotherLimit(t *testing.T) {
 		time.Sleep(4 * second)
 		p := ramped(t, policy.Fair, policy.RampScheduled)
 		p.MessageRate = policy.PerSecond(1150) // steps of 100
-		f.policies.set(policy.Single(p))
+		f.policies.Set(policy.Single(p))
 		time.Sleep(2 * second)
 		within(t, "the second after", f.between(5*second, 6*second), 415, 500) // 330 + 100, or 285 + 200
 		p.Ramp.Mode = policy.RampNone
-		f.policies.set(policy.Single(p))
+		f.policies.Set(policy.Single(p))
 		time.Sleep(2 * second)
 		within(t, "without", f.between(7*second, 8*second), 1130, 1170)
 		p = ramped(t, policy.Fair, policy.RampScheduled)
-		f.policies.set(policy.Single(p))
+		f.policies.Set(policy.Single(p))
 		time.Sleep(2 * second)
 		within(t, "the ramp begins when it is set", f.between(8*second, 9*second), 145, 250)
 	})

@@ -23,18 +23,16 @@ func strictly(t testing.TB, text string) policy.Policy {
 
 // gaps returns the shortest time between two dispatches in [from, to), and how many there were.
 func (f *fleet) gaps(from, to time.Duration) (shortest time.Duration, n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	shortest, last := time.Hour, time.Duration(-1)
-	for _, e := range f.events {
-		if e.at < from || e.at >= to {
+	for _, e := range f.dispatched.Events() {
+		if e.At < from || e.At >= to {
 			continue
 		}
 		if last >= 0 {
-			shortest = min(shortest, e.at-last)
+			shortest = min(shortest, e.At-last)
 		}
-		last = e.at
-		n += e.n
+		last = e.At
+		n += e.N
 	}
 	return shortest, n
 }
@@ -143,7 +141,7 @@ func TestStrictPolicyChange(t *testing.T) {
 				f.join(i, "group").greedy(1)
 			}
 			time.Sleep(10*second + 30*time.Millisecond)
-			f.policies.set(policy.Single(strictly(t, c.to)))
+			f.policies.Set(policy.Single(strictly(t, c.to)))
 			changed := time.Since(f.start)
 			time.Sleep(20 * second)
 			shortest, n := f.gaps(changed+100*time.Millisecond, changed+20*second)
@@ -212,7 +210,7 @@ func TestStrictBesideOthers(t *testing.T) {
 		"an allocated topic":             {allocated("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
 	} {
 		fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
-			f.policies.set(set(t, map[string]policy.Policy{topic: c.topic, "tenant:public": c.tenant}))
+			f.policies.Set(set(t, map[string]policy.Policy{topic: c.topic, "tenant:public": c.tenant}))
 			for i := range 4 {
 				f.join(i, "group").greedy(1)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // BenchmarkManyTopics: 10,000 topics with a policy each in one process, 1,000 of them active for a
@@ -29,8 +30,8 @@ func BenchmarkManyTopics(b *testing.B) {
 			}
 			set, err := policy.NewSet(entries)
 			require.NoError(b, err)
-			source := &policies{changed: make(chan struct{})}
-			source.set(set)
+			source := new(throttletest.Policies)
+			source.Set(set)
 			lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: source})
 			require.NoError(b, err)
 			before := heap()

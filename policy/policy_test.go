@@ -46,7 +46,7 @@ func TestValidateNamesEveryFault(t *testing.T) {
 			[]string{"maxInFlight", "weight", "reserved", "reservedBytes", "aggregate"}},
 		{policy.Policy{Weight: new(math.NaN())}, []string{"weight"}},
 		{policy.Policy{MessageRate: policy.Rate{Permits: 5}}, []string{"messageRate"}}, // no period
-		{policy.Policy{Sharing: policy.Sharing{Mode: "booked", MaxReserved: new(int64(-1)), Wait: "here", PermitExpiry: policy.Duration(time.Millisecond)}},
+		{policy.Policy{Sharing: policy.Sharing{Mode: "even", MaxReserved: new(int64(-1)), Wait: "here", PermitExpiry: policy.Duration(time.Millisecond)}},
 			[]string{"sharing.mode", "sharing.maxReserved", "sharing.wait", "sharing.permitExpiry"}},
 		{policy.Policy{MessageRate: policy.PerSecond(10), Ramp: policy.Ramp{
 			Mode: "soft", From: policy.PerSecond(11), FromBytes: policy.PerSecond(0), Over: policy.Duration(time.Millisecond), TTL: policy.Duration(2 * time.Hour),
@@ -72,7 +72,7 @@ func TestErrorsSayWhatIsWanted(t *testing.T) {
 		"byteRate=1XB":          `policy: byteRate "1XB": invalid rate: want 1048576, 1MiB/s or 100kB/s`,
 		"round=5ms":             `policy: round "5ms": out of range: want 10ms..10s`,
 		"burst=-1":              `policy: burst "-1": out of range: want 0..3600000000`,
-		"sharing.mode=booked":   `policy: sharing.mode "booked": unknown value: want fair, strict, split or groups`,
+		"sharing.mode=even":     `policy: sharing.mode "even": unknown value: want fair, strict, split or groups`,
 		"sharing.groups=a,a":    `policy: sharing.groups "a,a": duplicate name "a": want it once`,
 		"busy.outcomes=busy,ok": `policy: busy.outcomes "busy,ok": unknown name "ok": want busy, failed and timeout, such as busy,timeout`,
 		"ramp=1m":               `policy: ramp "1m": group of fields: want ramp.mode, ramp.from, ramp.fromBytes, ramp.over or ramp.ttl`,

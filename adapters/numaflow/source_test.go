@@ -18,6 +18,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // A user is a source as somebody writes it: it has so many messages, numbered, and waits for
@@ -543,13 +544,7 @@ func TestSourceBetweenReads(t *testing.T) {
 					float64(len(came)-n)/time.Since(begin).Seconds()/float64(c.rate), 0.01)
 				for _, d := range []time.Duration{100 * time.Millisecond, time.Second,
 					10 * time.Second} {
-					most, first := 0, 0
-					for i, at := range came {
-						for at.Sub(came[first]) >= d {
-							first++
-						}
-						most = max(most, i-first+1)
-					}
+					most := window.Max(d, window.Times(came))
 					assert.LessOrEqual(t, float64(most),
 						float64(c.rate)*(d+c.gap+250*time.Millisecond).Seconds()+1, "in %v", d)
 				}

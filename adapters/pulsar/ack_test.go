@@ -15,7 +15,7 @@ import (
 
 // Each method that settles messages does so at the broker, and they are no longer in flight.
 func TestSettling(t *testing.T) {
-	ways(t, func(t *testing.T, w *world,
+	ways(t, func(t *testing.T, w *brokerClient,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		lim := throttletest.Open(t, fast(20))
 		var topic string

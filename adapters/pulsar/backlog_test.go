@@ -76,7 +76,7 @@ func TestCaughtUp(t *testing.T) {
 				t.Skip("the others show as much: set THROTTLE_LONG")
 			}
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			lim := throttletest.Open(t, slow())
 			topic := w.topic(with.partitions)
 			w.subscribe(topic, "billing")
@@ -153,7 +153,7 @@ func TestCaughtUp(t *testing.T) {
 // Partitions without messages for a consumer do not keep it from catching up.
 func TestIdlePartitions(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	// more than are produced
 	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(200)})
 	topic := w.topic(4)
@@ -195,7 +195,7 @@ func TestIdlePartitions(t *testing.T) {
 // A consumer of a pattern goes by the admin API, and without it by whether messages come.
 func TestPatternCatchesUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic := w.topic(0)
 	w.subscribe(topic, "a", "b")
 	w.produce(topic, 60, 1)
@@ -222,7 +222,7 @@ func TestPatternCatchesUp(t *testing.T) {
 // A loop with deadlines that gets no messages, such as that of a standby, catches up.
 func TestALoopWithDeadlinesCatchesUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, slow())
 	topic := w.topic(0)
 	w.produce(topic, 100, 1) // before the subscription begins
@@ -246,7 +246,7 @@ func TestALoopWithDeadlinesCatchesUp(t *testing.T) {
 func TestNonPersistent(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
-		w := newWorld(t)
+		w := newBrokerClient(t)
 		lim := throttletest.Open(t, slow())
 		topic := "non-persistent://public/default/" + services.Name(t)
 		c := w.open(pulsar.ConsumerOptions{Topic: topic, ReceiverQueueSize: 200}, lim,
@@ -298,7 +298,7 @@ func TestAdminUnavailable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			target, err := url.Parse(w.broker.Web)
 			require.NoError(t, err)
 			var failing atomic.Bool
@@ -355,7 +355,7 @@ func (s *safeBuffer) String() string {
 // A topic is asked for once a second, however many Consumers it has.
 func TestOnePoller(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	var asked atomic.Int64
 	target, err := url.Parse(w.broker.Web)
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 // The client's callbacks get the Consumer that Subscribe returned.
 func TestCallbacksNameTheConsumer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, fast(0))
 	for name, topics := range map[string][]string{"one topic": {w.topic(0)},
 		"topics": {w.topic(0), w.topic(2)}} {

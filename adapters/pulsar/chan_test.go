@@ -19,7 +19,7 @@ import (
 // The channel has the messages that Receive would return, each after its permit, and settles
 // through the Consumer.
 func TestChan(t *testing.T) {
-	queued(t, func(t *testing.T, w *world,
+	queued(t, func(t *testing.T, w *brokerClient,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		lim := throttletest.Open(t, fast(0))
 		topic := w.topic(0)
@@ -69,7 +69,7 @@ func TestChan(t *testing.T) {
 // A channel of the user's own gets the messages that have permits.
 func TestMessageChannel(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(50))
 	topic := w.topic(2)
 	w.subscribe(topic, "billing")

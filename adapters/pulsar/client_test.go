@@ -44,7 +44,7 @@ func requireClosed(t testing.TB, err error) {
 }
 
 // ownClient is a client that the test closes.
-func (w *world) ownClient() pulsar.Client {
+func (w *brokerClient) ownClient() pulsar.Client {
 	w.t.Helper()
 	client, err := pulsar.NewClient(clientOptions(w.broker))
 	require.NoError(w.t, err)
@@ -54,7 +54,7 @@ func (w *world) ownClient() pulsar.Client {
 // Options that Pulsar refuses are refused with the client's own error, and names that only
 // policies refuse with a *policy.FieldError.
 func TestRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(10))
 	good := w.topic(0)
 	same := func(what any, theirs, ours error) {
@@ -113,7 +113,7 @@ func TestRefused(t *testing.T) {
 // A message that cannot be decrypted is returned as it is, if the consumer asks for that.
 func TestUndecryptable(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")
 	keys := newKeyring(t)

@@ -18,7 +18,7 @@ import (
 // Close ends any wait at once, returns allocated permits, and leaves messages that were not
 // returned unacknowledged.
 func TestClose(t *testing.T) {
-	ways(t, func(t *testing.T, w *world,
+	ways(t, func(t *testing.T, w *brokerClient,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		for _, paused := range []bool{true, false} { // it waits for a permit, or for a message
 			lim := throttletest.Open(t, fast(0))
@@ -62,7 +62,7 @@ func TestClose(t *testing.T) {
 
 // Calls return an error when the Limiter is closed first, and no message is lost.
 func TestLimiterClosedFirst(t *testing.T) {
-	ways(t, func(t *testing.T, w *world,
+	ways(t, func(t *testing.T, w *brokerClient,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		topic := w.topic(0)
 		w.subscribe(topic, "billing")
@@ -103,7 +103,7 @@ func TestClientClosesFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			lim := throttletest.Open(t, c.limit)
 			client := w.ownClient()
 			defer client.Close()
@@ -146,7 +146,7 @@ func TestClientClosesFirst(t *testing.T) {
 // Every method of a closed Consumer or Reader returns, with the client's error.
 func TestErrorsAfterClose(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(50))
 	topic := w.topic(0)
 	w.produce(topic, 5, 1)

@@ -19,7 +19,7 @@ import (
 )
 
 // open subscribes; the Consumer is closed when the test ends.
-func (w *world) open(options pulsar.ConsumerOptions, lim *throttletest.Limiter,
+func (w *brokerClient) open(options pulsar.ConsumerOptions, lim *throttletest.Limiter,
 	opts ...pulsarthrottle.Option) *pulsarthrottle.Consumer {
 	w.t.Helper()
 	if options.SubscriptionName == "" {
@@ -67,7 +67,7 @@ func drain(t testing.TB, d time.Duration,
 
 // Partitions, consumers and subscriptions have one limit together, from the first second on.
 func TestOneLimit(t *testing.T) {
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(200))
 	topic := w.topic(4)
 	w.subscribe(topic, "a", "b")
@@ -101,7 +101,7 @@ func TestTypes(t *testing.T) {
 		for _, partitions := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%d-%d", kind, partitions), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t)
+				w := newBrokerClient(t)
 				lim := throttletest.Open(t, perSecond(400))
 				topic := w.topic(partitions)
 				w.subscribe(topic, "billing")
@@ -161,7 +161,7 @@ func TestTypes(t *testing.T) {
 // Each message is charged to its own topic.
 func TestManyTopics(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, policy.Policy{})
 	a, b := w.topic(0), w.topic(2)
 	w.subscribe(a, "billing")
@@ -194,7 +194,7 @@ func TestManyTopics(t *testing.T) {
 
 // Without a Limiter, every call is the client's.
 func TestNoLimiter(t *testing.T) {
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")
 	w.produce(topic, 5, 1)

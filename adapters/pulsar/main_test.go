@@ -46,24 +46,24 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// A world is a broker with clients of it.
-type world struct {
+// A brokerClient is a broker with a client and an admin client of it.
+type brokerClient struct {
 	t      testing.TB
 	broker *services.PulsarBroker
 	client pulsar.Client
 	admin  pulsaradmin.Client
 }
 
-func newWorld(t testing.TB) *world { return worldOf(t, services.Pulsar(t)) }
+func newBrokerClient(t testing.TB) *brokerClient { return brokerClientOf(t, services.Pulsar(t)) }
 
-func worldOf(t testing.TB, broker *services.PulsarBroker) *world {
+func brokerClientOf(t testing.TB, broker *services.PulsarBroker) *brokerClient {
 	t.Helper()
 	client, err := pulsar.NewClient(clientOptions(broker))
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: broker.Web})
 	require.NoError(t, err)
-	return &world{t, broker, client, admin}
+	return &brokerClient{t, broker, client, admin}
 }
 
 func clientOptions(broker *services.PulsarBroker) pulsar.ClientOptions {
@@ -72,7 +72,7 @@ func clientOptions(broker *services.PulsarBroker) pulsar.ClientOptions {
 }
 
 // transaction begins a transaction, as soon as the broker has a coordinator.
-func (w *world) transaction() (txn pulsar.Transaction) {
+func (w *brokerClient) transaction() (txn pulsar.Transaction) {
 	w.t.Helper()
 	options := clientOptions(w.broker)
 	options.EnableTransaction = true
@@ -87,7 +87,7 @@ func (w *world) transaction() (txn pulsar.Transaction) {
 }
 
 // topic creates a topic; 0 means that it has no partitions.
-func (w *world) topic(partitions int) string {
+func (w *brokerClient) topic(partitions int) string {
 	w.t.Helper()
 	name := "persistent://public/default/" + services.Name(w.t)
 	full, err := utils.GetTopicName(name)
@@ -97,7 +97,7 @@ func (w *world) topic(partitions int) string {
 }
 
 // subscribe creates subscriptions at the beginning of a topic: what is produced is their backlog.
-func (w *world) subscribe(topic string, names ...string) {
+func (w *brokerClient) subscribe(topic string, names ...string) {
 	w.t.Helper()
 	full, err := utils.GetTopicName(topic)
 	require.NoError(w.t, err)
@@ -107,12 +107,12 @@ func (w *world) subscribe(topic string, names ...string) {
 }
 
 // produce writes messages 0 to n-1, in batches, to all partitions.
-func (w *world) produce(topic string, n, batch int) {
+func (w *brokerClient) produce(topic string, n, batch int) {
 	w.t.Helper()
 	w.produceFrom(topic, 0, n, batch)
 }
 
-func (w *world) produceFrom(topic string, first, n, batch int) {
+func (w *brokerClient) produceFrom(topic string, first, n, batch int) {
 	w.t.Helper()
 	p, err := w.client.CreateProducer(pulsar.ProducerOptions{
 		// Flush is sooner
@@ -135,7 +135,7 @@ func (w *world) produceFrom(topic string, first, n, batch int) {
 }
 
 // stats returns the statistics of a subscription, over all partitions.
-func (w *world) stats(topic, subscription string) utils.SubscriptionStats {
+func (w *brokerClient) stats(topic, subscription string) utils.SubscriptionStats {
 	w.t.Helper()
 	full, err := utils.GetTopicName(topic)
 	require.NoError(w.t, err)

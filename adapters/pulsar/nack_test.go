@@ -15,7 +15,7 @@ import (
 // A message comes again from the retry topic, with permits of that topic.
 func TestReconsumeLater(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, fast(10))
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")

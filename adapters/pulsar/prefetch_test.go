@@ -50,7 +50,7 @@ func TestPushedAhead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			lim := throttletest.Open(t, c.limit)
 			topic := w.topic(c.partitions)
 			w.subscribe(topic, "billing")
@@ -92,7 +92,7 @@ func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, most int) (tex
 // push one message ahead, as the client's does. No message is lost.
 func TestZeroQueueTimesOut(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(100))
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")

@@ -17,7 +17,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-func (w *world) reader(options pulsar.ReaderOptions,
+func (w *brokerClient) reader(options pulsar.ReaderOptions,
 	lim *throttletest.Limiter) *pulsarthrottle.Reader {
 	w.t.Helper()
 	options.StartMessageID = pulsar.EarliestMessageID()
@@ -42,10 +42,10 @@ func next(t testing.TB, r pulsar.Reader) pulsar.Message {
 
 // Every method of a Reader, of CreateReader and of WrapReader.
 func TestReader(t *testing.T) {
-	for name, open := range map[string]func(*world, pulsar.ReaderOptions,
+	for name, open := range map[string]func(*brokerClient, pulsar.ReaderOptions,
 		*throttletest.Limiter) *pulsarthrottle.Reader{
-		"created": (*world).reader,
-		"wrapped": func(w *world, options pulsar.ReaderOptions,
+		"created": (*brokerClient).reader,
+		"wrapped": func(w *brokerClient, options pulsar.ReaderOptions,
 			lim *throttletest.Limiter) *pulsarthrottle.Reader {
 			options.StartMessageID = pulsar.EarliestMessageID()
 			inner, err := w.client.CreateReader(options)
@@ -59,7 +59,7 @@ func TestReader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			p := perSecond(100)
 			// nothing tells when a message is done, so none is in flight
 			p.MaxInFlight = new(int64(5))
@@ -119,7 +119,7 @@ func TestReaderCatchesUp(t *testing.T) {
 	for _, partitions := range []int{0, 2} {
 		t.Run(fmt.Sprint(partitions), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			lim := throttletest.Open(t, slow())
 			topic := w.topic(partitions)
 			w.produce(topic, 50, 1)
@@ -157,7 +157,7 @@ func TestReaderCatchesUp(t *testing.T) {
 
 // Without a Limiter, every call is the client's.
 func TestReaderWithoutALimiter(t *testing.T) {
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic := w.topic(0)
 	w.produce(topic, 3, 1)
 	r := w.reader(pulsar.ReaderOptions{Topic: topic}, nil)

@@ -20,7 +20,7 @@ import (
 func TestBrokerUnavailable(t *testing.T) {
 	t.Parallel()
 	broker := services.StartPulsar(t)
-	w := worldOf(t, &broker.PulsarBroker)
+	w := brokerClientOf(t, &broker.PulsarBroker)
 	topic := w.topic(2)
 	w.subscribe(topic, "billing")
 	w.produce(topic, 20, 1)

@@ -41,7 +41,7 @@ func TestScopes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			loosely.Hold(t, func(loose assert.TestingT) {
-				w := newWorld(t)
+				w := newBrokerClient(t)
 				lim := throttletest.Open(t, policy.Policy{})
 				var consumers []pulsar.Consumer
 				for range 2 {

@@ -16,7 +16,7 @@ import (
 
 // A Seek that succeeds drops the message that waits for its permit.
 func TestSeek(t *testing.T) {
-	ways(t, func(t *testing.T, w *world,
+	ways(t, func(t *testing.T, w *brokerClient,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		lim := throttletest.Open(t, fast(0))
 		topic := w.topic(0)
@@ -55,7 +55,7 @@ func TestSeek(t *testing.T) {
 
 // Unsubscribe does not wait for a Receive, and no more messages come.
 func TestUnsubscribe(t *testing.T) {
-	ways(t, func(t *testing.T, w *world,
+	ways(t, func(t *testing.T, w *brokerClient,
 		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
 		for name, unsubscribe := range map[string]func(*pulsarthrottle.Consumer) error{
 			"gentle": (*pulsarthrottle.Consumer).Unsubscribe,

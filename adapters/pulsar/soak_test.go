@@ -36,7 +36,7 @@ func TestMovesNeverHang(t *testing.T) {
 			})
 		}
 	}
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(100))
 	var movers sync.WaitGroup
 	for range consumers {

@@ -22,7 +22,7 @@ import (
 // TestClientTypes fails when the client's types change by which a consumer or reader is
 // recognized: Wrap and the poller would then treat it as another.
 func TestClientTypes(t *testing.T) {
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic, partitioned := w.topic(0), w.topic(2)
 	for name, c := range map[string]struct {
 		options       pulsar.ConsumerOptions

@@ -21,29 +21,29 @@ func fast(inFlight int64) policy.Policy {
 }
 
 // A scenario gets a function that opens Consumers.
-type scenario = func(t *testing.T, w *world,
+type scenario = func(t *testing.T, w *brokerClient,
 	open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer)
 
 // ways runs f for each way in which a Consumer gets its messages.
 func ways(t *testing.T, f scenario) {
 	queued(t, f)
-	way(t, "zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*world).open, f)
-	way(t, "wrapped zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*world).wrap, f)
+	way(t, "zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*brokerClient).open, f)
+	way(t, "wrapped zero", pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, (*brokerClient).wrap, f)
 }
 
 // queued runs f for Consumers with a queue, which have a channel.
 func queued(t *testing.T, f scenario) {
-	way(t, "queue", pulsar.ConsumerOptions{ReceiverQueueSize: 5}, (*world).open, f)
-	way(t, "wrapped", pulsar.ConsumerOptions{}, (*world).wrap, f)
+	way(t, "queue", pulsar.ConsumerOptions{ReceiverQueueSize: 5}, (*brokerClient).open, f)
+	way(t, "wrapped", pulsar.ConsumerOptions{}, (*brokerClient).wrap, f)
 }
 
 func way(t *testing.T, name string, queue pulsar.ConsumerOptions,
-	open func(*world, pulsar.ConsumerOptions, *throttletest.Limiter,
+	open func(*brokerClient, pulsar.ConsumerOptions, *throttletest.Limiter,
 		...pulsarthrottle.Option) *pulsarthrottle.Consumer, f scenario,
 ) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
+		w := newBrokerClient(t)
 		f(t, w, func(options pulsar.ConsumerOptions,
 			lim *throttletest.Limiter) *pulsarthrottle.Consumer {
 			options.ReceiverQueueSize = queue.ReceiverQueueSize
@@ -54,7 +54,7 @@ func way(t *testing.T, name string, queue pulsar.ConsumerOptions,
 }
 
 // wrap subscribes with the client, and wraps its consumer.
-func (w *world) wrap(options pulsar.ConsumerOptions, lim *throttletest.Limiter,
+func (w *brokerClient) wrap(options pulsar.ConsumerOptions, lim *throttletest.Limiter,
 	opts ...pulsarthrottle.Option) *pulsarthrottle.Consumer {
 	w.t.Helper()
 	options.SubscriptionName = "billing"

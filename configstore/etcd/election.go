@@ -15,8 +15,8 @@ const electionPart = "/elections/"
 const electionTTL = 5
 
 // Elect calls lead when the candidate is elected, with a context that ends with its term, and the
-// term's number: etcd's revision at which the candidate joined the election. The lease is 5 s. Elect
-// returns nil when ctx ends, else why the term or the campaign ended.
+// term's number: etcd's revision at which the candidate joined the election. The lease is 5 s.
+// Elect returns nil when ctx ends, else why the term or the campaign ended.
 func (s *Store) Elect(ctx context.Context, election, candidate string, lead func(ctx context.Context, term int64)) error {
 	client, err := s.connect(ctx)
 	if err != nil {

@@ -2,16 +2,18 @@
 //
 // Under a prefix, /throttle by default, there are
 //
-//	PREFIX/SECTION/SCOPE                    a permanent entry, as policy.Marshal writes it
-//	PREFIX/temporary/SECTION/SCOPE/FIELD    a temporary one, {"expires":TIME,"settings":{...}}, with a lease
-//	PREFIX/revision                         rewritten by each Apply, so that deletions leave a trace too
+//	PREFIX/SECTION/SCOPE                  a permanent entry, as policy.Marshal writes it
+//	PREFIX/temporary/SECTION/SCOPE/FIELD  a temporary one, {"expires":TIME,"settings":{...}}
+//	PREFIX/revision                       rewritten by each Apply, to show deletions too
 //
-// where SECTION is policies, quotas or quotaSettings, and SCOPE is escaped as a path segment of a URL.
+// where SECTION is policies, quotas or quotaSettings, and SCOPE is escaped as a path segment of a
+// URL. A temporary entry has a lease.
 //
 // A lease may outlive its entry, by as long as the entry lived: etcd restarts it when its leader
-// changes. So a temporary entry is over when it expires, and the lease only cleans up. A revision of
-// the store is etcd's own times 1000, plus the number of ends that etcd has not noticed yet: what is in
-// force after an end has a higher revision than before, and a lower one than after the next change.
+// changes. So a temporary entry is over when it expires, and the lease only cleans up. A revision
+// of the store is etcd's own times 1000, plus the number of ends that etcd has not noticed yet:
+// what is in force after an end has a higher revision than before, and a lower one than after the
+// next change.
 package etcd
 
 import (
@@ -81,21 +83,25 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("configstore/etcd: no endpoints: want host:port of an etcd")
 	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("configstore/etcd: open: %w", context.Cause(ctx))
+	}
 	s := New(nil, cfg.Prefix)
 	if cfg.DialTimeout == 0 {
 		cfg.DialTimeout = 2 * time.Second
 	}
 	s.config = &clientv3.Config{
 		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password, TLS: cfg.TLS,
-		DialTimeout:       cfg.DialTimeout,
-		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, // finds a connection that was cut silently
+		DialTimeout: cfg.DialTimeout,
+		// A connection that was cut silently is found by keep-alives.
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		Logger: zap.NewNop(),
 	}
-	return s, context.Cause(ctx)
+	return s, nil
 }
 
-// connect returns the client. With a password it waits for etcd, at most until ctx ends, one caller at
-// a time.
+// connect returns the client. With a password it waits for etcd, at most until ctx ends, one
+// caller at a time.
 func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,8 +152,8 @@ func (s *Store) bind(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// wrap adds what failed; it returns ErrClosed if the store was closed. If etcd did not answer, it adds
-// why, as far as a new connection tells, and the error is a timeout.
+// wrap adds what failed; it returns ErrClosed if the store was closed. If etcd did not answer, it
+// adds why, as far as a new connection tells, and the error is a timeout.
 func (s *Store) wrap(doing string, err error) error {
 	if s.ctx.Err() != nil {
 		return configstore.ErrClosed
@@ -274,8 +280,8 @@ func (s *Store) key(k configstore.Key) string {
 	return s.prefix + permanent
 }
 
-// parseKey is the inverse of key. A key that key would not write gets an unreadable scope, with which
-// it can still be deleted.
+// parseKey is the inverse of key. A key that key would not write gets an unreadable scope, with
+// which it can still be deleted.
 func (s *Store) parseKey(key string) (configstore.Key, error) {
 	path := strings.TrimPrefix(key, s.prefix+"/")
 	section, rest, _ := strings.Cut(path, "/")
@@ -314,7 +320,8 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 	ctx, cancel := s.bind(ctx)
 	defer cancel()
 	for {
-		// The marker must still be where it was, so that the changes were checked against what they change.
+		// The marker must still be where it was, so that the changes were checked against what they
+		// change.
 		snap, applied, err := s.list(ctx)
 		if err != nil {
 			return 0, err
@@ -374,7 +381,8 @@ func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []conf
 			byTTL[seconds] = id
 			leases = append(leases, id)
 		}
-		value, err = json.Marshal(temporaryJSON{Expires: c.Entry(now, 0).Expires, Settings: value}) // before the lease does
+		// The entry expires before its lease.
+		value, err = json.Marshal(temporaryJSON{Expires: c.Entry(now, 0).Expires, Settings: value})
 		if err != nil {
 			return nil, leases, err
 		}
@@ -383,8 +391,8 @@ func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []conf
 	return ops, leases, nil
 }
 
-// nest puts operations into nested transactions: etcd allows 128 operations along each branch of the
-// tree, and three levels of 40 hold 64,000.
+// nest puts operations into nested transactions: etcd allows 128 operations along each branch of
+// the tree, and three levels of 40 hold 64,000.
 func nest(ops []clientv3.Op) []clientv3.Op {
 	const width = 40
 	for len(ops) > width {
@@ -397,9 +405,9 @@ func nest(ops []clientv3.Op) []clientv3.Op {
 	return ops
 }
 
-// checkEvery is how often a silent watch is checked, and how long a check may take: a client that has
-// lost etcd keeps its watch without an error, and one that is reconnected to an empty etcd waits for a
-// revision that is far away.
+// checkEvery is how often a silent watch is checked, and how long a check may take: a client that
+// has lost etcd keeps its watch without an error, and one that is reconnected to an empty etcd
+// waits for a revision that is far away.
 const checkEvery = 2 * time.Second
 
 // Watch implements configstore.Store.

@@ -20,7 +20,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The embedded servers leave goroutines of gRPC and of its logger behind; the stores' own are checked by storetest.
+	// The embedded servers leave goroutines of gRPC and of its logger behind; the stores' own are
+	// checked by storetest.
 	os.Exit(m.Run())
 }
 
@@ -43,7 +44,8 @@ func TestStore(t *testing.T) {
 			Open: func(t *testing.T) configstore.Store { return open(t, node.Endpoint, prefix) },
 			Corrupt: func(t *testing.T) {
 				key := "/" + prefix + "/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders"
-				resp, err := node.Client().Put(t.Context(), key, `{"schema":1,"messageRate":"7/s","rampOver":"1m"}`) // an older version's
+				older := `{"schema":1,"messageRate":"7/s","rampOver":"1m"}`
+				resp, err := node.Client().Put(t.Context(), key, older)
 				require.NoError(t, err)
 				require.NotZero(t, resp.Header.Revision)
 			},
@@ -96,7 +98,8 @@ func TestCompactedWatch(t *testing.T) {
 	}
 }
 
-// TestFollowerMissesNothing cuts the follower off, changes and compacts behind its back, and stops the server.
+// TestFollowerMissesNothing cuts the follower off, changes and compacts meanwhile, and stops the
+// server.
 func TestFollowerMissesNothing(t *testing.T) {
 	node := services.Etcd(t)
 	proxy := services.NewProxy(t, node.Endpoint)
@@ -144,7 +147,7 @@ func TestFollowerMissesNothing(t *testing.T) {
 	until(19)
 	proxy.Cut()
 	node.Stop()
-	time.Sleep(5 * time.Second) // longer than a silent watch stays unnoticed
+	time.Sleep(5 * time.Second) // longer than the check of a silent watch takes
 	assert.Len(t, errs, 1, "an outage is reported once")
 	node.Start()
 	proxy.Restore()
@@ -153,7 +156,8 @@ func TestFollowerMissesNothing(t *testing.T) {
 	until(20)
 }
 
-// TestTemporaryEndsBeforeItsLease: what etcd keeps for too long, as after a change of its leader, is over.
+// TestTemporaryEndsBeforeItsLease: an entry that etcd keeps for too long, as after a change of its
+// leader, has expired.
 func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 	node := services.Etcd(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -189,7 +193,7 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 			assert.Equal(t, snap.Revision, list.Revision, "whoever lists now is as far")
 			_, err = s.Apply(ctx, rate(3), list.Revision)
 			require.NoError(t, err, "an end is nobody's change")
-			_, err = client.Delete(ctx, key) // at last
+			_, err = client.Delete(ctx, key) // as its lease would
 			require.NoError(t, err)
 			deleted = true
 		case deleted && snap.Revision/1000 == put.Header.Revision+2:
@@ -214,7 +218,7 @@ func TestOpensWhileEtcdIsAwayAndKeepsThePassword(t *testing.T) {
 	assert.ErrorContains(t, err, "endpoints")
 }
 
-// BenchmarkFollow measures from etcd's answer to the snapshot.
+// BenchmarkFollow measures the time from etcd's answer to the snapshot.
 func BenchmarkFollow(b *testing.B) {
 	for _, n := range []int{1000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -39,7 +39,7 @@ func TestStore(t *testing.T) {
 				path := filepath.Join(t.TempDir(), name)
 				return storetest.Backend{
 					Open: func(t *testing.T) configstore.Store { return open(t, path) },
-					Corrupt: func(t *testing.T) { // at once: an empty file would be a fault of its own
+					Corrupt: func(t *testing.T) { // atomically, since an empty file is a fault, too
 						require.NoError(t, os.WriteFile(path+".new", []byte("schema: 2\npolicies: 5\n"), 0o600))
 						require.NoError(t, os.Rename(path+".new", path))
 					},
@@ -163,7 +163,7 @@ func TestParseFaults(t *testing.T) {
 		"schema: 2\npolicies:\n- scope: a/b\n  burst: .nan\n  messageRate: .inf\n":                                                                                                        {"p:4 burst", "p:5 messageRate"},
 		"schema: 2\npolicies:\n- scope: kafka://a/b/c\n  subscription:\n  burst: ~\n  mode: null\n":                                                                                       {"p:4 subscription", "p:5 burst", "p:6 mode"},
 		"schema: 2\npolicies:\n- scope:\n  priority: 1\n  expires: ~\n":                                                                                                                   {"p:3 scope", "p:5 expires"},
-		"schema: 2\npolicies:\n- scope: kafka://a/b/c\n  burst: 1\n  subscription: |\n    d\n":                                                                                            {"p:5 subscription"}, // a line break
+		"schema: 2\npolicies:\n- scope: kafka://a/b/c\n  burst: 1\n  subscription: |\n    d\n":                                                                                            {"p:5 subscription"},
 		"schema: 2\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n- scope: pattern:cc\n  burst: 1\n- scope: pattern:dd\n  burst: 2\n":                        {"p:5 ", "p:9 "},
 		"schema: 2\npolicies:\n- scope: a/b\n  burst: 1\n  expires: 2001-01-02T15:04:05Z\n- scope: a/c\n  burst: 1\n  expires: 9001-01-02T15:04:05Z\n- scope: a/d\n  expires: tomorrow\n": {"p:5 expires", "p:8 expires", "p:10 expires"},
 		"schema: 2\npolicies:\n- scope: kafka://a/b\n  subscription: \"\"\n  burst: 1\n":                                                                                                  {"p:3 topic", "p:4 subscription"},
@@ -292,7 +292,8 @@ func handEdit(t *testing.T, loose assert.TestingT) {
 	t.Fatalf("ended at step %d", step)
 }
 
-// TestMissingFile: a file that was never there is an error, unless it may be created; one that comes later is followed.
+// TestMissingFile: a missing file is an error, unless it may be created; it is followed once it
+// exists.
 func TestMissingFile(t *testing.T) {
 	path, ctx := filepath.Join(t.TempDir(), "typo.yaml"), t.Context()
 	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}
@@ -336,7 +337,7 @@ func TestApplyKeepsTheMode(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
-// TestAnOlderCopyIsAChange: the revision that was seen is not that of the file that is there now.
+// TestAnOlderCopyIsAChange: an Apply for the revision of the newer file is refused.
 func TestAnOlderCopyIsAChange(t *testing.T) {
 	path, ctx := filepath.Join(t.TempDir(), "p.yaml"), t.Context()
 	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}

@@ -63,8 +63,8 @@ func Parse(name string, data []byte) ([]policy.Entry, error) {
 	return ParseAt(name, data, time.Now())
 }
 
-// ParseAt is Parse at now. If now is zero, entries may expire at any time: a file that is a store keeps
-// those that have expired.
+// ParseAt is Parse at now. If now is zero, entries may expire at any time: a file that is a store
+// keeps those that have expired.
 func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 	p := &fileParser{
 		name: name, now: now, seen: make(map[configstore.Key]int), lines: make(map[policy.Scope]int),
@@ -73,7 +73,7 @@ func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 		p.fault(nil, fmt.Errorf("%d bytes: want at most %d", len(data), MaxSize))
 		return nil, errors.Join(p.errs...)
 	}
-	tokens := lexer.Tokenize(strings.TrimPrefix(string(data), "\uFEFF")) // without the byte order mark of some editors
+	tokens := lexer.Tokenize(strings.TrimPrefix(string(data), "\uFEFF")) // the mark of some editors
 	if at := tooDeep(tokens); at > 0 {
 		return nil, &LineError{name, at, fmt.Errorf("nested more than %d deep: want at most 3 levels", maxDepth)}
 	}
@@ -215,8 +215,8 @@ func (p *fileParser) schema(n ast.Node) {
 	}
 }
 
-// section reads the entries of a section. Of the cluster's settings for quotas there is one as a rule,
-// which needs no list.
+// section reads the entries of a section. Of the cluster's settings for quotas there is one as a
+// rule, which needs no list.
 func (p *fileParser) section(section policy.Section, n ast.Node) {
 	list, isList := n.(*ast.SequenceNode)
 	switch _, isMapping := pairsOf(n); {
@@ -500,8 +500,8 @@ var (
 	words = regexp.MustCompile(`(?i)^(null|true|false|yes|no|on|off|y|n)$`)
 )
 
-// inline returns a value in one line of YAML. Names that are not plain stay as in JSON, which is YAML
-// too. The rates, times and words of other fields need no quotes.
+// inline returns a value in one line of YAML. Names that are not plain stay as in JSON, which is
+// YAML too. The rates, times and words of other fields need no quotes.
 func inline(name string, value json.RawMessage) string {
 	var text string
 	var list []json.RawMessage

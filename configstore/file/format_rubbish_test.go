@@ -12,7 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/configstore/file"
 )
 
-// TestRubbishIsRefusedFast: a megabyte of anything, and less with the race detector.
+// TestRubbishIsRefusedFast parses a megabyte of each pattern, and less with the race detector.
 func TestRubbishIsRefusedFast(t *testing.T) {
 	size := 1 << 20
 	if testing.Short() {
@@ -28,13 +28,13 @@ func TestRubbishIsRefusedFast(t *testing.T) {
 	}
 }
 
-// TestPairsWithinPairsNest: in brackets, too, where a comma sets them side by side.
+// TestPairsWithinPairsNest: pairs in brackets nest, too, where a comma separates them.
 func TestPairsWithinPairsNest(t *testing.T) {
 	_, err := file.Parse("p", []byte("["+strings.Repeat("a: ", 1<<18)))
 	assert.ErrorContains(t, err, "p:1: nested")
 }
 
-// TestBracketsInTextAreText: only what nests is counted.
+// TestBracketsInTextAreText: brackets and dashes within text do not nest.
 func TestBracketsInTextAreText(t *testing.T) {
 	many := strings.Repeat("- ", 60) + strings.Repeat("[{", 60)
 	var line strings.Builder

@@ -6,8 +6,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Schema returns the JSON Schema of a file that [Parse] reads, for editors. It describes each field by
-// itself: what a scope may set, and what depends on two fields, Parse alone checks.
+// Schema returns the JSON Schema of a file that [Parse] reads, for editors. It describes each
+// field by itself: what a scope may set, and what depends on two fields, Parse alone checks.
 func Schema() ([]byte, error) {
 	text := func(description string) map[string]any {
 		return map[string]any{"type": "string", "description": description}

@@ -18,7 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write docs/reference/policies.schema.json again")
 
-// TestSchemaIsCurrent compares docs/reference/policies.schema.json with the tables of package policy.
+// TestSchemaIsCurrent compares docs/reference/policies.schema.json with the tables of package
+// policy.
 func TestSchemaIsCurrent(t *testing.T) {
 	const name = "../../docs/reference/policies.schema.json"
 	want, err := file.Schema()
@@ -66,7 +67,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 	}
 	for _, entry := range []string{
 		"messageRate: 5x", "messageRate: -1", "byteRate: [1]", "burst: many", "burst: -1", "round: 5", "mode: off", "paused: maybe",
-		"weight: 11", "sharing: strict", "sharing: {mode: booked}", "sharing: {groups: [a b]}", "busy: {outcomes: [ok]}",
+		"weight: 11", "sharing: strict", "sharing: {mode: even}", "sharing: {groups: [a b]}", "busy: {outcomes: [ok]}",
 		"busy: {outcomes: []}", "rampOver: 1m", "ramp: {until: 1m}", "total: 5",
 	} {
 		text := "schema: 2\npolicies:\n- {scope: cluster, " + entry + "}\n"

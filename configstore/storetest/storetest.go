@@ -23,11 +23,11 @@ type Backend struct {
 	// Open returns a store on the backend. All of them share its policies.
 	Open func(t *testing.T) configstore.Store
 
-	// Corrupt damages what is stored, behind the stores' backs, so that the permanent policy of
-	// Orders or all policies cannot be read. Nil: nobody can do that.
+	// Corrupt damages the stored data directly, so that the permanent policy of Orders, or all
+	// policies, cannot be read. Nil: the data cannot be damaged.
 	Corrupt func(t *testing.T)
 
-	// Private says that the policies end with the store, so that there is nothing to open again.
+	// Private says that the policies are lost with the store, which then cannot be opened again.
 	Private bool
 }
 
@@ -50,7 +50,7 @@ func patience(t *testing.T) context.Context {
 	return ctx
 }
 
-// receive takes the next value, or ends the test.
+// receive returns the next value, or ends the test.
 func receive[T any](ctx context.Context, t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {
@@ -62,7 +62,7 @@ func receive[T any](ctx context.Context, t *testing.T, from <-chan T) T {
 	}
 }
 
-// Run checks the stores of a backend that newBackend makes anew, and empty, for each test.
+// Run runs all tests, each with a new, empty backend.
 func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 	for name, test := range map[string]func(*testing.T, Backend){
 		"AllOrNothing":     allOrNothing,
@@ -82,7 +82,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 	}
 }
 
-// overReserved: quotas reserve no more than the capacity that is declared, whatever of the two is changed.
+// overReserved: quotas reserve at most the declared capacity, whichever of the two is changed.
 func overReserved(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
 	quota := func(reserved int64) policy.Quota {
@@ -264,7 +264,7 @@ func temporary(t *testing.T, b Backend) {
 	assert.True(t, policy.IsZero(resolved()))
 }
 
-// replaceTwice checks that what was put in place is in place, to the end of what is temporary.
+// replaceTwice: Replace changes nothing when the entries are the same already, with their ends.
 func replaceTwice(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
 	now := time.Now()
@@ -338,7 +338,7 @@ func closeEndsWatches(t *testing.T, b Backend) {
 		}
 		ended <- last
 	}()
-	time.Sleep(50 * time.Millisecond) // most likely it waits by now
+	time.Sleep(50 * time.Millisecond) // it most likely waits by now
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 	select {
@@ -413,7 +413,7 @@ func restart(t *testing.T, b Backend) {
 	assert.Equal(t, before, after)
 }
 
-// badData checks that a follower keeps the last good policy and says so once.
+// badData: a follower keeps the last valid policy, and reports the fault once.
 func badData(t *testing.T, b Backend) {
 	if b.Corrupt == nil {
 		return
@@ -440,7 +440,7 @@ func badData(t *testing.T, b Backend) {
 	b.Corrupt(t)
 	bad := receive(ctx, t, got)
 	for bad.err == nil && bad.snap.Set.Entries()[0].Err == nil {
-		bad = receive(ctx, t, got) // the sound one may come twice
+		bad = receive(ctx, t, got) // the valid one may come twice
 	}
 	if bad.err == nil { // one entry of a snapshot
 		require.Error(t, bad.snap.Set.Entries()[0].Err)

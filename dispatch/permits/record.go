@@ -11,9 +11,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// RecordVersion is that of the records of pools and groups. A newer one is refused: an older
+// recordVersion is that of the records of pools and groups. A newer one is refused: an older
 // program must not replace it.
-const RecordVersion = 1
+const recordVersion = 1
 
 // A poolRecord is what a permit store keeps of a limit with sharing.mode split, as JSON.
 type poolRecord struct {
@@ -112,7 +112,7 @@ func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error
 	}
 	p.Line, _ = h.Ramp.At(p.Line, h.Rate, h.Active, false, now)
 	h.Line, h.Now = p.Line, now
-	p.Version = RecordVersion
+	p.Version = recordVersion
 	return encode(p, damage)
 }
 
@@ -135,7 +135,7 @@ func (d *Draw) Apply(record []byte, now float64) (next []byte, damage error) {
 	}
 	g.Division, d.Drawn = g.Visit(terms, d.Visit, now)
 	d.Now = now
-	g.Version = RecordVersion
+	g.Version = recordVersion
 	return encode(g, damage)
 }
 
@@ -149,12 +149,12 @@ func parse(record []byte, into any, version *int) error {
 	}
 	err := json.Unmarshal(record, into) // reads the version of a newer form, too
 	switch {
-	case *version > RecordVersion:
-		return fmt.Errorf("record of version %d: this program knows %d: %w", *version, RecordVersion, errNewer)
+	case *version > recordVersion:
+		return fmt.Errorf("record of version %d: this program knows %d: %w", *version, recordVersion, errNewer)
 	case err != nil:
 		return fmt.Errorf("damaged record: %w", err)
-	case *version != RecordVersion:
-		return fmt.Errorf("damaged record: version %d: want %d", *version, RecordVersion)
+	case *version != recordVersion:
+		return fmt.Errorf("damaged record: version %d: want %d", *version, recordVersion)
 	}
 	return nil
 }

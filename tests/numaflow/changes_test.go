@@ -19,22 +19,22 @@ var usual = dataplane.Batch{Size: 100, Timeout: time.Second}
 func TestPoolChanges(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "messageRate: 500/s, sharing: {mode: split, poolTTL: 1s}", "")
-	type replica struct {
+	type running struct {
 		*dataplane.Vertex
 		stop func()
 	}
 	var all []*dataplane.Vertex
-	start := func(i int) replica {
+	start := func(i int) running {
 		v := s.start("source", i)
 		all = append(all, v)
-		return replica{v, v.Source(usual)}
+		return running{v, v.Source(usual)}
 	}
-	end := func(r replica) {
+	end := func(r running) {
 		r.stop()
 		assert.Less(t, r.Stop(), 5*time.Second)
 	}
 	from := time.Now()
-	replicas := []replica{start(0)}
+	replicas := []running{start(0)}
 	time.Sleep(time.Second)
 	replicas = append(replicas, start(1), start(2))
 	time.Sleep(2 * time.Second)

@@ -250,7 +250,10 @@ func TestMap(t *testing.T) {
 	for _, c := range []struct {
 		kind        string
 		batch, drop int
-	}{{"map", 500, 0}, {"map", 500, 2}, {"mapstream", 500, 2}, {"batchmap", 50, 2}} { // a batch map answers whole batches
+	}{
+		{"map", 500, 0}, {"map", 500, 2}, {"mapstream", 500, 2},
+		{"batchmap", 50, 2}, // it answers whole batches
+	} {
 		t.Run(fmt.Sprint(c.kind, c.drop), func(t *testing.T) {
 			t.Parallel()
 			v := newScene(t, "messageRate: 100/s", "").start(c.kind, 0)

@@ -30,7 +30,8 @@ func (s *Subscription) addBusy(t Terms, lane Lane, p policy.Policy, r Reports) {
 	}
 	rule.MinRate = max(rule.MinRate, reservedByQuotas(t, lane.Topic, r.Owners))
 	s.Messages = append(s.Messages, Limit{
-		Key: permits.BusyKey(t.Cluster, lane.Topic, lane.Subscription), Reason: ReasonBusy, Sharer: lane.Subscription,
+		Key: permits.BusyKey(t.Cluster, lane.Topic, lane.Subscription), Reason: ReasonBusy,
+		Sharer: lane.Subscription,
 		Weight: soleWeight, OnOutage: policy.OutageShare,
 		Pace:     Pace{Mode: policy.Fair, Rate: busy.Max, Round: time.Duration(p.Round).Seconds(), Rule: rule},
 		Revision: Revision{t.Policies.Identity, t.Policies.Revision},
@@ -51,7 +52,9 @@ func reservedByQuotas(t Terms, topic policy.Topic, owners []Owner) (reserved flo
 	return reserved
 }
 
-var outcomeNamed = map[string]Outcome{policy.OutcomeBusy: Busy, policy.OutcomeFailed: Failed, policy.OutcomeTimeout: Timeout}
+var outcomeNamed = map[string]Outcome{
+	policy.OutcomeBusy: Busy, policy.OutcomeFailed: Failed, policy.OutcomeTimeout: Timeout,
+}
 
 // countedOutcomes are OK and those that count as busy, a bit each.
 func countedOutcomes(p policy.Policy) uint32 {
@@ -71,7 +74,8 @@ func busyRule(p policy.Policy) busy.Rule {
 		return busy.Rule{Mode: busy.ByFraction, MinRate: *p.Busy.MinRate, Tolerance: *p.Busy.Tolerance}
 	case policy.BusyTChannel:
 		return busy.Rule{
-			Mode: busy.ByCount, MinRate: *p.Busy.MinRate, RecoverRate: *p.Busy.RecoverRate, RecoverValue: *p.Busy.RecoverValue,
+			Mode: busy.ByCount, MinRate: *p.Busy.MinRate,
+			RecoverRate: *p.Busy.RecoverRate, RecoverValue: *p.Busy.RecoverValue,
 		}
 	}
 	return busy.Rule{}

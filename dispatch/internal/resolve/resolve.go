@@ -33,7 +33,7 @@ type Lane struct {
 // Reports are what is known of the outcomes that a subscription's handlers report.
 type Reports struct {
 	Any    bool    // one was reported that matters: the subscription has a busy limit
-	Owners []Owner // of the subscription's messages; what their quotas reserve, busy answers do not take away
+	Owners []Owner // of the subscription's messages: busy answers leave what their quotas reserve
 }
 
 // A Subscription is what the policies in force say for the messages of a lane.
@@ -140,13 +140,15 @@ type sharer struct {
 // add adds the limits of a scope, of a policy with defaults.
 func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by sharer) {
 	limit := Limit{
-		Sharer: by.name, Weight: by.weight, OnOutage: p.OnOutage, Revision: Revision{t.Policies.Identity, t.Policies.Revision},
-		Pace: Pace{Mode: policy.Fair, Round: time.Duration(p.Round).Seconds()},
+		Sharer: by.name, Weight: by.weight, OnOutage: p.OnOutage,
+		Revision: Revision{t.Policies.Identity, t.Policies.Revision},
+		Pace:     Pace{Mode: policy.Fair, Round: time.Duration(p.Round).Seconds()},
 	}
 	plain := scope.Kind == policy.TopicKind || scope.Kind == policy.SubscriptionKind
 	if p.MessageRate.Limited() {
 		m := limit
-		m.Key, m.Reason, m.Reserved = permits.LimitKey(t.Cluster, scope, false), Reason(scope.Kind, false), by.reserved
+		m.Key, m.Reason = permits.LimitKey(t.Cluster, scope, false), Reason(scope.Kind, false)
+		m.Reserved = by.reserved
 		m.Rate, m.Burst = p.MessageRate.PerSec(), float64(*p.Burst)
 		m.Ramp = rampTo(m.Rate, p.Ramp.From.PerSec(), p)
 		m.share(t, p)
@@ -155,7 +157,8 @@ func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by shar
 	}
 	if p.ByteRate.Limited() {
 		b := limit
-		b.Key, b.Reason, b.Reserved = permits.LimitKey(t.Cluster, scope, true), Reason(scope.Kind, true), by.reservedBytes
+		b.Key, b.Reason = permits.LimitKey(t.Cluster, scope, true), Reason(scope.Kind, true)
+		b.Reserved = by.reservedBytes
 		b.Rate, b.Burst = p.ByteRate.PerSec(), float64(*p.ByteBurst)
 		b.Ramp = rampTo(b.Rate, p.Ramp.FromBytes.PerSec(), p)
 		b.ExemptsCaughtUp = plain
@@ -169,13 +172,15 @@ func (m *Limit) share(t Terms, p policy.Policy) {
 	switch m.Mode = p.Sharing.Mode; m.Mode {
 	case policy.Strict:
 		m.Burst, m.MaxReserved = 0, float64(*p.Sharing.MaxReserved)
-		m.Queue, m.Expiry = p.Sharing.Wait == policy.WaitQueue, time.Duration(p.Sharing.PermitExpiry).Seconds()
+		m.Queue = p.Sharing.Wait == policy.WaitQueue
+		m.Expiry = time.Duration(p.Sharing.PermitExpiry).Seconds()
 	case policy.Split:
 		m.Split = Split{PoolSize: int(*p.Sharing.Replicas), TTL: ttl}
 	case policy.Groups:
 		m.Groups.Own = t.WorkerGroup
 		m.Groups.Terms = pool.Terms{
-			Names: p.Sharing.Groups, Permits: p.MessageRate.Permits, Period: p.MessageRate.Period.Seconds(), Keep: *p.Sharing.KeepBack,
+			Names: p.Sharing.Groups, Keep: *p.Sharing.KeepBack,
+			Permits: p.MessageRate.Permits, Period: p.MessageRate.Period.Seconds(),
 			Ahead: min(time.Duration(p.Round), p.MessageRate.Period/10).Seconds(), TTL: ttl,
 		}
 	}
@@ -187,7 +192,10 @@ func (m *Limit) share(t Terms, p policy.Policy) {
 func (s *Subscription) pace() {
 	slowest := -1
 	for i, m := range s.Messages {
-		if m.Mode == policy.Strict && !s.Shadow && (slowest < 0 || m.Rate < s.Messages[slowest].Rate) {
+		if m.Mode != policy.Strict || s.Shadow {
+			continue
+		}
+		if slowest < 0 || m.Rate < s.Messages[slowest].Rate {
 			slowest = i
 		}
 	}
@@ -208,7 +216,10 @@ func rampTo(rate, from float64, p policy.Policy) schedule.Ramp {
 	if from == 0 {
 		from = rate / over
 	}
-	return schedule.Ramp{From: from, Over: over, TTL: time.Duration(p.Ramp.TTL).Seconds(), Relaxed: p.Ramp.Mode == policy.RampRelaxed}
+	return schedule.Ramp{
+		From: from, Over: over, TTL: time.Duration(p.Ramp.TTL).Seconds(),
+		Relaxed: p.Ramp.Mode == policy.RampRelaxed,
+	}
 }
 
 // minQuotaRate is the lowest rate of a quota, messages a second: a schedule has none of 0.
@@ -225,7 +236,8 @@ func (s *Subscription) addQuota(t Terms, lane Lane, by sharer) {
 	s.Quota = &name
 	s.Paused = s.Paused || q.Total == 0 && !q.Shadow
 	m := Limit{
-		Key: permits.QuotaKey(t.Cluster, id), Reason: ReasonQuota, Sharer: by.name, Weight: by.weight, OnOutage: policy.OutageShare,
+		Key: permits.QuotaKey(t.Cluster, id), Reason: ReasonQuota,
+		Sharer: by.name, Weight: by.weight, OnOutage: policy.OutageShare,
 		Pace: Pace{Mode: policy.Fair, Round: time.Duration(policy.Policy{}.WithDefaults().Round).Seconds()},
 	}
 	m.quote(t, id, q)

@@ -170,7 +170,7 @@ func TestAway(t *testing.T) {
 	require.Eventually(t, func() bool {
 		reply, err = permitstest.Allocate(t.Context(), l, "limit", r)
 		return err == nil
-	}, 5*time.Second, 50*time.Millisecond)
+	}, 15*time.Second, 50*time.Millisecond, "gRPC waits for seconds between attempts to connect")
 	require.EqualValues(t, 2, reply.Carry.Seq)
 }
 

@@ -6,21 +6,17 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // intervals yields, for each event and each length, the permits of the interval that ends with
 // it.
-func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, event] {
-	return func(yield func(time.Duration, event) bool) {
+func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, window.Event] {
+	return func(yield func(time.Duration, window.Event) bool) {
+		events := r.dispatched.Events()
 		for _, d := range lengths {
-			sum, tail := 0, 0
-			for _, e := range r.events {
-				sum += e.n
-				for r.events[tail].at <= e.at-d {
-					sum -= r.events[tail].n
-					tail++
-				}
-				if !yield(d, event{e.at, sum}) {
+			for e := range window.Sums(d, events) {
+				if !yield(d, e) {
 					return
 				}
 			}
@@ -31,8 +27,8 @@ func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, event
 // neverOver: no interval has more than rate x (d + 0.25 s).
 func (r *run) neverOver() string {
 	for d, e := range r.intervals(100*time.Millisecond, 500*time.Millisecond, time.Second, 3*time.Second) {
-		if bound := r.allowed(e.at-d, e.at); float64(e.n) > bound {
-			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.n, d, e.at, bound)
+		if bound := r.allowed(e.At-d, e.At); float64(e.N) > bound {
+			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.N, d, e.At, bound)
 		}
 	}
 	return ""
@@ -73,9 +69,10 @@ func (r *run) neverNear() string {
 	if r.backend.RealTime {
 		minGap -= 25 * time.Millisecond
 	}
-	for i := 1; i < len(r.events); i++ {
-		if gap := r.events[i].at - r.events[i-1].at; gap < minGap {
-			return fmt.Sprintf("two permits %v apart, at %v", gap, r.events[i].at)
+	events := r.dispatched.Events()
+	for i := 1; i < len(events); i++ {
+		if gap := events[i].At - events[i-1].At; gap < minGap {
+			return fmt.Sprintf("two permits %v apart, at %v", gap, events[i].At)
 		}
 	}
 	return ""
@@ -92,8 +89,8 @@ func (r *run) neverMore() string {
 		slack += 0.1 * float64(r.rate)
 	}
 	for d, e := range r.intervals(time.Second, 3*time.Second) {
-		if bound := d.Seconds()*float64(r.rate) + slack; float64(e.n) > bound {
-			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.n, d, e.at, bound)
+		if bound := d.Seconds()*float64(r.rate) + slack; float64(e.N) > bound {
+			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.N, d, e.At, bound)
 		}
 	}
 	return ""

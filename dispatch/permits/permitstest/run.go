@@ -3,7 +3,6 @@ package permitstest
 import (
 	"context"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -16,6 +15,8 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // A run is one sequence under way.
@@ -25,22 +26,19 @@ type run struct {
 	backend Backend
 	seed    uint64
 	store   *Store
-	start   time.Time
 	ctx     context.Context
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
 	alive   []*replica
 	all     []*replica
 	policy  policy.Policy
-	changes chan struct{} // closed at each
-	rev     int64
+	source  throttletest.Policies
 	periods []period
 	losses  []time.Duration
 	old     map[string]*Limit
 	stuck   string
 
-	mu     sync.Mutex
-	events []event
+	dispatched *window.Record
 }
 
 type replica struct {
@@ -48,12 +46,6 @@ type replica struct {
 	crashed bool
 	lim     *dispatch.Limiter
 	stop    context.CancelFunc
-}
-
-// An event is n permits dispatched by a replica.
-type event struct {
-	at time.Duration
-	n  int
 }
 
 // A period is one in which a rate was in force.
@@ -68,7 +60,7 @@ func (b Backend) start(t *testing.T, m mode, seed uint64) *run {
 		real = b.Open(t)
 	}
 	r := &run{
-		mode: m, t: t, backend: b, seed: seed, store: NewStore(seed, real), start: time.Now(), changes: make(chan struct{}),
+		mode: m, t: t, backend: b, seed: seed, store: NewStore(seed, real), dispatched: window.NewRecord(),
 		periods: []period{{0, m.rate}}, policy: m.policy,
 	}
 	r.store.Sole = false
@@ -78,34 +70,12 @@ func (b Backend) start(t *testing.T, m mode, seed uint64) *run {
 	return r
 }
 
-func (r *run) now() time.Duration { return time.Since(r.start) }
+func (r *run) now() time.Duration { return r.dispatched.Now() }
 
 // change changes the policy.
 func (r *run) change(f func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	f()
-	r.rev++
-	close(r.changes)
-	r.changes = make(chan struct{})
-}
-
-// Snapshots makes a run a PolicySource.
-func (r *run) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
-	return func(yield func(policy.Snapshot, error) bool) {
-		for ctx.Err() == nil {
-			r.mu.Lock()
-			s, changed := policy.Snapshot{Set: policy.Single(r.policy), Identity: "schedules", Revision: r.rev}, r.changes
-			r.mu.Unlock()
-			if !yield(s, nil) {
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-			}
-		}
-	}
+	r.source.Set(policy.Single(r.policy))
 }
 
 // maxAlive is how many replicas are alive at once.
@@ -190,7 +160,7 @@ func (r *run) join(n int) {
 	one := &replica{link: &Link{Store: r.store}}
 	var err error
 	one.lim, err = dispatch.Open(r.ctx, dispatch.Config{
-		Policies: r, Permits: one.link, Group: strconv.Itoa(n % 2), Rand: rand.New(rand.NewPCG(r.seed, uint64(len(r.all)))),
+		Policies: &r.source, Permits: one.link, Group: strconv.Itoa(n % 2), Rand: rand.New(rand.NewPCG(r.seed, uint64(len(r.all)))),
 	})
 	require.NoError(r.t, err)
 	sub, err := one.lim.Subscription("kafka://public/default/orders", strconv.Itoa(n%3))
@@ -208,9 +178,7 @@ func (r *run) join(n int) {
 				if err != nil {
 					return
 				}
-				r.mu.Lock()
-				r.events = append(r.events, event{r.now(), g.N()})
-				r.mu.Unlock()
+				r.dispatched.Add(0, g.N())
 			}
 		})
 	}
@@ -240,7 +208,7 @@ func (r *run) recover() {
 	for range tries {
 		from := r.now()
 		time.Sleep(d)
-		if got = r.between(from, from+d); 10*got >= 6*want {
+		if got = r.dispatched.Between(from, from+d); 10*got >= 6*want {
 			return
 		}
 	}
@@ -257,14 +225,3 @@ func (r *run) end() {
 }
 
 func (r *run) right() string { return r.mode.right(r) }
-
-func (r *run) between(from, to time.Duration) (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, e := range r.events {
-		if e.at >= from && e.at < to {
-			n += e.n
-		}
-	}
-	return n
-}

@@ -68,7 +68,8 @@ func (s *Store) Close() error {
 }
 
 // Do runs all allocations and reads all records in one pipeline, and replaces the records in a
-// second one. A record that another process has replaced in between is read again.
+// second one. A record that another process has replaced in between is read again; the answers of
+// the other requests wait for it.
 func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

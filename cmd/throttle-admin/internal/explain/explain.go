@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -194,12 +195,7 @@ func (x *explanation) from(field string) string { return cli.Quote(x.effective.S
 // addQuota notes that subscriptions may be charged to an id, and reports whether it has a quota.
 func (x *explanation) addQuota(id policy.Scope) bool {
 	_, ok := x.set.Quota(id)
-	for _, known := range x.quotas {
-		if known == id {
-			return ok
-		}
-	}
-	if ok {
+	if ok && !slices.Contains(x.quotas, id) {
 		x.quotas = append(x.quotas, id)
 	}
 	return ok
