@@ -23,7 +23,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// TestMain looks for goroutines left behind. The client leaves some of its own, so those count that run our code.
+// TestMain fails if goroutines are left behind that run code of this package. The client leaves
+// some of its own.
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // they mostly wait
 	code := m.Run()
@@ -70,7 +71,7 @@ func clientOptions(broker *services.PulsarBroker) pulsar.ClientOptions {
 	return pulsar.ClientOptions{URL: broker.URL, Logger: silent, OperationTimeout: 5 * time.Second}
 }
 
-// transaction begins one, as soon as the broker has a coordinator.
+// transaction begins a transaction, as soon as the broker has a coordinator.
 func (w *brokerClient) transaction() (txn pulsar.Transaction) {
 	w.t.Helper()
 	options := clientOptions(w.broker)
@@ -85,7 +86,7 @@ func (w *brokerClient) transaction() (txn pulsar.Transaction) {
 	return txn
 }
 
-// topic creates a topic; with 0 partitions it has none.
+// topic creates a topic; 0 means that it has no partitions.
 func (w *brokerClient) topic(partitions int) string {
 	w.t.Helper()
 	name := "persistent://public/default/" + services.Name(w.t)
@@ -95,7 +96,7 @@ func (w *brokerClient) topic(partitions int) string {
 	return name
 }
 
-// subscribe creates subscriptions at the beginning of a topic, so that what is produced is their backlog.
+// subscribe creates subscriptions at the beginning of a topic: what is produced is their backlog.
 func (w *brokerClient) subscribe(topic string, names ...string) {
 	w.t.Helper()
 	full, err := utils.GetTopicName(topic)
@@ -105,7 +106,7 @@ func (w *brokerClient) subscribe(topic string, names ...string) {
 	}
 }
 
-// produce writes n messages 0, 1, 2... with so many to a batch, over all partitions.
+// produce writes messages 0 to n-1, in batches, to all partitions.
 func (w *brokerClient) produce(topic string, n, batch int) {
 	w.t.Helper()
 	w.produceFrom(topic, 0, n, batch)
@@ -114,14 +115,17 @@ func (w *brokerClient) produce(topic string, n, batch int) {
 func (w *brokerClient) produceFrom(topic string, first, n, batch int) {
 	w.t.Helper()
 	p, err := w.client.CreateProducer(pulsar.ProducerOptions{
-		Topic: topic, DisableBatching: batch <= 1, BatchingMaxMessages: uint(max(batch, 1)), BatchingMaxPublishDelay: 10 * time.Second, // Flush is sooner
+		// Flush is sooner
+		Topic: topic, DisableBatching: batch <= 1, BatchingMaxMessages: uint(max(batch,
+			1)), BatchingMaxPublishDelay: 10 * time.Second,
 		MaxPendingMessages: 10_000,
 	})
 	require.NoError(w.t, err)
 	defer p.Close()
 	failed := make(chan error, n)
 	for i := range n {
-		p.SendAsync(w.t.Context(), &pulsar.ProducerMessage{Payload: fmt.Appendf(nil, "%d", first+i)},
+		p.SendAsync(w.t.Context(),
+			&pulsar.ProducerMessage{Payload: fmt.Appendf(nil, "%d", first+i)},
 			func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err })
 	}
 	require.NoError(w.t, p.FlushWithCtx(w.t.Context()))
@@ -130,7 +134,7 @@ func (w *brokerClient) produceFrom(topic string, first, n, batch int) {
 	}
 }
 
-// stats are those of a subscription, over all partitions.
+// stats returns the statistics of a subscription, over all partitions.
 func (w *brokerClient) stats(topic, subscription string) utils.SubscriptionStats {
 	w.t.Helper()
 	full, err := utils.GetTopicName(topic)
@@ -144,7 +148,8 @@ func (w *brokerClient) stats(topic, subscription string) utils.SubscriptionStats
 }
 
 func perSecond(n int64) policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(n), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	return policy.Policy{MessageRate: policy.PerSecond(n),
+		CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 }
 
 // receive reads n messages and acknowledges them.
@@ -170,7 +175,7 @@ func receiveOne(t testing.TB, c pulsar.Consumer) pulsar.Message {
 	return m
 }
 
-// quiet asserts that nothing comes.
+// quiet requires that no message comes.
 func quiet(t testing.TB, c pulsar.Consumer, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

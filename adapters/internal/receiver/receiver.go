@@ -45,8 +45,8 @@ func (r *Receiver[M]) Open() {
 // Close ends all calls and generations.
 func (r *Receiver[M]) Close() { r.close() }
 
-// Drain drops the message that is kept, when the call that is served has ended, or gives up when ctx
-// ends. Close comes first.
+// Drain drops the message that is kept, when the call that is served has ended, or gives up when
+// ctx ends. Close comes first.
 func (r *Receiver[M]) Drain(ctx context.Context) {
 	if r.mutex.Lock(ctx, context.Background()) == nil {
 		r.Drop()
@@ -111,7 +111,8 @@ var ended = func() context.Context {
 
 // Acquire returns the permits of a message of g. It waits for them until ctx or g ends, and takes
 // none then; the error is that of [Receiver.Err]. The caller holds the lock.
-func (r *Receiver[M]) Acquire(ctx context.Context, g *generation.Generation, sub *dispatch.Subscription, bytes int64) (dispatch.Grant, error) {
+func (r *Receiver[M]) Acquire(ctx context.Context, g *generation.Generation,
+	sub *dispatch.Subscription, bytes int64) (dispatch.Grant, error) {
 	r.waiting.Store(true)
 	defer r.waiting.Store(false)
 	grant, err := sub.AcquireSized(r.Join(ctx, g), bytes)
