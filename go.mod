@@ -4,6 +4,8 @@ go 1.26.0
 
 require (
 	github.com/apache/pulsar-client-go v0.21.0
+	github.com/fsnotify/fsnotify v1.9.0
+	github.com/google/jsonschema-go v0.4.3
 	github.com/google/renameio/v2 v2.0.2
 	github.com/hashicorp/golang-lru/v2 v2.0.7
 	github.com/jedib0t/go-pretty/v6 v6.8.3

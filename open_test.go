@@ -40,7 +40,7 @@ func blackHole(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// refusing returns an address at which nobody listens.
+// refusing returns an address that refuses connections.
 func refusing(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -49,7 +49,7 @@ func refusing(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A logText is a log that may be read while it is written.
+// A logText is a log that a test reads while a Limiter writes it.
 type logText struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -67,7 +67,7 @@ func (l *logText) String() string {
 	return l.text.String()
 }
 
-// TestOpenWithoutPolicyStore: Open fails in time and says what it tried, without a password.
+// TestOpenWithoutPolicyStore: Open fails in time, with the address that it tried and no password.
 func TestOpenWithoutPolicyStore(t *testing.T) {
 	for name, c := range map[string]struct{ at, want string }{
 		"refuses":    {refusing(t), "connection refused"},
@@ -93,7 +93,8 @@ func TestOpenWithoutPolicyStore(t *testing.T) {
 	}
 }
 
-// TestOpenFromCacheFile: with a cache file a program starts without etcd, and follows it when it comes.
+// TestOpenFromCacheFile: a program with a cache file starts without etcd, and follows etcd once it
+// is available.
 func TestOpenFromCacheFile(t *testing.T) {
 	node := services.Etcd(t)
 	url, cache := "etcd://"+node.Endpoint, filepath.Join(t.TempDir(), "policies.json")
@@ -104,7 +105,7 @@ func TestOpenFromCacheFile(t *testing.T) {
 		store, err := throttle.OpenPolicies(t.Context(), url)
 		require.NoError(t, err)
 		_, err = store.Apply(t.Context(), []configstore.Change{{
-			Key: configstore.Key{Scope: scope}, Policy: policy.Policy{MessageRate: policy.PerSecond(n)},
+			Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(n)},
 		}}, 0)
 		require.NoError(t, err)
 		require.NoError(t, store.Close())
@@ -132,7 +133,7 @@ func TestOpenFromCacheFile(t *testing.T) {
 
 	start := time.Now()
 	lim = open()
-	assert.Less(t, time.Since(start), 5*time.Second, "the cache file is used sooner")
+	assert.Less(t, time.Since(start), 5*time.Second, "a cache file shortens the wait")
 	assert.InDelta(t, 7, rate(lim), 0)
 	assert.Contains(t, log.String(), "cache file")
 	assert.Contains(t, log.String(), node.Endpoint+": ")
@@ -143,7 +144,7 @@ func TestOpenFromCacheFile(t *testing.T) {
 	require.NoError(t, lim.Close())
 }
 
-// TestOpenMissingFile: a program needs its file of policies, unless the URL says that it may be missing.
+// TestOpenMissingFile: a program needs its policy file, unless the URL allows it to be missing.
 func TestOpenMissingFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "typo.yaml")
 	start := time.Now()
@@ -153,14 +154,14 @@ func TestOpenMissingFile(t *testing.T) {
 	assert.Less(t, time.Since(start), 5*time.Second, "at once")
 	for _, url := range []string{"file:", "file:" + name + "?creat=true"} {
 		_, err := throttle.Open(t.Context(), url, "memory:")
-		require.ErrorContains(t, err, "throttle: store URL: ")
+		require.ErrorContains(t, err, "throttle: policy store URL: ")
 	}
 	lim, err := throttle.Open(t.Context(), "file:"+name+"?create=true", "memory:")
 	require.NoError(t, err)
 	require.NoError(t, lim.Close())
 	require.NoFileExists(t, name)
 
-	require.NoError(t, os.WriteFile(name, []byte("schema: 1\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"), 0o600))
+	require.NoError(t, os.WriteFile(name, []byte("schema: 2\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"), 0o600))
 	lim, err = throttle.Open(t.Context(), "file:"+name, "memory:")
 	require.NoError(t, err)
 	_, err = lim.Subscription("kafka://public/default/orders", "billing")
@@ -171,13 +172,13 @@ func TestOpenMissingFile(t *testing.T) {
 	require.NoError(t, lim.Close())
 }
 
-// TestTLSMismatch: TLS on one side only is said, not just that there was no answer.
+// TestTLSMismatch: the error says that one side only uses TLS, not just that there was no answer.
 func TestTLSMismatch(t *testing.T) {
 	server, _ := services.TLS(t)
 	plain, secure := services.Etcd(t).Endpoint, services.EtcdTLS(t, server).Endpoint
 	for url, want := range map[string]string{
-		"etcd://" + plain + "?tls=true": plain + ": no TLS handshake: the server seems to be one without TLS",
-		"etcd://" + secure:              secure + ": the server wants TLS, which the URL does not ask for",
+		"etcd://" + plain + "?tls=true": plain + ": no TLS handshake: the server seems to have no TLS",
+		"etcd://" + secure:              secure + ": the server requires TLS: add ?tls=true",
 	} {
 		_, err := throttle.Open(t.Context(), url, "memory:", throttle.WithOpenTimeout(1500*time.Millisecond))
 		assert.ErrorContains(t, err, want)

@@ -1,5 +1,5 @@
-// Package throttle opens what most programs need: a Limiter whose policies and permits live
-// where two URLs say.
+// Package throttle opens what most programs need: a Limiter on a policy store and a permit store,
+// each given by a URL.
 //
 //	lim, err := throttle.FromEnv(ctx)
 //	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
@@ -32,12 +32,12 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 )
 
-// The environment that [FromEnv] and throttle-admin read.
+// The environment variables that [FromEnv] and throttle-admin read.
 const (
 	EnvPolicies = "THROTTLE_POLICIES"
 	EnvPermits  = "THROTTLE_PERMITS"
 	EnvCluster  = "THROTTLE_CLUSTER"
-	EnvGroup    = "THROTTLE_GROUP" // read by FromEnv only
+	EnvGroup    = "THROTTLE_GROUP" // the worker group; read by FromEnv only
 )
 
 // An Option changes how a Limiter is opened.
@@ -49,45 +49,55 @@ type options struct {
 	uses       []func(*ratekeeper.Ratekeeper)
 }
 
-// WithCluster names the cluster, whose namespace overrides apply and whose permits are shared. Default: standalone.
+// WithCluster sets the name of the cluster: its namespace overrides apply, and its replicas share
+// permits. Default: standalone.
 func WithCluster(name string) Option { return func(o *options) { o.Cluster = name } }
 
-// WithGroup names the group of workers that this process is in, for limits that are divided over groups. Default: none.
+// WithGroup sets the worker group of this process, for limits that are divided over worker groups
+// (sharing mode groups). Default: none.
 func WithGroup(name string) Option { return func(o *options) { o.Group = name } }
 
-// WithReplica names this process in what it publishes. Default: host name, process id and a random part.
+// WithReplica sets the name of this process in what it publishes. Default: host name, process id
+// and a random part.
 func WithReplica(name string) Option { return func(o *options) { o.Replica = name } }
 
-// WithCacheFile keeps the policies last seen in a file, for a start while their store is unavailable. Default: none.
+// WithCacheFile keeps the latest policies in a file, from which Open starts while the policy store
+// is unavailable. Default: none.
 func WithCacheFile(name string) Option { return func(o *options) { o.CacheFile = name } }
 
-// WithOpenTimeout sets how long Open waits for the policy store before it uses the cache file or, without one, fails.
-// Default: 5 s, or 1 s if there is a cache file.
+// WithOpenTimeout sets how long Open waits for the policy store before it uses the cache file or,
+// without one, fails. Default: 5 s, or 1 s if there is a cache file.
 func WithOpenTimeout(d time.Duration) Option { return func(o *options) { o.OpenTimeout = d } }
 
-// WithLogger has the Limiter say what goes wrong and right again. Default: silent.
+// WithLogger sets where the Limiter reports failures and recoveries. Default: nowhere.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.Logger = log } }
 
-// WithRatekeeper has this process be a candidate to find the rates of throughput quotas, for all. Each use gets it before it runs, to serve its Handler
-// or its metrics (metrics.NewRatekeeperCollector), or for a Logger of its own. Default: none, so that somebody else must.
+// WithRatekeeper makes this process a candidate for the ratekeeper, which computes the rates of
+// throughput quotas for all replicas. Each use is called with it before it runs: to serve its
+// Handler or its metrics (metrics.NewRatekeeperCollector), or to set a Logger. Default: none;
+// quotas then need a candidate elsewhere.
 func WithRatekeeper(use ...func(*ratekeeper.Ratekeeper)) Option {
 	return func(o *options) { o.ratekeeper, o.uses = true, append(o.uses, use...) }
 }
 
-// WithCostSample sets the probability with which a message's cost is counted (dispatch.Backend), and scaled back. Default: 1.
+// WithCostSample sets the probability with which the cost of a message is counted (see
+// [dispatch.Backend]); counts are scaled accordingly. Default: 1.
 func WithCostSample(probability float64) Option {
 	return func(o *options) { o.CostSample = probability }
 }
 
-// Open opens a Limiter on the policies at policiesURL and the permits at permitsURL; see [OpenPolicies] and [OpenPermits] for
-// what they may be. It waits for the policies as [WithOpenTimeout] says, at most until ctx ends, which bounds the opening only.
-// Close the Limiter to close both.
+// Open opens a Limiter on the policy store at policiesURL and the permit store at permitsURL; see
+// [OpenPolicies] and [OpenPermits] for their forms. It waits for the policies as [WithOpenTimeout]
+// says, at most until ctx ends; ctx bounds the opening only. Closing the Limiter closes both
+// stores.
 func Open(ctx context.Context, policiesURL, permitsURL string, opts ...Option) (*dispatch.Limiter, error) {
 	both, err := open(ctx, policiesURL, permitsURL)
 	if err != nil {
 		return nil, err
 	}
-	o := options{Config: dispatch.Config{Policies: configstore.Source(both.store), Permits: both.permits, OnClose: both.close}}
+	o := options{Config: dispatch.Config{
+		Policies: configstore.Source(both.policies), Permits: both.permits, OnClose: both.close,
+	}}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -99,7 +109,7 @@ func Open(ctx context.Context, policiesURL, permitsURL string, opts ...Option) (
 		}
 		running, stop := context.WithCancel(context.WithoutCancel(ctx))
 		var keeping sync.WaitGroup
-		keeping.Go(func() { _ = keeper.Run(running) }) // only a missing field is an error
+		keeping.Go(func() { _ = keeper.Run(running) }) // fails only if a field is missing
 		o.OnClose = func() error {
 			stop()
 			keeping.Wait()
@@ -113,9 +123,9 @@ func Open(ctx context.Context, policiesURL, permitsURL string, opts ...Option) (
 	return lim, nil
 }
 
-// OpenRatekeeper opens a candidate for finding the rates of throughput quotas, for a process without a Limiter, on the URLs of [Open]. Set its other
-// fields as you like, and Run it; then call the function that is returned, which closes store and permit store.
-func OpenRatekeeper(ctx context.Context, policiesURL, permitsURL string) (*ratekeeper.Ratekeeper, func() error, error) {
+// OpenRatekeeper returns a candidate for the ratekeeper, for a process without a Limiter, on the
+// URLs of [Open]. Set its other fields as needed, and Run it; then call closeStores.
+func OpenRatekeeper(ctx context.Context, policiesURL, permitsURL string) (k *ratekeeper.Ratekeeper, closeStores func() error, err error) {
 	both, err := open(ctx, policiesURL, permitsURL)
 	if err != nil {
 		return nil, nil, err
@@ -123,53 +133,52 @@ func OpenRatekeeper(ctx context.Context, policiesURL, permitsURL string) (*ratek
 	return both.ratekeeper(), both.close, nil
 }
 
-// stores are what two URLs stand for.
+// stores are the policy store and the permit store of one process.
 type stores struct {
-	store   configstore.Store
-	permits dispatch.PermitStore
+	policies configstore.Store
+	permits  dispatch.PermitStore
 }
 
-func open(ctx context.Context, policiesURL, permitsURL string) (s stores, err error) {
-	var storeErr, permitsErr error
-	s.store, storeErr = OpenPolicies(ctx, policiesURL)
-	s.permits, permitsErr = OpenPermits(permitsURL)
-	if err := errors.Join(storeErr, permitsErr); err != nil {
-		return stores{}, errors.Join(err, s.close())
+// open opens both stores, or none.
+func open(ctx context.Context, policiesURL, permitsURL string) (stores, error) {
+	policies, policiesErr := OpenPolicies(ctx, policiesURL)
+	permits, permitsErr := OpenPermits(permitsURL)
+	err := errors.Join(policiesErr, permitsErr)
+	if err == nil {
+		return stores{policies, permits}, nil
 	}
-	return s, nil
+	if policiesErr == nil {
+		err = errors.Join(err, policies.Close())
+	}
+	if permitsErr == nil {
+		err = errors.Join(err, permits.Close())
+	}
+	return stores{}, err
 }
 
-func (s stores) close() error {
-	var errs []error
-	if s.store != nil {
-		errs = append(errs, s.store.Close())
-	}
-	if s.permits != nil {
-		errs = append(errs, s.permits.Close())
-	}
-	return errors.Join(errs...)
-}
+func (s stores) close() error { return errors.Join(s.policies.Close(), s.permits.Close()) }
 
 func (s stores) ratekeeper() *ratekeeper.Ratekeeper {
-	k := &ratekeeper.Ratekeeper{Policies: configstore.Source(s.store), Permits: s.permits}
-	k.Elector, _ = s.store.(ratekeeper.Elector) // without one, it is elected by the permit store
+	k := &ratekeeper.Ratekeeper{Policies: configstore.Source(s.policies), Permits: s.permits}
+	k.Elector, _ = s.policies.(ratekeeper.Elector) // nil: it is elected through the permit store
 	return k
 }
 
-// FromEnv is Open with the URLs of THROTTLE_POLICIES and THROTTLE_PERMITS, the cluster of THROTTLE_CLUSTER and the group of
-// THROTTLE_GROUP, if these are set. Neither URL has a default, since a limit that silently held in one process only would be none.
-// A vertex of Numaflow's is named as there: namespace/pipeline/vertex-replica.
+// FromEnv is [Open] with the URLs of THROTTLE_POLICIES and THROTTLE_PERMITS, the cluster of
+// THROTTLE_CLUSTER and the worker group of THROTTLE_GROUP; the last two are optional. Both URLs are
+// required, so that a limit never silently becomes per-process. In a Numaflow vertex the replica's
+// name is namespace/pipeline/vertex-replica.
 func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 	var errs []error
-	need := func(name, example string) string {
+	require := func(name, example string) string {
 		value := os.Getenv(name)
 		if value == "" {
-			errs = append(errs, fmt.Errorf("throttle: %s is not set: say where it is, such as %s", name, example))
+			errs = append(errs, fmt.Errorf("throttle: %s is not set: want a URL such as %s", name, example))
 		}
 		return value
 	}
-	store := need(EnvPolicies, "etcd://127.0.0.1:2379/throttle or file:policies.yaml")
-	permits := need(EnvPermits, "redis://127.0.0.1:6379, etcd://127.0.0.1:2379, or memory: for one process alone")
+	policies := require(EnvPolicies, "etcd://127.0.0.1:2379/throttle or file:policies.yaml")
+	permits := require(EnvPermits, "redis://127.0.0.1:6379, etcd://127.0.0.1:2379, or memory: for a single process")
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -182,12 +191,14 @@ func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 	if replica := numaflowReplica(); replica != "" {
 		opts = append([]Option{WithReplica(replica)}, opts...)
 	}
-	return Open(ctx, store, permits, opts...)
+	return Open(ctx, policies, permits, opts...)
 }
 
-// numaflowReplica names the container of Numaflow's that this process is, by the environment that it sets; "" for any other.
+// numaflowReplica returns the name of a container that Numaflow has started, from the environment
+// that Numaflow sets; "" for any other process.
 func numaflowReplica() string {
-	vertex := cmp.Or(os.Getenv("NUMAFLOW_MONO_VERTEX_NAME"), os.Getenv("NUMAFLOW_PIPELINE_NAME")+"/"+os.Getenv("NUMAFLOW_VERTEX_NAME"))
+	vertex := cmp.Or(os.Getenv("NUMAFLOW_MONO_VERTEX_NAME"),
+		os.Getenv("NUMAFLOW_PIPELINE_NAME")+"/"+os.Getenv("NUMAFLOW_VERTEX_NAME"))
 	replica := os.Getenv("NUMAFLOW_REPLICA")
 	if vertex == "/" || replica == "" {
 		return ""
@@ -199,91 +210,105 @@ func numaflowReplica() string {
 	return name
 }
 
-// OpenPolicies opens the policies at a URL:
+// OpenPolicies opens the policy store at a URL:
 //
-//	etcd://user:password@host:port,host:port/prefix?tls=true&ca=FILE&cert=FILE&key=FILE&server-name=NAME&password-file=FILE
-//	file:policies.yaml      must exist, unless ?create=true follows: then a missing file is an empty store
-//	memory:                 one process alone, empty at the start
+//	etcd://user:password@host:port,host:port/prefix?OPTIONS
+//	file:policies.yaml      the file must exist; with ?create=true, a missing one is empty
+//	memory:                 for a single process; empty at the start
 //
-// The prefix is /throttle by default. Each of ca, cert, key and server-name turns TLS on. etcd is not asked before it is needed.
+// The options of etcd are tls=true, ca=FILE, cert=FILE, key=FILE, server-name=NAME and
+// password-file=FILE. Each of ca, cert, key and server-name turns TLS on. The default prefix is
+// /throttle. The store connects to etcd when it is first used.
 func OpenPolicies(ctx context.Context, policiesURL string) (configstore.Store, error) {
+	store, err := openPolicies(ctx, policiesURL)
+	if err != nil { // store may be a nil pointer in an interface that is not nil
+		return nil, fmt.Errorf("throttle: policy store URL: %w", err)
+	}
+	return store, nil
+}
+
+func openPolicies(ctx context.Context, policiesURL string) (configstore.Store, error) {
 	scheme, rest, _ := strings.Cut(policiesURL, ":")
 	switch scheme {
 	case "memory":
 		return configstore.NewMemory(), nil
 	case "file":
-		name, query, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "?")
-		open := file.Open
-		switch {
-		case query == "create=true":
-			open = file.OpenOrCreate
-		case query != "" && query != "create=false":
-			return nil, fmt.Errorf("throttle: store URL: %s: option %q: is unknown: a file has only create=true", name, query)
-		case name == "":
-			return nil, errors.New("throttle: store URL: file: has no name: write file:policies.yaml")
-		}
-		store, err := open(name)
-		if err != nil {
-			return nil, fmt.Errorf("throttle: store %s: %w", policiesURL, err)
-		}
-		return store, nil
+		return openFile(strings.TrimPrefix(rest, "//"))
 	case "etcd":
 		a, err := parseAddress(policiesURL, "2379", tlsOptions...)
 		if err != nil {
-			return nil, fmt.Errorf("throttle: store URL: %w", err)
+			return nil, err
 		}
 		cfg := etcd.Config{Endpoints: a.hosts, Username: a.user, Password: a.password}
 		if a.path != "" {
 			cfg.Prefix = "/" + a.path
 		}
 		if cfg.TLS, err = a.tls(false); err != nil {
-			return nil, fmt.Errorf("throttle: store URL: %w", err)
+			return nil, err
 		}
 		return etcd.Open(ctx, cfg)
 	}
-	return nil, fmt.Errorf("throttle: store URL: %s: use etcd://host:port, file:policies.yaml or \"memory:\"", unknownScheme(scheme))
+	return nil, fmt.Errorf("%s: want etcd://host:port, file:policies.yaml or a memory: URL", unknownScheme(scheme))
 }
 
-// OpenPermits opens the permits at a URL:
+func openFile(path string) (configstore.Store, error) {
+	name, query, _ := strings.Cut(path, "?")
+	switch {
+	case name == "":
+		return nil, errors.New("file: the name is missing: want file:policies.yaml")
+	case query == "create=true":
+		return file.OpenOrCreate(name)
+	case query == "" || query == "create=false":
+		return file.Open(name)
+	}
+	return nil, fmt.Errorf("%s: option %q: unknown: a file has only create=true", name, query)
+}
+
+// OpenPermits opens the permit store at a URL:
 //
 //	redis://user:password@host:port/database?password-file=FILE
-//	rediss://...            the same over TLS; each of the options ca, cert, key and server-name turns it on, too
-//	redis+sentinel://user:password@host:port,host:port/database?master=NAME    the hosts are Sentinels, port 26379
-//	redis+cluster://user:password@host:port,host:port    Redis Cluster; tls=true for TLS
-//	etcd://user:password@host:port,host:port/prefix      with the options of [OpenPolicies]
-//	memory:                 one process alone
-//	none:                   nothing is allocated: for limits that are split among a fixed number of replicas
+//	rediss://...            the same over TLS
+//	redis+sentinel://...    the hosts are Sentinels, port 26379; ?master=NAME is required
+//	redis+cluster://...     the hosts are of a Redis Cluster, which has no database
+//	etcd://user:password@host:port,host:port/prefix
+//	memory:                 for a single process
+//	none:                   no allocations: for limits split among a fixed number of replicas
 //
-// The connection is made when it is needed, so that a process can start while the permit store is away.
+// The options of Redis and etcd are those of etcd in [OpenPolicies]. The store connects when it is
+// first used, so that a process can start while it is unavailable.
 func OpenPermits(permitsURL string) (dispatch.PermitStore, error) {
+	permits, err := openPermits(permitsURL)
+	if err != nil {
+		return nil, fmt.Errorf("throttle: permit store URL: %w", err)
+	}
+	return permits, nil
+}
+
+func openPermits(permitsURL string) (dispatch.PermitStore, error) {
 	scheme, _, _ := strings.Cut(permitsURL, ":")
-	var permits dispatch.PermitStore
-	var err error
 	switch scheme {
 	case "memory":
-		permits = memory.New()
+		return memory.New(), nil
 	case "none":
-		permits = none.Store{}
+		return none.Store{}, nil
 	case "redis", "rediss", "redis+sentinel", "redis+cluster":
-		permits, err = openRedis(permitsURL, scheme)
+		return openRedis(permitsURL, scheme)
 	case "etcd":
-		var a address
-		if a, err = parseAddress(permitsURL, "2379", tlsOptions...); err != nil {
-			break
+		a, err := parseAddress(permitsURL, "2379", tlsOptions...)
+		if err != nil {
+			return nil, err
 		}
 		cfg := clientv3.Config{
 			Endpoints: a.hosts, Username: a.user, Password: a.password,
 			DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		}
-		cfg.TLS, err = a.tls(false)
-		permits = etcdpermits.Open(cfg, a.path, 0)
-	default:
-		err = fmt.Errorf("%s: use redis://host:port, rediss://, redis+sentinel://, redis+cluster://, etcd://host:port, \"memory:\" or \"none:\"", unknownScheme(scheme))
+		if cfg.TLS, err = a.tls(false); err != nil {
+			return nil, err
+		}
+		return etcdpermits.Open(cfg, a.path, 0), nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("throttle: permit store URL: %w", err)
-	}
-	return permits, nil
+	return nil, fmt.Errorf("%s: want redis://host:port, rediss://, redis+sentinel://, redis+cluster://, "+
+		"etcd://host:port, or one of the schemes memory: and none: alone", unknownScheme(scheme))
 }
 
 func openRedis(permitsURL, scheme string) (dispatch.PermitStore, error) {
@@ -301,14 +326,14 @@ func openRedis(permitsURL, scheme string) (dispatch.PermitStore, error) {
 	}
 	switch {
 	case len(a.hosts) > 1 && (scheme == "redis" || scheme == "rediss"):
-		return nil, errors.New("host: several, for which the scheme is redis+cluster or redis+sentinel")
+		return nil, fmt.Errorf("hosts: %d with scheme %s, which takes one: use redis+cluster or redis+sentinel", len(a.hosts), scheme)
 	case scheme == "redis+sentinel" && o.MasterName == "":
-		return nil, errors.New("option master: is missing: it is the name that the Sentinels know the server by, such as master=mymaster")
+		return nil, errors.New("option master: missing: want the server's name in the Sentinels' configuration, such as master=mymaster")
 	case a.path != "" && o.IsClusterMode:
-		return nil, errors.New("database: a Redis Cluster has none")
+		return nil, fmt.Errorf("database: %q: a Redis Cluster has none: remove it", a.path)
 	case a.path != "":
 		if o.DB, err = strconv.Atoi(a.path); err != nil || o.DB < 0 {
-			return nil, fmt.Errorf("database: %q: want a number from 0", a.path)
+			return nil, fmt.Errorf("database: %q: want a number, 0 or more", a.path)
 		}
 	}
 	if o.TLSConfig, err = a.tls(scheme == "rediss"); err != nil {

@@ -13,8 +13,9 @@ import (
 	"strings"
 )
 
-// An address is a store's or permit store's URL: scheme://user:password@host:port,host:port/path?options.
-// It is parsed here because net/url knows one host only, and because its errors show passwords.
+// An address is the URL of a policy store or permit store:
+// scheme://user:password@host:port,host:port/path?options. It is parsed here, since net/url
+// accepts a single host and shows passwords in its errors.
 type address struct {
 	scheme         string
 	user, password string
@@ -23,9 +24,11 @@ type address struct {
 	options        url.Values
 }
 
-const badUserInfo = "user and password: stand once, before the first host, and percent-encoded: write % as %25, @ as %40, / as %2F, ? as %3F"
+const badUserInfo = "user and password: want them once, before the first host, percent-encoded: " +
+	"% as %25, @ as %40, / as %2F, ? as %3F"
 
-// parseAddress reads a URL, whose hosts get defaultPort if they name none. Its errors never hold the password.
+// parseAddress parses a URL; a host without a port gets defaultPort, and known are the names of the
+// options. Its errors never hold the password.
 func parseAddress(text, defaultPort string, known ...string) (a address, err error) {
 	fault := func(field, reason string) {
 		err = errors.Join(err, fmt.Errorf("%s: %s", field, reason))
@@ -33,7 +36,7 @@ func parseAddress(text, defaultPort string, known ...string) (a address, err err
 	rest, query, _ := strings.Cut(text, "?")
 	a.scheme, rest, _ = strings.Cut(rest, "://")
 	if strings.Contains(query, "@") || strings.Contains(rest[strings.Index(rest+"/", "/"):], "@") {
-		// What stands there may be part of a password, and is not shown.
+		// The part with the @ may belong to a password, and is not shown.
 		return a, errors.New(badUserInfo)
 	}
 	authority, path, _ := strings.Cut(rest, "/")
@@ -58,38 +61,39 @@ func parseAddress(text, defaultPort string, known ...string) (a address, err err
 		}
 		name, port, e := net.SplitHostPort(host)
 		if n, portErr := strconv.ParseUint(port, 10, 16); e != nil || name == "" || portErr != nil || n == 0 {
-			// It may be user:password without its host, and is not shown.
-			fault(fmt.Sprintf("host %d", i+1), "is not host:port with a port from 1 to 65535; between several are commas")
+			// The host may be user:password, and is not shown.
+			fault(fmt.Sprintf("host %d", i+1), "want host:port with a port of 1 to 65535, and commas between hosts")
 		}
 		a.hosts = append(a.hosts, host)
 	}
 	if err != nil {
-		return a, err // what follows may be the rest of a password
+		return a, err // the options may be the rest of a password
 	}
 	values, e := url.ParseQuery(query)
 	if e != nil {
-		fault("options", "are not key=value&key=value")
+		fault("options", "want key=value&key=value")
 	}
 	for key := range values {
 		if !slices.Contains(known, key) {
-			fault("option "+key, "is not known: use "+strings.Join(known, ", "))
+			fault("option "+key, "unknown: want "+strings.Join(known, ", "))
 		}
 	}
 	a.options = values
 	if name := values.Get("password-file"); name != "" {
 		secret, e := os.ReadFile(name)
 		if e != nil {
-			fault("password-file", e.Error())
+			fault("option password-file", e.Error())
 		}
 		a.password = strings.TrimSpace(string(secret))
 	}
 	return a, err
 }
 
-// tlsOptions are what a URL may say about TLS.
+// tlsOptions are the options of a store that is reached over TLS, or by a password.
 var tlsOptions = []string{"tls", "ca", "cert", "key", "server-name", "password-file"}
 
-// tls is the configuration that the options ask for; nil = none. on asks for it by itself.
+// tls returns the configuration that the options ask for, nil for none; with on, TLS is asked for
+// in any case.
 func (a address) tls(on bool) (*tls.Config, error) {
 	o := a.options
 	switch o.Get("tls") {
@@ -99,9 +103,9 @@ func (a address) tls(on bool) (*tls.Config, error) {
 	default:
 		return nil, fmt.Errorf("option tls: %q: want true or false", o.Get("tls"))
 	}
-	for _, name := range []string{"ca", "cert", "key", "server-name"} { // what would be of no use without TLS
+	for _, name := range []string{"ca", "cert", "key", "server-name"} { // of no use without TLS
 		if o.Get(name) != "" && o.Get("tls") == "false" {
-			return nil, fmt.Errorf("option tls: false contradicts option %s: leave one of them out", name)
+			return nil, fmt.Errorf("option tls: false contradicts option %s: remove one of them", name)
 		}
 		on = on || o.Get(name) != ""
 	}
@@ -109,7 +113,7 @@ func (a address) tls(on bool) (*tls.Config, error) {
 		return nil, nil
 	}
 	if (o.Get("cert") == "") != (o.Get("key") == "") {
-		return nil, errors.New("options cert and key: belong together: name both files")
+		return nil, errors.New("options cert and key: one is missing: want both files, or neither")
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.Get("server-name")}
 	if name := o.Get("ca"); name != "" {
@@ -119,7 +123,7 @@ func (a address) tls(on bool) (*tls.Config, error) {
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("option ca: %s holds no PEM certificate", name)
+			return nil, fmt.Errorf("option ca: %s: no PEM certificate in it", name)
 		}
 	}
 	if o.Get("cert") != "" {
@@ -132,10 +136,10 @@ func (a address) tls(on bool) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// unknownScheme names a scheme, unless it may be a password in the wrong place.
+// unknownScheme describes a scheme, and hides it if it may be a password in the wrong place.
 func unknownScheme(scheme string) string {
 	if strings.ContainsAny(scheme, "@/?") {
-		return "it has no scheme"
+		return "no scheme"
 	}
-	return fmt.Sprintf("scheme %q is not known", scheme)
+	return fmt.Sprintf("scheme %q: unknown", scheme)
 }

@@ -18,12 +18,13 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestNoLedger: a limit that is split among a fixed number of replicas needs none; another says so, and goes by onOutage.
+// TestNoPermitStore: a limit split among a fixed number of replicas needs no permit store; another
+// limit follows onOutage.
 func TestNoPermitStore(t *testing.T) {
-	for sharing, want := range map[policy.Sharing]int{policy.Split: 100, policy.Fair: 0} {
+	for sharing, want := range map[policy.SharingMode]int{policy.Split: 100, policy.Fair: 0} {
 		permits, err := throttle.OpenPermits("none:")
 		require.NoError(t, err)
-		p := policy.Policy{MessageRate: policy.PerSecond(200), Sharing: sharing, Replicas: new(int64(2)), OnOutage: policy.OutageStop}
+		p := policy.Policy{MessageRate: policy.PerSecond(200), Sharing: policy.Sharing{Mode: sharing, Replicas: new(int64(2))}, OnOutage: policy.OutageStop}
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits})
 		require.NoError(t, err)
 		sub, err := lim.Subscription("kafka://public/default/orders", "billing")
@@ -45,8 +46,8 @@ func TestNoPermitStore(t *testing.T) {
 
 func TestBadURLs(t *testing.T) {
 	for _, c := range []struct{ url, want string }{
-		{"", `scheme "" is not known`},
-		{"zookeeper://a", `scheme "zookeeper" is not known`},
+		{"", `scheme "": unknown`},
+		{"zookeeper://a", `scheme "zookeeper": unknown`},
 		{"geheim@host", "no scheme"},
 		{"etcd://user:ge/heim@a:1", "percent-encoded"},
 		{"etcd://user:ge?heim@a:1", "percent-encoded"},
@@ -58,35 +59,35 @@ func TestBadURLs(t *testing.T) {
 		{"etcd://user:geheim@a:1/x?tls=maybe", "want true or false"},
 		{"etcd://user:geheim@a:1?ca=/does/not/exist", "option ca"},
 		{"etcd://user:geheim@a:1?password-file=/does/not/exist", "password-file"},
-		{"etcd://a:1?key=/does/not/exist", "cert and key: belong together"},
+		{"etcd://a:1?key=/does/not/exist", "cert and key: one is missing"},
 		{"etcd://user:geheim@a:1?tls=false&server-name=b", "option tls: false contradicts option server-name"},
-		{"etcd://a:1?cert=/does/not/exist", "cert and key: belong together"},
+		{"etcd://a:1?cert=/does/not/exist", "cert and key: one is missing"},
 		{"etcd://a:1?cert=/does/not/exist&key=/does/not/exist", "cert and key: open"},
-		{"etcd://127.0.0.1:abc", "host 1: is not host:port"},
-		{"etcd://127.0.0.1:1,127.0.0.1:99999", "host 2: is not host:port"},
-		{"etcd://a:0", "host 1: is not host:port"},
-		{"etcd://a:+1", "host 1: is not host:port"},
+		{"etcd://127.0.0.1:abc", "host 1: want host:port"},
+		{"etcd://127.0.0.1:1,127.0.0.1:99999", "host 2: want host:port"},
+		{"etcd://a:0", "host 1: want host:port"},
+		{"etcd://a:+1", "host 1: want host:port"},
 		{"etcd://user:geheim@h1:2379,user:geheim@h2:2379", "before the first host"},
 		{"etcd://user:ge@heim@h1:2379", "percent-encoded"},
-		{"etcd://user:geheim", "host 1: is not host:port"},
-		{"etcd://user:ge:heim", "host 1: is not host:port"},
-		{"etcd://user:ge,heim", "host 1: is not host:port"},
-		{"etcd://user:ge?heim", "host 1: is not host:port"},
+		{"etcd://user:geheim", "host 1: want host:port"},
+		{"etcd://user:ge:heim", "host 1: want host:port"},
+		{"etcd://user:ge,heim", "host 1: want host:port"},
+		{"etcd://user:ge?heim", "host 1: want host:port"},
 	} {
 		_, err := throttle.OpenPolicies(t.Context(), c.url)
 		require.ErrorContains(t, err, c.want, c.url)
 		assert.NotContains(t, err.Error(), "heim")
 	}
 	for _, c := range []struct{ url, want string }{
-		{"", `scheme "" is not known`},
-		{"redis://user:geheim@a:1,b:2", "redis+cluster"},
+		{"", `scheme "": unknown`},
+		{"redis://user:geheim@a:1,b:2", "use redis+cluster"},
 		{"redis://user:geheim@a:1/orders", "database"},
 		{"redis+cluster://:geheim@a:1,b:2/1", "database"},
 		{"rediss://user:geheim@a:1?cert=/does/not/exist", "cert and key"},
 		{"redis://user:geheim@a:1?key=/does/not/exist", "cert and key"},
-		{"redis://h:abc", "host 1: is not host:port"},
-		{"redis://default:geheim", "host 1: is not host:port"},
-		{"redis://default:ge/heim", "host 1: is not host:port"},
+		{"redis://h:abc", "host 1: want host:port"},
+		{"redis://default:geheim", "host 1: want host:port"},
+		{"redis://default:ge/heim", "host 1: want host:port"},
 	} {
 		_, err := throttle.OpenPermits(c.url)
 		require.ErrorContains(t, err, c.want, c.url)
@@ -94,7 +95,7 @@ func TestBadURLs(t *testing.T) {
 	}
 }
 
-// TestServerNameTurnsTLSOn: what only TLS could check is not ignored.
+// TestServerNameTurnsTLSOn: an option that only TLS can check is not ignored.
 func TestServerNameTurnsTLSOn(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -129,7 +130,7 @@ func TestGoodURLs(t *testing.T) {
 	}
 }
 
-func TestFromEnvNamesWhatIsMissing(t *testing.T) {
+func TestFromEnvNamesMissingVariables(t *testing.T) {
 	t.Setenv(throttle.EnvPolicies, "")
 	t.Setenv(throttle.EnvPermits, "")
 	_, err := throttle.FromEnv(t.Context())
@@ -137,7 +138,7 @@ func TestFromEnvNamesWhatIsMissing(t *testing.T) {
 	require.ErrorContains(t, err, "THROTTLE_PERMITS")
 }
 
-// TestFromEnvInNumaflow: a vertex is named as there, unless an option says otherwise.
+// TestFromEnvInNumaflow: a replica has the name that Numaflow gives it, unless an option sets one.
 func TestFromEnvInNumaflow(t *testing.T) {
 	t.Setenv(throttle.EnvPolicies, "memory:")
 	t.Setenv(throttle.EnvPermits, "memory:")
@@ -169,4 +170,15 @@ func TestOpen(t *testing.T) {
 	assert.Equal(t, "r", lim.Stats().Replica)
 	require.NoError(t, lim.Close())
 	require.NoError(t, lim.Close())
+}
+
+// TestNoPolicyStoreWithAnError: an error comes with a nil interface, not with a nil pointer in one.
+func TestNoPolicyStoreWithAnError(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, url := range []string{"", "etcd://", "etcd://a:1?colour=red", "file:", "etcd://a:1"} {
+		store, err := throttle.OpenPolicies(ended, url)
+		require.Error(t, err, url)
+		assert.True(t, store == nil, "%s: the store is a %T", url, store)
+	}
 }

@@ -20,7 +20,7 @@ type Memory struct {
 	revision int64         // starts at 1, so that no revision is 0
 	applied  int64         // revision of the last Apply
 	log      []Batch       // the last maxLog, one for each revision up to the present one
-	changed  chan struct{} // closed by the next change
+	changed  chan struct{} // closed by the next batch
 	closed   bool
 }
 
@@ -30,7 +30,9 @@ const maxLog = 1024 // batches
 
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
-	return &Memory{identity: "memory:" + rand.Text(), revision: 1, applied: 1, changed: make(chan struct{})}
+	return &Memory{
+		identity: "memory:" + rand.Text(), revision: 1, applied: 1, changed: make(chan struct{}),
+	}
 }
 
 // List implements Store.
@@ -44,7 +46,9 @@ func (m *Memory) List(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, ErrClosed
 	}
 	m.expire(time.Now())
-	return Snapshot{Entries: slices.Clone(m.entries), Identity: m.identity, Revision: m.revision, Applied: m.applied}, nil
+	return Snapshot{
+		Entries: slices.Clone(m.entries), Identity: m.identity, Revision: m.revision, Applied: m.applied,
+	}, nil
 }
 
 // Apply implements Store.
@@ -67,7 +71,7 @@ func (m *Memory) Apply(ctx context.Context, changes []Change, ifRevision int64) 
 	}
 	b := Batch{Revision: m.revision + 1}
 	for _, c := range changes {
-		if c.Policy.IsZero() {
+		if c.Deletes() {
 			b.Deletes = append(b.Deletes, c.Key)
 			continue
 		}
@@ -76,19 +80,6 @@ func (m *Memory) Apply(ctx context.Context, changes []Change, ifRevision int64) 
 	m.commit(b)
 	m.applied = m.revision
 	return m.revision, nil
-}
-
-// Entry returns the entry that a change puts at now.
-func (c Change) Entry(now time.Time, revision int64) policy.Entry {
-	e := policy.Entry{Scope: c.Scope, Policy: c.Policy, Revision: revision}
-	if c.Field != "" {
-		e.Temporary, e.Field, e.Expires = true, c.Field, c.Expires
-		if e.Expires.IsZero() {
-			e.Expires = now.Add(c.TTL)
-		}
-		e.Expires = e.Expires.UTC().Round(0)
-	}
-	return e
 }
 
 // Watch implements Store.
@@ -120,8 +111,11 @@ func (m *Memory) Watch(ctx context.Context, after int64) iter.Seq2[Batch, error]
 	}
 }
 
-// since returns the batches after a revision, what is closed by the next one, and when something expires.
-func (m *Memory) since(after int64) (_ []Batch, changed <-chan struct{}, wait time.Duration, err error) {
+// since returns the batches after a revision, a channel that the next batch closes, and the time
+// until an entry expires.
+func (m *Memory) since(after int64) (
+	_ []Batch, changed <-chan struct{}, wait time.Duration, err error,
+) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -142,16 +136,16 @@ func (m *Memory) since(after int64) (_ []Batch, changed <-chan struct{}, wait ti
 	return slices.Clone(m.log[len(m.log)-int(missing):]), m.changed, wait, nil
 }
 
-// expire deletes temporary entries that are over.
+// expire deletes temporary entries that have expired.
 func (m *Memory) expire(now time.Time) {
-	var over []Key
+	var expired []Key
 	for _, e := range m.entries {
 		if e.Temporary && !now.Before(e.Expires) {
-			over = append(over, KeyOf(e))
+			expired = append(expired, KeyOf(e))
 		}
 	}
-	if over != nil {
-		m.commit(Batch{Revision: m.revision + 1, Deletes: over})
+	if expired != nil {
+		m.commit(Batch{Revision: m.revision + 1, Deletes: expired})
 	}
 }
 

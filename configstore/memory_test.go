@@ -33,7 +33,9 @@ func TestMemory(t *testing.T) {
 func TestMemoryForgetsOldRevisions(t *testing.T) {
 	s, ctx := configstore.NewMemory(), t.Context()
 	for i := range int64(2000) {
-		_, err := s.Apply(ctx, []configstore.Change{{Policy: policy.Policy{MessageRate: policy.PerSecond(i)}}}, 0)
+		_, err := s.Apply(
+			ctx, []configstore.Change{{Settings: policy.Policy{MessageRate: policy.PerSecond(i)}}}, 0,
+		)
 		require.NoError(t, err)
 	}
 	for _, after := range []int64{1, 1 << 40} {
@@ -43,7 +45,7 @@ func TestMemoryForgetsOldRevisions(t *testing.T) {
 	}
 }
 
-// flaky is a store that fails n times, and whose watch is compacted at once, n times.
+// flaky is a store that fails a number of times, and whose watch is compacted at once as often.
 type flaky struct {
 	configstore.Store
 	lists, watches int
@@ -51,14 +53,16 @@ type flaky struct {
 
 func (f *flaky) List(ctx context.Context) (configstore.Snapshot, error) {
 	if f.lists--; f.lists >= 0 {
-		return configstore.Snapshot{}, fmt.Errorf("away, attempt %d", f.lists)
+		return configstore.Snapshot{}, fmt.Errorf("unavailable, attempt %d", f.lists)
 	}
 	return f.Store.List(ctx)
 }
 
 func (f *flaky) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Batch, error] {
 	if f.watches--; f.watches >= 0 {
-		return func(yield func(configstore.Batch, error) bool) { yield(configstore.Batch{}, configstore.ErrCompacted) }
+		return func(yield func(configstore.Batch, error) bool) {
+			yield(configstore.Batch{}, configstore.ErrCompacted)
+		}
 	}
 	return f.Store.Watch(ctx, after)
 }
@@ -84,7 +88,7 @@ func TestSourceReportsAnOutageOnceAndListsAgain(t *testing.T) {
 	})
 }
 
-// lost answers once, and is away from then on.
+// lost answers once, and is unavailable from then on.
 type lost struct {
 	configstore.Store
 	snap  configstore.Snapshot
@@ -100,7 +104,7 @@ func (l *lost) List(ctx context.Context) (configstore.Snapshot, error) {
 		<-ctx.Done()
 		return configstore.Snapshot{}, context.Cause(ctx)
 	}
-	return configstore.Snapshot{}, errors.New("away")
+	return configstore.Snapshot{}, errors.New("unavailable")
 }
 
 func (l *lost) Watch(context.Context, int64) iter.Seq2[configstore.Batch, error] {
@@ -116,9 +120,20 @@ func TestSourceEndsWhatIsOverWithoutItsStore(t *testing.T) {
 			paused := func(topic string, after time.Duration) policy.Entry {
 				scope, err := policy.ParseScope(topic)
 				require.NoError(t, err)
-				return policy.Entry{Scope: scope, Policy: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused", Expires: start.Add(after)}
+				return policy.Entry{
+					Scope: scope, Settings: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused",
+					Expires: start.Add(after),
+				}
 			}
-			s := &lost{hangs: hangs, snap: configstore.Snapshot{Revision: 7000, Entries: []policy.Entry{paused("a/a", 10*time.Minute), paused("a/b", 5*time.Minute), paused("a/c", 5*time.Minute)}}}
+			s := &lost{
+				hangs: hangs,
+				snap: configstore.Snapshot{
+					Revision: 7000,
+					Entries: []policy.Entry{
+						paused("a/a", 10*time.Minute), paused("a/b", 5*time.Minute), paused("a/c", 5*time.Minute),
+					},
+				},
+			}
 			var got []string
 			for snap, err := range configstore.Source(s).Snapshots(ctx) {
 				at := time.Since(start).Round(time.Minute)
@@ -133,7 +148,7 @@ func TestSourceEndsWhatIsOverWithoutItsStore(t *testing.T) {
 				"5m0s revision 7001, 1", "5m0s error",
 				"10m0s revision 7002, 0", "10m0s error",
 			}
-			if hangs { // the first end finds out
+			if hangs { // the first end shows the outage
 				want = append(want[:1], want[2:]...)
 			}
 			assert.Equal(t, want, got)
@@ -153,12 +168,17 @@ func TestSourceReportsABadPattern(t *testing.T) {
 	assert.ErrorAs(t, errs[0], new(*policy.FieldError))
 }
 
-// broken holds what no store would take.
+// broken holds entries that no store accepts.
 type broken struct{ configstore.Store }
 
 func (broken) List(context.Context) (configstore.Snapshot, error) {
 	p := policy.Policy{Paused: new(true)}
-	return configstore.Snapshot{Revision: 1, Entries: []policy.Entry{{Scope: policy.PatternScope("("), Policy: p}, {Scope: policy.PatternScope("b"), Policy: p}}}, nil
+	return configstore.Snapshot{
+		Revision: 1,
+		Entries: []policy.Entry{
+			{Scope: policy.PatternScope("("), Settings: p}, {Scope: policy.PatternScope("b"), Settings: p},
+		},
+	}, nil
 }
 
 func ExampleSource() {
@@ -169,10 +189,10 @@ func ExampleSource() {
 	})
 	for snapshot, err := range configstore.Source(store).Snapshots(ctx) {
 		if err != nil {
-			continue // passing
+			continue // temporary
 		}
 		for _, e := range snapshot.Set.Entries() {
-			fmt.Println(e.Scope, e.Policy.MessageRate)
+			fmt.Println(e.Scope, e.Policy().MessageRate)
 		}
 		break
 	}

@@ -3,6 +3,7 @@ package configstore
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"time"
 
@@ -11,8 +12,16 @@ import (
 
 // Permanent returns the permanent policy of a scope; ok is false if there is none.
 func (s Snapshot) Permanent(scope policy.Scope) (p policy.Policy, ok bool) {
-	e, ok := s.find(Key{Scope: scope})
-	return e.Policy, ok
+	settings, ok := s.Find(Key{Scope: scope})
+	return settings.(policy.Policy), ok
+}
+
+// Find returns the settings of an entry; ok is false if there is none, and the settings are empty.
+func (s Snapshot) Find(k Key) (settings policy.Settings, ok bool) {
+	if e, ok := s.find(k); ok && e.Settings != nil {
+		return e.Settings, true
+	}
+	return k.Section.Zero(), false
 }
 
 func (s Snapshot) find(k Key) (policy.Entry, bool) {
@@ -25,63 +34,69 @@ func (s Snapshot) find(k Key) (policy.Entry, bool) {
 
 // search finds a key in sorted entries, or where it belongs.
 func search(entries []policy.Entry, k Key) (int, bool) {
+	wanted := policy.Entry{
+		Settings: k.Section.Zero(), Scope: k.Scope, Field: k.Field, Temporary: k.Field != "",
+	}
 	return slices.BinarySearchFunc(entries, k, func(e policy.Entry, k Key) int {
-		return policy.Entry{Scope: e.Scope, Field: e.Field, Temporary: e.Field != ""}.Compare(
-			policy.Entry{Scope: k.Scope, Field: k.Field, Temporary: k.Field != ""})
+		e.Revision, e.Temporary = 0, e.Field != ""
+		return e.Compare(wanted)
 	})
 }
 
-// Set plans to set the fields that p sets, for good: the other fields of the scope stay, and
-// temporary entries of these fields end.
-func (s Snapshot) Set(scope policy.Scope, p policy.Policy) []Change {
-	old, _ := s.Permanent(scope)
-	changes := []Change{{Key: Key{Scope: scope}, Policy: old.Overlay(p)}}
-	for field := range policy.Fields() {
-		if p.Has(field) {
-			changes = s.appendEnd(changes, scope, field)
-		}
-	}
-	return changes
+// Set plans to set the fields that settings set, permanently: the other fields of the scope stay,
+// and temporary entries of these fields end.
+func (s Snapshot) Set(scope policy.Scope, settings policy.Settings) []Change {
+	key := Key{Section: settings.Section(), Scope: scope}
+	old, _ := s.Find(key)
+	changes := []Change{{Key: key, Settings: policy.Overlay(old, settings)}}
+	return s.appendEnds(changes, key, policy.Fields(settings))
 }
 
-// SetFor plans to set the fields that p sets for a while; then what was there before comes back.
-func (s Snapshot) SetFor(scope policy.Scope, p policy.Policy, ttl time.Duration) []Change {
+// SetAndUnset plans to set the fields that settings set, and to unset others, permanently.
+func (s Snapshot) SetAndUnset(
+	scope policy.Scope, settings policy.Settings, unset ...string,
+) []Change {
+	changes := s.Set(scope, settings)
+	changes[0].Settings = policy.Without(changes[0].Settings, unset...)
+	return s.appendEnds(changes, changes[0].Key, unset)
+}
+
+// SetFor plans to set the fields that settings set for a while; then what was there before is in
+// force again.
+func (s Snapshot) SetFor(scope policy.Scope, settings policy.Settings, ttl time.Duration) []Change {
 	var changes []Change
-	for field := range policy.Fields() {
-		if p.Has(field) {
-			changes = append(changes, Change{Key: Key{scope, field}, Policy: p.Only(field), TTL: ttl})
-		}
+	for _, field := range policy.Fields(settings) {
+		key := Key{settings.Section(), scope, field}
+		changes = append(changes, Change{Key: key, Settings: policy.Only(settings, field), TTL: ttl})
 	}
 	return changes
 }
 
-// Unset plans to have fields of a scope inherited again; temporary entries of them end, too.
-func (s Snapshot) Unset(scope policy.Scope, fields ...string) []Change {
+// Unset plans to have fields of a permanent entry inherited again; temporary entries of them end
+// too.
+func (s Snapshot) Unset(key Key, fields ...string) []Change {
 	var changes []Change
-	old, ok := s.Permanent(scope)
-	p := old
-	for _, field := range fields {
-		p = p.Without(field)
-		changes = s.appendEnd(changes, scope, field)
+	old, ok := s.Find(key)
+	left := policy.Without(old, fields...)
+	if ok && len(policy.Fields(left)) < len(policy.Fields(old)) {
+		changes = append(changes, Change{Key: key, Settings: left})
 	}
-	if ok && !p.Equal(old) {
-		changes = append(changes, Change{Key: Key{Scope: scope}, Policy: p})
-	}
-	return changes
+	return s.appendEnds(changes, key, fields)
 }
 
-// Remove plans to delete every entry of a scope. It plans nothing if there is none.
-func (s Snapshot) Remove(scope policy.Scope) []Change {
+// Remove plans to delete every entry of a section and a scope. It plans nothing if there is none.
+func (s Snapshot) Remove(section policy.Section, scope policy.Scope) []Change {
 	var changes []Change
 	for _, e := range s.Entries {
-		if e.Scope == scope {
+		if e.Section() == section && e.Scope == scope {
 			changes = append(changes, Change{Key: KeyOf(e)})
 		}
 	}
 	return changes
 }
 
-// Replace plans to have these entries and no others at now. What is the same already stays untouched.
+// Replace plans to have these entries and no others at now. Entries that are the same already stay
+// untouched.
 func (s Snapshot) Replace(entries []policy.Entry, now time.Time) []Change {
 	var changes []Change
 	keep := make(map[Key]bool)
@@ -91,10 +106,10 @@ func (s Snapshot) Replace(entries []policy.Entry, now time.Time) []Change {
 		}
 		keep[KeyOf(e)] = true
 		old, ok := s.find(KeyOf(e))
-		if ok && old.Err == nil && old.Policy.Equal(e.Policy) && old.Expires.Equal(e.Expires) {
+		if ok && old.Err == nil && Same(old, e) {
 			continue
 		}
-		c := Change{Key: KeyOf(e), Policy: e.Policy}
+		c := Change{Key: KeyOf(e), Settings: e.Settings}
 		if e.Temporary {
 			c.TTL, c.Expires = max(MinTTL, e.Expires.Sub(now)), e.Expires
 		}
@@ -108,17 +123,24 @@ func (s Snapshot) Replace(entries []policy.Entry, now time.Time) []Change {
 	return changes
 }
 
-// appendEnd appends the end of a temporary entry, if there is one.
-func (s Snapshot) appendEnd(changes []Change, scope policy.Scope, field string) []Change {
-	if _, ok := s.find(Key{scope, field}); ok {
-		changes = append(changes, Change{Key: Key{scope, field}})
+// appendEnds appends the ends of the temporary entries of fields, as far as there are any.
+func (s Snapshot) appendEnds(changes []Change, key Key, fields []string) []Change {
+	for _, key.Field = range fields {
+		if _, ok := s.find(key); ok {
+			changes = append(changes, Change{Key: key})
+		}
 	}
 	return changes
 }
 
+// Same reports whether two entries of one key say the same.
+func Same(a, b policy.Entry) bool {
+	return reflect.DeepEqual(a.Settings, b.Settings) && a.Expires.Equal(b.Expires)
+}
+
 // Edit lists, asks plan what to change, and applies that if nobody else applied anything in the
-// meantime; else it begins again, so that no update is lost. It returns the store's revision. A plan
-// without changes applies nothing.
+// meantime; else it starts again, so that no update is lost. It returns the store's revision. A
+// plan without changes applies nothing.
 func Edit(ctx context.Context, store Store, plan func(Snapshot) ([]Change, error)) (int64, error) {
 	for {
 		s, err := store.List(ctx)
@@ -129,7 +151,7 @@ func Edit(ctx context.Context, store Store, plan func(Snapshot) ([]Change, error
 		if err != nil || len(changes) == 0 {
 			return s.Revision, err
 		}
-		// An empty store may have revision 0, which would mean "whatever happened".
+		// An empty store may have revision 0, which would mean "in any case".
 		revision, err := store.Apply(ctx, changes, max(s.Revision, 1))
 		if _, conflict := errors.AsType[*ConflictError](err); !conflict {
 			return revision, err

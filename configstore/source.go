@@ -13,10 +13,10 @@ import (
 // A Follower turns a Store into the source of policies of a Limiter; Source makes one.
 type Follower struct{ store Store }
 
-// Source returns what follows a store. Closing the store stays the caller's business.
+// Source returns a Follower of a store. The caller still closes the store.
 func Source(store Store) *Follower { return &Follower{store} }
 
-// How long to wait before a failed store is listed again.
+// The wait before a failed store is listed again.
 const (
 	minBackoff = 10 * time.Millisecond
 	maxBackoff = time.Second
@@ -30,14 +30,16 @@ const (
 )
 
 // Snapshots yields all policies as they are now, and again after each change, until ctx ends, the
-// store is closed or the consumer stops. An error is yielded once for each outage, and passes: the
-// policies yielded last stay true as far as anybody knows. A store that does not answer is such an error, too. An entry that cannot be read any more keeps the
-// last policy that could be, and says so in its Err.
+// store is closed or the consumer stops. An error is yielded once for each outage, and is
+// temporary: the policies yielded last stay in force. A store that does not answer is such an
+// error too. An entry that can no longer be read keeps its last valid settings, and has the reason
+// in its Err.
 //
-// The end of a temporary policy is a change, whether or not the store has deleted it. All replicas list the store
-// then, so that none of them has a lower revision than any had while the policy was in force: a permit store takes the rate of the
-// highest. While the store is away, a replica ends what is over by itself, at the next revision after
-// the one it had, and yields the error again.
+// The end of a temporary entry is a change, whether or not the store has deleted the entry. All
+// replicas list the store then, so that none has a lower revision than any had while the entry was
+// in force: a permit store takes the rate of the highest revision. While the store is unavailable,
+// a replica ends expired entries by itself, at the next revision after the one it had, and yields
+// the error again.
 func (f *Follower) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	return func(yield func(policy.Snapshot, error) bool) {
 		s := &state{yield: yield, patience: minPatience}
@@ -52,16 +54,16 @@ func (f *Follower) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, err
 	}
 }
 
-// state is what one consumer knows.
+// state is what is known on behalf of one consumer.
 type state struct {
 	yield    func(policy.Snapshot, error) bool
 	patience time.Duration // with a store that has not been listed yet
-	stopped  bool          // by the consumer or for good
+	stopped  bool          // by the consumer, or since the store is closed
 	entries  []policy.Entry
 	identity string
-	last     policy.Snapshot // that was published; its Set is nil before
-	down     bool            // an error has been reported since all was well
-	setFault string          // what was reported to be wrong with the policies together
+	last     policy.Snapshot // that was published; its Set is nil before the first
+	down     bool            // an error was reported after the last snapshot
+	setFault string          // the last fault that was reported of the policies together
 }
 
 // follow lists and watches until the watch ends; ok is false if it could not even list.
@@ -77,10 +79,10 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 		return false
 	}
 	if list.Identity != s.identity {
-		s.entries = nil // of another store: its last good policies mean nothing here
+		s.entries = nil // another store's last valid settings are not this one's
 	}
 	for i := range list.Entries {
-		s.keepGood(&list.Entries[i])
+		s.keepValid(&list.Entries[i])
 	}
 	s.entries, s.identity = list.Entries, list.Identity
 	if s.publish(list.Revision); s.stopped {
@@ -95,24 +97,26 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 			s.report(ctx, err)
 		default:
 			for i := range b.Puts {
-				s.keepGood(&b.Puts[i])
+				s.keepValid(&b.Puts[i])
 			}
 			s.entries = b.apply(s.entries)
 			s.publish(b.Revision)
 		}
-		if s.stopped || !s.last.Set.NextEnd().Equal(end) { // another time to list
+		if s.stopped || !s.last.Set.NextEnd().Equal(end) { // list at another time
 			break
 		}
 	}
 	return true
 }
 
-// grace is how long a store may take to say what there is after the end of a temporary policy.
+// grace is how long a store may take to be listed after the end of a temporary entry.
 const grace = time.Second
 
-// untilEnd returns a context that ends some time after the next end of a temporary policy, if there is
-// one, or as patience says if nothing has been listed yet.
-func (s *state) untilEnd(ctx context.Context, after time.Duration) (context.Context, context.CancelFunc) {
+// untilEnd returns a context that ends some time after the next end of a temporary entry, if there
+// is one, or after patience if nothing has been listed yet.
+func (s *state) untilEnd(
+	ctx context.Context, after time.Duration,
+) (context.Context, context.CancelFunc) {
 	if s.last.Set == nil {
 		return context.WithTimeout(ctx, s.patience)
 	}
@@ -122,26 +126,26 @@ func (s *state) untilEnd(ctx context.Context, after time.Duration) (context.Cont
 	return context.WithCancel(ctx)
 }
 
-// age publishes what is left if something has ended.
+// age publishes what is left if a temporary entry has expired.
 func (s *state) age() bool {
 	if s.last.Set == nil {
 		return false
 	}
 	end := s.last.Set.NextEnd()
-	over := !end.IsZero() && !time.Now().Before(end)
-	if over {
+	expired := !end.IsZero() && !time.Now().Before(end)
+	if expired {
 		s.publish(s.last.Revision)
 	}
-	return over
+	return expired
 }
 
-// keepGood gives an entry that cannot be read the last policy that could be.
-func (s *state) keepGood(e *policy.Entry) {
+// keepValid gives an entry that cannot be read its last valid settings.
+func (s *state) keepValid(e *policy.Entry) {
 	if e.Err == nil {
 		return
 	}
 	if i, ok := search(s.entries, KeyOf(*e)); ok {
-		e.Policy = s.entries[i].Policy
+		e.Settings = s.entries[i].Settings
 	}
 }
 
@@ -164,7 +168,7 @@ func (s *state) publish(revision int64) {
 	}
 }
 
-// report yields an error that is news.
+// report yields an error that the consumer does not know yet.
 func (s *state) report(ctx context.Context, err error) {
 	switch {
 	case s.stopped || ctx.Err() != nil || errors.Is(err, ErrCompacted):
@@ -176,7 +180,7 @@ func (s *state) report(ctx context.Context, err error) {
 	}
 }
 
-// sleep waits; it is false if ctx ended.
+// sleep waits, and returns false if ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

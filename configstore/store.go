@@ -1,5 +1,6 @@
-// Package configstore keeps policies: it declares [Store], has one in memory, and turns any
-// Store into the source of policies that a Limiter follows. The real stores are in its subfolders.
+// Package configstore keeps policies and quotas: it declares [Store], has one in memory, and turns
+// any Store into the source of policies that a Limiter follows. The other stores are in its
+// subfolders.
 package configstore
 
 import (
@@ -13,19 +14,19 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Store keeps policies. Its methods may be used by any number of goroutines.
+// A Store keeps policies and quotas. Any number of goroutines may use it.
 type Store interface {
-	// List returns all policies at one revision. Entries that cannot be read come with their Err.
+	// List returns all entries at one revision. Entries that cannot be read come with their Err.
 	List(ctx context.Context) (Snapshot, error)
 
-	// Watch yields what changed after a revision, in order, missing nothing, until ctx ends. An error
-	// after which the sequence goes on is passing. If the sequence ends before ctx does, its last
-	// error says why, and the caller lists again: ErrCompacted, if the revision is not known any
-	// more; ErrClosed, if the store has been closed.
+	// Watch yields what changed after a revision, in order and without gaps, until ctx ends. An error
+	// after which the sequence goes on is temporary. If the sequence ends before ctx does, its last
+	// error says why, and the caller lists again: ErrCompacted if the store no longer knows the
+	// revision; ErrClosed if the store has been closed.
 	Watch(ctx context.Context, after int64) iter.Seq2[Batch, error]
 
-	// Apply makes all changes, or none, and returns the store's revision with them. If ifRevision is
-	// not 0 and any Apply, by anybody, was made after that revision, it returns a *ConflictError.
+	// Apply makes all changes or none, and returns the store's revision with them. If ifRevision is
+	// not 0 and anybody applied something after that revision, Apply returns a *ConflictError.
 	// Faults of the changes come as policy's *FieldError and *TieError, joined.
 	Apply(ctx context.Context, changes []Change, ifRevision int64) (revision int64, err error)
 
@@ -33,22 +34,23 @@ type Store interface {
 	Close() error
 }
 
-// A Snapshot is all policies at one revision.
+// A Snapshot is all entries at one revision.
 type Snapshot struct {
 	Entries  []policy.Entry // in the order of policy.Entry.Compare
 	Identity string         // of the store: revisions of different identities cannot be compared
 	Revision int64
-	Applied  int64 // of the last Apply by anybody: what ifRevision is held against
+	Applied  int64 // of the last Apply by anybody: what ifRevision is compared with
 }
 
-// A Key names an entry of a store.
+// A Key names an entry of a store. The zero Section is that of policies.
 type Key struct {
-	Scope policy.Scope
-	Field string // of the temporary entry for this field; "" = the permanent entry
+	Section policy.Section
+	Scope   policy.Scope
+	Field   string // of the temporary entry for this field; "" = the permanent entry
 }
 
 // KeyOf returns the key of an entry.
-func KeyOf(e policy.Entry) Key { return Key{e.Scope, e.Field} }
+func KeyOf(e policy.Entry) Key { return Key{e.Section(), e.Scope, e.Field} }
 
 // A Batch is what changed at one revision or several; no key is in it twice.
 type Batch struct {
@@ -60,12 +62,28 @@ type Batch struct {
 // A Change puts or deletes one entry.
 type Change struct {
 	Key
-	Policy policy.Policy // of the entry; the zero Policy deletes it
-	TTL    time.Duration // how long a temporary entry lives, from MinTTL to MaxTTL
+	Settings policy.Settings // of the entry, and of the key's section; nil or empty deletes the entry
+	TTL      time.Duration   // how long a temporary entry lives, from MinTTL to MaxTTL
 
-	// Expires is when exactly a temporary entry ends, if that was said; TTL is then how far off that
-	// is. Zero: it ends a TTL after it was stored.
+	// Expires is when exactly a temporary entry expires, if that is known; TTL is then the time until
+	// then. Zero: it expires a TTL after it was stored.
 	Expires time.Time
+}
+
+// Deletes reports whether the change deletes its entry.
+func (c Change) Deletes() bool { return policy.IsZero(c.Settings) }
+
+// Entry returns the entry that a change puts at now.
+func (c Change) Entry(now time.Time, revision int64) policy.Entry {
+	e := policy.Entry{Scope: c.Scope, Settings: c.Settings, Revision: revision}
+	if c.Field != "" {
+		e.Temporary, e.Field, e.Expires = true, c.Field, c.Expires
+		if e.Expires.IsZero() {
+			e.Expires = now.Add(c.TTL)
+		}
+		e.Expires = e.Expires.UTC().Round(0)
+	}
+	return e
 }
 
 // How long temporary entries may live.
@@ -76,7 +94,7 @@ const (
 
 var (
 	// ErrCompacted ends a watch that cannot say what changed: list again.
-	ErrCompacted = errors.New("configstore: the revision is not known any more")
+	ErrCompacted = errors.New("configstore: the revision is no longer known")
 
 	// ErrClosed reports the use of a closed store.
 	ErrClosed = errors.New("configstore: closed")
@@ -89,37 +107,26 @@ type ConflictError struct {
 
 func (e *ConflictError) Error() string {
 	if e.Have < e.Want { // of a file: a copy with an older time
-		return fmt.Sprintf("configstore: policies have changed: they are at revision %d, not %d; review them and try again", e.Have, e.Want)
+		return fmt.Sprintf("configstore: policies have changed: they are at revision %d, not %d; "+
+			"review them and try again", e.Have, e.Want)
 	}
-	return fmt.Sprintf("configstore: policies have changed: revision %d is newer than %d; review the newer ones and try again", e.Have, e.Want)
+	return fmt.Sprintf("configstore: policies have changed: revision %d is newer than %d; "+
+		"review the newer ones and try again", e.Have, e.Want)
 }
 
-// Check returns every fault that changes would have in a store that holds entries. Every Store calls it before it stores anything.
+// Check returns every fault that changes would have in a store that holds entries. Every Store
+// calls it before it stores anything.
 func Check(entries []policy.Entry, changes []Change) error {
 	var errs []error
 	seen := make(map[Key]bool)
 	for _, c := range changes {
-		fault := func(field, value, reason string) {
-			errs = append(errs, fmt.Errorf("%s: %w", c.Scope, &policy.FieldError{Field: field, Value: value, Reason: reason}))
-		}
 		if seen[c.Key] {
-			fault("scope", c.Scope.String(), "is changed twice: keep one of them")
+			errs = append(errs, fmt.Errorf("%s: %w", c.Scope, &policy.FieldError{
+				Field: "scope", Value: c.Scope.String(), Reason: "duplicate change: keep one of them"}))
 		}
 		seen[c.Key] = true
-		if c.Policy.IsZero() {
-			continue // whatever it is, it may go
-		}
-		if err := c.Policy.Validate(c.Scope); err != nil {
+		if err := c.validate(); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", c.Scope, err))
-		}
-		switch {
-		case c.Field == "" && c.TTL != 0:
-			fault("ttl", c.TTL.String(), "is for temporary entries, which name their field")
-		case c.Field != "" && (c.TTL < MinTTL || c.TTL > MaxTTL):
-			fault("ttl", c.TTL.String(), fmt.Sprintf("is outside %s..%s", MinTTL, MaxTTL))
-		}
-		if c.Field != "" && (!c.Policy.Has(c.Field) || !c.Policy.Without(c.Field).IsZero()) {
-			fault(c.Field, "", "is not the only field of the temporary entry")
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -128,57 +135,88 @@ func Check(entries []policy.Entry, changes []Change) error {
 	return errors.Join(checkTies(entries, changes), checkReserved(entries, changes))
 }
 
-// after returns what is stored once the changes to scopes of these kinds are made, of entries of these kinds.
-func after(entries []policy.Entry, changes []Change, kinds ...policy.Kind) []policy.Entry {
+// validate returns the faults of a change by itself.
+func (c Change) validate() error {
+	if c.Deletes() {
+		return nil // any entry may be deleted
+	}
+	if c.Settings.Section() != c.Section {
+		return fmt.Errorf("configstore: %s under a key of %s", c.Settings.Section(), c.Section)
+	}
+	errs := []error{c.Settings.Validate(c.Scope)}
+	fault := func(field, value, reason string) {
+		errs = append(errs, &policy.FieldError{Field: field, Value: value, Reason: reason})
+	}
+	switch {
+	case c.Field == "" && c.TTL != 0:
+		fault("ttl", c.TTL.String(), "not allowed for a permanent entry")
+	case c.Field != "" && (c.TTL < MinTTL || c.TTL > MaxTTL):
+		fault("ttl", c.TTL.String(), fmt.Sprintf("out of range: want %s..%s", MinTTL, MaxTTL))
+	}
+	if c.Field != "" && !slices.Equal(policy.Fields(c.Settings), []string{c.Field}) {
+		fault(c.Field, "", "not the only field of the temporary entry")
+	}
+	return errors.Join(errs...)
+}
+
+// after returns what is stored in these sections once the changes are made.
+func after(entries []policy.Entry, changes []Change, sections ...policy.Section) []policy.Entry {
 	changed := make(map[Key]bool)
 	for _, c := range changes {
 		changed[c.Key] = true
 	}
 	var left []policy.Entry
 	for _, e := range entries {
-		if slices.Contains(kinds, e.Scope.Kind) && !changed[KeyOf(e)] {
+		if slices.Contains(sections, e.Section()) && !changed[KeyOf(e)] {
 			left = append(left, e)
 		}
 	}
 	for _, c := range changes {
-		if slices.Contains(kinds, c.Scope.Kind) && !c.Policy.IsZero() {
-			left = append(left, policy.Entry{Scope: c.Scope, Policy: c.Policy, Temporary: c.Field != "", Field: c.Field})
+		if slices.Contains(sections, c.Section) && !c.Deletes() {
+			left = append(left, c.Entry(time.Time{}, 0))
 		}
 	}
 	return left
 }
 
-// checkReserved refuses changes by which quotas reserve more than the cluster declares as its capacity, unless they did before and the changes make it
-// no worse.
+// checkReserved refuses changes by which quotas reserve more than the cluster's capacity, unless
+// they did before and the changes make it no worse.
 func checkReserved(entries []policy.Entry, changes []Change) error {
-	kinds := []policy.Kind{policy.ClusterKind, policy.TenantKind, policy.TagKind}
-	if !slices.ContainsFunc(changes, func(c Change) bool { return slices.Contains(kinds, c.Scope.Kind) }) {
+	ofQuotas := func(c Change) bool { return c.Section != policy.PolicySection }
+	if !slices.ContainsFunc(changes, ofQuotas) {
 		return nil
 	}
-	excess := func(entries []policy.Entry) (reserved, capacity int64) {
-		set, _ := policy.NewSet(entries) // of patterns there are none
-		for _, q := range set.Quotas() {
-			reserved = min(reserved+q.Reserved, policy.MaxThroughput) // which each is at most
-		}
-		return reserved, set.Ratekeeping().Capacity
-	}
-	reserved, capacity := excess(after(entries, changes, kinds...))
+	reserved, capacity := Reserved(
+		after(entries, changes, policy.QuotaSection, policy.QuotaSettingsSection))
 	if capacity == 0 || reserved <= capacity {
 		return nil
 	}
-	was, of := excess(after(entries, nil, kinds...))
+	was, of := Reserved(entries)
 	if of > 0 && was-of >= reserved-capacity {
 		return nil
 	}
 	if capacity != of {
 		return &policy.FieldError{Field: "capacity", Value: fmt.Sprint(capacity), Reason: fmt.Sprintf(
-			"is below what all quotas reserve together, %d: raise it, or reserve less first", reserved)}
+			"below what all quotas reserve together, %d: raise it, or reserve less first", reserved)}
 	}
-	return &policy.FieldError{Field: "reservedThroughput", Value: fmt.Sprint(reserved), Reason: fmt.Sprintf(
-		"is what all quotas reserve together, and above the cluster's capacity, %d: reserve less, or set cluster capacity", capacity)}
+	return &policy.FieldError{Field: "reserved", Value: fmt.Sprint(reserved), Reason: fmt.Sprintf(
+		"all quotas together reserve more than the cluster's capacity, %d: reserve less, "+
+			"or raise the capacity", capacity)}
 }
 
-// checkTies looks at what would be stored, so that changes may untie each other.
+// Reserved returns what the quotas among entries reserve together, and the capacity, 0 if unknown;
+// both in bytes of cost a second.
+func Reserved(entries []policy.Entry) (reserved, capacity int64) {
+	set, _ := policy.NewSet(slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
+		return e.Section() == policy.PolicySection // which may have faults
+	}))
+	for _, q := range set.Quotas() {
+		reserved = min(reserved+q.Reserved, policy.MaxThroughput) // the bound of each
+	}
+	return reserved, *set.QuotaSettings().Capacity
+}
+
+// checkTies looks at what would be stored, so that changes may resolve each other's ties.
 func checkTies(entries []policy.Entry, changes []Change) error {
 	var errs []error
 	for _, tie := range Ties(entries, changes) {
@@ -189,8 +227,8 @@ func checkTies(entries []policy.Entry, changes []Change) error {
 	return errors.Join(errs...)
 }
 
-// Ties returns the ties of patterns that changes would make in a store that holds entries. Check refuses those that name a topic;
-// of the others it could not be decided whether they are any.
+// Ties returns the ties of patterns that changes would make in a store that holds entries. Check
+// refuses those that name a topic; the others are undecided.
 func Ties(entries []policy.Entry, changes []Change) []*policy.TieError {
 	changed := make(map[policy.Scope]bool)
 	for _, c := range changes {
@@ -201,7 +239,10 @@ func Ties(entries []policy.Entry, changes []Change) []*policy.TieError {
 	if len(changed) == 0 {
 		return nil
 	}
-	patterns := slices.DeleteFunc(after(entries, changes, policy.PatternKind), func(e policy.Entry) bool { return e.Policy.IsZero() })
-	set, _ := policy.NewSet(patterns) // what else is wrong is found elsewhere
+	patterns := after(entries, changes, policy.PolicySection)
+	patterns = slices.DeleteFunc(patterns, func(e policy.Entry) bool {
+		return e.Scope.Kind != policy.PatternKind || policy.IsZero(e.Settings)
+	})
+	set, _ := policy.NewSet(patterns) // other faults are found elsewhere
 	return set.Ties(func(s policy.Scope) bool { return changed[s] })
 }

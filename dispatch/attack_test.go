@@ -35,7 +35,7 @@ func TestRaiseOfALowRate(t *testing.T) {
 		fleets(t, low, rate(t, low), func(t *testing.T, f *fleet) {
 			f.join(0, "group").greedy(1)
 			time.Sleep(10*second + 50*time.Millisecond)
-			f.policies.set(policy.Single(perSecond(1000)))
+			f.policies.Set(policy.Single(perSecond(1000)))
 			changed := time.Since(f.start)
 			time.Sleep(second)
 			within(t, "the first 100 ms", f.between(changed, changed+100*time.Millisecond), 80, 110)
@@ -57,7 +57,7 @@ func TestDeepCut(t *testing.T) {
 					f.join(i, "group").greedy(1000)
 				}
 				time.Sleep(2 * second)
-				f.policies.set(policy.Single(rate(t, c.to)))
+				f.policies.Set(policy.Single(rate(t, c.to)))
 				changed := time.Since(f.start)
 				time.Sleep(600 * second)
 				within(t, "ten minutes", f.between(changed+second/10, changed+600*second), c.minutes*98/100, c.minutes*101/100+replicas)
@@ -79,7 +79,7 @@ func TestCutWhileThePermitStoreIsAway(t *testing.T) {
 			}
 		})
 		time.Sleep(3 * second)
-		f.policies.set(policy.Single(perSecond(100)))
+		f.policies.Set(policy.Single(perSecond(100)))
 		changed := time.Since(f.start)
 		time.Sleep(5 * second)
 		for range 4 {
@@ -259,9 +259,9 @@ func TestTwoLimitsWasteNothing(t *testing.T) {
 		fleets(t, fmt.Sprintf("%s, %s, %d replicas", c.topic, c.sub, c.replicas), policy.Policy{}, func(t *testing.T, f *fleet) {
 			scope, err := policy.ParseScope(topic + "?subscription=slow")
 			require.NoError(t, err)
-			set, err := policy.NewSet([]policy.Entry{{Policy: rate(t, c.topic)}, {Scope: scope, Policy: rate(t, c.sub)}})
+			set, err := policy.NewSet([]policy.Entry{{Settings: rate(t, c.topic)}, {Scope: scope, Settings: rate(t, c.sub)}})
 			require.NoError(t, err)
-			f.policies.set(set)
+			f.policies.Set(set)
 			for i := range c.replicas {
 				f.join(i, "slow").greedy(1)
 			}
@@ -273,9 +273,9 @@ func TestTwoLimitsWasteNothing(t *testing.T) {
 	fleets(t, "two low ones", policy.Policy{}, func(t *testing.T, f *fleet) {
 		scope, err := policy.ParseScope(topic + "?subscription=slow")
 		require.NoError(t, err)
-		set, err := policy.NewSet([]policy.Entry{{Policy: rate(t, "1/1m")}, {Scope: scope, Policy: rate(t, "1/7s")}})
+		set, err := policy.NewSet([]policy.Entry{{Settings: rate(t, "1/1m")}, {Scope: scope, Settings: rate(t, "1/7s")}})
 		require.NoError(t, err)
-		f.policies.set(set)
+		f.policies.Set(set)
 		f.join(0, "slow").greedy(1)
 		time.Sleep(time.Hour)
 		within(t, "an hour", f.between(0, time.Hour), 59, 61)

@@ -51,7 +51,8 @@ const loadValid = 5 * time.Second
 // other. The zone is that of the first call.
 func (l *Limiter) Backend(name, zone string) (*Backend, error) {
 	if name == "" || zone == "" || len(name) > quota.MaxName || len(zone) > quota.MaxName {
-		return nil, fmt.Errorf("dispatch: backend %.50q, zone %.50q: want names of 1 to %d bytes", name, zone, quota.MaxName)
+		return nil, fmt.Errorf("dispatch: backend %.50q, zone %.50q: want names of 1 to %d bytes",
+			name, zone, quota.MaxName)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // plenty is a permit store that grants at once all that is wanted, and more, so that a benchmark
@@ -118,8 +119,8 @@ func BenchmarkDeny(b *testing.B) {
 
 // BenchmarkFourLimits: a topic's, its subscription's, its namespace's and its tenant's.
 func BenchmarkFourLimits(b *testing.B) {
-	source := &policies{changed: make(chan struct{})}
-	source.set(set(b, map[string]policy.Policy{
+	source := new(throttletest.Policies)
+	source.Set(set(b, map[string]policy.Policy{
 		topic: perSecond(1e6), topic + "?subscription=group": perSecond(1e6), "tenant:public": perSecond(1e6),
 		"public/default": {MessageRate: policy.PerSecond(1e6), Aggregate: new(true)},
 	}))

@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/google/renameio/v2"
+	"github.com/google/renameio/v2/maybe"
 
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -28,7 +28,8 @@ func (l *Limiter) readCache() (s policy.Snapshot, err error) {
 // useCache starts from the policies last seen. Until ctx ends or the policy store answers,
 // temporary ones end at their time.
 func (l *Limiter) useCache(ctx context.Context, s policy.Snapshot, reason error) {
-	l.log.Warn("the policies are those of the cache file until the policy store answers", "file", l.cfg.CacheFile, "revision", s.Revision, "error", reason)
+	l.log.Warn("the policies are those of the cache file until the policy store answers",
+		"file", l.cfg.CacheFile, "revision", s.Revision, "error", reason)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s = s.At(time.Now()); l.snapshot.Identity == "" { // else the store has answered by now
@@ -52,10 +53,11 @@ func (l *Limiter) writeCache() {
 	l.mu.Unlock()
 	text, err := policy.MarshalSnapshot(s)
 	if err == nil {
-		err = renameio.WriteFile(l.cfg.CacheFile, withReplicas(text, l.replicas.Load()), 0o600)
+		err = maybe.WriteFile(l.cfg.CacheFile, withReplicas(text, l.replicas.Load()), 0o600)
 	}
 	if err != nil && !errors.Is(err, fs.ErrClosed) {
-		l.log.Warn("the cache file of policies could not be written", "file", l.cfg.CacheFile, "error", err)
+		l.log.Warn("the cache file of policies could not be written",
+			"file", l.cfg.CacheFile, "error", err)
 	}
 }
 

@@ -17,17 +17,17 @@ import (
 func ways(t testing.TB, text string) map[string]policy.Policy {
 	t.Helper()
 	p := rate(t, text)
-	p.Groups, p.PoolTTL = "eu,us", policy.Duration(poolTTL)
+	p.Sharing.Groups, p.Sharing.PoolTTL = []string{"eu", "us"}, policy.Duration(poolTTL)
 	all := map[string]policy.Policy{}
-	for _, sharing := range []policy.Sharing{policy.Fair, policy.Strict, policy.Split, policy.Groups} {
-		p.Sharing = sharing
+	for _, sharing := range []policy.SharingMode{policy.Fair, policy.Strict, policy.Split, policy.Groups} {
+		p.Sharing.Mode = sharing
 		all[string(sharing)] = p
 	}
-	p.Sharing, p.Wait, p.MaxReserved = policy.Strict, policy.WaitQueue, new(int64(0))
+	p.Sharing.Mode, p.Sharing.Wait, p.Sharing.MaxReserved = policy.Strict, policy.WaitQueue, new(int64(0))
 	all["queue"] = p
-	p.Sharing, p.Replicas = policy.Split, new(int64(2))
+	p.Sharing.Mode, p.Sharing.Replicas = policy.Split, new(int64(2))
 	all["fixed split"] = p
-	p.Sharing, p.Replicas, p.RampOver = policy.Fair, nil, policy.Duration(time.Hour)
+	p.Sharing.Mode, p.Sharing.Replicas, p.Ramp.Over = policy.Fair, nil, policy.Duration(time.Hour)
 	all["ramp"] = p
 	return all
 }
@@ -44,7 +44,7 @@ func TestEveryChangeHolds(t *testing.T) {
 				f.joinGroup(0, "group", "eu").greedy(10)
 				f.joinGroup(1, "group", "us").greedy(10)
 				time.Sleep(5 * second)
-				f.policies.set(policy.Single(to))
+				f.policies.Set(policy.Single(to))
 				time.Sleep(5*second + 3*poolTTL) // a pool has to be agreed on
 				since := time.Since(f.start)
 				time.Sleep(10 * second)
@@ -66,9 +66,9 @@ func TestEveryChangeHoldsWhenThePermitStoreIsBack(t *testing.T) {
 			f.store.Locked(func() { r.link.Cut = true })
 			r.greedy(1)
 			time.Sleep(5 * second)
-			f.policies.set(policy.Single(detour))
+			f.policies.Set(policy.Single(detour))
 			time.Sleep(5 * second)
-			f.policies.set(policy.Single(rate(t, "100/s")))
+			f.policies.Set(policy.Single(rate(t, "100/s")))
 			time.Sleep(5 * second)
 			f.store.Locked(func() { r.link.Cut = false })
 			time.Sleep(2 * second)
@@ -113,9 +113,9 @@ func TestRampsFromLow(t *testing.T) {
 		{"100/s", policy.Rate{Permits: 1, Period: time.Hour}, time.Minute, 2 * time.Minute, 9_000},
 		{"10/s", policy.Rate{}, time.Hour, 350 * second, 171},
 	} {
-		for _, sharing := range []policy.Sharing{policy.Fair, policy.Strict} {
+		for _, sharing := range []policy.SharingMode{policy.Fair, policy.Strict} {
 			p := rate(t, c.rate)
-			p.Sharing, p.RampFrom, p.RampOver = sharing, c.from, policy.Duration(c.over)
+			p.Sharing.Mode, p.Ramp.From, p.Ramp.Over = sharing, c.from, policy.Duration(c.over)
 			fleets(t, fmt.Sprint(sharing, c), p, func(t *testing.T, f *fleet) {
 				f.join(0, "group").greedy(1)
 				time.Sleep(c.watch)
@@ -130,8 +130,8 @@ func TestRampsFromLow(t *testing.T) {
 func TestRampOfASplit(t *testing.T) {
 	for _, replicas := range []int64{0, 1} {
 		p := rate(t, "1000/s")
-		p.Sharing, p.Replicas, p.PoolTTL = policy.Split, &replicas, policy.Duration(poolTTL)
-		p.RampFrom, p.RampOver, p.RampTTL = policy.PerSecond(10), policy.Duration(5*second), policy.Duration(10*second)
+		p.Sharing.Mode, p.Sharing.Replicas, p.Sharing.PoolTTL = policy.Split, &replicas, policy.Duration(poolTTL)
+		p.Ramp.From, p.Ramp.Over, p.Ramp.TTL = policy.PerSecond(10), policy.Duration(5*second), policy.Duration(10*second)
 		fleets(t, fmt.Sprint(replicas), p, func(t *testing.T, f *fleet) {
 			r := f.join(0, "group")
 			r.greedy(1 << 20)
@@ -179,7 +179,7 @@ func TestQueueMovesUp(t *testing.T) {
 // the judge.
 func TestStatsWhileClosing(t *testing.T) {
 	for range 20 {
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000), ThrottleCaughtUp: new(true)})})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})})
 		require.NoError(t, err)
 		sub, err := lim.Subscription("kafka://public/default/orders", "billing")
 		require.NoError(t, err)
@@ -212,7 +212,7 @@ func TestRaiseKeepsThePace(t *testing.T) {
 				f.join(i, "group").greedy(1)
 			}
 			time.Sleep(20 * second)
-			f.policies.set(policy.Single(rate(t, to)))
+			f.policies.Set(policy.Single(rate(t, to)))
 			changed := time.Since(f.start)
 			time.Sleep(20 * second)
 			perSec := rate(t, to).MessageRate.PerSec()

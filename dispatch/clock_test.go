@@ -103,7 +103,7 @@ func TestSlowRequestsMoveNothing(t *testing.T) {
 // bounded number through.
 func TestSteppingClockSplitAndGroups(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]policy.Policy{"split": splitting(t, "1000/s"), "groups": divided(t, "1000/s", "eu,us")} {
+	for name, p := range map[string]policy.Policy{"split": splitting(t, "1000/s"), "groups": divided(t, "1000/s", "eu", "us")} {
 		for _, step := range []time.Duration{100 * time.Millisecond, -100 * time.Millisecond, 5 * second, -5 * second, time.Hour, -time.Hour} {
 			attacked(t, fmt.Sprintf("%s, %v", name, step), p, func(t *testing.T, f *fleet, _ *rand.Rand) {
 				for i := range 8 {

@@ -85,7 +85,7 @@ func TestExemptionEnds(t *testing.T) {
 	fleets(t, "", policy.Policy{}, func(t *testing.T, f *fleet) {
 		r := f.join(0, "group")
 		r.sub.ReportBacklog(0)
-		f.policies.set(policy.Single(perSecond(10)))
+		f.policies.Set(policy.Single(perSecond(10)))
 		synctest.Wait()
 		assert.True(t, r.lim.Stats().Subscriptions[0].Exempt)
 		time.Sleep(6 * second)
@@ -155,11 +155,11 @@ func TestLossBySubscription(t *testing.T) {
 		tp, err := policy.ParseTopic(topic)
 		require.NoError(t, err)
 		set, err := policy.NewSet([]policy.Entry{
-			{Scope: policy.ClusterScope(), Policy: perSecond(1000)},
-			{Scope: policy.SubscriptionScope(tp, "careful"), Policy: policy.Policy{OnOutage: policy.OutageStop}},
+			{Scope: policy.ClusterScope(), Settings: perSecond(1000)},
+			{Scope: policy.SubscriptionScope(tp, "careful"), Settings: policy.Policy{OnOutage: policy.OutageStop}},
 		})
 		require.NoError(t, err)
-		f.policies.set(set)
+		f.policies.Set(set)
 		f.join(0, "careful").greedy(1)
 		f.join(1, "usual").greedy(1)
 		time.Sleep(2 * second)
@@ -188,9 +188,9 @@ func TestDebtOutlivesItsLimit(t *testing.T) {
 		g, err := r.sub.Acquire(t.Context(), 1)
 		require.NoError(t, err)
 		g.Done(1001, 0)
-		f.policies.set(policy.Single(policy.Policy{}))
+		f.policies.Set(policy.Single(policy.Policy{}))
 		time.Sleep(20 * time.Millisecond)
-		f.policies.set(policy.Single(perSecond(1000)))
+		f.policies.Set(policy.Single(perSecond(1000)))
 		synctest.Wait()
 		start := time.Now()
 		_, err = r.sub.Acquire(t.Context(), 1)

@@ -3,7 +3,6 @@ package dispatch_test
 import (
 	"context"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -16,22 +15,17 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 const topic = "kafka://public/default/orders"
-
-// An event is n permits dispatched by a replica.
-type event struct {
-	at      time.Duration
-	n       int
-	replica int
-}
 
 // A fleet is replicas in a synctest bubble that share one store.
 type fleet struct {
 	t        *testing.T
 	store    *permitstest.Store
-	policies *policies
+	policies *throttletest.Policies
 	start    time.Time
 	stop     context.CancelFunc
 	ctx      context.Context
@@ -39,41 +33,10 @@ type fleet struct {
 	joined   []*replica
 	cache    string // directory of the replicas' cache files; "" = none
 
-	mu     sync.Mutex
-	events []event
-	waits  map[int][]time.Duration
-}
+	dispatched *window.Record // by the replicas' numbers
 
-// policies is a PolicySource that a test changes.
-type policies struct {
-	mu       sync.Mutex
-	snapshot policy.Snapshot
-	changed  chan struct{}
-}
-
-func (p *policies) set(s *policy.Set) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.snapshot = policy.Snapshot{Set: s, Identity: "test", Revision: p.snapshot.Revision + 1}
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
-
-func (p *policies) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
-	return func(yield func(policy.Snapshot, error) bool) {
-		for ctx.Err() == nil {
-			p.mu.Lock()
-			s, changed := p.snapshot, p.changed
-			p.mu.Unlock()
-			if !yield(s, nil) {
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-			}
-		}
-	}
+	mu    sync.Mutex
+	waits map[int][]time.Duration
 }
 
 func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
@@ -81,9 +44,9 @@ func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
 	if testing.Short() {
 		t.Skip("a fleet takes long with the race detector")
 	}
-	f := &fleet{t: t, store: permitstest.NewStore(seed, nil), policies: &policies{changed: make(chan struct{})}, start: time.Now(), waits: map[int][]time.Duration{}}
+	f := &fleet{t: t, store: permitstest.NewStore(seed, nil), policies: new(throttletest.Policies), start: time.Now(), dispatched: window.NewRecord(), waits: map[int][]time.Duration{}}
 	f.ctx, f.stop = context.WithCancel(t.Context())
-	f.policies.set(policy.Single(p))
+	f.policies.Set(policy.Single(p))
 	t.Logf("seed %d", seed)
 	return f
 }
@@ -118,11 +81,7 @@ func (f *fleet) joinGroup(id int, subscription, group string) *replica {
 	return r
 }
 
-func (f *fleet) record(replica, n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.events = append(f.events, event{time.Since(f.start), n, replica})
-}
+func (f *fleet) record(replica, n int) { f.dispatched.Add(replica, n) }
 
 // greedy takes up to max permits at a time, without end.
 func (r *replica) greedy(max int) {
@@ -180,48 +139,13 @@ func (f *fleet) end() {
 }
 
 // between counts what was dispatched in [from, to).
-func (f *fleet) between(from, to time.Duration) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, e := range f.events {
-		if e.at >= from && e.at < to {
-			n += e.n
-		}
-	}
-	return n
-}
+func (f *fleet) between(from, to time.Duration) int { return f.dispatched.Between(from, to) }
 
 // by counts what one replica dispatched in [from, to).
-func (f *fleet) by(id int, from, to time.Duration) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, e := range f.events {
-		if e.replica == id && e.at >= from && e.at < to {
-			n += e.n
-		}
-	}
-	return n
-}
+func (f *fleet) by(id int, from, to time.Duration) int { return f.dispatched.By(id, from, to) }
 
-// window is the most dispatched in any interval of length d that begins at from or later.
-func (f *fleet) window(d, from time.Duration) (most int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	sum, tail := 0, 0
-	for _, e := range f.events {
-		if e.at < from {
-			tail++
-			continue
-		}
-		sum += e.n
-		for f.events[tail].at <= e.at-d {
-			sum -= f.events[tail].n
-			tail++
-		}
-		most = max(most, sum)
-	}
-	return most
-}
+// window returns the most permits dispatched in any interval of length d from a time on.
+func (f *fleet) window(d, from time.Duration) int { return f.dispatched.Max(d, from) }
 
 // p99 is the 99th percentile of a replica's waits.
 func (f *fleet) p99(id int) time.Duration {

@@ -108,11 +108,9 @@ func TestTheLastStrictSlotComesBack(t *testing.T) {
 
 // gapAfter is how long after at the next dispatch came; an hour if none did.
 func (f *fleet) gapAfter(at time.Duration) time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, e := range f.events {
-		if e.at > at {
-			return e.at - at
+	for _, e := range f.dispatched.Events() {
+		if e.At > at {
+			return e.At - at
 		}
 	}
 	return time.Hour
@@ -121,7 +119,7 @@ func (f *fleet) gapAfter(at time.Duration) time.Duration {
 // A group whose last worker has left is free for all at once: its permits wait for nobody who was
 // cut off.
 func TestGroupsAreLeft(t *testing.T) {
-	fleets(t, "", divided(t, "1000/s", "eu,us"), func(t *testing.T, f *fleet) {
+	fleets(t, "", divided(t, "1000/s", "eu", "us"), func(t *testing.T, f *fleet) {
 		eu, us := f.joinGroup(0, "group", "eu"), f.joinGroup(1, "group", "us")
 		eu.greedy(100)
 		us.greedy(100)

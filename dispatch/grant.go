@@ -9,7 +9,7 @@ import (
 // A Grant is the permits that an Acquire came back with. They are charged already, so to forget a
 // Grant is safe: it only keeps what was not used. But where maxInFlight is set, its messages are
 // in flight until Done. The zero value is a Grant of nothing.
-type Grant struct { // the fields of an engine.Grant; Done is inlined only if they are not one level deeper
+type Grant struct { // an engine.Grant: Done is inlined only if the fields are not one level deeper
 	n         int
 	admission *engine.Admission
 	size      int64
@@ -37,7 +37,8 @@ func (g Grant) InFlight() bool { return g.admission != nil && g.admission.MaxInF
 // that ([Grant.Hold] allows more); more than granted becomes a debt that later reads pay. Only the
 // first call counts. Done must be called on the Grant itself, not on a copy.
 func (g *Grant) Done(messages int, bytes int64) {
-	if g.admission != nil && (messages != g.n || g.size != 0) { // inlined: without a limit of bytes, it costs no call
+	// Done is inlined: without a limit of bytes, it costs no call.
+	if g.admission != nil && (messages != g.n || g.size != 0) {
 		g.settle(messages, bytes)
 	}
 	g.admission = nil

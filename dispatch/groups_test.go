@@ -10,10 +10,10 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-func divided(t testing.TB, text string, groups policy.Names) policy.Policy {
+func divided(t testing.TB, text string, groups ...string) policy.Policy {
 	t.Helper()
 	p := rate(t, text)
-	p.Sharing, p.Groups, p.PoolTTL = policy.Groups, groups, policy.Duration(poolTTL)
+	p.Sharing.Mode, p.Sharing.Groups, p.Sharing.PoolTTL = policy.Groups, groups, policy.Duration(poolTTL)
 	return p
 }
 
@@ -22,7 +22,7 @@ func divided(t testing.TB, text string, groups policy.Names) policy.Policy {
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	for how, wants := range appetites {
-		fleets(t, how, divided(t, "1000/s", "eu,us"), func(t *testing.T, f *fleet) {
+		fleets(t, how, divided(t, "1000/s", "eu", "us"), func(t *testing.T, f *fleet) {
 			for i := range 3 {
 				f.joinGroup(i, "group", "eu").greedy(wants)
 			}
@@ -52,7 +52,7 @@ func TestGroups(t *testing.T) {
 // A long period opens evenly, and what a worker is in no group of it does not get.
 func TestGroupsOfALongPeriod(t *testing.T) {
 	t.Parallel()
-	fleets(t, "", divided(t, "60/1m", "eu,us"), func(t *testing.T, f *fleet) {
+	fleets(t, "", divided(t, "60/1m", "eu", "us"), func(t *testing.T, f *fleet) {
 		f.joinGroup(0, "group", "eu").greedy(1)
 		f.joinGroup(1, "group", "us").greedy(1)
 		other := f.joinGroup(2, "group", "asia")
@@ -73,7 +73,7 @@ func TestGroupsOfALongPeriod(t *testing.T) {
 func TestGroupsUnderAPartition(t *testing.T) {
 	t.Parallel()
 	for loss, without := range map[policy.OnOutage]int{policy.OutageShare: 500, policy.OutageStop: 0} {
-		p := divided(t, "1000/s", "eu,us")
+		p := divided(t, "1000/s", "eu", "us")
 		p.OnOutage = loss
 		fleets(t, string(loss), p, func(t *testing.T, f *fleet) {
 			for i := range 2 {

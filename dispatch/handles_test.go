@@ -57,9 +57,9 @@ func TestClosedIsSilent(t *testing.T) {
 		"bytes":   {MessageRate: policy.PerSecond(100), ByteRate: policy.PerSecond(10_000)},
 		"burst":   {MessageRate: policy.PerSecond(10), Burst: new(int64(100))},
 		"strict":  strictly(t, "10"),
-		"queue":   {MessageRate: policy.PerSecond(10), Sharing: policy.Strict, Wait: policy.WaitQueue},
+		"queue":   {MessageRate: policy.PerSecond(10), Sharing: policy.Sharing{Mode: policy.Strict, Wait: policy.WaitQueue}},
 		"split":   splitting(t, "10"),
-		"groups":  divided(t, "10", "eu,us"),
+		"groups":  divided(t, "10", "eu", "us"),
 		"a light": {MessageRate: policy.PerSecond(10), Reserved: policy.PerSecond(10)},
 	} {
 		attacked(t, name, p, func(t *testing.T, f *fleet, rng *rand.Rand) {
@@ -97,7 +97,7 @@ func TestClosedIsSilent(t *testing.T) {
 				require.NoError(t, r.sub.Close())
 			} else {
 				before = requests(r)
-				f.policies.set(policy.Single(policy.Policy{}))
+				f.policies.Set(policy.Single(policy.Policy{}))
 			}
 			time.Sleep(second)
 			soon := requests(r)

@@ -14,6 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // A recorder counts what replicas return to the permit store.
@@ -54,7 +55,7 @@ func hoard(t *testing.T, sub *dispatch.Subscription, n int, hold time.Duration) 
 func TestHold(t *testing.T) {
 	second := time.Second
 	for name, c := range map[string]struct {
-		sharing     policy.Sharing
+		sharing     policy.SharingMode
 		hold, after time.Duration
 		back        bool
 	}{
@@ -68,9 +69,9 @@ func TestHold(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &recorder{PermitStore: memory.New()}
 				p := perSecond(100)
-				p.Sharing = c.sharing
+				p.Sharing.Mode = c.sharing
 				if c.sharing == policy.Split {
-					p.Replicas = new(int64(1))
+					p.Sharing.Replicas = new(int64(1))
 				}
 				lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: store})
 				require.NoError(t, err)
@@ -159,13 +160,7 @@ func TestHoldBound(t *testing.T) {
 		cancel()
 		running.Wait()
 		for _, d := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
-			most, first := 0, 0
-			for i, at := range used {
-				for at.Sub(used[first]) >= d {
-					first++
-				}
-				most = max(most, i-first+1)
-			}
+			most := window.Max(d, window.Times(used))
 			assert.LessOrEqual(t, float64(most), rate*(d+hold+250*time.Millisecond).Seconds(), "in %v", d)
 		}
 		assert.GreaterOrEqual(t, float64(len(used)), 0.9*rate*60)

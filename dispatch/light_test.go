@@ -30,20 +30,18 @@ func attacked(t *testing.T, name string, p policy.Policy, run func(t *testing.T,
 // excess is the most that was dispatched above rate x d in any interval d from then on, as time at
 // that rate.
 func (f *fleet) excess(rate float64, from time.Duration) time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	ahead, lowest, worst, started := 0.0, 0.0, 0.0, false
 	var last time.Duration
-	for _, e := range f.events {
-		if e.at < from {
+	for _, e := range f.dispatched.Events() {
+		if e.At < from {
 			continue
 		}
 		if started {
-			ahead -= rate * (e.at - last).Seconds()
+			ahead -= rate * (e.At - last).Seconds()
 		}
-		started, last = true, e.at
+		started, last = true, e.At
 		lowest = min(lowest, ahead)
-		ahead += float64(e.n)
+		ahead += float64(e.N)
 		worst = max(worst, ahead-lowest)
 	}
 	return time.Duration(worst / rate * float64(time.Second))
@@ -61,11 +59,11 @@ func (f *fleet) bounded(t *testing.T, what string, from, to time.Duration, most 
 // weighed puts subscriptions' weights and minimums in force.
 func weighed(t testing.TB, of map[string]policy.Policy) *policy.Set {
 	t.Helper()
-	entries := []policy.Entry{{Scope: policy.ClusterScope(), Policy: perSecond(1000)}}
+	entries := []policy.Entry{{Scope: policy.ClusterScope(), Settings: perSecond(1000)}}
 	tp, err := policy.ParseTopic(topic)
 	require.NoError(t, err)
 	for name, p := range of {
-		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(tp, name), Policy: p})
+		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(tp, name), Settings: p})
 	}
 	set, err := policy.NewSet(entries)
 	require.NoError(t, err)
@@ -104,7 +102,7 @@ func TestMinimumsThatTakeAll(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
 		attacked(t, "600 and 400 beside one that comes and goes, "+how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
-			f.policies.set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))
+			f.policies.Set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))
 			for i := range 4 {
 				f.join(i, "a").greedy(max)
 				f.join(4+i, "b").greedy(max)
@@ -126,7 +124,7 @@ func TestMinimumsThatTakeAll(t *testing.T) {
 			within(t, "c's, which has no minimum", float64(c)/secs, 0.1, 10)
 		})
 		attacked(t, "800, 400 and 400, "+how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
-			f.policies.set(weighed(t, map[string]policy.Policy{"a": reserves(800), "b": reserves(400), "c": reserves(400)}))
+			f.policies.Set(weighed(t, map[string]policy.Policy{"a": reserves(800), "b": reserves(400), "c": reserves(400)}))
 			for i := range 2 {
 				f.join(i, "a").greedy(max)
 				f.join(2+i, "b").greedy(max)
@@ -153,7 +151,7 @@ func TestALightOneComesAndGoes(t *testing.T) {
 			for i := range 8 {
 				of[fmt.Sprint("heavy ", i)] = policy.Policy{Weight: new(heavy)}
 			}
-			f.policies.set(weighed(t, of))
+			f.policies.Set(weighed(t, of))
 			for i := range 8 {
 				f.join(i, fmt.Sprint("heavy ", i)).greedy(max)
 			}
@@ -169,7 +167,7 @@ func TestALightOneComesAndGoes(t *testing.T) {
 // not a part of the limit of its own.
 func TestMinimumsInAnOutage(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
-		f.policies.set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))
+		f.policies.Set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))
 		for i := range 2 {
 			f.join(i, "a").greedy(1)
 			f.join(2+i, "b").greedy(1)

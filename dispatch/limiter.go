@@ -21,19 +21,34 @@ var ErrClosed = engine.ErrClosed
 
 // A Config says what a Limiter works with. Its zero value works: nothing is limited.
 type Config struct {
-	Policies  PolicySource // nil: no policies, nothing is limited
-	Permits   PermitStore  // nil: a memory permit store of this Limiter's own. The Limiter does not close it
-	Cluster   string       // whose namespace overrides apply, and whose permits are shared; default "standalone"
-	Group     string       // the worker group of this process, for limits with `sharing.mode: groups`; default none
-	Replica   string       // the name of this process in what it publishes; default host name, process id and a random part
-	CacheFile string       // keeps the policies last seen, for a start while the policy store is unavailable; default none
+	// Policies are followed; nil: no policies, nothing is limited.
+	Policies PolicySource
+	// Permits keeps the permits; nil: a memory permit store of this Limiter's own. The Limiter
+	// does not close it.
+	Permits PermitStore
+	// Cluster is whose namespace overrides apply and whose permits are shared; default
+	// "standalone".
+	Cluster string
+	// Group is the worker group of this process, for limits with sharing.mode groups; default none.
+	Group string
+	// Replica is the name of this process in what it publishes; default host name, process id and
+	// a random part.
+	Replica string
+	// CacheFile keeps the policies last seen, for a start while the policy store is unavailable;
+	// default none.
+	CacheFile string
 	// OpenTimeout is how long Open waits for the policies; default 5 s, or 1 s if CacheFile can be
 	// read.
 	OpenTimeout time.Duration
-	Logger      *slog.Logger // nil: silent
-	OnClose     func() error // called at the end of Close, for what was opened for the Limiter; default nothing
-	CostSample  float64      // probability with which a message's cost is counted (see Backend), and scaled back; default 1
-	Rand        *rand.Rand   // for jitter and nonces, used by nobody else; nil: seeded at random
+	// Logger gets what goes wrong and is right again; nil: silent.
+	Logger *slog.Logger
+	// OnClose is called at the end of Close, for what was opened for the Limiter; default nothing.
+	OnClose func() error
+	// CostSample is the probability with which a message's cost is counted (see Backend), and
+	// scaled back; default 1.
+	CostSample float64
+	// Rand is for jitter and nonces; no other goroutine may use it. nil: seeded at random.
+	Rand *rand.Rand
 }
 
 // A Limiter keeps the permits of one process. Any number of goroutines may use it at once.
@@ -71,7 +86,8 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 		cfg: cfg, log: cfg.Logger, stop: stop, backends: map[string]*Backend{},
 		snapshot: policy.Snapshot{Set: policy.Single(policy.Policy{})},
 		engine: engine.Start(engine.Config{
-			Store: cfg.Permits, Cluster: cfg.Cluster, WorkerGroup: cfg.Group, Replica: cfg.Replica, Log: cfg.Logger, Rand: cfg.Rand,
+			Store: cfg.Permits, Cluster: cfg.Cluster, WorkerGroup: cfg.Group,
+			Replica: cfg.Replica, Log: cfg.Logger, Rand: cfg.Rand,
 		}),
 	}
 	if err := l.openPolicies(ctx, running); err != nil {
@@ -92,16 +108,18 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.Cluster = "standalone"
 	}
 	if err := policy.NamespaceScope("any", cfg.Cluster, "any").Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("Cluster: %w", err))
+		errs = append(errs, fmt.Errorf("cluster: %w", err))
 	}
 	if cfg.CostSample == 0 {
 		cfg.CostSample = 1
 	}
 	if !(cfg.CostSample >= minSample && cfg.CostSample <= 1) {
-		errs = append(errs, fmt.Errorf("CostSample %v: invalid probability: want %v to 1", cfg.CostSample, minSample))
+		errs = append(errs, fmt.Errorf("CostSample %v: invalid probability: want %v to 1",
+			cfg.CostSample, minSample))
 	}
 	if cfg.OpenTimeout < 0 {
-		errs = append(errs, fmt.Errorf("OpenTimeout %v: is negative: want 0 for the default, or more", cfg.OpenTimeout))
+		errs = append(errs, fmt.Errorf("OpenTimeout %v: is negative: want 0 for the default, or more",
+			cfg.OpenTimeout))
 	}
 	if cfg.Permits == nil {
 		cfg.Permits = memory.New()

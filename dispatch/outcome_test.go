@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A service can do so much a second, and answers busy above that. It saves up a tenth of a
@@ -93,7 +95,7 @@ func TestBusy(t *testing.T) {
 	for _, limited := range []bool{false, true} {
 		t.Run(fmt.Sprint("limited ", limited), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := policy.Policy{ThrottleCaughtUp: new(true)}
+				p := policy.Policy{CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 				if limited {
 					p.MessageRate = policy.PerSecond(5000)
 				}
@@ -148,7 +150,7 @@ func TestBusyOfOthers(t *testing.T) {
 		within(t, "of the other", ok, 470, 530)
 		_, busy := down.count(10 * time.Second)
 		within(t, "probes", busy, 0.5, 1.5)
-		f.policies.set(policy.Single(policy.Policy{Busy: policy.BusyNone}))
+		f.policies.Set(policy.Single(policy.Policy{Busy: policy.Busy{Mode: policy.BusyNone}}))
 		time.Sleep(time.Second)
 		_, busy = down.count(5 * time.Second)
 		within(t, "none", busy, 450, 550)
@@ -156,11 +158,20 @@ func TestBusyOfOthers(t *testing.T) {
 	})
 }
 
+// countBusy returns a policy by which these outcomes count as busy, with commas between them; "" for
+// the default.
+func countBusy(outcomes string) (p policy.Policy) {
+	if outcomes != "" {
+		p.Busy.Outcomes = strings.Split(outcomes, ",")
+	}
+	return p
+}
+
 // TestBusyOutcomes: the policy says which outcomes count as busy; it may change its mind.
 func TestBusyOutcomes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		counts policy.Outcomes
+		counts string
 		of     dispatch.Outcome
 		slow   bool
 	}{
@@ -176,7 +187,7 @@ func TestBusyOutcomes(t *testing.T) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 1, policy.Policy{BusyOutcomes: c.counts})
+				f := newFleet(t, 1, countBusy(c.counts))
 				s := &service{capacity: 100, at: time.Now(), refuses: c.of}
 				f.join(0, "group").calls(s, 500)
 				time.Sleep(10 * time.Second)
@@ -186,7 +197,7 @@ func TestBusyOutcomes(t *testing.T) {
 				} else {
 					within(t, "at full speed", ok+refused, 470, 530)
 				}
-				f.policies.set(policy.Single(policy.Policy{BusyOutcomes: "busy,failed,timeout"}))
+				f.policies.Set(policy.Single(countBusy("busy,failed,timeout")))
 				time.Sleep(10 * time.Second)
 				if ok, refused = s.count(10 * time.Second); c.of == dispatch.OutcomeIgnored {
 					within(t, "at full speed", ok+refused, 470, 530)
@@ -203,7 +214,7 @@ func TestBusyOutcomes(t *testing.T) {
 // later.
 func TestBusyOfOld(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]policy.Policy{"none": {Busy: policy.BusyNone}, "of failures": {BusyOutcomes: "failed"}} {
+	for name, p := range map[string]policy.Policy{"none": {Busy: policy.Busy{Mode: policy.BusyNone}}, "of failures": countBusy("failed")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -212,7 +223,7 @@ func TestBusyOfOld(t *testing.T) {
 				for range 10_000 {
 					r.sub.ReportOutcome(dispatch.OutcomeBusy, time.Minute)
 				}
-				f.policies.set(policy.Single(policy.Policy{}))
+				f.policies.Set(policy.Single(policy.Policy{}))
 				s := &service{capacity: 1e6, at: time.Now()}
 				r.calls(s, 500)
 				time.Sleep(2 * time.Second)
@@ -229,7 +240,7 @@ func TestBusyOfOld(t *testing.T) {
 func TestReporting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 1, policy.Policy{BusyOutcomes: "busy,failed"})
+		f := newFleet(t, 1, countBusy("busy,failed"))
 		r := f.join(0, "group")
 		s := &service{capacity: 100, at: time.Now()}
 		failure := errors.New("away")
@@ -387,8 +398,8 @@ func BenchmarkReportOutcome(b *testing.B) {
 // subscription at that, until nobody has a handle for them.
 func TestReservedWhileThereAreHandles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := &policies{changed: make(chan struct{})}
-		source.set(set(t, map[string]policy.Policy{"tag:gold": {ReservedThroughput: new(int64(50 * quota.AssumedCost)), TotalThroughput: new(int64(1 << 40))}}))
+		source := new(throttletest.Policies)
+		source.Set(set(t, map[string]policy.Quota{"tag:gold": {Reserved: new(int64(50 * quota.AssumedCost)), Total: new(int64(1 << 40))}}))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
@@ -419,12 +430,12 @@ func TestReservedWhileThereAreHandles(t *testing.T) {
 func TestBusyForAllTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set, err := policy.NewSet([]policy.Entry{
-			{Scope: policy.TagScope("early"), Policy: policy.Policy{TotalThroughput: new(int64(1 << 40))}},
-			{Scope: policy.TagScope("late"), Policy: policy.Policy{TotalThroughput: new(int64(1 << 40))}},
+			{Scope: policy.TagScope("early"), Settings: policy.Quota{Total: new(int64(1 << 40))}},
+			{Scope: policy.TagScope("late"), Settings: policy.Quota{Total: new(int64(1 << 40))}},
 		})
 		require.NoError(t, err)
-		source := &policies{changed: make(chan struct{})}
-		source.set(set)
+		source := new(throttletest.Policies)
+		source.Set(set)
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")

@@ -51,7 +51,8 @@ func (l *Limiter) openPolicies(ctx, running context.Context) error {
 		timeout = defaultOpenTimeout
 	}
 	if cacheErr != nil {
-		hint = ": start the policy store or check its address, wait longer (OpenTimeout), or keep a cache file (CacheFile) to start without it"
+		hint = ": start the policy store or check its address, wait longer (OpenTimeout), " +
+			"or keep a cache file (CacheFile) to start without it"
 	}
 	first := make(chan error, 1)
 	l.done.Go(func() { l.followPolicies(running, first) })
@@ -89,7 +90,8 @@ func await(ctx context.Context, first <-chan error, timeout time.Duration, hint 
 				return fmt.Errorf("dispatch: open: %w", err)
 			}
 		case <-ctx.Done():
-			return fmt.Errorf("dispatch: open: no policies after %v: %w; last: %w", time.Since(start).Round(time.Millisecond), context.Cause(ctx), last)
+			return fmt.Errorf("dispatch: open: no policies after %v: %w; last: %w",
+				time.Since(start).Round(time.Millisecond), context.Cause(ctx), last)
 		case <-timer.C:
 			return fmt.Errorf("dispatch: open: no policies after %v: %w%s", timeout, last, hint)
 		}
@@ -131,7 +133,7 @@ func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 		report(nil)
 	}
 	if ctx.Err() == nil {
-		failed(errors.New("the policy source has ended: changes are not seen until the process restarts"))
+		failed(errors.New("the policy source has ended: restart the process to see changes"))
 	}
 }
 

@@ -45,7 +45,9 @@ func (l *Limiter) followRates(ctx context.Context) {
 			known = found
 		}
 		if !old && known.Old(now) && known.Time > 0 {
-			l.log.Warn("no ratekeeper has found rates lately: quotas go on at what is reserved or, if nothing is, in total", "for", quota.RatesHold)
+			l.log.Warn("no ratekeeper has found rates lately: "+
+				"quotas go on at what is reserved or, if nothing is, in total",
+				"for", quota.RatesHold)
 		}
 		readAt = now
 		l.engine.ApplyRates(known, now)
@@ -88,7 +90,8 @@ func (l *Limiter) publishUsage(ctx context.Context, since *usage) {
 	}
 	text, err := json.Marshal(u)
 	if err == nil {
-		err = l.cfg.Permits.Publish(ctx, permits.UsageOf(l.cfg.Cluster), l.cfg.Replica, text, publishedFor)
+		of := permits.UsageOf(l.cfg.Cluster)
+		err = l.cfg.Permits.Publish(ctx, of, l.cfg.Replica, text, publishedFor)
 	}
 	if err != nil {
 		if ctx.Err() == nil {

@@ -10,10 +10,10 @@ import (
 )
 
 // ramped is the vector 60/15/10 s, in tens of permits.
-func ramped(t testing.TB, sharing policy.Sharing, mode policy.RampMode) policy.Policy {
+func ramped(t testing.TB, sharing policy.SharingMode, mode policy.RampMode) policy.Policy {
 	p := rate(t, "600/s")
-	p.Sharing, p.PoolTTL = sharing, policy.Duration(poolTTL)
-	p.Ramp, p.RampFrom, p.RampOver, p.RampTTL = mode, policy.PerSecond(150), policy.Duration(10*second), policy.Duration(5*second)
+	p.Sharing.Mode, p.Sharing.PoolTTL = sharing, policy.Duration(poolTTL)
+	p.Ramp.Mode, p.Ramp.From, p.Ramp.Over, p.Ramp.TTL = mode, policy.PerSecond(150), policy.Duration(10*second), policy.Duration(5*second)
 	return p
 }
 
@@ -25,7 +25,7 @@ func budgets(steps int) (n int) { return min(150+45*steps, 600) }
 // all, and the ramp goes on when replicas are replaced.
 func TestRamps(t *testing.T) {
 	t.Parallel()
-	for _, sharing := range []policy.Sharing{policy.Fair, policy.Strict, policy.Split} {
+	for _, sharing := range []policy.SharingMode{policy.Fair, policy.Strict, policy.Split} {
 		for _, mode := range []policy.RampMode{policy.RampScheduled, policy.RampRelaxed} {
 			fleets(t, string(sharing)+", "+string(mode), ramped(t, sharing, mode), func(t *testing.T, f *fleet) {
 				wants := 1 << 20
@@ -118,15 +118,15 @@ func TestRampOfAnotherLimit(t *testing.T) {
 		time.Sleep(4 * second)
 		p := ramped(t, policy.Fair, policy.RampScheduled)
 		p.MessageRate = policy.PerSecond(1150) // steps of 100
-		f.policies.set(policy.Single(p))
+		f.policies.Set(policy.Single(p))
 		time.Sleep(2 * second)
 		within(t, "the second after", f.between(5*second, 6*second), 415, 500) // 330 + 100, or 285 + 200
-		p.Ramp = policy.RampNone
-		f.policies.set(policy.Single(p))
+		p.Ramp.Mode = policy.RampNone
+		f.policies.Set(policy.Single(p))
 		time.Sleep(2 * second)
 		within(t, "without", f.between(7*second, 8*second), 1130, 1170)
 		p = ramped(t, policy.Fair, policy.RampScheduled)
-		f.policies.set(policy.Single(p))
+		f.policies.Set(policy.Single(p))
 		time.Sleep(2 * second)
 		within(t, "the ramp begins when it is set", f.between(8*second, 9*second), 145, 250)
 	})

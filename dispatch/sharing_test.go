@@ -15,17 +15,18 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // set makes a set of policies by their scopes.
-func set(t testing.TB, policies map[string]policy.Policy) *policy.Set {
+func set[S policy.Settings](t testing.TB, settings map[string]S) *policy.Set {
 	t.Helper()
 	var entries []policy.Entry
-	for text, p := range policies {
+	for text, s := range settings {
 		scope, err := policy.ParseScope(text)
 		require.NoError(t, err)
-		require.NoError(t, p.Validate(scope), text)
-		entries = append(entries, policy.Entry{Scope: scope, Policy: p})
+		require.NoError(t, s.Validate(scope), text)
+		entries = append(entries, policy.Entry{Scope: scope, Settings: s})
 	}
 	s, err := policy.NewSet(entries)
 	require.NoError(t, err)
@@ -88,7 +89,7 @@ func TestAllocation(t *testing.T) {
 						}
 						policies[fmt.Sprintf("%s?subscription=%d", topic, i)] = p
 					}
-					f.policies.set(set(t, policies))
+					f.policies.Set(set(t, policies))
 					for i, demand := range c.demands {
 						f.join(i, fmt.Sprint(i)).paced(scale * demand)
 					}
@@ -111,7 +112,7 @@ func TestReservedBesideGreedy(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
 		fleets(t, how, policy.Policy{}, func(t *testing.T, f *fleet) {
-			f.policies.set(set(t, map[string]policy.Policy{
+			f.policies.Set(set(t, map[string]policy.Policy{
 				topic: perSecond(1000), topic + "?subscription=0": {Reserved: policy.PerSecond(400)},
 			}))
 			for i := range 5 {
@@ -132,7 +133,7 @@ func TestAggregates(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
 		fleets(t, how, policy.Policy{}, func(t *testing.T, f *fleet) {
-			f.policies.set(set(t, map[string]policy.Policy{
+			f.policies.Set(set(t, map[string]policy.Policy{
 				"public/default": {MessageRate: policy.PerSecond(800), Aggregate: new(true)},
 				"tenant:public":  perSecond(10_000),
 				topic:            perSecond(500),
@@ -159,7 +160,7 @@ func TestAggregates(t *testing.T) {
 // TestCaughtUpPaysAggregates: who has caught up is exempt from plain budgets only.
 func TestCaughtUpPaysAggregates(t *testing.T) {
 	fleets(t, "", policy.Policy{}, func(t *testing.T, f *fleet) {
-		f.policies.set(set(t, map[string]policy.Policy{"tenant:public": perSecond(100), topic: perSecond(10)}))
+		f.policies.Set(set(t, map[string]policy.Policy{"tenant:public": perSecond(100), topic: perSecond(10)}))
 		r := f.join(0, "group")
 		r.sub.ReportBacklog(0)
 		r.greedy(1)
@@ -225,9 +226,11 @@ func TestMaxInFlight(t *testing.T) {
 // has his turn.
 func TestMaxInFlightOfAllTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		quota := policy.Policy{TotalThroughput: new(int64(1 << 40))}
-		source := &policies{changed: make(chan struct{})}
-		source.set(set(t, map[string]policy.Policy{"cluster": {MaxInFlight: new(int64(2))}, "tag:gold": quota, "tag:bulk": quota}))
+		quota := policy.Quota{Total: new(int64(1 << 40))}
+		source := new(throttletest.Policies)
+		source.Set(set(t, map[string]policy.Settings{
+			"cluster": policy.Policy{MaxInFlight: new(int64(2))}, "tag:gold": quota, "tag:bulk": quota,
+		}))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
@@ -265,12 +268,12 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 // they have.
 func TestInFlightOfManyTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := map[string]policy.Policy{"cluster": {MaxInFlight: new(int64(1)), MessageRate: policy.PerSecond(100)}}
+		all := map[string]policy.Settings{"cluster": policy.Policy{MaxInFlight: new(int64(1)), MessageRate: policy.PerSecond(100)}}
 		for i := range 20 {
-			all[fmt.Sprint("tag:", i)] = policy.Policy{TotalThroughput: new(int64(1 << 40))}
+			all[fmt.Sprint("tag:", i)] = policy.Quota{Total: new(int64(1 << 40))}
 		}
-		source := &policies{changed: make(chan struct{})}
-		source.set(set(t, all))
+		source := new(throttletest.Policies)
+		source.Set(set(t, all))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")

@@ -206,12 +206,12 @@ func TestPolicyChange(t *testing.T) {
 				f.join(i, "group").greedy(max)
 			}
 			time.Sleep(3 * second)
-			f.policies.set(policy.Single(perSecond(500)))
+			f.policies.Set(policy.Single(perSecond(500)))
 			time.Sleep(3 * second)
 			within(t, "first second at 500", f.between(3*second, 4*second), 450, 625)
 			within(t, "first 100 ms at 500", f.between(3*second, 3100*time.Millisecond), 5, 125)
 			within(t, "a later second", f.between(5*second, 6*second), 450, 550)
-			f.policies.set(policy.Single(perSecond(2000)))
+			f.policies.Set(policy.Single(perSecond(2000)))
 			time.Sleep(3 * second)
 			within(t, "first second at 2000", f.between(6*second, 7*second), 1700, 2500)
 		})
@@ -353,11 +353,11 @@ func TestTwoLimits(t *testing.T) {
 		tp, err := policy.ParseTopic(topic)
 		assert.NoError(t, err)
 		set, err := policy.NewSet([]policy.Entry{
-			{Scope: policy.ClusterScope(), Policy: perSecond(1000)},
-			{Scope: policy.SubscriptionScope(tp, "slow"), Policy: perSecond(300)},
+			{Scope: policy.ClusterScope(), Settings: perSecond(1000)},
+			{Scope: policy.SubscriptionScope(tp, "slow"), Settings: perSecond(300)},
 		})
 		assert.NoError(t, err)
-		f.policies.set(set)
+		f.policies.Set(set)
 		for i := range 4 {
 			f.join(i, "slow").greedy(1)
 			f.join(10+i, "fast").greedy(1)

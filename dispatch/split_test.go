@@ -13,7 +13,7 @@ import (
 func splitting(t testing.TB, text string) policy.Policy {
 	t.Helper()
 	p := rate(t, text)
-	p.Sharing, p.PoolTTL = policy.Split, policy.Duration(2*time.Second)
+	p.Sharing.Mode, p.Sharing.PoolTTL = policy.Split, policy.Duration(2*time.Second)
 	return p
 }
 
@@ -90,7 +90,7 @@ func TestSplitPoolChanges(t *testing.T) {
 // A head count in the policy needs no permit store.
 func TestSplitByAFixedCount(t *testing.T) {
 	p := splitting(t, "100/s")
-	p.Replicas = new(int64(4))
+	p.Sharing.Replicas = new(int64(4))
 	fleets(t, "", p, func(t *testing.T, f *fleet) {
 		for i := range 4 {
 			f.join(i, "group").greedy(1)

@@ -22,11 +22,11 @@ type Stats struct {
 	Identity string `json:"identity"` // of the policy store
 	Revision int64  `json:"revision"` // of the policies in force
 
-	PolicyError     string `json:"policyError,omitempty"`     // why the policies cannot be read now; empty: they can
-	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are invalid and not in force
+	PolicyError     string `json:"policyError,omitempty"`     // why the policies cannot be read now
+	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are not in force
 
 	Permits       PermitStoreStats    `json:"permitStore"`
-	Subscriptions []SubscriptionStats `json:"subscriptions,omitempty"` // sorted by topic, name and owner
+	Subscriptions []SubscriptionStats `json:"subscriptions,omitempty"` // by topic, name and owner
 }
 
 // PermitStoreStats counts the requests sent to the permit store since the start.
@@ -42,15 +42,15 @@ type PermitStoreStats struct {
 type SubscriptionStats struct {
 	Topic        string           `json:"topic"`
 	Subscription string           `json:"subscription"`
-	Owner        string           `json:"owner,omitempty"` // tenant:NAME or tag:NAME, where it was opened with one
+	Owner        string           `json:"owner,omitempty"` // tenant:NAME or tag:NAME; empty: the tenant
 	CaughtUp     bool             `json:"caughtUp,omitempty"`
 	Exempt       bool             `json:"exempt,omitempty"` // nothing is charged now
 	Shadow       bool             `json:"shadow,omitempty"`
 	Backlog      int64            `json:"backlog"`            // messages; -1 = unknown
 	Waiting      int              `json:"waiting,omitempty"`  // calls that wait
-	InFlight     int64            `json:"inFlight,omitempty"` // messages handed out and not Done, where maxInFlight is set
+	InFlight     int64            `json:"inFlight,omitempty"` // messages; only with maxInFlight
 	Reason       Reason           `json:"reason,omitempty"`   // why they wait
-	Shadowed     int64            `json:"shadowed,omitempty"` // messages that shadow mode let through, all time
+	Shadowed     int64            `json:"shadowed,omitempty"` // messages let through, all time
 	Waits        map[Reason]int64 `json:"waits,omitempty"`    // calls that had to wait, all time
 	WaitTimes    Histogram        `json:"-"`
 	Limits       []LimitStats     `json:"limits,omitempty"`
@@ -62,18 +62,18 @@ type LimitStats struct {
 	Key         string  `json:"key"` // in the permit store
 	Reason      Reason  `json:"limit"`
 	Rate        float64 `json:"rate"`               // the limit's, permits a second
-	Ramp        float64 `json:"ramp,omitempty"`     // where it is on its ramp, permits a second; 0 = at Rate
-	Share       float64 `json:"share,omitempty"`    // what this replica may count on, permits a second; 0 = unknown, as with strict sharing
-	Use         float64 `json:"use"`                // permits a second taken here, averaged over 300 ms or, if that is longer, the last ten
+	Ramp        float64 `json:"ramp,omitempty"`     // its place on a ramp, permits a second; 0 = at Rate
+	Share       float64 `json:"share,omitempty"`    // of this replica, permits a second; 0 = unknown
+	Use         float64 `json:"use"`                // permits a second taken here, of the last ten or 300 ms
 	Stock       int64   `json:"stock,omitempty"`    // permits allocated and not taken
 	Granted     int64   `json:"granted"`            // permits, all time, those returned included
 	Returned    int64   `json:"returned,omitempty"` // permits given back unused, all time
-	Owed        int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time; later grants pay for them
-	Expired     int64   `json:"expired,omitempty"`  // permits allocated that no call used in time, all time
+	Owed        int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time
+	Expired     int64   `json:"expired,omitempty"`  // permits that no call used in time, all time
 	Allocations int64   `json:"allocations"`        // all time
-	Queued      bool    `json:"queued,omitempty"`   // waits in the queue of a strict limit whose slots are all allocated
-	Pool        int     `json:"pool,omitempty"`     // replicas by which a limit with sharing.mode split is divided
-	Group       string  `json:"group,omitempty"`    // the worker group of this replica, where sharing.mode is groups
+	Queued      bool    `json:"queued,omitempty"`   // strict: waits in the queue for a slot
+	Pool        int     `json:"pool,omitempty"`     // split: replicas by which the limit is divided
+	Group       string  `json:"group,omitempty"`    // groups: the worker group of this replica
 	Revision    int64   `json:"revision"`           // at which the limit last changed
 }
 
@@ -97,7 +97,7 @@ func (l *Limiter) stats(activeOnly bool) Stats {
 	s := Stats{
 		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version(),
 		Identity: l.snapshot.Identity, Revision: l.snapshot.Revision, InvalidPolicies: l.invalid,
-		Permits: PermitStoreStats{permits.Requests, permits.Errors, permits.Late, permits.Unavailable},
+		Permits: PermitStoreStats(permits),
 	}
 	if l.source != nil {
 		s.PolicyError = l.source.Error()
@@ -107,7 +107,11 @@ func (l *Limiter) stats(activeOnly bool) Stats {
 		s.Subscriptions = append(s.Subscriptions, subscriptionStats(lane))
 	}
 	slices.SortFunc(s.Subscriptions, func(a, b SubscriptionStats) int {
-		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Subscription, b.Subscription), cmp.Compare(a.Owner, b.Owner))
+		return cmp.Or(
+			cmp.Compare(a.Topic, b.Topic),
+			cmp.Compare(a.Subscription, b.Subscription),
+			cmp.Compare(a.Owner, b.Owner),
+		)
 	})
 	return s
 }
@@ -123,8 +127,9 @@ func (s *Subscription) Stats() SubscriptionStats {
 
 func subscriptionStats(of engine.State) SubscriptionStats {
 	s := SubscriptionStats{
-		Topic: of.Lane.Topic.String(), Subscription: of.Lane.Subscription, Owner: of.Lane.Owner.String(),
-		CaughtUp: of.CaughtUp, Exempt: of.Exempt, Shadow: of.Shadow, Backlog: of.Backlog, Waiting: of.Waiting, InFlight: of.InFlight,
+		Topic: of.Lane.Topic.String(), Subscription: of.Lane.Subscription,
+		Owner: of.Lane.Owner.String(), CaughtUp: of.CaughtUp, Exempt: of.Exempt, Shadow: of.Shadow,
+		Backlog: of.Backlog, Waiting: of.Waiting, InFlight: of.InFlight,
 		Reason: Reason(of.Reason), Shadowed: of.Shadowed, WaitTimes: Histogram(of.WaitTimes),
 	}
 	if of.Waits != nil {
@@ -141,8 +146,9 @@ func subscriptionStats(of engine.State) SubscriptionStats {
 
 func limitStats(of sharing.State) LimitStats {
 	l := LimitStats{
-		Key: of.Key, Reason: Reason(of.Reason), Rate: of.Rate, Share: of.Share, Use: of.Use, Stock: of.Stock, Granted: of.Granted,
-		Returned: of.Returned, Owed: of.Owed, Expired: of.Lost, Allocations: of.Allocations, Queued: of.Queued, Pool: of.Pool,
+		Key: of.Key, Reason: Reason(of.Reason), Rate: of.Rate, Share: of.Share, Use: of.Use,
+		Stock: of.Stock, Granted: of.Granted, Returned: of.Returned, Owed: of.Owed,
+		Expired: of.Lost, Allocations: of.Allocations, Queued: of.Queued, Pool: of.Pool,
 		Group: of.Group, Revision: of.Revision.Number,
 	}
 	if of.Ramp.Over > 0 && of.Allowed < of.Rate {
@@ -182,7 +188,7 @@ const (
 	ReasonBytes                Reason = "byte rate"
 	ReasonSubscriptionMessages Reason = "subscription's message rate"
 	ReasonSubscriptionBytes    Reason = "subscription's byte rate"
-	ReasonNamespaceMessages    Reason = "namespace's message rate" // aggregates: of all topics together
+	ReasonNamespaceMessages    Reason = "namespace's message rate" // of all topics together
 	ReasonNamespaceBytes       Reason = "namespace's byte rate"
 	ReasonTenantMessages       Reason = "tenant's message rate"
 	ReasonTenantBytes          Reason = "tenant's byte rate"

@@ -17,24 +17,22 @@ import (
 func strictly(t testing.TB, text string) policy.Policy {
 	t.Helper()
 	p := rate(t, text)
-	p.Sharing = policy.Strict
+	p.Sharing.Mode = policy.Strict
 	return p
 }
 
 // gaps returns the shortest time between two dispatches in [from, to), and how many there were.
 func (f *fleet) gaps(from, to time.Duration) (shortest time.Duration, n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	shortest, last := time.Hour, time.Duration(-1)
-	for _, e := range f.events {
-		if e.at < from || e.at >= to {
+	for _, e := range f.dispatched.Events() {
+		if e.At < from || e.At >= to {
 			continue
 		}
 		if last >= 0 {
-			shortest = min(shortest, e.at-last)
+			shortest = min(shortest, e.At-last)
 		}
-		last = e.at
-		n += e.n
+		last = e.At
+		n += e.N
 	}
 	return shortest, n
 }
@@ -97,7 +95,7 @@ func TestStrictRemembersNoIdleTime(t *testing.T) {
 // Who leaves gives his slot back if it is the last; what was allocated ahead is bounded.
 func TestStrictCancelsAndIsBounded(t *testing.T) {
 	p := strictly(t, "1/s")
-	p.MaxReserved = new(int64(3))
+	p.Sharing.MaxReserved = new(int64(3))
 	fleets(t, "", p, func(t *testing.T, f *fleet) {
 		var replicas []*replica
 		for i := range 8 {
@@ -117,7 +115,7 @@ func TestStrictCancelsAndIsBounded(t *testing.T) {
 		n := f.by(0, stopped, stopped+20*second)
 		within(t, "the others' slots are wasted or given back: three at most", n, 16, 21)
 	})
-	p.MaxReserved = new(int64(0))
+	p.Sharing.MaxReserved = new(int64(0))
 	fleets(t, "the pessimistic way", p, func(t *testing.T, f *fleet) {
 		for i := range 4 {
 			f.join(i, "group").greedy(1)
@@ -143,7 +141,7 @@ func TestStrictPolicyChange(t *testing.T) {
 				f.join(i, "group").greedy(1)
 			}
 			time.Sleep(10*second + 30*time.Millisecond)
-			f.policies.set(policy.Single(strictly(t, c.to)))
+			f.policies.Set(policy.Single(strictly(t, c.to)))
 			changed := time.Since(f.start)
 			time.Sleep(20 * second)
 			shortest, n := f.gaps(changed+100*time.Millisecond, changed+20*second)
@@ -212,7 +210,7 @@ func TestStrictBesideOthers(t *testing.T) {
 		"an allocated topic":             {allocated("5/s"), strict("10/s"), 300, 98 * time.Millisecond},
 	} {
 		fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
-			f.policies.set(set(t, map[string]policy.Policy{topic: c.topic, "tenant:public": c.tenant}))
+			f.policies.Set(set(t, map[string]policy.Policy{topic: c.topic, "tenant:public": c.tenant}))
 			for i := range 4 {
 				f.join(i, "group").greedy(1)
 			}
@@ -298,7 +296,7 @@ func TestStrictThroughLosses(t *testing.T) {
 	}{{"1/6s", 6, 10, 6 * second, 60 * time.Millisecond, 40 * second}, {"20/s", 8, 2, 50 * time.Millisecond, 2 * time.Millisecond, 4 * second}} {
 		for _, wait := range []policy.WaitMode{policy.WaitBackoff, policy.WaitQueue} {
 			p := strictly(t, c.rate)
-			p.Wait = wait
+			p.Sharing.Wait = wait
 			attacked(t, fmt.Sprintf("%s, %s", c.rate, wait), p, func(t *testing.T, f *fleet, rng *rand.Rand) {
 				f.store.Sole = false
 				for i := range c.replicas {
@@ -378,7 +376,7 @@ func TestStrictCutOffAtTheStart(t *testing.T) {
 // Slots that may be used late are confirmed as rarely as others.
 func TestStrictLongExpiry(t *testing.T) {
 	p := strictly(t, "1/6s")
-	p.PermitExpiry = policy.Duration(5 * second)
+	p.Sharing.PermitExpiry = policy.Duration(5 * second)
 	fleets(t, "", p, func(t *testing.T, f *fleet) {
 		f.join(0, "group").greedy(1)
 		f.join(1, "group").greedy(1)

@@ -49,7 +49,8 @@ func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (
 	for _, opt := range opts {
 		opt(s)
 	}
-	if err = errors.Join(err, policy.ValidateSubscription(name), s.id.Owner.Validate()); err != nil {
+	err = errors.Join(err, policy.ValidateSubscription(name), s.id.Owner.Validate())
+	if err != nil {
 		return nil, fmt.Errorf("dispatch: open a subscription: %w", err)
 	}
 	if err := l.engine.Open(&s.handle, s.id); err != nil {
@@ -84,7 +85,8 @@ func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
 	if a == nil {
 		return Grant{n: max}, nil
 	}
-	if share := a.Only; share != nil && max > 0 && max <= engine.MaxPermits && !lane.Waited() && share.TakeAll(int64(max)) {
+	share := a.Only
+	if share != nil && max > 0 && max <= engine.MaxPermits && !lane.Waited() && share.TakeAll(int64(max)) {
 		return Grant{n: max, admission: a, taken: a.Step()}, nil
 	}
 	return s.wait(ctx, a, max, -1)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // BenchmarkManyTopics: 10,000 topics with a policy each in one process, 1,000 of them active for a
@@ -25,12 +26,12 @@ func BenchmarkManyTopics(b *testing.B) {
 				names[i] = fmt.Sprintf("kafka://public/default/topic-%d", i)
 				tp, err := policy.ParseTopic(names[i])
 				require.NoError(b, err)
-				entries[i] = policy.Entry{Scope: policy.TopicScope(tp), Policy: perSecond(1000)}
+				entries[i] = policy.Entry{Scope: policy.TopicScope(tp), Settings: perSecond(1000)}
 			}
 			set, err := policy.NewSet(entries)
 			require.NoError(b, err)
-			source := &policies{changed: make(chan struct{})}
-			source.set(set)
+			source := new(throttletest.Policies)
+			source.Set(set)
 			lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: source})
 			require.NoError(b, err)
 			before := heap()

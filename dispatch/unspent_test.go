@@ -13,7 +13,7 @@ import (
 // not those of all the time before.
 func TestSplitSavesNothingUp(t *testing.T) {
 	agreed, fixed := splitting(t, "100/s"), splitting(t, "100/s")
-	fixed.Replicas = new(int64(1))
+	fixed.Sharing.Replicas = new(int64(1))
 	for how, p := range map[string]policy.Policy{"agreed": agreed, "fixed": fixed} {
 		fleets(t, how, p, func(t *testing.T, f *fleet) {
 			r := f.join(0, "group")

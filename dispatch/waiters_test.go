@@ -12,7 +12,7 @@ import (
 func queueing(t testing.TB, text string, reserved int64) policy.Policy {
 	t.Helper()
 	p := strictly(t, text)
-	p.Wait, p.MaxReserved = policy.WaitQueue, &reserved
+	p.Sharing.Wait, p.Sharing.MaxReserved = policy.WaitQueue, &reserved
 	return p
 }
 

@@ -1,37 +1,33 @@
 package policy
 
-// Effective is what the policies come to for one subscription of one topic in one
-// cluster: the fields of all scopes that match, the most specific one winning field by field.
+// Effective is what the policies come to for one subscription of one topic in one cluster: the
+// fields of all scopes that match, the most specific scope winning field by field.
 type Effective struct {
-	// Topic has the topic's own budget, shared by all its subscriptions:
-	// cluster < namespace < namespace of this cluster < pattern < topic.
+	// Topic has the topic's own limits, shared by all its subscriptions:
+	// cluster < namespace < namespace in this cluster < pattern < topic.
 	Topic Policy
 
-	// Subscription has all behaviour fields with the subscription's scope on top of Topic's.
-	// Its rates and bursts are the subscription's further budget and are
-	// set only if the subscription's own scope sets them.
+	// Subscription has the fields of Topic other than its limits, and over them the subscription's.
+	// Its rates and bursts are further limits of the subscription; they are set only by the
+	// subscription's own scope.
 	Subscription Policy
 
-	// Aggregates are the budgets over many topics that this topic is one of: its tenant's, its namespace's, the cluster's.
+	// Aggregates are the limits that this topic shares with others: those of its tenant, its
+	// namespace and the cluster.
 	Aggregates []Aggregate
 
-	// Sources names, by the JSON name of a field, the scope that each set field came from; in
-	// Subscription's terms, a rate of the subscription under "subscription.messageRate" etc.
+	// Sources names the scope that each set field comes from, by the field's name; it is nil unless
+	// [Set.Explain] made the value. A limit of the subscription is under "subscription.messageRate"
+	// and so on; other fields are the subscription's.
 	Sources map[string]Scope
 
-	// Ties are the pairs of matching patterns of which neither wins by priority or length; usually none.
+	// Ties are the pairs of matching patterns of which neither wins by priority or length; usually
+	// none.
 	Ties []*TieError
 }
 
-// An Aggregate is one budget over all topics of a scope.
+// An Aggregate is the limits over all topics of a scope together.
 type Aggregate struct {
 	Scope  Scope  // of kind cluster, tenant or namespace, without a cluster
-	Policy Policy // its rates and bursts, and how they behave
-}
-
-// Snapshot is all policies at one revision of their store.
-type Snapshot struct {
-	Set      *Set   // never nil
-	Identity string // of the store: revisions of different identities cannot be compared
-	Revision int64  // of the store, when this was true; below 2^53
+	Policy Policy // rates and bursts, and how they are shared
 }

@@ -2,22 +2,31 @@ package policy
 
 import "fmt"
 
-// A FieldError is one fault of one field; several come joined by [errors.Join].
+// A FieldError is one fault of one field. Several faults come joined by [errors.Join].
 type FieldError struct {
-	Field  string // as in JSON: messageRate, scope, topic.namespace
+	Field  string // as on the command line: messageRate, sharing.mode, scope, topic.name
 	Value  string // as it was given
-	Reason string // what is wrong, and what to write instead
+	Reason string // what is wrong, and what is wanted instead
 }
 
 func (e *FieldError) Error() string {
-	return fmt.Sprintf("%s %.200q: %s", e.Field, e.Value, e.Reason)
+	return fmt.Sprintf("policy: %s %.200q: %s", e.Field, e.Value, e.Reason)
 }
 
-// A SchemaError reports a policy that was written by a newer version of this library.
+// A SchemaError reports settings that another version of this library wrote in a form that this
+// version does not read.
 type SchemaError struct {
-	Have, Newest int // the schema of the policy; the newest that is understood here
+	Have, Want int // the schema of the settings; the one that this version reads
 }
+
+// Newer reports whether a newer version wrote the settings.
+func (e *SchemaError) Newer() bool { return e.Have > e.Want }
 
 func (e *SchemaError) Error() string {
-	return fmt.Sprintf("policy: schema %d is newer than %d, the newest this version understands: upgrade this program to read it", e.Have, e.Newest)
+	if e.Newer() {
+		return fmt.Sprintf("policy: schema %d: written by a newer version: upgrade this program, "+
+			"which reads schema %d", e.Have, e.Want)
+	}
+	return fmt.Sprintf("policy: schema %d: written by an older version: set the fields again "+
+		"in the form of schema %d, see docs/reference/policy.md", e.Have, e.Want)
 }

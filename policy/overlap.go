@@ -10,36 +10,43 @@ import (
 	"unicode/utf8"
 )
 
-// topicURLs is the syntax of topics' URLs, without the bounds on their lengths.
-var topicURLs = compile(`^(?:(?:non-)?persistent://[-=:.\w]+/[-=:.\w]+/[^/\x00-\x1f\x7f\x{FFFD}]+|` +
-	`kafka://[-=:.\w]+/[-=:.\w]+/[-.\w]+|` +
-	`numaflow://LABEL/LABEL/LABEL)$`)
+// The syntax of topics' URLs, without the bounds on lengths. It comes in two parts, so that the
+// example of a topic that two patterns match has a known scheme if there is such a topic.
+var (
+	knownURLs = compile(`^(?:(?:non-)?persistent://` + path +
+		`|kafka://[-=:.\w]+/[-=:.\w]+/[-.\w]+` +
+		`|numaflow://` + dns + `/` + dns + `/` + dns + `)$`)
+	allURLs = compile(`^` + schemeSyntax + `://` + path + `$`) // with names that Kafka refuses
+)
 
-const labelRegex = `[a-z0-9](?:[-a-z0-9]*[a-z0-9])?`
+const (
+	path = `[-=:.\w]+/[-=:.\w]+/[^/\x00-\x1f\x7f\x{FFFD}]+`
+	dns  = `[a-z0-9](?:[-a-z0-9]*[a-z0-9])?`
+)
 
-// How many steps it may take to decide whether two patterns overlap, of which most pairs take 30,000 in a millisecond: for a
-// pair, and for all pairs of a check.
+// The most steps that it may take to decide whether a pair of patterns overlaps, and all pairs of
+// one check. Most pairs take 30,000 steps, which is about a millisecond.
 const (
 	maxOverlapSteps = 2_000_000
 	maxTieSteps     = 50_000_000
 )
 
-// An automaton is a compiled pattern, which is looked for anywhere in a text.
+// An automaton is a compiled pattern, which may match anywhere in a text.
 type automaton struct {
 	prog   *syntax.Prog
-	prefix string // that each match begins with, at the begin of the text; "" = not known
+	prefix string // with which each text that matches begins; "" = unknown
 }
 
 // The states of an automaton are the instructions of its program, before empty-width assertions
 // are looked at, and these two.
 const (
-	waiting = -1 - iota // no match has begun
-	matched             // one has ended
+	waiting = -1 - iota // no match has started
+	matched             // a match has ended
 )
 
 // compile returns the automaton of a pattern that is a valid regular expression.
 func compile(pattern string) *automaton {
-	re, err := syntax.Parse(strings.ReplaceAll(pattern, "LABEL", labelRegex), syntax.Perl)
+	re, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
 		panic(err) // the caller has compiled it before
 	}
@@ -54,18 +61,24 @@ func compile(pattern string) *automaton {
 	return a
 }
 
-// A search goes breadth first through the product of three automata, which is small where they are,
-// unlike one of deterministic automata.
+// knowsScheme reports whether all texts that match have a scheme whose names follow rules.
+func (a *automaton) knowsScheme() bool {
+	scheme, _, ok := strings.Cut(a.prefix, "://")
+	return ok && (isPulsar(scheme) || scheme == Kafka || scheme == Numaflow)
+}
+
+// A search goes breadth first through the product of three automata. That product is small where
+// the automata are, unlike the product of deterministic automata.
 type search struct {
 	all    [3]*automaton
-	runes  []rune // one for each class of runes that none of the automata tells apart
+	runes  []rune // one of each class of runes that no automaton tells apart
 	seen   map[product]bool
 	nodes  []node
 	opened map[opening]opened
-	steps  *int // that are left
+	steps  *int // left
 }
 
-// A product is one state of each automaton, and the rune before, as far as assertions depend on it.
+// A product is one state of each automaton, and the rune before as far as assertions depend on it.
 type product struct {
 	states [3]int32
 	before rune
@@ -85,19 +98,36 @@ type opening struct {
 	flags     syntax.EmptyOp
 }
 
-// opened is where an opening leads before the next rune: to instructions that consume one, or to a match.
+// opened is where an opening leads before the next rune: to instructions that consume one, or to a
+// match.
 type opened struct {
 	runes []*syntax.Inst
 	match bool
 }
 
-// overlap returns the URL of a topic that both patterns match, one of the shortest; "" if there is none. It is not decided if
-// that takes more than the steps that are left.
+// overlap returns the URL of a topic that both patterns match, one of the shortest; "" if there is
+// none. It is undecided if that takes more than the steps that are left.
 func overlap(a, b *automaton, steps *int) (topic string, decided bool) {
-	if a.prefix != "" && b.prefix != "" && !strings.HasPrefix(a.prefix, b.prefix) && !strings.HasPrefix(b.prefix, a.prefix) {
-		return "", true
+	if !strings.HasPrefix(a.prefix, b.prefix) && !strings.HasPrefix(b.prefix, a.prefix) {
+		return "", true // no text begins with both
 	}
-	s := search{all: [3]*automaton{topicURLs, a, b}, seen: map[product]bool{}, opened: map[opening]opened{}, steps: steps}
+	topic, decided = firstMatch(knownURLs, a, b, steps)
+	if topic != "" || !decided || a.knowsScheme() || b.knowsScheme() {
+		return topic, decided
+	}
+	topic, decided = firstMatch(allURLs, a, b, steps)
+	if strings.HasPrefix(topic, Kafka+"://") || strings.HasPrefix(topic, Numaflow+"://") {
+		return "", false // a name that they refuse; it may hide one of another scheme
+	}
+	return topic, decided
+}
+
+// firstMatch returns one of the shortest texts that all three match.
+func firstMatch(urls, a, b *automaton, steps *int) (text string, decided bool) {
+	s := search{
+		all: [3]*automaton{urls, a, b}, steps: steps,
+		seen: map[product]bool{}, opened: map[opening]opened{},
+	}
 	s.classify()
 	s.visit(product{[3]int32{waiting, waiting, waiting}, -1}, 0, 0)
 	for at := 0; ; at++ {
@@ -151,7 +181,7 @@ func (s *search) classify() {
 			continue
 		}
 		*s.steps -= len(insts)
-		class := []byte{byte(1 + kind(r))}
+		class := []byte{byte(1 + runeClass(r))}
 		for _, i := range insts {
 			if class = append(class, 0); i.MatchRune(r) {
 				class[len(class)-1] = 1
@@ -180,8 +210,8 @@ func simpler(a, b rune) int {
 	return cmp.Or(cmp.Compare(other(a), other(b)), cmp.Compare(a, b))
 }
 
-// kind returns a rune that assertions cannot tell from r; -1 stays the begin of the text.
-func kind(r rune) rune {
+// runeClass returns a rune that assertions cannot tell from r; -1 stays the beginning of the text.
+func runeClass(r rune) rune {
 	switch {
 	case r < 0 || r == '\n':
 		return r
@@ -191,7 +221,7 @@ func kind(r rune) rune {
 	return '-'
 }
 
-// visit adds a product that is new.
+// visit adds a product unless it was visited before.
 func (s *search) visit(p product, parent int, r rune) {
 	if *s.steps--; !s.seen[p] {
 		s.seen[p] = true
@@ -199,7 +229,7 @@ func (s *search) visit(p product, parent int, r rune) {
 	}
 }
 
-// accepts tells whether a text that ends here is matched by all.
+// accepts reports whether all automata match a text that ends here.
 func (s *search) accepts(p product) bool {
 	flags := syntax.EmptyOpContext(p.before, -1)
 	for i, state := range p.states {
@@ -210,7 +240,7 @@ func (s *search) accepts(p product) bool {
 	return true
 }
 
-// follow visits all that comes after a node and a rune.
+// follow visits the products that follow a node after a rune.
 func (s *search) follow(at int, r rune) {
 	p := s.nodes[at].product
 	flags := syntax.EmptyOpContext(p.before, r)
@@ -218,7 +248,7 @@ func (s *search) follow(at int, r rune) {
 	for i, state := range p.states {
 		switch o := s.open(i, state, flags); {
 		case o.match:
-			next[i] = []int32{matched} // whatever comes
+			next[i] = []int32{matched} // whatever follows
 		case state == waiting:
 			next[i] = []int32{waiting}
 			fallthrough
@@ -236,13 +266,13 @@ func (s *search) follow(at int, r rune) {
 	for _, a := range next[0] {
 		for _, b := range next[1] {
 			for _, c := range next[2] {
-				s.visit(product{[3]int32{a, b, c}, kind(r)}, at, r)
+				s.visit(product{[3]int32{a, b, c}, runeClass(r)}, at, r)
 			}
 		}
 	}
 }
 
-// open follows all that consumes no rune.
+// open follows the instructions that consume no rune.
 func (s *search) open(automaton int, state int32, flags syntax.EmptyOp) opened {
 	key := opening{automaton, state, flags}
 	o, ok := s.opened[key]
@@ -286,7 +316,7 @@ func (s *search) open(automaton int, state int32, flags syntax.EmptyOp) opened {
 	return o
 }
 
-// text returns the runes that led to a node.
+// text returns the runes that lead to a node.
 func (s *search) text(at int) string {
 	var runes []rune
 	for ; at > 0; at = s.nodes[at].parent {

@@ -20,8 +20,12 @@ func TestOverlap(t *testing.T) {
 		{`^kafka://aa/`, `/bb/`, true},
 		{`/orders$`, `/audits$`, false},
 		{`/orders$`, `/order.$`, true},
-		{`orders`, `audits`, true},        // ordersaudits
-		{`^orders`, `^orders`, false},     // no topic begins so
+		{`orders`, `audits`, true},    // ordersaudits
+		{`^Orders`, `^Orders`, false}, // a scheme is in lower case
+		{`^orders`, `^orders`, true},  // a scheme, if an unusual one
+		{`^nats://a/`, `/orders$`, true},
+		{`^nats://`, `^amqp://`, false},
+		{`^[a-z]+://nats/`, `^amqp://`, true},
 		{`^kafka:`, `numaflow://`, false}, // a topic has no second scheme
 		{`^persistent://a/b/.*é`, `.*É.*`, true},
 		{`^kafka://.*é`, `.*`, false}, // no topic of Kafka's has one
@@ -55,14 +59,20 @@ func TestOverlap(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, topic, got.String())
 		}
-		assert.True(t, regexp.MustCompile(c.a).MatchString(topic) && regexp.MustCompile(c.b).MatchString(topic), topic)
+		assert.True(
+			t, regexp.MustCompile(c.a).MatchString(topic) && regexp.MustCompile(c.b).MatchString(topic),
+			topic,
+		)
 	}
 	steps := 1_000_000
-	_, decided := overlap(compile(`(?:a|b){500}c$`), compile(`(?:b|a){500}d$`), &steps)
+	_, decided := overlap(compile(`^kafka`), compile(`é`), &steps)
+	assert.False(t, decided, "Kafka has no such name, and kafkaa://a/a/é hides behind it")
+	_, decided = overlap(compile(`(?:a|b){500}c$`), compile(`(?:b|a){500}d$`), &steps)
 	assert.False(t, decided, "that takes more steps")
 }
 
-// FuzzOverlap: a topic that two patterns match, if there is any, is found, and what is found is one.
+// FuzzOverlap: a topic that two patterns match, if there is any, is found, and what is found is
+// one.
 func FuzzOverlap(f *testing.F) {
 	f.Add(`^kafka://aa/`, `^kafka://bb/`, uint64(1))
 	f.Add(`orders\b`, `(?i)\BORDERS|^k.*[^a]$`, uint64(2))
@@ -79,14 +89,16 @@ func FuzzOverlap(f *testing.F) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		for range 200 {
 			url := randomURL(rng, a+b)
-			if _, err := ParseTopic(url); err == nil && decided && topic == "" && ra.MatchString(url) && rb.MatchString(url) {
+			_, err := ParseTopic(url)
+			if both := ra.MatchString(url) && rb.MatchString(url); err == nil && decided && topic == "" && both {
 				t.Fatalf("%q and %q both match %q", a, b, url)
 			}
 		}
 	})
 }
 
-// TestOverlapFindsWhatRandomTopicsFind compares overlap with many random topics, on random patterns of few letters.
+// TestOverlapFindsWhatRandomTopicsFind compares overlap with many random topics, on random
+// patterns of few letters.
 func TestOverlapFindsWhatRandomTopicsFind(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var disjoint, shared int
@@ -115,7 +127,9 @@ func TestOverlapFindsWhatRandomTopicsFind(t *testing.T) {
 
 func randomPattern(rng *rand.Rand, depth int) string {
 	if depth == 0 || rng.IntN(4) == 0 {
-		return []string{"a", "b", "-", "[ab]", "[^a]", ".", "/", "^", "$", `\b`, `\B`, "(?i)A", "^kafka://"}[rng.IntN(13)]
+		return []string{
+			"a", "b", "-", "[ab]", "[^a]", ".", "/", "^", "$", `\b`, `\B`, "(?i)A", "^kafka://",
+		}[rng.IntN(13)]
 	}
 	x, y := randomPattern(rng, depth-1), randomPattern(rng, depth-1)
 	switch rng.IntN(6) {
@@ -141,6 +155,7 @@ func randomURL(rng *rand.Rand, letters string) string {
 		}
 		return b.String()
 	}
+	schemes := []string{Persistent, NonPersistent, Kafka, Numaflow, "nats"}
 	return schemes[rng.IntN(len(schemes))] + "://" + name() + "/" + name() + "/" + name()
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -29,243 +30,352 @@ func fields(err error) (names []string) {
 
 func TestValidateNamesEveryFault(t *testing.T) {
 	p := policy.Policy{
-		MessageRate: policy.PerSecond(-1), ByteRate: policy.PerSecond(math.MaxInt64), Burst: new(int64(-1)),
+		MessageRate: policy.PerSecond(-1), ByteRate: policy.PerSecond(math.MaxInt64),
+		Burst:     new(int64(-1)),
 		ByteBurst: new(int64(math.MaxInt64)), Round: policy.Duration(time.Millisecond), Mode: "off",
-		CaughtUpBacklog: new(int64(-1)), OnOutage: "cry", Priority: new(1),
+		CaughtUp: policy.CaughtUp{Backlog: new(int64(-1))}, OnOutage: "cry", Priority: new(1),
 	}
 	err := p.Validate(policy.NamespaceScope("", "", "x"))
 	assert.Equal(t, []string{"scope.tenant"}, fields(err.(interface{ Unwrap() []error }).Unwrap()[0]))
-	assert.Equal(t, []string{"scope.tenant", "messageRate", "byteRate", "burst", "byteBurst", "caughtUpBacklog", "round", "mode", "onOutage", "priority"}, fields(err))
-	p = policy.Policy{Weight: new(0.0), Reserved: policy.PerSecond(-1), ReservedBytes: policy.PerSecond(math.MaxInt64), MaxInFlight: new(int64(-1)), Aggregate: new(true)}
-	assert.Equal(t, []string{"reserved", "reservedBytes", "weight", "maxInFlight", "aggregate"}, fields(p.Validate(orders2())))
-	assert.Error(t, policy.Policy{Weight: new(math.NaN())}.Validate(policy.Scope{}))
-	p = policy.Policy{Sharing: "booked", MaxReserved: new(int64(-1)), Wait: "here", PermitExpiry: policy.Duration(time.Millisecond)}
-	assert.Equal(t, []string{"sharing", "maxReserved", "wait", "permitExpiry"}, fields(p.Validate(orders2())))
-	p = policy.Policy{
-		MessageRate: policy.PerSecond(10), Ramp: "soft", RampFrom: policy.PerSecond(11), RampFromBytes: policy.PerSecond(0),
-		RampOver: policy.Duration(time.Millisecond), RampTTL: policy.Duration(2 * time.Hour),
+	assert.Equal(
+		t,
+		[]string{
+			"scope.tenant", "messageRate", "byteRate", "burst", "byteBurst", "round", "mode", "onOutage",
+			"priority", "caughtUp.backlog",
+		},
+		fields(err),
+	)
+	orders := policy.TopicScope(orders)
+	for _, c := range []struct {
+		p      policy.Policy
+		faults []string
+	}{
+		{policy.Policy{
+			Weight: new(0.0), Reserved: policy.PerSecond(-1), ReservedBytes: policy.PerSecond(math.MaxInt64),
+			MaxInFlight: new(int64(-1)), Aggregate: new(true),
+		},
+			[]string{"maxInFlight", "weight", "reserved", "reservedBytes", "aggregate"}},
+		{policy.Policy{Weight: new(math.NaN())}, []string{"weight"}},
+		{policy.Policy{MessageRate: policy.Rate{Permits: 5}}, []string{"messageRate"}}, // no period
+		{policy.Policy{
+			Sharing: policy.Sharing{
+				Mode: "fast", MaxReserved: new(int64(-1)), Wait: "here",
+				PermitExpiry: policy.Duration(time.Millisecond),
+			},
+		},
+			[]string{"sharing.mode", "sharing.maxReserved", "sharing.wait", "sharing.permitExpiry"}},
+		{policy.Policy{MessageRate: policy.PerSecond(10), Ramp: policy.Ramp{
+			Mode: "soft", From: policy.PerSecond(11), FromBytes: policy.PerSecond(0),
+			Over: policy.Duration(time.Millisecond), TTL: policy.Duration(2 * time.Hour),
+		}}, []string{"ramp.mode", "ramp.over", "ramp.ttl", "ramp.from", "ramp.fromBytes"}},
+		{
+			policy.Policy{Sharing: policy.Sharing{Groups: []string{"eu", "", "us"}, KeepBack: new(1.1)}},
+			[]string{"sharing.groups", "sharing.keepBack"},
+		},
+		{
+			policy.Policy{
+				Busy: policy.Busy{Mode: "slow", Outcomes: []string{"ok", "busy"}, Tolerance: new(0.6)},
+			},
+			[]string{"busy.mode", "busy.outcomes", "busy.tolerance"},
+		},
+		{
+			policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict}, Burst: new(int64(1))},
+			[]string{"burst"},
+		},
+		{policy.Policy{Priority: new(1)}, []string{"priority"}},
+		{policy.Policy{}, nil},
+	} {
+		assert.Equal(t, c.faults, fields(c.p.Validate(orders)))
 	}
-	assert.Equal(t, []string{"ramp", "rampFrom", "rampFromBytes", "rampOver", "rampTTL"}, fields(p.Validate(orders2())))
-	p = policy.Policy{MessageRate: policy.PerSecond(2), Groups: "eu,,us,eu", KeepBack: new(1.1)}
-	assert.Equal(t, []string{"groups", "groups", "keepBack"}, fields(p.Validate(orders2())))
-	p = policy.Policy{Busy: "slow", BusyOutcomes: "ok,busy,,busy", BusyTolerance: new(0.6)}
-	assert.Equal(t, []string{"busy", "busyOutcomes", "busyOutcomes", "busyOutcomes", "busyTolerance"}, fields(p.Validate(orders2())))
-	assert.EqualError(t, policy.Policy{BusyOutcomes: "busy,busy"}.Validate(orders2()), `busyOutcomes "busy,busy": has busy twice: keep one of them`)
-	assert.EqualError(t, policy.Policy{BusyOutcomes: "busy, failed"}.Validate(orders2()),
-		`busyOutcomes "busy, failed": has the outcome " failed", which is unknown: use busy, failed and timeout, as in busy,timeout`)
-	p = policy.Policy{Sharing: policy.Strict, Burst: new(int64(1))}
-	assert.Equal(t, []string{"burst"}, fields(p.Validate(orders2())))
-	assert.Equal(t, 2*time.Millisecond, policy.Policy{MessageRate: policy.PerSecond(5)}.ExpiryDuration())
-	assert.Equal(t, 100*time.Millisecond, policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: time.Hour}}.ExpiryDuration())
-	p = policy.Policy{MessageRate: policy.PerSecond(1), Round: policy.Duration(time.Second), Paused: new(true), Aggregate: new(false)}
-	assert.Equal(t, []string{"aggregate", "paused"}, fields(p.Validate(policy.TenantScope("acme"))))
+	p = policy.Policy{
+		MessageRate: policy.PerSecond(1), Round: policy.Duration(time.Second), Paused: new(true),
+		Aggregate: new(false),
+	}
+	assert.Equal(t, []string{"paused", "aggregate"}, fields(p.Validate(policy.TenantScope("acme"))))
 	assert.NoError(t, policy.Policy{}.Validate(policy.Scope{}))
-	assert.NoError(t, policy.Policy{MessageRate: policy.PerSecond(0), Priority: new(-3)}.Validate(policy.PatternScope("a")))
+	assert.NoError(
+		t,
+		policy.Policy{
+			MessageRate: policy.PerSecond(0), Priority: new(-3),
+		}.Validate(policy.PatternScope("a")),
+	)
+}
+
+func TestErrorsSayWhatIsWanted(t *testing.T) {
+	for text, want := range map[string]string{
+		"messageRate=5x": `"5x": invalid rate: want 1000, 10000/1m or 1/6s`,
+		"messageRate=2000000": `"2000000": out of range: above 1000000/s: want a lower rate, ` +
+			`or 0 for no limit`,
+		"byteRate=1XB":        `"1XB": invalid rate: want 1048576, 1MiB/s or 100kB/s`,
+		"round=5ms":           `"5ms": out of range: want 10ms..10s`,
+		"burst=-1":            `"-1": out of range: want 0..3600000000`,
+		"sharing.mode=fast":   `"fast": unknown value: want fair, strict, split or groups`,
+		"sharing.groups=a,a":  `"a,a": duplicate name "a": want it once`,
+		"busy.outcomes=ok":    `"ok": unknown name "ok": want busy, failed and timeout, such as busy,timeout`,
+		"busy.recoverValue=x": `"x": invalid number: want 0..1000000`,
+		"ramp=1m": `"1m": group of fields: want ramp.mode, ramp.from, ramp.fromBytes, ramp.over ` +
+			`or ramp.ttl`,
+		"rampOver=1m": `"1m": unknown field: see docs/reference/policy.md`,
+	} {
+		name, value, _ := strings.Cut(text, "=")
+		_, err := policy.PolicySection.ParseField(name, value)
+		assert.EqualError(t, err, "policy: "+name+" "+want)
+	}
+	err := policy.Policy{Aggregate: new(true)}.Validate(policy.TopicScope(orders))
+	assert.EqualError(
+		t, err,
+		`policy: aggregate "true": not allowed for a topic: set it for a cluster, tenant or namespace`,
+	)
+	err = policy.Policy{
+		MessageRate: policy.PerSecond(10), Ramp: policy.Ramp{From: policy.PerSecond(11)},
+	}.Validate(policy.Scope{})
+	assert.EqualError(t, err, `policy: ramp.from "11/s": above 10/s, the rate that the ramp rises to: `+
+		`want at most that, or ramp.from= to unset it`)
 }
 
 func TestDefaults(t *testing.T) {
-	var p policy.Policy
-	assert.Equal(t, 100*time.Millisecond, p.RoundDuration())
-	assert.Equal(t, int64(100), p.CaughtUpThreshold())
-	assert.Equal(t, policy.OutageShare, p.Outage())
-	assert.False(t, p.IsPaused() || p.ThrottlesCaughtUp() || p.IsShadow())
-	assert.Zero(t, p.MessageBurst()+p.BytesBurst()+p.InFlight())
-	assert.Equal(t, 1.0, p.ShareWeight())
-	assert.False(t, p.IsAggregate())
-	assert.Equal(t, []string{"busy"}, p.BusyOutcomeNames())
-	p.BusyOutcomes = "timeout,failed"
-	assert.Equal(t, []string{"timeout", "failed"}, p.BusyOutcomeNames())
-}
-
-// anyQuota is a policy with a field about quotas.
-func anyQuota(field string, n int64) policy.Policy {
-	return map[string]policy.Policy{
-		"reservedThroughput": {ReservedThroughput: &n}, "totalThroughput": {TotalThroughput: &n},
-		"quotaMode": {QuotaMode: []policy.Mode{policy.Enforce, policy.Shadow}[n%2]}, "quotaShareBy": {QuotaShareBy: []policy.ShareBy{policy.ShareByQuota, policy.ShareByCurrent}[n%2]},
-		"capacity": {Capacity: &n}, "zones": {Zones: "a,b"}, "ignoreZones": {IgnoreZones: &n},
-	}[field]
-}
-
-// anyPolicy draws a policy that is valid for a pattern or, with aggregates, for the cluster but for its priority.
-func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
-	var p policy.Policy
-	for field := range policy.Fields() {
-		if !rapid.Bool().Draw(t, label+" has "+field) {
+	p := policy.Policy{}.WithDefaults()
+	for _, f := range policy.PolicySection.Fields() {
+		if f.Default != "" {
+			assert.Equal(t, f.Default, policy.Text(p, f.Name))
+		}
+	}
+	v := reflect.ValueOf(p)
+	for i := range v.NumField() {
+		group := v.Field(i)
+		if group.Kind() != reflect.Struct || group.Type() == reflect.TypeFor[policy.Rate]() {
+			group = reflect.ValueOf([]any{group.Interface()}).Index(0)
+			assert.False(
+				t, group.Elem().Kind() == reflect.Pointer && group.Elem().IsNil(), v.Type().Field(i).Name,
+			)
 			continue
 		}
-		switch n := rapid.Int64Range(0, 1000).Draw(t, label+" "+field); field {
-		case "messageRate":
-			p.MessageRate = policy.PerSecond(n)
-		case "byteRate":
-			p.ByteRate = policy.PerSecond(n)
-		case "burst":
-			p.Burst = &n
-		case "byteBurst":
-			p.ByteBurst = &n
-		case "round":
-			p.Round = policy.Duration(10+n) * policy.Duration(time.Millisecond)
-		case "mode":
-			p.Mode = []policy.Mode{policy.Enforce, policy.Shadow}[n%2]
-		case "paused":
-			p.Paused = new(n%2 == 0)
-		case "throttleCaughtUp":
-			p.ThrottleCaughtUp = new(n%2 == 0)
-		case "caughtUpBacklog":
-			p.CaughtUpBacklog = &n
-		case "onOutage":
-			p.OnOutage = []policy.OnOutage{policy.OutageShare, policy.OutageStop, policy.OutageOpen}[n%3]
-		case "sharing":
-			p.Sharing = []policy.Sharing{policy.Fair, policy.Strict, policy.Split, policy.Groups}[n%4]
-		case "maxReserved":
-			p.MaxReserved = &n
-		case "wait":
-			p.Wait = []policy.WaitMode{policy.WaitBackoff, policy.WaitQueue}[n%2]
-		case "permitExpiry":
-			p.PermitExpiry = policy.Duration(2+n) * policy.Duration(time.Millisecond)
-		case "replicas":
-			p.Replicas = &n
-		case "groups":
-			p.Groups = "eu,us"
-		case "keepBack":
-			p.KeepBack = new(float64(n) / 1000)
-		case "poolTTL":
-			p.PoolTTL = policy.Duration(500+n) * policy.Duration(time.Millisecond)
-		case "ramp":
-			p.Ramp = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed, policy.RampNone}[n%3]
-		case "rampFrom":
-			if p.RampFrom = policy.PerSecond(1 + n); p.MessageRate.Limited() {
-				p.RampFrom = p.MessageRate
-			}
-		case "rampFromBytes":
-			if p.RampFromBytes = policy.PerSecond(1 + n); p.ByteRate.Limited() {
-				p.RampFromBytes = p.ByteRate
-			}
-		case "rampOver":
-			p.RampOver = policy.Duration(1+n) * policy.Duration(time.Second)
-		case "rampTTL":
-			p.RampTTL = policy.Duration(1+n) * policy.Duration(time.Second)
-		case "weight":
-			p.Weight = new(0.1 + float64(n)/1000)
-		case "reserved":
-			p.Reserved = policy.PerSecond(n)
-		case "reservedBytes":
-			p.ReservedBytes = policy.PerSecond(n)
-		case "aggregate":
-			if aggregates {
-				p.Aggregate = new(n%2 == 0)
-			}
-		case "reservedThroughput", "totalThroughput", "quotaMode", "quotaShareBy", "capacity", "zones", "ignoreZones":
-			if aggregates {
-				p = p.Overlay(anyQuota(field, n))
-			}
-		case "busy":
-			p.Busy = []policy.BusyMode{policy.BusyFraction, policy.BusyTChannel, policy.BusyNone}[n%3]
-		case "busyOutcomes":
-			p.BusyOutcomes = []policy.Outcomes{"busy", "failed", "timeout,busy", "busy,failed,timeout"}[n%4]
-		case "busyMinRate":
-			p.BusyMinRate = new(0.01 + float64(n)/1000)
-		case "busyTolerance":
-			p.BusyTolerance = new(float64(n) / 2000)
-		case "busyRecoverRate":
-			p.BusyRecoverRate = new(0.01 + float64(n)/1000)
-		case "busyRecoverValue":
-			p.BusyRecoverValue = new(float64(n))
-		case "maxInFlight":
-			p.MaxInFlight = &n
-		case "priority":
-			p.Priority = new(int(n))
-		default:
-			t.Fatalf("field %s is not drawn", field)
+		for j := range group.NumField() {
+			f := group.Field(j)
+			assert.False(t, f.Kind() == reflect.Pointer && f.IsNil(), group.Type().Field(j).Name)
 		}
+	}
+	expiry := func(r policy.Rate) time.Duration {
+		return time.Duration(policy.Policy{MessageRate: r}.WithDefaults().Sharing.PermitExpiry)
+	}
+	assert.Equal(t, 2*time.Millisecond, expiry(policy.PerSecond(5)))
+	assert.Equal(t, 100*time.Millisecond, expiry(policy.Rate{Permits: 1, Period: time.Hour}))
+	set := policy.Policy{Weight: new(2.0), Busy: policy.Busy{Outcomes: []string{"timeout", "failed"}}}
+	assert.Equal(t, set.Busy.Outcomes, set.WithDefaults().Busy.Outcomes)
+	assert.Equal(t, 2.0, *set.WithDefaults().Weight)
+}
+
+// TestTheTableHasEveryField: a field of the struct and its row have the same name.
+func TestTheTableHasEveryField(t *testing.T) {
+	for _, section := range policy.Sections() {
+		var names []string
+		var walk func(prefix string, of reflect.Type)
+		walk = func(prefix string, of reflect.Type) {
+			for f := range of.Fields() {
+				name := prefix + strings.ToLower(f.Name)
+				if f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[policy.Rate]() {
+					walk(name+".", f.Type)
+				} else {
+					names = append(names, name)
+				}
+			}
+		}
+		walk("", reflect.TypeOf(section.Zero()))
+		var rows []string
+		for _, f := range section.Fields() {
+			rows = append(rows, strings.ToLower(f.Name))
+			assert.NotEmpty(t, f.Help)
+			assert.NotEmpty(t, f.Scopes)
+		}
+		assert.Equal(t, names, rows, section)
+	}
+}
+
+// samples are two valid texts of each field.
+var samples = map[string]string{
+	"messageRate": "100/s 0", "byteRate": "500/1m 0", "burst": "0 7", "byteBurst": "1 2",
+	"round": "20ms 1s", "mode": "enforce shadow",
+	"paused": "true false", "onOutage": "stop open", "maxInFlight": "0 9", "weight": "0.5 2",
+	"reserved": "5/s 0", "reservedBytes": "1/6s 9/s",
+	"aggregate": "true false", "priority": "-3 7",
+	"sharing.mode": "strict groups", "sharing.maxReserved": "0 8", "sharing.wait": "queue backoff",
+	"sharing.permitExpiry": "2ms 1s",
+	"sharing.replicas":     "0 4", "sharing.groups": "eu eu,us", "sharing.keepBack": "0 0.25",
+	"sharing.poolTTL": "500ms 1m",
+	"ramp.mode":       "relaxed none", "ramp.from": "1/s 1/1m", "ramp.fromBytes": "1/s 2/1m",
+	"ramp.over": "1s 1h", "ramp.ttl": "1s 1h",
+	"caughtUp.throttle": "true false", "caughtUp.backlog": "0 5",
+	"busy.mode": "tchannel none", "busy.outcomes": "busy failed,timeout", "busy.minRate": "0.01 5",
+	"busy.tolerance":   "0 0.5",
+	"busy.recoverRate": "1 2.5", "busy.recoverValue": "0 200",
+}
+
+// anyPolicy draws a policy that is valid for a pattern or, with aggregates, for the cluster but
+// for its priority.
+func anyPolicy(t *rapid.T, label string, aggregates bool) policy.Policy {
+	var p policy.Policy
+	for _, f := range policy.PolicySection.Fields() {
+		texts := strings.Fields(samples[f.Name])
+		if len(texts) != 2 {
+			t.Fatalf("field %s has no samples", f.Name)
+		}
+		n := rapid.IntRange(0, 3).Draw(t, label+" "+f.Name)
+		if n > 1 || f.Name == "aggregate" && !aggregates {
+			continue
+		}
+		one, err := policy.PolicySection.ParseField(f.Name, texts[n])
+		require.NoError(t, err)
+		p = policy.Overlay(p, one.(policy.Policy))
+	}
+	if p.Sharing.Mode != "" {
+		p.Burst = nil
 	}
 	return p
 }
 
-func TestOverlayKnowsEveryField(t *testing.T) {
+func TestOverlayTakesEveryField(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		under, over := anyPolicy(t, "under", true), anyPolicy(t, "over", true)
-		got := under.Overlay(over)
-		for field := range policy.Fields() {
+		got := policy.Overlay(under, over)
+		set, err := policy.NewSet([]policy.Entry{{Settings: under}, {Settings: over, Temporary: true}})
+		require.NoError(t, err)
+		assert.Equal(
+			t, policy.Without(got, "priority", "aggregate"), clusterLimits(set), "as Resolve does it",
+		)
+		for _, f := range policy.PolicySection.Fields() {
 			want := under
-			if over.Has(field) {
+			if policy.Text(over, f.Name) != "" {
 				want = over
 			}
-			assert.Equal(t, want.Only(field), got.Only(field), field)
-			assert.False(t, got.Without(field).Has(field))
+			assert.Equal(t, policy.Text(want, f.Name), policy.Text(got, f.Name), f.Name)
+			assert.Equal(t, policy.Only(want, f.Name), policy.Only(got, f.Name), f.Name)
+			assert.NotContains(t, policy.Fields(policy.Without(got, f.Name)), f.Name)
 		}
 	})
+}
+
+// clusterLimits returns the cluster's policy, whether or not its limits are aggregate.
+func clusterLimits(s *policy.Set) policy.Policy {
+	e := s.Resolve("", orders, "")
+	for _, g := range e.Aggregates {
+		return policy.Without(g.Policy, "priority", "aggregate")
+	}
+	return e.Topic
 }
 
 func TestJSONRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := anyPolicy(t, "policy", false)
-		if p.IsStrict() || p.IsSplit() || p.IsGrouped() {
-			p.Burst = nil
-		}
 		require.NoError(t, p.Validate(policy.PatternScope("x")))
 		data, err := policy.Marshal(p)
 		require.NoError(t, err)
-		got, err := policy.Unmarshal(data)
+		got, err := policy.Unmarshal(policy.PolicySection, data)
 		require.NoError(t, err)
 		assert.Equal(t, p, got)
 	})
-	data, err := policy.Marshal(policy.Policy{MessageRate: policy.PerSecond(1000), Round: policy.Duration(100 * time.Millisecond)})
-	require.NoError(t, err)
-	assert.Equal(t, `{"schema":1,"messageRate":"1000/s","round":"100ms"}`, string(data))
+	for want, s := range map[string]policy.Settings{
+		`{"schema":2}`: policy.Policy{},
+		`{"schema":2,"messageRate":"1000/s","paused":false,` +
+			`"sharing":{"mode":"groups","groups":["eu","us"],"keepBack":0.25},` +
+			`"caughtUp":{"backlog":0}}`: policy.Policy{
+			MessageRate: policy.PerSecond(1000), Paused: new(false),
+			Sharing: policy.Sharing{
+				Mode: policy.Groups, Groups: []string{"eu", "us"}, KeepBack: new(0.25),
+			},
+			CaughtUp: policy.CaughtUp{Backlog: new(int64(0))},
+		},
+		`{"schema":2,"reserved":5,"total":0,"mode":"shadow"}`: policy.Quota{
+			Reserved: new(int64(5)), Total: new(int64(0)), Mode: policy.Shadow,
+		},
+		`{"schema":2,"capacity":4096,"zones":["a"]}`: policy.QuotaSettings{
+			Capacity: new(int64(4096)), Zones: []string{"a"},
+		},
+	} {
+		data, err := policy.Marshal(s)
+		require.NoError(t, err)
+		assert.Equal(t, want, string(data))
+		got, err := policy.Unmarshal(s.Section(), data)
+		require.NoError(t, err)
+		assert.Equal(t, s, got)
+	}
+	_, err := policy.Marshal(policy.Policy{Weight: new(math.NaN())})
+	assert.Error(t, err)
 }
 
 func TestUnmarshalRefuses(t *testing.T) {
-	_, err := policy.Unmarshal([]byte(`{"schema":1,"rate":"5","burst":"x","round":5,"messageRate":"-5","paused":null}`))
-	assert.Equal(t, []string{"burst", "messageRate", "paused", "rate", "round"}, fields(err))
-	_, err = policy.Unmarshal([]byte(`{"schema":2,"new":1}`))
-	newer, ok := errors.AsType[*policy.SchemaError](err)
-	require.True(t, ok)
-	assert.Equal(t, policy.SchemaError{Have: 2, Newest: 1}, *newer)
-	assert.ErrorContains(t, err, "upgrade")
-	for _, bad := range []string{``, `null`, `[]`, `{}`, `{"schema":0}`, `{"schema":"1"}`, `{"schema":1}{}`, strings.Repeat("x", 1<<20)} {
-		_, err := policy.Unmarshal([]byte(bad))
+	_, err := policy.Unmarshal(policy.PolicySection, []byte(`{"schema":2,"rate":"5","burst":"x",`+
+		`"round":5,"messageRate":"-5","paused":null,"ramp":"1m","caughtUp":{"backlog":[1],"x":1},`+
+		`"sharing":{"mode":["fair"],"groups":[1],"wait":{}},"busy":null}`))
+	assert.Equal(t, []string{
+		"burst", "busy", "caughtUp.backlog", "caughtUp.x", "messageRate", "paused", "ramp", "rate",
+		"round", "sharing.groups", "sharing.mode", "sharing.wait",
+	}, fields(err))
+	for _, c := range []struct {
+		text string
+		want policy.SchemaError
+		says string
+	}{
+		{`{"schema":3,"new":1}`, policy.SchemaError{Have: 3, Want: 2}, "upgrade"},
+		{`{"schema":1,"rampOver":"1m"}`, policy.SchemaError{Have: 1, Want: 2}, "set the fields again"},
+	} {
+		_, err = policy.Unmarshal(policy.PolicySection, []byte(c.text))
+		fault, ok := errors.AsType[*policy.SchemaError](err)
+		require.True(t, ok)
+		assert.Equal(t, c.want, *fault)
+		assert.ErrorContains(t, err, c.says)
+	}
+	for _, bad := range []string{
+		``, `null`, `[]`, `{}`, `{"schema":0}`, `{"schema":"2"}`, `{"schema":2}{}`,
+		strings.Repeat("x", 1<<20),
+	} {
+		_, err := policy.Unmarshal(policy.PolicySection, []byte(bad))
 		assert.Error(t, err)
 	}
 }
 
 func TestParseField(t *testing.T) {
 	for text, want := range map[string]policy.Policy{
-		"messageRate=10000/1m":  {MessageRate: policy.Rate{Permits: 10000, Period: time.Minute}},
-		"byteRate=1MiB/s":       {ByteRate: policy.PerSecond(1 << 20)},
-		"burst=5":               {Burst: new(int64(5))},
-		"round=50ms":            {Round: policy.Duration(50 * time.Millisecond)},
-		"mode=shadow":           {Mode: policy.Shadow},
-		"mode=null":             {Mode: "null"}, // for Validate to refuse
-		"paused=false":          {Paused: new(false)},
-		"caughtUpBacklog=0":     {CaughtUpBacklog: new(int64(0))},
-		"onOutage=open":         {OnOutage: policy.OutageOpen},
-		"priority=-3":           {Priority: new(-3)},
-		"throttleCaughtUp=true": {ThrottleCaughtUp: new(true)},
-		"totalThroughput=1MiB":  {TotalThroughput: new(int64(1 << 20))},
-		"capacity=100":          {Capacity: new(int64(100))},
+		"messageRate=10000/1m":       {MessageRate: policy.Rate{Permits: 10000, Period: time.Minute}},
+		"byteRate=1MiB/s":            {ByteRate: policy.PerSecond(1 << 20)},
+		"burst=5":                    {Burst: new(int64(5))},
+		"round=50ms":                 {Round: policy.Duration(50 * time.Millisecond)},
+		"mode=shadow":                {Mode: policy.Shadow},
+		"paused=false":               {Paused: new(false)},
+		"caughtUp.backlog=0":         {CaughtUp: policy.CaughtUp{Backlog: new(int64(0))}},
+		"onOutage=open":              {OnOutage: policy.OutageOpen},
+		"priority=-3":                {Priority: new(-3)},
+		"caughtUp.throttle=true":     {CaughtUp: policy.CaughtUp{Throttle: new(true)}},
+		"busy.outcomes=busy,timeout": {Busy: policy.Busy{Outcomes: []string{"busy", "timeout"}}},
 	} {
 		name, value, _ := strings.Cut(text, "=")
-		got, err := policy.ParseField(name, value)
+		got, err := policy.PolicySection.ParseField(name, value)
 		require.NoError(t, err, text)
 		assert.Equal(t, want, got, text)
+		assert.Equal(t, []string{name}, policy.Fields(got))
 	}
 	for text, reason := range map[string]string{
-		"messageRate=.nan": "is not a number",
-		"byteRate=-1":      "is negative",
-		"burst=.inf":       "is a string, not a whole number",
-		"burst=1.5":        "not a whole number",
-		"burst=<many>":     "is a string",
-		"burst=null":       "is empty",
-		"burst={}":         "is a object",
-		"round=5":          "is no duration",
-		"round=":           "is no duration",
-		"mode=":            "is empty",
-		"busyOutcomes=":    "is empty",
-		"paused=yes":       "not true or false",
-		"rate=5":           "is an unknown field",
+		"messageRate=.nan":           "invalid rate",
+		"byteRate=-1":                "negative",
+		"burst=.inf":                 "invalid whole number",
+		"burst=1.5":                  "invalid whole number",
+		"burst=<many>":               "invalid whole number",
+		"burst=null":                 "invalid whole number",
+		"burst=99999999999999999999": "out of range",
+		"weight=nan":                 "out of range",
+		"weight=x":                   "invalid number",
+		"round=5":                    "invalid duration",
+		"round=0s":                   "invalid duration",
+		"round=9999999h":             "invalid duration",
+		"round=":                     "empty",
+		"mode=":                      "empty",
+		"mode=null":                  "unknown value",
+		"busy.outcomes=":             "empty",
+		"paused=yes":                 "want true or false",
+		"rate=5":                     "unknown field",
+		"total=5":                    "unknown field",
 	} {
 		name, value, _ := strings.Cut(text, "=")
-		_, err := policy.ParseField(name, value)
+		_, err := policy.PolicySection.ParseField(name, value)
 		fault, ok := errors.AsType[*policy.FieldError](err)
 		require.True(t, ok, text)
 		assert.Equal(t, policy.FieldError{Field: name, Value: value, Reason: fault.Reason}, *fault)
@@ -274,19 +384,27 @@ func TestParseField(t *testing.T) {
 }
 
 func FuzzUnmarshal(f *testing.F) {
-	for _, s := range []string{`{"schema":1}`, `{"schema":1,"messageRate":"1000/s","byteRate":"0/1m","burst":1,"byteBurst":2,"round":"1s","mode":"shadow","paused":true,"throttleCaughtUp":false,"caughtUpBacklog":0,"onOutage":"stop","priority":-1}`, `{"schema":2}`, `[`} {
-		f.Add([]byte(s))
+	for _, s := range []string{
+		`{"schema":2}`, `{"schema":3}`, `[`,
+		`{"schema":2,"messageRate":"1000/s","byteRate":"0/1m","burst":1,"byteBurst":2,"round":"1s",` +
+			`"mode":"shadow","paused":true,"caughtUp":{"throttle":false,"backlog":0},` +
+			`"onOutage":"stop","priority":-1,"busy":{"outcomes":["busy"]}}`,
+	} {
+		f.Add([]byte(s), uint8(0))
 	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := policy.Unmarshal(data)
+	f.Add([]byte(`{"schema":2,"total":"1MiB","mode":"shadow"}`), uint8(1))
+	f.Add([]byte(`{"schema":2,"zones":["a","b"]}`), uint8(2))
+	f.Fuzz(func(t *testing.T, data []byte, n uint8) {
+		section := policy.Sections()[n%3]
+		s, err := policy.Unmarshal(section, data)
 		if err != nil {
 			return
 		}
-		out, err := policy.Marshal(p)
+		out, err := policy.Marshal(s)
 		require.NoError(t, err)
-		again, err := policy.Unmarshal(out)
+		again, err := policy.Unmarshal(section, out)
 		require.NoError(t, err)
-		require.Equal(t, p, again)
+		require.Equal(t, s, again)
 	})
 }
 

@@ -32,20 +32,20 @@ func TestParseRate(t *testing.T) {
 		assert.Equal(t, want, got, text)
 	}
 	for text, reason := range map[string]string{
-		"":                     "is empty",
-		"-1":                   "is negative",
-		"-Inf":                 "is negative",
-		"NaN":                  "is not a number",
-		"+5":                   "is not a number",
-		"0.5/s":                "is not a whole number",
-		"5x":                   "is not a number",
-		"1kB/s":                "is not a number",
-		"99999999999999999999": "is too large",
-		"1000/":                "empty period",
-		"1000/0s":              "not above 0",
-		"1000/-1s":             "not above 0",
-		"1000/fortnight":       "no duration",
-		"1000/1s/1s":           "no duration",
+		"":                     "invalid rate: want 1000, 10000/1m or 1/6s",
+		"-1":                   "negative",
+		"-Inf":                 "negative",
+		"NaN":                  "invalid rate: want",
+		"+5":                   "invalid rate: want",
+		"0.5/s":                "not a whole number",
+		"5x":                   "invalid rate: want",
+		"1kB/s":                "invalid rate: want",
+		"99999999999999999999": "too large",
+		"1000/":                "invalid period",
+		"1000/0s":              "invalid period",
+		"1000/-1s":             "invalid period",
+		"1000/fortnight":       "invalid period",
+		"1000/1s/1s":           "invalid period",
 		"1000/25h":             "above 24h",
 		"1/2h":                 "below 1/h",
 		"23/24h":               "below 1/h",
@@ -74,9 +74,9 @@ func TestParseByteRate(t *testing.T) {
 	}
 	for text, reason := range map[string]string{
 		"1000000000001": "above",
-		"1XB":           "is not a number",
+		"1XB":           "invalid rate: want",
 		"1MMB":          "unknown unit",
-		"kB":            "is not a number",
+		"kB":            "invalid rate: want",
 		"9999999999TiB": "too large",
 	} {
 		_, err := policy.ParseByteRate(text)
@@ -93,11 +93,15 @@ func TestRateRoundTrip(t *testing.T) {
 		got, err := policy.ParseRate(r.String())
 		perSecond := r.PerSec()
 		if err != nil {
-			assert.True(t, perSecond > policy.MaxMessageRate*(1-1e-9) || perSecond < (1+1e-9)/3600, "%v: %v", r, err)
+			assert.True(
+				t, perSecond > policy.MaxMessageRate*(1-1e-9) || perSecond < (1+1e-9)/3600, "%v: %v", r, err,
+			)
 			return
 		}
 		assert.Equal(t, r, got)
-		assert.True(t, r.Permits == 0 || perSecond < policy.MaxMessageRate*(1+1e-9) && perSecond > (1-1e-9)/3600)
+		assert.True(
+			t, r.Permits == 0 || perSecond < policy.MaxMessageRate*(1+1e-9) && perSecond > (1-1e-9)/3600,
+		)
 	})
 	assert.Equal(t, "1000/s", policy.PerSecond(1000).String())
 	assert.Equal(t, "10000/1m", policy.Rate{Permits: 10000, Period: time.Minute}.String())
@@ -123,18 +127,21 @@ func ExampleParseRate() {
 	// 10000/1m true
 	// 1/6s true
 	// 0 false
-	// rate "-5": is negative: write a rate such as 1000, 1000/s, 10000/1m or 1/6s, or 0 for not throttled
+	// policy: rate "-5": invalid rate: negative: want 1000, 10000/1m or 1/6s
 }
 
 func TestParseDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{
-		"9999999h": math.MaxInt64, "1h99999999999999999999.5ns": math.MaxInt64, "2562047h48m": math.MaxInt64, "1.5h": 90 * time.Minute, "0": 0, "-1s": -time.Second,
+		"9999999h": math.MaxInt64, "1h99999999999999999999.5ns": math.MaxInt64,
+		"2562047h48m": math.MaxInt64, "1.5h": 90 * time.Minute, "0": 0, "-1s": -time.Second,
 	} {
 		got, err := policy.ParseDuration(text)
 		assert.NoError(t, err, text)
 		assert.Equal(t, want, got, text)
 	}
-	for _, text := range []string{"", "9999999x", "9999999", "h", "999999999999999999999999", "-9999999h", "1h9999999 h"} {
+	for _, text := range []string{
+		"", "9999999x", "9999999", "h", "999999999999999999999999", "-9999999h", "1h9999999 h",
+	} {
 		_, err := policy.ParseDuration(text)
 		assert.Error(t, err, text)
 	}

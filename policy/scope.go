@@ -15,7 +15,7 @@ type Scope struct {
 	Tag          string // of a tag
 	Cluster      string // of a namespace: the only cluster it applies in; "" = all
 	Namespace    string
-	Pattern      string // the regular expression of a pattern, in RE2's syntax; what was stored, of an unreadable scope
+	Pattern      string // the regular expression of a pattern (RE2); the text of an unreadable scope
 	Topic        Topic  // of a topic or a subscription
 	Subscription string
 }
@@ -26,16 +26,18 @@ type Kind uint8
 // The kinds of scopes.
 const (
 	ClusterKind      Kind = iota // cluster: the default for everything
-	TenantKind                   // tenant:NAME: one budget over all topics of the tenant, and its quota, and nothing else
-	TagKind                      // tag:NAME: the quota of those who carry the tag, and nothing else
-	NamespaceKind                // tenant/namespace, for the topics of all schemes; tenant/cluster/namespace in one cluster
-	PatternKind                  // pattern:REGEX, matched anywhere in the topic's URL unless ^ and $ bind it
+	TenantKind                   // tenant:NAME: aggregate limits over all its topics, and its quota
+	TagKind                      // tag:NAME: the quota of what carries the tag
+	NamespaceKind                // tenant/namespace; tenant/cluster/namespace in one cluster
+	PatternKind                  // pattern:REGEX, which matches anywhere in a topic's URL
 	TopicKind                    // the topic's URL
 	SubscriptionKind             // the topic's URL, then ?subscription=NAME
-	UnreadableKind               // stored data whose scope makes no sense; applies to nothing
+	UnreadableKind               // stored data whose scope cannot be read; applies to nothing
 )
 
-var kinds = []string{"cluster", "tenant", "tag", "namespace", "pattern", "topic", "subscription", "unreadable"}
+var kinds = []string{
+	"cluster", "tenant", "tag", "namespace", "pattern", "topic", "subscription", "unreadable",
+}
 
 func (k Kind) String() string { return kinds[min(int(k), len(kinds)-1)] }
 
@@ -55,10 +57,10 @@ func NamespaceScope(tenant, cluster, namespace string) Scope {
 	return Scope{Kind: NamespaceKind, Tenant: tenant, Cluster: cluster, Namespace: namespace}
 }
 
-// TenantScope is the budget over all topics of a tenant.
+// TenantScope is a tenant: its aggregate limits, and its quota.
 func TenantScope(name string) Scope { return Scope{Kind: TenantKind, Tenant: name} }
 
-// TagScope is what carries a tag, whatever topic it is of.
+// TagScope is what carries a tag, on any topic.
 func TagScope(name string) Scope { return Scope{Kind: TagKind, Tag: name} }
 
 // PatternScope is every topic whose URL the regular expression matches.
@@ -72,7 +74,7 @@ func SubscriptionScope(t Topic, name string) Scope {
 	return Scope{Kind: SubscriptionKind, Topic: t, Subscription: name}
 }
 
-// WithSubscription returns the scope of a subscription of a topic's scope. Of any other scope it
+// WithSubscription returns the scope of a subscription of a topic's scope. For any other scope it
 // returns one that Validate refuses.
 func (s Scope) WithSubscription(name string) Scope {
 	if s.Kind != TopicKind {
@@ -121,15 +123,19 @@ func (s *Scope) UnmarshalText(text []byte) error {
 func (s Scope) Compare(other Scope) int {
 	return cmp.Or(
 		cmp.Compare(s.Kind, other.Kind),
-		cmp.Compare(s.Tag, other.Tag), cmp.Compare(s.Tenant, other.Tenant), cmp.Compare(s.Namespace, other.Namespace), cmp.Compare(s.Cluster, other.Cluster),
+		cmp.Compare(s.Tag, other.Tag), cmp.Compare(s.Tenant, other.Tenant),
+		cmp.Compare(s.Namespace, other.Namespace), cmp.Compare(s.Cluster, other.Cluster),
 		cmp.Compare(s.Pattern, other.Pattern),
-		cmp.Compare(s.Topic.Tenant, other.Topic.Tenant), cmp.Compare(s.Topic.Namespace, other.Topic.Namespace),
-		cmp.Compare(s.Topic.Name, other.Topic.Name), cmp.Compare(s.Topic.Scheme, other.Topic.Scheme),
+		cmp.Compare(s.Topic.Tenant, other.Topic.Tenant),
+		cmp.Compare(s.Topic.Namespace, other.Topic.Namespace),
+		cmp.Compare(s.Topic.Name, other.Topic.Name),
+		cmp.Compare(s.Topic.Scheme, other.Topic.Scheme),
 		cmp.Compare(s.Subscription, other.Subscription))
 }
 
-// ParseScope reads a scope: cluster, tenant:NAME, tag:NAME, tenant/namespace, tenant/cluster/namespace, pattern:REGEX,
-// the URL of a topic, or that and ?subscription=NAME. The error joins a *[FieldError] for each fault.
+// ParseScope reads a scope: cluster, tenant:NAME, tag:NAME, tenant/namespace,
+// tenant/cluster/namespace, pattern:REGEX, the URL of a topic, or that and ?subscription=NAME. The
+// error joins a *[FieldError] for each fault.
 func ParseScope(s string) (Scope, error) {
 	scope, err := parseScope(s)
 	if err == nil {
@@ -160,7 +166,8 @@ func parseScope(s string) (Scope, error) {
 		}
 		sub, escapeErr := url.QueryUnescape(query)
 		if escapeErr != nil {
-			return Scope{}, errors.Join(err, &FieldError{"subscription", query, "is not escaped as in a URL: write %25 for a %"})
+			return Scope{}, errors.Join(err,
+				&FieldError{"subscription", query, "invalid escape: want %25 for a %, as in a URL"})
 		}
 		if err != nil {
 			return Scope{}, errors.Join(err, ValidateSubscription(sub))
@@ -170,12 +177,13 @@ func parseScope(s string) (Scope, error) {
 		return NamespaceScope(parts[0], "", parts[1]), nil
 	case len(parts) == 3:
 		scope := NamespaceScope(parts[0], parts[1], parts[2])
-		if scope.Cluster == "" { // which would be all clusters
+		if scope.Cluster == "" { // which would mean all clusters
 			return Scope{}, errors.Join(named("scope.cluster", ""), scope.Validate())
 		}
 		return scope, nil
 	}
-	return Scope{}, &FieldError{"scope", s, "is no scope: write cluster, tenant:NAME, tag:NAME, tenant/namespace, tenant/cluster/namespace, pattern:REGEX or the URL of a topic"}
+	return Scope{}, &FieldError{"scope", s, "invalid scope: want cluster, tenant:NAME, tag:NAME, " +
+		"tenant/namespace, tenant/cluster/namespace, pattern:REGEX or the URL of a topic"}
 }
 
 // Validate returns every fault of the scope, a *[FieldError] each.
@@ -193,32 +201,44 @@ func (s Scope) Validate() error {
 			errs = append(errs, named("scope.cluster", s.Cluster))
 		}
 	case PatternKind:
-		errs = append(errs, text("scope.pattern", s.Pattern))
+		const field = "scope.pattern"
+		errs = append(errs, text(field, s.Pattern))
 		if s.Pattern == "" {
-			errs = append(errs, &FieldError{"scope.pattern", "", "is empty: use cluster for everything"})
+			errs = append(errs, &FieldError{field, "",
+				"empty: want a regular expression, or the scope cluster for everything"})
 		} else if _, err := regexp.Compile(s.Pattern); err != nil {
-			errs = append(errs, &FieldError{"scope.pattern", s.Pattern, "is no regular expression in RE2's syntax: " + err.Error()})
+			errs = append(errs, &FieldError{field, s.Pattern,
+				"invalid regular expression: want RE2's syntax: " + err.Error()})
 		}
 	case TopicKind:
 		errs = append(errs, s.Topic.Validate())
 	case SubscriptionKind:
-		if s.Topic == (Topic{}) { // of WithSubscription
-			return &FieldError{"subscription", s.Subscription, "belongs to a topic: write the topic's URL as the scope, and nothing behind it"}
+		if s.Topic == (Topic{}) { // from WithSubscription
+			return &FieldError{"subscription", s.Subscription,
+				"not allowed here: want the URL of a topic as the scope"}
 		}
 		errs = append(errs, s.Topic.Validate(), ValidateSubscription(s.Subscription))
 	default:
-		errs = append(errs, &FieldError{"scope", s.Pattern, "cannot be read: remove it"})
+		errs = append(errs, &FieldError{"scope", s.Pattern, "unreadable: remove it"})
 	}
 	if s.Kind != SubscriptionKind && s.Subscription != "" {
-		errs = append(errs, &FieldError{"subscription", s.Subscription, "belongs to a topic, not to a " + s.Kind.String() + ": name the topic by its URL"})
+		errs = append(errs, &FieldError{"subscription", s.Subscription,
+			"not allowed for a " + s.Kind.String() + ": want the URL of a topic as the scope"})
 	}
 	return errors.Join(errs...)
 }
 
-// ValidateSubscription returns what is wrong with the name of a subscription; "" is refused.
+// ValidateSubscription reports what is wrong with the name of a subscription; "" is refused.
 func ValidateSubscription(name string) error {
 	if name == "" {
-		return &FieldError{"subscription", "", "is empty"}
+		return &FieldError{"subscription", "", "empty: want a name"}
 	}
 	return text("subscription", name)
+}
+
+func kindNames(kinds []Kind) (names []string) {
+	for _, k := range kinds {
+		names = append(names, k.String())
+	}
+	return names
 }

@@ -16,10 +16,16 @@ func TestParseTopic(t *testing.T) {
 		"persistent://public/default/orders-partition-3": {"persistent", "public", "default", "orders"},
 		"persistent://prop/standalone/ns/orders":         {"persistent", "prop", "ns", "orders"}, // V1
 		"non-persistent://public/default/a b":            {"non-persistent", "public", "default", "a b"},
-		"kafka://public/default/orders-partition-3":      {"kafka", "public", "default", "orders-partition-3"},
-		"numaflow://prod/fraud/score":                    {"numaflow", "prod", "fraud", "score"},
-		"persistent://a=b:c.d/..x/é,! ?..":               {"persistent", "a=b:c.d", "..x", "é,! ?.."},
-		"kafka://a/b/...":                                {"kafka", "a", "b", "..."},
+		"kafka://public/default/orders-partition-3": {
+			"kafka", "public", "default", "orders-partition-3",
+		},
+		"numaflow://prod/fraud/score":      {"numaflow", "prod", "fraud", "score"},
+		"persistent://a=b:c.d/..x/é,! ?..": {"persistent", "a=b:c.d", "..x", "é,! ?.."},
+		"kafka://a/b/...":                  {"kafka", "a", "b", "..."},
+		"nats+jetstream://public/default/orders.*": {
+			"nats+jetstream", "public", "default", "orders.*",
+		},
+		"nats://a/b/c-partition-3": {"nats", "a", "b", "c-partition-3"}, // partitions are Pulsar's
 	} {
 		got, err := policy.ParseTopic(text)
 		require.NoError(t, err, text)
@@ -29,14 +35,21 @@ func TestParseTopic(t *testing.T) {
 		assert.Equal(t, got, again)
 	}
 	for text, want := range map[string][]string{
-		"orders":                                  {"topic"},
-		"kafka://orders":                          {"topic"},
-		"kafka://a/b/c/d":                         {"topic"},
-		"persistent://a/b/c/d/e":                  {"topic"},
-		"persistent://a//c/d":                     {"topic.cluster"},
-		"persistent://a b/c c/d d/":               {"topic.cluster", "topic.tenant", "topic.namespace", "topic.name"},
-		"gopher://a/b":                            {"topic.scheme", "topic"},
-		"amqp://a b//c":                           {"topic.scheme", "topic.tenant", "topic.namespace"},
+		"orders":                 {"topic"},
+		"kafka://orders":         {"topic"},
+		"kafka://a/b/c/d":        {"topic"},
+		"persistent://a/b/c/d/e": {"topic"},
+		"persistent://a//c/d":    {"topic.cluster"},
+		"persistent://a b/c c/d d/": {
+			"topic.cluster", "topic.tenant", "topic.namespace", "topic.name",
+		},
+		"Gopher://a/b":                            {"topic.scheme", "topic"},
+		"a_b://a b//c":                            {"topic.scheme", "topic.tenant", "topic.namespace"},
+		"://a/b/c":                                {"topic.scheme"},
+		"9p://a/b/c":                              {"topic.scheme"},
+		"nats://a/b":                              {"topic"},
+		"nats://a/b/c/d":                          {"topic"}, // V1 names are Pulsar's
+		"nats://a/b/":                             {"topic.name"},
 		"kafka://a/b/":                            {"topic.name"},
 		"kafka://a/b/..":                          {"topic.name"},
 		"kafka://../../etc":                       {"topic.tenant", "topic.namespace"},
@@ -70,9 +83,9 @@ func TestParseScope(t *testing.T) {
 		assert.Equal(t, want, got)
 		assert.Equal(t, text, got.String())
 	}
-	_, err := policy.ParseTopic("gopher://a/b")
-	assert.ErrorContains(t, err, "use persistent, non-persistent, kafka or numaflow")
-	assert.NotContains(t, err.Error(), "gopher://tenant")
+	_, err := policy.ParseTopic("Gopher://a/b")
+	assert.ErrorContains(t, err, "invalid scheme: want lower-case letters")
+	assert.NotContains(t, err.Error(), "Gopher://tenant")
 	for text, want := range map[string][]string{
 		"":                               {"scope"},
 		"orders":                         {"scope"},
@@ -98,18 +111,27 @@ func TestParseScope(t *testing.T) {
 func TestOnlyATopicHasSubscriptions(t *testing.T) {
 	orders := policy.Topic{Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders"}
 	assert.NoError(t, policy.TopicScope(orders).WithSubscription("x").Validate())
-	assert.Equal(t, []string{"subscription"}, fields(policy.TopicScope(orders).WithSubscription("").Validate()))
+	assert.Equal(
+		t, []string{"subscription"}, fields(policy.TopicScope(orders).WithSubscription("").Validate()),
+	)
 	for _, scope := range []policy.Scope{
-		policy.ClusterScope(), policy.NamespaceScope("a", "", "b"), policy.PatternScope("a"), policy.SubscriptionScope(orders, "y"),
+		policy.ClusterScope(), policy.NamespaceScope("a", "", "b"), policy.PatternScope("a"),
+		policy.SubscriptionScope(orders, "y"),
 	} {
 		for _, name := range []string{"", "x"} {
-			assert.Equal(t, []string{"subscription"}, fields(scope.WithSubscription(name).Validate()), "%s %q", scope, name)
+			assert.Equal(
+				t, []string{"subscription"}, fields(scope.WithSubscription(name).Validate()), "%s %q", scope,
+				name,
+			)
 		}
 	}
 }
 
 func FuzzParseScope(f *testing.F) {
-	for _, s := range []string{"cluster", "a/b", "a/b/c", "pattern:^a", "kafka://a/b/c?subscription=d", "persistent://a/b/c/d-partition-1-partition-2"} {
+	for _, s := range []string{
+		"cluster", "a/b", "a/b/c", "pattern:^a", "kafka://a/b/c?subscription=d",
+		"persistent://a/b/c/d-partition-1-partition-2",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -9,25 +9,40 @@ import (
 	"time"
 )
 
-// An Entry is one stored policy.
+// An Entry is one stored object: the policy of a scope, the quota of a throttling id, or the
+// cluster's settings for quotas.
 type Entry struct {
-	Scope  Scope
-	Policy Policy
+	Scope    Scope
+	Settings Settings // a Policy, a Quota or QuotaSettings; nil is an empty Policy
 
-	// Temporary entries lie over the permanent entry of their scope, field by field, while they
-	// live. Stores keep one for each field, so that they may end at different times.
+	// Temporary entries lie over the permanent entry of their scope, field by field, until they
+	// expire. Stores keep one for each field, so that they may expire at different times.
 	Temporary bool
-	Field     string    // of a temporary entry: the JSON name of the only field that Policy sets
-	Expires   time.Time // of a temporary entry; it is over then, whether or not the store has deleted it
+	Field     string    // of a temporary entry: the only field that Settings sets
+	Expires   time.Time // of a temporary entry; it may outlast that in the store
 
 	Revision int64 // of the store, when the entry was last written
 
-	// Err says why the stored data cannot be used. Policy is then the last one of
-	// this entry that could be, or empty.
+	// Err says why the stored data cannot be used. Settings is then the last version of this entry
+	// that could be used, or sets nothing.
 	Err error
 }
 
-// Compare orders entries by scope, the permanent one first, then by field and revision.
+// Section returns the section that the entry belongs to.
+func (e Entry) Section() Section {
+	if e.Settings == nil {
+		return PolicySection
+	}
+	return e.Settings.Section()
+}
+
+// Policy returns the policy of an entry of [PolicySection], else one that sets nothing.
+func (e Entry) Policy() Policy {
+	p, _ := e.Settings.(Policy)
+	return p
+}
+
+// Compare orders entries by section and scope, the permanent one first, then by field and revision.
 func (e Entry) Compare(other Entry) int {
 	temporary := func(e Entry) int {
 		if e.Temporary {
@@ -35,23 +50,27 @@ func (e Entry) Compare(other Entry) int {
 		}
 		return 0
 	}
-	return cmp.Or(e.Scope.Compare(other.Scope), cmp.Compare(temporary(e), temporary(other)),
-		cmp.Compare(e.Field, other.Field), cmp.Compare(e.Revision, other.Revision))
+	return cmp.Or(
+		cmp.Compare(e.Section(), other.Section()), e.Scope.Compare(other.Scope),
+		cmp.Compare(temporary(e), temporary(other)), cmp.Compare(e.Field, other.Field),
+		cmp.Compare(e.Revision, other.Revision))
 }
 
-// ends tells the entries of which it is known when they end.
-func (e Entry) ends() bool { return e.Temporary && !e.Expires.IsZero() }
+// expires reports whether it is known when the entry expires.
+func (e Entry) expires() bool { return e.Temporary && !e.Expires.IsZero() }
 
-// A Set is all policies, ready to be resolved. It never changes, and any number of goroutines may use it.
+// A Set is all policies and quotas, ready to be resolved. It never changes, and any number of
+// goroutines may use it.
 type Set struct {
 	entries       []Entry
 	cluster       *layer
 	tenants       map[string]*layer
-	tags          map[string]*layer
 	namespaces    map[namespace]*layer
 	patterns      []*layer // the one that wins last
 	topics        map[Topic]*layer
 	subscriptions map[subscription]*layer
+	quotas        map[Scope]Quota // by throttling id
+	quotaSettings QuotaSettings
 }
 
 type (
@@ -74,96 +93,111 @@ type layer struct {
 type TieError struct {
 	A, B     Scope
 	Priority int
-	Topic    string // the URL of a topic that both match; "" if it could not be decided whether there is one
+	Topic    string // the URL of a topic that both match; "" if it is undecided whether there is one
 }
 
 func (e *TieError) Error() string {
 	if e.Topic == "" {
-		return fmt.Sprintf("priority %d: %q and %q have the same priority and length, and are too complex to decide whether they match the same topics; "+
-			"there %q wins: to be sure, give one of them another priority", e.Priority, e.A, e.B, e.A)
+		return fmt.Sprintf("policy: priority %d: %q and %q have the same priority and length, and it "+
+			"takes too long to find a topic that both match; there %q wins: give one of them "+
+			"another priority", e.Priority, e.A, e.B, e.A)
 	}
-	return fmt.Sprintf("priority %d: %q and %q have the same priority and length and both match %s, so that neither wins: give one of them another priority",
-		e.Priority, e.A, e.B, e.Topic)
+	return fmt.Sprintf("policy: priority %d: %q and %q have the same priority and length, and both "+
+		"match %s: give one of them another priority", e.Priority, e.A, e.B, e.Topic)
 }
 
-// NewSet returns the set of these entries. Its error joins a *[FieldError] for each pattern that is no
-// regular expression; the set is usable nevertheless, without these.
-// Two entries that set one field of one scope should not be; the one that [Entry.Compare] puts last wins.
+// NewSet returns the set of these entries. Its error joins a *[FieldError] for each pattern that is
+// not a valid regular expression; the set is usable without them. Two entries should not set one
+// field of one scope; if they do, the one that [Entry.Compare] puts last wins.
 func NewSet(entries []Entry) (*Set, error) {
 	s := &Set{
 		entries:       slices.Clone(entries),
 		tenants:       make(map[string]*layer),
-		tags:          make(map[string]*layer),
 		namespaces:    make(map[namespace]*layer),
 		topics:        make(map[Topic]*layer),
 		subscriptions: make(map[subscription]*layer),
+		quotas:        make(map[Scope]Quota),
 	}
-	sortEntries(s.entries)
+	if !slices.IsSortedFunc(s.entries, Entry.Compare) {
+		slices.SortStableFunc(s.entries, Entry.Compare)
+	}
 	var errs []error
 	var last *layer
-	for _, e := range s.entries {
-		if last != nil && last.scope == e.Scope {
-			last.policy.overlay(&e.Policy)
-			continue
+	for i := range s.entries {
+		e := &s.entries[i]
+		if e.Settings == nil {
+			e.Settings = Policy{}
 		}
-		l := &layer{scope: e.Scope, policy: e.Policy}
-		last = l
-		switch e.Scope.Kind {
-		case ClusterKind:
-			s.cluster = l
-		case TenantKind:
-			s.tenants[e.Scope.Tenant] = l
-		case TagKind:
-			s.tags[e.Scope.Tag] = l
-		case NamespaceKind:
-			s.namespaces[namespace{e.Scope.Tenant, e.Scope.Cluster, e.Scope.Namespace}] = l
-		case PatternKind:
-			s.patterns = append(s.patterns, l)
-		case TopicKind:
-			s.topics[e.Scope.Topic] = l
-		case SubscriptionKind:
-			s.subscriptions[subscription{e.Scope.Topic, e.Scope.Subscription}] = l
+		switch settings := e.Settings.(type) {
+		case Quota:
+			s.quotas[e.Scope] = Overlay(s.quotas[e.Scope], settings)
+		case QuotaSettings:
+			s.quotaSettings = Overlay(s.quotaSettings, settings)
+		default:
+			if p := e.Policy(); last != nil && last.scope == e.Scope {
+				last.policy.overlay(&p)
+			} else {
+				last = &layer{scope: e.Scope, policy: p}
+				errs = append(errs, s.add(last))
+			}
 		}
 	}
-	s.patterns = slices.DeleteFunc(s.patterns, func(l *layer) bool {
-		err := l.scope.Validate()
-		if err == nil {
-			l.regex = regexp.MustCompile(l.scope.Pattern)
-		}
-		errs = append(errs, err)
-		return err != nil
-	})
 	slices.SortFunc(s.patterns, func(a, b *layer) int {
 		return cmp.Or(a.compareRank(b), cmp.Compare(b.scope.Pattern, a.scope.Pattern))
 	})
 	return s, errors.Join(errs...)
 }
 
-func sortEntries(entries []Entry) {
-	if !slices.IsSortedFunc(entries, Entry.Compare) {
-		slices.SortStableFunc(entries, Entry.Compare)
+// add adds the layer of a scope that has none. A pattern that is not valid is left out.
+func (s *Set) add(l *layer) (err error) {
+	switch scope := l.scope; scope.Kind {
+	case ClusterKind:
+		s.cluster = l
+	case TenantKind:
+		s.tenants[scope.Tenant] = l
+	case NamespaceKind:
+		s.namespaces[namespace{scope.Tenant, scope.Cluster, scope.Namespace}] = l
+	case PatternKind:
+		if err = scope.Validate(); err == nil {
+			l.regex = regexp.MustCompile(scope.Pattern)
+			s.patterns = append(s.patterns, l)
+		}
+	case TopicKind:
+		s.topics[scope.Topic] = l
+	case SubscriptionKind:
+		s.subscriptions[subscription{scope.Topic, scope.Subscription}] = l
 	}
+	return err
+}
+
+func (l *layer) priority() int {
+	if l.policy.Priority == nil {
+		return 0
+	}
+	return *l.policy.Priority
 }
 
 func (l *layer) compareRank(other *layer) int {
-	return cmp.Or(
-		cmp.Compare(or(l.policy.Priority, 0), or(other.policy.Priority, 0)),
+	return cmp.Or(cmp.Compare(l.priority(), other.priority()),
 		cmp.Compare(len(l.scope.Pattern), len(other.scope.Pattern)))
 }
 
+func (p *Policy) isAggregate() bool { return p.Aggregate != nil && *p.Aggregate }
+
 // Single returns a set that has p as the cluster's default.
 func Single(p Policy) *Set {
-	s, _ := NewSet([]Entry{{Policy: p}}) // has no pattern that could be wrong
+	s, _ := NewSet([]Entry{{Settings: p}}) // has no pattern that could be invalid
 	return s
 }
 
-// Entries returns the entries of the set in the order of [Entry.Compare]. The slice is the caller's.
+// Entries returns the entries of the set in the order of [Entry.Compare]. The slice is the
+// caller's.
 func (s *Set) Entries() []Entry { return slices.Clone(s.entries) }
 
-// NextEnd returns when the first temporary entry ends, which may be past; zero if there is none.
+// NextEnd returns when the first temporary entry expires, which may be past; zero if there is none.
 func (s *Set) NextEnd() (end time.Time) {
 	for i := range s.entries {
-		if e := &s.entries[i]; e.ends() && (end.IsZero() || e.Expires.Before(end)) {
+		if e := &s.entries[i]; e.expires() && (end.IsZero() || e.Expires.Before(end)) {
 			end = e.Expires
 		}
 	}
@@ -173,57 +207,50 @@ func (s *Set) NextEnd() (end time.Time) {
 // Resolve returns what the policies come to for a subscription of a topic in a cluster. It leaves
 // Sources nil; [Set.Explain] fills it.
 func (s *Set) Resolve(cluster string, t Topic, name string) Effective {
-	e, _, _ := s.resolve(cluster, t, name, nil)
-	return e
+	return s.resolve(cluster, t, name, nil)
 }
 
 // Explain is Resolve with Sources.
 func (s *Set) Explain(cluster string, t Topic, name string) Effective {
-	e, layers, own := s.resolve(cluster, t, name, make([]*layer, 0, 8))
-	e.Sources = make(map[string]Scope)
-	for _, field := range fieldNames {
-		for _, l := range layers {
-			if l.policy.Has(field) && e.Topic.Has(field) { // a priority is nobody's but its pattern's
-				e.Sources[field] = l.scope
+	sources := make(map[string]Scope)
+	e := s.resolve(cluster, t, name, func(l *layer, isAggregate bool) {
+		for _, r := range policyTable.set(&l.policy) {
+			switch own := l.scope.Kind == SubscriptionKind; {
+			case own && r.isLimit:
+				sources["subscription."+r.name] = l.scope
+			case !(isAggregate && r.isLimit):
+				sources[r.name] = l.scope
 			}
 		}
-		if own != nil && own.policy.Has(field) {
-			if isBudget(field) {
-				e.Sources["subscription."+field] = own.scope
-			} else if e.Subscription.Has(field) {
-				e.Sources[field] = own.scope
-			}
-		}
-	}
+	})
+	delete(sources, "priority")  // is only the pattern's,
+	delete(sources, "aggregate") // and this the namespace's
+	e.Sources = sources
 	return e
 }
 
-// isBudget tells the fields that are a budget of their own in a subscription's scope.
-func isBudget(field string) bool {
-	return field == "messageRate" || field == "byteRate" || field == "burst" || field == "byteBurst"
-}
-
-// resolve also returns the layers of the topic, the least specific first, if it is given where to
-// put them, and the subscription's own, or nil.
-func (s *Set) resolve(cluster string, t Topic, name string, layers []*layer) (e Effective, _ []*layer, own *layer) {
-	keep := layers != nil
-	add := func(l *layer, aggregate bool) {
+// resolve calls each, unless that is nil, with the layers that apply, the least specific first;
+// isAggregate says that the layer's limits are not the topic's.
+func (s *Set) resolve(
+	cluster string, t Topic, name string, each func(l *layer, isAggregate bool),
+) (e Effective) {
+	add := func(l *layer, isAggregate bool) {
 		if l == nil {
 			return
 		}
-		if aggregate {
-			rest := *l
-			rest.policy = rest.policy.withoutBudget()
-			l = &rest
+		if isAggregate {
+			others := l.policy.withoutLimits()
+			e.Topic.overlay(&others)
+		} else {
+			e.Topic.overlay(&l.policy)
 		}
-		e.Topic.overlay(&l.policy)
-		if keep {
-			layers = append(layers, l)
+		if each != nil {
+			each(l, isAggregate)
 		}
 	}
-	// An aggregate keeps its rates for itself; how it behaves, it inherits.
+	// The limits of an aggregate are its own; how it treats them, it inherits.
 	aggregate := func(scope Scope, own ...*layer) {
-		g := Aggregate{scope, e.Topic.withoutBudget()}
+		g := Aggregate{scope, e.Topic.withoutLimits()}
 		for _, l := range own {
 			if l != nil {
 				g.Policy.overlay(&l.policy)
@@ -232,10 +259,10 @@ func (s *Set) resolve(cluster string, t Topic, name string, layers []*layer) (e 
 		e.Aggregates = append(e.Aggregates, g)
 	}
 	if l := s.cluster; l != nil {
-		if l.policy.IsAggregate() {
+		if l.policy.isAggregate() {
 			aggregate(ClusterScope(), l)
 		}
-		add(l, l.policy.IsAggregate())
+		add(l, l.policy.isAggregate())
 	}
 	if l := s.tenants[t.Tenant]; l != nil {
 		aggregate(TenantScope(t.Tenant), l)
@@ -245,7 +272,7 @@ func (s *Set) resolve(cluster string, t Topic, name string, layers []*layer) (e 
 		if cluster != "" {
 			here = s.namespaces[namespace{t.Tenant, cluster, t.Namespace}]
 		}
-		one := all != nil && all.policy.IsAggregate()
+		one := all != nil && all.policy.isAggregate()
 		if here != nil && here.policy.Aggregate != nil {
 			one = *here.policy.Aggregate
 		}
@@ -269,22 +296,23 @@ func (s *Set) resolve(cluster string, t Topic, name string, layers []*layer) (e 
 	}
 	add(s.topics[t], false)
 	e.Topic.Priority, e.Topic.Aggregate = nil, nil
-	e.Topic = e.Topic.withoutQuotas()
-	e.Subscription = e.Topic.withoutBudget()
-	if own = s.subscriptions[subscription{t, name}]; own != nil {
+	e.Subscription = e.Topic.withoutLimits()
+	if own := s.subscriptions[subscription{t, name}]; own != nil {
 		e.Subscription.overlay(&own.policy)
-		e.Subscription.Priority = nil
+		if each != nil {
+			each(own, false)
+		}
 	}
-	return e, layers, own
+	return e
 }
 
 // tie reports two patterns of one rank, of which a wins.
 func tie(a, b *layer, topic string) *TieError {
-	return &TieError{a.scope, b.scope, or(a.policy.Priority, 0), topic}
+	return &TieError{a.scope, b.scope, a.priority(), topic}
 }
 
-// Ties returns the pairs of patterns of the set that tie, with an example of a topic each, and those
-// of which this could not be decided; only pairs with a scope of which among tells true.
+// Ties returns the pairs of patterns of the set that tie, with an example of a topic each, and the
+// pairs for which this is undecided; only pairs with a scope for which among is true.
 func (s *Set) Ties(among func(Scope) bool) (ties []*TieError) {
 	left := maxTieSteps
 	automata := map[*layer]*automaton{}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 func entry(t testing.TB, scope string, p policy.Policy) policy.Entry {
 	s, err := policy.ParseScope(scope)
 	require.NoError(t, err)
-	return policy.Entry{Scope: s, Policy: p}
+	return policy.Entry{Scope: s, Settings: p}
 }
 
 func rate(n int64) policy.Policy { return policy.Policy{MessageRate: policy.PerSecond(n)} }
@@ -28,39 +29,69 @@ var orders = policy.Topic{Scheme: "kafka", Tenant: "public", Namespace: "default
 
 func TestResolveFieldByField(t *testing.T) {
 	set, err := policy.NewSet([]policy.Entry{
-		entry(t, "kafka://public/default/orders?subscription=billing", policy.Policy{MessageRate: policy.PerSecond(7), CaughtUpBacklog: new(int64(7))}),
+		entry(
+			t, "kafka://public/default/orders?subscription=billing",
+			policy.Policy{
+				MessageRate: policy.PerSecond(7), CaughtUp: policy.CaughtUp{Backlog: new(int64(7))},
+			},
+		),
 		entry(t, "kafka://public/default/orders", policy.Policy{Burst: new(int64(6))}),
-		entry(t, "pattern:orders$", policy.Policy{ByteRate: policy.PerSecond(5), Mode: policy.Shadow, Priority: new(1)}),
-		entry(t, "pattern:^kafka://public/", policy.Policy{ByteRate: policy.PerSecond(4), OnOutage: policy.OutageStop}),
+		entry(
+			t, "pattern:orders$",
+			policy.Policy{ByteRate: policy.PerSecond(5), Mode: policy.Shadow, Priority: new(1)},
+		),
+		entry(
+			t, "pattern:^kafka://public/",
+			policy.Policy{ByteRate: policy.PerSecond(4), OnOutage: policy.OutageStop},
+		),
 		entry(t, "public/east/default", policy.Policy{MessageRate: policy.PerSecond(3)}),
-		entry(t, "public/default", policy.Policy{MessageRate: policy.PerSecond(2), Round: policy.Duration(time.Second)}),
-		entry(t, "cluster", policy.Policy{MessageRate: policy.PerSecond(1), ThrottleCaughtUp: new(true)}),
+		entry(
+			t, "public/default",
+			policy.Policy{MessageRate: policy.PerSecond(2), Round: policy.Duration(time.Second)},
+		),
+		entry(
+			t, "cluster",
+			policy.Policy{MessageRate: policy.PerSecond(1), CaughtUp: policy.CaughtUp{Throttle: new(true)}},
+		),
 	})
 	require.NoError(t, err)
 
 	want := policy.Policy{
-		MessageRate: policy.PerSecond(3), ByteRate: policy.PerSecond(5), Burst: new(int64(6)), Mode: policy.Shadow,
-		OnOutage: policy.OutageStop, Round: policy.Duration(time.Second), ThrottleCaughtUp: new(true),
+		MessageRate: policy.PerSecond(3), ByteRate: policy.PerSecond(5), Burst: new(int64(6)),
+		Mode:     policy.Shadow,
+		OnOutage: policy.OutageStop, Round: policy.Duration(time.Second),
+		CaughtUp: policy.CaughtUp{Throttle: new(true)},
 	}
 	got := set.Explain("east", orders, "billing")
 	assert.Equal(t, want, got.Topic)
-	own := want.Without("byteRate").Without("burst").Overlay(policy.Policy{MessageRate: policy.PerSecond(7), CaughtUpBacklog: new(int64(7))})
+	own := policy.Overlay(
+		policy.Without(want, "byteRate", "burst"),
+		policy.Policy{
+			MessageRate: policy.PerSecond(7), CaughtUp: policy.CaughtUp{Backlog: new(int64(7))},
+		},
+	)
 	assert.Equal(t, own, got.Subscription)
 	sources := make(map[string]string)
 	for field, scope := range got.Sources {
 		sources[field] = scope.String()
 	}
 	assert.Equal(t, map[string]string{
-		"messageRate": "public/east/default", "subscription.messageRate": "kafka://public/default/orders?subscription=billing",
-		"byteRate": "pattern:orders$", "mode": "pattern:orders$", "burst": "kafka://public/default/orders",
-		"onOutage": "pattern:^kafka://public/", "round": "public/default", "throttleCaughtUp": "cluster",
-		"caughtUpBacklog": "kafka://public/default/orders?subscription=billing",
+		"messageRate":              "public/east/default",
+		"subscription.messageRate": "kafka://public/default/orders?subscription=billing",
+		"byteRate":                 "pattern:orders$", "mode": "pattern:orders$",
+		"burst":    "kafka://public/default/orders",
+		"onOutage": "pattern:^kafka://public/", "round": "public/default", "caughtUp.throttle": "cluster",
+		"caughtUp.backlog": "kafka://public/default/orders?subscription=billing",
 	}, sources)
 
 	assert.Equal(t, int64(2), set.Resolve("west", orders, "billing").Topic.MessageRate.Permits)
 	assert.Equal(t, policy.Rate{}, set.Resolve("west", orders, "other").Subscription.MessageRate)
 	other := policy.Topic{Scheme: "persistent", Tenant: "x", Namespace: "y", Name: "z"}
-	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(1), ThrottleCaughtUp: new(true)}, set.Resolve("east", other, "billing").Topic)
+	assert.Equal(
+		t,
+		policy.Policy{MessageRate: policy.PerSecond(1), CaughtUp: policy.CaughtUp{Throttle: new(true)}},
+		set.Resolve("east", other, "billing").Topic,
+	)
 }
 
 func TestV1NamesObeyTheOverrideOfTheirCluster(t *testing.T) {
@@ -73,13 +104,19 @@ func TestV1NamesObeyTheOverrideOfTheirCluster(t *testing.T) {
 }
 
 func TestTemporaryEntriesLieOverThePermanentOne(t *testing.T) {
-	permanent := entry(t, "cluster", policy.Policy{MessageRate: policy.PerSecond(1), Burst: new(int64(1))})
-	paused := policy.Entry{Temporary: true, Expires: time.Unix(10, 0), Policy: policy.Policy{Paused: new(true)}}
-	faster := policy.Entry{Temporary: true, Expires: time.Unix(20, 0), Policy: rate(9)}
+	permanent := entry(
+		t, "cluster", policy.Policy{MessageRate: policy.PerSecond(1), Burst: new(int64(1))},
+	)
+	paused := policy.Entry{
+		Temporary: true, Expires: time.Unix(10, 0), Settings: policy.Policy{Paused: new(true)},
+	}
+	faster := policy.Entry{Temporary: true, Expires: time.Unix(20, 0), Settings: rate(9)}
 	set, err := policy.NewSet([]policy.Entry{faster, paused, permanent})
 	require.NoError(t, err)
 	got := set.Resolve("", orders, "").Topic
-	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(9), Burst: new(int64(1)), Paused: new(true)}, got)
+	assert.Equal(
+		t, policy.Policy{MessageRate: policy.PerSecond(9), Burst: new(int64(1)), Paused: new(true)}, got,
+	)
 
 	snapshot := policy.Snapshot{Set: set, Revision: 7000}
 	assert.Equal(t, time.Unix(10, 0), set.NextEnd())
@@ -100,8 +137,8 @@ func TestTemporaryEntriesLieOverThePermanentOne(t *testing.T) {
 func TestWhatEndsTogetherIsOneRevision(t *testing.T) {
 	end := time.Unix(10, 0)
 	set, err := policy.NewSet([]policy.Entry{
-		{Temporary: true, Expires: end, Field: "paused", Policy: policy.Policy{Paused: new(true)}},
-		{Temporary: true, Expires: end.UTC(), Field: "messageRate", Policy: rate(9)},
+		{Temporary: true, Expires: end, Field: "paused", Settings: policy.Policy{Paused: new(true)}},
+		{Temporary: true, Expires: end.UTC(), Field: "messageRate", Settings: rate(9)},
 	})
 	require.NoError(t, err)
 	assert.Equal(t, int64(2), policy.Snapshot{Set: set, Revision: 1}.At(end).Revision)
@@ -115,12 +152,14 @@ func TestPatternsInOrder(t *testing.T) {
 	})
 	require.NoError(t, err)
 	got := set.Resolve("", orders, "").Topic
-	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(2), ByteRate: policy.PerSecond(3)}, got)
+	assert.Equal(
+		t, policy.Policy{MessageRate: policy.PerSecond(2), ByteRate: policy.PerSecond(3)}, got,
+	)
 }
 
 func TestBadPatternsAndTies(t *testing.T) {
 	a, b := entry(t, "pattern:a.", rate(1)), entry(t, "pattern:b.", rate(2))
-	bad := policy.Entry{Scope: policy.PatternScope("("), Policy: rate(3)}
+	bad := policy.Entry{Scope: policy.PatternScope("("), Settings: rate(3)}
 	set, err := policy.NewSet([]policy.Entry{b, bad, a})
 	assert.Equal(t, []string{"scope.pattern"}, fields(err.(interface{ Unwrap() []error }).Unwrap()[0]))
 	both := policy.Topic{Scheme: "kafka", Tenant: "a", Namespace: "b", Name: "c"}
@@ -128,7 +167,10 @@ func TestBadPatternsAndTies(t *testing.T) {
 	assert.Equal(t, int64(1), got.Topic.MessageRate.Permits, "the first text wins")
 	require.Len(t, got.Ties, 1, "the one that is met")
 	assert.Equal(t, policy.TieError{A: a.Scope, B: b.Scope, Topic: "kafka://a/b/c"}, *got.Ties[0])
-	assert.Empty(t, set.Resolve("", policy.Topic{Scheme: "kafka", Tenant: "a", Namespace: "x", Name: "c"}, "").Ties)
+	assert.Empty(
+		t,
+		set.Resolve("", policy.Topic{Scheme: "kafka", Tenant: "a", Namespace: "x", Name: "c"}, "").Ties,
+	)
 }
 
 func TestTies(t *testing.T) {
@@ -141,13 +183,18 @@ func TestTies(t *testing.T) {
 		}
 		return found
 	}
-	a, b, c := entry(t, "pattern:a.", rate(1)), entry(t, "pattern:b.", rate(2)), entry(t, "pattern:^x", rate(3))
+	a, b := entry(t, "pattern:a.", rate(1)), entry(t, "pattern:b.", rate(2))
+	c := entry(t, "pattern:^X", rate(3))
 	assert.Equal(t, []string{"a. b. kafka://a/b/a"}, ties(all, a, b, c))
 	assert.Empty(t, ties(func(s policy.Scope) bool { return s == c.Scope }, a, b, c))
-	assert.Empty(t, ties(all, entry(t, "pattern:^kafka://aa/", rate(1)), entry(t, "pattern:^kafka://bb/", rate(1))))
+	assert.Empty(
+		t,
+		ties(all, entry(t, "pattern:^kafka://aa/", rate(1)), entry(t, "pattern:^kafka://bb/", rate(1))),
+	)
 	assert.Equal(t, []string{"(?:a|b){500}c$ (?:a|b){500}d$ "}, ties(all,
-		entry(t, "pattern:(?:a|b){500}c$", rate(1)), entry(t, "pattern:(?:a|b){500}d$", rate(1))), "undecided")
-	b.Policy.Priority = new(1)
+		entry(t, "pattern:(?:a|b){500}c$", rate(1)),
+		entry(t, "pattern:(?:a|b){500}d$", rate(1))), "undecided")
+	b.Settings = policy.Policy{MessageRate: policy.PerSecond(2), Priority: new(1)}
 	assert.Empty(t, ties(all, a, b))
 	var many []policy.Entry
 	for i := range 2000 {
@@ -156,48 +203,60 @@ func TestTies(t *testing.T) {
 	assert.Empty(t, ties(all, many...), "and it does not take long")
 }
 
-// TestResolveAgainstModel compares with the sentence: the most specific scope that sets a field wins.
+// TestResolveAgainstModel compares with the sentence: the most specific scope that sets a field
+// wins.
 func TestResolveAgainstModel(t *testing.T) {
 	scopes := []string{
-		"cluster", "public/default", "public/east/default", "public/other", "pattern:orders", "pattern:ders", "pattern:nothing",
+		"cluster", "public/default", "public/east/default", "public/other", "pattern:orders",
+		"pattern:ders", "pattern:nothing",
 		"kafka://public/default/orders", "kafka://public/default/x",
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		var entries []policy.Entry
 		for _, scope := range scopes {
 			if rapid.Bool().Draw(rt, scope) {
-				e := entry(t, scope, anyPolicy(rt, scope, false))
-				if e.Scope.Kind != policy.PatternKind {
-					e.Policy.Priority = nil
+				p := anyPolicy(rt, scope, false)
+				if !strings.HasPrefix(scope, "pattern:") {
+					p.Priority = nil
 				}
-				entries = append(entries, e)
+				entries = append(entries, entry(t, scope, p))
 			}
 		}
 		set, err := policy.NewSet(rapid.Permutation(entries).Draw(rt, "order"))
 		require.NoError(rt, err) // the lengths differ
 		matching := slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
 			s := e.Scope
-			return !(s.Kind == policy.ClusterKind || s.Kind == policy.NamespaceKind && s.Namespace == "default" ||
-				s.Kind == policy.PatternKind && regexp.MustCompile(s.Pattern).MatchString(orders.String()) || s.Topic == orders)
+			switch s.Kind {
+			case policy.ClusterKind:
+				return false
+			case policy.NamespaceKind:
+				return s.Namespace != "default"
+			case policy.PatternKind:
+				return !regexp.MustCompile(s.Pattern).MatchString(orders.String())
+			}
+			return s.Topic != orders
 		})
 		rank := func(e policy.Entry) int {
 			n := int(e.Scope.Kind) * 1_000_000
-			if e.Policy.Priority != nil {
-				n += *e.Policy.Priority * 100
+			if p := e.Policy(); p.Priority != nil {
+				n += *p.Priority * 100
 			}
 			return n + len(e.Scope.Pattern) + len(e.Scope.Cluster)
 		}
 		slices.SortFunc(matching, func(a, b policy.Entry) int { return cmp.Compare(rank(b), rank(a)) })
 		got := set.Explain("east", orders, "none")
 		assert.Equal(rt, got.Topic, set.Resolve("east", orders, "none").Topic)
-		for field := range policy.Fields() {
-			i := slices.IndexFunc(matching, func(e policy.Entry) bool { return e.Policy.Has(field) })
+		for _, f := range policy.PolicySection.Fields() {
+			field := f.Name
+			i := slices.IndexFunc(matching, func(e policy.Entry) bool {
+				return policy.Text(e.Settings, field) != ""
+			})
 			if field == "priority" || i < 0 {
-				assert.False(rt, got.Topic.Has(field))
+				assert.Empty(rt, policy.Text(got.Topic, field))
 				assert.NotContains(rt, got.Sources, field)
 				continue
 			}
-			assert.Equal(rt, matching[i].Policy.Only(field), got.Topic.Only(field), field)
+			assert.Equal(rt, policy.Text(matching[i].Settings, field), policy.Text(got.Topic, field))
 			assert.Equal(rt, matching[i].Scope, got.Sources[field], field)
 		}
 	})
@@ -206,22 +265,39 @@ func TestResolveAgainstModel(t *testing.T) {
 func TestAggregates(t *testing.T) {
 	yes, no := new(true), new(false)
 	set, err := policy.NewSet([]policy.Entry{
-		entry(t, "cluster", policy.Policy{MessageRate: policy.PerSecond(100), Round: policy.Duration(time.Second)}),
-		entry(t, "tenant:public", policy.Policy{MessageRate: policy.PerSecond(5000), OnOutage: policy.OutageStop}),
-		entry(t, "public/default", policy.Policy{MessageRate: policy.PerSecond(1000), ByteRate: policy.PerSecond(9), Aggregate: yes, Mode: policy.Shadow}),
+		entry(
+			t, "cluster",
+			policy.Policy{MessageRate: policy.PerSecond(100), Round: policy.Duration(time.Second)},
+		),
+		entry(
+			t, "tenant:public",
+			policy.Policy{MessageRate: policy.PerSecond(5000), OnOutage: policy.OutageStop},
+		),
+		entry(
+			t, "public/default",
+			policy.Policy{
+				MessageRate: policy.PerSecond(1000), ByteRate: policy.PerSecond(9), Aggregate: yes,
+				Mode: policy.Shadow,
+			},
+		),
 		entry(t, "public/east/default", policy.Policy{MessageRate: policy.PerSecond(700)}),
 		entry(t, "public/west/default", policy.Policy{MessageRate: policy.PerSecond(300), Aggregate: no}),
 	})
 	require.NoError(t, err)
 	tenant := policy.Aggregate{Scope: policy.TenantScope("public"), Policy: policy.Policy{
-		MessageRate: policy.PerSecond(5000), OnOutage: policy.OutageStop, Round: policy.Duration(time.Second),
+		MessageRate: policy.PerSecond(5000), OnOutage: policy.OutageStop,
+		Round: policy.Duration(time.Second),
 	}}
-	space := policy.Aggregate{Scope: policy.NamespaceScope("public", "", "default"), Policy: policy.Policy{
-		MessageRate: policy.PerSecond(700), ByteRate: policy.PerSecond(9), Round: policy.Duration(time.Second), Aggregate: yes, Mode: policy.Shadow,
+	namespace := policy.NamespaceScope("public", "", "default")
+	space := policy.Aggregate{Scope: namespace, Policy: policy.Policy{
+		MessageRate: policy.PerSecond(700), ByteRate: policy.PerSecond(9),
+		Round: policy.Duration(time.Second), Aggregate: yes, Mode: policy.Shadow,
 	}}
 	got := set.Explain("east", orders, "billing")
 	assert.Equal(t, []policy.Aggregate{tenant, space}, got.Aggregates)
-	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(100), Round: policy.Duration(time.Second), Mode: policy.Shadow}, got.Topic,
+	assert.Equal(t, policy.Policy{
+		MessageRate: policy.PerSecond(100), Round: policy.Duration(time.Second), Mode: policy.Shadow,
+	}, got.Topic,
 		"the rates of an aggregate are no topic's own")
 	assert.Equal(t, policy.ClusterScope(), got.Sources["messageRate"])
 
@@ -234,18 +310,30 @@ func TestAggregates(t *testing.T) {
 func TestSnapshotRoundTrip(t *testing.T) {
 	set, err := policy.NewSet([]policy.Entry{
 		entry(t, "cluster", rate(1)),
-		{Temporary: true, Field: "messageRate", Expires: time.Unix(100, 0).UTC(), Policy: rate(2), Revision: 3},
-		{Scope: orders2(), Policy: rate(4), Err: errors.New("bad data")},
+		{
+			Temporary: true, Field: "messageRate", Expires: time.Unix(100, 0).UTC(), Settings: rate(2),
+			Revision: 3,
+		},
+		{Scope: orders2(), Settings: rate(4), Err: errors.New("bad data")},
 		{Scope: policy.Scope{Kind: policy.UnreadableKind, Pattern: "%%%"}, Err: errors.New("no scope")},
+		{Scope: policy.TagScope("bulk"), Settings: policy.Quota{Total: new(int64(5))}},
+		{Settings: policy.QuotaSettings{Zones: []string{"a"}}},
 	})
 	require.NoError(t, err)
-	data, err := policy.MarshalSnapshot(policy.Snapshot{Set: set, Identity: "etcd:1/throttle", Revision: 42})
+	data, err := policy.MarshalSnapshot(
+		policy.Snapshot{Set: set, Identity: "etcd:1/throttle", Revision: 42},
+	)
 	require.NoError(t, err)
 	got, err := policy.UnmarshalSnapshot(data)
 	require.NoError(t, err)
 	assert.Equal(t, policy.Snapshot{Set: set, Identity: "etcd:1/throttle", Revision: 42}, got)
 
-	for _, bad := range []string{"", "{}", `{"schema":1,"entries":[{"scope":"?","policy":{"schema":1}}]}`, `{"schema":1,"entries":[{"scope":"cluster","policy":{}}]}`} {
+	for _, bad := range []string{
+		"", "{}", `{"schema":2,"entries":[{"section":"policies","scope":"?","settings":{"schema":2}}]}`,
+		`{"schema":2,"entries":[{"section":"policies","scope":"cluster","settings":{}}]}`,
+		`{"schema":2,"entries":[{"section":"x","scope":"cluster","settings":{"schema":2}}]}`,
+		`{"schema":1}`,
+	} {
 		_, err := policy.UnmarshalSnapshot([]byte(bad))
 		assert.Error(t, err, bad)
 	}
@@ -256,7 +344,10 @@ func TestSnapshotRoundTrip(t *testing.T) {
 func orders2() policy.Scope { return policy.TopicScope(orders) }
 
 func BenchmarkResolve10kTopics(b *testing.B) {
-	entries := []policy.Entry{entry(b, "cluster", rate(1)), entry(b, "public/default", rate(2)), entry(b, "pattern:^kafka://public/.*/audit-", rate(3))}
+	entries := []policy.Entry{
+		entry(b, "cluster", rate(1)), entry(b, "public/default", rate(2)),
+		entry(b, "pattern:^kafka://public/.*/audit-", rate(3)),
+	}
 	for i := range 10_000 {
 		entries = append(entries, entry(b, fmt.Sprintf("kafka://public/default/topic-%d", i), rate(4)))
 	}
@@ -284,10 +375,10 @@ func ExampleSet_Resolve() {
 	scope, _ := policy.ParseScope("public/default")
 	topic, _ := policy.ParseTopic("kafka://public/default/orders")
 	set, _ := policy.NewSet([]policy.Entry{
-		{Policy: policy.Policy{MessageRate: policy.PerSecond(1000), Burst: new(int64(10))}}, // the cluster's default
-		{Scope: scope, Policy: policy.Policy{MessageRate: policy.PerSecond(500)}},
+		{Settings: policy.Policy{MessageRate: policy.PerSecond(1000), Burst: new(int64(10))}}, // cluster
+		{Scope: scope, Settings: policy.Policy{MessageRate: policy.PerSecond(500)}},
 	})
 	got := set.Resolve("standalone", topic, "billing").Topic
-	fmt.Println(got.MessageRate, got.MessageBurst())
+	fmt.Println(got.MessageRate, *got.Burst)
 	// Output: 500/s 10
 }

@@ -11,7 +11,7 @@ import (
 // A Topic is what messages are read from: Scheme://Tenant/Namespace/Name. It is comparable.
 //
 //	persistent://public/default/orders      Pulsar; also non-persistent
-//	kafka://public/default/orders           Kafka, of which the tenant and the namespace are ours
+//	kafka://public/default/orders           Kafka has only the name: users choose the rest
 //	numaflow://prod/fraud-pipeline/score    Kubernetes namespace, pipeline, vertex
 type Topic struct {
 	Scheme    string
@@ -20,7 +20,8 @@ type Topic struct {
 	Name      string
 }
 
-// The schemes of topics.
+// The schemes whose names follow the rules of their broker. Any other well-formed scheme is valid
+// too, so that an adapter for another broker needs no change here.
 const (
 	Persistent    = "persistent"
 	NonPersistent = "non-persistent"
@@ -28,7 +29,8 @@ const (
 	Numaflow      = "numaflow"
 )
 
-var schemes = []string{Persistent, NonPersistent, Kafka, Numaflow}
+// isPulsar reports whether topics of a scheme have partitions and names of Pulsar's version 1.
+func isPulsar(scheme string) bool { return scheme == Persistent || scheme == NonPersistent }
 
 // String returns the topic as [ParseTopic] reads it.
 func (t Topic) String() string {
@@ -47,32 +49,34 @@ func (t *Topic) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseTopic reads the URL of a topic. For Pulsar, a partition is its topic
-// (-partition-N is dropped), and a V1 name property/cluster/namespace/name is the topic
-// property/namespace/name: which cluster it is in is said by the one who reads it, so that a
-// namespace's override in one cluster (property/cluster/namespace) applies to it there.
+// ParseTopic reads the URL of a topic. A partition of a Pulsar topic is that topic: -partition-N is
+// dropped. A Pulsar name of version 1, property/cluster/namespace/name, is the topic
+// property/namespace/name: the cluster is that of the reader, so that the policy of the namespace
+// in one cluster (property/cluster/namespace) applies there.
 // The error joins a *[FieldError] for each fault.
 func ParseTopic(s string) (Topic, error) {
 	scheme, path, ok := strings.Cut(s, "://")
 	if !ok {
-		return Topic{}, &FieldError{"topic", s, "has no scheme: write kafka://tenant/namespace/name, persistent://... or numaflow://..."}
+		return Topic{}, &FieldError{"topic", s,
+			"no scheme: want scheme://tenant/namespace/name, such as kafka://public/default/orders"}
 	}
+	schemeErr := validateScheme(scheme)
 	parts := strings.Split(path, "/")
-	pulsar := scheme == Persistent || scheme == NonPersistent
 	var clusterErr error
-	if pulsar && len(parts) == 4 {
+	if isPulsar(scheme) && len(parts) == 4 {
 		clusterErr = named("topic.cluster", parts[1])
 		parts = slices.Delete(parts, 1, 2)
 	}
 	if len(parts) != 3 {
-		schemeErr := schemeError(scheme)
 		if schemeErr != nil {
 			scheme = "scheme"
 		}
-		return Topic{}, errors.Join(schemeErr, &FieldError{"topic", s, fmt.Sprintf("has %d parts behind the scheme: write %s://tenant/namespace/name", len(parts), scheme)})
+		reason := fmt.Sprintf("%d parts after the scheme: want %s://tenant/namespace/name",
+			len(parts), scheme)
+		return Topic{}, errors.Join(schemeErr, &FieldError{"topic", s, reason})
 	}
 	t := Topic{scheme, parts[0], parts[1], parts[2]}
-	if pulsar {
+	if isPulsar(scheme) {
 		t.Name = partition.ReplaceAllString(t.Name, "")
 	}
 	if err := errors.Join(clusterErr, t.Validate()); err != nil {
@@ -81,43 +85,50 @@ func ParseTopic(s string) (Topic, error) {
 	return t, nil
 }
 
-func schemeError(scheme string) error {
-	if slices.Contains(schemes, scheme) {
-		return nil
-	}
-	return &FieldError{"topic.scheme", scheme, "is unknown: use persistent, non-persistent, kafka or numaflow"}
-}
+// schemeSyntax is that of RFC 3986 in lower case, so that a topic has one spelling.
+const schemeSyntax = `[a-z][-+.a-z0-9]*`
 
 var (
-	partition = regexp.MustCompile(`(-partition-[0-9]+)+$`)
-	name      = regexp.MustCompile(`^[-=:.\w]+$`) // Pulsar's rule for tenants, clusters and namespaces
-	kafkaName = regexp.MustCompile(`^[-.\w]+$`)
-	dnsLabel  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	wellFormed = regexp.MustCompile(`^` + schemeSyntax + `$`)
+	partition  = regexp.MustCompile(`(-partition-[0-9]+)+$`)
+	name       = regexp.MustCompile(`^[-=:.\w]+$`) // Pulsar's rule for tenants and namespaces
+	kafkaName  = regexp.MustCompile(`^[-.\w]+$`)
+	dnsLabel   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 )
+
+func validateScheme(scheme string) error {
+	if len(scheme) > 63 || !wellFormed.MatchString(scheme) {
+		return &FieldError{"topic.scheme", scheme,
+			"invalid scheme: want lower-case letters, digits, '+', '-' and '.', such as kafka"}
+	}
+	return nil
+}
 
 // Validate returns every fault of the topic, a *[FieldError] each.
 func (t Topic) Validate() error {
 	if t.Scheme == Numaflow {
-		return errors.Join(label("topic.tenant", t.Tenant), label("topic.namespace", t.Namespace), label("topic.name", t.Name))
+		return errors.Join(label("topic.tenant", t.Tenant), label("topic.namespace", t.Namespace),
+			label("topic.name", t.Name))
 	}
-	errs := []error{schemeError(t.Scheme), named("topic.tenant", t.Tenant), named("topic.namespace", t.Namespace)}
-	const field = "topic.name"
+	errs := []error{
+		validateScheme(t.Scheme), named("topic.tenant", t.Tenant), named("topic.namespace", t.Namespace),
+	}
+	fault := func(reason string) { errs = append(errs, &FieldError{"topic.name", t.Name, reason}) }
 	switch {
 	case t.Name == "":
-		errs = append(errs, &FieldError{field, t.Name, "is empty: write scheme://tenant/namespace/name"})
-	case t.Scheme == Kafka && (t.Name == "." || t.Name == ".."):
-		errs = append(errs, &FieldError{field, t.Name, "is no name for a Kafka topic"})
-	case t.Scheme == Kafka && len(t.Name) > 249:
-		errs = append(errs, &FieldError{field, t.Name, "is longer than the 249 characters that Kafka allows"})
-	case t.Scheme == Kafka && !kafkaName.MatchString(t.Name):
-		errs = append(errs, &FieldError{field, t.Name, "has characters other than the letters, digits, '.', '_' and '-' that Kafka allows"})
-	default:
-		errs = append(errs, text(field, t.Name))
-		if strings.Contains(t.Name, "/") || strings.Contains(t.Name, subscriptionMark) {
-			errs = append(errs, &FieldError{field, t.Name, "contains '/' or " + subscriptionMark})
+		fault("empty: want scheme://tenant/namespace/name")
+	case t.Scheme == Kafka:
+		if dots(t.Name) || len(t.Name) > 249 || !kafkaName.MatchString(t.Name) {
+			fault("invalid name of a Kafka topic: want 1 to 249 letters, digits, '.', '_' and '-', " +
+				"other than . and ..")
 		}
-		if t.Scheme != Kafka && partition.MatchString(t.Name) {
-			errs = append(errs, &FieldError{field, t.Name, "names a partition: leave -partition-N out"})
+	default:
+		errs = append(errs, text("topic.name", t.Name))
+		if strings.Contains(t.Name, "/") || strings.Contains(t.Name, subscriptionMark) {
+			fault("invalid name: want a name without / and " + subscriptionMark)
+		}
+		if isPulsar(t.Scheme) && partition.MatchString(t.Name) {
+			fault("partition of a topic: want the name without -partition-N")
 		}
 	}
 	return errors.Join(errs...)
@@ -126,24 +137,26 @@ func (t Topic) Validate() error {
 // maxText bounds names and patterns, in bytes.
 const maxText = 1024
 
-// named checks a tenant, cluster or namespace. It returns nil, not a nil *FieldError.
+// named checks the name of a tenant, cluster or namespace.
 func named(field, s string) error {
 	switch {
 	case s == "":
-		return &FieldError{field, s, "is empty"}
-	case len(s) > 255:
-		return &FieldError{field, s, "is longer than 255 characters"}
-	case !name.MatchString(s):
-		return &FieldError{field, s, "has characters other than letters, digits and -=:._"}
-	case s == "." || s == "..":
-		return &FieldError{field, s, "is part of a path, and no name that a broker could have: write tenant/namespace with names"}
+		return &FieldError{field, s, "empty: want a name"}
+	case dots(s) || len(s) > 255 || !name.MatchString(s):
+		return &FieldError{field, s,
+			"invalid name: want 1 to 255 letters, digits and -=:._, other than . and .."}
 	}
 	return nil
 }
 
+// dots reports whether a name means another folder in a path.
+func dots(s string) bool { return s == "." || s == ".." }
+
+// label checks a name of Kubernetes.
 func label(field, s string) error {
 	if len(s) > 63 || !dnsLabel.MatchString(s) {
-		return &FieldError{field, s, "is no Kubernetes name: use at most 63 lower-case letters, digits and '-', with no '-' at either end"}
+		return &FieldError{field, s, "invalid Kubernetes name: want at most 63 lower-case letters, " +
+			"digits and '-', with no '-' at either end"}
 	}
 	return nil
 }
@@ -151,10 +164,10 @@ func label(field, s string) error {
 // text checks free text.
 func text(field, s string) error {
 	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
-		return &FieldError{field, s, "has control characters or is not UTF-8"}
+		return &FieldError{field, s, "control characters or invalid UTF-8: want printable text"}
 	}
 	if len(s) > maxText {
-		return &FieldError{field, s, fmt.Sprintf("is longer than %d bytes", maxText)}
+		return &FieldError{field, s, fmt.Sprintf("too long: want at most %d bytes", maxText)}
 	}
 	return nil
 }

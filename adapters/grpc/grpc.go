@@ -1,17 +1,20 @@
-// Package grpcthrottle tells a dispatch.Subscription how the gRPC services that its handlers call have answered, so that it slows down for
-// busy ones:
+// Package grpcthrottle reports to a dispatch.Subscription how the gRPC services that its handlers
+// call have answered, so that it slows down while they are busy:
 //
-//	conn, err := grpc.NewClient(target, grpc.WithUnaryInterceptor(grpcthrottle.Unary(sub)), grpc.WithStreamInterceptor(grpcthrottle.Stream(sub)))
+//	conn, err := grpc.NewClient(target,
+//		grpc.WithUnaryInterceptor(grpcthrottle.Unary(sub)),
+//		grpc.WithStreamInterceptor(grpcthrottle.Stream(sub)))
 //
-// or, where the handler's own error is reported, as by [dispatch.Reporting]:
+// Where the handler's own error is reported, as by [dispatch.Reporting], use Error instead:
 //
 //	reply, err := client.Post(ctx, order)
-//	return reply, grpcthrottle.Error(err) // with a *dispatch.BusyError in it
+//	return reply, grpcthrottle.Error(err) // a busy answer becomes a *dispatch.BusyError
 //
-// Use one of the two: what both report counts twice. Neither waits for permits, nor tries again.
+// Use one of the two, since each reports the answer. Neither waits for permits, or retries.
 //
-// Busy are RESOURCE_EXHAUSTED and UNAVAILABLE, wherever they come from: grpc-go itself says UNAVAILABLE if a connection cannot be made or
-// breaks, and RESOURCE_EXHAUSTED of a message that is larger than the client sends or takes.
+// RESOURCE_EXHAUSTED and UNAVAILABLE are busy, whoever returns them: grpc-go itself returns
+// UNAVAILABLE when a connection fails, and RESOURCE_EXHAUSTED for a message that is larger than
+// the client's limits.
 package grpcthrottle
 
 import (
@@ -27,15 +30,19 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// MaxRetryAfter is the longest delay of a RetryInfo that is believed. More is taken for a mistake.
+// MaxRetryAfter is the longest delay of a RetryInfo that is used. A longer one is ignored as a
+// mistake.
 const MaxRetryAfter = 24 * time.Hour
 
-// Error returns err so that [dispatch.OutcomeOf] can read its status: RESOURCE_EXHAUSTED and UNAVAILABLE in a *[dispatch.BusyError], whose RetryAfter is
-// that of a google.rpc.RetryInfo among the details (0 if there is none, or if it is negative or above [MaxRetryAfter]); DEADLINE_EXCEEDED as
-// [context.DeadlineExceeded], and CANCELED as [context.Canceled], for errors.Is. Any other err comes back as it is, and nil as nil. The status stays: code
-// and details are what [status.FromError] and [status.Code] say of err; the message of a busy one begins with the BusyError's.
+// Error returns err in a form that [dispatch.OutcomeOf] understands. RESOURCE_EXHAUSTED and
+// UNAVAILABLE are wrapped in a *[dispatch.BusyError], whose RetryAfter is that of a
+// google.rpc.RetryInfo among the details; it is 0 if there is none, or if it is negative or above
+// [MaxRetryAfter]. For errors.Is, DEADLINE_EXCEEDED is [context.DeadlineExceeded], and CANCELED
+// is [context.Canceled]. Any other err, and nil, is returned as it is. [status.FromError] and
+// [status.Code] return the same code and details as for err; the message of a busy answer begins
+// with that of the BusyError.
 func Error(err error) error {
-	if o, _ := dispatch.OutcomeOf(err); o != dispatch.OutcomeFailed { // it can be read
+	if o, _ := dispatch.OutcomeOf(err); o != dispatch.OutcomeFailed { // it understands err already
 		return err
 	}
 	switch status.Code(err) {
@@ -60,31 +67,39 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// An ended error is one of a call whose context has ended, here or at the service.
+// An ended error is that of a call whose context has ended, here or at the service.
 type ended struct {
 	error
 	as error
 }
 
-// GRPCStatus is err's, with its message as it was.
+// GRPCStatus returns the status of the error, with its own message.
 func (e *ended) GRPCStatus() *status.Status { return status.Convert(e.error) }
 func (e *ended) Unwrap() []error            { return []error{e.error, e.as} }
 
-// Unary returns an interceptor that reports the outcome of each call to sub: OK is ok, and so is each code that blames the request (those that
-// stand for an HTTP 4xx, such as NOT_FOUND); RESOURCE_EXHAUSTED and UNAVAILABLE are busy, as by [Error], DEADLINE_EXCEEDED is a time-out, CANCELED
-// is ignored, all else failed. What the caller gets is as it was. A nil sub gets no reports.
+// Unary returns an interceptor that reports the outcome of each call to sub. OK is ok, and so is
+// each code that blames the request, such as NOT_FOUND: those that stand for an HTTP 4xx.
+// RESOURCE_EXHAUSTED and UNAVAILABLE are busy, as for [Error]; DEADLINE_EXCEEDED is a timeout;
+// CANCELED is ignored; other codes are failed. The caller gets the error unchanged. A nil sub
+// gets no reports.
 func Unary(sub *dispatch.Subscription) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(
+		ctx context.Context, method string, request, reply any, cc *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+	) error {
 		err := invoke(ctx, method, request, reply, cc, opts...)
 		sub.ReportOutcome(outcome(err))
 		return err
 	}
 }
 
-// Stream is [Unary] for streams: it reports how a stream has ended, once, whether anybody reads that or not; a stream whose context is canceled
-// is ignored.
+// Stream is [Unary] for streams: it reports once how a stream has ended, even if the caller does
+// not read its end. A stream whose context is canceled is ignored.
 func Stream(sub *dispatch.Subscription) grpc.StreamClientInterceptor {
-	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return func(
+		ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+		open grpc.Streamer, opts ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
 		report := grpc.OnFinish(func(err error) { sub.ReportOutcome(outcome(err)) })
 		return open(ctx, desc, cc, method, append(slices.Clip(opts), report)...)
 	}
@@ -92,8 +107,8 @@ func Stream(sub *dispatch.Subscription) grpc.StreamClientInterceptor {
 
 func outcome(err error) (dispatch.Outcome, time.Duration) {
 	switch status.Code(err) {
-	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition,
-		codes.Aborted, codes.OutOfRange:
+	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
+		codes.Unauthenticated, codes.FailedPrecondition, codes.Aborted, codes.OutOfRange:
 		return dispatch.OutcomeOK, 0
 	}
 	return dispatch.OutcomeOf(Error(err))

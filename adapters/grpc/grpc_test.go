@@ -30,7 +30,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // with is a status with a RetryInfo.
 func with(code codes.Code, retry time.Duration) error {
-	s, err := status.New(code, "no").WithDetails(&errdetails.ErrorInfo{Reason: "x"}, &errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
+	s, err := status.New(code, "no").WithDetails(&errdetails.ErrorInfo{Reason: "x"},
+		&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
 	if err != nil {
 		panic(err)
 	}
@@ -48,11 +49,14 @@ func TestError(t *testing.T) {
 		{context.DeadlineExceeded, dispatch.OutcomeTimeout, 0},
 		{status.Error(codes.ResourceExhausted, "no"), dispatch.OutcomeBusy, 0},
 		{with(codes.ResourceExhausted, 3*time.Second), dispatch.OutcomeBusy, 3 * time.Second},
-		{with(codes.Unavailable, 1500*time.Millisecond), dispatch.OutcomeBusy, 1500 * time.Millisecond},
+		{with(codes.Unavailable, 1500*time.Millisecond), dispatch.OutcomeBusy,
+			1500 * time.Millisecond},
 		{with(codes.Unavailable, -time.Second), dispatch.OutcomeBusy, 0},
-		{with(codes.Unavailable, grpcthrottle.MaxRetryAfter), dispatch.OutcomeBusy, grpcthrottle.MaxRetryAfter},
+		{with(codes.Unavailable, grpcthrottle.MaxRetryAfter), dispatch.OutcomeBusy,
+			grpcthrottle.MaxRetryAfter},
 		{with(codes.Unavailable, grpcthrottle.MaxRetryAfter+1), dispatch.OutcomeBusy, 0},
-		{fmt.Errorf("post: %w", with(codes.Unavailable, time.Second)), dispatch.OutcomeBusy, time.Second},
+		{fmt.Errorf("post: %w", with(codes.Unavailable, time.Second)), dispatch.OutcomeBusy,
+			time.Second},
 		{with(codes.DeadlineExceeded, time.Second), dispatch.OutcomeTimeout, 0},
 		{with(codes.Canceled, time.Second), dispatch.OutcomeIgnored, 0},
 		{with(codes.Internal, time.Second), dispatch.OutcomeFailed, 0},
@@ -84,7 +88,8 @@ type server struct {
 	slow bool
 }
 
-func (s *server) UnaryCall(ctx context.Context, _ *service.SimpleRequest) (*service.SimpleResponse, error) {
+func (s *server) UnaryCall(ctx context.Context, _ *service.SimpleRequest) (*service.SimpleResponse,
+	error) {
 	if s.slow {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -92,7 +97,8 @@ func (s *server) UnaryCall(ctx context.Context, _ *service.SimpleRequest) (*serv
 	return &service.SimpleResponse{Username: "x"}, s.err
 }
 
-func (s *server) StreamingOutputCall(_ *service.StreamingOutputCallRequest, stream service.TestService_StreamingOutputCallServer) error {
+func (s *server) StreamingOutputCall(_ *service.StreamingOutputCallRequest,
+	stream service.TestService_StreamingOutputCallServer) error {
 	for range 3 {
 		if err := stream.Send(&service.StreamingOutputCallResponse{}); err != nil {
 			return err
@@ -117,14 +123,18 @@ func (s *server) StreamingInputCall(stream service.TestService_StreamingInputCal
 }
 
 // dial serves s, and returns a client whose calls are reported; end ends both.
-func dial(t testing.TB, sub *dispatch.Subscription, s *server) (client service.TestServiceClient, end func()) {
+func dial(t testing.TB, sub *dispatch.Subscription, s *server) (client service.TestServiceClient,
+	end func()) {
 	listener := bufconn.Listen(1 << 16)
 	srv := grpc.NewServer()
 	service.RegisterTestServiceServer(srv, s)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///service",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn,
+			error) {
+			return listener.DialContext(ctx)
+		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUnaryInterceptor(grpcthrottle.Unary(sub)), grpc.WithStreamInterceptor(grpcthrottle.Stream(sub)))
 	require.NoError(t, err)
@@ -176,7 +186,8 @@ func TestUnary(t *testing.T) {
 	assert.Equal(t, codes.Unavailable, status.Code(err))
 }
 
-// TestEndedCalls: what ends here is reported by the context, and a connection that cannot be made as busy.
+// TestEndedCalls: what ends here is reported by the context, and a connection that cannot be made
+// as busy.
 func TestEndedCalls(t *testing.T) {
 	o, _ := throttletest.Outcome(t, func(sub *dispatch.Subscription) {
 		client, end := dial(t, sub, &server{slow: true})
@@ -198,8 +209,12 @@ func TestEndedCalls(t *testing.T) {
 	assert.Equal(t, dispatch.OutcomeIgnored, o)
 	for _, stream := range []bool{false, true} {
 		o, _ = throttletest.Outcome(t, func(sub *dispatch.Subscription) {
-			conn, err := grpc.NewClient("passthrough:///service", grpc.WithTransportCredentials(insecure.NewCredentials()),
-				grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return nil, io.EOF }),
+			conn, err := grpc.NewClient("passthrough:///service",
+				grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+					return nil,
+						io.EOF
+				}),
 				grpc.WithUnaryInterceptor(grpcthrottle.Unary(sub)), grpc.WithStreamInterceptor(grpcthrottle.Stream(sub)))
 			require.NoError(t, err)
 			defer func() { require.NoError(t, conn.Close()) }()
@@ -221,7 +236,8 @@ func TestStream(t *testing.T) {
 		o, after := throttletest.Outcome(t, func(sub *dispatch.Subscription) {
 			client, end := dial(t, sub, &server{err: c.err})
 			defer end()
-			stream, err := client.StreamingOutputCall(t.Context(), &service.StreamingOutputCallRequest{})
+			stream, err := client.StreamingOutputCall(t.Context(),
+				&service.StreamingOutputCallRequest{})
 			require.NoError(t, err)
 			received := 0
 			for ; err == nil; received++ {
@@ -246,7 +262,8 @@ func TestStream(t *testing.T) {
 			stream, err := client.StreamingInputCall(t.Context())
 			require.NoError(t, err)
 			for range 3 {
-				_ = stream.Send(&service.StreamingInputCallRequest{}) // io.EOF once the service has answered
+				// io.EOF once the service has answered
+				_ = stream.Send(&service.StreamingInputCallRequest{})
 			}
 			reply, err := stream.CloseAndRecv()
 			assert.Equal(t, status.Code(c.err), status.Code(err))
@@ -265,7 +282,8 @@ func TestUnreadStream(t *testing.T) {
 		want dispatch.Outcome
 		end  func(cancel context.CancelFunc, end func())
 	}{
-		"canceled":   {dispatch.OutcomeIgnored, func(cancel context.CancelFunc, _ func()) { cancel() }},
+		"canceled": {dispatch.OutcomeIgnored,
+			func(cancel context.CancelFunc, _ func()) { cancel() }},
 		"deadline":   {dispatch.OutcomeTimeout, func(context.CancelFunc, func()) {}},
 		"connection": {dispatch.OutcomeIgnored, func(_ context.CancelFunc, end func()) { end() }},
 	} {
@@ -274,13 +292,15 @@ func TestUnreadStream(t *testing.T) {
 				client, end := dial(t, sub, &server{slow: true})
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				defer cancel()
-				stream, err := client.StreamingOutputCall(ctx, &service.StreamingOutputCallRequest{})
+				stream, err := client.StreamingOutputCall(ctx,
+					&service.StreamingOutputCallRequest{})
 				require.NoError(t, err)
 				_, err = stream.Recv()
 				require.NoError(t, err)
 				c.end(cancel, end)
 				<-ctx.Done()
-				time.Sleep(500 * time.Millisecond) // the stream has heard of it by then: of what is ignored nothing tells
+				// the stream has heard of it by then: of what is ignored nothing tells
+				time.Sleep(500 * time.Millisecond)
 				if name != "connection" {
 					end()
 				}
@@ -291,7 +311,8 @@ func TestUnreadStream(t *testing.T) {
 }
 
 func ExampleError() {
-	answer, _ := status.New(codes.ResourceExhausted, "quota").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(3 * time.Second)})
+	answer, _ := status.New(codes.ResourceExhausted,
+		"quota").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(3 * time.Second)})
 	err := grpcthrottle.Error(answer.Err())
 	fmt.Println(err)
 	fmt.Println(status.Code(err))

@@ -1,9 +1,9 @@
-// Package httpthrottle tells a dispatch.Subscription how the HTTP services that its handlers call have answered, so that it slows down for
-// busy ones:
+// Package httpthrottle reports to a dispatch.Subscription how the HTTP services that its handlers
+// call have answered, so that it slows down while they are busy:
 //
 //	client := &http.Client{Transport: httpthrottle.Transport(sub, nil)}
 //
-// or, where the handler's own error is reported, as by [dispatch.Reporting]:
+// Where the handler's own error is reported, as by [dispatch.Reporting], use Error instead:
 //
 //	resp, err := client.Do(request)
 //	if err != nil {
@@ -11,10 +11,11 @@
 //	}
 //	defer resp.Body.Close()
 //	if err := httpthrottle.Error(resp); err != nil {
-//		return err // with a *dispatch.BusyError in it
+//		return err // it wraps a *dispatch.BusyError
 //	}
 //
-// Use one of the two: what both report counts twice. Neither waits for permits, nor tries again, nor touches a body.
+// Use one of the two, since each reports the answer. Neither waits for permits, retries, or reads
+// a body.
 package httpthrottle
 
 import (
@@ -27,18 +28,25 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// MaxRetryAfter is the longest Retry-After that is believed. More is taken for a mistake, such as a date in seconds.
+// MaxRetryAfter is the longest Retry-After that is used. A longer one is ignored as a mistake,
+// such as a date in seconds.
 const MaxRetryAfter = 24 * time.Hour
 
-// Error is nil unless the answer is 429 Too Many Requests or 503 Service Unavailable; then it is a *[dispatch.BusyError] that names the
-// status. Its RetryAfter is the header's: whole seconds, or an HTTP date, which counts from the answer's Date, or from now if there is none.
-// What is missing, past, unreadable or above [MaxRetryAfter] is 0. Error leaves the body alone: close it as ever. A nil resp is no error.
+// Error returns a *[dispatch.BusyError] with the status if the answer is 429 Too Many Requests or
+// 503 Service Unavailable, and otherwise nil. Its RetryAfter is that of the header: whole
+// seconds, or an HTTP date, which is relative to the answer's Date, or to now if there is none.
+// It is 0 if the header is missing, past, invalid or above [MaxRetryAfter]. Error does not read
+// or close the body. A nil resp is not an error.
 func Error(resp *http.Response) error {
-	if resp == nil || resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
+	if resp == nil || !busy(resp.StatusCode) {
 		return nil
 	}
 	text := cmp.Or(resp.Status, strconv.Itoa(resp.StatusCode)+" "+http.StatusText(resp.StatusCode))
 	return &dispatch.BusyError{RetryAfter: retryAfter(resp.Header), Err: errors.New(text)}
+}
+
+func busy(status int) bool {
+	return status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
 }
 
 func retryAfter(h http.Header) time.Duration {
@@ -63,10 +71,13 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// Transport returns base with a report to sub of each round trip's outcome: 429 and 503 are busy, as by [Error], any other 5xx is failed, any
-// other answer ok; errors are as [dispatch.OutcomeOf] says, and ignored or a time-out if the request's context has ended. Each redirect is a
-// round trip of its own. What happens to the body later is not reported. A nil base is [http.DefaultTransport]; a nil sub gets no reports. It
-// may be used at once by as many goroutines as base.
+// Transport returns base with a report to sub of each round trip's outcome. 429 and 503 are busy,
+// as for [Error]; any other 5xx is failed; any other answer is ok. Errors are as
+// [dispatch.OutcomeOf] says; but if the request's context has ended, they are ignored or a
+// timeout. Each redirect is a round trip of its own. Errors that come later, with the body, are
+// not reported. A nil base is
+// [http.DefaultTransport]; a nil sub gets no reports. The result is safe for concurrent use if base
+// is.
 func Transport(sub *dispatch.Subscription, base http.RoundTripper) http.RoundTripper {
 	return &transport{sub, base}
 }
@@ -85,7 +96,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func outcome(r *http.Request, resp *http.Response, err error) (dispatch.Outcome, time.Duration) {
 	if err == nil {
-		if resp != nil && resp.StatusCode >= 500 && resp.StatusCode != http.StatusServiceUnavailable {
+		if resp != nil && resp.StatusCode >= 500 && !busy(resp.StatusCode) {
 			return dispatch.OutcomeFailed, 0
 		}
 		return dispatch.OutcomeOf(Error(resp))
@@ -94,10 +105,11 @@ func outcome(r *http.Request, resp *http.Response, err error) (dispatch.Outcome,
 	if o != dispatch.OutcomeFailed {
 		return o, retryAfter
 	}
-	if ended := r.Context().Err(); ended != nil { // err is its cause
+	if ended := r.Context().Err(); ended != nil { // err comes from that
 		return dispatch.OutcomeOf(ended)
 	}
-	if at, ok := r.Context().Deadline(); ok && !time.Now().Before(at) { // a client's Timeout has a timer of its own, which may be first
+	// A client's Timeout has a timer of its own, which may fire before the context's.
+	if at, ok := r.Context().Deadline(); ok && !time.Now().Before(at) {
 		return dispatch.OutcomeTimeout, 0
 	}
 	return dispatch.OutcomeFailed, 0

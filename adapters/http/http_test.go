@@ -49,7 +49,8 @@ func TestError(t *testing.T) {
 	busy, ok := errors.AsType[*dispatch.BusyError](err)
 	require.True(t, ok)
 	assert.Equal(t, 5*time.Second, busy.RetryAfter)
-	err = httpthrottle.Error(&http.Response{StatusCode: http.StatusServiceUnavailable, Status: "503 Full House", Body: untouched{}})
+	err = httpthrottle.Error(&http.Response{StatusCode: http.StatusServiceUnavailable,
+		Status: "503 Full House", Body: untouched{}})
 	assert.EqualError(t, err, "busy: 503 Full House")
 }
 
@@ -71,7 +72,8 @@ func TestRetryAfter(t *testing.T) {
 		{"+1", "", 0},
 		{"1.5", "", 0},
 		{"soon", "", 0},
-		{"Sun, 06 Nov 1994 08:50:07 GMT", date, 30 * time.Second}, // the server's clock is what counts
+		// the server's clock is what counts
+		{"Sun, 06 Nov 1994 08:50:07 GMT", date, 30 * time.Second},
 		{"Sunday, 06-Nov-94 08:50:07 GMT", date, 30 * time.Second},
 		{"Sun Nov  6 08:50:07 1994", date, 30 * time.Second},
 		{date, date, 0},
@@ -81,37 +83,44 @@ func TestRetryAfter(t *testing.T) {
 		{date, "", 0}, // long ago
 		{"30", "rubbish", 30 * time.Second},
 	} {
-		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", c.text, "Date", c.date))
+		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", c.text, "Date",
+			c.date))
 		require.True(t, ok)
 		assert.Equal(t, c.want, busy.RetryAfter, "%q at %q", c.text, c.date)
 	}
 	for _, date := range []string{"", "rubbish"} { // then it counts from now
 		at := time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)
-		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", at, "Date", date))
+		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", at, "Date",
+			date))
 		require.True(t, ok)
 		assert.LessOrEqual(t, busy.RetryAfter, time.Minute)
 		assert.Greater(t, busy.RetryAfter, 50*time.Second)
 	}
 }
 
-// FuzzRetryAfter: whatever a service says, the time is from 0 to the most that is believed, and whole seconds are what they say.
+// FuzzRetryAfter: whatever a service says, the time is from 0 to the most that is believed, and
+// whole seconds are what they say.
 func FuzzRetryAfter(f *testing.F) {
-	for _, text := range []string{"", "5", "-5", "86401", "99999999999999999999", "Sun, 06 Nov 1994 08:50:07 GMT", "Sun, 06 Nov 9994 08:50:07 GMT"} {
+	for _, text := range []string{"", "5", "-5", "86401", "99999999999999999999",
+		"Sun, 06 Nov 1994 08:50:07 GMT", "Sun, 06 Nov 9994 08:50:07 GMT"} {
 		f.Add(text, date)
 		f.Add(text, "")
 	}
 	f.Fuzz(func(t *testing.T, text, date string) {
-		busy, ok := errors.AsType[*dispatch.BusyError](answered(429, "Retry-After", text, "Date", date))
+		busy, ok := errors.AsType[*dispatch.BusyError](answered(429, "Retry-After", text, "Date",
+			date))
 		require.True(t, ok)
 		require.GreaterOrEqual(t, busy.RetryAfter, time.Duration(0))
 		require.LessOrEqual(t, busy.RetryAfter, httpthrottle.MaxRetryAfter)
-		if n, err := strconv.Atoi(text); err == nil && strings.Trim(text, "0123456789") == "" && n <= 86400 {
+		if n, err := strconv.Atoi(text); err == nil && strings.Trim(text, "0123456789") == "" &&
+			n <= 86400 {
 			require.Equal(t, time.Duration(n)*time.Second, busy.RetryAfter)
 		}
 	})
 }
 
-// server answers with the status that the path names: /429?after=5, /slow not before the client has gone.
+// server answers with the status that the path names: /429?after=5, /slow not before the client
+// has gone.
 func server(t *testing.T) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
@@ -188,21 +197,26 @@ func TestTransportErrors(t *testing.T) {
 		want   dispatch.Outcome
 	}{
 		"nobody listens": {url: gone.URL, want: dispatch.OutcomeFailed},
-		"canceled": {want: dispatch.OutcomeIgnored, ctx: func() (context.Context, context.CancelFunc) {
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(50*time.Millisecond, cancel)
-			return ctx, cancel
-		}},
-		"canceled for a cause": {want: dispatch.OutcomeIgnored, ctx: func() (context.Context, context.CancelFunc) {
-			ctx, cancel := context.WithCancelCause(t.Context())
-			time.AfterFunc(50*time.Millisecond, func() { cancel(errors.New("rebalance")) })
-			return ctx, func() { cancel(nil) }
-		}},
-		"the context's deadline": {want: dispatch.OutcomeTimeout, ctx: func() (context.Context, context.CancelFunc) {
-			return context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("late"))
-		}},
-		"the client's time-out": {want: dispatch.OutcomeTimeout, client: http.Client{Timeout: 50 * time.Millisecond}},
-		"no header in time":     {want: dispatch.OutcomeTimeout, base: func(b *http.Transport) { b.ResponseHeaderTimeout = 50 * time.Millisecond }},
+		"canceled": {want: dispatch.OutcomeIgnored,
+			ctx: func() (context.Context, context.CancelFunc) {
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(50*time.Millisecond, cancel)
+				return ctx, cancel
+			}},
+		"canceled for a cause": {want: dispatch.OutcomeIgnored,
+			ctx: func() (context.Context, context.CancelFunc) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				time.AfterFunc(50*time.Millisecond, func() { cancel(errors.New("rebalance")) })
+				return ctx, func() { cancel(nil) }
+			}},
+		"the context's deadline": {want: dispatch.OutcomeTimeout,
+			ctx: func() (context.Context, context.CancelFunc) {
+				return context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("late"))
+			}},
+		"the client's time-out": {want: dispatch.OutcomeTimeout,
+			client: http.Client{Timeout: 50 * time.Millisecond}},
+		"no header in time": {want: dispatch.OutcomeTimeout,
+			base: func(b *http.Transport) { b.ResponseHeaderTimeout = 50 * time.Millisecond }},
 		"no connection in time": {want: dispatch.OutcomeTimeout, base: func(b *http.Transport) {
 			b.DialContext = (&net.Dialer{Deadline: time.Now().Add(-time.Second)}).DialContext
 		}},
@@ -263,7 +277,10 @@ func ExampleError() {
 
 // Busy answers lower a limit of the subscription, with nothing in the handler that says so.
 func ExampleTransport() {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
 	defer s.Close()
 	ctx := context.Background()
 	lim, _ := dispatch.Open(ctx, dispatch.Config{}) // or throttle.FromEnv(ctx)

@@ -18,7 +18,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// subscription is what the Limiter says of the only one.
+// subscription returns the statistics of the only subscription.
 func subscription(t testing.TB, lim *throttletest.Limiter) dispatch.SubscriptionStats {
 	t.Helper()
 	s := lim.Stats().Subscriptions
@@ -26,9 +26,9 @@ func subscription(t testing.TB, lim *throttletest.Limiter) dispatch.Subscription
 	return s[0]
 }
 
-// A fetch of 1 MB is 90 s old when its last message is handed over, and the high-water mark that came with it says
-// that nothing is behind. The limit must hold all the same.
-func TestABacklogIsNeverLetThrough(t *testing.T) {
+// A fetch of 1 MB is 90 s old when its last message is returned, and its high-water mark shows no
+// backlog. The limit must still apply.
+func TestABacklogIsNeverExempt(t *testing.T) {
 	t.Parallel()
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 100_000, 100)
@@ -60,7 +60,8 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 			_, brokers := broker(t, 2, "orders")
 			fill(t, brokers, "orders", 2, 200, 10)
 			lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(200)})
-			r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: group}, lim)
+			r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: group},
+				lim)
 			total := 400
 			if group == "" {
 				total = 200 // partition 0
@@ -69,7 +70,8 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 				_, err := r.ReadMessage(t.Context())
 				require.NoError(t, err)
 			}
-			require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 4*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 4*time.Second,
+				10*time.Millisecond)
 
 			loosely.Hold(t, func(loose assert.TestingT) {
 				start := time.Now()
@@ -77,7 +79,8 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 				for range 90 {
 					fetch(t, r)
 				}
-				assert.Less(loose, time.Since(start), 300*time.Millisecond, "they would take 450 ms")
+				assert.Less(loose, time.Since(start), 300*time.Millisecond,
+					"they would take 450 ms")
 				require.True(t, subscription(t, lim).Exempt)
 			})
 
@@ -87,12 +90,13 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 				fetch(t, r)
 			}
 			require.False(t, subscription(t, lim).Exempt)
-			require.Greater(t, time.Since(start), 1500*time.Millisecond, "a burst is let through for no longer than its first fetch")
+			require.Greater(t, time.Since(start), 1500*time.Millisecond,
+				"only the first fetch of a burst is exempt")
 		})
 	}
 }
 
-// Readers that own nothing, or only empty partitions, do not make their process look behind.
+// Readers that own no partition, or only empty ones, do not keep their replica from catching up.
 func TestReadersWithoutMessagesCatchUp(t *testing.T) {
 	t.Parallel()
 	_, brokers := broker(t, 4, "orders")
@@ -101,9 +105,11 @@ func TestReadersWithoutMessagesCatchUp(t *testing.T) {
 	for range 6 {
 		newReader(t, cfg, lim)
 	}
-	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 5*time.Second,
+		10*time.Millisecond)
 	fill(t, brokers, "orders", 4, 1000, 10)
-	require.Eventually(t, func() bool { return !subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !subscription(t, lim).Exempt }, 5*time.Second,
+		10*time.Millisecond)
 }
 
 func TestReaderAtTheEndIsCaughtUp(t *testing.T) {
@@ -112,15 +118,18 @@ func TestReaderAtTheEndIsCaughtUp(t *testing.T) {
 	fill(t, brokers, "orders", 1, 1000, 10)
 	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
-	require.Eventually(t, func() bool { return subscription(t, lim).Backlog == 1000 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return subscription(t, lim).Backlog == 1000 },
+		5*time.Second, 10*time.Millisecond)
 	require.NoError(t, r.SetOffset(kafka.LastOffset))
-	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 5*time.Second,
+		10*time.Millisecond)
 	require.NoError(t, r.SetOffset(400))
-	require.Eventually(t, func() bool { return subscription(t, lim).Backlog == 600 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return subscription(t, lim).Backlog == 600 }, 5*time.Second,
+		10*time.Millisecond)
 }
 
-// One poller asks for all Readers, and for nobody while nothing is limited.
-func TestOnePollerAProcess(t *testing.T) {
+// One poller asks for all Readers, and asks nothing while nothing is limited.
+func TestOnePollerPerProcess(t *testing.T) {
 	t.Parallel()
 	c, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 10, 10)
@@ -141,11 +150,12 @@ func TestOnePollerAProcess(t *testing.T) {
 	loosely.Hold(t, func(loose assert.TestingT) {
 		before := len(asked)
 		time.Sleep(3 * time.Second)
-		assert.InDelta(loose, 3*2, len(asked)-before, 2, "the end and the beginning of one partition, once a second")
+		assert.InDelta(loose, 3*2, len(asked)-before, 2,
+			"the end and the beginning of one partition, once a second")
 	})
 }
 
-func TestUnknownEndsAreReportedAndLoggedOnce(t *testing.T) {
+func TestAnUnknownBacklogIsReportedAndLoggedOnce(t *testing.T) {
 	t.Parallel()
 	c, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 10, 10)
@@ -155,14 +165,17 @@ func TestUnknownEndsAreReportedAndLoggedOnce(t *testing.T) {
 	for range 10 {
 		fetch(t, r)
 	}
-	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 4*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 4*time.Second,
+		10*time.Millisecond)
 	fail := func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
-		return nil, fmt.Errorf("the broker is away"), true // cuts the connection
+		return nil, fmt.Errorf("the broker is unavailable"), true // cuts the connection
 	}
 	c.ControlKey(int16(kmsg.ListOffsets), fail)
-	require.Eventually(t, func() bool { return !subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !subscription(t, lim).Exempt }, 5*time.Second,
+		10*time.Millisecond)
 	require.EqualValues(t, -1, subscription(t, lim).Backlog)
 	time.Sleep(2 * time.Second)
-	require.Equal(t, 1, strings.Count(log.String(), "the backlog of topic orders is unknown"), log.String())
+	require.Equal(t, 1, strings.Count(log.String(), "the backlog of topic orders is unknown"),
+		log.String())
 }

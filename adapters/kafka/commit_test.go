@@ -14,11 +14,12 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// With maxInFlight, a message is handed over when enough of those before it are committed.
-func TestCommitsEndFlights(t *testing.T) {
+// With maxInFlight, a message is returned when enough of those before it are committed.
+func TestCommittedMessagesAreNotInFlight(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 20, 10)
-	lim := throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(3)), ByteRate: policy.PerSecond(1_000_000)})
+	lim := throttletest.Open(t,
+		policy.Policy{MaxInFlight: new(int64(3)), ByteRate: policy.PerSecond(1_000_000)})
 	r := newReader(t, groupConfig(brokers, "orders"), lim)
 	var got []kafka.Message
 	for range 3 {
@@ -33,13 +34,14 @@ func TestCommitsEndFlights(t *testing.T) {
 		require.EqualValues(t, 3, lim.Stats().Subscriptions[0].InFlight)
 	}
 	full()
-	require.NoError(t, r.CommitMessages(t.Context(), got[1])) // and with it the one before
+	require.NoError(t, r.CommitMessages(t.Context(), got[1])) // and the one before it
 	require.EqualValues(t, 1, lim.Stats().Subscriptions[0].InFlight)
 	for i := range 2 {
 		require.EqualValues(t, 3+i, fetch(t, r).Offset)
 	}
 	full()
-	require.NoError(t, r.CommitMessages(t.Context(), kafka.Message{Topic: "orders", Partition: 0, Offset: 4}))
+	require.NoError(t, r.CommitMessages(t.Context(),
+		kafka.Message{Topic: "orders", Partition: 0, Offset: 4}))
 	for i := range 15 { // ReadMessage commits each
 		m, err := r.ReadMessage(t.Context())
 		require.NoError(t, err)
@@ -48,22 +50,25 @@ func TestCommitsEndFlights(t *testing.T) {
 	require.Zero(t, lim.Stats().Subscriptions[0].InFlight)
 }
 
-// Without a group nothing says when a message is done with.
-func TestNoGroupNoFlights(t *testing.T) {
+// Without a group nothing tells when a message is done, so none is in flight.
+func TestWithoutAGroupNothingIsInFlight(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 20, 10)
-	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(3))}))
+	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"},
+		throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(3))}))
 	for i := range 20 {
 		require.EqualValues(t, i, fetch(t, r).Offset)
 	}
 }
 
-// What a Reader had in flight is so no more when it is closed, or has lost its partitions while it waited for messages.
-func TestFlightsEndWithTheirReader(t *testing.T) {
+// Messages are no longer in flight when their Reader is closed, or has lost their partitions
+// while it waited for messages.
+func TestNothingIsInFlightWithoutItsReader(t *testing.T) {
 	t.Parallel()
 	_, brokers := broker(t, 2, "orders")
 	fill(t, brokers, "orders", 2, 2, 10)
-	lim, elsewhere := throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(10))}), throttletest.Open(t, policy.Policy{})
+	lim := throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(10))})
+	elsewhere := throttletest.Open(t, policy.Policy{})
 	keep, err := lim.Subscription("kafka://public/default/orders", "orders-billing")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, keep.Close()) }()
@@ -83,13 +88,15 @@ func TestFlightsEndWithTheirReader(t *testing.T) {
 			mu.Unlock()
 		}
 	})
-	require.Eventually(t, func() bool { return inFlight() == 4 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return inFlight() == 4 }, 10*time.Second,
+		10*time.Millisecond)
 	other, err := kafkathrottle.NewReader(groupConfig(brokers, "orders"), elsewhere.Limiter)
 	require.NoError(t, err)
 	fetch(t, other)
 	require.NoError(t, other.Close())
-	require.Eventually(t, func() bool { return r.Stats().Rebalances > 0 && inFlight() <= 4 }, 10*time.Second, 10*time.Millisecond)
-	time.Sleep(2 * time.Second) // all is read again, and counted once
+	require.Eventually(t, func() bool { return r.Stats().Rebalances > 0 && inFlight() <= 4 },
+		10*time.Second, 10*time.Millisecond)
+	time.Sleep(2 * time.Second) // all messages are read again, and counted once
 	require.EqualValues(t, 4, inFlight())
 	mu.Lock()
 	for _, m := range last {

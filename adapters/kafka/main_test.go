@@ -16,7 +16,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestMain looks for goroutines left behind, once the connections are closed that tests made without a Reader.
+// TestMain fails if goroutines are left behind, after it has closed the connections that tests made
+// without a Reader.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(withoutPool{m}) }
 
 type withoutPool struct{ *testing.M }
@@ -35,7 +36,8 @@ func broker(t testing.TB, partitions int, topics ...string) (*kfake.Cluster, []s
 	return c, c.ListenAddrs()
 }
 
-// fill writes n messages of size bytes to each partition of a topic; their values begin with partition/offset.
+// fill writes n messages of size bytes to each partition of a topic; their values begin with
+// partition/offset.
 func fill(t testing.TB, brokers []string, topic string, partitions, n, size int) {
 	t.Helper()
 	transport := &kafka.Transport{}
@@ -46,11 +48,14 @@ func fill(t testing.TB, brokers []string, topic string, partitions, n, size int)
 			batch := min(n-sent, max(1, 500_000/(size+50)))
 			records := make([]kafka.Record, batch)
 			for i := range records {
-				records[i].Value = kafka.NewBytes(fmt.Appendf(make([]byte, 0, size), "%-*s", size, fmt.Sprintf("%d/%d", p, sent+i)))
+				records[i].Value = kafka.NewBytes(fmt.Appendf(make([]byte, 0, size), "%-*s", size,
+					fmt.Sprintf("%d/%d", p, sent+i)))
 			}
-			response, err := client.Produce(context.WithoutCancel(t.Context()), &kafka.ProduceRequest{
-				Topic: topic, Partition: p, RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...),
-			})
+			response, err := client.Produce(context.WithoutCancel(t.Context()),
+				&kafka.ProduceRequest{
+					Topic: topic, Partition: p, RequiredAcks: kafka.RequireAll,
+					Records: kafka.NewRecordReader(records...),
+				})
 			require.NoError(t, err)
 			if errors.Is(response.Error, kafka.NotLeaderForPartition) { // the topic is new
 				time.Sleep(10 * time.Millisecond)
@@ -69,7 +74,7 @@ func rate(t testing.TB, text string) policy.Rate {
 	return r
 }
 
-// fetch is FetchMessage that must come back within a time.
+// fetch is FetchMessage with a timeout.
 func fetch(t testing.TB, r interface {
 	FetchMessage(context.Context) (kafka.Message, error)
 }) kafka.Message {
@@ -81,7 +86,7 @@ func fetch(t testing.TB, r interface {
 	return m
 }
 
-// A logger is a kafka.Logger that keeps what it is told.
+// A logger is a kafka.Logger that keeps its lines.
 type logger struct {
 	mu    sync.Mutex
 	lines []string

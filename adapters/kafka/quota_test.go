@@ -17,10 +17,10 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// tagOf is that of the messages of fill: every third has a quota's, every third nobody's.
+// tagOf gives a third of the messages a tag with a quota, and a third a tag without one.
 func tagOf(m *kafka.Message) string { return []string{"", "bulk", "nobody"}[m.Offset%3] }
 
-// TestQuotaOfTheOwnerAndOfTags: a message goes on account of its tag if that has a quota, else of the Reader's, and costs its broker.
+// A message is charged to the quota of its tag, or of the Reader if the tag has none.
 func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -30,10 +30,14 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	}{
 		{"the topic's tenant", nil, nil, map[quota.ID]int64{"tenant:public": 30}},
 		{"a tag", dispatch.WithTag("own"), nil, map[quota.ID]int64{"tag:own": 30}},
-		{"a tag without a quota", dispatch.WithTag("nobody"), nil, map[quota.ID]int64{"tenant:public": 30}},
-		{"messages' tags", dispatch.WithTag("own"), tagOf, map[quota.ID]int64{"tag:own": 20, "tag:bulk": 10}},
-		{"messages' tags, no owner", nil, tagOf, map[quota.ID]int64{"tenant:public": 20, "tag:bulk": 10}},
-		{"a tenant group, whatever the tags", dispatch.WithTenantGroup("big"), tagOf, map[quota.ID]int64{"tenant:big": 30}},
+		{"a tag without a quota", dispatch.WithTag("nobody"), nil,
+			map[quota.ID]int64{"tenant:public": 30}},
+		{"messages' tags", dispatch.WithTag("own"), tagOf,
+			map[quota.ID]int64{"tag:own": 20, "tag:bulk": 10}},
+		{"messages' tags, no owner", nil, tagOf,
+			map[quota.ID]int64{"tenant:public": 20, "tag:bulk": 10}},
+		{"a tenant group, whatever the tags", dispatch.WithTenantGroup("big"), tagOf,
+			map[quota.ID]int64{"tenant:big": 30}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -62,7 +66,7 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	}
 }
 
-// TestReadingCostsTheBroker that leads the partition, on account of whoever's permit it was.
+// Reading a message costs the broker that leads its partition.
 func TestReadingCostsTheBroker(t *testing.T) {
 	t.Parallel()
 	_, brokers := broker(t, 1, "orders")
@@ -71,15 +75,17 @@ func TestReadingCostsTheBroker(t *testing.T) {
 	for _, id := range []string{"tag:own", "tag:bulk"} {
 		lim.Add(id, throttletest.Quota(1000))
 	}
-	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim, kafkathrottle.WithOwner(dispatch.WithTag("own")), kafkathrottle.WithTagOf(tagOf))
+	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim,
+		kafkathrottle.WithOwner(dispatch.WithTag("own")), kafkathrottle.WithTagOf(tagOf))
 	name := "kafka/" + brokers[0]
-	require.Eventually(t, func() bool { // what is read before the broker is known costs nobody
+	require.Eventually(t, func() bool { // until the leader is known, reading costs nothing
 		require.NoError(t, r.SetOffset(30))
 		fetch(t, r)
 		return len(lim.Costs(name)) > 0
 	}, 10*time.Second, 50*time.Millisecond)
 	settle(lim, name)
-	loosely.Hold(t, func(loose assert.TestingT) { // costs are rates, which are published when it is time
+	// costs are rates, published once a second
+	loosely.Hold(t, func(loose assert.TestingT) {
 		require.NoError(t, r.SetOffset(0))
 		before := lim.Costs(name)
 		for range 30 {
@@ -97,20 +103,21 @@ func TestReadingCostsTheBroker(t *testing.T) {
 func settle(lim *throttletest.Limiter, backend string) {
 	for last, now := -1.0, 0.0; now != last; {
 		last, now = now, 0
-		time.Sleep(1500 * time.Millisecond) // they are once a second
+		time.Sleep(1500 * time.Millisecond)
 		for _, n := range lim.Costs(backend) {
 			now += n
 		}
 	}
 }
 
-// TestTheQuotaOfATagHolds: its messages wait, and those behind them.
+// The messages of a tag wait for its quota, and so do the messages behind them.
 func TestTheQuotaOfATagHolds(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 250, 10)
 	lim := throttletest.Open(t, policy.Policy{})
 	lim.Add("tag:bulk", throttletest.Quota(20))
-	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim, kafkathrottle.WithTagOf(tagOf))
+	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim,
+		kafkathrottle.WithTagOf(tagOf))
 	fetch(t, r)
 	loosely.Hold(t, func(loose assert.TestingT) {
 		begin := time.Now()

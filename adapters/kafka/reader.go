@@ -158,8 +158,10 @@ func (r *Reader) FetchMessage(ctx context.Context) (m kafka.Message, err error) 
 	if r.lim == nil {
 		return r.Reader.FetchMessage(ctx)
 	}
-	if err = r.receiver.Lock(ctx); err != nil {
-		return m, closedIsEOF(err)
+	if !r.receiver.TryLock() {
+		if err = r.receiver.Lock(ctx); err != nil {
+			return m, closedIsEOF(err)
+		}
 	}
 	// A message to which no limit applies takes the shortest way: it is copied once, and nothing is
 	// allocated. So m must not escape: its address is passed only to methods that do not keep it.

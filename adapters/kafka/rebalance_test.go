@@ -20,15 +20,17 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// groupConfig notices a rebalance in 100 ms.
+// groupConfig returns the configuration of a Reader that notices a rebalance within 100 ms.
 func groupConfig(brokers []string, topic string) kafka.ReaderConfig {
 	return kafka.ReaderConfig{
-		Brokers: brokers, Topic: topic, GroupID: topic + "-billing", MaxWait: soon, ReadLagInterval: -1,
-		HeartbeatInterval: 100 * time.Millisecond, SessionTimeout: 6 * time.Second, RebalanceTimeout: 6 * time.Second,
+		Brokers: brokers, Topic: topic, GroupID: topic + "-billing",
+		MaxWait: soon, ReadLagInterval: -1,
+		HeartbeatInterval: 100 * time.Millisecond,
+		SessionTimeout:    6 * time.Second, RebalanceTimeout: 6 * time.Second,
 	}
 }
 
-// A tally is what was handed over, by partition, in order.
+// A tally has the offsets of returned messages, by partition, in order.
 type tally struct {
 	mu       sync.Mutex
 	offsets  map[int][]int64
@@ -51,8 +53,8 @@ func (c *tally) count() int {
 	return c.messages
 }
 
-// check wants each of the first n offsets of each partition, in order. A message may come again where a rebalance
-// came between its hand-over and its commit; what follows it then comes again as well, in order.
+// check requires each of the first n offsets of each partition, in order. Messages that were not
+// committed before a rebalance may come again, in order.
 func (c *tally) check(t *testing.T, partitions, n, twice int) {
 	t.Helper()
 	c.mu.Lock()
@@ -61,7 +63,8 @@ func (c *tally) check(t *testing.T, partitions, n, twice int) {
 	for p := range partitions {
 		next := int64(0)
 		for i, offset := range c.offsets[p] {
-			require.LessOrEqual(t, offset, next, "partition %d: what is between was overtaken, at %d of %v", p, i, c.offsets[p])
+			require.LessOrEqual(t, offset, next,
+				"partition %d: messages were skipped, at %d of %v", p, i, c.offsets[p])
 			if offset < next {
 				again++
 			}
@@ -73,9 +76,10 @@ func (c *tally) check(t *testing.T, partitions, n, twice int) {
 	require.LessOrEqual(t, again, twice)
 }
 
-// consume reads and commits one by one until ctx ends or r is closed. kafka-go never answers a commit that Close
-// overtakes, so it has a time-out.
-func consume(ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *kafkathrottle.Reader, c *tally) {
+// consume reads and commits messages one by one until ctx ends or r is closed. kafka-go never
+// answers a commit during Close, so commits have a timeout.
+func consume(ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *kafkathrottle.Reader,
+	c *tally) {
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			m, err := r.FetchMessage(ctx)
@@ -94,8 +98,8 @@ func consume(ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *kafkathro
 	})
 }
 
-// Readers join and leave a group whose members all wait for permits: each message is handed over, in the order of its
-// partition, and none twice but for one that was being committed at the time.
+// Readers join and leave a group whose members all wait for permits. Each message is returned, in
+// the order of its partition, and only those that were being committed at the time come twice.
 func TestRebalanceWhileWaiting(t *testing.T) {
 	t.Parallel()
 	const partitions, each = 4, 300
@@ -103,7 +107,9 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 	name := services.Name(t)
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
-	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t,
+		policy.Policy{MessageRate: policy.PerSecond(100),
+			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	cfg := groupConfig(k.Brokers, name)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -115,23 +121,27 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 		return r
 	}
 	newMember()
-	require.Eventually(t, func() bool { return c.count() > 50 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.count() > 50 }, 20*time.Second,
+		10*time.Millisecond)
 	const rebalances = 4
 	a, b := newMember(), newMember()
 	for i, r := range []*kafkathrottle.Reader{a, b} {
 		before := c.count()
-		require.Eventually(t, func() bool { return c.count() > before+100 }, 20*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return c.count() > before+100 }, 20*time.Second,
+			10*time.Millisecond)
 		require.NoError(t, r.Close(), i)
 	}
-	lim.Set(policy.Policy{MessageRate: policy.PerSecond(1000), ThrottleCaughtUp: new(true)})
-	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
-	time.Sleep(200 * time.Millisecond) // for what comes too often
+	lim.Set(policy.Policy{MessageRate: policy.PerSecond(1000),
+		CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second,
+		10*time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // for messages that come too often
 	cancel()
 	wg.Wait()
 	c.check(t, partitions, each, rebalances*3)
 }
 
-// A message that nobody has a permit for goes to whoever owns its partition after the rebalance, once.
+// A message that waits for its permit goes to the owner of its partition after the rebalance, once.
 func TestAWaitingMessageGoesBackToTheGroup(t *testing.T) {
 	const partitions, each = 2, 20
 	k := services.Kafka(t)
@@ -148,25 +158,29 @@ func TestAWaitingMessageGoesBackToTheGroup(t *testing.T) {
 	consume(ctx, t, &wg, r, &c)
 	require.Eventually(t, func() bool { return waits(lim) }, 20*time.Second, time.Millisecond)
 	consume(ctx, t, &wg, newReader(t, cfg, lim), &c)
-	require.Eventually(t, func() bool { return lim.Stats().Subscriptions[0].Waiting == 2 }, 20*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return lim.Stats().Subscriptions[0].Waiting == 2 },
+		20*time.Second, time.Millisecond,
 		"both wait: each has a partition")
 	require.Zero(t, c.count())
 	lim.Set(policy.Policy{})
-	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second,
+		10*time.Millisecond)
 	time.Sleep(200 * time.Millisecond)
 	cancel()
 	wg.Wait()
 	c.check(t, partitions, each, 0)
 }
 
-// With Wrap a rebalance cannot be seen; what waited is handed over, and nothing is lost.
+// A Reader of Wrap does not see rebalances: it returns the message that waited, and none is lost.
 func TestWrapLosesNothingInARebalance(t *testing.T) {
 	const partitions, each = 2, 100
 	k := services.Kafka(t)
 	name := services.Name(t)
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
-	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(50), ThrottleCaughtUp: new(true)})
+	lim := throttletest.Open(t,
+		policy.Policy{MessageRate: policy.PerSecond(50),
+			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
@@ -177,7 +191,8 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 		defer func() { require.NoError(t, r.Close()) }()
 		consume(ctx, t, &wg, r, &c)
 		read := int64(0)
-		require.Eventually(t, func() bool { read += r.Stats().Messages; return read > 5 }, 20*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { read += r.Stats().Messages; return read > 5 },
+			20*time.Second, 10*time.Millisecond)
 	}
 	lim.Set(policy.Policy{})
 	seen := func() bool {
@@ -221,8 +236,8 @@ func TestALargeMessageComesWhole(t *testing.T) {
 	}
 }
 
-// A broker that has no coordinator for the group, as one that is new, fails a call after kafka-go's attempts; a later
-// call goes on.
+// Without a coordinator for the group, as on a new broker, a call fails after kafka-go's
+// attempts; a later call continues.
 func TestAGroupThatCannotFormIsAnError(t *testing.T) {
 	c, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 5, 10)

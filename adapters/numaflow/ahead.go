@@ -9,52 +9,54 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// An ahead acquires permits for the next batch while nobody waits for one: the data plane asks for a batch only when the last
-// one is acknowledged, and what the limit is worth in that gap would be lost. It holds at most one batch, and, since permits
-// come at the limit, at most what the gap is worth. If no batch comes, the permits go back.
+// An ahead acquires permits for the next batch while no batch is under way: the data plane sends
+// a batch only when the last one is acknowledged, and what the limit allows in that gap would be
+// lost. It holds at most one batch and, since permits come at the limit, at most what the limit
+// allows in the gap. If no batch comes, the permits go back.
 type ahead struct {
-	sub *dispatch.Subscription
-	one bool // permits are acquired one by one, for callers that take one
+	sub    *dispatch.Subscription
+	single bool // permits are acquired one by one, for callers that take one
 
 	mu      sync.Mutex
-	grants  []aged // the oldest first
-	held    int    // permits of them
-	users   int    // between enter and leave
+	grants  []heldGrant // the oldest first
+	held    int         // permits of them
+	users   int         // callers between enter and leave
 	stop    context.CancelFunc
-	started int           // times that acquire was started
+	runs    int           // how often acquire was started
 	last    time.Time     // when somebody took or waited for a permit
-	gap     time.Duration // between batches, the longest of late
+	gap     time.Duration // the longest of the last gaps between batches
 	batch   int           // messages of the batch under way
 	before  int           // messages of the batch before
-	limited bool          // somebody in the batch had to wait, or had a permit that was acquired ahead
+	limited bool          // a message of the batch had to wait, or took a permit from here
 }
 
-// An aged Grant was acquired at a time.
-type aged struct {
+// A heldGrant is a Grant and when it was acquired.
+type heldGrant struct {
 	dispatch.Grant
 	at time.Time
 }
 
 const (
-	// renewAfter is when a Grant that is held goes back and another one is acquired, before Grant.Hold ends.
+	// renewAfter is the age at which a held Grant goes back and another is acquired: before its
+	// Grant.Hold ends.
 	renewAfter = 2500 * time.Millisecond
 	holdGrant  = 3 * time.Second
 
-	// firstHold is how long permits are held when no gap has been seen.
+	// firstHold is how long permits are held before a gap has been seen.
 	firstHold = 3 * time.Second
 
 	// minGap tells batches apart.
 	minGap = 10 * time.Millisecond
 
-	// maxGap bounds what a gap counts as: permits are held for two of them at most.
+	// maxGap bounds what a gap counts as: permits are held for two gaps at most.
 	maxGap = 30 * time.Second
 
-	// defaultTimeout is Numaflow's readTimeout, for vertices that are not told theirs.
+	// defaultTimeout is Numaflow's default readTimeout, for vertices that are not told theirs.
 	defaultTimeout = time.Second
 )
 
-// seen notes that messages have come. The caller holds a.mu.
-func (a *ahead) seen(now time.Time) {
+// noteMessages notes that messages have come. The caller holds a.mu.
+func (a *ahead) noteMessages(now time.Time) {
 	if gap := now.Sub(a.last); !a.last.IsZero() && gap > minGap && a.users == 0 {
 		a.gap = min(max(gap, a.gap*3/4), maxGap)
 		a.before, a.batch, a.limited = a.batch, 0, false
@@ -62,22 +64,22 @@ func (a *ahead) seen(now time.Time) {
 	a.last = now
 }
 
-// enter stops the acquiring: the caller waits for permits itself, until leave.
+// enter stops acquire: until leave, the caller waits for permits itself.
 func (a *ahead) enter() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.seen(time.Now())
+	a.noteMessages(time.Now())
 	if a.users++; a.stop != nil {
 		a.stop()
 		a.stop = nil
 	}
 }
 
-// take takes a permit that was acquired ahead, if there is one.
+// take returns a held permit, if there is one.
 func (a *ahead) take() (g dispatch.Grant, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.seen(time.Now())
+	a.noteMessages(time.Now())
 	a.batch++
 	if len(a.grants) == 0 {
 		return g, false
@@ -89,12 +91,12 @@ func (a *ahead) take() (g dispatch.Grant, ok bool) {
 	return g, true
 }
 
-// takeAll takes what was acquired ahead, up to max permits. The rest goes back.
-func (a *ahead) takeAll(max int) (grants []dispatch.Grant, n int) {
+// takeAll returns the held permits, n and at most limit. The rest go back.
+func (a *ahead) takeAll(limit int) (grants []dispatch.Grant, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.grants {
-		if g := &a.grants[i].Grant; n+g.N() <= max {
+		if g := &a.grants[i].Grant; n+g.N() <= limit {
 			grants, n = append(grants, *g), n+g.N()
 		} else {
 			g.Done(0, 0)
@@ -104,8 +106,8 @@ func (a *ahead) takeAll(max int) (grants []dispatch.Grant, n int) {
 	return grants, n
 }
 
-// leave ends enter; waited says that the caller had to wait. With the last caller, permits for as many messages as a batch has
-// are acquired, if the limit holds up batches.
+// leave ends enter; waited says that the caller had to wait. When the last caller leaves, and the
+// limit holds up batches, permits for a batch are acquired.
 func (a *ahead) leave(waited bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -117,14 +119,14 @@ func (a *ahead) leave(waited bool) {
 	a.left(context.Background(), n, defaultTimeout)
 }
 
-// leaveFor is leave for a batch of n, until ctx ends.
+// leaveFor is leave for a batch of n messages, until ctx ends.
 func (a *ahead) leaveFor(ctx context.Context, n int, timeout time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.left(ctx, n, timeout)
 }
 
-// left starts the acquiring when the last user leaves. The caller holds a.mu.
+// left starts acquire when the last caller leaves. The caller holds a.mu.
 func (a *ahead) left(ctx context.Context, n int, timeout time.Duration) {
 	a.last = time.Now()
 	if a.users--; a.users > 0 || n == 0 || !a.sub.Limited() || a.sub.Paced() {
@@ -132,17 +134,18 @@ func (a *ahead) left(ctx context.Context, n int, timeout time.Duration) {
 	}
 	hold := max(2*a.gap, timeout)
 	if a.gap == 0 {
-		hold = max(firstHold, timeout) // nobody knows how long it takes
+		hold = max(firstHold, timeout)
 	}
 	ctx, a.stop = context.WithTimeout(ctx, hold)
-	a.started++
-	go a.acquire(ctx, a.started, n)
+	a.runs++
+	go a.acquire(ctx, a.runs, n)
 }
 
-// acquire holds up to n permits until ctx ends. It gives back those that nobody has taken by then.
+// acquire holds up to n permits until ctx ends, and then gives back those that nobody has taken.
+// run is its number: a later one takes its place.
 func (a *ahead) acquire(ctx context.Context, run, n int) {
 	for {
-		free, until, ok := a.renew(run, n)
+		room, until, ok := a.renew(run, n)
 		if !ok {
 			return
 		}
@@ -153,15 +156,15 @@ func (a *ahead) acquire(ctx context.Context, run, n int) {
 		if end, _ := ctx.Deadline(); end.Before(until) {
 			until = end
 		}
-		if free == 0 {
+		if room == 0 {
 			time.AfterFunc(time.Until(until), func() { a.acquire(ctx, run, n) })
 			return
 		}
-		if a.one {
-			free = 1
+		if a.single {
+			room = 1
 		}
 		waiting, cancel := context.WithDeadline(ctx, until)
-		g, err := a.sub.Acquire(waiting, free)
+		g, err := a.sub.Acquire(waiting, room)
 		cancel()
 		if errors.Is(err, dispatch.ErrClosed) {
 			a.giveBack(run)
@@ -173,13 +176,13 @@ func (a *ahead) acquire(ctx context.Context, run, n int) {
 	}
 }
 
-// renew gives back the permits that are too old, and returns for how many there is room, and when the next ones are too old; not
-// ok: somebody else acquires now.
-func (a *ahead) renew(run, n int) (free int, until time.Time, ok bool) {
+// renew gives back the permits that are too old. It returns how many more may be acquired, and
+// when the next ones are too old; ok is false if this run is over.
+func (a *ahead) renew(run, n int) (room int, until time.Time, ok bool) {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.started != run || a.stop == nil {
+	if a.runs != run || a.stop == nil {
 		return 0, until, false
 	}
 	for len(a.grants) > 0 && now.Sub(a.grants[0].at) >= renewAfter {
@@ -194,17 +197,17 @@ func (a *ahead) renew(run, n int) (free int, until time.Time, ok bool) {
 	return max(0, n-a.held), until, true
 }
 
-// add keeps a Grant; false: it is not to be held, or nobody may acquire any more.
+// add holds a Grant. It returns false if the Grant is not to be held, or this run is over.
 func (a *ahead) add(run int, g dispatch.Grant) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// Messages in flight are not held: others in this process may wait for their places.
-	if a.started != run || a.stop == nil || !g.Limited() || g.InFlight() {
+	// Grants that count as in flight are not held: others in this process may wait for their slots.
+	if a.runs != run || a.stop == nil || !g.Limited() || g.InFlight() {
 		g.Done(0, 0)
 		return false
 	}
 	g.Hold(holdGrant)
-	a.grants = append(a.grants, aged{g, time.Now()})
+	a.grants = append(a.grants, heldGrant{g, time.Now()})
 	a.held += g.N()
 	return true
 }
@@ -213,8 +216,8 @@ func (a *ahead) add(run int, g dispatch.Grant) bool {
 func (a *ahead) giveBack(run int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.started != run || a.stop == nil {
-		return // for the batch that has begun
+	if a.runs != run || a.stop == nil {
+		return // the permits are those of the batch that has started
 	}
 	for i := range a.grants {
 		a.grants[i].Done(0, 0)

@@ -14,7 +14,8 @@ import (
 
 func ExampleMap() {
 	ctx := context.Background()
-	lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000)})})
+	lim, err := dispatch.Open(ctx,
+		dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000)})})
 	if err != nil {
 		panic(err)
 	}
@@ -22,7 +23,8 @@ func ExampleMap() {
 	double := func(_ context.Context, _ []string, d mapper.Datum) mapper.Messages {
 		return mapper.MessagesBuilder().Append(mapper.NewMessage(append(d.Value(), d.Value()...)))
 	}
-	m, err := numaflowthrottle.Map(mapper.MapperFunc(double), lim, numaflowthrottle.WithTopic("numaflow://prod/fraud/score"))
+	m, err := numaflowthrottle.Map(mapper.MapperFunc(double), lim,
+		numaflowthrottle.WithTopic("numaflow://prod/fraud/score"))
 	if err != nil {
 		panic(err)
 	}
@@ -35,7 +37,8 @@ func ExampleMap() {
 
 func ExampleSink() {
 	ctx := context.Background()
-	lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(100)})})
+	lim, err := dispatch.Open(ctx,
+		dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(100)})})
 	if err != nil {
 		panic(err)
 	}
@@ -46,7 +49,8 @@ func ExampleSink() {
 		}
 		return responses
 	}
-	s, err := numaflowthrottle.Sink(sinker.SinkerFunc(store), lim, numaflowthrottle.WithTopic("numaflow://prod/fraud/store"))
+	s, err := numaflowthrottle.Sink(sinker.SinkerFunc(store), lim,
+		numaflowthrottle.WithTopic("numaflow://prod/fraud/store"))
 	if err != nil {
 		panic(err)
 	}

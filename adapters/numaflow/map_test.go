@@ -26,12 +26,16 @@ type mapDatum struct{ datum }
 func (mapDatum) UserMetadata() *mapper.UserMetadata     { return nil }
 func (mapDatum) SystemMetadata() *mapper.SystemMetadata { return nil }
 
-// kinds are all wrappers that take a datum at a time; each runs n data as the data plane does, with a goroutine for each or as a
-// batch, and tells how many came through and were not dropped. Where drops says so, every other one is dropped.
-var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option) int64{
-	"Map": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option) int64 {
+// kinds are all wrappers that take a datum at a time; each runs n data as the data plane does,
+// with a goroutine for each or as a batch, and tells how many came through and were not dropped.
+// Where drops says so, every other one is dropped.
+var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bool,
+	opts ...numaflowthrottle.Option) int64{
+	"Map": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool,
+		opts ...numaflowthrottle.Option) int64 {
 		var useful atomic.Int64
-		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(_ context.Context, _ []string, d mapper.Datum) mapper.Messages {
+		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(_ context.Context, _ []string,
+			d mapper.Datum) mapper.Messages {
 			if drops && odd(d.Value()) {
 				return mapper.Messages{mapper.MessageToDrop()}
 			}
@@ -39,25 +43,35 @@ var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bo
 			return mapper.Messages{mapper.NewMessage(d.Value()), mapper.MessageToDrop()}
 		}), lim, opts...)
 		require.NoError(t, err)
-		each(n, func(value []byte) { assert.NotEmpty(t, m.Map(t.Context(), nil, mapDatum{numbered(value)})) })
+		each(n, func(value []byte) {
+			assert.NotEmpty(t,
+				m.Map(t.Context(), nil, mapDatum{numbered(value)}))
+		})
 		return useful.Load()
 	},
-	"Transform": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option) int64 {
+	"Transform": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool,
+		opts ...numaflowthrottle.Option) int64 {
 		var useful atomic.Int64
 		m, err := numaflowthrottle.Transform(sourcetransformer.SourceTransformFunc(func(_ context.Context, _ []string, d sourcetransformer.Datum) sourcetransformer.Messages {
 			if drops && odd(d.Value()) {
 				return sourcetransformer.Messages{sourcetransformer.MessageToDrop(d.EventTime())}
 			}
 			useful.Add(1)
-			return sourcetransformer.Messages{sourcetransformer.NewMessage(d.Value(), d.EventTime())}
+			return sourcetransformer.Messages{sourcetransformer.NewMessage(d.Value(),
+				d.EventTime())}
 		}), lim, opts...)
 		require.NoError(t, err)
-		each(n, func(value []byte) { assert.NotEmpty(t, m.Transform(t.Context(), nil, mapDatum{numbered(value)})) })
+		each(n, func(value []byte) {
+			assert.NotEmpty(t,
+				m.Transform(t.Context(), nil, mapDatum{numbered(value)}))
+		})
 		return useful.Load()
 	},
-	"MapStream": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option) int64 {
+	"MapStream": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool,
+		opts ...numaflowthrottle.Option) int64 {
 		var useful atomic.Int64
-		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(_ context.Context, _ []string, d mapstreamer.Datum, out chan<- mapstreamer.Message) {
+		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(_ context.Context,
+			_ []string, d mapstreamer.Datum, out chan<- mapstreamer.Message) {
 			defer close(out)
 			if drops && odd(d.Value()) {
 				out <- mapstreamer.MessageToDrop()
@@ -82,9 +96,11 @@ var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bo
 		})
 		return useful.Load()
 	},
-	"BatchMap": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option) int64 {
+	"BatchMap": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool,
+		opts ...numaflowthrottle.Option) int64 {
 		var useful atomic.Int64
-		m, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(func(_ context.Context, in <-chan batchmapper.Datum) (responses batchmapper.BatchResponses) {
+		m, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(func(_ context.Context,
+			in <-chan batchmapper.Datum) (responses batchmapper.BatchResponses) {
 			for d := range in {
 				r := batchmapper.NewBatchResponse(d.Id())
 				if drops && odd(d.Value()) {
@@ -133,14 +149,16 @@ func TestMaps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
-				assert.EqualValues(t, 500, run(t, open(t, perSecond(100)), 500, false, numaflowthrottle.WithTopic(topic)))
+				assert.EqualValues(t, 500,
+					run(t, open(t, perSecond(100)), 500, false, numaflowthrottle.WithTopic(topic)))
 				assert.InDelta(t, 5, time.Since(begin).Seconds(), 0.3)
 			})
 		})
 	}
 }
 
-// TestDrops: of data half of which are dropped, as many are useful as the limit allows; WithChargedDrops, half as many.
+// TestDrops: of data half of which are dropped, as many are useful as the limit allows;
+// WithChargedDrops, half as many.
 func TestDrops(t *testing.T) {
 	for name, run := range kinds {
 		for _, charged := range []bool{false, true} {
@@ -168,7 +186,8 @@ func TestMapUnlimited(t *testing.T) {
 				assert.EqualValues(t, 250, run(t, nil, 500, true))
 				lim, err := dispatch.Open(t.Context(), dispatch.Config{})
 				require.NoError(t, err)
-				assert.EqualValues(t, 500, run(t, lim, 500, false, numaflowthrottle.WithTopic(topic)))
+				assert.EqualValues(t, 500,
+					run(t, lim, 500, false, numaflowthrottle.WithTopic(topic)))
 				assert.Zero(t, time.Since(begin))
 				require.NoError(t, lim.Close())
 			})
@@ -182,18 +201,34 @@ func TestMapPanic(t *testing.T) {
 		p := perSecond(1000)
 		p.MaxInFlight = new(int64(1))
 		lim := open(t, p)
-		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(context.Context, []string, mapper.Datum) mapper.Messages { panic("the user's") }), lim, numaflowthrottle.WithTopic(topic), quiet)
+		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(context.Context, []string,
+			mapper.Datum) mapper.Messages {
+			panic("the user's")
+		}), lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
-		stream, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(context.Context, []string, mapstreamer.Datum, chan<- mapstreamer.Message) { panic("the user's") }), lim, numaflowthrottle.WithTopic(topic), quiet)
+		stream, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(context.Context,
+			[]string, mapstreamer.Datum, chan<- mapstreamer.Message) {
+			panic("the user's")
+		}), lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
-		charged, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(context.Context, []string, mapstreamer.Datum, chan<- mapstreamer.Message) { panic("the user's") }), lim, numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithChargedDrops())
+		charged, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(context.Context,
+			[]string, mapstreamer.Datum, chan<- mapstreamer.Message) {
+			panic("the user's")
+		}), lim, numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithChargedDrops())
 		require.NoError(t, err)
-		batch, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(func(context.Context, <-chan batchmapper.Datum) batchmapper.BatchResponses { panic("the user's") }), lim, numaflowthrottle.WithTopic(topic), quiet)
+		batch, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(func(context.Context,
+			<-chan batchmapper.Datum) batchmapper.BatchResponses {
+			panic("the user's")
+		}), lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		for range 3 {
 			assert.PanicsWithValue(t, "the user's", func() { m.Map(t.Context(), nil, mapDatum{}) })
 			for _, stream := range []mapstreamer.MapStreamer{stream, charged} {
-				assert.PanicsWithValue(t, "the user's", func() { stream.MapStream(t.Context(), nil, datum{}, make(chan mapstreamer.Message)) })
+				assert.PanicsWithValue(t, "the user's",
+					func() {
+						stream.MapStream(t.Context(), nil, datum{},
+							make(chan mapstreamer.Message))
+					})
 			}
 			assert.PanicsWithValue(t, "the user's", func() {
 				in := make(chan batchmapper.Datum, 1)
@@ -208,7 +243,8 @@ func TestMapPanic(t *testing.T) {
 // TestMapEnds: what still waits when the stream ends is refused, so that it comes again.
 func TestMapEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(_ context.Context, _ []string, d mapper.Datum) mapper.Messages {
+		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(_ context.Context, _ []string,
+			d mapper.Datum) mapper.Messages {
 			return mapper.Messages{mapper.NewMessage(d.Value())}
 		}), open(t, perSecond(10)), numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
@@ -232,7 +268,8 @@ func TestMapStreamLeavesItOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := perSecond(1000)
 		p.MaxInFlight = new(int64(1))
-		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(ctx context.Context, _ []string, _ mapstreamer.Datum, _ chan<- mapstreamer.Message) {
+		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(ctx context.Context,
+			_ []string, _ mapstreamer.Datum, _ chan<- mapstreamer.Message) {
 			<-ctx.Done()
 		}), open(t, p), numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)

@@ -8,48 +8,49 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// permits are those of one Read. While the user's source has as many messages as it is asked for, they come also while it
-// reads, for its calls may take their time: twice as many as it had last, at most, for what is held and not used is lost to others.
+// permits are the permits of one Read. While the user's source delivers as many messages as it is
+// asked for, they are also acquired while it reads, since its calls may take their time: at most
+// twice as many as it delivered last, since other replicas cannot use what is held here.
 type permits struct {
 	source *source
 	ctx    context.Context // ends with TimeOut
 	left   int             // to acquire
 
-	begun bool             // what was acquired ahead is taken
-	taken []dispatch.Grant // for the call under way
-	free  bool             // no limit went by those of the last call
+	started   bool             // what was acquired ahead is taken
+	taken     []dispatch.Grant // for the call under way
+	unlimited bool             // no limit applied to those of the last call
 
 	mu      sync.Mutex
-	grants  []dispatch.Grant // that came since
+	grants  []dispatch.Grant // acquired in the background since
 	held    int              // permits of them
-	enough  int              // of those
-	some    chan struct{}    // one if there are some; closed when no more come. nil: nobody acquires in the background
-	room    chan struct{}    // one if there may be room for more
+	enough  int              // of held
+	some    chan struct{}    // holds a value if there are grants; nil: none are acquired
+	room    chan struct{}    // holds a value if more may be acquired
 	stopped bool
 }
 
-// take waits for permits, and returns how many there are; 0: TimeOut is over, or there are enough. The first ones are those that were
-// acquired ahead. had is how many messages the user's source had at a time lately, if it had as many as it was asked for, else 0.
-func (p *permits) take(had int) (n int) {
-	if !p.begun {
-		p.begun = true
+// take waits for permits, and returns how many there are; 0: TimeOut is over, or Count is
+// reached. The first ones are those that were acquired ahead. supply is source.supply.
+func (p *permits) take(supply int) (n int) {
+	if !p.started {
+		p.started = true
 		p.taken, n = p.source.ahead.takeAll(p.left)
 		p.left -= n
 	}
 	if p.some == nil && p.left <= 0 {
 		return n
 	}
-	if sub := p.source.sub; p.some == nil && had > 0 && sub.Limited() && !sub.Paced() {
-		p.some, p.room, p.enough = make(chan struct{}, 1), make(chan struct{}, 1), 2*had
-		go p.acquire()
+	if sub := p.source.sub; p.some == nil && supply > 0 && sub.Limited() && !sub.Paced() {
+		p.some, p.room, p.enough = make(chan struct{}, 1), make(chan struct{}, 1), 2*supply
+		go p.acquireInBackground()
 	}
 	if n > 0 {
 		return n
 	}
 	if p.some != nil {
-		for more := true; more && len(p.taken) == 0; { // the word may be of some that were taken already
+		for more := true; more && len(p.taken) == 0; { // the value may be of grants already taken
 			_, more = <-p.some
-			n = p.move(had)
+			n = p.takeGrants(supply)
 		}
 		return n
 	}
@@ -62,22 +63,22 @@ func (p *permits) take(had int) (n int) {
 	return grant.N()
 }
 
-// move takes what has come, and makes room for more.
-func (p *permits) move(had int) (n int) {
+// takeGrants takes what was acquired in the background, and makes room for more.
+func (p *permits) takeGrants(supply int) (n int) {
 	p.mu.Lock()
 	n, p.held = p.held, 0
 	p.taken, p.grants = p.grants, nil
-	p.enough = 2 * max(n, had)
+	p.enough = 2 * max(n, supply)
 	p.mu.Unlock()
 	select {
 	case p.room <- struct{}{}:
-	default: // that is known
+	default: // it holds a value already
 	}
 	return n
 }
 
-// acquire acquires what is left, in the background.
-func (p *permits) acquire() {
+// acquireInBackground acquires what is left, and closes some when it ends.
+func (p *permits) acquireInBackground() {
 	defer close(p.some)
 	for p.left > 0 {
 		p.mu.Lock()
@@ -102,7 +103,7 @@ func (p *permits) acquire() {
 	}
 }
 
-// add has a grant be taken; false: nobody will.
+// add offers a grant to take. It returns false when the Read is over.
 func (p *permits) add(grant dispatch.Grant) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,15 +115,15 @@ func (p *permits) add(grant dispatch.Grant) bool {
 	p.held += grant.N()
 	select {
 	case p.some <- struct{}{}:
-	default: // somebody is about to look already
+	default: // it holds a value already
 	}
 	return true
 }
 
-// limited says whether a limit goes by what was taken.
+// limited reports whether a limit applies to the permits that were taken.
 func (p *permits) limited() bool { return slices.ContainsFunc(p.taken, dispatch.Grant.Limited) }
 
-// spend settles what was taken; messages beyond it are charged to the last grant.
+// spend settles the permits that were taken. Messages beyond them are charged to the last grant.
 func (p *permits) spend(messages int, bytes int64) {
 	for i := range p.taken {
 		n := min(messages, p.taken[i].N())
@@ -139,7 +140,7 @@ func (p *permits) spend(messages int, bytes int64) {
 	p.taken = nil
 }
 
-// stop gives back what was not taken.
+// stop gives back what was not spent.
 func (p *permits) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,18 +154,19 @@ func (p *permits) stop() {
 	}
 }
 
-// acquire acquires up to max permits, until TimeOut is over; who has no time at all gets what is there.
-func (s *source) acquire(ctx context.Context, max int) (dispatch.Grant, error) {
+// acquire acquires up to n permits, until TimeOut is over. A Read whose TimeOut is over already
+// gets the permits that are there.
+func (s *source) acquire(ctx context.Context, n int) (dispatch.Grant, error) {
 	if err := ctx.Err(); err != nil {
-		grant, _, ok := s.sub.TryAcquire(max)
+		grant, _, ok := s.sub.TryAcquire(n)
 		if !ok {
 			return grant, err
 		}
 		return grant, nil
 	}
-	grant, err := s.sub.Acquire(ctx, max)
-	if err != nil && s.complain(err) {
-		<-ctx.Done() // else the data plane asks again at once
+	grant, err := s.sub.Acquire(ctx, n)
+	if err != nil && s.limiterClosed(err) {
+		<-ctx.Done() // otherwise the data plane would ask again at once
 	}
 	return grant, err
 }

@@ -11,11 +11,14 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// Reduce puts lim in front of the reducers that c creates: each datum waits for its permit before its reducer sees it. What waits
-// when the stream or the Limiter ends is handed on without one, for a reducer cannot refuse it. A nil lim limits nothing.
+// Reduce applies the limits of lim to the reducers that c creates: each datum waits for its
+// permit before its reducer gets it. A datum that waits when the stream or the Limiter ends is
+// passed on without one, since a reducer cannot refuse it. A nil lim limits nothing.
 //
 // The error is the fault of the topic's or subscription's name, or dispatch.ErrClosed.
-func Reduce(c reducer.ReducerCreator, lim *dispatch.Limiter, opts ...Option) (reducer.ReducerCreator, error) {
+func Reduce(
+	c reducer.ReducerCreator, lim *dispatch.Limiter, opts ...Option,
+) (reducer.ReducerCreator, error) {
 	if lim == nil {
 		return c, nil
 	}
@@ -33,23 +36,27 @@ type reducers struct {
 
 // Create is the user's.
 func (r reducers) Create() reducer.Reducer {
-	inner := r.inner.Create()
-	return reducerFunc(func(ctx context.Context, keys []string, in <-chan reducer.Datum, md reducer.Metadata) reducer.Messages {
-		in, stop := fed(ctx, r.vertex, in)
-		defer stop()
-		return inner.Reduce(ctx, keys, in, md)
-	})
+	return throttledReducer{r.inner.Create(), r.vertex}
 }
 
-type reducerFunc func(context.Context, []string, <-chan reducer.Datum, reducer.Metadata) reducer.Messages
+type throttledReducer struct {
+	inner reducer.Reducer
+	*vertex
+}
 
-// Reduce is f.
-func (f reducerFunc) Reduce(ctx context.Context, keys []string, in <-chan reducer.Datum, md reducer.Metadata) reducer.Messages {
-	return f(ctx, keys, in, md)
+// Reduce is the user's, with permits.
+func (r throttledReducer) Reduce(
+	ctx context.Context, keys []string, in <-chan reducer.Datum, md reducer.Metadata,
+) reducer.Messages {
+	in, stop := throttled(ctx, r.vertex, in)
+	defer stop()
+	return r.inner.Reduce(ctx, keys, in, md)
 }
 
 // ReduceStream is [Reduce] for reducers that stream their results.
-func ReduceStream(c reducestreamer.ReduceStreamerCreator, lim *dispatch.Limiter, opts ...Option) (reducestreamer.ReduceStreamerCreator, error) {
+func ReduceStream(
+	c reducestreamer.ReduceStreamerCreator, lim *dispatch.Limiter, opts ...Option,
+) (reducestreamer.ReduceStreamerCreator, error) {
 	if lim == nil {
 		return c, nil
 	}
@@ -76,14 +83,19 @@ type reduceStreamer struct {
 }
 
 // ReduceStream is the user's, with permits.
-func (r reduceStreamer) ReduceStream(ctx context.Context, keys []string, in <-chan reducestreamer.Datum, out chan<- reducestreamer.Message, md reducestreamer.Metadata) {
-	in, stop := fed(ctx, r.vertex, in)
+func (r reduceStreamer) ReduceStream(
+	ctx context.Context, keys []string, in <-chan reducestreamer.Datum,
+	out chan<- reducestreamer.Message, md reducestreamer.Metadata,
+) {
+	in, stop := throttled(ctx, r.vertex, in)
 	defer stop()
 	r.inner.ReduceStream(ctx, keys, in, out, md)
 }
 
 // SessionReduce is [Reduce] for session reducers.
-func SessionReduce(c sessionreducer.SessionReducerCreator, lim *dispatch.Limiter, opts ...Option) (sessionreducer.SessionReducerCreator, error) {
+func SessionReduce(
+	c sessionreducer.SessionReducerCreator, lim *dispatch.Limiter, opts ...Option,
+) (sessionreducer.SessionReducerCreator, error) {
 	if lim == nil {
 		return c, nil
 	}
@@ -110,14 +122,19 @@ type sessionReducer struct {
 }
 
 // SessionReduce is the user's, with permits.
-func (r sessionReducer) SessionReduce(ctx context.Context, keys []string, in <-chan sessionreducer.Datum, out chan<- sessionreducer.Message) {
-	in, stop := fed(ctx, r.vertex, in)
+func (r sessionReducer) SessionReduce(
+	ctx context.Context, keys []string, in <-chan sessionreducer.Datum,
+	out chan<- sessionreducer.Message,
+) {
+	in, stop := throttled(ctx, r.vertex, in)
 	defer stop()
 	r.SessionReducer.SessionReduce(ctx, keys, in, out)
 }
 
 // Accumulate is [Reduce] for accumulators.
-func Accumulate(c accumulator.AccumulatorCreator, lim *dispatch.Limiter, opts ...Option) (accumulator.AccumulatorCreator, error) {
+func Accumulate(
+	c accumulator.AccumulatorCreator, lim *dispatch.Limiter, opts ...Option,
+) (accumulator.AccumulatorCreator, error) {
 	if lim == nil {
 		return c, nil
 	}
@@ -144,8 +161,10 @@ type throttledAccumulator struct {
 }
 
 // Accumulate is the user's, with permits.
-func (a throttledAccumulator) Accumulate(ctx context.Context, in <-chan accumulator.Datum, out chan<- accumulator.Message) {
-	in, stop := fed(ctx, a.vertex, in)
+func (a throttledAccumulator) Accumulate(
+	ctx context.Context, in <-chan accumulator.Datum, out chan<- accumulator.Message,
+) {
+	in, stop := throttled(ctx, a.vertex, in)
 	defer stop()
 	a.inner.Accumulate(ctx, in, out)
 }
@@ -156,8 +175,8 @@ type datum interface {
 	Headers() map[string]string
 }
 
-// fed returns a channel of what comes from in, each when its permit is there; until stop.
-func fed[D datum](ctx context.Context, v *vertex, in <-chan D) (_ <-chan D, stop func()) {
+// throttled returns a channel of the data of in, each when it has its permit. stop ends that.
+func throttled[D datum](ctx context.Context, v *vertex, in <-chan D) (_ <-chan D, stop func()) {
 	out := make(chan D)
 	waiting, cancel := context.WithCancel(ctx)
 	stopped := make(chan struct{})
@@ -171,13 +190,13 @@ func fed[D datum](ctx context.Context, v *vertex, in <-chan D) (_ <-chan D, stop
 					return
 				}
 				d = next
-			case <-stopped: // in need not be closed if the data plane has died
+			case <-stopped: // in may stay open if the data plane has died
 				return
 			}
 			bytes := size(d.Value(), nil, d.Headers())
 			grant, err := v.sub.AcquireSized(waiting, bytes)
 			if err != nil {
-				v.complain(err)
+				_ = v.limiterClosed(err) // logs it
 			}
 			select {
 			case out <- d:

@@ -21,7 +21,8 @@ import (
 // session is a user's session reducer.
 type session struct{ sessionreducer.SessionReducer }
 
-func (session) SessionReduce(_ context.Context, _ []string, in <-chan sessionreducer.Datum, out chan<- sessionreducer.Message) {
+func (session) SessionReduce(_ context.Context, _ []string, in <-chan sessionreducer.Datum,
+	out chan<- sessionreducer.Message) {
 	n := 0
 	for range in {
 		n++
@@ -48,9 +49,11 @@ func feed[D any](n int, d D) <-chan D {
 }
 
 // reducers run n data through one reducer of each kind, and return how many it saw.
-var reducers = map[string]func(ctx context.Context, t *testing.T, lim *dispatch.Limiter, n int) string{
+var reducers = map[string]func(ctx context.Context, t *testing.T, lim *dispatch.Limiter,
+	n int) string{
 	"Reduce": func(ctx context.Context, t *testing.T, lim *dispatch.Limiter, n int) string {
-		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(func(_ context.Context, _ []string, in <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
+		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(func(_ context.Context,
+			_ []string, in <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
 			n := 0
 			for range in {
 				n++
@@ -75,7 +78,8 @@ var reducers = map[string]func(ctx context.Context, t *testing.T, lim *dispatch.
 		return string(m.Value())
 	},
 	"SessionReduce": func(ctx context.Context, t *testing.T, lim *dispatch.Limiter, n int) string {
-		c, err := numaflowthrottle.SessionReduce(sessions{}, lim, numaflowthrottle.WithTopic(topic), quiet)
+		c, err := numaflowthrottle.SessionReduce(sessions{}, lim, numaflowthrottle.WithTopic(topic),
+			quiet)
 		require.NoError(t, err)
 		out := make(chan sessionreducer.Message, 1)
 		r := c.Create()
@@ -117,7 +121,8 @@ func TestReducers(t *testing.T) {
 	}
 }
 
-// TestReducersEnd: when the stream ends, nobody waits any more, and nothing is kept from the reducer.
+// TestReducersEnd: when the stream ends, nobody waits any more, and nothing is kept from the
+// reducer.
 func TestReducersEnd(t *testing.T) {
 	for name, run := range reducers {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +137,8 @@ func TestReducersEnd(t *testing.T) {
 	}
 }
 
-// TestReducerOfTheDead: a reducer that ends with its stream leaves nothing behind, although nobody closes its input.
+// TestReducerOfTheDead: a reducer that ends with its stream leaves nothing behind, although
+// nobody closes its input.
 func TestReducerOfTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(func(ctx context.Context, _ []string, _ <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
@@ -146,13 +152,14 @@ func TestReducerOfTheDead(t *testing.T) {
 	})
 }
 
-// TestReducerReturns: a reducer that returns before its input has ended leaves nothing behind, and the permit of what it did not
-// see goes back.
+// TestReducerReturns: a reducer that returns before its input has ended leaves nothing behind,
+// and the permit of what it did not see goes back.
 func TestReducerReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := perSecond(1000)
 		p.MaxInFlight = new(int64(1))
-		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(func(_ context.Context, _ []string, in <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
+		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(func(_ context.Context,
+			_ []string, in <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
 			<-in
 			return nil
 		}), open(t, p), numaflowthrottle.WithTopic(topic), quiet)

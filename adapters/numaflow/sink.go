@@ -2,29 +2,29 @@ package numaflowthrottle
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"sync"
-	"time"
 
 	"github.com/numaproj/numaflow-go/pkg/sinker"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// Sink puts lim in front of s. A batch is handed to s in slices, in its order, when their permits are there: each is what permits
-// came for while the one before was handled, or in 50 ms. So s is called several times for a batch, and every datum is
-// answered. Where nothing is limited, s gets the batch as it comes. A nil lim limits nothing.
+// Sink applies the limits of lim to s. A batch is passed to s in slices, in its order, as permits
+// come: a slice has the messages whose permits came while the slice before was handled, or within
+// 50 ms. So s is called several times for a batch, and every datum is answered. While nothing is
+// limited, s gets the batch as it comes. A nil lim limits nothing.
 //
-// What s answers with [Busy] is handed to s again, when its time has come and it has a permit, until s answers otherwise. The
-// data plane waits for that: no message is lost, whatever the source and the vertex's retryStrategy.
+// A datum that s answers with [Busy] is passed to s again, when its time has come and it has a
+// permit, until s answers otherwise. The data plane waits meanwhile: no message is lost, whatever
+// the source and the vertex's retryStrategy.
 //
-// What waits for a permit or a busy system when the process ends ([WithProcess]) is answered with a failure. The data
-// plane of a vertex that stops does not retry: it acknowledges nothing of such a batch. One that does not stop retries under
-// its retryStrategy. A failure comes four seconds after the process's end, and each further one four seconds after the call.
+// What waits for a permit or a busy system when the process stops ([WithProcess]) is answered
+// with a failure: four seconds after the stop, and in later calls four seconds after the call.
+// The data plane of a vertex that stops does not retry, and acknowledges nothing of such a batch;
+// a data plane that continues retries by its retryStrategy.
 //
-// A datum that the data plane sends again is not charged again, unless s was busy or refused it with a Nack: the last 10,000 ids
-// that were charged are remembered.
+// A datum that the data plane sends again is not charged again, unless s was busy or refused it
+// with a nack: the last 10,000 charged IDs are remembered.
 //
 // The error is the fault of the topic's or subscription's name, or dispatch.ErrClosed.
 func Sink(s sinker.Sinker, lim *dispatch.Limiter, opts ...Option) (sinker.Sinker, error) {
@@ -49,9 +49,9 @@ func (s *sink) Sink(ctx context.Context, in <-chan sinker.Datum) sinker.Response
 	waiting, cancel := s.patience(ctx)
 	defer cancel()
 	b := &sinkBatch{sink: s, ctx: ctx, waiting: waiting}
-	b.hand(in)
+	b.handle(in)
 	for len(b.busy) > 0 {
-		b.hand(b.due())
+		b.handle(b.due())
 	}
 	return b.responses
 }
@@ -60,62 +60,58 @@ func (s *sink) Sink(ctx context.Context, in <-chan sinker.Datum) sinker.Response
 type sinkBatch struct {
 	*sink
 	ctx       context.Context
-	waiting   context.Context // ends when what waits is handed back
+	waiting   context.Context // ends when waiting messages are handed back
 	responses sinker.Responses
 	busy      []busyDatum
 }
 
-// A busyDatum is to be handed to the user's sink again.
-type busyDatum struct {
-	sinker.Datum
-	from time.Time
-}
-
-// hand has the user's sink handle data.
-func (b *sinkBatch) hand(in <-chan sinker.Datum) {
-	if b.free() {
-		b.handFree(in)
+// handle passes data to the user's sink.
+func (b *sinkBatch) handle(in <-chan sinker.Datum) {
+	if b.unlimited() {
+		b.handleUnlimited(in)
 		return
 	}
 	admission := b.admission()
-	refused, err := sliced(in, b.sub.Paced(),
-		func(d sinker.Datum) (grant dispatch.Grant, err error) {
-			if b.charged.has(d.ID()) {
-				return grant, nil
-			}
-			return admission.next(b.waiting, sinkSize(d), d.Headers())
-		}, admission.end,
-		func(slice []permitted[sinker.Datum]) {
-			again := map[string]bool{}
-			handled := false
-			defer func() { // the user's sink may panic
-				for i := range slice {
-					if handled {
-						slice[i].grant.Done(1, sinkSize(slice[i].datum))
-						b.charged.set(slice[i].datum.ID(), !again[slice[i].datum.ID()])
-					} else {
-						slice[i].grant.Done(0, 0)
-					}
-				}
-			}()
-			data := map[string]sinker.Datum{}
-			for _, p := range slice {
-				data[p.datum.ID()] = p.datum
-			}
-			for _, a := range b.inner.Sink(b.ctx, channel(slice)) {
-				again[a.ID] = b.answer(data[a.ID], a)
-			}
-			handled = true
-		})
+	admit := func(d sinker.Datum) (grant dispatch.Grant, err error) {
+		if b.charged.has(d.ID()) {
+			return grant, nil
+		}
+		return admission.next(b.waiting, sinkSize(d), d.Headers())
+	}
+	refused, err := inSlices(in, b.sub.Paced(), admit, admission.end, b.handleSlice)
 	if err != nil {
 		b.refuse(b.ctx, err)
-		b.handBack(refused, err)
+		b.handBackData(refused, err)
 	}
 }
 
-// handFree hands on data that need no permits, as they come.
-func (b *sinkBatch) handFree(in <-chan sinker.Datum) {
-	var mu sync.Mutex // of data: the user's sink may return before it has all of them
+// handleSlice passes data that have permits to the user's sink.
+func (b *sinkBatch) handleSlice(slice []permitted[sinker.Datum]) {
+	again := map[string]bool{}
+	handled := false
+	defer func() { // the user's sink may panic
+		for i := range slice {
+			if handled {
+				slice[i].grant.Done(1, sinkSize(slice[i].datum))
+				b.charged.set(slice[i].datum.ID(), !again[slice[i].datum.ID()])
+			} else {
+				slice[i].grant.Done(0, 0)
+			}
+		}
+	}()
+	data := map[string]sinker.Datum{}
+	for _, p := range slice {
+		data[p.datum.ID()] = p.datum
+	}
+	for _, a := range b.inner.Sink(b.ctx, channelOf(slice)) {
+		again[a.ID] = b.answer(data[a.ID], a)
+	}
+	handled = true
+}
+
+// handleUnlimited passes data that need no permits, as they come.
+func (b *sinkBatch) handleUnlimited(in <-chan sinker.Datum) {
+	var mu sync.Mutex // guards data: the user's sink may return before it has all of them
 	data, passed := map[string]sinker.Datum{}, make(chan sinker.Datum)
 	stop := make(chan struct{})
 	go func() {
@@ -139,54 +135,23 @@ func (b *sinkBatch) handFree(in <-chan sinker.Datum) {
 	}
 }
 
-// answer takes in what the user's sink says of a datum, and reports whether that comes again.
+// answer takes the user's answer for a datum. It reports whether the datum comes again.
 func (b *sinkBatch) answer(d sinker.Datum, a sinker.Response) (again bool) {
 	after, busy := busyFor(a)
 	switch {
-	case !busy || d == nil: // nobody knows that datum; the data plane says so
+	case !busy || d == nil: // an unknown datum: the data plane will say so
 		b.responses = append(b.responses, a)
 		return a.Nack
 	case b.nacks:
 		b.responses = append(b.responses, sinker.ResponseNack(a.ID, a.NackOptions))
 	default:
-		b.busy = append(b.busy, busyDatum{d, time.Now().Add(after)})
+		b.retryAfter(d, after)
 	}
 	return true
 }
 
-// due waits for the busy data whose time comes first, and returns them. If they are to be handed back instead, they are, all.
-func (b *sinkBatch) due() <-chan sinker.Datum {
-	first := slices.MinFunc(b.busy, func(x, y busyDatum) int { return x.from.Compare(y.from) }).from
-	timer := time.NewTimer(time.Until(first.Add(sliceTime))) // those that come just after it are of the same call
-	defer timer.Stop()
-	in := make(chan sinker.Datum, len(b.busy))
-	defer close(in)
-	select {
-	case <-timer.C:
-	case <-b.waiting.Done():
-		var data []sinker.Datum
-		for _, d := range b.busy {
-			data = append(data, d.Datum)
-		}
-		b.busy = nil
-		b.handBack(data, errBusy)
-		return in
-	}
-	now := time.Now()
-	b.busy = slices.DeleteFunc(b.busy, func(d busyDatum) bool {
-		due := !d.from.After(now)
-		if due {
-			in <- d.Datum
-		}
-		return due
-	})
-	return in
-}
-
-var errBusy = errors.New("numaflowthrottle: the process ends while a protected system is busy")
-
-// handBack answers data that cannot be handled now.
-func (b *sinkBatch) handBack(data []sinker.Datum, reason error) {
+// handBackData answers data that cannot be handled now.
+func (b *sinkBatch) handBackData(data []sinker.Datum, reason error) {
 	for _, d := range data {
 		if b.nacks {
 			b.responses = append(b.responses, sinker.ResponseNack(d.ID(), nack(reason)))
@@ -197,55 +162,3 @@ func (b *sinkBatch) handBack(data []sinker.Datum, reason error) {
 }
 
 func sinkSize(d sinker.Datum) int64 { return size(d.Value(), d.Keys(), d.Headers()) }
-
-// Busy answers a datum for which a protected system was busy, as by an HTTP 429: the wrapper hands it to the user's sink again
-// after that time, with a permit, while the data plane waits. [WithNacks] has it go back to the source instead. Where no wrapper
-// is, with a nil Limiter, it is a failure.
-func Busy(id string, retryAfter time.Duration) sinker.Response {
-	r := sinker.ResponseFailure(id, "busy")
-	r.NackOptions = &sinker.NackOptions{Delay: new(uint64(max(0, retryAfter.Milliseconds()))), Reason: new("busy")}
-	return r
-}
-
-// busyFor reports whether a is Busy's: the SDK's failures have no NackOptions.
-func busyFor(a sinker.Response) (retryAfter time.Duration, busy bool) {
-	if a.Success || a.Fallback || a.Serve || a.OnSuccess || a.Nack || a.NackOptions == nil || a.NackOptions.Delay == nil {
-		return 0, false
-	}
-	return time.Duration(*a.NackOptions.Delay) * time.Millisecond, true
-}
-
-// charged are the ids that were charged last.
-type charged struct {
-	mu   sync.Mutex
-	ids  map[string]bool
-	ring []string
-	next int
-}
-
-const remembered = 10_000
-
-func (c *charged) has(id string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ids[id]
-}
-
-// set notes that an id was charged, or is to be charged again.
-func (c *charged) set(id string, charged bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ids == nil {
-		c.ids = map[string]bool{}
-	}
-	if _, known := c.ids[id]; !known {
-		if len(c.ring) < remembered {
-			c.ring = append(c.ring, id)
-		} else {
-			delete(c.ids, c.ring[c.next])
-			c.ring[c.next] = id
-			c.next = (c.next + 1) % remembered
-		}
-	}
-	c.ids[id] = charged
-}

@@ -69,7 +69,8 @@ func idsOf(responses sinker.Responses) (ids []string) {
 	return ids
 }
 
-// TestSinkAnswersAll: every datum is answered, in order; slices come at the limit, each before the user's sink sees it.
+// TestSinkAnswersAll: every datum is answered, in order; slices come at the limit, each before
+// the user's sink sees it.
 func TestSinkAnswersAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
@@ -112,7 +113,8 @@ func TestSinkUnlimited(t *testing.T) {
 	})
 }
 
-// TestSinkRedriven: what the data plane sends again is not charged again, as far as it is remembered.
+// TestSinkRedriven: what the data plane sends again is not charged again, as far as it is
+// remembered.
 func TestSinkRedriven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
@@ -128,30 +130,33 @@ func TestSinkRedriven(t *testing.T) {
 	})
 }
 
-// TestSinkBusy: what the user's sink is too busy for is handed to it again, not before its time, and is charged again: a service that is
-// busy is not asked more often than the limit allows. All is answered with a success in the end, and nothing with a nack.
+// TestSinkBusy: what the user's sink is too busy for is handed to it again, not before its time,
+// and is charged again: a service that is busy is not asked more often than the limit allows. All
+// is answered with a success in the end, and nothing with a nack.
 func TestSinkBusy(t *testing.T) {
 	for name, p := range map[string]policy.Policy{"limited": perSecond(50), "unlimited": {}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				asked, last := 0, map[string]time.Time{}
 				tries := map[string]int{}
-				s := wrapped(t, open(t, p), func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
-					for d := range in {
-						asked++
-						tries[d.ID()]++
-						if at, again := last[d.ID()]; again {
-							assert.GreaterOrEqual(t, time.Since(at), time.Second)
+				s := wrapped(t, open(t, p),
+					func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
+						for d := range in {
+							asked++
+							tries[d.ID()]++
+							if at, again := last[d.ID()]; again {
+								assert.GreaterOrEqual(t, time.Since(at), time.Second)
+							}
+							last[d.ID()] = time.Now()
+							if tries[d.ID()] < 4 {
+								responses = append(responses,
+									numaflowthrottle.Busy(d.ID(), time.Second))
+							} else {
+								responses = append(responses, sinker.ResponseOK(d.ID()))
+							}
 						}
-						last[d.ID()] = time.Now()
-						if tries[d.ID()] < 4 {
-							responses = append(responses, numaflowthrottle.Busy(d.ID(), time.Second))
-						} else {
-							responses = append(responses, sinker.ResponseOK(d.ID()))
-						}
-					}
-					return responses
-				})
+						return responses
+					})
 				begin := time.Now()
 				responses := s.Sink(t.Context(), batch(0, 100))
 				assert.Equal(t, 400, asked)
@@ -169,11 +174,13 @@ func TestSinkBusy(t *testing.T) {
 	}
 }
 
-// TestSinkNacks: with WithNacks, what is busy goes back to the source, and is charged when it comes again.
+// TestSinkNacks: with WithNacks, what is busy goes back to the source, and is charged when it
+// comes again.
 func TestSinkNacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
+		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(func(_ context.Context,
+			in <-chan sinker.Datum) (responses sinker.Responses) {
 			for d := range in {
 				asked++
 				responses = append(responses, numaflowthrottle.Busy(d.ID(), 1500*time.Millisecond))
@@ -193,14 +200,16 @@ func TestSinkNacks(t *testing.T) {
 	})
 }
 
-// TestSinkOfProcessThatEnds: what waits for a permit or a busy system still comes for four seconds; the rest fails then, and four
-// seconds after each further call, so that a retryStrategy of few steps does not drop it at once.
+// TestSinkOfProcessThatEnds: what waits for a permit or a busy system still comes for four
+// seconds; the rest fails then, and four seconds after each further call, so that a retryStrategy
+// of few steps does not drop it at once.
 func TestSinkOfProcessThatEnds(t *testing.T) {
 	for _, nacks := range []bool{false, true} {
 		t.Run(fmt.Sprint("nacks ", nacks), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				process, end := context.WithCancel(t.Context())
-				opts := []numaflowthrottle.Option{numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithProcess(process)}
+				opts := []numaflowthrottle.Option{numaflowthrottle.WithTopic(topic), quiet,
+					numaflowthrottle.WithProcess(process)}
 				if nacks {
 					opts = append(opts, numaflowthrottle.WithNacks())
 				}
@@ -225,7 +234,8 @@ func TestSinkOfProcessThatEnds(t *testing.T) {
 				assert.InDelta(t, 45, handled(batch(0, 100), 100), 3)
 				assert.InDelta(t, 9, time.Since(begin).Seconds(), 0.3)
 				later := time.Now()
-				if ok := handled(batch(100, 130), 30); nacks { // what may come again at once waits for its permits
+				// what may come again at once waits for its permits
+				if ok := handled(batch(100, 130), 30); nacks {
 					assert.Equal(t, 30, ok)
 				} else {
 					assert.InDelta(t, 20, ok, 3)
@@ -241,7 +251,8 @@ func TestSinkOfProcessThatEnds(t *testing.T) {
 func TestBusySinkOfProcessThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		process, end := context.WithCancel(t.Context())
-		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
+		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(func(_ context.Context,
+			in <-chan sinker.Datum) (responses sinker.Responses) {
 			for d := range in {
 				responses = append(responses, numaflowthrottle.Busy(d.ID(), time.Minute))
 			}
@@ -275,22 +286,24 @@ func TestSinkForgets(t *testing.T) {
 	})
 }
 
-// TestSinkPanic: a panic of the user's goes on; permits go back, and what it did not answer is charged when it comes again.
+// TestSinkPanic: a panic of the user's goes on; permits go back, and what it did not answer is
+// charged when it comes again.
 func TestSinkPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := perSecond(100)
 		p.MaxInFlight = new(int64(200))
 		failing := true
-		s := wrapped(t, open(t, p), func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
-			if failing {
-				time.Sleep(time.Second) // permits come for the next slice
-				panic("the user's")
-			}
-			for d := range in {
-				responses = append(responses, sinker.ResponseOK(d.ID()))
-			}
-			return responses
-		})
+		s := wrapped(t, open(t, p),
+			func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
+				if failing {
+					time.Sleep(time.Second) // permits come for the next slice
+					panic("the user's")
+				}
+				for d := range in {
+					responses = append(responses, sinker.ResponseOK(d.ID()))
+				}
+				return responses
+			})
 		for range 3 {
 			ctx, cancel := context.WithCancel(t.Context())
 			assert.PanicsWithValue(t, "the user's", func() { s.Sink(ctx, batch(0, 300)) })
@@ -304,7 +317,8 @@ func TestSinkPanic(t *testing.T) {
 	})
 }
 
-// TestSinkEnds: when the stream ends in the middle of a wait, all is answered, and what had no permit fails.
+// TestSinkEnds: when the stream ends in the middle of a wait, all is answered, and what had no
+// permit fails.
 func TestSinkEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
@@ -326,13 +340,15 @@ func TestSinkEnds(t *testing.T) {
 	})
 }
 
-// TestSinkOfClosedLimiter: messages are not lost, nor let through: they wait until the stream ends. A nack comes after a second.
+// TestSinkOfClosedLimiter: messages are not lost, nor let through: they wait until the stream
+// ends. A nack comes after a second.
 func TestSinkOfClosedLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
 		lim := open(t, perSecond(10))
 		s := wrapped(t, lim, recorder(&calls, 0))
-		nacking, err := numaflowthrottle.Sink(recorder(&calls, 0), lim, numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithNacks())
+		nacking, err := numaflowthrottle.Sink(recorder(&calls, 0), lim,
+			numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithNacks())
 		require.NoError(t, err)
 		require.NoError(t, lim.Close())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -358,8 +374,8 @@ func TestBusy(t *testing.T) {
 	assert.Equal(t, "busy", r.Err)
 }
 
-// TestSinkBetweenBatches: permits for the next batch come while the data plane prepares it: at most what the gap is worth, and at
-// most a batch.
+// TestSinkBetweenBatches: permits for the next batch come while the data plane prepares it: at
+// most what the gap is worth, and at most a batch.
 func TestSinkBetweenBatches(t *testing.T) {
 	for _, c := range []struct {
 		gap  time.Duration
@@ -386,7 +402,8 @@ func TestSinkBetweenBatches(t *testing.T) {
 								n += len(other.ids)
 							}
 						}
-						assert.LessOrEqual(t, float64(n), 50*(d+c.gap+250*time.Millisecond).Seconds()+1)
+						assert.LessOrEqual(t, float64(n),
+							50*(d+c.gap+250*time.Millisecond).Seconds()+1)
 					}
 				}
 			})
@@ -399,7 +416,7 @@ func TestSinkStrict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
 		p := perSecond(100)
-		p.Sharing = policy.Strict
+		p.Sharing.Mode = policy.Strict
 		s := wrapped(t, open(t, p), recorder(&calls, 0))
 		s.Sink(t.Context(), batch(0, 50))
 		require.Len(t, calls, 50)

@@ -7,30 +7,38 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// sliceTime is how long a slice is in the making at least, unless its batch ends: a call of the user's is to be worth its while.
+// sliceTime is how long a slice collects data at least, unless its batch ends: each slice is a
+// call of the user's code.
 const sliceTime = 50 * time.Millisecond
 
-// A batch comes from the data plane a datum at a time, and is handed on in slices, each when its permits are there. Permits
-// come also while a slice is handled: those make the next.
+// A batch comes from the data plane a datum at a time, and is passed on in slices, as permits come.
+// Permits also come while a slice is handled: those data make the next slice.
 type batch[D any] struct {
-	some  chan struct{} // one for each slice that has begun; closed when there is no more
+	some  chan struct{} // holds a value for a slice that has started; closed after the last one
 	ended chan struct{} // closed when the last datum is in its slice
 
 	mu      sync.Mutex
 	slice   []permitted[D]
-	since   time.Time // its first permit came
+	since   time.Time // when its first permit came
 	stopped bool
 }
 
+// A permitted datum has a permit.
 type permitted[D any] struct {
 	datum D
 	grant dispatch.Grant
 }
 
-// sliced hands on what comes from in, in its order. admit waits for the permit of a datum; where it fails, that datum and all
-// behind it are returned, with the reason. last is called when all are admitted. hand settles what it is given. If it panics,
-// what was not given to it goes back. Where permits are paced, each is for a slice of its own, and used at once.
-func sliced[D any](in <-chan D, paced bool, admit func(D) (dispatch.Grant, error), last func(), hand func([]permitted[D])) (refused []D, reason error) {
+// inSlices passes on what comes from in, in its order.
+//
+// admit waits for the permit of a datum. If it fails, that datum and all behind it are returned as
+// refused, with the reason. last is called when all are admitted. handle settles the permits of the
+// slice that it is given; if it panics, permits of other slices go back. If permits are paced, each
+// is a slice of its own, which is used at once.
+func inSlices[D any](
+	in <-chan D, paced bool,
+	admit func(D) (dispatch.Grant, error), last func(), handle func([]permitted[D]),
+) (refused []D, reason error) {
 	admitted := func(d D) (p permitted[D], ok bool) {
 		if reason == nil {
 			p.datum = d
@@ -45,7 +53,7 @@ func sliced[D any](in <-chan D, paced bool, admit func(D) (dispatch.Grant, error
 		defer last()
 		for d := range in {
 			if p, ok := admitted(d); ok {
-				hand([]permitted[D]{p})
+				handle([]permitted[D]{p})
 			}
 		}
 		return refused, reason
@@ -64,7 +72,7 @@ func sliced[D any](in <-chan D, paced bool, admit func(D) (dispatch.Grant, error
 	}()
 	for range b.some {
 		b.fill()
-		hand(b.take())
+		handle(b.take())
 	}
 	return refused, reason
 }
@@ -79,15 +87,15 @@ func (b *batch[D]) add(p permitted[D]) {
 	b.slice = append(b.slice, p)
 	if len(b.slice) == 1 {
 		b.since = time.Now()
-		b.some <- struct{}{} // there is room: the last one was taken before its slice was
+		b.some <- struct{}{} // it has room: its last value was received before the slice was taken
 	}
 }
 
-// fill waits until the slice may go.
+// fill waits until the slice has collected data for sliceTime.
 func (b *batch[D]) fill() {
 	b.mu.Lock()
 	left := sliceTime - time.Since(b.since)
-	if b.slice[0].grant.InFlight() { // no more may come before these are done with
+	if b.slice[0].grant.InFlight() { // maxInFlight may admit no more before these are settled
 		left = 0
 	}
 	b.mu.Unlock()
@@ -108,6 +116,7 @@ func (b *batch[D]) take() (slice []permitted[D]) {
 	return slice
 }
 
+// stop gives back the permits of data that are not handled.
 func (b *batch[D]) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,8 +127,8 @@ func (b *batch[D]) stop() {
 	b.slice = nil
 }
 
-// channel returns the data of a slice as the user's code reads them.
-func channel[D any](slice []permitted[D]) <-chan D {
+// channelOf returns the data of a slice as the user's code reads them.
+func channelOf[D any](slice []permitted[D]) <-chan D {
 	c := make(chan D, len(slice))
 	for _, p := range slice {
 		c <- p.datum

@@ -18,9 +18,11 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// A user is a source as somebody writes it: it has so many messages, numbered, and waits for TimeOut if it has none.
+// A user is a source as somebody writes it: it has so many messages, numbered, and waits for
+// TimeOut if it has none.
 type user struct {
 	sourcer.Sourcer
 
@@ -68,7 +70,8 @@ func (u *user) Read(ctx context.Context, request sourcer.ReadRequest, out chan<-
 }
 
 func message(i, padding int) sourcer.Message {
-	m := sourcer.NewMessage(fmt.Append(nil, i), sourcer.NewOffset(fmt.Append(nil, i), 0), time.Time{})
+	m := sourcer.NewMessage(fmt.Append(nil, i), sourcer.NewOffset(fmt.Append(nil, i), 0),
+		time.Time{})
 	return m.WithHeaders(map[string]string{"padding": strings.Repeat("x", padding)})
 }
 
@@ -110,7 +113,8 @@ func (r readRequest) Count() uint64          { return r.count }
 func (r readRequest) TimeOut() time.Duration { return r.timeout }
 
 // read is one Read of a data plane; it tells what came and how long it took.
-func read(ctx context.Context, s sourcer.Sourcer, count uint64, timeout time.Duration) (got []string, took time.Duration) {
+func read(ctx context.Context, s sourcer.Sourcer, count uint64,
+	timeout time.Duration) (got []string, took time.Duration) {
 	out := make(chan sourcer.Message)
 	done := make(chan struct{})
 	go func() {
@@ -147,7 +151,8 @@ func offsetsOf(values []string) (all offsets) {
 	return all
 }
 
-func source(t *testing.T, u *user, p policy.Policy, opts ...numaflowthrottle.Option) sourcer.Sourcer {
+func source(t *testing.T, u *user, p policy.Policy,
+	opts ...numaflowthrottle.Option) sourcer.Sourcer {
 	t.Helper()
 	opts = append([]numaflowthrottle.Option{numaflowthrottle.WithTopic(topic), quiet}, opts...)
 	s, err := numaflowthrottle.Source(u, open(t, p), opts...)
@@ -155,7 +160,8 @@ func source(t *testing.T, u *user, p policy.Policy, opts ...numaflowthrottle.Opt
 	return s
 }
 
-// TestSourceFillsItsBatch: a Read goes on until TimeOut, so that a limit under the batch's size is reached.
+// TestSourceFillsItsBatch: a Read goes on until TimeOut, so that a limit under the batch's size
+// is reached.
 func TestSourceFillsItsBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10_000}
@@ -212,7 +218,8 @@ func TestSourceUnlimited(t *testing.T) {
 func TestSourceGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{}
-		p := policy.Policy{MessageRate: rate(t, "10/1h"), Burst: new(int64(10)), ThrottleCaughtUp: new(true)}
+		p := policy.Policy{MessageRate: rate(t, "10/1h"), Burst: new(int64(10)),
+			CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 		s := source(t, u, p)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -287,7 +294,8 @@ func TestSourceCaughtUp(t *testing.T) {
 	})
 }
 
-// TestSourceCaughtUpInALongRead: the backlog is asked for again while a Read goes on, so that one who has caught up stays so.
+// TestSourceCaughtUpInALongRead: the backlog is asked for again while a Read goes on, so that one
+// who has caught up stays so.
 func TestSourceCaughtUpInALongRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{}
@@ -319,7 +327,8 @@ func TestSourceOfClosedLimiter(t *testing.T) {
 	})
 }
 
-// TestSlowSource: permits come while the user's source takes its time, and no call begins after TimeOut.
+// TestSlowSource: permits come while the user's source takes its time, and no call begins after
+// TimeOut.
 func TestSlowSource(t *testing.T) {
 	for _, c := range []struct {
 		rate  int64
@@ -328,7 +337,8 @@ func TestSlowSource(t *testing.T) {
 		least float64 // of the rate
 	}{
 		{100, 20 * time.Millisecond, 500, 0.95}, {100, 100 * time.Millisecond, 500, 0.95},
-		{1000, 20 * time.Millisecond, 50, 0.75}, {1000, 20 * time.Millisecond, 201, 0.9}, {5000, 20 * time.Millisecond, 100, 0.45},
+		{1000, 20 * time.Millisecond, 50, 0.75}, {1000, 20 * time.Millisecond, 201, 0.9}, {5000,
+			20 * time.Millisecond, 100, 0.45},
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -350,12 +360,13 @@ func TestSlowSource(t *testing.T) {
 	}
 }
 
-// TestStrictSource: strict permits are used one at a time, at their time, however long a call of the user's source takes.
+// TestStrictSource: strict permits are used one at a time, at their time, however long a call of
+// the user's source takes.
 func TestStrictSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1_000_000, during: func() { time.Sleep(50 * time.Millisecond) }}
 		p := perSecond(100)
-		p.Sharing = policy.Strict
+		p.Sharing.Mode = policy.Strict
 		s := source(t, u, p)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -378,7 +389,9 @@ func TestUnequalSources(t *testing.T) {
 		var mu sync.Mutex
 		total := 0
 		start := func(name string, u *user) {
-			lim, err := dispatch.Open(context.WithoutCancel(ctx), dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
+			lim, err := dispatch.Open(context.WithoutCancel(ctx),
+				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits,
+					Replica: name})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, lim.Close()) })
 			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
@@ -414,11 +427,13 @@ func TestUnequalSources(t *testing.T) {
 	})
 }
 
-// TestPendingPanics: where it is not the data plane that calls, a panic of the user's comes with the next Read, and others go on until then.
+// TestPendingPanics: where it is not the data plane that calls, a panic of the user's comes with
+// the next Read, and others go on until then.
 func TestPendingPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &rude{user{left: 1000}}
-		s, err := numaflowthrottle.Source(u, open(t, perSecond(100)), numaflowthrottle.WithTopic(topic), quiet)
+		s, err := numaflowthrottle.Source(u, open(t, perSecond(100)),
+			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		ctx, die := context.WithCancel(t.Context())
 		defer die()
@@ -461,7 +476,8 @@ func TestNoTime(t *testing.T) {
 func TestSourceBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10_000, padding: 990}
-		s := source(t, u, policy.Policy{ByteRate: policy.PerSecond(100_000), ThrottleCaughtUp: new(true)})
+		s := source(t, u, policy.Policy{ByteRate: policy.PerSecond(100_000),
+			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		begin, n := time.Now(), 0
@@ -473,15 +489,15 @@ func TestSourceBytes(t *testing.T) {
 	})
 }
 
-// TestSourceBetweenReads: permits for the next Read come while the data plane is busy with the last one: the limit is reached, any
-// interval has at most what the limit allows in it and a gap, and a Read gets no more than Count. With strict sharing, slots of
-// the gap are not used.
+// TestSourceBetweenReads: permits for the next Read come while the data plane is busy with the
+// last one: the limit is reached, any interval has at most what the limit allows in it and a gap,
+// and a Read gets no more than Count. With strict sharing, slots of the gap are not used.
 func TestSourceBetweenReads(t *testing.T) {
 	for _, c := range []struct {
 		rate  int64
 		count int
 		gap   time.Duration
-		mode  policy.Sharing
+		mode  policy.SharingMode
 		want  float64 // of the rate
 	}{
 		{100, 500, time.Second, "", 1},
@@ -495,8 +511,8 @@ func TestSourceBetweenReads(t *testing.T) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := perSecond(c.rate)
-				if p.Sharing = c.mode; c.mode == policy.Split {
-					p.Replicas = new(int64(1))
+				if p.Sharing.Mode = c.mode; c.mode == policy.Split {
+					p.Sharing.Replicas = new(int64(1))
 				}
 				s := source(t, &user{left: 1_000_000}, p)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -524,29 +540,28 @@ func TestSourceBetweenReads(t *testing.T) {
 				for range 20 {
 					round()
 				}
-				assert.InDelta(t, c.want, float64(len(came)-n)/time.Since(begin).Seconds()/float64(c.rate), 0.01)
-				for _, d := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
-					most, first := 0, 0
-					for i, at := range came {
-						for at.Sub(came[first]) >= d {
-							first++
-						}
-						most = max(most, i-first+1)
-					}
-					assert.LessOrEqual(t, float64(most), float64(c.rate)*(d+c.gap+250*time.Millisecond).Seconds()+1, "in %v", d)
+				assert.InDelta(t, c.want,
+					float64(len(came)-n)/time.Since(begin).Seconds()/float64(c.rate), 0.01)
+				for _, d := range []time.Duration{100 * time.Millisecond, time.Second,
+					10 * time.Second} {
+					most := window.Max(d, window.Times(came))
+					assert.LessOrEqual(t, float64(most),
+						float64(c.rate)*(d+c.gap+250*time.Millisecond).Seconds()+1, "in %v", d)
 				}
 			})
 		})
 	}
 }
 
-// TestNoReadComes: what was acquired for a Read that does not come goes back, and the other replica has all of the limit; so it has if
-// the source has no messages.
+// TestNoReadComes: what was acquired for a Read that does not come goes back, and the other
+// replica has all of the limit; so it has if the source has no messages.
 func TestNoReadComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		permits := memory.New()
 		start := func(name string, u *user) sourcer.Sourcer {
-			lim, err := dispatch.Open(context.WithoutCancel(t.Context()), dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
+			lim, err := dispatch.Open(context.WithoutCancel(t.Context()),
+				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits,
+					Replica: name})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, lim.Close()) })
 			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
@@ -555,7 +570,8 @@ func TestNoReadComes(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		stuck, works := start("stuck", &user{left: 1_000_000}), start("works", &user{left: 1_000_000})
+		stuck, works := start("stuck", &user{left: 1_000_000}), start("works",
+			&user{left: 1_000_000})
 		n := 0
 		reads := func(d time.Duration) {
 			for end := time.Now().Add(d); time.Now().Before(end); {

@@ -29,17 +29,19 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// slow is a limit that one who has caught up does not feel.
+// slow is a limit that does not apply to a subscription that has caught up.
 func slow() policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(20), CaughtUpBacklog: new(int64(20))}
+	return policy.Policy{MessageRate: policy.PerSecond(20),
+		CaughtUp: policy.CaughtUp{Backlog: new(int64(20))}}
 }
 
-// caughtUp waits until the subscription has caught up, or has fallen behind. If a busy broker does not answer, what was reported
-// before counts for five seconds.
+// caughtUp waits until the subscription has caught up, or is behind again. If a busy broker does
+// not answer, the last backlog is valid for five seconds.
 func caughtUp(t *testing.T, sub func() dispatch.SubscriptionStats, want bool) {
 	t.Helper()
 	for end := time.Now().Add(8 * time.Second); sub().CaughtUp != want; time.Sleep(10 * time.Millisecond) {
-		require.True(t, time.Now().Before(end), "caught up: %v, backlog %d", sub().CaughtUp, sub().Backlog)
+		require.True(t, time.Now().Before(end), "caught up: %v, backlog %d", sub().CaughtUp,
+			sub().Backlog)
 	}
 }
 
@@ -47,7 +49,8 @@ func only(lim *throttletest.Limiter) func() dispatch.SubscriptionStats {
 	return func() dispatch.SubscriptionStats { return lim.Stats().Subscriptions[0] }
 }
 
-// TestCaughtUp: who has read all goes at full speed, and who falls behind is throttled again, whatever tells the backlog.
+// A subscription that has caught up is not throttled, and one that falls behind is throttled
+// again, wherever the backlog comes from.
 func TestCaughtUp(t *testing.T) {
 	t.Parallel()
 	for name, with := range map[string]struct {
@@ -73,7 +76,7 @@ func TestCaughtUp(t *testing.T) {
 				t.Skip("the others show as much: set THROTTLE_LONG")
 			}
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			lim := throttletest.Open(t, slow())
 			topic := w.topic(with.partitions)
 			w.subscribe(topic, "billing")
@@ -99,20 +102,21 @@ func TestCaughtUp(t *testing.T) {
 					if err != nil {
 						return
 					}
-					_ = c.Ack(m) // it comes again
+					_ = c.Ack(m) // it is delivered again if this failed
 					stopped.Lock()
 					received.Add(1)
 					stopped.Unlock()
 				}
 			}
-			defer func() { // whatever has failed, readers go on to their end
+			defer func() { // consumers end, whatever has failed
 				stopped.TryLock()
 				stopped.Unlock()
 			}()
 			until := func(n int64) (took time.Duration) {
 				t.Helper()
 				begin := time.Now()
-				require.Eventually(t, func() bool { return received.Load() >= n }, 20*time.Second, time.Millisecond)
+				require.Eventually(t, func() bool { return received.Load() >= n }, 20*time.Second,
+					time.Millisecond)
 				return time.Since(begin)
 			}
 			readers.Go(func() { read(c) })
@@ -127,13 +131,14 @@ func TestCaughtUp(t *testing.T) {
 			loosely.Hold(t, func(loose assert.TestingT) {
 				caughtUp(t, only(lim), true)
 				begin := time.Now()
-				for i := range 15 { // no more than caughtUpBacklog at once
+				for i := range 15 { // no more than caughtUp.backlog at once
 					w.produceFrom(topic, i*10, 10, 1)
 					until(n)
 					n += 10
 				}
 				until(n)
-				assert.Less(loose, time.Since(begin), 6*time.Second, "150 messages at 20 a second would take 7.5 s")
+				assert.Less(loose, time.Since(begin), 6*time.Second,
+					"150 messages at 20 a second would take 7.5 s")
 			})
 
 			stopped.Lock()
@@ -145,14 +150,16 @@ func TestCaughtUp(t *testing.T) {
 	}
 }
 
-// TestIdlePartitions: those that have nothing for a consumer do not keep it from having caught up.
+// Partitions without messages for a consumer do not keep it from catching up.
 func TestIdlePartitions(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(200)}) // more than is produced
+	w := newBrokerClient(t)
+	// more than are produced
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(200)})
 	topic := w.topic(4)
 	w.produce(topic, 100, 1) // in all partitions, and before the subscription begins
-	c, err := pulsarthrottle.Subscribe(w.client, pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "billing"}, lim.Limiter)
+	c, err := pulsarthrottle.Subscribe(w.client,
+		pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "billing"}, lim.Limiter)
 	require.NoError(t, err)
 	defer c.Close()
 	p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
@@ -164,7 +171,9 @@ func TestIdlePartitions(t *testing.T) {
 		for tick := time.NewTicker(20 * time.Millisecond); ; {
 			select {
 			case <-tick.C:
-				p.SendAsync(context.Background(), &pulsar.ProducerMessage{Key: "one", Payload: []byte("x")}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+				p.SendAsync(context.Background(),
+					&pulsar.ProducerMessage{Key: "one",
+						Payload: []byte("x")}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
 			case <-stop:
 				tick.Stop()
 				return
@@ -177,44 +186,48 @@ func TestIdlePartitions(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_ = c.Ack(m) // it comes again
+			_ = c.Ack(m) // it is delivered again if this failed
 		}
 	}()
 	caughtUp(t, only(lim), true)
 }
 
-// TestPatternCatchesUp: a consumer with a pattern goes by the admin API, and without it by whether anything comes.
+// A consumer of a pattern goes by the admin API, and without it by whether messages come.
 func TestPatternCatchesUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic := w.topic(0)
 	w.subscribe(topic, "a", "b")
 	w.produce(topic, 60, 1)
-	for subscription, opts := range map[string][]pulsarthrottle.Option{"a": nil, "b": {pulsarthrottle.WithAdmin(w.admin)}} {
+	for subscription, opts := range map[string][]pulsarthrottle.Option{"a": nil,
+		"b": {pulsarthrottle.WithAdmin(w.admin)}} {
 		lim := throttletest.Open(t, slow())
-		c := w.open(pulsar.ConsumerOptions{TopicsPattern: topic + ".*", SubscriptionName: subscription, AutoDiscoveryPeriod: 10 * time.Millisecond}, lim, opts...)
+		c := w.open(pulsar.ConsumerOptions{TopicsPattern: topic + ".*",
+			SubscriptionName: subscription, AutoDiscoveryPeriod: 10 * time.Millisecond}, lim, opts...)
 		begin := time.Now()
 		receive(t, c, 50)
 		if opts == nil {
-			assert.EqualValues(t, -1, only(lim)().Backlog, "the client was not asked where its topics end")
+			assert.EqualValues(t, -1, only(lim)().Backlog,
+				"the client was not asked where its topics end")
 		}
 		receive(t, c, 10)
 		assert.Greater(t, time.Since(begin), 1500*time.Millisecond, subscription)
-		go func() { _, _ = c.Receive(t.Context()) }() // there is nothing more
+		go func() { _, _ = c.Receive(t.Context()) }() // there are no more
 		caughtUp(t, only(lim), true)
 		assert.LessOrEqual(t, only(lim)().Backlog, int64(20))
 		c.Close()
 	}
 }
 
-// TestPolledCatchesUp: a loop with deadlines that gets nothing, such as a standby's, has caught up as one without them.
-func TestPolledCatchesUp(t *testing.T) {
+// A loop with deadlines that gets no messages, such as that of a standby, catches up.
+func TestALoopWithDeadlinesCatchesUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, slow())
 	topic := w.topic(0)
 	w.produce(topic, 100, 1) // before the subscription begins
-	c, err := pulsarthrottle.Subscribe(w.client, pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "billing"}, lim.Limiter)
+	c, err := pulsarthrottle.Subscribe(w.client,
+		pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "billing"}, lim.Limiter)
 	require.NoError(t, err)
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -222,29 +235,34 @@ func TestPolledCatchesUp(t *testing.T) {
 	go func() {
 		for ctx.Err() == nil {
 			soon, done := context.WithTimeout(ctx, 100*time.Millisecond)
-			_, _ = c.Receive(soon) // there is nothing
+			_, _ = c.Receive(soon) // there are no messages
 			done()
 		}
 	}()
 	caughtUp(t, only(lim), true)
 }
 
-// TestNonPersistent: a topic that keeps nothing has a limit all the same, and nobody asks how far behind its consumers are.
+// A topic that stores nothing has a limit, and its backlog is not asked for.
 func TestNonPersistent(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
-		w := newWorld(t)
+		w := newBrokerClient(t)
 		lim := throttletest.Open(t, slow())
 		topic := "non-persistent://public/default/" + services.Name(t)
-		c := w.open(pulsar.ConsumerOptions{Topic: topic, ReceiverQueueSize: 200}, lim, pulsarthrottle.WithAdmin(w.admin))
+		c := w.open(pulsar.ConsumerOptions{Topic: topic, ReceiverQueueSize: 200}, lim,
+			pulsarthrottle.WithAdmin(w.admin))
 		go func() {
-			p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
+			p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic,
+				DisableBatching: true})
 			if !assert.NoError(t, err) {
 				return
 			}
 			defer p.Close()
 			for i := range 400 {
-				p.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: fmt.Append(nil, i)}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+				p.SendAsync(context.Background(),
+					&pulsar.ProducerMessage{Payload: fmt.Append(nil, i)}, func(pulsar.MessageID,
+						*pulsar.ProducerMessage, error) {
+					})
 				time.Sleep(5 * time.Millisecond)
 			}
 		}()
@@ -257,26 +275,37 @@ func TestNonPersistent(t *testing.T) {
 	})
 }
 
-// TestAdminAway: while the admin API fails, the failing path is in the log, once, and the ends of topics tell the backlog.
-func TestAdminAway(t *testing.T) {
+// While the admin API fails, the failing path is logged once, and the ends of topics give the
+// backlog.
+func TestAdminUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(http.ResponseWriter, *http.Request){
-		"401": func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusUnauthorized) },
-		"404": func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusNotFound) },
-		"500": func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusInternalServerError) },
+		"401": func(rw http.ResponseWriter,
+			_ *http.Request) {
+			rw.WriteHeader(http.StatusUnauthorized)
+		},
+		"404": func(rw http.ResponseWriter,
+			_ *http.Request) {
+			rw.WriteHeader(http.StatusNotFound)
+		},
+		"500": func(rw http.ResponseWriter,
+			_ *http.Request) {
+			rw.WriteHeader(http.StatusInternalServerError)
+		},
 		"deadline": func(_ http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			target, err := url.Parse(w.broker.Web)
 			require.NoError(t, err)
 			var failing atomic.Bool
 			failing.Store(true)
 			proxy := httputil.NewSingleHostReverseProxy(target)
-			server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter,
+				r *http.Request) {
 				if failing.Load() {
 					fail(rw, r)
 				} else {
@@ -291,14 +320,17 @@ func TestAdminAway(t *testing.T) {
 			topic := w.topic(0)
 			w.subscribe(topic, "billing")
 			w.produce(topic, 30, 1)
-			c := w.open(pulsar.ConsumerOptions{Topic: topic}, lim, pulsarthrottle.WithAdmin(admin), pulsarthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			c := w.open(pulsar.ConsumerOptions{Topic: topic}, lim, pulsarthrottle.WithAdmin(admin),
+				pulsarthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			receive(t, c, 30)
-			require.Eventually(t, func() bool { return only(lim)().CaughtUp }, 6*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return only(lim)().CaughtUp }, 6*time.Second,
+				10*time.Millisecond)
 			assert.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
 			assert.Contains(t, log.String(), "/admin/v2/"+strings.Replace(topic, "://", "/", 1))
 			assert.Contains(t, log.String(), name)
 			failing.Store(false)
-			require.Eventually(t, func() bool { return strings.Contains(log.String(), "again") }, 6*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return strings.Contains(log.String(), "again") },
+				6*time.Second, 10*time.Millisecond)
 		})
 	}
 }
@@ -320,10 +352,10 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-// TestOnePoller: however many Consumers there are, a topic is asked for once a second.
+// A topic is asked for once a second, however many Consumers it has.
 func TestOnePoller(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	var asked atomic.Int64
 	target, err := url.Parse(w.broker.Web)
 	require.NoError(t, err)
@@ -339,7 +371,8 @@ func TestOnePoller(t *testing.T) {
 	topic := w.topic(2)
 	w.subscribe(topic, "billing")
 	for range 5 {
-		w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim, pulsarthrottle.WithAdmin(admin))
+		w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim,
+			pulsarthrottle.WithAdmin(admin))
 	}
 	time.Sleep(2200 * time.Millisecond)
 	assert.Zero(t, asked.Load(), "there is no limit")

@@ -90,9 +90,6 @@ func (c *Consumer) receiveFromChannel(ctx context.Context) (pulsar.Message, erro
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-c.channel.ended:
-		if errors.Is(c.channel.err, receiver.ErrClosing) {
-			return nil, c.stream.closedError()
-		}
-		return nil, c.channel.err
+		return nil, c.stream.clientError(c.channel.err)
 	}
 }

@@ -19,7 +19,8 @@ import (
 )
 
 // open subscribes; the Consumer is closed when the test ends.
-func (w *world) open(options pulsar.ConsumerOptions, lim *throttletest.Limiter, opts ...pulsarthrottle.Option) *pulsarthrottle.Consumer {
+func (w *brokerClient) open(options pulsar.ConsumerOptions, lim *throttletest.Limiter,
+	opts ...pulsarthrottle.Option) *pulsarthrottle.Consumer {
 	w.t.Helper()
 	if options.SubscriptionName == "" {
 		options.SubscriptionName = "billing"
@@ -35,8 +36,10 @@ func (w *world) open(options pulsar.ConsumerOptions, lim *throttletest.Limiter, 
 	return c
 }
 
-// drain reads with every consumer until the context of d ends, and returns when each message came, since the start.
-func drain(t testing.TB, d time.Duration, consumers ...*pulsarthrottle.Consumer) (times []time.Duration) {
+// drain reads with every consumer until the context of d ends, and returns when each message
+// came, since the start.
+func drain(t testing.TB, d time.Duration,
+	consumers ...*pulsarthrottle.Consumer) (times []time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
@@ -62,17 +65,19 @@ func drain(t testing.TB, d time.Duration, consumers ...*pulsarthrottle.Consumer)
 	return times
 }
 
-// TestOneLimit: partitions, consumers and subscriptions have one limit together, from the first second on.
+// Partitions, consumers and subscriptions have one limit together, from the first second on.
 func TestOneLimit(t *testing.T) {
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(200))
 	topic := w.topic(4)
 	w.subscribe(topic, "a", "b")
 	w.produce(topic, 2000, 10)
 	consumers := []*pulsarthrottle.Consumer{
 		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "a"}, lim),
-		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared}, lim),
-		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared}, lim),
+		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared},
+			lim),
+		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared},
+			lim),
 	}
 	loosely.Hold(t, func(loose assert.TestingT) {
 		times := drain(t, 2*time.Second, consumers...)
@@ -88,23 +93,28 @@ func TestOneLimit(t *testing.T) {
 	})
 }
 
-// TestTypes: every type of subscription hands over all messages, in order where Pulsar keeps it.
+// Every type of subscription gets all messages, in order where Pulsar keeps it.
 func TestTypes(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []pulsar.SubscriptionType{pulsar.Exclusive, pulsar.Failover, pulsar.Shared, pulsar.KeyShared} {
+	for _, kind := range []pulsar.SubscriptionType{pulsar.Exclusive, pulsar.Failover, pulsar.Shared,
+		pulsar.KeyShared} {
 		for _, partitions := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%d-%d", kind, partitions), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t)
+				w := newBrokerClient(t)
 				lim := throttletest.Open(t, perSecond(400))
 				topic := w.topic(partitions)
 				w.subscribe(topic, "billing")
-				p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, BatcherBuilderType: pulsar.KeyBasedBatchBuilder})
+				p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic,
+					BatcherBuilderType: pulsar.KeyBasedBatchBuilder})
 				require.NoError(t, err)
 				defer p.Close()
 				const keys, each = 5, 40
 				for i := range keys * each {
-					p.SendAsync(t.Context(), &pulsar.ProducerMessage{Key: fmt.Sprint(i % keys), Payload: fmt.Append(nil, i/keys)}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+					p.SendAsync(t.Context(),
+						&pulsar.ProducerMessage{Key: fmt.Sprint(i % keys),
+							Payload: fmt.Append(nil,
+								i/keys)}, func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
 				}
 				require.NoError(t, p.FlushWithCtx(t.Context()))
 				n := 2
@@ -117,7 +127,8 @@ func TestTypes(t *testing.T) {
 				next, left := map[string]int{}, keys*each
 				var readers sync.WaitGroup
 				for i := range n {
-					c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: kind, Name: fmt.Sprint(i)}, lim)
+					c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: kind,
+						Name: fmt.Sprint(i)}, lim)
 					readers.Go(func() {
 						for {
 							m, err := c.Receive(ctx)
@@ -126,7 +137,8 @@ func TestTypes(t *testing.T) {
 							}
 							mu.Lock()
 							if kind != pulsar.Shared {
-								assert.Equal(t, fmt.Sprint(next[m.Key()]), string(m.Payload()), "of key %s", m.Key())
+								assert.Equal(t, fmt.Sprint(next[m.Key()]), string(m.Payload()),
+									"of key %s", m.Key())
 							}
 							next[m.Key()]++
 							left--
@@ -146,10 +158,10 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestManyTopics: each message is charged to its own topic.
+// Each message is charged to its own topic.
 func TestManyTopics(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, policy.Policy{})
 	a, b := w.topic(0), w.topic(2)
 	w.subscribe(a, "billing")
@@ -172,10 +184,24 @@ func TestManyTopics(t *testing.T) {
 				granted[s.Topic] += l.Granted - l.Returned
 			}
 		}
-		total += 30 // the second consumer goes on where the first ended
+		total += 30 // the second consumer continues where the first ended
 		assert.Equal(t, map[string]int64{b: total}, granted, name)
 		c.Close()
 		w.produce(a, 30, 1)
 		w.produce(b, 30, 1)
 	}
+}
+
+// Without a Limiter, every call is the client's.
+func TestNoLimiter(t *testing.T) {
+	w := newBrokerClient(t)
+	topic := w.topic(0)
+	w.subscribe(topic, "billing")
+	w.produce(topic, 5, 1)
+	c := w.open(pulsar.ConsumerOptions{Topic: topic}, nil)
+	assert.Equal(t, []string{"0", "1"}, receive(t, c, 2))
+	assert.Equal(t, "2", string((<-c.Chan()).Payload()))
+	require.NoError(t, c.SeekByTime(time.Now().Add(-time.Hour)))
+	assert.Equal(t, []string{"0"}, receive(t, c, 1))
+	require.NoError(t, c.Unsubscribe())
 }

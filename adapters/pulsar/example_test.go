@@ -12,7 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A consumer that has any number of messages, in place of one of client.Subscribe.
+// An endless consumer always has a message. It stands for one of client.Subscribe.
 type endless struct{ pulsar.Consumer }
 
 func (endless) Subscription() string                { return "billing" }
@@ -26,17 +26,20 @@ func (endless) Receive(ctx context.Context) (pulsar.Message, error) {
 	return message{}, ctx.Err()
 }
 
+const orders = "persistent://public/default/orders"
+
 type message struct{ pulsar.Message }
 
-func (message) Topic() string                 { return "persistent://public/default/orders-partition-0" }
+func (message) Topic() string                 { return orders + "-partition-0" }
 func (message) ID() pulsar.MessageID          { return pulsar.NewMessageID(1, 1, 0, 0) }
 func (message) Key() string                   { return "" }
 func (message) Payload() []byte               { return []byte("an order") }
 func (message) Properties() map[string]string { return nil }
 
-// Eleven messages at 20 a second: the first comes at once.
+// The first of eleven messages comes at once, the others at 20 per second.
 func ExampleWrap() {
-	lim, err := dispatch.Open(context.Background(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(20)})})
+	lim, err := dispatch.Open(context.Background(),
+		dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(20)})})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -62,6 +65,7 @@ func ExampleWrap() {
 			first = time.Now()
 		}
 	}
-	fmt.Println("ten permits later, about 500 ms:", time.Since(first) > 250*time.Millisecond) // without a limit, none
+	// without a limit, no time
+	fmt.Println("ten permits later, about 500 ms:", time.Since(first) > 250*time.Millisecond)
 	// Output: ten permits later, about 500 ms: true
 }

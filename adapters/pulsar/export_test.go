@@ -1,6 +1,6 @@
 package pulsarthrottle
 
-// What tells the client's types apart.
+// The functions that tell the client's types apart.
 var (
 	IsZeroQueue = isZeroQueue
 	HasPattern  = hasPattern

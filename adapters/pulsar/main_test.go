@@ -23,7 +23,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// TestMain looks for goroutines left behind. The client leaves some of its own, so those count that run our code.
+// TestMain fails if goroutines are left behind that run code of this package. The client leaves
+// some of its own.
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // they mostly wait
 	code := m.Run()
@@ -45,24 +46,24 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// A world is a broker with clients of it.
-type world struct {
+// A brokerClient is a broker with a client and an admin client of it.
+type brokerClient struct {
 	t      testing.TB
 	broker *services.PulsarBroker
 	client pulsar.Client
 	admin  pulsaradmin.Client
 }
 
-func newWorld(t testing.TB) *world { return worldOf(t, services.Pulsar(t)) }
+func newBrokerClient(t testing.TB) *brokerClient { return brokerClientOf(t, services.Pulsar(t)) }
 
-func worldOf(t testing.TB, broker *services.PulsarBroker) *world {
+func brokerClientOf(t testing.TB, broker *services.PulsarBroker) *brokerClient {
 	t.Helper()
 	client, err := pulsar.NewClient(clientOptions(broker))
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: broker.Web})
 	require.NoError(t, err)
-	return &world{t, broker, client, admin}
+	return &brokerClient{t, broker, client, admin}
 }
 
 func clientOptions(broker *services.PulsarBroker) pulsar.ClientOptions {
@@ -70,8 +71,8 @@ func clientOptions(broker *services.PulsarBroker) pulsar.ClientOptions {
 	return pulsar.ClientOptions{URL: broker.URL, Logger: silent, OperationTimeout: 5 * time.Second}
 }
 
-// transaction begins one, as soon as the broker has a coordinator.
-func (w *world) transaction() (txn pulsar.Transaction) {
+// transaction begins a transaction, as soon as the broker has a coordinator.
+func (w *brokerClient) transaction() (txn pulsar.Transaction) {
 	w.t.Helper()
 	options := clientOptions(w.broker)
 	options.EnableTransaction = true
@@ -85,8 +86,8 @@ func (w *world) transaction() (txn pulsar.Transaction) {
 	return txn
 }
 
-// topic creates a topic; with 0 partitions it has none.
-func (w *world) topic(partitions int) string {
+// topic creates a topic; 0 means that it has no partitions.
+func (w *brokerClient) topic(partitions int) string {
 	w.t.Helper()
 	name := "persistent://public/default/" + services.Name(w.t)
 	full, err := utils.GetTopicName(name)
@@ -95,8 +96,8 @@ func (w *world) topic(partitions int) string {
 	return name
 }
 
-// subscribe creates subscriptions at the beginning of a topic, so that what is produced is their backlog.
-func (w *world) subscribe(topic string, names ...string) {
+// subscribe creates subscriptions at the beginning of a topic: what is produced is their backlog.
+func (w *brokerClient) subscribe(topic string, names ...string) {
 	w.t.Helper()
 	full, err := utils.GetTopicName(topic)
 	require.NoError(w.t, err)
@@ -105,23 +106,26 @@ func (w *world) subscribe(topic string, names ...string) {
 	}
 }
 
-// produce writes n messages 0, 1, 2... with so many to a batch, over all partitions.
-func (w *world) produce(topic string, n, batch int) {
+// produce writes messages 0 to n-1, in batches, to all partitions.
+func (w *brokerClient) produce(topic string, n, batch int) {
 	w.t.Helper()
 	w.produceFrom(topic, 0, n, batch)
 }
 
-func (w *world) produceFrom(topic string, first, n, batch int) {
+func (w *brokerClient) produceFrom(topic string, first, n, batch int) {
 	w.t.Helper()
 	p, err := w.client.CreateProducer(pulsar.ProducerOptions{
-		Topic: topic, DisableBatching: batch <= 1, BatchingMaxMessages: uint(max(batch, 1)), BatchingMaxPublishDelay: 10 * time.Second, // Flush is sooner
+		// Flush is sooner
+		Topic: topic, DisableBatching: batch <= 1, BatchingMaxMessages: uint(max(batch,
+			1)), BatchingMaxPublishDelay: 10 * time.Second,
 		MaxPendingMessages: 10_000,
 	})
 	require.NoError(w.t, err)
 	defer p.Close()
 	failed := make(chan error, n)
 	for i := range n {
-		p.SendAsync(w.t.Context(), &pulsar.ProducerMessage{Payload: fmt.Appendf(nil, "%d", first+i)},
+		p.SendAsync(w.t.Context(),
+			&pulsar.ProducerMessage{Payload: fmt.Appendf(nil, "%d", first+i)},
 			func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err })
 	}
 	require.NoError(w.t, p.FlushWithCtx(w.t.Context()))
@@ -130,8 +134,8 @@ func (w *world) produceFrom(topic string, first, n, batch int) {
 	}
 }
 
-// stats are those of a subscription, over all partitions.
-func (w *world) stats(topic, subscription string) utils.SubscriptionStats {
+// stats returns the statistics of a subscription, over all partitions.
+func (w *brokerClient) stats(topic, subscription string) utils.SubscriptionStats {
 	w.t.Helper()
 	full, err := utils.GetTopicName(topic)
 	require.NoError(w.t, err)
@@ -144,7 +148,8 @@ func (w *world) stats(topic, subscription string) utils.SubscriptionStats {
 }
 
 func perSecond(n int64) policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(n), ThrottleCaughtUp: new(true)}
+	return policy.Policy{MessageRate: policy.PerSecond(n),
+		CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 }
 
 // receive reads n messages and acknowledges them.
@@ -170,7 +175,7 @@ func receiveOne(t testing.TB, c pulsar.Consumer) pulsar.Message {
 	return m
 }
 
-// quiet asserts that nothing comes.
+// quiet requires that no message comes.
 func quiet(t testing.TB, c pulsar.Consumer, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

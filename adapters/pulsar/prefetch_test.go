@@ -13,36 +13,44 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestPushedAhead: what the broker has sent beyond what was handed over is what Subscribe says.
+// The broker pushes as many messages ahead as Subscribe documents.
 func TestPushedAhead(t *testing.T) {
 	t.Parallel()
-	bytes := policy.Policy{ByteRate: policy.PerSecond(200 * 1024), ThrottleCaughtUp: new(true)}
+	bytes := policy.Policy{ByteRate: policy.PerSecond(200 * 1024),
+		CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 	for name, c := range map[string]struct {
 		limit      policy.Policy
 		partitions int
 		options    pulsar.ConsumerOptions
-		ahead      int64 // at most, without the one that waits
+		ahead      int64 // at most, without the message that waits
 		atLeast    int64
 	}{
-		"slow":                     {perSecond(20), 0, pulsar.ConsumerOptions{}, 1, 1},
-		"slow, but with a queue":   {perSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5}, 1, 1},
-		"slow, zero-queue":         {perSecond(20), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
-		"100 a second":             {perSecond(100), 0, pulsar.ConsumerOptions{}, 1, 1},
-		"101 a second":             {perSecond(101), 0, pulsar.ConsumerOptions{}, 6, 1},
-		"slow, with a DLQ":         {perSecond(20), 0, pulsar.ConsumerOptions{DLQ: &pulsar.DLQPolicy{MaxDeliveries: 3, DeadLetterTopic: "dlq"}}, 1, 1},
-		"slow, partitions":         {perSecond(20), 4, pulsar.ConsumerOptions{}, 4, 3},
-		"fast":                     {perSecond(400), 0, pulsar.ConsumerOptions{}, 20, 10},
-		"fast, zero-queue":         {perSecond(400), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
-		"fast, partitions":         {perSecond(400), 4, pulsar.ConsumerOptions{}, 20, 10},
-		"bytes":                    {bytes, 0, pulsar.ConsumerOptions{}, 10, 5},
-		"a pattern":                {perSecond(20), 2, pulsar.ConsumerOptions{}, 200, 100},
-		"auto-scaled":              {perSecond(400), 0, pulsar.ConsumerOptions{EnableAutoScaledReceiverQueueSize: true}, 20, 1},
-		"no limit":                 {policy.Policy{}, 0, pulsar.ConsumerOptions{}, 1000, 150},
-		"no limit, but zero-queue": {policy.Policy{}, 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+		"slow": {perSecond(20), 0, pulsar.ConsumerOptions{}, 1, 1},
+		"slow, but with a queue": {perSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5},
+			1, 1},
+		"slow, zero-queue": {perSecond(20), 0,
+			pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+		"100 a second": {perSecond(100), 0, pulsar.ConsumerOptions{}, 1, 1},
+		"101 a second": {perSecond(101), 0, pulsar.ConsumerOptions{}, 6, 1},
+		"slow, with a DLQ": {perSecond(20), 0,
+			pulsar.ConsumerOptions{DLQ: &pulsar.DLQPolicy{MaxDeliveries: 3,
+				DeadLetterTopic: "dlq"}}, 1, 1},
+		"slow, partitions": {perSecond(20), 4, pulsar.ConsumerOptions{}, 4, 3},
+		"fast":             {perSecond(400), 0, pulsar.ConsumerOptions{}, 20, 10},
+		"fast, zero-queue": {perSecond(400), 0,
+			pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+		"fast, partitions": {perSecond(400), 4, pulsar.ConsumerOptions{}, 20, 10},
+		"bytes":            {bytes, 0, pulsar.ConsumerOptions{}, 10, 5},
+		"a pattern":        {perSecond(20), 2, pulsar.ConsumerOptions{}, 200, 100},
+		"auto-scaled": {perSecond(400), 0,
+			pulsar.ConsumerOptions{EnableAutoScaledReceiverQueueSize: true}, 20, 1},
+		"no limit": {policy.Policy{}, 0, pulsar.ConsumerOptions{}, 1000, 150},
+		"no limit, but zero-queue": {policy.Policy{}, 0,
+			pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			lim := throttletest.Open(t, c.limit)
 			topic := w.topic(c.partitions)
 			w.subscribe(topic, "billing")
@@ -53,7 +61,11 @@ func TestPushedAhead(t *testing.T) {
 			}
 			consumer := w.open(c.options, lim)
 			got := int64(len(drainUntil(t, consumer, 300*time.Millisecond, 100)))
-			require.Eventually(t, func() bool { return w.stats(topic, "billing").MsgOutCounter >= got+c.atLeast }, 3*time.Second, 20*time.Millisecond,
+			require.Eventually(t,
+				func() bool {
+					return w.stats(topic,
+						"billing").MsgOutCounter >= got+c.atLeast
+				}, 3*time.Second, 20*time.Millisecond,
 				"%d handed over, and %d pushed", got, w.stats(topic, "billing").MsgOutCounter)
 			time.Sleep(100 * time.Millisecond)
 			assert.LessOrEqual(t, w.stats(topic, "billing").MsgOutCounter, got+c.ahead+1)
@@ -76,15 +88,16 @@ func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, most int) (tex
 	return texts
 }
 
-// TestZeroQueueTimesOut: a Receive of a zero-queue consumer that times out returns its permit, and lets the broker push one message
-// ahead, as the client does; none is lost.
+// A Receive of a zero-queue consumer that times out gives its permit back, and lets the broker
+// push one message ahead, as the client's does. No message is lost.
 func TestZeroQueueTimesOut(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(100))
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")
-	c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, EnableZeroQueueConsumer: true}, lim)
+	c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared,
+		EnableZeroQueueConsumer: true}, lim)
 	const timeouts = 5
 	for range timeouts {
 		quiet(t, c, 20*time.Millisecond)

@@ -20,7 +20,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// A tagged message is of two pages, and says its tag in a property.
+// A tagged message has two pages, and its tag in a property.
 type tagged struct {
 	message
 	tag string
@@ -31,7 +31,7 @@ func (m tagged) Payload() []byte               { return make([]byte, 5000) }
 
 func tagOf(m pulsar.Message) string { return m.Properties()["tag"] }
 
-// supply is any number of messages: every third has a tag with a quota, every third one without.
+// supply has any number of messages: a third have a tag with a quota, a third a tag without one.
 type supply struct{ n atomic.Int64 }
 
 func (s *supply) next(ctx context.Context) (pulsar.Message, error) {
@@ -43,7 +43,10 @@ type suppliedConsumer struct {
 	*supply
 }
 
-func (c suppliedConsumer) Receive(ctx context.Context) (pulsar.Message, error) { return c.next(ctx) }
+func (c suppliedConsumer) Receive(ctx context.Context) (pulsar.Message,
+	error) {
+	return c.next(ctx)
+}
 
 // A zeroQueue consumer has a lock, like the client's: see TestClientTypes.
 type zeroQueue struct {
@@ -71,13 +74,14 @@ func (r suppliedReader) GetLastMessageID() (id pulsar.MessageID, err error) {
 	return message{}.ID(), nil
 }
 
-// TestQuotaOfTheOwnerAndOfTags: a message goes on account of its tag if that has a quota, else of the Consumer's, and what it costs goes
-// with its permit.
+// A message is charged to the quota of its tag, or of the Consumer if the tag has none, and so is
+// its cost.
 func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	type next = func(context.Context) (pulsar.Message, error)
 	type open = func(*throttletest.Limiter, ...pulsarthrottle.Option) (next, func(), error)
 	wrap := func(inner pulsar.Consumer) open {
-		return func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(), error) {
+		return func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(),
+			error) {
 			c, err := pulsarthrottle.Wrap(inner, lim.Limiter, opts...)
 			if err != nil {
 				return nil, nil, err
@@ -88,14 +92,18 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	supplied := func() suppliedConsumer { return suppliedConsumer{supply: &supply{}} }
 	zero := func() zeroQueue { return zeroQueue{supplied(), &sync.Mutex{}} }
 	readers := map[string]open{
-		"consumer": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(), error) {
+		"consumer": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(),
+			error) {
 			return wrap(supplied())(lim, opts...)
 		},
-		"zero": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(), error) {
+		"zero": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(),
+			error) {
 			return wrap(zero())(lim, opts...) // the permit comes first
 		},
-		"reader": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(), error) {
-			r, err := pulsarthrottle.WrapReader(suppliedReader{supply: &supply{}}, lim.Limiter, opts...)
+		"reader": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(),
+			error) {
+			r, err := pulsarthrottle.WrapReader(suppliedReader{supply: &supply{}}, lim.Limiter,
+				opts...)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -109,17 +117,27 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 		want              map[quota.ID]int64 // messages
 	}{
 		{"the topic's tenant", "consumer", "pulsar", nil, map[quota.ID]int64{"tenant:public": 30}},
-		{"a tag", "consumer", "pulsar", []pulsarthrottle.Option{own}, map[quota.ID]int64{"tag:own": 30}},
-		{"messages' tags", "consumer", "broker-1", []pulsarthrottle.Option{own, pulsarthrottle.WithTagOf(tagOf), pulsarthrottle.WithBroker("broker-1", "a")},
+		{"a tag", "consumer", "pulsar", []pulsarthrottle.Option{own},
+			map[quota.ID]int64{"tag:own": 30}},
+		{"messages' tags", "consumer", "broker-1",
+			[]pulsarthrottle.Option{own, pulsarthrottle.WithTagOf(tagOf),
+				pulsarthrottle.WithBroker("broker-1", "a")},
 			map[quota.ID]int64{"tag:own": 20, "tag:bulk": 10}},
-		{"messages' tags, no owner", "reader", "pulsar", []pulsarthrottle.Option{pulsarthrottle.WithTagOf(tagOf)}, map[quota.ID]int64{"tenant:public": 20, "tag:bulk": 10}},
-		{"a tenant group, whatever the tags", "reader", "pulsar", []pulsarthrottle.Option{pulsarthrottle.WithOwner(dispatch.WithTenantGroup("big")), pulsarthrottle.WithTagOf(tagOf)},
+		{"messages' tags, no owner", "reader", "pulsar",
+			[]pulsarthrottle.Option{pulsarthrottle.WithTagOf(tagOf)},
+			map[quota.ID]int64{"tenant:public": 20, "tag:bulk": 10}},
+		{"a tenant group, whatever the tags", "reader", "pulsar",
+			[]pulsarthrottle.Option{pulsarthrottle.WithOwner(dispatch.WithTenantGroup("big")),
+				pulsarthrottle.WithTagOf(tagOf)},
 			map[quota.ID]int64{"tenant:big": 30}},
-		{"tags do not count where the permit comes first", "zero", "pulsar", []pulsarthrottle.Option{own, pulsarthrottle.WithTagOf(tagOf)}, map[quota.ID]int64{"tag:own": 30}},
+		{"tags do not count where the permit comes first", "zero", "pulsar",
+			[]pulsarthrottle.Option{own,
+				pulsarthrottle.WithTagOf(tagOf)}, map[quota.ID]int64{"tag:own": 30}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			loosely.Hold(t, func(loose assert.TestingT) { // costs are rates, which are published when it is time
+			// costs are rates, published once a second
+			loosely.Hold(t, func(loose assert.TestingT) {
 				lim := throttletest.Open(t, policy.Policy{})
 				ids := []string{"tenant:public", "tenant:big", "tag:own", "tag:bulk"}
 				for _, id := range ids {
@@ -149,12 +167,13 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	}
 }
 
-// TestTheQuotaOfATagHolds: a quota of 0 pauses its messages, and those behind them.
+// A quota of 0 pauses the messages of a tag, and the messages behind them.
 func TestTheQuotaOfATagHolds(t *testing.T) {
 	t.Parallel()
 	lim := throttletest.Open(t, policy.Policy{})
 	lim.Add("tag:bulk", throttletest.Quota(0))
-	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter, pulsarthrottle.WithTagOf(tagOf))
+	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter,
+		pulsarthrottle.WithTagOf(tagOf))
 	require.NoError(t, err)
 	defer c.Close()
 	_, err = c.Receive(t.Context())
@@ -170,10 +189,12 @@ func TestTheQuotaOfATagHolds(t *testing.T) {
 func TestFaultsOfOwnersAndBrokers(t *testing.T) {
 	t.Parallel()
 	lim := throttletest.Open(t, policy.Policy{})
-	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter, pulsarthrottle.WithBroker("", "a"))
+	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter,
+		pulsarthrottle.WithBroker("", "a"))
 	assert.ErrorContains(t, err, `pulsarthrottle: dispatch: backend "", zone "a": want names`)
 	assert.Nil(t, c)
-	_, err = pulsarthrottle.WrapReader(suppliedReader{supply: &supply{}}, lim.Limiter, pulsarthrottle.WithOwner(dispatch.WithTag("a b")))
+	_, err = pulsarthrottle.WrapReader(suppliedReader{supply: &supply{}}, lim.Limiter,
+		pulsarthrottle.WithOwner(dispatch.WithTag("a b")))
 	fault, ok := errors.AsType[*policy.FieldError](err)
 	require.True(t, ok, err)
 	assert.Equal(t, "a b", fault.Value)

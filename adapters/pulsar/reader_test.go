@@ -17,7 +17,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-func (w *world) reader(options pulsar.ReaderOptions, lim *throttletest.Limiter) *pulsarthrottle.Reader {
+func (w *brokerClient) reader(options pulsar.ReaderOptions,
+	lim *throttletest.Limiter) *pulsarthrottle.Reader {
 	w.t.Helper()
 	options.StartMessageID = pulsar.EarliestMessageID()
 	var l *dispatch.Limiter
@@ -39,15 +40,18 @@ func next(t testing.TB, r pulsar.Reader) pulsar.Message {
 	return m
 }
 
-// TestReader: every method of a reader, with one that is created here and one that is wrapped.
+// Every method of a Reader, of CreateReader and of WrapReader.
 func TestReader(t *testing.T) {
-	for name, open := range map[string]func(*world, pulsar.ReaderOptions, *throttletest.Limiter) *pulsarthrottle.Reader{
-		"created": (*world).reader,
-		"wrapped": func(w *world, options pulsar.ReaderOptions, lim *throttletest.Limiter) *pulsarthrottle.Reader {
+	for name, open := range map[string]func(*brokerClient, pulsar.ReaderOptions,
+		*throttletest.Limiter) *pulsarthrottle.Reader{
+		"created": (*brokerClient).reader,
+		"wrapped": func(w *brokerClient, options pulsar.ReaderOptions,
+			lim *throttletest.Limiter) *pulsarthrottle.Reader {
 			options.StartMessageID = pulsar.EarliestMessageID()
 			inner, err := w.client.CreateReader(options)
 			require.NoError(t, err)
-			r, err := pulsarthrottle.WrapReader(inner, lim.Limiter, pulsarthrottle.WithSubscription("table"))
+			r, err := pulsarthrottle.WrapReader(inner, lim.Limiter,
+				pulsarthrottle.WithSubscription("table"))
 			require.NoError(t, err)
 			t.Cleanup(r.Close)
 			return r
@@ -55,13 +59,15 @@ func TestReader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			p := perSecond(100)
-			p.MaxInFlight = new(int64(5)) // nothing settles what a reader has: it is never in flight
+			// nothing tells when a message is done, so none is in flight
+			p.MaxInFlight = new(int64(5))
 			lim := throttletest.Open(t, p)
 			topic := w.topic(0)
 			w.produce(topic, 50, 1)
-			r := open(w, pulsar.ReaderOptions{Topic: topic, SubscriptionName: "table", StartMessageIDInclusive: true}, lim)
+			r := open(w, pulsar.ReaderOptions{Topic: topic, SubscriptionName: "table",
+				StartMessageIDInclusive: true}, lim)
 			assert.Equal(t, topic, r.Topic())
 			assert.Equal(t, "table", lim.Stats().Subscriptions[0].Subscription)
 
@@ -99,7 +105,8 @@ func TestReader(t *testing.T) {
 				_, err := r.Next(context.Background())
 				ended <- err
 			}()
-			require.Eventually(t, func() bool { return waiting(lim) == 1 }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return waiting(lim) == 1 }, 5*time.Second,
+				time.Millisecond)
 			r.Close()
 			require.Error(t, <-ended)
 			assert.Empty(t, lim.Stats().Subscriptions)
@@ -107,12 +114,12 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestReaderCatchesUp: at the end of its topic a reader goes at full speed, also one of several partitions.
+// At the end of its topic a Reader is not throttled, whatever the number of partitions.
 func TestReaderCatchesUp(t *testing.T) {
 	for _, partitions := range []int{0, 2} {
 		t.Run(fmt.Sprint(partitions), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newBrokerClient(t)
 			lim := throttletest.Open(t, slow())
 			topic := w.topic(partitions)
 			w.produce(topic, 50, 1)
@@ -140,16 +147,17 @@ func TestReaderCatchesUp(t *testing.T) {
 				for range 100 {
 					<-read
 				}
-				assert.Less(loose, time.Since(begin), 4*time.Second, "100 messages at 20 a second would take 5 s")
+				assert.Less(loose, time.Since(begin), 4*time.Second,
+					"100 messages at 20 a second would take 5 s")
 			})
 			r.Close()
 		})
 	}
 }
 
-// TestReaderWithoutALimiter: every call is the client's.
+// Without a Limiter, every call is the client's.
 func TestReaderWithoutALimiter(t *testing.T) {
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic := w.topic(0)
 	w.produce(topic, 3, 1)
 	r := w.reader(pulsar.ReaderOptions{Topic: topic}, nil)

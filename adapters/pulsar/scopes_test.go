@@ -12,32 +12,36 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestScopes: a limit of every scope holds for Pulsar's topics; those of a namespace and a tenant over all of them.
+// A limit of every scope applies to Pulsar's topics; those of a namespace and a tenant apply to
+// all their topics together.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	rate := perSecond(40)
 	budget := perSecond(40)
 	budget.Aggregate = new(true)
 	tenant := policy.Policy{MessageRate: budget.MessageRate, Aggregate: budget.Aggregate}
-	bytes := policy.Policy{ByteRate: policy.PerSecond(400), ThrottleCaughtUp: new(true)} // of 10 bytes each
+	// of 10 bytes each
+	bytes := policy.Policy{ByteRate: policy.PerSecond(400),
+		CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 	for name, c := range map[string]struct {
 		scope  func(topic string) string
 		policy policy.Policy
 		each   bool // topic has its own
 	}{
-		"cluster":      {func(string) string { return "cluster" }, rate, true},
-		"namespace":    {func(string) string { return "public/default" }, rate, true},
-		"pattern":      {func(string) string { return "pattern:persistent://public/default/TestScopes-.*" }, rate, true},
-		"topics":       {func(topic string) string { return topic }, rate, true},
-		"subscription": {func(topic string) string { return topic + "?subscription=billing" }, rate, true},
-		"bytes":        {func(topic string) string { return topic }, bytes, true},
-		"budget":       {func(string) string { return "public/default" }, budget, false},
-		"tenant":       {func(string) string { return "tenant:public" }, tenant, false},
+		"cluster":   {func(string) string { return "cluster" }, rate, true},
+		"namespace": {func(string) string { return "public/default" }, rate, true},
+		"pattern":   {func(string) string { return "pattern:persistent://public/default/TestScopes-.*" }, rate, true},
+		"topics":    {func(topic string) string { return topic }, rate, true},
+		"subscription": {func(topic string) string { return topic + "?subscription=billing" }, rate,
+			true},
+		"bytes":  {func(topic string) string { return topic }, bytes, true},
+		"budget": {func(string) string { return "public/default" }, budget, false},
+		"tenant": {func(string) string { return "tenant:public" }, tenant, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			loosely.Hold(t, func(loose assert.TestingT) {
-				w := newWorld(t)
+				w := newBrokerClient(t)
 				lim := throttletest.Open(t, policy.Policy{})
 				var consumers []pulsar.Consumer
 				for range 2 {

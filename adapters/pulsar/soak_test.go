@@ -16,9 +16,10 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestMovesNeverHang seeks and unloads topics while a Receive without a deadline waits: each time, messages come again. With
-// THROTTLE_LONG it does so more often, and keeps all cores busy: races between the client's connection, its dispatcher and
-// the broker are rare on an idle machine.
+// TestMovesNeverHang seeks and unloads topics while a Receive without a deadline waits: each
+// time, messages come again. With THROTTLE_LONG it does so more often, and keeps all cores busy:
+// races between the client's connection, its dispatcher and the broker are rare on an idle
+// machine.
 func TestMovesNeverHang(t *testing.T) {
 	const consumers = 4 // one topic each
 	seeks, unloads := 20, 5
@@ -35,7 +36,7 @@ func TestMovesNeverHang(t *testing.T) {
 			})
 		}
 	}
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	lim := throttletest.Open(t, perSecond(100))
 	var movers sync.WaitGroup
 	for range consumers {
@@ -48,7 +49,8 @@ func TestMovesNeverHang(t *testing.T) {
 		var received atomic.Int64
 		movers.Go(func() {
 			for {
-				if _, err := c.Receive(context.Background()); err != nil { // never acknowledged: all come again after a move
+				// never acknowledged: all come again after a move
+				if _, err := c.Receive(context.Background()); err != nil {
 					return
 				}
 				received.Add(1)

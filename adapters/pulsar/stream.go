@@ -47,23 +47,30 @@ func (s *stream) open(receive func(context.Context) (pulsar.Message, error)) {
 // kept for the next call.
 func (s *stream) next(ctx context.Context) (m pulsar.Message, grant dispatch.Grant, err error) {
 	for {
-		if err = s.Lock(ctx); err == nil {
-			g := s.Current()
-			m, grant, err = s.obtain(ctx, g)
-			s.Unlock()
-			if err == nil {
-				return m, grant, nil
-			}
-			if errors.Is(err, receiver.ErrMoved) {
-				s.awaitNext(ctx, g)
-				continue
+		if !s.TryLock() {
+			if err = s.Lock(ctx); err != nil {
+				return nil, grant, s.clientError(err)
 			}
 		}
-		if errors.Is(err, receiver.ErrClosing) {
-			err = s.closedError()
+		g := s.Current()
+		m, grant, err = s.obtain(ctx, g)
+		s.Unlock()
+		if err == nil {
+			return m, grant, nil
 		}
-		return nil, grant, err
+		if !errors.Is(err, receiver.ErrMoved) {
+			return nil, grant, s.clientError(err)
+		}
+		s.awaitNext(ctx, g)
 	}
+}
+
+// clientError returns the client's error for a call that Close ended.
+func (s *stream) clientError(err error) error {
+	if errors.Is(err, receiver.ErrClosing) {
+		return s.closedError()
+	}
+	return err
 }
 
 // awaitNext waits until the generation after g has begun.

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A silent consumer never has a message. As the client's zero-queue one it holds a lock in Receive, which Close needs.
+// A silent consumer never has a message. Like the client's zero-queue consumer it holds a lock in
+// Receive, which Close needs.
 type silent struct {
 	mu     sync.Mutex
 	closed chan struct{}
@@ -68,7 +69,7 @@ func returns(t *testing.T, what string, loops *sync.WaitGroup) {
 	}
 }
 
-// TestStreamSeeksAndCloses: concurrent Seeks, and a Close, while others receive.
+// Concurrent Seeks, and a Close, return while others receive.
 func TestStreamSeeksAndCloses(t *testing.T) {
 	for _, zero := range []bool{false, true} {
 		for range 300 {
@@ -94,7 +95,7 @@ func TestStreamSeeksAndCloses(t *testing.T) {
 	}
 }
 
-// TestStreamClosesDespiteASeek: Close returns even if a Seek never does, like that of a client's closed consumer.
+// Close returns even if a Seek never does, like that of a client's closed consumer.
 func TestStreamClosesDespiteASeek(t *testing.T) {
 	s := &silent{closed: make(chan struct{})}
 	st := &stream{}

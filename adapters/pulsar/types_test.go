@@ -19,21 +19,24 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestClientTypes fails when the client's types change by which it is found out what a consumer or
-// reader is, so that Wrap or the poller would take one for another.
+// TestClientTypes fails when the client's types change by which a consumer or reader is
+// recognized: Wrap and the poller would then treat it as another.
 func TestClientTypes(t *testing.T) {
-	w := newWorld(t)
+	w := newBrokerClient(t)
 	topic, partitioned := w.topic(0), w.topic(2)
 	for name, c := range map[string]struct {
 		options       pulsar.ConsumerOptions
 		zero, pattern bool
 	}{
-		"one topic":         {pulsar.ConsumerOptions{Topic: topic}, false, false},
-		"partitions":        {pulsar.ConsumerOptions{Topic: partitioned}, false, false},
-		"several topics":    {pulsar.ConsumerOptions{Topics: []string{topic, partitioned}}, false, false},
-		"with retry topics": {pulsar.ConsumerOptions{Topic: topic, RetryEnable: true}, false, false},
-		"pattern":           {pulsar.ConsumerOptions{TopicsPattern: topic + ".*"}, false, true},
-		"zero queue":        {pulsar.ConsumerOptions{Topic: topic, EnableZeroQueueConsumer: true}, true, false},
+		"one topic":  {pulsar.ConsumerOptions{Topic: topic}, false, false},
+		"partitions": {pulsar.ConsumerOptions{Topic: partitioned}, false, false},
+		"several topics": {pulsar.ConsumerOptions{Topics: []string{topic, partitioned}}, false,
+			false},
+		"with retry topics": {pulsar.ConsumerOptions{Topic: topic, RetryEnable: true}, false,
+			false},
+		"pattern": {pulsar.ConsumerOptions{TopicsPattern: topic + ".*"}, false, true},
+		"zero queue": {pulsar.ConsumerOptions{Topic: topic, EnableZeroQueueConsumer: true},
+			true, false},
 	} {
 		c.options.SubscriptionName, c.options.Type = name, pulsar.Shared
 		inner, err := w.client.Subscribe(c.options)
@@ -56,7 +59,8 @@ func TestClientTypes(t *testing.T) {
 	}
 }
 
-// A user's own consumer need not have a channel: that does not make it a zero-queue consumer.
+// A channelless consumer, of the user's own, has no channel, which does not make it a zero-queue
+// consumer.
 type channelless struct{ endless }
 
 func (channelless) Chan() <-chan pulsar.ConsumerMessage { panic("this consumer has no channel") }
@@ -68,7 +72,8 @@ func TestWrapLeavesTheChannelAlone(t *testing.T) {
 	receiveOne(t, c)
 }
 
-// A patterned consumer has a pattern, like the client's, and counts how often its ends are asked for.
+// A patterned consumer has a pattern, like the client's, and counts how often its ends are asked
+// for.
 type patterned struct {
 	endless
 	pattern *regexp.Regexp
@@ -83,16 +88,17 @@ func (p patterned) GetLastMessageIDs() ([]pulsar.TopicMessageID, error) {
 func TestAPatternIsNotAskedForItsEnds(t *testing.T) {
 	var asked atomic.Int32
 	lim := throttletest.Open(t, slow())
-	c, err := pulsarthrottle.Wrap(patterned{pattern: regexp.MustCompile("orders"), asked: &asked}, lim.Limiter)
+	c, err := pulsarthrottle.Wrap(patterned{pattern: regexp.MustCompile("orders"), asked: &asked},
+		lim.Limiter)
 	require.NoError(t, err)
 	defer c.Close()
-	receiveOne(t, c) // a topic is known, and has a limit
+	receiveOne(t, c) // a topic with a limit is known from now on
 	time.Sleep(2500 * time.Millisecond)
 	require.Zero(t, asked.Load())
 }
 
-// partitions is a client of a topic of two partitions, without messages. As the client's readers, its
-// readers cannot be asked where it ends; why, they say in words of their own.
+// partitions is a client of a topic of two partitions, without messages. Its readers cannot be
+// asked for their end, like the client's, with an error of their own.
 type partitions struct{ pulsar.Client }
 
 func (partitions) TopicPartitions(topic string) ([]string, error) {
@@ -125,9 +131,10 @@ func (r emptyReader) Next(ctx context.Context) (pulsar.Message, error) {
 	}
 }
 
-// A reader of several partitions goes by whether messages come, whatever the client says.
+// A Reader of several partitions goes by whether messages come, whatever the client's error says.
 func TestAReaderOfPartitionsIsNotAskedForItsEnd(t *testing.T) {
-	wrap := func(r pulsar.Reader, err error, lim *throttletest.Limiter) (*pulsarthrottle.Reader, error) {
+	wrap := func(r pulsar.Reader, err error, lim *throttletest.Limiter) (*pulsarthrottle.Reader,
+		error) {
 		require.NoError(t, err)
 		return pulsarthrottle.WrapReader(r, lim.Limiter)
 	}
@@ -158,7 +165,7 @@ func TestAReaderOfPartitionsIsNotAskedForItsEnd(t *testing.T) {
 	}
 }
 
-// A slowAdmin takes its time to return, also when it is told to stop.
+// A slowAdmin takes its time to return, also when its context has ended.
 type slowAdmin struct {
 	pulsaradmin.Client
 	topics slowTopics
@@ -182,13 +189,13 @@ func (a *slowTopics) GetPartitionedStatsWithOptionWithContext(
 	return stats, ctx.Err()
 }
 
-// The last Close returns when the poller has ended: nothing runs on behind it.
+// The last Close returns when the poller has ended.
 func TestCloseWaitsForThePoller(t *testing.T) {
 	lim := throttletest.Open(t, slow())
 	a := &slowAdmin{topics: slowTopics{asked: make(chan struct{})}}
 	c, err := pulsarthrottle.Wrap(endless{}, lim.Limiter, pulsarthrottle.WithAdmin(a))
 	require.NoError(t, err)
-	receiveOne(t, c) // a topic is known, and has a limit
+	receiveOne(t, c) // a topic with a limit is known from now on
 	<-a.topics.asked
 	c.Close()
 	require.True(t, a.topics.returned.Load(), "the poller has ended")

@@ -10,12 +10,16 @@ import (
 
 const electionPart = "/elections/"
 
-// electionTTL is the lease of who is elected, in seconds: another takes over so long after it has died.
+// electionTTL is the lease of the elected candidate, in seconds: if it dies, another one takes over
+// that much later.
 const electionTTL = 5
 
-// Elect calls lead whenever the candidate is elected, with a context that ends with its term, and the term's number: etcd's revision at
-// which the candidate joined the election. The lease is 5 s. It returns nil when ctx ends, else why it cannot go on now.
-func (s *Store) Elect(ctx context.Context, election, candidate string, lead func(ctx context.Context, term int64)) error {
+// Elect calls lead when the candidate is elected, with a context that ends with its term, and the
+// term's number: etcd's revision at which the candidate joined the election. The lease is 5 s.
+// Elect returns nil when ctx ends, else why the term or the campaign ended.
+func (s *Store) Elect(
+	ctx context.Context, election, candidate string, lead func(ctx context.Context, term int64),
+) error {
 	client, err := s.connect(ctx)
 	if err != nil {
 		return err
@@ -34,15 +38,16 @@ func (s *Store) Elect(ctx context.Context, election, candidate string, lead func
 	if err != nil {
 		return ended("grant a lease for the election", err)
 	}
-	session, err := concurrency.NewSession(client, concurrency.WithLease(lease.ID), concurrency.WithTTL(electionTTL), concurrency.WithContext(ctx))
+	session, err := concurrency.NewSession(client, concurrency.WithLease(lease.ID),
+		concurrency.WithTTL(electionTTL), concurrency.WithContext(ctx))
 	if err != nil {
 		return ended("begin the election", err)
 	}
-	defer func() { // in the background of ctx, which may have ended
+	defer func() { // with a context of its own: ctx may have ended
 		leaving, left := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer left()
 		session.Orphan()
-		_, _ = client.Revoke(leaving, lease.ID) // else it ends by itself
+		_, _ = client.Revoke(leaving, lease.ID) // if that fails, it expires
 	}()
 	term, end := context.WithCancel(ctx)
 	defer end()

@@ -1,17 +1,19 @@
-// Package etcd keeps policies in etcd.
+// Package etcd keeps policies and quotas in etcd.
 //
 // Under a prefix, /throttle by default, there are
 //
-//	PREFIX/policies/SCOPE           the permanent policy of a scope, as policy.Marshal writes it
-//	PREFIX/temporary/SCOPE/FIELD    a temporary one, {"expires":TIME,"policy":{...}}, with a lease
-//	PREFIX/revision                 rewritten by each Apply, so that deletions leave a trace, too
+//	PREFIX/SECTION/SCOPE                  a permanent entry, as policy.Marshal writes it
+//	PREFIX/temporary/SECTION/SCOPE/FIELD  a temporary one, {"expires":TIME,"settings":{...}}
+//	PREFIX/revision                       rewritten by each Apply, to show deletions too
 //
-// where SCOPE is escaped as a path segment of a URL.
+// where SECTION is policies, quotas or quotaSettings, and SCOPE is escaped as a path segment of a
+// URL. A temporary entry has a lease.
 //
-// A lease may outlive its policy, by as long as the policy lived: etcd begins it anew when its leader changes. So a
-// temporary policy is over when its time has come, and the lease only cleans up. A revision of
-// the store is etcd's own times 1000, plus how many ends there were that etcd has yet to notice: what is
-// in force after an end has a higher revision than before, and a lower one than after the next change.
+// A lease may outlive its entry, by as long as the entry lived: etcd restarts it when its leader
+// changes. So a temporary entry is over when it expires, and the lease only cleans up. A revision
+// of the store is etcd's own times 1000, plus the number of ends that etcd has not noticed yet:
+// what is in force after an end has a higher revision than before, and a lower one than after the
+// next change.
 package etcd
 
 import (
@@ -39,7 +41,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// DefaultPrefix is where policies are kept unless somebody says otherwise.
+// DefaultPrefix is the default prefix of the keys.
 const DefaultPrefix = "/throttle"
 
 // Config says how to reach etcd.
@@ -52,10 +54,10 @@ type Config struct {
 	DialTimeout time.Duration // default 2 s
 }
 
-// A Store keeps policies in etcd. Its methods may be used by any number of goroutines.
+// A Store keeps policies and quotas in etcd. Any number of goroutines may use it.
 type Store struct {
 	prefix string
-	config *clientv3.Config // nil: the client is not ours to open or close
+	config *clientv3.Config // nil: the caller of New opens and closes the client
 
 	mu     sync.Mutex // guards the fields below
 	client *clientv3.Client
@@ -65,7 +67,7 @@ type Store struct {
 
 var _ configstore.Store = (*Store)(nil)
 
-// New returns a store on a client, which stays the caller's to close. An empty prefix is DefaultPrefix.
+// New returns a store on a client, which the caller closes. An empty prefix is DefaultPrefix.
 func New(client *clientv3.Client, prefix string) *Store {
 	s := &Store{prefix: "/" + strings.Trim(prefix, "/"), client: client}
 	if s.prefix == "/" {
@@ -75,10 +77,14 @@ func New(client *clientv3.Client, prefix string) *Store {
 	return s
 }
 
-// Open returns a store that connects when it is first used, so that it opens while etcd is away.
+// Open returns a store that connects when it is first used, so that it opens while etcd is
+// unavailable.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if len(cfg.Endpoints) == 0 {
-		return nil, errors.New("configstore/etcd: no endpoints: name host:port of an etcd")
+		return nil, errors.New("configstore/etcd: no endpoints: want host:port of an etcd")
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("configstore/etcd: open: %w", context.Cause(ctx))
 	}
 	s := New(nil, cfg.Prefix)
 	if cfg.DialTimeout == 0 {
@@ -86,14 +92,16 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s.config = &clientv3.Config{
 		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password, TLS: cfg.TLS,
-		DialTimeout:       cfg.DialTimeout,
-		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, // finds a watch that was cut silently
+		DialTimeout: cfg.DialTimeout,
+		// A connection that was cut silently is found by keep-alives.
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		Logger: zap.NewNop(),
 	}
-	return s, context.Cause(ctx)
+	return s, nil
 }
 
-// connect returns the client. With a password it waits for etcd, at most until ctx ends, one caller at a time.
+// connect returns the client. With a password it waits for etcd, at most until ctx ends, one
+// caller at a time.
 func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +131,7 @@ func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 
 // Close implements configstore.Store.
 func (s *Store) Close() error {
-	s.end(configstore.ErrClosed) // first, so that a connect that hangs lets go of the lock
+	s.end(configstore.ErrClosed) // first, so that a connect that hangs releases the lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.config == nil || s.client == nil {
@@ -144,14 +152,15 @@ func (s *Store) bind(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// wrap adds what failed, and ErrClosed if the store was closed. If etcd did not answer, it adds why, as far as new connections
-// tell, and the error is a time-out.
+// wrap adds what failed; it returns ErrClosed if the store was closed. If etcd did not answer, it
+// adds why, as far as a new connection tells, and the error is a timeout.
 func (s *Store) wrap(doing string, err error) error {
 	if s.ctx.Err() != nil {
 		return configstore.ErrClosed
 	}
 	wrapped := fmt.Errorf("configstore/etcd: %s: %w", doing, err)
-	if s.config == nil || !errors.Is(err, context.DeadlineExceeded) && status.Code(err) != codes.Unavailable {
+	unanswered := errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.Unavailable
+	if s.config == nil || !unanswered {
 		return wrapped
 	}
 	if why := probe.Why(s.ctx, s.config.Endpoints, s.config.TLS); why != nil {
@@ -160,19 +169,26 @@ func (s *Store) wrap(doing string, err error) error {
 	return timeoutError{fmt.Errorf("%w: %s", wrapped, strings.Join(s.config.Endpoints, ", "))}
 }
 
-// A timeoutError says that etcd did not answer, whatever the client made of that.
+// A timeoutError says that etcd did not answer, in whatever form the client reported that.
 type timeoutError struct{ error }
 
 func (e timeoutError) Unwrap() error { return e.error }
 
-// Timeout implements net.Error's method of that name.
+// Timeout implements the method of net.Error.
 func (e timeoutError) Timeout() bool { return true }
 
 const (
-	permanentPart = "/policies/"
-	temporaryPart = "/temporary/"
+	temporaryPart = "/temporary"
 	markerPart    = "/revision"
 )
+
+// parts are where entries are, after the prefix.
+func parts() (all []string) {
+	for _, section := range policy.Sections() {
+		all = append(all, "/"+section.String()+"/")
+	}
+	return append(all, temporaryPart+"/")
+}
 
 // steps is how many revisions of the store there are for each of etcd's.
 const steps = 1000
@@ -192,99 +208,118 @@ func (s *Store) list(ctx context.Context) (snap configstore.Snapshot, applied in
 	}
 	ctx, cancel := s.bind(ctx)
 	defer cancel()
-	resp, err := client.Txn(ctx).Then( // one transaction: one revision
-		clientv3.OpGet(s.prefix+permanentPart, clientv3.WithPrefix()),
-		clientv3.OpGet(s.prefix+temporaryPart, clientv3.WithPrefix()),
-		clientv3.OpGet(s.prefix+markerPart),
-	).Commit()
+	gets := []clientv3.Op{clientv3.OpGet(s.prefix + markerPart)}
+	for _, part := range parts() {
+		gets = append(gets, clientv3.OpGet(s.prefix+part, clientv3.WithPrefix()))
+	}
+	resp, err := client.Txn(ctx).Then(gets...).Commit() // one transaction: one revision
 	if err != nil {
 		return configstore.Snapshot{}, 0, s.wrap("list", err)
 	}
 	var stored []policy.Entry
-	for _, r := range resp.Responses[:2] {
+	for _, r := range resp.Responses[1:] {
 		for _, kv := range r.GetResponseRange().Kvs {
 			stored = append(stored, s.entry(string(kv.Key), kv.Value, kv.ModRevision))
 		}
 	}
-	set, _ := policy.NewSet(stored) // ties and bad patterns are among its entries
+	set, _ := policy.NewSet(stored) // ties and invalid patterns are among its entries
 	live := policy.Snapshot{Set: set, Revision: resp.Header.Revision * steps}.At(time.Now())
 	snap = configstore.Snapshot{
 		Entries: live.Set.Entries(), Identity: fmt.Sprintf("etcd:%x%s", resp.Header.ClusterId, s.prefix),
 		Revision: min(live.Revision, (resp.Header.Revision+1)*steps-1),
 	}
-	if kvs := resp.Responses[2].GetResponseRange().Kvs; len(kvs) > 0 {
+	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
 		applied = kvs[0].ModRevision
 	}
 	return snap, applied, nil
 }
 
 type temporaryJSON struct {
-	Expires time.Time       `json:"expires"`
-	Policy  json.RawMessage `json:"policy"`
+	Expires  time.Time       `json:"expires"`
+	Settings json.RawMessage `json:"settings"`
 }
 
-// entry reads what is stored at a revision of etcd's; what cannot be read is in its Err.
+// entry reads what is stored at a revision of etcd's; if it cannot be read, Err says why.
 func (s *Store) entry(key string, value []byte, revision int64) policy.Entry {
 	k, err := s.parseKey(key)
-	e := policy.Entry{Scope: k.Scope, Temporary: k.Field != "", Field: k.Field, Revision: revision * steps}
+	e := policy.Entry{
+		Scope: k.Scope, Settings: k.Section.Zero(), Temporary: k.Field != "", Field: k.Field,
+		Revision: revision * steps,
+	}
 	if err == nil && e.Temporary {
 		var t temporaryJSON
 		if err = json.Unmarshal(value, &t); err == nil {
-			e.Expires, value = t.Expires, t.Policy
+			e.Expires, value = t.Expires, t.Settings
 		}
 	}
-	var p policy.Policy
+	var settings policy.Settings
 	if err == nil {
-		p, err = policy.Unmarshal(value)
+		settings, err = policy.Unmarshal(k.Section, value)
 	}
 	if err == nil {
-		err = p.Validate(e.Scope)
+		err = settings.Validate(e.Scope)
 	}
-	if err == nil && e.Temporary && (!p.Has(e.Field) || !p.Without(e.Field).IsZero()) {
-		err = &policy.FieldError{Field: e.Field, Value: string(value), Reason: "is not the only field of the temporary policy"}
+	if err == nil && e.Temporary && !slices.Equal(policy.Fields(settings), []string{e.Field}) {
+		err = &policy.FieldError{
+			Field: e.Field, Value: string(value), Reason: "not the only field of the temporary entry",
+		}
 	}
 	if err != nil {
 		e.Err = fmt.Errorf("configstore/etcd: %s: %w", key, err)
 	} else {
-		e.Policy = p
+		e.Settings = settings
 	}
 	return e
 }
 
 func (s *Store) key(k configstore.Key) string {
+	permanent := "/" + k.Section.String() + "/" + url.PathEscape(k.Scope.String())
 	switch {
 	case k.Scope.Kind == policy.UnreadableKind:
 		return s.prefix + "/" + k.Scope.Pattern
 	case k.Field != "":
-		return s.prefix + temporaryPart + url.PathEscape(k.Scope.String()) + "/" + k.Field
+		return s.prefix + temporaryPart + permanent + "/" + k.Field
 	}
-	return s.prefix + permanentPart + url.PathEscape(k.Scope.String())
+	return s.prefix + permanent
 }
 
-// parseKey is the inverse of key. A key that key would not write has an unreadable scope, with which it can still be deleted.
+// parseKey is the inverse of key. A key that key would not write gets an unreadable scope, with
+// which it can still be deleted.
 func (s *Store) parseKey(key string) (configstore.Key, error) {
-	rest, temporary := strings.CutPrefix(key, s.prefix+temporaryPart)
-	rest = strings.TrimPrefix(rest, s.prefix+permanentPart)
+	path := strings.TrimPrefix(key, s.prefix+"/")
+	section, rest, _ := strings.Cut(path, "/")
 	var k configstore.Key
+	temporary := "/"+section == temporaryPart
 	if temporary {
+		section, rest, _ = strings.Cut(rest, "/")
 		rest, k.Field, _ = strings.Cut(rest, "/")
 	}
+	var known bool
+	k.Section, known = policy.ParseSection(section)
 	text, err := url.PathUnescape(rest)
 	if err == nil {
 		k.Scope, err = policy.ParseScope(text)
 	}
-	if err == nil && (s.key(k) != key || temporary && !slices.Contains(slices.Collect(policy.Fields()), k.Field)) {
-		err = errors.New("is not a key that this version writes")
+	if err == nil && (!known || s.key(k) != key || temporary && !isField(k)) {
+		err = errors.New("not a key that this version writes")
 	}
 	if err != nil {
-		bad := policy.Scope{Kind: policy.UnreadableKind, Pattern: strings.TrimPrefix(key, s.prefix+"/")}
-		return configstore.Key{Scope: bad}, err
+		unreadable := policy.Scope{Kind: policy.UnreadableKind, Pattern: path}
+		return configstore.Key{Scope: unreadable}, err
 	}
 	return k, nil
 }
 
+func isField(k configstore.Key) bool {
+	return slices.ContainsFunc(k.Section.Fields(), func(f policy.Field) bool {
+		return f.Name == k.Field
+	})
+}
+
 // Apply implements configstore.Store.
-func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevision int64) (int64, error) {
+func (s *Store) Apply(
+	ctx context.Context, changes []configstore.Change, ifRevision int64,
+) (int64, error) {
 	client, err := s.connect(ctx)
 	if err != nil {
 		return 0, err
@@ -292,7 +327,8 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 	ctx, cancel := s.bind(ctx)
 	defer cancel()
 	for {
-		// What was checked is what is changed: the marker must still be where it was.
+		// The marker must still be where it was, so that the changes were checked against what they
+		// change.
 		snap, applied, err := s.list(ctx)
 		if err != nil {
 			return 0, err
@@ -316,7 +352,7 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 			}
 		}
 		for _, id := range leases {
-			_, _ = client.Revoke(ctx, id) // else it ends by itself, with nothing attached
+			_, _ = client.Revoke(ctx, id) // if that fails, it expires with nothing attached
 		}
 		if err != nil {
 			return 0, s.wrap("apply", err)
@@ -325,15 +361,17 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 }
 
 // ops returns the operations of the changes, and the leases that were granted for them.
-func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []configstore.Change) (ops []clientv3.Op, leases []clientv3.LeaseID, err error) {
+func (s *Store) ops(
+	ctx context.Context, client *clientv3.Client, changes []configstore.Change,
+) (ops []clientv3.Op, leases []clientv3.LeaseID, err error) {
 	now := time.Now()
 	byTTL := make(map[int64]clientv3.LeaseID)
 	for _, c := range changes {
-		if c.Policy.IsZero() {
+		if c.Deletes() {
 			ops = append(ops, clientv3.OpDelete(s.key(c.Key)))
 			continue
 		}
-		value, err := policy.Marshal(c.Policy)
+		value, err := policy.Marshal(c.Settings)
 		if err != nil {
 			return nil, leases, err
 		}
@@ -341,7 +379,7 @@ func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []conf
 			ops = append(ops, clientv3.OpPut(s.key(c.Key), string(value)))
 			continue
 		}
-		seconds := int64(math.Ceil(c.TTL.Seconds())) // what a lease counts in
+		seconds := int64(math.Ceil(c.TTL.Seconds())) // the unit of a lease
 		id, ok := byTTL[seconds]
 		if !ok {
 			lease, err := client.Grant(ctx, seconds)
@@ -352,7 +390,8 @@ func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []conf
 			byTTL[seconds] = id
 			leases = append(leases, id)
 		}
-		value, err = json.Marshal(temporaryJSON{Expires: c.Entry(now, 0).Expires, Policy: value}) // before the lease does
+		// The entry expires before its lease.
+		value, err = json.Marshal(temporaryJSON{Expires: c.Entry(now, 0).Expires, Settings: value})
 		if err != nil {
 			return nil, leases, err
 		}
@@ -361,8 +400,8 @@ func (s *Store) ops(ctx context.Context, client *clientv3.Client, changes []conf
 	return ops, leases, nil
 }
 
-// nest puts operations into transactions within transactions: etcd allows 128 operations along each
-// branch of the tree, and three levels of 40 hold 64,000.
+// nest puts operations into nested transactions: etcd allows 128 operations along each branch of
+// the tree, and three levels of 40 hold 64,000.
 func nest(ops []clientv3.Op) []clientv3.Op {
 	const width = 40
 	for len(ops) > width {
@@ -375,8 +414,9 @@ func nest(ops []clientv3.Op) []clientv3.Op {
 	return ops
 }
 
-// checkEvery is how often a silent watch is checked, for at most as long: a client that has lost
-// etcd keeps its watch and says nothing, and one that has come back to an empty etcd waits for a revision that is far off.
+// checkEvery is how often a silent watch is checked, and how long a check may take: a client that
+// has lost etcd keeps its watch without an error, and one that is reconnected to an empty etcd
+// waits for a revision that is far away.
 const checkEvery = 2 * time.Second
 
 // Watch implements configstore.Store.
@@ -390,14 +430,17 @@ func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Ba
 		user := ctx
 		ctx, cancel := s.bind(ctx)
 		defer cancel()
-		if err := s.watch(ctx, client, after/steps, func(b configstore.Batch) bool { return yield(b, nil) }); err != nil && user.Err() == nil {
+		err = s.watch(ctx, client, after/steps, func(b configstore.Batch) bool { return yield(b, nil) })
+		if err != nil && user.Err() == nil {
 			yield(configstore.Batch{}, err)
 		}
 	}
 }
 
-// watch returns why the watch after a revision of etcd's ended; nil if yield wanted no more.
-func (s *Store) watch(ctx context.Context, client *clientv3.Client, after int64, yield func(configstore.Batch) bool) error {
+// watch returns why the watch after a revision of etcd's ended; nil if yield returned false.
+func (s *Store) watch(
+	ctx context.Context, client *clientv3.Client, after int64, yield func(configstore.Batch) bool,
+) error {
 	var cluster uint64
 	check := func() error {
 		ctx, cancel := context.WithTimeout(ctx, checkEvery)
@@ -419,7 +462,8 @@ func (s *Store) watch(ctx context.Context, client *clientv3.Client, after int64,
 	if err := check(); err != nil {
 		return err
 	}
-	events := client.Watch(clientv3.WithRequireLeader(ctx), s.prefix+"/", clientv3.WithPrefix(), clientv3.WithRev(after+1))
+	events := client.Watch(clientv3.WithRequireLeader(ctx), s.prefix+"/", clientv3.WithPrefix(),
+		clientv3.WithRev(after+1))
 	ticker := time.NewTicker(checkEvery)
 	defer ticker.Stop()
 	for {
@@ -447,15 +491,17 @@ func (s *Store) watch(ctx context.Context, client *clientv3.Client, after int64,
 	}
 }
 
-// batch returns what events say about policies; ok is false if they say nothing.
+// batch returns what events say about entries; ok is false if they say nothing.
 func (s *Store) batch(events []*clientv3.Event) (b configstore.Batch, ok bool) {
-	last := make(map[string]int) // of several events of a key the last one counts
+	last := make(map[string]int) // the last event of each key counts
 	for i, e := range events {
 		last[string(e.Kv.Key)] = i
 	}
 	for i, e := range events {
 		key := string(e.Kv.Key)
-		ours := strings.HasPrefix(key, s.prefix+permanentPart) || strings.HasPrefix(key, s.prefix+temporaryPart)
+		ours := slices.ContainsFunc(parts(), func(part string) bool {
+			return strings.HasPrefix(key, s.prefix+part)
+		})
 		if !ours && key != s.prefix+markerPart {
 			continue
 		}
@@ -463,7 +509,7 @@ func (s *Store) batch(events []*clientv3.Event) (b configstore.Batch, ok bool) {
 		switch {
 		case !ours || last[key] != i:
 		case e.Type == clientv3.EventTypeDelete:
-			k, _ := s.parseKey(key) // an unreadable one is a key, too
+			k, _ := s.parseKey(key) // an unreadable one is a key too
 			b.Deletes = append(b.Deletes, k)
 		default:
 			b.Puts = append(b.Puts, s.entry(key, e.Kv.Value, e.Kv.ModRevision))

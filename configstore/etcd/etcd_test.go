@@ -20,7 +20,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The embedded servers leave goroutines of gRPC and of its logger behind; the stores' own are checked by storetest.
+	// The embedded servers leave goroutines of gRPC and of its logger behind; the stores' own are
+	// checked by storetest.
 	os.Exit(m.Run())
 }
 
@@ -32,7 +33,12 @@ func open(t testing.TB, endpoint, prefix string) *etcd.Store {
 }
 
 func rate(n int64) []configstore.Change {
-	return []configstore.Change{{Key: configstore.Key{Scope: storetest.Orders}, Policy: policy.Policy{MessageRate: policy.PerSecond(n)}}}
+	return []configstore.Change{
+		{
+			Key:      configstore.Key{Scope: storetest.Orders},
+			Settings: policy.Policy{MessageRate: policy.PerSecond(n)},
+		},
+	}
 }
 
 func TestStore(t *testing.T) {
@@ -43,7 +49,8 @@ func TestStore(t *testing.T) {
 			Open: func(t *testing.T) configstore.Store { return open(t, node.Endpoint, prefix) },
 			Corrupt: func(t *testing.T) {
 				key := "/" + prefix + "/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders"
-				resp, err := node.Client().Put(t.Context(), key, `{"schema":1,"messageRate":"-1"}`)
+				const older = `{"schema":1,"messageRate":"7/s","rampOver":"1m"}`
+				resp, err := node.Client().Put(t.Context(), key, older)
 				require.NoError(t, err)
 				require.NotZero(t, resp.Header.Revision)
 			},
@@ -54,23 +61,29 @@ func TestStore(t *testing.T) {
 func TestBadKeysAreShownAndCanBeRemoved(t *testing.T) {
 	node, ctx := services.Etcd(t), t.Context()
 	client := node.Client()
-	for _, key := range []string{"policies/x", "policies/%zz", "policies/cluster%20", "temporary/cluster/rate", "temporary/cluster", "policies/tenant:"} {
-		_, err := client.Put(ctx, "/throttle/"+key, `{"schema":1}`)
+	for _, key := range []string{
+		"policies/x", "policies/%zz", "policies/cluster%20", "temporary/policies/cluster/rate",
+		"temporary/cluster", "temporary/cluster/burst", "quotas/public%2Fdefault%20", "policies/tenant:",
+	} {
+		_, err := client.Put(ctx, "/throttle/"+key, `{"schema":2}`)
 		require.NoError(t, err)
 	}
 	_, err := client.Put(ctx, "/throttle/policies/cluster", `{"schema":9,"messageRate":"1/s"}`)
 	require.NoError(t, err)
-	_, err = client.Put(ctx, "/throttle/temporary/cluster/burst", `{"expires":"2040-01-01T00:00:00Z","policy":{"schema":1,"messageRate":"1/s"}}`)
+	_, err = client.Put(
+		ctx, "/throttle/temporary/policies/cluster/burst",
+		`{"expires":"2040-01-01T00:00:00Z","settings":{"schema":2,"messageRate":"1/s"}}`,
+	)
 	require.NoError(t, err)
 	s := etcd.New(client, "")
 	list, err := s.List(ctx)
 	require.NoError(t, err)
-	require.Len(t, list.Entries, 8)
+	require.Len(t, list.Entries, 10)
 	assert.Regexp(t, "^etcd:[0-9a-f]+/throttle$", list.Identity)
 	var changes []configstore.Change
 	for _, e := range list.Entries {
 		assert.Error(t, e.Err, e.Scope)
-		assert.True(t, e.Policy.IsZero())
+		assert.True(t, policy.IsZero(e.Settings))
 		changes = append(changes, configstore.Change{Key: configstore.KeyOf(e)})
 	}
 	assert.ErrorAs(t, list.Entries[0].Err, new(*policy.SchemaError))
@@ -96,7 +109,8 @@ func TestCompactedWatch(t *testing.T) {
 	}
 }
 
-// TestFollowerMissesNothing cuts the follower off, changes and compacts behind its back, and stops the server.
+// TestFollowerMissesNothing cuts the follower off, changes and compacts meanwhile, and stops the
+// server.
 func TestFollowerMissesNothing(t *testing.T) {
 	node := services.Etcd(t)
 	proxy := services.NewProxy(t, node.Endpoint)
@@ -144,7 +158,7 @@ func TestFollowerMissesNothing(t *testing.T) {
 	until(19)
 	proxy.Cut()
 	node.Stop()
-	time.Sleep(5 * time.Second) // longer than a silent watch stays unnoticed
+	time.Sleep(5 * time.Second) // longer than the check of a silent watch takes
 	assert.Len(t, errs, 1, "an outage is reported once")
 	node.Start()
 	proxy.Restore()
@@ -153,7 +167,8 @@ func TestFollowerMissesNothing(t *testing.T) {
 	until(20)
 }
 
-// TestTemporaryEndsBeforeItsLease: what etcd keeps for too long, as after a change of its leader, is over.
+// TestTemporaryEndsBeforeItsLease: an entry that etcd keeps for too long, as after a change of its
+// leader, has expired.
 func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 	node := services.Etcd(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -162,8 +177,13 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 	_, err := s.Apply(ctx, rate(1), 0)
 	require.NoError(t, err)
 	end := time.Now().Add(3 * time.Second)
-	key := "/throttle/temporary/kafka:%2F%2Fpublic%2Fdefault%2Forders/messageRate"
-	put, err := client.Put(ctx, key, fmt.Sprintf(`{"expires":%q,"policy":{"schema":1,"messageRate":"2/s"}}`, end.Format(time.RFC3339Nano)))
+	key := "/throttle/temporary/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders/messageRate"
+	put, err := client.Put(
+		ctx, key,
+		fmt.Sprintf(
+			`{"expires":%q,"settings":{"schema":2,"messageRate":"2/s"}}`, end.Format(time.RFC3339Nano),
+		),
+	)
 	require.NoError(t, err)
 
 	var last policy.Snapshot
@@ -189,7 +209,7 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 			assert.Equal(t, snap.Revision, list.Revision, "whoever lists now is as far")
 			_, err = s.Apply(ctx, rate(3), list.Revision)
 			require.NoError(t, err, "an end is nobody's change")
-			_, err = client.Delete(ctx, key) // at last
+			_, err = client.Delete(ctx, key) // as its lease would
 			require.NoError(t, err)
 			deleted = true
 		case deleted && snap.Revision/1000 == put.Header.Revision+2:
@@ -203,7 +223,13 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 
 func TestOpensWhileEtcdIsAwayAndKeepsThePassword(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{"127.0.0.1:1"}, Username: "me", Password: "s3cret", DialTimeout: 100 * time.Millisecond})
+	s, err := etcd.Open(
+		t.Context(),
+		etcd.Config{
+			Endpoints: []string{"127.0.0.1:1"}, Username: "me", Password: "s3cret",
+			DialTimeout: 100 * time.Millisecond,
+		},
+	)
 	require.NoError(t, err)
 	_, err = s.List(t.Context())
 	require.Error(t, err)
@@ -214,7 +240,7 @@ func TestOpensWhileEtcdIsAwayAndKeepsThePassword(t *testing.T) {
 	assert.ErrorContains(t, err, "endpoints")
 }
 
-// BenchmarkFollow measures from etcd's answer to the snapshot.
+// BenchmarkFollow measures the time from etcd's answer to the snapshot.
 func BenchmarkFollow(b *testing.B) {
 	for _, n := range []int{1000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -224,7 +250,12 @@ func BenchmarkFollow(b *testing.B) {
 			for i := range n {
 				scope, err := policy.ParseScope(fmt.Sprint("kafka://public/default/t", i))
 				require.NoError(b, err)
-				changes = append(changes, configstore.Change{Key: configstore.Key{Scope: scope}, Policy: policy.Policy{MessageRate: policy.PerSecond(1)}})
+				changes = append(
+					changes,
+					configstore.Change{
+						Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(1)},
+					},
+				)
 			}
 			_, err := s.Apply(ctx, changes, 0)
 			require.NoError(b, err)

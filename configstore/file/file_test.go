@@ -39,8 +39,8 @@ func TestStore(t *testing.T) {
 				path := filepath.Join(t.TempDir(), name)
 				return storetest.Backend{
 					Open: func(t *testing.T) configstore.Store { return open(t, path) },
-					Corrupt: func(t *testing.T) { // at once: an empty file would be a fault of its own
-						require.NoError(t, os.WriteFile(path+".new", []byte("schema: 1\npolicies: 5\n"), 0o600))
+					Corrupt: func(t *testing.T) { // atomically, since an empty file is a fault, too
+						require.NoError(t, os.WriteFile(path+".new", []byte("schema: 2\npolicies: 5\n"), 0o600))
 						require.NoError(t, os.Rename(path+".new", path))
 					},
 				}
@@ -49,10 +49,13 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// someTime is before what expires in the files of these tests.
+var someTime = time.Date(2039, 6, 1, 0, 0, 0, 0, time.UTC)
+
 func TestParse(t *testing.T) {
-	now := time.Date(2039, 6, 1, 0, 0, 0, 0, time.UTC)
+	now := someTime
 	entries, err := file.ParseAt("p.yaml", []byte(`# comment
-schema: 1
+schema: 2
 policies:
   - scope: cluster
     messageRate: 1000
@@ -65,15 +68,37 @@ policies:
     paused: false
     mode: shadow
     onOutage: stop
-  - {scope: public/default, burst: 1, paused: true, expires: 2040-01-02T15:04:05Z}
+    sharing: {mode: fair, groups: [eu, "1"], keepBack: 0.5}
+    ramp:
+      from: 100
+      over: 1m
+    busy:
+      outcomes:
+      - busy
+      - timeout
+    caughtUp: {throttle: True}
+  - {scope: public/default, burst: 1, ramp: {over: 1m}, expires: 2040-01-02T15:04:05Z}
+quotas:
+  - {scope: "tenant:acme", total: 1MiB, reserved: 4096}
+  - {scope: "tag:bulk", total: 0, expires: 2040-01-02T15:04:05Z}
+quotaSettings: {capacity: 8192, zones: [a, b]}
 `), now)
 	require.NoError(t, err)
-	require.Len(t, entries, 4)
-	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(1000)}, entries[0].Policy)
+	require.Len(t, entries, 7)
+	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(1000)}, entries[0].Settings)
 	assert.Equal(t, "burst", entries[1].Field)
-	assert.Equal(t, policy.Policy{Paused: new(true)}, entries[2].Policy)
+	assert.Equal(t, policy.Policy{Ramp: policy.Ramp{Over: policy.Duration(time.Minute)}}, entries[2].Settings)
+	assert.Equal(t, "ramp.over", entries[2].Field)
 	assert.Equal(t, "kafka://public/default/orders?subscription=billing", entries[3].Scope.String())
-	assert.Equal(t, policy.PerSecond(1<<20), entries[3].Policy.ByteRate)
+	billing := entries[3].Policy()
+	assert.Equal(t, policy.PerSecond(1<<20), billing.ByteRate)
+	assert.Equal(t, policy.Sharing{Mode: policy.Fair, Groups: []string{"eu", "1"}, KeepBack: new(0.5)}, billing.Sharing)
+	assert.Equal(t, policy.Ramp{From: policy.PerSecond(100), Over: policy.Duration(time.Minute)}, billing.Ramp)
+	assert.Equal(t, policy.Busy{Outcomes: []string{"busy", "timeout"}}, billing.Busy)
+	assert.Equal(t, policy.CaughtUp{Throttle: new(true)}, billing.CaughtUp)
+	assert.Equal(t, policy.Quota{Total: new(int64(1 << 20)), Reserved: new(int64(4096))}, entries[4].Settings)
+	assert.Equal(t, configstore.Key{Section: policy.QuotaSection, Scope: policy.TagScope("bulk"), Field: "total"}, configstore.KeyOf(entries[5]))
+	assert.Equal(t, policy.QuotaSettings{Capacity: new(int64(8192)), Zones: []string{"a", "b"}}, entries[6].Settings)
 
 	for name, format := range map[string]func([]policy.Entry) ([]byte, error){"yaml": file.Format, "json": file.FormatJSON} {
 		data, err := format(entries)
@@ -88,9 +113,9 @@ func TestFormatKeepsNamesText(t *testing.T) {
 	names := []string{"billing", "a.b-c:d", "12", "1e3", "0x10", "1_000", "190:20:30", "2026-01-02", ".inf", "-", "~", "y", "No", "ON", "null", "True", "it's", "a: b", "a #b", "x:"}
 	var entries []policy.Entry
 	for _, name := range names {
-		entries = append(entries, policy.Entry{Scope: storetest.Orders.WithSubscription(name), Policy: policy.Policy{MessageRate: policy.PerSecond(0)}})
+		entries = append(entries, policy.Entry{Scope: storetest.Orders.WithSubscription(name), Settings: policy.Policy{MessageRate: policy.PerSecond(0)}})
 	}
-	entries = append(entries, policy.Entry{Scope: policy.NamespaceScope("1", "", "2"), Policy: policy.Policy{Round: policy.Duration(time.Second)}})
+	entries = append(entries, policy.Entry{Scope: policy.NamespaceScope("1", "", "2"), Settings: policy.Policy{Round: policy.Duration(time.Second)}})
 	data, err := file.Format(entries)
 	require.NoError(t, err)
 	plain := regexp.MustCompile(`(?m)^    subscription: ([^"].*)$`)
@@ -107,46 +132,85 @@ func TestFormatKeepsNamesText(t *testing.T) {
 }
 
 func TestParseBlocksOfText(t *testing.T) {
-	entries, err := file.Parse("p", []byte("schema: 1\npolicies:\n- scope: >-\n    kafka://a/b/c\n  subscription: |-\n    d\n  messageRate: |-\n    5\n"))
+	entries, err := file.Parse("p", []byte("schema: 2\npolicies:\n- scope: >-\n    kafka://a/b/c\n  subscription: |-\n    d\n  messageRate: |-\n    5\n"))
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
 	assert.Equal(t, "kafka://a/b/c?subscription=d", entries[0].Scope.String())
-	assert.Equal(t, policy.PerSecond(5), entries[0].Policy.MessageRate)
+	assert.Equal(t, policy.PerSecond(5), entries[0].Policy().MessageRate)
 }
 
 func TestParseFaults(t *testing.T) {
-	for text, want := range map[string][]string{
-		"":                                 {"p:0 "},
-		"schema: 2\npolicies: []":          {"p:1 "},
-		"policies: []":                     {"p:1 schema"},
-		"schema: 1\nrules: []":             {"p:2 rules"},
-		"schema: 1\npolicies: {a: 1}":      {"p:2 "},
-		"schema: 1\npolicies:\n  - 5":      {"p:3 "},
-		"schema: 1\nschema: 1":             {"p:2 "},
-		"schema: 1\n---\nschema: 1":        {"p:3 "},
-		"schema: 1\npolicies:\n- burst: 1": {"p:3 scope"},
-		"schema: [":                        {"p:1 "},
-		"schema: 1\npolicies:\n- scope: cluster\n  rate: 5\n  messageRate: -1\n  burst: many\n  mode: off\n- scope: x":                                                                    {"p:5 messageRate", "p:4 rate", "p:6 burst", "p:7 mode", "p:8 scope"},
-		"schema: 1\npolicies:\n- scope: cluster\n  burst: -1\n  priority: 3\n":                                                                                                            {"p:4 burst", "p:5 priority"},
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n- scope: a/b\n  burst: 2\n":                                                                                                      {"p:5 scope"},
-		"schema: 1\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n":                                                                                          {"p:5 "},
-		"schema: 1\npolicies:\n- scope: a/b\n  subscription: c\n  burst: 2\n":                                                                                                             {"p:4 subscription"},
-		"schema: 1\npolicies:\n- scope: a/b\n  subscription: \"\"\n  burst: 2\n":                                                                                                          {"p:4 subscription"},
-		"schema: 1\npolicies:\n- scope: pattern:a\n  subscription: c\n  priority: 2\n":                                                                                                    {"p:4 subscription"},
-		"schema: 1\npolicies:\n- scope: kafka://a/b/c?subscription=d\n  subscription: e\n  burst: 2\n":                                                                                    {"p:4 subscription"},
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: .nan\n  messageRate: .inf\n":                                                                                                        {"p:4 burst", "p:5 messageRate"},
-		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  subscription:\n  burst: ~\n  mode: null\n":                                                                                       {"p:4 subscription", "p:5 burst", "p:6 mode"},
-		"schema: 1\npolicies:\n- scope:\n  priority: 1\n  expires: ~\n":                                                                                                                   {"p:3 scope", "p:5 expires"},
-		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  burst: 1\n  subscription: |\n    d\n":                                                                                            {"p:5 subscription"}, // a line break
-		"schema: 1\npolicies:\n- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n- scope: pattern:cc\n  burst: 1\n- scope: pattern:dd\n  burst: 2\n":                        {"p:5 ", "p:9 "},
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  expires: 2001-01-02T15:04:05Z\n- scope: a/c\n  burst: 1\n  expires: 9001-01-02T15:04:05Z\n- scope: a/d\n  expires: tomorrow\n": {"p:5 expires", "p:8 expires", "p:10 expires"},
-		"schema: 1\npolicies:\n- scope: kafka://a/b\n  subscription: \"\"\n  burst: 1\n":                                                                                                  {"p:3 topic", "p:4 subscription"},
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: [1]\n  round: &x 1s\n":                                                                                                              {"p:4 burst", "p:5 round"},
-		"schema: 1\npolicies:\n- scope: a/b\n  burst: 1\n  burst: 2\n":                                                                                                                    {"p:5 "},
-		strings.Repeat("x", 1<<20+1): {"p:0 "},
+	type fault struct {
+		text string
+		want []string // the place and the field of each
+	}
+	faults := []fault{
+		{"", []string{"p:0 "}},
+		{strings.Repeat("x", 1<<20+1), []string{"p:0 "}},
+		{"schema: 3\npolicies: []", []string{"p:1 "}},
+		{"schema: 1\npolicies: []", []string{"p:1 "}},
+		{"policies: []", []string{"p:1 schema"}},
+		{"schema: 2\nrules: []", []string{"p:2 rules"}},
+		{"schema: 2\npolicies: {a: 1}", []string{"p:2 "}},
+		{"schema: 2\npolicies:\n  - 5", []string{"p:3 "}},
+		{"schema: 2\nschema: 2", []string{"p:2 "}},
+		{"schema: 2\n---\nschema: 2", []string{"p:3 "}},
+		{"schema: [", []string{"p:1 "}},
+	}
+	for _, policies := range []fault{ // from line 3 on
+		{"- burst: 1", []string{"p:3 scope"}},
+		{"- scope: cluster\n  rate: 5\n  messageRate: -1\n  burst: many\n  mode: off\n" +
+			"- scope: x", []string{
+			"p:5 messageRate", "p:4 rate", "p:6 burst", "p:7 mode", "p:8 scope",
+		}},
+		{"- scope: cluster\n  burst: -1\n  priority: 3\n", []string{"p:4 burst", "p:5 priority"}},
+		{"- scope: a/b\n  burst: 1\n- scope: a/b\n  burst: 2\n", []string{"p:5 scope"}},
+		{"- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n", []string{"p:5 "}},
+		{"- scope: a/b\n  subscription: c\n  burst: 2\n", []string{"p:4 subscription"}},
+		{"- scope: a/b\n  subscription: \"\"\n  burst: 2\n", []string{"p:4 subscription"}},
+		{"- scope: pattern:a\n  subscription: c\n  priority: 2\n", []string{"p:4 subscription"}},
+		{"- scope: kafka://a/b/c?subscription=d\n  subscription: e\n  burst: 2\n", []string{
+			"p:4 subscription",
+		}},
+		{"- scope: a/b\n  burst: .nan\n  messageRate: .inf\n", []string{"p:4 burst", "p:5 messageRate"}},
+		{"- scope: kafka://a/b/c\n  subscription:\n  burst: ~\n  mode: null\n", []string{
+			"p:4 subscription", "p:5 burst", "p:6 mode",
+		}},
+		{"- scope:\n  priority: 1\n  expires: ~\n", []string{"p:3 scope", "p:5 expires"}},
+		{"- scope: kafka://a/b/c\n  burst: 1\n  subscription: |\n    d\n", []string{
+			"p:5 subscription",
+		}}, // a line break
+		{"- scope: pattern:a\n  burst: 1\n- scope: pattern:b\n  burst: 2\n- scope: pattern:cc\n" +
+			"  burst: 1\n- scope: pattern:dd\n  burst: 2\n", []string{"p:5 ", "p:9 "}},
+		{"- scope: a/b\n  burst: 1\n  expires: 2001-01-02T15:04:05Z\n- scope: a/c\n  burst: 1\n" +
+			"  expires: 9001-01-02T15:04:05Z\n- scope: a/d\n  expires: tomorrow\n", []string{
+			"p:5 expires", "p:8 expires", "p:10 expires",
+		}},
+		{"- scope: kafka://a/b\n  subscription: \"\"\n  burst: 1\n", []string{
+			"p:3 topic", "p:4 subscription",
+		}},
+		{"- scope: a/b\n  burst: [1]\n  round: &x 1s\n", []string{"p:4 burst", "p:5 round"}},
+		{"- scope: a/b\n  burst: 1\n  burst: 2\n", []string{"p:5 "}},
+		{"- scope: a/b\n  ramp: 1m\n  sharing: {mode: [fair], groups: [{a: b}], x: 1}\n" +
+			"  ramp.over: 1m\n  caughtUp: {backlog: -1}\n", []string{
+			"p:4 ramp", "p:5 sharing.mode", "p:5 sharing.groups", "p:5 sharing.x", "p:6 ramp.over",
+			"p:7 caughtUp.backlog",
+		}},
 	} {
-		_, err := file.Parse("p", []byte(text))
-		assert.ElementsMatch(t, want, lines(err), "%.200s\n%v", text, err)
+		faults = append(faults, fault{"schema: 2\npolicies:\n" + policies.text, policies.want})
+	}
+	faults = append(faults, []fault{
+		{"schema: 2\nquotas:\n- total: 5\n- scope: a/b\n  total: 5\n- scope: tag:a\n  reserved: 5\n" +
+			"  burst: 1\n- scope: tag:b c\n  total: 1\n  zones: [a]\n", []string{
+			"p:3 scope", "p:5 total", "p:8 burst", "p:7 reserved", "p:9 scope.tag", "p:11 zones",
+		}},
+		{"schema: 2\nquotas: {scope: tag:a}\nquotaSettings:\n- capacity: -1\n- scope: cluster\n" +
+			"  zones: [a]\n- zones: [b]\n", []string{"p:2 ", "p:4 capacity", "p:5 scope"}},
+		{"schema: 2\nquotaSettings:\n- zones: [a]\n- zones: [b]\n", []string{"p:4 scope"}},
+	}...)
+	for _, f := range faults {
+		_, err := file.Parse("p", []byte(f.text))
+		assert.ElementsMatch(t, f.want, lines(err), "%.200s\n%v", f.text, err)
 	}
 }
 
@@ -166,9 +230,39 @@ func lines(err error) (found []string) {
 	return found
 }
 
+func TestFormatWritesGroups(t *testing.T) {
+	const text = `schema: 2
+policies:
+  - scope: kafka://public/default/orders
+    messageRate: 1000/s
+    sharing: {mode: groups, groups: [eu, "1"]}
+    ramp: {from: 100/s, over: 1m}
+quotas:
+  - scope: tag:reports
+    total: 1048576
+quotaSettings:
+  capacity: 4194304
+  zones: [a, b]
+`
+	entries, err := file.Parse("p", []byte(text))
+	require.NoError(t, err)
+	data, err := file.Format(entries)
+	require.NoError(t, err)
+	assert.Equal(t, text, string(data))
+	temporary := policy.Entry{Settings: policy.QuotaSettings{Capacity: new(int64(1))}, Temporary: true, Field: "capacity", Expires: time.Date(2040, 1, 2, 0, 0, 0, 0, time.UTC)}
+	data, err = file.Format([]policy.Entry{entries[2], temporary})
+	require.NoError(t, err)
+	assert.Equal(t, "schema: 2\npolicies: []\nquotaSettings:\n  - capacity: 4194304\n    zones: [a, b]\n  - expires: 2040-01-02T00:00:00Z\n    capacity: 1\n", string(data))
+}
+
+func TestAnOldFileSaysWhatToDo(t *testing.T) {
+	_, err := file.Parse("p", []byte("schema: 1\npolicies:\n- scope: cluster\n  messageRate: 5\n"))
+	assert.EqualError(t, err, "p:1: policy: schema 1: written by an older version: set the fields again in the form of schema 2, see docs/reference/policy.md")
+}
+
 func FuzzParse(f *testing.F) {
-	f.Add([]byte("schema: 1\npolicies:\n- scope: cluster\n  messageRate: 5\n"))
-	f.Add([]byte(`{"schema":1,"policies":[{"scope":"a/b","paused":true,"expires":"2040-01-02T15:04:05Z"}]}`))
+	f.Add([]byte("schema: 2\npolicies:\n- scope: cluster\n  messageRate: 5\n"))
+	f.Add([]byte(`{"schema":2,"policies":[{"scope":"a/b","paused":true,"expires":"2040-01-02T15:04:05Z"}]}`))
 	f.Add([]byte("a: &a [*a, ? , !!x y]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		entries, err := file.ParseAt("f", data, time.Time{})
@@ -193,7 +287,7 @@ func handEdit(t *testing.T, loose assert.TestingT) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return time.Now()
 	}
-	const good = "schema: 1\npolicies:\n  - scope: cluster\n    messageRate: %d\n"
+	const good = "schema: 2\npolicies:\n  - scope: cluster\n    messageRate: %d\n"
 	write(fmt.Sprintf(good, 1))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -206,10 +300,10 @@ func handEdit(t *testing.T, loose assert.TestingT) {
 		case 2:
 			assert.Less(loose, time.Since(start), 100*time.Millisecond)
 			assert.Equal(t, int64(22), snap.Set.Resolve("", policy.Topic{}, "").Topic.MessageRate.Permits)
-			write("schema: 1\npolicies: oh\n")
+			write("schema: 2\npolicies: oh\n")
 		case 3:
 			assert.Equal(t, []string{path + ":2 "}, lines(err))
-			write("schema: 1\npolicies: dear\n")
+			write("schema: 2\npolicies: dear\n")
 		case 4:
 			assert.Error(t, err, "another fault")
 			write(fmt.Sprintf(good, 333))
@@ -229,10 +323,11 @@ func handEdit(t *testing.T, loose assert.TestingT) {
 	t.Fatalf("ended at step %d", step)
 }
 
-// TestMissingFile: a file that was never there is an error, unless it may be created; one that comes later is followed.
+// TestMissingFile: a missing file is an error, unless it may be created; it is followed once it
+// exists.
 func TestMissingFile(t *testing.T) {
 	path, ctx := filepath.Join(t.TempDir(), "typo.yaml"), t.Context()
-	change := []configstore.Change{{Policy: policy.Policy{Burst: new(int64(1))}}}
+	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}
 	s, err := file.Open(path)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
@@ -265,23 +360,23 @@ func TestMissingFile(t *testing.T) {
 
 func TestApplyKeepsTheMode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.yaml")
-	require.NoError(t, os.WriteFile(path, []byte("schema: 1\n"), 0o600))
-	_, err := open(t, path).Apply(t.Context(), []configstore.Change{{Policy: policy.Policy{Burst: new(int64(1))}}}, 0)
+	require.NoError(t, os.WriteFile(path, []byte("schema: 2\n"), 0o600))
+	_, err := open(t, path).Apply(t.Context(), []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}, 0)
 	require.NoError(t, err)
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
-// TestAnOlderCopyIsAChange: the revision that was seen is not that of the file that is there now.
+// TestAnOlderCopyIsAChange: an Apply for the revision of the newer file is refused.
 func TestAnOlderCopyIsAChange(t *testing.T) {
 	path, ctx := filepath.Join(t.TempDir(), "p.yaml"), t.Context()
-	change := []configstore.Change{{Policy: policy.Policy{Burst: new(int64(1))}}}
+	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}
 	seen, err := open(t, path).Apply(ctx, change, 0)
 	require.NoError(t, err)
 
 	end := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
-	text := fmt.Sprintf("schema: 1\npolicies:\n- {scope: cluster, burst: 3, expires: %q}\n", end.Format(time.RFC3339))
+	text := fmt.Sprintf("schema: 2\npolicies:\n- {scope: cluster, burst: 3, expires: %q}\n", end.Format(time.RFC3339))
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	old := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(path, old, old))

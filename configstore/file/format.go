@@ -2,6 +2,7 @@ package file
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,29 +41,42 @@ func (e *LineError) Error() string {
 
 func (e *LineError) Unwrap() error { return e.Err }
 
-// Parse reads a file of policies, YAML or JSON; name is for its errors, which join a *[LineError] for each fault:
+// Parse reads a file of policies and quotas, YAML or JSON. name is for its errors, which join a
+// *[LineError] for each fault:
 //
-//	schema: 1
+//	schema: 2
 //	policies:
 //	  - scope: kafka://public/default/orders
-//	    subscription: billing        # optional
-//	    messageRate: 1000/s          # and any other field of a policy
+//	    subscription: billing         # optional
+//	    messageRate: 1000/s           # and any other field, groups as mappings
+//	    ramp: {from: 100/s, over: 1m}
 //	    expires: 2026-01-02T15:04:05Z # optional: temporary until then
+//	quotas:
+//	  - scope: tag:reports
+//	    total: 1MiB
+//	quotaSettings:                    # one mapping, or a list with temporary ones
+//	  zones: [a, b]
 //
-// A temporary entry comes back as one entry for each of its fields. One that is over, or would live longer
-// than [configstore.MaxTTL], is refused.
-func Parse(name string, data []byte) ([]policy.Entry, error) { return ParseAt(name, data, time.Now()) }
+// A temporary entry comes back as one entry for each of its fields. One that has expired, or would
+// live longer than [configstore.MaxTTL], is refused.
+func Parse(name string, data []byte) ([]policy.Entry, error) {
+	return ParseAt(name, data, time.Now())
+}
 
-// ParseAt is Parse at now. If now is zero, entries may end whenever they like: a file that is a store keeps those that are over.
+// ParseAt is Parse at now. If now is zero, entries may expire at any time: a file that is a store
+// keeps those that have expired.
 func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
-	p := &fileParser{name: name, now: now, seen: make(map[configstore.Key]int), lines: make(map[policy.Scope]int)}
+	p := &fileParser{
+		name: name, now: now, seen: make(map[configstore.Key]int), lines: make(map[policy.Scope]int),
+	}
 	if len(data) > MaxSize {
-		p.fault(nil, fmt.Errorf("%d bytes are more than the %d that a file may have", len(data), MaxSize))
+		p.fault(nil, fmt.Errorf("%d bytes: want at most %d", len(data), MaxSize))
 		return nil, errors.Join(p.errs...)
 	}
-	tokens := lexer.Tokenize(strings.TrimPrefix(string(data), "\uFEFF")) // without the mark that some editors put first
+	tokens := lexer.Tokenize(strings.TrimPrefix(string(data), byteOrderMark))
 	if at := tooDeep(tokens); at > 0 {
-		return nil, &LineError{name, at, fmt.Errorf("is nested more than %d deep, which no policy is", maxDepth)}
+		err := fmt.Errorf("nested more than %d deep: want at most 3 levels", maxDepth)
+		return nil, &LineError{name, at, err}
 	}
 	file, err := parser.Parse(tokens, 0)
 	if err != nil {
@@ -75,7 +89,7 @@ func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 	}
 	for i, doc := range file.Docs {
 		if i > 0 && doc.Body != nil {
-			p.fault(doc.Body, errors.New("is a second document: put all policies into one"))
+			p.fault(doc.Body, errors.New("second document: want all policies in one"))
 			break
 		}
 		p.root(doc.Body)
@@ -99,10 +113,14 @@ func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 	return p.entries, nil
 }
 
+// byteOrderMark is what some editors put first.
+const byteOrderMark = "\uFEFF"
+
 // maxDepth is how deep brackets and lists may nest; the parser's time grows with the square of it.
 const maxDepth = 50
 
-// tooDeep is the line in which more than maxDepth brackets are open, or list items and keys follow each other, or 0.
+// tooDeep returns the line in which more than maxDepth brackets are open, or as many list items and
+// keys follow each other; 0 if there is none.
 func tooDeep(tokens token.Tokens) int {
 	depth, items, line := 0, 0, 0
 	for _, t := range tokens {
@@ -116,7 +134,7 @@ func tooDeep(tokens token.Tokens) int {
 			depth = max(0, depth-1)
 		case token.SequenceEntryType, token.MappingKeyType, token.MappingValueType:
 			items++
-		case token.CollectEntryType: // a comma: the next one is beside, not within
+		case token.CollectEntryType: // a comma: the next item is not nested in the last one
 			items = 0
 		}
 		if depth > maxDepth || items > maxDepth {
@@ -139,6 +157,11 @@ func (p *fileParser) fault(at ast.Node, err error) {
 	p.errs = append(p.errs, &LineError{p.name, line(at), err})
 }
 
+// fieldFault reports a fault of one field.
+func (p *fileParser) fieldFault(at ast.Node, field, value, reason string) {
+	p.fault(at, &policy.FieldError{Field: field, Value: value, Reason: reason})
+}
+
 func line(n ast.Node) int {
 	if n == nil || n.GetToken() == nil {
 		return 0
@@ -146,170 +169,263 @@ func line(n ast.Node) int {
 	return n.GetToken().Position.Line
 }
 
-// mapping returns the pairs of a mapping; the parser has refused a key that comes twice.
+// mapping returns the pairs of a mapping; the parser has refused duplicate keys.
 func (p *fileParser) mapping(n ast.Node, what string) []*ast.MappingValueNode {
-	var pairs []*ast.MappingValueNode
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		pairs = n.Values
-	case *ast.MappingValueNode:
-		pairs = []*ast.MappingValueNode{n}
-	default:
-		p.fault(n, fmt.Errorf("%s is no mapping of names to values", what))
+	pairs, ok := pairsOf(n)
+	if !ok {
+		p.fault(n, fmt.Errorf("%s: want a mapping of names to values", what))
 	}
 	return pairs
+}
+
+func pairsOf(n ast.Node) (pairs []*ast.MappingValueNode, ok bool) {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		return n.Values, true
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{n}, true
+	}
+	return nil, false
 }
 
 func keyOf(pair *ast.MappingValueNode) string { return pair.Key.GetToken().Value }
 
 func (p *fileParser) root(body ast.Node) {
 	if body == nil {
-		p.fault(nil, errors.New("is empty: write schema: 1 and policies: []"))
+		p.fault(nil, fmt.Errorf("empty: want schema: %d and policies: []", policy.Schema))
 		return
 	}
 	schema := false
 	for _, pair := range p.mapping(body, "the file") {
-		switch key := keyOf(pair); key {
-		case "schema":
+		key := keyOf(pair)
+		section, ok := policy.ParseSection(key)
+		switch {
+		case key == "schema":
 			schema = true
 			p.schema(pair.Value)
-		case "policies":
-			switch list := pair.Value.(type) {
-			case *ast.SequenceNode:
-				for _, n := range list.Values {
-					p.entry(n)
-				}
-			case *ast.NullNode:
-			default:
-				p.fault(pair.Value, errors.New("policies is no list"))
-			}
+		case ok:
+			p.section(section, pair.Value)
 		default:
-			p.fault(pair.Key, &policy.FieldError{Field: key, Reason: "is an unknown field: write schema and policies"})
+			p.fieldFault(pair.Key, key, "", "unknown field: want schema, policies, quotas or quotaSettings")
 		}
 	}
 	if !schema {
-		p.fault(body, &policy.FieldError{Field: "schema", Reason: fmt.Sprintf("is missing: write schema: %d", policy.Schema)})
+		p.fieldFault(body, "schema", "", fmt.Sprintf("missing: want schema: %d", policy.Schema))
 	}
 }
 
 func (p *fileParser) schema(n ast.Node) {
-	v, err := strconv.Atoi(n.GetToken().Value)
-	switch {
+	text := n.GetToken().Value
+	switch v, err := strconv.Atoi(text); {
 	case err != nil || v < 1:
-		p.fault(n, &policy.FieldError{Field: "schema", Value: n.GetToken().Value, Reason: fmt.Sprintf("is no version: write %d", policy.Schema)})
-	case v > policy.Schema:
-		p.fault(n, &policy.SchemaError{Have: v, Newest: policy.Schema})
+		p.fieldFault(n, "schema", text, fmt.Sprintf("invalid version: want %d", policy.Schema))
+	case v != policy.Schema:
+		p.fault(n, &policy.SchemaError{Have: v, Want: policy.Schema})
 	}
 }
 
-// entry reads one item of the list.
-func (p *fileParser) entry(n ast.Node) {
+// section reads the entries of a section. Of the cluster's settings for quotas there is one as a
+// rule, which needs no list.
+func (p *fileParser) section(section policy.Section, n ast.Node) {
+	list, isList := n.(*ast.SequenceNode)
+	switch _, isMapping := pairsOf(n); {
+	case n.Type() == ast.NullType:
+	case isList:
+		for _, item := range list.Values {
+			p.entry(section, item)
+		}
+	case isMapping && section == policy.QuotaSettingsSection:
+		p.entry(section, n)
+	default:
+		p.fault(n, fmt.Errorf("%s: want a list", section))
+	}
+}
+
+// An item is one item of a section while it is read.
+type item struct {
+	section      policy.Section
+	at           map[string]ast.Node // by field
+	scope        policy.Scope
+	scoped       bool // scope was read
+	subscription *string
+	expires      time.Time
+	settings     policy.Settings
+}
+
+// entry reads one item of a section.
+func (p *fileParser) entry(section policy.Section, n ast.Node) {
 	before := len(p.errs)
-	pairs := p.mapping(n, "a policy")
+	pairs := p.mapping(n, "an item of "+section.String())
 	if len(p.errs) > before {
 		return
 	}
-	var scope policy.Scope
-	var pol policy.Policy
-	var expires time.Time
-	var subscription *string
-	scoped := false
-	at := map[string]ast.Node{}
+	it := &item{section: section, at: map[string]ast.Node{}, settings: section.Zero()}
 	for _, pair := range pairs {
-		key, value := keyOf(pair), pair.Value
-		at[key] = value
-		text := value.GetToken().Value
-		var err error
-		switch value := value.(type) {
-		case *ast.LiteralNode:
-			text = value.Value.Value
-		case *ast.NullNode:
-			p.fault(pair.Key, &policy.FieldError{Field: key, Reason: "is empty: leave it out"})
-			continue
-		case *ast.MappingNode, *ast.MappingValueNode, *ast.SequenceNode, *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-			p.fault(value, &policy.FieldError{Field: key, Value: strings.TrimSpace(value.String()), Reason: "is no plain value"})
-			continue
-		}
-		switch key {
-		case "scope":
-			scope, err = policy.ParseScope(text)
-			scoped = err == nil
-		case "subscription":
-			subscription = &text
-		case "expires":
-			expires, err = p.expires(text)
-		case "schema":
-			err = &policy.FieldError{Field: key, Value: text, Reason: "belongs to the file, not to a policy"}
-		default:
-			var one policy.Policy
-			if b, ok := value.(*ast.BoolNode); ok {
-				text = strconv.FormatBool(b.Value) // of YAML's True
-			}
-			one, err = policy.ParseField(key, text)
-			pol = pol.Overlay(one)
-		}
-		for err := range flatten(err) {
-			p.fault(value, err)
-		}
+		p.pair(it, "", pair)
 	}
-	switch {
-	case at["scope"] == nil:
-		p.fault(n, &policy.FieldError{Field: "scope", Reason: "is missing: write cluster, tenant/namespace, pattern:REGEX or the URL of a topic"})
+	if p.validate(it, n); len(p.errs) == before {
+		p.add(it, n)
+	}
+}
+
+// pair reads one field of an item, or a group of fields.
+func (p *fileParser) pair(it *item, prefix string, pair *ast.MappingValueNode) {
+	name, value := prefix+keyOf(pair), pair.Value
+	it.at[name] = value
+	if pairs, ok := pairsOf(value); ok && it.isGroup(name) {
+		for _, inner := range pairs {
+			p.pair(it, name+".", inner)
+		}
 		return
-	case !scoped:
-		pol = pol.Without("priority") // which depends on the scope
-		if subscription != nil {
-			for err := range flatten(policy.ValidateSubscription(*subscription)) {
-				p.fault(at["subscription"], err)
-			}
-		}
-	case subscription != nil:
-		if scope = scope.WithSubscription(*subscription); scope.Validate() != nil {
-			pol = pol.Without("priority")
+	}
+	text, reason := it.textOf(name, value)
+	if reason != "" {
+		p.fieldFault(pair.Key, name, text, reason)
+		return
+	}
+	var err error
+	switch {
+	case name == "scope" && it.section != policy.QuotaSettingsSection: // whose scope is the cluster
+		it.scope, err = policy.ParseScope(text)
+		it.scoped = err == nil
+	case name == "subscription" && it.section == policy.PolicySection:
+		it.subscription = &text
+	case name == "expires":
+		it.expires, err = p.expires(text)
+	case name == "schema":
+		p.fieldFault(value, name, text, "not allowed here: want it once, for the file")
+	case strings.Contains(keyOf(pair), "."):
+		p.fieldFault(value, name, text, "unknown field: want a mapping, such as ramp: {over: 1m}")
+	default:
+		var one policy.Settings
+		if one, err = it.section.ParseField(name, text); err == nil {
+			it.settings = policy.Overlay(it.settings, one)
 		}
 	}
-	for err := range flatten(pol.Validate(scope)) {
-		where := at["scope"]
-		if fault, ok := errors.AsType[*policy.FieldError](err); ok && at[fault.Field] != nil {
-			where = at[fault.Field]
+	for err := range flatten(err) {
+		p.fault(value, err)
+	}
+}
+
+func (it *item) isGroup(name string) bool {
+	return slices.ContainsFunc(it.section.Fields(), func(f policy.Field) bool {
+		return strings.HasPrefix(f.Name, name+".")
+	})
+}
+
+func (it *item) isList(name string) bool {
+	return slices.ContainsFunc(it.section.Fields(), func(f policy.Field) bool {
+		return f.Name == name && f.List
+	})
+}
+
+// textOf returns a value as the command line has it, or as it is written with the reason why it is
+// invalid.
+func (it *item) textOf(name string, value ast.Node) (text, reason string) {
+	switch value := value.(type) {
+	case *ast.LiteralNode:
+		return value.Value.Value, ""
+	case *ast.BoolNode:
+		return strconv.FormatBool(value.Value), "" // for YAML's True
+	case *ast.NullNode:
+		return "", "empty: leave it out"
+	case *ast.SequenceNode:
+		if it.isList(name) {
+			return it.textOfList(value)
+		}
+	case *ast.MappingNode, *ast.MappingValueNode, *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+	default:
+		return value.GetToken().Value, ""
+	}
+	return strings.TrimSpace(value.String()), "invalid value: want a plain one"
+}
+
+func (it *item) textOfList(list *ast.SequenceNode) (text, reason string) {
+	var items []string
+	for _, n := range list.Values {
+		text, reason := it.textOf("", n)
+		if reason != "" {
+			return strings.TrimSpace(list.String()), "invalid list: want plain names in it"
+		}
+		items = append(items, text)
+	}
+	return strings.Join(items, ","), ""
+}
+
+// validate reports the faults of an item for its scope.
+func (p *fileParser) validate(it *item, n ast.Node) {
+	settings, scope := it.settings, it.scope
+	switch {
+	case it.section == policy.QuotaSettingsSection: // its scope is the cluster
+	case it.at["scope"] == nil:
+		p.fieldFault(n, "scope", "", "missing: want "+map[policy.Section]string{
+			policy.PolicySection: "cluster, tenant/namespace, pattern:REGEX or the URL of a topic",
+			policy.QuotaSection:  "tenant:NAME or tag:NAME",
+		}[it.section])
+		return
+	case !it.scoped && it.section == policy.PolicySection:
+		if it.subscription != nil {
+			for err := range flatten(policy.ValidateSubscription(*it.subscription)) {
+				p.fault(it.at["subscription"], err)
+			}
+		}
+		settings = policy.Without(settings, "priority") // depends on the scope
+	case !it.scoped:
+		scope = policy.TenantScope("any")
+	case it.subscription != nil:
+		it.scope = it.scope.WithSubscription(*it.subscription)
+		if scope = it.scope; scope.Validate() != nil {
+			settings = policy.Without(settings, "priority")
+		}
+	}
+	for err := range flatten(settings.Validate(scope)) {
+		where := it.at["scope"]
+		if fault, ok := errors.AsType[*policy.FieldError](err); ok && it.at[fault.Field] != nil {
+			where = it.at[fault.Field]
 		}
 		p.fault(where, err)
 	}
-	if len(p.errs) > before {
-		return
-	}
-	p.lines[scope] = line(at["scope"])
+}
+
+// add adds the entries of a valid item.
+func (p *fileParser) add(it *item, n ast.Node) {
+	at := line(cmp.Or(it.at["scope"], n))
+	p.lines[it.scope] = at
 	add := func(e policy.Entry) {
-		if first, twice := p.seen[configstore.KeyOf(e)]; twice {
-			p.fault(at["scope"], &policy.FieldError{Field: "scope", Value: scope.String(), Reason: fmt.Sprintf("is the same as in line %d: keep one of them", first)})
+		key := configstore.KeyOf(e)
+		if first, duplicate := p.seen[key]; duplicate {
+			p.fieldFault(cmp.Or(it.at["scope"], n), "scope", it.scope.String(),
+				fmt.Sprintf("duplicate of line %d: keep one of them", first))
 			return
 		}
-		p.seen[configstore.KeyOf(e)] = line(at["scope"])
+		p.seen[key] = at
 		p.entries = append(p.entries, e)
 	}
-	if at["expires"] == nil {
-		add(policy.Entry{Scope: scope, Policy: pol})
+	if it.at["expires"] == nil {
+		add(policy.Entry{Scope: it.scope, Settings: it.settings})
 		return
 	}
-	for field := range policy.Fields() {
-		if pol.Has(field) {
-			add(policy.Entry{Scope: scope, Policy: pol.Only(field), Temporary: true, Field: field, Expires: expires.UTC()})
-		}
+	for _, field := range policy.Fields(it.settings) {
+		add(policy.Entry{
+			Scope: it.scope, Settings: policy.Only(it.settings, field),
+			Temporary: true, Field: field, Expires: it.expires.UTC(),
+		})
 	}
 }
 
-// expires reads when a temporary entry ends.
+// expires reads when a temporary entry expires.
 func (p *fileParser) expires(text string) (time.Time, error) {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	reason := ""
 	switch {
 	case err != nil:
-		reason = "is no time: write 2026-01-02T15:04:05Z"
+		reason = "invalid time: want 2026-01-02T15:04:05Z"
 	case p.now.IsZero():
 	case !t.After(p.now):
-		reason = "is over: remove the policy, or write a later time"
+		reason = "in the past: remove the entry, or write a later time"
 	case t.Sub(p.now) > configstore.MaxTTL:
-		reason = fmt.Sprintf("is more than %s away: write an earlier time, or leave it out", policy.Duration(configstore.MaxTTL))
+		reason = fmt.Sprintf("more than %s away: write an earlier time, or leave it out",
+			policy.Duration(configstore.MaxTTL))
 	}
 	if reason != "" {
 		return time.Time{}, &policy.FieldError{Field: "expires", Value: text, Reason: reason}
@@ -335,81 +451,160 @@ func flatten(err error) func(yield func(error) bool) {
 }
 
 // Format returns a YAML file that Parse reads as these entries. Entries that could not be read are
-// left out, for their text is not a policy.
+// left out.
 func Format(entries []policy.Entry) ([]byte, error) {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "schema: %d\npolicies:", policy.Schema)
-	items := content(entries).Policies
-	if len(items) == 0 {
-		out.WriteString(" []")
-	}
-	out.WriteByte('\n')
-	for _, item := range items {
-		data, err := json.Marshal(item)
+	fmt.Fprintf(&out, "schema: %d\n", policy.Schema)
+	for _, section := range policy.Sections() {
+		items, err := itemsOf(section, entries)
 		if err != nil {
 			return nil, err
 		}
-		dec := json.NewDecoder(bytes.NewReader(data)) // keeps the order of the fields
-		dec.UseNumber()
-		_, _ = dec.Token() // {
-		for indent := "  - "; dec.More(); indent = "    " {
-			key, _ := dec.Token()
-			value, err := dec.Token()
-			if err != nil {
+		if len(items) == 0 && section != policy.PolicySection {
+			continue
+		}
+		fmt.Fprintf(&out, "%s:", section)
+		if len(items) == 0 {
+			out.WriteString(" []")
+		}
+		out.WriteByte('\n')
+		dash := "  - "
+		if section == policy.QuotaSettingsSection && len(items) == 1 {
+			dash = "  " // a mapping reads better than a list of one
+		}
+		for _, item := range items {
+			if err := writeItem(&out, dash, item); err != nil {
 				return nil, err
 			}
-			fmt.Fprintf(&out, "%s%s: %s\n", indent, key, scalar(fmt.Sprint(key), value))
 		}
 	}
 	return out.Bytes(), nil
 }
 
-// plain text is text to every reader of YAML, unless it is one of words, which to some are something else.
+// writeItem writes an object after a dash, with its groups and lists in one line each.
+func writeItem(out *bytes.Buffer, dash string, item json.RawMessage) error {
+	fields, err := membersOf(item)
+	for _, f := range fields {
+		fmt.Fprintf(out, "%s%s: %s\n", dash, f.name, inline(f.name, f.value))
+		dash = strings.Repeat(" ", len(dash))
+	}
+	return err
+}
+
+// A member is one of an object, which keeps their order.
+type member struct {
+	name  string
+	value json.RawMessage
+}
+
+func membersOf(object json.RawMessage) (members []member, err error) {
+	dec := json.NewDecoder(bytes.NewReader(object))
+	_, err = dec.Token() // {
+	for err == nil && dec.More() {
+		var name json.Token
+		var m member
+		if name, err = dec.Token(); err == nil {
+			m.name = fmt.Sprint(name)
+			err = dec.Decode(&m.value)
+		}
+		members = append(members, m)
+	}
+	return members, err
+}
+
+// plain is text to every reader of YAML, unless it is one of words, which some readers take for
+// something else.
 var (
 	plain = regexp.MustCompile(`^[A-Za-z]([-\w./:]*[-\w./])?$`)
 	words = regexp.MustCompile(`(?i)^(null|true|false|yes|no|on|off|y|n)$`)
 )
 
-// scalar writes names that are not plain as JSON does, which is YAML, too. The rates, times and words of other fields need no quotes.
-func scalar(key string, value any) string {
-	text, ok := value.(string)
-	name := key == "scope" || key == "subscription"
-	if !ok || !name || plain.MatchString(text) && !words.MatchString(text) {
-		return fmt.Sprint(value)
+// inline returns a value in one line of YAML. Names that are not plain stay as in JSON, which is
+// YAML too. The rates, times and words of other fields need no quotes.
+func inline(name string, value json.RawMessage) string {
+	var text string
+	var list []json.RawMessage
+	switch {
+	case json.Unmarshal(value, &text) == nil:
+		isName := name == "scope" || name == "subscription" || name == ""
+		if !isName || plain.MatchString(text) && !words.MatchString(text) {
+			return text
+		}
+	case json.Unmarshal(value, &list) == nil:
+		var items []string
+		for _, item := range list {
+			items = append(items, inline("", item))
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	case value[0] == '{':
+		members, _ := membersOf(value)
+		var items []string
+		for _, m := range members {
+			items = append(items, m.name+": "+inline(m.name, m.value))
+		}
+		return "{" + strings.Join(items, ", ") + "}"
 	}
-	quoted, _ := json.Marshal(text) // text cannot fail
-	return string(quoted)
+	return string(value)
 }
 
 // FormatJSON returns a JSON file that Parse reads as these entries, as Format does.
 func FormatJSON(entries []policy.Entry) ([]byte, error) {
-	data, err := json.MarshalIndent(content(entries), "", "  ")
+	out := struct {
+		Schema        int               `json:"schema"`
+		Policies      []json.RawMessage `json:"policies"`
+		Quotas        []json.RawMessage `json:"quotas,omitempty"`
+		QuotaSettings []json.RawMessage `json:"quotaSettings,omitempty"`
+	}{Schema: policy.Schema}
+	lists := []*[]json.RawMessage{&out.Policies, &out.Quotas, &out.QuotaSettings}
+	for i, section := range policy.Sections() {
+		items, err := itemsOf(section, entries)
+		if err != nil {
+			return nil, err
+		}
+		*lists[i] = items
+	}
+	data, err := json.MarshalIndent(out, "", "  ")
 	return append(data, '\n'), err
 }
 
-type fileJSON struct {
-	Schema   int         `json:"schema"`
-	Policies []entryJSON `json:"policies"`
-}
-
-type entryJSON struct {
-	Scope        string    `json:"scope"`
-	Subscription string    `json:"subscription,omitempty"`
-	Expires      time.Time `json:"expires,omitzero"`
-	policy.Policy
-}
-
-func content(entries []policy.Entry) fileJSON {
-	out := fileJSON{Schema: policy.Schema, Policies: []entryJSON{}}
+// itemsOf returns the items of a section in order, as JSON; an empty list if there are none.
+func itemsOf(section policy.Section, entries []policy.Entry) ([]json.RawMessage, error) {
+	items := []json.RawMessage{}
 	for _, e := range slices.SortedFunc(slices.Values(entries), policy.Entry.Compare) {
-		if e.Err != nil {
+		if e.Err != nil || e.Section() != section {
 			continue
 		}
-		j := entryJSON{Scope: e.Scope.String(), Expires: e.Expires, Policy: e.Policy}
-		if e.Scope.Kind == policy.SubscriptionKind {
-			j.Scope, j.Subscription = e.Scope.Topic.String(), e.Scope.Subscription
+		head := struct {
+			Scope        string    `json:"scope,omitempty"`
+			Subscription string    `json:"subscription,omitempty"`
+			Expires      time.Time `json:"expires,omitzero"`
+		}{e.Scope.String(), e.Scope.Subscription, e.Expires}
+		switch {
+		case section == policy.QuotaSettingsSection: // its scope is the cluster
+			head.Scope = ""
+		case e.Scope.Kind == policy.SubscriptionKind:
+			head.Scope = e.Scope.Topic.String()
 		}
-		out.Policies = append(out.Policies, j)
+		first, err := json.Marshal(head)
+		if err != nil {
+			return nil, err
+		}
+		second, err := json.Marshal(e.Settings)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, joined(first, second))
 	}
-	return out
+	return items, nil
+}
+
+// joined returns the JSON object with the members of two others.
+func joined(a, b []byte) json.RawMessage {
+	switch {
+	case string(a) == "{}":
+		return b
+	case string(b) == "{}":
+		return a
+	}
+	return slices.Concat(a[:len(a)-1], []byte(","), b[1:])
 }

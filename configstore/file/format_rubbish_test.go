@@ -12,7 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/configstore/file"
 )
 
-// TestRubbishIsRefusedFast: a megabyte of anything, and less with the race detector.
+// TestRubbishIsRefusedFast parses a megabyte of each pattern, and less with the race detector.
 func TestRubbishIsRefusedFast(t *testing.T) {
 	size := 1 << 20
 	if testing.Short() {
@@ -28,13 +28,13 @@ func TestRubbishIsRefusedFast(t *testing.T) {
 	}
 }
 
-// TestPairsWithinPairsNest: in brackets, too, where a comma sets them side by side.
+// TestPairsWithinPairsNest: pairs in brackets nest, too, where a comma separates them.
 func TestPairsWithinPairsNest(t *testing.T) {
 	_, err := file.Parse("p", []byte("["+strings.Repeat("a: ", 1<<18)))
-	assert.ErrorContains(t, err, "p:1: is nested")
+	assert.ErrorContains(t, err, "p:1: nested")
 }
 
-// TestBracketsInTextAreText: only what nests is counted.
+// TestBracketsInTextAreText: brackets and dashes within text do not nest.
 func TestBracketsInTextAreText(t *testing.T) {
 	many := strings.Repeat("- ", 60) + strings.Repeat("[{", 60)
 	var line strings.Builder
@@ -42,13 +42,13 @@ func TestBracketsInTextAreText(t *testing.T) {
 		fmt.Fprintf(&line, `{"scope": "a/b%d", "burst": 1, "paused": false}, `, i)
 	}
 	for _, text := range []string{
-		"schema: 1 # " + many + "\npolicies: []\n",
-		"# it's " + many + "\nschema: 1\n",
-		"schema: 1\npolicies:\n- scope: \"pattern:" + strings.Repeat("[a]", 60) + strings.Repeat(`\\[`, 60) + "\"\n  burst: 1\n",
-		"schema: 1\npolicies:\n- scope: kafka://a/b/c\n  subscription: '" + many + "'\n  burst: 1\n",
-		`{"schema": 1, "policies": [` + strings.TrimSuffix(line.String(), ", ") + "]}",
-		"\uFEFFschema: 1\npolicies: []\n",
-		"\uFEFF" + `{"schema":1,"policies":[]}`,
+		"schema: 2 # " + many + "\npolicies: []\n",
+		"# it's " + many + "\nschema: 2\n",
+		"schema: 2\npolicies:\n- scope: \"pattern:" + strings.Repeat("[a]", 60) + strings.Repeat(`\\[`, 60) + "\"\n  burst: 1\n",
+		"schema: 2\npolicies:\n- scope: kafka://a/b/c\n  subscription: '" + many + "'\n  burst: 1\n",
+		`{"schema": 2, "policies": [` + strings.TrimSuffix(line.String(), ", ") + "]}",
+		"\uFEFFschema: 2\npolicies: []\n",
+		"\uFEFF" + `{"schema":2,"policies":[]}`,
 	} {
 		_, err := file.Parse("p", []byte(text))
 		assert.NoError(t, err, "%.100s", text)

@@ -23,11 +23,11 @@ type Backend struct {
 	// Open returns a store on the backend. All of them share its policies.
 	Open func(t *testing.T) configstore.Store
 
-	// Corrupt damages what is stored, behind the stores' backs, so that the permanent policy of
-	// Orders or all policies cannot be read. Nil: nobody can do that.
+	// Corrupt damages the stored data directly, so that the permanent policy of Orders, or all
+	// policies, cannot be read. Nil: the data cannot be damaged.
 	Corrupt func(t *testing.T)
 
-	// Private says that the policies end with the store, so that there is nothing to open again.
+	// Private says that the policies are lost with the store, which then cannot be opened again.
 	Private bool
 }
 
@@ -35,13 +35,17 @@ type Backend struct {
 var Orders = topic("orders")
 
 func topic(name string) policy.Scope {
-	return policy.TopicScope(policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: name})
+	return policy.TopicScope(
+		policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: name},
+	)
 }
 
 func rate(n int64) policy.Policy { return policy.Policy{MessageRate: policy.PerSecond(n)} }
 
-func put(scope policy.Scope, p policy.Policy) []configstore.Change {
-	return []configstore.Change{{Key: configstore.Key{Scope: scope}, Policy: p}}
+func put(scope policy.Scope, s policy.Settings) []configstore.Change {
+	return []configstore.Change{
+		{Key: configstore.Key{Section: s.Section(), Scope: scope}, Settings: s},
+	}
 }
 
 func patience(t *testing.T) context.Context {
@@ -50,7 +54,7 @@ func patience(t *testing.T) context.Context {
 	return ctx
 }
 
-// receive takes the next value, or ends the test.
+// receive returns the next value, or ends the test.
 func receive[T any](ctx context.Context, t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {
@@ -62,7 +66,7 @@ func receive[T any](ctx context.Context, t *testing.T, from <-chan T) T {
 	}
 }
 
-// Run checks the stores of a backend that newBackend makes anew, and empty, for each test.
+// Run checks the stores of backends. newBackend returns an empty one for each test.
 func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 	for name, test := range map[string]func(*testing.T, Backend){
 		"AllOrNothing":     allOrNothing,
@@ -82,13 +86,15 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 	}
 }
 
-// overReserved: quotas reserve no more than the capacity that is declared, whatever of the two is changed.
+// overReserved: quotas reserve at most the declared capacity, whichever of the two is changed.
 func overReserved(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
-	quota := func(reserved int64) policy.Policy {
-		return policy.Policy{ReservedThroughput: &reserved, TotalThroughput: new(int64(1000))}
+	quota := func(reserved int64) policy.Quota {
+		return policy.Quota{Reserved: &reserved, Total: new(int64(1000))}
 	}
-	capacity := func(n int64) []configstore.Change { return put(policy.ClusterScope(), policy.Policy{Capacity: &n}) }
+	capacity := func(n int64) []configstore.Change {
+		return put(policy.ClusterScope(), policy.QuotaSettings{Capacity: &n})
+	}
 	apply := func(changes []configstore.Change) error {
 		_, err := s.Apply(ctx, changes, 0)
 		return err
@@ -96,12 +102,20 @@ func overReserved(t *testing.T, b Backend) {
 	require.NoError(t, apply(append(put(policy.TagScope("a"), quota(60)), capacity(100)...)))
 	fault := new(policy.FieldError)
 	require.ErrorAs(t, apply(put(policy.TenantScope("b"), quota(41))), &fault)
-	assert.Equal(t, policy.FieldError{Field: "reservedThroughput", Value: "101", Reason: "is what all quotas reserve together, and above the cluster's capacity, 100: reserve less, or set cluster capacity"}, *fault)
+	assert.Equal(t, policy.FieldError{
+		Field: "reserved", Value: "101",
+		Reason: "all quotas together reserve more than the cluster's capacity, 100: reserve less, " +
+			"or raise the capacity",
+	}, *fault)
 	require.NoError(t, apply(put(policy.TenantScope("b"), quota(40))))
 	require.ErrorAs(t, apply(capacity(99)), new(*policy.FieldError))
-	require.NoError(t, apply(append(capacity(99), put(policy.TagScope("a"), quota(59))...)), "both at once")
-	require.NoError(t, apply(put(Orders, rate(5))), "what has nothing to do with it")
-	require.NoError(t, apply(put(policy.ClusterScope(), policy.Policy{})), "no capacity is declared")
+	require.NoError(
+		t, apply(append(capacity(99), put(policy.TagScope("a"), quota(59))...)), "both at once",
+	)
+	require.NoError(t, apply(put(Orders, rate(5))), "a policy has no part in it")
+	require.NoError(
+		t, apply(put(policy.ClusterScope(), policy.QuotaSettings{})), "no capacity is declared",
+	)
 	require.NoError(t, apply(put(policy.TenantScope("b"), quota(400))))
 	list, err := s.List(ctx)
 	require.NoError(t, err)
@@ -121,21 +135,38 @@ func allOrNothing(t *testing.T, b Backend) {
 	assert.ErrorAs(t, err, new(*policy.FieldError))
 	_, err = s.Apply(ctx, append(put(Orders, rate(1)), put(Orders, rate(2))...), 0)
 	assert.ErrorAs(t, err, new(*policy.FieldError))
-	_, err = s.Apply(ctx, append(put(policy.PatternScope("a."), rate(1)), put(policy.PatternScope("b."), rate(2))...), 0)
+	_, err = s.Apply(
+		ctx, append(put(policy.PatternScope("a."), rate(1)), put(policy.PatternScope("b."), rate(2))...),
+		0,
+	)
 	assert.ErrorAs(t, err, new(*policy.TieError))
-	_, err = s.Apply(ctx, []configstore.Change{{Key: configstore.Key{Scope: Orders, Field: "messageRate"}, Policy: rate(1)}}, 0)
+	_, err = s.Apply(
+		ctx,
+		[]configstore.Change{
+			{Key: configstore.Key{Scope: Orders, Field: "messageRate"}, Settings: rate(1)},
+		},
+		0,
+	)
 	assert.ErrorAs(t, err, new(*policy.FieldError), "no TTL")
 	list, err := s.List(ctx)
 	require.NoError(t, err)
 	assert.Empty(t, list.Entries)
 
 	full := policy.Policy{
-		MessageRate: policy.Rate{Permits: 1, Period: 6 * time.Second}, ByteRate: policy.PerSecond(0), Burst: new(int64(0)), ByteBurst: new(int64(5)),
-		Round: policy.Duration(time.Second), Mode: policy.Shadow, Paused: new(false), ThrottleCaughtUp: new(true),
-		CaughtUpBacklog: new(int64(7)), OnOutage: policy.OutageOpen,
+		MessageRate: policy.Rate{
+			Permits: 1, Period: 6 * time.Second,
+		}, ByteRate: policy.PerSecond(0), Burst: new(int64(0)), ByteBurst: new(int64(5)),
+		Round: policy.Duration(time.Second), Mode: policy.Shadow, Paused: new(false),
+		OnOutage: policy.OutageOpen,
+		CaughtUp: policy.CaughtUp{
+			Throttle: new(true), Backlog: new(int64(7)),
+		}, Ramp: policy.Ramp{Over: policy.Duration(time.Minute)},
+		Sharing: policy.Sharing{Mode: policy.Groups, Groups: []string{"eu", "1"}, KeepBack: new(0.5)},
 	}
 	scopes := []policy.Scope{
-		policy.ClusterScope(), policy.NamespaceScope("public", "", "default"), policy.NamespaceScope("public", "east", "default"),
+		policy.ClusterScope(), policy.NamespaceScope("public", "", "default"), policy.NamespaceScope(
+			"public", "east", "default",
+		),
 		policy.PatternScope(`^kafka://public/.*/a: #"'b|\d$`), Orders, Orders.WithSubscription("a/b ?c"),
 	}
 	var changes []configstore.Change
@@ -152,10 +183,10 @@ func allOrNothing(t *testing.T, b Backend) {
 	require.Len(t, list.Entries, len(scopes))
 	for i, e := range list.Entries {
 		assert.Equal(t, scopes[i], e.Scope)
-		assert.Equal(t, full, e.Policy)
+		assert.Equal(t, full, e.Settings)
 		assert.NoError(t, e.Err)
 	}
-	again, err := s.Apply(ctx, list.Remove(Orders), 0)
+	again, err := s.Apply(ctx, list.Remove(policy.PolicySection, Orders), 0)
 	require.NoError(t, err)
 	assert.Greater(t, again, revision, "a removal moves the revision on")
 	list, err = s.List(ctx)
@@ -192,10 +223,11 @@ func concurrentEdits(t *testing.T, b Backend) {
 	for i := range 4 {
 		wg.Go(func() {
 			for range each {
-				_, err := configstore.Edit(ctx, stores[i%2], func(s configstore.Snapshot) ([]configstore.Change, error) {
+				plan := func(s configstore.Snapshot) ([]configstore.Change, error) {
 					old, _ := s.Permanent(Orders)
-					return s.Set(Orders, policy.Policy{Burst: new(old.MessageBurst() + 1)}), nil
-				})
+					return s.Set(Orders, policy.Policy{Burst: new(*old.WithDefaults().Burst + 1)}), nil
+				}
+				_, err := configstore.Edit(ctx, stores[i%2], plan)
 				assert.NoError(t, err)
 			}
 		})
@@ -204,13 +236,15 @@ func concurrentEdits(t *testing.T, b Backend) {
 	list, err := stores[0].List(ctx)
 	require.NoError(t, err)
 	p, _ := list.Permanent(Orders)
-	assert.Equal(t, int64(4*each), p.MessageBurst(), "an update was lost")
+	assert.Equal(t, int64(4*each), *p.WithDefaults().Burst, "an update was lost")
 }
 
 func temporary(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
 	edit := func(plan func(configstore.Snapshot) []configstore.Change) {
-		_, err := configstore.Edit(ctx, s, func(s configstore.Snapshot) ([]configstore.Change, error) { return plan(s), nil })
+		_, err := configstore.Edit(ctx, s, func(s configstore.Snapshot) ([]configstore.Change, error) {
+			return plan(s), nil
+		})
 		require.NoError(t, err)
 	}
 	resolved := func() policy.Policy {
@@ -227,9 +261,18 @@ func temporary(t *testing.T, b Backend) {
 		return s.SetFor(Orders, p, time.Second)
 	})
 	edit(func(s configstore.Snapshot) []configstore.Change {
-		return s.SetFor(Orders, policy.Policy{Burst: new(int64(3)), ByteRate: policy.PerSecond(4)}, time.Hour)
+		return s.SetFor(
+			Orders, policy.Policy{Burst: new(int64(3)), ByteRate: policy.PerSecond(4)}, time.Hour,
+		)
 	})
-	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(2), Paused: new(true), Burst: new(int64(3)), ByteRate: policy.PerSecond(4)}, resolved())
+	assert.Equal(
+		t,
+		policy.Policy{
+			MessageRate: policy.PerSecond(2), Paused: new(true), Burst: new(int64(3)),
+			ByteRate: policy.PerSecond(4),
+		},
+		resolved(),
+	)
 	before, err := s.List(ctx)
 	require.NoError(t, err)
 
@@ -244,7 +287,13 @@ func temporary(t *testing.T, b Backend) {
 		}
 	}
 	assert.Equal(t, map[string]bool{"messageRate": true, "paused": true}, ended)
-	assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(1), Burst: new(int64(3)), ByteRate: policy.PerSecond(4)}, resolved(), "what was there is back")
+	assert.Equal(
+		t,
+		policy.Policy{
+			MessageRate: policy.PerSecond(1), Burst: new(int64(3)), ByteRate: policy.PerSecond(4),
+		},
+		resolved(), "what was there is back",
+	)
 	after, err := s.List(ctx)
 	require.NoError(t, err)
 	assert.Greater(t, after.Revision, before.Revision)
@@ -252,23 +301,38 @@ func temporary(t *testing.T, b Backend) {
 	edit(func(s configstore.Snapshot) []configstore.Change {
 		return s.Set(Orders, policy.Policy{Burst: new(int64(5))})
 	})
-	assert.Equal(t, int64(5), resolved().MessageBurst(), "a permanent set ends the temporary one")
-	edit(func(s configstore.Snapshot) []configstore.Change { return s.Unset(Orders, "byteRate", "burst") })
+	assert.Equal(
+		t, int64(5), *resolved().WithDefaults().Burst, "a permanent set ends the temporary one",
+	)
+	edit(func(s configstore.Snapshot) []configstore.Change {
+		return s.Unset(configstore.Key{Scope: Orders}, "byteRate", "burst")
+	})
 	assert.Equal(t, rate(1), resolved())
-	edit(func(s configstore.Snapshot) []configstore.Change { return s.Remove(Orders) })
-	assert.True(t, resolved().IsZero())
+	edit(func(s configstore.Snapshot) []configstore.Change {
+		return s.Remove(policy.PolicySection, Orders)
+	})
+	assert.True(t, policy.IsZero(resolved()))
 }
 
-// replaceTwice checks that what was put in place is in place, to the end of what is temporary.
+// replaceTwice: Replace changes nothing when the entries are the same already, with their ends.
 func replaceTwice(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
 	now := time.Now()
 	end := func(d time.Duration) time.Time { return now.Add(d).UTC().Round(0) }
 	want := []policy.Entry{
-		{Scope: Orders, Policy: rate(1)},
-		{Scope: Orders, Policy: policy.Policy{Burst: new(int64(1))}, Temporary: true, Field: "burst", Expires: end(time.Hour + 1)},
-		{Scope: Orders, Policy: rate(2), Temporary: true, Field: "messageRate", Expires: end(90 * time.Minute)},
-		{Scope: Orders, Policy: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused", Expires: end(configstore.MaxTTL)},
+		{Scope: Orders, Settings: rate(1)},
+		{
+			Scope: Orders, Settings: policy.Policy{Burst: new(int64(1))}, Temporary: true, Field: "burst",
+			Expires: end(time.Hour + 1),
+		},
+		{
+			Scope: Orders, Settings: rate(2), Temporary: true, Field: "messageRate",
+			Expires: end(90 * time.Minute),
+		},
+		{
+			Scope: Orders, Settings: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused",
+			Expires: end(configstore.MaxTTL),
+		},
 	}
 	list, err := s.List(ctx)
 	require.NoError(t, err)
@@ -278,7 +342,10 @@ func replaceTwice(t *testing.T, b Backend) {
 	require.NoError(t, err)
 	require.Len(t, list.Entries, len(want))
 	for i, e := range list.Entries {
-		assert.True(t, want[i].Expires.Equal(e.Expires), "%s ends at %v, not %v", e.Field, e.Expires, want[i].Expires)
+		assert.True(
+			t, want[i].Expires.Equal(e.Expires), "%s ends at %v, not %v", e.Field, e.Expires,
+			want[i].Expires,
+		)
 	}
 	assert.Empty(t, list.Replace(want, now.Add(time.Second)))
 }
@@ -333,7 +400,7 @@ func closeEndsWatches(t *testing.T, b Backend) {
 		}
 		ended <- last
 	}()
-	time.Sleep(50 * time.Millisecond) // most likely it waits by now
+	time.Sleep(50 * time.Millisecond) // it most likely waits by now
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 	select {
@@ -352,7 +419,7 @@ func closeEndsWatches(t *testing.T, b Backend) {
 	goleak.VerifyNone(t, before)
 }
 
-// follow checks that a source sees each change soon.
+// follow checks that a Follower yields each change soon.
 func follow(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
 	ctx, cancel := context.WithCancel(ctx)
@@ -382,7 +449,9 @@ func follow(t *testing.T, b Backend) {
 			last = snap.Revision
 			assert.Equal(t, first.Identity, snap.Identity)
 			if snap.Revision >= revision {
-				assert.Equal(t, policy.PerSecond(permits), snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
+				assert.Equal(
+					t, policy.PerSecond(permits), snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate,
+				)
 				break
 			}
 		}
@@ -408,7 +477,7 @@ func restart(t *testing.T, b Backend) {
 	assert.Equal(t, before, after)
 }
 
-// badData checks that a follower keeps the last good policy and says so once.
+// badData: a follower keeps the last valid policy, and reports the fault once.
 func badData(t *testing.T, b Backend) {
 	if b.Corrupt == nil {
 		return
@@ -435,14 +504,17 @@ func badData(t *testing.T, b Backend) {
 	b.Corrupt(t)
 	bad := receive(ctx, t, got)
 	for bad.err == nil && bad.snap.Set.Entries()[0].Err == nil {
-		bad = receive(ctx, t, got) // the sound one may come twice
+		bad = receive(ctx, t, got) // the valid one may come twice
 	}
 	if bad.err == nil { // one entry of a snapshot
 		require.Error(t, bad.snap.Set.Entries()[0].Err)
 		assert.Equal(t, policy.PerSecond(1), bad.snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
 		_, err = s.Apply(ctx, put(Orders, rate(2)), 0)
 		require.NoError(t, err, "bad data can be replaced")
-		assert.Equal(t, policy.PerSecond(2), receive(ctx, t, got).snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
+		assert.Equal(
+			t, policy.PerSecond(2),
+			receive(ctx, t, got).snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate,
+		)
 		return
 	}
 	select {

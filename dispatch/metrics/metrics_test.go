@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/metrics"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // open opens a Limiter for as long as the test.
@@ -144,27 +144,19 @@ func TestHistogramIsCumulative(t *testing.T) {
 	})
 }
 
-// failing is a source with one invalid policy that then fails.
-type failing struct{}
-
-func (failing) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
-	return func(yield func(policy.Snapshot, error) bool) {
+func TestFaultsOfPolicies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		set, _ := policy.NewSet([]policy.Entry{{
 			Scope: policy.Scope{Kind: policy.UnreadableKind, Pattern: "?"}, Err: errors.New("invalid"),
 		}})
-		first := policy.Snapshot{Set: set, Identity: "test", Revision: 42}
-		if yield(first, nil) && yield(policy.Snapshot{}, errors.New("unavailable")) {
-			<-ctx.Done()
-		}
-	}
-}
-
-func TestFaultsOfPolicies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lim := open(t, failing{})
+		source := new(throttletest.Policies)
+		source.Set(policy.Single(policy.Policy{}))
+		source.Set(set)
+		lim := open(t, source)
+		source.Fail(errors.New("unavailable"))
 		synctest.Wait()
 		got := values(t, lim)
-		assert.Equal(t, 42.0, got["policy_revision"])
+		assert.Equal(t, 2.0, got["policy_revision"])
 		assert.Equal(t, 1.0, got["policy_store_unavailable"])
 		assert.Equal(t, 1.0, got["invalid_policies"])
 	})

@@ -29,9 +29,9 @@ func TestRatekeeperCollector(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, permits := configstore.NewMemory(), memory.New()
 		_, err := configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
-			return append(s.Set(policy.TagScope("bulk"), policy.Policy{
-				ReservedThroughput: new(int64(10 * quota.Page)), TotalThroughput: new(int64(100 * quota.Page)),
-			}), s.Set(policy.ClusterScope(), policy.Policy{IgnoreZones: new(int64(0))})...), nil
+			return append(s.Set(policy.TagScope("bulk"), policy.Quota{
+				Reserved: new(int64(10 * quota.Page)), Total: new(int64(100 * quota.Page)),
+			}), s.Set(policy.ClusterScope(), policy.QuotaSettings{IgnoreZones: new(int64(0))})...), nil
 		})
 		require.NoError(t, err)
 		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(store), Permits: permits, Name: "k"}

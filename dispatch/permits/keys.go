@@ -9,8 +9,9 @@ import (
 
 // All keys of all permit stores are made in this file.
 //
-// A key begins with "throttle:" and its kind, so that the access rules of Redis can tell kinds apart. A hash tag follows: the
-// cluster and what the limit belongs to, a topic as a rule. All keys with the same tag are on one shard of a Redis Cluster.
+// A key begins with "throttle:" and its kind, so that the access rules of Redis can tell kinds
+// apart. A hash tag follows: the cluster and what the limit belongs to, a topic as a rule. All
+// keys with the same tag are on one shard of a Redis Cluster.
 const (
 	limitKind   = "throttle:limit:"   // schedules
 	poolKind    = "throttle:pool:"    // records of limits with sharing.mode split
@@ -21,7 +22,8 @@ const (
 	wakeKind    = "throttle:wake:"    // on Redis: channels
 )
 
-// LimitKey is the key of a scope's limit: of a topic, of one of its subscriptions, or an aggregate.
+// LimitKey is the key of a scope's limit: of a topic, of one of its subscriptions, or an
+// aggregate.
 func LimitKey(cluster string, scope policy.Scope, bytes bool) string {
 	unit := ":messages"
 	if bytes {
@@ -33,7 +35,8 @@ func LimitKey(cluster string, scope policy.Scope, bytes bool) string {
 	return limitKind + tag(cluster, scope.String()) + unit
 }
 
-// BusyKey is the key of the limit by which a subscription slows down for the systems that its handlers call.
+// BusyKey is the key of the limit by which a subscription slows down for the systems that its
+// handlers call.
 func BusyKey(cluster string, topic policy.Topic, subscription string) string {
 	return limitKind + tag(cluster, topic.String()) + ":busy:" + subscription
 }
@@ -52,7 +55,8 @@ func GroupsKey(limit string) string { return groupsKind + strings.TrimPrefix(lim
 // RatesKey is the key of the rates of all quotas of a cluster, which a ratekeeper writes.
 func RatesKey(cluster string) string { return ratesKind + "{" + cluster + "}" }
 
-// UsageOf is the name under which replicas publish their usage of quotas, in place of the cluster's.
+// UsageOf is the name under which replicas publish their usage of quotas, in place of the
+// cluster's.
 func UsageOf(cluster string) string { return cluster + "/usage" }
 
 // RedisStatus is the key of a replica's status record on Redis.
@@ -63,13 +67,15 @@ func RedisStatus(cluster, replica string) string {
 // RedisReplicas is the key of the set of replicas with a status record on Redis.
 func RedisReplicas(cluster string) string { return replicaKind + "{" + cluster + "}" }
 
-// RedisWake is the channel on which a process hears that the turn of one of its waiters has come. allocate.lua publishes on it.
+// RedisWake is the channel on which a process hears that the turn of one of its waiters has come.
+// allocate.lua publishes on it.
 func RedisWake(process string) string { return wakeKind + process }
 
 // EtcdKey is where etcd keeps what has a key of this file.
 func EtcdKey(prefix, key string) string { return prefix + "/permits/" + url.PathEscape(key) }
 
-// EtcdStatus is the prefix of the status records of a cluster's replicas in etcd; a replica of "" is the prefix of all.
+// EtcdStatus is the prefix of the status records of a cluster's replicas in etcd; a replica of ""
+// is the prefix of all.
 func EtcdStatus(prefix, cluster, replica string) string {
 	return prefix + "/status/" + url.PathEscape(cluster) + "/" + url.PathEscape(replica)
 }

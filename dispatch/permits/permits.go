@@ -1,7 +1,8 @@
-// Package permits has what a Limiter and a permit store say to each other: the requests with their answers, the records
-// that a store keeps, and the keys under which it keeps them.
+// Package permits has what a Limiter and a permit store say to each other: the requests with
+// their answers, the records that a store keeps, and the keys under which it keeps them.
 //
-// The permit stores are in the packages below this one, and permitstest is their conformance suite.
+// The permit stores are in the packages below this one, and permitstest is their conformance
+// suite.
 package permits
 
 import (
@@ -9,20 +10,21 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// A Request is one request to a permit store, with the place for its answer. Exactly one of Allocate, Heartbeat and Draw
-// is not nil. A store changes nothing in it but the answer, Err and Damage.
+// A Request is one request to a permit store, with the place for its answer. Exactly one of
+// Allocate, Heartbeat and Draw is not nil. A store changes nothing in it but the answer, Err and
+// Damage.
 type Request struct {
-	Key       string // of the limit, from [LimitKey], [BusyKey] or [QuotaKey]; that of a record is made from it
+	Key       string // of the limit, from [LimitKey], [BusyKey] or [QuotaKey]
 	Allocate  *Allocate
 	Heartbeat *Heartbeat
 	Draw      *Draw
 
-	// Err is why the request failed; nil if it was answered. One that failed may have been made all the same: a store
-	// sends nothing twice. The answer counts only if Err is nil.
+	// Err is why the request failed; nil if it was answered. One that failed may have been made
+	// all the same: a store sends nothing twice. The answer counts only if Err is nil.
 	Err error
 
-	// Damage is why the record that a heartbeat or a draw found was not used: the store went on as if there had been
-	// none, and replaced it. nil: it was used, or there was none.
+	// Damage is why the record that a heartbeat or a draw found was not used: the store went on
+	// as if there had been none, and replaced it. nil: it was used, or there was none.
 	Damage error
 }
 
@@ -32,8 +34,8 @@ type Allocate struct {
 	Reply schedule.Reply // the answer
 }
 
-// A Heartbeat shows that a replica of a limit with `sharing.mode: split` is there, and agrees on the pool size; see
-// [pool.Heartbeat] and [pool.Leave].
+// A Heartbeat shows that a replica of a limit with `sharing.mode: split` is there, and agrees on
+// the pool size; see [pool.Heartbeat] and [pool.Leave].
 type Heartbeat struct {
 	Member  string      // its name, from [pool.Lease.Member]
 	Applied pool.Answer // that the replica divides the limit by now

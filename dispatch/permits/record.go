@@ -11,8 +11,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// RecordVersion is that of the records of pools and groups. A newer one is refused: an older program must not replace it.
-const RecordVersion = 1
+// recordVersion is that of the records of pools and groups. A newer one is refused: an older
+// program must not replace it.
+const recordVersion = 1
 
 // A poolRecord is what a permit store keeps of a limit with sharing.mode split, as JSON.
 type poolRecord struct {
@@ -28,7 +29,8 @@ type groupsRecord struct {
 	Line schedule.Line `json:"line,omitzero"` // of the limit's ramp
 }
 
-// A Record is what heartbeats and draws replace under one key: by what Apply returns, with a time to live of TTL.
+// A Record is what heartbeats and draws replace under one key: by what Apply returns, with a time
+// to live of TTL.
 type Record struct {
 	Key      string
 	TTL      time.Duration
@@ -37,7 +39,7 @@ type Record struct {
 
 // Records returns the records of all heartbeats and draws among the requests.
 func Records(requests []*Request) (records []*Record) {
-	byKey := map[string]*Record{}
+	var byKey map[string]*Record
 	for _, r := range requests {
 		var key string
 		var seconds float64
@@ -51,6 +53,9 @@ func Records(requests []*Request) (records []*Record) {
 		}
 		record := byKey[key]
 		if record == nil {
+			if byKey == nil {
+				byKey = map[string]*Record{}
+			}
 			record = &Record{Key: key}
 			byKey[key], records = record, append(records, record)
 		}
@@ -60,9 +65,10 @@ func Records(requests []*Request) (records []*Record) {
 	return records
 }
 
-// Apply sets the answers of the record's requests and returns the text to replace old by, at now on the store's clock in
-// seconds; nil if nothing is to be replaced, since all requests have failed. An empty old is none. A store that compares and
-// swaps calls Apply again with the text that it then finds.
+// Apply sets the answers of the record's requests and returns the text to replace old by, at now
+// on the store's clock in seconds; nil if nothing is to be replaced, since all requests have
+// failed. An empty old is none. A store that compares and swaps calls Apply again with the text
+// that it then finds.
 func (r *Record) Apply(old []byte, now float64) (next []byte) {
 	for _, q := range r.requests {
 		var text []byte
@@ -87,8 +93,9 @@ func (r *Record) Fail(err error) {
 	}
 }
 
-// Apply sets the answer and returns the record to replace record by; empty is none. now is the store's clock in seconds.
-// damage is why the record was not used; if next is nil, why it must not be replaced: it is of a newer version.
+// Apply sets the answer and returns the record to replace record by; empty is none. now is the
+// store's clock in seconds. damage is why the record was not used; if next is nil, why it must
+// not be replaced: it is of a newer version.
 func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error) {
 	var p poolRecord
 	if damage = parse(record, &p, &p.Version); errors.Is(damage, errNewer) {
@@ -105,12 +112,13 @@ func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error
 	}
 	p.Line, _ = h.Ramp.At(p.Line, h.Rate, h.Active, false, now)
 	h.Line, h.Now = p.Line, now
-	p.Version = RecordVersion
+	p.Version = recordVersion
 	return encode(p, damage)
 }
 
-// Apply sets the answer and returns the record to replace record by; empty is none. now is the store's clock in seconds.
-// damage is why the record was not used; if next is nil, why it must not be replaced: it is of a newer version.
+// Apply sets the answer and returns the record to replace record by; empty is none. now is the
+// store's clock in seconds. damage is why the record was not used; if next is nil, why it must
+// not be replaced: it is of a newer version.
 func (d *Draw) Apply(record []byte, now float64) (next []byte, damage error) {
 	var g groupsRecord
 	if damage = parse(record, &g, &g.Version); errors.Is(damage, errNewer) {
@@ -127,7 +135,7 @@ func (d *Draw) Apply(record []byte, now float64) (next []byte, damage error) {
 	}
 	g.Division, d.Drawn = g.Visit(terms, d.Visit, now)
 	d.Now = now
-	g.Version = RecordVersion
+	g.Version = recordVersion
 	return encode(g, damage)
 }
 
@@ -141,17 +149,18 @@ func parse(record []byte, into any, version *int) error {
 	}
 	err := json.Unmarshal(record, into) // reads the version of a newer form, too
 	switch {
-	case *version > RecordVersion:
-		return fmt.Errorf("record of version %d: this program knows %d: %w", *version, RecordVersion, errNewer)
+	case *version > recordVersion:
+		return fmt.Errorf("record of version %d: this program knows %d: %w", *version, recordVersion, errNewer)
 	case err != nil:
 		return fmt.Errorf("damaged record: %w", err)
-	case *version != RecordVersion:
-		return fmt.Errorf("damaged record: version %d: want %d", *version, RecordVersion)
+	case *version != recordVersion:
+		return fmt.Errorf("damaged record: version %d: want %d", *version, recordVersion)
 	}
 	return nil
 }
 
-// encode is a record as JSON, with the damage of the one that it replaces. It fails where a number is not finite.
+// encode is a record as JSON, with the damage of the one that it replaces. It fails where a
+// number is not finite.
 func encode(record any, damage error) ([]byte, error) {
 	next, err := json.Marshal(record)
 	if err != nil {

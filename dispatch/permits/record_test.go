@@ -79,7 +79,8 @@ func TestDraws(t *testing.T) {
 	assert.Less(t, slow.Draw.Drawn.N, int64(20), "a period of the ramp's rate")
 }
 
-// A record that cannot be read is replaced, which the request reports; one of a newer version is refused and stays.
+// A record that cannot be read is replaced, which the request reports; one of a newer version is
+// refused and stays.
 func TestDamagedAndNewerRecords(t *testing.T) {
 	for _, text := range []string{`%%%`, `{"term":7,"size":3}`, `{"version":0}`, `{"version":"1"}`, `{"version":1,"clock":"x"}`, `{"version":1,"clock":1`, `[]`, `null`} {
 		for _, r := range []*permits.Request{heartbeat("a"), draw(1)} {

@@ -7,7 +7,7 @@ import (
 
 const (
 	// The parts of a TTL by which a group counts as present, see [Division.Visit].
-	presentPart = 0.25 // a group's permits may be stolen for so long after one of its members last visited
+	presentPart = 0.25 // a group's permits may be stolen so long after a member's last visit
 	lostTTLs    = 12.0 // a member that has been silent for so many TTL is removed
 
 	lapseAheads = 3.0 // permits lapse this many Ahead after they have opened
@@ -26,21 +26,25 @@ type Terms struct {
 // Lifetime is for how long a permit store must keep a division after its last visit, in seconds.
 func (t Terms) Lifetime() float64 { return max(3600, 2*t.Period, lostTTLs*t.TTL) }
 
-// MayGoOn reports whether a member that has not reached the permit store for that many seconds may use its own group's permits
-// without the store: the other groups have noticed its silence by then, and have not removed it yet.
+// MayGoOn reports whether a member that has not reached the permit store for that many seconds
+// may use its own group's permits without the store: the other groups have noticed its silence by
+// then, and have not removed it yet.
 func (t Terms) MayGoOn(silent float64) bool {
 	return silent > presentPart*t.TTL && silent < lostTTLs/2*t.TTL
 }
 
-// A Division is the permits of a limit divided over worker groups, period after period: what a permit store keeps under one key.
-// The zero value is one without visits.
+// A Division is the permits of a limit divided over worker groups, period after period: what a
+// permit store keeps under one key. The zero value is one without visits.
 type Division struct {
-	Clock   float64                       `json:"clock"`  // its own time, seconds: the store's without steps back
-	Last    float64                       `json:"last"`   // the store's clock at the last visit
-	Period  int64                         `json:"period"` // the present one's number
-	Parts   []Part                        `json:"parts,omitempty"`
-	Members map[string]map[string]float64 `json:"members,omitempty"` // by group and name: the last visit, on Clock
-	Asked   map[string]float64            `json:"asked,omitempty"`   // by group: the last visit that wanted permits
+	Clock  float64 `json:"clock"`  // its own time, seconds: the store's without steps back
+	Last   float64 `json:"last"`   // the store's clock at the last visit
+	Period int64   `json:"period"` // the present one's number
+	Parts  []Part  `json:"parts,omitempty"`
+
+	// Members are the times of the last visits, on Clock, by group and name; Asked those of the last
+	// visits that wanted permits, by group.
+	Members map[string]map[string]float64 `json:"members,omitempty"`
+	Asked   map[string]float64            `json:"asked,omitempty"`
 }
 
 // A Part is what a group has of the present period.
@@ -49,7 +53,7 @@ type Part struct {
 	Share int64   `json:"share"`          // of a whole period, by the present terms
 	Used  int64   `json:"used"`           // drawn by any group, or lapsed
 	Base  int64   `json:"base,omitempty"` // opened by earlier terms
-	From  float64 `json:"from,omitempty"` // when the present terms began: a part of the period, 0..1
+	From  float64 `json:"from,omitempty"` // when the present terms began, as a part of the period
 }
 
 // A Visit is one request of a member.
@@ -58,7 +62,7 @@ type Visit struct {
 	Want          int64 // permits; 0 only shows that the member is present
 	Back          int64 // permits drawn in Period and not used
 	Period        int64 // in which the member last drew, from [Drawn]
-	Spent         int64 // permits of the own group spent without the store, while it was unavailable
+	Spent         int64 // the own group's permits, spent while the store was unavailable
 	Leave         bool  // the member leaves: it wants nothing and is removed
 }
 
@@ -73,18 +77,20 @@ type Drawn struct {
 
 // Visit serves one member's request at the store's time now, and returns the division to keep.
 //
-// Within a period the permits of a group open evenly, Ahead of their time. All but one lapse if no member has drawn them three
-// times Ahead after that, so that a divided limit is paced, too, and saves nothing up. A member that wants more than is open of
-// its own group's permits steals what other groups have left beyond the keep-back; of a group that asks for permits, only what
+// Within a period the permits of a group open evenly, Ahead of their time. All but one lapse if
+// no member has drawn them three times Ahead after that, so that a divided limit is paced, too,
+// and saves nothing up. A member that wants more than is open of its own group's permits steals
+// what other groups have left beyond the keep-back; of a group that asks for permits, only what
 // it has not drawn Ahead after their time.
 //
-// In a network partition each side spends only its own permits. No permits are stolen from a group whose members have all
-// been silent for a quarter of TTL; they may go on with their own group's permits, from a quarter of TTL after they lost the
-// permit store. A member is removed after twelve TTL, and must have stopped after six. The permits of a group without members
-// may be stolen.
+// In a network partition each side spends only its own permits. No permits are stolen from a
+// group whose members have all been silent for a quarter of TTL; they may go on with their own
+// group's permits, from a quarter of TTL after they lost the permit store. A member is removed
+// after twelve TTL, and must have stopped after six. The permits of a group without members may
+// be stolen.
 //
-// While the store's clock steps back, the division's stands still. Terms that change within a period leave as spent what was
-// spent.
+// While the store's clock steps back, the division's stands still. Terms that change within a
+// period leave as spent what was spent.
 func (d Division) Visit(t Terms, v Visit, now float64) (Division, Drawn) {
 	if d.Last > 0 {
 		d.Clock += max(0, now-d.Last)
@@ -128,16 +134,17 @@ func (d Division) Visit(t Terms, v Visit, now float64) (Division, Drawn) {
 	return d, got
 }
 
-// begin begins a period when that is due, and applies other terms: what has opened by then stays open, whichever group has
-// drawn it. Permits that do not divide evenly move on to other groups with each period. The division that it returns shares no
-// memory with d.
+// begin begins a period when that is due, and applies other terms: what has opened by then stays
+// open, whichever group has drawn it. Permits that do not divide evenly move on to other groups
+// with each period. The division that it returns shares no memory with d.
 func (d Division) begin(t Terms) Division {
 	period := int64(math.Floor(d.Clock / t.Period))
 	names := slices.Compact(slices.Sorted(slices.Values(t.Names)))
 	parts := make([]Part, len(names))
 	for i, name := range names {
 		p := Part{Name: name, Share: share(t.Permits, len(names), i, period)}
-		if j := slices.IndexFunc(d.Parts, func(o Part) bool { return o.Name == name }); j >= 0 && period == d.Period {
+		j := slices.IndexFunc(d.Parts, func(o Part) bool { return o.Name == name })
+		if j >= 0 && period == d.Period {
 			if old := d.Parts[j]; old.Share == p.Share {
 				p = old
 			} else {
@@ -183,7 +190,8 @@ func with(m map[string]float64, name string, seen float64) map[string]float64 {
 	return m
 }
 
-// open returns what a group may draw now: what is due of each part and not used, without those of groups that are silent.
+// open returns what a group may draw now: what is due of each part and not used, without those of
+// groups that are silent.
 func (d Division) open(t Terms, own string) (buckets []bucket) {
 	for _, p := range d.Parts {
 		ahead := t.Ahead
@@ -225,12 +233,14 @@ func (d Division) silent(t Terms, group string) bool {
 	return len(d.Members[group]) > 0
 }
 
-// again is how long it is until the group has its next permit, or until other groups' permits may be stolen if that is sooner.
+// again is how long it is until the group has its next permit, or until other groups' permits may
+// be stolen if that is sooner.
 func (d Division) again(t Terms, own Part) float64 {
 	elapsed := float64(d.elapsed(t, 0) * t.Period)
 	next := t.Period - elapsed
 	if own.Share > 0 {
-		next = min(next, float64((own.From+float64(own.Used-own.Base)/float64(own.Share))*t.Period)-t.Ahead-elapsed)
+		opens := float64((own.From + float64(own.Used-own.Base)/float64(own.Share)) * t.Period)
+		next = min(next, opens-t.Ahead-elapsed)
 	}
 	return max(t.Ahead, min(next, t.Period/20))
 }

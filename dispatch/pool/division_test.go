@@ -41,8 +41,9 @@ func TestDivision(t *testing.T) {
 	assert.Zero(t, got.N)
 }
 
-// TestDivisionLaws: whoever visits, gives back, is silent, and however clock and terms go, no period has more spent than its
-// permits, and together with what a cut-off group goes on with, no more than that either.
+// TestDivisionLaws: whoever visits, gives back, is silent, and however clock and terms go, no
+// period has more spent than its permits, and together with what a cut-off group goes on with, no
+// more than that either.
 func TestDivisionLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		terms := terms
@@ -84,7 +85,8 @@ func TestDivisionLaws(t *testing.T) {
 	})
 }
 
-// A partition: of b, whose members are silent, nothing is stolen, so that they may go on with their own.
+// A partition: of b, whose members are silent, nothing is stolen, so that they may go on with
+// their own.
 func ExampleDivision_Visit() {
 	t := pool.Terms{Names: []string{"a", "b"}, Permits: 100, Period: 1, Ahead: 0.1, TTL: 4}
 	d, got := pool.Division{}.Visit(t, pool.Visit{Group: "b", Member: "its only one", Want: 5}, 1000)

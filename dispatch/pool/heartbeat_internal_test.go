@@ -83,7 +83,8 @@ func TestHeartbeatFirst(t *testing.T) {
 	assert.Equal(t, 1.0, f.sum())
 }
 
-// TestHeartbeatScale is 4 -> 7 -> 2 replicas, one of which ends without a word, and a rolling restart.
+// TestHeartbeatScale is 4 -> 7 -> 2 replicas, one of which ends without a word, and a rolling
+// restart.
 func TestHeartbeatScale(t *testing.T) {
 	f := settled(t, 4)
 	whole := func(when string, within float64) {
@@ -162,7 +163,8 @@ func TestHeartbeatDispatch(t *testing.T) {
 	}
 }
 
-// TestHeartbeatPause: a replica that was paused spends nothing until it has joined again, under another name.
+// TestHeartbeatPause: a replica that was paused spends nothing until it has joined again, under
+// another name.
 func TestHeartbeatPause(t *testing.T) {
 	f := settled(t, 2)
 	paused := f.replicas[0]
@@ -179,7 +181,8 @@ func TestHeartbeatPause(t *testing.T) {
 	assert.Equal(t, 1.0, f.sum())
 }
 
-// TestHeartbeatLost: replies that are lost, and calls that come again, keep a newcomer waiting, and the bound holds.
+// TestHeartbeatLost: replies that are lost, and calls that come again, keep a newcomer waiting,
+// and the bound holds.
 func TestHeartbeatLost(t *testing.T) {
 	f := settled(t, 1)
 	f.join()
@@ -200,7 +203,8 @@ func TestHeartbeatLost(t *testing.T) {
 	f.under(t)()
 }
 
-// TestHeartbeatStoreLost: all go on with what they had, and none takes more until all had the time for a heartbeat.
+// TestHeartbeatStoreLost: all go on with what they had, and none takes more until all had the
+// time for a heartbeat.
 func TestHeartbeatStoreLost(t *testing.T) {
 	f := settled(t, 4)
 	f.replicas[3].paused = true
@@ -213,7 +217,8 @@ func TestHeartbeatStoreLost(t *testing.T) {
 	}
 }
 
-// TestHeartbeatStoreOld: an old state, that of a pool of one, comes back in a pool of two, and a third joins before it shows.
+// TestHeartbeatStoreOld: an old state, that of a pool of one, comes back in a pool of two, and a
+// third joins before it shows.
 func TestHeartbeatStoreOld(t *testing.T) {
 	f := settled(t, 1)
 	old := f.state
@@ -251,7 +256,8 @@ func TestHeartbeatStoreOldNewcomer(t *testing.T) {
 	steps(t, f, []step{{2, 0, false}, {0, 3, false}, {0, 3, false}, {2, 0, false}})
 }
 
-// TestHeartbeatStoreOldChange: the old state has told a member of a change, and the member comes with a later one.
+// TestHeartbeatStoreOldChange: the old state has told a member of a change, and the member comes
+// with a later one.
 func TestHeartbeatStoreOldChange(t *testing.T) {
 	f := settled(t, 2)
 	f.leave(1)
@@ -264,7 +270,8 @@ func TestHeartbeatStoreOldChange(t *testing.T) {
 	steps(t, f, []step{{2, 0, false}, {0, 2, false}, {0, 2, false}, {2, 0, false}})
 }
 
-// TestHeartbeatLeaveLate: a Leave comes again when an old state is back in which its member still is.
+// TestHeartbeatLeaveLate: a Leave comes again when an old state is back in which its member still
+// is.
 func TestHeartbeatLeaveLate(t *testing.T) {
 	f := settled(t, 1)
 	old := f.state
@@ -294,8 +301,8 @@ func TestHeartbeatClock(t *testing.T) {
 	}
 }
 
-// TestHeartbeatWait: whatever others do, join and crash all the time or go silent in the worst moment,
-// a newcomer that calls spends within 2 ttl and a call.
+// TestHeartbeatWait: whatever others do, join and crash all the time or go silent in the worst
+// moment, a newcomer that calls spends within 2 ttl and a call.
 func TestHeartbeatWait(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 0))
@@ -324,7 +331,8 @@ func TestHeartbeatWait(t *testing.T) {
 	}
 }
 
-// TestHeartbeatDeaf: a replica whose calls arrive and that hears no answer is counted, and holds up no other for long.
+// TestHeartbeatDeaf: a replica whose calls arrive and that hears no answer is counted, and holds
+// up no other for long.
 func TestHeartbeatDeaf(t *testing.T) {
 	f := settled(t, 3)
 	deaf := call{member: "deaf"}
@@ -359,7 +367,8 @@ func TestStateIsSmallAndSurvivesJSON(t *testing.T) {
 	assert.Less(t, len(b), 3*150)
 }
 
-// TestHeartbeatKeepsItsInput: a permit store that fails to store the new state still has the old one.
+// TestHeartbeatKeepsItsInput: a permit store that fails to store the new state still has the old
+// one.
 func TestHeartbeatKeepsItsInput(t *testing.T) {
 	f := settled(t, 3)
 	before, err := json.Marshal(f.state)

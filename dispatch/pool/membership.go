@@ -8,14 +8,15 @@ const (
 	stepPart  = 0.25 // what one heartbeat may add to the pool's clock: the store's may jump
 )
 
-// A State is the membership of one pool: what a permit store keeps under one key. The zero value is a pool without members.
+// A State is the membership of one pool: what a permit store keeps under one key. The zero value
+// is a pool without members.
 type State struct {
-	Term    int64    `json:"term"`              // names the present size; microseconds of the store's clock when it changed
+	Term    int64    `json:"term"`              // names the size: microseconds of the store's clock at its change
 	Size    int      `json:"size"`              // of the pool
-	Clock   float64  `json:"clock"`             // the pool's own time, seconds: the store's without its jumps
+	Clock   float64  `json:"clock"`             // its own time, seconds: the store's without its jumps
 	Last    float64  `json:"last"`              // the store's clock at the last heartbeat
-	Open    float64  `json:"open"`              // on Clock: no new member may spend before; others may, by a state that was lost
-	Floor   int      `json:"floor,omitempty"`   // the size of the pool in that state, as far as its members have reported it
+	Open    float64  `json:"open"`              // on Clock: newcomers may not spend before; see Floor
+	Floor   int      `json:"floor,omitempty"`   // the size that members of a lost state report
 	Members []Member `json:"members,omitempty"` // in the order they joined, which is their rank
 }
 
@@ -23,25 +24,25 @@ type State struct {
 type Member struct {
 	Name   string  `json:"name"`
 	Until  float64 `json:"until"`            // on the pool's clock: the last heartbeat + ttl
-	Joined int64   `json:"joined,omitempty"` // the term it joined with, while it may not spend; 0 = it may
+	Joined int64   `json:"joined,omitempty"` // the term it joined in; 0 = it may spend
 	Term   int64   `json:"term"`             // the newest term that it reported as applied
 	Active int     `json:"active"`           // the size that it reported with Term
 	Told   []int64 `json:"told,omitempty"`   // terms that it was told after Term
 }
 
-// An Answer is what a member is told, and what it reports back, once applied, with its next heartbeat. The zero value
-// reports that it has applied nothing.
+// An Answer is what a member is told, and what it reports back, once applied, with its next
+// heartbeat. The zero value reports that it has applied nothing.
 type Answer struct {
 	Term   int64 // names the size
 	Active int   // members of the pool, never fewer than may be spending
 	Size   int   // the divisor to use now, >= Active; 0 = spend nothing yet
 	Rank   int   // this member's, 0..Active-1; stable while no member before it leaves
-	Agreed bool  // all members have applied Term: Size is Active, and the shares of all add up to the limit
+	Agreed bool  // all members have applied Term, and Size is Active: no permit is lost
 }
 
-// Again returns how long to wait before the next heartbeat, in seconds: ttl/20, and ttl/40 until all agree, so that a pool is
-// whole again some ttl/10 after a member left. Longer is as safe but slower; a lease lasts ttl/2, and heartbeats further apart
-// than ttl/4 slow the pool's clock.
+// Again returns how long to wait before the next heartbeat, in seconds: ttl/20, and ttl/40 until
+// all agree, so that a pool is whole again some ttl/10 after a member left. Longer is as safe but
+// slower; a lease lasts ttl/2, and heartbeats further apart than ttl/4 slow the pool's clock.
 func (a Answer) Again(ttl float64) float64 {
 	if a.Agreed {
 		return ttl / 20
@@ -49,32 +50,35 @@ func (a Answer) Again(ttl float64) float64 {
 	return ttl / 40
 }
 
-// Heartbeat is one member's heartbeat: it reports the answer that the member has applied, and returns the next. ttl, in seconds,
-// is positive and the same for all; a member that has been silent for that long is removed. now is the store's clock. [Lease] is
-// the member's side.
+// Heartbeat is one member's heartbeat: it reports the answer that the member has applied, and
+// returns the next. ttl, in seconds, is positive and the same for all; a member that has been
+// silent for that long is removed. now is the store's clock. [Lease] is the member's side.
 //
-// The members agree when all have applied the present term, that is, when all report one size and it is the number of
-// members. Until then the divisor is the largest of the reported sizes and that number (the rule of Numaflow's
-// distributed throttling). A newcomer spends nothing until all who joined before it have applied a term that counts it: as a
-// rule after two heartbeats of each, and at most 2 ttl and a heartbeat later, whatever the others do. The first members of a
+// The members agree when all have applied the present term, that is, when all report one size and
+// it is the number of members. Until then the divisor is the largest of the reported sizes and
+// that number (the rule of Numaflow's distributed throttling). A newcomer spends nothing until
+// all who joined before it have applied a term that counts it: as a rule after two heartbeats of
+// each, and at most 2 ttl and a heartbeat later, whatever the others do. The first members of a
 // pool wait one ttl, and so does every newcomer after the store has lost a state.
 //
 // Why the divisors' inverses never add up to more than 1, whatever is lost, late or doubled:
 //
-//   - A divisor told in a term is at least the term's size, and a member that has applied a term uses no older one. So
-//     when the last of those who now spend was admitted, the others used divisors that count it, and all later terms
-//     count all of them.
-//   - A reported term only grows. A late or doubled heartbeat brings an old one and changes nothing.
-//   - A divisor is held for ttl/2 from the sending of the heartbeat and then given up, with the name (Lease); the pool
-//     counts its holder for a ttl from the heartbeat's arrival.
-//   - A term is a time, so it is never told twice. One that this state has not told its member shows that the store
-//     lost a newer state. For a ttl from then, and from an empty state on, no member is admitted, and the size stays at
-//     what the holders of a divisor report.
-//   - The store's clock backwards counts as no time, forwards as ttl/4 at most, so that no member is removed early unless
-//     it jumps more than twice in ttl/2.
+//   - A divisor told in a term is at least the term's size, and a member that has applied a term
+//     uses no older one. So when the last of those who now spend was admitted, the others used
+//     divisors that count it, and all later terms count all of them.
+//   - A reported term only grows. A late or doubled heartbeat brings an old one and changes
+//     nothing.
+//   - A divisor is held for ttl/2 from the sending of the heartbeat and then given up, with the
+//     name (Lease); the pool counts its holder for a ttl from the heartbeat's arrival.
+//   - A term is a time, so it is never told twice. One that this state has not told its member
+//     shows that the store lost a newer state. For a ttl from then, and from an empty state on,
+//     no member is admitted, and the size stays at what the holders of a divisor report.
+//   - The store's clock backwards counts as no time, forwards as ttl/4 at most, so that no member
+//     is removed early unless it jumps more than twice in ttl/2.
 //
-// It does not hold for a store that loses more than its last ttl/2 while all members that it remembers have left, or whose
-// clock steps back behind terms that it told and lost in the same failover.
+// It does not hold for a store that loses more than its last ttl/2 while all members that it
+// remembers have left, or whose clock steps back behind terms that it told and lost in the same
+// failover.
 func Heartbeat(s State, member string, applied Answer, ttl, now float64) (State, Answer) {
 	s, changed := s.tick(ttl, now)
 	if len(s.Members) == 0 {
@@ -87,7 +91,8 @@ func Heartbeat(s State, member string, applied Answer, ttl, now float64) (State,
 		s.Members = append(s.Members, Member{Name: member})
 	}
 	m := &s.Members[i]
-	if joined || applied.Term > 0 { // one that joins again and again hears no answer, and must not hold up the rest
+	// One that joins again and again hears no answer, and must not hold up the rest.
+	if joined || applied.Term > 0 {
 		m.Until = s.Clock + ttl
 	}
 	lost := applied.Term > m.Term && !slices.Contains(m.Told, applied.Term)
@@ -115,15 +120,16 @@ func Heartbeat(s State, member string, applied Answer, ttl, now float64) (State,
 	return s, s.answer(i)
 }
 
-// Leave removes a member at once, which frees its share earlier than its silence would. The member must have stopped spending,
-// and sends no heartbeat under this name again.
+// Leave removes a member at once, which frees its share earlier than its silence would. The
+// member must have stopped spending, and sends no heartbeat under this name again.
 func Leave(s State, member string, ttl, now float64) State {
 	s, changed := s.tick(ttl, now)
 	if i := slices.IndexFunc(s.Members, func(m Member) bool { return m.Name == member }); i >= 0 {
 		spent := s.Members[i].Joined == 0
 		s.Members = slices.Delete(s.Members, i, i+1)
 		if spent && !slices.ContainsFunc(s.Members, func(m Member) bool { return m.Joined == 0 }) {
-			s.Open = s.Clock + ttl // no member is left that would show that this state is an old one
+			// No member is left that would show that this state is an old one.
+			s.Open = s.Clock + ttl
 		}
 		changed = true
 	}
@@ -134,7 +140,8 @@ func Leave(s State, member string, ttl, now float64) State {
 	return s
 }
 
-// tick brings the pool's clock up to date and removes stale members. The state that it returns shares no memory with s.
+// tick brings the pool's clock up to date and removes stale members. The state that it returns
+// shares no memory with s.
 func (s State) tick(ttl, now float64) (State, bool) {
 	s.Clock += min(max(0, now-s.Last), ttl*stepPart)
 	s.Last = now
@@ -157,7 +164,8 @@ func (m *Member) tell(term int64) {
 	m.Told = told
 }
 
-// mayEnter reports whether m, and all members that joined before it and so may spend, have applied a term that counts it.
+// mayEnter reports whether m, and all members that joined before it and so may spend, have
+// applied a term that counts it.
 func (s State) mayEnter(m Member) bool {
 	return s.Clock >= s.Open && !slices.ContainsFunc(s.Members, func(o Member) bool {
 		return o.Joined <= m.Joined && o.Term < m.Joined

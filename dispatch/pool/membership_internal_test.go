@@ -121,9 +121,9 @@ func (f *fleet) run(until float64, look func()) {
 	}
 }
 
-// TestHeartbeatInvariant: under random joins, leaves, crashes, pauses, lost, late and doubled calls
-// and replies, a state that is lost or an old one, and a store's clock that jumps, the sum of all
-// shares never exceeds the limit; and when all that is over, all that are left share it
+// TestHeartbeatInvariant: under random joins, leaves, crashes, pauses, lost, late and doubled
+// calls and replies, a state that is lost or an old one, and a store's clock that jumps, the sum
+// of all shares never exceeds the limit; and when all that is over, all that are left share it
 // exactly.
 func TestHeartbeatInvariant(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

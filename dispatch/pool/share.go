@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// share returns what the part of that rank gets of a period's permits, divided into size parts: the even part, and one more
-// for as many ranks as the division leaves permits. Those ranks move on with the number of the period. So the shares of all ranks
-// add up to permits exactly, and after any number of periods no rank is a whole permit away from its even part; with fewer
+// share returns what the part of that rank gets of a period's permits, divided into size parts:
+// the even part, and one more for as many ranks as the division leaves permits. Those ranks move
+// on with the number of the period. So the shares of all ranks add up to permits exactly, and
+// after any number of periods no rank is a whole permit away from its even part; with fewer
 // permits than ranks each gets one in turn.
 //
 // Negative permits, a size of 0 and a rank outside of it give 0. Sizes are below 2^31.
@@ -18,7 +19,8 @@ func share(permits int64, size, rank int, period int64) int64 {
 	}
 	n := int64(size)
 	left := permits % n
-	first := (period%n + n) % n * left % n // the first rank to get one more: those of the last period end there
+	// The first rank to get one more: those of the last period end there.
+	first := (period%n + n) % n * left % n
 	if (int64(rank)-first+n)%n < left {
 		return permits/n + 1
 	}

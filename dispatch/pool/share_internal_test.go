@@ -8,7 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestShareLaws: the shares of a period add up exactly, and no rank is ever a permit away from its even part.
+// TestShareLaws: the shares of a period add up exactly, and no rank is ever a permit away from
+// its even part.
 func TestShareLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		permits := rapid.Int64Range(0, 1<<40).Draw(t, "permits")

@@ -12,9 +12,10 @@ type bucket struct {
 	left  int64 // of share
 }
 
-// draw returns the permits that a group takes from each bucket: first from its own, and then, by stealing, what the other
-// groups have left beyond keep × share. The others give in proportion to what they can, so that each loses at most
-// (1-keep) × share in a period. A group without a bucket gets nothing; want of less than 1 asks for nothing.
+// draw returns the permits that a group takes from each bucket: first from its own, and then, by
+// stealing, what the other groups have left beyond keep × share. The others give in proportion to
+// what they can, so that each loses at most (1-keep) × share in a period. A group without a
+// bucket gets nothing; want of less than 1 asks for nothing.
 func draw(buckets []bucket, keep float64, group string, want int64) (taken []int64) {
 	taken = make([]int64, len(buckets))
 	own := slices.IndexFunc(buckets, func(b bucket) bool { return b.name == group })
@@ -28,7 +29,8 @@ func draw(buckets []bucket, keep float64, group string, want int64) (taken []int
 		if i == own {
 			continue
 		}
-		kept := int64(math.Ceil(float64(keep*float64(b.share)) - 1e-9)) // what is 6 but for rounding is 6
+		// What is 6 but for rounding is 6.
+		kept := int64(math.Ceil(float64(keep*float64(b.share)) - 1e-9))
 		spare[i] = float64(max(0, b.left-kept))
 		sum += max(0, b.left-kept)
 	}

@@ -55,8 +55,9 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// TestDrawLaws: in any order of draws no more is taken than was opened; no group gets more than it wants, a group gets all that
-// others leave beyond the keep-back, and none loses more than its share without the keep-back.
+// TestDrawLaws: in any order of draws no more is taken than was opened; no group gets more than
+// it wants, a group gets all that others leave beyond the keep-back, and none loses more than its
+// share without the keep-back.
 func TestDrawLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := []string{"a", "b", "c", "d", "e"}[:rapid.IntRange(1, 5).Draw(t, "groups")]

@@ -21,7 +21,7 @@ func report(t *testing.T, k *quota.Keeper, backend string, now, pages float64) {
 
 // TestBackendsSilent: while no backend reports, rates stay as they are.
 func TestBackendsSilent(t *testing.T) {
-	w := newWorld(t, 3, 10_000, reads(a, 1000, 60)).quota(a, 6000, 0)
+	w := newSimulation(t, 3, 10_000, reads(a, 1000, 60)).quota(a, 6000, 0)
 	w.settles(30, map[quota.ID]float64{a: 100})
 	now := 30.
 	for range 200 {
@@ -197,7 +197,7 @@ func TestCostsAfterRequests(t *testing.T) {
 
 // TestAverageExpires: after four minutes without requests and costs, the average is unknown.
 func TestAverageExpires(t *testing.T) {
-	w := newWorld(t, 3, 10_000, reads(a, 100, 6)).quota(a, 600, 0)
+	w := newSimulation(t, 3, 10_000, reads(a, 100, 6)).quota(a, 600, 0)
 	w.settles(30, map[quota.ID]float64{a: 100})
 	w.Clients[0].Rate = 0
 	for second := range 245 {

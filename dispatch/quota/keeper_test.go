@@ -12,8 +12,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// A world is a Keeper with simulated clients and backends, in steps of one second.
-type world struct {
+// A simulation is a Keeper with simulated clients and backends, in steps of one second.
+type simulation struct {
 	t      *testing.T
 	keeper quota.Keeper
 	quota.Simulation
@@ -21,9 +21,10 @@ type world struct {
 	busy int
 }
 
-// newWorld returns a world whose backends have this capacity, pages a second, each in its own zone.
-func newWorld(t *testing.T, backends int, capacity float64, clients ...quota.Client) *world {
-	w := &world{t: t}
+// newSimulation returns a simulation whose backends have a capacity, in pages a second, each in a zone
+// of its own.
+func newSimulation(t *testing.T, backends int, capacity float64, clients ...quota.Client) *simulation {
+	w := &simulation{t: t}
 	w.Quotas, w.Clients = map[quota.ID]quota.Quota{}, clients
 	for i := range backends {
 		b := quota.SimulatedBackend{Name: fmt.Sprint(i), Capacity: capacity * quota.Page}
@@ -38,13 +39,13 @@ func reads(id quota.ID, rate, pages float64, backends ...string) quota.Client {
 }
 
 // quota sets a quota in pages a second.
-func (w *world) quota(id quota.ID, total, reserved float64) *world {
+func (w *simulation) quota(id quota.ID, total, reserved float64) *simulation {
 	w.Quotas[id] = quota.Quota{Reserved: reserved * quota.Page, Total: total * quota.Page}
 	return w
 }
 
 // second simulates one second.
-func (w *world) second() {
+func (w *simulation) second() {
 	var err error
 	w.step, err = w.Step(&w.keeper)
 	require.NoError(w.t, err)
@@ -57,7 +58,7 @@ func (w *world) second() {
 }
 
 // rates returns the rates in force.
-func (w *world) rates() map[quota.ID]float64 {
+func (w *simulation) rates() map[quota.ID]float64 {
 	rates := map[quota.ID]float64{}
 	for _, d := range w.step.Decisions {
 		rates[d.ID] = d.Smoothed
@@ -67,7 +68,7 @@ func (w *world) rates() map[quota.ID]float64 {
 
 // settles simulates seconds until the rates have been within 10 % of those wanted for ten seconds
 // in a row. It fails the test if that takes longer than within.
-func (w *world) settles(within int, want map[quota.ID]float64) {
+func (w *simulation) settles(within int, want map[quota.ID]float64) {
 	w.t.Helper()
 	streak := 0
 	for second := range within {
@@ -95,45 +96,45 @@ func TestScenarios(t *testing.T) {
 	one := func(rate float64) map[quota.ID]float64 { return map[quota.ID]float64{a: rate} }
 	for _, c := range []struct {
 		name   string
-		world  func(t *testing.T) *world
+		start  func(t *testing.T) *simulation
 		want   map[quota.ID]float64
 		within int
 		busy   int
 	}{
-		{"Simple", func(t *testing.T) *world {
-			return newWorld(t, 10, 100, reads(a, 5, 6)).quota(a, 100, 0)
+		{"Simple", func(t *testing.T) *simulation {
+			return newSimulation(t, 10, 100, reads(a, 5, 6)).quota(a, 100, 0)
 		}, one(100. / 6), 33, 0},
-		{"WriteThrottling", func(t *testing.T) *world {
-			return newWorld(t, 10, 100, quota.Client{ID: a, Rate: 5, Write: 6 * quota.Page}).quota(a, 100, 0)
+		{"WriteThrottling", func(t *testing.T) *simulation {
+			return newSimulation(t, 10, 100, quota.Client{ID: a, Rate: 5, Write: 6 * quota.Page}).quota(a, 100, 0)
 		}, one(100. / 24), 34, 0},
-		{"MultiTag", func(t *testing.T) *world {
-			w := newWorld(t, 10, 100, reads(a, 5, 6), reads(b, 5, 6))
+		{"MultiTag", func(t *testing.T) *simulation {
+			w := newSimulation(t, 10, 100, reads(a, 5, 6), reads(b, 5, 6))
 			return w.quota(a, 100, 0).quota(b, 100, 0)
 		}, map[quota.ID]float64{a: 100. / 6, b: 100. / 6}, 33, 0},
-		{"AttemptWorkloadAboveQuota", func(t *testing.T) *world {
-			return newWorld(t, 10, 100, reads(a, 20, 10)).quota(a, 100, 0)
+		{"AttemptWorkloadAboveQuota", func(t *testing.T) *simulation {
+			return newSimulation(t, 10, 100, reads(a, 20, 10)).quota(a, 100, 0)
 		}, one(10), 31, 0},
-		{"ActiveThrottling", func(t *testing.T) *world {
-			return newWorld(t, 10, 5, reads(a, 10, 6)).quota(a, 100, 0)
+		{"ActiveThrottling", func(t *testing.T) *simulation {
+			return newSimulation(t, 10, 5, reads(a, 10, 6)).quota(a, 100, 0)
 		}, one(50. / 6), 26, 1},
-		{"MultiTagActiveThrottling", func(t *testing.T) *world {
-			w := newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 10, 6))
+		{"MultiTagActiveThrottling", func(t *testing.T) *simulation {
+			w := newSimulation(t, 10, 5, reads(a, 10, 6), reads(b, 10, 6))
 			return w.quota(a, 50, 0).quota(b, 100, 0)
 		}, map[quota.ID]float64{a: 2.778, b: 5.556}, 26, 2},
-		{"MultiTagActiveThrottling2", func(t *testing.T) *world {
-			w := newWorld(t, 3, 50, reads(a, 10, 6, "0", "1"), reads(b, 10, 6, "1", "2"))
+		{"MultiTagActiveThrottling2", func(t *testing.T) *simulation {
+			w := newSimulation(t, 3, 50, reads(a, 10, 6, "0", "1"), reads(b, 10, 6, "1", "2"))
 			w.keeper.IgnoreZones = -1 // one zone is saturated, and must count
 			return w.quota(a, 100, 0).quota(b, 100, 0)
 		}, map[quota.ID]float64{a: 8.333, b: 8.333}, 26, 2},
-		{"ReservedQuota", func(t *testing.T) *world {
-			return newWorld(t, 10, 5, reads(a, 10, 6)).quota(a, 100, 70)
+		{"ReservedQuota", func(t *testing.T) *simulation {
+			return newSimulation(t, 10, 5, reads(a, 10, 6)).quota(a, 100, 70)
 		}, one(70. / 6), 27, 1},
-		{"MultiClient", func(t *testing.T) *world {
-			return newWorld(t, 10, 100, reads(a, 20, 6), reads(a, 20, 6)).quota(a, 100, 0)
+		{"MultiClient", func(t *testing.T) *simulation {
+			return newSimulation(t, 10, 100, reads(a, 20, 6), reads(a, 20, 6)).quota(a, 100, 0)
 		}, one(100. / 6), 33, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := c.world(t)
+			w := c.start(t)
 			w.settles(c.within, c.want)
 			assert.Equal(t, c.busy, w.busy)
 		})
@@ -142,7 +143,7 @@ func TestScenarios(t *testing.T) {
 
 // TestQuotaChanges: a changed quota applies at once, and a removed one limits nothing.
 func TestQuotaChanges(t *testing.T) {
-	w := newWorld(t, 10, 100, reads(a, 5, 6)).quota(a, 100, 0)
+	w := newSimulation(t, 10, 100, reads(a, 5, 6)).quota(a, 100, 0)
 	w.settles(33, map[quota.ID]float64{a: 100. / 6})
 	w.quota(a, 50, 0).settles(32, map[quota.ID]float64{a: 50. / 6})
 	delete(w.Quotas, a)
@@ -152,7 +153,7 @@ func TestQuotaChanges(t *testing.T) {
 
 // TestForget: an id without a quota is forgotten four minutes after its last request or cost.
 func TestForget(t *testing.T) {
-	w := newWorld(t, 10, 5, reads(a, 10, 6))
+	w := newSimulation(t, 10, 5, reads(a, 10, 6))
 	for range 60 {
 		w.second()
 	}
@@ -170,13 +171,13 @@ func TestForget(t *testing.T) {
 
 // TestFractions: rates below one a second are not rounded.
 func TestFractions(t *testing.T) {
-	w := newWorld(t, 3, 1000, reads(a, 10, 6)).quota(a, 1, 0)
+	w := newSimulation(t, 3, 1000, reads(a, 10, 6)).quota(a, 1, 0)
 	w.settles(60, map[quota.ID]float64{a: 1. / 6})
 }
 
 // TestFirstSeconds: from the first rate on, the requests sent are within 20 % of the quota.
 func TestFirstSeconds(t *testing.T) {
-	w := newWorld(t, 10, 1000, reads(a, 20, 10)).quota(a, 100, 0)
+	w := newSimulation(t, 10, 1000, reads(a, 20, 10)).quota(a, 100, 0)
 	w.second() // no cost is known yet
 	for range 30 {
 		w.second()
@@ -186,7 +187,7 @@ func TestFirstSeconds(t *testing.T) {
 
 // TestIdle: an id with a quota and next to no requests takes no part of a backend's capacity.
 func TestIdle(t *testing.T) {
-	w := newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 0.001, 6))
+	w := newSimulation(t, 10, 5, reads(a, 10, 6), reads(b, 0.001, 6))
 	w.quota(a, 100, 0).quota(b, 1000, 0)
 	w.settles(26, map[quota.ID]float64{a: 50. / 6})
 }
@@ -195,7 +196,7 @@ func TestIdle(t *testing.T) {
 func TestUneven(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		w := newWorld(t, 5, 50)
+		w := newSimulation(t, 5, 50)
 		for i := range 5 {
 			name := quota.ID(fmt.Sprint("tag:", i))
 			w.Clients = append(w.Clients, reads(name, 100, float64(1+random.IntN(10))))
@@ -217,7 +218,7 @@ func TestUneven(t *testing.T) {
 
 // TestManyAlike: 150 ids that load the same backends are all limited.
 func TestManyAlike(t *testing.T) {
-	w := newWorld(t, 3, 100)
+	w := newSimulation(t, 3, 100)
 	for i := range 150 {
 		name := quota.ID(fmt.Sprint("tag:", i))
 		w.Clients = append(w.Clients, reads(name, 100, 1))
@@ -232,7 +233,7 @@ func TestManyAlike(t *testing.T) {
 
 // TestLateTraffic: a quota that was set before its traffic started applies once a cost is known.
 func TestLateTraffic(t *testing.T) {
-	w := newWorld(t, 3, 10_000, reads(a, 0, 60)).quota(a, 6000, 0)
+	w := newSimulation(t, 3, 10_000, reads(a, 0, 60)).quota(a, 6000, 0)
 	for range 10 {
 		w.second()
 	}
@@ -246,7 +247,7 @@ func TestLateTraffic(t *testing.T) {
 
 // TestLoadMoves: the rate stays when the costs move to another backend.
 func TestLoadMoves(t *testing.T) {
-	w := newWorld(t, 2, 10_000, reads(a, 50, 60, "0")).quota(a, 600, 300)
+	w := newSimulation(t, 2, 10_000, reads(a, 50, 60, "0")).quota(a, 600, 300)
 	w.settles(30, map[quota.ID]float64{a: 10})
 	w.Clients[0].Backends = []string{"1"}
 	for range 30 {
@@ -258,7 +259,7 @@ func TestLoadMoves(t *testing.T) {
 // TestDoubles: when the capacity of a shared backend doubles, the ids use it within six passes,
 // although their total quotas do not exceed it.
 func TestDoubles(t *testing.T) {
-	w := newWorld(t, 1, 400, reads(a, 1000, 1), reads(b, 1000, 1))
+	w := newSimulation(t, 1, 400, reads(a, 1000, 1), reads(b, 1000, 1))
 	w.quota(a, 400, 80).quota(b, 400, 80)
 	w.keeper.IgnoreZones = -1
 	for range 60 {
@@ -276,7 +277,7 @@ func TestDoubles(t *testing.T) {
 
 // TestHugeRequests: an id whose requests became huge, and rare, recovers when they are small again.
 func TestHugeRequests(t *testing.T) {
-	w := newWorld(t, 2, 1e6, reads(a, 50, 1)).quota(a, 1, 0)
+	w := newSimulation(t, 2, 1e6, reads(a, 50, 1)).quota(a, 1, 0)
 	w.settles(30, map[quota.ID]float64{a: 1})
 	w.Clients[0].Read = 10_000 * quota.Page
 	for range 60 {
@@ -290,7 +291,7 @@ func TestHugeRequests(t *testing.T) {
 // TestReproducible: two equal runs give equal figures, to the last bit.
 func TestReproducible(t *testing.T) {
 	run := func() (rates []map[quota.ID]float64) {
-		w := newWorld(t, 7, 50)
+		w := newSimulation(t, 7, 50)
 		for i := range 9 {
 			name := quota.ID(fmt.Sprint("tag:", i))
 			w.Clients = append(w.Clients, reads(name, 10.1, float64(1+i)))
@@ -310,7 +311,7 @@ func TestReproducible(t *testing.T) {
 
 // TestWorstZone: one saturated zone is ignored, the second one limits.
 func TestWorstZone(t *testing.T) {
-	w := newWorld(t, 5, 100, reads(a, 10, 10)).quota(a, 100, 0)
+	w := newSimulation(t, 5, 100, reads(a, 10, 10)).quota(a, 100, 0)
 	w.Backends[2].Capacity = 1 * quota.Page
 	w.settles(30, map[quota.ID]float64{a: 10})
 	w.Backends[3].Capacity = 10 * quota.Page
@@ -319,7 +320,7 @@ func TestWorstZone(t *testing.T) {
 
 // TestByCurrent: a huge quota has no effect.
 func TestByCurrent(t *testing.T) {
-	w := newWorld(t, 10, 5, reads(a, 10, 6), reads(b, 10, 6))
+	w := newSimulation(t, 10, 5, reads(a, 10, 6), reads(b, 10, 6))
 	w.quota(a, 100, 0).quota(b, 1e6, 0)
 	w.keeper.ShareBy = quota.ByCurrent
 	for range 60 {
@@ -391,7 +392,7 @@ func TestZones(t *testing.T) {
 
 // TestGrowth: a rate that backends limit grows by at most a quarter in a pass.
 func TestGrowth(t *testing.T) {
-	w := newWorld(t, 1, 10, reads(a, 1000, 1)).quota(a, 1000, 0)
+	w := newSimulation(t, 1, 10, reads(a, 1000, 1)).quota(a, 1000, 0)
 	w.keeper.IgnoreZones = -1
 	for range 60 {
 		w.second()

@@ -18,7 +18,7 @@ func TestManyEqualIDs(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			const capacity = 2000.0 // pages a second
 			each := 2.4 * capacity / float64(n)
-			w := newWorld(t, 1, capacity)
+			w := newSimulation(t, 1, capacity)
 			w.keeper.IgnoreZones = -1 // there is only one
 			for i := range n {
 				id := quota.ID(fmt.Sprint("tag:", i))

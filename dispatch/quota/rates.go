@@ -34,7 +34,7 @@ const AssumedCost = WriteFactor * Page
 // Of returns the rate of an id with this quota, in messages a second, at now on the permit store's
 // clock. An id of unknown cost has its total, at [AssumedCost]. If the record is [Rates.Old], the
 // rate is the reserved one or, if there is none, the total. In shadow mode it is [busy.Max].
-func (r Rates) Of(id policy.Scope, q policy.Quota, now float64) float64 {
+func (r Rates) Of(id policy.Scope, q policy.EffectiveQuota, now float64) float64 {
 	found, known := r.Rates[ID(id.String())]
 	switch old := r.Old(now); {
 	case q.Shadow:
@@ -49,7 +49,7 @@ func (r Rates) Of(id policy.Scope, q policy.Quota, now float64) float64 {
 
 // Reserved returns the rate that an id with this quota has however busy its backends are, in
 // messages a second. In shadow mode it is 0.
-func (r Rates) Reserved(id policy.Scope, q policy.Quota) float64 {
+func (r Rates) Reserved(id policy.Scope, q policy.EffectiveQuota) float64 {
 	if q.Shadow {
 		return 0
 	}

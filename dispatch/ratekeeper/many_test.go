@@ -19,9 +19,9 @@ import (
 
 // TestManyEqualIDs: 1,020 ids share a backend. Their quotas add up to 2.4 times its capacity.
 func TestManyEqualIDs(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
-		const n, capacity = 1020, 1020                           // ids, and requests a second
-		w.set("cluster", policy.Policy{IgnoreZones: new(int64)}) // there is only one
+	virtual(t, func(t *testing.T, w *deployment) {
+		const n, capacity = 1020, 1020                                  // ids, and requests a second
+		w.set("cluster", policy.QuotaSettings{IgnoreZones: new(int64)}) // there is only one
 		for i := range n {
 			w.set(fmt.Sprint("tag:", i), quotaOf(0, 12*quota.Page/5))
 		}
@@ -77,7 +77,7 @@ func TestManyEqualIDs(t *testing.T) {
 
 // TestMaxIDs: MaxIDs bounds the ids without a quota that are followed.
 func TestMaxIDs(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		ctx, stop := context.WithCancel(t.Context())
 		defer func() { stop(); w.wg.Wait() }()

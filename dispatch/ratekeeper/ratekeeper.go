@@ -196,7 +196,7 @@ type term struct {
 	keeper  quota.Keeper
 	start   time.Time
 	set     *policy.Set // the policies whose quotas keeper has
-	quotas  map[quota.ID]policy.Quota
+	quotas  map[quota.ID]policy.EffectiveQuota
 	resumed bool                 // before has been read
 	before  quota.Rates          // rates of the previous leader
 	wrote   bool                 // this term has written rates
@@ -319,13 +319,13 @@ func (t *term) adopt(set *policy.Set, now float64) error {
 	if set == t.set {
 		return nil
 	}
-	how := set.Ratekeeping()
+	how := set.QuotaSettings()
 	t.keeper.ShareBy, t.keeper.Zones = quota.ShareBy(how.ShareBy), how.Zones
-	if t.keeper.IgnoreZones = how.IgnoreZones; how.IgnoreZones == 0 {
+	if t.keeper.IgnoreZones = int(*how.IgnoreZones); t.keeper.IgnoreZones == 0 {
 		t.keeper.IgnoreZones = -1
 	}
 	quotas := map[quota.ID]quota.Quota{}
-	t.quotas = map[quota.ID]policy.Quota{}
+	t.quotas = map[quota.ID]policy.EffectiveQuota{}
 	for id, q := range set.Quotas() {
 		name := quota.ID(id.String())
 		t.quotas[name] = q

@@ -22,8 +22,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A world is a policy store and a permit store, with ratekeepers and replicas, in virtual time.
-type world struct {
+// A deployment is a policy store and a permit store, with ratekeepers and replicas, in virtual time.
+type deployment struct {
 	t       *testing.T
 	store   *configstore.Memory
 	permits *memory.Store
@@ -32,37 +32,41 @@ type world struct {
 	wg      sync.WaitGroup
 }
 
-func (w *world) Write(p []byte) (int, error) {
+func (w *deployment) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.log.Write(p)
 }
 
-func (w *world) logged() string {
+func (w *deployment) logged() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.log.String()
 }
 
-// virtual runs f in virtual time, with a new world.
-func virtual(t *testing.T, f func(t *testing.T, w *world)) {
+// virtual runs f in virtual time, with a new deployment.
+func virtual(t *testing.T, f func(t *testing.T, w *deployment)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, store: configstore.NewMemory(), permits: memory.New()}
+		w := &deployment{t: t, store: configstore.NewMemory(), permits: memory.New()}
 		f(t, w)
 		w.wg.Wait()
 		require.NoError(t, w.store.Close())
 	})
 }
 
-func (w *world) set(scope string, p policy.Policy) {
+func (w *deployment) set(scope string, settings policy.Settings) {
 	w.edit(scope, func(snap configstore.Snapshot, s policy.Scope) []configstore.Change {
-		return snap.Set(s, p)
+		return snap.Set(s, settings)
 	})
 }
 
-func (w *world) remove(scope string) { w.edit(scope, configstore.Snapshot.Remove) }
+func (w *deployment) remove(id string) {
+	w.edit(id, func(snap configstore.Snapshot, s policy.Scope) []configstore.Change {
+		return snap.Remove(policy.QuotaSection, s)
+	})
+}
 
-func (w *world) edit(
+func (w *deployment) edit(
 	scope string, change func(configstore.Snapshot, policy.Scope) []configstore.Change,
 ) {
 	s, err := policy.ParseScope(scope)
@@ -74,8 +78,8 @@ func (w *world) edit(
 	require.NoError(w.t, err)
 }
 
-// limiter opens a Limiter on the world's stores.
-func (w *world) limiter(cfg dispatch.Config) *dispatch.Limiter {
+// limiter opens a Limiter on its stores.
+func (w *deployment) limiter(cfg dispatch.Config) *dispatch.Limiter {
 	w.t.Helper()
 	cfg.Policies, cfg.Permits = configstore.Source(w.store), w.permits
 	lim, err := dispatch.Open(w.t.Context(), cfg)
@@ -83,17 +87,17 @@ func (w *world) limiter(cfg dispatch.Config) *dispatch.Limiter {
 	return lim
 }
 
-func quotaOf(reserved, total int64) policy.Policy {
-	return policy.Policy{ReservedThroughput: &reserved, TotalThroughput: &total}
+func quotaOf(reserved, total int64) policy.Quota {
+	return policy.Quota{Reserved: &reserved, Total: &total}
 }
 
 // keeper runs a ratekeeper until stop is called.
-func (w *world) keeper(name string) (k *ratekeeper.Ratekeeper, stop context.CancelFunc) {
+func (w *deployment) keeper(name string) (k *ratekeeper.Ratekeeper, stop context.CancelFunc) {
 	return w.elected(name, nil, w.permits)
 }
 
 // elected runs a ratekeeper with this election and permit store until stop is called.
-func (w *world) elected(
+func (w *deployment) elected(
 	name string, by ratekeeper.Elector, permits dispatch.PermitStore,
 ) (k *ratekeeper.Ratekeeper, stop context.CancelFunc) {
 	ctx, stop := context.WithCancel(w.t.Context())
@@ -114,7 +118,7 @@ type replica struct {
 }
 
 // replica runs a replica until ctx ends. Its messages have this number of bytes.
-func (w *world) replica(
+func (w *deployment) replica(
 	ctx context.Context, topic string, bytes int64, opts ...dispatch.SubscriptionOption,
 ) *replica {
 	lim := w.limiter(dispatch.Config{})
@@ -158,7 +162,7 @@ func (r *replica) lately(d time.Duration) float64 {
 const orders = "kafka://acme/default/orders"
 
 func TestReplicasShareAQuota(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
 		_, stop := w.keeper("k")
@@ -184,7 +188,7 @@ func TestReplicasShareAQuota(t *testing.T) {
 // TestReservedRateIsNotSlowedDown: busy answers slow a subscription down to the rate that a quota
 // reserves for its messages, and no further.
 func TestReservedRateIsNotSlowedDown(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(120*quota.Page, 600*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
 		_, stop := w.keeper("k")
@@ -217,7 +221,7 @@ func TestReservedRateIsNotSlowedDown(t *testing.T) {
 }
 
 func TestZeroQuotaPausesAndShadowOnlyCounts(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tag:bulk", quotaOf(0, 0))
 		ctx, cancel := context.WithCancel(t.Context())
 		k, stop := w.keeper("k")
@@ -226,7 +230,7 @@ func TestZeroQuotaPausesAndShadowOnlyCounts(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		assert.Zero(t, a.lately(5*time.Second))
 		ten := int64(10 * quota.Page)
-		w.set("tag:bulk", policy.Policy{QuotaMode: policy.Shadow, TotalThroughput: &ten})
+		w.set("tag:bulk", policy.Quota{Mode: policy.Shadow, Total: &ten})
 		time.Sleep(20 * time.Second)
 		assert.Greater(t, a.lately(10*time.Second), 900.0)
 		d := k.Status().Decisions[0]
@@ -236,7 +240,7 @@ func TestZeroQuotaPausesAndShadowOnlyCounts(t *testing.T) {
 }
 
 func TestPauseEndsAtOnce(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		quotaIs := func(messages int64) { w.set("tenant:acme", quotaOf(0, messages*6*quota.Page)) }
 		quotaIs(100)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -255,7 +259,7 @@ func TestPauseEndsAtOnce(t *testing.T) {
 }
 
 func TestWhichQuotaApplies(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		for _, id := range []string{"tenant:acme", "tenant:big", "tag:bulk"} {
 			w.set(id, quotaOf(0, quota.Page))
 		}
@@ -291,7 +295,7 @@ func TestWhichQuotaApplies(t *testing.T) {
 }
 
 func TestTakeoverFromStoredState(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
 		first, stopFirst := w.keeper("first")
@@ -323,7 +327,7 @@ func TestTakeoverFromStoredState(t *testing.T) {
 }
 
 func TestStaleLeaderWritesNothing(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		k, stop := w.keeper("paused")
 		time.Sleep(3 * time.Second)
@@ -350,7 +354,7 @@ func TestStaleLeaderWritesNothing(t *testing.T) {
 }
 
 func TestRatesWithoutALeader(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(120*quota.Page, 600*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
 		_, stop := w.keeper("k")
@@ -370,8 +374,8 @@ func TestRatesWithoutALeader(t *testing.T) {
 }
 
 func TestSaturatedBackendLimitsItsReaders(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
-		w.set("cluster", policy.Policy{IgnoreZones: new(int64(0))})
+	virtual(t, func(t *testing.T, w *deployment) {
+		w.set("cluster", policy.QuotaSettings{IgnoreZones: new(int64(0))})
 		w.set("tag:gold", quotaOf(200*quota.Page, 1000*quota.Page))
 		w.set("tag:bulk", quotaOf(0, 1000*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -398,7 +402,7 @@ func TestSaturatedBackendLimitsItsReaders(t *testing.T) {
 }
 
 func TestCostsAreSampledAndScaledBack(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, quota.Page))
 		lim := w.limiter(dispatch.Config{CostSample: 0.1})
 		sub, err := lim.Subscription(orders, "billing")
@@ -422,7 +426,7 @@ func TestCostsAreSampledAndScaledBack(t *testing.T) {
 }
 
 func TestTotalsWithoutARatekeeper(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 400*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
 		a := w.replica(ctx, orders, quota.Page)

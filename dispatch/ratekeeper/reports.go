@@ -140,7 +140,7 @@ func (r *Ratekeeper) newest(name string, k *keptReport) *keptReport {
 
 // check returns every fault of a report, or else the ids in it without a quota.
 func check(r quota.Report, set *policy.Set, now float64) (a Accepted, err error) {
-	errs := []error{r.Validate(set.Ratekeeping().Zones, now)}
+	errs := []error{r.Validate(set.QuotaSettings().Zones, now)}
 	for _, id := range slices.Sorted(maps.Keys(r.Costs)) {
 		scope, err := policy.ParseScope(string(id))
 		if err != nil || scope.Kind != policy.TenantKind && scope.Kind != policy.TagKind {

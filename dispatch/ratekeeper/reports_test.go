@@ -55,8 +55,8 @@ func report(t *testing.T, ahead float64, change func(*quota.Report)) string {
 }
 
 func TestReportsAreAcceptedOrRefused(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
-		w.set("cluster", policy.Policy{Zones: "a,b"})
+	virtual(t, func(t *testing.T, w *deployment) {
+		w.set("cluster", policy.QuotaSettings{Zones: []string{"a", "b"}})
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		k, stop := w.keeper("k")
 		defer func() { stop(); w.wg.Wait() }()
@@ -153,7 +153,7 @@ func TestReportsAreAcceptedOrRefused(t *testing.T) {
 
 // TestManyIDsInOneReport: the costliest ids are followed, the rest counts as load by others.
 func TestManyIDsInOneReport(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		k, stop := w.keeper("k")
 		defer func() { stop(); w.wg.Wait() }()
@@ -182,7 +182,7 @@ func TestManyIDsInOneReport(t *testing.T) {
 // TestNewestReportCounts: the newest report counts, whichever arrives last and at whichever
 // process.
 func TestNewestReportCounts(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		a, stopA := w.keeper("a")
 		b, stopB := w.keeper("b")
@@ -240,7 +240,7 @@ func (l slow) Publish(ctx context.Context, cluster, replica string, text []byte,
 
 // TestNewerReportOvertakes: a newer report overtakes one that is on its way to the permit store.
 func TestNewerReportOvertakes(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		ctx, stop := context.WithCancel(t.Context())
 		k := &ratekeeper.Ratekeeper{
 			Policies: configstore.Source(w.store), Permits: slow{w.permits, "tag:older"},
@@ -273,14 +273,14 @@ func (failing) Publish(context.Context, string, string, []byte, time.Duration) e
 
 func TestReportsWhileAStoreIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, store: configstore.NewMemory()}
+		w := &deployment{t: t, store: configstore.NewMemory()}
 		k := &ratekeeper.Ratekeeper{Permits: failing{}, Logger: slog.New(slog.NewTextHandler(w, nil))}
 		got := post(k, report(t, 0, nil))
 		assert.Equal(t, 503, got.Code)
 		assert.Equal(t, "policies not read yet: try again\n", got.Body.String())
 		require.NoError(t, w.store.Close())
 	})
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		k, stop := w.elected("k", nil, failing{w.permits})
 		time.Sleep(time.Second / 2)
 		got := post(k, report(t, 0, nil))

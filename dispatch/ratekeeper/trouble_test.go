@@ -23,14 +23,14 @@ import (
 )
 
 // replaceRecord replaces the record of rates.
-func (w *world) replaceRecord(text string) {
+func (w *deployment) replaceRecord(text string) {
 	replace := func([]byte, float64) []byte { return []byte(text) }
 	key := permits.RatesKey("standalone")
 	require.NoError(w.t, w.permits.Update(w.t.Context(), key, time.Hour, replace))
 }
 
 // record returns the record of rates. It is zero if there is none.
-func (w *world) record() (r quota.Rates) {
+func (w *deployment) record() (r quota.Rates) {
 	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey("standalone"))
 	require.NoError(w.t, err)
 	_ = json.Unmarshal(text, &r)
@@ -70,12 +70,12 @@ func (cut) Value(context.Context, string) (_ []byte, _ float64, _ error) { retur
 // TestTermsStartAgain: a leader with a lower term is followed once the record of the higher term is
 // lost or old.
 func TestTermsStartAgain(t *testing.T) {
-	for name, lost := range map[string]func(w *world){
-		"wiped": func(w *world) { w.replaceRecord("") },
-		"old":   func(*world) { time.Sleep(quota.RatesHold + 5*time.Second) },
+	for name, lost := range map[string]func(w *deployment){
+		"wiped": func(w *deployment) { w.replaceRecord("") },
+		"old":   func(*deployment) { time.Sleep(quota.RatesHold + 5*time.Second) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, w *world) {
+			virtual(t, func(t *testing.T, w *deployment) {
 				w.set("tenant:acme", quotaOf(120*quota.Page, 600*quota.Page))
 				ctx, cancel := context.WithCancel(t.Context())
 				_, stop := w.elected("k", always(1000), w.permits)
@@ -96,7 +96,7 @@ func TestTermsStartAgain(t *testing.T) {
 // TestShadowTopicBesideOthers: messages that shadow mode lets through count as started. Otherwise
 // their cost would be attributed to the others.
 func TestShadowTopicBesideOthers(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		w.set(orders, policy.Policy{Mode: policy.Shadow})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -117,7 +117,7 @@ func TestShadowModeEnds(t *testing.T) {
 	for _, lead := range []bool{true, false} {
 		for _, long := range []time.Duration{100 * time.Millisecond, 5 * time.Second} {
 			t.Run(fmt.Sprint(lead, long), func(t *testing.T) {
-				virtual(t, func(t *testing.T, w *world) {
+				virtual(t, func(t *testing.T, w *deployment) {
 					w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 					ctx, cancel := context.WithCancel(t.Context())
 					_, stop := w.keeper("k")
@@ -127,9 +127,9 @@ func TestShadowModeEnds(t *testing.T) {
 					if !lead {
 						stop()
 					}
-					w.set("tenant:acme", policy.Policy{QuotaMode: policy.Shadow})
+					w.set("tenant:acme", policy.Quota{Mode: policy.Shadow})
 					time.Sleep(long)
-					w.set("tenant:acme", policy.Policy{QuotaMode: policy.Enforce})
+					w.set("tenant:acme", policy.Quota{Mode: policy.Enforce})
 					time.Sleep(15 * time.Second)
 					assert.InDelta(t, 100, a.lately(10*time.Second)+b.lately(10*time.Second), 10)
 				})
@@ -141,7 +141,7 @@ func TestShadowModeEnds(t *testing.T) {
 // TestReplicasStartWithoutRates: replicas that start after the rates were lost change the rate that
 // earlier replicas left in the schedule.
 func TestReplicasStartWithoutRates(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 40*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
 		_, stop := w.keeper("k")
@@ -170,7 +170,7 @@ func TestBadRecords(t *testing.T) {
 		`[]`,
 	} {
 		t.Run(bad, func(t *testing.T) {
-			virtual(t, func(t *testing.T, w *world) {
+			virtual(t, func(t *testing.T, w *deployment) {
 				w.set("tenant:acme", quotaOf(60*quota.Page, 600*quota.Page))
 				w.replaceRecord(bad)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -188,7 +188,7 @@ func TestBadRecords(t *testing.T) {
 
 // TestQuotaLoweredWithoutALeader: the next leader starts from the lowered quota.
 func TestQuotaLoweredWithoutALeader(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 3000*quota.Page))
 		ctx, cancel := context.WithCancel(t.Context())
 		_, stop := w.keeper("k")
@@ -207,7 +207,7 @@ func TestQuotaLoweredWithoutALeader(t *testing.T) {
 
 // TestLeaderWithoutThePermitStore: a leader that cannot reach the permit store resigns.
 func TestLeaderWithoutThePermitStore(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		by := make(one, 1)
 		_, stopCut := w.elected("cut off", by, cut{w.permits})
@@ -223,7 +223,7 @@ func TestLeaderWithoutThePermitStore(t *testing.T) {
 // TestTwoPolicyStores: if ratekeepers of two policy stores share a permit store, the first one
 // leads and the other one logs why it does not.
 func TestTwoPolicyStores(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		_, stop := w.elected("first", always(3), w.permits)
 		time.Sleep(5 * time.Second)
@@ -250,7 +250,7 @@ func TestTwoPolicyStores(t *testing.T) {
 
 // TestShortLivedHandles: requests count also if their handle is closed before the next report.
 func TestShortLivedHandles(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		k, stop := w.keeper("k")
 		lim := w.limiter(dispatch.Config{})
@@ -276,11 +276,11 @@ func TestShortLivedHandles(t *testing.T) {
 
 // TestHandlesOfTags: a subscription has at most 1,000 handles of tags.
 func TestHandlesOfTags(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		var entries []policy.Entry
 		for i := range 1010 {
 			entries = append(entries, policy.Entry{
-				Scope: policy.TagScope(fmt.Sprint("t", i)), Policy: quotaOf(0, 1<<40),
+				Scope: policy.TagScope(fmt.Sprint("t", i)), Settings: quotaOf(0, 1<<40),
 			})
 		}
 		replace := func(s configstore.Snapshot) ([]configstore.Change, error) {
@@ -308,7 +308,7 @@ func TestHandlesOfTags(t *testing.T) {
 
 // TestOldCostsAreForgotten: backends without costs are not reported, nor are ids without costs.
 func TestOldCostsAreForgotten(t *testing.T) {
-	virtual(t, func(t *testing.T, w *world) {
+	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
 		lim := w.limiter(dispatch.Config{})
 		sub, err := lim.Subscription(orders, "billing")

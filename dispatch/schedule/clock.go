@@ -2,32 +2,38 @@ package schedule
 
 import "math"
 
-// silence is how long nobody must have called for the line to count as resumed by the next call, in seconds.
+// silence is how long a schedule must be without requests, in seconds, for the next one to resume
+// it.
 const silence = 0.2
 
-// stepped is how far outside its bounds the store's clock must be to count as stepped, in seconds.
+// stepped is how far outside the bounds of a request the store's clock must be to count as
+// stepped, in seconds.
 const stepped = 0.02
 
-// A step forward of slowest at most may still turn out to have been a slow request, within doubted; in seconds. Requests that are
-// slower fail.
+// A step forward of at most slowest seconds may turn out to have been a slow request, for doubted
+// seconds. Slower requests fail.
 const (
 	slowest = 0.5
 	doubted = 0.25
 )
 
-// A Step is a presumed forward step of the store's clock that may still prove to be a slow request.
+// A Step is a presumed forward step of the store's clock that may still prove to be a slow
+// request.
 type Step struct {
 	By    float64 // seconds that the state's times were moved by
-	Ahead float64 // seconds that the line is further ahead since
-	At    float64 // when
+	Ahead float64 // seconds that the tail is further ahead since
+	At    float64 // when it was presumed
 }
 
-// follow moves the state's times along when the store's clock has stepped, so that the same slots stay allocated.
+// follow moves the state's times along when the store's clock has stepped, so that the same slots
+// stay allocated.
 //
-// A request's bounds say what the clock should show, by the caller's own clock and its last reply; steps that others have
-// told of since are in Shifts. A slow request looks like a step forward, and like the time since the last such call at most.
-// The line is then ahead by mistake, until a request contradicts. A strict line stays ahead, since slots may have been
-// allocated in between. A step back is certain only as far as the clock is behind the last call.
+// A request's bounds say what the clock should show, by the caller's own clock and its last
+// reply; Shifts has the steps that other requests have shown since. A slow request looks like a
+// step forward, and at most like the time since the last request with bounds. The tail is then
+// ahead by mistake, until another request contradicts. A strict schedule stays ahead, since slots
+// may have been allocated in between. A step back is certain only as far as the clock is behind
+// the last request.
 func (s *State) follow(r Request, now float64) {
 	by, ahead := 0.0, 0.0
 	if r.High > 0 {
@@ -69,7 +75,7 @@ func (s *State) follow(r Request, now float64) {
 	}
 }
 
-// move moves all times but the tail by some seconds.
+// move moves all times but the tail by that many seconds.
 func (s *State) move(by float64) {
 	s.Shifts += by
 	s.Last += by

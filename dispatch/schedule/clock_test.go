@@ -8,12 +8,14 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// A line of 1000/s whose slots are allocated up to 100.1, last called at 100 on a clock that nobody doubts.
+// A line of 1000/s whose slots are allocated up to 100.1, last called at 100 on a clock that
+// nobody doubts.
 func lineAt100() schedule.State {
 	return schedule.State{Inc: 1, Seq: 5, Last: 100, Checked: 100, Resumed: 99, Identity: "id", Rev: 1, Rate: 1000, Top: 1000, Tail: 100.1, Epoch: 2, Start: 99.9}
 }
 
-// asks is a request that allocates nothing, of a caller that expects the store's clock in [low, high] and was told shifts.
+// asks is a request that allocates nothing, of a caller that expects the store's clock in [low,
+// high] and was told shifts.
 func asks(low, high, shifts float64) schedule.Request {
 	return schedule.Request{
 		Subscription: "a", Weight: 1, Round: 0.1, Rate: 1000, Identity: "id", Rev: 1, Nonce: 9, Low: low, High: high,

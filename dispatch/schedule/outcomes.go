@@ -2,28 +2,32 @@ package schedule
 
 import "github.com/dispatchthrottle/throttle/dispatch/busy"
 
-// Answers are how what a replica dispatched was answered.
+// Answers count the answers to what a replica has dispatched.
 type Answers struct {
 	OK, Busy   float64
-	RetryAfter float64 // the longest that was asked for, seconds; 0 = none
+	RetryAfter float64 // the longest delay that an answer asked for, seconds; 0 = none
 }
 
-// Outcomes are what a limit that slows down for others knows of them.
+// Outcomes are the answers by which a limit slows down.
 type Outcomes struct {
 	Service busy.State
-	Window  Answers // that is not over
+	Window  Answers // of the present window
 	Since   float64 // when it began; 0 = there is none
 }
 
-// slowed takes a request's answers in, and returns the rate to go on at. A window that is a second old ends first; answers count from the
-// next one on, so that one who was silent for long does not stretch them.
+// slowed takes in a request's answers, and returns the limit's rate. A window that is a second
+// old ends first; the answers count in the next one, so that those of a replica that was silent
+// for long do not stretch it.
 func (s *State) slowed(r Request, now float64) float64 {
 	o := &s.Outcomes
 	if o.Since == 0 || o.Since > now {
 		o.Since = now
 	}
 	if length := now - o.Since; length >= 1 {
-		o.Service = r.Rule.Next(o.Service, busy.Window{OK: o.Window.OK, Busy: o.Window.Busy, Length: length, RetryAfter: o.Window.RetryAfter}, now)
+		over := busy.Window{
+			OK: o.Window.OK, Busy: o.Window.Busy, Length: length, RetryAfter: o.Window.RetryAfter,
+		}
+		o.Service = r.Rule.Next(o.Service, over, now)
 		o.Window, o.Since = Answers{}, now
 	}
 	o.Window.OK += r.Answers.OK

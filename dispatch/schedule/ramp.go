@@ -2,30 +2,34 @@ package schedule
 
 import "math"
 
-// A Ramp raises a limit from From to its full rate over Over, in steps of one second: the modes `scheduled` and
-// `relaxed` of Numaflow's rate limits. The zero value is no ramp: the full rate at once.
+// A Ramp raises a limit from From to its full rate over Over seconds, in steps of one second: the
+// modes `scheduled` and `relaxed` of Numaflow's rate limits. The zero value is no ramp: the full
+// rate at once.
 type Ramp struct {
 	From    float64 // permits a second, > 0
 	Over    float64 // seconds; 0 = no ramp
-	TTL     float64 // seconds without a call, after which the ramp begins again; 0 = never
-	Relaxed bool    // move once in each second in which somebody asks; false = with the time
+	TTL     float64 // seconds without a request, after which the ramp starts again; 0 = never
+	Relaxed bool    // rise once in each second with a request for permits; false = with the time
 }
 
-// A Line is where the one ramp of a limit stands, for all who share it: what a permit store keeps. The zero value has not begun.
+// A Line is where a limit is on its ramp, for all replicas that share it: what a permit store
+// keeps. The zero value has not started.
 type Line struct {
 	Rate  float64 // permits a second, from the last step
-	Epoch int64   // the whole second of the last step; 0 = not begun
-	Seen  float64 // the store's clock at the last call
+	Epoch int64   // the whole second of the last step; 0 = not started
+	Seen  float64 // the store's clock at the last request
 }
 
-// At returns the rate under a limit in permits a second, and the line to keep. now is the store's clock. asked says that
-// permits are asked for; a replica without traffic calls with false, which keeps the line alive. busy says that slots are
-// allocated that are still to come, so that the line is in use however long nobody called. Calls of any number of replicas, in
-// any number, move the line once a second.
+// At returns the rate under a limit in permits a second, and the line to keep. now is the store's
+// clock. asked reports that permits are requested; a replica without traffic passes false, which
+// keeps the line alive. busy reports that slots are allocated that are still to come, so that the
+// line is in use however long there was no request. Any number of requests of any number of
+// replicas raise the line once a second.
 //
-// With slope = (limit - From)/Over, a scheduled ramp rises by slope for every second that went by; a relaxed one by slope
-// in each second in which somebody asks, so that it stands still without traffic and goes on from there. A clock that
-// steps back moves nothing. A limit that changes on the way changes the slope from there on; the rate is never above it.
+// With slope = (limit - From)/Over, a scheduled ramp rises by slope for every second that has
+// passed; a relaxed one by slope in each second with a request for permits, so that it stands
+// still without traffic and goes on from there. A clock that steps back moves nothing. A limit
+// that changes on the way changes the slope from there on; the rate is never above it.
 func (r Ramp) At(s Line, limit float64, asked, busy bool, now float64) (Line, float64) {
 	if r.Over <= 0 || r.From >= limit {
 		return Line{}, limit
@@ -38,7 +42,7 @@ func (r Ramp) At(s Line, limit float64, asked, busy bool, now float64) (Line, fl
 	}
 	epoch, step := int64(math.Floor(now)), r.step(limit)
 	switch {
-	case s.Epoch == 0 && r.Relaxed && !asked: // begins with the traffic
+	case s.Epoch == 0 && r.Relaxed && !asked: // starts with the traffic
 		s.Rate = r.From
 	case s.Epoch == 0:
 		s.Rate, s.Epoch = r.From, epoch
@@ -55,11 +59,11 @@ func (r Ramp) At(s Line, limit float64, asked, busy bool, now float64) (Line, fl
 
 func (r Ramp) step(limit float64) float64 { return (limit - r.From) / r.Over }
 
-// A slope is how a rate goes on from a moment: as it is for a second, then up by so much a second until it is at its top. That
-// is never more than the steps of a ramp come to.
+// A slope is a rate from some time on: constant for a second, then rising by step a second up to
+// top. It is never above the steps of the ramp.
 type slope struct{ rate, step, top float64 }
 
-// slope returns how the rate of a limit goes on from the time at, now or later.
+// slope returns the rate of a limit from the time at on, which is now or later.
 func (s *State) slope(now, at float64) slope {
 	if s.Line.Epoch == 0 {
 		return slope{s.Rate, 0, s.Rate}
@@ -68,7 +72,8 @@ func (s *State) slope(now, at float64) slope {
 	return slope{min(s.Top, s.Rate+float64(step*(math.Floor(at)-math.Floor(now)))), step, s.Top}
 }
 
-// atTail is the slope of the next slot. What is given back is counted by it, too: not by less than it was allocated by.
+// atTail is the slope at the next slot. Permits that are given back are counted by it, too: never
+// at a lower rate than they were allocated at.
 func (s *State) atTail(now float64) slope { return s.slope(now, max(now, s.Tail)) }
 
 // span returns how long n permits take.
@@ -78,13 +83,13 @@ func (l slope) span(n float64) float64 {
 	}
 	n -= l.rate
 	up := (l.top - l.rate) / l.step // seconds to the top
-	if most := float64((l.rate + l.top) / 2 * up); n > most {
-		return 1 + up + (n-most)/l.top
+	if rising := float64((l.rate + l.top) / 2 * up); n > rising {
+		return 1 + up + (n-rising)/l.top
 	}
 	return 1 + (math.Sqrt(float64(l.rate*l.rate)+float64(2*l.step*n))-l.rate)/l.step
 }
 
-// count returns how many permits take so many seconds.
+// count returns how many permits take d seconds.
 func (l slope) count(d float64) float64 {
 	if d <= 1 || l.step <= 0 || l.rate >= l.top {
 		return float64(d * l.rate)

@@ -89,7 +89,8 @@ func TestRamp(t *testing.T) {
 	}
 }
 
-// TestRampLimitChanges: the line goes on from where it is, at the slope of the new limit, and never above it.
+// TestRampLimitChanges: the line goes on from where it is, at the slope of the new limit, and
+// never above it.
 func TestRampLimitChanges(t *testing.T) {
 	r := schedule.Ramp{From: 10, Over: 9}
 	s, _ := r.At(schedule.Line{}, 100, true, false, 1000)
@@ -101,7 +102,8 @@ func TestRampLimitChanges(t *testing.T) {
 	assert.Equal(t, 48.0, rate)
 }
 
-// TestRampIsOneLine: however many ask, how often and in which order, the line is what one caller a second would see.
+// TestRampIsOneLine: however many ask, how often and in which order, the line is what one caller
+// a second would see.
 func TestRampIsOneLine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := schedule.Ramp{

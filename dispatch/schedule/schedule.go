@@ -1,13 +1,14 @@
 // Package schedule is the arithmetic by which many replicas share one limit.
 //
-// A limit of R permits a second is a line of slots, 1/R apart, on the store's clock.
-// Whoever wants permits allocates the next free slots, a batch at a time, at the line's
-// tail. [Allocate] is that allocation: a pure function of the state, the request and the store's
-// clock. The permit stores run it where the state lives; the Redis permit store runs its twin in Lua, which
-// does the same operations in the same order, so that both give the same replies to the last bit.
+// A limit of R permits a second is a line of slots, 1/R apart, on the store's clock: its
+// schedule. A replica that wants permits is allocated the next free slots, a batch at a time, at
+// the schedule's tail. [Allocate] is that allocation: a pure function of the state, the request
+// and the store's clock. The permit stores run it where the state is kept; the Redis permit store
+// runs its twin in Lua, which does the same operations in the same order, so that both give the
+// same replies to the last bit.
 //
-// Times are seconds, rates permits a second; all are float64, because a script in
-// a store has nothing else. Permits are whole numbers.
+// Times are seconds, rates permits a second; all are float64, because a script in a store has
+// nothing else. Permits are whole numbers.
 package schedule
 
 import (
@@ -16,21 +17,22 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
 )
 
-// Version is that of the state's form. A permit store that finds a newer one refuses it.
+// Version is that of the stored form of a State. A permit store refuses a newer one.
 const Version = 2
 
-// A State is what the store keeps for one limit; the zero value is a limit never allocated.
+// A State is the schedule of one limit, as the store keeps it; the zero value is a limit without
+// allocations.
 type State struct {
 	Inc      int64   // incarnation, drawn when the state was made; 0 = no state
 	Seq      int64   // allocations made
-	Last     float64 // clock of the last call
-	Checked  float64 // clock of the last call whose caller knew what the clock should show
-	Resumed  float64 // clock of the first call after the last silence
-	Shifts   float64 // seconds that all times here have been moved by, since the clock has stepped, in all
-	Step     Step    // the last of them
-	Server   float64 // number of the server that last ran a strict request; 0 = not known
+	Last     float64 // clock at the last request
+	Checked  float64 // clock at the last request with bounds, which say what the clock should show
+	Resumed  float64 // clock at the first request after the last silence
+	Shifts   float64 // seconds that the times here have moved by in all: the clock has stepped
+	Step     Step    // the last of these steps
+	Server   float64 // number of the server that last ran a strict request; 0 = unknown
 	Identity string  // of the policy store that Rev belongs to
-	Rev      int64   // the policy's revision that Top and Ramp are from
+	Rev      int64   // the revision of the policies that Top and Ramp are from
 	Rate     float64 // permits a second, now
 	Top      float64 // without a ramp, or at its end
 	Ramp     Ramp
@@ -40,37 +42,38 @@ type State struct {
 	Start    float64  // of the epoch
 	This     Sums     // of this epoch
 	Prev     Sums     // of the epoch before
-	Queue    []Waiter `json:",omitempty"` // for slots of a strict line that was full, in the order they came
-	Outcomes Outcomes `json:",omitzero"`  // of a limit that slows down for others
+	Queue    []Waiter `json:",omitempty"` // for slots of a strict schedule, in the order they came
+	Outcomes Outcomes `json:",omitzero"`  // of a limit with a Rule
 }
 
-// Sums is what was seen of all subscriptions in one epoch.
+// Sums are what all subscriptions have shown in one epoch.
 type Sums struct {
 	Weight   float64 // active weight
 	Reserved float64 // its reservations, permits a second
-	Need     float64 // the longest time that somebody must wait for one permit, seconds
+	Need     float64 // the longest time that a replica must wait for one permit, seconds
 }
 
-// A Sub is what the store keeps for one subscription of a limit; the zero value is one never seen.
+// A Sub is what the store keeps for one subscription of a limit; the zero value is one without
+// requests.
 type Sub struct {
-	Epoch int64 // it was last touched in
+	Epoch int64 // of its last request
 	This  Part
 	Prev  Part
 }
 
-// Part is what was seen of one subscription in one epoch.
+// A Part is what one subscription has shown in one epoch.
 type Part struct {
-	K        float64 // how many replicas' worth of demand it showed
-	Weight   float64 // what of it is in the limit's sums
+	K        float64 // its demand, in shares of a replica
+	Weight   float64 // its part of the limit's sums
 	Reserved float64
 }
 
-// Carry is what a replica keeps of a reply and brings back with its next request, so
-// that the store need not remember replicas. The zero value is a replica's first call.
+// Carry is what a replica keeps of a reply and sends with its next request, so that the store
+// need not remember replicas. The zero value is that of a replica's first request.
 type Carry struct {
 	Inc, Seq, Epoch int64
 	Shifts          float64 // of the state
-	Eff             float64 // how much of a share this replica was counted as, 0..1
+	Eff             float64 // as what part of a share this replica was counted, 0..1
 	Fraction        float64 // of a permit, left over from the last quantum
 	Round           float64 // seconds; 0 = none yet
 }
@@ -81,79 +84,87 @@ type Request struct {
 	Weight       float64 // > 0
 	Reserved     float64 // permits a second
 	Demand       float64 // permits a second
-	Want         float64 // permits; 0 = a farewell, which only gives back
-	Returned     float64 // permits allocated earlier, not spent, given back
-	Held         float64 // permits allocated and not spent, without Returned
-	RTT          float64 // of the last calls, seconds
+	Want         float64 // permits; 0 = none, which only gives back
+	Returned     float64 // permits allocated earlier and not spent, which are given back
+	Held         float64 // permits allocated earlier and not spent, without Returned
+	RTT          float64 // of the last requests, seconds
 	Round        float64 // the policy's round T, seconds
-	Burst        float64 // idle credit, permits
+	Burst        float64 // permits that an idle limit saves up
 	Rate         float64 // the policy's, permits a second, > 0
 	Ramp         Ramp    // up to Rate
 	Identity     string  // of the policy store
 	Rev          int64   // the revision that Rate and Ramp are from
-	NotAfter     float64 // on the store's clock; 0 = always in time
+	NotAfter     float64 // on the store's clock: when the request is too late; 0 = never
 	Strict       bool    // one slot at a time, no credit, nothing shared by weight
-	MaxReserved  float64 // of Strict: starts in the future, this one included; 0 = a slot that is free now, or none
-	Waiter       string  // of Strict: the name under which to queue if the line is full, of 255 bytes at most; "" = not at all
-	Nonce        int64   // > 0, random: the incarnation, should a new state be made
+	MaxReserved  float64 // of Strict: slots in the future, with this one; 0 = one that is free now
+	Waiter       string  // of Strict: its name in the queue, at most 255 bytes; "" = does not queue
+	Nonce        int64   // > 0, random: the incarnation of a new state
 	Rule         busy.Rule
-	Answers      Answers // since the last request; of a Rule
-	Low, High    float64 // bounds of the store's clock when this was sent, by the last reply; 0 = not known
-	Sole         bool    // the store has never lost a state: no replica can hold slots of a lost line
-	Server       float64 // of Strict: a number of the store's server, set by the store; another one may have an old state; 0 = not known
+	Answers      Answers // of a Rule: since the last request
+	Low, High    float64 // of the store's clock when this was sent, by the last reply; 0 = unknown
+	Sole         bool    // the store has never lost a state, nor do replicas hold slots of one
+	Server       float64 // of Strict: number of the server, set by the store; 0 = unknown
 	Carry        Carry
 }
 
-// A Reply is the allocation made.
+// A Reply is the answer to a Request.
 type Reply struct {
-	Late  bool    // the call came after NotAfter: nothing was changed
-	N     float64 // permits; 0 of a strict line that is full
-	Start float64 // of the first slot, seconds from Now; negative only for permits saved up as burst. Of a full line: when to ask again
-	Share float64 // permits a second this replica may count on
-	Rate  float64 // permits a second of the line, now
+	Late  bool    // the request came after NotAfter: nothing was changed
+	N     float64 // permits; 0 if Strict and no slot is free
+	Start float64 // of the first slot, seconds from Now, < 0 if saved up; without a slot: when to retry
+	Share float64 // permits a second that this replica may count on
+	Rate  float64 // of the limit now, permits a second
 	Gap   float64 // seconds between two slots, and after the last; on a ramp less than 1/Rate
-	Wake  string  // a waiter, not the caller, whose turn has come: whoever runs Allocate tells him
+	Wake  string  // a waiter, not the caller, whose turn has come: the store wakes it
 	Now   float64 // the store's clock
-	Ahead float64 // seconds that the line is further ahead since the clock seemed to have stepped forward
-	Since float64 // seconds since the first call after the last silence
+	Ahead float64 // seconds that the tail is further ahead since a presumed step of the clock
+	Since float64 // seconds since the first request after the last silence
 	Carry Carry
 }
 
-// firstEpoch is that of a new state; a Carry of an earlier one is of a replica that has not been counted.
+// firstEpoch is that of a new state; a replica with a Carry of an earlier one has not been
+// counted.
 const firstEpoch = 2
 
 // maxNeed bounds the round, in seconds.
 const maxNeed = 2.0
 
-// maxStretch is the permits of the longest round that a light share may stretch it to: a batch of one permit is then its part of
-// a round, and the others' batches stay in proportion. A longer round would let more through in a short time. Replicas
-// whose share of such a round is under one permit leave out rounds instead.
+// maxStretch is how many permits a round may have that is longer than the policy's, for the sake
+// of a light share: a batch of one permit is then its part of a round, and the other replicas'
+// batches stay in proportion. A longer round would grant more in a short time. Replicas whose
+// share of such a round is under one permit skip rounds instead.
 const maxStretch = 16.0
 
 // Stretch is how long a round may become for a light share, in seconds.
 func Stretch(rate float64) float64 { return min(maxNeed, maxStretch/rate) }
 
-// minAlone is the permits that a replica without others requests at least, if a round has as many: half a round would be a request
-// for each permit of a low limit.
+// minAlone is how many permits a replica without others requests at least, if a round has as many:
+// half a round would be one request for each permit of a low limit.
 const minAlone = 2.0
 
-// roundStep is how much a replica's round may change from call to call; more would break everybody's pace.
+// roundStep is the factor by which a replica's round may change between two requests; more would
+// disturb the pace of all.
 const roundStep = 1.25
 
-// Allocate allocates what r asks for, at the store's time now, and gives the new states and the reply.
+// Allocate allocates what r asks for, at the store's time now, and returns the new states and the
+// reply.
 //
-// Every product that is added to something stands in float64(), which keeps a compiler from
-// fusing the two: the twin in Lua rounds each.
+// Each product that is added to another number is converted to float64, which keeps compilers
+// from fusing the two operations: the twin in Lua rounds each.
 func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	if r.NotAfter > 0 && now > r.NotAfter {
 		return s, sub, Reply{Late: true, Now: now}
 	}
-	known := s.Inc != 0 // a line that was there before this call
+	known := s.Inc != 0 // there was a state before this request
 	if !known {
-		s = State{Inc: r.Nonce, Last: now, Checked: now, Resumed: now, Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp, Tail: now, Epoch: firstEpoch, Start: now}
+		s = State{
+			Inc: r.Nonce, Last: now, Checked: now, Resumed: now, Tail: now, Epoch: firstEpoch, Start: now,
+			Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp,
+		}
 		sub = Sub{}
 	}
-	old := known && r.Carry.Inc == s.Inc && r.Carry.Seq > s.Seq // an old state came back: as good as lost
+	// An old state that has come back is as good as lost.
+	old := known && r.Carry.Inc == s.Inc && r.Carry.Seq > s.Seq
 	if r.Strict && known {
 		old = old || s.Server != r.Server // a failover, or a restart
 	}
@@ -171,7 +182,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	s.Last = now
 	newer := r.Identity != s.Identity || r.Rev > s.Rev
-	otherPace := newer && (r.Rate != s.Top || r.Ramp != s.Ramp) // else somebody has only come later
+	otherPace := newer && (r.Rate != s.Top || r.Ramp != s.Ramp) // else only the revision is newer
 	allocated, was := 0.0, s.Rate
 	if newer {
 		allocated = s.slope(now, now).count(s.Tail - now)
@@ -179,7 +190,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	if s.Ramp.Over <= 0 {
 		s.Line = Line{}
-	} else if r.Ramp.Over > 0 { // who has not heard of the ramp does not move it
+	} else if r.Ramp.Over > 0 { // a replica that does not know of the ramp does not move it
 		s.Line, s.Rate = s.Ramp.At(s.Line, s.Top, r.Want > 0, s.Tail > now, now)
 	}
 	if r.Rule.Mode != busy.None && !r.Strict {
@@ -199,14 +210,14 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		s.Tail = now + s.slope(now, now).span(allocated)
 	}
 	c := r.Carry
-	stranger := c.Inc != s.Inc // knows another line, or none
+	stranger := c.Inc != s.Inc // the replica knows another state, or none
 	if stranger {
 		switch {
 		case !r.Strict:
-			s.Tail = max(s.Tail, now) + r.Held/rate // tells this line what is out
+			s.Tail = max(s.Tail, now) + r.Held/rate // the slots that it holds are not in this state
 		case old: // all slots are void
 			s.Tail = now + (Unconfirmed + s.slope(now, now).span(1))
-		case c.Inc != 0 || !known && !r.Sole: // slots of another line may be in use until nobody confirms them any more
+		case c.Inc != 0 || !known && !r.Sole: // slots of another state may be in use still
 			s.Tail = max(s.Tail, now+(Unconfirmed+s.slope(now, now).span(1)))
 		}
 		r.Returned = 0
@@ -231,7 +242,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		eff = r.Demand / share
 	}
 	if newcomer {
-		eff = max(0.5, eff) // not yet known to be quiet
+		eff = max(0.5, eff) // its demand is not known yet
 	}
 	s.count(&sub, r, c, eff, newcomer)
 	share := s.share(sub, r)
@@ -265,14 +276,17 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.Seq++
 
 	reply.N, reply.Start, reply.Share, reply.Gap = n, start-now, share, long/n
-	reply.Carry = Carry{Inc: s.Inc, Seq: s.Seq, Epoch: s.Epoch, Shifts: s.Shifts, Eff: eff, Fraction: fraction, Round: round}
+	reply.Carry = Carry{
+		Inc: s.Inc, Seq: s.Seq, Epoch: s.Epoch, Shifts: s.Shifts, Eff: eff, Fraction: fraction, Round: round,
+	}
 	if c.Epoch == s.Epoch {
 		reply.Carry.Eff = max(eff, c.Eff)
 	}
 	return s, sub, reply
 }
 
-// roll begins a new epoch when this one is over, and brings the subscription to the present one.
+// roll begins a new epoch when the present one is over, and moves the subscription to the present
+// one.
 func (s *State) roll(sub *Sub, round, now float64) {
 	length := max(4*round, 2*(s.Tail-now))
 	if now-s.Start >= length {
@@ -294,8 +308,8 @@ func (s *State) roll(sub *Sub, round, now float64) {
 	sub.Epoch = s.Epoch
 }
 
-// share is what one replica of the subscription may count on: reserved first, the rest by
-// weight, over as many replicas as show demand; reservations beyond the rate are scaled.
+// share is what one replica of the subscription may count on: reserved first, the rest by weight,
+// divided by the number of replicas with demand; reservations beyond the rate are scaled down.
 func (s *State) share(sub Sub, r Request) float64 {
 	weight := max(s.This.Weight, s.Prev.Weight, r.Weight)
 	reserved := max(s.This.Reserved, s.Prev.Reserved, r.Reserved)
@@ -307,7 +321,8 @@ func (s *State) share(sub Sub, r Request) float64 {
 	return (own + float64((s.Rate-reserved)*r.Weight/weight)) / max(1, sub.This.K, sub.Prev.K)
 }
 
-// count adds this replica's demand, as a part of a share, to the subscription and the limit.
+// count adds this replica's demand, as a part of a share, to the sums of the subscription and the
+// limit.
 func (s *State) count(sub *Sub, r Request, c Carry, eff float64, newcomer bool) {
 	more := max(0, eff-c.Eff)
 	switch {
@@ -325,7 +340,7 @@ func (s *State) count(sub *Sub, r Request, c Carry, eff float64, newcomer bool) 
 	s.Prev.weigh(&sub.Prev, r)
 }
 
-// weigh brings the subscription's part of the sums up to date.
+// weigh updates the subscription's part of the sums.
 func (t *Sums) weigh(p *Part, r Request) {
 	k := min(1, p.K)
 	weight, reserved := float64(r.Weight*k), float64(r.Reserved*k)
@@ -334,23 +349,12 @@ func (t *Sums) weigh(p *Part, r Request) {
 	p.Weight, p.Reserved = weight, reserved
 }
 
-// Lifetime is how long a state is kept without a call, in seconds: as long as it can matter, and an hour at least. A new
-// strict line does not begin at once, so that one is kept for a week and ten periods.
+// Lifetime is how long a state is kept without a request, in seconds: as long as it can matter,
+// and at least an hour. A new strict schedule does not begin at once, so that an old one is kept
+// for at least a week and ten periods.
 func (s State) Lifetime(strict bool, now float64) float64 {
 	if strict {
 		return max(7*24*3600, 2*(s.Tail-now), 10/s.Rate)
 	}
 	return max(3600, 2*(s.Tail-now), 2/s.Rate)
-}
-
-// A Allocation is one request to the schedule under a key.
-type Allocation struct {
-	Key     string
-	Request Request
-}
-
-// A Allocated is the answer to a Allocation; Reply counts only if Err is nil.
-type Allocated struct {
-	Reply Reply
-	Err   error
 }

@@ -50,8 +50,9 @@ func TestAllocate(t *testing.T) {
 	assert.Equal(t, s, same)
 }
 
-// TestBookLaws: whatever is asked, and whatever the clock does, an allocation moves the tail by its permits, never lies in
-// the past, gives at least one permit and at most a quantum, and keeps the state finite.
+// TestBookLaws: whatever is asked, and whatever the clock does, an allocation moves the tail by
+// its permits, never lies in the past, gives at least one permit and at most a quantum, and keeps
+// the state finite.
 func TestAllocateLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s schedule.State

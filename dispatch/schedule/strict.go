@@ -5,52 +5,56 @@ import (
 	"slices"
 )
 
-// Unconfirmed is how long a slot may be used after the last reply from the line that it was allocated by, in seconds. A
-// line that replaces another begins that long and a period later, so that no slots of the two are nearer than a period.
+// Unconfirmed is how long a slot may be used after the last reply from the state that it was
+// allocated in, in seconds. A state that replaces another begins that long and a period later, so
+// that no slots of the two are closer than a period.
 const Unconfirmed = 1.0
 
-// voidAfter is how long after a change of the rate slots of the old pace may still be used, in seconds: until then
-// everybody knows of the change, and drops them.
+// voidAfter is how long after a change of the rate slots of the old rate may still be used, in
+// seconds: all replicas know of the change by then, and drop them.
 const voidAfter = 0.1
 
-// A waiter shows up in his turn and every showUp seconds, or, of more than 200, so often that they are a hundred a second
-// together. Who is late for that by over grace is thought gone.
+// A waiter asks again when its turn has come and every showUp seconds or, if there are more than
+// 200, so rarely that all together ask a hundred times a second. One that is late by more than
+// grace is removed.
 const (
 	showUp = 2.0
 	grace  = 0.25
 )
 
-// A Waiter is somebody in the queue for a slot.
+// A Waiter is a caller in the queue for a slot.
 type Waiter struct {
 	Name  string
-	Until float64 // thought gone after that
+	Until float64 // when it is removed, unless it asks again
 }
 
-// pace goes over to another pace: the first slot is a new period behind the last old one that may have been used, and
-// the old ones after it are void.
+// pace changes the rate: the first slot is a new period after the last old one that may have been
+// used, and the old ones after that are void.
 func (s *State) pace(was, now float64) {
 	last := s.Tail - 1/was
 	if ahead := last - now - voidAfter; ahead > 0 {
 		last -= math.Ceil(ahead*was) / was
 	}
 	s.Tail = last + s.slope(now, now).span(1)
-	s.Seq++ // the last slot may be void: who gives it back gives nothing
+	s.Seq++ // the last slot may be void: giving it back has no effect
 }
 
-// reserve allocates the next slot: one permit every 1/Rate, no burst, and no memory of idle time. A slot that is given back
-// is free again only if it is the last that was allocated. Who waits in the queue goes before who does not. The formula is
-// that of the optimistic permit with a bound on how many are reserved (sources: the distributed throttle problem).
+// reserve allocates the next slot: one permit every 1/Rate, no burst, and no memory of idle time.
+// A slot that is given back is free again only if it is the last that was allocated. Waiters in
+// the queue come first. The formula is that of the optimistic permit with a bound on how many are
+// reserved ("The distributed throttle problem").
 func (s *State) reserve(r Request, c Carry, now float64) Reply {
 	if r.Returned > 0 && c.Seq == s.Seq {
 		s.Tail -= s.atTail(now).span(r.Returned)
-		s.Seq++ // what is last now may be another's
+		s.Seq++ // the last slot may now be another caller's
 	}
 	s.leave(func(w Waiter) bool { return w.Until < now })
 	place := len(s.Queue)
 	if i := slices.IndexFunc(s.Queue, func(w Waiter) bool { return w.Name == r.Waiter }); i >= 0 {
 		place = i
 	}
-	reply := Reply{Now: now, Rate: s.Rate, Carry: Carry{Inc: s.Inc, Seq: c.Seq}} // of the caller's own last slot
+	// The caller's last slot stays its own one, unless it is allocated another.
+	reply := Reply{Now: now, Rate: s.Rate, Carry: Carry{Inc: s.Inc, Seq: c.Seq}}
 	switch {
 	case r.Want <= 0:
 		s.leave(func(w Waiter) bool { return w.Name == r.Waiter })
@@ -80,7 +84,7 @@ func (s *State) free(r Request, now float64) float64 {
 	return r.MaxReserved + 1 - math.Ceil(ahead-1e-6)
 }
 
-// leave takes waiters out of the queue, whose memory may be another state's.
+// leave removes waiters from the queue, whose memory may be shared with another state.
 func (s *State) leave(gone func(Waiter) bool) {
 	if slices.ContainsFunc(s.Queue, gone) {
 		if s.Queue = slices.DeleteFunc(slices.Clone(s.Queue), gone); len(s.Queue) == 0 {
@@ -89,7 +93,7 @@ func (s *State) leave(gone func(Waiter) bool) {
 	}
 }
 
-// wait puts a waiter in the queue, or leaves him where he is.
+// wait puts a waiter in the queue, or renews its place.
 func (s *State) wait(place int, w Waiter) {
 	s.Queue = slices.Clone(s.Queue)
 	if place == len(s.Queue) {

@@ -38,7 +38,7 @@ type Consumers struct {
 	Replicas     int     `json:"replicas"` // default 1
 	Weight       float64 `json:"weight"`   // default 1
 	Reserved     float64 `json:"reserved"` // messages a second
-	Rate         float64 `json:"rate"`     // messages a second that arrive at each of them, at random; 0: there is no end of them
+	Rate         float64 `json:"rate"`     // messages a second that arrive at each; 0: without end
 	From         float64 `json:"from"`     // seconds
 	Until        float64 `json:"until"`    // seconds; 0: the end
 }
@@ -71,9 +71,10 @@ const (
 func (s *Schedule) Validate() error {
 	errs := []error{s.Policy.Validate(policy.ClusterScope())}
 	if !s.Policy.MessageRate.Limited() {
-		errs = append(errs, errors.New("policy.messageRate: is not set: want the rate that is shared, such as 1000/s"))
+		errs = append(errs, errors.New(
+			"policy.messageRate: is not set: want the rate that is shared, such as 1000/s"))
 	}
-	if mode := s.Policy.Sharing; mode != "" && mode != policy.Fair {
+	if mode := s.Policy.Sharing.Mode; mode != "" && mode != policy.Fair {
 		errs = append(errs, fmt.Errorf("policy.sharing.mode %q: is not simulated: want fair", mode))
 	}
 	if len(s.Consumers) == 0 {
@@ -134,12 +135,14 @@ func (s *Schedule) Second() Second {
 }
 
 func (s *Schedule) start() {
-	s.env.Rand, s.env.Timeout, s.subs = rand.New(rand.NewPCG(s.Seed, 1)), timeout, map[string]schedule.Sub{}
+	s.env.Rand, s.env.Timeout = rand.New(rand.NewPCG(s.Seed, 1)), timeout
+	s.subs = map[string]schedule.Sub{}
 	s.revision++
 	for i := range s.Consumers {
 		c := &s.Consumers[i]
 		for range max(1, c.Replicas) {
-			s.replicas = append(s.replicas, &replica{of: c, share: sharing.New(&s.env, s.limit(c), 1)})
+			share := sharing.New(&s.env, s.limit(c), 1)
+			s.replicas = append(s.replicas, &replica{of: c, share: share})
 		}
 	}
 }
@@ -174,7 +177,7 @@ func (s *Schedule) answer(r *replica, now float64) (answered bool) {
 		s.state, s.subs[a.Subscription], a.Reply = schedule.Allocate(s.state, s.subs[a.Subscription], a.Request, r.arrives)
 	}
 	if r.reply && now >= r.done {
-		r.share.Answered(r.request, r.done, now)
+		r.share.Mode.Answered(r.request, r.done, now)
 		r.request = nil
 	}
 	return answered
@@ -191,15 +194,16 @@ func (s *Schedule) step(r *replica, now float64) int64 {
 	default:
 		r.backlog += poisson(s.env.Rand, r.of.Rate*tick)
 	}
-	r.share.Advance(sharing.Time{Now: now, Step: s.steps}, r.demand())
+	r.share.Mode.Advance(sharing.Time{Now: now, Step: s.steps}, r.demand())
 	n := r.share.Take(int64(r.backlog))
 	r.backlog -= float64(n)
-	request := (*permits.Request)(nil)
+	var request *permits.Request
 	if there {
-		request = r.share.Next(now, r.demand())
+		request = r.share.Mode.Next(now, r.demand())
 	} else {
-		request = r.share.Drain(now)
+		request = r.share.Mode.Drain(now)
 	}
+	r.share.ClearRefused()
 	if request != nil {
 		takes := rtt + rttSpread*s.env.Rand.Float64()
 		r.request, r.reply, r.arrives, r.done = request, false, now+takes/2, now+takes

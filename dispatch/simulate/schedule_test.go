@@ -102,7 +102,7 @@ func TestSimulatedChange(t *testing.T) {
 func TestSimulationFaults(t *testing.T) {
 	t.Parallel()
 	s := simulate.Schedule{
-		Policy:    policy.Policy{Sharing: policy.Strict},
+		Policy:    policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict}},
 		Consumers: []simulate.Consumers{{Replicas: -1, Weight: math.NaN(), From: 5, Until: 4}},
 	}
 	err := s.Validate()

@@ -1,5 +1,5 @@
-// Command any-client throttles a client that has no adapter, here franz-go. It needs an etcd, a Redis
-// and a Kafka (docker compose up):
+// Command any-client throttles a client that has no adapter, here franz-go. It needs an etcd, a
+// Redis and a Kafka (docker compose up):
 //
 //	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
 //	go run ./cmd/throttle-admin set-msg-rate kafka://public/default/orders 100

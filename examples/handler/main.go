@@ -85,7 +85,8 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-// post stands for a call of a service. For real ones, see httpthrottle.Error and grpcthrottle.Error.
+// post stands for a call of a service. For real ones, see httpthrottle.Error and
+// grpcthrottle.Error.
 func post(_ context.Context, s string) (string, error) {
 	if s == "one too many" {
 		return "", &dispatch.BusyError{RetryAfter: time.Second, Err: errors.New("429 Too Many Requests")}

@@ -1,8 +1,9 @@
-// Command kafka drains a Kafka topic under a shared limit. With an etcd, a Redis and a Kafka at hand (docker compose up):
+// Command kafka reads a Kafka topic under a shared limit. It needs an etcd, a Redis and a Kafka
+// (docker compose up):
 //
 //	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
 //	go run ./cmd/throttle-admin set-msg-rate kafka://public/default/orders 100
-//	go run ./examples/kafka 127.0.0.1:9092 orders billing   # in as many terminals as you like
+//	go run ./examples/kafka 127.0.0.1:9092 orders billing   # in any number of terminals
 package main
 
 import (
@@ -38,13 +39,15 @@ func run(ctx context.Context, broker, topic, group string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lim.Close()) }()
-	r, err := kafkathrottle.NewReader(kafka.ReaderConfig{Brokers: []string{broker}, Topic: topic, GroupID: group}, lim)
+	r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
+		Brokers: []string{broker}, Topic: topic, GroupID: group,
+	}, lim)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	for {
-		m, err := r.FetchMessage(ctx) // comes back when there is a permit for m
+		m, err := r.FetchMessage(ctx) // returns when there is a permit for m
 		if errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {

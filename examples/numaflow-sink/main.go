@@ -1,12 +1,14 @@
-// Command numaflow-sink is a ready sink for Numaflow: it posts each message to a web service, under a shared limit, and slows down
-// while the service is busy (429 or 503). What was too much for it is posted again when Retry-After is over, or in a second; so is
-// all that meets another 5xx, or comes while the service is down: the batch waits, and no message is lost. What the service refuses for another
-// reason fails, and is left to the vertex's retryStrategy. The Dockerfile and monovertex.yaml beside it put it into a cluster; it reads
+// Command numaflow-sink is a sink for Numaflow: it posts each message to a web service under a
+// shared limit, and slows down while the service is busy (429 or 503). A message that the service
+// was too busy for is posted again after Retry-After, or after a second; so is a message that
+// gets another 5xx, or that comes while the service is down. The batch waits meanwhile, and no
+// message is lost. A message that the service refuses for another reason fails, and the vertex's
+// retryStrategy applies. Dockerfile and monovertex.yaml deploy it. Its environment is
 //
 //	SINK_URL=http://host:port/path
 //	THROTTLE_POLICIES=etcd://host:2379 THROTTLE_PERMITS=redis://host:6379
 //
-// and the limit is that of the vertex:
+// and its limit is that of the vertex:
 //
 //	throttle-admin set-msg-rate numaflow://NAMESPACE/VERTEX/VERTEX 50
 package main
@@ -40,16 +42,16 @@ func main() {
 	sockets := flag.String("sockets", "/var/run/numaflow", "directory of the data plane's sockets")
 	flag.Parse()
 	if err := run(context.Background(), *sockets); err != nil {
-		slog.Error("numaflow-sink has ended", "error", err)
+		slog.Error("numaflow-sink failed", "error", err)
 		os.Exit(1)
 	}
 }
 
-// run serves the data plane until a SIGTERM.
+// run serves the data plane until SIGTERM.
 func run(ctx context.Context, sockets string) (err error) {
 	target, err := url.Parse(os.Getenv("SINK_URL"))
 	if err != nil || target.Host == "" {
-		return errors.New("SINK_URL: is no URL: write http://host:port/path")
+		return fmt.Errorf("SINK_URL %q: invalid URL: want http://host:port/path", os.Getenv("SINK_URL"))
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -57,42 +59,46 @@ func run(ctx context.Context, sockets string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lim.Close()) }() // gives back what is allocated
+	defer func() { err = errors.Join(err, lim.Close()) }() // returns allocated permits
 	topic, err := numaflowthrottle.Topic()
 	if err != nil {
 		return err
 	}
-	sub, err := lim.Subscription(topic.String(), topic.Name) // the vertex's, as of the Sink below
+	sub, err := lim.Subscription(topic.String(), topic.Name) // the vertex, as for the Sink below
 	if err != nil {
 		return err
 	}
 	client := &http.Client{
-		Transport:     httpthrottle.Transport(sub, nil),
-		Timeout:       10 * time.Second,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it would lose the body
+		Transport: httpthrottle.Transport(sub, nil),
+		Timeout:   10 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // a redirect would lose the body
+		},
 	}
-	sink, err := numaflowthrottle.Sink(&service{target.String(), client}, lim, numaflowthrottle.WithProcess(ctx))
+	s := &service{target.String(), client}
+	sink, err := numaflowthrottle.Sink(s, lim, numaflowthrottle.WithProcess(ctx))
 	if err != nil {
 		return err
 	}
-	return sinker.NewServer(sink, sinker.WithSockAddr(sockets+"/sink.sock"), sinker.WithServerInfoFilePath(sockets+"/sinker-server-info")).Start(ctx)
+	return sinker.NewServer(sink, sinker.WithSockAddr(sockets+"/sink.sock"),
+		sinker.WithServerInfoFilePath(sockets+"/sinker-server-info")).Start(ctx)
 }
 
-// A service is where messages are posted to.
+// A service gets the messages.
 type service struct {
 	url    string
 	client *http.Client
 }
 
-// atOnce is how many messages of a slice are posted at once.
-const atOnce = 16
+// concurrency is how many messages of a slice are posted at a time.
+const concurrency = 16
 
-// Sink posts what it is given, and answers each.
+// Sink posts each message, and answers it.
 func (s *service) Sink(ctx context.Context, in <-chan sinker.Datum) sinker.Responses {
 	var mu sync.Mutex
 	var responses sinker.Responses
 	var posting sync.WaitGroup
-	slots := make(chan struct{}, atOnce)
+	slots := make(chan struct{}, concurrency)
 	for d := range in {
 		slots <- struct{}{}
 		posting.Go(func() {
@@ -113,22 +119,23 @@ func (s *service) post(ctx context.Context, d sinker.Datum) sinker.Response {
 		return sinker.ResponseFailure(d.ID(), err.Error())
 	}
 	answer, err := s.client.Do(request)
-	if err != nil { // a failure would be tried again at once, and dropped after some steps
-		slog.Warn("the service is away", "error", err)
+	if err != nil { // a failure would be retried at once, and dropped after some steps
+		slog.Warn("the service is unavailable", "error", err)
 		return numaflowthrottle.Busy(d.ID(), time.Second)
 	}
 	defer answer.Body.Close()
-	_, _ = io.Copy(io.Discard, answer.Body) // so that the connection is used again
+	_, _ = io.Copy(io.Discard, answer.Body) // so that the connection is reused
 	switch {
 	case answer.StatusCode < 300:
 		return sinker.ResponseOK(d.ID())
 	case answer.StatusCode == http.StatusTooManyRequests, answer.StatusCode >= 500:
 		return numaflowthrottle.Busy(d.ID(), retryAfter(answer))
 	}
-	return sinker.ResponseFailure(d.ID(), fmt.Sprint("the service says ", answer.Status))
+	return sinker.ResponseFailure(d.ID(), "the service answered "+answer.Status)
 }
 
-// retryAfter is when the service may be asked again: in a second if it does not say.
+// retryAfter returns how long to wait before the next attempt: a second, if the service does not
+// say.
 func retryAfter(answer *http.Response) time.Duration {
 	_, after := dispatch.OutcomeOf(httpthrottle.Error(answer))
 	return cmp.Or(after, time.Second)

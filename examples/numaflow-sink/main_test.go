@@ -49,7 +49,8 @@ func atTheLimit(t *testing.T, binary string) {
 	}))
 	defer service.Close()
 
-	env := append(dataplane.Env(t, "messageRate: 50/s, busyTolerance: 0.5", "memory:"), "NUMAFLOW_REPLICA=0", "SINK_URL="+service.URL)
+	env := append(dataplane.Env(t, "messageRate: 50/s, busy: {tolerance: 0.5}", "memory:"),
+		"NUMAFLOW_REPLICA=0", "SINK_URL="+service.URL)
 	v := dataplane.Start(t, dataplane.Sink, env, binary)
 	from := time.Now()
 	stop := v.Sink(dataplane.Batch{Size: 100})
@@ -60,7 +61,8 @@ func atTheLimit(t *testing.T, binary string) {
 	mu.Lock()
 	defer mu.Unlock()
 	assert.LessOrEqual(t, float64(calls), 50*(took+0.25)+1)
-	assert.GreaterOrEqual(t, float64(len(posted)), 0.4*50*took-100, "it goes on; tests/numaflow holds how fast")
+	assert.GreaterOrEqual(t, float64(len(posted)), 0.4*50*took-100,
+		"it goes on; tests/numaflow holds how fast")
 	assert.Zero(t, v.Refused(), "nacks")
 	assert.Zero(t, v.Failures())
 	assert.GreaterOrEqual(t, posted["7"], 1, "it came again")
@@ -69,8 +71,8 @@ func atTheLimit(t *testing.T, binary string) {
 	}
 }
 
-// nothingLost: with the retryStrategy of monovertex.yaml, whose source ignores nacks, each message arrives that the service answered
-// with a 429.
+// nothingLost: with the retryStrategy of monovertex.yaml, whose source ignores nacks, each
+// message arrives that the service answered with a 429.
 func nothingLost(t *testing.T, binary string) {
 	const messages = 64
 	var mu sync.Mutex
@@ -91,7 +93,8 @@ func nothingLost(t *testing.T, binary string) {
 	}))
 	defer service.Close()
 
-	env := append(dataplane.Env(t, "messageRate: 50/s, busyMinRate: 10", "memory:"), "NUMAFLOW_REPLICA=0", "SINK_URL="+service.URL)
+	env := append(dataplane.Env(t, "messageRate: 50/s, busy: {minRate: 10}", "memory:"),
+		"NUMAFLOW_REPLICA=0", "SINK_URL="+service.URL)
 	v := dataplane.Start(t, dataplane.Sink, env, binary)
 	stop := v.Sink(dataplane.Batch{
 		Size: 100, Messages: messages, IgnoresNacks: true, Retry: dataplane.Retry{Interval: time.Second, Steps: 5, Drop: true},
@@ -111,7 +114,8 @@ func nothingLost(t *testing.T, binary string) {
 	}
 }
 
-// ofABusyService: the sink slows down to what it can do, here 20 a second of the 200 that the policy allows.
+// ofABusyService: the sink slows down to what it can do, here 20 a second of the 200 that the
+// policy allows.
 func ofABusyService(t *testing.T, binary string) {
 	var mu sync.Mutex
 	saved, at := 2., time.Now()
@@ -132,7 +136,8 @@ func ofABusyService(t *testing.T, binary string) {
 	}))
 	defer service.Close()
 
-	env := append(dataplane.Env(t, "messageRate: 200/s", "memory:"), "NUMAFLOW_REPLICA=0", "SINK_URL="+service.URL)
+	env := append(dataplane.Env(t, "messageRate: 200/s", "memory:"), "NUMAFLOW_REPLICA=0",
+		"SINK_URL="+service.URL)
 	v := dataplane.Start(t, dataplane.Sink, env, binary)
 	stop := v.Sink(dataplane.Batch{Size: 200})
 	time.Sleep(5 * time.Second)

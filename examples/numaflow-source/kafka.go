@@ -13,32 +13,36 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// A topic is a Kafka topic as a source: what is acknowledged is committed, what is refused is handed over again.
+// A topic is a Kafka topic as a source. Acknowledged messages are committed; refused ones are
+// delivered again.
 type topic struct {
 	config kafka.ReaderConfig
 	reader *kafka.Reader
 
 	mu         sync.Mutex
-	partitions map[int][]*fetched // not committed, in their order
+	partitions map[int][]*fetched // not committed, in order
 	again      []*fetched         // refused
 }
 
-// A fetched message is one that was handed over.
+// A fetched message was delivered to the data plane.
 type fetched struct {
-	message kafka.Message
-	acked   bool
-	refused bool
-	from    time.Time // if refused: it is not handed over before
+	message   kafka.Message
+	acked     bool
+	refused   bool
+	notBefore time.Time // when a refused message may be delivered again
 }
 
 func newTopic(brokers []string, name, group string) *topic {
 	return &topic{
-		config:     kafka.ReaderConfig{Brokers: brokers, Topic: name, GroupID: group, StartOffset: kafka.FirstOffset, MaxWait: 500 * time.Millisecond},
+		config: kafka.ReaderConfig{
+			Brokers: brokers, Topic: name, GroupID: group,
+			StartOffset: kafka.FirstOffset, MaxWait: 500 * time.Millisecond,
+		},
 		partitions: map[int][]*fetched{},
 	}
 }
 
-// Read hands over what was refused, and then what the broker has, until it has enough or its time is over.
+// Read delivers refused messages, and then new ones, until it has Count of them or TimeOut is over.
 func (t *topic) Read(ctx context.Context, request sourcer.ReadRequest, out chan<- sourcer.Message) {
 	ctx, cancel := context.WithTimeout(ctx, request.TimeOut())
 	defer cancel()
@@ -54,16 +58,8 @@ func (t *topic) Read(ctx context.Context, request sourcer.ReadRequest, out chan<
 			}
 			f = t.fetch(m)
 		}
-		headers := map[string]string{}
-		for _, h := range f.message.Headers {
-			headers[text([]byte(h.Key))] = text(h.Value)
-		}
-		m := sourcer.NewMessage(f.message.Value, sourcer.NewOffsetWithDefaultPartitionId(offsetOf(f.message)), f.message.Time).WithHeaders(headers)
-		if len(f.message.Key) > 0 {
-			m = m.WithKeys([]string{text(f.message.Key)})
-		}
 		select {
-		case out <- m:
+		case out <- messageOf(f.message):
 		case <-ctx.Done():
 			t.mu.Lock()
 			t.refuse(f, 0)
@@ -73,17 +69,32 @@ func (t *topic) Read(ctx context.Context, request sourcer.ReadRequest, out chan<
 	}
 }
 
-// text is what of keys and headers Numaflow can carry: it has strings there.
+// messageOf returns a message of Kafka's as one of Numaflow's.
+func messageOf(k kafka.Message) sourcer.Message {
+	headers := map[string]string{}
+	for _, h := range k.Headers {
+		headers[text([]byte(h.Key))] = text(h.Value)
+	}
+	offset := sourcer.NewOffsetWithDefaultPartitionId(offsetOf(k))
+	m := sourcer.NewMessage(k.Value, offset, k.Time).WithHeaders(headers)
+	if len(k.Key) > 0 {
+		m = m.WithKeys([]string{text(k.Key)})
+	}
+	return m
+}
+
+// text returns a key or header as a string, which is all that Numaflow can carry.
 func text(b []byte) string { return strings.ToValidUTF8(string(b), "\uFFFD") }
 
 func offsetOf(m kafka.Message) []byte { return fmt.Appendf(nil, "%d-%d", m.Partition, m.Offset) }
 
+// refused returns a refused message that is to be delivered again now, or nil.
 func (t *topic) refused() *fetched {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.again = slices.DeleteFunc(t.again, func(f *fetched) bool { return f.acked }) // late
+	t.again = slices.DeleteFunc(t.again, func(f *fetched) bool { return f.acked }) // acknowledged late
 	for i, f := range t.again {
-		if !f.from.After(time.Now()) {
+		if !f.notBefore.After(time.Now()) {
 			t.again = append(t.again[:i], t.again[i+1:]...)
 			f.refused = false
 			return f
@@ -92,27 +103,29 @@ func (t *topic) refused() *fetched {
 	return nil
 }
 
+// fetch adds a message.
 func (t *topic) fetch(m kafka.Message) *fetched {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := t.partitions[m.Partition]
 	if len(all) > 0 && m.Offset <= all[len(all)-1].message.Offset {
-		all = nil // the partition was somebody else's, and is ours again
+		all = nil // another consumer had the partition meanwhile
 	}
 	f := &fetched{message: m}
 	t.partitions[m.Partition] = append(all, f)
 	return f
 }
 
-// refuse has a message handed over again. The caller holds t.mu.
+// refuse has a message delivered again, after a delay. The caller holds t.mu.
 func (t *topic) refuse(f *fetched, delay time.Duration) {
 	if !f.refused && !f.acked {
-		f.refused, f.from = true, time.Now().Add(delay)
+		f.refused, f.notBefore = true, time.Now().Add(delay)
 		t.again = append(t.again, f)
 	}
 }
 
-// find returns what was handed over with that offset; nil: it is committed, or somebody else's by now. The caller holds t.mu.
+// find returns the message with an offset, or nil if it is committed, or its partition belongs to
+// another consumer now. The caller holds t.mu.
 func (t *topic) find(offset sourcer.Offset) *fetched {
 	var partition int
 	var at int64
@@ -148,11 +161,12 @@ func (t *topic) Ack(ctx context.Context, request sourcer.AckRequest) {
 	}
 	t.mu.Unlock()
 	if err := t.reader.CommitMessages(ctx, done...); err != nil {
-		slog.Error("cannot commit: what is not committed comes again after a restart", "topic", t.config.Topic, "error", err)
+		slog.Error("cannot commit; messages will be delivered again after a restart",
+			"topic", t.config.Topic, "error", err)
 	}
 }
 
-// Nack has messages handed over again, after the delay that it asks for.
+// Nack has messages delivered again, after the delay that it asks for.
 func (t *topic) Nack(_ context.Context, request sourcer.NackRequest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,11 +181,12 @@ func (t *topic) Nack(_ context.Context, request sourcer.NackRequest) {
 	}
 }
 
-// Pending is what the group has not committed, over all partitions; -1 if the broker does not tell.
+// Pending returns the number of messages that the group has not committed, over all partitions,
+// or -1 if the broker does not answer.
 func (t *topic) Pending(ctx context.Context) int64 {
 	pending, err := t.lag(ctx)
 	if err != nil {
-		slog.Warn("the backlog is not known", "topic", t.config.Topic, "error", err)
+		slog.Warn("the backlog is unknown", "topic", t.config.Topic, "error", err)
 		return -1
 	}
 	return pending
@@ -194,7 +209,9 @@ func (t *topic) lag(ctx context.Context) (lag int64, err error) {
 			ends = append(ends, kafka.FirstOffsetOf(p.ID), kafka.LastOffsetOf(p.ID))
 		}
 	}
-	commits, err := client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: t.config.GroupID, Topics: map[string][]int{t.config.Topic: partitions}})
+	commits, err := client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{
+		GroupID: t.config.GroupID, Topics: map[string][]int{t.config.Topic: partitions},
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -203,9 +220,11 @@ func (t *topic) lag(ctx context.Context) (lag int64, err error) {
 		if p.Error != nil {
 			return 0, p.Error
 		}
-		committed[p.Partition] = p.CommittedOffset // -1: there is none
+		committed[p.Partition] = p.CommittedOffset // -1 = none
 	}
-	offsets, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{t.config.Topic: ends}})
+	offsets, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{
+		Topics: map[string][]kafka.OffsetRequest{t.config.Topic: ends},
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -218,8 +237,9 @@ func (t *topic) lag(ctx context.Context) (lag int64, err error) {
 	return lag, nil
 }
 
-// ActivePartitions is this replica: which of Kafka's partitions are its own, the reader does not tell.
+// ActivePartitions returns this replica: the reader does not tell which of Kafka's partitions it
+// owns.
 func (t *topic) ActivePartitions(context.Context) []int32 { return sourcer.DefaultPartitions() }
 
-// TotalPartitions is not known.
+// TotalPartitions is unknown.
 func (t *topic) TotalPartitions(context.Context) *int32 { return nil }

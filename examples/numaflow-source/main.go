@@ -1,10 +1,10 @@
-// Command numaflow-source is a ready source for Numaflow: a Kafka topic, read by a consumer group, under a shared limit. The
-// Dockerfile and monovertex.yaml beside it put it into a cluster; it reads
+// Command numaflow-source is a source for Numaflow: a Kafka topic, read by a consumer group under a
+// shared limit. Dockerfile and monovertex.yaml deploy it. Its environment is
 //
 //	KAFKA_BROKERS=host:port,host:port KAFKA_TOPIC=orders KAFKA_GROUP=billing
 //	THROTTLE_POLICIES=etcd://host:2379 THROTTLE_PERMITS=redis://host:6379
 //
-// and the limit is that of the vertex:
+// and its limit is that of the vertex:
 //
 //	throttle-admin set-msg-rate numaflow://NAMESPACE/VERTEX/VERTEX 100
 package main
@@ -29,12 +29,12 @@ func main() {
 	sockets := flag.String("sockets", "/var/run/numaflow", "directory of the data plane's sockets")
 	flag.Parse()
 	if err := run(context.Background(), *sockets); err != nil {
-		slog.Error("numaflow-source has ended", "error", err)
+		slog.Error("numaflow-source failed", "error", err)
 		os.Exit(1)
 	}
 }
 
-// run serves the data plane until a SIGTERM.
+// run serves the data plane until SIGTERM.
 func run(ctx context.Context, sockets string) (err error) {
 	topic, err := topicOfEnv()
 	if err != nil {
@@ -44,14 +44,15 @@ func run(ctx context.Context, sockets string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lim.Close()) }() // gives back what is allocated
+	defer func() { err = errors.Join(err, lim.Close()) }() // returns allocated permits
 	topic.reader = kafka.NewReader(topic.config)
 	defer func() { err = errors.Join(err, topic.reader.Close()) }()
 	source, err := numaflowthrottle.Source(topic, lim)
 	if err != nil {
 		return err
 	}
-	return sourcer.NewServer(source, sourcer.WithSockAddr(sockets+"/source.sock"), sourcer.WithServerInfoFilePath(sockets+"/sourcer-server-info")).Start(ctx)
+	return sourcer.NewServer(source, sourcer.WithSockAddr(sockets+"/source.sock"),
+		sourcer.WithServerInfoFilePath(sockets+"/sourcer-server-info")).Start(ctx)
 }
 
 func topicOfEnv() (*topic, error) {
@@ -59,10 +60,11 @@ func topicOfEnv() (*topic, error) {
 	need := func(name, example string) string {
 		value := os.Getenv(name)
 		if value == "" {
-			errs = append(errs, fmt.Errorf("%s is not set: write %s", name, example))
+			errs = append(errs, fmt.Errorf("%s is not set: want %s", name, example))
 		}
 		return value
 	}
-	t := newTopic(strings.Split(need("KAFKA_BROKERS", "host:9092,host:9092"), ","), need("KAFKA_TOPIC", "orders"), need("KAFKA_GROUP", "billing"))
+	brokers := strings.Split(need("KAFKA_BROKERS", "host:9092,host:9092"), ",")
+	t := newTopic(brokers, need("KAFKA_TOPIC", "orders"), need("KAFKA_GROUP", "billing"))
 	return t, errors.Join(errs...)
 }

@@ -22,17 +22,20 @@ func TestSource(t *testing.T) {
 	k := services.Kafka(t)
 	topic := services.Name(t)
 	k.CreateTopic(topic, 2)
-	w := &kafka.Writer{Addr: kafka.TCP(k.Brokers...), Topic: topic, RequiredAcks: kafka.RequireAll, BatchTimeout: 10 * time.Millisecond}
+	w := &kafka.Writer{Addr: kafka.TCP(k.Brokers...), Topic: topic, RequiredAcks: kafka.RequireAll,
+		BatchTimeout: 10 * time.Millisecond}
 	var all []kafka.Message
 	var want []string
 	for i := range messages {
-		all, want = append(all, kafka.Message{Value: fmt.Append(nil, i)}), append(want, fmt.Sprint(i))
+		all, want = append(all, kafka.Message{Value: fmt.Append(nil, i)}), append(want,
+			fmt.Sprint(i))
 	}
 	require.NoError(t, w.WriteMessages(t.Context(), all...))
 	require.NoError(t, w.Close())
 
-	env := append(dataplane.Env(t, "messageRate: 100/s, throttleCaughtUp: true", "memory:"),
-		"NUMAFLOW_REPLICA=0", "KAFKA_BROKERS="+strings.Join(k.Brokers, ","), "KAFKA_TOPIC="+topic, "KAFKA_GROUP="+topic)
+	env := append(dataplane.Env(t, "messageRate: 100/s, caughtUp: {throttle: true}", "memory:"),
+		"NUMAFLOW_REPLICA=0", "KAFKA_BROKERS="+strings.Join(k.Brokers,
+			","), "KAFKA_TOPIC="+topic, "KAFKA_GROUP="+topic)
 	binary := dataplane.Build(t, ".")
 	run := func() *dataplane.Vertex { return dataplane.Start(t, dataplane.Source, env, binary) }
 	v := run()
@@ -46,7 +49,8 @@ func TestSource(t *testing.T) {
 	require.NotEmpty(t, read)
 	from := time.Now()
 	stop := v.Source(dataplane.Batch{Size: 50, Timeout: time.Second})
-	require.Eventually(t, func() bool { return len(v.Values()) >= len(read)+250 }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(v.Values()) >= len(read)+250 }, 30*time.Second,
+		10*time.Millisecond)
 	assert.LessOrEqual(t, dataplane.Window(time.Second, from, v), 126)
 	stop()
 	assert.Less(t, v.Stop(), 15*time.Second)
@@ -57,7 +61,8 @@ func TestSource(t *testing.T) {
 
 	v = run()
 	stop = v.Source(dataplane.Batch{Size: 50, Timeout: time.Second})
-	require.Eventually(t, func() bool { return len(v.Values()) >= messages-(len(first)-len(read)) }, 60*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(v.Values()) >= messages-(len(first)-len(read)) },
+		60*time.Second, 10*time.Millisecond)
 	time.Sleep(time.Second) // nothing else comes
 	stop()
 	v.Stop()

@@ -1,10 +1,12 @@
-// Command pulsar drains a Pulsar topic under a shared limit. With an etcd, a Redis and a Pulsar at hand (docker compose up):
+// Command pulsar reads a Pulsar topic under a shared limit. It needs an etcd, a Redis and a
+// Pulsar (docker compose up):
 //
 //	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
 //	go run ./cmd/throttle-admin set-msg-rate persistent://public/default/orders 100
-//	go run ./examples/pulsar loop pulsar://127.0.0.1:6650 orders billing     # in as many terminals as you like
-//	go run ./examples/pulsar batches pulsar://127.0.0.1:6650 orders billing  # 50 at a time, or what comes in a second
-//	go run ./examples/pulsar chan pulsar://127.0.0.1:6650 orders billing     # from a channel
+//	go run ./examples/pulsar loop pulsar://127.0.0.1:6650 orders billing
+//
+// in any number of terminals. In place of loop, batches reads 50 messages at a time, or what
+// comes in a second, and chan reads from a channel.
 package main
 
 import (
@@ -22,20 +24,26 @@ import (
 )
 
 func main() {
-	ways := map[string]func(context.Context, pulsar.Consumer) error{"loop": loop, "batches": batches, "chan": channel}
+	ways := map[string]func(context.Context, pulsar.Consumer) error{
+		"loop": loop, "batches": batches, "chan": channel,
+	}
 	if len(os.Args) != 5 || ways[os.Args[1]] == nil {
 		fmt.Fprintln(os.Stderr, "usage: pulsar loop|batches|chan URL TOPIC SUBSCRIPTION")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[2], os.Args[3], os.Args[4], ways[os.Args[1]]); err != nil && !errors.Is(err, context.Canceled) {
+	err := run(ctx, os.Args[2], os.Args[3], os.Args[4], ways[os.Args[1]])
+	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, url, topic, subscription string, drain func(context.Context, pulsar.Consumer) error) (err error) {
+func run(
+	ctx context.Context, url, topic, subscription string,
+	read func(context.Context, pulsar.Consumer) error,
+) (err error) {
 	lim, err := throttle.FromEnv(ctx)
 	if err != nil {
 		return err
@@ -47,18 +55,19 @@ func run(ctx context.Context, url, topic, subscription string, drain func(contex
 	}
 	defer client.Close()
 	c, err := pulsarthrottle.Subscribe(client, pulsar.ConsumerOptions{
-		Topic: topic, SubscriptionName: subscription, Type: pulsar.Shared, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+		Topic: topic, SubscriptionName: subscription, Type: pulsar.Shared,
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 	}, lim)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return drain(ctx, c)
+	return read(ctx, c)
 }
 
 func loop(ctx context.Context, c pulsar.Consumer) error {
 	for {
-		m, err := c.Receive(ctx) // comes back when there is a permit for m
+		m, err := c.Receive(ctx) // returns when there is a permit for m
 		if err != nil {
 			return err
 		}
@@ -76,7 +85,7 @@ func batches(ctx context.Context, c pulsar.Consumer) error {
 		for len(ids) < 50 {
 			m, err := c.Receive(filling)
 			if errors.Is(err, context.DeadlineExceeded) {
-				break // what waits for its permit is in the next batch
+				break // a message that waits for its permit is in the next batch
 			} else if err != nil {
 				cancel()
 				return err

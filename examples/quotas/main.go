@@ -1,14 +1,14 @@
-// Command quotas shares a warehouse that can take 100 writes a second between two tags. It needs an
-// etcd and a Redis (docker compose up), or the etcd of throttle-admin dev for both:
+// Command quotas shares a warehouse that can take 100 writes a second between two tags. It needs
+// an etcd and a Redis (docker compose up), or the etcd of throttle-admin dev for both:
 //
 //	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
-//	go run ./cmd/throttle-admin set cluster ignoreZones=0
+//	go run ./cmd/throttle-admin quota settings ignoreZones=0
 //	go run ./cmd/throttle-admin quota set tag:gold reserved_throughput 800kB total_throughput 1638400
 //	go run ./cmd/throttle-admin quota set tag:bulk total_throughput 1638400
 //	go run ./examples/quotas
 //
-// Meanwhile, `go run ./cmd/throttle-admin quota status` shows the rates. A write of 1000 bytes costs
-// 16384 bytes: one page, times four.
+// Meanwhile, `go run ./cmd/throttle-admin quota status` shows the rates. A write of 1000 bytes
+// costs 16384 bytes: one page, times four.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package probe finds out why a server cannot be used, where its client only says that time is up.
+// Package probe finds out why a server cannot be used when its client only reports a timeout.
 package probe
 
 import (
@@ -15,8 +15,8 @@ import (
 // Timeout is the longest that Why takes.
 const Timeout = 250 * time.Millisecond
 
-// Why connects to each address, a host:port, with TLS if cfg is not nil, and returns what stands in
-// the way: one error for each address at which something does, with the address in it.
+// Why connects to each address, a host:port, with TLS if cfg is not nil. It returns one error for
+// each address that cannot be used, with the address and the reason in it.
 func Why(ctx context.Context, addrs []string, cfg *tls.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -38,31 +38,31 @@ func check(ctx context.Context, addr string, cfg *tls.Config) error {
 	if err != nil {
 		return Plain(err)
 	}
-	defer func() { _ = conn.Close() }() // nothing was sent that matters
+	defer func() { _ = conn.Close() }() // no data was sent
 	if cfg != nil {
 		return Handshake(ctx, conn, addr, cfg)
 	}
-	// Only a server with TLS answers a handshake. What it thinks of this client does not matter.
+	// Only a server with TLS answers a handshake, whether or not it accepts this client.
 	err = Handshake(ctx, conn, addr, &tls.Config{MinVersion: tls.VersionTLS12})
 	if err == nil || fromTLS(err) {
 		return ErrWantsTLS
 	}
 	if ctx.Err() != nil {
-		return errors.New("accepts connections and does not answer")
+		return errors.New("the server accepts connections and does not answer")
 	}
 	return nil
 }
 
 var (
-	// ErrWantsTLS reports a server that speaks TLS to a client that does not.
-	ErrWantsTLS = errors.New("the server wants TLS, which the URL does not ask for: add ?tls=true, or name its authority with ca=FILE")
+	// ErrWantsTLS reports a server that requires TLS, for a URL without it.
+	ErrWantsTLS = errors.New("the server requires TLS: add ?tls=true to the URL, or ?ca=FILE with the certificate of its authority")
 
-	// ErrNoTLS reports what does not speak TLS to a client that does.
-	ErrNoTLS = errors.New("no TLS handshake: the server seems to be one without TLS, for which the URL must not ask for TLS, or the port is wrong")
+	// ErrNoTLS reports a server without TLS, for a URL with it.
+	ErrNoTLS = errors.New("no TLS handshake: the server seems to have no TLS: remove TLS from the URL, or check the port")
 )
 
-// Handshake makes a TLS handshake with addr, a host:port. Its error wraps ErrNoTLS if the other side
-// does not seem to speak TLS.
+// Handshake performs a TLS handshake with addr, a host:port. Its error wraps ErrNoTLS if the server
+// does not seem to use TLS.
 func Handshake(ctx context.Context, conn net.Conn, addr string, cfg *tls.Config) error {
 	if cfg.ServerName == "" {
 		cfg = cfg.Clone()
@@ -71,7 +71,8 @@ func Handshake(ctx context.Context, conn net.Conn, addr string, cfg *tls.Config)
 	return OfTLS(tls.Client(conn, cfg).HandshakeContext(ctx))
 }
 
-// OfTLS makes an error of ErrNoTLS if a dial over TLS failed, and not on what a server with TLS has said.
+// OfTLS adds ErrNoTLS to the error of a dial over TLS, unless a server with TLS has caused it or
+// the server could not be reached.
 func OfTLS(err error) error {
 	op, ok := errors.AsType[*net.OpError](err)
 	if err == nil || fromTLS(err) || ok && op.Op == "dial" {
@@ -80,7 +81,7 @@ func OfTLS(err error) error {
 	return fmt.Errorf("%w (%w)", ErrNoTLS, Plain(err))
 }
 
-// fromTLS tells whether a handshake failed on what a server with TLS has said.
+// fromTLS reports whether a server with TLS has made a handshake fail.
 func fromTLS(err error) bool {
 	_, alert := errors.AsType[tls.AlertError](err)
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
@@ -88,7 +89,7 @@ func fromTLS(err error) bool {
 	return alert || certificate || authority
 }
 
-// Plain is err without the addresses of the connection, of which one is a port that nobody chose.
+// Plain returns err without the addresses of the connection; one of them is an ephemeral port.
 func Plain(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
 		return op.Err

@@ -1,5 +1,5 @@
-// Package bench measures this project beside other limiters: one loop, one machine, one run.
-// make bench writes what it finds to docs/benchmarks.md.
+// Package bench measures this project beside other limiters: the same loop, on one machine, in one
+// run. make bench writes the results to docs/benchmarks.md.
 package bench
 
 import (
@@ -11,22 +11,26 @@ import (
 type peer struct {
 	name     string
 	off      operation // take a permit where nothing is limited
-	admit    operation // take a permit that is there; wait, were it not
-	batch    operation // take 64
+	admit    operation // take a permit that is available; it would wait for one
+	batch    operation // take 64 permits
 	deny     operation // be refused, without waiting
 	giveBack operation // take a permit, and give it back unused
 }
 
-// An operation makes a limiter of its own, and returns what does the operation n times; the loop
-// is within, so that no call stands between it and what it measures.
+// An operation makes a limiter, and returns a function that does the operation n times. The loop is
+// in that function, so that no call stands between the loop and what it measures.
 type operation func(testing.TB) func(n int)
 
-var peers = []peer{
-	{name: "empty-loop", off: nothing, admit: nothing, batch: nothing, deny: nothing, giveBack: nothing},
-	throttle, xTime, xTimeReserve, failsafe, uber, throttled, ulule,
+// peers is a function, as each peer is: the compiler does not inline calls within functions that
+// the initialization of a package makes, and the limiters' own calls are to be inlined.
+func peers() []peer {
+	return []peer{
+		{"empty-loop", nothing, nothing, nothing, nothing, nothing},
+		throttle(), xTime(), xTimeReserve(), failsafe(), uber(), throttled(), ulule(),
+	}
 }
 
-// nothing is what the loop itself costs; it is in every figure.
+// nothing is the loop itself, which is part of every figure.
 func nothing(testing.TB) func(int) {
 	return func(n int) {
 		for range n {
@@ -34,7 +38,7 @@ func nothing(testing.TB) func(int) {
 	}
 }
 
-// block is how many operations are done between two looks at the clock.
+// block is the number of operations between two reads of the clock.
 const block = 100
 
 func BenchmarkOff(b *testing.B)    { each(b, func(p peer) operation { return p.off }, loop) }
@@ -42,7 +46,8 @@ func BenchmarkAdmit(b *testing.B)  { each(b, func(p peer) operation { return p.a
 func BenchmarkDeny(b *testing.B)   { each(b, func(p peer) operation { return p.deny }, loop) }
 func BenchmarkReturn(b *testing.B) { each(b, func(p peer) operation { return p.giveBack }, loop) }
 
-// BenchmarkAdmit64 has 64 goroutines on one limit; its time is the wall clock's per permit.
+// BenchmarkAdmit64 has 64 goroutines take permits of one limit. Its time is that of the wall clock,
+// divided by the permits of all goroutines.
 func BenchmarkAdmit64(b *testing.B) {
 	each(b, func(p peer) operation { return p.admit }, func(b *testing.B, op func(int)) {
 		var before, after runtime.MemStats
@@ -59,7 +64,7 @@ func BenchmarkAdmit64(b *testing.B) {
 	})
 }
 
-// BenchmarkBatch64 takes 64 permits at a time; ns/permit is the time of one.
+// BenchmarkBatch64 takes 64 permits at a time; ns/permit is a 64th of its time.
 func BenchmarkBatch64(b *testing.B) {
 	each(b, func(p peer) operation { return p.batch }, func(b *testing.B, op func(int)) {
 		for b.Loop() {
@@ -71,7 +76,7 @@ func BenchmarkBatch64(b *testing.B) {
 }
 
 func each(b *testing.B, of func(peer) operation, run func(*testing.B, func(int))) {
-	for _, p := range peers {
+	for _, p := range peers() {
 		if makeOp := of(p); makeOp != nil {
 			b.Run(p.name, func(b *testing.B) {
 				run(b, makeOp(b))
@@ -95,10 +100,10 @@ func perOp(b *testing.B, block int) float64 {
 	return float64(b.Elapsed().Nanoseconds()) / float64(b.N) / float64(block)
 }
 
-// TestPeers does every operation twice, so that a peer that refuses what it should admit does not
-// pass for a fast one: an operation panics when its answer is wrong.
+// TestPeers does every operation twice. An operation panics if its answer is wrong, so that a peer
+// that refuses what it should admit does not count as a fast one.
 func TestPeers(t *testing.T) {
-	for _, p := range peers {
+	for _, p := range peers() {
 		for _, makeOp := range []operation{p.off, p.admit, p.batch, p.deny, p.giveBack} {
 			if makeOp != nil {
 				makeOp(t)(2)
@@ -107,7 +112,7 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// check panics if an operation had another outcome than the one to measure.
+// check panics if an operation did not have the outcome to measure.
 func check(ok bool) {
 	if !ok {
 		panic("bench: not the outcome to measure")

@@ -14,10 +14,12 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 )
 
-// A caller calls request as soon as its limiter permits, and tells the limiter how it was answered. Its error means busy.
+// A caller calls request as soon as its limiter permits, and reports the answer to the limiter. An
+// error of request means busy.
 type caller func(ctx context.Context, request func() error)
 
-// callers are who slows down for a busy server. Each opens one caller a process: ours share a permit store, others have nothing to share.
+// callers are the limiters to measure. Each opens the callers of two processes: ours share a permit
+// store, the others have nothing to share.
 var callers = []struct {
 	name string
 	open func(tb testing.TB) []caller
@@ -33,7 +35,7 @@ var callers = []struct {
 
 func unlimited(_ context.Context, request func() error) { _ = request() }
 
-// outcomes is ours.
+// outcomes limits by a dispatch.Subscription to which the outcomes are reported.
 func outcomes(tb testing.TB, permits dispatch.PermitStore) caller {
 	tb.Helper()
 	sub := subscribe(tb, dispatch.Config{Permits: permits})
@@ -47,7 +49,8 @@ func outcomes(tb testing.TB, permits dispatch.PermitStore) caller {
 	}
 }
 
-// adaptive limits how many requests are under way by how long they take; a busy answer is one that says nothing about that.
+// adaptive limits the requests under way by the time that they take. A busy answer does not count
+// as such a time.
 func adaptive() caller {
 	l := adaptivelimiter.NewWithDefaults[any]()
 	return func(ctx context.Context, request func() error) {
@@ -63,11 +66,12 @@ func adaptive() caller {
 	}
 }
 
-// An aimd limits how many requests are under way by additive increase and multiplicative decrease, as TCP does to avoid congestion: one
-// more for as many good answers as the limit, half for a busy one.
+// An aimd limits the requests under way by additive increase and multiplicative decrease, as TCP
+// does to avoid congestion: the limit grows by one after as many good answers as it allows
+// requests, and is halved by a busy answer.
 type aimd struct {
 	mu       sync.Mutex
-	changed  sync.Cond // limit or underWay
+	changed  sync.Cond // of limit and underWay
 	limit    float64
 	underWay int
 	cuts     int
@@ -101,7 +105,7 @@ func (a *aimd) end(cuts int, err error) {
 	switch {
 	case err == nil:
 		a.limit += 1 / a.limit
-	case cuts == a.cuts: // else it was sent before the last cut, and tells nothing new
+	case cuts == a.cuts: // a request that was sent before the last cut tells nothing new
 		a.limit = max(1, a.limit/2)
 		a.cuts++
 	}
@@ -116,11 +120,12 @@ const (
 	busyPause    = 10 * time.Millisecond
 )
 
-// A busyServer begins one request every interval; a queue of them waits, more are answered busy at once.
+// A busyServer starts one request every interval. busyQueue requests wait; it answers all others at
+// once, as busy.
 type busyServer struct {
 	mu       sync.Mutex
 	interval time.Duration
-	next     time.Time // when it begins the next that comes
+	next     time.Time // when the next request that arrives is started
 	ok, busy int
 }
 
@@ -155,7 +160,8 @@ func (s *busyServer) can(capacity int) {
 	s.interval = time.Second / time.Duration(capacity)
 }
 
-// count returns how many answers there are in a time, in % of the capacity, and how many of them are busy, in %.
+// count waits for d. It returns the good answers in that time in % of the capacity, and the busy
+// ones in % of all answers.
 func (s *busyServer) count(d time.Duration) (good, busy float64) {
 	s.mu.Lock()
 	s.ok, s.busy = 0, 0
@@ -163,11 +169,13 @@ func (s *busyServer) count(d time.Duration) (good, busy float64) {
 	time.Sleep(d)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return 100 * float64(s.ok) * s.interval.Seconds() / d.Seconds(), 100 * float64(s.busy) / float64(max(1, s.ok+s.busy))
+	good = 100 * float64(s.ok) * s.interval.Seconds() / d.Seconds()
+	return good, 100 * float64(s.busy) / float64(max(1, s.ok+s.busy))
 }
 
-// BenchmarkBusyServer has two processes, with 32 workers each and an endless backlog, call a server that can do a ninth of what they want: how
-// much of its capacity they use, how many answers are busy, and how much of a capacity twice as large they use 8 s to 10 s after it came.
+// BenchmarkBusyServer has two processes, with 32 workers each and an endless backlog, call a server
+// whose capacity is a ninth of what they would call. It measures the part of the capacity that they
+// use, the busy answers, and the part of a doubled capacity that they use 8 s to 10 s later.
 func BenchmarkBusyServer(b *testing.B) {
 	for _, c := range callers {
 		b.Run(c.name, func(b *testing.B) {
@@ -190,7 +198,7 @@ func BenchmarkBusyServer(b *testing.B) {
 	}
 }
 
-// flood has workers of all callers call the server until stop.
+// flood starts the workers of all callers. They call the server until stop.
 func (s *busyServer) flood(tb testing.TB, callers []caller) (stop func()) {
 	tb.Helper()
 	server := httptest.NewServer(s)
@@ -224,11 +232,11 @@ func (s *busyServer) flood(tb testing.TB, callers []caller) (stop func()) {
 	}
 }
 
-// TestBusyServer: it does its capacity and no more, whoever calls how often.
+// TestBusyServer: the server starts as many requests as its capacity allows, at any rate of calls.
 func TestBusyServer(t *testing.T) {
 	s, now := &busyServer{}, time.Now()
 	s.can(busyCapacity)
-	for range 10_000 { // ten times what it can do, for 2.5 s
+	for range 10_000 { // ten times its capacity, for 2.5 s
 		s.admit(now)
 		now = now.Add(250 * time.Microsecond)
 	}
@@ -243,7 +251,8 @@ func TestBusyServer(t *testing.T) {
 	}
 }
 
-// TestAIMD: as many good answers as the limit make it larger by one, and busy answers to requests sent before a cut do not cut again.
+// TestAIMD: the limit grows by one after as many good answers as it allows requests. Busy answers
+// to requests that were sent before a cut do not cut again.
 func TestAIMD(t *testing.T) {
 	a := newAIMD()
 	a.limit = 8

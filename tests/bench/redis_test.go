@@ -14,8 +14,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// BenchmarkRedis takes one permit of a limit that is shared through a real Redis: its time, and
-// how often it went to the store.
+// BenchmarkRedis takes one permit of a limit that is shared through a real Redis. It measures the
+// time, and the requests that are sent to Redis.
 func BenchmarkRedis(b *testing.B) {
 	for _, p := range []struct {
 		name  string
@@ -38,7 +38,8 @@ func BenchmarkRedis(b *testing.B) {
 			return throttledTake(throttledLimiter(tb, store, plentyQuota), 1, false)
 		}},
 		{"ulule", func(tb testing.TB, client *redis.Client) func(int) {
-			store, err := redisstore.NewStoreWithOptions(client, limiter.StoreOptions{Prefix: services.Name(tb)})
+			opts := limiter.StoreOptions{Prefix: services.Name(tb)}
+			store, err := redisstore.NewStoreWithOptions(client, opts)
 			if err != nil {
 				tb.Fatal(err)
 			}
@@ -55,7 +56,7 @@ func BenchmarkRedis(b *testing.B) {
 			op := p.admit(b, client)
 			var t requests
 			client.AddHook(&t)
-			op(1) // may load its script
+			op(1) // the first call may load a script
 			before := t.Load()
 			op(10)
 			perPermit := float64(t.Load()-before) / 10

@@ -16,11 +16,18 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// BenchmarkOnePer10ms has eight callers, each with a connection of its own, call as often as one call every 10 ms for all
-// of them together allows: how many calls they make, how near the nearest two are, and how often the store is asked.
+// An openDo opens one caller of a limit: do waits for its turn and calls f, and requests counts the
+// requests to Redis so far.
+type openDo func(tb testing.TB, redisURL, limit string) (do doFunc, requests func() int64)
+
+type doFunc func(ctx context.Context, f func()) error
+
+// BenchmarkOnePer10ms has eight callers, each with a connection of its own, share a limit of one
+// call every 10 ms. It measures the calls, the shortest time between two of them, and the requests
+// to Redis.
 func BenchmarkOnePer10ms(b *testing.B) {
 	const period, callers, d = 10 * time.Millisecond, 8, 5 * time.Second
-	for name, open := range map[string]func(testing.TB, string, string) (do func(context.Context, func()) error, requests func() int64){
+	for name, open := range map[string]openDo{
 		"throttle":   strictDo,
 		"redis_rate": rateDo,
 	} {
@@ -63,13 +70,16 @@ func BenchmarkOnePer10ms(b *testing.B) {
 	}
 }
 
-// strictDo is our decorator.
-func strictDo(tb testing.TB, redisURL, limit string) (do func(context.Context, func()) error, requests func() int64) {
+// strictDo limits by dispatch.Subscription.Do.
+func strictDo(tb testing.TB, redisURL, limit string) (do doFunc, requests func() int64) {
 	opts, err := redis.ParseURL(redisURL)
 	check(err == nil)
 	permits := redispermits.Open(redis.UniversalOptions{Addrs: []string{opts.Addr}}, 0)
-	p := policy.Policy{MessageRate: policy.PerSecond(100), Sharing: policy.Strict}
-	lim, err := dispatch.Open(tb.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits, Cluster: limit, OnClose: permits.Close})
+	strict := policy.Sharing{Mode: policy.Strict}
+	p := policy.Policy{MessageRate: policy.PerSecond(100), Sharing: strict}
+	lim, err := dispatch.Open(tb.Context(), dispatch.Config{
+		Policies: dispatch.Fixed(p), Permits: permits, Cluster: limit, OnClose: permits.Close,
+	})
 	check(err == nil)
 	tb.Cleanup(func() { check(lim.Close() == nil) })
 	sub, err := lim.Subscription("kafka://public/default/orders", "group")
@@ -79,8 +89,9 @@ func strictDo(tb testing.TB, redisURL, limit string) (do func(context.Context, f
 	}, func() int64 { return lim.Stats().Permits.Requests }
 }
 
-// rateDo is redis_rate with a burst of 1: it asks again when it is told to.
-func rateDo(tb testing.TB, redisURL, limit string) (do func(context.Context, func()) error, requests func() int64) {
+// rateDo limits by redis_rate with a burst of 1. It asks again after the time that redis_rate
+// returns.
+func rateDo(tb testing.TB, redisURL, limit string) (do doFunc, requests func() int64) {
 	opts, err := redis.ParseURL(redisURL)
 	check(err == nil)
 	client := redis.NewClient(opts)

@@ -12,32 +12,34 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-var throttle = peer{
-	name:  "throttle",
-	off:   func(tb testing.TB) func(int) { return take(subscribe(tb, dispatch.Config{}), 1) },
-	admit: func(tb testing.TB) func(int) { return take(subscribe(tb, boundless()), 1) },
-	batch: func(tb testing.TB) func(int) { return take(subscribe(tb, boundless()), 64) },
-	deny: func(tb testing.TB) func(int) {
-		hourly := policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: time.Hour}}
-		sub := subscribe(tb, dispatch.Config{Policies: dispatch.Fixed(hourly)})
-		take(sub, 1)(1)
-		return func(n int) {
-			for range n {
-				_, next, ok := sub.TryAcquire(1)
-				check(!ok && !next.IsZero())
+func throttle() peer {
+	return peer{
+		name:  "throttle",
+		off:   func(tb testing.TB) func(int) { return take(subscribe(tb, dispatch.Config{}), 1) },
+		admit: func(tb testing.TB) func(int) { return take(subscribe(tb, boundless()), 1) },
+		batch: func(tb testing.TB) func(int) { return take(subscribe(tb, boundless()), 64) },
+		deny: func(tb testing.TB) func(int) {
+			hourly := policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: time.Hour}}
+			sub := subscribe(tb, dispatch.Config{Policies: dispatch.Fixed(hourly)})
+			take(sub, 1)(1)
+			return func(n int) {
+				for range n {
+					_, next, ok := sub.TryAcquire(1)
+					check(!ok && !next.IsZero())
+				}
 			}
-		}
-	},
-	giveBack: func(tb testing.TB) func(int) {
-		sub := subscribe(tb, boundless())
-		return func(n int) {
-			for range n {
-				g, err := sub.Acquire(ctx, 1)
-				check(err == nil)
-				g.Done(0, 0)
+		},
+		giveBack: func(tb testing.TB) func(int) {
+			sub := subscribe(tb, boundless())
+			return func(n int) {
+				for range n {
+					g, err := sub.Acquire(ctx, 1)
+					check(err == nil)
+					g.Done(0, 0)
+				}
 			}
-		}
-	},
+		},
+	}
 }
 
 func take(sub *dispatch.Subscription, permits int) func(int) {
@@ -68,8 +70,8 @@ func subscribe(tb testing.TB, cfg dispatch.Config) *dispatch.Subscription {
 	return sub
 }
 
-// boundless has a limit that no loop can use up, which no policy may have: its rate is beyond
-// what is valid, and each allocation gets more than was asked for. What a caller does is the same as ever.
+// boundless has a limit that no loop can use up. Its rate is higher than a valid policy's, and the
+// permit store allocates more permits than are requested. The path of a caller is the usual one.
 func boundless() dispatch.Config {
 	return dispatch.Config{Policies: beyond{}, Permits: generous{memory.New()}}
 }
@@ -79,7 +81,8 @@ const endless = 1_000_000_000_000_000
 type beyond struct{}
 
 func (beyond) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
-	p := policy.Policy{MessageRate: policy.PerSecond(endless), Round: policy.Duration(10 * time.Second)}
+	round := policy.Duration(10 * time.Second)
+	p := policy.Policy{MessageRate: policy.PerSecond(endless), Round: round}
 	return func(yield func(policy.Snapshot, error) bool) {
 		if yield(policy.Snapshot{Set: policy.Single(p), Identity: "bench", Revision: 1}, nil) {
 			<-ctx.Done()

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // The events that a consumer reports.
@@ -151,19 +153,14 @@ func Between(all []Message, from, to time.Time) (n int) {
 
 // Window returns the highest number of messages read in any second of [from, to). The messages must
 // be in the order of Read.
-func Window(all []Message, from, to time.Time) (most int) {
-	first := 0
-	for i, m := range all {
-		if m.Read.Before(from) || !m.Read.Before(to) {
-			first = i + 1
-			continue
+func Window(all []Message, from, to time.Time) int {
+	var at []time.Time
+	for _, m := range all {
+		if !m.Read.Before(from) && m.Read.Before(to) {
+			at = append(at, m.Read)
 		}
-		for m.Read.Sub(all[first].Read) >= time.Second {
-			first++
-		}
-		most = max(most, i-first+1)
 	}
-	return most
+	return window.Max(time.Second, window.Times(at))
 }
 
 // Distinct counts the different messages.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/tests/numaflow/dataplane"
+	"github.com/dispatchthrottle/throttle/tests/pairs"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -131,7 +132,7 @@ func BenchmarkNumaflowReplicas(b *testing.B) {
 		replicas        int
 	}{
 		"redis":   {"messageRate: 1000/s", "", 3},
-		"nostore": {"messageRate: 1000/s, sharing: split, replicas: 2", "none:", 2},
+		"nostore": {"messageRate: 1000/s, sharing: {mode: split, replicas: 2}", "none:", 2},
 	} {
 		b.Run(name, func(b *testing.B) {
 			measured(b, func(b *testing.B) {
@@ -150,7 +151,7 @@ func BenchmarkNumaflowScaleDown(b *testing.B) {
 	for _, name := range []string{"clean", "kill"} {
 		b.Run(name, func(b *testing.B) {
 			measured(b, func(b *testing.B) {
-				s := newScene(b, "messageRate: 1000/s, sharing: split, poolTTL: 10s", "")
+				s := newScene(b, "messageRate: 1000/s, sharing: {mode: split, poolTTL: 10s}", "")
 				stays, goes := s.start("source", 0), s.start("source", 1)
 				batch := dataplane.Batch{Size: 100, Timeout: time.Second}
 				stop, stopOther := stays.Source(batch), goes.Source(batch)
@@ -242,32 +243,24 @@ func BenchmarkNumaflowSink(b *testing.B) {
 	})
 }
 
-// BenchmarkNumaflowUnlimited measures a source in batches of 500 without a limit, relative to one
-// without the wrapper: the median of alternating pairs of half a second each.
+// BenchmarkNumaflowUnlimited reads batches of 500 from a source without the wrapper, and from one
+// whose wrapper has no limit. The CPU time is that of the vertex, a process of its own.
 func BenchmarkNumaflowUnlimited(b *testing.B) {
-	const pairs = 15
 	measured(b, func(b *testing.B) {
 		s := newScene(b, "mode: enforce", "")
 		bare := scene{b, append(slices.Clone(s.env), "VERTEX_BARE=1")}
-		vertices := []*dataplane.Vertex{s.start("source", 0), bare.start("source", 1)}
-		var speeds, ratios []float64
-		for i := range pairs {
-			var pair [2]float64
-			for j := range 2 {
-				which := (i + j) % 2 // the order alternates
-				v := vertices[which]
-				from := time.Now()
+		read := func(v *dataplane.Vertex) func() pairs.Cost {
+			return func() pairs.Cost {
+				v.Forget()
+				cpu, from := v.CPU(), time.Now()
 				stop := v.Source(dataplane.Batch{Size: 500, Timeout: time.Second})
-				time.Sleep(500 * time.Millisecond)
+				time.Sleep(time.Second)
 				stop()
-				pair[which] = float64(between(from, time.Now(), v)) / time.Since(from).Seconds()
+				wall := time.Since(from)
+				return pairs.Cost{Messages: len(v.Arrivals()), Wall: wall, CPU: v.CPU() - cpu}
 			}
-			speeds, ratios = append(speeds, pair[0]), append(ratios, pair[0]/pair[1])
 		}
-		slices.Sort(speeds)
-		slices.Sort(ratios)
-		b.ReportMetric(speeds[pairs/2], "messages/s")
-		b.ReportMetric(ratios[pairs/2], "of-bare")
+		pairs.Report(b, 31, read(bare.start("source", 1)), read(s.start("source", 0)))
 	})
 }
 

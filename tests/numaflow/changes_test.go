@@ -18,23 +18,23 @@ var usual = dataplane.Batch{Size: 100, Timeout: time.Second}
 // remains. Together they never exceed the limit, and the last one uses all of it.
 func TestPoolChanges(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "messageRate: 500/s, sharing: split, poolTTL: 1s", "")
-	type replica struct {
+	s := newScene(t, "messageRate: 500/s, sharing: {mode: split, poolTTL: 1s}", "")
+	type running struct {
 		*dataplane.Vertex
 		stop func()
 	}
 	var all []*dataplane.Vertex
-	start := func(i int) replica {
+	start := func(i int) running {
 		v := s.start("source", i)
 		all = append(all, v)
-		return replica{v, v.Source(usual)}
+		return running{v, v.Source(usual)}
 	}
-	end := func(r replica) {
+	end := func(r running) {
 		r.stop()
 		assert.Less(t, r.Stop(), 5*time.Second)
 	}
 	from := time.Now()
-	replicas := []replica{start(0)}
+	replicas := []running{start(0)}
 	time.Sleep(time.Second)
 	replicas = append(replicas, start(1), start(2))
 	time.Sleep(2 * time.Second)
@@ -81,7 +81,7 @@ func TestPermitStoreUnavailable(t *testing.T) {
 func TestRamp(t *testing.T) {
 	t.Parallel()
 	loosely.Hold(t, func(loose assert.TestingT) {
-		s := newScene(t, "messageRate: 1000/s, rampFrom: 50/s, rampOver: 10s", "")
+		s := newScene(t, "messageRate: 1000/s, ramp: {from: 50/s, over: 10s}", "")
 		first := s.start("source", 0)
 		from := time.Now()
 		stop := first.Source(usual)

@@ -172,7 +172,7 @@ func TestSources(t *testing.T) {
 // TestNoPermitStore: replicas whose number is in the policy need no permit store.
 func TestNoPermitStore(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "messageRate: 1000/s, sharing: split, replicas: 2", "none:")
+	s := newScene(t, "messageRate: 1000/s, sharing: {mode: split, replicas: 2}", "none:")
 	all := []*dataplane.Vertex{s.start("source", 0), s.start("source", 1)}
 	from := time.Now()
 	for _, v := range all {
@@ -194,7 +194,7 @@ func TestScaleDown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			loosely.Hold(t, func(loose assert.TestingT) { // the whole test: it measures how soon
-				s := newScene(t, "messageRate: 500/s, sharing: split, poolTTL: "+c.ttl, "")
+				s := newScene(t, "messageRate: 500/s, sharing: {mode: split, poolTTL: "+c.ttl+"}", "")
 				stays, goes := s.start("source", 0), s.start("source", 1)
 				from := time.Now()
 				defer stays.Source(dataplane.Batch{Size: 100, Timeout: time.Second})()
@@ -250,7 +250,10 @@ func TestMap(t *testing.T) {
 	for _, c := range []struct {
 		kind        string
 		batch, drop int
-	}{{"map", 500, 0}, {"map", 500, 2}, {"mapstream", 500, 2}, {"batchmap", 50, 2}} { // a batch map answers whole batches
+	}{
+		{"map", 500, 0}, {"map", 500, 2}, {"mapstream", 500, 2},
+		{"batchmap", 50, 2}, // it answers whole batches
+	} {
 		t.Run(fmt.Sprint(c.kind, c.drop), func(t *testing.T) {
 			t.Parallel()
 			v := newScene(t, "messageRate: 100/s", "").start(c.kind, 0)

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -26,6 +25,8 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // poolTTL is how long a silent process of a split limit counts.
@@ -42,7 +43,7 @@ type job struct {
 	Subscription string
 	Rate         int64
 	Max          int // permits of one Acquire
-	Sharing      policy.Sharing
+	Sharing      policy.SharingMode
 	Group        string // worker group, eu or us
 	Wait         policy.WaitMode
 	MaxReserved  *int64
@@ -84,29 +85,29 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Snapshots makes a job a PolicySource, so that all processes have the same policies.
-func (j job) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
-	entries := []policy.Entry{{Scope: policy.ClusterScope(), Policy: policy.Policy{
-		MessageRate: policy.PerSecond(j.Rate), Sharing: j.Sharing, Groups: "eu,us",
-		PoolTTL: policy.Duration(poolTTL), Wait: j.Wait, MaxReserved: j.MaxReserved,
+// policies returns the policies of the job, which are the same in all processes.
+func (j job) policies() (dispatch.PolicySource, error) {
+	entries := []policy.Entry{{Scope: policy.ClusterScope(), Settings: policy.Policy{
+		MessageRate: policy.PerSecond(j.Rate), Sharing: policy.Sharing{
+			Mode: j.Sharing, Groups: []string{"eu", "us"}, PoolTTL: policy.Duration(poolTTL),
+			Wait: j.Wait, MaxReserved: j.MaxReserved,
+		},
 	}}}
 	topic, err := policy.ParseTopic(topic)
 	for name, weight := range j.Weights {
 		entries = append(entries, policy.Entry{
-			Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Weight: &weight},
+			Scope: policy.SubscriptionScope(topic, name), Settings: policy.Policy{Weight: &weight},
 		})
 	}
 	for name, n := range j.Reserved {
 		entries = append(entries, policy.Entry{
-			Scope: policy.SubscriptionScope(topic, name), Policy: policy.Policy{Reserved: policy.PerSecond(n)},
+			Scope: policy.SubscriptionScope(topic, name), Settings: policy.Policy{Reserved: policy.PerSecond(n)},
 		})
 	}
 	set, setErr := policy.NewSet(entries)
-	return func(yield func(policy.Snapshot, error) bool) {
-		if yield(policy.Snapshot{Set: set, Identity: "processes", Revision: 1}, errors.Join(err, setErr)) {
-			<-ctx.Done()
-		}
-	}
+	source := new(throttletest.Policies)
+	source.Set(set)
+	return source, errors.Join(err, setErr)
 }
 
 // run runs in the child process. It prints its events at the end.
@@ -117,8 +118,12 @@ func (j job) run() error {
 	if err != nil {
 		return err
 	}
+	policies, err := j.policies()
+	if err != nil {
+		return err
+	}
 	lim, err := dispatch.Open(ctx, dispatch.Config{
-		Policies: j,
+		Policies: policies,
 		Permits:  permits, Cluster: j.Cluster, Group: j.Group, OnClose: permits.Close,
 	})
 	if err != nil {
@@ -286,17 +291,12 @@ func (r result) count(process int, from, to time.Duration) (n int) {
 }
 
 // window returns the highest number of permits in any second.
-func (r result) window() (most int) {
-	sum, tail := 0, 0
+func (r result) window() int {
+	var all []window.Event
 	for _, e := range r.events {
-		sum += e.n
-		for r.events[tail].at <= e.at-time.Second {
-			sum -= r.events[tail].n
-			tail++
-		}
-		most = max(most, sum)
+		all = append(all, window.Event{At: e.at, N: e.n})
 	}
-	return most
+	return window.Max(time.Second, all)
 }
 
 // gaps returns the shortest time between two permits of [from, to), and their number.

@@ -22,6 +22,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
+	"github.com/dispatchthrottle/throttle/tests/pairs"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -242,7 +243,7 @@ func BenchmarkPulsarPerSubscription(b *testing.B) {
 	limiters(b, "subscriptionDispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
 		s.create("a")
 		s.produce(8000)
-		s.limitOf(s.topic+"?subscription=a", policy.Policy{MessageRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)})
+		s.limitOf(s.topic+"?subscription=a", policy.Policy{MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 		var consumers []*pulsarthrottle.Consumer
 		for range 4 {
 			lim, client := s.limiter(ours), s.client()
@@ -334,53 +335,44 @@ func BenchmarkPulsarCaughtUp(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarUnlimited measures the speed on a topic of 4 partitions without a limit, relative
-// to the bare client: the median of 15 pairs, each of which drains the same 200,000 messages of 100
-// bytes twice, one after the other.
+// BenchmarkPulsarUnlimited reads a topic of 4 partitions with a pulsar.Consumer and with a Consumer
+// to which no limit applies: in each run, a new subscription drains the same messages of 100 bytes.
 func BenchmarkPulsarUnlimited(b *testing.B) {
-	const messages, pairs = 200_000, 15
+	const messages = 400_000
 	b.Run("throttle", func(b *testing.B) {
 		for b.Loop() {
 			s := newNamespace(b)
 			s.create()
-			var names []string
-			for i := range 2 * pairs {
-				names = append(names, fmt.Sprint("s", i))
-			}
-			s.subscriptions(names...)
 			s.fill(messages, func(int) int { return 100 })
 			client, lim := s.client(), throttletest.Open(b, policy.Policy{}).Limiter
-			var speeds [2]float64
-			var ours, ratios []float64
-			for i, name := range names {
-				which := (i + i/2) % 2 // 0 1 1 0: the order alternates
-				var c pulsar.Consumer
-				var err error
-				if options := (pulsar.ConsumerOptions{Topic: s.topic, SubscriptionName: name}); which == 0 {
-					c, err = pulsarthrottle.Subscribe(client, options, lim)
-				} else {
-					c, err = client.Subscribe(options)
-				}
+			runs := 0
+			drain := func(subscribe func(pulsar.ConsumerOptions) (pulsar.Consumer, error)) pairs.Cost {
+				runs++
+				name := fmt.Sprint("s", runs)
+				s.subscriptions(name)
+				c, err := subscribe(pulsar.ConsumerOptions{Topic: s.topic, SubscriptionName: name})
 				require.NoError(b, err)
-				begin := time.Now()
-				for range messages {
-					m, err := c.Receive(b.Context())
-					require.NoError(b, err)
-					require.NoError(b, c.Ack(m))
-				}
-				speeds[which] = messages / time.Since(begin).Seconds()
-				c.Close()
-				if i%2 == 1 {
-					ours = append(ours, speeds[0])
-					ratios = append(ratios, speeds[0]/speeds[1])
-				}
+				defer c.Close()
+				ctx := b.Context()
+				return pairs.Measure(b, messages, func() {
+					for range messages {
+						m, err := c.Receive(ctx)
+						if err == nil {
+							err = c.Ack(m)
+						}
+						if err != nil {
+							b.Fatal(err)
+						}
+					}
+				})
 			}
-			slices.Sort(ours)
-			slices.Sort(ratios)
-			b.ReportMetric(ours[pairs/2], "messages/s")
-			b.ReportMetric(ratios[pairs/2], "of-bare")
+			bare := func() pairs.Cost { return drain(client.Subscribe) }
+			pairs.Report(b, 31, bare, func() pairs.Cost {
+				return drain(func(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+					return pulsarthrottle.Subscribe(client, o, lim)
+				})
+			})
 		}
-		b.ReportMetric(0, "ns/op")
 	})
 }
 
@@ -392,7 +384,7 @@ func BenchmarkPulsarBytes(b *testing.B) {
 		s.create("a")
 		random := rand.New(rand.NewPCG(1, 1))
 		s.fill(4000, func(int) int { return int(100 * math.Pow(1024, random.Float64())) })
-		s.limitOf(s.topic, policy.Policy{ByteRate: policy.PerSecond(rate), ThrottleCaughtUp: new(true)})
+		s.limitOf(s.topic, policy.Policy{ByteRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 		c := s.subscribe(s.client(), "a", pulsar.Exclusive, s.limiter(ours))
 		all := drain(b, window, c)
 		c.Close()

@@ -36,7 +36,7 @@ type keeper struct {
 }
 
 // startKeeper starts a ratekeeper that accepts reports, and waits until it listens.
-func (w *world) startKeeper(name string) *keeper {
+func (w *deployment) startKeeper(name string) *keeper {
 	w.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(w.t, err)
@@ -84,14 +84,14 @@ func (k *keeper) logged() string {
 // signal sends a signal to a process, which may have ended.
 func (k *keeper) signal(s syscall.Signal) { _ = k.cmd.Process.Signal(s) }
 
-// A replica is a process that reads messages of six pages at the limit.
-type replica struct {
+// A pageReader is a process that reads messages of six pages at the limit.
+type pageReader struct {
 	Topic string
 }
 
 const pages = 6
 
-func (r replica) run() error {
+func (r pageReader) run() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go fleet.UntilInputEnds(cancel)
@@ -123,18 +123,18 @@ const orders = "kafka://acme/default/orders"
 var acme = policy.TenantScope("acme")
 
 // replicas starts two replicas that share a quota of rate messages a second.
-func (w *world) replicas(rate int64) fleet.Fleet {
+func (w *deployment) replicas(rate int64) fleet.Fleet {
 	w.t.Helper()
-	w.set(map[policy.Scope]policy.Policy{acme: {TotalThroughput: new(rate * pages * quota.Page)}})
+	w.set(map[policy.Scope]policy.Settings{acme: policy.Quota{Total: new(rate * pages * quota.Page)}})
 	var f fleet.Fleet
 	for i := range 2 {
-		f = append(f, fleet.Start(w.t, i, "", w.as(replicaEnv, replica{fmt.Sprint(orders, i)})))
+		f = append(f, fleet.Start(w.t, i, "", w.as(replicaEnv, pageReader{fmt.Sprint(orders, i)})))
 	}
 	return f
 }
 
 // settled waits until the ratekeeper knows the cost of a message.
-func (w *world) settled() {
+func (w *deployment) settled() {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
 		found := w.rates().Rates[quota.ID(acme.String())]
@@ -154,7 +154,7 @@ type record struct {
 	at time.Time
 }
 
-func (w *world) watch() *watcher {
+func (w *deployment) watch() *watcher {
 	of := &watcher{}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var watching sync.WaitGroup
@@ -216,7 +216,7 @@ func (of *watcher) by(name string) (r record, ok bool) {
 const takeover = 10 * time.Second
 
 // pair starts two ratekeepers, of which the first leads, and two replicas.
-func (w *world) pair() (first, second *keeper, replicas fleet.Fleet, records *watcher) {
+func (w *deployment) pair() (first, second *keeper, replicas fleet.Fleet, records *watcher) {
 	w.t.Helper()
 	replicas = w.replicas(100)
 	records = w.watch()
@@ -232,7 +232,7 @@ func (w *world) pair() (first, second *keeper, replicas fleet.Fleet, records *wa
 
 // takenOver waits until the second ratekeeper leads. It compares its first record with the last
 // record of the first ratekeeper.
-func (w *world) takenOver(records *watcher, since time.Time) {
+func (w *deployment) takenOver(records *watcher, since time.Time) {
 	t := w.t
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -257,7 +257,7 @@ func (w *world) takenOver(records *watcher, since time.Time) {
 // TestRatekeeperKilled: when the leader is killed, another takes over and the rates stay.
 func TestRatekeeperKilled(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newDeployment(t)
 	first, _, replicas, records := w.pair()
 	first.signal(syscall.SIGKILL)
 	killed := time.Now()
@@ -275,7 +275,7 @@ func TestRatekeeperKilled(t *testing.T) {
 // leads, and it writes no rates.
 func TestRatekeeperSuspended(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newDeployment(t)
 	first, second, _, records := w.pair()
 	first.signal(syscall.SIGSTOP)
 	stopped := time.Now()
@@ -306,7 +306,7 @@ func TestRatekeeperSuspended(t *testing.T) {
 // or lower than before.
 func TestQuotaSetIsInForce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newDeployment(t)
 	replicas := w.replicas(200)
 	w.startKeeper("keeper")
 	w.settled()

@@ -44,7 +44,7 @@ var admin string
 // TestMain runs the tests, or another process.
 func TestMain(m *testing.M) {
 	type process interface{ run() error }
-	for name, process := range map[string]process{consumerEnv: &consumer{}, replicaEnv: &replica{}} {
+	for name, process := range map[string]process{consumerEnv: &consumer{}, replicaEnv: &pageReader{}} {
 		if text := os.Getenv(name); text != "" {
 			err := json.Unmarshal([]byte(text), process)
 			if err == nil {
@@ -75,21 +75,21 @@ func TestMain(m *testing.M) {
 }
 
 // as returns the environment of another process.
-func (w *world) as(name string, process any) []string {
+func (w *deployment) as(name string, process any) []string {
 	text, err := json.Marshal(process)
 	require.NoError(w.t, err)
 	return append(w.env(), name+"="+string(text))
 }
 
-// A world has a policy store and a permit store.
-type world struct {
+// A deployment has a policy store and a permit store.
+type deployment struct {
 	t                                *testing.T
 	policiesURL, permitsURL, cluster string
 	permits                          dispatch.PermitStore
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{
+func newDeployment(t *testing.T) *deployment {
+	w := &deployment{
 		t: t, policiesURL: services.EtcdURL(t), permitsURL: services.Redis(t), cluster: services.Name(t),
 	}
 	var err error
@@ -99,7 +99,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) env() []string {
+func (w *deployment) env() []string {
 	return []string{
 		throttle.EnvPolicies + "=" + w.policiesURL,
 		throttle.EnvPermits + "=" + w.permitsURL,
@@ -108,13 +108,13 @@ func (w *world) env() []string {
 }
 
 // set sets policies by scope.
-func (w *world) set(of map[policy.Scope]policy.Policy) {
+func (w *deployment) set(of map[policy.Scope]policy.Settings) {
 	w.t.Helper()
 	store, err := throttle.OpenPolicies(w.t.Context(), w.policiesURL)
 	require.NoError(w.t, err)
 	setAll := func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
-		for scope, p := range of {
-			changes = append(changes, s.Set(scope, p)...)
+		for scope, settings := range of {
+			changes = append(changes, s.Set(scope, settings)...)
 		}
 		return changes, nil
 	}
@@ -124,7 +124,7 @@ func (w *world) set(of map[policy.Scope]policy.Policy) {
 }
 
 // admin runs throttle-admin and returns its output.
-func (w *world) admin(args ...string) string {
+func (w *deployment) admin(args ...string) string {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.t.Context(), admin, args...)
 	cmd.Env = append(os.Environ(), w.env()...)
@@ -136,7 +136,7 @@ func (w *world) admin(args ...string) string {
 }
 
 // rates returns the record of rates that is in force.
-func (w *world) rates() (r quota.Rates) {
+func (w *deployment) rates() (r quota.Rates) {
 	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey(w.cluster))
 	if err == nil && len(text) > 0 {
 		err = json.Unmarshal(text, &r)
@@ -161,7 +161,7 @@ func long(t *testing.T) {
 
 func TestTenantsShareASink(t *testing.T) {
 	long(t)
-	w := newWorld(t)
+	w := newDeployment(t)
 	share(w, newSink(t), func(c *consumer, name string) policy.Scope {
 		c.Namespace, c.Meter, c.Keeps = name+"/default", true, true
 		return policy.TenantScope(name)
@@ -170,7 +170,7 @@ func TestTenantsShareASink(t *testing.T) {
 
 func TestTagsShareASink(t *testing.T) {
 	long(t)
-	w, s := newWorld(t), newSink(t)
+	w, s := newDeployment(t), newSink(t)
 	k := w.startKeeper("keeper")
 	ctx, cancel := context.WithCancel(t.Context())
 	reported := make(chan struct{})
@@ -189,11 +189,11 @@ func TestTagsShareASink(t *testing.T) {
 // reserved for each id, and each may use all of it. First, a wants 40 % and b has an endless
 // backlog; then both have one; then the capacity of the sink doubles, so that it equals the sum of
 // both totals.
-func share(w *world, s *sink, of func(c *consumer, name string) policy.Scope) {
+func share(w *deployment, s *sink, of func(c *consumer, name string) policy.Scope) {
 	t := w.t
 	k := services.Kafka(t)
-	quotas := map[policy.Scope]policy.Policy{
-		policy.ClusterScope(): {IgnoreZones: new(int64(0))}, // the sink is the only zone, and must count
+	quotas := map[policy.Scope]policy.Settings{
+		policy.ClusterScope(): policy.QuotaSettings{IgnoreZones: new(int64(0))}, // there is one zone
 	}
 	var ids []quota.ID
 	topics := map[string]string{}
@@ -205,8 +205,8 @@ func share(w *world, s *sink, of func(c *consumer, name string) policy.Scope) {
 		topics[name] = services.Name(t) + "-" + name
 		c.ID, c.Topic = quota.ID(scope.String()), topics[name]
 		k.CreateTopic(c.Topic, partitions)
-		quotas[scope] = policy.Policy{
-			ReservedThroughput: new(int64(capacity * cost / 5)), TotalThroughput: new(int64(capacity * cost)),
+		quotas[scope] = policy.Quota{
+			Reserved: new(int64(capacity * cost / 5)), Total: new(int64(capacity * cost)),
 		}
 		ids = append(ids, c.ID)
 		for i := range 2 {
@@ -281,7 +281,7 @@ func share(w *world, s *sink, of func(c *consumer, name string) policy.Scope) {
 }
 
 // explain logs the answers of each second and the ratekeeper's status, if the test has failed.
-func (w *world) explain(s *sink, from time.Time, ids []quota.ID) {
+func (w *deployment) explain(s *sink, from time.Time, ids []quota.ID) {
 	if !w.t.Failed() {
 		return
 	}
@@ -292,7 +292,7 @@ func (w *world) explain(s *sink, from time.Time, ids []quota.ID) {
 	w.t.Log(w.admin("quota", "status"))
 }
 
-func (w *world) writer(brokers []string, topic string) *kafka.Writer {
+func (w *deployment) writer(brokers []string, topic string) *kafka.Writer {
 	return &kafka.Writer{
 		Addr: kafka.TCP(brokers...), Topic: topic, RequiredAcks: kafka.RequireAll,
 		Balancer: &kafka.RoundRobin{}, BatchTimeout: 5 * time.Millisecond,
@@ -302,7 +302,7 @@ func (w *world) writer(brokers []string, topic string) *kafka.Writer {
 func message() kafka.Message { return kafka.Message{Value: bytes.Repeat([]byte{'x'}, size)} }
 
 // produce writes n messages to a topic.
-func (w *world) produce(brokers []string, topic string, n int) {
+func (w *deployment) produce(brokers []string, topic string, n int) {
 	w.t.Helper()
 	to := w.writer(brokers, topic)
 	messages := make([]kafka.Message, n)
@@ -314,7 +314,7 @@ func (w *world) produce(brokers []string, topic string, n int) {
 }
 
 // producing writes rate messages a second to a topic until stop is called, and counts them in n.
-func (w *world) producing(
+func (w *deployment) producing(
 	brokers []string, topic string, rate float64,
 ) (n *atomic.Int64, stop func()) {
 	n = new(atomic.Int64)

@@ -23,14 +23,15 @@ type RedisShards struct {
 
 	t     testing.TB
 	ids   []string // of Nodes, as the cluster knows them
-	addrs []string // of Nodes, as they talk to each other
+	addrs []string // of Nodes, for each other
 }
 
-// RedisCluster starts a Redis Cluster of three masters, which share the slots evenly, whatever the
-// environment says. It ends with the test.
+// RedisCluster starts a Redis Cluster of three masters that share the slots evenly. It ignores the
+// environment. The cluster ends with the test.
 func RedisCluster(t testing.TB) *RedisShards { t.Helper(); return RedisClusterTLS(t, Certificates{}) }
 
-// RedisClusterTLS is RedisCluster with TLS at the ports of its URL, if there are certificates; see [RedisTLS].
+// RedisClusterTLS is RedisCluster with TLS at the ports of its URL, if there are certificates; see
+// [RedisTLS].
 func RedisClusterTLS(t testing.TB, server Certificates) *RedisShards {
 	t.Helper()
 	c := &RedisShards{t: t}
@@ -56,24 +57,24 @@ func RedisClusterTLS(t testing.TB, server Certificates) *RedisShards {
 		for _, node := range c.Nodes {
 			info := fmt.Sprint(c.Do(node, "CLUSTER", "INFO"))
 			if !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_size:3") {
-				return fmt.Errorf("%s says %s", node.Addr, info)
+				return fmt.Errorf("CLUSTER INFO of %s: %s", node.Addr, info)
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		t.Fatalf("services: the cluster does not form: %v", err)
+		t.Fatalf("services: form the cluster: %v", err)
 	}
 	return c
 }
 
-// Do sends a command to a node, and returns its answer; what belongs to another node is refused.
+// Do sends a command to a node, and returns its answer. A node refuses keys of other nodes.
 func (c *RedisShards) Do(node *RedisProcess, args ...any) any {
 	c.t.Helper()
 	return do(c.t, node.Addr, args...)
 }
 
-// Owner returns the node that key belongs to.
+// Owner returns the node that holds key.
 func (c *RedisShards) Owner(key string) *RedisProcess {
 	c.t.Helper()
 	slot := c.slot(key)
@@ -83,7 +84,7 @@ func (c *RedisShards) Owner(key string) *RedisProcess {
 			return c.Nodes[slices.Index(c.ids, e[2].([]any)[2].(string))]
 		}
 	}
-	c.t.Fatalf("services: nobody owns %s", key)
+	c.t.Fatalf("services: no node holds %s", key)
 	return nil
 }
 
@@ -91,8 +92,9 @@ func (c *RedisShards) slot(key string) int64 {
 	return c.Do(c.Nodes[0], "CLUSTER", "KEYSLOT", key).(int64)
 }
 
-// Migrate moves the slot of key to another node with all keys in it, as `redis-cli --cluster reshard` does. Where it is
-// not nil, halfway is called when the keys have gone, and the slot has not: then clients are sent on with ASK.
+// Migrate moves the slot of key to another node with all keys in it, as `redis-cli --cluster
+// reshard` does. If halfway is not nil, it is called when the keys have moved and the slot has not:
+// clients are then redirected with ASK.
 func (c *RedisShards) Migrate(key string, to *RedisProcess, halfway func()) {
 	c.t.Helper()
 	from, slot := c.Owner(key), c.slot(key)
@@ -107,7 +109,8 @@ func (c *RedisShards) Migrate(key string, to *RedisProcess, halfway func()) {
 	if halfway != nil {
 		halfway()
 	}
-	c.Do(to, "CLUSTER", "SETSLOT", slot, "NODE", toID) // first, so that the slot always has an owner
+	// The new owner comes first, so that the slot always has one.
+	c.Do(to, "CLUSTER", "SETSLOT", slot, "NODE", toID)
 	for _, node := range c.Nodes {
 		if node != to {
 			c.Do(node, "CLUSTER", "SETSLOT", slot, "NODE", toID)

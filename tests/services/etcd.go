@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// EtcdURL returns the URL of an etcd with a prefix that is the test's own,
-// etcd://host:port/prefix: at THROTTLE_TEST_ETCD (host:port), or at one of the test's own.
+// EtcdURL returns the URL of an etcd with a prefix of the test's own, etcd://host:port/prefix: the
+// etcd at THROTTLE_TEST_ETCD (host:port) or, without it, one that ends with the test.
 func EtcdURL(t testing.TB) string {
 	t.Helper()
 	endpoint := strings.TrimPrefix(os.Getenv("THROTTLE_TEST_ETCD"), "etcd://")
@@ -25,8 +25,8 @@ func EtcdURL(t testing.TB) string {
 	return "etcd://" + endpoint + "/" + Name(t)
 }
 
-// An EtcdNode is an etcd of one member within the test process. Its methods fail the test if
-// they fail, and belong in the test's goroutine.
+// An EtcdNode is an etcd of one member within the test process. Its methods fail the test if they
+// fail, and must be called from the test's goroutine.
 type EtcdNode struct {
 	Endpoint string // host:port
 
@@ -37,10 +37,11 @@ type EtcdNode struct {
 	server *embed.Etcd // nil while stopped
 }
 
-// Etcd starts an etcd, whatever the environment says. It ends with the test.
+// Etcd starts an etcd that ends with the test. It ignores the environment.
 func Etcd(t testing.TB) *EtcdNode { t.Helper(); return EtcdTLS(t, Certificates{}) }
 
-// EtcdTLS is Etcd with TLS, if there are certificates: then it wants one of the same authority from its clients.
+// EtcdTLS is Etcd with TLS, if there are certificates; its clients then need one of the same
+// authority.
 func EtcdTLS(t testing.TB, server Certificates) *EtcdNode {
 	t.Helper()
 	e := &EtcdNode{Endpoint: loopback(freePort(t)), peer: loopback(freePort(t)), t: t, tls: server, dir: t.TempDir()}
@@ -49,15 +50,15 @@ func EtcdTLS(t testing.TB, server Certificates) *EtcdNode {
 	return e
 }
 
-// Start starts a stopped server again, on the same port with the data it had, and returns when it
-// is ready.
+// Start starts a stopped server again, on the same port and with its data, and returns when it is
+// ready.
 func (e *EtcdNode) Start() {
 	e.t.Helper()
 	cfg := embed.NewConfig()
 	cfg.Dir = e.dir
 	cfg.TickMs, cfg.ElectionMs = 10, 100
-	cfg.UnsafeNoFsync = true // the data need not outlive the machine
-	cfg.BcryptCost = 4       // nor must its passwords, and the usual cost takes the race detector a second
+	cfg.UnsafeNoFsync = true // the data need not survive a power failure
+	cfg.BcryptCost = 4       // the default takes a second with the race detector
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	client, peer := url.URL{Scheme: "http", Host: e.Endpoint}, url.URL{Scheme: "http", Host: e.peer}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
@@ -85,7 +86,7 @@ func (c Certificates) info() transport.TLSInfo {
 	return transport.TLSInfo{TrustedCAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ClientCertAuth: true}
 }
 
-// Stop ends the server; its data stays for the next Start. Stopping what is stopped does nothing.
+// Stop stops the server, and keeps its data for the next Start. A second call does nothing.
 func (e *EtcdNode) Stop() {
 	if e.server != nil {
 		e.server.Close()
@@ -111,7 +112,7 @@ func (e *EtcdNode) Client() *clientv3.Client {
 	return client
 }
 
-// Compact forgets all history up to now, so that a watch from before is refused.
+// Compact removes all history up to now, so that a watch from an earlier revision is refused.
 func (e *EtcdNode) Compact() {
 	e.t.Helper()
 	client := e.Client()

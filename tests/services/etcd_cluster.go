@@ -15,18 +15,18 @@ import (
 	"go.uber.org/zap"
 )
 
-// An EtcdTrio is an etcd of three members, each as if in a data centre of its own.
+// An EtcdTrio is an etcd of three members, each standing for a data centre.
 type EtcdTrio struct {
 	Endpoints [3]string // host:port of each member's clients
 
 	mu     sync.Mutex // guards the fields below
 	names  map[string]int
-	lonely int // the member that is cut off from the others; -1 = none
+	lonely int // the member that is cut off from the others; -1 for none
 	cut    context.Context
-	sever  context.CancelFunc // of the connections there are
+	sever  context.CancelFunc // ends the open connections
 }
 
-// EtcdCluster starts three members, whatever the environment says. They end with the test.
+// EtcdCluster starts three members that end with the test. It ignores the environment.
 func EtcdCluster(t testing.TB) *EtcdTrio {
 	t.Helper()
 	c := &EtcdTrio{names: map[string]int{}, lonely: -1}
@@ -48,7 +48,7 @@ func EtcdCluster(t testing.TB) *EtcdTrio {
 			front.CloseClientConnections()
 			front.Close()
 		})
-		public, _ := url.Parse(front.URL) // is one
+		public, _ := url.Parse(front.URL) // always a URL
 		cfg.AdvertisePeerUrls = []url.URL{*public}
 		members = append(members, cfg.Name+"="+front.URL)
 		configs[i] = cfg
@@ -92,7 +92,7 @@ func EtcdCluster(t testing.TB) *EtcdTrio {
 	return c
 }
 
-// way is the way to a member for the others, by the name that they send.
+// way returns a proxy through which the other members reach one; they send their names.
 func (c *EtcdTrio) way(to int, peer *url.URL) http.Handler {
 	proxy := httputil.NewSingleHostReverseProxy(peer)
 	proxy.FlushInterval = -1 // streams
@@ -116,7 +116,7 @@ func (c *EtcdTrio) way(to int, peer *url.URL) http.Handler {
 // Isolate cuts a member off from the other two, but not from its clients, until Heal.
 func (c *EtcdTrio) Isolate(member int) { c.set(member) }
 
-// Heal ends what Isolate began.
+// Heal ends Isolate.
 func (c *EtcdTrio) Heal() { c.set(-1) }
 
 func (c *EtcdTrio) set(lonely int) {

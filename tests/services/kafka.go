@@ -17,15 +17,15 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// A KafkaBroker is a Kafka that a test may use, with others: topics and groups need a [Name].
+// A KafkaBroker is a Kafka that several tests share: topics and consumer groups need a [Name].
 type KafkaBroker struct {
 	Brokers []string // host:port
 
 	t testing.TB
 }
 
-// Kafka returns the Kafka at THROTTLE_TEST_KAFKA (host:port,host:port), or a broker of this test
-// binary: the first call starts it in a few seconds, and it ends with the binary.
+// Kafka returns the Kafka at THROTTLE_TEST_KAFKA (host:port,host:port) or, without it, a broker of
+// this test binary: the first call starts it in a few seconds, and it ends with the binary.
 func Kafka(t testing.TB) *KafkaBroker {
 	t.Helper()
 	if brokers := os.Getenv("THROTTLE_TEST_KAFKA"); brokers != "" {
@@ -38,7 +38,7 @@ func Kafka(t testing.TB) *KafkaBroker {
 	return &KafkaBroker{Brokers: []string{addr}, t: t}
 }
 
-// CreateTopic creates a topic, and returns when all its partitions can be written and read.
+// CreateTopic creates a topic, and returns when all its partitions have a leader.
 func (k *KafkaBroker) CreateTopic(name string, partitions int) {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(k.t.Context(), 30*time.Second)
@@ -80,8 +80,8 @@ var kafkaOnce struct {
 	process *process // held until this process ends
 }
 
-// startKafkaOnce returns the address of this process's broker. A start that failed is tried again
-// by the next test, which then says the same.
+// startKafkaOnce returns the address of this process's broker. If a start fails, the next test
+// tries again.
 func startKafkaOnce(t testing.TB) (addr string, err error) {
 	kafkaOnce.Lock()
 	defer kafkaOnce.Unlock()
@@ -102,7 +102,7 @@ func startKafkaOnce(t testing.TB) (addr string, err error) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}
-	java := []string{"-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", filepath.Join(libs, "*")}
+	java := append(javaOptions(dir), "-Xmx512m", "-cp", filepath.Join(libs, "*"))
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
 	format := append(java[:len(java):len(java)], "kafka.tools.StorageTool", "format", "-t", hex.EncodeToString(id), "-c", config)
@@ -113,11 +113,11 @@ func startKafkaOnce(t testing.TB) (addr string, err error) {
 	if err != nil {
 		return "", err
 	}
-	transport := &kafka.Transport{} // the default one would remember a broker that knows of no brokers yet
+	transport := &kafka.Transport{} // the default one would cache metadata without any broker
 	defer transport.CloseIdleConnections()
 	client := &kafka.Client{Addr: kafka.TCP(broker), Timeout: time.Second, Transport: transport}
 	err = waitFor(60*time.Second, func() error {
-		// The first to look for a group's coordinator has the broker create the topic that groups are kept in.
+		// The first request for a coordinator makes the broker create the topic of consumer groups.
 		found, err := client.FindCoordinator(context.Background(), &kafka.FindCoordinatorRequest{Key: "any", KeyType: kafka.CoordinatorKeyTypeConsumer})
 		if err == nil {
 			err = found.Error
@@ -126,7 +126,7 @@ func startKafkaOnce(t testing.TB) (addr string, err error) {
 	})
 	if err != nil {
 		log := p.log()
-		return "", errors.Join(fmt.Errorf("it does not answer: %w\n%s", err, log), p.end(9))
+		return "", errors.Join(fmt.Errorf("wait for its answer: %w\n%s", err, log), p.end(9))
 	}
 	kafkaOnce.addr, kafkaOnce.process = broker, p
 	return broker, nil

@@ -13,11 +13,11 @@ import (
 	"syscall"
 )
 
-// guard runs a command in the background, prints its process id, ends it by the signal that it
-// reads, and removes the directory $0. However the test process dies, that read ends, too.
+// guard runs a command in the background, prints its process id, reads a signal, ends the command
+// with it, and removes the folder $0. The read also ends when the test process dies.
 const guard = `"$@" >&2 & echo $!; read -r sig; kill -"${sig:-KILL}" $!; wait; rm -rf "$0"`
 
-// A process is a service outside the test process, which it never outlives.
+// A process is a service outside the test process. It never outlives the test process.
 type process struct {
 	pid   int
 	dir   string // removed when the process has ended
@@ -25,7 +25,7 @@ type process struct {
 	sig   io.WriteCloser
 }
 
-// startProcess runs a command in dir, which becomes the process's own, with its output in dir/log.
+// startProcess runs a command in dir, with its output in dir/log. The process owns dir.
 func startProcess(dir, name string, args ...string) (*process, error) {
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
@@ -34,7 +34,8 @@ func startProcess(dir, name string, args ...string) (*process, error) {
 	defer log.Close()
 	cmd := exec.Command("sh", append([]string{"-c", guard, dir, name}, args...)...)
 	cmd.Dir, cmd.Stderr = dir, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is for the tests; they end the service
+	// An interrupt ends the tests, which end the service.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	sig, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -57,7 +58,7 @@ func startProcess(dir, name string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// end sends sig, which must be one that ends the process, and waits until it has.
+// end sends sig, which must end the process, and waits for the end.
 func (p *process) end(sig syscall.Signal) error {
 	if _, err := fmt.Fprintln(p.sig, int(sig)); err != nil {
 		return err
@@ -66,11 +67,11 @@ func (p *process) end(sig syscall.Signal) error {
 	return p.guard.Wait()
 }
 
-// signal sends sig; the guard has not reaped the process, so that the id is still its own.
+// signal sends sig. The guard has not reaped the process, so that the id is still valid.
 func (p *process) signal(sig syscall.Signal) error { return syscall.Kill(p.pid, sig) }
 
 // log returns the end of what the process has printed.
 func (p *process) log() string {
-	text, _ := os.ReadFile(filepath.Join(p.dir, "log")) // for people; an empty one says enough
+	text, _ := os.ReadFile(filepath.Join(p.dir, "log")) // an empty log is reported as such
 	return string(text[max(0, len(text)-4000):])
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Proxy passes TCP connections on to a service, and breaks them when told to.
+// A Proxy forwards TCP connections to a service, and breaks them on demand.
 type Proxy struct {
 	Addr string // host:port, where clients connect
 
@@ -41,32 +41,33 @@ func NewProxy(t testing.TB, upstream string) *Proxy {
 	return p
 }
 
-// Cut drops all connections, with what they hold, and every new one until Restore.
+// Cut drops all connections, with the bytes on their way, and each new one until Restore.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut = true
 	for c := range p.conns {
-		_ = c.Close() // wakes those that read and write it
+		_ = c.Close() // ends its reads and writes
 	}
 	p.thawed.Broadcast()
 }
 
-// Freeze holds every byte in either direction until Restore; connections stay open and are still accepted.
+// Freeze holds all bytes in both directions until Restore; connections stay open, and new ones are
+// accepted.
 func (p *Proxy) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.frozen = true
 }
 
-// Latency delays what is sent from now on, d in each direction.
+// Latency delays bytes that are sent from now on by d, in each direction.
 func (p *Proxy) Latency(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.latency = d
 }
 
-// Restore ends Cut, Freeze and Latency; what Freeze held goes on its way.
+// Restore ends Cut, Freeze and Latency; the bytes that Freeze held are sent.
 func (p *Proxy) Restore() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +85,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// serve passes bytes both ways until one side ends or the proxy is cut.
+// serve forwards bytes both ways until one side ends or the proxy is cut.
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
 	if !p.track(client) {
@@ -106,7 +107,7 @@ func (p *Proxy) serve(client net.Conn) {
 	wg.Wait()
 }
 
-// track remembers an open connection for Cut; false if the proxy is cut.
+// track records an open connection for Cut; it returns false if the proxy is cut.
 func (p *Proxy) track(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +124,7 @@ func (p *Proxy) forget(c net.Conn) {
 	delete(p.conns, c)
 }
 
-// pass sends what it reads from src to dst, when it is due, until either ends.
+// pass sends the bytes of src to dst, when they are due, until either ends.
 func (p *Proxy) pass(dst, src net.Conn) {
 	type segment struct {
 		data []byte
@@ -148,7 +149,7 @@ func (p *Proxy) pass(dst, src net.Conn) {
 		time.Sleep(time.Until(s.due))
 		p.waitWhileFrozen()
 		if _, err := dst.Write(s.data); err != nil {
-			_ = src.Close() // ends the reader; what it has read is void
+			_ = src.Close() // ends the reader
 		}
 	}
 }

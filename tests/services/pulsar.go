@@ -13,20 +13,21 @@ import (
 	"time"
 )
 
-// A PulsarBroker is a Pulsar that a test may use, with others: topics and namespaces need a [Name].
+// A PulsarBroker is a Pulsar that several tests share: topics and namespaces need a [Name].
 type PulsarBroker struct {
 	URL string // pulsar://host:port
 	Web string // http://host:port, the admin API's
 }
 
-// Pulsar returns the Pulsar at THROTTLE_TEST_PULSAR (pulsar://host:port,http://host:port), or a standalone of this test
-// binary: the first call starts it in some seconds, and it ends with the binary.
+// Pulsar returns the Pulsar at THROTTLE_TEST_PULSAR (pulsar://host:port,http://host:port) or,
+// without it, a standalone of this test binary: the first call starts it in some seconds, and it
+// ends with the binary.
 func Pulsar(t testing.TB) *PulsarBroker {
 	t.Helper()
 	if urls := os.Getenv("THROTTLE_TEST_PULSAR"); urls != "" {
 		broker, web, ok := strings.Cut(urls, ",")
 		if !ok {
-			t.Fatalf("services: THROTTLE_TEST_PULSAR is %q: write pulsar://host:port,http://host:port", urls)
+			t.Fatalf("services: THROTTLE_TEST_PULSAR %q: want pulsar://host:port,http://host:port", urls)
 		}
 		return &PulsarBroker{broker, web}
 	}
@@ -50,7 +51,7 @@ var pulsarOnce struct {
 	standalone // held until this process ends
 }
 
-// A PulsarProcess is a standalone Pulsar of a test's own, which it may stop and start.
+// A PulsarProcess is a standalone Pulsar of one test, which the test may stop and start.
 type PulsarProcess struct {
 	PulsarBroker
 
@@ -66,7 +67,7 @@ func StartPulsar(t testing.TB) *PulsarProcess {
 		t.Fatalf("services: start pulsar: %v", err)
 	}
 	p := &PulsarProcess{s.broker, t, s}
-	t.Cleanup(func() { // the data goes with the process, so it must be gone
+	t.Cleanup(func() { // a running process would write to the data
 		p.Kill()
 		_ = os.RemoveAll(p.s.data)
 	})
@@ -74,7 +75,7 @@ func StartPulsar(t testing.TB) *PulsarProcess {
 	return p
 }
 
-// Start starts a Pulsar that was killed, with the data that it had, at the same addresses.
+// Start starts a killed Pulsar again, with its data, at the same addresses.
 func (p *PulsarProcess) Start() {
 	p.t.Helper()
 	dir := filepath.Join(p.s.data, "run") // removed with the process; the data stays
@@ -87,7 +88,7 @@ func (p *PulsarProcess) Start() {
 	}
 }
 
-// Kill ends it by SIGKILL.
+// Kill ends it with SIGKILL.
 func (p *PulsarProcess) Kill() {
 	p.t.Helper()
 	if p.s.process == nil {
@@ -123,7 +124,7 @@ func newStandalone(t testing.TB) (s standalone, err error) {
 
 // start runs it in dir, and returns when it is healthy.
 func (s *standalone) start(dir string) error {
-	args := []string{"-Xmx768m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dio.netty.tryReflectionSetAccessible=true"}
+	args := append(javaOptions(dir), "-Xmx768m", "-XX:MaxDirectMemorySize=512m", "-Dio.netty.tryReflectionSetAccessible=true")
 	for _, opened := range []string{
 		"java.base/sun.net", "java.base/java.lang", "java.base/java.nio", "java.base/jdk.internal.misc", "java.base/java.util.zip",
 		"java.base/jdk.internal.platform", "java.management/sun.management", "jdk.management/com.sun.management.internal",
@@ -139,7 +140,8 @@ func (s *standalone) start(dir string) error {
 	}
 	client := &http.Client{Timeout: 2 * time.Second}
 	err = waitFor(90*time.Second, func() error {
-		for _, path := range []string{"/admin/v2/brokers/health", "/admin/v2/namespaces/public/default"} { // the second comes last
+		// The namespace is created after the broker is healthy.
+		for _, path := range []string{"/admin/v2/brokers/health", "/admin/v2/namespaces/public/default"} {
 			resp, err := client.Get(s.broker.Web + path)
 			if err != nil {
 				return err
@@ -152,7 +154,7 @@ func (s *standalone) start(dir string) error {
 		return nil
 	})
 	if err != nil {
-		return errors.Join(fmt.Errorf("it is not healthy: %w\n%s", err, p.log()), p.end(syscall.SIGKILL))
+		return errors.Join(fmt.Errorf("wait for its health: %w\n%s", err, p.log()), p.end(syscall.SIGKILL))
 	}
 	s.process = p
 	return nil

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Redis returns the URL of a Redis, redis://host:port: that of THROTTLE_TEST_REDIS, or of one of
-// the test's own.
+// Redis returns the URL of a Redis, redis://host:port: THROTTLE_TEST_REDIS or, without it, that of
+// a server that ends with the test.
 func Redis(t testing.TB) string {
 	t.Helper()
 	if url := os.Getenv("THROTTLE_TEST_REDIS"); url != "" {
@@ -23,8 +23,8 @@ func Redis(t testing.TB) string {
 	return RedisServer(t).URL
 }
 
-// A RedisProcess is a redis-server of one test, which keeps nothing on disk. Its methods fail
-// the test if they fail, and belong in the test's goroutine.
+// A RedisProcess is a redis-server of one test, without persistence. Its methods fail the test if
+// they fail, and must be called from the test's goroutine.
 type RedisProcess struct {
 	Addr string // host:port
 	URL  string // redis://host:port
@@ -34,8 +34,8 @@ type RedisProcess struct {
 	p    *process // nil while stopped
 }
 
-// RedisServer starts a redis-server, whatever the environment says; args are added to its command
-// line. It ends with the test.
+// RedisServer starts a redis-server that ends with the test; args are added to its command line.
+// It ignores the environment.
 func RedisServer(t testing.TB, args ...string) *RedisProcess {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
@@ -68,7 +68,7 @@ func (r *RedisProcess) Start() {
 	}
 }
 
-// ping asks whether the server is up; one that wants a password is.
+// ping reports whether the server answers; one that asks for a password does.
 func (r *RedisProcess) ping() error {
 	conn, err := net.DialTimeout("tcp", r.Addr, time.Second)
 	if err != nil {
@@ -86,10 +86,10 @@ func (r *RedisProcess) ping() error {
 	return err
 }
 
-// Stop asks the server to end, and waits until it has; its data is gone.
+// Stop ends the server with SIGTERM, and waits for its end. Its data is lost.
 func (r *RedisProcess) Stop() { r.t.Helper(); r.end(syscall.SIGTERM) }
 
-// Kill ends the server with SIGKILL. Stopping what is stopped does nothing.
+// Kill ends the server with SIGKILL. A second call does nothing.
 func (r *RedisProcess) Kill() { r.t.Helper(); r.end(syscall.SIGKILL) }
 
 func (r *RedisProcess) end(sig syscall.Signal) {
@@ -97,7 +97,7 @@ func (r *RedisProcess) end(sig syscall.Signal) {
 	if r.p == nil {
 		return
 	}
-	r.Thaw() // a frozen server hears no SIGTERM
+	r.Thaw() // a frozen server does not handle SIGTERM
 	err := r.p.end(sig)
 	r.p = nil
 	if err != nil {
@@ -105,10 +105,10 @@ func (r *RedisProcess) end(sig syscall.Signal) {
 	}
 }
 
-// Freeze stops the server in its tracks: connections stay open, and nothing is answered.
+// Freeze stops the server with SIGSTOP: connections stay open, and nothing is answered.
 func (r *RedisProcess) Freeze() { r.t.Helper(); r.signal(syscall.SIGSTOP) }
 
-// Thaw lets a frozen server go on; it then answers what it was sent meanwhile.
+// Thaw ends Freeze; the server then answers what it was sent meanwhile.
 func (r *RedisProcess) Thaw() { r.t.Helper(); r.signal(syscall.SIGCONT) }
 
 func (r *RedisProcess) signal(sig syscall.Signal) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A RedisFailover is a Redis with a replica, and three Sentinels that see to it that one of the two is the master.
+// A RedisFailover is a Redis with a replica, and three Sentinels for both.
 type RedisFailover struct {
 	URL             string // redis+sentinel://host:port,host:port,host:port?master=throttle
 	Master, Replica *RedisProcess
@@ -19,14 +19,16 @@ type RedisFailover struct {
 	master, replica string // their hosts and ports, as the Sentinels know them
 }
 
-// RedisSentinel starts a master, a replica and three Sentinels, which take the master for dead when it has
-// not answered for down, whatever the environment says. It returns when they would fail over, and ends with the test.
+// RedisSentinel starts a master, a replica and three Sentinels, which consider the master dead when
+// it has not answered for down. It ignores the environment, and returns when a failover is
+// possible. All end with the test.
 func RedisSentinel(t testing.TB, down time.Duration) *RedisFailover {
 	t.Helper()
 	return RedisSentinelTLS(t, down, Certificates{})
 }
 
-// RedisSentinelTLS is RedisSentinel with TLS between all of them, if there are certificates; see [RedisTLS].
+// RedisSentinelTLS is RedisSentinel with TLS between all of them, if there are certificates; see
+// [RedisTLS].
 func RedisSentinelTLS(t testing.TB, down time.Duration, server Certificates) *RedisFailover {
 	t.Helper()
 	f := &RedisFailover{t: t}
@@ -58,7 +60,7 @@ sentinel failover-timeout throttle 2000
 				tlsPort, server.CA, server.Cert, server.Key)
 			addr = loopback(tlsPort)
 		}
-		conf := filepath.Join(t.TempDir(), "sentinel.conf") // a Sentinel writes into it what it learns
+		conf := filepath.Join(t.TempDir(), "sentinel.conf") // rewritten by the Sentinel
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +77,7 @@ sentinel failover-timeout throttle 2000
 	return f
 }
 
-// Elected waits until the Sentinels have made the replica the master, and all of them say so.
+// Elected waits until the Sentinels have made the replica the master, and all of them know.
 func (f *RedisFailover) Elected() {
 	f.t.Helper()
 	for _, s := range f.Sentinels {
@@ -84,10 +86,11 @@ func (f *RedisFailover) Elected() {
 	f.await("a new master", func() error { return f.says(f.Replica, "role:master", "INFO", "replication") })
 }
 
-// Detach cuts the replica off from the master, which goes on: what is written from now on is lost by a failover.
+// Detach stops the replication: a failover loses what is written to the master from now on.
 func (f *RedisFailover) Detach() {
 	f.t.Helper()
-	do(f.t, f.Master.Addr, "ACL", "SETUSER", "default", "-psync", "-sync") // or it would be back at once
+	// Without these rights the replica cannot reconnect.
+	do(f.t, f.Master.Addr, "ACL", "SETUSER", "default", "-psync", "-sync")
 	do(f.t, f.Master.Addr, "CLIENT", "KILL", "TYPE", "replica")
 	f.await("the replica's end", func() error { return f.says(f.Replica, "master_link_status:down", "INFO", "replication") })
 }

@@ -16,12 +16,13 @@ import (
 	"time"
 )
 
-// Certificates are the PEM files of an authority and of a certificate that it gave: for a server at 127.0.0.1, or for a client.
+// Certificates are the PEM files of an authority and of a certificate that it issued: for a server
+// at 127.0.0.1, or for a client.
 type Certificates struct {
 	CA, Cert, Key string // file names
 }
 
-// TLS makes an authority for one test, and returns what it gave a server and a client.
+// TLS makes an authority for one test, and returns the certificates of a server and of a client.
 func TLS(t testing.TB) (server, client Certificates) {
 	t.Helper()
 	dir := t.TempDir()
@@ -41,7 +42,7 @@ func TLS(t testing.TB) (server, client Certificates) {
 			SerialNumber: big.NewInt(int64(i + 2)), Subject: pkix.Name{CommonName: name},
 			NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
 			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
-			// etcd is a client of itself, too.
+			// The server's is also for a client: etcd connects to itself.
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}[:2-i],
 		}, ca, key, caKey)
 		der, err := x509.MarshalPKCS8PrivateKey(key)
@@ -62,7 +63,7 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// issue writes a certificate for key, signed by the authority's.
+// issue writes a certificate for key, signed with the authority's key.
 func issue(t testing.TB, file string, cert, ca *x509.Certificate, key, caKey *ecdsa.PrivateKey) {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, cert, ca, &key.PublicKey, caKey)
@@ -79,8 +80,8 @@ func writePEM(t testing.TB, file, kind string, der []byte) {
 	}
 }
 
-// RedisTLS starts a redis-server whose URL is rediss://host:port, where it wants a certificate of the same authority
-// from its clients. Addr is another port, without TLS.
+// RedisTLS starts a redis-server whose URL is rediss://host:port; clients there need a certificate
+// of the same authority. Addr is another port, without TLS.
 func RedisTLS(t testing.TB, server Certificates, args ...string) *RedisProcess {
 	t.Helper()
 	port := freePort(t)

@@ -97,9 +97,9 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 	return errors.Join(errs...)
 }
 
-// wakes reports whether a waiter is notified of its turn. Queueing and allocating must work in any
-// case.
-func wakes(t *testing.T, url string) bool {
+// wakes reports whether a waiter is notified of its turn. It waits until the user has subscribed,
+// if it may. Queueing and allocating must work in any case.
+func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 	t.Helper()
 	store, name := open(t, url), services.Name(t)
 	woken := make(chan string, 10)
@@ -108,7 +108,12 @@ func wakes(t *testing.T, url string) bool {
 	go func() {
 		assert.NoError(t, store.(dispatch.Waker).Wakes(ctx, name, func(waiter string) { woken <- waiter }))
 	}()
-	time.Sleep(100 * time.Millisecond) // until it has subscribed
+	if channel := permits.RedisWake(name); may {
+		require.Eventually(t, func() bool {
+			subscribers, err := admin.PubSubNumSub(ctx, channel).Result()
+			return err == nil && subscribers[channel] == 1
+		}, 5*time.Second, time.Millisecond, "the user does not subscribe")
+	}
 	strict := func(waiter string, want, returned float64, carry schedule.Carry) schedule.Reply {
 		r := allocation("throttle:limit:{" + name + "}")
 		a := r.Allocate
@@ -155,7 +160,7 @@ func TestRedisUser(t *testing.T) {
 	for _, more := range [][]string{nil, {"+publish", "+subscribe", "+ping", "&throttle:wake:*"}} {
 		setUser(t, r.Addr, append(slices.Clone(all), more...))
 		loosely.Hold(t, func(loose assert.TestingT) {
-			assert.Equal(loose, more != nil, wakes(t, url), "%v", more)
+			assert.Equal(loose, more != nil, wakes(t, admin, url, more != nil), "%v", more)
 		})
 	}
 	setUser(t, r.Addr, all)

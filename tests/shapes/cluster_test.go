@@ -44,7 +44,8 @@ func TestClusterSpreadsLimits(t *testing.T) {
 			allocations = append(allocations, allocation(key))
 		}
 	}
-	require.EventuallyWithT(t, func(c *assert.CollectT) { // until each shard has a connection and the script
+	// Each shard needs a connection and the script.
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		store.Do(t.Context(), allocations)
 		for _, r := range allocations {
 			assert.NoError(c, r.Err, r.Key)

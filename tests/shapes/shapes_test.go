@@ -21,6 +21,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 func open(t *testing.T, url string) dispatch.PermitStore {
@@ -151,16 +152,7 @@ func (r run) between(from time.Time, d time.Duration) (n int) {
 }
 
 // window returns the highest number of messages in any second.
-func (r run) window() (most int) {
-	first := 0
-	for i, at := range r.at {
-		for at.Sub(r.at[first]) >= time.Second {
-			first++
-		}
-		most = max(most, i-first+1)
-	}
-	return most
-}
+func (r run) window() int { return window.Max(time.Second, window.Times(r.at)) }
 
 // gap returns the longest time without a message.
 func (r run) gap() (longest time.Duration) {

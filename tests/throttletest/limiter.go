@@ -1,4 +1,4 @@
-// Package throttletest opens Limiters for the tests of adapters.
+// Package throttletest has Limiters, policies and outcomes for tests.
 package throttletest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Limiter is one whose policies a test changes; its permits are its own.
+// A Limiter has policies that a test changes, and a permit store of its own.
 type Limiter struct {
 	*dispatch.Limiter
 	t     testing.TB
@@ -21,7 +21,7 @@ type Limiter struct {
 	used  *used
 }
 
-// Open opens a Limiter with one policy, the cluster's; it is closed when the test ends.
+// Open opens a Limiter with a policy for the cluster; it is closed at the end of the test.
 func Open(t testing.TB, p policy.Policy) *Limiter {
 	t.Helper()
 	l := &Limiter{t: t, store: configstore.NewMemory(), used: newUsed()}
@@ -36,20 +36,21 @@ func Open(t testing.TB, p policy.Policy) *Limiter {
 	return l
 }
 
-// Set replaces all policies by one for the cluster, and returns when that is in force.
+// Set replaces all policies by one for the cluster, and returns when it is in force.
 func (l *Limiter) Set(p policy.Policy) {
 	l.t.Helper()
 	l.edit(func(s configstore.Snapshot) []configstore.Change {
-		return s.Replace([]policy.Entry{{Scope: policy.Scope{}, Policy: p}}, time.Now())
+		return s.Replace([]policy.Entry{{Settings: p}}, time.Now())
 	})
 }
 
-// Add sets what p sets for a scope ("topic", "namespace" and so on as [policy.ParseScope] reads them), and returns when that is in force.
-func (l *Limiter) Add(scope string, p policy.Policy) {
+// Add sets the fields of a policy or a quota for a scope, as [policy.ParseScope] reads it, and
+// returns when they are in force.
+func (l *Limiter) Add(scope string, settings policy.Settings) {
 	l.t.Helper()
 	parsed, err := policy.ParseScope(scope)
 	require.NoError(l.t, err)
-	l.edit(func(s configstore.Snapshot) []configstore.Change { return s.Set(parsed, p) })
+	l.edit(func(s configstore.Snapshot) []configstore.Change { return s.Set(parsed, settings) })
 }
 
 func (l *Limiter) edit(plan func(configstore.Snapshot) []configstore.Change) {

@@ -15,14 +15,15 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Outcome returns what f reports of the subscription that it is given, once; ignored if nothing that matters. It calls f up to three times.
+// Outcome returns the outcome that f reports for its subscription, at most one; without a report it
+// is ignored. It calls f up to three times.
 func Outcome(t testing.TB, f func(*dispatch.Subscription)) (o dispatch.Outcome, retryAfter time.Duration) {
 	t.Helper()
 	for _, c := range []struct {
-		counts policy.Outcomes // as busy, so that the permit store is told
+		counts string // as busy, so that they reach the permit store
 		of     dispatch.Outcome
 	}{{policy.OutcomeBusy, dispatch.OutcomeBusy}, {policy.OutcomeFailed, dispatch.OutcomeFailed}, {policy.OutcomeTimeout, dispatch.OutcomeTimeout}} {
-		told := answers(t, policy.Policy{BusyOutcomes: c.counts}, f)
+		told := answers(t, policy.Policy{Busy: policy.Busy{Outcomes: []string{c.counts}}}, f)
 		if told == (schedule.Answers{}) {
 			continue
 		}
@@ -35,7 +36,7 @@ func Outcome(t testing.TB, f func(*dispatch.Subscription)) (o dispatch.Outcome, 
 	return dispatch.OutcomeIgnored, 0
 }
 
-// answers returns what the permit store is told of f's reports.
+// answers returns how the reports of f reach the permit store.
 func answers(t testing.TB, p policy.Policy, f func(*dispatch.Subscription)) schedule.Answers {
 	t.Helper()
 	store := &listener{Store: memory.New()}
@@ -45,14 +46,14 @@ func answers(t testing.TB, p policy.Policy, f func(*dispatch.Subscription)) sche
 	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
 	require.NoError(t, err)
 	f(sub)
-	if _, err := sub.Acquire(t.Context(), 1); sub.Limited() { // so there is an allocation that tells
+	if _, err := sub.Acquire(t.Context(), 1); sub.Limited() { // an allocation carries the report
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return store.heard() != schedule.Answers{} }, 5*time.Second, time.Millisecond)
 	}
 	return store.heard()
 }
 
-// A listener is a permit store that adds up what it is told.
+// A listener is a permit store that adds up the reports that it gets.
 type listener struct {
 	*memory.Store
 	mu   sync.Mutex

@@ -14,12 +14,11 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Quota is a policy of a tenant or a tag: so many bytes of cost a second, which no ratekeeper makes messages of, so that one counts as what replicas assume.
-func Quota(messages int64) policy.Policy {
-	return policy.Policy{TotalThroughput: new(messages * quota.AssumedCost)}
-}
+// Quota returns a quota of n messages a second: without a ratekeeper, a message costs what replicas
+// assume.
+func Quota(n int64) policy.Quota { return policy.Quota{Total: new(n * quota.AssumedCost)} }
 
-// Granted returns how many permits the quota of a throttling id has granted.
+// Granted returns the number of permits that the quota of a throttling id has granted.
 func (l *Limiter) Granted(id string) (n int64) {
 	scope, err := policy.ParseScope(id)
 	if err != nil {
@@ -35,18 +34,19 @@ func (l *Limiter) Granted(id string) (n int64) {
 	return n
 }
 
-// Costs returns what throttling ids have cost backends in all, bytes, as far as the Limiter has published it, once a second.
+// Costs returns the total cost of each throttling id at a backend, in bytes, as far as the Limiter
+// has published it, once a second.
 func (l *Limiter) Costs(backend string) map[quota.ID]float64 {
 	l.used.mu.Lock()
 	defer l.used.mu.Unlock()
 	return maps.Clone(l.used.costs[backend])
 }
 
-// used is a permit store that adds up what is published of usage.
+// used is a permit store that adds up the published usage.
 type used struct {
 	*memory.Store
 	mu    sync.Mutex
-	last  time.Time // that usage was published
+	last  time.Time // of publishing usage
 	costs map[string]map[quota.ID]float64
 }
 
@@ -54,7 +54,7 @@ func newUsed() *used {
 	return &used{Store: memory.New(), last: time.Now(), costs: map[string]map[quota.ID]float64{}}
 }
 
-// Publish adds up what a usage says of the time since the last one.
+// Publish adds up usage, whose rates are those since the last one.
 func (u *used) Publish(ctx context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
 	var of dispatch.Usage
 	if cluster == permits.UsageOf("standalone") && json.Unmarshal(text, &of) == nil {

@@ -42,7 +42,8 @@ func (m *Messages[P, ID]) Add(partition P, id ID, bytes int64, grant dispatch.Gr
 	defer m.mu.Unlock()
 	m.settle(partition, id, id)
 	messages := m.partitions[partition]
-	m.partitions[partition] = slices.Insert(messages, m.first(messages, id), message[ID]{id, bytes, grant})
+	m.partitions[partition] = slices.Insert(messages, m.first(messages, id),
+		message[ID]{id, bytes, grant})
 	m.some.Store(true)
 }
 
@@ -137,6 +138,7 @@ func (m *Messages[P, ID]) take(partition P, from, to ID) []message[ID] {
 
 // first returns the index of the first message that is not before id.
 func (m *Messages[P, ID]) first(messages []message[ID], id ID) int {
-	i, _ := slices.BinarySearchFunc(messages, id, func(other message[ID], id ID) int { return m.compare(other.id, id) })
+	i, _ := slices.BinarySearchFunc(messages, id,
+		func(other message[ID], id ID) int { return m.compare(other.id, id) })
 	return i
 }

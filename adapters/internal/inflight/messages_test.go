@@ -16,7 +16,8 @@ import (
 
 type messages = inflight.Messages[string, int]
 
-// open returns an empty set, a source of grants, and how many messages are in flight by the Limiter.
+// open returns an empty set, a source of grants, and how many messages are in flight by the
+// Limiter.
 func open(t *testing.T) (*messages, func() dispatch.Grant, func() int64) {
 	lim := throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(1000))})
 	sub, err := lim.Subscription("kafka://public/default/orders", "billing")

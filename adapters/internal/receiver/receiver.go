@@ -45,8 +45,8 @@ func (r *Receiver[M]) Open() {
 // Close ends all calls and generations.
 func (r *Receiver[M]) Close() { r.close() }
 
-// Drain drops the message that is kept, when the call that is served has ended, or gives up when ctx
-// ends. Close comes first.
+// Drain drops the message that is kept, when the call that is served has ended, or gives up when
+// ctx ends. Close comes first.
 func (r *Receiver[M]) Drain(ctx context.Context) {
 	if r.mutex.Lock(ctx, context.Background()) == nil {
 		r.Drop()
@@ -57,15 +57,11 @@ func (r *Receiver[M]) Drain(ctx context.Context) {
 // Closing returns a context that ends with Close.
 func (r *Receiver[M]) Closing() context.Context { return r.closing }
 
+// TryLock makes the caller the one that is served, if no other is. Unlike Lock it is inlined.
+func (r *Receiver[M]) TryLock() bool { return r.mutex.TryLock() }
+
 // Lock makes the caller the one that is served. The error is that of ctx, or ErrClosing.
 func (r *Receiver[M]) Lock(ctx context.Context) error {
-	if r.mutex.TryLock() { // inlined
-		return nil
-	}
-	return r.wait(ctx)
-}
-
-func (r *Receiver[M]) wait(ctx context.Context) error {
 	err := r.mutex.Lock(ctx, r.closing)
 	if errors.Is(err, ctxmutex.ErrClosing) {
 		return ErrClosing
@@ -115,7 +111,8 @@ var ended = func() context.Context {
 
 // Acquire returns the permits of a message of g. It waits for them until ctx or g ends, and takes
 // none then; the error is that of [Receiver.Err]. The caller holds the lock.
-func (r *Receiver[M]) Acquire(ctx context.Context, g *generation.Generation, sub *dispatch.Subscription, bytes int64) (dispatch.Grant, error) {
+func (r *Receiver[M]) Acquire(ctx context.Context, g *generation.Generation,
+	sub *dispatch.Subscription, bytes int64) (dispatch.Grant, error) {
 	r.waiting.Store(true)
 	defer r.waiting.Store(false)
 	grant, err := sub.AcquireSized(r.Join(ctx, g), bytes)

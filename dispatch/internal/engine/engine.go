@@ -76,7 +76,7 @@ func Start(cfg Config) *Engine {
 	}
 	e.callers.New = newCaller
 	running, stop := context.WithCancel(context.Background())
-	e.queue.init(e, running)
+	e.queue.init(running, e)
 	e.loop.init(stop)
 	e.running.Go(func() { e.run(running) })
 	return e

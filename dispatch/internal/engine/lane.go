@@ -182,9 +182,9 @@ func (l *Lane) leave(c *caller) bool {
 	return true
 }
 
-// step brings the lane to now: it releases what is due, serves callers, and adds the requests that
-// are wanted then to out. It returns when the next step is due.
-func (l *Lane) step(t time.Time, now float64, out []sending) (at float64, _ []sending) {
+// step brings the lane to now: it releases what is due, serves callers, adds the requests that are
+// wanted then to out, and schedules the next step.
+func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 	l.covered.Store(false)
 	l.expireCaughtUp(t)
 	step := sharing.Time{Now: now, Step: l.engine.steps.Load(), Late: now - l.due}
@@ -192,10 +192,10 @@ func (l *Lane) step(t time.Time, now float64, out []sending) (at float64, _ []se
 	a := l.admission.Load()
 	waiting := l.look(a)
 	for i, s := range limits {
-		s.Advance(step, l.demand(a, waiting, s, i >= messages))
+		s.Mode.Advance(step, l.demand(a, waiting, s, i >= messages))
 	}
 	for _, s := range l.retired {
-		s.Advance(step, sharing.Demand{})
+		s.Mode.Advance(step, sharing.Demand{})
 	}
 	l.followOutage()
 	if a = l.admission.Load(); waiting.callers > 0 || l.Waited() {
@@ -203,21 +203,22 @@ func (l *Lane) step(t time.Time, now float64, out []sending) (at float64, _ []se
 		waiting = l.look(a)
 	}
 
-	at = math.Inf(1)
+	at := math.Inf(1)
 	idle, covered := true, true
 	add := func(s *sharing.Share, r *permits.Request) {
+		s.ClearRefused()
 		if r != nil {
 			if s.Limit.Rule.Mode != busy.None {
 				s.AddAnswers(r, l.of.outcomes.take())
 			}
 			out = append(out, sending{lane: l, share: s, request: r})
 		}
-		at = min(at, s.WakeAt(now))
-		idle, covered = idle && s.Idle(), covered && s.Covered(now)
+		at = min(at, s.Mode.WakeAt(now))
+		idle, covered = idle && s.Mode.Idle(), covered && s.Covered(now)
 	}
 	for i, s := range limits {
 		if a != nil && a.closed && !s.Kept() {
-			add(s, s.Drain(now))
+			add(s, s.Mode.Drain(now))
 			continue
 		}
 		var d sharing.Demand
@@ -225,13 +226,13 @@ func (l *Lane) step(t time.Time, now float64, out []sending) (at float64, _ []se
 			d = l.demand(a, waiting, s, i >= messages)
 		}
 		refusing := s.Refusing()
-		add(s, s.Next(now, d))
-		if back := l.engine.time(s.NextPermit(now)); refusing && back.Sub(s.Bucket.Next()).Abs() > tick/4 {
+		add(s, s.Mode.Next(now, d))
+		if back := l.engine.time(s.Mode.NextPermit(now)); refusing && back.Sub(s.Bucket.Next()).Abs() > tick/4 {
 			s.SetNext(back)
 		}
 	}
 	for _, s := range l.retired {
-		add(s, s.Drain(now))
+		add(s, s.Mode.Drain(now))
 	}
 	l.dropRetired()
 	l.refuseTries(t)
@@ -240,14 +241,15 @@ func (l *Lane) step(t time.Time, now float64, out []sending) (at float64, _ []se
 	}
 	l.active.Store(!idle || waiting.callers > 0)
 	l.covered.Store(covered && !l.caughtUp)
-	return at, out
+	l.engine.schedule(l, max(at, math.Nextafter(now, math.Inf(1))))
+	return out
 }
 
 // dropRetired forgets the shares that have given back what they held. A debt waits for the limit
 // to apply again.
 func (l *Lane) dropRetired() {
 	l.retired = slices.DeleteFunc(l.retired, func(s *sharing.Share) bool {
-		if !s.Idle() {
+		if !s.Mode.Idle() {
 			return false
 		}
 		if debt := s.ForgiveDebt(); debt > 0 {

@@ -126,21 +126,15 @@ func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out 
 	e.takeWoken(now)
 	for _, l := range e.takeTouched() {
 		l.touched.Store(false) // a caller that comes from now on touches it again
-		out = e.stepLane(l, t, now, out)
+		out = l.step(t, now, out)
 	}
-	for _, lanes := range []*dueLanes{&e.due, &e.paced} {
-		for lanes.next() <= now {
-			out = e.stepLane((*lanes)[0], t, now, out)
+	for _, heap := range []*dueLanes{&e.due, &e.paced} {
+		for heap.next() <= now {
+			out = (*heap)[0].step(t, now, out)
 		}
 	}
 	wait = max(tick, seconds(min(3600, e.due.next()-now)))
 	return min(wait, max(tick/20, seconds(min(3600, e.paced.next()-now)))), out
-}
-
-func (e *Engine) stepLane(l *Lane, t time.Time, now float64, out []sending) []sending {
-	at, out := l.step(t, now, out)
-	e.schedule(l, max(at, math.Nextafter(now, math.Inf(1))))
-	return out
 }
 
 // schedule sets when a lane is stepped next; +Inf = once it is touched.
@@ -159,13 +153,13 @@ func (e *Engine) schedule(l *Lane, at float64) {
 // settle takes answers in.
 func (e *Engine) settle(answered []sending, now float64) {
 	for _, s := range answered {
-		s.share.Answered(s.request, s.done, now)
+		s.share.Mode.Answered(s.request, s.done, now)
 		e.count(s, now)
 		l := s.lane
 		for l.successor != nil { // has taken over the share meanwhile
 			l = l.successor
 		}
-		if at := s.share.WakeAt(now); s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
+		if at := s.share.Mode.WakeAt(now); s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
 			e.schedule(l, min(at, l.due)) // the lane has no other use for the answer
 		} else {
 			e.touch(l, false)
@@ -225,7 +219,7 @@ func (e *Engine) drain(answers <-chan []sending) {
 			if s.FailingFor(now) > 0 {
 				continue
 			}
-			if r := s.Drain(now); r != nil {
+			if r := s.Mode.Drain(now); r != nil {
 				out = append(out, sending{lane: l, share: s, request: r})
 			}
 		}

@@ -27,7 +27,7 @@ type queued struct {
 	share *sharing.Share
 }
 
-func (q *queue) init(e *Engine, running context.Context) {
+func (q *queue) init(running context.Context, e *Engine) {
 	q.names = map[string]queued{}
 	q.listen = sync.OnceFunc(func() {
 		if waker, ok := e.store.(Waker); ok {

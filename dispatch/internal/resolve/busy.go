@@ -1,6 +1,8 @@
 package resolve
 
 import (
+	"time"
+
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -28,9 +30,10 @@ func (s *Subscription) addBusy(t Terms, lane Lane, p policy.Policy, r Reports) {
 	}
 	rule.MinRate = max(rule.MinRate, reservedByQuotas(t, lane.Topic, r.Owners))
 	s.Messages = append(s.Messages, Limit{
-		Key: permits.BusyKey(t.Cluster, lane.Topic, lane.Subscription), Reason: ReasonBusy, Sharer: lane.Subscription,
-		Weight: policy.DefaultWeight, OnOutage: policy.OutageShare,
-		Pace:     Pace{Mode: policy.Fair, Rate: busy.Max, Round: p.RoundDuration().Seconds(), Rule: rule},
+		Key: permits.BusyKey(t.Cluster, lane.Topic, lane.Subscription), Reason: ReasonBusy,
+		Sharer: lane.Subscription,
+		Weight: soleWeight, OnOutage: policy.OutageShare,
+		Pace:     Pace{Mode: policy.Fair, Rate: busy.Max, Round: time.Duration(p.Round).Seconds(), Rule: rule},
 		Revision: Revision{t.Policies.Identity, t.Policies.Revision},
 	})
 }
@@ -49,26 +52,31 @@ func reservedByQuotas(t Terms, topic policy.Topic, owners []Owner) (reserved flo
 	return reserved
 }
 
-var outcomeNamed = map[string]Outcome{policy.OutcomeBusy: Busy, policy.OutcomeFailed: Failed, policy.OutcomeTimeout: Timeout}
+var outcomeNamed = map[string]Outcome{
+	policy.OutcomeBusy: Busy, policy.OutcomeFailed: Failed, policy.OutcomeTimeout: Timeout,
+}
 
 // countedOutcomes are OK and those that count as busy, a bit each.
 func countedOutcomes(p policy.Policy) uint32 {
-	if p.BusyRule() == policy.BusyNone {
+	if p.Busy.Mode == policy.BusyNone {
 		return 0
 	}
 	bits := uint32(1) << OK
-	for _, name := range p.BusyOutcomeNames() {
+	for _, name := range p.Busy.Outcomes {
 		bits |= 1 << outcomeNamed[name]
 	}
 	return bits
 }
 
 func busyRule(p policy.Policy) busy.Rule {
-	switch p.BusyRule() {
+	switch p.Busy.Mode {
 	case policy.BusyFraction:
-		return busy.Rule{Mode: busy.ByFraction, MinRate: p.BusyLeast(), Tolerance: p.BusyShare()}
+		return busy.Rule{Mode: busy.ByFraction, MinRate: *p.Busy.MinRate, Tolerance: *p.Busy.Tolerance}
 	case policy.BusyTChannel:
-		return busy.Rule{Mode: busy.ByCount, MinRate: p.BusyLeast(), RecoverRate: p.RecoverRate(), RecoverValue: p.RecoverValue()}
+		return busy.Rule{
+			Mode: busy.ByCount, MinRate: *p.Busy.MinRate,
+			RecoverRate: *p.Busy.RecoverRate, RecoverValue: *p.Busy.RecoverValue,
+		}
 	}
 	return busy.Rule{}
 }

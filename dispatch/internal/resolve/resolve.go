@@ -33,7 +33,7 @@ type Lane struct {
 // Reports are what is known of the outcomes that a subscription's handlers report.
 type Reports struct {
 	Any    bool    // one was reported that matters: the subscription has a busy limit
-	Owners []Owner // of the subscription's messages; what their quotas reserve, busy answers do not take away
+	Owners []Owner // of the subscription's messages: busy answers leave what their quotas reserve
 }
 
 // A Subscription is what the policies in force say for the messages of a lane.
@@ -68,7 +68,7 @@ type Limit struct {
 
 // A Pace is what moves the revision of a limit when it changes.
 type Pace struct {
-	Mode        policy.Sharing
+	Mode        policy.SharingMode
 	Rate        float64 // permits a second
 	Ramp        schedule.Ramp
 	Burst       float64   // permits
@@ -105,27 +105,30 @@ const QuotaRevisions = "quota"
 // Resolve returns what applies to the messages of a lane.
 func Resolve(t Terms, lane Lane, r Reports) Subscription {
 	e := t.Policies.Set.Resolve(t.Cluster, lane.Topic, lane.Subscription)
-	p := e.Subscription
+	p := e.Subscription.WithDefaults()
 	s := Subscription{
-		Shadow: p.IsShadow() && !p.IsPaused(), Paused: p.IsPaused(), MaxInFlight: p.InFlight(),
-		CaughtUpBacklog: p.CaughtUpThreshold(), ThrottleCaughtUp: p.ThrottlesCaughtUp(),
+		Shadow: p.Mode == policy.Shadow && !p.IsPaused(), Paused: p.IsPaused(), MaxInFlight: *p.MaxInFlight,
+		CaughtUpBacklog: *p.CaughtUp.Backlog, ThrottleCaughtUp: *p.CaughtUp.Throttle,
 		Outcomes: countedOutcomes(p), Ties: e.Ties,
 	}
 	own := policy.SubscriptionScope(lane.Topic, lane.Subscription)
-	by := sharer{lane.Subscription, p.ShareWeight(), p.Reserved.PerSec(), p.ReservedBytes.PerSec()}
-	topic := e.Topic
+	by := sharer{lane.Subscription, *p.Weight, p.Reserved.PerSec(), p.ReservedBytes.PerSec()}
+	topic := e.Topic.WithDefaults()
 	topic.OnOutage = p.OnOutage
 	s.add(t, policy.TopicScope(lane.Topic), topic, by)
-	s.add(t, own, p, sharer{name: lane.Subscription, weight: policy.DefaultWeight})
+	s.add(t, own, p, sharer{name: lane.Subscription, weight: soleWeight})
 	s.addBusy(t, lane, p, r)
 	by.name = own.String()
 	s.addQuota(t, lane, by)
 	for _, a := range e.Aggregates {
-		s.add(t, a.Scope, a.Policy, by)
+		s.add(t, a.Scope, a.Policy.WithDefaults(), by)
 	}
 	s.pace()
 	return s
 }
+
+// soleWeight is the weight of a subscription in a limit that it shares with no other.
+const soleWeight = 1
 
 // A sharer is how a subscription shares a limit.
 type sharer struct {
@@ -134,27 +137,30 @@ type sharer struct {
 	reserved, reservedBytes float64 // a second
 }
 
-// add adds the limits of a scope.
+// add adds the limits of a scope, of a policy with defaults.
 func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by sharer) {
 	limit := Limit{
-		Sharer: by.name, Weight: by.weight, OnOutage: p.Outage(), Revision: Revision{t.Policies.Identity, t.Policies.Revision},
-		Pace: Pace{Mode: policy.Fair, Round: p.RoundDuration().Seconds()},
+		Sharer: by.name, Weight: by.weight, OnOutage: p.OnOutage,
+		Revision: Revision{t.Policies.Identity, t.Policies.Revision},
+		Pace:     Pace{Mode: policy.Fair, Round: time.Duration(p.Round).Seconds()},
 	}
 	plain := scope.Kind == policy.TopicKind || scope.Kind == policy.SubscriptionKind
 	if p.MessageRate.Limited() {
 		m := limit
-		m.Key, m.Reason, m.Reserved = permits.LimitKey(t.Cluster, scope, false), Reason(scope.Kind, false), by.reserved
-		m.Rate, m.Burst = p.MessageRate.PerSec(), float64(p.MessageBurst())
-		m.Ramp = rampTo(m.Rate, p.RampFrom.PerSec(), p)
+		m.Key, m.Reason = permits.LimitKey(t.Cluster, scope, false), Reason(scope.Kind, false)
+		m.Reserved = by.reserved
+		m.Rate, m.Burst = p.MessageRate.PerSec(), float64(*p.Burst)
+		m.Ramp = rampTo(m.Rate, p.Ramp.From.PerSec(), p)
 		m.share(t, p)
 		m.ExemptsCaughtUp = plain && m.Mode != policy.Strict
 		s.Messages = append(s.Messages, m)
 	}
 	if p.ByteRate.Limited() {
 		b := limit
-		b.Key, b.Reason, b.Reserved = permits.LimitKey(t.Cluster, scope, true), Reason(scope.Kind, true), by.reservedBytes
-		b.Rate, b.Burst = p.ByteRate.PerSec(), float64(p.BytesBurst())
-		b.Ramp = rampTo(b.Rate, p.RampFromBytes.PerSec(), p)
+		b.Key, b.Reason = permits.LimitKey(t.Cluster, scope, true), Reason(scope.Kind, true)
+		b.Reserved = by.reservedBytes
+		b.Rate, b.Burst = p.ByteRate.PerSec(), float64(*p.ByteBurst)
+		b.Ramp = rampTo(b.Rate, p.Ramp.FromBytes.PerSec(), p)
 		b.ExemptsCaughtUp = plain
 		s.Bytes = append(s.Bytes, b)
 	}
@@ -162,17 +168,20 @@ func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by shar
 
 // share sets how a limit of messages is shared.
 func (m *Limit) share(t Terms, p policy.Policy) {
-	switch {
-	case p.IsStrict():
-		m.Mode, m.Burst, m.MaxReserved = policy.Strict, 0, float64(p.ReservedAhead())
-		m.Queue, m.Expiry = p.Queues(), p.ExpiryDuration().Seconds()
-	case p.IsSplit():
-		m.Mode, m.Split = policy.Split, Split{PoolSize: int(p.HeadCount()), TTL: p.PoolTTLDuration().Seconds()}
-	case p.IsGrouped():
-		m.Mode, m.Groups.Own = policy.Groups, t.WorkerGroup
+	ttl := time.Duration(p.Sharing.PoolTTL).Seconds()
+	switch m.Mode = p.Sharing.Mode; m.Mode {
+	case policy.Strict:
+		m.Burst, m.MaxReserved = 0, float64(*p.Sharing.MaxReserved)
+		m.Queue = p.Sharing.Wait == policy.WaitQueue
+		m.Expiry = time.Duration(p.Sharing.PermitExpiry).Seconds()
+	case policy.Split:
+		m.Split = Split{PoolSize: int(*p.Sharing.Replicas), TTL: ttl}
+	case policy.Groups:
+		m.Groups.Own = t.WorkerGroup
 		m.Groups.Terms = pool.Terms{
-			Names: p.GroupNames(), Permits: p.MessageRate.Permits, Period: p.MessageRate.Period.Seconds(), Keep: p.KeptBack(),
-			Ahead: min(p.RoundDuration(), p.MessageRate.Period/10).Seconds(), TTL: p.PoolTTLDuration().Seconds(),
+			Names: p.Sharing.Groups, Keep: *p.Sharing.KeepBack,
+			Permits: p.MessageRate.Permits, Period: p.MessageRate.Period.Seconds(),
+			Ahead: min(time.Duration(p.Round), p.MessageRate.Period/10).Seconds(), TTL: ttl,
 		}
 	}
 }
@@ -183,7 +192,10 @@ func (m *Limit) share(t Terms, p policy.Policy) {
 func (s *Subscription) pace() {
 	slowest := -1
 	for i, m := range s.Messages {
-		if m.Mode == policy.Strict && !s.Shadow && (slowest < 0 || m.Rate < s.Messages[slowest].Rate) {
+		if m.Mode != policy.Strict || s.Shadow {
+			continue
+		}
+		if slowest < 0 || m.Rate < s.Messages[slowest].Rate {
 			slowest = i
 		}
 	}
@@ -197,14 +209,17 @@ func (s *Subscription) pace() {
 // rampTo is the ramp to a rate, if the policy has one: from the smallest step unless it sets
 // another start.
 func rampTo(rate, from float64, p policy.Policy) schedule.Ramp {
-	over := p.RampDuration().Seconds()
-	if over == 0 {
+	over := time.Duration(p.Ramp.Over).Seconds()
+	if over == 0 || p.Ramp.Mode == policy.RampNone {
 		return schedule.Ramp{}
 	}
 	if from == 0 {
 		from = rate / over
 	}
-	return schedule.Ramp{From: from, Over: over, TTL: p.RampTTLDuration().Seconds(), Relaxed: p.Ramp == policy.RampRelaxed}
+	return schedule.Ramp{
+		From: from, Over: over, TTL: time.Duration(p.Ramp.TTL).Seconds(),
+		Relaxed: p.Ramp.Mode == policy.RampRelaxed,
+	}
 }
 
 // minQuotaRate is the lowest rate of a quota, messages a second: a schedule has none of 0.
@@ -221,8 +236,9 @@ func (s *Subscription) addQuota(t Terms, lane Lane, by sharer) {
 	s.Quota = &name
 	s.Paused = s.Paused || q.Total == 0 && !q.Shadow
 	m := Limit{
-		Key: permits.QuotaKey(t.Cluster, id), Reason: ReasonQuota, Sharer: by.name, Weight: by.weight, OnOutage: policy.OutageShare,
-		Pace: Pace{Mode: policy.Fair, Round: policy.DefaultRound.Seconds()},
+		Key: permits.QuotaKey(t.Cluster, id), Reason: ReasonQuota,
+		Sharer: by.name, Weight: by.weight, OnOutage: policy.OutageShare,
+		Pace: Pace{Mode: policy.Fair, Round: time.Duration(policy.Policy{}.WithDefaults().Round).Seconds()},
 	}
 	m.quote(t, id, q)
 	s.Messages = append(s.Messages, m)
@@ -238,7 +254,7 @@ func Requote(t Terms, lane Lane, limit Limit) Limit {
 
 // quote sets the rate of a quota. The revision is the permit store's clock, 0 if that is not
 // known.
-func (m *Limit) quote(t Terms, id policy.Scope, q policy.Quota) {
+func (m *Limit) quote(t Terms, id policy.Scope, q policy.EffectiveQuota) {
 	m.Rate = min(busy.Max, max(minQuotaRate, t.Rates.Of(id, q, t.RatesAt)))
 	m.Revision = Revision{Identity: QuotaRevisions}
 	if t.RatesTimely {

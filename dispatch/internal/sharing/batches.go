@@ -27,9 +27,8 @@ type batches struct {
 	handBack   bool             // held grants gave permits back that may be unused
 }
 
-// advance releases the permits that are due. It returns how many are the replica's own, as long as
-// the permit store is unavailable and mayLend allows it.
-func (b *batches) advance(t Time, d Demand, mayLend bool) (lent int64) {
+// Advance releases the permits that are due.
+func (b *batches) Advance(t Time, d Demand) {
 	now := t.Now
 	if b.top != b.Limit.Rate || b.ramp != b.Limit.Ramp {
 		b.adjust(now)
@@ -43,9 +42,8 @@ func (b *batches) advance(t Time, d Demand, mayLend bool) (lent int64) {
 	b.release(t, b.grace())
 	b.age(now, b.Limit.Round)
 	if b.lendAt > 0 {
-		lent = b.lend(now, d, mayLend)
+		b.lend(now, d)
 	}
-	return lent
 }
 
 // grace is how late permits may be released, seconds. After a pause, a bunch of them would make a
@@ -160,7 +158,7 @@ func (b *batches) handsBack(now float64, d Demand) bool {
 
 // Idle reports whether nothing is held or wanted.
 func (b *batches) Idle() bool {
-	return len(b.batches) == 0 && b.expired == 0 && (b.gone || b.keepUntil > 0 || !b.used) && b.lendAt == 0 && b.Empty()
+	return !b.pending && len(b.batches) == 0 && b.expired == 0 && (b.gone || b.keepUntil > 0 || !b.used) && b.lendAt == 0 && b.Empty()
 }
 
 // WakeAt is when the next step is due.
@@ -195,9 +193,9 @@ func (b *batches) NextPermit(now float64) float64 {
 
 // settle takes in what an answer says of the permit store, and reports whether the request was
 // made.
-func (b *batches) settle(r *permits.Request, now float64) bool {
+func (b *batches) settle(r *permits.Request, done, now float64) bool {
 	first := b.failures == 0
-	if !b.Share.settle(r, now) {
+	if !b.Share.settle(r, done, now) {
 		b.cutOff(now, first)
 		return false
 	}

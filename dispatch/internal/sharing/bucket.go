@@ -131,8 +131,8 @@ func (b *Bucket) Empty() bool { return b.avail.Load() <= 0 }
 // Refuse counts n permits as refused: demand for the next step.
 func (b *Bucket) Refuse(n int64) { b.refused.Store(n) }
 
-// clearRefused ends a step. Most steps have nothing to clear, and a store costs more than a load.
-func (b *Bucket) clearRefused() {
+// ClearRefused ends a step. Most steps have nothing to clear, and a store costs more than a load.
+func (b *Bucket) ClearRefused() {
 	if b.refused.Load() != 0 {
 		b.refused.Store(0)
 	}

@@ -124,7 +124,8 @@ func (s *Share) AddAnswers(r *permits.Request, more schedule.Answers) {
 
 // settle takes in what an answer says of the permit store, and reports whether the request was
 // made.
-func (s *Share) settle(r *permits.Request, now float64) bool {
+func (s *Share) settle(r *permits.Request, done, now float64) bool {
+	s.pending, s.done = false, done
 	switch {
 	case r.Err != nil:
 		s.failed(now)

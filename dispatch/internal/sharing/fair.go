@@ -19,40 +19,36 @@ func newFair(s *Share) *fair { return &fair{batches: batches{Share: s}} }
 // a share lighter than one permit in that time gets that one.
 const maxTurn = 2.0
 
-// Advance releases the permits that are due.
-func (f *fair) Advance(t Time, d Demand) { f.advance(t, d, true) }
-
 // Next requests as many permits as this replica may have use for.
 func (f *fair) Next(now float64, d Demand) *permits.Request {
-	return f.order(now, f.next(now, d, false))
+	return f.request(now, f.next(now, d, false))
 }
 
 // Drain gives back all permits.
-func (f *fair) Drain(now float64) *permits.Request { return f.order(now, f.next(now, Demand{}, true)) }
+func (f *fair) Drain(now float64) *permits.Request {
+	return f.request(now, f.next(now, Demand{}, true))
+}
 
-func (f *fair) order(now float64, o order) *permits.Request {
+func (f *fair) request(now float64, o order) *permits.Request {
 	if f.rev != f.Limit.Revision {
 		f.turnAt = 0
 	}
 	switch {
 	case o.drain:
 		f.clear(now)
-		return f.request(now, 0, 0)
-	case o.want > 0:
-		return f.request(now, f.sentDemand, o.want)
+		f.sentDemand = 0
+	case o.want == 0:
+		return nil
 	}
-	return nil
-}
-
-func (f *fair) request(now, demand, want float64) *permits.Request {
-	f.sentDemand = demand
-	return f.allocate(now, schedule.Request{Demand: f.pressure(now, demand), Want: want, Carry: f.carry})
+	return f.allocate(now, schedule.Request{
+		Demand: f.pressure(now, f.sentDemand), Want: o.want, Carry: f.carry,
+	})
 }
 
 // Answered takes in the permits of a reply.
-func (f *fair) Answered(r *permits.Request, now float64) {
+func (f *fair) Answered(r *permits.Request, done, now float64) {
 	usual := f.rtt()
-	if !f.settle(r, now) {
+	if !f.settle(r, done, now) {
 		return
 	}
 	request, reply := &r.Allocate.Request, &r.Allocate.Reply
@@ -116,7 +112,7 @@ func (f *fair) life(n float64) float64 {
 // Keep has a share in fair mode keep what it holds for a new handle until then, and reports
 // whether it does. 0 ends that.
 func (s *Share) Keep(until float64) bool {
-	f, ok := s.mode.(*fair)
+	f, ok := s.Mode.(*fair)
 	if ok {
 		f.keepUntil = until
 	}
@@ -125,6 +121,6 @@ func (s *Share) Keep(until float64) bool {
 
 // Kept reports whether the share keeps what it holds for a new handle.
 func (s *Share) Kept() bool {
-	f, ok := s.mode.(*fair)
+	f, ok := s.Mode.(*fair)
 	return ok && f.keepUntil > 0
 }

@@ -30,8 +30,10 @@ func newGroups(s *Share) *groups {
 // Advance releases the permits that are due. While the store is unavailable, the replica goes on
 // with its own group's permits once the others have noticed its silence.
 func (g *groups) Advance(t Time, d Demand) {
-	lent := g.advance(t, d, g.share > 0 && g.Limit.Groups.Terms.MayGoOn(t.Now-g.failedAt))
-	g.unpaid = min(g.unpaid+lent, g.before)
+	g.mayNot = g.share == 0 || !g.Limit.Groups.Terms.MayGoOn(t.Now-g.failedAt)
+	before := g.lent
+	g.batches.Advance(t, d)
+	g.unpaid = min(g.unpaid+g.lent-before, g.before)
 }
 
 // Next draws permits, or shows that the member is there.
@@ -81,8 +83,8 @@ func (g *groups) draw(now, want float64, leave bool) *permits.Request {
 }
 
 // Answered takes in what was drawn.
-func (g *groups) Answered(r *permits.Request, now float64) {
-	if !g.settle(r, now) {
+func (g *groups) Answered(r *permits.Request, done, now float64) {
+	if !g.settle(r, done, now) {
 		return
 	}
 	g.repay(now, false)
@@ -125,7 +127,7 @@ func (g *groups) WakeAt(now float64) float64 {
 }
 
 // Idle reports whether the member has left.
-func (g *groups) Idle() bool { return !g.joined }
+func (g *groups) Idle() bool { return !g.pending && !g.joined }
 
 // Report fills in the worker group.
 func (g *groups) Report(r *Report) {

@@ -7,6 +7,7 @@ import "github.com/dispatchthrottle/throttle/policy"
 type outageShare struct {
 	lendAt float64 // when the next permit of its own is due; 0 = the store is available
 	lent   int64   // permits of its own since the store was last available
+	mayNot bool    // the mode does not let the replica go on now
 }
 
 // maxRepaid is how much of a replica's share is owed after an outage at most, in seconds.
@@ -22,23 +23,23 @@ func (b *batches) cutOff(now float64, first bool) {
 	}
 }
 
-// lend releases the permits that are due without the store, and returns how many. Each comes a
-// share's gap after the one before, so that the replica never exceeds its share of the time that
-// passes. Permits are released only while callers want some and nothing allocated is left.
-func (b *batches) lend(now float64, d Demand, mayLend bool) int64 {
+// lend releases the permits that are due without the store. Each comes a share's gap after the one
+// before, so that the replica never exceeds its share of the time that passes. Permits are released
+// only while callers want some and nothing allocated is left.
+func (b *batches) lend(now float64, d Demand) {
 	if b.Limit.OnOutage != policy.OutageShare {
-		return 0
+		return
 	}
 	gap := 1 / b.lastShare()
 	switch {
-	case !mayLend, b.held() == 0 && d.Waiting == 0 && b.asked == 0:
+	case b.mayNot, b.held() == 0 && d.Waiting == 0 && b.asked == 0:
 		b.lendAt = max(b.lendAt, now)
-		return 0
+		return
 	case b.held() > 0:
 		b.lendAt = max(b.lendAt, now+gap)
-		return 0
+		return
 	case b.lendAt > now:
-		return 0
+		return
 	}
 	k := int64((now-b.lendAt)/gap) + 1
 	if most := int64(b.Limit.Round/gap) + 1; k > most {
@@ -47,7 +48,6 @@ func (b *batches) lend(now float64, d Demand, mayLend bool) int64 {
 	b.supply(k)
 	b.lent += k
 	b.lendAt += float64(k) * gap
-	return k
 }
 
 // lastShare is the share last told. If that was long before the outage, other replicas may have it

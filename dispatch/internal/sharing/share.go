@@ -4,18 +4,18 @@ import (
 	"sync/atomic"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
-	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // A Share is one lane's share of one limit in this process: a bucket, and the mode that fills it.
-// Callers use the Bucket, and the methods that say so; all else belongs to the loop.
+// Callers use the Bucket, and the methods that say so; all else belongs to the loop. At each step
+// of the share the loop calls Mode's Advance, then its Next or Drain, then its WakeAt.
 type Share struct {
 	Bucket
 	Limit  resolve.Limit // Limit.Revision is when its pace last changed
 	Reason string        // why callers wait; it does not change
+	Mode   Sharing       // fills the bucket
 	env    *Env
-	mode   Sharing
 	usage
 	exchange
 
@@ -55,39 +55,6 @@ func (s *Share) Apply(limit resolve.Limit) (moved bool) {
 	}
 	return limit.Revision != was
 }
-
-// Advance releases the permits that are due.
-func (s *Share) Advance(t Time, d Demand) { s.mode.Advance(t, d) }
-
-// Next returns the request to send now, or nil.
-func (s *Share) Next(now float64, d Demand) *permits.Request {
-	r := s.mode.Next(now, d)
-	s.clearRefused()
-	return r
-}
-
-// Drain returns the request that gives everything back, or nil.
-func (s *Share) Drain(now float64) *permits.Request {
-	r := s.mode.Drain(now)
-	s.clearRefused()
-	return r
-}
-
-// Answered takes an answer in that arrived at done.
-func (s *Share) Answered(r *permits.Request, done, now float64) {
-	s.pending, s.done = false, done
-	s.mode.Answered(r, now)
-}
-
-// WakeAt is when the share wants its next step; +Inf = not before a caller comes or an answer
-// arrives.
-func (s *Share) WakeAt(now float64) float64 { return s.mode.WakeAt(now) }
-
-// NextPermit is when a refused caller may find a permit.
-func (s *Share) NextPermit(now float64) float64 { return s.mode.NextPermit(now) }
-
-// Idle reports whether the share needs no step until a caller comes.
-func (s *Share) Idle() bool { return !s.pending && s.mode.Idle() }
 
 // Covered reports whether the next step is soon enough for a caller that comes now: a request is
 // on its way, or a batch is still to start.
@@ -177,6 +144,6 @@ func (s *Share) State(now float64) State {
 		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations,
 	}
 	state.Granted = s.put - s.avail.Load() + state.Returned - state.Owed
-	s.mode.Report(&state.Report)
+	s.Mode.Report(&state.Report)
 	return state
 }

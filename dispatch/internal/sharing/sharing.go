@@ -15,8 +15,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Sharing is a way to share a limit. At each step of its share the loop calls Advance, then Next
-// or Drain, then WakeAt.
+// A Sharing is a way to share a limit.
 type Sharing interface {
 	// Advance releases the permits that are due.
 	Advance(t Time, d Demand)
@@ -24,8 +23,8 @@ type Sharing interface {
 	// Next returns the request to send now, or nil; nil while one is on its way.
 	Next(now float64, d Demand) *permits.Request
 
-	// Answered takes the answer of a request in, or its failure.
-	Answered(r *permits.Request, now float64)
+	// Answered takes the answer of a request in, or its failure. It arrived at done.
+	Answered(r *permits.Request, done, now float64)
 
 	// WakeAt is when the next step is due, +Inf if no step is needed until a caller comes or an
 	// answer arrives.
@@ -86,13 +85,13 @@ func New(env *Env, limit resolve.Limit, now float64) *Share {
 	s.usage.init(now)
 	switch limit.Mode {
 	case policy.Strict:
-		s.mode = newStrict(s)
+		s.Mode = newStrict(s)
 	case policy.Split:
-		s.mode = newSplit(s)
+		s.Mode = newSplit(s)
 	case policy.Groups:
-		s.mode = newGroups(s)
+		s.Mode = newGroups(s)
 	default:
-		s.mode = newFair(s)
+		s.Mode = newFair(s)
 	}
 	return s
 }

@@ -147,9 +147,9 @@ func (s *split) heartbeat(now float64, leave bool) *permits.Request {
 }
 
 // Answered takes in the pool size and the line of the ramp.
-func (s *split) Answered(r *permits.Request, now float64) {
+func (s *split) Answered(r *permits.Request, done, now float64) {
 	h := r.Heartbeat
-	if !s.settle(r, now) {
+	if !s.settle(r, done, now) {
 		s.again = now + h.TTL/20*(0.5+s.env.Rand.Float64())
 		return
 	}
@@ -188,7 +188,7 @@ func (s *split) WakeAt(float64) float64 {
 func (s *split) NextPermit(now float64) float64 { return min(s.due(), now+1) }
 
 // Idle reports whether no replica counts on our heartbeat.
-func (s *split) Idle() bool { return s.left || s.fixed() }
+func (s *split) Idle() bool { return !s.pending && (s.left || s.fixed()) }
 
 // Report fills in the share and the pool size.
 func (s *split) Report(r *Report) { r.Allowed, r.Share, r.Pool = s.rate, s.share, s.size }

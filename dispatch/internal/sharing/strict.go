@@ -173,8 +173,8 @@ func (s *strict) wanted() int64 {
 // Answered takes in a slot. If the line is full, the next request is as late as the store says,
 // and up to half a period more, so that replicas do not all come back at once. A replica in the
 // queue comes in its turn.
-func (s *strict) Answered(r *permits.Request, now float64) {
-	if !s.settle(r, now) {
+func (s *strict) Answered(r *permits.Request, done, now float64) {
+	if !s.settle(r, done, now) {
 		s.fullUntil.Store(sinceStart(s.retryAt))
 		return
 	}
@@ -272,7 +272,7 @@ func (s *strict) NextPermit(now float64) float64 {
 }
 
 // Idle reports whether no slot is held and none is waited for.
-func (s *strict) Idle() bool { return !s.queued && len(s.batches) == 0 && s.Empty() }
+func (s *strict) Idle() bool { return !s.pending && !s.queued && len(s.batches) == 0 && s.Empty() }
 
 // Report fills in the place in the queue. The share in a reply is that of all replicas.
 func (s *strict) Report(r *Report) {
@@ -291,7 +291,7 @@ func (s *Share) TryRefused() bool { return !s.pending && (s.held() == 0 || !s.Em
 
 // Waiter is the share's name in the queue of a strict line; "" in other modes.
 func (s *Share) Waiter() string {
-	if strict, ok := s.mode.(*strict); ok {
+	if strict, ok := s.Mode.(*strict); ok {
 		return strict.waiter
 	}
 	return ""
@@ -299,7 +299,7 @@ func (s *Share) Waiter() string {
 
 // Woken has the share ask for its slot now: the permit store says that its turn has come.
 func (s *Share) Woken(now float64) {
-	if strict, ok := s.mode.(*strict); ok {
+	if strict, ok := s.Mode.(*strict); ok {
 		s.retryAt, strict.wokenAt = 0, now
 	}
 }

@@ -14,40 +14,42 @@ import (
 	"github.com/dispatchthrottle/throttle/internal/probe"
 )
 
-// An attempt to connect goes on behind calls that do not wait for its end: with a password, etcd takes its time.
+// An attempt to connect goes on after the calls that have started it have timed out: with a
+// password, etcd takes its time.
 type attempt struct {
-	done   chan struct{} // closed at its end; then there is a client, or an error
+	done   chan struct{} // closed when there is a client, or an error
 	client *clientv3.Client
 	err    error
 }
 
-// connect returns the client, or why the last attempt to connect has failed; the next call makes another.
-func (l *Store) connect(ctx context.Context) (*clientv3.Client, error) {
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
+// connect returns the client, or why the last attempt to connect has failed; the next call makes
+// another one.
+func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
 		return nil, errors.New("etcd permit store: closed")
 	}
-	a := l.attempt
+	a := s.attempt
 	if a == nil {
 		a = &attempt{done: make(chan struct{})}
-		l.attempt = a
+		s.attempt = a
 		go func() {
 			defer close(a.done)
-			a.client, a.err = l.dial()
-			l.mu.Lock()
-			defer l.mu.Unlock()
+			a.client, a.err = s.dial()
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			switch {
 			case a.err != nil:
-				l.attempt = nil
-			case !l.closed:
+				s.attempt = nil
+			case !s.closed:
 				var ctx context.Context
-				ctx, l.still = context.WithCancel(l.config.Context)
-				l.ticking.Go(func() { l.clock.run(ctx, a.client, permits.EtcdClock(l.prefix)) })
+				ctx, s.stopClock = context.WithCancel(s.config.Context)
+				s.clockRuns.Go(func() { s.clock.run(ctx, a.client, permits.EtcdClock(s.prefix)) })
 			}
 		}()
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 	var err error
 	select {
 	case <-a.done:
@@ -56,27 +58,28 @@ func (l *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("etcd permit store: connect to %v: %w", l.config.Endpoints, err)
+		return nil, fmt.Errorf("etcd permit store: connect to %v: %w", s.config.Endpoints, err)
 	}
 	return a.client, nil
 }
 
-// dial connects. An etcd whose certificate is refused would only look as if it did not answer, so that is tried first.
-func (l *Store) dial() (*clientv3.Client, error) {
-	if l.config.TLS != nil {
-		if err := l.handshake(); err != nil {
+// dial connects. A refused certificate would only look like an etcd that does not answer, so that
+// the handshake is tried first.
+func (s *Store) dial() (*clientv3.Client, error) {
+	if s.config.TLS != nil {
+		if err := s.handshake(); err != nil {
 			return nil, err
 		}
 	}
-	return clientv3.New(l.config)
+	return clientv3.New(s.config)
 }
 
-// handshake returns why no endpoint can be talked to over TLS, nil if one can.
-func (l *Store) handshake() error {
+// handshake returns why no endpoint can be reached over TLS; nil if one can.
+func (s *Store) handshake() error {
 	var errs []error
-	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: l.timeout}, Config: l.config.TLS}
-	for _, endpoint := range l.config.Endpoints {
-		conn, err := dialer.DialContext(l.config.Context, "tcp", strings.TrimPrefix(endpoint, "https://"))
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: s.timeout}, Config: s.config.TLS}
+	for _, endpoint := range s.config.Endpoints {
+		conn, err := dialer.DialContext(s.config.Context, "tcp", strings.TrimPrefix(endpoint, "https://"))
 		if err == nil {
 			_ = conn.Close() // nothing was sent
 			return nil
@@ -86,16 +89,16 @@ func (l *Store) handshake() error {
 	return errors.Join(errs...)
 }
 
-// onTime is connect that also waits until the clock is known.
-func (l *Store) onTime(ctx context.Context) (*clientv3.Client, error) {
-	client, err := l.connect(ctx)
+// onTime returns the client when the clock is known, too.
+func (s *Store) onTime(ctx context.Context) (*clientv3.Client, error) {
+	client, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case <-l.clock.synced:
+	case <-s.clock.synced:
 		return client, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("etcd permit store: what time it is there is not known yet: %w", l.clock.why(ctx.Err()))
+		return nil, fmt.Errorf("etcd permit store: its clock is not known yet: %w", s.clock.why(ctx.Err()))
 	}
 }

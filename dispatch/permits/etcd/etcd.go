@@ -1,17 +1,18 @@
-// Package etcdpermits keeps the schedules of all processes in etcd: for small fleets, and for several data centres that
-// prefer a quorum to speed. An allocation is one transaction that compares and swaps; a minority side has no quorum and allocates
+// Package etcdpermits keeps the schedules of all processes in etcd: for small fleets, and for
+// several data centres that prefer a quorum to speed. An allocation is one transaction that
+// compares and swaps; the minority side of a network partition has no quorum and allocates
 // nothing.
 //
 // # The clock
 //
-// etcd has no clock to ask, and the clocks of clients differ. The processes of a prefix share one that they keep by their
-// monotonic clocks, each of which runs on from the latest that anybody has said. It runs as fast as time does, agrees to
-// some milliseconds, never runs back, and stands still while there is no process.
+// etcd has no clock to ask, and the clocks of clients differ. The processes under a prefix share
+// one that they keep by their monotonic clocks, each of which runs on from the latest time that
+// any of them has published. It runs as fast as time does, agrees to some milliseconds, never
+// runs back, and stands still while there is no process.
 package etcdpermits
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -19,8 +20,6 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -32,18 +31,16 @@ const (
 	// DefaultTimeout bounds each call of the permit store.
 	DefaultTimeout = 500 * time.Millisecond
 
-	// DefaultDialTimeout bounds an attempt to connect, which no call waits for longer than for its own time-out.
+	// DefaultDialTimeout bounds an attempt to connect. Calls wait for it no longer than for their
+	// own timeout.
 	DefaultDialTimeout = 5 * time.Second
 
-	// DefaultPrefix is where schedules are kept unless somebody says otherwise.
+	// DefaultPrefix is the prefix of all keys.
 	DefaultPrefix = "/throttle"
 
-	// tooLate is how long after its slot an answer may come that strict pacing uses: by so much two calls may come too near.
-	tooLate = 20 * time.Millisecond
-
-	parallel   = 16   // transactions under way at once, for limits that fall due together
-	mostLimits = 4096 // remembered; beyond that, those used least lately are read again
-	mostLeases = 256  // of status records remembered; beyond that, those used least lately are granted again
+	maxParallel = 16   // transactions at once
+	maxLimits   = 4096 // remembered; the least recently used are read again
+	maxLeases   = 256  // of status records remembered; the least recently used are granted again
 )
 
 // A Store is the etcd permit store. Any number of goroutines may use it at once.
@@ -51,40 +48,24 @@ type Store struct {
 	config  clientv3.Config
 	prefix  string
 	timeout time.Duration
-	slots   chan struct{}
+	slots   chan struct{}      // one for each transaction at once
+	cancel  context.CancelFunc // of config.Context
 
-	clock   *clock
-	ticking sync.WaitGroup     // the clock, while there is a client
-	still   context.CancelFunc // ends it
-	end     context.CancelFunc // of config.Context, with Close
+	clock     *clock
+	clockRuns sync.WaitGroup
+	stopClock context.CancelFunc // nil while there is no client
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards the fields below, stopClock, and the order of what limit does
 	attempt *attempt   // the last one to connect
 	closed  bool
-	lines   *lru.Cache[string, *line]            // by the limits' keys
-	leases  *lru.Cache[string, clientv3.LeaseID] // of status records, by their keys
+
+	limits *lru.Cache[string, *limit]           // by key
+	leases *lru.Cache[string, clientv3.LeaseID] // of status records, by key
 }
 
-// A line is what this process knows of one limit.
-type line struct {
-	mu       sync.Mutex // held by the one who allocates
-	loaded   bool
-	stored   stored
-	revision int64            // etcd's, of stored; 0 = there is none
-	lease    clientv3.LeaseID // that is known
-	ends     time.Time        // when that does, at the earliest
-}
-
-// stored is a limit's state in etcd, as JSON.
-type stored struct {
-	Version int                     `json:"version"`
-	State   schedule.State          `json:"state"`
-	Subs    map[string]schedule.Sub `json:"subscriptions"`
-	Lease   clientv3.LeaseID        `json:"lease"`
-}
-
-// Open returns a permit store on the etcd of config, under a prefix (default DefaultPrefix). Each call ends within timeout (0 =
-// [DefaultTimeout]). The connection is made when it is needed, so that a process can start while etcd is away.
+// Open returns a permit store on the etcd of config, under a prefix (default [DefaultPrefix]).
+// Each call ends within timeout (0 = [DefaultTimeout]). It connects when the store is used, so
+// that a process can start while etcd is unavailable.
 func Open(config clientv3.Config, prefix string, timeout time.Duration) *Store {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
@@ -99,32 +80,31 @@ func Open(config clientv3.Config, prefix string, timeout time.Duration) *Store {
 	if config.Context == nil {
 		config.Context = context.Background()
 	}
-	l := &Store{
-		prefix: prefix, timeout: timeout, slots: make(chan struct{}, parallel),
-		clock: newClock(),
+	s := &Store{
+		prefix: prefix, timeout: timeout, slots: make(chan struct{}, maxParallel), clock: newClock(),
 	}
-	l.lines, _ = lru.New[string, *line](mostLimits) // fails only for a size of 0
-	l.leases, _ = lru.New[string, clientv3.LeaseID](mostLeases)
-	config.Context, l.end = context.WithCancel(config.Context)
-	l.config = config
-	return l
+	s.limits, _ = lru.New[string, *limit](maxLimits) // fails only for a size of 0
+	s.leases, _ = lru.New[string, clientv3.LeaseID](maxLeases)
+	config.Context, s.cancel = context.WithCancel(config.Context)
+	s.config = config
+	return s
 }
 
-// Timeout is how long a call takes at most.
-func (l *Store) Timeout() time.Duration { return l.timeout }
+// Timeout is the longest that a call takes.
+func (s *Store) Timeout() time.Duration { return s.timeout }
 
 // Close closes the connection; a second call does nothing.
-func (l *Store) Close() error {
-	l.mu.Lock()
-	a := l.attempt
-	l.closed, l.attempt = true, nil
-	still := l.still
-	l.mu.Unlock()
-	if still != nil {
-		still()
-		l.ticking.Wait()
+func (s *Store) Close() error {
+	s.mu.Lock()
+	a := s.attempt
+	s.closed, s.attempt = true, nil
+	stop := s.stopClock
+	s.mu.Unlock()
+	if stop != nil {
+		stop()
+		s.clockRuns.Wait()
 	}
-	l.end() // of an attempt that hangs, too
+	s.cancel() // of an attempt that hangs, too
 	if a == nil {
 		return nil
 	}
@@ -137,22 +117,12 @@ func (l *Store) Close() error {
 	return nil
 }
 
-func (l *Store) line(limit string) *line {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n, ok := l.lines.Get(limit)
-	if !ok {
-		n = &line{}
-		l.lines.Add(limit, n)
-	}
-	return n
-}
-
-// Do makes the allocations of each limit in one transaction and replaces each record in one, several of them at once.
-func (l *Store) Do(ctx context.Context, requests []*permits.Request) {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+// Do makes the allocations of each limit in one transaction and replaces each record in one,
+// several of them at once.
+func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	client, err := l.onTime(ctx)
+	client, err := s.onTime(ctx)
 	if err != nil {
 		for _, r := range requests {
 			r.Err = err
@@ -162,26 +132,21 @@ func (l *Store) Do(ctx context.Context, requests []*permits.Request) {
 	var all sync.WaitGroup
 	start := func(transact func()) {
 		all.Go(func() {
-			l.slots <- struct{}{}
-			defer func() { <-l.slots }()
+			s.slots <- struct{}{}
+			defer func() { <-s.slots }()
 			transact()
 		})
 	}
-	var limits []string
-	of := map[string][]*permits.Request{}
+	allocations := map[string][]*permits.Request{}
 	for _, r := range requests {
-		if r.Allocate == nil {
-			continue
+		if r.Allocate != nil {
+			allocations[r.Key] = append(allocations[r.Key], r)
 		}
-		if of[r.Key] == nil {
-			limits = append(limits, r.Key)
-		}
-		of[r.Key] = append(of[r.Key], r)
 	}
-	for _, limit := range limits {
+	for key, requests := range allocations {
 		start(func() {
-			if err := l.allocate(ctx, client, limit, of[limit]); err != nil {
-				for _, r := range of[limit] {
+			if err := s.allocate(ctx, client, key, requests); err != nil {
+				for _, r := range requests {
 					r.Err = fmt.Errorf("etcd permit store: allocate: %w", err)
 				}
 			}
@@ -193,7 +158,7 @@ func (l *Store) Do(ctx context.Context, requests []*permits.Request) {
 				text := r.Apply(old, now)
 				return text, text != nil
 			}
-			if err := l.swap(ctx, client, r.Key, r.TTL, apply); err != nil {
+			if err := s.swap(ctx, client, r.Key, r.TTL, apply); err != nil {
 				r.Fail(err)
 			}
 		})
@@ -201,155 +166,25 @@ func (l *Store) Do(ctx context.Context, requests []*permits.Request) {
 	all.Wait()
 }
 
-// allocate makes the allocations of one limit. A transaction that lost to another's is tried again on what that one left.
-func (l *Store) allocate(ctx context.Context, client *clientv3.Client, limit string, requests []*permits.Request) error {
-	n := l.line(limit)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	key := permits.EtcdKey(l.prefix, limit)
-	for attempt := 0; ; attempt++ {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if !n.loaded {
-			response, err := client.Get(ctx, key)
-			if err != nil {
-				return err
-			}
-			if err := n.load(response.Kvs); err != nil {
-				return err
-			}
-		}
-		began := time.Now()
-		l.clock.learn(n.stored.State.Last, began)
-		now := l.clock.now(began)
-		next := stored{Version: schedule.Version, State: n.stored.State, Subs: n.stored.clone(), Lease: n.stored.Lease}
-		for _, q := range requests {
-			r := q.Allocate.Request
-			r.Low, r.High = 0, 0 // this clock does not step
-			next.State, next.Subs[r.Subscription], q.Allocate.Reply = schedule.Allocate(next.State, next.Subs[r.Subscription], r, now)
-		}
-		if err := l.keep(ctx, client, n, &next, requests[0].Allocate.Strict, now); err != nil {
-			return err
-		}
-		text, err := json.Marshal(next)
-		if err != nil {
-			return err
-		}
-		response, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", n.revision)).
-			Then(clientv3.OpPut(key, string(text), clientv3.WithLease(next.Lease))).Else(clientv3.OpGet(key)).Commit()
-		if errors.Is(err, rpctypes.ErrLeaseNotFound) { // it has ended since
-			n.stored.Lease = 0
-			continue
-		}
-		if err != nil {
-			n.loaded = false // whether it was made is not known
-			return err
-		}
-		if response.Succeeded {
-			n.stored, n.revision = next, response.Header.Revision
-			past := time.Since(began).Seconds()
-			for _, q := range requests { // as of the reply
-				r := &q.Allocate.Reply
-				if q.Err = nil; q.Allocate.Strict && r.N > 0 && past-r.Start > tooLate.Seconds() {
-					q.Err = fmt.Errorf("etcd permit store: the answer came %.3f s after its strict slot", past-r.Start)
-					continue
-				}
-				r.Now += past
-				if r.Start > 0 {
-					r.Start = max(0, r.Start-past)
-				}
-			}
-			return nil
-		}
-		if err := n.load(response.Responses[0].GetResponseRange().Kvs); err != nil {
-			return err
-		}
-		if err := permits.Backoff(ctx, attempt); err != nil {
-			return err
-		}
-	}
-}
-
-// load takes over what etcd has.
-func (n *line) load(kvs []*mvccpb.KeyValue) error {
-	n.loaded, n.revision, n.stored = true, 0, stored{}
-	if len(kvs) == 0 {
-		return nil
-	}
-	n.revision = kvs[0].ModRevision
-	s, err := parse(kvs[0].Value)
-	if err != nil && !errors.Is(err, errNonsense) {
-		n.loaded = false
-		return err
-	}
-	n.stored = s
-	return nil
-}
-
-var errNonsense = errors.New("state makes no sense: the next allocation replaces it")
-
-func parse(text []byte) (s stored, err error) {
-	if json.Unmarshal(text, &s) != nil || s.Version < 1 {
-		return stored{}, errNonsense
-	}
-	if s.Version > schedule.Version {
-		return stored{}, fmt.Errorf("state is of version %d, this program knows %d: upgrade it", s.Version, schedule.Version)
-	}
-	return s, nil
-}
-
-// clone copies the subscriptions that still count.
-func (s *stored) clone() map[string]schedule.Sub {
-	subs := make(map[string]schedule.Sub, len(s.Subs)+1)
-	for name, sub := range s.Subs {
-		if sub.Epoch >= s.State.Epoch-1 {
-			subs[name] = sub
-		}
-	}
-	return subs
-}
-
-// keep sees to it that a state lives as long as it may matter: its lease is one that lasts for its lifetime still.
-func (l *Store) keep(ctx context.Context, client *clientv3.Client, n *line, s *stored, strict bool, now float64) error {
-	life := time.Duration(min(s.State.Lifetime(strict, now), 1e9) * float64(time.Second))
-	if s.Lease != 0 && s.Lease != n.lease { // somebody else's
-		left, err := client.TimeToLive(ctx, s.Lease)
-		if err != nil {
-			return err
-		}
-		n.lease, n.ends = s.Lease, time.Now().Add(time.Duration(left.TTL-1)*time.Second)
-	}
-	if s.Lease != 0 && time.Now().Add(life).Before(n.ends) {
-		return nil
-	}
-	lease, err := client.Grant(ctx, int64(2*life/time.Second))
-	if err != nil {
-		return err
-	}
-	s.Lease, n.lease, n.ends = lease.ID, lease.ID, time.Now().Add(2*life-time.Second)
-	return nil
-}
-
-// State returns the schedule under key.
-func (l *Store) State(ctx context.Context, limit string) (schedule.State, float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+// State returns the schedule of the limit with that key.
+func (s *Store) State(ctx context.Context, key string) (schedule.State, float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	client, err := l.onTime(ctx)
+	client, err := s.onTime(ctx)
 	if err != nil {
 		return schedule.State{}, 0, err
 	}
-	response, err := client.Get(ctx, permits.EtcdKey(l.prefix, limit))
+	response, err := client.Get(ctx, permits.EtcdKey(s.prefix, key))
 	if err != nil {
-		return schedule.State{}, 0, fmt.Errorf("etcd permit store: read %s: %w", limit, err)
+		return schedule.State{}, 0, fmt.Errorf("etcd permit store: read %s: %w", key, err)
 	}
-	var s stored
+	var found stored
 	if len(response.Kvs) > 0 {
-		if s, err = parse(response.Kvs[0].Value); err != nil {
-			return schedule.State{}, 0, fmt.Errorf("etcd permit store: read %s: %w", limit, err)
+		if found, err = parse(response.Kvs[0].Value); err != nil {
+			return schedule.State{}, 0, fmt.Errorf("etcd permit store: read %s: %w", key, err)
 		}
 	}
 	now := time.Now()
-	l.clock.learn(s.State.Last, now)
-	return s.State, l.clock.now(now), nil
+	s.clock.learn(found.State.Last, now)
+	return found.State, s.clock.now(now), nil
 }

@@ -16,14 +16,14 @@ import (
 func TestBounded(t *testing.T) {
 	l := Open(clientv3.Config{Endpoints: []string{services.Etcd(t).Endpoint}}, "bounded", 0)
 	defer func() { require.NoError(t, l.Close()) }()
-	used := l.line("used")
-	for i := range 2 * mostLimits {
-		l.line(fmt.Sprint(i))
-		require.Same(t, used, l.line("used"))
+	used := l.limit("used")
+	for i := range 2 * maxLimits {
+		l.limit(fmt.Sprint(i))
+		require.Same(t, used, l.limit("used"))
 	}
-	assert.Equal(t, mostLimits, l.lines.Len())
-	for i := range mostLeases + 50 {
+	assert.Equal(t, maxLimits, l.limits.Len())
+	for i := range maxLeases + 50 {
 		require.NoError(t, l.Publish(t.Context(), "c", fmt.Sprint(i), nil, time.Minute))
 	}
-	assert.Equal(t, mostLeases, l.leases.Len())
+	assert.Equal(t, maxLeases, l.leases.Len())
 }

@@ -38,7 +38,8 @@ func allocation(key string) *permits.Request {
 	return &permits.Request{Key: key, Allocate: &permits.Allocate{Request: request(10)}}
 }
 
-// Processes that allocate the same limit at the same time lose no allocation, and none is made twice.
+// Processes that allocate the same limit at the same time lose no allocation, and none is made
+// twice.
 func TestNothingIsLostInARace(t *testing.T) {
 	e := services.Etcd(t)
 	const stores, each = 8, 50
@@ -81,7 +82,7 @@ func TestTheClock(t *testing.T) {
 	loosely.Hold(t, func(loose assert.TestingT) {
 		a := open(t, e.Endpoint)
 		began, first := time.Now(), now(a)
-		time.Sleep(700 * time.Millisecond) // nobody speaks
+		time.Sleep(700 * time.Millisecond) // nothing is published
 		b := open(t, e.Endpoint)
 		for range 5 {
 			x, y, z := now(a), now(b), now(a)
@@ -92,11 +93,11 @@ func TestTheClock(t *testing.T) {
 		last := now(a)
 		require.NoError(t, a.Close())
 		time.Sleep(300 * time.Millisecond)
-		assert.InDelta(loose, last+0.3, now(b), 0.1, "who stays has it run on")
+		assert.InDelta(loose, last+0.3, now(b), 0.1, "the process that stays has it run on")
 		require.NoError(t, b.Close())
 		time.Sleep(300 * time.Millisecond)
 		c := open(t, e.Endpoint)
-		require.GreaterOrEqual(t, now(c), last, "it stands still while there is nobody, and never runs back")
+		require.GreaterOrEqual(t, now(c), last, "it stands still while there is no process, and never runs back")
 		require.NoError(t, c.Close())
 	})
 }
@@ -144,7 +145,7 @@ func TestNewerAndDamagedStates(t *testing.T) {
 	require.EqualValues(t, 1, state.Seq)
 }
 
-// An etcd that is away costs no more than the time-out, and nothing that was allocated.
+// Requests to an etcd that is unavailable end by their timeout, and no allocation is lost.
 func TestAway(t *testing.T) {
 	e := services.Etcd(t)
 	l := open(t, e.Endpoint)
@@ -169,7 +170,7 @@ func TestAway(t *testing.T) {
 	require.Eventually(t, func() bool {
 		reply, err = permitstest.Allocate(t.Context(), l, "limit", r)
 		return err == nil
-	}, 5*time.Second, 50*time.Millisecond)
+	}, 15*time.Second, 50*time.Millisecond, "gRPC waits for seconds between attempts to connect")
 	require.EqualValues(t, 2, reply.Carry.Seq)
 }
 
@@ -230,7 +231,8 @@ func TestLimiters(t *testing.T) {
 	})
 }
 
-// BenchmarkAllocation: allocations a second of one limit, by one process and by eight that compete.
+// BenchmarkAllocation: allocations a second of one limit, by one process and by eight that
+// compete.
 func BenchmarkAllocation(b *testing.B) {
 	for _, processes := range []int{1, 8} {
 		b.Run(fmt.Sprintf("%d_processes/throttle", processes), func(b *testing.B) {
@@ -264,7 +266,7 @@ func BenchmarkAllocation(b *testing.B) {
 	}
 }
 
-// What every way to share promises holds under random schedules on etcd, in real time.
+// Each sharing mode keeps its promise under random faults on etcd, in real time.
 func TestSchedules(t *testing.T) {
 	e := services.Etcd(t)
 	permitstest.Run(t, permitstest.Backend{RealTime: true, Open: func(t *testing.T) dispatch.PermitStore {
@@ -278,7 +280,8 @@ func TestStore(t *testing.T) { permitstest.Check(t, open(t, services.Etcd(t).End
 
 func TestBacksOff(t *testing.T) { permitstest.BacksOff(t, open(t, services.Etcd(t).Endpoint)) }
 
-// TestLongerTTL: a value lives for the ttl of its last Update, where that is longer than the one before.
+// TestLongerTTL: a value lives for the ttl of its last Update, where that is longer than the one
+// before.
 func TestLongerTTL(t *testing.T) {
 	e := services.Etcd(t)
 	l := open(t, e.Endpoint)

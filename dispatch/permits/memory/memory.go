@@ -13,17 +13,17 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// A Store is the memory permit store: all Limiters of a process that use the same one share
-// their limits. Any number of goroutines may use it at once.
+// A Store is the memory permit store: all Limiters of a process that use the same one share their
+// limits. Any number of goroutines may use it at once. Times are seconds on the store's clock.
 type Store struct {
 	start time.Time
 
-	mu     sync.Mutex // guards the fields below
-	limits map[string]*limit
-	values map[string]status            // records, and those of Update
-	status map[string]map[string]status // by cluster and replica
-	sweep  time.Time                    // when to forget what has expired
-	wakers map[string]func(string)      // of Wakes, by process
+	mu      sync.Mutex // guards the fields below
+	limits  map[string]*limit
+	values  map[string]value            // records, and those of Update
+	status  map[string]map[string]value // by cluster and replica
+	sweepAt float64                     // when to remove what has expired
+	wakers  map[string]func(string)     // of Wakes, by process
 }
 
 type limit struct {
@@ -32,75 +32,55 @@ type limit struct {
 	expires float64
 }
 
-type status struct {
+type value struct {
 	text    []byte
-	expires time.Time
+	expires float64
 }
 
-// alive is the text until it expires.
-func (s status) alive() []byte {
-	if time.Now().After(s.expires) {
+// at is the text, nil once it has expired.
+func (v value) at(now float64) []byte {
+	if now > v.expires {
 		return nil
 	}
-	return s.text
+	return v.text
 }
 
 // New returns an empty permit store, whose clock is the process's own.
 func New() *Store {
-	return &Store{start: time.Now(), limits: map[string]*limit{}, values: map[string]status{}, status: map[string]map[string]status{}, wakers: map[string]func(string){}}
+	return &Store{
+		start: time.Now(), limits: map[string]*limit{}, values: map[string]value{},
+		status: map[string]map[string]value{}, wakers: map[string]func(string){},
+	}
 }
 
-// Do answers all requests at once. A record of a newer version fails; nothing else does.
-func (l *Store) Do(_ context.Context, requests []*permits.Request) {
-	l.mu.Lock()
-	l.forget()
-	now := l.now()
+// now is the store's clock: seconds since it was made, and one, so that 0 stays "never".
+func (s *Store) now() float64 { return 1 + time.Since(s.start).Seconds() }
+
+// Do answers all requests at once. Only a record of a newer version fails.
+func (s *Store) Do(_ context.Context, requests []*permits.Request) {
+	s.mu.Lock()
+	now := s.now()
+	s.sweep(now)
 	for _, r := range requests {
 		if r.Allocate != nil {
-			r.Err, r.Allocate.Reply = nil, l.allocate(r.Key, r.Allocate.Request, now)
+			r.Err, r.Allocate.Reply = nil, s.allocate(r.Key, r.Allocate.Request, now)
 		}
 	}
 	for _, r := range permits.Records(requests) {
-		if next := r.Apply(l.values[r.Key].alive(), now); next != nil {
-			l.values[r.Key] = status{next, time.Now().Add(r.TTL)}
+		if next := r.Apply(s.values[r.Key].at(now), now); next != nil {
+			s.values[r.Key] = value{next, now + r.TTL.Seconds()}
 		}
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 	for _, r := range requests {
 		if r.Allocate != nil {
-			l.wake(r.Allocate.Reply.Wake)
+			s.wake(r.Allocate.Reply.Wake)
 		}
 	}
 }
 
-// wake tells a waiter that his turn has come.
-func (l *Store) wake(waiter string) {
-	if waiter == "" {
-		return
-	}
-	process, _, _ := strings.Cut(waiter, "|")
-	l.mu.Lock()
-	woken := l.wakers[process]
-	l.mu.Unlock()
-	if woken != nil {
-		woken(waiter)
-	}
-}
-
-// Wakes has the permit store wake the waiters of a process. woken is called by whoever calls Do.
-func (l *Store) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
-	l.mu.Lock()
-	l.wakers[process] = woken
-	l.mu.Unlock()
-	<-ctx.Done()
-	l.mu.Lock()
-	delete(l.wakers, process)
-	l.mu.Unlock()
-	return nil
-}
-
-func (l *Store) allocate(key string, r schedule.Request, now float64) schedule.Reply {
-	m := l.limits[key]
+func (s *Store) allocate(key string, r schedule.Request, now float64) schedule.Reply {
+	m := s.limits[key]
 	if m == nil || now > m.expires {
 		m = &limit{subs: map[string]schedule.Sub{}}
 	}
@@ -109,98 +89,120 @@ func (l *Store) allocate(key string, r schedule.Request, now float64) schedule.R
 	if reply.Late {
 		return reply
 	}
-	l.limits[key] = m
+	s.limits[key] = m
 	m.expires = now + state.Lifetime(r.Strict, now)
-	if state.Epoch != m.state.Epoch {
-		for name, s := range m.subs { // those of older epochs count for nothing
-			if s.Epoch < state.Epoch-1 {
-				delete(m.subs, name)
-			}
-		}
+	if state.Epoch != m.state.Epoch { // subscriptions of older epochs do not count
+		old := func(_ string, sub schedule.Sub) bool { return sub.Epoch < state.Epoch-1 }
+		maps.DeleteFunc(m.subs, old)
 	}
 	m.state, m.subs[r.Subscription] = state, sub
 	return reply
 }
 
-// forget drops what has expired, every ten minutes.
-func (l *Store) forget() {
-	now := time.Now()
-	if now.Before(l.sweep) {
+// wake wakes a waiter whose turn has come.
+func (s *Store) wake(waiter string) {
+	if waiter == "" {
 		return
 	}
-	l.sweep = now.Add(10 * time.Minute)
-	maps.DeleteFunc(l.limits, func(_ string, m *limit) bool { return l.now() > m.expires })
-	maps.DeleteFunc(l.values, func(_ string, s status) bool { return now.After(s.expires) })
-	for cluster, replicas := range l.status {
-		maps.DeleteFunc(replicas, func(_ string, s status) bool { return now.After(s.expires) })
-		if len(replicas) == 0 {
-			delete(l.status, cluster)
-		}
+	process, _, _ := strings.Cut(waiter, "|")
+	s.mu.Lock()
+	woken := s.wakers[process]
+	s.mu.Unlock()
+	if woken != nil {
+		woken(waiter)
 	}
 }
 
-// now is the permit store's clock: seconds since it was made, and one, so that 0 stays "never".
-func (l *Store) now() float64 { return 1 + time.Since(l.start).Seconds() }
+// Wakes calls woken with the waiters of a process whose turn has come, on the goroutine that calls Do.
+func (s *Store) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
+	s.mu.Lock()
+	s.wakers[process] = woken
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.mu.Lock()
+	delete(s.wakers, process)
+	s.mu.Unlock()
+	return nil
+}
+
+// sweep removes what has expired, every ten minutes.
+func (s *Store) sweep(now float64) {
+	if now < s.sweepAt {
+		return
+	}
+	s.sweepAt = now + 600
+	expired := func(_ string, v value) bool { return now > v.expires }
+	maps.DeleteFunc(s.limits, func(_ string, m *limit) bool { return now > m.expires })
+	maps.DeleteFunc(s.values, expired)
+	for cluster, replicas := range s.status {
+		maps.DeleteFunc(replicas, expired)
+		if len(replicas) == 0 {
+			delete(s.status, cluster)
+		}
+	}
+}
 
 // Timeout is 0: Do answers at once.
-func (l *Store) Timeout() time.Duration { return 0 }
+func (s *Store) Timeout() time.Duration { return 0 }
 
 // Update never fails.
-func (l *Store) Update(_ context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.forget()
-	if text := f(l.values[key].alive(), l.now()); text != nil {
-		l.values[key] = status{text, time.Now().Add(ttl)}
+func (s *Store) Update(_ context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	s.sweep(now)
+	if text := f(s.values[key].at(now), now); text != nil {
+		s.values[key] = value{text, now + ttl.Seconds()}
 	} else {
-		delete(l.values, key)
+		delete(s.values, key)
 	}
 	return nil
 }
 
-// Value returns what Update keeps under key.
-func (l *Store) Value(_ context.Context, key string) ([]byte, float64, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.values[key].alive(), l.now(), nil
+// Value returns the value that Update keeps under key.
+func (s *Store) Value(_ context.Context, key string) ([]byte, float64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	return s.values[key].at(now), now, nil
 }
 
-// State returns the schedule under key.
-func (l *Store) State(_ context.Context, key string) (schedule.State, float64, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if m := l.limits[key]; m != nil && l.now() <= m.expires {
-		return m.state, l.now(), nil
+// State returns the schedule of the limit with that key.
+func (s *Store) State(_ context.Context, key string) (schedule.State, float64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if m := s.limits[key]; m != nil && now <= m.expires {
+		return m.state, now, nil
 	}
-	return schedule.State{}, l.now(), nil
+	return schedule.State{}, now, nil
 }
 
-// Publish keeps a copy of text for ttl.
-func (l *Store) Publish(_ context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.forget()
-	if l.status[cluster] == nil {
-		l.status[cluster] = map[string]status{}
+// Publish keeps a copy of a replica's status record for ttl.
+func (s *Store) Publish(_ context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	s.sweep(now)
+	if s.status[cluster] == nil {
+		s.status[cluster] = map[string]value{}
 	}
-	l.status[cluster][replica] = status{slices.Clone(text), time.Now().Add(ttl)}
+	s.status[cluster][replica] = value{slices.Clone(status), now + ttl.Seconds()}
 	return nil
 }
 
-// Published returns what the replicas of a cluster last published, unless it has expired.
-func (l *Store) Published(_ context.Context, cluster string) ([][]byte, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var texts [][]byte
-	for replica, s := range l.status[cluster] {
-		if time.Now().After(s.expires) {
-			delete(l.status[cluster], replica)
-			continue
+// Published returns the status records that have not expired.
+func (s *Store) Published(_ context.Context, cluster string) (alive [][]byte, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	for _, v := range s.status[cluster] {
+		if now <= v.expires {
+			alive = append(alive, v.text)
 		}
-		texts = append(texts, s.text)
 	}
-	return texts, nil
+	return alive, nil
 }
 
-// Close does nothing: the schedules live as long as the Permit store is used.
-func (l *Store) Close() error { return nil }
+// Close does nothing: the schedules live as long as the store is used.
+func (s *Store) Close() error { return nil }

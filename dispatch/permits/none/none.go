@@ -1,5 +1,6 @@
-// Package none is the permit store of those who have none: limits that are split among a fixed number of replicas need no
-// other. All others go on as their onOutage says, as if the permit store were always away.
+// Package none is the permit store of programs without one. Limits that are split among a fixed number
+// of replicas need no other. All other limits go on as their onOutage says, as if the permit store were
+// always unavailable.
 package none
 
 import (
@@ -12,7 +13,8 @@ import (
 )
 
 // ErrNone is what every request fails with.
-var ErrNone = errors.New("there is no permit store: without one, only limits with sharing: split and a number of replicas are kept")
+var ErrNone = errors.New("no permit store: without one, only limits with sharing.mode split " +
+	"and sharing.replicas set are kept")
 
 // A Store keeps nothing. The zero value is ready.
 type Store struct{}
@@ -40,7 +42,7 @@ func (Store) State(context.Context, string) (schedule.State, float64, error) {
 	return schedule.State{}, 0, ErrNone
 }
 
-// Publish does nothing: nobody could read it.
+// Publish does nothing.
 func (Store) Publish(context.Context, string, string, []byte, time.Duration) error { return nil }
 
 // Published returns nothing.

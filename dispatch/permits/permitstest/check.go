@@ -25,7 +25,8 @@ func Allocate(ctx context.Context, store dispatch.PermitStore, key string, r sch
 	return q.Allocate.Reply, q.Err
 }
 
-// Check checks what a permit store does for one caller and for several at once. It takes a second of the store's clock.
+// Check checks what a permit store does for one caller and for several at once. It takes a second
+// of the store's clock.
 func Check(t *testing.T, store dispatch.PermitStore) {
 	t.Helper()
 	keepsValues(t, store)
@@ -75,8 +76,9 @@ func keepsValues(t *testing.T, store dispatch.PermitStore) {
 	assert.Empty(t, value)
 }
 
-// keepsRecords checks that one Do answers all kinds of requests for a limit, those for one record in order; that a damaged
-// record is reported and replaced; and that one of a newer version stays, and fails no other request.
+// keepsRecords checks that one Do answers all kinds of requests for a limit, those for one record
+// in order; that a damaged record is reported and replaced; and that one of a newer version
+// stays, and fails no other request.
 func keepsRecords(t *testing.T, store dispatch.PermitStore) {
 	key := newKey()
 	first, second, drawn := heartbeat(key, "a"), heartbeat(key, "b"), draw(key)
@@ -152,7 +154,8 @@ func countsEachMember(t *testing.T, store dispatch.PermitStore) {
 	assert.Equal(t, members, last.Heartbeat.Answer.Active)
 }
 
-// slowsDown checks that a limit slows down for all by the answers that one replica's allocations carry, and that State shows it.
+// slowsDown checks that a limit slows down for all by the answers that one replica's allocations
+// carry, and that State shows it.
 func slowsDown(t *testing.T, store dispatch.PermitStore) {
 	key := newKey()
 	allocate := func(a schedule.Answers) schedule.Reply {
@@ -173,8 +176,8 @@ func slowsDown(t *testing.T, store dispatch.PermitStore) {
 	assert.InEpsilon(t, lower, s.Outcomes.Service.Limit, 1e-9)
 }
 
-// BacksOff checks that a store which compares and swaps does not repeat an Update at once that loses each time. It takes
-// the store's timeout, which is to be some 300 ms.
+// BacksOff checks that a store which compares and swaps does not repeat an Update at once that
+// loses each time. It takes the store's timeout, which is to be some 300 ms.
 func BacksOff(t *testing.T, store dispatch.PermitStore) {
 	t.Helper()
 	key, attempts := permits.RatesKey(newKey()), 0

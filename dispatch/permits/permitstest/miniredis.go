@@ -15,8 +15,8 @@ import (
 //go:embed struct.lua
 var structLua string
 
-// AddStruct gives the scripts of a miniredis the library struct, which those of Redis have. One that has not been started is
-// started in memory: it is reached by Dial.
+// AddStruct gives the scripts of a miniredis the library struct, which those of Redis have. One
+// that has not been started is started in memory: it is reached by Dial.
 func AddStruct(t testing.TB, m *miniredis.Miniredis) {
 	if m.Server() == nil {
 		conn, err := m.Dial()

@@ -6,20 +6,17 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// intervals yields, for each event and each length, what was dispatched in the interval that ends with it.
-func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, event] {
-	return func(yield func(time.Duration, event) bool) {
+// intervals yields, for each event and each length, the permits of the interval that ends with
+// it.
+func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, window.Event] {
+	return func(yield func(time.Duration, window.Event) bool) {
+		events := r.dispatched.Events()
 		for _, d := range lengths {
-			sum, tail := 0, 0
-			for _, e := range r.events {
-				sum += e.n
-				for r.events[tail].at <= e.at-d {
-					sum -= r.events[tail].n
-					tail++
-				}
-				if !yield(d, event{e.at, sum}) {
+			for e := range window.Sums(d, events) {
+				if !yield(d, e) {
 					return
 				}
 			}
@@ -30,15 +27,16 @@ func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, event
 // neverOver: no interval has more than rate x (d + 0.25 s).
 func (r *run) neverOver() string {
 	for d, e := range r.intervals(100*time.Millisecond, 500*time.Millisecond, time.Second, 3*time.Second) {
-		if most := r.allowed(e.at-d, e.at); float64(e.n) > most {
-			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.n, d, e.at, most)
+		if bound := r.allowed(e.At-d, e.At); float64(e.N) > bound {
+			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.N, d, e.At, bound)
 		}
 	}
 	return ""
 }
 
-// allowed is the most that may be dispatched in [from, to): the rates in force, a quarter of a second of slack,
-// and for each state lost what others held, which after a cut of the rate lasts for seconds.
+// allowed is how many permits may be used in [from, to): by the rates in force, a quarter of a
+// second of slack, and after a lost state by what replicas held, which after a cut of the rate
+// lasts for seconds.
 func (r *run) allowed(from, to time.Duration) float64 {
 	sum, lately, before := 0.0, int64(0), int64(0)
 	for i, p := range r.periods {
@@ -65,32 +63,34 @@ func (r *run) allowed(from, to time.Duration) float64 {
 	return sum + 0.25*float64(lately) + held + 3*float64(len(r.all)) // the lightest shares hold a permit in each batch
 }
 
-// neverNear: no two calls are nearer than the period, but for slow replies and late timers.
+// neverNear: no two permits are closer than the period, but for slow replies and late timers.
 func (r *run) neverNear() string {
-	least := time.Second/time.Duration(r.rate) - 5*time.Millisecond
+	minGap := time.Second/time.Duration(r.rate) - 5*time.Millisecond
 	if r.backend.RealTime {
-		least -= 25 * time.Millisecond
+		minGap -= 25 * time.Millisecond
 	}
-	for i := 1; i < len(r.events); i++ {
-		if gap := r.events[i].at - r.events[i-1].at; gap < least {
-			return fmt.Sprintf("two calls %v apart, at %v", gap, r.events[i].at)
+	events := r.dispatched.Events()
+	for i := 1; i < len(events); i++ {
+		if gap := events[i].At - events[i-1].At; gap < minGap {
+			return fmt.Sprintf("two permits %v apart, at %v", gap, events[i].At)
 		}
 	}
 	return ""
 }
 
-// neverMore: what is split has the limit and one for each replica; what is divided over groups, what 0.8 s have beyond it: as much may have opened, or been drawn, before.
+// neverMore: a split limit grants rate x d and a permit for each replica; one divided over groups
+// the permits of 0.8 s more, which may have opened, or been drawn, before.
 func (r *run) neverMore() string {
 	slack := float64(len(r.all))
-	if r.mode.policy.Sharing == policy.Groups {
+	if r.mode.policy.Sharing.Mode == policy.Groups {
 		slack += 0.8*float64(r.rate) + 4 // each of two groups keeps one permit, and rounds up
 	}
 	if r.backend.RealTime {
 		slack += 0.1 * float64(r.rate)
 	}
 	for d, e := range r.intervals(time.Second, 3*time.Second) {
-		if most := d.Seconds()*float64(r.rate) + slack; float64(e.n) > most {
-			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.n, d, e.at, most)
+		if bound := d.Seconds()*float64(r.rate) + slack; float64(e.N) > bound {
+			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.N, d, e.At, bound)
 		}
 	}
 	return ""

@@ -3,7 +3,6 @@ package permitstest
 import (
 	"context"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -16,31 +15,30 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// A run is one schedule under way.
+// A run is one sequence under way.
 type run struct {
 	mode
 	t       *testing.T
 	backend Backend
 	seed    uint64
 	store   *Store
-	start   time.Time
 	ctx     context.Context
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
 	alive   []*replica
 	all     []*replica
 	policy  policy.Policy
-	changes chan struct{} // closed at each
-	rev     int64
+	source  throttletest.Policies
 	periods []period
 	losses  []time.Duration
 	old     map[string]*Limit
 	stuck   string
 
-	mu     sync.Mutex
-	events []event
+	dispatched *window.Record
 }
 
 type replica struct {
@@ -50,13 +48,7 @@ type replica struct {
 	stop    context.CancelFunc
 }
 
-// An event is n permits dispatched by a replica.
-type event struct {
-	at time.Duration
-	n  int
-}
-
-// A period is when a rate was in force.
+// A period is one in which a rate was in force.
 type period struct {
 	from time.Duration
 	rate int64
@@ -68,7 +60,7 @@ func (b Backend) start(t *testing.T, m mode, seed uint64) *run {
 		real = b.Open(t)
 	}
 	r := &run{
-		mode: m, t: t, backend: b, seed: seed, store: NewStore(seed, real), start: time.Now(), changes: make(chan struct{}),
+		mode: m, t: t, backend: b, seed: seed, store: NewStore(seed, real), dispatched: window.NewRecord(),
 		periods: []period{{0, m.rate}}, policy: m.policy,
 	}
 	r.store.Sole = false
@@ -78,38 +70,16 @@ func (b Backend) start(t *testing.T, m mode, seed uint64) *run {
 	return r
 }
 
-func (r *run) now() time.Duration { return time.Since(r.start) }
+func (r *run) now() time.Duration { return r.dispatched.Now() }
 
 // change changes the policy.
 func (r *run) change(f func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	f()
-	r.rev++
-	close(r.changes)
-	r.changes = make(chan struct{})
+	r.source.Set(policy.Single(r.policy))
 }
 
-// Snapshots makes a run a PolicySource.
-func (r *run) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
-	return func(yield func(policy.Snapshot, error) bool) {
-		for ctx.Err() == nil {
-			r.mu.Lock()
-			s, changed := policy.Snapshot{Set: policy.Single(r.policy), Identity: "schedules", Revision: r.rev}, r.changes
-			r.mu.Unlock()
-			if !yield(s, nil) {
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-			}
-		}
-	}
-}
-
-// most is how many replicas are alive at once.
-const most = 6
+// maxAlive is how many replicas are alive at once.
+const maxAlive = 6
 
 func (r *run) do(s step) {
 	if len(r.alive) == 0 && s.op != "join" {
@@ -117,7 +87,7 @@ func (r *run) do(s step) {
 	}
 	switch s.op {
 	case "join":
-		if len(r.alive) < most {
+		if len(r.alive) < maxAlive {
 			r.join(s.n)
 		}
 	case "leave", "crash":
@@ -156,10 +126,10 @@ func (r *run) do(s step) {
 				r.policy.MessageRate = policy.PerSecond(rate)
 				r.periods = append(r.periods, period{r.now(), rate})
 			}
-			r.policy.RampFrom, r.policy.RampOver, r.policy.RampTTL = policy.Rate{}, 0, 0
+			r.policy.Ramp.From, r.policy.Ramp.Over, r.policy.Ramp.TTL = policy.Rate{}, 0, 0
 			if s.n%4 == 0 {
-				r.policy.RampFrom, r.policy.RampOver, r.policy.RampTTL = policy.PerSecond(10), policy.Duration(2*time.Second), policy.Duration(time.Second)
-				r.policy.Ramp = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[s.n/4%2]
+				r.policy.Ramp.From, r.policy.Ramp.Over, r.policy.Ramp.TTL = policy.PerSecond(10), policy.Duration(2*time.Second), policy.Duration(time.Second)
+				r.policy.Ramp.Mode = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[s.n/4%2]
 			}
 		})
 	case "forget":
@@ -184,12 +154,13 @@ func (r *run) do(s step) {
 	}
 }
 
-// join starts a replica; n says of which subscription, in which group, and how much it wants.
+// join starts a replica; n says of which subscription, in which worker group, and how much it
+// wants.
 func (r *run) join(n int) {
 	one := &replica{link: &Link{Store: r.store}}
 	var err error
 	one.lim, err = dispatch.Open(r.ctx, dispatch.Config{
-		Policies: r, Permits: one.link, Group: strconv.Itoa(n % 2), Rand: rand.New(rand.NewPCG(r.seed, uint64(len(r.all)))),
+		Policies: &r.source, Permits: one.link, Group: strconv.Itoa(n % 2), Rand: rand.New(rand.NewPCG(r.seed, uint64(len(r.all)))),
 	})
 	require.NoError(r.t, err)
 	sub, err := one.lim.Subscription("kafka://public/default/orders", strconv.Itoa(n%3))
@@ -197,7 +168,7 @@ func (r *run) join(n int) {
 	var ctx context.Context
 	ctx, one.stop = context.WithCancel(r.ctx)
 	wants := 1
-	if n%4 == 0 && r.mode.policy.Sharing != policy.Strict {
+	if n%4 == 0 && r.mode.policy.Sharing.Mode != policy.Strict {
 		wants = 1 << 20
 	}
 	for range 1 + n%2 {
@@ -207,16 +178,14 @@ func (r *run) join(n int) {
 				if err != nil {
 					return
 				}
-				r.mu.Lock()
-				r.events = append(r.events, event{r.now(), g.N()})
-				r.mu.Unlock()
+				r.dispatched.Add(0, g.N())
 			}
 		})
 	}
 	r.alive, r.all = append(r.alive, one), append(r.all, one)
 }
 
-// recover ends all faults, and checks that new replicas are served soon, and that the limit is used.
+// recover ends all faults, and checks that the limit is used soon, and by new replicas.
 func (r *run) recover() {
 	r.do(step{op: "lossless"})
 	r.store.Locked(func() {
@@ -225,7 +194,7 @@ func (r *run) recover() {
 			one.link.Cut = false
 		}
 	})
-	r.change(func() { r.policy.RampOver, r.policy.RampFrom, r.policy.RampTTL = 0, policy.Rate{}, 0 })
+	r.change(func() { r.policy.Ramp.Over, r.policy.Ramp.From, r.policy.Ramp.TTL = 0, policy.Rate{}, 0 })
 	r.join(0)
 	r.join(1) // of the other group: one whose replicas have crashed keeps its permits for long
 	time.Sleep(4 * ttl)
@@ -239,7 +208,7 @@ func (r *run) recover() {
 	for range tries {
 		from := r.now()
 		time.Sleep(d)
-		if got = r.between(from, from+d); 10*got >= 6*want {
+		if got = r.dispatched.Between(from, from+d); 10*got >= 6*want {
 			return
 		}
 	}
@@ -256,14 +225,3 @@ func (r *run) end() {
 }
 
 func (r *run) right() string { return r.mode.right(r) }
-
-func (r *run) between(from, to time.Duration) (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, e := range r.events {
-		if e.at >= from && e.at < to {
-			n += e.n
-		}
-	}
-	return n
-}

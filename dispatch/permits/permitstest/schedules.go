@@ -17,23 +17,25 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Backend is where the limits of random schedules are. The zero value simulates one.
+// A Backend is the permit store of random sequences. The zero value simulates one.
 type Backend struct {
-	// Open returns the permit store of one schedule, which shares nothing with those of others. Nil: it is simulated.
+	// Open returns the permit store of one sequence, which shares nothing with those of others.
+	// Nil: it is simulated.
 	Open func(t *testing.T) dispatch.PermitStore
 
-	// Lose makes the permit store forget everything. Nil: a real one does not.
+	// Lose makes the permit store lose everything. Nil: a real one does not.
 	Lose func()
 
-	// RealTime says that the permit store cannot live in a synctest bubble: timers are as late as the machine has them.
+	// RealTime: the permit store cannot run in a synctest bubble, and timers are as late as the
+	// machine makes them.
 	RealTime bool
 }
 
-// Long reports whether a test may take its time: THROTTLE_LONG is set.
+// Long reports whether tests may take long: THROTTLE_LONG is set.
 func Long() bool { return os.Getenv("THROTTLE_LONG") != "" }
 
-// Seeds are those to run: that of THROTTLE_SEED, or as many as THROTTLE_SEEDS says, or as a short or, with THROTTLE_LONG, a
-// long run takes; with -short, a quarter of a short one.
+// Seeds returns the seeds to run: that of THROTTLE_SEED; else as many as THROTTLE_SEEDS says;
+// else short or, with THROTTLE_LONG, long ones; with -short, a quarter of short.
 func Seeds(t *testing.T, short, long int) (all []uint64) {
 	if text := os.Getenv("THROTTLE_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
@@ -55,10 +57,12 @@ func Seeds(t *testing.T, short, long int) (all []uint64) {
 	return all
 }
 
-// Run runs random schedules of every way to share on a backend: joins, leaves, crashes, links that are cut for a while, rates that
-// change, a store that freezes, forgets, comes back old, loses and doubles what it is sent, and whose clock steps. A schedule that
-// breaks what its way promises is made as short as it can be, and printed. (The clocks of clients cannot break anything: no
-// Limiter reads the time of day.)
+// Run runs random sequences of faults for each sharing mode on a backend: replicas that join,
+// leave and crash, connections that are cut for a while, rates that change, a store that freezes,
+// loses its state, comes back with an old one, loses and doubles requests, and whose clock steps.
+// After each sequence the limit must be used. A sequence that breaks the mode's promise is made
+// as short as possible, and printed. (The clocks of clients cannot break anything: no Limiter
+// reads the time of day.)
 func Run(t *testing.T, b Backend, seeds []uint64) {
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
@@ -70,14 +74,15 @@ func Run(t *testing.T, b Backend, seeds []uint64) {
 				steps := m.draw(seed, b)
 				if wrong := b.try(t, m, seed, steps); wrong != "" {
 					steps, wrong = b.shrink(t, m, seed, steps, wrong)
-					t.Errorf("%s; replay with THROTTLE_SEED=%d\nthe shortest schedule found:\n%s", wrong, seed, text(steps))
+					t.Errorf("%s; replay with THROTTLE_SEED=%d\nthe shortest sequence found:\n%s", wrong, seed, text(steps))
 				}
 			}
 		})
 	}
 }
 
-// A step is something that happens. All that is random in it was drawn beforehand, so that it does the same in a shorter schedule.
+// A step is one event. All that is random in it was drawn beforehand, so that it does the same in
+// a shorter sequence.
 type step struct {
 	op    string
 	n     int // of which, or how much
@@ -95,31 +100,31 @@ func text(steps []step) string {
 	return strings.Join(lines, "\n")
 }
 
-// A mode is a way to share, what may happen to it, and what it promises.
+// A mode is a sharing mode, what may happen to it, and what it promises.
 type mode struct {
 	name   string
 	rate   int64
 	policy policy.Policy
-	ops    []string // beside those of everybody
+	ops    []string // besides commonOps
 	right  func(*run) string
 }
 
-var everybody = []string{"join", "join", "join", "leave", "crash", "cut", "freeze", "lossy", "lossless"}
+var commonOps = []string{"join", "join", "join", "leave", "crash", "cut", "freeze", "lossy", "lossless"}
 
 const ttl = time.Second
 
 var modes = []mode{
 	{"fair", 400, policy.Policy{}, []string{"rate", "rate", "forget", "keep", "restore", "double", "skew", "skew a little"}, (*run).neverOver},
-	{"strict", 20, policy.Policy{Sharing: policy.Strict}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
-	{"strict, in a queue", 20, policy.Policy{Sharing: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2))}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
-	{"split", 100, policy.Policy{Sharing: policy.Split, PoolTTL: policy.Duration(ttl)}, []string{"ramp"}, (*run).neverMore},
-	{"groups", 100, policy.Policy{Sharing: policy.Groups, PoolTTL: policy.Duration(ttl), Groups: "0,1"}, []string{"ramp"}, (*run).neverMore},
+	{"strict", 20, policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict}}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
+	{"strict, in a queue", 20, policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2))}}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
+	{"split", 100, policy.Policy{Sharing: policy.Sharing{Mode: policy.Split, PoolTTL: policy.Duration(ttl)}}, []string{"ramp"}, (*run).neverMore},
+	{"groups", 100, policy.Policy{Sharing: policy.Sharing{Mode: policy.Groups, PoolTTL: policy.Duration(ttl), Groups: []string{"0", "1"}}}, []string{"ramp"}, (*run).neverMore},
 }
 
-// draw makes a schedule.
+// draw makes a sequence.
 func (m mode) draw(seed uint64, b Backend) (steps []step) {
 	rng := rand.New(rand.NewPCG(seed, 3))
-	ops := append(slices.Clone(everybody), m.ops...)
+	ops := append(slices.Clone(commonOps), m.ops...)
 	steps = append(steps, step{"join", rng.IntN(100), 0, 0})
 	n := 10 + rng.IntN(6)
 	if b.RealTime {
@@ -134,7 +139,7 @@ func (m mode) draw(seed uint64, b Backend) (steps []step) {
 	return steps
 }
 
-// can says which steps a backend knows.
+// can reports whether a backend can do that step.
 func (b Backend) can(op string) bool {
 	switch op {
 	case "keep", "restore", "skew", "skew a little":
@@ -145,7 +150,7 @@ func (b Backend) can(op string) bool {
 	return true
 }
 
-// shrink leaves out steps for as long as what is left is still wrong.
+// shrink leaves out steps while the rest still breaks the promise.
 func (b Backend) shrink(t *testing.T, m mode, seed uint64, steps []step, wrong string) ([]step, string) {
 	for i := 0; i < len(steps); {
 		fewer := slices.Delete(slices.Clone(steps), i, i+1)
@@ -158,7 +163,7 @@ func (b Backend) shrink(t *testing.T, m mode, seed uint64, steps []step, wrong s
 	return steps, wrong
 }
 
-// try runs a schedule, and says what was wrong with it.
+// try runs a sequence, and returns how it breaks the promise; "" if it does not.
 func (b Backend) try(t *testing.T, m mode, seed uint64, steps []step) (wrong string) {
 	once := func(t *testing.T) {
 		r := b.start(t, m, seed)

@@ -1,5 +1,6 @@
-// Package permitstest has a permit store that fails as it is told to, and random schedules of failures under which every way to
-// share a limit must hold what it promises, on every permit store.
+// Package permitstest is the conformance suite of permit stores: [Check], what a store does for
+// its callers; [Run], random sequences of faults under which each sharing mode must keep its
+// promises on every store; and a [Store] that fails as it is told to.
 package permitstest
 
 import (
@@ -16,25 +17,25 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// ErrCut is what a call to a store that cannot be reached returns.
+// ErrCut is the error of a request to a store that cannot be reached.
 var ErrCut = errors.New("store cut off")
 
 // Timeout is that of a Link to a simulated store.
 const Timeout = 200 * time.Millisecond
 
-// A Store is a permit store's server that fails as it is told to: one that is simulated, with a clock of its own, or a real one
-// behind it. Its exported fields are changed within Locked.
+// A Store is the server of a permit store that fails as it is told to: a simulated one with a
+// clock of its own, or a real one behind it. Its exported fields are changed within Locked.
 type Store struct {
-	RTT      func() time.Duration // of a call; default 0.2 to 0.8 ms, 1 % of them 4 ms more
-	Frozen   time.Time            // until then, calls wait; then they all run
+	RTT      func() time.Duration // of a request; default 0.2 to 0.8 ms, 1 % of them 4 ms more
+	Frozen   time.Time            // until then requests wait; then they all run
 	Skew     time.Duration        // of a simulated store's clock
-	Down     bool                 // calls fail at once
-	Calls    []time.Time          // of Do with allocations, that came through
-	Deaf     bool                 // no waiter hears that his turn has come
+	Down     bool                 // requests fail at once
+	Calls    []time.Time          // of Do with allocations, that reached the store
+	Deaf     bool                 // no waiter is woken
 	Requests int                  // allocations
-	Server   float64              // a simulated store's number; another has what a failover brought back
-	Sole     bool                 // a simulated store says that it has never lost a state; default true
-	Woken    int                  // waiters told that their turn has come, by a simulated store
+	Server   float64              // a simulated store's number; it changes with a failover
+	Sole     bool                 // what a simulated store says in schedule.Request; default true
+	Woken    int                  // waiters woken by a simulated store
 
 	LoseCalls, LoseReplies, Duplicate float64 // probabilities
 
@@ -50,7 +51,7 @@ type Store struct {
 	published map[string]bool         // replicas
 }
 
-// A Limit is what a simulated store keeps of one.
+// A Limit is what a simulated store keeps of a limit.
 type Limit struct {
 	State schedule.State
 	Subs  map[string]schedule.Sub
@@ -59,7 +60,8 @@ type Limit struct {
 // NewStore returns a store in front of a permit store; of nil, a simulated one.
 func NewStore(seed uint64, real dispatch.PermitStore) *Store {
 	s := &Store{
-		Limits: map[string]*Limit{}, Values: map[string][]byte{}, wakers: map[string]func(string){}, published: map[string]bool{},
+		Limits: map[string]*Limit{}, Values: map[string][]byte{},
+		wakers: map[string]func(string){}, published: map[string]bool{},
 		rng: rand.New(rand.NewPCG(seed, 1)), real: real, start: time.Now(), Sole: true,
 	}
 	s.RTT = func() time.Duration {
@@ -79,10 +81,10 @@ func (s *Store) Locked(f func()) {
 	f()
 }
 
-// Wait waits for calls that nobody waits for any more.
+// Wait waits for the requests whose senders have given up.
 func (s *Store) Wait() { s.late.Wait() }
 
-// Copy is the limits as a failover that lost what came later would bring them back.
+// Copy returns the limits as a failover would bring them back that lost all later requests.
 func (s *Store) Copy() map[string]*Limit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +120,9 @@ func (s *Store) allocate(key string, r schedule.Request) (reply schedule.Reply) 
 		s.Limits[key] = m
 	}
 	r.Sole, r.Server = s.Sole, s.Server
-	m.State, m.Subs[r.Subscription], reply = schedule.Allocate(m.State, m.Subs[r.Subscription], r, s.now())
+	sub := m.Subs[r.Subscription]
+	m.State, sub, reply = schedule.Allocate(m.State, sub, r, s.now())
+	m.Subs[r.Subscription] = sub
 	if process, _, ok := strings.Cut(reply.Wake, "|"); ok && !s.Deaf {
 		s.Woken++
 		woken, rtt := s.wakers[process], s.RTT()
@@ -132,7 +136,8 @@ func (s *Store) allocate(key string, r schedule.Request) (reply schedule.Reply) 
 	return reply
 }
 
-// A Link is one replica's way to a store, and a permit store. Its fields are used within the store's Locked.
+// A Link is a permit store: one replica's connection to a Store. Its fields are used within the
+// store's Locked.
 type Link struct {
 	*Store
 	Cut  bool
@@ -147,15 +152,18 @@ func (l *Link) Timeout() time.Duration {
 	return Timeout
 }
 
-// fate is what is to happen to a call.
+// fate returns what is to happen to a request.
 func (l *Link) fate() (cut, lost, twice bool, rtt time.Duration, frozen time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.Cut || l.rng.Float64() < l.LoseCalls, l.rng.Float64() < l.LoseReplies, l.rng.Float64() < l.Duplicate, l.RTT(), l.Frozen
+	cut = l.Cut || l.rng.Float64() < l.LoseCalls
+	lost = l.rng.Float64() < l.LoseReplies
+	twice = l.rng.Float64() < l.Duplicate
+	return cut, lost, twice, l.RTT(), l.Frozen
 }
 
-// Do answers the requests, unless that fails. An allocation may arrive twice, or after its sender has given up. A record is
-// compared and swapped, so that neither would change it again.
+// Do answers the requests, or fails. An allocation may arrive twice, or after its sender has
+// given up. A record is compared and swapped, so that neither changes it.
 func (l *Link) Do(ctx context.Context, requests []*permits.Request) {
 	sent := time.Now()
 	fail := func() {
@@ -227,7 +235,7 @@ func copies(allocations []*permits.Request) (all []*permits.Request) {
 	return all
 }
 
-// Update updates, unless that fails; it is not done twice.
+// Update updates a value, or fails.
 func (l *Link) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
 	cut, lost, _, rtt, frozen := l.fate()
 	l.Locked(func() { l.Sent++ })
@@ -250,7 +258,7 @@ func (l *Link) Update(ctx context.Context, key string, ttl time.Duration, f func
 	return err
 }
 
-// Value reads, unless that fails.
+// Value reads a value, or fails.
 func (l *Link) Value(ctx context.Context, key string) (value []byte, now float64, err error) {
 	cut, lost, _, rtt, frozen := l.fate()
 	if cut || lost || time.Until(frozen) > l.Timeout() {
@@ -265,7 +273,7 @@ func (l *Link) Value(ctx context.Context, key string) (value []byte, now float64
 	return value, now, nil
 }
 
-// Wakes wakes waiters, if the permit store does.
+// Wakes wakes waiters if the permit store does.
 func (l *Link) Wakes(ctx context.Context, process string, woken func(string)) error {
 	if l.real != nil {
 		if waker, ok := l.real.(dispatch.Waker); ok {
@@ -278,18 +286,18 @@ func (l *Link) Wakes(ctx context.Context, process string, woken func(string)) er
 	return nil
 }
 
-// State knows nothing.
+// State returns nothing.
 func (l *Link) State(context.Context, string) (schedule.State, float64, error) {
 	return schedule.State{}, 0, nil
 }
 
-// Publish keeps the replicas' names only.
+// Publish keeps the replica's name.
 func (l *Link) Publish(_ context.Context, _, replica string, _ []byte, _ time.Duration) error {
 	l.Locked(func() { l.published[replica] = true })
 	return nil
 }
 
-// Replicas counts those that have published.
+// Replicas counts the replicas that have published.
 func (l *Link) Replicas(context.Context, string) (n int, _ error) {
 	l.Locked(func() { n = len(l.published) })
 	return n, nil

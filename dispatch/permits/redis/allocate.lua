@@ -1,17 +1,21 @@
 -- The twin of schedule.Allocate: the same operations in the same order, so that both round alike.
--- KEYS[1] is the limit's hash: field l has the state, field r its ramp, field q its queue, field b what is known of busy answers, field
--- s<subscription> that of a subscription. Numbers go in and
--- out as doubles of eight bytes, least first: to read and write decimals cost more than all the rest.
+-- KEYS[1] is the limit's hash. Its fields: l the state, r the ramp, q the queue, b the answers of a
+-- limit with a rule, s<subscription> a subscription. Numbers are passed and returned as doubles of
+-- eight bytes, little-endian: converting decimals would cost more than all the rest.
 local max, min, floor = math.max, math.min, math.floor
 local pack, unpack = struct.pack, struct.unpack
 
 local identity = ARGV[2]
-local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, newRev, notAfter, nonce,
-  cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved,
-  newFrom, newOver, newTTL, newRelaxed, clockLow, clockHigh, cShifts = unpack('<dddddddddddddddddddddddddddd', ARGV[3])
-local waiter = ARGV[4] -- none without strict
-local mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter = 0, 0, 0, 0, 0, 0, 0, 0
-if ARGV[5] then mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter = unpack('<dddddddd', ARGV[5]) end
+local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, newRev, notAfter,
+  nonce, cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved, newFrom, newOver, newTTL,
+  newRelaxed, clockLow, clockHigh, cShifts = unpack('<dddddddddddddddddddddddddddd', ARGV[3])
+local waiter = ARGV[4] -- '' without strict
+local mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter =
+  0, 0, 0, 0, 0, 0, 0, 0
+if ARGV[5] then
+  mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter =
+    unpack('<dddddddd', ARGV[5])
+end
 
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
@@ -26,17 +30,21 @@ elseif mode > 0 then
 else
   stored = redis.call('HMGET', KEYS[1], 'l', field, 'r')
 end
-local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked, id
+local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts,
+  stepBy, stepAhead, stepAt, server, checked, id
 local state = stored[1]
 local version = state and string.match(state, '^(%d+) ')
 version = version and tonumber(version)
 if version and version > 2 then
-  return redis.error_reply('THROTTLENEWER state of version ' .. version .. ', this library knows 2: upgrade it')
+  return redis.error_reply('THROTTLENEWER state of version ' .. version ..
+    ': this program knows 2: upgrade this program')
 end
 if version == 2 and #state >= 170 then
-  inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked = unpack('<ddddddddddddddddddddd', state, 3)
+  inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy,
+    stepAhead, stepAt, server, checked = unpack('<ddddddddddddddddddddd', state, 3)
   id = string.sub(state, 171)
-  local sum = inc + seq + last + rev + tail + epoch + start + w0 + r0 + n0 + w1 + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt + server + checked
+  local sum = inc + seq + last + rev + tail + epoch + start + w0 + r0 + n0
+    + w1 + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt + server + checked
   if not (rate > 0 and sum - sum == 0) then inc = nil end
 end
 local subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
@@ -44,10 +52,12 @@ local oldEpoch, known = 0, inc ~= nil
 local busyLimit, low, good, since, cut, back, rise, notYet, healthy = 0, 0, 0, 0, 0, 0, 0, 0, 0
 local seenOK, seenBusy, seenRetry, window = 0, 0, 0, 0
 local heard = mode > 0 and strict ~= 1
-local top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen = newRate, newFrom, newOver, newTTL, newRelaxed, 0, 0, 0
-if not inc then -- none, or one that makes no sense: as good as lost
-  inc, seq, last, rev, rate, tail, epoch, start, id = nonce, 0, now, newRev, newRate, now, 2, now, identity
-  w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked = 0, 0, 0, 0, 0, 0, now, 0, 0, 0, 0, 0, now
+local top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
+local lineRate, lineEpoch, seen = 0, 0, 0
+if not inc then -- there is none, or it is damaged
+  inc, seq, rev, rate, epoch, id = nonce, 0, newRev, newRate, 2, identity
+  last, tail, start, resumed, checked = now, now, now, now, now
+  w0, r0, n0, w1, r1, n1, shifts, stepBy, stepAhead, stepAt, server = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 else
   oldEpoch = epoch
   if stored[2] and #stored[2] == 56 then
@@ -69,12 +79,14 @@ else
     local t, a, b, c, d, e, f, g, h, i, j, k, l, m = unpack('<dddddddddddddd', stored[4])
     local sum = t + a + b + c + d + e + f + g + h + i + j + k + l + m
     if t > 0 and sum - sum == 0 then
-      top, busyLimit, low, good, since, cut, back, rise, notYet, healthy, seenOK, seenBusy, seenRetry, window = t, a, b, c, d, e, f, g, h, i, j, k, l, m
+      top, busyLimit, low, good, since, cut, back, rise, notYet, healthy, seenOK, seenBusy,
+        seenRetry, window = t, a, b, c, d, e, f, g, h, i, j, k, l, m
     end
   end
 end
--- A strict line that another server has continues no slots of this one's: what that one allocated last may be lost.
-local old = known and cInc == inc and cSeq > seq -- an old state came back: as good as lost
+-- An old state that has come back is as good as lost. So is a strict state that another server has
+-- run: its last allocations may be lost.
+local old = known and cInc == inc and cSeq > seq
 if strict == 1 then
   local info = redis.pcall('INFO', 'server')
   local run = type(info) == 'string' and string.match(info, 'run_id:(%x%x%x%x%x%x%x%x%x%x%x%x)')
@@ -83,7 +95,7 @@ if strict == 1 then
   server = this
 end
 if old then inc, shifts = nonce, 0 end
--- The times of the state follow a clock that has stepped: see clock.go.
+-- The times of the state follow a clock that has stepped: see follow in clock.go.
 local by, ahead = 0, 0
 if known then
   if clockHigh > 0 then
@@ -108,11 +120,13 @@ if known then
     stepBy, stepAhead, stepAt = 0, 0, 0
   end
   if by ~= 0 then
-    shifts, last, checked, resumed, start, stepAt, tail = shifts + by, last + by, checked + by, resumed + by, start + by, stepAt + by, moved
+    shifts, last, checked = shifts + by, last + by, checked + by
+    resumed, start, stepAt, tail = resumed + by, start + by, stepAt + by, moved
     if lineEpoch ~= 0 then
       seen = seen + by
       lineEpoch = max(1, lineEpoch + floor(by + 0.5))
-      redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen))
+      redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed,
+        lineRate, lineEpoch, seen))
     end
     if since > 0 then since = since + by end
     if cut > 0 then cut = cut + by end
@@ -123,7 +137,8 @@ if known then
 end
 if now - last > 0.2 then resumed = now end
 last = now
--- A slope is how the rate goes on from a moment: as it is for a second, then up by a step a second until it is at the top.
+-- slope returns a rate from some time on: constant for a second, then rising by step a second up to
+-- top.
 local function slope(at)
   if lineEpoch == 0 then return rate, 0, rate end
   local step = (top - rampFrom) / over
@@ -134,11 +149,11 @@ local function span(at, n) -- how long n permits take
   if n <= r or step <= 0 or r >= highest then return n / r end
   n = n - r
   local up = (highest - r) / step
-  local most = (r + highest) / 2 * up
-  if n > most then return 1 + up + (n - most) / highest end
+  local rising = (r + highest) / 2 * up
+  if n > rising then return 1 + up + (n - rising) / highest end
   return 1 + (math.sqrt(r * r + 2 * step * n) - r) / step
 end
-local function count(at, d) -- how many permits take so long
+local function count(at, d) -- how many permits take d seconds
   local r, step, highest = slope(at)
   if d <= 1 or step <= 0 or r >= highest then return d * r end
   d = d - 1
@@ -148,10 +163,11 @@ local function count(at, d) -- how many permits take so long
 end
 
 local newer = identity ~= id or newRev > rev
-local other = rate ~= newRate or newOver > 0 -- pace; else somebody has only come later
+local other = rate ~= newRate or newOver > 0 -- another pace; else only the revision is newer
 if heard and known then other = top ~= newRate end
 if stored[3] then
-  other = top ~= newRate or rampFrom ~= newFrom or over ~= newOver or ttl ~= newTTL or relaxed ~= newRelaxed
+  other = top ~= newRate or rampFrom ~= newFrom or over ~= newOver
+    or ttl ~= newTTL or relaxed ~= newRelaxed
 end
 other = newer and other
 local allocated, was = 0, rate
@@ -164,7 +180,7 @@ if newer then
     redis.call('HDEL', KEYS[1], 'r')
   end
 end
-if over > 0 and newOver > 0 then -- a step of the ramp
+if over > 0 and newOver > 0 then -- a step of the ramp, which the replica knows of
   if rampFrom >= top then
     lineRate, lineEpoch, seen, rate = 0, 0, 0, top
   else
@@ -175,13 +191,18 @@ if over > 0 and newOver > 0 then -- a step of the ramp
       lineRate = rampFrom
       if asked then lineEpoch = second end
     elseif second > lineEpoch and asked then
-      if relaxed == 1 then lineRate = lineRate + step else lineRate = lineRate + step * (second - lineEpoch) end
+      if relaxed == 1 then
+        lineRate = lineRate + step
+      else
+        lineRate = lineRate + step * (second - lineEpoch)
+      end
       lineEpoch = second
     end
     lineRate = min(lineRate, top)
     seen, rate = now, lineRate
   end
-  redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen))
+  redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate,
+    lineEpoch, seen))
 end
 if heard then
   if window == 0 or window > now then window = now end
@@ -194,34 +215,43 @@ if heard then
       if seenBusy > 0 then limit = min(limit, 2 * answers / length) end
       local halvings = floor(min(seenBusy, 20))
       for _ = 1, seconds do
-        if recoverValue > 0 then limit = limit + recoverValue else limit = limit + limit * recoverRate end
+        if recoverValue > 0 then
+          limit = limit + recoverValue
+        else
+          limit = limit + limit * recoverRate
+        end
         limit = min(max(limit / 2 ^ halvings, minRate), 9999999)
         halvings = 0
       end
       if limit >= 9999999 then limit = 0 end
       busyLimit, low, good, since, cut, back, rise, notYet, healthy = limit, 0, 0, 0, 0, 0, 0, 0, 0
-    else -- by fraction
-      local least = minRate
+    else -- by fraction; see busy.Rule.Next
       if seenBusy > tolerance * answers then
         local came, share, ok = answers / length, seenBusy / answers, seenOK / length
         local known, expected = good, min(busyLimit, 2 * max(good, came))
         if busyLimit == 0 then known, expected = healthy, healthy end
         if busyLimit == 0 or good > 0 and busyLimit >= good then since = now - length end
         ok = max(ok, expected * (1 - share))
-        if known > 0 and came < 0.75 * expected then good = known elseif ok > least then good = ok
-        elseif seenOK > 0 and busyLimit > 0 and busyLimit <= least then good = least
-        elseif good == 0 then good = healthy end
+        if known > 0 and came < 0.75 * expected then
+          good = known
+        elseif ok > minRate then
+          good = ok
+        elseif seenOK > 0 and busyLimit > 0 and busyLimit <= minRate then
+          good = minRate
+        elseif good == 0 then
+          good = healthy
+        end
         if share > 0.1 then rise = 0.02 * (1 + share) else rise = max(0.02, rise / 6.25) end
-        busyLimit = max(least, ok * (1 - min(share, 0.05)))
+        busyLimit = max(minRate, ok * (1 - min(share, 0.05)))
         low, cut = busyLimit, now
         back = min(share + 0.1 * (now - since), 5)
         if seenRetry > 0 then
           notYet = max(notYet, now + min(seenRetry, 60))
-          if seenOK == 0 then busyLimit, low = least, least end
+          if seenOK == 0 then busyLimit, low = minRate, minRate end
         end
       else
         if seenOK > 0 then healthy = seenOK / length end
-        if not (busyLimit == 0 or now < notYet or seenOK == 0 and busyLimit <= least) then
+        if not (busyLimit == 0 or now < notYet or seenOK == 0 and busyLimit <= minRate) then
           if good == 0 then
             for _ = 1, seconds do busyLimit = busyLimit * 4 end
           elseif busyLimit < good then
@@ -241,12 +271,13 @@ if heard then
           end
         end
       end
-      if busyLimit > 0 then busyLimit = max(busyLimit, least) end
+      if busyLimit > 0 then busyLimit = max(busyLimit, minRate) end
     end
     seenOK, seenBusy, seenRetry, window = 0, 0, 0, now
   end
   seenOK, seenBusy, seenRetry = seenOK + answeredOK, seenBusy + answeredBusy, max(seenRetry, retryAfter)
-  redis.call('HSET', KEYS[1], 'b', pack('<dddddddddddddd', top, busyLimit, low, good, since, cut, back, rise, notYet, healthy, seenOK, seenBusy, seenRetry, window))
+  redis.call('HSET', KEYS[1], 'b', pack('<dddddddddddddd', top, busyLimit, low, good, since, cut,
+    back, rise, notYet, healthy, seenOK, seenBusy, seenRetry, window))
   local pace = top
   if busyLimit > 0 then pace = min(top, busyLimit) end
   if pace ~= rate then
@@ -282,7 +313,9 @@ if strict == 1 then
     tail = tail - span(max(now, tail), returned)
     seq = seq + 1
   end
-  local function free() return maxReserved + 1 - math.ceil(count(now, max(now, tail) - now) - 1e-6) end
+  local function free() -- how many slots may be allocated now
+    return maxReserved + 1 - math.ceil(count(now, max(now, tail) - now) - 1e-6)
+  end
   local queue, changed, place = {}, false, nil -- of {name, until}
   local q, i = known and stored[4] or '', 1
   while i + 9 <= #q do
@@ -328,14 +361,16 @@ if strict == 1 then
     end
   end
   if #queue > 0 and queue[1][1] ~= waiter and free() >= 1 then
-    -- a user who may not publish still allocates; the waiter comes by himself
+    -- a user without the right to publish still allocates: the waiter asks again by its own clock
     redis.pcall('PUBLISH', 'throttle:wake:' .. string.match(queue[1][1], '^[^|]*'), queue[1][1])
   end
   if changed and #queue == 0 then
     redis.call('HDEL', KEYS[1], 'q')
   elseif changed then
     local parts = {}
-    for _, w in ipairs(queue) do parts[#parts + 1] = pack('<d', w[2]) .. string.char(#w[1]) .. w[1] end
+    for _, w in ipairs(queue) do
+      parts[#parts + 1] = pack('<d', w[2]) .. string.char(#w[1]) .. w[1]
+    end
     redis.call('HSET', KEYS[1], 'q', table.concat(parts))
   end
   replySeq = own
@@ -412,17 +447,22 @@ else
 end
 
 redis.call('HSET', KEYS[1],
-  'l', '2 ' .. pack('<ddddddddddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked) .. id,
+  'l', '2 ' .. pack('<ddddddddddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0,
+    r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked) .. id,
   field, pack('<ddddddd', subEpoch, k0, kw0, kr0, k1, kw1, kr1))
-if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then -- a long line has long epochs, a strict one none
+-- A schedule with slots far ahead has long epochs, a strict one none.
+if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then
   local life = max(3600, 2 * (tail - now), 2 / rate)
   if strict == 1 then life = max(604800, 2 * (tail - now), 10 / rate) end
   redis.call('EXPIRE', KEYS[1], floor(min(1e9, life)) + 1)
-  if epoch ~= oldEpoch and redis.call('HLEN', KEYS[1]) > 1000 then -- forget subscriptions that count for nothing any more
+  -- Remove subscriptions of old epochs.
+  if epoch ~= oldEpoch and redis.call('HLEN', KEYS[1]) > 1000 then
     local all = redis.call('HGETALL', KEYS[1])
     for i = 1, #all, 2 do
-      if string.sub(all[i], 1, 1) == 's' and (#all[i + 1] ~= 56 or unpack('<d', all[i + 1]) < epoch - 1) then redis.call('HDEL', KEYS[1], all[i]) end
+      local old = #all[i + 1] ~= 56 or unpack('<d', all[i + 1]) < epoch - 1
+      if string.sub(all[i], 1, 1) == 's' and old then redis.call('HDEL', KEYS[1], all[i]) end
     end
   end
 end
-return pack('<dddddddddddddddd', 0, now, n, from, share, rate, gap, inc, replySeq or seq, replyEpoch, eff, fraction, round, stepAhead, now - resumed, shifts)
+return pack('<dddddddddddddddd', 0, now, n, from, share, rate, gap, inc, replySeq or seq,
+  replyEpoch, eff, fraction, round, stepAhead, now - resumed, shifts)

@@ -18,7 +18,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// bare is the least that a script on a hash can do.
+// bare is the minimum that a script on a hash can do.
 const bare = `local t = redis.call('TIME')
 local h = redis.call('HMGET', KEYS[1], 'a', 'b')
 redis.call('HSET', KEYS[1], 'a', t[1], 'b', t[2])
@@ -46,7 +46,8 @@ func clientCPU(b *testing.B) float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// BenchmarkAllocation measures the server's and the client's CPU an allocation, in pipelines of 100.
+// BenchmarkAllocation measures the server's and the client's CPU an allocation, in pipelines of
+// 100.
 func BenchmarkAllocation(b *testing.B) {
 	server := services.RedisServer(b)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr})
@@ -67,11 +68,11 @@ func BenchmarkAllocation(b *testing.B) {
 		b.ReportMetric(redisCPU, "us-of-redis-cpu")
 		return redisCPU
 	}
-	least := 0.0
+	bareCPU := 0.0
 	b.Run("bare script", func(b *testing.B) {
 		script := redis.NewScript(bare)
 		require.NoError(b, script.Load(b.Context(), client).Err())
-		least = measure(b, func() {
+		bareCPU = measure(b, func() {
 			pipe := client.Pipeline()
 			for i := range pipelined {
 				script.EvalSha(b.Context(), pipe, []string{fmt.Sprint("bare", i%10)})
@@ -101,8 +102,8 @@ func BenchmarkAllocation(b *testing.B) {
 				}
 				next += pipelined
 			})
-			if least > 0 { // it has been measured
-				b.ReportMetric(used/least, "x-bare-redis-cpu")
+			if bareCPU > 0 { // it has been measured
+				b.ReportMetric(used/bareCPU, "x-bare-redis-cpu")
 			}
 		})
 	}

@@ -9,8 +9,9 @@ import (
 // A dialFunc is [redis.Options.Dialer].
 type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// quiet returns a dial that never fails; where dial does, the connection fails when it is used. go-redis writes each failed
-// dial to standard error, and after as many as its pool is large it dials only once a second.
+// quiet returns a dial that never fails; where dial does, the connection fails when it is used.
+// go-redis writes each failed dial to standard error, and after as many as its pool is large it
+// dials only once a second.
 func quiet(dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
@@ -21,7 +22,8 @@ func quiet(dial dialFunc) dialFunc {
 	}
 }
 
-// A dialError is one layer around the error of a dial: go-redis removes the outermost of one that it gets from a new connection.
+// A dialError is one layer around the error of a dial: go-redis removes the outermost of one that
+// it gets from a new connection.
 type dialError struct{ error }
 
 func (e dialError) Unwrap() error { return e.error }

@@ -15,7 +15,8 @@ import (
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 )
 
-// TestQuiet: a permit store whose server is unavailable writes nothing to standard error, and leaves what other clients write.
+// TestQuiet: a permit store whose server is unavailable writes nothing to standard error, and
+// leaves what other clients write.
 func TestQuiet(t *testing.T) {
 	const env = "THROTTLE_TEST_QUIET"
 	const addr = "127.0.0.1:1" // nothing listens there

@@ -265,7 +265,7 @@ func TestNewerAndDamagedStates(t *testing.T) {
 	}
 }
 
-// TestForgetsSubscriptions: a group name a process must not fill the limit's hash.
+// TestForgetsSubscriptions: a new subscription name in each process does not fill the limit's hash.
 func TestForgetsSubscriptions(t *testing.T) {
 	addr, key := strings.TrimPrefix(services.Redis(t), "redis://"), "throttle:{"+services.Name(t)+"}"
 	client := redis.NewClient(&redis.Options{Addr: addr})
@@ -281,7 +281,8 @@ func TestForgetsSubscriptions(t *testing.T) {
 	assert.Greater(t, client.TTL(t.Context(), key).Val(), 59*time.Minute)
 }
 
-// TestFrozen: a frozen server holds nobody longer than the time-out, and what it runs later is not counted.
+// TestFrozen: a request to a frozen server ends by its timeout, and what the server runs later is
+// not counted.
 func TestFrozen(t *testing.T) {
 	server := services.RedisServer(t)
 	store := redispermits.Open(redis.UniversalOptions{Addrs: []string{server.Addr}}, 400*time.Millisecond)
@@ -362,7 +363,7 @@ func TestNoClock(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestDecimals: what is added up in a state keeps every bit on its way through text.
+// TestDecimals: a sum in a state keeps every bit when it is stored.
 func TestDecimals(t *testing.T) {
 	store := open(t, inMemory(t).Addr())
 	r := request(1.0 / 3)
@@ -374,8 +375,9 @@ func TestDecimals(t *testing.T) {
 	assert.Equal(t, math.Float64bits(got.Now+1/(1.0/3)), math.Float64bits(s.Tail))
 }
 
-// TestALongLineIsKept: a line with slots hours ahead has long epochs; what is in use is kept through them.
-func TestALongLineIsKept(t *testing.T) {
+// TestALongScheduleIsKept: a schedule with slots hours ahead has long epochs; what is in use is kept
+// through them.
+func TestALongScheduleIsKept(t *testing.T) {
 	m := inMemory(t)
 	now := time.Unix(1_700_000_000, 0)
 	m.SetTime(now)

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -155,6 +157,27 @@ func (v *Vertex) Values() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Clone(v.values)
+}
+
+// Forget drops the arrivals and values so far.
+func (v *Vertex) Forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.arrivals, v.values = nil, nil
+}
+
+// CPU returns the user and system time that the process has used, in ticks of 10 ms.
+func (v *Vertex) CPU() time.Duration {
+	v.t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", v.cmd.Process.Pid))
+	require.NoError(v.t, err)
+	_, rest, _ := strings.Cut(string(stat), ") ") // of the process's name
+	fields := strings.Fields(rest)
+	user, err := strconv.ParseInt(fields[11], 10, 64)
+	require.NoError(v.t, err)
+	system, err := strconv.ParseInt(fields[12], 10, 64)
+	require.NoError(v.t, err)
+	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
 // Refused returns the number of data that a map or sink has nacked.

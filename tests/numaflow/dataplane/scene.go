@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // Build builds the command in a directory and returns the name of its binary.
@@ -27,7 +28,7 @@ func Build(t testing.TB, directory string) string {
 func Env(t testing.TB, fields, permits string) []string {
 	t.Helper()
 	policies := filepath.Join(t.TempDir(), "policies.yaml")
-	text := "schema: 1\npolicies:\n  - {scope: numaflow://team/orders/orders, " + fields + "}\n"
+	text := "schema: 2\npolicies:\n  - {scope: numaflow://team/orders/orders, " + fields + "}\n"
 	require.NoError(t, os.WriteFile(policies, []byte(text), 0o600))
 	return []string{
 		throttle.EnvPolicies + "=file:" + policies, throttle.EnvPermits + "=" + permits,
@@ -37,21 +38,14 @@ func Env(t testing.TB, fields, permits string) []string {
 
 // Window returns the highest number of messages that arrived in any interval d since from, at all
 // vertices together.
-func Window(d time.Duration, from time.Time, vertices ...*Vertex) (most int) {
+func Window(d time.Duration, from time.Time, vertices ...*Vertex) int {
 	var all []time.Time
 	for _, v := range vertices {
 		all = append(all, v.Arrivals()...)
 	}
 	all = slices.DeleteFunc(all, func(at time.Time) bool { return at.Before(from) })
 	slices.SortFunc(all, time.Time.Compare)
-	first := 0
-	for i, at := range all {
-		for at.Sub(all[first]) >= d {
-			first++
-		}
-		most = max(most, i-first+1)
-	}
-	return most
+	return window.Max(d, window.Times(all))
 }
 
 // Speed returns the messages per second that have arrived since from, at all vertices together. It

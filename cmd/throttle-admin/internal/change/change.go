@@ -135,9 +135,9 @@ func needed(s configstore.Snapshot, changes []configstore.Change) []configstore.
 	return slices.DeleteFunc(changes, func(c configstore.Change) bool {
 		e, ok := stored[c.Key]
 		if !ok {
-			return c.Policy.IsZero()
+			return c.Deletes()
 		}
-		return e.Err == nil && c.Field == "" && !c.Policy.IsZero() && c.Policy.Equal(e.Policy)
+		return e.Err == nil && c.Field == "" && configstore.Same(e, policy.Entry{Settings: c.Settings})
 	})
 }
 
@@ -148,14 +148,14 @@ func (p Plan) check(s configstore.Snapshot, changes []configstore.Change) error 
 	}
 	var errs []error
 	for _, e := range s.Entries {
-		_, newer := errors.AsType[*policy.SchemaError](e.Err)
+		schema, ok := errors.AsType[*policy.SchemaError](e.Err)
 		changed := func(c configstore.Change) bool { return c.Key == configstore.KeyOf(e) }
-		if newer && slices.ContainsFunc(changes, changed) {
+		if ok && schema.Newer() && slices.ContainsFunc(changes, changed) {
 			errs = append(errs, e.Err)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return cli.Hint(err, "upgrade throttle-admin, or run throttle-admin remove SCOPE")
+		return cli.Hint(err, "upgrade throttle-admin, or remove it: throttle-admin remove SCOPE, quota clear ID")
 	}
 	return nil
 }
@@ -170,7 +170,7 @@ func Applied(entries []policy.Entry, changes []configstore.Change, now time.Time
 		return changed[configstore.KeyOf(e)]
 	})
 	for _, c := range changes {
-		if !c.Policy.IsZero() {
+		if !c.Deletes() {
 			after = append(after, c.Entry(now, 0))
 		}
 	}

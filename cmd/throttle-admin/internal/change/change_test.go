@@ -20,8 +20,8 @@ func manyPolicies(n int) (entries []policy.Entry) {
 			Name: fmt.Sprintf("t%05d", i),
 		}
 		entries = append(entries, policy.Entry{
-			Scope:  policy.TopicScope(topic),
-			Policy: policy.Policy{MessageRate: policy.PerSecond(1)},
+			Scope:    policy.TopicScope(topic),
+			Settings: policy.Policy{MessageRate: policy.PerSecond(1)},
 		})
 	}
 	return entries
@@ -31,7 +31,7 @@ func TestNeededOfMany(t *testing.T) {
 	entries := manyPolicies(16_000)
 	var changes []configstore.Change
 	for _, e := range entries {
-		changes = append(changes, configstore.Change{Key: configstore.KeyOf(e), Policy: e.Policy})
+		changes = append(changes, configstore.Change{Key: configstore.KeyOf(e), Settings: e.Policy()})
 	}
 	loosely.Hold(t, func(loose assert.TestingT) {
 		start := time.Now()

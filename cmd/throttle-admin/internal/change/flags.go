@@ -48,22 +48,10 @@ func (f *SetFlags) TTL(cmd *cobra.Command) (time.Duration, error) {
 	d, err := policy.ParseDuration(f.For)
 	switch {
 	case err != nil:
-		return 0, &policy.FieldError{Field: "for", Value: f.For,
-			Reason: "invalid duration: want 90s, 10m or 2h"}
+		return 0, cli.ArgError("for", f.For, "invalid duration: want 90s, 10m or 2h")
 	case d < configstore.MinTTL || d > configstore.MaxTTL:
 		least, most := policy.Duration(configstore.MinTTL), policy.Duration(configstore.MaxTTL)
-		return 0, &policy.FieldError{Field: "for", Value: f.For,
-			Reason: fmt.Sprintf("is outside %s..%s", least, most)}
+		return 0, cli.ArgError("for", f.For, fmt.Sprintf("out of range: want %s..%s", least, most))
 	}
 	return d, nil
-}
-
-// CheckTemporary returns an error if a policy with a ttl reserves throughput: a reservation must
-// fit its total at any time, and temporary fields expire one by one.
-func CheckTemporary(p policy.Policy, ttl time.Duration) error {
-	if r := p.ReservedThroughput; ttl != 0 && r != nil && *r > 0 {
-		return &policy.FieldError{Field: "for", Value: policy.Duration(ttl).String(),
-			Reason: "cannot be used for a reservation: want a total alone, or no --for"}
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package change
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,13 +9,14 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // A View is a change of one field of one scope. An empty value is inherited.
 type View struct {
 	Scope   string    `json:"scope"`
-	Field   string    `json:"field,omitempty"` // empty for a policy that cannot be read
+	Field   string    `json:"field,omitempty"` // empty for a policy that cannot be read; see nameOf
 	Before  string    `json:"before,omitempty"`
 	After   string    `json:"after,omitempty"`
 	Expires time.Time `json:"expires,omitzero"` // of a temporary After
@@ -25,7 +27,7 @@ type View struct {
 
 // ofQuotas reports whether the change concerns what quotas reserve.
 func (v View) ofQuotas() bool {
-	return v.Field == "capacity" || strings.HasSuffix(v.Field, "Throughput")
+	return v.Field == "quota.reserved" || v.Field == "quota.total" || v.Field == "quotaSettings.capacity"
 }
 
 // A Report is what a change has done or, in a dry run, would do.
@@ -66,28 +68,38 @@ func (v value) describe(now time.Time) string {
 	return fmt.Sprintf("%s for %s, then %s", v.temporary, left, named(v.permanent))
 }
 
-// valuesOf returns the values of all fields of all scopes.
-func valuesOf(entries []policy.Entry) map[policy.Scope]map[string]value {
-	all := make(map[policy.Scope]map[string]value)
+// nameOf returns the name of a section's field: quotas have fields such as quota.total, and a
+// cluster's settings for quotas have fields such as quotaSettings.zones.
+func nameOf(s policy.Section, field string) string {
+	prefix := map[policy.Section]string{
+		policy.QuotaSection: "quota", policy.QuotaSettingsSection: "quotaSettings",
+	}[s]
+	if prefix == "" || field == "" {
+		return prefix + field
+	}
+	return prefix + "." + field
+}
+
+// valuesOf returns the values of all fields of all scopes, by the entries' permanent keys.
+func valuesOf(entries []policy.Entry) map[configstore.Key]map[string]value {
+	all := make(map[configstore.Key]map[string]value)
 	for _, e := range entries {
-		if all[e.Scope] == nil {
-			all[e.Scope] = make(map[string]value)
+		key := configstore.Key{Section: e.Section(), Scope: e.Scope}
+		if all[key] == nil {
+			all[key] = make(map[string]value)
 		}
 		if e.Err != nil {
-			all[e.Scope][""] = value{permanent: "unreadable"}
+			all[key][""] = value{permanent: "unreadable"}
 			continue
 		}
-		for field := range policy.Fields() {
-			if !e.Policy.Has(field) {
-				continue
-			}
-			v := all[e.Scope][field]
+		for _, field := range policy.Fields(e.Settings) {
+			v := all[key][field]
 			if e.Temporary {
-				v.temporary, v.expires = output.Field(e.Policy, field), e.Expires
+				v.temporary, v.expires = policy.Text(e.Settings, field), e.Expires
 			} else {
-				v.permanent = output.Field(e.Policy, field)
+				v.permanent = policy.Text(e.Settings, field)
 			}
-			all[e.Scope][field] = v
+			all[key][field] = v
 		}
 	}
 	return all
@@ -97,16 +109,21 @@ func valuesOf(entries []policy.Entry) map[policy.Scope]map[string]value {
 func Compare(from, to []policy.Entry, now time.Time) []View {
 	views := []View{}
 	before, after := valuesOf(from), valuesOf(to)
-	scopes := maps.Clone(before)
-	maps.Copy(scopes, after)
-	for _, scope := range slices.SortedFunc(maps.Keys(scopes), policy.Scope.Compare) {
-		for _, field := range slices.Insert(slices.Collect(policy.Fields()), 0, "") {
-			b, a := before[scope][field], after[scope][field]
+	keys := maps.Clone(before)
+	maps.Copy(keys, after)
+	ordered := slices.SortedFunc(maps.Keys(keys), func(a, b configstore.Key) int {
+		return cmp.Or(cmp.Compare(a.Section, b.Section), a.Scope.Compare(b.Scope))
+	})
+	for _, key := range ordered {
+		for _, f := range slices.Insert(key.Section.Fields(), 0, policy.Field{}) {
+			field := f.Name // "" if the settings cannot be read
+			b, a := before[key][field], after[key][field]
 			if a == b {
 				continue
 			}
 			v := View{
-				Scope: scope.String(), Field: field, Before: b.inForce(), After: a.inForce(),
+				Scope: key.Scope.String(), Field: nameOf(key.Section, field),
+				Before: b.inForce(), After: a.inForce(),
 				before: b.describe(now), after: a.describe(now),
 			}
 			if a.temporary != "" {

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
-	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -71,11 +70,12 @@ func affected(cluster string, known map[consumer]bool, from, to []policy.Entry) 
 	})
 	for _, c := range consumers {
 		b, a := before.Resolve(cluster, c.topic, c.name), after.Resolve(cluster, c.topic, c.name)
-		for field := range policy.Fields() {
-			topicFrom, topicTo := output.Field(b.Topic, field), output.Field(a.Topic, field)
+		for _, f := range policy.PolicySection.Fields() {
+			field := f.Name
+			topicFrom, topicTo := policy.Text(b.Topic, field), policy.Text(a.Topic, field)
 			from, to := topicFrom, topicTo
 			if c.name != "" {
-				from, to = output.Field(b.Subscription, field), output.Field(a.Subscription, field)
+				from, to = policy.Text(b.Subscription, field), policy.Text(a.Subscription, field)
 				if from == topicFrom && to == topicTo {
 					continue // the topic has a row for it
 				}

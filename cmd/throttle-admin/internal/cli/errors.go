@@ -1,5 +1,7 @@
 package cli
 
+import "fmt"
+
 // A usageError is an error in the command line; the exit status is ExitUsage.
 type usageError struct{ error }
 
@@ -11,6 +13,11 @@ func Usage(err error) error {
 		return nil
 	}
 	return &usageError{err}
+}
+
+// ArgError returns an error in one argument or flag.
+func ArgError(name, value, reason string) error {
+	return fmt.Errorf("%.50s %.200q: %s", name, value, reason)
 }
 
 // A hintError is an error with a hint, which is printed on a line of its own.

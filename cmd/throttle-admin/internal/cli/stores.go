@@ -110,7 +110,8 @@ func (a *App) WithStore(
 	return errors.Join(err, store.Close())
 }
 
-// Policies returns the stored policies. It warns if the file does not exist: its name may be wrong.
+// Policies returns the stored policies. It warns if the file does not exist: its name may be
+// wrong.
 func (a *App) Policies(ctx context.Context) (s configstore.Snapshot, err error) {
 	err = a.WithStore(ctx, func(ctx context.Context, store configstore.Store) error {
 		s, err = store.List(ctx)

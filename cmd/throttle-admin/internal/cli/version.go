@@ -29,8 +29,9 @@ func newVersionCommand(a *App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this program",
-		Long: `Print the version of this program from its build info; a working copy's is "(devel)".
-The version of each replica is in its status record: throttle-admin explain TOPIC -o json`,
+		Long: `Print the version of this program from its build info; a working copy's is
+"(devel)". The version of each replica is in its status record: throttle-admin explain TOPIC -o
+json`,
 		Example: `  throttle-admin version
   throttle-admin version -o json`,
 		Args: Args(),

@@ -1,4 +1,4 @@
-// Package demo has the command that shows two consumer groups share a limit.
+// Package demo holds the command that shows how two consumer groups share a limit.
 package demo
 
 import (
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,129 +16,153 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Commands returns the commands of this family.
+// Commands returns the commands of this package.
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{newDemoCommand(a)}
 }
 
-// A demo is what the flags of the command ask for.
+// A demo has the values of the command's flags.
 type demo struct {
 	app      *cli.App
 	limit    policy.Rate
 	duration time.Duration
 	plain    bool
-	sharing  string // "" = the default
+	sharing  string // "" means the default
 
-	store, permits, kafka, pulsar string // "" = in this process; of the permit store: where the policies are
+	// URLs of services; "" means one in this process, or for permits the etcd with the policies.
+	policies, permits, kafka, pulsar string
 }
 
-const inMemory = "memory:" // the permit store of one process, which all of the demo's then share
+// inMemory is a permit store in memory, which all replicas of the demo share.
+const inMemory = "memory:"
 
-// What the demo drains its topic with.
+// The consumers of the demo's topic.
 const (
-	demoLanes     = 4 // partitions of a Kafka topic
-	demoProcesses = 2 // Limiters, each as if in a process of its own
-	demoReaders   = 2 // of each group in each process
+	lanes         = 4 // partitions of a Kafka topic
+	replicas      = 2 // each has a Limiter, as if in a process of its own
+	consumersEach = 2 // of each consumer group in each replica
 )
 
-var demoGroups = []string{"billing", "alerts"}
+var groupNames = []string{"billing", "alerts"}
 
-// demoWorkers are the groups that the processes are in, for --sharing groups.
-var demoWorkers = [demoProcesses]string{"eu", "us"}
+// workerGroups are the worker groups of the replicas, for --sharing groups.
+var workerGroups = [replicas]string{"eu", "us"}
 
 func newDemoCommand(app *cli.App) *cobra.Command {
 	d := demo{app: app}
 	var limit string
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "See two consumer groups share one limit; needs nothing but this program",
-		Long: `Start an etcd and a Kafka broker in this process, fill a topic of 4 partitions with a backlog, set a
-limit, and drain the topic with two consumer groups of 4 kafka-go readers each, as if in 2 processes.
+		Short: "Show how two consumer groups share one limit; needs no services",
+		Long: `Show how two consumer groups share one limit. The demo starts an etcd and a Kafka
+broker in this process, fills a topic of 4 partitions with a backlog, sets a limit, and drains the
+topic with two consumer groups of 4 kafka-go readers each, in 2 replicas.
 
-A live table shows the rate, share and backlog of each group, and why it waits or does not. Half-way the
-limit is doubled; then one group catches up with its producer and is let through.
+A live table shows the rate, share and backlog of each consumer group, and whether and why it is
+throttled. Halfway, the limit is doubled; later one consumer group has no backlog any more and is
+not throttled.
 
-With -o json or -o yaml the demo is a measurement: one constant limit, a backlog that outlasts it, the
-clock started half a second after every reader had messages. Figures are counted where the readers receive.
+With -o json or -o yaml, the demo measures: at a constant limit, with a backlog that outlasts the
+measurement, from half a second after each consumer has received messages. Messages are counted
+where consumers receive them.
 
---policies, --permits and --kafka put real services in the place of those in this process; an etcd has the
-policies and the permits unless --permits says otherwise, such as --permits memory:. The demo then
-makes a topic and a policy with a name of their own, and removes both at the end.
-
-With --pulsar the topic is one of a real Pulsar, and the groups are Shared subscriptions.`,
+With --policies, --permits or --kafka, the demo uses real services. Permits are in the etcd with
+the policies, unless --permits is set, for example to memory:. The demo's topic and policy then
+have unique names, and are removed at the end. With --pulsar, the topic is in a real Pulsar, and
+the consumer groups are Shared subscriptions.`,
 		Example: `  throttle-admin demo
   throttle-admin demo --duration 10s -o json
-  throttle-admin demo --policies etcd://127.0.0.1:2379/throttle --permits redis://127.0.0.1:6379 --kafka 127.0.0.1:9092
+  throttle-admin demo --policies etcd://127.0.0.1:2379/throttle --permits redis://127.0.0.1:6379
+  throttle-admin demo --kafka 127.0.0.1:9092
   throttle-admin demo --pulsar pulsar://127.0.0.1:6650`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			var errs []error
-			fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf("demo: "+format, args...)) }
-			if d.limit, err = policy.ParseRate(limit); err != nil {
-				fault("--limit: %w", err)
-			} else if perSecond := d.limit.PerSec(); perSecond < 100 || perSecond > 20_000 {
-				fault("--limit %s: is outside 100/s..20000/s", limit)
-			}
-			if u, err := url.Parse(d.pulsar); strings.Contains(d.pulsar, "@") {
-				fault("--pulsar: has an @: write pulsar://host:6650")
-			} else if d.pulsar != "" && (err != nil || u.Scheme != "pulsar" && u.Scheme != "pulsar+ssl" || u.Host == "") {
-				fault("--pulsar %.200q: is no broker: write pulsar://host:6650", d.pulsar)
-			}
-			if d.kafka != "" && d.pulsar != "" {
-				fault("--kafka and --pulsar: choose one")
-			}
-			if s := policy.Sharing(d.sharing); s != "" && s != policy.Fair && s != policy.Strict && s != policy.Split && s != policy.Groups {
-				fault("--sharing %q: is unknown: use allocated, strict, split or groups", d.sharing)
-			}
-			if d.duration < time.Second || d.duration > 10*time.Minute {
-				fault("--duration %s: is outside 1s..10m", d.duration)
-			}
-			// What the environment says is for the other commands: the demo needs nothing.
-			if cmd.Flags().Changed("policies") {
-				if strings.HasPrefix(app.PoliciesURL, "memory:") {
-					fault("--policies memory: is each process's own: leave it out to have an etcd here")
-				} else if d.store, err = app.PoliciesOptions.Add(app.PoliciesURL); err != nil {
-					fault("store %w", err)
-				}
-			}
-			if cmd.Flags().Changed("permits") && strings.HasPrefix(app.PermitsURL, "none:") {
-				fault("--permits none: allocates nothing: leave it out to have permits in an etcd here")
-			} else if cmd.Flags().Changed("permits") && app.PermitsURL == inMemory {
-				d.permits = inMemory
-			} else if cmd.Flags().Changed("permits") {
-				if d.permits, err = app.PermitsOptions.Add(app.PermitsURL); err != nil {
-					fault("permit store %w", err)
-				}
-			}
-			if err = errors.Join(errs...); err != nil {
+		Args: cli.Args(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := d.parse(cmd, limit); err != nil {
 				return cli.Usage(err)
 			}
 			run := d.measure
 			if app.Output == "table" {
 				run = d.show
 			}
-			if err = run(cmd.Context()); err != nil {
+			if err := run(cmd.Context()); err != nil {
 				return fmt.Errorf("demo: %w", err)
 			}
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&limit, "limit", "1000/s", "the topic's limit, doubled half-way in the live demo")
-	cmd.Flags().DurationVar(&d.duration, "duration", 24*time.Second, "how long messages flow")
-	cmd.Flags().StringVar(&d.sharing, "sharing", "", "how the limit is shared: allocated, strict, split or groups (default allocated)")
-	cmd.Flags().BoolVar(&d.plain, "plain", false, "a line a second in place of a table that is redrawn")
-	cmd.Flags().StringVar(&d.kafka, "kafka", "", "host:port of a Kafka broker (default one in this process)")
-	cmd.Flags().StringVar(&d.pulsar, "pulsar", "", "pulsar://host:port of a Pulsar, in place of Kafka")
+	flags := cmd.Flags()
+	flags.StringVar(&limit, "limit", "1000/s", "limit of the topic; live, it is doubled halfway")
+	flags.DurationVar(&d.duration, "duration", 24*time.Second, "how long consumers run")
+	flags.StringVar(&d.sharing, "sharing", "", "fair, strict, split or groups (default fair)")
+	flags.BoolVar(&d.plain, "plain", false, "print a line each second instead of a live table")
+	flags.StringVar(&d.kafka, "kafka", "", "host:port of a Kafka (default one in this process)")
+	flags.StringVar(&d.pulsar, "pulsar", "", "pulsar://host:port of a Pulsar, instead of Kafka")
 	return cmd
 }
 
-// A measurement is what demo -o json prints.
+// parse validates the flags. It ignores the stores that the environment names: by default, the
+// demo uses no services.
+func (d *demo) parse(cmd *cobra.Command, limit string) (err error) {
+	var errs []error
+	fault := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("demo: "+format, args...))
+	}
+	if d.limit, err = policy.ParseRate(limit); err != nil {
+		fault("--limit: %w", err)
+	} else if perSecond := d.limit.PerSec(); perSecond < 100 || perSecond > 20_000 {
+		fault("--limit %s: is outside 100/s..20000/s", limit)
+	}
+	if d.duration < time.Second || d.duration > 10*time.Minute {
+		fault("--duration %s: is outside 1s..10m", d.duration)
+	}
+	modes := []policy.SharingMode{"", policy.Fair, policy.Strict, policy.Split, policy.Groups}
+	if !slices.Contains(modes, policy.SharingMode(d.sharing)) {
+		fault("--sharing %q: unknown mode: want fair, strict, split or groups", d.sharing)
+	}
+	if err := checkPulsar(d.pulsar); err != nil {
+		fault("%w", err)
+	}
+	if d.kafka != "" && d.pulsar != "" {
+		fault("--kafka, --pulsar: want one of them")
+	}
+	if cmd.Flags().Changed("policies") {
+		if strings.HasPrefix(d.app.PoliciesURL, "memory:") {
+			fault("--policies memory: is not shared by replicas: want no --policies, or an etcd")
+		} else if d.policies, err = d.app.PoliciesOptions.Add(d.app.PoliciesURL); err != nil {
+			fault("policy store %w", err)
+		}
+	}
+	if cmd.Flags().Changed("permits") {
+		if strings.HasPrefix(d.app.PermitsURL, "none:") {
+			fault("--permits none: has no permits to share: want no --permits, or a permit store")
+		} else if d.permits, err = d.app.PermitsOptions.Add(d.app.PermitsURL); err != nil {
+			fault("permit store %w", err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkPulsar validates --pulsar. It does not show a URL that may have a password.
+func checkPulsar(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case text == "":
+		return nil
+	case strings.Contains(text, "@"):
+		return errors.New("--pulsar: has an @: want pulsar://host:6650")
+	case err != nil, u.Scheme != "pulsar" && u.Scheme != "pulsar+ssl", u.Host == "":
+		return fmt.Errorf("--pulsar %.200q: invalid URL: want pulsar://host:6650", text)
+	}
+	return nil
+}
+
+// A measurement is the result of demo -o json.
 type measurement struct {
 	Limit         float64             `json:"limit"` // messages a second
 	Seconds       float64             `json:"seconds"`
-	Dispatched    int                 `json:"dispatched"` // messages that the readers received in that time
+	Dispatched    int                 `json:"dispatched"` // messages received in Seconds
 	Rate          float64             `json:"rate"`       // messages a second
-	MaxWindow     int                 `json:"maxWindow"`  // most messages in any sliding second, from the very first on
+	MaxWindow     int                 `json:"maxWindow"`  // most messages in any one second
 	Subscriptions []subscriptionShare `json:"subscriptions"`
 
 	RequestsPerMessage float64 `json:"requestsPerMessage"`
@@ -146,16 +171,17 @@ type measurement struct {
 type subscriptionShare struct {
 	Name       string  `json:"name"`
 	Dispatched int     `json:"dispatched"`
-	Share      float64 `json:"share"` // of all that were dispatched
+	Share      float64 `json:"share"` // of all messages
 }
 
-// settle is how long messages flow before the clock starts: the first allocations are small.
+// settle is how long consumers run before the measurement: the first allocations are small.
 const settle = 500 * time.Millisecond
 
-// measure runs at one limit and prints a measurement.
+// measure measures at a constant limit and prints the result.
 func (d *demo) measure(ctx context.Context) (err error) {
 	perSecond := d.limit.PerSec()
-	backlog := int(perSecond * (d.duration + joinTimeout).Seconds()) // one group alone could not drain it
+	// More than one group alone could drain:
+	backlog := int(perSecond * (d.duration + joinTimeout).Seconds())
 	w, err := d.openWorld(ctx, backlog, nil)
 	defer func() { err = errors.Join(err, w.Close()) }()
 	if err == nil {
@@ -183,13 +209,15 @@ func (d *demo) measure(ctx context.Context) (err error) {
 	m := measurement{Limit: perSecond, Seconds: round3(end.Sub(start).Seconds())}
 	for _, g := range f.groups {
 		if f.state(g).exempt > 0 {
-			return fmt.Errorf("%s has caught up before the end: nothing was measured", g.name)
+			return fmt.Errorf("%s caught up before the end: nothing was measured", g.name)
 		}
-		m.Subscriptions = append(m.Subscriptions, subscriptionShare{Name: g.name, Dispatched: f.count(start, end, g)})
-		m.Dispatched += m.Subscriptions[len(m.Subscriptions)-1].Dispatched
+		n := f.count(start, end, g)
+		m.Subscriptions = append(m.Subscriptions, subscriptionShare{Name: g.name, Dispatched: n})
+		m.Dispatched += n
 	}
 	for i := range m.Subscriptions {
-		m.Subscriptions[i].Share = round3(float64(m.Subscriptions[i].Dispatched) / float64(m.Dispatched))
+		s := &m.Subscriptions[i]
+		s.Share = round3(float64(s.Dispatched) / float64(m.Dispatched))
 	}
 	m.Rate = round3(float64(m.Dispatched) / end.Sub(start).Seconds())
 	m.MaxWindow = f.maxWindow(time.Time{}, end)

@@ -12,58 +12,61 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// A fleet is the processes that drain a world's topic: each has a Limiter and readers of every group.
+// A fleet has the replicas that drain the topic of a world. Each has a Limiter and consumers of
+// each group.
 type fleet struct {
-	limiters []*dispatch.Limiter
-	readers  []drainer
-	groups   []*group
-	failed   chan error // the first reader's that failed
+	limiters  []*dispatch.Limiter
+	consumers []consumer
+	groups    []*group
+	failed    chan error // the error of the first consumer that failed
 
 	stop context.CancelFunc
 	done sync.WaitGroup
 }
 
-// A group is what the readers of a consumer group have received.
+// A group has what the consumers of a consumer group have received.
 type group struct {
 	name string
 
 	mu       sync.Mutex // guards the fields below
 	received []time.Time
-	next     [demoLanes]int64 // offsets behind the messages received
-	had      map[int]bool     // readers that have received some
-	ends     [demoLanes]int64 // offsets behind the messages written
+	next     [lanes]int64 // the offset after the last message received, by lane
+	had      map[int]bool // consumers that have received a message
+	ends     [lanes]int64 // the offset after the last message written, by lane
 
-	waits int64 // calls that had waited when state was called last; for state only
+	waits int64 // calls that had waited at the last call of state; only state uses it
 }
 
-// joinTimeout bounds how long it may take until every reader has messages.
+// joinTimeout bounds the time until each consumer has received a message.
 const joinTimeout = 20 * time.Second
 
-// openFleet starts the processes. The fleet is to be closed even if there is an error.
+// openFleet starts the replicas. The caller closes the fleet, also after an error.
 func openFleet(ctx context.Context, w *world) (f *fleet, err error) {
 	running, stop := context.WithCancel(ctx)
 	f = &fleet{failed: make(chan error, 1), stop: stop}
-	for _, name := range demoGroups {
-		f.groups = append(f.groups, &group{name: name, next: w.starts[name], ends: w.ends, had: map[int]bool{}})
+	for _, name := range groupNames {
+		f.groups = append(f.groups, &group{
+			name: name, next: w.starts[name], ends: w.ends, had: map[int]bool{},
+		})
 	}
-	for p := range demoProcesses {
-		lim, err := w.openLimiter(ctx, fmt.Sprintf("%s-%d", w.topic, p+1), demoWorkers[p])
+	for p := range replicas {
+		lim, err := w.openLimiter(ctx, fmt.Sprintf("%s-%d", w.topic, p+1), workerGroups[p])
 		if err != nil {
 			return f, err
 		}
 		f.limiters = append(f.limiters, lim)
 	}
 	for _, g := range f.groups {
-		for i := range demoProcesses * demoReaders {
-			r, err := w.broker.reader(g.name, 1+i, f.limiters[i%demoProcesses])
+		for i := range replicas * consumersEach {
+			r, err := w.broker.consumer(g.name, 1+i, f.limiters[i%replicas])
 			if err != nil {
 				return f, err
 			}
-			f.readers = append(f.readers, r)
+			f.consumers = append(f.consumers, r)
 			f.done.Go(func() {
 				if err := g.read(running, r, 1+i); running.Err() == nil {
 					select {
-					case f.failed <- fmt.Errorf("a reader of %s: %w", g.name, err):
+					case f.failed <- fmt.Errorf("consumer of %s: %w", g.name, err):
 					default:
 					}
 				}
@@ -73,13 +76,13 @@ func openFleet(ctx context.Context, w *world) (f *fleet, err error) {
 	return f, nil
 }
 
-// Close ends the processes.
+// Close stops the replicas.
 func (f *fleet) Close() error {
 	f.stop()
 	f.done.Wait()
-	errs := make([]error, len(f.readers))
+	errs := make([]error, len(f.consumers))
 	var closing sync.WaitGroup
-	for i, r := range f.readers {
+	for i, r := range f.consumers {
 		closing.Go(func() { errs[i] = r.Close() })
 	}
 	closing.Wait()
@@ -89,32 +92,32 @@ func (f *fleet) Close() error {
 	return errors.Join(errs...)
 }
 
-// read is a consumer's loop, until ctx ends or something fails.
-func (g *group) read(ctx context.Context, r drainer, reader int) error {
+// read runs a consumer until ctx ends or it fails.
+func (g *group) read(ctx context.Context, r consumer, number int) error {
 	for {
 		lane, offset, err := r.next(ctx)
 		if err != nil {
 			return err
 		}
-		g.note(lane, offset, time.Now(), reader)
+		g.note(lane, offset, time.Now(), number)
 	}
 }
 
-func (g *group) note(lane int, offset int64, at time.Time, reader int) {
+func (g *group) note(lane int, offset int64, at time.Time, number int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.received = append(g.received, at)
-	g.had[reader] = true
+	g.had[number] = true
 	g.next[lane] = max(g.next[lane], offset+1)
 }
 
-func (g *group) wrote(ends [demoLanes]int64) {
+func (g *group) wrote(ends [lanes]int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ends = ends
 }
 
-// backlog is what the group has not received.
+// backlog returns the number of messages that the group has not received.
 func (g *group) backlog() (n int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,9 +127,10 @@ func (g *group) backlog() (n int64) {
 	return n
 }
 
-// join waits until every reader has had messages.
+// join waits until each consumer has received a message.
 func (f *fleet) join(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("the readers did not all get messages within %s", joinTimeout))
+	late := fmt.Errorf("not all consumers received messages within %s", joinTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, late)
 	defer cancel()
 	for !f.joined() {
 		select {
@@ -146,14 +150,14 @@ func (f *fleet) joined() bool {
 		g.mu.Lock()
 		had := len(g.had)
 		g.mu.Unlock()
-		if had < demoProcesses*demoReaders {
+		if had < replicas*consumersEach {
 			return false
 		}
 	}
 	return true
 }
 
-// flow lets messages flow for a time.
+// flow waits for a time while consumers run.
 func (f *fleet) flow(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -165,7 +169,7 @@ func (f *fleet) flow(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// inForce waits until every process has a revision of the policies in force.
+// inForce waits until a revision of the policies is in force in each replica.
 func (f *fleet) inForce(ctx context.Context, revision int64) error {
 	for _, lim := range f.limiters {
 		for lim.Stats().Revision < revision {
@@ -177,7 +181,7 @@ func (f *fleet) inForce(ctx context.Context, revision int64) error {
 	return nil
 }
 
-// requests counts the allocations of all processes.
+// requests returns the number of requests to the permit store.
 func (f *fleet) requests() (n int64) {
 	for _, lim := range f.limiters {
 		n += lim.Stats().Permits.Requests
@@ -185,15 +189,15 @@ func (f *fleet) requests() (n int64) {
 	return n
 }
 
-// count is what groups received from start up to end.
+// count returns the number of messages that groups received from start up to end.
 func (f *fleet) count(start, end time.Time, groups ...*group) int {
 	return len(received(start, end, groups))
 }
 
-// slack is how much out of order the readers of a group may note what they receive.
+// slack bounds how far out of order the consumers of a group record messages.
 const slack = time.Second
 
-// received is when groups received what they did from start up to end, sorted.
+// received returns the times of the messages that groups received from start up to end, sorted.
 func received(start, end time.Time, groups []*group) (times []time.Time) {
 	for _, g := range groups {
 		g.mu.Lock()
@@ -209,28 +213,28 @@ func received(start, end time.Time, groups []*group) (times []time.Time) {
 	return times
 }
 
-// maxWindow is the most messages that all groups received in any second from start to end.
-func (f *fleet) maxWindow(start, end time.Time) (most int) {
+// maxWindow returns the most messages that all groups received in any second from start to end.
+func (f *fleet) maxWindow(start, end time.Time) (highest int) {
 	times := received(start, end, f.groups)
 	first := 0
 	for i, t := range times {
 		for t.Sub(times[first]) >= time.Second {
 			first++
 		}
-		most = max(most, i-first+1)
+		highest = max(highest, i-first+1)
 	}
-	return most
+	return highest
 }
 
-// A groupState is what the Limiters say of a group.
+// A groupState is the state of a group in the Limiters.
 type groupState struct {
-	exempt, caughtUp int // processes where it is
-	processes        int
+	exempt, caughtUp int // number of replicas
+	replicas         int
 	waiting          bool
 	reason           dispatch.Reason
 }
 
-// state asks the Limiters why the group waits, or does not.
+// state returns the state of a group.
 func (f *fleet) state(g *group) (s groupState) {
 	waits := int64(0)
 	for _, lim := range f.limiters {
@@ -238,7 +242,7 @@ func (f *fleet) state(g *group) (s groupState) {
 			if sub.Subscription != g.name {
 				continue
 			}
-			s.processes++
+			s.replicas++
 			if sub.Exempt {
 				s.exempt++
 			}

@@ -15,15 +15,15 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// A kafkaBroker has the demo's topic in partitions, one for each lane.
+// A kafkaBroker has the demo's topic, with a partition for each lane.
 type kafkaBroker struct {
 	addrs  []string
 	client *kafka.Client
 	topic  string
-	end    []func() // what was started, the last first
+	stops  []func() // stop what was started, in this order
 }
 
-// openKafka creates the topic, on a broker of this process if addr is empty.
+// openKafka creates the topic; if addr is "", on a broker in this process.
 func openKafka(ctx context.Context, addr, topic string) (*kafkaBroker, error) {
 	b := &kafkaBroker{addrs: []string{addr}, topic: topic}
 	if addr == "" {
@@ -31,15 +31,16 @@ func openKafka(ctx context.Context, addr, topic string) (*kafkaBroker, error) {
 		if err != nil {
 			return nil, fmt.Errorf("start a broker: %w", err)
 		}
-		b.end = append(b.end, broker.Close)
+		b.stops = append(b.stops, broker.Close)
 		b.addrs = broker.ListenAddrs()
 	}
 	transport := &kafka.Transport{MetadataTTL: time.Second}
-	b.end = slices.Insert(b.end, 0, transport.CloseIdleConnections)
+	b.stops = slices.Insert(b.stops, 0, transport.CloseIdleConnections)
 	b.client = &kafka.Client{Addr: kafka.TCP(b.addrs...), Transport: transport}
-	created, err := b.client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{
-		{Topic: topic, NumPartitions: demoLanes, ReplicationFactor: 1},
-	}})
+	config := kafka.TopicConfig{Topic: topic, NumPartitions: lanes, ReplicationFactor: 1}
+	created, err := b.client.CreateTopics(ctx, &kafka.CreateTopicsRequest{
+		Topics: []kafka.TopicConfig{config},
+	})
 	if err == nil {
 		err = created.Errors[topic]
 	}
@@ -51,8 +52,8 @@ func openKafka(ctx context.Context, addr, topic string) (*kafkaBroker, error) {
 }
 
 func (b *kafkaBroker) stop() {
-	for _, end := range b.end {
-		end()
+	for _, stop := range b.stops {
+		stop()
 	}
 }
 
@@ -60,12 +61,14 @@ func (b *kafkaBroker) Close() error {
 	defer b.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanUp)
 	defer cancel()
-	deleted, err := b.client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{b.topic}})
+	deleted, err := b.client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{
+		Topics: []string{b.topic},
+	})
 	if err == nil {
 		err = deleted.Errors[b.topic]
 	}
 	if err != nil {
-		return fmt.Errorf("the demo's topic %s is still there: %w", b.topic, err)
+		return fmt.Errorf("the demo's topic %s was not removed: %w", b.topic, err)
 	}
 	return nil
 }
@@ -78,15 +81,16 @@ func (b *kafkaBroker) write(ctx context.Context, lane int, from int64, n int) er
 			records[i].Value = kafka.NewBytes(order(lane, from+int64(i)))
 		}
 		produced, err := b.client.Produce(ctx, &kafka.ProduceRequest{
-			Topic: b.topic, Partition: lane, RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...),
+			Topic: b.topic, Partition: lane, RequiredAcks: kafka.RequireAll,
+			Records: kafka.NewRecordReader(records...),
 		})
 		if err == nil {
 			err = produced.Error
 		}
-		if from == 0 && (errors.Is(err, kafka.NotLeaderForPartition) || errors.Is(err, kafka.UnknownTopicOrPartition)) {
-			if sleep(ctx, 20*time.Millisecond) == nil {
-				continue // the topic is new
-			}
+		notReady := errors.Is(err, kafka.NotLeaderForPartition) ||
+			errors.Is(err, kafka.UnknownTopicOrPartition)
+		if from == 0 && notReady && sleep(ctx, 20*time.Millisecond) == nil {
+			continue // the topic is new
 		}
 		if err != nil {
 			return err
@@ -97,14 +101,15 @@ func (b *kafkaBroker) write(ctx context.Context, lane int, from int64, n int) er
 	return nil
 }
 
-func (b *kafkaBroker) begin(ctx context.Context, group string, ends [demoLanes]int64) error {
+func (b *kafkaBroker) begin(ctx context.Context, group string, ends [lanes]int64) error {
 	var offsets []kafka.OffsetCommit
 	for p, end := range ends {
 		offsets = append(offsets, kafka.OffsetCommit{Partition: p, Offset: end})
 	}
 	for {
 		committed, err := b.client.OffsetCommit(ctx, &kafka.OffsetCommitRequest{
-			GroupID: b.groupID(group), GenerationID: -1, Topics: map[string][]kafka.OffsetCommit{b.topic: offsets},
+			GroupID: b.groupID(group), GenerationID: -1,
+			Topics: map[string][]kafka.OffsetCommit{b.topic: offsets},
 		})
 		if err == nil {
 			for _, p := range committed.Topics[b.topic] {
@@ -114,39 +119,43 @@ func (b *kafkaBroker) begin(ctx context.Context, group string, ends [demoLanes]i
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, kafka.GroupCoordinatorNotAvailable) && !errors.Is(err, kafka.NotCoordinatorForGroup) || sleep(ctx, 100*time.Millisecond) != nil {
+		notReady := errors.Is(err, kafka.GroupCoordinatorNotAvailable) ||
+			errors.Is(err, kafka.NotCoordinatorForGroup)
+		if !notReady || sleep(ctx, 100*time.Millisecond) != nil {
 			return fmt.Errorf("commit for group %s: %w", group, err)
 		}
 	}
 }
 
-// groupID is Kafka's name of a group, which is the demo's own.
+// groupID returns Kafka's name of a group, which is unique to this demo.
 func (b *kafkaBroker) groupID(group string) string { return b.topic + "-" + group }
 
-func (b *kafkaBroker) reader(group string, _ int, lim *dispatch.Limiter) (drainer, error) {
+func (b *kafkaBroker) consumer(group string, _ int, lim *dispatch.Limiter) (consumer, error) {
 	r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
 		Brokers: b.addrs, GroupID: b.groupID(group), Topic: b.topic,
 		MinBytes: 1, MaxBytes: 1e6, MaxWait: 250 * time.Millisecond,
-		HeartbeatInterval: 200 * time.Millisecond, SessionTimeout: 6 * time.Second, // a rebalance takes a heartbeat
-		RebalanceTimeout: 5 * time.Second, JoinGroupBackoff: 200 * time.Millisecond,
+		HeartbeatInterval: 200 * time.Millisecond, // a rebalance takes that long
+		SessionTimeout:    6 * time.Second,
+		RebalanceTimeout:  5 * time.Second, JoinGroupBackoff: 200 * time.Millisecond,
 		ReadBackoffMin: 10 * time.Millisecond, ReadBackoffMax: 100 * time.Millisecond,
 	}, lim, kafkathrottle.WithSubscription(group))
 	if err != nil {
 		return nil, err
 	}
-	return &kafkaDrainer{Reader: r, done: map[int]kafka.Message{}, committed: time.Now()}, nil
+	return &kafkaConsumer{Reader: r, done: map[int]kafka.Message{}, committed: time.Now()}, nil
 }
 
-type kafkaDrainer struct {
+// A kafkaConsumer commits at intervals.
+type kafkaConsumer struct {
 	*kafkathrottle.Reader
-	done      map[int]kafka.Message // the last of each partition that is not committed
+	done      map[int]kafka.Message // the last received and not committed, by partition
 	committed time.Time
 }
 
-// commitEvery is how often a reader commits.
+// commitEvery is the interval of commits.
 const commitEvery = 200 * time.Millisecond
 
-func (d *kafkaDrainer) next(ctx context.Context) (lane int, offset int64, err error) {
+func (d *kafkaConsumer) next(ctx context.Context) (lane int, offset int64, err error) {
 	if now := time.Now(); len(d.done) > 0 && now.Sub(d.committed) >= commitEvery {
 		if err := d.CommitMessages(ctx, slices.Collect(maps.Values(d.done))...); err != nil {
 			return 0, 0, err

@@ -10,14 +10,14 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A screen shows the demo: on a terminal a table that is redrawn in place, with the events under
-// it; elsewhere a line a second.
+// A screen shows the demo: on a terminal as a live table with the events below it, elsewhere as a
+// line each second.
 type screen struct {
 	out    io.Writer
 	redraw bool
-	lines  int // of the table as it stands
+	lines  int // of the table on the screen
 	events []string
-	drawn  time.Duration // when the table was drawn last
+	drawn  time.Duration // when the table was last drawn
 }
 
 func newScreen(out io.Writer, plain bool) *screen {
@@ -32,7 +32,7 @@ func newScreen(out io.Writer, plain bool) *screen {
 	return s
 }
 
-// What terminals do at these.
+// Escape sequences of terminals.
 const (
 	hideCursor, showCursor = "\x1b[?25l", "\x1b[?25h"
 	wrapOff, wrapOn        = "\x1b[?7l", "\x1b[?7h"
@@ -41,19 +41,20 @@ const (
 	yellow, green          = "\x1b[33m", "\x1b[32m"
 )
 
-// Close leaves the terminal as it was.
+// Close restores the terminal.
 func (s *screen) Close() {
 	if s.redraw {
 		s.print(wrapOn + showCursor)
 	}
 }
 
-// say writes a line that stays.
+// say writes a line that is not redrawn.
 func (s *screen) say(format string, args ...any) { s.print(fmt.Sprintf(format+"\n", args...)) }
 
-func (s *screen) print(text string) { _, _ = io.WriteString(s.out, text) } // a demo that nobody sees may go on
+// print ignores errors: the demo may run on unseen.
+func (s *screen) print(text string) { _, _ = io.WriteString(s.out, text) }
 
-// event writes what happened at a time; on a terminal it stands under the table from now on.
+// event shows an event, on a terminal below the table.
 func (s *screen) event(at time.Duration, text string) {
 	line := fmt.Sprintf("%5.1f s  %s", at.Seconds(), text)
 	if s.redraw {
@@ -64,7 +65,7 @@ func (s *screen) event(at time.Duration, text string) {
 	}
 }
 
-// draw shows the rows, if that is due.
+// draw shows the rows, unless the last drawing is too recent.
 func (s *screen) draw(at time.Duration, limit policy.Rate, rows []row) {
 	every := time.Second
 	if s.redraw {
@@ -90,18 +91,20 @@ func (s *screen) draw(at time.Duration, limit policy.Rate, rows []row) {
 	s.print(b.String())
 }
 
-// end leaves the table where it is.
+// end keeps the table on the screen.
 func (s *screen) end() { s.lines = 0 }
 
 const barWidth = 16
 
-// table is the lines of the live table, at most 100 columns wide.
+// table returns the lines of the live table, which have at most 100 columns.
 func table(at time.Duration, limit policy.Rate, rows []row) []string {
 	lines := []string{"",
-		fmt.Sprintf("  %slimit %s%s, shared by %d groups x %d readers in %d processes   %s%.1f s%s",
-			bold, limit, plainText, len(rows), demoProcesses*demoReaders, demoProcesses, dim, at.Seconds(), plainText),
+		fmt.Sprintf("  %slimit %s%s, shared by %d consumer groups of %d consumers in %d replicas"+
+			"   %s%.1f s%s", bold, limit, plainText, len(rows), replicas*consumersEach, replicas,
+			dim, at.Seconds(), plainText),
 		"",
-		fmt.Sprintf("  %s%-8s %8s  %-*s %5s %8s  %-11s  %s%s", dim, "GROUP", "RATE", barWidth, "OF THE LIMIT", "SHARE", "BACKLOG", "STATE", "WHY", plainText),
+		fmt.Sprintf("  %s%-8s %8s  %-*s %5s %8s  %-13s  %s%s", dim, "GROUP", "RATE",
+			barWidth, "OF THE LIMIT", "SHARE", "BACKLOG", "STATE", "WHY", plainText),
 	}
 	total, charged := 0.0, 0.0
 	for _, r := range rows {
@@ -110,29 +113,32 @@ func table(at time.Duration, limit policy.Rate, rows []row) []string {
 			color = green
 		}
 		total += r.rate
-		if r.caughtUp < r.processes {
+		if r.caughtUp < r.replicas {
 			charged += r.rate
 		}
-		lines = append(lines, fmt.Sprintf("  %-8s %6.0f/s  %s%s%s %3.0f %% %8d  %s%-11s%s  %s",
-			r.group.name, r.rate, color, bar(r.rate/limit.PerSec()), plainText, 100*r.share, r.backlog, color, r.state(), plainText, r.why(limit)))
+		lines = append(lines, fmt.Sprintf("  %-8s %6.0f/s  %s%s%s %3.0f %% %8d  %s%-13s%s  %s",
+			r.group.name, r.rate, color, bar(r.rate/limit.PerSec()), plainText, 100*r.share,
+			r.backlog, color, r.state(), plainText, r.why(limit)))
 	}
 	part := charged / limit.PerSec()
-	return append(lines, fmt.Sprintf("  %-8s %6.0f/s  %s %17s%.0f/s are throttled = %.0f %% of the limit",
-		"all", total, bar(part), "", charged, 100*part), "")
+	all := fmt.Sprintf("  %-8s %6.0f/s  %s %17s%.0f/s throttled = %.0f %% of the limit",
+		"all", total, bar(part), "", charged, 100*part)
+	return append(lines, all, "")
 }
 
-// bar draws a part of 1.
+// bar draws a part, 0..1.
 func bar(part float64) string {
 	full := min(barWidth, max(0, int(part*barWidth+0.5)))
 	return strings.Repeat("█", full) + strings.Repeat("·", barWidth-full)
 }
 
-// plainLine is the table in one line.
+// plainLine returns the table as one line.
 func plainLine(at time.Duration, limit policy.Rate, rows []row) string {
 	var line strings.Builder
 	fmt.Fprintf(&line, "%5.1f s  limit %s", at.Seconds(), limit)
 	for _, r := range rows {
-		fmt.Fprintf(&line, " | %s %.0f/s %.0f %% backlog %d %s", r.group.name, r.rate, 100*r.share, r.backlog, r.state())
+		fmt.Fprintf(&line, " | %s %.0f/s %.0f %% backlog %d %s",
+			r.group.name, r.rate, 100*r.share, r.backlog, r.state())
 	}
 	return line.String()
 }

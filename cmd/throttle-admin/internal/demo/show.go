@@ -12,49 +12,50 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A row is a group as the table shows it.
+// A row is a row of the live table.
 type row struct {
 	group   *group
 	rate    float64 // messages received in the last second
-	share   float64 // of what all groups received
+	share   float64 // of the messages of all groups
 	backlog int64
 	groupState
 }
 
-// state and why say what a group is up to.
+// state returns the state of the group.
 func (r row) state() string {
 	switch {
-	case r.caughtUp == r.processes:
+	case r.caughtUp == r.replicas:
 		return "caught up"
 	case r.caughtUp > 0:
 		return "catching up"
 	case r.waiting:
 		return "throttled"
 	}
-	return "flowing"
+	return "not throttled"
 }
 
+// why returns the reason of the state.
 func (r row) why(limit policy.Rate) string {
 	switch {
-	case r.caughtUp == r.processes:
-		return "level with its producer"
+	case r.caughtUp == r.replicas:
+		return "no backlog"
 	case r.caughtUp > 0:
-		return fmt.Sprintf("level in %d of %d processes", r.caughtUp, r.processes)
+		return fmt.Sprintf("no backlog in %d of %d replicas", r.caughtUp, r.replicas)
 	case !r.waiting:
-		return "no message has to wait"
+		return "below the limit"
 	case r.reason == dispatch.ReasonMessages:
-		return "waits for its part of " + limit.String()
+		return "limited to its share of " + limit.String()
 	}
-	return "waits: " + string(r.reason)
+	return "limited by: " + string(r.reason)
 }
 
-// A stage is a time in which one limit held for all groups.
+// A stage is a time with one limit, in which all groups were throttled.
 type stage struct {
 	limit      policy.Rate
 	start, end time.Time
 }
 
-// A show is the live demo under way.
+// A show is a running live demo.
 type show struct {
 	*demo
 	*world
@@ -63,24 +64,27 @@ type show struct {
 
 	start   time.Time
 	limit   policy.Rate // in force
-	stages  []stage     // the last one is under way while its end is zero
+	stages  []stage     // the last one is running while its end is zero
 	levelAt map[*group]time.Time
 	changed bool
 	rows    []row
 }
 
-// How the live demo goes, in parts of its duration and of what the limit lets through in it: one group
-// catches up at about 0.7, the other just before the end.
+// The course of the live demo: alerts has no backlog at about 0.7 of the duration, billing just
+// before the end.
 const (
-	changeAt      = 0.5
-	billingBegins = 0.90
-	alertsBegins  = 0.42
-	produced      = 0.1 // of the limit
+	changeAt       = 0.5  // when the limit is doubled, as a part of the duration
+	billingBacklog = 0.90 // as a part of what the limit allows in the duration
+	alertsBacklog  = 0.42
+	produced       = 0.1 // rate of the producer, as a part of the limit
 )
 
-// show runs the live demo. Ctrl-C is the usual way out, and no error.
+// show runs the live demo. Ctrl-C ends it without an error.
 func (d *demo) show(ctx context.Context) (err error) {
-	s := &show{demo: d, limit: d.limit, levelAt: map[*group]time.Time{}, screen: newScreen(d.app.Stdout, d.plain)}
+	s := &show{
+		demo: d, limit: d.limit, levelAt: map[*group]time.Time{},
+		screen: newScreen(d.app.Stdout, d.plain),
+	}
 	defer s.screen.Close()
 	unlessOver := func(err error) error {
 		if ctx.Err() != nil {
@@ -88,10 +92,12 @@ func (d *demo) show(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	s.screen.say("policies: %s   permits: %s   broker: %s", place(d.store, "an etcd in this process"),
+	s.screen.say("policies: %s   permits: %s   broker: %s",
+		place(d.policies, "an etcd in this process"),
 		placeOfPermits(d), place(cmp.Or(d.kafka, d.pulsar), "a Kafka in this process"))
 	whole := d.limit.PerSec() * d.duration.Seconds()
-	s.world, err = d.openWorld(ctx, int(whole*billingBegins), map[string]int{"alerts": int(whole * alertsBegins)})
+	begin := map[string]int{"alerts": int(whole * alertsBacklog)}
+	s.world, err = d.openWorld(ctx, int(whole*billingBacklog), begin)
 	defer func() { err = errors.Join(err, s.world.Close()) }()
 	var revision int64
 	if err == nil {
@@ -103,7 +109,8 @@ func (d *demo) show(ctx context.Context) (err error) {
 	s.fleet, err = openFleet(ctx, s.world)
 	defer func() { err = errors.Join(err, s.fleet.Close()) }()
 	if err == nil {
-		s.screen.say("backlog of %s: billing %d, alerts %d messages", s.full, s.groups[0].backlog(), s.groups[1].backlog())
+		s.screen.say("backlog of %s: billing %d, alerts %d messages",
+			s.full, s.groups[0].backlog(), s.groups[1].backlog())
 		err = s.join(ctx)
 	}
 	if err != nil {
@@ -120,7 +127,8 @@ func (d *demo) show(ctx context.Context) (err error) {
 	return err
 }
 
-// place is a URL's, or our own; not the URL itself, which may hold a password.
+// place describes the service at a URL; own is the one in this process. It does not show the URL,
+// which may have a password.
 func place(url, own string) string {
 	if url != "" {
 		return "yours"
@@ -132,18 +140,18 @@ func placeOfPermits(d *demo) string {
 	switch {
 	case d.permits == inMemory:
 		return "in memory"
-	case d.permits == "" && d.store == "":
-		return "the same"
+	case d.permits == "" && d.policies == "":
+		return "the same etcd"
 	}
 	return "yours"
 }
 
-// event says what has happened.
+// event shows an event.
 func (s *show) event(format string, args ...any) {
 	s.screen.event(time.Since(s.start), fmt.Sprintf(format, args...))
 }
 
-// run plays the demo to its end, with a producer going on in the background.
+// run runs the demo to its end, with a producer in the background.
 func (s *show) run(ctx context.Context) error {
 	producing, stop := context.WithCancel(ctx)
 	wrong := make(chan error, 1)
@@ -151,7 +159,7 @@ func (s *show) run(ctx context.Context) error {
 	defer producer.Wait()
 	defer stop() // runs first
 	producer.Go(func() {
-		wrong <- s.produce(producing, produced*s.demo.limit.PerSec(), func(ends [demoLanes]int64) {
+		wrong <- s.produce(producing, produced*s.demo.limit.PerSec(), func(ends [lanes]int64) {
 			for _, g := range s.groups {
 				g.wrote(ends)
 			}
@@ -188,27 +196,30 @@ func (s *show) run(ctx context.Context) error {
 	}
 }
 
-// look notes what the groups do now, and what has changed since the last look.
+// look updates the rows, and shows events for what has changed since the last call.
 func (s *show) look(last, now time.Time) {
 	s.rows = s.rows[:0]
 	second := now.Add(-time.Second)
 	total := float64(s.count(second, now, s.groups...))
 	for _, g := range s.groups {
-		r := row{group: g, rate: float64(s.count(second, now, g)), backlog: g.backlog(), groupState: s.fleet.state(g)}
+		r := row{
+			group: g, rate: float64(s.count(second, now, g)), backlog: g.backlog(),
+			groupState: s.fleet.state(g),
+		}
 		if total > 0 {
 			r.share = r.rate / total
 		}
 		s.rows = append(s.rows, r)
 		if r.exempt > 0 {
-			s.endStage(last) // from here on the limit is not all that counts
+			s.endStage(last) // from now on, not all messages are limited
 		}
-		if r.caughtUp == r.processes && s.levelAt[g].IsZero() {
+		if r.caughtUp == r.replicas && s.levelAt[g].IsZero() {
 			s.levelAt[g] = now
-			s.event("%s has caught up, %d messages behind the producer: let through, nothing charged", g.name, r.backlog)
+			s.event("%s has caught up (backlog %d): not throttled, not charged", g.name, r.backlog)
 		}
 		if r.caughtUp == 0 && !s.levelAt[g].IsZero() {
 			delete(s.levelAt, g)
-			s.event("%s is behind again, by %d messages: throttled", g.name, r.backlog)
+			s.event("%s has a backlog again (%d): throttled", g.name, r.backlog)
 		}
 	}
 }
@@ -219,7 +230,7 @@ func (s *show) endStage(at time.Time) {
 	}
 }
 
-// change doubles the limit while messages flow.
+// change doubles the limit.
 func (s *show) change(ctx context.Context) error {
 	doubled := s.demo.limit
 	doubled.Permits *= 2
@@ -233,34 +244,40 @@ func (s *show) change(ctx context.Context) error {
 		return err
 	}
 	s.limit = doubled
-	s.event("set-msg-rate %s %s: in force everywhere within %s", s.full, doubled, time.Since(set).Truncate(time.Millisecond)+time.Millisecond)
+	s.event("set-msg-rate %s %s: in force everywhere within %s", s.full, doubled,
+		time.Since(set).Truncate(time.Millisecond)+time.Millisecond)
 	s.stages = append(s.stages, stage{limit: doubled, start: time.Now()})
 	return nil
 }
 
-// summary says what was seen.
+// summary shows the totals.
 func (s *show) summary() {
-	s.screen.say("\nWhat the readers received, counted where they came out of the adapter:\n")
+	s.screen.say("\nMessages that the consumers received:\n")
 	for _, st := range s.stages {
 		seconds := st.end.Sub(st.start).Seconds()
 		if seconds < 1 {
 			continue
 		}
 		n := s.count(st.start, st.end, s.groups...)
-		s.screen.say("  limit %-8s %7d messages in %4.1f s = %7.1f/s (%.1f %%); most in any second %d",
-			st.limit, n, seconds, float64(n)/seconds, 100*float64(n)/seconds/st.limit.PerSec(), s.maxWindow(st.start, st.end))
+		rate := float64(n) / seconds
+		s.screen.say("  limit %-8s %7d messages in %4.1f s = %7.1f/s (%.1f %%); "+
+			"at most %d in any second", st.limit, n, seconds, rate, 100*rate/st.limit.PerSec(),
+			s.maxWindow(st.start, st.end))
 		for _, g := range s.groups {
-			s.screen.say("    %-14s %6d messages = %.1f %%", g.name, s.count(st.start, st.end, g), 100*float64(s.count(st.start, st.end, g))/float64(max(1, n)))
+			own := s.count(st.start, st.end, g)
+			s.screen.say("    %-14s %6d messages = %.1f %%",
+				g.name, own, 100*float64(own)/float64(max(1, n)))
 		}
 	}
 	end := time.Now()
 	for _, g := range s.groups {
 		if at, ok := s.levelAt[g]; ok {
-			s.screen.say("  %s caught up after %.1f s, and was not throttled from then on", g.name, at.Sub(s.start).Seconds())
+			s.screen.say("  %s caught up after %.1f s, and was not throttled after that",
+				g.name, at.Sub(s.start).Seconds())
 		} else {
-			s.screen.say("  %s still has %d messages to read", g.name, g.backlog())
+			s.screen.say("  %s has a backlog of %d messages left", g.name, g.backlog())
 		}
 	}
 	n := s.count(time.Time{}, end, s.groups...)
-	s.screen.say("  the permit store was asked %d times for %d messages", s.requests(), n)
+	s.screen.say("  %d requests to the permit store for %d messages", s.requests(), n)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -20,41 +21,51 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A world is what the demo runs on: a store of policies, a permit store of permits, a broker and a topic with a backlog.
+// A world has the services of the demo: a policy store, a permit store, and a broker with a topic.
 type world struct {
 	cluster     string
 	policiesURL string
-	store       configstore.Store // the administrator's
+	store       configstore.Store // for changes of the limit
 	broker      broker
-	topic       string // the broker's
+	topic       string // the broker's name of it
 	full        policy.Topic
-	sharing     string                      // empty: the default
-	ends        [demoLanes]int64            // offsets behind the last messages written; only the writer changes them
-	starts      map[string][demoLanes]int64 // where groups begin
+	sharing     string                  // "" means the default
+	ends        [lanes]int64            // the offset after the last message written, by lane
+	starts      map[string][lanes]int64 // the offset that a group starts at, by lane
 
-	openPermits func() (dispatch.PermitStore, error) // as a process does
-	closers     []func() error                       // in the order in which things were opened
+	openPermits func() (dispatch.PermitStore, error)
+	closers     []func() error // in the order in which things were opened
 }
 
-// A broker has the demo's topic. Its messages are counted in lanes: of a partition, or every so-manieth.
+// A broker has the demo's topic. A message has a lane and an offset in it; with Kafka, a lane is a
+// partition.
 type broker interface {
-	write(ctx context.Context, lane int, from int64, n int) error            // appends messages of a lane
-	begin(ctx context.Context, group string, ends [demoLanes]int64) error    // has a group begin behind what is written
-	reader(group string, number int, lim *dispatch.Limiter) (drainer, error) // of a group, from 1
-	Close() error                                                            // removes what the demo has made
+	// write appends n messages to a lane; from is the offset of the first.
+	write(ctx context.Context, lane int, from int64, n int) error
+	// begin makes a group start after the messages that are written.
+	begin(ctx context.Context, group string, ends [lanes]int64) error
+	// consumer opens a consumer of a group; number counts the group's consumers, from 1.
+	consumer(group string, number int, lim *dispatch.Limiter) (consumer, error)
+	// Close removes what the demo has created.
+	Close() error
 }
 
-// A drainer reads as one of a group, and commits what it has read.
-type drainer interface {
+// A consumer receives messages of a group and acknowledges them.
+type consumer interface {
 	next(ctx context.Context) (lane int, offset int64, err error)
 	Close() error
 }
 
-// openWorld opens a world with so many messages in its topic; a group in begin has only so many of them left to read.
-// The world is to be closed even if there is an error.
-func (d *demo) openWorld(ctx context.Context, messages int, begin map[string]int) (w *world, err error) {
-	w = &world{cluster: d.app.Cluster, policiesURL: d.store, topic: "demo-orders", sharing: d.sharing, starts: map[string][demoLanes]int64{}}
-	if d.store != "" || d.permits != "" || d.kafka != "" || d.pulsar != "" {
+// openWorld opens a world with a number of messages in its topic; begin has the groups that start
+// with a smaller backlog. The caller closes the world, also after an error.
+func (d *demo) openWorld(
+	ctx context.Context, messages int, begin map[string]int,
+) (w *world, err error) {
+	w = &world{
+		cluster: d.app.Cluster, policiesURL: d.policies, topic: "demo-orders", sharing: d.sharing,
+		starts: map[string][lanes]int64{},
+	}
+	if d.policies != "" || d.permits != "" || d.kafka != "" || d.pulsar != "" {
 		w.topic += "-" + strings.ToLower(rand.Text()[:8])
 	}
 	scheme := policy.Kafka
@@ -91,7 +102,7 @@ func (d *demo) openWorld(ctx context.Context, messages int, begin map[string]int
 
 func (w *world) onClose(f func() error) { w.closers = append(w.closers, f) }
 
-// Close ends what the world has started and removes what it has made, the last first.
+// Close stops what the world has started and removes what it has created, in reverse order.
 func (w *world) Close() error {
 	var errs []error
 	for i := len(w.closers) - 1; i >= 0; i-- {
@@ -119,14 +130,13 @@ func (w *world) openStore(ctx context.Context) (err error) {
 		return cli.Usage(err)
 	}
 	w.onClose(w.store.Close)
-	admin := &cli.App{PoliciesURL: w.policiesURL}
-	return admin.WithStore(ctx, func(ctx context.Context, store configstore.Store) error { // is it there?
-		_, err := store.List(ctx)
-		return err
-	})
+	admin := &cli.App{PoliciesURL: w.policiesURL, Stderr: io.Discard}
+	_, err = admin.Policies(ctx) // fails at once if the policy store is unavailable
+	return err
 }
 
-// permitsURL is where the permits are: where they are to be, or in the etcd that has the policies, or else here.
+// permitsURL returns the URL of the permit store: the wanted one, the etcd with the policies, or
+// memory.
 func (w *world) permitsURL(wanted string) string {
 	switch {
 	case wanted != "":
@@ -137,20 +147,21 @@ func (w *world) permitsURL(wanted string) string {
 	return inMemory
 }
 
-// checkPermits asks the permit store for something once: a Limiter would go on without it, and there would be nothing to see.
+// checkPermits returns an error if the permit store is unavailable: a Limiter would run without
+// it.
 func (w *world) checkPermits(ctx context.Context) error {
 	permits, err := w.openPermits()
 	if err != nil {
 		return cli.Usage(err)
 	}
 	if _, err := permits.Published(ctx, w.cluster); err != nil {
-		err = cli.Hint(fmt.Errorf("the permit store: %w", err), "check --permits, and whether it is up")
+		err = cli.Hint(fmt.Errorf("permit store: %w", err), "check --permits, and whether it is up")
 		return errors.Join(err, permits.Close())
 	}
 	return permits.Close()
 }
 
-// openLimiter opens a Limiter as a process would.
+// openLimiter opens the Limiter of a replica in a worker group.
 func (w *world) openLimiter(ctx context.Context, replica, group string) (*dispatch.Limiter, error) {
 	store, err := throttle.OpenPolicies(ctx, w.policiesURL)
 	if err != nil {
@@ -162,7 +173,8 @@ func (w *world) openLimiter(ctx context.Context, replica, group string) (*dispat
 	}
 	end := func() error { return errors.Join(store.Close(), permits.Close()) }
 	lim, err := dispatch.Open(ctx, dispatch.Config{
-		Policies: configstore.Source(store), Permits: permits, Cluster: w.cluster, Group: group, Replica: replica, OnClose: end,
+		Policies: configstore.Source(store), Permits: permits, Cluster: w.cluster, Group: group,
+		Replica: replica, OnClose: end,
 	})
 	if err != nil {
 		return nil, errors.Join(err, end())
@@ -170,37 +182,39 @@ func (w *world) openLimiter(ctx context.Context, replica, group string) (*dispat
 	return lim, nil
 }
 
-// setRate sets the topic's limit, and how it is shared, and returns the revision at which that is in force.
+// setRate sets the topic's limit and its sharing mode. It returns the revision of the policies.
 func (w *world) setRate(ctx context.Context, rate policy.Rate) (int64, error) {
-	p := policy.Policy{MessageRate: rate, Sharing: policy.Sharing(w.sharing)}
-	if p.Sharing == policy.Groups {
-		p.Groups = policy.Names(strings.Join(demoWorkers[:], ","))
+	p := policy.Policy{MessageRate: rate, Sharing: policy.Sharing{Mode: policy.SharingMode(w.sharing)}}
+	if p.Sharing.Mode == policy.Groups {
+		p.Sharing.Groups = workerGroups[:]
 	}
 	ctx, cancel := context.WithTimeout(ctx, cli.StoreTimeout)
 	defer cancel()
-	return configstore.Edit(ctx, w.store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+	set := func(s configstore.Snapshot) ([]configstore.Change, error) {
 		return s.Set(policy.TopicScope(w.full), p), nil
-	})
+	}
+	return configstore.Edit(ctx, w.store, set)
 }
 
-// cleanUp bounds how long it takes to remove what the demo has made in real services.
+// cleanUp bounds the time to remove what the demo has created in real services.
 const cleanUp = 5 * time.Second
 
 func (w *world) removePolicy() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanUp)
 	defer cancel()
-	_, err := configstore.Edit(ctx, w.store, func(s configstore.Snapshot) ([]configstore.Change, error) {
-		return s.Remove(policy.TopicScope(w.full)), nil
-	})
-	if err != nil {
-		return fmt.Errorf("the demo's policy is still there: throttle-admin remove %s: %w", w.full, err)
+	remove := func(s configstore.Snapshot) ([]configstore.Change, error) {
+		return s.Remove(policy.PolicySection, policy.TopicScope(w.full)), nil
+	}
+	if _, err := configstore.Edit(ctx, w.store, remove); err != nil {
+		return fmt.Errorf("the demo's policy was not removed; run throttle-admin remove %s: %w",
+			w.full, err)
 	}
 	return nil
 }
 
-// fill writes messages to all lanes; groups begin on the way.
+// fill writes the messages; groups with a smaller backlog start after some of them.
 func (w *world) fill(ctx context.Context, messages int, begin map[string]int) error {
-	groups := slices.Clone(demoGroups)
+	groups := slices.Clone(groupNames)
 	left := func(group string) int {
 		if n, ok := begin[group]; ok {
 			return min(n, messages)
@@ -220,12 +234,14 @@ func (w *world) fill(ctx context.Context, messages int, begin map[string]int) er
 	return w.writeUpTo(ctx, messages)
 }
 
-// writeUpTo writes to all lanes until the topic has had so many messages.
+// writeUpTo writes to all lanes until the topic has a number of messages.
 func (w *world) writeUpTo(ctx context.Context, messages int) error {
 	var writers sync.WaitGroup
-	var errs [demoLanes]error
-	for lane := range demoLanes {
-		writers.Go(func() { errs[lane] = w.write(ctx, lane, messages/demoLanes-int(w.ends[lane])) })
+	var errs [lanes]error
+	for lane := range lanes {
+		writers.Go(func() {
+			errs[lane] = w.write(ctx, lane, messages/lanes-int(w.ends[lane]))
+		})
 	}
 	writers.Wait()
 	return errors.Join(errs[:]...)
@@ -242,13 +258,17 @@ func (w *world) write(ctx context.Context, lane, n int) error {
 	return nil
 }
 
-// order is what a message says.
+// order returns the body of a message.
 func order(lane int, offset int64) []byte {
-	return fmt.Appendf(nil, `{"order":"%d-%d","amount":1999,"currency":"EUR","state":"paid"}`, lane, offset)
+	const text = `{"order":"%d-%d","amount":1999,"currency":"EUR","state":"paid"}`
+	return fmt.Appendf(nil, text, lane, offset)
 }
 
-// produce writes perSecond messages a second, evenly, until ctx ends, and tells wrote where the partitions end.
-func (w *world) produce(ctx context.Context, perSecond float64, wrote func(ends [demoLanes]int64)) error {
+// produce writes perSecond messages a second, evenly, until ctx ends. It calls wrote with the ends
+// of the lanes.
+func (w *world) produce(
+	ctx context.Context, perSecond float64, wrote func(ends [lanes]int64),
+) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 	start, sent := time.Now(), 0
@@ -258,7 +278,7 @@ func (w *world) produce(ctx context.Context, perSecond float64, wrote func(ends 
 			return nil
 		case now := <-ticker.C:
 			due := int(now.Sub(start).Seconds() * perSecond)
-			if err := w.write(ctx, tick%demoLanes, due-sent); err != nil && ctx.Err() == nil {
+			if err := w.write(ctx, tick%lanes, due-sent); err != nil && ctx.Err() == nil {
 				return err
 			}
 			sent = due

@@ -6,13 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
-	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotastate"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -82,11 +82,9 @@ that is in force instead; the exit status is then 1.`,
 			case policy.TopicKind, policy.SubscriptionKind:
 				return explainTopic(cmd.Context(), a, scope, permits)
 			}
-			return cli.Usage(&policy.FieldError{
-				Field: "topic", Value: args[0],
-				Reason: "invalid topic: want its URL, such as kafka://tenant/namespace/name, " +
-					"or tenant:NAME or tag:NAME for a quota",
-			})
+			return cli.Usage(cli.ArgError("topic", args[0],
+				"invalid topic: want its URL, such as kafka://tenant/namespace/name, "+
+					"or tenant:NAME or tag:NAME for a quota"))
 		},
 	}
 	cli.AddSubscription(cmd, &subscription)
@@ -124,19 +122,19 @@ func explainPolicy(s configstore.Snapshot, cluster string, scope policy.Scope) *
 		set: set, effective: set.Explain(cluster, scope.Topic, scope.Subscription),
 	}
 	x.limits = limitsOf(scope, x.effective)
-	for field := range policy.Fields() {
-		x.addField(s, field)
+	for _, f := range policy.PolicySection.Fields() {
+		x.addField(s, f.Name)
 	}
 	if id := policy.TenantScope(scope.Topic.Tenant); x.addQuota(id) {
 		q, _ := set.Quota(id)
 		total := quotastate.ViewOf(id, q, s)
 		x.Fields = append(x.Fields,
 			fieldView{
-				Field: "tenant.reservedThroughput", Value: fmt.Sprint(q.Reserved),
+				Field: "tenant.quota.reserved", Value: fmt.Sprint(q.Reserved),
 				From: id.String(),
 			},
 			fieldView{
-				Field: "tenant.totalThroughput", Value: fmt.Sprint(q.Total), From: id.String(),
+				Field: "tenant.quota.total", Value: fmt.Sprint(q.Total), From: id.String(),
 				Expires: total.Expires,
 			})
 	}
@@ -149,12 +147,12 @@ func (x *explanation) addField(s configstore.Snapshot, field string) {
 	isRate := field == "messageRate" || field == "byteRate"
 	ofLimit := isRate || strings.HasSuffix(strings.ToLower(field), "burst")
 	if !ofLimit {
-		if value := output.Field(x.effective.Subscription, field); value != "" {
+		if value := policy.Text(x.effective.Subscription, field); value != "" {
 			x.Fields = append(x.Fields, x.view(s, field, field, value))
 		}
 		return
 	}
-	value := output.Field(x.effective.Topic, field)
+	value := policy.Text(x.effective.Topic, field)
 	if isRate && (value == "" || value == "0") {
 		value = "not throttled"
 	}
@@ -162,13 +160,13 @@ func (x *explanation) addField(s configstore.Snapshot, field string) {
 		x.Fields = append(x.Fields, x.view(s, field, field, value))
 	}
 	for _, g := range x.effective.Aggregates {
-		if value := output.Field(g.Policy, field); value != "" {
+		if value := policy.Text(g.Policy, field); value != "" {
 			x.Fields = append(x.Fields, fieldView{
 				Field: g.Scope.Kind.String() + "." + field, Value: value, From: g.Scope.String(),
 			})
 		}
 	}
-	if value := output.Field(x.effective.Subscription, field); value != "" {
+	if value := policy.Text(x.effective.Subscription, field); value != "" {
 		x.Fields = append(x.Fields, x.view(s, "subscription."+field, field, value))
 	}
 }
@@ -183,7 +181,8 @@ func (x *explanation) view(s configstore.Snapshot, name, field, value string) fi
 	}
 	v.From = from.String()
 	for _, e := range s.Entries {
-		if e.Scope == from && e.Temporary && e.Field == field && e.Err == nil {
+		ofPolicy := e.Section() == policy.PolicySection && e.Scope == from
+		if ofPolicy && e.Temporary && e.Field == field && e.Err == nil {
 			v.Expires = e.Expires
 		}
 	}
@@ -196,12 +195,7 @@ func (x *explanation) from(field string) string { return cli.Quote(x.effective.S
 // addQuota notes that subscriptions may be charged to an id, and reports whether it has a quota.
 func (x *explanation) addQuota(id policy.Scope) bool {
 	_, ok := x.set.Quota(id)
-	for _, known := range x.quotas {
-		if known == id {
-			return ok
-		}
-	}
-	if ok {
+	if ok && !slices.Contains(x.quotas, id) {
 		x.quotas = append(x.quotas, id)
 	}
 	return ok

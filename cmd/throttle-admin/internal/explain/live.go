@@ -31,7 +31,7 @@ type limitView struct {
 	Allocated float64 `json:"allocated,omitempty"`
 
 	// Sharing is split or groups, which have no schedule.
-	Sharing policy.Sharing `json:"sharing,omitempty"`
+	Sharing policy.SharingMode `json:"sharing,omitempty"`
 
 	// Of a strict limit:
 	Strict      bool  `json:"strict,omitempty"`

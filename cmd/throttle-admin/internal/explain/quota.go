@@ -39,7 +39,7 @@ func explainQuota(
 		return err
 	}
 	set, _ := policy.NewSet(s.Entries) // usable without its invalid entries
-	if err := cli.Readable(s, id); err != nil {
+	if err := cli.Readable(s, policy.QuotaSection, id); err != nil {
 		return err
 	}
 	q, ok := set.Quota(id)
@@ -67,7 +67,7 @@ func explainQuota(
 	}
 	x := quotaExplanation{
 		ID: id.String(), Cluster: a.Cluster, Leads: leads, Keeper: decided.Keeper,
-		Term: decided.Term, Ignored: set.Ratekeeping().IgnoreZones, Shadow: q.Shadow,
+		Term: decided.Term, Ignored: int(*set.QuotaSettings().IgnoreZones), Shadow: q.Shadow,
 		Decision: decided.Decisions[i],
 	}
 	for _, r := range decided.Readers {
@@ -81,9 +81,9 @@ func explainQuota(
 
 // explainUnkept explains the rate of an id while no ratekeeper leads.
 func explainUnkept(
-	ctx context.Context, a *cli.App, id policy.Scope, q policy.Quota, store dispatch.PermitStore,
+	ctx context.Context, a *cli.App, id policy.Scope, q policy.EffectiveQuota, store dispatch.PermitStore,
 ) error {
-	u, err := quotastate.FindUnkept(ctx, a, store, map[policy.Scope]policy.Quota{id: q})
+	u, err := quotastate.FindUnkept(ctx, a, store, map[policy.Scope]policy.EffectiveQuota{id: q})
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func writeRate(w *strings.Builder, r quotastate.Rate) {
 	reserved, total := float64(r.Reserved), float64(r.Total)
 	inForce := map[string]string{
 		"rate": "the ratekeeper's last rate", "reserved": "what is reserved", "total": "the total",
-		"shadow": "unlimited: the quotaMode is shadow",
+		"shadow": "unlimited: the mode is shadow",
 	}[r.By]
 	if r.InForce != nil {
 		inForce = output.Number(*r.InForce) + "/s, " + inForce
@@ -125,7 +125,7 @@ func (x *quotaExplanation) addReasons() {
 	say := func(format string, args ...any) { x.Why = append(x.Why, fmt.Sprintf(format, args...)) }
 	switch {
 	case x.Shadow:
-		say("Not limited: its quotaMode is shadow, so that the rate is only computed.")
+		say("Not limited: its mode is shadow, so that the rate is only computed.")
 	case d.Quota.Total == 0:
 		say("Paused: its total is 0.")
 	case d.Busy && d.Target == d.Reserved:
@@ -148,7 +148,7 @@ func (x *quotaExplanation) addReasons() {
 	}
 }
 
-func (x *quotaExplanation) table(w *strings.Builder, q policy.Quota) {
+func (x *quotaExplanation) table(w *strings.Builder, q policy.EffectiveQuota) {
 	d := x.Decision
 	output.Text(w, "%s, cluster %s, by ratekeeper %s in term %d", x.ID, x.Cluster, x.Keeper, x.Term)
 	fmt.Fprintln(w)

@@ -20,7 +20,7 @@ func TestQuotaTablesFit(t *testing.T) {
 	var out strings.Builder
 	x := quotaExplanation{ID: string(d.ID), Cluster: long, Keeper: long, Decision: d, Readers: []quota.Reader{reader}}
 	x.addReasons()
-	x.table(&out, policy.Quota{Reserved: 1 << 53, Total: 1 << 53})
+	x.table(&out, policy.EffectiveQuota{Reserved: 1 << 53, Total: 1 << 53})
 	writeRate(&out, quotastate.Rate{ID: string(d.ID), Reserved: 1 << 53, Total: 1 << 53, AverageCost: 1 << 53, InForce: new(1e15), By: "reserved"})
 	for line := range strings.Lines(out.String()) {
 		assert.LessOrEqual(t, len(line), output.MaxWidth+1, line)

@@ -25,13 +25,13 @@ type sharing interface {
 
 // modeOf returns the sharing mode of a policy's message rate.
 func modeOf(p policy.Policy) sharing {
-	switch p.Sharing {
+	switch of := p.WithDefaults().Sharing; of.Mode {
 	case policy.Strict:
-		return strict{maxReserved: p.ReservedAhead()}
+		return strict{maxReserved: *of.MaxReserved}
 	case policy.Split:
 		return split{}
 	case policy.Groups:
-		return groups{names: p.GroupNames(), keepBack: p.KeptBack()}
+		return groups{names: of.Groups, keepBack: *of.KeepBack}
 	}
 	return fair{}
 }
@@ -112,7 +112,7 @@ func (g groups) fault(l limit) string {
 		return ""
 	}
 	return fmt.Sprintf("Throttled permanently: the limit of %s is divided over worker groups, "+
-		"and names none. Set groups=a,b.", l.scope)
+		"and names none. Set sharing.groups=a,b.", l.scope)
 }
 
 // why names the worker groups without a replica.

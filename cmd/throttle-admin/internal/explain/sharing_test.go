@@ -27,19 +27,19 @@ func TestModes(t *testing.T) {
 		why    []string
 	}{
 		{policy.Policy{}, scheduled, "", nil},
-		{policy.Policy{Sharing: policy.Strict}, strictView, "", []string{
+		{policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict}}, strictView, "", []string{
 			"The  is strict, one permit every 100ms: 4 of at most 64 slots are allocated ahead.",
 			"2 callers wait in the queue for the next slot, first come first served.",
 		}},
-		{policy.Policy{Sharing: policy.Split}, limitView{Rate: 10, Sharing: policy.Split}, "", nil},
-		{policy.Policy{Sharing: policy.Groups, Groups: "eu,us"},
+		{policy.Policy{Sharing: policy.Sharing{Mode: policy.Split}}, limitView{Rate: 10, Sharing: policy.Split}, "", nil},
+		{policy.Policy{Sharing: policy.Sharing{Mode: policy.Groups, Groups: []string{"eu", "us"}}},
 			limitView{Rate: 10, Sharing: policy.Groups}, "", []string{
 				"No replica is in worker group us of cluster: the others use at most 80 % of its part " +
 					"of 10/s; the rest is lost.",
 			}},
-		{policy.Policy{Sharing: policy.Groups}, limitView{Rate: 10, Sharing: policy.Groups},
+		{policy.Policy{Sharing: policy.Sharing{Mode: policy.Groups}}, limitView{Rate: 10, Sharing: policy.Groups},
 			"Throttled permanently: the limit of cluster is divided over worker groups, and names " +
-				"none. Set groups=a,b.", nil},
+				"none. Set sharing.groups=a,b.", nil},
 	} {
 		mode, view := modeOf(c.policy), limitView{Rate: 10}
 		l := limit{scope: scope, rate: policy.PerSecond(10), mode: mode}

@@ -34,7 +34,7 @@ func (x *explanation) addReasons(s configstore.Snapshot, scope policy.Scope, liv
 			"because its text sorts first. Give one of them a higher priority.", a, b, a)
 	}
 	x.addPolicyReason()
-	if p := x.effective.Subscription; !p.IsPaused() && !p.IsShadow() {
+	if p := x.effective.Subscription; !p.IsPaused() && p.Mode != policy.Shadow {
 		x.addQuotaReasons()
 	}
 	for _, l := range x.limits {
@@ -62,34 +62,34 @@ func mayApply(of policy.Scope, cluster string, to policy.Scope) bool {
 		return true
 	}
 	paused := true // any field shows whether the scope applies
-	set, _ := policy.NewSet([]policy.Entry{{Scope: of, Policy: policy.Policy{Paused: &paused}}})
+	set, _ := policy.NewSet([]policy.Entry{{Scope: of, Settings: policy.Policy{Paused: &paused}}})
 	return set.Resolve(cluster, to.Topic, to.Subscription).Subscription.IsPaused()
 }
 
 // addPolicyReason describes when the policy throttles.
 func (x *explanation) addPolicyReason() {
-	p := x.effective.Subscription
+	p := x.effective.Subscription.WithDefaults()
 	switch {
 	case p.IsPaused(): // in shadow mode too
 		x.say("Paused. To resume it: throttle-admin resume %s", x.from("paused"))
-	case len(x.limits) == 0 && p.InFlight() > 0:
+	case len(x.limits) == 0 && *p.MaxInFlight > 0:
 		x.say("Throttled while %d of its messages are in flight in one replica. No rate is set.",
-			p.InFlight())
+			*p.MaxInFlight)
 	case len(x.limits) == 0 && len(x.quotas) > 0: // addQuotaReasons describes these
 	case len(x.limits) == 0:
 		x.say("Not throttled: no limit is set.")
-	case p.IsShadow():
+	case p.Mode == policy.Shadow:
 		x.say("Not throttled: the mode is shadow, set by %s. Messages above the limit are only "+
 			"counted.", x.from("mode"))
-	case p.ThrottlesCaughtUp():
+	case *p.CaughtUp.Throttle:
 		x.say("Throttled when its consumers together reach a limit, even without a backlog, as "+
-			"set by %s.", x.from("throttleCaughtUp"))
+			"set by %s.", x.from("caughtUp.throttle"))
 	case !slices.ContainsFunc(x.limits, limit.exemptsCaughtUp):
 		x.say("Throttled when all topics of %s together reach its limit, even without a backlog.",
 			x.limits[0].scope)
 	default:
 		x.say("Throttled when its consumers together reach a limit. A subscription without a "+
-			"backlog (at most %d messages) is not throttled.", p.CaughtUpThreshold())
+			"backlog (at most %d messages) is not throttled.", *p.CaughtUp.Backlog)
 	}
 }
 
@@ -98,7 +98,7 @@ func (x *explanation) addQuotaReasons() {
 	for _, id := range x.quotas {
 		switch q, _ := x.set.Quota(id); {
 		case q.Shadow:
-			x.say("The quota of %s does not throttle: its quotaMode is shadow, so that its rate "+
+			x.say("The quota of %s does not throttle: its mode is shadow, so that its rate "+
 				"is only computed.", id)
 		case q.Total == 0:
 			x.say("Subscriptions charged to %s are paused: its total is 0. To resume them: "+
@@ -126,7 +126,7 @@ func (x *explanation) addLiveReasons() {
 		switch {
 		case v.Ramp:
 			how := "with time"
-			if x.effective.Subscription.Ramp == policy.RampRelaxed {
+			if x.effective.Subscription.Ramp.Mode == policy.RampRelaxed {
 				how = "in each second with demand"
 			}
 			x.say("The %s is on its ramp, at %s/s of %s/s; it rises %s.",
@@ -147,14 +147,14 @@ func (x *explanation) addLiveReasons() {
 
 // stateOf describes the state of one subscription in one replica, with its reason.
 func (x *explanation) stateOf(r replicaView) string {
-	p := x.effective.Subscription
+	p := x.effective.Subscription.WithDefaults()
 	switch {
 	case r.Waiting > 0:
 		return x.throttledBy(r)
 	case r.CaughtUp && r.Exempt:
 		return fmt.Sprintf("not throttled: it has no backlog (%d messages, threshold %d)",
-			r.Backlog, p.CaughtUpThreshold())
-	case r.Exempt && p.Outage() == policy.OutageOpen:
+			r.Backlog, *p.CaughtUp.Backlog)
+	case r.Exempt && p.OnOutage == policy.OutageOpen:
 		return "not throttled: its permit store is unavailable, and onOutage is open"
 	case r.Exempt:
 		return "not throttled: no limit is in force there"
@@ -170,13 +170,13 @@ func (x *explanation) stateOf(r replicaView) string {
 
 // throttledBy describes what callers of a subscription wait for in a replica.
 func (x *explanation) throttledBy(r replicaView) string {
-	p := x.effective.Subscription
+	p := x.effective.Subscription.WithDefaults()
 	switch r.Reason {
 	case dispatch.ReasonNone:
 		return "about to get permits: its callers have just arrived"
 	case dispatch.ReasonInFlight:
 		return fmt.Sprintf("throttled: %d of its messages are in flight, of at most %d",
-			r.InFlight, p.InFlight())
+			r.InFlight, *p.MaxInFlight)
 	case dispatch.ReasonPaused:
 		if id, ok := x.pausedBy(r); ok {
 			return fmt.Sprintf("paused: the total of %s is 0", id)
@@ -184,10 +184,10 @@ func (x *explanation) throttledBy(r replicaView) string {
 		return "paused"
 	case dispatch.ReasonNoGroup:
 		return "throttled permanently: it is in no worker group of a limit. Start it with " +
-			throttle.EnvGroup + " set, or change groups"
+			throttle.EnvGroup + " set, or change sharing.groups"
 	case dispatch.ReasonPermits:
 		return fmt.Sprintf("throttled: its permit store is unavailable, and onOutage is %s",
-			p.Outage())
+			p.OnOutage)
 	}
 	for _, l := range r.Limits {
 		if l.Reason == r.Reason {

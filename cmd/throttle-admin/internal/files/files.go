@@ -20,6 +20,7 @@ import (
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{
 		newApplyCommand(a), newDiffCommand(a), newExportCommand(a), newValidateCommand(a),
+		newSchemaCommand(a),
 	}
 }
 
@@ -32,16 +33,21 @@ func readFile(a *cli.App, name string) ([]policy.Entry, error) {
 	return file.Parse(name, data)
 }
 
-const fileForm = `FILE is YAML or JSON, - the standard input:
+const fileForm = `FILE is YAML or JSON; - means stdin:
 
-  schema: 1
+  schema: 2
   policies:
     - scope: public/default
       messageRate: 1000/s
+      ramp: {from: 100/s, over: 1m}
     - scope: kafka://public/default/orders
       subscription: billing           # optional
       paused: true                    # or any other field; see throttle-admin set
-      expires: 2026-01-02T15:04:05Z   # optional: temporary, until then`
+      expires: 2026-01-02T15:04:05Z   # optional: temporary, until then
+  quotas:                             # optional; see throttle-admin quota
+    - scope: tag:reports
+      total: 1MiB
+  quotaSettings: {zones: [a, b]}      # optional; see throttle-admin quota settings`
 
 func fileFlag(cmd *cobra.Command, name *string) {
 	cmd.Flags().StringVarP(name, "file", "f", "", "policy file, YAML or JSON; - means stdin")
@@ -90,7 +96,7 @@ func newDiffCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "diff -f FILE",
 		Short:   "Show what apply would change",
-		Long:    "Show what apply would change. Differences do not set the exit status.\n\n" + fileForm,
+		Long:    "Show what apply would change. Differences are not an error.\n\n" + fileForm,
 		Example: "  throttle-admin diff -f policies.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			entries, err := readFile(a, name)
@@ -166,7 +172,7 @@ func newValidateCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Check a policy file",
-		Long: "Check a policy file and report all errors with line and field. No store is needed.\n\n" +
+		Long: "Check a policy file and report all errors with line and field. No store needed.\n\n" +
 			fileForm,
 		Example: `  throttle-admin validate policies.yaml
   throttle-admin export | throttle-admin validate -`,
@@ -189,6 +195,27 @@ func newValidateCommand(a *cli.App) *cobra.Command {
 			return a.Print(report, func(w *strings.Builder) {
 				fmt.Fprintf(w, "%s is valid: %d scopes\n", report.File, report.Scopes)
 			})
+		},
+	}
+}
+
+func newSchemaCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of policy files, for editors",
+		Long: `Print the JSON Schema of policy files, by which editors check them and complete
+fields. The first line of a YAML file names it:
+
+  # yaml-language-server: $schema=policies.schema.json`,
+		Example: "  throttle-admin schema > policies.schema.json",
+		Args:    cli.Args(),
+		RunE: func(*cobra.Command, []string) error {
+			data, err := file.Schema()
+			if err != nil {
+				return fmt.Errorf("schema: %w", err)
+			}
+			_, err = a.Stdout.Write(data)
+			return err
 		},
 	}
 }

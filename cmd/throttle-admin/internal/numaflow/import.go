@@ -39,7 +39,7 @@ func newNumaflowCommand(a *cli.App) *cobra.Command {
 func newNumaflowImportCommand(a *cli.App) *cobra.Command {
 	var f change.Flags
 	var namespace string
-	var sharing policy.Sharing
+	var sharing policy.SharingMode
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "import FILE",
@@ -53,10 +53,10 @@ inherit. A vertex's limit becomes the policy of the topic numaflow://NAMESPACE/P
 MonoVertex's that of numaflow://NAMESPACE/NAME/NAME. These fields are set:
 
   max                          messageRate
-  min                          rampFrom
-  rampUpDuration               rampOver
-  modes scheduled and relaxed  ramp
-  ttl                          rampTTL and, with --sharing split, poolTTL
+  min                          ramp.from
+  rampUpDuration               ramp.over
+  modes scheduled and relaxed  ramp.mode
+  ttl                          ramp.ttl and, with --sharing split, sharing.poolTTL
 
 Vertices without a backlog are throttled too, as in Numaflow.`,
 		Example: `  throttle-admin numaflow import pipeline.yaml
@@ -72,10 +72,8 @@ Vertices without a backlog are throttled too, as in Numaflow.`,
 					name, cli.MaxInput>>20)
 			}
 			if sharing != policy.Fair && sharing != policy.Split {
-				return cli.Usage(&policy.FieldError{
-					Field: "sharing", Value: string(sharing),
-					Reason: "unknown mode: want fair or split",
-				})
+				return cli.Usage(cli.ArgError("sharing", string(sharing),
+					"unknown mode: want fair or split"))
 			}
 			im := &importer{
 				namespace: namespace, sharing: sharing, policies: map[policy.Scope]policy.Policy{},
@@ -101,7 +99,7 @@ Vertices without a backlog are throttled too, as in Numaflow.`,
 // An importer makes policies of resources.
 type importer struct {
 	namespace string // of objects that name none
-	sharing   policy.Sharing
+	sharing   policy.SharingMode
 
 	policies map[policy.Scope]policy.Policy
 	found    int      // number of pipelines, vertices and MonoVertices
@@ -221,25 +219,25 @@ func (im *importer) add(scope policy.Scope, r, wider rateLimit) {
 	}
 	var p policy.Policy
 	p.MessageRate = im.rate(scope, "max", r.Max)
-	p.RampFrom = im.rate(scope, "min", r.Min)
-	p.RampOver = im.duration(
+	p.Ramp.From = im.rate(scope, "min", r.Min)
+	p.Ramp.Over = im.duration(
 		scope, "rampUpDuration", r.RampUpDuration, policy.MinRamp, policy.MaxRamp)
 	if r.ramps() && !wider.ramps() { // Numaflow's defaults
 		if r.Min == nil {
-			p.RampFrom = policy.PerSecond(1)
+			p.Ramp.From = policy.PerSecond(1)
 		}
 		if r.RampUpDuration == "" {
-			p.RampOver = policy.Duration(time.Second)
+			p.Ramp.Over = policy.Duration(time.Second)
 		}
 	}
 	ramps := r.ramps() || wider.ramps()
 	if ramps || len(r.Modes) > 0 {
-		p.Ramp = policy.RampRelaxed
+		p.Ramp.Mode = policy.RampRelaxed
 	}
 	for _, mode := range slices.Sorted(maps.Keys(r.Modes)) {
 		switch mode {
 		case "scheduled":
-			p.Ramp = policy.RampScheduled
+			p.Ramp.Mode = policy.RampScheduled
 		case "relaxed":
 		default:
 			im.warn("%s: mode %s was replaced by relaxed: ramps here do not depend on use",
@@ -251,15 +249,15 @@ func (im *importer) add(scope policy.Scope, r, wider rateLimit) {
 		ttl = numaflowTTL
 	}
 	if ramps {
-		p.RampTTL = im.duration(scope, "ttl", ttl, policy.MinRamp, policy.MaxRampTTL)
+		p.Ramp.TTL = im.duration(scope, "ttl", ttl, policy.MinRamp, policy.MaxRampTTL)
 		if r.ResumedRampUp == nil || !*r.ResumedRampUp {
 			im.warn("%s: resumedRampUp false was left out: a ramp goes on after a restart within "+
-				"rampTTL", scope)
+				"ramp.ttl", scope)
 		}
 	}
 	if im.sharing == policy.Split {
-		p.Sharing = policy.Split
-		p.PoolTTL = im.duration(scope, "ttl", ttl, policy.MinPoolTTL, policy.MaxPoolTTL)
+		p.Sharing.Mode = policy.Split
+		p.Sharing.PoolTTL = im.duration(scope, "ttl", ttl, policy.MinPoolTTL, policy.MaxPoolTTL)
 	}
 	_, own := r.Store["redisStore"]
 	if _, shared := wider.Store["redisStore"]; own {
@@ -268,7 +266,7 @@ func (im *importer) add(scope policy.Scope, r, wider rateLimit) {
 		im.warn("%s: without a redisStore, Numaflow gives %d/s to each replica; "+
 			"here all share it", scope, *r.Max)
 	}
-	p.ThrottleCaughtUp = new(true)
+	p.CaughtUp.Throttle = new(true)
 	im.policies[scope] = p
 }
 
@@ -280,10 +278,9 @@ func (im *importer) rate(scope policy.Scope, field string, n *int64) (rate polic
 	switch {
 	case n == nil:
 	case *n <= 0 || *n > policy.MaxMessageRate:
-		im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, &policy.FieldError{
-			Field: field, Value: fmt.Sprint(*n),
-			Reason: fmt.Sprintf("is outside 1..%d", policy.MaxMessageRate),
-		}))
+		err := cli.ArgError(field, fmt.Sprint(*n),
+			fmt.Sprintf("out of range: want 1..%d", policy.MaxMessageRate))
+		im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, err))
 	default:
 		rate = policy.PerSecond(*n)
 	}
@@ -299,9 +296,8 @@ func (im *importer) duration(
 	}
 	d, err := policy.ParseDuration(text)
 	if err != nil {
-		im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, &policy.FieldError{
-			Field: field, Value: text, Reason: "invalid duration: want 90s or 3m",
-		}))
+		err = cli.ArgError(field, text, "invalid duration: want 90s or 3m")
+		im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, err))
 		return 0
 	}
 	if bounded := min(max(d, least), most); bounded != d {

@@ -86,6 +86,9 @@ func Text(w *strings.Builder, format string, args ...any) {
 // Item writes a text as an item of a list.
 func Item(w *strings.Builder, s string) { writeLines(w, "- ", s) }
 
+// Labelled writes a text after a label; further lines begin below the first one.
+func Labelled(w *strings.Builder, label, s string) { writeLines(w, label, s) }
+
 // writeLines writes a text with mark before its first line, and as many spaces before the others.
 func writeLines(w *strings.Builder, mark, s string) {
 	for line := range strings.Lines(text.WrapSoft(s, MaxWidth-len(mark))) {

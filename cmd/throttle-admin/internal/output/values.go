@@ -1,7 +1,6 @@
 package output
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"strings"
@@ -10,23 +9,11 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Field returns the value of a policy's field as set takes it; "" if the field is not set.
-func Field(p policy.Policy, field string) string {
-	data, err := json.Marshal(p.Only(field))
-	var values map[string]json.RawMessage
-	if err != nil || json.Unmarshal(data, &values) != nil {
-		return ""
-	}
-	return strings.Trim(string(values[field]), `"`)
-}
-
-// Fields returns the fields that a policy sets: "messageRate=500/s burst=100".
-func Fields(p policy.Policy) string {
+// Fields returns the fields that settings set: "messageRate=500/s ramp.over=1m".
+func Fields(s policy.Settings) string {
 	var texts []string
-	for field := range policy.Fields() {
-		if p.Has(field) {
-			texts = append(texts, field+"="+Field(p, field))
-		}
+	for _, field := range policy.Fields(s) {
+		texts = append(texts, field+"="+policy.Text(s, field))
 	}
 	return strings.Join(texts, " ")
 }

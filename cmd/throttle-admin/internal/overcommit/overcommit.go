@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -102,15 +103,12 @@ type Excess struct {
 func Quotas(entries []policy.Entry, now time.Time) *Excess {
 	entries = slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
 		expired := e.Temporary && !e.Expires.IsZero() && !e.Expires.After(now)
-		kinds := []policy.Kind{policy.ClusterKind, policy.TenantKind, policy.TagKind}
-		return expired || !slices.Contains(kinds, e.Scope.Kind)
+		return expired || e.Section() == policy.PolicySection
 	})
 	for from := (time.Time{}); ; {
 		set, _ := policy.NewSet(entries) // without patterns, there are no errors
-		o := &Excess{From: from, Capacity: set.Ratekeeping().Capacity}
-		for _, q := range set.Quotas() {
-			o.Reserved = min(o.Reserved+q.Reserved, policy.MaxThroughput) // the bound of each
-		}
+		o := &Excess{From: from}
+		o.Reserved, o.Capacity = configstore.Reserved(entries)
 		if o.Capacity > 0 && o.Reserved > o.Capacity {
 			return o
 		}
@@ -132,6 +130,6 @@ func (o Excess) Text(now time.Time) string {
 	}
 	return fmt.Sprintf("%squotas together reserve %d bytes of cost a second, more than the "+
 		"cluster's capacity, %d: reserve less, or raise the capacity permanently: "+
-		"throttle-admin set cluster capacity=BYTES",
+		"throttle-admin quota settings capacity=BYTES",
 		when, o.Reserved, o.Capacity)
 }

@@ -82,10 +82,8 @@ func checkNamespace(text string) error {
 	if err != nil || scope.Kind == policy.NamespaceKind {
 		return nil
 	}
-	return &policy.FieldError{
-		Field: "namespace", Value: text,
-		Reason: "invalid namespace: want tenant/namespace or tenant/cluster/namespace",
-	}
+	return cli.ArgError("namespace", text,
+		"invalid namespace: want tenant/namespace or tenant/cluster/namespace")
 }
 
 func newNamespaceSetMsgRate(a *cli.App) *cobra.Command {
@@ -147,8 +145,8 @@ func newNamespaceSetDispatchRate(a *cli.App) *cobra.Command {
 	}
 	f.Flags.Add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&rates.messages, "msg-dispatch-rate", "-1", "messages a period, -md; -1: inherited")
-	flags.StringVar(&rates.bytes, "byte-dispatch-rate", "-1", "bytes a period, -bd; -1: inherited")
+	flags.StringVar(&rates.messages, "msg-dispatch-rate", "-1", "messages a period, -md; -1: unset")
+	flags.StringVar(&rates.bytes, "byte-dispatch-rate", "-1", "bytes a period, -bd; -1: unset")
 	flags.StringVar(&rates.period, "dispatch-rate-period", "1", "period in seconds, -dt")
 	return cmd
 }
@@ -162,10 +160,8 @@ func (r dispatchRates) policy() (p policy.Policy, unset []string, err error) {
 	most := int64(policy.MaxPeriod / time.Second)
 	period, err := strconv.ParseInt(r.period, 10, 64)
 	if err != nil || period < 1 || period > most {
-		errs = append(errs, &policy.FieldError{
-			Field: "dispatch-rate-period", Value: r.period,
-			Reason: fmt.Sprintf("invalid period: want seconds, 1..%d", most),
-		})
+		errs = append(errs, cli.ArgError("dispatch-rate-period", r.period,
+			fmt.Sprintf("invalid period: want seconds, 1..%d", most)))
 		period = 1
 	}
 	one := func(option, field, text string, parse func(string) (policy.Rate, error)) policy.Rate {
@@ -174,12 +170,12 @@ func (r dispatchRates) policy() (p policy.Policy, unset []string, err error) {
 			return policy.Rate{}
 		}
 		var rate policy.Rate
-		err := error(&policy.FieldError{Value: text, Reason: "has a period: want it in -dt"})
+		err := cli.ArgError(option, text, "period in the rate: want it in -dt")
 		if !strings.Contains(text, "/") {
 			rate, err = parse(fmt.Sprintf("%s/%ds", text, period))
 		}
 		if fault, ok := errors.AsType[*policy.FieldError](err); ok {
-			fault.Field, fault.Value = option, text
+			err = cli.ArgError(option, text, fault.Reason)
 		}
 		errs = append(errs, err)
 		return rate
@@ -228,10 +224,8 @@ func (c *configFlag) names() []string { return slices.Sorted(maps.Keys(brokerCon
 func (c *configFlag) field() (string, error) {
 	field, ok := brokerConfigs[c.name]
 	if !ok {
-		return "", &policy.FieldError{
-			Field: "config", Value: c.name,
-			Reason: "unknown configuration: want " + strings.Join(c.names(), ", "),
-		}
+		return "", cli.ArgError("config", c.name,
+			"unknown configuration: want "+strings.Join(c.names(), ", "))
 	}
 	return field, nil
 }
@@ -249,11 +243,11 @@ func newBrokersUpdate(a *cli.App) *cobra.Command {
 		Args: cli.Args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			field, fieldErr := config.field()
-			p, err := policy.ParseField(cmp.Or(field, "messageRate"), text)
+			p, err := policy.PolicySection.ParseField(cmp.Or(field, "messageRate"), text)
 			if text == "" {
-				err = &policy.FieldError{Field: "value", Reason: "missing: want --value 1000"}
+				err = cli.ArgError("value", "", "missing: want --value 1000")
 			}
-			return set(a, cmd, f, "cluster", p, nil, fieldErr, err)
+			return set(a, cmd, f, "cluster", p.(policy.Policy), nil, fieldErr, err)
 		},
 	}
 	f.Flags.Add(cmd)

@@ -7,14 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/change"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/overcommit"
-	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotastate"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -37,16 +35,13 @@ func set(
 	scope, scopeErr := a.ScopeOf(cmd, scopeText)
 	faults = slices.Insert(faults, 0, scopeErr)
 	if scopeErr == nil {
-		part := p
-		if p.TotalThroughput == nil { // the total may be stored already
-			part.ReservedThroughput = nil
-		}
-		faults = append(faults, part.Validate(scope))
+		faults = append(faults, p.Validate(scope))
 	} else { // some fields cannot be validated without a scope
-		faults = append(faults, p.Without("priority").Without("aggregate").Validate(policy.ClusterScope()))
+		rest := policy.Without(p, "priority", "aggregate")
+		faults = append(faults, rest.Validate(policy.ClusterScope()))
 	}
 	ttl, err := f.TTL(cmd)
-	faults = append(faults, err, change.CheckTemporary(p, ttl))
+	faults = append(faults, err)
 	if ttl != 0 && len(unset) > 0 {
 		faults = append(faults, errors.New("for: a field cannot be unset temporarily: "+
 			"want FIELD=VALUE, or no --for"))
@@ -57,8 +52,8 @@ func set(
 	return change.Run(a, cmd, f.Flags, change.Plan{
 		Review: "get " + cli.Quote(scope),
 		Note: func(after []policy.Entry) string {
-			limits := []string{"reserved", "reservedBytes", "messageRate", "byteRate"}
-			if slices.ContainsFunc(limits, p.Has) {
+			limits := policy.Only(p, "reserved", "reservedBytes", "messageRate", "byteRate")
+			if !policy.IsZero(limits) {
 				if over := overcommit.Limits(a.Cluster, after, scope); over != "" {
 					return over
 				}
@@ -69,20 +64,13 @@ func set(
 			return stillPaused(a, after, scope)
 		},
 		Make: func(s configstore.Snapshot) ([]configstore.Change, error) {
-			if err := cli.Readable(s, scope); err != nil {
+			if err := cli.Readable(s, policy.PolicySection, scope); err != nil {
 				return nil, err
 			}
 			if ttl != 0 {
 				return s.SetFor(scope, p, ttl), nil
 			}
-			changes := s.Set(scope, p)
-			for _, field := range unset {
-				changes[0].Policy = changes[0].Policy.Without(field)
-			}
-			temporary := slices.DeleteFunc(s.Unset(scope, unset...), func(c configstore.Change) bool {
-				return c.Field == ""
-			})
-			return append(changes, temporary...), nil
+			return s.SetAndUnset(scope, p, unset...), nil
 		},
 	})
 }
@@ -145,53 +133,11 @@ func newSetCommand(a *cli.App) *cobra.Command {
 		Long: `Set fields of a scope's policy; the others keep their values. FIELD= unsets a
 field, so that the scope inherits it.
 
-  messageRate       messages: 1000, 10000/1m, 1/6s; 0 = not throttled
-  byteRate          bytes: 1048576, 1MiB/s, 100kB/s; 0 = not throttled
-  burst, byteBurst  messages and bytes that an idle limit may save up; default 0
-  round             how long everybody's batches together last, 10ms to 10s; default 100ms
-  mode              enforce, or shadow: count what would wait and let it through
-  paused            true: dispatch nothing
-  throttleCaughtUp  true: throttle who has no backlog, too; default false
-  caughtUpBacklog   the largest backlog, in messages, of who has caught up; default 100
-  sharing           of messages: allocated (default); strict: one every 1/rate, nothing saved up;
-                    split: to each replica the same part; groups: to each group of workers
-  maxReserved       strict: slots allocated ahead, over all processes; default 64
-  wait              strict: who finds all of them allocated: backoff (default), or queue: in his turn
-  permitExpiry      strict: how late a slot may be used, from 2ms; default a hundredth of the period
-  replicas          split: how many there are, without a permit store; 0 = they agree on it (default)
-  groups            groups: their names, as in eu,us; a process says which it is in
-  keepBack          groups: the part of its own that others leave to each, 0 to 1; default 0.2
-  poolTTL           split, groups: a replica silent for that long does not count; default 5s
-  rampOver          how long the rates take to rise from rampFrom, 1s to 24h; default: no ramp
-  rampFrom          messages to begin with: 100, 600/1m; default the rate / seconds of rampOver
-  rampFromBytes     the same in bytes
-  ramp              scheduled: with the time (default); relaxed: while somebody asks; none
-  rampTTL           silence after which a ramp begins again, to 1h; default 3m
-  onOutage      while permits cannot be allocated: share (go on at the last share), stop or open
-  weight            of a subscription in the limits that it shares, 0.1 to 10; default 1
-  reserved          messages of a limit that a subscription gets before the rest is shared by weight
-  reservedBytes     the same in bytes
-  aggregate         of the cluster or a namespace, true: its rates are one budget over all its topics
-  busy              what busy answers, as reported by handlers, do: fraction (default), tchannel or none
-  busyOutcomes      outcomes that are busy: of busy (default), failed and timeout, as in busy,timeout
-  busyMinRate       messages a second that they leave; default 1
-  busyTolerance     fraction: share of busy answers that is nothing yet; default 0.01
-  busyRecoverRate   tchannel: times itself that the limit grows by each second; default 3
-  busyRecoverValue  tchannel: messages a second that it grows by instead
-  reservedThroughput, totalThroughput
-                    of tenant:NAME or tag:NAME: its throughput quota, bytes of cost a second, rounded up to
-                    pages of 4096; see throttle-admin quota
-  quotaMode         of a tenant, a tag or the cluster: enforce, or shadow: find rates, limit nothing
-  quotaShareBy      of the cluster: how a saturated backend is shared: by quota (default) or current
-  capacity          of the cluster: cost a second that all backends bear, which quotas reserve of
-  zones             of the cluster: those that backends may report, as in a,b; default any
-  ignoreZones       of the cluster: the worst zones, which limit nobody; default 1
-  maxInFlight       messages of a subscription handed out and not done with, a replica; 0 = any number
-  priority          of a pattern; of two that match, the higher one wins, then the longer text`,
+` + change.FieldHelp(policy.PolicySection),
 		Example: `  throttle-admin set public/default byteRate=1MiB/s burst=100
   throttle-admin set kafka://public/default/orders mode=shadow --for 1h
   throttle-admin set kafka://public/default/orders weight=4 reserved=400 --subscription billing
-  throttle-admin set kafka://public/default/orders messageRate=1000 rampFrom=100 rampOver=1m
+  throttle-admin set kafka://public/default/orders messageRate=1000 ramp.from=100 ramp.over=1m
   throttle-admin set tenant:acme messageRate=5000
   throttle-admin set kafka://public/default/orders messageRate= --dry-run`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -200,54 +146,14 @@ field, so that the scope inherits it.
 			}
 			return nil
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (fields []string, _ cobra.ShellCompDirective) {
-			for field := range policy.Fields() {
-				if len(args) > 0 {
-					fields = append(fields, field+"=")
-				}
-			}
-			return fields, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
-		},
+		ValidArgsFunction: change.CompleteFields(policy.PolicySection, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, unset, err := parseFields(args[1:])
-			return set(a, cmd, f, args[0], p, unset, err)
+			fields, unset, err := change.ParseFields(policy.PolicySection, args[1:])
+			return set(a, cmd, f, args[0], fields.(policy.Policy), unset, err)
 		},
 	}
 	f.Add(cmd)
 	return cmd
-}
-
-// parseFields parses arguments FIELD=VALUE; it returns the fields of FIELD= in unset.
-func parseFields(args []string) (p policy.Policy, unset []string, err error) {
-	var errs []error
-	known := slices.Collect(policy.Fields())
-	seen := make(map[string]bool)
-	for _, arg := range args {
-		field, text, ok := strings.Cut(arg, "=")
-		fault := func(reason string) {
-			errs = append(errs, &policy.FieldError{
-				Field: fmt.Sprintf("%.50s", field), Value: text, Reason: reason,
-			})
-		}
-		switch {
-		case !ok:
-			fault("has no value: want FIELD=VALUE, or FIELD= to unset it")
-		case !slices.Contains(known, field):
-			fault("unknown field: throttle-admin set --help lists all fields")
-		case seen[field]:
-			fault("is set twice: want each field once")
-		case text == "":
-			unset = append(unset, field)
-		default:
-			one, err := policy.ParseField(field, text)
-			p = p.Overlay(one)
-			errs = append(errs, err)
-		}
-		seen[field] = true
-	}
-	quotastate.ToPages(p.ReservedThroughput)
-	quotastate.ToPages(p.TotalThroughput)
-	return p, unset, errors.Join(errs...)
 }
 
 func newPauseCommand(a *cli.App) *cobra.Command {
@@ -292,13 +198,13 @@ value.`,
 				Note:   func(after []policy.Entry) string { return stillPaused(a, after, scope) },
 				Make: func(s configstore.Snapshot) (changes []configstore.Change, err error) {
 					for _, e := range s.Entries {
-						if e.Scope == scope && e.Policy.IsPaused() {
+						if p := e.Policy(); e.Scope == scope && p.IsPaused() {
 							changes = append(changes, configstore.Change{
-								Key: configstore.KeyOf(e), Policy: e.Policy.Without("paused"),
+								Key: configstore.KeyOf(e), Settings: policy.Without(p, "paused"),
 							})
 						}
 					}
-					return changes, cli.Readable(s, scope)
+					return changes, cli.Readable(s, policy.PolicySection, scope)
 				},
 			})
 		},

@@ -35,8 +35,11 @@ type listReport struct {
 func reportOf(s configstore.Snapshot, entries []policy.Entry, now time.Time) listReport {
 	r := listReport{Identity: s.Identity, Revision: s.Revision, Policies: []entryView{}}
 	for _, e := range entries {
+		if e.Section() != policy.PolicySection {
+			continue
+		}
 		v := entryView{
-			Scope: e.Scope.String(), Policy: e.Policy, Temporary: e.Temporary, Expires: e.Expires,
+			Scope: e.Scope.String(), Policy: e.Policy(), Temporary: e.Temporary, Expires: e.Expires,
 			Revision: e.Revision,
 		}
 		if e.Temporary && e.Err == nil {
@@ -70,7 +73,7 @@ func newListCommand(a *cli.App) *cobra.Command {
 		Use:   "list",
 		Short: "Show all stored policies",
 		Long: `Show all stored policies: temporary ones with the time that is left, unreadable
-ones with the error.`,
+ones with the error. See throttle-admin quota list for quotas.`,
 		Example: `  throttle-admin list
   throttle-admin list -o json`,
 		Args: cli.Args(),
@@ -117,15 +120,11 @@ func get(
 	}
 	var entries []policy.Entry
 	for _, e := range s.Entries {
-		if e.Scope != scope {
+		if e.Section() != policy.PolicySection || e.Scope != scope {
 			continue
 		}
 		if len(fields) > 0 && e.Err == nil {
-			var p policy.Policy
-			for _, field := range fields {
-				p = p.Overlay(e.Policy.Only(field))
-			}
-			if e.Policy = p; p.IsZero() {
+			if e.Settings = policy.Only(e.Settings, fields...); policy.IsZero(e.Settings) {
 				continue
 			}
 		}
@@ -167,9 +166,10 @@ inherits all fields. To remove an unreadable policy, use the name that list show
 				Review:   "list",
 				Removing: true,
 				Make: func(s configstore.Snapshot) ([]configstore.Change, error) {
-					changes := s.Remove(scope)
+					changes := s.Remove(policy.PolicySection, scope)
 					if scopeErr != nil || len(changes) == 0 { // the name of an unreadable one
-						changes = s.Remove(policy.Scope{Kind: policy.UnreadableKind, Pattern: args[0]})
+						unreadable := policy.Scope{Kind: policy.UnreadableKind, Pattern: args[0]}
+						changes = s.Remove(policy.PolicySection, unreadable)
 					}
 					if scopeErr != nil && len(changes) == 0 {
 						return nil, cli.Usage(scopeErr)

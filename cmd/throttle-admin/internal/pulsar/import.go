@@ -66,10 +66,8 @@ of a namespace or topic is set for each subscription that exists now.`,
 			for _, name := range namespaces {
 				scope, err := policy.ParseScope(name)
 				if err != nil || scope.Kind != policy.NamespaceKind {
-					return cli.Usage(&policy.FieldError{
-						Field: "namespace", Value: name,
-						Reason: "invalid namespace: want tenant/namespace",
-					})
+					return cli.Usage(cli.ArgError("namespace", name,
+						"invalid namespace: want tenant/namespace"))
 				}
 			}
 			c, err := newWebService(&web)
@@ -192,9 +190,7 @@ func (im *importer) readBrokers(ctx context.Context) error {
 	number := func(name string) int64 {
 		n, err := strconv.ParseInt(cmp.Or(config[name], "0"), 10, 64)
 		if err != nil {
-			im.faults = append(im.faults, &policy.FieldError{
-				Field: name, Value: config[name], Reason: "invalid number",
-			})
+			im.faults = append(im.faults, cli.ArgError(name, config[name], "invalid number"))
 		}
 		return n
 	}
@@ -224,7 +220,7 @@ func (im *importer) readBrokers(ctx context.Context) error {
 	}
 	if config["dispatchThrottlingOnNonBacklogConsumerEnabled"] == "true" && im.cluster.set() {
 		im.warn("broker: dispatchThrottlingOnNonBacklogConsumerEnabled was left out; to do the " +
-			"same: throttle-admin set cluster throttleCaughtUp=true")
+			"same: throttle-admin set cluster caughtUp.throttle=true")
 	}
 	return nil
 }
@@ -256,7 +252,7 @@ func (im *importer) add(scope policy.Scope, r, wider dispatchRate) {
 		im.warn("%s: relativeToPublishRate was left out: the rate is the limit",
 			cmp.Or(scope.String(), "cluster"))
 	}
-	if p.IsZero() {
+	if policy.IsZero(p) {
 		return
 	}
 	im.mu.Lock()

@@ -88,7 +88,7 @@ func TestPulsarImport(t *testing.T) {
 	status, out, _ = admin(t, store, "export")
 	require.Zero(t, status)
 	_, out, _ = strings.Cut(out, "\n") // the revision
-	assert.Equal(t, strings.ReplaceAll(`schema: 1
+	assert.Equal(t, strings.ReplaceAll(`schema: 2
 policies:
   - scope: cluster
     byteRate: 5000/s

@@ -36,8 +36,7 @@ func newQuotaListCommand(a *cli.App) *cobra.Command {
 				return err
 			}
 			for _, e := range s.Entries {
-				ofID := e.Scope.Kind == policy.TenantKind || e.Scope.Kind == policy.TagKind
-				if e.Err != nil && ofID {
+				if e.Err != nil && e.Section() == policy.QuotaSection {
 					a.Warn("%s cannot be read and is left out: %v", e.Scope, e.Err)
 				}
 			}
@@ -51,7 +50,7 @@ func newQuotaListCommand(a *cli.App) *cobra.Command {
 func listOf(s configstore.Snapshot, now time.Time) listReport {
 	set, _ := policy.NewSet(s.Entries) // usable without its invalid entries
 	l := listReport{
-		Capacity: set.Ratekeeping().Capacity, Quotas: []quotastate.View{},
+		Capacity: *set.QuotaSettings().Capacity, Quotas: []quotastate.View{},
 		Over: overcommit.Quotas(s.Entries, now),
 	}
 	for id, q := range set.Quotas() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -40,61 +41,51 @@ tenant group that it was opened with, else to its tag if that has a quota, else 
 tenant. A ratekeeper computes the rates: see throttle-admin ratekeeper.`,
 		Example: `  throttle-admin quota set tag:reports total_throughput 1MiB
   throttle-admin quota get tag:reports total_throughput
+  throttle-admin quota settings capacity=100MiB zones=a,b
   throttle-admin quota status`,
 		RunE: cli.Subcommands,
 	}
 	cmd.AddCommand(
 		newQuotaSetCommand(a), newQuotaGetCommand(a), newQuotaClearCommand(a),
-		newQuotaListCommand(a), newQuotaStatusCommand(a),
+		newQuotaListCommand(a), newQuotaStatusCommand(a), newQuotaSettingsCommand(a),
 	)
 	return cmd
 }
 
-// throughput parses bytes a second, rounded up to whole pages.
-func throughput(field, text string) (*int64, error) {
-	n, err := policy.ParseThroughput(text)
-	if fault, ok := errors.AsType[*policy.FieldError](err); ok {
-		return nil, &policy.FieldError{Field: field, Value: text, Reason: fault.Reason}
-	}
-	quotastate.ToPages(&n)
-	return &n, nil
-}
+// quotaFields maps the arguments of quota set to fields of a quota.
+var quotaFields = map[string]string{reservedField: "reserved", totalField: "total", "mode": "mode"}
 
-// parseQuota parses pairs of arguments FIELD BYTES.
-func parseQuota(args []string) (p policy.Policy, err error) {
+// parseQuota parses pairs of arguments FIELD VALUE.
+func parseQuota(args []string) (q policy.Quota, err error) {
 	if len(args) == 0 || len(args)%2 != 0 {
-		return p, fmt.Errorf("FIELD BYTES: one is missing: want %s 409600, %s 40960, or both",
+		return q, fmt.Errorf("FIELD VALUE: one is missing: want %s 409600, %s 40960, or both",
 			totalField, reservedField)
 	}
 	var errs []error
 	for i := 0; i < len(args); i += 2 {
-		of := &p.TotalThroughput
-		switch args[i] {
-		case totalField:
-		case reservedField:
-			of = &p.ReservedThroughput
-		default:
-			errs = append(errs, &policy.FieldError{
-				Field: args[i], Value: args[i+1],
-				Reason: "unknown field: want " + reservedField + " or " + totalField,
-			})
+		name, text := args[i], args[i+1]
+		fault := func(reason string) { errs = append(errs, cli.ArgError(name, text, reason)) }
+		field, ok := quotaFields[name]
+		if !ok {
+			fault("unknown field: want " + reservedField + ", " + totalField + " or mode")
 			continue
 		}
-		value, err := throughput(args[i], args[i+1])
-		if errs = append(errs, err); *of != nil {
-			errs = append(errs, &policy.FieldError{
-				Field: args[i], Value: args[i+1], Reason: "is set twice: want each field once",
-			})
+		one, err := policy.QuotaSection.ParseField(field, text)
+		if e, ok := errors.AsType[*policy.FieldError](err); ok {
+			fault(e.Reason)
 		}
-		*of = value
+		if policy.Text(q, field) != "" {
+			fault("set twice: want each field once")
+		}
+		q = policy.Overlay(q, one.(policy.Quota))
 	}
-	if r, t := p.ReservedThroughput, p.TotalThroughput; r != nil && t != nil && *r > *t {
-		errs = append(errs, &policy.FieldError{
-			Field: reservedField, Value: fmt.Sprint(*r),
-			Reason: fmt.Sprintf("is above %s, %d", totalField, *t),
-		})
+	quotastate.ToPages(q.Reserved)
+	quotastate.ToPages(q.Total)
+	if r, t := q.Reserved, q.Total; r != nil && t != nil && *r > *t {
+		errs = append(errs, cli.ArgError(reservedField, fmt.Sprint(*r),
+			fmt.Sprintf("above %s, %d", totalField, *t)))
 	}
-	return p, errors.Join(errs...)
+	return q, errors.Join(errs...)
 }
 
 // negative rewrites the flag parser's error about BYTES of -5, which looks like a flag.
@@ -103,44 +94,50 @@ func negative(cmd *cobra.Command, err error) error {
 		return err
 	}
 	_, value, _ := strings.Cut(err.Error(), " in ")
-	return fmt.Errorf("BYTES %.200q: is negative: want bytes a second, such as 409600 or 1MiB; "+
+	return fmt.Errorf("BYTES %.200q: negative: want bytes a second, such as 409600 or 1MiB; "+
 		"quota clear removes a quota", value)
 }
 
 func newQuotaSetCommand(a *cli.App) *cobra.Command {
 	var f change.SetFlags
 	cmd := &cobra.Command{
-		Use:   "set " + throttlingIDs + " FIELD BYTES [FIELD BYTES]",
-		Short: "Set what an id reserves, its total, or both",
-		Long: "Set what an id reserves (" + reservedField + "), its total (" + totalField + `), or both,
-in bytes of cost a second, rounded up to pages of 4096. A total of 0 pauses the id.
+		Use:   "set " + throttlingIDs + " FIELD VALUE [FIELD VALUE]...",
+		Short: "Set what an id reserves, its total, and its mode",
+		Long: "Set what an id reserves (" + reservedField + ") and its total (" + totalField + `), in
+bytes of cost a second, rounded up to pages of 4096, and its mode: enforce, or shadow, which
+computes the rate and limits nothing. A total of 0 pauses the id.
 
 All ids together may not reserve more than the capacity that the cluster declares:
-throttle-admin set cluster capacity=BYTES. If they will do so when a temporary capacity or total
+throttle-admin quota settings capacity=BYTES. If they will do so when a temporary capacity or total
 expires, this command, quota list and quota status warn.`,
 		Example: `  throttle-admin quota set tag:reports total_throughput 409600
   throttle-admin quota set tenant:acme reserved_throughput 1MiB total_throughput 8MiB
-  throttle-admin quota set tag:reports total_throughput 0 --for 10m`,
+  throttle-admin quota set tag:reports total_throughput 0 --for 10m
+  throttle-admin quota set tag:reports mode shadow`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 3 {
-				return fmt.Errorf("ID FIELD BYTES: missing: want tag:NAME %s 409600", totalField)
+				return fmt.Errorf("ID FIELD VALUE: missing: want tag:NAME %s 409600", totalField)
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, idErr := quotastate.ParseID(args[0])
-			p, err := parseQuota(args[1:])
+			q, err := parseQuota(args[1:])
 			ttl, ttlErr := f.TTL(cmd)
-			if err := errors.Join(idErr, err, ttlErr, change.CheckTemporary(p, ttl)); err != nil {
+			if err := errors.Join(idErr, err, ttlErr, checkTemporary(q, ttl)); err != nil {
 				return cli.Usage(err)
 			}
 			changes := func(s configstore.Snapshot) ([]configstore.Change, error) {
-				if ttl != 0 {
-					return s.SetFor(id, p, ttl), nil
+				if err := cli.Readable(s, policy.QuotaSection, id); err != nil {
+					return nil, err
 				}
-				return s.Set(id, p), fits(s, id, p)
+				if ttl != 0 {
+					return s.SetFor(id, q, ttl), nil
+				}
+				return s.Set(id, q), fits(s, id, q)
 			}
-			return changeQuota(a, cmd, f.Flags, id, "Successfully updated quota.", changes)
+			plan := change.Plan{Review: "quota get " + cli.Quote(id), Make: changes}
+			return changeQuota(a, cmd, f.Flags, plan, "Successfully updated quota.")
 		},
 	}
 	cmd.Flags().StringVar(&f.For, "for", "",
@@ -150,35 +147,42 @@ expires, this command, quota list and quota status warn.`,
 	return cmd
 }
 
+// checkTemporary returns an error if a quota with a ttl reserves throughput: a reservation must fit
+// its total at any time, and temporary fields expire one by one.
+func checkTemporary(q policy.Quota, ttl time.Duration) error {
+	if r := q.Reserved; ttl != 0 && r != nil && *r > 0 {
+		return cli.ArgError("for", policy.Duration(ttl).String(),
+			"not allowed for a reservation: want a total alone, or no --for")
+	}
+	return nil
+}
+
 // fits returns an error if a part of a quota does not fit the other part, which is stored.
-func fits(s configstore.Snapshot, id policy.Scope, p policy.Policy) error {
-	stored, _ := s.Permanent(id)
-	after := stored.Overlay(p)
-	r, t := after.ReservedThroughput, after.TotalThroughput
+func fits(s configstore.Snapshot, id policy.Scope, q policy.Quota) error {
+	stored, _ := s.Find(keyOf(id))
+	after := policy.Overlay(stored.(policy.Quota), q)
+	r, t := after.Reserved, after.Total
+	fault := func(field string, value int64, reason, hint, missing string) error {
+		return cli.Hint(cli.ArgError(field, fmt.Sprint(value), reason),
+			fmt.Sprintf("%s: throttle-admin quota set %s %s %d %s BYTES", hint, id, field, value, missing))
+	}
 	switch {
 	case r == nil || *r == 0 || t != nil && *r <= *t:
 		return nil
 	case t == nil:
-		return cli.Hint(
-			&policy.FieldError{Field: reservedField, Value: fmt.Sprint(*r),
-				Reason: fmt.Sprintf("needs a permanent %s, and %s has none", totalField, id)},
-			fmt.Sprintf("set both: throttle-admin quota set %s %s %d %s BYTES",
-				id, reservedField, *r, totalField),
-		)
-	case p.ReservedThroughput != nil:
-		return cli.Hint(
-			&policy.FieldError{Field: reservedField, Value: fmt.Sprint(*r),
-				Reason: fmt.Sprintf("is above %s, %d", totalField, *t)},
-			fmt.Sprintf("reserve less, or set both: throttle-admin quota set %s %s %d %s BYTES",
-				id, reservedField, *r, totalField),
-		)
+		return fault(reservedField, *r, fmt.Sprintf("needs a permanent %s, and %s has none", totalField, id),
+			"set both", totalField)
+	case q.Reserved != nil:
+		return fault(reservedField, *r, fmt.Sprintf("above %s, %d", totalField, *t),
+			"reserve less, or set both", totalField)
 	}
-	return cli.Hint(
-		&policy.FieldError{Field: totalField, Value: fmt.Sprint(*t),
-			Reason: fmt.Sprintf("is below %s, %d", reservedField, *r)},
-		fmt.Sprintf("raise it, or set both: throttle-admin quota set %s %s %d %s BYTES",
-			id, totalField, *t, reservedField),
-	)
+	return fault(totalField, *t, fmt.Sprintf("below %s, %d", reservedField, *r),
+		"raise it, or set both", reservedField)
+}
+
+// keyOf returns the key of an id's permanent quota.
+func keyOf(id policy.Scope) configstore.Key {
+	return configstore.Key{Section: policy.QuotaSection, Scope: id}
 }
 
 func newQuotaClearCommand(a *cli.App) *cobra.Command {
@@ -186,7 +190,7 @@ func newQuotaClearCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "clear " + throttlingIDs,
 		Short:   "Remove an id's quota",
-		Long:    "Remove an id's quota: its total and what it reserves. A tenant's other limits stay.",
+		Long:    "Remove an id's quota, with its temporary values. A tenant's policy stays.",
 		Example: `  throttle-admin quota clear tag:reports`,
 		Args:    cli.Args("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -195,9 +199,10 @@ func newQuotaClearCommand(a *cli.App) *cobra.Command {
 				return cli.Usage(err)
 			}
 			changes := func(s configstore.Snapshot) ([]configstore.Change, error) {
-				return s.Unset(id, "reservedThroughput", "totalThroughput"), nil
+				return s.Remove(policy.QuotaSection, id), nil
 			}
-			return changeQuota(a, cmd, f, id, "Successfully cleared quota.", changes)
+			plan := change.Plan{Review: "quota get " + cli.Quote(id), Make: changes, Removing: true}
+			return changeQuota(a, cmd, f, plan, "Successfully cleared quota.")
 		},
 	}
 	f.Add(cmd)
@@ -207,18 +212,8 @@ func newQuotaClearCommand(a *cli.App) *cobra.Command {
 // changeQuota changes a quota. In place of the table of changes it prints done, the text that
 // FoundationDB's command prints.
 func changeQuota(
-	a *cli.App, cmd *cobra.Command, f change.Flags, id policy.Scope, done string,
-	changes func(configstore.Snapshot) ([]configstore.Change, error),
+	a *cli.App, cmd *cobra.Command, f change.Flags, plan change.Plan, done string,
 ) error {
-	plan := change.Plan{
-		Review: "get " + cli.Quote(id),
-		Make: func(s configstore.Snapshot) ([]configstore.Change, error) {
-			if err := cli.Readable(s, id); err != nil {
-				return nil, err
-			}
-			return changes(s)
-		},
-	}
 	if a.Output != "table" || f.DryRun {
 		return change.Run(a, cmd, f, plan)
 	}
@@ -251,10 +246,8 @@ func newQuotaGetCommand(a *cli.App) *cobra.Command {
 				field = args[1]
 			}
 			if field != "" && field != reservedField && field != totalField {
-				err = errors.Join(err, &policy.FieldError{
-					Field: "field", Value: field,
-					Reason: "unknown field: want " + reservedField + " or " + totalField,
-				})
+				err = errors.Join(err, cli.ArgError("field", field,
+					"unknown field: want "+reservedField+" or "+totalField))
 			}
 			if err != nil {
 				return cli.Usage(err)
@@ -264,7 +257,7 @@ func newQuotaGetCommand(a *cli.App) *cobra.Command {
 				return err
 			}
 			set, _ := policy.NewSet(s.Entries) // usable without its invalid entries
-			if err := cli.Readable(s, id); err != nil {
+			if err := cli.Readable(s, policy.QuotaSection, id); err != nil {
 				return err
 			}
 			v := quotastate.View{ID: id.String()}

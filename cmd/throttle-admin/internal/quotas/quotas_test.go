@@ -19,6 +19,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/clitest"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/explain"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
@@ -48,11 +49,11 @@ func (s *shared) String() string {
 	return s.buf.String()
 }
 
-// families are those of commands that show quotas.
+// families have the commands that show quotas.
 var families = []cli.Family{Commands, explain.Commands, policies.Commands}
 
-// TestQuotasLive has a ratekeeper find the rate of a tag from what a replica and a backend
-// report, and asks how.
+// TestQuotasLive has a ratekeeper compute the rate of a tag from the reports of a replica and a
+// backend, and explains it.
 func TestQuotasLive(t *testing.T) {
 	const topic, token = "kafka://acme/default/orders", "open-sesame-1234"
 	dir := t.TempDir()
@@ -62,12 +63,12 @@ func TestQuotasLive(t *testing.T) {
 	require.NoError(t, os.WriteFile(dir+"/short", []byte("short\n"), 0o600))
 	global := []string{"--policies", store, "--permits", permits, "--cluster", cluster}
 	admin := func(args ...string) (status int, out, errs string) {
-		var stdout, stderr bytes.Buffer
-		status = cli.Run(t.Context(), append(global[:len(global):len(global)], args...), strings.NewReader(""), &stdout, &stderr, families...)
-		for line := range strings.Lines(stdout.String()) {
+		args = append(global[:len(global):len(global)], args...)
+		status, out, errs = clitest.Run(t.Context(), families, args...)
+		for line := range strings.Lines(out) {
 			assert.True(t, args[len(args)-1] == "json" || len(line) <= output.MaxWidth+1, line)
 		}
-		return status, stdout.String(), stderr.String()
+		return status, out, errs
 	}
 	done := func(args ...string) string {
 		status, out, errs := admin(args...)
@@ -76,11 +77,12 @@ func TestQuotasLive(t *testing.T) {
 	}
 	done("quota", "set", "tag:bulk", "total_throughput", "800KiB", "reserved_throughput", "40KiB")
 	done("quota", "set", "tenant:acme", "total_throughput", "8MiB")
-	done("set", "cluster", "zones=a,b", "ignoreZones=0", "capacity=40KiB")
+	done("quota", "settings", "zones=a,b", "ignoreZones=0", "capacity=40KiB")
 
 	status, _, errs := admin("quota", "status")
 	assert.Equal(t, cli.ExitFailed, status)
-	assert.Regexp(t, "no ratekeeper leads in cluster .*\nhint: start one: throttle-admin ratekeeper, or ", errs)
+	const hint = "\nhint: start one: throttle-admin ratekeeper, or "
+	assert.Regexp(t, "no ratekeeper leads in cluster .*"+hint, errs)
 	status, _, errs = admin("ratekeeper", "--listen", "127.0.0.1:0", "--token-file", dir+"/short")
 	assert.Equal(t, cli.ExitUsage, status)
 	assert.Contains(t, errs, "invalid token in its first line: want 8 characters or more")
@@ -96,22 +98,25 @@ func TestQuotasLive(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
-		args := append(global[:len(global):len(global)], "ratekeeper", "--name", "keeper-1", "--listen", "127.0.0.1:0", "--token-file", tokenFile)
+		args := append(global[:len(global):len(global)], "ratekeeper", "--name", "keeper-1",
+			"--listen", "127.0.0.1:0", "--token-file", tokenFile)
 		assert.Zero(t, cli.Run(ctx, args, strings.NewReader(""), io.Discard, &log, Commands), &log)
 	})
 	defer running.Wait()
 	defer stop()
 	var address string
 	require.Eventually(t, func() bool {
-		found := regexp.MustCompile(`serving (http://[\d.:]+)/reports`).FindStringSubmatch(log.String())
+		serving := regexp.MustCompile(`serving (http://[\d.:]+)/reports`)
+		found := serving.FindStringSubmatch(log.String())
 		if found != nil {
 			address = found[1]
 		}
 		return found != nil
 	}, 10*time.Second, 10*time.Millisecond)
 
-	// A replica, of which two subscriptions go on account of a tag and of the tenant.
-	lim, err := throttle.Open(t.Context(), store, permits, throttle.WithCluster(cluster), throttle.WithReplica("replica-a"))
+	// A replica with two subscriptions: one is charged to a tag, the other to the tenant.
+	lim, err := throttle.Open(t.Context(), store, permits,
+		throttle.WithCluster(cluster), throttle.WithReplica("replica-a"))
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, lim.Close()) }()
 	bulk, err := lim.Subscription(topic, "billing", dispatch.WithTag("bulk"))
@@ -132,7 +137,8 @@ func TestQuotasLive(t *testing.T) {
 	client := &http.Client{Timeout: 10 * time.Second}
 	defer client.CloseIdleConnections()
 	ask := func(method, path, token, body string) (int, string) {
-		req, err := http.NewRequestWithContext(t.Context(), method, address+path, strings.NewReader(body))
+		url := address + path
+		req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 		require.NoError(t, err)
 		if token != "" {
 			req.Header.Set("Authorization", "Bearer "+token)
@@ -145,7 +151,9 @@ func TestQuotasLive(t *testing.T) {
 		return got.StatusCode, string(text)
 	}
 	report := func(ahead float64, zone string, queue int) string {
-		return fmt.Sprintf(`{"backend":"db","zone":%q,"load":{"queue":%d,"target":800,"spring":200},"costs":{"tag:bulk":409600,"tag:nobody":4096},"time":%.3f}`,
+		return fmt.Sprintf(`{"backend":"db","zone":%q,`+
+			`"load":{"queue":%d,"target":800,"spring":200},`+
+			`"costs":{"tag:bulk":409600,"tag:nobody":4096},"time":%.3f}`,
 			zone, queue, float64(time.Now().UnixMilli())/1000+ahead)
 	}
 	require.Eventually(t, func() bool {
@@ -161,9 +169,11 @@ func TestQuotasLive(t *testing.T) {
 		{token + "5", report(0, "b", 0), http.StatusUnauthorized, "wrong token"},
 		{token, "{", http.StatusBadRequest, "want one report as JSON"},
 		{token, report(60, "c", -1), http.StatusBadRequest,
-			"queue -1: is invalid: want 0 or more\nzone \"c\": is not declared by the cluster: use one of [\"a\" \"b\"]\ntime "},
+			"queue -1: is invalid: want 0 or more\n" +
+				"zone \"c\": is not declared by the cluster: use one of [\"a\" \"b\"]\ntime "},
 		{token, `{"speed":1}`, http.StatusBadRequest, `unknown field "speed"`},
-		{token, `{"backend":"` + strings.Repeat("x", 5<<20), http.StatusRequestEntityTooLarge, "too large"},
+		{token, `{"backend":"` + strings.Repeat("x", 5<<20), http.StatusRequestEntityTooLarge,
+			"too large"},
 	} {
 		status, text := ask(http.MethodPost, "/reports", c.token, c.body)
 		assert.Equal(t, c.status, status, text)
@@ -175,7 +185,7 @@ func TestQuotasLive(t *testing.T) {
 	status, _ = ask(http.MethodGet, "/nowhere", token, "")
 	assert.Equal(t, http.StatusNotFound, status)
 
-	// What was decided, of what the replica and the backend say.
+	// The decision, from the reports of the replica and the backend.
 	decision := func() (d quota.Decision) {
 		var s statusView
 		require.NoError(t, json.Unmarshal([]byte(done("quota", "status", "-o", "json")), &s))
@@ -190,7 +200,7 @@ func TestQuotasLive(t *testing.T) {
 	}
 	var d quota.Decision
 	require.Eventually(t, func() bool {
-		_, _ = ask(http.MethodPost, "/reports", token, report(0, "b", 1000)) // 800 would be its target
+		_, _ = ask(http.MethodPost, "/reports", token, report(0, "b", 1000)) // its target is 800
 		d = decision()
 		return d.Backends == 2 && d.Busy && d.Rate > 1
 	}, 20*time.Second, 500*time.Millisecond, "%+v", &d)
@@ -199,7 +209,7 @@ func TestQuotasLive(t *testing.T) {
 
 	out := done("quota", "status")
 	t.Log("\n" + out)
-	assert.Regexp(t, `ratekeeper keeper-1, term \d+; 2 replicas and backends report, 3 ids are tracked`, out)
+	assert.Regexp(t, `ratekeeper keeper-1, term \d+; 2 replicas and backends report, 3 ids`, out)
 	assert.Regexp(t, `(?m)^ID +RATE +AVERAGE +RESERVED +DESIRED +LIMITING +TARGET +IN FORCE\n`, out)
 	assert.Regexp(t, `(?m)^tag:bulk +[\d.]+ +\d+ .* busy$`, out)
 	assert.Regexp(t, `(?m)^tenant:acme +0 +16384 +0 +512 +- +512 +512$`, out)
@@ -207,9 +217,14 @@ func TestQuotasLive(t *testing.T) {
 	out = done("explain", "tag:bulk")
 	t.Log("\n" + out)
 	for _, want := range []string{
-		`^tag:bulk, cluster ` + cluster + `, by ratekeeper keeper-1 in term \d+\n`, `quota +reserved 40960, total 819200 bytes of cost a second`,
-		`cost +\d+ bytes a second on 2 backends, \d+ a message on average`, `desired +819200 / \d+ = [\d.]+/s`, `limiting +zones: b [\d.]+/s; without the worst 0: [\d.]+`,
-		`target +max\([\d.]+, min\([\d.]+, [\d.]+\)\) = [\d.]+/s`, `in force +[\d.]+/s, smoothed`, `backend db in zone b: 409600 bytes of cost a second, which is 99 % of its load; it can bear 50 % of\s+that`,
+		`^tag:bulk, cluster ` + cluster + `, by ratekeeper keeper-1 in term \d+\n`,
+		`quota +reserved 40960, total 819200 bytes of cost a second`,
+		`cost +\d+ bytes a second on 2 backends, \d+ a message on average`,
+		`desired +819200 / \d+ = [\d.]+/s`,
+		`limiting +zones: b [\d.]+/s; without the worst 0: [\d.]+`,
+		`target +max\([\d.]+, min\([\d.]+, [\d.]+\)\) = [\d.]+/s`,
+		`in force +[\d.]+/s, smoothed`,
+		`backend db in zone b: 409600 bytes of cost a second, which is 99 % of its load; it can`,
 		`- Limited (by backends|to what it reserves)`,
 	} {
 		assert.Regexp(t, want, out)
@@ -226,7 +241,7 @@ func TestQuotasLive(t *testing.T) {
 	assert.Positive(t, x.Decision.Rate)
 	assert.NotEmpty(t, x.Why)
 
-	// The topic shows both quotas, and who waits for which.
+	// explain of the topic shows both quotas, and which one throttles whom.
 	var of struct {
 		Limits []struct {
 			Scope         string
@@ -237,12 +252,13 @@ func TestQuotasLive(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, _ = ask(http.MethodPost, "/reports", token, report(0, "b", 1000))
 		require.NoError(t, json.Unmarshal([]byte(done("explain", topic, "-o", "json")), &of))
-		return strings.Contains(strings.Join(of.Why, "\n"), "billing (tag:bulk) in replica-a is throttled by a throughput quota, ")
+		throttled := "billing (tag:bulk) in replica-a is throttled by a throughput quota, "
+		return strings.Contains(strings.Join(of.Why, "\n"), throttled)
 	}, 20*time.Second, 100*time.Millisecond, "%q", &of.Why)
 	require.Len(t, of.Limits, 2)
 	assert.Equal(t, "tenant:acme", of.Limits[0].Scope)
 	assert.InDelta(t, 512, of.Limits[0].Rate, 1e-6)
-	assert.Zero(t, of.Limits[0].InForce, "nobody allocates of it")
+	assert.Zero(t, of.Limits[0].InForce, "it has no consumers")
 	assert.Equal(t, "tag:bulk", of.Limits[1].Scope)
 	assert.Positive(t, of.Limits[1].Rate)
 	assert.Positive(t, of.Limits[1].InForce)
@@ -252,29 +268,37 @@ func TestQuotasLive(t *testing.T) {
 	assert.Regexp(t, `(?m)^quota of tenant:acme +512/s +no consumers`, out)
 	assert.Regexp(t, `(?m)^billing \(tag:bulk\) +replica-a `, out)
 
-	// What is reserved under a capacity that ends.
-	done("set", "cluster", "capacity=1MiB", "--for", "1h")
+	// A reservation above a capacity that expires.
+	done("quota", "settings", "capacity=1MiB", "--for", "1h")
 	done("quota", "set", "tenant:acme", "reserved_throughput", "4096")
 	status, _, errs = admin("quota", "status")
 	assert.Zero(t, status)
-	assert.Regexp(t, `^throttle-admin: from .* \(in 1h\), when a temporary value expires, quotas together reserve 45056 `, errs)
+	assert.Regexp(t, `^throttle-admin: from .* \(in 1h\), when a temporary value expires, quotas `+
+		`together reserve 45056 `, errs)
 
 	status, out, errs = admin("quota", "status", "--policies", "memory:")
 	assert.Zero(t, status)
 	assert.Contains(t, out, "ratekeeper keeper-1")
 	assert.Contains(t, errs, "quotas were not compared with the capacity: --policies memory:")
 
-	// A quota of 0 pauses, and it is said by what.
+	// A quota of 0 pauses.
 	done("quota", "set", "tag:bulk", "total_throughput", "0", "reserved_throughput", "0")
 	require.Eventually(t, func() bool {
 		why := done("explain", topic)
-		return strings.Contains(why, "- billing (tag:bulk) in replica-a is paused: the total of tag:bulk is 0.\n")
+		paused := "- billing (tag:bulk) in replica-a is paused: the total of tag:bulk is 0.\n"
+		return strings.Contains(why, paused)
 	}, 10*time.Second, 100*time.Millisecond)
-	require.Eventually(t, func() bool { return strings.Contains(done("explain", "tag:bulk"), "- Paused: its total is 0.") }, 10*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(done("explain", "tag:bulk"), "- Paused: its total is 0.")
+	}, 10*time.Second, 100*time.Millisecond)
 
 	status, text := ask(http.MethodGet, "/metrics", "", "")
 	assert.Equal(t, http.StatusOK, status)
-	for _, name := range []string{"throttle_ratekeeper_term ", `throttle_quota_messages_per_second{id="tag:bulk"} `, `throttle_quota_messages_per_second{id="tenant:acme"} `} {
+	for _, name := range []string{
+		"throttle_ratekeeper_term ",
+		`throttle_quota_messages_per_second{id="tag:bulk"} `,
+		`throttle_quota_messages_per_second{id="tenant:acme"} `,
+	} {
 		assert.Contains(t, text, "\n"+name)
 	}
 
@@ -291,62 +315,88 @@ func TestQuotasLive(t *testing.T) {
 // TestQuotasUnkept shows what replicas obey while no ratekeeper leads, by what the last one
 // wrote.
 func TestQuotasUnkept(t *testing.T) {
-	store, address, cluster := "file:"+t.TempDir()+"/policies.yaml", services.Redis(t), services.Name(t)
+	store := "file:" + t.TempDir() + "/policies.yaml"
+	address, cluster := services.Redis(t), services.Name(t)
 	admin := func(args ...string) (status int, out, errs string) {
-		var stdout, stderr bytes.Buffer
-		status = cli.Run(t.Context(), append(args, "--permits", address, "--cluster", cluster), strings.NewReader(""), &stdout, &stderr, families...)
-		return status, stdout.String(), stderr.String()
+		args = append(args, "--permits", address, "--cluster", cluster)
+		return clitest.Run(t.Context(), families, args...)
 	}
 	for id, q := range map[string][]string{
-		"tag:bulk": {"total_throughput", "409600"}, "tag:gold": {"total_throughput", "409600", "reserved_throughput", "40960"},
-		"tag:new": {"total_throughput", "163840"}, "tag:off": {"total_throughput", "0"},
+		"tag:bulk": {"total_throughput", "409600"},
+		"tag:gold": {"total_throughput", "409600", "reserved_throughput", "40960"},
+		"tag:new":  {"total_throughput", "163840"}, "tag:off": {"total_throughput", "0"},
 	} {
 		status, _, errs := admin(append([]string{"quota", "set", id, "--policies", store}, q...)...)
 		require.Zero(t, status, errs)
 	}
-	status, _, errs := admin("set", "tag:test", "totalThroughput=4096", "quotaMode=shadow", "--policies", store)
+	status, _, errs := admin("quota", "set", "tag:test", "total_throughput", "4096", "mode", "shadow", "--policies", store)
 	require.Zero(t, status, errs)
 
 	live, err := throttle.OpenPermits(address)
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, live.Close()) }()
 	write := func(text func(now float64) []byte) {
-		require.NoError(t, live.Update(t.Context(), permits.RatesKey(cluster), time.Minute, func(_ []byte, now float64) []byte { return text(now) }))
+		update := func(_ []byte, now float64) []byte { return text(now) }
+		require.NoError(t, live.Update(t.Context(), permits.RatesKey(cluster), time.Minute, update))
 	}
 	found := func(age float64) {
 		write(func(now float64) []byte {
-			text, err := json.Marshal(quota.Rates{Term: 7, Keeper: "k-1", Time: now - age, Rates: map[quota.ID]quota.Rate{
-				"tag:bulk": {Rate: 40, Average: 8192}, "tag:gold": {Rate: 20, Average: 4096}, "tag:off": {Rate: 3, Average: 4096},
-			}})
+			rates := quota.Rates{
+				Term: 7, Keeper: "k-1", Time: now - age, Rates: map[quota.ID]quota.Rate{
+					"tag:bulk": {Rate: 40, Average: 8192},
+					"tag:gold": {Rate: 20, Average: 4096},
+					"tag:off":  {Rate: 3, Average: 4096},
+				},
+			}
+			text, err := json.Marshal(rates)
 			require.NoError(t, err)
 			return text
 		})
+	}
+	const fallback = "each id's reservation or, without one, its total"
+	assumed := []string{ // at the cost of a written page
+		"tag:bulk 16384 25 total", "tag:gold 16384 2.5 reserved", "tag:new 16384 10 total",
+		"tag:off 16384 0 total", "tag:test 16384 unlimited shadow",
 	}
 	for _, c := range []struct {
 		name   string
 		before func()
 		hold   bool
-		says   string
-		ids    []string // id, average cost, in force, by what
-		bulk   string   // how explain has it in force
+		text   string
+		ids    []string // id, average cost, in force, origin
+		bulk   string   // in explain
 	}{
-		{"none", func() {}, false, "no rates were written in the last hour. In force is each id's reservation or, without one, its total, divided by the average cost",
-			[]string{"tag:bulk 16384 25 total", "tag:gold 16384 2.5 reserved", "tag:new 16384 10 total", "tag:off 16384 0 total", "tag:test 16384 unlimited shadow"}, "25/s, the total"},
-		{"fresh", func() { found(20) }, true, "k-1 wrote the last rates in term 7, 20(.[1-9])?s ago; they stay in force for (40|39.[1-9])s more. After that, each id's reservation",
-			[]string{"tag:bulk 8192 40 rate", "tag:gold 4096 20 rate", "tag:new 16384 10 total", "tag:off 4096 0 total", "tag:test 16384 unlimited shadow"}, "40/s, the ratekeeper's last rate"},
-		{"old", func() { found(200) }, false, "k-1 wrote the last rates in term 7, 3m20(.[1-9])?s ago; they have expired. In force is each id's reservation",
-			[]string{"tag:bulk 8192 50 total", "tag:gold 4096 10 reserved", "tag:new 16384 10 total", "tag:off 4096 0 total", "tag:test 16384 unlimited shadow"}, "50/s, the total"},
-		{"nonsense", func() { write(func(float64) []byte { return []byte("{") }) }, false, "no rates were written",
-			[]string{"tag:bulk 16384 25 total", "tag:gold 16384 2.5 reserved", "tag:new 16384 10 total", "tag:off 16384 0 total", "tag:test 16384 unlimited shadow"}, "25/s, the total"},
+		{"none", func() {}, false,
+			"no rates were written in the last hour. In force is " + fallback,
+			assumed, "25/s, the total"},
+		{"fresh", func() { found(20) }, true,
+			"k-1 wrote the last rates in term 7, 20(.[1-9])?s ago; they stay in force for " +
+				"(40|39.[1-9])s more. After that, " + fallback,
+			[]string{
+				"tag:bulk 8192 40 rate", "tag:gold 4096 20 rate", "tag:new 16384 10 total",
+				"tag:off 4096 0 total", "tag:test 16384 unlimited shadow",
+			}, "40/s, the ratekeeper's last rate"},
+		{"old", func() { found(200) }, false,
+			"k-1 wrote the last rates in term 7, 3m20(.[1-9])?s ago; they have expired. In force " +
+				"is " + fallback,
+			[]string{
+				"tag:bulk 8192 50 total", "tag:gold 4096 10 reserved", "tag:new 16384 10 total",
+				"tag:off 4096 0 total", "tag:test 16384 unlimited shadow",
+			}, "50/s, the total"},
+		{"nonsense", func() { write(func(float64) []byte { return []byte("{") }) }, false,
+			"no rates were written", assumed, "25/s, the total"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.before()
+			const noRatekeeper, hint = "no ratekeeper leads in cluster ", "\nhint: start one: "
 			status, out, errs := admin("quota", "status", "--policies", store)
 			assert.Equal(t, cli.ExitFailed, status)
-			assert.Regexp(t, "no ratekeeper leads in cluster "+cluster+"\nhint: start one: throttle-admin ratekeeper, or ", errs)
-			assert.Equal(t, c.name == "nonsense", strings.Contains(errs, "are invalid and ignored"), errs)
-			said, table, _ := strings.Cut(out, "\n\n")
-			assert.Regexp(t, "^no ratekeeper leads in cluster "+cluster+".*"+c.says, strings.Join(strings.Fields(said), " "))
+			assert.Contains(t, errs, noRatekeeper+cluster+hint)
+			invalid := strings.Contains(errs, "are invalid and ignored")
+			assert.Equal(t, c.name == "nonsense", invalid, errs)
+			text, table, _ := strings.Cut(out, "\n\n")
+			text = strings.Join(strings.Fields(text), " ")
+			assert.Regexp(t, "^"+noRatekeeper+cluster+".*"+c.text, text)
 			var ids []string
 			for line := range strings.Lines(table) {
 				f := strings.Fields(line)
@@ -365,7 +415,7 @@ func TestQuotasUnkept(t *testing.T) {
 
 			status, out, errs = admin("explain", "tag:bulk", "--policies", store)
 			assert.Equal(t, cli.ExitFailed, status)
-			assert.Contains(t, errs, "hint: start one: throttle-admin ratekeeper")
+			assert.Contains(t, errs, hint)
 			assert.Regexp(t, `(?m)^in force +`+c.bulk+`$`, out)
 			status, out, _ = admin("explain", "tag:bulk", "--policies", store, "-o", "json")
 			assert.Equal(t, cli.ExitFailed, status)
@@ -375,7 +425,7 @@ func TestQuotasUnkept(t *testing.T) {
 
 			status, out, errs = admin("quota", "status", "--policies", "")
 			assert.Equal(t, cli.ExitFailed, status)
-			assert.Regexp(t, c.says, strings.Join(strings.Fields(out), " "))
+			assert.Regexp(t, c.text, strings.Join(strings.Fields(out), " "))
 			assert.Contains(t, errs, "set --policies to see them")
 		})
 	}
@@ -384,10 +434,20 @@ func TestQuotasUnkept(t *testing.T) {
 // TestQuotaTablesFit whatever the names are.
 func TestQuotaTablesFit(t *testing.T) {
 	long := strings.Repeat("long-name-", 25)
-	d := quota.Decision{ID: quota.ID("tag:" + long), Quota: quota.Quota{Reserved: 1 << 53, Total: 1 << 53}, Limiting: 1e15, Busy: true, Zones: []quota.ZoneLimit{{Zone: "b", Rate: 1}, {Zone: long, Rate: 1e15}}}
+	d := quota.Decision{
+		ID: quota.ID("tag:" + long), Quota: quota.Quota{Reserved: 1 << 53, Total: 1 << 53},
+		Limiting: 1e15, Busy: true,
+	}
 	var out strings.Builder
-	statusTable(&out, ratekeeper.Status{Keeper: long, Decisions: []quota.Decision{d}, Refused: []string{"report of " + long}, LeftOut: 1 << 50})
-	u := quotastate.Unkept{Cluster: long, Keeper: long, IDs: []quotastate.Rate{{ID: string(d.ID), Reserved: 1 << 53, Total: 1 << 53, AverageCost: 1 << 53, InForce: new(1e15), By: "reserved"}}}
+	statusTable(&out, ratekeeper.Status{
+		Keeper: long, Decisions: []quota.Decision{d}, Refused: []string{"report of " + long},
+		LeftOut: 1 << 50,
+	})
+	rate := quotastate.Rate{
+		ID: string(d.ID), Reserved: 1 << 53, Total: 1 << 53, AverageCost: 1 << 53,
+		InForce: new(1e15), By: "reserved",
+	}
+	u := quotastate.Unkept{Cluster: long, Keeper: long, IDs: []quotastate.Rate{rate}}
 	u.Write(&out)
 	for line := range strings.Lines(out.String()) {
 		assert.LessOrEqual(t, len(line), output.MaxWidth+1, line)

@@ -63,7 +63,7 @@ func (f ratekeeperFlags) check(a *cli.App) (token string, err error) {
 	var errs []error
 	switch {
 	case (f.listen == "") != (f.tokenFile == ""):
-		errs = append(errs, errors.New("--listen, --token-file: reports need a token: want both flags"))
+		errs = append(errs, errors.New("--listen, --token-file: one is missing: want both flags"))
 	case f.tokenFile != "":
 		token, err = readToken(f.tokenFile)
 		errs = append(errs, err)
@@ -76,8 +76,8 @@ func (f ratekeeperFlags) check(a *cli.App) (token string, err error) {
 			"want the permit store of the replicas, such as --permits redis://127.0.0.1:6379"))
 	}
 	if a.PoliciesURL == "" {
-		errs = append(errs, fmt.Errorf("--policies: missing: want the policy store of the quotas, such "+
-			"as --policies etcd://127.0.0.1:2379, or %s set", throttle.EnvPolicies))
+		errs = append(errs, fmt.Errorf("--policies: missing: want the policy store of the quotas, "+
+			"such as --policies etcd://127.0.0.1:2379, or %s set", throttle.EnvPolicies))
 	}
 	return token, errors.Join(errs...)
 }
@@ -122,8 +122,8 @@ func readToken(name string) (string, error) {
 	}
 	token, _, _ := strings.Cut(string(text), "\n")
 	if token = strings.TrimSpace(token); len(token) < 8 {
-		return "", fmt.Errorf("token file %s: invalid token in its first line: want 8 characters or more",
-			name)
+		return "", fmt.Errorf("token file %s: invalid token in its first line: want 8 characters "+
+			"or more", name)
 	}
 	return token, nil
 }

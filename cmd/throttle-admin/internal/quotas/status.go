@@ -77,7 +77,7 @@ func showDecisions(ctx context.Context, a *cli.App, s ratekeeper.Status) error {
 
 // showUnkept shows the rates in force while no ratekeeper leads.
 func showUnkept(ctx context.Context, a *cli.App, permits dispatch.PermitStore) error {
-	var quotas map[policy.Scope]policy.Quota
+	var quotas map[policy.Scope]policy.EffectiveQuota
 	if a.PoliciesURL == "" {
 		a.Warn("the rates of ids depend on their quotas: set --policies to see them")
 	} else {
@@ -119,8 +119,8 @@ func statusTable(w *strings.Builder, s ratekeeper.Status) {
 		}
 		rows = append(rows, []string{
 			string(d.ID), output.Number(d.Rate), output.Number(d.AverageCost),
-			output.Number(d.Reserved), output.Number(d.Desired), output.OrNone(d.Limiting), output.Number(d.Target),
-			output.Number(d.Smoothed), state,
+			output.Number(d.Reserved), output.Number(d.Desired), output.OrNone(d.Limiting),
+			output.Number(d.Target), output.Number(d.Smoothed), state,
 		})
 	}
 	output.Table(w, []string{
@@ -130,6 +130,7 @@ func statusTable(w *strings.Builder, s ratekeeper.Status) {
 		output.Text(w, "refused: %s", fault)
 	}
 	if s.LeftOut > 0 {
-		output.Text(w, "%d ids of backends' reports are not tracked: they count as others", s.LeftOut)
+		output.Text(w, "%d ids of backends' reports are not tracked: they count as others",
+			s.LeftOut)
 	}
 }

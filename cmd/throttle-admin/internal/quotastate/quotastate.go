@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -20,13 +21,13 @@ type View struct {
 }
 
 // ViewOf returns the view of a quota.
-func ViewOf(id policy.Scope, q policy.Quota, s configstore.Snapshot) View {
+func ViewOf(id policy.Scope, q policy.EffectiveQuota, s configstore.Snapshot) View {
 	v := View{ID: id.String(), Reserved: &q.Reserved, Total: &q.Total, Mode: policy.Enforce}
 	if q.Shadow {
 		v.Mode = policy.Shadow
 	}
 	for _, e := range s.Entries {
-		if e.Scope == id && e.Temporary && e.Policy.TotalThroughput != nil {
+		if e.Section() == policy.QuotaSection && e.Scope == id && e.Field == "total" {
 			v.Expires = e.Expires
 		}
 	}
@@ -36,10 +37,7 @@ func ViewOf(id policy.Scope, q policy.Quota, s configstore.Snapshot) View {
 // ParseID parses a throttling id, tenant:NAME or tag:NAME.
 func ParseID(text string) (policy.Scope, error) {
 	if !strings.HasPrefix(text, "tenant:") && !strings.HasPrefix(text, "tag:") {
-		return policy.Scope{}, &policy.FieldError{
-			Field: "id", Value: text,
-			Reason: "invalid throttling id: want tenant:NAME or tag:NAME",
-		}
+		return policy.Scope{}, cli.ArgError("id", text, "invalid throttling id: want tenant:NAME or tag:NAME")
 	}
 	return policy.ParseScope(text)
 }

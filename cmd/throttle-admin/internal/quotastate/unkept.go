@@ -42,7 +42,7 @@ type Rate struct {
 // FindUnkept finds the rates in force from the last rates in the permit store.
 func FindUnkept(
 	ctx context.Context, a *cli.App, store dispatch.PermitStore,
-	quotas map[policy.Scope]policy.Quota,
+	quotas map[policy.Scope]policy.EffectiveQuota,
 ) (Unkept, error) {
 	key := permits.RatesKey(a.Cluster)
 	text, now, err := store.Value(ctx, key)

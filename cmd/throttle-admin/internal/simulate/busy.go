@@ -193,9 +193,8 @@ func (r busyRun) write(w *strings.Builder) {
 // plotBusy draws a run beside the rule fraction on the same traffic.
 func plotBusy(s busy.Simulation, tchannel busyRun) []byte {
 	var state busy.State
-	usual := busy.Fraction{
-		Tolerance: policy.DefaultBusyTolerance, MinRate: policy.DefaultBusyMinRate,
-	}
+	defaults := policy.Policy{}.WithDefaults().Busy
+	usual := busy.Fraction{Tolerance: *defaults.Tolerance, MinRate: *defaults.MinRate}
 	fraction, _, _ := s.Run(func(now busy.Second) float64 {
 		window := busy.Window{OK: now.Through - now.Busy, Busy: now.Busy, Length: 1}
 		state = usual.Next(state, window, float64(now.Time))

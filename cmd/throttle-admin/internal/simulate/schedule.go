@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -33,7 +34,7 @@ func newSimulateScheduleCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schedule FILE",
 		Short: "Simulate the sharing of a limit",
-		Long: `Simulate the sharing of a limit (sharing: fair) by synthetic consumers, in virtual
+		Long: `Simulate the sharing of a limit (sharing.mode: fair) by synthetic consumers, in virtual
 time. Replicas and the permit store run as in production; messages and call times are synthetic.
 FILE is YAML:
 
@@ -121,14 +122,18 @@ func (s *scheduleScenario) run(
 }
 
 // policyOf parses the fields of a policy.
-func policyOf(fields map[string]any) (p policy.Policy, err error) {
-	var errs []error
-	for _, field := range slices.Sorted(maps.Keys(fields)) {
-		one, err := policy.ParseField(field, fmt.Sprint(fields[field]))
-		p = p.Overlay(one)
-		errs = append(errs, err)
+func policyOf(fields map[string]any) (policy.Policy, error) {
+	stored := map[string]any{"schema": policy.Schema}
+	maps.Copy(stored, fields)
+	text, err := json.Marshal(stored)
+	if err != nil {
+		return policy.Policy{}, err
 	}
-	return p, errors.Join(errs...)
+	settings, err := policy.Unmarshal(policy.PolicySection, text)
+	if err != nil {
+		return policy.Policy{}, err
+	}
+	return settings.(policy.Policy), nil
 }
 
 // subscriptionsOf returns the names of a run's subscriptions, sorted.

@@ -1,20 +1,20 @@
-// Table runs every benchmark of the repository several times over, all of them in each round, and
+// Table runs every benchmark of the repository in several rounds, all of them in each round, and
 // writes the medians to docs/benchmarks.md, those of other limiters beside our own.
 //
-// A benchmark needs nothing to be in it but its name, Benchmark<Work>/<limiter>: each figure that it
-// reports (b.ReportMetric) becomes a row. Our own limiter is throttle, and may have slashes in its work. Goals are in
-// goals.go.
+// A benchmark is in the table by its name, Benchmark<Work>/<limiter>. Each figure that it reports
+// (b.ReportMetric) becomes a row. Our own limiter is called throttle; the name of its work may have
+// slashes. The goals are in goals.go.
 package main
 
 import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,12 +27,14 @@ import (
 )
 
 func main() {
-	rounds := flag.Int("rounds", 5, "how often every benchmark is run")
-	bench := flag.String("bench", ".", "which benchmarks, as go test has it")
-	skip := flag.String("skip", "^Benchmark(Pulsar|Numaflow|Busy|ReportOutcome|Decide)", "which are not; make bench-pulsar, bench-numaflow and bench-busy run those")
-	target := flag.String("target", "bench", "make's target that this is: where in docs/benchmarks.md the table goes")
-	benchtime := flag.Duration("benchtime", 300*time.Millisecond, "how long each is run, at the least")
-	root := flag.String("root", "../..", "the repository")
+	rounds := flag.Int("rounds", 5, "number of rounds; each round runs every benchmark")
+	bench := flag.String("bench", ".", "benchmarks to run, a regular expression as for go test")
+	skip := flag.String("skip", "^Benchmark(Pulsar|Numaflow|Busy|ReportOutcome|Decide)",
+		"benchmarks to leave out; by default those of make bench-pulsar, bench-numaflow and bench-busy")
+	target := flag.String("target", "bench",
+		"target of make, which names the place of the table in docs/benchmarks.md")
+	benchtime := flag.Duration("benchtime", 300*time.Millisecond, "shortest run of each benchmark")
+	root := flag.String("root", "../..", "path of the repository")
 	flag.Parse()
 	args := []string{"-bench", *bench, "-skip", *skip, "-benchtime", benchtime.String()}
 	if err := run(*root, *target, *rounds, args); err != nil {
@@ -57,7 +59,7 @@ func run(root, target string, rounds int, which []string) error {
 			cmd := exec.Command("go", args...)
 			cmd.Dir, cmd.Stderr = filepath.Join(root, module), os.Stderr
 			var out bytes.Buffer
-			cmd.Stdout = io.MultiWriter(&out, os.Stdout) // for whoever watches
+			cmd.Stdout = io.MultiWriter(&out, os.Stdout) // shows the progress
 			if err := cmd.Run(); err != nil {
 				return fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
 			}
@@ -80,7 +82,7 @@ func run(root, target string, rounds int, which []string) error {
 
 var benchmarkFunc = regexp.MustCompile(`(?m)^func Benchmark`)
 
-// benchmarked returns the packages that have benchmarks, by the directory of their module.
+// benchmarked returns the packages that have benchmarks, by the directories of their modules.
 func benchmarked(root string) (map[string][]string, error) {
 	dirs := map[string][]string{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -110,7 +112,7 @@ func benchmarked(root string) (map[string][]string, error) {
 // A row is one figure of one benchmark.
 type row struct{ pkg, work, limiter, unit string }
 
-// Results are the figures of all rounds, in the order in which they first came.
+// Results are the figures of all rounds, in the order in which they first appeared.
 type results struct {
 	rows    []row
 	samples map[row][]float64
@@ -120,7 +122,7 @@ const ours = "throttle"
 
 var cpus = regexp.MustCompile(`-\d+$`)
 
-// read takes in what go test has printed.
+// read adds the figures in the output of go test.
 func (r *results) read(out []byte) error {
 	pkg := ""
 	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
@@ -151,17 +153,21 @@ func (r *results) read(out []byte) error {
 	return nil
 }
 
-// table shows the medians, grouped by work.
+// table returns the table of medians, in Markdown.
 func (r *results) table(rounds int) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s, %s/%s, %d cores; medians of %d rounds. Spread: (highest - lowest) / median.\n\n",
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), rounds)
+	of := fmt.Sprintf("medians of %d rounds", rounds)
+	if rounds == 1 {
+		of = "one round"
+	}
+	fmt.Fprintf(&b, "%s, %s/%s, %d cores; %s. Spread: (highest - lowest) / median.\n\n",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), of)
 	fmt.Fprintln(&b, "| package | work | limiter | median | unit | spread | beside ours | goal |")
 	fmt.Fprintln(&b, "| --- | --- | --- | ---: | --- | ---: | ---: | --- |")
 	for _, k := range r.rows {
 		m, spread := median(r.samples[k])
 		if k.unit == "B/op" || m == 0 && k.limiter != ours {
-			continue // allocations are counted; who has none needs no row
+			continue // allocs/op counts allocations; other limiters' zeros need no row
 		}
 		beside, goal := "", ""
 		if k.limiter == ours {
@@ -171,12 +177,13 @@ func (r *results) table(rounds int) []byte {
 				beside = fmt.Sprintf("%.3gx", m/o)
 			}
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %.0f %% | %s | %s |\n", k.pkg, k.work, k.limiter, figure(m), k.unit, 100*spread, beside, goal)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %.0f %% | %s | %s |\n",
+			k.pkg, k.work, k.limiter, figure(m), k.unit, 100*spread, beside, goal)
 	}
 	return b.Bytes()
 }
 
-// median returns the median of what was sampled, and how far it is spread, as a fraction of it.
+// median returns the median of samples, and their range as a fraction of it.
 func median(samples []float64) (m, spread float64) {
 	s := slices.Sorted(slices.Values(samples))
 	n := len(s)
@@ -187,28 +194,28 @@ func median(samples []float64) (m, spread float64) {
 	return m, spread
 }
 
-// figure shows three digits that count, and all of a whole number.
+// figure formats v with three significant digits, but for a whole number of more.
 func figure(v float64) string {
-	if v >= 1000 || v <= -1000 {
+	if math.Abs(v) >= 999.5 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
 	}
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// begin is the mark where the table of one of make's targets begins.
+// begin is the mark at the start of the table of a target of make.
 func begin(target string) string { return "<!-- make " + target + " writes from here -->\n" }
 
 const end = "<!-- to here -->\n"
 
-// insert puts the table of a target between its marks.
+// insert replaces the table of a target in doc.
 func insert(doc []byte, target string, table []byte) ([]byte, error) {
 	head, rest, ok := bytes.Cut(doc, []byte(begin(target)))
 	if !ok {
-		return nil, errors.New("no mark where the table begins")
+		return nil, fmt.Errorf("no line %q, which starts the table", strings.TrimSpace(begin(target)))
 	}
 	_, tail, ok := bytes.Cut(rest, []byte(end))
 	if !ok {
-		return nil, errors.New("no mark where the table ends")
+		return nil, fmt.Errorf("no line %q after it, which ends the table", strings.TrimSpace(end))
 	}
 	return slices.Concat(head, []byte(begin(target)), table, []byte(end), tail), nil
 }

@@ -5,6 +5,16 @@ import (
 	"testing"
 )
 
+func TestFigure(t *testing.T) {
+	for v, want := range map[float64]string{
+		0: "0", 0.12345: "0.123", 999.4: "999", 999.6: "1000", 118522905: "118522905", -1234: "-1234",
+	} {
+		if got := figure(v); got != want {
+			t.Errorf("figure(%v) = %s, want %s", v, got, want)
+		}
+	}
+}
+
 func TestTable(t *testing.T) {
 	r := results{samples: map[row][]float64{}}
 	for _, ns := range []string{"13.5", "12.25", "40"} {
@@ -22,12 +32,13 @@ func TestTable(t *testing.T) {
 | tests/bench | Admit | x/time/rate | 135 | ns/op | 0 % | 10x |  |
 | tests/bench | OneWaiter/1000 | throttle | 98.5 | %-of-limit | 0 % |  |  |
 `
-	doc, err := insert([]byte("a\n"+begin("bench")+"old\n"+end+begin("other")+"z\n"), "bench", r.table(3))
+	rest := end + begin("other") + "z\n"
+	doc, err := insert([]byte("a\n"+begin("bench")+"old\n"+rest), "bench", r.table(3))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := string(doc)
-	if !strings.HasPrefix(got, "a\n"+begin("bench")) || !strings.HasSuffix(got, want+end+begin("other")+"z\n") {
-		t.Errorf("got\n%s\nwant it to end in\n%s", got, want)
+	if !strings.HasPrefix(got, "a\n"+begin("bench")) || !strings.HasSuffix(got, want+rest) {
+		t.Errorf("got\n%s\nwant it to end in\n%s", got, want+rest)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// jars returns the directory with a service's jars, .cache/name beside the go.mod: one of them proves that they are there.
-// Whoever has the service elsewhere sets the environment variable.
+// jars returns the folder with a service's jars, .cache/name beside the go.mod; jar is one of them.
+// Its error names env, the variable for a service that runs elsewhere.
 func jars(name, jar, env string) (string, error) {
 	get := "run `make services`, or set " + env
 	if _, err := exec.LookPath("java"); err != nil {
@@ -28,5 +28,15 @@ func jars(name, jar, env string) (string, error) {
 			return "", fmt.Errorf("no .cache/%s with its jars: %s", name, get)
 		}
 		dir = parent
+	}
+}
+
+// javaOptions returns the options that each Java service is started with. Its temporary files are
+// in dir: RocksDB, Netty and others unpack native libraries, 18 MB in all, and do not remove them.
+func javaOptions(dir string) []string {
+	return []string{
+		"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", // for a quick start
+		"-Djava.io.tmpdir=" + dir,
+		"-XX:-UsePerfData", // which ignores java.io.tmpdir
 	}
 }

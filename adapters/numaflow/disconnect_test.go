@@ -20,7 +20,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestDataPlaneGone: what a data plane has read and not settled when its streams end is nacked, in order.
+// TestDataPlaneGone: what a data plane has read and not settled when its streams end is nacked,
+// in order.
 func TestDataPlaneGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10}
@@ -53,8 +54,8 @@ func nacks(values []string) (all nackRequest) {
 	return all
 }
 
-// TestRequeue: up to the bound they are kept and handed over again, first and in order, once the data plane is back; they count as
-// pending.
+// TestRequeue: up to the bound they are kept and handed over again, first and in order, once the
+// data plane is back; they count as pending.
 func TestRequeue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 20}
@@ -77,7 +78,8 @@ func TestRequeue(t *testing.T) {
 	})
 }
 
-// TestRequeueAgain: what was to be handed over again and is abandoned once more comes before what is still to be.
+// TestRequeueAgain: what was to be handed over again and is abandoned once more comes before what
+// is still to be.
 func TestRequeueAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10}
@@ -121,7 +123,8 @@ func TestRequeueIsKeptUpToItsBound(t *testing.T) {
 func TestPendingUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &unknown{user{left: 10}}
-		s, err := numaflowthrottle.Source(u, open(t, policy.Policy{}), numaflowthrottle.WithTopic(topic), numaflowthrottle.WithRequeue(5), quiet)
+		s, err := numaflowthrottle.Source(u, open(t, policy.Policy{}),
+			numaflowthrottle.WithTopic(topic), numaflowthrottle.WithRequeue(5), quiet)
 		require.NoError(t, err)
 		first, die := context.WithCancel(t.Context())
 		_, _ = read(first, s, 5, time.Second)
@@ -137,7 +140,8 @@ type unknown struct{ user }
 
 func (*unknown) Pending(context.Context) int64 { return -1 }
 
-// TestReadEndsAfterItsStreams: a Read that ends when its data plane's streams have ended already has its messages nacked.
+// TestReadEndsAfterItsStreams: a Read that ends when its data plane's streams have ended already
+// has its messages nacked.
 func TestReadEndsAfterItsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1}
@@ -153,7 +157,8 @@ func TestReadEndsAfterItsStreams(t *testing.T) {
 	})
 }
 
-// TestDataPlaneBack: a new stream of Reads is a new data plane, whatever became of the old one's Acks.
+// TestDataPlaneBack: a new stream of Reads is a new data plane, whatever became of the old one's
+// Acks.
 func TestDataPlaneBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 20}
@@ -170,7 +175,8 @@ func TestDataPlaneBack(t *testing.T) {
 	})
 }
 
-// TestReadOfTheDead: a Read of a data plane that died may end after the next one has begun; what it had is refused, and nothing of the next.
+// TestReadOfTheDead: a Read of a data plane that died may end after the next one has begun; what
+// it had is refused, and nothing of the next.
 func TestReadOfTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10}
@@ -217,12 +223,16 @@ func TestAcksOutOfOrder(t *testing.T) {
 		die()
 		synctest.Wait()
 		assert.ElementsMatch(t, open, u.nacked)
-		assert.True(t, slices.IsSortedFunc(u.nacked, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }), "in the order in which they were read")
+		assert.True(t, slices.IsSortedFunc(u.nacked,
+			func(a, b string) int {
+				return cmp.Or(cmp.Compare(len(a), len(b)),
+					cmp.Compare(a, b))
+			}), "in the order in which they were read")
 	})
 }
 
-// TestLateAcks: Acks that begin when the stream of Reads has ended already, and take their time, are waited for; also those of a
-// data plane that came after another.
+// TestLateAcks: Acks that begin when the stream of Reads has ended already, and take their time,
+// are waited for; also those of a data plane that came after another.
 func TestLateAcks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 20}
@@ -295,18 +305,19 @@ func TestOneIsNeverSettled(t *testing.T) {
 	})
 }
 
-// TestTooManyOutstanding: what is known of is bounded, and that is said.
-func TestTooManyOutstanding(t *testing.T) {
+// TestTooManyUnacknowledged: what is tracked is bounded, and that is logged.
+func TestTooManyUnacknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		u := &user{left: 1_000_000}
-		s := source(t, u, policy.Policy{}, numaflowthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		s := source(t, u, policy.Policy{},
+			numaflowthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		ctx, die := context.WithCancel(t.Context())
 		for range 12 {
 			got, _ := read(ctx, s, 10_000, time.Second)
 			s.Ack(ctx, offsetsOf(got[:10])) // of the first ten batches
 		}
-		assert.Equal(t, 1, strings.Count(log.String(), "too many messages are outstanding"))
+		assert.Equal(t, 1, strings.Count(log.String(), "too many messages are unacknowledged"))
 		die()
 		synctest.Wait()
 		assert.Equal(t, 99_990, len(u.nacked))

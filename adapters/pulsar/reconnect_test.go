@@ -15,11 +15,12 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestBrokerAway: a wait goes on without the broker, a Close then comes back, and what was not acknowledged comes again.
-func TestBrokerAway(t *testing.T) {
+// Without its broker a Consumer waits on, Close returns, and messages that were not acknowledged
+// come again.
+func TestBrokerUnavailable(t *testing.T) {
 	t.Parallel()
 	broker := services.StartPulsar(t)
-	w := worldOf(t, &broker.PulsarBroker)
+	w := brokerClientOf(t, &broker.PulsarBroker)
 	topic := w.topic(2)
 	w.subscribe(topic, "billing")
 	w.produce(topic, 20, 1)
@@ -28,10 +29,11 @@ func TestBrokerAway(t *testing.T) {
 		return w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim)
 	}
 	stays, goes := open(), open()
-	bare := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, ReceiverQueueSize: 1}, nil)
+	bare := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, ReceiverQueueSize: 1},
+		nil)
 	receive(t, stays, 2)
 	lim.Set(policy.Policy{Paused: new(true)})
-	quiet(t, stays, 1500*time.Millisecond) // a look has been
+	quiet(t, stays, 1500*time.Millisecond) // there was a poll
 	ended := make(chan error, 1)
 	go func() {
 		_, err := goes.Receive(context.Background())
@@ -48,7 +50,7 @@ func TestBrokerAway(t *testing.T) {
 		return done
 	}
 	ours, theirs := took(goes), took(bare)
-	assert.Less(t, <-ours-<-theirs, 5*time.Second, "a second for a look that is under way")
+	assert.Less(t, <-ours-<-theirs, 5*time.Second, "a second for a poll that is under way")
 	require.Error(t, <-ended)
 	broker.Start()
 	lim.Set(fast(0))

@@ -1,0 +1,72 @@
+package numaflowthrottle
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/numaproj/numaflow-go/pkg/sinker"
+)
+
+// Busy answers a datum for which a protected system was busy, as by an HTTP 429: the wrapper
+// passes it to the user's sink again after that time, with a permit, while the data plane waits.
+// With
+// [WithNacks] it goes back to the source instead. Without a wrapper, as with a nil Limiter, it is a
+// failure.
+func Busy(id string, retryAfter time.Duration) sinker.Response {
+	delay := uint64(max(0, retryAfter.Milliseconds()))
+	r := sinker.ResponseFailure(id, "busy")
+	r.NackOptions = &sinker.NackOptions{Delay: &delay, Reason: new("busy")}
+	return r
+}
+
+// busyFor reports whether a is from Busy: the SDK's failures have no NackOptions.
+func busyFor(a sinker.Response) (retryAfter time.Duration, busy bool) {
+	if a.Success || a.Fallback || a.Serve || a.OnSuccess || a.Nack ||
+		a.NackOptions == nil || a.NackOptions.Delay == nil {
+		return 0, false
+	}
+	return time.Duration(*a.NackOptions.Delay) * time.Millisecond, true
+}
+
+// A busyDatum is to be passed to the user's sink again.
+type busyDatum struct {
+	sinker.Datum
+	at time.Time
+}
+
+func (b *sinkBatch) retryAfter(d sinker.Datum, after time.Duration) {
+	b.busy = append(b.busy, busyDatum{d, time.Now().Add(after)})
+}
+
+// due waits for the busy data whose time comes first, and returns them. If busy data are to be
+// handed back first, it hands all of them back.
+func (b *sinkBatch) due() <-chan sinker.Datum {
+	first := slices.MinFunc(b.busy, func(x, y busyDatum) int { return x.at.Compare(y.at) }).at
+	timer := time.NewTimer(time.Until(first.Add(sliceTime))) // data due just after it join its call
+	defer timer.Stop()
+	in := make(chan sinker.Datum, len(b.busy))
+	defer close(in)
+	select {
+	case <-timer.C:
+	case <-b.waiting.Done():
+		var data []sinker.Datum
+		for _, d := range b.busy {
+			data = append(data, d.Datum)
+		}
+		b.busy = nil
+		b.handBackData(data, errBusy)
+		return in
+	}
+	now := time.Now()
+	b.busy = slices.DeleteFunc(b.busy, func(d busyDatum) bool {
+		due := !d.at.After(now)
+		if due {
+			in <- d.Datum
+		}
+		return due
+	})
+	return in
+}
+
+var errBusy = errors.New("numaflowthrottle: the process stops while a protected system is busy")

@@ -1,0 +1,196 @@
+package file_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/configstore/file"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/loosely"
+)
+
+// A folder is a temporary folder, with the operations of an operator.
+type folder struct {
+	t    *testing.T
+	root string
+}
+
+func (f folder) path(name string) string { return filepath.Join(f.root, name) }
+
+// write writes a policy file in place, and makes its folder.
+func (f folder) write(name string, rate int64) {
+	require.NoError(f.t, os.MkdirAll(filepath.Dir(f.path(name)), 0o700))
+	text := fmt.Sprintf("schema: 2\npolicies:\n  - scope: cluster\n    messageRate: %d\n", rate)
+	require.NoError(f.t, os.WriteFile(f.path(name), []byte(text), 0o600))
+}
+
+func (f folder) rename(from, to string) { require.NoError(f.t, os.Rename(f.path(from), f.path(to))) }
+
+// link makes a link to a target relative to it, and replaces an older one atomically.
+func (f folder) link(target, name string) {
+	require.NoError(f.t, os.Symlink(target, f.path(name+".new")))
+	f.rename(name+".new", name)
+}
+
+func (f folder) removeAll(name string) { require.NoError(f.t, os.RemoveAll(f.path(name))) }
+
+// TestEventsShowEachChange relies on events alone: no watched file is checked without one.
+func TestEventsShowEachChange(t *testing.T) {
+	for name, c := range map[string]struct {
+		watched string // within the folder
+		before  func(f folder)
+		changes []func(f folder, rate int64)
+	}{
+		"in place": {"p.yaml", func(f folder) { f.write("p.yaml", 1) }, []func(folder, int64){
+			func(f folder, rate int64) { f.write("p.yaml", rate) },
+			func(f folder, rate int64) { f.write("p.yaml", rate) },
+		}},
+		"by renaming": {"p.yaml", func(f folder) { f.write("p.yaml", 1) }, []func(folder, int64){
+			func(f folder, rate int64) { f.write("p.new", rate); f.rename("p.new", "p.yaml") },
+			func(f folder, rate int64) { f.rename("p.yaml", "p.old"); f.write("p.yaml", rate) },
+			func(f folder, rate int64) { f.write("p.new", rate); f.rename("p.new", "p.yaml") },
+		}},
+		"as Kubernetes does": {"p.yaml", func(f folder) {
+			f.write("..v1/p.yaml", 1)
+			f.link("..v1", "..data")
+			f.link("..data/p.yaml", "p.yaml")
+		}, []func(folder, int64){
+			func(f folder, rate int64) {
+				f.write("..v2/p.yaml", rate)
+				f.link("..v2", "..data")
+				f.removeAll("..v1")
+			},
+			func(f folder, rate int64) {
+				f.write("..v3/p.yaml", rate)
+				f.link("..v3", "..data")
+				f.removeAll("..v2")
+			},
+		}},
+		"behind links": {"current/p.yaml", func(f folder) {
+			f.write("v1/shared/p.yaml", 1)
+			f.link(filepath.Join(f.root, "v1", "shared"), "current")
+		}, []func(folder, int64){
+			func(f folder, rate int64) { f.write("v1/shared/p.yaml", rate) },
+			func(f folder, rate int64) { f.write("v2/p.yaml", rate); f.link("v2", "current") },
+			func(f folder, rate int64) { f.write("v2/p.yaml", rate) },
+			func(f folder, rate int64) {
+				f.removeAll("current")
+				f.write("v3/p.yaml", rate)
+				f.link("./v3", "current")
+			},
+		}},
+		"folder that comes later": {"a/b/c/p.yaml", func(f folder) { f.write("a/b/c/p.yaml", 1) }, []func(folder, int64){
+			func(f folder, rate int64) {
+				f.removeAll("a")
+				time.Sleep(50 * time.Millisecond) // time to see that the file is missing
+				f.write("a/b/c/p.yaml", rate)
+			},
+			func(f folder, rate int64) { f.removeAll("a/b"); f.write("a/b/c/p.yaml", rate) },
+			func(f folder, rate int64) { f.rename("a/b/c", "d"); f.write("a/b/c/p.yaml", rate) },
+			func(f folder, rate int64) { f.write("a/b/c/p.yaml", rate) },
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := folder{t, t.TempDir()}
+			c.before(f)
+			s := open(t, f.path(c.watched))
+			s.CheckEvery(time.Hour)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			step := int64(0)
+			for snap, err := range configstore.Source(s).Snapshots(ctx) {
+				if err != nil || rateOf(snap) <= step {
+					continue // between two states
+				}
+				require.Equal(t, step+1, rateOf(snap))
+				if step++; step > int64(len(c.changes)) {
+					return
+				}
+				time.Sleep(20 * time.Millisecond) // it most likely waits by now
+				c.changes[step-1](f, step+1)
+			}
+			t.Fatalf("change %d was not seen", step)
+		})
+	}
+}
+
+func rateOf(s policy.Snapshot) int64 {
+	rate := s.Set.Resolve("", policy.Topic{}, "").Topic.MessageRate
+	return rate.Permits
+}
+
+// TestChangeWithoutEventIsFound: there is no event when a folder further up is replaced.
+func TestChangeWithoutEventIsFound(t *testing.T) {
+	f := folder{t, t.TempDir()}
+	f.write("a/b/p.yaml", 1)
+	f.write("new/b/p.yaml", 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for snap, err := range configstore.Source(open(t, f.path("a/b/p.yaml"))).Snapshots(ctx) {
+		require.NoError(t, err)
+		if rateOf(snap) == 2 {
+			return
+		}
+		f.rename("a", "old")
+		f.rename("new", "a")
+	}
+	t.Fatal("the change was not found")
+}
+
+// TestTruncatedFileIsNotRead: an editor may truncate a file and then write it.
+func TestTruncatedFileIsNotRead(t *testing.T) {
+	loosely.Hold(t, func(loose assert.TestingT) { // a pause of this process may be between the two
+		f := folder{t, t.TempDir()}
+		f.write("p.yaml", 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		faults := 0
+		for snap, err := range configstore.Source(open(t, f.path("p.yaml"))).Snapshots(ctx) {
+			if err != nil {
+				faults++
+				continue
+			}
+			if rateOf(snap) == 20 {
+				break
+			}
+			require.NoError(t, os.Truncate(f.path("p.yaml"), 0))
+			time.Sleep(time.Millisecond)
+			f.write("p.yaml", rateOf(snap)+1)
+		}
+		require.NoError(t, ctx.Err())
+		assert.Zero(loose, faults)
+	})
+}
+
+// TestReplaceLeavesNothingBehind: Apply keeps a link, and leaves no temporary file.
+func TestReplaceLeavesNothingBehind(t *testing.T) {
+	f := folder{t, t.TempDir()}
+	f.write("real/p.yaml", 1)
+	f.link("real/p.yaml", "p.yaml")
+	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}
+	_, err := open(t, f.path("p.yaml")).Apply(t.Context(), change, 0)
+	require.NoError(t, err)
+	info, err := os.Lstat(f.path("p.yaml"))
+	require.NoError(t, err)
+	assert.Equal(t, os.ModeSymlink, info.Mode().Type(), "a link stays a link")
+	var names []string
+	entries, err := os.ReadDir(f.path("real"))
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	assert.Equal(t, []string{"p.yaml"}, names)
+	text, err := os.ReadFile(f.path("real/p.yaml"))
+	require.NoError(t, err)
+	parsed, err := file.Parse("p", text)
+	require.NoError(t, err)
+	assert.Len(t, parsed, 1)
+}

@@ -1,0 +1,85 @@
+package dispatch_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// A lossy store fails to publish usage a number of times.
+type lossy struct {
+	*memory.Store
+	fails     int // times
+	published []dispatch.Usage
+}
+
+func (l *lossy) Publish(ctx context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
+	if cluster != permits.UsageOf("standalone") {
+		return l.Store.Publish(ctx, cluster, replica, text, ttl)
+	}
+	if l.fails > 0 {
+		l.fails--
+		return errors.New("the permit store is unavailable")
+	}
+	var u dispatch.Usage
+	err := json.Unmarshal(text, &u)
+	l.published = append(l.published, u)
+	return err
+}
+
+// TestUsageOutlastsAFailedPublish: what could not be published is in the next report, over the
+// time since the last one that succeeded.
+func TestUsageOutlastsAFailedPublish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const tag, fails = "tag:orders", 2
+		scope, err := policy.ParseScope(tag)
+		require.NoError(t, err)
+		set, err := policy.NewSet([]policy.Entry{
+			{Scope: scope, Settings: policy.Quota{Total: new(int64(1) << 30)}},
+		})
+		require.NoError(t, err)
+		source := new(throttletest.Policies)
+		source.Set(set)
+		store := &lossy{Store: memory.New(), fails: fails}
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source, Permits: store})
+		require.NoError(t, err)
+		sub, err := lim.Subscription(topic, "group", dispatch.WithTag("orders"))
+		require.NoError(t, err)
+		sink, err := lim.Backend("sink", "a")
+		require.NoError(t, err)
+
+		const messages = 6
+		got := 0
+		for got < messages {
+			g, err := sub.Acquire(t.Context(), messages-got)
+			require.NoError(t, err)
+			got += g.N()
+		}
+		sink.Wrote(sub, 10*quota.Page)
+		time.Sleep((fails + 2) * time.Second)
+		require.NoError(t, lim.Close())
+
+		require.NotEmpty(t, store.published)
+		first := store.published[0]
+		assert.InDelta(t, messages, first.Started[tag]*(fails+1), 1e-6, "%v", first)
+		require.Len(t, first.Backends, 1)
+		assert.InDelta(t, quota.WriteCost(10*quota.Page), first.Backends[0].Costs[tag]*(fails+1), 1e-6, "%v", first)
+		for _, later := range store.published[1:] {
+			assert.Zero(t, later.Started[tag], "reported twice")
+			assert.Zero(t, later.Backends[0].Costs[tag], "reported twice")
+		}
+	})
+}
