@@ -21,6 +21,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 const ms = time.Millisecond
@@ -117,27 +118,10 @@ func run(t *testing.T, rtt time.Duration, policies string, f func(t *testing.T, 
 // apply puts policies in force.
 func (e *fixture) apply(policies string) {
 	e.t.Helper()
-	var entries []policy.Entry
-	for line := range strings.SplitSeq(policies, "\n") {
-		words := strings.Fields(line)
-		if len(words) == 0 {
-			continue
-		}
-		scope, err := policy.ParseScope(words[0])
-		require.NoError(e.t, err)
-		var p policy.Policy
-		for _, w := range words[1:] {
-			field, text, _ := strings.Cut(w, "=")
-			one, err := policy.ParseField(field, text)
-			require.NoError(e.t, err)
-			p = p.Overlay(one)
-		}
-		entries = append(entries, policy.Entry{Scope: scope, Policy: p})
-	}
-	set, err := policy.NewSet(entries)
-	require.NoError(e.t, err)
 	e.number++
-	e.ApplyPolicies(policy.Snapshot{Set: set, Identity: "store", Revision: e.number})
+	e.ApplyPolicies(policy.Snapshot{
+		Set: throttletest.SetOf(e.t, policies), Identity: "store", Revision: e.number,
+	})
 }
 
 func laneOf(tag string) resolve.Lane {

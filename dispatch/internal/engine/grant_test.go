@@ -118,8 +118,8 @@ func TestHold(t *testing.T) {
 
 // TestHoldOfOtherModes does nothing: their slots expire.
 func TestHoldOfOtherModes(t *testing.T) {
-	for sharing, holds := range map[string]bool{"fair": true, "strict": false, "split replicas=1": false, "groups groups=eu,us": false} {
-		run(t, 0, orders+" messageRate=10 sharing="+sharing, func(t *testing.T, e *fixture) {
+	for sharing, holds := range map[string]bool{"fair": true, "strict": false, "split sharing.replicas=1": false, "groups sharing.groups=eu,us": false} {
+		run(t, 0, orders+" messageRate=10 sharing.mode="+sharing, func(t *testing.T, e *fixture) {
 			h := e.open("")
 			g := e.acquire(h, 1, -1)
 			was := g.Taken
@@ -134,7 +134,7 @@ func TestHoldOfOtherModes(t *testing.T) {
 
 // TestStrictGrantIsWasted: a slot that was not used is over.
 func TestStrictGrantIsWasted(t *testing.T) {
-	run(t, 0, orders+" messageRate=10 sharing=strict", func(t *testing.T, e *fixture) {
+	run(t, 0, orders+" messageRate=10 sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		g := e.acquire(h, 1, -1)
 		c := e.wait(t.Context(), h, 1, -1)

@@ -57,9 +57,9 @@ func TestSuccessor(t *testing.T) {
 
 // TestDebtsOutliveHandles, for an hour. So does the average size.
 func TestDebtsOutliveHandles(t *testing.T) {
-	for _, sharing := range []string{"fair", "split replicas=1", "strict"} {
+	for _, sharing := range []string{"fair", "split sharing.replicas=1", "strict"} {
 		for after, forgotten := range map[time.Duration]bool{time.Second: false, 30 * time.Minute: false, 61 * time.Minute: true} {
-			run(t, 0, orders+" messageRate=1/1m byteRate=100000 sharing="+sharing, func(t *testing.T, e *fixture) {
+			run(t, 0, orders+" messageRate=1/1m byteRate=100000 sharing.mode="+sharing, func(t *testing.T, e *fixture) {
 				h := e.open("")
 				g := e.acquire(h, 1, 1)
 				g.Settle(200, 200*50)
@@ -220,11 +220,11 @@ func TestWhomCaughtUpExempts(t *testing.T) {
 	for policies, limited := range map[string]bool{
 		orders + " messageRate=10":                                                  false,
 		orders + " messageRate=10 byteRate=500":                                     false,
-		orders + " messageRate=10 throttleCaughtUp=true":                            true,
-		orders + " messageRate=10 sharing=strict":                                   true,
+		orders + " messageRate=10 caughtUp.throttle=true":                           true,
+		orders + " messageRate=10 sharing.mode=strict":                              true,
 		orders + " messageRate=10 maxInFlight=5":                                    true,
 		orders + " messageRate=10\nacme/shop messageRate=99 aggregate=true":         true,
-		orders + " messageRate=10\ntenant:acme totalThroughput=1638400":             true,
+		orders + " messageRate=10\nquota tenant:acme total=1638400":                       true,
 		orders + " messageRate=10\n" + orders + "?subscription=billing paused=true": true,
 	} {
 		run(t, 0, policies, func(t *testing.T, e *fixture) {

@@ -11,7 +11,7 @@ import (
 
 // TestInFlight: no more messages are out than the policy says, with and without other limits.
 func TestInFlight(t *testing.T) {
-	for _, rest := range []string{"", " messageRate=1000", " byteRate=100000", " messageRate=1000 sharing=strict"} {
+	for _, rest := range []string{"", " messageRate=1000", " byteRate=100000", " messageRate=1000 sharing.mode=strict"} {
 		run(t, 0, orders+" maxInFlight=3"+rest, func(t *testing.T, e *fixture) {
 			h := e.open("")
 			h.ReportBacklog(0) // in flight is for the caught-up, too
@@ -44,7 +44,7 @@ func TestInFlight(t *testing.T) {
 
 // TestInFlightTakesTurns: two lanes of a subscription that always want messages have as many.
 func TestInFlightTakesTurns(t *testing.T) {
-	for _, rest := range []string{"", " messageRate=100", " messageRate=100 sharing=strict"} {
+	for _, rest := range []string{"", " messageRate=100", " messageRate=100 sharing.mode=strict"} {
 		run(t, 0, orders+" maxInFlight=1"+rest, func(t *testing.T, e *fixture) {
 			var order []string
 			work := func(tag string, callers int) {

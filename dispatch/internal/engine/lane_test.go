@@ -12,8 +12,8 @@ import (
 
 // TestOrder: callers are served in the order they came.
 func TestOrder(t *testing.T) {
-	for _, sharing := range []string{"fair", "strict", "split replicas=1"} {
-		run(t, 10*ms, orders+" messageRate=20 sharing="+sharing, func(t *testing.T, e *fixture) {
+	for _, sharing := range []string{"fair", "strict", "split sharing.replicas=1"} {
+		run(t, 10*ms, orders+" messageRate=20 sharing.mode="+sharing, func(t *testing.T, e *fixture) {
 			h := e.open("")
 			e.acquire(h, 1, -1)
 			var calls []*call
@@ -84,7 +84,7 @@ func (c *lateContext) Done() <-chan struct{} {
 // TestLateWakeUp: a caller that wakes too late for its strict slot wastes it, and keeps its place
 // at the head of the line. What other limits gave it goes back.
 func TestLateWakeUp(t *testing.T) {
-	policies := orders + " messageRate=2 sharing=strict maxInFlight=5 byteRate=100000 byteBurst=9999\n" +
+	policies := orders + " messageRate=2 sharing.mode=strict maxInFlight=5 byteRate=100000 byteBurst=9999\n" +
 		"acme/shop messageRate=1000 aggregate=true"
 	run(t, 10*ms, policies, func(t *testing.T, e *fixture) {
 		h := e.open("")
@@ -147,7 +147,7 @@ func TestCancel(t *testing.T) {
 
 // TestCancelGivesASlotBack: a strict slot whose caller has gone is another's while it is the last.
 func TestCancelGivesASlotBack(t *testing.T) {
-	run(t, 0, orders+" messageRate=1/1m sharing=strict", func(t *testing.T, e *fixture) {
+	run(t, 0, orders+" messageRate=1/1m sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		e.acquire(h, 1, -1)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -167,7 +167,7 @@ func TestCancelGivesASlotBack(t *testing.T) {
 // of the same process too. The memory store says so on the goroutine of the loop that gives back.
 func TestCancelWakesAnother(t *testing.T) {
 	for _, rtt := range []time.Duration{0, 10 * ms} {
-		run(t, rtt, orders+" messageRate=1/1m sharing=strict wait=queue maxReserved=1", func(t *testing.T, e *fixture) {
+		run(t, rtt, orders+" messageRate=1/1m sharing.mode=strict sharing.wait=queue sharing.maxReserved=1", func(t *testing.T, e *fixture) {
 			a, b := e.open("a"), e.open("b")
 			e.acquire(a, 1, -1)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -213,7 +213,7 @@ func TestShadow(t *testing.T) {
 
 // TestPaused: nothing passes, nor is it requested; callers pass once the pause ends.
 func TestPaused(t *testing.T) {
-	for _, rest := range []string{"", " byteRate=1000", " maxInFlight=3", " sharing=strict", " mode=shadow"} {
+	for _, rest := range []string{"", " byteRate=1000", " maxInFlight=3", " sharing.mode=strict", " mode=shadow"} {
 		run(t, 0, orders+" messageRate=100 paused=true"+rest, func(t *testing.T, e *fixture) {
 			h := e.open("")
 			h.ReportBacklog(0)
@@ -269,7 +269,7 @@ func TestRetired(t *testing.T) {
 		g.Settle(200, 0) // a debt of 199
 		e.apply("")
 		time.Sleep(time.Minute)
-		e.apply(orders + " messageRate=100 sharing=split replicas=1")
+		e.apply(orders + " messageRate=100 sharing.mode=split sharing.replicas=1")
 		from := e.since()
 		e.acquire(h, 1, -1)
 		assert.InDelta(t, 2, (e.since() - from).Seconds(), 0.1)
@@ -291,7 +291,7 @@ func TestBackSoon(t *testing.T) {
 		e.apply("")
 		e.apply(orders + " messageRate=10")
 		assert.Equal(t, before, h.State().Limits[0].Granted, "the same share")
-		e.apply(orders + " messageRate=10 sharing=strict")
+		e.apply(orders + " messageRate=10 sharing.mode=strict")
 		assert.Zero(t, h.State().Limits[0].Granted, "another")
 	})
 }

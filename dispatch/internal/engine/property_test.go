@@ -21,15 +21,15 @@ func TestNobodyIsStranded(t *testing.T) {
 	policies := []string{
 		"messageRate=200",
 		"messageRate=30",
-		"messageRate=50 sharing=strict",
-		"messageRate=50 sharing=strict wait=queue maxReserved=1",
-		"messageRate=50 sharing=strict maxReserved=0",
-		"messageRate=100 sharing=split replicas=1",
-		"messageRate=100 sharing=groups groups=eu",
+		"messageRate=50 sharing.mode=strict",
+		"messageRate=50 sharing.mode=strict sharing.wait=queue sharing.maxReserved=1",
+		"messageRate=50 sharing.mode=strict sharing.maxReserved=0",
+		"messageRate=100 sharing.mode=split sharing.replicas=1",
+		"messageRate=100 sharing.mode=groups sharing.groups=eu",
 		"messageRate=100 byteRate=50000",
 		"messageRate=100 maxInFlight=2",
-		"messageRate=50 sharing=strict maxInFlight=2 byteRate=50000",
-		"messageRate=100 rampOver=3s rampFrom=20",
+		"messageRate=50 sharing.mode=strict maxInFlight=2 byteRate=50000",
+		"messageRate=100 ramp.over=3s ramp.from=20",
 		"maxInFlight=1",
 	}
 	for _, seed := range permitstest.Seeds(t, 60, 600) {

@@ -12,7 +12,7 @@ import (
 
 // TestStarted counts what each throttling id with a quota has started, until it is taken out.
 func TestStarted(t *testing.T) {
-	policies := "tenant:acme totalThroughput=163840000\ntag:bulk totalThroughput=163840000\n" + orders + " messageRate=5000"
+	policies := "quota tenant:acme total=163840000\nquota tag:bulk total=163840000\n" + orders + " messageRate=5000"
 	run(t, 0, policies, func(t *testing.T, e *fixture) {
 		assert.False(t, e.HasQuotas())
 		a, b := e.open(""), e.open("bulk")
@@ -39,7 +39,7 @@ func TestStarted(t *testing.T) {
 
 // TestApplyRates puts the rates of quotas in force, at once, and no other limit.
 func TestApplyRates(t *testing.T) {
-	run(t, 0, "tenant:acme totalThroughput=163840\n"+orders+" messageRate=500", func(t *testing.T, e *fixture) {
+	run(t, 0, "quota tenant:acme total=163840\n"+orders+" messageRate=500", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		rates := func(rate float64) quota.Rates {
 			return quota.Rates{Time: 100, Rates: map[quota.ID]quota.Rate{"tenant:acme": {Rate: rate, Average: 4096}}}
@@ -63,7 +63,7 @@ func TestApplyRates(t *testing.T) {
 // TestOutcomes: the first outcome that counts makes a busy limit, which all lanes of the
 // subscription obey; its answers are told with the next request.
 func TestOutcomes(t *testing.T) {
-	policies := orders + " busyOutcomes=busy,timeout\ntenant:acme totalThroughput=163840000 reservedThroughput=163840"
+	policies := orders + " busy.outcomes=busy,timeout\nquota tenant:acme total=163840000 reserved=163840"
 	run(t, 10*ms, policies, func(t *testing.T, e *fixture) {
 		a, b := e.open(""), e.open("other")
 		a.Lane.ReportOutcome(resolve.Failed, 0)

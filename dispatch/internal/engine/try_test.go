@@ -11,9 +11,9 @@ import (
 
 // TestTry: who comes back when it is told to gets the rate, with a try or two for each message.
 func TestTry(t *testing.T) {
-	for sharing, tries := range map[string]float64{"fair": 3.2, "strict": 2.2, "split replicas=1": 2.2, "groups groups=eu": 3.5} {
+	for sharing, tries := range map[string]float64{"fair": 3.2, "strict": 2.2, "split sharing.replicas=1": 3.2, "groups sharing.groups=eu": 3.5} {
 		for _, rtt := range []time.Duration{0, 10 * ms} {
-			run(t, rtt, orders+" messageRate=20 sharing="+sharing, func(t *testing.T, e *fixture) {
+			run(t, rtt, orders+" messageRate=20 sharing.mode="+sharing, func(t *testing.T, e *fixture) {
 				h := e.open("")
 				n, all := 0, 0
 				for e.since() < 20*time.Second {
@@ -60,7 +60,7 @@ func TestTryBytes(t *testing.T) {
 // TestTryStrict: a try knows for how long the line is full, and does not ask again; nor does it
 // where callers wait, or another limit has no permit.
 func TestTryStrict(t *testing.T) {
-	run(t, 10*ms, orders+" messageRate=1/1m sharing=strict", func(t *testing.T, e *fixture) {
+	run(t, 10*ms, orders+" messageRate=1/1m sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		from := time.Now()
 		_, _, ok := h.Lane.TryAcquire(5)
@@ -85,7 +85,7 @@ func TestTryStrict(t *testing.T) {
 		assert.True(t, c.over())
 		assert.Equal(t, 1, c.grant.N)
 	})
-	run(t, 10*ms, orders+" messageRate=10 sharing=strict\n"+orders+"?subscription=billing byteRate=1000", func(t *testing.T, e *fixture) {
+	run(t, 10*ms, orders+" messageRate=10 sharing.mode=strict\n"+orders+"?subscription=billing byteRate=1000", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		g := e.acquire(h, 1, 10)
 		g.Settle(1, 5000) // a debt of bytes, for 5 s
@@ -112,7 +112,7 @@ func TestTryStrict(t *testing.T) {
 
 // TestTryTimeout: a try waits for the store's timeout at most.
 func TestTryTimeout(t *testing.T) {
-	run(t, 3*time.Second, orders+" messageRate=10 sharing=strict", func(t *testing.T, e *fixture) {
+	run(t, 3*time.Second, orders+" messageRate=10 sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		from := time.Now()
 		_, _, ok := h.Lane.TryAcquire(1)
@@ -126,7 +126,7 @@ func TestTryTimeout(t *testing.T) {
 // TestTriesAndWaits: a try that is refused does not take a caller with it that waits behind it, and
 // Close answers both.
 func TestTriesAndWaits(t *testing.T) {
-	run(t, 10*ms, orders+" messageRate=1/1m sharing=strict", func(t *testing.T, e *fixture) {
+	run(t, 10*ms, orders+" messageRate=1/1m sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		e.acquire(h, 1, -1)
 		type answer struct {
@@ -150,7 +150,7 @@ func TestTriesAndWaits(t *testing.T) {
 		time.Sleep(61 * time.Second)
 		assert.True(t, c.over())
 	})
-	run(t, 100*ms, orders+" messageRate=1/1m sharing=strict", func(t *testing.T, e *fixture) {
+	run(t, 100*ms, orders+" messageRate=1/1m sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		go func() {
 			time.Sleep(50 * ms)

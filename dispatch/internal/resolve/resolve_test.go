@@ -17,6 +17,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 var update = flag.Bool("update", false, "rewrite the limits in testdata")
@@ -61,7 +62,7 @@ func limits(t *testing.T, lines []string) (out []string) {
 	lane := lane(resolve.Owner{})
 	terms := resolve.Terms{Cluster: "c", WorkerGroup: "eu", Policies: policy.Snapshot{Identity: "store", Revision: 7}}
 	var reports resolve.Reports
-	var entries []policy.Entry
+	var policies []string
 	for _, line := range lines {
 		words := strings.Fields(line)
 		switch words[0] {
@@ -83,12 +84,10 @@ func limits(t *testing.T, lines []string) (out []string) {
 				}
 			}
 		default:
-			entries = append(entries, entry(t, words[0], words[1:]))
+			policies = append(policies, line)
 		}
 	}
-	set, err := policy.NewSet(entries)
-	require.NoError(t, err)
-	terms.Policies.Set = set
+	terms.Policies.Set = throttletest.SetOf(t, strings.Join(policies, "\n"))
 	return describe(resolve.Resolve(terms, lane, reports))
 }
 
@@ -108,21 +107,6 @@ func owner(words []string) (o resolve.Owner) {
 		}
 	}
 	return o
-}
-
-func entry(t *testing.T, scope string, fields []string) policy.Entry {
-	t.Helper()
-	s, err := policy.ParseScope(scope)
-	require.NoError(t, err)
-	var p policy.Policy
-	for _, f := range fields {
-		name, text, _ := strings.Cut(f, "=")
-		one, err := policy.ParseField(name, text)
-		require.NoError(t, err)
-		p = p.Overlay(one)
-	}
-	require.NoError(t, p.Validate(s))
-	return policy.Entry{Scope: s, Policy: p}
 }
 
 // describe lists what was resolved. What is at its default is left out.
@@ -185,9 +169,7 @@ func (w *words) add(yes bool, format string, args ...any) {
 
 // TestRequote gives a quota limit the rate that is known now, and leaves the rest as it was.
 func TestRequote(t *testing.T) {
-	total := int64(10 * quota.AssumedCost)
-	set, err := policy.NewSet([]policy.Entry{{Scope: policy.TenantScope("acme"), Policy: policy.Policy{TotalThroughput: &total}}})
-	require.NoError(t, err)
+	set := throttletest.SetOf(t, "quota tenant:acme total=163840") // 10 messages a second
 	terms := resolve.Terms{Cluster: "c", Policies: policy.Snapshot{Set: set, Identity: "store", Revision: 7}, RatesAt: 2000}
 	was := resolve.Resolve(terms, lane(resolve.Owner{}), resolve.Reports{}).Messages[0]
 	assert.Equal(t, 10.0, was.Rate, "the total")
@@ -201,9 +183,7 @@ func TestRequote(t *testing.T) {
 }
 
 func TestOwner(t *testing.T) {
-	total := int64(1)
-	set, err := policy.NewSet([]policy.Entry{{Scope: policy.TagScope("bulk"), Policy: policy.Policy{TotalThroughput: &total}}})
-	require.NoError(t, err)
+	set := throttletest.SetOf(t, "quota tag:bulk total=1")
 	for _, c := range []struct {
 		owner    resolve.Owner
 		id, text string
@@ -217,7 +197,7 @@ func TestOwner(t *testing.T) {
 		assert.Equal(t, c.text, c.owner.String())
 		assert.NoError(t, c.owner.Validate())
 	}
-	err = resolve.Owner{TenantGroup: "a/b", Tag: "c d"}.Validate()
+	err := resolve.Owner{TenantGroup: "a/b", Tag: "c d"}.Validate()
 	assert.ErrorContains(t, err, "a/b")
 	assert.ErrorContains(t, err, "c d")
 }

@@ -60,7 +60,7 @@ func TestRefused(t *testing.T) {
 	_, yes = b.Refused()
 	assert.False(t, yes, "there is a permit")
 	b.withdraw(1)
-	b.clearRefused()
+	b.ClearRefused()
 	_, yes = b.Refused()
 	assert.False(t, yes, "the loop has stepped since")
 	b.LetThrough(2)

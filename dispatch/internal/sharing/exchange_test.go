@@ -83,17 +83,15 @@ func TestNotAfter(t *testing.T) {
 	assert.Zero(t, s.allocate(2, want).Allocate.Want)
 	assert.Zero(t, r.Allocate.Low)
 
-	s.done = 2.1
 	r.Allocate.Reply = schedule.Reply{Now: 102.1, Late: true}
-	assert.False(t, s.settle(r, 2.1), "too late")
+	assert.False(t, s.settle(r, 2.1, 2.1), "too late")
 	assert.Equal(t, 2, s.failures)
 	r = s.allocate(3, want)
 	assert.InDelta(t, 103.3, r.Allocate.NotAfter, 1e-9, "a late answer tells the clock")
 	assert.EqualValues(t, 5, r.Allocate.Want)
 
-	s.done = 3.1
 	r.Allocate.Reply = schedule.Reply{Now: 103.1}
-	assert.True(t, s.settle(r, 3.1))
+	assert.True(t, s.settle(r, 3.1, 3.1))
 	r = s.allocate(4, want)
 	assert.InDelta(t, 104-drift*0.9, r.Allocate.Low, 1e-9)
 	assert.InDelta(t, 104.1+drift, r.Allocate.High, 1e-9)
@@ -113,7 +111,7 @@ func TestAnswersAreToldOnce(t *testing.T) {
 	s.AddAnswers(r, schedule.Answers{OK: 10, Busy: 20, RetryAfter: 5})
 	assert.Equal(t, schedule.Answers{OK: 11, Busy: 22, RetryAfter: 9}, r.Allocate.Answers)
 	r.Allocate.Reply = schedule.Reply{Now: 3}
-	assert.True(t, s.settle(r, 3))
+	assert.True(t, s.settle(r, 3, 3))
 	s.AddAnswers(&permits.Request{}, schedule.Answers{OK: 3}) // no place for them
 	r = s.allocate(4, schedule.Request{Want: 5})
 	s.AddAnswers(r, schedule.Answers{})

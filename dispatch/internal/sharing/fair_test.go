@@ -92,7 +92,7 @@ func TestFairKeep(t *testing.T) {
 	c.touch()
 	w.run(1)
 	assert.Zero(t, c.once)
-	for _, mode := range []policy.Sharing{policy.Strict, policy.Split, policy.Groups} {
+	for _, mode := range []policy.SharingMode{policy.Strict, policy.Split, policy.Groups} {
 		s := w.join(limited(mode, 10))
 		assert.False(t, s.Keep(5), mode)
 		assert.False(t, s.Kept(), mode)
@@ -164,7 +164,7 @@ func TestFairTurns(t *testing.T) {
 }
 
 // turnUntil sets the time before which a fair share requests nothing.
-func (c *client) turnUntil(at float64) { c.mode.(*fair).turnAt = at }
+func (c *client) turnUntil(at float64) { c.Mode.(*fair).turnAt = at }
 
 // TestFairWakesAtItsTurn: a caller that waits while the line is full is not forgotten.
 func TestFairWakesAtItsTurn(t *testing.T) {
@@ -278,14 +278,14 @@ func TestFairSlowRequest(t *testing.T) {
 	} {
 		w := newWorld()
 		s := w.join(limited(policy.Fair, 10)).Share
-		f := s.mode.(*fair)
+		f := s.Mode.(*fair)
 		f.carry, f.rtts, f.rate = schedule.Carry{Inc: 1, Shifts: 3}, [2]float64{0.01, 0.01}, 10
 		f.clock = clock{now: 100, sent: 0.99, received: 1}
-		r := f.request(1, 10, 1)
+		r := f.request(1, order{want: 1})
 		r.Allocate.Reply = schedule.Reply{
 			N: 1, Start: 0.4, Ahead: 0.15, Share: 10, Rate: 10, Gap: 0.1, Now: r.Allocate.High + 0.4, Carry: schedule.Carry{Inc: 1, Shifts: 3.4},
 		}
-		s.Answered(r, 1+c.took, 1+c.took)
+		f.Answered(r, 1+c.took, 1+c.took)
 		assert.InDelta(t, c.shifts, f.carry.Shifts, 1e-9)
 		assert.InDelta(t, 1+c.took+c.begins, f.batches.upcoming(1+c.took).due, 1e-9)
 	}

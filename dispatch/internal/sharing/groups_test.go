@@ -18,7 +18,7 @@ func grouped(own string) resolve.Limit {
 	return l
 }
 
-func (c *client) groups() *groups { return c.mode.(*groups) }
+func (c *client) groups() *groups { return c.Mode.(*groups) }
 
 // TestGroupsDraw: each group has its part, and what the other leaves.
 func TestGroupsDraw(t *testing.T) {

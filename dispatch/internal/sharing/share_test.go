@@ -84,11 +84,11 @@ func TestFits(t *testing.T) {
 
 // TestModes: each mode answers for itself.
 func TestModes(t *testing.T) {
-	for mode, want := range map[policy.Sharing]any{
+	for mode, want := range map[policy.SharingMode]any{
 		policy.Fair: &fair{}, policy.Strict: &strict{}, policy.Split: &split{}, policy.Groups: &groups{},
 	} {
 		s := newWorld().join(limited(mode, 10)).Share
-		assert.IsType(t, want, s.mode)
+		assert.IsType(t, want, s.Mode)
 		assert.Equal(t, mode == policy.Strict, s.Paced())
 		assert.Equal(t, mode == policy.Strict, s.Waiter() != "")
 		assert.Equal(t, mode == policy.Fair, s.Batched())

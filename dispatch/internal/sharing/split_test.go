@@ -17,7 +17,7 @@ func splitLimit(rate float64, poolSize int) resolve.Limit {
 	return l
 }
 
-func (c *client) split() *split { return c.mode.(*split) }
+func (c *client) split() *split { return c.Mode.(*split) }
 
 // TestSplitByRank: the slots of a limit go to the ranks in turn, so that the replicas together are
 // the limit, even if it is lower than their number.

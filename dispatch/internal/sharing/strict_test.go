@@ -18,7 +18,7 @@ func strictLimit(rate float64) resolve.Limit {
 	return l
 }
 
-func (c *client) strict() *strict { return c.mode.(*strict) }
+func (c *client) strict() *strict { return c.Mode.(*strict) }
 
 // minGap is the shortest time between two permits of any client.
 func (w *world) minGap() float64 {
@@ -262,6 +262,16 @@ func TestStrictQueue(t *testing.T) {
 	r.Allocate.Reply = schedule.Reply{Start: 0.5, Rate: 10, Now: w.now, Carry: schedule.Carry{Inc: 5}}
 	c.Answered(r, w.now+0.2, w.now+0.2)
 	assert.NotNil(t, c.Next(w.now+0.2, one))
+
+	c = w.stepped(queueing) // woken before its request, in the same step
+	c.Woken(w.now)
+	r = c.Next(w.now, one)
+	r.Allocate.Reply = schedule.Reply{
+		Start: 0.5, Rate: 10, Now: w.now, Carry: schedule.Carry{Inc: 5},
+	}
+	c.Answered(r, w.now, w.now)
+	assert.Nil(t, c.Next(w.now, one), "the answer to that wake-up is there")
+	assert.InDelta(t, w.now+0.5, c.WakeAt(w.now), 1e-9)
 
 	d := w.stepped(strictLimit(10))
 	r = d.Next(w.now, one)

@@ -60,6 +60,7 @@ func newWorld() *world { return &world{now: 1, store: store{subs: map[string]sch
 // A client steps its share as the engine's loop does, and takes permits.
 type client struct {
 	*Share
+	Sharing // the share's mode
 	w       *world
 	callers int  // that wait, and come back at once
 	once    int  // that wait for one permit
@@ -78,7 +79,8 @@ const tick = 1e-3
 
 func (w *world) join(limit resolve.Limit) *client {
 	env := &Env{Replica: "r", Process: "p", Rand: rand.New(rand.NewPCG(uint64(len(w.clients)), 1))}
-	c := &client{Share: New(env, limit, w.now), w: w, due: w.now, answerAt: math.Inf(1)}
+	s := New(env, limit, w.now)
+	c := &client{Share: s, Sharing: s.Mode, w: w, due: w.now, answerAt: math.Inf(1)}
 	w.clients = append(w.clients, c)
 	return c
 }
@@ -170,7 +172,7 @@ func (c *client) between(from, to float64) (n int) {
 }
 
 // limited is a limit of that mode, permits a second.
-func limited(mode policy.Sharing, rate float64) resolve.Limit {
+func limited(mode policy.SharingMode, rate float64) resolve.Limit {
 	return resolve.Limit{
 		Key: "throttle:limit:{c/t}:messages", Sharer: "s", Weight: 1, OnOutage: policy.OutageShare,
 		Pace: resolve.Pace{Mode: mode, Rate: rate, Round: 0.1}, Revision: resolve.Revision{Identity: "store", Number: 1},
