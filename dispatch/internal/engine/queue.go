@@ -19,7 +19,7 @@ type queue struct {
 	names  map[string]queued // guarded by Engine.mu
 
 	mu    sync.Mutex // guards woken
-	woken []string   // names whose turn has come since the last step
+	woken []string   // names of shares whose turns have come since the last step
 }
 
 type queued struct {
@@ -32,7 +32,8 @@ func (q *queue) init(running context.Context, e *Engine) {
 	q.listen = sync.OnceFunc(func() {
 		if waker, ok := e.store.(Waker); ok {
 			e.running.Go(func() {
-				if err := waker.Wakes(running, e.env.Process, e.noteWoken); err != nil && running.Err() == nil {
+				err := waker.Wakes(running, e.env.Process, e.noteWoken)
+				if err != nil && running.Err() == nil {
 					e.log.Warn("callers that queue for strict slots are not woken early; they ask again when their turn is expected", "error", err)
 				}
 			})
@@ -51,8 +52,8 @@ func (e *Engine) expect(l *Lane, s *sharing.Share) {
 // forget ends expect. The share still leaves the queue under its name.
 func (e *Engine) forget(s *sharing.Share) { delete(e.queue.names, s.Waiter()) }
 
-// noteWoken notes that a share's turn has come. No lock is needed: a store that answers at once calls
-// it while the loop, of this engine or another, waits in Do with its Engine.mu held.
+// noteWoken notes that a share's turn has come. No lock is needed: a store that answers at once
+// calls this inside Do, which the loop of this or of another engine calls with its Engine.mu held.
 func (e *Engine) noteWoken(waiter string) {
 	e.queue.mu.Lock()
 	e.queue.woken = append(e.queue.woken, waiter)

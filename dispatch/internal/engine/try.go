@@ -140,6 +140,7 @@ func (l *Lane) refuseTries(t time.Time) {
 		c.ready <- struct{}{}
 	}
 	if l.served(refused); refused > 0 && len(l.line) > 0 {
-		l.engine.touch(l, false) // callers that wait came behind the try: this step has asked for no slot for them
+		// This step requested no slot for the callers that wait behind the try.
+		l.engine.touch(l, false)
 	}
 }

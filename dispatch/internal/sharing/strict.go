@@ -212,7 +212,7 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 		due := max(s.sent, s.done-delay) + reply.Start
 		s.batches = append(s.batches, batch{n: 1, left: 1, due: due, gap: 1 / s.rate, expires: due + s.Limit.Expiry})
 	case s.queued:
-		if s.wokenAt <= s.sent { // else the turn has come while the request was on its way
+		if s.wokenAt <= s.sent { // else the turn came while the request was on its way
 			delay, _ := s.delay(reply)
 			s.retryAt = max(now+0.001, s.done-delay+reply.Start)
 		}
