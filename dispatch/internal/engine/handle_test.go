@@ -224,7 +224,7 @@ func TestWhomCaughtUpExempts(t *testing.T) {
 		orders + " messageRate=10 sharing.mode=strict":                              true,
 		orders + " messageRate=10 maxInFlight=5":                                    true,
 		orders + " messageRate=10\nacme/shop messageRate=99 aggregate=true":         true,
-		orders + " messageRate=10\nquota tenant:acme total=1638400":                       true,
+		orders + " messageRate=10\nquota tenant:acme total=1638400":                 true,
 		orders + " messageRate=10\n" + orders + "?subscription=billing paused=true": true,
 	} {
 		run(t, 0, policies, func(t *testing.T, e *fixture) {

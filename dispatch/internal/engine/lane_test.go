@@ -101,10 +101,10 @@ func TestLateWakeUp(t *testing.T) {
 		assert.Greater(t, first.took, 900*ms)
 		assert.EqualValues(t, 2, h.State().InFlight)
 		for _, l := range h.State().Limits {
-			switch {
-			case l.Rate == 2:
+			switch l.Rate {
+			case 2:
 				assert.GreaterOrEqual(t, l.Lost, int64(1))
-			case l.Rate == 1000:
+			case 1000:
 				assert.EqualValues(t, 3, l.Granted-l.Returned)
 			default:
 				assert.EqualValues(t, 30, l.Granted-l.Returned, "bytes")

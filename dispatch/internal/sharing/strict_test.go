@@ -138,8 +138,9 @@ func TestStrictConfirm(t *testing.T) {
 
 	s, _ = slot(w, strictLimit(0.2), 6) // the store fails
 	r = s.Next(5.5, one)
-	s.pending = false
-	s.failed(5.6)
+	w.down = true
+	w.do(r, 5.5)
+	s.Answered(r, 5.6, 5.6)
 	assert.Nil(t, s.Next(5.6, one))
 	assert.NotNil(t, s.Next(s.retryAt, one))
 
