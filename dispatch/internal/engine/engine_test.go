@@ -101,22 +101,6 @@ func TestCloseWhileUnavailable(t *testing.T) {
 	})
 }
 
-// TestSteps: a caller that always waits costs at most three steps a permit and a request for two
-// permits.
-func TestSteps(t *testing.T) {
-	run(t, 10*ms, orders+" messageRate=20", func(t *testing.T, e *fixture) {
-		h := e.open("")
-		g := e.acquire(h, 1, -1)
-		from, asked := g.Taken, len(e.store.asked())
-		for range 200 {
-			g = e.acquire(h, 1, -1)
-		}
-		assert.LessOrEqual(t, g.Taken-from, uint64(600), "700 if no lane is covered")
-		assert.LessOrEqual(t, len(e.store.asked())-asked, 110)
-		assert.InDelta(t, 10, e.since().Seconds(), 0.3)
-	})
-}
-
 // TestAvailability: an outage and its end are logged once each.
 func TestAvailability(t *testing.T) {
 	run(t, 10*ms, orders+" messageRate=100", func(t *testing.T, e *fixture) {
