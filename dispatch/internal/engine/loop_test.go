@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,8 +72,14 @@ func TestTryWakesTheLoop(t *testing.T) {
 		h := e.open("")
 		e.keepTicking(4 * time.Second)
 		_, _, _ = h.Lane.TryAcquire(1) // the first answer tells what an answer takes
-		for range 7 {
+		for i := range 7 {
 			time.Sleep(200*ms + 300*time.Microsecond)
+			if i%2 == 0 { // the lane waits for the next tick
+				ctx, cancel := context.WithCancel(t.Context())
+				c := e.wait(ctx, h, 1, -1)
+				cancel()
+				assert.True(t, c.over())
+			}
 			from := time.Now()
 			_, _, ok := h.Lane.TryAcquire(1)
 			assert.True(t, ok)
@@ -82,15 +89,26 @@ func TestTryWakesTheLoop(t *testing.T) {
 	})
 }
 
-// TestStrictInTime: the loop steps strict lanes in time for slots that are less than a tick apart.
+// TestStrictInTime: strict slots that are less than a tick apart are granted when they are due.
 func TestStrictInTime(t *testing.T) {
 	run(t, 0, orders+" messageRate=700 sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
+		granted := make(chan time.Duration, 2000)
 		for range 5 {
-			go e.acquireFor(2*time.Second, h, -1)
+			go func() {
+				for e.since() < 2*time.Second {
+					e.acquire(h, 1, -1)
+					granted <- e.since()
+				}
+			}()
 		}
 		time.Sleep(3 * time.Second)
-		assert.InDelta(t, 1400, only(h).Granted, 20)
-		assert.Less(t, only(h).Lost, int64(10))
+		close(granted)
+		n, last := 0, -time.Second
+		for at := range granted {
+			assert.GreaterOrEqual(t, at-last, time.Second/700-200*time.Microsecond)
+			n, last = n+1, at
+		}
+		assert.InDelta(t, 1400, n, 20)
 	})
 }
