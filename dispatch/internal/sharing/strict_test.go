@@ -154,8 +154,8 @@ func TestStrictConfirm(t *testing.T) {
 	assert.EqualValues(t, 1, s.lost)
 }
 
-// TestStrictFull: the store says when a full line has a slot. Replicas come back then, or up to half
-// a period later, at random.
+// TestStrictFull: the store says when a full line has a slot. Replicas come back then, or up to
+// half a period later, at random.
 func TestStrictFull(t *testing.T) {
 	w := newWorld()
 	low, high := math.Inf(1), 0.0
