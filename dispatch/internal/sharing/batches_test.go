@@ -64,6 +64,17 @@ func TestReplyOfAnotherRate(t *testing.T) {
 	c.Advance(Time{Now: 1.001}, one)
 	c.reply(r, 1.002, 5, 0.01)
 	assert.InDelta(t, 1.0/400, c.current().gap, 1e-9)
+	assert.EqualValues(t, 1, c.State(1.002).Allocations)
+}
+
+// TestSlotsFromArrival: slots count from when the answer arrived, however late the loop takes it in.
+func TestSlotsFromArrival(t *testing.T) {
+	w := newWorld()
+	c, _ := fairShare(w)
+	r := c.Next(1, one)
+	r.Allocate.Reply = schedule.Reply{N: 5, Start: 0.1, Rate: 100, Gap: 0.01, Share: 50, Now: 1}
+	c.Answered(r, 1.01, 1.05)
+	assert.InDelta(t, 1.11, c.current().due, 1e-9)
 }
 
 // TestChangedRate: a new rate scales what the replica goes on with until it is told a share.

@@ -133,7 +133,7 @@ func TestUpcoming(t *testing.T) {
 	assert.EqualValues(t, 4, b.expired, "all of them")
 	assert.Zero(t, b.held())
 	b.add(3, 1.2, 0.01, 1, 0.1, 0.1)
-	b.release(Time{Now: 1.2}, 1)
+	b.release(Time{Now: 1.3}, 1)
 	b.void()
 	assert.Zero(t, b.held())
 	assert.EqualValues(t, 3, b.lost)
