@@ -241,7 +241,7 @@ func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 	}
 	l.active.Store(!idle || waiting.callers > 0)
 	l.covered.Store(covered && !l.caughtUp)
-	l.engine.schedule(l, max(at, math.Nextafter(now, math.Inf(1))))
+	l.engine.setDue(l, max(at, math.Nextafter(now, math.Inf(1))))
 	return out
 }
 

@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"container/heap"
 	"context"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -127,23 +125,23 @@ func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out 
 		l.touched.Store(false) // a caller that comes from now on touches it again
 		out = l.step(t, now, out)
 	}
-	for _, heap := range []*dueLanes{&e.due, &e.paced} {
-		for heap.next() <= now {
-			out = (*heap)[0].step(t, now, out)
+	for _, lanes := range []*dueLanes{&e.due, &e.paced} {
+		for lanes.next() <= now {
+			out = (*lanes)[0].lane.step(t, now, out)
 		}
 	}
 	wait = max(tick, seconds(min(3600, e.due.next()-now)))
 	return min(wait, max(tick/20, seconds(min(3600, e.paced.next()-now)))), out
 }
 
-// schedule sets when a lane is stepped next; +Inf = once it is touched.
-func (e *Engine) schedule(l *Lane, at float64) {
+// setDue sets when a lane is stepped next; +Inf = once it is touched.
+func (e *Engine) setDue(l *Lane, at float64) {
 	lanes := &e.due
 	if l.limits.paced != nil {
 		lanes = &e.paced
 	}
 	if l.heap != lanes && l.heap != nil {
-		l.heap.set(l, math.Inf(1))
+		l.heap.remove(l)
 	}
 	l.heap = lanes
 	lanes.set(l, at)
@@ -159,7 +157,7 @@ func (e *Engine) settle(answered []sending, now float64) {
 			l = l.successor
 		}
 		if at := s.share.Mode.WakeAt(now); s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
-			e.schedule(l, min(at, l.due)) // the lane has no other use for the answer
+			e.setDue(l, min(at, l.due)) // the lane has no other use for the answer
 		} else {
 			e.touch(l, false)
 		}
@@ -204,16 +202,12 @@ func (e *Engine) drain(answers <-chan []sending) {
 	e.mu.Lock()
 	now := e.clock(time.Now())
 	var out []sending
-	lanes := e.takeTouched()
-	for _, l := range lanes {
+	for _, l := range e.takeTouched() {
 		l.touched.Store(false)
+		e.setDue(l, now)
 	}
-	seen := map[*Lane]bool{}
-	for _, l := range slices.Concat(lanes, e.due, e.paced) {
-		if seen[l] {
-			continue
-		}
-		seen[l] = true
+	for _, due := range slices.Concat(e.due, e.paced) {
+		l := due.lane
 		for _, s := range l.shares() {
 			if s.FailingFor(now) > 0 {
 				continue
@@ -227,51 +221,4 @@ func (e *Engine) drain(answers <-chan []sending) {
 	if len(out) > 0 {
 		e.do(out)
 	}
-}
-
-// dueLanes are the lanes that have something to do, a heap by when.
-type dueLanes []*Lane
-
-// next is when the first lane is due, +Inf if there is none.
-func (d dueLanes) next() float64 {
-	if len(d) == 0 {
-		return math.Inf(1)
-	}
-	return d[0].due
-}
-
-// set sets when a lane is due; +Inf takes it out.
-func (d *dueLanes) set(l *Lane, at float64) {
-	switch l.due = at; {
-	case at < math.Inf(1) && l.place < 0:
-		heap.Push(d, l)
-	case at < math.Inf(1):
-		heap.Fix(d, l.place)
-	case l.place >= 0:
-		heap.Remove(d, l.place)
-	}
-}
-
-func (d dueLanes) Len() int           { return len(d) }
-func (d dueLanes) Less(i, j int) bool { return d[i].due < d[j].due }
-func (d dueLanes) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].place, d[j].place = i, j
-}
-
-// Push adds a lane: for package heap.
-func (d *dueLanes) Push(x any) {
-	l := x.(*Lane)
-	l.place = len(*d)
-	*d = append(*d, l)
-}
-
-// Pop takes out the last lane: for package heap.
-func (d *dueLanes) Pop() any {
-	old := *d
-	l := old[len(old)-1]
-	old[len(old)-1] = nil
-	*d = old[:len(old)-1]
-	l.place = -1
-	return l
 }
