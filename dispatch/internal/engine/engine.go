@@ -77,7 +77,7 @@ func Start(cfg Config) *Engine {
 	e.callers.New = newCaller
 	running, stop := context.WithCancel(context.Background())
 	e.queue.init(running, e)
-	e.loop.init(stop)
+	e.loop.init(stop, e.store.Timeout() == 0)
 	e.running.Go(func() { e.run(running) })
 	return e
 }

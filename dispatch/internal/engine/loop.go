@@ -14,11 +14,16 @@ import (
 // tick is the shortest time between two steps of the loop that no caller asked for.
 const tick = 2 * time.Millisecond
 
+// maxBatch is how many requests one call carries where the store answers at once, so that the lanes
+// and the requests are still in the processor's cache when the answers are taken in.
+const maxBatch = 32
+
 // A loop steps the lanes that have something to do: those that were touched since the last step,
 // and those that are due. One call of the permit store carries all requests that fall due
 // together.
 type loop struct {
 	stop    context.CancelFunc
+	instant bool // the store answers at once
 	running sync.WaitGroup
 
 	steps   atomic.Uint64 // counts the steps
@@ -43,8 +48,8 @@ type sending struct {
 	done    float64 // when the answer arrived
 }
 
-func (p *loop) init(stop context.CancelFunc) {
-	p.stop = stop
+func (p *loop) init(stop context.CancelFunc, instant bool) {
+	p.stop, p.instant = stop, instant
 	p.wakeup = make(chan struct{}, 1)
 }
 
@@ -83,27 +88,32 @@ func (e *Engine) run(ctx context.Context) {
 	answers := make(chan []sending)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	var batch []sending // answers that have come, then requests; its memory is used again
 	for {
-		var answered []sending
+		batch = batch[:0]
 		select {
 		case <-ctx.Done():
 			e.drain(answers)
 			return
 		case <-e.wakeup:
 		case <-timer.C:
-		case answered = <-answers:
+		case batch = <-answers:
 			e.sent--
 		}
 		e.ticking.Store(false) // who touches a lane while lanes are stepped wakes the loop again
 		t := time.Now()
 		e.mu.Lock()
-		wait, out := e.step(t, answered)
-		for len(out) > 0 && e.store.Timeout() == 0 { // the store answers at once
-			e.do(out)
-			wait, out = e.step(t, out)
+		var wait time.Duration
+		wait, batch = e.step(t, batch)
+		for len(batch) > 0 && e.instant {
+			e.do(batch)
+			wait, batch = e.step(t, batch)
 		}
 		e.mu.Unlock()
-		e.send(out, answers)
+		if len(batch) > 0 {
+			e.send(batch, answers)
+			batch = nil
+		}
 		if wait <= tick { // lanes that have been touched meanwhile are stepped then
 			e.ticking.Store(true)
 			select {
@@ -116,17 +126,19 @@ func (e *Engine) run(ctx context.Context) {
 }
 
 // step takes answers in, and steps the lanes that were touched or are due. It returns how long the
-// loop may sleep, and the requests to send.
+// loop may sleep, and the requests to send, in the memory of the answers.
 func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out []sending) {
 	now := e.clock(t)
 	e.steps.Add(1)
 	e.settle(answered, now)
+	clear(answered)
+	out = answered[:0]
 	for _, l := range e.takeTouched() {
 		l.touched.Store(false) // a caller that comes from now on touches it again
 		out = l.step(t, now, out)
 	}
 	for _, lanes := range []*dueLanes{&e.due, &e.paced} {
-		for lanes.next() <= now {
+		for lanes.next() <= now && (len(out) < maxBatch || !e.instant) {
 			out = (*lanes)[0].lane.step(t, now, out)
 		}
 	}
@@ -166,9 +178,6 @@ func (e *Engine) settle(answered []sending, now float64) {
 
 // send makes one call of the permit store for all requests, in the background. No lock is needed.
 func (e *Engine) send(out []sending, answers chan<- []sending) {
-	if len(out) == 0 {
-		return
-	}
 	e.sent++
 	e.running.Go(func() {
 		e.do(out)
