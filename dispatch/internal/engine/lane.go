@@ -23,35 +23,37 @@ const MaxPermits = 1<<31 - 1
 // owner.
 type Lane struct {
 	engine *Engine
-	id     resolve.Lane
 	of     *subscription
 
 	admission atomic.Pointer[Admission] // what callers obey; nil = nothing is limited
 	quota     atomic.Pointer[quota.ID]  // whose quota applies; nil = none
 	waiters   atomic.Int32              // callers in the line: newcomers go behind them
+	touched   atomic.Bool               // the loop steps the lane soon
+	covered   atomic.Bool               // the next step is soon enough for a caller that comes now
+	active    atomic.Bool               // permits are held, wanted or on their way
 	sizes     averageSize
-	touched   atomic.Bool // the loop steps the lane soon
-	covered   atomic.Bool // the next step is soon enough for a caller that comes now
-	active    atomic.Bool // permits are held, wanted or on their way
 
-	mu      sync.Mutex // guards the fields below; Engine.mu is locked before it, if both are
+	// Engine.mu guards these, which each step reads.
+	limits   *Admission       // what the policies say, before caught up and outages; never nil
+	retired  []*sharing.Share // of limits that no longer apply: what they hold goes back
+	caughtUp bool
+	due      float64   // when the next step is; the loop's own, as
+	place    int       // in the heap, -1 = in none, and
+	heap     *dueLanes // the heap
+
+	mu      sync.Mutex // guards these; Engine.mu is locked before it, if both are
 	line    []*caller  // that wait, in the order they came
 	wanted  float64    // messages that they ask for, in all
-	handles []*Handle
 	waits   waitStats
+	handles []*Handle
 
-	// Engine.mu guards the rest.
-	resolved   resolve.Subscription // what the policies say
-	limits     *Admission           // the same, before caught up and outages; never nil
-	retired    []*sharing.Share     // of limits that no longer apply: what they hold goes back
+	// Engine.mu guards the rest, but for the id, which does not change.
+	id         resolve.Lane
+	resolved   resolve.Subscription // that limits is of
 	debts      map[string]int64     // of limits that no longer apply, by their keys
-	caughtUp   bool
-	validUntil time.Time // of caughtUp
-	endedAt    time.Time // when the last handle was closed
-	successor  *Lane     // has taken over the shares
-	due        float64   // when the next step is; the loop's own, as
-	place      int       // in the heap, -1 = in none, and
-	heap       *dueLanes // the heap
+	validUntil time.Time            // of caughtUp
+	endedAt    time.Time            // when the last handle was closed
+	successor  *Lane                // has taken over the shares
 }
 
 // A caller waits in the line of a lane.
