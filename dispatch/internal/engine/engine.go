@@ -52,7 +52,7 @@ type Engine struct {
 	queue
 	callers sync.Pool // of *caller
 
-	mu            sync.Mutex // guards the fields below, and the fields of lanes and subscriptions that say so
+	mu            sync.Mutex // guards these, and fields of lanes and subscriptions that say so
 	closed        bool
 	terms         resolve.Terms
 	ratesReadAt   time.Time // when the rates in terms were read
@@ -68,11 +68,16 @@ func Start(cfg Config) *Engine {
 	e := &Engine{
 		log: cfg.Log, start: time.Now(), store: cfg.Store,
 		env: sharing.Env{
-			Replica: cfg.Replica, Process: fmt.Sprintf("%x", cfg.Rand.Uint64()), Rand: cfg.Rand, Timeout: cfg.Store.Timeout().Seconds(),
+			Replica: cfg.Replica, Process: fmt.Sprintf("%x", cfg.Rand.Uint64()),
+			Rand: cfg.Rand, Timeout: cfg.Store.Timeout().Seconds(),
 		},
-		terms: resolve.Terms{Cluster: cfg.Cluster, WorkerGroup: cfg.WorkerGroup, Policies: policy.Snapshot{Set: policy.Single(policy.Policy{})}},
-		lanes: map[resolve.Lane]*Lane{}, ended: map[resolve.Lane]*Lane{}, subscriptions: map[name]*subscription{},
-		ties: map[[2]policy.Scope]bool{}, started: map[quota.ID]int64{},
+		terms: resolve.Terms{
+			Cluster: cfg.Cluster, WorkerGroup: cfg.WorkerGroup,
+			Policies: policy.Snapshot{Set: policy.Single(policy.Policy{})},
+		},
+		lanes: map[resolve.Lane]*Lane{}, ended: map[resolve.Lane]*Lane{},
+		subscriptions: map[name]*subscription{},
+		ties:          map[[2]policy.Scope]bool{}, started: map[quota.ID]int64{},
 	}
 	e.callers.New = newCaller
 	running, stop := context.WithCancel(context.Background())

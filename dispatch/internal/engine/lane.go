@@ -115,7 +115,8 @@ func (l *Lane) Acquire(ctx context.Context, max int, size int64) (Grant, error) 
 	c := l.enter(a, int64(max), size)
 	l.mu.Unlock()
 	defer l.engine.callers.Put(c)
-	if !l.covered.Load() { // read after the caller has entered, so that a step of the loop that does not see it clears this first
+	// This is read after the caller has entered: a step that does not see the caller clears it first.
+	if !l.covered.Load() {
 		l.engine.touch(l, false)
 	}
 	for {
@@ -224,12 +225,13 @@ func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 			continue
 		}
 		var d sharing.Demand
-		if waiting.callers > 0 || s.Open() { // callers that were not served may wait for another limit now
+		if waiting.callers > 0 || s.Open() { // those not served may wait for another limit now
 			d = l.demand(a, waiting, s, i >= messages)
 		}
 		refusing := s.Refusing()
 		add(s, s.Mode.Next(now, d))
-		if back := l.engine.time(s.Mode.NextPermit(now)); refusing && back.Sub(s.Bucket.Next()).Abs() > tick/4 {
+		back := l.engine.time(s.Mode.NextPermit(now))
+		if refusing && back.Sub(s.Bucket.Next()).Abs() > tick/4 {
 			s.SetNext(back)
 		}
 	}
@@ -301,8 +303,8 @@ func (l *Lane) look(a *Admission) waiting {
 
 // demand is what the callers in the line want of a share.
 func (l *Lane) demand(a *Admission, w waiting, s *sharing.Share, bytes bool) sharing.Demand {
-	if s.Open() {
-		return sharing.Demand{Waiting: 1, Anybody: true, Callers: 1} // asks whether the permit store is available
+	if s.Open() { // asks whether the permit store is available
+		return sharing.Demand{Waiting: 1, Anybody: true, Callers: 1}
 	} else if a == nil || a.closed || !a.has(s) {
 		return sharing.Demand{}
 	}

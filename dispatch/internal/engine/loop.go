@@ -168,8 +168,9 @@ func (e *Engine) settle(answered []sending, now float64) {
 		for l.successor != nil { // has taken over the share meanwhile
 			l = l.successor
 		}
-		if at := s.share.Mode.WakeAt(now); s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
-			e.setDue(l, min(at, l.due)) // the lane has no other use for the answer
+		if s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
+			// The lane has no other use for the answer.
+			e.setDue(l, min(s.share.Mode.WakeAt(now), l.due))
 		} else {
 			e.touch(l, false)
 		}

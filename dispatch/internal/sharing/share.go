@@ -18,7 +18,7 @@ type Share struct {
 	open        bool        // lets all messages through, since the permit store is unavailable
 	unavailable atomic.Bool // the permit store does not answer
 	noGroup     atomic.Bool // groups: this process is in none of the limit's worker groups
-	share       float64     // permits a second that this replica may count on, from the last reply; 0 = unknown
+	share       float64     // permits a second for this replica, from the last reply; 0 = unknown
 	usage
 	Limit resolve.Limit // Limit.Revision is when its pace last changed
 	exchange
@@ -139,7 +139,8 @@ type State struct {
 // State returns what there is to know of the share.
 func (s *Share) State(now float64) State {
 	state := State{
-		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Stock: s.held(), Returned: s.returned.Load(), Owed: s.owed.Load(),
+		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Stock: s.held(),
+		Returned: s.returned.Load(), Owed: s.owed.Load(),
 		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations,
 	}
 	state.Granted = s.put - s.avail.Load() + state.Returned - state.Owed

@@ -126,7 +126,8 @@ func (s *Store) wake(waiter string) {
 	}
 }
 
-// Wakes calls woken with the waiters of a process whose turn has come, on the goroutine that calls Do.
+// Wakes calls woken with the waiters of a process whose turn has come, on the goroutine that calls
+// Do.
 func (s *Store) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
 	s.mu.Lock()
 	s.wakers[process] = woken
