@@ -131,6 +131,7 @@ func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out 
 	now := e.clock(t)
 	e.steps.Add(1)
 	e.settle(answered, now)
+	e.takeWoken(now)
 	clear(answered)
 	out = answered[:0]
 	for _, l := range e.takeTouched() {

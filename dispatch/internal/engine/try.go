@@ -140,5 +140,8 @@ func (l *Lane) refuseTries(t time.Time) {
 		l.wanted -= float64(c.max)
 		c.ready <- struct{}{}
 	}
-	l.served(refused)
+	if l.served(refused); refused > 0 && len(l.line) > 0 {
+		// This step requested no slot for the callers that wait behind the try.
+		l.engine.touch(l, false)
+	}
 }

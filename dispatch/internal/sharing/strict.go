@@ -214,7 +214,7 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 		slot := batch{n: 1, left: 1, due: due, gap: 1 / s.rate, expires: due + s.Limit.Expiry}
 		s.batches = append(s.batches, slot)
 	case s.queued:
-		if s.wokenAt < s.sent {
+		if s.wokenAt <= s.sent { // else the turn came while the request was on its way
 			delay, _ := s.delay(reply)
 			s.retryAt = max(now+0.001, s.done-delay+reply.Start)
 		}
