@@ -43,6 +43,7 @@ type Lane struct {
 
 	mu      sync.Mutex // guards these; Engine.mu is locked before it, if both are
 	line    []*caller  // that wait, in the order they came
+	entered uint64     // callers that have ever entered the line
 	wanted  float64    // messages that they ask for, in all
 	waits   waitStats
 	handles []*Handle
@@ -58,12 +59,13 @@ type Lane struct {
 
 // A caller waits in the line of a lane.
 type caller struct {
-	max   int64
-	size  int64 // bytes; -1 = unknown
-	try   bool  // does not wait for permits, only for the answer whether a strict slot is free
-	since time.Time
-	why   string
-	ready chan struct{} // gets one value when the answer is there
+	number uint64 // of the lane's callers, in the order they came
+	max    int64
+	size   int64 // bytes; -1 = unknown
+	try    bool  // does not wait for permits, only for the answer whether a strict slot is free
+	since  time.Time
+	why    string
+	ready  chan struct{} // gets one value when the answer is there
 
 	grant Grant
 	until time.Duration // that a strict slot may be used, since the engine's start; 0 = without end
@@ -129,7 +131,7 @@ func (l *Lane) Acquire(ctx context.Context, max int, size int64) (Grant, error) 
 			return c.grant, c.err
 		}
 		c.grant.waste() // the caller has woken too late for its slot
-		l.enterFirst(c)
+		l.enterAgain(c)
 		l.engine.touch(l, false)
 	}
 }
@@ -153,20 +155,37 @@ func waitError(ctx context.Context) error {
 // enter puts a new caller at the end of the line. The lane's lock is held.
 func (l *Lane) enter(a *Admission, max, size int64) *caller {
 	c := l.engine.callers.Get().(*caller)
-	*c = caller{max: max, size: size, since: time.Now(), why: l.reason(a), ready: c.ready}
+	l.entered++
+	*c = caller{
+		number: l.entered, max: max, size: size, since: time.Now(), why: l.reason(a), ready: c.ready,
+	}
 	l.line = append(l.line, c)
 	l.wanted += float64(max)
 	l.waiters.Store(int32(len(l.line)))
 	return c
 }
 
-// enterFirst puts a caller that was served in vain back at the head of the line. No lock is
-// needed.
-func (l *Lane) enterFirst(c *caller) {
+// enterAgain puts a caller that was served in vain back at its place in the line, or answers it if
+// there is nothing to wait for any more. No lock is needed.
+func (l *Lane) enterAgain(c *caller) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.grant, c.err, c.until = Grant{}, nil, 0
-	l.line = slices.Insert(l.line, 0, c)
+	switch a := l.admission.Load(); {
+	case a == nil:
+		c.grant = Grant{N: int(c.max)}
+		c.ready <- struct{}{}
+		return
+	case a.closed: // the loop may have served the line for the last time
+		c.err = ErrClosed
+		c.ready <- struct{}{}
+		return
+	}
+	place := slices.IndexFunc(l.line, func(other *caller) bool { return other.number > c.number })
+	if place < 0 {
+		place = len(l.line)
+	}
+	l.line = slices.Insert(l.line, place, c)
 	l.wanted += float64(c.max)
 	l.waiters.Store(int32(len(l.line)))
 }
