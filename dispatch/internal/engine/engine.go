@@ -113,7 +113,8 @@ func (e *Engine) SetReplicas(n int64) { e.env.Replicas.Store(n) }
 // is needed.
 func (e *Engine) clock(t time.Time) float64 { return 1 + t.Sub(e.start).Seconds() }
 
-// time is the inverse of clock. No lock is needed.
-func (e *Engine) time(at float64) time.Time { return e.start.Add(seconds(at - 1)) }
+// time is the inverse of clock, and a microsecond later: a caller that comes then is not before
+// the loop's step of that moment. No lock is needed.
+func (e *Engine) time(at float64) time.Time { return e.start.Add(seconds(at-1) + time.Microsecond) }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -28,7 +28,7 @@ type split struct {
 	passed float64       // how many slots of ours there had been by then
 	again  float64       // the next heartbeat
 	left   bool          // the last heartbeat said that we leave
-	waits  bool          // callers wait
+	waits  bool          // callers wait, or were refused
 }
 
 func newSplit(s *Share) *split {
@@ -46,7 +46,7 @@ func (s *split) Advance(t Time, d Demand) {
 		s.rate, s.size = rate, 0 // numbered again
 	}
 	s.observe(now, d)
-	s.waits = d.Waiting > 0
+	s.waits = d.Waiting > 0 || s.Refusing()
 	s.active = s.active || s.used || s.waits
 	size, rank := s.place(now)
 	if size == 0 {
