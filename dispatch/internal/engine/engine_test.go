@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,16 +32,24 @@ type store struct {
 	*memory.Store
 	rtt time.Duration // 0: it answers at once, on the loop's goroutine
 
-	mu       sync.Mutex // guards the fields below
-	down     bool
-	calls    int
-	requests []permits.Request // without their answers
+	mu    sync.Mutex // guards the fields below
+	down  bool
+	calls int
+
+	slowRecords time.Duration     // what heartbeats and draws take on top of rtt
+	requests    []permits.Request // without their answers
 }
 
 func (s *store) Do(ctx context.Context, requests []*permits.Request) {
 	time.Sleep(s.rtt / 2)
 	s.mu.Lock()
 	s.calls++
+	slow := s.slowRecords
+	s.mu.Unlock()
+	if slow > 0 && slices.ContainsFunc(requests, func(r *permits.Request) bool { return r.Allocate == nil }) {
+		time.Sleep(slow)
+	}
+	s.mu.Lock()
 	for _, r := range requests {
 		asked := *r
 		if r.Allocate != nil {
@@ -342,5 +351,24 @@ func TestTies(t *testing.T) {
 		e.open("bulk")
 		e.apply("pattern:orders messageRate=5\npattern:rder.$ messageRate=7")
 		assert.Equal(t, 1, strings.Count(e.log.String(), "two patterns tie"), e.log)
+	})
+}
+
+// TestRecordsDelayNoAllocation: heartbeats, whose records many replicas change, do not hold up the
+// allocations of other limits.
+func TestRecordsDelayNoAllocation(t *testing.T) {
+	policies := orders + " messageRate=100 sharing.mode=split\n" +
+		orders + "?subscription=billing messageRate=50 sharing.mode=fair"
+	run(t, 2*ms, policies, func(t *testing.T, e *fixture) {
+		e.store.slowRecords = 250 * ms
+		h := e.open("")
+		time.Sleep(10 * time.Second) // the replica has joined the pool
+		longest := time.Duration(0)
+		for e.since() < 60*time.Second {
+			from := time.Now()
+			e.acquire(h, 1, -1)
+			longest = max(longest, time.Since(from))
+		}
+		assert.Less(t, longest, 200*ms)
 	})
 }

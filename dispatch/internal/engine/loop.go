@@ -19,8 +19,8 @@ const tick = 2 * time.Millisecond
 const maxBatch = 32
 
 // A loop steps the lanes that have something to do: those that were touched since the last step,
-// and those that are due. One call of the permit store carries all requests that fall due
-// together.
+// and those that are due. One call of the permit store carries all allocations that fall due
+// together, another all heartbeats and draws.
 type loop struct {
 	stop    context.CancelFunc
 	instant bool // the store answers at once
@@ -110,10 +110,7 @@ func (e *Engine) run(ctx context.Context) {
 			wait, batch = e.step(t, batch)
 		}
 		e.mu.Unlock()
-		if len(batch) > 0 {
-			e.send(batch, answers)
-			batch = nil
-		}
+		e.send(batch, answers)
 		if wait <= tick { // lanes that have been touched meanwhile are stepped then
 			e.ticking.Store(true)
 			select {
@@ -178,13 +175,27 @@ func (e *Engine) settle(answered []sending, now float64) {
 	}
 }
 
-// send makes one call of the permit store for all requests, in the background. No lock is needed.
+// send makes the requests in the background: the allocations in one call of the permit store, and
+// the others in another, since a change of a record takes more round trips. No lock is needed.
 func (e *Engine) send(out []sending, answers chan<- []sending) {
-	e.sent++
-	e.running.Go(func() {
-		e.do(out)
-		answers <- out
-	})
+	var allocations, others []sending
+	for _, s := range out {
+		if s.request.Allocate != nil {
+			allocations = append(allocations, s)
+		} else {
+			others = append(others, s)
+		}
+	}
+	for _, call := range [][]sending{allocations, others} {
+		if len(call) == 0 {
+			continue
+		}
+		e.sent++
+		e.running.Go(func() {
+			e.do(call)
+			answers <- call
+		})
+	}
 }
 
 // do makes a call of the permit store. It ends by the store's own time-out: a request that was
