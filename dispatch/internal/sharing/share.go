@@ -21,7 +21,7 @@ type Share struct {
 	share       float64     // permits a second for this replica, from the last reply; 0 = unknown
 	usage
 	Limit resolve.Limit // Limit.Revision is when its pace last changed
-	exchange
+	requests // to the permit store
 	allocations int64 // all time
 	counted     int64 // permits that TakeUsed has returned, all time
 

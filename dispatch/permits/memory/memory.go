@@ -67,7 +67,7 @@ func (s *Store) Do(_ context.Context, requests []*permits.Request) {
 			s.allocate(r.Key, r.Allocate, now)
 		}
 	}
-	for _, r := range permits.Records(requests) {
+	for _, r := range permits.PoolRecords(requests) {
 		if next := r.Apply(s.values[r.Key].at(now), now); next != nil {
 			s.values[r.Key] = value{next, now + r.TTL.Seconds()}
 		}
