@@ -19,7 +19,7 @@ func (t *table[T]) describe() []Field {
 	var all []Field
 	for _, r := range t.rows {
 		all = append(all, Field{
-			Name: r.name, Want: r.value.wants(), Default: r.initial, Help: r.help, Scopes: r.scopes,
+			Name: r.name, Want: r.value.wants(), Default: r.byDefault, Help: r.help, Scopes: r.scopes,
 			List: r.value.form().list,
 		})
 	}

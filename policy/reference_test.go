@@ -29,7 +29,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 
 const introduction = `# Fields of policies and quotas
 
-<!-- Made from policy/table.go by: go test ./policy -run TestReferenceIsCurrent -update -->
+<!-- Made from policy/fields.go by: go test ./policy -run TestReferenceIsCurrent -update -->
 
 Every field is optional, and the most specific scope that sets a field wins, field by field: cluster < namespace <
 pattern < topic < subscription. A field of a group has a dot on the command line; in YAML and JSON the group is an

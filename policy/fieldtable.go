@@ -11,12 +11,12 @@ import (
 
 // A row of a table is all there is to know of one field of objects of type T.
 type row[T any] struct {
-	name    string   // with a dot between a group and its field, as on the command line
-	scopes  []Kind   // where the field may be set
-	initial string   // the default, as value reads it; "" = none, or help says it
-	value   value[T] // where the field is in T, and what its values are
-	help    string   // one or two sentences
-	isLimit bool     // it is a limit by itself; the other fields say how limits are treated
+	name      string   // with a dot between a group and its field, as on the command line
+	scopes    []Kind   // where the field may be set
+	byDefault string   // the default, as value reads it; "" = none, or help says it
+	value     value[T] // where the field is in T, and what its values are
+	help      string   // one or two sentences
+	isLimit   bool     // it is a limit by itself; the other fields say how limits are treated
 }
 
 // A value is a field of T, of any type.
@@ -77,11 +77,11 @@ func newTable[T Settings](rows []row[T]) *table[T] {
 		if group, _, ok := strings.Cut(r.name, "."); ok {
 			t.groups[group] = true
 		}
-		if r.initial == "" {
+		if r.byDefault == "" {
 			continue
 		}
-		if err := r.value.read(&t.defaults, r.initial); err != nil {
-			panic(fmt.Sprintf("policy: default of %s: %v", r.name, err)) // a slip in the table
+		if err := r.value.read(&t.defaults, r.byDefault); err != nil {
+			panic(fmt.Sprintf("policy: default of %s: %v", r.name, err)) // a slip in fields.go
 		}
 	}
 	return t
