@@ -115,9 +115,9 @@ type Load struct {
 	Spring float64 `json:"spring"` // range below Target in which it is slowed down gently
 }
 
-// Ratio returns the part of its present load that the backend can bear, 1/2 or more; ok is false if
+// ratio returns the part of its present load that the backend can bear, 1/2 or more; ok is false if
 // the backend is not near its target.
-func (l Load) Ratio() (ratio float64, ok bool) {
+func (l Load) ratio() (ratio float64, ok bool) {
 	inverse := min(2, (l.Queue-l.Target+l.Spring)/l.Spring)
 	if !(inverse > 0) {
 		return 0, false
