@@ -62,7 +62,7 @@ func reference() string {
 			policy.PolicySection: "A policy says what is allowed in one scope: " +
 				"`throttle-admin set SCOPE FIELD=VALUE...`",
 			policy.QuotaSection: "A quota is what a tenant or a tag may cost: " +
-				"`throttle-admin quota set ID FIELD VALUE...`",
+				"`throttle-admin quota set ID FIELD=VALUE...`",
 			policy.QuotaSettingsSection: "How the rates of a cluster's quotas are found: " +
 				"`throttle-admin quota settings FIELD=VALUE...`",
 		}[section])

@@ -125,7 +125,7 @@ func (x *explanation) addQuotaReasons() {
 				"is only computed.", id)
 		case q.Total == 0:
 			x.say("Subscriptions charged to %s are paused: its total is 0. To resume them: "+
-				"throttle-admin quota set %[1]s total_throughput BYTES", id)
+				"throttle-admin quota set %[1]s total=BYTES", id)
 		default:
 			x.say("Subscriptions charged to %s are throttled, even without a backlog, when they "+
 				"together reach its quota, %d bytes of cost a second (%d reserved). For the "+
