@@ -20,7 +20,8 @@ type exchange struct {
 	failedAt float64 // when the first of them was noticed
 	cutAt    float64 // when the first of them was sent
 
-	rtts      [2]float64       // of the last two requests, seconds; the first of all, which may have to connect, is not among them
+	// Of the last two requests, seconds. The first of all, which may have to connect, does not count.
+	rtts      [2]float64
 	storeTime float64          // the store's clock less ours, from the last answer; 0 = unknown
 	clock     clock            // the last answer that was not late
 	unheard   schedule.Answers // outcomes that the store has not been told of
@@ -66,8 +67,8 @@ func (s *Share) allocate(now float64, r schedule.Request) *permits.Request {
 	case s.env.Timeout == 0: // it cannot be late
 	case s.storeTime != 0:
 		r.NotAfter = now + s.storeTime + s.env.Timeout
-	case s.failures > 0: // a frozen store may answer this however late: the request only asks for the clock
-		r.Want = 0
+	case s.failures > 0:
+		r.Want = 0 // a frozen store may answer this however late: only its clock is wanted
 	}
 	r.Low, r.High = s.clock.bounds(now)
 	s.allocation = permits.Allocate{Request: r}
