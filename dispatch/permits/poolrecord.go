@@ -29,8 +29,8 @@ type groupsState struct {
 	Line schedule.Line `json:"line,omitzero"` // of the limit's ramp
 }
 
-// A PoolRecord is what heartbeats and draws replace under one key: by what Apply returns, with a time
-// to live of TTL.
+// A PoolRecord is what heartbeats and draws replace under one key: by what Apply returns, with a
+// time to live of TTL.
 type PoolRecord struct {
 	Key      string
 	TTL      time.Duration

@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Stats is what a replica can tell about itself; metrics and status records are made from it.
+// Stats is what a replica can tell about itself: its status record, and the source of its metrics.
 type Stats struct {
 	Replica  string `json:"replica"`
 	Cluster  string `json:"cluster"`
