@@ -44,8 +44,10 @@ var policyTable = newTable([]row[Policy]{
 	},
 	{
 		name: "burst", isLimit: true, scopes: limits, initial: "0",
-		value: at(integers[int64](0, MaxMessageRate*hour), func(p *Policy) **int64 { return &p.Burst }),
-		help:  "Messages that an idle limit may save up. Only for sharing mode fair.",
+		value: at(integers[int64](0, MaxMessageRate*hour), func(p *Policy) **int64 {
+			return &p.Burst
+		}),
+		help: "Messages that an idle limit may save up. Only for sharing mode fair.",
 	},
 	{
 		name: "byteBurst", isLimit: true, scopes: limits, initial: "0",
@@ -260,8 +262,8 @@ var quotaTable = newTable([]row[Quota]{
 	{
 		name: "total", scopes: ids,
 		value: at(throughputs(), func(q *Quota) **int64 { return &q.Total }),
-		help: "Cost a second that the id never exceeds, in bytes. 0 dispatches nothing. Without a " +
-			"total there is no quota.",
+		help: "Cost a second that the id never exceeds, in bytes. 0 dispatches nothing. " +
+			"Without a total there is no quota.",
 	},
 	{
 		name: "mode", scopes: ids,
@@ -282,8 +284,8 @@ var quotaSettingsTable = newTable([]row[QuotaSettings]{
 		name: "shareBy", scopes: clusters, initial: string(ShareByQuota),
 		value: at(choices(ShareByQuota, ShareByCurrent),
 			func(s *QuotaSettings) *ShareBy { return &s.ShareBy }),
-		help: "How the ids that load a saturated backend share what it bears: quota divides it by " +
-			"their total quotas, current slows each down by the same factor.",
+		help: "How the ids that load a saturated backend share what it bears: quota divides it " +
+			"by their total quotas, current slows each down by the same factor.",
 	},
 	{
 		name: "capacity", scopes: clusters, initial: "0",
@@ -298,7 +300,9 @@ var quotaSettingsTable = newTable([]row[QuotaSettings]{
 	},
 	{
 		name: "ignoreZones", scopes: clusters, initial: "1",
-		value: at(integers[int64](0, 100), func(s *QuotaSettings) **int64 { return &s.IgnoreZones }),
-		help:  "How many of the worst zones are ignored: their saturation limits nobody.",
+		value: at(integers[int64](0, 100), func(s *QuotaSettings) **int64 {
+			return &s.IgnoreZones
+		}),
+		help: "How many of the worst zones are ignored: their saturation limits nobody.",
 	},
 })
