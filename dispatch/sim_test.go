@@ -331,7 +331,7 @@ func TestFaults(t *testing.T) {
 			f.store.Locked(func() { f.store.LoseCalls, f.store.LoseReplies, f.store.Duplicate = 0.01, 0.01, 0.01 })
 			eight(f, max)
 			time.Sleep(7 * second)
-			within(t, "any second", f.window(second, 0), 900, 1250) // a request that runs twice gives back twice
+			within(t, "any second", f.window(second, 0), 900, 1250) // a doubled request gives back twice
 			within(t, "2 s to 10 s", f.between(2*second, 10*second), 7200, 8250)
 		})
 	}

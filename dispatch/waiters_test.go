@@ -31,7 +31,7 @@ func TestQueueForSlots(t *testing.T) {
 				}
 				time.Sleep(60 * second)
 				least, requests := 1180, 2.1
-				if reserved == 0 { // with no slots ahead, each request is a round trip late, and some are too early
+				if reserved == 0 { // no slots ahead: each request is a round trip late
 					least, requests = 1150, 3.3
 				}
 				within(t, "calls", f.between(0, 60*second), least, 1201)
