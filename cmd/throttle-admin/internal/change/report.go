@@ -27,7 +27,8 @@ type View struct {
 
 // ofQuotas reports whether the change concerns what quotas reserve.
 func (v View) ofQuotas() bool {
-	return v.Field == "quota.reserved" || v.Field == "quota.total" || v.Field == "quotaSettings.capacity"
+	return v.Field == "quota.reserved" || v.Field == "quota.total" ||
+		v.Field == "quotaSettings.capacity"
 }
 
 // A Report is what a change has done or, in a dry run, would do.

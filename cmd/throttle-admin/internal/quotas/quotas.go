@@ -103,7 +103,8 @@ func newQuotaSetCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set " + throttlingIDs + " FIELD VALUE [FIELD VALUE]...",
 		Short: "Set what an id reserves, its total, and its mode",
-		Long: "Set what an id reserves (" + reservedField + ") and its total (" + totalField + `), in
+		Long: "Set what an id reserves (" + reservedField + ") and its total (" + totalField +
+			`), in
 bytes of cost a second, rounded up to pages of 4096, and its mode: enforce, or shadow, which
 computes the rate and limits nothing. A total of 0 pauses the id.
 
@@ -164,14 +165,15 @@ func fits(s configstore.Snapshot, id policy.Scope, q policy.Quota) error {
 	r, t := after.Reserved, after.Total
 	fault := func(field string, value int64, reason, hint, missing string) error {
 		return cli.Hint(cli.ArgError(field, fmt.Sprint(value), reason),
-			fmt.Sprintf("%s: throttle-admin quota set %s %s %d %s BYTES", hint, id, field, value, missing))
+			fmt.Sprintf("%s: throttle-admin quota set %s %s %d %s BYTES", hint, id, field, value,
+				missing))
 	}
 	switch {
 	case r == nil || *r == 0 || t != nil && *r <= *t:
 		return nil
 	case t == nil:
-		return fault(reservedField, *r, fmt.Sprintf("needs a permanent %s, and %s has none", totalField, id),
-			"set both", totalField)
+		reason := fmt.Sprintf("needs a permanent %s, and %s has none", totalField, id)
+		return fault(reservedField, *r, reason, "set both", totalField)
 	case q.Reserved != nil:
 		return fault(reservedField, *r, fmt.Sprintf("above %s, %d", totalField, *t),
 			"reserve less, or set both", totalField)
@@ -230,7 +232,8 @@ func newQuotaGetCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "get " + throttlingIDs + " [" + reservedField + "|" + totalField + "]",
 		Short: "Show an id's quota, or one field of it",
-		Long:  "Show an id's quota, or one field of it, in bytes of cost a second; <empty> without one.",
+		Long: "Show an id's quota, or one field of it, in bytes of cost a second. Without a quota, " +
+			"print <empty>.",
 		Example: `  throttle-admin quota get tag:reports total_throughput
   throttle-admin quota get tenant:acme -o json`,
 		Args: func(cmd *cobra.Command, got []string) error {

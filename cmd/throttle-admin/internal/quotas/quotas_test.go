@@ -329,7 +329,8 @@ func TestQuotasUnkept(t *testing.T) {
 		status, _, errs := admin(append([]string{"quota", "set", id, "--policies", store}, q...)...)
 		require.Zero(t, status, errs)
 	}
-	status, _, errs := admin("quota", "set", "tag:test", "total_throughput", "4096", "mode", "shadow", "--policies", store)
+	status, _, errs := admin("quota", "set", "tag:test", "total_throughput", "4096", "mode", "shadow",
+		"--policies", store)
 	require.Zero(t, status, errs)
 
 	live, err := throttle.OpenPermits(address)
