@@ -55,10 +55,12 @@ func check(ctx context.Context, addr string, cfg *tls.Config) error {
 
 var (
 	// ErrWantsTLS reports a server that requires TLS, for a URL without it.
-	ErrWantsTLS = errors.New("the server requires TLS: add ?tls=true to the URL, or ?ca=FILE with the certificate of its authority")
+	ErrWantsTLS = errors.New("the server requires TLS: add ?tls=true to the URL, " +
+		"or ?ca=FILE with the certificate of its authority")
 
 	// ErrNoTLS reports a server without TLS, for a URL with it.
-	ErrNoTLS = errors.New("no TLS handshake: the server seems to have no TLS: remove TLS from the URL, or check the port")
+	ErrNoTLS = errors.New("no TLS handshake: the server seems to have no TLS: " +
+		"remove TLS from the URL, or check the port")
 )
 
 // Handshake performs a TLS handshake with addr, a host:port. Its error wraps ErrNoTLS if the server

@@ -87,5 +87,6 @@ func TestHandshakeWithLines(t *testing.T) {
 		_, _ = io.WriteString(server, "-ERR unknown command\r\n")
 		_ = server.Close()
 	}()
-	require.ErrorIs(t, probe.Handshake(t.Context(), client, "a:1", &tls.Config{MinVersion: tls.VersionTLS12}), probe.ErrNoTLS)
+	require.ErrorIs(t, probe.Handshake(t.Context(), client, "a:1", &tls.Config{MinVersion: tls.VersionTLS12}),
+		probe.ErrNoTLS)
 }
