@@ -61,7 +61,9 @@ func (s Snapshot) SetFor(scope policy.Scope, settings policy.Settings, ttl time.
 	var changes []Change
 	for _, field := range policy.Fields(settings) {
 		key := Key{settings.Section(), scope, field}
-		changes = append(changes, Change{Key: key, Settings: policy.Only(settings, field), TTL: ttl})
+		changes = append(changes, Change{
+			Key: key, Settings: policy.Only(settings, field), TTL: ttl,
+		})
 	}
 	return changes
 }

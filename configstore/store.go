@@ -62,11 +62,11 @@ type Batch struct {
 // A Change puts or deletes one entry.
 type Change struct {
 	Key
-	Settings policy.Settings // of the entry, and of the key's section; nil or empty deletes the entry
+	Settings policy.Settings // of the key's section; nil or empty deletes the entry
 	TTL      time.Duration   // how long a temporary entry lives, from MinTTL to MaxTTL
 
-	// Expires is when exactly a temporary entry expires, if that is known; TTL is then the time until
-	// then. Zero: it expires a TTL after it was stored.
+	// Expires is the exact time at which a temporary entry expires, if it is known. TTL is then the
+	// time until Expires. If Expires is zero, the entry expires a TTL after it was stored.
 	Expires time.Time
 }
 
@@ -122,7 +122,8 @@ func Check(entries []policy.Entry, changes []Change) error {
 	for _, c := range changes {
 		if seen[c.Key] {
 			errs = append(errs, fmt.Errorf("%s: %w", c.Scope, &policy.FieldError{
-				Field: "scope", Value: c.Scope.String(), Reason: "duplicate change: keep one of them"}))
+				Field: "scope", Value: c.Scope.String(),
+				Reason: "duplicate change: keep one of them"}))
 		}
 		seen[c.Key] = true
 		if err := c.validate(); err != nil {
@@ -196,12 +197,13 @@ func checkReserved(entries []policy.Entry, changes []Change) error {
 		return nil
 	}
 	if capacity != of {
-		return &policy.FieldError{Field: "capacity", Value: fmt.Sprint(capacity), Reason: fmt.Sprintf(
-			"below what all quotas reserve together, %d: raise it, or reserve less first", reserved)}
+		reason := fmt.Sprintf(
+			"below what all quotas reserve together, %d: raise it, or reserve less first", reserved)
+		return &policy.FieldError{Field: "capacity", Value: fmt.Sprint(capacity), Reason: reason}
 	}
-	return &policy.FieldError{Field: "reserved", Value: fmt.Sprint(reserved), Reason: fmt.Sprintf(
-		"all quotas together reserve more than the cluster's capacity, %d: reserve less, "+
-			"or raise the capacity", capacity)}
+	reason := fmt.Sprintf("all quotas together reserve more than the cluster's capacity, %d: "+
+		"reserve less, or raise the capacity", capacity)
+	return &policy.FieldError{Field: "reserved", Value: fmt.Sprint(reserved), Reason: reason}
 }
 
 // Reserved returns what the quotas among entries reserve together, and the capacity, 0 if unknown;

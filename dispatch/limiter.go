@@ -118,8 +118,8 @@ func (cfg Config) withDefaults() (Config, error) {
 			cfg.CostSample, minSample))
 	}
 	if cfg.OpenTimeout < 0 {
-		errs = append(errs, fmt.Errorf("OpenTimeout %v: is negative: want 0 for the default, or more",
-			cfg.OpenTimeout))
+		errs = append(errs, fmt.Errorf(
+			"OpenTimeout %v: is negative: want 0 for the default, or more", cfg.OpenTimeout))
 	}
 	if cfg.Permits == nil {
 		cfg.Permits = memory.New()

@@ -16,7 +16,7 @@ type Outcome int
 // `busy.outcomes` counts as busy.
 const (
 	OutcomeOK      = Outcome(resolve.OK)
-	OutcomeBusy    = Outcome(resolve.Busy)    // HTTP 429 or 503, gRPC RESOURCE_EXHAUSTED, backpressure
+	OutcomeBusy    = Outcome(resolve.Busy)    // such as HTTP 429 or 503, gRPC RESOURCE_EXHAUSTED
 	OutcomeFailed  = Outcome(resolve.Failed)  // for another reason; may count as busy
 	OutcomeTimeout = Outcome(resolve.Timeout) // no answer in time; may count as busy
 	OutcomeIgnored = Outcome(resolve.Ignored) // says nothing about the system

@@ -33,7 +33,9 @@ type PermitStore interface {
 	// value. f gets the store's clock in seconds, is called again if another process was faster,
 	// and must not change old. The value expires ttl after the last Update. Update returns by the
 	// store's own timeout at the latest; if it fails, it may or may not have been made.
-	Update(ctx context.Context, key string, ttl time.Duration, f func(old []byte, now float64) []byte) error
+	Update(
+		ctx context.Context, key string, ttl time.Duration, f func(old []byte, now float64) []byte,
+	) error
 
 	// Value returns what Update keeps under key, nil if there is nothing, and the store's clock in
 	// seconds.

@@ -23,7 +23,7 @@ type Stats struct {
 	Revision int64  `json:"revision"` // of the policies in force
 
 	PolicyError     string `json:"policyError,omitempty"`     // why the policies cannot be read now
-	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are not in force
+	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are ignored
 
 	Permits       PermitStoreStats    `json:"permitStore"`
 	Subscriptions []SubscriptionStats `json:"subscriptions,omitempty"` // by topic, name and owner
@@ -42,7 +42,7 @@ type PermitStoreStats struct {
 type SubscriptionStats struct {
 	Topic        string           `json:"topic"`
 	Subscription string           `json:"subscription"`
-	Owner        string           `json:"owner,omitempty"` // tenant:NAME or tag:NAME; empty: the tenant
+	Owner        string           `json:"owner,omitempty"` // tenant:NAME, tag:NAME; "": the tenant
 	CaughtUp     bool             `json:"caughtUp,omitempty"`
 	Exempt       bool             `json:"exempt,omitempty"` // nothing is charged now
 	Shadow       bool             `json:"shadow,omitempty"`
@@ -62,9 +62,9 @@ type LimitStats struct {
 	Key         string  `json:"key"` // in the permit store
 	Reason      Reason  `json:"limit"`
 	Rate        float64 `json:"rate"`               // the limit's, permits a second
-	Ramp        float64 `json:"ramp,omitempty"`     // its place on a ramp, permits a second; 0 = at Rate
+	Ramp        float64 `json:"ramp,omitempty"`     // its present rate on a ramp; 0 = at Rate
 	Share       float64 `json:"share,omitempty"`    // of this replica, permits a second; 0 = unknown
-	Use         float64 `json:"use"`                // permits a second taken here, of the last ten or 300 ms
+	Use         float64 `json:"use"`                // permits a second taken here lately
 	Stock       int64   `json:"stock,omitempty"`    // permits allocated and not taken
 	Granted     int64   `json:"granted"`            // permits, all time, those returned included
 	Returned    int64   `json:"returned,omitempty"` // permits given back unused, all time
@@ -202,7 +202,9 @@ const (
 	ReasonBusy                 Reason = resolve.ReasonBusy       // "busy answers"
 	ReasonQuota                Reason = resolve.ReasonQuota      // "quota"
 	ReasonPermits              Reason = engine.ReasonUnavailable // "permit store unavailable"
-	ReasonNoGroup              Reason = engine.ReasonNoGroup     // "in none of the limit's worker groups"
+
+	// ReasonNoGroup is "in none of the limit's worker groups".
+	ReasonNoGroup Reason = engine.ReasonNoGroup
 )
 
 // ReasonOf is why callers wait for a limit of a scope of that kind.

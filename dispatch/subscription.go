@@ -43,7 +43,9 @@ func WithTag(name string) SubscriptionOption {
 // Subscription opens a handle. topic is a full name such as kafka://public/default/orders, name a
 // Pulsar subscription, a Kafka consumer group, a Numaflow vertex. The error names what is invalid,
 // or is ErrClosed.
-func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (*Subscription, error) {
+func (l *Limiter) Subscription(
+	topic, name string, opts ...SubscriptionOption,
+) (*Subscription, error) {
 	t, err := policy.ParseTopic(topic)
 	s := &Subscription{limiter: l, id: resolve.Lane{Topic: t, Subscription: name}}
 	for _, opt := range opts {
@@ -86,14 +88,17 @@ func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
 		return Grant{n: max}, nil
 	}
 	share := a.Only
-	if share != nil && max > 0 && max <= engine.MaxPermits && !lane.Waited() && share.TakeAll(int64(max)) {
+	if share != nil && max > 0 && max <= engine.MaxPermits && !lane.Waited() &&
+		share.TakeAll(int64(max)) {
 		return Grant{n: max, admission: a, taken: a.Step()}, nil
 	}
 	return s.wait(ctx, a, max, -1)
 }
 
 // wait is Acquire where the permit of the one limit is not there, or there is more to look at.
-func (s *Subscription) wait(ctx context.Context, a *engine.Admission, max int, bytes int64) (Grant, error) {
+func (s *Subscription) wait(
+	ctx context.Context, a *engine.Admission, max int, bytes int64,
+) (Grant, error) {
 	if n := a.TakeSeveral(int64(max)); n > 0 {
 		return Grant{n: int(n), admission: a, taken: a.Step()}, nil
 	}
@@ -176,7 +181,9 @@ func (s *Subscription) Do(ctx context.Context, f func(context.Context) error) er
 }
 
 // TryDo calls f if a permit is there now, and skips it otherwise: ran says which.
-func (s *Subscription) TryDo(ctx context.Context, f func(context.Context) error) (ran bool, err error) {
+func (s *Subscription) TryDo(
+	ctx context.Context, f func(context.Context) error,
+) (ran bool, err error) {
 	g, _, ok := s.TryAcquire(1)
 	if !ok {
 		return false, nil
@@ -186,7 +193,9 @@ func (s *Subscription) TryDo(ctx context.Context, f func(context.Context) error)
 }
 
 // Throttled returns f with a wait for a permit in front of each call.
-func Throttled[In, Out any](s *Subscription, f func(context.Context, In) (Out, error)) func(context.Context, In) (Out, error) {
+func Throttled[In, Out any](
+	s *Subscription, f func(context.Context, In) (Out, error),
+) func(context.Context, In) (Out, error) {
 	return func(ctx context.Context, in In) (out Out, err error) {
 		g, err := s.Acquire(ctx, 1)
 		if err != nil {
@@ -201,7 +210,9 @@ func Throttled[In, Out any](s *Subscription, f func(context.Context, In) (Out, e
 // or that it has failed if it panics; the panic goes on. Around it belongs Throttled, as in
 // Throttled(s, Reporting(s, f)), so that waiting for a permit is not reported. Let one of the two
 // report, f or Reporting: a call that is reported twice counts twice.
-func Reporting[In, Out any](s *Subscription, f func(context.Context, In) (Out, error)) func(context.Context, In) (Out, error) {
+func Reporting[In, Out any](
+	s *Subscription, f func(context.Context, In) (Out, error),
+) func(context.Context, In) (Out, error) {
 	return func(ctx context.Context, in In) (Out, error) {
 		o, retryAfter := OutcomeFailed, time.Duration(0)
 		defer func() { s.ReportOutcome(o, retryAfter) }()

@@ -260,8 +260,8 @@ var quotaTable = newTable([]row[Quota]{
 	{
 		name: "total", scopes: ids,
 		value: at(throughputs(), func(q *Quota) **int64 { return &q.Total }),
-		help: "Cost a second that the id never exceeds, in bytes. 0 dispatches nothing. Without a " +
-			"total there is no quota.",
+		help: "Cost a second that the id never exceeds, in bytes. 0 dispatches nothing. " +
+			"Without a total there is no quota.",
 	},
 	{
 		name: "mode", scopes: ids,
@@ -282,8 +282,8 @@ var quotaSettingsTable = newTable([]row[QuotaSettings]{
 		name: "shareBy", scopes: clusters, byDefault: string(ShareByQuota),
 		value: at(choices(ShareByQuota, ShareByCurrent),
 			func(s *QuotaSettings) *ShareBy { return &s.ShareBy }),
-		help: "How the ids that load a saturated backend share what it bears: quota divides it by " +
-			"their total quotas, current slows each down by the same factor.",
+		help: "How the ids that load a saturated backend share what it bears: quota divides it " +
+			"by their total quotas, current slows each down by the same factor.",
 	},
 	{
 		name: "capacity", scopes: clusters, byDefault: "0",

@@ -111,8 +111,9 @@ func (t *table[T]) validate(v *T, scope Scope) (errs []error) {
 			errs = append(errs, &FieldError{r.name, r.value.text(v), err.Error()})
 		}
 		if !slices.Contains(r.scopes, scope.Kind) {
-			errs = append(errs, &FieldError{r.name, r.value.text(v), fmt.Sprintf(
-				"not allowed for a %s: set it for a %s", scope.Kind, enumerate(kindNames(r.scopes), "or"))})
+			reason := fmt.Sprintf("not allowed for a %s: set it for a %s",
+				scope.Kind, enumerate(kindNames(r.scopes), "or"))
+			errs = append(errs, &FieldError{r.name, r.value.text(v), reason})
 		}
 	}
 	return errs
@@ -197,7 +198,8 @@ func (t *table[T]) unmarshal(raw map[string]json.RawMessage) (Settings, error) {
 			if t.groups[name] && json.Unmarshal(value, &group) == nil && group != nil {
 				read(name+".", group)
 			} else if err := t.readJSON(&v, name, value); err != nil {
-				errs = append(errs, &FieldError{name, strings.Trim(string(value), `"`), err.Error()})
+				errs = append(errs,
+					&FieldError{name, strings.Trim(string(value), `"`), err.Error()})
 			}
 		}
 	}

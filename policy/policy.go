@@ -16,7 +16,7 @@ type Policy struct {
 	OnOutage      OnOutage
 	MaxInFlight   *int64   // messages of a subscription handed out and not Done; 0 = any number
 	Weight        *float64 // of a subscription in the limits that it shares
-	Reserved      Rate     // messages that a subscription is guaranteed of the limits that it shares
+	Reserved      Rate     // messages that a subscription is guaranteed of those limits
 	ReservedBytes Rate     // bytes that it is guaranteed
 	Aggregate     *bool    // the rates limit all topics of the scope together
 	Priority      *int     // of a pattern: the higher one wins

@@ -49,14 +49,11 @@ func TestError(t *testing.T) {
 		{context.DeadlineExceeded, dispatch.OutcomeTimeout, 0},
 		{status.Error(codes.ResourceExhausted, "no"), dispatch.OutcomeBusy, 0},
 		{with(codes.ResourceExhausted, 3*time.Second), dispatch.OutcomeBusy, 3 * time.Second},
-		{with(codes.Unavailable, 1500*time.Millisecond), dispatch.OutcomeBusy,
-			1500 * time.Millisecond},
+		{with(codes.Unavailable, 1500*time.Millisecond), dispatch.OutcomeBusy, 1500 * time.Millisecond},
 		{with(codes.Unavailable, -time.Second), dispatch.OutcomeBusy, 0},
-		{with(codes.Unavailable, grpcthrottle.MaxRetryAfter), dispatch.OutcomeBusy,
-			grpcthrottle.MaxRetryAfter},
+		{with(codes.Unavailable, grpcthrottle.MaxRetryAfter), dispatch.OutcomeBusy, grpcthrottle.MaxRetryAfter},
 		{with(codes.Unavailable, grpcthrottle.MaxRetryAfter+1), dispatch.OutcomeBusy, 0},
-		{fmt.Errorf("post: %w", with(codes.Unavailable, time.Second)), dispatch.OutcomeBusy,
-			time.Second},
+		{fmt.Errorf("post: %w", with(codes.Unavailable, time.Second)), dispatch.OutcomeBusy, time.Second},
 		{with(codes.DeadlineExceeded, time.Second), dispatch.OutcomeTimeout, 0},
 		{with(codes.Canceled, time.Second), dispatch.OutcomeIgnored, 0},
 		{with(codes.Internal, time.Second), dispatch.OutcomeFailed, 0},
@@ -97,8 +94,9 @@ func (s *server) UnaryCall(ctx context.Context, _ *service.SimpleRequest) (*serv
 	return &service.SimpleResponse{Username: "x"}, s.err
 }
 
-func (s *server) StreamingOutputCall(_ *service.StreamingOutputCallRequest,
-	stream service.TestService_StreamingOutputCallServer) error {
+func (s *server) StreamingOutputCall(
+	_ *service.StreamingOutputCallRequest, stream service.TestService_StreamingOutputCallServer,
+) error {
 	for range 3 {
 		if err := stream.Send(&service.StreamingOutputCallResponse{}); err != nil {
 			return err
@@ -212,10 +210,10 @@ func TestEndedCalls(t *testing.T) {
 			conn, err := grpc.NewClient("passthrough:///service",
 				grpc.WithTransportCredentials(insecure.NewCredentials()),
 				grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-					return nil,
-						io.EOF
+					return nil, io.EOF
 				}),
-				grpc.WithUnaryInterceptor(grpcthrottle.Unary(sub)), grpc.WithStreamInterceptor(grpcthrottle.Stream(sub)))
+				grpc.WithUnaryInterceptor(grpcthrottle.Unary(sub)),
+				grpc.WithStreamInterceptor(grpcthrottle.Stream(sub)))
 			require.NoError(t, err)
 			defer func() { require.NoError(t, conn.Close()) }()
 			client := service.NewTestServiceClient(conn)
@@ -236,8 +234,7 @@ func TestStream(t *testing.T) {
 		o, after := throttletest.Outcome(t, func(sub *dispatch.Subscription) {
 			client, end := dial(t, sub, &server{err: c.err})
 			defer end()
-			stream, err := client.StreamingOutputCall(t.Context(),
-				&service.StreamingOutputCallRequest{})
+			stream, err := client.StreamingOutputCall(t.Context(), &service.StreamingOutputCallRequest{})
 			require.NoError(t, err)
 			received := 0
 			for ; err == nil; received++ {
@@ -282,8 +279,7 @@ func TestUnreadStream(t *testing.T) {
 		want dispatch.Outcome
 		end  func(cancel context.CancelFunc, end func())
 	}{
-		"canceled": {dispatch.OutcomeIgnored,
-			func(cancel context.CancelFunc, _ func()) { cancel() }},
+		"canceled":   {dispatch.OutcomeIgnored, func(cancel context.CancelFunc, _ func()) { cancel() }},
 		"deadline":   {dispatch.OutcomeTimeout, func(context.CancelFunc, func()) {}},
 		"connection": {dispatch.OutcomeIgnored, func(_ context.CancelFunc, end func()) { end() }},
 	} {
@@ -292,8 +288,7 @@ func TestUnreadStream(t *testing.T) {
 				client, end := dial(t, sub, &server{slow: true})
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				defer cancel()
-				stream, err := client.StreamingOutputCall(ctx,
-					&service.StreamingOutputCallRequest{})
+				stream, err := client.StreamingOutputCall(ctx, &service.StreamingOutputCallRequest{})
 				require.NoError(t, err)
 				_, err = stream.Recv()
 				require.NoError(t, err)

@@ -83,15 +83,13 @@ func TestRetryAfter(t *testing.T) {
 		{date, "", 0}, // long ago
 		{"30", "rubbish", 30 * time.Second},
 	} {
-		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", c.text, "Date",
-			c.date))
+		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", c.text, "Date", c.date))
 		require.True(t, ok)
 		assert.Equal(t, c.want, busy.RetryAfter, "%q at %q", c.text, c.date)
 	}
 	for _, date := range []string{"", "rubbish"} { // then it counts from now
 		at := time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)
-		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", at, "Date",
-			date))
+		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", at, "Date", date))
 		require.True(t, ok)
 		assert.LessOrEqual(t, busy.RetryAfter, time.Minute)
 		assert.Greater(t, busy.RetryAfter, 50*time.Second)
@@ -107,8 +105,7 @@ func FuzzRetryAfter(f *testing.F) {
 		f.Add(text, "")
 	}
 	f.Fuzz(func(t *testing.T, text, date string) {
-		busy, ok := errors.AsType[*dispatch.BusyError](answered(429, "Retry-After", text, "Date",
-			date))
+		busy, ok := errors.AsType[*dispatch.BusyError](answered(429, "Retry-After", text, "Date", date))
 		require.True(t, ok)
 		require.GreaterOrEqual(t, busy.RetryAfter, time.Duration(0))
 		require.LessOrEqual(t, busy.RetryAfter, httpthrottle.MaxRetryAfter)
@@ -213,8 +210,7 @@ func TestTransportErrors(t *testing.T) {
 			ctx: func() (context.Context, context.CancelFunc) {
 				return context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("late"))
 			}},
-		"the client's time-out": {want: dispatch.OutcomeTimeout,
-			client: http.Client{Timeout: 50 * time.Millisecond}},
+		"the client's time-out": {want: dispatch.OutcomeTimeout, client: http.Client{Timeout: 50 * time.Millisecond}},
 		"no header in time": {want: dispatch.OutcomeTimeout,
 			base: func(b *http.Transport) { b.ResponseHeaderTimeout = 50 * time.Millisecond }},
 		"no connection in time": {want: dispatch.OutcomeTimeout, base: func(b *http.Transport) {
@@ -277,8 +273,7 @@ func ExampleError() {
 
 // Busy answers lower a limit of the subscription, with nothing in the handler that says so.
 func ExampleTransport() {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
-		_ *http.Request) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}))
 	defer s.Close()

@@ -63,8 +63,7 @@ func (c *tally) check(t *testing.T, partitions, n, twice int) {
 	for p := range partitions {
 		next := int64(0)
 		for i, offset := range c.offsets[p] {
-			require.LessOrEqual(t, offset, next,
-				"partition %d: messages were skipped, at %d of %v", p, i, c.offsets[p])
+			require.LessOrEqual(t, offset, next, "partition %d: messages were skipped, at %d of %v", p, i, c.offsets[p])
 			if offset < next {
 				again++
 			}
@@ -78,8 +77,7 @@ func (c *tally) check(t *testing.T, partitions, n, twice int) {
 
 // consume reads and commits messages one by one until ctx ends or r is closed. kafka-go never
 // answers a commit during Close, so commits have a timeout.
-func consume(ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *kafkathrottle.Reader,
-	c *tally) {
+func consume(ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *kafkathrottle.Reader, c *tally) {
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			m, err := r.FetchMessage(ctx)
@@ -121,20 +119,16 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 		return r
 	}
 	newMember()
-	require.Eventually(t, func() bool { return c.count() > 50 }, 20*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.count() > 50 }, 20*time.Second, 10*time.Millisecond)
 	const rebalances = 4
 	a, b := newMember(), newMember()
 	for i, r := range []*kafkathrottle.Reader{a, b} {
 		before := c.count()
-		require.Eventually(t, func() bool { return c.count() > before+100 }, 20*time.Second,
-			10*time.Millisecond)
+		require.Eventually(t, func() bool { return c.count() > before+100 }, 20*time.Second, 10*time.Millisecond)
 		require.NoError(t, r.Close(), i)
 	}
-	lim.Set(policy.Policy{MessageRate: policy.PerSecond(1000),
-		CaughtUp: policy.CaughtUp{Throttle: new(true)}})
-	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second,
-		10*time.Millisecond)
+	lim.Set(policy.Policy{MessageRate: policy.PerSecond(1000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
 	time.Sleep(200 * time.Millisecond) // for messages that come too often
 	cancel()
 	wg.Wait()
@@ -163,8 +157,7 @@ func TestAWaitingMessageGoesBackToTheGroup(t *testing.T) {
 		"both wait: each has a partition")
 	require.Zero(t, c.count())
 	lim.Set(policy.Policy{})
-	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
 	time.Sleep(200 * time.Millisecond)
 	cancel()
 	wg.Wait()

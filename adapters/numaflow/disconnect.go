@@ -84,7 +84,7 @@ func (s *source) note(ctx context.Context, read []entry) {
 			"topic", s.topic, "unacknowledged", maxUnacknowledged)
 	}
 	switch {
-	case !current: // another data plane has begun to read
+	case !current: // another data plane has started to read
 		s.abandon(read)
 	case ctx.Err() != nil: // the end may have been dealt with before these messages were added
 		s.readsEnded(ctx)

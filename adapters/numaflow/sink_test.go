@@ -169,8 +169,7 @@ func TestSinkBusy(t *testing.T) {
 							}
 							last[d.ID()] = time.Now()
 							if tries[d.ID()] < 4 {
-								responses = append(responses,
-									numaflowthrottle.Busy(d.ID(), time.Second))
+								responses = append(responses, numaflowthrottle.Busy(d.ID(), time.Second))
 							} else {
 								responses = append(responses, sinker.ResponseOK(d.ID()))
 							}
@@ -199,14 +198,15 @@ func TestSinkBusy(t *testing.T) {
 func TestSinkNacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(func(_ context.Context,
-			in <-chan sinker.Datum) (responses sinker.Responses) {
+		handle := func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
 			for d := range in {
 				asked++
 				responses = append(responses, numaflowthrottle.Busy(d.ID(), 1500*time.Millisecond))
 			}
 			return responses
-		}), open(t, perSecond(50)), numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithNacks())
+		}
+		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(handle), open(t, perSecond(50)),
+			numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithNacks())
 		require.NoError(t, err)
 		begin := time.Now()
 		for range 10 {
@@ -271,13 +271,14 @@ func TestSinkOfProcessThatEnds(t *testing.T) {
 func TestBusySinkOfProcessThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		process, end := context.WithCancel(t.Context())
-		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(func(_ context.Context,
-			in <-chan sinker.Datum) (responses sinker.Responses) {
+		handle := func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
 			for d := range in {
 				responses = append(responses, numaflowthrottle.Busy(d.ID(), time.Minute))
 			}
 			return responses
-		}), open(t, policy.Policy{}), numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithProcess(process))
+		}
+		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(handle), open(t, policy.Policy{}),
+			numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithProcess(process))
 		require.NoError(t, err)
 		time.AfterFunc(5*time.Second, end)
 		begin := time.Now()
@@ -407,8 +408,7 @@ func TestSinkBetweenBatches(t *testing.T) {
 								n += len(other.ids)
 							}
 						}
-						assert.LessOrEqual(t, float64(n),
-							50*(d+c.gap+250*time.Millisecond).Seconds()+1)
+						assert.LessOrEqual(t, float64(n), 50*(d+c.gap+250*time.Millisecond).Seconds()+1)
 					}
 				}
 			})

@@ -70,8 +70,7 @@ func (u *user) Read(ctx context.Context, request sourcer.ReadRequest, out chan<-
 }
 
 func message(i, padding int) sourcer.Message {
-	m := sourcer.NewMessage(fmt.Append(nil, i), sourcer.NewOffset(fmt.Append(nil, i), 0),
-		time.Time{})
+	m := sourcer.NewMessage(fmt.Append(nil, i), sourcer.NewOffset(fmt.Append(nil, i), 0), time.Time{})
 	return m.WithHeaders(map[string]string{"padding": strings.Repeat("x", padding)})
 }
 
@@ -113,8 +112,9 @@ func (r readRequest) Count() uint64          { return r.count }
 func (r readRequest) TimeOut() time.Duration { return r.timeout }
 
 // read is one Read of a data plane; it tells what came and how long it took.
-func read(ctx context.Context, s sourcer.Sourcer, count uint64,
-	timeout time.Duration) (got []string, took time.Duration) {
+func read(
+	ctx context.Context, s sourcer.Sourcer, count uint64, timeout time.Duration,
+) (got []string, took time.Duration) {
 	out := make(chan sourcer.Message)
 	done := make(chan struct{})
 	go func() {
@@ -151,8 +151,7 @@ func offsetsOf(values []string) (all offsets) {
 	return all
 }
 
-func source(t *testing.T, u *user, p policy.Policy,
-	opts ...numaflowthrottle.Option) sourcer.Sourcer {
+func source(t *testing.T, u *user, p policy.Policy, opts ...numaflowthrottle.Option) sourcer.Sourcer {
 	t.Helper()
 	opts = append([]numaflowthrottle.Option{numaflowthrottle.WithTopic(topic), quiet}, opts...)
 	s, err := numaflowthrottle.Source(u, open(t, p), opts...)
@@ -432,8 +431,7 @@ func TestUnequalSources(t *testing.T) {
 func TestPendingPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &rude{user{left: 1000}}
-		s, err := numaflowthrottle.Source(u, open(t, perSecond(100)),
-			numaflowthrottle.WithTopic(topic), quiet)
+		s, err := numaflowthrottle.Source(u, open(t, perSecond(100)), numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		ctx, die := context.WithCancel(t.Context())
 		defer die()
@@ -540,8 +538,7 @@ func TestSourceBetweenReads(t *testing.T) {
 				for range 20 {
 					round()
 				}
-				assert.InDelta(t, c.want,
-					float64(len(came)-n)/time.Since(begin).Seconds()/float64(c.rate), 0.01)
+				assert.InDelta(t, c.want, float64(len(came)-n)/time.Since(begin).Seconds()/float64(c.rate), 0.01)
 				for _, d := range []time.Duration{100 * time.Millisecond, time.Second,
 					10 * time.Second} {
 					most := window.Max(d, window.Times(came))
@@ -570,8 +567,7 @@ func TestNoReadComes(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		stuck, works := start("stuck", &user{left: 1_000_000}), start("works",
-			&user{left: 1_000_000})
+		stuck, works := start("stuck", &user{left: 1_000_000}), start("works", &user{left: 1_000_000})
 		n := 0
 		reads := func(d time.Duration) {
 			for end := time.Now().Add(d); time.Now().Before(end); {

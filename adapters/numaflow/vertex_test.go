@@ -31,8 +31,7 @@ func TestTopicOfMonoVertex(t *testing.T) {
 
 // TestNames: faults of names are told all at once, with where they come from.
 func TestNames(t *testing.T) {
-	m := mapper.MapperFunc(func(context.Context, []string,
-		mapper.Datum) mapper.Messages {
+	m := mapper.MapperFunc(func(context.Context, []string, mapper.Datum) mapper.Messages {
 		return nil
 	})
 	lim := open(t, policy.Policy{})
@@ -43,7 +42,6 @@ func TestNames(t *testing.T) {
 	}
 	_, err = numaflowthrottle.Map(m, lim, numaflowthrottle.WithTopic("kafka:orders"))
 	assert.ErrorContains(t, err, `topic "kafka:orders"`)
-	_, err = numaflowthrottle.Map(m, lim, numaflowthrottle.WithTopic(topic),
-		numaflowthrottle.WithSubscription("\n"))
+	_, err = numaflowthrottle.Map(m, lim, numaflowthrottle.WithTopic(topic), numaflowthrottle.WithSubscription("\n"))
 	assert.ErrorContains(t, err, "subscription")
 }

@@ -102,8 +102,7 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 		},
 		"reader": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(),
 			error) {
-			r, err := pulsarthrottle.WrapReader(suppliedReader{supply: &supply{}}, lim.Limiter,
-				opts...)
+			r, err := pulsarthrottle.WrapReader(suppliedReader{supply: &supply{}}, lim.Limiter, opts...)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -117,8 +116,7 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 		want              map[quota.ID]int64 // messages
 	}{
 		{"the topic's tenant", "consumer", "pulsar", nil, map[quota.ID]int64{"tenant:public": 30}},
-		{"a tag", "consumer", "pulsar", []pulsarthrottle.Option{own},
-			map[quota.ID]int64{"tag:own": 30}},
+		{"a tag", "consumer", "pulsar", []pulsarthrottle.Option{own}, map[quota.ID]int64{"tag:own": 30}},
 		{"messages' tags", "consumer", "broker-1",
 			[]pulsarthrottle.Option{own, pulsarthrottle.WithTagOf(tagOf),
 				pulsarthrottle.WithBroker("broker-1", "a")},
@@ -172,8 +170,7 @@ func TestTheQuotaOfATagHolds(t *testing.T) {
 	t.Parallel()
 	lim := throttletest.Open(t, policy.Policy{})
 	lim.Add("tag:bulk", throttletest.Quota(0))
-	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter,
-		pulsarthrottle.WithTagOf(tagOf))
+	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter, pulsarthrottle.WithTagOf(tagOf))
 	require.NoError(t, err)
 	defer c.Close()
 	_, err = c.Receive(t.Context())
@@ -189,8 +186,7 @@ func TestTheQuotaOfATagHolds(t *testing.T) {
 func TestFaultsOfOwnersAndBrokers(t *testing.T) {
 	t.Parallel()
 	lim := throttletest.Open(t, policy.Policy{})
-	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter,
-		pulsarthrottle.WithBroker("", "a"))
+	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter, pulsarthrottle.WithBroker("", "a"))
 	assert.ErrorContains(t, err, `pulsarthrottle: dispatch: backend "", zone "a": want names`)
 	assert.Nil(t, c)
 	_, err = pulsarthrottle.WrapReader(suppliedReader{supply: &supply{}}, lim.Limiter,

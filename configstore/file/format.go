@@ -67,7 +67,8 @@ func Parse(name string, data []byte) ([]policy.Entry, error) {
 // keeps those that have expired.
 func parseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 	p := &fileParser{
-		name: name, now: now, seen: make(map[configstore.Key]int), lines: make(map[policy.Scope]int),
+		name: name, now: now, seen: make(map[configstore.Key]int),
+		lines: make(map[policy.Scope]int),
 	}
 	if len(data) > MaxSize {
 		p.fault(nil, fmt.Errorf("%d bytes: want at most %d", len(data), MaxSize))
@@ -83,7 +84,9 @@ func parseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 		p.fault(nil, err)
 		var syntax yaml.Error
 		if errors.As(err, &syntax) {
-			p.errs[0] = &LineError{name, syntax.GetToken().Position.Line, errors.New(syntax.GetMessage())}
+			p.errs[0] = &LineError{
+				name, syntax.GetToken().Position.Line, errors.New(syntax.GetMessage()),
+			}
 		}
 		return nil, errors.Join(p.errs...)
 	}
@@ -206,7 +209,8 @@ func (p *fileParser) root(body ast.Node) {
 		case ok:
 			p.section(section, pair.Value)
 		default:
-			p.fieldFault(pair.Key, key, "", "unknown field: want schema, policies, quotas or quotaSettings")
+			p.fieldFault(pair.Key, key, "",
+				"unknown field: want schema, policies, quotas or quotaSettings")
 		}
 	}
 	if !schema {

@@ -104,8 +104,8 @@ func overReserved(t *testing.T, b Backend) {
 	require.ErrorAs(t, apply(put(policy.TenantScope("b"), quota(41))), &fault)
 	assert.Equal(t, policy.FieldError{
 		Field: "reserved", Value: "101",
-		Reason: "all quotas together reserve more than the cluster's capacity, 100: reserve less, " +
-			"or raise the capacity",
+		Reason: "all quotas together reserve more than the cluster's capacity, 100: " +
+			"reserve less, or raise the capacity",
 	}, *fault)
 	require.NoError(t, apply(put(policy.TenantScope("b"), quota(40))))
 	require.ErrorAs(t, apply(capacity(99)), new(*policy.FieldError))
@@ -136,7 +136,8 @@ func allOrNothing(t *testing.T, b Backend) {
 	_, err = s.Apply(ctx, append(put(Orders, rate(1)), put(Orders, rate(2))...), 0)
 	assert.ErrorAs(t, err, new(*policy.FieldError))
 	_, err = s.Apply(
-		ctx, append(put(policy.PatternScope("a."), rate(1)), put(policy.PatternScope("b."), rate(2))...),
+		ctx,
+		append(put(policy.PatternScope("a."), rate(1)), put(policy.PatternScope("b."), rate(2))...),
 		0,
 	)
 	assert.ErrorAs(t, err, new(*policy.TieError))
@@ -161,13 +162,17 @@ func allOrNothing(t *testing.T, b Backend) {
 		CaughtUp: policy.CaughtUp{
 			Throttle: new(true), Backlog: new(int64(7)),
 		}, Ramp: policy.Ramp{Over: policy.Duration(time.Minute)},
-		Sharing: policy.Sharing{Mode: policy.Groups, Groups: []string{"eu", "1"}, KeepBack: new(0.5)},
+		Sharing: policy.Sharing{
+			Mode: policy.Groups, Groups: []string{"eu", "1"}, KeepBack: new(0.5),
+		},
 	}
 	scopes := []policy.Scope{
-		policy.ClusterScope(), policy.NamespaceScope("public", "", "default"), policy.NamespaceScope(
-			"public", "east", "default",
-		),
-		policy.PatternScope(`^kafka://public/.*/a: #"'b|\d$`), Orders, Orders.WithSubscription("a/b ?c"),
+		policy.ClusterScope(),
+		policy.NamespaceScope("public", "", "default"),
+		policy.NamespaceScope("public", "east", "default"),
+		policy.PatternScope(`^kafka://public/.*/a: #"'b|\d$`),
+		Orders,
+		Orders.WithSubscription("a/b ?c"),
 	}
 	var changes []configstore.Change
 	for _, scope := range scopes {
@@ -242,10 +247,9 @@ func concurrentEdits(t *testing.T, b Backend) {
 
 func temporary(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
-	edit := func(plan func(configstore.Snapshot) []configstore.Change) {
-		_, err := configstore.Edit(ctx, s, func(s configstore.Snapshot) ([]configstore.Change, error) {
-			return plan(s), nil
-		})
+	edit := func(change func(configstore.Snapshot) []configstore.Change) {
+		plan := func(s configstore.Snapshot) ([]configstore.Change, error) { return change(s), nil }
+		_, err := configstore.Edit(ctx, s, plan)
 		require.NoError(t, err)
 	}
 	resolved := func() policy.Policy {
@@ -323,7 +327,8 @@ func replaceTwice(t *testing.T, b Backend) {
 	want := []policy.Entry{
 		{Scope: Orders, Settings: rate(1)},
 		{
-			Scope: Orders, Settings: policy.Policy{Burst: new(int64(1))}, Temporary: true, Field: "burst",
+			Scope: Orders, Settings: policy.Policy{Burst: new(int64(1))}, Temporary: true,
+			Field:   "burst",
 			Expires: end(time.Hour + 1),
 		},
 		{
@@ -331,7 +336,8 @@ func replaceTwice(t *testing.T, b Backend) {
 			Expires: end(90 * time.Minute),
 		},
 		{
-			Scope: Orders, Settings: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused",
+			Scope: Orders, Settings: policy.Policy{Paused: new(true)}, Temporary: true,
+			Field:   "paused",
 			Expires: end(configstore.MaxTTL),
 		},
 	}
@@ -451,7 +457,8 @@ func follow(t *testing.T, b Backend) {
 			assert.Equal(t, first.Identity, snap.Identity)
 			if snap.Revision >= revision {
 				assert.Equal(
-					t, policy.PerSecond(permits), snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate,
+					t, policy.PerSecond(permits),
+					snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate,
 				)
 				break
 			}
@@ -509,7 +516,8 @@ func badData(t *testing.T, b Backend) {
 	}
 	if bad.err == nil { // one entry of a snapshot
 		require.Error(t, bad.snap.Set.Entries()[0].Err)
-		assert.Equal(t, policy.PerSecond(1), bad.snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
+		assert.Equal(t, policy.PerSecond(1),
+			bad.snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
 		_, err = s.Apply(ctx, put(Orders, rate(2)), 0)
 		require.NoError(t, err, "bad data can be replaced")
 		assert.Equal(

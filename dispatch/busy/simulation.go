@@ -47,7 +47,9 @@ func (s Simulation) Run(next func(Second) (limit float64)) (all []Second, conver
 		wanted := s.Requests.at(t)
 		through := min(limit, wanted)
 		throttled = wanted - through
-		now := Second{Time: t, Recovering: true, Through: through, Throttled: throttled, Limit: limit}
+		now := Second{
+			Time: t, Recovering: true, Through: through, Throttled: throttled, Limit: limit,
+		}
 		all = append(all, now)
 		limit = next(now)
 		if t > last {

@@ -150,7 +150,8 @@ func parse(record []byte, into any, version *int) error {
 	err := json.Unmarshal(record, into) // reads the version of a newer form, too
 	switch {
 	case *version > recordVersion:
-		return fmt.Errorf("record of version %d: this program knows %d: %w", *version, recordVersion, errNewer)
+		return fmt.Errorf("record of version %d: this program knows %d: %w", *version,
+			recordVersion, errNewer)
 	case err != nil:
 		return fmt.Errorf("damaged record: %w", err)
 	case *version != recordVersion:

@@ -35,7 +35,12 @@ func apply(t *testing.T, old []byte, now float64, requests ...*permits.Request) 
 }
 
 func TestRecords(t *testing.T) {
-	records := permits.PoolRecords([]*permits.Request{heartbeat("a"), {Key: "k", Allocate: &permits.Allocate{}}, draw(1), heartbeat("b")})
+	records := permits.PoolRecords([]*permits.Request{
+		heartbeat("a"),
+		{Key: "k", Allocate: &permits.Allocate{}},
+		draw(1),
+		heartbeat("b"),
+	})
 	require.Len(t, records, 2)
 	assert.Equal(t, "throttle:pool:{a}", records[0].Key)
 	assert.Equal(t, time.Minute, records[0].TTL, "the ramp's: it is longer than four of the pool's")
@@ -82,7 +87,10 @@ func TestDraws(t *testing.T) {
 // A record that cannot be read is replaced, which the request reports; one of a newer version is
 // refused and stays.
 func TestDamagedAndNewerRecords(t *testing.T) {
-	for _, text := range []string{`%%%`, `{"term":7,"size":3}`, `{"version":0}`, `{"version":"1"}`, `{"version":1,"clock":"x"}`, `{"version":1,"clock":1`, `[]`, `null`} {
+	for _, text := range []string{
+		`%%%`, `{"term":7,"size":3}`, `{"version":0}`, `{"version":"1"}`, `{"version":1,"clock":"x"}`,
+		`{"version":1,"clock":1`, `[]`, `null`,
+	} {
 		for _, r := range []*permits.Request{heartbeat("a"), draw(1)} {
 			next := apply(t, []byte(text), 1000, r)
 			require.NoError(t, r.Err, text)

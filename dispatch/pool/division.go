@@ -7,10 +7,10 @@ import (
 
 const (
 	// The parts of a TTL by which a group counts as present, see [Division.Visit].
-	presentPart = 0.25 // a group's permits may be stolen so long after a member's last visit
-	lostTTLs    = 12.0 // a member that has been silent for so many TTL is removed
+	presentPart = 0.25 // of a TTL: a group's permits may be stolen until then after a visit
+	lostTTLs    = 12.0 // TTLs after which a silent member is removed
 
-	lapseAheads = 3.0 // permits lapse this many Ahead after they have opened
+	expiryAheads = 3.0 // permits expire this many Aheads after they have opened
 )
 
 // Terms say how a limit is divided; they come from the policy.
@@ -51,7 +51,7 @@ type Division struct {
 type Part struct {
 	Name  string  `json:"name"`
 	Share int64   `json:"share"`          // of a whole period, by the present terms
-	Used  int64   `json:"used"`           // drawn by any group, or lapsed
+	Used  int64   `json:"used"`           // drawn by any group, or expired
 	Base  int64   `json:"base,omitempty"` // opened by earlier terms
 	From  float64 `json:"from,omitempty"` // when the present terms began, as a part of the period
 }
@@ -77,7 +77,7 @@ type Drawn struct {
 
 // Visit serves one member's request at the store's time now, and returns the division to keep.
 //
-// Within a period the permits of a group open evenly, Ahead of their time. All but one lapse if
+// Within a period the permits of a group open evenly, Ahead of their time. All but one expire if
 // no member has drawn them three times Ahead after that, so that a divided limit is paced, too,
 // and saves nothing up. A member that wants more than is open of its own group's permits steals
 // what other groups have left beyond the keep-back; of a group that asks for permits, only what
@@ -99,8 +99,8 @@ func (d Division) Visit(t Terms, v Visit, now float64) (Division, Drawn) {
 	d = d.begin(t)
 	d = d.see(t, v)
 	for i := range d.Parts {
-		if p := &d.Parts[i]; d.elapsed(t, -lapseAheads*t.Ahead) > p.From {
-			p.Used = max(p.Used, d.due(t, *p, -lapseAheads*t.Ahead)-1)
+		if p := &d.Parts[i]; d.elapsed(t, -expiryAheads*t.Ahead) > p.From {
+			p.Used = max(p.Used, d.due(t, *p, -expiryAheads*t.Ahead)-1)
 		}
 	}
 

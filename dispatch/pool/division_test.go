@@ -22,13 +22,17 @@ func TestDivision(t *testing.T) {
 		d, got = d.Visit(terms, pool.Visit{Group: group, Member: member, Want: want}, 1000+at)
 		return got.N
 	}
-	assert.Equal(t, int64(9), visit(0, "a", "1", 1000), "a tenth is open: all of the own, and of b's, which has no members, what is not kept back")
+	assert.Equal(t, int64(9), visit(0, "a", "1", 1000),
+		"a tenth is open: all of the own, and of b's, which has no members, what is not kept back")
 	assert.Equal(t, int64(1), visit(0, "b", "2", 1000), "what was kept back")
-	assert.Equal(t, int64(36), visit(0.5, "b", "2", 1000), "20 have opened in 0.4 s, one of those before is left, and of a's as many, but for the 6 kept back")
+	assert.Equal(t, int64(36), visit(0.5, "b", "2", 1000),
+		"20 have opened in 0.4 s, one of those before is left, and of a's as many, but for the 6 kept back")
 	assert.Equal(t, int64(6), visit(0.5, "a", "1", 1000))
-	assert.Equal(t, int64(32), visit(0.999, "b", "2", 20)+visit(0.999, "a", "1", 20), "15 each have not lapsed, and one")
+	assert.Equal(t, int64(32), visit(0.999, "b", "2", 20)+visit(0.999, "a", "1", 20),
+		"15 each have not expired, and one")
 	assert.Equal(t, int64(0), visit(0.999, "a", "1", 1000))
-	assert.Equal(t, int64(5), visit(1, "a", "1", 1000), "the next period; b has just asked, and what it has is not left over")
+	assert.Equal(t, int64(5), visit(1, "a", "1", 1000),
+		"the next period; b has just asked, and what it has is not left over")
 
 	assert.Equal(t, int64(9), visit(1.99, "b", "2", 9))
 	assert.Equal(t, int64(15), visit(4.2, "a", "1", 1000), "of b, who is silent, nothing is stolen")
@@ -55,7 +59,9 @@ func TestDivisionLaws(t *testing.T) {
 		drawn := map[string]pool.Drawn{}
 		for range rapid.IntRange(1, 80).Draw(t, "visits") {
 			now += rapid.SampledFrom([]float64{0, 0, 0.01, 0.1, 0.3, -0.2}).Draw(t, "later")
-			v := pool.Visit{Group: rapid.SampledFrom(terms.Names).Draw(t, "group"), Want: rapid.Int64Range(0, 200).Draw(t, "want")}
+			v := pool.Visit{
+				Group: rapid.SampledFrom(terms.Names).Draw(t, "group"), Want: rapid.Int64Range(0, 200).Draw(t, "want"),
+			}
 			v.Member = v.Group + fmt.Sprint(rapid.IntRange(0, 2).Draw(t, "member"))
 			last := drawn[v.Member]
 			v.Back, v.Period = rapid.Int64Range(0, last.N).Draw(t, "back"), last.Period

@@ -11,11 +11,11 @@ const (
 // A State is the membership of one pool: what a permit store keeps under one key. The zero value
 // is a pool without members.
 type State struct {
-	Term    int64    `json:"term"`              // names the size: microseconds of the store's clock at its change
+	Term    int64    `json:"term"`              // when Size changed: microseconds on the store's clock
 	Size    int      `json:"size"`              // of the pool
-	Clock   float64  `json:"clock"`             // its own time, seconds: the store's without its jumps
+	Clock   float64  `json:"clock"`             // the store's clock without its jumps, seconds
 	Last    float64  `json:"last"`              // the store's clock at the last heartbeat
-	Open    float64  `json:"open"`              // on Clock: newcomers may not spend before; see Floor
+	Open    float64  `json:"open"`              // on Clock: when new members may start; see Floor
 	Floor   int      `json:"floor,omitempty"`   // the size that members of a lost state report
 	Members []Member `json:"members,omitempty"` // in the order they joined, which is their rank
 }
@@ -146,7 +146,9 @@ func (s State) tick(ttl, now float64) (State, bool) {
 	s.Clock += min(max(0, now-s.Last), ttl*stepPart)
 	s.Last = now
 	n := len(s.Members)
-	s.Members = slices.DeleteFunc(slices.Clone(s.Members), func(m Member) bool { return m.Until <= s.Clock })
+	s.Members = slices.DeleteFunc(slices.Clone(s.Members), func(m Member) bool {
+		return m.Until <= s.Clock
+	})
 	return s, len(s.Members) < n
 }
 

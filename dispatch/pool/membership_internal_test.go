@@ -164,7 +164,8 @@ func TestHeartbeatInvariant(t *testing.T) {
 			act := "join"
 			if len(f.replicas) > 0 {
 				act = rapid.SampledFrom([]string{
-					"heartbeat", "heartbeat", "run", "run", "pause", "pause", "resume", "lost reply", "late reply", "reply", "copy", "copy",
+					"heartbeat", "heartbeat", "run", "run", "pause", "pause", "resume", "lost reply", "late reply",
+					"reply", "copy", "copy",
 					"join", "crash", "leave", "lose", "restore", "jump",
 				}).Draw(t, "act")
 			}

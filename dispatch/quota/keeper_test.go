@@ -21,8 +21,8 @@ type simulation struct {
 	busy int
 }
 
-// newSimulation returns a simulation whose backends have a capacity, in pages a second, each in a zone
-// of its own.
+// newSimulation returns a simulation whose backends have a capacity, in pages a second, each in a
+// zone of its own.
 func newSimulation(t *testing.T, backends int, capacity float64, clients ...quota.Client) *simulation {
 	w := &simulation{t: t}
 	w.Quotas, w.Clients = map[quota.ID]quota.Quota{}, clients

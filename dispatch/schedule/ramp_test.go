@@ -30,8 +30,8 @@ func TestRampVectors(t *testing.T) {
 				for pod := range c.pods { // all ask in each second, one after the other
 					s, rate = r.At(s, c.limit, true, false, 1000.25+float64(second)+float64(pod)/4)
 				}
-				budget := c.from + (c.limit-c.from)/c.duration*float64(second)
-				assert.InDelta(t, budget, rate, 1e-9)
+				want := c.from + (c.limit-c.from)/c.duration*float64(second)
+				assert.InDelta(t, want, rate, 1e-9)
 				assert.Equal(t, floor, int64(rate/float64(c.pods)+1e-9), "%+v in second %d", c, second)
 			}
 		}
@@ -62,9 +62,9 @@ func TestRamp(t *testing.T) {
 			{1091.0, false, 100}, // resumed after 29 seconds
 		}},
 		"relaxed": {schedule.Ramp{From: 10, Over: 9, TTL: 30, Relaxed: true}, []call{
-			{1000, false, 10}, // not begun
+			{1000, false, 10}, // not started
 			{1005, false, 10},
-			{1010, true, 10}, // begins
+			{1010, true, 10}, // starts
 			{1010.5, true, 10},
 			{1011, true, 20},
 			{1011.9, true, 20},

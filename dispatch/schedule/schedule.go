@@ -111,7 +111,7 @@ type Request struct {
 type Reply struct {
 	Late  bool    // the request came after NotAfter: nothing was changed
 	N     float64 // permits; 0 if Strict and no slot is free
-	Start float64 // of the first slot, seconds from Now, < 0 if saved up; without a slot: when to retry
+	Start float64 // of the first slot, seconds from Now, < 0 if saved up; or when to retry
 	Share float64 // permits a second that this replica may count on
 	Rate  float64 // of the limit now, permits a second
 	Gap   float64 // seconds between two slots, and after the last; on a ramp less than 1/Rate
@@ -158,7 +158,8 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	known := s.Inc != 0 // there was a state before this request
 	if !known {
 		s = State{
-			Inc: r.Nonce, Last: now, Checked: now, Resumed: now, Tail: now, Epoch: firstEpoch, Start: now,
+			Inc: r.Nonce, Last: now, Checked: now, Resumed: now, Tail: now, Epoch: firstEpoch,
+			Start:    now,
 			Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp,
 		}
 		sub = Sub{}
@@ -277,7 +278,8 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 
 	reply.N, reply.Start, reply.Share, reply.Gap = n, start-now, share, long/n
 	reply.Carry = Carry{
-		Inc: s.Inc, Seq: s.Seq, Epoch: s.Epoch, Shifts: s.Shifts, Eff: eff, Fraction: fraction, Round: round,
+		Inc: s.Inc, Seq: s.Seq, Epoch: s.Epoch, Shifts: s.Shifts, Eff: eff, Fraction: fraction,
+		Round: round,
 	}
 	if c.Epoch == s.Epoch {
 		reply.Carry.Eff = max(eff, c.Eff)

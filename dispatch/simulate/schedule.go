@@ -93,7 +93,13 @@ func (s *Schedule) Validate() error {
 		for _, f := range []struct {
 			name  string
 			value float64
-		}{{"weight", c.Weight}, {"reserved", c.Reserved}, {"rate", c.Rate}, {"from", c.From}, {"until", c.Until}} {
+		}{
+			{"weight", c.Weight},
+			{"reserved", c.Reserved},
+			{"rate", c.Rate},
+			{"from", c.From},
+			{"until", c.Until},
+		} {
 			if !(f.value >= 0 && f.value <= maxRate) { // NaN is neither
 				fault("%s %v: out of range: want 0 to %.0f", f.name, f.value, float64(maxRate))
 			}
@@ -158,8 +164,17 @@ func (s *Schedule) Change(p policy.Policy) {
 
 // limit is the limit of some consumers by the present policy.
 func (s *Schedule) limit(c *Consumers) resolve.Limit {
-	terms := resolve.Terms{Policies: policy.Snapshot{Set: policy.Single(s.Policy), Identity: "simulation", Revision: s.revision}}
-	lane := resolve.Lane{Topic: policy.Topic{Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders"}, Subscription: c.Subscription}
+	terms := resolve.Terms{
+		Policies: policy.Snapshot{
+			Set: policy.Single(s.Policy), Identity: "simulation", Revision: s.revision,
+		},
+	}
+	lane := resolve.Lane{
+		Topic: policy.Topic{
+			Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders",
+		},
+		Subscription: c.Subscription,
+	}
 	limit := resolve.Resolve(terms, lane, resolve.Reports{}).Messages[0]
 	limit.Weight, limit.Reserved = cmp.Or(c.Weight, 1), c.Reserved
 	return limit
@@ -174,7 +189,9 @@ func (s *Schedule) answer(r *replica, now float64) (answered bool) {
 	if !r.reply && now >= r.arrives {
 		answered, r.reply = true, true
 		a := r.request.Allocate
-		s.state, s.subs[a.Subscription], a.Reply = schedule.Allocate(s.state, s.subs[a.Subscription], a.Request, r.arrives)
+		sub := s.subs[a.Subscription]
+		s.state, sub, a.Reply = schedule.Allocate(s.state, sub, a.Request, r.arrives)
+		s.subs[a.Subscription] = sub
 	}
 	if r.reply && now >= r.done {
 		r.share.Mode.Answered(r.request, r.done, now)

@@ -50,7 +50,8 @@ func run(ctx context.Context) (err error) {
 	var consumers sync.WaitGroup
 	defer consumers.Wait()
 	for i, tag := range tags {
-		sub, err := lim.Subscription("kafka://public/default/orders", "billing", dispatch.WithTag(tag))
+		sub, err := lim.Subscription("kafka://public/default/orders", "billing",
+			dispatch.WithTag(tag))
 		if err != nil {
 			return err
 		}

@@ -30,10 +30,14 @@ var rules = []rule{
 	{`ledger`, "permit store", everywhere, []exception{
 		{"tests/services/", `managedLedger`, "settings of Pulsar"},
 		{"adapters/pulsar/", `ledgers?`, "the ID of a message has that of a ledger of BookKeeper"},
+		{"docs/pulsar.md", `ledgers?`, "of BookKeeper"},
 	}},
-	{`\bbook(s|ed|ing|ings)?\b|(?-i:[a-z]Book(s|ed|ings?)?\b|\bBook[A-Z])`, "allocate, allocation, allocated", everywhere, []exception{
-		{"", `BookKeeper`, "Pulsar's storage"},
-	}},
+	{
+		`\bbook(s|ed|ing|ings)?\b|(?-i:[a-z]Book(s|ed|ings?)?\b|\bBook[A-Z])`,
+		"allocate, allocation, allocated", everywhere, []exception{
+			{"", `BookKeeper`, "Pulsar's storage"},
+		},
+	},
 	{`onLedgerLoss`, "onOutage", everywhere, nil},
 	{`THROTTLE_LEDGER|--ledger\b`, "THROTTLE_PERMITS, --permits", everywhere, nil},
 	{`THROTTLE_STORE|--store\b`, "THROTTLE_POLICIES, --policies", everywhere, nil},

@@ -44,7 +44,9 @@ func TestOneLimitOverTwoConsumerGroups(t *testing.T) {
 	scope := policy.TopicScope(policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: topic})
 	set := func(rate int64) time.Time {
 		_, err := configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
-			return s.Set(scope, policy.Policy{MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}}), nil
+			return s.Set(scope, policy.Policy{
+				MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)},
+			}), nil
 		})
 		require.NoError(t, err)
 		return time.Now()

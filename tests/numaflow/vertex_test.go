@@ -300,9 +300,11 @@ func TestGaps(t *testing.T) {
 	}{
 		"batches that do not fill": {100, 1, time.Second, dataplane.Batch{Size: 500}},
 		"two replicas":             {500, 2, time.Second, dataplane.Batch{Size: 500}},
-		"a slow sink":              {100, 1, 200 * time.Millisecond, dataplane.Batch{Size: 50, SinkTime: 200 * time.Millisecond}},
-		"a fast limit":             {1000, 1, 50 * time.Millisecond, dataplane.Batch{Size: 100, SinkTime: 50 * time.Millisecond}},
-		"a very slow sink":         {100, 1, 4 * time.Second, dataplane.Batch{Size: 500, SinkTime: 3 * time.Second}},
+		"a slow sink": {100, 1, 200 * time.Millisecond,
+			dataplane.Batch{Size: 50, SinkTime: 200 * time.Millisecond}},
+		"a fast limit": {1000, 1, 50 * time.Millisecond,
+			dataplane.Batch{Size: 100, SinkTime: 50 * time.Millisecond}},
+		"a very slow sink": {100, 1, 4 * time.Second, dataplane.Batch{Size: 500, SinkTime: 3 * time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -68,7 +68,8 @@ func BenchmarkDemandMoves(b *testing.B) {
 			})
 			// The second process's times are relative to the move.
 			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(100*float64(r.count(1, 150*time.Millisecond, 650*time.Millisecond))/500, "%-of-limit-from-150ms-on")
+			b.ReportMetric(100*float64(r.count(1, 150*time.Millisecond, 650*time.Millisecond))/500,
+				"%-of-limit-from-150ms-on")
 		}
 	})
 }

@@ -36,7 +36,8 @@ func limiters(b *testing.B, limit string, messages, size int64, run func(b *test
 				s := newNamespace(b)
 				if limiter == "pulsar" {
 					s.post("namespaces/"+s.namespace+"/"+limit, fmt.Sprintf(
-						`{"dispatchThrottlingRateInMsg":%d,"dispatchThrottlingRateInByte":%d,"ratePeriodInSecond":1}`, messages, size))
+						`{"dispatchThrottlingRateInMsg":%d,"dispatchThrottlingRateInByte":%d,"ratePeriodInSecond":1}`,
+						messages, size))
 				}
 				run(b, s, limiter == "throttle")
 			}
@@ -59,7 +60,8 @@ func (s *scene) post(path, body string) { s.t.Helper(); s.request(http.MethodPos
 
 func (s *scene) request(method, path, body string) string {
 	s.t.Helper()
-	req, err := http.NewRequestWithContext(s.t.Context(), method, s.broker.Web+"/admin/v2/"+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.broker.Web+"/admin/v2/"+path,
+		strings.NewReader(body))
 	require.NoError(s.t, err)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
@@ -243,7 +245,9 @@ func BenchmarkPulsarPerSubscription(b *testing.B) {
 	limiters(b, "subscriptionDispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
 		s.create("a")
 		s.produce(8000)
-		s.limitOf(s.topic+"?subscription=a", policy.Policy{MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		s.limitOf(s.topic+"?subscription=a", policy.Policy{
+			MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)},
+		})
 		var consumers []*pulsarthrottle.Consumer
 		for range 4 {
 			lim, client := s.limiter(ours), s.client()
@@ -384,7 +388,9 @@ func BenchmarkPulsarBytes(b *testing.B) {
 		s.create("a")
 		random := rand.New(rand.NewPCG(1, 1))
 		s.fill(4000, func(int) int { return int(100 * math.Pow(1024, random.Float64())) })
-		s.limitOf(s.topic, policy.Policy{ByteRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		s.limitOf(s.topic, policy.Policy{
+			ByteRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)},
+		})
 		c := s.subscribe(s.client(), "a", pulsar.Exclusive, s.limiter(ours))
 		all := drain(b, window, c)
 		c.Close()

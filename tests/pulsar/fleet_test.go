@@ -126,7 +126,9 @@ func (s *scene) write(messages int, payload func(i int) []byte) {
 // has it.
 func (s *scene) limit(rate int64) time.Time {
 	s.t.Helper()
-	s.limitOf(s.topic, policy.Policy{MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+	s.limitOf(s.topic, policy.Policy{
+		MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)},
+	})
 	return time.Now()
 }
 

@@ -79,7 +79,8 @@ func (s *Store) handshake() error {
 	var errs []error
 	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: s.timeout}, Config: s.config.TLS}
 	for _, endpoint := range s.config.Endpoints {
-		conn, err := dialer.DialContext(s.config.Context, "tcp", strings.TrimPrefix(endpoint, "https://"))
+		conn, err := dialer.DialContext(s.config.Context, "tcp",
+			strings.TrimPrefix(endpoint, "https://"))
 		if err == nil {
 			_ = conn.Close() // nothing was sent
 			return nil
@@ -99,6 +100,7 @@ func (s *Store) onTime(ctx context.Context) (*clientv3.Client, error) {
 	case <-s.clock.synced:
 		return client, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("etcd permit store: its clock is not known yet: %w", s.clock.why(ctx.Err()))
+		return nil, fmt.Errorf("etcd permit store: its clock is not known yet: %w",
+			s.clock.why(ctx.Err()))
 	}
 }

@@ -81,7 +81,8 @@ func Open(config clientv3.Config, prefix string, timeout time.Duration) *Store {
 		config.Context = context.Background()
 	}
 	s := &Store{
-		prefix: prefix, timeout: timeout, slots: make(chan struct{}, maxParallel), clock: newClock(),
+		prefix: prefix, timeout: timeout, slots: make(chan struct{}, maxParallel),
+		clock: newClock(),
 	}
 	s.limits, _ = lru.New[string, *limit](maxLimits) // fails only for a size of 0
 	s.leases, _ = lru.New[string, clientv3.LeaseID](maxLeases)

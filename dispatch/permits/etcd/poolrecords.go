@@ -11,7 +11,9 @@ import (
 )
 
 // Update compares and swaps the value under key; ttl is rounded up to seconds.
-func (s *Store) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+func (s *Store) Update(
+	ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	client, err := s.onTime(ctx)

@@ -236,7 +236,9 @@ func copies(allocations []*permits.Request) (all []*permits.Request) {
 }
 
 // Update updates a value, or fails.
-func (l *Link) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+func (l *Link) Update(
+	ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte,
+) error {
 	cut, lost, _, rtt, frozen := l.fate()
 	l.Locked(func() { l.Sent++ })
 	if cut || time.Until(frozen) > l.Timeout() {

@@ -23,7 +23,9 @@ func swapCall(key string, old, text []byte, ttl time.Duration) *call {
 }
 
 // swap replaces the records, which reads have read, and returns those that have changed since.
-func (s *Store) swap(ctx context.Context, records []*permits.PoolRecord, reads []*call) (lost []*permits.PoolRecord) {
+func (s *Store) swap(
+	ctx context.Context, records []*permits.PoolRecord, reads []*call,
+) (lost []*permits.PoolRecord) {
 	var swaps []*call
 	var swapped []*permits.PoolRecord
 	for i, r := range records {
@@ -56,7 +58,9 @@ func (s *Store) swapped(c *call) (done bool, err error) {
 }
 
 // Update compares and swaps the value under key.
-func (s *Store) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+func (s *Store) Update(
+	ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	for attempt := 0; ; attempt++ {

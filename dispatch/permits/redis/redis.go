@@ -105,7 +105,9 @@ func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 }
 
 // State returns the schedule of the limit with that key.
-func (s *Store) State(ctx context.Context, key string) (state schedule.State, now float64, err error) {
+func (s *Store) State(
+	ctx context.Context, key string,
+) (state schedule.State, now float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	c := &call{script: &stateScript, key: key}
@@ -135,9 +137,11 @@ func (s *Store) wrap(doing string, err error) error {
 	case err == nil:
 		return nil
 	case s.tls && ok && timeout.Timeout():
-		err = fmt.Errorf("%w (no answer over TLS: if the server has none, use redis:// without options of TLS)", err)
+		err = fmt.Errorf("%w (no answer over TLS: if the server has none, "+
+			"use redis:// without options of TLS)", err)
 	case !s.tls && errors.Is(err, io.EOF):
-		err = fmt.Errorf("%w (the server closed the connection: if it wants TLS, use rediss:// or tls=true)", err)
+		err = fmt.Errorf("%w (the server closed the connection: if it wants TLS, "+
+			"use rediss:// or tls=true)", err)
 	}
 	return fmt.Errorf("redis permit store: %s: %w", doing, err)
 }

@@ -81,7 +81,8 @@ func TestModes(t *testing.T) {
 			"The  is strict, one permit every 100ms: 4 of at most 64 slots are allocated ahead.",
 			"2 callers wait in the queue for the next slot, first come first served.",
 		}},
-		{policy.Policy{Sharing: policy.Sharing{Mode: policy.Split}}, limitView{Rate: 10, Sharing: policy.Split}, "", nil},
+		{policy.Policy{Sharing: policy.Sharing{Mode: policy.Split}},
+			limitView{Rate: 10, Sharing: policy.Split}, "", nil},
 		{policy.Policy{Sharing: policy.Sharing{Mode: policy.Groups, Groups: []string{"eu", "us"}}},
 			limitView{Rate: 10, Sharing: policy.Groups}, "", []string{
 				"No replica is in worker group us of cluster: the others use at most 80 % of its part " +

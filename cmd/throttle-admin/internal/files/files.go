@@ -172,8 +172,8 @@ func newValidateCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Check a policy file",
-		Long: "Check a policy file and report all errors with line and field. No store needed.\n\n" +
-			fileForm,
+		Long: "Check a policy file, and report all errors with line and field. " +
+			"No store is needed.\n\n" + fileForm,
 		Example: `  throttle-admin validate policies.yaml
   throttle-admin export | throttle-admin validate -`,
 		Args: cli.Args("FILE"),

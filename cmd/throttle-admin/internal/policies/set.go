@@ -20,7 +20,8 @@ import (
 // Commands returns the commands of this package.
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{
-		newSetMsgRateCommand(a), newSetCommand(a), newPauseCommand(a), newResumeCommand(a), newRemoveCommand(a),
+		newSetMsgRateCommand(a), newSetCommand(a), newPauseCommand(a), newResumeCommand(a),
+		newRemoveCommand(a),
 		newGetCommand(a), newListCommand(a), newNamespacesCommand(a), newBrokersCommand(a),
 	}
 }

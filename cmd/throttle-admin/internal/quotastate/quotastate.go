@@ -37,7 +37,8 @@ func ViewOf(id policy.Scope, q policy.EffectiveQuota, s configstore.Snapshot) Vi
 // ParseID parses a throttling id, tenant:NAME or tag:NAME.
 func ParseID(text string) (policy.Scope, error) {
 	if !strings.HasPrefix(text, "tenant:") && !strings.HasPrefix(text, "tag:") {
-		return policy.Scope{}, cli.ArgError("id", text, "invalid throttling id: want tenant:NAME or tag:NAME")
+		return policy.Scope{}, cli.ArgError("id", text,
+			"invalid throttling id: want tenant:NAME or tag:NAME")
 	}
 	return policy.ParseScope(text)
 }
