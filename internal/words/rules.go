@@ -30,6 +30,7 @@ var rules = []rule{
 	{`ledger`, "permit store", everywhere, []exception{
 		{"tests/services/", `managedLedger`, "settings of Pulsar"},
 		{"adapters/pulsar/", `ledgers?`, "the ID of a message has that of a ledger of BookKeeper"},
+		{"docs/pulsar.md", `ledgers?`, "of BookKeeper"},
 	}},
 	{`\bbook(s|ed|ing|ings)?\b|(?-i:[a-z]Book(s|ed|ings?)?\b|\bBook[A-Z])`, "allocate, allocation, allocated", everywhere, []exception{
 		{"", `BookKeeper`, "Pulsar's storage"},
