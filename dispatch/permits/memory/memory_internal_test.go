@@ -14,7 +14,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// TestForgets: what has expired takes no memory for long: limits, values, records, and the status of replicas.
+// TestForgets: what has expired takes no memory for long: limits, values, records, and the status
+// of replicas.
 func TestForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New()
