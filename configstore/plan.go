@@ -10,12 +10,6 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Permanent returns the permanent policy of a scope; ok is false if there is none.
-func (s Snapshot) Permanent(scope policy.Scope) (p policy.Policy, ok bool) {
-	settings, ok := s.Find(Key{Scope: scope})
-	return settings.(policy.Policy), ok
-}
-
 // Find returns the settings of an entry; ok is false if there is none, and the settings are empty.
 func (s Snapshot) Find(k Key) (settings policy.Settings, ok bool) {
 	if e, ok := s.find(k); ok && e.Settings != nil {
@@ -72,18 +66,6 @@ func (s Snapshot) SetFor(scope policy.Scope, settings policy.Settings, ttl time.
 		})
 	}
 	return changes
-}
-
-// Unset plans to have fields of a permanent entry inherited again; temporary entries of them end
-// too.
-func (s Snapshot) Unset(key Key, fields ...string) []Change {
-	var changes []Change
-	old, ok := s.Find(key)
-	left := policy.Without(old, fields...)
-	if ok && len(policy.Fields(left)) < len(policy.Fields(old)) {
-		changes = append(changes, Change{Key: key, Settings: left})
-	}
-	return s.appendEnds(changes, key, fields)
 }
 
 // Remove plans to delete every entry of a section and a scope. It plans nothing if there is none.

@@ -50,11 +50,10 @@ func (l *Limiter) publish(ctx context.Context) {
 
 // publishStatus publishes the subscriptions that are not idle, and reports whether it did.
 func (l *Limiter) publishStatus(ctx context.Context) bool {
-	s := l.stats(true)
+	s := l.stats(true, maxPublished)
 	if len(s.Subscriptions) == 0 || s.Permits.Unavailable {
 		return false
 	}
-	s.Subscriptions = s.Subscriptions[:min(len(s.Subscriptions), maxPublished)]
 	text, err := json.Marshal(s)
 	if err == nil {
 		err = l.cfg.Permits.Publish(ctx, l.cfg.Cluster, l.cfg.Replica, text, publishedFor)

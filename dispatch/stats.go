@@ -89,9 +89,10 @@ type Histogram struct {
 }
 
 // Stats returns what there is to know now. It costs about a microsecond a subscription.
-func (l *Limiter) Stats() Stats { return l.stats(false) }
+func (l *Limiter) Stats() Stats { return l.stats(false, math.MaxInt) }
 
-func (l *Limiter) stats(activeOnly bool) Stats {
+// stats is Stats of max subscriptions at most; with activeOnly, of those that are not idle.
+func (l *Limiter) stats(activeOnly bool, max int) Stats {
 	permits := l.engine.Availability()
 	l.mu.Lock()
 	s := Stats{
@@ -103,7 +104,9 @@ func (l *Limiter) stats(activeOnly bool) Stats {
 		s.PolicyError = l.source.Error()
 	}
 	l.mu.Unlock()
-	for _, lane := range l.engine.States(activeOnly) {
+	states := l.engine.States(activeOnly, max)
+	s.Subscriptions = slices.Grow(s.Subscriptions, len(states))
+	for _, lane := range states {
 		s.Subscriptions = append(s.Subscriptions, subscriptionStats(lane))
 	}
 	slices.SortFunc(s.Subscriptions, func(a, b SubscriptionStats) int {
@@ -134,8 +137,8 @@ func subscriptionStats(of engine.State) SubscriptionStats {
 	}
 	if of.Waits != nil {
 		s.Waits = make(map[Reason]int64, len(of.Waits))
-		for why, n := range of.Waits {
-			s.Waits[Reason(why)] = n
+		for _, waits := range of.Waits {
+			s.Waits[Reason(waits.Reason)] = waits.N
 		}
 	}
 	for _, limit := range of.Limits {

@@ -2,7 +2,7 @@ package policy
 
 // A Policy says what is allowed in one scope. Every field is optional: the zero value means "not
 // set", and the scope inherits the field. [Policy.WithDefaults] fills in what no scope sets. The
-// ranges, the defaults and the scopes of all fields are in table.go and docs/reference/policy.md.
+// ranges, the defaults and the scopes of all fields are in fields.go and docs/reference/policy.md.
 //
 // A Policy is plain data, and is never changed once it has been handed to somebody.
 type Policy struct {

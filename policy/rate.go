@@ -26,9 +26,6 @@ const (
 // PerSecond returns a rate of n permits a second; n = 0 means "no limit".
 func PerSecond(n int64) Rate { return Rate{n, time.Second} }
 
-// IsSet reports whether the rate is set, if only to "no limit".
-func (r Rate) IsSet() bool { return r.Period != 0 }
-
 // Limited reports whether the rate is a limit.
 func (r Rate) Limited() bool { return r.Permits > 0 && r.Period > 0 }
 

@@ -100,7 +100,7 @@ func TestV1NamesObeyTheOverrideOfTheirCluster(t *testing.T) {
 	topic, err := policy.ParseTopic("persistent://public/standalone/default/orders")
 	require.NoError(t, err)
 	assert.Equal(t, policy.PerSecond(500), set.Resolve("standalone", topic, "s").Topic.MessageRate)
-	assert.False(t, set.Resolve("other", topic, "s").Topic.MessageRate.IsSet())
+	assert.Zero(t, set.Resolve("other", topic, "s").Topic.MessageRate)
 }
 
 func TestTemporaryEntriesLieOverThePermanentOne(t *testing.T) {

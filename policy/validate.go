@@ -26,7 +26,7 @@ func (p Policy) Validate(scope Scope) error {
 // validateStart checks the rate at which a ramp starts.
 func validateStart(field string, from, rate Rate) error {
 	switch {
-	case from.IsSet() && from.Permits == 0:
+	case from != Rate{} && from.Permits == 0:
 		return &FieldError{field, from.String(), "out of range: want above 0, or leave it out"}
 	case from.Limited() && rate.Limited() && from.PerSec() > rate.PerSec():
 		reason := fmt.Sprintf("above %s, the rate that the ramp rises to: want at most that, "+

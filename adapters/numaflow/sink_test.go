@@ -130,6 +130,26 @@ func TestSinkRedriven(t *testing.T) {
 	})
 }
 
+// TestSinkForgets: of the charged IDs the last 10,000 are remembered. One that comes again counts
+// as charged then.
+func TestSinkForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []call
+		s := wrapped(t, open(t, perSecond(10_000)), recorder(&calls, 0))
+		takes := func(from, to int) time.Duration {
+			begin := time.Now()
+			require.Len(t, s.Sink(t.Context(), batch(from, to)), to-from)
+			return time.Since(begin)
+		}
+		assert.Greater(t, takes(0, 10_000), 900*time.Millisecond)
+		assert.Less(t, takes(0, 5000), 50*time.Millisecond, "remembered")
+		assert.Greater(t, takes(10_000, 15_000), 400*time.Millisecond)
+		assert.Less(t, takes(0, 5000), 50*time.Millisecond, "they came again")
+		assert.Less(t, takes(10_000, 15_000), 50*time.Millisecond, "the last ones")
+		assert.Greater(t, takes(5000, 10_000), 400*time.Millisecond, "forgotten")
+	})
+}
+
 // TestSinkBusy: what the user's sink is too busy for is handed to it again, not before its time,
 // and is charged again: a service that is busy is not asked more often than the limit allows. All
 // is answered with a success in the end, and nothing with a nack.
@@ -269,21 +289,6 @@ func TestBusySinkOfProcessThatEnds(t *testing.T) {
 			assert.False(t, r.Success || r.Nack)
 			assert.Contains(t, r.Err, "busy")
 		}
-	})
-}
-
-// TestSinkForgets: the memory for ids is bounded.
-func TestSinkForgets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var calls []call
-		s := wrapped(t, open(t, perSecond(5000)), recorder(&calls, 0))
-		s.Sink(t.Context(), batch(0, 10_500))
-		begin := time.Now()
-		s.Sink(t.Context(), batch(10_000, 10_500))
-		assert.Less(t, time.Since(begin), 60*time.Millisecond, "remembered")
-		begin = time.Now()
-		s.Sink(t.Context(), batch(0, 500))
-		assert.Greater(t, time.Since(begin), 80*time.Millisecond, "forgotten")
 	})
 }
 

@@ -154,7 +154,7 @@ func (s *Store) look() (state, error) {
 		s.state.revision = max(old.revision, modified.UnixMicro())
 		return s.state, nil
 	}
-	entries, err := ParseAt(s.path, data, time.Time{})
+	entries, err := parseAt(s.path, data, time.Time{})
 	if s.state.err = err; err == nil {
 		s.state.entries = entries
 		s.state.revision = modified.UnixMicro()

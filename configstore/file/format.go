@@ -60,12 +60,12 @@ func (e *LineError) Unwrap() error { return e.Err }
 // A temporary entry comes back as one entry for each of its fields. One that has expired, or would
 // live longer than [configstore.MaxTTL], is refused.
 func Parse(name string, data []byte) ([]policy.Entry, error) {
-	return ParseAt(name, data, time.Now())
+	return parseAt(name, data, time.Now())
 }
 
-// ParseAt is Parse at now. If now is zero, entries may expire at any time: a file that is a store
+// parseAt is Parse at now. If now is zero, entries may expire at any time: a file that is a store
 // keeps those that have expired.
-func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
+func parseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 	p := &fileParser{
 		name: name, now: now, seen: make(map[configstore.Key]int),
 		lines: make(map[policy.Scope]int),

@@ -14,7 +14,9 @@ func Schema() ([]byte, error) {
 	}
 	item := func(section policy.Section, required ...string) map[string]any {
 		schema := section.JSONSchema()
-		schema["required"] = required
+		if len(required) > 0 {
+			schema["required"] = required
+		}
 		properties := schema["properties"].(map[string]any)
 		properties["expires"] = map[string]any{
 			"type": "string", "format": "date-time",

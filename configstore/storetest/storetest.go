@@ -196,7 +196,7 @@ func allOrNothing(t *testing.T, b Backend) {
 	assert.Greater(t, again, revision, "a removal moves the revision on")
 	list, err = s.List(ctx)
 	require.NoError(t, err)
-	_, ok := list.Permanent(Orders)
+	_, ok := list.Find(configstore.Key{Scope: Orders})
 	assert.False(t, ok)
 }
 
@@ -229,10 +229,9 @@ func concurrentEdits(t *testing.T, b Backend) {
 		wg.Go(func() {
 			for range each {
 				plan := func(s configstore.Snapshot) ([]configstore.Change, error) {
-					old, _ := s.Permanent(Orders)
-					return s.Set(Orders, policy.Policy{
-						Burst: new(*old.WithDefaults().Burst + 1),
-					}), nil
+					old, _ := s.Find(configstore.Key{Scope: Orders})
+					burst := *old.(policy.Policy).WithDefaults().Burst
+					return s.Set(Orders, policy.Policy{Burst: new(burst + 1)}), nil
 				}
 				_, err := configstore.Edit(ctx, stores[i%2], plan)
 				assert.NoError(t, err)
@@ -242,8 +241,8 @@ func concurrentEdits(t *testing.T, b Backend) {
 	wg.Wait()
 	list, err := stores[0].List(ctx)
 	require.NoError(t, err)
-	p, _ := list.Permanent(Orders)
-	assert.Equal(t, int64(4*each), *p.WithDefaults().Burst, "an update was lost")
+	p, _ := list.Find(configstore.Key{Scope: Orders})
+	assert.Equal(t, int64(4*each), *p.(policy.Policy).WithDefaults().Burst, "an update was lost")
 }
 
 func temporary(t *testing.T, b Backend) {
@@ -311,7 +310,7 @@ func temporary(t *testing.T, b Backend) {
 		t, int64(5), *resolved().WithDefaults().Burst, "a permanent set ends the temporary one",
 	)
 	edit(func(s configstore.Snapshot) []configstore.Change {
-		return s.Unset(configstore.Key{Scope: Orders}, "byteRate", "burst")
+		return s.SetAndUnset(Orders, policy.Policy{}, "byteRate", "burst")
 	})
 	assert.Equal(t, rate(1), resolved())
 	edit(func(s configstore.Snapshot) []configstore.Change {

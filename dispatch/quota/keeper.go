@@ -290,7 +290,7 @@ type Reader struct {
 func (k *Keeper) Readers(now float64) []Reader {
 	var all []Reader
 	for _, b := range k.backends {
-		ratio, near := b.load.Ratio()
+		ratio, near := b.load.ratio()
 		if !near || now-b.at > stale {
 			continue
 		}
@@ -495,7 +495,7 @@ func blend(recent, value, fresh float64) float64 {
 // limit computes what a backend near its target allows each id that loads it. It uses recent costs,
 // since longer averages come late. The caller passes the backends of a zone one after the other.
 func (k *Keeper) limit(b *backend, now float64) {
-	ratio, near := b.load.Ratio()
+	ratio, near := b.load.ratio()
 	if !near || now-b.at > stale {
 		return
 	}

@@ -360,7 +360,7 @@ func TestReportFaults(t *testing.T) {
 	err := k.Report(good, 100)
 	assert.ErrorContains(t, err, `zone "z": is not declared by the cluster: use one of ["y"]`)
 	err = k.SetQuotas(map[quota.ID]quota.Quota{a: {Reserved: 2, Total: 1}}, 100)
-	assert.ErrorContains(t, err, "tag:a: reserved_throughput 2: is above")
+	assert.ErrorContains(t, err, "tag:a: reserved 2: is above")
 }
 
 // TestZones: in each zone, the backend that can bear least counts, in whatever order backends first

@@ -35,7 +35,8 @@ func (l *Lane) apply() {
 	for _, tie := range r.Ties {
 		if pair := [2]policy.Scope{tie.A, tie.B}; !e.ties[pair] {
 			e.ties[pair] = true
-			e.log.Warn("two patterns tie; the one that sorts first wins", "wins", tie.A, "loses", tie.B, "topic", tie.Topic, "priority", tie.Priority)
+			e.log.Warn("two patterns tie; the one that sorts first wins",
+				"wins", tie.A, "loses", tie.B, "topic", tie.Topic, "priority", tie.Priority)
 		}
 	}
 	was := l.limits.all

@@ -7,8 +7,8 @@ import "time"
 type Grant struct {
 	N         int
 	Admission *Admission // nil: nothing is limited, or the grant is settled
-	Size      int64      // bytes charged, in all; 0 = there is no limit of bytes, nor of messages in flight
-	Taken     uint64     // the step of the loop at which it was taken; with onHold, until when it can be given back
+	Size      int64      // bytes charged, in all; 0 = no limit of bytes, nor of messages in flight
+	Taken     uint64     // the step of the loop then; with onHold, until when it can be given back
 }
 
 // onHold marks a Grant's Taken as a time, nanoseconds since the engine's start.

@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"container/heap"
 	"context"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,11 +14,16 @@ import (
 // tick is the shortest time between two steps of the loop that no caller asked for.
 const tick = 2 * time.Millisecond
 
+// maxBatch is how many requests one call carries where the store answers at once, so that the lanes
+// and the requests are still in the processor's cache when the answers are taken in.
+const maxBatch = 32
+
 // A loop steps the lanes that have something to do: those that were touched since the last step,
-// and those that are due. One call of the permit store carries all requests that fall due
-// together.
+// and those that are due. One call of the permit store carries all allocations that fall due
+// together, another all heartbeats and draws.
 type loop struct {
 	stop    context.CancelFunc
+	instant bool // the store answers at once
 	running sync.WaitGroup
 
 	steps   atomic.Uint64 // counts the steps
@@ -45,8 +48,8 @@ type sending struct {
 	done    float64 // when the answer arrived
 }
 
-func (p *loop) init(stop context.CancelFunc) {
-	p.stop = stop
+func (p *loop) init(stop context.CancelFunc, instant bool) {
+	p.stop, p.instant = stop, instant
 	p.wakeup = make(chan struct{}, 1)
 }
 
@@ -85,27 +88,29 @@ func (e *Engine) run(ctx context.Context) {
 	answers := make(chan []sending)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	var batch []sending // answers that have come, then requests; its memory is used again
 	for {
-		var answered []sending
+		batch = batch[:0]
 		select {
 		case <-ctx.Done():
 			e.drain(answers)
 			return
 		case <-e.wakeup:
 		case <-timer.C:
-		case answered = <-answers:
+		case batch = <-answers:
 			e.sent--
 		}
 		e.ticking.Store(false) // who touches a lane while lanes are stepped wakes the loop again
 		t := time.Now()
 		e.mu.Lock()
-		wait, out := e.step(t, answered)
-		for len(out) > 0 && e.store.Timeout() == 0 { // the store answers at once
-			e.do(out)
-			wait, out = e.step(t, out)
+		var wait time.Duration
+		wait, batch = e.step(t, batch)
+		for len(batch) > 0 && e.instant {
+			e.do(batch)
+			wait, batch = e.step(t, batch)
 		}
 		e.mu.Unlock()
-		e.send(out, answers)
+		e.send(batch, answers)
 		if wait <= tick { // lanes that have been touched meanwhile are stepped then
 			e.ticking.Store(true)
 			select {
@@ -118,32 +123,35 @@ func (e *Engine) run(ctx context.Context) {
 }
 
 // step takes answers in, and steps the lanes that were touched or are due. It returns how long the
-// loop may sleep, and the requests to send.
+// loop may sleep, and the requests to send, in the memory of the answers.
 func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out []sending) {
 	now := e.clock(t)
 	e.steps.Add(1)
 	e.settle(answered, now)
+	e.takeWoken(now)
+	clear(answered)
+	out = answered[:0]
 	for _, l := range e.takeTouched() {
 		l.touched.Store(false) // a caller that comes from now on touches it again
 		out = l.step(t, now, out)
 	}
-	for _, heap := range []*dueLanes{&e.due, &e.paced} {
-		for heap.next() <= now {
-			out = (*heap)[0].step(t, now, out)
+	for _, lanes := range []*dueLanes{&e.due, &e.paced} {
+		for lanes.next() <= now && (len(out) < maxBatch || !e.instant) {
+			out = (*lanes)[0].lane.step(t, now, out)
 		}
 	}
 	wait = max(tick, seconds(min(3600, e.due.next()-now)))
 	return min(wait, max(tick/20, seconds(min(3600, e.paced.next()-now)))), out
 }
 
-// schedule sets when a lane is stepped next; +Inf = once it is touched.
-func (e *Engine) schedule(l *Lane, at float64) {
+// setDue sets when a lane is stepped next; +Inf = once it is touched.
+func (e *Engine) setDue(l *Lane, at float64) {
 	lanes := &e.due
 	if l.limits.paced != nil {
 		lanes = &e.paced
 	}
 	if l.heap != lanes && l.heap != nil {
-		l.heap.set(l, math.Inf(1))
+		l.heap.remove(l)
 	}
 	l.heap = lanes
 	lanes.set(l, at)
@@ -158,24 +166,36 @@ func (e *Engine) settle(answered []sending, now float64) {
 		for l.successor != nil { // has taken over the share meanwhile
 			l = l.successor
 		}
-		if at := s.share.Mode.WakeAt(now); s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
-			e.schedule(l, min(at, l.due)) // the lane has no other use for the answer
+		if s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
+			// The lane has no other use for the answer.
+			e.setDue(l, min(s.share.Mode.WakeAt(now), l.due))
 		} else {
 			e.touch(l, false)
 		}
 	}
 }
 
-// send makes one call of the permit store for all requests, in the background. No lock is needed.
+// send makes the requests in the background: the allocations in one call of the permit store, and
+// the others in another, since a change of a record takes more round trips. No lock is needed.
 func (e *Engine) send(out []sending, answers chan<- []sending) {
-	if len(out) == 0 {
-		return
+	var allocations, others []sending
+	for _, s := range out {
+		if s.request.Allocate != nil {
+			allocations = append(allocations, s)
+		} else {
+			others = append(others, s)
+		}
 	}
-	e.sent++
-	e.running.Go(func() {
-		e.do(out)
-		answers <- out
-	})
+	for _, call := range [][]sending{allocations, others} {
+		if len(call) == 0 {
+			continue
+		}
+		e.sent++
+		e.running.Go(func() {
+			e.do(call)
+			answers <- call
+		})
+	}
 }
 
 // do makes a call of the permit store. It ends by the store's own time-out: a request that was
@@ -204,16 +224,12 @@ func (e *Engine) drain(answers <-chan []sending) {
 	e.mu.Lock()
 	now := e.clock(time.Now())
 	var out []sending
-	lanes := e.takeTouched()
-	for _, l := range lanes {
+	for _, l := range e.takeTouched() {
 		l.touched.Store(false)
+		e.setDue(l, now)
 	}
-	seen := map[*Lane]bool{}
-	for _, l := range slices.Concat(lanes, e.due, e.paced) {
-		if seen[l] {
-			continue
-		}
-		seen[l] = true
+	for _, due := range slices.Concat(e.due, e.paced) {
+		l := due.lane
 		for _, s := range l.shares() {
 			if s.FailingFor(now) > 0 {
 				continue
@@ -227,51 +243,4 @@ func (e *Engine) drain(answers <-chan []sending) {
 	if len(out) > 0 {
 		e.do(out)
 	}
-}
-
-// dueLanes are the lanes that have something to do, a heap by when.
-type dueLanes []*Lane
-
-// next is when the first lane is due, +Inf if there is none.
-func (d dueLanes) next() float64 {
-	if len(d) == 0 {
-		return math.Inf(1)
-	}
-	return d[0].due
-}
-
-// set sets when a lane is due; +Inf takes it out.
-func (d *dueLanes) set(l *Lane, at float64) {
-	switch l.due = at; {
-	case at < math.Inf(1) && l.place < 0:
-		heap.Push(d, l)
-	case at < math.Inf(1):
-		heap.Fix(d, l.place)
-	case l.place >= 0:
-		heap.Remove(d, l.place)
-	}
-}
-
-func (d dueLanes) Len() int           { return len(d) }
-func (d dueLanes) Less(i, j int) bool { return d[i].due < d[j].due }
-func (d dueLanes) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].place, d[j].place = i, j
-}
-
-// Push adds a lane: for package heap.
-func (d *dueLanes) Push(x any) {
-	l := x.(*Lane)
-	l.place = len(*d)
-	*d = append(*d, l)
-}
-
-// Pop takes out the last lane: for package heap.
-func (d *dueLanes) Pop() any {
-	old := *d
-	l := old[len(old)-1]
-	old[len(old)-1] = nil
-	*d = old[:len(old)-1]
-	l.place = -1
-	return l
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 )
@@ -18,6 +17,9 @@ type Waker interface {
 type queue struct {
 	listen func()            // to the store's Waker, from the first call on
 	names  map[string]queued // guarded by Engine.mu
+
+	mu    sync.Mutex // guards woken
+	woken []string   // names of shares whose turns have come since the last step
 }
 
 type queued struct {
@@ -30,7 +32,8 @@ func (q *queue) init(running context.Context, e *Engine) {
 	q.listen = sync.OnceFunc(func() {
 		if waker, ok := e.store.(Waker); ok {
 			e.running.Go(func() {
-				if err := waker.Wakes(running, e.env.Process, e.woken); err != nil && running.Err() == nil {
+				err := waker.Wakes(running, e.env.Process, e.noteWoken)
+				if err != nil && running.Err() == nil {
 					e.log.Warn("callers that queue for strict slots are not woken early; they ask again when their turn is expected", "error", err)
 				}
 			})
@@ -49,12 +52,25 @@ func (e *Engine) expect(l *Lane, s *sharing.Share) {
 // forget ends expect. The share still leaves the queue under its name.
 func (e *Engine) forget(s *sharing.Share) { delete(e.queue.names, s.Waiter()) }
 
-// woken has a share ask for its slot now. It takes the lock itself.
-func (e *Engine) woken(waiter string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if q, ok := e.queue.names[waiter]; ok && !e.closed {
-		q.share.Woken(e.clock(time.Now()))
-		e.touch(q.lane, false)
+// noteWoken notes that a share's turn has come. No lock is needed: a store that answers at once
+// calls this inside Do, which the loop of this or of another engine calls with its Engine.mu held.
+func (e *Engine) noteWoken(waiter string) {
+	e.queue.mu.Lock()
+	e.queue.woken = append(e.queue.woken, waiter)
+	e.queue.mu.Unlock()
+	e.wake()
+}
+
+// takeWoken has the shares whose turns have come ask for their slots in this step.
+func (e *Engine) takeWoken(now float64) {
+	e.queue.mu.Lock()
+	woken := e.queue.woken
+	e.queue.woken = nil
+	e.queue.mu.Unlock()
+	for _, waiter := range woken {
+		if q, ok := e.queue.names[waiter]; ok {
+			q.share.Woken(now)
+			e.touch(q.lane, false)
+		}
 	}
 }

@@ -28,8 +28,9 @@ func (e *Engine) ApplyRates(rates quota.Rates, at float64) {
 			}
 		}
 	}
+	hasQuota := func(l *Lane) bool { return l.Quota() != nil }
 	for _, of := range e.subscriptions {
-		if of.outcomes.reported.Load() && slices.ContainsFunc(of.all(), func(l *Lane) bool { return l.Quota() != nil }) {
+		if of.outcomes.reported.Load() && slices.ContainsFunc(of.all(), hasQuota) {
 			e.applyAll(of.all()) // what quotas reserve, busy answers do not take away
 		}
 	}

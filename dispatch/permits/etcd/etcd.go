@@ -153,7 +153,7 @@ func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 			}
 		})
 	}
-	for _, r := range permits.Records(requests) {
+	for _, r := range permits.PoolRecords(requests) {
 		start(func() {
 			apply := func(old []byte, now float64) ([]byte, bool) {
 				text := r.Apply(old, now)

@@ -104,7 +104,7 @@ func (s *Store) allocate(
 		if err := m.load(response.Responses[0].GetResponseRange().Kvs); err != nil {
 			return err
 		}
-		if err := permits.Backoff(ctx, attempt); err != nil {
+		if err := permits.WaitAfterConflict(ctx, attempt); err != nil {
 			return err
 		}
 	}

@@ -106,7 +106,7 @@ func (s *Store) answer(requests []*permits.Request) {
 			r.Err, r.Allocate.Reply = nil, s.allocate(r.Key, r.Allocate.Request)
 		}
 	}
-	for _, r := range permits.Records(requests) {
+	for _, r := range permits.PoolRecords(requests) {
 		if next := r.Apply(s.Values[r.Key], s.now()); next != nil {
 			s.Values[r.Key] = next
 		}

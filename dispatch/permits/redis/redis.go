@@ -80,7 +80,7 @@ func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 			calls = append(calls, &call{script: &allocateScript, key: r.Key, args: args})
 		}
 	}
-	records := permits.Records(requests)
+	records := permits.PoolRecords(requests)
 	reads := readCalls(records)
 	s.run(ctx, append(calls, reads...))
 	for _, r := range requests {
@@ -93,7 +93,7 @@ func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 		if records = s.swap(ctx, records, reads); len(records) == 0 {
 			return
 		}
-		if err := permits.Backoff(ctx, attempt); err != nil {
+		if err := permits.WaitAfterConflict(ctx, attempt); err != nil {
 			for _, r := range records {
 				r.Fail(s.wrap("update "+r.Key, err))
 			}

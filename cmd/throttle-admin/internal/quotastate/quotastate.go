@@ -14,8 +14,8 @@ import (
 // A View is the quota of one throttling id, in bytes of cost a second.
 type View struct {
 	ID       string      `json:"id"`
-	Reserved *int64      `json:"reserved_throughput,omitempty"` // nil without a quota
-	Total    *int64      `json:"total_throughput,omitempty"`
+	Reserved *int64      `json:"reserved,omitempty"` // nil without a quota
+	Total    *int64      `json:"total,omitempty"`
 	Mode     policy.Mode `json:"mode,omitempty"`
 	Expires  time.Time   `json:"expires,omitzero"` // of a temporary total
 }

@@ -62,7 +62,7 @@ func (s *Store) swap(
 			return nil
 		}
 		if err == nil {
-			err = permits.Backoff(ctx, attempt)
+			err = permits.WaitAfterConflict(ctx, attempt)
 		}
 		if err != nil {
 			return fmt.Errorf("etcd permit store: update %s: %w", key, err)

@@ -15,31 +15,31 @@ import (
 // program must not replace it.
 const recordVersion = 1
 
-// A poolRecord is what a permit store keeps of a limit with sharing.mode split, as JSON.
-type poolRecord struct {
+// A splitState is what a permit store keeps of a limit with sharing.mode split, as JSON.
+type splitState struct {
 	Version int `json:"version"`
 	pool.State
 	Line schedule.Line `json:"line,omitzero"` // of the limit's ramp
 }
 
-// A groupsRecord is what a permit store keeps of a limit with sharing.mode groups, as JSON.
-type groupsRecord struct {
+// A groupsState is what a permit store keeps of a limit with sharing.mode groups, as JSON.
+type groupsState struct {
 	Version int `json:"version"`
 	pool.Division
 	Line schedule.Line `json:"line,omitzero"` // of the limit's ramp
 }
 
-// A Record is what heartbeats and draws replace under one key: by what Apply returns, with a time
+// A PoolRecord is what heartbeats and draws replace under one key: by what Apply returns, with a time
 // to live of TTL.
-type Record struct {
+type PoolRecord struct {
 	Key      string
 	TTL      time.Duration
 	requests []*Request
 }
 
-// Records returns the records of all heartbeats and draws among the requests.
-func Records(requests []*Request) (records []*Record) {
-	var byKey map[string]*Record
+// PoolRecords returns the records of all heartbeats and draws among the requests.
+func PoolRecords(requests []*Request) (records []*PoolRecord) {
+	var byKey map[string]*PoolRecord
 	for _, r := range requests {
 		var key string
 		var seconds float64
@@ -54,9 +54,9 @@ func Records(requests []*Request) (records []*Record) {
 		record := byKey[key]
 		if record == nil {
 			if byKey == nil {
-				byKey = map[string]*Record{}
+				byKey = map[string]*PoolRecord{}
 			}
-			record = &Record{Key: key}
+			record = &PoolRecord{Key: key}
 			byKey[key], records = record, append(records, record)
 		}
 		record.TTL = max(record.TTL, time.Duration(seconds*float64(time.Second)))
@@ -69,7 +69,7 @@ func Records(requests []*Request) (records []*Record) {
 // on the store's clock in seconds; nil if nothing is to be replaced, since all requests have
 // failed. An empty old is none. A store that compares and swaps calls Apply again with the text
 // that it then finds.
-func (r *Record) Apply(old []byte, now float64) (next []byte) {
+func (r *PoolRecord) Apply(old []byte, now float64) (next []byte) {
 	for _, q := range r.requests {
 		var text []byte
 		if q.Heartbeat != nil {
@@ -87,7 +87,7 @@ func (r *Record) Apply(old []byte, now float64) (next []byte) {
 }
 
 // Fail sets the requests' Err.
-func (r *Record) Fail(err error) {
+func (r *PoolRecord) Fail(err error) {
 	for _, q := range r.requests {
 		q.Err = err
 	}
@@ -97,11 +97,11 @@ func (r *Record) Fail(err error) {
 // store's clock in seconds. damage is why the record was not used; if next is nil, why it must
 // not be replaced: it is of a newer version.
 func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error) {
-	var p poolRecord
+	var p splitState
 	if damage = parse(record, &p, &p.Version); errors.Is(damage, errNewer) {
 		return nil, damage
 	} else if damage != nil {
-		p = poolRecord{}
+		p = splitState{}
 	}
 	h.Answer = pool.Answer{}
 	switch {
@@ -120,11 +120,11 @@ func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error
 // store's clock in seconds. damage is why the record was not used; if next is nil, why it must
 // not be replaced: it is of a newer version.
 func (d *Draw) Apply(record []byte, now float64) (next []byte, damage error) {
-	var g groupsRecord
+	var g groupsState
 	if damage = parse(record, &g, &g.Version); errors.Is(damage, errNewer) {
 		return nil, damage
 	} else if damage != nil {
-		g = groupsRecord{}
+		g = groupsState{}
 	}
 	terms := d.Terms
 	d.Allowed = d.Rate

@@ -1,0 +1,131 @@
+package sharing
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// TestClockBounds: the store's clock shows what it showed when it answered, at some time between
+// the request and its answer, and what went by since, give or take the drift.
+func TestClockBounds(t *testing.T) {
+	for _, c := range []struct {
+		clock     clock
+		now       float64
+		low, high float64
+	}{
+		{clock{}, 50, 0, 0}, // no answer yet
+		{clock{now: 1000, sent: 10, received: 11}, 11, 1000, 1001 + drift},
+		{clock{now: 1000, sent: 10, received: 11}, 111, 1100 - 100*drift, 1101 + 101*drift},
+	} {
+		low, high := c.clock.bounds(c.now)
+		assert.InDelta(t, c.low, low, 1e-9, "%+v at %v", c.clock, c.now)
+		assert.InDelta(t, c.high, high, 1e-9, "%+v at %v", c.clock, c.now)
+	}
+}
+
+// TestRetryDelays: a request that failed is made again after a quarter to three quarters of a
+// round, from the fourth failure on after half to two and a half rounds, at random.
+func TestRetryDelays(t *testing.T) {
+	w := newWorld()
+	s := w.join(limited(policy.Fair, 10)).Share
+	for i, c := range []struct {
+		low, high float64 // rounds
+		outage    bool
+	}{{0.25, 0.75, false}, {0.25, 0.75, true}, {0.25, 0.75, true}, {0.5, 2.5, true}, {0.5, 2.5, true}} {
+		var delays []float64
+		for range 200 { // the same failure again
+			s.failures = i
+			s.sent = float64(i)
+			s.failed(float64(i) + 0.5)
+			delays = append(delays, (s.retryAt-float64(i)-0.5)/0.1)
+		}
+		low, high := delays[0], delays[0]
+		for _, d := range delays {
+			low, high = min(low, d), max(high, d)
+		}
+		assert.InDelta(t, c.low, low, 0.05*(c.high-c.low), "failure %d", i+1)
+		assert.InDelta(t, c.high, high, 0.05*(c.high-c.low), "failure %d", i+1)
+		assert.GreaterOrEqual(t, low, c.low-1e-9)
+		assert.LessOrEqual(t, high, c.high+1e-9)
+		assert.Equal(t, c.outage, s.outage(), "failure %d", i+1)
+		assert.Equal(t, c.outage, s.Unavailable(), "failure %d", i+1)
+	}
+	assert.Equal(t, 0.0, s.cutAt, "when the first was sent")
+	assert.Equal(t, 4.5, s.FailingFor(5), "since the first was noticed")
+
+	s.askAgain()
+	assert.NotZero(t, s.retryAt, "a changed limit does not ask a store that fails")
+	s.done = 6
+	s.succeeded(106)
+	assert.False(t, s.Unavailable())
+	assert.Zero(t, s.FailingFor(7))
+	s.retryAt = 8
+	s.askAgain()
+	assert.Zero(t, s.retryAt)
+}
+
+// TestNotAfter: a request says until when its answer matters, once the store's clock is known.
+// Until it is, a store that failed is only asked for its clock, since it may answer however late.
+func TestNotAfter(t *testing.T) {
+	w := newWorld()
+	s := w.join(limited(policy.Fair, 10)).Share
+	s.env.Timeout = 0.3
+	want := schedule.Request{Want: 5}
+	r := s.allocate(2, want)
+	assert.Zero(t, r.Allocate.NotAfter)
+	assert.EqualValues(t, 5, r.Allocate.Want)
+	s.failures = 1
+	assert.Zero(t, s.allocate(2, want).Allocate.Want)
+	assert.Zero(t, r.Allocate.Low)
+
+	r.Allocate.Reply = schedule.Reply{Now: 102.1, Late: true}
+	assert.False(t, s.settle(r, 2.1, 2.1), "too late")
+	assert.Equal(t, 2, s.failures)
+	r = s.allocate(3, want)
+	assert.InDelta(t, 103.3, r.Allocate.NotAfter, 1e-9, "a late answer tells the clock")
+	assert.EqualValues(t, 5, r.Allocate.Want)
+
+	r.Allocate.Reply = schedule.Reply{Now: 103.1}
+	assert.True(t, s.settle(r, 3.1, 3.1))
+	r = s.allocate(4, want)
+	assert.InDelta(t, 104-drift*0.9, r.Allocate.Low, 1e-9)
+	assert.InDelta(t, 104.1+drift, r.Allocate.High, 1e-9)
+
+	s.env.Timeout = 0
+	assert.Zero(t, s.allocate(5, want).Allocate.NotAfter, "such a store answers at once")
+}
+
+// TestAnswersAreToldOnce: outcomes go with each request until one is answered.
+func TestAnswersAreToldOnce(t *testing.T) {
+	w := newWorld()
+	s := w.join(limited(policy.Fair, 10)).Share
+	r := s.allocate(2, schedule.Request{Want: 5})
+	s.AddAnswers(r, schedule.Answers{OK: 1, Busy: 2, RetryAfter: 9})
+	s.failed(2)
+	r = s.allocate(3, schedule.Request{Want: 5})
+	s.AddAnswers(r, schedule.Answers{OK: 10, Busy: 20, RetryAfter: 5})
+	assert.Equal(t, schedule.Answers{OK: 11, Busy: 22, RetryAfter: 9}, r.Allocate.Answers)
+	r.Allocate.Reply = schedule.Reply{Now: 3}
+	assert.True(t, s.settle(r, 3, 3))
+	s.AddAnswers(&permits.Request{}, schedule.Answers{OK: 3}) // no place for them
+	r = s.allocate(4, schedule.Request{Want: 5})
+	s.AddAnswers(r, schedule.Answers{})
+	assert.Equal(t, schedule.Answers{OK: 3}, r.Allocate.Answers)
+}
+
+// TestRTT is the faster of the last two requests.
+func TestRTT(t *testing.T) {
+	w := newWorld()
+	s := w.join(limited(policy.Fair, 10)).Share
+	for i, c := range []struct{ took, rtt float64 }{{0.5, 0}, {0.02, 0.02}, {0.03, 0.02}, {0.04, 0.03}} {
+		s.sent = float64(i)
+		s.done = s.sent + c.took
+		s.succeeded(0)
+		assert.InDelta(t, c.rtt, s.rtt(), 1e-9, "answer %d", i)
+	}
+}

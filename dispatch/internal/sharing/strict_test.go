@@ -1,0 +1,405 @@
+package sharing
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func strictLimit(rate float64) resolve.Limit {
+	l := limited(policy.Strict, rate)
+	l.MaxReserved, l.Expiry = 64, 0.02
+	return l
+}
+
+func (c *client) strict() *strict { return c.Mode.(*strict) }
+
+// minGap is the shortest time between two permits of any client.
+func (w *world) minGap() float64 {
+	shortest := math.Inf(1)
+	for _, c := range w.clients {
+		for i, at := range c.got {
+			for _, o := range w.clients {
+				for j, other := range o.got {
+					if (o != c || i != j) && other >= at {
+						shortest = min(shortest, other-at)
+					}
+				}
+			}
+		}
+	}
+	return shortest
+}
+
+// TestStrictSlots: one message a period, whoever sends it, one slot for each caller that waits.
+func TestStrictSlots(t *testing.T) {
+	w := newWorld()
+	for i := range 3 {
+		c := w.join(strictLimit(10))
+		c.callers = 1 + i
+		c.far(0.01)
+	}
+	w.run(20)
+	n := 0
+	for i, c := range w.clients {
+		n += len(c.got)
+		assert.InDelta(t, 200*(1+i)/6, len(c.got), 12, "as many as its callers")
+		assert.LessOrEqual(t, c.Held(), int64(1+i))
+	}
+	assert.InDelta(t, 200, n, 4)
+	assert.Greater(t, w.minGap(), 0.098)
+	assert.InDelta(t, 10, w.clients[0].State(w.now).Allowed, 1e-9)
+	assert.LessOrEqual(t, len(w.requests), n+60+10, "a request a slot, and some that confirm")
+}
+
+// stepped is a client whose share the loop has stepped once.
+func (w *world) stepped(l resolve.Limit) *client {
+	c := w.join(l)
+	c.Advance(Time{Now: w.now}, one)
+	return c
+}
+
+// slot gives a strict share a slot that is due at that time, and returns the share. The answer came
+// at once.
+func slot(w *world, l resolve.Limit, due float64) (*client, *strict) {
+	c := w.stepped(l)
+	r := c.Next(w.now, one)
+	r.Allocate.Reply = schedule.Reply{N: 1, Start: due - w.now, Rate: l.Rate, Now: w.now, Carry: schedule.Carry{Inc: 5, Seq: 1}}
+	c.Answered(r, w.now, w.now)
+	return c, c.strict()
+}
+
+var one = Demand{Waiting: 1, Callers: 1, Anybody: true}
+
+// TestStrictExpiry: a slot may be used when it is due, until permitExpiry later; a loop or a caller
+// that comes to it later wastes it.
+func TestStrictExpiry(t *testing.T) {
+	for i, c := range []struct {
+		steps []float64 // of the loop
+		avail int64     // after the last
+		lost  int64
+	}{
+		{[]float64{1.2999}, 0, 0},
+		{[]float64{1.3}, 1, 0},
+		{[]float64{1.32}, 1, 0},
+		{[]float64{1.3201}, 0, 1},        // the loop was late
+		{[]float64{1.3, 1.3199}, 1, 0},   //
+		{[]float64{1.3, 1.3201}, 0, 1},   // no caller came
+		{[]float64{1.3, 1.4, 1.5}, 0, 1}, // once
+	} {
+		w := newWorld()
+		s, _ := slot(w, strictLimit(10), 1.3)
+		assert.InDelta(t, 1.3, s.WakeAt(1), 1e-9)
+		for j, now := range c.steps {
+			s.Advance(Time{Now: now, Step: uint64(j)}, one)
+		}
+		assert.Equal(t, c.avail, s.Available(), "row %d", i)
+		assert.Equal(t, c.lost, s.lost, "row %d", i)
+		if c.avail == 1 {
+			assert.InDelta(t, 0.32, s.UsableUntil().Seconds(), 1e-6, "counted from the engine's start, at 1")
+			assert.InDelta(t, 1.32, s.WakeAt(1.3), 1e-9)
+		}
+	}
+}
+
+// TestStrictConfirm: a slot is used only within a second after its line was last heard of, since
+// another may have replaced it. Half a second before that the share asks.
+func TestStrictConfirm(t *testing.T) {
+	w := newWorld()
+	s, _ := slot(w, strictLimit(0.2), 6)
+	assert.InDelta(t, 5.5, s.WakeAt(1), 1e-9)
+	s.Advance(Time{Now: 5.4}, one)
+	assert.Nil(t, s.Next(5.4, one))
+	r := s.Next(5.5, one)
+	if assert.NotNil(t, r) {
+		assert.Zero(t, r.Allocate.Want)
+	}
+	assert.Nil(t, s.Next(5.6, one), "it is on its way")
+	s.Advance(Time{Now: 6}, one)
+	assert.Zero(t, s.Available(), "not confirmed")
+	r.Allocate.Reply = schedule.Reply{Rate: 0.2, Now: 5.5, Carry: schedule.Carry{Inc: 5, Seq: 1}}
+	s.Answered(r, 5.6, 5.6)
+	s.Advance(Time{Now: 6}, one)
+	assert.EqualValues(t, 1, s.Available())
+	assert.InDelta(t, 5.02, s.UsableUntil().Seconds(), 1e-6)
+
+	s, _ = slot(w, strictLimit(10), 1.9)
+	s.Limit.Expiry = 1
+	s.strict().batches[0].expires = 2.9
+	s.Advance(Time{Now: 1.9}, one)
+	assert.EqualValues(t, 1, s.Available(), "heard of just now")
+	assert.InDelta(t, 1.0, s.UsableUntil().Seconds(), 1e-6, "until a second after that")
+
+	s, _ = slot(w, strictLimit(0.2), 6) // the store fails
+	r = s.Next(5.5, one)
+	w.down = true
+	w.do(r, 5.5)
+	s.Answered(r, 5.6, 5.6)
+	assert.Nil(t, s.Next(5.6, one))
+	assert.NotNil(t, s.Next(s.retryAt, one))
+
+	s, _ = slot(w, strictLimit(0.2), 6) // the line was replaced
+	r = s.Next(5.5, one)
+	r.Allocate.Reply = schedule.Reply{Rate: 0.2, Now: 5.5, Carry: schedule.Carry{Inc: 6}}
+	s.Answered(r, 5.6, 5.6)
+	assert.Zero(t, s.Held())
+	assert.EqualValues(t, 1, s.lost)
+}
+
+// TestStrictFull: of a line that is full, the store says when to ask again; replicas then come up
+// to half a period later, so that they do not all come at once.
+func TestStrictFull(t *testing.T) {
+	w := newWorld()
+	low, high := math.Inf(1), 0.0
+	for range 300 {
+		c := w.stepped(strictLimit(10))
+		r := c.Next(1, one)
+		r.Allocate.Reply = schedule.Reply{Start: 0.3, Rate: 10, Now: 1, Carry: schedule.Carry{Inc: 5}}
+		c.Answered(r, 1, 1)
+		assert.Nil(t, c.Next(1.29, one))
+		assert.InDelta(t, c.retryAt, c.WakeAt(1), 1e-9)
+		low, high = min(low, c.retryAt), max(high, c.retryAt)
+	}
+	assert.InDelta(t, 1.3, low, 0.003)
+	assert.GreaterOrEqual(t, low, 1.3)
+	assert.InDelta(t, 1.35, high, 0.003)
+}
+
+// TestStrictTry: a caller that does not wait asks for a slot that is free now. A refusal holds,
+// so that others need not ask.
+func TestStrictTry(t *testing.T) {
+	try := Demand{Anybody: true, Try: true}
+	w := newWorld()
+	c := w.stepped(strictLimit(10))
+	r := c.Next(1, try)
+	if assert.NotNil(t, r) {
+		assert.EqualValues(t, 1, r.Allocate.Want)
+		assert.Zero(t, r.Allocate.MaxReserved, "none ahead")
+	}
+	assert.False(t, c.TryRefused(), "it is asked for")
+	r.Allocate.Reply = schedule.Reply{Start: 0.05, Rate: 10, Now: 1, Carry: schedule.Carry{Inc: 5}}
+	c.Answered(r, 1, 1)
+	assert.True(t, c.TryRefused())
+	full := c.FullUntil().Seconds() + 1
+	assert.Greater(t, full, 1.05)
+	assert.LessOrEqual(t, full, 1.0751, "and a quarter of a period more, at most")
+	assert.InDelta(t, full, c.NextPermit(1), 1e-6)
+	assert.Nil(t, c.Next(1.05, try))
+	assert.NotNil(t, c.Next(full+1e-6, try))
+
+	c = w.stepped(strictLimit(10)) // another pace
+	r = c.Next(1, try)
+	r.Allocate.Reply = schedule.Reply{Start: 5, Rate: 10, Now: 1, Carry: schedule.Carry{Inc: 5}}
+	c.Answered(r, 1, 1)
+	assert.Nil(t, c.Next(1.1, try))
+	c.Apply(at(c.Limit, 100))
+	assert.NotNil(t, c.Next(1.1, try))
+
+	c = w.stepped(strictLimit(10)) // the store fails
+	r = c.Next(1, try)
+	w.down = true
+	w.do(r, 1)
+	c.Answered(r, 1, 1)
+	assert.InDelta(t, c.retryAt-1, c.FullUntil().Seconds(), 1e-6)
+
+	c, _ = slot(w, strictLimit(10), 1.3)
+	assert.Nil(t, c.Next(1.1, try), "it has one to come")
+	assert.False(t, c.TryRefused())
+	assert.InDelta(t, 1.3, c.NextPermit(1.1), 1e-9)
+	c.Advance(Time{Now: 1.3}, try)
+	assert.True(t, c.TryRefused(), "another limit has no permit for it")
+}
+
+// TestStrictQueue: a caller that finds the line full comes in its turn, or when it is woken; one
+// that has gone leaves the queue.
+func TestStrictQueue(t *testing.T) {
+	queueing := strictLimit(10)
+	queueing.MaxReserved, queueing.Queue = 1, true
+	w := newWorld()
+	w.run(1)
+	a, b := w.join(queueing), w.join(queueing)
+	a.callers = 3
+	w.run(5)
+	b.once = 1
+	b.touch()
+	w.run(0.01)
+	assert.True(t, b.State(w.now).Queued)
+	assert.Equal(t, b.Waiter(), w.last().Allocate.Waiter)
+	assert.Contains(t, b.Waiter(), "p|")
+	assert.Len(t, w.state.Queue, 2)
+	assert.False(t, b.Idle())
+	w.run(0.5)
+	assert.Zero(t, b.once, "in its turn")
+	assert.False(t, b.State(w.now).Queued)
+	w.run(1)
+	assert.True(t, b.Idle())
+
+	b.once = 1
+	b.touch()
+	w.run(0.01)
+	n := len(w.requests)
+	b.Woken(w.now)
+	b.touch()
+	w.run(0.001)
+	assert.Greater(t, len(w.requests), n, "it asks at once")
+	b.once = 0
+	b.touch()
+	w.run(0.001)
+	assert.Zero(t, w.last().Allocate.Want)
+	assert.False(t, b.State(w.now).Queued)
+	for _, waiter := range w.state.Queue {
+		assert.NotEqual(t, b.Waiter(), waiter.Name)
+	}
+
+	c := w.stepped(queueing) // it is woken while its request is on its way
+	r := c.Next(w.now, one)
+	c.Woken(w.now + 0.1)
+	r.Allocate.Reply = schedule.Reply{Start: 0.5, Rate: 10, Now: w.now, Carry: schedule.Carry{Inc: 5}}
+	c.Answered(r, w.now+0.2, w.now+0.2)
+	assert.NotNil(t, c.Next(w.now+0.2, one))
+
+	c = w.stepped(queueing) // woken before its request, in the same step
+	c.Woken(w.now)
+	r = c.Next(w.now, one)
+	r.Allocate.Reply = schedule.Reply{
+		Start: 0.5, Rate: 10, Now: w.now, Carry: schedule.Carry{Inc: 5},
+	}
+	c.Answered(r, w.now, w.now)
+	assert.Nil(t, c.Next(w.now, one), "the answer to that wake-up is there")
+	assert.InDelta(t, w.now+0.5, c.WakeAt(w.now), 1e-9)
+
+	d := w.stepped(strictLimit(10))
+	r = d.Next(w.now, one)
+	assert.Empty(t, r.Allocate.Waiter, "the policy says so")
+}
+
+// TestStrictGivesBack the last slot only: of others, nobody could have them.
+func TestStrictGivesBack(t *testing.T) {
+	for _, drain := range []bool{false, true} {
+		for _, c := range []struct {
+			now      float64
+			last     bool
+			returned float64
+			asks     bool
+		}{
+			{1.2, true, 1, true},
+			{1.2, false, 0, drain},
+			{1.31, true, 0, drain}, // it is due
+		} {
+			w := newWorld()
+			s, mode := slot(w, strictLimit(10), 1.3)
+			mode.last = mode.last && c.last
+			next := func(now float64) (returned float64, asks bool) {
+				ask := func() *permits.Request { return s.Next(now, Demand{}) }
+				if drain {
+					ask = func() *permits.Request { return s.Drain(now) }
+				}
+				r := ask()
+				if r == nil {
+					return 0, false
+				}
+				assert.Zero(t, r.Allocate.Want)
+				return r.Allocate.Returned, true
+			}
+			returned, asks := next(c.now)
+			assert.Equal(t, c.asks, asks, "drain %v, %+v", drain, c)
+			assert.Equal(t, c.returned, returned, "drain %v, %+v", drain, c)
+			if drain {
+				assert.Zero(t, s.Held())
+				assert.EqualValues(t, 1-c.returned, s.lost)
+				s.pending = false
+				_, asks = next(c.now)
+				assert.False(t, asks, "once")
+			}
+		}
+	}
+	w := newWorld()
+	s, _ := slot(w, strictLimit(10), 1.3)
+	assert.Nil(t, s.Next(1.1, Demand{Callers: 1, Anybody: true}), "its caller waits for another limit")
+	assert.EqualValues(t, 1, s.Held())
+	r := s.Next(1.1, Demand{Waiting: 1, Callers: 2, Anybody: true})
+	assert.EqualValues(t, 1, r.Allocate.Want, "a second caller")
+	r.Allocate.Reply = schedule.Reply{Start: 0.1, Rate: 10, Now: 1.1, Carry: schedule.Carry{Inc: 5, Seq: 1}}
+	s.Answered(r, 1.1, 1.1)
+	assert.True(t, s.strict().last, "the line is full; its own is still the last")
+}
+
+// TestStrictTryIsNotLast: a slot that a try got is used at once; the one before is no longer the
+// last.
+func TestStrictTryIsNotLast(t *testing.T) {
+	w := newWorld()
+	s, mode := slot(w, strictLimit(10), 1.05)
+	s.Advance(Time{Now: 1.05}, one)
+	s.Take(1)
+	s.Advance(Time{Now: 1.06}, one)
+	assert.Zero(t, s.Held())
+	assert.True(t, mode.last)
+	r := s.Next(1.2, Demand{Anybody: true, Try: true})
+	r.Allocate.Reply = schedule.Reply{N: 1, Rate: 10, Now: 1.2, Carry: schedule.Carry{Inc: 5, Seq: 2}}
+	s.Answered(r, 1.2, 1.2)
+	assert.False(t, mode.last)
+}
+
+// TestStrictChangedRate: slots of the old pace are void, those on their way as well.
+func TestStrictChangedRate(t *testing.T) {
+	w := newWorld()
+	s, _ := slot(w, strictLimit(10), 1.3)
+	r := s.Next(1.1, Demand{Waiting: 1, Callers: 2, Anybody: true})
+	s.Apply(at(s.Limit, 20))
+	s.Advance(Time{Now: 1.15}, one)
+	assert.Zero(t, s.Held())
+	r.Allocate.Reply = schedule.Reply{N: 1, Start: 0.3, Rate: 10, Now: 1.1, Carry: schedule.Carry{Inc: 5, Seq: 2}}
+	s.Answered(r, 1.2, 1.2)
+	assert.Zero(t, s.Held())
+	assert.NotNil(t, s.Next(1.2, one), "a new one is asked for at once")
+}
+
+// TestStrictSlowAnswer: a slot begins when it would have if the answer had been as fast as others.
+// Of the first answer of all that is unknown, so that its slot is used only if it was fast.
+func TestStrictSlowAnswer(t *testing.T) {
+	for i, c := range []struct {
+		took []float64 // by requests, a second apart
+		due  float64   // of the last one's slot after its request; 0 = it is void
+	}{
+		{[]float64{0.01}, 0.31},
+		{[]float64{0.1}, 0}, // longer than a slot may be used
+		{[]float64{0.01, 0.1}, 0.31},
+		{[]float64{0.1, 0.01}, 0.31},
+		{[]float64{0.1, 0.1}, 0.4},
+		{[]float64{0.1, 0.2}, 0.4},
+	} {
+		w := newWorld()
+		s := w.stepped(strictLimit(10))
+		sent := 1.0
+		for j, took := range c.took {
+			sent = float64(1 + j)
+			s.strict().void()
+			s.strict().last = false
+			r := s.Next(sent, one)
+			r.Allocate.Reply = schedule.Reply{N: 1, Start: 0.3, Rate: 10, Now: 100 + sent, Carry: schedule.Carry{Inc: 5}}
+			s.Answered(r, sent+took, sent+took)
+		}
+		if c.due == 0 {
+			assert.Zero(t, s.Held(), "row %d", i)
+			assert.EqualValues(t, 1, s.lost)
+			continue
+		}
+		if assert.NotNil(t, s.current(), "row %d", i) {
+			assert.InDelta(t, sent+c.due, s.current().due, 1e-3, "row %d", i)
+		}
+	}
+	w := newWorld() // in an hour the clocks may have drifted apart: slow ones become usual
+	s := w.stepped(strictLimit(10)).strict()
+	for i, c := range []struct{ sent, took, delay float64 }{{1, 0.01, 0}, {2, 0.1, 0.09}, {3602, 0.1, 0}, {3603, 0.1, 0}} {
+		s.sent, s.done = c.sent, c.sent+c.took
+		delay, known := s.delay(&schedule.Reply{Now: 100 + c.sent})
+		assert.True(t, known)
+		assert.InDelta(t, c.delay, delay, 1e-3, "row %d", i)
+	}
+}
