@@ -314,7 +314,7 @@ func ExampleError() {
 	o, retryAfter := dispatch.OutcomeOf(err)
 	fmt.Println(o == dispatch.OutcomeBusy, retryAfter)
 	// Output:
-	// busy, to be asked again after 3s: rpc error: code = ResourceExhausted desc = quota
+	// busy, retry after 3s: rpc error: code = ResourceExhausted desc = quota
 	// ResourceExhausted
 	// true 3s
 }
