@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// TestForgets: what has expired takes no memory for long: limits, values, records, and the status of replicas.
+// TestForgets: expired limits, values, records and statuses of replicas take no memory for long.
 func TestForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New()
