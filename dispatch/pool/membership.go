@@ -52,7 +52,7 @@ func (a Answer) Again(ttl float64) float64 {
 
 // Heartbeat is one member's heartbeat: it reports the answer that the member has applied, and
 // returns the next. ttl, in seconds, is positive and the same for all members; a member that has
-// been silent for that long is removed. now is the store's clock. Lease is the member's side.
+// been silent for that long is removed. now is the store's clock. [Lease] is the member's side.
 //
 // The members agree when all have applied the present term, that is, when all report one size and
 // it is the number of members. Until then the divisor is the larger of that number and the largest
@@ -73,7 +73,7 @@ func (a Answer) Again(ttl float64) float64 {
 //     heartbeat.
 //   - A term is a time, so it is never told twice. A term that this state has not told its member
 //     shows that the store lost a newer state. For a ttl from then, and from an empty state on, no
-//     member is admitted, and the size stays at the largest that holders of a divisor report.
+//     member is admitted, and the size stays at the one that holders of a divisor report.
 //   - A step back of the store's clock counts as no time, a step forward as ttl/4 at most. So no
 //     member is removed early unless the clock jumps more than twice in ttl/2.
 //
