@@ -51,7 +51,7 @@ type SubscriptionStats struct {
 	Waiting      int              `json:"waiting,omitempty"`  // calls that wait
 	InFlight     int64            `json:"inFlight,omitempty"` // messages; only with maxInFlight
 	Reason       Reason           `json:"reason,omitempty"`   // why calls wait
-	Shadowed     int64            `json:"shadowed,omitempty"` // messages that only shadow mode let through
+	Shadowed     int64            `json:"shadowed,omitempty"` // messages that shadow mode let pass
 	Waits        map[Reason]int64 `json:"waits,omitempty"`    // calls that had to wait, all time
 	WaitTimes    Histogram        `json:"-"`
 	Limits       []LimitStats     `json:"limits,omitempty"`

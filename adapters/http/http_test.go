@@ -33,7 +33,7 @@ func answered(status int, header ...string) error {
 	return httpthrottle.Error(resp)
 }
 
-// An untouched body is nobody's business but the caller's.
+// The body is left to the caller.
 type untouched struct{}
 
 func (untouched) Read([]byte) (int, error) { panic("read") }
@@ -181,7 +181,7 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestTransportErrors: an error is reported as what it is, and comes back as it was.
+// TestTransportErrors: an error is reported, and returned unchanged.
 func TestTransportErrors(t *testing.T) {
 	s := server(t)
 	gone := httptest.NewServer(nil)

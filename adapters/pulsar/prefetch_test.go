@@ -65,7 +65,7 @@ func TestPushedAhead(t *testing.T) {
 	}
 }
 
-// drainUntil reads for d, and at most so many messages.
+// drainUntil reads messages for d, or until it has as many as most.
 func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, most int) (texts []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

@@ -10,7 +10,7 @@
 //	throttle_waits_total                calls that had to wait, by reason, counted when served
 //	throttle_wait_seconds               histogram of their waiting times
 //	throttle_waiting_calls              calls waiting now
-//	throttle_shadowed_messages_total    messages that only shadow mode let through
+//	throttle_shadowed_messages_total    messages that would have waited without shadow mode
 //	throttle_caught_up                  1: this replica has caught up with the producers
 //	throttle_exempt                     1: nothing is charged now: caught up, or not limited
 //	throttle_in_flight_messages         delivered and not done; only where maxInFlight is set
@@ -83,7 +83,7 @@ var (
 	waitTime = ofSubscription("wait_seconds", "Waiting times of calls that had to wait.")
 	waiting  = ofSubscription("waiting_calls", "Calls waiting now.")
 	shadowed = ofSubscription("shadowed_messages_total",
-		"Messages that only shadow mode let through.")
+		"Messages that would have waited without shadow mode.")
 	caughtUp = ofSubscription("caught_up", "1 if this replica has caught up with the producers.")
 	exempt   = ofSubscription("exempt", "1 if nothing is charged now: caught up, or not limited.")
 	inFlight = ofSubscription("in_flight_messages", "Messages delivered and not done.")

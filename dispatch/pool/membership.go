@@ -92,7 +92,7 @@ func Heartbeat(s State, member string, applied Answer, ttl, now float64) (State,
 		s.Members = append(s.Members, Member{Name: member})
 	}
 	m := &s.Members[i]
-	// One that joins again and again hears no answer, and must not hold up the rest.
+	// A member that joins again and again gets no answer, and must not delay the others.
 	if joined || applied.Term > 0 {
 		m.Until = s.Clock + ttl
 	}
@@ -153,7 +153,7 @@ func (s State) tick(ttl, now float64) (State, bool) {
 	return s, len(s.Members) < n
 }
 
-// tell notes that the member is told a term, and forgets those that it has reported since.
+// tell records that the member is told a term, and forgets terms that it has reported since.
 func (m *Member) tell(term int64) {
 	var told []int64
 	for _, t := range m.Told {
