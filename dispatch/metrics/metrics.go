@@ -34,7 +34,7 @@
 //	throttle_permit_store_requests_total       requests sent to the permit store
 //	throttle_permit_store_errors_total         requests that failed
 //	throttle_permit_store_late_replies_total   replies that came too late to be used
-//	throttle_permit_store_unavailable          1: the last request failed
+//	throttle_permit_store_unavailable          1: no request was answered lately
 //	throttle_policy_store_unavailable          1: policies cannot be read; the last ones apply
 //	throttle_policy_revision                   revision of the policies in force
 //	throttle_invalid_policies                  stored policies that are invalid and ignored
@@ -106,7 +106,7 @@ var (
 	errs     = describe("permit_store_errors_total", "Requests that failed.")
 	late     = describe("permit_store_late_replies_total",
 		"Replies that came too late to be used.")
-	permitsDown = describe("permit_store_unavailable", "1 if the last request failed.")
+	permitsDown = describe("permit_store_unavailable", "1 if no request was answered lately.")
 	sourceDown  = describe("policy_store_unavailable", "1 if the policies cannot be read now.")
 	revision    = describe("policy_revision", "Revision of the policies in force.")
 	invalid     = describe("invalid_policies", "Stored policies that are invalid and ignored.")
