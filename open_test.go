@@ -197,9 +197,11 @@ func TestTLSMismatch(t *testing.T) {
 		}
 		require.NoError(t, permits.Close())
 	}
+	withTLS := strings.TrimPrefix(services.RedisTLS(t, server).URL, "rediss://")
+	without := strings.TrimPrefix(services.Redis(t), "redis://")
 	for url, want := range map[string]string{
-		"rediss://" + strings.TrimPrefix(services.Redis(t), "redis://"):               "if the server has none, use redis://",
-		strings.Replace(services.RedisTLS(t, server).URL, "rediss://", "redis://", 1): "if it wants TLS, use rediss://",
+		"rediss://" + without: "if the server has none, use redis://",
+		"redis://" + withTLS:  "if it wants TLS, use rediss://",
 	} {
 		permits, err := throttle.OpenPermits(url)
 		require.NoError(t, err)

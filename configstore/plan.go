@@ -117,13 +117,13 @@ func (s Snapshot) appendEnds(changes []Change, key Key, fields []string) []Chang
 	return changes
 }
 
-// Same reports whether two entries of one key say the same.
+// Same reports whether two entries of one key have the same settings and end.
 func Same(a, b policy.Entry) bool {
 	return reflect.DeepEqual(a.Settings, b.Settings) && a.Expires.Equal(b.Expires)
 }
 
-// Edit lists, asks plan what to change, and applies that if nobody else applied anything in the
-// meantime; else it starts again, so that no update is lost. It returns the store's revision. A
+// Edit lists the entries, and applies the changes that plan returns for them. If there was another
+// Apply in between, it starts again, so that no update is lost. It returns the store's revision. A
 // plan without changes applies nothing.
 func Edit(ctx context.Context, store Store, plan func(Snapshot) ([]Change, error)) (int64, error) {
 	for {

@@ -317,7 +317,7 @@ func ExampleReporting() {
 	_ = lim.Close()
 	// Output:
 	// "an allocate: posted" <nil>
-	// "" busy, to be asked again after 1s: 429 Too Many Requests
+	// "" busy, retry after 1s: 429 Too Many Requests
 	// there is a limit now: true
 }
 
@@ -377,7 +377,7 @@ func TestOutcomeOf(t *testing.T) {
 	o, retryAfter := dispatch.OutcomeOf(fmt.Errorf("post: %w", busy))
 	assert.Equal(t, dispatch.OutcomeBusy, o)
 	assert.Equal(t, 3*time.Second, retryAfter)
-	require.EqualError(t, busy, "busy, to be asked again after 3s: 429 Too Many Requests")
+	require.EqualError(t, busy, "busy, retry after 3s: 429 Too Many Requests")
 	for err, want := range map[error]dispatch.Outcome{
 		nil: dispatch.OutcomeOK, context.Canceled: dispatch.OutcomeIgnored,
 		context.DeadlineExceeded: dispatch.OutcomeTimeout, errors.New("x"): dispatch.OutcomeFailed,

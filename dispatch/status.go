@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Stats is what a replica can tell about itself: its status record, and the source of its metrics.
+// Stats is the state of a replica. Metrics and status records are made from it.
 type Stats struct {
 	Replica  string `json:"replica"`
 	Cluster  string `json:"cluster"`
@@ -33,12 +33,13 @@ type Stats struct {
 type PermitStoreStats struct {
 	Requests    int64 `json:"requests"` // pipelined or not
 	Errors      int64 `json:"errors"`   // requests that failed
-	Late        int64 `json:"late"`     // requests that came too late to count
+	Late        int64 `json:"late"`     // requests whose replies came too late to be used
 	Unavailable bool  `json:"unavailable,omitempty"`
 }
 
-// SubscriptionStats is one subscription in one replica. Counts are since it was opened here; those
-// of its limits go on if a new handle is opened within a minute.
+// SubscriptionStats is the state of one subscription in one replica. Counts start when the
+// subscription is opened here; those of its limits continue if a new handle is opened within a
+// minute.
 type SubscriptionStats struct {
 	Topic        string           `json:"topic"`
 	Subscription string           `json:"subscription"`
@@ -49,15 +50,15 @@ type SubscriptionStats struct {
 	Backlog      int64            `json:"backlog"`            // messages; -1 = unknown
 	Waiting      int              `json:"waiting,omitempty"`  // calls that wait
 	InFlight     int64            `json:"inFlight,omitempty"` // messages; only with maxInFlight
-	Reason       Reason           `json:"reason,omitempty"`   // why they wait
-	Shadowed     int64            `json:"shadowed,omitempty"` // messages let through, all time
+	Reason       Reason           `json:"reason,omitempty"`   // why calls wait
+	Shadowed     int64            `json:"shadowed,omitempty"` // messages that shadow mode let pass
 	Waits        map[Reason]int64 `json:"waits,omitempty"`    // calls that had to wait, all time
 	WaitTimes    Histogram        `json:"-"`
 	Limits       []LimitStats     `json:"limits,omitempty"`
 }
 
-// LimitStats is one limit as one subscription of one replica sees it. Its counts start again when
-// the limit's sharing.mode changes.
+// LimitStats is the state of one limit for one subscription in one replica. Its counts start again
+// when the limit's sharing.mode changes.
 type LimitStats struct {
 	Key         string  `json:"key"` // in the permit store
 	Reason      Reason  `json:"limit"`
@@ -88,10 +89,10 @@ type Histogram struct {
 	Buckets [len(WaitBuckets) + 1]int64 // not cumulative
 }
 
-// Stats returns what there is to know now. It costs about a microsecond a subscription.
+// Stats returns the present state. It costs about a microsecond for each subscription.
 func (l *Limiter) Stats() Stats { return l.stats(false, math.MaxInt) }
 
-// stats is Stats of max subscriptions at most; with activeOnly, of those that are not idle.
+// stats is Stats for at most max subscriptions; with activeOnly, only of those that are not idle.
 func (l *Limiter) stats(activeOnly bool, max int) Stats {
 	permits := l.engine.Availability()
 	l.mu.Lock()
@@ -119,8 +120,8 @@ func (l *Limiter) stats(activeOnly bool, max int) Stats {
 	return s
 }
 
-// Stats returns what there is to know now of the subscription, all its handles in this process
-// together. That of a nil Subscription is empty.
+// Stats returns the present state of the subscription, over all its handles in this process. A nil
+// Subscription has empty Stats.
 func (s *Subscription) Stats() SubscriptionStats {
 	if s == nil {
 		return SubscriptionStats{Backlog: -1, Exempt: true}
@@ -163,9 +164,9 @@ func limitStats(of sharing.State) LimitStats {
 	return l
 }
 
-// MessageRate is the rate of the narrowest limit, in messages a second: for a limit of bytes, what
-// it lets through of messages of so many bytes. It is infinite where nothing is limited. For a
-// subscription that is caught up, it is that of when it falls behind.
+// MessageRate returns the lowest rate of all limits, in messages a second. For a limit of bytes,
+// it is the rate of messages of the given size. It is infinite if nothing is limited. For a
+// subscription that is caught up, it is the rate that applies when the subscription falls behind.
 func (s SubscriptionStats) MessageRate(bytes float64) float64 {
 	rate := math.Inf(1)
 	if s.Shadow {
@@ -181,7 +182,7 @@ func (s SubscriptionStats) MessageRate(bytes float64) float64 {
 	return rate
 }
 
-// A Reason says why callers wait.
+// A Reason is the reason why callers wait.
 type Reason string
 
 // The reasons.
@@ -207,8 +208,8 @@ const (
 	ReasonNoGroup Reason = engine.ReasonNoGroup
 )
 
-// ReasonOf is why callers wait for a limit of a scope of that kind.
+// ReasonOf returns the reason of callers that wait for a limit of a scope of that kind.
 func ReasonOf(kind policy.Kind, bytes bool) Reason { return Reason(resolve.Reason(kind, bytes)) }
 
-// bytes reports whether the limit is of bytes.
+// bytes reports whether the limit counts bytes.
 func (r Reason) bytes() bool { return strings.HasSuffix(string(r), string(ReasonBytes)) }

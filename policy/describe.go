@@ -20,8 +20,8 @@ func (t *table[T]) describe() []Field {
 	var all []Field
 	for _, r := range t.rows {
 		all = append(all, Field{
-			Name: r.name, Want: r.value.wants(), Default: r.byDefault, Help: r.help, Scopes: r.scopes,
-			List: r.value.form().list,
+			Name: r.name, Want: r.value.wants(), Default: r.byDefault, Help: r.help,
+			Scopes: r.scopes, List: r.value.form().list,
 		})
 	}
 	return all

@@ -44,8 +44,9 @@ var policyTable = newTable([]row[Policy]{
 	},
 	{
 		name: "burst", isLimit: true, scopes: limits, byDefault: "0",
-		value: at(integers[int64](0, MaxMessageRate*hour), func(p *Policy) **int64 { return &p.Burst }),
-		help:  "Messages that an idle limit may save up. Only for sharing mode fair.",
+		value: at(integers[int64](0, MaxMessageRate*hour),
+			func(p *Policy) **int64 { return &p.Burst }),
+		help: "Messages that an idle limit may save up. Only for sharing mode fair.",
 	},
 	{
 		name: "byteBurst", isLimit: true, scopes: limits, byDefault: "0",
@@ -74,15 +75,15 @@ var policyTable = newTable([]row[Policy]{
 		name: "onOutage", scopes: limits, byDefault: string(OutageShare),
 		value: at(choices(OutageShare, OutageStop, OutageOpen),
 			func(p *Policy) *OnOutage { return &p.OnOutage }),
-		help: "While the permit store is unavailable: share goes on at the last known " +
-			"share, stop dispatches nothing (fail closed), open does not limit (fail " +
-			"open).",
+		help: "While the permit store is unavailable: share continues at the last " +
+			"known share, stop dispatches nothing (fail closed), open does not limit " +
+			"(fail open).",
 	},
 	{
 		name: "maxInFlight", scopes: topics, byDefault: "0",
 		value: at(integers[int64](0, many), func(p *Policy) **int64 { return &p.MaxInFlight }),
-		help: "Messages of a subscription handed out and not done with, per replica; " +
-			"with Kafka, not committed. 0 means any number.",
+		help: "Messages of a subscription that are delivered and not yet done, for each " +
+			"replica; with Kafka, not yet committed. 0 means any number.",
 	},
 	{
 		name: "weight", scopes: topics, byDefault: "1",
@@ -94,7 +95,7 @@ var policyTable = newTable([]row[Policy]{
 		name: "reserved", scopes: topics,
 		value: at(rates(MaxMessageRate), func(p *Policy) *Rate { return &p.Reserved }),
 		help: "Messages that a subscription is guaranteed of the limits that it shares, " +
-			"before the rest is shared by weight. What it does not use is lent.",
+			"before the rest is shared by weight. What it does not use goes to others.",
 	},
 	{
 		name: "reservedBytes", scopes: topics,
@@ -298,7 +299,8 @@ var quotaSettingsTable = newTable([]row[QuotaSettings]{
 	},
 	{
 		name: "ignoreZones", scopes: clusters, byDefault: "1",
-		value: at(integers[int64](0, 100), func(s *QuotaSettings) **int64 { return &s.IgnoreZones }),
-		help:  "How many of the worst zones are ignored: their saturation limits nobody.",
+		value: at(integers[int64](0, 100),
+			func(s *QuotaSettings) **int64 { return &s.IgnoreZones }),
+		help: "How many of the worst zones are ignored: their saturation has no effect.",
 	},
 })

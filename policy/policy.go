@@ -4,7 +4,7 @@ package policy
 // set", and the scope inherits the field. [Policy.WithDefaults] fills in what no scope sets. The
 // ranges, the defaults and the scopes of all fields are in fields.go and docs/reference/policy.md.
 //
-// A Policy is plain data, and is never changed once it has been handed to somebody.
+// A Policy is plain data, and is never changed once it is shared.
 type Policy struct {
 	MessageRate   Rate     // messages per period; 0 = no limit
 	ByteRate      Rate     // bytes per period; 0 = no limit
@@ -125,7 +125,7 @@ type OnOutage string
 
 // What to do while the permit store is unavailable.
 const (
-	OutageShare OnOutage = "share" // go on at the last known share
+	OutageShare OnOutage = "share" // continue at the last known share
 	OutageStop  OnOutage = "stop"  // dispatch nothing: fail closed
 	OutageOpen  OnOutage = "open"  // dispatch without limit: fail open
 )
@@ -133,8 +133,8 @@ const (
 // IsPaused reports whether nothing may be dispatched.
 func (p Policy) IsPaused() bool { return p.Paused != nil && *p.Paused }
 
-// WithDefaults returns p with the default of every field that p leaves unset, so that no pointer is
-// nil. A rate has no default: it stays unset, which is no limit.
+// WithDefaults returns p with the default of every field that p leaves unset, so that no pointer
+// is nil. A rate has no default: it stays unset, which is no limit.
 func (p Policy) WithDefaults() Policy {
 	q := policyTable.defaults
 	q.overlay(&p)

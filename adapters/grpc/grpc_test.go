@@ -273,7 +273,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestUnreadStream: a stream that nobody reads to its end ends with its context or its connection.
+// TestUnreadStream: a stream that is not read to its end ends with its context or its connection.
 func TestUnreadStream(t *testing.T) {
 	for name, c := range map[string]struct {
 		want dispatch.Outcome
@@ -314,7 +314,7 @@ func ExampleError() {
 	o, retryAfter := dispatch.OutcomeOf(err)
 	fmt.Println(o == dispatch.OutcomeBusy, retryAfter)
 	// Output:
-	// busy, to be asked again after 3s: rpc error: code = ResourceExhausted desc = quota
+	// busy, retry after 3s: rpc error: code = ResourceExhausted desc = quota
 	// ResourceExhausted
 	// true 3s
 }

@@ -33,7 +33,7 @@ func answered(status int, header ...string) error {
 	return httpthrottle.Error(resp)
 }
 
-// An untouched body is nobody's business but the caller's.
+// The body is left to the caller.
 type untouched struct{}
 
 func (untouched) Read([]byte) (int, error) { panic("read") }
@@ -45,7 +45,7 @@ func TestError(t *testing.T) {
 	}
 	assert.NoError(t, httpthrottle.Error(nil))
 	err := answered(429, "Retry-After", "5")
-	assert.EqualError(t, err, "busy, to be asked again after 5s: 429 Too Many Requests")
+	assert.EqualError(t, err, "busy, retry after 5s: 429 Too Many Requests")
 	busy, ok := errors.AsType[*dispatch.BusyError](err)
 	require.True(t, ok)
 	assert.Equal(t, 5*time.Second, busy.RetryAfter)
@@ -181,7 +181,7 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestTransportErrors: an error is reported as what it is, and comes back as it was.
+// TestTransportErrors: an error is reported, and returned unchanged.
 func TestTransportErrors(t *testing.T) {
 	s := server(t)
 	gone := httptest.NewServer(nil)
@@ -267,7 +267,7 @@ func ExampleError() {
 	o, retryAfter := dispatch.OutcomeOf(err)
 	fmt.Println(o == dispatch.OutcomeBusy, retryAfter)
 	// Output:
-	// busy, to be asked again after 3s: 429 Too Many Requests
+	// busy, retry after 3s: 429 Too Many Requests
 	// true 3s
 }
 

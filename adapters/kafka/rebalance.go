@@ -50,10 +50,11 @@ const defaultRebalanceTimeout = 30 * time.Second
 // afterRebalance waits until the group's next generation runs, and drops the message in hand, if
 // there is one.
 //
-// Until then kafka-go still returns messages of the generation that has ended. They are read again;
-// but if one behind the message in hand were committed, the message in hand would be lost. A commit
-// of no messages returns as soon as the commit loop of the next generation runs. If that takes too
-// long, the message in hand stays, and FetchMessage returns what keeps the group from running.
+// Until then kafka-go still returns messages of the generation that has ended. They are read
+// again; but if one behind the message in hand were committed, the message in hand would be lost.
+// A commit of no messages returns as soon as the commit loop of the next generation runs. If that
+// takes too long, the message in hand stays, and FetchMessage returns what keeps the group from
+// running.
 func (r *Reader) afterRebalance(ctx context.Context) error {
 	timeout := cmp.Or(r.config.RebalanceTimeout, defaultRebalanceTimeout)
 	running, cancel := context.WithTimeout(ctx, timeout)
@@ -68,6 +69,6 @@ func (r *Reader) afterRebalance(ctx context.Context) error {
 	case err == nil:
 		r.drop()
 	}
-	r.inFlight.SettleAll() // nobody will commit them here
+	r.inFlight.SettleAll() // they will not be committed here
 	return nil
 }

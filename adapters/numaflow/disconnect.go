@@ -20,8 +20,8 @@ import (
 // sources.
 func WithRequeue(messages int) Option { return func(o *options) { o.requeue = messages } }
 
-// ackPatience is how long the first Ack may take after the stream of Reads has ended: the stream of
-// Acks is not known before. It is longer than a sink usually takes for a batch.
+// ackPatience is how long the first Ack may take after the stream of Reads has ended: the stream
+// of Acks is not known before. It is longer than a sink usually takes for a batch.
 const ackPatience = 30 * time.Second
 
 // follow notes the data plane's stream of Reads. If it is another, the data plane has been
@@ -91,7 +91,7 @@ func (s *source) note(ctx context.Context, read []entry) {
 	}
 }
 
-// abandon gives up messages that nobody will settle.
+// abandon gives up messages that will not be settled.
 func (s *source) abandon(entries []entry) {
 	s.unacknowledged.mu.Lock()
 	kept, lost := s.unacknowledged.abandon(entries)

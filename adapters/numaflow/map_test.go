@@ -189,7 +189,7 @@ func TestMapUnlimited(t *testing.T) {
 	}
 }
 
-// TestMapPanic: a panic of the user's goes on, and its permit goes back.
+// TestMapPanic: a panic of the user's code continues, and its permit goes back.
 func TestMapPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := perSecond(1000)

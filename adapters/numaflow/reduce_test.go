@@ -128,7 +128,7 @@ func TestReducers(t *testing.T) {
 	}
 }
 
-// TestReducersEnd: when the stream ends, nobody waits any more, and nothing is kept from the
+// TestReducersEnd: when the stream ends, no datum waits any more, and nothing is kept from the
 // reducer.
 func TestReducersEnd(t *testing.T) {
 	for name, run := range reducers {

@@ -267,7 +267,7 @@ func TestSinkOfProcessThatEnds(t *testing.T) {
 	}
 }
 
-// TestBusySinkOfProcessThatEnds: a system that stays busy holds up no stop.
+// TestBusySinkOfProcessThatEnds: a system that stays busy does not delay a stop.
 func TestBusySinkOfProcessThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		process, end := context.WithCancel(t.Context())
@@ -431,7 +431,7 @@ func TestSinkStrict(t *testing.T) {
 	})
 }
 
-// TestSinkInFlight: who may have one message at a time does not wait for more.
+// TestSinkInFlight: with maxInFlight 1, a sink gets its message without waiting for more.
 func TestSinkInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call

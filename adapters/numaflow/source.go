@@ -142,7 +142,7 @@ func (s *source) deliver(
 				if limited {
 					bytes += size(m.Value(), m.Keys(), m.Headers())
 				}
-			case <-ctx.Done(): // nobody reads out any more
+			case <-ctx.Done(): // out is no longer read
 			}
 		}
 	}()

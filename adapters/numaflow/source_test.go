@@ -256,7 +256,7 @@ func TestSourceOfTooMany(t *testing.T) {
 	})
 }
 
-// TestSourcePanic: a panic of the user's goes on, and its permits go back.
+// TestSourcePanic: a panic of the user's code continues, and its permits go back.
 func TestSourcePanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1000, during: func() { panic("the user's") }}
@@ -274,7 +274,7 @@ func TestSourcePanic(t *testing.T) {
 	})
 }
 
-// TestSourceCaughtUp: who has nothing pending is not throttled.
+// TestSourceCaughtUp: a source without pending messages is not throttled.
 func TestSourceCaughtUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1000}

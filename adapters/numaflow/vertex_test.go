@@ -29,7 +29,7 @@ func TestTopicOfMonoVertex(t *testing.T) {
 	assert.Equal(t, "numaflow://prod/orders/orders", topic.String())
 }
 
-// TestNames: faults of names are told all at once, with where they come from.
+// TestNames: faults of names are reported all at once, with their origins.
 func TestNames(t *testing.T) {
 	m := mapper.MapperFunc(func(context.Context, []string, mapper.Datum) mapper.Messages {
 		return nil

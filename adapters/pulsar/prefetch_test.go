@@ -17,6 +17,7 @@ import (
 func TestPushedAhead(t *testing.T) {
 	t.Parallel()
 	bytes := policy.Policy{ByteRate: policy.PerSecond(200 * 1024), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	dlq := &pulsar.DLQPolicy{MaxDeliveries: 3, DeadLetterTopic: "dlq"}
 	for name, c := range map[string]struct {
 		limit      policy.Policy
 		partitions int
@@ -24,14 +25,12 @@ func TestPushedAhead(t *testing.T) {
 		ahead      int64 // at most, without the message that waits
 		atLeast    int64
 	}{
-		"slow":                   {perSecond(20), 0, pulsar.ConsumerOptions{}, 1, 1},
-		"slow, but with a queue": {perSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5}, 1, 1},
-		"slow, zero-queue":       {perSecond(20), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
-		"100 a second":           {perSecond(100), 0, pulsar.ConsumerOptions{}, 1, 1},
-		"101 a second":           {perSecond(101), 0, pulsar.ConsumerOptions{}, 6, 1},
-		"slow, with a DLQ": {perSecond(20), 0,
-			pulsar.ConsumerOptions{DLQ: &pulsar.DLQPolicy{MaxDeliveries: 3,
-				DeadLetterTopic: "dlq"}}, 1, 1},
+		"slow":                     {perSecond(20), 0, pulsar.ConsumerOptions{}, 1, 1},
+		"slow, but with a queue":   {perSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5}, 1, 1},
+		"slow, zero-queue":         {perSecond(20), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+		"100 a second":             {perSecond(100), 0, pulsar.ConsumerOptions{}, 1, 1},
+		"101 a second":             {perSecond(101), 0, pulsar.ConsumerOptions{}, 6, 1},
+		"slow, with a DLQ":         {perSecond(20), 0, pulsar.ConsumerOptions{DLQ: dlq}, 1, 1},
 		"slow, partitions":         {perSecond(20), 4, pulsar.ConsumerOptions{}, 4, 3},
 		"fast":                     {perSecond(400), 0, pulsar.ConsumerOptions{}, 20, 10},
 		"fast, zero-queue":         {perSecond(400), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
@@ -66,7 +65,7 @@ func TestPushedAhead(t *testing.T) {
 	}
 }
 
-// drainUntil reads for d, and at most so many messages.
+// drainUntil reads messages for d, or until it has as many as most.
 func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, most int) (texts []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

@@ -10,7 +10,7 @@
 //	throttle_waits_total                calls that had to wait, by reason, counted when served
 //	throttle_wait_seconds               histogram of their waiting times
 //	throttle_waiting_calls              calls waiting now
-//	throttle_shadowed_messages_total    messages that only shadow mode let through
+//	throttle_shadowed_messages_total    messages that would have waited without shadow mode
 //	throttle_caught_up                  1: this replica has caught up with the producers
 //	throttle_exempt                     1: nothing is charged now: caught up, or not limited
 //	throttle_in_flight_messages         delivered and not done; only where maxInFlight is set
@@ -34,7 +34,7 @@
 //	throttle_permit_store_requests_total       requests sent to the permit store
 //	throttle_permit_store_errors_total         requests that failed
 //	throttle_permit_store_late_replies_total   replies that came too late to be used
-//	throttle_permit_store_unavailable          1: the last request failed
+//	throttle_permit_store_unavailable          1: no request was answered lately
 //	throttle_policy_store_unavailable          1: policies cannot be read; the last ones apply
 //	throttle_policy_revision                   revision of the policies in force
 //	throttle_invalid_policies                  stored policies that are invalid and ignored
@@ -83,7 +83,7 @@ var (
 	waitTime = ofSubscription("wait_seconds", "Waiting times of calls that had to wait.")
 	waiting  = ofSubscription("waiting_calls", "Calls waiting now.")
 	shadowed = ofSubscription("shadowed_messages_total",
-		"Messages that only shadow mode let through.")
+		"Messages that would have waited without shadow mode.")
 	caughtUp = ofSubscription("caught_up", "1 if this replica has caught up with the producers.")
 	exempt   = ofSubscription("exempt", "1 if nothing is charged now: caught up, or not limited.")
 	inFlight = ofSubscription("in_flight_messages", "Messages delivered and not done.")
@@ -106,7 +106,7 @@ var (
 	errs     = describe("permit_store_errors_total", "Requests that failed.")
 	late     = describe("permit_store_late_replies_total",
 		"Replies that came too late to be used.")
-	permitsDown = describe("permit_store_unavailable", "1 if the last request failed.")
+	permitsDown = describe("permit_store_unavailable", "1 if no request was answered lately.")
 	sourceDown  = describe("policy_store_unavailable", "1 if the policies cannot be read now.")
 	revision    = describe("policy_revision", "Revision of the policies in force.")
 	invalid     = describe("invalid_policies", "Stored policies that are invalid and ignored.")

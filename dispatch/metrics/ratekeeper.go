@@ -62,8 +62,8 @@ var (
 
 	readerCost = describe("busy_reader_cost_bytes_per_second", "Cost on a backend near its target.",
 		"backend", "zone", "id")
-	readerPart = describe("busy_reader_cost_ratio", "Part of the cost of a backend near its target.",
-		"backend", "zone", "id")
+	readerPart = describe("busy_reader_cost_ratio",
+		"Part of the cost of a backend near its target.", "backend", "zone", "id")
 )
 
 // Describe implements prometheus.Collector.

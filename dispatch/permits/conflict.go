@@ -7,8 +7,8 @@ import (
 )
 
 // WaitAfterConflict waits before a compare-and-swap that lost is tried again: for a random time of
-// up to 2 ms, twice as long with each attempt (the first is 0), and 32 ms at most. It returns
-// ctx's error if that ends first.
+// up to 2 ms, which doubles with each attempt (the first is 0), up to 32 ms. It returns ctx's
+// error if ctx ends first.
 func WaitAfterConflict(ctx context.Context, attempt int) error {
 	timer := time.NewTimer(rand.N(2 * time.Millisecond << min(attempt, 4)))
 	defer timer.Stop()

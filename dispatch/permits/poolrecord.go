@@ -11,8 +11,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// recordVersion is that of the records of pools and groups. A newer one is refused: an older
-// program must not replace it.
+// recordVersion is the version of the records of pools and groups. A newer one is refused, so that
+// an older program does not replace it.
 const recordVersion = 1
 
 // A splitState is what a permit store keeps of a limit with sharing.mode split, as JSON.
@@ -29,8 +29,8 @@ type groupsState struct {
 	Line schedule.Line `json:"line,omitzero"` // of the limit's ramp
 }
 
-// A PoolRecord is what heartbeats and draws replace under one key: by what Apply returns, with a
-// time to live of TTL.
+// A PoolRecord is the record under one key that heartbeats and draws replace. Apply returns its
+// new text, and TTL is its time to live.
 type PoolRecord struct {
 	Key      string
 	TTL      time.Duration
@@ -65,10 +65,10 @@ func PoolRecords(requests []*Request) (records []*PoolRecord) {
 	return records
 }
 
-// Apply sets the answers of the record's requests and returns the text to replace old by, at now
-// on the store's clock in seconds; nil if nothing is to be replaced, since all requests have
-// failed. An empty old is none. A store that compares and swaps calls Apply again with the text
-// that it then finds.
+// Apply sets the answers of the record's requests and returns the text that replaces old, at now
+// on the store's clock in seconds. It returns nil if nothing is to be replaced, since all requests
+// have failed. An empty old means that there is no record. A store that compares and swaps calls
+// Apply again with the text that it then finds.
 func (r *PoolRecord) Apply(old []byte, now float64) (next []byte) {
 	for _, q := range r.requests {
 		var text []byte
@@ -93,9 +93,9 @@ func (r *PoolRecord) Fail(err error) {
 	}
 }
 
-// Apply sets the answer and returns the record to replace record by; empty is none. now is the
-// store's clock in seconds. damage is why the record was not used; if next is nil, why it must
-// not be replaced: it is of a newer version.
+// Apply sets the answer and returns the record that replaces record; an empty record means that
+// there is none. now is the store's clock in seconds. damage is the reason why the record was not
+// used. If next is nil, the record must not be replaced, since it is of a newer version.
 func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error) {
 	var p splitState
 	if damage = parse(record, &p, &p.Version); errors.Is(damage, errNewer) {
@@ -116,9 +116,9 @@ func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error
 	return encode(p, damage)
 }
 
-// Apply sets the answer and returns the record to replace record by; empty is none. now is the
-// store's clock in seconds. damage is why the record was not used; if next is nil, why it must
-// not be replaced: it is of a newer version.
+// Apply sets the answer and returns the record that replaces record; an empty record means that
+// there is none. now is the store's clock in seconds. damage is the reason why the record was not
+// used. If next is nil, the record must not be replaced, since it is of a newer version.
 func (d *Draw) Apply(record []byte, now float64) (next []byte, damage error) {
 	var g groupsState
 	if damage = parse(record, &g, &g.Version); errors.Is(damage, errNewer) {

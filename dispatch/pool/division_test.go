@@ -45,9 +45,9 @@ func TestDivision(t *testing.T) {
 	assert.Zero(t, got.N)
 }
 
-// TestDivisionLaws: whoever visits, gives back, is silent, and however clock and terms go, no
-// period has more spent than its permits, and together with what a cut-off group goes on with, no
-// more than that either.
+// TestDivisionLaws: whatever members visit, give back or are silent, and whatever clock and terms,
+// no period has more spent than its permits, and together with what a cut-off group goes on with,
+// no more than that either.
 func TestDivisionLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		terms := terms

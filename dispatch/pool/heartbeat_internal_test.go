@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// settled returns a fleet of so many replicas that agree.
+// settled returns a fleet of n replicas that agree.
 func settled(t *testing.T, size int) *fleet {
 	t.Helper()
 	f := &fleet{t: 1e9}

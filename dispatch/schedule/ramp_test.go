@@ -55,7 +55,7 @@ func TestRamp(t *testing.T) {
 			{1001.0, true, 20},   // once
 			{1004.0, false, 50},  // by time
 			{999.0, true, 50},    // a clock that steps back
-			{1000.0, true, 60},   // goes on from there
+			{1000.0, true, 60},   // continues from there
 			{1030.0, true, 100},  // not above
 			{1061.0, false, 10},  // nobody called for a ttl
 			{1062.0, false, 20},  //
@@ -89,7 +89,7 @@ func TestRamp(t *testing.T) {
 	}
 }
 
-// TestRampLimitChanges: the line goes on from where it is, at the slope of the new limit, and
+// TestRampLimitChanges: the line continues from where it is, at the slope of the new limit, and
 // never above it.
 func TestRampLimitChanges(t *testing.T) {
 	r := schedule.Ramp{From: 10, Over: 9}
@@ -128,7 +128,7 @@ func TestRampIsOneLine(t *testing.T) {
 	})
 }
 
-// From 15 to 60 permits a second in 10 seconds; nobody asks in the third.
+// From 15 to 60 permits a second in 10 seconds, without requests in the third.
 func ExampleRamp_At() {
 	r := schedule.Ramp{From: 15, Over: 10, Relaxed: true}
 	var s schedule.Line

@@ -16,9 +16,9 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Schedule is consumers that share one limit of messages. Replicas decide and the store
-// allocates as with a real Limiter and permit store; made up are the messages that arrive, and the
-// time that a request takes. The sharing.mode is fair. A Schedule is for one goroutine.
+// A Schedule is a set of consumers that share one limit of messages. Replicas and the permit store
+// decide as in production; the arriving messages and the times of requests are simulated. The
+// sharing.mode is fair. A Schedule is not safe for concurrent use.
 type Schedule struct {
 	Policy    policy.Policy // of the topic; its message rate, burst, round and ramp count
 	Consumers []Consumers
@@ -32,7 +32,7 @@ type Schedule struct {
 	revision int64
 }
 
-// Consumers are a subscription's replicas, all alike.
+// Consumers are the identical replicas of a subscription.
 type Consumers struct {
 	Subscription string  `json:"subscription"`
 	Replicas     int     `json:"replicas"` // default 1
@@ -119,7 +119,7 @@ type Second struct {
 	Requests int              `json:"requests"` // of all replicas
 }
 
-// Second lets a second go by. The simulation must be valid.
+// Second simulates one second. The simulation must be valid.
 func (s *Schedule) Second() Second {
 	if s.replicas == nil {
 		s.start()
@@ -153,7 +153,7 @@ func (s *Schedule) start() {
 	}
 }
 
-// Change has all replicas learn of another policy, at once.
+// Change changes the policy of all replicas at once.
 func (s *Schedule) Change(p policy.Policy) {
 	s.Policy = p
 	s.revision++

@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/internal/probe"
 )
 
-// An attempt to connect goes on after the calls that have started it have timed out: with a
+// An attempt to connect continues after the calls that have started it have timed out: with a
 // password, etcd takes its time.
 type attempt struct {
 	done   chan struct{} // closed when there is a client, or an error

@@ -70,7 +70,7 @@ func (s *Store) swap(
 	}
 }
 
-// Value returns what Update keeps under key.
+// Value returns the value that Update keeps under key.
 func (s *Store) Value(ctx context.Context, key string) ([]byte, float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

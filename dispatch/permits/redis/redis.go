@@ -33,10 +33,9 @@ type Store struct {
 	tls     bool
 }
 
-// Open returns a permit store on the servers of o. It replaces o's timeouts and retries by what a
-// permit store needs: each call ends within timeout (0 = [DefaultTimeout]), and nothing is sent
-// twice. It connects when the store is used, so that a process can start while Redis is
-// unavailable.
+// Open returns a permit store on the servers of o. It sets o's timeouts and retries: each call
+// ends within timeout (0 = DefaultTimeout), and nothing is sent twice. The store connects when it
+// is first used, so that a process can start while Redis is unavailable.
 func Open(o redis.UniversalOptions, timeout time.Duration) *Store {
 	if timeout <= 0 {
 		timeout = DefaultTimeout

@@ -49,7 +49,8 @@ func (f *SetFlags) TTL(cmd *cobra.Command, unset ...string) (time.Duration, erro
 	}
 	var unsetErr error
 	if len(unset) > 0 {
-		unsetErr = errors.New("for: a field cannot be unset temporarily: want FIELD=VALUE, or no --for")
+		unsetErr = errors.New(
+			"for: a field cannot be unset temporarily: want FIELD=VALUE, or no --for")
 	}
 	d, err := policy.ParseDuration(f.For)
 	switch {
