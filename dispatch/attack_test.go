@@ -115,8 +115,8 @@ func TestManyReturn(t *testing.T) {
 			f.store.Locked(func() { f.store.Calls = nil })
 			time.Sleep(2 * second)
 			var calls []time.Time
-			f.store.Locked(func() { calls = slices.Clone(f.store.Calls[:100]) }) // the first of most
-			most := 0
+			f.store.Locked(func() { calls = slices.Clone(f.store.Calls[:100]) })
+			highest := 0
 			for i, at := range calls {
 				n := 0
 				for _, other := range calls[i:] {
@@ -124,9 +124,9 @@ func TestManyReturn(t *testing.T) {
 						n++
 					}
 				}
-				most = max(most, n)
+				highest = max(highest, n)
 			}
-			within(t, "calls in the same 50 ms", most, 5, 60)
+			within(t, "calls in the same 50 ms", highest, 5, 60)
 			within(t, "dispatched in the second of the return", f.between(back, back+second), 7500, 12_500)
 			within(t, "dispatched in the next", f.between(back+second, back+2*second), 9500, 10500)
 		})
@@ -155,15 +155,15 @@ func TestPartialPartition(t *testing.T) {
 				from := time.Since(f.start) + second
 				time.Sleep(11 * second)
 				all := f.between(from, from+10*second) / 10
-				most, least := 1010+125*cut, 980
+				highest, lowest := 1010+125*cut, 980
 				if loss == policy.OutageStop {
-					most = 1010
+					highest = 1010
 				}
 				if cut == 8 {
-					most, least = 1010, 0
+					highest, lowest = 1010, 0
 				}
-				within(t, "a second, without the permit store for some", all, least, min(most, 2000))
-				within(t, "any second", f.window(second, 0), 0, min(most*11/10, 2000))
+				within(t, "a second, without the permit store for some", all, lowest, min(highest, 2000))
+				within(t, "any second", f.window(second, 0), 0, min(highest*11/10, 2000))
 				f.store.Locked(func() {
 					for _, r := range f.joined[:cut] {
 						r.link.Cut = false
@@ -171,12 +171,12 @@ func TestPartialPartition(t *testing.T) {
 				})
 				back := time.Since(f.start)
 				time.Sleep(6 * second)
-				least = 970
+				lowest = 970
 				if loss == policy.OutageShare && cut < 8 { // replicas that were cut off pay back
-					least = 1000 - 125*cut
+					lowest = 1000 - 125*cut
 				}
-				within(t, "a second, while what came on top is repaid", f.between(back+second, back+3*second)/2,
-					least, 1010)
+				within(t, "a second, while the excess is paid back", f.between(back+second, back+3*second)/2,
+					lowest, 1010)
 				within(t, "a second, with it again", f.between(back+3*second, back+6*second)/3, 970, 1010)
 			})
 		}

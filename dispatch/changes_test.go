@@ -48,11 +48,11 @@ func TestEveryChangeHolds(t *testing.T) {
 				time.Sleep(5*second + 3*poolTTL) // the replicas have to agree on the pool
 				since := time.Since(f.start)
 				time.Sleep(10 * second)
-				least := 930
+				lowest := 930
 				if after == "queue" { // no slot is allocated ahead, so each is a round trip late
-					least = 890
+					lowest = 890
 				}
-				within(t, "ten seconds", f.between(since, since+10*second), least, 1010)
+				within(t, "ten seconds", f.between(since, since+10*second), lowest, 1010)
 			})
 		}
 	}

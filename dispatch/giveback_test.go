@@ -57,16 +57,16 @@ func TestFewerMessagesAreChargedFewerBytes(t *testing.T) {
 
 // A grant that arrives just when its caller's context ends goes back.
 func TestGrantsLostToACancelledContextComeBack(t *testing.T) {
-	const most = 100
-	p := policy.Policy{MaxInFlight: new(int64(most))}
+	const slots = 100
+	p := policy.Policy{MaxInFlight: new(int64(slots))}
 	limited(t, p, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		for round := range 50 {
-			held, _, ok := sub.TryAcquire(most)
+			held, _, ok := sub.TryAcquire(slots)
 			require.True(t, ok, "round %d", round)
-			require.Equal(t, most, held.N(), "round %d: all came back", round)
+			require.Equal(t, slots, held.N(), "round %d: all came back", round)
 			ctx, cancel := context.WithCancel(t.Context())
 			var waiting sync.WaitGroup
-			for range most {
+			for range slots {
 				waiting.Go(func() {
 					if g, err := sub.Acquire(ctx, 1); err == nil {
 						g.Done(1, 0)
@@ -75,7 +75,7 @@ func TestGrantsLostToACancelledContextComeBack(t *testing.T) {
 			}
 			synctest.Wait() // all callers wait
 			cancel()
-			held.Done(most, 0) // serves some callers that have not left yet
+			held.Done(slots, 0) // serves some callers that have not left yet
 			waiting.Wait()
 			synctest.Wait()
 		}

@@ -162,8 +162,8 @@ func TestHoldBound(t *testing.T) {
 		cancel()
 		running.Wait()
 		for _, d := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
-			most := window.Max(d, window.Times(used))
-			assert.LessOrEqual(t, float64(most), rate*(d+hold+250*time.Millisecond).Seconds(), "in %v", d)
+			highest := window.Max(d, window.Times(used))
+			assert.LessOrEqual(t, float64(highest), rate*(d+hold+250*time.Millisecond).Seconds(), "in %v", d)
 		}
 		assert.GreaterOrEqual(t, float64(len(used)), 0.9*rate*60)
 		assert.LessOrEqual(t, float64(len(used)), rate*61.25)

@@ -47,11 +47,11 @@ func (f *fleet) excess(rate float64, from time.Duration) time.Duration {
 	return time.Duration(worst / rate * float64(time.Second))
 }
 
-// bounded checks the guarantees of a limit of 1000/s from a time on: no second above most, no
+// bounded checks the guarantees of a limit of 1000/s from a time on: no second above perSecond, no
 // interval more than 250 ms ahead, and in total at most 100.5 % and the permits of one round trip.
-func (f *fleet) bounded(t *testing.T, what string, from, to time.Duration, most int, excess time.Duration) {
+func (f *fleet) bounded(t *testing.T, what string, from, to time.Duration, perSecond int, excess time.Duration) {
 	t.Helper()
-	within(t, what+": any second", f.window(second, from), 0, most)
+	within(t, what+": any second", f.window(second, from), 0, perSecond)
 	within(t, what+": excess", f.excess(1000, from), 0, excess)
 	t.Logf("%s: total %.2f %%", what, float64(f.between(from, to))/10/(to-from).Seconds())
 }

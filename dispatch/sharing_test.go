@@ -242,7 +242,7 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		var flying, most atomic.Int64
+		var inFlight, highest atomic.Int64
 		var done [3]atomic.Int64
 		var workers sync.WaitGroup
 		for i, handle := range []*dispatch.Subscription{sub, sub.Tagged("gold"), sub.Tagged("bulk")} {
@@ -250,9 +250,9 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 				workers.Go(func() {
 					for ctx.Err() == nil {
 						_ = handle.Do(ctx, func(context.Context) error { // ends with ctx
-							most.Store(max(most.Load(), flying.Add(1)))
+							highest.Store(max(highest.Load(), inFlight.Add(1)))
 							time.Sleep(10 * time.Millisecond)
-							flying.Add(-1)
+							inFlight.Add(-1)
 							done[i].Add(1)
 							return nil
 						})
@@ -261,7 +261,7 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 			}
 		}
 		workers.Wait()
-		assert.EqualValues(t, 2, most.Load())
+		assert.EqualValues(t, 2, highest.Load())
 		for i := range done {
 			within(t, "a third of 200 a second", float64(done[i].Load()), 600, 680)
 		}
@@ -285,7 +285,7 @@ func TestInFlightOfManyTags(t *testing.T) {
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
 		require.NoError(t, err)
-		flies, err := sub.Acquire(t.Context(), 1)
+		held, err := sub.Acquire(t.Context(), 1)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -304,7 +304,7 @@ func TestInFlightOfManyTags(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		assert.Less(t, lim.Stats().Permits.Requests, int64(200))
-		flies.Done(1, 0)
+		held.Done(1, 0)
 		waiters.Wait()
 		within(t, "one at a time, of 20 ms", float64(served.Load()), 400, 510)
 		require.NoError(t, lim.Close())

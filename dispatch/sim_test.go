@@ -29,10 +29,10 @@ func fleets(t *testing.T, name string, p policy.Policy, run func(t *testing.T, f
 }
 
 // within logs a figure, and fails the test unless it is within bounds.
-func within[N int | float64 | time.Duration](t *testing.T, what string, got, least, most N) {
+func within[N int | float64 | time.Duration](t *testing.T, what string, got, min, max N) {
 	t.Helper()
-	t.Logf("%s: %v (bounds %v to %v)", what, got, least, most)
-	assert.True(t, got >= least && got <= most, "%s: %v is not in %v to %v", what, got, least, most)
+	t.Logf("%s: %v (bounds %v to %v)", what, got, min, max)
+	assert.True(t, got >= min && got <= max, "%s: %v is not in %v to %v", what, got, min, max)
 }
 
 // many permits at a time, or one
@@ -254,7 +254,7 @@ func TestFaults(t *testing.T) {
 			eight(f, max)
 			f.store.Locked(func() { f.store.Frozen = time.Now().Add(2 * second) })
 			time.Sleep(4 * second)
-			within(t, "while it is away", f.between(3500*time.Millisecond, 5*second), 1275, 1875)
+			within(t, "while it is unavailable", f.between(3500*time.Millisecond, 5*second), 1275, 1875)
 			within(t, "any second", f.window(second, 0), 900, 1250)
 		})
 		open := perSecond(1000)

@@ -122,7 +122,7 @@ func TestSplitWithoutAPermitStore(t *testing.T) {
 			}
 			cut(true)
 			time.Sleep(5 * second)
-			assert.Zero(t, f.between(0, 5*second), "nobody knows of the others")
+			assert.Zero(t, f.between(0, 5*second), "no replica knows the others")
 			assert.True(t, f.joined[0].lim.Stats().Permits.Unavailable)
 			cut(false)
 			time.Sleep(3*poolTTL + 10*second)

@@ -66,7 +66,7 @@ type LimitStats struct {
 	Ramp        float64 `json:"ramp,omitempty"`     // its present rate on a ramp; 0 = at Rate
 	Share       float64 `json:"share,omitempty"`    // of this replica, permits a second; 0 = unknown
 	Use         float64 `json:"use"`                // permits a second taken here lately
-	Stock       int64   `json:"stock,omitempty"`    // permits allocated and not taken
+	Held        int64   `json:"held,omitempty"`     // permits allocated and not used
 	Granted     int64   `json:"granted"`            // permits, all time, those returned included
 	Returned    int64   `json:"returned,omitempty"` // permits given back unused, all time
 	Owed        int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time
@@ -151,7 +151,7 @@ func subscriptionStats(of engine.State) SubscriptionStats {
 func limitStats(of sharing.State) LimitStats {
 	l := LimitStats{
 		Key: of.Key, Reason: Reason(of.Reason), Rate: of.Rate, Share: of.Share, Use: of.Use,
-		Stock: of.Stock, Granted: of.Granted, Returned: of.Returned, Owed: of.Owed,
+		Held: of.Stock, Granted: of.Granted, Returned: of.Returned, Owed: of.Owed,
 		Expired: of.Lost, Allocations: of.Allocations, Queued: of.Queued, Pool: of.Pool,
 		Group: of.Group, Revision: of.Revision.Number,
 	}

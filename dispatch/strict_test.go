@@ -133,7 +133,7 @@ func TestStrictCancelsAndIsBounded(t *testing.T) {
 		within(t, "the shortest gap", shortest, 998*time.Millisecond, 2*second)
 		within(t, "calls", n, 60, 100)
 		for i := range 4 {
-			assert.NotZero(t, f.by(i, 0, 100*second), "jitter serves everybody")
+			assert.NotZero(t, f.by(i, 0, 100*second), "jitter serves all replicas")
 		}
 	})
 }
@@ -241,11 +241,11 @@ func TestStrictInFlight(t *testing.T) {
 	p.MaxInFlight = new(int64(1))
 	fleets(t, "", p, func(t *testing.T, f *fleet) {
 		r, other := f.join(0, "slow"), f.join(1, "other")
-		var flying, most atomic.Int64
+		var inFlight, highest atomic.Int64
 		slow := func(context.Context) error {
-			most.Store(max(most.Load(), flying.Add(1)))
+			highest.Store(max(highest.Load(), inFlight.Add(1)))
 			time.Sleep(2 * second)
-			flying.Add(-1)
+			inFlight.Add(-1)
 			return nil
 		}
 		for i := range 20 {
@@ -264,7 +264,7 @@ func TestStrictInFlight(t *testing.T) {
 			}
 		})
 		time.Sleep(60 * second)
-		assert.EqualValues(t, 1, most.Load())
+		assert.EqualValues(t, 1, highest.Load())
 		within(t, "the other has what is left", f.by(1, 0, 60*second), 520, 600)
 	})
 }

@@ -132,7 +132,7 @@ func TestTryAcquire(t *testing.T) {
 		}
 		within(t, "permits of 100", got, 90, 102)
 	})
-	for _, c := range []struct{ permits, least, most int }{ // a minute
+	for _, c := range []struct{ permits, min, max int }{ // a minute
 		{600, 14, 29}, // the first attempt is refused: nothing is allocated yet
 		{15, 12, 16},
 	} {
@@ -147,7 +147,7 @@ func TestTryAcquire(t *testing.T) {
 				}
 				time.Sleep(2 * time.Second)
 			}
-			within(t, "runs of 30", got, c.least, c.most)
+			within(t, "runs of 30", got, c.min, c.max)
 		})
 	}
 }
@@ -376,7 +376,7 @@ func TestReasonsAndWaits(t *testing.T) {
 func TestCacheFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "policies.json")
 	synctest.Test(t, func(t *testing.T) {
-		away := errors.New("etcd is away")
+		away := errors.New("etcd is unavailable")
 		source := new(throttletest.Policies)
 		source.Fail(away)
 		_, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
@@ -501,10 +501,9 @@ func TestTieIsLoggedOnce(t *testing.T) {
 		_, err = lim.Subscription("kafka://public/default/orders", name)
 		require.NoError(t, err)
 	}
+	rates := map[string]float64{"kafka://public/default/audits": 8, "kafka://public/default/orders": 7}
 	for _, s := range lim.Stats().Subscriptions {
-		assert.InDelta(t,
-			map[string]float64{"kafka://public/default/audits": 8, "kafka://public/default/orders": 7}[s.Topic],
-			s.Limits[0].Rate, 0)
+		assert.InDelta(t, rates[s.Topic], s.Limits[0].Rate, 0)
 	}
 	require.NoError(t, lim.Close())
 	assert.Equal(t, 1, strings.Count(log.String(), "two patterns tie"), log.String())

@@ -30,11 +30,11 @@ func TestQueueForSlots(t *testing.T) {
 					}
 				}
 				time.Sleep(60 * second)
-				least, requests := 1180, 2.1
+				calls, requests := 1180, 2.1
 				if reserved == 0 { // no slots ahead: each request is a round trip late
-					least, requests = 1150, 3.3
+					calls, requests = 1150, 3.3
 				}
-				within(t, "calls", f.between(0, 60*second), least, 1201)
+				within(t, "calls", f.between(0, 60*second), calls, 1201)
 				shortest, _ := f.gaps(0, time.Hour)
 				within(t, "the shortest gap", shortest, 45*time.Millisecond, 60*time.Millisecond)
 				var by []int

@@ -85,8 +85,7 @@ type server struct {
 	slow bool
 }
 
-func (s *server) UnaryCall(ctx context.Context, _ *service.SimpleRequest) (*service.SimpleResponse,
-	error) {
+func (s *server) UnaryCall(ctx context.Context, _ *service.SimpleRequest) (*service.SimpleResponse, error) {
 	if s.slow {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -121,16 +120,14 @@ func (s *server) StreamingInputCall(stream service.TestService_StreamingInputCal
 }
 
 // dial serves s, and returns a client whose calls are reported; end ends both.
-func dial(t testing.TB, sub *dispatch.Subscription, s *server) (client service.TestServiceClient,
-	end func()) {
+func dial(t testing.TB, sub *dispatch.Subscription, s *server) (client service.TestServiceClient, end func()) {
 	listener := bufconn.Listen(1 << 16)
 	srv := grpc.NewServer()
 	service.RegisterTestServiceServer(srv, s)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///service",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn,
-			error) {
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return listener.DialContext(ctx)
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),

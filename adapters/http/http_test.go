@@ -193,7 +193,7 @@ func TestTransportErrors(t *testing.T) {
 		base   func(*http.Transport)
 		want   dispatch.Outcome
 	}{
-		"nobody listens": {url: gone.URL, want: dispatch.OutcomeFailed},
+		"no listener": {url: gone.URL, want: dispatch.OutcomeFailed},
 		"canceled": {want: dispatch.OutcomeIgnored,
 			ctx: func() (context.Context, context.CancelFunc) {
 				ctx, cancel := context.WithCancel(t.Context())

@@ -224,8 +224,8 @@ func (r *Reader) begin(ctx context.Context) error {
 }
 
 // received notes where a message belongs that was fetched just now. If its generation began during
-// the fetch, it is of the new one: whoever drops a message of an ended generation must be sure that
-// the message is read again.
+// the fetch, it belongs to the new one: a message of an ended generation may be dropped only if it
+// is certain to be read again.
 func (r *Reader) received(m *kafka.Message) {
 	t := r.only
 	if t == nil {

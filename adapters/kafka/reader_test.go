@@ -47,8 +47,7 @@ func TestReaderObeysTheLimit(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 4000, 100)
 	lim := throttletest.Open(t,
-		policy.Policy{MessageRate: policy.PerSecond(500),
-			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		policy.Policy{MessageRate: policy.PerSecond(500), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	fetch(t, r)
 	next := int64(1)
@@ -69,8 +68,7 @@ func TestReaderChargesTheExactBytes(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 4000, 100)
 	lim := throttletest.Open(t,
-		policy.Policy{ByteRate: policy.PerSecond(50_000),
-			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		policy.Policy{ByteRate: policy.PerSecond(50_000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	fetch(t, r)
 	loosely.Hold(t, func(loose assert.TestingT) {

@@ -106,8 +106,7 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
 	lim := throttletest.Open(t,
-		policy.Policy{MessageRate: policy.PerSecond(100),
-			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		policy.Policy{MessageRate: policy.PerSecond(100), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	cfg := groupConfig(k.Brokers, name)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -172,8 +171,7 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
 	lim := throttletest.Open(t,
-		policy.Policy{MessageRate: policy.PerSecond(50),
-			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		policy.Policy{MessageRate: policy.PerSecond(50), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
@@ -212,7 +210,7 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 	}
 }
 
-// The smallest MaxBytes lets the largest message through.
+// The largest message arrives whole with the smallest MaxBytes.
 func TestALargeMessageComesWhole(t *testing.T) {
 	k := services.Kafka(t)
 	name := services.Name(t)

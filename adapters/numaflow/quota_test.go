@@ -57,8 +57,8 @@ func runs() map[string]func(t *testing.T, lim *dispatch.Limiter, n int, opts ...
 	return all
 }
 
-// TestQuotaOfTheOwnerAndOfTags: a datum goes on account of its tag if that has a quota, else of
-// the wrapper's, else of the namespace.
+// TestQuotaOfTheOwnerAndOfTags: a datum is charged to its tag if that has a quota, else to the
+// owner of the wrapper, else to the namespace.
 func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	ids := []string{"tenant:team", "tenant:big", "tag:own", "tag:bulk"}
 	for _, c := range []struct {

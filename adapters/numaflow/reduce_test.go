@@ -144,8 +144,8 @@ func TestReducersEnd(t *testing.T) {
 	}
 }
 
-// TestReducerOfTheDead: a reducer that ends with its stream leaves nothing behind, although
-// nobody closes its input.
+// TestReducerOfTheDead: a reducer that ends with its stream leaves nothing behind, although its
+// input is not closed.
 func TestReducerOfTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reduce := func(ctx context.Context, _ []string, _ <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
@@ -162,7 +162,7 @@ func TestReducerOfTheDead(t *testing.T) {
 }
 
 // TestReducerReturns: a reducer that returns before its input has ended leaves nothing behind,
-// and the permit of what it did not see goes back.
+// and the permits of data that it did not see are given back.
 func TestReducerReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := perSecond(1000)

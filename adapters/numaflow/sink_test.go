@@ -346,8 +346,8 @@ func TestSinkEnds(t *testing.T) {
 	})
 }
 
-// TestSinkOfClosedLimiter: messages are not lost, nor let through: they wait until the stream
-// ends. A nack comes after a second.
+// TestSinkOfClosedLimiter: messages are neither lost nor delivered without a permit. They wait
+// until the stream ends. A nack comes after a second.
 func TestSinkOfClosedLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call

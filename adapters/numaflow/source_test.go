@@ -21,8 +21,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// A user is a source as somebody writes it: it has so many messages, numbered, and waits for
-// TimeOut if it has none.
+// A user is a user-defined source with numbered messages. It waits for TimeOut if none is left.
 type user struct {
 	sourcer.Sourcer
 
@@ -159,7 +158,7 @@ func source(t *testing.T, u *user, p policy.Policy, opts ...numaflowthrottle.Opt
 	return s
 }
 
-// TestSourceFillsItsBatch: a Read goes on until TimeOut, so that a limit under the batch's size
+// TestSourceFillsItsBatch: a Read continues until TimeOut, so that a limit under the batch's size
 // is reached.
 func TestSourceFillsItsBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -293,8 +292,8 @@ func TestSourceCaughtUp(t *testing.T) {
 	})
 }
 
-// TestSourceCaughtUpInALongRead: the backlog is asked for again while a Read goes on, so that one
-// who has caught up stays so.
+// TestSourceCaughtUpInALongRead: the backlog is read again during a Read, so that a source that has
+// caught up stays so.
 func TestSourceCaughtUpInALongRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{}
@@ -389,8 +388,7 @@ func TestUnequalSources(t *testing.T) {
 		total := 0
 		start := func(name string, u *user) {
 			lim, err := dispatch.Open(context.WithoutCancel(ctx),
-				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits,
-					Replica: name})
+				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, lim.Close()) })
 			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
@@ -557,8 +555,7 @@ func TestNoReadComes(t *testing.T) {
 		permits := memory.New()
 		start := func(name string, u *user) sourcer.Sourcer {
 			lim, err := dispatch.Open(context.WithoutCancel(t.Context()),
-				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits,
-					Replica: name})
+				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, lim.Close()) })
 			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)

@@ -36,8 +36,7 @@ func TestNames(t *testing.T) {
 	})
 	lim := open(t, policy.Policy{})
 	_, err := numaflowthrottle.Map(m, lim)
-	for _, what := range []string{"NUMAFLOW_NAMESPACE", "topic.tenant", "topic.namespace",
-		"topic.name", "WithTopic"} {
+	for _, what := range []string{"NUMAFLOW_NAMESPACE", "topic.tenant", "topic.namespace", "topic.name", "WithTopic"} {
 		assert.ErrorContains(t, err, what)
 	}
 	_, err = numaflowthrottle.Map(m, lim, numaflowthrottle.WithTopic("kafka:orders"))

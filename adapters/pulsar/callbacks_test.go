@@ -17,8 +17,7 @@ func TestCallbacksNameTheConsumer(t *testing.T) {
 	t.Parallel()
 	w := newBrokerClient(t)
 	lim := throttletest.Open(t, fast(0))
-	for name, topics := range map[string][]string{"one topic": {w.topic(0)},
-		"topics": {w.topic(0), w.topic(2)}} {
+	for name, topics := range map[string][]string{"one topic": {w.topic(0)}, "topics": {w.topic(0), w.topic(2)}} {
 		var s witness
 		w.subscribe(topics[0], "billing")
 		c := w.open(pulsar.ConsumerOptions{Topics: topics, Type: pulsar.Failover,
@@ -37,8 +36,7 @@ func TestCallbacksNameTheConsumer(t *testing.T) {
 			10*time.Second, time.Millisecond)
 		require.Eventually(t, func() bool { return s.last("BecameActive") != nil }, 10*time.Second, time.Millisecond)
 		c.Close()
-		for _, callback := range []string{"BeforeConsume", "OnAcknowledge", "OnNegativeAcksSend",
-			"OnConsumerClose"} {
+		for _, callback := range []string{"BeforeConsume", "OnAcknowledge", "OnNegativeAcksSend", "OnConsumerClose"} {
 			assert.Same(t, c, s.last(callback), "%s: %s", name, callback)
 		}
 	}

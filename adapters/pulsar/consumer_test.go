@@ -94,8 +94,7 @@ func TestOneLimit(t *testing.T) {
 // Every type of subscription gets all messages, in order where Pulsar keeps it.
 func TestTypes(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []pulsar.SubscriptionType{pulsar.Exclusive, pulsar.Failover, pulsar.Shared,
-		pulsar.KeyShared} {
+	for _, kind := range []pulsar.SubscriptionType{pulsar.Exclusive, pulsar.Failover, pulsar.Shared, pulsar.KeyShared} {
 		for _, partitions := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%d-%d", kind, partitions), func(t *testing.T) {
 				t.Parallel()

@@ -66,11 +66,11 @@ func TestPushedAhead(t *testing.T) {
 }
 
 // drainUntil reads messages for d, or until it has as many as most.
-func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, most int) (texts []string) {
+func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, limit int) (texts []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	for len(texts) < most {
+	for len(texts) < limit {
 		m, err := c.Receive(ctx)
 		if err != nil {
 			break

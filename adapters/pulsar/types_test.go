@@ -129,8 +129,7 @@ func (r emptyReader) Next(ctx context.Context) (pulsar.Message, error) {
 
 // A Reader of several partitions goes by whether messages come, whatever the client's error says.
 func TestAReaderOfPartitionsIsNotAskedForItsEnd(t *testing.T) {
-	wrap := func(r pulsar.Reader, err error, lim *throttletest.Limiter) (*pulsarthrottle.Reader,
-		error) {
+	wrap := func(r pulsar.Reader, err error, lim *throttletest.Limiter) (*pulsarthrottle.Reader, error) {
 		require.NoError(t, err)
 		return pulsarthrottle.WrapReader(r, lim.Limiter)
 	}

@@ -10,7 +10,7 @@ import (
 // second.
 type Simulation struct {
 	Requests Pattern // that callers want to send, in each second
-	Busy     Pattern // busy answers in each second; at most the requests let through
+	Busy     Pattern // busy answers in each second; at most the requests sent
 	Duration int     // seconds; busy answers in 1..Duration-1, recovery from Duration+1
 }
 

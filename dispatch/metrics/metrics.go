@@ -155,7 +155,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			counter(granted, l.Granted, labels...)
 			counter(returned, l.Returned, labels...)
 			counter(expired, l.Expired, labels...)
-			gauge(allocated, float64(l.Stock), labels...)
+			gauge(allocated, float64(l.Held), labels...)
 			counter(allocations, l.Allocations, labels...)
 			if l.Ramp > 0 {
 				gauge(rampRate, l.Ramp, labels...)

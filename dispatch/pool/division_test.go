@@ -35,7 +35,7 @@ func TestDivision(t *testing.T) {
 		"the next period; b has just asked, and what it has is not left over")
 
 	assert.Equal(t, int64(9), visit(1.99, "b", "2", 9))
-	assert.Equal(t, int64(15), visit(4.2, "a", "1", 1000), "of b, who is silent, nothing is stolen")
+	assert.Equal(t, int64(15), visit(4.2, "a", "1", 1000), "no permits of b are stolen, which is silent")
 	assert.Equal(t, int64(21), visit(4.9, "a", "1", 1000))
 	d, _ = d.Visit(terms, pool.Visit{Group: "b", Member: "2", Leave: true}, 1004.9)
 	assert.Positive(t, visit(4.9, "a", "1", 1000), "b is empty now")
@@ -70,7 +70,7 @@ func TestDivisionLaws(t *testing.T) {
 			var got pool.Drawn
 			after, got := d.Visit(terms, v, now)
 			if again, _ := json.Marshal(d); string(again) != string(b) {
-				t.Fatal("a visit changed what it was given")
+				t.Fatal("a visit changed its argument")
 			}
 			require.NoError(t, json.Unmarshal(b, &d))
 			d = after
@@ -85,14 +85,14 @@ func TestDivisionLaws(t *testing.T) {
 				t.Fatalf("%+v: %d spent of %d", got, spent, terms.Permits)
 			}
 			if v.Want > 0 && got.N == 0 && !(got.Again > 0 && got.Again <= 1) {
-				t.Fatalf("to come again in %v", got.Again)
+				t.Fatalf("retry in %v", got.Again)
 			}
 		}
 	})
 }
 
-// A partition: of b, whose members are silent, nothing is stolen, so that they may go on with
-// their own.
+// A network partition: no permits are stolen from b, whose members are silent, so that they may
+// continue with their own.
 func ExampleDivision_Visit() {
 	t := pool.Terms{Names: []string{"a", "b"}, Permits: 100, Period: 1, Ahead: 0.1, TTL: 4}
 	d, got := pool.Division{}.Visit(t, pool.Visit{Group: "b", Member: "its only one", Want: 5}, 1000)

@@ -232,15 +232,15 @@ func (b *backend) take(k *Keeper, costs map[ID]float64, now float64) {
 // costliest returns the ids of a report that are followed whether or not they have a quota. Nil
 // means all.
 func (k *Keeper) costliest(costs map[ID]float64) map[ID]bool {
-	most := cmp.Or(k.MaxIDs, defaultMaxIDs)
-	if len(costs) <= most {
+	limit := cmp.Or(k.MaxIDs, defaultMaxIDs)
+	if len(costs) <= limit {
 		return nil
 	}
 	names := slices.SortedFunc(maps.Keys(costs), func(a, b ID) int {
 		return cmp.Or(cmp.Compare(costs[b], costs[a]), cmp.Compare(a, b))
 	})
-	kept := make(map[ID]bool, most)
-	for _, name := range names[:most] {
+	kept := make(map[ID]bool, limit)
+	for _, name := range names[:limit] {
 		kept[name] = true
 	}
 	return kept

@@ -8,8 +8,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// A line of 1000/s whose slots are allocated up to 100.1, last called at 100 on a clock that
-// nobody doubts.
+// lineAt100 returns a schedule of 1000/s whose slots are allocated up to 100.1. It was last called
+// at 100, on a checked clock.
 func lineAt100() schedule.State {
 	return schedule.State{
 		Inc: 1, Seq: 5, Last: 100, Checked: 100, Resumed: 99, Identity: "id", Rev: 1, Rate: 1000, Top: 1000,

@@ -57,7 +57,7 @@ func TestRamp(t *testing.T) {
 			{999.0, true, 50},    // a clock that steps back
 			{1000.0, true, 60},   // continues from there
 			{1030.0, true, 100},  // not above
-			{1061.0, false, 10},  // nobody called for a ttl
+			{1061.0, false, 10},  // no call for a ttl
 			{1062.0, false, 20},  //
 			{1091.0, false, 100}, // resumed after 29 seconds
 		}},
@@ -73,7 +73,7 @@ func TestRamp(t *testing.T) {
 			{1040, true, 30}, // where it was, one step
 			{1060, false, 30},
 			{1069, true, 40}, // resumed after a restart
-			{1100, true, 10}, // nobody called for a ttl
+			{1100, true, 10}, // no call for a ttl
 		}},
 		"never again": {schedule.Ramp{From: 10, Over: 9}, []call{{1000, true, 10}, {9000, true, 100}}},
 		"no ramp":     {schedule.Ramp{}, []call{{1000, false, 100}, {1001, true, 100}}},

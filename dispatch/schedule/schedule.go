@@ -96,7 +96,7 @@ type Request struct {
 	Rev          int64   // the revision that Rate and Ramp are from
 	NotAfter     float64 // on the store's clock: when the request is too late; 0 = never
 	Strict       bool    // one slot at a time, no credit, nothing shared by weight
-	MaxReserved  float64 // of Strict: slots in the future, with this one; 0 = one that is free now
+	MaxReserved  float64 // of Strict: future slots, with this one; 0 = only a slot due now
 	Waiter       string  // of Strict: its name in the queue, at most 255 bytes; "" = does not queue
 	Nonce        int64   // > 0, random: the incarnation of a new state
 	Rule         busy.Rule

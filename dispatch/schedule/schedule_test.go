@@ -42,7 +42,7 @@ func TestAllocate(t *testing.T) {
 	changed.Carry, changed.Rate, changed.Rev, changed.Want, changed.Returned = r.Carry, 500, 2, 0, 50
 	s, sub, r = schedule.Allocate(s, sub, changed, 100)
 	assert.InDelta(t, 100.1, s.Tail, 1e-9, "100 permits were allocated, 50 go back, 50 last twice as long")
-	assert.Zero(t, r.N, "a farewell")
+	assert.Zero(t, r.N, "no permits are wanted")
 
 	late := request()
 	late.NotAfter = 99
@@ -51,9 +51,9 @@ func TestAllocate(t *testing.T) {
 	assert.Equal(t, s, same)
 }
 
-// TestBookLaws: whatever is asked, and whatever the clock does, an allocation moves the tail by
-// its permits, never lies in the past, gives at least one permit and at most a quantum, and keeps
-// the state finite.
+// TestAllocateLaws: for any requests and any clock, an allocation moves the tail by its permits,
+// never lies in the past, gives at least one permit and at most a quantum, and keeps the state
+// finite.
 func TestAllocateLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s schedule.State

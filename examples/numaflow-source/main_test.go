@@ -15,8 +15,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// TestSource hands over all of a topic at the limit; what a data plane that died had read comes
-// again, and a restart goes on where it was acknowledged.
+// TestSource delivers a whole topic at the limit. The messages that a dead data plane had read are
+// delivered again, and a restart continues at the first unacknowledged message.
 func TestSource(t *testing.T) {
 	const messages = 600
 	k := services.Kafka(t)

@@ -53,6 +53,9 @@ var rules = []rule{
 	{`\bwhosever\b`, "of any", prose, nil},
 	{`\blest\b`, "so that ... not", prose, nil},
 	{`\banew\b`, "again", prose, nil},
+	{`flying|takeoff`, "in flight", everywhere, nil},
+	{`farewell|goodbye`, "the last request; drain", everywhere, nil},
+	{`on whose account`, "what ... is charged to", prose, nil},
 }
 
 // The longest lines, in characters.

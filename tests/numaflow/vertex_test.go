@@ -327,9 +327,9 @@ func TestGaps(t *testing.T) {
 				assert.GreaterOrEqual(loose, speed, 0.97*float64(c.rate))
 			})
 			for _, d := range []time.Duration{100 * time.Millisecond, time.Second, 5 * time.Second} {
-				most := dataplane.Window(d, from, all...)
+				highest := dataplane.Window(d, from, all...)
 				limit := float64(c.rate)*(d+c.gap+250*time.Millisecond).Seconds() + 1
-				assert.LessOrEqual(t, float64(most), limit, "in %v", d)
+				assert.LessOrEqual(t, float64(highest), limit, "in %v", d)
 			}
 		})
 	}

@@ -20,9 +20,8 @@ const (
 	Ignored
 )
 
-// addBusy adds the limit that busy answers lower, once outcomes are reported. It begins at no
-// limit at all. Without the permit store nothing is known of the system, so that the last share
-// goes on.
+// addBusy adds the limit that busy answers lower, once outcomes are reported. Until the first busy
+// answer, it is unlimited. While the permit store is unavailable, the last share stays in force.
 func (s *Subscription) addBusy(t Terms, lane Lane, p policy.Policy, r Reports) {
 	rule := busyRule(p)
 	if rule.Mode == busy.None || !r.Any {

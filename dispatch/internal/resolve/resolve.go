@@ -23,7 +23,7 @@ type Terms struct {
 	RatesTimely bool        // Rates were read so lately that RatesAt is about now
 }
 
-// A Lane is whose limits are resolved: the messages of one subscription that have one owner.
+// A Lane names the messages of one subscription that have one owner. They have the same limits.
 type Lane struct {
 	Topic        policy.Topic
 	Subscription string
@@ -39,7 +39,7 @@ type Reports struct {
 // A Subscription is what the policies in force say for the messages of a lane.
 type Subscription struct {
 	Messages, Bytes []Limit
-	Shadow          bool // messages that would have to wait are counted and let through
+	Shadow          bool // messages that would have to wait are counted and do not wait
 	Paused          bool
 	MaxInFlight     int64 // messages handed out and not Done; 0 = any number
 

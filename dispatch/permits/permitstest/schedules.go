@@ -59,7 +59,7 @@ func Seeds(t *testing.T, short, long int) (all []uint64) {
 
 // Run runs random sequences of faults for each sharing mode on a backend: replicas that join,
 // leave and crash, connections that are cut for a while, rates that change, a store that freezes,
-// loses its state, comes back with an old one, loses and doubles requests, and whose clock steps.
+// loses its state, restores an old one, loses and doubles requests, and whose clock steps.
 // After each sequence the limit must be used. A sequence that breaks the mode's promise is made
 // as short as possible, and printed. (The clocks of clients cannot break anything: no Limiter
 // reads the time of day.)
