@@ -55,7 +55,11 @@ var rules = []rule{
 	{`\banew\b`, "again", prose, nil},
 	{`flying|takeoff`, "in flight", everywhere, nil},
 	{`farewell|goodbye`, "the last request; drain", everywhere, nil},
+	{`\bobey(s|ed|ing)?\b`, "follow, apply; what is limited by", everywhere, nil},
 	{`on whose account`, "what ... is charged to", prose, nil},
+	{`head of the line`, "the first caller", prose, nil},
+	{`\bof so many\b`, "of n", prose, nil},
+	{`\blet(s|ting)? through\b`, "allow; not throttle", prose, nil},
 }
 
 // The longest lines, in characters.
