@@ -151,7 +151,7 @@ func subscriptionStats(of engine.State) SubscriptionStats {
 func limitStats(of sharing.State) LimitStats {
 	l := LimitStats{
 		Key: of.Key, Reason: Reason(of.Reason), Rate: of.Rate, Share: of.Share, Use: of.Use,
-		Held: of.Stock, Granted: of.Granted, Returned: of.Returned, Owed: of.Owed,
+		Held: of.Held, Granted: of.Granted, Returned: of.Returned, Owed: of.Owed,
 		Expired: of.Lost, Allocations: of.Allocations, Queued: of.Queued, Pool: of.Pool,
 		Group: of.Group, Revision: of.Revision.Number,
 	}

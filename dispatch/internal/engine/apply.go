@@ -99,7 +99,7 @@ func (l *Lane) reports() resolve.Reports {
 	return r
 }
 
-// admit sets what callers obey: the limits that apply now, or nothing if there is none.
+// admit sets the limits that apply to callers now, or nothing if there is none.
 func (l *Lane) admit() {
 	if old := l.admission.Load(); old != nil && old.closed {
 		return

@@ -48,8 +48,8 @@ func (g *Grant) waste() {
 	g.Admission = nil
 }
 
-// Settle gives back what was not used of a limited grant: messages were dispatched, of so many
-// bytes in all.
+// Settle gives back the unused permits of a limited grant: messages were dispatched, with bytes in
+// all.
 func (g *Grant) Settle(messages int, bytes int64) {
 	a := g.Admission
 	messages, bytes = min(messages, MaxPermits), min(bytes, MaxPermits)

@@ -25,7 +25,7 @@ type Lane struct {
 	engine *Engine
 	of     *subscription
 
-	admission atomic.Pointer[Admission] // what callers obey; nil = nothing is limited
+	admission atomic.Pointer[Admission] // the limits that apply now; nil = none
 	quota     atomic.Pointer[quota.ID]  // whose quota applies; nil = none
 	waiters   atomic.Int32              // callers in the line: newcomers go behind them
 	touched   atomic.Bool               // the loop steps the lane soon
@@ -75,7 +75,7 @@ type caller struct {
 
 func newCaller() any { return &caller{ready: make(chan struct{}, 1)} }
 
-// Admission is what callers obey now; nil = nothing is limited. It is one atomic load.
+// Admission returns the limits that apply now; nil = none. It is one atomic load.
 func (l *Lane) Admission() *Admission { return l.admission.Load() }
 
 // Waited reports whether callers wait.

@@ -84,7 +84,7 @@ func (c *lateContext) Done() <-chan struct{} {
 }
 
 // TestLateWakeUp: a caller that wakes too late for its strict slot wastes the slot, and keeps its
-// place at the head of the line. Permits of other limits go back.
+// place in the line. Permits of other limits go back.
 func TestLateWakeUp(t *testing.T) {
 	policies := orders + " messageRate=2 sharing.mode=strict maxInFlight=5" +
 		" byteRate=100000 byteBurst=9999\n" + "acme/shop messageRate=1000 aggregate=true"
@@ -297,7 +297,7 @@ func TestPausedWithPermits(t *testing.T) {
 		h := e.open("")
 		e.acquireFor(time.Second, h, -1)
 		time.Sleep(10 * ms)
-		assert.Positive(t, only(h).Stock)
+		assert.Positive(t, only(h).Held)
 		e.apply(orders + " messageRate=100 byteRate=1000000 paused=true")
 		assert.False(t, e.wait(t.Context(), h, 1, -1).over())
 		_, _, ok := h.Lane.TryAcquire(1)
@@ -527,7 +527,7 @@ func TestStrictAndOthers(t *testing.T) {
 		}
 		for range 50 {
 			time.Sleep(20 * ms)
-			assert.LessOrEqual(t, limitOf(t, h, "message rate", 10).Stock, int64(1))
+			assert.LessOrEqual(t, limitOf(t, h, "message rate", 10).Held, int64(1))
 		}
 	})
 }

@@ -60,8 +60,8 @@ func TestApplyRates(t *testing.T) {
 	})
 }
 
-// TestOutcomes: the first outcome that counts makes a busy limit, which all lanes of the
-// subscription obey; its answers are told with the next request.
+// TestOutcomes: the first outcome that counts makes a busy limit, which applies to all
+// lanes of the subscription; its answers are told with the next request.
 func TestOutcomes(t *testing.T) {
 	policies := orders + " busy.outcomes=busy,timeout\nquota tenant:acme total=163840000 reserved=163840"
 	run(t, 10*ms, policies, func(t *testing.T, e *fixture) {

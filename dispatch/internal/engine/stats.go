@@ -28,7 +28,7 @@ type State struct {
 	Waiting   int    // callers
 	InFlight  int64  // messages, where that is limited
 	Reason    string // why callers wait
-	Shadowed  int64  // messages that shadow mode let through, all time
+	Shadowed  int64  // messages that shadow mode did not hold up, all time
 	Waits     []Waits
 	WaitTimes Histogram
 	Limits    []sharing.State

@@ -23,7 +23,7 @@ type Bucket struct {
 	refused  atomic.Int64              // permits that were refused since the last step
 	next     atomic.Pointer[time.Time] // when a refused caller may come back: no clock read for it
 	heldBack atomic.Bool               // a held grant has given permits back since the last step
-	shadowed atomic.Int64              // permits that shadow mode let through without, all time
+	shadowed atomic.Int64              // messages of shadow mode without a permit, all time
 
 	// Of strict slots; times are ns since the engine's start.
 	usableUntil atomic.Int64 // when the slot last released expires; 0 = none yet
@@ -155,7 +155,7 @@ func (b *Bucket) Next() time.Time { return *b.next.Load() }
 // SetNext sets when a refused caller may come back.
 func (b *Bucket) SetNext(t time.Time) { b.next.Store(&t) }
 
-// LetThrough counts n permits that shadow mode let through without.
+// LetThrough counts n messages that pass without permits, in shadow mode.
 func (b *Bucket) LetThrough(n int64) {
 	b.refused.Add(n)
 	b.shadowed.Add(n)

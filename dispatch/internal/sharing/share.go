@@ -128,7 +128,7 @@ func (s *Share) TakeUsed() int64 {
 type State struct {
 	resolve.Limit
 	Report
-	Stock       int64 // allocated and not taken
+	Held        int64 // allocated and not taken
 	Granted     int64 // permits that callers were granted, all time, those that they returned included
 	Returned    int64 // permits that callers gave back unused, all time
 	Owed        int64 // permits used beyond those granted, all time; later grants pay for them
@@ -139,7 +139,7 @@ type State struct {
 // State returns what there is to know of the share.
 func (s *Share) State(now float64) State {
 	state := State{
-		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Stock: s.held(),
+		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.held(),
 		Returned: s.returned.Load(), Owed: s.owed.Load(),
 		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations,
 	}

@@ -312,7 +312,7 @@ func TestQuotasLive(t *testing.T) {
 	assert.Contains(t, errs, `id "tag:nobody": has no quota`)
 }
 
-// TestQuotasUnkept shows what replicas obey while no ratekeeper leads, by what the last one
+// TestQuotasUnkept shows the rates that apply while no ratekeeper leads, by what the last one
 // wrote.
 func TestQuotasUnkept(t *testing.T) {
 	store := "file:" + t.TempDir() + "/policies.yaml"
