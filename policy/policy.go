@@ -144,7 +144,8 @@ func (p Policy) WithDefaults() Policy {
 	return q
 }
 
-// withoutLimits returns p without its own limits: how it treats limits remains.
+// withoutLimits returns p without its own limits: how it treats limits remains. It is written out
+// for the reason that overlay is; a test compares it with the table of fields.
 func (p Policy) withoutLimits() Policy {
 	p.MessageRate, p.ByteRate, p.Burst, p.ByteBurst = Rate{}, Rate{}, nil, nil
 	return p

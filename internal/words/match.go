@@ -63,6 +63,7 @@ func inFile(name, text string) (findings []finding) {
 		case !strings.HasSuffix(name, ".md"):
 		case strings.HasPrefix(strings.TrimSpace(line), "```"):
 			fenced = !fenced
+		case strings.HasPrefix(line, "    "): // a command, which is copied as a whole
 		case width > maxDocs && !fenced && !strings.HasPrefix(line, "|"):
 			found("the line has %d columns: at most %d", width, maxDocs)
 		}

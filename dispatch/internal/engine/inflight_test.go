@@ -1,7 +1,9 @@
 package engine_test
 
 import (
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -46,6 +48,7 @@ func TestInFlight(t *testing.T) {
 func TestInFlightTakesTurns(t *testing.T) {
 	for _, rest := range []string{"", " messageRate=100", " messageRate=100 sharing.mode=strict"} {
 		run(t, 0, orders+" maxInFlight=1"+rest, func(t *testing.T, e *fixture) {
+			var mu sync.Mutex // for the race detector: one message is out at a time
 			var order []string
 			work := func(tag string, callers int) {
 				h := e.open(tag)
@@ -56,7 +59,9 @@ func TestInFlightTakesTurns(t *testing.T) {
 							if err != nil {
 								return
 							}
-							order = append(order, tag) // one at a time: one message is out
+							mu.Lock()
+							order = append(order, tag)
+							mu.Unlock()
 							time.Sleep(20 * ms)
 							g.Settle(1, 0)
 						}
@@ -67,6 +72,9 @@ func TestInFlightTakesTurns(t *testing.T) {
 			work("b", 1)
 			work("c", 1)
 			time.Sleep(11 * time.Second)
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			assert.InDelta(t, 500, len(order), 30, rest)
 			n := map[string]int{}
 			for _, tag := range order {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -57,9 +58,7 @@ func (e *Engine) Started() (n map[quota.ID]int64) {
 		l.countStarted()
 	}
 	n = make(map[quota.ID]int64, len(e.started))
-	for id, k := range e.started {
-		n[id] = k
-	}
+	maps.Copy(n, e.started)
 	return n
 }
 

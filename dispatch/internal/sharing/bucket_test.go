@@ -122,7 +122,7 @@ func TestUpcoming(t *testing.T) {
 	assert.NotNil(t, b.upcoming(0.9))
 	assert.Nil(t, b.upcoming(1), "it begins now")
 	b.release(Time{Now: 1}, 1)
-	assert.Nil(t, b.upcoming(0.9), "it has begun")
+	assert.Nil(t, b.upcoming(0.9), "it has started")
 	assert.Equal(t, 1, b.unreleased())
 	b.add(2, 1.2, 0.01, 1, 0.1, 0.1)
 	assert.Equal(t, 2, b.unreleased())

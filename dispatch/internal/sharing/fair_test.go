@@ -306,7 +306,7 @@ func TestCovered(t *testing.T) {
 	r.Allocate.Reply.Start = 0.5
 	c.Answered(r, 1.1, 1.1)
 	assert.True(t, c.Covered(1.5))
-	assert.False(t, c.Covered(1.7), "it has begun")
+	assert.False(t, c.Covered(1.7), "it has started")
 }
 
 // TestRefusedCallersComeBack: a refusal is demand until the caller has stayed away for twice as

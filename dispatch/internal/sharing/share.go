@@ -20,10 +20,10 @@ type Share struct {
 	noGroup     atomic.Bool // groups: this process is in none of the limit's worker groups
 	share       float64     // permits a second for this replica, from the last reply; 0 = unknown
 	usage
-	Limit resolve.Limit // Limit.Revision is when its pace last changed
-	requests // to the permit store
-	allocations int64 // all time
-	counted     int64 // permits that TakeUsed has returned, all time
+	Limit       resolve.Limit // Limit.Revision is when its pace last changed
+	requests                  // to the permit store
+	allocations int64         // all time
+	counted     int64         // permits that TakeUsed has returned, all time
 
 	Logged struct{ Failing, NoGroup bool } // what the engine has in the log; it alone uses this
 }

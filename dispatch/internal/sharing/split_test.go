@@ -148,7 +148,7 @@ func TestSplitOutage(t *testing.T) {
 	}
 }
 
-// TestSplitChangedRate numbers the slots anew: none comes twice, none is made up for.
+// TestSplitChangedRate numbers the slots again: none comes twice, none is made up for.
 func TestSplitChangedRate(t *testing.T) {
 	w := newWorld()
 	l := splitLimit(1000, 2)
@@ -167,7 +167,7 @@ func TestSplitChangedRate(t *testing.T) {
 }
 
 // TestSplitClock: all replicas number the slots by the store's clock. When that steps, the slots
-// are numbered anew, so that no bunch of them comes.
+// are numbered again, so that no bunch of them comes.
 func TestSplitClock(t *testing.T) {
 	for _, c := range []struct{ step, seen float64 }{
 		{-5, -5}, {5, 5}, {0.3, 0.3},

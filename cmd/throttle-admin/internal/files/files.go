@@ -193,7 +193,11 @@ func newValidateCommand(a *cli.App) *cobra.Command {
 				Scopes int    `json:"scopes"`
 			}{args[0], len(scopes)}
 			return a.Print(report, func(w *strings.Builder) {
-				fmt.Fprintf(w, "%s is valid: %d scopes\n", report.File, report.Scopes)
+				noun := "scopes"
+				if report.Scopes == 1 {
+					noun = "scope"
+				}
+				fmt.Fprintf(w, "%s is valid: %d %s\n", report.File, report.Scopes, noun)
 			})
 		},
 	}
