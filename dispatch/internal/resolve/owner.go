@@ -6,8 +6,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// An Owner is the tenant group or the tag that messages are charged to. The zero value is the topic's
-// tenant.
+// An Owner is the tenant group or the tag that messages are charged to. The zero value is the
+// topic's tenant.
 type Owner struct{ TenantGroup, Tag string }
 
 // ID is the owner's throttling id on a topic: its tenant group, else its tag if that has a quota,

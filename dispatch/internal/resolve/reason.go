@@ -8,8 +8,8 @@ const (
 	ReasonQuota = "quota"
 )
 
-// Reason returns the reason of callers that wait for a limit of a scope of that kind, such as "subscription's byte
-// rate".
+// Reason returns the reason of callers that wait for a limit of a scope of that kind, such as
+// "subscription's byte rate".
 func Reason(kind policy.Kind, bytes bool) string {
 	r := "message rate"
 	if bytes {

@@ -110,7 +110,7 @@ func Resolve(t Terms, lane Lane, r Reports) Subscription {
 		Shadow: p.Mode == policy.Shadow && !p.IsPaused(), Paused: p.IsPaused(),
 		MaxInFlight: *p.MaxInFlight, CaughtUpBacklog: *p.CaughtUp.Backlog,
 		ThrottleCaughtUp: *p.CaughtUp.Throttle,
-		Outcomes: countedOutcomes(p), Ties: e.Ties,
+		Outcomes:         countedOutcomes(p), Ties: e.Ties,
 	}
 	own := policy.SubscriptionScope(lane.Topic, lane.Subscription)
 	by := sharer{lane.Subscription, *p.Weight, p.Reserved.PerSec(), p.ReservedBytes.PerSec()}
