@@ -1,14 +1,7 @@
 package engine_test
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"log/slog"
-	"math/rand/v2"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,192 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
-	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
-	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
-	"github.com/dispatchthrottle/throttle/dispatch/permits"
-	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
-	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
-
-const ms = time.Millisecond
-
-// A store is a memory permit store that may be slow or unavailable.
-type store struct {
-	*memory.Store
-	rtt time.Duration // 0: it answers at once, on the loop's goroutine
-
-	mu    sync.Mutex // guards the fields below
-	down  bool
-	calls int
-
-	slowRecords time.Duration     // what heartbeats and draws take on top of rtt
-	requests    []permits.Request // without their answers
-}
-
-func (s *store) Do(ctx context.Context, requests []*permits.Request) {
-	time.Sleep(s.rtt / 2)
-	s.mu.Lock()
-	s.calls++
-	slow := s.slowRecords
-	s.mu.Unlock()
-	if slow > 0 && slices.ContainsFunc(requests, func(r *permits.Request) bool { return r.Allocate == nil }) {
-		time.Sleep(slow)
-	}
-	s.mu.Lock()
-	for _, r := range requests {
-		asked := *r
-		if r.Allocate != nil {
-			a := *r.Allocate
-			asked.Allocate = &a
-		}
-		s.requests = append(s.requests, asked)
-	}
-	down := s.down
-	s.mu.Unlock()
-	if down {
-		for _, r := range requests {
-			r.Err = errors.New("down")
-		}
-	} else {
-		s.Store.Do(ctx, requests)
-	}
-	time.Sleep(s.rtt - s.rtt/2)
-}
-
-func (s *store) Timeout() time.Duration {
-	if s.rtt > 0 {
-		return 300 * ms
-	}
-	return 0
-}
-
-func (s *store) setDown(down bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.down = down
-}
-
-// asked are the requests so far.
-func (s *store) asked() []permits.Request {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.requests
-}
-
-// A fixture is an engine in a bubble.
-type fixture struct {
-	*engine.Engine
-	t      *testing.T
-	store  *store
-	log    *bytes.Buffer
-	start  time.Time
-	number int64 // of the last policies
-	closed bool
-}
-
-// orders is the scope of most tests, and billing the subscription.
-const orders = "kafka://acme/shop/orders"
-
-// run runs a test in virtual time, with policies in lines of "SCOPE FIELD=VALUE ...". A request
-// takes rtt.
-func run(t *testing.T, rtt time.Duration, policies string, f func(t *testing.T, e *fixture)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		e := &fixture{t: t, store: &store{Store: memory.New(), rtt: rtt}, log: &bytes.Buffer{}, start: time.Now()}
-		e.Engine = engine.Start(engine.Config{
-			Store: e.store, Cluster: "c", WorkerGroup: "eu", Replica: "r", Rand: rand.New(rand.NewPCG(1, 2)),
-			Log: slog.New(slog.NewTextHandler(e.log, nil)),
-		})
-		defer func() {
-			if !e.closed {
-				e.Close()
-			}
-		}()
-		e.apply(policies)
-		f(t, e)
-	})
-}
-
-// apply puts policies in force.
-func (e *fixture) apply(policies string) {
-	e.t.Helper()
-	e.number++
-	e.ApplyPolicies(policy.Snapshot{
-		Set: throttletest.SetOf(e.t, policies), Identity: "store", Revision: e.number,
-	})
-}
-
-func laneOf(tag string) resolve.Lane {
-	topic, err := policy.ParseTopic(orders)
-	if err != nil {
-		panic(err)
-	}
-	return resolve.Lane{Topic: topic, Subscription: "billing", Owner: resolve.Owner{Tag: tag}}
-}
-
-// open opens a handle of billing, for messages of a tag.
-func (e *fixture) open(tag string) *engine.Handle {
-	e.t.Helper()
-	h := &engine.Handle{}
-	require.NoError(e.t, e.Open(h, laneOf(tag)))
-	return h
-}
-
-// acquire waits for permits, which are there in time.
-func (e *fixture) acquire(h *engine.Handle, max int, size int64) engine.Grant {
-	e.t.Helper()
-	g, err := h.Lane.Acquire(e.t.Context(), max, size)
-	require.NoError(e.t, err)
-	return g
-}
-
-// empty takes all permits that are there now.
-func (e *fixture) empty(h *engine.Handle) {
-	for {
-		if _, _, ok := h.Lane.TryAcquire(1); !ok {
-			return
-		}
-	}
-}
-
-// only is the state of the lane's one limit.
-func only(h *engine.Handle) sharing.State { return h.State().Limits[0] }
-
-// since is the time since the test began.
-func (e *fixture) since() time.Duration { return time.Since(e.start) }
-
-// A call is a caller that waits on a goroutine of its own.
-type call struct {
-	done  chan struct{}
-	grant engine.Grant
-	err   error
-	took  time.Duration
-}
-
-// wait has a caller wait.
-func (e *fixture) wait(ctx context.Context, h *engine.Handle, max int, size int64) *call {
-	c := &call{done: make(chan struct{})}
-	from := time.Now()
-	go func() {
-		defer close(c.done)
-		c.grant, c.err = h.Lane.Acquire(ctx, max, size)
-		c.took = time.Since(from)
-	}()
-	synctest.Wait()
-	return c
-}
-
-// over reports whether the call has its answer.
-func (c *call) over() bool {
-	synctest.Wait()
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
-}
 
 func TestUnlimited(t *testing.T) {
 	run(t, 0, "", func(t *testing.T, e *fixture) {
@@ -224,43 +32,55 @@ func TestUnlimited(t *testing.T) {
 	})
 }
 
-// TestClose: callers that wait get ErrClosed, permits go back, and nothing opens any more.
+// TestClose: waiting callers get ErrClosed, permits go back to the store, and no lane opens.
 func TestClose(t *testing.T) {
 	for _, rtt := range []time.Duration{0, 20 * ms} {
-		run(t, rtt, orders+" messageRate=100 round=1s\n"+orders+"?subscription=billing messageRate=200", func(t *testing.T, e *fixture) {
+		policies := orders + " messageRate=100 round=1s\n" + billing + " messageRate=200"
+		run(t, rtt, policies, func(t *testing.T, e *fixture) {
 			h := e.open("")
-			for e.since() < 3*time.Second {
-				e.acquire(h, 1, -1)
+			e.acquireFor(3*time.Second, h, -1)
+			var waiting []*call
+			for _, n := range []int{1 << 20, 5, 1} {
+				waiting = append(waiting, e.wait(t.Context(), h, n, -1))
 			}
-			waiting := []*call{e.wait(t.Context(), h, 1<<20, -1), e.wait(t.Context(), h, 5, -1), e.wait(t.Context(), h, 1, -1)}
 			time.Sleep(ms)
 			before := len(e.store.asked())
-			e.Close()
-			e.closed = true
+			e.close()
 			for _, c := range waiting {
 				assert.True(t, c.over())
 			}
 			assert.ErrorIs(t, waiting[2].err, engine.ErrClosed)
 			_, err := h.Lane.Acquire(t.Context(), 1, -1)
 			assert.ErrorIs(t, err, engine.ErrClosed)
-			_, next, ok := h.Lane.TryAcquire(1)
-			assert.False(t, ok)
-			assert.Equal(t, time.Minute, time.Until(next))
+			assert.True(t, isClosed(h))
 			assert.ErrorIs(t, e.Open(&engine.Handle{}, laneOf("")), engine.ErrClosed)
 			returned := 0.0
 			for _, r := range e.store.asked()[before:] {
 				assert.Zero(t, r.Allocate.Want)
 				returned += r.Allocate.Returned
 			}
-			assert.Greater(t, returned, 40.0, "what it held of both limits")
-			assert.Len(t, e.store.asked()[before:], 2, "each is drained once")
+			assert.Greater(t, returned, 40.0, "permits held of both limits")
+			assert.Len(t, e.store.asked()[before:], 2, "one drain for each limit")
 			h.Close()
 			h.Close()
 		})
 	}
 }
 
-// TestCloseWhileUnavailable does not ask a store that fails.
+// TestCloseStrict: Close gives a strict slot back.
+func TestCloseStrict(t *testing.T) {
+	run(t, 0, orders+" messageRate=1/1m sharing.mode=strict", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.acquire(h, 1, -1)
+		c := e.wait(t.Context(), h, 1, -1)
+		e.close()
+		assert.True(t, c.over())
+		asked := e.store.asked()
+		assert.EqualValues(t, 1, asked[len(asked)-1].Allocate.Returned)
+	})
+}
+
+// TestCloseWhileUnavailable: Close sends no drain to a store whose requests fail.
 func TestCloseWhileUnavailable(t *testing.T) {
 	run(t, 20*ms, orders+" messageRate=100", func(t *testing.T, e *fixture) {
 		h := e.open("")
@@ -275,66 +95,132 @@ func TestCloseWhileUnavailable(t *testing.T) {
 		time.Sleep(500 * ms)
 		calls := len(e.store.asked())
 		from := time.Now()
-		e.Close()
-		e.closed = true
-		assert.LessOrEqual(t, len(e.store.asked()), calls+1, "the one that was on its way")
+		e.close()
+		assert.LessOrEqual(t, len(e.store.asked()), calls+1, "the request that was on its way")
 		assert.LessOrEqual(t, time.Since(from), 20*ms)
 		assert.True(t, last.over())
 	})
 }
 
-// TestSteps: one caller that always waits costs a few steps a permit, and a request for two.
-func TestSteps(t *testing.T) {
-	run(t, 10*ms, orders+" messageRate=20", func(t *testing.T, e *fixture) {
-		h := e.open("")
-		g := e.acquire(h, 1, -1)
-		from, asked := g.Taken, len(e.store.asked())
-		for range 200 {
-			g = e.acquire(h, 1, -1)
-		}
-		assert.LessOrEqual(t, g.Taken-from, uint64(600), "steps: without the lane being covered it is 700")
-		assert.LessOrEqual(t, len(e.store.asked())-asked, 110)
-		assert.InDelta(t, 10, e.since().Seconds(), 0.3)
-	})
-}
-
-// TestAvailability logs an outage and its end once, and one limit whose requests fail.
+// TestAvailability: an outage and its end are logged once each.
 func TestAvailability(t *testing.T) {
 	run(t, 10*ms, orders+" messageRate=100", func(t *testing.T, e *fixture) {
 		h := e.open("")
-		work := func(d time.Duration) {
-			for end := time.Now().Add(d); time.Now().Before(end); {
-				e.acquire(h, 1, -1)
-			}
-		}
-		work(2 * time.Second)
+		e.acquireFor(2*time.Second, h, -1)
 		e.store.setDown(true)
-		work(200 * ms)
-		assert.False(t, e.Availability().Unavailable, "not for half a second yet")
+		e.acquireFor(200*ms, h, -1)
+		assert.False(t, e.Availability().Unavailable, "requests have failed for under 0.5 s")
 		assert.Empty(t, e.log.String())
-		work(3 * time.Second)
+		e.acquireFor(3*time.Second, h, -1)
 		e.store.setDown(false)
 		assert.True(t, e.Availability().Unavailable)
-		work(3 * time.Second)
+		e.acquireFor(3*time.Second, h, -1)
 		a := e.Availability()
 		assert.False(t, a.Unavailable)
 		assert.Equal(t, len(e.store.asked()), int(a.Requests))
 		assert.Positive(t, a.Errors)
 		assert.Zero(t, a.Late)
-		assert.Equal(t, 1, strings.Count(e.log.String(), "the permit store is unavailable"), e.log)
-		assert.Equal(t, 1, strings.Count(e.log.String(), "available again"), e.log)
-		assert.Equal(t, 2, strings.Count(e.log.String(), "\n"), e.log)
+		assert.Equal(t, 1, e.logged("the permit store is unavailable"), e.log)
+		assert.Equal(t, 1, e.logged("available again"), e.log)
+		assert.Equal(t, 2, e.logged("\n"), e.log)
 	})
 }
 
-// TestLateAnswers are counted: the store got the request after its sender had given up.
+// logged counts a text in the log.
+func (e *fixture) logged(text string) int {
+	synctest.Wait()
+	return strings.Count(e.log.String(), text)
+}
+
+// TestOneFailingLimit: failing requests for one limit are no outage. They are logged once, and so
+// is their end.
+func TestOneFailingLimit(t *testing.T) {
+	run(t, 10*ms, orders+" messageRate=100\n"+billing+" messageRate=90", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.acquireFor(2*time.Second, h, -1)
+		e.store.set(func(s *store) { s.down = "billing" })
+		e.acquireFor(900*ms, h, -1)
+		assert.Empty(t, e.log.String())
+		e.acquireFor(5*time.Second, h, -1)
+		assert.False(t, e.Availability().Unavailable)
+		assert.Equal(t, 1, e.logged("requests for a limit fail"), e.log)
+		e.store.setDown(false)
+		e.acquireFor(5*time.Second, h, -1)
+		assert.Equal(t, 1, e.logged("requests for a limit are answered again"), e.log)
+		assert.Equal(t, 2, e.logged("\n"), e.log)
+	})
+}
+
+// TestOutageOpen: onOutage open lifts a limit while the store is unavailable.
+func TestOutageOpen(t *testing.T) {
+	run(t, 10*ms, orders+" messageRate=10 onOutage=open", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.acquireFor(time.Second, h, -1)
+		e.store.setDown(true)
+		c := e.wait(t.Context(), h, 1000, -1)
+		time.Sleep(time.Second)
+		for range 100 {
+			e.acquire(h, 1, -1)
+		}
+		assert.True(t, c.over())
+		assert.Nil(t, h.Lane.Admission())
+		time.Sleep(time.Minute)
+		assert.Nil(t, h.Lane.Admission())
+		e.store.setDown(false)
+		time.Sleep(time.Second)
+		assert.NotNil(t, h.Lane.Admission(), "the engine asks whether the store answers")
+		e.empty(h)
+		c = e.wait(t.Context(), h, 1, -1)
+		assert.False(t, c.over())
+	})
+}
+
+// TestReplicas: a replica without a share goes on at the limit divided by the pool size.
+func TestReplicas(t *testing.T) {
+	run(t, 10*ms, orders+" messageRate=100", func(t *testing.T, e *fixture) {
+		e.store.setDown(true)
+		e.SetReplicas(4)
+		h := e.open("")
+		e.acquire(h, 1, -1)
+		from := e.since()
+		for range 50 {
+			e.acquire(h, 1, -1)
+		}
+		assert.InDelta(t, 2, (e.since() - from).Seconds(), 0.2, "25/s")
+	})
+}
+
+// TestDamage: the report of a damaged record is logged.
+func TestDamage(t *testing.T) {
+	run(t, 0, orders+" messageRate=100", func(t *testing.T, e *fixture) {
+		e.store.set(func(s *store) { s.damage = assert.AnError })
+		e.acquire(e.open(""), 1, -1)
+		assert.Positive(t, e.logged("was damaged"))
+		assert.Positive(t, e.logged(assert.AnError.Error()))
+	})
+}
+
+// TestNoGroup: a process in none of the worker groups gets no permits, which is logged once.
+func TestNoGroup(t *testing.T) {
+	policies := orders + " messageRate=100 sharing.mode=groups sharing.groups=us,asia"
+	run(t, 10*ms, policies, func(t *testing.T, e *fixture) {
+		h := e.open("")
+		c := e.wait(t.Context(), h, 1, -1)
+		time.Sleep(5 * time.Second)
+		assert.False(t, c.over())
+		assert.Equal(t, engine.ReasonNoGroup, h.State().Reason)
+		assert.Equal(t, 1, e.logged("none of a limit's worker groups"), e.log)
+	})
+}
+
+// TestLateAnswers counts answers of requests that the store got after their deadline.
 func TestLateAnswers(t *testing.T) {
 	run(t, 10*ms, orders+" messageRate=100", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		for range 100 {
 			e.acquire(h, 1, -1)
 		}
-		e.store.rtt = 800 * ms // its timeout is 300
+		e.store.set(func(s *store) { s.rtt = 800 * ms }) // its timeout is 300 ms
 		for range 3 {
 			e.acquire(h, 1, -1)
 			time.Sleep(time.Second)
@@ -344,13 +230,28 @@ func TestLateAnswers(t *testing.T) {
 	})
 }
 
-// TestTies are logged once.
+// TestTies: each tie of two patterns is logged once.
 func TestTies(t *testing.T) {
-	run(t, 0, "pattern:orders messageRate=5\npattern:rder.$ messageRate=6", func(t *testing.T, e *fixture) {
+	tie := "pattern:orders messageRate=5\npattern:rder.$ messageRate="
+	run(t, 0, tie+"6", func(t *testing.T, e *fixture) {
 		e.open("")
 		e.open("bulk")
-		e.apply("pattern:orders messageRate=5\npattern:rder.$ messageRate=7")
-		assert.Equal(t, 1, strings.Count(e.log.String(), "two patterns tie"), e.log)
+		e.apply(tie + "7")
+		assert.Equal(t, 1, e.logged("two patterns tie"), e.log)
+	})
+}
+
+// TestOpenLike: a handle opened like another starts with the other's backlog.
+func TestOpenLike(t *testing.T) {
+	run(t, 0, orders+" messageRate=10", func(t *testing.T, e *fixture) {
+		a := e.open("")
+		a.ReportBacklog(7)
+		var b, c engine.Handle
+		require.NoError(t, e.OpenLike(&b, laneOf("bulk"), a))
+		assert.EqualValues(t, 7, b.State().Backlog)
+		assert.True(t, b.State().CaughtUp)
+		a.Close()
+		assert.ErrorIs(t, e.OpenLike(&c, laneOf("bulk"), a), engine.ErrClosed)
 	})
 }
 

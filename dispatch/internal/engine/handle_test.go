@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
 )
@@ -129,20 +128,6 @@ func TestClosedHandle(t *testing.T) {
 func isClosed(h *engine.Handle) bool {
 	_, next, ok := h.Lane.TryAcquire(1)
 	return !ok && time.Until(next) == time.Minute
-}
-
-// TestOpenLike takes over the other handle's backlog.
-func TestOpenLike(t *testing.T) {
-	run(t, 0, orders+" messageRate=10", func(t *testing.T, e *fixture) {
-		a := e.open("")
-		a.ReportBacklog(7)
-		var b, c engine.Handle
-		require.NoError(t, e.OpenLike(&b, laneOf("bulk"), a))
-		assert.EqualValues(t, 7, b.State().Backlog)
-		assert.True(t, b.State().CaughtUp)
-		a.Close()
-		assert.ErrorIs(t, e.OpenLike(&c, laneOf("bulk"), a), engine.ErrClosed)
-	})
 }
 
 // TestCaughtUp: a lane is exempt while all its handles have reported small backlogs, for 5 s.

@@ -246,9 +246,12 @@ func (s *strict) delay(reply *schedule.Reply) (delay float64, known bool) {
 // WakeAt is when the next step is due.
 func (s *strict) WakeAt(now float64) float64 {
 	at := math.Inf(1)
-	if len(s.batches) > 0 {
-		if at = s.batches[0].due; s.batches[0].left == 0 || at <= now { // or not confirmed in time
-			at = s.batches[0].expires
+	for _, slot := range s.batches {
+		if at = slot.due; slot.left == 0 || at <= now { // or not confirmed in time
+			at = slot.expires
+		}
+		if slot.left > 0 || !s.Empty() { // else a caller has it: the next one counts
+			break
 		}
 	}
 	if s.pending {

@@ -1,0 +1,114 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// TestSteps: a caller that always waits costs two and a half steps a permit and a request for two
+// permits.
+func TestSteps(t *testing.T) {
+	run(t, 10*ms, orders+" messageRate=20", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		g := e.acquire(h, 1, -1)
+		from, asked := g.Taken, len(e.store.asked())
+		for range 200 {
+			g = e.acquire(h, 1, -1)
+		}
+		assert.LessOrEqual(t, g.Taken-from, uint64(540),
+			"600 if each answer steps its lane, 700 if each caller does")
+		assert.LessOrEqual(t, len(e.store.asked())-asked, 110)
+		assert.InDelta(t, 10, e.since().Seconds(), 0.3)
+	})
+}
+
+// TestTouches: while the loop steps within a tick anyway, callers do not wake it.
+func TestTouches(t *testing.T) {
+	run(t, 0, orders+" messageRate=1000", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.acquireFor(time.Second, h, -1)
+		from := e.acquire(h, 1, -1).Taken
+		for range 5000 {
+			_, _, _ = h.Lane.TryAcquire(1)
+			time.Sleep(200 * time.Microsecond)
+		}
+		assert.LessOrEqual(t, e.acquire(h, 1, -1).Taken-from, uint64(1100))
+	})
+}
+
+// busy is another topic. Its callers keep the loop stepping each tick.
+const busy = "kafka://acme/shop/busy"
+
+// keepTicking has callers of busy until the engine is closed, or for d.
+func (e *fixture) keepTicking(d time.Duration) {
+	id := laneOf("")
+	id.Topic, _ = policy.ParseTopic(busy)
+	var h engine.Handle
+	assert.NoError(e.t, e.Open(&h, id))
+	for range 5 {
+		go func() {
+			for end := time.Now().Add(d); time.Now().Before(end); {
+				if _, err := h.Lane.Acquire(e.t.Context(), 1, -1); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	time.Sleep(d / 2)
+	synctest.Wait()
+}
+
+// TestTryWakesTheLoop: a try for a strict slot takes a request and no tick, whatever the loop does.
+func TestTryWakesTheLoop(t *testing.T) {
+	policies := orders + " messageRate=10 sharing.mode=strict\n" + busy + " messageRate=1000"
+	run(t, 10*ms, policies, func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.keepTicking(4 * time.Second)
+		_, _, _ = h.Lane.TryAcquire(1) // the first answer tells what an answer takes
+		for i := range 7 {
+			time.Sleep(200*ms + 300*time.Microsecond)
+			if i%2 == 0 { // the lane waits for the next tick
+				ctx, cancel := context.WithCancel(t.Context())
+				c := e.wait(ctx, h, 1, -1)
+				cancel()
+				assert.True(t, c.over())
+			}
+			from := time.Now()
+			_, _, ok := h.Lane.TryAcquire(1)
+			assert.True(t, ok)
+			assert.Equal(t, 10*ms, time.Since(from))
+		}
+		time.Sleep(4 * time.Second)
+	})
+}
+
+// TestStrictInTime: strict slots that are less than a tick apart are granted when they are due.
+func TestStrictInTime(t *testing.T) {
+	run(t, 0, orders+" messageRate=700 sharing.mode=strict", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		granted := make(chan time.Duration, 2000)
+		for range 5 {
+			go func() {
+				for e.since() < 2*time.Second {
+					e.acquire(h, 1, -1)
+					granted <- e.since()
+				}
+			}()
+		}
+		time.Sleep(3 * time.Second)
+		close(granted)
+		n, last := 0, -time.Second
+		for at := range granted {
+			assert.GreaterOrEqual(t, at-last, time.Second/700-200*time.Microsecond)
+			n, last = n+1, at
+		}
+		assert.InDelta(t, 1400, n, 20)
+	})
+}
