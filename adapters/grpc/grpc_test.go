@@ -140,7 +140,7 @@ func dial(t testing.TB, sub *dispatch.Subscription, s *server) (client service.T
 	}
 }
 
-// answers are what a service may say, and what that is to a subscription.
+// answers are the answers of a service, with the outcomes that are reported for them.
 var answers = []struct {
 	err   error
 	want  dispatch.Outcome
@@ -181,8 +181,8 @@ func TestUnary(t *testing.T) {
 	assert.Equal(t, codes.Unavailable, status.Code(err))
 }
 
-// TestEndedCalls: what ends here is reported by the context, and a connection that cannot be made
-// as busy.
+// TestEndedCalls: a call that ends on the client's side is reported by its context, and a
+// connection that cannot be made is reported as busy.
 func TestEndedCalls(t *testing.T) {
 	o, _ := throttletest.Outcome(t, func(sub *dispatch.Subscription) {
 		client, end := dial(t, sub, &server{slow: true})

@@ -20,8 +20,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestDataPlaneGone: what a data plane has read and not settled when its streams end is nacked,
-// in order.
+// TestDataPlaneGone: the messages that a data plane has read and not settled when its streams end
+// are nacked, in order.
 func TestDataPlaneGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10}
@@ -78,8 +78,8 @@ func TestRequeue(t *testing.T) {
 	})
 }
 
-// TestRequeueAgain: what was to be handed over again and is abandoned once more comes before what
-// is still to be.
+// TestRequeueAgain: messages that are abandoned a second time come before those that still wait to
+// be delivered again.
 func TestRequeueAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10}
@@ -204,7 +204,7 @@ func TestReadOfTheDead(t *testing.T) {
 	})
 }
 
-// TestAcksOutOfOrder: whatever the order of Acks, what is left is what was not acknowledged.
+// TestAcksOutOfOrder: in any order of Acks, the remaining messages are the unacknowledged ones.
 func TestAcksOutOfOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 3000}

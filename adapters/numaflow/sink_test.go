@@ -91,7 +91,7 @@ func TestSinkAnswersAll(t *testing.T) {
 	})
 }
 
-// TestSinkSlow: what permits came for during a slow call is the next one.
+// TestSinkSlow: the data whose permits come during a slow call make up the next call.
 func TestSinkSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
@@ -113,7 +113,7 @@ func TestSinkUnlimited(t *testing.T) {
 	})
 }
 
-// TestSinkRedriven: what the data plane sends again is not charged again, as far as it is
+// TestSinkRedriven: a datum that the data plane sends again is not charged again, as long as it is
 // remembered.
 func TestSinkRedriven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -150,9 +150,9 @@ func TestSinkForgets(t *testing.T) {
 	})
 }
 
-// TestSinkBusy: what the user's sink is too busy for is handed to it again, not before its time,
-// and is charged again: a service that is busy is not asked more often than the limit allows. All
-// is answered with a success in the end, and nothing with a nack.
+// TestSinkBusy: data for which the user's sink is busy are passed to it again, not before their
+// time, and are charged again: a busy service is not called more often than the limit allows. In
+// the end, all data are answered with a success, and none with a nack.
 func TestSinkBusy(t *testing.T) {
 	for name, p := range map[string]policy.Policy{"limited": perSecond(50), "unlimited": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -193,8 +193,8 @@ func TestSinkBusy(t *testing.T) {
 	}
 }
 
-// TestSinkNacks: with WithNacks, what is busy goes back to the source, and is charged when it
-// comes again.
+// TestSinkNacks: with WithNacks, busy data go back to the source, and are charged when they come
+// again.
 func TestSinkNacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -220,9 +220,9 @@ func TestSinkNacks(t *testing.T) {
 	})
 }
 
-// TestSinkOfProcessThatEnds: what waits for a permit or a busy system still comes for four
-// seconds; the rest fails then, and four seconds after each further call, so that a retryStrategy
-// of few steps does not drop it at once.
+// TestSinkOfProcessThatEnds: data that wait for a permit or a busy system are served for four more
+// seconds, and then fail. Data of each further call fail after another four seconds, so that a
+// retryStrategy of few steps does not drop them at once.
 func TestSinkOfProcessThatEnds(t *testing.T) {
 	for _, nacks := range []bool{false, true} {
 		t.Run(fmt.Sprint("nacks ", nacks), func(t *testing.T) {
@@ -292,8 +292,8 @@ func TestBusySinkOfProcessThatEnds(t *testing.T) {
 	})
 }
 
-// TestSinkPanic: a panic of the user's goes on; permits go back, and what it did not answer is
-// charged when it comes again.
+// TestSinkPanic: a panic of the user's code continues. Permits go back, and unanswered data are
+// charged when they come again.
 func TestSinkPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := perSecond(100)
@@ -323,8 +323,8 @@ func TestSinkPanic(t *testing.T) {
 	})
 }
 
-// TestSinkEnds: when the stream ends in the middle of a wait, all is answered, and what had no
-// permit fails.
+// TestSinkEnds: when the stream ends during a wait, all data are answered, and those without a
+// permit fail.
 func TestSinkEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call

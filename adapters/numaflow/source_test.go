@@ -212,7 +212,8 @@ func TestSourceUnlimited(t *testing.T) {
 	})
 }
 
-// TestSourceGivesBack: what the user's source did not have is there for the next.
+// TestSourceGivesBack: permits for messages that the user's source did not have serve the next
+// Read.
 func TestSourceGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{}
@@ -239,7 +240,8 @@ func rate(t *testing.T, text string) policy.Rate {
 	return r
 }
 
-// TestSourceOfTooMany: what the user's source has too many of is handed over, and paid for.
+// TestSourceOfTooMany: messages beyond those requested from the user's source are delivered and
+// charged.
 func TestSourceOfTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1000, tooMany: 7}
@@ -548,8 +550,8 @@ func TestSourceBetweenReads(t *testing.T) {
 	}
 }
 
-// TestNoReadComes: what was acquired for a Read that does not come goes back, and the other
-// replica has all of the limit; so it has if the source has no messages.
+// TestNoReadComes: permits for a Read that does not come go back, and the other replica has the
+// whole limit. The same holds if the source has no messages.
 func TestNoReadComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		permits := memory.New()

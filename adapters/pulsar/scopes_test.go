@@ -22,6 +22,7 @@ func TestScopes(t *testing.T) {
 	tenant := policy.Policy{MessageRate: aggregate.MessageRate, Aggregate: aggregate.Aggregate}
 	// The messages have 10 bytes each.
 	bytes := policy.Policy{ByteRate: policy.PerSecond(400), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	pattern := "pattern:persistent://public/default/TestScopes-.*"
 	for name, c := range map[string]struct {
 		scope  func(topic string) string
 		policy policy.Policy
@@ -29,7 +30,7 @@ func TestScopes(t *testing.T) {
 	}{
 		"cluster":      {func(string) string { return "cluster" }, rate, true},
 		"namespace":    {func(string) string { return "public/default" }, rate, true},
-		"pattern":      {func(string) string { return "pattern:persistent://public/default/TestScopes-.*" }, rate, true},
+		"pattern":      {func(string) string { return pattern }, rate, true},
 		"topics":       {func(topic string) string { return topic }, rate, true},
 		"subscription": {func(topic string) string { return topic + "?subscription=billing" }, rate, true},
 		"bytes":        {func(topic string) string { return topic }, bytes, true},

@@ -8,7 +8,7 @@ const (
 	stepPart  = 0.25 // what one heartbeat may add to the pool's clock: the store's may jump
 )
 
-// A State is the membership of one pool: what a permit store keeps under one key. The zero value
+// A State is the membership of one pool, which a permit store keeps under one key. The zero value
 // is a pool without members.
 type State struct {
 	Term    int64    `json:"term"`              // when Size changed: microseconds on the store's clock

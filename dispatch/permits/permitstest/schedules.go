@@ -103,7 +103,7 @@ func text(steps []step) string {
 	return strings.Join(lines, "\n")
 }
 
-// A mode is a sharing mode, what may happen to it, and what it promises.
+// A mode is a sharing mode, with the events of its schedules and its guarantees.
 type mode struct {
 	name   string
 	rate   int64
