@@ -43,3 +43,15 @@ func TestReasonUnavailable(t *testing.T) {
 		assert.True(t, c.over())
 	})
 }
+
+// TestActive: a lane whose callers wait is active, also if it holds and wants no permits.
+func TestActive(t *testing.T) {
+	run(t, 0, orders+" paused=true", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		time.Sleep(ms)
+		assert.Empty(t, e.States(true))
+		e.wait(t.Context(), h, 1, -1)
+		time.Sleep(ms)
+		assert.Len(t, e.States(true), 1)
+	})
+}
