@@ -8,8 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestDueOrder: lanes come out of the heap in the order in which they are due, however often that
-// was changed.
+// TestDueOrder: the lane that is due first is first in the heap, after any changes.
 func TestDueOrder(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -32,7 +31,8 @@ func TestDueOrder(t *testing.T) {
 				n++
 			}
 		}
-		if !assert.Equal(t, first, due.next(), "seed %d", seed) || !assert.Len(t, due, n, "seed %d", seed) {
+		ok := assert.Equal(t, first, due.next(), "seed %d", seed)
+		if !assert.Len(t, due, n, "seed %d", seed) || !ok {
 			return
 		}
 	}

@@ -1,7 +1,12 @@
 package engine
 
-// Take exposes the fast path of an admission: permits of every limit, and bytes.
+import "github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
+
+// Take takes up to max permits of every limit and size bytes, as callers do.
 func (a *Admission) Take(max, size int64) int64 { return a.take(max, size) }
+
+// Shares returns the shares of the limits of messages and of bytes.
+func (a *Admission) Shares() (messages, bytes []*sharing.Share) { return a.messages, a.bytes }
 
 // Waiters is how many shares the store can wake.
 func (e *Engine) Waiters() int {

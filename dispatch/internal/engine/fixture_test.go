@@ -33,6 +33,8 @@ type store struct {
 	rtt      time.Duration
 	down     string            // requests fail whose keys have this suffix
 	damage   error             // reported with each answer
+	noWakes  error             // Wakes fails with it
+	woken    func(string)      // wakes a share by its name
 	requests []permits.Request // all requests so far, without their answers
 
 	slowRecords time.Duration // what heartbeats and draws take on top of rtt
@@ -67,6 +69,18 @@ func (s *store) Do(ctx context.Context, requests []*permits.Request) {
 	}
 	s.Store.Do(ctx, up)
 	time.Sleep(rtt - rtt/2)
+}
+
+// Wakes implements engine.Waker.
+func (s *store) Wakes(ctx context.Context, process string, woken func(string)) error {
+	s.mu.Lock()
+	s.woken = woken
+	err := s.noWakes
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.Store.Wakes(ctx, process, woken)
 }
 
 // nothing is the suffix of no key.
@@ -211,6 +225,12 @@ func limitOf(t *testing.T, h *engine.Handle, reason string, rate float64) sharin
 	}
 	t.Fatalf("no limit of %v for %s", rate, reason)
 	return sharing.State{}
+}
+
+// logged counts a text in the log.
+func (e *fixture) logged(text string) int {
+	synctest.Wait()
+	return strings.Count(e.log.String(), text)
 }
 
 // since is the time since the test began.

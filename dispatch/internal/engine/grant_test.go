@@ -9,8 +9,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
 )
 
-// TestSettle: what was not used of a grant goes back until it is older than two batches; more than
-// granted is a debt in any case.
+// TestSettle: unused permits go back as long as the grant is younger than two batches. Messages
+// beyond those granted are a debt in any case.
 func TestSettle(t *testing.T) {
 	run(t, 0, orders+" messageRate=10", func(t *testing.T, e *fixture) {
 		h := e.open("")
@@ -32,7 +32,7 @@ func TestSettle(t *testing.T) {
 	})
 }
 
-// TestSettleBytes is TestSettle for bytes, of which an old grant's shorten a debt.
+// TestSettleBytes: unused bytes of an old grant shorten a debt, and are not available again.
 func TestSettleBytes(t *testing.T) {
 	run(t, 0, orders+" byteRate=1000", func(t *testing.T, e *fixture) {
 		h := e.open("")
@@ -51,7 +51,7 @@ func TestSettleBytes(t *testing.T) {
 	})
 }
 
-// TestSettleServes: who waits is served with what comes back.
+// TestSettleServes: permits that go back serve waiting callers.
 func TestSettleServes(t *testing.T) {
 	run(t, 0, orders+" messageRate=1/1h", func(t *testing.T, e *fixture) {
 		h := e.open("")
@@ -65,8 +65,8 @@ func TestSettleServes(t *testing.T) {
 	})
 }
 
-// TestHold: a grant that is held gives back what was not used for as long as it said, 3 s at most,
-// and the first call counts. What no caller uses then goes to the store.
+// TestHold: unused permits of a held grant go back for the time that Hold was first called with,
+// 3 s at most. If no caller takes them, they go back to the store.
 func TestHold(t *testing.T) {
 	for _, c := range []struct {
 		hold  []time.Duration
@@ -82,18 +82,13 @@ func TestHold(t *testing.T) {
 	} {
 		run(t, 0, orders+" messageRate=1000 byteRate=1000000", func(t *testing.T, e *fixture) {
 			h := e.open("")
-			work := func(d time.Duration) {
-				for end := time.Now().Add(d); time.Now().Before(end); {
-					e.acquire(h, 1, 100)
-				}
-			}
-			work(time.Second)
+			e.acquireFor(time.Second, h, 100)
 			time.Sleep(10 * ms)
 			g := e.acquire(h, 8, 800)
 			for _, d := range c.hold {
 				g.Hold(d)
 			}
-			work(c.after - 500*ms)
+			e.acquireFor(c.after-500*ms, h, 100)
 			time.Sleep(500 * ms)
 			before, asked := h.State().Limits, len(e.store.asked())
 			g.Settle(0, 0)
@@ -116,9 +111,38 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHoldOfOtherModes does nothing: their slots expire.
+// TestCloseAfterHold: permits that a held grant gave back just before Close go back to the store.
+func TestCloseAfterHold(t *testing.T) {
+	policies := orders + " messageRate=1000\n" + busy + " messageRate=1000"
+	run(t, 0, policies, func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.acquireFor(time.Second, h, -1)
+		time.Sleep(10 * ms)
+		g := e.acquire(h, 8, -1)
+		g.Hold(3 * time.Second)
+		key := only(h).Key
+		e.keepTicking(2 * time.Second)
+		asked := len(e.store.asked())
+		g.Settle(0, 0)
+		e.close()
+		back := 0.0
+		for _, r := range e.store.asked()[asked:] {
+			if r.Key == key {
+				back += r.Allocate.Returned
+			}
+		}
+		assert.EqualValues(t, 8, back)
+		time.Sleep(2 * time.Second)
+	})
+}
+
+// TestHoldOfOtherModes: Hold has no effect on grants of other modes than fair, whose permits
+// expire.
 func TestHoldOfOtherModes(t *testing.T) {
-	for sharing, holds := range map[string]bool{"fair": true, "strict": false, "split sharing.replicas=1": false, "groups sharing.groups=eu,us": false} {
+	for sharing, holds := range map[string]bool{
+		"fair": true, "strict": false,
+		"split sharing.replicas=1": false, "groups sharing.groups=eu,us": false,
+	} {
 		run(t, 0, orders+" messageRate=10 sharing.mode="+sharing, func(t *testing.T, e *fixture) {
 			h := e.open("")
 			g := e.acquire(h, 1, -1)
@@ -132,8 +156,8 @@ func TestHoldOfOtherModes(t *testing.T) {
 	}
 }
 
-// TestStrictGrantIsWasted: a slot that was not used is over.
-func TestStrictGrantIsWasted(t *testing.T) {
+// TestUnusedStrictSlot: an unused strict slot is lost.
+func TestUnusedStrictSlot(t *testing.T) {
 	run(t, 0, orders+" messageRate=10 sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		g := e.acquire(h, 1, -1)
@@ -145,5 +169,21 @@ func TestStrictGrantIsWasted(t *testing.T) {
 		assert.Zero(t, only(h).Returned)
 		time.Sleep(100 * ms)
 		assert.True(t, c.over())
+	})
+}
+
+// TestMaxPermits: no call asks for more than MaxPermits, and no grant owes more.
+func TestMaxPermits(t *testing.T) {
+	run(t, 0, orders+" messageRate=10", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		g := e.acquire(h, 1<<40, -1)
+		assert.Equal(t, 1, g.N)
+		g.Settle(1<<40, 0)
+		assert.EqualValues(t, engine.MaxPermits-1, only(h).Owed)
+		e.apply("")
+		assert.Equal(t, engine.MaxPermits, e.acquire(h, 1<<40, -1).N)
+		g, _, ok := h.Lane.TryAcquire(1 << 40)
+		assert.True(t, ok)
+		assert.Equal(t, engine.MaxPermits, g.N)
 	})
 }

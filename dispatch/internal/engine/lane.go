@@ -226,7 +226,7 @@ func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 	}
 
 	at := math.Inf(1)
-	idle, covered := true, true
+	idle, covered := true, len(limits) > 0
 	add := func(s *sharing.Share, r *permits.Request) {
 		s.ClearRefused()
 		if r != nil {

@@ -518,7 +518,8 @@ func TestSeveral(t *testing.T) {
 // TestStrictAndOthers: strict slots are requested for callers only as far as other limits have
 // permits for them.
 func TestStrictAndOthers(t *testing.T) {
-	policies := orders + " messageRate=10 sharing.mode=strict\n" + billing + " messageRate=1/1h"
+	policies := orders + " messageRate=10 sharing.mode=strict\n" +
+		billing + " messageRate=1/1h sharing.mode=fair"
 	run(t, 10*ms, policies, func(t *testing.T, e *fixture) {
 		h := e.open("")
 		e.acquire(h, 1, -1)

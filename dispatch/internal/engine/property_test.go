@@ -15,9 +15,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 )
 
-// TestNobodyIsStranded: whoever comes and goes, with whatever limits, each caller is served or
-// gives up, and is served in the time that those before it take.
-func TestNobodyIsStranded(t *testing.T) {
+// TestNoCallerIsStranded runs callers that come, give up and settle at random under random limits.
+// Each of them is served within 15 s or gives up.
+func TestNoCallerIsStranded(t *testing.T) {
 	policies := []string{
 		"messageRate=200",
 		"messageRate=30",
@@ -37,7 +37,7 @@ func TestNobodyIsStranded(t *testing.T) {
 		limits := policies[rng.IntN(len(policies))]
 		more := ""
 		if rng.IntN(3) == 0 {
-			more = "\n" + orders + "?subscription=billing messageRate=80"
+			more = "\n" + billing + " messageRate=80"
 		}
 		rtt := []time.Duration{0, 2 * ms, 30 * ms}[rng.IntN(3)]
 		run(t, rtt, orders+" "+limits+more, func(t *testing.T, e *fixture) {
@@ -45,12 +45,14 @@ func TestNobodyIsStranded(t *testing.T) {
 			if rng.IntN(2) == 0 {
 				handles = append(handles, e.open("bulk"))
 			}
-			name := fmt.Sprintf("%s%s, rtt %v, %d handles: replay with THROTTLE_SEED=%d", limits, more, rtt, len(handles), seed)
+			name := fmt.Sprintf("%s%s, rtt %v, %d handles: replay with THROTTLE_SEED=%d",
+				limits, more, rtt, len(handles), seed)
 			var wg sync.WaitGroup
 			for range 40 + rng.IntN(40) {
 				h, n := handles[rng.IntN(len(handles))], 1+rng.IntN(3)
 				kind, use := rng.IntN(8), time.Duration(rng.IntN(15))*ms
-				size, used, patience := int64(rng.IntN(1000)-200), rng.IntN(n+1), time.Duration(1+rng.IntN(60))*ms
+				size, used := int64(rng.IntN(1000)-200), rng.IntN(n+1)
+				patience := time.Duration(1+rng.IntN(60)) * ms
 				wg.Go(func() {
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
@@ -84,7 +86,7 @@ func TestNobodyIsStranded(t *testing.T) {
 					time.Sleep(time.Duration(rng.IntN(40)) * ms)
 				}
 			}
-			// A caller that is stranded keeps the bubble from ending; others would come to its help.
+			// A stranded caller keeps the bubble from ending. Close below answers it.
 			waited := make(chan struct{})
 			go func() { wg.Wait(); close(waited) }()
 			select {
@@ -100,8 +102,7 @@ func TestNobodyIsStranded(t *testing.T) {
 				h.Close()
 			}
 			time.Sleep(3 * time.Second)
-			e.Close()
-			e.closed = true
+			e.close()
 			<-waited
 		})
 		if t.Failed() {

@@ -9,11 +9,21 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
 )
 
-// TestTry: who comes back when it is told to gets the rate, with a try or two for each message.
+// TestTry: a caller that comes back when it is told to gets the rate, with at most three or four
+// tries a message.
 func TestTry(t *testing.T) {
-	for sharing, tries := range map[string]float64{"fair": 3.2, "strict": 2.2, "split sharing.replicas=1": 3.2, "groups sharing.groups=eu": 3.5} {
+	for sharing, c := range map[string]struct {
+		least int     // messages in 20 s at 20/s
+		tries float64 // a message, at most
+	}{
+		"fair":                     {370, 3.2},
+		"strict":                   {250, 2.2},
+		"split sharing.replicas=1": {370, 3.2},
+		"groups sharing.groups=eu": {370, 3.5},
+	} {
 		for _, rtt := range []time.Duration{0, 10 * ms} {
-			run(t, rtt, orders+" messageRate=20 sharing.mode="+sharing, func(t *testing.T, e *fixture) {
+			policies := orders + " messageRate=20 sharing.mode=" + sharing
+			run(t, rtt, policies, func(t *testing.T, e *fixture) {
 				h := e.open("")
 				n, all := 0, 0
 				for e.since() < 20*time.Second {
@@ -27,15 +37,30 @@ func TestTry(t *testing.T) {
 					assert.LessOrEqual(t, time.Until(next), 150*ms)
 					time.Sleep(time.Until(next))
 				}
-				assert.GreaterOrEqual(t, n, map[bool]int{true: 250, false: 370}[sharing == "strict"], "%s, rtt %v", sharing, rtt)
+				assert.GreaterOrEqual(t, n, c.least, "%s, rtt %v", sharing, rtt)
 				assert.LessOrEqual(t, n, 404, sharing)
-				assert.LessOrEqual(t, float64(all)/float64(n), tries, "%s, rtt %v", sharing, rtt)
+				assert.LessOrEqual(t, float64(all)/float64(n), c.tries, "%s, rtt %v", sharing, rtt)
 			})
 		}
 	}
 }
 
-// TestTryBytes: a refusal counts the bytes that the messages would be charged.
+// TestRefusalIsForgotten: the demand of a refused caller ends when it does not come back.
+func TestRefusalIsForgotten(t *testing.T) {
+	run(t, 0, orders+" messageRate=100", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		for range 10 {
+			e.empty(h)
+			time.Sleep(10 * ms)
+		}
+		time.Sleep(10 * time.Second)
+		asked := len(e.store.asked())
+		time.Sleep(time.Minute)
+		assert.Len(t, e.store.asked(), asked)
+	})
+}
+
+// TestTryBytes: the demand of a refused caller is the bytes that its messages would be charged.
 func TestTryBytes(t *testing.T) {
 	run(t, 0, orders+" byteRate=102400", func(t *testing.T, e *fixture) {
 		h := e.open("")
@@ -49,16 +74,26 @@ func TestTryBytes(t *testing.T) {
 		_, _, ok := h.Lane.TryAcquire(1)
 		assert.False(t, ok)
 		time.Sleep(10 * ms)
-		most := 0.0
+		want := 0.0
 		for _, r := range e.store.asked()[asked:] {
-			most = max(most, r.Allocate.Want)
+			want = max(want, r.Allocate.Want)
 		}
-		assert.GreaterOrEqual(t, most, 10240.0)
+		assert.GreaterOrEqual(t, want, 10240.0)
 	})
 }
 
-// TestTryStrict: a try knows for how long the line is full, and does not ask again; nor does it
-// where callers wait, or another limit has no permit.
+// strictAsked counts the requests for strict slots so far.
+func (e *fixture) strictAsked() (n int) {
+	for _, r := range e.store.asked() {
+		if r.Allocate.Strict {
+			n++
+		}
+	}
+	return n
+}
+
+// TestTryStrict: a refused try says when the line has a free slot. Until then, tries are refused
+// without a request.
 func TestTryStrict(t *testing.T) {
 	run(t, 10*ms, orders+" messageRate=1/1m sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
@@ -80,39 +115,48 @@ func TestTryStrict(t *testing.T) {
 		c := e.wait(t.Context(), h, 1, -1)
 		_, next, ok := h.Lane.TryAcquire(1)
 		assert.False(t, ok)
-		assert.Equal(t, 2*ms, time.Until(next), "others come first")
+		assert.Equal(t, 2*ms, time.Until(next), "the waiting caller comes first")
 		time.Sleep(61 * time.Second)
 		assert.True(t, c.over())
 		assert.Equal(t, 1, c.grant.N)
 	})
-	run(t, 10*ms, orders+" messageRate=10 sharing.mode=strict\n"+orders+"?subscription=billing byteRate=1000", func(t *testing.T, e *fixture) {
+}
+
+// TestTryStrictAndOthers: a try requests no slot while another limit holds it up.
+func TestTryStrictAndOthers(t *testing.T) {
+	strict := orders + " messageRate=10 sharing.mode=strict"
+	run(t, 10*ms, strict+"\n"+billing+" byteRate=1000", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		g := e.acquire(h, 1, 10)
-		g.Settle(1, 5000) // a debt of bytes, for 5 s
+		g.Settle(1, 5000) // a debt of bytes for 5 s
 		time.Sleep(time.Second)
-		asked := 0
-		for _, r := range e.store.asked() {
-			if r.Allocate.Strict {
-				asked++
-			}
-		}
-		from := time.Now()
-		_, _, ok := h.Lane.TryAcquire(1)
-		assert.False(t, ok)
-		assert.Zero(t, time.Since(from))
+		e.refusedAtOnce(h)
+	})
+	run(t, 10*ms, strict+" maxInFlight=1", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.acquire(h, 1, -1)
 		time.Sleep(time.Second)
-		for _, r := range e.store.asked() {
-			if r.Allocate.Strict {
-				asked--
-			}
-		}
-		assert.Zero(t, asked, "no slot that it could not use")
+		assert.Equal(t, 2*ms, e.refusedAtOnce(h))
 	})
 }
 
-// TestTryTimeout: a try waits for the store's timeout at most.
+// refusedAtOnce fails if a try is not refused at once, without a request for a strict slot. It
+// returns after what time the caller may come back.
+func (e *fixture) refusedAtOnce(h *engine.Handle) time.Duration {
+	e.t.Helper()
+	asked, from := e.strictAsked(), time.Now()
+	_, next, ok := h.Lane.TryAcquire(1)
+	assert.False(e.t, ok)
+	assert.Zero(e.t, time.Since(from))
+	time.Sleep(time.Second)
+	assert.Equal(e.t, asked, e.strictAsked())
+	return next.Sub(from)
+}
+
+// TestTryTimeout: a try waits for the store's answer for the store's timeout at most.
 func TestTryTimeout(t *testing.T) {
-	run(t, 3*time.Second, orders+" messageRate=10 sharing.mode=strict", func(t *testing.T, e *fixture) {
+	policies := orders + " messageRate=10 sharing.mode=strict"
+	run(t, 3*time.Second, policies, func(t *testing.T, e *fixture) {
 		h := e.open("")
 		from := time.Now()
 		_, _, ok := h.Lane.TryAcquire(1)
@@ -123,10 +167,11 @@ func TestTryTimeout(t *testing.T) {
 	})
 }
 
-// TestTriesAndWaits: a try that is refused does not take a caller with it that waits behind it, and
-// Close answers both.
-func TestTriesAndWaits(t *testing.T) {
-	run(t, 10*ms, orders+" messageRate=1/1m sharing.mode=strict", func(t *testing.T, e *fixture) {
+// TestTryAndWait: a caller that waits behind a try keeps its place when the try is refused, and is
+// no demand of the try's.
+func TestTryAndWait(t *testing.T) {
+	policies := orders + " messageRate=1/1m sharing.mode=strict"
+	run(t, 10*ms, policies, func(t *testing.T, e *fixture) {
 		h := e.open("")
 		e.acquire(h, 1, -1)
 		type answer struct {
@@ -138,7 +183,7 @@ func TestTriesAndWaits(t *testing.T) {
 			_, next, ok := h.Lane.TryAcquire(1)
 			tried <- answer{next, ok}
 		}()
-		time.Sleep(ms) // it is asked for
+		time.Sleep(ms) // the request of the try is on its way
 		c := e.wait(t.Context(), h, 1, -1)
 		assert.Empty(t, tried)
 		time.Sleep(20 * ms)
@@ -150,7 +195,12 @@ func TestTriesAndWaits(t *testing.T) {
 		time.Sleep(61 * time.Second)
 		assert.True(t, c.over())
 	})
-	run(t, 100*ms, orders+" messageRate=1/1m sharing.mode=strict", func(t *testing.T, e *fixture) {
+}
+
+// TestTryAndClose: Close answers a try.
+func TestTryAndClose(t *testing.T) {
+	policies := orders + " messageRate=1/1m sharing.mode=strict"
+	run(t, 100*ms, policies, func(t *testing.T, e *fixture) {
 		h := e.open("")
 		go func() {
 			time.Sleep(50 * ms)
@@ -164,13 +214,22 @@ func TestTriesAndWaits(t *testing.T) {
 	})
 }
 
-// TestMaxPermits bounds what one call asks for.
-func TestMaxPermits(t *testing.T) {
-	run(t, 0, orders+" messageRate=10", func(t *testing.T, e *fixture) {
+// TestRefusedTryIsNoDemand: tries that were refused are no demand of callers that wait later.
+func TestRefusedTryIsNoDemand(t *testing.T) {
+	run(t, 10*ms, orders+" messageRate=1/1m sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
-		g := e.acquire(h, 1<<40, -1)
-		assert.Equal(t, 1, g.N)
-		g.Settle(1<<40, 0)
-		assert.EqualValues(t, engine.MaxPermits-1, only(h).Owed)
+		e.acquire(h, 1, -1)
+		for range 5 {
+			_, _, _ = h.Lane.TryAcquire(1)
+			e.apply("")
+			e.apply(orders + " messageRate=1/1m sharing.mode=strict")
+		}
+		e.apply(orders + " messageRate=100")
+		time.Sleep(time.Second)
+		asked := len(e.store.asked())
+		e.acquireFor(time.Second, h, -1)
+		for _, r := range e.store.asked()[asked:] {
+			assert.LessOrEqual(t, r.Allocate.Demand, 250.0)
+		}
 	})
 }

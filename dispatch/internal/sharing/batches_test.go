@@ -1,0 +1,308 @@
+package sharing
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// fairShare returns a share of 100/s that has stepped once, and holds nothing.
+func fairShare(w *world) (*client, *fair) {
+	c := w.join(limited(policy.Fair, 100))
+	f := c.Mode.(*fair)
+	c.Advance(Time{Now: w.now}, Demand{})
+	f.rev = c.Limit.Revision
+	return c, f
+}
+
+// reply answers a request at the time now with n permits from start on. Its share is 50/s.
+func (c *client) reply(r *permits.Request, now float64, n, start float64) {
+	rate := r.Allocate.Rate
+	r.Allocate.Reply = schedule.Reply{
+		N: n, Start: start, Rate: rate, Gap: 1 / rate, Share: 50, Now: now,
+		Carry: schedule.Carry{Inc: 1},
+	}
+	c.Answered(r, now, now)
+}
+
+// TestLoweredLimit: permits of a limit that was lowered go back before new ones are requested, also
+// those that were on their way when it was lowered.
+func TestLoweredLimit(t *testing.T) {
+	for _, pending := range []bool{false, true} {
+		w := newWorld()
+		c, _ := fairShare(w)
+		r := c.Next(1, one)
+		if !pending {
+			c.reply(r, 1, 50, 0.01)
+		}
+		c.Apply(at(c.Limit, 10))
+		c.Advance(Time{Now: 1.001}, one)
+		if pending {
+			c.reply(r, 1.002, 50, 0.01)
+		}
+		r = c.Next(1.003, one)
+		if assert.NotNil(t, r, "pending %v", pending) {
+			assert.EqualValues(t, 50, r.Allocate.Returned)
+			assert.Positive(t, r.Allocate.Want)
+			assert.Zero(t, c.Held())
+		}
+	}
+}
+
+// TestReplyOfAnotherRate: permits that were allocated under another rate are released at the new
+// one.
+func TestReplyOfAnotherRate(t *testing.T) {
+	w := newWorld()
+	c, _ := fairShare(w)
+	r := c.Next(1, one)
+	c.Apply(at(c.Limit, 400))
+	c.Advance(Time{Now: 1.001}, one)
+	c.reply(r, 1.002, 5, 0.01)
+	assert.InDelta(t, 1.0/400, c.current().gap, 1e-9)
+}
+
+// TestChangedRate: a new rate scales what the replica goes on with until it is told a share.
+func TestChangedRate(t *testing.T) {
+	w := newWorld()
+	c, f := fairShare(w)
+	f.share, f.lendAt = 40, 2
+	c.Apply(at(c.Limit, 200))
+	c.Advance(Time{Now: 1.5}, Demand{})
+	assert.InDelta(t, 80, f.share, 1e-9)
+	assert.InDelta(t, 1.75, f.lendAt, 1e-9, "the gap of the next permit of an outage")
+}
+
+// TestChangedRamp: a limit that changes during its ramp goes on at the rate it had reached.
+func TestChangedRamp(t *testing.T) {
+	w := newWorld()
+	l := limited(policy.Fair, 100)
+	l.Ramp = schedule.Ramp{From: 10, Over: 9}
+	c := w.join(l)
+	c.callers = 1
+	w.run(5)
+	reached := c.State(w.now).Allowed
+	assert.Greater(t, reached, 40.0)
+	c.Apply(at(l, 200))
+	c.Advance(Time{Now: w.now}, one)
+	assert.InDelta(t, reached, c.State(w.now).Allowed, 1e-9)
+}
+
+// TestChangedLimitAsks: a changed limit ends the delay of a light share.
+func TestChangedLimitAsks(t *testing.T) {
+	w := newWorld()
+	c, f := fairShare(w)
+	r := c.Next(1, one)
+	c.reply(r, 1, 1, 0.5)
+	f.turnAt = 3
+	c.void()
+	assert.Nil(t, c.Next(1.1, one))
+	c.Apply(at(c.Limit, 200))
+	assert.NotNil(t, c.Next(1.1, one))
+}
+
+// TestLightShareWaits: after a reply, a light share whose next slots are behind others' requests
+// nothing until it has a permit's worth of time.
+func TestLightShareWaits(t *testing.T) {
+	w := newWorld()
+	c := w.join(limited(policy.Fair, 10))
+	c.Advance(Time{Now: 1}, one)
+	r := c.Next(1, one)
+	r.Allocate.Reply = schedule.Reply{N: 1, Start: 0.5, Rate: 10, Gap: 0.1, Share: 0.5, Now: 1}
+	c.Answered(r, 1, 1)
+	c.void()
+	assert.Nil(t, c.Next(2.9, one))
+	assert.InDelta(t, 3, c.WakeAt(2.9), 1e-9)
+	assert.NotNil(t, c.Next(3, one))
+}
+
+// TestTwoBatches: while the next batch is still to come, nothing is requested.
+func TestTwoBatches(t *testing.T) {
+	w := newWorld()
+	c, _ := fairShare(w)
+	c.reply(c.Next(1, one), 1, 5, 0.3)
+	assert.Nil(t, c.Next(1.1, one))
+	c.Advance(Time{Now: 1.31}, one)
+	c.Take(1)
+	assert.NotNil(t, c.Next(1.31, one))
+}
+
+// TestWant: a request is for at least one permit, for what refused callers lack, and for as many
+// as are used in the round that the store has told.
+func TestWant(t *testing.T) {
+	for i, c := range []struct {
+		round, use, share float64
+		asked, debt       int64
+		waiting, want     float64
+	}{
+		{round: 0.01, waiting: 1, want: 1},
+		{round: 0.01, waiting: 1, debt: 30, want: 30},
+		{round: 0.01, asked: 7, want: 7},
+		{round: 0.01, asked: 7, debt: 3, want: 10},
+		{round: 0, use: 100, waiting: 1, want: 14},              // 130/s and one caller in 0.1 s
+		{round: 0.05, use: 100, waiting: 1, want: 7},            // half of that
+		{round: 0.05, use: 10, share: 100, waiting: 1, want: 8}, // a light user
+	} {
+		w := newWorld()
+		s, f := fairShare(w)
+		s.use, f.round, f.share, f.asked = c.use, c.round, c.share, c.asked
+		s.Owe(c.debt)
+		r := s.Next(1, Demand{Waiting: c.waiting, Anybody: c.waiting > 0})
+		if assert.NotNil(t, r, "row %d", i) {
+			assert.InDelta(t, c.want, r.Allocate.Want, 1e-9, "row %d", i)
+		}
+	}
+	w := newWorld()
+	c, f := fairShare(w)
+	r := c.Next(1, one)
+	r.Allocate.Reply = schedule.Reply{Rate: 100, Now: 1, Carry: schedule.Carry{Round: 0.03}}
+	c.Answered(r, 1, 1)
+	assert.InDelta(t, 0.03, f.round, 1e-9)
+}
+
+// TestRequestTells: a request tells what the replica holds and how much it wants.
+func TestRequestTells(t *testing.T) {
+	w := newWorld()
+	c, f := fairShare(w)
+	c.supply(5)
+	f.allocate(1, schedule.Request{})
+	assert.EqualValues(t, 5, f.request(1, order{want: 1}).Allocate.Held)
+	f.sent, f.heldUp, f.sentDemand = 1, 0.1, 100
+	assert.InDelta(t, 100/0.9, f.request(2, order{want: 1}).Allocate.Demand, 1e-9, "callers wait")
+	assert.Zero(t, f.heldUp, "counted from here on")
+	assert.InDelta(t, 100, f.request(3, order{want: 1}).Allocate.Demand, 1e-9)
+	assert.Zero(t, f.request(3, order{drain: true}).Allocate.Demand)
+}
+
+// TestClosedHandleAsksNothing: a share without a handle requests nothing, whatever was refused or
+// taken before.
+func TestClosedHandleAsksNothing(t *testing.T) {
+	w := newWorld()
+	c, _ := fairShare(w)
+	c.Share.asked, c.used, c.use, c.usedAt = 5, true, 100, 1
+	c.Keep(5)
+	assert.Nil(t, c.Next(1, Demand{}))
+	c.Keep(0)
+	assert.NotNil(t, c.Next(1, Demand{}))
+}
+
+// TestIdle: a share is idle when it holds, wants and owes nothing and is in no outage.
+func TestIdle(t *testing.T) {
+	for what, do := range map[string]func(c *client, f *fair){
+		"permits":         func(c *client, _ *fair) { c.Return(1) },
+		"a batch":         func(c *client, _ *fair) { c.add(5, 2, 0.01, 1, 1, 1) },
+		"expired permits": func(c *client, _ *fair) { c.expire(1, 1) },
+		"an outage":       func(_ *client, f *fair) { f.lendAt = 2 },
+		"a request":       func(c *client, _ *fair) { c.Next(1, one) },
+		"callers":         func(c *client, _ *fair) { c.used = true },
+	} {
+		c, f := fairShare(newWorld())
+		assert.True(t, c.Idle())
+		do(c, f)
+		assert.False(t, c.Idle(), what)
+	}
+}
+
+// TestHeldGrantsGiveBack: what held grants give back to an idle share stays for a round, and then
+// goes to the store, once, unless it is hardly anything.
+func TestHeldGrantsGiveBack(t *testing.T) {
+	for _, n := range []int64{2, 20} {
+		w := newWorld()
+		c, f := fairShare(w)
+		f.gone, f.usedAt = true, 1.95
+		c.HeldBack()
+		c.Return(n)
+		c.Advance(Time{Now: 2}, Demand{})
+		assert.Equal(t, n, c.Available())
+		assert.Nil(t, c.Next(2, Demand{}), "a permit was taken 50 ms ago")
+		c.Advance(Time{Now: 2.04}, Demand{Anybody: true})
+		assert.Equal(t, n, c.Available(), "a caller that waits for another limit may take it")
+		assert.Nil(t, c.Next(2.04, Demand{Anybody: true}))
+		f.gone = true
+		c.Advance(Time{Now: 2.06}, Demand{})
+		r := c.Next(2.06, Demand{})
+		if n == 2 {
+			assert.Nil(t, r)
+			continue
+		}
+		if assert.NotNil(t, r) {
+			assert.EqualValues(t, n, r.Allocate.Returned)
+			c.reply(r, 2.06, 0, 0)
+		}
+		c.Return(n)
+		assert.Nil(t, c.Next(2.07, Demand{}), "once")
+	}
+}
+
+// TestIdleUnderAChangedLimit: an idle share has seen a changed limit, so that permits which come
+// back later stay.
+func TestIdleUnderAChangedLimit(t *testing.T) {
+	w := newWorld()
+	c, f := fairShare(w)
+	f.gone = true
+	c.Apply(at(c.Limit, 200))
+	assert.Nil(t, c.Next(1, Demand{}))
+	c.Return(2)
+	assert.Nil(t, c.Next(1, Demand{}))
+}
+
+// TestBatchesWakeAt: the share steps when something of it is due.
+func TestBatchesWakeAt(t *testing.T) {
+	for what, c := range map[string]struct {
+		do func(c *client, f *fair)
+		at float64
+	}{
+		"kept permits":  {func(c *client, f *fair) { f.keepUntil, f.strayAt = 1.3, 9; c.Return(1) }, 1.3},
+		"are callers":   {func(c *client, f *fair) { f.use = 5; c.Return(1) }, 1.01},
+		"hardly used":   {func(c *client, f *fair) { f.use = 0.2; c.Return(1) }, 1.1},
+		"a lent permit": {func(_ *client, f *fair) { f.lendAt, f.demand = 1.7, one }, 1.7},
+		"a retry":       {func(_ *client, f *fair) { f.retryAt, f.demand = 1.6, one }, 1.6},
+	} {
+		w := newWorld()
+		s, f := fairShare(w)
+		c.do(s, f)
+		assert.InDelta(t, c.at, s.WakeAt(1), 1e-9, what)
+	}
+}
+
+// TestOutageBegins: a replica lends after two failed requests, and counts what it lent in this
+// outage only.
+func TestOutageBegins(t *testing.T) {
+	w := newWorld()
+	c, f := fairShare(w)
+	f.lent = 9
+	for i, begins := range []bool{false, true} {
+		r := c.Next(c.retryAt+1, one)
+		r.Err = assert.AnError
+		c.Answered(r, c.retryAt+1, c.retryAt+1)
+		assert.Equal(t, begins, f.lendAt > 0, "failure %d", i+1)
+		assert.Zero(t, f.lent)
+	}
+	f.gone = false
+	r := c.Next(c.retryAt+1, one)
+	c.reply(r, c.retryAt+1, 1, 0)
+	assert.Zero(t, f.lendAt)
+}
+
+// TestALateLoop: permits that are overdue by more than a round are lost. Of a limit that busy
+// answers lower, it is a fifth of a round.
+func TestALateLoop(t *testing.T) {
+	for rule, released := range map[busy.Mode]int64{
+		busy.None: 10, busy.ByFraction: 2, busy.ByCount: 2,
+	} {
+		limit := limited(policy.Fair, 100)
+		limit.Rule.Mode = rule
+		c := newWorld().join(limit)
+		c.Advance(Time{Now: 1, Step: 1}, Demand{})
+		c.add(30, 1.0675, 0.01, 1, 10, limit.Round)
+		c.Advance(Time{Now: 1.3125, Step: 2, Late: 0.25}, Demand{})
+		assert.Equal(t, released, c.Available(), "rule %d", rule)
+		assert.Equal(t, 25-released, c.lost, "rule %d", rule)
+		c.Advance(Time{Now: 1.3325, Step: 3}, Demand{})
+		assert.Equal(t, released+2, c.Available(), "a loop in time releases all that is due")
+	}
+}
