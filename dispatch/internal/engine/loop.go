@@ -20,9 +20,9 @@ const pacedTick = tick / 20
 // maxSleep is the longest sleep of the loop.
 const maxSleep = time.Hour
 
-// maxBatch is for a store that answers at once: a step leaves the lanes that are due beyond so many
-// requests to the next one. Then lanes and requests are still in the processor's cache when the
-// answers are taken in.
+// maxBatch is for a store that answers at once: a step leaves the lanes that are due beyond so
+// many requests to the next one. Then lanes and requests are still in the processor's cache when
+// the answers are taken in.
 const maxBatch = 32
 
 // A loop steps the lanes that have something to do: those that were touched since the last step,
@@ -186,7 +186,8 @@ func (e *Engine) settle(answered []sending, now float64) {
 }
 
 // send makes the requests in the background: the allocations in one call of the permit store, and
-// the others in another, since a change of a pool record takes more round trips. Only the loop's goroutine calls it.
+// the others in another, since a change of a pool record takes more round trips. Only the loop's
+// goroutine calls it.
 func (e *Engine) send(out []sending, answers chan<- []sending) {
 	var allocations, others []sending
 	for _, s := range out {
@@ -209,7 +210,8 @@ func (e *Engine) send(out []sending, answers chan<- []sending) {
 }
 
 // do makes a call of the permit store. The end of the engine does not cancel it, since a request
-// that was sent may take effect: only the store's own time-out ends it. Engine.mu need not be held.
+// that was sent may take effect: only the store's own time-out ends it. Engine.mu need not be
+// held.
 func (e *Engine) do(out []sending) {
 	requests := make([]*permits.Request, len(out))
 	for i := range out {
@@ -222,8 +224,8 @@ func (e *Engine) do(out []sending) {
 	}
 }
 
-// drain waits for the answers that are still to come, and gives back what is held. It takes the lock
-// itself.
+// drain waits for the answers that are still to come, and gives back what is held. It takes the
+// lock itself.
 func (e *Engine) drain(answers <-chan []sending) {
 	for ; e.sent > 0; e.sent-- {
 		answered := <-answers
