@@ -100,6 +100,24 @@ func TestCloseWhileUnavailable(t *testing.T) {
 	})
 }
 
+// TestCloseOfPoolWhileUnavailable: Close does not wait for a store whose heartbeats fail.
+func TestCloseOfPoolWhileUnavailable(t *testing.T) {
+	run(t, 20*ms, orders+" messageRate=100 sharing.mode=split", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.acquire(h, 1, -1)
+		e.store.setDown(true)
+		time.Sleep(5 * time.Second)
+		for asked := len(e.store.asked()); len(e.store.asked()) == asked; {
+			time.Sleep(ms)
+		}
+		time.Sleep(30 * ms) // no heartbeat is on its way
+		asked, from := len(e.store.asked()), time.Now()
+		e.close()
+		assert.Len(t, e.store.asked(), asked)
+		assert.Zero(t, time.Since(from))
+	})
+}
+
 // TestAvailability: an outage and its end are logged once each.
 func TestAvailability(t *testing.T) {
 	run(t, 10*ms, orders+" messageRate=100", func(t *testing.T, e *fixture) {

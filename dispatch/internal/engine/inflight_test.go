@@ -113,11 +113,8 @@ func TestInFlightWasted(t *testing.T) {
 		late := e.wait(&lateContext{t.Context(), time.Second}, a, 1, -1)
 		time.Sleep(600 * ms)
 		other := e.wait(t.Context(), b, 1, -1)
-		for !other.over() {
-			time.Sleep(10 * ms)
-		}
-		assert.Less(t, other.took, 1200*ms)
-		assert.False(t, late.over())
+		time.Sleep(1200 * ms)
+		assert.True(t, other.over())
 		other.grant.Settle(1, 0)
 		time.Sleep(time.Second)
 		assert.True(t, late.over())

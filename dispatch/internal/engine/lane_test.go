@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -234,9 +235,10 @@ func TestShadow(t *testing.T) {
 	policies := orders + " messageRate=10 byteRate=1000 mode=shadow"
 	run(t, 0, policies, func(t *testing.T, e *fixture) {
 		h := e.open("")
+		time.Sleep(ms)
 		e.acquire(h, 50, 2000)
 		e.acquire(h, 50, 2000)
-		time.Sleep(5 * ms)
+		time.Sleep(4 * ms)
 		want := map[string]float64{}
 		for _, r := range e.store.asked() {
 			want[r.Key] = max(want[r.Key], r.Allocate.Want)
@@ -530,6 +532,22 @@ func TestStrictAndOthers(t *testing.T) {
 			time.Sleep(20 * ms)
 			assert.LessOrEqual(t, limitOf(t, h, "message rate", 10).Held, int64(1))
 		}
+	})
+}
+
+// TestExpiredSlot: a strict slot that is over is not granted, and the next one is waited for.
+func TestExpiredSlot(t *testing.T) {
+	run(t, 0, orders+" messageRate=10 sharing.mode=strict", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.acquire(h, 1, -1)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		messages, _ := h.Lane.Admission().Shares()
+		messages[0].Untake(1) // a slot that the loop has come to too late
+		c := e.wait(t.Context(), h, 1, -1)
+		assert.True(t, c.over())
+		assert.EqualValues(t, 2, only(h).Allocations, "it got another one")
+		assert.EqualValues(t, 1, only(h).Lost)
 	})
 }
 

@@ -216,13 +216,16 @@ func TestTryAndClose(t *testing.T) {
 
 // TestRefusedTryIsNoDemand: tries that were refused are no demand of callers that wait later.
 func TestRefusedTryIsNoDemand(t *testing.T) {
-	run(t, 10*ms, orders+" messageRate=1/1m sharing.mode=strict", func(t *testing.T, e *fixture) {
+	strict := orders + " messageRate=1/1m sharing.mode=strict"
+	run(t, 10*ms, strict, func(t *testing.T, e *fixture) {
 		h := e.open("")
 		e.acquire(h, 1, -1)
-		for range 5 {
-			_, _, _ = h.Lane.TryAcquire(1)
+		for range 100 {
+			_, _, ok := h.Lane.TryAcquire(1)
+			assert.False(t, ok)
 			e.apply("")
-			e.apply(orders + " messageRate=1/1m sharing.mode=strict")
+			time.Sleep(100 * ms)
+			e.apply(strict) // with a new share, which does not know that the line is full
 		}
 		e.apply(orders + " messageRate=100")
 		time.Sleep(time.Second)
@@ -231,5 +234,23 @@ func TestRefusedTryIsNoDemand(t *testing.T) {
 		for _, r := range e.store.asked()[asked:] {
 			assert.LessOrEqual(t, r.Allocate.Demand, 250.0)
 		}
+	})
+}
+
+// TestRefusedNext: other callers are refused until a time that is not over, also before the loop
+// has seen the refusal.
+func TestRefusedNext(t *testing.T) {
+	policies := orders + " messageRate=10\n" + busy + " messageRate=1000"
+	run(t, 0, policies, func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.keepTicking(2 * time.Second)
+		for range 10 {
+			time.Sleep(100*ms + 300*time.Microsecond)
+			e.empty(h)
+			next, refused := h.Lane.Admission().Only.Refused()
+			assert.True(t, refused)
+			assert.False(t, next.Before(time.Now()))
+		}
+		time.Sleep(2 * time.Second)
 	})
 }

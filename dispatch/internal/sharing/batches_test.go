@@ -306,3 +306,34 @@ func TestALateLoop(t *testing.T) {
 		assert.Equal(t, released+2, c.Available(), "a loop in time releases all that is due")
 	}
 }
+
+// TestNextPermit: a refused caller may come back when the next permit is due.
+func TestNextPermit(t *testing.T) {
+	w := newWorld()
+	c := w.join(limited(policy.Fair, 100))
+	assert.InDelta(t, 1.1, c.NextPermit(1), 1e-9, "a round")
+	c.share = 20
+	assert.InDelta(t, 1.05, c.NextPermit(1), 1e-9, "the time of one permit of the share")
+	c.share = 1
+	assert.InDelta(t, 1.1, c.NextPermit(1), 1e-9)
+	c.add(5, 1.3, 0.01, 1, 1, 1)
+	assert.InDelta(t, 1.3, c.NextPermit(1), 1e-9)
+}
+
+// TestCovered: the next step is soon enough for a new caller while a request is on its way or a
+// batch has not started.
+func TestCovered(t *testing.T) {
+	w := newWorld()
+	c := w.join(limited(policy.Fair, 10))
+	assert.False(t, c.Covered(1))
+	assert.True(t, c.Idle())
+	r := c.Next(1, Demand{Waiting: 1, Anybody: true})
+	assert.True(t, c.Covered(1))
+	assert.False(t, c.Idle())
+	assert.Nil(t, c.Next(1, Demand{Waiting: 1, Anybody: true}), "a request is on its way")
+	w.do(r, 1)
+	r.Allocate.Reply.Start = 0.5
+	c.Answered(r, 1.1, 1.1)
+	assert.True(t, c.Covered(1.5))
+	assert.False(t, c.Covered(1.7), "the batch has started")
+}

@@ -13,7 +13,7 @@ func newBucket(rate float64) *Bucket {
 	return b
 }
 
-// TestCounter has what callers do to the counter, one call a row.
+// TestCounter: each row is one call of a bucket that has some permits.
 func TestCounter(t *testing.T) {
 	for _, c := range []struct {
 		what        string
@@ -34,7 +34,7 @@ func TestCounter(t *testing.T) {
 		{"returned", 0, func(b *Bucket) any { b.Return(2); return b.returned.Load() }, int64(2), 2, 0},
 		{"owed", 1, func(b *Bucket) any { b.Return(-3); return b.Debt() }, int64(2), -2, 3},
 		{"forgiven", -5, func(b *Bucket) any { b.Forgive(3); return b.Debt() }, int64(2), -2, 0},
-		{"no more than the debt", -5, func(b *Bucket) any { b.Forgive(8); return b.Debt() }, int64(0), 0, 0},
+		{"at most the debt", -5, func(b *Bucket) any { b.Forgive(8); return b.Debt() }, int64(0), 0, 0},
 		{"no debt", 2, func(b *Bucket) any { b.Forgive(8); return b.Available() }, int64(2), 2, 0},
 		{"withdrawn", 5, func(b *Bucket) any { return b.withdraw(8) }, int64(5), 0, 0},
 	} {
@@ -49,7 +49,7 @@ func TestCounter(t *testing.T) {
 func TestRefused(t *testing.T) {
 	b := newBucket(10)
 	_, yes := b.Refused()
-	assert.False(t, yes, "nobody was")
+	assert.False(t, yes, "no caller was refused")
 	at := time.Unix(5, 0)
 	b.SetNext(at)
 	b.Refuse(3)
@@ -69,7 +69,7 @@ func TestRefused(t *testing.T) {
 	assert.EqualValues(t, 5, b.shadowed.Load())
 }
 
-// TestRelease moves ten permits, 10 ms apart from 1 s on, into the counter.
+// TestRelease: a batch of ten permits, 10 ms apart from 1 s on, is released into the counter.
 func TestRelease(t *testing.T) {
 	b := newBucket(100)
 	b.add(10, 1, 0.01, 0.9, 0.1, 0.1)
@@ -91,10 +91,10 @@ func TestRelease(t *testing.T) {
 		assert.Equal(t, c.lost, b.lost, "at %v", c.now)
 	}
 	b.add(5, 1.05, 0.01, 1, 0.1, 0.1)
-	assert.InDelta(t, 1.1, b.current().due, 1e-9, "not before the last batch ends, a gap after its last permit")
+	assert.InDelta(t, 1.1, b.current().due, 1e-9, "a gap after the last permit of the last batch")
 }
 
-// TestRunningBatchSpreads what it has left until the next one begins.
+// TestRunningBatchSpreads: the running batch spreads what it has left until the next one starts.
 func TestRunningBatchSpreads(t *testing.T) {
 	b := newBucket(100)
 	b.add(10, 1, 0.01, 1, 0.1, 0.1)
@@ -105,8 +105,8 @@ func TestRunningBatchSpreads(t *testing.T) {
 	assert.InDelta(t, 0.05, running.gap, 1e-9, "5 permits in the quarter of a second until then")
 	assert.InDelta(t, 1.3, next.due, 1e-9)
 	assert.Greater(t, running.expires, expires)
-	assert.InDelta(t, 1.4, running.expires, 1e-9, "a round after the next begins")
-	assert.InDelta(t, 1.5, next.expires, 1e-9, "a life and a round after its begin")
+	assert.InDelta(t, 1.4, running.expires, 1e-9, "a round after the next starts")
+	assert.InDelta(t, 1.5, next.expires, 1e-9, "a life and a round after its start")
 
 	b = newBucket(100)
 	b.add(10, 1, 0.01, 1, 0.1, 0.1)
@@ -120,17 +120,17 @@ func TestUpcoming(t *testing.T) {
 	assert.Nil(t, b.upcoming(1))
 	b.add(2, 1, 0.01, 1, 0.1, 0.1)
 	assert.NotNil(t, b.upcoming(0.9))
-	assert.Nil(t, b.upcoming(1), "it begins now")
+	assert.Nil(t, b.upcoming(1), "it starts now")
 	b.release(Time{Now: 1}, 1)
 	assert.Nil(t, b.upcoming(0.9), "it has started")
 	assert.Equal(t, 1, b.unreleased())
 	b.add(2, 1.2, 0.01, 1, 0.1, 0.1)
 	assert.Equal(t, 2, b.unreleased())
 	b.cancel(1.1)
-	assert.EqualValues(t, 2, b.expired, "goes back")
+	assert.EqualValues(t, 2, b.expired, "they go back")
 	assert.Equal(t, 1, b.unreleased())
 	b.clear(1.1)
-	assert.EqualValues(t, 4, b.expired, "all of it")
+	assert.EqualValues(t, 4, b.expired, "all of them")
 	assert.Zero(t, b.held())
 	b.add(3, 1.2, 0.01, 1, 0.1, 0.1)
 	b.release(Time{Now: 1.2}, 1)
@@ -138,9 +138,11 @@ func TestUpcoming(t *testing.T) {
 	assert.Zero(t, b.held())
 	assert.EqualValues(t, 3, b.lost)
 	assert.Zero(t, b.put, "no caller has taken any")
+	b.add(3, 1.205, 0.01, 1, 0.1, 0.1)
+	assert.InDelta(t, 1.205, b.current().due, 1e-9, "void permits delay nothing")
 }
 
-// TestFresh: only grants taken since the last batch but two began may be returned.
+// TestFresh: grants may be returned that were taken since the last batch but two started.
 func TestFresh(t *testing.T) {
 	b := newBucket(1)
 	for i, step := range []uint64{10, 20, 30, 40} {
@@ -217,7 +219,7 @@ func TestAge(t *testing.T) {
 		b.add(10, 1.1, 0.001, 1, 0.1, round)
 		assert.Zero(t, b.quick, "until the next batch")
 	})
-	t.Run("what comes back after its batch goes back", func(t *testing.T) {
+	t.Run("permits that come back after their batch go back", func(t *testing.T) {
 		b := newBucket(100)
 		b.age(1, round)
 		b.Return(5)
@@ -230,7 +232,7 @@ func TestAge(t *testing.T) {
 	})
 }
 
-// TestChangeRate: what is allocated is released at the new rate from now on.
+// TestChangeRate: allocated permits are released at the new rate from then on.
 func TestChangeRate(t *testing.T) {
 	b := newBucket(100)
 	b.add(10, 1, 0.01, 1, 0.1, 0.1)

@@ -8,10 +8,12 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestOutageShare: while the store is unavailable, a replica goes on at the share that it was last
-// told, if the policy says so, and none of its permits are free: what it took too early, it owes.
+// TestOutageShare: with onOutage share, a replica goes on at its last share in an outage.
+// Afterwards the limit is kept: permits that were released ahead of their time are owed.
 func TestOutageShare(t *testing.T) {
-	for outage, taken := range map[policy.OnOutage]float64{policy.OutageShare: 250, policy.OutageStop: 0, policy.OutageOpen: 0} {
+	for outage, taken := range map[policy.OnOutage]float64{
+		policy.OutageShare: 250, policy.OutageStop: 0, policy.OutageOpen: 0,
+	} {
 		w := newWorld()
 		l := limited(policy.Fair, 100)
 		l.OnOutage = outage
@@ -22,7 +24,7 @@ func TestOutageShare(t *testing.T) {
 		w.run(0.5)
 		from := w.now
 		w.run(5)
-		assert.InDelta(t, taken, a.between(from, w.now), taken/20, "onOutage %s: half of the limit", outage)
+		assert.InDelta(t, taken, a.between(from, w.now), taken/20, "onOutage %s", outage)
 		assert.True(t, a.outage())
 		w.down = false
 		w.run(1)
@@ -33,21 +35,21 @@ func TestOutageShare(t *testing.T) {
 	}
 }
 
-// TestLastShare is what a replica takes for its share in an outage.
+// TestLastShare: the share of a replica in an outage is the last one, if that is recent.
 func TestLastShare(t *testing.T) {
 	for i, c := range []struct {
 		share, shareAt, failedAt float64
 		replicas                 int64
 		want                     float64
 	}{
-		{40, 10, 12, 0, 40},     // told lately
-		{40, 10, 12.1, 0, 1},    // others may have it now: a hundredth of the limit
-		{0.2, 10, 15.9, 0, 0.2}, // a light share is told rarely
+		{40, 10, 12, 0, 40},     // recent
+		{40, 10, 12.1, 0, 1},    // old: a hundredth of the limit
+		{0.2, 10, 15.9, 0, 0.2}, // a light share is updated rarely
 		{0.2, 10, 16.1, 0, 1},   //
-		{0.01, 10, 11, 0, 0.1},  // the limit's thousandth at least
-		{400, 10, 11, 0, 100},   // the limit has become lower
-		{0, 0, 11, 4, 25},       // never told one: the limit by the replicas
-		{0, 0, 11, 0, 0.1},      // whose number is unknown
+		{0.01, 10, 11, 0, 0.1},  // at least a thousandth of the limit
+		{400, 10, 11, 0, 100},   // the limit was lowered
+		{0, 0, 11, 4, 25},       // no share: the limit divided by the pool size
+		{0, 0, 11, 0, 0.1},      // which is unknown
 	} {
 		w := newWorld()
 		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
@@ -57,8 +59,8 @@ func TestLastShare(t *testing.T) {
 	}
 }
 
-// TestLend: permits come a share's gap apart while callers want some and nothing that the store
-// allocated is left; for a pause, no more than for a round.
+// TestLend: lent permits come a share's gap apart, while callers want some and no allocated permit
+// is left. A pause makes up for a round at most.
 func TestLend(t *testing.T) {
 	w := newWorld()
 	b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
@@ -76,11 +78,11 @@ func TestLend(t *testing.T) {
 	}{
 		{2.1, waits, true, 0, 2.15},
 		{2.15, waits, true, 1, 2.2},
-		{2.16, waits, true, 0, 2.21}, // that one is there still
+		{2.16, waits, true, 0, 2.21}, // the last one is not taken yet
 		{2.31, waits, true, 3, 2.36},
-		{2.5, Demand{}, true, 0, 2.5}, // nobody wants one
-		{2.6, waits, false, 0, 2.6},   // it may not
-		{9.6, waits, true, 3, 9.75},   // a pause: those of a round
+		{2.5, Demand{}, true, 0, 2.5}, // no caller
+		{2.6, waits, false, 0, 2.6},   // the mode does not let it
+		{9.6, waits, true, 3, 9.75},   // a pause: a round's permits
 	} {
 		if c.now != 2.16 {
 			b.withdraw(b.Available())
@@ -98,8 +100,8 @@ func TestLend(t *testing.T) {
 	assert.Zero(t, b.lent, "another outage")
 }
 
-// TestRepay: what was released ahead of its time is owed, up to two seconds of the share, and all
-// of it if the store was unavailable to some replicas only.
+// TestRepay: permits released ahead of their time are owed, up to two seconds of the share. If the
+// store was unavailable to some replicas only, all lent permits are owed.
 func TestRepay(t *testing.T) {
 	for i, c := range []struct {
 		outage  policy.OnOutage
@@ -109,7 +111,7 @@ func TestRepay(t *testing.T) {
 		debt    int64
 	}{
 		{policy.OutageShare, 10.11, 50, false, 2},
-		{policy.OutageShare, 9, 50, false, 0}, // its next permit was overdue
+		{policy.OutageShare, 9, 50, false, 0}, // the next permit was overdue
 		{policy.OutageShare, 10.11, 10, true, 12},
 		{policy.OutageShare, 9.91, 10, true, 8},
 		{policy.OutageShare, 10.11, 500, true, 40},
@@ -124,19 +126,20 @@ func TestRepay(t *testing.T) {
 		b.rate, b.share, b.shareAt, b.failedAt, b.lendAt, b.lent = 100, 20, 1, 1, c.lendAt, c.lent
 		b.repay(10, c.partial)
 		assert.Equal(t, c.debt, b.Debt(), "row %d", i)
+		assert.Zero(t, b.Available(), "row %d", i)
 		assert.Zero(t, b.lendAt)
 	}
 }
 
-// TestPartialOutage: a replica that alone was cut off repays what it lent, since the others were
-// allocated its slots.
+// TestPartialOutage: a replica that alone was cut off repays what it lent, since its slots were
+// allocated to others.
 func TestPartialOutage(t *testing.T) {
 	for _, partial := range []bool{false, true} {
 		w := newWorld()
 		a, b := w.join(limited(policy.Fair, 100)), w.join(limited(policy.Fair, 100))
 		a.callers, b.callers = 1, 1
 		w.run(5)
-		// a's requests fail; b's are answered, or there are none.
+		// Requests of a fail. Those of b are answered, or there are none.
 		if !partial {
 			b.callers = 0
 			w.run(1)
@@ -144,7 +147,7 @@ func TestPartialOutage(t *testing.T) {
 		for range 20 {
 			w.down = true
 			a.touch()
-			w.until(w.now) // a is moved below, b must not be
+			w.until(w.now) // a moves below, and b must not
 			a.move()
 			w.down = false
 			if partial {
@@ -152,7 +155,7 @@ func TestPartialOutage(t *testing.T) {
 				b.move()
 			}
 			w.now += 0.05
-			for _, c := range w.clients { // the loop that has skipped time is not late
+			for _, c := range w.clients { // no loop is late
 				c.due = w.now
 			}
 		}

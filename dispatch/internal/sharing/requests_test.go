@@ -10,8 +10,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestClockBounds: the store's clock shows what it showed when it answered, at some time between
-// the request and its answer, and what went by since, give or take the drift.
+// TestClockBounds: the store's clock has moved on since the last request at most, and since its
+// answer at least, give or take the drift.
 func TestClockBounds(t *testing.T) {
 	for _, c := range []struct {
 		clock     clock
@@ -28,15 +28,18 @@ func TestClockBounds(t *testing.T) {
 	}
 }
 
-// TestRetryDelays: a request that failed is made again after a quarter to three quarters of a
-// round, from the fourth failure on after half to two and a half rounds, at random.
+// TestRetryDelays: a failed request is repeated after a random part of a round, from a quarter to
+// three quarters. From the fourth failure on, it is half a round to two and a half.
 func TestRetryDelays(t *testing.T) {
 	w := newWorld()
 	s := w.join(limited(policy.Fair, 10)).Share
 	for i, c := range []struct {
 		low, high float64 // rounds
 		outage    bool
-	}{{0.25, 0.75, false}, {0.25, 0.75, true}, {0.25, 0.75, true}, {0.5, 2.5, true}, {0.5, 2.5, true}} {
+	}{
+		{0.25, 0.75, false}, {0.25, 0.75, true}, {0.25, 0.75, true},
+		{0.5, 2.5, true}, {0.5, 2.5, true},
+	} {
 		var delays []float64
 		for range 200 { // the same failure again
 			s.failures = i
@@ -59,7 +62,7 @@ func TestRetryDelays(t *testing.T) {
 	assert.Equal(t, 4.5, s.FailingFor(5), "since the first was noticed")
 
 	s.askAgain()
-	assert.NotZero(t, s.retryAt, "a changed limit does not ask a store that fails")
+	assert.NotZero(t, s.retryAt, "a changed limit does not ask a failing store")
 	s.done = 6
 	s.succeeded(106)
 	assert.False(t, s.Unavailable())
@@ -69,8 +72,8 @@ func TestRetryDelays(t *testing.T) {
 	assert.Zero(t, s.retryAt)
 }
 
-// TestNotAfter: a request says until when its answer matters, once the store's clock is known.
-// Until it is, a store that failed is only asked for its clock, since it may answer however late.
+// TestNotAfter: a request has a deadline on the store's clock once that is known. Until then, a
+// store that has failed is only asked for its clock, since it may answer at any time.
 func TestNotAfter(t *testing.T) {
 	w := newWorld()
 	s := w.join(limited(policy.Fair, 10)).Share
@@ -97,11 +100,11 @@ func TestNotAfter(t *testing.T) {
 	assert.InDelta(t, 104.1+drift, r.Allocate.High, 1e-9)
 
 	s.env.Timeout = 0
-	assert.Zero(t, s.allocate(5, want).Allocate.NotAfter, "such a store answers at once")
+	assert.Zero(t, s.allocate(5, want).Allocate.NotAfter, "a store that answers at once")
 }
 
-// TestAnswersAreToldOnce: outcomes go with each request until one is answered.
-func TestAnswersAreToldOnce(t *testing.T) {
+// TestAnswersAreSentOnce: outcomes go with each request until one of them is answered.
+func TestAnswersAreSentOnce(t *testing.T) {
 	w := newWorld()
 	s := w.join(limited(policy.Fair, 10)).Share
 	r := s.allocate(2, schedule.Request{Want: 5})
@@ -112,13 +115,14 @@ func TestAnswersAreToldOnce(t *testing.T) {
 	assert.Equal(t, schedule.Answers{OK: 11, Busy: 22, RetryAfter: 9}, r.Allocate.Answers)
 	r.Allocate.Reply = schedule.Reply{Now: 3}
 	assert.True(t, s.settle(r, 3, 3))
-	s.AddAnswers(&permits.Request{}, schedule.Answers{OK: 3}) // no place for them
+	s.AddAnswers(&permits.Request{}, schedule.Answers{OK: 3}) // a request that carries no outcomes
 	r = s.allocate(4, schedule.Request{Want: 5})
 	s.AddAnswers(r, schedule.Answers{})
 	assert.Equal(t, schedule.Answers{OK: 3}, r.Allocate.Answers)
 }
 
-// TestRTT is the faster of the last two requests.
+// TestRTT: a request takes as long as the faster of the last two. The first one may have to
+// connect.
 func TestRTT(t *testing.T) {
 	w := newWorld()
 	s := w.join(limited(policy.Fair, 10)).Share

@@ -10,8 +10,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestRevisions: a limit's revision moves on when its pace changes or it comes from another policy
-// store, and stays when anything else changes.
+// TestRevisions: a limit has a new revision when its pace changes or it comes from another policy
+// store, and at no other time.
 func TestRevisions(t *testing.T) {
 	was := limited(policy.Fair, 10)
 	for what, c := range map[string]struct {
@@ -43,12 +43,12 @@ func TestRevisions(t *testing.T) {
 			assert.EqualValues(t, 9, s.retryAt, what)
 		}
 		l.Revision = s.Limit.Revision
-		assert.Equal(t, l, s.Limit, "all else is in force: "+what)
+		assert.Equal(t, l, s.Limit, "in force: "+what)
 	}
 }
 
-// TestQuotaRevisions are the store's clock, and only go up. One that was made up is replaced once
-// the clock is known.
+// TestQuotaRevisions: revisions of quotas are the store's clock, and only increase. One that was
+// made up is replaced once the clock is known.
 func TestQuotaRevisions(t *testing.T) {
 	l := limited(policy.Fair, 10)
 	l.Revision = resolve.Revision{Identity: resolve.QuotaRevisions}
@@ -61,9 +61,9 @@ func TestQuotaRevisions(t *testing.T) {
 		{20, 0, 1},     // the clock is not known
 		{20, 0, 1},     //
 		{20, 500, 500}, // now it is
-		{20, 600, 500}, // nothing has changed
+		{20, 600, 500}, // nothing changed
 		{30, 700, 700},
-		{40, 600, 701}, // never back
+		{40, 600, 701}, // never less
 		{40, 0, 701},
 	} {
 		l.Rate, l.Revision.Number = c.rate, c.number
@@ -82,7 +82,7 @@ func TestFits(t *testing.T) {
 	assert.False(t, s.Fits(limited(policy.Strict, 10)))
 }
 
-// TestModes: each mode answers for itself.
+// TestModes: a share has the type of its mode.
 func TestModes(t *testing.T) {
 	for mode, want := range map[policy.SharingMode]any{
 		policy.Fair: &fair{}, policy.Strict: &strict{}, policy.Split: &split{}, policy.Groups: &groups{},
@@ -95,7 +95,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestDebtMoves from a share whose limit no longer applies to the next one, once.
+// TestDebtMoves: a debt moves from one share to another, once.
 func TestDebtMoves(t *testing.T) {
 	w := newWorld()
 	a, b := w.join(limited(policy.Fair, 10)), w.join(limited(policy.Split, 10))
@@ -104,13 +104,17 @@ func TestDebtMoves(t *testing.T) {
 	b.Owe(a.ForgiveDebt())
 	assert.EqualValues(t, 5, b.Debt())
 	assert.Zero(t, a.ForgiveDebt())
-	assert.Zero(t, a.State(1).Granted, "a debt that is moved is nobody's grant")
+	assert.Zero(t, a.State(1).Granted, "a debt that is moved is no grant")
+	assert.Zero(t, b.State(1).Granted)
+	assert.Zero(t, b.State(1).Owed)
 }
 
-// TestFollowOutage: a limit with onOutage open opens when the store is unavailable and nothing is
-// left, and closes when the store answers.
+// TestFollowOutage: a limit with onOutage open opens when the store is unavailable and no permit is
+// left. It closes when the store answers.
 func TestFollowOutage(t *testing.T) {
-	for _, outage := range []policy.OnOutage{policy.OutageOpen, policy.OutageShare, policy.OutageStop} {
+	for _, outage := range []policy.OnOutage{
+		policy.OutageOpen, policy.OutageShare, policy.OutageStop,
+	} {
 		l := limited(policy.Fair, 10)
 		l.OnOutage = outage
 		s := newWorld().join(l).Share
@@ -131,7 +135,7 @@ func TestFollowOutage(t *testing.T) {
 	}
 }
 
-// TestCounts of a share: all that callers were granted, and what they use of it.
+// TestCounts: a share counts the permits granted, returned, owed, lost and used.
 func TestCounts(t *testing.T) {
 	s := newWorld().join(limited(policy.Fair, 10)).Share
 	s.supply(10)
@@ -153,7 +157,7 @@ func TestCounts(t *testing.T) {
 	assert.EqualValues(t, 1, s.TakeUsed())
 }
 
-// TestNew: a new share holds nothing, and no averages of the time before it was made.
+// TestNew: the averages of a new share start when it is made.
 func TestNew(t *testing.T) {
 	w := newWorld()
 	w.now = 50
@@ -161,6 +165,6 @@ func TestNew(t *testing.T) {
 	s.supply(3)
 	s.Take(3)
 	s.observe(50.3, Demand{})
-	assert.InDelta(t, 10*(1-math.Exp(-1)), s.use, 1e-9, "three in 300 ms")
+	assert.InDelta(t, 10*(1-math.Exp(-1)), s.use, 1e-9, "three permits in 300 ms")
 	assert.Zero(t, s.wants(Demand{})-1.3*min(s.use, s.sparse))
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A store is a permit store of one limit. It answers at the time that a test says.
+// A store is a permit store of one limit, in the time of a test.
 type store struct {
 	state    schedule.State
 	subs     map[string]schedule.Sub
 	record   []byte
-	ahead    float64 // its clock less the world's
+	ahead    float64 // its clock minus the world's
 	down     bool
-	requests []permits.Request // those that it got, without their answers
+	requests []permits.Request // all so far, without their answers
 }
 
 func (s *store) do(r *permits.Request, now float64) {
@@ -45,10 +45,10 @@ func (s *store) do(r *permits.Request, now float64) {
 	}
 }
 
-// last is the request that came last.
+// last is the last request.
 func (s *store) last() permits.Request { return s.requests[len(s.requests)-1] }
 
-// A world is replicas of one limit and its permit store, in a time of their own.
+// A world is the replicas of one limit and its permit store, in virtual time.
 type world struct {
 	store
 	now     float64
@@ -62,7 +62,7 @@ type client struct {
 	*Share
 	Sharing // the share's mode
 	w       *world
-	callers int  // that wait, and come back at once
+	callers int  // that wait, and come back as soon as they are served
 	once    int  // that wait for one permit
 	closing bool // the limit no longer applies
 	rtt     float64
@@ -85,15 +85,15 @@ func (w *world) join(limit resolve.Limit) *client {
 	return c
 }
 
-// far makes requests take a time, seconds.
+// far makes requests take rtt seconds.
 func (c *client) far(rtt float64) {
 	c.rtt, c.env.Timeout = rtt, 0.3
 }
 
-// touch has the client step now.
+// touch makes the client step now.
 func (c *client) touch() { c.due = min(c.due, c.w.now) }
 
-// run lets so many seconds go by.
+// run lets seconds go by.
 func (w *world) run(seconds float64) { w.until(w.now + seconds) }
 
 func (w *world) until(end float64) {
@@ -111,7 +111,7 @@ func (w *world) until(end float64) {
 	}
 }
 
-// move takes in the answer that is there, and steps.
+// move takes an answer in, and steps.
 func (c *client) move() {
 	now := c.w.now
 	if c.answerAt <= now {
@@ -119,11 +119,12 @@ func (c *client) move() {
 		c.asked, c.answerAt = nil, math.Inf(1)
 		c.Answered(r, now, now)
 	}
-	for range 3 { // a store that answers at once
+	for range 3 { // the store may answer at once
 		c.step++
 		c.Advance(Time{Now: now, Step: c.step, Late: now - c.due}, c.demand())
 		c.take()
 		r := c.next()
+		c.ClearRefused()
 		c.due = max(c.WakeAt(now), now+tick)
 		if r == nil {
 			return
@@ -161,7 +162,7 @@ func (c *client) take() {
 	}
 }
 
-// between counts the permits taken in a time.
+// between counts the permits taken from a time on, and before another.
 func (c *client) between(from, to float64) (n int) {
 	for _, at := range c.got {
 		if at >= from && at < to {
@@ -171,11 +172,12 @@ func (c *client) between(from, to float64) (n int) {
 	return n
 }
 
-// limited is a limit of that mode, permits a second.
+// limited is a limit of a mode, of rate permits a second.
 func limited(mode policy.SharingMode, rate float64) resolve.Limit {
 	return resolve.Limit{
 		Key: "throttle:limit:{c/t}:messages", Sharer: "s", Weight: 1, OnOutage: policy.OutageShare,
-		Pace: resolve.Pace{Mode: mode, Rate: rate, Round: 0.1}, Revision: resolve.Revision{Identity: "store", Number: 1},
+		Pace:     resolve.Pace{Mode: mode, Rate: rate, Round: 0.1},
+		Revision: resolve.Revision{Identity: "store", Number: 1},
 	}
 }
 
