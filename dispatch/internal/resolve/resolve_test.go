@@ -23,8 +23,8 @@ import (
 var update = flag.Bool("update", false, "rewrite the limits in testdata")
 
 // TestLimits resolves the policies of testdata/limits.txt for the subscription billing of
-// kafka://acme/shop/orders. A case is a comment, its input in lines that begin with ">", and the
-// limits that follow from it.
+// kafka://acme/shop/orders. A case has a comment, its input in lines with a leading ">", and what
+// it resolves to.
 func TestLimits(t *testing.T) {
 	const file = "testdata/limits.txt"
 	data, err := os.ReadFile(file)
@@ -55,12 +55,19 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// limits resolves a case. Its lines are policies, as in "SCOPE FIELD=VALUE ...", or begin with
-// "owner", "reported by" or "rates".
+// limits resolves the input of a case: policies in lines as throttletest.SetOf reads them, and
+// lines of
+//
+//	owner KIND:NAME             the owner of the lane's messages
+//	reported [KIND:NAME ...]    an outcome was reported; the owners of the subscription's messages
+//	rates [ID=RATE ...] [timely]
 func limits(t *testing.T, lines []string) (out []string) {
 	t.Helper()
 	lane := lane(resolve.Owner{})
-	terms := resolve.Terms{Cluster: "c", WorkerGroup: "eu", Policies: policy.Snapshot{Identity: "store", Revision: 7}}
+	terms := resolve.Terms{
+		Cluster: "c", WorkerGroup: "eu",
+		Policies: policy.Snapshot{Identity: "store", Revision: 7},
+	}
 	var reports resolve.Reports
 	var policies []string
 	for _, line := range lines {
@@ -109,7 +116,7 @@ func owner(words []string) (o resolve.Owner) {
 	return o
 }
 
-// describe lists what was resolved. What is at its default is left out.
+// describe lists what was resolved, without fields that have their defaults.
 func describe(s resolve.Subscription) (out []string) {
 	for _, l := range s.Messages {
 		out = append(out, "messages "+limit(l))
@@ -140,7 +147,8 @@ func describe(s resolve.Subscription) (out []string) {
 
 func limit(l resolve.Limit) string {
 	var w words
-	w.add(true, "%s (%s): %s %g/s", strings.TrimPrefix(l.Key, "throttle:limit:"), l.Reason, l.Mode, l.Rate)
+	key := strings.TrimPrefix(l.Key, "throttle:limit:")
+	w.add(true, "%s (%s): %s %g/s", key, l.Reason, l.Mode, l.Rate)
 	w.add(l.Burst != 0, "burst %g", l.Burst)
 	w.add(l.Round != 0.1, "round %gs", l.Round)
 	w.add(l.Ramp != schedule.Ramp{}, "ramp %v", l.Ramp)
@@ -167,17 +175,21 @@ func (w *words) add(yes bool, format string, args ...any) {
 	}
 }
 
-// TestRequote gives a quota limit the rate that is known now, and leaves the rest as it was.
+// TestRequote: the limit of a quota has the rate that is known now, and is otherwise unchanged.
 func TestRequote(t *testing.T) {
 	set := throttletest.SetOf(t, "quota tenant:acme total=163840") // 10 messages a second
-	terms := resolve.Terms{Cluster: "c", Policies: policy.Snapshot{Set: set, Identity: "store", Revision: 7}, RatesAt: 2000}
+	terms := resolve.Terms{
+		Cluster: "c", RatesAt: 2000,
+		Policies: policy.Snapshot{Set: set, Identity: "store", Revision: 7},
+	}
 	was := resolve.Resolve(terms, lane(resolve.Owner{}), resolve.Reports{}).Messages[0]
 	assert.Equal(t, 10.0, was.Rate, "the total")
 	terms.RatesTimely = true
 	terms.Rates = quota.Rates{Time: 2000, Rates: map[quota.ID]quota.Rate{"tenant:acme": {Rate: 3}}}
 	now := resolve.Requote(terms, lane(resolve.Owner{}), was)
 	assert.Equal(t, 3.0, now.Rate)
-	assert.Equal(t, resolve.Revision{Identity: resolve.QuotaRevisions, Number: 2_000_000_000}, now.Revision)
+	read := resolve.Revision{Identity: resolve.QuotaRevisions, Number: 2_000_000_000}
+	assert.Equal(t, read, now.Revision)
 	now.Rate, now.Revision = was.Rate, was.Revision
 	assert.Equal(t, was, now)
 }
@@ -190,7 +202,7 @@ func TestOwner(t *testing.T) {
 	}{
 		{resolve.Owner{}, "tenant:acme", ""},
 		{resolve.Owner{Tag: "bulk"}, "tag:bulk", "tag:bulk"},
-		{resolve.Owner{Tag: "free"}, "tenant:acme", "tag:free"}, // without a quota
+		{resolve.Owner{Tag: "free"}, "tenant:acme", "tag:free"}, // no quota
 		{resolve.Owner{TenantGroup: "eu", Tag: "bulk"}, "tenant:eu", "tenant:eu"},
 	} {
 		assert.Equal(t, c.id, c.owner.ID(lane(c.owner).Topic, set).String(), "%+v", c.owner)

@@ -253,7 +253,8 @@ func TestFairLife(t *testing.T) {
 	} {
 		w := newWorld()
 		f := newFair(w.join(limited(policy.Fair, 100)).Share)
-		f.share, f.round, f.sentDemand, f.asked, f.patience = c.share, c.round, c.demand, c.asked, c.patience
+		f.share, f.round, f.sentDemand = c.share, c.round, c.demand
+		f.asked, f.patience = c.asked, c.patience
 		assert.InDelta(t, c.life, f.life(10), 1e-9, "row %d", i)
 	}
 }

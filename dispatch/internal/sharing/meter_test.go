@@ -20,3 +20,19 @@ func TestMeter(t *testing.T) {
 		assert.Less(t, m.rate(now+100), 0.15*max(1, 1/period/10), "after a pause")
 	}
 }
+
+// TestMeterWindows: a window starts with the first permit taken, and ends after a minute.
+func TestMeterWindows(t *testing.T) {
+	var m meter
+	m.add(0, 1)
+	m.add(1, 5)
+	m.add(9, 5.9)
+	assert.InDelta(t, 10, m.rate(5.9), 1e-9)
+
+	m = meter{}
+	m.add(1, 0)
+	for now := 300.0; now <= 370; now += 10 {
+		m.add(1, now)
+	}
+	assert.InDelta(t, 0.1, m.rate(370), 0.01)
+}

@@ -8,8 +8,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestOutageShare: with onOutage share, a replica goes on at its last share in an outage.
-// Afterwards the limit is kept: permits that were released ahead of their time are owed.
+// TestOutageShare: with onOutage share, a replica goes on at its last share in an outage. The limit
+// is kept afterwards too.
 func TestOutageShare(t *testing.T) {
 	for outage, taken := range map[policy.OnOutage]float64{
 		policy.OutageShare: 250, policy.OutageStop: 0, policy.OutageOpen: 0,

@@ -121,12 +121,14 @@ func TestAnswersAreSentOnce(t *testing.T) {
 	assert.Equal(t, schedule.Answers{OK: 3}, r.Allocate.Answers)
 }
 
-// TestRTT: a request takes as long as the faster of the last two. The first one may have to
-// connect.
+// TestRTT: the time of a request is that of the faster of the last two. The first request of all,
+// which may have to connect, does not count.
 func TestRTT(t *testing.T) {
 	w := newWorld()
 	s := w.join(limited(policy.Fair, 10)).Share
-	for i, c := range []struct{ took, rtt float64 }{{0.5, 0}, {0.02, 0.02}, {0.03, 0.02}, {0.04, 0.03}} {
+	for i, c := range []struct{ took, rtt float64 }{
+		{0.5, 0}, {0.02, 0.02}, {0.03, 0.02}, {0.04, 0.03},
+	} {
 		s.sent = float64(i)
 		s.done = s.sent + c.took
 		s.succeeded(0)

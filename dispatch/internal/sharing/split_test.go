@@ -19,15 +19,16 @@ func splitLimit(rate float64, poolSize int) resolve.Limit {
 
 func (c *client) split() *split { return c.Mode.(*split) }
 
-// TestSplitByRank: the slots of a limit go to the ranks in turn, so that the replicas together are
-// the limit, even if it is lower than their number.
+// TestSplitByRank: the slots of a limit, which all replicas number by the store's clock, go to the
+// ranks in turn. The replicas together reach the limit, also if it is less than one slot for each.
 func TestSplitByRank(t *testing.T) {
 	for _, rate := range []float64{100, 1} {
 		w := newWorld()
+		w.ahead = 2.00375
 		for range 3 {
 			w.join(splitLimit(rate, 0)).callers = 1
 		}
-		w.run(8) // a new pool waits one ttl, and each newcomer for two heartbeats of the others
+		w.run(8) // for the TTL of a new pool, and two heartbeats for each replica
 		from := w.now
 		w.run(30)
 		all, by := 0, map[int]bool{}
@@ -42,11 +43,18 @@ func TestSplitByRank(t *testing.T) {
 		}
 		assert.InDelta(t, rate*30, all, 1.01)
 		assert.Len(t, by, 3)
+		for _, c := range w.clients {
+			for _, at := range c.got[len(c.got)/2:] {
+				slot := (at+w.ahead)*rate + 1e-6 // a whole number, and a step of the loop
+				assert.Less(t, slot-math.Floor(slot), tick*rate+1e-5)
+				assert.Equal(t, c.split().rank, int(slot)%3)
+			}
+		}
 	}
 }
 
-// TestSplitPoolChanges: a replica that leaves, and one that is silent, no longer count; what is
-// dispatched is never more than the limit.
+// TestSplitPoolChanges: replicas that have left or are silent do not count. The others get their
+// slots, and the limit is never exceeded.
 func TestSplitPoolChanges(t *testing.T) {
 	w := newWorld()
 	for range 2 {
@@ -65,10 +73,12 @@ func TestSplitPoolChanges(t *testing.T) {
 	assert.True(t, w.last().Heartbeat.Leave)
 	assert.True(t, c.Idle())
 	assert.Nil(t, c.Drain(w.now), "it has left")
+	size, _ := c.split().place(w.now)
+	assert.Zero(t, size)
 	assert.Equal(t, math.Inf(1), c.WakeAt(w.now))
 	taken := len(c.got)
 	w.run(0.5)
-	assert.Equal(t, 2, a.State(w.now).Pool, "within a tenth of the ttl")
+	assert.Equal(t, 2, a.State(w.now).Pool, "within a tenth of the TTL")
 	assert.Greater(t, len(w.requests), n)
 	w.clients = w.clients[:1] // b crashes
 	from := w.now
@@ -80,14 +90,13 @@ func TestSplitPoolChanges(t *testing.T) {
 	w.clients = append(w.clients, b)
 	from = w.now
 	w.run(0.05)
-	assert.LessOrEqual(t, b.between(from, w.now), 1, "its lease is over")
+	assert.LessOrEqual(t, b.between(from, w.now), 1, "its lease has ended")
 
-	new := w.join(splitLimit(100, 0))
-	assert.Nil(t, new.Drain(w.now), "the store does not know it")
+	stranger := w.join(splitLimit(100, 0))
+	assert.Nil(t, stranger.Drain(w.now), "it has never been a member")
 }
 
-// TestSplitFixed: with the pool size in the policy no store is asked, and each replica draws its
-// rank.
+// TestSplitFixed: with a pool size in the policy, replicas draw their ranks and make no requests.
 func TestSplitFixed(t *testing.T) {
 	w := newWorld()
 	ranks := map[int]int{}
@@ -108,8 +117,7 @@ func TestSplitFixed(t *testing.T) {
 	assert.Nil(t, w.clients[0].Drain(w.now))
 }
 
-// TestSplitSavesNothing: a replica keeps the slots of a round at most, and one at least, while no
-// caller comes.
+// TestSplitSavesNothing: without callers, a replica keeps the slots of a round, and at least one.
 func TestSplitSavesNothing(t *testing.T) {
 	for _, c := range []struct{ rate, kept float64 }{{1000, 50}, {10, 1}} {
 		w := newWorld()
@@ -122,14 +130,13 @@ func TestSplitSavesNothing(t *testing.T) {
 		assert.InDelta(t, 3*c.rate/2-c.kept, s.State(4).Lost, 1)
 		assert.InDelta(t, s.split().due(), s.NextPermit(4), 1e-9)
 		assert.InDelta(t, 4, s.NextPermit(4), 1.01)
-		assert.Equal(t, math.Inf(1), s.WakeAt(4), "nobody waits")
+		assert.Equal(t, math.Inf(1), s.WakeAt(4), "no caller waits")
 		s.Advance(Time{Now: 4, Step: 9}, Demand{Waiting: 1})
 		assert.InDelta(t, s.split().due(), s.WakeAt(4), 1e-9)
 	}
 }
 
-// TestSplitOutage: a replica whose lease is over goes on at the place that it was told last, if
-// the policy says so.
+// TestSplitOutage: with onOutage share, a replica whose lease has ended keeps its last place.
 func TestSplitOutage(t *testing.T) {
 	for outage, taken := range map[policy.OnOutage]int{policy.OutageShare: 500, policy.OutageStop: 0} {
 		w := newWorld()
@@ -144,11 +151,11 @@ func TestSplitOutage(t *testing.T) {
 		from := w.now
 		w.run(10)
 		assert.InDelta(t, taken, a.between(from, w.now), 2, "onOutage %s", outage)
-		assert.InDelta(t, 240, len(w.requests)-n, 40, "each 0.05 to 0.15 s, and not all at once")
+		assert.InDelta(t, 240, len(w.requests)-n, 40, "heartbeats 0.05 to 0.15 s apart")
 	}
 }
 
-// TestSplitChangedRate numbers the slots again: none comes twice, none is made up for.
+// TestSplitChangedRate: a new rate makes up for no slots, and gives none twice.
 func TestSplitChangedRate(t *testing.T) {
 	w := newWorld()
 	l := splitLimit(1000, 2)
@@ -166,12 +173,11 @@ func TestSplitChangedRate(t *testing.T) {
 	}
 }
 
-// TestSplitClock: all replicas number the slots by the store's clock. When that steps, the slots
-// are numbered again, so that no bunch of them comes.
+// TestSplitClock: a step of the store's clock brings no bunch of slots.
 func TestSplitClock(t *testing.T) {
 	for _, c := range []struct{ step, seen float64 }{
 		{-5, -5}, {5, 5}, {0.3, 0.3},
-		{-0.3, 0}, // slow answers, as far as one can tell
+		{-0.3, 0}, // indistinguishable from a slow answer
 	} {
 		w := newWorld()
 		w.ahead = 100
@@ -186,8 +192,8 @@ func TestSplitClock(t *testing.T) {
 	}
 }
 
-// TestSplitRamp: all follow the line in the store; one that goes with the time needs no heartbeat
-// for each step, and goes on while the store is unavailable.
+// TestSplitRamp: replicas follow the line in the store with a heartbeat a second. A scheduled ramp
+// goes on while the store is unavailable.
 func TestSplitRamp(t *testing.T) {
 	w := newWorld()
 	l := splitLimit(100, 2)
@@ -197,13 +203,13 @@ func TestSplitRamp(t *testing.T) {
 	c.callers = 1
 	w.run(20)
 	assert.InDelta(t, 30, c.State(w.now).Allowed, 1)
-	assert.InDelta(t, 20, len(w.requests), 2, "one a second on a ramp")
+	assert.InDelta(t, 20, len(w.requests), 2, "a heartbeat a second")
 	w.down = true
 	w.run(20)
 	assert.InDelta(t, 50, c.State(w.now).Allowed, 1)
 }
 
-// TestSplitActive: a relaxed ramp rises while permits are wanted.
+// TestSplitActive: a heartbeat tells whether permits were wanted since the last one.
 func TestSplitActive(t *testing.T) {
 	w := newWorld()
 	l := splitLimit(100, 2)
@@ -224,4 +230,61 @@ func TestSplitActive(t *testing.T) {
 	c.Advance(Time{Now: 4, Step: 3}, Demand{})
 	c.Advance(Time{Now: 4.1, Step: 4}, Demand{})
 	assert.True(t, s.heartbeat(5, false).Heartbeat.Active, "a permit was taken")
+}
+
+// TestSplitLeaseFromRequest: a lease counts from its request, however slow the answer is.
+func TestSplitLeaseFromRequest(t *testing.T) {
+	var until []float64
+	for _, took := range []float64{0, 0.2} {
+		w := newWorld()
+		c := w.join(splitLimit(100, 0))
+		r := c.Next(1, Demand{})
+		w.do(r, 1)
+		c.Answered(r, 1+took, 1+took)
+		until = append(until, c.split().lease.Until)
+	}
+	assert.Greater(t, until[0], 1.0)
+	assert.Equal(t, until[0], until[1])
+}
+
+// TestSplitRetries: heartbeats that failed are repeated after 0.5 to 1.5 times their interval.
+func TestSplitRetries(t *testing.T) {
+	w := newWorld()
+	w.down = true
+	low, high := math.Inf(1), 0.0
+	for range 300 {
+		c := w.join(splitLimit(100, 0))
+		r := c.Next(1, Demand{})
+		w.do(r, 1)
+		c.Answered(r, 1, 1)
+		low, high = min(low, c.split().again), max(high, c.split().again)
+	}
+	assert.InDelta(t, 1.05, low, 0.003)
+	assert.InDelta(t, 1.15, high, 0.003)
+}
+
+// TestSplitLeaving: a replica that leaves is not idle until its last heartbeat is answered.
+func TestSplitLeaving(t *testing.T) {
+	w := newWorld()
+	c := w.join(splitLimit(100, 0))
+	w.run(5)
+	r := c.Drain(w.now)
+	if assert.NotNil(t, r) {
+		assert.False(t, c.Idle())
+		w.do(r, w.now)
+		c.Answered(r, w.now, w.now)
+		assert.True(t, c.Idle())
+	}
+}
+
+// TestSplitFresh: unused permits of grants older than two slots are not given back.
+func TestSplitFresh(t *testing.T) {
+	w := newWorld()
+	c := w.join(splitLimit(100, 1))
+	c.callers = 1
+	w.run(1)
+	assert.True(t, c.Fresh(c.step))
+	taken := c.step
+	w.run(1)
+	assert.False(t, c.Fresh(taken))
 }

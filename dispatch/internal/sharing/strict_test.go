@@ -3,6 +3,7 @@ package sharing
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -20,7 +21,7 @@ func strictLimit(rate float64) resolve.Limit {
 
 func (c *client) strict() *strict { return c.Mode.(*strict) }
 
-// minGap is the shortest time between two permits of any client.
+// minGap is the shortest time between two permits of any clients.
 func (w *world) minGap() float64 {
 	shortest := math.Inf(1)
 	for _, c := range w.clients {
@@ -37,7 +38,7 @@ func (w *world) minGap() float64 {
 	return shortest
 }
 
-// TestStrictSlots: one message a period, whoever sends it, one slot for each caller that waits.
+// TestStrictSlots: all replicas together have one slot a period, and each waiting caller has one.
 func TestStrictSlots(t *testing.T) {
 	w := newWorld()
 	for i := range 3 {
@@ -49,36 +50,36 @@ func TestStrictSlots(t *testing.T) {
 	n := 0
 	for i, c := range w.clients {
 		n += len(c.got)
-		assert.InDelta(t, 200*(1+i)/6, len(c.got), 12, "as many as its callers")
+		assert.InDelta(t, 200*(1+i)/6, len(c.got), 12, "in proportion to its callers")
 		assert.LessOrEqual(t, c.Held(), int64(1+i))
 	}
 	assert.InDelta(t, 200, n, 4)
 	assert.Greater(t, w.minGap(), 0.098)
 	assert.InDelta(t, 10, w.clients[0].State(w.now).Allowed, 1e-9)
-	assert.LessOrEqual(t, len(w.requests), n+60+10, "a request a slot, and some that confirm")
+	assert.LessOrEqual(t, len(w.requests), n+60+10, "a request for each slot, and some that confirm")
 }
 
-// stepped is a client whose share the loop has stepped once.
+// stepped is a client whose share has stepped once, for a caller.
 func (w *world) stepped(l resolve.Limit) *client {
 	c := w.join(l)
 	c.Advance(Time{Now: w.now}, one)
 	return c
 }
 
-// slot gives a strict share a slot that is due at that time, and returns the share. The answer came
-// at once.
+// slot returns a strict share with a slot that is due at that time.
 func slot(w *world, l resolve.Limit, due float64) (*client, *strict) {
 	c := w.stepped(l)
 	r := c.Next(w.now, one)
-	r.Allocate.Reply = schedule.Reply{N: 1, Start: due - w.now, Rate: l.Rate, Now: w.now, Carry: schedule.Carry{Inc: 5, Seq: 1}}
+	r.Allocate.Reply = schedule.Reply{
+		N: 1, Start: due - w.now, Rate: l.Rate, Now: w.now, Carry: schedule.Carry{Inc: 5, Seq: 1},
+	}
 	c.Answered(r, w.now, w.now)
 	return c, c.strict()
 }
 
 var one = Demand{Waiting: 1, Callers: 1, Anybody: true}
 
-// TestStrictExpiry: a slot may be used when it is due, until permitExpiry later; a loop or a caller
-// that comes to it later wastes it.
+// TestStrictExpiry: a slot may be used from when it is due until permitExpiry later.
 func TestStrictExpiry(t *testing.T) {
 	for i, c := range []struct {
 		steps []float64 // of the loop
@@ -90,8 +91,8 @@ func TestStrictExpiry(t *testing.T) {
 		{[]float64{1.32}, 1, 0},
 		{[]float64{1.3201}, 0, 1},        // the loop was late
 		{[]float64{1.3, 1.3199}, 1, 0},   //
-		{[]float64{1.3, 1.3201}, 0, 1},   // no caller came
-		{[]float64{1.3, 1.4, 1.5}, 0, 1}, // once
+		{[]float64{1.3, 1.3201}, 0, 1},   // no caller took it
+		{[]float64{1.3, 1.4, 1.5}, 0, 1}, // lost once
 	} {
 		w := newWorld()
 		s, _ := slot(w, strictLimit(10), 1.3)
@@ -102,7 +103,7 @@ func TestStrictExpiry(t *testing.T) {
 		assert.Equal(t, c.avail, s.Available(), "row %d", i)
 		assert.Equal(t, c.lost, s.lost, "row %d", i)
 		if c.avail == 1 {
-			assert.InDelta(t, 0.32, s.UsableUntil().Seconds(), 1e-6, "counted from the engine's start, at 1")
+			assert.InDelta(t, 0.32, s.UsableUntil().Seconds(), 1e-6, "since the start")
 			assert.InDelta(t, 1.32, s.WakeAt(1.3), 1e-9)
 			s.Take(1)
 			s.strict().batches = append(s.strict().batches, batch{n: 1, left: 1, due: 1.31, expires: 1.33})
@@ -111,8 +112,8 @@ func TestStrictExpiry(t *testing.T) {
 	}
 }
 
-// TestStrictConfirm: a slot is used only within a second after its line was last heard of, since
-// another may have replaced it. Half a second before that the share asks.
+// TestStrictConfirm: a slot is used only within a second after the last request that its line has
+// answered, since another line may have replaced it. The share asks half a second before the slot.
 func TestStrictConfirm(t *testing.T) {
 	w := newWorld()
 	s, _ := slot(w, strictLimit(0.2), 6)
@@ -123,9 +124,10 @@ func TestStrictConfirm(t *testing.T) {
 	if assert.NotNil(t, r) {
 		assert.Zero(t, r.Allocate.Want)
 	}
-	assert.Nil(t, s.Next(5.6, one), "it is on its way")
+	assert.Nil(t, s.Next(5.6, one), "a request is on its way")
 	s.Advance(Time{Now: 6}, one)
 	assert.Zero(t, s.Available(), "not confirmed")
+	assert.InDelta(t, 6.02, s.WakeAt(6), 1e-9, "when it expires")
 	r.Allocate.Reply = schedule.Reply{Rate: 0.2, Now: 5.5, Carry: schedule.Carry{Inc: 5, Seq: 1}}
 	s.Answered(r, 5.6, 5.6)
 	s.Advance(Time{Now: 6}, one)
@@ -136,10 +138,10 @@ func TestStrictConfirm(t *testing.T) {
 	s.Limit.Expiry = 1
 	s.strict().batches[0].expires = 2.9
 	s.Advance(Time{Now: 1.9}, one)
-	assert.EqualValues(t, 1, s.Available(), "heard of just now")
-	assert.InDelta(t, 1.0, s.UsableUntil().Seconds(), 1e-6, "until a second after that")
+	assert.EqualValues(t, 1, s.Available(), "within a second")
+	assert.InDelta(t, 1.0, s.UsableUntil().Seconds(), 1e-6, "until the second is over")
 
-	s, _ = slot(w, strictLimit(0.2), 6) // the store fails
+	s, _ = slot(w, strictLimit(0.2), 6) // the request fails
 	r = s.Next(5.5, one)
 	w.down = true
 	w.do(r, 5.5)
@@ -155,8 +157,8 @@ func TestStrictConfirm(t *testing.T) {
 	assert.EqualValues(t, 1, s.lost)
 }
 
-// TestStrictFull: of a line that is full, the store says when to ask again; replicas then come up
-// to half a period later, so that they do not all come at once.
+// TestStrictFull: the store says when a full line has a slot. Replicas come back then, or up to
+// half a period later, at random.
 func TestStrictFull(t *testing.T) {
 	w := newWorld()
 	low, high := math.Inf(1), 0.0
@@ -174,8 +176,8 @@ func TestStrictFull(t *testing.T) {
 	assert.InDelta(t, 1.35, high, 0.003)
 }
 
-// TestStrictTry: a caller that does not wait asks for a slot that is free now. A refusal holds,
-// so that others need not ask.
+// TestStrictTry: a caller that does not wait asks for a slot that is free now. After a refusal, no
+// other caller asks until the line may have one.
 func TestStrictTry(t *testing.T) {
 	try := Demand{Anybody: true, Try: true}
 	w := newWorld()
@@ -183,20 +185,20 @@ func TestStrictTry(t *testing.T) {
 	r := c.Next(1, try)
 	if assert.NotNil(t, r) {
 		assert.EqualValues(t, 1, r.Allocate.Want)
-		assert.Zero(t, r.Allocate.MaxReserved, "none ahead")
+		assert.Zero(t, r.Allocate.MaxReserved, "no slots ahead")
 	}
-	assert.False(t, c.TryRefused(), "it is asked for")
+	assert.False(t, c.TryRefused(), "its request is on its way")
 	r.Allocate.Reply = schedule.Reply{Start: 0.05, Rate: 10, Now: 1, Carry: schedule.Carry{Inc: 5}}
 	c.Answered(r, 1, 1)
 	assert.True(t, c.TryRefused())
 	full := c.FullUntil().Seconds() + 1
 	assert.Greater(t, full, 1.05)
-	assert.LessOrEqual(t, full, 1.0751, "and a quarter of a period more, at most")
+	assert.LessOrEqual(t, full, 1.0751, "at most a quarter of a period later")
 	assert.InDelta(t, full, c.NextPermit(1), 1e-6)
 	assert.Nil(t, c.Next(1.05, try))
 	assert.NotNil(t, c.Next(full+1e-6, try))
 
-	c = w.stepped(strictLimit(10)) // another pace
+	c = w.stepped(strictLimit(10)) // the rate changes
 	r = c.Next(1, try)
 	r.Allocate.Reply = schedule.Reply{Start: 5, Rate: 10, Now: 1, Carry: schedule.Carry{Inc: 5}}
 	c.Answered(r, 1, 1)
@@ -204,7 +206,7 @@ func TestStrictTry(t *testing.T) {
 	c.Apply(at(c.Limit, 100))
 	assert.NotNil(t, c.Next(1.1, try))
 
-	c = w.stepped(strictLimit(10)) // the store fails
+	c = w.stepped(strictLimit(10)) // the request fails
 	r = c.Next(1, try)
 	w.down = true
 	w.do(r, 1)
@@ -212,15 +214,15 @@ func TestStrictTry(t *testing.T) {
 	assert.InDelta(t, c.retryAt-1, c.FullUntil().Seconds(), 1e-6)
 
 	c, _ = slot(w, strictLimit(10), 1.3)
-	assert.Nil(t, c.Next(1.1, try), "it has one to come")
+	assert.Nil(t, c.Next(1.1, try), "a slot is on its way")
 	assert.False(t, c.TryRefused())
 	assert.InDelta(t, 1.3, c.NextPermit(1.1), 1e-9)
 	c.Advance(Time{Now: 1.3}, try)
 	assert.True(t, c.TryRefused(), "another limit has no permit for it")
 }
 
-// TestStrictQueue: a caller that finds the line full comes in its turn, or when it is woken; one
-// that has gone leaves the queue.
+// TestStrictQueue: a caller that finds the line full queues. It asks again when its turn is due or
+// when it is woken. A caller that gives up leaves the queue.
 func TestStrictQueue(t *testing.T) {
 	queueing := strictLimit(10)
 	queueing.MaxReserved, queueing.Queue = 1, true
@@ -250,7 +252,7 @@ func TestStrictQueue(t *testing.T) {
 	b.Woken(w.now)
 	b.touch()
 	w.run(0.001)
-	assert.Greater(t, len(w.requests), n, "it asks at once")
+	assert.Greater(t, len(w.requests), n, "a woken share asks at once")
 	b.once = 0
 	b.touch()
 	w.run(0.001)
@@ -260,7 +262,7 @@ func TestStrictQueue(t *testing.T) {
 		assert.NotEqual(t, b.Waiter(), waiter.Name)
 	}
 
-	c := w.stepped(queueing) // it is woken while its request is on its way
+	c := w.stepped(queueing) // woken while its request is on its way
 	r := c.Next(w.now, one)
 	c.Woken(w.now + 0.1)
 	r.Allocate.Reply = schedule.Reply{Start: 0.5, Rate: 10, Now: w.now, Carry: schedule.Carry{Inc: 5}}
@@ -274,15 +276,15 @@ func TestStrictQueue(t *testing.T) {
 		Start: 0.5, Rate: 10, Now: w.now, Carry: schedule.Carry{Inc: 5},
 	}
 	c.Answered(r, w.now, w.now)
-	assert.Nil(t, c.Next(w.now, one), "the answer to that wake-up is there")
+	assert.Nil(t, c.Next(w.now, one), "the wake-up has its answer")
 	assert.InDelta(t, w.now+0.5, c.WakeAt(w.now), 1e-9)
 
 	d := w.stepped(strictLimit(10))
 	r = d.Next(w.now, one)
-	assert.Empty(t, r.Allocate.Waiter, "the policy says so")
+	assert.Empty(t, r.Allocate.Waiter, "the policy has no queue")
 }
 
-// TestStrictGivesBack the last slot only: of others, nobody could have them.
+// TestStrictGivesBack: only the last slot of the line can be given back, and only before it is due.
 func TestStrictGivesBack(t *testing.T) {
 	for _, drain := range []bool{false, true} {
 		for _, c := range []struct {
@@ -324,17 +326,19 @@ func TestStrictGivesBack(t *testing.T) {
 	}
 	w := newWorld()
 	s, _ := slot(w, strictLimit(10), 1.3)
-	assert.Nil(t, s.Next(1.1, Demand{Callers: 1, Anybody: true}), "its caller waits for another limit")
+	assert.Nil(t, s.Next(1.1, Demand{Callers: 1, Anybody: true}), "the caller waits for another limit")
 	assert.EqualValues(t, 1, s.Held())
 	r := s.Next(1.1, Demand{Waiting: 1, Callers: 2, Anybody: true})
 	assert.EqualValues(t, 1, r.Allocate.Want, "a second caller")
-	r.Allocate.Reply = schedule.Reply{Start: 0.1, Rate: 10, Now: 1.1, Carry: schedule.Carry{Inc: 5, Seq: 1}}
+	r.Allocate.Reply = schedule.Reply{
+		Start: 0.1, Rate: 10, Now: 1.1, Carry: schedule.Carry{Inc: 5, Seq: 1},
+	}
 	s.Answered(r, 1.1, 1.1)
-	assert.True(t, s.strict().last, "the line is full; its own is still the last")
+	assert.True(t, s.strict().last, "the line is full: the slot is still the last")
 }
 
-// TestStrictTryIsNotLast: a slot that a try got is used at once; the one before is no longer the
-// last.
+// TestStrictTryIsNotLast: a slot that a try got is used at once. The one before it is no longer the
+// last slot.
 func TestStrictTryIsNotLast(t *testing.T) {
 	w := newWorld()
 	s, mode := slot(w, strictLimit(10), 1.05)
@@ -349,7 +353,7 @@ func TestStrictTryIsNotLast(t *testing.T) {
 	assert.False(t, mode.last)
 }
 
-// TestStrictChangedRate: slots of the old pace are void, those on their way as well.
+// TestStrictChangedRate: slots of the old rate are void, also if they are on their way.
 func TestStrictChangedRate(t *testing.T) {
 	w := newWorld()
 	s, _ := slot(w, strictLimit(10), 1.3)
@@ -357,21 +361,23 @@ func TestStrictChangedRate(t *testing.T) {
 	s.Apply(at(s.Limit, 20))
 	s.Advance(Time{Now: 1.15}, one)
 	assert.Zero(t, s.Held())
-	r.Allocate.Reply = schedule.Reply{N: 1, Start: 0.3, Rate: 10, Now: 1.1, Carry: schedule.Carry{Inc: 5, Seq: 2}}
+	r.Allocate.Reply = schedule.Reply{
+		N: 1, Start: 0.3, Rate: 10, Now: 1.1, Carry: schedule.Carry{Inc: 5, Seq: 2},
+	}
 	s.Answered(r, 1.2, 1.2)
 	assert.Zero(t, s.Held())
-	assert.NotNil(t, s.Next(1.2, one), "a new one is asked for at once")
+	assert.NotNil(t, s.Next(1.2, one), "a new slot is requested at once")
 }
 
-// TestStrictSlowAnswer: a slot begins when it would have if the answer had been as fast as others.
-// Of the first answer of all that is unknown, so that its slot is used only if it was fast.
+// TestStrictSlowAnswer: a slot starts as if its answer had been as fast as others. How fast others
+// are is unknown of the first answer, whose slot is used only if it came within permitExpiry.
 func TestStrictSlowAnswer(t *testing.T) {
 	for i, c := range []struct {
-		took []float64 // by requests, a second apart
-		due  float64   // of the last one's slot after its request; 0 = it is void
+		took []float64 // by requests that are a second apart
+		due  float64   // of the last slot, after its request; 0 = void
 	}{
 		{[]float64{0.01}, 0.31},
-		{[]float64{0.1}, 0}, // longer than a slot may be used
+		{[]float64{0.1}, 0}, // longer than permitExpiry
 		{[]float64{0.01, 0.1}, 0.31},
 		{[]float64{0.1, 0.01}, 0.31},
 		{[]float64{0.1, 0.1}, 0.4},
@@ -385,7 +391,9 @@ func TestStrictSlowAnswer(t *testing.T) {
 			s.strict().void()
 			s.strict().last = false
 			r := s.Next(sent, one)
-			r.Allocate.Reply = schedule.Reply{N: 1, Start: 0.3, Rate: 10, Now: 100 + sent, Carry: schedule.Carry{Inc: 5}}
+			r.Allocate.Reply = schedule.Reply{
+				N: 1, Start: 0.3, Rate: 10, Now: 100 + sent, Carry: schedule.Carry{Inc: 5},
+			}
 			s.Answered(r, sent+took, sent+took)
 		}
 		if c.due == 0 {
@@ -397,12 +405,77 @@ func TestStrictSlowAnswer(t *testing.T) {
 			assert.InDelta(t, sent+c.due, s.current().due, 1e-3, "row %d", i)
 		}
 	}
-	w := newWorld() // in an hour the clocks may have drifted apart: slow ones become usual
+	w := newWorld() // clocks drift, so that slow answers become usual within an hour
 	s := w.stepped(strictLimit(10)).strict()
-	for i, c := range []struct{ sent, took, delay float64 }{{1, 0.01, 0}, {2, 0.1, 0.09}, {3602, 0.1, 0}, {3603, 0.1, 0}} {
+	for i, c := range []struct{ sent, took, delay float64 }{
+		{1, 0.01, 0}, {2, 0.1, 0.09}, {3602, 0.1, 0}, {3603, 0.1, 0},
+	} {
 		s.sent, s.done = c.sent, c.sent+c.took
 		delay, known := s.delay(&schedule.Reply{Now: 100 + c.sent})
 		assert.True(t, known)
 		assert.InDelta(t, c.delay, delay, 1e-3, "row %d", i)
 	}
+}
+
+// TestStrictClockWentBack: a step back of the store's clock is no delay.
+func TestStrictClockWentBack(t *testing.T) {
+	s := newWorld().stepped(strictLimit(10)).strict()
+	for i, c := range []struct{ sent, now, delay float64 }{
+		{1, 101, 0}, {2, 101.995, 0.005}, {3, 98, 0}, {4, 99, 0},
+	} {
+		s.sent, s.done = c.sent, c.sent+0.01
+		delay, _ := s.delay(&schedule.Reply{Now: c.now})
+		assert.InDelta(t, c.delay, delay, 1e-3, "row %d", i)
+	}
+}
+
+// TestStrictConfirmedWhenSent: a slot counts as confirmed when the request was sent, since the line
+// may have been replaced before its answer arrived.
+func TestStrictConfirmedWhenSent(t *testing.T) {
+	w := newWorld()
+	c := w.stepped(strictLimit(10))
+	c.Limit.Expiry = 1
+	r := c.Next(1, one)
+	r.Allocate.Reply = schedule.Reply{
+		N: 1, Start: 0.9, Rate: 10, Now: 1.2, Carry: schedule.Carry{Inc: 5, Seq: 1},
+	}
+	c.Answered(r, 1.2, 1.2)
+	c.Advance(Time{Now: 2.1}, one)
+	assert.Zero(t, c.Available(), "sent 1.1 s ago")
+}
+
+// TestStrictGivesBackOnce: after the last slot, the one before it does not go back.
+func TestStrictGivesBackOnce(t *testing.T) {
+	w := newWorld()
+	c, _ := slot(w, strictLimit(10), 1.3)
+	two := Demand{Waiting: 2, Callers: 2, Anybody: true}
+	r := c.Next(1.1, two)
+	r.Allocate.Reply = schedule.Reply{
+		N: 1, Start: 0.3, Rate: 10, Now: 1.1, Carry: schedule.Carry{Inc: 5, Seq: 2},
+	}
+	c.Answered(r, 1.1, 1.1)
+	assert.EqualValues(t, 2, c.Held())
+	r = c.Next(1.2, Demand{})
+	assert.EqualValues(t, 1, r.Allocate.Returned)
+	r.Allocate.Reply = schedule.Reply{Rate: 10, Now: 1.2, Carry: schedule.Carry{Inc: 5, Seq: 2}}
+	c.Answered(r, 1.2, 1.2)
+	assert.Nil(t, c.Next(1.21, Demand{}))
+	assert.EqualValues(t, 1, c.Held())
+}
+
+// TestStrictShortPause: a refused try may come back after 0.1 ms at the earliest.
+func TestStrictShortPause(t *testing.T) {
+	c := newWorld().stepped(strictLimit(1e6))
+	r := c.Next(1, Demand{Anybody: true, Try: true})
+	r.Allocate.Reply = schedule.Reply{Rate: 1e6, Now: 1, Carry: schedule.Carry{Inc: 5}}
+	c.Answered(r, 1, 1)
+	assert.Equal(t, 100*time.Microsecond, c.FullUntil().Round(time.Microsecond))
+}
+
+// TestStrictUse: the use that is reported is at most the limit, whatever few permits look like.
+func TestStrictUse(t *testing.T) {
+	c := newWorld().join(strictLimit(10))
+	r := Report{Use: 12}
+	c.Report(&r)
+	assert.EqualValues(t, 10, r.Use)
 }

@@ -52,7 +52,9 @@ func TestWants(t *testing.T) {
 
 // TestPressure: callers that wait for slots to come raise the demand by a quarter at most.
 func TestPressure(t *testing.T) {
-	for _, c := range []struct{ heldUp, want float64 }{{0, 100}, {0.1, 100 / 0.9}, {0.2, 125}, {1, 125}} {
+	for _, c := range []struct{ heldUp, want float64 }{
+		{0, 100}, {0.1, 100 / 0.9}, {0.2, 125}, {1, 125},
+	} {
 		w := newWorld()
 		s := w.join(limited(policy.Fair, 100)).Share
 		s.sent, s.heldUp = 1, c.heldUp
