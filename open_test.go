@@ -79,7 +79,8 @@ func TestOpenWithoutPolicyStore(t *testing.T) {
 				var log logText
 				start := time.Now()
 				_, err := throttle.Open(t.Context(), "etcd://"+user+c.at, "memory:",
-					throttle.WithOpenTimeout(2500*time.Millisecond), throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+					throttle.WithOpenTimeout(2500*time.Millisecond),
+					throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 				took := time.Since(start)
 				assert.GreaterOrEqual(t, took, 2500*time.Millisecond)
 				assert.Less(t, took, 20*time.Second)
@@ -119,7 +120,8 @@ func TestOpenFromCacheFile(t *testing.T) {
 	}
 	var log logText
 	open := func() *dispatch.Limiter {
-		lim, err := throttle.Open(t.Context(), url, "memory:", throttle.WithCacheFile(cache), throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		lim, err := throttle.Open(t.Context(), url, "memory:", throttle.WithCacheFile(cache),
+			throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		require.NoError(t, err)
 		_, err = lim.Subscription(orders, "billing")
 		require.NoError(t, err)
@@ -140,7 +142,9 @@ func TestOpenFromCacheFile(t *testing.T) {
 	assert.NotEmpty(t, lim.Stats().PolicyError)
 	node.Start()
 	set(9)
-	require.Eventually(t, func() bool { return rate(lim) == 9 && lim.Stats().PolicyError == "" }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return rate(lim) == 9 && lim.Stats().PolicyError == ""
+	}, 30*time.Second, 10*time.Millisecond)
 	require.NoError(t, lim.Close())
 }
 
@@ -161,7 +165,8 @@ func TestOpenMissingFile(t *testing.T) {
 	require.NoError(t, lim.Close())
 	require.NoFileExists(t, name)
 
-	require.NoError(t, os.WriteFile(name, []byte("schema: 2\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"), 0o600))
+	require.NoError(t,
+		os.WriteFile(name, []byte("schema: 2\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"), 0o600))
 	lim, err = throttle.Open(t.Context(), "file:"+name, "memory:")
 	require.NoError(t, err)
 	_, err = lim.Subscription("kafka://public/default/orders", "billing")
@@ -192,9 +197,11 @@ func TestTLSMismatch(t *testing.T) {
 		}
 		require.NoError(t, permits.Close())
 	}
+	withTLS := strings.TrimPrefix(services.RedisTLS(t, server).URL, "rediss://")
+	without := strings.TrimPrefix(services.Redis(t), "redis://")
 	for url, want := range map[string]string{
-		strings.Replace(services.Redis(t), "redis://", "rediss://", 1):                "if the server has none, use redis://",
-		strings.Replace(services.RedisTLS(t, server).URL, "rediss://", "redis://", 1): "if it wants TLS, use rediss://",
+		"rediss://" + without: "if the server has none, use redis://",
+		"redis://" + withTLS:  "if it wants TLS, use rediss://",
 	} {
 		permits, err := throttle.OpenPermits(url)
 		require.NoError(t, err)

@@ -90,7 +90,9 @@ func WithCostSample(probability float64) Option {
 // [OpenPolicies] and [OpenPermits] for their forms. It waits for the policies as [WithOpenTimeout]
 // says, at most until ctx ends; ctx bounds the opening only. Closing the Limiter closes both
 // stores.
-func Open(ctx context.Context, policiesURL, permitsURL string, opts ...Option) (*dispatch.Limiter, error) {
+func Open(
+	ctx context.Context, policiesURL, permitsURL string, opts ...Option,
+) (*dispatch.Limiter, error) {
 	both, err := open(ctx, policiesURL, permitsURL)
 	if err != nil {
 		return nil, err
@@ -125,7 +127,9 @@ func Open(ctx context.Context, policiesURL, permitsURL string, opts ...Option) (
 
 // OpenRatekeeper returns a candidate for the ratekeeper, for a process without a Limiter, on the
 // URLs of [Open]. Set its other fields as needed, and Run it; then call closeStores.
-func OpenRatekeeper(ctx context.Context, policiesURL, permitsURL string) (k *ratekeeper.Ratekeeper, closeStores func() error, err error) {
+func OpenRatekeeper(
+	ctx context.Context, policiesURL, permitsURL string,
+) (k *ratekeeper.Ratekeeper, closeStores func() error, err error) {
 	both, err := open(ctx, policiesURL, permitsURL)
 	if err != nil {
 		return nil, nil, err
@@ -173,12 +177,14 @@ func FromEnv(ctx context.Context, opts ...Option) (*dispatch.Limiter, error) {
 	require := func(name, example string) string {
 		value := os.Getenv(name)
 		if value == "" {
-			errs = append(errs, fmt.Errorf("throttle: %s is not set: want a URL such as %s", name, example))
+			errs = append(errs,
+				fmt.Errorf("throttle: %s is not set: want a URL such as %s", name, example))
 		}
 		return value
 	}
 	policies := require(EnvPolicies, "etcd://127.0.0.1:2379/throttle or file:policies.yaml")
-	permits := require(EnvPermits, "redis://127.0.0.1:6379, etcd://127.0.0.1:2379, or memory: for a single process")
+	permits := require(EnvPermits,
+		"redis://127.0.0.1:6379, etcd://127.0.0.1:2379, or memory: for a single process")
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -248,7 +254,8 @@ func openPolicies(ctx context.Context, policiesURL string) (configstore.Store, e
 		}
 		return etcd.Open(ctx, cfg)
 	}
-	return nil, fmt.Errorf("%s: want etcd://host:port, file:policies.yaml or a memory: URL", unknownScheme(scheme))
+	return nil, fmt.Errorf("%s: want etcd://host:port, file:policies.yaml or a memory: URL",
+		unknownScheme(scheme))
 }
 
 func openFile(path string) (configstore.Store, error) {
@@ -307,8 +314,9 @@ func openPermits(permitsURL string) (dispatch.PermitStore, error) {
 		}
 		return etcdpermits.Open(cfg, a.path, 0), nil
 	}
-	return nil, fmt.Errorf("%s: want redis://host:port, rediss://, redis+sentinel://, redis+cluster://, "+
-		"etcd://host:port, or one of the schemes memory: and none: alone", unknownScheme(scheme))
+	return nil, fmt.Errorf("%s: want redis://host:port, rediss://, redis+sentinel://, "+
+		"redis+cluster://, etcd://host:port, or one of the schemes memory: and none: alone",
+		unknownScheme(scheme))
 }
 
 func openRedis(permitsURL, scheme string) (dispatch.PermitStore, error) {
@@ -326,9 +334,11 @@ func openRedis(permitsURL, scheme string) (dispatch.PermitStore, error) {
 	}
 	switch {
 	case len(a.hosts) > 1 && (scheme == "redis" || scheme == "rediss"):
-		return nil, fmt.Errorf("hosts: %d with scheme %s, which takes one: use redis+cluster or redis+sentinel", len(a.hosts), scheme)
+		return nil, fmt.Errorf("hosts: %d with scheme %s, which takes one: use redis+cluster "+
+			"or redis+sentinel", len(a.hosts), scheme)
 	case scheme == "redis+sentinel" && o.MasterName == "":
-		return nil, errors.New("option master: missing: want the server's name in the Sentinels' configuration, such as master=mymaster")
+		return nil, errors.New("option master: missing: want the server's name in the " +
+			"Sentinels' configuration, such as master=mymaster")
 	case a.path != "" && o.IsClusterMode:
 		return nil, fmt.Errorf("database: %q: a Redis Cluster has none: remove it", a.path)
 	case a.path != "":

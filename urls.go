@@ -56,13 +56,16 @@ func parseAddress(text, defaultPort string, known ...string) (a address, err err
 	}
 	for i, host := range strings.Split(authority, ",") {
 		bare := strings.Trim(host, "[]")
-		if !strings.Contains(host, ":") || strings.HasSuffix(host, "]") && net.ParseIP(bare) != nil {
+		if !strings.Contains(host, ":") ||
+			strings.HasSuffix(host, "]") && net.ParseIP(bare) != nil {
 			host = net.JoinHostPort(bare, defaultPort)
 		}
 		name, port, e := net.SplitHostPort(host)
-		if n, portErr := strconv.ParseUint(port, 10, 16); e != nil || name == "" || portErr != nil || n == 0 {
+		n, portErr := strconv.ParseUint(port, 10, 16)
+		if e != nil || name == "" || portErr != nil || n == 0 {
 			// The host may be user:password, and is not shown.
-			fault(fmt.Sprintf("host %d", i+1), "want host:port with a port of 1 to 65535, and commas between hosts")
+			fault(fmt.Sprintf("host %d", i+1),
+				"want host:port with a port of 1 to 65535, and commas between hosts")
 		}
 		a.hosts = append(a.hosts, host)
 	}
@@ -105,7 +108,8 @@ func (a address) tls(on bool) (*tls.Config, error) {
 	}
 	for _, name := range []string{"ca", "cert", "key", "server-name"} { // of no use without TLS
 		if o.Get(name) != "" && o.Get("tls") == "false" {
-			return nil, fmt.Errorf("option tls: false contradicts option %s: remove one of them", name)
+			return nil, fmt.Errorf("option tls: false contradicts option %s: remove one of them",
+				name)
 		}
 		on = on || o.Get(name) != ""
 	}

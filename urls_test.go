@@ -24,7 +24,10 @@ func TestNoPermitStore(t *testing.T) {
 	for sharing, want := range map[policy.SharingMode]int{policy.Split: 100, policy.Fair: 0} {
 		permits, err := throttle.OpenPermits("none:")
 		require.NoError(t, err)
-		p := policy.Policy{MessageRate: policy.PerSecond(200), Sharing: policy.Sharing{Mode: sharing, Replicas: new(int64(2))}, OnOutage: policy.OutageStop}
+		p := policy.Policy{
+			MessageRate: policy.PerSecond(200), Sharing: policy.Sharing{Mode: sharing, Replicas: new(int64(2))},
+			OnOutage: policy.OutageStop,
+		}
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits})
 		require.NoError(t, err)
 		sub, err := lim.Subscription("kafka://public/default/orders", "billing")
@@ -118,7 +121,10 @@ func TestServerNameTurnsTLSOn(t *testing.T) {
 func TestGoodURLs(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("geheim\n"), 0o600))
-	for _, url := range []string{"memory:", "redis://localhost", "redis://[::1]:6379/2", "rediss://user:p%40ss@a:1", "redis+cluster://a:1,b:2?tls=true", "redis://a?password-file=" + secret} {
+	for _, url := range []string{
+		"memory:", "redis://localhost", "redis://[::1]:6379/2", "rediss://user:p%40ss@a:1",
+		"redis+cluster://a:1,b:2?tls=true", "redis://a?password-file=" + secret,
+	} {
 		permits, err := throttle.OpenPermits(url)
 		require.NoError(t, err, url)
 		assert.NoError(t, permits.Close())

@@ -47,7 +47,8 @@ func (m *Memory) List(ctx context.Context) (Snapshot, error) {
 	}
 	m.expire(time.Now())
 	return Snapshot{
-		Entries: slices.Clone(m.entries), Identity: m.identity, Revision: m.revision, Applied: m.applied,
+		Entries: slices.Clone(m.entries), Identity: m.identity, Revision: m.revision,
+		Applied: m.applied,
 	}, nil
 }
 

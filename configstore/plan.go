@@ -10,12 +10,6 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Permanent returns the permanent policy of a scope; ok is false if there is none.
-func (s Snapshot) Permanent(scope policy.Scope) (p policy.Policy, ok bool) {
-	settings, ok := s.Find(Key{Scope: scope})
-	return settings.(policy.Policy), ok
-}
-
 // Find returns the settings of an entry; ok is false if there is none, and the settings are empty.
 func (s Snapshot) Find(k Key) (settings policy.Settings, ok bool) {
 	if e, ok := s.find(k); ok && e.Settings != nil {
@@ -67,21 +61,11 @@ func (s Snapshot) SetFor(scope policy.Scope, settings policy.Settings, ttl time.
 	var changes []Change
 	for _, field := range policy.Fields(settings) {
 		key := Key{settings.Section(), scope, field}
-		changes = append(changes, Change{Key: key, Settings: policy.Only(settings, field), TTL: ttl})
+		changes = append(changes, Change{
+			Key: key, Settings: policy.Only(settings, field), TTL: ttl,
+		})
 	}
 	return changes
-}
-
-// Unset plans to have fields of a permanent entry inherited again; temporary entries of them end
-// too.
-func (s Snapshot) Unset(key Key, fields ...string) []Change {
-	var changes []Change
-	old, ok := s.Find(key)
-	left := policy.Without(old, fields...)
-	if ok && len(policy.Fields(left)) < len(policy.Fields(old)) {
-		changes = append(changes, Change{Key: key, Settings: left})
-	}
-	return s.appendEnds(changes, key, fields)
 }
 
 // Remove plans to delete every entry of a section and a scope. It plans nothing if there is none.
@@ -133,13 +117,13 @@ func (s Snapshot) appendEnds(changes []Change, key Key, fields []string) []Chang
 	return changes
 }
 
-// Same reports whether two entries of one key say the same.
+// Same reports whether two entries of one key have the same settings and end.
 func Same(a, b policy.Entry) bool {
 	return reflect.DeepEqual(a.Settings, b.Settings) && a.Expires.Equal(b.Expires)
 }
 
-// Edit lists, asks plan what to change, and applies that if nobody else applied anything in the
-// meantime; else it starts again, so that no update is lost. It returns the store's revision. A
+// Edit lists the entries, and applies the changes that plan returns for them. If there was another
+// Apply in between, it starts again, so that no update is lost. It returns the store's revision. A
 // plan without changes applies nothing.
 func Edit(ctx context.Context, store Store, plan func(Snapshot) ([]Change, error)) (int64, error) {
 	for {

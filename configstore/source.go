@@ -10,7 +10,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Follower turns a Store into the source of policies of a Limiter; Source makes one.
+// A Follower makes a Store the source of policies of a Limiter. Use [Source].
 type Follower struct{ store Store }
 
 // Source returns a Follower of a store. The caller still closes the store.

@@ -1,6 +1,5 @@
-// Package configstore keeps policies and quotas: it declares [Store], has one in memory, and turns
-// any Store into the source of policies that a Limiter follows. The other stores are in its
-// subfolders.
+// Package configstore keeps policies and quotas. It declares [Store], has one in memory, and makes
+// any Store the source of policies that a Limiter follows. The other stores are in its subfolders.
 package configstore
 
 import (
@@ -14,23 +13,23 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Store keeps policies and quotas. Any number of goroutines may use it.
+// A Store keeps policies and quotas. Any number of goroutines may use it at once.
 type Store interface {
-	// List returns all entries at one revision. Entries that cannot be read come with their Err.
+	// List returns all entries at one revision. An entry that cannot be read has its Err set.
 	List(ctx context.Context) (Snapshot, error)
 
-	// Watch yields what changed after a revision, in order and without gaps, until ctx ends. An error
-	// after which the sequence goes on is temporary. If the sequence ends before ctx does, its last
-	// error says why, and the caller lists again: ErrCompacted if the store no longer knows the
-	// revision; ErrClosed if the store has been closed.
+	// Watch yields the changes after a revision, in order and without gaps, until ctx ends. An
+	// error after which the sequence continues is temporary. If the sequence ends before ctx does,
+	// its last error is the reason, and the caller lists again: ErrCompacted if the store no
+	// longer knows the revision; ErrClosed if the store has been closed.
 	Watch(ctx context.Context, after int64) iter.Seq2[Batch, error]
 
-	// Apply makes all changes or none, and returns the store's revision with them. If ifRevision is
-	// not 0 and anybody applied something after that revision, Apply returns a *ConflictError.
-	// Faults of the changes come as policy's *FieldError and *TieError, joined.
+	// Apply makes all changes or none, and returns the store's revision after them. If ifRevision
+	// is not 0 and there was another Apply after that revision, Apply returns a *ConflictError.
+	// Faults of the changes are returned as policy's *FieldError and *TieError, joined.
 	Apply(ctx context.Context, changes []Change, ifRevision int64) (revision int64, err error)
 
-	// Close ends the watches and releases what the store holds; a second call does nothing.
+	// Close ends the watches and releases the store's resources. A second call does nothing.
 	Close() error
 }
 
@@ -39,10 +38,10 @@ type Snapshot struct {
 	Entries  []policy.Entry // in the order of policy.Entry.Compare
 	Identity string         // of the store: revisions of different identities cannot be compared
 	Revision int64
-	Applied  int64 // of the last Apply by anybody: what ifRevision is compared with
+	Applied  int64 // of the last Apply by any process; ifRevision is compared with it
 }
 
-// A Key names an entry of a store. The zero Section is that of policies.
+// A Key names an entry of a store. The zero Section is the section of policies.
 type Key struct {
 	Section policy.Section
 	Scope   policy.Scope
@@ -52,7 +51,7 @@ type Key struct {
 // KeyOf returns the key of an entry.
 func KeyOf(e policy.Entry) Key { return Key{e.Section(), e.Scope, e.Field} }
 
-// A Batch is what changed at one revision or several; no key is in it twice.
+// A Batch has the changes of one or several revisions. No key is in it twice.
 type Batch struct {
 	Revision int64 // after the changes
 	Puts     []policy.Entry
@@ -62,11 +61,11 @@ type Batch struct {
 // A Change puts or deletes one entry.
 type Change struct {
 	Key
-	Settings policy.Settings // of the entry, and of the key's section; nil or empty deletes the entry
+	Settings policy.Settings // of the key's section; nil or empty deletes the entry
 	TTL      time.Duration   // how long a temporary entry lives, from MinTTL to MaxTTL
 
-	// Expires is when exactly a temporary entry expires, if that is known; TTL is then the time until
-	// then. Zero: it expires a TTL after it was stored.
+	// Expires is the exact time at which a temporary entry expires, if it is known. TTL is then
+	// the time until Expires. If Expires is zero, the entry expires a TTL after it was stored.
 	Expires time.Time
 }
 
@@ -122,7 +121,8 @@ func Check(entries []policy.Entry, changes []Change) error {
 	for _, c := range changes {
 		if seen[c.Key] {
 			errs = append(errs, fmt.Errorf("%s: %w", c.Scope, &policy.FieldError{
-				Field: "scope", Value: c.Scope.String(), Reason: "duplicate change: keep one of them"}))
+				Field: "scope", Value: c.Scope.String(),
+				Reason: "duplicate change: keep one of them"}))
 		}
 		seen[c.Key] = true
 		if err := c.validate(); err != nil {
@@ -196,12 +196,13 @@ func checkReserved(entries []policy.Entry, changes []Change) error {
 		return nil
 	}
 	if capacity != of {
-		return &policy.FieldError{Field: "capacity", Value: fmt.Sprint(capacity), Reason: fmt.Sprintf(
-			"below what all quotas reserve together, %d: raise it, or reserve less first", reserved)}
+		reason := fmt.Sprintf(
+			"below what all quotas reserve together, %d: raise it, or reserve less first", reserved)
+		return &policy.FieldError{Field: "capacity", Value: fmt.Sprint(capacity), Reason: reason}
 	}
-	return &policy.FieldError{Field: "reserved", Value: fmt.Sprint(reserved), Reason: fmt.Sprintf(
-		"all quotas together reserve more than the cluster's capacity, %d: reserve less, "+
-			"or raise the capacity", capacity)}
+	reason := fmt.Sprintf("all quotas together reserve more than the cluster's capacity, %d: "+
+		"reserve less, or raise the capacity", capacity)
+	return &policy.FieldError{Field: "reserved", Value: fmt.Sprint(reserved), Reason: reason}
 }
 
 // Reserved returns what the quotas among entries reserve together, and the capacity, 0 if unknown;

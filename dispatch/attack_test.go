@@ -29,7 +29,7 @@ func rate(t testing.TB, text string) policy.Policy {
 	return policy.Policy{MessageRate: r}
 }
 
-// A low limit that is raised is in force at once, however far away its next slot was.
+// A raised limit is in force at once, even if the next slot of the low limit was far away.
 func TestRaiseOfALowRate(t *testing.T) {
 	for _, low := range []string{"1/h", "1/6s", "10/s"} {
 		fleets(t, low, rate(t, low), func(t *testing.T, f *fleet) {
@@ -44,7 +44,7 @@ func TestRaiseOfALowRate(t *testing.T) {
 	}
 }
 
-// After a deep cut nothing of the old line comes on top of the new one.
+// After a deep cut, no permits of the old line are dispatched in addition to the new one.
 func TestDeepCut(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -52,7 +52,8 @@ func TestDeepCut(t *testing.T) {
 		minutes  int // of messages, in ten
 	}{{"10000", "10", 6000}, {"1000000", "10", 6000}, {"1000", "1/6s", 100}} {
 		for _, replicas := range []int{1, 8} {
-			fleets(t, fmt.Sprintf("%s to %s, %d replicas", c.from, c.to, replicas), rate(t, c.from), func(t *testing.T, f *fleet) {
+			name := fmt.Sprintf("%s to %s, %d replicas", c.from, c.to, replicas)
+			fleets(t, name, rate(t, c.from), func(t *testing.T, f *fleet) {
 				for i := range replicas {
 					f.join(i, "group").greedy(1000)
 				}
@@ -60,13 +61,14 @@ func TestDeepCut(t *testing.T) {
 				f.policies.Set(policy.Single(rate(t, c.to)))
 				changed := time.Since(f.start)
 				time.Sleep(600 * second)
-				within(t, "ten minutes", f.between(changed+second/10, changed+600*second), c.minutes*98/100, c.minutes*101/100+replicas)
+				within(t, "ten minutes", f.between(changed+second/10, changed+600*second),
+					c.minutes*98/100, c.minutes*101/100+replicas)
 			})
 		}
 	}
 }
 
-// With the permit store away, a share follows the limit.
+// While the permit store is unavailable, a share follows the limit.
 func TestCutWhileThePermitStoreIsAway(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
 		for i := range 8 {
@@ -89,7 +91,7 @@ func TestCutWhileThePermitStoreIsAway(t *testing.T) {
 	})
 }
 
-// When a permit store comes back, a hundred replicas do not come back in the same moment.
+// When a permit store is available again, a hundred replicas do not send requests all at once.
 func TestManyReturn(t *testing.T) {
 	t.Parallel()
 	for _, down := range []bool{false, true} {
@@ -113,8 +115,8 @@ func TestManyReturn(t *testing.T) {
 			f.store.Locked(func() { f.store.Calls = nil })
 			time.Sleep(2 * second)
 			var calls []time.Time
-			f.store.Locked(func() { calls = slices.Clone(f.store.Calls[:100]) }) // the first of most
-			most := 0
+			f.store.Locked(func() { calls = slices.Clone(f.store.Calls[:100]) })
+			highest := 0
 			for i, at := range calls {
 				n := 0
 				for _, other := range calls[i:] {
@@ -122,18 +124,18 @@ func TestManyReturn(t *testing.T) {
 						n++
 					}
 				}
-				most = max(most, n)
+				highest = max(highest, n)
 			}
-			within(t, "calls in the same 50 ms", most, 5, 60)
+			within(t, "calls in the same 50 ms", highest, 5, 60)
 			within(t, "dispatched in the second of the return", f.between(back, back+second), 7500, 12_500)
 			within(t, "dispatched in the next", f.between(back+second, back+2*second), 9500, 10500)
 		})
 	}
 }
 
-// Partial partitions: replicas that are cut off go on at their share, the others share the whole
-// limit, so that together they never have more than twice the limit, and repay up to two seconds
-// of that; with `stop` never more than the limit.
+// Partial partitions: replicas that are cut off continue at their share, and the others share the
+// whole limit. Together they never dispatch more than twice the limit, and the excess is paid back,
+// up to two seconds of it. With `stop` they never exceed the limit.
 func TestPartialPartition(t *testing.T) {
 	t.Parallel()
 	for _, loss := range []policy.OnOutage{policy.OutageShare, policy.OutageStop} {
@@ -153,15 +155,15 @@ func TestPartialPartition(t *testing.T) {
 				from := time.Since(f.start) + second
 				time.Sleep(11 * second)
 				all := f.between(from, from+10*second) / 10
-				most, least := 1010+125*cut, 980
+				highest, lowest := 1010+125*cut, 980
 				if loss == policy.OutageStop {
-					most = 1010
+					highest = 1010
 				}
 				if cut == 8 {
-					most, least = 1010, 0
+					highest, lowest = 1010, 0
 				}
-				within(t, "a second, without the permit store for some", all, least, min(most, 2000))
-				within(t, "any second", f.window(second, 0), 0, min(most*11/10, 2000))
+				within(t, "a second, without the permit store for some", all, lowest, min(highest, 2000))
+				within(t, "any second", f.window(second, 0), 0, min(highest*11/10, 2000))
 				f.store.Locked(func() {
 					for _, r := range f.joined[:cut] {
 						r.link.Cut = false
@@ -169,22 +171,23 @@ func TestPartialPartition(t *testing.T) {
 				})
 				back := time.Since(f.start)
 				time.Sleep(6 * second)
-				least = 970
-				if loss == policy.OutageShare && cut < 8 { // who was cut off repays
-					least = 1000 - 125*cut
+				lowest = 970
+				if loss == policy.OutageShare && cut < 8 { // replicas that were cut off pay back
+					lowest = 1000 - 125*cut
 				}
-				within(t, "a second, while what came on top is repaid", f.between(back+second, back+3*second)/2, least, 1010)
+				within(t, "a second, while the excess is paid back", f.between(back+second, back+3*second)/2,
+					lowest, 1010)
 				within(t, "a second, with it again", f.between(back+3*second, back+6*second)/3, 970, 1010)
 			})
 		}
 	}
 }
 
-// Who was told a share long ago does not go on at it when the permit store goes: others have got
-// it since.
+// A replica does not use an old share when the permit store becomes unavailable: other replicas
+// have got it since.
 func TestAnOldShareIsForgotten(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
-		for i := range 8 { // one after the other has it all
+		for i := range 8 { // one after the other has the whole limit
 			r := f.join(i, "group")
 			ctx, cancel := context.WithTimeout(f.ctx, 2*second)
 			for ctx.Err() == nil {
@@ -206,7 +209,7 @@ func TestAnOldShareIsForgotten(t *testing.T) {
 	})
 }
 
-// A line with slots far ahead is kept as long as it is in use.
+// A schedule with slots far ahead is kept while it is in use.
 func TestLowRatesOutliveTheKey(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -221,7 +224,10 @@ func TestLowRatesOutliveTheKey(t *testing.T) {
 				f := newFleet(t, 1, policy.Policy{})
 				var lims []*dispatch.Limiter
 				for i := range c.replicas {
-					lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(rate(t, c.rate)), Permits: permits, Rand: rand.New(rand.NewPCG(uint64(i), 7))})
+					lim, err := dispatch.Open(ctx, dispatch.Config{
+						Policies: dispatch.Fixed(rate(t, c.rate)), Permits: permits,
+						Rand: rand.New(rand.NewPCG(uint64(i), 7)),
+					})
 					require.NoError(t, err)
 					lims = append(lims, lim)
 					sub, err := lim.Subscription(topic, "group")
@@ -248,7 +254,7 @@ func TestLowRatesOutliveTheKey(t *testing.T) {
 	}
 }
 
-// A limit that holds a message up does not waste the permits of the others.
+// A limit that delays a message does not waste the permits of its other limits.
 func TestTwoLimitsWasteNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -256,10 +262,14 @@ func TestTwoLimitsWasteNothing(t *testing.T) {
 		replicas   int
 		all        int // in 100 s
 	}{{"10", "1/6s", 1, 1000}, {"10", "1/6s", 4, 1000}, {"100", "1", 1, 10_000}, {"1000", "10", 4, 100_000}} {
-		fleets(t, fmt.Sprintf("%s, %s, %d replicas", c.topic, c.sub, c.replicas), policy.Policy{}, func(t *testing.T, f *fleet) {
+		name := fmt.Sprintf("%s, %s, %d replicas", c.topic, c.sub, c.replicas)
+		fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
 			scope, err := policy.ParseScope(topic + "?subscription=slow")
 			require.NoError(t, err)
-			set, err := policy.NewSet([]policy.Entry{{Settings: rate(t, c.topic)}, {Scope: scope, Settings: rate(t, c.sub)}})
+			set, err := policy.NewSet([]policy.Entry{
+				{Settings: rate(t, c.topic)},
+				{Scope: scope, Settings: rate(t, c.sub)},
+			})
 			require.NoError(t, err)
 			f.policies.Set(set)
 			for i := range c.replicas {
@@ -273,7 +283,10 @@ func TestTwoLimitsWasteNothing(t *testing.T) {
 	fleets(t, "two low ones", policy.Policy{}, func(t *testing.T, f *fleet) {
 		scope, err := policy.ParseScope(topic + "?subscription=slow")
 		require.NoError(t, err)
-		set, err := policy.NewSet([]policy.Entry{{Settings: rate(t, "1/1m")}, {Scope: scope, Settings: rate(t, "1/7s")}})
+		set, err := policy.NewSet([]policy.Entry{
+			{Settings: rate(t, "1/1m")},
+			{Scope: scope, Settings: rate(t, "1/7s")},
+		})
 		require.NoError(t, err)
 		f.policies.Set(set)
 		f.join(0, "slow").greedy(1)
@@ -282,7 +295,7 @@ func TestTwoLimitsWasteNothing(t *testing.T) {
 	})
 }
 
-// Each of those who wait is served when his turn comes, whoever came before him.
+// Each waiting caller is served in turn, whatever callers came before it.
 func TestTheSecondInLine(t *testing.T) {
 	for _, r := range []int64{10, 100, 1000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -315,7 +328,7 @@ func TestTheSecondInLine(t *testing.T) {
 	}
 }
 
-// Closing gives back what is allocated, even what has not begun.
+// Closing gives back all allocated permits, even those of batches that have not started.
 func TestReopening(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -342,10 +355,12 @@ func TestReopening(t *testing.T) {
 	})
 }
 
-// A debt is not forgiven by closing.
+// A debt outlives Close.
 func TestDebtOutlivesTheSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{ByteRate: policy.PerSecond(100_000)})})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{
+			Policies: dispatch.Fixed(policy.Policy{ByteRate: policy.PerSecond(100_000)}),
+		})
 		require.NoError(t, err)
 		start := time.Now()
 		for range 5 {
@@ -361,7 +376,7 @@ func TestDebtOutlivesTheSubscription(t *testing.T) {
 	})
 }
 
-// A caller that polls with a time-out gets what the limit allows.
+// A caller that polls with a timeout reaches the limit.
 func TestPollingWithATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(rate(t, "1/6s"))})
@@ -383,7 +398,7 @@ func TestPollingWithATimeout(t *testing.T) {
 	})
 }
 
-// The first refusals tell an instant, too.
+// The first refusals also have the time of the next permit.
 func TestARefusalTellsWhenToComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(perSecond(1000))})
@@ -393,7 +408,7 @@ func TestARefusalTellsWhenToComeBack(t *testing.T) {
 		refused := 0
 		for range 3 {
 			_, next, ok := sub.TryAcquire(1)
-			if ok { // what the first asked for has been allocated meanwhile
+			if ok { // the permit that the first call requested has been allocated meanwhile
 				break
 			}
 			refused++
@@ -404,7 +419,7 @@ func TestARefusalTellsWhenToComeBack(t *testing.T) {
 	})
 }
 
-// A store that is frozen when the process starts does not run a pile of old calls when it is back.
+// A store that is frozen when the process starts does not run many old requests afterwards.
 func TestFrozenAtTheStart(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
 		f.store.Locked(func() { f.store.Frozen = time.Now().Add(120 * second) })
@@ -417,7 +432,7 @@ func TestFrozenAtTheStart(t *testing.T) {
 	})
 }
 
-// refusing answers for all limits but one.
+// refusing is a permit store that fails the requests of one limit.
 type refusing struct {
 	*memory.Store
 	limit string
@@ -432,13 +447,14 @@ func (l refusing) Do(ctx context.Context, requests []*permits.Request) {
 	}
 }
 
-// TestOneFaultyLimit: one limit whose requests fail is no outage of the permit store, and is
-// logged once.
+// TestOneFaultyLimit: failed requests of a single limit are not an outage of the permit store, and
+// are logged once.
 func TestOneFaultyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{
-			Policies: dispatch.Fixed(perSecond(1000)), Permits: refusing{memory.New(), "orders-2"}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Policies: dispatch.Fixed(perSecond(1000)), Permits: refusing{memory.New(), "orders-2"},
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*second)
@@ -451,7 +467,7 @@ func TestOneFaultyLimit(t *testing.T) {
 					_, _ = sub.Acquire(ctx, 1) // ends with ctx
 				}
 			}()
-			time.Sleep(second / 10) // the sound one answers first
+			time.Sleep(second / 10) // the other limit answers first
 		}
 		time.Sleep(10 * second)
 		synctest.Wait()

@@ -11,10 +11,10 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// A Backend is a system that consumers load: a broker, or what handlers write to. It counts what
-// throttling ids with a quota cost it, and knows how near it is to what it can bear; once a second
-// that is published for the ratekeeper. Any number of goroutines may use it at once. A nil Backend
-// counts nothing.
+// A Backend is a system that consumers load: a broker, or a system that handlers write to. It
+// counts the costs of throttling ids with a quota, and has the load that was reported for it. Both
+// are published once a second for the ratekeeper. Any number of goroutines may use it at once. A
+// nil Backend counts nothing.
 type Backend struct {
 	name, zone string
 	sample     float64
@@ -26,8 +26,8 @@ type Backend struct {
 // A meter counts an id's cost.
 type meter struct {
 	cost atomic.Int64
-	told int64     // at the last report
-	at   time.Time // of the last one that had some
+	told int64     // the cost at the last report
+	at   time.Time // of the last report with a cost
 }
 
 type reported struct {
@@ -36,19 +36,19 @@ type reported struct {
 }
 
 const (
-	minSample = 1e-6    // so that what is scaled back stays a number
-	maxCost   = 1 << 50 // that one message is counted with, bytes
+	minSample = 1e-6    // so that scaled counts stay finite
+	maxCost   = 1 << 50 // of one message, bytes
 )
 
-// forgetCosts is after how long an id that costs a backend nothing, or a backend that nothing
-// costs, is not reported any more.
+// forgetCosts is how long an id without costs on a backend, or a backend without costs, is still
+// reported.
 const forgetCosts = time.Minute
 
-// loadValid is how long a reported load counts.
+// loadValid is how long a reported load is valid.
 const loadValid = 5 * time.Second
 
-// Backend returns the one of that name; zone is what it may fail with, its own name if there is no
-// other. The zone is that of the first call.
+// Backend returns the backend of that name. Backends of one zone may fail together; use the name
+// as the zone if there is no other. The zone of the first call counts.
 func (l *Limiter) Backend(name, zone string) (*Backend, error) {
 	if name == "" || zone == "" || len(name) > quota.MaxName || len(zone) > quota.MaxName {
 		return nil, fmt.Errorf("dispatch: backend %.50q, zone %.50q: want names of 1 to %d bytes",
@@ -67,22 +67,22 @@ func (l *Limiter) Backend(name, zone string) (*Backend, error) {
 	return b, nil
 }
 
-// Read counts a message of a subscription of which so many bytes were read from the backend.
+// Read counts a message of s of which this number of bytes was read from the backend.
 func (b *Backend) Read(s *Subscription, bytes int64) {
 	if id := b.meters(s); id != nil {
 		b.add(*id, quota.ReadCost(bytes))
 	}
 }
 
-// Wrote counts a message of a subscription of which so many bytes were written to the backend, or
-// deleted there.
+// Wrote counts a message of s of which this number of bytes was written to the backend or deleted
+// there.
 func (b *Backend) Wrote(s *Subscription, bytes int64) {
 	if id := b.meters(s); id != nil {
 		b.add(*id, quota.WriteCost(bytes))
 	}
 }
 
-// Metered reports whether a throughput quota applies, so that Backends count what messages cost.
+// Metered reports whether a throughput quota applies, so that Backends count the cost of messages.
 func (s *Subscription) Metered() bool { return s != nil && s.handle.Lane.Quota() != nil }
 
 func (b *Backend) meters(s *Subscription) *quota.ID {
@@ -105,8 +105,8 @@ func (b *Backend) add(id quota.ID, cost int64) {
 	m.(*meter).cost.Add(cost)
 }
 
-// ReportLoad says how near the backend is to its target. It counts for five seconds; of several
-// processes' reports the worst does. The error names what is no number of its kind.
+// ReportLoad reports how near the backend is to its target. A report is valid for five seconds; of
+// the reports of several processes, the highest load counts. The error names invalid values.
 func (b *Backend) ReportLoad(load quota.Load) error {
 	if b == nil {
 		return nil
@@ -122,9 +122,8 @@ func (b *Backend) ReportLoad(load quota.Load) error {
 	return nil
 }
 
-// report returns the costs of the time since the last report that was published, secs ago. done
-// notes that this one is; it is nil if there has been nothing to report for long. Limiter.mu is
-// held.
+// report returns the costs since the last report that was published, secs seconds ago. done marks
+// this report as published; it is nil if there was nothing to report for long. Limiter.mu is held.
 func (b *Backend) report(secs float64) (r quota.Report, done func()) {
 	now := time.Now()
 	r = quota.Report{Backend: b.name, Zone: b.zone, Costs: map[quota.ID]float64{}}

@@ -17,13 +17,15 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// plenty is a permit store that grants at once all that is wanted, and more, so that a benchmark
-// of the counter never waits.
+// plenty is a permit store that grants more than is requested, at once, so that a benchmark of the
+// counter never waits.
 type plenty struct{ *memory.Store }
 
 func (p plenty) Do(_ context.Context, requests []*permits.Request) {
 	for _, r := range requests {
-		r.Allocate.Reply = schedule.Reply{N: 1e12, Start: -1e7, Share: r.Allocate.Rate, Now: 1, Carry: schedule.Carry{Inc: 1, Epoch: 1, Round: 0.1}}
+		r.Allocate.Reply = schedule.Reply{
+			N: 1e12, Start: -1e7, Share: r.Allocate.Rate, Now: 1, Carry: schedule.Carry{Inc: 1, Epoch: 1, Round: 0.1},
+		}
 	}
 }
 
@@ -73,7 +75,7 @@ func BenchmarkAdmit64Goroutines(b *testing.B) {
 	})
 }
 
-// BenchmarkBareCounter64Goroutines is what one shared atomic costs on this machine.
+// BenchmarkBareCounter64Goroutines is the cost of one shared atomic on this machine.
 func BenchmarkBareCounter64Goroutines(b *testing.B) {
 	var n atomic.Int64
 	b.SetParallelism(32)
@@ -117,7 +119,7 @@ func BenchmarkDeny(b *testing.B) {
 	}
 }
 
-// BenchmarkFourLimits: a topic's, its subscription's, its namespace's and its tenant's.
+// BenchmarkFourLimits: the limits of a topic, its subscription, its namespace and its tenant.
 func BenchmarkFourLimits(b *testing.B) {
 	source := new(throttletest.Policies)
 	source.Set(set(b, map[string]policy.Policy{

@@ -14,8 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// readCache returns the policies last seen, or an error if there are none, and notes how many
-// replicas there were.
+// readCache returns the policies of the cache file, and records the number of replicas in it.
 func (l *Limiter) readCache() (s policy.Snapshot, err error) {
 	text, err := os.ReadFile(l.cfg.CacheFile)
 	if err != nil {
@@ -25,10 +24,10 @@ func (l *Limiter) readCache() (s policy.Snapshot, err error) {
 	return policy.UnmarshalSnapshot(text)
 }
 
-// useCache starts from the policies last seen. Until ctx ends or the policy store answers,
-// temporary ones end at their time.
+// useCache puts the policies of the cache file in force. Until ctx ends or the policy store
+// answers, temporary policies end at their time.
 func (l *Limiter) useCache(ctx context.Context, s policy.Snapshot, reason error) {
-	l.log.Warn("the policies are those of the cache file until the policy store answers",
+	l.log.Warn("the policies of the cache file apply until the policy store answers",
 		"file", l.cfg.CacheFile, "revision", s.Revision, "error", reason)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -41,7 +40,7 @@ func (l *Limiter) useCache(ctx context.Context, s policy.Snapshot, reason error)
 	}
 }
 
-// writeCache writes the cache file; a failure is logged and harmless.
+// writeCache writes the cache file. A failure is logged and has no other effect.
 func (l *Limiter) writeCache() {
 	if l.cfg.CacheFile == "" {
 		return
@@ -56,7 +55,7 @@ func (l *Limiter) writeCache() {
 		err = maybe.WriteFile(l.cfg.CacheFile, withReplicas(text, l.replicas.Load()), 0o600)
 	}
 	if err != nil && !errors.Is(err, fs.ErrClosed) {
-		l.log.Warn("the cache file of policies could not be written",
+		l.log.Warn("the cache file could not be written",
 			"file", l.cfg.CacheFile, "error", err)
 	}
 }
@@ -66,9 +65,9 @@ func withReplicas(snapshot []byte, n int64) []byte {
 	return fmt.Appendf(snapshot[:len(snapshot)-1], `,"replicas":%d}`, n)
 }
 
-// replicasIn is the number of replicas in a cached snapshot; 0 = unknown.
+// replicasIn returns the number of replicas in a cached snapshot; 0 = unknown.
 func replicasIn(snapshot []byte) int64 {
 	var cached struct{ Replicas int64 }
-	_ = json.Unmarshal(snapshot, &cached) // else there is none
+	_ = json.Unmarshal(snapshot, &cached) // without one, it stays 0
 	return max(0, cached.Replicas)
 }

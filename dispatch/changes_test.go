@@ -13,7 +13,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// ways are all ways to share, at a rate.
+// ways are policies of all sharing modes, at a rate.
 func ways(t testing.TB, text string) map[string]policy.Policy {
 	t.Helper()
 	p := rate(t, text)
@@ -32,12 +32,12 @@ func ways(t testing.TB, text string) map[string]policy.Policy {
 	return all
 }
 
-// Whatever a limit was before, and however it was shared, a change of it holds at once.
+// A changed limit is in force at once, whatever its rate and sharing mode were before.
 func TestEveryChangeHolds(t *testing.T) {
 	t.Parallel()
 	for before, from := range ways(t, "2/1h") {
 		for after, to := range ways(t, "100/s") {
-			if after == "ramp" { // begins low
+			if after == "ramp" { // starts low
 				continue
 			}
 			fleets(t, before+" to "+after, from, func(t *testing.T, f *fleet) {
@@ -45,20 +45,20 @@ func TestEveryChangeHolds(t *testing.T) {
 				f.joinGroup(1, "group", "us").greedy(10)
 				time.Sleep(5 * second)
 				f.policies.Set(policy.Single(to))
-				time.Sleep(5*second + 3*poolTTL) // a pool has to be agreed on
+				time.Sleep(5*second + 3*poolTTL) // the replicas have to agree on the pool
 				since := time.Since(f.start)
 				time.Sleep(10 * second)
-				least := 930
-				if after == "queue" { // of slots that nobody may allocate ahead, each is a round trip late
-					least = 890
+				lowest := 930
+				if after == "queue" { // no slot is allocated ahead, so each is a round trip late
+					lowest = 890
 				}
-				within(t, "ten seconds", f.between(since, since+10*second), least, 1010)
+				within(t, "ten seconds", f.between(since, since+10*second), lowest, 1010)
 			})
 		}
 	}
 }
 
-// The same while the permit store is away, by way of another sharing.
+// The same while the permit store is unavailable, with another sharing mode in between.
 func TestEveryChangeHoldsWhenThePermitStoreIsBack(t *testing.T) {
 	for name, detour := range ways(t, "2/1h") {
 		fleets(t, name, rate(t, "1/1h"), func(t *testing.T, f *fleet) {
@@ -79,10 +79,10 @@ func TestEveryChangeHoldsWhenThePermitStoreIsBack(t *testing.T) {
 	}
 }
 
-// Who lets everything through while the permit store is away throttles again when it is back.
+// With `open`, a replica throttles again when the permit store is available again.
 func TestOpenAndBack(t *testing.T) {
 	for name, p := range ways(t, "10/s") {
-		if name == "fixed split" || name == "ramp" { // needs no permit store; begins low
+		if name == "fixed split" || name == "ramp" { // needs no permit store; starts low
 			continue
 		}
 		p.OnOutage = policy.OutageOpen
@@ -100,7 +100,7 @@ func TestOpenAndBack(t *testing.T) {
 	}
 }
 
-// A ramp that begins low gives what has accrued along it: not a slot every 1/from.
+// A ramp that starts low grants the permits that accrue along it, not one every 1/from.
 func TestRampsFromLow(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -125,13 +125,14 @@ func TestRampsFromLow(t *testing.T) {
 	}
 }
 
-// A split limit goes up its ramp with a fixed head count, too, and stays at the top while the
-// permit store is away.
+// A split limit follows its ramp with a fixed pool size, too, and stays at the top while the
+// permit store is unavailable.
 func TestRampOfASplit(t *testing.T) {
 	for _, replicas := range []int64{0, 1} {
 		p := rate(t, "1000/s")
 		p.Sharing.Mode, p.Sharing.Replicas, p.Sharing.PoolTTL = policy.Split, &replicas, policy.Duration(poolTTL)
-		p.Ramp.From, p.Ramp.Over, p.Ramp.TTL = policy.PerSecond(10), policy.Duration(5*second), policy.Duration(10*second)
+		p.Ramp.From, p.Ramp.Over, p.Ramp.TTL = policy.PerSecond(10), policy.Duration(5*second),
+			policy.Duration(10*second)
 		fleets(t, fmt.Sprint(replicas), p, func(t *testing.T, f *fleet) {
 			r := f.join(0, "group")
 			r.greedy(1 << 20)
@@ -144,7 +145,7 @@ func TestRampOfASplit(t *testing.T) {
 	}
 }
 
-// Who gives up leaves the queue at once, and those behind him move up.
+// A caller that gives up leaves the queue at once, and the callers behind it move up.
 func TestQueueMovesUp(t *testing.T) {
 	fleets(t, "", queueing(t, "1/10s", 0), func(t *testing.T, f *fleet) {
 		take := func(r *replica, ctx context.Context) {
@@ -171,15 +172,19 @@ func TestQueueMovesUp(t *testing.T) {
 			}
 		})
 		time.Sleep(10 * second)
-		within(t, "the patient one, in his turn", f.by(50, 0, 11*second), 1, 1)
+		within(t, "the patient caller, in its turn", f.by(50, 0, 11*second), 1, 1)
 	})
 }
 
-// TestStatsWhileClosing: what is given back at the end is not seen half done; the race detector is
-// the judge.
+// TestStatsWhileClosing: Stats does not see a half-finished return of permits. The race detector
+// checks this.
 func TestStatsWhileClosing(t *testing.T) {
 	for range 20 {
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{
+			Policies: dispatch.Fixed(policy.Policy{
+				MessageRate: policy.PerSecond(1000), CaughtUp: policy.CaughtUp{Throttle: new(true)},
+			}),
+		})
 		require.NoError(t, err)
 		sub, err := lim.Subscription("kafka://public/default/orders", "billing")
 		require.NoError(t, err)
@@ -204,7 +209,7 @@ func TestStatsWhileClosing(t *testing.T) {
 	}
 }
 
-// A low limit that is raised keeps its pace: replicas do not all get the same slot.
+// After a low limit is raised, replicas do not all get the same slot.
 func TestRaiseKeepsThePace(t *testing.T) {
 	for _, to := range []string{"141/1m", "4"} {
 		fleets(t, to, rate(t, "35/1m"), func(t *testing.T, f *fleet) {

@@ -9,7 +9,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// The store's clock that steps to and fro, or once.
+// The store's clock steps forward and back, or once.
 func TestSteppingClock(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
@@ -26,7 +26,8 @@ func TestSteppingClock(t *testing.T) {
 			within(t, "total", float64(f.between(2*second, 14*second))/12, 970, 1010)
 		})
 		for _, step := range []time.Duration{5 * second, -5 * second} {
-			attacked(t, fmt.Sprintf("%v once, %s", step, how), perSecond(1000), func(t *testing.T, f *fleet, _ *rand.Rand) {
+			name := fmt.Sprintf("%v once, %s", step, how)
+			attacked(t, name, perSecond(1000), func(t *testing.T, f *fleet, _ *rand.Rand) {
 				for i := range 8 {
 					f.join(i, "group").greedy(max)
 				}
@@ -40,7 +41,7 @@ func TestSteppingClock(t *testing.T) {
 	}
 }
 
-// A clock that walks at random, several steps in a second.
+// The store's clock makes several random steps a second.
 func TestWalkingClock(t *testing.T) {
 	t.Parallel()
 	for _, step := range []time.Duration{30 * time.Millisecond, 100 * time.Millisecond} {
@@ -54,19 +55,21 @@ func TestWalkingClock(t *testing.T) {
 				time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
 			}
 			end := time.Since(f.start)
-			f.bounded(t, "from 1 s on", second, end, 1250, 250*time.Millisecond) // what the design allows: many a step comes between two requests
+			// The bounds of the design: several steps may come between two requests.
+			f.bounded(t, "from 1 s on", second, end, 1250, 250*time.Millisecond)
 			within(t, "total", float64(f.between(2*second, end))/(end-2*second).Seconds(), 930, 1010)
 		})
 	}
 }
 
-// Slow requests look like a clock that steps forward: what that moves is moved back, with one
-// replica and with many.
+// Slow requests look like a clock that steps forward. The line that they move is moved back, with
+// one replica and with many.
 func TestSlowRequestsMoveNothing(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
 		for _, replicas := range []int{1, 8} {
-			attacked(t, fmt.Sprintf("%d replicas, %s", replicas, how), perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
+			name := fmt.Sprintf("%d replicas, %s", replicas, how)
+			attacked(t, name, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
 				f.store.Locked(func() {
 					usual := f.store.RTT
 					f.store.RTT = func() time.Duration {
@@ -84,7 +87,8 @@ func TestSlowRequestsMoveNothing(t *testing.T) {
 				within(t, "total", float64(f.between(2*second, 20*second))/18, 930, 1005)
 			})
 		}
-		attacked(t, "frozen for less than the time-out, "+how, perSecond(1000), func(t *testing.T, f *fleet, _ *rand.Rand) {
+		title := "frozen for less than the time-out, " + how
+		attacked(t, title, perSecond(1000), func(t *testing.T, f *fleet, _ *rand.Rand) {
 			for i := range 8 {
 				f.join(i, "group").greedy(max)
 			}
@@ -99,12 +103,17 @@ func TestSlowRequestsMoveNothing(t *testing.T) {
 	}
 }
 
-// Split and groups use the store's clock as it is: a step costs a second or two, and lets a
-// bounded number through.
+// Split and groups use the store's clock as it is: a step costs a second or two, and dispatches a
+// bounded number in excess.
 func TestSteppingClockSplitAndGroups(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]policy.Policy{"split": splitting(t, "1000/s"), "groups": divided(t, "1000/s", "eu", "us")} {
-		for _, step := range []time.Duration{100 * time.Millisecond, -100 * time.Millisecond, 5 * second, -5 * second, time.Hour, -time.Hour} {
+	for name, p := range map[string]policy.Policy{
+		"split":  splitting(t, "1000/s"),
+		"groups": divided(t, "1000/s", "eu", "us"),
+	} {
+		for _, step := range []time.Duration{
+			100 * time.Millisecond, -100 * time.Millisecond, 5 * second, -5 * second, time.Hour, -time.Hour,
+		} {
 			attacked(t, fmt.Sprintf("%s, %v", name, step), p, func(t *testing.T, f *fleet, _ *rand.Rand) {
 				for i := range 8 {
 					f.joinGroup(i, "group", []string{"eu", "us"}[i%2]).greedy(1 << 20)

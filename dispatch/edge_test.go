@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestGivesBackAfterManyBatches: not only while the first ones last.
+// TestGivesBackAfterManyBatches: unused permits go back also after the first batches.
 func TestGivesBackAfterManyBatches(t *testing.T) {
 	limited(t, perSecond(1000), func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		for range 1000 {
@@ -35,7 +35,8 @@ func TestGivesBackAfterManyBatches(t *testing.T) {
 	})
 }
 
-// TestPolling: who polls with TryAcquire gets the limit, at any interval, for few requests.
+// TestPolling: a caller that polls with TryAcquire reaches the limit, at any interval, with few
+// requests.
 func TestPolling(t *testing.T) {
 	for _, every := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond} {
 		limited(t, perSecond(1000), func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
@@ -80,7 +81,7 @@ func TestClosedStaysClosed(t *testing.T) {
 	})
 }
 
-// TestExemptionEnds, also if the limit came after the report.
+// TestExemptionEnds: it ends also if the limit was set after the report.
 func TestExemptionEnds(t *testing.T) {
 	fleets(t, "", policy.Policy{}, func(t *testing.T, f *fleet) {
 		r := f.join(0, "group")
@@ -94,7 +95,8 @@ func TestExemptionEnds(t *testing.T) {
 }
 
 func TestLateBytesDoNotComeBack(t *testing.T) {
-	limited(t, policy.Policy{ByteRate: policy.PerSecond(100_000)}, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
+	p := policy.Policy{ByteRate: policy.PerSecond(100_000)}
+	limited(t, p, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		g, err := sub.AcquireSized(t.Context(), 300_000)
 		require.NoError(t, err)
 		_, err = sub.AcquireSized(t.Context(), 1) // the debt is paid
@@ -135,10 +137,11 @@ func TestHugeRequests(t *testing.T) {
 	})
 }
 
-// TestBytesOfUnknownSize: a caller that names no sizes gets as many messages as there are bytes
-// for.
+// TestBytesOfUnknownSize: a caller that gives no sizes gets as many messages as the byte limit
+// allows.
 func TestBytesOfUnknownSize(t *testing.T) {
-	limited(t, policy.Policy{ByteRate: policy.PerSecond(100_000)}, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
+	p := policy.Policy{ByteRate: policy.PerSecond(100_000)}
+	limited(t, p, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		got, start := 0, time.Now()
 		for time.Since(start) < 10*time.Second {
 			g, err := sub.Acquire(t.Context(), 100_000)
@@ -181,7 +184,7 @@ func TestPauseWinsOverShadow(t *testing.T) {
 	})
 }
 
-// TestDebtOutlivesItsLimit: to take a limit off and on again pays no debt.
+// TestDebtOutlivesItsLimit: removing a limit and setting it again does not cancel a debt.
 func TestDebtOutlivesItsLimit(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
 		r := f.join(0, "group")

@@ -44,7 +44,10 @@ func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
 	if testing.Short() {
 		t.Skip("a fleet takes long with the race detector")
 	}
-	f := &fleet{t: t, store: permitstest.NewStore(seed, nil), policies: new(throttletest.Policies), start: time.Now(), dispatched: window.NewRecord(), waits: map[int][]time.Duration{}}
+	f := &fleet{
+		t: t, store: permitstest.NewStore(seed, nil), policies: new(throttletest.Policies), start: time.Now(),
+		dispatched: window.NewRecord(), waits: map[int][]time.Duration{},
+	}
 	f.ctx, f.stop = context.WithCancel(t.Context())
 	f.policies.Set(policy.Single(p))
 	t.Logf("seed %d", seed)
@@ -64,7 +67,7 @@ type replica struct {
 
 func (f *fleet) join(id int, subscription string) *replica { return f.joinGroup(id, subscription, "") }
 
-// joinGroup joins as a worker of a group.
+// joinGroup adds a replica in a worker group.
 func (f *fleet) joinGroup(id int, subscription, group string) *replica {
 	r := &replica{fleet: f, id: id, link: &permitstest.Link{Store: f.store}}
 	var err error
@@ -72,7 +75,10 @@ func (f *fleet) joinGroup(id int, subscription, group string) *replica {
 	if f.cache != "" {
 		cache = filepath.Join(f.cache, "policies.json")
 	}
-	r.lim, err = dispatch.Open(f.ctx, dispatch.Config{Policies: f.policies, Permits: r.link, Group: group, CacheFile: cache, Rand: rand.New(rand.NewPCG(uint64(id), 7))})
+	r.lim, err = dispatch.Open(f.ctx, dispatch.Config{
+		Policies: f.policies, Permits: r.link, Group: group, CacheFile: cache,
+		Rand: rand.New(rand.NewPCG(uint64(id), 7)),
+	})
 	require.NoError(f.t, err)
 	r.sub, err = r.lim.Subscription(topic, subscription)
 	require.NoError(f.t, err)
@@ -83,7 +89,7 @@ func (f *fleet) joinGroup(id int, subscription, group string) *replica {
 
 func (f *fleet) record(replica, n int) { f.dispatched.Add(replica, n) }
 
-// greedy takes up to max permits at a time, without end.
+// greedy takes up to max permits at a time, until the replica ends.
 func (r *replica) greedy(max int) {
 	r.wg.Go(func() {
 		for {
@@ -96,8 +102,7 @@ func (r *replica) greedy(max int) {
 	})
 }
 
-// poisson asks for one permit at random times, rate a second on average, and notes how long each
-// waited.
+// poisson acquires one permit at random times, rate a second on average, and records the waits.
 func (r *replica) poisson(rate float64, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, uint64(r.id)))
 	r.wg.Go(func() {
@@ -117,13 +122,13 @@ func (r *replica) poisson(rate float64, seed uint64) {
 	})
 }
 
-// leave ends the replica as a clean stop does.
+// leave stops the replica cleanly.
 func (r *replica) leave() {
 	r.stop()
 	require.NoError(r.t, r.lim.Close())
 }
 
-// crash cuts the replica off, so that nothing it does reaches anybody.
+// crash cuts the replica off: no request of it reaches the store.
 func (r *replica) crash() {
 	r.store.Locked(func() { r.link.Cut = true })
 	r.stop()
@@ -138,10 +143,10 @@ func (f *fleet) end() {
 	f.store.Wait()
 }
 
-// between counts what was dispatched in [from, to).
+// between returns the permits dispatched in [from, to).
 func (f *fleet) between(from, to time.Duration) int { return f.dispatched.Between(from, to) }
 
-// by counts what one replica dispatched in [from, to).
+// by returns the permits that one replica dispatched in [from, to).
 func (f *fleet) by(id int, from, to time.Duration) int { return f.dispatched.By(id, from, to) }
 
 // window returns the most permits dispatched in any interval of length d from a time on.
@@ -165,5 +170,6 @@ func (f *fleet) requestsPerMessage() float64 {
 }
 
 func (f *fleet) String() string {
-	return fmt.Sprintf("dispatched %d, any second %d, %.4f requests a message", f.between(0, time.Hour), f.window(time.Second, 0), f.requestsPerMessage())
+	return fmt.Sprintf("dispatched %d, any second %d, %.4f requests a message", f.between(0, time.Hour),
+		f.window(time.Second, 0), f.requestsPerMessage())
 }

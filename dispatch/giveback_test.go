@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A message that must wait for its bytes takes no message permit meanwhile.
+// A message that waits for its bytes holds no message permit meanwhile.
 func TestRefusedBytesGiveMessagesBack(t *testing.T) {
 	p := perSecond(10)
 	p.ByteRate = policy.PerSecond(8000)
@@ -34,8 +34,8 @@ func TestRefusedBytesGiveMessagesBack(t *testing.T) {
 	})
 }
 
-// A grant of fewer messages than asked for is charged the bytes of those granted, even if nobody
-// settles it.
+// A grant of fewer messages than requested is charged the bytes of those granted, even if it is
+// never settled.
 func TestFewerMessagesAreChargedFewerBytes(t *testing.T) {
 	p := perSecond(10)
 	p.ByteRate = policy.PerSecond(100 * 1024)
@@ -55,35 +55,34 @@ func TestFewerMessagesAreChargedFewerBytes(t *testing.T) {
 	})
 }
 
-// A grant that comes at the moment at which its caller's context ends goes back.
+// A grant that arrives just when its caller's context ends goes back.
 func TestGrantsLostToACancelledContextComeBack(t *testing.T) {
-	const most = 100
-	p := policy.Policy{MaxInFlight: new(int64(most))}
+	const slots = 100
+	p := policy.Policy{MaxInFlight: new(int64(slots))}
 	limited(t, p, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		for round := range 50 {
-			held, _, ok := sub.TryAcquire(most)
+			held, _, ok := sub.TryAcquire(slots)
 			require.True(t, ok, "round %d", round)
-			require.Equal(t, most, held.N(), "round %d: all came back", round)
+			require.Equal(t, slots, held.N(), "round %d: all came back", round)
 			ctx, cancel := context.WithCancel(t.Context())
 			var waiting sync.WaitGroup
-			for range most {
+			for range slots {
 				waiting.Go(func() {
 					if g, err := sub.Acquire(ctx, 1); err == nil {
 						g.Done(1, 0)
 					}
 				})
 			}
-			synctest.Wait() // all of them wait
+			synctest.Wait() // all callers wait
 			cancel()
-			held.Done(most, 0) // serves some of those who have not left yet
+			held.Done(slots, 0) // serves some callers that have not left yet
 			waiting.Wait()
 			synctest.Wait()
 		}
 	})
 }
 
-// The slot of a strict limit that was allocated last goes back when its caller leaves, or its
-// replica does.
+// The last allocated slot of a strict limit goes back when its caller or its replica leaves.
 func TestTheLastStrictSlotComesBack(t *testing.T) {
 	for how, leave := range map[string]func(r *replica){
 		"the caller":  func(r *replica) { r.stop() },
@@ -106,7 +105,7 @@ func TestTheLastStrictSlotComesBack(t *testing.T) {
 	}
 }
 
-// gapAfter is how long after at the next dispatch came; an hour if none did.
+// gapAfter returns the time from at to the next dispatch, or an hour if there was none.
 func (f *fleet) gapAfter(at time.Duration) time.Duration {
 	for _, e := range f.dispatched.Events() {
 		if e.At > at {
@@ -116,8 +115,8 @@ func (f *fleet) gapAfter(at time.Duration) time.Duration {
 	return time.Hour
 }
 
-// A group whose last worker has left is free for all at once: its permits wait for nobody who was
-// cut off.
+// When the last worker of a group has left cleanly, its permits are free for all at once: they are
+// not kept for a worker that may be cut off.
 func TestGroupsAreLeft(t *testing.T) {
 	fleets(t, "", divided(t, "1000/s", "eu", "us"), func(t *testing.T, f *fleet) {
 		eu, us := f.joinGroup(0, "group", "eu"), f.joinGroup(1, "group", "us")

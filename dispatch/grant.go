@@ -6,9 +6,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
 )
 
-// A Grant is the permits that an Acquire came back with. They are charged already, so to forget a
-// Grant is safe: it only keeps what was not used. But where maxInFlight is set, its messages are
-// in flight until Done. The zero value is a Grant of nothing.
+// A Grant is the permits that one Acquire got. They are charged already, so a forgotten Grant is
+// safe: only its unused permits are lost. With maxInFlight, however, its messages are in flight
+// until Done. The zero value is an empty Grant.
 type Grant struct { // an engine.Grant: Done is inlined only if the fields are not one level deeper
 	n         int
 	admission *engine.Admission
@@ -22,20 +22,20 @@ func (g *Grant) engine() engine.Grant {
 	return engine.Grant{N: g.n, Admission: g.admission, Size: g.size, Taken: g.taken}
 }
 
-// N is how many messages may be dispatched.
-func (g Grant) N() int { return max(0, g.n) } // an unlimited grant takes over what was asked for
+// N returns how many messages may be dispatched.
+func (g Grant) N() int { return max(0, g.n) } // without a limit, n is what was requested
 
-// Limited reports whether the permits are some limit's, so that Done counts.
+// Limited reports whether the permits are those of a limit, so that Done has an effect.
 func (g Grant) Limited() bool { return g.admission != nil }
 
-// InFlight reports whether the messages of the Grant count as in flight until Done, since
+// InFlight reports whether the messages of the Grant count as in flight until Done, because
 // maxInFlight is set.
 func (g Grant) InFlight() bool { return g.admission != nil && g.admission.MaxInFlight() > 0 }
 
-// Done settles the Grant: messages is how many were dispatched, bytes their size in all. What was
-// not used goes back, unless it is older than two batches of a limit and would come too late for
-// that ([Grant.Hold] allows more); more than granted becomes a debt that later reads pay. Only the
-// first call counts. Done must be called on the Grant itself, not on a copy.
+// Done settles the Grant: messages is the number of dispatched messages, bytes their total size.
+// Unused permits go back, unless the Grant is older than two batches of a limit, when they would
+// come too late ([Grant.Hold] allows more time). Permits used beyond those granted become a debt
+// that later reads pay. Only the first call counts. Call Done on the Grant itself, not on a copy.
 func (g *Grant) Done(messages int, bytes int64) {
 	// Done is inlined: without a limit of bytes, it costs no call.
 	if g.admission != nil && (messages != g.n || g.size != 0) {
@@ -49,18 +49,18 @@ func (g *Grant) settle(messages int, bytes int64) {
 	of.Settle(messages, bytes)
 }
 
-// spent is Done for all that was granted, its bytes being what was charged.
+// spent is Done for all granted messages, with the bytes that were charged.
 func (g *Grant) spent() { g.Done(g.n, g.size) }
 
 // Hold lets Done give back unused permits for d from now, at most 3 s, instead of until the Grant
-// is older than two batches. It is for a caller that acquires permits before it knows whether
-// there is a message, as a source does that is polled: d is at most how long its permits wait. The
-// first call counts.
+// is older than two batches. It is for callers that acquire permits before they know whether there
+// is a message, such as a source that is polled; d is the longest time for which its permits wait.
+// Only the first call counts.
 //
-// A Grant that is held is the one exception to the bound of a limit: others may use what it gives
-// back, and the caller may use what it holds, later than their slots. So what is dispatched in any
-// interval t is at most rate x (t + d), plus what the bound allows without it. Hold does nothing
-// where a limit's sharing.mode is strict, split or groups: there unused permits of an old Grant
+// A Grant that is held is the one exception to the bound of a limit: the permits that it gives
+// back, and those that its caller uses, are used later than their slots. So in any interval t, at
+// most rate x (t + d) is dispatched, plus what the bound allows without Hold. Hold does nothing if
+// the sharing.mode of a limit is strict, split or groups: there, unused permits of an old Grant
 // expire.
 func (g *Grant) Hold(d time.Duration) {
 	of := g.engine()

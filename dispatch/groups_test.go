@@ -17,8 +17,8 @@ func divided(t testing.TB, text string, groups ...string) policy.Policy {
 	return p
 }
 
-// Each group has the same part of the limit, however many workers it has; what one leaves, but for
-// a fifth of its part, the others get.
+// Each worker group has the same part of the limit, however many workers it has. The others get
+// what a group leaves, except a fifth of its part.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	for how, wants := range appetites {
@@ -38,7 +38,7 @@ func TestGroups(t *testing.T) {
 			within(t, "eu", eu(second, 11*second), 4900, 5050)
 			within(t, "us", f.by(3, second, 11*second), 4900, 5050)
 			within(t, "any second", f.window(second, 0), 950, 1150)
-			us.stop() // its worker is there, and wants nothing
+			us.stop() // its worker stays, without demand
 			time.Sleep(11 * second)
 			within(t, "eu, with us idle", eu(12*second, 22*second), 8800, 9050)
 			us.ctx, us.stop = f.ctx, func() {}
@@ -49,7 +49,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// A long period opens evenly, and what a worker is in no group of it does not get.
+// A long period opens evenly, and a worker that is in none of the groups gets nothing.
 func TestGroupsOfALongPeriod(t *testing.T) {
 	t.Parallel()
 	fleets(t, "", divided(t, "60/1m", "eu", "us"), func(t *testing.T, f *fleet) {
@@ -68,8 +68,8 @@ func TestGroupsOfALongPeriod(t *testing.T) {
 	})
 }
 
-// Under a partition each side spends only its own: the one without the permit store goes on with
-// its group's part, and the other side leaves it that.
+// In a network partition, each side uses only its own part: the side without the permit store
+// continues with its group's part, and the other side leaves that alone.
 func TestGroupsUnderAPartition(t *testing.T) {
 	t.Parallel()
 	for loss, without := range map[policy.OnOutage]int{policy.OutageShare: 500, policy.OutageStop: 0} {
@@ -90,7 +90,8 @@ func TestGroupsUnderAPartition(t *testing.T) {
 			cut(true)
 			time.Sleep(8 * second)
 			within(t, "eu", f.by(0, 5*second, 11*second)+f.by(1, 5*second, 11*second), 2900, 3050)
-			within(t, "us, cut off", f.by(2, 5*second, 11*second)+f.by(3, 5*second, 11*second), 6*without*95/100, 6*without+10)
+			within(t, "us, cut off", f.by(2, 5*second, 11*second)+f.by(3, 5*second, 11*second),
+				6*without*95/100, 6*without+10)
 			time.Sleep(6 * poolTTL)
 			gone := time.Since(f.start)
 			time.Sleep(second)

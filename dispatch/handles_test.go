@@ -43,8 +43,8 @@ func TestAHandleForEachMessage(t *testing.T) {
 	}
 }
 
-// A limit whose last handle is closed, or that is removed, sends two requests at most in the next
-// second, and none after a second, whatever preceded.
+// After its last handle is closed, or its removal, a limit sends at most two requests in the next
+// second and none after that, whatever preceded.
 func TestClosedIsSilent(t *testing.T) {
 	t.Parallel()
 	requests := func(r *replica) (n int) {
@@ -52,12 +52,14 @@ func TestClosedIsSilent(t *testing.T) {
 		return n
 	}
 	for name, p := range map[string]policy.Policy{
-		"fair":    perSecond(10),
-		"shadow":  {MessageRate: policy.PerSecond(10), Mode: policy.Shadow},
-		"bytes":   {MessageRate: policy.PerSecond(100), ByteRate: policy.PerSecond(10_000)},
-		"burst":   {MessageRate: policy.PerSecond(10), Burst: new(int64(100))},
-		"strict":  strictly(t, "10"),
-		"queue":   {MessageRate: policy.PerSecond(10), Sharing: policy.Sharing{Mode: policy.Strict, Wait: policy.WaitQueue}},
+		"fair":   perSecond(10),
+		"shadow": {MessageRate: policy.PerSecond(10), Mode: policy.Shadow},
+		"bytes":  {MessageRate: policy.PerSecond(100), ByteRate: policy.PerSecond(10_000)},
+		"burst":  {MessageRate: policy.PerSecond(10), Burst: new(int64(100))},
+		"strict": strictly(t, "10"),
+		"queue": {
+			MessageRate: policy.PerSecond(10), Sharing: policy.Sharing{Mode: policy.Strict, Wait: policy.WaitQueue},
+		},
 		"split":   splitting(t, "10"),
 		"groups":  divided(t, "10", "eu", "us"),
 		"a light": {MessageRate: policy.PerSecond(10), Reserved: policy.PerSecond(10)},
@@ -76,7 +78,7 @@ func TestClosedIsSilent(t *testing.T) {
 					for range 1 + rng.IntN(20) {
 						_, _, _ = r.sub.TryAcquire(1 + rng.IntN(10))
 					}
-				case 2: // waits, and gives up
+				case 2: // a caller waits, and gives up
 					ctx, cancel := context.WithTimeout(r.ctx, time.Duration(rng.IntN(300))*time.Millisecond)
 					g, _ := r.sub.Acquire(ctx, 1+rng.IntN(100)) // ends with ctx
 					g.Done(rng.IntN(g.N()+2), int64(rng.IntN(5000)))

@@ -17,7 +17,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// A recorder counts what replicas return to the permit store.
+// A recorder counts the permits that replicas return to the permit store.
 type recorder struct {
 	dispatch.PermitStore
 	mu       sync.Mutex
@@ -35,7 +35,7 @@ func (r *recorder) Do(ctx context.Context, requests []*permits.Request) {
 	r.PermitStore.Do(ctx, requests)
 }
 
-// hoard acquires n permits, as fast as they come.
+// hoard acquires n permits, as fast as possible.
 func hoard(t *testing.T, sub *dispatch.Subscription, n int, hold time.Duration) (grants []dispatch.Grant) {
 	t.Helper()
 	for n > 0 {
@@ -50,8 +50,8 @@ func hoard(t *testing.T, sub *dispatch.Subscription, n int, hold time.Duration) 
 	return grants
 }
 
-// TestHold: a Grant that is held gives back its permits after two batches, too, up to 3 s: to
-// other callers, or to the permit store if there is none.
+// TestHold: a Grant that is held can give back its permits after two batches, too, up to 3 s. They
+// go to other callers, or to the permit store if there are none.
 func TestHold(t *testing.T) {
 	second := time.Second
 	for name, c := range map[string]struct {
@@ -79,7 +79,7 @@ func TestHold(t *testing.T) {
 				require.NoError(t, err)
 				giveBack := func() {
 					grants := hoard(t, sub, 50, c.hold)
-					time.Sleep(c.after) // the replica is idle: it gives back what it has, and stops its requests
+					time.Sleep(c.after) // the idle replica gives back its permits, and stops its requests
 					for i := range grants {
 						grants[i].Done(0, 0)
 					}
@@ -112,8 +112,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHoldBound: two replicas, one of which holds permits for a second and gives back most of
-// them: what both use in any interval is at most the rate times the interval and the hold.
+// TestHoldBound: one of two replicas holds permits for a second and gives back most of them. In
+// any interval, both together use at most the rate times (the interval + the hold).
 func TestHoldBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate, hold = 100., time.Second
@@ -130,7 +130,9 @@ func TestHoldBound(t *testing.T) {
 			}
 		}
 		replica := func(name string, work func(*dispatch.Subscription)) {
-			lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(perSecond(rate)), Permits: store, Replica: name})
+			lim, err := dispatch.Open(t.Context(), dispatch.Config{
+				Policies: dispatch.Fixed(perSecond(rate)), Permits: store, Replica: name,
+			})
 			require.NoError(t, err)
 			sub, err := lim.Subscription(topic, "group")
 			require.NoError(t, err)
@@ -160,8 +162,8 @@ func TestHoldBound(t *testing.T) {
 		cancel()
 		running.Wait()
 		for _, d := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
-			most := window.Max(d, window.Times(used))
-			assert.LessOrEqual(t, float64(most), rate*(d+hold+250*time.Millisecond).Seconds(), "in %v", d)
+			highest := window.Max(d, window.Times(used))
+			assert.LessOrEqual(t, float64(highest), rate*(d+hold+250*time.Millisecond).Seconds(), "in %v", d)
 		}
 		assert.GreaterOrEqual(t, float64(len(used)), 0.9*rate*60)
 		assert.LessOrEqual(t, float64(len(used)), rate*61.25)

@@ -27,8 +27,8 @@ func attacked(t *testing.T, name string, p policy.Policy, run func(t *testing.T,
 	})
 }
 
-// excess is the most that was dispatched above rate x d in any interval d from then on, as time at
-// that rate.
+// excess returns the most permits dispatched above rate x d in any interval d from a time on, as
+// time at that rate.
 func (f *fleet) excess(rate float64, from time.Duration) time.Duration {
 	ahead, lowest, worst, started := 0.0, 0.0, 0.0, false
 	var last time.Duration
@@ -47,11 +47,11 @@ func (f *fleet) excess(rate float64, from time.Duration) time.Duration {
 	return time.Duration(worst / rate * float64(time.Second))
 }
 
-// bounded checks what a limit of 1000/s promises from a time on: no second above most, no interval
-// more than 250 ms ahead, and in total no more than 100.5 % and one round trip's worth.
-func (f *fleet) bounded(t *testing.T, what string, from, to time.Duration, most int, excess time.Duration) {
+// bounded checks the guarantees of a limit of 1000/s from a time on: no second above perSecond, no
+// interval more than 250 ms ahead, and in total at most 100.5 % and the permits of one round trip.
+func (f *fleet) bounded(t *testing.T, what string, from, to time.Duration, perSecond int, excess time.Duration) {
 	t.Helper()
-	within(t, what+": any second", f.window(second, from), 0, most)
+	within(t, what+": any second", f.window(second, from), 0, perSecond)
 	within(t, what+": excess", f.excess(1000, from), 0, excess)
 	t.Logf("%s: total %.2f %%", what, float64(f.between(from, to))/10/(to-from).Seconds())
 }
@@ -72,8 +72,8 @@ func weighed(t testing.TB, of map[string]policy.Policy) *policy.Set {
 
 func reserves(n int64) policy.Policy { return policy.Policy{Reserved: policy.PerSecond(n)} }
 
-// comeAndGo has ten replicas join one after the other, each for a while, and end as a clean stop,
-// a crash or a consumer without messages does.
+// comeAndGo has ten replicas join one after the other, each for a while. They end by a clean stop,
+// by a crash, or as a consumer without messages.
 func (f *fleet) comeAndGo(rng *rand.Rand, max int, subscriptions ...string) {
 	for i := range 10 {
 		time.Sleep(time.Duration(100+rng.IntN(1500)) * time.Millisecond)
@@ -97,11 +97,12 @@ func (f *fleet) comeAndGo(rng *rand.Rand, max int, subscriptions ...string) {
 	}
 }
 
-// Minimums that add up to the limit or more leave the round, and with it the bounds, as they are.
+// Minimums that add up to the limit or more do not change the round, nor the bounds.
 func TestMinimumsThatTakeAll(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
-		attacked(t, "600 and 400 beside one that comes and goes, "+how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
+		name := "600 and 400 beside one that comes and goes, " + how
+		attacked(t, name, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
 			f.policies.Set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))
 			for i := range 4 {
 				f.join(i, "a").greedy(max)
@@ -124,14 +125,20 @@ func TestMinimumsThatTakeAll(t *testing.T) {
 			within(t, "c's, which has no minimum", float64(c)/secs, 0.1, 10)
 		})
 		attacked(t, "800, 400 and 400, "+how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
-			f.policies.Set(weighed(t, map[string]policy.Policy{"a": reserves(800), "b": reserves(400), "c": reserves(400)}))
+			f.policies.Set(weighed(t, map[string]policy.Policy{
+				"a": reserves(800),
+				"b": reserves(400),
+				"c": reserves(400),
+			}))
 			for i := range 2 {
 				f.join(i, "a").greedy(max)
 				f.join(2+i, "b").greedy(max)
 				f.join(4+i, "c").greedy(max)
 			}
 			time.Sleep(10 * second)
-			share := func(i int) float64 { return float64(f.by(i, 2*second, 10*second)+f.by(i+1, 2*second, 10*second)) / 8 }
+			share := func(i int) float64 {
+				return float64(f.by(i, 2*second, 10*second)+f.by(i+1, 2*second, 10*second)) / 8
+			}
 			within(t, "a's share of 500", share(0), 485, 515)
 			within(t, "b's share of 250", share(2), 242, 258)
 			within(t, "c's share of 250", share(4), 242, 258)
@@ -163,8 +170,8 @@ func TestALightOneComesAndGoes(t *testing.T) {
 	}
 }
 
-// In an outage, minimums that take everything leave a subscription without one next to nothing,
-// not a part of the limit of its own.
+// In an outage with minimums that take the whole limit, a subscription without a minimum gets next
+// to nothing, not a part of the limit.
 func TestMinimumsInAnOutage(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
 		f.policies.Set(weighed(t, map[string]policy.Policy{"a": reserves(600), "b": reserves(400)}))

@@ -19,35 +19,37 @@ import (
 // ErrClosed reports a call on a Limiter or Subscription that has been closed.
 var ErrClosed = engine.ErrClosed
 
-// A Config says what a Limiter works with. Its zero value works: nothing is limited.
+// A Config configures a Limiter. The zero value is valid: nothing is limited.
 type Config struct {
-	// Policies are followed; nil: no policies, nothing is limited.
+	// Policies are followed while they change. Nil: no policies, nothing is limited.
 	Policies PolicySource
-	// Permits keeps the permits; nil: a memory permit store of this Limiter's own. The Limiter
+	// Permits keeps the permits. Nil: a memory permit store of this Limiter alone. The Limiter
 	// does not close it.
 	Permits PermitStore
-	// Cluster is whose namespace overrides apply and whose permits are shared; default
-	// "standalone".
+	// Cluster is the cluster whose namespace overrides apply and whose permits are shared.
+	// Default: "standalone".
 	Cluster string
-	// Group is the worker group of this process, for limits with sharing.mode groups; default none.
+	// Group is the worker group of this process, for limits with sharing.mode groups. Default:
+	// none.
 	Group string
-	// Replica is the name of this process in what it publishes; default host name, process id and
-	// a random part.
+	// Replica is the name of this process in its status records. Default: host name, process id
+	// and a random part.
 	Replica string
-	// CacheFile keeps the policies last seen, for a start while the policy store is unavailable;
-	// default none.
+	// CacheFile keeps the last policies, for a start while the policy store is unavailable.
+	// Default: none.
 	CacheFile string
-	// OpenTimeout is how long Open waits for the policies; default 5 s, or 1 s if CacheFile can be
-	// read.
+	// OpenTimeout is how long Open waits for the policies. Default: 5 s, or 1 s if CacheFile can
+	// be read.
 	OpenTimeout time.Duration
-	// Logger gets what goes wrong and is right again; nil: silent.
+	// Logger gets failures and recoveries. Nil: nothing is logged.
 	Logger *slog.Logger
-	// OnClose is called at the end of Close, for what was opened for the Limiter; default nothing.
+	// OnClose is called at the end of Close, to close resources opened for the Limiter. Default:
+	// none.
 	OnClose func() error
-	// CostSample is the probability with which a message's cost is counted (see Backend), and
-	// scaled back; default 1.
+	// CostSample is the probability with which the cost of a message is counted (see Backend);
+	// counts are scaled accordingly. Default: 1.
 	CostSample float64
-	// Rand is for jitter and nonces; no other goroutine may use it. nil: seeded at random.
+	// Rand is for jitter and nonces; no other goroutine may use it. Nil: randomly seeded.
 	Rand *rand.Rand
 }
 
@@ -58,24 +60,24 @@ type Limiter struct {
 	engine *engine.Engine
 	stop   context.CancelFunc
 	done   sync.WaitGroup
-	tags   atomic.Pointer[map[string]bool] // that have a quota
+	tags   atomic.Pointer[map[string]bool] // with a quota
 
 	mu       sync.Mutex // guards the fields below
 	closed   bool
 	snapshot policy.Snapshot
-	invalid  int   // stored policies that are not in force
-	source   error // why the policies could not be read lately; nil: they were
+	invalid  int   // stored policies that are ignored
+	source   error // of the last reading of the policies; nil: it succeeded
 	backends map[string]*Backend
 
 	cacheMu  sync.Mutex   // held while the cache file is written
-	replicas atomic.Int64 // of the cluster, when they were last counted; 0 = never
+	replicas atomic.Int64 // of the cluster, at the last count; 0 = never counted
 }
 
 // Open starts a Limiter: it reads the policies and follows them until Close. ctx bounds the
 // opening only. If the policies cannot be read within Config.OpenTimeout, Open uses those of the
-// cache file, logs this and goes on trying; without a cache file it fails. It does not wait after
-// an error, unless the error has a method Timeout that returns true: then the store did not
-// answer.
+// cache file, logs this and keeps trying; without a cache file it fails. Open fails at once on an
+// error of the policy source, unless the error has a method Timeout that returns true: then the
+// store has not answered.
 func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -101,7 +103,7 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	return l, nil
 }
 
-// withDefaults returns the config with its defaults filled in, and all its faults.
+// withDefaults returns the config with its defaults. The error joins all faults.
 func (cfg Config) withDefaults() (Config, error) {
 	var errs []error
 	if cfg.Cluster == "" {
@@ -118,8 +120,8 @@ func (cfg Config) withDefaults() (Config, error) {
 			cfg.CostSample, minSample))
 	}
 	if cfg.OpenTimeout < 0 {
-		errs = append(errs, fmt.Errorf("OpenTimeout %v: is negative: want 0 for the default, or more",
-			cfg.OpenTimeout))
+		errs = append(errs, fmt.Errorf(
+			"OpenTimeout %v: is negative: want 0 for the default, or more", cfg.OpenTimeout))
 	}
 	if cfg.Permits == nil {
 		cfg.Permits = memory.New()
@@ -140,8 +142,8 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
-// Close ends the Limiter and joins what it started. Callers that wait get ErrClosed; permits that
-// are allocated and not spent are given back. A second call does nothing.
+// Close ends the Limiter and waits for its goroutines. Waiting callers get ErrClosed, and unused
+// permits are given back. A second call does nothing.
 func (l *Limiter) Close() error {
 	l.mu.Lock()
 	closed := l.closed

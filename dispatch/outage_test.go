@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Lost requests and replies are no outage.
+// Lost requests and replies are not an outage.
 func TestLostRequestsAreNoOutage(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
@@ -33,9 +33,8 @@ func TestLostRequestsAreNoOutage(t *testing.T) {
 	}
 }
 
-// A replica that starts while the permit store is unavailable has the limit divided by the
-// replicas that there were, or a thousandth of it, and the limit as soon as the permit store is
-// there.
+// A replica that starts while the permit store is unavailable has the limit divided by the last
+// number of replicas, or a thousandth of it. It has the limit as soon as the store is available.
 func TestUnavailableAtTheStart(t *testing.T) {
 	t.Parallel()
 	for _, known := range []bool{false, true} {

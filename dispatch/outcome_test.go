@@ -25,8 +25,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// A service can do so much a second, and answers busy above that. It saves up a tenth of a
-// second's.
+// A service has a capacity in requests a second, and answers busy above that. It saves up a tenth
+// of a second's capacity.
 type service struct {
 	mu       sync.Mutex
 	capacity float64
@@ -58,7 +58,7 @@ func (s *service) call() dispatch.Outcome {
 	return dispatch.OutcomeOK
 }
 
-// count returns the answers of a time.
+// count returns the numbers of answers in an interval.
 func (s *service) count(d time.Duration) (ok, busy float64) {
 	s.mu.Lock()
 	s.ok, s.busy = 0, 0
@@ -69,7 +69,7 @@ func (s *service) count(d time.Duration) (ok, busy float64) {
 	return float64(s.ok) / d.Seconds(), float64(s.busy) / d.Seconds()
 }
 
-// calls has a replica call the service for each message, so many a second.
+// calls has a replica call the service for each of rate messages a second.
 func (r *replica) calls(s *service, rate float64) {
 	rng := rand.New(rand.NewPCG(uint64(r.id), 3))
 	r.wg.Go(func() {
@@ -80,7 +80,7 @@ func (r *replica) calls(s *service, rate float64) {
 			if _, err := r.sub.Acquire(r.ctx, 1); err != nil {
 				return
 			}
-			if late := time.Since(next); late > time.Second { // there is a backlog: no more comes than that
+			if late := time.Since(next); late > time.Second { // the backlog is bounded to a second
 				next = next.Add(late - time.Second)
 			}
 			r.sub.ReportOutcome(s.call(), 0)
@@ -88,8 +88,8 @@ func (r *replica) calls(s *service, rate float64) {
 	})
 }
 
-// TestBusy: replicas that flood a service slow down together to what it can do, and are back at
-// full speed when it can do more.
+// TestBusy: replicas that flood a service slow down together to its capacity, and return to full
+// speed when the capacity rises.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	for _, limited := range []bool{false, true} {
@@ -119,8 +119,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestBusyIsHeardByAll: what one replica learns, the others obey, although they have seen no busy
-// answer themselves.
+// TestBusyIsHeardByAll: the busy answers of one replica slow down the others, which have got none
+// themselves.
 func TestBusyIsHeardByAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,8 +136,8 @@ func TestBusyIsHeardByAll(t *testing.T) {
 	})
 }
 
-// TestBusyOfOthers: another subscription of the topic does not slow down, nor does one whose
-// policy says so.
+// TestBusyOfOthers: another subscription of the topic does not slow down, nor does one with
+// busy.mode none.
 func TestBusyOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestBusyOfOthers(t *testing.T) {
 	})
 }
 
-// countBusy returns a policy by which these outcomes count as busy, with commas between them; "" for
+// countBusy returns a policy by which these outcomes count as busy: names with commas, or "" for
 // the default.
 func countBusy(outcomes string) (p policy.Policy) {
 	if outcomes != "" {
@@ -167,7 +167,7 @@ func countBusy(outcomes string) (p policy.Policy) {
 	return p
 }
 
-// TestBusyOutcomes: the policy says which outcomes count as busy; it may change its mind.
+// TestBusyOutcomes: the policy says which outcomes count as busy, and may change.
 func TestBusyOutcomes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -210,11 +210,13 @@ func TestBusyOutcomes(t *testing.T) {
 	}
 }
 
-// TestBusyOfOld: what was reported while the policy had no use for it is not held against anybody
-// later.
+// TestBusyOfOld: outcomes that were reported while the policy ignored them have no later effect.
 func TestBusyOfOld(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]policy.Policy{"none": {Busy: policy.Busy{Mode: policy.BusyNone}}, "of failures": countBusy("failed")} {
+	for name, p := range map[string]policy.Policy{
+		"none":        {Busy: policy.Busy{Mode: policy.BusyNone}},
+		"of failures": countBusy("failed"),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -235,7 +237,7 @@ func TestBusyOfOld(t *testing.T) {
 	}
 }
 
-// TestReporting: the outcome of each call is reported, a panic's too, and what f returns is
+// TestReporting: the outcome of each call is reported, also of a panic, and the results of f are
 // returned.
 func TestReporting(t *testing.T) {
 	t.Parallel()
@@ -245,7 +247,8 @@ func TestReporting(t *testing.T) {
 		s := &service{capacity: 100, at: time.Now()}
 		failure := errors.New("away")
 		answer := map[dispatch.Outcome]error{
-			dispatch.OutcomeBusy: &dispatch.BusyError{}, dispatch.OutcomeFailed: failure, dispatch.OutcomeTimeout: context.DeadlineExceeded,
+			dispatch.OutcomeBusy: &dispatch.BusyError{}, dispatch.OutcomeFailed: failure,
+			dispatch.OutcomeTimeout: context.DeadlineExceeded,
 		}
 		call := dispatch.Throttled(r.sub, dispatch.Reporting(r.sub, func(_ context.Context, n int) (int, error) {
 			o := s.call()
@@ -254,7 +257,7 @@ func TestReporting(t *testing.T) {
 			}
 			return n + 1, answer[o]
 		}))
-		r.wg.Go(func() { // a call each 2 ms
+		r.wg.Go(func() { // a call every 2 ms
 			for next := time.Now(); r.ctx.Err() == nil; time.Sleep(time.Until(next)) {
 				func() {
 					defer func() { _ = recover() }()
@@ -265,7 +268,10 @@ func TestReporting(t *testing.T) {
 				}
 			}
 		})
-		for _, refuses := range []dispatch.Outcome{dispatch.OutcomeBusy, dispatch.OutcomeFailed, dispatch.OutcomeIgnored /* a panic */, dispatch.OutcomeTimeout} {
+		for _, refuses := range []dispatch.Outcome{
+			dispatch.OutcomeBusy, dispatch.OutcomeFailed, dispatch.OutcomeTimeout,
+			dispatch.OutcomeIgnored, // a panic
+		} {
 			s.mu.Lock()
 			s.refuses = refuses
 			s.mu.Unlock()
@@ -291,7 +297,7 @@ func TestReporting(t *testing.T) {
 	})
 }
 
-// A handler that reports what the service answers waits for its permits, too.
+// A handler waits for its permits, and reports the answers of a service.
 func ExampleReporting() {
 	ctx := context.Background()
 	lim, _ := dispatch.Open(ctx, dispatch.Config{Permits: memory.New()}) // or throttle.FromEnv(ctx)
@@ -311,11 +317,11 @@ func ExampleReporting() {
 	_ = lim.Close()
 	// Output:
 	// "an allocate: posted" <nil>
-	// "" busy, to be asked again after 1s: 429 Too Many Requests
+	// "" busy, retry after 1s: 429 Too Many Requests
 	// there is a limit now: true
 }
 
-// TestNoReports: who reports nothing, or nothing that is busy or well, pays nothing.
+// TestNoReports: a subscription without reports, or with neither good nor busy ones, costs nothing.
 func TestNoReports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -332,7 +338,7 @@ func TestNoReports(t *testing.T) {
 	})
 }
 
-// TestReportsOfTheClosed: a report that comes late changes nothing.
+// TestReportsOfTheClosed: a report after Close has no effect.
 func TestReportsOfTheClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -348,7 +354,7 @@ func TestReportsOfTheClosed(t *testing.T) {
 	})
 }
 
-// TestBusyWithoutLedger: a permit store that is away stops nobody for the sake of busy answers.
+// TestBusyWithoutPermitStore: while the permit store is unavailable, busy answers stop nothing.
 func TestBusyWithoutPermitStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -364,24 +370,26 @@ func TestBusyWithoutPermitStore(t *testing.T) {
 	})
 }
 
-// TestOutcomeOf: what an error tells.
+// TestOutcomeOf: the outcome of an error.
 func TestOutcomeOf(t *testing.T) {
 	t.Parallel()
 	busy := &dispatch.BusyError{RetryAfter: 3 * time.Second, Err: errors.New("429 Too Many Requests")}
 	o, retryAfter := dispatch.OutcomeOf(fmt.Errorf("post: %w", busy))
 	assert.Equal(t, dispatch.OutcomeBusy, o)
 	assert.Equal(t, 3*time.Second, retryAfter)
-	require.EqualError(t, busy, "busy, to be asked again after 3s: 429 Too Many Requests")
+	require.EqualError(t, busy, "busy, retry after 3s: 429 Too Many Requests")
 	for err, want := range map[error]dispatch.Outcome{
-		nil: dispatch.OutcomeOK, context.Canceled: dispatch.OutcomeIgnored, context.DeadlineExceeded: dispatch.OutcomeTimeout, errors.New("x"): dispatch.OutcomeFailed,
-		&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}: dispatch.OutcomeTimeout, &net.OpError{Op: "dial", Err: io.EOF}: dispatch.OutcomeFailed,
+		nil: dispatch.OutcomeOK, context.Canceled: dispatch.OutcomeIgnored,
+		context.DeadlineExceeded: dispatch.OutcomeTimeout, errors.New("x"): dispatch.OutcomeFailed,
+		&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}: dispatch.OutcomeTimeout,
+		&net.OpError{Op: "dial", Err: io.EOF}:                 dispatch.OutcomeFailed,
 	} {
 		o, _ := dispatch.OutcomeOf(err)
 		assert.Equal(t, want, o)
 	}
 }
 
-// BenchmarkReportOutcome is one good answer.
+// BenchmarkReportOutcome is the report of one good answer.
 func BenchmarkReportOutcome(b *testing.B) {
 	lim, err := dispatch.Open(b.Context(), dispatch.Config{})
 	require.NoError(b, err)
@@ -394,12 +402,14 @@ func BenchmarkReportOutcome(b *testing.B) {
 	}
 }
 
-// TestReservedWhileThereAreHandles: what a quota reserves for messages of a tag keeps the
-// subscription at that, until nobody has a handle for them.
+// TestReservedWhileThereAreHandles: a subscription slows down no further than a quota reserves for
+// messages of a tag, as long as there are handles for that tag.
 func TestReservedWhileThereAreHandles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := new(throttletest.Policies)
-		source.Set(set(t, map[string]policy.Quota{"tag:gold": {Reserved: new(int64(50 * quota.AssumedCost)), Total: new(int64(1 << 40))}}))
+		source.Set(set(t, map[string]policy.Quota{
+			"tag:gold": {Reserved: new(int64(50 * quota.AssumedCost)), Total: new(int64(1 << 40))},
+		}))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
@@ -425,8 +435,8 @@ func TestReservedWhileThereAreHandles(t *testing.T) {
 	})
 }
 
-// TestBusyForAllTags: what is reported of a subscription slows its messages down whatever their
-// tags, those of before and of later.
+// TestBusyForAllTags: busy reports of a subscription slow down its messages of all tags, known
+// before or later.
 func TestBusyForAllTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set, err := policy.NewSet([]policy.Entry{

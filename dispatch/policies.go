@@ -11,13 +11,13 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Fixed is one policy for everything: for tests and small programs.
+// Fixed returns a source with one policy for everything, for tests and small programs.
 func Fixed(p policy.Policy) PolicySource { return fixed{p} }
 
 type fixed struct{ p policy.Policy }
 
-// Snapshots yields the policy once; its identity is its content, so that a changed one counts as
-// newer.
+// Snapshots yields the policy once. Its identity is a hash of the policy, so that a changed one
+// counts as newer.
 func (f fixed) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	return func(yield func(policy.Snapshot, error) bool) {
 		text, err := policy.Marshal(f.p)
@@ -35,7 +35,7 @@ func (f fixed) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] 
 // How long Open waits for the policies.
 const (
 	defaultOpenTimeout = 5 * time.Second
-	cachedOpenTimeout  = time.Second // if there is a cache file to go on with
+	cachedOpenTimeout  = time.Second // if there is a cache file
 )
 
 // openPolicies starts to follow the policies until running ends, and waits for the first ones, or
@@ -69,8 +69,8 @@ func (l *Limiter) openPolicies(ctx, running context.Context) error {
 	return err
 }
 
-// await returns nil once first says that the policies are known, or why they are not: an error of
-// their source, at once unless it is a time-out, or the end of timeout or ctx.
+// await returns nil when first reports that the policies are known. Otherwise it returns the error
+// of their source, at once unless that is a timeout, or the end of timeout or ctx.
 func await(ctx context.Context, first <-chan error, timeout time.Duration, hint string) error {
 	start := time.Now()
 	timer := time.NewTimer(timeout)
@@ -98,8 +98,8 @@ func await(ctx context.Context, first <-chan error, timeout time.Duration, hint 
 	}
 }
 
-// followPolicies puts each snapshot in force. The outcomes up to the first snapshot go to first,
-// whose buffer keeps the last one.
+// followPolicies puts each snapshot in force. The outcomes up to the first snapshot are sent to
+// first, whose buffer keeps the last one.
 func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 	known := false
 	report := func(err error) {

@@ -16,8 +16,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestPolicySourceThatEnds: the end of a source is an error that operators see, and that of a
-// Limiter is none.
+// TestPolicySourceThatEnds: operators see an error when a source ends, and none when a Limiter
+// ends.
 func TestPolicySourceThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := iterSource(func(context.Context) iter.Seq2[policy.Snapshot, error] {

@@ -12,8 +12,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 )
 
-// TestNothingWasted: while somebody wants more than there is, the rate is dispatched, whoever
-// comes and goes.
+// TestNothingWasted: while one consumer has demand above the limit, the whole limit is dispatched,
+// whatever replicas join and leave.
 func TestNothingWasted(t *testing.T) {
 	t.Parallel()
 	for _, seed := range permitstest.Seeds(t, 25, 120) {
@@ -48,8 +48,8 @@ func TestNothingWasted(t *testing.T) {
 	}
 }
 
-// TestFair: subscriptions that want more than their share get the same, however many replicas they
-// have, and so do the replicas of each.
+// TestFair: subscriptions with demand above their share get the same, however many replicas they
+// have. So do the replicas of each.
 func TestFair(t *testing.T) {
 	t.Parallel()
 	for _, seed := range permitstest.Seeds(t, 20, 80) {

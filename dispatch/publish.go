@@ -15,20 +15,20 @@ const (
 )
 
 // A ReplicaCounter is a PermitStore that knows how many replicas of a cluster have published
-// lately. A replica that has no share of its own when the permit store becomes unavailable goes on
+// lately. If the permit store becomes unavailable, a replica without a share of its own continues
 // at the limit divided by the last count.
 type ReplicaCounter interface {
 	Replicas(ctx context.Context, cluster string) (int, error)
 }
 
-// Counting reads one key per replica, so that it is done rarely; first when other replicas that
-// have started at the same time have published.
+// Counting reads one key per replica, and is therefore rare. The first count waits until replicas
+// that started at the same time have published.
 const (
 	firstCount = 10 * time.Second
 	countEvery = 30 * time.Second
 )
 
-// publish tells the permit store once a second what this replica does.
+// publish publishes usage and status of this replica once a second.
 func (l *Limiter) publish(ctx context.Context) {
 	ticker := time.NewTicker(publishEvery)
 	defer ticker.Stop()
@@ -50,11 +50,10 @@ func (l *Limiter) publish(ctx context.Context) {
 
 // publishStatus publishes the subscriptions that are not idle, and reports whether it did.
 func (l *Limiter) publishStatus(ctx context.Context) bool {
-	s := l.stats(true)
+	s := l.stats(true, maxPublished)
 	if len(s.Subscriptions) == 0 || s.Permits.Unavailable {
 		return false
 	}
-	s.Subscriptions = s.Subscriptions[:min(len(s.Subscriptions), maxPublished)]
 	text, err := json.Marshal(s)
 	if err == nil {
 		err = l.cfg.Permits.Publish(ctx, l.cfg.Cluster, l.cfg.Replica, text, publishedFor)
@@ -79,7 +78,7 @@ func (l *Limiter) countReplicas(ctx context.Context) {
 	l.writeCache()
 }
 
-// setReplicas notes how many replicas there are, and reports whether that is new.
+// setReplicas records the number of replicas, and reports whether it has changed.
 func (l *Limiter) setReplicas(n int64) bool {
 	l.engine.SetReplicas(n)
 	return l.replicas.Swap(n) != n

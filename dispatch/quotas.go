@@ -9,10 +9,10 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// ratesEvery is how often a replica reads the rates of quotas, while it has quotas to obey.
+// ratesEvery is how often a replica reads the rates of quotas, while quotas apply to it.
 const ratesEvery = 500 * time.Millisecond
 
-// followRates puts the rates that ratekeepers find in force, while there are quotas.
+// followRates puts the rates of ratekeepers in force, while there are quotas.
 func (l *Limiter) followRates(ctx context.Context) {
 	ticker := time.NewTicker(ratesEvery)
 	defer ticker.Stop()
@@ -30,7 +30,7 @@ func (l *Limiter) followRates(ctx context.Context) {
 		}
 		text, now, err := l.cfg.Permits.Value(ctx, key)
 		if err != nil {
-			continue // the limits are in the same permit store: its outage is in the log
+			continue // its limits have logged an outage of the same permit store
 		}
 		var found quota.Rates
 		if err := json.Unmarshal(text, &found); len(text) > 0 && err != nil {
@@ -45,8 +45,8 @@ func (l *Limiter) followRates(ctx context.Context) {
 			known = found
 		}
 		if !old && known.Old(now) && known.Time > 0 {
-			l.log.Warn("no ratekeeper has found rates lately: "+
-				"quotas go on at what is reserved or, if nothing is, in total",
+			l.log.Warn("no ratekeeper has published rates lately: "+
+				"each quota continues at its reserved rate or, without one, at its total",
 				"for", quota.RatesHold)
 		}
 		readAt = now
@@ -54,19 +54,19 @@ func (l *Limiter) followRates(ctx context.Context) {
 	}
 }
 
-// A Usage is what one replica's throttling ids have started and cost lately. Replicas publish it
-// under [permits.UsageOf].
+// A Usage is what the throttling ids of one replica have lately started, and what they have cost.
+// Replicas publish it under [permits.UsageOf].
 type Usage struct {
 	Replica  string               `json:"replica"`
 	Started  map[quota.ID]float64 `json:"started,omitempty"` // messages a second
 	Backends []quota.Report       `json:"backends,omitempty"`
 }
 
-// A usage is what of a Usage was not published yet.
-type usage struct{ at time.Time } // since then
+// A usage is the time since which usage has not been published.
+type usage struct{ at time.Time }
 
-// publishUsage tells the ratekeeper what throttling ids have used since the last time that
-// succeeded.
+// publishUsage publishes, for the ratekeeper, what throttling ids have used since the last time
+// that succeeded.
 func (l *Limiter) publishUsage(ctx context.Context, since *usage) {
 	now := time.Now()
 	secs := max(now.Sub(since.at).Seconds(), 0.1)
@@ -95,7 +95,7 @@ func (l *Limiter) publishUsage(ctx context.Context, since *usage) {
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			l.log.Debug("what quotas have used could not be published", "error", err)
+			l.log.Debug("the usage of quotas could not be published", "error", err)
 		}
 		return
 	}

@@ -13,16 +13,17 @@ import (
 func ramped(t testing.TB, sharing policy.SharingMode, mode policy.RampMode) policy.Policy {
 	p := rate(t, "600/s")
 	p.Sharing.Mode, p.Sharing.PoolTTL = sharing, policy.Duration(poolTTL)
-	p.Ramp.Mode, p.Ramp.From, p.Ramp.Over, p.Ramp.TTL = mode, policy.PerSecond(150), policy.Duration(10*second), policy.Duration(5*second)
+	p.Ramp.Mode, p.Ramp.From, p.Ramp.Over, p.Ramp.TTL = mode, policy.PerSecond(150), policy.Duration(10*second),
+		policy.Duration(5*second)
 	return p
 }
 
-// budgets says what should be dispatched in the second after the first slot, and the next one, and
-// so on.
-func budgets(steps int) (n int) { return min(150+45*steps, 600) }
+// rampedIn returns the number of messages that the ramp allows in a second of it. Second 0 starts
+// with the first slot.
+func rampedIn(second int) int { return min(150+45*second, 600) }
 
-// A ramp is one line for the whole pool, whatever the sharing: each second's budget is shared by
-// all, and the ramp goes on when replicas are replaced.
+// All replicas follow one ramp, whatever the sharing mode: they share the permits of each second,
+// and the ramp continues when replicas are replaced.
 func TestRamps(t *testing.T) {
 	t.Parallel()
 	for _, sharing := range []policy.SharingMode{policy.Fair, policy.Strict, policy.Split} {
@@ -44,19 +45,21 @@ func TestRamps(t *testing.T) {
 				}
 				old := join(2)
 				first := time.Duration(0)
-				if sharing == policy.Split { // nobody spends before
+				if sharing == policy.Split { // no permits are used before
 					first = poolTTL
 				}
 				time.Sleep(first + 4*second)
 				for i := range 4 {
 					at := time.Duration(i) * second
 					if sharing == policy.Split {
-						within(t, "a second of the ramp", f.between(first+at, first+at+second), 0, budgets(i+int(first/second))+3)
+						within(t, "a second of the ramp", f.between(first+at, first+at+second),
+							0, rampedIn(i+int(first/second))+3)
 						continue
 					}
-					within(t, "a second of the ramp", f.between(at, at+second), budgets(i)*93/100, budgets(i)*104/100+2)
+					within(t, "a second of the ramp", f.between(at, at+second),
+						rampedIn(i)*93/100, rampedIn(i)*104/100+2)
 				}
-				for _, r := range old { // all are replaced, two seconds later
+				for _, r := range old { // all replicas are replaced, two seconds later
 					r.leave()
 				}
 				from := time.Since(f.start) + 2*second
@@ -67,14 +70,14 @@ func TestRamps(t *testing.T) {
 				for i := int(first / second); i < 5; i++ {
 					at := from + time.Duration(i)*second
 					steps := int(at / second)
-					if mode == policy.RampRelaxed { // the seconds in which nobody asked
+					if mode == policy.RampRelaxed { // the seconds without requests
 						steps -= 2
 					}
-					if sharing == policy.Split { // newcomers ask before they may spend
-						within(t, "resumed", f.between(at, at+second), 0, budgets(steps+1)+4)
+					if sharing == policy.Split { // new replicas first ask for the pool size
+						within(t, "resumed", f.between(at, at+second), 0, rampedIn(steps+1)+4)
 						continue
 					}
-					within(t, "resumed", f.between(at, at+second), budgets(steps)*93/100, budgets(steps)*104/100+2)
+					within(t, "resumed", f.between(at, at+second), rampedIn(steps)*93/100, rampedIn(steps)*104/100+2)
 				}
 				time.Sleep(6 * second)
 				from = time.Since(f.start)
@@ -85,14 +88,19 @@ func TestRamps(t *testing.T) {
 	}
 }
 
-// A relaxed ramp stands still while nobody asks, a scheduled one does not; after a silence of its
-// ttl each begins again.
+// A relaxed ramp pauses while there are no requests; a scheduled one does not. After a silence of
+// its ttl, each starts again.
 func TestRampWithoutTraffic(t *testing.T) {
 	for _, c := range []struct {
 		mode  policy.RampMode
 		pause time.Duration
 		steps int
-	}{{policy.RampRelaxed, 4 * second, 2}, {policy.RampScheduled, 4 * second, 6}, {policy.RampRelaxed, 7 * second, 0}, {policy.RampScheduled, 7 * second, 0}} {
+	}{
+		{policy.RampRelaxed, 4 * second, 2},
+		{policy.RampScheduled, 4 * second, 6},
+		{policy.RampRelaxed, 7 * second, 0},
+		{policy.RampScheduled, 7 * second, 0},
+	} {
 		fleets(t, string(c.mode)+" "+c.pause.String(), ramped(t, policy.Fair, c.mode), func(t *testing.T, f *fleet) {
 			burst := func() {
 				r := f.join(len(f.joined), "group")
@@ -104,12 +112,13 @@ func TestRampWithoutTraffic(t *testing.T) {
 			time.Sleep(c.pause)
 			from := time.Since(f.start)
 			burst()
-			within(t, "the first second after", f.between(from, from+second), budgets(c.steps)*93/100, budgets(c.steps)*104/100+2)
+			within(t, "the first second after", f.between(from, from+second),
+				rampedIn(c.steps)*93/100, rampedIn(c.steps)*104/100+2)
 		})
 	}
 }
 
-// A limit that is changed on its ramp goes on from where it was.
+// A limit that is changed during its ramp continues from the present rate.
 func TestRampOfAnotherLimit(t *testing.T) {
 	fleets(t, "", ramped(t, policy.Fair, policy.RampScheduled), func(t *testing.T, f *fleet) {
 		for i := range 3 {

@@ -14,12 +14,12 @@ import (
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 )
 
-// What every way to share promises holds under random schedules.
+// The guarantees of every sharing mode hold under random schedules.
 func TestSchedules(t *testing.T) {
 	permitstest.Run(t, permitstest.Backend{}, permitstest.Seeds(t, 40, 300))
 }
 
-// The same on the script that runs in Redis.
+// The same with the script that runs in Redis.
 func TestSchedulesOnRedis(t *testing.T) {
 	permitstest.Run(t, permitstest.Backend{Open: func(t *testing.T) dispatch.PermitStore {
 		server := miniredis.NewMiniRedis()

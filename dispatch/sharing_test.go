@@ -33,8 +33,7 @@ func set[S policy.Settings](t testing.TB, settings map[string]S) *policy.Set {
 	return s
 }
 
-// paced asks for rate permits a second, one at a time, and for what it did not get as soon as it
-// can.
+// paced acquires rate permits a second, one at a time, and makes up for delays as soon as possible.
 func (r *replica) paced(rate float64) {
 	r.wg.Go(func() {
 		next := time.Now()
@@ -49,8 +48,8 @@ func (r *replica) paced(rate float64) {
 	})
 }
 
-// TestAllocation: reserved first, the rest by weight, and what one does not want goes to the
-// others.
+// TestAllocation: reserved minimums come first, the rest is shared by weight, and unused shares go
+// to the others.
 func TestAllocation(t *testing.T) {
 	t.Parallel()
 	scales := []float64{1}
@@ -69,8 +68,10 @@ func TestAllocation(t *testing.T) {
 		{"W7 replicas", 300, []float64{200, 50, 50, 100}, nil, nil, []float64{100, 50, 50, 100}},
 		{"W8 under-subscribed", 100, []float64{10, 20, 30}, nil, nil, []float64{10, 20, 30}},
 		{"V9 reserved first", 100, []float64{100, 100}, nil, []float64{40, 0}, []float64{70, 30}},
-		{"V10 reserved first", 100, []float64{100, 100, 100}, nil, []float64{60, 0, 0}, []float64{73.333, 13.333, 13.333}},
-		{"W11 an idle reservation is lent", 100, []float64{10, 100, 100}, nil, []float64{60, 0, 0}, []float64{10, 45, 45}},
+		{"V10 reserved first", 100, []float64{100, 100, 100}, nil, []float64{60, 0, 0},
+			[]float64{73.333, 13.333, 13.333}},
+		{"W11 an idle reservation is lent", 100, []float64{10, 100, 100}, nil, []float64{60, 0, 0},
+			[]float64{10, 45, 45}},
 		{"W12 over-reserved", 100, []float64{100, 100, 100}, nil, []float64{80, 40, 40}, []float64{50, 25, 25}},
 		{"weights 1:2:4", 70, []float64{700, 700, 700}, []float64{1, 2, 4}, nil, []float64{10, 20, 40}},
 	} {
@@ -78,7 +79,9 @@ func TestAllocation(t *testing.T) {
 			t.Run(fmt.Sprintf("%s x %v", c.name, scale), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					f := newFleet(t, 1, policy.Policy{})
-					policies := map[string]policy.Policy{topic: {MessageRate: policy.PerSecond(int64(scale) * c.capacity)}}
+					policies := map[string]policy.Policy{
+						topic: {MessageRate: policy.PerSecond(int64(scale) * c.capacity)},
+					}
 					for i := range c.demands {
 						var p policy.Policy
 						if c.weights != nil {
@@ -106,8 +109,8 @@ func TestAllocation(t *testing.T) {
 	}
 }
 
-// TestReservedBesideGreedy: 400 reserved of 1000 beside four greedy ones and all weights alike is
-// 400 and a fifth of the rest.
+// TestReservedBesideGreedy: with 400 of 1000 reserved, beside four greedy subscriptions of the same
+// weight, a subscription gets 400 and a fifth of the rest.
 func TestReservedBesideGreedy(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
@@ -127,8 +130,8 @@ func TestReservedBesideGreedy(t *testing.T) {
 	}
 }
 
-// TestAggregates: a message needs a permit of its topic and of each budget over many topics; what
-// one grants and another refuses is not lost.
+// TestAggregates: a message needs a permit of its topic and of each aggregate limit. A permit that
+// one limit grants while another refuses is not lost.
 func TestAggregates(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
@@ -157,7 +160,7 @@ func TestAggregates(t *testing.T) {
 	}
 }
 
-// TestCaughtUpPaysAggregates: who has caught up is exempt from plain budgets only.
+// TestCaughtUpPaysAggregates: caught-up subscriptions are exempt from plain limits only.
 func TestCaughtUpPaysAggregates(t *testing.T) {
 	fleets(t, "", policy.Policy{}, func(t *testing.T, f *fleet) {
 		f.policies.Set(set(t, map[string]policy.Policy{"tenant:public": perSecond(100), topic: perSecond(10)}))
@@ -182,7 +185,9 @@ func TestCaughtUpPaysAggregates(t *testing.T) {
 
 func TestMaxInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MaxInFlight: new(int64(3))})})
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{
+			Policies: dispatch.Fixed(policy.Policy{MaxInFlight: new(int64(3))}),
+		})
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
 		require.NoError(t, err)
@@ -207,7 +212,7 @@ func TestMaxInFlight(t *testing.T) {
 		assert.Equal(t, dispatch.ReasonInFlight, s.Reason)
 		assert.EqualValues(t, 3, s.InFlight)
 		before := time.Now()
-		g.Done(1, 0) // what was not used is in flight no more, either
+		g.Done(1, 0) // the unused permits are no longer in flight, either
 		g.Done(2, 0)
 		assert.Equal(t, 2, <-served)
 		assert.Zero(t, time.Since(before), "at once")
@@ -222,8 +227,8 @@ func TestMaxInFlight(t *testing.T) {
 	})
 }
 
-// TestMaxInFlightOfAllTags: messages in flight are counted whatever their tags, and whoever waits
-// has his turn.
+// TestMaxInFlightOfAllTags: messages in flight are counted whatever their tags, and waiting callers
+// are served in turn.
 func TestMaxInFlightOfAllTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quota := policy.Quota{Total: new(int64(1 << 40))}
@@ -237,7 +242,7 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		var flying, most atomic.Int64
+		var inFlight, highest atomic.Int64
 		var done [3]atomic.Int64
 		var workers sync.WaitGroup
 		for i, handle := range []*dispatch.Subscription{sub, sub.Tagged("gold"), sub.Tagged("bulk")} {
@@ -245,9 +250,9 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 				workers.Go(func() {
 					for ctx.Err() == nil {
 						_ = handle.Do(ctx, func(context.Context) error { // ends with ctx
-							most.Store(max(most.Load(), flying.Add(1)))
+							highest.Store(max(highest.Load(), inFlight.Add(1)))
 							time.Sleep(10 * time.Millisecond)
-							flying.Add(-1)
+							inFlight.Add(-1)
 							done[i].Add(1)
 							return nil
 						})
@@ -256,7 +261,7 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 			}
 		}
 		workers.Wait()
-		assert.EqualValues(t, 2, most.Load())
+		assert.EqualValues(t, 2, highest.Load())
 		for i := range done {
 			within(t, "a third of 200 a second", float64(done[i].Load()), 600, 680)
 		}
@@ -264,11 +269,13 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 	})
 }
 
-// TestInFlightOfManyTags: while nothing lands, those who wait allocate nothing, however many tags
-// they have.
+// TestInFlightOfManyTags: while no message is done, waiting callers cause no allocations, however
+// many tags they have.
 func TestInFlightOfManyTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := map[string]policy.Settings{"cluster": policy.Policy{MaxInFlight: new(int64(1)), MessageRate: policy.PerSecond(100)}}
+		all := map[string]policy.Settings{
+			"cluster": policy.Policy{MaxInFlight: new(int64(1)), MessageRate: policy.PerSecond(100)},
+		}
 		for i := range 20 {
 			all[fmt.Sprint("tag:", i)] = policy.Quota{Total: new(int64(1 << 40))}
 		}
@@ -278,7 +285,7 @@ func TestInFlightOfManyTags(t *testing.T) {
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic, "group")
 		require.NoError(t, err)
-		flies, err := sub.Acquire(t.Context(), 1)
+		held, err := sub.Acquire(t.Context(), 1)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -297,16 +304,17 @@ func TestInFlightOfManyTags(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		assert.Less(t, lim.Stats().Permits.Requests, int64(200))
-		flies.Done(1, 0)
+		held.Done(1, 0)
 		waiters.Wait()
 		within(t, "one at a time, of 20 ms", float64(served.Load()), 400, 510)
 		require.NoError(t, lim.Close())
 	})
 }
 
-// TestInFlightBooksNothing: who is held up by what is in flight wants no permits.
+// TestInFlightAllocatesNothing: callers that wait for messages in flight request no permits.
 func TestInFlightAllocatesNothing(t *testing.T) {
-	fleets(t, "", policy.Policy{MessageRate: policy.PerSecond(1000), MaxInFlight: new(int64(1))}, func(t *testing.T, f *fleet) {
+	p := policy.Policy{MessageRate: policy.PerSecond(1000), MaxInFlight: new(int64(1))}
+	fleets(t, "", p, func(t *testing.T, f *fleet) {
 		a, b := f.join(0, "a"), f.join(1, "b")
 		a.greedy(1) // never done
 		b.wg.Go(func() {

@@ -28,14 +28,14 @@ func fleets(t *testing.T, name string, p policy.Policy, run func(t *testing.T, f
 	})
 }
 
-// within holds a figure between bounds, and prints it.
-func within[N int | float64 | time.Duration](t *testing.T, what string, got, least, most N) {
+// within logs a figure, and fails the test unless it is within bounds.
+func within[N int | float64 | time.Duration](t *testing.T, what string, got, min, max N) {
 	t.Helper()
-	t.Logf("%s: %v (bounds %v to %v)", what, got, least, most)
-	assert.True(t, got >= least && got <= most, "%s: %v is not in %v to %v", what, got, least, most)
+	t.Logf("%s: %v (bounds %v to %v)", what, got, min, max)
+	assert.True(t, got >= min && got <= max, "%s: %v is not in %v to %v", what, got, min, max)
 }
 
-// no end of permits wanted, or one at a time
+// many permits at a time, or one
 var appetites = map[string]int{"batches": 1 << 20, "one at a time": 1}
 
 func TestSaturated(t *testing.T) {
@@ -48,19 +48,21 @@ func TestSaturated(t *testing.T) {
 		}{
 			{1000, 1, 0.025}, {1000, 8, 0.09}, {10_000, 8, 0.011}, {100_000, 8, 0.0015}, {10, 8, 1.25}, {100, 50, 1.2},
 		} {
-			fleets(t, fmt.Sprintf("%d a second, %d replicas, %s", c.rate, c.replicas, how), perSecond(c.rate), func(t *testing.T, f *fleet) {
+			name := fmt.Sprintf("%d a second, %d replicas, %s", c.rate, c.replicas, how)
+			fleets(t, name, perSecond(c.rate), func(t *testing.T, f *fleet) {
 				for i := range c.replicas {
 					f.join(i, "group").greedy(max)
 				}
 				seconds := 10
 				if c.rate > 10_000 {
-					seconds = 4 // enough, and a million calls less
+					seconds = 4 // enough, with a million fewer calls
 				}
 				end := time.Duration(seconds) * second
 				time.Sleep(end)
 				all := int(c.rate)
 				within(t, "all from the start", f.between(0, end), all*seconds*97/100, all*seconds*101/100+1)
-				within(t, "all from 1 s on", f.between(second, end), all*(seconds-1)*98/100, all*(seconds-1)*1015/1000+1)
+				within(t, "all from 1 s on", f.between(second, end),
+					all*(seconds-1)*98/100, all*(seconds-1)*1015/1000+1)
 				within(t, "any second", f.window(second, 0), all*98/100, all*105/100+2)
 				within(t, "requests a message", f.requestsPerMessage(), 0, c.requests)
 				if share := all * (seconds - 3) / c.replicas; share > 100 {
@@ -74,7 +76,7 @@ func TestSaturated(t *testing.T) {
 	}
 }
 
-// TestLowRates: a rate lower than the number of readers serves everybody in turn.
+// TestLowRates: with a rate below the number of replicas, all are served in turn.
 func TestLowRates(t *testing.T) {
 	t.Parallel()
 	p := policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: time.Hour}}
@@ -108,7 +110,8 @@ func TestSubscriptionsShareAlike(t *testing.T) {
 			}
 			time.Sleep(10 * second)
 			from, to := 3*second, 10*second
-			a, b, c := f.by(0, from, to), f.by(1, from, to)+f.by(2, from, to), f.by(3, from, to)+f.by(4, from, to)+f.by(5, from, to)
+			a, b, c := f.by(0, from, to), f.by(1, from, to)+f.by(2, from, to),
+				f.by(3, from, to)+f.by(4, from, to)+f.by(5, from, to)
 			for _, got := range []int{a, b, c} {
 				within(t, "a third of 7000", got, 2200, 2470)
 			}
@@ -139,7 +142,8 @@ func TestDemandMoves(t *testing.T) {
 			a.stop()
 			b.greedy(max)
 			time.Sleep(3 * second)
-			within(t, "150 ms after the move, for a second", f.by(1, 5*second+150*time.Millisecond, 6*second+150*time.Millisecond), 850, 1250)
+			within(t, "150 ms after the move, for a second",
+				f.by(1, 5*second+150*time.Millisecond, 6*second+150*time.Millisecond), 850, 1250)
 			within(t, "any second", f.window(second, 0), 950, 1250)
 		})
 	}
@@ -182,7 +186,12 @@ func TestPoisson(t *testing.T) {
 		total    float64
 		wait     time.Duration
 		requests float64
-	}{{500, 25 * time.Millisecond, 0.2}, {800, 60 * time.Millisecond, 0.14}, {900, 120 * time.Millisecond, 0.13}, {950, 300 * time.Millisecond, 0.13}} {
+	}{
+		{500, 25 * time.Millisecond, 0.2},
+		{800, 60 * time.Millisecond, 0.14},
+		{900, 120 * time.Millisecond, 0.13},
+		{950, 300 * time.Millisecond, 0.13},
+	} {
 		fleets(t, fmt.Sprint(c.total, " a second of 1000"), perSecond(1000), func(t *testing.T, f *fleet) {
 			for i := range 8 {
 				f.join(i, "group").poisson(c.total/8, 5)
@@ -218,9 +227,9 @@ func TestPolicyChange(t *testing.T) {
 	}
 }
 
-// TestFaults are the attacks that the schedule has been put to. Where nothing else is said, the
-// upper bound is that of the design, rate x (d + 0.25 s), and 12 % of a second more where others
-// hold what a lost state forgot.
+// TestFaults are attacks on the schedule. Unless a case says otherwise, the upper bound is that of
+// the design, rate x (d + 0.25 s). Where replicas hold permits that a lost state forgot, it is 12 %
+// of a second higher.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	eight := func(f *fleet, max int) {
@@ -237,14 +246,15 @@ func TestFaults(t *testing.T) {
 			f.store.Locked(func() { f.store.Frozen = time.Now().Add(2 * second) })
 			time.Sleep(4 * second)
 			within(t, "from 300 ms after the freeze to its end", f.between(3300*time.Millisecond, 5*second), 0, 0)
-			within(t, "a second from 400 ms after its return", f.between(5400*time.Millisecond, 6400*time.Millisecond), 850, 1250)
+			within(t, "a second from 400 ms after its return", f.between(5400*time.Millisecond, 6400*time.Millisecond),
+				850, 1250)
 			within(t, "any second", f.window(second, 0), 900, 1250)
 		})
 		fleets(t, "frozen 2 s, share, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
 			eight(f, max)
 			f.store.Locked(func() { f.store.Frozen = time.Now().Add(2 * second) })
 			time.Sleep(4 * second)
-			within(t, "while it is away", f.between(3500*time.Millisecond, 5*second), 1275, 1875)
+			within(t, "while it is unavailable", f.between(3500*time.Millisecond, 5*second), 1275, 1875)
 			within(t, "any second", f.window(second, 0), 900, 1250)
 		})
 		open := perSecond(1000)
@@ -256,7 +266,8 @@ func TestFaults(t *testing.T) {
 				f.store.Locked(func() { f.store.Frozen = time.Now().Add(2 * second) })
 				time.Sleep(4 * second)
 				within(t, "while it is away", f.between(2500*time.Millisecond, 3500*time.Millisecond), 4000, 20000)
-				within(t, "a second after its return", f.between(4500*time.Millisecond, 5500*time.Millisecond), 850, 1250)
+				within(t, "a second after its return", f.between(4500*time.Millisecond, 5500*time.Millisecond),
+					850, 1250)
 			})
 		}
 		fleets(t, "state lost, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
@@ -320,14 +331,15 @@ func TestFaults(t *testing.T) {
 			f.store.Locked(func() { f.store.LoseCalls, f.store.LoseReplies, f.store.Duplicate = 0.01, 0.01, 0.01 })
 			eight(f, max)
 			time.Sleep(7 * second)
-			within(t, "any second", f.window(second, 0), 900, 1250) // a call run twice gives back twice
+			within(t, "any second", f.window(second, 0), 900, 1250) // a doubled request gives back twice
 			within(t, "2 s to 10 s", f.between(2*second, 10*second), 7200, 8250)
 		})
 	}
 }
 
 func TestBytes(t *testing.T) {
-	fleets(t, "1 MB/s, 200 B to 20 kB", policy.Policy{ByteRate: policy.PerSecond(1_000_000)}, func(t *testing.T, f *fleet) {
+	p := policy.Policy{ByteRate: policy.PerSecond(1_000_000)}
+	fleets(t, "1 MB/s, 200 B to 20 kB", p, func(t *testing.T, f *fleet) {
 		for i := range 4 {
 			r := f.join(i, "group")
 			rng := rand.New(rand.NewPCG(9, uint64(i)))
@@ -385,7 +397,7 @@ func TestBurst(t *testing.T) {
 			r.stop()
 			f.wg.Wait()
 			first := f.between(0, 2*second)
-			within(t, "first 50 ms of the first use", first, 4, 12) // nothing was saved before the limit was known
+			within(t, "first 50 ms of the first use", first, 4, 12) // no burst from before the limit was set
 			time.Sleep(3 * second)
 			r.ctx, r.stop = f.ctx, f.stop
 			r.greedy(max)

@@ -19,7 +19,7 @@ func splitting(t testing.TB, text string) policy.Policy {
 
 const poolTTL = 2 * time.Second
 
-// Each gets the same part, however much it wants, and the parts add up to the limit.
+// Each replica gets the same part, whatever its demand, and the parts add up to the limit.
 func TestSplit(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -28,7 +28,8 @@ func TestSplit(t *testing.T) {
 		seconds  int
 		all      int
 	}{{"1000/s", 4, 10, 10_000}, {"1000/s", 7, 10, 10_000}, {"10/s", 20, 20, 200}, {"1/1m", 3, 600, 10}} {
-		fleets(t, fmt.Sprintf("%s, %d replicas", c.rate, c.replicas), splitting(t, c.rate), func(t *testing.T, f *fleet) {
+		name := fmt.Sprintf("%s, %d replicas", c.rate, c.replicas)
+		fleets(t, name, splitting(t, c.rate), func(t *testing.T, f *fleet) {
 			for i := range c.replicas {
 				f.join(i, "group").greedy(1 << 20)
 			}
@@ -44,8 +45,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// The pool grows, shrinks, and gets over a crash and a rolling restart; the sum never exceeds the
-// limit and the pool's size.
+// The pool grows, shrinks, and recovers from a crash and a rolling restart. In any second, the sum
+// never exceeds the limit plus the pool size.
 func TestSplitPoolChanges(t *testing.T) {
 	fleets(t, "", splitting(t, "1000/s"), func(t *testing.T, f *fleet) {
 		var all []*replica
@@ -87,7 +88,7 @@ func TestSplitPoolChanges(t *testing.T) {
 	})
 }
 
-// A head count in the policy needs no permit store.
+// A pool size in the policy needs no permit store.
 func TestSplitByAFixedCount(t *testing.T) {
 	p := splitting(t, "100/s")
 	p.Sharing.Replicas = new(int64(4))
@@ -102,8 +103,8 @@ func TestSplitByAFixedCount(t *testing.T) {
 	})
 }
 
-// A permit store that is away at the start, or later, is told of once, gone on without as the
-// policy says, and met again.
+// A permit store that is unavailable, at the start or later, is logged once. Replicas continue as
+// the policy says, and use the store when it is available again.
 func TestSplitWithoutAPermitStore(t *testing.T) {
 	for loss, without := range map[policy.OnOutage]int{policy.OutageShare: 1000, policy.OutageStop: 0} {
 		p := splitting(t, "100/s")
@@ -121,7 +122,7 @@ func TestSplitWithoutAPermitStore(t *testing.T) {
 			}
 			cut(true)
 			time.Sleep(5 * second)
-			assert.Zero(t, f.between(0, 5*second), "nobody knows of the others")
+			assert.Zero(t, f.between(0, 5*second), "no replica knows the others")
 			assert.True(t, f.joined[0].lim.Stats().Permits.Unavailable)
 			cut(false)
 			time.Sleep(3*poolTTL + 10*second)

@@ -21,7 +21,7 @@ func strictly(t testing.TB, text string) policy.Policy {
 	return p
 }
 
-// gaps returns the shortest time between two dispatches in [from, to), and how many there were.
+// gaps returns the shortest time between two dispatches in [from, to), and their number.
 func (f *fleet) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 	shortest, last := time.Hour, time.Duration(-1)
 	for _, e := range f.dispatched.Events() {
@@ -37,15 +37,22 @@ func (f *fleet) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 	return shortest, n
 }
 
-// Strict pacing is one message every period, for everybody together, in turn.
+// Strict pacing is one message every period over all callers, in turn.
 func TestStrict(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		rate            string
 		replicas, loops int
 		period          time.Duration
-	}{{"5/s", 8, 1, 200 * time.Millisecond}, {"100/s", 8, 1, 10 * time.Millisecond}, {"1000/s", 10, 10, time.Millisecond}, {"1/h", 3, 1, time.Hour}, {"5/s", 1, 20, 200 * time.Millisecond}} {
-		fleets(t, fmt.Sprintf("%s, %d x %d", c.rate, c.replicas, c.loops), strictly(t, c.rate), func(t *testing.T, f *fleet) {
+	}{
+		{"5/s", 8, 1, 200 * time.Millisecond},
+		{"100/s", 8, 1, 10 * time.Millisecond},
+		{"1000/s", 10, 10, time.Millisecond},
+		{"1/h", 3, 1, time.Hour},
+		{"5/s", 1, 20, 200 * time.Millisecond},
+	} {
+		name := fmt.Sprintf("%s, %d x %d", c.rate, c.replicas, c.loops)
+		fleets(t, name, strictly(t, c.rate), func(t *testing.T, f *fleet) {
 			for i := range c.replicas {
 				r := f.join(i, "group")
 				for range c.loops {
@@ -56,12 +63,13 @@ func TestStrict(t *testing.T) {
 			if c.period > time.Minute {
 				periods = 20
 			} else if c.period < 2*time.Millisecond {
-				periods = 3000 // else chance decides who is served most
+				periods = 3000 // fewer would leave the most served replica to chance
 			}
 			end := time.Duration(periods) * c.period
 			time.Sleep(end)
 			shortest, n := f.gaps(0, end)
-			within(t, "the shortest gap", shortest, c.period-min(c.period, 2*time.Millisecond), c.period+time.Millisecond)
+			within(t, "the shortest gap", shortest,
+				c.period-min(c.period, 2*time.Millisecond), c.period+time.Millisecond)
 			within(t, "calls", n, periods*97/100, periods+1)
 			for i := range c.replicas {
 				within(t, "a replica's", f.by(i, 0, end), periods/c.replicas*80/100-1, periods/c.replicas*130/100+1)
@@ -70,7 +78,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// Idle time is not remembered, and who comes alone need not wait.
+// Idle time is not saved up, and a caller that is alone does not wait.
 func TestStrictRemembersNoIdleTime(t *testing.T) {
 	fleets(t, "", strictly(t, "10/s"), func(t *testing.T, f *fleet) {
 		r := f.join(0, "group")
@@ -92,7 +100,7 @@ func TestStrictRemembersNoIdleTime(t *testing.T) {
 	})
 }
 
-// Who leaves gives his slot back if it is the last; what was allocated ahead is bounded.
+// A caller that leaves gives its slot back if that is the last. Slots allocated ahead are bounded.
 func TestStrictCancelsAndIsBounded(t *testing.T) {
 	p := strictly(t, "1/s")
 	p.Sharing.MaxReserved = new(int64(3))
@@ -106,7 +114,7 @@ func TestStrictCancelsAndIsBounded(t *testing.T) {
 		}
 		time.Sleep(20 * second)
 		for _, r := range replicas[1:] {
-			r.stop() // each holds a slot or waits for one to be free
+			r.stop() // each caller holds a slot or waits for a free one
 		}
 		time.Sleep(10 * time.Millisecond)
 		replicas[0].greedy(1)
@@ -125,7 +133,7 @@ func TestStrictCancelsAndIsBounded(t *testing.T) {
 		within(t, "the shortest gap", shortest, 998*time.Millisecond, 2*second)
 		within(t, "calls", n, 60, 100)
 		for i := range 4 {
-			assert.NotZero(t, f.by(i, 0, 100*second), "jitter serves everybody")
+			assert.NotZero(t, f.by(i, 0, 100*second), "jitter serves all replicas")
 		}
 	})
 }
@@ -135,7 +143,11 @@ func TestStrictPolicyChange(t *testing.T) {
 	for _, c := range []struct {
 		from, to      string
 		before, after time.Duration
-	}{{"10/s", "2/s", 100 * time.Millisecond, 500 * time.Millisecond}, {"2/s", "20/s", 500 * time.Millisecond, 50 * time.Millisecond}, {"1/h", "10/s", time.Hour, 100 * time.Millisecond}} {
+	}{
+		{"10/s", "2/s", 100 * time.Millisecond, 500 * time.Millisecond},
+		{"2/s", "20/s", 500 * time.Millisecond, 50 * time.Millisecond},
+		{"1/h", "10/s", time.Hour, 100 * time.Millisecond},
+	} {
 		fleets(t, c.from+" to "+c.to, strictly(t, c.from), func(t *testing.T, f *fleet) {
 			for i := range 6 {
 				f.join(i, "group").greedy(1)
@@ -174,7 +186,7 @@ func TestStrictTryDo(t *testing.T) {
 	})
 }
 
-// Callers that give up do not use the line up.
+// Callers that give up do not use up the line.
 func TestStrictImpatience(t *testing.T) {
 	fleets(t, "", strictly(t, "10/s"), func(t *testing.T, f *fleet) {
 		f.join(0, "group").greedy(1)
@@ -196,9 +208,10 @@ func TestStrictImpatience(t *testing.T) {
 	})
 }
 
-// Of several strict limits the slowest paces; a limit that is allocated beside it wastes no slots.
+// The slowest of several strict limits paces. The limits allocated beside it waste no slots.
 func TestStrictBesideOthers(t *testing.T) {
-	strict, allocated := func(text string) policy.Policy { return strictly(t, text) }, func(text string) policy.Policy { return rate(t, text) }
+	strict := func(text string) policy.Policy { return strictly(t, text) }
+	allocated := func(text string) policy.Policy { return rate(t, text) }
 	for name, c := range map[string]struct {
 		topic, tenant policy.Policy
 		calls         int // in 60 s
@@ -222,17 +235,17 @@ func TestStrictBesideOthers(t *testing.T) {
 	}
 }
 
-// maxInFlight counts what TryDo runs, too, and those whom it holds up hold no slots.
+// maxInFlight counts the calls of TryDo, too, and callers that it delays hold no slots.
 func TestStrictInFlight(t *testing.T) {
 	p := strictly(t, "10/s")
 	p.MaxInFlight = new(int64(1))
 	fleets(t, "", p, func(t *testing.T, f *fleet) {
 		r, other := f.join(0, "slow"), f.join(1, "other")
-		var flying, most atomic.Int64
+		var inFlight, highest atomic.Int64
 		slow := func(context.Context) error {
-			most.Store(max(most.Load(), flying.Add(1)))
+			highest.Store(max(highest.Load(), inFlight.Add(1)))
 			time.Sleep(2 * second)
-			flying.Add(-1)
+			inFlight.Add(-1)
 			return nil
 		}
 		for i := range 20 {
@@ -251,12 +264,12 @@ func TestStrictInFlight(t *testing.T) {
 			}
 		})
 		time.Sleep(60 * second)
-		assert.EqualValues(t, 1, most.Load())
+		assert.EqualValues(t, 1, highest.Load())
 		within(t, "the other has what is left", f.by(1, 0, 60*second), 520, 600)
 	})
 }
 
-// A permit store that is away is obeyed by TryDo alone as well.
+// An outage of the permit store stops TryDo alone, too.
 func TestStrictTryDoWithoutAPermitStore(t *testing.T) {
 	p := strictly(t, "10/s")
 	p.OnOutage = policy.OutageOpen
@@ -275,7 +288,7 @@ func TestStrictTryDoWithoutAPermitStore(t *testing.T) {
 	})
 }
 
-// What a strict limit lets through is what explain shows as used.
+// The use that explain shows of a strict limit is the rate of its dispatches.
 func TestStrictUse(t *testing.T) {
 	fleets(t, "", strictly(t, "20/s"), func(t *testing.T, f *fleet) {
 		r := f.join(0, "group")
@@ -293,7 +306,10 @@ func TestStrictThroughLosses(t *testing.T) {
 		replicas, loops int
 		period, expiry  time.Duration
 		quiet           time.Duration // between two faults
-	}{{"1/6s", 6, 10, 6 * second, 60 * time.Millisecond, 40 * second}, {"20/s", 8, 2, 50 * time.Millisecond, 2 * time.Millisecond, 4 * second}} {
+	}{
+		{"1/6s", 6, 10, 6 * second, 60 * time.Millisecond, 40 * second},
+		{"20/s", 8, 2, 50 * time.Millisecond, 2 * time.Millisecond, 4 * second},
+	} {
 		for _, wait := range []policy.WaitMode{policy.WaitBackoff, policy.WaitQueue} {
 			p := strictly(t, c.rate)
 			p.Sharing.Wait = wait
@@ -315,10 +331,14 @@ func TestStrictThroughLosses(t *testing.T) {
 						time.Sleep(time.Duration(rng.Int64N(int64(second))))
 						f.store.Locked(func() { f.store.Limits, f.store.Server = old, f.store.Server+1 })
 					case 2, 3:
-						step := (25*time.Millisecond + time.Duration(rng.Int64N(int64(10*second)))) * time.Duration(1-2*(fault-2)) // of under 20 ms is not noticed
+						// A step of under 20 ms is not noticed.
+						step := 25*time.Millisecond + time.Duration(rng.Int64N(int64(10*second)))
+						step *= time.Duration(1 - 2*(fault-2))
 						f.store.Locked(func() { f.store.Skew += step })
 					case 4:
-						f.store.Locked(func() { f.store.Frozen = time.Now().Add(time.Duration(rng.Int64N(int64(2 * second)))) })
+						f.store.Locked(func() {
+							f.store.Frozen = time.Now().Add(time.Duration(rng.Int64N(int64(2 * second))))
+						})
 					}
 				}
 				end := time.Since(f.start)
@@ -330,8 +350,8 @@ func TestStrictThroughLosses(t *testing.T) {
 	}
 }
 
-// TestStrictUseOfThree: three replicas that share one permit every 2 s use a third of that each,
-// whenever it is asked, and no more.
+// TestStrictUseOfThree: of three replicas that share one permit every 2 s, each uses a third,
+// whenever Stats is called, and no more.
 func TestStrictUseOfThree(t *testing.T) {
 	t.Parallel()
 	fleets(t, "", strictly(t, "1/2s"), func(t *testing.T, f *fleet) {
@@ -348,7 +368,7 @@ func TestStrictUseOfThree(t *testing.T) {
 			for _, r := range all {
 				l := r.lim.Stats().Subscriptions[0].Limits[0]
 				within(t, "use", l.Use, 0, 0.5)
-				assert.Zero(t, l.Share, "nobody has one of his own")
+				assert.Zero(t, l.Share, "no replica has a share of its own")
 				total += l.Use
 			}
 			within(t, "the use of all", total, 0.4, 0.6)
@@ -358,7 +378,7 @@ func TestStrictUseOfThree(t *testing.T) {
 	})
 }
 
-// A replica that starts while it alone is cut off has its part as soon as it is not.
+// A replica that is cut off when it starts gets its part as soon as it is connected.
 func TestStrictCutOffAtTheStart(t *testing.T) {
 	fleets(t, "", strictly(t, "20/s"), func(t *testing.T, f *fleet) {
 		f.join(0, "group").greedy(1)

@@ -12,7 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Subscription is one consumer's handle to the limits of a topic and subscription; handles of
+// A Subscription is one consumer's handle to the limits of a topic and a subscription. Handles of
 // the same topic and name in one process share their permits. Any number of goroutines may use it
 // at once. A nil *Subscription limits nothing.
 type Subscription struct {
@@ -20,30 +20,32 @@ type Subscription struct {
 	limiter *Limiter
 	id      resolve.Lane
 
-	parent   *Subscription // that this is a handle for a tag of; nil: it is a handle of its own
-	tagged   sync.Map      // of *Subscription, by the tag of its messages
+	parent   *Subscription // of a handle for a tag; nil: a handle of its own
+	tagged   sync.Map      // *Subscription by tag of the messages
 	taggedMu sync.Mutex    // guards tags, and additions to tagged
-	tags     int           // how many handles for tags there are
+	tags     int           // number of handles for tags
 }
 
 // A SubscriptionOption changes how a Subscription is opened.
 type SubscriptionOption func(*Subscription)
 
-// WithTenantGroup has the quota of tenant:NAME apply, whatever tag there is. Default: that of the
-// tag, else that of the topic's tenant.
+// WithTenantGroup sets the tenant whose quota applies: that of tenant:NAME, whatever the tag.
+// Default: the quota of the tag, or else of the topic's tenant.
 func WithTenantGroup(name string) SubscriptionOption {
 	return func(s *Subscription) { s.id.Owner.TenantGroup = name }
 }
 
-// WithTag has the quota of tag:NAME apply, if there is one and no tenant group was given.
+// WithTag sets the tag whose quota applies, if tag:NAME has one and there is no tenant group.
 func WithTag(name string) SubscriptionOption {
 	return func(s *Subscription) { s.id.Owner.Tag = name }
 }
 
-// Subscription opens a handle. topic is a full name such as kafka://public/default/orders, name a
-// Pulsar subscription, a Kafka consumer group, a Numaflow vertex. The error names what is invalid,
-// or is ErrClosed.
-func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (*Subscription, error) {
+// Subscription opens a handle. topic is a full name such as kafka://public/default/orders. name is
+// a Pulsar subscription, a Kafka consumer group or a Numaflow vertex. The error names what is
+// invalid, or is ErrClosed.
+func (l *Limiter) Subscription(
+	topic, name string, opts ...SubscriptionOption,
+) (*Subscription, error) {
 	t, err := policy.ParseTopic(topic)
 	s := &Subscription{limiter: l, id: resolve.Lane{Topic: t, Subscription: name}}
 	for _, opt := range opts {
@@ -59,9 +61,9 @@ func (l *Limiter) Subscription(topic, name string, opts ...SubscriptionOption) (
 	return s, nil
 }
 
-// Close ends this handle. With the last one of a subscription, callers that wait get ErrClosed;
-// allocated permits go back unless a new handle uses them at once. What is in flight counts until
-// it is Done. A second call does nothing.
+// Close closes this handle. When the last handle of a subscription is closed, waiting callers get
+// ErrClosed, and allocated permits go back unless a new handle uses them at once. Messages in
+// flight count until they are Done. A second call does nothing.
 func (s *Subscription) Close() error {
 	if s == nil || s.parent != nil {
 		return nil
@@ -72,10 +74,10 @@ func (s *Subscription) Close() error {
 
 func (s *Subscription) close() { s.handle.Close() }
 
-// Acquire waits until at least one permit of every limit that applies is there, and takes up to
-// max. First come is first served. If ctx ends while it waits, nothing is taken, and the error
-// wraps context.Cause(ctx); a permit that is there is granted whatever ctx says. A max of 0 or
-// less gets nothing, at once.
+// Acquire waits until every limit that applies has a permit, and takes up to max permits. Callers
+// are served in order of arrival. If ctx ends during the wait, nothing is taken, and the error
+// wraps context.Cause(ctx). A permit that is available is granted even if ctx has ended. A max of
+// 0 or less returns an empty Grant at once.
 func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
 	if s == nil {
 		return Grant{n: max}, nil
@@ -86,14 +88,17 @@ func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
 		return Grant{n: max}, nil
 	}
 	share := a.Only
-	if share != nil && max > 0 && max <= engine.MaxPermits && !lane.Waited() && share.TakeAll(int64(max)) {
+	if share != nil && max > 0 && max <= engine.MaxPermits && !lane.Waited() &&
+		share.TakeAll(int64(max)) {
 		return Grant{n: max, admission: a, taken: a.Step()}, nil
 	}
 	return s.wait(ctx, a, max, -1)
 }
 
-// wait is Acquire where the permit of the one limit is not there, or there is more to look at.
-func (s *Subscription) wait(ctx context.Context, a *engine.Admission, max int, bytes int64) (Grant, error) {
+// wait is Acquire if the fast path fails: there are several limits, or no permit is available.
+func (s *Subscription) wait(
+	ctx context.Context, a *engine.Admission, max int, bytes int64,
+) (Grant, error) {
 	if n := a.TakeSeveral(int64(max)); n > 0 {
 		return Grant{n: int(n), admission: a, taken: a.Step()}, nil
 	}
@@ -101,8 +106,8 @@ func (s *Subscription) wait(ctx context.Context, a *engine.Admission, max int, b
 	return grantOf(g), err
 }
 
-// AcquireSized is Acquire for one message that is in memory already: its bytes are charged
-// exactly.
+// AcquireSized is Acquire for one message that is already in memory: exactly its bytes are
+// charged.
 func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, error) {
 	if s == nil {
 		return Grant{n: 1}, nil
@@ -118,10 +123,10 @@ func (s *Subscription) AcquireSized(ctx context.Context, bytes int64) (Grant, er
 	return s.wait(ctx, a, 1, min(max(0, bytes), engine.MaxPermits))
 }
 
-// TryAcquire takes up to max permits if some are there now, and does not wait for them; where
-// sharing.mode is strict, it waits for the permit store's answer whether a slot is free, unless it
-// knows when the next one is. If it is refused, next says when to come back; the refusal counts as
-// demand, so that permits are requested for the next try.
+// TryAcquire takes up to max permits if some are available now. It does not wait, with one
+// exception: with sharing.mode strict, it waits for the permit store's answer whether a slot is
+// free, unless the time of the next slot is known. If it is refused, next is the time to retry;
+// the refusal counts as demand, so that permits are requested for the retry.
 func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	if s == nil {
 		return Grant{n: max}, time.Time{}, true
@@ -140,22 +145,22 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	return grantOf(of), next, ok
 }
 
-// ReportBacklog tells how many messages this handle's consumer has still to read, over all the
-// partitions that it owns; negative means unknown. A report counts for five seconds. A
-// subscription is caught up when every handle of this process is: at caughtUp.backlog or under
-// (default 100), and until it is over twice that.
+// ReportBacklog reports how many messages this handle's consumer has still to read, over all
+// partitions that it owns; negative means unknown. A report is valid for five seconds. A
+// subscription is caught up when every handle of this process is: at or under caughtUp.backlog
+// (default 100), and from then on until it is over twice that.
 func (s *Subscription) ReportBacklog(messages int64) {
 	if s != nil {
 		s.each(func(of *Subscription) { of.handle.ReportBacklog(messages) })
 	}
 }
 
-// Limited reports whether a limit applies now: if not, as for a subscription that is caught up,
+// Limited reports whether a limit applies now. If not, as for a subscription that is caught up,
 // Acquire returns at once and charges nothing. It costs one atomic load.
 func (s *Subscription) Limited() bool { return s != nil && s.handle.Lane.Admission() != nil }
 
-// Paced reports whether a limit with strict sharing applies now: its permits come one at a time,
-// each to be used at once.
+// Paced reports whether a limit with strict sharing applies now. Its permits come one at a time,
+// and each must be used at once.
 func (s *Subscription) Paced() bool {
 	if s == nil {
 		return false
@@ -164,8 +169,8 @@ func (s *Subscription) Paced() bool {
 	return a != nil && a.Paced()
 }
 
-// Do waits for a permit and calls f, whose error it returns. The permit is spent, whatever f says;
-// the message is in flight while f runs.
+// Do waits for a permit and calls f, whose error it returns. The permit is spent, whatever f
+// returns. The message is in flight while f runs.
 func (s *Subscription) Do(ctx context.Context, f func(context.Context) error) error {
 	g, err := s.Acquire(ctx, 1)
 	if err != nil {
@@ -175,8 +180,10 @@ func (s *Subscription) Do(ctx context.Context, f func(context.Context) error) er
 	return f(ctx)
 }
 
-// TryDo calls f if a permit is there now, and skips it otherwise: ran says which.
-func (s *Subscription) TryDo(ctx context.Context, f func(context.Context) error) (ran bool, err error) {
+// TryDo calls f if a permit is available now, and otherwise skips it; ran reports which.
+func (s *Subscription) TryDo(
+	ctx context.Context, f func(context.Context) error,
+) (ran bool, err error) {
 	g, _, ok := s.TryAcquire(1)
 	if !ok {
 		return false, nil
@@ -185,8 +192,10 @@ func (s *Subscription) TryDo(ctx context.Context, f func(context.Context) error)
 	return true, f(ctx)
 }
 
-// Throttled returns f with a wait for a permit in front of each call.
-func Throttled[In, Out any](s *Subscription, f func(context.Context, In) (Out, error)) func(context.Context, In) (Out, error) {
+// Throttled returns a function that waits for a permit and then calls f.
+func Throttled[In, Out any](
+	s *Subscription, f func(context.Context, In) (Out, error),
+) func(context.Context, In) (Out, error) {
 	return func(ctx context.Context, in In) (out Out, err error) {
 		g, err := s.Acquire(ctx, 1)
 		if err != nil {
@@ -197,11 +206,13 @@ func Throttled[In, Out any](s *Subscription, f func(context.Context, In) (Out, e
 	}
 }
 
-// Reporting returns f with a report of each call's outcome: what [OutcomeOf] reads in its error,
-// or that it has failed if it panics; the panic goes on. Around it belongs Throttled, as in
-// Throttled(s, Reporting(s, f)), so that waiting for a permit is not reported. Let one of the two
-// report, f or Reporting: a call that is reported twice counts twice.
-func Reporting[In, Out any](s *Subscription, f func(context.Context, In) (Out, error)) func(context.Context, In) (Out, error) {
+// Reporting returns a function that calls f and reports the outcome of each call: [OutcomeOf] its
+// error, or failed if it panics; the panic continues. Put Throttled around it, as in Throttled(s,
+// Reporting(s, f)), so that waiting for a permit is not reported. Report a call either in f or by
+// Reporting: a call that is reported twice counts twice.
+func Reporting[In, Out any](
+	s *Subscription, f func(context.Context, In) (Out, error),
+) func(context.Context, In) (Out, error) {
 	return func(ctx context.Context, in In) (Out, error) {
 		o, retryAfter := OutcomeFailed, time.Duration(0)
 		defer func() { s.ReportOutcome(o, retryAfter) }()

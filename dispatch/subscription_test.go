@@ -132,8 +132,8 @@ func TestTryAcquire(t *testing.T) {
 		}
 		within(t, "permits of 100", got, 90, 102)
 	})
-	for _, c := range []struct{ permits, least, most int }{ // a minute
-		{600, 14, 29}, // the first run is refused: nothing is allocated yet
+	for _, c := range []struct{ permits, min, max int }{ // a minute
+		{600, 14, 29}, // the first attempt is refused: nothing is allocated yet
 		{15, 12, 16},
 	} {
 		p := policy.Policy{MessageRate: policy.Rate{Permits: int64(c.permits), Period: time.Minute}}
@@ -147,7 +147,7 @@ func TestTryAcquire(t *testing.T) {
 				}
 				time.Sleep(2 * time.Second)
 			}
-			within(t, "runs of 30", got, c.least, c.most)
+			within(t, "runs of 30", got, c.min, c.max)
 		})
 	}
 }
@@ -224,7 +224,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestCloseGivesBack: what a replica holds when it ends, the others get at once.
+// TestCloseGivesBack: when a replica ends, the others get its permits at once.
 func TestCloseGivesBack(t *testing.T) {
 	fleets(t, "", perSecond(10), func(t *testing.T, f *fleet) {
 		f.join(0, "group").greedy(1)
@@ -253,7 +253,8 @@ func TestCaughtUp(t *testing.T) {
 			backlog int64
 			exempt  bool
 		}{
-			{-1, false}, {1000, false}, {101, false}, {100, true}, {150, true}, {200, true}, // until it is over twice the threshold
+			{-1, false}, {1000, false}, {101, false},
+			{100, true}, {150, true}, {200, true}, // caught up until it is over twice the threshold
 			{201, false}, {150, false}, {0, true},
 		} {
 			sub.ReportBacklog(c.backlog)
@@ -290,7 +291,8 @@ func TestCaughtUp(t *testing.T) {
 }
 
 func TestWaitersGoWhenCaughtUp(t *testing.T) {
-	limited(t, policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: time.Hour}}, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
+	p := policy.Policy{MessageRate: policy.Rate{Permits: 1, Period: time.Hour}}
+	limited(t, p, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		_, err := sub.Acquire(t.Context(), 1)
 		require.NoError(t, err)
 		done := make(chan struct{})
@@ -340,7 +342,7 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// TestLimitAppearsAndGoes: a limit is set, then removed, while callers are there.
+// TestLimitAppearsAndGoes: a limit is set and removed while callers wait.
 func TestLimitAppearsAndGoes(t *testing.T) {
 	fleets(t, "", policy.Policy{}, func(t *testing.T, f *fleet) {
 		f.join(0, "group").poisson(2000, 1)
@@ -374,7 +376,7 @@ func TestReasonsAndWaits(t *testing.T) {
 func TestCacheFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "policies.json")
 	synctest.Test(t, func(t *testing.T) {
-		away := errors.New("etcd is away")
+		away := errors.New("etcd is unavailable")
 		source := new(throttletest.Policies)
 		source.Fail(away)
 		_, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
@@ -404,11 +406,13 @@ func TestCacheFile(t *testing.T) {
 	})
 }
 
-// TestOpenWaitsForPolicies: a store that does not answer is waited for, less long if there is a
-// cache file.
+// TestOpenWaitsForPolicies: Open waits for a store that does not answer, for a shorter time if
+// there is a cache file.
 func TestOpenWaitsForPolicies(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "policies.json")
-	cached, err := policy.MarshalSnapshot(policy.Snapshot{Set: policy.Single(perSecond(7)), Identity: "test", Revision: 1})
+	cached, err := policy.MarshalSnapshot(policy.Snapshot{
+		Set: policy.Single(perSecond(7)), Identity: "test", Revision: 1,
+	})
 	require.NoError(t, err)
 	timedOut := fmt.Errorf("etcd: %w", context.DeadlineExceeded)
 	refused := errors.New("wrong password")
@@ -420,14 +424,19 @@ func TestOpenWaitsForPolicies(t *testing.T) {
 		takes time.Duration
 		wants string // of the error; "" = it opens
 	}{
-		{"silent", nil, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: the policy store has not answered: start the policy store"},
-		{"time-out", timedOut, dispatch.Config{}, 0, 5 * time.Second, "no policies after 5s: read the policies: etcd: context deadline exceeded"},
+		{"silent", nil, dispatch.Config{}, 0, 5 * time.Second,
+			"no policies after 5s: the policy store has not answered: start the policy store"},
+		{"time-out", timedOut, dispatch.Config{}, 0, 5 * time.Second,
+			"no policies after 5s: read the policies: etcd: context deadline exceeded"},
 		{"refused", refused, dispatch.Config{}, 0, 300 * time.Millisecond, "wrong password"},
-		{"option", nil, dispatch.Config{OpenTimeout: 400 * time.Millisecond}, 0, 400 * time.Millisecond, "no policies after 400ms"},
-		{"ctx", timedOut, dispatch.Config{}, 2 * time.Second, 2 * time.Second, "no policies after 2s: context deadline exceeded; last: read the policies: etcd"},
+		{"option", nil, dispatch.Config{OpenTimeout: 400 * time.Millisecond}, 0, 400 * time.Millisecond,
+			"no policies after 400ms"},
+		{"ctx", timedOut, dispatch.Config{}, 2 * time.Second, 2 * time.Second,
+			"no policies after 2s: context deadline exceeded; last: read the policies: etcd"},
 		{"cache", nil, dispatch.Config{CacheFile: cache}, 0, time.Second, ""},
 		{"cache and time-out", timedOut, dispatch.Config{CacheFile: cache}, 0, time.Second, ""},
-		{"cache and option", timedOut, dispatch.Config{CacheFile: cache, OpenTimeout: 3 * time.Second}, 0, 3 * time.Second, ""},
+		{"cache and option", timedOut, dispatch.Config{CacheFile: cache, OpenTimeout: 3 * time.Second}, 0,
+			3 * time.Second, ""},
 		{"cache, and refused", refused, dispatch.Config{CacheFile: cache}, 0, 300 * time.Millisecond, ""},
 		{"no such cache yet", nil, dispatch.Config{CacheFile: cache + "x"}, 0, 5 * time.Second, "cache file: open"},
 		{"negative", nil, dispatch.Config{OpenTimeout: -1}, 0, 0, "OpenTimeout -1ns: is negative"},
@@ -470,17 +479,20 @@ func TestOpenWaitsForPolicies(t *testing.T) {
 	}
 }
 
-// TestTieIsLoggedOnce: of patterns that tie the first in order wins, and the log has it once, when
-// a topic meets it.
+// TestTieIsLoggedOnce: of patterns that tie, the first in order wins. The tie is logged once, when
+// a topic matches both.
 func TestTieIsLoggedOnce(t *testing.T) {
 	set, err := policy.NewSet([]policy.Entry{
-		{Scope: policy.PatternScope("orders"), Settings: perSecond(7)}, {Scope: policy.PatternScope("public"), Settings: perSecond(8)},
+		{Scope: policy.PatternScope("orders"), Settings: perSecond(7)},
+		{Scope: policy.PatternScope("public"), Settings: perSecond(8)},
 	})
 	require.NoError(t, err)
 	var log strings.Builder
 	source := new(throttletest.Policies)
 	source.Set(set)
-	lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	lim, err := dispatch.Open(t.Context(), dispatch.Config{
+		Policies: source, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
 	require.NoError(t, err)
 	_, err = lim.Subscription("kafka://public/default/audits", "group")
 	require.NoError(t, err)
@@ -489,8 +501,9 @@ func TestTieIsLoggedOnce(t *testing.T) {
 		_, err = lim.Subscription("kafka://public/default/orders", name)
 		require.NoError(t, err)
 	}
+	rates := map[string]float64{"kafka://public/default/audits": 8, "kafka://public/default/orders": 7}
 	for _, s := range lim.Stats().Subscriptions {
-		assert.InDelta(t, map[string]float64{"kafka://public/default/audits": 8, "kafka://public/default/orders": 7}[s.Topic], s.Limits[0].Rate, 0)
+		assert.InDelta(t, rates[s.Topic], s.Limits[0].Rate, 0)
 	}
 	require.NoError(t, lim.Close())
 	assert.Equal(t, 1, strings.Count(log.String(), "two patterns tie"), log.String())
@@ -500,7 +513,9 @@ func TestTieIsLoggedOnce(t *testing.T) {
 func TestCachedPoliciesEndInTime(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "policies.json")
 	synctest.Test(t, func(t *testing.T) {
-		temporary := policy.Entry{Settings: perSecond(70), Temporary: true, Field: "messageRate", Expires: time.Now().Add(time.Minute)}
+		temporary := policy.Entry{
+			Settings: perSecond(70), Temporary: true, Field: "messageRate", Expires: time.Now().Add(time.Minute),
+		}
 		set, err := policy.NewSet([]policy.Entry{{Settings: perSecond(7)}, temporary})
 		require.NoError(t, err)
 		text, err := policy.MarshalSnapshot(policy.Snapshot{Set: set, Identity: "test", Revision: 3000})
@@ -553,8 +568,8 @@ func ExampleSubscription_Do() {
 	// <nil> <nil>
 }
 
-// TestMessageRate: the narrowest limit counts, bytes by the size of a message; what is shadowed or
-// not there does not.
+// TestMessageRate: the lowest limit counts, byte limits by the size of a message. Limits in shadow
+// mode and missing ones do not count.
 func TestMessageRate(t *testing.T) {
 	p := perSecond(500)
 	limited(t, p, func(t *testing.T, _ *dispatch.Limiter, sub *dispatch.Subscription) {
@@ -572,6 +587,8 @@ func TestMessageRate(t *testing.T) {
 	})
 	var none *dispatch.Subscription
 	assert.True(t, math.IsInf(none.Stats().MessageRate(1024), 1))
-	budget := dispatch.SubscriptionStats{Limits: []dispatch.LimitStats{{Reason: dispatch.ReasonNamespaceBytes, Rate: 2048}}}
-	assert.InDelta(t, 2, budget.MessageRate(1024), 0)
+	aggregate := dispatch.SubscriptionStats{
+		Limits: []dispatch.LimitStats{{Reason: dispatch.ReasonNamespaceBytes, Rate: 2048}},
+	}
+	assert.InDelta(t, 2, aggregate.MessageRate(1024), 0)
 }

@@ -2,13 +2,13 @@ package dispatch
 
 import "github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
 
-// maxTags bounds the tags of one handle's messages that have handles of their own.
+// maxTags bounds the handles for tags of one handle.
 const maxTags = 1000
 
-// Tagged is the handle for messages that carry a tag of their own: s itself if there is no quota
-// for the tag, if it is that of s, or if s has a tenant group; else a handle that waits for the
-// same limits but for the quota, until s is closed: its own Close does nothing. It is kept, and
-// costs a lookup; from the 1001st tag on it is s itself.
+// Tagged returns the handle for messages with a tag of their own. It is s itself if the tag has no
+// quota, if it is the tag of s, or if s has a tenant group. Otherwise it is a handle with the
+// limits of s, but with the quota of the tag. That handle is kept until s is closed; its own Close
+// does nothing. A call costs a lookup. From the 1001st tag on, the handle is s itself.
 func (s *Subscription) Tagged(tag string) *Subscription {
 	if s == nil || tag == "" || s.id.Owner.TenantGroup != "" || tag == s.id.Owner.Tag {
 		return s
@@ -40,8 +40,8 @@ func (s *Subscription) Tagged(tag string) *Subscription {
 	return of
 }
 
-// TagsLimited reports whether any tag has a quota, so that messages may wait though s itself does
-// not: see [Subscription.Tagged]. It costs one atomic load.
+// TagsLimited reports whether any tag has a quota, so that tagged messages may wait although s
+// does not: see [Subscription.Tagged]. It costs one atomic load.
 func (s *Subscription) TagsLimited() bool {
 	if s == nil || s.id.Owner.TenantGroup != "" {
 		return false
@@ -50,8 +50,7 @@ func (s *Subscription) TagsLimited() bool {
 	return quotas != nil && len(*quotas) > 0
 }
 
-// each calls f with the handle and those for the tags of its messages. No handle for a tag is
-// added meanwhile.
+// each calls f with s and its handles for tags. No handle for a tag is added meanwhile.
 func (s *Subscription) each(f func(*Subscription)) {
 	s.taggedMu.Lock()
 	defer s.taggedMu.Unlock()

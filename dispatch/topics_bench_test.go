@@ -14,8 +14,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// BenchmarkManyTopics: 10,000 topics with a policy each in one process, 1,000 of them active for a
-// moment; then all are idle for three seconds.
+// BenchmarkManyTopics: one process has 10,000 topics with a policy each. 1,000 of them are active
+// for a moment; then all are idle for three seconds.
 func BenchmarkManyTopics(b *testing.B) {
 	const topics, active = 10_000, 1000
 	b.Run("throttle", func(b *testing.B) {
@@ -45,7 +45,7 @@ func BenchmarkManyTopics(b *testing.B) {
 				require.NoError(b, err)
 			}
 			perTopic := (heap() - before) / topics
-			time.Sleep(5 * time.Second) // what was allocated ahead expires
+			time.Sleep(5 * time.Second) // permits that were allocated ahead expire
 			requests, used := lim.Stats().Permits.Requests, cpuTime(b)
 			time.Sleep(3 * time.Second)
 			used = cpuTime(b) - used
@@ -73,7 +73,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkOneWaiter: one caller that asks for one permit at a time, on real timers.
+// BenchmarkOneWaiter: one caller acquires one permit at a time, on real timers.
 func BenchmarkOneWaiter(b *testing.B) {
 	for _, rate := range []int64{1000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("%d/throttle", rate), func(b *testing.B) {

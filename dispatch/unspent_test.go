@@ -9,8 +9,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A replica of a split limit that was idle has the permits of a round or two more than its rate,
-// not those of all the time before.
+// A replica of a split limit that was idle has the permits of a round or two in addition to its
+// rate, not those of all the idle time.
 func TestSplitSavesNothingUp(t *testing.T) {
 	agreed, fixed := splitting(t, "100/s"), splitting(t, "100/s")
 	fixed.Sharing.Replicas = new(int64(1))
@@ -35,8 +35,8 @@ func TestSplitSavesNothingUp(t *testing.T) {
 	}
 }
 
-// Permits that a patient caller was refused wait for it: they do not expire and are requested
-// again all the time until it comes back.
+// Permits for a caller that was refused are kept until it returns: they do not expire, and are not
+// requested again and again.
 func TestAPatientPollerIsServed(t *testing.T) {
 	for _, every := range []time.Duration{5 * second, 20 * second} {
 		fleets(t, every.String(), perSecond(10), func(t *testing.T, f *fleet) {

@@ -19,7 +19,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// A lossy store fails to publish usage a number of times.
+// A lossy store fails the first publications of usage.
 type lossy struct {
 	*memory.Store
 	fails     int // times
@@ -40,8 +40,8 @@ func (l *lossy) Publish(ctx context.Context, cluster, replica string, text []byt
 	return err
 }
 
-// TestUsageOutlastsAFailedPublish: what could not be published is in the next report, over the
-// time since the last one that succeeded.
+// TestUsageOutlastsAFailedPublish: usage that could not be published is in the next report, which
+// covers the time since the last one that succeeded.
 func TestUsageOutlastsAFailedPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const tag, fails = "tag:orders", 2

@@ -17,7 +17,8 @@ func TestVersionOf(t *testing.T) {
 		{"this module's own program", debug.BuildInfo{Main: debug.Module{Path: module, Version: "v1.2.3"}}, "v1.2.3"},
 		{"a working copy", debug.BuildInfo{Main: debug.Module{Path: module, Version: "(devel)"}}, "(devel)"},
 		{"a test", debug.BuildInfo{Main: debug.Module{Path: module}}, "(devel)"},
-		{"another program", debug.BuildInfo{Main: app, Deps: []*debug.Module{{Path: module, Version: "v1.2.3"}}}, "v1.2.3"},
+		{"another program", debug.BuildInfo{Main: app, Deps: []*debug.Module{{Path: module, Version: "v1.2.3"}}},
+			"v1.2.3"},
 		{"a fork", debug.BuildInfo{Main: app, Deps: []*debug.Module{
 			{Path: module, Version: "v1.2.3", Replace: &debug.Module{Path: "example.com/fork", Version: "v1.2.4"}},
 		}}, "v1.2.4"},

@@ -16,8 +16,8 @@ func queueing(t testing.TB, text string, reserved int64) policy.Policy {
 	return p
 }
 
-// Who finds all slots allocated comes in his turn: the line is as full as without a queue, and
-// everybody has the same.
+// If all slots are allocated, callers queue in order: the line is as full as without a queue, and
+// all replicas get the same.
 func TestQueueForSlots(t *testing.T) {
 	for _, reserved := range []int64{0, 1, 3} {
 		for _, deaf := range []bool{false, true} {
@@ -30,26 +30,27 @@ func TestQueueForSlots(t *testing.T) {
 					}
 				}
 				time.Sleep(60 * second)
-				least, requests := 1180, 2.1
-				if reserved == 0 { // who may allocate no slot before its time comes a round trip late for each, and too early for those before
-					least, requests = 1150, 3.3
+				calls, requests := 1180, 2.1
+				if reserved == 0 { // no slots ahead: each request is a round trip late
+					calls, requests = 1150, 3.3
 				}
-				within(t, "calls", f.between(0, 60*second), least, 1201)
+				within(t, "calls", f.between(0, 60*second), calls, 1201)
 				shortest, _ := f.gaps(0, time.Hour)
 				within(t, "the shortest gap", shortest, 45*time.Millisecond, 60*time.Millisecond)
 				var by []int
 				for i := range 15 {
 					by = append(by, f.by(i, 0, 60*second))
 				}
-				within(t, "the least served, with one caller and not three", slices.Min(by), slices.Max(by)*75/100, slices.Max(by))
+				within(t, "the least served, with one caller and not three", slices.Min(by),
+					slices.Max(by)*75/100, slices.Max(by))
 				within(t, "requests a message", f.requestsPerMessage(), 1.0, requests)
 			})
 		}
 	}
 }
 
-// A slot that is given back wakes the one whose turn it is: he need not wait for the time that he
-// was told.
+// A slot that is given back wakes the caller whose turn it is, before the time that the caller was
+// told.
 func TestQueueWakes(t *testing.T) {
 	fleets(t, "", queueing(t, "1/1m", 1), func(t *testing.T, f *fleet) {
 		first := f.join(0, "group")

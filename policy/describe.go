@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"maps"
 	"strings"
 )
@@ -19,8 +20,8 @@ func (t *table[T]) describe() []Field {
 	var all []Field
 	for _, r := range t.rows {
 		all = append(all, Field{
-			Name: r.name, Want: r.value.wants(), Default: r.initial, Help: r.help, Scopes: r.scopes,
-			List: r.value.form().list,
+			Name: r.name, Want: r.value.wants(), Default: r.byDefault, Help: r.help,
+			Scopes: r.scopes, List: r.value.form().list,
 		})
 	}
 	return all
@@ -45,14 +46,17 @@ func (t *table[T]) schema() map[string]any {
 			}
 			in, name = properties[group].(map[string]any), field
 		}
-		in["properties"].(map[string]any)[name] = r.schema()
+		in["properties"].(map[string]any)[name] = t.schemaOf(r)
 	}
 	return root
 }
 
-// schema returns the JSON Schema of the field.
-func (r *row[T]) schema() map[string]any {
+// schemaOf returns the JSON Schema of one field.
+func (t *table[T]) schemaOf(r row[T]) map[string]any {
 	schema := maps.Clone(r.value.form().schema)
 	schema["description"] = r.help
+	if r.byDefault != "" {
+		schema["default"] = json.RawMessage(r.json(&t.defaults))
+	}
 	return schema
 }

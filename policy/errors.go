@@ -6,7 +6,7 @@ import "fmt"
 type FieldError struct {
 	Field  string // as on the command line: messageRate, sharing.mode, scope, topic.name
 	Value  string // as it was given
-	Reason string // what is wrong, and what is wanted instead
+	Reason string // the fault, and what is expected instead
 }
 
 func (e *FieldError) Error() string {

@@ -92,7 +92,9 @@ func integers[N int | int64](lowest, highest N) format[*N] {
 			return nil
 		},
 		want: want,
-		json: jsonForm{schema: map[string]any{"type": "integer", "minimum": lowest, "maximum": highest}},
+		json: jsonForm{
+			schema: map[string]any{"type": "integer", "minimum": lowest, "maximum": highest},
+		},
 	}
 }
 
@@ -117,7 +119,9 @@ func decimals(lowest, highest float64) format[*float64] {
 			return nil
 		},
 		want: want,
-		json: jsonForm{schema: map[string]any{"type": "number", "minimum": lowest, "maximum": highest}},
+		json: jsonForm{
+			schema: map[string]any{"type": "number", "minimum": lowest, "maximum": highest},
+		},
 	}
 }
 
@@ -200,7 +204,8 @@ func names(known ...string) format[[]string] {
 	item := map[string]any{"type": "string", "pattern": nameSyntax}
 	valid := nameRegex.MatchString
 	if len(known) > 0 {
-		want, fault = enumerate(known, "and")+", such as "+known[0]+","+known[len(known)-1], "unknown"
+		fault = "unknown"
+		want = enumerate(known, "and") + ", such as " + known[0] + "," + known[len(known)-1]
 		item = map[string]any{"enum": known}
 		valid = func(name string) bool { return slices.Contains(known, name) }
 	}
@@ -224,7 +229,8 @@ func names(known ...string) format[[]string] {
 		},
 		want: want,
 		json: jsonForm{list: true, schema: map[string]any{
-			"type": "array", "items": item, "minItems": 1, "maxItems": maxNames, "uniqueItems": true,
+			"type": "array", "items": item, "minItems": 1, "maxItems": maxNames,
+			"uniqueItems": true,
 		}},
 	}
 }

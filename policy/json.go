@@ -9,8 +9,8 @@ import (
 // misunderstand raises it.
 const Schema = 2
 
-// MaxJSON is the most bytes that the settings of one entry may have as JSON.
-const MaxJSON = 64 << 10
+// maxJSON is the most bytes that the settings of one entry may have as JSON.
+const maxJSON = 64 << 10
 
 // MarshalJSON returns the fields that are set, each group as an object:
 // {"messageRate":"1000/s","ramp":{"from":"100/s","over":"1m"}}.
@@ -39,8 +39,8 @@ func Marshal(s Settings) ([]byte, error) {
 // wrote it in a form that this one does not read; else it joins a *[FieldError] for each field that
 // is unknown or out of range. What a scope allows is for Validate to say.
 func Unmarshal(section Section, data []byte) (Settings, error) {
-	if len(data) > MaxJSON {
-		return nil, fmt.Errorf("policy: %d bytes: want at most %d", len(data), MaxJSON)
+	if len(data) > maxJSON {
+		return nil, fmt.Errorf("policy: %d bytes: want at most %d", len(data), maxJSON)
 	}
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {

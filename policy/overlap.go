@@ -168,8 +168,9 @@ func (s *search) classify() {
 				cut(inst.Rune[j], inst.Rune[j+1])
 			}
 			if len(inst.Rune) == 1 {
-				cut(inst.Rune[0], inst.Rune[0])
-				for r := unicode.SimpleFold(inst.Rune[0]); r != inst.Rune[0]; r = unicode.SimpleFold(r) {
+				first := inst.Rune[0]
+				cut(first, first)
+				for r := unicode.SimpleFold(first); r != first; r = unicode.SimpleFold(r) {
 					cut(r, r)
 				}
 			}

@@ -2,9 +2,9 @@ package policy
 
 // A Policy says what is allowed in one scope. Every field is optional: the zero value means "not
 // set", and the scope inherits the field. [Policy.WithDefaults] fills in what no scope sets. The
-// ranges, the defaults and the scopes of all fields are in table.go and docs/reference/policy.md.
+// ranges, the defaults and the scopes of all fields are in fields.go and docs/reference/policy.md.
 //
-// A Policy is plain data, and is never changed once it has been handed to somebody.
+// A Policy is plain data, and is never changed once it is shared.
 type Policy struct {
 	MessageRate   Rate     // messages per period; 0 = no limit
 	ByteRate      Rate     // bytes per period; 0 = no limit
@@ -16,7 +16,7 @@ type Policy struct {
 	OnOutage      OnOutage
 	MaxInFlight   *int64   // messages of a subscription handed out and not Done; 0 = any number
 	Weight        *float64 // of a subscription in the limits that it shares
-	Reserved      Rate     // messages that a subscription is guaranteed of the limits that it shares
+	Reserved      Rate     // messages that a subscription is guaranteed of those limits
 	ReservedBytes Rate     // bytes that it is guaranteed
 	Aggregate     *bool    // the rates limit all topics of the scope together
 	Priority      *int     // of a pattern: the higher one wins
@@ -125,7 +125,7 @@ type OnOutage string
 
 // What to do while the permit store is unavailable.
 const (
-	OutageShare OnOutage = "share" // go on at the last known share
+	OutageShare OnOutage = "share" // continue at the last known share
 	OutageStop  OnOutage = "stop"  // dispatch nothing: fail closed
 	OutageOpen  OnOutage = "open"  // dispatch without limit: fail open
 )
@@ -133,8 +133,8 @@ const (
 // IsPaused reports whether nothing may be dispatched.
 func (p Policy) IsPaused() bool { return p.Paused != nil && *p.Paused }
 
-// WithDefaults returns p with the default of every field that p leaves unset, so that no pointer is
-// nil. A rate has no default: it stays unset, which is no limit.
+// WithDefaults returns p with the default of every field that p leaves unset, so that no pointer
+// is nil. A rate has no default: it stays unset, which is no limit.
 func (p Policy) WithDefaults() Policy {
 	q := policyTable.defaults
 	q.overlay(&p)
@@ -144,7 +144,8 @@ func (p Policy) WithDefaults() Policy {
 	return q
 }
 
-// withoutLimits returns p without its own limits: how it treats limits remains.
+// withoutLimits returns p without its own limits: how it treats limits remains. It is written out
+// for the reason that overlay is; a test compares it with the table of fields.
 func (p Policy) withoutLimits() Policy {
 	p.MessageRate, p.ByteRate, p.Burst, p.ByteBurst = Rate{}, Rate{}, nil, nil
 	return p

@@ -113,15 +113,34 @@ func TestErrorsSayWhatIsWanted(t *testing.T) {
 		"sharing.groups=a,a":  `"a,a": duplicate name "a": want it once`,
 		"busy.outcomes=ok":    `"ok": unknown name "ok": want busy, failed and timeout, such as busy,timeout`,
 		"busy.recoverValue=x": `"x": invalid number: want 0..1000000`,
-		"ramp=1m": `"1m": group of fields: want ramp.mode, ramp.from, ramp.fromBytes, ramp.over ` +
-			`or ramp.ttl`,
-		"rampOver=1m": `"1m": unknown field: see docs/reference/policy.md`,
+		"ramp=1m":             `"1m": group of fields: want one of them, such as ramp.over`,
+		"sharing=strict":      `"strict": group of fields: want one of them, such as sharing.mode`,
+		"busy=often":          `"often": group of fields: want one of them, such as busy.mode`,
+		"rampOver=1m":         `"1m": unknown field: want ramp.over`,
+		"rampFrom=1":          `"1": unknown field: want ramp.from`,
+		"busyRecoverRate=1":   `"1": unknown field: want busy.recoverRate`,
+		"maxreserved=1":       `"1": unknown field: want sharing.maxReserved`,
+		"poolTTL=1s":          `"1s": unknown field: want sharing.poolTTL`,
+		"mesageRate=1":        `"1": unknown field: want messageRate`,
+		"byteRates=1":         `"1": unknown field: want byteRate`,
+		"Mode=shadow":         `"shadow": unknown field: want mode`,
+		"rate=1":              `"1": unknown field: see throttle-admin set --help`,
+		"speed=1":             `"1": unknown field: see throttle-admin set --help`,
+		"total=1":             `"1": unknown field: see throttle-admin set --help`,
+		"=1":                  `"1": unknown field: see throttle-admin set --help`,
 	} {
 		name, value, _ := strings.Cut(text, "=")
 		_, err := policy.PolicySection.ParseField(name, value)
 		assert.EqualError(t, err, "policy: "+name+" "+want)
 	}
-	err := policy.Policy{Aggregate: new(true)}.Validate(policy.TopicScope(orders))
+	_, err := policy.QuotaSection.ParseField("totla", "1")
+	assert.EqualError(t, err, `policy: totla "1": unknown field: want total`)
+	_, err = policy.QuotaSettingsSection.ParseField("zone", "a")
+	assert.EqualError(t, err, `policy: zone "a": unknown field: want zones`)
+	_, err = policy.QuotaSettingsSection.ParseField("x", "a")
+	assert.EqualError(
+		t, err, `policy: x "a": unknown field: see throttle-admin quota settings --help`)
+	err = policy.Policy{Aggregate: new(true)}.Validate(policy.TopicScope(orders))
 	assert.EqualError(
 		t, err,
 		`policy: aggregate "true": not allowed for a topic: set it for a cluster, tenant or namespace`,

@@ -14,7 +14,7 @@ type QuotaSettings struct {
 	ShareBy     ShareBy
 	Capacity    *int64   // cost a second that all backends bear together, bytes; 0 = unknown
 	Zones       []string // that backends may report; none = any
-	IgnoreZones *int64   // the worst zones, whose saturation limits nobody
+	IgnoreZones *int64   // number of the worst zones that are ignored
 }
 
 // ShareBy is how the ids that load a saturated backend share what it bears.
@@ -36,8 +36,8 @@ type EffectiveQuota struct {
 	Shadow   bool  // its rate is computed and reported, and limits nothing
 }
 
-// Quota returns the quota of a throttling id, the scope of a tenant or a tag; ok is false if it has
-// none.
+// Quota returns the quota of a throttling id, the scope of a tenant or a tag; ok is false if it
+// has none.
 func (s *Set) Quota(id Scope) (q EffectiveQuota, ok bool) {
 	stored := s.quotas[id]
 	if stored.Total == nil {

@@ -26,9 +26,6 @@ const (
 // PerSecond returns a rate of n permits a second; n = 0 means "no limit".
 func PerSecond(n int64) Rate { return Rate{n, time.Second} }
 
-// IsSet reports whether the rate is set, if only to "no limit".
-func (r Rate) IsSet() bool { return r.Period != 0 }
-
 // Limited reports whether the rate is a limit.
 func (r Rate) Limited() bool { return r.Permits > 0 && r.Period > 0 }
 
@@ -120,7 +117,8 @@ func parseCount(s string, bytes bool) (int64, error) {
 	}
 	factor, ok := sizes[unit]
 	if !ok {
-		return 0, fmt.Errorf("invalid rate: unknown unit %q: want B, kB, MB, GB, KiB, MiB or GiB", unit)
+		return 0, fmt.Errorf("invalid rate: unknown unit %q: want B, kB, MB, GB, KiB, MiB or GiB",
+			unit)
 	}
 	if n > math.MaxInt64/uint64(factor) {
 		return 0, fmt.Errorf("invalid rate: too large: want %s", forms)
@@ -143,7 +141,8 @@ func parsePeriod(s string) (time.Duration, error) {
 	case err != nil || d <= 0:
 		return 0, errors.New("invalid rate: invalid period: want " + periodForms)
 	case d > MaxPeriod:
-		return 0, fmt.Errorf("invalid rate: period above %s: want a shorter one", Duration(MaxPeriod))
+		return 0, fmt.Errorf("invalid rate: period above %s: want a shorter one",
+			Duration(MaxPeriod))
 	}
 	return d, nil
 }
@@ -159,10 +158,11 @@ func (r Rate) check(maxPerSecond int64) error {
 		return fmt.Errorf("invalid rate: period above %s: want a shorter one", Duration(MaxPeriod))
 	case r.Permits == 0:
 		return nil
-	case time.Duration(min(r.Permits, 24))*time.Hour < r.Period: // 24 an hour reach the longest period
+	case time.Duration(min(r.Permits, 24))*time.Hour < r.Period: // 24 reaches the longest period
 		return errors.New("out of range: below 1/h: want a higher rate; pause stops a scope")
 	case exceeds(r, maxPerSecond):
-		return fmt.Errorf("out of range: above %d/s: want a lower rate, or 0 for no limit", maxPerSecond)
+		return fmt.Errorf("out of range: above %d/s: want a lower rate, or 0 for no limit",
+			maxPerSecond)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 
 const introduction = `# Fields of policies and quotas
 
-<!-- Made from policy/table.go by: go test ./policy -run TestReferenceIsCurrent -update -->
+<!-- Made from policy/fields.go by: go test ./policy -run TestReferenceIsCurrent -update -->
 
 Every field is optional, and the most specific scope that sets a field wins, field by field: cluster < namespace <
 pattern < topic < subscription. A field of a group has a dot on the command line; in YAML and JSON the group is an
@@ -62,7 +62,7 @@ func reference() string {
 			policy.PolicySection: "A policy says what is allowed in one scope: " +
 				"`throttle-admin set SCOPE FIELD=VALUE...`",
 			policy.QuotaSection: "A quota is what a tenant or a tag may cost: " +
-				"`throttle-admin quota set ID FIELD VALUE...`",
+				"`throttle-admin quota set ID FIELD=VALUE...`",
 			policy.QuotaSettingsSection: "How the rates of a cluster's quotas are found: " +
 				"`throttle-admin quota settings FIELD=VALUE...`",
 		}[section])

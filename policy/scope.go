@@ -15,7 +15,7 @@ type Scope struct {
 	Tag          string // of a tag
 	Cluster      string // of a namespace: the only cluster it applies in; "" = all
 	Namespace    string
-	Pattern      string // the regular expression of a pattern (RE2); the text of an unreadable scope
+	Pattern      string // of a pattern, a regular expression (RE2); an unreadable scope's text
 	Topic        Topic  // of a topic or a subscription
 	Subscription string
 }

@@ -93,17 +93,17 @@ type layer struct {
 type TieError struct {
 	A, B     Scope
 	Priority int
-	Topic    string // the URL of a topic that both match; "" if it is undecided whether there is one
+	Topic    string // the URL of a topic that both match; "" if none was found in time
 }
 
 func (e *TieError) Error() string {
 	if e.Topic == "" {
-		return fmt.Sprintf("policy: priority %d: %q and %q have the same priority and length, and it "+
-			"takes too long to find a topic that both match; there %q wins: give one of them "+
-			"another priority", e.Priority, e.A, e.B, e.A)
+		return fmt.Sprintf("policy: priority %d: %q and %q have the same priority and length, "+
+			"and it takes too long to find a topic that both match; there %q wins: "+
+			"give one of them another priority", e.Priority, e.A, e.B, e.A)
 	}
-	return fmt.Sprintf("policy: priority %d: %q and %q have the same priority and length, and both "+
-		"match %s: give one of them another priority", e.Priority, e.A, e.B, e.Topic)
+	return fmt.Sprintf("policy: priority %d: %q and %q have the same priority and length, "+
+		"and both match %s: give one of them another priority", e.Priority, e.A, e.B, e.Topic)
 }
 
 // NewSet returns the set of these entries. Its error joins a *[FieldError] for each pattern that is

@@ -100,7 +100,7 @@ func TestV1NamesObeyTheOverrideOfTheirCluster(t *testing.T) {
 	topic, err := policy.ParseTopic("persistent://public/standalone/default/orders")
 	require.NoError(t, err)
 	assert.Equal(t, policy.PerSecond(500), set.Resolve("standalone", topic, "s").Topic.MessageRate)
-	assert.False(t, set.Resolve("other", topic, "s").Topic.MessageRate.IsSet())
+	assert.Zero(t, set.Resolve("other", topic, "s").Topic.MessageRate)
 }
 
 func TestTemporaryEntriesLieOverThePermanentOne(t *testing.T) {
@@ -381,4 +381,41 @@ func ExampleSet_Resolve() {
 	got := set.Resolve("standalone", topic, "billing").Topic
 	fmt.Println(got.MessageRate, *got.Burst)
 	// Output: 500/s 10
+}
+
+// TestSubscriptionsInheritNoLimits: a subscription inherits what is no limit by itself. Resolve and
+// the table of fields say so independently of each other.
+func TestSubscriptionsInheritNoLimits(t *testing.T) {
+	sample := func(field string) policy.Settings {
+		for _, text := range []string{
+			"true", "5", "1s", "busy", "0.2", "shadow", "stop", "queue", "strict", "none",
+		} {
+			if s, err := policy.PolicySection.ParseField(field, text); err == nil {
+				return s
+			}
+		}
+		t.Fatalf("no sample for %s", field)
+		return nil
+	}
+	own := policy.SubscriptionScope(orders, "billing")
+	limits := 0
+	for _, f := range policy.PolicySection.Fields() {
+		if !slices.Contains(f.Scopes, policy.SubscriptionKind) {
+			continue
+		}
+		settings := sample(f.Name)
+		ofTopic, err := policy.NewSet([]policy.Entry{
+			{Scope: policy.TopicScope(orders), Settings: settings},
+		})
+		require.NoError(t, err, f.Name)
+		inherited := policy.Text(ofTopic.Resolve("", orders, "billing").Subscription, f.Name) != ""
+		ofSubscription, err := policy.NewSet([]policy.Entry{{Scope: own, Settings: settings}})
+		require.NoError(t, err, f.Name)
+		_, isLimit := ofSubscription.Explain("", orders, "billing").Sources["subscription."+f.Name]
+		assert.Equal(t, isLimit, !inherited, f.Name)
+		if isLimit {
+			limits++
+		}
+	}
+	assert.Equal(t, 4, limits, "rates and bursts")
 }

@@ -111,7 +111,8 @@ func (t Topic) Validate() error {
 			label("topic.name", t.Name))
 	}
 	errs := []error{
-		validateScheme(t.Scheme), named("topic.tenant", t.Tenant), named("topic.namespace", t.Namespace),
+		validateScheme(t.Scheme), named("topic.tenant", t.Tenant),
+		named("topic.namespace", t.Namespace),
 	}
 	fault := func(reason string) { errs = append(errs, &FieldError{"topic.name", t.Name, reason}) }
 	switch {
@@ -119,8 +120,8 @@ func (t Topic) Validate() error {
 		fault("empty: want scheme://tenant/namespace/name")
 	case t.Scheme == Kafka:
 		if dots(t.Name) || len(t.Name) > 249 || !kafkaName.MatchString(t.Name) {
-			fault("invalid name of a Kafka topic: want 1 to 249 letters, digits, '.', '_' and '-', " +
-				"other than . and ..")
+			fault("invalid name of a Kafka topic: want 1 to 249 letters, digits, '.', '_' " +
+				"and '-', other than . and ..")
 		}
 	default:
 		errs = append(errs, text("topic.name", t.Name))
@@ -155,8 +156,8 @@ func dots(s string) bool { return s == "." || s == ".." }
 // label checks a name of Kubernetes.
 func label(field, s string) error {
 	if len(s) > 63 || !dnsLabel.MatchString(s) {
-		return &FieldError{field, s, "invalid Kubernetes name: want at most 63 lower-case letters, " +
-			"digits and '-', with no '-' at either end"}
+		return &FieldError{field, s, "invalid Kubernetes name: want at most 63 lower-case " +
+			"letters, digits and '-', with no '-' at either end"}
 	}
 	return nil
 }

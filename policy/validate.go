@@ -26,11 +26,12 @@ func (p Policy) Validate(scope Scope) error {
 // validateStart checks the rate at which a ramp starts.
 func validateStart(field string, from, rate Rate) error {
 	switch {
-	case from.IsSet() && from.Permits == 0:
+	case from != Rate{} && from.Permits == 0:
 		return &FieldError{field, from.String(), "out of range: want above 0, or leave it out"}
 	case from.Limited() && rate.Limited() && from.PerSec() > rate.PerSec():
-		return &FieldError{field, from.String(), fmt.Sprintf(
-			"above %s, the rate that the ramp rises to: want at most that, or %s= to unset it", rate, field)}
+		reason := fmt.Sprintf("above %s, the rate that the ramp rises to: want at most that, "+
+			"or %s= to unset it", rate, field)
+		return &FieldError{field, from.String(), reason}
 	}
 	return nil
 }
@@ -42,7 +43,8 @@ func (q Quota) Validate(id Scope) error {
 		value := fmt.Sprint(*q.Reserved)
 		switch {
 		case q.Total == nil:
-			errs = append(errs, &FieldError{"reserved", value, "total is missing: set both at once"})
+			errs = append(errs,
+				&FieldError{"reserved", value, "total is missing: set both at once"})
 		case *q.Reserved > *q.Total:
 			errs = append(errs, &FieldError{"reserved", value, fmt.Sprintf(
 				"above total, %d: lower it, or set both at once", *q.Total)})
@@ -53,7 +55,8 @@ func (q Quota) Validate(id Scope) error {
 
 // Validate returns every fault of the settings, a *[FieldError] each; their scope is the cluster.
 func (s QuotaSettings) Validate(scope Scope) error {
-	return errors.Join(append([]error{scope.Validate()}, quotaSettingsTable.validate(&s, scope)...)...)
+	errs := append([]error{scope.Validate()}, quotaSettingsTable.validate(&s, scope)...)
+	return errors.Join(errs...)
 }
 
 // minExpiry is the shortest permitExpiry: timers are not more precise.

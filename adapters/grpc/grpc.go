@@ -12,7 +12,7 @@
 //
 // Use one of the two, since each reports the answer. Neither waits for permits, or retries.
 //
-// RESOURCE_EXHAUSTED and UNAVAILABLE are busy, whoever returns them: grpc-go itself returns
+// RESOURCE_EXHAUSTED and UNAVAILABLE are busy, whatever returns them: grpc-go itself returns
 // UNAVAILABLE when a connection fails, and RESOURCE_EXHAUSTED for a message that is larger than
 // the client's limits.
 package grpcthrottle

@@ -49,14 +49,11 @@ func TestError(t *testing.T) {
 		{context.DeadlineExceeded, dispatch.OutcomeTimeout, 0},
 		{status.Error(codes.ResourceExhausted, "no"), dispatch.OutcomeBusy, 0},
 		{with(codes.ResourceExhausted, 3*time.Second), dispatch.OutcomeBusy, 3 * time.Second},
-		{with(codes.Unavailable, 1500*time.Millisecond), dispatch.OutcomeBusy,
-			1500 * time.Millisecond},
+		{with(codes.Unavailable, 1500*time.Millisecond), dispatch.OutcomeBusy, 1500 * time.Millisecond},
 		{with(codes.Unavailable, -time.Second), dispatch.OutcomeBusy, 0},
-		{with(codes.Unavailable, grpcthrottle.MaxRetryAfter), dispatch.OutcomeBusy,
-			grpcthrottle.MaxRetryAfter},
+		{with(codes.Unavailable, grpcthrottle.MaxRetryAfter), dispatch.OutcomeBusy, grpcthrottle.MaxRetryAfter},
 		{with(codes.Unavailable, grpcthrottle.MaxRetryAfter+1), dispatch.OutcomeBusy, 0},
-		{fmt.Errorf("post: %w", with(codes.Unavailable, time.Second)), dispatch.OutcomeBusy,
-			time.Second},
+		{fmt.Errorf("post: %w", with(codes.Unavailable, time.Second)), dispatch.OutcomeBusy, time.Second},
 		{with(codes.DeadlineExceeded, time.Second), dispatch.OutcomeTimeout, 0},
 		{with(codes.Canceled, time.Second), dispatch.OutcomeIgnored, 0},
 		{with(codes.Internal, time.Second), dispatch.OutcomeFailed, 0},
@@ -88,8 +85,7 @@ type server struct {
 	slow bool
 }
 
-func (s *server) UnaryCall(ctx context.Context, _ *service.SimpleRequest) (*service.SimpleResponse,
-	error) {
+func (s *server) UnaryCall(ctx context.Context, _ *service.SimpleRequest) (*service.SimpleResponse, error) {
 	if s.slow {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -97,8 +93,9 @@ func (s *server) UnaryCall(ctx context.Context, _ *service.SimpleRequest) (*serv
 	return &service.SimpleResponse{Username: "x"}, s.err
 }
 
-func (s *server) StreamingOutputCall(_ *service.StreamingOutputCallRequest,
-	stream service.TestService_StreamingOutputCallServer) error {
+func (s *server) StreamingOutputCall(
+	_ *service.StreamingOutputCallRequest, stream service.TestService_StreamingOutputCallServer,
+) error {
 	for range 3 {
 		if err := stream.Send(&service.StreamingOutputCallResponse{}); err != nil {
 			return err
@@ -123,16 +120,14 @@ func (s *server) StreamingInputCall(stream service.TestService_StreamingInputCal
 }
 
 // dial serves s, and returns a client whose calls are reported; end ends both.
-func dial(t testing.TB, sub *dispatch.Subscription, s *server) (client service.TestServiceClient,
-	end func()) {
+func dial(t testing.TB, sub *dispatch.Subscription, s *server) (client service.TestServiceClient, end func()) {
 	listener := bufconn.Listen(1 << 16)
 	srv := grpc.NewServer()
 	service.RegisterTestServiceServer(srv, s)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///service",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn,
-			error) {
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return listener.DialContext(ctx)
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -145,7 +140,7 @@ func dial(t testing.TB, sub *dispatch.Subscription, s *server) (client service.T
 	}
 }
 
-// answers are what a service may say, and what that is to a subscription.
+// answers are the answers of a service, with the outcomes that are reported for them.
 var answers = []struct {
 	err   error
 	want  dispatch.Outcome
@@ -186,8 +181,8 @@ func TestUnary(t *testing.T) {
 	assert.Equal(t, codes.Unavailable, status.Code(err))
 }
 
-// TestEndedCalls: what ends here is reported by the context, and a connection that cannot be made
-// as busy.
+// TestEndedCalls: a call that ends on the client's side is reported by its context, and a
+// connection that cannot be made is reported as busy.
 func TestEndedCalls(t *testing.T) {
 	o, _ := throttletest.Outcome(t, func(sub *dispatch.Subscription) {
 		client, end := dial(t, sub, &server{slow: true})
@@ -212,10 +207,10 @@ func TestEndedCalls(t *testing.T) {
 			conn, err := grpc.NewClient("passthrough:///service",
 				grpc.WithTransportCredentials(insecure.NewCredentials()),
 				grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-					return nil,
-						io.EOF
+					return nil, io.EOF
 				}),
-				grpc.WithUnaryInterceptor(grpcthrottle.Unary(sub)), grpc.WithStreamInterceptor(grpcthrottle.Stream(sub)))
+				grpc.WithUnaryInterceptor(grpcthrottle.Unary(sub)),
+				grpc.WithStreamInterceptor(grpcthrottle.Stream(sub)))
 			require.NoError(t, err)
 			defer func() { require.NoError(t, conn.Close()) }()
 			client := service.NewTestServiceClient(conn)
@@ -236,8 +231,7 @@ func TestStream(t *testing.T) {
 		o, after := throttletest.Outcome(t, func(sub *dispatch.Subscription) {
 			client, end := dial(t, sub, &server{err: c.err})
 			defer end()
-			stream, err := client.StreamingOutputCall(t.Context(),
-				&service.StreamingOutputCallRequest{})
+			stream, err := client.StreamingOutputCall(t.Context(), &service.StreamingOutputCallRequest{})
 			require.NoError(t, err)
 			received := 0
 			for ; err == nil; received++ {
@@ -276,14 +270,13 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestUnreadStream: a stream that nobody reads to its end ends with its context or its connection.
+// TestUnreadStream: a stream that is not read to its end ends with its context or its connection.
 func TestUnreadStream(t *testing.T) {
 	for name, c := range map[string]struct {
 		want dispatch.Outcome
 		end  func(cancel context.CancelFunc, end func())
 	}{
-		"canceled": {dispatch.OutcomeIgnored,
-			func(cancel context.CancelFunc, _ func()) { cancel() }},
+		"canceled":   {dispatch.OutcomeIgnored, func(cancel context.CancelFunc, _ func()) { cancel() }},
 		"deadline":   {dispatch.OutcomeTimeout, func(context.CancelFunc, func()) {}},
 		"connection": {dispatch.OutcomeIgnored, func(_ context.CancelFunc, end func()) { end() }},
 	} {
@@ -292,8 +285,7 @@ func TestUnreadStream(t *testing.T) {
 				client, end := dial(t, sub, &server{slow: true})
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				defer cancel()
-				stream, err := client.StreamingOutputCall(ctx,
-					&service.StreamingOutputCallRequest{})
+				stream, err := client.StreamingOutputCall(ctx, &service.StreamingOutputCallRequest{})
 				require.NoError(t, err)
 				_, err = stream.Recv()
 				require.NoError(t, err)
@@ -319,7 +311,7 @@ func ExampleError() {
 	o, retryAfter := dispatch.OutcomeOf(err)
 	fmt.Println(o == dispatch.OutcomeBusy, retryAfter)
 	// Output:
-	// busy, to be asked again after 3s: rpc error: code = ResourceExhausted desc = quota
+	// busy, retry after 3s: rpc error: code = ResourceExhausted desc = quota
 	// ResourceExhausted
 	// true 3s
 }

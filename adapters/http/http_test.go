@@ -33,7 +33,7 @@ func answered(status int, header ...string) error {
 	return httpthrottle.Error(resp)
 }
 
-// An untouched body is nobody's business but the caller's.
+// The body is left to the caller.
 type untouched struct{}
 
 func (untouched) Read([]byte) (int, error) { panic("read") }
@@ -45,7 +45,7 @@ func TestError(t *testing.T) {
 	}
 	assert.NoError(t, httpthrottle.Error(nil))
 	err := answered(429, "Retry-After", "5")
-	assert.EqualError(t, err, "busy, to be asked again after 5s: 429 Too Many Requests")
+	assert.EqualError(t, err, "busy, retry after 5s: 429 Too Many Requests")
 	busy, ok := errors.AsType[*dispatch.BusyError](err)
 	require.True(t, ok)
 	assert.Equal(t, 5*time.Second, busy.RetryAfter)
@@ -83,15 +83,13 @@ func TestRetryAfter(t *testing.T) {
 		{date, "", 0}, // long ago
 		{"30", "rubbish", 30 * time.Second},
 	} {
-		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", c.text, "Date",
-			c.date))
+		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", c.text, "Date", c.date))
 		require.True(t, ok)
 		assert.Equal(t, c.want, busy.RetryAfter, "%q at %q", c.text, c.date)
 	}
 	for _, date := range []string{"", "rubbish"} { // then it counts from now
 		at := time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)
-		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", at, "Date",
-			date))
+		busy, ok := errors.AsType[*dispatch.BusyError](answered(503, "Retry-After", at, "Date", date))
 		require.True(t, ok)
 		assert.LessOrEqual(t, busy.RetryAfter, time.Minute)
 		assert.Greater(t, busy.RetryAfter, 50*time.Second)
@@ -107,8 +105,7 @@ func FuzzRetryAfter(f *testing.F) {
 		f.Add(text, "")
 	}
 	f.Fuzz(func(t *testing.T, text, date string) {
-		busy, ok := errors.AsType[*dispatch.BusyError](answered(429, "Retry-After", text, "Date",
-			date))
+		busy, ok := errors.AsType[*dispatch.BusyError](answered(429, "Retry-After", text, "Date", date))
 		require.True(t, ok)
 		require.GreaterOrEqual(t, busy.RetryAfter, time.Duration(0))
 		require.LessOrEqual(t, busy.RetryAfter, httpthrottle.MaxRetryAfter)
@@ -184,7 +181,7 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestTransportErrors: an error is reported as what it is, and comes back as it was.
+// TestTransportErrors: an error is reported, and returned unchanged.
 func TestTransportErrors(t *testing.T) {
 	s := server(t)
 	gone := httptest.NewServer(nil)
@@ -196,7 +193,7 @@ func TestTransportErrors(t *testing.T) {
 		base   func(*http.Transport)
 		want   dispatch.Outcome
 	}{
-		"nobody listens": {url: gone.URL, want: dispatch.OutcomeFailed},
+		"no listener": {url: gone.URL, want: dispatch.OutcomeFailed},
 		"canceled": {want: dispatch.OutcomeIgnored,
 			ctx: func() (context.Context, context.CancelFunc) {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -213,8 +210,7 @@ func TestTransportErrors(t *testing.T) {
 			ctx: func() (context.Context, context.CancelFunc) {
 				return context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("late"))
 			}},
-		"the client's time-out": {want: dispatch.OutcomeTimeout,
-			client: http.Client{Timeout: 50 * time.Millisecond}},
+		"the client's time-out": {want: dispatch.OutcomeTimeout, client: http.Client{Timeout: 50 * time.Millisecond}},
 		"no header in time": {want: dispatch.OutcomeTimeout,
 			base: func(b *http.Transport) { b.ResponseHeaderTimeout = 50 * time.Millisecond }},
 		"no connection in time": {want: dispatch.OutcomeTimeout, base: func(b *http.Transport) {
@@ -271,14 +267,13 @@ func ExampleError() {
 	o, retryAfter := dispatch.OutcomeOf(err)
 	fmt.Println(o == dispatch.OutcomeBusy, retryAfter)
 	// Output:
-	// busy, to be asked again after 3s: 429 Too Many Requests
+	// busy, retry after 3s: 429 Too Many Requests
 	// true 3s
 }
 
 // Busy answers lower a limit of the subscription, with nothing in the handler that says so.
 func ExampleTransport() {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
-		_ *http.Request) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}))
 	defer s.Close()

@@ -18,7 +18,7 @@ type topic struct {
 	leaders  leaders
 
 	// mu guards the fields below, and the fields of positions that are not atomic. Positions are
-	// written by the holder of the receiver's lock only, who reads them without mu.
+	// written only under the receiver's lock, where they are also read without mu.
 	mu        sync.Mutex
 	positions []*position // by partition; nil: never seen. Empty without a group
 	changes   int         // of positions
@@ -37,7 +37,7 @@ type position struct {
 
 // forgetAfter is the number of polls after which a Reader forgets a partition that brings no
 // messages. Polls count while the Reader waits for messages of any partition, and not while it
-// waits for permits or nobody calls it. At a poll a second, it takes 30 s.
+// waits for permits or is not called. At a poll a second, it takes 30 s.
 const forgetAfter = 30
 
 func newTopic(name string, sub *dispatch.Subscription) *topic {

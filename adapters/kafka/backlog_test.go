@@ -60,8 +60,7 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 			_, brokers := broker(t, 2, "orders")
 			fill(t, brokers, "orders", 2, 200, 10)
 			lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(200)})
-			r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: group},
-				lim)
+			r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: group}, lim)
 			total := 400
 			if group == "" {
 				total = 200 // partition 0
@@ -79,8 +78,7 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 				for range 90 {
 					fetch(t, r)
 				}
-				assert.Less(loose, time.Since(start), 300*time.Millisecond,
-					"they would take 450 ms")
+				assert.Less(loose, time.Since(start), 300*time.Millisecond, "they would take 450 ms")
 				require.True(t, subscription(t, lim).Exempt)
 			})
 
@@ -90,8 +88,7 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 				fetch(t, r)
 			}
 			require.False(t, subscription(t, lim).Exempt)
-			require.Greater(t, time.Since(start), 1500*time.Millisecond,
-				"only the first fetch of a burst is exempt")
+			require.Greater(t, time.Since(start), 1500*time.Millisecond, "only the first fetch of a burst is exempt")
 		})
 	}
 }
@@ -105,11 +102,9 @@ func TestReadersWithoutMessagesCatchUp(t *testing.T) {
 	for range 6 {
 		newReader(t, cfg, lim)
 	}
-	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 5*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
 	fill(t, brokers, "orders", 4, 1000, 10)
-	require.Eventually(t, func() bool { return !subscription(t, lim).Exempt }, 5*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool { return !subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
 }
 
 func TestReaderAtTheEndIsCaughtUp(t *testing.T) {
@@ -121,8 +116,7 @@ func TestReaderAtTheEndIsCaughtUp(t *testing.T) {
 	require.Eventually(t, func() bool { return subscription(t, lim).Backlog == 1000 },
 		5*time.Second, 10*time.Millisecond)
 	require.NoError(t, r.SetOffset(kafka.LastOffset))
-	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 5*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
 	require.NoError(t, r.SetOffset(400))
 	require.Eventually(t, func() bool { return subscription(t, lim).Backlog == 600 }, 5*time.Second,
 		10*time.Millisecond)
@@ -150,8 +144,7 @@ func TestOnePollerPerProcess(t *testing.T) {
 	loosely.Hold(t, func(loose assert.TestingT) {
 		before := len(asked)
 		time.Sleep(3 * time.Second)
-		assert.InDelta(loose, 3*2, len(asked)-before, 2,
-			"the end and the beginning of one partition, once a second")
+		assert.InDelta(loose, 3*2, len(asked)-before, 2, "the end and the beginning of one partition, once a second")
 	})
 }
 
@@ -165,17 +158,14 @@ func TestAnUnknownBacklogIsReportedAndLoggedOnce(t *testing.T) {
 	for range 10 {
 		fetch(t, r)
 	}
-	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 4*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 4*time.Second, 10*time.Millisecond)
 	fail := func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		return nil, fmt.Errorf("the broker is unavailable"), true // cuts the connection
 	}
 	c.ControlKey(int16(kmsg.ListOffsets), fail)
-	require.Eventually(t, func() bool { return !subscription(t, lim).Exempt }, 5*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool { return !subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
 	require.EqualValues(t, -1, subscription(t, lim).Backlog)
 	time.Sleep(2 * time.Second)
-	require.Equal(t, 1, strings.Count(log.String(), "the backlog of topic orders is unknown"),
-		log.String())
+	require.Equal(t, 1, strings.Count(log.String(), "the backlog of topic orders is unknown"), log.String())
 }

@@ -51,7 +51,6 @@ func TestLimiterClosedFirst(t *testing.T) {
 	require.NoError(t, lim.Close())
 	_, err := r.FetchMessage(t.Context())
 	require.ErrorIs(t, err, dispatch.ErrClosed)
-	_, err = kafkathrottle.NewReader(kafka.ReaderConfig{Brokers: brokers, Topic: "orders"},
-		lim.Limiter)
+	_, err = kafkathrottle.NewReader(kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim.Limiter)
 	require.ErrorIs(t, err, dispatch.ErrClosed)
 }

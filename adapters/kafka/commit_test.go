@@ -18,8 +18,7 @@ import (
 func TestCommittedMessagesAreNotInFlight(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 20, 10)
-	lim := throttletest.Open(t,
-		policy.Policy{MaxInFlight: new(int64(3)), ByteRate: policy.PerSecond(1_000_000)})
+	lim := throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(3)), ByteRate: policy.PerSecond(1_000_000)})
 	r := newReader(t, groupConfig(brokers, "orders"), lim)
 	var got []kafka.Message
 	for range 3 {
@@ -40,8 +39,7 @@ func TestCommittedMessagesAreNotInFlight(t *testing.T) {
 		require.EqualValues(t, 3+i, fetch(t, r).Offset)
 	}
 	full()
-	require.NoError(t, r.CommitMessages(t.Context(),
-		kafka.Message{Topic: "orders", Partition: 0, Offset: 4}))
+	require.NoError(t, r.CommitMessages(t.Context(), kafka.Message{Topic: "orders", Partition: 0, Offset: 4}))
 	for i := range 15 { // ReadMessage commits each
 		m, err := r.ReadMessage(t.Context())
 		require.NoError(t, err)
@@ -88,8 +86,7 @@ func TestNothingIsInFlightWithoutItsReader(t *testing.T) {
 			mu.Unlock()
 		}
 	})
-	require.Eventually(t, func() bool { return inFlight() == 4 }, 10*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool { return inFlight() == 4 }, 10*time.Second, 10*time.Millisecond)
 	other, err := kafkathrottle.NewReader(groupConfig(brokers, "orders"), elsewhere.Limiter)
 	require.NoError(t, err)
 	fetch(t, other)

@@ -24,8 +24,7 @@ func ExampleNewReader() {
 	_ = w.Close()
 
 	// without Throttle, a backlog of ten messages would not be throttled
-	limit := policy.Policy{MessageRate: policy.PerSecond(20),
-		CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	limit := policy.Policy{MessageRate: policy.PerSecond(20), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 	// a program would call throttle.FromEnv(ctx)
 	lim, _ := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(limit)})
 	r, _ := kafkathrottle.NewReader(kafka.ReaderConfig{

@@ -48,8 +48,8 @@ func fill(t testing.TB, brokers []string, topic string, partitions, n, size int)
 			batch := min(n-sent, max(1, 500_000/(size+50)))
 			records := make([]kafka.Record, batch)
 			for i := range records {
-				records[i].Value = kafka.NewBytes(fmt.Appendf(make([]byte, 0, size), "%-*s", size,
-					fmt.Sprintf("%d/%d", p, sent+i)))
+				value := fmt.Sprintf("%d/%d", p, sent+i)
+				records[i].Value = kafka.NewBytes(fmt.Appendf(make([]byte, 0, size), "%-*s", size, value))
 			}
 			response, err := client.Produce(context.WithoutCancel(t.Context()),
 				&kafka.ProduceRequest{

@@ -18,8 +18,7 @@ func TestNames(t *testing.T) {
 	newReader(t, cfg, lim)
 	newReader(t, cfg, lim, kafkathrottle.WithSubscription("billing"),
 		kafkathrottle.WithTopic(func(topic string) string {
-			return "persistent://public/default/" +
-				topic + "-partition-3"
+			return "persistent://public/default/" + topic + "-partition-3"
 		}))
 	var names []string
 	for _, s := range lim.Stats().Subscriptions {
@@ -33,8 +32,7 @@ func TestNames(t *testing.T) {
 	require.ErrorAs(t, err, &field)
 	_, err = kafkathrottle.NewReader(kafka.ReaderConfig{Brokers: brokers}, lim.Limiter)
 	require.ErrorContains(t, err, "empty topic")
-	require.Len(t, lim.Stats().Subscriptions, 2,
-		"a Reader that does not open leaves nothing behind")
+	require.Len(t, lim.Stats().Subscriptions, 2, "a Reader that does not open leaves nothing behind")
 }
 
 // Each of a group's topics has limits of its own.
@@ -48,8 +46,7 @@ func TestGroupTopicsHaveTheirOwnLimits(t *testing.T) {
 	for _, s := range lim.Stats().Subscriptions {
 		names = append(names, s.Topic+" "+s.Subscription)
 	}
-	require.Equal(t, []string{"kafka://bank/prod/audit billing",
-		"kafka://bank/prod/orders billing"}, names)
+	require.Equal(t, []string{"kafka://bank/prod/audit billing", "kafka://bank/prod/orders billing"}, names)
 	fill(t, brokers, "orders", 1, 10, 10)
 	fill(t, brokers, "audit", 1, 10, 10)
 	count := map[string]int{}

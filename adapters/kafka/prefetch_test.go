@@ -27,8 +27,7 @@ func TestPrefetchIsSizedToTheLimit(t *testing.T) {
 			kafka.ReaderConfig{QueueCapacity: 7, MaxBytes: 5000}, 7, 5000},
 		{policy.Policy{MessageRate: policy.PerSecond(1)},
 			kafka.ReaderConfig{MinBytes: 50_000, MaxBytes: 80_000}, 1, 50_000},
-		{policy.Policy{MessageRate: policy.PerSecond(1), Mode: policy.Shadow}, kafka.ReaderConfig{},
-			100, 1e6},
+		{policy.Policy{MessageRate: policy.PerSecond(1), Mode: policy.Shadow}, kafka.ReaderConfig{}, 100, 1e6},
 	} {
 		t.Run(fmt.Sprintf("%v %v", test.p.MessageRate, test.p.ByteRate), func(t *testing.T) {
 			test.cfg.Brokers, test.cfg.Topic = brokers, "orders"

@@ -30,12 +30,9 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	}{
 		{"the topic's tenant", nil, nil, map[quota.ID]int64{"tenant:public": 30}},
 		{"a tag", dispatch.WithTag("own"), nil, map[quota.ID]int64{"tag:own": 30}},
-		{"a tag without a quota", dispatch.WithTag("nobody"), nil,
-			map[quota.ID]int64{"tenant:public": 30}},
-		{"messages' tags", dispatch.WithTag("own"), tagOf,
-			map[quota.ID]int64{"tag:own": 20, "tag:bulk": 10}},
-		{"messages' tags, no owner", nil, tagOf,
-			map[quota.ID]int64{"tenant:public": 20, "tag:bulk": 10}},
+		{"a tag without a quota", dispatch.WithTag("nobody"), nil, map[quota.ID]int64{"tenant:public": 30}},
+		{"messages' tags", dispatch.WithTag("own"), tagOf, map[quota.ID]int64{"tag:own": 20, "tag:bulk": 10}},
+		{"messages' tags, no owner", nil, tagOf, map[quota.ID]int64{"tenant:public": 20, "tag:bulk": 10}},
 		{"a tenant group, whatever the tags", dispatch.WithTenantGroup("big"), tagOf,
 			map[quota.ID]int64{"tenant:big": 30}},
 	} {
@@ -116,8 +113,7 @@ func TestTheQuotaOfATagHolds(t *testing.T) {
 	fill(t, brokers, "orders", 1, 250, 10)
 	lim := throttletest.Open(t, policy.Policy{})
 	lim.Add("tag:bulk", throttletest.Quota(20))
-	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim,
-		kafkathrottle.WithTagOf(tagOf))
+	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim, kafkathrottle.WithTagOf(tagOf))
 	fetch(t, r)
 	loosely.Hold(t, func(loose assert.TestingT) {
 		begin := time.Now()

@@ -34,13 +34,13 @@ import (
 type Reader struct {
 	*kafka.Reader
 
-	lim    *dispatch.Limiter // nil: the fields below are not used
+	lim    *dispatch.Limiter // nil limits nothing
 	config kafka.ReaderConfig
 	topics map[string]*topic
 	only   *topic // the Reader's topic, if it has one topic
 	group  bool
 	tagOf  func(*kafka.Message) string // nil: messages have no tags of their own
-	leave  func()                      // leaves the poller of the cluster
+	leave  func()                      // ends the polls of the Kafka cluster for its backlogs
 	once   sync.Once                   // of Close
 
 	receiver receiver.Receiver[kafka.Message]
@@ -48,13 +48,17 @@ type Reader struct {
 	sought   atomic.Int64                         // the offset of the last seek
 	held     atomic.Int64                         // the offset of the kept message; -1 = none
 
-	// Of the message in hand or, if there is none, of the last one; guarded by the receiver's lock.
-	generation *generation.Generation // nil: there was no message
-	topic      *topic
-	position   *position // nil without a group
+	// The generation in which the Reader reads: a new one starts with each join of the group and
+	// each seek. nil before the first FetchMessage. Guarded by the receiver's lock, as are the
+	// fields below.
+	generation *generation.Generation
+
+	// Of the last message that was fetched.
+	topic    *topic
+	position *position // nil without a group
 }
 
-// A partition is one of a topic.
+// A partition names one partition of a topic.
 type partition struct {
 	topic string
 	id    int
@@ -163,8 +167,8 @@ func (r *Reader) FetchMessage(ctx context.Context) (m kafka.Message, err error) 
 			return m, closedIsEOF(err)
 		}
 	}
-	// A message to which no limit applies takes the shortest way: it is copied once, and nothing is
-	// allocated. So m must not escape: its address is passed only to methods that do not keep it.
+	// A message to which no limit applies is copied once, without an allocation. So m must not
+	// escape: its address is passed only to methods that do not keep it.
 	for {
 		if r.generation != r.receiver.Current() {
 			if err = r.begin(ctx); err != nil {
@@ -178,11 +182,10 @@ func (r *Reader) FetchMessage(ctx context.Context) (m kafka.Message, err error) 
 		} else {
 			r.received(&m)
 		}
-		if r.receiver.Keeps() || r.limited() {
+		if r.receiver.Keeps() || r.limited() { // acquire drops the kept message, limited or not
 			if err = r.acquire(ctx, &m); errors.Is(err, receiver.ErrMoved) {
 				continue
 			} else if err != nil {
-				m = kafka.Message{}
 				break
 			}
 		}
@@ -191,7 +194,7 @@ func (r *Reader) FetchMessage(ctx context.Context) (m kafka.Message, err error) 
 	}
 	r.receiver.Unlock()
 	if err != nil {
-		return m, closedIsEOF(err)
+		return kafka.Message{}, closedIsEOF(err) // m may be kept for the next call
 	}
 	return m, nil
 }
@@ -204,7 +207,8 @@ func closedIsEOF(err error) error {
 	return err
 }
 
-// begin begins to read in the current generation.
+// begin moves to the current generation. After a rebalance it waits until the group runs, and
+// drops the kept message.
 func (r *Reader) begin(ctx context.Context) error {
 	if r.receiver.Closing().Err() != nil {
 		return receiver.ErrClosing
@@ -223,9 +227,9 @@ func (r *Reader) begin(ctx context.Context) error {
 	return nil
 }
 
-// received notes where a message belongs that was fetched just now. If its generation began during
-// the fetch, it is of the new one: whoever drops a message of an ended generation must be sure that
-// the message is read again.
+// received notes where a message belongs that was fetched just now. If the generation changed
+// during the fetch, the message counts as one of the new generation: as one of the old it would be
+// dropped, and perhaps not read again.
 func (r *Reader) received(m *kafka.Message) {
 	t := r.only
 	if t == nil {

@@ -22,8 +22,9 @@ import (
 
 const soon = 100 * time.Millisecond // kafka-go's MaxWait, so that Close is quick
 
-func newReader(t testing.TB, cfg kafka.ReaderConfig, lim *throttletest.Limiter,
-	opts ...kafkathrottle.Option) *kafkathrottle.Reader {
+func newReader(
+	t testing.TB, cfg kafka.ReaderConfig, lim *throttletest.Limiter, opts ...kafkathrottle.Option,
+) *kafkathrottle.Reader {
 	t.Helper()
 	cfg.MaxWait = soon
 	r, err := kafkathrottle.NewReader(cfg, lim.Limiter, opts...)
@@ -46,8 +47,7 @@ func TestReaderObeysTheLimit(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 4000, 100)
 	lim := throttletest.Open(t,
-		policy.Policy{MessageRate: policy.PerSecond(500),
-			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		policy.Policy{MessageRate: policy.PerSecond(500), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	fetch(t, r)
 	next := int64(1)
@@ -68,8 +68,7 @@ func TestReaderChargesTheExactBytes(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 4000, 100)
 	lim := throttletest.Open(t,
-		policy.Policy{ByteRate: policy.PerSecond(50_000),
-			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		policy.Policy{ByteRate: policy.PerSecond(50_000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	fetch(t, r)
 	loosely.Hold(t, func(loose assert.TestingT) {
@@ -86,8 +85,7 @@ func TestReaderChargesTheExactBytes(t *testing.T) {
 func TestReaderWithoutALimiter(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 3, 10)
-	r, err := kafkathrottle.NewReader(kafka.ReaderConfig{Brokers: brokers, Topic: "orders",
-		MaxWait: soon}, nil)
+	r, err := kafkathrottle.NewReader(kafka.ReaderConfig{Brokers: brokers, Topic: "orders", MaxWait: soon}, nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 0, fetch(t, r).Offset)
 	require.NoError(t, r.SetOffset(2))
@@ -125,8 +123,7 @@ func TestManyGoroutinesLoseNothing(t *testing.T) {
 	lim := throttletest.Open(t,
 		policy.Policy{MessageRate: policy.PerSecond(500),
 			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
-	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: "billing"},
-		lim)
+	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: "billing"}, lim)
 	var mu sync.Mutex
 	seen := map[string]int{}
 	all, done := context.WithTimeout(t.Context(), 30*time.Second)
@@ -136,8 +133,7 @@ func TestManyGoroutinesLoseNothing(t *testing.T) {
 		wg.Go(func() {
 			last := map[int]int64{}
 			for all.Err() == nil {
-				ctx, cancel := context.WithTimeout(all,
-					time.Duration(rand.IntN(20))*time.Millisecond)
+				ctx, cancel := context.WithTimeout(all, time.Duration(rand.IntN(20))*time.Millisecond)
 				m, err := r.FetchMessage(ctx)
 				cancel()
 				if err != nil {

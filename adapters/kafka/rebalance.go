@@ -17,11 +17,11 @@ import (
 //     group again. The observer below sees the join, and starts the Reader's next generation.
 //  2. That ends the wait of a message for its permit: its partition may be revoked.
 //  3. afterRebalance waits until the group runs again. By then kafka-go has dropped what it had
-//     read ahead, so the message that waited is dropped too. Nothing is in flight any more.
+//     read ahead, so the message that waited is dropped too. No message counts as in flight.
 //  4. The owner of the partition, which may be this Reader, reads from the committed offset.
 
-// observeJoins has kafka-go call joining whenever it is about to join the group: the generation
-// before has ended by then, with its last commits.
+// observeJoins makes kafka-go call joining each time before it joins the group, when the generation
+// before has ended with its last commits.
 func observeJoins(cfg *kafka.ReaderConfig, joining func()) {
 	balancers := cfg.GroupBalancers
 	if len(balancers) == 0 { // kafka-go's default
@@ -50,15 +50,16 @@ const defaultRebalanceTimeout = 30 * time.Second
 // afterRebalance waits until the group's next generation runs, and drops the message in hand, if
 // there is one.
 //
-// Until then kafka-go still returns messages of the generation that has ended. They are read again;
-// but if one behind the message in hand were committed, the message in hand would be lost. A commit
-// of no messages returns as soon as the commit loop of the next generation runs. If that takes too
-// long, the message in hand stays, and FetchMessage returns what keeps the group from running.
+// Before it runs, kafka-go still returns messages of the generation that has ended. They are read
+// again; but a commit of one with a higher offset than the message in hand would lose that. A
+// commit of no messages returns as soon as the commit loop of the next generation runs. If that
+// takes longer than the RebalanceTimeout, the message stays in hand.
 func (r *Reader) afterRebalance(ctx context.Context) error {
 	timeout := cmp.Or(r.config.RebalanceTimeout, defaultRebalanceTimeout)
 	running, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	defer context.AfterFunc(r.receiver.Closing(), cancel)()
+	stop := context.AfterFunc(r.receiver.Closing(), cancel)
+	defer stop()
 	err := r.Reader.CommitMessages(running)
 	switch {
 	case r.receiver.Closing().Err() != nil:
@@ -68,6 +69,6 @@ func (r *Reader) afterRebalance(ctx context.Context) error {
 	case err == nil:
 		r.drop()
 	}
-	r.inFlight.SettleAll() // nobody will commit them here
+	r.inFlight.SettleAll() // they will not be committed here
 	return nil
 }

@@ -63,8 +63,7 @@ func (c *tally) check(t *testing.T, partitions, n, twice int) {
 	for p := range partitions {
 		next := int64(0)
 		for i, offset := range c.offsets[p] {
-			require.LessOrEqual(t, offset, next,
-				"partition %d: messages were skipped, at %d of %v", p, i, c.offsets[p])
+			require.LessOrEqual(t, offset, next, "partition %d: messages were skipped, at %d of %v", p, i, c.offsets[p])
 			if offset < next {
 				again++
 			}
@@ -78,8 +77,7 @@ func (c *tally) check(t *testing.T, partitions, n, twice int) {
 
 // consume reads and commits messages one by one until ctx ends or r is closed. kafka-go never
 // answers a commit during Close, so commits have a timeout.
-func consume(ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *kafkathrottle.Reader,
-	c *tally) {
+func consume(ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *kafkathrottle.Reader, c *tally) {
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			m, err := r.FetchMessage(ctx)
@@ -108,8 +106,7 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
 	lim := throttletest.Open(t,
-		policy.Policy{MessageRate: policy.PerSecond(100),
-			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		policy.Policy{MessageRate: policy.PerSecond(100), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	cfg := groupConfig(k.Brokers, name)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -121,20 +118,16 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 		return r
 	}
 	newMember()
-	require.Eventually(t, func() bool { return c.count() > 50 }, 20*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.count() > 50 }, 20*time.Second, 10*time.Millisecond)
 	const rebalances = 4
 	a, b := newMember(), newMember()
 	for i, r := range []*kafkathrottle.Reader{a, b} {
 		before := c.count()
-		require.Eventually(t, func() bool { return c.count() > before+100 }, 20*time.Second,
-			10*time.Millisecond)
+		require.Eventually(t, func() bool { return c.count() > before+100 }, 20*time.Second, 10*time.Millisecond)
 		require.NoError(t, r.Close(), i)
 	}
-	lim.Set(policy.Policy{MessageRate: policy.PerSecond(1000),
-		CaughtUp: policy.CaughtUp{Throttle: new(true)}})
-	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second,
-		10*time.Millisecond)
+	lim.Set(policy.Policy{MessageRate: policy.PerSecond(1000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
 	time.Sleep(200 * time.Millisecond) // for messages that come too often
 	cancel()
 	wg.Wait()
@@ -163,8 +156,7 @@ func TestAWaitingMessageGoesBackToTheGroup(t *testing.T) {
 		"both wait: each has a partition")
 	require.Zero(t, c.count())
 	lim.Set(policy.Policy{})
-	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
 	time.Sleep(200 * time.Millisecond)
 	cancel()
 	wg.Wait()
@@ -179,8 +171,7 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 	k.CreateTopic(name, partitions)
 	fill(t, k.Brokers, name, partitions, each, 100)
 	lim := throttletest.Open(t,
-		policy.Policy{MessageRate: policy.PerSecond(50),
-			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		policy.Policy{MessageRate: policy.PerSecond(50), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
@@ -219,7 +210,7 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 	}
 }
 
-// The smallest MaxBytes lets the largest message through.
+// The largest message arrives whole with the smallest MaxBytes.
 func TestALargeMessageComesWhole(t *testing.T) {
 	k := services.Kafka(t)
 	name := services.Name(t)

@@ -23,7 +23,7 @@ type ahead struct {
 	users   int         // callers between enter and leave
 	stop    context.CancelFunc
 	runs    int           // how often acquire was started
-	last    time.Time     // when somebody took or waited for a permit
+	last    time.Time     // when a caller last took or waited for a permit
 	gap     time.Duration // the longest of the last gaps between batches
 	batch   int           // messages of the batch under way
 	before  int           // messages of the batch before
@@ -51,7 +51,7 @@ const (
 	// maxGap bounds what a gap counts as: permits are held for two gaps at most.
 	maxGap = 30 * time.Second
 
-	// defaultTimeout is Numaflow's default readTimeout, for vertices that are not told theirs.
+	// defaultTimeout is Numaflow's default readTimeout, for vertices that do not know theirs.
 	defaultTimeout = time.Second
 )
 
@@ -141,7 +141,7 @@ func (a *ahead) left(ctx context.Context, n int, timeout time.Duration) {
 	go a.acquire(ctx, a.runs, n)
 }
 
-// acquire holds up to n permits until ctx ends, and then gives back those that nobody has taken.
+// acquire holds up to n permits until ctx ends, and then gives back those that were not taken.
 // run is its number: a later one takes its place.
 func (a *ahead) acquire(ctx context.Context, run, n int) {
 	for {
@@ -201,7 +201,8 @@ func (a *ahead) renew(run, n int) (room int, until time.Time, ok bool) {
 func (a *ahead) add(run int, g dispatch.Grant) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// Grants that count as in flight are not held: others in this process may wait for their slots.
+	// Grants that count as in flight are not held: others in this process may wait for their
+	// slots.
 	if a.runs != run || a.stop == nil || !g.Limited() || g.InFlight() {
 		g.Done(0, 0)
 		return false
@@ -212,7 +213,7 @@ func (a *ahead) add(run int, g dispatch.Grant) bool {
 	return true
 }
 
-// giveBack gives back what nobody has taken.
+// giveBack gives back the permits that were not taken.
 func (a *ahead) giveBack(run int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,40 +1,28 @@
 package numaflowthrottle
 
-import "sync"
+import lru "github.com/hashicorp/golang-lru/v2"
 
 // charged are the IDs that were charged last, so that a datum that the data plane sends again is
 // not charged again.
 type charged struct {
-	mu   sync.Mutex
-	ids  map[string]bool // false: to be charged again
-	ring []string        // IDs in the order in which they came
-	next int             // in ring, to be forgotten
+	ids *lru.Cache[string, struct{}]
 }
 
 // maxCharged is how many IDs are remembered.
 const maxCharged = 10_000
 
-func (c *charged) has(id string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ids[id]
+func newCharged() charged {
+	ids, _ := lru.New[string, struct{}](maxCharged) // fails only for a size of 0
+	return charged{ids}
 }
 
+func (c charged) has(id string) bool { return c.ids.Contains(id) }
+
 // set notes that an ID was charged, or is to be charged again.
-func (c *charged) set(id string, charged bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ids == nil {
-		c.ids = map[string]bool{}
+func (c charged) set(id string, charged bool) {
+	if charged {
+		c.ids.Add(id, struct{}{})
+	} else {
+		c.ids.Remove(id)
 	}
-	if _, known := c.ids[id]; !known {
-		if len(c.ring) < maxCharged {
-			c.ring = append(c.ring, id)
-		} else {
-			delete(c.ids, c.ring[c.next])
-			c.ring[c.next] = id
-			c.next = (c.next + 1) % maxCharged
-		}
-	}
-	c.ids[id] = charged
 }

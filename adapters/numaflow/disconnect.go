@@ -11,17 +11,17 @@ import (
 //
 //  1. Its stream of Reads ends. Acks may still come, as when a data plane shuts down: until its
 //     stream of Acks ends, or ackPatience if there was none yet.
-//  2. After that, or when another data plane reads, nobody will acknowledge what was read before.
-//     The user's source gets it in Nack; with WithRequeue, messages are delivered again first.
+//  2. After that, or when another data plane reads, the messages read before will never be
+//     acknowledged. The user's source gets them in Nack; WithRequeue delivers them again first.
 
-// WithRequeue has a source deliver again, before other messages, what a data plane that died had
-// neither acknowledged nor refused. For that, up to so many messages are kept in memory, those
-// that were read first; the user's source gets a Nack for the others. The default is 0. It is for
+// WithRequeue has a source deliver again, before other messages, those that a dead data plane had
+// neither acknowledged nor refused. For that, the first n unacknowledged messages are kept in
+// memory; the user's source gets a Nack for the others. The default is 0. It is for
 // sources.
 func WithRequeue(messages int) Option { return func(o *options) { o.requeue = messages } }
 
-// ackPatience is how long the first Ack may take after the stream of Reads has ended: the stream of
-// Acks is not known before. It is longer than a sink usually takes for a batch.
+// ackPatience is how long the first Ack may take after the stream of Reads has ended: the stream
+// of Acks is not known before. It is longer than a sink usually takes for a batch.
 const ackPatience = 30 * time.Second
 
 // follow notes the data plane's stream of Reads. If it is another, the data plane has been
@@ -84,14 +84,14 @@ func (s *source) note(ctx context.Context, read []entry) {
 			"topic", s.topic, "unacknowledged", maxUnacknowledged)
 	}
 	switch {
-	case !current: // another data plane has begun to read
+	case !current: // another data plane has started to read
 		s.abandon(read)
 	case ctx.Err() != nil: // the end may have been dealt with before these messages were added
 		s.readsEnded(ctx)
 	}
 }
 
-// abandon gives up messages that nobody will settle.
+// abandon gives up messages that will not be settled.
 func (s *source) abandon(entries []entry) {
 	s.unacknowledged.mu.Lock()
 	kept, lost := s.unacknowledged.abandon(entries)

@@ -20,8 +20,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestDataPlaneGone: what a data plane has read and not settled when its streams end is nacked,
-// in order.
+// TestDataPlaneGone: the messages that a data plane has read and not settled when its streams end
+// are nacked, in order.
 func TestDataPlaneGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10}
@@ -78,8 +78,8 @@ func TestRequeue(t *testing.T) {
 	})
 }
 
-// TestRequeueAgain: what was to be handed over again and is abandoned once more comes before what
-// is still to be.
+// TestRequeueAgain: messages that are abandoned a second time come before those that still wait to
+// be delivered again.
 func TestRequeueAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10}
@@ -175,8 +175,8 @@ func TestDataPlaneBack(t *testing.T) {
 	})
 }
 
-// TestReadOfTheDead: a Read of a data plane that died may end after the next one has begun; what
-// it had is refused, and nothing of the next.
+// TestReadOfTheDead: a Read of a data plane that died may end after the Read of the next one has
+// started. Its messages are refused, and none of the next Read.
 func TestReadOfTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10}
@@ -204,7 +204,7 @@ func TestReadOfTheDead(t *testing.T) {
 	})
 }
 
-// TestAcksOutOfOrder: whatever the order of Acks, what is left is what was not acknowledged.
+// TestAcksOutOfOrder: in any order of Acks, the remaining messages are the unacknowledged ones.
 func TestAcksOutOfOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 3000}
@@ -223,11 +223,8 @@ func TestAcksOutOfOrder(t *testing.T) {
 		die()
 		synctest.Wait()
 		assert.ElementsMatch(t, open, u.nacked)
-		assert.True(t, slices.IsSortedFunc(u.nacked,
-			func(a, b string) int {
-				return cmp.Or(cmp.Compare(len(a), len(b)),
-					cmp.Compare(a, b))
-			}), "in the order in which they were read")
+		asRead := func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
+		assert.True(t, slices.IsSortedFunc(u.nacked, asRead), "in the order in which they were read")
 	})
 }
 
@@ -310,8 +307,7 @@ func TestTooManyUnacknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		u := &user{left: 1_000_000}
-		s := source(t, u, policy.Policy{},
-			numaflowthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		s := source(t, u, policy.Policy{}, numaflowthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		ctx, die := context.WithCancel(t.Context())
 		for range 12 {
 			got, _ := read(ctx, s, 10_000, time.Second)

@@ -23,16 +23,14 @@ var quiet = numaflowthrottle.WithLogger(slog.New(slog.DiscardHandler))
 // open opens a Limiter with one policy, for tests in virtual time.
 func open(t testing.TB, p policy.Policy) *dispatch.Limiter {
 	t.Helper()
-	lim, err := dispatch.Open(context.WithoutCancel(t.Context()),
-		dispatch.Config{Policies: dispatch.Fixed(p)})
+	lim, err := dispatch.Open(context.WithoutCancel(t.Context()), dispatch.Config{Policies: dispatch.Fixed(p)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, lim.Close()) })
 	return lim
 }
 
 func perSecond(n int64) policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(n),
-		CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	return policy.Policy{MessageRate: policy.PerSecond(n), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 }
 
 // A datum is one of any of the SDK's interfaces.

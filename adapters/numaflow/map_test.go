@@ -29,49 +29,44 @@ func (mapDatum) SystemMetadata() *mapper.SystemMetadata { return nil }
 // kinds are all wrappers that take a datum at a time; each runs n data as the data plane does,
 // with a goroutine for each or as a batch, and tells how many came through and were not dropped.
 // Where drops says so, every other one is dropped.
-var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bool,
-	opts ...numaflowthrottle.Option) int64{
-	"Map": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool,
-		opts ...numaflowthrottle.Option) int64 {
+var kinds = map[string]func(
+	t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option,
+) int64{
+	"Map": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option) int64 {
 		var useful atomic.Int64
-		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(_ context.Context, _ []string,
-			d mapper.Datum) mapper.Messages {
+		handle := func(_ context.Context, _ []string, d mapper.Datum) mapper.Messages {
 			if drops && odd(d.Value()) {
 				return mapper.Messages{mapper.MessageToDrop()}
 			}
 			useful.Add(1)
 			return mapper.Messages{mapper.NewMessage(d.Value()), mapper.MessageToDrop()}
-		}), lim, opts...)
+		}
+		m, err := numaflowthrottle.Map(mapper.MapperFunc(handle), lim, opts...)
 		require.NoError(t, err)
 		each(n, func(value []byte) {
-			assert.NotEmpty(t,
-				m.Map(t.Context(), nil, mapDatum{numbered(value)}))
+			assert.NotEmpty(t, m.Map(t.Context(), nil, mapDatum{numbered(value)}))
 		})
 		return useful.Load()
 	},
-	"Transform": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool,
-		opts ...numaflowthrottle.Option) int64 {
+	"Transform": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option) int64 {
 		var useful atomic.Int64
-		m, err := numaflowthrottle.Transform(sourcetransformer.SourceTransformFunc(func(_ context.Context, _ []string, d sourcetransformer.Datum) sourcetransformer.Messages {
+		handle := func(_ context.Context, _ []string, d sourcetransformer.Datum) sourcetransformer.Messages {
 			if drops && odd(d.Value()) {
 				return sourcetransformer.Messages{sourcetransformer.MessageToDrop(d.EventTime())}
 			}
 			useful.Add(1)
-			return sourcetransformer.Messages{sourcetransformer.NewMessage(d.Value(),
-				d.EventTime())}
-		}), lim, opts...)
+			return sourcetransformer.Messages{sourcetransformer.NewMessage(d.Value(), d.EventTime())}
+		}
+		m, err := numaflowthrottle.Transform(sourcetransformer.SourceTransformFunc(handle), lim, opts...)
 		require.NoError(t, err)
 		each(n, func(value []byte) {
-			assert.NotEmpty(t,
-				m.Transform(t.Context(), nil, mapDatum{numbered(value)}))
+			assert.NotEmpty(t, m.Transform(t.Context(), nil, mapDatum{numbered(value)}))
 		})
 		return useful.Load()
 	},
-	"MapStream": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool,
-		opts ...numaflowthrottle.Option) int64 {
+	"MapStream": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option) int64 {
 		var useful atomic.Int64
-		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(_ context.Context,
-			_ []string, d mapstreamer.Datum, out chan<- mapstreamer.Message) {
+		handle := func(_ context.Context, _ []string, d mapstreamer.Datum, out chan<- mapstreamer.Message) {
 			defer close(out)
 			if drops && odd(d.Value()) {
 				out <- mapstreamer.MessageToDrop()
@@ -80,7 +75,8 @@ var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bo
 			useful.Add(1)
 			out <- mapstreamer.NewMessage(d.Value())
 			out <- mapstreamer.NewMessage(d.Value())
-		}), lim, opts...)
+		}
+		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(handle), lim, opts...)
 		require.NoError(t, err)
 		each(n, func(value []byte) {
 			out, results := make(chan mapstreamer.Message), make(chan int)
@@ -96,11 +92,9 @@ var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bo
 		})
 		return useful.Load()
 	},
-	"BatchMap": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool,
-		opts ...numaflowthrottle.Option) int64 {
+	"BatchMap": func(t *testing.T, lim *dispatch.Limiter, n int, drops bool, opts ...numaflowthrottle.Option) int64 {
 		var useful atomic.Int64
-		m, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(func(_ context.Context,
-			in <-chan batchmapper.Datum) (responses batchmapper.BatchResponses) {
+		handle := func(_ context.Context, in <-chan batchmapper.Datum) (responses batchmapper.BatchResponses) {
 			for d := range in {
 				r := batchmapper.NewBatchResponse(d.Id())
 				if drops && odd(d.Value()) {
@@ -112,7 +106,8 @@ var kinds = map[string]func(t *testing.T, lim *dispatch.Limiter, n int, drops bo
 				responses = append(responses, r)
 			}
 			return responses
-		}), lim, opts...)
+		}
+		m, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(handle), lim, opts...)
 		require.NoError(t, err)
 		in := make(chan batchmapper.Datum)
 		go func() {
@@ -186,8 +181,7 @@ func TestMapUnlimited(t *testing.T) {
 				assert.EqualValues(t, 250, run(t, nil, 500, true))
 				lim, err := dispatch.Open(t.Context(), dispatch.Config{})
 				require.NoError(t, err)
-				assert.EqualValues(t, 500,
-					run(t, lim, 500, false, numaflowthrottle.WithTopic(topic)))
+				assert.EqualValues(t, 500, run(t, lim, 500, false, numaflowthrottle.WithTopic(topic)))
 				assert.Zero(t, time.Since(begin))
 				require.NoError(t, lim.Close())
 			})
@@ -195,39 +189,40 @@ func TestMapUnlimited(t *testing.T) {
 	}
 }
 
-// TestMapPanic: a panic of the user's goes on, and its permit goes back.
+// TestMapPanic: a panic of the user's code continues, and its permit goes back.
 func TestMapPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := perSecond(1000)
 		p.MaxInFlight = new(int64(1))
 		lim := open(t, p)
-		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(context.Context, []string,
-			mapper.Datum) mapper.Messages {
+		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(context.Context, []string, mapper.Datum) mapper.Messages {
 			panic("the user's")
 		}), lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
-		stream, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(context.Context,
-			[]string, mapstreamer.Datum, chan<- mapstreamer.Message) {
+		streamHandler := func(context.Context, []string, mapstreamer.Datum, chan<- mapstreamer.Message) {
 			panic("the user's")
-		}), lim, numaflowthrottle.WithTopic(topic), quiet)
+		}
+		stream, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(streamHandler), lim,
+			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
-		charged, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(context.Context,
-			[]string, mapstreamer.Datum, chan<- mapstreamer.Message) {
+		chargedHandler := func(context.Context, []string, mapstreamer.Datum, chan<- mapstreamer.Message) {
 			panic("the user's")
-		}), lim, numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithChargedDrops())
+		}
+		charged, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(chargedHandler), lim,
+			numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithChargedDrops())
 		require.NoError(t, err)
-		batch, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(func(context.Context,
-			<-chan batchmapper.Datum) batchmapper.BatchResponses {
+		batchHandler := func(context.Context, <-chan batchmapper.Datum) batchmapper.BatchResponses {
 			panic("the user's")
-		}), lim, numaflowthrottle.WithTopic(topic), quiet)
+		}
+		batch, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(batchHandler), lim,
+			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		for range 3 {
 			assert.PanicsWithValue(t, "the user's", func() { m.Map(t.Context(), nil, mapDatum{}) })
 			for _, stream := range []mapstreamer.MapStreamer{stream, charged} {
 				assert.PanicsWithValue(t, "the user's",
 					func() {
-						stream.MapStream(t.Context(), nil, datum{},
-							make(chan mapstreamer.Message))
+						stream.MapStream(t.Context(), nil, datum{}, make(chan mapstreamer.Message))
 					})
 			}
 			assert.PanicsWithValue(t, "the user's", func() {
@@ -243,10 +238,11 @@ func TestMapPanic(t *testing.T) {
 // TestMapEnds: what still waits when the stream ends is refused, so that it comes again.
 func TestMapEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(_ context.Context, _ []string,
-			d mapper.Datum) mapper.Messages {
+		handle := func(_ context.Context, _ []string, d mapper.Datum) mapper.Messages {
 			return mapper.Messages{mapper.NewMessage(d.Value())}
-		}), open(t, perSecond(10)), numaflowthrottle.WithTopic(topic), quiet)
+		}
+		m, err := numaflowthrottle.Map(mapper.MapperFunc(handle), open(t, perSecond(10)),
+			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -268,10 +264,11 @@ func TestMapStreamLeavesItOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := perSecond(1000)
 		p.MaxInFlight = new(int64(1))
-		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(func(ctx context.Context,
-			_ []string, _ mapstreamer.Datum, _ chan<- mapstreamer.Message) {
+		handle := func(ctx context.Context, _ []string, _ mapstreamer.Datum, _ chan<- mapstreamer.Message) {
 			<-ctx.Done()
-		}), open(t, p), numaflowthrottle.WithTopic(topic), quiet)
+		}
+		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(handle), open(t, p),
+			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		for range 3 { // each has its permit
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -25,17 +25,14 @@ func numbered(value []byte) datum {
 	if err != nil {
 		panic(err)
 	}
-	return datum{value: value,
-		headers: []map[string]string{nil, {"tag": "bulk"}, {"tag": "nobody"}}[n%3]}
+	return datum{value: value, headers: []map[string]string{nil, {"tag": "bulk"}, {"tag": "nobody"}}[n%3]}
 }
 
 func tagOf(headers map[string]string) string { return headers["tag"] }
 
 // runs are those of kinds, and a sink.
-func runs() map[string]func(t *testing.T, lim *dispatch.Limiter, n int,
-	opts ...numaflowthrottle.Option) {
-	all := map[string]func(t *testing.T, lim *dispatch.Limiter, n int,
-		opts ...numaflowthrottle.Option){
+func runs() map[string]func(t *testing.T, lim *dispatch.Limiter, n int, opts ...numaflowthrottle.Option) {
+	all := map[string]func(t *testing.T, lim *dispatch.Limiter, n int, opts ...numaflowthrottle.Option){
 		"Sink": func(t *testing.T, lim *dispatch.Limiter, n int, opts ...numaflowthrottle.Option) {
 			var calls []call
 			s, err := numaflowthrottle.Sink(recorder(&calls, 0), lim, opts...)
@@ -53,16 +50,15 @@ func runs() map[string]func(t *testing.T, lim *dispatch.Limiter, n int,
 		},
 	}
 	for name, run := range kinds {
-		all[name] = func(t *testing.T, lim *dispatch.Limiter, n int,
-			opts ...numaflowthrottle.Option) {
+		all[name] = func(t *testing.T, lim *dispatch.Limiter, n int, opts ...numaflowthrottle.Option) {
 			assert.EqualValues(t, n, run(t, lim, n, false, opts...))
 		}
 	}
 	return all
 }
 
-// TestQuotaOfTheOwnerAndOfTags: a datum goes on account of its tag if that has a quota, else of
-// the wrapper's, else of the namespace.
+// TestQuotaOfTheOwnerAndOfTags: a datum is charged to its tag if that has a quota, else to the
+// owner of the wrapper, else to the namespace.
 func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	ids := []string{"tenant:team", "tenant:big", "tag:own", "tag:bulk"}
 	for _, c := range []struct {
@@ -71,12 +67,14 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 		want []int64 // by ids
 	}{
 		{"the namespace", nil, []int64{30, 0, 0, 0}},
-		{"a tag", []numaflowthrottle.Option{numaflowthrottle.WithOwner(dispatch.WithTag("own"))},
-			[]int64{0, 0, 30, 0}},
-		{"tags of data", []numaflowthrottle.Option{numaflowthrottle.WithOwner(dispatch.WithTag("own")), numaflowthrottle.WithTagOf(tagOf)}, []int64{0, 0, 20, 10}},
-		{"tags of data, no owner", []numaflowthrottle.Option{numaflowthrottle.WithTagOf(tagOf)},
-			[]int64{20, 0, 0, 10}},
-		{"a tenant group", []numaflowthrottle.Option{numaflowthrottle.WithOwner(dispatch.WithTenantGroup("big")), numaflowthrottle.WithTagOf(tagOf)}, []int64{0, 30, 0, 0}},
+		{"a tag", []numaflowthrottle.Option{numaflowthrottle.WithOwner(dispatch.WithTag("own"))}, []int64{0, 0, 30, 0}},
+		{"tags of data", []numaflowthrottle.Option{
+			numaflowthrottle.WithOwner(dispatch.WithTag("own")), numaflowthrottle.WithTagOf(tagOf),
+		}, []int64{0, 0, 20, 10}},
+		{"tags of data, no owner", []numaflowthrottle.Option{numaflowthrottle.WithTagOf(tagOf)}, []int64{20, 0, 0, 10}},
+		{"a tenant group", []numaflowthrottle.Option{
+			numaflowthrottle.WithOwner(dispatch.WithTenantGroup("big")), numaflowthrottle.WithTagOf(tagOf),
+		}, []int64{0, 30, 0, 0}},
 	} {
 		for kind, run := range runs() {
 			t.Run(c.name+"/"+kind, func(t *testing.T) {
@@ -85,8 +83,7 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 					for _, id := range ids {
 						lim.Add(id, throttletest.Quota(1000))
 					}
-					run(t, lim.Limiter, 30,
-						append(c.opts, numaflowthrottle.WithTopic(topic), quiet)...)
+					run(t, lim.Limiter, 30, append(c.opts, numaflowthrottle.WithTopic(topic), quiet)...)
 					time.Sleep(5 * time.Second) // what was acquired ahead goes back
 					for i, id := range ids {
 						assert.Equal(t, c.want[i], lim.Granted(id), id)
@@ -105,8 +102,7 @@ func TestTheQuotaOfATagHolds(t *testing.T) {
 				lim := throttletest.Open(t, policy.Policy{})
 				lim.Add("tag:bulk", throttletest.Quota(20))
 				begin := time.Now()
-				run(t, lim.Limiter, 300, numaflowthrottle.WithTopic(topic),
-					numaflowthrottle.WithTagOf(tagOf), quiet)
+				run(t, lim.Limiter, 300, numaflowthrottle.WithTopic(topic), numaflowthrottle.WithTagOf(tagOf), quiet)
 				assert.InDelta(t, 5, time.Since(begin).Seconds(), 0.3, "100 of them, 20 a second")
 			})
 		})

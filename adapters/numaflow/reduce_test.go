@@ -21,8 +21,9 @@ import (
 // session is a user's session reducer.
 type session struct{ sessionreducer.SessionReducer }
 
-func (session) SessionReduce(_ context.Context, _ []string, in <-chan sessionreducer.Datum,
-	out chan<- sessionreducer.Message) {
+func (session) SessionReduce(
+	_ context.Context, _ []string, in <-chan sessionreducer.Datum, out chan<- sessionreducer.Message,
+) {
 	n := 0
 	for range in {
 		n++
@@ -49,28 +50,33 @@ func feed[D any](n int, d D) <-chan D {
 }
 
 // reducers run n data through one reducer of each kind, and return how many it saw.
-var reducers = map[string]func(ctx context.Context, t *testing.T, lim *dispatch.Limiter,
-	n int) string{
+var reducers = map[string]func(ctx context.Context, t *testing.T, lim *dispatch.Limiter, n int) string{
 	"Reduce": func(ctx context.Context, t *testing.T, lim *dispatch.Limiter, n int) string {
-		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(func(_ context.Context,
-			_ []string, in <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
+		reduce := func(_ context.Context, _ []string, in <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
 			n := 0
 			for range in {
 				n++
 			}
 			return reducer.Messages{reducer.NewMessage(fmt.Append(nil, n))}
-		}), lim, numaflowthrottle.WithTopic(topic), quiet)
+		}
+		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(reduce), lim,
+			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		return string(c.Create().Reduce(ctx, nil, feed[reducer.Datum](n, datum{}), nil)[0].Value())
 	},
 	"ReduceStream": func(ctx context.Context, t *testing.T, lim *dispatch.Limiter, n int) string {
-		c, err := numaflowthrottle.ReduceStream(reducestreamer.SimpleCreatorWithReduceStreamFn(func(_ context.Context, _ []string, in <-chan reducestreamer.Datum, out chan<- reducestreamer.Message, _ reducestreamer.Metadata) {
+		reduce := func(
+			_ context.Context, _ []string, in <-chan reducestreamer.Datum,
+			out chan<- reducestreamer.Message, _ reducestreamer.Metadata,
+		) {
 			n := 0
 			for range in {
 				n++
 			}
 			out <- reducestreamer.NewMessage(fmt.Append(nil, n))
-		}), lim, numaflowthrottle.WithTopic(topic), quiet)
+		}
+		c, err := numaflowthrottle.ReduceStream(reducestreamer.SimpleCreatorWithReduceStreamFn(reduce), lim,
+			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		out := make(chan reducestreamer.Message, 1)
 		c.Create().ReduceStream(ctx, nil, feed[reducestreamer.Datum](n, datum{}), out, nil)
@@ -78,8 +84,7 @@ var reducers = map[string]func(ctx context.Context, t *testing.T, lim *dispatch.
 		return string(m.Value())
 	},
 	"SessionReduce": func(ctx context.Context, t *testing.T, lim *dispatch.Limiter, n int) string {
-		c, err := numaflowthrottle.SessionReduce(sessions{}, lim, numaflowthrottle.WithTopic(topic),
-			quiet)
+		c, err := numaflowthrottle.SessionReduce(sessions{}, lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		out := make(chan sessionreducer.Message, 1)
 		r := c.Create()
@@ -89,14 +94,16 @@ var reducers = map[string]func(ctx context.Context, t *testing.T, lim *dispatch.
 		return string(m.Value())
 	},
 	"Accumulate": func(ctx context.Context, t *testing.T, lim *dispatch.Limiter, n int) string {
-		c, err := numaflowthrottle.Accumulate(accumulator.SimpleCreatorWithAccumulateFn(func(_ context.Context, in <-chan accumulator.Datum, out chan<- accumulator.Message) {
+		reduce := func(_ context.Context, in <-chan accumulator.Datum, out chan<- accumulator.Message) {
 			n := 0
 			var last accumulator.Datum
 			for last = range in {
 				n++
 			}
 			out <- accumulator.MessageFromDatum(last).WithValue(fmt.Append(nil, n))
-		}), lim, numaflowthrottle.WithTopic(topic), quiet)
+		}
+		c, err := numaflowthrottle.Accumulate(accumulator.SimpleCreatorWithAccumulateFn(reduce), lim,
+			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		out := make(chan accumulator.Message, 1)
 		c.Create().Accumulate(ctx, feed[accumulator.Datum](n, datum{}), out)
@@ -121,7 +128,7 @@ func TestReducers(t *testing.T) {
 	}
 }
 
-// TestReducersEnd: when the stream ends, nobody waits any more, and nothing is kept from the
+// TestReducersEnd: when the stream ends, no datum waits any more, and nothing is kept from the
 // reducer.
 func TestReducersEnd(t *testing.T) {
 	for name, run := range reducers {
@@ -137,14 +144,16 @@ func TestReducersEnd(t *testing.T) {
 	}
 }
 
-// TestReducerOfTheDead: a reducer that ends with its stream leaves nothing behind, although
-// nobody closes its input.
+// TestReducerOfTheDead: a reducer that ends with its stream leaves nothing behind, although its
+// input is not closed.
 func TestReducerOfTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(func(ctx context.Context, _ []string, _ <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
+		reduce := func(ctx context.Context, _ []string, _ <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
 			<-ctx.Done()
 			return nil
-		}), open(t, perSecond(1000)), numaflowthrottle.WithTopic(topic), quiet)
+		}
+		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(reduce), open(t, perSecond(1000)),
+			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		ctx, die := context.WithTimeout(t.Context(), time.Second)
 		defer die()
@@ -153,16 +162,17 @@ func TestReducerOfTheDead(t *testing.T) {
 }
 
 // TestReducerReturns: a reducer that returns before its input has ended leaves nothing behind,
-// and the permit of what it did not see goes back.
+// and the permits of data that it did not see are given back.
 func TestReducerReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := perSecond(1000)
 		p.MaxInFlight = new(int64(1))
-		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(func(_ context.Context,
-			_ []string, in <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
+		reduce := func(_ context.Context, _ []string, in <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
 			<-in
 			return nil
-		}), open(t, p), numaflowthrottle.WithTopic(topic), quiet)
+		}
+		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(reduce), open(t, p),
+			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

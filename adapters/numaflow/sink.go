@@ -35,7 +35,7 @@ func Sink(s sinker.Sinker, lim *dispatch.Limiter, opts ...Option) (sinker.Sinker
 	if err != nil {
 		return nil, err
 	}
-	return &sink{s, v, charged{}}, nil
+	return &sink{s, v, newCharged()}, nil
 }
 
 type sink struct {

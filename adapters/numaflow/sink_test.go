@@ -91,7 +91,7 @@ func TestSinkAnswersAll(t *testing.T) {
 	})
 }
 
-// TestSinkSlow: what permits came for during a slow call is the next one.
+// TestSinkSlow: the data whose permits come during a slow call make up the next call.
 func TestSinkSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
@@ -113,7 +113,7 @@ func TestSinkUnlimited(t *testing.T) {
 	})
 }
 
-// TestSinkRedriven: what the data plane sends again is not charged again, as far as it is
+// TestSinkRedriven: a datum that the data plane sends again is not charged again, as long as it is
 // remembered.
 func TestSinkRedriven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -130,9 +130,29 @@ func TestSinkRedriven(t *testing.T) {
 	})
 }
 
-// TestSinkBusy: what the user's sink is too busy for is handed to it again, not before its time,
-// and is charged again: a service that is busy is not asked more often than the limit allows. All
-// is answered with a success in the end, and nothing with a nack.
+// TestSinkForgets: of the charged IDs the last 10,000 are remembered. One that comes again counts
+// as charged then.
+func TestSinkForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []call
+		s := wrapped(t, open(t, perSecond(10_000)), recorder(&calls, 0))
+		takes := func(from, to int) time.Duration {
+			begin := time.Now()
+			require.Len(t, s.Sink(t.Context(), batch(from, to)), to-from)
+			return time.Since(begin)
+		}
+		assert.Greater(t, takes(0, 10_000), 900*time.Millisecond)
+		assert.Less(t, takes(0, 5000), 50*time.Millisecond, "remembered")
+		assert.Greater(t, takes(10_000, 15_000), 400*time.Millisecond)
+		assert.Less(t, takes(0, 5000), 50*time.Millisecond, "they came again")
+		assert.Less(t, takes(10_000, 15_000), 50*time.Millisecond, "the last ones")
+		assert.Greater(t, takes(5000, 10_000), 400*time.Millisecond, "forgotten")
+	})
+}
+
+// TestSinkBusy: data for which the user's sink is busy are passed to it again, not before their
+// time, and are charged again: a busy service is not called more often than the limit allows. In
+// the end, all data are answered with a success, and none with a nack.
 func TestSinkBusy(t *testing.T) {
 	for name, p := range map[string]policy.Policy{"limited": perSecond(50), "unlimited": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -149,8 +169,7 @@ func TestSinkBusy(t *testing.T) {
 							}
 							last[d.ID()] = time.Now()
 							if tries[d.ID()] < 4 {
-								responses = append(responses,
-									numaflowthrottle.Busy(d.ID(), time.Second))
+								responses = append(responses, numaflowthrottle.Busy(d.ID(), time.Second))
 							} else {
 								responses = append(responses, sinker.ResponseOK(d.ID()))
 							}
@@ -174,19 +193,20 @@ func TestSinkBusy(t *testing.T) {
 	}
 }
 
-// TestSinkNacks: with WithNacks, what is busy goes back to the source, and is charged when it
-// comes again.
+// TestSinkNacks: with WithNacks, busy data go back to the source, and are charged when they come
+// again.
 func TestSinkNacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(func(_ context.Context,
-			in <-chan sinker.Datum) (responses sinker.Responses) {
+		handle := func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
 			for d := range in {
 				asked++
 				responses = append(responses, numaflowthrottle.Busy(d.ID(), 1500*time.Millisecond))
 			}
 			return responses
-		}), open(t, perSecond(50)), numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithNacks())
+		}
+		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(handle), open(t, perSecond(50)),
+			numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithNacks())
 		require.NoError(t, err)
 		begin := time.Now()
 		for range 10 {
@@ -200,9 +220,9 @@ func TestSinkNacks(t *testing.T) {
 	})
 }
 
-// TestSinkOfProcessThatEnds: what waits for a permit or a busy system still comes for four
-// seconds; the rest fails then, and four seconds after each further call, so that a retryStrategy
-// of few steps does not drop it at once.
+// TestSinkOfProcessThatEnds: data that wait for a permit or a busy system are served for four more
+// seconds, and then fail. Data of each further call fail after another four seconds, so that a
+// retryStrategy of few steps does not drop them at once.
 func TestSinkOfProcessThatEnds(t *testing.T) {
 	for _, nacks := range []bool{false, true} {
 		t.Run(fmt.Sprint("nacks ", nacks), func(t *testing.T) {
@@ -247,17 +267,18 @@ func TestSinkOfProcessThatEnds(t *testing.T) {
 	}
 }
 
-// TestBusySinkOfProcessThatEnds: a system that stays busy holds up no stop.
+// TestBusySinkOfProcessThatEnds: a system that stays busy does not delay a stop.
 func TestBusySinkOfProcessThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		process, end := context.WithCancel(t.Context())
-		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(func(_ context.Context,
-			in <-chan sinker.Datum) (responses sinker.Responses) {
+		handle := func(_ context.Context, in <-chan sinker.Datum) (responses sinker.Responses) {
 			for d := range in {
 				responses = append(responses, numaflowthrottle.Busy(d.ID(), time.Minute))
 			}
 			return responses
-		}), open(t, policy.Policy{}), numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithProcess(process))
+		}
+		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(handle), open(t, policy.Policy{}),
+			numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithProcess(process))
 		require.NoError(t, err)
 		time.AfterFunc(5*time.Second, end)
 		begin := time.Now()
@@ -271,23 +292,8 @@ func TestBusySinkOfProcessThatEnds(t *testing.T) {
 	})
 }
 
-// TestSinkForgets: the memory for ids is bounded.
-func TestSinkForgets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var calls []call
-		s := wrapped(t, open(t, perSecond(5000)), recorder(&calls, 0))
-		s.Sink(t.Context(), batch(0, 10_500))
-		begin := time.Now()
-		s.Sink(t.Context(), batch(10_000, 10_500))
-		assert.Less(t, time.Since(begin), 60*time.Millisecond, "remembered")
-		begin = time.Now()
-		s.Sink(t.Context(), batch(0, 500))
-		assert.Greater(t, time.Since(begin), 80*time.Millisecond, "forgotten")
-	})
-}
-
-// TestSinkPanic: a panic of the user's goes on; permits go back, and what it did not answer is
-// charged when it comes again.
+// TestSinkPanic: a panic of the user's code continues. Permits go back, and unanswered data are
+// charged when they come again.
 func TestSinkPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := perSecond(100)
@@ -317,8 +323,8 @@ func TestSinkPanic(t *testing.T) {
 	})
 }
 
-// TestSinkEnds: when the stream ends in the middle of a wait, all is answered, and what had no
-// permit fails.
+// TestSinkEnds: when the stream ends during a wait, all data are answered, and those without a
+// permit fail.
 func TestSinkEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
@@ -340,8 +346,8 @@ func TestSinkEnds(t *testing.T) {
 	})
 }
 
-// TestSinkOfClosedLimiter: messages are not lost, nor let through: they wait until the stream
-// ends. A nack comes after a second.
+// TestSinkOfClosedLimiter: messages are neither lost nor delivered without a permit. They wait
+// until the stream ends. A nack comes after a second.
 func TestSinkOfClosedLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
@@ -402,8 +408,7 @@ func TestSinkBetweenBatches(t *testing.T) {
 								n += len(other.ids)
 							}
 						}
-						assert.LessOrEqual(t, float64(n),
-							50*(d+c.gap+250*time.Millisecond).Seconds()+1)
+						assert.LessOrEqual(t, float64(n), 50*(d+c.gap+250*time.Millisecond).Seconds()+1)
 					}
 				}
 			})
@@ -426,7 +431,7 @@ func TestSinkStrict(t *testing.T) {
 	})
 }
 
-// TestSinkInFlight: who may have one message at a time does not wait for more.
+// TestSinkInFlight: with maxInFlight 1, a sink gets its message without waiting for more.
 func TestSinkInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call

@@ -24,7 +24,7 @@ import (
 //
 // The backlog is what Pending of s returns, asked once a second while there is a limit.
 //
-// When a data plane dies, nobody will acknowledge what it has read: s gets these messages in
+// The messages that a data plane has read when it dies will never be acknowledged: s gets them in
 // Nack, or the wrapper delivers them again ([WithRequeue]).
 //
 // The error is the fault of the topic's or subscription's name, or dispatch.ErrClosed.
@@ -142,7 +142,7 @@ func (s *source) deliver(
 				if limited {
 					bytes += size(m.Value(), m.Keys(), m.Headers())
 				}
-			case <-ctx.Done(): // nobody reads out any more
+			case <-ctx.Done(): // out is no longer read
 			}
 		}
 	}()

@@ -21,8 +21,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// A user is a source as somebody writes it: it has so many messages, numbered, and waits for
-// TimeOut if it has none.
+// A user is a user-defined source with numbered messages. It waits for TimeOut if none is left.
 type user struct {
 	sourcer.Sourcer
 
@@ -70,8 +69,7 @@ func (u *user) Read(ctx context.Context, request sourcer.ReadRequest, out chan<-
 }
 
 func message(i, padding int) sourcer.Message {
-	m := sourcer.NewMessage(fmt.Append(nil, i), sourcer.NewOffset(fmt.Append(nil, i), 0),
-		time.Time{})
+	m := sourcer.NewMessage(fmt.Append(nil, i), sourcer.NewOffset(fmt.Append(nil, i), 0), time.Time{})
 	return m.WithHeaders(map[string]string{"padding": strings.Repeat("x", padding)})
 }
 
@@ -113,8 +111,9 @@ func (r readRequest) Count() uint64          { return r.count }
 func (r readRequest) TimeOut() time.Duration { return r.timeout }
 
 // read is one Read of a data plane; it tells what came and how long it took.
-func read(ctx context.Context, s sourcer.Sourcer, count uint64,
-	timeout time.Duration) (got []string, took time.Duration) {
+func read(
+	ctx context.Context, s sourcer.Sourcer, count uint64, timeout time.Duration,
+) (got []string, took time.Duration) {
 	out := make(chan sourcer.Message)
 	done := make(chan struct{})
 	go func() {
@@ -151,8 +150,7 @@ func offsetsOf(values []string) (all offsets) {
 	return all
 }
 
-func source(t *testing.T, u *user, p policy.Policy,
-	opts ...numaflowthrottle.Option) sourcer.Sourcer {
+func source(t *testing.T, u *user, p policy.Policy, opts ...numaflowthrottle.Option) sourcer.Sourcer {
 	t.Helper()
 	opts = append([]numaflowthrottle.Option{numaflowthrottle.WithTopic(topic), quiet}, opts...)
 	s, err := numaflowthrottle.Source(u, open(t, p), opts...)
@@ -160,7 +158,7 @@ func source(t *testing.T, u *user, p policy.Policy,
 	return s
 }
 
-// TestSourceFillsItsBatch: a Read goes on until TimeOut, so that a limit under the batch's size
+// TestSourceFillsItsBatch: a Read continues until TimeOut, so that a limit under the batch's size
 // is reached.
 func TestSourceFillsItsBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +212,8 @@ func TestSourceUnlimited(t *testing.T) {
 	})
 }
 
-// TestSourceGivesBack: what the user's source did not have is there for the next.
+// TestSourceGivesBack: permits for messages that the user's source did not have serve the next
+// Read.
 func TestSourceGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{}
@@ -241,7 +240,8 @@ func rate(t *testing.T, text string) policy.Rate {
 	return r
 }
 
-// TestSourceOfTooMany: what the user's source has too many of is handed over, and paid for.
+// TestSourceOfTooMany: messages beyond those requested from the user's source are delivered and
+// charged.
 func TestSourceOfTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1000, tooMany: 7}
@@ -257,7 +257,7 @@ func TestSourceOfTooMany(t *testing.T) {
 	})
 }
 
-// TestSourcePanic: a panic of the user's goes on, and its permits go back.
+// TestSourcePanic: a panic of the user's code continues, and its permits go back.
 func TestSourcePanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1000, during: func() { panic("the user's") }}
@@ -275,7 +275,7 @@ func TestSourcePanic(t *testing.T) {
 	})
 }
 
-// TestSourceCaughtUp: who has nothing pending is not throttled.
+// TestSourceCaughtUp: a source without pending messages is not throttled.
 func TestSourceCaughtUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1000}
@@ -294,8 +294,8 @@ func TestSourceCaughtUp(t *testing.T) {
 	})
 }
 
-// TestSourceCaughtUpInALongRead: the backlog is asked for again while a Read goes on, so that one
-// who has caught up stays so.
+// TestSourceCaughtUpInALongRead: the backlog is read again during a Read, so that a source that has
+// caught up stays so.
 func TestSourceCaughtUpInALongRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{}
@@ -390,8 +390,7 @@ func TestUnequalSources(t *testing.T) {
 		total := 0
 		start := func(name string, u *user) {
 			lim, err := dispatch.Open(context.WithoutCancel(ctx),
-				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits,
-					Replica: name})
+				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, lim.Close()) })
 			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
@@ -432,8 +431,7 @@ func TestUnequalSources(t *testing.T) {
 func TestPendingPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &rude{user{left: 1000}}
-		s, err := numaflowthrottle.Source(u, open(t, perSecond(100)),
-			numaflowthrottle.WithTopic(topic), quiet)
+		s, err := numaflowthrottle.Source(u, open(t, perSecond(100)), numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		ctx, die := context.WithCancel(t.Context())
 		defer die()
@@ -540,8 +538,7 @@ func TestSourceBetweenReads(t *testing.T) {
 				for range 20 {
 					round()
 				}
-				assert.InDelta(t, c.want,
-					float64(len(came)-n)/time.Since(begin).Seconds()/float64(c.rate), 0.01)
+				assert.InDelta(t, c.want, float64(len(came)-n)/time.Since(begin).Seconds()/float64(c.rate), 0.01)
 				for _, d := range []time.Duration{100 * time.Millisecond, time.Second,
 					10 * time.Second} {
 					most := window.Max(d, window.Times(came))
@@ -553,15 +550,14 @@ func TestSourceBetweenReads(t *testing.T) {
 	}
 }
 
-// TestNoReadComes: what was acquired for a Read that does not come goes back, and the other
-// replica has all of the limit; so it has if the source has no messages.
+// TestNoReadComes: permits for a Read that does not come go back, and the other replica has the
+// whole limit. The same holds if the source has no messages.
 func TestNoReadComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		permits := memory.New()
 		start := func(name string, u *user) sourcer.Sourcer {
 			lim, err := dispatch.Open(context.WithoutCancel(t.Context()),
-				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits,
-					Replica: name})
+				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, lim.Close()) })
 			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
@@ -570,8 +566,7 @@ func TestNoReadComes(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		stuck, works := start("stuck", &user{left: 1_000_000}), start("works",
-			&user{left: 1_000_000})
+		stuck, works := start("stuck", &user{left: 1_000_000}), start("works", &user{left: 1_000_000})
 		n := 0
 		reads := func(d time.Duration) {
 			for end := time.Now().Add(d); time.Now().Before(end); {

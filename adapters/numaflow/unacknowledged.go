@@ -83,7 +83,8 @@ func (u *unacknowledged) add(read []entry) (tooMany int) {
 	return len(read) - n
 }
 
-// enter enters a message into the index. A message that was read twice is settled by its last time.
+// enter enters a message into the index. A message that was read twice is settled by its last
+// time.
 func (u *unacknowledged) enter(at place, i int) {
 	if before, twice := u.index[at]; twice && before < i {
 		u.done(before)
@@ -162,8 +163,8 @@ func (u *unacknowledged) toRequeue() int64 {
 	return int64(len(u.again))
 }
 
-// abandon gives up entries that nobody will settle. Kept messages go to the front of those that are
-// delivered again; the rest are returned as lost. The caller holds u.mu.
+// abandon gives up entries that will not be settled. Kept messages go to the front of those that
+// are delivered again; the rest are returned as lost. The caller holds u.mu.
 func (u *unacknowledged) abandon(entries []entry) (kept int, lost []sourcer.NackOffset) {
 	var again []sourcer.Message
 	for _, e := range entries {

@@ -29,21 +29,18 @@ func TestTopicOfMonoVertex(t *testing.T) {
 	assert.Equal(t, "numaflow://prod/orders/orders", topic.String())
 }
 
-// TestNames: faults of names are told all at once, with where they come from.
+// TestNames: faults of names are reported all at once, with their origins.
 func TestNames(t *testing.T) {
-	m := mapper.MapperFunc(func(context.Context, []string,
-		mapper.Datum) mapper.Messages {
+	m := mapper.MapperFunc(func(context.Context, []string, mapper.Datum) mapper.Messages {
 		return nil
 	})
 	lim := open(t, policy.Policy{})
 	_, err := numaflowthrottle.Map(m, lim)
-	for _, what := range []string{"NUMAFLOW_NAMESPACE", "topic.tenant", "topic.namespace",
-		"topic.name", "WithTopic"} {
+	for _, what := range []string{"NUMAFLOW_NAMESPACE", "topic.tenant", "topic.namespace", "topic.name", "WithTopic"} {
 		assert.ErrorContains(t, err, what)
 	}
 	_, err = numaflowthrottle.Map(m, lim, numaflowthrottle.WithTopic("kafka:orders"))
 	assert.ErrorContains(t, err, `topic "kafka:orders"`)
-	_, err = numaflowthrottle.Map(m, lim, numaflowthrottle.WithTopic(topic),
-		numaflowthrottle.WithSubscription("\n"))
+	_, err = numaflowthrottle.Map(m, lim, numaflowthrottle.WithTopic(topic), numaflowthrottle.WithSubscription("\n"))
 	assert.ErrorContains(t, err, "subscription")
 }

@@ -15,8 +15,7 @@ import (
 
 // Each method that settles messages does so at the broker, and they are no longer in flight.
 func TestSettling(t *testing.T) {
-	ways(t, func(t *testing.T, w *brokerClient,
-		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	ways(t, func(t *testing.T, w *brokerClient, open opener) {
 		lim := throttletest.Open(t, fast(20))
 		var topic string
 		var c *pulsarthrottle.Consumer
@@ -42,8 +41,7 @@ func TestSettling(t *testing.T) {
 			assert.Zero(t, inFlight(lim), what)
 			assert.Eventually(t,
 				func() bool {
-					return w.stats(topic,
-						"billing").MsgBacklog == backlog
+					return w.stats(topic, "billing").MsgBacklog == backlog
 				}, 5*time.Second, 20*time.Millisecond, what)
 		}
 		begin(pulsar.Exclusive, 8)

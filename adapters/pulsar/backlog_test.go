@@ -31,8 +31,7 @@ import (
 
 // slow is a limit that does not apply to a subscription that has caught up.
 func slow() policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(20),
-		CaughtUp: policy.CaughtUp{Backlog: new(int64(20))}}
+	return policy.Policy{MessageRate: policy.PerSecond(20), CaughtUp: policy.CaughtUp{Backlog: new(int64(20))}}
 }
 
 // caughtUp waits until the subscription has caught up, or is behind again. If a busy broker does
@@ -40,8 +39,7 @@ func slow() policy.Policy {
 func caughtUp(t *testing.T, sub func() dispatch.SubscriptionStats, want bool) {
 	t.Helper()
 	for end := time.Now().Add(8 * time.Second); sub().CaughtUp != want; time.Sleep(10 * time.Millisecond) {
-		require.True(t, time.Now().Before(end), "caught up: %v, backlog %d", sub().CaughtUp,
-			sub().Backlog)
+		require.True(t, time.Now().Before(end), "caught up: %v, backlog %d", sub().CaughtUp, sub().Backlog)
 	}
 }
 
@@ -115,8 +113,7 @@ func TestCaughtUp(t *testing.T) {
 			until := func(n int64) (took time.Duration) {
 				t.Helper()
 				begin := time.Now()
-				require.Eventually(t, func() bool { return received.Load() >= n }, 20*time.Second,
-					time.Millisecond)
+				require.Eventually(t, func() bool { return received.Load() >= n }, 20*time.Second, time.Millisecond)
 				return time.Since(begin)
 			}
 			readers.Go(func() { read(c) })
@@ -137,8 +134,7 @@ func TestCaughtUp(t *testing.T) {
 					n += 10
 				}
 				until(n)
-				assert.Less(loose, time.Since(begin), 6*time.Second,
-					"150 messages at 20 a second would take 7.5 s")
+				assert.Less(loose, time.Since(begin), 6*time.Second, "150 messages at 20 a second would take 7.5 s")
 			})
 
 			stopped.Lock()
@@ -207,8 +203,7 @@ func TestPatternCatchesUp(t *testing.T) {
 		begin := time.Now()
 		receive(t, c, 50)
 		if opts == nil {
-			assert.EqualValues(t, -1, only(lim)().Backlog,
-				"the client was not asked where its topics end")
+			assert.EqualValues(t, -1, only(lim)().Backlog, "the client was not asked where its topics end")
 		}
 		receive(t, c, 10)
 		assert.Greater(t, time.Since(begin), 1500*time.Millisecond, subscription)
@@ -252,17 +247,14 @@ func TestNonPersistent(t *testing.T) {
 		c := w.open(pulsar.ConsumerOptions{Topic: topic, ReceiverQueueSize: 200}, lim,
 			pulsarthrottle.WithAdmin(w.admin))
 		go func() {
-			p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic,
-				DisableBatching: true})
+			p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
 			if !assert.NoError(t, err) {
 				return
 			}
 			defer p.Close()
 			for i := range 400 {
-				p.SendAsync(context.Background(),
-					&pulsar.ProducerMessage{Payload: fmt.Append(nil, i)}, func(pulsar.MessageID,
-						*pulsar.ProducerMessage, error) {
-					})
+				p.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: fmt.Append(nil, i)},
+					func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
 				time.Sleep(5 * time.Millisecond)
 			}
 		}()
@@ -280,16 +272,13 @@ func TestNonPersistent(t *testing.T) {
 func TestAdminUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(http.ResponseWriter, *http.Request){
-		"401": func(rw http.ResponseWriter,
-			_ *http.Request) {
+		"401": func(rw http.ResponseWriter, _ *http.Request) {
 			rw.WriteHeader(http.StatusUnauthorized)
 		},
-		"404": func(rw http.ResponseWriter,
-			_ *http.Request) {
+		"404": func(rw http.ResponseWriter, _ *http.Request) {
 			rw.WriteHeader(http.StatusNotFound)
 		},
-		"500": func(rw http.ResponseWriter,
-			_ *http.Request) {
+		"500": func(rw http.ResponseWriter, _ *http.Request) {
 			rw.WriteHeader(http.StatusInternalServerError)
 		},
 		"deadline": func(_ http.ResponseWriter, r *http.Request) {
@@ -304,8 +293,7 @@ func TestAdminUnavailable(t *testing.T) {
 			var failing atomic.Bool
 			failing.Store(true)
 			proxy := httputil.NewSingleHostReverseProxy(target)
-			server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter,
-				r *http.Request) {
+			server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				if failing.Load() {
 					fail(rw, r)
 				} else {
@@ -323,8 +311,7 @@ func TestAdminUnavailable(t *testing.T) {
 			c := w.open(pulsar.ConsumerOptions{Topic: topic}, lim, pulsarthrottle.WithAdmin(admin),
 				pulsarthrottle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			receive(t, c, 30)
-			require.Eventually(t, func() bool { return only(lim)().CaughtUp }, 6*time.Second,
-				10*time.Millisecond)
+			require.Eventually(t, func() bool { return only(lim)().CaughtUp }, 6*time.Second, 10*time.Millisecond)
 			assert.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
 			assert.Contains(t, log.String(), "/admin/v2/"+strings.Replace(topic, "://", "/", 1))
 			assert.Contains(t, log.String(), name)
@@ -371,8 +358,7 @@ func TestOnePoller(t *testing.T) {
 	topic := w.topic(2)
 	w.subscribe(topic, "billing")
 	for range 5 {
-		w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim,
-			pulsarthrottle.WithAdmin(admin))
+		w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim, pulsarthrottle.WithAdmin(admin))
 	}
 	time.Sleep(2200 * time.Millisecond)
 	assert.Zero(t, asked.Load(), "there is no limit")

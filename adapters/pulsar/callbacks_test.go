@@ -17,8 +17,7 @@ func TestCallbacksNameTheConsumer(t *testing.T) {
 	t.Parallel()
 	w := newBrokerClient(t)
 	lim := throttletest.Open(t, fast(0))
-	for name, topics := range map[string][]string{"one topic": {w.topic(0)},
-		"topics": {w.topic(0), w.topic(2)}} {
+	for name, topics := range map[string][]string{"one topic": {w.topic(0)}, "topics": {w.topic(0), w.topic(2)}} {
 		var s witness
 		w.subscribe(topics[0], "billing")
 		c := w.open(pulsar.ConsumerOptions{Topics: topics, Type: pulsar.Failover,
@@ -35,11 +34,9 @@ func TestCallbacksNameTheConsumer(t *testing.T) {
 		}
 		require.Eventually(t, func() bool { return s.last("OnNegativeAcksSend") != nil },
 			10*time.Second, time.Millisecond)
-		require.Eventually(t, func() bool { return s.last("BecameActive") != nil }, 10*time.Second,
-			time.Millisecond)
+		require.Eventually(t, func() bool { return s.last("BecameActive") != nil }, 10*time.Second, time.Millisecond)
 		c.Close()
-		for _, callback := range []string{"BeforeConsume", "OnAcknowledge", "OnNegativeAcksSend",
-			"OnConsumerClose"} {
+		for _, callback := range []string{"BeforeConsume", "OnAcknowledge", "OnNegativeAcksSend", "OnConsumerClose"} {
 			assert.Same(t, c, s.last(callback), "%s: %s", name, callback)
 		}
 	}
@@ -70,23 +67,19 @@ func (s *witness) last(callback string) pulsar.Consumer {
 }
 
 func (s *witness) BeforeConsume(m pulsar.ConsumerMessage) {
-	s.note("BeforeConsume",
-		m.Consumer)
+	s.note("BeforeConsume", m.Consumer)
 }
-func (s *witness) OnAcknowledge(c pulsar.Consumer,
-	_ pulsar.MessageID) {
+func (s *witness) OnAcknowledge(c pulsar.Consumer, _ pulsar.MessageID) {
 	s.note("OnAcknowledge", c)
 }
 func (s *witness) OnNegativeAcksSend(c pulsar.Consumer, _ []pulsar.MessageID) {
 	s.note("OnNegativeAcksSend", c)
 }
-func (s *witness) OnConsumerClose(c pulsar.Consumer,
-	_ error) {
+func (s *witness) OnConsumerClose(c pulsar.Consumer, _ error) {
 	s.note("OnConsumerClose", c)
 }
 func (s *witness) BecameActive(c pulsar.Consumer, _ string, _ int32) { s.note("BecameActive", c) }
-func (s *witness) BecameInactive(c pulsar.Consumer, _ string,
-	_ int32) {
+func (s *witness) BecameInactive(c pulsar.Consumer, _ string, _ int32) {
 	s.note("BecameInactive", c)
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
@@ -19,8 +18,7 @@ import (
 // The channel has the messages that Receive would return, each after its permit, and settles
 // through the Consumer.
 func TestChan(t *testing.T) {
-	queued(t, func(t *testing.T, w *brokerClient,
-		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	queued(t, func(t *testing.T, w *brokerClient, open opener) {
 		lim := throttletest.Open(t, fast(0))
 		topic := w.topic(0)
 		w.subscribe(topic, "billing")

@@ -105,8 +105,7 @@ func TestRefused(t *testing.T) {
 	assert.Empty(t, lim.Stats().Subscriptions, "nothing stays open")
 
 	require.NoError(t, lim.Close())
-	_, err = pulsarthrottle.Subscribe(w.client,
-		pulsar.ConsumerOptions{Topic: good, SubscriptionName: "s"}, lim.Limiter)
+	_, err = pulsarthrottle.Subscribe(w.client, pulsar.ConsumerOptions{Topic: good, SubscriptionName: "s"}, lim.Limiter)
 	require.ErrorIs(t, err, dispatch.ErrClosed)
 }
 

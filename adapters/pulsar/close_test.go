@@ -18,8 +18,7 @@ import (
 // Close ends any wait at once, returns allocated permits, and leaves messages that were not
 // returned unacknowledged.
 func TestClose(t *testing.T) {
-	ways(t, func(t *testing.T, w *brokerClient,
-		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	ways(t, func(t *testing.T, w *brokerClient, open opener) {
 		for _, paused := range []bool{true, false} { // it waits for a permit, or for a message
 			lim := throttletest.Open(t, fast(0))
 			topic := w.topic(0)
@@ -62,8 +61,7 @@ func TestClose(t *testing.T) {
 
 // Calls return an error when the Limiter is closed first, and no message is lost.
 func TestLimiterClosedFirst(t *testing.T) {
-	ways(t, func(t *testing.T, w *brokerClient,
-		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	ways(t, func(t *testing.T, w *brokerClient, open opener) {
 		topic := w.topic(0)
 		w.subscribe(topic, "billing")
 		w.produce(topic, 3, 1)
@@ -74,8 +72,7 @@ func TestLimiterClosedFirst(t *testing.T) {
 			_, err := c.Receive(context.Background())
 			ended <- err
 		}()
-		require.Eventually(t, func() bool { return waiting(lim) == 1 }, 5*time.Second,
-			time.Millisecond)
+		require.Eventually(t, func() bool { return waiting(lim) == 1 }, 5*time.Second, time.Millisecond)
 		require.NoError(t, lim.Close())
 		require.ErrorIs(t, <-ended, dispatch.ErrClosed)
 		_, err := c.Receive(context.Background())
@@ -95,11 +92,10 @@ func TestClientClosesFirst(t *testing.T) {
 		limit   policy.Policy
 		wait    bool // a Receive without a deadline
 	}{
-		"after a timeout": {pulsar.ConsumerOptions{}, perSecond(100), false},
-		"after a timeout, zero-queue": {pulsar.ConsumerOptions{EnableZeroQueueConsumer: true},
-			perSecond(100), false},
-		"while a Receive waits": {pulsar.ConsumerOptions{}, perSecond(100), true},
-		"while a message waits": {pulsar.ConsumerOptions{}, paused, true},
+		"after a timeout":             {pulsar.ConsumerOptions{}, perSecond(100), false},
+		"after a timeout, zero-queue": {pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, perSecond(100), false},
+		"while a Receive waits":       {pulsar.ConsumerOptions{}, perSecond(100), true},
+		"while a message waits":       {pulsar.ConsumerOptions{}, paused, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -19,8 +19,9 @@ import (
 )
 
 // open subscribes; the Consumer is closed when the test ends.
-func (w *brokerClient) open(options pulsar.ConsumerOptions, lim *throttletest.Limiter,
-	opts ...pulsarthrottle.Option) *pulsarthrottle.Consumer {
+func (w *brokerClient) open(
+	options pulsar.ConsumerOptions, lim *throttletest.Limiter, opts ...pulsarthrottle.Option,
+) *pulsarthrottle.Consumer {
 	w.t.Helper()
 	if options.SubscriptionName == "" {
 		options.SubscriptionName = "billing"
@@ -38,8 +39,7 @@ func (w *brokerClient) open(options pulsar.ConsumerOptions, lim *throttletest.Li
 
 // drain reads with every consumer until the context of d ends, and returns when each message
 // came, since the start.
-func drain(t testing.TB, d time.Duration,
-	consumers ...*pulsarthrottle.Consumer) (times []time.Duration) {
+func drain(t testing.TB, d time.Duration, consumers ...*pulsarthrottle.Consumer) (times []time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
@@ -74,10 +74,8 @@ func TestOneLimit(t *testing.T) {
 	w.produce(topic, 2000, 10)
 	consumers := []*pulsarthrottle.Consumer{
 		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "a"}, lim),
-		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared},
-			lim),
-		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared},
-			lim),
+		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared}, lim),
+		w.open(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "b", Type: pulsar.Shared}, lim),
 	}
 	loosely.Hold(t, func(loose assert.TestingT) {
 		times := drain(t, 2*time.Second, consumers...)
@@ -96,8 +94,7 @@ func TestOneLimit(t *testing.T) {
 // Every type of subscription gets all messages, in order where Pulsar keeps it.
 func TestTypes(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []pulsar.SubscriptionType{pulsar.Exclusive, pulsar.Failover, pulsar.Shared,
-		pulsar.KeyShared} {
+	for _, kind := range []pulsar.SubscriptionType{pulsar.Exclusive, pulsar.Failover, pulsar.Shared, pulsar.KeyShared} {
 		for _, partitions := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%d-%d", kind, partitions), func(t *testing.T) {
 				t.Parallel()
@@ -127,8 +124,7 @@ func TestTypes(t *testing.T) {
 				next, left := map[string]int{}, keys*each
 				var readers sync.WaitGroup
 				for i := range n {
-					c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: kind,
-						Name: fmt.Sprint(i)}, lim)
+					c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: kind, Name: fmt.Sprint(i)}, lim)
 					readers.Go(func() {
 						for {
 							m, err := c.Receive(ctx)
@@ -137,8 +133,7 @@ func TestTypes(t *testing.T) {
 							}
 							mu.Lock()
 							if kind != pulsar.Shared {
-								assert.Equal(t, fmt.Sprint(next[m.Key()]), string(m.Payload()),
-									"of key %s", m.Key())
+								assert.Equal(t, fmt.Sprint(next[m.Key()]), string(m.Payload()), "of key %s", m.Key())
 							}
 							next[m.Key()]++
 							left--

@@ -115,10 +115,9 @@ func (w *brokerClient) produce(topic string, n, batch int) {
 func (w *brokerClient) produceFrom(topic string, first, n, batch int) {
 	w.t.Helper()
 	p, err := w.client.CreateProducer(pulsar.ProducerOptions{
-		// Flush is sooner
-		Topic: topic, DisableBatching: batch <= 1, BatchingMaxMessages: uint(max(batch,
-			1)), BatchingMaxPublishDelay: 10 * time.Second,
-		MaxPendingMessages: 10_000,
+		Topic: topic, MaxPendingMessages: 10_000,
+		DisableBatching: batch <= 1, BatchingMaxMessages: uint(max(batch, 1)),
+		BatchingMaxPublishDelay: 10 * time.Second, // Flush is sooner
 	})
 	require.NoError(w.t, err)
 	defer p.Close()
@@ -148,8 +147,7 @@ func (w *brokerClient) stats(topic, subscription string) utils.SubscriptionStats
 }
 
 func perSecond(n int64) policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(n),
-		CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	return policy.Policy{MessageRate: policy.PerSecond(n), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 }
 
 // receive reads n messages and acknowledges them.

@@ -29,8 +29,7 @@ func TestReconsumeLater(t *testing.T) {
 		if i == 0 {
 			c.ReconsumeLater(m, 200*time.Millisecond)
 		} else {
-			c.ReconsumeLaterWithCustomProperties(m, map[string]string{"why": "later"},
-				200*time.Millisecond)
+			c.ReconsumeLaterWithCustomProperties(m, map[string]string{"why": "later"}, 200*time.Millisecond)
 		}
 		assert.Zero(t, inFlight(lim))
 	}

@@ -16,8 +16,8 @@ import (
 // The broker pushes as many messages ahead as Subscribe documents.
 func TestPushedAhead(t *testing.T) {
 	t.Parallel()
-	bytes := policy.Policy{ByteRate: policy.PerSecond(200 * 1024),
-		CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	bytes := policy.Policy{ByteRate: policy.PerSecond(200 * 1024), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	dlq := &pulsar.DLQPolicy{MaxDeliveries: 3, DeadLetterTopic: "dlq"}
 	for name, c := range map[string]struct {
 		limit      policy.Policy
 		partitions int
@@ -25,28 +25,21 @@ func TestPushedAhead(t *testing.T) {
 		ahead      int64 // at most, without the message that waits
 		atLeast    int64
 	}{
-		"slow": {perSecond(20), 0, pulsar.ConsumerOptions{}, 1, 1},
-		"slow, but with a queue": {perSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5},
-			1, 1},
-		"slow, zero-queue": {perSecond(20), 0,
-			pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
-		"100 a second": {perSecond(100), 0, pulsar.ConsumerOptions{}, 1, 1},
-		"101 a second": {perSecond(101), 0, pulsar.ConsumerOptions{}, 6, 1},
-		"slow, with a DLQ": {perSecond(20), 0,
-			pulsar.ConsumerOptions{DLQ: &pulsar.DLQPolicy{MaxDeliveries: 3,
-				DeadLetterTopic: "dlq"}}, 1, 1},
-		"slow, partitions": {perSecond(20), 4, pulsar.ConsumerOptions{}, 4, 3},
-		"fast":             {perSecond(400), 0, pulsar.ConsumerOptions{}, 20, 10},
-		"fast, zero-queue": {perSecond(400), 0,
-			pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
-		"fast, partitions": {perSecond(400), 4, pulsar.ConsumerOptions{}, 20, 10},
-		"bytes":            {bytes, 0, pulsar.ConsumerOptions{}, 10, 5},
-		"a pattern":        {perSecond(20), 2, pulsar.ConsumerOptions{}, 200, 100},
-		"auto-scaled": {perSecond(400), 0,
-			pulsar.ConsumerOptions{EnableAutoScaledReceiverQueueSize: true}, 20, 1},
-		"no limit": {policy.Policy{}, 0, pulsar.ConsumerOptions{}, 1000, 150},
-		"no limit, but zero-queue": {policy.Policy{}, 0,
-			pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+		"slow":                   {perSecond(20), 0, pulsar.ConsumerOptions{}, 1, 1},
+		"slow, but with a queue": {perSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5}, 1, 1},
+		"slow, zero-queue":       {perSecond(20), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+		"100 a second":           {perSecond(100), 0, pulsar.ConsumerOptions{}, 1, 1},
+		"101 a second":           {perSecond(101), 0, pulsar.ConsumerOptions{}, 6, 1},
+		"slow, with a DLQ":       {perSecond(20), 0, pulsar.ConsumerOptions{DLQ: dlq}, 1, 1},
+		"slow, partitions":       {perSecond(20), 4, pulsar.ConsumerOptions{}, 4, 3},
+		"fast":                   {perSecond(400), 0, pulsar.ConsumerOptions{}, 20, 10},
+		"fast, zero-queue":       {perSecond(400), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+		"fast, partitions":       {perSecond(400), 4, pulsar.ConsumerOptions{}, 20, 10},
+		"bytes":                  {bytes, 0, pulsar.ConsumerOptions{}, 10, 5},
+		"a pattern":              {perSecond(20), 2, pulsar.ConsumerOptions{}, 200, 100},
+		"auto-scaled":            {perSecond(400), 0, pulsar.ConsumerOptions{EnableAutoScaledReceiverQueueSize: true}, 20, 1},
+		"no limit":               {policy.Policy{}, 0, pulsar.ConsumerOptions{}, 1000, 150},
+		"no limit, zero-queue":   {policy.Policy{}, 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,8 +56,7 @@ func TestPushedAhead(t *testing.T) {
 			got := int64(len(drainUntil(t, consumer, 300*time.Millisecond, 100)))
 			require.Eventually(t,
 				func() bool {
-					return w.stats(topic,
-						"billing").MsgOutCounter >= got+c.atLeast
+					return w.stats(topic, "billing").MsgOutCounter >= got+c.atLeast
 				}, 3*time.Second, 20*time.Millisecond,
 				"%d handed over, and %d pushed", got, w.stats(topic, "billing").MsgOutCounter)
 			time.Sleep(100 * time.Millisecond)
@@ -73,12 +65,12 @@ func TestPushedAhead(t *testing.T) {
 	}
 }
 
-// drainUntil reads for d, and at most so many messages.
-func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, most int) (texts []string) {
+// drainUntil reads messages for d, or until it has as many as most.
+func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, limit int) (texts []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	for len(texts) < most {
+	for len(texts) < limit {
 		m, err := c.Receive(ctx)
 		if err != nil {
 			break
@@ -96,8 +88,7 @@ func TestZeroQueueTimesOut(t *testing.T) {
 	lim := throttletest.Open(t, perSecond(100))
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")
-	c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared,
-		EnableZeroQueueConsumer: true}, lim)
+	c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, EnableZeroQueueConsumer: true}, lim)
 	const timeouts = 5
 	for range timeouts {
 		quiet(t, c, 20*time.Millisecond)

@@ -43,8 +43,7 @@ type suppliedConsumer struct {
 	*supply
 }
 
-func (c suppliedConsumer) Receive(ctx context.Context) (pulsar.Message,
-	error) {
+func (c suppliedConsumer) Receive(ctx context.Context) (pulsar.Message, error) {
 	return c.next(ctx)
 }
 
@@ -80,8 +79,7 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	type next = func(context.Context) (pulsar.Message, error)
 	type open = func(*throttletest.Limiter, ...pulsarthrottle.Option) (next, func(), error)
 	wrap := func(inner pulsar.Consumer) open {
-		return func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(),
-			error) {
+		return func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(), error) {
 			c, err := pulsarthrottle.Wrap(inner, lim.Limiter, opts...)
 			if err != nil {
 				return nil, nil, err
@@ -92,18 +90,15 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	supplied := func() suppliedConsumer { return suppliedConsumer{supply: &supply{}} }
 	zero := func() zeroQueue { return zeroQueue{supplied(), &sync.Mutex{}} }
 	readers := map[string]open{
-		"consumer": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(),
-			error) {
+		"consumer": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(), error) {
 			return wrap(supplied())(lim, opts...)
 		},
-		"zero": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(),
-			error) {
+		"zero": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(), error) {
 			return wrap(zero())(lim, opts...) // the permit comes first
 		},
 		"reader": func(lim *throttletest.Limiter, opts ...pulsarthrottle.Option) (next, func(),
 			error) {
-			r, err := pulsarthrottle.WrapReader(suppliedReader{supply: &supply{}}, lim.Limiter,
-				opts...)
+			r, err := pulsarthrottle.WrapReader(suppliedReader{supply: &supply{}}, lim.Limiter, opts...)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -117,11 +112,9 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 		want              map[quota.ID]int64 // messages
 	}{
 		{"the topic's tenant", "consumer", "pulsar", nil, map[quota.ID]int64{"tenant:public": 30}},
-		{"a tag", "consumer", "pulsar", []pulsarthrottle.Option{own},
-			map[quota.ID]int64{"tag:own": 30}},
+		{"a tag", "consumer", "pulsar", []pulsarthrottle.Option{own}, map[quota.ID]int64{"tag:own": 30}},
 		{"messages' tags", "consumer", "broker-1",
-			[]pulsarthrottle.Option{own, pulsarthrottle.WithTagOf(tagOf),
-				pulsarthrottle.WithBroker("broker-1", "a")},
+			[]pulsarthrottle.Option{own, pulsarthrottle.WithTagOf(tagOf), pulsarthrottle.WithBroker("broker-1", "a")},
 			map[quota.ID]int64{"tag:own": 20, "tag:bulk": 10}},
 		{"messages' tags, no owner", "reader", "pulsar",
 			[]pulsarthrottle.Option{pulsarthrottle.WithTagOf(tagOf)},
@@ -131,8 +124,7 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 				pulsarthrottle.WithTagOf(tagOf)},
 			map[quota.ID]int64{"tenant:big": 30}},
 		{"tags do not count where the permit comes first", "zero", "pulsar",
-			[]pulsarthrottle.Option{own,
-				pulsarthrottle.WithTagOf(tagOf)}, map[quota.ID]int64{"tag:own": 30}},
+			[]pulsarthrottle.Option{own, pulsarthrottle.WithTagOf(tagOf)}, map[quota.ID]int64{"tag:own": 30}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -172,8 +164,7 @@ func TestTheQuotaOfATagHolds(t *testing.T) {
 	t.Parallel()
 	lim := throttletest.Open(t, policy.Policy{})
 	lim.Add("tag:bulk", throttletest.Quota(0))
-	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter,
-		pulsarthrottle.WithTagOf(tagOf))
+	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter, pulsarthrottle.WithTagOf(tagOf))
 	require.NoError(t, err)
 	defer c.Close()
 	_, err = c.Receive(t.Context())
@@ -189,8 +180,7 @@ func TestTheQuotaOfATagHolds(t *testing.T) {
 func TestFaultsOfOwnersAndBrokers(t *testing.T) {
 	t.Parallel()
 	lim := throttletest.Open(t, policy.Policy{})
-	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter,
-		pulsarthrottle.WithBroker("", "a"))
+	c, err := pulsarthrottle.Wrap(suppliedConsumer{supply: &supply{}}, lim.Limiter, pulsarthrottle.WithBroker("", "a"))
 	assert.ErrorContains(t, err, `pulsarthrottle: dispatch: backend "", zone "a": want names`)
 	assert.Nil(t, c)
 	_, err = pulsarthrottle.WrapReader(suppliedReader{supply: &supply{}}, lim.Limiter,

@@ -17,8 +17,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-func (w *brokerClient) reader(options pulsar.ReaderOptions,
-	lim *throttletest.Limiter) *pulsarthrottle.Reader {
+func (w *brokerClient) reader(options pulsar.ReaderOptions, lim *throttletest.Limiter) *pulsarthrottle.Reader {
 	w.t.Helper()
 	options.StartMessageID = pulsar.EarliestMessageID()
 	var l *dispatch.Limiter
@@ -42,16 +41,16 @@ func next(t testing.TB, r pulsar.Reader) pulsar.Message {
 
 // Every method of a Reader, of CreateReader and of WrapReader.
 func TestReader(t *testing.T) {
-	for name, open := range map[string]func(*brokerClient, pulsar.ReaderOptions,
-		*throttletest.Limiter) *pulsarthrottle.Reader{
+	type opener = func(*brokerClient, pulsar.ReaderOptions, *throttletest.Limiter) *pulsarthrottle.Reader
+	for name, open := range map[string]opener{
 		"created": (*brokerClient).reader,
-		"wrapped": func(w *brokerClient, options pulsar.ReaderOptions,
-			lim *throttletest.Limiter) *pulsarthrottle.Reader {
+		"wrapped": func(
+			w *brokerClient, options pulsar.ReaderOptions, lim *throttletest.Limiter,
+		) *pulsarthrottle.Reader {
 			options.StartMessageID = pulsar.EarliestMessageID()
 			inner, err := w.client.CreateReader(options)
 			require.NoError(t, err)
-			r, err := pulsarthrottle.WrapReader(inner, lim.Limiter,
-				pulsarthrottle.WithSubscription("table"))
+			r, err := pulsarthrottle.WrapReader(inner, lim.Limiter, pulsarthrottle.WithSubscription("table"))
 			require.NoError(t, err)
 			t.Cleanup(r.Close)
 			return r
@@ -105,8 +104,7 @@ func TestReader(t *testing.T) {
 				_, err := r.Next(context.Background())
 				ended <- err
 			}()
-			require.Eventually(t, func() bool { return waiting(lim) == 1 }, 5*time.Second,
-				time.Millisecond)
+			require.Eventually(t, func() bool { return waiting(lim) == 1 }, 5*time.Second, time.Millisecond)
 			r.Close()
 			require.Error(t, <-ended)
 			assert.Empty(t, lim.Stats().Subscriptions)
@@ -147,8 +145,7 @@ func TestReaderCatchesUp(t *testing.T) {
 				for range 100 {
 					<-read
 				}
-				assert.Less(loose, time.Since(begin), 4*time.Second,
-					"100 messages at 20 a second would take 5 s")
+				assert.Less(loose, time.Since(begin), 4*time.Second, "100 messages at 20 a second would take 5 s")
 			})
 			r.Close()
 		})

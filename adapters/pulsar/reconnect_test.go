@@ -29,8 +29,7 @@ func TestBrokerUnavailable(t *testing.T) {
 		return w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim)
 	}
 	stays, goes := open(), open()
-	bare := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, ReceiverQueueSize: 1},
-		nil)
+	bare := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, ReceiverQueueSize: 1}, nil)
 	receive(t, stays, 2)
 	lim.Set(policy.Policy{Paused: new(true)})
 	quiet(t, stays, 1500*time.Millisecond) // there was a poll

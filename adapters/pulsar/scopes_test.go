@@ -17,26 +17,25 @@ import (
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	rate := perSecond(40)
-	budget := perSecond(40)
-	budget.Aggregate = new(true)
-	tenant := policy.Policy{MessageRate: budget.MessageRate, Aggregate: budget.Aggregate}
-	// of 10 bytes each
-	bytes := policy.Policy{ByteRate: policy.PerSecond(400),
-		CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	aggregate := perSecond(40)
+	aggregate.Aggregate = new(true)
+	tenant := policy.Policy{MessageRate: aggregate.MessageRate, Aggregate: aggregate.Aggregate}
+	// The messages have 10 bytes each.
+	bytes := policy.Policy{ByteRate: policy.PerSecond(400), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	pattern := "pattern:persistent://public/default/TestScopes-.*"
 	for name, c := range map[string]struct {
 		scope  func(topic string) string
 		policy policy.Policy
-		each   bool // topic has its own
+		each   bool // whether each topic has its own limit
 	}{
-		"cluster":   {func(string) string { return "cluster" }, rate, true},
-		"namespace": {func(string) string { return "public/default" }, rate, true},
-		"pattern":   {func(string) string { return "pattern:persistent://public/default/TestScopes-.*" }, rate, true},
-		"topics":    {func(topic string) string { return topic }, rate, true},
-		"subscription": {func(topic string) string { return topic + "?subscription=billing" }, rate,
-			true},
-		"bytes":  {func(topic string) string { return topic }, bytes, true},
-		"budget": {func(string) string { return "public/default" }, budget, false},
-		"tenant": {func(string) string { return "tenant:public" }, tenant, false},
+		"cluster":      {func(string) string { return "cluster" }, rate, true},
+		"namespace":    {func(string) string { return "public/default" }, rate, true},
+		"pattern":      {func(string) string { return pattern }, rate, true},
+		"topics":       {func(topic string) string { return topic }, rate, true},
+		"subscription": {func(topic string) string { return topic + "?subscription=billing" }, rate, true},
+		"bytes":        {func(topic string) string { return topic }, bytes, true},
+		"aggregate":    {func(string) string { return "public/default" }, aggregate, false},
+		"tenant":       {func(string) string { return "tenant:public" }, tenant, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

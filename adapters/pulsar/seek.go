@@ -55,7 +55,7 @@ func (r *Reader) seek(run func() error) error {
 	return r.stream.seek(run)
 }
 
-// seek ends the generation, and runs the client's seek while nobody receives. The message that was
+// seek ends the generation, and runs the client's seek while no call receives. The message that was
 // received and not returned is dropped, as the client drops its queue, unless the seek fails.
 func (s *stream) seek(run func() error) error {
 	s.seeking.Lock()

@@ -16,8 +16,7 @@ import (
 
 // A Seek that succeeds drops the message that waits for its permit.
 func TestSeek(t *testing.T) {
-	ways(t, func(t *testing.T, w *brokerClient,
-		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	ways(t, func(t *testing.T, w *brokerClient, open opener) {
 		lim := throttletest.Open(t, fast(0))
 		topic := w.topic(0)
 		w.subscribe(topic, "billing")
@@ -35,8 +34,7 @@ func TestSeek(t *testing.T) {
 				received <- string(m.Payload())
 			}
 		}()
-		require.Eventually(t, func() bool { return waiting(lim) == 1 }, 5*time.Second,
-			time.Millisecond)
+		require.Eventually(t, func() bool { return waiting(lim) == 1 }, 5*time.Second, time.Millisecond)
 		require.NoError(t, c.Seek(first.ID()))
 		lim.Set(fast(0))
 		assert.Equal(t, "0", <-received)
@@ -55,8 +53,7 @@ func TestSeek(t *testing.T) {
 
 // Unsubscribe does not wait for a Receive, and no more messages come.
 func TestUnsubscribe(t *testing.T) {
-	ways(t, func(t *testing.T, w *brokerClient,
-		open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer) {
+	ways(t, func(t *testing.T, w *brokerClient, open opener) {
 		for name, unsubscribe := range map[string]func(*pulsarthrottle.Consumer) error{
 			"gentle": (*pulsarthrottle.Consumer).Unsubscribe,
 			"force":  (*pulsarthrottle.Consumer).UnsubscribeForce,

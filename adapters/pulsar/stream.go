@@ -73,7 +73,7 @@ func (s *stream) clientError(err error) error {
 	return err
 }
 
-// awaitNext waits until the generation after g has begun.
+// awaitNext waits until the generation after g has started.
 func (s *stream) awaitNext(ctx context.Context, g *generation.Generation) {
 	select {
 	case <-g.Replaced():

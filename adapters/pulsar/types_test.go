@@ -28,15 +28,12 @@ func TestClientTypes(t *testing.T) {
 		options       pulsar.ConsumerOptions
 		zero, pattern bool
 	}{
-		"one topic":  {pulsar.ConsumerOptions{Topic: topic}, false, false},
-		"partitions": {pulsar.ConsumerOptions{Topic: partitioned}, false, false},
-		"several topics": {pulsar.ConsumerOptions{Topics: []string{topic, partitioned}}, false,
-			false},
-		"with retry topics": {pulsar.ConsumerOptions{Topic: topic, RetryEnable: true}, false,
-			false},
-		"pattern": {pulsar.ConsumerOptions{TopicsPattern: topic + ".*"}, false, true},
-		"zero queue": {pulsar.ConsumerOptions{Topic: topic, EnableZeroQueueConsumer: true},
-			true, false},
+		"one topic":         {pulsar.ConsumerOptions{Topic: topic}, false, false},
+		"partitions":        {pulsar.ConsumerOptions{Topic: partitioned}, false, false},
+		"several topics":    {pulsar.ConsumerOptions{Topics: []string{topic, partitioned}}, false, false},
+		"with retry topics": {pulsar.ConsumerOptions{Topic: topic, RetryEnable: true}, false, false},
+		"pattern":           {pulsar.ConsumerOptions{TopicsPattern: topic + ".*"}, false, true},
+		"zero queue":        {pulsar.ConsumerOptions{Topic: topic, EnableZeroQueueConsumer: true}, true, false},
 	} {
 		c.options.SubscriptionName, c.options.Type = name, pulsar.Shared
 		inner, err := w.client.Subscribe(c.options)
@@ -88,8 +85,7 @@ func (p patterned) GetLastMessageIDs() ([]pulsar.TopicMessageID, error) {
 func TestAPatternIsNotAskedForItsEnds(t *testing.T) {
 	var asked atomic.Int32
 	lim := throttletest.Open(t, slow())
-	c, err := pulsarthrottle.Wrap(patterned{pattern: regexp.MustCompile("orders"), asked: &asked},
-		lim.Limiter)
+	c, err := pulsarthrottle.Wrap(patterned{pattern: regexp.MustCompile("orders"), asked: &asked}, lim.Limiter)
 	require.NoError(t, err)
 	defer c.Close()
 	receiveOne(t, c) // a topic with a limit is known from now on
@@ -133,8 +129,7 @@ func (r emptyReader) Next(ctx context.Context) (pulsar.Message, error) {
 
 // A Reader of several partitions goes by whether messages come, whatever the client's error says.
 func TestAReaderOfPartitionsIsNotAskedForItsEnd(t *testing.T) {
-	wrap := func(r pulsar.Reader, err error, lim *throttletest.Limiter) (*pulsarthrottle.Reader,
-		error) {
+	wrap := func(r pulsar.Reader, err error, lim *throttletest.Limiter) (*pulsarthrottle.Reader, error) {
 		require.NoError(t, err)
 		return pulsarthrottle.WrapReader(r, lim.Limiter)
 	}

@@ -20,9 +20,11 @@ func fast(inFlight int64) policy.Policy {
 	return p
 }
 
-// A scenario gets a function that opens Consumers.
-type scenario = func(t *testing.T, w *brokerClient,
-	open func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer)
+// An opener opens a Consumer.
+type opener = func(pulsar.ConsumerOptions, *throttletest.Limiter) *pulsarthrottle.Consumer
+
+// A scenario is a test of the Consumers that open opens.
+type scenario = func(t *testing.T, w *brokerClient, open opener)
 
 // ways runs f for each way in which a Consumer gets its messages.
 func ways(t *testing.T, f scenario) {
@@ -37,25 +39,27 @@ func queued(t *testing.T, f scenario) {
 	way(t, "wrapped", pulsar.ConsumerOptions{}, (*brokerClient).wrap, f)
 }
 
-func way(t *testing.T, name string, queue pulsar.ConsumerOptions,
-	open func(*brokerClient, pulsar.ConsumerOptions, *throttletest.Limiter,
-		...pulsarthrottle.Option) *pulsarthrottle.Consumer, f scenario,
-) {
+// A subscriber is the method of a brokerClient by which a way opens its Consumers.
+type subscriber = func(
+	*brokerClient, pulsar.ConsumerOptions, *throttletest.Limiter, ...pulsarthrottle.Option,
+) *pulsarthrottle.Consumer
+
+func way(t *testing.T, name string, queue pulsar.ConsumerOptions, subscribe subscriber, f scenario) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
 		w := newBrokerClient(t)
-		f(t, w, func(options pulsar.ConsumerOptions,
-			lim *throttletest.Limiter) *pulsarthrottle.Consumer {
+		f(t, w, func(options pulsar.ConsumerOptions, lim *throttletest.Limiter) *pulsarthrottle.Consumer {
 			options.ReceiverQueueSize = queue.ReceiverQueueSize
 			options.EnableZeroQueueConsumer = queue.EnableZeroQueueConsumer
-			return open(w, options, lim)
+			return subscribe(w, options, lim)
 		})
 	})
 }
 
 // wrap subscribes with the client, and wraps its consumer.
-func (w *brokerClient) wrap(options pulsar.ConsumerOptions, lim *throttletest.Limiter,
-	opts ...pulsarthrottle.Option) *pulsarthrottle.Consumer {
+func (w *brokerClient) wrap(
+	options pulsar.ConsumerOptions, lim *throttletest.Limiter, opts ...pulsarthrottle.Option,
+) *pulsarthrottle.Consumer {
 	w.t.Helper()
 	options.SubscriptionName = "billing"
 	options.SubscriptionInitialPosition = pulsar.SubscriptionPositionEarliest

@@ -225,7 +225,8 @@ func (s *Store) list(ctx context.Context) (snap configstore.Snapshot, applied in
 	set, _ := policy.NewSet(stored) // ties and invalid patterns are among its entries
 	live := policy.Snapshot{Set: set, Revision: resp.Header.Revision * steps}.At(time.Now())
 	snap = configstore.Snapshot{
-		Entries: live.Set.Entries(), Identity: fmt.Sprintf("etcd:%x%s", resp.Header.ClusterId, s.prefix),
+		Entries:  live.Set.Entries(),
+		Identity: fmt.Sprintf("etcd:%x%s", resp.Header.ClusterId, s.prefix),
 		Revision: min(live.Revision, (resp.Header.Revision+1)*steps-1),
 	}
 	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
@@ -261,7 +262,8 @@ func (s *Store) entry(key string, value []byte, revision int64) policy.Entry {
 	}
 	if err == nil && e.Temporary && !slices.Equal(policy.Fields(settings), []string{e.Field}) {
 		err = &policy.FieldError{
-			Field: e.Field, Value: string(value), Reason: "not the only field of the temporary entry",
+			Field: e.Field, Value: string(value),
+			Reason: "not the only field of the temporary entry",
 		}
 	}
 	if err != nil {
@@ -430,7 +432,9 @@ func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Ba
 		user := ctx
 		ctx, cancel := s.bind(ctx)
 		defer cancel()
-		err = s.watch(ctx, client, after/steps, func(b configstore.Batch) bool { return yield(b, nil) })
+		err = s.watch(ctx, client, after/steps, func(b configstore.Batch) bool {
+			return yield(b, nil)
+		})
 		if err != nil && user.Err() == nil {
 			yield(configstore.Batch{}, err)
 		}

@@ -206,9 +206,9 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 			list, err := s.List(ctx)
 			require.NoError(t, err)
 			assert.Len(t, list.Entries, 1)
-			assert.Equal(t, snap.Revision, list.Revision, "whoever lists now is as far")
+			assert.Equal(t, snap.Revision, list.Revision, "a list is at the same revision")
 			_, err = s.Apply(ctx, rate(3), list.Revision)
-			require.NoError(t, err, "an end is nobody's change")
+			require.NoError(t, err, "the end of a temporary value is no conflict")
 			_, err = client.Delete(ctx, key) // as its lease would
 			require.NoError(t, err)
 			deleted = true

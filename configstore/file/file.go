@@ -77,7 +77,9 @@ func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
 		return configstore.Snapshot{}, err
 	}
 	entries, revision := st.at(time.Now())
-	return configstore.Snapshot{Entries: entries, Identity: "file", Revision: revision, Applied: st.revision}, nil
+	return configstore.Snapshot{
+		Entries: entries, Identity: "file", Revision: revision, Applied: st.revision,
+	}, nil
 }
 
 // at returns the entries that have not expired at now, and the revision at which the last of the
@@ -135,13 +137,14 @@ func (s *Store) look() (state, error) {
 	s.state.known, s.state.modified, s.state.size, s.state.data = true, modified, size, data
 	switch {
 	case size < 0 && old.known: // it was there before
-		s.state.err = fmt.Errorf("configstore/file: %s: %w: the file was removed, and its last policies stay in force: "+
-			"restore it, and remove policies from it instead", s.path, fs.ErrNotExist)
+		s.state.err = fmt.Errorf("configstore/file: %s: %w: the file was removed, and its last "+
+			"policies stay in force: restore it, and remove policies from it instead",
+			s.path, fs.ErrNotExist)
 		return s.state, nil
 	case size < 0:
 		if s.state.err = nil; !s.create {
-			s.state.err = fmt.Errorf("configstore/file: %s: %w: check the name, or use file:NAME?create=true "+
-				"to start without policies", s.path, fs.ErrNotExist)
+			s.state.err = fmt.Errorf("configstore/file: %s: %w: check the name, "+
+				"or use file:NAME?create=true to start without policies", s.path, fs.ErrNotExist)
 		}
 		return s.state, nil
 	case size > MaxSize:
@@ -151,7 +154,7 @@ func (s *Store) look() (state, error) {
 		s.state.revision = max(old.revision, modified.UnixMicro())
 		return s.state, nil
 	}
-	entries, err := ParseAt(s.path, data, time.Time{})
+	entries, err := parseAt(s.path, data, time.Time{})
 	if s.state.err = err; err == nil {
 		s.state.entries = entries
 		s.state.revision = modified.UnixMicro()
@@ -166,7 +169,9 @@ func (s *Store) look() (state, error) {
 }
 
 // Apply implements configstore.Store. It replaces the whole file, so that comments in it are lost.
-func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevision int64) (int64, error) {
+func (s *Store) Apply(
+	ctx context.Context, changes []configstore.Change, ifRevision int64,
+) (int64, error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
@@ -191,7 +196,9 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 		return 0, err
 	}
 	for _, c := range changes {
-		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool { return configstore.KeyOf(e) == c.Key })
+		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool {
+			return configstore.KeyOf(e) == c.Key
+		})
 		if !c.Deletes() {
 			entries = append(entries, c.Entry(now, 0))
 		}
@@ -205,7 +212,8 @@ func (s *Store) Apply(ctx context.Context, changes []configstore.Change, ifRevis
 		return 0, fmt.Errorf("configstore/file: %w", err)
 	}
 	if len(data) > MaxSize {
-		return 0, fmt.Errorf("configstore/file: %s: it would have %d bytes: want at most %d", s.path, len(data), MaxSize)
+		return 0, fmt.Errorf("configstore/file: %s: it would have %d bytes: want at most %d",
+			s.path, len(data), MaxSize)
 	}
 	revision := max(now.UnixMicro(), before+1)
 	if err := replace(s.path, data, time.UnixMicro(revision)); err != nil {

@@ -97,10 +97,14 @@ quotaSettings: {capacity: 8192, zones: [a, b]}
 	assert.Equal(t, policy.Busy{Outcomes: []string{"busy", "timeout"}}, billing.Busy)
 	assert.Equal(t, policy.CaughtUp{Throttle: new(true)}, billing.CaughtUp)
 	assert.Equal(t, policy.Quota{Total: new(int64(1 << 20)), Reserved: new(int64(4096))}, entries[4].Settings)
-	assert.Equal(t, configstore.Key{Section: policy.QuotaSection, Scope: policy.TagScope("bulk"), Field: "total"}, configstore.KeyOf(entries[5]))
+	assert.Equal(t, configstore.Key{Section: policy.QuotaSection, Scope: policy.TagScope("bulk"), Field: "total"},
+		configstore.KeyOf(entries[5]))
 	assert.Equal(t, policy.QuotaSettings{Capacity: new(int64(8192)), Zones: []string{"a", "b"}}, entries[6].Settings)
 
-	for name, format := range map[string]func([]policy.Entry) ([]byte, error){"yaml": file.Format, "json": file.FormatJSON} {
+	for name, format := range map[string]func([]policy.Entry) ([]byte, error){
+		"yaml": file.Format,
+		"json": file.FormatJSON,
+	} {
 		data, err := format(entries)
 		require.NoError(t, err)
 		again, err := file.ParseAt(name, data, now)
@@ -110,12 +114,19 @@ quotaSettings: {capacity: 8192, zones: [a, b]}
 }
 
 func TestFormatKeepsNamesText(t *testing.T) {
-	names := []string{"billing", "a.b-c:d", "12", "1e3", "0x10", "1_000", "190:20:30", "2026-01-02", ".inf", "-", "~", "y", "No", "ON", "null", "True", "it's", "a: b", "a #b", "x:"}
+	names := []string{
+		"billing", "a.b-c:d", "12", "1e3", "0x10", "1_000", "190:20:30", "2026-01-02", ".inf", "-", "~", "y", "No",
+		"ON", "null", "True", "it's", "a: b", "a #b", "x:",
+	}
 	var entries []policy.Entry
 	for _, name := range names {
-		entries = append(entries, policy.Entry{Scope: storetest.Orders.WithSubscription(name), Settings: policy.Policy{MessageRate: policy.PerSecond(0)}})
+		entries = append(entries, policy.Entry{
+			Scope: storetest.Orders.WithSubscription(name), Settings: policy.Policy{MessageRate: policy.PerSecond(0)},
+		})
 	}
-	entries = append(entries, policy.Entry{Scope: policy.NamespaceScope("1", "", "2"), Settings: policy.Policy{Round: policy.Duration(time.Second)}})
+	entries = append(entries, policy.Entry{
+		Scope: policy.NamespaceScope("1", "", "2"), Settings: policy.Policy{Round: policy.Duration(time.Second)},
+	})
 	data, err := file.Format(entries)
 	require.NoError(t, err)
 	plain := regexp.MustCompile(`(?m)^    subscription: ([^"].*)$`)
@@ -132,7 +143,9 @@ func TestFormatKeepsNamesText(t *testing.T) {
 }
 
 func TestParseBlocksOfText(t *testing.T) {
-	entries, err := file.Parse("p", []byte("schema: 2\npolicies:\n- scope: >-\n    kafka://a/b/c\n  subscription: |-\n    d\n  messageRate: |-\n    5\n"))
+	text := "schema: 2\npolicies:\n- scope: >-\n    kafka://a/b/c\n" +
+		"  subscription: |-\n    d\n  messageRate: |-\n    5\n"
+	entries, err := file.Parse("p", []byte(text))
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
 	assert.Equal(t, "kafka://a/b/c?subscription=d", entries[0].Scope.String())
@@ -249,15 +262,20 @@ quotaSettings:
 	data, err := file.Format(entries)
 	require.NoError(t, err)
 	assert.Equal(t, text, string(data))
-	temporary := policy.Entry{Settings: policy.QuotaSettings{Capacity: new(int64(1))}, Temporary: true, Field: "capacity", Expires: time.Date(2040, 1, 2, 0, 0, 0, 0, time.UTC)}
+	temporary := policy.Entry{
+		Settings: policy.QuotaSettings{Capacity: new(int64(1))}, Temporary: true, Field: "capacity",
+		Expires: time.Date(2040, 1, 2, 0, 0, 0, 0, time.UTC),
+	}
 	data, err = file.Format([]policy.Entry{entries[2], temporary})
 	require.NoError(t, err)
-	assert.Equal(t, "schema: 2\npolicies: []\nquotaSettings:\n  - capacity: 4194304\n    zones: [a, b]\n  - expires: 2040-01-02T00:00:00Z\n    capacity: 1\n", string(data))
+	assert.Equal(t, "schema: 2\npolicies: []\nquotaSettings:\n  - capacity: 4194304\n    zones: [a, b]\n"+
+		"  - expires: 2040-01-02T00:00:00Z\n    capacity: 1\n", string(data))
 }
 
 func TestAnOldFileSaysWhatToDo(t *testing.T) {
 	_, err := file.Parse("p", []byte("schema: 1\npolicies:\n- scope: cluster\n  messageRate: 5\n"))
-	assert.EqualError(t, err, "p:1: policy: schema 1: written by an older version: set the fields again in the form of schema 2, see docs/reference/policy.md")
+	assert.EqualError(t, err, "p:1: policy: schema 1: written by an older version: set the fields again in the form "+
+		"of schema 2, see docs/reference/policy.md")
 }
 
 func FuzzParse(f *testing.F) {
@@ -395,6 +413,8 @@ func TestAnOlderCopyIsAChange(t *testing.T) {
 	require.NoError(t, os.Remove(path))
 	_, err = open(t, path).Apply(ctx, change, seen)
 	assert.ErrorAs(t, err, new(*configstore.ConflictError))
-	_, err = configstore.Edit(ctx, open(t, path), func(s configstore.Snapshot) ([]configstore.Change, error) { return change, nil })
+	_, err = configstore.Edit(ctx, open(t, path), func(s configstore.Snapshot) ([]configstore.Change, error) {
+		return change, nil
+	})
 	assert.NoError(t, err)
 }

@@ -60,14 +60,15 @@ func (e *LineError) Unwrap() error { return e.Err }
 // A temporary entry comes back as one entry for each of its fields. One that has expired, or would
 // live longer than [configstore.MaxTTL], is refused.
 func Parse(name string, data []byte) ([]policy.Entry, error) {
-	return ParseAt(name, data, time.Now())
+	return parseAt(name, data, time.Now())
 }
 
-// ParseAt is Parse at now. If now is zero, entries may expire at any time: a file that is a store
+// parseAt is Parse at now. If now is zero, entries may expire at any time: a file that is a store
 // keeps those that have expired.
-func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
+func parseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 	p := &fileParser{
-		name: name, now: now, seen: make(map[configstore.Key]int), lines: make(map[policy.Scope]int),
+		name: name, now: now, seen: make(map[configstore.Key]int),
+		lines: make(map[policy.Scope]int),
 	}
 	if len(data) > MaxSize {
 		p.fault(nil, fmt.Errorf("%d bytes: want at most %d", len(data), MaxSize))
@@ -83,7 +84,9 @@ func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 		p.fault(nil, err)
 		var syntax yaml.Error
 		if errors.As(err, &syntax) {
-			p.errs[0] = &LineError{name, syntax.GetToken().Position.Line, errors.New(syntax.GetMessage())}
+			p.errs[0] = &LineError{
+				name, syntax.GetToken().Position.Line, errors.New(syntax.GetMessage()),
+			}
 		}
 		return nil, errors.Join(p.errs...)
 	}
@@ -206,7 +209,8 @@ func (p *fileParser) root(body ast.Node) {
 		case ok:
 			p.section(section, pair.Value)
 		default:
-			p.fieldFault(pair.Key, key, "", "unknown field: want schema, policies, quotas or quotaSettings")
+			p.fieldFault(pair.Key, key, "",
+				"unknown field: want schema, policies, quotas or quotaSettings")
 		}
 	}
 	if !schema {

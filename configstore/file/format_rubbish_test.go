@@ -18,7 +18,10 @@ func TestRubbishIsRefusedFast(t *testing.T) {
 	if testing.Short() {
 		size = 1 << 16
 	}
-	for _, bit := range []string{"[", "{", "- ", "a: ", "? ", "a", "\x00", "\n- x", "\"", "'", "|\n", "&a ", "*a ", "!!x ", "#", "[{", "[]", "  \n", "- [\n", "[a: ", "it's [", "a:\n", "[[],"} {
+	for _, bit := range []string{
+		"[", "{", "- ", "a: ", "? ", "a", "\x00", "\n- x", "\"", "'", "|\n", "&a ", "*a ", "!!x ", "#", "[{", "[]",
+		"  \n", "- [\n", "[a: ", "it's [", "a:\n", "[[],",
+	} {
 		start := time.Now()
 		_, err := file.Parse("rubbish", []byte(strings.Repeat(bit, size/len(bit))))
 		require.Error(t, err, "%q", bit)
@@ -44,7 +47,8 @@ func TestBracketsInTextAreText(t *testing.T) {
 	for _, text := range []string{
 		"schema: 2 # " + many + "\npolicies: []\n",
 		"# it's " + many + "\nschema: 2\n",
-		"schema: 2\npolicies:\n- scope: \"pattern:" + strings.Repeat("[a]", 60) + strings.Repeat(`\\[`, 60) + "\"\n  burst: 1\n",
+		"schema: 2\npolicies:\n- scope: \"pattern:" + strings.Repeat("[a]", 60) +
+			strings.Repeat(`\\[`, 60) + "\"\n  burst: 1\n",
 		"schema: 2\npolicies:\n- scope: kafka://a/b/c\n  subscription: '" + many + "'\n  burst: 1\n",
 		`{"schema": 2, "policies": [` + strings.TrimSuffix(line.String(), ", ") + "]}",
 		"\uFEFFschema: 2\npolicies: []\n",

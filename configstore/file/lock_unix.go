@@ -38,7 +38,8 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 		case <-time.After(pause/2 + rand.N(pause)):
 		case <-ctx.Done():
 			_ = f.Close()
-			return nil, fmt.Errorf("%s: another writer holds the lock: %w", name, context.Cause(ctx))
+			return nil, fmt.Errorf("%s: another writer holds the lock: %w", name,
+				context.Cause(ctx))
 		}
 	}
 }

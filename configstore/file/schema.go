@@ -14,7 +14,9 @@ func Schema() ([]byte, error) {
 	}
 	item := func(section policy.Section, required ...string) map[string]any {
 		schema := section.JSONSchema()
-		schema["required"] = required
+		if len(required) > 0 {
+			schema["required"] = required
+		}
 		properties := schema["properties"].(map[string]any)
 		properties["expires"] = map[string]any{
 			"type": "string", "format": "date-time",
@@ -24,8 +26,8 @@ func Schema() ([]byte, error) {
 	}
 	policies := item(policy.PolicySection, "scope")
 	properties := policies["properties"].(map[string]any)
-	properties["scope"] = text("cluster, tenant:NAME, tenant/namespace, tenant/cluster/namespace, " +
-		"pattern:REGEX or the URL of a topic.")
+	properties["scope"] = text("cluster, tenant:NAME, tenant/namespace, " +
+		"tenant/cluster/namespace, pattern:REGEX or the URL of a topic.")
 	properties["subscription"] = text("A subscription of the topic: the entry is for it alone.")
 	quotas := item(policy.QuotaSection, "scope")
 	quotas["properties"].(map[string]any)["scope"] = text("tenant:NAME or tag:NAME.")

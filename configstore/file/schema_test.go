@@ -3,6 +3,7 @@ package file_test
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -31,6 +32,45 @@ func TestSchemaIsCurrent(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, string(want) == string(got),
 		"stale: go test ./configstore/file -run TestSchemaIsCurrent -update")
+}
+
+// TestSchemaIsStrict: editors that check the schema itself refuse a null, as in "required": null.
+func TestSchemaIsStrict(t *testing.T) {
+	data, err := file.Schema()
+	require.NoError(t, err)
+	assert.NotRegexp(t, `[:\[,]\s*null\b`, string(data))
+}
+
+// TestSchemaHasDefaults compares the defaults in the schema with those of the fields.
+func TestSchemaHasDefaults(t *testing.T) {
+	data, err := file.Schema()
+	require.NoError(t, err)
+	var root struct {
+		Properties map[string]*jsonschema.Schema `json:"properties"`
+	}
+	require.NoError(t, json.Unmarshal(data, &root))
+	for _, section := range policy.Sections() {
+		list := root.Properties[section.String()]
+		if len(list.AnyOf) > 0 {
+			list = list.AnyOf[1]
+		}
+		for _, f := range section.Fields() {
+			field := list.Items
+			for name := range strings.SplitSeq(f.Name, ".") {
+				field = field.Properties[name]
+			}
+			if f.Default == "" {
+				assert.Empty(t, field.Default, f.Name)
+				continue
+			}
+			var value any
+			require.NoError(t, json.Unmarshal(field.Default, &value), f.Name)
+			if items, ok := value.([]any); ok {
+				value = items[0] // the only default that is a list has one item
+			}
+			assert.Equal(t, f.Default, fmt.Sprint(value), f.Name)
+		}
+	}
 }
 
 // validate returns what the JSON Schema says of a file.

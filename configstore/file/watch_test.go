@@ -87,7 +87,7 @@ func TestEventsShowEachChange(t *testing.T) {
 				f.link("./v3", "current")
 			},
 		}},
-		"folder that comes later": {"a/b/c/p.yaml", func(f folder) { f.write("a/b/c/p.yaml", 1) }, []func(folder, int64){
+		"later folder": {"a/b/c/p.yaml", func(f folder) { f.write("a/b/c/p.yaml", 1) }, []func(folder, int64){
 			func(f folder, rate int64) {
 				f.removeAll("a")
 				time.Sleep(50 * time.Millisecond) // time to see that the file is missing

@@ -104,8 +104,8 @@ func overReserved(t *testing.T, b Backend) {
 	require.ErrorAs(t, apply(put(policy.TenantScope("b"), quota(41))), &fault)
 	assert.Equal(t, policy.FieldError{
 		Field: "reserved", Value: "101",
-		Reason: "all quotas together reserve more than the cluster's capacity, 100: reserve less, " +
-			"or raise the capacity",
+		Reason: "all quotas together reserve more than the cluster's capacity, 100: " +
+			"reserve less, or raise the capacity",
 	}, *fault)
 	require.NoError(t, apply(put(policy.TenantScope("b"), quota(40))))
 	require.ErrorAs(t, apply(capacity(99)), new(*policy.FieldError))
@@ -136,7 +136,8 @@ func allOrNothing(t *testing.T, b Backend) {
 	_, err = s.Apply(ctx, append(put(Orders, rate(1)), put(Orders, rate(2))...), 0)
 	assert.ErrorAs(t, err, new(*policy.FieldError))
 	_, err = s.Apply(
-		ctx, append(put(policy.PatternScope("a."), rate(1)), put(policy.PatternScope("b."), rate(2))...),
+		ctx,
+		append(put(policy.PatternScope("a."), rate(1)), put(policy.PatternScope("b."), rate(2))...),
 		0,
 	)
 	assert.ErrorAs(t, err, new(*policy.TieError))
@@ -161,13 +162,17 @@ func allOrNothing(t *testing.T, b Backend) {
 		CaughtUp: policy.CaughtUp{
 			Throttle: new(true), Backlog: new(int64(7)),
 		}, Ramp: policy.Ramp{Over: policy.Duration(time.Minute)},
-		Sharing: policy.Sharing{Mode: policy.Groups, Groups: []string{"eu", "1"}, KeepBack: new(0.5)},
+		Sharing: policy.Sharing{
+			Mode: policy.Groups, Groups: []string{"eu", "1"}, KeepBack: new(0.5),
+		},
 	}
 	scopes := []policy.Scope{
-		policy.ClusterScope(), policy.NamespaceScope("public", "", "default"), policy.NamespaceScope(
-			"public", "east", "default",
-		),
-		policy.PatternScope(`^kafka://public/.*/a: #"'b|\d$`), Orders, Orders.WithSubscription("a/b ?c"),
+		policy.ClusterScope(),
+		policy.NamespaceScope("public", "", "default"),
+		policy.NamespaceScope("public", "east", "default"),
+		policy.PatternScope(`^kafka://public/.*/a: #"'b|\d$`),
+		Orders,
+		Orders.WithSubscription("a/b ?c"),
 	}
 	var changes []configstore.Change
 	for _, scope := range scopes {
@@ -191,7 +196,7 @@ func allOrNothing(t *testing.T, b Backend) {
 	assert.Greater(t, again, revision, "a removal moves the revision on")
 	list, err = s.List(ctx)
 	require.NoError(t, err)
-	_, ok := list.Permanent(Orders)
+	_, ok := list.Find(configstore.Key{Scope: Orders})
 	assert.False(t, ok)
 }
 
@@ -224,8 +229,9 @@ func concurrentEdits(t *testing.T, b Backend) {
 		wg.Go(func() {
 			for range each {
 				plan := func(s configstore.Snapshot) ([]configstore.Change, error) {
-					old, _ := s.Permanent(Orders)
-					return s.Set(Orders, policy.Policy{Burst: new(*old.WithDefaults().Burst + 1)}), nil
+					old, _ := s.Find(configstore.Key{Scope: Orders})
+					burst := *old.(policy.Policy).WithDefaults().Burst
+					return s.Set(Orders, policy.Policy{Burst: new(burst + 1)}), nil
 				}
 				_, err := configstore.Edit(ctx, stores[i%2], plan)
 				assert.NoError(t, err)
@@ -235,16 +241,15 @@ func concurrentEdits(t *testing.T, b Backend) {
 	wg.Wait()
 	list, err := stores[0].List(ctx)
 	require.NoError(t, err)
-	p, _ := list.Permanent(Orders)
-	assert.Equal(t, int64(4*each), *p.WithDefaults().Burst, "an update was lost")
+	p, _ := list.Find(configstore.Key{Scope: Orders})
+	assert.Equal(t, int64(4*each), *p.(policy.Policy).WithDefaults().Burst, "an update was lost")
 }
 
 func temporary(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
-	edit := func(plan func(configstore.Snapshot) []configstore.Change) {
-		_, err := configstore.Edit(ctx, s, func(s configstore.Snapshot) ([]configstore.Change, error) {
-			return plan(s), nil
-		})
+	edit := func(change func(configstore.Snapshot) []configstore.Change) {
+		plan := func(s configstore.Snapshot) ([]configstore.Change, error) { return change(s), nil }
+		_, err := configstore.Edit(ctx, s, plan)
 		require.NoError(t, err)
 	}
 	resolved := func() policy.Policy {
@@ -305,7 +310,7 @@ func temporary(t *testing.T, b Backend) {
 		t, int64(5), *resolved().WithDefaults().Burst, "a permanent set ends the temporary one",
 	)
 	edit(func(s configstore.Snapshot) []configstore.Change {
-		return s.Unset(configstore.Key{Scope: Orders}, "byteRate", "burst")
+		return s.SetAndUnset(Orders, policy.Policy{}, "byteRate", "burst")
 	})
 	assert.Equal(t, rate(1), resolved())
 	edit(func(s configstore.Snapshot) []configstore.Change {
@@ -322,7 +327,8 @@ func replaceTwice(t *testing.T, b Backend) {
 	want := []policy.Entry{
 		{Scope: Orders, Settings: rate(1)},
 		{
-			Scope: Orders, Settings: policy.Policy{Burst: new(int64(1))}, Temporary: true, Field: "burst",
+			Scope: Orders, Settings: policy.Policy{Burst: new(int64(1))}, Temporary: true,
+			Field:   "burst",
 			Expires: end(time.Hour + 1),
 		},
 		{
@@ -330,7 +336,8 @@ func replaceTwice(t *testing.T, b Backend) {
 			Expires: end(90 * time.Minute),
 		},
 		{
-			Scope: Orders, Settings: policy.Policy{Paused: new(true)}, Temporary: true, Field: "paused",
+			Scope: Orders, Settings: policy.Policy{Paused: new(true)}, Temporary: true,
+			Field:   "paused",
 			Expires: end(configstore.MaxTTL),
 		},
 	}
@@ -450,7 +457,8 @@ func follow(t *testing.T, b Backend) {
 			assert.Equal(t, first.Identity, snap.Identity)
 			if snap.Revision >= revision {
 				assert.Equal(
-					t, policy.PerSecond(permits), snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate,
+					t, policy.PerSecond(permits),
+					snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate,
 				)
 				break
 			}
@@ -508,7 +516,8 @@ func badData(t *testing.T, b Backend) {
 	}
 	if bad.err == nil { // one entry of a snapshot
 		require.Error(t, bad.snap.Set.Entries()[0].Err)
-		assert.Equal(t, policy.PerSecond(1), bad.snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
+		assert.Equal(t, policy.PerSecond(1),
+			bad.snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
 		_, err = s.Apply(ctx, put(Orders, rate(2)), 0)
 		require.NoError(t, err, "bad data can be replaced")
 		assert.Equal(

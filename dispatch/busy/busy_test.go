@@ -31,7 +31,7 @@ func TestTChannel(t *testing.T) {
 }
 
 // TestTChannelSilence: if there are no more busy answers than requests, at least one request is
-// let through in eight seconds, and in every second if MinRate is set.
+// allowed in eight seconds, and in every second if MinRate is set.
 func TestTChannelSilence(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		minRate := rapid.SampledFrom([]float64{0, 1, 5}).Draw(t, "minRate")
@@ -57,7 +57,7 @@ func TestPublished(t *testing.T) {
 		name      string
 		rule      busy.TChannel
 		converged int
-		last      float64 // requests let through in the last second
+		last      float64 // requests sent in the last second
 	}{
 		{"steady", busy.TChannel{RecoverRate: 3}, 17, 5000},
 		{"flappy", busy.TChannel{RecoverRate: 3}, 19, 5000},

@@ -100,9 +100,9 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// TestOtherLimitOnTheWay: another limit, such as a quota, lets less through than the busy limit, so
-// that a busy answer leaves the busy limit above the rate that the service is known to bear. The
-// busy limit is nevertheless lifted within ten seconds.
+// TestOtherLimitOnTheWay: another limit, such as a quota, is lower than the busy limit, so that a
+// busy answer leaves the busy limit above the rate that the service is known to bear. The busy
+// limit is nevertheless lifted within ten seconds.
 func TestOtherLimitOnTheWay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wanted := rapid.Float64Range(20, 100_000).Draw(t, "wanted")

@@ -10,7 +10,7 @@ import (
 // second.
 type Simulation struct {
 	Requests Pattern // that callers want to send, in each second
-	Busy     Pattern // busy answers in each second; at most the requests let through
+	Busy     Pattern // busy answers in each second; at most the requests sent
 	Duration int     // seconds; busy answers in 1..Duration-1, recovery from Duration+1
 }
 
@@ -33,21 +33,23 @@ const lastSecond = 30
 func (s Simulation) Run(next func(Second) (limit float64)) (all []Second, converged int, ok bool) {
 	limit, throttled := float64(Max), 0.0
 	for t := 1; t < s.Duration; t++ {
-		wanted := s.Requests.At(t)
+		wanted := s.Requests.at(t)
 		through := math.Floor(min(limit, wanted))
 		throttled = wanted - through
 		now := Second{Time: t, Through: through, Throttled: throttled, Limit: limit}
-		now.Busy = min(s.Busy.At(t), through)
+		now.Busy = min(s.Busy.at(t), through)
 		all = append(all, now)
 		limit = next(now)
 	}
 	t := s.Duration
 	for last := max(lastSecond, s.Duration+lastSecond-published); throttled != 0; {
 		t++
-		wanted := s.Requests.At(t)
+		wanted := s.Requests.at(t)
 		through := min(limit, wanted)
 		throttled = wanted - through
-		now := Second{Time: t, Recovering: true, Through: through, Throttled: throttled, Limit: limit}
+		now := Second{
+			Time: t, Recovering: true, Through: through, Throttled: throttled, Limit: limit,
+		}
 		all = append(all, now)
 		limit = next(now)
 		if t > last {
@@ -74,10 +76,10 @@ func Patterns() []string {
 	}
 }
 
-// At returns the number in second t, from 0 to a billion: Start in every second (steady), Start in
+// at returns the number in second t, from 0 to a billion: Start in every second (steady), Start in
 // every third second and 0 otherwise (flappy), 100 more or fewer in each second (linear), or twice
 // or half as many in each second (exponential).
-func (p Pattern) At(t int) float64 {
+func (p Pattern) at(t int) float64 {
 	n := p.Start
 	switch p.Name {
 	case "flappy":

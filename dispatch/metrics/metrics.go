@@ -10,7 +10,7 @@
 //	throttle_waits_total                calls that had to wait, by reason, counted when served
 //	throttle_wait_seconds               histogram of their waiting times
 //	throttle_waiting_calls              calls waiting now
-//	throttle_shadowed_messages_total    messages that only shadow mode let through
+//	throttle_shadowed_messages_total    messages that would have waited without shadow mode
 //	throttle_caught_up                  1: this replica has caught up with the producers
 //	throttle_exempt                     1: nothing is charged now: caught up, or not limited
 //	throttle_in_flight_messages         delivered and not done; only where maxInFlight is set
@@ -34,7 +34,7 @@
 //	throttle_permit_store_requests_total       requests sent to the permit store
 //	throttle_permit_store_errors_total         requests that failed
 //	throttle_permit_store_late_replies_total   replies that came too late to be used
-//	throttle_permit_store_unavailable          1: the last request failed
+//	throttle_permit_store_unavailable          1: no request was answered lately
 //	throttle_policy_store_unavailable          1: policies cannot be read; the last ones apply
 //	throttle_policy_revision                   revision of the policies in force
 //	throttle_invalid_policies                  stored policies that are invalid and ignored
@@ -78,29 +78,35 @@ func ofSubscription(name, help string, more ...string) *prometheus.Desc {
 func ofLimit(name, help string) *prometheus.Desc { return ofSubscription(name, help, "limit") }
 
 var (
-	waits    = ofSubscription("waits_total", "Calls that had to wait for a permit, by reason.", "reason")
+	waits = ofSubscription("waits_total", "Calls that had to wait for a permit, by reason.",
+		"reason")
 	waitTime = ofSubscription("wait_seconds", "Waiting times of calls that had to wait.")
 	waiting  = ofSubscription("waiting_calls", "Calls waiting now.")
-	shadowed = ofSubscription("shadowed_messages_total", "Messages that only shadow mode let through.")
+	shadowed = ofSubscription("shadowed_messages_total",
+		"Messages that would have waited without shadow mode.")
 	caughtUp = ofSubscription("caught_up", "1 if this replica has caught up with the producers.")
 	exempt   = ofSubscription("exempt", "1 if nothing is charged now: caught up, or not limited.")
 	inFlight = ofSubscription("in_flight_messages", "Messages delivered and not done.")
-	backlog  = ofSubscription("backlog_messages", "Messages not yet read by this replica, if known.")
+	backlog  = ofSubscription("backlog_messages",
+		"Messages not yet read by this replica, if known.")
 
-	granted     = ofLimit("permits_granted_total", "Permits taken, including those given back later.")
+	granted = ofLimit("permits_granted_total",
+		"Permits taken, including those given back later.")
 	returned    = ofLimit("permits_returned_total", "Permits given back unused.")
 	expired     = ofLimit("permits_expired_total", "Permits allocated and never used.")
 	allocated   = ofLimit("permits_allocated", "Permits allocated and not yet taken.")
 	allocations = ofLimit("allocations_total", "Batches received from the permit store.")
 	rate        = ofLimit("limit_permits_per_second", "The limit, over all replicas.")
-	rampRate    = ofLimit("limit_ramp_permits_per_second", "The limit on its ramp now, while it rises.")
-	share       = ofLimit("limit_share_permits_per_second", "This replica's share; 0 if not known yet.")
-	changed     = ofLimit("limit_revision", "Revision of the policies at which the limit last changed.")
+	rampRate    = ofLimit("limit_ramp_permits_per_second",
+		"The limit on its ramp now, while it rises.")
+	share   = ofLimit("limit_share_permits_per_second", "This replica's share; 0 if not known yet.")
+	changed = ofLimit("limit_revision", "Revision of the policies at which the limit last changed.")
 
-	requests    = describe("permit_store_requests_total", "Requests sent to the permit store.")
-	errs        = describe("permit_store_errors_total", "Requests that failed.")
-	late        = describe("permit_store_late_replies_total", "Replies that came too late to be used.")
-	permitsDown = describe("permit_store_unavailable", "1 if the last request failed.")
+	requests = describe("permit_store_requests_total", "Requests sent to the permit store.")
+	errs     = describe("permit_store_errors_total", "Requests that failed.")
+	late     = describe("permit_store_late_replies_total",
+		"Replies that came too late to be used.")
+	permitsDown = describe("permit_store_unavailable", "1 if no request was answered lately.")
 	sourceDown  = describe("policy_store_unavailable", "1 if the policies cannot be read now.")
 	revision    = describe("policy_revision", "Revision of the policies in force.")
 	invalid     = describe("invalid_policies", "Stored policies that are invalid and ignored.")
@@ -149,7 +155,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			counter(granted, l.Granted, labels...)
 			counter(returned, l.Returned, labels...)
 			counter(expired, l.Expired, labels...)
-			gauge(allocated, float64(l.Stock), labels...)
+			gauge(allocated, float64(l.Held), labels...)
 			counter(allocations, l.Allocations, labels...)
 			if l.Ramp > 0 {
 				gauge(rampRate, l.Ramp, labels...)
@@ -177,7 +183,8 @@ func histogram(h dispatch.Histogram, labels []string) prometheus.Metric {
 		sum += uint64(h.Buckets[i])
 		buckets[bound.Seconds()] = sum
 	}
-	return prometheus.MustNewConstHistogram(waitTime, uint64(h.Count), h.Sum.Seconds(), buckets, labels...)
+	return prometheus.MustNewConstHistogram(waitTime, uint64(h.Count), h.Sum.Seconds(), buckets,
+		labels...)
 }
 
 func flag(on bool) float64 {

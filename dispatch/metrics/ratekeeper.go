@@ -46,7 +46,8 @@ type keeper struct{ k *ratekeeper.Ratekeeper }
 func ofID(name, help string) *prometheus.Desc { return describe("quota_"+name, help, "id") }
 
 var (
-	term      = describe("ratekeeper_term", "Term in which this ratekeeper leads; 0 if it does not.")
+	term = describe("ratekeeper_term",
+		"Term in which this ratekeeper leads; 0 if it does not.")
 	tracked   = describe("ratekeeper_tracked_ids", "Known throttling ids.")
 	started   = ofID("started_messages_per_second", "Messages started by all replicas.")
 	costs     = ofID("cost_bytes_per_second", "Cost of all messages.")
@@ -61,8 +62,8 @@ var (
 
 	readerCost = describe("busy_reader_cost_bytes_per_second", "Cost on a backend near its target.",
 		"backend", "zone", "id")
-	readerPart = describe("busy_reader_cost_ratio", "Part of the cost of a backend near its target.",
-		"backend", "zone", "id")
+	readerPart = describe("busy_reader_cost_ratio",
+		"Part of the cost of a backend near its target.", "backend", "zone", "id")
 )
 
 // Describe implements prometheus.Collector.

@@ -22,8 +22,8 @@ const (
 	wakeKind    = "throttle:wake:"    // on Redis: channels
 )
 
-// LimitKey is the key of a scope's limit: of a topic, of one of its subscriptions, or an
-// aggregate.
+// LimitKey returns the key of a scope's limit: of a topic, of one of its subscriptions, or an
+// aggregate limit.
 func LimitKey(cluster string, scope policy.Scope, bytes bool) string {
 	unit := ":messages"
 	if bytes {
@@ -35,43 +35,45 @@ func LimitKey(cluster string, scope policy.Scope, bytes bool) string {
 	return limitKind + tag(cluster, scope.String()) + unit
 }
 
-// BusyKey is the key of the limit by which a subscription slows down for the systems that its
+// BusyKey returns the key of the limit by which a subscription slows down for the systems that its
 // handlers call.
 func BusyKey(cluster string, topic policy.Topic, subscription string) string {
 	return limitKind + tag(cluster, topic.String()) + ":busy:" + subscription
 }
 
-// QuotaKey is the key of a throttling id's quota.
+// QuotaKey returns the key of a throttling id's quota.
 func QuotaKey(cluster string, id policy.Scope) string {
 	return limitKind + tag(cluster, id.String()) + ":quota"
 }
 
-// PoolKey is the key of the record that the heartbeats of a limit replace, from the limit's key.
+// PoolKey returns the key of the record that the heartbeats of a limit replace, given the limit's
+// key.
 func PoolKey(limit string) string { return poolKind + strings.TrimPrefix(limit, limitKind) }
 
-// GroupsKey is the key of the record that the draws of a limit replace, from the limit's key.
+// GroupsKey returns the key of the record that the draws of a limit replace, given the limit's
+// key.
 func GroupsKey(limit string) string { return groupsKind + strings.TrimPrefix(limit, limitKind) }
 
-// RatesKey is the key of the rates of all quotas of a cluster, which a ratekeeper writes.
+// RatesKey returns the key of the rates of all quotas of a cluster, which a ratekeeper writes.
 func RatesKey(cluster string) string { return ratesKind + "{" + cluster + "}" }
 
-// UsageOf is the name under which replicas publish their usage of quotas, in place of the
-// cluster's.
+// UsageOf returns the name under which replicas publish their usage of quotas, instead of the
+// cluster's name.
 func UsageOf(cluster string) string { return cluster + "/usage" }
 
-// RedisStatus is the key of a replica's status record on Redis.
+// RedisStatus returns the Redis key of a replica's status record.
 func RedisStatus(cluster, replica string) string {
 	return statusKind + "{" + cluster + "}:" + replica
 }
 
-// RedisReplicas is the key of the set of replicas with a status record on Redis.
+// RedisReplicas returns the Redis key of the set of replicas with a status record.
 func RedisReplicas(cluster string) string { return replicaKind + "{" + cluster + "}" }
 
-// RedisWake is the channel on which a process hears that the turn of one of its waiters has come.
-// allocate.lua publishes on it.
+// RedisWake returns the Redis channel of a process, on which allocate.lua publishes the waiters
+// whose turn has come.
 func RedisWake(process string) string { return wakeKind + process }
 
-// EtcdKey is where etcd keeps what has a key of this file.
+// EtcdKey returns the etcd key for a key of this file.
 func EtcdKey(prefix, key string) string { return prefix + "/permits/" + url.PathEscape(key) }
 
 // EtcdStatus is the prefix of the status records of a cluster's replicas in etcd; a replica of ""
@@ -80,7 +82,7 @@ func EtcdStatus(prefix, cluster, replica string) string {
 	return prefix + "/status/" + url.PathEscape(cluster) + "/" + url.PathEscape(replica)
 }
 
-// EtcdClock is the key of the clock that all processes of a prefix share.
+// EtcdClock returns the key of the clock that all processes of a prefix share.
 func EtcdClock(prefix string) string { return prefix + "/clock" }
 
 func tag(cluster, of string) string { return "{" + cluster + "/" + of + "}" }

@@ -1,7 +1,7 @@
-// Package permits has what a Limiter and a permit store say to each other: the requests with
-// their answers, the records that a store keeps, and the keys under which it keeps them.
+// Package permits has what Limiters and permit stores exchange: the requests with their answers,
+// the records that a store keeps, and the keys under which it keeps them.
 //
-// The permit stores are in the packages below this one, and permitstest is their conformance
+// The permit stores are in the packages below this one. Package permitstest is their conformance
 // suite.
 package permits
 

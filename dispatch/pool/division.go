@@ -7,10 +7,10 @@ import (
 
 const (
 	// The parts of a TTL by which a group counts as present, see [Division.Visit].
-	presentPart = 0.25 // a group's permits may be stolen so long after a member's last visit
-	lostTTLs    = 12.0 // a member that has been silent for so many TTL is removed
+	presentPart = 0.25 // of a TTL: a group's permits may be stolen until then after a visit
+	lostTTLs    = 12.0 // TTLs after which a silent member is removed
 
-	lapseAheads = 3.0 // permits lapse this many Ahead after they have opened
+	expiryAheads = 3.0 // permits expire this many Aheads after they have opened
 )
 
 // Terms say how a limit is divided; they come from the policy.
@@ -23,12 +23,12 @@ type Terms struct {
 	TTL     float64  // seconds, > 0: see [Division.Visit]
 }
 
-// Lifetime is for how long a permit store must keep a division after its last visit, in seconds.
+// Lifetime returns how long a permit store must keep a division after its last visit, in seconds.
 func (t Terms) Lifetime() float64 { return max(3600, 2*t.Period, lostTTLs*t.TTL) }
 
-// MayGoOn reports whether a member that has not reached the permit store for that many seconds
-// may use its own group's permits without the store: the other groups have noticed its silence by
-// then, and have not removed it yet.
+// MayGoOn reports whether a member may use its own group's permits without the permit store, which
+// it has not reached for silent seconds. By then the other groups have noticed its silence, and
+// have not removed it yet.
 func (t Terms) MayGoOn(silent float64) bool {
 	return silent > presentPart*t.TTL && silent < lostTTLs/2*t.TTL
 }
@@ -51,7 +51,7 @@ type Division struct {
 type Part struct {
 	Name  string  `json:"name"`
 	Share int64   `json:"share"`          // of a whole period, by the present terms
-	Used  int64   `json:"used"`           // drawn by any group, or lapsed
+	Used  int64   `json:"used"`           // drawn by any group, or expired
 	Base  int64   `json:"base,omitempty"` // opened by earlier terms
 	From  float64 `json:"from,omitempty"` // when the present terms began, as a part of the period
 }
@@ -77,20 +77,20 @@ type Drawn struct {
 
 // Visit serves one member's request at the store's time now, and returns the division to keep.
 //
-// Within a period the permits of a group open evenly, Ahead of their time. All but one lapse if
-// no member has drawn them three times Ahead after that, so that a divided limit is paced, too,
-// and saves nothing up. A member that wants more than is open of its own group's permits steals
-// what other groups have left beyond the keep-back; of a group that asks for permits, only what
-// it has not drawn Ahead after their time.
+// Within a period, the permits of a group open evenly, Ahead of their time. Permits that no member
+// has drawn expire three times Ahead after that, except one. So a divided limit is paced, too, and
+// saves nothing up. A member that wants more permits than its own group has open steals permits
+// that other groups have left beyond the keep-back. Of a group that requests permits, it steals
+// only those not drawn until Ahead after their time.
 //
-// In a network partition each side spends only its own permits. No permits are stolen from a
-// group whose members have all been silent for a quarter of TTL; they may go on with their own
-// group's permits, from a quarter of TTL after they lost the permit store. A member is removed
-// after twelve TTL, and must have stopped after six. The permits of a group without members may
-// be stolen.
+// In a network partition, each side uses only its own permits. No permits are stolen from a group
+// whose members have all been silent for a quarter of TTL. Such members may continue with their
+// own group's permits, from a quarter of TTL after they lost the permit store. A member is removed
+// after twelve TTL, and must have stopped after six. The permits of a group without members may be
+// stolen.
 //
-// While the store's clock steps back, the division's stands still. Terms that change within a
-// period leave as spent what was spent.
+// While the store's clock steps back, the division's clock stands still. If the terms change
+// within a period, used permits stay used.
 func (d Division) Visit(t Terms, v Visit, now float64) (Division, Drawn) {
 	if d.Last > 0 {
 		d.Clock += max(0, now-d.Last)
@@ -99,8 +99,8 @@ func (d Division) Visit(t Terms, v Visit, now float64) (Division, Drawn) {
 	d = d.begin(t)
 	d = d.see(t, v)
 	for i := range d.Parts {
-		if p := &d.Parts[i]; d.elapsed(t, -lapseAheads*t.Ahead) > p.From {
-			p.Used = max(p.Used, d.due(t, *p, -lapseAheads*t.Ahead)-1)
+		if p := &d.Parts[i]; d.elapsed(t, -expiryAheads*t.Ahead) > p.From {
+			p.Used = max(p.Used, d.due(t, *p, -expiryAheads*t.Ahead)-1)
 		}
 	}
 
@@ -134,9 +134,9 @@ func (d Division) Visit(t Terms, v Visit, now float64) (Division, Drawn) {
 	return d, got
 }
 
-// begin begins a period when that is due, and applies other terms: what has opened by then stays
-// open, whichever group has drawn it. Permits that do not divide evenly move on to other groups
-// with each period. The division that it returns shares no memory with d.
+// begin starts a period when it is due, and applies changed terms. Permits that have opened by
+// then stay open, whichever group has drawn them. Permits that do not divide evenly move on to
+// other groups with each period. The returned division shares no memory with d.
 func (d Division) begin(t Terms) Division {
 	period := int64(math.Floor(d.Clock / t.Period))
 	names := slices.Compact(slices.Sorted(slices.Values(t.Names)))
@@ -159,7 +159,7 @@ func (d Division) begin(t Terms) Division {
 	return d
 }
 
-// see notes the visit, and removes members that have been silent for long.
+// see records the visit, and removes members that have been silent for long.
 func (d Division) see(t Terms, v Visit) Division {
 	members, asked := map[string]map[string]float64{}, map[string]float64{}
 	for _, b := range d.Parts {
@@ -190,8 +190,8 @@ func with(m map[string]float64, name string, seen float64) map[string]float64 {
 	return m
 }
 
-// open returns what a group may draw now: what is due of each part and not used, without those of
-// groups that are silent.
+// open returns the permits that a group may draw now: those of each part that are due and not
+// used, without those of silent groups.
 func (d Division) open(t Terms, own string) (buckets []bucket) {
 	for _, p := range d.Parts {
 		ahead := t.Ahead
@@ -209,12 +209,12 @@ func (d Division) open(t Terms, own string) (buckets []bucket) {
 	return buckets
 }
 
-// elapsed is the part of the period that is over ahead seconds from now.
+// elapsed returns the part of the period that is over, ahead seconds from now.
 func (d Division) elapsed(t Terms, ahead float64) float64 {
 	return max(0, min(1, (d.Clock-float64(float64(d.Period)*t.Period)+ahead)/t.Period))
 }
 
-// due is how many of a part's permits have opened ahead seconds from now.
+// due returns how many of a part's permits have opened, ahead seconds from now.
 func (d Division) due(t Terms, p Part, ahead float64) int64 {
 	part := d.elapsed(t, ahead) - p.From
 	if part <= 0 {
@@ -233,7 +233,7 @@ func (d Division) silent(t Terms, group string) bool {
 	return len(d.Members[group]) > 0
 }
 
-// again is how long it is until the group has its next permit, or until other groups' permits may
+// again returns the time until the group has its next permit, or until other groups' permits may
 // be stolen if that is sooner.
 func (d Division) again(t Terms, own Part) float64 {
 	elapsed := float64(d.elapsed(t, 0) * t.Period)

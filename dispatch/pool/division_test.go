@@ -22,16 +22,20 @@ func TestDivision(t *testing.T) {
 		d, got = d.Visit(terms, pool.Visit{Group: group, Member: member, Want: want}, 1000+at)
 		return got.N
 	}
-	assert.Equal(t, int64(9), visit(0, "a", "1", 1000), "a tenth is open: all of the own, and of b's, which has no members, what is not kept back")
+	assert.Equal(t, int64(9), visit(0, "a", "1", 1000),
+		"a tenth is open: all of the own, and of b's, which has no members, what is not kept back")
 	assert.Equal(t, int64(1), visit(0, "b", "2", 1000), "what was kept back")
-	assert.Equal(t, int64(36), visit(0.5, "b", "2", 1000), "20 have opened in 0.4 s, one of those before is left, and of a's as many, but for the 6 kept back")
+	assert.Equal(t, int64(36), visit(0.5, "b", "2", 1000),
+		"20 have opened in 0.4 s, one of those before is left, and of a's as many, but for the 6 kept back")
 	assert.Equal(t, int64(6), visit(0.5, "a", "1", 1000))
-	assert.Equal(t, int64(32), visit(0.999, "b", "2", 20)+visit(0.999, "a", "1", 20), "15 each have not lapsed, and one")
+	assert.Equal(t, int64(32), visit(0.999, "b", "2", 20)+visit(0.999, "a", "1", 20),
+		"15 each have not expired, and one")
 	assert.Equal(t, int64(0), visit(0.999, "a", "1", 1000))
-	assert.Equal(t, int64(5), visit(1, "a", "1", 1000), "the next period; b has just asked, and what it has is not left over")
+	assert.Equal(t, int64(5), visit(1, "a", "1", 1000),
+		"the next period; b has just asked, and what it has is not left over")
 
 	assert.Equal(t, int64(9), visit(1.99, "b", "2", 9))
-	assert.Equal(t, int64(15), visit(4.2, "a", "1", 1000), "of b, who is silent, nothing is stolen")
+	assert.Equal(t, int64(15), visit(4.2, "a", "1", 1000), "no permits of b are stolen, which is silent")
 	assert.Equal(t, int64(21), visit(4.9, "a", "1", 1000))
 	d, _ = d.Visit(terms, pool.Visit{Group: "b", Member: "2", Leave: true}, 1004.9)
 	assert.Positive(t, visit(4.9, "a", "1", 1000), "b is empty now")
@@ -41,9 +45,9 @@ func TestDivision(t *testing.T) {
 	assert.Zero(t, got.N)
 }
 
-// TestDivisionLaws: whoever visits, gives back, is silent, and however clock and terms go, no
-// period has more spent than its permits, and together with what a cut-off group goes on with, no
-// more than that either.
+// TestDivisionLaws: whatever members visit, give back or are silent, and whatever clock and terms,
+// no period has more spent than its permits, and together with what a cut-off group goes on with,
+// no more than that either.
 func TestDivisionLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		terms := terms
@@ -55,7 +59,9 @@ func TestDivisionLaws(t *testing.T) {
 		drawn := map[string]pool.Drawn{}
 		for range rapid.IntRange(1, 80).Draw(t, "visits") {
 			now += rapid.SampledFrom([]float64{0, 0, 0.01, 0.1, 0.3, -0.2}).Draw(t, "later")
-			v := pool.Visit{Group: rapid.SampledFrom(terms.Names).Draw(t, "group"), Want: rapid.Int64Range(0, 200).Draw(t, "want")}
+			v := pool.Visit{
+				Group: rapid.SampledFrom(terms.Names).Draw(t, "group"), Want: rapid.Int64Range(0, 200).Draw(t, "want"),
+			}
 			v.Member = v.Group + fmt.Sprint(rapid.IntRange(0, 2).Draw(t, "member"))
 			last := drawn[v.Member]
 			v.Back, v.Period = rapid.Int64Range(0, last.N).Draw(t, "back"), last.Period
@@ -64,7 +70,7 @@ func TestDivisionLaws(t *testing.T) {
 			var got pool.Drawn
 			after, got := d.Visit(terms, v, now)
 			if again, _ := json.Marshal(d); string(again) != string(b) {
-				t.Fatal("a visit changed what it was given")
+				t.Fatal("a visit changed its argument")
 			}
 			require.NoError(t, json.Unmarshal(b, &d))
 			d = after
@@ -79,14 +85,14 @@ func TestDivisionLaws(t *testing.T) {
 				t.Fatalf("%+v: %d spent of %d", got, spent, terms.Permits)
 			}
 			if v.Want > 0 && got.N == 0 && !(got.Again > 0 && got.Again <= 1) {
-				t.Fatalf("to come again in %v", got.Again)
+				t.Fatalf("retry in %v", got.Again)
 			}
 		}
 	})
 }
 
-// A partition: of b, whose members are silent, nothing is stolen, so that they may go on with
-// their own.
+// A network partition: no permits are stolen from b, whose members are silent, so that they may
+// continue with their own.
 func ExampleDivision_Visit() {
 	t := pool.Terms{Names: []string{"a", "b"}, Permits: 100, Period: 1, Ahead: 0.1, TTL: 4}
 	d, got := pool.Division{}.Visit(t, pool.Visit{Group: "b", Member: "its only one", Want: 5}, 1000)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// settled returns a fleet of so many replicas that agree.
+// settled returns a fleet of n replicas that agree.
 func settled(t *testing.T, size int) *fleet {
 	t.Helper()
 	f := &fleet{t: 1e9}
@@ -58,7 +58,7 @@ func TestHeartbeatGrows(t *testing.T) {
 		{0, 3, false}, // applied
 		{2, 0, false}, // one is missing
 		{1, 3, false}, // told
-		{1, 3, true},  // applied, and so has everybody
+		{1, 3, true},  // applied, as by all others
 		{2, 3, true},
 	})
 }
@@ -261,7 +261,7 @@ func TestHeartbeatStoreOldNewcomer(t *testing.T) {
 func TestHeartbeatStoreOldChange(t *testing.T) {
 	f := settled(t, 2)
 	f.leave(1)
-	f.deliver(f.begin(f.replicas[0])) // is told of it and never hears
+	f.deliver(f.begin(f.replicas[0])) // its answer is lost
 	old := f.state
 	f.join()
 	steps(t, f, []step{{1, 0, false}, {0, 2, false}, {0, 2, false}, {1, 2, true}})

@@ -8,14 +8,14 @@ const (
 	stepPart  = 0.25 // what one heartbeat may add to the pool's clock: the store's may jump
 )
 
-// A State is the membership of one pool: what a permit store keeps under one key. The zero value
+// A State is the membership of one pool, which a permit store keeps under one key. The zero value
 // is a pool without members.
 type State struct {
-	Term    int64    `json:"term"`              // names the size: microseconds of the store's clock at its change
+	Term    int64    `json:"term"`              // when Size changed: microseconds on the store's clock
 	Size    int      `json:"size"`              // of the pool
-	Clock   float64  `json:"clock"`             // its own time, seconds: the store's without its jumps
+	Clock   float64  `json:"clock"`             // the store's clock without its jumps, seconds
 	Last    float64  `json:"last"`              // the store's clock at the last heartbeat
-	Open    float64  `json:"open"`              // on Clock: newcomers may not spend before; see Floor
+	Open    float64  `json:"open"`              // on Clock: when new members may start; see Floor
 	Floor   int      `json:"floor,omitempty"`   // the size that members of a lost state report
 	Members []Member `json:"members,omitempty"` // in the order they joined, which is their rank
 }
@@ -51,34 +51,35 @@ func (a Answer) Again(ttl float64) float64 {
 }
 
 // Heartbeat is one member's heartbeat: it reports the answer that the member has applied, and
-// returns the next. ttl, in seconds, is positive and the same for all; a member that has been
-// silent for that long is removed. now is the store's clock. [Lease] is the member's side.
+// returns the next. ttl, in seconds, is positive and the same for all members; a member that has
+// been silent for that long is removed. now is the store's clock. [Lease] is the member's side.
 //
 // The members agree when all have applied the present term, that is, when all report one size and
-// it is the number of members. Until then the divisor is the largest of the reported sizes and
-// that number (the rule of Numaflow's distributed throttling). A newcomer spends nothing until
-// all who joined before it have applied a term that counts it: as a rule after two heartbeats of
-// each, and at most 2 ttl and a heartbeat later, whatever the others do. The first members of a
-// pool wait one ttl, and so does every newcomer after the store has lost a state.
+// it is the number of members. Until then the divisor is the larger of that number and the largest
+// reported size (the rule of Numaflow's distributed throttling). A new member uses no permits
+// until all who joined before it have applied a term that counts it. This takes two heartbeats of
+// each as a rule, and 2 ttl and a heartbeat at most, whatever the others do. The first members of
+// a pool wait one ttl; so does every new member after the store has lost a state.
 //
-// Why the divisors' inverses never add up to more than 1, whatever is lost, late or doubled:
+// The inverses of the divisors never add up to more than 1, whatever is lost, late or doubled:
 //
-//   - A divisor told in a term is at least the term's size, and a member that has applied a term
-//     uses no older one. So when the last of those who now spend was admitted, the others used
-//     divisors that count it, and all later terms count all of them.
+//   - A divisor that is told in a term is at least the size of the term, and a member that has
+//     applied a term uses no older one. So when the last of those who now use permits was
+//     admitted, the others used divisors that count it, and all later terms count all of them.
 //   - A reported term only grows. A late or doubled heartbeat brings an old one and changes
 //     nothing.
-//   - A divisor is held for ttl/2 from the sending of the heartbeat and then given up, with the
-//     name (Lease); the pool counts its holder for a ttl from the heartbeat's arrival.
-//   - A term is a time, so it is never told twice. One that this state has not told its member
-//     shows that the store lost a newer state. For a ttl from then, and from an empty state on,
-//     no member is admitted, and the size stays at what the holders of a divisor report.
-//   - The store's clock backwards counts as no time, forwards as ttl/4 at most, so that no member
-//     is removed early unless it jumps more than twice in ttl/2.
+//   - A member holds a divisor for ttl/2 from the sending of the heartbeat, and then gives it up,
+//     with the name (Lease). The pool counts the member for a ttl from the arrival of the
+//     heartbeat.
+//   - A term is a time, so it is never told twice. A term that this state has not told its member
+//     shows that the store lost a newer state. For a ttl from then, and from an empty state on, no
+//     member is admitted, and the size stays at the one that holders of a divisor report.
+//   - A step back of the store's clock counts as no time, a step forward as ttl/4 at most. So no
+//     member is removed early unless the clock jumps more than twice in ttl/2.
 //
-// It does not hold for a store that loses more than its last ttl/2 while all members that it
-// remembers have left, or whose clock steps back behind terms that it told and lost in the same
-// failover.
+// There are two exceptions: a store that loses more than its last ttl/2 while all members that it
+// remembers have left, and a store whose clock steps back behind terms that it told and lost in
+// the same failover.
 func Heartbeat(s State, member string, applied Answer, ttl, now float64) (State, Answer) {
 	s, changed := s.tick(ttl, now)
 	if len(s.Members) == 0 {
@@ -91,7 +92,7 @@ func Heartbeat(s State, member string, applied Answer, ttl, now float64) (State,
 		s.Members = append(s.Members, Member{Name: member})
 	}
 	m := &s.Members[i]
-	// One that joins again and again hears no answer, and must not hold up the rest.
+	// A member that joins again and again gets no answer, and must not delay the others.
 	if joined || applied.Term > 0 {
 		m.Until = s.Clock + ttl
 	}
@@ -146,11 +147,13 @@ func (s State) tick(ttl, now float64) (State, bool) {
 	s.Clock += min(max(0, now-s.Last), ttl*stepPart)
 	s.Last = now
 	n := len(s.Members)
-	s.Members = slices.DeleteFunc(slices.Clone(s.Members), func(m Member) bool { return m.Until <= s.Clock })
+	s.Members = slices.DeleteFunc(slices.Clone(s.Members), func(m Member) bool {
+		return m.Until <= s.Clock
+	})
 	return s, len(s.Members) < n
 }
 
-// tell notes that the member is told a term, and forgets those that it has reported since.
+// tell records that the member is told a term, and forgets terms that it has reported since.
 func (m *Member) tell(term int64) {
 	var told []int64
 	for _, t := range m.Told {

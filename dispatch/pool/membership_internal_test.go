@@ -92,7 +92,7 @@ func (f *fleet) sum() float64 {
 	return sum
 }
 
-// permits is what all replicas together may spend of so many permits in a period.
+// permits returns how many of a period's permits all replicas together may spend.
 func (f *fleet) permits(permits, period int64) (sum int64) {
 	for _, r := range f.replicas {
 		a := f.held(r)
@@ -164,7 +164,8 @@ func TestHeartbeatInvariant(t *testing.T) {
 			act := "join"
 			if len(f.replicas) > 0 {
 				act = rapid.SampledFrom([]string{
-					"heartbeat", "heartbeat", "run", "run", "pause", "pause", "resume", "lost reply", "late reply", "reply", "copy", "copy",
+					"heartbeat", "heartbeat", "run", "run", "pause", "pause", "resume", "lost reply", "late reply",
+					"reply", "copy", "copy",
 					"join", "crash", "leave", "lose", "restore", "jump",
 				}).Draw(t, "act")
 			}

@@ -46,7 +46,8 @@ func TestShareNothing(t *testing.T) {
 	}{{-1, 2, 0}, {10, 0, 0}, {10, -1, 0}, {10, 2, 2}, {10, 2, -1}} {
 		assert.Zero(t, share(c.permits, c.size, c.rank, 1), c)
 	}
-	assert.EqualValues(t, math.MaxInt64/2+1, share(math.MaxInt64, 2, 0, math.MaxInt64)+share(math.MaxInt64, 2, 1, math.MaxInt64)-math.MaxInt64/2)
+	assert.EqualValues(t, math.MaxInt64/2+1,
+		share(math.MaxInt64, 2, 0, math.MaxInt64)+share(math.MaxInt64, 2, 1, math.MaxInt64)-math.MaxInt64/2)
 }
 
 // TestDivide has the vector V18 and its edges.

@@ -29,7 +29,7 @@ func draw(buckets []bucket, keep float64, group string, want int64) (taken []int
 		if i == own {
 			continue
 		}
-		// What is 6 but for rounding is 6.
+		// 6 with a rounding error counts as 6.
 		kept := int64(math.Ceil(float64(keep*float64(b.share)) - 1e-9))
 		spare[i] = float64(max(0, b.left-kept))
 		sum += max(0, b.left-kept)

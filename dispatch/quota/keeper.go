@@ -232,15 +232,15 @@ func (b *backend) take(k *Keeper, costs map[ID]float64, now float64) {
 // costliest returns the ids of a report that are followed whether or not they have a quota. Nil
 // means all.
 func (k *Keeper) costliest(costs map[ID]float64) map[ID]bool {
-	most := cmp.Or(k.MaxIDs, defaultMaxIDs)
-	if len(costs) <= most {
+	limit := cmp.Or(k.MaxIDs, defaultMaxIDs)
+	if len(costs) <= limit {
 		return nil
 	}
 	names := slices.SortedFunc(maps.Keys(costs), func(a, b ID) int {
 		return cmp.Or(cmp.Compare(costs[b], costs[a]), cmp.Compare(a, b))
 	})
-	kept := make(map[ID]bool, most)
-	for _, name := range names[:most] {
+	kept := make(map[ID]bool, limit)
+	for _, name := range names[:limit] {
 		kept[name] = true
 	}
 	return kept
@@ -290,7 +290,7 @@ type Reader struct {
 func (k *Keeper) Readers(now float64) []Reader {
 	var all []Reader
 	for _, b := range k.backends {
-		ratio, near := b.load.Ratio()
+		ratio, near := b.load.ratio()
 		if !near || now-b.at > stale {
 			continue
 		}
@@ -495,7 +495,7 @@ func blend(recent, value, fresh float64) float64 {
 // limit computes what a backend near its target allows each id that loads it. It uses recent costs,
 // since longer averages come late. The caller passes the backends of a zone one after the other.
 func (k *Keeper) limit(b *backend, now float64) {
-	ratio, near := b.load.Ratio()
+	ratio, near := b.load.ratio()
 	if !near || now-b.at > stale {
 		return
 	}

@@ -21,8 +21,8 @@ type simulation struct {
 	busy int
 }
 
-// newSimulation returns a simulation whose backends have a capacity, in pages a second, each in a zone
-// of its own.
+// newSimulation returns a simulation whose backends have a capacity, in pages a second, each in a
+// zone of its own.
 func newSimulation(t *testing.T, backends int, capacity float64, clients ...quota.Client) *simulation {
 	w := &simulation{t: t}
 	w.Quotas, w.Clients = map[quota.ID]quota.Quota{}, clients
@@ -360,7 +360,7 @@ func TestReportFaults(t *testing.T) {
 	err := k.Report(good, 100)
 	assert.ErrorContains(t, err, `zone "z": is not declared by the cluster: use one of ["y"]`)
 	err = k.SetQuotas(map[quota.ID]quota.Quota{a: {Reserved: 2, Total: 1}}, 100)
-	assert.ErrorContains(t, err, "tag:a: reserved_throughput 2: is above")
+	assert.ErrorContains(t, err, "tag:a: reserved 2: is above")
 }
 
 // TestZones: in each zone, the backend that can bear least counts, in whatever order backends first

@@ -45,13 +45,13 @@ func phases(
 		all = max(all, replicas[i].starts)
 	}
 	assumed := worth * pages / quota.WriteFactor
-	queue, inFlight, limit, obeyed := 0.0, make([]float64, int(later/tick)+1), assumed, assumed
+	queue, inFlight, limit, inForce := 0.0, make([]float64, int(later/tick)+1), assumed, assumed
 	pass, poll := 2+random.Float64(), 2.0
 	for i := range 8000 {
 		at := 2 + float64(i)*tick
 		if at >= poll {
 			poll += 0.5
-			obeyed = limit
+			inForce = limit
 		}
 		n := 0.0
 		for j := range replicas {
@@ -62,7 +62,7 @@ func phases(
 		sent := 0.0
 		if n > 0 {
 			queue += load(at, random)
-			sent = min(queue, obeyed*tick)
+			sent = min(queue, inForce*tick)
 			queue -= sent
 		}
 		inFlight[i%len(inFlight)] = sent

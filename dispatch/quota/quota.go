@@ -44,13 +44,13 @@ func (q Quota) Validate() error {
 	for _, f := range []struct {
 		name  string
 		value float64
-	}{{"reserved_throughput", q.Reserved}, {"total_throughput", q.Total}} {
+	}{{"reserved", q.Reserved}, {"total", q.Total}} {
 		if !(f.value >= 0 && f.value <= math.MaxInt64) { // also false for NaN
 			bad("%s %v: is invalid: want bytes a second, 0 or more", f.name, f.value)
 		}
 	}
 	if q.Reserved > q.Total {
-		bad("reserved_throughput %v: is above total_throughput %v: lower it, or set both",
+		bad("reserved %v: is above total %v: lower it, or set both",
 			q.Reserved, q.Total)
 	}
 	return errors.Join(errs...)
@@ -115,9 +115,9 @@ type Load struct {
 	Spring float64 `json:"spring"` // range below Target in which it is slowed down gently
 }
 
-// Ratio returns the part of its present load that the backend can bear, 1/2 or more; ok is false if
+// ratio returns the part of its present load that the backend can bear, 1/2 or more; ok is false if
 // the backend is not near its target.
-func (l Load) Ratio() (ratio float64, ok bool) {
+func (l Load) ratio() (ratio float64, ok bool) {
 	inverse := min(2, (l.Queue-l.Target+l.Spring)/l.Spring)
 	if !(inverse > 0) {
 		return 0, false

@@ -64,8 +64,8 @@ func TestSmoother(t *testing.T) {
 func TestQuotaFaults(t *testing.T) {
 	assert.NoError(t, quota.Quota{Reserved: 1, Total: 1}.Validate())
 	assert.EqualError(t, quota.Quota{Reserved: 5, Total: 1}.Validate(),
-		"reserved_throughput 5: is above total_throughput 1: lower it, or set both")
+		"reserved 5: is above total 1: lower it, or set both")
 	assert.EqualError(t, quota.Quota{Reserved: -1, Total: math.NaN()}.Validate(),
-		"reserved_throughput -1: is invalid: want bytes a second, 0 or more\n"+
-			"total_throughput NaN: is invalid: want bytes a second, 0 or more")
+		"reserved -1: is invalid: want bytes a second, 0 or more\n"+
+			"total NaN: is invalid: want bytes a second, 0 or more")
 }

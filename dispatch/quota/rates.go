@@ -11,7 +11,7 @@ import (
 // Rates is the record in which a ratekeeper puts rates in force. Unless its last record is
 // [Rates.Old], a replica ignores a record of an earlier term.
 type Rates struct {
-	Identity string      `json:"identity"` // of the policy store; terms of two stores do not compare
+	Identity string      `json:"identity"` // of the policy store; terms compare only within one
 	Term     int64       `json:"term"`     // of the ratekeeper's election
 	Keeper   string      `json:"keeper"`   // name of the ratekeeper
 	Time     float64     `json:"time"`     // on the permit store's clock, seconds

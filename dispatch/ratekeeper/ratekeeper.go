@@ -118,7 +118,8 @@ func (r *Ratekeeper) Run(ctx context.Context) error {
 		return errors.New("ratekeeper: set both Policies and Permits")
 	}
 	if r.MaxIDs < 0 {
-		return fmt.Errorf("ratekeeper: MaxIDs %d: is invalid: want 1 or more, or 0 for 1000", r.MaxIDs)
+		return fmt.Errorf("ratekeeper: MaxIDs %d: is invalid: want 1 or more, or 0 for 1000",
+			r.MaxIDs)
 	}
 	host, _ := os.Hostname() // may be empty
 	r.Cluster = cmp.Or(r.Cluster, "standalone")

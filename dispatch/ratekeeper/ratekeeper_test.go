@@ -22,7 +22,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A deployment is a policy store and a permit store, with ratekeepers and replicas, in virtual time.
+// A deployment is a policy store and a permit store, with ratekeepers and replicas, in virtual
+// time.
 type deployment struct {
 	t       *testing.T
 	store   *configstore.Memory

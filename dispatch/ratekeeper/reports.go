@@ -33,7 +33,7 @@ type Accepted struct {
 	WithoutQuota []quota.ID `json:"withoutQuota,omitempty"`
 
 	MoreWithout int  `json:"moreWithoutQuota,omitempty"` // number of such ids not named
-	Outdated    bool `json:"outdated,omitempty"`         // a newer report came first: this one is ignored
+	Outdated    bool `json:"outdated,omitempty"`         // ignored, since a newer report came first
 }
 
 // A keptReport is the newest report of a backend, by its own time, that came to this process.

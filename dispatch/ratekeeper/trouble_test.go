@@ -93,8 +93,8 @@ func TestTermsStartAgain(t *testing.T) {
 	}
 }
 
-// TestShadowTopicBesideOthers: messages that shadow mode lets through count as started. Otherwise
-// their cost would be attributed to the others.
+// TestShadowTopicBesideOthers: messages that shadow mode does not throttle count as started.
+// Otherwise their cost would be attributed to the others.
 func TestShadowTopicBesideOthers(t *testing.T) {
 	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))

@@ -8,7 +8,7 @@ type Answers struct {
 	RetryAfter float64 // the longest delay that an answer asked for, seconds; 0 = none
 }
 
-// Outcomes are the answers by which a limit slows down.
+// Outcomes are the answers that slow a limit down.
 type Outcomes struct {
 	Service busy.State
 	Window  Answers // of the present window

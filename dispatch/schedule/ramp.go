@@ -22,14 +22,14 @@ type Line struct {
 
 // At returns the rate under a limit in permits a second, and the line to keep. now is the store's
 // clock. asked reports that permits are requested; a replica without traffic passes false, which
-// keeps the line alive. busy reports that slots are allocated that are still to come, so that the
-// line is in use however long there was no request. Any number of requests of any number of
-// replicas raise the line once a second.
+// keeps the line alive. busy reports that allocated slots lie in the future, so that the line is
+// in use however long there was no request. Any number of requests of any number of replicas raise
+// the line once a second.
 //
 // With slope = (limit - From)/Over, a scheduled ramp rises by slope for every second that has
-// passed; a relaxed one by slope in each second with a request for permits, so that it stands
-// still without traffic and goes on from there. A clock that steps back moves nothing. A limit
-// that changes on the way changes the slope from there on; the rate is never above it.
+// passed. A relaxed ramp rises by slope in each second with a request for permits: it pauses
+// without traffic and then continues. A clock that steps back has no effect. A limit that changes
+// during the ramp changes the slope from then on; the rate is never above the limit.
 func (r Ramp) At(s Line, limit float64, asked, busy bool, now float64) (Line, float64) {
 	if r.Over <= 0 || r.From >= limit {
 		return Line{}, limit

@@ -30,8 +30,8 @@ func TestRampVectors(t *testing.T) {
 				for pod := range c.pods { // all ask in each second, one after the other
 					s, rate = r.At(s, c.limit, true, false, 1000.25+float64(second)+float64(pod)/4)
 				}
-				budget := c.from + (c.limit-c.from)/c.duration*float64(second)
-				assert.InDelta(t, budget, rate, 1e-9)
+				want := c.from + (c.limit-c.from)/c.duration*float64(second)
+				assert.InDelta(t, want, rate, 1e-9)
 				assert.Equal(t, floor, int64(rate/float64(c.pods)+1e-9), "%+v in second %d", c, second)
 			}
 		}
@@ -55,16 +55,16 @@ func TestRamp(t *testing.T) {
 			{1001.0, true, 20},   // once
 			{1004.0, false, 50},  // by time
 			{999.0, true, 50},    // a clock that steps back
-			{1000.0, true, 60},   // goes on from there
+			{1000.0, true, 60},   // continues from there
 			{1030.0, true, 100},  // not above
-			{1061.0, false, 10},  // nobody called for a ttl
+			{1061.0, false, 10},  // no call for a ttl
 			{1062.0, false, 20},  //
 			{1091.0, false, 100}, // resumed after 29 seconds
 		}},
 		"relaxed": {schedule.Ramp{From: 10, Over: 9, TTL: 30, Relaxed: true}, []call{
-			{1000, false, 10}, // not begun
+			{1000, false, 10}, // not started
 			{1005, false, 10},
-			{1010, true, 10}, // begins
+			{1010, true, 10}, // starts
 			{1010.5, true, 10},
 			{1011, true, 20},
 			{1011.9, true, 20},
@@ -73,7 +73,7 @@ func TestRamp(t *testing.T) {
 			{1040, true, 30}, // where it was, one step
 			{1060, false, 30},
 			{1069, true, 40}, // resumed after a restart
-			{1100, true, 10}, // nobody called for a ttl
+			{1100, true, 10}, // no call for a ttl
 		}},
 		"never again": {schedule.Ramp{From: 10, Over: 9}, []call{{1000, true, 10}, {9000, true, 100}}},
 		"no ramp":     {schedule.Ramp{}, []call{{1000, false, 100}, {1001, true, 100}}},
@@ -89,7 +89,7 @@ func TestRamp(t *testing.T) {
 	}
 }
 
-// TestRampLimitChanges: the line goes on from where it is, at the slope of the new limit, and
+// TestRampLimitChanges: the line continues from where it is, at the slope of the new limit, and
 // never above it.
 func TestRampLimitChanges(t *testing.T) {
 	r := schedule.Ramp{From: 10, Over: 9}
@@ -128,7 +128,7 @@ func TestRampIsOneLine(t *testing.T) {
 	})
 }
 
-// From 15 to 60 permits a second in 10 seconds; nobody asks in the third.
+// From 15 to 60 permits a second in 10 seconds, without requests in the third.
 func ExampleRamp_At() {
 	r := schedule.Ramp{From: 15, Over: 10, Relaxed: true}
 	var s schedule.Line

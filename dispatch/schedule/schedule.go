@@ -1,14 +1,14 @@
 // Package schedule is the arithmetic by which many replicas share one limit.
 //
-// A limit of R permits a second is a line of slots, 1/R apart, on the store's clock: its
-// schedule. A replica that wants permits is allocated the next free slots, a batch at a time, at
-// the schedule's tail. [Allocate] is that allocation: a pure function of the state, the request
-// and the store's clock. The permit stores run it where the state is kept; the Redis permit store
-// runs its twin in Lua, which does the same operations in the same order, so that both give the
-// same replies to the last bit.
+// A limit of R permits a second is a line of slots on the store's clock, 1/R apart: its schedule.
+// A replica that requests permits is allocated the next free slots, a batch at a time, at the tail
+// of the schedule. Allocate computes this allocation: a pure function of the state, the request
+// and the store's clock. Permit stores run it where they keep the state. The Redis permit store
+// runs its twin in Lua, which does the same operations in the same order, so that both give
+// identical replies, to the last bit.
 //
-// Times are seconds, rates permits a second; all are float64, because a script in a store has
-// nothing else. Permits are whole numbers.
+// Times are seconds, and rates are permits a second. Both are float64, since scripts in a store
+// have no other numbers. Permits are whole numbers.
 package schedule
 
 import (
@@ -96,7 +96,7 @@ type Request struct {
 	Rev          int64   // the revision that Rate and Ramp are from
 	NotAfter     float64 // on the store's clock: when the request is too late; 0 = never
 	Strict       bool    // one slot at a time, no credit, nothing shared by weight
-	MaxReserved  float64 // of Strict: slots in the future, with this one; 0 = one that is free now
+	MaxReserved  float64 // of Strict: future slots, with this one; 0 = only a slot due now
 	Waiter       string  // of Strict: its name in the queue, at most 255 bytes; "" = does not queue
 	Nonce        int64   // > 0, random: the incarnation of a new state
 	Rule         busy.Rule
@@ -111,7 +111,7 @@ type Request struct {
 type Reply struct {
 	Late  bool    // the request came after NotAfter: nothing was changed
 	N     float64 // permits; 0 if Strict and no slot is free
-	Start float64 // of the first slot, seconds from Now, < 0 if saved up; without a slot: when to retry
+	Start float64 // of the first slot, seconds from Now, < 0 if saved up; or when to retry
 	Share float64 // permits a second that this replica may count on
 	Rate  float64 // of the limit now, permits a second
 	Gap   float64 // seconds between two slots, and after the last; on a ramp less than 1/Rate
@@ -135,7 +135,7 @@ const maxNeed = 2.0
 // share of such a round is under one permit skip rounds instead.
 const maxStretch = 16.0
 
-// Stretch is how long a round may become for a light share, in seconds.
+// Stretch returns how long a round may become for a light share, in seconds.
 func Stretch(rate float64) float64 { return min(maxNeed, maxStretch/rate) }
 
 // minAlone is how many permits a replica without others requests at least, if a round has as many:
@@ -146,11 +146,11 @@ const minAlone = 2.0
 // disturb the pace of all.
 const roundStep = 1.25
 
-// Allocate allocates what r asks for, at the store's time now, and returns the new states and the
-// reply.
+// Allocate allocates the permits that r requests, at the store's time now, and returns the new
+// states and the reply.
 //
-// Each product that is added to another number is converted to float64, which keeps compilers
-// from fusing the two operations: the twin in Lua rounds each.
+// Each product that is added to another number is converted to float64, which keeps compilers from
+// fusing the two operations: the twin in Lua rounds each of them.
 func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	if r.NotAfter > 0 && now > r.NotAfter {
 		return s, sub, Reply{Late: true, Now: now}
@@ -158,7 +158,8 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	known := s.Inc != 0 // there was a state before this request
 	if !known {
 		s = State{
-			Inc: r.Nonce, Last: now, Checked: now, Resumed: now, Tail: now, Epoch: firstEpoch, Start: now,
+			Inc: r.Nonce, Last: now, Checked: now, Resumed: now, Tail: now, Epoch: firstEpoch,
+			Start:    now,
 			Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp,
 		}
 		sub = Sub{}
@@ -277,7 +278,8 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 
 	reply.N, reply.Start, reply.Share, reply.Gap = n, start-now, share, long/n
 	reply.Carry = Carry{
-		Inc: s.Inc, Seq: s.Seq, Epoch: s.Epoch, Shifts: s.Shifts, Eff: eff, Fraction: fraction, Round: round,
+		Inc: s.Inc, Seq: s.Seq, Epoch: s.Epoch, Shifts: s.Shifts, Eff: eff, Fraction: fraction,
+		Round: round,
 	}
 	if c.Epoch == s.Epoch {
 		reply.Carry.Eff = max(eff, c.Eff)
@@ -349,9 +351,9 @@ func (t *Sums) weigh(p *Part, r Request) {
 	p.Weight, p.Reserved = weight, reserved
 }
 
-// Lifetime is how long a state is kept without a request, in seconds: as long as it can matter,
-// and at least an hour. A new strict schedule does not begin at once, so that an old one is kept
-// for at least a week and ten periods.
+// Lifetime returns how long a state is kept without a request, in seconds: as long as it can
+// matter, and at least an hour. A strict schedule is kept for at least a week and ten periods,
+// since a new one does not start at once.
 func (s State) Lifetime(strict bool, now float64) float64 {
 	if strict {
 		return max(7*24*3600, 2*(s.Tail-now), 10/s.Rate)

@@ -13,11 +13,12 @@ import (
 
 func request() schedule.Request {
 	return schedule.Request{
-		Subscription: "group", Weight: 1, Demand: 1e9, Want: 1e9, Round: 0.1, Rate: 1000, Identity: "test", Rev: 1, Nonce: 7,
+		Subscription: "group", Weight: 1, Demand: 1e9, Want: 1e9, Round: 0.1, Rate: 1000, Identity: "test", Rev: 1,
+		Nonce: 7,
 	}
 }
 
-// TestBook follows one replica, step by step, at 1000/s.
+// TestAllocate follows one replica, step by step, at 1000/s.
 func TestAllocate(t *testing.T) {
 	s, sub, r := schedule.Allocate(schedule.State{}, schedule.Sub{}, request(), 100)
 	assert.Equal(t, 25.0, r.N, "a quarter of a round: half for being alone, half for being new")
@@ -41,7 +42,7 @@ func TestAllocate(t *testing.T) {
 	changed.Carry, changed.Rate, changed.Rev, changed.Want, changed.Returned = r.Carry, 500, 2, 0, 50
 	s, sub, r = schedule.Allocate(s, sub, changed, 100)
 	assert.InDelta(t, 100.1, s.Tail, 1e-9, "100 permits were allocated, 50 go back, 50 last twice as long")
-	assert.Zero(t, r.N, "a farewell")
+	assert.Zero(t, r.N, "no permits are wanted")
 
 	late := request()
 	late.NotAfter = 99
@@ -50,9 +51,9 @@ func TestAllocate(t *testing.T) {
 	assert.Equal(t, s, same)
 }
 
-// TestBookLaws: whatever is asked, and whatever the clock does, an allocation moves the tail by
-// its permits, never lies in the past, gives at least one permit and at most a quantum, and keeps
-// the state finite.
+// TestAllocateLaws: for any requests and any clock, an allocation moves the tail by its permits,
+// never lies in the past, gives at least one permit and at most a quantum, and keeps the state
+// finite.
 func TestAllocateLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s schedule.State
@@ -63,13 +64,19 @@ func TestAllocateLaws(t *testing.T) {
 			now += rapid.SampledFrom([]float64{0, 0.001, 0.05, 0.5, 100, -5}).Draw(t, "dt")
 			replica := rapid.IntRange(0, 5).Draw(t, "replica")
 			r := schedule.Request{
-				Subscription: fmt.Sprint(replica % 3), Weight: rapid.SampledFrom([]float64{1, 2, 0.001}).Draw(t, "weight"),
-				Reserved: rapid.SampledFrom([]float64{0, 100, 5000}).Draw(t, "reserved"),
-				Demand:   rapid.Float64Range(0, 1e7).Draw(t, "demand"), Want: rapid.Float64Range(0, 1e7).Draw(t, "want"),
-				Returned: float64(rapid.IntRange(0, 20).Draw(t, "returned")), Held: float64(rapid.IntRange(0, 20).Draw(t, "held")),
-				RTT: rapid.Float64Range(0, 1).Draw(t, "rtt"), Round: rapid.SampledFrom([]float64{0.1, 0.02}).Draw(t, "round"),
-				Burst: rapid.SampledFrom([]float64{0, 50}).Draw(t, "burst"), Rate: rapid.SampledFrom([]float64{1.0 / 3600, 10, 1e6}).Draw(t, "rate"),
-				Identity: "test", Rev: int64(rapid.IntRange(1, 3).Draw(t, "rev")), Nonce: int64(i + 1), Carry: carries[replica],
+				Subscription: fmt.Sprint(replica % 3),
+				Weight:       rapid.SampledFrom([]float64{1, 2, 0.001}).Draw(t, "weight"),
+				Reserved:     rapid.SampledFrom([]float64{0, 100, 5000}).Draw(t, "reserved"),
+				Demand:       rapid.Float64Range(0, 1e7).Draw(t, "demand"),
+				Want:         rapid.Float64Range(0, 1e7).Draw(t, "want"),
+				Returned:     float64(rapid.IntRange(0, 20).Draw(t, "returned")),
+				Held:         float64(rapid.IntRange(0, 20).Draw(t, "held")),
+				RTT:          rapid.Float64Range(0, 1).Draw(t, "rtt"),
+				Round:        rapid.SampledFrom([]float64{0.1, 0.02}).Draw(t, "round"),
+				Burst:        rapid.SampledFrom([]float64{0, 50}).Draw(t, "burst"),
+				Rate:         rapid.SampledFrom([]float64{1.0 / 3600, 10, 1e6}).Draw(t, "rate"),
+				Identity:     "test", Rev: int64(rapid.IntRange(1, 3).Draw(t, "rev")), Nonce: int64(i + 1),
+				Carry: carries[replica],
 			}
 			after, sub, reply := schedule.Allocate(s, subs[r.Subscription], r, now)
 			if r.Want > 0 {
@@ -83,7 +90,9 @@ func TestAllocateLaws(t *testing.T) {
 					t.Fatalf("tail %v for %v permits at %v", after.Tail, reply.N, now)
 				}
 			}
-			for _, x := range []float64{after.Tail, after.This.Weight, after.Prev.Weight, reply.Share, reply.Carry.Fraction} {
+			for _, x := range []float64{
+				after.Tail, after.This.Weight, after.Prev.Weight, reply.Share, reply.Carry.Fraction,
+			} {
 				if math.IsNaN(x) || math.IsInf(x, 0) {
 					t.Fatalf("%+v", after)
 				}

@@ -16,9 +16,9 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Schedule is consumers that share one limit of messages. Replicas decide and the store
-// allocates as with a real Limiter and permit store; made up are the messages that arrive, and the
-// time that a request takes. The sharing.mode is fair. A Schedule is for one goroutine.
+// A Schedule is a set of consumers that share one limit of messages. Replicas and the permit store
+// decide as in production; the arriving messages and the times of requests are simulated. The
+// sharing.mode is fair. A Schedule is not safe for concurrent use.
 type Schedule struct {
 	Policy    policy.Policy // of the topic; its message rate, burst, round and ramp count
 	Consumers []Consumers
@@ -32,7 +32,7 @@ type Schedule struct {
 	revision int64
 }
 
-// Consumers are a subscription's replicas, all alike.
+// Consumers are the identical replicas of a subscription.
 type Consumers struct {
 	Subscription string  `json:"subscription"`
 	Replicas     int     `json:"replicas"` // default 1
@@ -93,7 +93,13 @@ func (s *Schedule) Validate() error {
 		for _, f := range []struct {
 			name  string
 			value float64
-		}{{"weight", c.Weight}, {"reserved", c.Reserved}, {"rate", c.Rate}, {"from", c.From}, {"until", c.Until}} {
+		}{
+			{"weight", c.Weight},
+			{"reserved", c.Reserved},
+			{"rate", c.Rate},
+			{"from", c.From},
+			{"until", c.Until},
+		} {
 			if !(f.value >= 0 && f.value <= maxRate) { // NaN is neither
 				fault("%s %v: out of range: want 0 to %.0f", f.name, f.value, float64(maxRate))
 			}
@@ -113,7 +119,7 @@ type Second struct {
 	Requests int              `json:"requests"` // of all replicas
 }
 
-// Second lets a second go by. The simulation must be valid.
+// Second simulates one second. The simulation must be valid.
 func (s *Schedule) Second() Second {
 	if s.replicas == nil {
 		s.start()
@@ -147,7 +153,7 @@ func (s *Schedule) start() {
 	}
 }
 
-// Change has all replicas learn of another policy, at once.
+// Change changes the policy of all replicas at once.
 func (s *Schedule) Change(p policy.Policy) {
 	s.Policy = p
 	s.revision++
@@ -158,8 +164,17 @@ func (s *Schedule) Change(p policy.Policy) {
 
 // limit is the limit of some consumers by the present policy.
 func (s *Schedule) limit(c *Consumers) resolve.Limit {
-	terms := resolve.Terms{Policies: policy.Snapshot{Set: policy.Single(s.Policy), Identity: "simulation", Revision: s.revision}}
-	lane := resolve.Lane{Topic: policy.Topic{Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders"}, Subscription: c.Subscription}
+	terms := resolve.Terms{
+		Policies: policy.Snapshot{
+			Set: policy.Single(s.Policy), Identity: "simulation", Revision: s.revision,
+		},
+	}
+	lane := resolve.Lane{
+		Topic: policy.Topic{
+			Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders",
+		},
+		Subscription: c.Subscription,
+	}
 	limit := resolve.Resolve(terms, lane, resolve.Reports{}).Messages[0]
 	limit.Weight, limit.Reserved = cmp.Or(c.Weight, 1), c.Reserved
 	return limit
@@ -174,7 +189,9 @@ func (s *Schedule) answer(r *replica, now float64) (answered bool) {
 	if !r.reply && now >= r.arrives {
 		answered, r.reply = true, true
 		a := r.request.Allocate
-		s.state, s.subs[a.Subscription], a.Reply = schedule.Allocate(s.state, s.subs[a.Subscription], a.Request, r.arrives)
+		sub := s.subs[a.Subscription]
+		s.state, sub, a.Reply = schedule.Allocate(s.state, sub, a.Request, r.arrives)
+		s.subs[a.Subscription] = sub
 	}
 	if r.reply && now >= r.done {
 		r.share.Mode.Answered(r.request, r.done, now)

@@ -26,16 +26,21 @@ func TestSimulatedAllocation(t *testing.T) {
 		capacity                         int64
 		demands, weights, reserved, want []float64
 	}{
-		"W1":                   {1000, []float64{200, 260, 400, 500}, nil, nil, []float64{200, 260, 270, 270}},
-		"W2":                   {1600, []float64{400, 200, 1000, 400}, []float64{2.5, 4, .5, 1}, nil, []float64{400, 200, 600, 400}},
-		"W3":                   {400, []float64{1000, 500, 110, 30}, nil, nil, []float64{130, 130, 110, 30}},
-		"W4":                   {450, []float64{100, 110, 300, 200}, []float64{2, 1, 1, .5}, nil, []float64{100, 110, 160, 80}},
-		"W7":                   {3000, []float64{2000, 500, 500, 1000}, nil, nil, []float64{1000, 500, 500, 1000}},
-		"W8":                   {1000, []float64{100, 200, 300}, nil, nil, []float64{100, 200, 300}},
-		"V9, reserved first":   {1000, []float64{endless, endless}, nil, []float64{400, 0}, []float64{700, 300}},
-		"V10":                  {1000, []float64{endless, endless, endless}, nil, []float64{600, 0, 0}, []float64{733.33, 133.33, 133.33}},
-		"W11, idle lends":      {1000, []float64{100, endless, endless}, nil, []float64{600, 0, 0}, []float64{100, 450, 450}},
-		"W12, reserved scaled": {1000, []float64{endless, endless, endless}, nil, []float64{800, 400, 400}, []float64{500, 250, 250}},
+		"W1": {1000, []float64{200, 260, 400, 500}, nil, nil, []float64{200, 260, 270, 270}},
+		"W2": {1600, []float64{400, 200, 1000, 400}, []float64{2.5, 4, .5, 1}, nil,
+			[]float64{400, 200, 600, 400}},
+		"W3": {400, []float64{1000, 500, 110, 30}, nil, nil, []float64{130, 130, 110, 30}},
+		"W4": {450, []float64{100, 110, 300, 200}, []float64{2, 1, 1, .5}, nil,
+			[]float64{100, 110, 160, 80}},
+		"W7":                 {3000, []float64{2000, 500, 500, 1000}, nil, nil, []float64{1000, 500, 500, 1000}},
+		"W8":                 {1000, []float64{100, 200, 300}, nil, nil, []float64{100, 200, 300}},
+		"V9, reserved first": {1000, []float64{endless, endless}, nil, []float64{400, 0}, []float64{700, 300}},
+		"V10": {1000, []float64{endless, endless, endless}, nil, []float64{600, 0, 0},
+			[]float64{733.33, 133.33, 133.33}},
+		"W11, idle lends": {1000, []float64{100, endless, endless}, nil, []float64{600, 0, 0},
+			[]float64{100, 450, 450}},
+		"W12, reserved scaled": {1000, []float64{endless, endless, endless}, nil, []float64{800, 400, 400},
+			[]float64{500, 250, 250}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -77,7 +82,10 @@ func TestSimulatedChange(t *testing.T) {
 	run := func(seed uint64) (messages []int64) {
 		s := simulate.Schedule{
 			Policy: limited(1000), Seed: seed,
-			Consumers: []simulate.Consumers{{Subscription: "a", Replicas: 4}, {Subscription: "b", Rate: 100, From: 2, Until: 4}},
+			Consumers: []simulate.Consumers{
+				{Subscription: "a", Replicas: 4},
+				{Subscription: "b", Rate: 100, From: 2, Until: 4},
+			},
 		}
 		for second := range 8 {
 			if second == 5 {
@@ -107,8 +115,10 @@ func TestSimulationFaults(t *testing.T) {
 	}
 	err := s.Validate()
 	for _, want := range []string{
-		"policy.messageRate: is not set", `policy.sharing.mode "strict": is not simulated: want fair`, "consumers[0].subscription: is empty",
-		"consumers[0].replicas -1: out of range: want 1 to 1000", "consumers[0].weight NaN: out of range: want 0 to 1000000",
+		"policy.messageRate: is not set", `policy.sharing.mode "strict": is not simulated: want fair`,
+		"consumers[0].subscription: is empty",
+		"consumers[0].replicas -1: out of range: want 1 to 1000",
+		"consumers[0].weight NaN: out of range: want 0 to 1000000",
 		"consumers[0].until 4: is not after from 5",
 	} {
 		assert.ErrorContains(t, err, want)

@@ -26,7 +26,8 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1], os.Args[2], os.Args[3]); err != nil && !errors.Is(err, context.Canceled) {
+	err := run(ctx, os.Args[1], os.Args[2], os.Args[3])
+	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -89,7 +89,9 @@ func run(ctx context.Context) (err error) {
 // grpcthrottle.Error.
 func post(_ context.Context, s string) (string, error) {
 	if s == "one too many" {
-		return "", &dispatch.BusyError{RetryAfter: time.Second, Err: errors.New("429 Too Many Requests")}
+		return "", &dispatch.BusyError{
+			RetryAfter: time.Second, Err: errors.New("429 Too Many Requests"),
+		}
 	}
 	return s + " was posted", nil
 }

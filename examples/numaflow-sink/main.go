@@ -51,7 +51,8 @@ func main() {
 func run(ctx context.Context, sockets string) (err error) {
 	target, err := url.Parse(os.Getenv("SINK_URL"))
 	if err != nil || target.Host == "" {
-		return fmt.Errorf("SINK_URL %q: invalid URL: want http://host:port/path", os.Getenv("SINK_URL"))
+		return fmt.Errorf("SINK_URL %q: invalid URL: want http://host:port/path",
+			os.Getenv("SINK_URL"))
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -114,7 +115,8 @@ func (s *service) Sink(ctx context.Context, in <-chan sinker.Datum) sinker.Respo
 }
 
 func (s *service) post(ctx context.Context, d sinker.Datum) sinker.Response {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(d.Value()))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url,
+		bytes.NewReader(d.Value()))
 	if err != nil {
 		return sinker.ResponseFailure(d.ID(), err.Error())
 	}

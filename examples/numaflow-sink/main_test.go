@@ -61,8 +61,7 @@ func atTheLimit(t *testing.T, binary string) {
 	mu.Lock()
 	defer mu.Unlock()
 	assert.LessOrEqual(t, float64(calls), 50*(took+0.25)+1)
-	assert.GreaterOrEqual(t, float64(len(posted)), 0.4*50*took-100,
-		"it goes on; tests/numaflow holds how fast")
+	assert.GreaterOrEqual(t, float64(len(posted)), 0.4*50*took-100, "it goes on; tests/numaflow holds how fast")
 	assert.Zero(t, v.Refused(), "nacks")
 	assert.Zero(t, v.Failures())
 	assert.GreaterOrEqual(t, posted["7"], 1, "it came again")
@@ -97,7 +96,8 @@ func nothingLost(t *testing.T, binary string) {
 		"NUMAFLOW_REPLICA=0", "SINK_URL="+service.URL)
 	v := dataplane.Start(t, dataplane.Sink, env, binary)
 	stop := v.Sink(dataplane.Batch{
-		Size: 100, Messages: messages, IgnoresNacks: true, Retry: dataplane.Retry{Interval: time.Second, Steps: 5, Drop: true},
+		Size: 100, Messages: messages, IgnoresNacks: true,
+		Retry: dataplane.Retry{Interval: time.Second, Steps: 5, Drop: true},
 	})
 	assert.Eventually(t, func() bool {
 		mu.Lock()
@@ -136,8 +136,7 @@ func ofABusyService(t *testing.T, binary string) {
 	}))
 	defer service.Close()
 
-	env := append(dataplane.Env(t, "messageRate: 200/s", "memory:"), "NUMAFLOW_REPLICA=0",
-		"SINK_URL="+service.URL)
+	env := append(dataplane.Env(t, "messageRate: 200/s", "memory:"), "NUMAFLOW_REPLICA=0", "SINK_URL="+service.URL)
 	v := dataplane.Start(t, dataplane.Sink, env, binary)
 	stop := v.Sink(dataplane.Batch{Size: 200})
 	time.Sleep(5 * time.Second)

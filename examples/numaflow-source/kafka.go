@@ -92,7 +92,8 @@ func offsetOf(m kafka.Message) []byte { return fmt.Appendf(nil, "%d-%d", m.Parti
 func (t *topic) refused() *fetched {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.again = slices.DeleteFunc(t.again, func(f *fetched) bool { return f.acked }) // acknowledged late
+	// Messages may have been acknowledged late.
+	t.again = slices.DeleteFunc(t.again, func(f *fetched) bool { return f.acked })
 	for i, f := range t.again {
 		if !f.notBefore.After(time.Now()) {
 			t.again = append(t.again[:i], t.again[i+1:]...)

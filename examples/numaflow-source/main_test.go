@@ -15,8 +15,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// TestSource hands over all of a topic at the limit; what a data plane that died had read comes
-// again, and a restart goes on where it was acknowledged.
+// TestSource delivers a whole topic at the limit. The messages that a dead data plane had read are
+// delivered again, and a restart continues at the first unacknowledged message.
 func TestSource(t *testing.T) {
 	const messages = 600
 	k := services.Kafka(t)
@@ -27,15 +27,14 @@ func TestSource(t *testing.T) {
 	var all []kafka.Message
 	var want []string
 	for i := range messages {
-		all, want = append(all, kafka.Message{Value: fmt.Append(nil, i)}), append(want,
-			fmt.Sprint(i))
+		all, want = append(all, kafka.Message{Value: fmt.Append(nil, i)}), append(want, fmt.Sprint(i))
 	}
 	require.NoError(t, w.WriteMessages(t.Context(), all...))
 	require.NoError(t, w.Close())
 
 	env := append(dataplane.Env(t, "messageRate: 100/s, caughtUp: {throttle: true}", "memory:"),
-		"NUMAFLOW_REPLICA=0", "KAFKA_BROKERS="+strings.Join(k.Brokers,
-			","), "KAFKA_TOPIC="+topic, "KAFKA_GROUP="+topic)
+		"NUMAFLOW_REPLICA=0", "KAFKA_BROKERS="+strings.Join(k.Brokers, ","), "KAFKA_TOPIC="+topic,
+		"KAFKA_GROUP="+topic)
 	binary := dataplane.Build(t, ".")
 	run := func() *dataplane.Vertex { return dataplane.Start(t, dataplane.Source, env, binary) }
 	v := run()
@@ -49,8 +48,7 @@ func TestSource(t *testing.T) {
 	require.NotEmpty(t, read)
 	from := time.Now()
 	stop := v.Source(dataplane.Batch{Size: 50, Timeout: time.Second})
-	require.Eventually(t, func() bool { return len(v.Values()) >= len(read)+250 }, 30*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(v.Values()) >= len(read)+250 }, 30*time.Second, 10*time.Millisecond)
 	assert.LessOrEqual(t, dataplane.Window(time.Second, from, v), 126)
 	stop()
 	assert.Less(t, v.Stop(), 15*time.Second)

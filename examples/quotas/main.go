@@ -3,8 +3,8 @@
 //
 //	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
 //	go run ./cmd/throttle-admin quota settings ignoreZones=0
-//	go run ./cmd/throttle-admin quota set tag:gold reserved_throughput 800kB total_throughput 1638400
-//	go run ./cmd/throttle-admin quota set tag:bulk total_throughput 1638400
+//	go run ./cmd/throttle-admin quota set tag:gold reserved=800kB total=1638400
+//	go run ./cmd/throttle-admin quota set tag:bulk total=1638400
 //	go run ./examples/quotas
 //
 // Meanwhile, `go run ./cmd/throttle-admin quota status` shows the rates. A write of 1000 bytes
@@ -50,7 +50,8 @@ func run(ctx context.Context) (err error) {
 	var consumers sync.WaitGroup
 	defer consumers.Wait()
 	for i, tag := range tags {
-		sub, err := lim.Subscription("kafka://public/default/orders", "billing", dispatch.WithTag(tag))
+		sub, err := lim.Subscription("kafka://public/default/orders", "billing",
+			dispatch.WithTag(tag))
 		if err != nil {
 			return err
 		}

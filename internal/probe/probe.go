@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// Timeout is the longest that Why takes.
-const Timeout = 250 * time.Millisecond
+// timeout is the longest that Why takes.
+const timeout = 250 * time.Millisecond
 
 // Why connects to each address, a host:port, with TLS if cfg is not nil. It returns one error for
 // each address that cannot be used, with the address and the reason in it.
 func Why(ctx context.Context, addrs []string, cfg *tls.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	errs := make([]error, len(addrs))
 	var wg sync.WaitGroup
@@ -36,16 +36,16 @@ func Why(ctx context.Context, addrs []string, cfg *tls.Config) error {
 func check(ctx context.Context, addr string, cfg *tls.Config) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return Plain(err)
+		return plain(err)
 	}
 	defer func() { _ = conn.Close() }() // no data was sent
 	if cfg != nil {
-		return Handshake(ctx, conn, addr, cfg)
+		return handshake(ctx, conn, addr, cfg)
 	}
 	// Only a server with TLS answers a handshake, whether or not it accepts this client.
-	err = Handshake(ctx, conn, addr, &tls.Config{MinVersion: tls.VersionTLS12})
+	err = handshake(ctx, conn, addr, &tls.Config{MinVersion: tls.VersionTLS12})
 	if err == nil || fromTLS(err) {
-		return ErrWantsTLS
+		return errWantsTLS
 	}
 	if ctx.Err() != nil {
 		return errors.New("the server accepts connections and does not answer")
@@ -54,16 +54,18 @@ func check(ctx context.Context, addr string, cfg *tls.Config) error {
 }
 
 var (
-	// ErrWantsTLS reports a server that requires TLS, for a URL without it.
-	ErrWantsTLS = errors.New("the server requires TLS: add ?tls=true to the URL, or ?ca=FILE with the certificate of its authority")
+	// errWantsTLS reports a server that requires TLS, for a URL without it.
+	errWantsTLS = errors.New("the server requires TLS: add ?tls=true to the URL, or ?ca=FILE " +
+		"with the certificate of its authority")
 
-	// ErrNoTLS reports a server without TLS, for a URL with it.
-	ErrNoTLS = errors.New("no TLS handshake: the server seems to have no TLS: remove TLS from the URL, or check the port")
+	// errNoTLS reports a server without TLS, for a URL with it.
+	errNoTLS = errors.New("no TLS handshake: the server seems to have no TLS: remove TLS from " +
+		"the URL, or check the port")
 )
 
-// Handshake performs a TLS handshake with addr, a host:port. Its error wraps ErrNoTLS if the server
+// handshake performs a TLS handshake with addr, a host:port. Its error wraps errNoTLS if the server
 // does not seem to use TLS.
-func Handshake(ctx context.Context, conn net.Conn, addr string, cfg *tls.Config) error {
+func handshake(ctx context.Context, conn net.Conn, addr string, cfg *tls.Config) error {
 	if cfg.ServerName == "" {
 		cfg = cfg.Clone()
 		cfg.ServerName, _, _ = net.SplitHostPort(addr)
@@ -71,14 +73,14 @@ func Handshake(ctx context.Context, conn net.Conn, addr string, cfg *tls.Config)
 	return OfTLS(tls.Client(conn, cfg).HandshakeContext(ctx))
 }
 
-// OfTLS adds ErrNoTLS to the error of a dial over TLS, unless a server with TLS has caused it or
+// OfTLS adds errNoTLS to the error of a dial over TLS, unless a server with TLS has caused it or
 // the server could not be reached.
 func OfTLS(err error) error {
 	op, ok := errors.AsType[*net.OpError](err)
 	if err == nil || fromTLS(err) || ok && op.Op == "dial" {
 		return err
 	}
-	return fmt.Errorf("%w (%w)", ErrNoTLS, Plain(err))
+	return fmt.Errorf("%w (%w)", errNoTLS, plain(err))
 }
 
 // fromTLS reports whether a server with TLS has made a handshake fail.
@@ -89,8 +91,8 @@ func fromTLS(err error) bool {
 	return alert || certificate || authority
 }
 
-// Plain returns err without the addresses of the connection; one of them is an ephemeral port.
-func Plain(err error) error {
+// plain returns err without the addresses of the connection; one of them is an ephemeral port.
+func plain(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
 		return op.Err
 	}

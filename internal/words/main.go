@@ -18,7 +18,8 @@ func main() {
 		fmt.Println(f)
 	}
 	if err == nil && len(findings) > 0 {
-		err = fmt.Errorf("%d findings; exceptions are in internal/words/rules.go, each with its reason", len(findings))
+		err = fmt.Errorf("%d findings: rewrite them, or add an exception with its reason "+
+			"to internal/words/rules.go", len(findings))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "words:", err)
@@ -27,14 +28,17 @@ func main() {
 }
 
 func check() (findings []finding, err error) {
-	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard",
+		"--deduplicate")
 	list.Stderr = os.Stderr
 	out, err := list.Output()
 	if err != nil {
 		return nil, fmt.Errorf("list the files: %w", err)
 	}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
-		if slices.ContainsFunc(notOurs, func(part string) bool { return strings.Contains("/"+name, part) }) {
+		if slices.ContainsFunc(notOurs, func(part string) bool {
+			return strings.Contains("/"+name, part)
+		}) {
 			continue
 		}
 		text, err := os.ReadFile(name)

@@ -5,6 +5,7 @@ import (
 	"go/scanner"
 	"go/token"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -62,6 +63,7 @@ func inFile(name, text string) (findings []finding) {
 		case !strings.HasSuffix(name, ".md"):
 		case strings.HasPrefix(strings.TrimSpace(line), "```"):
 			fenced = !fenced
+		case strings.HasPrefix(line, "    "): // a command, which is copied as a whole
 		case width > maxDocs && !fenced && !strings.HasPrefix(line, "|"):
 			found("the line has %d columns: at most %d", width, maxDocs)
 		}
@@ -69,13 +71,16 @@ func inFile(name, text string) (findings []finding) {
 	return findings
 }
 
+// directives are the starts of comments that tools read, and that cannot be wrapped.
+var directives = []string{"//go:", "//nolint:", "// Output: "}
+
 // proseOf returns the comments and string literals of each line of a Go file, from index 0, and
 // the lines with a comment that people read.
 func proseOf(text string, lines int) (written []string, commented map[int]bool) {
 	written, commented = make([]string, lines), map[int]bool{}
 	var s scanner.Scanner
 	file := token.NewFileSet().AddFile("", -1, len(text))
-	s.Init(file, []byte(text), nil, scanner.ScanComments) // a fault of the syntax is the compiler's business
+	s.Init(file, []byte(text), nil, scanner.ScanComments) // the compiler reports syntax errors
 	for {
 		pos, kind, literal := s.Scan()
 		if kind == token.EOF {
@@ -85,7 +90,9 @@ func proseOf(text string, lines int) (written []string, commented map[int]bool) 
 			continue
 		}
 		first := file.Line(pos) - 1
-		directive := strings.HasPrefix(literal, "//go:") || strings.HasPrefix(literal, "//nolint:")
+		directive := slices.ContainsFunc(directives, func(start string) bool {
+			return strings.HasPrefix(literal, start)
+		})
 		for i, part := range strings.Split(literal, "\n") {
 			written[first+i] += " " + part
 			commented[first+i] = commented[first+i] || kind == token.COMMENT && !directive

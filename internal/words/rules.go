@@ -30,10 +30,14 @@ var rules = []rule{
 	{`ledger`, "permit store", everywhere, []exception{
 		{"tests/services/", `managedLedger`, "settings of Pulsar"},
 		{"adapters/pulsar/", `ledgers?`, "the ID of a message has that of a ledger of BookKeeper"},
+		{"docs/pulsar.md", `ledgers?`, "of BookKeeper"},
 	}},
-	{`\bbook(s|ed|ing|ings)?\b|(?-i:[a-z]Book(s|ed|ings?)?\b|\bBook[A-Z])`, "allocate, allocation, allocated", everywhere, []exception{
-		{"", `BookKeeper`, "Pulsar's storage"},
-	}},
+	{
+		`\bbook(s|ed|ing|ings)?\b|(?-i:[a-z]Book(s|ed|ings?)?\b|\bBook[A-Z])`,
+		"allocate, allocation, allocated", everywhere, []exception{
+			{"", `BookKeeper`, "Pulsar's storage"},
+		},
+	},
 	{`onLedgerLoss`, "onOutage", everywhere, nil},
 	{`THROTTLE_LEDGER|--ledger\b`, "THROTTLE_PERMITS, --permits", everywhere, nil},
 	{`THROTTLE_STORE|--store\b`, "THROTTLE_POLICIES, --policies", everywhere, nil},
@@ -49,6 +53,13 @@ var rules = []rule{
 	{`\bwhosever\b`, "of any", prose, nil},
 	{`\blest\b`, "so that ... not", prose, nil},
 	{`\banew\b`, "again", prose, nil},
+	{`flying|takeoff`, "in flight", everywhere, nil},
+	{`farewell|goodbye`, "the last request; drain", everywhere, nil},
+	{`\bobey(s|ed|ing)?\b`, "follow, apply; what is limited by", everywhere, nil},
+	{`on whose account`, "what ... is charged to", prose, nil},
+	{`head of the line`, "the first caller", prose, nil},
+	{`\bof so many\b`, "of n", prose, nil},
+	{`\blet(s|ting)? through\b`, "allow; not throttle", prose, nil},
 }
 
 // The longest lines, in characters.

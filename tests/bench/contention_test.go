@@ -83,7 +83,7 @@ func inTurn(b *testing.B, goroutines int, ops ...func(n int)) [][]float64 {
 // this process runs one, so turn repeats a run during which other processes had the cores.
 func turn(goroutines int, op func(n int)) (ns float64) {
 	cores := float64(min(goroutines, runtime.GOMAXPROCS(0)))
-	most := 0.0
+	highest := 0.0
 	for range turnRuns {
 		cpu, start := cpuTime(), time.Now()
 		var all sync.WaitGroup
@@ -92,10 +92,10 @@ func turn(goroutines int, op func(n int)) (ns float64) {
 		}
 		all.Wait()
 		wall := time.Since(start)
-		if used := (cpuTime() - cpu).Seconds() / wall.Seconds(); used > most {
-			ns, most = float64(wall.Nanoseconds())/turnOps, used
+		if used := (cpuTime() - cpu).Seconds() / wall.Seconds(); used > highest {
+			ns, highest = float64(wall.Nanoseconds())/turnOps, used
 		}
-		if most > 0.95*cores {
+		if highest > 0.95*cores {
 			break
 		}
 	}

@@ -62,7 +62,8 @@ type Process struct {
 func Start(t testing.TB, id int, subscription string, env []string) *Process {
 	t.Helper()
 	p := &Process{
-		ID: id, Subscription: subscription, cmd: exec.Command(os.Args[0]), ended: make(chan struct{}),
+		ID: id, Subscription: subscription, cmd: exec.Command(os.Args[0]),
+		ended: make(chan struct{}),
 	}
 	p.cmd.Env = append(append(os.Environ(), env...), "GOMAXPROCS=1")
 	p.cmd.Stderr = os.Stderr

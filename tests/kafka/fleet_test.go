@@ -44,7 +44,9 @@ func TestOneLimitOverTwoConsumerGroups(t *testing.T) {
 	scope := policy.TopicScope(policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: topic})
 	set := func(rate int64) time.Time {
 		_, err := configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
-			return s.Set(scope, policy.Policy{MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}}), nil
+			return s.Set(scope, policy.Policy{
+				MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)},
+			}), nil
 		})
 		require.NoError(t, err)
 		return time.Now()
@@ -79,11 +81,11 @@ func TestOneLimitOverTwoConsumerGroups(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		steady := consumers.Messages("")
 		n := fleet.Between(steady, from, from.Add(5*time.Second))
-		most := fleet.Window(steady, from, from.Add(5*time.Second))
-		t.Logf("limit %d/s: %d in 5 s (%.2f %%), at most %d in any second", limit, n, float64(n)/limit/5*100, most)
+		highest := fleet.Window(steady, from, from.Add(5*time.Second))
+		t.Logf("limit %d/s: %d in 5 s (%.2f %%), at most %d in any second", limit, n, float64(n)/limit/5*100, highest)
 		assert.GreaterOrEqual(loose, n, limit*5*90/100)
 		require.LessOrEqual(t, n, limit*525/100, "rate x (d + 0.25 s), also on a busy machine")
-		require.LessOrEqual(t, most, limit*125/100, "rate x (1 s + 0.25 s)")
+		require.LessOrEqual(t, highest, limit*125/100, "rate x (1 s + 0.25 s)")
 		for _, group := range groups {
 			n := fleet.Between(consumers.Messages(group), from, from.Add(5*time.Second))
 			t.Logf("  %s: %d", strings.TrimPrefix(group, topic), n)

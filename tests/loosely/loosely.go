@@ -33,4 +33,6 @@ func Hold(t testing.TB, measure func(loose assert.TestingT)) {
 
 type failures []string
 
-func (f *failures) Errorf(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
+func (f *failures) Errorf(format string, args ...any) {
+	*f = append(*f, fmt.Sprintf(format, args...))
+}

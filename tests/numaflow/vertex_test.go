@@ -300,9 +300,11 @@ func TestGaps(t *testing.T) {
 	}{
 		"batches that do not fill": {100, 1, time.Second, dataplane.Batch{Size: 500}},
 		"two replicas":             {500, 2, time.Second, dataplane.Batch{Size: 500}},
-		"a slow sink":              {100, 1, 200 * time.Millisecond, dataplane.Batch{Size: 50, SinkTime: 200 * time.Millisecond}},
-		"a fast limit":             {1000, 1, 50 * time.Millisecond, dataplane.Batch{Size: 100, SinkTime: 50 * time.Millisecond}},
-		"a very slow sink":         {100, 1, 4 * time.Second, dataplane.Batch{Size: 500, SinkTime: 3 * time.Second}},
+		"a slow sink": {100, 1, 200 * time.Millisecond,
+			dataplane.Batch{Size: 50, SinkTime: 200 * time.Millisecond}},
+		"a fast limit": {1000, 1, 50 * time.Millisecond,
+			dataplane.Batch{Size: 100, SinkTime: 50 * time.Millisecond}},
+		"a very slow sink": {100, 1, 4 * time.Second, dataplane.Batch{Size: 500, SinkTime: 3 * time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -325,9 +327,9 @@ func TestGaps(t *testing.T) {
 				assert.GreaterOrEqual(loose, speed, 0.97*float64(c.rate))
 			})
 			for _, d := range []time.Duration{100 * time.Millisecond, time.Second, 5 * time.Second} {
-				most := dataplane.Window(d, from, all...)
+				highest := dataplane.Window(d, from, all...)
 				limit := float64(c.rate)*(d+c.gap+250*time.Millisecond).Seconds() + 1
-				assert.LessOrEqual(t, float64(most), limit, "in %v", d)
+				assert.LessOrEqual(t, float64(highest), limit, "in %v", d)
 			}
 		})
 	}

@@ -28,13 +28,13 @@ func BenchmarkSaturated(b *testing.B) {
 			for b.Loop() {
 				r := run(b, redis, replicas, 10200*time.Millisecond, job{Rate: rate, Max: 1}, nil)
 				report(b, r, rate, 10*time.Second)
-				least, most := 1.0, 0.0
+				lowest, highest := 1.0, 0.0
 				for i := range replicas {
 					share := float64(r.count(i, 0, time.Hour)) / float64(r.count(-1, 0, time.Hour))
-					least, most = min(least, share), max(most, share)
+					lowest, highest = min(lowest, share), max(highest, share)
 				}
-				b.ReportMetric(100*least, "%-least-share")
-				b.ReportMetric(100*most, "%-most-share")
+				b.ReportMetric(100*lowest, "%-least-share")
+				b.ReportMetric(100*highest, "%-most-share")
 			}
 		})
 	}
@@ -68,7 +68,8 @@ func BenchmarkDemandMoves(b *testing.B) {
 			})
 			// The second process's times are relative to the move.
 			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(100*float64(r.count(1, 150*time.Millisecond, 650*time.Millisecond))/500, "%-of-limit-from-150ms-on")
+			b.ReportMetric(100*float64(r.count(1, 150*time.Millisecond, 650*time.Millisecond))/500,
+				"%-of-limit-from-150ms-on")
 		}
 	})
 }

@@ -79,7 +79,8 @@ func TestQueueOverProcesses(t *testing.T) {
 		for i := range by {
 			by[i] = r.count(i, 0, d)
 		}
-		t.Logf("%d calls, at least %v apart, by process %v, %.2f requests a call", n, shortest, by, r.requestsPerMessage())
+		t.Logf("%d calls, at least %v apart, by process %v, %.2f requests a call", n, shortest, by,
+			r.requestsPerMessage())
 		r.apart(t, loose, time.Second/rate)
 		assert.GreaterOrEqual(loose, n, int(d.Seconds()*rate)*85/100)
 		assert.GreaterOrEqual(loose, slices.Min(by[1:]), slices.Max(by[1:])*80/100, "they take turns")

@@ -27,8 +27,8 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// limiters runs a benchmark with this project's limit, and with Pulsar's own: limit names a kind of
-// Pulsar's limits, such as dispatchRate, which is set to these messages and bytes a second.
+// limiters runs a benchmark with this project's limit, and with Pulsar's own: limit names a kind
+// of Pulsar's limits, such as dispatchRate, which is set to these messages and bytes a second.
 func limiters(b *testing.B, limit string, messages, size int64, run func(b *testing.B, s *scene, ours bool)) {
 	for _, limiter := range []string{"throttle", "pulsar"} {
 		b.Run(limiter, func(b *testing.B) {
@@ -36,7 +36,8 @@ func limiters(b *testing.B, limit string, messages, size int64, run func(b *test
 				s := newNamespace(b)
 				if limiter == "pulsar" {
 					s.post("namespaces/"+s.namespace+"/"+limit, fmt.Sprintf(
-						`{"dispatchThrottlingRateInMsg":%d,"dispatchThrottlingRateInByte":%d,"ratePeriodInSecond":1}`, messages, size))
+						`{"dispatchThrottlingRateInMsg":%d,"dispatchThrottlingRateInByte":%d,"ratePeriodInSecond":1}`,
+						messages, size))
 				}
 				run(b, s, limiter == "throttle")
 			}
@@ -45,7 +46,8 @@ func limiters(b *testing.B, limit string, messages, size int64, run func(b *test
 	}
 }
 
-// newNamespace returns a scene with its own namespace, since Pulsar's limits belong to a namespace.
+// newNamespace returns a scene with its own namespace, since Pulsar's limits belong to a
+// namespace.
 func newNamespace(b *testing.B) *scene {
 	b.Helper()
 	s := &scene{t: b, broker: services.Pulsar(b), namespace: "public/" + services.Name(b)}
@@ -59,7 +61,8 @@ func (s *scene) post(path, body string) { s.t.Helper(); s.request(http.MethodPos
 
 func (s *scene) request(method, path, body string) string {
 	s.t.Helper()
-	req, err := http.NewRequestWithContext(s.t.Context(), method, s.broker.Web+"/admin/v2/"+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.broker.Web+"/admin/v2/"+path,
+		strings.NewReader(body))
 	require.NoError(s.t, err)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
@@ -150,7 +153,8 @@ func within(all []arrival, d time.Duration) (messages, size float64) {
 	return messages, size
 }
 
-// speed returns the messages and bytes a second while the backlog lasted, over at least one second.
+// speed returns the messages and bytes a second while the backlog lasted, over at least one
+// second.
 func speed(all []arrival) (messages, size float64) {
 	messages, size = within(all, window)
 	seconds := min(window, max(time.Second, all[len(all)-1].at)).Seconds()
@@ -197,7 +201,7 @@ func BenchmarkPulsarSubscriptions(b *testing.B) {
 		s.create(names...)
 		messages := 8000
 		if !ours {
-			messages = 60_000 // enough for what Pulsar's own limit lets through
+			messages = 60_000 // more than Pulsar's own limit dispatches
 		}
 		s.produce(messages)
 		s.limit(rate)
@@ -243,7 +247,9 @@ func BenchmarkPulsarPerSubscription(b *testing.B) {
 	limiters(b, "subscriptionDispatchRate", rate, -1, func(b *testing.B, s *scene, ours bool) {
 		s.create("a")
 		s.produce(8000)
-		s.limitOf(s.topic+"?subscription=a", policy.Policy{MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		s.limitOf(s.topic+"?subscription=a", policy.Policy{
+			MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)},
+		})
 		var consumers []*pulsarthrottle.Consumer
 		for range 4 {
 			lim, client := s.limiter(ours), s.client()
@@ -262,9 +268,9 @@ func BenchmarkPulsarPerSubscription(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarCaughtUp measures the latency of a message to a consumer that has caught up with a
-// producer of 200/s, while another consumer drains a backlog at 1000/s. For comparison, bare is the
-// same without a Limiter on the first consumer.
+// BenchmarkPulsarCaughtUp measures the latency of a message to a consumer that has caught up with
+// a producer of 200/s, while another consumer drains a backlog at 1000/s. For comparison, bare is
+// the same without a Limiter on the first consumer.
 func BenchmarkPulsarCaughtUp(b *testing.B) {
 	latency := func(b *testing.B, s *scene, drains, follows bool) (p50, p99 float64) {
 		s.create("drains", "follows")
@@ -335,8 +341,9 @@ func BenchmarkPulsarCaughtUp(b *testing.B) {
 	})
 }
 
-// BenchmarkPulsarUnlimited reads a topic of 4 partitions with a pulsar.Consumer and with a Consumer
-// to which no limit applies: in each run, a new subscription drains the same messages of 100 bytes.
+// BenchmarkPulsarUnlimited reads a topic of 4 partitions with a pulsar.Consumer and with a
+// Consumer to which no limit applies: in each run, a new subscription drains the same messages of
+// 100 bytes.
 func BenchmarkPulsarUnlimited(b *testing.B) {
 	const messages = 400_000
 	b.Run("throttle", func(b *testing.B) {
@@ -384,7 +391,9 @@ func BenchmarkPulsarBytes(b *testing.B) {
 		s.create("a")
 		random := rand.New(rand.NewPCG(1, 1))
 		s.fill(4000, func(int) int { return int(100 * math.Pow(1024, random.Float64())) })
-		s.limitOf(s.topic, policy.Policy{ByteRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+		s.limitOf(s.topic, policy.Policy{
+			ByteRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)},
+		})
 		c := s.subscribe(s.client(), "a", pulsar.Exclusive, s.limiter(ours))
 		all := drain(b, window, c)
 		c.Close()

@@ -126,7 +126,9 @@ func (s *scene) write(messages int, payload func(i int) []byte) {
 // has it.
 func (s *scene) limit(rate int64) time.Time {
 	s.t.Helper()
-	s.limitOf(s.topic, policy.Policy{MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
+	s.limitOf(s.topic, policy.Policy{
+		MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)},
+	})
 	return time.Now()
 }
 
@@ -182,12 +184,12 @@ func TestOneLimitOverThreeSubscriptions(t *testing.T) {
 		steady := all.Messages("")
 		n := fleet.Between(steady, from, from.Add(5*time.Second))
 		first := steady[0].Read
-		most := fleet.Window(steady, first, time.Now())
+		highest := fleet.Window(steady, first, time.Now())
 		t.Logf("600/s: %d in 5 s (%.1f %%), at most %d in any second, %d in the first one",
-			n, float64(n)/30, most, fleet.Between(steady, first, first.Add(time.Second)))
+			n, float64(n)/30, highest, fleet.Between(steady, first, first.Add(time.Second)))
 		assert.GreaterOrEqual(loose, n, 600*5*90/100)
 		assert.LessOrEqual(t, n, 600*525/100)
-		assert.LessOrEqual(t, most, 600*125/100, "rate x (1 s + 0.25 s), from the first message on")
+		assert.LessOrEqual(t, highest, 600*125/100, "rate x (1 s + 0.25 s), from the first message on")
 		for _, subscription := range []string{"a", "b", "c"} {
 			share := fleet.Between(all.Messages(subscription), from, from.Add(5*time.Second))
 			t.Logf("  %s: %d", subscription, share)
@@ -267,8 +269,8 @@ func TestBrokerRestart(t *testing.T) {
 	had := len(all.Messages(""))
 	require.Eventually(t, func() bool { return len(all.Messages("")) > had+100 }, 60*time.Second, 50*time.Millisecond)
 	t.Logf("messages %v after the broker's restart", time.Since(restarted).Round(100*time.Millisecond))
-	most := fleet.Window(all.Messages(""), restarted.Add(-time.Minute), time.Now())
-	assert.LessOrEqual(t, most, 150*125/100)
+	highest := fleet.Window(all.Messages(""), restarted.Add(-time.Minute), time.Now())
+	assert.LessOrEqual(t, highest, 150*125/100)
 	s.limit(100_000)
 	for _, subscription := range []string{"a", "b"} {
 		require.Eventually(t, func() bool {

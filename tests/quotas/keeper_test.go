@@ -313,7 +313,7 @@ func TestQuotaSetIsInForce(t *testing.T) {
 	before := 200.0
 	for _, rate := range []int{50, 150, 0, 100} {
 		set := func(rate int) {
-			w.admin("quota", "set", acme.String(), "total_throughput", fmt.Sprint(rate*pages*quota.Page))
+			w.admin("quota", "set", acme.String(), fmt.Sprint("total=", rate*pages*quota.Page))
 		}
 		try := 0
 		loosely.Hold(t, func(loose assert.TestingT) {

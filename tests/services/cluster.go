@@ -28,7 +28,10 @@ type RedisShards struct {
 
 // RedisCluster starts a Redis Cluster of three masters that share the slots evenly. It ignores the
 // environment. The cluster ends with the test.
-func RedisCluster(t testing.TB) *RedisShards { t.Helper(); return RedisClusterTLS(t, Certificates{}) }
+func RedisCluster(t testing.TB) *RedisShards {
+	t.Helper()
+	return RedisClusterTLS(t, Certificates{})
+}
 
 // RedisClusterTLS is RedisCluster with TLS at the ports of its URL, if there are certificates; see
 // [RedisTLS].
@@ -37,7 +40,10 @@ func RedisClusterTLS(t testing.TB, server Certificates) *RedisShards {
 	c := &RedisShards{t: t}
 	for i := range 3 {
 		bus := freePort(t)
-		args := []string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port", strconv.Itoa(bus)}
+		args := []string{
+			"--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port",
+			strconv.Itoa(bus),
+		}
 		var node *RedisProcess
 		if server.CA == "" {
 			node = RedisServer(t, args...)
@@ -56,7 +62,8 @@ func RedisClusterTLS(t testing.TB, server Certificates) *RedisShards {
 	err := waitFor(10*time.Second, func() error {
 		for _, node := range c.Nodes {
 			info := fmt.Sprint(c.Do(node, "CLUSTER", "INFO"))
-			if !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_size:3") {
+			if !strings.Contains(info, "cluster_state:ok") ||
+				!strings.Contains(info, "cluster_size:3") {
 				return fmt.Errorf("CLUSTER INFO of %s: %s", node.Addr, info)
 			}
 		}
@@ -123,7 +130,9 @@ func do(t testing.TB, addr string, args ...any) any {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, Protocol: 2, DisableIdentity: true})
+	client := redis.NewClient(&redis.Options{
+		Addr: addr, MaxRetries: -1, Protocol: 2, DisableIdentity: true,
+	})
 	answer, err := client.Do(ctx, args...).Result()
 	if err = cmp.Or(err, client.Close()); err != nil {
 		t.Fatalf("services: %v at %s: %v", args[:2], addr, err)

@@ -44,7 +44,10 @@ func Etcd(t testing.TB) *EtcdNode { t.Helper(); return EtcdTLS(t, Certificates{}
 // authority.
 func EtcdTLS(t testing.TB, server Certificates) *EtcdNode {
 	t.Helper()
-	e := &EtcdNode{Endpoint: loopback(freePort(t)), peer: loopback(freePort(t)), t: t, tls: server, dir: t.TempDir()}
+	e := &EtcdNode{
+		Endpoint: loopback(freePort(t)), peer: loopback(freePort(t)), t: t, tls: server,
+		dir: t.TempDir(),
+	}
 	e.Start()
 	t.Cleanup(e.Stop)
 	return e
@@ -83,7 +86,9 @@ func (e *EtcdNode) Start() {
 }
 
 func (c Certificates) info() transport.TLSInfo {
-	return transport.TLSInfo{TrustedCAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ClientCertAuth: true}
+	return transport.TLSInfo{
+		TrustedCAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ClientCertAuth: true,
+	}
 }
 
 // Stop stops the server, and keeps its data for the next Start. A second call does nothing.
@@ -97,7 +102,9 @@ func (e *EtcdNode) Stop() {
 // Client returns a client of the server, which is closed at the end of the test.
 func (e *EtcdNode) Client() *clientv3.Client {
 	e.t.Helper()
-	cfg := clientv3.Config{Endpoints: []string{e.Endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()}
+	cfg := clientv3.Config{
+		Endpoints: []string{e.Endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
+	}
 	var err error
 	if e.tls.CA != "" {
 		if cfg.TLS, err = e.tls.info().ClientConfig(); err != nil {

@@ -40,7 +40,8 @@ func EtcdCluster(t testing.TB) *EtcdTrio {
 		cfg.UnsafeNoFsync = true
 		cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 		c.Endpoints[i] = loopback(freePort(t))
-		client, peer := url.URL{Scheme: "http", Host: c.Endpoints[i]}, url.URL{Scheme: "http", Host: loopback(freePort(t))}
+		client := url.URL{Scheme: "http", Host: c.Endpoints[i]}
+		peer := url.URL{Scheme: "http", Host: loopback(freePort(t))}
 		cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 		cfg.ListenPeerUrls = []url.URL{peer}
 		front := httptest.NewServer(c.way(i, &peer))
@@ -96,7 +97,9 @@ func EtcdCluster(t testing.TB) *EtcdTrio {
 func (c *EtcdTrio) way(to int, peer *url.URL) http.Handler {
 	proxy := httputil.NewSingleHostReverseProxy(peer)
 	proxy.FlushInterval = -1 // streams
-	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
+	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) {
+		panic(http.ErrAbortHandler)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
 		from, known := c.names[r.Header.Get("X-Server-From")]

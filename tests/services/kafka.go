@@ -98,16 +98,19 @@ func startKafkaOnce(t testing.TB) (addr string, err error) {
 	}
 	broker, controller := loopback(freePort(t)), loopback(freePort(t))
 	config := filepath.Join(dir, "server.properties")
-	text := fmt.Sprintf(kafkaConfig, controller, broker, controller, broker, filepath.Join(dir, "data"))
+	text := fmt.Sprintf(kafkaConfig, controller, broker, controller, broker,
+		filepath.Join(dir, "data"))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}
 	java := append(javaOptions(dir), "-Xmx512m", "-cp", filepath.Join(libs, "*"))
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
-	format := append(java[:len(java):len(java)], "kafka.tools.StorageTool", "format", "-t", hex.EncodeToString(id), "-c", config)
+	format := append(java[:len(java):len(java)], "kafka.tools.StorageTool", "format", "-t",
+		hex.EncodeToString(id), "-c", config)
 	if out, err := exec.Command("java", format...).CombinedOutput(); err != nil {
-		return "", errors.Join(fmt.Errorf("format its storage: %w\n%s", err, out), os.RemoveAll(dir))
+		return "", errors.Join(fmt.Errorf("format its storage: %w\n%s", err, out),
+			os.RemoveAll(dir))
 	}
 	p, err := startProcess(dir, "java", append(java, "kafka.Kafka", config)...)
 	if err != nil {
@@ -118,7 +121,8 @@ func startKafkaOnce(t testing.TB) (addr string, err error) {
 	client := &kafka.Client{Addr: kafka.TCP(broker), Timeout: time.Second, Transport: transport}
 	err = waitFor(60*time.Second, func() error {
 		// The first request for a coordinator makes the broker create the topic of consumer groups.
-		found, err := client.FindCoordinator(context.Background(), &kafka.FindCoordinatorRequest{Key: "any", KeyType: kafka.CoordinatorKeyTypeConsumer})
+		found, err := client.FindCoordinator(context.Background(),
+			&kafka.FindCoordinatorRequest{Key: "any", KeyType: kafka.CoordinatorKeyTypeConsumer})
 		if err == nil {
 			err = found.Error
 		}

@@ -53,7 +53,8 @@ func startProcess(dir, name string, args ...string) (*process, error) {
 		p.pid, err = strconv.Atoi(strings.TrimSpace(line))
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: no process id: %w", name, err), p.end(syscall.SIGKILL))
+		return nil, errors.Join(fmt.Errorf("start %s: no process id: %w", name, err),
+			p.end(syscall.SIGKILL))
 	}
 	return p, nil
 }

@@ -30,7 +30,9 @@ func NewProxy(t testing.TB, upstream string) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{Addr: l.Addr().String(), upstream: upstream, listener: l, conns: map[net.Conn]bool{}}
+	p := &Proxy{
+		Addr: l.Addr().String(), upstream: upstream, listener: l, conns: map[net.Conn]bool{},
+	}
 	p.thawed = sync.NewCond(&p.mu)
 	p.wg.Go(p.accept)
 	t.Cleanup(func() {

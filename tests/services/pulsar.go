@@ -27,7 +27,8 @@ func Pulsar(t testing.TB) *PulsarBroker {
 	if urls := os.Getenv("THROTTLE_TEST_PULSAR"); urls != "" {
 		broker, web, ok := strings.Cut(urls, ",")
 		if !ok {
-			t.Fatalf("services: THROTTLE_TEST_PULSAR %q: want pulsar://host:port,http://host:port", urls)
+			t.Fatalf("services: THROTTLE_TEST_PULSAR %q: want pulsar://host:port,http://host:port",
+				urls)
 		}
 		return &PulsarBroker{broker, web}
 	}
@@ -124,16 +125,21 @@ func newStandalone(t testing.TB) (s standalone, err error) {
 
 // start runs it in dir, and returns when it is healthy.
 func (s *standalone) start(dir string) error {
-	args := append(javaOptions(dir), "-Xmx768m", "-XX:MaxDirectMemorySize=512m", "-Dio.netty.tryReflectionSetAccessible=true")
+	args := append(javaOptions(dir), "-Xmx768m", "-XX:MaxDirectMemorySize=512m",
+		"-Dio.netty.tryReflectionSetAccessible=true")
 	for _, opened := range []string{
-		"java.base/sun.net", "java.base/java.lang", "java.base/java.nio", "java.base/jdk.internal.misc", "java.base/java.util.zip",
-		"java.base/jdk.internal.platform", "java.management/sun.management", "jdk.management/com.sun.management.internal",
+		"java.base/sun.net", "java.base/java.lang", "java.base/java.nio",
+		"java.base/jdk.internal.misc", "java.base/java.util.zip",
+		"java.base/jdk.internal.platform", "java.management/sun.management",
+		"jdk.management/com.sun.management.internal",
 	} {
 		args = append(args, "--add-opens", opened+"=ALL-UNNAMED")
 	}
-	args = append(args, "-cp", filepath.Join(s.libs, "*"), "org.apache.pulsar.PulsarStandaloneStarter", "-a", "127.0.0.1",
+	args = append(args, "-cp", filepath.Join(s.libs, "*"),
+		"org.apache.pulsar.PulsarStandaloneStarter", "-a", "127.0.0.1",
 		"-c", filepath.Join(s.data, "standalone.conf"), "-nfw", "-nss",
-		"--metadata-dir", filepath.Join(s.data, "metadata"), "--bookkeeper-dir", filepath.Join(s.data, "bookkeeper"))
+		"--metadata-dir", filepath.Join(s.data, "metadata"),
+		"--bookkeeper-dir", filepath.Join(s.data, "bookkeeper"))
 	p, err := startProcess(dir, "java", args...)
 	if err != nil {
 		return err
@@ -141,7 +147,9 @@ func (s *standalone) start(dir string) error {
 	client := &http.Client{Timeout: 2 * time.Second}
 	err = waitFor(90*time.Second, func() error {
 		// The namespace is created after the broker is healthy.
-		for _, path := range []string{"/admin/v2/brokers/health", "/admin/v2/namespaces/public/default"} {
+		for _, path := range []string{
+			"/admin/v2/brokers/health", "/admin/v2/namespaces/public/default",
+		} {
 			resp, err := client.Get(s.broker.Web + path)
 			if err != nil {
 				return err
@@ -154,7 +162,8 @@ func (s *standalone) start(dir string) error {
 		return nil
 	})
 	if err != nil {
-		return errors.Join(fmt.Errorf("wait for its health: %w\n%s", err, p.log()), p.end(syscall.SIGKILL))
+		return errors.Join(fmt.Errorf("wait for its health: %w\n%s", err, p.log()),
+			p.end(syscall.SIGKILL))
 	}
 	s.process = p
 	return nil

@@ -42,7 +42,10 @@ func RedisServer(t testing.TB, args ...string) *RedisProcess {
 		t.Fatal("services: no redis-server: run `make services`, or set THROTTLE_TEST_REDIS")
 	}
 	port := freePort(t)
-	return startRedis(t, port, append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--save", "", "--appendonly", "no"}, args...)...)
+	common := []string{
+		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--save", "", "--appendonly", "no",
+	}
+	return startRedis(t, port, append(common, args...)...)
 }
 
 func startRedis(t testing.TB, port int, args ...string) *RedisProcess {

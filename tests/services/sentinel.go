@@ -44,7 +44,9 @@ func RedisSentinelTLS(t testing.TB, down time.Duration, server Certificates) *Re
 	}
 	f.Master, f.master = start()
 	f.Replica, f.replica = start("--replicaof", f.master)
-	f.await("the replica", func() error { return f.says(f.Replica, "master_link_status:up", "INFO", "replication") })
+	f.await("the replica", func() error {
+		return f.says(f.Replica, "master_link_status:up", "INFO", "replication")
+	})
 	var addrs []string
 	for range 3 {
 		port, tlsPort := freePort(t), freePort(t)
@@ -56,7 +58,8 @@ sentinel failover-timeout throttle 2000
 `, port, f.master, down.Milliseconds())
 		addr := loopback(port)
 		if server.CA != "" {
-			text += fmt.Sprintf("tls-port %d\ntls-ca-cert-file %s\ntls-cert-file %s\ntls-key-file %s\ntls-replication yes\n",
+			text += fmt.Sprintf("tls-port %d\ntls-ca-cert-file %s\ntls-cert-file %s\n"+
+				"tls-key-file %s\ntls-replication yes\n",
 				tlsPort, server.CA, server.Cert, server.Key)
 			addr = loopback(tlsPort)
 		}
@@ -71,7 +74,9 @@ sentinel failover-timeout throttle 2000
 	f.URL = "redis+sentinel://" + strings.Join(addrs, ",") + "?master=throttle"
 	for _, s := range f.Sentinels {
 		f.await("a Sentinel", func() error {
-			return f.says(s, "status=ok,address="+strings.Replace(f.master, " ", ":", 1)+",slaves=1,sentinels=3", "INFO", "sentinel")
+			return f.says(s,
+				"status=ok,address="+strings.Replace(f.master, " ", ":", 1)+",slaves=1,sentinels=3",
+				"INFO", "sentinel")
 		})
 	}
 	return f
@@ -81,9 +86,13 @@ sentinel failover-timeout throttle 2000
 func (f *RedisFailover) Elected() {
 	f.t.Helper()
 	for _, s := range f.Sentinels {
-		f.await("a new master", func() error { return f.says(s, "address="+strings.Replace(f.replica, " ", ":", 1), "INFO", "sentinel") })
+		f.await("a new master", func() error {
+			return f.says(s, "address="+strings.Replace(f.replica, " ", ":", 1), "INFO", "sentinel")
+		})
 	}
-	f.await("a new master", func() error { return f.says(f.Replica, "role:master", "INFO", "replication") })
+	f.await("a new master", func() error {
+		return f.says(f.Replica, "role:master", "INFO", "replication")
+	})
 }
 
 // Detach stops the replication: a failover loses what is written to the master from now on.
@@ -92,7 +101,9 @@ func (f *RedisFailover) Detach() {
 	// Without these rights the replica cannot reconnect.
 	do(f.t, f.Master.Addr, "ACL", "SETUSER", "default", "-psync", "-sync")
 	do(f.t, f.Master.Addr, "CLIENT", "KILL", "TYPE", "replica")
-	f.await("the replica's end", func() error { return f.says(f.Replica, "master_link_status:down", "INFO", "replication") })
+	f.await("the replica's end", func() error {
+		return f.says(f.Replica, "master_link_status:down", "INFO", "replication")
+	})
 }
 
 func (f *RedisFailover) says(r *RedisProcess, want string, command ...any) error {

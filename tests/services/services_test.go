@@ -147,8 +147,12 @@ func TestKafka(t *testing.T) {
 	}
 	topic := services.Name(t)
 	k.CreateTopic(topic, 4)
-	w := &kafka.Writer{Addr: kafka.TCP(k.Brokers...), Topic: topic, RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond}
-	r := kafka.NewReader(kafka.ReaderConfig{Brokers: k.Brokers, Topic: topic, GroupID: topic, MaxWait: 100 * time.Millisecond})
+	w := &kafka.Writer{
+		Addr: kafka.TCP(k.Brokers...), Topic: topic, RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond,
+	}
+	r := kafka.NewReader(kafka.ReaderConfig{
+		Brokers: k.Brokers, Topic: topic, GroupID: topic, MaxWait: 100 * time.Millisecond,
+	})
 	t.Cleanup(func() {
 		if err := errors.Join(w.Close(), r.Close()); err != nil {
 			t.Error(err)

@@ -37,13 +37,17 @@ func TLS(t testing.TB) (server, client Certificates) {
 	for i, c := range []*Certificates{&server, &client} {
 		name := []string{"server", "client"}[i]
 		key := newKey(t)
-		*c = Certificates{CA: caFile, Cert: filepath.Join(dir, name+".pem"), Key: filepath.Join(dir, name+".key")}
+		*c = Certificates{
+			CA: caFile, Cert: filepath.Join(dir, name+".pem"), Key: filepath.Join(dir, name+".key"),
+		}
 		issue(t, c.Cert, &x509.Certificate{
 			SerialNumber: big.NewInt(int64(i + 2)), Subject: pkix.Name{CommonName: name},
 			NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
 			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
 			// The server's is also for a client: etcd connects to itself.
-			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}[:2-i],
+			ExtKeyUsage: []x509.ExtKeyUsage{
+				x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth,
+			}[:2-i],
 		}, ca, key, caKey)
 		der, err := x509.MarshalPKCS8PrivateKey(key)
 		if err != nil {
@@ -75,7 +79,8 @@ func issue(t testing.TB, file string, cert, ca *x509.Certificate, key, caKey *ec
 
 func writePEM(t testing.TB, file, kind string, der []byte) {
 	t.Helper()
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+	text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -85,8 +90,9 @@ func writePEM(t testing.TB, file, kind string, der []byte) {
 func RedisTLS(t testing.TB, server Certificates, args ...string) *RedisProcess {
 	t.Helper()
 	port := freePort(t)
-	r := RedisServer(t, append(args, "--tls-port", strconv.Itoa(port), "--tls-ca-cert-file", server.CA,
-		"--tls-cert-file", server.Cert, "--tls-key-file", server.Key)...)
+	r := RedisServer(t, append(args, "--tls-port", strconv.Itoa(port),
+		"--tls-ca-cert-file", server.CA, "--tls-cert-file", server.Cert,
+		"--tls-key-file", server.Key)...)
 	r.URL = "rediss://" + loopback(port)
 	return r
 }

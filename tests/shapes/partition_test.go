@@ -103,7 +103,8 @@ func TestDataCentreCutOff(t *testing.T) {
 	}
 	state, _, err := stores[0].State(t.Context(), permits.LimitKey("standalone", policy.TopicScope(topic), false))
 	require.NoError(t, err)
-	t.Logf("at most %d in any second; %d allocations answered, %d in the permit store", all.window(), allocated, state.Seq)
+	t.Logf("at most %d in any second; %d allocations answered, %d in the permit store", all.window(), allocated,
+		state.Seq)
 	assert.LessOrEqual(t, all.window(), rate*125/100, "rate x (1 s + 0.25 s)")
 	assert.GreaterOrEqual(t, state.Seq, allocated, "every answered allocation is in the permit store")
 }

@@ -73,11 +73,11 @@ func failover(
 	assert.NotEqual(t, inc, r.state.Inc, "the state was not lost")
 	const slack = 150 * time.Millisecond
 	assert.Less(loose, r.longest, redispermits.DefaultTimeout+slack, "an allocation takes at most its timeout")
-	most := rate * 127 / 100 // rate x (1 s + 0.15 s), and 12 % that others hold
+	limit := rate * 127 / 100 // rate x (1 s + 0.15 s), and 12 % that others hold
 	if loss == policy.OutageShare {
-		most += rate / 10 // Limiters that have not found the new master use their last share
+		limit += rate / 10 // Limiters that have not found the new master use their last share
 	}
-	assert.LessOrEqual(t, r.window(), most)
+	assert.LessOrEqual(t, r.window(), limit)
 	assert.GreaterOrEqual(loose, after, rate*80/100)
 }
 

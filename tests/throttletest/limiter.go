@@ -27,7 +27,9 @@ func Open(t testing.TB, p policy.Policy) *Limiter {
 	l := &Limiter{t: t, store: configstore.NewMemory(), used: newUsed()}
 	l.Set(p)
 	var err error
-	l.Limiter, err = dispatch.Open(t.Context(), dispatch.Config{Policies: configstore.Source(l.store), Permits: l.used})
+	l.Limiter, err = dispatch.Open(t.Context(), dispatch.Config{
+		Policies: configstore.Source(l.store), Permits: l.used,
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, l.Close())
@@ -53,13 +55,15 @@ func (l *Limiter) Add(scope string, settings policy.Settings) {
 	l.edit(func(s configstore.Snapshot) []configstore.Change { return s.Set(parsed, settings) })
 }
 
-func (l *Limiter) edit(plan func(configstore.Snapshot) []configstore.Change) {
+func (l *Limiter) edit(change func(configstore.Snapshot) []configstore.Change) {
 	l.t.Helper()
-	revision, err := configstore.Edit(context.WithoutCancel(l.t.Context()), l.store, func(s configstore.Snapshot) ([]configstore.Change, error) {
-		return plan(s), nil
-	})
+	ctx := context.WithoutCancel(l.t.Context())
+	plan := func(s configstore.Snapshot) ([]configstore.Change, error) { return change(s), nil }
+	revision, err := configstore.Edit(ctx, l.store, plan)
 	require.NoError(l.t, err)
 	if l.Limiter != nil {
-		require.Eventually(l.t, func() bool { return l.Stats().Revision >= revision }, 5*time.Second, time.Millisecond)
+		require.Eventually(l.t, func() bool {
+			return l.Stats().Revision >= revision
+		}, 5*time.Second, time.Millisecond)
 	}
 }

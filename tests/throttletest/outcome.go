@@ -17,12 +17,18 @@ import (
 
 // Outcome returns the outcome that f reports for its subscription, at most one; without a report it
 // is ignored. It calls f up to three times.
-func Outcome(t testing.TB, f func(*dispatch.Subscription)) (o dispatch.Outcome, retryAfter time.Duration) {
+func Outcome(
+	t testing.TB, f func(*dispatch.Subscription),
+) (o dispatch.Outcome, retryAfter time.Duration) {
 	t.Helper()
 	for _, c := range []struct {
 		counts string // as busy, so that they reach the permit store
 		of     dispatch.Outcome
-	}{{policy.OutcomeBusy, dispatch.OutcomeBusy}, {policy.OutcomeFailed, dispatch.OutcomeFailed}, {policy.OutcomeTimeout, dispatch.OutcomeTimeout}} {
+	}{
+		{policy.OutcomeBusy, dispatch.OutcomeBusy},
+		{policy.OutcomeFailed, dispatch.OutcomeFailed},
+		{policy.OutcomeTimeout, dispatch.OutcomeTimeout},
+	} {
 		told := answers(t, policy.Policy{Busy: policy.Busy{Outcomes: []string{c.counts}}}, f)
 		if told == (schedule.Answers{}) {
 			continue
@@ -40,7 +46,9 @@ func Outcome(t testing.TB, f func(*dispatch.Subscription)) (o dispatch.Outcome, 
 func answers(t testing.TB, p policy.Policy, f func(*dispatch.Subscription)) schedule.Answers {
 	t.Helper()
 	store := &listener{Store: memory.New()}
-	lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: store})
+	lim, err := dispatch.Open(t.Context(), dispatch.Config{
+		Policies: dispatch.Fixed(p), Permits: store,
+	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, lim.Close()) }()
 	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
@@ -48,7 +56,9 @@ func answers(t testing.TB, p policy.Policy, f func(*dispatch.Subscription)) sche
 	f(sub)
 	if _, err := sub.Acquire(t.Context(), 1); sub.Limited() { // an allocation carries the report
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return store.heard() != schedule.Answers{} }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool {
+			return store.heard() != schedule.Answers{}
+		}, 5*time.Second, time.Millisecond)
 	}
 	return store.heard()
 }

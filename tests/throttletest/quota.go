@@ -55,7 +55,9 @@ func newUsed() *used {
 }
 
 // Publish adds up usage, whose rates are those since the last one.
-func (u *used) Publish(ctx context.Context, cluster, replica string, text []byte, ttl time.Duration) error {
+func (u *used) Publish(
+	ctx context.Context, cluster, replica string, text []byte, ttl time.Duration,
+) error {
 	var of dispatch.Usage
 	if cluster == permits.UsageOf("standalone") && json.Unmarshal(text, &of) == nil {
 		u.mu.Lock()

@@ -50,7 +50,7 @@ func TestMaxIsThatOfAllIntervals(t *testing.T) {
 		for i, at := range at {
 			events = append(events, window.Event{At: time.Duration(at), N: i % 4})
 		}
-		most := 0
+		highest := 0
 		for end := range time.Duration(31) {
 			sum := 0
 			for _, e := range events {
@@ -58,8 +58,8 @@ func TestMaxIsThatOfAllIntervals(t *testing.T) {
 					sum += e.N
 				}
 			}
-			most = max(most, sum)
+			highest = max(highest, sum)
 		}
-		assert.Equal(t, most, window.Max(d, events))
+		assert.Equal(t, highest, window.Max(d, events))
 	})
 }

@@ -11,7 +11,7 @@ import (
 var ErrClosing = errors.New("ctxmutex: closing")
 
 // A Mutex is a mutual exclusion lock whose Lock ends with a context. Lock and Unlock cost one
-// atomic operation each while nobody waits. Init comes first.
+// atomic operation each without contention. Call Init first.
 type Mutex struct {
 	locked  atomic.Bool
 	waiters atomic.Int32

@@ -48,8 +48,7 @@ func TestWaitersThatGiveUpLoseNoWakeup(t *testing.T) {
 	for range 8 {
 		callers.Go(func() {
 			for range 2000 {
-				ctx, cancel := context.WithTimeout(t.Context(),
-					time.Duration(rand.IntN(20))*time.Microsecond)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(20))*time.Microsecond)
 				if m.Lock(ctx, t.Context()) == nil {
 					holders++
 					assert.Equal(t, 1, holders)

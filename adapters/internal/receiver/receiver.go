@@ -111,8 +111,9 @@ var ended = func() context.Context {
 
 // Acquire returns the permits of a message of g. It waits for them until ctx or g ends, and takes
 // none then; the error is that of [Receiver.Err]. The caller holds the lock.
-func (r *Receiver[M]) Acquire(ctx context.Context, g *generation.Generation,
-	sub *dispatch.Subscription, bytes int64) (dispatch.Grant, error) {
+func (r *Receiver[M]) Acquire(
+	ctx context.Context, g *generation.Generation, sub *dispatch.Subscription, bytes int64,
+) (dispatch.Grant, error) {
 	r.waiting.Store(true)
 	defer r.waiting.Store(false)
 	grant, err := sub.AcquireSized(r.Join(ctx, g), bytes)

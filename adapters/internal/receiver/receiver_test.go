@@ -123,11 +123,9 @@ func TestJoinIsKept(t *testing.T) {
 	require.Equal(t, first, r.Join(t.Context(), r.Current()))
 	require.NoError(t, first.Err())
 	r.Next()
-	require.Eventually(t, func() bool { return first.Err() != nil }, 5*time.Second,
-		time.Millisecond)
+	require.Eventually(t, func() bool { return first.Err() != nil }, 5*time.Second, time.Millisecond)
 	second := r.Join(t.Context(), r.Current())
 	require.NoError(t, second.Err())
 	r.Close()
-	require.Eventually(t, func() bool { return second.Err() != nil }, 5*time.Second,
-		time.Millisecond)
+	require.Eventually(t, func() bool { return second.Err() != nil }, 5*time.Second, time.Millisecond)
 }

@@ -32,7 +32,10 @@ type Admission struct {
 
 // admit returns the admission of a lane whose shares are those of what was resolved.
 func admit(l *Lane, messages, bytes []*sharing.Share, r *resolve.Subscription) *Admission {
-	a := &Admission{lane: l, steps: &l.engine.steps, maxInFlight: r.MaxInFlight, shadow: r.Shadow, paused: r.Paused}
+	a := &Admission{
+		lane: l, steps: &l.engine.steps,
+		maxInFlight: r.MaxInFlight, shadow: r.Shadow, paused: r.Paused,
+	}
 	a.set(messages, bytes)
 	return a
 }
@@ -65,7 +68,8 @@ func (a *Admission) set(messages, bytes []*sharing.Share) {
 func (a *Admission) without(exempt func(*sharing.Share) bool) *Admission {
 	if slices.ContainsFunc(a.all, exempt) {
 		rest := *a
-		rest.set(slices.DeleteFunc(slices.Clone(a.messages), exempt), slices.DeleteFunc(slices.Clone(a.bytes), exempt))
+		messages := slices.DeleteFunc(slices.Clone(a.messages), exempt)
+		rest.set(messages, slices.DeleteFunc(slices.Clone(a.bytes), exempt))
 		a = &rest
 	}
 	if len(a.all) == 0 && a.maxInFlight == 0 {

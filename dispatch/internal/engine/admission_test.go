@@ -15,7 +15,7 @@ func TestTakeNeedsEveryLimit(t *testing.T) {
 		a := h.Lane.Admission()
 		have := func() (n []int64) {
 			for _, l := range h.State().Limits {
-				n = append(n, l.Stock)
+				n = append(n, l.Held)
 			}
 			return n
 		}

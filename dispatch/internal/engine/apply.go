@@ -35,7 +35,8 @@ func (l *Lane) apply() {
 	for _, tie := range r.Ties {
 		if pair := [2]policy.Scope{tie.A, tie.B}; !e.ties[pair] {
 			e.ties[pair] = true
-			e.log.Warn("two patterns tie; the one that sorts first wins", "wins", tie.A, "loses", tie.B, "topic", tie.Topic, "priority", tie.Priority)
+			e.log.Warn("two patterns tie; the one that sorts first wins",
+				"wins", tie.A, "loses", tie.B, "topic", tie.Topic, "priority", tie.Priority)
 		}
 	}
 	was := l.limits.all
@@ -98,7 +99,7 @@ func (l *Lane) reports() resolve.Reports {
 	return r
 }
 
-// admit sets what callers obey: the limits that apply now, or nothing if there is none.
+// admit sets the limits that apply to callers now, or nothing if there is none.
 func (l *Lane) admit() {
 	if old := l.admission.Load(); old != nil && old.closed {
 		return

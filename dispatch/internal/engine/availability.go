@@ -20,16 +20,19 @@ func (e *Engine) count(s sending, now float64) {
 	r, limit, logged := s.request, s.share.Limit.Key, &s.share.Logged
 	e.requests.Add(1)
 	if r.Damage != nil {
-		e.log.Warn("a record of the permit store was damaged; a new one replaces it", "limit", limit, "error", r.Damage)
+		e.log.Warn("a record of the permit store was damaged; a new one replaces it",
+			"limit", limit, "error", r.Damage)
 	}
 	if r.Err != nil {
 		e.errors.Add(1)
 		if now-e.answeredAt > unavailableAfter && e.unavailable.CompareAndSwap(false, true) {
-			e.log.Warn("the permit store is unavailable; each limit goes on as its onOutage says", "error", r.Err)
+			e.log.Warn("the permit store is unavailable; each limit goes on as its onOutage says",
+				"error", r.Err)
 		}
 		if !logged.Failing && s.share.FailingFor(now) > 2*unavailableAfter && !e.unavailable.Load() {
 			logged.Failing = true
-			e.log.Warn("requests for a limit fail; it goes on as its onOutage says", "limit", limit, "error", r.Err)
+			e.log.Warn("requests for a limit fail; it goes on as its onOutage says",
+				"limit", limit, "error", r.Err)
 		}
 		return
 	}
@@ -47,7 +50,8 @@ func (e *Engine) count(s sending, now float64) {
 	}
 	if s.share.NoGroup() && !logged.NoGroup {
 		groups := s.share.Limit.Groups
-		e.log.Warn("this process is in none of a limit's worker groups, and gets no permits", "limit", limit, "groups", groups.Terms.Names, "group", groups.Own)
+		e.log.Warn("this process is in none of a limit's worker groups, and gets no permits",
+			"limit", limit, "groups", groups.Terms.Names, "group", groups.Own)
 	}
 	logged.NoGroup = s.share.NoGroup()
 }

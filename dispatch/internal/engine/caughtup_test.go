@@ -24,7 +24,7 @@ func TestCaughtUp(t *testing.T) {
 			assert.Equal(t, c.exempt, a.State().CaughtUp)
 			assert.Equal(t, c.exempt, a.State().Exempt)
 			assert.Equal(t, max(-1, c.backlog), a.State().Backlog)
-			assert.Equal(t, c.exempt, len(e.States(true)) == 1, "row %d", i)
+			assert.Equal(t, c.exempt, len(e.States(true, 9)) == 1, "row %d", i)
 		}
 		a.ReportBacklog(0)
 		time.Sleep(4900 * ms)

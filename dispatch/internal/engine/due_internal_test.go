@@ -37,7 +37,7 @@ func TestDueOrder(t *testing.T) {
 		}
 	}
 	for last := 0.0; len(due) > 0; {
-		l := due[0]
+		l := due[0].lane
 		assert.LessOrEqual(t, last, l.due, "seed %d", seed)
 		last = l.due
 		due.set(l, math.Inf(1))

@@ -52,7 +52,7 @@ type Engine struct {
 	queue
 	callers sync.Pool // of *caller
 
-	mu            sync.Mutex // guards the fields below, and the fields of lanes and subscriptions that say so
+	mu            sync.Mutex // guards these, and fields of lanes and subscriptions that say so
 	closed        bool
 	terms         resolve.Terms
 	ratesReadAt   time.Time // when the rates in terms were read
@@ -68,16 +68,21 @@ func Start(cfg Config) *Engine {
 	e := &Engine{
 		log: cfg.Log, start: time.Now(), store: cfg.Store,
 		env: sharing.Env{
-			Replica: cfg.Replica, Process: fmt.Sprintf("%x", cfg.Rand.Uint64()), Rand: cfg.Rand, Timeout: cfg.Store.Timeout().Seconds(),
+			Replica: cfg.Replica, Process: fmt.Sprintf("%x", cfg.Rand.Uint64()),
+			Rand: cfg.Rand, Timeout: cfg.Store.Timeout().Seconds(),
 		},
-		terms: resolve.Terms{Cluster: cfg.Cluster, WorkerGroup: cfg.WorkerGroup, Policies: policy.Snapshot{Set: policy.Single(policy.Policy{})}},
-		lanes: map[resolve.Lane]*Lane{}, ended: map[resolve.Lane]*Lane{}, subscriptions: map[name]*subscription{},
-		ties: map[[2]policy.Scope]bool{}, started: map[quota.ID]int64{},
+		terms: resolve.Terms{
+			Cluster: cfg.Cluster, WorkerGroup: cfg.WorkerGroup,
+			Policies: policy.Snapshot{Set: policy.Single(policy.Policy{})},
+		},
+		lanes: map[resolve.Lane]*Lane{}, ended: map[resolve.Lane]*Lane{},
+		subscriptions: map[name]*subscription{},
+		ties:          map[[2]policy.Scope]bool{}, started: map[quota.ID]int64{},
 	}
 	e.callers.New = newCaller
 	running, stop := context.WithCancel(context.Background())
 	e.queue.init(running, e)
-	e.loop.init(stop)
+	e.loop.init(stop, e.store.Timeout() == 0)
 	e.running.Go(func() { e.run(running) })
 	return e
 }
@@ -108,7 +113,8 @@ func (e *Engine) SetReplicas(n int64) { e.env.Replicas.Store(n) }
 // is needed.
 func (e *Engine) clock(t time.Time) float64 { return 1 + t.Sub(e.start).Seconds() }
 
-// time is the inverse of clock. No lock is needed.
-func (e *Engine) time(at float64) time.Time { return e.start.Add(seconds(at - 1)) }
+// time is the inverse of clock, and a microsecond later: a caller that comes then is not before
+// the loop's step of that moment. No lock is needed.
+func (e *Engine) time(at float64) time.Time { return e.start.Add(seconds(at-1) + time.Microsecond) }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

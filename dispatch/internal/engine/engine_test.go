@@ -25,8 +25,8 @@ func TestUnlimited(t *testing.T) {
 		assert.Zero(t, g.N)
 		_, _, ok = h.Lane.TryAcquire(0)
 		assert.True(t, ok)
-		assert.Empty(t, e.States(true))
-		assert.Len(t, e.States(false), 1)
+		assert.Empty(t, e.States(true, 9))
+		assert.Len(t, e.States(false, 9), 1)
 	})
 }
 
@@ -261,5 +261,24 @@ func TestOpenLike(t *testing.T) {
 		assert.True(t, b.State().CaughtUp)
 		a.Close()
 		assert.ErrorIs(t, e.OpenLike(&c, laneOf("bulk"), a), engine.ErrClosed)
+	})
+}
+
+// TestRecordsDelayNoAllocation: heartbeats, whose records many replicas change, do not hold up the
+// allocations of other limits.
+func TestRecordsDelayNoAllocation(t *testing.T) {
+	policies := orders + " messageRate=100 sharing.mode=split\n" +
+		orders + "?subscription=billing messageRate=50 sharing.mode=fair"
+	run(t, 2*ms, policies, func(t *testing.T, e *fixture) {
+		e.store.slowRecords = 250 * ms
+		h := e.open("")
+		time.Sleep(10 * time.Second) // the replica has joined the pool
+		longest := time.Duration(0)
+		for e.since() < 60*time.Second {
+			from := time.Now()
+			e.acquire(h, 1, -1)
+			longest = max(longest, time.Since(from))
+		}
+		assert.Less(t, longest, 200*ms)
 	})
 }

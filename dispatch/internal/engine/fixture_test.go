@@ -36,6 +36,8 @@ type store struct {
 	noWakes  error             // Wakes fails with it
 	woken    func(string)      // wakes a share by its name
 	requests []permits.Request // all requests so far, without their answers
+
+	slowRecords time.Duration // what heartbeats and draws take on top of rtt
 }
 
 // Do answers after half of the rtt, and returns after the other half. An rtt of 0 is a store that
@@ -44,6 +46,9 @@ func (s *store) Do(ctx context.Context, requests []*permits.Request) {
 	s.mu.Lock()
 	rtt, down, damage := s.rtt, s.down, s.damage
 	for _, r := range requests {
+		if r.Allocate == nil {
+			rtt = max(rtt, s.rtt+s.slowRecords)
+		}
 		asked := *r
 		if r.Allocate != nil {
 			a := *r.Allocate

@@ -7,8 +7,8 @@ import "time"
 type Grant struct {
 	N         int
 	Admission *Admission // nil: nothing is limited, or the grant is settled
-	Size      int64      // bytes charged, in all; 0 = there is no limit of bytes, nor of messages in flight
-	Taken     uint64     // the step of the loop at which it was taken; with onHold, until when it can be given back
+	Size      int64      // bytes charged, in all; 0 = no limit of bytes, nor of messages in flight
+	Taken     uint64     // the step of the loop then; with onHold, until when it can be given back
 }
 
 // onHold marks a Grant's Taken as a time, nanoseconds since the engine's start.
@@ -48,8 +48,8 @@ func (g *Grant) waste() {
 	g.Admission = nil
 }
 
-// Settle gives back what was not used of a limited grant: messages were dispatched, of so many
-// bytes in all.
+// Settle gives back the unused permits of a limited grant: messages were dispatched, with bytes in
+// all.
 func (g *Grant) Settle(messages int, bytes int64) {
 	a := g.Admission
 	messages, bytes = min(messages, MaxPermits), min(bytes, MaxPermits)

@@ -123,7 +123,8 @@ func (e *Engine) ForgetEnded() {
 
 // owes reports whether more was used than granted.
 func (l *Lane) owes() bool {
-	return len(l.debts) > 0 || slices.ContainsFunc(l.shares(), func(s *sharing.Share) bool { return s.Debt() > 0 })
+	indebted := func(s *sharing.Share) bool { return s.Debt() > 0 }
+	return len(l.debts) > 0 || slices.ContainsFunc(l.shares(), indebted)
 }
 
 // takeOver makes what an ended lane keeps the lane's own: shares that hold batches, and debts.

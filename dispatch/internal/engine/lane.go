@@ -23,45 +23,49 @@ const MaxPermits = 1<<31 - 1
 // owner.
 type Lane struct {
 	engine *Engine
-	id     resolve.Lane
 	of     *subscription
 
-	admission atomic.Pointer[Admission] // what callers obey; nil = nothing is limited
+	admission atomic.Pointer[Admission] // the limits that apply now; nil = none
 	quota     atomic.Pointer[quota.ID]  // whose quota applies; nil = none
 	waiters   atomic.Int32              // callers in the line: newcomers go behind them
+	touched   atomic.Bool               // the loop steps the lane soon
+	covered   atomic.Bool               // the next step is soon enough for a caller that comes now
+	active    atomic.Bool               // permits are held, wanted or on their way
 	sizes     averageSize
-	touched   atomic.Bool // the loop steps the lane soon
-	covered   atomic.Bool // the next step is soon enough for a caller that comes now
-	active    atomic.Bool // permits are held, wanted or on their way
 
-	mu      sync.Mutex // guards the fields below; Engine.mu is locked before it, if both are
+	// Engine.mu guards these, which each step reads.
+	limits   *Admission       // what the policies say, before caught up and outages; never nil
+	retired  []*sharing.Share // of limits that no longer apply: what they hold goes back
+	caughtUp bool
+	due      float64   // when the next step is; the loop's own, as
+	place    int       // in the heap, -1 = in none, and
+	heap     *dueLanes // the heap
+
+	mu      sync.Mutex // guards these; Engine.mu is locked before it, if both are
 	line    []*caller  // that wait, in the order they came
+	entered uint64     // callers that have ever entered the line
 	wanted  float64    // messages that they ask for, in all
-	handles []*Handle
 	waits   waitStats
+	handles []*Handle
 
-	// Engine.mu guards the rest.
-	resolved   resolve.Subscription // what the policies say
-	limits     *Admission           // the same, before caught up and outages; never nil
-	retired    []*sharing.Share     // of limits that no longer apply: what they hold goes back
+	// Engine.mu guards the rest, but for the id, which does not change.
+	id         resolve.Lane
+	resolved   resolve.Subscription // that limits is of
 	debts      map[string]int64     // of limits that no longer apply, by their keys
-	caughtUp   bool
-	validUntil time.Time // of caughtUp
-	endedAt    time.Time // when the last handle was closed
-	successor  *Lane     // has taken over the shares
-	due        float64   // when the next step is; the loop's own, as
-	place      int       // in the heap, -1 = in none, and
-	heap       *dueLanes // the heap
+	validUntil time.Time            // of caughtUp
+	endedAt    time.Time            // when the last handle was closed
+	successor  *Lane                // has taken over the shares
 }
 
 // A caller waits in the line of a lane.
 type caller struct {
-	max   int64
-	size  int64 // bytes; -1 = unknown
-	try   bool  // does not wait for permits, only for the answer whether a strict slot is free
-	since time.Time
-	why   string
-	ready chan struct{} // gets one value when the answer is there
+	number uint64 // of the lane's callers, in the order they came
+	max    int64
+	size   int64 // bytes; -1 = unknown
+	try    bool  // does not wait for permits, only for the answer whether a strict slot is free
+	since  time.Time
+	why    string
+	ready  chan struct{} // gets one value when the answer is there
 
 	grant Grant
 	until time.Duration // that a strict slot may be used, since the engine's start; 0 = without end
@@ -71,7 +75,7 @@ type caller struct {
 
 func newCaller() any { return &caller{ready: make(chan struct{}, 1)} }
 
-// Admission is what callers obey now; nil = nothing is limited. It is one atomic load.
+// Admission returns the limits that apply now; nil = none. It is one atomic load.
 func (l *Lane) Admission() *Admission { return l.admission.Load() }
 
 // Waited reports whether callers wait.
@@ -113,7 +117,8 @@ func (l *Lane) Acquire(ctx context.Context, max int, size int64) (Grant, error) 
 	c := l.enter(a, int64(max), size)
 	l.mu.Unlock()
 	defer l.engine.callers.Put(c)
-	if !l.covered.Load() { // read after the caller has entered, so that a step of the loop that does not see it clears this first
+	// This is read after the caller has entered: a step that does not see the caller clears it first.
+	if !l.covered.Load() {
 		l.engine.touch(l, false)
 	}
 	for {
@@ -126,7 +131,7 @@ func (l *Lane) Acquire(ctx context.Context, max int, size int64) (Grant, error) 
 			return c.grant, c.err
 		}
 		c.grant.waste() // the caller has woken too late for its slot
-		l.enterFirst(c)
+		l.enterAgain(c)
 		l.engine.touch(l, false)
 	}
 }
@@ -150,20 +155,37 @@ func waitError(ctx context.Context) error {
 // enter puts a new caller at the end of the line. The lane's lock is held.
 func (l *Lane) enter(a *Admission, max, size int64) *caller {
 	c := l.engine.callers.Get().(*caller)
-	*c = caller{max: max, size: size, since: time.Now(), why: l.reason(a), ready: c.ready}
+	l.entered++
+	*c = caller{
+		number: l.entered, max: max, size: size, since: time.Now(), why: l.reason(a), ready: c.ready,
+	}
 	l.line = append(l.line, c)
 	l.wanted += float64(max)
 	l.waiters.Store(int32(len(l.line)))
 	return c
 }
 
-// enterFirst puts a caller that was served in vain back at the head of the line. No lock is
-// needed.
-func (l *Lane) enterFirst(c *caller) {
+// enterAgain puts a caller that was served in vain back at its place in the line, or answers it if
+// there is nothing to wait for any more. No lock is needed.
+func (l *Lane) enterAgain(c *caller) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.grant, c.err, c.until = Grant{}, nil, 0
-	l.line = slices.Insert(l.line, 0, c)
+	switch a := l.admission.Load(); {
+	case a == nil:
+		c.grant = Grant{N: int(c.max)}
+		c.ready <- struct{}{}
+		return
+	case a.closed: // the loop may have served the line for the last time
+		c.err = ErrClosed
+		c.ready <- struct{}{}
+		return
+	}
+	place := slices.IndexFunc(l.line, func(other *caller) bool { return other.number > c.number })
+	if place < 0 {
+		place = len(l.line)
+	}
+	l.line = slices.Insert(l.line, place, c)
 	l.wanted += float64(c.max)
 	l.waiters.Store(int32(len(l.line)))
 }
@@ -204,7 +226,7 @@ func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 	}
 
 	at := math.Inf(1)
-	idle, covered := true, true
+	idle, covered := true, len(limits) > 0
 	add := func(s *sharing.Share, r *permits.Request) {
 		s.ClearRefused()
 		if r != nil {
@@ -222,12 +244,13 @@ func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 			continue
 		}
 		var d sharing.Demand
-		if waiting.callers > 0 || s.Open() { // callers that were not served may wait for another limit now
+		if waiting.callers > 0 || s.Open() { // those not served may wait for another limit now
 			d = l.demand(a, waiting, s, i >= messages)
 		}
 		refusing := s.Refusing()
 		add(s, s.Mode.Next(now, d))
-		if back := l.engine.time(s.Mode.NextPermit(now)); refusing && back.Sub(s.Bucket.Next()).Abs() > tick/4 {
+		back := l.engine.time(s.Mode.NextPermit(now))
+		if refusing && back.Sub(s.Bucket.Next()).Abs() > tick/4 {
 			s.SetNext(back)
 		}
 	}
@@ -241,7 +264,7 @@ func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 	}
 	l.active.Store(!idle || waiting.callers > 0)
 	l.covered.Store(covered && !l.caughtUp)
-	l.engine.schedule(l, max(at, math.Nextafter(now, math.Inf(1))))
+	l.engine.setDue(l, max(at, math.Nextafter(now, math.Inf(1))))
 	return out
 }
 
@@ -299,8 +322,8 @@ func (l *Lane) look(a *Admission) waiting {
 
 // demand is what the callers in the line want of a share.
 func (l *Lane) demand(a *Admission, w waiting, s *sharing.Share, bytes bool) sharing.Demand {
-	if s.Open() {
-		return sharing.Demand{Waiting: 1, Anybody: true, Callers: 1} // asks whether the permit store is available
+	if s.Open() { // asks whether the permit store is available
+		return sharing.Demand{Waiting: 1, Anybody: true, Callers: 1}
 	} else if a == nil || a.closed || !a.has(s) {
 		return sharing.Demand{}
 	}

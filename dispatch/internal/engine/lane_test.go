@@ -85,7 +85,7 @@ func (c *lateContext) Done() <-chan struct{} {
 }
 
 // TestLateWakeUp: a caller that wakes too late for its strict slot wastes the slot, and keeps its
-// place at the head of the line. Permits of other limits go back.
+// place in the line. Permits of other limits go back.
 func TestLateWakeUp(t *testing.T) {
 	policies := orders + " messageRate=2 sharing.mode=strict maxInFlight=5" +
 		" byteRate=100000 byteBurst=9999\n" + "acme/shop messageRate=1000 aggregate=true"
@@ -284,7 +284,7 @@ func TestPaused(t *testing.T) {
 			time.Sleep(time.Second)
 			assert.False(t, c.over())
 			assert.Equal(t, engine.ReasonPaused, h.State().Reason)
-			assert.Len(t, e.States(true), 1, "a caller waits")
+			assert.Len(t, e.States(true, 9), 1, "a caller waits")
 			assert.Empty(t, e.store.asked())
 			e.apply(orders + " messageRate=100" + other)
 			time.Sleep(100 * ms)
@@ -299,7 +299,7 @@ func TestPausedWithPermits(t *testing.T) {
 		h := e.open("")
 		e.acquireFor(time.Second, h, -1)
 		time.Sleep(10 * ms)
-		assert.Positive(t, only(h).Stock)
+		assert.Positive(t, only(h).Held)
 		e.apply(orders + " messageRate=100 byteRate=1000000 paused=true")
 		assert.False(t, e.wait(t.Context(), h, 1, -1).over())
 		_, _, ok := h.Lane.TryAcquire(1)
@@ -530,7 +530,7 @@ func TestStrictAndOthers(t *testing.T) {
 		}
 		for range 50 {
 			time.Sleep(20 * ms)
-			assert.LessOrEqual(t, limitOf(t, h, "message rate", 10).Stock, int64(1))
+			assert.LessOrEqual(t, limitOf(t, h, "message rate", 10).Held, int64(1))
 		}
 	})
 }
@@ -566,7 +566,7 @@ func TestWaitStats(t *testing.T) {
 			took += c.took
 		}
 		state := h.State()
-		assert.Equal(t, map[string]int64{"message rate": 4}, state.Waits)
+		assert.Equal(t, []engine.Waits{{Reason: "message rate", N: 4}}, state.Waits)
 		assert.EqualValues(t, 4, state.WaitTimes.Count)
 		assert.Equal(t, took, state.WaitTimes.Sum, "the first caller did not wait")
 		n := int64(0)

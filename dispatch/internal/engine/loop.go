@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"container/heap"
 	"context"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,44 +11,57 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 )
 
-// tick is the shortest time between two steps of the loop that no caller asked for.
+// tick is the shortest sleep of the loop, if no touch and no answer ends it.
 const tick = 2 * time.Millisecond
 
+// pacedTick is the same while lanes with strict limits are due.
+const pacedTick = tick / 20
+
+// maxSleep is the longest sleep of the loop.
+const maxSleep = time.Hour
+
+// maxBatch is for a store that answers at once: a step leaves the lanes that are due beyond so
+// many requests to the next one. Then lanes and requests are still in the processor's cache when
+// the answers are taken in.
+const maxBatch = 32
+
 // A loop steps the lanes that have something to do: those that were touched since the last step,
-// and those that are due. One call of the permit store carries all requests that fall due
-// together.
+// and those that are due. One call of the permit store carries all allocations of a step, another
+// all heartbeats and draws; a store that answers at once gets both in one call. Engine embeds it.
 type loop struct {
 	stop    context.CancelFunc
+	instant bool // the store answers without waiting: it is called with Engine.mu held
 	running sync.WaitGroup
 
 	steps   atomic.Uint64 // counts the steps
-	ticking atomic.Bool   // the loop steps within a tick anyway
+	ticking atomic.Bool   // a step follows within a tick: touch need not wake the loop
 	wakeup  chan struct{}
 
 	touchedMu sync.Mutex // guards touched
 	touched   []*Lane
 
 	// The loop's goroutine alone uses these.
-	due    dueLanes
-	paced  dueLanes // those with strict pacing, which keep their time
-	spared []*Lane  // memory for touched
-	sent   int      // calls of the store that are not answered
+	due   dueLanes
+	paced dueLanes // lanes with strict limits, which are not stepped a tick late
+	spare []*Lane  // the other buffer of touched
+	sent  int      // calls of the store that are not answered
 }
 
 // A sending is a request on its way.
 type sending struct {
-	lane    *Lane
-	share   *sharing.Share
-	request *permits.Request
-	done    float64 // when the answer arrived
+	lane       *Lane
+	share      *sharing.Share
+	request    *permits.Request
+	answeredAt float64
 }
 
-func (p *loop) init(stop context.CancelFunc) {
-	p.stop = stop
+func (p *loop) init(stop context.CancelFunc, instant bool) {
+	p.stop, p.instant = stop, instant
 	p.wakeup = make(chan struct{}, 1)
 }
 
-// touch has the loop step a lane: within a tick, or at once if now is set. No lock is needed.
+// touch has the loop step a lane: within a tick, or at once if now is set and the loop is not just
+// going to sleep for a tick. Engine.mu need not be held.
 func (p *loop) touch(l *Lane, now bool) {
 	if !l.touched.Swap(true) {
 		p.touchedMu.Lock()
@@ -71,12 +82,13 @@ func (p *loop) wake() {
 	}
 }
 
-// takeTouched returns the lanes that were touched, and forgets them. No lock is needed.
+// takeTouched returns the lanes that were touched, and forgets them. The result is
+// valid until the next call, by the loop's goroutine alone.
 func (p *loop) takeTouched() []*Lane {
 	p.touchedMu.Lock()
 	defer p.touchedMu.Unlock()
 	touched := p.touched
-	p.touched, p.spared = p.spared[:0], touched
+	p.touched, p.spare = p.spare[:0], touched
 	return touched
 }
 
@@ -85,28 +97,30 @@ func (e *Engine) run(ctx context.Context) {
 	answers := make(chan []sending)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	var batch []sending // answers that have come, then requests; its memory is used again
 	for {
-		var answered []sending
+		batch = batch[:0]
 		select {
 		case <-ctx.Done():
 			e.drain(answers)
 			return
 		case <-e.wakeup:
 		case <-timer.C:
-		case answered = <-answers:
+		case batch = <-answers:
 			e.sent--
 		}
-		e.ticking.Store(false) // who touches a lane while lanes are stepped wakes the loop again
+		e.ticking.Store(false) // from here on a touch leaves a wake-up, so that none is missed
 		t := time.Now()
 		e.mu.Lock()
-		wait, out := e.step(t, answered)
-		for len(out) > 0 && e.store.Timeout() == 0 { // the store answers at once
-			e.do(out)
-			wait, out = e.step(t, out)
+		var wait time.Duration
+		wait, batch = e.step(t, batch)
+		for len(batch) > 0 && e.instant {
+			e.do(batch)
+			wait, batch = e.step(t, batch)
 		}
 		e.mu.Unlock()
-		e.send(out, answers)
-		if wait <= tick { // lanes that have been touched meanwhile are stepped then
+		e.send(batch, answers)
+		if wait <= tick { // the next step covers the lanes touched meanwhile: drop their wake-up
 			e.ticking.Store(true)
 			select {
 			case <-e.wakeup:
@@ -118,33 +132,36 @@ func (e *Engine) run(ctx context.Context) {
 }
 
 // step takes answers in, and steps the lanes that were touched or are due. It returns how long the
-// loop may sleep, and the requests to send.
+// loop may sleep, and the requests to send, in the memory of the answers.
 func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out []sending) {
 	now := e.clock(t)
 	e.steps.Add(1)
 	e.settle(answered, now)
 	e.takeWoken(now)
+	clear(answered)
+	out = answered[:0]
 	for _, l := range e.takeTouched() {
 		l.touched.Store(false) // a caller that comes from now on touches it again
 		out = l.step(t, now, out)
 	}
-	for _, heap := range []*dueLanes{&e.due, &e.paced} {
-		for heap.next() <= now {
-			out = (*heap)[0].step(t, now, out)
+	for _, lanes := range []*dueLanes{&e.due, &e.paced} {
+		// Each step of a lane sets when it is due again, after now.
+		for lanes.next() <= now && (len(out) < maxBatch || !e.instant) {
+			out = (*lanes)[0].lane.step(t, now, out)
 		}
 	}
-	wait = max(tick, seconds(min(3600, e.due.next()-now)))
-	return min(wait, max(tick/20, seconds(min(3600, e.paced.next()-now)))), out
+	until := func(at float64) time.Duration { return seconds(min(maxSleep.Seconds(), at-now)) }
+	return min(max(tick, until(e.due.next())), max(pacedTick, until(e.paced.next()))), out
 }
 
-// schedule sets when a lane is stepped next; +Inf = once it is touched.
-func (e *Engine) schedule(l *Lane, at float64) {
+// setDue sets when a lane is stepped next; +Inf = not until it is touched.
+func (e *Engine) setDue(l *Lane, at float64) {
 	lanes := &e.due
 	if l.limits.paced != nil {
 		lanes = &e.paced
 	}
 	if l.heap != lanes && l.heap != nil {
-		l.heap.set(l, math.Inf(1))
+		l.heap.remove(l)
 	}
 	l.heap = lanes
 	lanes.set(l, at)
@@ -153,48 +170,62 @@ func (e *Engine) schedule(l *Lane, at float64) {
 // settle takes answers in.
 func (e *Engine) settle(answered []sending, now float64) {
 	for _, s := range answered {
-		s.share.Mode.Answered(s.request, s.done, now)
+		s.share.Mode.Answered(s.request, s.answeredAt, now)
 		e.count(s, now)
 		l := s.lane
-		for l.successor != nil { // has taken over the share meanwhile
+		for l.successor != nil { // the successor has taken the share over
 			l = l.successor
 		}
-		if at := s.share.Mode.WakeAt(now); s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
-			e.schedule(l, min(at, l.due)) // the lane has no other use for the answer
+		if s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
+			// The permits are for later: there is nothing to do before WakeAt.
+			e.setDue(l, min(s.share.Mode.WakeAt(now), l.due))
 		} else {
 			e.touch(l, false)
 		}
 	}
 }
 
-// send makes one call of the permit store for all requests, in the background. No lock is needed.
+// send makes the requests in the background: the allocations in one call of the permit store, and
+// the others in another, since a change of a pool record takes more round trips. Only the loop's
+// goroutine calls it.
 func (e *Engine) send(out []sending, answers chan<- []sending) {
-	if len(out) == 0 {
-		return
+	var allocations, others []sending
+	for _, s := range out {
+		if s.request.Allocate != nil {
+			allocations = append(allocations, s)
+		} else {
+			others = append(others, s)
+		}
 	}
-	e.sent++
-	e.running.Go(func() {
-		e.do(out)
-		answers <- out
-	})
+	for _, call := range [][]sending{allocations, others} {
+		if len(call) == 0 {
+			continue
+		}
+		e.sent++
+		e.running.Go(func() {
+			e.do(call)
+			answers <- call
+		})
+	}
 }
 
-// do makes a call of the permit store. It ends by the store's own time-out: a request that was
-// sent is waited for. No lock is needed.
+// do makes a call of the permit store. The end of the engine does not cancel it, since a request
+// that was sent may take effect: only the store's own time-out ends it. Engine.mu need not be
+// held.
 func (e *Engine) do(out []sending) {
 	requests := make([]*permits.Request, len(out))
 	for i := range out {
 		requests[i] = out[i].request
 	}
 	e.store.Do(context.Background(), requests)
-	done := e.clock(time.Now())
+	now := e.clock(time.Now())
 	for i := range out {
-		out[i].done = done
+		out[i].answeredAt = now
 	}
 }
 
-// drain waits for the answers that are not there, and gives back what is held. It takes the lock
-// itself.
+// drain waits for the answers that are still to come, and gives back what is held. It takes the
+// lock itself.
 func (e *Engine) drain(answers <-chan []sending) {
 	for ; e.sent > 0; e.sent-- {
 		answered := <-answers
@@ -205,18 +236,14 @@ func (e *Engine) drain(answers <-chan []sending) {
 	e.mu.Lock()
 	now := e.clock(time.Now())
 	var out []sending
-	lanes := e.takeTouched()
-	for _, l := range lanes {
+	for _, l := range e.takeTouched() {
 		l.touched.Store(false)
+		e.setDue(l, now) // so that it is among those below
 	}
-	seen := map[*Lane]bool{}
-	for _, l := range slices.Concat(lanes, e.due, e.paced) {
-		if seen[l] {
-			continue
-		}
-		seen[l] = true
+	for _, entry := range slices.Concat(e.due, e.paced) {
+		l := entry.lane
 		for _, s := range l.shares() {
-			if s.FailingFor(now) > 0 {
+			if s.FailingFor(now) > 0 { // Close does not wait for a store that is unavailable
 				continue
 			}
 			if r := s.Mode.Drain(now); r != nil {
@@ -228,51 +255,4 @@ func (e *Engine) drain(answers <-chan []sending) {
 	if len(out) > 0 {
 		e.do(out)
 	}
-}
-
-// dueLanes are the lanes that have something to do, a heap by when.
-type dueLanes []*Lane
-
-// next is when the first lane is due, +Inf if there is none.
-func (d dueLanes) next() float64 {
-	if len(d) == 0 {
-		return math.Inf(1)
-	}
-	return d[0].due
-}
-
-// set sets when a lane is due; +Inf takes it out.
-func (d *dueLanes) set(l *Lane, at float64) {
-	switch l.due = at; {
-	case at < math.Inf(1) && l.place < 0:
-		heap.Push(d, l)
-	case at < math.Inf(1):
-		heap.Fix(d, l.place)
-	case l.place >= 0:
-		heap.Remove(d, l.place)
-	}
-}
-
-func (d dueLanes) Len() int           { return len(d) }
-func (d dueLanes) Less(i, j int) bool { return d[i].due < d[j].due }
-func (d dueLanes) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].place, d[j].place = i, j
-}
-
-// Push adds a lane: for package heap.
-func (d *dueLanes) Push(x any) {
-	l := x.(*Lane)
-	l.place = len(*d)
-	*d = append(*d, l)
-}
-
-// Pop takes out the last lane: for package heap.
-func (d *dueLanes) Pop() any {
-	old := *d
-	l := old[len(old)-1]
-	old[len(old)-1] = nil
-	*d = old[:len(old)-1]
-	l.place = -1
-	return l
 }

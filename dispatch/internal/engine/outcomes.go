@@ -28,7 +28,8 @@ func (l *Lane) ReportOutcome(o resolve.Outcome, retryAfter time.Duration) {
 		s.ok.Add(1)
 	} else {
 		s.busy.Add(1)
-		for longest := s.retry.Load(); int64(retryAfter) > longest && !s.retry.CompareAndSwap(longest, int64(retryAfter)); {
+		retry := int64(retryAfter)
+		for longest := s.retry.Load(); retry > longest && !s.retry.CompareAndSwap(longest, retry); {
 			longest = s.retry.Load()
 		}
 	}
@@ -50,6 +51,7 @@ func (l *Lane) slowDown() {
 // take returns what was reported since the last call.
 func (s *outcomes) take() schedule.Answers {
 	return schedule.Answers{
-		OK: float64(s.ok.Swap(0)), Busy: float64(s.busy.Swap(0)), RetryAfter: time.Duration(s.retry.Swap(0)).Seconds(),
+		OK: float64(s.ok.Swap(0)), Busy: float64(s.busy.Swap(0)),
+		RetryAfter: time.Duration(s.retry.Swap(0)).Seconds(),
 	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -28,8 +29,9 @@ func (e *Engine) ApplyRates(rates quota.Rates, at float64) {
 			}
 		}
 	}
+	hasQuota := func(l *Lane) bool { return l.Quota() != nil }
 	for _, of := range e.subscriptions {
-		if of.outcomes.reported.Load() && slices.ContainsFunc(of.all(), func(l *Lane) bool { return l.Quota() != nil }) {
+		if of.outcomes.reported.Load() && slices.ContainsFunc(of.all(), hasQuota) {
 			e.applyAll(of.all()) // what quotas reserve, busy answers do not take away
 		}
 	}
@@ -56,9 +58,7 @@ func (e *Engine) Started() (n map[quota.ID]int64) {
 		l.countStarted()
 	}
 	n = make(map[quota.ID]int64, len(e.started))
-	for id, k := range e.started {
-		n[id] = k
-	}
+	maps.Copy(n, e.started)
 	return n
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -27,24 +28,49 @@ type State struct {
 	Waiting   int    // callers
 	InFlight  int64  // messages, where that is limited
 	Reason    string // why callers wait
-	Shadowed  int64  // messages that shadow mode let through, all time
-	Waits     map[string]int64
+	Shadowed  int64  // messages that shadow mode did not hold up, all time
+	Waits     []Waits
 	WaitTimes Histogram
 	Limits    []sharing.State
 }
 
-// States returns the state of all lanes, or of those only that hold or want permits or are caught
-// up, in no order.
-func (e *Engine) States(activeOnly bool) (states []State) {
+// States returns the states of all lanes, or of those only that hold or want permits or are caught
+// up. If there are more than max, those that come first by name are returned; else they are in no
+// order.
+func (e *Engine) States(activeOnly bool, max int) []State {
+	e.mu.Lock()
+	lanes := make([]*Lane, 0, len(e.lanes))
+	for _, l := range e.lanes {
+		if !activeOnly || l.active.Load() || l.caughtUp {
+			lanes = append(lanes, l)
+		}
+	}
+	e.mu.Unlock() // the loop need not wait for them to be sorted
+	if len(lanes) > max {
+		slices.SortFunc(lanes, byName)
+		lanes = lanes[:max]
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
-	for _, l := range e.lanes {
-		if !activeOnly || l.active.Load() || l.caughtUp {
-			states = append(states, l.state(now))
-		}
+	states := make([]State, len(lanes))
+	for i, l := range lanes {
+		states[i] = l.state(now)
 	}
 	return states
+}
+
+func byName(a, b *Lane) int {
+	x, y := &a.id, &b.id
+	return cmp.Or(
+		cmp.Compare(x.Topic.Scheme, y.Topic.Scheme),
+		cmp.Compare(x.Topic.Tenant, y.Topic.Tenant),
+		cmp.Compare(x.Topic.Namespace, y.Topic.Namespace),
+		cmp.Compare(x.Topic.Name, y.Topic.Name),
+		cmp.Compare(x.Subscription, y.Subscription),
+		cmp.Compare(x.Owner.TenantGroup, y.Owner.TenantGroup),
+		cmp.Compare(x.Owner.Tag, y.Owner.Tag),
+	)
 }
 
 // State returns the state of the handle's lane.
@@ -59,16 +85,19 @@ func (l *Lane) state(now time.Time) State {
 	defer l.mu.Unlock()
 	a := l.admission.Load()
 	s := State{
-		Lane: l.id, CaughtUp: l.caughtUp, Exempt: a == nil, Shadow: l.limits.shadow, Backlog: l.backlog(now), Waiting: len(l.line),
-		InFlight: l.of.inFlight.n.Load(), Shadowed: l.waits.shadowed, Waits: l.waits.byReason(), WaitTimes: l.waits.times,
+		Lane: l.id, CaughtUp: l.caughtUp, Exempt: a == nil, Shadow: l.limits.shadow,
+		Backlog: l.backlog(now), Waiting: len(l.line), InFlight: l.of.inFlight.n.Load(),
+		Shadowed: l.waits.shadowed, Waits: slices.Clone(l.waits.reasons), WaitTimes: l.waits.times,
 	}
 	if len(l.line) > 0 {
 		s.Reason = l.reason(a)
 	}
 	for _, share := range l.limits.all {
-		if of := share.State(l.engine.clock(now)); of.Reason != resolve.ReasonBusy || of.Allowed < busy.Max { // a healthy system limits nothing
-			s.Limits = append(s.Limits, of)
+		of := share.State(l.engine.clock(now))
+		if of.Reason == resolve.ReasonBusy && of.Allowed >= busy.Max {
+			continue // a healthy system limits nothing
 		}
+		s.Limits = append(s.Limits, of)
 	}
 	return s
 }
@@ -110,39 +139,29 @@ type Histogram struct {
 	Buckets [len(WaitBuckets) + 1]int64 // not cumulative
 }
 
+// Waits are how many callers had to wait for one reason.
+type Waits struct {
+	Reason string
+	N      int64
+}
+
 // waitStats count the callers of a lane that had to wait. The lane's lock guards them.
 type waitStats struct {
 	shadowed int64
-	reasons  []waitReason // a few
+	reasons  []Waits // a few
 	times    Histogram
 }
 
-type waitReason struct {
-	why string
-	n   int64
-}
-
-func (s *waitStats) add(d time.Duration, why string) {
+func (s *waitStats) add(d time.Duration, reason string) {
 	i, _ := slices.BinarySearch(WaitBuckets[:], d)
 	s.times.Count++
 	s.times.Sum += d
 	s.times.Buckets[i]++
 	for i := range s.reasons {
-		if s.reasons[i].why == why {
-			s.reasons[i].n++
+		if s.reasons[i].Reason == reason {
+			s.reasons[i].N++
 			return
 		}
 	}
-	s.reasons = append(s.reasons, waitReason{why, 1})
-}
-
-func (s *waitStats) byReason() map[string]int64 {
-	if s.reasons == nil {
-		return nil
-	}
-	n := make(map[string]int64, len(s.reasons))
-	for _, r := range s.reasons {
-		n[r.why] = r.n
-	}
-	return n
+	s.reasons = append(s.reasons, Waits{reason, 1})
 }

@@ -46,12 +46,12 @@ func TestReasonUnavailable(t *testing.T) {
 
 // TestActive: a lane whose callers wait is active, also if it holds and wants no permits.
 func TestActive(t *testing.T) {
-	run(t, 0, orders+" messageRate=10 paused=true", func(t *testing.T, e *fixture) {
+	run(t, 0, orders+" paused=true", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		time.Sleep(ms)
-		assert.Empty(t, e.States(true))
+		assert.Empty(t, e.States(true, 9))
 		e.wait(t.Context(), h, 1, -1)
 		time.Sleep(ms)
-		assert.Len(t, e.States(true), 1)
+		assert.Len(t, e.States(true, 9), 1)
 	})
 }

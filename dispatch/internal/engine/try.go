@@ -77,7 +77,8 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	now := time.Now()
 	next := now.Add(tick)
 	switch {
-	case len(l.line) > 0, a.maxInFlight > 0 && l.of.inFlight.n.Load() >= a.maxInFlight: // others come first
+	case len(l.line) > 0, // others come first
+		a.maxInFlight > 0 && l.of.inFlight.n.Load() >= a.maxInFlight:
 		l.mu.Unlock()
 		return Grant{}, next, false
 	case a.lacksOther():
@@ -109,7 +110,7 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 		return Grant{}, time.Now().Add(time.Minute), false
 	case c.grant.N == 0:
 		return Grant{}, c.next, false
-	case c.until != 0 && time.Since(l.engine.start) > c.until: // the caller has woken too late for its slot
+	case c.until != 0 && time.Since(l.engine.start) > c.until: // woken too late for the slot
 		c.grant.waste()
 		return Grant{}, time.Now().Add(tick), false
 	}

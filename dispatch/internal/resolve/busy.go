@@ -20,9 +20,8 @@ const (
 	Ignored
 )
 
-// addBusy adds the limit that busy answers lower, once outcomes are reported. It begins at no
-// limit at all. Without the permit store nothing is known of the system, so that the last share
-// goes on.
+// addBusy adds the limit that busy answers lower, once outcomes are reported. Until the first busy
+// answer, it is unlimited. While the permit store is unavailable, the last share stays in force.
 func (s *Subscription) addBusy(t Terms, lane Lane, p policy.Policy, r Reports) {
 	rule := busyRule(p)
 	if rule.Mode == busy.None || !r.Any {
@@ -33,7 +32,9 @@ func (s *Subscription) addBusy(t Terms, lane Lane, p policy.Policy, r Reports) {
 		Key: permits.BusyKey(t.Cluster, lane.Topic, lane.Subscription), Reason: ReasonBusy,
 		Sharer: lane.Subscription,
 		Weight: soleWeight, OnOutage: policy.OutageShare,
-		Pace:     Pace{Mode: policy.Fair, Rate: busy.Max, Round: time.Duration(p.Round).Seconds(), Rule: rule},
+		Pace: Pace{
+			Mode: policy.Fair, Rate: busy.Max, Round: time.Duration(p.Round).Seconds(), Rule: rule,
+		},
 		Revision: Revision{t.Policies.Identity, t.Policies.Revision},
 	})
 }
@@ -71,7 +72,9 @@ func countedOutcomes(p policy.Policy) uint32 {
 func busyRule(p policy.Policy) busy.Rule {
 	switch p.Busy.Mode {
 	case policy.BusyFraction:
-		return busy.Rule{Mode: busy.ByFraction, MinRate: *p.Busy.MinRate, Tolerance: *p.Busy.Tolerance}
+		return busy.Rule{
+			Mode: busy.ByFraction, MinRate: *p.Busy.MinRate, Tolerance: *p.Busy.Tolerance,
+		}
 	case policy.BusyTChannel:
 		return busy.Rule{
 			Mode: busy.ByCount, MinRate: *p.Busy.MinRate,

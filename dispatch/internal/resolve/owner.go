@@ -6,7 +6,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// An Owner is on whose account messages go: a tenant group or a tag. The zero value is the topic's
+// An Owner is what messages are charged to: a tenant group or a tag. The zero value is the topic's
 // tenant.
 type Owner struct{ TenantGroup, Tag string }
 

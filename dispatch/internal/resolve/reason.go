@@ -2,14 +2,14 @@ package resolve
 
 import "github.com/dispatchthrottle/throttle/policy"
 
-// Why callers wait for a limit that is of no scope.
+// The reasons of callers that wait for a limit without a scope.
 const (
 	ReasonBusy  = "busy answers"
 	ReasonQuota = "quota"
 )
 
-// Reason is why callers wait for a limit of a scope of that kind, such as "subscription's byte
-// rate".
+// Reason returns the reason of callers that wait for a limit of a scope of that kind, such as
+// "subscription's byte rate".
 func Reason(kind policy.Kind, bytes bool) string {
 	r := "message rate"
 	if bytes {

@@ -1,5 +1,5 @@
-// Package resolve says which limits apply to a subscription: a pure function of the policies and
-// of the rates of quotas.
+// Package resolve determines which limits apply to a subscription. It is a pure function of the
+// policies and of the rates of quotas.
 package resolve
 
 import (
@@ -23,7 +23,7 @@ type Terms struct {
 	RatesTimely bool        // Rates were read so lately that RatesAt is about now
 }
 
-// A Lane is whose limits are resolved: the messages of one subscription that have one owner.
+// A Lane names the messages of one subscription that have one owner. They have the same limits.
 type Lane struct {
 	Topic        policy.Topic
 	Subscription string
@@ -36,12 +36,12 @@ type Reports struct {
 	Owners []Owner // of the subscription's messages: busy answers leave what their quotas reserve
 }
 
-// A Subscription is what the policies in force say for the messages of a lane.
+// A Subscription has the settings that the policies in force give to the messages of a lane.
 type Subscription struct {
 	Messages, Bytes []Limit
-	Shadow          bool // messages that would have to wait are counted and let through
+	Shadow          bool // messages that would have to wait are counted and do not wait
 	Paused          bool
-	MaxInFlight     int64 // messages handed out and not Done; 0 = any number
+	MaxInFlight     int64 // messages delivered and not Done; 0 = any number
 
 	CaughtUpBacklog  int64 // messages; a subscription is caught up at this backlog or under
 	ThrottleCaughtUp bool  // a caught-up subscription is throttled, too
@@ -51,7 +51,7 @@ type Subscription struct {
 	Ties     []*policy.TieError
 }
 
-// A Limit is one limit as one lane must keep it.
+// A Limit is one limit of a lane.
 type Limit struct {
 	Key             string // of the permit store
 	Reason          string // why callers wait for it
@@ -66,7 +66,7 @@ type Limit struct {
 	Revision Revision
 }
 
-// A Pace is what moves the revision of a limit when it changes.
+// A Pace has the settings whose change advances the revision of a limit.
 type Pace struct {
 	Mode        policy.SharingMode
 	Rate        float64 // permits a second
@@ -91,8 +91,8 @@ type Groups struct {
 	Own   string // the worker group of this process
 }
 
-// A Revision is when a limit last changed. Revisions of different policy stores cannot be
-// compared.
+// A Revision is the revision at which a limit last changed. Revisions of different policy stores
+// cannot be compared.
 type Revision struct {
 	Identity string // of the policy store
 	Number   int64
@@ -102,14 +102,15 @@ type Revision struct {
 // store's clock.
 const QuotaRevisions = "quota"
 
-// Resolve returns what applies to the messages of a lane.
+// Resolve returns the limits that apply to the messages of a lane.
 func Resolve(t Terms, lane Lane, r Reports) Subscription {
 	e := t.Policies.Set.Resolve(t.Cluster, lane.Topic, lane.Subscription)
 	p := e.Subscription.WithDefaults()
 	s := Subscription{
-		Shadow: p.Mode == policy.Shadow && !p.IsPaused(), Paused: p.IsPaused(), MaxInFlight: *p.MaxInFlight,
-		CaughtUpBacklog: *p.CaughtUp.Backlog, ThrottleCaughtUp: *p.CaughtUp.Throttle,
-		Outcomes: countedOutcomes(p), Ties: e.Ties,
+		Shadow: p.Mode == policy.Shadow && !p.IsPaused(), Paused: p.IsPaused(),
+		MaxInFlight: *p.MaxInFlight, CaughtUpBacklog: *p.CaughtUp.Backlog,
+		ThrottleCaughtUp: *p.CaughtUp.Throttle,
+		Outcomes:         countedOutcomes(p), Ties: e.Ties,
 	}
 	own := policy.SubscriptionScope(lane.Topic, lane.Subscription)
 	by := sharer{lane.Subscription, *p.Weight, p.Reserved.PerSec(), p.ReservedBytes.PerSec()}
@@ -238,7 +239,9 @@ func (s *Subscription) addQuota(t Terms, lane Lane, by sharer) {
 	m := Limit{
 		Key: permits.QuotaKey(t.Cluster, id), Reason: ReasonQuota,
 		Sharer: by.name, Weight: by.weight, OnOutage: policy.OutageShare,
-		Pace: Pace{Mode: policy.Fair, Round: time.Duration(policy.Policy{}.WithDefaults().Round).Seconds()},
+		Pace: Pace{
+			Mode: policy.Fair, Round: time.Duration(policy.Policy{}.WithDefaults().Round).Seconds(),
+		},
 	}
 	m.quote(t, id, q)
 	s.Messages = append(s.Messages, m)

@@ -21,7 +21,7 @@ type batches struct {
 	shareAt    float64          // when the share was last told
 	round      float64          // that the schedule told, seconds; 0 = the limit's
 	turnAt     float64          // while the line is full, no request before: see fair.turn
-	keepUntil  float64          // the last handle is closed: nothing is requested, and what is held then goes back; 0 = there is a handle
+	keepUntil  float64          // no handles: no request, and what is held then goes back; 0 = handles
 	lowered    bool             // the limit has become lower since the last request
 	gone       bool             // no callers: nothing is requested until one waits
 	handBack   bool             // held grants gave permits back that may be unused
@@ -158,7 +158,8 @@ func (b *batches) handsBack(now float64, d Demand) bool {
 
 // Idle reports whether nothing is held or wanted.
 func (b *batches) Idle() bool {
-	return !b.pending && len(b.batches) == 0 && b.expired == 0 && (b.gone || b.keepUntil > 0 || !b.used) && b.lendAt == 0 && b.Empty()
+	return !b.pending && len(b.batches) == 0 && b.expired == 0 && b.lendAt == 0 && b.Empty() &&
+		(b.gone || b.keepUntil > 0 || !b.used)
 }
 
 // WakeAt is when the next step is due.
@@ -175,7 +176,8 @@ func (b *batches) WakeAt(now float64) float64 {
 		at = min(at, b.keepUntil)
 	}
 	if !d.Anybody && !b.gone && b.use > 0.3 && b.held() > 0 {
-		at = min(at, now+0.010) // are there callers still, and is the bucket low? Slower ones leave permits to expire
+		// Are there callers still, and is the bucket low? Slower ones leave permits to expire.
+		at = min(at, now+0.010)
 	}
 	return at
 }

@@ -19,18 +19,20 @@ type Bucket struct {
 	_        [40]byte
 
 	// Callers read these. The loop writes them now and then.
-	since       atomic.Uint64             // grants taken before this step of the loop are too old to be returned
-	refused     atomic.Int64              // permits that were refused since the last step
-	next        atomic.Pointer[time.Time] // when a refused caller may come back: it must not cost the caller a clock read
-	heldBack    atomic.Bool               // a held grant has given permits back since the last step
-	usableUntil atomic.Int64              // strict: when the slot last released expires, ns since the engine's start; 0 = none yet
-	fullUntil   atomic.Int64              // strict: a caller that does not wait finds no free slot before, ns since the engine's start
-	wasted      atomic.Int64              // strict: slots that their callers came to too late, all time
-	shadowed    atomic.Int64              // permits that shadow mode let through without, all time
+	since    atomic.Uint64             // grants of steps before this one are too old to be returned
+	refused  atomic.Int64              // permits that were refused since the last step
+	next     atomic.Pointer[time.Time] // when a refused caller may come back: no clock read for it
+	heldBack atomic.Bool               // a held grant has given permits back since the last step
+	shadowed atomic.Int64              // messages of shadow mode without a permit, all time
+
+	// Of strict slots; times are ns since the engine's start.
+	usableUntil atomic.Int64 // when the slot last released expires; 0 = none yet
+	fullUntil   atomic.Int64 // a caller that does not wait finds no free slot before
+	wasted      atomic.Int64 // slots that their callers came to too late, all time
 
 	// The rest belongs to the loop.
 	batches   []batch   // released but not spent; the running one; the next
-	end       float64   // when the last batch released ends, a gap after its last permit: none begins before
+	end       float64   // when the last batch released ends, a gap after its last permit
 	rate      float64   // permits a second at which batches are released
 	starts    [2]uint64 // the steps at which the last two batches started
 	quick     float64   // permits in the last batch, if it was spent in under half a round; else 0
@@ -153,7 +155,7 @@ func (b *Bucket) Next() time.Time { return *b.next.Load() }
 // SetNext sets when a refused caller may come back.
 func (b *Bucket) SetNext(t time.Time) { b.next.Store(&t) }
 
-// LetThrough counts n permits that shadow mode let through without.
+// LetThrough counts n messages that pass without permits, in shadow mode.
 func (b *Bucket) LetThrough(n int64) {
 	b.refused.Add(n)
 	b.shadowed.Add(n)
@@ -298,7 +300,7 @@ func (b *Bucket) age(now, round float64) {
 	}
 	if stray := b.avail.Load(); len(b.batches) > 0 || stray <= 0 {
 		b.strayAt = now
-	} else if now > b.strayAt+round { // given back after their batch was spent, and wanted by no caller
+	} else if now > b.strayAt+round { // given back after their batch was spent, and not wanted
 		b.expire(now, b.withdraw(stray))
 	}
 	if b.expired > 0 && now > b.expiredAt+round {

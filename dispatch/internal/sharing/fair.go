@@ -68,7 +68,8 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		f.rate = reply.Rate
 	}
 	f.allocations++
-	f.add(int64(reply.N), f.done+reply.Start, reply.Gap*reply.Rate/f.rate, f.sent, f.life(reply.N), f.Limit.Round)
+	gap := reply.Gap * reply.Rate / f.rate
+	f.add(int64(reply.N), f.done+reply.Start, gap, f.sent, f.life(reply.N), f.Limit.Round)
 }
 
 // slow reports whether a request took so much longer than usual that the store's clock need not
@@ -86,7 +87,8 @@ func (f *fair) turn(reply *schedule.Reply) float64 {
 	if running := f.current(); running != nil {
 		end = max(end, running.due+float64(running.left)*running.minGap)
 	}
-	if reply.Share*max(f.Limit.Round, schedule.Stretch(reply.Rate)) >= 1 || f.done+reply.Start < end+f.Limit.Round/2 {
+	round, start := max(f.Limit.Round, schedule.Stretch(reply.Rate)), f.done+reply.Start
+	if reply.Share*round >= 1 || start < end+f.Limit.Round/2 {
 		return 0
 	}
 	return min(maxTurn, 1/reply.Share)

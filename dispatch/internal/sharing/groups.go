@@ -19,12 +19,13 @@ type groups struct {
 	own    int64   // permits drawn in it that were the own group's
 	before int64   // and in the period before
 	unpaid int64   // permits taken without the store, since it was last available
-	again  float64 // the next request, even if no permit is wanted: a member that is silent is forgotten
+	again  float64 // the next request, whatever is wanted: a member that is silent is forgotten
 	drawAt float64 // no draw before: nothing was left
 }
 
 func newGroups(s *Share) *groups {
-	return &groups{batches: batches{Share: s}, member: fmt.Sprintf("%s/%s/%x", s.env.Replica, s.Limit.Sharer, s.env.Rand.Uint32())}
+	member := fmt.Sprintf("%s/%s/%x", s.env.Replica, s.Limit.Sharer, s.env.Rand.Uint32())
+	return &groups{batches: batches{Share: s}, member: member}
 }
 
 // Advance releases the permits that are due. While the store is unavailable, the replica goes on
@@ -75,7 +76,8 @@ func (g *groups) draw(now, want float64, leave bool) *permits.Request {
 	d := &permits.Draw{
 		Terms: l.Groups.Terms, Rate: l.Rate, Ramp: l.Ramp, Active: want > 0 || g.demand.Waiting > 0,
 		Visit: pool.Visit{
-			Group: l.Groups.Own, Member: g.member, Want: int64(math.Ceil(want)), Back: g.expired, Period: g.period, Spent: g.unpaid, Leave: leave,
+			Group: l.Groups.Own, Member: g.member, Want: int64(math.Ceil(want)), Back: g.expired,
+			Period: g.period, Spent: g.unpaid, Leave: leave,
 		},
 	}
 	g.joined = !leave

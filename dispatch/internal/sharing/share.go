@@ -12,19 +12,18 @@ import (
 // of the share the loop calls Mode's Advance, then its Next or Drain, then its WakeAt.
 type Share struct {
 	Bucket
-	Limit  resolve.Limit // Limit.Revision is when its pace last changed
-	Reason string        // why callers wait; it does not change
-	Mode   Sharing       // fills the bucket
-	env    *Env
-	usage
-	exchange
-
+	Reason      string  // why callers wait; it does not change
+	Mode        Sharing // fills the bucket
+	env         *Env
 	open        bool        // lets all messages through, since the permit store is unavailable
 	unavailable atomic.Bool // the permit store does not answer
 	noGroup     atomic.Bool // groups: this process is in none of the limit's worker groups
-	share       float64     // permits a second that this replica may count on, from the last reply; 0 = unknown
-	allocations int64       // all time
-	counted     int64       // permits that TakeUsed has returned, all time
+	share       float64     // permits a second for this replica, from the last reply; 0 = unknown
+	usage
+	Limit       resolve.Limit // Limit.Revision is when its pace last changed
+	requests                  // to the permit store
+	allocations int64         // all time
+	counted     int64         // permits that TakeUsed has returned, all time
 
 	Logged struct{ Failing, NoGroup bool } // what the engine has in the log; it alone uses this
 }
@@ -94,7 +93,7 @@ func (s *Share) Open() bool { return s.open }
 // has changed.
 func (s *Share) FollowOutage() (changed bool) {
 	was := s.open
-	s.open = s.Limit.OnOutage == policy.OutageOpen && s.outage() && (s.open || s.held() == 0)
+	s.open = s.outage() && s.Limit.OnOutage == policy.OutageOpen && (s.open || s.held() == 0)
 	return s.open != was
 }
 
@@ -129,7 +128,7 @@ func (s *Share) TakeUsed() int64 {
 type State struct {
 	resolve.Limit
 	Report
-	Stock       int64 // allocated and not taken
+	Held        int64 // allocated and not taken
 	Granted     int64 // permits that callers were granted, all time, those that they returned included
 	Returned    int64 // permits that callers gave back unused, all time
 	Owed        int64 // permits used beyond those granted, all time; later grants pay for them
@@ -140,7 +139,8 @@ type State struct {
 // State returns what there is to know of the share.
 func (s *Share) State(now float64) State {
 	state := State{
-		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Stock: s.held(), Returned: s.returned.Load(), Owed: s.owed.Load(),
+		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.held(),
+		Returned: s.returned.Load(), Owed: s.owed.Load(),
 		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations,
 	}
 	state.Granted = s.put - s.avail.Load() + state.Returned - state.Owed

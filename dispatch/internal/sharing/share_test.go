@@ -150,7 +150,7 @@ func TestCounts(t *testing.T) {
 	assert.EqualValues(t, 3, state.Returned)
 	assert.EqualValues(t, 4, state.Owed)
 	assert.EqualValues(t, 6, state.Lost)
-	assert.EqualValues(t, 1, state.Stock)
+	assert.EqualValues(t, 1, state.Held)
 	assert.EqualValues(t, 8-3+4+2, s.TakeUsed())
 	assert.Zero(t, s.TakeUsed())
 	s.Take(1)

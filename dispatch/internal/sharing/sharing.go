@@ -62,7 +62,7 @@ type Demand struct {
 // A Report is what people are told of a share.
 type Report struct {
 	Use     float64 // permits a second that callers take, of late
-	Allowed float64 // what the line goes at now, permits a second: less than the limit's rate on a ramp or after busy answers
+	Allowed float64 // the line's rate now, permits a second: lower on a ramp or after busy answers
 	Share   float64 // that this replica may count on, permits a second; 0 = unknown
 	Queued  bool    // strict: in the line's queue
 	Pool    int     // split: replicas by which the limit is divided
@@ -72,7 +72,7 @@ type Report struct {
 // An Env is what the shares of one engine have in common.
 type Env struct {
 	Replica  string       // the name of this process in what it publishes
-	Process  string       // a name that no other process has, by which the permit store wakes this one's callers
+	Process  string       // a unique name, by which the permit store wakes this process's callers
 	Rand     *rand.Rand   // for jitter and names
 	Timeout  float64      // of the permit store's Do, seconds
 	Replicas atomic.Int64 // of the cluster, when they were last counted; 0 = never

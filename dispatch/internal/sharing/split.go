@@ -28,7 +28,7 @@ type split struct {
 	passed float64       // how many slots of ours there had been by then
 	again  float64       // the next heartbeat
 	left   bool          // the last heartbeat said that we leave
-	waits  bool          // callers wait
+	waits  bool          // callers wait, or were refused
 }
 
 func newSplit(s *Share) *split {
@@ -43,10 +43,10 @@ func newSplit(s *Share) *split {
 func (s *split) Advance(t Time, d Demand) {
 	now := t.Now
 	if rate := s.allowed(now); s.rate != rate {
-		s.rate, s.size = rate, 0 // numbered anew
+		s.rate, s.size = rate, 0 // numbered again
 	}
 	s.observe(now, d)
-	s.waits = d.Waiting > 0
+	s.waits = d.Waiting > 0 || s.Refusing()
 	s.active = s.active || s.used || s.waits
 	size, rank := s.place(now)
 	if size == 0 {
@@ -162,7 +162,7 @@ func (s *split) Answered(r *permits.Request, done, now float64) {
 	}
 	if offset := h.Now - s.done; offset > s.offset || s.offset-offset > 1 || s.offset == 0 {
 		if math.Abs(offset-s.offset) > 0.05 {
-			s.size = 0 // the clock has stepped: slots are numbered anew
+			s.size = 0 // the clock has stepped: slots are numbered again
 		}
 		s.offset = offset
 	}

@@ -90,7 +90,8 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 		return s.request(now, forConfirming, schedule.Request{Demand: s.Limit.Rate})
 	}
 	held, wanted := s.held(), s.wanted()
-	if s.pending || now < s.retryAt && !(s.queued && s.failures == 0 && wanted == 0) { // a caller that leaves the queue need not wait
+	leaves := s.queued && s.failures == 0 && wanted == 0 // the queue, for which it need not wait
+	if s.pending || now < s.retryAt && !leaves {
 		return nil
 	}
 	switch {
@@ -102,8 +103,8 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 			waiter = s.waiter
 		}
 		return s.request(now, forWaiting, schedule.Request{Demand: s.Limit.Rate, Want: 1, Waiter: waiter})
-	case held > wanted && s.last && s.upcoming(now) != nil: // of other slots that are too many, no caller could take one back
-		s.last = false
+	case held > wanted && s.last && s.upcoming(now) != nil:
+		s.last = false // the store takes back no slot but the last
 		s.cancel(now)
 		return s.leave(now)
 	case s.queued: // for no caller any more
@@ -164,7 +165,7 @@ func (s *strict) wanted() int64 {
 	switch {
 	case s.demand.Waiting > 0:
 		return int64(s.demand.Callers)
-	case s.demand.Callers > 0, s.demand.Try: // they wait for another limit, or for the slot that was requested for them
+	case s.demand.Callers > 0, s.demand.Try: // they wait for another limit, or for their slot
 		return s.held()
 	}
 	return 0
@@ -210,7 +211,8 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 			return
 		}
 		due := max(s.sent, s.done-delay) + reply.Start
-		s.batches = append(s.batches, batch{n: 1, left: 1, due: due, gap: 1 / s.rate, expires: due + s.Limit.Expiry})
+		slot := batch{n: 1, left: 1, due: due, gap: 1 / s.rate, expires: due + s.Limit.Expiry}
+		s.batches = append(s.batches, slot)
 	case s.queued:
 		if s.wokenAt <= s.sent { // else the turn came while the request was on its way
 			delay, _ := s.delay(reply)
@@ -233,7 +235,8 @@ func (s *strict) delay(reply *schedule.Reply) (delay float64, known bool) {
 	if s.offsetAt != 0 {
 		s.offset -= 1e-4 * (s.done - s.offsetAt) // clocks drift
 	}
-	if s.offsetAt == 0 || offset > s.offset || s.offset-offset > s.done-s.sent { // faster; or the clock has stepped
+	faster, stepped := offset > s.offset, s.offset-offset > s.done-s.sent
+	if s.offsetAt == 0 || faster || stepped {
 		s.offset = offset
 	}
 	s.offsetAt = s.done
@@ -243,9 +246,12 @@ func (s *strict) delay(reply *schedule.Reply) (delay float64, known bool) {
 // WakeAt is when the next step is due.
 func (s *strict) WakeAt(now float64) float64 {
 	at := math.Inf(1)
-	if len(s.batches) > 0 {
-		if at = s.batches[0].due; s.batches[0].left == 0 || at <= now { // or not confirmed in time
-			at = s.batches[0].expires
+	for _, slot := range s.batches {
+		if at = slot.due; slot.left == 0 || at <= now { // or not confirmed in time
+			at = slot.expires
+		}
+		if slot.left > 0 || !s.Empty() { // else a caller has it: the next one counts
+			break
 		}
 	}
 	if s.pending {

@@ -105,6 +105,9 @@ func TestStrictExpiry(t *testing.T) {
 		if c.avail == 1 {
 			assert.InDelta(t, 0.32, s.UsableUntil().Seconds(), 1e-6, "since the start")
 			assert.InDelta(t, 1.32, s.WakeAt(1.3), 1e-9)
+			s.Take(1)
+			s.strict().batches = append(s.strict().batches, batch{n: 1, left: 1, due: 1.31, expires: 1.33})
+			assert.InDelta(t, 1.31, s.WakeAt(1.3), 1e-9, "the first one is taken")
 		}
 	}
 }

@@ -6,7 +6,7 @@ import "math"
 type usage struct {
 	use       float64 // permits a second, averaged over 300 ms
 	meter     meter   // of the same, for people
-	sparse    float64 // permits a second since the one before, if that was over two rounds ago; else +Inf
+	sparse    float64 // permits a second, if the one before was over two rounds ago; else +Inf
 	usedAt    float64 // the last step at which something was taken
 	used      bool    // something was taken since the last request
 	taken     int64   // put - avail at the last step

@@ -40,7 +40,7 @@ func (s *store) do(r *permits.Request, now float64) {
 		s.subs[a.Subscription] = sub
 		return
 	}
-	for _, record := range permits.Records([]*permits.Request{r}) {
+	for _, record := range permits.PoolRecords([]*permits.Request{r}) {
 		s.record = record.Apply(s.record, now)
 	}
 }

@@ -30,7 +30,8 @@ const (
 )
 
 func newClock() *clock {
-	return &clock{known: 1, at: time.Now(), synced: make(chan struct{})} // 1, so that 0 stays "never"
+	// A clock that starts at 1 leaves 0 for "never".
+	return &clock{known: 1, at: time.Now(), synced: make(chan struct{})}
 }
 
 // now is what the clock shows at t.

@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/internal/probe"
 )
 
-// An attempt to connect goes on after the calls that have started it have timed out: with a
+// An attempt to connect continues after the calls that have started it have timed out: with a
 // password, etcd takes its time.
 type attempt struct {
 	done   chan struct{} // closed when there is a client, or an error
@@ -79,7 +79,8 @@ func (s *Store) handshake() error {
 	var errs []error
 	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: s.timeout}, Config: s.config.TLS}
 	for _, endpoint := range s.config.Endpoints {
-		conn, err := dialer.DialContext(s.config.Context, "tcp", strings.TrimPrefix(endpoint, "https://"))
+		conn, err := dialer.DialContext(s.config.Context, "tcp",
+			strings.TrimPrefix(endpoint, "https://"))
 		if err == nil {
 			_ = conn.Close() // nothing was sent
 			return nil
@@ -99,6 +100,7 @@ func (s *Store) onTime(ctx context.Context) (*clientv3.Client, error) {
 	case <-s.clock.synced:
 		return client, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("etcd permit store: its clock is not known yet: %w", s.clock.why(ctx.Err()))
+		return nil, fmt.Errorf("etcd permit store: its clock is not known yet: %w",
+			s.clock.why(ctx.Err()))
 	}
 }

@@ -63,9 +63,9 @@ type Store struct {
 	leases *lru.Cache[string, clientv3.LeaseID] // of status records, by key
 }
 
-// Open returns a permit store on the etcd of config, under a prefix (default [DefaultPrefix]).
-// Each call ends within timeout (0 = [DefaultTimeout]). It connects when the store is used, so
-// that a process can start while etcd is unavailable.
+// Open returns a permit store on the etcd of config, under a prefix (default DefaultPrefix). Each
+// call ends within timeout (0 = DefaultTimeout). The store connects when it is first used, so that
+// a process can start while etcd is unavailable.
 func Open(config clientv3.Config, prefix string, timeout time.Duration) *Store {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
@@ -81,7 +81,8 @@ func Open(config clientv3.Config, prefix string, timeout time.Duration) *Store {
 		config.Context = context.Background()
 	}
 	s := &Store{
-		prefix: prefix, timeout: timeout, slots: make(chan struct{}, maxParallel), clock: newClock(),
+		prefix: prefix, timeout: timeout, slots: make(chan struct{}, maxParallel),
+		clock: newClock(),
 	}
 	s.limits, _ = lru.New[string, *limit](maxLimits) // fails only for a size of 0
 	s.leases, _ = lru.New[string, clientv3.LeaseID](maxLeases)
@@ -93,7 +94,7 @@ func Open(config clientv3.Config, prefix string, timeout time.Duration) *Store {
 // Timeout is the longest that a call takes.
 func (s *Store) Timeout() time.Duration { return s.timeout }
 
-// Close closes the connection; a second call does nothing.
+// Close closes the connection. A second call does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	a := s.attempt
@@ -117,8 +118,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Do makes the allocations of each limit in one transaction and replaces each record in one,
-// several of them at once.
+// Do makes the allocations of each limit in one transaction and replaces each record in one. It
+// runs several transactions at once.
 func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -152,7 +153,7 @@ func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 			}
 		})
 	}
-	for _, r := range permits.Records(requests) {
+	for _, r := range permits.PoolRecords(requests) {
 		start(func() {
 			apply := func(old []byte, now float64) ([]byte, bool) {
 				text := r.Apply(old, now)

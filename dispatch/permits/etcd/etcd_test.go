@@ -31,7 +31,10 @@ func open(t testing.TB, endpoint string) *etcdpermits.Store {
 }
 
 func request(rate float64) schedule.Request {
-	return schedule.Request{Subscription: "group", Weight: 1, Demand: 1e9, Want: 1, Round: 0.1, Rate: rate, Identity: "test", Rev: 1, Nonce: 7}
+	return schedule.Request{
+		Subscription: "group", Weight: 1, Demand: 1e9, Want: 1, Round: 0.1, Rate: rate, Identity: "test", Rev: 1,
+		Nonce: 7,
+	}
 }
 
 func allocation(key string) *permits.Request {
@@ -66,7 +69,8 @@ func TestNothingIsLostInARace(t *testing.T) {
 	state, now, err := l.State(t.Context(), "limit")
 	require.NoError(t, err)
 	require.EqualValues(t, stores*each, state.Seq)
-	require.GreaterOrEqual(t, state.Tail, 0.999+float64(stores*each)/1000, "each allocation moved the tail by its permit")
+	require.GreaterOrEqual(t, state.Tail, 0.999+float64(stores*each)/1000,
+		"each allocation moved the tail by its permit")
 	require.GreaterOrEqual(t, now, state.Last)
 }
 
@@ -200,7 +204,10 @@ func TestLimiters(t *testing.T) {
 		var wg sync.WaitGroup
 		start := time.Now()
 		for range 4 {
-			lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(500)}), Permits: open(t, e.Endpoint)})
+			lim, err := dispatch.Open(t.Context(), dispatch.Config{
+				Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(500)}),
+				Permits:  open(t, e.Endpoint),
+			})
 			require.NoError(t, err)
 			sub, err := lim.Subscription("kafka://public/default/orders", "group")
 			require.NoError(t, err)

@@ -76,7 +76,8 @@ func (s *Store) allocate(
 		s.clock.learn(m.stored.State.Last, started)
 		now := s.clock.now(started)
 		next := m.stored.apply(requests, now)
-		if err := s.extendState(ctx, client, m, &next, requests[0].Allocate.Strict, now); err != nil {
+		if err := s.extendState(ctx, client, m, &next, requests[0].Allocate.Strict, now); err !=
+			nil {
 			return err
 		}
 		text, err := json.Marshal(next)
@@ -103,7 +104,7 @@ func (s *Store) allocate(
 		if err := m.load(response.Responses[0].GetResponseRange().Kvs); err != nil {
 			return err
 		}
-		if err := permits.Backoff(ctx, attempt); err != nil {
+		if err := permits.WaitAfterConflict(ctx, attempt); err != nil {
 			return err
 		}
 	}
@@ -139,7 +140,8 @@ func delay(requests []*permits.Request, taken time.Duration) {
 	for _, q := range requests {
 		r := &q.Allocate.Reply
 		if q.Err = nil; q.Allocate.Strict && r.N > 0 && past-r.Start > tooLate.Seconds() {
-			q.Err = fmt.Errorf("etcd permit store: the answer came %.3f s after its strict slot", past-r.Start)
+			q.Err = fmt.Errorf("etcd permit store: the answer came %.3f s after its strict slot",
+				past-r.Start)
 			continue
 		}
 		r.Now += past
@@ -172,8 +174,9 @@ func parse(text []byte) (s stored, err error) {
 		return stored{}, errDamaged
 	}
 	if s.Version > schedule.Version {
-		return stored{}, fmt.Errorf("state of version %d: this program knows %d: upgrade this program",
-			s.Version, schedule.Version)
+		return stored{},
+			fmt.Errorf("state of version %d: this program knows %d: upgrade this program",
+				s.Version, schedule.Version)
 	}
 	return s, nil
 }

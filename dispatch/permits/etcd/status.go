@@ -11,7 +11,9 @@ import (
 )
 
 // Publish keeps a replica's status record for ttl, rounded up to seconds.
-func (s *Store) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
+func (s *Store) Publish(
+	ctx context.Context, cluster, replica string, status []byte, ttl time.Duration,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	client, err := s.connect(ctx)

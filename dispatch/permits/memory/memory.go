@@ -28,7 +28,7 @@ type Store struct {
 
 type limit struct {
 	state   schedule.State
-	subs    map[string]schedule.Sub
+	subs    map[string]*schedule.Sub
 	expires float64
 }
 
@@ -63,10 +63,11 @@ func (s *Store) Do(_ context.Context, requests []*permits.Request) {
 	s.sweep(now)
 	for _, r := range requests {
 		if r.Allocate != nil {
-			r.Err, r.Allocate.Reply = nil, s.allocate(r.Key, r.Allocate.Request, now)
+			r.Err = nil
+			s.allocate(r.Key, r.Allocate, now)
 		}
 	}
-	for _, r := range permits.Records(requests) {
+	for _, r := range permits.PoolRecords(requests) {
 		if next := r.Apply(s.values[r.Key].at(now), now); next != nil {
 			s.values[r.Key] = value{next, now + r.TTL.Seconds()}
 		}
@@ -79,24 +80,36 @@ func (s *Store) Do(_ context.Context, requests []*permits.Request) {
 	}
 }
 
-func (s *Store) allocate(key string, r schedule.Request, now float64) schedule.Reply {
+// allocate sets the reply. A request that is too late leaves nothing in the maps.
+func (s *Store) allocate(key string, a *permits.Allocate, now float64) {
 	m := s.limits[key]
-	if m == nil || now > m.expires {
-		m = &limit{subs: map[string]schedule.Sub{}}
+	unknown := m == nil || now > m.expires
+	if unknown {
+		m = &limit{subs: map[string]*schedule.Sub{}}
 	}
+	sub := m.subs[a.Subscription]
+	first := sub == nil
+	if first {
+		sub = &schedule.Sub{}
+	}
+	r := a.Request
 	r.Sole = true
-	state, sub, reply := schedule.Allocate(m.state, m.subs[r.Subscription], r, now)
-	if reply.Late {
-		return reply
+	var state schedule.State
+	if state, *sub, a.Reply = schedule.Allocate(m.state, *sub, r, now); a.Reply.Late {
+		return
 	}
-	s.limits[key] = m
+	if unknown {
+		s.limits[key] = m
+	}
+	if first {
+		m.subs[a.Subscription] = sub
+	}
 	m.expires = now + state.Lifetime(r.Strict, now)
 	if state.Epoch != m.state.Epoch { // subscriptions of older epochs do not count
-		old := func(_ string, sub schedule.Sub) bool { return sub.Epoch < state.Epoch-1 }
+		old := func(_ string, sub *schedule.Sub) bool { return sub.Epoch < state.Epoch-1 }
 		maps.DeleteFunc(m.subs, old)
 	}
-	m.state, m.subs[r.Subscription] = state, sub
-	return reply
+	m.state = state
 }
 
 // wake wakes a waiter whose turn has come.
@@ -113,7 +126,8 @@ func (s *Store) wake(waiter string) {
 	}
 }
 
-// Wakes calls woken with the waiters of a process whose turn has come, on the goroutine that calls Do.
+// Wakes calls woken with the waiters of a process whose turn has come, on the goroutine that calls
+// Do.
 func (s *Store) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
 	s.mu.Lock()
 	s.wakers[process] = woken

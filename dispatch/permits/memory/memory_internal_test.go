@@ -14,19 +14,26 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// TestForgets: what has expired takes no memory for long: limits, values, records, and the status of replicas.
+// TestForgets: expired limits, values, records and statuses of replicas take no memory for long.
 func TestForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New()
 		use := func(n int) {
 			for i := range n {
 				name := fmt.Sprint(i)
-				allocate := &permits.Allocate{Request: schedule.Request{Subscription: "a", Weight: 1, Want: 1, Rate: 1, Round: 0.1, Rev: 1, Nonce: 1}}
+				allocate := &permits.Allocate{Request: schedule.Request{
+					Subscription: "a", Weight: 1, Want: 1, Rate: 1, Round: 0.1, Rev: 1, Nonce: 1,
+				}}
 				late := &permits.Allocate{Request: allocate.Request}
 				late.NotAfter = 1e-9
 				heartbeat := &permits.Heartbeat{Member: "a", TTL: 1, Rate: 1}
-				l.Do(t.Context(), []*permits.Request{{Key: name, Allocate: allocate}, {Key: "late" + name, Allocate: late}, {Key: name, Heartbeat: heartbeat}})
-				require.NoError(t, l.Update(context.Background(), name, time.Second, func([]byte, float64) []byte { return []byte("x") }))
+				l.Do(t.Context(), []*permits.Request{
+					{Key: name, Allocate: allocate},
+					{Key: "late" + name, Allocate: late},
+					{Key: name, Heartbeat: heartbeat},
+				})
+				set := func([]byte, float64) []byte { return []byte("x") }
+				require.NoError(t, l.Update(context.Background(), name, time.Second, set))
 				require.NoError(t, l.Publish(context.Background(), "c"+name, name, nil, time.Second))
 			}
 		}

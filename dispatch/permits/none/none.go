@@ -1,6 +1,6 @@
-// Package none is the permit store of programs without one. Limits that are split among a fixed number
-// of replicas need no other. All other limits go on as their onOutage says, as if the permit store were
-// always unavailable.
+// Package none is the permit store of programs without one. Limits that are split among a fixed
+// number of replicas need no other. All other limits apply their onOutage, as if the permit store
+// were always unavailable.
 package none
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// ErrNone is what every request fails with.
+// ErrNone is the error of every request.
 var ErrNone = errors.New("no permit store: without one, only limits with sharing.mode split " +
 	"and sharing.replicas set are kept")
 

@@ -19,7 +19,9 @@ import (
 )
 
 // Allocate makes one allocation of the limit with that key.
-func Allocate(ctx context.Context, store dispatch.PermitStore, key string, r schedule.Request) (schedule.Reply, error) {
+func Allocate(
+	ctx context.Context, store dispatch.PermitStore, key string, r schedule.Request,
+) (schedule.Reply, error) {
 	q := &permits.Request{Key: key, Allocate: &permits.Allocate{Request: r}}
 	store.Do(ctx, []*permits.Request{q})
 	return q.Allocate.Reply, q.Err
@@ -35,21 +37,28 @@ func Check(t *testing.T, store dispatch.PermitStore) {
 	slowsDown(t, store)
 }
 
-func newKey() string { return fmt.Sprintf("throttle:limit:{permitstest-%d}:messages", rand.Int64()) }
+func newKey() string {
+	return fmt.Sprintf("throttle:limit:{permitstest-%d}:messages", rand.Int64())
+}
 
 func request() schedule.Request {
 	return schedule.Request{
-		Subscription: "a", Weight: 1, Demand: 100, Want: 10, Round: 0.1, Rate: 100, Identity: "permitstest", Rev: 1, Nonce: 7,
+		Subscription: "a", Weight: 1, Demand: 100, Want: 10, Round: 0.1, Rate: 100,
+		Identity: "permitstest", Rev: 1, Nonce: 7,
 	}
 }
 
 func heartbeat(key, member string) *permits.Request {
-	return &permits.Request{Key: key, Heartbeat: &permits.Heartbeat{Member: member, TTL: 60, Rate: 100}}
+	return &permits.Request{
+		Key: key, Heartbeat: &permits.Heartbeat{Member: member, TTL: 60, Rate: 100},
+	}
 }
 
 func draw(key string) *permits.Request {
 	return &permits.Request{Key: key, Draw: &permits.Draw{
-		Terms: pool.Terms{Names: []string{"red", "blue"}, Permits: 100, Period: 1, Ahead: 0.1, TTL: 60},
+		Terms: pool.Terms{
+			Names: []string{"red", "blue"}, Permits: 100, Period: 1, Ahead: 0.1, TTL: 60,
+		},
 		Visit: pool.Visit{Group: "red", Member: "a", Want: 1}, Rate: 100,
 	}}
 }
@@ -61,16 +70,18 @@ func keepsValues(t *testing.T, store dispatch.PermitStore) {
 	require.NoError(t, err)
 	assert.Empty(t, value)
 	for _, text := range []string{"one", "two"} {
-		require.NoError(t, store.Update(t.Context(), key, time.Minute, func(old []byte, now float64) []byte {
+		replace := func(old []byte, now float64) []byte {
 			assert.Equal(t, string(value), string(old))
 			assert.GreaterOrEqual(t, now, before)
 			return []byte(text)
-		}))
+		}
+		require.NoError(t, store.Update(t.Context(), key, time.Minute, replace))
 		value, before, err = store.Value(t.Context(), key)
 		require.NoError(t, err)
 		assert.Equal(t, text, string(value))
 	}
-	require.NoError(t, store.Update(t.Context(), key, time.Minute, func([]byte, float64) []byte { return nil }))
+	remove := func([]byte, float64) []byte { return nil }
+	require.NoError(t, store.Update(t.Context(), key, time.Minute, remove))
 	value, _, err = store.Value(t.Context(), key)
 	require.NoError(t, err)
 	assert.Empty(t, value)
@@ -100,8 +111,9 @@ func keepsRecords(t *testing.T, store dispatch.PermitStore) {
 
 	write := func(text string) {
 		t.Helper()
+		replace := func([]byte, float64) []byte { return []byte(text) }
 		for _, key := range []string{permits.PoolKey(key), permits.GroupsKey(key)} {
-			require.NoError(t, store.Update(t.Context(), key, time.Minute, func([]byte, float64) []byte { return []byte(text) }))
+			require.NoError(t, store.Update(t.Context(), key, time.Minute, replace))
 		}
 	}
 	write("%%%")
@@ -160,7 +172,8 @@ func slowsDown(t *testing.T, store dispatch.PermitStore) {
 	key := newKey()
 	allocate := func(a schedule.Answers) schedule.Reply {
 		r := request()
-		r.Rate, r.Rule, r.Answers = busy.Max, busy.Rule{Mode: busy.ByFraction, MinRate: 1, Tolerance: 0.01}, a
+		r.Rate, r.Rule, r.Answers = busy.Max,
+			busy.Rule{Mode: busy.ByFraction, MinRate: 1, Tolerance: 0.01}, a
 		reply, err := Allocate(t.Context(), store, key, r)
 		require.NoError(t, err)
 		return reply
@@ -184,10 +197,12 @@ func BacksOff(t *testing.T, store dispatch.PermitStore) {
 	start := time.Now()
 	err := store.Update(t.Context(), key, time.Minute, func([]byte, float64) []byte {
 		attempts++
-		assert.NoError(t, store.Update(t.Context(), key, time.Minute, func([]byte, float64) []byte { return fmt.Append(nil, attempts) }))
+		other := func([]byte, float64) []byte { return fmt.Append(nil, attempts) }
+		assert.NoError(t, store.Update(t.Context(), key, time.Minute, other))
 		return []byte("lost")
 	})
 	require.Error(t, err)
 	// After the fourth, the mean of the delays is 16 ms.
-	assert.Less(t, attempts, 10+int(time.Since(start)/(8*time.Millisecond)), "in %v", time.Since(start))
+	elapsed := time.Since(start)
+	assert.Less(t, attempts, 10+int(elapsed/(8*time.Millisecond)), "in %v", elapsed)
 }

@@ -25,7 +25,7 @@ func AddStruct(t testing.TB, m *miniredis.Miniredis) {
 		t.Cleanup(m.Close)
 	}
 	var mu sync.Mutex
-	hashes := map[string]string{} // of the scripts as miniredis knows them, by those that clients know
+	hashes := map[string]string{} // from a client's hash of a script to miniredis's
 	m.Server().SetPreHook(func(_ *server.Peer, command string, args ...string) bool {
 		mu.Lock()
 		defer mu.Unlock()

@@ -26,9 +26,11 @@ func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, windo
 
 // neverOver: no interval has more than rate x (d + 0.25 s).
 func (r *run) neverOver() string {
-	for d, e := range r.intervals(100*time.Millisecond, 500*time.Millisecond, time.Second, 3*time.Second) {
+	const ms = time.Millisecond
+	for d, e := range r.intervals(100*ms, 500*ms, time.Second, 3*time.Second) {
 		if bound := r.allowed(e.At-d, e.At); float64(e.N) > bound {
-			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.N, d, e.At, bound)
+			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.N, d,
+				e.At, bound)
 		}
 	}
 	return ""
@@ -60,7 +62,8 @@ func (r *run) allowed(from, to time.Duration) float64 {
 			held = 0.2 * float64(before)
 		}
 	}
-	return sum + 0.25*float64(lately) + held + 3*float64(len(r.all)) // the lightest shares hold a permit in each batch
+	light := 3 * float64(len(r.all)) // the lightest shares hold a permit in each batch
+	return sum + 0.25*float64(lately) + held + light
 }
 
 // neverNear: no two permits are closer than the period, but for slow replies and late timers.
@@ -90,7 +93,8 @@ func (r *run) neverMore() string {
 	}
 	for d, e := range r.intervals(time.Second, 3*time.Second) {
 		if bound := d.Seconds()*float64(r.rate) + slack; float64(e.N) > bound {
-			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.N, d, e.At, bound)
+			return fmt.Sprintf("%d dispatched in the %v before %v, at most %.0f allowed", e.N, d,
+				e.At, bound)
 		}
 	}
 	return ""

@@ -60,8 +60,9 @@ func (b Backend) start(t *testing.T, m mode, seed uint64) *run {
 		real = b.Open(t)
 	}
 	r := &run{
-		mode: m, t: t, backend: b, seed: seed, store: NewStore(seed, real), dispatched: window.NewRecord(),
-		periods: []period{{0, m.rate}}, policy: m.policy,
+		mode: m, t: t, backend: b, seed: seed, store: NewStore(seed, real),
+		dispatched: window.NewRecord(),
+		periods:    []period{{0, m.rate}}, policy: m.policy,
 	}
 	r.store.Sole = false
 	r.ctx, r.stop = context.WithCancel(t.Context())
@@ -114,9 +115,13 @@ func (r *run) do(s step) {
 	case "freeze":
 		r.store.Locked(func() { r.store.Frozen = time.Now().Add(s.d) })
 	case "lossy":
-		r.store.Locked(func() { r.store.LoseCalls, r.store.LoseReplies = float64(s.n)/2000, float64(100-s.n)/2000 })
+		r.store.Locked(func() {
+			r.store.LoseCalls, r.store.LoseReplies = float64(s.n)/2000, float64(100-s.n)/2000
+		})
 	case "lossless":
-		r.store.Locked(func() { r.store.LoseCalls, r.store.LoseReplies, r.store.Duplicate = 0, 0, 0 })
+		r.store.Locked(func() {
+			r.store.LoseCalls, r.store.LoseReplies, r.store.Duplicate = 0, 0, 0
+		})
 	case "double":
 		r.store.Locked(func() { r.store.Duplicate = float64(s.n) / 1000 })
 	case "rate", "ramp":
@@ -126,10 +131,12 @@ func (r *run) do(s step) {
 				r.policy.MessageRate = policy.PerSecond(rate)
 				r.periods = append(r.periods, period{r.now(), rate})
 			}
-			r.policy.Ramp.From, r.policy.Ramp.Over, r.policy.Ramp.TTL = policy.Rate{}, 0, 0
+			ramp := &r.policy.Ramp
+			ramp.From, ramp.Over, ramp.TTL = policy.Rate{}, 0, 0
 			if s.n%4 == 0 {
-				r.policy.Ramp.From, r.policy.Ramp.Over, r.policy.Ramp.TTL = policy.PerSecond(10), policy.Duration(2*time.Second), policy.Duration(time.Second)
-				r.policy.Ramp.Mode = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[s.n/4%2]
+				ramp.From = policy.PerSecond(10)
+				ramp.Over, ramp.TTL = policy.Duration(2*time.Second), policy.Duration(time.Second)
+				ramp.Mode = []policy.RampMode{policy.RampScheduled, policy.RampRelaxed}[s.n/4%2]
 			}
 		})
 	case "forget":
@@ -147,7 +154,9 @@ func (r *run) do(s step) {
 			r.old = nil
 		}
 	case "skew a little": // a step of under 20 ms is not noticed
-		r.store.Locked(func() { r.store.Skew += time.Duration(25+s.n*2) * time.Millisecond * time.Duration(1-s.n%2*2) })
+		r.store.Locked(func() {
+			r.store.Skew += time.Duration(25+s.n*2) * time.Millisecond * time.Duration(1-s.n%2*2)
+		})
 	case "skew":
 		r.losses = append(r.losses, r.now())
 		r.store.Locked(func() { r.store.Skew += time.Duration(s.n%11-5) * time.Second })
@@ -160,7 +169,8 @@ func (r *run) join(n int) {
 	one := &replica{link: &Link{Store: r.store}}
 	var err error
 	one.lim, err = dispatch.Open(r.ctx, dispatch.Config{
-		Policies: &r.source, Permits: one.link, Group: strconv.Itoa(n % 2), Rand: rand.New(rand.NewPCG(r.seed, uint64(len(r.all)))),
+		Policies: &r.source, Permits: one.link, Group: strconv.Itoa(n % 2),
+		Rand: rand.New(rand.NewPCG(r.seed, uint64(len(r.all)))),
 	})
 	require.NoError(r.t, err)
 	sub, err := one.lim.Subscription("kafka://public/default/orders", strconv.Itoa(n%3))
@@ -194,7 +204,10 @@ func (r *run) recover() {
 			one.link.Cut = false
 		}
 	})
-	r.change(func() { r.policy.Ramp.Over, r.policy.Ramp.From, r.policy.Ramp.TTL = 0, policy.Rate{}, 0 })
+	r.change(func() {
+		ramp := &r.policy.Ramp
+		ramp.From, ramp.Over, ramp.TTL = policy.Rate{}, 0, 0
+	})
 	r.join(0)
 	r.join(1) // of the other group: one whose replicas have crashed keeps its permits for long
 	time.Sleep(4 * ttl)

@@ -59,7 +59,7 @@ func Seeds(t *testing.T, short, long int) (all []uint64) {
 
 // Run runs random sequences of faults for each sharing mode on a backend: replicas that join,
 // leave and crash, connections that are cut for a while, rates that change, a store that freezes,
-// loses its state, comes back with an old one, loses and doubles requests, and whose clock steps.
+// loses its state, restores an old one, loses and doubles requests, and whose clock steps.
 // After each sequence the limit must be used. A sequence that breaks the mode's promise is made
 // as short as possible, and printed. (The clocks of clients cannot break anything: no Limiter
 // reads the time of day.)
@@ -74,7 +74,8 @@ func Run(t *testing.T, b Backend, seeds []uint64) {
 				steps := m.draw(seed, b)
 				if wrong := b.try(t, m, seed, steps); wrong != "" {
 					steps, wrong = b.shrink(t, m, seed, steps, wrong)
-					t.Errorf("%s; replay with THROTTLE_SEED=%d\nthe shortest sequence found:\n%s", wrong, seed, text(steps))
+					t.Errorf("%s; replay with THROTTLE_SEED=%d\nthe shortest sequence found:\n%s",
+						wrong, seed, text(steps))
 				}
 			}
 		})
@@ -90,7 +91,9 @@ type step struct {
 	pause time.Duration // after it
 }
 
-func (s step) String() string { return fmt.Sprintf("%s %d %v, then %v pass", s.op, s.n, s.d, s.pause) }
+func (s step) String() string {
+	return fmt.Sprintf("%s %d %v, then %v pass", s.op, s.n, s.d, s.pause)
+}
 
 func text(steps []step) string {
 	var lines []string
@@ -100,7 +103,7 @@ func text(steps []step) string {
 	return strings.Join(lines, "\n")
 }
 
-// A mode is a sharing mode, what may happen to it, and what it promises.
+// A mode is a sharing mode, with the events of its schedules and its guarantees.
 type mode struct {
 	name   string
 	rate   int64
@@ -109,16 +112,27 @@ type mode struct {
 	right  func(*run) string
 }
 
-var commonOps = []string{"join", "join", "join", "leave", "crash", "cut", "freeze", "lossy", "lossless"}
+var commonOps = []string{
+	"join", "join", "join", "leave", "crash", "cut", "freeze", "lossy", "lossless",
+}
 
 const ttl = time.Second
 
 var modes = []mode{
-	{"fair", 400, policy.Policy{}, []string{"rate", "rate", "forget", "keep", "restore", "double", "skew", "skew a little"}, (*run).neverOver},
-	{"strict", 20, policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict}}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
-	{"strict, in a queue", 20, policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2))}}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
-	{"split", 100, policy.Policy{Sharing: policy.Sharing{Mode: policy.Split, PoolTTL: policy.Duration(ttl)}}, []string{"ramp"}, (*run).neverMore},
-	{"groups", 100, policy.Policy{Sharing: policy.Sharing{Mode: policy.Groups, PoolTTL: policy.Duration(ttl), Groups: []string{"0", "1"}}}, []string{"ramp"}, (*run).neverMore},
+	{"fair", 400, policy.Policy{},
+		[]string{"rate", "rate", "forget", "keep", "restore", "double", "skew", "skew a little"},
+		(*run).neverOver},
+	{"strict", 20, policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict}},
+		[]string{"double", "forget", "keep", "restore"}, (*run).neverNear},
+	{"strict, in a queue", 20, policy.Policy{Sharing: policy.Sharing{
+		Mode: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2)),
+	}}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
+	{"split", 100, policy.Policy{Sharing: policy.Sharing{
+		Mode: policy.Split, PoolTTL: policy.Duration(ttl),
+	}}, []string{"ramp"}, (*run).neverMore},
+	{"groups", 100, policy.Policy{Sharing: policy.Sharing{
+		Mode: policy.Groups, PoolTTL: policy.Duration(ttl), Groups: []string{"0", "1"},
+	}}, []string{"ramp"}, (*run).neverMore},
 }
 
 // draw makes a sequence.
@@ -131,7 +145,11 @@ func (m mode) draw(seed uint64, b Backend) (steps []step) {
 		n /= 2
 	}
 	for range n {
-		s := step{ops[rng.IntN(len(ops))], rng.IntN(100), time.Duration(rng.Int64N(int64(time.Second))), time.Duration(rng.Int64N(int64(600 * time.Millisecond)))}
+		s := step{
+			ops[rng.IntN(len(ops))], rng.IntN(100),
+			time.Duration(rng.Int64N(int64(time.Second))),
+			time.Duration(rng.Int64N(int64(600 * time.Millisecond))),
+		}
 		if b.can(s.op) {
 			steps = append(steps, s)
 		}
@@ -151,7 +169,9 @@ func (b Backend) can(op string) bool {
 }
 
 // shrink leaves out steps while the rest still breaks the promise.
-func (b Backend) shrink(t *testing.T, m mode, seed uint64, steps []step, wrong string) ([]step, string) {
+func (b Backend) shrink(
+	t *testing.T, m mode, seed uint64, steps []step, wrong string,
+) ([]step, string) {
 	for i := 0; i < len(steps); {
 		fewer := slices.Delete(slices.Clone(steps), i, i+1)
 		if still := b.try(t, m, seed, fewer); still != "" {

@@ -14,7 +14,8 @@ func TestFindsADeadStore(t *testing.T) {
 	b := Backend{Open: func(*testing.T) dispatch.PermitStore { return none.Store{} }}
 	for _, m := range modes {
 		for seed := range uint64(3) {
-			assert.Contains(t, b.try(t, m, seed, m.draw(seed, b)), "after all faults, 0 of ", "%s, seed %d", m.name, seed)
+			assert.Contains(t, b.try(t, m, seed, m.draw(seed, b)), "after all faults, 0 of ", "%s, seed %d", m.name,
+				seed)
 		}
 	}
 }

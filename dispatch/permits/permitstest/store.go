@@ -1,6 +1,6 @@
-// Package permitstest is the conformance suite of permit stores: [Check], what a store does for
-// its callers; [Run], random sequences of faults under which each sharing mode must keep its
-// promises on every store; and a [Store] that fails as it is told to.
+// Package permitstest is the conformance suite of permit stores. [Check] checks the methods of a
+// store. [Run] runs random sequences of faults, under which each sharing mode must keep its
+// guarantees. A [Store] is a permit store with faults on request.
 package permitstest
 
 import (
@@ -23,7 +23,7 @@ var ErrCut = errors.New("store cut off")
 // Timeout is that of a Link to a simulated store.
 const Timeout = 200 * time.Millisecond
 
-// A Store is the server of a permit store that fails as it is told to: a simulated one with a
+// A Store is the server of a permit store, with faults on request: a simulated one with a
 // clock of its own, or a real one behind it. Its exported fields are changed within Locked.
 type Store struct {
 	RTT      func() time.Duration // of a request; default 0.2 to 0.8 ms, 1 % of them 4 ms more
@@ -106,7 +106,7 @@ func (s *Store) answer(requests []*permits.Request) {
 			r.Err, r.Allocate.Reply = nil, s.allocate(r.Key, r.Allocate.Request)
 		}
 	}
-	for _, r := range permits.Records(requests) {
+	for _, r := range permits.PoolRecords(requests) {
 		if next := r.Apply(s.Values[r.Key], s.now()); next != nil {
 			s.Values[r.Key] = next
 		}
@@ -236,7 +236,9 @@ func copies(allocations []*permits.Request) (all []*permits.Request) {
 }
 
 // Update updates a value, or fails.
-func (l *Link) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+func (l *Link) Update(
+	ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte,
+) error {
 	cut, lost, _, rtt, frozen := l.fate()
 	l.Locked(func() { l.Sent++ })
 	if cut || time.Until(frozen) > l.Timeout() {

@@ -30,7 +30,8 @@ func cpu(b *testing.B, client *redis.Client) float64 {
 	require.NoError(b, err)
 	sum := 0.0
 	for line := range strings.Lines(info) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && (name == "used_cpu_user_main_thread" || name == "used_cpu_sys_main_thread") {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), ":")
+		if ok && (name == "used_cpu_user_main_thread" || name == "used_cpu_sys_main_thread") {
 			seconds, err := strconv.ParseFloat(value, 64)
 			require.NoError(b, err)
 			sum += seconds
@@ -89,7 +90,10 @@ func BenchmarkAllocation(b *testing.B) {
 			next := 0
 			requests := make([]*permits.Request, pipelined)
 			for i := range requests {
-				requests[i] = &permits.Request{Key: fmt.Sprintf("throttle:{bench%d}", replicas), Allocate: &permits.Allocate{Request: request(1e6)}}
+				requests[i] = &permits.Request{
+					Key:      fmt.Sprintf("throttle:{bench%d}", replicas),
+					Allocate: &permits.Allocate{Request: request(1e6)},
+				}
 			}
 			used := measure(b, func() {
 				for i, r := range requests {

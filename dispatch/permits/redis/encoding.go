@@ -82,7 +82,8 @@ func parseReply(text string) (r schedule.Reply, err error) {
 	if len(n) > 0 {
 		r.N, r.Start, r.Share, r.Rate, r.Gap = n.next(), n.next(), n.next(), n.next(), n.next()
 		r.Carry = schedule.Carry{
-			Inc: n.int(), Seq: n.int(), Epoch: n.int(), Eff: n.next(), Fraction: n.next(), Round: n.next(),
+			Inc: n.int(), Seq: n.int(), Epoch: n.int(), Eff: n.next(), Fraction: n.next(),
+			Round: n.next(),
 		}
 		r.Ahead, r.Since, r.Carry.Shifts = n.next(), n.next(), n.next()
 	}
@@ -132,7 +133,8 @@ func parseOutcomes(text string, s *schedule.State) {
 	s.Top = n.next()
 	s.Outcomes = schedule.Outcomes{
 		Service: busy.State{
-			Limit: n.next(), Low: n.next(), Good: n.next(), Since: n.next(), Cut: n.next(), Back: n.next(),
+			Limit: n.next(), Low: n.next(), Good: n.next(), Since: n.next(), Cut: n.next(),
+			Back: n.next(),
 			Step: n.next(), NotYet: n.next(), Healthy: n.next(),
 		},
 		Window: schedule.Answers{OK: n.next(), Busy: n.next(), RetryAfter: n.next()},

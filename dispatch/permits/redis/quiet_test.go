@@ -27,7 +27,9 @@ func TestQuiet(t *testing.T) {
 		require.Error(t, client.Ping(t.Context()).Err())
 		return
 	case "single", "cluster":
-		store := redispermits.Open(redis.UniversalOptions{Addrs: []string{addr}, IsClusterMode: os.Getenv(env) == "cluster"}, time.Second)
+		store := redispermits.Open(redis.UniversalOptions{
+			Addrs: []string{addr}, IsClusterMode: os.Getenv(env) == "cluster",
+		}, time.Second)
 		defer func() { assert.NoError(t, store.Close()) }()
 		for range 3 {
 			_, err := permitstest.Allocate(t.Context(), store, "throttle:limit:{a}", request(1))

@@ -33,10 +33,9 @@ type Store struct {
 	tls     bool
 }
 
-// Open returns a permit store on the servers of o. It replaces o's timeouts and retries by what a
-// permit store needs: each call ends within timeout (0 = [DefaultTimeout]), and nothing is sent
-// twice. It connects when the store is used, so that a process can start while Redis is
-// unavailable.
+// Open returns a permit store on the servers of o. It sets o's timeouts and retries: each call
+// ends within timeout (0 = DefaultTimeout), and nothing is sent twice. The store connects when it
+// is first used, so that a process can start while Redis is unavailable.
 func Open(o redis.UniversalOptions, timeout time.Duration) *Store {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
@@ -80,7 +79,7 @@ func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 			calls = append(calls, &call{script: &allocateScript, key: r.Key, args: args})
 		}
 	}
-	records := permits.Records(requests)
+	records := permits.PoolRecords(requests)
 	reads := readCalls(records)
 	s.run(ctx, append(calls, reads...))
 	for _, r := range requests {
@@ -93,7 +92,7 @@ func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 		if records = s.swap(ctx, records, reads); len(records) == 0 {
 			return
 		}
-		if err := permits.Backoff(ctx, attempt); err != nil {
+		if err := permits.WaitAfterConflict(ctx, attempt); err != nil {
 			for _, r := range records {
 				r.Fail(s.wrap("update "+r.Key, err))
 			}
@@ -105,7 +104,9 @@ func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 }
 
 // State returns the schedule of the limit with that key.
-func (s *Store) State(ctx context.Context, key string) (state schedule.State, now float64, err error) {
+func (s *Store) State(
+	ctx context.Context, key string,
+) (state schedule.State, now float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	c := &call{script: &stateScript, key: key}
@@ -135,9 +136,11 @@ func (s *Store) wrap(doing string, err error) error {
 	case err == nil:
 		return nil
 	case s.tls && ok && timeout.Timeout():
-		err = fmt.Errorf("%w (no answer over TLS: if the server has none, use redis:// without options of TLS)", err)
+		err = fmt.Errorf("%w (no answer over TLS: if the server has none, "+
+			"use redis:// without options of TLS)", err)
 	case !s.tls && errors.Is(err, io.EOF):
-		err = fmt.Errorf("%w (the server closed the connection: if it wants TLS, use rediss:// or tls=true)", err)
+		err = fmt.Errorf("%w (the server closed the connection: if it wants TLS, "+
+			"use rediss:// or tls=true)", err)
 	}
 	return fmt.Errorf("redis permit store: %s: %w", doing, err)
 }

@@ -81,13 +81,18 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 	rate, rev, strict := pick(1, 10, 1000, 1e6, 1.0/3600), int64(1), seed%3 == 2
 	var rule busy.Rule
 	if seed%4 < 2 && !strict {
-		rule = busy.Rule{Mode: busy.Mode(1 + seed/4%2), MinRate: pick(0, 0.5), Tolerance: pick(0, 0.1), RecoverRate: pick(0.5, 3), RecoverValue: pick(0, 200)}
+		rule = busy.Rule{
+			Mode: busy.Mode(1 + seed/4%2), MinRate: pick(0, 0.5), Tolerance: pick(0, 0.1), RecoverRate: pick(0.5, 3),
+			RecoverValue: pick(0, 200),
+		}
 	}
 	ramp := func() schedule.Ramp {
 		if seed%4 < 2 || rng.IntN(4) == 0 {
 			return schedule.Ramp{}
 		}
-		return schedule.Ramp{From: rate * pick(0.1, 0.5, 2), Over: pick(1, 7, 60), TTL: pick(0, 3, 60), Relaxed: rng.IntN(2) == 0}
+		return schedule.Ramp{
+			From: rate * pick(0.1, 0.5, 2), Over: pick(1, 7, 60), TTL: pick(0, 3, 60), Relaxed: rng.IntN(2) == 0,
+		}
 	}
 	ramps := []schedule.Ramp{{}, ramp()} // by revision
 	rates := []float64{rate, rate}
@@ -147,19 +152,22 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 		}
 		replica := rng.IntN(len(carries))
 		r := schedule.Request{
-			Subscription: fmt.Sprintf("group %d", replica/2), Weight: pick(1, 2, 0.001), Reserved: pick(0, 0, rate/3, rate),
-			Demand: rate * rng.Float64() * 3, Want: pick(0, 1, 7.5, rate/10, 1e9), Returned: float64(rng.IntN(5)),
+			Subscription: fmt.Sprintf("group %d", replica/2), Weight: pick(1, 2, 0.001),
+			Reserved: pick(0, 0, rate/3, rate),
+			Demand:   rate * rng.Float64() * 3, Want: pick(0, 1, 7.5, rate/10, 1e9), Returned: float64(rng.IntN(5)),
 			Held: float64(rng.IntN(20)), RTT: rng.Float64() / 100, Round: pick(0.1, 0.02), Burst: pick(0, 0, 50),
 			Identity: "etcd:1 /throttle", Rev: max(1, rev-int64(rng.IntN(2))), Nonce: 1 + rng.Int64N(1<<52),
 			Carry: carries[replica], Strict: strict, MaxReserved: pick(0, 1, 64),
 		}
 		r.Rate, r.Ramp = rates[r.Rev], ramps[r.Rev]
-		if state.Inc != 0 && rng.IntN(3) > 0 { // as a clock that steps, or not, and what was told of it, would have it
+		if state.Inc != 0 && rng.IntN(3) > 0 { // bounds of a clock that may have stepped
 			r.Low = state.Last + pick(0, -0.1, 0.1, -5, 5) - state.Shifts + r.Carry.Shifts
 			r.High = r.Low + pick(0, 0.01, 0.2)
 		}
 		if r.Rule = rule; rule.Mode != busy.None {
-			r.Answers = schedule.Answers{OK: pick(0, 0, 5, rate), Busy: pick(0, 0, 0, 1, 7, rate), RetryAfter: pick(0, 0, 0, 2)}
+			r.Answers = schedule.Answers{
+				OK: pick(0, 0, 5, rate), Busy: pick(0, 0, 0, 1, 7, rate), RetryAfter: pick(0, 0, 0, 2),
+			}
 		}
 		if strict && seed%2 == 0 {
 			r.Waiter, r.MaxReserved = []string{"", "", fmt.Sprintf("p|%d", replica)}[rng.IntN(3)], pick(0, 0, 1, 3)
@@ -196,7 +204,8 @@ func encode(s schedule.State) string {
 	text := []byte("2 ")
 	for _, x := range []float64{
 		float64(s.Inc), float64(s.Seq), s.Last, float64(s.Rev), s.Rate, s.Tail, float64(s.Epoch), s.Start,
-		s.This.Weight, s.This.Reserved, s.This.Need, s.Prev.Weight, s.Prev.Reserved, s.Prev.Need, s.Resumed, s.Shifts, s.Step.By, s.Step.Ahead, s.Step.At, s.Server, s.Checked,
+		s.This.Weight, s.This.Reserved, s.This.Need, s.Prev.Weight, s.Prev.Reserved, s.Prev.Need, s.Resumed, s.Shifts,
+		s.Step.By, s.Step.Ahead, s.Step.At, s.Server, s.Checked,
 	} {
 		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
 	}
@@ -209,7 +218,9 @@ func encodeRamp(s schedule.State) string {
 		relaxed = 1
 	}
 	var text []byte
-	for _, x := range []float64{s.Top, s.Ramp.From, s.Ramp.Over, s.Ramp.TTL, relaxed, s.Line.Rate, float64(s.Line.Epoch), s.Line.Seen} {
+	for _, x := range []float64{
+		s.Top, s.Ramp.From, s.Ramp.Over, s.Ramp.TTL, relaxed, s.Line.Rate, float64(s.Line.Epoch), s.Line.Seen,
+	} {
 		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
 	}
 	return string(text)
@@ -218,14 +229,20 @@ func encodeRamp(s schedule.State) string {
 func encodeOutcomes(s schedule.State) string {
 	var text []byte
 	b, w := s.Outcomes.Service, s.Outcomes.Window
-	for _, x := range []float64{s.Top, b.Limit, b.Low, b.Good, b.Since, b.Cut, b.Back, b.Step, b.NotYet, b.Healthy, w.OK, w.Busy, w.RetryAfter, s.Outcomes.Since} {
+	for _, x := range []float64{
+		s.Top, b.Limit, b.Low, b.Good, b.Since, b.Cut, b.Back, b.Step, b.NotYet, b.Healthy, w.OK, w.Busy, w.RetryAfter,
+		s.Outcomes.Since,
+	} {
 		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
 	}
 	return string(text)
 }
 
 func request(rate float64) schedule.Request {
-	return schedule.Request{Subscription: "group", Weight: 1, Demand: rate, Want: 10, Round: 0.1, Rate: rate, Identity: "test", Rev: 1, Nonce: 7}
+	return schedule.Request{
+		Subscription: "group", Weight: 1, Demand: rate, Want: 10, Round: 0.1, Rate: rate, Identity: "test", Rev: 1,
+		Nonce: 7,
+	}
 }
 
 func TestLateCallsChangeNothing(t *testing.T) {
@@ -251,7 +268,10 @@ func TestNewerAndDamagedStates(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
 			defer func() { assert.NoError(t, client.Close()) }()
 			store := open(t, addr)
-			for _, text := range []string{"", "rubbish", "1 2 3", "1 " + strings.Repeat("\xff", 120), "2 " + strings.Repeat("\xff", 180), strings.Repeat("x", 1<<20)} {
+			for _, text := range []string{
+				"", "rubbish", "1 2 3", "1 " + strings.Repeat("\xff", 120), "2 " + strings.Repeat("\xff", 180),
+				strings.Repeat("x", 1<<20),
+			} {
 				require.NoError(t, client.HSet(t.Context(), "throttle:{damaged}", "l", text, "sgroup", text).Err())
 				got, err := permitstest.Allocate(t.Context(), store, "throttle:{damaged}", request(1000))
 				require.NoError(t, err, "a damaged state is as good as lost")
@@ -375,8 +395,8 @@ func TestDecimals(t *testing.T) {
 	assert.Equal(t, math.Float64bits(got.Now+1/(1.0/3)), math.Float64bits(s.Tail))
 }
 
-// TestALongScheduleIsKept: a schedule with slots hours ahead has long epochs; what is in use is kept
-// through them.
+// TestALongScheduleIsKept: a schedule with slots hours ahead has long epochs, and is kept through
+// them while it is in use.
 func TestALongScheduleIsKept(t *testing.T) {
 	m := inMemory(t)
 	now := time.Unix(1_700_000_000, 0)
@@ -409,7 +429,9 @@ func TestStore(t *testing.T) {
 }
 
 func TestBacksOff(t *testing.T) {
-	store := redispermits.Open(redis.UniversalOptions{Addrs: []string{strings.TrimPrefix(services.Redis(t), "redis://")}}, 300*time.Millisecond)
+	store := redispermits.Open(redis.UniversalOptions{
+		Addrs: []string{strings.TrimPrefix(services.Redis(t), "redis://")},
+	}, 300*time.Millisecond)
 	defer func() { assert.NoError(t, store.Close()) }()
 	permitstest.BacksOff(t, store)
 }

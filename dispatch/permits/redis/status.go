@@ -9,7 +9,9 @@ import (
 
 // Publish keeps a replica's status record for ttl under a key of its own, and the replica's name
 // in a set.
-func (s *Store) Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
+func (s *Store) Publish(
+	ctx context.Context, cluster, replica string, status []byte, ttl time.Duration,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	pipe := s.client.Pipeline()

@@ -6,8 +6,8 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 )
 
-// Wakes calls woken with what allocate.lua publishes for a process. A lost connection is made
-// again.
+// Wakes calls woken with the waiters that allocate.lua publishes for a process. It reconnects
+// after a lost connection.
 func (s *Store) Wakes(ctx context.Context, process string, woken func(waiter string)) error {
 	sub := s.client.Subscribe(ctx, permits.RedisWake(process))
 	defer func() { _ = sub.Close() }() // nothing to lose

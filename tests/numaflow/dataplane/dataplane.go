@@ -38,7 +38,7 @@ type Vertex struct {
 	open      map[string]bool // offsets neither acknowledged nor nacked
 	refused   int             // data that a map or sink has nacked
 	failures  int             // failures that a sink has answered
-	lost      int             // messages not redelivered: the source ignores nacks, or onFailure drops
+	lost      int             // messages not redelivered, by a source without nacks or by onFailure
 	delivered int             // messages delivered by the built-in source of a map or sink
 	faults    []string        // violations of the protocol
 	mayEnd    bool            // it may end in the middle of a batch
@@ -63,7 +63,8 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 	directory, err := os.MkdirTemp("", "vertex") // a socket's name must be short
 	require.NoError(t, err)
 	v := &Vertex{
-		t: t, kind: kind, cmd: exec.Command(binary, append([]string{"-sockets", directory}, args...)...),
+		t: t, kind: kind,
+		cmd:   exec.Command(binary, append([]string{"-sockets", directory}, args...)...),
 		ended: make(chan struct{}), open: map[string]bool{},
 	}
 	v.cmd.Env = append(append(os.Environ(), "GOMAXPROCS=1"), env...)

@@ -143,8 +143,12 @@ func (f *flow) read(out chan<- *message) {
 		}
 		go func() {
 			b.left.Wait()
-			nacked := slices.DeleteFunc(slices.Clone(messages), func(m *message) bool { return !m.nacked })
-			acked := slices.DeleteFunc(slices.Clone(messages), func(m *message) bool { return m.nacked })
+			nacked := slices.DeleteFunc(slices.Clone(messages), func(m *message) bool {
+				return !m.nacked
+			})
+			acked := slices.DeleteFunc(slices.Clone(messages), func(m *message) bool {
+				return m.nacked
+			})
 			f.source.settle(acked, nacked)
 			<-slots
 		}()

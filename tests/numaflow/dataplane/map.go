@@ -26,7 +26,10 @@ func (v *Vertex) Map(b Batch, keys func(i int) []string) (stop func()) {
 	require.NoError(v.t, err)
 	require.True(v.t, r.GetHandshake().GetSot())
 
-	f := &flow{Batch: b, source: &builtInSource{Batch: b, vertex: v, keys: keys}, sink: builtInSink(b.SinkTime), end: cancel}
+	f := &flow{
+		Batch: b, source: &builtInSource{Batch: b, vertex: v, keys: keys},
+		sink: builtInSink(b.SinkTime), end: cancel,
+	}
 	m := &mapping{Vertex: v, ctx: ctx, stream: stream, broken: f.stop, open: map[string]*message{}}
 	f.stage = m.each
 	if v.kind == BatchMap {

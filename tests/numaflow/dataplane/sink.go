@@ -61,7 +61,9 @@ func (v *Vertex) sunk(f *flow, stream sinkpb.Sink_SinkFnClient, chunk []*message
 }
 
 // sink makes one call and returns the failed messages. Each datum must be answered once.
-func (v *Vertex) sink(stream sinkpb.Sink_SinkFnClient, chunk []*message) (failed []*message, err error) {
+func (v *Vertex) sink(
+	stream sinkpb.Sink_SinkFnClient, chunk []*message,
+) (failed []*message, err error) {
 	open := map[string]*message{}
 	for _, m := range chunk {
 		open[m.id] = m
@@ -70,7 +72,8 @@ func (v *Vertex) sink(stream sinkpb.Sink_SinkFnClient, chunk []*message) (failed
 			return nil, err
 		}
 	}
-	if err := stream.Send(&sinkpb.SinkRequest{Status: &sinkpb.TransmissionStatus{Eot: true}}); err != nil {
+	end := &sinkpb.SinkRequest{Status: &sinkpb.TransmissionStatus{Eot: true}}
+	if err := stream.Send(end); err != nil {
 		return nil, err
 	}
 	again := map[string]bool{}
@@ -96,7 +99,8 @@ func (v *Vertex) sink(stream sinkpb.Sink_SinkFnClient, chunk []*message) (failed
 				again[m.id] = true
 				v.count(&v.failures, 1)
 			default:
-				v.fault("datum %s was answered with %v %s", m.id, result.GetStatus(), result.GetErrMsg())
+				v.fault("datum %s was answered with %v %s", m.id, result.GetStatus(),
+					result.GetErrMsg())
 			}
 		}
 		if r.GetStatus().GetEot() {

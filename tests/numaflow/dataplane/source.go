@@ -16,7 +16,8 @@ func (v *Vertex) reads(ctx context.Context) sourcepb.Source_ReadFnClient {
 	v.t.Helper()
 	reads, err := sourcepb.NewSourceClient(v.conn).ReadFn(ctx)
 	require.NoError(v.t, err)
-	require.NoError(v.t, reads.Send(&sourcepb.ReadRequest{Handshake: &sourcepb.Handshake{Sot: true}}))
+	require.NoError(v.t,
+		reads.Send(&sourcepb.ReadRequest{Handshake: &sourcepb.Handshake{Sot: true}}))
 	r, err := reads.Recv()
 	require.NoError(v.t, err)
 	require.True(v.t, r.GetHandshake().GetSot())

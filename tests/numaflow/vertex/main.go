@@ -73,7 +73,8 @@ func run(kind, sockets string) (err error) {
 			mapper.WithSockAddr(sockets+"/map.sock"),
 			mapper.WithServerInfoFilePath(sockets+"/mapper-server-info"))
 	case "batchmap":
-		m, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(dropByKeyInBatch), lim, opts...)
+		m, err := numaflowthrottle.BatchMap(batchmapper.BatchMapperFunc(dropByKeyInBatch), lim,
+			opts...)
 		if err != nil {
 			return err
 		}
@@ -81,7 +82,8 @@ func run(kind, sockets string) (err error) {
 			batchmapper.WithSockAddr(sockets+"/batchmap.sock"),
 			batchmapper.WithServerInfoFilePath(sockets+"/mapper-server-info"))
 	case "mapstream":
-		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(dropByKeyInStream), lim, opts...)
+		m, err := numaflowthrottle.MapStream(mapstreamer.MapStreamerFunc(dropByKeyInStream), lim,
+			opts...)
 		if err != nil {
 			return err
 		}
@@ -109,7 +111,9 @@ type numbers struct {
 	refused []int64
 }
 
-func (n *numbers) Read(ctx context.Context, request sourcer.ReadRequest, out chan<- sourcer.Message) {
+func (n *numbers) Read(
+	ctx context.Context, request sourcer.ReadRequest, out chan<- sourcer.Message,
+) {
 	for range request.Count() {
 		i := strconv.AppendInt(nil, n.take(), 10)
 		select {

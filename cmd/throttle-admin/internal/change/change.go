@@ -137,7 +137,8 @@ func needed(s configstore.Snapshot, changes []configstore.Change) []configstore.
 		if !ok {
 			return c.Deletes()
 		}
-		return e.Err == nil && c.Field == "" && configstore.Same(e, policy.Entry{Settings: c.Settings})
+		return e.Err == nil && c.Field == "" &&
+			configstore.Same(e, policy.Entry{Settings: c.Settings})
 	})
 }
 
@@ -155,7 +156,8 @@ func (p Plan) check(s configstore.Snapshot, changes []configstore.Change) error 
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return cli.Hint(err, "upgrade throttle-admin, or remove it: throttle-admin remove SCOPE, quota clear ID")
+		return cli.Hint(err,
+			"upgrade throttle-admin, or remove it: throttle-admin remove SCOPE, quota clear ID")
 	}
 	return nil
 }

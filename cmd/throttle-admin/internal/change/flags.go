@@ -1,6 +1,7 @@
 package change
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -40,18 +41,24 @@ func (f *SetFlags) Add(cmd *cobra.Command) {
 	f.Flags.Add(cmd)
 }
 
-// TTL parses --for; 0 means permanent.
-func (f *SetFlags) TTL(cmd *cobra.Command) (time.Duration, error) {
+// TTL parses --for; 0 means permanent. It refuses the fields that are to be unset: only a value can
+// be temporary.
+func (f *SetFlags) TTL(cmd *cobra.Command, unset ...string) (time.Duration, error) {
 	if !cmd.Flags().Changed("for") {
 		return 0, nil
+	}
+	var unsetErr error
+	if len(unset) > 0 {
+		unsetErr = errors.New(
+			"for: a field cannot be unset temporarily: want FIELD=VALUE, or no --for")
 	}
 	d, err := policy.ParseDuration(f.For)
 	switch {
 	case err != nil:
-		return 0, cli.ArgError("for", f.For, "invalid duration: want 90s, 10m or 2h")
+		err = cli.ArgError("for", f.For, "invalid duration: want 90s, 10m or 2h")
 	case d < configstore.MinTTL || d > configstore.MaxTTL:
 		least, most := policy.Duration(configstore.MinTTL), policy.Duration(configstore.MaxTTL)
-		return 0, cli.ArgError("for", f.For, fmt.Sprintf("out of range: want %s..%s", least, most))
+		err = cli.ArgError("for", f.For, fmt.Sprintf("out of range: want %s..%s", least, most))
 	}
-	return d, nil
+	return d, errors.Join(err, unsetErr)
 }

@@ -16,7 +16,8 @@ import (
 // A View is a change of one field of one scope. An empty value is inherited.
 type View struct {
 	Scope   string    `json:"scope"`
-	Field   string    `json:"field,omitempty"` // empty for a policy that cannot be read; see nameOf
+	Section string    `json:"section,omitempty"` // "quotas" or "quotaSettings"; empty for policies
+	Field   string    `json:"field,omitempty"`   // empty for settings that cannot be read
 	Before  string    `json:"before,omitempty"`
 	After   string    `json:"after,omitempty"`
 	Expires time.Time `json:"expires,omitzero"` // of a temporary After
@@ -27,7 +28,24 @@ type View struct {
 
 // ofQuotas reports whether the change concerns what quotas reserve.
 func (v View) ofQuotas() bool {
-	return v.Field == "quota.reserved" || v.Field == "quota.total" || v.Field == "quotaSettings.capacity"
+	switch v.Section {
+	case policy.QuotaSection.String():
+		return v.Field == "reserved" || v.Field == "total"
+	case policy.QuotaSettingsSection.String():
+		return v.Field == "capacity"
+	}
+	return false
+}
+
+// subject returns the scope as the commands take it: quota settings, and quotas after quota.
+func (v View) subject() string {
+	switch v.Section {
+	case policy.QuotaSection.String():
+		return "quota " + v.Scope
+	case policy.QuotaSettingsSection.String():
+		return "quota settings"
+	}
+	return v.Scope
 }
 
 // A Report is what a change has done or, in a dry run, would do.
@@ -68,16 +86,12 @@ func (v value) describe(now time.Time) string {
 	return fmt.Sprintf("%s for %s, then %s", v.temporary, left, named(v.permanent))
 }
 
-// nameOf returns the name of a section's field: quotas have fields such as quota.total, and a
-// cluster's settings for quotas have fields such as quotaSettings.zones.
-func nameOf(s policy.Section, field string) string {
-	prefix := map[policy.Section]string{
-		policy.QuotaSection: "quota", policy.QuotaSettingsSection: "quotaSettings",
-	}[s]
-	if prefix == "" || field == "" {
-		return prefix + field
+// sectionOf returns the section of a key as a View has it.
+func sectionOf(k configstore.Key) string {
+	if k.Section == policy.PolicySection {
+		return ""
 	}
-	return prefix + "." + field
+	return k.Section.String()
 }
 
 // valuesOf returns the values of all fields of all scopes, by the entries' permanent keys.
@@ -122,7 +136,7 @@ func Compare(from, to []policy.Entry, now time.Time) []View {
 				continue
 			}
 			v := View{
-				Scope: key.Scope.String(), Field: nameOf(key.Section, field),
+				Scope: key.Scope.String(), Section: sectionOf(key), Field: field,
 				Before: b.inForce(), After: a.inForce(),
 				before: b.describe(now), after: a.describe(now),
 			}
@@ -171,7 +185,7 @@ func WriteTable(w *strings.Builder, changes []View) {
 	var rows [][]string
 	for _, c := range changes {
 		rows = append(rows, []string{
-			c.Scope, output.Dash(c.Field), output.Dash(c.before), output.Dash(c.after),
+			c.subject(), output.Dash(c.Field), output.Dash(c.before), output.Dash(c.after),
 		})
 	}
 	output.Table(w, []string{"SCOPE", "FIELD", "BEFORE", "AFTER"}, rows)

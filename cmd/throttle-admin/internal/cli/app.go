@@ -20,7 +20,7 @@ type App struct {
 
 	PoliciesURL, PermitsURL, Cluster, Output string
 
-	PoliciesOptions, PermitsOptions URLOptions
+	PoliciesOptions, PermitsOptions urlOptions
 }
 
 var outputs = []string{"table", "json", "yaml"}

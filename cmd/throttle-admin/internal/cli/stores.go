@@ -20,10 +20,10 @@ import (
 // StoreTimeout bounds the time that one command spends on a store.
 const StoreTimeout = 5 * time.Second
 
-// URLOptions are the flags that complete a store's URL, so that secrets need not be in it.
-type URLOptions struct{ passwordFile, ca, cert, key string }
+// urlOptions are the flags that complete a store's URL, so that secrets need not be in it.
+type urlOptions struct{ passwordFile, ca, cert, key string }
 
-func (o *URLOptions) flags(flags *pflag.FlagSet, what string) {
+func (o *urlOptions) flags(flags *pflag.FlagSet, what string) {
 	of := map[string]string{"policies": "the policy store", "permits": "the permit store"}[what]
 	flags.StringVar(&o.passwordFile, what+"-password-file", "", "file with the password for "+of)
 	flags.StringVar(&o.ca, what+"-tls-ca", "",
@@ -37,7 +37,7 @@ func (o *URLOptions) flags(flags *pflag.FlagSet, what string) {
 // Add returns the URL with the options that are set; they take precedence over the URL's own. It
 // refuses a URL in which a part of the password would be taken for a host or a path, which errors
 // may show.
-func (o *URLOptions) Add(text string) (string, error) {
+func (o *urlOptions) Add(text string) (string, error) {
 	scheme, _, _ := strings.Cut(text, ":")
 	plain := slices.Contains([]string{"file", "memory"}, scheme)
 	if !plain && straysAt(text) {

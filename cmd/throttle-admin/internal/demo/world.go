@@ -184,7 +184,9 @@ func (w *world) openLimiter(ctx context.Context, replica, group string) (*dispat
 
 // setRate sets the topic's limit and its sharing mode. It returns the revision of the policies.
 func (w *world) setRate(ctx context.Context, rate policy.Rate) (int64, error) {
-	p := policy.Policy{MessageRate: rate, Sharing: policy.Sharing{Mode: policy.SharingMode(w.sharing)}}
+	p := policy.Policy{
+		MessageRate: rate, Sharing: policy.Sharing{Mode: policy.SharingMode(w.sharing)},
+	}
 	if p.Sharing.Mode == policy.Groups {
 		p.Sharing.Groups = workerGroups[:]
 	}

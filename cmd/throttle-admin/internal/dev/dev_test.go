@@ -69,8 +69,8 @@ func TestDevKeepsPolicies(t *testing.T) {
 		store := open(policiesURL)
 		s, err := store.List(t.Context())
 		require.NoError(t, err)
-		kept, _ := s.Permanent(scope)
-		assert.Equal(t, policy.PerSecond(500), kept.MessageRate)
+		kept, _ := s.Find(configstore.Key{Scope: scope})
+		assert.Equal(t, policy.Policy{MessageRate: policy.PerSecond(500)}, kept)
 		require.NoError(t, store.Close())
 	}, "--data", dir)
 	runDev(t, func(policiesURL string) {

@@ -34,7 +34,10 @@ func limitsOf(scope policy.Scope, e policy.Effective) (limits []limit) {
 
 func (l limit) reason() dispatch.Reason { return dispatch.ReasonOf(l.scope.Kind, l.bytes) }
 
-// exemptsCaughtUp reports whether the limit does not apply to subscriptions without a backlog.
-func (l limit) exemptsCaughtUp() bool {
-	return l.scope.Kind == policy.TopicKind || l.scope.Kind == policy.SubscriptionKind
+// isAggregate reports whether the limit is of several topics together.
+func (l limit) isAggregate() bool {
+	return l.scope.Kind != policy.TopicKind && l.scope.Kind != policy.SubscriptionKind
 }
+
+// exemptsCaughtUp reports whether the limit does not apply to subscriptions without a backlog.
+func (l limit) exemptsCaughtUp() bool { return !l.isAggregate() && l.mode.exemptsCaughtUp() }

@@ -45,7 +45,7 @@ func explainQuota(
 	q, ok := set.Quota(id)
 	if !ok {
 		return cli.Hint(fmt.Errorf("id %q: has no quota", id),
-			fmt.Sprintf("throttle-admin quota set %s total_throughput BYTES", id))
+			fmt.Sprintf("throttle-admin quota set %s total=BYTES", id))
 	}
 	if store == nil {
 		return quotastate.NoPermits()

@@ -17,6 +17,9 @@ type sharing interface {
 	fill(v *limitView, state schedule.State, now float64)
 	// shares completes what replicas publish about the limit with key.
 	shares(key string, replicas []dispatch.Stats)
+	// exemptsCaughtUp reports whether the mode lets subscriptions without a backlog bypass a
+	// limit that is not an aggregate.
+	exemptsCaughtUp() bool
 	// fault describes a setting of the limit that stops it permanently; "" if there is none.
 	fault(l limit) string
 	// why describes the state of the limit, in sentences.
@@ -50,6 +53,7 @@ func (fair) fill(v *limitView, state schedule.State, now float64) {
 }
 
 func (fair) shares(string, []dispatch.Stats)              {}
+func (fair) exemptsCaughtUp() bool                        { return true }
 func (fair) fault(limit) string                           { return "" }
 func (fair) why(limit, limitView, []replicaView) []string { return nil }
 
@@ -81,6 +85,9 @@ func (strict) shares(key string, replicas []dispatch.Stats) {
 		l.Share = l.Rate / float64(len(sharers))
 	}
 }
+
+// exemptsCaughtUp: the distance between two messages holds for all of them.
+func (strict) exemptsCaughtUp() bool { return false }
 
 func (strict) why(_ limit, v limitView, _ []replicaView) (why []string) {
 	why = append(why, fmt.Sprintf(

@@ -84,13 +84,36 @@ func (x *explanation) addPolicyReason() {
 	case *p.CaughtUp.Throttle:
 		x.say("Throttled when its consumers together reach a limit, even without a backlog, as "+
 			"set by %s.", x.from("caughtUp.throttle"))
-	case !slices.ContainsFunc(x.limits, limit.exemptsCaughtUp):
-		x.say("Throttled when all topics of %s together reach its limit, even without a backlog.",
-			x.limits[0].scope)
 	default:
-		x.say("Throttled when its consumers together reach a limit. A subscription without a "+
-			"backlog (at most %d messages) is not throttled.", *p.CaughtUp.Backlog)
+		x.addLimitReasons(*p.CaughtUp.Backlog)
 	}
+}
+
+// addLimitReasons describes when the limits throttle: first those that a subscription with a
+// backlog of at most that many messages bypasses, then the others.
+func (x *explanation) addLimitReasons(backlog int64) {
+	var bypassed, others []string
+	for _, l := range x.limits {
+		switch {
+		case l.exemptsCaughtUp():
+			bypassed = append(bypassed, "the "+string(l.reason()))
+		case l.isAggregate():
+			others = append(others, fmt.Sprintf("Throttled when all topics of %s together reach "+
+				"its limit, even without a backlog.", l.scope))
+		default:
+			others = append(others, fmt.Sprintf("Throttled when its consumers together reach the "+
+				"%s, even without a backlog, because it is strict.", l.reason()))
+		}
+	}
+	switch {
+	case len(others) == 0:
+		x.say("Throttled when its consumers together reach a limit. A subscription without a "+
+			"backlog (at most %d messages) is not throttled.", backlog)
+	case len(bypassed) > 0:
+		x.say("Throttled when its consumers together reach a limit. A subscription without a "+
+			"backlog (at most %d messages) bypasses %s.", backlog, strings.Join(bypassed, " and "))
+	}
+	x.Why = append(x.Why, slices.Compact(others)...) // rates of one scope have one sentence
 }
 
 // addQuotaReasons describes when the quotas throttle.
@@ -102,7 +125,7 @@ func (x *explanation) addQuotaReasons() {
 				"is only computed.", id)
 		case q.Total == 0:
 			x.say("Subscriptions charged to %s are paused: its total is 0. To resume them: "+
-				"throttle-admin quota set %[1]s total_throughput BYTES", id)
+				"throttle-admin quota set %[1]s total=BYTES", id)
 		default:
 			x.say("Subscriptions charged to %s are throttled, even without a backlog, when they "+
 				"together reach its quota, %d bytes of cost a second (%d reserved). For the "+

@@ -172,8 +172,8 @@ func newValidateCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Check a policy file",
-		Long: "Check a policy file and report all errors with line and field. No store needed.\n\n" +
-			fileForm,
+		Long: "Check a policy file, and report all errors with line and field. " +
+			"No store is needed.\n\n" + fileForm,
 		Example: `  throttle-admin validate policies.yaml
   throttle-admin export | throttle-admin validate -`,
 		Args: cli.Args("FILE"),
@@ -193,7 +193,11 @@ func newValidateCommand(a *cli.App) *cobra.Command {
 				Scopes int    `json:"scopes"`
 			}{args[0], len(scopes)}
 			return a.Print(report, func(w *strings.Builder) {
-				fmt.Fprintf(w, "%s is valid: %d scopes\n", report.File, report.Scopes)
+				noun := "scopes"
+				if report.Scopes == 1 {
+					noun = "scope"
+				}
+				fmt.Fprintf(w, "%s is valid: %d %s\n", report.File, report.Scopes, noun)
 			})
 		},
 	}

@@ -251,8 +251,8 @@ func (im *importer) add(scope policy.Scope, r, wider rateLimit) {
 	if ramps {
 		p.Ramp.TTL = im.duration(scope, "ttl", ttl, policy.MinRamp, policy.MaxRampTTL)
 		if r.ResumedRampUp == nil || !*r.ResumedRampUp {
-			im.warn("%s: resumedRampUp false was left out: a ramp goes on after a restart within "+
-				"ramp.ttl", scope)
+			im.warn("%s: resumedRampUp false was left out: a ramp continues after a restart "+
+				"within ramp.ttl", scope)
 		}
 	}
 	if im.sharing == policy.Split {

@@ -20,7 +20,8 @@ import (
 // Commands returns the commands of this package.
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{
-		newSetMsgRateCommand(a), newSetCommand(a), newPauseCommand(a), newResumeCommand(a), newRemoveCommand(a),
+		newSetMsgRateCommand(a), newSetCommand(a), newPauseCommand(a), newResumeCommand(a),
+		newRemoveCommand(a),
 		newGetCommand(a), newListCommand(a), newNamespacesCommand(a), newBrokersCommand(a),
 	}
 }
@@ -40,12 +41,8 @@ func set(
 		rest := policy.Without(p, "priority", "aggregate")
 		faults = append(faults, rest.Validate(policy.ClusterScope()))
 	}
-	ttl, err := f.TTL(cmd)
+	ttl, err := f.TTL(cmd, unset...)
 	faults = append(faults, err)
-	if ttl != 0 && len(unset) > 0 {
-		faults = append(faults, errors.New("for: a field cannot be unset temporarily: "+
-			"want FIELD=VALUE, or no --for"))
-	}
 	if err := errors.Join(faults...); err != nil {
 		return cli.Usage(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,12 +23,6 @@ func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{newQuotaCommand(a), newRatekeeperCommand(a)}
 }
 
-// The fields of a quota, by their names in FoundationDB.
-const (
-	reservedField = "reserved_throughput"
-	totalField    = "total_throughput"
-)
-
 const throttlingIDs = "tenant:NAME|tag:NAME"
 
 func newQuotaCommand(a *cli.App) *cobra.Command {
@@ -39,8 +34,8 @@ id always gets what it reserves, and never more than its total. The cost of a me
 bytes, rounded up to pages of 4096, and 4 times that for a write. A subscription is charged to the
 tenant group that it was opened with, else to its tag if that has a quota, else to its topic's
 tenant. A ratekeeper computes the rates: see throttle-admin ratekeeper.`,
-		Example: `  throttle-admin quota set tag:reports total_throughput 1MiB
-  throttle-admin quota get tag:reports total_throughput
+		Example: `  throttle-admin quota set tag:reports total=1MiB
+  throttle-admin quota get tag:reports total
   throttle-admin quota settings capacity=100MiB zones=a,b
   throttle-admin quota status`,
 		RunE: cli.Subcommands,
@@ -52,98 +47,68 @@ tenant. A ratekeeper computes the rates: see throttle-admin ratekeeper.`,
 	return cmd
 }
 
-// quotaFields maps the arguments of quota set to fields of a quota.
-var quotaFields = map[string]string{reservedField: "reserved", totalField: "total", "mode": "mode"}
-
-// parseQuota parses pairs of arguments FIELD VALUE.
-func parseQuota(args []string) (q policy.Quota, err error) {
-	if len(args) == 0 || len(args)%2 != 0 {
-		return q, fmt.Errorf("FIELD VALUE: one is missing: want %s 409600, %s 40960, or both",
-			totalField, reservedField)
-	}
-	var errs []error
-	for i := 0; i < len(args); i += 2 {
-		name, text := args[i], args[i+1]
-		fault := func(reason string) { errs = append(errs, cli.ArgError(name, text, reason)) }
-		field, ok := quotaFields[name]
-		if !ok {
-			fault("unknown field: want " + reservedField + ", " + totalField + " or mode")
-			continue
-		}
-		one, err := policy.QuotaSection.ParseField(field, text)
-		if e, ok := errors.AsType[*policy.FieldError](err); ok {
-			fault(e.Reason)
-		}
-		if policy.Text(q, field) != "" {
-			fault("set twice: want each field once")
-		}
-		q = policy.Overlay(q, one.(policy.Quota))
-	}
+// parseQuota parses arguments FIELD=VALUE; it returns the fields of FIELD= in unset.
+func parseQuota(args []string) (q policy.Quota, unset []string, err error) {
+	settings, unset, err := change.ParseFields(policy.QuotaSection, args)
+	q = settings.(policy.Quota)
 	quotastate.ToPages(q.Reserved)
 	quotastate.ToPages(q.Total)
 	if r, t := q.Reserved, q.Total; r != nil && t != nil && *r > *t {
-		errs = append(errs, cli.ArgError(reservedField, fmt.Sprint(*r),
-			fmt.Sprintf("above %s, %d", totalField, *t)))
+		err = errors.Join(err, cli.ArgError("reserved", fmt.Sprint(*r),
+			fmt.Sprintf("above total, %d", *t)))
 	}
-	return q, errors.Join(errs...)
-}
-
-// negative rewrites the flag parser's error about BYTES of -5, which looks like a flag.
-func negative(cmd *cobra.Command, err error) error {
-	if e := cli.FlagError(cmd, err); errors.Is(e, err) {
-		return err
-	}
-	_, value, _ := strings.Cut(err.Error(), " in ")
-	return fmt.Errorf("BYTES %.200q: negative: want bytes a second, such as 409600 or 1MiB; "+
-		"quota clear removes a quota", value)
+	return q, unset, err
 }
 
 func newQuotaSetCommand(a *cli.App) *cobra.Command {
 	var f change.SetFlags
+	const section = policy.QuotaSection
 	cmd := &cobra.Command{
-		Use:   "set " + throttlingIDs + " FIELD VALUE [FIELD VALUE]...",
-		Short: "Set what an id reserves, its total, and its mode",
-		Long: "Set what an id reserves (" + reservedField + ") and its total (" + totalField + `), in
-bytes of cost a second, rounded up to pages of 4096, and its mode: enforce, or shadow, which
-computes the rate and limits nothing. A total of 0 pauses the id.
+		Use:   "set " + throttlingIDs + " FIELD=VALUE...",
+		Short: "Set fields of an id's quota",
+		Long: `Set fields of an id's quota; the others keep their values. FIELD= unsets a field.
+Throughputs are bytes of cost a second, rounded up to pages of 4096.
 
 All ids together may not reserve more than the capacity that the cluster declares:
 throttle-admin quota settings capacity=BYTES. If they will do so when a temporary capacity or total
-expires, this command, quota list and quota status warn.`,
-		Example: `  throttle-admin quota set tag:reports total_throughput 409600
-  throttle-admin quota set tenant:acme reserved_throughput 1MiB total_throughput 8MiB
-  throttle-admin quota set tag:reports total_throughput 0 --for 10m
-  throttle-admin quota set tag:reports mode shadow`,
+expires, this command, quota list and quota status warn.
+
+` + change.FieldHelp(section),
+		Example: `  throttle-admin quota set tag:reports total=409600
+  throttle-admin quota set tenant:acme reserved=1MiB total=8MiB
+  throttle-admin quota set tag:reports total=0 --for 10m
+  throttle-admin quota set tag:reports mode=shadow`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) < 3 {
-				return fmt.Errorf("ID FIELD VALUE: missing: want tag:NAME %s 409600", totalField)
+			if len(args) < 2 {
+				return errors.New("ID or FIELD=VALUE: missing: want tag:NAME total=409600")
 			}
 			return nil
 		},
+		ValidArgsFunction: change.CompleteFields(section, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, idErr := quotastate.ParseID(args[0])
-			q, err := parseQuota(args[1:])
-			ttl, ttlErr := f.TTL(cmd)
+			q, unset, err := parseQuota(args[1:])
+			ttl, ttlErr := f.TTL(cmd, unset...)
 			if err := errors.Join(idErr, err, ttlErr, checkTemporary(q, ttl)); err != nil {
 				return cli.Usage(err)
 			}
 			changes := func(s configstore.Snapshot) ([]configstore.Change, error) {
-				if err := cli.Readable(s, policy.QuotaSection, id); err != nil {
+				if err := cli.Readable(s, section, id); err != nil {
 					return nil, err
 				}
 				if ttl != 0 {
 					return s.SetFor(id, q, ttl), nil
 				}
-				return s.Set(id, q), fits(s, id, q)
+				return s.SetAndUnset(id, q, unset...), fits(s, id, q, unset)
 			}
 			plan := change.Plan{Review: "quota get " + cli.Quote(id), Make: changes}
 			return changeQuota(a, cmd, f.Flags, plan, "Successfully updated quota.")
 		},
 	}
 	cmd.Flags().StringVar(&f.For, "for", "",
-		"set a temporary total, for a duration such as 2h; then the permanent one applies again")
+		"set a temporary total or mode, for a duration such as 2h; then the permanent one "+
+			"applies again")
 	f.Flags.Add(cmd)
-	cmd.SetFlagErrorFunc(negative)
 	return cmd
 }
 
@@ -158,26 +123,30 @@ func checkTemporary(q policy.Quota, ttl time.Duration) error {
 }
 
 // fits returns an error if a part of a quota does not fit the other part, which is stored.
-func fits(s configstore.Snapshot, id policy.Scope, q policy.Quota) error {
+func fits(s configstore.Snapshot, id policy.Scope, q policy.Quota, unset []string) error {
 	stored, _ := s.Find(keyOf(id))
-	after := policy.Overlay(stored.(policy.Quota), q)
+	after := policy.Without(policy.Overlay(stored.(policy.Quota), q), unset...)
 	r, t := after.Reserved, after.Total
-	fault := func(field string, value int64, reason, hint, missing string) error {
-		return cli.Hint(cli.ArgError(field, fmt.Sprint(value), reason),
-			fmt.Sprintf("%s: throttle-admin quota set %s %s %d %s BYTES", hint, id, field, value, missing))
+	fault := func(field, value, reason, hint, fields string) error {
+		return cli.Hint(cli.ArgError(field, value, reason),
+			fmt.Sprintf("%s: throttle-admin quota set %s %s", hint, cli.Quote(id), fields))
 	}
 	switch {
 	case r == nil || *r == 0 || t != nil && *r <= *t:
 		return nil
+	case t == nil && slices.Contains(unset, "total"):
+		return fault("total", "", fmt.Sprintf("cannot be unset: reserved is %d", *r),
+			"unset both", "reserved= total=")
 	case t == nil:
-		return fault(reservedField, *r, fmt.Sprintf("needs a permanent %s, and %s has none", totalField, id),
-			"set both", totalField)
+		return fault("reserved", fmt.Sprint(*r),
+			fmt.Sprintf("needs a permanent total, and %s has none", id),
+			"set both", fmt.Sprintf("reserved=%d total=BYTES", *r))
 	case q.Reserved != nil:
-		return fault(reservedField, *r, fmt.Sprintf("above %s, %d", totalField, *t),
-			"reserve less, or set both", totalField)
+		return fault("reserved", fmt.Sprint(*r), fmt.Sprintf("above total, %d", *t),
+			"reserve less, or set both", fmt.Sprintf("reserved=%d total=BYTES", *r))
 	}
-	return fault(totalField, *t, fmt.Sprintf("below %s, %d", reservedField, *r),
-		"raise it, or set both", reservedField)
+	return fault("total", fmt.Sprint(*t), fmt.Sprintf("below reserved, %d", *r),
+		"raise it, or set both", fmt.Sprintf("reserved=BYTES total=%d", *t))
 }
 
 // keyOf returns the key of an id's permanent quota.
@@ -227,11 +196,16 @@ func changeQuota(
 }
 
 func newQuotaGetCommand(a *cli.App) *cobra.Command {
+	var fields []string
+	for _, f := range policy.QuotaSection.Fields() {
+		fields = append(fields, f.Name)
+	}
 	return &cobra.Command{
-		Use:   "get " + throttlingIDs + " [" + reservedField + "|" + totalField + "]",
+		Use:   "get " + throttlingIDs + " [" + strings.Join(fields, "|") + "]",
 		Short: "Show an id's quota, or one field of it",
-		Long:  "Show an id's quota, or one field of it, in bytes of cost a second; <empty> without one.",
-		Example: `  throttle-admin quota get tag:reports total_throughput
+		Long: `Show an id's quota, or one field of it, in bytes of cost a second; <empty> without
+one. The mode is that of quota settings if the quota sets none.`,
+		Example: `  throttle-admin quota get tag:reports total
   throttle-admin quota get tenant:acme -o json`,
 		Args: func(cmd *cobra.Command, got []string) error {
 			if len(got) == 2 {
@@ -241,13 +215,10 @@ func newQuotaGetCommand(a *cli.App) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := quotastate.ParseID(args[0])
-			field := ""
-			if len(args) > 1 {
-				field = args[1]
-			}
-			if field != "" && field != reservedField && field != totalField {
-				err = errors.Join(err, cli.ArgError("field", field,
-					"unknown field: want "+reservedField+" or "+totalField))
+			shown := args[1:]
+			if len(shown) > 0 && !slices.Contains(fields, shown[0]) {
+				err = errors.Join(err, cli.ArgError("field", shown[0],
+					"unknown field: want one of "+strings.Join(fields, ", ")))
 			}
 			if err != nil {
 				return cli.Usage(err)
@@ -264,19 +235,23 @@ func newQuotaGetCommand(a *cli.App) *cobra.Command {
 			if q, ok := set.Quota(id); ok {
 				v = quotastate.ViewOf(id, q, s)
 			}
-			return a.Print(v, func(w *strings.Builder) {
-				switch {
-				case v.Total == nil:
-					fmt.Fprintln(w, "<empty>")
-				case field == reservedField:
-					fmt.Fprintln(w, *v.Reserved)
-				case field == totalField:
-					fmt.Fprintln(w, *v.Total)
-				default:
-					fmt.Fprintln(w, reservedField, *v.Reserved)
-					fmt.Fprintln(w, totalField, *v.Total)
-				}
-			})
+			return a.Print(v, func(w *strings.Builder) { writeQuota(w, v, shown) })
 		},
+	}
+}
+
+// writeQuota writes the value of one field or, without one, a line for each field.
+func writeQuota(w *strings.Builder, v quotastate.View, fields []string) {
+	if v.Total == nil {
+		fmt.Fprintln(w, "<empty>")
+		return
+	}
+	inForce := policy.Quota{Reserved: v.Reserved, Total: v.Total, Mode: v.Mode}
+	if len(fields) == 1 {
+		fmt.Fprintln(w, policy.Text(inForce, fields[0]))
+		return
+	}
+	for _, f := range policy.Fields(inForce) {
+		fmt.Fprintln(w, f, policy.Text(inForce, f))
 	}
 }

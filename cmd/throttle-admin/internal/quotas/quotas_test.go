@@ -75,8 +75,8 @@ func TestQuotasLive(t *testing.T) {
 		require.Zero(t, status, errs)
 		return out
 	}
-	done("quota", "set", "tag:bulk", "total_throughput", "800KiB", "reserved_throughput", "40KiB")
-	done("quota", "set", "tenant:acme", "total_throughput", "8MiB")
+	done("quota", "set", "tag:bulk", "total=800KiB", "reserved=40KiB")
+	done("quota", "set", "tenant:acme", "total=8MiB")
 	done("quota", "settings", "zones=a,b", "ignoreZones=0", "capacity=40KiB")
 
 	status, _, errs := admin("quota", "status")
@@ -270,7 +270,7 @@ func TestQuotasLive(t *testing.T) {
 
 	// A reservation above a capacity that expires.
 	done("quota", "settings", "capacity=1MiB", "--for", "1h")
-	done("quota", "set", "tenant:acme", "reserved_throughput", "4096")
+	done("quota", "set", "tenant:acme", "reserved=4096")
 	status, _, errs = admin("quota", "status")
 	assert.Zero(t, status)
 	assert.Regexp(t, `^throttle-admin: from .* \(in 1h\), when a temporary value expires, quotas `+
@@ -282,7 +282,7 @@ func TestQuotasLive(t *testing.T) {
 	assert.Contains(t, errs, "quotas were not compared with the capacity: --policies memory:")
 
 	// A quota of 0 pauses.
-	done("quota", "set", "tag:bulk", "total_throughput", "0", "reserved_throughput", "0")
+	done("quota", "set", "tag:bulk", "total=0", "reserved=0")
 	require.Eventually(t, func() bool {
 		why := done("explain", topic)
 		paused := "- billing (tag:bulk) in replica-a is paused: the total of tag:bulk is 0.\n"
@@ -312,7 +312,7 @@ func TestQuotasLive(t *testing.T) {
 	assert.Contains(t, errs, `id "tag:nobody": has no quota`)
 }
 
-// TestQuotasUnkept shows what replicas obey while no ratekeeper leads, by what the last one
+// TestQuotasUnkept shows the rates that apply while no ratekeeper leads, by what the last one
 // wrote.
 func TestQuotasUnkept(t *testing.T) {
 	store := "file:" + t.TempDir() + "/policies.yaml"
@@ -322,14 +322,15 @@ func TestQuotasUnkept(t *testing.T) {
 		return clitest.Run(t.Context(), families, args...)
 	}
 	for id, q := range map[string][]string{
-		"tag:bulk": {"total_throughput", "409600"},
-		"tag:gold": {"total_throughput", "409600", "reserved_throughput", "40960"},
-		"tag:new":  {"total_throughput", "163840"}, "tag:off": {"total_throughput", "0"},
+		"tag:bulk": {"total=409600"},
+		"tag:gold": {"total=409600", "reserved=40960"},
+		"tag:new":  {"total=163840"}, "tag:off": {"total=0"},
 	} {
 		status, _, errs := admin(append([]string{"quota", "set", id, "--policies", store}, q...)...)
 		require.Zero(t, status, errs)
 	}
-	status, _, errs := admin("quota", "set", "tag:test", "total_throughput", "4096", "mode", "shadow", "--policies", store)
+	status, _, errs := admin(
+		"quota", "set", "tag:test", "total=4096", "mode=shadow", "--policies", store)
 	require.Zero(t, status, errs)
 
 	live, err := throttle.OpenPermits(address)

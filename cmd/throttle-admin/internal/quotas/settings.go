@@ -33,12 +33,8 @@ unsets a field. Without arguments, show the settings.
 		ValidArgsFunction: change.CompleteFields(section, 0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			settings, unset, err := change.ParseFields(section, args)
-			ttl, ttlErr := f.TTL(cmd)
+			ttl, ttlErr := f.TTL(cmd, unset...)
 			faults := []error{err, ttlErr}
-			if ttl != 0 && len(unset) > 0 {
-				faults = append(faults, errors.New("for: a field cannot be unset temporarily: "+
-					"want FIELD=VALUE, or no --for"))
-			}
 			if clear && len(args) > 0 {
 				faults = append(faults, errors.New("--clear: want it without FIELD=VALUE"))
 			}

@@ -14,8 +14,8 @@ import (
 // A View is the quota of one throttling id, in bytes of cost a second.
 type View struct {
 	ID       string      `json:"id"`
-	Reserved *int64      `json:"reserved_throughput,omitempty"` // nil without a quota
-	Total    *int64      `json:"total_throughput,omitempty"`
+	Reserved *int64      `json:"reserved,omitempty"` // nil without a quota
+	Total    *int64      `json:"total,omitempty"`
 	Mode     policy.Mode `json:"mode,omitempty"`
 	Expires  time.Time   `json:"expires,omitzero"` // of a temporary total
 }
@@ -37,7 +37,8 @@ func ViewOf(id policy.Scope, q policy.EffectiveQuota, s configstore.Snapshot) Vi
 // ParseID parses a throttling id, tenant:NAME or tag:NAME.
 func ParseID(text string) (policy.Scope, error) {
 	if !strings.HasPrefix(text, "tenant:") && !strings.HasPrefix(text, "tag:") {
-		return policy.Scope{}, cli.ArgError("id", text, "invalid throttling id: want tenant:NAME or tag:NAME")
+		return policy.Scope{}, cli.ArgError("id", text,
+			"invalid throttling id: want tenant:NAME or tag:NAME")
 	}
 	return policy.ParseScope(text)
 }

@@ -32,8 +32,8 @@ type Unkept struct {
 // A Rate is the rate of one throttling id while no ratekeeper leads.
 type Rate struct {
 	ID          string   `json:"id"`
-	Reserved    int64    `json:"reserved_throughput"`
-	Total       int64    `json:"total_throughput"`
+	Reserved    int64    `json:"reserved"`
+	Total       int64    `json:"total"`
 	AverageCost float64  `json:"averageCost"` // bytes a message
 	InForce     *float64 `json:"inForce"`     // messages a second; null: not limited
 	By          string   `json:"by"`          // the origin: rate, reserved, total or shadow

@@ -77,7 +77,7 @@ FILE is YAML:
   changes:
     - {at: 30, capacity: {two: 409600}}     # also quotas and rates
   shareBy: quota                            # or current
-  ignoreZones: 1                            # how many of the worst zones do not limit anybody`,
+  ignoreZones: 1                            # how many of the worst zones are ignored`,
 		Example: `  throttle-admin simulate quota scenario.yaml
   throttle-admin simulate quota scenario.yaml --plot scenario.svg -o json`,
 		Args: cli.Args("FILE"),

@@ -30,7 +30,7 @@ func main() {
 	rounds := flag.Int("rounds", 5, "number of rounds; each round runs every benchmark")
 	bench := flag.String("bench", ".", "benchmarks to run, a regular expression as for go test")
 	skip := flag.String("skip", "^Benchmark(Pulsar|Numaflow|Busy|ReportOutcome|Decide)",
-		"benchmarks to leave out; by default those of make bench-pulsar, bench-numaflow and bench-busy")
+		"benchmarks to leave out; by default those of the other targets of make")
 	target := flag.String("target", "bench",
 		"target of make, which names the place of the table in docs/benchmarks.md")
 	benchtime := flag.Duration("benchtime", 300*time.Millisecond, "shortest run of each benchmark")
@@ -55,7 +55,8 @@ func run(root, target string, rounds int, which []string) error {
 			if len(packages) == 0 {
 				continue
 			}
-			args := slices.Concat([]string{"test", "-run", "^$", "-timeout", "20m"}, which, packages)
+			args := slices.Concat([]string{"test", "-run", "^$", "-timeout", "20m"}, which,
+				packages)
 			cmd := exec.Command("go", args...)
 			cmd.Dir, cmd.Stderr = filepath.Join(root, module), os.Stderr
 			var out bytes.Buffer
@@ -211,7 +212,8 @@ const end = "<!-- to here -->\n"
 func insert(doc []byte, target string, table []byte) ([]byte, error) {
 	head, rest, ok := bytes.Cut(doc, []byte(begin(target)))
 	if !ok {
-		return nil, fmt.Errorf("no line %q, which starts the table", strings.TrimSpace(begin(target)))
+		return nil, fmt.Errorf("no line %q, which starts the table",
+			strings.TrimSpace(begin(target)))
 	}
 	_, tail, ok := bytes.Cut(rest, []byte(end))
 	if !ok {

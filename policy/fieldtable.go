@@ -11,12 +11,12 @@ import (
 
 // A row of a table is all there is to know of one field of objects of type T.
 type row[T any] struct {
-	name    string   // with a dot between a group and its field, as on the command line
-	scopes  []Kind   // where the field may be set
-	initial string   // the default, as value reads it; "" = none, or help says it
-	value   value[T] // where the field is in T, and what its values are
-	help    string   // one or two sentences
-	isLimit bool     // it is a limit by itself; the other fields say how limits are treated
+	name      string   // with a dot between a group and its field, as on the command line
+	scopes    []Kind   // where the field may be set
+	byDefault string   // the default, as value reads it; "" = none, or help says it
+	value     value[T] // where the field is in T, and what its values are
+	help      string   // one or two sentences
+	isLimit   bool     // it is a limit by itself; the other fields say how limits are treated
 }
 
 // A value is a field of T, of any type.
@@ -77,11 +77,11 @@ func newTable[T Settings](rows []row[T]) *table[T] {
 		if group, _, ok := strings.Cut(r.name, "."); ok {
 			t.groups[group] = true
 		}
-		if r.initial == "" {
+		if r.byDefault == "" {
 			continue
 		}
-		if err := r.value.read(&t.defaults, r.initial); err != nil {
-			panic(fmt.Sprintf("policy: default of %s: %v", r.name, err)) // a slip in the table
+		if err := r.value.read(&t.defaults, r.byDefault); err != nil {
+			panic(fmt.Sprintf("policy: default of %s: %v", r.name, err)) // a slip in fields.go
 		}
 	}
 	return t
@@ -111,8 +111,9 @@ func (t *table[T]) validate(v *T, scope Scope) (errs []error) {
 			errs = append(errs, &FieldError{r.name, r.value.text(v), err.Error()})
 		}
 		if !slices.Contains(r.scopes, scope.Kind) {
-			errs = append(errs, &FieldError{r.name, r.value.text(v), fmt.Sprintf(
-				"not allowed for a %s: set it for a %s", scope.Kind, enumerate(kindNames(r.scopes), "or"))})
+			reason := fmt.Sprintf("not allowed for a %s: set it for a %s",
+				scope.Kind, enumerate(kindNames(r.scopes), "or"))
+			errs = append(errs, &FieldError{r.name, r.value.text(v), reason})
 		}
 	}
 	return errs
@@ -179,31 +180,10 @@ func (t *table[T]) overlaid(under, over Settings) Settings {
 
 func (t *table[T]) parse(field, text string) (Settings, error) {
 	var v T
-	r, err := t.row(field)
-	if err == nil {
-		err = r.value.read(&v, text)
-	}
-	if err != nil {
+	if err := t.read(&v, field, text); err != nil {
 		return v, &FieldError{field, text, err.Error()}
 	}
 	return v, nil
-}
-
-// row returns the row of a field; its error is the reason why there is none.
-func (t *table[T]) row(field string) (*row[T], error) {
-	if r := t.named[field]; r != nil {
-		return r, nil
-	}
-	var group []string
-	for _, r := range t.rows {
-		if strings.HasPrefix(r.name, field+".") {
-			group = append(group, r.name)
-		}
-	}
-	if group != nil {
-		return nil, errors.New("group of fields: want " + enumerate(group, "or"))
-	}
-	return nil, errors.New("unknown field: see docs/reference/policy.md")
 }
 
 // unmarshal reads each field by itself, so that every fault is found, with its field.
@@ -218,7 +198,8 @@ func (t *table[T]) unmarshal(raw map[string]json.RawMessage) (Settings, error) {
 			if t.groups[name] && json.Unmarshal(value, &group) == nil && group != nil {
 				read(name+".", group)
 			} else if err := t.readJSON(&v, name, value); err != nil {
-				errs = append(errs, &FieldError{name, strings.Trim(string(value), `"`), err.Error()})
+				errs = append(errs,
+					&FieldError{name, strings.Trim(string(value), `"`), err.Error()})
 			}
 		}
 	}
@@ -228,15 +209,20 @@ func (t *table[T]) unmarshal(raw map[string]json.RawMessage) (Settings, error) {
 
 // readJSON reads one field; its error is the reason.
 func (t *table[T]) readJSON(v *T, name string, raw json.RawMessage) error {
-	r, err := t.row(name)
-	if err != nil {
-		return err
-	}
 	text, isList, ok := textOf(raw)
-	if !ok || isList && !r.value.form().list {
+	r := t.named[name]
+	if r != nil && (!ok || isList && !r.value.form().list) {
 		return errors.New("invalid value: want " + r.value.wants())
 	}
-	return r.value.read(v, text)
+	return t.read(v, name, text)
+}
+
+// read reads one field; its error is the reason.
+func (t *table[T]) read(v *T, name, text string) error {
+	if r := t.named[name]; r != nil {
+		return r.value.read(v, text)
+	}
+	return t.unknown(name, text)
 }
 
 // json returns the fields that v sets as an object, with an object in it for each group.

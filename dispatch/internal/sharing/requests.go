@@ -6,9 +6,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// An exchange is how a share's requests to the permit store have gone. One request is on its way
-// at a time.
-type exchange struct {
+// requests is the record of a share's requests to the permit store. One request is on its way at a
+// time.
+type requests struct {
 	pending bool
 	sent    float64          // the last request
 	done    float64          // when its answer arrived
@@ -20,7 +20,8 @@ type exchange struct {
 	failedAt float64 // when the first of them was noticed
 	cutAt    float64 // when the first of them was sent
 
-	rtts      [2]float64       // of the last two requests, seconds; the first of all, which may have to connect, is not among them
+	// Of the last two requests, seconds. The first of all, which may have to connect, does not count.
+	rtts      [2]float64
 	storeTime float64          // the store's clock less ours, from the last answer; 0 = unknown
 	clock     clock            // the last answer that was not late
 	unheard   schedule.Answers // outcomes that the store has not been told of
@@ -29,20 +30,8 @@ type exchange struct {
 	allocation permits.Allocate // this: they are used again
 }
 
-// outage reports whether the permit store is unavailable: a single lost request or reply is no
-// outage.
-func (e *exchange) outage() bool { return e.failures > 1 }
-
 // rtt is how long a request takes, seconds; 0 = unknown.
-func (e *exchange) rtt() float64 { return min(e.rtts[0], e.rtts[1]) }
-
-// askAgain drops the delay that the next request was given. Modes drop theirs as they see the new
-// revision.
-func (s *Share) askAgain() {
-	if s.failures == 0 {
-		s.retryAt = 0
-	}
-}
+func (r *requests) rtt() float64 { return min(r.rtts[0], r.rtts[1]) }
 
 // send notes that a request is on its way, and returns it.
 func (s *Share) send(now float64, r permits.Request) *permits.Request {
@@ -66,25 +55,12 @@ func (s *Share) allocate(now float64, r schedule.Request) *permits.Request {
 	case s.env.Timeout == 0: // it cannot be late
 	case s.storeTime != 0:
 		r.NotAfter = now + s.storeTime + s.env.Timeout
-	case s.failures > 0: // a frozen store may answer this however late: the request only asks for the clock
-		r.Want = 0
+	case s.failures > 0:
+		r.Want = 0 // a frozen store may answer this however late: only its clock is wanted
 	}
 	r.Low, r.High = s.clock.bounds(now)
 	s.allocation = permits.Allocate{Request: r}
 	return s.send(now, permits.Request{Allocate: &s.allocation})
-}
-
-// failed notes that a request failed, and when to try again.
-func (s *Share) failed(now float64) {
-	if s.failures++; s.failures == 1 {
-		s.failedAt, s.cutAt = now, s.sent
-	}
-	s.unavailable.Store(s.outage())
-	jitter := s.env.Rand.Float64()
-	s.retryAt = now + s.Limit.Round*(0.25+jitter/2)
-	if s.failures > 3 { // not all replicas may come back in the same moment
-		s.retryAt = now + s.Limit.Round*(0.5+2*jitter)
-	}
 }
 
 // succeeded notes an answer with the store's clock in it.

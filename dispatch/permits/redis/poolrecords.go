@@ -10,7 +10,7 @@ import (
 )
 
 // readCalls are the calls that read the records.
-func readCalls(records []*permits.Record) []*call {
+func readCalls(records []*permits.PoolRecord) []*call {
 	calls := make([]*call, len(records))
 	for i, r := range records {
 		calls[i] = &call{script: &readScript, key: r.Key}
@@ -23,9 +23,11 @@ func swapCall(key string, old, text []byte, ttl time.Duration) *call {
 }
 
 // swap replaces the records, which reads have read, and returns those that have changed since.
-func (s *Store) swap(ctx context.Context, records []*permits.Record, reads []*call) (lost []*permits.Record) {
+func (s *Store) swap(
+	ctx context.Context, records []*permits.PoolRecord, reads []*call,
+) (lost []*permits.PoolRecord) {
 	var swaps []*call
-	var swapped []*permits.Record
+	var swapped []*permits.PoolRecord
 	for i, r := range records {
 		old, now, err := s.value(reads[i])
 		if err != nil {
@@ -56,7 +58,9 @@ func (s *Store) swapped(c *call) (done bool, err error) {
 }
 
 // Update compares and swaps the value under key.
-func (s *Store) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+func (s *Store) Update(
+	ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	for attempt := 0; ; attempt++ {
@@ -69,7 +73,7 @@ func (s *Store) Update(ctx context.Context, key string, ttl time.Duration, f fun
 		if done, err := s.swapped(swap); err != nil || done {
 			return err
 		}
-		if err := permits.Backoff(ctx, attempt); err != nil {
+		if err := permits.WaitAfterConflict(ctx, attempt); err != nil {
 			return s.wrap("update "+key, err)
 		}
 	}

@@ -11,35 +11,35 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// recordVersion is that of the records of pools and groups. A newer one is refused: an older
-// program must not replace it.
+// recordVersion is the version of the records of pools and groups. A newer one is refused, so that
+// an older program does not replace it.
 const recordVersion = 1
 
-// A poolRecord is what a permit store keeps of a limit with sharing.mode split, as JSON.
-type poolRecord struct {
+// A splitState is what a permit store keeps of a limit with sharing.mode split, as JSON.
+type splitState struct {
 	Version int `json:"version"`
 	pool.State
 	Line schedule.Line `json:"line,omitzero"` // of the limit's ramp
 }
 
-// A groupsRecord is what a permit store keeps of a limit with sharing.mode groups, as JSON.
-type groupsRecord struct {
+// A groupsState is what a permit store keeps of a limit with sharing.mode groups, as JSON.
+type groupsState struct {
 	Version int `json:"version"`
 	pool.Division
 	Line schedule.Line `json:"line,omitzero"` // of the limit's ramp
 }
 
-// A Record is what heartbeats and draws replace under one key: by what Apply returns, with a time
-// to live of TTL.
-type Record struct {
+// A PoolRecord is the record under one key that heartbeats and draws replace. Apply returns its
+// new text, and TTL is its time to live.
+type PoolRecord struct {
 	Key      string
 	TTL      time.Duration
 	requests []*Request
 }
 
-// Records returns the records of all heartbeats and draws among the requests.
-func Records(requests []*Request) (records []*Record) {
-	var byKey map[string]*Record
+// PoolRecords returns the records of all heartbeats and draws among the requests.
+func PoolRecords(requests []*Request) (records []*PoolRecord) {
+	var byKey map[string]*PoolRecord
 	for _, r := range requests {
 		var key string
 		var seconds float64
@@ -54,9 +54,9 @@ func Records(requests []*Request) (records []*Record) {
 		record := byKey[key]
 		if record == nil {
 			if byKey == nil {
-				byKey = map[string]*Record{}
+				byKey = map[string]*PoolRecord{}
 			}
-			record = &Record{Key: key}
+			record = &PoolRecord{Key: key}
 			byKey[key], records = record, append(records, record)
 		}
 		record.TTL = max(record.TTL, time.Duration(seconds*float64(time.Second)))
@@ -65,11 +65,11 @@ func Records(requests []*Request) (records []*Record) {
 	return records
 }
 
-// Apply sets the answers of the record's requests and returns the text to replace old by, at now
-// on the store's clock in seconds; nil if nothing is to be replaced, since all requests have
-// failed. An empty old is none. A store that compares and swaps calls Apply again with the text
-// that it then finds.
-func (r *Record) Apply(old []byte, now float64) (next []byte) {
+// Apply sets the answers of the record's requests and returns the text that replaces old, at now
+// on the store's clock in seconds. It returns nil if nothing is to be replaced, since all requests
+// have failed. An empty old means that there is no record. A store that compares and swaps calls
+// Apply again with the text that it then finds.
+func (r *PoolRecord) Apply(old []byte, now float64) (next []byte) {
 	for _, q := range r.requests {
 		var text []byte
 		if q.Heartbeat != nil {
@@ -87,21 +87,21 @@ func (r *Record) Apply(old []byte, now float64) (next []byte) {
 }
 
 // Fail sets the requests' Err.
-func (r *Record) Fail(err error) {
+func (r *PoolRecord) Fail(err error) {
 	for _, q := range r.requests {
 		q.Err = err
 	}
 }
 
-// Apply sets the answer and returns the record to replace record by; empty is none. now is the
-// store's clock in seconds. damage is why the record was not used; if next is nil, why it must
-// not be replaced: it is of a newer version.
+// Apply sets the answer and returns the record that replaces record; an empty record means that
+// there is none. now is the store's clock in seconds. damage is the reason why the record was not
+// used. If next is nil, the record must not be replaced, since it is of a newer version.
 func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error) {
-	var p poolRecord
+	var p splitState
 	if damage = parse(record, &p, &p.Version); errors.Is(damage, errNewer) {
 		return nil, damage
 	} else if damage != nil {
-		p = poolRecord{}
+		p = splitState{}
 	}
 	h.Answer = pool.Answer{}
 	switch {
@@ -116,15 +116,15 @@ func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error
 	return encode(p, damage)
 }
 
-// Apply sets the answer and returns the record to replace record by; empty is none. now is the
-// store's clock in seconds. damage is why the record was not used; if next is nil, why it must
-// not be replaced: it is of a newer version.
+// Apply sets the answer and returns the record that replaces record; an empty record means that
+// there is none. now is the store's clock in seconds. damage is the reason why the record was not
+// used. If next is nil, the record must not be replaced, since it is of a newer version.
 func (d *Draw) Apply(record []byte, now float64) (next []byte, damage error) {
-	var g groupsRecord
+	var g groupsState
 	if damage = parse(record, &g, &g.Version); errors.Is(damage, errNewer) {
 		return nil, damage
 	} else if damage != nil {
-		g = groupsRecord{}
+		g = groupsState{}
 	}
 	terms := d.Terms
 	d.Allowed = d.Rate
@@ -150,7 +150,8 @@ func parse(record []byte, into any, version *int) error {
 	err := json.Unmarshal(record, into) // reads the version of a newer form, too
 	switch {
 	case *version > recordVersion:
-		return fmt.Errorf("record of version %d: this program knows %d: %w", *version, recordVersion, errNewer)
+		return fmt.Errorf("record of version %d: this program knows %d: %w", *version,
+			recordVersion, errNewer)
 	case err != nil:
 		return fmt.Errorf("damaged record: %w", err)
 	case *version != recordVersion:

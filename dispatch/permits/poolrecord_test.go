@@ -29,13 +29,18 @@ func draw(want int64) *permits.Request {
 
 // apply applies the one record of the requests, and returns its text.
 func apply(t *testing.T, old []byte, now float64, requests ...*permits.Request) []byte {
-	records := permits.Records(requests)
+	records := permits.PoolRecords(requests)
 	require.Len(t, records, 1)
 	return records[0].Apply(old, now)
 }
 
 func TestRecords(t *testing.T) {
-	records := permits.Records([]*permits.Request{heartbeat("a"), {Key: "k", Allocate: &permits.Allocate{}}, draw(1), heartbeat("b")})
+	records := permits.PoolRecords([]*permits.Request{
+		heartbeat("a"),
+		{Key: "k", Allocate: &permits.Allocate{}},
+		draw(1),
+		heartbeat("b"),
+	})
 	require.Len(t, records, 2)
 	assert.Equal(t, "throttle:pool:{a}", records[0].Key)
 	assert.Equal(t, time.Minute, records[0].TTL, "the ramp's: it is longer than four of the pool's")
@@ -82,7 +87,10 @@ func TestDraws(t *testing.T) {
 // A record that cannot be read is replaced, which the request reports; one of a newer version is
 // refused and stays.
 func TestDamagedAndNewerRecords(t *testing.T) {
-	for _, text := range []string{`%%%`, `{"term":7,"size":3}`, `{"version":0}`, `{"version":"1"}`, `{"version":1,"clock":"x"}`, `{"version":1,"clock":1`, `[]`, `null`} {
+	for _, text := range []string{
+		`%%%`, `{"term":7,"size":3}`, `{"version":0}`, `{"version":"1"}`, `{"version":1,"clock":"x"}`,
+		`{"version":1,"clock":1`, `[]`, `null`,
+	} {
 		for _, r := range []*permits.Request{heartbeat("a"), draw(1)} {
 			next := apply(t, []byte(text), 1000, r)
 			require.NoError(t, r.Err, text)
@@ -101,13 +109,13 @@ func TestDamagedAndNewerRecords(t *testing.T) {
 	}
 }
 
-func TestBackoff(t *testing.T) {
+func TestWaitAfterConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		longest := make([]time.Duration, 8)
 		for attempt := range longest {
 			for range 200 {
 				start := time.Now()
-				require.NoError(t, permits.Backoff(t.Context(), attempt))
+				require.NoError(t, permits.WaitAfterConflict(t.Context(), attempt))
 				longest[attempt] = max(longest[attempt], time.Since(start))
 			}
 		}
@@ -118,6 +126,6 @@ func TestBackoff(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 0)
 		defer cancel()
-		assert.ErrorIs(t, permits.Backoff(ctx, 4), context.DeadlineExceeded)
+		assert.ErrorIs(t, permits.WaitAfterConflict(ctx, 4), context.DeadlineExceeded)
 	})
 }

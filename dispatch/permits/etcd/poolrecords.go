@@ -11,7 +11,9 @@ import (
 )
 
 // Update compares and swaps the value under key; ttl is rounded up to seconds.
-func (s *Store) Update(ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+func (s *Store) Update(
+	ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	client, err := s.onTime(ctx)
@@ -60,7 +62,7 @@ func (s *Store) swap(
 			return nil
 		}
 		if err == nil {
-			err = permits.Backoff(ctx, attempt)
+			err = permits.WaitAfterConflict(ctx, attempt)
 		}
 		if err != nil {
 			return fmt.Errorf("etcd permit store: update %s: %w", key, err)
@@ -68,7 +70,7 @@ func (s *Store) swap(
 	}
 }
 
-// Value returns what Update keeps under key.
+// Value returns the value that Update keeps under key.
 func (s *Store) Value(ctx context.Context, key string) ([]byte, float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Stats is what a replica can tell about itself; metrics and status records are made from it.
+// Stats is the state of a replica. Metrics and status records are made from it.
 type Stats struct {
 	Replica  string `json:"replica"`
 	Cluster  string `json:"cluster"`
@@ -23,7 +23,7 @@ type Stats struct {
 	Revision int64  `json:"revision"` // of the policies in force
 
 	PolicyError     string `json:"policyError,omitempty"`     // why the policies cannot be read now
-	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are not in force
+	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are ignored
 
 	Permits       PermitStoreStats    `json:"permitStore"`
 	Subscriptions []SubscriptionStats `json:"subscriptions,omitempty"` // by topic, name and owner
@@ -33,39 +33,40 @@ type Stats struct {
 type PermitStoreStats struct {
 	Requests    int64 `json:"requests"` // pipelined or not
 	Errors      int64 `json:"errors"`   // requests that failed
-	Late        int64 `json:"late"`     // requests that came too late to count
+	Late        int64 `json:"late"`     // requests whose replies came too late to be used
 	Unavailable bool  `json:"unavailable,omitempty"`
 }
 
-// SubscriptionStats is one subscription in one replica. Counts are since it was opened here; those
-// of its limits go on if a new handle is opened within a minute.
+// SubscriptionStats is the state of one subscription in one replica. Counts start when the
+// subscription is opened here; those of its limits continue if a new handle is opened within a
+// minute.
 type SubscriptionStats struct {
 	Topic        string           `json:"topic"`
 	Subscription string           `json:"subscription"`
-	Owner        string           `json:"owner,omitempty"` // tenant:NAME or tag:NAME; empty: the tenant
+	Owner        string           `json:"owner,omitempty"` // tenant:NAME, tag:NAME; "": the tenant
 	CaughtUp     bool             `json:"caughtUp,omitempty"`
 	Exempt       bool             `json:"exempt,omitempty"` // nothing is charged now
 	Shadow       bool             `json:"shadow,omitempty"`
 	Backlog      int64            `json:"backlog"`            // messages; -1 = unknown
 	Waiting      int              `json:"waiting,omitempty"`  // calls that wait
 	InFlight     int64            `json:"inFlight,omitempty"` // messages; only with maxInFlight
-	Reason       Reason           `json:"reason,omitempty"`   // why they wait
-	Shadowed     int64            `json:"shadowed,omitempty"` // messages let through, all time
+	Reason       Reason           `json:"reason,omitempty"`   // why calls wait
+	Shadowed     int64            `json:"shadowed,omitempty"` // messages that shadow mode let pass
 	Waits        map[Reason]int64 `json:"waits,omitempty"`    // calls that had to wait, all time
 	WaitTimes    Histogram        `json:"-"`
 	Limits       []LimitStats     `json:"limits,omitempty"`
 }
 
-// LimitStats is one limit as one subscription of one replica sees it. Its counts start again when
-// the limit's sharing.mode changes.
+// LimitStats is the state of one limit for one subscription in one replica. Its counts start again
+// when the limit's sharing.mode changes.
 type LimitStats struct {
 	Key         string  `json:"key"` // in the permit store
 	Reason      Reason  `json:"limit"`
 	Rate        float64 `json:"rate"`               // the limit's, permits a second
-	Ramp        float64 `json:"ramp,omitempty"`     // its place on a ramp, permits a second; 0 = at Rate
+	Ramp        float64 `json:"ramp,omitempty"`     // its present rate on a ramp; 0 = at Rate
 	Share       float64 `json:"share,omitempty"`    // of this replica, permits a second; 0 = unknown
-	Use         float64 `json:"use"`                // permits a second taken here, of the last ten or 300 ms
-	Stock       int64   `json:"stock,omitempty"`    // permits allocated and not taken
+	Use         float64 `json:"use"`                // permits a second taken here lately
+	Held        int64   `json:"held,omitempty"`     // permits allocated and not used
 	Granted     int64   `json:"granted"`            // permits, all time, those returned included
 	Returned    int64   `json:"returned,omitempty"` // permits given back unused, all time
 	Owed        int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time
@@ -88,10 +89,11 @@ type Histogram struct {
 	Buckets [len(WaitBuckets) + 1]int64 // not cumulative
 }
 
-// Stats returns what there is to know now. It costs about a microsecond a subscription.
-func (l *Limiter) Stats() Stats { return l.stats(false) }
+// Stats returns the present state. It costs about a microsecond for each subscription.
+func (l *Limiter) Stats() Stats { return l.stats(false, math.MaxInt) }
 
-func (l *Limiter) stats(activeOnly bool) Stats {
+// stats is Stats for at most max subscriptions; with activeOnly, only of those that are not idle.
+func (l *Limiter) stats(activeOnly bool, max int) Stats {
 	permits := l.engine.Availability()
 	l.mu.Lock()
 	s := Stats{
@@ -103,7 +105,9 @@ func (l *Limiter) stats(activeOnly bool) Stats {
 		s.PolicyError = l.source.Error()
 	}
 	l.mu.Unlock()
-	for _, lane := range l.engine.States(activeOnly) {
+	states := l.engine.States(activeOnly, max)
+	s.Subscriptions = slices.Grow(s.Subscriptions, len(states))
+	for _, lane := range states {
 		s.Subscriptions = append(s.Subscriptions, subscriptionStats(lane))
 	}
 	slices.SortFunc(s.Subscriptions, func(a, b SubscriptionStats) int {
@@ -116,8 +120,8 @@ func (l *Limiter) stats(activeOnly bool) Stats {
 	return s
 }
 
-// Stats returns what there is to know now of the subscription, all its handles in this process
-// together. That of a nil Subscription is empty.
+// Stats returns the present state of the subscription, over all its handles in this process. A nil
+// Subscription has empty Stats.
 func (s *Subscription) Stats() SubscriptionStats {
 	if s == nil {
 		return SubscriptionStats{Backlog: -1, Exempt: true}
@@ -134,8 +138,8 @@ func subscriptionStats(of engine.State) SubscriptionStats {
 	}
 	if of.Waits != nil {
 		s.Waits = make(map[Reason]int64, len(of.Waits))
-		for why, n := range of.Waits {
-			s.Waits[Reason(why)] = n
+		for _, waits := range of.Waits {
+			s.Waits[Reason(waits.Reason)] = waits.N
 		}
 	}
 	for _, limit := range of.Limits {
@@ -147,7 +151,7 @@ func subscriptionStats(of engine.State) SubscriptionStats {
 func limitStats(of sharing.State) LimitStats {
 	l := LimitStats{
 		Key: of.Key, Reason: Reason(of.Reason), Rate: of.Rate, Share: of.Share, Use: of.Use,
-		Stock: of.Stock, Granted: of.Granted, Returned: of.Returned, Owed: of.Owed,
+		Held: of.Held, Granted: of.Granted, Returned: of.Returned, Owed: of.Owed,
 		Expired: of.Lost, Allocations: of.Allocations, Queued: of.Queued, Pool: of.Pool,
 		Group: of.Group, Revision: of.Revision.Number,
 	}
@@ -160,9 +164,9 @@ func limitStats(of sharing.State) LimitStats {
 	return l
 }
 
-// MessageRate is the rate of the narrowest limit, in messages a second: for a limit of bytes, what
-// it lets through of messages of so many bytes. It is infinite where nothing is limited. For a
-// subscription that is caught up, it is that of when it falls behind.
+// MessageRate returns the lowest rate of all limits, in messages a second. For a limit of bytes,
+// it is the rate of messages of the given size. It is infinite if nothing is limited. For a
+// subscription that is caught up, it is the rate that applies when the subscription falls behind.
 func (s SubscriptionStats) MessageRate(bytes float64) float64 {
 	rate := math.Inf(1)
 	if s.Shadow {
@@ -178,7 +182,7 @@ func (s SubscriptionStats) MessageRate(bytes float64) float64 {
 	return rate
 }
 
-// A Reason says why callers wait.
+// A Reason is the reason why callers wait.
 type Reason string
 
 // The reasons.
@@ -199,11 +203,13 @@ const (
 	ReasonBusy                 Reason = resolve.ReasonBusy       // "busy answers"
 	ReasonQuota                Reason = resolve.ReasonQuota      // "quota"
 	ReasonPermits              Reason = engine.ReasonUnavailable // "permit store unavailable"
-	ReasonNoGroup              Reason = engine.ReasonNoGroup     // "in none of the limit's worker groups"
+
+	// ReasonNoGroup is "in none of the limit's worker groups".
+	ReasonNoGroup Reason = engine.ReasonNoGroup
 )
 
-// ReasonOf is why callers wait for a limit of a scope of that kind.
+// ReasonOf returns the reason of callers that wait for a limit of a scope of that kind.
 func ReasonOf(kind policy.Kind, bytes bool) Reason { return Reason(resolve.Reason(kind, bytes)) }
 
-// bytes reports whether the limit is of bytes.
+// bytes reports whether the limit counts bytes.
 func (r Reason) bytes() bool { return strings.HasSuffix(string(r), string(ReasonBytes)) }

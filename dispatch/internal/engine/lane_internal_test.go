@@ -1,0 +1,83 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// TestLateCallers: a caller that wakes too late for its slot waits on at its place in the line, and
+// ends with the engine. Virtual time has no late wake-ups, so the test serves the callers.
+func TestLateCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := Start(Config{
+			Store: memory.New(), Cluster: "c", Replica: "r", Rand: rand.New(rand.NewPCG(1, 2)),
+			Log: slog.New(slog.DiscardHandler),
+		})
+		topic, err := policy.ParseTopic("kafka://acme/shop/orders")
+		require.NoError(t, err)
+		strict := policy.Policy{
+			MessageRate: policy.Rate{Permits: 1, Period: time.Hour},
+			Sharing:     policy.Sharing{Mode: policy.Strict},
+		}
+		set, err := policy.NewSet([]policy.Entry{{Scope: policy.TopicScope(topic), Settings: strict}})
+		require.NoError(t, err)
+		e.ApplyPolicies(policy.Snapshot{Set: set, Identity: "store", Revision: 1})
+		var h Handle
+		require.NoError(t, e.Open(&h, resolve.Lane{Topic: topic, Subscription: "billing"}))
+		l := h.Lane
+		_, err = l.Acquire(t.Context(), 1, -1) // the first slot is free
+		require.NoError(t, err)
+
+		time.Sleep(time.Second)
+		slot := Grant{N: 1, Admission: l.admission.Load()}
+		ended := make(chan error)
+		for range 4 {
+			go func() {
+				_, err := l.Acquire(context.Background(), 1, -1)
+				ended <- err
+			}()
+			synctest.Wait()
+		}
+		serveLate := func(callers ...*caller) {
+			for _, c := range callers {
+				require.True(t, l.leave(c))
+				c.grant, c.until = slot, 1 // long ago
+				c.ready <- struct{}{}
+				synctest.Wait()
+			}
+		}
+		numbers := func() (n []uint64) {
+			for _, c := range l.line {
+				n = append(n, c.number)
+			}
+			return n
+		}
+		before := numbers()
+		a, b := l.line[0], l.line[1]
+		serveLate(a, b)
+		assert.Equal(t, before, numbers())
+		serveLate(b, a, b)
+		assert.Equal(t, before, numbers())
+		assert.EqualValues(t, 4, l.wanted)
+
+		require.True(t, l.leave(a))
+		e.Close()
+		for range 3 {
+			require.ErrorIs(t, <-ended, ErrClosed)
+		}
+		a.grant, a.until = slot, 1
+		a.ready <- struct{}{}
+		require.ErrorIs(t, <-ended, ErrClosed, "late, and after Close")
+	})
+}

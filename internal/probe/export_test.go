@@ -1,0 +1,7 @@
+package probe
+
+// For tests.
+var (
+	Handshake = handshake
+	ErrNoTLS  = errNoTLS
+)
