@@ -114,3 +114,25 @@ func TestStrictInTime(t *testing.T) {
 		assert.InDelta(t, 800, n, 10)
 	})
 }
+
+// TestStrictLongExpiry: the slot after one that a caller has taken is granted when it is due, also
+// if slots may be used for longer than a period.
+func TestStrictLongExpiry(t *testing.T) {
+	policies := orders + " messageRate=10 sharing.mode=strict sharing.permitExpiry=1s"
+	for _, rtt := range []time.Duration{0, 10 * ms} {
+		run(t, rtt, policies, func(t *testing.T, e *fixture) {
+			h := e.open("")
+			e.acquire(h, 1, -1)
+			var calls []*call
+			for range 8 {
+				calls = append(calls, e.wait(t.Context(), h, 1, -1))
+			}
+			time.Sleep(2 * time.Second)
+			for i, c := range calls {
+				assert.True(t, c.over())
+				due := time.Duration(i+1) * 100 * ms
+				assert.InDelta(t, due.Seconds(), c.took.Seconds(), 0.011, "caller %d", i)
+			}
+		})
+	}
+}
