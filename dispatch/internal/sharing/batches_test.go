@@ -67,7 +67,8 @@ func TestReplyOfAnotherRate(t *testing.T) {
 	assert.EqualValues(t, 1, c.State(1.002).Allocations)
 }
 
-// TestSlotsFromArrival: slots count from when the answer arrived, however late the loop takes it in.
+// TestSlotsFromArrival: slots count from when the answer arrived, and not from when the loop takes
+// it in.
 func TestSlotsFromArrival(t *testing.T) {
 	w := newWorld()
 	c, _ := fairShare(w)
