@@ -18,6 +18,7 @@ func TestInFlight(t *testing.T) {
 	} {
 		run(t, 0, orders+" maxInFlight=3"+other, func(t *testing.T, e *fixture) {
 			h := e.open("")
+			assert.Nil(t, h.Lane.Admission().Only, "callers must not look at one limit only")
 			h.ReportBacklog(0) // caught-up subscriptions do not bypass maxInFlight
 			var granted []engine.Grant
 			for n := 0; n < 3; {
