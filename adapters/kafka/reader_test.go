@@ -103,8 +103,9 @@ func TestCancelKeepsTheMessage(t *testing.T) {
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		_, err := r.FetchMessage(ctx)
+		m, err := r.FetchMessage(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Zero(t, m, "a message and an error")
 		cancel()
 	}
 	require.Zero(t, r.Offset(), "nothing has been handed over")

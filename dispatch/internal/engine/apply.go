@@ -107,7 +107,9 @@ func (l *Lane) admit() {
 	a := l.limits
 	if !a.paused {
 		exempt := l.caughtUp && !l.resolved.ThrottleCaughtUp
-		a = a.without(func(s *sharing.Share) bool { return s.Open() || exempt && s.Limit.ExemptsCaughtUp })
+		a = a.without(func(s *sharing.Share) bool {
+			return s.Open() || exempt && s.Limit.ExemptsCaughtUp
+		})
 	}
 	if l.admission.Load() == a {
 		return

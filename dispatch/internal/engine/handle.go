@@ -31,7 +31,9 @@ func (e *Engine) Open(h *Handle, id resolve.Lane) error { return e.open(h, id, n
 
 // OpenLike is Open with the backlog that another handle reported. It fails if that handle is
 // closed.
-func (e *Engine) OpenLike(h *Handle, id resolve.Lane, like *Handle) error { return e.open(h, id, like) }
+func (e *Engine) OpenLike(h *Handle, id resolve.Lane, like *Handle) error {
+	return e.open(h, id, like)
+}
 
 func (e *Engine) open(h *Handle, id resolve.Lane, like *Handle) error {
 	e.mu.Lock()

@@ -34,7 +34,8 @@ func (q *queue) init(running context.Context, e *Engine) {
 			e.running.Go(func() {
 				err := waker.Wakes(running, e.env.Process, e.noteWoken)
 				if err != nil && running.Err() == nil {
-					e.log.Warn("callers that queue for strict slots are not woken early; they ask again when their turn is expected", "error", err)
+					e.log.Warn("callers that queue for strict slots are not woken early; "+
+						"they ask again when their turn is expected", "error", err)
 				}
 			})
 		}

@@ -128,8 +128,9 @@ func (l *Lane) reason(a *Admission) string {
 
 // WaitBuckets are the upper bounds of a Histogram's buckets; the last bucket has none.
 var WaitBuckets = [...]time.Duration{
-	time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond,
-	300 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second, 60 * time.Second,
+	time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond,
+	100 * time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second,
+	10 * time.Second, 60 * time.Second,
 }
 
 // A Histogram counts waits by their length.

@@ -75,7 +75,8 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 // slow reports whether a request took so much longer than usual that the store's clock need not
 // have stepped forward.
 func (f *fair) slow(a *permits.Allocate, usual float64) bool {
-	return a.High > 0 && a.Reply.Carry.Inc == a.Carry.Inc && a.Reply.Now-a.High <= f.done-f.sent-usual+0.02
+	return a.High > 0 && a.Reply.Carry.Inc == a.Carry.Inc &&
+		a.Reply.Now-a.High <= f.done-f.sent-usual+0.02
 }
 
 // turn is how long after a reply a replica requests no more, in seconds. An allocation is one

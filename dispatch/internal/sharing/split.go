@@ -33,8 +33,11 @@ type split struct {
 
 func newSplit(s *Share) *split {
 	return &split{
-		Share: s, lot: s.env.Rand.Uint64(),
-		lease: pool.Lease{Replica: fmt.Sprintf("%s/%s/%x", s.env.Replica, s.Limit.Sharer, s.env.Rand.Uint32())},
+		Share: s,
+		lot:   s.env.Rand.Uint64(),
+		lease: pool.Lease{
+			Replica: fmt.Sprintf("%s/%s/%x", s.env.Replica, s.Limit.Sharer, s.env.Rand.Uint32()),
+		},
 	}
 }
 
@@ -137,7 +140,8 @@ func (s *split) Drain(now float64) *permits.Request {
 func (s *split) heartbeat(now float64, leave bool) *permits.Request {
 	s.lease = s.lease.At(now)
 	h := &permits.Heartbeat{
-		Member: s.lease.Member(), Applied: s.lease.Answer, TTL: s.Limit.Split.TTL, Leave: leave, Fixed: s.fixed(),
+		Member: s.lease.Member(), Applied: s.lease.Answer, TTL: s.Limit.Split.TTL,
+		Leave: leave, Fixed: s.fixed(),
 		Rate: s.Limit.Rate, Ramp: s.Limit.Ramp, Active: s.active,
 	}
 	if s.active, s.left = false, leave; leave {

@@ -9,25 +9,25 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// strict is the mode that paces messages: one every 1/rate, no burst. It holds a slot for each
-// caller that waits, allocated one by one, and nothing else. A slot that no caller uses in time is
-// wasted.
+// strict is the mode that paces messages: one every 1/rate, no burst. A replica holds at most one
+// slot for each caller that waits, and requests them one by one. A slot that no caller uses in time
+// is wasted.
 type strict struct {
 	*Share
 	carry      schedule.Carry   // from the last reply
-	waiter     string           // our name in the line's queue; "" = this share does not queue
-	top        float64          // the limit's rate, and
-	ramp       schedule.Ramp    // the ramp to it, at which slots were allocated
+	waiter     string           // our name in the schedule's queue, if the limit has one
+	paceRate   float64          // the limit's rate when the slots were allocated
+	paceRamp   schedule.Ramp    // and its ramp
 	demand     Demand           // at the last step
-	rev        resolve.Revision // of the limit at the last step
+	rev        resolve.Revision // of the limit when Next was last called
 	pendingFor purpose          // of the last request
 
-	inc         int64   // incarnation of the line that the slots are from
-	confirmedAt float64 // when the last request was sent that the line has answered
-	queued      bool    // in the line's queue
+	inc         int64   // incarnation of the schedule that the slots are from
+	confirmedAt float64 // when the newest request was sent that has been answered
+	queued      bool    // in the schedule's queue
 	wokenAt     float64 // when the store last said that our turn has come
-	last        bool    // the last slot that was allocated may be given back
-	offset      float64 // the store's clock less ours, from the fastest reply of late
+	returnable  bool    // the newest slot may be given back
+	offset      float64 // the store's clock less ours, from the fastest of the recent replies
 	offsetAt    float64 // when it was last looked at; 0 = never
 }
 
@@ -35,24 +35,26 @@ type strict struct {
 type purpose int
 
 const (
-	forWaiting    purpose = iota // a slot for a caller that waits, or to give back what is held
-	forTrying                    // a slot that is free now
-	forConfirming                // whether the line is still in force
+	forWaiting    purpose = iota // get a slot for a caller that waits
+	forTrying                    // get a slot that is free now
+	forConfirming                // hear whether the schedule is still in force
+	forLeaving                   // give the newest slot back, or leave the queue
 )
 
 func newStrict(s *Share) *strict {
 	return &strict{Share: s, waiter: fmt.Sprintf("%s|%x", s.env.Process, s.env.Rand.Uint64())}
 }
 
-// Advance releases the slots that are due. One that the loop comes to later than permitExpiry is
-// never used.
+// Advance releases the slots that are due, one at a time: the next when a caller has taken this
+// one or its time is over. A slot that the loop reaches more than permitExpiry after its time is
+// lost.
 func (s *strict) Advance(t Time, d Demand) {
 	now := t.Now
 	s.demand = d
 	s.observe(now, d)
-	if s.top != s.Limit.Rate || s.ramp != s.Limit.Ramp {
-		s.void() // the store counts on no replica's using slots of the old pace
-		s.top, s.ramp = s.Limit.Rate, s.Limit.Ramp
+	if s.paceRate != s.Limit.Rate || s.paceRamp != s.Limit.Ramp {
+		s.void() // the store assumes that slots of the old pace are not used
+		s.paceRate, s.paceRamp = s.Limit.Rate, s.Limit.Ramp
 	}
 	for len(s.batches) > 0 {
 		slot := &s.batches[0]
@@ -74,7 +76,7 @@ func (s *strict) Advance(t Time, d Demand) {
 		slot.expires = min(slot.expires, s.confirmedAt+schedule.Unconfirmed)
 		s.usableUntil.Store(sinceStart(slot.expires))
 		s.supply(1)
-		return // one at a time
+		return
 	}
 }
 
@@ -84,96 +86,110 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 	s.demand = d
 	if s.rev != s.Limit.Revision {
 		s.rev = s.Limit.Revision
-		s.fullUntil.Store(0)
+		s.fullUntil.Store(0) // the new limit may have room
 	}
 	if at, needed := s.confirmAt(); needed && !s.pending && now >= at {
-		return s.request(now, forConfirming, schedule.Request{Demand: s.Limit.Rate})
+		return s.request(now, forConfirming, schedule.Request{})
 	}
 	held, wanted := s.held(), s.wanted()
-	leaves := s.queued && s.failures == 0 && wanted == 0 // the queue, for which it need not wait
-	if s.pending || now < s.retryAt && !leaves {
+	if !s.mayRequest(now, wanted == 0) {
 		return nil
 	}
 	switch {
 	case d.Try && held == 0 && now >= s.full():
-		return s.request(now, forTrying, schedule.Request{Demand: s.Limit.Rate, Want: 1})
+		return s.request(now, forTrying, schedule.Request{Want: 1})
 	case held < wanted:
 		waiter := ""
 		if s.Limit.Queue {
 			waiter = s.waiter
 		}
-		return s.request(now, forWaiting, schedule.Request{Demand: s.Limit.Rate, Want: 1, Waiter: waiter})
-	case held > wanted && s.last && s.upcoming(now) != nil:
-		s.last = false // the store takes back no slot but the last
+		return s.request(now, forWaiting, schedule.Request{Want: 1, Waiter: waiter})
+	case held > wanted && s.returnable && s.upcoming(now) != nil:
+		s.returnable = false // the store takes back no slot but the newest
 		s.cancel(now)
 		return s.leave(now)
-	case s.queued: // for no caller any more
+	case s.queued: // each caller has a slot
 		return s.leave(now)
 	}
 	return nil
 }
 
-// Drain gives back the last slot, if it is still to come, and leaves the queue; the other slots
-// are wasted.
+// Drain gives back the newest slot, if it is still to come, and leaves the queue; the other slots
+// are lost.
 func (s *strict) Drain(now float64) *permits.Request {
-	if s.pending || now < s.retryAt && !(s.queued && s.failures == 0) || s.held() == 0 && !s.queued {
+	if !s.mayRequest(now, true) || s.held() == 0 && !s.queued {
 		return nil
 	}
-	last := s.last && s.upcoming(now) != nil
-	s.last = false
+	returned := s.returnable && s.upcoming(now) != nil
+	s.returnable = false
 	s.void()
-	if s.expired = 0; last {
+	s.expired = 0
+	if returned { // void has counted it as lost
 		s.lost--
 		s.expired = 1
 	}
 	return s.leave(now)
 }
 
-// leave requests no slot: it gives back what has expired, and takes the waiter out of the queue.
-func (s *strict) leave(now float64) *permits.Request {
-	s.queued = false
-	return s.request(now, forWaiting, schedule.Request{Waiter: s.waiter})
+// mayRequest reports whether a request may be sent now. A replica leaves the queue without delay,
+// unless the store has failed.
+func (s *strict) mayRequest(now float64, leave bool) bool {
+	return !s.pending && (now >= s.retryAt || leave && s.queued && s.failures == 0)
 }
 
+// leave gives back the slot that expired counts, if there is one, and takes the share out of the
+// queue.
+func (s *strict) leave(now float64) *permits.Request {
+	s.queued = false
+	return s.request(now, forLeaving, schedule.Request{Waiter: s.waiter})
+}
+
+// request adds to r what all requests of strict shares have.
 func (s *strict) request(now float64, why purpose, r schedule.Request) *permits.Request {
-	if r.Strict, r.Carry = true, s.carry; why != forTrying {
-		r.MaxReserved = s.Limit.MaxReserved
-	}
 	s.pendingFor = why
+	r.Strict, r.Carry = true, s.carry
+	if why != forTrying {
+		r.MaxReserved = s.Limit.MaxReserved // 0 = only a slot that is free now
+	}
+	if why != forLeaving {
+		r.Demand = s.Limit.Rate // the schedule paces: no share needs to know how many wait
+	}
 	return s.allocate(now, r)
 }
 
-// unconfirmed reports whether a slot must not be used then: its line may have been replaced by
-// another.
-func (s *strict) unconfirmed(then float64) bool { return then-s.confirmedAt > schedule.Unconfirmed }
+// unconfirmed reports whether a slot must not be used at a time: another schedule may be in force
+// by then.
+func (s *strict) unconfirmed(at float64) bool { return at-s.confirmedAt > schedule.Unconfirmed }
 
-// confirmAt is when to ask whether the next slot's line is still in force, if that is needed: half
-// a second before it.
+// confirmAt is when to ask whether the next slot's schedule is still in force, if that is needed:
+// half of Unconfirmed before the slot. A quarter is left for a loop that comes late.
 func (s *strict) confirmAt() (at float64, needed bool) {
 	slot := s.current()
 	if slot == nil || !s.unconfirmed(slot.due+schedule.Unconfirmed/4) {
 		return 0, false
 	}
-	if at = slot.due - schedule.Unconfirmed/2; s.failures > 0 {
+	at = slot.due - schedule.Unconfirmed/2
+	if s.failures > 0 {
 		at = max(at, s.retryAt)
 	}
 	return at, true
 }
 
-// wanted is how many slots callers want: one for each whom this limit holds up.
+// wanted is how many slots callers want: one each, if this limit holds one up. If only other limits
+// do, the slots that are held are kept.
 func (s *strict) wanted() int64 {
 	switch {
 	case s.demand.Waiting > 0:
 		return int64(s.demand.Callers)
-	case s.demand.Callers > 0, s.demand.Try: // they wait for another limit, or for their slot
+	case s.demand.Callers > 0, s.demand.Try:
 		return s.held()
 	}
 	return 0
 }
 
-// Answered takes in a slot. If the line is full, the next request is as late as the store says,
-// and up to half a period more, so that replicas do not all come back at once. A replica in the
-// queue comes in its turn.
+// Answered takes in a slot. If there is none, the next request is sent after the time that the
+// store names and a random part of a period, so that replicas do not all come back at once. A
+// replica in the queue comes in its turn.
 func (s *strict) Answered(r *permits.Request, done, now float64) {
 	if !s.settle(r, done, now) {
 		s.fullUntil.Store(sinceStart(s.retryAt))
@@ -181,18 +197,18 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 	}
 	reply := &r.Allocate.Reply
 	s.carry = reply.Carry
-	if reply.Carry.Inc != s.inc { // slots of another line are void
+	if reply.Carry.Inc != s.inc { // slots of another schedule are void
 		s.void()
-		s.inc, s.last = reply.Carry.Inc, false
+		s.inc, s.returnable = reply.Carry.Inc, false
 	}
 	s.confirmedAt = s.sent
 	switch s.pendingFor {
-	case forConfirming:
+	case forConfirming, forLeaving:
 		return
 	case forTrying:
-		s.last = s.last && reply.N == 0
+		s.returnable = s.returnable && reply.N == 0
 		if reply.N == 0 {
-			pause := reply.Start + s.env.Rand.Float64()*min(0.25/reply.Rate, 0.025)
+			pause := reply.Start + 0.25*s.env.Rand.Float64()*min(1/reply.Rate, 0.1)
 			s.fullUntil.Store(sinceStart(now + max(minPause, pause)))
 			return
 		}
@@ -200,12 +216,12 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 		s.queued = r.Allocate.Waiter != "" && r.Allocate.Want > 0 && reply.N == 0
 	}
 	switch {
-	case s.sentRev != s.Limit.Revision: // of the old pace
+	case s.sentRev != s.Limit.Revision: // a slot of another revision may have the old pace: drop it
 	case reply.N > 0:
 		s.rate = reply.Rate
 		s.allocations++
 		delay, known := s.delay(reply)
-		s.last = known && s.pendingFor == forWaiting
+		s.returnable = known && s.pendingFor == forWaiting
 		if !known {
 			s.lost++
 			return
@@ -216,26 +232,29 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 	case s.queued:
 		if s.wokenAt <= s.sent { // else the turn came while the request was on its way
 			delay, _ := s.delay(reply)
-			s.retryAt = max(now+0.001, s.done-delay+reply.Start)
+			s.retryAt = max(now+minWait, s.done-delay+reply.Start)
 		}
 	case r.Allocate.Want > 0:
-		s.retryAt = now + max(0.001, reply.Start) + s.env.Rand.Float64()/2*min(1/reply.Rate, 1)
+		s.retryAt = now + max(minWait, reply.Start) + 0.5*s.env.Rand.Float64()*min(1/reply.Rate, 1)
 	}
 }
 
-// minPause is the shortest time after which a refused caller may come back, seconds.
-const minPause = 1e-4
+const (
+	minPause = 1e-4 // shortest time after which a refused caller may come back, seconds
+	minWait  = 1e-3 // shortest time between two requests of callers that wait, seconds
+)
 
-// delay is how much later a reply came than the fastest of late, compared by the store's clock: a
-// start counts from the moment at which the fastest would have come. Of the first reply of all
-// that is known only if it was fast.
+// delay estimates how much later a reply came than the fastest of the recent ones, by the store's
+// clock: a slot's start counts from the moment at which the fastest would have come. The first
+// reply has none to compare it with: its delay is known only if its round trip was short.
 func (s *strict) delay(reply *schedule.Reply) (delay float64, known bool) {
 	offset := reply.Now - s.done
 	known = s.offsetAt != 0 || s.done-s.sent <= s.Limit.Expiry
 	if s.offsetAt != 0 {
 		s.offset -= 1e-4 * (s.done - s.offsetAt) // clocks drift
 	}
-	faster, stepped := offset > s.offset, s.offset-offset > s.done-s.sent
+	faster := offset > s.offset
+	stepped := s.offset-offset > s.done-s.sent // later than its whole round trip: a clock was set
 	if s.offsetAt == 0 || faster || stepped {
 		s.offset = offset
 	}
@@ -246,11 +265,13 @@ func (s *strict) delay(reply *schedule.Reply) (delay float64, known bool) {
 // WakeAt is when the next step is due.
 func (s *strict) WakeAt(now float64) float64 {
 	at := math.Inf(1)
-	for _, slot := range s.batches {
-		if at = slot.due; slot.left == 0 || at <= now { // or not confirmed in time
+	for i, slot := range s.batches {
+		released := slot.left == 0
+		at = slot.due
+		if released || i == 0 && at <= now { // due and not released: it was not confirmed in time
 			at = slot.expires
 		}
-		if slot.left > 0 || !s.Empty() { // else a caller has it: the next one counts
+		if taken := released && s.Empty(); !taken {
 			break
 		}
 	}
@@ -280,32 +301,32 @@ func (s *strict) NextPermit(now float64) float64 {
 // Idle reports whether no slot is held and none is waited for.
 func (s *strict) Idle() bool { return !s.pending && !s.queued && len(s.batches) == 0 && s.Empty() }
 
-// Report fills in the place in the queue. The share in a reply is that of all replicas.
+// Report fills in whether callers are in the queue. The rate is that of all replicas together.
 func (s *strict) Report(r *Report) {
 	r.Allowed, r.Queued, r.Use = s.rate, s.queued, min(r.Use, s.Limit.Rate)
 }
 
-// sinceStart is a time in nanoseconds since the engine's start, at which its clock was 1.
+// sinceStart is a time of the engine's clock, which starts at 1, in nanoseconds since its start.
 func sinceStart(at float64) int64 { return int64((at - 1) * 1e9) }
 
-// full is until when the line is known to be full.
+// full is until when no slot is free, as far as is known.
 func (s *strict) full() float64 { return 1 + float64(s.fullUntil.Load())/1e9 }
 
 // TryRefused reports whether a caller that does not wait is to be refused now: no slot is on its
 // way to it, or another limit has no permit for it.
 func (s *Share) TryRefused() bool { return !s.pending && (s.held() == 0 || !s.Empty()) }
 
-// Waiter is the share's name in the queue of a strict line; "" in other modes.
+// Waiter is the share's name in the queue of a strict schedule; "" in other modes.
 func (s *Share) Waiter() string {
-	if strict, ok := s.Mode.(*strict); ok {
-		return strict.waiter
+	if mode, ok := s.Mode.(*strict); ok {
+		return mode.waiter
 	}
 	return ""
 }
 
 // Woken has the share ask for its slot now: the permit store says that its turn has come.
 func (s *Share) Woken(now float64) {
-	if strict, ok := s.Mode.(*strict); ok {
-		s.retryAt, strict.wokenAt = 0, now
+	if mode, ok := s.Mode.(*strict); ok {
+		s.retryAt, mode.wokenAt = 0, now
 	}
 }

@@ -299,7 +299,7 @@ func TestStrictGivesBack(t *testing.T) {
 		} {
 			w := newWorld()
 			s, mode := slot(w, strictLimit(10), 1.3)
-			mode.last = mode.last && c.last
+			mode.returnable = mode.returnable && c.last
 			next := func(now float64) (returned float64, asks bool) {
 				ask := func() *permits.Request { return s.Next(now, Demand{}) }
 				if drain {
@@ -334,7 +334,7 @@ func TestStrictGivesBack(t *testing.T) {
 		Start: 0.1, Rate: 10, Now: 1.1, Carry: schedule.Carry{Inc: 5, Seq: 1},
 	}
 	s.Answered(r, 1.1, 1.1)
-	assert.True(t, s.strict().last, "the line is full: the slot is still the last")
+	assert.True(t, s.strict().returnable, "the line is full: the slot is still the last")
 }
 
 // TestStrictTryIsNotLast: a slot that a try got is used at once. The one before it is no longer the
@@ -346,11 +346,11 @@ func TestStrictTryIsNotLast(t *testing.T) {
 	s.Take(1)
 	s.Advance(Time{Now: 1.06}, one)
 	assert.Zero(t, s.Held())
-	assert.True(t, mode.last)
+	assert.True(t, mode.returnable)
 	r := s.Next(1.2, Demand{Anybody: true, Try: true})
 	r.Allocate.Reply = schedule.Reply{N: 1, Rate: 10, Now: 1.2, Carry: schedule.Carry{Inc: 5, Seq: 2}}
 	s.Answered(r, 1.2, 1.2)
-	assert.False(t, mode.last)
+	assert.False(t, mode.returnable)
 }
 
 // TestStrictChangedRate: slots of the old rate are void, also if they are on their way.
@@ -389,7 +389,7 @@ func TestStrictSlowAnswer(t *testing.T) {
 		for j, took := range c.took {
 			sent = float64(1 + j)
 			s.strict().void()
-			s.strict().last = false
+			s.strict().returnable = false
 			r := s.Next(sent, one)
 			r.Allocate.Reply = schedule.Reply{
 				N: 1, Start: 0.3, Rate: 10, Now: 100 + sent, Carry: schedule.Carry{Inc: 5},

@@ -160,7 +160,9 @@ func (s *Store) sweep(now float64) {
 func (s *Store) Timeout() time.Duration { return 0 }
 
 // Update never fails.
-func (s *Store) Update(_ context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte) error {
+func (s *Store) Update(
+	_ context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte,
+) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
@@ -193,7 +195,9 @@ func (s *Store) State(_ context.Context, key string) (schedule.State, float64, e
 }
 
 // Publish keeps a copy of a replica's status record for ttl.
-func (s *Store) Publish(_ context.Context, cluster, replica string, status []byte, ttl time.Duration) error {
+func (s *Store) Publish(
+	_ context.Context, cluster, replica string, status []byte, ttl time.Duration,
+) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()

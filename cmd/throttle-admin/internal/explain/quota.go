@@ -81,7 +81,8 @@ func explainQuota(
 
 // explainUnkept explains the rate of an id while no ratekeeper leads.
 func explainUnkept(
-	ctx context.Context, a *cli.App, id policy.Scope, q policy.EffectiveQuota, store dispatch.PermitStore,
+	ctx context.Context, a *cli.App, id policy.Scope, q policy.EffectiveQuota,
+	store dispatch.PermitStore,
 ) error {
 	u, err := quotastate.FindUnkept(ctx, a, store, map[policy.Scope]policy.EffectiveQuota{id: q})
 	if err != nil {
