@@ -7,7 +7,6 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
-	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // An Admission is the limits that a message of a lane must pass now. It is replaced, never
@@ -24,7 +23,7 @@ type Admission struct {
 	maxInFlight int64          // messages handed out and not Done; 0 = any number
 	paced       *sharing.Share // the one whose mode is strict, or nil
 	several     bool           // there are several limits of messages, and nothing else to look at
-	fair        bool           // the mode of every limit is fair
+	holds       bool           // permits may be given back after a Hold
 	shadow      bool
 	paused      bool
 	closed      bool
@@ -49,12 +48,12 @@ func closedAdmission(l *Lane) *Admission {
 func (a *Admission) set(messages, bytes []*sharing.Share) {
 	a.all = slices.Concat(messages, bytes)
 	a.messages, a.bytes = a.all[:len(messages):len(messages)], a.all[len(messages):]
-	a.paced, a.fair = nil, true
+	a.paced, a.holds = nil, true
 	for _, s := range a.all {
 		if s.Paced() {
 			a.paced = s
 		}
-		a.fair = a.fair && s.Limit.Mode == policy.Fair
+		a.holds = a.holds && s.Holds()
 	}
 	short := len(bytes) == 0 && a.maxInFlight == 0 && !a.shadow && !a.paused && a.paced == nil
 	a.Only, a.several = nil, short && len(messages) > 1

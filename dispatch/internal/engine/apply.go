@@ -49,7 +49,7 @@ func (l *Lane) apply() {
 	}
 	l.resolved = r
 	l.limits = admit(l, share(r.Messages), share(r.Bytes), &r)
-	l.quota.Store(r.Quota)
+	l.setQuota(r.Quota)
 	l.of.outcomes.counted.Store(r.Outcomes)
 	for _, s := range was {
 		if !l.limits.has(s) {

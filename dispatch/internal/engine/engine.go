@@ -61,6 +61,7 @@ type Engine struct {
 	subscriptions map[name]*subscription
 	ties          map[[2]policy.Scope]bool // that have been logged
 	started       map[quota.ID]int64       // messages since the last call of Started
+	withQuota     int                      // of lanes, how many have a quota
 }
 
 // Start returns an engine in which nothing is limited, with its loop running.

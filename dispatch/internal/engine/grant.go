@@ -19,7 +19,7 @@ const maxHold = 3 * time.Second
 
 // Hold lets Done give back unused permits for d from now.
 func (g *Grant) Hold(d time.Duration) {
-	if a := g.Admission; a != nil && a.fair && g.Taken&onHold == 0 {
+	if a := g.Admission; a != nil && a.holds && g.Taken&onHold == 0 {
 		g.Taken = onHold | uint64(time.Since(a.lane.engine.start)+min(d, maxHold))
 	}
 }

@@ -89,6 +89,9 @@ func (h *Handle) Close() {
 	if e.lanes[l.id] == l {
 		l.countStarted()
 		delete(e.lanes, l.id)
+		if l.Quota() != nil {
+			e.withQuota--
+		}
 		e.dropLane(l)
 		e.applyAll(l.of.all()) // what quotas reserve for the subscription may be less now
 		l.end()
@@ -134,8 +137,7 @@ func (l *Lane) owes() bool {
 func (l *Lane) takeOver(old *Lane) {
 	var leaving []*sharing.Share
 	for _, s := range old.shares() {
-		if s.Batched() {
-			s.Keep(0)
+		if s.Keep(0) {
 			l.retired = append(l.retired, s)
 			continue
 		}

@@ -236,7 +236,7 @@ func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 			out = append(out, sending{lane: l, share: s, request: r})
 		}
 		at = min(at, s.Mode.WakeAt(now))
-		idle, covered = idle && s.Mode.Idle(), covered && s.Covered(now)
+		idle, covered = idle && s.Mode.Idle(), covered && s.Mode.Covered(now)
 	}
 	for i, s := range limits {
 		if a != nil && a.closed && !s.Kept() {
@@ -258,7 +258,7 @@ func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 		add(s, s.Mode.Drain(now))
 	}
 	l.dropRetired()
-	l.refuseTries(t)
+	l.refuseTries(t, now)
 	if l.caughtUp {
 		at = min(at, now+l.validUntil.Sub(t).Seconds())
 	}

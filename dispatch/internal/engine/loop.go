@@ -116,6 +116,7 @@ func (e *Engine) run(ctx context.Context) {
 		wait, batch = e.step(t, batch)
 		for len(batch) > 0 && e.instant {
 			e.do(batch)
+			t = time.Now() // after the answers, so that the first permits are due
 			wait, batch = e.step(t, batch)
 		}
 		e.mu.Unlock()
@@ -173,10 +174,10 @@ func (e *Engine) settle(answered []sending, now float64) {
 		s.share.Mode.Answered(s.request, s.answeredAt, now)
 		e.count(s, now)
 		l := s.lane
-		for l.successor != nil { // the successor has taken the share over
-			l = l.successor
+		for l.successor != nil && !slices.Contains(l.retired, s.share) {
+			l = l.successor // it has taken the share over
 		}
-		if s.request.Err == nil && s.share.Batched() && s.share.Covered(now) {
+		if s.request.Err == nil && s.share.Mode.Covered(now) {
 			// The permits are for later: there is nothing to do before WakeAt.
 			e.setDue(l, min(s.share.Mode.WakeAt(now), l.due))
 		} else {

@@ -41,12 +41,18 @@ func (e *Engine) ApplyRates(rates quota.Rates, at float64) {
 func (e *Engine) HasQuotas() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, l := range e.lanes {
-		if l.Quota() != nil {
-			return true
-		}
+	return e.withQuota > 0
+}
+
+// setQuota sets whose quota applies to the lane; nil = none does.
+func (l *Lane) setQuota(id *quota.ID) {
+	if l.Quota() != nil {
+		l.engine.withQuota--
 	}
-	return false
+	if id != nil {
+		l.engine.withQuota++
+	}
+	l.quota.Store(id)
 }
 
 // Started returns how many messages each throttling id with a quota has started since the counts

@@ -101,7 +101,7 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	case <-c.ready:
 	case <-timer.C:
 		if l.leave(c) {
-			return Grant{}, time.Now(), false
+			return Grant{}, time.Now().Add(tick), false
 		}
 		<-c.ready
 	}
@@ -118,10 +118,20 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 }
 
 // refuseTries answers the callers that do not wait and that got no slot.
-func (l *Lane) refuseTries(t time.Time) {
+func (l *Lane) refuseTries(t time.Time, now float64) {
 	a := l.admission.Load()
-	if !l.Waited() || a == nil || a.paced != nil && !a.paced.TryRefused() {
+	if !l.Waited() || a == nil {
 		return
+	}
+	next := t.Add(tick)
+	if a.paced != nil {
+		at, refused := a.paced.TryRefused(now)
+		if !refused {
+			return
+		}
+		if slot := l.engine.time(at); slot.After(next) {
+			next = slot
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,12 +140,7 @@ func (l *Lane) refuseTries(t time.Time) {
 		if !c.try {
 			break
 		}
-		c.next = t.Add(tick)
-		if a.paced != nil {
-			if full := l.engine.start.Add(a.paced.FullUntil()); full.After(t) {
-				c.next = full
-			}
-		}
+		c.next = next
 		refused++
 		l.wanted -= float64(c.max)
 		c.ready <- struct{}{}

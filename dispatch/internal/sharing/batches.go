@@ -99,7 +99,7 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 	}
 	demand, held := b.wants(d), b.held()
 	b.sentDemand = demand
-	if gone && held == 0 {
+	if gone && held+b.expired == 0 {
 		return order{}
 	}
 	if gone || b.handsBack(now, d) {
@@ -169,6 +169,9 @@ func (b *batches) WakeAt(now float64) float64 {
 	if again := max(b.retryAt, b.turnAt); !b.pending && (d.Waiting > 0 || b.asked > 0) && again > now {
 		at = min(at, again)
 	}
+	if !b.pending && b.gone && b.retryAt > now && b.held()+b.expired > 0 {
+		at = min(at, b.retryAt)
+	}
 	if b.lendAt > 0 && d.Waiting > 0 {
 		at = min(at, b.lendAt)
 	}
@@ -180,6 +183,12 @@ func (b *batches) WakeAt(now float64) float64 {
 		at = min(at, now+0.010)
 	}
 	return at
+}
+
+// Covered reports whether a request is on its way, or a batch is still to start. While the store
+// is unavailable a caller may get a permit without either.
+func (b *batches) Covered(now float64) bool {
+	return b.failures == 0 && (b.pending || b.upcoming(now) != nil)
 }
 
 // NextPermit is when a refused caller may find a permit.

@@ -122,6 +122,12 @@ func (s *Share) Keep(until float64) bool {
 	return ok
 }
 
+// Holds reports whether a Grant may give back permits after a Hold: its mode is fair.
+func (s *Share) Holds() bool {
+	_, yes := s.Mode.(*fair)
+	return yes
+}
+
 // Kept reports whether the share keeps what it holds for a new handle.
 func (s *Share) Kept() bool {
 	f, ok := s.Mode.(*fair)

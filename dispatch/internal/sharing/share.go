@@ -55,19 +55,15 @@ func (s *Share) Apply(limit resolve.Limit) (moved bool) {
 	return limit.Revision != was
 }
 
-// Covered reports whether the next step is soon enough for a caller that comes now: a request is
-// on its way, or a batch is still to start.
-func (s *Share) Covered(now float64) bool { return s.pending || s.upcoming(now) != nil }
-
 // Refusing reports whether a caller was refused of late, so that it is worth while to know when it
 // may come back.
 func (s *Share) Refusing() bool { return s.asked > 0 || s.refused.Load() > 0 }
 
 // Paced reports whether messages are paced by the slots of this limit: its mode is strict.
-func (s *Share) Paced() bool { return s.Limit.Mode == policy.Strict }
-
-// Batched reports whether the share holds batches of a schedule: its mode is fair.
-func (s *Share) Batched() bool { return s.Limit.Mode == policy.Fair }
+func (s *Share) Paced() bool {
+	_, yes := s.Mode.(*strict)
+	return yes
+}
 
 // Fits reports whether the share can go on under that limit.
 func (s *Share) Fits(limit resolve.Limit) bool {

@@ -91,7 +91,8 @@ func TestModes(t *testing.T) {
 		assert.IsType(t, want, s.Mode)
 		assert.Equal(t, mode == policy.Strict, s.Paced())
 		assert.Equal(t, mode == policy.Strict, s.Waiter() != "")
-		assert.Equal(t, mode == policy.Fair, s.Batched())
+		assert.Equal(t, mode == policy.Fair, s.Holds())
+		assert.Equal(t, mode == policy.Fair, s.Keep(1))
 	}
 }
 

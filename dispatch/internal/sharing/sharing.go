@@ -30,6 +30,10 @@ type Sharing interface {
 	// answer arrives.
 	WakeAt(now float64) float64
 
+	// Covered reports whether the step at WakeAt, or at the next answer, is soon enough for a
+	// caller that comes now.
+	Covered(now float64) bool
+
 	// Drain returns the request that gives everything back, nil if there is nothing to give back.
 	// It is called in place of Next once the limit no longer applies to the lane.
 	Drain(now float64) *permits.Request

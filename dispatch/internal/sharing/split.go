@@ -120,6 +120,9 @@ func (s *split) member() bool { return s.lease.Answer != (pool.Answer{}) }
 
 // Next is the heartbeat, when that is due.
 func (s *split) Next(now float64, _ Demand) *permits.Request {
+	if s.left { // the limit applies again
+		s.left, s.again = false, 0
+	}
 	if s.pending || now < s.again || !s.heartbeats() {
 		return nil
 	}
@@ -187,6 +190,9 @@ func (s *split) WakeAt(float64) float64 {
 	}
 	return at
 }
+
+// Covered is false: each caller wants the slot after the last one's.
+func (s *split) Covered(float64) bool { return false }
 
 // NextPermit is when the next slot comes.
 func (s *split) NextPermit(now float64) float64 { return min(s.due(), now+1) }

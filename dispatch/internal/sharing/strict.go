@@ -281,21 +281,35 @@ func (s *strict) WakeAt(now float64) float64 {
 	if confirm, needed := s.confirmAt(); needed {
 		at = min(at, max(now, confirm))
 	}
-	if s.held() < s.wanted() {
+	if s.held() < s.wanted() || s.queued {
 		at = min(at, max(now, s.retryAt))
 	}
 	return at
 }
 
+// Covered is false: each caller wants a slot of its own.
+func (s *strict) Covered(float64) bool { return false }
+
 // NextPermit is when a refused caller may find a slot.
 func (s *strict) NextPermit(now float64) float64 {
+	if at := s.nextSlot(now); at > 0 {
+		return at
+	}
+	return now + s.Limit.Round
+}
+
+// nextSlot is the time before which no slot can be had; 0 = unknown.
+func (s *strict) nextSlot(now float64) float64 {
 	if full := s.full(); full > now {
 		return full
 	}
 	if slot := s.current(); slot != nil {
 		return slot.due
 	}
-	return now + s.Limit.Round
+	if s.retryAt > now {
+		return s.retryAt
+	}
+	return 0
 }
 
 // Idle reports whether no slot is held and none is waited for.
@@ -312,9 +326,13 @@ func sinceStart(at float64) int64 { return int64((at - 1) * 1e9) }
 // full is until when no slot is free, as far as is known.
 func (s *strict) full() float64 { return 1 + float64(s.fullUntil.Load())/1e9 }
 
-// TryRefused reports whether a caller that does not wait is to be refused now: no slot is on its
-// way to it, or another limit has no permit for it.
-func (s *Share) TryRefused() bool { return !s.pending && (s.held() == 0 || !s.Empty()) }
+// TryRefused reports whether a caller of a strict limit that does not wait is to be refused now: no
+// slot is on its way to it, or one that is held for later, or another limit has no permit for it.
+// next is the time before which no slot can be had; 0 = unknown.
+func (s *Share) TryRefused(now float64) (next float64, yes bool) {
+	next = s.Mode.(*strict).nextSlot(now)
+	return next, !s.pending && (s.held() == 0 || !s.Empty() || next > now+2*minWait)
+}
 
 // Waiter is the share's name in the queue of a strict schedule; "" in other modes.
 func (s *Share) Waiter() string {

@@ -187,10 +187,10 @@ func TestStrictTry(t *testing.T) {
 		assert.EqualValues(t, 1, r.Allocate.Want)
 		assert.Zero(t, r.Allocate.MaxReserved, "no slots ahead")
 	}
-	assert.False(t, c.TryRefused(), "its request is on its way")
+	assert.False(t, refused(c, 1), "its request is on its way")
 	r.Allocate.Reply = schedule.Reply{Start: 0.05, Rate: 10, Now: 1, Carry: schedule.Carry{Inc: 5}}
 	c.Answered(r, 1, 1)
-	assert.True(t, c.TryRefused())
+	assert.True(t, refused(c, 1))
 	full := c.FullUntil().Seconds() + 1
 	assert.Greater(t, full, 1.05)
 	assert.LessOrEqual(t, full, 1.0751, "at most a quarter of a period later")
@@ -215,10 +215,18 @@ func TestStrictTry(t *testing.T) {
 
 	c, _ = slot(w, strictLimit(10), 1.3)
 	assert.Nil(t, c.Next(1.1, try), "a slot is on its way")
-	assert.False(t, c.TryRefused())
+	assert.False(t, refused(c, 1.299))
+	next, yes := c.TryRefused(1.1)
+	assert.True(t, yes, "it is for later")
+	assert.InDelta(t, 1.3, next, 1e-9)
 	assert.InDelta(t, 1.3, c.NextPermit(1.1), 1e-9)
 	c.Advance(Time{Now: 1.3}, try)
-	assert.True(t, c.TryRefused(), "another limit has no permit for it")
+	assert.True(t, refused(c, 1.3), "another limit has no permit for it")
+}
+
+func refused(s *client, now float64) bool {
+	_, yes := s.TryRefused(now)
+	return yes
 }
 
 // TestStrictQueue: a caller that finds the line full queues. It asks again when its turn is due or
