@@ -47,7 +47,7 @@ func (l *Lane) apply() {
 		}
 		return shares
 	}
-	l.resolved = r
+	l.caughtUpBacklog, l.throttleCaughtUp = r.CaughtUpBacklog, r.ThrottleCaughtUp
 	l.limits = admit(l, share(r.Messages), share(r.Bytes), &r)
 	l.setQuota(r.Quota)
 	l.of.outcomes.counted.Store(r.Outcomes)
@@ -106,7 +106,7 @@ func (l *Lane) admit() {
 	}
 	a := l.limits
 	if !a.paused {
-		exempt := l.caughtUp && !l.resolved.ThrottleCaughtUp
+		exempt := l.caughtUp && !l.throttleCaughtUp
 		a = a.without(func(s *sharing.Share) bool {
 			return s.Open() || exempt && s.Limit.ExemptsCaughtUp
 		})

@@ -21,7 +21,7 @@ func (h *Handle) ReportBacklog(messages int64) {
 	l := h.Lane
 	l.engine.mu.Lock()
 	defer l.engine.mu.Unlock()
-	threshold := l.resolved.CaughtUpBacklog
+	threshold := l.caughtUpBacklog
 	l.mu.Lock()
 	b, open := h.backlog, slices.Contains(l.handles, h)
 	if open {

@@ -54,7 +54,7 @@ func (e *Engine) open(h *Handle, id resolve.Lane, like *Handle) error {
 	l := e.lanes[id]
 	if l == nil {
 		l = &Lane{engine: e, id: id, place: -1, due: math.Inf(1)}
-		l.limits = admit(l, nil, nil, &l.resolved)
+		l.limits = admit(l, nil, nil, &resolve.Subscription{})
 		l.of = e.subscriptionOf(l)
 		e.lanes[id] = l
 		if old, ok := e.ended[id]; ok {

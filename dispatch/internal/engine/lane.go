@@ -49,12 +49,13 @@ type Lane struct {
 	handles []*Handle
 
 	// Engine.mu guards the rest, but for the id, which does not change.
-	id         resolve.Lane
-	resolved   resolve.Subscription // that limits is of
-	debts      map[string]int64     // of limits that no longer apply, by their keys
-	validUntil time.Time            // of caughtUp
-	endedAt    time.Time            // when the last handle was closed
-	successor  *Lane                // has taken over the shares
+	id               resolve.Lane
+	caughtUpBacklog  int64            // messages; caught up at this backlog or under
+	throttleCaughtUp bool             // throttled when caught up, too
+	debts            map[string]int64 // of limits that no longer apply, by their keys
+	validUntil       time.Time        // of caughtUp
+	endedAt          time.Time        // when the last handle was closed
+	successor        *Lane            // has taken over the shares
 }
 
 // A caller waits in the line of a lane.

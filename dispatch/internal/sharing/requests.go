@@ -26,8 +26,21 @@ type requests struct {
 	clock     clock            // the last answer that was not late
 	unheard   schedule.Answers // outcomes that the store has not been told of
 
-	request    permits.Request  // the one that is pending, as is
-	allocation permits.Allocate // this: they are used again
+	memory *requestMemory // nil before the first
+}
+
+// A requestMemory is the memory of a share's request, which the next one uses again. Most of the
+// shares of a process with many topics never send one.
+type requestMemory struct {
+	request    permits.Request
+	allocation permits.Allocate
+}
+
+func (r *requests) requestMemory() *requestMemory {
+	if r.memory == nil {
+		r.memory = new(requestMemory)
+	}
+	return r.memory
 }
 
 // rtt is how long a request takes, seconds; 0 = unknown.
@@ -36,11 +49,12 @@ func (r *requests) rtt() float64 { return min(r.rtts[0], r.rtts[1]) }
 // send notes that a request is on its way, and returns it.
 func (s *Share) send(now float64, r permits.Request) *permits.Request {
 	r.Key = s.Limit.Key
-	s.request = r
+	m := s.requestMemory()
+	m.request = r
 	s.expired = 0
 	s.pending, s.used = true, false
 	s.heldUp, s.sent, s.sentRev = 0, now, s.Limit.Revision
-	return &s.request
+	return &m.request
 }
 
 // allocate completes a request to the schedule.
@@ -59,8 +73,9 @@ func (s *Share) allocate(now float64, r schedule.Request) *permits.Request {
 		r.Want = 0 // a frozen store may answer this however late: only its clock is wanted
 	}
 	r.Low, r.High = s.clock.bounds(now)
-	s.allocation = permits.Allocate{Request: r}
-	return s.send(now, permits.Request{Allocate: &s.allocation})
+	m := s.requestMemory()
+	m.allocation = permits.Allocate{Request: r}
+	return s.send(now, permits.Request{Allocate: &m.allocation})
 }
 
 // succeeded notes an answer with the store's clock in it.
