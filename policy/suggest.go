@@ -48,7 +48,7 @@ func (t *table[T]) near(wrong string) string {
 	bare := func(name string) string { return strings.ToLower(strings.ReplaceAll(name, ".", "")) }
 	name := bare(wrong)
 	var inGroups []string
-	nearest, least := "", 1+len(name)/5 // the most letters that may differ
+	nearest, allowed := "", 1+len(name)/5 // the most letters that may differ
 	for _, r := range t.rows {
 		if bare(r.name) == name {
 			return r.name
@@ -56,8 +56,8 @@ func (t *table[T]) near(wrong string) string {
 		if _, field, ok := strings.Cut(r.name, "."); ok && bare(field) == name {
 			inGroups = append(inGroups, r.name)
 		}
-		if d := distance(bare(r.name), name); d <= least && (nearest == "" || d < least) {
-			nearest, least = r.name, d
+		if d := distance(bare(r.name), name); d <= allowed && (nearest == "" || d < allowed) {
+			nearest, allowed = r.name, d
 		}
 	}
 	if len(inGroups) == 1 {

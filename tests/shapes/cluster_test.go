@@ -16,13 +16,14 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
+	"github.com/dispatchthrottle/throttle/dispatch/pool"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// TestClusterSpreadsLimits: one call allocates on every shard, and all limits of a topic are on the
-// same one.
+// TestClusterSpreadsLimits: one call allocates on every shard, and all limits of a topic are on
+// the same one.
 func TestClusterSpreadsLimits(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
@@ -64,9 +65,9 @@ func TestClusterSpreadsLimits(t *testing.T) {
 	assert.Len(t, shards, 3, "all shards have limits")
 }
 
-// TestClusterStateIsReadOnItsShard: the time returned with a state is that of the server that keeps
-// the state.
-func TestClusterStateIsReadOnItsShard(t *testing.T) {
+// TestClusterTimeIsOfTheShard: the time returned with a state or a record is that of the server
+// that keeps it.
+func TestClusterTimeIsOfTheShard(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
 	store := open(t, c.URL)
@@ -79,6 +80,25 @@ func TestClusterStateIsReadOnItsShard(t *testing.T) {
 	for range 20 {
 		_, _, err := store.State(t.Context(), key)
 		require.NoError(t, err)
+		_, _, err = store.Value(t.Context(), "throttle:rates:{a}")
+		require.NoError(t, err)
+		err = store.Update(t.Context(), "throttle:rates:{a}", time.Minute, func([]byte, float64) []byte {
+			return []byte("x")
+		})
+		require.NoError(t, err)
+		terms := pool.Terms{
+			Names: []string{"eu"}, Permits: 10, Period: 1, Ahead: 0.1, TTL: 10,
+		}
+		records := []*permits.Request{
+			{Key: "throttle:limit:{a}:s", Heartbeat: &permits.Heartbeat{Member: "m", TTL: 10, Rate: 10}},
+			{Key: "throttle:limit:{a}:g", Draw: &permits.Draw{
+				Terms: terms, Rate: 10, Visit: pool.Visit{Group: "eu", Member: "m", Want: 1},
+			}},
+		}
+		store.Do(t.Context(), records)
+		for _, r := range records {
+			require.NoError(t, r.Err)
+		}
 	}
 	for _, node := range c.Nodes {
 		if node != c.Owner(key) {

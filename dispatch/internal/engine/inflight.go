@@ -46,8 +46,8 @@ func (f *inFlight) tryAcquire(n, max int64) int64 {
 
 // free is how many more messages of a lane may be in flight soon: at least one if its turn is
 // next, so that it has a permit then.
-func (f *inFlight) free(l *Lane, most int64) int64 {
-	free := most - f.n.Load()
+func (f *inFlight) free(l *Lane, bound int64) int64 {
+	free := bound - f.n.Load()
 	if f.next.Load() == l {
 		return max(1, free)
 	}

@@ -118,7 +118,8 @@ func (l *Lane) Acquire(ctx context.Context, max int, size int64) (Grant, error) 
 	c := l.enter(a, int64(max), size)
 	l.mu.Unlock()
 	defer l.engine.callers.Put(c)
-	// This is read after the caller has entered: a step that does not see the caller clears it first.
+	// This is read after the caller has entered: a step that does not see the caller clears it
+	// first.
 	if !l.covered.Load() {
 		l.engine.touch(l, false)
 	}
@@ -166,8 +167,8 @@ func (l *Lane) enter(a *Admission, max, size int64) *caller {
 	return c
 }
 
-// enterAgain puts a caller that was served in vain back at its place in the line, or answers it if
-// there is nothing to wait for any more. No lock is needed.
+// enterAgain puts a caller that came too late for its slot back at its place in the line, or
+// answers it if there is nothing to wait for any more. No lock is needed.
 func (l *Lane) enterAgain(c *caller) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

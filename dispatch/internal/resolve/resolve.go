@@ -145,7 +145,7 @@ func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by shar
 		Revision: Revision{t.Policies.Identity, t.Policies.Revision},
 		Pace:     Pace{Mode: policy.Fair, Round: time.Duration(p.Round).Seconds()},
 	}
-	plain := scope.Kind == policy.TopicKind || scope.Kind == policy.SubscriptionKind
+	ofTopic := scope.Kind == policy.TopicKind || scope.Kind == policy.SubscriptionKind
 	if p.MessageRate.Limited() {
 		m := limit
 		m.Key, m.Reason = permits.LimitKey(t.Cluster, scope, false), Reason(scope.Kind, false)
@@ -153,7 +153,7 @@ func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by shar
 		m.Rate, m.Burst = p.MessageRate.PerSec(), float64(*p.Burst)
 		m.Ramp = rampTo(m.Rate, p.Ramp.From.PerSec(), p)
 		m.share(t, p)
-		m.ExemptsCaughtUp = plain && m.Mode != policy.Strict
+		m.ExemptsCaughtUp = ofTopic && m.Mode != policy.Strict
 		s.Messages = append(s.Messages, m)
 	}
 	if p.ByteRate.Limited() {
@@ -162,7 +162,7 @@ func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by shar
 		b.Reserved = by.reservedBytes
 		b.Rate, b.Burst = p.ByteRate.PerSec(), float64(*p.ByteBurst)
 		b.Ramp = rampTo(b.Rate, p.Ramp.FromBytes.PerSec(), p)
-		b.ExemptsCaughtUp = plain
+		b.ExemptsCaughtUp = ofTopic
 		s.Bytes = append(s.Bytes, b)
 	}
 }

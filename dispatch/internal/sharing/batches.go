@@ -41,8 +41,8 @@ func (b *batches) Advance(t Time, d Demand) {
 	b.observe(now, d)
 	b.release(t, b.grace())
 	b.age(now, b.Limit.Round)
-	if b.lendAt > 0 {
-		b.lend(now, d)
+	if b.ownDue > 0 {
+		b.releaseOwn(now, d)
 	}
 }
 
@@ -68,8 +68,8 @@ func (b *batches) adjust(now float64) {
 	}
 	if f := rate / b.rate; b.rate > 0 {
 		b.share *= f
-		if b.lendAt > now {
-			b.lendAt = now + (b.lendAt-now)/f
+		if b.ownDue > now {
+			b.ownDue = now + (b.ownDue-now)/f
 		}
 		b.lowered = f < 1
 	}
@@ -158,7 +158,7 @@ func (b *batches) handsBack(now float64, d Demand) bool {
 
 // Idle reports whether nothing is held or wanted.
 func (b *batches) Idle() bool {
-	return !b.pending && len(b.batches) == 0 && b.expired == 0 && b.lendAt == 0 && b.Empty() &&
+	return !b.pending && len(b.batches) == 0 && b.expired == 0 && b.ownDue == 0 && b.Empty() &&
 		(b.gone || b.keepUntil > 0 || !b.used)
 }
 
@@ -172,8 +172,8 @@ func (b *batches) WakeAt(now float64) float64 {
 	if !b.pending && b.gone && b.retryAt > now && b.held()+b.expired > 0 {
 		at = min(at, b.retryAt)
 	}
-	if b.lendAt > 0 && d.Waiting > 0 {
-		at = min(at, b.lendAt)
+	if b.ownDue > 0 && d.Waiting > 0 {
+		at = min(at, b.ownDue)
 	}
 	if b.keepUntil > 0 && b.held() > 0 {
 		at = min(at, b.keepUntil)

@@ -30,8 +30,8 @@ func (c *client) reply(r *permits.Request, now float64, n, start float64) {
 	c.Answered(r, now, now)
 }
 
-// TestLoweredLimit: permits of a limit that was lowered go back before new ones are requested, also
-// those that were on their way when it was lowered.
+// TestLoweredLimit: permits of a limit that was lowered go back before new ones are requested,
+// also those that were on their way when it was lowered.
 func TestLoweredLimit(t *testing.T) {
 	for _, pending := range []bool{false, true} {
 		w := newWorld()
@@ -82,11 +82,11 @@ func TestSlotsFromArrival(t *testing.T) {
 func TestChangedRate(t *testing.T) {
 	w := newWorld()
 	c, f := fairShare(w)
-	f.share, f.lendAt = 40, 2
+	f.share, f.ownDue = 40, 2
 	c.Apply(at(c.Limit, 200))
 	c.Advance(Time{Now: 1.5}, Demand{})
 	assert.InDelta(t, 80, f.share, 1e-9)
-	assert.InDelta(t, 1.75, f.lendAt, 1e-9, "the gap of the next permit of an outage")
+	assert.InDelta(t, 1.75, f.ownDue, 1e-9, "the gap of the next permit of an outage")
 }
 
 // TestChangedRamp: a limit that changes during its ramp goes on at the rate it had reached.
@@ -208,7 +208,7 @@ func TestIdle(t *testing.T) {
 		"permits":         func(c *client, _ *fair) { c.Return(1) },
 		"a batch":         func(c *client, _ *fair) { c.add(5, 2, 0.01, 1, 1, 1) },
 		"expired permits": func(c *client, _ *fair) { c.expire(1, 1) },
-		"an outage":       func(_ *client, f *fair) { f.lendAt = 2 },
+		"an outage":       func(_ *client, f *fair) { f.ownDue = 2 },
 		"a request":       func(c *client, _ *fair) { c.Next(1, one) },
 		"callers":         func(c *client, _ *fair) { c.used = true },
 	} {
@@ -268,11 +268,11 @@ func TestBatchesWakeAt(t *testing.T) {
 		do func(c *client, f *fair)
 		at float64
 	}{
-		"kept permits":  {func(c *client, f *fair) { f.keepUntil, f.strayAt = 1.3, 9; c.Return(1) }, 1.3},
-		"are callers":   {func(c *client, f *fair) { f.use = 5; c.Return(1) }, 1.01},
-		"hardly used":   {func(c *client, f *fair) { f.use = 0.2; c.Return(1) }, 1.1},
-		"a lent permit": {func(_ *client, f *fair) { f.lendAt, f.demand = 1.7, one }, 1.7},
-		"a retry":       {func(_ *client, f *fair) { f.retryAt, f.demand = 1.6, one }, 1.6},
+		"kept permits":         {func(c *client, f *fair) { f.keepUntil, f.strayAt = 1.3, 9; c.Return(1) }, 1.3},
+		"are callers":          {func(c *client, f *fair) { f.use = 5; c.Return(1) }, 1.01},
+		"hardly used":          {func(c *client, f *fair) { f.use = 0.2; c.Return(1) }, 1.1},
+		"a ownReleased permit": {func(_ *client, f *fair) { f.ownDue, f.demand = 1.7, one }, 1.7},
+		"a retry":              {func(_ *client, f *fair) { f.retryAt, f.demand = 1.6, one }, 1.6},
 	} {
 		w := newWorld()
 		s, f := fairShare(w)
@@ -281,23 +281,23 @@ func TestBatchesWakeAt(t *testing.T) {
 	}
 }
 
-// TestOutageBegins: a replica lends after two failed requests, and counts what it lent in this
-// outage only.
+// TestOutageBegins: a replica goes on after two failed requests, and counts what it released in
+// this outage only.
 func TestOutageBegins(t *testing.T) {
 	w := newWorld()
 	c, f := fairShare(w)
-	f.lent = 9
+	f.ownReleased = 9
 	for i, begins := range []bool{false, true} {
 		r := c.Next(c.retryAt+1, one)
 		r.Err = assert.AnError
 		c.Answered(r, c.retryAt+1, c.retryAt+1)
-		assert.Equal(t, begins, f.lendAt > 0, "failure %d", i+1)
-		assert.Zero(t, f.lent)
+		assert.Equal(t, begins, f.ownDue > 0, "failure %d", i+1)
+		assert.Zero(t, f.ownReleased)
 	}
 	f.gone = false
 	r := c.Next(c.retryAt+1, one)
 	c.reply(r, c.retryAt+1, 1, 0)
-	assert.Zero(t, f.lendAt)
+	assert.Zero(t, f.ownDue)
 }
 
 // TestALateLoop: permits that are overdue by more than a round are lost. Of a limit that busy

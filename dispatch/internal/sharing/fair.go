@@ -58,7 +58,7 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		f.carry.Shifts -= told
 		reply.Start = max(min(reply.Start, 0), reply.Start-reply.Ahead)
 	}
-	f.repay(now, reply.Since > f.done-f.cutAt)
+	f.endOutage(now, reply.Since > f.done-f.cutAt)
 	if reply.N == 0 {
 		return
 	}

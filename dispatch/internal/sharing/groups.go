@@ -32,9 +32,9 @@ func newGroups(s *Share) *groups {
 // with its own group's permits once the others have noticed its silence.
 func (g *groups) Advance(t Time, d Demand) {
 	g.mayNot = g.share == 0 || !g.Limit.Groups.Terms.MayGoOn(t.Now-g.failedAt)
-	before := g.lent
+	before := g.ownReleased
 	g.batches.Advance(t, d)
-	g.unpaid = min(g.unpaid+g.lent-before, g.before)
+	g.unpaid = min(g.unpaid+g.ownReleased-before, g.before)
 }
 
 // Next draws permits, or shows that the member is there.
@@ -89,7 +89,7 @@ func (g *groups) Answered(r *permits.Request, done, now float64) {
 	if !g.settle(r, done, now) {
 		return
 	}
-	g.repay(now, false)
+	g.endOutage(now, false)
 	visit, drawn := &r.Draw.Visit, &r.Draw.Drawn
 	if drawn.Period != g.period {
 		if g.before = 0; drawn.Period == g.period+1 {

@@ -124,7 +124,7 @@ func TestGroupsOutage(t *testing.T) {
 	assert.Equal(t, unpaid, spent)
 	assert.Zero(t, c.groups().unpaid)
 	assert.Zero(t, w.last().Draw.Visit.Spent)
-	assert.Zero(t, c.groups().lendAt)
+	assert.Zero(t, c.groups().ownDue)
 }
 
 // TestGroupsAnswers: the share is what was drawn of the group's part in the period before. Each row

@@ -5,9 +5,9 @@ import "github.com/dispatchthrottle/throttle/policy"
 // An outageShare is what a replica takes on its own while the permit store is unavailable, if the
 // limit's policy says `onOutage: share`: its last share.
 type outageShare struct {
-	lendAt float64 // when the next permit of its own is due; 0 = the store is available
-	lent   int64   // permits of its own since the store was last available
-	mayNot bool    // the mode does not let the replica go on now
+	ownDue      float64 // when the next permit of its own is due; 0 = the store is available
+	ownReleased int64   // permits of its own since the store was last available
+	mayNot      bool    // the mode does not let the replica go on now
 }
 
 // maxRepaid is how much of a replica's share is owed after an outage at most, in seconds.
@@ -16,38 +16,38 @@ const maxRepaid = 2.0
 // cutOff notes a request that failed; the first in a row begins a count of its own.
 func (b *batches) cutOff(now float64, first bool) {
 	if first {
-		b.lent = 0
+		b.ownReleased = 0
 	}
-	if b.outage() && b.lendAt == 0 {
-		b.lendAt = now + 1.5*b.Limit.Round // the next request may succeed before
+	if b.outage() && b.ownDue == 0 {
+		b.ownDue = now + 1.5*b.Limit.Round // the next request may succeed before
 	}
 }
 
-// lend releases the permits that are due without the store. Each comes a share's gap after the one
-// before, so that the replica never exceeds its share of the time that passes. Permits are released
-// only while callers want some and nothing allocated is left.
-func (b *batches) lend(now float64, d Demand) {
+// releaseOwn releases the permits that are due without the store. Each comes a share's gap after
+// the one before, so that the replica never exceeds its share of the time that passes. Permits are
+// released only while callers want some and nothing allocated is left.
+func (b *batches) releaseOwn(now float64, d Demand) {
 	if b.Limit.OnOutage != policy.OutageShare {
 		return
 	}
 	gap := 1 / b.lastShare()
 	switch {
 	case b.mayNot, b.held() == 0 && d.Waiting == 0 && b.asked == 0:
-		b.lendAt = max(b.lendAt, now)
+		b.ownDue = max(b.ownDue, now)
 		return
 	case b.held() > 0:
-		b.lendAt = max(b.lendAt, now+gap)
+		b.ownDue = max(b.ownDue, now+gap)
 		return
-	case b.lendAt > now:
+	case b.ownDue > now:
 		return
 	}
-	k := int64((now-b.lendAt)/gap) + 1
-	if most := int64(b.Limit.Round/gap) + 1; k > most {
-		k, b.lendAt = most, now
+	k := int64((now-b.ownDue)/gap) + 1
+	if round := int64(b.Limit.Round/gap) + 1; k > round {
+		k, b.ownDue = round, now
 	}
 	b.supply(k)
-	b.lent += k
-	b.lendAt += float64(k) * gap
+	b.ownReleased += k
+	b.ownDue += float64(k) * gap
 }
 
 // lastShare is the share last told. If that was long before the outage, other replicas may have it
@@ -67,19 +67,19 @@ func (b *batches) lastShare() float64 {
 	return b.rate / 1000
 }
 
-// repay ends the lending. What was released ahead of its time is owed. If the store was
-// unavailable to some replicas only, the others were allocated the slots of that time, so that all
-// that was lent is owed.
-func (b *batches) repay(now float64, partial bool) {
-	if b.lendAt == 0 {
+// endOutage notes that the store is available again. What was released ahead of its time is owed.
+// If the store was unavailable to some replicas only, the others were allocated the slots of that
+// time, so that all that was released without it is owed.
+func (b *batches) endOutage(now float64, partial bool) {
+	if b.ownDue == 0 {
 		return
 	}
-	owed, share := b.lendAt-now, b.lastShare()
+	owed, share := b.ownDue-now, b.lastShare()
 	if b.Limit.OnOutage == policy.OutageShare {
-		if partial && b.lent > 0 {
-			owed += float64(b.lent) / share
+		if partial && b.ownReleased > 0 {
+			owed += float64(b.ownReleased) / share
 		}
 		b.supply(-int64(max(0, min(owed, maxRepaid)*share)))
 	}
-	b.lendAt = 0
+	b.ownDue = 0
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// TestOutageShare: with onOutage share, a replica goes on at its last share in an outage. The limit
-// is kept afterwards too.
+// TestOutageShare: with onOutage share, a replica goes on at its last share in an outage. The
+// limit is kept afterwards too.
 func TestOutageShare(t *testing.T) {
 	for outage, taken := range map[policy.OnOutage]float64{
 		policy.OutageShare: 250, policy.OutageStop: 0, policy.OutageOpen: 0,
@@ -59,22 +59,22 @@ func TestLastShare(t *testing.T) {
 	}
 }
 
-// TestLend: lent permits come a share's gap apart, while callers want some and no allocated permit
-// is left. A pause makes up for a round at most.
+// TestLend: ownReleased permits come a share's gap apart, while callers want some and no allocated
+// permit is left. A pause makes up for a round at most.
 func TestLend(t *testing.T) {
 	w := newWorld()
 	b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
 	b.rate, b.share, b.shareAt, b.failedAt = 100, 20, 1, 1
 	b.failures = 2
 	b.cutOff(2, false)
-	assert.InDelta(t, 2.15, b.lendAt, 1e-9, "the next request may succeed before")
+	assert.InDelta(t, 2.15, b.ownDue, 1e-9, "the next request may succeed before")
 	waits := Demand{Waiting: 1}
 	for i, c := range []struct {
-		now  float64
-		d    Demand
-		may  bool
-		lent int64
-		next float64
+		now         float64
+		d           Demand
+		may         bool
+		ownReleased int64
+		next        float64
 	}{
 		{2.1, waits, true, 0, 2.15},
 		{2.15, waits, true, 1, 2.2},
@@ -87,28 +87,28 @@ func TestLend(t *testing.T) {
 		if c.now != 2.16 {
 			b.withdraw(b.Available())
 		}
-		before := b.lent
+		before := b.ownReleased
 		b.mayNot = !c.may
-		b.lend(c.now, c.d)
-		assert.Equal(t, c.lent, b.lent-before, "row %d", i)
-		assert.InDelta(t, c.next, b.lendAt, 1e-9, "row %d", i)
+		b.releaseOwn(c.now, c.d)
+		assert.Equal(t, c.ownReleased, b.ownReleased-before, "row %d", i)
+		assert.InDelta(t, c.next, b.ownDue, 1e-9, "row %d", i)
 	}
-	assert.EqualValues(t, 7, b.lent)
+	assert.EqualValues(t, 7, b.ownReleased)
 	b.cutOff(10, false)
-	assert.EqualValues(t, 7, b.lent)
+	assert.EqualValues(t, 7, b.ownReleased)
 	b.cutOff(10, true)
-	assert.Zero(t, b.lent, "another outage")
+	assert.Zero(t, b.ownReleased, "another outage")
 }
 
 // TestRepay: permits released ahead of their time are owed, up to two seconds of the share. If the
-// store was unavailable to some replicas only, all lent permits are owed.
+// store was unavailable to some replicas only, all ownReleased permits are owed.
 func TestRepay(t *testing.T) {
 	for i, c := range []struct {
-		outage  policy.OnOutage
-		lendAt  float64
-		lent    int64
-		partial bool
-		debt    int64
+		outage      policy.OnOutage
+		ownDue      float64
+		ownReleased int64
+		partial     bool
+		debt        int64
 	}{
 		{policy.OutageShare, 10.11, 50, false, 2},
 		{policy.OutageShare, 9, 50, false, 0}, // the next permit was overdue
@@ -123,15 +123,15 @@ func TestRepay(t *testing.T) {
 		l := limited(policy.Fair, 100)
 		l.OnOutage = c.outage
 		b := &newFair(w.join(l).Share).batches
-		b.rate, b.share, b.shareAt, b.failedAt, b.lendAt, b.lent = 100, 20, 1, 1, c.lendAt, c.lent
-		b.repay(10, c.partial)
+		b.rate, b.share, b.shareAt, b.failedAt, b.ownDue, b.ownReleased = 100, 20, 1, 1, c.ownDue, c.ownReleased
+		b.endOutage(10, c.partial)
 		assert.Equal(t, c.debt, b.Debt(), "row %d", i)
 		assert.Zero(t, b.Available(), "row %d", i)
-		assert.Zero(t, b.lendAt)
+		assert.Zero(t, b.ownDue)
 	}
 }
 
-// TestPartialOutage: a replica that alone was cut off repays what it lent, since its slots were
+// TestPartialOutage: a replica that alone was cut off owes what it released, since its slots were
 // allocated to others.
 func TestPartialOutage(t *testing.T) {
 	for _, partial := range []bool{false, true} {
@@ -159,8 +159,8 @@ func TestPartialOutage(t *testing.T) {
 				c.due = w.now
 			}
 		}
-		lent := a.Mode.(*fair).lent
-		assert.Positive(t, lent)
+		ownReleased := a.Mode.(*fair).ownReleased
+		assert.Positive(t, ownReleased)
 		a.callers = 0
 		a.retryAt = 0
 		r := a.Next(w.now, Demand{Waiting: 1, Callers: 1, Anybody: true})
@@ -169,7 +169,7 @@ func TestPartialOutage(t *testing.T) {
 			a.Answered(r, w.now, w.now)
 		}
 		if partial {
-			assert.GreaterOrEqual(t, a.Debt(), lent-3)
+			assert.GreaterOrEqual(t, a.Debt(), ownReleased-3)
 		} else {
 			assert.LessOrEqual(t, a.Debt(), int64(5))
 		}

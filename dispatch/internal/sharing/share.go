@@ -55,7 +55,7 @@ func (s *Share) Apply(limit resolve.Limit) (moved bool) {
 	return limit.Revision != was
 }
 
-// Refusing reports whether a caller was refused of late, so that it is worth while to know when it
+// Refusing reports whether a caller was refused recently, so that it is worth while to know when it
 // may come back.
 func (s *Share) Refusing() bool { return s.asked > 0 || s.refused.Load() > 0 }
 

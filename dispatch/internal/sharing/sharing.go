@@ -57,15 +57,15 @@ type Time struct {
 
 // A Demand is what the callers of a share want at this moment.
 type Demand struct {
-	Waiting float64 // permits asked for by callers whom this limit holds up
-	Callers int     // callers that wait; for a strict limit, those whom no other limit holds up
+	Waiting float64 // permits asked for by callers that this limit holds up
+	Callers int     // callers that wait; for a strict limit, those that no other limit holds up
 	Anybody bool    // a caller waits for the message, whichever limit holds it up
 	Try     bool    // strict: a caller wants a slot that is free now, or none
 }
 
 // A Report is what people are told of a share.
 type Report struct {
-	Use     float64 // permits a second that callers take, of late
+	Use     float64 // permits a second that callers take, measured recently
 	Allowed float64 // the line's rate now, permits a second: lower on a ramp or after busy answers
 	Share   float64 // that this replica may count on, permits a second; 0 = unknown
 	Queued  bool    // strict: in the line's queue

@@ -20,7 +20,7 @@ type split struct {
 	lease  pool.Lease
 	told   pool.Answer   // the last one
 	lot    uint64        // drawn, for a rank where the policy says the pool size
-	offset float64       // the store's clock less ours, from the fastest answer of late
+	offset float64       // the store's clock less ours, from the fastest of the recent answers
 	line   schedule.Line // of the limit's ramp, as last told
 	active bool          // permits were wanted since the last heartbeat
 	size   int           // the pool size, and
@@ -66,8 +66,7 @@ func (s *split) Advance(t Time, d Demand) {
 	if due <= 0 {
 		return
 	}
-	most := max(1, int64(s.share*s.Limit.Round))
-	room := max(0, most-s.Available())
+	room := max(0, max(1, int64(s.share*s.Limit.Round))-s.Available())
 	s.lost += max(0, due-room)
 	s.noteStart(t.Step)
 	s.supply(min(due, room))

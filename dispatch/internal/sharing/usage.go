@@ -2,7 +2,7 @@ package sharing
 
 import "math"
 
-// A usage is how fast callers take permits, and how many they want in vain.
+// A usage is how fast callers take permits, and how many they were refused.
 type usage struct {
 	use       float64 // permits a second, averaged over 300 ms
 	meter     meter   // of the same, for people

@@ -287,6 +287,31 @@ func TestStore(t *testing.T) { permitstest.Check(t, open(t, services.Etcd(t).End
 
 func TestBacksOff(t *testing.T) { permitstest.BacksOff(t, open(t, services.Etcd(t).Endpoint)) }
 
+// TestConflictsLeaveOneLease: an Update that loses to others a few times grants one lease, not one
+// for each attempt.
+func TestConflictsLeaveOneLease(t *testing.T) {
+	e := services.Etcd(t)
+	l := open(t, e.Endpoint)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	const key = "throttle:pool:{a}"
+	lost := 0
+	err = l.Update(t.Context(), key, time.Minute, func([]byte, float64) []byte {
+		if lost < 4 {
+			lost++
+			_, err := client.Put(t.Context(), permits.EtcdKey("/test", key), "of another")
+			require.NoError(t, err)
+		}
+		return []byte("x")
+	})
+	require.NoError(t, err)
+	require.Equal(t, 4, lost)
+	leases, err := client.Leases(t.Context())
+	require.NoError(t, err)
+	require.Len(t, leases.Leases, 1)
+}
+
 // TestLongerTTL: a value lives for the ttl of its last Update, where that is longer than the one
 // before.
 func TestLongerTTL(t *testing.T) {

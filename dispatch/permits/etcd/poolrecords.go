@@ -33,6 +33,7 @@ func (s *Store) swap(
 	ctx context.Context, client *clientv3.Client, key string, ttl time.Duration, f change,
 ) error {
 	key = permits.EtcdKey(s.prefix, key)
+	var granted clientv3.LeaseID // to an attempt that has lost; 0 = none yet
 	for attempt := 0; ; attempt++ {
 		got, err := client.Get(ctx, key)
 		if err != nil {
@@ -51,8 +52,13 @@ func (s *Store) swap(
 		}
 		op := clientv3.OpDelete(key)
 		if text != nil {
-			if lease, err = s.extend(ctx, client, lease, ttl); err != nil {
-				return err
+			if !renew(ctx, client, lease, ttl) {
+				if granted == 0 {
+					if granted, err = grant(ctx, client, ttl); err != nil {
+						return err
+					}
+				}
+				lease = granted
 			}
 			op = clientv3.OpPut(key, string(text), clientv3.WithLease(lease))
 		}
@@ -89,21 +95,27 @@ func (s *Store) Value(ctx context.Context, key string) ([]byte, float64, error) 
 	return got.Kvs[0].Value, now, nil
 }
 
-// extend renews a lease, or grants another one if it has ended or is for less than ttl: a lease
-// is renewed for as long as it was granted for.
-func (s *Store) extend(
+// renew renews a lease, and reports whether it is good for ttl: it may have ended, or be for less,
+// since a lease is renewed for as long as it was granted for.
+func renew(
 	ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, ttl time.Duration,
-) (clientv3.LeaseID, error) {
-	seconds := int64((ttl + time.Second - 1) / time.Second)
-	if lease != 0 {
-		renewed, err := client.KeepAliveOnce(ctx, lease)
-		if err == nil && renewed.TTL >= seconds {
-			return lease, nil
-		}
+) bool {
+	if lease == 0 {
+		return false
 	}
-	granted, err := client.Grant(ctx, seconds)
+	renewed, err := client.KeepAliveOnce(ctx, lease)
+	return err == nil && renewed.TTL >= seconds(ttl)
+}
+
+func grant(
+	ctx context.Context, client *clientv3.Client, ttl time.Duration,
+) (clientv3.LeaseID, error) {
+	granted, err := client.Grant(ctx, seconds(ttl))
 	if err != nil {
 		return 0, fmt.Errorf("etcd permit store: grant a lease: %w", err)
 	}
 	return granted.ID, nil
 }
+
+// seconds rounds d up: leases are granted for whole seconds.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

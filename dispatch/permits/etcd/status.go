@@ -22,8 +22,10 @@ func (s *Store) Publish(
 	}
 	key := permits.EtcdStatus(s.prefix, cluster, replica)
 	lease, _ := s.leases.Get(key)
-	if lease, err = s.extend(ctx, client, lease, ttl); err != nil {
-		return err
+	if !renew(ctx, client, lease, ttl) {
+		if lease, err = grant(ctx, client, ttl); err != nil {
+			return err
+		}
 	}
 	s.leases.Add(key, lease)
 	if _, err = client.Put(ctx, key, string(status), clientv3.WithLease(lease)); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/pool"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // Allocate makes one allocation of the limit with that key.
@@ -37,8 +38,9 @@ func Check(t *testing.T, store dispatch.PermitStore) {
 	slowsDown(t, store)
 }
 
+// newKey is the key of a limit that no other test has.
 func newKey() string {
-	return fmt.Sprintf("throttle:limit:{permitstest-%d}:messages", rand.Int64())
+	return permits.LimitKey(fmt.Sprintf("permitstest-%d", rand.Int64()), policy.ClusterScope(), false)
 }
 
 func request() schedule.Request {

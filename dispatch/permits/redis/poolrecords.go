@@ -115,6 +115,9 @@ func (s *Store) fields(c *call) (fields []any, now float64, err error) {
 		return nil, 0, s.wrap("read "+c.key, err)
 	}
 	clock := make([]float64, 2) // seconds and microseconds
+	if len(fields) < len(clock) {
+		return nil, 0, fmt.Errorf("redis permit store: read %s: no clock in %v", c.key, fields)
+	}
 	for i := range clock {
 		text, _ := fields[i].(string) // "" is no number, either
 		if clock[i], err = strconv.ParseFloat(text, 64); err != nil {

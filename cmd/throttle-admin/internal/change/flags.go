@@ -57,8 +57,8 @@ func (f *SetFlags) TTL(cmd *cobra.Command, unset ...string) (time.Duration, erro
 	case err != nil:
 		err = cli.ArgError("for", f.For, "invalid duration: want 90s, 10m or 2h")
 	case d < configstore.MinTTL || d > configstore.MaxTTL:
-		least, most := policy.Duration(configstore.MinTTL), policy.Duration(configstore.MaxTTL)
-		err = cli.ArgError("for", f.For, fmt.Sprintf("out of range: want %s..%s", least, most))
+		low, high := policy.Duration(configstore.MinTTL), policy.Duration(configstore.MaxTTL)
+		err = cli.ArgError("for", f.For, fmt.Sprintf("out of range: want %s..%s", low, high))
 	}
 	return d, errors.Join(err, unsetErr)
 }

@@ -11,8 +11,8 @@ import (
 const MaxInput = 64 << 20
 
 // Read reads a file, or the standard input if name is "-", and returns a name for errors. It
-// stops after most+1 bytes, so that the caller can tell a file that is too large.
-func (a *App) Read(name string, most int64) (shown string, data []byte, err error) {
+// stops after max+1 bytes, so that the caller can tell a file that is too large.
+func (a *App) Read(name string, max int64) (shown string, data []byte, err error) {
 	in := a.Stdin
 	if name != "-" {
 		f, err := os.Open(name)
@@ -24,7 +24,7 @@ func (a *App) Read(name string, most int64) (shown string, data []byte, err erro
 	} else {
 		name = "stdin"
 	}
-	data, err = io.ReadAll(io.LimitReader(in, most+1))
+	data, err = io.ReadAll(io.LimitReader(in, max+1))
 	if err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
 	}

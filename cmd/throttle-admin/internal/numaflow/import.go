@@ -287,9 +287,9 @@ func (im *importer) rate(scope policy.Scope, field string, n *int64) (rate polic
 	return rate
 }
 
-// duration parses a duration and limits it to least..most; "" means not set.
+// duration parses a duration and limits it to low..high; "" means not set.
 func (im *importer) duration(
-	scope policy.Scope, field, text string, least, most time.Duration,
+	scope policy.Scope, field, text string, low, high time.Duration,
 ) policy.Duration {
 	if text == "" {
 		return 0
@@ -300,7 +300,7 @@ func (im *importer) duration(
 		im.faults = append(im.faults, fmt.Errorf("%s: %w", scope, err))
 		return 0
 	}
-	if bounded := min(max(d, least), most); bounded != d {
+	if bounded := min(max(d, low), high); bounded != d {
 		im.warn("%s: %s %s was replaced by %v", scope, field, text, policy.Duration(bounded))
 		d = bounded
 	}

@@ -61,11 +61,11 @@ func widths(rows [][]string) []int {
 		}
 		excess += widths[i] + gap
 	}
-	for _, least := range [][]int{words, make([]int, len(widths))} {
+	for _, narrowest := range [][]int{words, make([]int, len(widths))} {
 		for ; excess > 0; excess-- {
 			widest := -1
 			for i := range widths {
-				if widths[i] > least[i] && (widest < 0 || widths[i] > widths[widest]) {
+				if widths[i] > narrowest[i] && (widest < 0 || widths[i] > widths[widest]) {
 					widest = i
 				}
 			}

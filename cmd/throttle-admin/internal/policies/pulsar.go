@@ -157,11 +157,11 @@ type dispatchRates struct{ messages, bytes, period string }
 // policy returns the rates that are set, and the fields of those that are -1.
 func (r dispatchRates) policy() (p policy.Policy, unset []string, err error) {
 	var errs []error
-	most := int64(policy.MaxPeriod / time.Second)
+	longest := int64(policy.MaxPeriod / time.Second)
 	period, err := strconv.ParseInt(r.period, 10, 64)
-	if err != nil || period < 1 || period > most {
+	if err != nil || period < 1 || period > longest {
 		errs = append(errs, cli.ArgError("dispatch-rate-period", r.period,
-			fmt.Sprintf("invalid period: want seconds, 1..%d", most)))
+			fmt.Sprintf("invalid period: want seconds, 1..%d", longest)))
 		period = 1
 	}
 	one := func(option, field, text string, parse func(string) (policy.Rate, error)) policy.Rate {

@@ -119,7 +119,7 @@ PATTERN describes the requests and the busy answers; --rps and --busy are their 
 // checkSimulation validates a simulation.
 func checkSimulation(s busy.Simulation, recoverRate, recoverValue float64) error {
 	var errs []error
-	const most = 1e9
+	const limit = 1e9
 	for _, f := range []struct {
 		flag  string
 		value float64
@@ -127,8 +127,8 @@ func checkSimulation(s busy.Simulation, recoverRate, recoverValue float64) error
 		{"--recover-rate", recoverRate}, {"--recover-value", recoverValue},
 		{"--rps", s.Requests.Start}, {"--busy", s.Busy.Start},
 	} {
-		if !(f.value >= 0 && f.value <= most) { // also true for NaN
-			errs = append(errs, fmt.Errorf("%s %v: is outside 0..%.0f", f.flag, f.value, most))
+		if !(f.value >= 0 && f.value <= limit) { // also true for NaN
+			errs = append(errs, fmt.Errorf("%s %v: is outside 0..%.0f", f.flag, f.value, limit))
 		}
 	}
 	if s.Duration < 1 || s.Duration > 1000 {
