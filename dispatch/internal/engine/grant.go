@@ -26,10 +26,8 @@ func (g *Grant) Hold(d time.Duration) {
 
 // held reports whether a Hold still lets the grant give back what was not used.
 func (g *Grant) held() bool {
-	if g.Taken&onHold == 0 {
-		return false
-	}
-	return time.Since(g.Admission.lane.engine.start) <= time.Duration(g.Taken&^onHold)
+	return g.Taken&onHold != 0 &&
+		time.Since(g.Admission.lane.engine.start) <= time.Duration(g.Taken&^onHold)
 }
 
 // waste gives up a strict slot that its caller came to too late, and gives back the permits of
