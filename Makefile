@@ -7,7 +7,8 @@ JARS   := .cache/kafka .cache/pulsar
 # (go.dev/issue/75804).
 FUZZED ?= 60000x
 
-# Tests that measure rates in real time run one package at a time, so that two cores suffice.
+# Tests that measure rates in real time run one package at a time, so that two cores suffice. Most of
+# the time they wait, as the others do: -p and -parallel are higher than the number of cores.
 TIMED    := -e /tests/kafka -e /tests/numaflow -e /tests/processes -e /tests/pulsar -e /tests/quotas -e /tests/shapes
 TIMELY    = $$($(GO) list ./tests/... | grep $(TIMED))
 OTHERS    = $$($(GO) list ./... | grep -v $(TIMED))
@@ -25,8 +26,8 @@ test: services ## all tests, on real services; with the race detector where it i
 	$(GO) vet ./...
 	$(GO) test -timeout 5m ./dispatch ./configstore/file
 	$(GO) test -timeout 5m -run '^Test(Scripts|MoreThanEtcdTakes)$$' ./cmd/throttle-admin ./cmd/throttle-admin/internal/files
-	$(GO) test -race -short -timeout 5m -p 2 $(OTHERS)
-	$(GO) test -race -timeout 5m -p 1 $(TIMELY)
+	$(GO) test -race -short -timeout 5m -p 3 $(OTHERS)
+	$(GO) test -race -timeout 5m -p 1 -parallel 4 $(TIMELY)
 	$(GO) test -C tests/bench ./...
 
 .PHONY: test-long

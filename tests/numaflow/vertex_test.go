@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/numaflow/dataplane"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -293,19 +294,25 @@ func TestSink(t *testing.T) {
 // between two Reads are not lost.
 func TestGaps(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	type gaps struct {
 		rate, replicas int
 		gap            time.Duration // the longest between two Reads
 		batch          dataplane.Batch
-	}{
+	}
+	cases := map[string]gaps{
 		"batches that do not fill": {100, 1, time.Second, dataplane.Batch{Size: 500}},
 		"two replicas":             {500, 2, time.Second, dataplane.Batch{Size: 500}},
 		"a slow sink": {100, 1, 200 * time.Millisecond,
 			dataplane.Batch{Size: 50, SinkTime: 200 * time.Millisecond}},
 		"a fast limit": {1000, 1, 50 * time.Millisecond,
 			dataplane.Batch{Size: 100, SinkTime: 50 * time.Millisecond}},
-		"a very slow sink": {100, 1, 4 * time.Second, dataplane.Batch{Size: 500, SinkTime: 3 * time.Second}},
-	} {
+	}
+	if permitstest.Long() { // takes a minute or two
+		cases["a very slow sink"] = gaps{
+			100, 1, 4 * time.Second, dataplane.Batch{Size: 500, SinkTime: 3 * time.Second},
+		}
+	}
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t, fmt.Sprintf("messageRate: %d/s", c.rate), "")
