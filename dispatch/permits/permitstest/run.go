@@ -99,7 +99,10 @@ func (r *run) do(s step) {
 		gone := r.alive[i]
 		r.alive = slices.Delete(r.alive, i, i+1)
 		if s.op == "crash" {
-			r.store.Locked(func() { gone.link.Cut, gone.crashed = true, true })
+			r.store.Locked(func() {
+				gone.link.Cut, gone.crashed = true, true
+				r.store.Lost += gone.link.batches[0] + gone.link.batches[1]
+			})
 		}
 		gone.stop()
 		if s.op == "leave" {
@@ -195,7 +198,8 @@ func (r *run) join(n int) {
 	r.alive, r.all = append(r.alive, one), append(r.all, one)
 }
 
-// recover ends all faults, and checks that the limit is used soon, and by new replicas.
+// recover ends all faults, and checks that the limit is used soon, and by new replicas. Permits
+// that were lost stay allocated: their time passes first.
 func (r *run) recover() {
 	r.do(step{op: "lossless"})
 	r.store.Locked(func() {
@@ -210,9 +214,13 @@ func (r *run) recover() {
 	})
 	r.join(0)
 	r.join(1) // of the other group: one whose replicas have crashed keeps its permits for long
+	rate := r.periods[len(r.periods)-1].rate
 	time.Sleep(4 * ttl)
+	lost := 0.0
+	r.store.Locked(func() { lost = r.store.Lost })
+	time.Sleep(time.Duration(lost / float64(rate) * float64(time.Second)))
 	const d = 2 * time.Second
-	want := int(r.periods[len(r.periods)-1].rate) * int(d/time.Second)
+	want := int(rate) * int(d/time.Second)
 	tries := 1
 	if r.backend.RealTime { // another process may have the machine for a while
 		tries = 5

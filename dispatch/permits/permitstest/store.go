@@ -36,6 +36,7 @@ type Store struct {
 	Server   float64              // a simulated store's number; it changes with a failover
 	Sole     bool                 // what a simulated store says in schedule.Request; default true
 	Woken    int                  // waiters woken by a simulated store
+	Lost     float64              // permits in replies that their replicas did not get
 
 	LoseCalls, LoseReplies, Duplicate float64 // probabilities
 
@@ -142,6 +143,8 @@ type Link struct {
 	*Store
 	Cut  bool
 	Sent int // requests, and calls of Update
+
+	batches [2]float64 // permits of the last two replies, which the replica may hold
 }
 
 // Timeout is the real permit store's, or [Timeout].
@@ -204,6 +207,7 @@ func (l *Link) Do(ctx context.Context, requests []*permits.Request) {
 		} else {
 			l.real.Do(ctx, requests)
 		}
+		l.Locked(func() { l.Lost += granted(requests) }) // unless the replica gets the reply
 	}
 	if frozen.Sub(sent) > l.Timeout() { // the caller has given up when the server runs the call
 		late := copies(allocations)
@@ -223,7 +227,23 @@ func (l *Link) Do(ctx context.Context, requests []*permits.Request) {
 	time.Sleep(rtt - rtt/2)
 	if lost || time.Since(sent) > l.Timeout() {
 		failLate()
+		return
 	}
+	l.Locked(func() {
+		n := granted(allocations)
+		l.Lost -= n
+		l.batches = [2]float64{l.batches[1], n}
+	})
+}
+
+// granted counts the permits in the replies to requests.
+func granted(requests []*permits.Request) (n float64) {
+	for _, r := range requests {
+		if r.Allocate != nil && r.Err == nil {
+			n += r.Allocate.Reply.N
+		}
+	}
+	return n
 }
 
 // copies returns copies of allocations that have an answer of their own.
