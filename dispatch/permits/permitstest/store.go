@@ -36,7 +36,7 @@ type Store struct {
 	Server   float64              // a simulated store's number; it changes with a failover
 	Sole     bool                 // what a simulated store says in schedule.Request; default true
 	Woken    int                  // waiters woken by a simulated store
-	Lost     float64              // permits in replies that their replicas did not get
+	Lost     float64              // permits that stay allocated, and that no replica holds
 
 	LoseCalls, LoseReplies, Duplicate float64 // probabilities
 
@@ -56,6 +56,9 @@ type Store struct {
 type Limit struct {
 	State schedule.State
 	Subs  map[string]schedule.Sub
+
+	at   time.Time     // of the last allocation
+	skew time.Duration // of the clock then
 }
 
 // NewStore returns a store in front of a permit store; of nil, a simulated one.
@@ -91,7 +94,9 @@ func (s *Store) Copy() map[string]*Limit {
 	defer s.mu.Unlock()
 	c := map[string]*Limit{}
 	for k, v := range s.Limits {
-		c[k] = &Limit{v.State, maps.Clone(v.Subs)}
+		limit := *v
+		limit.Subs = maps.Clone(v.Subs)
+		c[k] = &limit
 	}
 	return c
 }
@@ -124,6 +129,10 @@ func (s *Store) allocate(key string, r schedule.Request) (reply schedule.Reply) 
 	sub := m.Subs[r.Subscription]
 	m.State, sub, reply = schedule.Allocate(m.State, sub, r, s.now())
 	m.Subs[r.Subscription] = sub
+	if s.Skew < m.skew { // how far back the clock went is known but for the time since
+		s.Lost += time.Since(m.at).Seconds() * m.State.Top
+	}
+	m.at, m.skew = time.Now(), s.Skew
 	if process, _, ok := strings.Cut(reply.Wake, "|"); ok && !s.Deaf {
 		s.Woken++
 		woken, rtt := s.wakers[process], s.RTT()
