@@ -24,7 +24,7 @@ type batches struct {
 	keepUntil  float64          // no handles: no request, and what is held then goes back; 0 = handles
 	lowered    bool             // the limit has become lower since the last request
 	gone       bool             // no callers: nothing is requested until one waits
-	handBack   bool             // held grants gave permits back that may be unused
+	handBackAt float64          // when held grants gave permits back that may be unused; 0 = none
 }
 
 // Advance releases the permits that are due.
@@ -36,7 +36,7 @@ func (b *batches) Advance(t Time, d Demand) {
 	b.demand, b.step = d, t.Step
 	if b.heldBack.Load() {
 		b.heldBack.Store(false)
-		b.handBack, b.strayAt = true, now // an idle share has no steps, so that its strayAt is old
+		b.handBackAt, b.strayAt = now, now // an idle share has no steps, so that its strayAt is old
 	}
 	b.observe(now, d)
 	b.release(t, b.grace())
@@ -149,10 +149,11 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 // handsBack reports, once, that no caller has used for a round what held grants gave back, so that
 // it goes to the permit store.
 func (b *batches) handsBack(now float64, d Demand) bool {
-	if !b.handBack || d.Anybody || now-b.usedAt <= b.Limit.Round {
+	idle := now - max(b.usedAt, b.handBackAt)
+	if b.handBackAt == 0 || d.Anybody || idle <= b.Limit.Round {
 		return false
 	}
-	b.handBack = false
+	b.handBackAt = 0
 	return b.held()+b.expired > 2
 }
 

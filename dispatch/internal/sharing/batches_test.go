@@ -225,28 +225,31 @@ func TestHeldGrantsGiveBack(t *testing.T) {
 	for _, n := range []int64{2, 20} {
 		w := newWorld()
 		c, f := fairShare(w)
-		f.gone, f.usedAt = true, 1.95
+		f.gone, f.usedAt = true, 1
 		c.HeldBack()
 		c.Return(n)
 		c.Advance(Time{Now: 2}, Demand{})
 		assert.Equal(t, n, c.Available())
-		assert.Nil(t, c.Next(2, Demand{}), "a permit was taken 50 ms ago")
-		c.Advance(Time{Now: 2.04}, Demand{Anybody: true})
+		assert.Nil(t, c.Next(2, Demand{}), "they came back just now")
+		c.Advance(Time{Now: 2.09}, Demand{})
+		assert.Nil(t, c.Next(2.09, Demand{}))
+		c.Advance(Time{Now: 2.1}, Demand{Anybody: true})
 		assert.Equal(t, n, c.Available(), "a caller that waits for another limit may take it")
-		assert.Nil(t, c.Next(2.04, Demand{Anybody: true}))
-		f.gone = true
-		c.Advance(Time{Now: 2.06}, Demand{})
-		r := c.Next(2.06, Demand{})
+		assert.Nil(t, c.Next(2.11, Demand{Anybody: true}))
+		f.gone, f.usedAt = true, 2.05
+		assert.Nil(t, c.Next(2.14, Demand{}), "a permit was taken 90 ms ago")
+		c.Advance(Time{Now: 2.16}, Demand{})
+		r := c.Next(2.16, Demand{})
 		if n == 2 {
 			assert.Nil(t, r)
 			continue
 		}
 		if assert.NotNil(t, r) {
 			assert.EqualValues(t, n, r.Allocate.Returned)
-			c.reply(r, 2.06, 0, 0)
+			c.reply(r, 2.16, 0, 0)
 		}
 		c.Return(n)
-		assert.Nil(t, c.Next(2.07, Demand{}), "once")
+		assert.Nil(t, c.Next(2.3, Demand{}), "once")
 	}
 }
 
