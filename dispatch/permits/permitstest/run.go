@@ -216,9 +216,7 @@ func (r *run) recover() {
 	r.join(1) // of the other group: one whose replicas have crashed keeps its permits for long
 	rate := r.periods[len(r.periods)-1].rate
 	time.Sleep(4 * ttl)
-	lost := 0.0
-	r.store.Locked(func() { lost = r.store.Lost })
-	time.Sleep(time.Duration(lost / float64(rate) * float64(time.Second)))
+	time.Sleep(r.store.lostTime(float64(rate)))
 	const d = 2 * time.Second
 	want := int(rate) * int(d/time.Second)
 	tries := 1

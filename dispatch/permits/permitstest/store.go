@@ -101,6 +101,22 @@ func (s *Store) Copy() map[string]*Limit {
 	return c
 }
 
+// lostTime is for how long lost permits keep a limit of that rate from being used: at most until
+// the time of a simulated store's tail.
+func (s *Store) lostTime(rate float64) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wait := s.Lost / rate
+	if s.real == nil {
+		ahead := 0.0
+		for _, m := range s.Limits {
+			ahead = max(ahead, m.State.Tail-s.now())
+		}
+		wait = min(wait, ahead)
+	}
+	return time.Duration(wait * float64(time.Second))
+}
+
 func (s *Store) now() float64 { return 1e6 + (time.Since(s.start) + s.Skew).Seconds() }
 
 // answer answers the requests on the simulated store.
@@ -122,7 +138,7 @@ func (s *Store) answer(requests []*permits.Request) {
 func (s *Store) allocate(key string, r schedule.Request) (reply schedule.Reply) {
 	m := s.Limits[key]
 	if m == nil {
-		m = &Limit{Subs: map[string]schedule.Sub{}}
+		m = &Limit{Subs: map[string]schedule.Sub{}, at: time.Now(), skew: s.Skew}
 		s.Limits[key] = m
 	}
 	r.Sole, r.Server = s.Sole, s.Server
