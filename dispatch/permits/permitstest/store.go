@@ -36,7 +36,6 @@ type Store struct {
 	Server   float64              // a simulated store's number; it changes with a failover
 	Sole     bool                 // what a simulated store says in schedule.Request; default true
 	Woken    int                  // waiters woken by a simulated store
-	Lost     float64              // permits that stay allocated, and that no replica holds
 
 	LoseCalls, LoseReplies, Duplicate float64 // probabilities
 
@@ -56,9 +55,6 @@ type Store struct {
 type Limit struct {
 	State schedule.State
 	Subs  map[string]schedule.Sub
-
-	at   time.Time     // of the last allocation
-	skew time.Duration // of the clock then
 }
 
 // NewStore returns a store in front of a permit store; of nil, a simulated one.
@@ -94,27 +90,9 @@ func (s *Store) Copy() map[string]*Limit {
 	defer s.mu.Unlock()
 	c := map[string]*Limit{}
 	for k, v := range s.Limits {
-		limit := *v
-		limit.Subs = maps.Clone(v.Subs)
-		c[k] = &limit
+		c[k] = &Limit{v.State, maps.Clone(v.Subs)}
 	}
 	return c
-}
-
-// lostTime is for how long lost permits keep a limit of that rate from being used: at most until
-// the time of a simulated store's tail.
-func (s *Store) lostTime(rate float64) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	wait := s.Lost / rate
-	if s.real == nil {
-		ahead := 0.0
-		for _, m := range s.Limits {
-			ahead = max(ahead, m.State.Tail-s.now())
-		}
-		wait = min(wait, ahead)
-	}
-	return time.Duration(wait * float64(time.Second))
 }
 
 func (s *Store) now() float64 { return 1e6 + (time.Since(s.start) + s.Skew).Seconds() }
@@ -138,17 +116,13 @@ func (s *Store) answer(requests []*permits.Request) {
 func (s *Store) allocate(key string, r schedule.Request) (reply schedule.Reply) {
 	m := s.Limits[key]
 	if m == nil {
-		m = &Limit{Subs: map[string]schedule.Sub{}, at: time.Now(), skew: s.Skew}
+		m = &Limit{Subs: map[string]schedule.Sub{}}
 		s.Limits[key] = m
 	}
 	r.Sole, r.Server = s.Sole, s.Server
 	sub := m.Subs[r.Subscription]
 	m.State, sub, reply = schedule.Allocate(m.State, sub, r, s.now())
 	m.Subs[r.Subscription] = sub
-	if s.Skew < m.skew { // how far back the clock went is known but for the time since
-		s.Lost += time.Since(m.at).Seconds() * m.State.Top
-	}
-	m.at, m.skew = time.Now(), s.Skew
 	if process, _, ok := strings.Cut(reply.Wake, "|"); ok && !s.Deaf {
 		s.Woken++
 		woken, rtt := s.wakers[process], s.RTT()
@@ -168,8 +142,6 @@ type Link struct {
 	*Store
 	Cut  bool
 	Sent int // requests, and calls of Update
-
-	batches [2]float64 // permits of the last two replies, which the replica may hold
 }
 
 // Timeout is the real permit store's, or [Timeout].
@@ -232,7 +204,6 @@ func (l *Link) Do(ctx context.Context, requests []*permits.Request) {
 		} else {
 			l.real.Do(ctx, requests)
 		}
-		l.Locked(func() { l.Lost += granted(requests) }) // unless the replica gets the reply
 	}
 	if frozen.Sub(sent) > l.Timeout() { // the caller has given up when the server runs the call
 		late := copies(allocations)
@@ -252,23 +223,7 @@ func (l *Link) Do(ctx context.Context, requests []*permits.Request) {
 	time.Sleep(rtt - rtt/2)
 	if lost || time.Since(sent) > l.Timeout() {
 		failLate()
-		return
 	}
-	l.Locked(func() {
-		n := granted(allocations)
-		l.Lost -= n
-		l.batches = [2]float64{l.batches[1], n}
-	})
-}
-
-// granted counts the permits in the replies to requests.
-func granted(requests []*permits.Request) (n float64) {
-	for _, r := range requests {
-		if r.Allocate != nil && r.Err == nil {
-			n += r.Allocate.Reply.N
-		}
-	}
-	return n
 }
 
 // copies returns copies of allocations that have an answer of their own.
@@ -333,9 +288,18 @@ func (l *Link) Wakes(ctx context.Context, process string, woken func(string)) er
 	return nil
 }
 
-// State returns nothing.
-func (l *Link) State(context.Context, string) (schedule.State, float64, error) {
-	return schedule.State{}, 0, nil
+// State returns the state of a limit, whatever the faults.
+func (l *Link) State(ctx context.Context, key string) (s schedule.State, now float64, err error) {
+	if l.real != nil {
+		return l.real.State(ctx, key)
+	}
+	l.Locked(func() {
+		if m := l.Limits[key]; m != nil {
+			s = m.State
+		}
+		now = l.now()
+	})
+	return s, now, nil
 }
 
 // Publish keeps the replica's name.
