@@ -242,13 +242,15 @@ func (r *run) recover() {
 	r.stuck = fmt.Sprintf("after all faults, %d of %d permits were granted in %v", got, want, d)
 }
 
-// ahead is for how long slots of the limit are allocated.
+// ahead is for how long slots of the limit are allocated; 0 if the store does not say.
 func (r *run) ahead() time.Duration {
 	scope, err := policy.ParseScope(topic)
 	require.NoError(r.t, err)
 	key := permits.LimitKey("standalone", scope, false) // the default of [dispatch.Config]
 	s, now, err := r.alive[0].link.State(r.ctx, key)
-	require.NoError(r.t, err)
+	if err != nil {
+		return 0
+	}
 	return time.Duration(max(0, s.Tail-now) * float64(time.Second))
 }
 
