@@ -162,8 +162,10 @@ func TestIdlePartitions(t *testing.T) {
 	require.NoError(t, err)
 	defer p.Close()
 	stop := make(chan struct{})
+	var sending sync.WaitGroup
+	defer sending.Wait() // closing a producer races with SendAsync
 	defer close(stop)
-	go func() { // never idle, and all in one partition
+	sending.Go(func() { // never idle, and all in one partition
 		for tick := time.NewTicker(20 * time.Millisecond); ; {
 			select {
 			case <-tick.C:
@@ -175,7 +177,7 @@ func TestIdlePartitions(t *testing.T) {
 				return
 			}
 		}
-	}()
+	})
 	go func() {
 		for {
 			m, err := c.Receive(context.Background())
@@ -246,7 +248,9 @@ func TestNonPersistent(t *testing.T) {
 		topic := "non-persistent://public/default/" + services.Name(t)
 		c := w.open(pulsar.ConsumerOptions{Topic: topic, ReceiverQueueSize: 200}, lim,
 			pulsarthrottle.WithAdmin(w.admin))
-		go func() {
+		var sending sync.WaitGroup
+		defer sending.Wait() // closing a client races with SendAsync
+		sending.Go(func() {
 			p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
 			if !assert.NoError(t, err) {
 				return
@@ -257,7 +261,7 @@ func TestNonPersistent(t *testing.T) {
 					func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
 				time.Sleep(5 * time.Millisecond)
 			}
-		}()
+		})
 		n := len(drainUntil(t, c, 2500*time.Millisecond, 400))
 		assert.GreaterOrEqual(loose, n, 30)
 		assert.LessOrEqual(t, n, 80)
