@@ -103,6 +103,11 @@ func Open(
 	for _, opt := range opts {
 		opt(&o)
 	}
+	if o.Logger != nil {
+		for _, w := range Warnings(policiesURL, permitsURL) {
+			o.Logger.Warn(w)
+		}
+	}
 	if o.ratekeeper {
 		keeper := both.ratekeeper()
 		keeper.Cluster, keeper.Name, keeper.Logger = o.Cluster, o.Replica, o.Logger
@@ -126,7 +131,8 @@ func Open(
 }
 
 // OpenRatekeeper returns a candidate for the ratekeeper, for a process without a Limiter, on the
-// URLs of [Open]. Set its other fields as needed, and Run it; then call closeStores.
+// URLs of [Open]; see [Warnings]. Set its other fields as needed, and Run it; then call
+// closeStores.
 func OpenRatekeeper(
 	ctx context.Context, policiesURL, permitsURL string,
 ) (k *ratekeeper.Ratekeeper, closeStores func() error, err error) {
@@ -146,12 +152,15 @@ type stores struct {
 // open opens both stores, or none.
 func open(ctx context.Context, policiesURL, permitsURL string) (stores, error) {
 	policies, policiesErr := OpenPolicies(ctx, policiesURL)
+	if f, ok := policies.(*file.Store); ok && policiesErr == nil {
+		policiesErr = f.Create(ctx)
+	}
 	permits, permitsErr := OpenPermits(permitsURL)
 	err := errors.Join(policiesErr, permitsErr)
 	if err == nil {
 		return stores{policies, permits}, nil
 	}
-	if policiesErr == nil {
+	if policies != nil {
 		err = errors.Join(err, policies.Close())
 	}
 	if permitsErr == nil {
@@ -219,11 +228,12 @@ func numaflowReplica() string {
 // OpenPolicies opens the policy store at a URL:
 //
 //	etcd://user:password@host:port,host:port/prefix?OPTIONS
-//	file:policies.yaml      the file must exist; with ?create=true, a missing one is empty
+//	file:policies.yaml      the file must exist; with ?create=true, a missing one is created
 //	memory:                 for a single process; empty at the start
 //
 // The options of etcd are tls=true, ca=FILE, cert=FILE, key=FILE, server-name=NAME and
-// password-file=FILE. Each of ca, cert, key and server-name turns TLS on. The default prefix is
+// password-file=FILE. Each of ca, cert, key and server-name turns TLS on. The files are read again
+// for each login and each connection, so that what they hold may change. The default prefix is
 // /throttle. The store connects to etcd when it is first used.
 func OpenPolicies(ctx context.Context, policiesURL string) (configstore.Store, error) {
 	store, err := openPolicies(ctx, policiesURL)
@@ -245,12 +255,15 @@ func openPolicies(ctx context.Context, policiesURL string) (configstore.Store, e
 		if err != nil {
 			return nil, err
 		}
-		cfg := etcd.Config{Endpoints: a.hosts, Username: a.user, Password: a.password}
+		l, err := a.login("", false)
+		if err != nil {
+			return nil, err
+		}
+		cfg := etcd.Config{
+			Endpoints: a.hosts, Username: l.user, Password: l.password, TLS: l.tls,
+		}
 		if a.path != "" {
 			cfg.Prefix = "/" + a.path
-		}
-		if cfg.TLS, err = a.tls(false); err != nil {
-			return nil, err
 		}
 		return etcd.Open(ctx, cfg)
 	}
@@ -275,14 +288,18 @@ func openFile(path string) (configstore.Store, error) {
 //
 //	redis://user:password@host:port/database?password-file=FILE
 //	rediss://...            the same over TLS
-//	redis+sentinel://...    the hosts are Sentinels, port 26379; ?master=NAME is required
+//	redis+sentinel://...    the hosts are Sentinels, port 26379; ?master=NAME is required;
+//	                        sentinel-user=NAME and sentinel-password-file=FILE are for them
 //	redis+cluster://...     the hosts are of a Redis Cluster, which has no database
 //	etcd://user:password@host:port,host:port/prefix
 //	memory:                 for a single process
 //	none:                   no allocations: for limits split among a fixed number of replicas
 //
-// The options of Redis and etcd are those of etcd in [OpenPolicies]. The store connects when it is
-// first used, so that a process can start while it is unavailable.
+// The options of Redis and etcd are those of etcd in [OpenPolicies]. Those of TLS with sentinel-
+// before their names are for Sentinels, which otherwise have the TLS of the servers. With
+// timeout=DURATION a call ends within that time (default 200ms for Redis, 500ms for etcd), or
+// within four times what calls have taken, at most 2s. The store connects when it is first used, so
+// that a process can start while it is unavailable.
 func OpenPermits(permitsURL string) (dispatch.PermitStore, error) {
 	permits, err := openPermits(permitsURL)
 	if err != nil {
@@ -301,18 +318,24 @@ func openPermits(permitsURL string) (dispatch.PermitStore, error) {
 	case "redis", "rediss", "redis+sentinel", "redis+cluster":
 		return openRedis(permitsURL, scheme)
 	case "etcd":
-		a, err := parseAddress(permitsURL, "2379", tlsOptions...)
+		a, err := parseAddress(permitsURL, "2379", permitOptions...)
+		if err != nil {
+			return nil, err
+		}
+		timeout, err := a.timeout()
+		if err != nil {
+			return nil, err
+		}
+		l, err := a.login("", false)
 		if err != nil {
 			return nil, err
 		}
 		cfg := clientv3.Config{
-			Endpoints: a.hosts, Username: a.user, Password: a.password,
+			Endpoints: a.hosts, Username: l.user,
 			DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		}
-		if cfg.TLS, err = a.tls(false); err != nil {
-			return nil, err
-		}
-		return etcdpermits.Open(cfg, a.path, 0), nil
+		return etcdpermits.Open(cfg, a.path, timeout,
+			etcdpermits.WithPassword(l.password), etcdpermits.WithTLS(l.tls)), nil
 	}
 	return nil, fmt.Errorf("%s: want redis://host:port, rediss://, redis+sentinel://, "+
 		"redis+cluster://, etcd://host:port, or one of the schemes memory: and none: alone",
@@ -320,17 +343,14 @@ func openPermits(permitsURL string) (dispatch.PermitStore, error) {
 }
 
 func openRedis(permitsURL, scheme string) (dispatch.PermitStore, error) {
-	port, known := "6379", tlsOptions
-	if scheme == "redis+sentinel" {
-		port, known = "26379", append([]string{"master"}, known...)
-	}
+	port, known := storeOptions(scheme)
 	a, err := parseAddress(permitsURL, port, known...)
 	if err != nil {
 		return nil, err
 	}
 	o := redis.UniversalOptions{
-		Addrs: a.hosts, Username: a.user, Password: a.password,
-		IsClusterMode: scheme == "redis+cluster", MasterName: a.options.Get("master"),
+		Addrs: a.hosts, IsClusterMode: scheme == "redis+cluster",
+		MasterName: a.options.Get("master"),
 	}
 	switch {
 	case len(a.hosts) > 1 && (scheme == "redis" || scheme == "rediss"):
@@ -346,8 +366,28 @@ func openRedis(permitsURL, scheme string) (dispatch.PermitStore, error) {
 			return nil, fmt.Errorf("database: %q: want a number, 0 or more", a.path)
 		}
 	}
-	if o.TLSConfig, err = a.tls(scheme == "rediss"); err != nil {
+	timeout, err := a.timeout()
+	if err != nil {
 		return nil, err
 	}
-	return redispermits.Open(o, 0), nil
+	servers, err := a.login("", scheme == "rediss")
+	if err != nil {
+		return nil, err
+	}
+	if servers.password != nil {
+		o.CredentialsProviderContext = func(context.Context) (user, password string, err error) {
+			password, err = servers.password()
+			return servers.user, password, err
+		}
+	}
+	opts := []redispermits.Option{redispermits.WithTLS(servers.tls)}
+	if o.MasterName != "" {
+		s, err := a.sentinels(servers)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, redispermits.WithSentinels(
+			redispermits.Sentinels{Username: s.user, Password: s.password, TLS: s.tls}))
+	}
+	return redispermits.Open(o, timeout, opts...), nil
 }

@@ -2,15 +2,16 @@ package throttle
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/internal/secrets"
 )
 
 // An address is the URL of a policy store or permit store:
@@ -82,62 +83,124 @@ func parseAddress(text, defaultPort string, known ...string) (a address, err err
 		}
 	}
 	a.options = values
-	if name := values.Get("password-file"); name != "" {
-		secret, e := os.ReadFile(name)
-		if e != nil {
-			fault("option password-file", e.Error())
-		}
-		a.password = strings.TrimSpace(string(secret))
-	}
 	return a, err
 }
 
 // tlsOptions are the options of a store that is reached over TLS, or by a password.
 var tlsOptions = []string{"tls", "ca", "cert", "key", "server-name", "password-file"}
 
-// tls returns the configuration that the options ask for, nil for none; with on, TLS is asked for
-// in any case.
-func (a address) tls(on bool) (*tls.Config, error) {
-	o := a.options
-	switch o.Get("tls") {
+// sentinelOptions are the options of Sentinels.
+var sentinelOptions = []string{
+	"sentinel-user", "sentinel-password-file", "sentinel-tls", "sentinel-ca", "sentinel-cert",
+	"sentinel-key", "sentinel-server-name",
+}
+
+// sentinels returns how to log in to Sentinels. Without options of theirs for TLS, they have that
+// of the servers.
+func (a address) sentinels(servers login) (login, error) {
+	l, err := a.login("sentinel-", false)
+	own := slices.ContainsFunc(sentinelOptions[2:], func(name string) bool { // of TLS
+		return a.options.Has(name)
+	})
+	switch {
+	case err != nil:
+		return l, err
+	case l.user != "" && l.password == nil:
+		return l, errors.New("option sentinel-user: comes with option sentinel-password-file")
+	case !own:
+		l.tls = servers.tls
+	}
+	return l, nil
+}
+
+// storeOptions returns the default port of a scheme and the options that its URLs may have; none
+// for a scheme without hosts.
+func storeOptions(scheme string) (port string, known []string) {
+	switch scheme {
+	case "etcd":
+		return "2379", permitOptions
+	case "redis", "rediss", "redis+cluster":
+		return "6379", permitOptions
+	case "redis+sentinel":
+		return "26379", slices.Concat([]string{"master"}, sentinelOptions, permitOptions)
+	}
+	return "", nil
+}
+
+// permitOptions are the options of a permit store.
+var permitOptions = append([]string{"timeout"}, tlsOptions...)
+
+// The bounds of the option timeout.
+const (
+	minTimeout = 10 * time.Millisecond
+	maxTimeout = 10 * time.Second
+)
+
+// timeout returns the option timeout; 0 if it is not set.
+func (a address) timeout() (time.Duration, error) {
+	text := a.options.Get("timeout")
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < minTimeout || d > maxTimeout {
+		return 0, fmt.Errorf("option timeout: %q: want a duration of %v to %v, such as 500ms",
+			text, minTimeout, maxTimeout)
+	}
+	return d, nil
+}
+
+// A login is how to log in to servers.
+type login struct {
+	user     string
+	password func() (string, error)      // nil: none
+	tls      func() (*tls.Config, error) // nil: no TLS
+
+	files []string // with a password or a key
+}
+
+// login returns how the options say to log in; with on, TLS is asked for in any case. It tries all
+// files once, so that an error comes early. prefix is of the options' names.
+func (a address) login(prefix string, on bool) (l login, err error) {
+	o := func(name string) string { return a.options.Get(prefix + name) }
+	l.user = a.user
+	if prefix != "" {
+		l.user = o("user")
+	} else if a.password != "" {
+		l.password = secrets.Text(a.password)
+	}
+	if name := o("password-file"); name != "" {
+		l.password, l.files = secrets.File(name), append(l.files, name)
+		if _, err := l.password(); err != nil {
+			return l, fmt.Errorf("option %spassword-file: %w", prefix, err)
+		}
+	}
+	switch o("tls") {
 	case "true":
 		on = true
 	case "", "false":
 	default:
-		return nil, fmt.Errorf("option tls: %q: want true or false", o.Get("tls"))
+		return l, fmt.Errorf("option %stls: %q: want true or false", prefix, o("tls"))
 	}
 	for _, name := range []string{"ca", "cert", "key", "server-name"} { // of no use without TLS
-		if o.Get(name) != "" && o.Get("tls") == "false" {
-			return nil, fmt.Errorf("option tls: false contradicts option %s: remove one of them",
-				name)
+		if o(name) != "" && o("tls") == "false" {
+			return l, fmt.Errorf("option %stls: false contradicts option %[1]s%s: remove one of them",
+				prefix, name)
 		}
-		on = on || o.Get(name) != ""
+		on = on || o(name) != ""
 	}
 	if !on {
-		return nil, nil
+		return l, nil
 	}
-	if (o.Get("cert") == "") != (o.Get("key") == "") {
-		return nil, errors.New("options cert and key: one is missing: want both files, or neither")
+	files := &secrets.TLS{
+		CA: o("ca"), Cert: o("cert"), Key: o("key"), ServerName: o("server-name"),
+		Names: "option " + prefix + "%s",
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.Get("server-name")}
-	if name := o.Get("ca"); name != "" {
-		pem, err := os.ReadFile(name)
-		if err != nil {
-			return nil, fmt.Errorf("option ca: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("option ca: %s: no PEM certificate in it", name)
-		}
+	if l.tls = files.Config; files.Key != "" {
+		l.files = append(l.files, files.Key)
 	}
-	if o.Get("cert") != "" {
-		pair, err := tls.LoadX509KeyPair(o.Get("cert"), o.Get("key"))
-		if err != nil {
-			return nil, fmt.Errorf("options cert and key: %w", err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
+	_, err = l.tls()
+	return l, err
 }
 
 // unknownScheme describes a scheme, and hides it if it may be a password in the wrong place.

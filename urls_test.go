@@ -62,10 +62,10 @@ func TestBadURLs(t *testing.T) {
 		{"etcd://user:geheim@a:1/x?tls=maybe", "want true or false"},
 		{"etcd://user:geheim@a:1?ca=/does/not/exist", "option ca"},
 		{"etcd://user:geheim@a:1?password-file=/does/not/exist", "password-file"},
-		{"etcd://a:1?key=/does/not/exist", "cert and key: one is missing"},
+		{"etcd://a:1?key=/does/not/exist", "option cert and option key: one is missing"},
 		{"etcd://user:geheim@a:1?tls=false&server-name=b", "option tls: false contradicts option server-name"},
-		{"etcd://a:1?cert=/does/not/exist", "cert and key: one is missing"},
-		{"etcd://a:1?cert=/does/not/exist&key=/does/not/exist", "cert and key: open"},
+		{"etcd://a:1?cert=/does/not/exist", "option cert and option key: one is missing"},
+		{"etcd://a:1?cert=/does/not/exist&key=/does/not/exist", "option cert and option key: open"},
 		{"etcd://127.0.0.1:abc", "host 1: want host:port"},
 		{"etcd://127.0.0.1:1,127.0.0.1:99999", "host 2: want host:port"},
 		{"etcd://a:0", "host 1: want host:port"},
@@ -86,8 +86,8 @@ func TestBadURLs(t *testing.T) {
 		{"redis://user:geheim@a:1,b:2", "use redis+cluster"},
 		{"redis://user:geheim@a:1/orders", "database"},
 		{"redis+cluster://:geheim@a:1,b:2/1", "database"},
-		{"rediss://user:geheim@a:1?cert=/does/not/exist", "cert and key"},
-		{"redis://user:geheim@a:1?key=/does/not/exist", "cert and key"},
+		{"rediss://user:geheim@a:1?cert=/does/not/exist", "option cert and option key"},
+		{"redis://user:geheim@a:1?key=/does/not/exist", "option cert and option key"},
 		{"redis://h:abc", "host 1: want host:port"},
 		{"redis://default:geheim", "host 1: want host:port"},
 		{"redis://default:ge/heim", "host 1: want host:port"},
@@ -118,12 +118,29 @@ func TestServerNameTurnsTLSOn(t *testing.T) {
 	asked.Wait()
 }
 
+// TestTimeoutOption: the option timeout is checked, and is what the store begins with.
+func TestTimeoutOption(t *testing.T) {
+	for _, scheme := range []string{"redis", "redis+cluster", "etcd"} {
+		permits, err := throttle.OpenPermits(scheme + "://127.0.0.1:1?timeout=850ms")
+		require.NoError(t, err)
+		assert.Equal(t, 850*time.Millisecond, permits.Timeout())
+		assert.NoError(t, permits.Close())
+		for _, wrong := range []string{"850", "9ms", "11s", "-1s"} {
+			_, err := throttle.OpenPermits(scheme + "://127.0.0.1:1?timeout=" + wrong)
+			assert.ErrorContains(t, err, `option timeout: "`+wrong+`": want a duration of 10ms to 10s`)
+		}
+	}
+	_, err := throttle.OpenPolicies(t.Context(), "etcd://127.0.0.1:1?timeout=1s")
+	assert.ErrorContains(t, err, "option timeout: unknown")
+}
+
 func TestGoodURLs(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("geheim\n"), 0o600))
 	for _, url := range []string{
 		"memory:", "redis://localhost", "redis://[::1]:6379/2", "rediss://user:p%40ss@a:1",
 		"redis+cluster://a:1,b:2?tls=true", "redis://a?password-file=" + secret,
+		"redis://a?timeout=1s", "redis+sentinel://a?master=m&timeout=50ms", "etcd://a?timeout=800ms",
 	} {
 		permits, err := throttle.OpenPermits(url)
 		require.NoError(t, err, url)

@@ -2,7 +2,6 @@ package configstore
 
 import (
 	"context"
-	"crypto/rand"
 	"iter"
 	"slices"
 	"sync"
@@ -11,11 +10,10 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Memory is a Store that lives as long as the process; NewMemory makes one.
+// Memory is a Store that lives as long as the process; NewMemory makes one, which has a marker.
 type Memory struct {
-	identity string
-
 	mu       sync.Mutex // guards the fields below
+	marker   Marker
 	entries  []policy.Entry
 	revision int64         // starts at 1, so that no revision is 0
 	applied  int64         // revision of the last Apply
@@ -30,8 +28,10 @@ const maxLog = 1024 // batches
 
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
+	marker, _ := Marker{}.Adopted(Adoption{ID: "memory"}, nil, time.Now()) // no error without an epoch
 	return &Memory{
-		identity: "memory:" + rand.Text(), revision: 1, applied: 1, changed: make(chan struct{}),
+		marker:   marker,
+		revision: 1, applied: 1, changed: make(chan struct{}),
 	}
 }
 
@@ -47,7 +47,7 @@ func (m *Memory) List(ctx context.Context) (Snapshot, error) {
 	}
 	m.expire(time.Now())
 	return Snapshot{
-		Entries: slices.Clone(m.entries), Identity: m.identity, Revision: m.revision,
+		Entries: slices.Clone(m.entries), Marker: m.marker, Revision: m.revision,
 		Applied: m.applied,
 	}, nil
 }
@@ -70,7 +70,11 @@ func (m *Memory) Apply(ctx context.Context, changes []Change, ifRevision int64) 
 	if err := Check(m.entries, changes); err != nil {
 		return 0, err
 	}
-	b := Batch{Revision: m.revision + 1}
+	marker, err := m.marker.Applied(m.entries, changes, now)
+	if err != nil {
+		return 0, err
+	}
+	b := Batch{Revision: m.revision + 1, Marker: marker}
 	for _, c := range changes {
 		if c.Deletes() {
 			b.Deletes = append(b.Deletes, c.Key)
@@ -83,11 +87,32 @@ func (m *Memory) Apply(ctx context.Context, changes []Change, ifRevision int64) 
 	return m.revision, nil
 }
 
+// Adopt implements Store.
+func (m *Memory) Adopt(ctx context.Context, a Adoption) (Marker, error) {
+	if err := context.Cause(ctx); err != nil {
+		return Marker{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return Marker{}, ErrClosed
+	}
+	now := time.Now()
+	m.expire(now)
+	marker, err := m.marker.Adopted(a, m.entries, now)
+	if err != nil {
+		return Marker{}, err
+	}
+	m.commit(Batch{Revision: m.revision + 1, Marker: marker})
+	return marker, nil
+}
+
 // Watch implements Store.
-func (m *Memory) Watch(ctx context.Context, after int64) iter.Seq2[Batch, error] {
+func (m *Memory) Watch(ctx context.Context, after Snapshot) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
+		seen := after.Revision
 		for ctx.Err() == nil {
-			batches, changed, wait, err := m.since(after)
+			batches, changed, wait, err := m.since(seen)
 			if err != nil {
 				yield(Batch{}, err)
 				return
@@ -96,7 +121,7 @@ func (m *Memory) Watch(ctx context.Context, after int64) iter.Seq2[Batch, error]
 				if !yield(b, nil) {
 					return
 				}
-				after = b.Revision
+				seen = b.Revision
 			}
 			if len(batches) > 0 {
 				continue
@@ -146,13 +171,13 @@ func (m *Memory) expire(now time.Time) {
 		}
 	}
 	if expired != nil {
-		m.commit(Batch{Revision: m.revision + 1, Deletes: expired})
+		m.commit(Batch{Revision: m.revision + 1, Marker: m.marker, Deletes: expired})
 	}
 }
 
 func (m *Memory) commit(b Batch) {
 	m.entries = b.apply(m.entries)
-	m.revision = b.Revision
+	m.revision, m.marker = b.Revision, b.Marker
 	if len(m.log) == maxLog {
 		m.log = slices.Delete(m.log, 0, maxLog/2)
 	}

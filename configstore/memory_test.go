@@ -39,7 +39,7 @@ func TestMemoryForgetsOldRevisions(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, after := range []int64{1, 1 << 40} {
-		for _, err := range s.Watch(ctx, after) {
+		for _, err := range s.Watch(ctx, configstore.Snapshot{Revision: after}) {
 			assert.ErrorIs(t, err, configstore.ErrCompacted)
 		}
 	}
@@ -58,7 +58,7 @@ func (f *flaky) List(ctx context.Context) (configstore.Snapshot, error) {
 	return f.Store.List(ctx)
 }
 
-func (f *flaky) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Batch, error] {
+func (f *flaky) Watch(ctx context.Context, after configstore.Snapshot) iter.Seq2[configstore.Batch, error] {
 	if f.watches--; f.watches >= 0 {
 		return func(yield func(configstore.Batch, error) bool) {
 			yield(configstore.Batch{}, configstore.ErrCompacted)
@@ -107,7 +107,7 @@ func (l *lost) List(ctx context.Context) (configstore.Snapshot, error) {
 	return configstore.Snapshot{}, errors.New("unavailable")
 }
 
-func (l *lost) Watch(context.Context, int64) iter.Seq2[configstore.Batch, error] {
+func (l *lost) Watch(context.Context, configstore.Snapshot) iter.Seq2[configstore.Batch, error] {
 	return func(func(configstore.Batch, error) bool) {}
 }
 
@@ -128,7 +128,7 @@ func TestSourceEndsWhatIsOverWithoutItsStore(t *testing.T) {
 			s := &lost{
 				hangs: hangs,
 				snap: configstore.Snapshot{
-					Revision: 7000,
+					Marker: configstore.Marker{ID: "line", Epoch: 1}, Revision: 7000,
 					Entries: []policy.Entry{
 						paused("a/a", 10*time.Minute), paused("a/b", 5*time.Minute), paused("a/c", 5*time.Minute),
 					},
@@ -156,16 +156,16 @@ func TestSourceEndsWhatIsOverWithoutItsStore(t *testing.T) {
 	}
 }
 
-func TestSourceReportsABadPattern(t *testing.T) {
-	var errs []error
-	for _, err := range configstore.Source(broken{configstore.NewMemory()}).Snapshots(t.Context()) {
-		if err != nil {
-			errs = append(errs, err)
-			break
-		}
+// TestSourceMarksABadPattern: an entry whose scope is invalid has its fault in its Err, and the
+// others are in force.
+func TestSourceMarksABadPattern(t *testing.T) {
+	for s, err := range configstore.Source(broken{configstore.NewMemory()}).Snapshots(t.Context()) {
+		require.NoError(t, err)
+		entries := s.Set.Entries()
+		assert.ErrorAs(t, entries[0].Err, new(*policy.FieldError))
+		assert.NoError(t, entries[1].Err)
+		break
 	}
-	require.Len(t, errs, 1)
-	assert.ErrorAs(t, errs[0], new(*policy.FieldError))
 }
 
 // broken holds entries that no store accepts.
@@ -174,7 +174,7 @@ type broken struct{ configstore.Store }
 func (broken) List(context.Context) (configstore.Snapshot, error) {
 	p := policy.Policy{Paused: new(true)}
 	return configstore.Snapshot{
-		Revision: 1,
+		Marker: configstore.Marker{ID: "line", Epoch: 1}, Revision: 1,
 		Entries: []policy.Entry{
 			{Scope: policy.PatternScope("("), Settings: p}, {Scope: policy.PatternScope("b"), Settings: p},
 		},

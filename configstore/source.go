@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/policy"
@@ -32,8 +33,8 @@ const (
 // Snapshots yields all policies as they are now, and again after each change, until ctx ends, the
 // store is closed or the consumer stops. An error is yielded once for each outage, and is
 // temporary: the policies yielded last stay in force. A store that does not answer is such an
-// error too. An entry that can no longer be read keeps its last valid settings, and has the reason
-// in its Err.
+// error too, and so is one that is not adopted; see [Marker]. An entry that can no longer be read
+// keeps its last valid settings, and has the reason in its Err.
 //
 // The end of a temporary entry is a change, whether or not the store has deleted the entry. All
 // replicas list the store then, so that none has a lower revision than any had while the entry was
@@ -57,13 +58,13 @@ func (f *Follower) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, err
 // state is what is known on behalf of one consumer.
 type state struct {
 	yield    func(policy.Snapshot, error) bool
-	patience time.Duration // with a store that has not been listed yet
-	stopped  bool          // by the consumer, or since the store is closed
-	entries  []policy.Entry
-	identity string
+	patience time.Duration   // with a store that has not been listed yet
+	stopped  bool            // by the consumer, or since the store is closed
+	entries  []policy.Entry  // in the store
+	marker   Marker          // likewise
 	last     policy.Snapshot // that was published; its Set is nil before the first
 	down     bool            // an error was reported after the last snapshot
-	setFault string          // the last fault that was reported of the policies together
+	refused  string          // why what is in the store was not published; "" = it was
 }
 
 // follow lists and watches until the watch ends; ok is false if it could not even list.
@@ -78,31 +79,32 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 		}
 		return false
 	}
-	if list.Identity != s.identity {
+	if list.Marker.ID != s.marker.ID {
 		s.entries = nil // another store's last valid settings are not this one's
 	}
 	for i := range list.Entries {
 		s.keepValid(&list.Entries[i])
 	}
-	s.entries, s.identity = list.Entries, list.Identity
+	s.entries, s.marker = list.Entries, list.Marker
 	if s.publish(list.Revision); s.stopped {
 		return true
 	}
 	watching, cancel := s.untilEnd(ctx, 0)
 	defer cancel()
-	end := s.last.Set.NextEnd()
-	for b, err := range store.Watch(watching, list.Revision) {
+	end := s.nextEnd()
+	for b, err := range store.Watch(watching, list) {
 		switch {
 		case err != nil:
 			s.report(ctx, err)
 		default:
+			b.Puts = slices.Clone(b.Puts) // others watch the same store
 			for i := range b.Puts {
 				s.keepValid(&b.Puts[i])
 			}
-			s.entries = b.apply(s.entries)
+			s.entries, s.marker = b.apply(s.entries), b.Marker
 			s.publish(b.Revision)
 		}
-		if s.stopped || !s.last.Set.NextEnd().Equal(end) { // list at another time
+		if s.stopped || !s.nextEnd().Equal(end) { // list at another time
 			break
 		}
 	}
@@ -117,24 +119,30 @@ const grace = time.Second
 func (s *state) untilEnd(
 	ctx context.Context, after time.Duration,
 ) (context.Context, context.CancelFunc) {
-	if s.last.Set == nil {
-		return context.WithTimeout(ctx, s.patience)
-	}
-	if end := s.last.Set.NextEnd(); !end.IsZero() {
+	if end := s.nextEnd(); !end.IsZero() {
 		return context.WithTimeout(ctx, max(0, time.Until(end))+after)
+	}
+	if s.last.Set == nil && s.refused == "" {
+		return context.WithTimeout(ctx, s.patience)
 	}
 	return context.WithCancel(ctx)
 }
 
+// nextEnd returns the next end of a temporary entry that is in force; the zero time if none is.
+func (s *state) nextEnd() time.Time {
+	if s.last.Set == nil {
+		return time.Time{}
+	}
+	return s.last.Set.NextEnd()
+}
+
 // age publishes what is left if a temporary entry has expired.
 func (s *state) age() bool {
-	if s.last.Set == nil {
-		return false
-	}
-	end := s.last.Set.NextEnd()
+	end := s.nextEnd()
 	expired := !end.IsZero() && !time.Now().Before(end)
-	if expired {
-		s.publish(s.last.Revision)
+	if expired && !s.stopped {
+		s.last, s.down = s.last.At(time.Now()), false
+		s.stopped = !s.yield(s.last, nil)
 	}
 	return expired
 }
@@ -142,7 +150,11 @@ func (s *state) age() bool {
 // keepValid gives an entry that cannot be read its last valid settings.
 func (s *state) keepValid(e *policy.Entry) {
 	if e.Err == nil {
-		return
+		fault := e.Scope.Validate()
+		if fault == nil {
+			return
+		}
+		e.Err = fault
 	}
 	if i, ok := search(s.entries, KeyOf(*e)); ok {
 		e.Settings = s.entries[i].Settings
@@ -153,19 +165,23 @@ func (s *state) publish(revision int64) {
 	if s.stopped {
 		return
 	}
-	s.down = false
-	set, err := policy.NewSet(s.entries) // copies them
-	s.last = policy.Snapshot{Set: set, Identity: s.identity, Revision: revision}.At(time.Now())
+	if err := s.marker.Check(s.entries, time.Now()); err != nil {
+		if aged := s.age(); aged || s.refused != err.Error() {
+			s.down, s.refused = true, err.Error()
+			s.stopped = s.stopped || !s.yield(policy.Snapshot{}, err)
+		}
+		return
+	}
+	s.down, s.refused = false, ""
+	set, _ := policy.NewSet(s.entries) // copies them; those with a fault have an Err
+	s.last = policy.Snapshot{
+		Set: set, Identity: s.marker.ID, Epoch: s.marker.Epoch, Serial: s.marker.Serial,
+		Revision: revision,
+	}.At(time.Now())
 	if s.last.Set != set {
 		s.entries = s.last.Set.Entries()
 	}
 	s.stopped = !s.yield(s.last, nil)
-	if err == nil {
-		s.setFault = ""
-	} else if !s.stopped && s.setFault != err.Error() {
-		s.setFault = err.Error()
-		s.stopped = !s.yield(policy.Snapshot{}, err)
-	}
 }
 
 // report yields an error that the consumer does not know yet.

@@ -18,16 +18,23 @@ type Store interface {
 	// List returns all entries at one revision. An entry that cannot be read has its Err set.
 	List(ctx context.Context) (Snapshot, error)
 
-	// Watch yields the changes after a revision, in order and without gaps, until ctx ends. An
-	// error after which the sequence continues is temporary. If the sequence ends before ctx does,
-	// its last error is the reason, and the caller lists again: ErrCompacted if the store no
-	// longer knows the revision; ErrClosed if the store has been closed.
-	Watch(ctx context.Context, after int64) iter.Seq2[Batch, error]
+	// Watch yields the changes after a List, in order and without gaps, until ctx ends. An error
+	// after which the sequence continues is temporary. If the sequence ends before ctx does, its
+	// last error is the reason, and the caller lists again: ErrCompacted if the store no longer
+	// knows the revision or has another history; ErrClosed if the store has been closed.
+	Watch(ctx context.Context, after Snapshot) iter.Seq2[Batch, error]
 
 	// Apply makes all changes or none, and returns the store's revision after them. If ifRevision
 	// is not 0 and there was another Apply after that revision, Apply returns a *ConflictError.
-	// Faults of the changes are returned as policy's *FieldError and *TieError, joined.
+	// Faults of the changes are returned as policy's *FieldError and *TieError, joined. The first
+	// Apply to an empty store adopts it; one to policies that were not adopted fails with what
+	// Marker.Check returns.
 	Apply(ctx context.Context, changes []Change, ifRevision int64) (revision int64, err error)
+
+	// Adopt declares that the policies in the store, as they are now, are those to follow.
+	// Replicas that know policies of the same id and an earlier epoch replace them by these,
+	// whatever their revision. The error is what Adoption.Check returns, or the store's.
+	Adopt(ctx context.Context, a Adoption) (Marker, error)
 
 	// Close ends the watches and releases the store's resources. A second call does nothing.
 	Close() error
@@ -36,7 +43,7 @@ type Store interface {
 // A Snapshot is all entries at one revision.
 type Snapshot struct {
 	Entries  []policy.Entry // in the order of policy.Entry.Compare
-	Identity string         // of the store: revisions of different identities cannot be compared
+	Marker   Marker
 	Revision int64
 	Applied  int64 // of the last Apply by any process; ifRevision is compared with it
 }
@@ -53,7 +60,8 @@ func KeyOf(e policy.Entry) Key { return Key{e.Section(), e.Scope, e.Field} }
 
 // A Batch has the changes of one or several revisions. No key is in it twice.
 type Batch struct {
-	Revision int64 // after the changes
+	Revision int64  // after the changes
+	Marker   Marker // likewise
 	Puts     []policy.Entry
 	Deletes  []Key
 }
@@ -132,7 +140,7 @@ func Check(entries []policy.Entry, changes []Change) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return errors.Join(checkTies(entries, changes), checkReserved(entries, changes))
+	return errors.Join(checkPatterns(entries, changes), checkReserved(entries, changes))
 }
 
 // validate returns the faults of a change by itself.
@@ -217,10 +225,15 @@ func Reserved(entries []policy.Entry) (reserved, capacity int64) {
 	return reserved, *set.QuotaSettings().Capacity
 }
 
-// checkTies looks at what would be stored, so that changes may resolve each other's ties.
-func checkTies(entries []policy.Entry, changes []Change) error {
+// checkPatterns refuses changes by which there are too many patterns, or two that tie. It looks at
+// what would be stored, so that changes may resolve each other's ties.
+func checkPatterns(entries []policy.Entry, changes []Change) error {
+	set := patterns(after(entries, changes, policy.PolicySection))
+	if err := set.CheckPatterns(patterns(entries)); err != nil {
+		return err // to look for ties may take long
+	}
 	var errs []error
-	for _, tie := range Ties(entries, changes) {
+	for _, tie := range ties(set, changes) {
 		if tie.Topic != "" {
 			errs = append(errs, tie)
 		}
@@ -231,6 +244,21 @@ func checkTies(entries []policy.Entry, changes []Change) error {
 // Ties returns the ties of patterns that changes would make in a store that holds entries. Check
 // refuses those that name a topic; the others are undecided.
 func Ties(entries []policy.Entry, changes []Change) []*policy.TieError {
+	return ties(patterns(after(entries, changes, policy.PolicySection)), changes)
+}
+
+// patterns returns the set of the patterns among entries.
+func patterns(entries []policy.Entry) *policy.Set {
+	some := slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
+		return e.Section() != policy.PolicySection || e.Scope.Kind != policy.PatternKind ||
+			policy.IsZero(e.Settings)
+	})
+	set, _ := policy.NewSet(some) // other faults are found elsewhere
+	return set
+}
+
+// ties returns the ties of the patterns of a set that changes set.
+func ties(set *policy.Set, changes []Change) []*policy.TieError {
 	changed := make(map[policy.Scope]bool)
 	for _, c := range changes {
 		if c.Scope.Kind == policy.PatternKind {
@@ -240,10 +268,5 @@ func Ties(entries []policy.Entry, changes []Change) []*policy.TieError {
 	if len(changed) == 0 {
 		return nil
 	}
-	patterns := after(entries, changes, policy.PolicySection)
-	patterns = slices.DeleteFunc(patterns, func(e policy.Entry) bool {
-		return e.Scope.Kind != policy.PatternKind || policy.IsZero(e.Settings)
-	})
-	set, _ := policy.NewSet(patterns) // other faults are found elsewhere
 	return set.Ties(func(s policy.Scope) bool { return changed[s] })
 }

@@ -68,6 +68,25 @@ func TestDeepCut(t *testing.T) {
 	}
 }
 
+// After a deep cut, the slots of a crashed replica take seconds, and the next ones are behind them.
+// If the state is then lost, nobody waits for these.
+func TestLostAfterADeepCut(t *testing.T) {
+	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
+		f.join(0, "group").greedy(1)
+		crashed := f.join(1, "group")
+		crashed.greedy(1)
+		time.Sleep(2 * second)
+		crashed.crash()
+		f.policies.Set(policy.Single(perSecond(10)))
+		time.Sleep(100 * time.Millisecond)
+		f.store.Locked(func() { clear(f.store.Limits) })
+		lost := time.Since(f.start)
+		time.Sleep(4 * second)
+		within(t, "the first second", f.between(lost, lost+second), 0, 1)
+		within(t, "two seconds, a little later", f.between(lost+3*second/2, lost+7*second/2), 18, 22)
+	})
+}
+
 // While the permit store is unavailable, a share follows the limit.
 func TestCutWhileThePermitStoreIsAway(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
@@ -181,6 +200,28 @@ func TestPartialPartition(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Demand that rises in an outage: a replica's last share is what the others left of the limit when
+// their demand was light. All replicas together still dispatch at most twice the limit.
+func TestDemandRisesInAnOutage(t *testing.T) {
+	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
+		for i := range 8 {
+			f.join(i, "group").poisson(20, 1)
+		}
+		time.Sleep(4 * second)
+		f.store.Locked(func() {
+			for _, r := range f.joined {
+				r.link.Cut = true
+			}
+		})
+		time.Sleep(second)
+		for _, r := range f.joined {
+			r.greedy(1)
+		}
+		time.Sleep(10 * second)
+		within(t, "any second", f.window(second, 4*second), 0, 2000)
+	})
 }
 
 // A replica does not use an old share when the permit store becomes unavailable: other replicas

@@ -38,6 +38,8 @@ type reported struct {
 const (
 	minSample = 1e-6    // so that scaled counts stay finite
 	maxCost   = 1 << 50 // of one message, bytes
+
+	maxBackends = 10_000 // of a Limiter
 )
 
 // forgetCosts is how long an id without costs on a backend, or a backend without costs, is still
@@ -48,7 +50,8 @@ const forgetCosts = time.Minute
 const loadValid = 5 * time.Second
 
 // Backend returns the backend of that name. Backends of one zone may fail together; use the name
-// as the zone if there is no other. The zone of the first call counts.
+// as the zone if there is no other. The zone of the first call counts. A Limiter has up to 10,000
+// backends.
 func (l *Limiter) Backend(name, zone string) (*Backend, error) {
 	if name == "" || zone == "" || len(name) > quota.MaxName || len(zone) > quota.MaxName {
 		return nil, fmt.Errorf("dispatch: backend %.50q, zone %.50q: want names of 1 to %d bytes",
@@ -60,6 +63,10 @@ func (l *Limiter) Backend(name, zone string) (*Backend, error) {
 		return nil, ErrClosed
 	}
 	b := l.backends[name]
+	if b == nil && len(l.backends) >= maxBackends {
+		return nil, fmt.Errorf("dispatch: backend %s: there are %d others: "+
+			"count several systems as one backend", name, maxBackends)
+	}
 	if b == nil {
 		b = &Backend{name: name, zone: zone, sample: l.cfg.CostSample}
 		l.backends[name] = b

@@ -3,10 +3,12 @@ package dispatch_test
 import (
 	"context"
 	"math"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -17,14 +19,14 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// plenty is a permit store that grants more than is requested, at once, so that a benchmark of the
-// counter never waits.
+// plenty is a permit store that grants all that is requested, at once.
 type plenty struct{ *memory.Store }
 
 func (p plenty) Do(_ context.Context, requests []*permits.Request) {
 	for _, r := range requests {
 		r.Allocate.Reply = schedule.Reply{
-			N: 1e12, Start: -1e7, Share: r.Allocate.Rate, Now: 1, Carry: schedule.Carry{Inc: 1, Epoch: 1, Round: 0.1},
+			N: math.Floor(r.Allocate.Want), Start: -1e7, Share: r.Allocate.Rate, Rate: r.Allocate.Rate, Now: 1,
+			Carry: schedule.Carry{Inc: 1, Epoch: 1, Round: 0.1},
 		}
 	}
 }
@@ -40,9 +42,22 @@ func open(b *testing.B, p policy.Policy, store dispatch.PermitStore) *dispatch.S
 
 func admit(b *testing.B) *dispatch.Subscription {
 	sub := open(b, policy.Policy{MessageRate: policy.PerSecond(1e6)}, plenty{memory.New()})
-	_, err := sub.Acquire(b.Context(), 1)
-	require.NoError(b, err)
+	fill(b, sub)
 	return sub
+}
+
+// fill fills the counters of a subscription, so that a benchmark never waits: many callers get a
+// lot of permits, and give them back.
+func fill(b *testing.B, sub *dispatch.Subscription) {
+	var callers sync.WaitGroup
+	for range 500 {
+		callers.Go(func() {
+			g, err := sub.Acquire(b.Context(), math.MaxInt32)
+			assert.NoError(b, err)
+			g.Done(0, 0)
+		})
+	}
+	callers.Wait()
 }
 
 func BenchmarkNoPolicy(b *testing.B) {
@@ -131,8 +146,7 @@ func BenchmarkFourLimits(b *testing.B) {
 	defer func() { require.NoError(b, lim.Close()) }()
 	sub, err := lim.Subscription(topic, "group")
 	require.NoError(b, err)
-	_, err = sub.Acquire(b.Context(), 1)
-	require.NoError(b, err)
+	fill(b, sub)
 	require.Len(b, lim.Stats().Subscriptions[0].Limits, 4)
 	ctx := b.Context()
 	b.ReportAllocs()

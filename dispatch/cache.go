@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/google/renameio/v2/maybe"
@@ -14,14 +14,25 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// readCache returns the policies of the cache file, and records the number of replicas in it.
-func (l *Limiter) readCache() (s policy.Snapshot, err error) {
+// readCache reads the cache file: the policies with what was refused after them, and the number of
+// replicas.
+func (l *Limiter) readCache() (line policy.Line, err error) {
 	text, err := os.ReadFile(l.cfg.CacheFile)
 	if err != nil {
-		return s, err
+		return line, err
 	}
-	l.setReplicas(replicasIn(text))
-	return policy.UnmarshalSnapshot(text)
+	var beside besidePolicies
+	_ = json.Unmarshal(text, &beside) // what is not in it stays zero
+	l.setReplicas(max(0, beside.Replicas))
+	line.Fell = beside.Fell
+	line.Known, err = policy.UnmarshalSnapshot(text)
+	return line, err
+}
+
+// besidePolicies is what a cache file has beside the fields of a snapshot.
+type besidePolicies struct {
+	Replicas int64  `json:"replicas"`       // of the cluster, at the last count; 0 = unknown
+	Fell     string `json:"fell,omitempty"` // see policy.Line
 }
 
 // useCache puts the policies of the cache file in force. Until ctx ends or the policy store
@@ -29,14 +40,20 @@ func (l *Limiter) readCache() (s policy.Snapshot, err error) {
 func (l *Limiter) useCache(ctx context.Context, s policy.Snapshot, reason error) {
 	l.log.Warn("the policies of the cache file apply until the policy store answers",
 		"file", l.cfg.CacheFile, "revision", s.Revision, "error", reason)
+	s = s.At(time.Now())
+	matches := l.engine.Match(s.Set)
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if s = s.At(time.Now()); l.snapshot.Identity == "" { // else the store has answered by now
+	inForce := l.snapshot.Identity == "" // else the store has answered by now
+	if inForce {
 		if l.source == nil {
 			l.source = reason
 		}
-		l.putInForce(s)
-		l.done.Go(func() { l.expire(ctx, s) })
+		l.putInForce(s, matches)
+		l.age(ctx)
+	}
+	l.mu.Unlock()
+	if inForce {
+		l.logFaults(s)
 	}
 }
 
@@ -48,26 +65,19 @@ func (l *Limiter) writeCache() {
 	l.cacheMu.Lock() // an older snapshot must not replace a newer one
 	defer l.cacheMu.Unlock()
 	l.mu.Lock()
-	s := l.snapshot
+	line := l.line
 	l.mu.Unlock()
-	text, err := policy.MarshalSnapshot(s)
+	if line.Known.Set == nil {
+		return
+	}
+	text, err := policy.MarshalSnapshot(line.Known)
 	if err == nil {
-		err = maybe.WriteFile(l.cfg.CacheFile, withReplicas(text, l.replicas.Load()), 0o600)
+		beside, _ := json.Marshal(besidePolicies{l.replicas.Load(), line.Fell})
+		text = slices.Concat(text[:len(text)-1], []byte(","), beside[1:]) // one JSON object
+		err = maybe.WriteFile(l.cfg.CacheFile, text, 0o600)
 	}
 	if err != nil && !errors.Is(err, fs.ErrClosed) {
 		l.log.Warn("the cache file could not be written",
 			"file", l.cfg.CacheFile, "error", err)
 	}
-}
-
-// withReplicas adds the number of replicas to a cached snapshot, a JSON object.
-func withReplicas(snapshot []byte, n int64) []byte {
-	return fmt.Appendf(snapshot[:len(snapshot)-1], `,"replicas":%d}`, n)
-}
-
-// replicasIn returns the number of replicas in a cached snapshot; 0 = unknown.
-func replicasIn(snapshot []byte) int64 {
-	var cached struct{ Replicas int64 }
-	_ = json.Unmarshal(snapshot, &cached) // without one, it stays 0
-	return max(0, cached.Replicas)
 }

@@ -65,9 +65,14 @@ type Limiter struct {
 	mu       sync.Mutex // guards the fields below
 	closed   bool
 	snapshot policy.Snapshot
-	invalid  int   // stored policies that are ignored
-	source   error // of the last reading of the policies; nil: it succeeded
+	stored   int              // policies, quotas and settings in the snapshot
+	invalid  int              // of these, ignored
+	faults   map[string]error // of these, which are logged
+	source   error            // of the last reading of the policies; nil: it succeeded
+	line     policy.Line      // of the snapshots that were read, with the cached one
 	backends map[string]*Backend
+
+	stopAging context.CancelFunc // ends what age has started
 
 	cacheMu  sync.Mutex   // held while the cache file is written
 	replicas atomic.Int64 // of the cluster, at the last count; 0 = never counted
@@ -85,7 +90,8 @@ func Open(ctx context.Context, cfg Config) (*Limiter, error) {
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l := &Limiter{
-		cfg: cfg, log: cfg.Logger, stop: stop, backends: map[string]*Backend{},
+		cfg: cfg, log: cfg.Logger, stop: stop, stopAging: func() {},
+		backends: map[string]*Backend{},
 		snapshot: policy.Snapshot{Set: policy.Single(policy.Policy{})},
 		engine: engine.Start(engine.Config{
 			Store: cfg.Permits, Cluster: cfg.Cluster, WorkerGroup: cfg.Group,

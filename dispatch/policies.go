@@ -2,31 +2,36 @@ package dispatch
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Fixed returns a source with one policy for everything, for tests and small programs.
-func Fixed(p policy.Policy) PolicySource { return fixed{p} }
+// Fixed returns a source with one policy for everything, for tests and small programs. Among
+// programs that share a permit store, the one that called Fixed last sets the rate.
+func Fixed(p policy.Policy) PolicySource { return fixed{p, time.Now().UnixMilli()} }
 
-type fixed struct{ p policy.Policy }
+type fixed struct {
+	p     policy.Policy
+	epoch int64
+}
 
-// Snapshots yields the policy once. Its identity is a hash of the policy, so that a changed one
-// counts as newer.
+// Snapshots yields the policy once.
 func (f fixed) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	return func(yield func(policy.Snapshot, error) bool) {
-		text, err := policy.Marshal(f.p)
-		if err != nil {
-			yield(policy.Snapshot{}, err)
-			return
+		s := policy.Snapshot{
+			Set: policy.Single(f.p), Identity: "fixed", Epoch: f.epoch, Revision: 1,
 		}
-		identity := fmt.Sprintf("fixed:%x", sha256.Sum256(text))[:22]
-		if yield(policy.Snapshot{Set: policy.Single(f.p), Identity: identity, Revision: 1}, nil) {
+		if yield(s, nil) {
 			<-ctx.Done()
 		}
 	}
@@ -38,10 +43,23 @@ const (
 	cachedOpenTimeout  = time.Second // if there is a cache file
 )
 
+// checkRevision returns why a permit store would take the revision of a snapshot for damage.
+func checkRevision(s policy.Snapshot) error {
+	if !resolve.Revision(s).Valid() {
+		return fmt.Errorf("policies of epoch %d, revision %d: want 0..%g and 0..%g",
+			s.Epoch, s.Revision, schedule.MaxEpoch, schedule.MaxNumber)
+	}
+	return nil
+}
+
 // openPolicies starts to follow the policies until running ends, and waits for the first ones, or
 // uses those of the cache file.
 func (l *Limiter) openPolicies(ctx, running context.Context) error {
 	cached, cacheErr := l.readCache()
+	if _, ok := l.cfg.Policies.(fixed); ok { // the program says which policies are the latest
+		cached = policy.Line{}
+	}
+	l.line = cached
 	timeout, hint := l.cfg.OpenTimeout, ""
 	switch {
 	case timeout > 0:
@@ -61,7 +79,7 @@ func (l *Limiter) openPolicies(ctx, running context.Context) error {
 	case err == nil:
 		return nil
 	case cacheErr == nil:
-		l.useCache(running, cached, err)
+		l.useCache(running, cached.Known, err)
 		return nil
 	case l.cfg.CacheFile != "":
 		return errors.Join(err, fmt.Errorf("dispatch: open: cache file: %w", cacheErr))
@@ -98,9 +116,21 @@ func await(ctx context.Context, first <-chan error, timeout time.Duration, hint 
 	}
 }
 
-// followPolicies puts each snapshot in force. The outcomes up to the first snapshot are sent to
-// first, whose buffer keeps the last one.
+// Ready returns nil if the policies in force are those of the policy store. Otherwise it returns
+// why they are not: the store cannot be read, is not adopted, holds policies of another id, or is
+// older than it was. The last policies stay in force then, so that a replica that is not ready
+// still limits; a rollout should stop.
+func (l *Limiter) Ready() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.source
+}
+
+// followPolicies puts each snapshot in force that may replace the newest one known. After a
+// failure, temporary policies of the one in force end at their time. The outcomes up to the first
+// one are sent to first, whose buffer keeps the last one.
 func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
+	line := l.line
 	known := false
 	report := func(err error) {
 		if known {
@@ -114,21 +144,37 @@ func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 		first <- err
 	}
 	failed := func(err error) {
-		l.log.Warn("the policies cannot be read; the last ones stay in force", "error", err)
+		l.log.Warn("the policies are not followed; the last ones stay in force", "error", err)
 		l.mu.Lock()
 		l.source = err
+		fell := l.line.Fell != line.Fell
+		l.line = line
+		l.age(ctx)
 		l.mu.Unlock()
+		if fell {
+			l.writeCache()
+		}
 		report(fmt.Errorf("read the policies: %w", err))
 	}
 	for s, err := range l.cfg.Policies.Snapshots(ctx) {
+		if err == nil {
+			err = checkRevision(s)
+		}
+		if err == nil {
+			err = line.Follow(s)
+		}
 		if err != nil {
 			failed(err)
 			continue
 		}
+		s = line.Known
+		matches := l.engine.Match(s.Set)
 		l.mu.Lock()
-		l.source = nil
-		l.putInForce(s)
+		l.stopAging()
+		l.source, l.line = nil, line
+		l.putInForce(s, matches)
 		l.mu.Unlock()
+		l.logFaults(s)
 		l.writeCache()
 		report(nil)
 	}
@@ -137,8 +183,8 @@ func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 	}
 }
 
-// putInForce puts a snapshot in force. l.mu is held.
-func (l *Limiter) putInForce(s policy.Snapshot) {
+// putInForce puts a snapshot in force, whose patterns match topics as given. l.mu is held.
+func (l *Limiter) putInForce(s policy.Snapshot, matches engine.Matches) {
 	tags := map[string]bool{}
 	for id := range s.Set.Quotas() {
 		if id.Kind == policy.TagKind {
@@ -146,13 +192,45 @@ func (l *Limiter) putInForce(s policy.Snapshot) {
 		}
 	}
 	l.tags.Store(&tags)
-	l.snapshot, l.invalid = s, 0
+	l.snapshot, l.stored, l.invalid = s, 0, 0
 	for _, e := range s.Set.Entries() {
+		l.stored++
 		if e.Err != nil {
 			l.invalid++
 		}
 	}
-	l.engine.ApplyPolicies(s)
+	l.engine.ApplyPolicies(s, matches)
+}
+
+// logFaults logs each policy of a snapshot that is invalid, unless the last snapshot had the same
+// fault.
+func (l *Limiter) logFaults(s policy.Snapshot) {
+	faults := map[string]error{}
+	for _, e := range s.Set.Entries() {
+		if e.Err != nil {
+			faults[strings.Join([]string{e.Section().String(), e.Scope.String(), e.Field}, " ")] = e.Err
+		}
+	}
+	l.mu.Lock()
+	before := l.faults
+	l.faults = faults
+	l.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(faults)) {
+		if was := before[name]; was == nil || was.Error() != faults[name].Error() {
+			l.log.Warn("a stored policy is invalid: its last valid settings stay in force, if they are known",
+				"policy", name, "error", faults[name])
+		}
+	}
+}
+
+// age ends the temporary policies in force at their time, until ctx ends or the policy source
+// provides others. l.mu is held.
+func (l *Limiter) age(ctx context.Context) {
+	l.stopAging()
+	aging, stop := context.WithCancel(ctx)
+	l.stopAging = stop
+	s := l.snapshot
+	l.done.Go(func() { l.expire(aging, s) })
 }
 
 // expire ends the temporary policies of a snapshot at their time, while it is in force.
@@ -161,14 +239,17 @@ func (l *Limiter) expire(ctx context.Context, s policy.Snapshot) {
 		timer := time.NewTimer(time.Until(end))
 		select {
 		case <-ctx.Done():
+			timer.Stop()
+			return
 		case <-timer.C:
 		}
-		timer.Stop()
+		next := s.At(time.Now())
+		matches := l.engine.Match(next.Set)
 		l.mu.Lock()
 		inForce := ctx.Err() == nil && l.snapshot.Set == s.Set
 		if inForce {
-			s = s.At(time.Now())
-			l.putInForce(s)
+			s = next
+			l.putInForce(s, matches)
 		}
 		l.mu.Unlock()
 		if !inForce {

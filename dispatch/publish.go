@@ -4,13 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 )
 
 const (
 	publishEvery = time.Second
 	publishedFor = 3 * time.Second
+	idleEvery    = 10 * time.Second // while a replica has limits and no use for permits
+	idleFor      = 30 * time.Second
 
-	// maxPublished bounds a status record: subscriptions beyond it are left out.
+	// maxPublished bounds a status record: subscriptions beyond it are left out, and those beyond
+	// permits.MaxRecord.
 	maxPublished = 1000
 )
 
@@ -33,6 +38,7 @@ func (l *Limiter) publish(ctx context.Context) {
 	ticker := time.NewTicker(publishEvery)
 	defer ticker.Stop()
 	usage := usage{at: time.Now()}
+	var idleAt time.Time
 	for countAt := time.Now().Add(firstCount); ; {
 		select {
 		case <-ctx.Done():
@@ -41,22 +47,36 @@ func (l *Limiter) publish(ctx context.Context) {
 		}
 		l.publishUsage(ctx, &usage)
 		l.engine.ForgetEnded()
-		if now := time.Now(); l.publishStatus(ctx) && now.After(countAt) {
+		if now := time.Now(); l.publishStatus(ctx, &idleAt) && now.After(countAt) {
 			countAt = now.Add(countEvery)
 			l.countReplicas(ctx)
 		}
 	}
 }
 
-// publishStatus publishes the subscriptions that are not idle, and reports whether it did.
-func (l *Limiter) publishStatus(ctx context.Context) bool {
-	s := l.stats(true, maxPublished)
-	if len(s.Subscriptions) == 0 || s.Permits.Unavailable {
+// publishStatus publishes the subscriptions that are not idle, and reports whether it did. A
+// replica whose subscriptions all are idle is counted too, if they have limits: it publishes none
+// of them, and does so rarely. idleAt is when it did; zero = it is not idle.
+func (l *Limiter) publishStatus(ctx context.Context, idleAt *time.Time) bool {
+	s, ttl := l.stats(true, maxPublished), publishedFor
+	if len(s.Subscriptions) > 0 {
+		*idleAt = time.Time{}
+	} else {
+		if !l.engine.Limited() || time.Since(*idleAt) < idleEvery {
+			return false
+		}
+		*idleAt, ttl = time.Now(), idleFor
+	}
+	if s.Permits.Unavailable {
 		return false
 	}
 	text, err := json.Marshal(s)
+	for err == nil && permits.CheckRecord(text) != nil && len(s.Subscriptions) > 0 {
+		s.Subscriptions = s.Subscriptions[:len(s.Subscriptions)/2]
+		text, err = json.Marshal(s)
+	}
 	if err == nil {
-		err = l.cfg.Permits.Publish(ctx, l.cfg.Cluster, l.cfg.Replica, text, publishedFor)
+		err = l.cfg.Permits.Publish(ctx, l.cfg.Cluster, l.cfg.Replica, text, ttl)
 	}
 	if err != nil && ctx.Err() == nil {
 		l.log.Debug("the status record could not be published", "error", err)

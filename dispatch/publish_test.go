@@ -15,6 +15,47 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
+// TestIdleReplicasAreCounted: a replica whose subscriptions are idle is counted as long as it runs,
+// with a request every ten seconds; one without limits is not.
+func TestIdleReplicasAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		counted := func() int {
+			records, err := store.Published(t.Context(), "c")
+			require.NoError(t, err)
+			return len(records)
+		}
+		open := func(p policy.Policy) (*dispatch.Limiter, *dispatch.Subscription) {
+			lim, err := dispatch.Open(t.Context(), dispatch.Config{
+				Permits: store, Cluster: "c", Policies: dispatch.Fixed(p),
+			})
+			require.NoError(t, err)
+			sub, err := lim.Subscription("kafka://public/default/orders", "group")
+			require.NoError(t, err)
+			return lim, sub
+		}
+		free, _ := open(policy.Policy{})
+		idle, sub := open(policy.Policy{MessageRate: policy.PerSecond(20)})
+		time.Sleep(time.Second)
+		for range 100 {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			assert.Equal(t, 1, counted())
+		}
+		_, err := sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+		for range 20 { // it uses permits, and then becomes idle
+			time.Sleep(time.Second)
+			synctest.Wait()
+			assert.Equal(t, 1, counted())
+		}
+		require.NoError(t, idle.Close())
+		time.Sleep(31 * time.Second)
+		assert.Zero(t, counted())
+		require.NoError(t, free.Close())
+	})
+}
+
 // TestPublishesAThousand: a status record has the first 1,000 subscriptions by name that are not
 // idle.
 func TestPublishesAThousand(t *testing.T) {

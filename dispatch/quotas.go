@@ -3,56 +3,14 @@ package dispatch
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
-
-// ratesEvery is how often a replica reads the rates of quotas, while quotas apply to it.
-const ratesEvery = 500 * time.Millisecond
-
-// followRates puts the rates of ratekeepers in force, while there are quotas.
-func (l *Limiter) followRates(ctx context.Context) {
-	ticker := time.NewTicker(ratesEvery)
-	defer ticker.Stop()
-	key := permits.RatesKey(l.cfg.Cluster)
-	var known quota.Rates
-	var readAt float64 // the permit store's clock when known was read
-	for invalid := ""; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		if !l.engine.HasQuotas() {
-			continue
-		}
-		text, now, err := l.cfg.Permits.Value(ctx, key)
-		if err != nil {
-			continue // its limits have logged an outage of the same permit store
-		}
-		var found quota.Rates
-		if err := json.Unmarshal(text, &found); len(text) > 0 && err != nil {
-			if found = (quota.Rates{}); invalid != err.Error() {
-				invalid = err.Error()
-				l.log.Warn("the stored rates of quotas are invalid", "key", key, "error", err)
-			}
-		}
-		old := known.Old(readAt)
-		stale := found.Identity == known.Identity && found.Term < known.Term && !known.Old(now)
-		if found.Time > 0 && !stale {
-			known = found
-		}
-		if !old && known.Old(now) && known.Time > 0 {
-			l.log.Warn("no ratekeeper has published rates lately: "+
-				"each quota continues at its reserved rate or, without one, at its total",
-				"for", quota.RatesHold)
-		}
-		readAt = now
-		l.engine.ApplyRates(known, now)
-	}
-}
 
 // A Usage is what the throttling ids of one replica have lately started, and what they have cost.
 // Replicas publish it under [permits.UsageOf].
@@ -88,10 +46,13 @@ func (l *Limiter) publishUsage(ctx context.Context, since *usage) {
 		since.at = now
 		return
 	}
-	text, err := json.Marshal(u)
-	if err == nil {
-		of := permits.UsageOf(l.cfg.Cluster)
-		err = l.cfg.Permits.Publish(ctx, of, l.cfg.Replica, text, publishedFor)
+	texts, err := u.records()
+	for i := 0; i < len(texts) && err == nil; i++ {
+		of, name := permits.UsageOf(l.cfg.Cluster), l.cfg.Replica
+		if i > 0 {
+			name = fmt.Sprintf("%s|%d", name, i+1)
+		}
+		err = l.cfg.Permits.Publish(ctx, of, name, texts[i], publishedFor)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -104,4 +65,65 @@ func (l *Limiter) publishUsage(ctx context.Context, since *usage) {
 	for _, done := range published {
 		done()
 	}
+}
+
+// records returns the usage as JSON, in as many records as its size needs. The sums over them are
+// those of the usage.
+func (u Usage) records() ([][]byte, error) {
+	text, err := json.Marshal(u)
+	if err != nil || permits.CheckRecord(text) == nil {
+		return [][]byte{text}, err
+	}
+	ids := map[quota.ID]bool{}
+	for id := range u.Started {
+		ids[id] = true
+	}
+	for _, b := range u.Backends {
+		for id := range b.Costs {
+			ids[id] = true
+		}
+	}
+	var parts []Usage
+	sorted := slices.Sorted(maps.Keys(ids))
+	switch middle := len(sorted) / 2; {
+	case middle > 0:
+		parts = []Usage{u.of(sorted[:middle]), u.of(sorted[middle:])}
+	case len(u.Backends) > 1:
+		half := len(u.Backends) / 2
+		parts = []Usage{
+			{u.Replica, u.Started, u.Backends[:half]}, {u.Replica, nil, u.Backends[half:]},
+		}
+	default:
+		return [][]byte{text}, nil // a long name; the permit store refuses it
+	}
+	var all [][]byte
+	for _, part := range parts {
+		texts, err := part.records()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, texts...)
+	}
+	return all, nil
+}
+
+// of returns the part of the usage that these ids have.
+func (u Usage) of(ids []quota.ID) Usage {
+	part := Usage{Replica: u.Replica, Started: pick(u.Started, ids)}
+	for _, b := range u.Backends {
+		b.Costs = pick(b.Costs, ids)
+		part.Backends = append(part.Backends, b)
+	}
+	return part
+}
+
+// pick returns the entries of m that these ids have.
+func pick(m map[quota.ID]float64, ids []quota.ID) map[quota.ID]float64 {
+	some := map[quota.ID]float64{}
+	for _, id := range ids {
+		if v, ok := m[id]; ok {
+			some[id] = v
+		}
+	}
+	return some
 }

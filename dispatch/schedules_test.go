@@ -3,6 +3,7 @@ package dispatch_test
 import (
 	"context"
 	"net"
+	"os"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -12,11 +13,20 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
+	"github.com/dispatchthrottle/throttle/tests/tables"
 )
 
-// The guarantees of every sharing mode hold under random schedules.
+// The guarantees of every sharing mode hold under random schedules. With THROTTLE_TALLIES=FILE,
+// what they did is added to a file and, with THROTTLE_TABLE=FILE, the sums are written into a
+// document.
 func TestSchedules(t *testing.T) {
-	permitstest.Run(t, permitstest.Backend{}, permitstest.Seeds(t, 40, 300))
+	tallies := os.Getenv("THROTTLE_TALLIES")
+	if doc := os.Getenv("THROTTLE_TABLE"); doc != "" {
+		t.Cleanup(func() {
+			assert.NoError(t, tables.Write(doc, "schedules", permitstest.Table(t, tallies)))
+		})
+	}
+	permitstest.Run(t, permitstest.Backend{Tallies: tallies}, permitstest.Seeds(t, 40, 300))
 }
 
 // The same with the script that runs in Redis.

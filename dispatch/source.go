@@ -14,7 +14,8 @@ import (
 type PolicySource interface {
 	// Snapshots yields all present policies, and again after each change, until ctx ends or the
 	// consumer stops. After an error the source continues by itself, and the Limiter keeps the
-	// last snapshot.
+	// last snapshot. It also keeps it, and reports why, if another Identity follows, or an earlier
+	// revision: one of a lower Epoch or, of the same one, a lower Revision.
 	Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error]
 }
 
@@ -41,12 +42,26 @@ type PermitStore interface {
 	// clock in seconds.
 	Value(ctx context.Context, key string) (value []byte, now float64, err error)
 
+	// SetRows replaces up to [permits.RowsPage] rows that belong to the value under key, each only
+	// while that value is head; done reports whether it was for all. A nil row is removed. All
+	// rows expire together: ttl after the last call, or with the value.
+	SetRows(
+		ctx context.Context, key string, head []byte, ttl time.Duration, rows map[string][]byte,
+	) (done bool, err error)
+
+	// Rows returns the rows with these names, up to [permits.RowsPage]; a missing one is nil.
+	// RowNames returns the names of all rows, in no particular order.
+	Rows(ctx context.Context, key string, names []string) (rows [][]byte, err error)
+	RowNames(ctx context.Context, key string) (names []string, err error)
+
 	// State returns the schedule of the limit with that key, for diagnosis. Its Inc is 0 if there
 	// is none. now is the store's clock, in seconds like the times of the state.
 	State(ctx context.Context, key string) (s schedule.State, now float64, err error)
 
-	// Publish keeps a replica's status record for ttl. Published returns the records of a cluster
-	// that have not expired, in no particular order.
+	// Publish keeps a replica's status record of up to [permits.MaxRecord] bytes for ttl. Published
+	// returns the records of a cluster that have not expired, in no particular order: up to
+	// [permits.MaxRecords], and up to [permits.MaxRecordsBytes] in all. Others are left out. It
+	// reads them in pages, each within the store's own timeout.
 	Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error
 	Published(ctx context.Context, cluster string) ([][]byte, error)
 

@@ -19,10 +19,12 @@ type Stats struct {
 	Replica  string `json:"replica"`
 	Cluster  string `json:"cluster"`
 	Version  string `json:"version"`
-	Identity string `json:"identity"` // of the policy store
-	Revision int64  `json:"revision"` // of the policies in force
+	Identity string `json:"identity"` // of the policies in force: see policy.Snapshot
+	Epoch    int64  `json:"epoch"`    // likewise, Unix milliseconds
+	Revision int64  `json:"revision"` // likewise
 
-	PolicyError     string `json:"policyError,omitempty"`     // why the policies cannot be read now
+	Policies        int    `json:"policies"`                  // in force, with quotas and settings
+	PolicyError     string `json:"policyError,omitempty"`     // why the store's are not in force now
 	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are ignored
 
 	Permits       PermitStoreStats    `json:"permitStore"`
@@ -34,6 +36,7 @@ type PermitStoreStats struct {
 	Requests    int64 `json:"requests"` // pipelined or not
 	Errors      int64 `json:"errors"`   // requests that failed
 	Late        int64 `json:"late"`     // requests whose replies came too late to be used
+	Damaged     int64 `json:"damaged"`  // requests that found stored state out of bounds
 	Unavailable bool  `json:"unavailable,omitempty"`
 }
 
@@ -98,8 +101,8 @@ func (l *Limiter) stats(activeOnly bool, max int) Stats {
 	l.mu.Lock()
 	s := Stats{
 		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version(),
-		Identity: l.snapshot.Identity, Revision: l.snapshot.Revision, InvalidPolicies: l.invalid,
-		Permits: PermitStoreStats(permits),
+		Identity: l.snapshot.Identity, Epoch: l.snapshot.Epoch, Revision: l.snapshot.Revision,
+		InvalidPolicies: l.invalid, Policies: l.stored, Permits: PermitStoreStats(permits),
 	}
 	if l.source != nil {
 		s.PolicyError = l.source.Error()

@@ -384,9 +384,11 @@ func TestCacheFile(t *testing.T) {
 		_, err = dispatch.Open(t.Context(), dispatch.Config{Policies: source, CacheFile: name})
 		require.ErrorIs(t, err, os.ErrNotExist)
 
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(perSecond(7)), CacheFile: name})
+		source.Set(policy.Single(perSecond(7)))
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source, CacheFile: name})
 		require.NoError(t, err)
 		require.NoError(t, lim.Close())
+		source.Fail(away)
 
 		var log strings.Builder
 		lim, err = dispatch.Open(t.Context(), dispatch.Config{

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,7 +37,7 @@ func (l *lossy) Publish(ctx context.Context, cluster, replica string, text []byt
 		return errors.New("the permit store is unavailable")
 	}
 	var u dispatch.Usage
-	err := json.Unmarshal(text, &u)
+	err := errors.Join(permits.CheckRecord(text), json.Unmarshal(text, &u))
 	l.published = append(l.published, u)
 	return err
 }
@@ -81,5 +83,62 @@ func TestUsageOutlastsAFailedPublish(t *testing.T) {
 			assert.Zero(t, later.Started[tag], "reported twice")
 			assert.Zero(t, later.Backends[0].Costs[tag], "reported twice")
 		}
+	})
+}
+
+// TestUsageOfManyIDs: usage that is too large for one record is published in several ones.
+func TestUsageOfManyIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ids = 3000
+		var entries []policy.Entry
+		tag := func(i int) string { return fmt.Sprintf("%0200d", i) }
+		for i := range ids {
+			scope, err := policy.ParseScope("tag:" + tag(i))
+			require.NoError(t, err)
+			quota := policy.Quota{Total: new(int64(1) << 40)}
+			entries = append(entries, policy.Entry{Scope: scope, Settings: quota})
+		}
+		set, err := policy.NewSet(entries)
+		require.NoError(t, err)
+		source := new(throttletest.Policies)
+		source.Set(set)
+		store := &lossy{Store: memory.New()}
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source, Permits: store})
+		require.NoError(t, err)
+		sink, err := lim.Backend("sink", "a")
+		require.NoError(t, err)
+		for i := range ids {
+			sub, err := lim.Subscription(topic, "group", dispatch.WithTag(tag(i)))
+			require.NoError(t, err)
+			g, err := sub.Acquire(t.Context(), 1)
+			require.NoError(t, err)
+			g.Done(1, 1)
+			sink.Read(sub, 1)
+		}
+		time.Sleep(1750 * time.Millisecond) // between two reports
+		synctest.Wait()
+		started, costs := map[quota.ID]float64{}, map[quota.ID]float64{}
+		for _, u := range store.published {
+			for id, n := range u.Started {
+				started[id] += n
+			}
+			assert.Len(t, u.Backends, 1)
+			maps.Copy(costs, u.Backends[0].Costs)
+		}
+		assert.Len(t, started, ids)
+		assert.Len(t, costs, ids)
+		status, err := store.Published(t.Context(), "standalone")
+		require.NoError(t, err)
+		require.Len(t, status, 1)
+		var stats dispatch.Stats
+		require.NoError(t, json.Unmarshal(status[0], &stats))
+		assert.NotEmpty(t, stats.Subscriptions)
+		for i := range 10_000 {
+			if _, err = lim.Backend(fmt.Sprint("backend-", i), "a"); err != nil {
+				break
+			}
+		}
+		assert.ErrorContains(t, err, "there are 10000 others")
+		require.NoError(t, lim.Close())
 	})
 }

@@ -22,7 +22,7 @@ func TestQueueForSlots(t *testing.T) {
 	for _, reserved := range []int64{0, 1, 3} {
 		for _, deaf := range []bool{false, true} {
 			fleets(t, "", queueing(t, "20/s", reserved), func(t *testing.T, f *fleet) {
-				f.store.Locked(func() { f.store.Deaf = deaf })
+				f.store.Locked(func() { f.store.NoWakes = deaf })
 				for i := range 15 {
 					r := f.join(i, "group")
 					for range 1 + i%3 {

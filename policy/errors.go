@@ -1,6 +1,10 @@
 package policy
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // A FieldError is one fault of one field. Several faults come joined by [errors.Join].
 type FieldError struct {
@@ -10,7 +14,11 @@ type FieldError struct {
 }
 
 func (e *FieldError) Error() string {
-	return fmt.Sprintf("policy: %s %.200q: %s", e.Field, e.Value, e.Reason)
+	field := e.Field
+	if strings.ContainsFunc(field, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		field = strconv.Quote(field) // an unknown one may have any text
+	}
+	return fmt.Sprintf("policy: %s %.200q: %s", field, e.Value, e.Reason)
 }
 
 // A SchemaError reports settings that another version of this library wrote in a form that this

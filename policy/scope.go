@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"net/url"
-	"regexp"
 	"strings"
 )
 
@@ -206,9 +205,8 @@ func (s Scope) Validate() error {
 		if s.Pattern == "" {
 			errs = append(errs, &FieldError{field, "",
 				"empty: want a regular expression, or the scope cluster for everything"})
-		} else if _, err := regexp.Compile(s.Pattern); err != nil {
-			errs = append(errs, &FieldError{field, s.Pattern,
-				"invalid regular expression: want RE2's syntax: " + err.Error()})
+		} else if _, err := compilePattern(s.Pattern); err != nil {
+			errs = append(errs, err)
 		}
 	case TopicKind:
 		errs = append(errs, s.Topic.Validate())

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"time"
 )
@@ -83,9 +82,9 @@ type (
 
 // A layer is the policy of one scope, temporary entries included.
 type layer struct {
-	scope  Scope
-	policy Policy
-	regex  *regexp.Regexp // of a pattern
+	scope   Scope
+	policy  Policy
+	pattern *pattern // nil unless the scope is one
 }
 
 // A TieError reports two patterns of the same priority and length that match one topic. In a Set
@@ -158,8 +157,8 @@ func (s *Set) add(l *layer) (err error) {
 	case NamespaceKind:
 		s.namespaces[namespace{scope.Tenant, scope.Cluster, scope.Namespace}] = l
 	case PatternKind:
+		l.pattern, _ = compilePattern(scope.Pattern) // Validate has the error
 		if err = scope.Validate(); err == nil {
-			l.regex = regexp.MustCompile(scope.Pattern)
 			s.patterns = append(s.patterns, l)
 		}
 	case TopicKind:
@@ -207,13 +206,45 @@ func (s *Set) NextEnd() (end time.Time) {
 // Resolve returns what the policies come to for a subscription of a topic in a cluster. It leaves
 // Sources nil; [Set.Explain] fills it.
 func (s *Set) Resolve(cluster string, t Topic, name string) Effective {
-	return s.resolve(cluster, t, name, nil)
+	return s.resolve(cluster, t, name, s.Match(t), nil)
+}
+
+// ResolveMatched is Resolve with what Match has returned for the topic. If that was of another set
+// or topic, it matches the patterns itself.
+func (s *Set) ResolveMatched(cluster string, t Topic, name string, m Matches) Effective {
+	if m.set != s || m.topic != t {
+		m = s.Match(t)
+	}
+	return s.resolve(cluster, t, name, m, nil)
+}
+
+// Matches are the patterns of a set that match a topic. The zero value is of no set.
+type Matches struct {
+	set    *Set
+	topic  Topic
+	layers []*layer // the one that wins last
+}
+
+// Match finds the patterns that match a topic, which may take milliseconds: all else that resolving
+// does takes a microsecond.
+func (s *Set) Match(t Topic) Matches {
+	m := Matches{set: s, topic: t}
+	if len(s.patterns) == 0 {
+		return m
+	}
+	url := t.String()
+	for _, l := range s.patterns {
+		if l.pattern.regex.MatchString(url) {
+			m.layers = append(m.layers, l)
+		}
+	}
+	return m
 }
 
 // Explain is Resolve with Sources.
 func (s *Set) Explain(cluster string, t Topic, name string) Effective {
 	sources := make(map[string]Scope)
-	e := s.resolve(cluster, t, name, func(l *layer, isAggregate bool) {
+	e := s.resolve(cluster, t, name, s.Match(t), func(l *layer, isAggregate bool) {
 		for _, r := range policyTable.set(&l.policy) {
 			switch own := l.scope.Kind == SubscriptionKind; {
 			case own && r.isLimit:
@@ -232,7 +263,7 @@ func (s *Set) Explain(cluster string, t Topic, name string) Effective {
 // resolve calls each, unless that is nil, with the layers that apply, the least specific first;
 // isAggregate says that the layer's limits are not the topic's.
 func (s *Set) resolve(
-	cluster string, t Topic, name string, each func(l *layer, isAggregate bool),
+	cluster string, t Topic, name string, m Matches, each func(l *layer, isAggregate bool),
 ) (e Effective) {
 	add := func(l *layer, isAggregate bool) {
 		if l == nil {
@@ -282,16 +313,9 @@ func (s *Set) resolve(
 		add(all, one)
 		add(here, one)
 	}
-	if len(s.patterns) > 0 {
-		url, last := t.String(), (*layer)(nil)
-		for _, l := range s.patterns {
-			if !l.regex.MatchString(url) {
-				continue
-			}
-			if add(l, false); last != nil && l.compareRank(last) == 0 {
-				e.Ties = append(e.Ties, tie(l, last, url))
-			}
-			last = l
+	for i, l := range m.layers {
+		if add(l, false); i > 0 && l.compareRank(m.layers[i-1]) == 0 {
+			e.Ties = append(e.Ties, tie(l, m.layers[i-1], t.String()))
 		}
 	}
 	add(s.topics[t], false)

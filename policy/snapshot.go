@@ -11,13 +11,17 @@ import (
 // Snapshot is all policies and quotas at one revision of their store.
 type Snapshot struct {
 	Set      *Set   // never nil
-	Identity string // of the store: revisions of different identities cannot be compared
-	Revision int64  // of the store, when this was true; below 2^53
+	Identity string // of the line of policies: the id of the store's marker
+	Epoch    int64  // when the line was last adopted, Unix milliseconds; 0 = never
+	Serial   int64  // counts changes by Apply and Adopt, not those by other means; 0 = not counted
+	Revision int64  // of the store, when this was true; those of a later epoch are newer
 }
 
 type snapshotJSON struct {
 	Schema   int         `json:"schema"`
 	Identity string      `json:"identity"`
+	Epoch    int64       `json:"epoch"`
+	Serial   int64       `json:"serial"`
 	Revision int64       `json:"revision"`
 	Entries  []entryJSON `json:"entries"`
 }
@@ -35,7 +39,9 @@ type entryJSON struct {
 
 // MarshalSnapshot returns the JSON form of a snapshot, for a cache file.
 func MarshalSnapshot(s Snapshot) ([]byte, error) {
-	out := snapshotJSON{Schema: Schema, Identity: s.Identity, Revision: s.Revision}
+	out := snapshotJSON{
+		Schema: Schema, Identity: s.Identity, Epoch: s.Epoch, Serial: s.Serial, Revision: s.Revision,
+	}
 	for _, e := range s.Set.entries {
 		settings, err := Marshal(e.Settings)
 		if err != nil {
@@ -72,7 +78,9 @@ func UnmarshalSnapshot(data []byte) (Snapshot, error) {
 		entries = append(entries, e)
 	}
 	set, _ := NewSet(entries) // usable without its faults, as when it was written
-	return Snapshot{Set: set, Identity: in.Identity, Revision: in.Revision}, nil
+	return Snapshot{
+		Set: set, Identity: in.Identity, Epoch: in.Epoch, Serial: in.Serial, Revision: in.Revision,
+	}, nil
 }
 
 func (j entryJSON) entry() (Entry, error) {
@@ -88,11 +96,10 @@ func (j entryJSON) entry() (Entry, error) {
 	if e.Settings, err = Unmarshal(section, j.Settings); err != nil {
 		return Entry{}, err
 	}
-	if e.Scope, err = ParseScope(j.Scope); err != nil {
-		if e.Err == nil {
-			return Entry{}, err
+	if e.Scope, err = ParseScope(j.Scope); err != nil { // the other entries are still of use
+		if e.Scope = (Scope{Kind: UnreadableKind, Pattern: j.Scope}); e.Err == nil {
+			e.Err = err
 		}
-		e.Scope = Scope{Kind: UnreadableKind, Pattern: j.Scope}
 	}
 	return e, nil
 }
@@ -114,4 +121,49 @@ func (s Snapshot) At(now time.Time) Snapshot {
 	}))
 	s.Set, s.Revision = set, s.Revision+int64(len(ends))
 	return s
+}
+
+// Replaces returns nil if the policies of s may replace those that are known: nothing is known (its
+// Set is nil), or s is of the same line, not older, and not emptied by other means than Apply and
+// Adopt. Otherwise the error says why not, and what to do.
+func (s Snapshot) Replaces(known Snapshot) error {
+	switch {
+	case known.Set == nil:
+		return nil
+	case s.Identity != known.Identity:
+		return fmt.Errorf("the policy store has policies %q, and the last ones were %q: check its "+
+			"address and prefix; if they are right, run: throttle-admin adopt --id %s",
+			s.Identity, known.Identity, known.Identity)
+	case s.Epoch < known.Epoch:
+		return fmt.Errorf("the policy store was adopted at epoch %d, and the last policies are of "+
+			"epoch %d: if it was restored from a backup, run: throttle-admin adopt --after %d",
+			s.Epoch, known.Epoch, known.Epoch)
+	case s.olderThan(known):
+		return fmt.Errorf("the policy store is at revision %d (change %d), and was at %d (change %d): "+
+			"if it was restored from a backup, run: throttle-admin adopt",
+			s.Revision, s.Serial, known.Revision, known.Serial)
+	case s.Serial > 0 && s.Epoch == known.Epoch && s.Serial == known.Serial &&
+		CountPermanent(s.Set.entries) == 0:
+		if n := CountPermanent(known.Set.entries); n > 0 {
+			return fmt.Errorf("the policy store has lost its policies (%d): restore them, or run: "+
+				"throttle-admin adopt --empty", n)
+		}
+	}
+	return nil
+}
+
+// olderThan reports whether s was before a snapshot of the same epoch.
+func (s Snapshot) olderThan(known Snapshot) bool {
+	return s.Epoch == known.Epoch && (s.Serial < known.Serial || s.Revision < known.Revision)
+}
+
+// CountPermanent counts the permanent entries. One without settings, such as the last of a
+// truncated file, is none.
+func CountPermanent(entries []Entry) (n int) {
+	for _, e := range entries {
+		if !e.Temporary && (e.Err != nil || !IsZero(e.Settings)) {
+			n++
+		}
+	}
+	return n
 }

@@ -11,6 +11,7 @@ import (
 type place struct {
 	name  string // as messages have it: with -partition-N
 	topic *topic
+	used  bool // by a message since idle places were last forgotten; guarded by the receiver's lock
 
 	mu   sync.Mutex
 	last position // of the last message received

@@ -2,7 +2,10 @@ package pulsarthrottle_test
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -10,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -76,4 +80,51 @@ func TestUnsubscribe(t *testing.T) {
 			assert.Empty(t, w.stats(topic, "billing").SubType, "%s: the subscription is gone", name)
 		}
 	})
+}
+
+// A seeking consumer has a broker that answers at once.
+type seeking struct{ suppliedConsumer }
+
+func (seeking) Seek(pulsar.MessageID) error { return nil }
+func (seeking) SeekByTime(t time.Time) error {
+	if t.IsZero() {
+		return errors.New("refused")
+	}
+	return nil
+}
+func (seeking) Unsubscribe() error { return nil }
+
+// TestSeekWaitsForTheReconnect: a seek of a zero-queue consumer gives the client time to reconnect,
+// unless it failed or the consumer is closed. Nothing else waits.
+func TestSeekWaitsForTheReconnect(t *testing.T) {
+	for _, zero := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(fast(0))})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, lim.Close()) }()
+			var inner pulsar.Consumer = seeking{suppliedConsumer{supply: &supply{}}}
+			pause := time.Duration(0)
+			if zero {
+				inner, pause = struct {
+					pulsar.Consumer
+					*sync.Mutex
+				}{inner, &sync.Mutex{}}, 100*time.Millisecond
+			}
+			c, err := pulsarthrottle.Wrap(inner, lim)
+			require.NoError(t, err)
+			takes := func(want time.Duration, seek func() error) {
+				t.Helper()
+				start := time.Now()
+				_ = seek()
+				assert.Equal(t, want, time.Since(start))
+			}
+			takes(pause, func() error { return c.Seek(pulsar.EarliestMessageID()) })
+			takes(pause, func() error { return c.SeekByTime(time.Now()) })
+			takes(0, func() error { return c.SeekByTime(time.Time{}) })
+			takes(0, c.Unsubscribe)
+			time.AfterFunc(30*time.Millisecond, c.Close)
+			takes(min(pause, 30*time.Millisecond), func() error { return c.Seek(pulsar.EarliestMessageID()) })
+			c.Close()
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
@@ -28,6 +29,7 @@ type stream struct {
 	sub    *dispatch.Subscription // whose permits the message in hand has or waits for
 	last   *place                 // of the last message
 	places map[string]*place      // by topic, as messages have it
+	swept  time.Time              // when idle places were last forgotten
 
 	topics     topics
 	seeking    sync.Mutex      // one seek at a time, so that each ends the generation in force
@@ -144,11 +146,34 @@ func (s *stream) place(topic string) *place {
 	}
 	p := s.places[topic]
 	if p == nil {
+		s.forgetIdle()
 		p = s.topics.place(topic)
 		s.places[topic] = p
 	}
+	p.used = true
 	s.last = p
 	return p
+}
+
+// forgetAfter is how long a topic that the options do not name has no messages before it may be
+// forgotten.
+const forgetAfter = 10 * time.Minute
+
+// forgetIdle forgets the places that had no message since the last time. A consumer of a pattern
+// meets topics that come and go.
+func (s *stream) forgetIdle() {
+	now := time.Now()
+	if now.Sub(s.swept) < forgetAfter {
+		return
+	}
+	s.swept = now
+	for name, p := range s.places {
+		if !p.used && p != s.last {
+			delete(s.places, name)
+			s.topics.forget(p)
+		}
+		p.used = false
+	}
 }
 
 // acquire waits for the permits of a message.

@@ -39,6 +39,9 @@ type topic struct {
 	sub  *dispatch.Subscription // nil: policies cannot name the topic, so it has no limit
 	err  error                  // the Limiter is closed
 
+	named  bool // by the options: it is never forgotten; guarded by topics.mu
+	places int  // of the topic; likewise
+
 	watched atomic.Bool  // it has a limit, so that its backlog counts
 	batch   atomic.Int64 // messages in the last entry, at least 1: the broker counts entries
 }
@@ -66,9 +69,20 @@ func fullName(name string) string {
 	return policy.Persistent + "://" + name
 }
 
-// open returns the topic with a full name. The error is the fault of the name, or
-// dispatch.ErrClosed.
+// open returns the topic with a full name, which the options have. The error is the fault of the
+// name, or dispatch.ErrClosed.
 func (ts *topics) open(name string) (*topic, error) {
+	t, err := ts.find(name)
+	if err == nil {
+		ts.mu.Lock()
+		t.named = true
+		ts.mu.Unlock()
+	}
+	return t, err
+}
+
+// find returns the topic with a full name, which it opens if it is not known.
+func (ts *topics) find(name string) (*topic, error) {
 	full, err := policy.ParseTopic(name)
 	if err != nil {
 		return nil, fmt.Errorf("pulsarthrottle: topic %s: %w", name, err)
@@ -144,7 +158,7 @@ func (ts *topics) place(name string) *place {
 	if p != nil {
 		return p
 	}
-	t, err := ts.open(name)
+	t, err := ts.find(name)
 	if errors.Is(err, dispatch.ErrClosed) {
 		return &place{name: name, topic: &topic{name: name, err: err}}
 	}
@@ -155,9 +169,26 @@ func (ts *topics) place(name string) *place {
 	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	p = &place{name: name, topic: t, last: beforeAll}
-	ts.places[name] = p
+	if p = ts.places[name]; p == nil { // else the poller was faster
+		p = &place{name: name, topic: t, last: beforeAll}
+		ts.places[name] = p
+		t.places++
+	}
 	return p
+}
+
+// forget forgets a place, and its topic with the last one. A new message opens them again.
+func (ts *topics) forget(p *place) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if p.topic.named || ts.places[p.name] != p {
+		return
+	}
+	delete(ts.places, p.name)
+	if p.topic.places--; p.topic.places == 0 {
+		delete(ts.topics, p.topic.name)
+		_ = p.topic.sub.Close() // never fails
+	}
 }
 
 // forgetPlaces makes the places and the backlogs unknown, after a seek.

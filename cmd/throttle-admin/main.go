@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/adopt"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/demo"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/dev"
@@ -17,7 +18,9 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/pulsar"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotas"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/rights"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/simulate"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/size"
 )
 
 func main() {
@@ -28,8 +31,8 @@ func main() {
 
 // families are the commands, by package.
 var families = []cli.Family{
-	policies.Commands, files.Commands, explain.Commands, quotas.Commands,
-	pulsar.Commands, numaflow.Commands, simulate.Commands, demo.Commands, dev.Commands,
+	policies.Commands, files.Commands, adopt.Commands, rights.Commands, explain.Commands, quotas.Commands,
+	pulsar.Commands, numaflow.Commands, simulate.Commands, size.Commands, demo.Commands, dev.Commands,
 }
 
 // run runs the command that args name and returns its exit status.

@@ -46,11 +46,11 @@ func TestEtcdScripts(t *testing.T) {
 	etcd := services.Etcd(t)
 	client := etcd.Client()
 	p := scripts("testdata/etcd", "", map[string]command{
-		// put KEY VALUE stores any value, also an invalid one; the key is relative to the prefix.
+		// put KEY VALUE stores any value, also an invalid one; the key is relative to PREFIX/config/.
 		"put": func(ts *testscript.TestScript, _ bool, args []string) {
 			address := strings.TrimPrefix(ts.Getenv("THROTTLE_POLICIES"), "etcd://")
 			_, prefix, _ := strings.Cut(address, "/")
-			_, err := client.Put(t.Context(), "/"+prefix+"/"+args[0], args[1])
+			_, err := client.Put(t.Context(), "/"+prefix+"/config/"+args[0], args[1])
 			ts.Check(err)
 		},
 	})
@@ -114,6 +114,7 @@ var masks = []struct {
 	// A text of the same length, so that the tables stay the same:
 	{regexp.MustCompile(`TestEtcdScripts-[0-9a-f]{8}`), "prefix-of-the-script-123"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z`), "TIME"},
+	{regexp.MustCompile(`(identity"?: "?)\w+`), "${1}ID"},
 	{regexp.MustCompile(`(secondsLeft"?: )[\d.]+`), "${1}N"},
 }
 

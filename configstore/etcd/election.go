@@ -58,7 +58,7 @@ func (s *Store) Elect(
 		case <-term.Done():
 		}
 	}()
-	e := concurrency.NewElection(session, s.prefix+electionPart+election)
+	e := concurrency.NewElection(session, s.root+electionPart+election)
 	if err := e.Campaign(term, candidate); err != nil {
 		if term.Err() != nil && ctx.Err() == nil {
 			err = errors.New("the lease has ended")

@@ -1,13 +1,14 @@
 // Package etcd keeps policies and quotas in etcd.
 //
-// Under a prefix, /throttle by default, there are
+// Under PREFIX/config/, where PREFIX is /throttle by default, there are
 //
-//	PREFIX/SECTION/SCOPE                  a permanent entry, as policy.Marshal writes it
-//	PREFIX/temporary/SECTION/SCOPE/FIELD  a temporary one, {"expires":TIME,"settings":{...}}
-//	PREFIX/revision                       rewritten by each Apply, to show deletions too
+//	SECTION/SCOPE                  a permanent entry, as policy.Marshal writes it
+//	temporary/SECTION/SCOPE/FIELD  a temporary one, {"expires":TIME,"settings":{...}}
+//	marker                         {"id":ID,"epoch":MS,"serial":N,"count":N}, rewritten by each Apply
 //
 // where SECTION is policies, quotas or quotaSettings, and SCOPE is escaped as a path segment of a
-// URL. A temporary entry has a lease.
+// URL. A temporary entry has a lease. Elections are under PREFIX/elections/, and the permit store
+// has keys of its own under PREFIX: those who watch policies see none of them.
 //
 // A lease may outlive its entry, by as long as the entry lived: etcd restarts it when its leader
 // changes. So a temporary entry is over when it expires, and the lease only cleans up. A revision
@@ -22,7 +23,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"math"
 	"net/url"
 	"slices"
@@ -30,14 +30,16 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/internal/etcdclient"
+	"github.com/dispatchthrottle/throttle/internal/printable"
 	"github.com/dispatchthrottle/throttle/internal/probe"
+	"github.com/dispatchthrottle/throttle/internal/role"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -49,15 +51,17 @@ type Config struct {
 	Endpoints   []string // host:port
 	Prefix      string   // default DefaultPrefix
 	Username    string
-	Password    string
-	TLS         *tls.Config   // nil: no TLS
-	DialTimeout time.Duration // default 2 s
+	Password    func() (string, error)      // asked at each login; nil: no password
+	TLS         func() (*tls.Config, error) // asked at each connection; nil: no TLS
+	DialTimeout time.Duration               // default 2 s
 }
 
 // A Store keeps policies and quotas in etcd. Any number of goroutines may use it.
 type Store struct {
-	prefix string
-	config *clientv3.Config // nil: the caller of New opens and closes the client
+	root   string                      // the prefix of all keys
+	prefix string                      // of the entries and the marker
+	config *clientv3.Config            // nil: the caller of New opens and closes the client
+	tls    func() (*tls.Config, error) // nil: no TLS
 
 	mu     sync.Mutex // guards the fields below
 	client *clientv3.Client
@@ -69,13 +73,29 @@ var _ configstore.Store = (*Store)(nil)
 
 // New returns a store on a client, which the caller closes. An empty prefix is DefaultPrefix.
 func New(client *clientv3.Client, prefix string) *Store {
-	s := &Store{prefix: "/" + strings.Trim(prefix, "/"), client: client}
-	if s.prefix == "/" {
-		s.prefix = DefaultPrefix
+	s := &Store{root: "/" + strings.Trim(prefix, "/"), client: client}
+	if s.root == "/" {
+		s.root = DefaultPrefix
 	}
+	s.prefix = s.root + configPart
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	return s
 }
+
+// Keys are where a store keeps its keys, each with a / at its end.
+type Keys struct {
+	Config    string // policies, quotas, their settings, and the marker
+	Elections string // of ratekeepers, by cluster
+	History   string // reserved for the history of changes
+}
+
+// Keys returns where the store keeps its keys.
+func (s *Store) Keys() Keys {
+	return Keys{s.prefix + "/", s.root + electionPart, s.root + "/history/"}
+}
+
+// Endpoints returns the host:port of each etcd that the store was opened with.
+func (s *Store) Endpoints() []string { return slices.Clone(s.config.Endpoints) }
 
 // Open returns a store that connects when it is first used, so that it opens while etcd is
 // unavailable.
@@ -91,12 +111,13 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		cfg.DialTimeout = 2 * time.Second
 	}
 	s.config = &clientv3.Config{
-		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password, TLS: cfg.TLS,
-		DialTimeout: cfg.DialTimeout,
+		Endpoints: cfg.Endpoints, Username: cfg.Username, DialTimeout: cfg.DialTimeout,
 		// A connection that was cut silently is found by keep-alives.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		Logger: zap.NewNop(),
 	}
+	etcdclient.Ask(s.config, cfg.Password, cfg.TLS)
+	s.tls = cfg.TLS
 	return s, nil
 }
 
@@ -152,21 +173,42 @@ func (s *Store) bind(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// wrap adds what failed; it returns ErrClosed if the store was closed. If etcd did not answer, it
-// adds why, as far as a new connection tells, and the error is a timeout.
+// roles are the roles of those who do what only they may.
+var roles = map[string]role.Role{
+	"apply": role.Admin, "adopt": role.Admin, "wait for the election": role.Ratekeeper,
+}
+
+// wrap adds what failed and, if the user lacks a right, how it is granted; it returns ErrClosed if
+// the store was closed. If etcd did not answer, it adds why, as far as a new connection tells, and
+// the error is a timeout.
 func (s *Store) wrap(doing string, err error) error {
 	if s.ctx.Err() != nil {
 		return configstore.ErrClosed
+	}
+	if role.DeniedByEtcd(err) {
+		err = role.Denied(err, role.Etcd, roles[doing])
 	}
 	wrapped := fmt.Errorf("configstore/etcd: %s: %w", doing, err)
 	unanswered := errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.Unavailable
 	if s.config == nil || !unanswered {
 		return wrapped
 	}
-	if why := probe.Why(s.ctx, s.config.Endpoints, s.config.TLS); why != nil {
+	if why := s.why(); why != nil {
 		return timeoutError{fmt.Errorf("%w: %w", wrapped, why)}
 	}
 	return timeoutError{fmt.Errorf("%w: %s", wrapped, strings.Join(s.config.Endpoints, ", "))}
+}
+
+// why returns why etcd does not answer, as far as a new connection tells.
+func (s *Store) why() error {
+	var cfg *tls.Config
+	if s.tls != nil {
+		var err error
+		if cfg, err = s.tls(); err != nil {
+			return err
+		}
+	}
+	return probe.Why(s.ctx, s.config.Endpoints, cfg)
 }
 
 // A timeoutError says that etcd did not answer, in whatever form the client reported that.
@@ -178,8 +220,9 @@ func (e timeoutError) Unwrap() error { return e.error }
 func (e timeoutError) Timeout() bool { return true }
 
 const (
+	configPart    = "/config" // after the prefix of all keys
 	temporaryPart = "/temporary"
-	markerPart    = "/revision"
+	markerPart    = "/marker"
 )
 
 // parts are where entries are, after the prefix.
@@ -226,13 +269,20 @@ func (s *Store) list(ctx context.Context) (snap configstore.Snapshot, applied in
 	live := policy.Snapshot{Set: set, Revision: resp.Header.Revision * steps}.At(time.Now())
 	snap = configstore.Snapshot{
 		Entries:  live.Set.Entries(),
-		Identity: fmt.Sprintf("etcd:%x%s", resp.Header.ClusterId, s.prefix),
 		Revision: min(live.Revision, (resp.Header.Revision+1)*steps-1),
 	}
 	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-		applied = kvs[0].ModRevision
+		snap.Marker, applied = parseMarker(kvs[0].Value), kvs[0].ModRevision
 	}
 	return snap, applied, nil
+}
+
+// parseMarker reads a marker. One that cannot be read is none.
+func parseMarker(value []byte) (m configstore.Marker) {
+	if json.Unmarshal(value, &m) != nil || m.ID == "" || m.Epoch <= 0 || m.Serial < 0 || m.Count < 0 {
+		return configstore.Marker{}
+	}
+	return m
 }
 
 type temporaryJSON struct {
@@ -267,7 +317,7 @@ func (s *Store) entry(key string, value []byte, revision int64) policy.Entry {
 		}
 	}
 	if err != nil {
-		e.Err = fmt.Errorf("configstore/etcd: %s: %w", key, err)
+		e.Err = fmt.Errorf("configstore/etcd: %s: %w", printable.Line(key), err)
 	} else {
 		e.Settings = settings
 	}
@@ -341,16 +391,15 @@ func (s *Store) Apply(
 		if err := configstore.Check(snap.Entries, changes); err != nil {
 			return 0, err
 		}
+		marker, err := snap.Marker.Applied(snap.Entries, changes, time.Now())
+		if err != nil {
+			return 0, err
+		}
 		ops, leases, err := s.ops(ctx, client, changes)
 		if err == nil {
-			marker := s.prefix + markerPart
-			var resp *clientv3.TxnResponse
-			resp, err = client.Txn(ctx).
-				If(clientv3.Compare(clientv3.ModRevision(marker), "=", applied)).
-				Then(append(nest(ops), clientv3.OpPut(marker, ""))...).
-				Commit()
-			if err == nil && resp.Succeeded {
-				return resp.Header.Revision * steps, nil
+			var revision int64
+			if revision, err = s.mark(ctx, client, marker, applied, nest(ops)...); revision > 0 {
+				return revision * steps, nil
 			}
 		}
 		for _, id := range leases {
@@ -358,6 +407,55 @@ func (s *Store) Apply(
 		}
 		if err != nil {
 			return 0, s.wrap("apply", err)
+		}
+	}
+}
+
+// mark writes the marker, and makes the operations with it, if the last Apply was at that revision
+// of etcd's. It returns the new revision; 0 if there was another Apply.
+func (s *Store) mark(
+	ctx context.Context, client *clientv3.Client, m configstore.Marker, applied int64,
+	ops ...clientv3.Op,
+) (revision int64, err error) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return 0, err
+	}
+	key := s.prefix + markerPart
+	resp, err := client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", applied)).
+		Then(append(ops, clientv3.OpPut(key, string(text)))...).
+		Commit()
+	if err != nil || !resp.Succeeded {
+		return 0, err
+	}
+	return resp.Header.Revision, nil
+}
+
+// Adopt implements configstore.Store.
+func (s *Store) Adopt(
+	ctx context.Context, a configstore.Adoption,
+) (configstore.Marker, error) {
+	client, err := s.connect(ctx)
+	if err != nil {
+		return configstore.Marker{}, err
+	}
+	ctx, cancel := s.bind(ctx)
+	defer cancel()
+	for {
+		snap, applied, err := s.list(ctx)
+		if err != nil {
+			return configstore.Marker{}, err
+		}
+		m, err := snap.Marker.Adopted(a, snap.Entries, time.Now())
+		if err != nil {
+			return configstore.Marker{}, err
+		}
+		switch revision, err := s.mark(ctx, client, m, applied); {
+		case err != nil:
+			return configstore.Marker{}, s.wrap("adopt", err)
+		case revision > 0:
+			return m, nil
 		}
 	}
 }
@@ -414,110 +512,4 @@ func nest(ops []clientv3.Op) []clientv3.Op {
 		ops = outer
 	}
 	return ops
-}
-
-// checkEvery is how often a silent watch is checked, and how long a check may take: a client that
-// has lost etcd keeps its watch without an error, and one that is reconnected to an empty etcd
-// waits for a revision that is far away.
-const checkEvery = 2 * time.Second
-
-// Watch implements configstore.Store.
-func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Batch, error] {
-	return func(yield func(configstore.Batch, error) bool) {
-		client, err := s.connect(ctx)
-		if err != nil {
-			yield(configstore.Batch{}, err)
-			return
-		}
-		user := ctx
-		ctx, cancel := s.bind(ctx)
-		defer cancel()
-		err = s.watch(ctx, client, after/steps, func(b configstore.Batch) bool {
-			return yield(b, nil)
-		})
-		if err != nil && user.Err() == nil {
-			yield(configstore.Batch{}, err)
-		}
-	}
-}
-
-// watch returns why the watch after a revision of etcd's ended; nil if yield returned false.
-func (s *Store) watch(
-	ctx context.Context, client *clientv3.Client, after int64, yield func(configstore.Batch) bool,
-) error {
-	var cluster uint64
-	check := func() error {
-		ctx, cancel := context.WithTimeout(ctx, checkEvery)
-		defer cancel()
-		resp, err := client.Get(ctx, s.prefix+markerPart)
-		switch {
-		case err != nil:
-			return s.wrap("watch", err)
-		case cluster == 0:
-			cluster = resp.Header.ClusterId
-		case resp.Header.ClusterId != cluster:
-			return configstore.ErrCompacted
-		}
-		if resp.Header.Revision < after {
-			return configstore.ErrCompacted
-		}
-		return nil
-	}
-	if err := check(); err != nil {
-		return err
-	}
-	events := client.Watch(clientv3.WithRequireLeader(ctx), s.prefix+"/", clientv3.WithPrefix(),
-		clientv3.WithRev(after+1))
-	ticker := time.NewTicker(checkEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			if err := check(); err != nil {
-				return err
-			}
-		case resp, ok := <-events:
-			if !ok {
-				return s.wrap("watch", errors.New("the watch has ended"))
-			}
-			if err := resp.Err(); err != nil {
-				if errors.Is(err, rpctypes.ErrCompacted) {
-					err = configstore.ErrCompacted
-				}
-				return s.wrap("watch", err)
-			}
-			b, ok := s.batch(resp.Events)
-			if ok && !yield(b) {
-				return nil
-			}
-			after = max(after, b.Revision/steps)
-		}
-	}
-}
-
-// batch returns what events say about entries; ok is false if they say nothing.
-func (s *Store) batch(events []*clientv3.Event) (b configstore.Batch, ok bool) {
-	last := make(map[string]int) // the last event of each key counts
-	for i, e := range events {
-		last[string(e.Kv.Key)] = i
-	}
-	for i, e := range events {
-		key := string(e.Kv.Key)
-		ours := slices.ContainsFunc(parts(), func(part string) bool {
-			return strings.HasPrefix(key, s.prefix+part)
-		})
-		if !ours && key != s.prefix+markerPart {
-			continue
-		}
-		b.Revision = e.Kv.ModRevision * steps
-		switch {
-		case !ours || last[key] != i:
-		case e.Type == clientv3.EventTypeDelete:
-			k, _ := s.parseKey(key) // an unreadable one is a key too
-			b.Deletes = append(b.Deletes, k)
-		default:
-			b.Puts = append(b.Puts, s.entry(key, e.Kv.Value, e.Kv.ModRevision))
-		}
-	}
-	return b, b.Revision != 0
 }

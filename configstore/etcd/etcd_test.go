@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
 	"github.com/dispatchthrottle/throttle/configstore"
@@ -48,11 +49,19 @@ func TestStore(t *testing.T) {
 		return storetest.Backend{
 			Open: func(t *testing.T) configstore.Store { return open(t, node.Endpoint, prefix) },
 			Corrupt: func(t *testing.T) {
-				key := "/" + prefix + "/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders"
+				key := "/" + prefix + "/config/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders"
 				const older = `{"schema":1,"messageRate":"7/s","rampOver":"1m"}`
 				resp, err := node.Client().Put(t.Context(), key, older)
 				require.NoError(t, err)
 				require.NotZero(t, resp.Header.Revision)
+			},
+			Empty: func(t *testing.T) {
+				_, err := node.Client().Delete(t.Context(), "/"+prefix+"/config/policies/", clientv3.WithPrefix())
+				require.NoError(t, err)
+			},
+			Wipe: func(t *testing.T) {
+				_, err := node.Client().Delete(t.Context(), "/"+prefix+"/", clientv3.WithPrefix())
+				require.NoError(t, err)
 			},
 		}
 	})
@@ -65,21 +74,22 @@ func TestBadKeysAreShownAndCanBeRemoved(t *testing.T) {
 		"policies/x", "policies/%zz", "policies/cluster%20", "temporary/policies/cluster/rate",
 		"temporary/cluster", "temporary/cluster/burst", "quotas/public%2Fdefault%20", "policies/tenant:",
 	} {
-		_, err := client.Put(ctx, "/throttle/"+key, `{"schema":2}`)
+		_, err := client.Put(ctx, "/throttle/config/"+key, `{"schema":2}`)
 		require.NoError(t, err)
 	}
-	_, err := client.Put(ctx, "/throttle/policies/cluster", `{"schema":9,"messageRate":"1/s"}`)
+	_, err := client.Put(ctx, "/throttle/config/policies/cluster", `{"schema":9,"messageRate":"1/s"}`)
 	require.NoError(t, err)
 	_, err = client.Put(
-		ctx, "/throttle/temporary/policies/cluster/burst",
+		ctx, "/throttle/config/temporary/policies/cluster/burst",
 		`{"expires":"2040-01-01T00:00:00Z","settings":{"schema":2,"messageRate":"1/s"}}`,
 	)
 	require.NoError(t, err)
 	s := etcd.New(client, "")
+	_, err = s.Adopt(ctx, configstore.Adoption{})
+	require.NoError(t, err)
 	list, err := s.List(ctx)
 	require.NoError(t, err)
 	require.Len(t, list.Entries, 10)
-	assert.Regexp(t, "^etcd:[0-9a-f]+/throttle$", list.Identity)
 	var changes []configstore.Change
 	for _, e := range list.Entries {
 		assert.Error(t, e.Err, e.Scope)
@@ -97,7 +107,9 @@ func TestBadKeysAreShownAndCanBeRemoved(t *testing.T) {
 func TestCompactedWatch(t *testing.T) {
 	node, ctx := services.Etcd(t), t.Context()
 	s := open(t, node.Endpoint, "")
-	first, err := s.Apply(ctx, rate(1), 0)
+	_, err := s.Apply(ctx, rate(1), 0)
+	require.NoError(t, err)
+	first, err := s.List(ctx)
 	require.NoError(t, err)
 	_, err = s.Apply(ctx, rate(2), 0)
 	require.NoError(t, err)
@@ -106,6 +118,46 @@ func TestCompactedWatch(t *testing.T) {
 	node.Compact()
 	for _, err := range s.Watch(ctx, first) {
 		assert.ErrorIs(t, err, configstore.ErrCompacted)
+	}
+}
+
+// TestRestoredBeforeTheWatch: a watch ends if a backup was restored after its List, even if the
+// revision has passed the listed one, and so have the changes.
+func TestRestoredBeforeTheWatch(t *testing.T) {
+	for _, changes := range []int64{0, 5} {
+		node := services.Etcd(t)
+		s, ctx := open(t, node.Endpoint, ""), t.Context()
+		_, err := s.Apply(ctx, rate(1), 0)
+		require.NoError(t, err)
+		node.Stop()
+		backup := node.Backup()
+		node.Start()
+		for range 20 {
+			_, err := node.Client().Put(ctx, "/throttle/permits/x", "")
+			require.NoError(t, err)
+		}
+		_, err = s.Apply(ctx, rate(2), 0)
+		require.NoError(t, err)
+		list, err := s.List(ctx)
+		require.NoError(t, err)
+		node.Stop()
+		node.Restore(backup)
+		node.Start()
+		for i := range changes { // all of them before the listed revision
+			_, err := s.Apply(ctx, rate(10+i), 0)
+			require.NoError(t, err)
+		}
+		for range 40 {
+			_, err := node.Client().Put(ctx, "/throttle/permits/x", "")
+			require.NoError(t, err)
+		}
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		var ended error
+		for _, err := range s.Watch(ctx, list) {
+			ended = err
+		}
+		cancel()
+		assert.ErrorIs(t, ended, configstore.ErrCompacted, "%d changes", changes)
 	}
 }
 
@@ -177,7 +229,7 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 	_, err := s.Apply(ctx, rate(1), 0)
 	require.NoError(t, err)
 	end := time.Now().Add(3 * time.Second)
-	key := "/throttle/temporary/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders/messageRate"
+	key := "/throttle/config/temporary/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders/messageRate"
 	put, err := client.Put(
 		ctx, key,
 		fmt.Sprintf(
@@ -226,8 +278,8 @@ func TestOpensWhileEtcdIsAwayAndKeepsThePassword(t *testing.T) {
 	s, err := etcd.Open(
 		t.Context(),
 		etcd.Config{
-			Endpoints: []string{"127.0.0.1:1"}, Username: "me", Password: "s3cret",
-			DialTimeout: 100 * time.Millisecond,
+			Endpoints: []string{"127.0.0.1:1"}, Username: "me", DialTimeout: 100 * time.Millisecond,
+			Password: func() (string, error) { return "s3cret", nil },
 		},
 	)
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 )
 
 // A Store keeps policies in a file, which may also be edited by hand. Its revision is the file's
-// modification time or, if that is later, the end of its last expired entry, in microseconds. Any
+// modification time or, if that is later, the end of its last expired entry, in milliseconds. Any
 // number of goroutines may use a Store, and any number of processes of one machine the file.
 type Store struct {
 	path   string
@@ -40,9 +40,10 @@ type state struct {
 	modified time.Time
 	size     int64 // -1: there is no file
 	data     []byte
-	entries  []policy.Entry // of the last valid content
-	revision int64          // of that content; 0 without a file
-	err      error          // why the present content is invalid
+	entries  []policy.Entry     // of the last valid content
+	marker   configstore.Marker // likewise
+	revision int64              // of that content; 0 without a file
+	err      error              // why the present content is invalid
 }
 
 // Open returns a store on a file. While the file does not exist, the store can be neither listed
@@ -55,7 +56,8 @@ func Open(path string) (*Store, error) {
 	return &Store{path: abs, checkEvery: checkEvery, closed: make(chan struct{})}, nil
 }
 
-// OpenOrCreate is Open, except that a missing file is an empty store, and Apply creates it.
+// OpenOrCreate is Open, except that a missing file is an empty store. Apply creates it, and so do
+// Adopt and Create.
 func OpenOrCreate(path string) (*Store, error) {
 	s, err := Open(path)
 	if s != nil {
@@ -78,7 +80,7 @@ func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
 	}
 	entries, revision := st.at(time.Now())
 	return configstore.Snapshot{
-		Entries: entries, Identity: "file", Revision: revision, Applied: st.revision,
+		Entries: entries, Marker: st.marker, Revision: revision, Applied: st.revision,
 	}, nil
 }
 
@@ -89,7 +91,7 @@ func (st state) at(now time.Time) ([]policy.Entry, int64) {
 	entries := slices.DeleteFunc(slices.Clone(st.entries), func(e policy.Entry) bool {
 		expired := e.Temporary && !e.Expires.After(now)
 		if expired {
-			revision = max(revision, e.Expires.UnixMicro())
+			revision = max(revision, e.Expires.UnixMilli())
 		}
 		return expired
 	})
@@ -101,7 +103,7 @@ func (st state) at(now time.Time) ([]policy.Entry, int64) {
 func (st state) had(revision int64, now time.Time) bool {
 	return revision == max(st.revision, 1) || // configstore.Edit writes 1 for 0
 		revision > st.revision && slices.ContainsFunc(st.entries, func(e policy.Entry) bool {
-			return e.Temporary && !e.Expires.After(now) && e.Expires.UnixMicro() == revision
+			return e.Temporary && !e.Expires.After(now) && e.Expires.UnixMilli() == revision
 		})
 }
 
@@ -151,13 +153,13 @@ func (s *Store) look() (state, error) {
 		s.state.err = &LineError{s.path, 0, fmt.Errorf("%d bytes: want at most %d", size, MaxSize)}
 		return s.state, nil
 	case old.known && old.err == nil && old.size >= 0 && bytes.Equal(old.data, data):
-		s.state.revision = max(old.revision, modified.UnixMicro())
+		s.state.revision = max(old.revision, modified.UnixMilli())
 		return s.state, nil
 	}
-	entries, err := parseAt(s.path, data, time.Time{})
+	entries, marker, err := parseAt(s.path, data, time.Time{})
 	if s.state.err = err; err == nil {
-		s.state.entries = entries
-		s.state.revision = modified.UnixMicro()
+		s.state.entries, s.state.marker = entries, marker
+		s.state.revision = modified.UnixMilli()
 		if old.revision >= s.state.revision { // a copy with an older time
 			s.state.revision = old.revision + 1
 		}
@@ -195,6 +197,10 @@ func (s *Store) Apply(
 	if err := configstore.Check(entries, changes); err != nil {
 		return 0, err
 	}
+	marker, err := st.marker.Applied(entries, changes, now)
+	if err != nil {
+		return 0, err
+	}
 	for _, c := range changes {
 		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool {
 			return configstore.KeyOf(e) == c.Key
@@ -203,23 +209,85 @@ func (s *Store) Apply(
 			entries = append(entries, c.Entry(now, 0))
 		}
 	}
-	format := Format
-	if filepath.Ext(s.path) == ".json" {
-		format = FormatJSON
-	}
-	data, err := format(entries)
+	data, err := s.format(entries, marker)
 	if err != nil {
 		return 0, fmt.Errorf("configstore/file: %w", err)
 	}
+	return s.write(data, max(now.UnixMilli(), before+1))
+}
+
+func (s *Store) format(entries []policy.Entry, marker configstore.Marker) ([]byte, error) {
+	if filepath.Ext(s.path) == ".json" {
+		return formatJSON(entries, marker)
+	}
+	return format(entries, marker)
+}
+
+// write replaces the file, and returns its revision.
+func (s *Store) write(data []byte, revision int64) (int64, error) {
 	if len(data) > MaxSize {
 		return 0, fmt.Errorf("configstore/file: %s: it would have %d bytes: want at most %d",
 			s.path, len(data), MaxSize)
 	}
-	revision := max(now.UnixMicro(), before+1)
-	if err := replace(s.path, data, time.UnixMicro(revision)); err != nil {
+	if err := replace(s.path, data, time.UnixMilli(revision)); err != nil {
 		return 0, fmt.Errorf("configstore/file: %w", err)
 	}
 	return revision, nil
+}
+
+// Adopt implements configstore.Store. Comments of a YAML file stay.
+func (s *Store) Adopt(
+	ctx context.Context, a configstore.Adoption,
+) (configstore.Marker, error) {
+	return s.adopt(ctx, a, func(state) bool { return true })
+}
+
+// Create creates the file of a store that OpenOrCreate has opened, without policies and adopted,
+// if there is none.
+func (s *Store) Create(ctx context.Context) error {
+	if st, err := s.look(); err != nil || !s.create || st.size >= 0 {
+		return err
+	}
+	_, err := s.adopt(ctx, configstore.Adoption{}, func(st state) bool { return st.size < 0 })
+	return err
+}
+
+// adopt writes a marker, if the file as it is wants one.
+func (s *Store) adopt(
+	ctx context.Context, a configstore.Adoption, wanted func(state) bool,
+) (configstore.Marker, error) {
+	if err := context.Cause(ctx); err != nil {
+		return configstore.Marker{}, err
+	}
+	unlock, err := lock(ctx, s.path)
+	if err != nil {
+		return configstore.Marker{}, fmt.Errorf("configstore/file: lock: %w", err)
+	}
+	defer unlock()
+	st, err := s.look()
+	if err == nil {
+		err = st.err
+	}
+	if err != nil || !wanted(st) {
+		return st.marker, err
+	}
+	now := time.Now()
+	entries, before := st.at(now)
+	m, err := st.marker.Adopted(a, entries, now)
+	if err != nil {
+		return configstore.Marker{}, err
+	}
+	var data []byte
+	if st.size > 0 && filepath.Ext(s.path) != ".json" {
+		data = withMarker(st.data, m)
+	}
+	if data == nil {
+		if data, err = s.format(entries, m); err != nil {
+			return configstore.Marker{}, fmt.Errorf("configstore/file: %w", err)
+		}
+	}
+	_, err = s.write(data, max(now.UnixMilli(), before+1))
+	return m, err
 }
 
 // Close implements configstore.Store.

@@ -43,10 +43,71 @@ func TestStore(t *testing.T) {
 						require.NoError(t, os.WriteFile(path+".new", []byte("schema: 2\npolicies: 5\n"), 0o600))
 						require.NoError(t, os.Rename(path+".new", path))
 					},
+					Empty: func(t *testing.T) {
+						text := "schema: 2\n" + marker + "policies: []\n"
+						require.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
+						require.NoError(t, os.Rename(path+".new", path))
+					},
+					Wipe: func(t *testing.T) {
+						require.NoError(t, os.WriteFile(path+".new", []byte("schema: 2\npolicies: []\n"), 0o600))
+						require.NoError(t, os.Rename(path+".new", path))
+					},
 				}
 			})
 		})
 	}
+}
+
+// marker is a line of a file that has been adopted.
+const marker = "marker: {id: line, epoch: 5, count: 1}\n"
+
+// TestAdoptKeepsComments: Adopt changes only the marker's line of a YAML file.
+func TestAdoptKeepsComments(t *testing.T) {
+	for before, after := range map[string]string{
+		"# ours\nschema: 2\npolicies: # all\n- scope: cluster # that is\n  burst: 1\n":          "# ours\nschema: 2\nMARKER\npolicies: # all\n- scope: cluster # that is\n  burst: 1\n",
+		"schema: 2\nmarker:\n  id: old\n  epoch: 4\npolicies: [] # none\n":                      "schema: 2\nMARKER\npolicies: [] # none\n",
+		"policies: [] # none\nmarker: {id: old, epoch: 4, count: 5} # theirs\nschema: 2 # last": "policies: [] # none\nMARKER\nschema: 2 # last",
+		"policies: [] # none\nschema: 2":                                                        "policies: [] # none\nschema: 2\nMARKER\n",
+		"{schema: 2, policies: []} # one line":                                                  "schema: 2\nMARKER\npolicies: []\n",
+	} {
+		path := filepath.Join(t.TempDir(), "p.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(before), 0o600))
+		s := open(t, path)
+		list, err := s.List(t.Context())
+		require.NoError(t, err)
+		m, err := s.Adopt(t.Context(), configstore.Adoption{ID: "new line"})
+		require.NoError(t, err)
+		assert.Equal(t, configstore.Marker{ID: "new line", Epoch: m.Epoch, Serial: 1, Count: len(list.Entries)}, m)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		line := fmt.Sprintf("marker: {id: \"new line\", epoch: %d, serial: 1, count: %d}", m.Epoch, m.Count)
+		assert.Equal(t, strings.ReplaceAll(after, "MARKER", line), string(text))
+		again, err := s.List(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, m, again.Marker)
+		assert.Greater(t, again.Revision, list.Revision)
+	}
+}
+
+// TestCreate: a program that may create its file begins with none, and leaves an existing one.
+func TestCreate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	s := open(t, path)
+	require.NoError(t, s.Create(t.Context()))
+	list, err := s.List(t.Context())
+	require.NoError(t, err)
+	assert.NotEmpty(t, list.Marker.ID)
+	require.NoError(t, s.Create(t.Context()))
+	require.NoError(t, open(t, path).Create(t.Context()))
+	again, err := s.List(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, list, again)
+
+	strict, err := file.Open(filepath.Join(t.TempDir(), "missing.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, strict.Create(t.Context()), "does nothing")
+	_, err = strict.List(t.Context())
+	assert.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 // someTime is before what expires in the files of these tests.
@@ -164,6 +225,10 @@ func TestParseFaults(t *testing.T) {
 		{"schema: 1\npolicies: []", []string{"p:1 "}},
 		{"policies: []", []string{"p:1 schema"}},
 		{"schema: 2\nrules: []", []string{"p:2 rules"}},
+		{"schema: 2\nmarker: 5", []string{"p:2 ", "p:2 marker"}},
+		{"schema: 2\nmarker: {id: a, epoch: b, count: -1, x: 1}", []string{
+			"p:2 marker.epoch", "p:2 marker.count", "p:2 marker.x", "p:2 marker",
+		}},
 		{"schema: 2\npolicies: {a: 1}", []string{"p:2 "}},
 		{"schema: 2\npolicies:\n  - 5", []string{"p:3 "}},
 		{"schema: 2\nschema: 2", []string{"p:2 "}},
@@ -305,7 +370,7 @@ func handEdit(t *testing.T, loose assert.TestingT) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return time.Now()
 	}
-	const good = "schema: 2\npolicies:\n  - scope: cluster\n    messageRate: %d\n"
+	const good = "schema: 2\n" + marker + "policies:\n  - scope: cluster\n    messageRate: %d\n"
 	write(fmt.Sprintf(good, 1))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -378,7 +443,7 @@ func TestMissingFile(t *testing.T) {
 
 func TestApplyKeepsTheMode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.yaml")
-	require.NoError(t, os.WriteFile(path, []byte("schema: 2\n"), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte("schema: 2\nmarker: {id: line, epoch: 5}\n"), 0o600))
 	_, err := open(t, path).Apply(t.Context(), []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}, 0)
 	require.NoError(t, err)
 	info, err := os.Stat(path)
@@ -394,19 +459,20 @@ func TestAnOlderCopyIsAChange(t *testing.T) {
 	require.NoError(t, err)
 
 	end := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
-	text := fmt.Sprintf("schema: 2\npolicies:\n- {scope: cluster, burst: 3, expires: %q}\n", end.Format(time.RFC3339))
+	text := fmt.Sprintf("schema: 2\nmarker: {id: line, epoch: 5}\npolicies:\n"+
+		"- {scope: cluster, burst: 3, expires: %q}\n", end.Format(time.RFC3339))
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	old := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(path, old, old))
 	_, err = open(t, path).Apply(ctx, change, seen)
 	late, ok := errors.AsType[*configstore.ConflictError](err)
 	require.True(t, ok, "%v", err)
-	assert.Equal(t, configstore.ConflictError{Have: old.UnixMicro(), Want: seen}, *late)
+	assert.Equal(t, configstore.ConflictError{Have: old.UnixMilli(), Want: seen}, *late)
 	assert.ErrorContains(t, err, fmt.Sprintf("not %d", seen))
 
 	list, err := open(t, path).List(ctx)
 	require.NoError(t, err)
-	assert.Equal(t, end.UnixMicro(), list.Revision, "since the temporary entry is over")
+	assert.Equal(t, end.UnixMilli(), list.Revision, "since the temporary entry is over")
 	_, err = open(t, path).Apply(ctx, change, list.Revision)
 	require.NoError(t, err)
 

@@ -35,6 +35,14 @@ func Schema() ([]byte, error) {
 	list := func(items map[string]any) map[string]any {
 		return map[string]any{"type": []string{"array", "null"}, "items": items}
 	}
+	whole := map[string]any{"type": "integer", "minimum": 0}
+	marker := map[string]any{
+		"type": "object", "additionalProperties": false, "required": []string{"id", "epoch"},
+		"description": "Which policies these are: throttle-admin adopt writes it.",
+		"properties": map[string]any{
+			"id": map[string]any{"type": "string"}, "epoch": whole, "serial": whole, "count": whole,
+		},
+	}
 	data, err := json.MarshalIndent(map[string]any{
 		"$schema":              "https://json-schema.org/draft/2020-12/schema",
 		"title":                "Policies and quotas",
@@ -43,6 +51,7 @@ func Schema() ([]byte, error) {
 		"required":             []string{"schema"},
 		"properties": map[string]any{
 			"schema":        map[string]any{"const": policy.Schema},
+			"marker":        marker,
 			"policies":      list(policies),
 			"quotas":        list(quotas),
 			"quotaSettings": map[string]any{"anyOf": []any{settings, list(settings)}},

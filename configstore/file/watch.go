@@ -18,11 +18,12 @@ const checkEvery = time.Second
 // Watch implements configstore.Store. The system reports changes of the file, and Watch yields
 // them 10 ms later; a change that is not reported is found within a second. A file that cannot be
 // read is an error, yielded once; its last valid policies stay in force.
-func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Batch, error] {
+func (s *Store) Watch(ctx context.Context, after configstore.Snapshot) iter.Seq2[configstore.Batch, error] {
 	return func(yield func(configstore.Batch, error) bool) {
 		n := newNotifier(s.path)
 		defer n.close()
 		var seen []policy.Entry
+		at := after.Revision
 		var faulty bool        // a fault has been reported
 		var reported time.Time // modification time of the file that had it
 		for first := true; ctx.Err() == nil; first = false {
@@ -30,7 +31,7 @@ func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Ba
 			st, err := s.look()
 			entries, revision := st.at(time.Now())
 			switch {
-			case err != nil || first && revision != after:
+			case err != nil || first && revision != at:
 				if err == nil {
 					err = configstore.ErrCompacted // the changes up to here are unknown
 				}
@@ -38,10 +39,10 @@ func (s *Store) Watch(ctx context.Context, after int64) iter.Seq2[configstore.Ba
 				return
 			case first:
 				seen = entries
-			case revision != after:
+			case revision != at:
 				b := diff(seen, entries)
-				b.Revision = revision
-				seen, after = entries, revision
+				b.Revision, b.Marker = revision, st.marker
+				seen, at = entries, revision
 				if !yield(b, nil) {
 					return
 				}

@@ -34,6 +34,23 @@ type State struct {
 	Healthy float64 // requests a second answered well in the last window without busy answers
 }
 
+// Sound reports whether a state can be one that Next has returned, and no time in it is after
+// latest.
+func (s State) Sound(latest float64) bool {
+	const most = 1 << 53 // of anything
+	for _, x := range []float64{s.Limit, s.Low, s.Good, s.Back, s.Step, s.Healthy} {
+		if !(0 <= x && x <= most) {
+			return false
+		}
+	}
+	for _, at := range []float64{s.Since, s.Cut, s.NotYet} {
+		if !(-most <= at && at <= latest) {
+			return false
+		}
+	}
+	return true
+}
+
 // Later returns the state for a clock that has stepped forward by some seconds, or back if they
 // are negative.
 func (s State) Later(by float64) State {

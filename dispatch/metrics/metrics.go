@@ -34,9 +34,13 @@
 //	throttle_permit_store_requests_total       requests sent to the permit store
 //	throttle_permit_store_errors_total         requests that failed
 //	throttle_permit_store_late_replies_total   replies that came too late to be used
+//	throttle_permit_store_damaged_total        requests that found stored state out of bounds
 //	throttle_permit_store_unavailable          1: no request was answered lately
-//	throttle_policy_store_unavailable          1: policies cannot be read; the last ones apply
+//	throttle_policy_store_unavailable          1: the store's policies are not followed, since it
+//	                                           cannot be read, is not adopted, or is older or
+//	                                           another one; the last ones apply
 //	throttle_policy_revision                   revision of the policies in force
+//	throttle_policies                          policies, quotas and settings in force
 //	throttle_invalid_policies                  stored policies that are invalid and ignored
 //	throttle_info                              1; labels version, cluster, replica, and policies,
 //	                                           the policy store's identity
@@ -106,11 +110,15 @@ var (
 	errs     = describe("permit_store_errors_total", "Requests that failed.")
 	late     = describe("permit_store_late_replies_total",
 		"Replies that came too late to be used.")
+	damaged = describe("permit_store_damaged_total",
+		"Requests that found stored state out of bounds, and replaced it.")
 	permitsDown = describe("permit_store_unavailable", "1 if no request was answered lately.")
-	sourceDown  = describe("policy_store_unavailable", "1 if the policies cannot be read now.")
-	revision    = describe("policy_revision", "Revision of the policies in force.")
-	invalid     = describe("invalid_policies", "Stored policies that are invalid and ignored.")
-	info        = describe("info", "1; the labels describe this process.",
+	sourceDown  = describe("policy_store_unavailable",
+		"1 if the policy store's policies are not followed; the last ones apply.")
+	revision = describe("policy_revision", "Revision of the policies in force.")
+	policies = describe("policies", "Policies, quotas and settings in force.")
+	invalid  = describe("invalid_policies", "Stored policies that are invalid and ignored.")
+	info     = describe("info", "1; the labels describe this process.",
 		"version", "cluster", "replica", "policies")
 )
 
@@ -119,7 +127,7 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		waits, waitTime, waiting, shadowed, caughtUp, exempt, inFlight, backlog,
 		granted, returned, expired, allocated, allocations, rate, rampRate, share, changed,
-		requests, errs, late, permitsDown, sourceDown, revision, invalid, info,
+		requests, errs, late, damaged, permitsDown, sourceDown, revision, policies, invalid, info,
 	} {
 		ch <- d
 	}
@@ -168,9 +176,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	counter(requests, s.Permits.Requests)
 	counter(errs, s.Permits.Errors)
 	counter(late, s.Permits.Late)
+	counter(damaged, s.Permits.Damaged)
 	gauge(permitsDown, flag(s.Permits.Unavailable))
 	gauge(revision, float64(s.Revision))
 	gauge(sourceDown, flag(s.PolicyError != ""))
+	gauge(policies, float64(s.Policies))
 	gauge(invalid, float64(s.InvalidPolicies))
 	gauge(info, 1, s.Version, s.Cluster, s.Replica, s.Identity)
 }

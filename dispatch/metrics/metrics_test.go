@@ -159,6 +159,8 @@ func TestFaultsOfPolicies(t *testing.T) {
 		assert.Equal(t, 2.0, got["policy_revision"])
 		assert.Equal(t, 1.0, got["policy_store_unavailable"])
 		assert.Equal(t, 1.0, got["invalid_policies"])
+		assert.Equal(t, float64(len(set.Entries())), got["policies"])
+		assert.Contains(t, got, "permit_store_damaged_total")
 	})
 }
 
@@ -183,4 +185,20 @@ func ExampleHandler() {
 		}
 	}
 	// Output: throttle_limit_permits_per_second{limit="message rate",owner="",subscription="billing",topic="kafka://public/default/orders"} 1000
+}
+
+// TestLabelsAreEscaped: a name with quotes cannot end its label, and begin another one or a line.
+func TestLabelsAreEscaped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim := open(t, dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(1000)}))
+		sub, err := lim.Subscription(orders, `a"} 1 \`)
+		require.NoError(t, err)
+		_, err = sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+		_, err = lim.Subscription(orders, "a\nthrottle_info 1")
+		require.Error(t, err, "control characters are refused")
+		w := httptest.NewRecorder()
+		metrics.Handler(lim).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		assert.Contains(t, w.Body.String(), `subscription="a\"} 1 \\"`)
+	})
 }

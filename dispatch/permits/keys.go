@@ -18,7 +18,7 @@ const (
 	groupsKind  = "throttle:groups:"  // records of limits with sharing.mode groups
 	ratesKind   = "throttle:rates:"   // of quotas
 	statusKind  = "throttle:status:"  // records of replicas
-	replicaKind = "throttle:replica:" // on Redis: the names of the replicas with a status record
+	replicaKind = "throttle:replica:" // on Redis: the names of the replicas, by record's expiry
 	wakeKind    = "throttle:wake:"    // on Redis: channels
 )
 
@@ -57,16 +57,34 @@ func GroupsKey(limit string) string { return groupsKind + strings.TrimPrefix(lim
 // RatesKey returns the key of the rates of all quotas of a cluster, which a ratekeeper writes.
 func RatesKey(cluster string) string { return ratesKind + "{" + cluster + "}" }
 
+// LimitKinds returns how the keys of a cluster's limits begin: those of schedules, of the records
+// of pools, and of those of worker groups.
+func LimitKinds(cluster string) []string {
+	var kinds []string
+	for _, kind := range []string{limitKind, poolKind, groupsKind} {
+		kinds = append(kinds, kind+"{"+cluster+"/")
+	}
+	return kinds
+}
+
+// RowsKey returns the key of the rows that belong to the value under key.
+func RowsKey(key string) string { return key + ":rows" }
+
 // UsageOf returns the name under which replicas publish their usage of quotas, instead of the
 // cluster's name.
 func UsageOf(cluster string) string { return cluster + "/usage" }
 
-// RedisStatus returns the Redis key of a replica's status record.
+// RatekeeperOf returns the name under which ratekeepers publish their status, instead of the
+// cluster's name.
+func RatekeeperOf(cluster string) string { return cluster + "/ratekeeper" }
+
+// RedisStatus returns the Redis key of a replica's status record; a replica of "" is the prefix of
+// all.
 func RedisStatus(cluster, replica string) string {
 	return statusKind + "{" + cluster + "}:" + replica
 }
 
-// RedisReplicas returns the Redis key of the set of replicas with a status record.
+// RedisReplicas returns the Redis key of the sorted set of the replicas with a status record.
 func RedisReplicas(cluster string) string { return replicaKind + "{" + cluster + "}" }
 
 // RedisWake returns the Redis channel of a process, on which allocate.lua publishes the waiters
@@ -75,6 +93,12 @@ func RedisWake(process string) string { return wakeKind + process }
 
 // EtcdKey returns the etcd key for a key of this file.
 func EtcdKey(prefix, key string) string { return prefix + "/permits/" + url.PathEscape(key) }
+
+// EtcdRow is the etcd key of a row that belongs to the value under key; a name of "" is the prefix
+// of all.
+func EtcdRow(prefix, key, name string) string {
+	return EtcdKey(prefix, RowsKey(key)) + "/" + url.PathEscape(name)
+}
 
 // EtcdStatus is the prefix of the status records of a cluster's replicas in etcd; a replica of ""
 // is the prefix of all.

@@ -6,6 +6,9 @@
 package permits
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/dispatchthrottle/throttle/dispatch/pool"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
@@ -24,8 +27,27 @@ type Request struct {
 	Err error
 
 	// Damage is why the record that a heartbeat or a draw found was not used: the store went on
-	// as if there had been none, and replaced it. nil: it was used, or there was none.
+	// as if there had been none, and replaced it. nil: it was used, or there was none. Of an
+	// allocation, Reply.Lost says so.
 	Damage error
+}
+
+// errLost is the Damaged of an allocation.
+var errLost = errors.New("damaged state: a number in it is out of bounds")
+
+// Damaged returns why what was stored was not used; nil if it was, or if there was nothing.
+func (r *Request) Damaged() error {
+	if r.Allocate != nil && r.Allocate.Reply.Lost {
+		return errLost
+	}
+	return r.Damage
+}
+
+// Check gives a request the answer to which is out of bounds an Err in its place.
+func (r *Request) Check() {
+	if a := r.Allocate; a != nil && r.Err == nil && !a.Reply.Sound(a.Request) {
+		r.Err = fmt.Errorf("permits: %s: invalid answer: %+v", r.Key, a.Reply)
+	}
 }
 
 // An Allocate asks a limit's schedule for its next free slots; see [schedule.Allocate].
@@ -51,16 +73,19 @@ type Heartbeat struct {
 	Now    float64       // the store's clock, seconds
 }
 
-// A Draw takes permits of a limit with `sharing.mode: groups`; see [pool.Division.Visit].
+// A Draw takes permits of a limit with `sharing.mode: groups`; see [pool.Division.Visit]. The
+// terms, the rate and the ramp of the newest revision are in force, also for draws with older ones.
 type Draw struct {
 	Terms  pool.Terms
 	Visit  pool.Visit
 	Rate   float64 // of the limit, permits a second
 	Ramp   schedule.Ramp
-	Active bool // permits are wanted: a relaxed ramp rises
+	Rev    schedule.Revision // of the policies that Terms, Rate and Ramp are from
+	Active bool              // permits are wanted: a relaxed ramp rises
 
 	Drawn   pool.Drawn // the answer
-	Allowed float64    // where the limit is on its ramp, permits a second; Rate without a ramp
+	InForce pool.Terms // Terms, or those of the newest Rev if that is newer
+	Allowed float64    // the rate in force, or where that is on its ramp, permits a second
 	Now     float64    // the store's clock, seconds
 }
 

@@ -13,7 +13,7 @@ import (
 
 // recordVersion is the version of the records of pools and groups. A newer one is refused, so that
 // an older program does not replace it.
-const recordVersion = 1
+const recordVersion = 2
 
 // A splitState is what a permit store keeps of a limit with sharing.mode split, as JSON.
 type splitState struct {
@@ -27,14 +27,45 @@ type groupsState struct {
 	Version int `json:"version"`
 	pool.Division
 	Line schedule.Line `json:"line,omitzero"` // of the limit's ramp
+
+	// These are of the draw with the newest revision.
+	Rev   schedule.Revision `json:"rev"`
+	Terms pool.Terms        `json:"terms"`
+	Rate  float64           `json:"rate"`
+	Ramp  schedule.Ramp     `json:"ramp,omitzero"`
+}
+
+// sound reports whether g is none, or can be a state that was stored by now.
+func (g *groupsState) sound(now float64, given schedule.Revision) bool {
+	return g.Version == 0 || g.Division.Sound(now) && g.Line.Sound(now) && g.Rev.Sound(now, given) &&
+		g.Terms.Sound() && g.Ramp.Sound(g.Rate)
 }
 
 // A PoolRecord is the record under one key that heartbeats and draws replace. Apply returns its
-// new text, and TTL is its time to live.
+// new text, and TTL is its time to live once it is applied.
 type PoolRecord struct {
 	Key      string
 	TTL      time.Duration
 	requests []*Request
+}
+
+// A Record is a record of a pool or of groups as a store in memory keeps it, which neither reads
+// nor writes JSON for each request. The zero Record is none.
+type Record struct {
+	text []byte
+	says any // a splitState or a groupsState, in place of text; nil: text is it
+}
+
+// RecordOf returns the record with that text.
+func RecordOf(text []byte) Record { return Record{text: text} }
+
+// Text returns the record's text; nil if it has none or a number in it is not finite.
+func (r Record) Text() []byte {
+	if r.says == nil {
+		return r.text
+	}
+	text, _ := json.Marshal(r.says)
+	return text
 }
 
 // PoolRecords returns the records of all heartbeats and draws among the requests.
@@ -42,12 +73,11 @@ func PoolRecords(requests []*Request) (records []*PoolRecord) {
 	var byKey map[string]*PoolRecord
 	for _, r := range requests {
 		var key string
-		var seconds float64
 		switch {
 		case r.Heartbeat != nil:
-			key, seconds = PoolKey(r.Key), max(4*r.Heartbeat.TTL, r.Heartbeat.Ramp.TTL)
+			key = PoolKey(r.Key)
 		case r.Draw != nil:
-			key, seconds = GroupsKey(r.Key), max(r.Draw.Terms.Lifetime(), r.Draw.Ramp.TTL)
+			key = GroupsKey(r.Key)
 		default:
 			continue
 		}
@@ -59,7 +89,6 @@ func PoolRecords(requests []*Request) (records []*PoolRecord) {
 			record = &PoolRecord{Key: key}
 			byKey[key], records = record, append(records, record)
 		}
-		record.TTL = max(record.TTL, time.Duration(seconds*float64(time.Second)))
 		record.requests = append(record.requests, r)
 	}
 	return records
@@ -70,20 +99,39 @@ func PoolRecords(requests []*Request) (records []*PoolRecord) {
 // have failed. An empty old means that there is no record. A store that compares and swaps calls
 // Apply again with the text that it then finds.
 func (r *PoolRecord) Apply(old []byte, now float64) (next []byte) {
+	record, ok := r.Replace(RecordOf(old), now)
+	if !ok {
+		return nil
+	}
+	next, err := json.Marshal(record.says)
+	if err != nil { // a number is not finite
+		r.Fail(err)
+	}
+	return next
+}
+
+// Replace is Apply for a store in memory. It reports whether anything is to be replaced.
+func (r *PoolRecord) Replace(old Record, now float64) (next Record, ok bool) {
 	for _, q := range r.requests {
-		var text []byte
-		if q.Heartbeat != nil {
-			text, q.Damage = q.Heartbeat.Apply(old, now)
+		var done Record
+		var seconds float64
+		if h := q.Heartbeat; h != nil {
+			done, q.Damage = h.replace(old, now)
+			seconds = max(4*h.TTL, h.Ramp.TTL)
 		} else {
-			text, q.Damage = q.Draw.Apply(old, now)
+			done, q.Damage = q.Draw.replace(old, now)
+			if g, ok := done.says.(groupsState); ok {
+				seconds = max(g.Terms.Lifetime(), g.Ramp.TTL)
+			}
 		}
-		if q.Err = nil; text == nil {
+		if q.Err = nil; done.says == nil {
 			q.Err, q.Damage = q.Damage, nil
 			continue
 		}
-		old, next = text, text
+		r.TTL = max(r.TTL, time.Duration(seconds*float64(time.Second)))
+		old, next, ok = done, done, true
 	}
-	return next
+	return next, ok
 }
 
 // Fail sets the requests' Err.
@@ -93,13 +141,16 @@ func (r *PoolRecord) Fail(err error) {
 	}
 }
 
-// Apply sets the answer and returns the record that replaces record; an empty record means that
-// there is none. now is the store's clock in seconds. damage is the reason why the record was not
-// used. If next is nil, the record must not be replaced, since it is of a newer version.
-func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error) {
-	var p splitState
-	if damage = parse(record, &p, &p.Version); errors.Is(damage, errNewer) {
-		return nil, damage
+// replace sets the answer and returns the record that replaces record. now is the store's clock in
+// seconds. damage is the reason why the record was not used. If next is none, the record must not
+// be replaced, since it is of a newer version.
+func (h *Heartbeat) replace(record Record, now float64) (next Record, damage error) {
+	p, damage := read(record, func(p *splitState) *int { return &p.Version })
+	if damage == nil && !(p.State.Sound(now) && p.Line.Sound(now)) {
+		damage = errUnsound
+	}
+	if errors.Is(damage, errNewer) {
+		return Record{}, damage
 	} else if damage != nil {
 		p = splitState{}
 	}
@@ -113,59 +164,61 @@ func (h *Heartbeat) Apply(record []byte, now float64) (next []byte, damage error
 	p.Line, _ = h.Ramp.At(p.Line, h.Rate, h.Active, false, now)
 	h.Line, h.Now = p.Line, now
 	p.Version = recordVersion
-	return encode(p, damage)
+	return Record{says: p}, damage
 }
 
-// Apply sets the answer and returns the record that replaces record; an empty record means that
-// there is none. now is the store's clock in seconds. damage is the reason why the record was not
-// used. If next is nil, the record must not be replaced, since it is of a newer version.
-func (d *Draw) Apply(record []byte, now float64) (next []byte, damage error) {
-	var g groupsState
-	if damage = parse(record, &g, &g.Version); errors.Is(damage, errNewer) {
-		return nil, damage
+// replace is the same for a draw.
+func (d *Draw) replace(record Record, now float64) (next Record, damage error) {
+	g, damage := read(record, func(g *groupsState) *int { return &g.Version })
+	if damage == nil && !g.sound(now, d.Rev) {
+		damage = errUnsound
+	}
+	if errors.Is(damage, errNewer) {
+		return Record{}, damage
 	} else if damage != nil {
 		g = groupsState{}
 	}
-	terms := d.Terms
-	d.Allowed = d.Rate
-	if d.Ramp.Over > 0 {
-		if g.Line, d.Allowed = d.Ramp.At(g.Line, d.Rate, d.Active, false, now); d.Allowed < d.Rate {
+	if !d.Rev.Before(g.Rev) { // else this replica has not heard of the newest policies
+		g.Rev, g.Terms, g.Rate, g.Ramp = d.Rev, d.Terms, d.Rate, d.Ramp
+	}
+	terms := g.Terms
+	d.InForce, d.Allowed = terms, g.Rate
+	if g.Ramp.Over > 0 {
+		if g.Line, d.Allowed = g.Ramp.At(g.Line, g.Rate, d.Active, false, now); d.Allowed < g.Rate {
 			terms.Permits = int64(math.Round(d.Allowed * terms.Period))
 		}
 	}
 	g.Division, d.Drawn = g.Visit(terms, d.Visit, now)
 	d.Now = now
 	g.Version = recordVersion
-	return encode(g, damage)
+	return Record{says: g}, damage
 }
 
-// errNewer is what parse wraps for a record of a newer version.
-var errNewer = errors.New("upgrade this program")
+var (
+	// errNewer is what parse wraps for a record of a newer version.
+	errNewer = errors.New("upgrade this program")
 
-// parse reads a record, which has its version at version; none is the zero value.
-func parse(record []byte, into any, version *int) error {
-	if len(record) == 0 {
-		return nil
+	errUnsound = errors.New("damaged record: a number in it is out of bounds")
+)
+
+// read returns what a record says, whose version is at version; none is the zero value.
+func read[T any](r Record, version func(*T) *int) (T, error) {
+	if says, ok := r.says.(T); ok || len(r.text) == 0 {
+		return says, nil
 	}
-	err := json.Unmarshal(record, into) // reads the version of a newer form, too
-	switch {
-	case *version > recordVersion:
-		return fmt.Errorf("record of version %d: this program knows %d: %w", *version,
-			recordVersion, errNewer)
+	return parse(r.text, version)
+}
+
+func parse[T any](text []byte, version func(*T) *int) (says T, err error) {
+	err = json.Unmarshal(text, &says) // reads the version of a newer form, too
+	switch v := *version(&says); {
+	case v > recordVersion && v <= schedule.MaxVersion:
+		return says, fmt.Errorf("record of version %d: this program knows %d: %w", v, recordVersion,
+			errNewer)
 	case err != nil:
-		return fmt.Errorf("damaged record: %w", err)
-	case *version != recordVersion:
-		return fmt.Errorf("damaged record: version %d: want %d", *version, recordVersion)
+		return says, fmt.Errorf("damaged record: %w", err)
+	case v != recordVersion:
+		return says, fmt.Errorf("damaged record: version %d: want %d", v, recordVersion)
 	}
-	return nil
-}
-
-// encode is a record as JSON, with the damage of the one that it replaces. It fails where a
-// number is not finite.
-func encode(record any, damage error) ([]byte, error) {
-	next, err := json.Marshal(record)
-	if err != nil {
-		return nil, err
-	}
-	return next, damage
+	return says, nil
 }

@@ -2,6 +2,7 @@ package permits_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,8 +44,11 @@ func TestRecords(t *testing.T) {
 	})
 	require.Len(t, records, 2)
 	assert.Equal(t, "throttle:pool:{a}", records[0].Key)
-	assert.Equal(t, time.Minute, records[0].TTL, "the ramp's: it is longer than four of the pool's")
 	assert.Equal(t, "throttle:groups:{a}", records[1].Key)
+	for _, r := range records {
+		require.NotNil(t, r.Apply(nil, 1000))
+	}
+	assert.Equal(t, time.Minute, records[0].TTL, "the ramp's: it is longer than four of the pool's")
 	assert.Equal(t, time.Hour, records[1].TTL)
 }
 
@@ -84,12 +88,74 @@ func TestDraws(t *testing.T) {
 	assert.Less(t, slow.Draw.Drawn.N, int64(20), "a period of the ramp's rate")
 }
 
+// TestOldTerms: a member that has not heard of the newest policies draws by their terms, and does
+// not put its own back.
+func TestOldTerms(t *testing.T) {
+	older, newer := schedule.Revision{Epoch: 1, Number: 9}, schedule.Revision{Epoch: 2, Number: 1}
+	visit := func(group string, rate int64, rev schedule.Revision) *permits.Request {
+		r := draw(1e6)
+		d := r.Draw
+		d.Terms.Permits, d.Rate, d.Rev = rate, float64(rate), rev
+		d.Visit.Group, d.Visit.Member = group, group
+		return r
+	}
+	var text []byte
+	drawn := map[string]int64{}
+	for i := range 220 { // the last 200 are ten seconds
+		for _, r := range []*permits.Request{visit("red", 100, newer), visit("blue", 5000, older)} {
+			if i == 0 && r.Draw.Rev == newer {
+				r = visit("red", 5000, older) // the newer policies come later
+			}
+			text = apply(t, text, 1000.99+float64(i)/20, r)
+			require.NoError(t, r.Err)
+			require.NoError(t, r.Damage)
+			if i >= 20 {
+				drawn[r.Draw.Visit.Group] += r.Draw.Drawn.N
+				assert.Equal(t, 100.0, r.Draw.Allowed)
+			}
+		}
+	}
+	t.Log(drawn)
+	assert.InDelta(t, 500, drawn["red"], 25)
+	assert.InDelta(t, 500, drawn["blue"], 25)
+
+	other := visit("red", 6000, schedule.Revision{Epoch: 2, Number: 2})
+	other.Draw.Terms = pool.Terms{
+		Names: []string{"red", "green"}, Permits: 8_640_000, Period: 86400, Keep: 1, Ahead: 1, TTL: 60,
+	}
+	other.Draw.Rate = 100
+	text = apply(t, text, 1020, other)
+	old := visit("blue", 100, newer)
+	records := permits.PoolRecords([]*permits.Request{old})
+	text = records[0].Apply(text, 1020)
+	assert.Equal(t, other.Draw.Terms, old.Draw.InForce)
+	assert.False(t, old.Draw.Drawn.Known, "its group is no longer one of the limit's")
+	assert.Equal(t, 48*time.Hour, records[0].TTL)
+	apply(t, text, 1020, other)
+	assert.NoError(t, other.Damage)
+}
+
+// TestDamagedTerms: stored terms out of bounds are damage.
+func TestDamagedTerms(t *testing.T) {
+	r := draw(1)
+	r.Draw.Rev.Number = 5
+	text := string(apply(t, nil, 1000, r))
+	for from, to := range map[string]string{
+		`"Number":5`: `"Number":1e15`, `"permits":100`: `"permits":-1`, `"period":1`: `"period":0`,
+		`"rate":100`: `"rate":1e300`, `"ttl":10`: `"ttl":1e12`,
+	} {
+		require.Contains(t, text, from)
+		apply(t, []byte(strings.Replace(text, from, to, 1)), 1000, r)
+		require.ErrorContains(t, r.Damage, "damaged record", to)
+	}
+}
+
 // A record that cannot be read is replaced, which the request reports; one of a newer version is
 // refused and stays.
 func TestDamagedAndNewerRecords(t *testing.T) {
 	for _, text := range []string{
-		`%%%`, `{"term":7,"size":3}`, `{"version":0}`, `{"version":"1"}`, `{"version":1,"clock":"x"}`,
-		`{"version":1,"clock":1`, `[]`, `null`,
+		`%%%`, `{"term":7,"size":3}`, `{"version":0}`, `{"version":"2"}`, `{"version":2,"clock":"x"}`,
+		`{"version":2,"clock":1`, `[]`, `null`, `{"version":7000000}`,
 	} {
 		for _, r := range []*permits.Request{heartbeat("a"), draw(1)} {
 			next := apply(t, []byte(text), 1000, r)
@@ -97,13 +163,13 @@ func TestDamagedAndNewerRecords(t *testing.T) {
 			require.ErrorContains(t, r.Damage, "damaged record", text)
 			again := apply(t, next, 1001, r)
 			require.NoError(t, r.Damage)
-			require.Contains(t, string(again), `"version":1`)
+			require.Contains(t, string(again), `"version":2`)
 		}
 	}
-	for _, text := range []string{`{"version":2}`, `{"version":2,"clock":"x","term":"y"}`} {
+	for _, text := range []string{`{"version":3}`, `{"version":3,"clock":"x","term":"y"}`} {
 		for _, r := range []*permits.Request{heartbeat("a"), draw(1)} {
 			require.Nil(t, apply(t, []byte(text), 1000, r))
-			require.EqualError(t, r.Err, "record of version 2: this program knows 1: upgrade this program")
+			require.EqualError(t, r.Err, "record of version 3: this program knows 2: upgrade this program")
 			require.NoError(t, r.Damage)
 		}
 	}
@@ -119,7 +185,7 @@ func TestWaitAfterConflict(t *testing.T) {
 				longest[attempt] = max(longest[attempt], time.Since(start))
 			}
 		}
-		for attempt, ms := range []int{2, 4, 8, 16, 32, 32, 32, 32} {
+		for attempt, ms := range []int{2, 4, 8, 16, 32, 64, 128, 128} {
 			bound := time.Duration(ms) * time.Millisecond
 			assert.Less(t, longest[attempt], bound)
 			assert.Greater(t, longest[attempt], bound/2)

@@ -15,12 +15,12 @@ const (
 
 // Terms say how a limit is divided; they come from the policy.
 type Terms struct {
-	Names   []string // of the groups
-	Permits int64    // of a period
-	Period  float64  // seconds, > 0
-	Keep    float64  // the part of a group's share that other groups leave to it, 0..1
-	Ahead   float64  // seconds by which permits open before their time
-	TTL     float64  // seconds, > 0: see [Division.Visit]
+	Names   []string `json:"names"`   // of the groups
+	Permits int64    `json:"permits"` // of a period
+	Period  float64  `json:"period"`  // seconds, > 0
+	Keep    float64  `json:"keep"`    // the part of a group's share that others leave to it, 0..1
+	Ahead   float64  `json:"ahead"`   // seconds by which permits open before their time
+	TTL     float64  `json:"ttl"`     // seconds, > 0: see [Division.Visit]
 }
 
 // Lifetime returns how long a permit store must keep a division after its last visit, in seconds.
@@ -73,6 +73,8 @@ type Drawn struct {
 	Period int64   // they are of
 	Again  float64 // seconds until there may be more; 0 = at once
 	Known  bool    // the group is one of those of the limit
+
+	Spacing float64 // seconds until its next visit, so that each group has the same part of all
 }
 
 // Visit serves one member's request at the store's time now, and returns the division to keep.
@@ -104,7 +106,7 @@ func (d Division) Visit(t Terms, v Visit, now float64) (Division, Drawn) {
 		}
 	}
 
-	got := Drawn{Period: d.Period}
+	got := Drawn{Period: d.Period, Spacing: Spacing(len(d.Members) * len(d.Members[v.Group]))}
 	own := slices.IndexFunc(d.Parts, func(p Part) bool { return p.Name == v.Group })
 	if own < 0 {
 		got.Again = t.TTL * presentPart

@@ -41,13 +41,15 @@ type Answer struct {
 }
 
 // Again returns how long to wait before the next heartbeat, in seconds: ttl/20, and ttl/40 until
-// all agree, so that a pool is whole again some ttl/10 after a member left. Longer is as safe but
-// slower; a lease lasts ttl/2, and heartbeats further apart than ttl/4 slow the pool's clock.
+// all agree, so that a pool is whole again some ttl/10 after a member left. In a large pool it is
+// [Spacing], but ttl/6 at most. Longer is as safe but slower; a lease lasts ttl/2, and heartbeats
+// further apart than ttl/4 slow the pool's clock.
 func (a Answer) Again(ttl float64) float64 {
+	again := ttl / 40
 	if a.Agreed {
-		return ttl / 20
+		again = ttl / 20
 	}
-	return ttl / 40
+	return max(again, min(Spacing(a.Active), ttl/6))
 }
 
 // Heartbeat is one member's heartbeat: it reports the answer that the member has applied, and

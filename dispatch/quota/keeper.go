@@ -36,6 +36,7 @@ type Keeper struct {
 	decided  float64 // time of the last pass
 	ids      map[ID]*id
 	backends []*backend // in the order of their first reports
+	named    map[string]*backend
 }
 
 const (
@@ -53,6 +54,7 @@ const (
 	maxCost        = 1 << 53 // of a report, and the highest rate
 	maxReaders     = 10      // of a backend
 	maxTracked     = 20_000  // ids without a quota, over all backends
+	maxBackends    = 20_000  // of which reports are kept
 	defaultMaxIDs  = 1000
 	defaultIgnored = 1 // zones
 )
@@ -177,20 +179,23 @@ func (r Report) Validate(zones []string, now float64) error {
 // older than the last one, or if its time is too far from now.
 func (k *Keeper) Report(r Report, now float64) error {
 	err := r.Validate(k.Zones, now)
-	var b *backend
-	named := func(b *backend) bool { return b.name == r.Backend }
-	if i := slices.IndexFunc(k.backends, named); i >= 0 {
-		b = k.backends[i]
-	}
-	if b != nil && r.Time < b.time {
+	b := k.named[r.Backend]
+	switch {
+	case b != nil && r.Time < b.time:
 		err = errors.Join(err, fmt.Errorf("time %v: is before the last report, %v", r.Time, b.time))
+	case b == nil && len(k.backends) >= maxBackends:
+		err = errors.Join(err, fmt.Errorf("is one of more than %d backends: report sums of several",
+			maxBackends))
 	}
 	if err != nil {
 		return fmt.Errorf("report of backend %.300q: %w", r.Backend, err)
 	}
 	if b == nil {
 		b = &backend{name: r.Backend, index: map[ID]int{}}
-		k.backends = append(k.backends, b)
+		if k.named == nil {
+			k.named = map[string]*backend{}
+		}
+		k.backends, k.named[r.Backend] = append(k.backends, b), b
 	}
 	b.zone, b.load, b.at, b.time = r.Zone, r.Load, now, r.Time
 	b.take(k, r.Costs, now)
@@ -419,7 +424,9 @@ func (k *Keeper) ignored() int {
 // forget removes the backends that have not reported, and the ids without a quota, requests or
 // costs, for expiry.
 func (k *Keeper) forget(now float64) {
-	k.backends = slices.DeleteFunc(k.backends, func(b *backend) bool { return now-b.at > expiry })
+	silent := func(b *backend) bool { return now-b.at > expiry }
+	k.backends = slices.DeleteFunc(k.backends, silent)
+	maps.DeleteFunc(k.named, func(_ string, b *backend) bool { return silent(b) })
 	before := len(k.ids)
 	maps.DeleteFunc(k.ids, func(_ ID, i *id) bool { return i.quota == nil && now-i.seen > expiry })
 	if len(k.ids) == before {

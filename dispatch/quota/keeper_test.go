@@ -485,3 +485,18 @@ func BenchmarkDecide(bench *testing.B) {
 		})
 	}
 }
+
+// TestBackendsAreBounded: reports of 20,000 backends are kept until they have been silent for long.
+func TestBackendsAreBounded(t *testing.T) {
+	var k quota.Keeper
+	at := func(i int, now float64) error {
+		return k.Report(quota.Report{Backend: fmt.Sprint(i), Zone: "a", Time: now}, now)
+	}
+	for i := range 20_000 {
+		require.NoError(t, at(i, 1))
+	}
+	require.ErrorContains(t, at(20_000, 2), "more than 20000 backends")
+	require.NoError(t, at(7, 2), "a known one")
+	k.Decide(300)
+	require.NoError(t, at(20_000, 300))
+}

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -52,8 +53,7 @@ func (l byPermits) Elect(
 	if err != nil {
 		return err
 	}
-	var before quota.Rates
-	_ = json.Unmarshal(text, &before) // an invalid record has no leader
+	before, _ := quota.ParseRates(text) // an invalid record has no leader
 	if math.Abs(now-before.Time) > takeover.Seconds() || before.Time == 0 {
 		// The clock keeps terms rising when the record is lost.
 		lead(ctx, max(before.Term+1, int64(now*1000)))
@@ -67,10 +67,6 @@ const takeover = 5 * time.Second
 
 // every is the time between two passes.
 const every = time.Second
-
-// ratesTTL is how long the permit store keeps rates that are not renewed. The next leader starts
-// from them.
-const ratesTTL = time.Hour
 
 // statusTTL is how long a published Status counts.
 const statusTTL = 3 * time.Second
@@ -92,6 +88,9 @@ type Ratekeeper struct {
 	snapshot policy.Snapshot
 	status   Status
 	reports  map[string]*keptReport // the newest of each backend, of those that came over HTTP
+
+	reportBytes int       // of reports
+	sweptAt     time.Time // when old reports were last removed
 }
 
 // A Status describes a ratekeeper and its last decisions.
@@ -106,10 +105,6 @@ type Status struct {
 	Decisions []quota.Decision `json:"decisions"`
 	Readers   []quota.Reader   `json:"readers,omitempty"` // of backends near their targets
 }
-
-// statusOf returns the name under which ratekeepers publish their [Status], in place of a
-// cluster's.
-func statusOf(cluster string) string { return cluster + "/ratekeeper" }
 
 // Run takes part in the election until ctx ends, and then returns nil. It returns an error only for
 // invalid fields. Later failures are logged, and Run tries again.
@@ -160,9 +155,14 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// follow keeps r.snapshot up to date. It closes known when the first policies arrive.
+// follow keeps r.snapshot up to date with policies that may replace the last ones. It closes known
+// when the first policies arrive.
 func (r *Ratekeeper) follow(ctx context.Context, known chan<- struct{}) {
+	var line policy.Line
 	for s, err := range r.Policies.Snapshots(ctx) {
+		if err == nil {
+			err = line.Follow(s)
+		}
 		if err != nil {
 			r.Logger.Warn("cannot read the policies; the last quotas stay in force", "error", err)
 			continue
@@ -171,15 +171,18 @@ func (r *Ratekeeper) follow(ctx context.Context, known chan<- struct{}) {
 		if r.snapshot.Set == nil {
 			close(known)
 		}
-		r.snapshot = s
+		r.snapshot = line.Known
 		r.mu.Unlock()
 	}
 }
 
-// policies returns the last snapshot. Its Set is nil if no policies have arrived yet.
+// policies returns the last snapshot, as it is now. Its Set is nil if no policies have arrived yet.
 func (r *Ratekeeper) policies() policy.Snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.snapshot.Set != nil {
+		r.snapshot = r.snapshot.At(time.Now())
+	}
 	return r.snapshot
 }
 
@@ -200,7 +203,7 @@ type term struct {
 	quotas  map[quota.ID]policy.EffectiveQuota
 	resumed bool                 // before has been read
 	before  quota.Rates          // rates of the previous leader
-	wrote   bool                 // this term has written rates
+	written written              // the rates in the permit store
 	events  map[quota.ID]float64 // rates last logged
 	fault   string               // of a pass, last logged
 	refused string               // reports, last logged
@@ -253,13 +256,18 @@ func (t *term) resume(ctx context.Context) error {
 	if t.resumed {
 		return nil
 	}
-	text, _, err := t.Permits.Value(ctx, permits.RatesKey(t.Cluster))
-	if err != nil {
+	var ids []quota.ID
+	for id := range t.policies().Set.Quotas() {
+		ids = append(ids, quota.ID(id.String()))
+	}
+	before, _, err := dispatch.Rates(ctx, t.Permits, t.Cluster, ids)
+	if err != nil && !errors.Is(err, dispatch.ErrInvalidRates) {
 		return err
+	} else if err != nil {
+		t.Logger.Warn("invalid rates are replaced", "error", err)
 	}
-	if err := json.Unmarshal(text, &t.before); len(text) > 0 && err != nil {
-		t.Logger.Warn("the stored rates are invalid; rates start afresh", "error", err)
-	}
+	maps.DeleteFunc(before.Rates, func(_ quota.ID, r quota.Rate) bool { return r == quota.Rate{} })
+	t.before, t.written.rows = before, maps.Clone(before.Rates)
 	t.resumed = true
 	return nil
 }
@@ -277,21 +285,31 @@ func (t *term) pass(ctx context.Context) error {
 	}
 	status := Status{Keeper: t.Name, Term: t.number}
 	usages, refused := parse(texts)
-	status.Replicas, status.Refused = len(usages), append(refused, t.feed(usages, now)...)
+	bytes := 0
+	for _, text := range texts {
+		bytes += len(text)
+	}
+	if len(texts) >= permits.MaxRecords || bytes > permits.MaxRecordsBytes-permits.MaxRecord {
+		refused = append(refused, fmt.Sprintf("there are %d usage records of %d MiB, or more: others "+
+			"are left out", len(texts), bytes>>20))
+	}
+	status.Replicas, status.Refused = senders(usages), append(refused, t.feed(usages, now)...)
+	if n := len(status.Refused) - maxRefused; n > 0 {
+		status.Refused = append(status.Refused[:maxRefused], fmt.Sprintf("and %d more", n))
+	}
 	status.Decisions, status.Readers = t.keeper.Decide(now), t.keeper.Readers(now)
 	t.complete(status.Decisions)
 	status.Tracked, status.LeftOut = t.keeper.Tracked(), t.keeper.LeftOut()
-	if status.Time, err = t.write(ctx, snapshot.Identity, status.Decisions); err != nil {
+	if status.Time, err = t.write(ctx, snapshot.Epoch, status.Decisions); err != nil {
 		return err
 	}
 	t.logDecisions(status)
 	t.mu.Lock()
 	t.status = status
 	t.mu.Unlock()
-	status.Decisions = status.Decisions[:min(len(status.Decisions), maxShown)]
-	text, err := json.Marshal(status)
+	text, err := status.published()
 	if err == nil {
-		err = t.Permits.Publish(ctx, statusOf(t.Cluster), t.Name, text, statusTTL)
+		err = t.Permits.Publish(ctx, permits.RatekeeperOf(t.Cluster), t.Name, text, statusTTL)
 	}
 	if err != nil && ctx.Err() == nil {
 		t.Logger.Debug("cannot publish the status", "error", err)
@@ -299,8 +317,24 @@ func (t *term) pass(ctx context.Context) error {
 	return nil
 }
 
-// maxShown bounds the decisions in a published Status, so that its size suits any permit store.
-const maxShown = 3000
+// maxShown bounds the decisions, and the readers, in a published Status and in the log of a pass.
+// maxRefused bounds the refused reports.
+const (
+	maxShown   = 3000
+	maxRefused = 100
+)
+
+// published returns what is published of a status: as much as one record can have.
+func (s Status) published() (text []byte, err error) {
+	for shown := maxShown; ; shown /= 2 {
+		s.Decisions = s.Decisions[:min(len(s.Decisions), shown)]
+		s.Readers = s.Readers[:min(len(s.Readers), shown)]
+		text, err = json.Marshal(s)
+		if err != nil || shown == 0 || permits.CheckRecord(text) == nil {
+			return text, err
+		}
+	}
+}
 
 // complete adds to decisions how replicas apply them: an id of unknown cost has the rate of the
 // assumed cost, and an id in shadow mode is not limited.
@@ -360,6 +394,16 @@ func parse(texts [][]byte) (usages []dispatch.Usage, faults []string) {
 		return a.Replica == b.Replica && timeOf(a) > 0
 	})
 	return usages, faults
+}
+
+// senders counts the replicas, and the backends, that have sent usage records, sorted by name.
+func senders(usages []dispatch.Usage) (n int) {
+	for i, u := range usages {
+		if i == 0 || u.Replica != usages[i-1].Replica {
+			n++
+		}
+	}
+	return n
 }
 
 // timeOf returns the time of a report over HTTP by its backend's clock, or 0 for a replica's
@@ -427,55 +471,6 @@ func worse(a, b quota.Load) bool {
 	return (a.Queue-a.Target)/a.Spring > (b.Queue-b.Target)/b.Spring
 }
 
-// write puts rates in force, unless a later term has written. It returns the permit store's time.
-func (t *term) write(
-	ctx context.Context, identity string, decisions []quota.Decision,
-) (at float64, err error) {
-	rates := make(map[quota.ID]quota.Rate, len(decisions))
-	for _, d := range decisions {
-		if !d.Assumed {
-			rates[d.ID] = quota.Rate{Rate: d.Smoothed, Average: d.AverageCost}
-		}
-	}
-	fenced, other := false, ""
-	var invalid error
-	update := func(old []byte, now float64) []byte {
-		var before quota.Rates
-		_ = json.Unmarshal(old, &before) // an invalid record is replaced
-		mine := before.Keeper == t.Name && before.Term == t.number
-		// Another leader has written since this term did, or its term is later.
-		later := t.wrote || before.Identity == identity && before.Term >= t.number
-		fenced, other = !mine && later && !before.Old(now), ""
-		if !mine && before.Identity != identity && math.Abs(now-before.Time) < takeover.Seconds() {
-			other = before.Keeper
-		}
-		if fenced || other != "" {
-			return old
-		}
-		at = now
-		text, err := json.Marshal(quota.Rates{
-			Identity: identity, Term: t.number, Keeper: t.Name, Time: now, Rates: rates,
-		})
-		if invalid = err; err != nil {
-			return old
-		}
-		return text
-	}
-	err = t.Permits.Update(ctx, permits.RatesKey(t.Cluster), ratesTTL, update)
-	switch {
-	case err != nil:
-	case invalid != nil:
-		return 0, fmt.Errorf("ratekeeper: a rate is invalid: %w", invalid)
-	case fenced:
-		return 0, errFenced
-	case other != "":
-		return 0, fmt.Errorf("ratekeeper: %s writes rates to this permit store from another "+
-			"policy store: use the same policy store, or different cluster names", other)
-	}
-	t.wrote = t.wrote || err == nil
-	return at, err
-}
-
 // logDecisions logs each decision for an id that is active or whose rate has changed, each id that
 // loads a backend near its target, and refused reports when they change. The names of the first two
 // events are FoundationDB's.
@@ -496,7 +491,7 @@ func (t *term) logDecisions(s Status) {
 			"smoothed", d.Smoothed, "busy", d.Busy, "shadow", d.Shadow,
 			"backends", d.Backends, "replicas", s.Replicas, "term", s.Term)
 	}
-	for _, b := range s.Readers {
+	for _, b := range s.Readers[:min(len(s.Readers), maxShown)] {
 		t.Logger.Info("BusyReader", "backend", b.Backend, "zone", b.Zone, "id", b.ID,
 			"cost", b.Cost, "fractionalBusyness", b.Busyness, "ratio", b.Ratio)
 	}
@@ -511,9 +506,9 @@ func (t *term) logDecisions(s Status) {
 // Decided returns the Status that the ratekeeper of a cluster has published in the latest term; ok
 // is false if there is none.
 func Decided(
-	ctx context.Context, permits dispatch.PermitStore, cluster string,
+	ctx context.Context, store dispatch.PermitStore, cluster string,
 ) (s Status, ok bool, err error) {
-	texts, err := permits.Published(ctx, statusOf(cluster))
+	texts, err := store.Published(ctx, permits.RatekeeperOf(cluster))
 	if err != nil {
 		return Status{}, false, err
 	}

@@ -2,8 +2,6 @@ package ratekeeper
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,8 +18,12 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// maxReport is the largest size of a report, in bytes.
-const maxReport = 4 << 20
+// Bounds of the reports that a process accepts.
+const (
+	maxReport      = permits.MaxRecord // size of one, in bytes
+	maxReportBytes = 64 << 20          // of all backends that have reported lately
+	maxReporters   = 10_000            // such backends
+)
 
 // reportTTL is how long a report counts if no newer one arrives.
 const reportTTL = 5 * time.Second
@@ -44,16 +46,18 @@ type keptReport struct {
 
 // Handler accepts reports of backends by HTTP: POST with `Authorization: Bearer TOKEN` and a
 // [quota.Report] as JSON, whose time is in seconds of Unix time. Every process that runs a
-// Ratekeeper may serve it, whether it leads or not. With an empty token, every request is refused.
+// Ratekeeper may serve it, whether it leads or not. owner returns the backend that has a token, as
+// [Tokens.Backend] does; a token is good for reports of that backend only.
 //
-// The answer is 200 with an [Accepted], 400 with all faults of the report, 401, 405, 413, or 503 if
-// the policies or the permit store are unavailable.
-func (r *Ratekeeper) Handler(token string) http.Handler {
-	want := sha256.Sum256([]byte("Bearer " + token))
+// The answer is 200 with an [Accepted], 400 with all faults of the report, 401, 403, 405, 413, 429
+// if too much is reported to this process, or 503 if the policies or the permit store are
+// unavailable.
+func (r *Ratekeeper) Handler(owner func(token string) (backend string, ok bool)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		got := sha256.Sum256([]byte(req.Header.Get("Authorization")))
+		scheme, token, _ := strings.Cut(req.Header.Get("Authorization"), " ")
+		backend, ok := owner(token)
 		switch {
-		case token == "" || subtle.ConstantTimeCompare(got[:], want[:]) != 1:
+		case !strings.EqualFold(scheme, "Bearer") || !ok:
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "wrong token: send Authorization: Bearer TOKEN", http.StatusUnauthorized)
 			return
@@ -77,6 +81,11 @@ func (r *Ratekeeper) Handler(token string) http.Handler {
 			http.Error(w, fmt.Sprintf("want one report as JSON: %v", err), status)
 			return
 		}
+		if report.Backend != backend && report.Backend != "" { // which check refuses
+			http.Error(w, fmt.Sprintf("backend %.300q: the token is that of backend %q",
+				report.Backend, backend), http.StatusForbidden)
+			return
+		}
 		set := r.policies().Set
 		if set == nil {
 			http.Error(w, "policies not read yet: try again", http.StatusServiceUnavailable)
@@ -88,6 +97,10 @@ func (r *Ratekeeper) Handler(token string) http.Handler {
 			return
 		}
 		accepted.Outdated, err = r.keep(req.Context(), report)
+		if full, ok := errors.AsType[*fullError](err); ok {
+			http.Error(w, full.Error(), full.status)
+			return
+		}
 		if err != nil {
 			r.Logger.Warn("cannot store a report", "backend", report.Backend, "error", err)
 			http.Error(w, "permit store unavailable: try again", http.StatusServiceUnavailable)
@@ -106,13 +119,19 @@ func (r *Ratekeeper) keep(ctx context.Context, report quota.Report) (outdated bo
 	if err != nil {
 		return false, err
 	}
+	if err := permits.CheckRecord(text); err != nil {
+		return false, &fullError{http.StatusRequestEntityTooLarge, err.Error()}
+	}
 	mine := &keptReport{report.Time, text}
-	newest := r.newest(name, mine)
-	for outdated = newest != mine; !outdated; {
+	newest, err := r.newest(name, mine)
+	for outdated = newest != mine; !outdated && err == nil; {
 		usage := permits.UsageOf(r.Cluster)
 		err = r.Permits.Publish(ctx, usage, name+"|"+r.Name, newest.text, reportTTL)
-		later := r.newest(name, newest)
-		if err != nil || later == newest {
+		if err != nil {
+			break
+		}
+		later, full := r.newest(name, newest)
+		if err = full; later == newest {
 			break
 		}
 		newest = later // it arrived during Publish, which may have overwritten it
@@ -120,22 +139,51 @@ func (r *Ratekeeper) keep(ctx context.Context, report quota.Report) (outdated bo
 	return outdated, err
 }
 
+// A fullError is why a process does not keep a report: a status of HTTP and what to do.
+type fullError struct {
+	status int
+	text   string
+}
+
+func (e *fullError) Error() string { return e.text }
+
 // newest returns the newer of k and the newest report that this process has of the backend. It
-// keeps k if that is the newer one.
-func (r *Ratekeeper) newest(name string, k *keptReport) *keptReport {
+// keeps k if that is the newer one, and there is room.
+func (r *Ratekeeper) newest(name string, k *keptReport) (*keptReport, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.reports, func(_ string, old *keptReport) bool {
-		return old.time < k.time-2*reportTTL.Seconds() // a report of that age is refused
-	})
-	if before := r.reports[name]; before != nil && before.time > k.time {
-		return before
+	if now := time.Now(); now.Sub(r.sweptAt) >= time.Second {
+		r.sweptAt = now
+		// A report of that age is refused.
+		since := float64(now.UnixMicro())/1e6 - 2*reportTTL.Seconds()
+		maps.DeleteFunc(r.reports, func(_ string, old *keptReport) bool {
+			if old.time >= since {
+				return false
+			}
+			r.reportBytes -= len(old.text)
+			return true
+		})
+	}
+	before := r.reports[name]
+	if before == k || before != nil && before.time > k.time {
+		return before, nil
+	}
+	size := r.reportBytes + len(k.text)
+	if before != nil {
+		size -= len(before.text)
+	} else if len(r.reports) >= maxReporters {
+		return k, &fullError{http.StatusTooManyRequests, fmt.Sprintf("%d backends report to this "+
+			"ratekeeper: report sums of several backends, or to another ratekeeper", maxReporters)}
+	}
+	if size > maxReportBytes {
+		return k, &fullError{http.StatusTooManyRequests, fmt.Sprintf("the reports to this "+
+			"ratekeeper have %d bytes: report fewer ids without a quota", maxReportBytes)}
 	}
 	if r.reports == nil {
 		r.reports = map[string]*keptReport{}
 	}
-	r.reports[name] = k
-	return k
+	r.reports[name], r.reportBytes = k, size
+	return k, nil
 }
 
 // check returns every fault of a report, or else the ids in it without a quota.

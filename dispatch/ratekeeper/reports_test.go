@@ -24,11 +24,15 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-const token = "sesame-sesame"
+const token = "sesame-sesame-of-" // and the backend's name
+
+func owner(got string) (backend string, ok bool) { return strings.CutPrefix(got, token) }
 
 // post sends a report with the right token.
 func post(k *ratekeeper.Ratekeeper, body string) *httptest.ResponseRecorder {
-	return send(k.Handler(token), http.MethodPost, "Bearer "+token, body)
+	var r quota.Report
+	_ = json.Unmarshal([]byte(body), &r) // an invalid one has the token of ""
+	return send(k.Handler(owner), http.MethodPost, "Bearer "+token+r.Backend, body)
 }
 
 func send(h http.Handler, method, authorization, body string) *httptest.ResponseRecorder {
@@ -62,17 +66,21 @@ func TestReportsAreAcceptedOrRefused(t *testing.T) {
 		defer func() { stop(); w.wg.Wait() }()
 		time.Sleep(1500 * time.Millisecond)
 
-		h := k.Handler(token)
+		h := k.Handler(owner)
 		for _, c := range []struct {
 			name, method, authorization string
 			status                      int
 			header, value               string
 		}{
 			{"no token", http.MethodPost, "", 401, "WWW-Authenticate", "Bearer"},
-			{"another token", http.MethodPost, "Bearer " + token + "x", 401, "WWW-Authenticate", "Bearer"},
+			{"another token", http.MethodPost, "Bearer open-" + token + "db", 401, "WWW-Authenticate", "Bearer"},
 			{"part of the token", http.MethodPost, "Bearer " + token[:5], 401, "WWW-Authenticate", "Bearer"},
-			{"without Bearer", http.MethodPost, token, 401, "WWW-Authenticate", "Bearer"},
-			{"not by POST", http.MethodGet, "Bearer " + token, 405, "Allow", "POST"},
+			{"without Bearer", http.MethodPost, token + "db", 401, "WWW-Authenticate", "Bearer"},
+			{"of another backend", http.MethodPost, "Bearer " + token + "archive", 403, "", ""},
+			{"another scheme", http.MethodPost, "Basic " + token + "db", 401, "WWW-Authenticate", "Bearer"},
+			{"of another backend, in lower case", http.MethodPost, "bearer " + token + "archive", 403, "", ""},
+			{"not by POST, in upper case", http.MethodGet, "BEARER " + token + "db", 405, "Allow", "POST"},
+			{"not by POST", http.MethodGet, "Bearer " + token + "db", 405, "Allow", "POST"},
 			{"not by POST, no token", http.MethodPut, "", 401, "", ""},
 		} {
 			got := send(h, c.method, c.authorization, report(t, 0, nil))
@@ -80,8 +88,7 @@ func TestReportsAreAcceptedOrRefused(t *testing.T) {
 			assert.Equal(t, c.value, got.Header().Get(c.header), c.name)
 			assert.NotContains(t, got.Body.String(), token[:5], c.name)
 		}
-		got := send(k.Handler(""), http.MethodPost, "Bearer ", report(t, 0, nil))
-		assert.Equal(t, 401, got.Code, "an empty token admits no request")
+		assert.Empty(t, k.Status().Readers)
 
 		reportWith := func(change func(*quota.Report)) string { return report(t, 0, change) }
 
@@ -117,7 +124,7 @@ func TestReportsAreAcceptedOrRefused(t *testing.T) {
 			assert.Contains(t, got.Body.String(), c.want, c.name)
 		}
 
-		got = post(k, report(t, 60, func(r *quota.Report) {
+		got := post(k, report(t, 60, func(r *quota.Report) {
 			r.Zone, r.Load.Spring, r.Costs = "c", 0, map[quota.ID]float64{"x": -1}
 		}))
 		all := strings.Split(strings.TrimSpace(got.Body.String()), "\n")
@@ -288,5 +295,47 @@ func TestReportsWhileAStoreIsUnavailable(t *testing.T) {
 		assert.Equal(t, 503, got.Code)
 		assert.Equal(t, "permit store unavailable: try again\n", got.Body.String(), "without details")
 		assert.Contains(t, w.logged(), "cannot store a report")
+	})
+}
+
+// TestReportsAreBounded: a process keeps reports of 10,000 backends and of 64 MiB in all, and has
+// room again when they are old.
+func TestReportsAreBounded(t *testing.T) {
+	virtual(t, func(t *testing.T, w *deployment) {
+		k, stop := w.keeper("k")
+		defer func() { stop(); w.wg.Wait() }()
+		time.Sleep(1500 * time.Millisecond)
+		from := func(backend string, ids int) *httptest.ResponseRecorder {
+			return post(k, report(t, 0, func(r *quota.Report) {
+				r.Backend, r.Costs = backend, map[quota.ID]float64{}
+				for i := range ids {
+					r.Costs[quota.ID(fmt.Sprintf("tag:%0200d", i))] = 1
+				}
+			}))
+		}
+		large := from("large", 6000)
+		assert.Equal(t, 413, large.Code, "more than a megabyte")
+		for i := range 10_000 {
+			require.Equal(t, 200, from(fmt.Sprint("backend-", i), 0).Code)
+		}
+		more := from("one-more", 0)
+		assert.Equal(t, 429, more.Code)
+		assert.Contains(t, more.Body.String(), "10000 backends report to this ratekeeper")
+		assert.Equal(t, 200, from("backend-7", 1).Code, "a known one")
+		time.Sleep(11 * time.Second)
+		assert.Equal(t, 200, from("one-more", 0).Code)
+		for i := range 67 { // of 0.96 MB each
+			require.Equal(t, 200, from(fmt.Sprint("wide-", i), 4500).Code, i)
+		}
+		for i := 67; ; i++ {
+			if got := from(fmt.Sprint("wide-", i), 4500); got.Code != 200 {
+				assert.Equal(t, 429, got.Code)
+				assert.Contains(t, got.Body.String(), "67108864 bytes")
+				assert.Less(t, i, 72)
+				break
+			}
+		}
+		assert.Equal(t, 200, from("wide-0", 1).Code)
+		assert.Equal(t, 200, from("wide-100", 4000).Code, "which has left room")
 	})
 }

@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,18 +26,21 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// replaceRecord replaces the record of rates.
-func (w *deployment) replaceRecord(text string) {
-	replace := func([]byte, float64) []byte { return []byte(text) }
+// replaceRecord replaces the head of the rates, and the row of tenant:acme.
+func (w *deployment) replaceRecord(head, row string) {
+	w.t.Helper()
+	replace := func([]byte, float64) []byte { return []byte(head) }
 	key := permits.RatesKey("standalone")
 	require.NoError(w.t, w.permits.Update(w.t.Context(), key, time.Hour, replace))
+	rows := map[string][]byte{"tenant:acme": []byte(row)}
+	done, err := w.permits.SetRows(w.t.Context(), key, []byte(head), time.Hour, rows)
+	require.NoError(w.t, err)
+	require.True(w.t, done)
 }
 
-// record returns the record of rates. It is zero if there is none.
-func (w *deployment) record() (r quota.Rates) {
-	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey("standalone"))
-	require.NoError(w.t, err)
-	_ = json.Unmarshal(text, &r)
+// record returns the head of the rates, and the rate of tenant:acme. It is zero if there is none.
+func (w *deployment) record() quota.Rates {
+	r, _, _ := dispatch.Rates(w.t.Context(), w.permits, "standalone", []quota.ID{"tenant:acme"})
 	return r
 }
 
@@ -71,7 +78,7 @@ func (cut) Value(context.Context, string) (_ []byte, _ float64, _ error) { retur
 // lost or old.
 func TestTermsStartAgain(t *testing.T) {
 	for name, lost := range map[string]func(w *deployment){
-		"wiped": func(w *deployment) { w.replaceRecord("") },
+		"wiped": func(w *deployment) { w.replaceRecord("", "") },
 		"old":   func(*deployment) { time.Sleep(quota.RatesHold + 5*time.Second) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +156,7 @@ func TestReplicasStartWithoutRates(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		stop()
 		time.Sleep(2 * time.Minute)
-		w.replaceRecord("")
+		w.replaceRecord("", "")
 		later, cancelLater := context.WithCancel(t.Context())
 		b := w.replica(later, orders, quota.Page)
 		cancel()
@@ -163,16 +170,17 @@ func TestReplicasStartWithoutRates(t *testing.T) {
 
 // TestBadRecords: an invalid record of rates is replaced.
 func TestBadRecords(t *testing.T) {
-	for _, bad := range []string{
-		`{"term":1,"keeper":"x","time":9,"rates":{"tenant:acme":{"rate":1,"average":1e-320}}}`,
-		`{"term":1,"keeper":"x","time":9,"rates":{"tenant:acme":{"rate":1e300,"average":24576}}}`,
-		`{"term":9223372036854775807,"keeper":"x","time":1e300,"rates":{}}`,
-		`[]`,
+	for _, bad := range [][2]string{
+		{`{"term":1,"keeper":"x","time":9}`, `{"rate":1,"average":1e-320}`},
+		{`{"term":1,"keeper":"x","time":9}`, `{"rate":1e300,"average":24576}`},
+		{`{"term":1,"keeper":"x","time":9}`, `[]`},
+		{`{"term":9223372036854775807,"keeper":"x","time":1e300}`, ""},
+		{`[]`, `{"rate":1,"average":24576}`},
 	} {
-		t.Run(bad, func(t *testing.T) {
+		t.Run(fmt.Sprint(bad), func(t *testing.T) {
 			virtual(t, func(t *testing.T, w *deployment) {
 				w.set("tenant:acme", quotaOf(60*quota.Page, 600*quota.Page))
-				w.replaceRecord(bad)
+				w.replaceRecord(bad[0], bad[1])
 				ctx, cancel := context.WithCancel(t.Context())
 				time.Sleep(10 * time.Second)
 				_, stop := w.keeper("k")
@@ -220,31 +228,103 @@ func TestLeaderWithoutThePermitStore(t *testing.T) {
 	})
 }
 
-// TestTwoPolicyStores: if ratekeepers of two policy stores share a permit store, the first one
-// leads and the other one logs why it does not.
+// TestTwoPolicyStores: if ratekeepers of two policy stores share a permit store, the one whose
+// policies were adopted later leads, and the other one logs why it does not.
 func TestTwoPolicyStores(t *testing.T) {
 	virtual(t, func(t *testing.T, w *deployment) {
 		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
-		_, stop := w.elected("first", always(3), w.permits)
+		_, stop := w.elected("first", always(7), w.permits)
 		time.Sleep(5 * time.Second)
 		other := configstore.NewMemory()
 		ctx, cancel := context.WithCancel(t.Context())
 		k := &ratekeeper.Ratekeeper{
-			Policies: configstore.Source(other), Permits: w.permits, Name: "second", Elector: always(7),
+			Policies: configstore.Source(other), Permits: w.permits, Name: "second", Elector: always(3),
 			Logger: slog.New(slog.NewTextHandler(w, nil)),
 		}
 		w.wg.Go(func() { assert.NoError(t, k.Run(ctx)) })
 		for range 20 {
-			time.Sleep(time.Second)
-			assert.Equal(t, "first", w.record().Keeper)
+			time.Sleep(1100 * time.Millisecond)
+			assert.Equal(t, "second", w.record().Keeper)
 		}
-		assert.Contains(t, w.logged(), "first writes rates to this permit store from another policy store")
+		assert.Contains(t, w.logged(), "second has written rates by policies that were adopted later")
+		cancel()
+		time.Sleep(quota.RatesHold + 15*time.Second)
+		assert.Equal(t, "first", w.record().Keeper)
 		stop()
-		time.Sleep(15 * time.Second)
-		assert.Equal(t, "second", w.record().Keeper)
+		w.wg.Wait()
+		require.NoError(t, other.Close())
+	})
+}
+
+// A swapped is a policy source whose store becomes another one.
+type swapped struct {
+	configstore.Store
+	other configstore.Store
+	swap  chan struct{}
+}
+
+func (s swapped) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
+	return func(yield func(policy.Snapshot, error) bool) {
+		before, end := context.WithCancel(ctx)
+		stop := context.AfterFunc(ctx, end)
+		defer stop()
+		go func() {
+			<-s.swap
+			end()
+		}()
+		for snapshot, err := range configstore.Source(s.Store).Snapshots(before) {
+			if !yield(snapshot, err) {
+				return
+			}
+		}
+		configstore.Source(s.other).Snapshots(ctx)(yield)
+	}
+}
+
+// TestAnotherPolicyStore: policies of another store, such as an empty one, change no rates.
+func TestAnotherPolicyStore(t *testing.T) {
+	virtual(t, func(t *testing.T, w *deployment) {
+		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
+		other := configstore.NewMemory()
+		policies := swapped{w.store, other, make(chan struct{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		k := &ratekeeper.Ratekeeper{
+			Policies: policies, Permits: w.permits, Name: "k", Elector: always(1),
+			Logger: slog.New(slog.NewTextHandler(w, nil)),
+		}
+		w.wg.Go(func() { assert.NoError(t, k.Run(ctx)) })
+		time.Sleep(5 * time.Second)
+		before := len(k.Status().Decisions)
+		require.Positive(t, before)
+		close(policies.swap)
+		time.Sleep(5 * time.Second)
+		assert.Len(t, k.Status().Decisions, before)
+		assert.Contains(t, w.logged(), "run: throttle-admin adopt")
 		cancel()
 		w.wg.Wait()
 		require.NoError(t, other.Close())
+	})
+}
+
+// TestTermsOfARestoredStore: a policy store that was restored counts lower terms. Its rates are in
+// force as soon as it is adopted.
+func TestTermsOfARestoredStore(t *testing.T) {
+	virtual(t, func(t *testing.T, w *deployment) {
+		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
+		ctx, cancel := context.WithCancel(t.Context())
+		_, stop := w.elected("k", always(1000), w.permits)
+		a := w.replica(ctx, orders, 6*quota.Page)
+		time.Sleep(20 * time.Second)
+		stop()
+		_, err := w.store.Adopt(t.Context(), configstore.Adoption{})
+		require.NoError(t, err)
+		w.set("tenant:acme", quotaOf(0, 60*quota.Page))
+		_, stop = w.elected("restored", always(5), w.permits)
+		time.Sleep(15 * time.Second)
+		assert.Equal(t, int64(5), w.record().Term)
+		assert.InDelta(t, 10, a.lately(5*time.Second), 2)
+		cancel()
+		stop()
 	})
 }
 
@@ -338,4 +418,97 @@ func TestOldCostsAreForgotten(t *testing.T) {
 		assert.Zero(t, reported())
 		require.NoError(t, lim.Close())
 	})
+}
+
+// TestRowsAreCompared: rows that were lost are written again, and those of ids without a quota are
+// removed.
+func TestRowsAreCompared(t *testing.T) {
+	virtual(t, func(t *testing.T, w *deployment) {
+		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
+		ctx, cancel := context.WithCancel(t.Context())
+		_, stop := w.keeper("k")
+		w.replica(ctx, orders, 6*quota.Page)
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		rate := w.record().Rates["tenant:acme"]
+		require.NotZero(t, rate)
+		key := permits.RatesKey("standalone")
+		head, _, err := w.permits.Value(t.Context(), key)
+		require.NoError(t, err)
+		done, err := w.permits.SetRows(t.Context(), key, head, time.Hour, map[string][]byte{
+			"tenant:acme": nil, "tag:gone": []byte(`{"rate":1,"average":4096}`),
+		})
+		require.NoError(t, err)
+		require.True(t, done)
+		time.Sleep(62 * time.Second)
+		names := func() []string {
+			synctest.Wait()
+			names, err := w.permits.RowNames(t.Context(), key)
+			require.NoError(t, err)
+			return names
+		}
+		assert.Equal(t, []string{"tenant:acme"}, names())
+		assert.InEpsilon(t, rate.Rate, w.record().Rates["tenant:acme"].Rate, 0.1)
+		w.remove("tenant:acme")
+		time.Sleep(2 * time.Second)
+		assert.Empty(t, names())
+		cancel()
+		stop()
+	})
+}
+
+// TestPausedLeaderSetsNoRow: a leader that was paused writes no row into another one's rates.
+func TestPausedLeaderSetsNoRow(t *testing.T) {
+	virtual(t, func(t *testing.T, w *deployment) {
+		w.set("tenant:acme", quotaOf(0, 600*quota.Page))
+		ctx, cancel := context.WithCancel(t.Context())
+		paused := &pausedRows{Store: w.permits}
+		_, stop := w.elected("paused", always(3), paused)
+		w.replica(ctx, orders, 6*quota.Page)
+		time.Sleep(10 * time.Second)
+		paused.until.Store(time.Now().Add(20 * time.Second).UnixNano())
+		time.Sleep(2 * time.Second)
+		_, stopOther := w.elected("other", always(7), w.permits)
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.Equal(t, []bool{false}, paused.results())
+		assert.Equal(t, "other", w.record().Keeper)
+		stop()
+		cancel()
+		stopOther()
+	})
+}
+
+// pausedRows is a permit store that SetRows reaches late.
+type pausedRows struct {
+	*memory.Store
+	until atomic.Int64 // Unix nanoseconds
+
+	mu   sync.Mutex
+	late []bool // results of late calls
+}
+
+func (p *pausedRows) results() []bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.late)
+}
+
+func (p *pausedRows) SetRows(
+	ctx context.Context, key string, head []byte, ttl time.Duration, rows map[string][]byte,
+) (bool, error) {
+	d := time.Until(time.Unix(0, p.until.Load()))
+	if d > 0 {
+		time.Sleep(d)
+		rows = map[string][]byte{"tenant:acme": []byte(`{"rate":1,"average":4096}`)}
+	}
+	done, err := p.Store.SetRows(ctx, key, head, ttl, rows)
+	if d > 0 {
+		p.mu.Lock()
+		p.late = append(p.late, done)
+		p.mu.Unlock()
+	}
+	return done, err
 }

@@ -12,7 +12,7 @@ import (
 // at 100, on a checked clock.
 func lineAt100() schedule.State {
 	return schedule.State{
-		Inc: 1, Seq: 5, Last: 100, Checked: 100, Resumed: 99, Identity: "id", Rev: 1, Rate: 1000, Top: 1000,
+		Inc: 1, Seq: 5, Last: 100, Checked: 100, Resumed: 99, Rate: 1000, Top: 1000,
 		Tail: 100.1, Epoch: 2, Start: 99.9,
 	}
 }
@@ -21,7 +21,7 @@ func lineAt100() schedule.State {
 // high] and was told shifts.
 func asks(low, high, shifts float64) schedule.Request {
 	return schedule.Request{
-		Subscription: "a", Weight: 1, Round: 0.1, Rate: 1000, Identity: "id", Rev: 1, Nonce: 9, Low: low, High: high,
+		Subscription: "a", Weight: 1, Round: 0.1, Rate: 1000, Nonce: 9, Low: low, High: high,
 		Carry: schedule.Carry{Inc: 1, Seq: 5, Epoch: 2, Shifts: shifts},
 	}
 }

@@ -34,7 +34,7 @@ func (s *State) slowed(r Request, now float64) float64 {
 	o.Window.Busy += r.Answers.Busy
 	o.Window.RetryAfter = max(o.Window.RetryAfter, r.Answers.RetryAfter)
 	if o.Service.Limit > 0 {
-		return min(s.Top, o.Service.Limit)
+		return min(s.Top, max(o.Service.Limit, minRate))
 	}
 	return s.Top
 }

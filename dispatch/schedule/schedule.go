@@ -18,23 +18,25 @@ import (
 )
 
 // Version is that of the stored form of a State. A permit store refuses a newer one.
-const Version = 2
+const Version = 3
+
+// MaxVersion is the latest version that stored data can have: a later one is damage.
+const MaxVersion = 1000
 
 // A State is the schedule of one limit, as the store keeps it; the zero value is a limit without
 // allocations.
 type State struct {
-	Inc      int64   // incarnation, drawn when the state was made; 0 = no state
-	Seq      int64   // allocations made
-	Last     float64 // clock at the last request
-	Checked  float64 // clock at the last request with bounds, which say what the clock should show
-	Resumed  float64 // clock at the first request after the last silence
-	Shifts   float64 // seconds that the times here have moved by in all: the clock has stepped
-	Step     Step    // the last of these steps
-	Server   float64 // number of the server that last ran a strict request; 0 = unknown
-	Identity string  // of the policy store that Rev belongs to
-	Rev      int64   // the revision of the policies that Top and Ramp are from
-	Rate     float64 // permits a second, now
-	Top      float64 // without a ramp, or at its end
+	Inc      int64    // incarnation, drawn when the state was made; 0 = no state
+	Seq      int64    // allocations made
+	Last     float64  // clock at the last request
+	Checked  float64  // clock at the last request with bounds, which say what the clock should show
+	Resumed  float64  // clock at the first request after the last silence
+	Shifts   float64  // seconds that the times here have moved by in all: the clock has stepped
+	Step     Step     // the last of these steps
+	Server   float64  // number of the server that last ran a strict request; 0 = unknown
+	Rev      Revision // of the policies that Top and Ramp are from
+	Rate     float64  // permits a second, now
+	Top      float64  // without a ramp, or at its end
 	Ramp     Ramp
 	Line     Line
 	Tail     float64 // the time up to which slots are allocated
@@ -44,6 +46,17 @@ type State struct {
 	Prev     Sums     // of the epoch before
 	Queue    []Waiter `json:",omitempty"` // for slots of a strict schedule, in the order they came
 	Outcomes Outcomes `json:",omitzero"`  // of a limit with a Rule
+}
+
+// A Revision is the revision of policies.
+type Revision struct {
+	Epoch  int64 // when their store was last adopted, Unix milliseconds; 0 = never
+	Number int64 // of the store; revisions of a later epoch are newer, whatever their number
+}
+
+// Before reports whether r is older than o.
+func (r Revision) Before(o Revision) bool {
+	return r.Epoch < o.Epoch || r.Epoch == o.Epoch && r.Number < o.Number
 }
 
 // Sums are what all subscriptions have shown in one epoch.
@@ -81,24 +94,23 @@ type Carry struct {
 // A Request asks for permits of one limit, for one replica of a subscription.
 type Request struct {
 	Subscription string
-	Weight       float64 // > 0
-	Reserved     float64 // permits a second
-	Demand       float64 // permits a second
-	Want         float64 // permits; 0 = none, which only gives back
-	Returned     float64 // permits allocated earlier and not spent, which are given back
-	Held         float64 // permits allocated earlier and not spent, without Returned
-	RTT          float64 // of the last requests, seconds
-	Round        float64 // the policy's round T, seconds
-	Burst        float64 // permits that an idle limit saves up
-	Rate         float64 // the policy's, permits a second, > 0
-	Ramp         Ramp    // up to Rate
-	Identity     string  // of the policy store
-	Rev          int64   // the revision that Rate and Ramp are from
-	NotAfter     float64 // on the store's clock: when the request is too late; 0 = never
-	Strict       bool    // one slot at a time, no credit, nothing shared by weight
-	MaxReserved  float64 // of Strict: future slots, with this one; 0 = only a slot due now
-	Waiter       string  // of Strict: its name in the queue, at most 255 bytes; "" = does not queue
-	Nonce        int64   // > 0, random: the incarnation of a new state
+	Weight       float64  // > 0
+	Reserved     float64  // permits a second
+	Demand       float64  // permits a second
+	Want         float64  // permits; 0 = none, which only gives back
+	Returned     float64  // permits allocated earlier and not spent, which are given back
+	Held         float64  // permits allocated earlier and not spent, without Returned
+	RTT          float64  // of the last requests, seconds
+	Round        float64  // the policy's round T, seconds
+	Burst        float64  // permits that an idle limit saves up
+	Rate         float64  // the policy's, permits a second, > 0; see Allocate
+	Ramp         Ramp     // up to Rate
+	Rev          Revision // of the policies that Rate and Ramp are from
+	NotAfter     float64  // on the store's clock: when the request is too late; 0 = never
+	Strict       bool     // one slot at a time, no credit, nothing shared by weight
+	MaxReserved  float64  // of Strict: future slots, with this one; 0 = only a slot due now
+	Waiter       string   // of Strict: its name in the queue, at most 255 bytes; "" = does not queue
+	Nonce        int64    // > 0, random: the incarnation of a new state
 	Rule         busy.Rule
 	Answers      Answers // of a Rule: since the last request
 	Low, High    float64 // of the store's clock when this was sent, by the last reply; 0 = unknown
@@ -107,11 +119,13 @@ type Request struct {
 	Carry        Carry
 }
 
-// A Reply is the answer to a Request.
+// A Reply is the answer to a Request. If N is 0, Start is when to retry; if nothing was wanted,
+// when the next slot is, unless the request was strict.
 type Reply struct {
 	Late  bool    // the request came after NotAfter: nothing was changed
+	Lost  bool    // the state was out of bounds: a new one has replaced it
 	N     float64 // permits; 0 if Strict and no slot is free
-	Start float64 // of the first slot, seconds from Now, < 0 if saved up; or when to retry
+	Start float64 // of the first slot, seconds from Now, < 0 if saved up; see below if N is 0
 	Share float64 // permits a second that this replica may count on
 	Rate  float64 // of the limit now, permits a second
 	Gap   float64 // seconds between two slots, and after the last; on a ramp less than 1/Rate
@@ -149,19 +163,25 @@ const roundStep = 1.25
 // Allocate allocates the permits that r requests, at the store's time now, and returns the new
 // states and the reply.
 //
+// The rate and the ramp of the newest revision are in force. Of two rates of one revision the lower
+// one is: policies of a revision have one rate, so that a higher one in the state is damage, or was
+// found by another replica at the same time (quotas).
+//
 // Each product that is added to another number is converted to float64, which keeps compilers from
 // fusing the two operations: the twin in Lua rounds each of them.
 func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	if r.NotAfter > 0 && now > r.NotAfter {
 		return s, sub, Reply{Late: true, Now: now}
 	}
-	known := s.Inc != 0 // there was a state before this request
+	lost := s.Inc != 0 && !s.sound(now, r.Rev)
+	known := s.Inc != 0 && !lost // there was a state before this request
 	if !known {
 		s = State{
 			Inc: r.Nonce, Last: now, Checked: now, Resumed: now, Tail: now, Epoch: firstEpoch,
-			Start:    now,
-			Identity: r.Identity, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp,
+			Start: now, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp,
 		}
+	}
+	if !known || !sub.sound() {
 		sub = Sub{}
 	}
 	// An old state that has come back is as good as lost.
@@ -178,16 +198,17 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	if r.Strict {
 		s.Server = r.Server
 	}
-	if now-s.Last > silence {
+	if now-s.Last > silence || s.Resumed > now {
 		s.Resumed = now
 	}
 	s.Last = now
-	newer := r.Identity != s.Identity || r.Rev > s.Rev
-	otherPace := newer && (r.Rate != s.Top || r.Ramp != s.Ramp) // else only the revision is newer
+	newer, lower := s.Rev.Before(r.Rev), s.Rev == r.Rev && r.Rate < s.Top
+	otherPace := newer && (r.Rate != s.Top || r.Ramp != s.Ramp) || // else only the revision is newer
+		lower && r.Strict // else the slots stay: a damaged rate does not say how many they are
 	allocated, was := 0.0, s.Rate
-	if newer {
+	if newer || lower {
 		allocated = s.slope(now, now).count(s.Tail - now)
-		s.Identity, s.Rev, s.Top, s.Ramp, s.Rate = r.Identity, r.Rev, r.Rate, r.Ramp, r.Rate
+		s.Rev, s.Top, s.Ramp, s.Rate = r.Rev, r.Rate, r.Ramp, r.Rate
 	}
 	if s.Ramp.Over <= 0 {
 		s.Line = Line{}
@@ -203,19 +224,26 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		}
 	}
 	rate := s.Rate
+	if rate > was { // a permit takes less time
+		s.This.Need, s.Prev.Need = s.This.Need*was/rate, s.Prev.Need*was/rate
+	}
 	switch {
 	case !otherPace:
 	case r.Strict:
 		s.pace(was, now)
 	case s.Tail > now: // the same permits stay allocated, at the new rate
-		s.Tail = now + s.slope(now, now).span(allocated)
+		s.Tail = now + min(s.slope(now, now).span(allocated), longest(rate))
 	}
 	c := r.Carry
 	stranger := c.Inc != s.Inc // the replica knows another state, or none
 	if stranger {
 		switch {
 		case !r.Strict:
-			s.Tail = max(s.Tail, now) + r.Held/rate // the slots that it holds are not in this state
+			held := s.atTail(now).span(r.Held) // the slots that it holds are not in this state
+			if (old || !known && c.Inc != 0) && r.Held > 0 {
+				held = max(held, float64(2*c.Round)) // nor are those of others: two batches each
+			}
+			s.Tail = max(s.Tail, now) + held
 		case old: // all slots are void
 			s.Tail = now + (Unconfirmed + s.slope(now, now).span(1))
 		case c.Inc != 0 || !known && !r.Sole: // slots of another state may be in use still
@@ -226,14 +254,18 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	if r.Strict {
 		reply := s.reserve(r, c, now)
+		reply.Lost = lost
 		reply.Ahead, reply.Since, reply.Carry.Shifts = s.Step.Ahead, now-s.Resumed, s.Shifts
 		return s, sub, reply
 	}
 	s.roll(&sub, r.Round, now)
 	s.Tail = max(now-r.Burst/rate, s.Tail-s.atTail(now).span(r.Returned))
-	reply := Reply{Now: now, Rate: rate, Ahead: s.Step.Ahead, Since: now - s.Resumed, Carry: c}
+	reply := Reply{
+		Lost: lost, Now: now, Rate: rate, Ahead: s.Step.Ahead, Since: now - s.Resumed, Carry: c,
+	}
 	reply.Carry.Inc, reply.Carry.Seq, reply.Carry.Shifts = s.Inc, s.Seq, s.Shifts
 	if r.Want <= 0 {
+		reply.Start = s.Tail - now
 		return s, sub, reply
 	}
 
@@ -248,7 +280,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.count(&sub, r, c, eff, newcomer)
 	share := s.share(sub, r)
 
-	s.This.Need = max(s.This.Need, min(maxNeed, max(min(1/share, Stretch(rate)), 4*r.RTT)))
+	s.This.Need = max(s.This.Need, min(maxNeed, max(min(1/share, Stretch(rate)), 3*r.RTT)))
 	round := max(r.Round, s.This.Need, s.Prev.Need)
 	if c.Round > 0 {
 		round = min(max(round, c.Round/roundStep), float64(c.Round*roundStep))
@@ -268,7 +300,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		fraction = max(0, due-quantum)
 	}
 	credit := 0.0
-	if (r.Demand < share || newcomer) && !(stranger && r.Held > 0) {
+	if (r.Demand < share || newcomer) && !(stranger && r.Held > 0) && r.RTT < r.Round {
 		credit = 1.5 * r.Round
 	}
 	start := max(min(now, s.Tail), s.Tail-credit)
@@ -351,12 +383,17 @@ func (t *Sums) weigh(p *Part, r Request) {
 	p.Weight, p.Reserved = weight, reserved
 }
 
+// week is the longest for which an unused strict schedule of many periods is kept, seconds.
+const week = 7 * 24 * 3600
+
 // Lifetime returns how long a state is kept without a request, in seconds: as long as it can
-// matter, and at least an hour. A strict schedule is kept for at least a week and ten periods,
-// since a new one does not start at once.
+// matter, and at least an hour. A new strict schedule starts after a period and a second. An unused
+// one is therefore kept for a thousand periods, or for a week if that is shorter, but for ten
+// periods at least: what a caller then waits is little beside how long it was away.
 func (s State) Lifetime(strict bool, now float64) float64 {
+	periods := 2 / s.Rate
 	if strict {
-		return max(7*24*3600, 2*(s.Tail-now), 10/s.Rate)
+		periods = max(10/s.Rate, min(week, 1000/s.Rate))
 	}
-	return max(3600, 2*(s.Tail-now), 2/s.Rate)
+	return max(3600, 2*(s.Tail-now), periods)
 }

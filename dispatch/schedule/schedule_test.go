@@ -13,8 +13,8 @@ import (
 
 func request() schedule.Request {
 	return schedule.Request{
-		Subscription: "group", Weight: 1, Demand: 1e9, Want: 1e9, Round: 0.1, Rate: 1000, Identity: "test", Rev: 1,
-		Nonce: 7,
+		Subscription: "group", Weight: 1, Demand: 1e9, Want: 1e9, Round: 0.1, Rate: 1000,
+		Rev: schedule.Revision{Epoch: 1, Number: 1}, Nonce: 7,
 	}
 }
 
@@ -39,7 +39,7 @@ func TestAllocate(t *testing.T) {
 	assert.Equal(t, 0.0, r2.Start, "a newcomer has credit")
 
 	changed := request()
-	changed.Carry, changed.Rate, changed.Rev, changed.Want, changed.Returned = r.Carry, 500, 2, 0, 50
+	changed.Carry, changed.Rate, changed.Rev.Number, changed.Want, changed.Returned = r.Carry, 500, 2, 0, 50
 	s, sub, r = schedule.Allocate(s, sub, changed, 100)
 	assert.InDelta(t, 100.1, s.Tail, 1e-9, "100 permits were allocated, 50 go back, 50 last twice as long")
 	assert.Zero(t, r.N, "no permits are wanted")
@@ -49,6 +49,116 @@ func TestAllocate(t *testing.T) {
 	same, _, r := schedule.Allocate(s, sub, late, 100)
 	assert.True(t, r.Late)
 	assert.Equal(t, s, same)
+}
+
+// TestEpochs: a rate of a later epoch is newer, whatever its number is; one of an earlier epoch
+// changes nothing.
+func TestEpochs(t *testing.T) {
+	before, after := schedule.Revision{Epoch: 1, Number: 100}, schedule.Revision{Epoch: 2, Number: 1}
+	allocate := func(s schedule.State, rate float64, rev schedule.Revision) schedule.State {
+		r := request()
+		r.Rate, r.Rev = rate, rev
+		s, _, reply := schedule.Allocate(s, schedule.Sub{}, r, 100)
+		assert.Equal(t, s.Rate, reply.Rate)
+		return s
+	}
+	s := allocate(schedule.State{}, 1000, before)
+	s = allocate(s, 500, after)
+	assert.Equal(t, after, s.Rev)
+	assert.Equal(t, 500.0, s.Rate)
+	s = allocate(s, 1000, before)
+	assert.Equal(t, after, s.Rev)
+	assert.Equal(t, 500.0, s.Rate)
+}
+
+// TestTwoRates: of two rates of one revision the lower one is in force. One that no policy has is
+// damage, and binds neither the first request nor the ones after it.
+func TestTwoRates(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		r := request()
+		r.Strict, r.Sole, r.MaxReserved = strict, true, 64
+		first, _, reply := schedule.Allocate(schedule.State{}, schedule.Sub{}, r, 100)
+		r.Carry = reply.Carry
+		for name, c := range map[string]struct{ stored, given, want float64 }{
+			"the same":           {1000, 1000, 1000},
+			"a lower one":        {1000, 500, 500},
+			"a higher one":       {1000, 2000, 1000},
+			"one without limits": {1e15, 1000, 1000},
+		} {
+			s := first
+			s.Rate, s.Top, r.Rate = c.stored, c.stored, c.given
+			before := s.Tail
+			s, _, reply := schedule.Allocate(s, schedule.Sub{}, r, 100)
+			assert.False(t, reply.Lost, name)
+			assert.Equal(t, c.want, reply.Rate, name)
+			assert.Equal(t, c.want, s.Top, name)
+			assert.InDelta(t, before+reply.N/c.want, s.Tail, 0.002, name)
+			assert.LessOrEqual(t, reply.N, c.want/10, name)
+		}
+	}
+}
+
+// TestLostLine: a new line begins behind what all replicas may hold of the line that was lost. Who
+// holds nothing, as after an hour without a call, need not wait.
+func TestLostLine(t *testing.T) {
+	state, sub, r := schedule.Allocate(schedule.State{}, schedule.Sub{}, request(), 100)
+	for name, c := range map[string]struct {
+		state schedule.State
+		held  float64
+		start float64
+	}{
+		"lost":           {schedule.State{}, 25, 0.2},
+		"an old one":     {state, 25, 0.2},
+		"nothing held":   {schedule.State{}, 0, 0},
+		"much more held": {schedule.State{}, 500, 0.5},
+	} {
+		again := request()
+		again.Carry, again.Held, again.Nonce = r.Carry, c.held, 8
+		again.Carry.Seq++ // of an allocation that the state knows nothing of
+		_, _, r := schedule.Allocate(c.state, sub, again, 100)
+		assert.InDelta(t, c.start, r.Start, 0.026, name)
+		assert.Equal(t, int64(8), r.Carry.Inc, name)
+	}
+}
+
+// TestLostRamp: held permits of a lost line take as long as they do on the ramp, which begins
+// again.
+func TestLostRamp(t *testing.T) {
+	again := request()
+	again.Ramp = schedule.Ramp{From: 10, Over: 2}
+	again.Held, again.Carry = 60, schedule.Carry{Inc: 3, Seq: 9, Epoch: 2, Round: 0.1}
+	_, _, r := schedule.Allocate(schedule.State{}, schedule.Sub{}, again, 100)
+	assert.InDelta(t, 1.43, r.Start, 0.01, "10 in the first second, and 50 while it rises by 495/s")
+}
+
+// TestRaisedRate: the time that a replica must wait for a permit falls as the rate rises.
+func TestRaisedRate(t *testing.T) {
+	low := request()
+	low.Rate = 2
+	s, sub, _ := schedule.Allocate(schedule.State{}, schedule.Sub{}, low, 100)
+	assert.InDelta(t, 0.5, s.This.Need, 1e-9)
+	high := request()
+	high.Rev.Number, high.Rate = 2, 200
+	s, _, _ = schedule.Allocate(s, sub, high, 100)
+	assert.InDelta(t, 0.01, s.This.Need, 1e-9)
+}
+
+// TestLifetime: an unused schedule is kept for as long as it may matter.
+func TestLifetime(t *testing.T) {
+	const hour, week = 3600.0, 7 * 24 * 3600.0
+	for _, c := range []struct {
+		rate, ahead, fair, strict float64
+	}{
+		{1000, 0, hour, hour},
+		{0.1, 0, hour, 10_000},
+		{1 / hour, 0, 2 * hour, week},
+		{0.5 / week, 0, 4 * week, 20 * week},
+		{1000, 2 * week, 4 * week, 4 * week},
+	} {
+		s := schedule.State{Rate: c.rate, Tail: 100 + c.ahead}
+		assert.InEpsilon(t, c.fair, s.Lifetime(false, 100), 1e-9, c)
+		assert.InEpsilon(t, c.strict, s.Lifetime(true, 100), 1e-9, c)
+	}
 }
 
 // TestAllocateLaws: for any requests and any clock, an allocation moves the tail by its permits,
@@ -75,7 +185,9 @@ func TestAllocateLaws(t *testing.T) {
 				Round:        rapid.SampledFrom([]float64{0.1, 0.02}).Draw(t, "round"),
 				Burst:        rapid.SampledFrom([]float64{0, 50}).Draw(t, "burst"),
 				Rate:         rapid.SampledFrom([]float64{1.0 / 3600, 10, 1e6}).Draw(t, "rate"),
-				Identity:     "test", Rev: int64(rapid.IntRange(1, 3).Draw(t, "rev")), Nonce: int64(i + 1),
+				Rev: schedule.Revision{
+					Epoch: 1, Number: int64(rapid.IntRange(1, 3).Draw(t, "rev")),
+				}, Nonce: int64(i + 1),
 				Carry: carries[replica],
 			}
 			after, sub, reply := schedule.Allocate(s, subs[r.Subscription], r, now)
@@ -89,6 +201,9 @@ func TestAllocateLaws(t *testing.T) {
 				if after.Tail < now-r.Burst/after.Rate+reply.N/after.Rate-1e-3 {
 					t.Fatalf("tail %v for %v permits at %v", after.Tail, reply.N, now)
 				}
+			}
+			if reply.Lost || !reply.Sound(r) {
+				t.Fatalf("a state that Allocate has returned is sound, and so is a reply: %+v, %+v", s, reply)
 			}
 			for _, x := range []float64{
 				after.Tail, after.This.Weight, after.Prev.Weight, reply.Share, reply.Carry.Fraction,

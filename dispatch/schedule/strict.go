@@ -22,6 +22,10 @@ const (
 	grace  = 0.25
 )
 
+// maxPlace is how long a waiter can be in the queue before it asks again, in seconds: more is
+// damage, and would block the queue.
+const maxPlace = 86400.0
+
 // A Waiter is a caller in the queue for a slot.
 type Waiter struct {
 	Name  string
@@ -48,7 +52,7 @@ func (s *State) reserve(r Request, c Carry, now float64) Reply {
 		s.Tail -= s.atTail(now).span(r.Returned)
 		s.Seq++ // the last slot may now be another caller's
 	}
-	s.leave(func(w Waiter) bool { return w.Until < now })
+	s.leave(func(w Waiter) bool { return !within(w.Until, now, now+maxPlace) })
 	place := len(s.Queue)
 	if i := slices.IndexFunc(s.Queue, func(w Waiter) bool { return w.Name == r.Waiter }); i >= 0 {
 		place = i

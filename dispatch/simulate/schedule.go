@@ -141,7 +141,8 @@ func (s *Schedule) Second() Second {
 }
 
 func (s *Schedule) start() {
-	s.env.Rand, s.env.Timeout = rand.New(rand.NewPCG(s.Seed, 1)), timeout
+	s.env.Rand = rand.New(rand.NewPCG(s.Seed, 1))
+	s.env.Timeout = func() float64 { return timeout }
 	s.subs = map[string]schedule.Sub{}
 	s.revision++
 	for i := range s.Consumers {
@@ -175,7 +176,7 @@ func (s *Schedule) limit(c *Consumers) resolve.Limit {
 		},
 		Subscription: c.Subscription,
 	}
-	limit := resolve.Resolve(terms, lane, resolve.Reports{}).Messages[0]
+	limit := resolve.Resolve(terms, lane, policy.Matches{}, resolve.Reports{}).Messages[0]
 	limit.Weight, limit.Reserved = cmp.Or(c.Weight, 1), c.Reserved
 	return limit
 }
@@ -220,7 +221,6 @@ func (s *Schedule) step(r *replica, now float64) int64 {
 	} else {
 		request = r.share.Mode.Drain(now)
 	}
-	r.share.ClearRefused()
 	if request != nil {
 		takes := rtt + rttSpread*s.env.Rand.Float64()
 		r.request, r.reply, r.arrives, r.done = request, false, now+takes/2, now+takes

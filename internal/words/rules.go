@@ -31,6 +31,7 @@ var rules = []rule{
 		{"tests/services/", `managedLedger`, "settings of Pulsar"},
 		{"adapters/pulsar/", `ledgers?`, "the ID of a message has that of a ledger of BookKeeper"},
 		{"docs/pulsar.md", `ledgers?`, "of BookKeeper"},
+		{"tests/chaos/hour/", `ledger(id)?`, "the ID of a message has that of a ledger of BookKeeper"},
 	}},
 	{
 		`\bbook(s|ed|ing|ings)?\b|(?-i:[a-z]Book(s|ed|ings?)?\b|\bBook[A-Z])`,
@@ -72,6 +73,7 @@ const (
 var notOurs = []string{
 	"/LICENSE",         // the words of the Apache licence
 	"/go.sum",          // names of modules
+	"/sha256sums",      // names of jars
 	".svg",             // drawn by throttle-admin
 	"/internal/words/", // names the words
 }

@@ -59,6 +59,9 @@ func subscribe(tb testing.TB, cfg dispatch.Config) *dispatch.Subscription {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
+		if n := lim.Stats().Permits.Errors; n > 0 {
+			tb.Errorf("%d requests for permits failed: an outage was measured", n)
+		}
 		if err := lim.Close(); err != nil {
 			tb.Error(err)
 		}
@@ -96,7 +99,7 @@ func (l generous) Do(ctx context.Context, requests []*permits.Request) {
 	l.Store.Do(ctx, requests)
 	for _, r := range requests {
 		if r.Allocate.Reply.N > 0 {
-			r.Allocate.Reply.N = endless
+			r.Allocate.Want, r.Allocate.Reply.N = endless, endless // a replica takes no more than it wants
 		}
 	}
 }

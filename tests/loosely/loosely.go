@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-const tries = 3
+const tries = 5
 
-// Hold calls measure until no assertion on loose fails, at most three times. The failures of the
-// third call are reported to t. Assertions that must always hold are made on t: if one fails, the
+// Hold calls measure until no assertion on loose fails, at most five times. The failures of the
+// fifth call are reported to t. Assertions that must always hold are made on t: if one fails, the
 // test fails and measure is not called again.
 func Hold(t testing.TB, measure func(loose assert.TestingT)) {
 	t.Helper()

@@ -26,7 +26,7 @@ func TestHold(t *testing.T) {
 		"well":                    {0, 0, 1, 0},
 		"too little once":         {0, 1, 2, 0},
 		"too little twice":        {0, 2, 3, 0},
-		"too little three times":  {0, 3, 3, 1},
+		"too little five times":   {0, 5, 5, 1},
 		"too much":                {1, 0, 1, 1},
 		"too much and too little": {1, 3, 1, 2},
 	} {

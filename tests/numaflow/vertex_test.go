@@ -308,9 +308,9 @@ func TestGaps(t *testing.T) {
 			dataplane.Batch{Size: 100, SinkTime: 50 * time.Millisecond}},
 	}
 	if permitstest.Long() { // takes a minute or two
-		cases["a very slow sink"] = gaps{
+		cases = map[string]gaps{"a very slow sink": {
 			100, 1, 4 * time.Second, dataplane.Batch{Size: 500, SinkTime: 3 * time.Second},
-		}
+		}}
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package processes
 
 import (
+	"cmp"
 	"os/exec"
 	"slices"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -27,6 +29,8 @@ func changes(tb testing.TB, n int) (took []time.Duration) {
 	store, err := throttle.OpenPolicies(ctx, url)
 	require.NoError(tb, err)
 	defer func() { assert.NoError(tb, store.Close()) }()
+	_, err = store.Adopt(ctx, configstore.Adoption{})
+	require.NoError(tb, err)
 	var limiters []*dispatch.Limiter
 	for range 8 {
 		lim, err := throttle.Open(ctx, url, redis, throttle.WithCluster(services.Name(tb)))
@@ -80,27 +84,47 @@ func BenchmarkPolicyChange(b *testing.B) {
 	})
 }
 
-// TestStoppedProcess: a process that is stopped for a second does not use the permits it held then.
+// TestStoppedProcess: a process that is stopped, for 30 s in a long run, does not use what it was
+// allocated before, and the others use its share meanwhile.
 func TestStoppedProcess(t *testing.T) {
 	t.Parallel()
-	const rate, d = 1000, 6 * time.Second
-	stopped := func(i int, cmd *exec.Cmd, start time.Time) {
-		if i > 0 {
-			return
-		}
-		time.Sleep(time.Until(start.Add(2 * time.Second)))
-		assert.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
-		time.Sleep(time.Second)
-		assert.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
+	pause := poolTTL + 2*time.Second
+	if permitstest.Long() {
+		pause = 30 * time.Second
 	}
-	loosely.Hold(t, func(loose assert.TestingT) {
-		r := runWatched(t, services.Redis(t), 4, d, job{Rate: rate, Max: 1}, nil, stopped)
-		others := r.count(-1, 2200*time.Millisecond, 3*time.Second)
-		t.Logf("at most %d in any second; the others meanwhile: %d in 0.8 s", r.window(), others)
-		assert.LessOrEqual(t, r.window(), rate*125/100)
-		assert.GreaterOrEqual(loose, r.count(-1, 4*time.Second, 5*time.Second), rate*90/100)
-		assert.GreaterOrEqual(loose, others, 800*80/100, "the others use its share")
-	})
+	for _, c := range []struct {
+		job    job
+		atMost int64 // in any second
+		others int64 // percent of the limit that they use in the last second of the pause
+	}{
+		{job{Rate: 1000, Max: 1}, 1110, 80},
+		{job{Rate: 50, Max: 1, Sharing: policy.Strict}, 51, 80},
+		{job{Rate: 1000, Max: 1, Sharing: policy.Split}, 1110, 80},
+		{job{Rate: 1000, Max: 1, Sharing: policy.Groups, Group: "eu"}, 2000, 40},
+	} {
+		t.Run(cmp.Or(string(c.job.Sharing), "fair"), func(t *testing.T) {
+			t.Parallel()
+			stopped := func(i int, cmd *exec.Cmd, start time.Time) {
+				if i > 0 {
+					return
+				}
+				time.Sleep(time.Until(start.Add(3 * time.Second)))
+				assert.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+				time.Sleep(pause)
+				assert.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
+			}
+			loosely.Hold(t, func(loose assert.TestingT) {
+				end := 3*time.Second + pause
+				r := runWatched(t, services.Redis(t), 4, end+4*time.Second, c.job, nil, stopped)
+				others, after := r.count(-1, end-time.Second, end), r.count(-1, end+2*time.Second, end+3*time.Second)
+				t.Logf("at most %d in any second; the others at the end of the pause: %d in a second; later %d",
+					r.window(), others, after)
+				assert.LessOrEqual(t, int64(r.window()), c.atMost)
+				assert.GreaterOrEqual(loose, int64(after), c.job.Rate*c.others/100)
+				assert.GreaterOrEqual(loose, int64(others), c.job.Rate*c.others/100, "the others use its share")
+			})
+		})
+	}
 }
 
 // TestRedisRestartsEmpty: a schedule that was lost counts the permits that replicas still hold.

@@ -97,7 +97,7 @@ func TestSplitOverProcesses(t *testing.T) {
 	const rate, phase = 500, 5 * time.Second
 	stores := map[string]func(testing.TB) string{"redis": services.Redis}
 	if permitstest.Long() {
-		stores["etcd"] = services.EtcdURL
+		stores = map[string]func(testing.TB) string{"etcd": services.EtcdURL}
 	}
 	for name, permits := range stores {
 		t.Run(name, func(t *testing.T) {

@@ -2,7 +2,6 @@ package quotas_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -18,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
-	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
@@ -44,14 +43,14 @@ func (w *deployment) startKeeper(name string) *keeper {
 	require.NoError(w.t, l.Close())
 	directory := w.t.TempDir()
 	k := &keeper{
-		name: name, url: "http://" + address + "/reports", token: "open sesame",
+		name: name, url: "http://" + address + "/reports", token: "open-sesame-of-the-sink",
 		log: filepath.Join(directory, "log"), t: w.t,
 	}
 	tokenFile := filepath.Join(directory, "token")
-	require.NoError(w.t, os.WriteFile(tokenFile, []byte(k.token+"\n"), 0o600))
+	require.NoError(w.t, os.WriteFile(tokenFile, []byte("sink: "+k.token+"\n"), 0o600))
 	log, err := os.Create(k.log)
 	require.NoError(w.t, err)
-	k.cmd = exec.Command(admin, "ratekeeper", "--name", name, "--listen", address, "--token-file", tokenFile)
+	k.cmd = exec.Command(admin, "ratekeeper", "--name", name, "--listen", address, "--tokens", tokenFile)
 	k.cmd.Env, k.cmd.Stderr = append(os.Environ(), w.env()...), log
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(w.t, k.cmd.Start())
@@ -143,7 +142,7 @@ func (w *deployment) settled() {
 	time.Sleep(2 * time.Second) // until the rate is in force on all replicas
 }
 
-// A watcher collects the records of rates. One is written each second.
+// A watcher collects the rates of acme. They are written each second.
 type watcher struct {
 	mu      sync.Mutex
 	records []record
@@ -160,9 +159,10 @@ func (w *deployment) watch() *watcher {
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for ctx.Err() == nil {
-			text, _, err := w.permits.Value(ctx, permits.RatesKey(w.cluster))
-			var r quota.Rates
-			if err == nil && len(text) > 0 && assert.NoError(w.t, json.Unmarshal(text, &r)) {
+			ids := []quota.ID{quota.ID(acme.String())}
+			r, _, err := dispatch.Rates(ctx, w.permits, w.cluster, ids)
+			assert.NotErrorIs(w.t, err, dispatch.ErrInvalidRates)
+			if err == nil && r.Time > 0 {
 				of.see(r)
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -175,13 +175,10 @@ func (w *deployment) watch() *watcher {
 func (of *watcher) see(r quota.Rates) {
 	of.mu.Lock()
 	defer of.mu.Unlock()
-	if n := len(of.records); n == 0 || !of.records[n-1].same(r) {
+	// A leader that has only put its name into the head has written no rates yet.
+	if n := len(of.records); n == 0 || of.records[n-1].Time != r.Time {
 		of.records = append(of.records, record{r, time.Now()})
 	}
-}
-
-func (r record) same(as quota.Rates) bool {
-	return r.Term == as.Term && r.Time == as.Time && r.Keeper == as.Keeper
 }
 
 func (of *watcher) all() []record {

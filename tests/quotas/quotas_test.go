@@ -23,7 +23,6 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -135,12 +134,9 @@ func (w *deployment) admin(args ...string) string {
 	return string(out)
 }
 
-// rates returns the record of rates that is in force.
-func (w *deployment) rates() (r quota.Rates) {
-	text, _, err := w.permits.Value(w.t.Context(), permits.RatesKey(w.cluster))
-	if err == nil && len(text) > 0 {
-		err = json.Unmarshal(text, &r)
-	}
+// rates returns the rate of acme that is in force.
+func (w *deployment) rates() quota.Rates {
+	r, _, err := dispatch.Rates(w.t.Context(), w.permits, w.cluster, []quota.ID{quota.ID(acme.String())})
 	require.NoError(w.t, err)
 	return r
 }

@@ -37,19 +37,26 @@ func RedisCluster(t testing.TB) *RedisShards {
 // [RedisTLS].
 func RedisClusterTLS(t testing.TB, server Certificates) *RedisShards {
 	t.Helper()
+	return RedisClusterOf(t, func(_ int, args ...string) *RedisProcess {
+		if server.CA == "" {
+			return RedisServer(t, args...)
+		}
+		return RedisTLS(t, server, append(args, "--tls-cluster", "yes")...)
+	})
+}
+
+// RedisClusterOf is RedisCluster of the servers that start starts: node 0, 1 and 2, with arguments
+// that they need. A server with a --dir of its own, for its data, is in the cluster after a restart
+// too.
+func RedisClusterOf(
+	t testing.TB, start func(node int, args ...string) *RedisProcess,
+) *RedisShards {
+	t.Helper()
 	c := &RedisShards{t: t}
 	for i := range 3 {
 		bus := freePort(t)
-		args := []string{
-			"--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port",
-			strconv.Itoa(bus),
-		}
-		var node *RedisProcess
-		if server.CA == "" {
-			node = RedisServer(t, args...)
-		} else {
-			node = RedisTLS(t, server, append(args, "--tls-cluster", "yes")...)
-		}
+		node := start(i, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+			"--cluster-port", strconv.Itoa(bus))
 		_, addr, _ := strings.Cut(node.URL, "://")
 		c.Nodes, c.addrs = append(c.Nodes, node), append(c.addrs, addr)
 		c.ids = append(c.ids, fmt.Sprint(c.Do(node, "CLUSTER", "MYID")))

@@ -2,9 +2,12 @@ package services
 
 import (
 	"cmp"
+	"errors"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,20 +37,30 @@ type EtcdNode struct {
 	tls    Certificates // none: no TLS
 	peer   string
 	dir    string
+	quota  int64       // bytes of data; 0 = etcd's default
 	server *embed.Etcd // nil while stopped
 }
 
 // Etcd starts an etcd that ends with the test. It ignores the environment.
 func Etcd(t testing.TB) *EtcdNode { t.Helper(); return EtcdTLS(t, Certificates{}) }
 
+// EtcdWithQuota is Etcd with a quota of that many bytes for its data.
+func EtcdWithQuota(t testing.TB, quota int64) *EtcdNode {
+	t.Helper()
+	return startEtcd(t, &EtcdNode{quota: quota})
+}
+
 // EtcdTLS is Etcd with TLS, if there are certificates; its clients then need one of the same
 // authority.
 func EtcdTLS(t testing.TB, server Certificates) *EtcdNode {
 	t.Helper()
-	e := &EtcdNode{
-		Endpoint: loopback(freePort(t)), peer: loopback(freePort(t)), t: t, tls: server,
-		dir: t.TempDir(),
-	}
+	return startEtcd(t, &EtcdNode{tls: server})
+}
+
+func startEtcd(t testing.TB, e *EtcdNode) *EtcdNode {
+	t.Helper()
+	e.t, e.dir = t, t.TempDir()
+	e.Endpoint, e.peer = hostPort(freePort(t)), hostPort(freePort(t))
 	e.Start()
 	t.Cleanup(e.Stop)
 	return e
@@ -58,7 +71,7 @@ func EtcdTLS(t testing.TB, server Certificates) *EtcdNode {
 func (e *EtcdNode) Start() {
 	e.t.Helper()
 	cfg := embed.NewConfig()
-	cfg.Dir = e.dir
+	cfg.Dir, cfg.QuotaBackendBytes = e.dir, e.quota
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.UnsafeNoFsync = true // the data need not survive a power failure
 	cfg.BcryptCost = 4       // the default takes a second with the race detector
@@ -71,7 +84,14 @@ func (e *EtcdNode) Start() {
 		cfg.ClientTLSInfo = e.tls.info()
 	}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	server, err := embed.StartEtcd(cfg)
+	var server *embed.Etcd
+	err := waitFor(10*time.Second, func() (err error) {
+		// A process that was being started when this etcd stopped has inherited its socket for a moment.
+		if server, err = embed.StartEtcd(cfg); err != nil && !errors.Is(err, syscall.EADDRINUSE) {
+			e.t.Fatalf("services: start etcd: %v", err)
+		}
+		return err
+	})
 	if err != nil {
 		e.t.Fatalf("services: start etcd: %v", err)
 	}
@@ -99,11 +119,31 @@ func (e *EtcdNode) Stop() {
 	}
 }
 
+// Backup returns a copy of a stopped server's data.
+func (e *EtcdNode) Backup() (dir string) {
+	e.t.Helper()
+	dir = filepath.Join(e.t.TempDir(), "backup")
+	if err := os.CopyFS(dir, os.DirFS(e.dir)); err != nil {
+		e.t.Fatalf("services: back etcd up: %v", err)
+	}
+	return dir
+}
+
+// Restore replaces the data of a stopped server by those of Backup.
+func (e *EtcdNode) Restore(backup string) {
+	e.t.Helper()
+	e.dir = backup
+}
+
 // Client returns a client of the server, which is closed at the end of the test.
-func (e *EtcdNode) Client() *clientv3.Client {
+func (e *EtcdNode) Client() *clientv3.Client { e.t.Helper(); return e.UserClient("", "") }
+
+// UserClient is Client for a user.
+func (e *EtcdNode) UserClient(user, password string) *clientv3.Client {
 	e.t.Helper()
 	cfg := clientv3.Config{
 		Endpoints: []string{e.Endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
+		Username: user, Password: password,
 	}
 	var err error
 	if e.tls.CA != "" {

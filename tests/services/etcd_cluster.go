@@ -19,32 +19,35 @@ import (
 type EtcdTrio struct {
 	Endpoints [3]string // host:port of each member's clients
 
-	mu     sync.Mutex // guards the fields below
-	names  map[string]int
-	lonely int // the member that is cut off from the others; -1 for none
-	cut    context.Context
-	sever  context.CancelFunc // ends the open connections
+	t       testing.TB
+	configs [3]*embed.Config
+	servers [3]*embed.Etcd // nil while stopped
+
+	mu       sync.Mutex // guards the fields below
+	names    map[string]int
+	isolated int // the member that is cut off from the others; -1 for none
+	cut      context.Context
+	sever    context.CancelFunc // ends the open connections
 }
 
 // EtcdCluster starts three members that end with the test. It ignores the environment.
 func EtcdCluster(t testing.TB) *EtcdTrio {
 	t.Helper()
-	c := &EtcdTrio{names: map[string]int{}, lonely: -1}
+	c := &EtcdTrio{t: t, names: map[string]int{}, isolated: -1}
 	c.cut, c.sever = context.WithCancel(context.Background())
-	var configs [3]*embed.Config
 	var members []string
-	for i := range configs {
+	for i := range c.configs {
 		cfg := embed.NewConfig()
 		cfg.Name, cfg.Dir = string(rune('a'+i)), t.TempDir()
 		cfg.TickMs, cfg.ElectionMs = 20, 200
 		cfg.UnsafeNoFsync = true
 		cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-		c.Endpoints[i] = loopback(freePort(t))
+		c.Endpoints[i] = hostPort(freePort(t))
 		client := url.URL{Scheme: "http", Host: c.Endpoints[i]}
-		peer := url.URL{Scheme: "http", Host: loopback(freePort(t))}
+		peer := url.URL{Scheme: "http", Host: hostPort(freePort(t))}
 		cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 		cfg.ListenPeerUrls = []url.URL{peer}
-		front := httptest.NewServer(c.way(i, &peer))
+		front := httptest.NewServer(c.peerProxy(i, &peer))
 		t.Cleanup(func() {
 			front.CloseClientConnections()
 			front.Close()
@@ -52,38 +55,20 @@ func EtcdCluster(t testing.TB) *EtcdTrio {
 		public, _ := url.Parse(front.URL) // always a URL
 		cfg.AdvertisePeerUrls = []url.URL{*public}
 		members = append(members, cfg.Name+"="+front.URL)
-		configs[i] = cfg
+		c.configs[i] = cfg
 	}
-	servers := make([]*embed.Etcd, len(configs))
 	var starting sync.WaitGroup
-	for i, cfg := range configs {
+	for i, cfg := range c.configs {
 		cfg.InitialCluster = strings.Join(members, ",")
-		starting.Go(func() {
-			server, err := embed.StartEtcd(cfg)
-			if err != nil {
-				t.Errorf("services: start etcd: %v", err)
-				return
-			}
-			servers[i] = server
-			c.mu.Lock()
-			c.names[server.Server.MemberID().String()] = i
-			c.mu.Unlock()
-			select {
-			case <-server.Server.ReadyNotify():
-			case <-time.After(20 * time.Second):
-				t.Error("services: etcd is not ready after 20 s")
-			}
-		})
+		starting.Go(func() { c.Start(i) })
 	}
 	starting.Wait()
 	t.Cleanup(func() {
 		c.Heal()
 		c.sever()
 		var ending sync.WaitGroup
-		for _, server := range servers {
-			if server != nil {
-				ending.Go(server.Close)
-			}
+		for i := range c.servers {
+			ending.Go(func() { c.Stop(i) })
 		}
 		ending.Wait()
 	})
@@ -93,8 +78,34 @@ func EtcdCluster(t testing.TB) *EtcdTrio {
 	return c
 }
 
-// way returns a proxy through which the other members reach one; they send their names.
-func (c *EtcdTrio) way(to int, peer *url.URL) http.Handler {
+// Start starts a stopped member again, with its data, and returns when it is ready.
+func (c *EtcdTrio) Start(member int) {
+	server, err := embed.StartEtcd(c.configs[member])
+	if err != nil {
+		c.t.Errorf("services: start etcd: %v", err)
+		return
+	}
+	c.servers[member] = server
+	c.mu.Lock()
+	c.names[server.Server.MemberID().String()] = member
+	c.mu.Unlock()
+	select {
+	case <-server.Server.ReadyNotify():
+	case <-time.After(20 * time.Second):
+		c.t.Error("services: etcd is not ready after 20 s")
+	}
+}
+
+// Stop stops a member, and keeps its data for the next Start. A second call does nothing.
+func (c *EtcdTrio) Stop(member int) {
+	if server := c.servers[member]; server != nil {
+		server.Close()
+		c.servers[member] = nil
+	}
+}
+
+// peerProxy returns a proxy through which the other members reach one; they send their names.
+func (c *EtcdTrio) peerProxy(to int, peer *url.URL) http.Handler {
 	proxy := httputil.NewSingleHostReverseProxy(peer)
 	proxy.FlushInterval = -1 // streams
 	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) {
@@ -103,10 +114,10 @@ func (c *EtcdTrio) way(to int, peer *url.URL) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
 		from, known := c.names[r.Header.Get("X-Server-From")]
-		barred := c.lonely == to || known && c.lonely == from
+		blocked := c.isolated == to || known && c.isolated == from
 		cut := c.cut
 		c.mu.Unlock()
-		if barred {
+		if blocked {
 			panic(http.ErrAbortHandler)
 		}
 		ctx, cancel := context.WithCancel(r.Context())
@@ -122,10 +133,10 @@ func (c *EtcdTrio) Isolate(member int) { c.set(member) }
 // Heal ends Isolate.
 func (c *EtcdTrio) Heal() { c.set(-1) }
 
-func (c *EtcdTrio) set(lonely int) {
+func (c *EtcdTrio) set(isolated int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lonely = lonely
+	c.isolated = isolated
 	c.sever()
 	c.cut, c.sever = context.WithCancel(context.Background())
 }

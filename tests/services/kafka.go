@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -76,8 +77,7 @@ func (k *KafkaBroker) CreateTopic(name string, partitions int) {
 
 var kafkaOnce struct {
 	sync.Mutex
-	addr    string
-	process *process // held until this process ends
+	kafkaServer // held until this process ends
 }
 
 // startKafkaOnce returns the address of this process's broker. If a start fails, the next test
@@ -85,40 +85,116 @@ var kafkaOnce struct {
 func startKafkaOnce(t testing.TB) (addr string, err error) {
 	kafkaOnce.Lock()
 	defer kafkaOnce.Unlock()
-	if kafkaOnce.process != nil {
-		return kafkaOnce.addr, nil
+	if kafkaOnce.process == nil {
+		s, err := newKafka(t)
+		if err == nil {
+			err = s.start(s.data) // removed with the process
+		}
+		if err != nil {
+			return "", err
+		}
+		kafkaOnce.kafkaServer = s
 	}
-	libs, err := jars("kafka", "kafka_2.13-4.1.0.jar", "THROTTLE_TEST_KAFKA")
+	return kafkaOnce.addr, nil
+}
+
+// A KafkaProcess is a Kafka of one test, which the test may stop and start.
+type KafkaProcess struct {
+	KafkaBroker
+
+	s kafkaServer
+}
+
+// StartKafka starts a Kafka that ends with the test.
+func StartKafka(t testing.TB) *KafkaProcess {
+	t.Helper()
+	s, err := newKafka(t)
 	if err != nil {
-		return "", err
+		t.Fatalf("services: start kafka: %v", err)
 	}
-	dir, err := os.MkdirTemp("", "kafka-")
+	p := &KafkaProcess{KafkaBroker{[]string{s.addr}, t}, s}
+	t.Cleanup(func() { // a running process would write to the data
+		p.Kill()
+		_ = os.RemoveAll(p.s.data)
+	})
+	p.Start()
+	return p
+}
+
+// Start starts a killed Kafka again, with its data, at the same address.
+func (p *KafkaProcess) Start() {
+	p.t.Helper()
+	dir := filepath.Join(p.s.data, "run") // removed with the process; the data stays
+	err := os.Mkdir(dir, 0o700)
+	if err == nil {
+		err = p.s.start(dir)
+	}
 	if err != nil {
-		return "", err
+		p.t.Fatalf("services: start kafka: %v", err)
 	}
-	broker, controller := loopback(freePort(t)), loopback(freePort(t))
-	config := filepath.Join(dir, "server.properties")
-	text := fmt.Sprintf(kafkaConfig, controller, broker, controller, broker,
-		filepath.Join(dir, "data"))
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return "", errors.Join(err, os.RemoveAll(dir))
+}
+
+// Kill ends it with SIGKILL.
+func (p *KafkaProcess) Kill() {
+	p.t.Helper()
+	if p.s.process == nil {
+		return
 	}
-	java := append(javaOptions(dir), "-Xmx512m", "-cp", filepath.Join(libs, "*"))
+	if err := p.s.process.end(syscall.SIGKILL); err != nil {
+		p.t.Errorf("services: kill kafka: %v", err)
+	}
+	p.s.process = nil
+}
+
+// A kafkaServer is a Kafka in one Java process: controller and broker.
+type kafkaServer struct {
+	addr    string // host:port
+	data    string // directory
+	libs    string
+	process *process // nil: not running
+}
+
+// newKafka chooses addresses, writes the configuration and formats the storage.
+func newKafka(t testing.TB) (s kafkaServer, err error) {
+	if s.libs, err = jars("kafka", "kafka_2.13-4.1.0.jar", "THROTTLE_TEST_KAFKA"); err != nil {
+		return s, err
+	}
+	if s.data, err = os.MkdirTemp("", "kafka-"); err != nil {
+		return s, err
+	}
+	controller := hostPort(freePort(t))
+	s.addr = hostPort(freePort(t))
+	text := fmt.Sprintf(kafkaConfig, controller, s.addr, controller, s.addr,
+		filepath.Join(s.data, "data"))
+	if err := os.WriteFile(s.config(), []byte(text), 0o600); err != nil {
+		return s, errors.Join(err, os.RemoveAll(s.data))
+	}
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
-	format := append(java[:len(java):len(java)], "kafka.tools.StorageTool", "format", "-t",
-		hex.EncodeToString(id), "-c", config)
+	format := append(s.java(s.data), "kafka.tools.StorageTool", "format", "-t",
+		hex.EncodeToString(id), "-c", s.config())
 	if out, err := exec.Command("java", format...).CombinedOutput(); err != nil {
-		return "", errors.Join(fmt.Errorf("format its storage: %w\n%s", err, out),
-			os.RemoveAll(dir))
+		return s, errors.Join(fmt.Errorf("format its storage: %w\n%s", err, out),
+			os.RemoveAll(s.data))
 	}
-	p, err := startProcess(dir, "java", append(java, "kafka.Kafka", config)...)
+	return s, nil
+}
+
+func (s *kafkaServer) config() string { return filepath.Join(s.data, "server.properties") }
+
+func (s *kafkaServer) java(dir string) []string {
+	return append(javaOptions(dir), "-Xmx512m", "-cp", filepath.Join(s.libs, "*"))
+}
+
+// start runs it in dir, and returns when it has a coordinator of consumer groups.
+func (s *kafkaServer) start(dir string) error {
+	p, err := startProcess(dir, "java", append(s.java(dir), "kafka.Kafka", s.config())...)
 	if err != nil {
-		return "", err
+		return err
 	}
 	transport := &kafka.Transport{} // the default one would cache metadata without any broker
 	defer transport.CloseIdleConnections()
-	client := &kafka.Client{Addr: kafka.TCP(broker), Timeout: time.Second, Transport: transport}
+	client := &kafka.Client{Addr: kafka.TCP(s.addr), Timeout: time.Second, Transport: transport}
 	err = waitFor(60*time.Second, func() error {
 		// The first request for a coordinator makes the broker create the topic of consumer groups.
 		found, err := client.FindCoordinator(context.Background(),
@@ -130,10 +206,11 @@ func startKafkaOnce(t testing.TB) (addr string, err error) {
 	})
 	if err != nil {
 		log := p.log()
-		return "", errors.Join(fmt.Errorf("wait for its answer: %w\n%s", err, log), p.end(9))
+		return errors.Join(fmt.Errorf("wait for its answer: %w\n%s", err, log),
+			p.end(syscall.SIGKILL))
 	}
-	kafkaOnce.addr, kafkaOnce.process = broker, p
-	return broker, nil
+	s.process = p
+	return nil
 }
 
 const kafkaConfig = `process.roles=broker,controller

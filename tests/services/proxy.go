@@ -1,6 +1,7 @@
 package services
 
 import (
+	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
@@ -21,7 +22,13 @@ type Proxy struct {
 	cut     bool
 	frozen  bool
 	latency time.Duration
+	loss    float64 // of segments, which come resend later
+	lost    int     // connections up to this one pass nothing
+	last    int     // connection
 }
+
+// resend is how much later a segment comes that was lost: TCP's shortest timeout.
+const resend = 200 * time.Millisecond
 
 // NewProxy starts a proxy in front of upstream, a host:port. It ends with the test.
 func NewProxy(t testing.TB, upstream string) *Proxy {
@@ -69,11 +76,26 @@ func (p *Proxy) Latency(d time.Duration) {
 	p.latency = d
 }
 
-// Restore ends Cut, Freeze and Latency; the bytes that Freeze held are sent.
+// Lose loses that part of the segments that are sent from now on, each once.
+func (p *Proxy) Lose(part float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loss = part
+}
+
+// Abandon leaves the connections half-open: none of them passes anything any more, and neither
+// side is told. New ones work.
+func (p *Proxy) Abandon() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost = p.last
+}
+
+// Restore ends Cut, Freeze, Latency and Lose; the bytes that Freeze held are sent.
 func (p *Proxy) Restore() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cut, p.frozen, p.latency = false, false, 0
+	p.cut, p.frozen, p.latency, p.loss = false, false, 0, 0
 	p.thawed.Broadcast()
 }
 
@@ -103,9 +125,13 @@ func (p *Proxy) serve(client net.Conn) {
 		return
 	}
 	defer p.forget(server)
+	p.mu.Lock()
+	p.last++
+	number := p.last
+	p.mu.Unlock()
 	var wg sync.WaitGroup
-	wg.Go(func() { p.pass(server, client) })
-	wg.Go(func() { p.pass(client, server) })
+	wg.Go(func() { p.pass(server, client, number) })
+	wg.Go(func() { p.pass(client, server, number) })
 	wg.Wait()
 }
 
@@ -127,7 +153,7 @@ func (p *Proxy) forget(c net.Conn) {
 }
 
 // pass sends the bytes of src to dst, when they are due, until either ends.
-func (p *Proxy) pass(dst, src net.Conn) {
+func (p *Proxy) pass(dst, src net.Conn, number int) {
 	type segment struct {
 		data []byte
 		due  time.Time
@@ -149,7 +175,7 @@ func (p *Proxy) pass(dst, src net.Conn) {
 	defer dst.Close()
 	for s := range held {
 		time.Sleep(time.Until(s.due))
-		p.waitWhileFrozen()
+		p.waitWhileFrozen(number)
 		if _, err := dst.Write(s.data); err != nil {
 			_ = src.Close() // ends the reader
 		}
@@ -159,13 +185,16 @@ func (p *Proxy) pass(dst, src net.Conn) {
 func (p *Proxy) delay() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.loss > 0 && rand.Float64() < p.loss {
+		return p.latency + resend
+	}
 	return p.latency
 }
 
-func (p *Proxy) waitWhileFrozen() {
+func (p *Proxy) waitWhileFrozen(number int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.frozen && !p.cut {
+	for (p.frozen || number <= p.lost) && !p.cut {
 		p.thawed.Wait()
 	}
 }

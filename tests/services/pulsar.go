@@ -104,6 +104,7 @@ func (p *PulsarProcess) Kill() {
 // A standalone is a Pulsar in one Java process: metadata, bookie and broker.
 type standalone struct {
 	broker  PulsarBroker
+	host    string
 	data    string // directory
 	libs    string
 	process *process // nil: not running
@@ -117,9 +118,10 @@ func newStandalone(t testing.TB) (s standalone, err error) {
 	if s.data, err = os.MkdirTemp("", "pulsar-"); err != nil {
 		return s, err
 	}
+	s.host = host
 	port, web := freePort(t), freePort(t)
-	s.broker = PulsarBroker{"pulsar://" + loopback(port), "http://" + loopback(web)}
-	text := fmt.Sprintf(pulsarConfig, port, web)
+	s.broker = PulsarBroker{"pulsar://" + hostPort(port), "http://" + hostPort(web)}
+	text := fmt.Sprintf(pulsarConfig, port, web, host, host)
 	return s, os.WriteFile(filepath.Join(s.data, "standalone.conf"), []byte(text), 0o600)
 }
 
@@ -136,7 +138,7 @@ func (s *standalone) start(dir string) error {
 		args = append(args, "--add-opens", opened+"=ALL-UNNAMED")
 	}
 	args = append(args, "-cp", filepath.Join(s.libs, "*"),
-		"org.apache.pulsar.PulsarStandaloneStarter", "-a", "127.0.0.1",
+		"org.apache.pulsar.PulsarStandaloneStarter", "-a", s.host,
 		"-c", filepath.Join(s.data, "standalone.conf"), "-nfw", "-nss",
 		"--metadata-dir", filepath.Join(s.data, "metadata"),
 		"--bookkeeper-dir", filepath.Join(s.data, "bookkeeper"))
@@ -171,8 +173,8 @@ func (s *standalone) start(dir string) error {
 
 const pulsarConfig = `brokerServicePort=%d
 webServicePort=%d
-bindAddress=127.0.0.1
-advertisedAddress=127.0.0.1
+bindAddress=%s
+advertisedAddress=%s
 clusterName=standalone
 managedLedgerDefaultEnsembleSize=1
 managedLedgerDefaultWriteQuorum=1

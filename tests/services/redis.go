@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,28 +30,43 @@ type RedisProcess struct {
 	Addr string // host:port
 	URL  string // redis://host:port
 
-	t    testing.TB
-	args []string
-	p    *process // nil while stopped
+	t     testing.TB
+	args  []string
+	clock *Clock   // nil: the machine's
+	p     *process // nil while stopped
 }
 
 // RedisServer starts a redis-server that ends with the test; args are added to its command line.
 // It ignores the environment.
 func RedisServer(t testing.TB, args ...string) *RedisProcess {
 	t.Helper()
+	return redisServer(t, nil, args...)
+}
+
+// RedisServerWithClock is RedisServer with a clock of its own.
+func RedisServerWithClock(t testing.TB, clock *Clock, args ...string) *RedisProcess {
+	t.Helper()
+	return redisServer(t, clock, args...)
+}
+
+func redisServer(t testing.TB, clock *Clock, args ...string) *RedisProcess {
+	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Fatal("services: no redis-server: run `make services`, or set THROTTLE_TEST_REDIS")
 	}
 	port := freePort(t)
 	common := []string{
-		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--save", "", "--appendonly", "no",
+		"--bind", host, "--protected-mode", "no", "--port", strconv.Itoa(port), "--save", "",
+		"--appendonly", "no",
 	}
-	return startRedis(t, port, append(common, args...)...)
+	return startRedis(t, port, clock, append(common, args...)...)
 }
 
-func startRedis(t testing.TB, port int, args ...string) *RedisProcess {
+func startRedis(t testing.TB, port int, clock *Clock, args ...string) *RedisProcess {
 	t.Helper()
-	r := &RedisProcess{Addr: loopback(port), URL: "redis://" + loopback(port), t: t, args: args}
+	r := &RedisProcess{
+		Addr: hostPort(port), URL: "redis://" + hostPort(port), t: t, args: args, clock: clock,
+	}
 	r.Start()
 	t.Cleanup(r.Kill)
 	return r
@@ -63,7 +79,11 @@ func (r *RedisProcess) Start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if r.p, err = startProcess(dir, "redis-server", r.args...); err != nil {
+	name, args := "redis-server", r.args
+	if r.clock != nil {
+		name, args = "env", slices.Concat(r.clock.env(), []string{name}, args)
+	}
+	if r.p, err = startProcess(dir, name, args...); err != nil {
 		r.t.Fatal(err)
 	}
 	if err := waitFor(10*time.Second, r.ping); err != nil {

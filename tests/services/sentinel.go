@@ -56,19 +56,19 @@ sentinel monitor throttle %s 2
 sentinel down-after-milliseconds throttle %d
 sentinel failover-timeout throttle 2000
 `, port, f.master, down.Milliseconds())
-		addr := loopback(port)
+		addr := hostPort(port)
 		if server.CA != "" {
 			text += fmt.Sprintf("tls-port %d\ntls-ca-cert-file %s\ntls-cert-file %s\n"+
 				"tls-key-file %s\ntls-replication yes\n",
 				tlsPort, server.CA, server.Cert, server.Key)
-			addr = loopback(tlsPort)
+			addr = hostPort(tlsPort)
 		}
 		conf := filepath.Join(t.TempDir(), "sentinel.conf") // rewritten by the Sentinel
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f.Sentinels = append(f.Sentinels, startRedis(t, port, conf, "--sentinel"))
-		do(t, loopback(port), "SENTINEL", "DEBUG", "PUBLISH-PERIOD", 200, "INFO-PERIOD", 500)
+		f.Sentinels = append(f.Sentinels, startRedis(t, port, nil, conf, "--sentinel"))
+		do(t, hostPort(port), "SENTINEL", "DEBUG", "PUBLISH-PERIOD", 200, "INFO-PERIOD", 500)
 		addrs = append(addrs, addr)
 	}
 	f.URL = "redis+sentinel://" + strings.Join(addrs, ",") + "?master=throttle"

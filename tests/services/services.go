@@ -13,12 +13,16 @@
 package services
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -33,24 +37,47 @@ func Name(t testing.TB) string {
 	return fmt.Sprintf("%.40s-%08x", test, rand.Uint32())
 }
 
-// freePort returns a loopback port without a listener. It is below the ports that the system gives
-// to outgoing connections, so that a stopped service can listen on it again.
+// host is the address that services listen on.
+var host = "127.0.0.1"
+
+// ListenOn makes services listen on another address of this machine, for clients in network
+// namespaces of their own. It applies to those that start until the function that it returns is
+// called, and to a restart of those.
+func ListenOn(addr string) (restore func()) {
+	before := host
+	host = addr
+	return func() { host = before }
+}
+
+// freePort returns a port of host without a listener, which no other test on this machine gets
+// until this one ends: a stopped service can listen on it again. It is below the ports that the
+// system gives to outgoing connections.
 func freePort(t testing.TB) int {
 	t.Helper()
-	for range 100 {
+	for range 100 { // the file is locked while the port is in use
 		port := 10_000 + rand.IntN(20_000)
-		l, err := net.Listen("tcp", loopback(port))
+		name := filepath.Join(os.TempDir(), fmt.Sprint("throttle-test-port-", port))
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
-			continue
+			t.Fatalf("services: free port: %v", err)
 		}
-		_ = l.Close() // no connection was accepted
-		return port
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			// It does not listen itself: a process that is being started would inherit that for a moment.
+			conn, err := net.DialTimeout("tcp", hostPort(port), time.Second)
+			if err == nil {
+				_ = conn.Close() // nothing was sent
+			} else if errors.Is(err, syscall.ECONNREFUSED) {
+				t.Cleanup(func() { _ = os.Remove(name); _ = f.Close() }) // when the service has ended
+				return port
+			}
+		}
+		_ = f.Close()
 	}
-	t.Fatal("services: no free loopback port")
+	t.Fatal("services: no free port")
 	return 0
 }
 
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+func hostPort(port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
 // waitFor calls ready until it returns nil, and returns its last error after timeout.
 func waitFor(timeout time.Duration, ready func() error) error {

@@ -93,6 +93,6 @@ func RedisTLS(t testing.TB, server Certificates, args ...string) *RedisProcess {
 	r := RedisServer(t, append(args, "--tls-port", strconv.Itoa(port),
 		"--tls-ca-cert-file", server.CA, "--tls-cert-file", server.Cert,
 		"--tls-key-file", server.Key)...)
-	r.URL = "rediss://" + loopback(port)
+	r.URL = "rediss://" + hostPort(port)
 	return r
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -18,46 +16,140 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/internal/privileges"
+	"github.com/dispatchthrottle/throttle/internal/role"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
-// rights returns a user's rights as docs/operating.md lists them, and the additional ones in a
-// Cluster.
-func rights(t *testing.T) (all, cluster []string) {
-	t.Helper()
-	text, err := os.ReadFile("../../docs/operating.md")
-	require.NoError(t, err)
-	line := regexp.MustCompile(`(?m)^ *ACL SETUSER throttle on >PASSWORD (.*)$`).FindSubmatch(text)
-	require.NotNil(t, line)
-	further := regexp.MustCompile("In a Cluster it also needs `(.*?)`").FindSubmatch(text)
-	require.NotNil(t, further)
-	return strings.Fields(string(line[1])), strings.Fields(string(further[1]))
+// The users of a permit store, by role.
+var roles = []role.Role{role.Replica, role.Ratekeeper, role.Viewer}
+
+// aclCluster is the cluster of the users, and aclTopic a topic in it.
+const (
+	aclCluster = "acl"
+	aclTopic   = "kafka://public/default/orders"
+)
+
+// limitKey returns the key of a limit of its own in the users' cluster.
+func limitKey(t *testing.T) string {
+	return permits.LimitKinds(aclCluster)[0] + aclTopic + "-" + services.Name(t) + "}:messages"
 }
 
-// without returns all rights except the one at i.
-func without(all []string, i int) []string { return slices.Delete(slices.Clone(all), i, i+1) }
+// rightsOf returns the rights in rules: commands, keys and channels.
+func rightsOf(rules []string) (all []string) {
+	for word := range strings.FieldsSeq(strings.Join(rules, " ")) {
+		word = strings.Trim(word, "()")
+		if strings.ContainsAny(word[:1], "+~%&") && !slices.Contains(all, word) {
+			all = append(all, word)
+		}
+	}
+	return all
+}
 
-// setUser sets the user throttle with these rights and the password, instead of its earlier ones.
-func setUser(t *testing.T, addr string, rights []string) {
+// without returns the rules without a right, wherever it is.
+func without(rules []string, right string) (rest []string) {
+	for _, rule := range rules {
+		words := strings.Fields(strings.Trim(rule, "()"))
+		words = slices.DeleteFunc(words, func(word string) bool { return word == right })
+		if text := strings.Join(words, " "); strings.HasPrefix(rule, "(") {
+			rest = append(rest, "("+text+")")
+		} else if text != "" {
+			rest = append(rest, text)
+		}
+	}
+	return rest
+}
+
+// setUser sets the user throttle with these rules and the password, instead of its earlier ones.
+func setUser(t *testing.T, addr string, rules []string) {
 	t.Helper()
 	admin := redis.NewClient(&redis.Options{Addr: addr})
 	defer func() { assert.NoError(t, admin.Close()) }()
-	args := []any{"ACL", "SETUSER", "throttle", "reset", "on", ">" + password}
-	for _, right := range rights {
-		args = append(args, right)
+	args := []any{"ACL", "SETUSER", "throttle", "reset", ">" + password}
+	for _, rule := range rules {
+		args = append(args, rule)
 	}
 	require.NoError(t, admin.Do(t.Context(), args...).Err())
 	require.NoError(t, admin.ScriptFlush(t.Context()).Err()) // a loaded script needs no EVAL
 }
 
-// everything makes a permit store do all that it can: add and forget subscriptions, read a state,
-// publish, and forget an expired replica.
-func everything(t *testing.T, admin *redis.Client, url string) error {
+// everything makes a permit store do all that it does for a role.
+func everything(t *testing.T, admin *redis.Client, url string, as role.Role) error {
 	t.Helper()
 	store, ctx := open(t, url), t.Context()
-	name := services.Name(t)
-	key := "throttle:limit:{" + name + "}"
+	usage, keeper := permits.UsageOf(aclCluster), permits.RatekeeperOf(aclCluster)
+	update := func(key string) (errs error) {
+		for _, by := range [][]byte{[]byte("x"), nil} {
+			to := func([]byte, float64) []byte { return by }
+			errs = errors.Join(errs, store.Update(ctx, key, time.Minute, to))
+		}
+		return errs
+	}
+	value := func() error {
+		_, _, err := store.Value(ctx, permits.RatesKey(aclCluster))
+		return err
+	}
+	published := func(names ...string) (errs error) {
+		for _, name := range names {
+			_, err := store.Published(ctx, name)
+			errs = errors.Join(errs, err)
+		}
+		return errs
+	}
+	publish := func(names ...string) (errs error) {
+		for _, name := range names {
+			set := permits.RedisReplicas(name)
+			errs = errors.Join(errs, admin.Set(ctx, set, "of another type", 0).Err(),
+				store.Publish(ctx, name, "here", []byte("x"), time.Minute),
+				store.Publish(ctx, name, "gone", nil, time.Millisecond))
+			time.Sleep(5 * time.Millisecond)
+			errs = errors.Join(errs, store.Publish(ctx, name, "here", []byte("x"), time.Minute))
+			members, err := admin.ZRange(ctx, set, 0, -1).Result()
+			if errs = errors.Join(errs, err); slices.Contains(members, "gone") {
+				errs = errors.Join(errs, errors.New("an expired replica is not forgotten"))
+			}
+		}
+		return errs
+	}
+	rates := permits.RatesKey(aclCluster)
+	rows := func() error {
+		_, err := store.Rows(ctx, rates, []string{"id"})
+		return err
+	}
+	switch as {
+	case role.Replica:
+		key := limitKey(t)
+		_, countErr := store.(dispatch.ReplicaCounter).Replicas(ctx, aclCluster)
+		return errors.Join(forgets(t, admin, store, key), update(permits.PoolKey(key)),
+			update(permits.GroupsKey(key)), publish(aclCluster, usage), countErr, value(), rows())
+	case role.Ratekeeper:
+		var errs []error
+		for _, row := range [][]byte{[]byte("x"), nil} {
+			done, err := store.SetRows(ctx, rates, nil, time.Minute, map[string][]byte{"id": row})
+			if errs = append(errs, err); !done {
+				errs = append(errs, errors.New("the rows are not set"))
+			}
+		}
+		_, namesErr := store.RowNames(ctx, rates)
+		return errors.Join(errors.Join(errs...), namesErr, rows(), update(rates), value(),
+			publish(usage, keeper), published(usage))
+	}
+	for _, name := range []string{aclCluster, usage, keeper} {
+		set, alive := permits.RedisReplicas(name), redis.Z{
+			Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: "here",
+		}
+		if err := errors.Join(admin.Del(ctx, set).Err(), admin.ZAdd(ctx, set, alive).Err(),
+			admin.Set(ctx, permits.RedisStatus(name, "here"), "x", time.Minute).Err()); err != nil {
+			return err
+		}
+	}
+	_, _, err := store.State(ctx, limitKey(t))
+	return errors.Join(err, value(), rows(), published(aclCluster, usage, keeper))
+}
+
+// forgets makes a limit have many subscriptions, and forget them.
+func forgets(t *testing.T, admin *redis.Client, store dispatch.PermitStore, key string) error {
 	subscribe := func(n int) (err error) {
 		allocations := make([]*permits.Request, n)
 		for i := range allocations {
@@ -65,34 +157,20 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 			r.Allocate.Subscription, r.Allocate.Rate, r.Allocate.Round = fmt.Sprint(i), 1e6, 0.01
 			allocations[i] = r
 		}
-		store.Do(ctx, allocations)
+		store.Do(t.Context(), allocations)
 		for _, r := range allocations {
 			err = errors.Join(err, r.Err)
 		}
 		return err
 	}
-	replace := func(by []byte) error {
-		update := func([]byte, float64) []byte { return by }
-		return store.Update(ctx, "throttle:pool:{"+name+"}", time.Minute, update)
+	errs := []error{
+		admin.Set(t.Context(), key, "of another type", 0).Err(), subscribe(600), subscribe(1100),
 	}
-	errs := []error{subscribe(600), subscribe(1100), replace([]byte("x")), replace(nil)}
 	time.Sleep(100 * time.Millisecond) // more than two epochs
 	errs = append(errs, subscribe(1))
-	fields, err := admin.HLen(ctx, key).Result()
+	fields, err := admin.HLen(t.Context(), key).Result()
 	if errs = append(errs, err); fields > 1000 {
 		errs = append(errs, errors.New("subscriptions are not forgotten"))
-	}
-	_, _, err = store.State(ctx, key)
-	errs = append(errs, err,
-		store.Publish(ctx, name, "gone", nil, time.Millisecond),
-		store.Publish(ctx, name, "here", nil, time.Minute))
-	time.Sleep(5 * time.Millisecond)
-	_, err = store.Published(ctx, name)
-	_, countErr := store.(dispatch.ReplicaCounter).Replicas(ctx, name)
-	errs = append(errs, countErr)
-	members, memberErr := admin.SMembers(ctx, permits.RedisReplicas(name)).Result()
-	if errs = append(errs, err, memberErr); slices.Contains(members, "gone") {
-		errs = append(errs, errors.New("an expired replica is not forgotten"))
 	}
 	return errors.Join(errs...)
 }
@@ -101,12 +179,18 @@ func everything(t *testing.T, admin *redis.Client, url string) error {
 // if it may. Queueing and allocating must work in any case.
 func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 	t.Helper()
-	store, name := open(t, url), services.Name(t)
+	store, name, key := open(t, url), services.Name(t), limitKey(t)
 	woken := make(chan string, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	listening := make(chan struct{})
+	defer func() { cancel(); <-listening }()
 	go func() {
-		assert.NoError(t, store.(dispatch.Waker).Wakes(ctx, name, func(waiter string) { woken <- waiter }))
+		defer close(listening)
+		err := store.(dispatch.Waker).Wakes(ctx, name, func(waiter string) { woken <- waiter })
+		if may {
+			assert.NoError(t, err)
+		}
 	}()
 	if channel := permits.RedisWake(name); may {
 		require.Eventually(t, func() bool {
@@ -115,7 +199,7 @@ func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 		}, 5*time.Second, time.Millisecond, "the user does not subscribe")
 	}
 	strict := func(waiter string, want, returned float64, carry schedule.Carry) schedule.Reply {
-		r := allocation("throttle:limit:{" + name + "}")
+		r := allocation(key)
 		a := r.Allocate
 		a.Strict, a.Rate, a.MaxReserved = true, 0.01, 2 // the first slot of a new line is in the future
 		a.Waiter, a.Want, a.Returned, a.Carry = waiter, want, returned, carry
@@ -134,39 +218,53 @@ func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 	}
 }
 
-// TestRedisUser: a user with the rights in docs/operating.md can do all that a permit store does,
-// and needs each of them.
+// later are the rights of a replica without which nothing fails at once: strict schedules that do
+// not notice a failover, and waiters that are woken late.
+var later = []string{"+info", "+publish", "+subscribe", "+ping", "&throttle:wake:*"}
+
+// TestRedisUser: a user with the rights of a role can do all that a permit store does for it, and
+// needs each of them.
 func TestRedisUser(t *testing.T) {
 	t.Parallel()
 	r := services.RedisServer(t)
 	admin := redis.NewClient(&redis.Options{Addr: r.Addr})
 	defer func() { assert.NoError(t, admin.Close()) }()
 	url := "redis://throttle@" + r.Addr + "?password-file=" + secret(t, password)
-	all, _ := rights(t)
-	setUser(t, r.Addr, all)
-	loosely.Hold(t, func(loose assert.TestingT) { // a call may be late
-		assert.NoError(loose, everything(t, admin, url))
-	})
-	for i, right := range all {
-		setUser(t, r.Addr, without(all, i))
-		loosely.Hold(t, func(loose assert.TestingT) {
-			err := everything(t, admin, url)
-			if assert.Error(t, err, right) {
-				assert.Regexp(loose, "NOPERM|The user executing the script|not forgotten", err.Error(), right)
-				assert.NotContains(t, err.Error(), "heim")
+	for _, as := range roles {
+		rules := privileges.Redis(privileges.Subject{Roles: []role.Role{as}, Cluster: aclCluster}, privileges.Server{})
+		setUser(t, r.Addr, rules)
+		loosely.Hold(t, func(loose assert.TestingT) { // a call may be late
+			assert.NoError(loose, everything(t, admin, url, as), as)
+		})
+		for _, right := range rightsOf(rules) {
+			if slices.Contains(later, right) {
+				continue
 			}
-		})
+			setUser(t, r.Addr, without(rules, right))
+			loosely.Hold(t, func(loose assert.TestingT) {
+				err := everything(t, admin, url, as)
+				if assert.Error(t, err, "%s without %s", as, right) {
+					assert.Regexp(loose, "NOPERM|The user executing the script|not forgotten", err.Error(), right)
+					assert.NotContains(t, err.Error(), "heim")
+				}
+			})
+		}
 	}
-	for _, more := range [][]string{nil, {"+publish", "+subscribe", "+ping", "&throttle:wake:*"}} {
-		setUser(t, r.Addr, append(slices.Clone(all), more...))
-		loosely.Hold(t, func(loose assert.TestingT) {
-			assert.Equal(loose, more != nil, wakes(t, admin, url, more != nil), "%v", more)
-		})
+	replica := privileges.Subject{Roles: roles, Cluster: aclCluster}
+	rules := privileges.Redis(replica, privileges.Server{})
+	setUser(t, r.Addr, rules)
+	loosely.Hold(t, func(loose assert.TestingT) { assert.True(loose, wakes(t, admin, url, true)) })
+	for _, right := range later {
+		if right != "+info" && right != "+ping" {
+			setUser(t, r.Addr, without(rules, right))
+			assert.False(t, wakes(t, admin, url, false), right)
+		}
 	}
-	setUser(t, r.Addr, all)
+	setUser(t, r.Addr, rules)
 	refuses(t, strings.Replace(url, "?", "/1?", 1), "NOPERM")
-	setUser(t, r.Addr, append(all, "+select"))
-	works(t, open(t, strings.Replace(url, "?", "/1?", 1)))
+	setUser(t, r.Addr, privileges.Redis(replica, privileges.Server{Database: 1}))
+	store := open(t, strings.Replace(url, "?", "/1?", 1))
+	require.NoError(t, allocate(t, store, allocation(limitKey(t))))
 	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "off").Err())
 	refuses(t, "redis://throttle:wrong"+password+"@"+r.Addr, "WRONGPASS")
 	refuses(t, "redis://throttle@"+r.Addr+"?password-file="+secret(t, "wrong"+password), "WRONGPASS")
@@ -178,12 +276,13 @@ func TestRedisClusterUser(t *testing.T) {
 	t.Parallel()
 	c := services.RedisCluster(t)
 	file := secret(t, password)
-	alone, further := rights(t)
-	all := append(alone, further...)
-	key := "throttle:limit:{moving}"
-	move := func(rights []string) (err error) {
+	s := privileges.Subject{Roles: []role.Role{role.Replica}, Cluster: aclCluster}
+	rules := privileges.Redis(s, privileges.Server{Sharded: true})
+	alone := privileges.Redis(s, privileges.Server{})
+	key := limitKey(t)
+	move := func(rules []string) (err error) {
 		for _, node := range c.Nodes {
-			setUser(t, node.Addr, rights)
+			setUser(t, node.Addr, rules)
 		}
 		store := open(t, strings.Replace(c.URL, "://", "://throttle@", 1)+"?password-file="+file)
 		err = allocate(t, store, allocation(key))
@@ -191,18 +290,53 @@ func TestRedisClusterUser(t *testing.T) {
 		c.Migrate(key, to, func() { err = errors.Join(err, allocate(t, store, allocation(key))) })
 		return errors.Join(err, allocate(t, store, allocation(key)))
 	}
-	var err error
-	require.Eventually(t, func() bool {
-		err = move(all)
-		return !errors.Is(err, context.DeadlineExceeded)
-	}, 5*time.Second, time.Millisecond)
-	require.NoError(t, err)
-	for i := len(alone); i < len(all); i++ {
+	require.NoError(t, patiently(func() error { return move(rules) }))
+	for _, right := range rightsOf(rules) {
+		if slices.Contains(rightsOf(alone), right) || right == "+command" { // see TestRedisClusterReads
+			continue
+		}
 		loosely.Hold(t, func(loose assert.TestingT) {
-			err := move(without(all, i))
-			require.Error(t, err, all[i])
+			err := move(without(rules, right))
+			require.Error(t, err, right)
 			assert.Regexp(loose, "NOPERM|MOVED", err.Error(), "without ASKING, the server redirects")
 		})
 	}
 	refuses(t, strings.Replace(c.URL, "://", "://throttle:wrong"+password+"@", 1), "WRONGPASS")
+}
+
+// TestRedisClusterReads: nothing is refused to those who read from a Cluster, also not what the
+// client asks for by itself.
+func TestRedisClusterReads(t *testing.T) {
+	t.Parallel()
+	c, file, ctx := services.RedisCluster(t), secret(t, password), t.Context()
+	rates, usage := permits.RatesKey(aclCluster), permits.UsageOf(aclCluster)
+	writer := open(t, c.URL)
+	for _, name := range []string{"a", "b"} {
+		require.NoError(t, writer.Publish(ctx, usage, name, []byte("x"), time.Minute))
+	}
+	for _, as := range roles {
+		s := privileges.Subject{Roles: []role.Role{as}, Cluster: aclCluster}
+		for _, node := range c.Nodes {
+			setUser(t, node.Addr, privileges.Redis(s, privileges.Server{Sharded: true}))
+		}
+		store := open(t, strings.Replace(c.URL, "://", "://throttle@", 1)+"?timeout=2s&password-file="+file)
+		_, _, err := store.Value(ctx, rates)
+		assert.NoError(t, err, as)
+		_, err = store.Rows(ctx, rates, []string{"a", "b"})
+		assert.NoError(t, err, as)
+		if as != role.Replica {
+			records, err := store.Published(ctx, usage)
+			assert.NoError(t, err, as)
+			assert.Len(t, records, 2, as)
+		}
+		for _, node := range c.Nodes {
+			admin := redis.NewClient(&redis.Options{Addr: node.Addr})
+			refused, err := admin.ACLLog(ctx, 10).Result()
+			assert.NoError(t, err)
+			for _, r := range refused {
+				t.Errorf("%s: %s %s is refused", as, r.Reason, r.Object)
+			}
+			assert.NoError(t, admin.Close())
+		}
+	}
 }

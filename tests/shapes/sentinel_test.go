@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -72,7 +72,7 @@ func failover(
 		away, r.between(died, away), r.gap(), after, r.window(), r.longest)
 	assert.NotEqual(t, inc, r.state.Inc, "the state was not lost")
 	const slack = 150 * time.Millisecond
-	assert.Less(loose, r.longest, redispermits.DefaultTimeout+slack, "an allocation takes at most its timeout")
+	assert.Less(loose, r.longest, permits.MaxTimeout+slack, "an allocation takes at most its time-out")
 	limit := rate * 127 / 100 // rate x (1 s + 0.15 s), and 12 % that others hold
 	if loss == policy.OutageShare {
 		limit += rate / 10 // Limiters that have not found the new master use their last share
@@ -100,6 +100,6 @@ func TestSentinelDiesWithItsMaster(t *testing.T) {
 			return allocate(t, store, allocation("throttle:limit:{a}")) == nil
 		}, 6*time.Second, 20*time.Millisecond)
 		t.Logf("allocations succeed %v after the election, longest %v", time.Since(elected), store.longest)
-		assert.Less(loose, store.longest, redispermits.DefaultTimeout+150*time.Millisecond)
+		assert.Less(loose, store.longest, permits.MaxTimeout+150*time.Millisecond)
 	})
 }

@@ -35,7 +35,7 @@ func open(t *testing.T, url string) dispatch.PermitStore {
 // allocation requests ten permits of 1000/s.
 func allocation(key string) *permits.Request {
 	return &permits.Request{Key: key, Allocate: &permits.Allocate{Request: schedule.Request{
-		Subscription: "group", Weight: 1, Demand: 1000, Want: 10, Round: 0.1, Rate: 1000, Identity: "test", Rev: 1,
+		Subscription: "group", Weight: 1, Demand: 1000, Want: 10, Round: 0.1, Rate: 1000, Rev: schedule.Revision{Number: 1},
 		Nonce: 7,
 	}}}
 }

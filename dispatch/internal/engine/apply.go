@@ -9,14 +9,60 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// ApplyPolicies puts policies in force on all lanes.
-func (e *Engine) ApplyPolicies(s policy.Snapshot) {
+// maxTies is how many pairs of patterns are remembered as logged, before a change of the policies
+// forgets them.
+const maxTies = 1000
+
+// ApplyPolicies puts policies in force on all lanes. matches is what Match has returned for them.
+func (e *Engine) ApplyPolicies(s policy.Snapshot, matches Matches) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.terms.Policies = s
+	if len(e.ties) > maxTies {
+		clear(e.ties)
+	}
 	for _, l := range e.lanes {
+		l.matches = matches[l.id.Topic]
 		l.apply()
 	}
+}
+
+// Matches are the patterns that match topics, by topic.
+type Matches map[policy.Topic]policy.Matches
+
+// Match finds the patterns of a set that match the topics of all lanes. It holds no lock while it
+// matches.
+func (e *Engine) Match(set *policy.Set) Matches {
+	matches := Matches{}
+	for {
+		var opened []policy.Topic // since the last round
+		e.mu.Lock()
+		for id := range e.lanes {
+			if _, ok := matches[id.Topic]; !ok {
+				opened = append(opened, id.Topic)
+				matches[id.Topic] = policy.Matches{}
+			}
+		}
+		e.mu.Unlock()
+		if len(opened) == 0 {
+			return matches
+		}
+		for _, t := range opened {
+			matches[t] = set.Match(t)
+		}
+	}
+}
+
+// match finds the patterns in force that match the topic of a lane that is not open yet. It holds
+// no lock while it matches.
+func (e *Engine) match(id resolve.Lane) policy.Matches {
+	e.mu.Lock()
+	set, open := e.terms.Policies.Set, e.lanes[id] != nil
+	e.mu.Unlock()
+	if open {
+		return policy.Matches{}
+	}
+	return set.Match(id.Topic)
 }
 
 // applyAll puts the terms in force on some lanes again.
@@ -31,7 +77,7 @@ func (e *Engine) applyAll(lanes []*Lane) {
 func (l *Lane) apply() {
 	e := l.engine
 	e.terms.RatesTimely = time.Since(e.ratesReadAt) < ratesTimely
-	r := resolve.Resolve(e.terms, l.id, l.reports())
+	r := resolve.Resolve(e.terms, l.id, l.matches, l.reports())
 	for _, tie := range r.Ties {
 		if pair := [2]policy.Scope{tie.A, tie.B}; !e.ties[pair] {
 			e.ties[pair] = true

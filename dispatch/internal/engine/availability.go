@@ -9,8 +9,8 @@ const unavailableAfter = 0.5
 // An availability counts answers, and logs when the permit store becomes unavailable and when it
 // is back.
 type availability struct {
-	requests, errors, late atomic.Int64
-	unavailable            atomic.Bool
+	requests, errors, late, damaged atomic.Int64
+	unavailable                     atomic.Bool
 
 	answeredAt float64 // the last answer; 0 = none yet. Guarded by Engine.mu
 }
@@ -19,9 +19,10 @@ type availability struct {
 func (e *Engine) count(s sending, now float64) {
 	r, limit, logged := s.request, s.share.Limit.Key, &s.share.Logged
 	e.requests.Add(1)
-	if r.Damage != nil {
-		e.log.Warn("a record of the permit store was damaged; a new one replaces it",
-			"limit", limit, "error", r.Damage)
+	if damage := r.Damaged(); damage != nil {
+		e.damaged.Add(1)
+		e.log.Warn("what the permit store had of a limit was damaged; it was replaced",
+			"limit", limit, "error", damage)
 	}
 	if r.Err != nil {
 		e.errors.Add(1)
@@ -58,11 +59,13 @@ func (e *Engine) count(s sending, now float64) {
 
 // An Availability is how requests to the permit store have gone since the start.
 type Availability struct {
-	Requests, Errors, Late int64
-	Unavailable            bool // none has been answered lately
+	Requests, Errors, Late, Damaged int64
+	Unavailable                     bool // none has been answered lately
 }
 
 // Availability returns how requests to the permit store have gone.
 func (e *Engine) Availability() Availability {
-	return Availability{e.requests.Load(), e.errors.Load(), e.late.Load(), e.unavailable.Load()}
+	return Availability{
+		e.requests.Load(), e.errors.Load(), e.late.Load(), e.damaged.Load(), e.unavailable.Load(),
+	}
 }

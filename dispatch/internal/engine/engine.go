@@ -59,9 +59,10 @@ type Engine struct {
 	lanes         map[resolve.Lane]*Lane
 	ended         map[resolve.Lane]*Lane // without handles, but with what a new lane takes over
 	subscriptions map[name]*subscription
-	ties          map[[2]policy.Scope]bool // that have been logged
-	started       map[quota.ID]int64       // messages since the last call of Started
-	withQuota     int                      // of lanes, how many have a quota
+	ties          map[[2]policy.Scope]bool                  // that have been logged
+	started       map[quota.ID]int64                        // messages since the last call of Started
+	withQuota     int                                       // of lanes, how many have a quota
+	peaks         struct{ lanes, ended, subscriptions int } // largest sizes of these maps
 }
 
 // Start returns an engine in which nothing is limited, with its loop running.
@@ -70,7 +71,7 @@ func Start(cfg Config) *Engine {
 		log: cfg.Log, start: time.Now(), store: cfg.Store,
 		env: sharing.Env{
 			Replica: cfg.Replica, Process: fmt.Sprintf("%x", cfg.Rand.Uint64()),
-			Rand: cfg.Rand, Timeout: cfg.Store.Timeout().Seconds(),
+			Rand: cfg.Rand, Timeout: func() float64 { return cfg.Store.Timeout().Seconds() },
 		},
 		terms: resolve.Terms{
 			Cluster: cfg.Cluster, WorkerGroup: cfg.WorkerGroup,

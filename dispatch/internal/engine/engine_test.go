@@ -131,6 +131,7 @@ func TestAvailability(t *testing.T) {
 		e.store.setDown(false)
 		assert.True(t, e.Availability().Unavailable)
 		e.acquireFor(3*time.Second, h, -1)
+		time.Sleep(time.Second) // no request is under way
 		a := e.Availability()
 		assert.False(t, a.Unavailable)
 		assert.Equal(t, len(e.store.asked()), int(a.Requests))

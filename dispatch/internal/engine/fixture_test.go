@@ -164,9 +164,8 @@ func (e *fixture) close() {
 func (e *fixture) apply(policies string) {
 	e.t.Helper()
 	e.number++
-	e.ApplyPolicies(policy.Snapshot{
-		Set: throttletest.SetOf(e.t, policies), Identity: "store", Revision: e.number,
-	})
+	set := throttletest.SetOf(e.t, policies)
+	e.ApplyPolicies(policy.Snapshot{Set: set, Identity: "store", Revision: e.number}, e.Match(set))
 }
 
 // laneOf is the lane of billing for messages with a tag; "" = without one.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -36,6 +37,7 @@ func (e *Engine) OpenLike(h *Handle, id resolve.Lane, like *Handle) error {
 }
 
 func (e *Engine) open(h *Handle, id resolve.Lane, like *Handle) error {
+	matches := e.match(id)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -53,7 +55,7 @@ func (e *Engine) open(h *Handle, id resolve.Lane, like *Handle) error {
 	}
 	l := e.lanes[id]
 	if l == nil {
-		l = &Lane{engine: e, id: id, place: -1, due: math.Inf(1)}
+		l = &Lane{engine: e, id: id, matches: matches, place: -1, due: math.Inf(1)}
 		l.limits = admit(l, nil, nil, &resolve.Subscription{})
 		l.of = e.subscriptionOf(l)
 		e.lanes[id] = l
@@ -124,6 +126,21 @@ func (e *Engine) ForgetEnded() {
 			delete(e.ended, id)
 		}
 	}
+	e.ended, e.peaks.ended = shrunk(e.ended, e.peaks.ended)
+	e.lanes, e.peaks.lanes = shrunk(e.lanes, e.peaks.lanes)
+	e.subscriptions, e.peaks.subscriptions = shrunk(e.subscriptions, e.peaks.subscriptions)
+}
+
+// shrunk returns a map with these entries, and the largest size that it has had, from what that
+// was before. After most entries are gone it is a new map, since a map never frees the memory that
+// its largest size has taken.
+func shrunk[K comparable, V any](m map[K]V, peak int) (map[K]V, int) {
+	if peak = max(peak, len(m)); peak < 1000 || len(m) > peak/4 {
+		return m, peak
+	}
+	fewer := make(map[K]V, len(m))
+	maps.Copy(fewer, m)
+	return fewer, len(m)
 }
 
 // owes reports whether more was used than granted.

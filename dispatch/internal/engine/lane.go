@@ -14,6 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // MaxPermits bounds what one call may ask for, so that no sum of calls overflows a counter.
@@ -50,6 +51,7 @@ type Lane struct {
 
 	// Engine.mu guards the rest, but for the id, which does not change.
 	id               resolve.Lane
+	matches          policy.Matches   // of the topic, by the policies in force when it was found
 	caughtUpBacklog  int64            // messages; caught up at this backlog or under
 	throttleCaughtUp bool             // throttled when caught up, too
 	debts            map[string]int64 // of limits that no longer apply, by their keys
@@ -230,7 +232,6 @@ func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 	at := math.Inf(1)
 	idle, covered := true, len(limits) > 0
 	add := func(s *sharing.Share, r *permits.Request) {
-		s.ClearRefused()
 		if r != nil {
 			if s.Limit.Rule.Mode != busy.None {
 				s.AddAnswers(r, l.of.outcomes.take())
@@ -260,7 +261,9 @@ func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 		add(s, s.Mode.Drain(now))
 	}
 	l.dropRetired()
-	l.refuseTries(t, now)
+	if waiting.try { // not one that has come during this step, which requested nothing for it
+		l.refuseTries(t, now)
+	}
 	if l.caughtUp {
 		at = min(at, now+l.validUntil.Sub(t).Seconds())
 	}

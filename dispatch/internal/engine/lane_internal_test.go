@@ -12,31 +12,74 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/policy"
 )
+
+// open starts an engine whose only lane has the limits of a policy, in virtual time.
+func open(t *testing.T, settings policy.Policy) (*Engine, *Lane) {
+	e := Start(Config{
+		Store: memory.New(), Cluster: "c", Replica: "r", Rand: rand.New(rand.NewPCG(1, 2)),
+		Log: slog.New(slog.DiscardHandler),
+	})
+	topic, err := policy.ParseTopic("kafka://acme/shop/orders")
+	require.NoError(t, err)
+	set, err := policy.NewSet([]policy.Entry{{Scope: policy.TopicScope(topic), Settings: settings}})
+	require.NoError(t, err)
+	e.ApplyPolicies(policy.Snapshot{Set: set, Identity: "store", Revision: 1}, e.Match(set))
+	var h Handle
+	require.NoError(t, e.Open(&h, resolve.Lane{Topic: topic, Subscription: "billing"}))
+	return e, h.Lane
+}
+
+// oneAnHour is a strict limit, the first slot of which is free.
+var oneAnHour = policy.Policy{
+	MessageRate: policy.Rate{Permits: 1, Period: time.Hour},
+	Sharing:     policy.Sharing{Mode: policy.Strict},
+}
+
+// An interrupted sharing does something at the end of a step.
+type interrupted struct {
+	sharing.Sharing
+	do func()
+}
+
+func (s interrupted) Covered(now float64) bool {
+	s.do()
+	return s.Sharing.Covered(now)
+}
+
+// TestTryDuringAStep: a step does not refuse a try that it did not know when it made its requests.
+func TestTryDuringAStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, l := open(t, oneAnHour)
+		defer e.Close()
+		synctest.Wait()
+		tried := make(chan bool, 1)
+		e.mu.Lock()
+		share := l.limits.all[0]
+		mode := share.Mode
+		share.Mode = interrupted{mode, func() {
+			share.Mode = mode // once
+			go func() {
+				_, _, ok := l.TryAcquire(1)
+				tried <- ok
+			}()
+			synctest.Wait()
+		}}
+		e.mu.Unlock()
+		e.touch(l, true)
+		assert.True(t, <-tried)
+	})
+}
 
 // TestLateCallers: a caller that wakes too late for its slot waits on at its place in the line, and
 // ends with the engine. Virtual time has no late wake-ups, so the test serves the callers.
 func TestLateCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := Start(Config{
-			Store: memory.New(), Cluster: "c", Replica: "r", Rand: rand.New(rand.NewPCG(1, 2)),
-			Log: slog.New(slog.DiscardHandler),
-		})
-		topic, err := policy.ParseTopic("kafka://acme/shop/orders")
-		require.NoError(t, err)
-		strict := policy.Policy{
-			MessageRate: policy.Rate{Permits: 1, Period: time.Hour},
-			Sharing:     policy.Sharing{Mode: policy.Strict},
-		}
-		set, err := policy.NewSet([]policy.Entry{{Scope: policy.TopicScope(topic), Settings: strict}})
-		require.NoError(t, err)
-		e.ApplyPolicies(policy.Snapshot{Set: set, Identity: "store", Revision: 1})
-		var h Handle
-		require.NoError(t, e.Open(&h, resolve.Lane{Topic: topic, Subscription: "billing"}))
-		l := h.Lane
-		_, err = l.Acquire(t.Context(), 1, -1) // the first slot is free
+		e, l := open(t, oneAnHour)
+		_, err := l.Acquire(t.Context(), 1, -1) // the first slot is free
 		require.NoError(t, err)
 
 		time.Sleep(time.Second)

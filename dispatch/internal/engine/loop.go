@@ -141,10 +141,12 @@ func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out 
 	e.takeWoken(now)
 	clear(answered)
 	out = answered[:0]
-	for _, l := range e.takeTouched() {
+	touched := e.takeTouched()
+	for _, l := range touched {
 		l.touched.Store(false) // a caller that comes from now on touches it again
 		out = l.step(t, now, out)
 	}
+	clear(touched) // so that its memory, which is used again, keeps no lane that has ended
 	for _, lanes := range []*dueLanes{&e.due, &e.paced} {
 		// Each step of a lane sets when it is due again, after now.
 		for lanes.next() <= now && (len(out) < maxBatch || !e.instant) {
@@ -221,6 +223,7 @@ func (e *Engine) do(out []sending) {
 	e.store.Do(context.Background(), requests)
 	now := e.clock(time.Now())
 	for i := range out {
+		out[i].request.Check()
 		out[i].answeredAt = now
 	}
 }

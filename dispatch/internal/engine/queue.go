@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 )
@@ -31,15 +32,32 @@ func (q *queue) init(running context.Context, e *Engine) {
 	q.names = map[string]queued{}
 	q.listen = sync.OnceFunc(func() {
 		if waker, ok := e.store.(Waker); ok {
-			e.running.Go(func() {
-				err := waker.Wakes(running, e.env.Process, e.noteWoken)
-				if err != nil && running.Err() == nil {
-					e.log.Warn("callers that queue for strict slots are not woken early; "+
-						"they ask again when their turn is expected", "error", err)
-				}
-			})
+			e.running.Go(func() { e.awaitWakes(running, waker) })
 		}
 	})
+}
+
+// wakesAgain is how long after an error the store's Waker is called again.
+const wakesAgain = 10 * time.Second
+
+// awaitWakes listens to the store's Waker until running ends.
+func (e *Engine) awaitWakes(running context.Context, waker Waker) {
+	for logged := false; ; {
+		err := waker.Wakes(running, e.env.Process, e.noteWoken)
+		if err == nil || running.Err() != nil {
+			return
+		}
+		if !logged {
+			logged = true
+			e.log.Warn("callers that queue for strict slots are not woken early; "+
+				"they ask again when their turn is expected", "error", err)
+		}
+		select {
+		case <-running.Done():
+			return
+		case <-time.After(wakesAgain):
+		}
+	}
 }
 
 // expect has the store's words for a share reach it.

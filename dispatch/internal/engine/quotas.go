@@ -37,11 +37,20 @@ func (e *Engine) ApplyRates(rates quota.Rates, at float64) {
 	}
 }
 
-// HasQuotas reports whether a quota applies to a lane.
-func (e *Engine) HasQuotas() bool {
+// Quotas returns the throttling ids whose quotas apply to lanes, sorted.
+func (e *Engine) Quotas() []quota.ID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.withQuota > 0
+	if e.withQuota == 0 {
+		return nil
+	}
+	ids := map[quota.ID]bool{}
+	for _, l := range e.lanes {
+		if id := l.Quota(); id != nil {
+			ids[*id] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(ids))
 }
 
 // setQuota sets whose quota applies to the lane; nil = none does.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
 // TestStarted: messages of each throttling id with a quota are counted until they are taken out,
@@ -16,9 +16,9 @@ func TestStarted(t *testing.T) {
 	policies := "quota tenant:acme total=163840000\nquota tag:bulk total=163840000\n" +
 		orders + " messageRate=5000"
 	run(t, 0, policies, func(t *testing.T, e *fixture) {
-		assert.False(t, e.HasQuotas())
+		assert.Empty(t, e.Quotas())
 		a, b := e.open(""), e.open("bulk")
-		assert.True(t, e.HasQuotas())
+		assert.Equal(t, []quota.ID{"tag:bulk", "tenant:acme"}, e.Quotas())
 		assert.Equal(t, quota.ID("tenant:acme"), *a.Lane.Quota())
 		assert.Equal(t, quota.ID("tag:bulk"), *b.Lane.Quota())
 		for range 30 {
@@ -61,8 +61,8 @@ func TestApplyRates(t *testing.T) {
 	})
 }
 
-func quotaRevision(seconds int64) resolve.Revision {
-	return resolve.Revision{Identity: resolve.QuotaRevisions, Number: seconds * 1e6}
+func quotaRevision(seconds int64) schedule.Revision {
+	return schedule.Revision{Number: seconds * 1000}
 }
 
 // TestRatesTimely: the store's clock of the rates is the revision of quotas for a second.

@@ -60,6 +60,18 @@ func (e *Engine) States(activeOnly bool, max int) []State {
 	return states
 }
 
+// Limited reports whether a limit applies to any lane.
+func (e *Engine) Limited() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, l := range e.lanes {
+		if len(l.limits.all) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func byName(a, b *Lane) int {
 	x, y := &a.id, &b.id
 	return cmp.Or(

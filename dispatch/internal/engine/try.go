@@ -120,7 +120,7 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 // refuseTries answers the callers that do not wait and that got no slot.
 func (l *Lane) refuseTries(t time.Time, now float64) {
 	a := l.admission.Load()
-	if !l.Waited() || a == nil {
+	if a == nil {
 		return
 	}
 	next := t.Add(tick)

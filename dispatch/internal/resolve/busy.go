@@ -35,7 +35,7 @@ func (s *Subscription) addBusy(t Terms, lane Lane, p policy.Policy, r Reports) {
 		Pace: Pace{
 			Mode: policy.Fair, Rate: busy.Max, Round: time.Duration(p.Round).Seconds(), Rule: rule,
 		},
-		Revision: Revision{t.Policies.Identity, t.Policies.Revision},
+		Revision: Revision(t.Policies),
 	})
 }
 

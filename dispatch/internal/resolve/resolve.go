@@ -63,10 +63,11 @@ type Limit struct {
 	OnOutage policy.OnOutage
 	Split    Split
 	Groups   Groups
-	Revision Revision
+	Revision schedule.Revision // at which the limit last changed
 }
 
-// A Pace has the settings whose change advances the revision of a limit.
+// A Pace has the settings whose change advances the revision of a limit, beside those of
+// Groups.Terms.
 type Pace struct {
 	Mode        policy.SharingMode
 	Rate        float64 // permits a second
@@ -91,20 +92,10 @@ type Groups struct {
 	Own   string // the worker group of this process
 }
 
-// A Revision is the revision at which a limit last changed. Revisions of different policy stores
-// cannot be compared.
-type Revision struct {
-	Identity string // of the policy store
-	Number   int64
-}
-
-// QuotaRevisions is the Identity of the revisions of quota limits: microseconds of the permit
-// store's clock.
-const QuotaRevisions = "quota"
-
-// Resolve returns the limits that apply to the messages of a lane.
-func Resolve(t Terms, lane Lane, r Reports) Subscription {
-	e := t.Policies.Set.Resolve(t.Cluster, lane.Topic, lane.Subscription)
+// Resolve returns the limits that apply to the messages of a lane. m are the patterns that match
+// its topic, if they are known.
+func Resolve(t Terms, lane Lane, m policy.Matches, r Reports) Subscription {
+	e := t.Policies.Set.ResolveMatched(t.Cluster, lane.Topic, lane.Subscription, m)
 	p := e.Subscription.WithDefaults()
 	s := Subscription{
 		Shadow: p.Mode == policy.Shadow && !p.IsPaused(), Paused: p.IsPaused(),
@@ -128,6 +119,11 @@ func Resolve(t Terms, lane Lane, r Reports) Subscription {
 	return s
 }
 
+// Revision returns the revision of policies.
+func Revision(s policy.Snapshot) schedule.Revision {
+	return schedule.Revision{Epoch: s.Epoch, Number: s.Revision}
+}
+
 // soleWeight is the weight of a subscription in a limit that it shares with no other.
 const soleWeight = 1
 
@@ -142,7 +138,7 @@ type sharer struct {
 func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by sharer) {
 	limit := Limit{
 		Sharer: by.name, Weight: by.weight, OnOutage: p.OnOutage,
-		Revision: Revision{t.Policies.Identity, t.Policies.Revision},
+		Revision: Revision(t.Policies),
 		Pace:     Pace{Mode: policy.Fair, Round: time.Duration(p.Round).Seconds()},
 	}
 	ofTopic := scope.Kind == policy.TopicKind || scope.Kind == policy.SubscriptionKind
@@ -255,12 +251,12 @@ func Requote(t Terms, lane Lane, limit Limit) Limit {
 	return limit
 }
 
-// quote sets the rate of a quota. The revision is the permit store's clock, 0 if that is not
-// known.
+// quote sets the rate of a quota. The revision is the permit store's clock in milliseconds, 0 if
+// that or the rate is not known: then the rate replaces none that the schedule has.
 func (m *Limit) quote(t Terms, id policy.Scope, q policy.EffectiveQuota) {
 	m.Rate = min(busy.Max, max(minQuotaRate, t.Rates.Of(id, q, t.RatesAt)))
-	m.Revision = Revision{Identity: QuotaRevisions}
-	if t.RatesTimely {
-		m.Revision.Number = int64(t.RatesAt * float64(time.Second/time.Microsecond))
+	m.Revision = schedule.Revision{}
+	if t.RatesTimely && t.Rates.Read(id) {
+		m.Revision.Number = int64(t.RatesAt * float64(time.Second/time.Millisecond))
 	}
 }

@@ -95,7 +95,7 @@ func limits(t *testing.T, lines []string) (out []string) {
 		}
 	}
 	terms.Policies.Set = throttletest.SetOf(t, strings.Join(policies, "\n"))
-	return describe(resolve.Resolve(terms, lane, reports))
+	return describe(resolve.Resolve(terms, lane, policy.Matches{}, reports))
 }
 
 func lane(o resolve.Owner) resolve.Lane {
@@ -162,7 +162,7 @@ func limit(l resolve.Limit) string {
 	w.add(l.Weight != 1, "weight %g", l.Weight)
 	w.add(l.Reserved != 0, "reserved %g/s", l.Reserved)
 	w.add(l.OnOutage != policy.OutageShare, "onOutage %s", l.OnOutage)
-	w.add(l.Revision != resolve.Revision{Identity: "store", Number: 7}, "revision %v", l.Revision)
+	w.add(l.Revision != schedule.Revision{Number: 7}, "revision %v", l.Revision)
 	w.add(l.ExemptsCaughtUp, "exempts")
 	return strings.Join(w, ", ")
 }
@@ -182,13 +182,13 @@ func TestRequote(t *testing.T) {
 		Cluster: "c", RatesAt: 2000,
 		Policies: policy.Snapshot{Set: set, Identity: "store", Revision: 7},
 	}
-	was := resolve.Resolve(terms, lane(resolve.Owner{}), resolve.Reports{}).Messages[0]
+	was := resolve.Resolve(terms, lane(resolve.Owner{}), policy.Matches{}, resolve.Reports{}).Messages[0]
 	assert.Equal(t, 10.0, was.Rate, "the total")
 	terms.RatesTimely = true
 	terms.Rates = quota.Rates{Time: 2000, Rates: map[quota.ID]quota.Rate{"tenant:acme": {Rate: 3}}}
 	now := resolve.Requote(terms, lane(resolve.Owner{}), was)
 	assert.Equal(t, 3.0, now.Rate)
-	read := resolve.Revision{Identity: resolve.QuotaRevisions, Number: 2_000_000_000}
+	read := schedule.Revision{Number: 2_000_000}
 	assert.Equal(t, read, now.Revision)
 	now.Rate, now.Revision = was.Rate, was.Revision
 	assert.Equal(t, was, now)

@@ -2,7 +2,6 @@ package sharing
 
 import (
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
-	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
@@ -12,19 +11,20 @@ import (
 type batches struct {
 	*Share
 	outageShare
-	rev        resolve.Revision // of the limit that the batches were allocated under
-	top        float64          // the limit's rate, and
-	ramp       schedule.Ramp    // the ramp to it, by which permits are released
-	step       uint64           // the last one of the loop
-	demand     Demand           // at the last step
-	sentDemand float64          // permits a second that the last request was made for
-	shareAt    float64          // when the share was last told
-	round      float64          // that the schedule told, seconds; 0 = the limit's
-	turnAt     float64          // while the line is full, no request before: see fair.turn
-	keepUntil  float64          // no handles: no request, and what is held then goes back; 0 = handles
-	lowered    bool             // the limit has become lower since the last request
-	gone       bool             // no callers: nothing is requested until one waits
-	handBackAt float64          // when held grants gave permits back that may be unused; 0 = none
+	rev        schedule.Revision // of the limit that the batches were allocated under
+	top        float64           // the limit's rate, and
+	ramp       schedule.Ramp     // the ramp to it, by which permits are released
+	step       uint64            // the last one of the loop
+	demand     Demand            // at the last step
+	sentDemand float64           // permits a second that the last request was made for
+	shareAt    float64           // when the share was last told
+	shareFor   float64           // permits a second that were wanted when it was told
+	round      float64           // that the schedule told, seconds; 0 = the limit's
+	turnAt     float64           // while the line is full, no request before: see fair.turn
+	keepUntil  float64           // no handles: no request, and what is held then goes back; 0 = open
+	lowered    bool              // the limit has become lower since the last request
+	gone       bool              // no callers: nothing is requested until one waits
+	handBackAt float64           // when held grants gave permits back that may be unused; 0 = none
 }
 
 // Advance releases the permits that are due.
@@ -67,7 +67,7 @@ func (b *batches) adjust(now float64) {
 		rate = min(rate, from)
 	}
 	if f := rate / b.rate; b.rate > 0 {
-		b.share *= f
+		b.share, b.shareFor = b.share*f, b.shareFor*f
 		if b.ownDue > now {
 			b.ownDue = now + (b.ownDue-now)/f
 		}

@@ -133,13 +133,6 @@ func (b *Bucket) Empty() bool { return b.avail.Load() <= 0 }
 // Refuse counts n permits as refused: demand for the next step.
 func (b *Bucket) Refuse(n int64) { b.refused.Store(n) }
 
-// ClearRefused ends a step. Most steps have nothing to clear, and a store costs more than a load.
-func (b *Bucket) ClearRefused() {
-	if b.refused.Load() != 0 {
-		b.refused.Store(0)
-	}
-}
-
 // Refused reports whether the bucket is empty and a caller was refused since the last step, and
 // when to come back.
 func (b *Bucket) Refused() (next time.Time, yes bool) {
@@ -279,7 +272,8 @@ func (b *batch) skip(then float64) int64 {
 }
 
 // age drops the batches that are spent, and takes out those that have expired: their unspent
-// permits go back with the next request, if that is sent within a round.
+// permits go back with the next request, if that is sent within a round. If the loop comes later
+// than that, as after a pause of the process, their slots are over, and they are lost.
 func (b *Bucket) age(now, round float64) {
 	for len(b.batches) > 0 {
 		oldest := &b.batches[0]
@@ -295,7 +289,11 @@ func (b *Bucket) age(now, round float64) {
 		if spent && now-oldest.started < round/2 {
 			b.quick = float64(oldest.n)
 		}
-		b.expire(now, b.withdraw(unspent)+oldest.left)
+		if n := b.withdraw(unspent) + oldest.left; now <= oldest.expires+round {
+			b.expire(now, n)
+		} else {
+			b.lost += n
+		}
 		b.batches = slices.Delete(b.batches, 0, 1)
 	}
 	if stray := b.avail.Load(); len(b.batches) > 0 || stray <= 0 {
@@ -317,11 +315,19 @@ func (b *Bucket) expire(now float64, n int64) {
 	}
 }
 
-// cancel lets the batch that has not started expire.
+// cancel lets the batch that has not started expire. The one before it was spread until then, and
+// now goes on at its own pace.
 func (b *Bucket) cancel(now float64) {
-	if next := b.upcoming(now); next != nil {
-		b.expire(now, next.left)
-		b.batches = b.batches[:len(b.batches)-1]
+	next := b.upcoming(now)
+	if next == nil {
+		return
+	}
+	b.expire(now, next.left)
+	b.batches = b.batches[:len(b.batches)-1]
+	b.end = min(b.end, now+1/b.rate)
+	if running := b.current(); running != nil && running.started > 0 {
+		running.gap = running.minGap
+		running.due = min(running.due, now+running.gap)
 	}
 }
 

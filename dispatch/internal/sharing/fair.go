@@ -1,6 +1,8 @@
 package sharing
 
 import (
+	"math"
+
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
@@ -11,6 +13,7 @@ import (
 type fair struct {
 	batches
 	carry schedule.Carry // from the last reply
+	paced float64        // the line's rate that the carried round is for, permits a second; 0 = none
 }
 
 func newFair(s *Share) *fair { return &fair{batches: batches{Share: s}} }
@@ -21,7 +24,35 @@ const maxTurn = 2.0
 
 // Next requests as many permits as this replica may have use for.
 func (f *fair) Next(now float64, d Demand) *permits.Request {
-	return f.request(now, f.next(now, d, false))
+	o := f.next(now, d, false)
+	if o == (order{}) && now >= f.lookAt(now) {
+		return f.allocate(now, schedule.Request{Carry: f.carry})
+	}
+	return f.request(now, o)
+}
+
+// WakeAt is when the next step is due.
+func (f *fair) WakeAt(now float64) float64 {
+	return min(f.batches.WakeAt(now), f.lookAt(now))
+}
+
+// minLook is the shortest time between a request and one that only asks for the line's end, in
+// seconds.
+const minLook = 1.0
+
+// lookAt is when to ask for the line's end, +Inf if never: callers wait for a batch that starts
+// much later than the replica's share explains. Slots before it may have been given back, as after
+// a lower rate, or the line may be lost; then the batch goes back, and another one is requested.
+func (f *fair) lookAt(now float64) float64 {
+	next := f.upcoming(now)
+	if next == nil || f.pending || f.demand.Waiting == 0 {
+		return math.Inf(1)
+	}
+	at := max(f.sent+minLook, f.retryAt)
+	if next.due-at <= 2*float64(next.n)*f.perPermit()+4*max(f.round, f.Limit.Round) {
+		return math.Inf(1)
+	}
+	return at
 }
 
 // Drain gives back all permits.
@@ -40,6 +71,9 @@ func (f *fair) request(now float64, o order) *permits.Request {
 	case o.want == 0:
 		return nil
 	}
+	if f.rev != f.Limit.Revision {
+		f.pace(f.rate)
+	}
 	return f.allocate(now, schedule.Request{
 		Demand: f.pressure(now, f.sentDemand), Want: o.want, Carry: f.carry,
 	})
@@ -53,6 +87,8 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	}
 	request, reply := &r.Allocate.Request, &r.Allocate.Reply
 	f.carry, f.round = reply.Carry, reply.Carry.Round
+	f.pace(reply.Rate)
+	f.over = max(minOver, f.round)
 	if told := reply.Carry.Shifts - request.Carry.Shifts; told > 0 && f.slow(r.Allocate, usual) {
 		// The store's clock has not stepped: the next request says so.
 		f.carry.Shifts -= told
@@ -60,9 +96,12 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	}
 	f.endOutage(now, reply.Since > f.done-f.cutAt)
 	if reply.N == 0 {
+		if next := f.upcoming(now); next != nil && f.done+reply.Start < next.due-f.Limit.Round {
+			f.cancel(now)
+		}
 		return
 	}
-	f.share, f.shareAt, f.rev = reply.Share, now, f.sentRev
+	f.share, f.shareFor, f.shareAt, f.rev = reply.Share, request.Demand, now, f.sentRev
 	f.turnAt = now + f.turn(reply)
 	if (f.Limit.Ramp.Over > 0 || f.Limit.Rule.Mode != busy.None) && f.sentRev == f.Limit.Revision {
 		f.rate = reply.Rate
@@ -70,6 +109,16 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	f.allocations++
 	gap := reply.Gap * reply.Rate / f.rate
 	f.add(int64(reply.N), f.done+reply.Start, gap, f.sent, f.life(reply.N), f.Limit.Round)
+}
+
+// pace shortens the round when the line's rate has risen: the lower rate had stretched it, and the
+// schedule changes it by a quarter in each request. The time of requests stretches it at any rate.
+func (f *fair) pace(rate float64) {
+	if least := max(f.Limit.Round, 3*f.rtt()); 0 < f.paced && f.paced < rate && f.round > least {
+		f.round = max(least, f.round*f.paced/rate)
+		f.carry.Round = f.round
+	}
+	f.paced = rate
 }
 
 // slow reports whether a request took so much longer than usual that the store's clock need not
@@ -98,11 +147,7 @@ func (f *fair) turn(reply *schedule.Reply) float64 {
 // life is how long n permits of the last request may lie unspent: a round, the time in which the
 // replica gets one permit, or as long as its callers take for them.
 func (f *fair) life(n float64) float64 {
-	turn := maxTurn
-	if f.share > 1e-6 { // else guaranteed minimums take all
-		turn = 1 / f.share
-	}
-	life := max(f.round, f.Limit.Round, turn)
+	life := max(f.round, f.Limit.Round, f.perPermit())
 	if f.sentDemand > 0 {
 		life = max(life, 1.3*n/f.sentDemand)
 	}
@@ -110,6 +155,14 @@ func (f *fair) life(n float64) float64 {
 		life = max(life, 1.3*f.patience)
 	}
 	return life
+}
+
+// perPermit is the time in which the replica gets one permit, in seconds.
+func (f *fair) perPermit() float64 {
+	if f.share > 1e-6 { // else guaranteed minimums take all
+		return 1 / f.share
+	}
+	return maxTurn
 }
 
 // Keep has a share in fair mode keep what it holds for a new handle until then, and reports

@@ -19,7 +19,7 @@ func TestFairTwoBatches(t *testing.T) {
 		c.callers = 1
 		c.far(rtt)
 		if rtt == 0 {
-			c.env.Timeout = 0
+			c.env.Timeout = constant(0)
 		}
 		w.run(1)
 		most := 0
@@ -187,6 +187,98 @@ func TestFairWakesAtItsTurn(t *testing.T) {
 	assert.Zero(t, c.once)
 }
 
+// TestFairLooks: a replica whose next batch starts late asks once a second where the line ends. It
+// keeps its place, unless a new batch would start sooner.
+func TestFairLooks(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(w *world)
+		got    float64 // in the second that begins a second after the change
+	}{
+		"the slots of others stay": {func(*world) {}, 1}, // the last ones, spread until the batch starts
+		"others give theirs back":  {func(w *world) { w.state.Tail -= 4 }, 100},
+		"the line is lost":         {func(w *world) { w.state = schedule.State{} }, 100},
+	} {
+		w := newWorld()
+		one := w.join(limited(policy.Fair, 100))
+		one.callers = 1
+		w.run(1)
+		w.state.Tail += 5 // slots of others
+		w.run(1.5)
+		asks, from := len(w.requests), w.now
+		c.change(w)
+		w.run(2)
+		assert.InDelta(t, c.got, one.between(from+1.1, from+2), 12, name)
+		if c.got < 100 {
+			assert.InDelta(t, 2, len(w.requests)-asks, 1, name)
+			w.run(3)
+			assert.Greater(t, one.between(from+2, w.now), 100, name)
+		}
+	}
+}
+
+// TestFairLooksOften: what a replica had spread until a far batch, and what it releases after it,
+// goes on at the limit's pace when that batch goes back.
+func TestFairLooksOften(t *testing.T) {
+	for _, rate := range []float64{5, 20, 40, 60, 1000} {
+		for _, behind := range []float64{5, 30} {
+			for _, later := range []float64{0.1, 1.5, 4} {
+				w := newWorld()
+				c := w.join(limited(policy.Fair, rate))
+				c.callers = 1
+				w.run(1)
+				w.state.Tail += behind // slots of others
+				w.run(later)
+				w.state = schedule.State{}
+				from := w.now
+				w.run(4)
+				what := fmt.Sprintf("%v/s, %v s behind others for %v s", rate, behind, later)
+				assert.InDelta(t, 2*rate, c.between(from+2, from+4), 2+rate/10, what)
+			}
+		}
+	}
+}
+
+// TestFairPace: a round that a low rate has stretched ends with the low rate.
+func TestFairPace(t *testing.T) {
+	w := newWorld()
+	for range 5 {
+		w.join(limited(policy.Fair, 10)).callers = 1
+	}
+	w.run(10)
+	f := w.clients[0].Mode.(*fair)
+	assert.Greater(t, f.round, 0.3)
+	for _, c := range w.clients {
+		c.Apply(at(c.Limit, 1000))
+		c.touch()
+	}
+	w.run(0.05)
+	for _, c := range w.clients {
+		assert.InDelta(t, 0.1, c.Mode.(*fair).round, 0.03)
+	}
+}
+
+// TestFairPaceFar: a round that the time of requests has stretched stays when the rate rises.
+func TestFairPaceFar(t *testing.T) {
+	for _, rtt := range []float64{0.15, 0.45} {
+		w := newWorld()
+		for range 3 {
+			c := w.join(limited(policy.Fair, 400))
+			c.callers, c.rtt, c.env.Timeout = 1, rtt, constant(2)
+		}
+		w.run(10)
+		for _, c := range w.clients {
+			c.Apply(at(c.Limit, 4000))
+			c.touch()
+		}
+		w.run(4)
+		got := 0
+		for _, c := range w.clients {
+			got += c.between(w.now-2, w.now)
+		}
+		assert.InDelta(t, 8000, got, 400, "%v s away", rtt)
+	}
+}
+
 // TestFairChangedRate: held permits are released at the new rate, before the store is asked.
 func TestFairChangedRate(t *testing.T) {
 	for _, rate := range []float64{10, 100, 1000} {
@@ -295,4 +387,30 @@ func ExampleShare() {
 	c.Advance(Time{Now: 1}, Demand{})
 	fmt.Println(r.Allocate.Reply.N, "permit, and", c.Take(5), "to take")
 	// Output: 1 permit, and 1 to take
+}
+
+// TestFairFarStore: a limit is used in full, and hardly exceeded in any second, however long the
+// permit store takes to answer, up to half a second. The wait for an answer is not taken for a
+// pause of the callers.
+func TestFairFarStore(t *testing.T) {
+	for _, rtt := range []float64{0.05, 0.15, 0.25, 0.45} {
+		for _, rate := range []float64{10, 400, 5000} {
+			for _, n := range []int{1, 3, 20} {
+				w := newWorld()
+				for range n {
+					c := w.join(limited(policy.Fair, rate))
+					c.callers, c.rtt, c.env.Timeout = 1, rtt, constant(2)
+					w.run(0.13)
+				}
+				w.run(10)
+				from, got := w.now, 0
+				w.run(20)
+				for _, c := range w.clients {
+					got += c.between(from, w.now)
+				}
+				assert.LessOrEqual(t, w.most(1), 1+int(rate*1.11), "%d replicas, %v s away, %v/s", n, rtt, rate)
+				assert.InDelta(t, 20*rate, got, 20*rate*3/100, "%d replicas, %v s away, %v/s", n, rtt, rate)
+			}
+		}
+	}
 }

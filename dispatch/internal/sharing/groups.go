@@ -13,14 +13,15 @@ import (
 // group, and from what other groups leave. See [pool.Division].
 type groups struct {
 	batches
-	member string  // this share's name in its group
-	joined bool    // the store knows the member
-	period int64   // the one last drawn from
-	own    int64   // permits drawn in it that were the own group's
-	before int64   // and in the period before
-	unpaid int64   // permits taken without the store, since it was last available
-	again  float64 // the next request, whatever is wanted: a member that is silent is forgotten
-	drawAt float64 // no draw before: nothing was left
+	member string     // this share's name in its group
+	joined bool       // the store knows the member
+	period int64      // the one last drawn from
+	own    int64      // permits drawn in it that were the own group's
+	before int64      // and in the period before
+	unpaid int64      // permits taken without the store, since it was last available
+	terms  pool.Terms // in force, from the last answer
+	again  float64    // the next request, whatever is wanted: a member that is silent is forgotten
+	drawAt float64    // no draw before: nothing was left
 }
 
 func newGroups(s *Share) *groups {
@@ -31,7 +32,7 @@ func newGroups(s *Share) *groups {
 // Advance releases the permits that are due. While the store is unavailable, the replica goes on
 // with its own group's permits once the others have noticed its silence.
 func (g *groups) Advance(t Time, d Demand) {
-	g.mayNot = g.share == 0 || !g.Limit.Groups.Terms.MayGoOn(t.Now-g.failedAt)
+	g.mayNot = g.share == 0 || !g.terms.MayGoOn(t.Now-g.failedAt)
 	before := g.ownReleased
 	g.batches.Advance(t, d)
 	g.unpaid = min(g.unpaid+g.ownReleased-before, g.before)
@@ -74,7 +75,8 @@ func (g *groups) draw(now, want float64, leave bool) *permits.Request {
 	}
 	l := &g.Limit
 	d := &permits.Draw{
-		Terms: l.Groups.Terms, Rate: l.Rate, Ramp: l.Ramp, Active: want > 0 || g.demand.Waiting > 0,
+		Terms: l.Groups.Terms, Rate: l.Rate, Ramp: l.Ramp, Rev: l.Revision,
+		Active: want > 0 || g.demand.Waiting > 0,
 		Visit: pool.Visit{
 			Group: l.Groups.Own, Member: g.member, Want: int64(math.Ceil(want)), Back: g.expired,
 			Period: g.period, Spent: g.unpaid, Leave: leave,
@@ -87,32 +89,43 @@ func (g *groups) draw(now, want float64, leave bool) *permits.Request {
 // Answered takes in what was drawn.
 func (g *groups) Answered(r *permits.Request, done, now float64) {
 	if !g.settle(r, done, now) {
+		if g.conflicts > 0 {
+			g.retryAt = now + g.crowded(max(g.Limit.Round, g.round), r.Draw.Terms.TTL/4)
+		}
 		return
 	}
 	g.endOutage(now, false)
 	visit, drawn := &r.Draw.Visit, &r.Draw.Drawn
+	g.terms = r.Draw.InForce
 	if drawn.Period != g.period {
-		if g.before = 0; drawn.Period == g.period+1 {
-			g.before = g.own
+		g.before = 0
+		if periods := drawn.Period - g.period; periods > 0 {
+			g.before = g.own / periods // members of large groups do not visit in each
 		}
 		g.period, g.own = drawn.Period, 0
 	}
 	g.own += drawn.Own
 	g.noGroup.Store(!drawn.Known)
 	g.unpaid = max(0, g.unpaid-visit.Spent)
-	g.again = now + r.Draw.Terms.TTL/20
-	g.share, g.shareAt, g.rev = float64(g.before)/r.Draw.Terms.Period, now, g.sentRev
+	g.share, g.shareAt, g.rev = float64(g.before)/g.terms.Period, now, g.sentRev
+	g.shareFor = g.share
 	if g.Limit.Ramp.Over > 0 && g.sentRev == g.Limit.Revision {
 		g.rate = r.Draw.Allowed
 	}
+	jitter := 0.75 + g.env.Rand.Float64()/2
+	g.round, g.again = g.Limit.Round, now+g.terms.TTL/20
+	if drawn.Spacing > g.round {
+		g.round, g.drawAt = drawn.Spacing, now+drawn.Spacing*jitter
+		g.again = max(g.again, g.drawAt) // a visit that draws shows presence, too
+	}
 	if drawn.N == 0 {
 		if visit.Want > 0 {
-			g.drawAt = now + drawn.Again*(0.75+g.env.Rand.Float64()/2)
+			g.drawAt = max(g.drawAt, now+drawn.Again*jitter)
 		}
 		return
 	}
 	g.allocations++
-	life := max(g.Limit.Round, min(1.3*float64(drawn.N)/max(g.sentDemand, 1e-9), r.Draw.Terms.Period))
+	life := max(g.Limit.Round, min(1.3*float64(drawn.N)/max(g.sentDemand, 1e-9), g.terms.Period))
 	g.add(drawn.N, g.done, 1/g.rate, g.sent, life, g.Limit.Round)
 }
 

@@ -43,6 +43,24 @@ func TestGroupsDraw(t *testing.T) {
 	assert.False(t, a.NoGroup())
 }
 
+// TestGroupsOldTerms: a replica that is cut off from the policy store, with a higher rate and
+// another period, takes part by the terms of the others.
+func TestGroupsOldTerms(t *testing.T) {
+	w := newWorld()
+	was := grouped("us")
+	was.Rate, was.Groups.Terms.Permits, was.Groups.Terms.Period = 5000, 50_000, 10
+	l := grouped("eu")
+	l.Revision.Number = was.Revision.Number + 1
+	a, b := w.join(l), w.join(was)
+	a.callers, b.callers = 1, 1
+	w.run(4)
+	from := w.now
+	w.run(10)
+	assert.InDelta(t, 500, a.between(from, w.now), 30)
+	assert.InDelta(t, 500, b.between(from, w.now), 30)
+	assert.InDelta(t, 50, b.State(w.now).Share, 3, "of the period in force")
+}
+
 // TestGroupsWait: after a draw that found nothing, the next one is when there may be something, or
 // when the limit has changed.
 func TestGroupsWait(t *testing.T) {
@@ -142,10 +160,12 @@ func TestGroupsAnswers(t *testing.T) {
 		{pool.Drawn{N: 1, Own: 1, Period: 8, Known: true}, 1, 5, 8, 7},
 		{pool.Drawn{Period: 9, Again: 0.5, Known: true}, 0, 1, 9, 7},
 		{pool.Drawn{N: 1, Own: 1, Period: 12}, 1, 0, 12, 8}, // some periods were missed
+		{pool.Drawn{N: 6, Own: 6, Period: 12, Known: true}, 7, 0, 12, 14},
+		{pool.Drawn{N: 1, Own: 1, Period: 14, Known: true}, 1, 3, 14, 15}, // what was drawn was for two
 	} {
 		now := 2 + float64(i)/100
 		r := g.draw(now, 5, false)
-		r.Draw.Drawn, r.Draw.Now = a.drawn, now
+		r.Draw.Drawn, r.Draw.InForce, r.Draw.Now = a.drawn, r.Draw.Terms, now
 		c.Answered(r, now, now)
 		assert.Equal(t, a.own, g.own, "row %d", i)
 		assert.Equal(t, a.before, g.before, "row %d", i)
@@ -206,15 +226,44 @@ func TestGroupsDrawTells(t *testing.T) {
 	assert.EqualValues(t, 5, g.draw(1, 5, false).Draw.Visit.Want)
 }
 
+// TestGroupsOfMany: members of large groups, whose draws are far apart, get the limit all the same,
+// and do not visit the store more often to show their presence.
+func TestGroupsOfMany(t *testing.T) {
+	for _, n := range []struct{ eu, us int }{{40, 40}, {99, 1}, {100, 100}} {
+		w := newWorld()
+		for i := range n.eu + n.us {
+			own := "eu"
+			if i >= n.eu {
+				own = "us"
+			}
+			l := grouped(own)
+			l.Rate, l.Groups.Terms.Permits, l.Groups.Terms.TTL = 1000, 1000, 5
+			w.join(l).callers = 1
+		}
+		w.run(3)
+		from, before := w.now, len(w.requests)
+		w.run(2)
+		got := map[string]int{}
+		for _, c := range w.clients {
+			got[c.Limit.Groups.Own] += c.between(from, w.now)
+		}
+		assert.InDelta(t, 2000, got["eu"]+got["us"], 100, "%v", n)
+		assert.InDelta(t, 1000, got["us"], 150, "%v", n)
+		assert.LessOrEqual(t, float64(len(w.requests)-before), 2/0.004*1.1, "%v", n)
+	}
+}
+
 // TestGroupsIdle: an idle replica gives back its permits at once.
 func TestGroupsIdle(t *testing.T) {
 	w := newWorld()
 	c := w.join(grouped("eu"))
-	c.callers = 1
-	w.run(3)
-	c.callers = 0
-	w.run(0.3)
-	assert.Zero(t, c.Held())
+	for range 5 { // at some of these times, there is little to give back
+		c.callers = 1
+		w.run(2.99)
+		c.callers = 0
+		w.run(0.3)
+		assert.Zero(t, c.Held())
+	}
 	back := int64(0)
 	for _, r := range w.requests {
 		back += r.Draw.Visit.Back
@@ -229,10 +278,10 @@ func TestGroupsPeriod(t *testing.T) {
 	l.Groups.Terms.Permits, l.Groups.Terms.Period = 200, 2
 	c := w.join(l)
 	r := c.groups().draw(1, 5, false)
-	r.Draw.Drawn = pool.Drawn{N: 80, Own: 80, Period: 7, Known: true}
+	r.Draw.Drawn, r.Draw.InForce = pool.Drawn{N: 80, Own: 80, Period: 7, Known: true}, r.Draw.Terms
 	c.Answered(r, 1, 1)
 	r = c.groups().draw(2, 5, false)
-	r.Draw.Drawn = pool.Drawn{N: 1, Own: 1, Period: 8, Known: true}
+	r.Draw.Drawn, r.Draw.InForce = pool.Drawn{N: 1, Own: 1, Period: 8, Known: true}, r.Draw.Terms
 	c.Answered(r, 2, 2)
 	assert.InDelta(t, 40, c.State(2).Share, 1e-9)
 	assert.EqualValues(t, 2, c.State(2).Allocations)
@@ -245,7 +294,7 @@ func TestGroupsSpread(t *testing.T) {
 	for range 300 {
 		c := w.join(grouped("eu"))
 		r := c.groups().draw(1, 5, false)
-		r.Draw.Drawn = pool.Drawn{Period: 7, Again: 0.4, Known: true}
+		r.Draw.Drawn, r.Draw.InForce = pool.Drawn{Period: 7, Again: 0.4, Known: true}, r.Draw.Terms
 		c.Answered(r, 1, 1)
 		low, high = min(low, c.groups().drawAt), max(high, c.groups().drawAt)
 	}
@@ -287,7 +336,7 @@ func TestGroupsToldOnce(t *testing.T) {
 	g.unpaid, g.before, g.period = 5, 50, 7
 	r := g.draw(1, 0, false)
 	assert.EqualValues(t, 5, r.Draw.Visit.Spent)
-	r.Draw.Drawn = pool.Drawn{Period: 7, Known: true}
+	r.Draw.Drawn, r.Draw.InForce = pool.Drawn{Period: 7, Known: true}, r.Draw.Terms
 	c.Answered(r, 1, 1)
 	assert.Zero(t, g.draw(1, 0, false).Draw.Visit.Spent)
 }

@@ -50,19 +50,28 @@ func (b *batches) releaseOwn(now float64, d Demand) {
 	b.ownDue += float64(k) * gap
 }
 
-// lastShare is the share last told. If that was long before the outage, other replicas may have it
-// now: a hundredth of the limit then, so that a hundred such replicas at most double it. A replica
-// that was never told one takes the limit divided by the number of replicas when they were last
-// counted, or a thousandth of it.
+// lastShare is the share last told. What others left of the limit while their demand was light is
+// in that share, and in theirs. In an outage all of them may want more, so that the replica takes
+// what it wanted then or its even part of the limit, whichever is more. A replica that was never
+// told a share takes the limit divided by the number of replicas when they were last counted, or a
+// thousandth of it. If the share is from long before the outage, other replicas may have it now:
+// the replica takes a hundredth of the limit, or less if there are more replicas, so that all such
+// replicas at most double the limit.
 func (b *batches) lastShare() float64 {
-	switch {
-	case b.shareAt > 0 && b.failedAt-b.shareAt <= max(maxTurn, 3/max(b.share, 1/maxTurn)):
-		return max(min(b.share, b.Limit.Rate), min(1/maxTurn, b.Limit.Rate/1000))
-	case b.shareAt > 0:
-		return b.rate / 100
+	replicas := float64(b.env.Replicas.Load())
+	if b.shareAt > 0 && b.failedAt-b.shareAt <= max(maxTurn, 3/max(b.share, 1/maxTurn)) {
+		even := b.rate / 100 // if they were never counted
+		if replicas > 0 {
+			even = b.rate / replicas
+		}
+		share := min(b.share, max(b.shareFor, even))
+		return max(min(share, b.Limit.Rate), min(1/maxTurn, b.Limit.Rate/1000))
 	}
-	if n := b.env.Replicas.Load(); n > 0 {
-		return b.rate / float64(n)
+	switch {
+	case b.shareAt > 0:
+		return b.rate / max(100, replicas)
+	case replicas > 0:
+		return b.rate / replicas
 	}
 	return b.rate / 1000
 }

@@ -38,22 +38,28 @@ func TestOutageShare(t *testing.T) {
 // TestLastShare: the share of a replica in an outage is the last one, if that is recent.
 func TestLastShare(t *testing.T) {
 	for i, c := range []struct {
-		share, shareAt, failedAt float64
-		replicas                 int64
-		want                     float64
+		share, wanted, shareAt, failedAt float64
+		replicas                         int64
+		want                             float64
 	}{
-		{40, 10, 12, 0, 40},     // recent
-		{40, 10, 12.1, 0, 1},    // old: a hundredth of the limit
-		{0.2, 10, 15.9, 0, 0.2}, // a light share is updated rarely
-		{0.2, 10, 16.1, 0, 1},   //
-		{0.01, 10, 11, 0, 0.1},  // at least a thousandth of the limit
-		{400, 10, 11, 0, 100},   // the limit was lowered
-		{0, 0, 11, 4, 25},       // no share: the limit divided by the pool size
-		{0, 0, 11, 0, 0.1},      // which is unknown
+		{40, 60, 10, 12, 0, 40},     // recent
+		{40, 30, 10, 12, 20, 30},    // less was wanted than others left
+		{40, 5, 10, 12, 4, 25},      // but an even part of the limit
+		{20, 5, 10, 12, 4, 20},      // and not more than the share
+		{40, 0.5, 10, 12, 0, 1},     // the pool size is unknown
+		{40, 60, 10, 12.1, 4, 1},    // old: a hundredth of the limit
+		{40, 60, 10, 12.1, 500, .2}, // less if there are more replicas
+		{40, 60, 10, 12.1, 0, 1},    //
+		{0.2, 9, 10, 15.9, 0, 0.2},  // a light share is updated rarely
+		{0.2, 9, 10, 16.1, 4, 1},    //
+		{0.01, 9, 10, 11, 0, 0.1},   // at least a thousandth of the limit
+		{400, 600, 10, 11, 0, 100},  // the limit was lowered
+		{0, 0, 0, 11, 4, 25},        // no share: the limit divided by the pool size
+		{0, 0, 0, 11, 0, 0.1},       // which is unknown
 	} {
 		w := newWorld()
 		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
-		b.rate, b.share, b.shareAt, b.failedAt = 100, c.share, c.shareAt, c.failedAt
+		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, c.share, c.wanted, c.shareAt, c.failedAt
 		b.env.Replicas.Store(c.replicas)
 		assert.InDelta(t, c.want, b.lastShare(), 1e-9, "row %d", i)
 	}
@@ -64,7 +70,7 @@ func TestLastShare(t *testing.T) {
 func TestLend(t *testing.T) {
 	w := newWorld()
 	b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
-	b.rate, b.share, b.shareAt, b.failedAt = 100, 20, 1, 1
+	b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
 	b.failures = 2
 	b.cutOff(2, false)
 	assert.InDelta(t, 2.15, b.ownDue, 1e-9, "the next request may succeed before")
@@ -123,7 +129,8 @@ func TestRepay(t *testing.T) {
 		l := limited(policy.Fair, 100)
 		l.OnOutage = c.outage
 		b := &newFair(w.join(l).Share).batches
-		b.rate, b.share, b.shareAt, b.failedAt, b.ownDue, b.ownReleased = 100, 20, 1, 1, c.ownDue, c.ownReleased
+		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
+		b.ownDue, b.ownReleased = c.ownDue, c.ownReleased
 		b.endOutage(10, c.partial)
 		assert.Equal(t, c.debt, b.Debt(), "row %d", i)
 		assert.Zero(t, b.Available(), "row %d", i)

@@ -1,7 +1,8 @@
 package sharing
 
 import (
-	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"errors"
+
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
@@ -10,15 +11,17 @@ import (
 // time.
 type requests struct {
 	pending bool
-	sent    float64          // the last request
-	done    float64          // when its answer arrived
-	sentRev resolve.Revision // of the limit when it was sent
-	retryAt float64          // no request before
-	dated   bool             // a quota's revision is the store's clock
+	sent    float64           // the last request
+	timeout float64           // that it had, seconds; 0 = it cannot be late
+	done    float64           // when its answer arrived
+	sentRev schedule.Revision // of the limit when it was sent
+	retryAt float64           // no request before
+	dated   bool              // a quota's revision is the store's clock
 
-	failures int     // in a row
-	failedAt float64 // when the first of them was noticed
-	cutAt    float64 // when the first of them was sent
+	failures  int     // in a row
+	conflicts int     // of these, in a row, since other replicas were faster
+	failedAt  float64 // when the first of them was noticed
+	cutAt     float64 // when the first of them was sent
 
 	// Of the last two requests, seconds. The first of all, which may have to connect, does not count.
 	rtts      [2]float64
@@ -54,6 +57,7 @@ func (s *Share) send(now float64, r permits.Request) *permits.Request {
 	s.expired = 0
 	s.pending, s.used = true, false
 	s.heldUp, s.sent, s.sentRev = 0, now, s.Limit.Revision
+	s.timeout = s.env.Timeout()
 	return &m.request
 }
 
@@ -63,12 +67,13 @@ func (s *Share) allocate(now float64, r schedule.Request) *permits.Request {
 	r.Subscription, r.Weight, r.Reserved = l.Sharer, l.Weight, l.Reserved
 	r.Returned, r.Held, r.RTT = float64(s.expired), float64(s.held()), s.rtt()
 	r.Round, r.Burst, r.Rate, r.Ramp, r.Rule = l.Round, l.Burst, l.Rate, l.Ramp, l.Rule
-	r.Identity, r.Rev = l.Revision.Identity, l.Revision.Number
+	r.Rev = l.Revision
 	r.Nonce = 1 + s.env.Rand.Int64N(1<<52)
+	timeout := s.env.Timeout()
 	switch {
-	case s.env.Timeout == 0: // it cannot be late
+	case timeout == 0: // it cannot be late
 	case s.storeTime != 0:
-		r.NotAfter = now + s.storeTime + s.env.Timeout
+		r.NotAfter = now + s.storeTime + timeout
 	case s.failures > 0:
 		r.Want = 0 // a frozen store may answer this however late: only its clock is wanted
 	}
@@ -103,6 +108,18 @@ func (c clock) bounds(now float64) (low, high float64) {
 	return c.now + low - drift*low, c.now + high + drift*high
 }
 
+// still is by how many seconds more than its own clock says a process must have missed to have
+// stood still. Its clock may stand still, too, as that of a virtual machine that was suspended.
+const still = 0.1
+
+// stoodStill reports whether the store's clock has gone further than ours since the last answer.
+// What was allocated before is then too old to be used. (A store's clock that was set looks the
+// same, and costs a batch or two.)
+func (c clock) stoodStill(store, received float64) bool {
+	_, high := c.bounds(received)
+	return high > 0 && store > high+still
+}
+
 // AddAnswers notes outcomes that the permit store is to be told of. They go with the next request.
 func (s *Share) AddAnswers(r *permits.Request, more schedule.Answers) {
 	s.unheard.OK += more.OK
@@ -117,8 +134,19 @@ func (s *Share) AddAnswers(r *permits.Request, more schedule.Answers) {
 // made.
 func (s *Share) settle(r *permits.Request, done, now float64) bool {
 	s.pending, s.done = false, done
+	if r.Err == nil && s.clock.stoodStill(r.Now(), done) {
+		s.void()
+		s.lost += s.expired
+		s.expired = 0
+	}
+	if errors.Is(r.Err, permits.ErrConflict) {
+		s.conflicts++
+	} else {
+		s.conflicts = 0
+	}
 	switch {
-	case r.Err != nil:
+	case r.Err != nil,
+		s.timeout > 0 && done-s.sent > s.timeout+still: // this process has paused, and all is over
 		s.failed(now)
 		return false
 	case r.Late():

@@ -29,7 +29,7 @@ func TestClockBounds(t *testing.T) {
 }
 
 // TestRetryDelays: a failed request is repeated after a random part of a round, from a quarter to
-// three quarters. From the fourth failure on, it is half a round to two and a half.
+// three quarters. From the fourth failure on, it is half a round to two rounds.
 func TestRetryDelays(t *testing.T) {
 	w := newWorld()
 	s := w.join(limited(policy.Fair, 10)).Share
@@ -38,7 +38,7 @@ func TestRetryDelays(t *testing.T) {
 		outage    bool
 	}{
 		{0.25, 0.75, false}, {0.25, 0.75, true}, {0.25, 0.75, true},
-		{0.5, 2.5, true}, {0.5, 2.5, true},
+		{0.5, 2, true}, {0.5, 2, true},
 	} {
 		var delays []float64
 		for range 200 { // the same failure again
@@ -77,7 +77,7 @@ func TestRetryDelays(t *testing.T) {
 func TestNotAfter(t *testing.T) {
 	w := newWorld()
 	s := w.join(limited(policy.Fair, 10)).Share
-	s.env.Timeout = 0.3
+	s.env.Timeout = constant(0.3)
 	want := schedule.Request{Want: 5}
 	r := s.allocate(2, want)
 	assert.Zero(t, r.Allocate.NotAfter)
@@ -99,7 +99,7 @@ func TestNotAfter(t *testing.T) {
 	assert.InDelta(t, 104-drift*0.9, r.Allocate.Low, 1e-9)
 	assert.InDelta(t, 104.1+drift, r.Allocate.High, 1e-9)
 
-	s.env.Timeout = 0
+	s.env.Timeout = constant(0)
 	assert.Zero(t, s.allocate(5, want).Allocate.NotAfter, "a store that answers at once")
 }
 

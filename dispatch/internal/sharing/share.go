@@ -1,6 +1,7 @@
 package sharing
 
 import (
+	"reflect"
 	"sync/atomic"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
@@ -20,7 +21,7 @@ type Share struct {
 	noGroup     atomic.Bool // groups: this process is in none of the limit's worker groups
 	share       float64     // permits a second for this replica, from the last reply; 0 = unknown
 	usage
-	Limit       resolve.Limit // Limit.Revision is when its pace last changed
+	Limit       resolve.Limit // Limit.Revision is when its pace or terms last changed
 	requests                  // to the permit store
 	allocations int64         // all time
 	counted     int64         // permits that TakeUsed has returned, all time
@@ -28,13 +29,14 @@ type Share struct {
 	Logged struct{ Failing, NoGroup bool } // what the engine has in the log; it alone uses this
 }
 
-// Apply puts a limit of the same key and mode in force. Its revision moves on only if its pace has
-// changed; moved reports that.
+// Apply puts a limit of the same key and mode in force. Its revision moves on only if its pace or
+// its terms have changed; moved reports that.
 func (s *Share) Apply(limit resolve.Limit) (moved bool) {
 	was := s.Limit.Revision
-	changed := limit.Pace != s.Limit.Pace || limit.Revision.Identity != was.Identity
+	changed := limit.Pace != s.Limit.Pace || limit.Revision.Epoch != was.Epoch ||
+		!reflect.DeepEqual(limit.Groups.Terms, s.Limit.Groups.Terms)
 	switch {
-	case limit.Revision.Identity == resolve.QuotaRevisions:
+	case limit.Reason == resolve.ReasonQuota:
 		// The revision is the store's clock, so that of several replicas' rates the one that was
 		// found last is in force. Where that clock was not known, the revision is made up, until
 		// it is known.

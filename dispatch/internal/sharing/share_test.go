@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -23,11 +24,12 @@ func TestRevisions(t *testing.T) {
 		"the burst":       {func(l *resolve.Limit) { l.Burst = 20 }, true},
 		"the ramp":        {func(l *resolve.Limit) { l.Ramp.Over = 20 }, true},
 		"the round":       {func(l *resolve.Limit) { l.Round = 20 }, true},
+		"groups' terms":   {func(l *resolve.Limit) { l.Groups.Terms.Keep = 0.5 }, true},
 		"the busy rule":   {func(l *resolve.Limit) { l.Rule.MinRate = 20 }, true},
 		"the weight":      {func(l *resolve.Limit) { l.Weight = 20 }, false},
 		"the reservation": {func(l *resolve.Limit) { l.Reserved = 20 }, false},
 		"onOutage":        {func(l *resolve.Limit) { l.OnOutage = policy.OutageOpen }, false},
-		"the store":       {func(l *resolve.Limit) { l.Revision.Identity = "other" }, true},
+		"the epoch":       {func(l *resolve.Limit) { l.Revision.Epoch = 1 }, true},
 	} {
 		s := newWorld().join(was).Share
 		s.retryAt = 9
@@ -51,7 +53,7 @@ func TestRevisions(t *testing.T) {
 // made up is replaced once the clock is known.
 func TestQuotaRevisions(t *testing.T) {
 	l := limited(policy.Fair, 10)
-	l.Revision = resolve.Revision{Identity: resolve.QuotaRevisions}
+	l.Reason, l.Revision = resolve.ReasonQuota, schedule.Revision{}
 	s := newWorld().join(l).Share
 	for i, c := range []struct {
 		rate         float64

@@ -75,11 +75,11 @@ type Report struct {
 
 // An Env is what the shares of one engine have in common.
 type Env struct {
-	Replica  string       // the name of this process in what it publishes
-	Process  string       // a unique name, by which the permit store wakes this process's callers
-	Rand     *rand.Rand   // for jitter and names
-	Timeout  float64      // of the permit store's Do, seconds
-	Replicas atomic.Int64 // of the cluster, when they were last counted; 0 = never
+	Replica  string         // the name of this process in what it publishes
+	Process  string         // a unique name, by which the permit store wakes this process's callers
+	Rand     *rand.Rand     // for jitter and names
+	Timeout  func() float64 // of the permit store's Do, seconds; 0 = it answers at once
+	Replicas atomic.Int64   // of the cluster, when they were last counted; 0 = never
 }
 
 // New returns a share of a limit that begins with nothing.

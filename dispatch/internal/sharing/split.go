@@ -156,7 +156,7 @@ func (s *split) heartbeat(now float64, leave bool) *permits.Request {
 func (s *split) Answered(r *permits.Request, done, now float64) {
 	h := r.Heartbeat
 	if !s.settle(r, done, now) {
-		s.again = now + h.TTL/20*(0.5+s.env.Rand.Float64())
+		s.again = now + s.crowded(max(h.TTL/20, s.told.Again(h.TTL)), h.TTL/4)
 		return
 	}
 	if h.Leave {
@@ -173,7 +173,7 @@ func (s *split) Answered(r *permits.Request, done, now float64) {
 		s.offset = offset
 	}
 	s.line = h.Line
-	if s.again = now + h.Answer.Again(h.TTL); h.Ramp.Over > 0 {
+	if s.again = now + h.Answer.Again(h.TTL)*(0.8+0.2*s.env.Rand.Float64()); h.Ramp.Over > 0 {
 		s.again = min(s.again, now+1)
 	}
 }

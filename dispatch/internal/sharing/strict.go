@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
@@ -14,13 +13,13 @@ import (
 // is wasted.
 type strict struct {
 	*Share
-	carry      schedule.Carry   // from the last reply
-	waiter     string           // our name in the schedule's queue, if the limit has one
-	paceRate   float64          // the limit's rate when the slots were allocated
-	paceRamp   schedule.Ramp    // and its ramp
-	demand     Demand           // at the last step
-	rev        resolve.Revision // of the limit when Next was last called
-	pendingFor purpose          // of the last request
+	carry      schedule.Carry    // from the last reply
+	waiter     string            // our name in the schedule's queue, if the limit has one
+	paceRate   float64           // the limit's rate when the slots were allocated
+	paceRamp   schedule.Ramp     // and its ramp
+	demand     Demand            // at the last step
+	rev        schedule.Revision // of the limit when Next was last called
+	pendingFor purpose           // of the last request
 
 	inc         int64   // incarnation of the schedule that the slots are from
 	confirmedAt float64 // when the newest request was sent that has been answered

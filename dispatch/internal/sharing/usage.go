@@ -4,21 +4,28 @@ import "math"
 
 // A usage is how fast callers take permits, and how many they were refused.
 type usage struct {
-	use       float64 // permits a second, averaged over 300 ms
+	use       float64 // permits a second, averaged over
+	over      float64 // seconds
 	meter     meter   // of the same, for people
 	sparse    float64 // permits a second, if the one before was over two rounds ago; else +Inf
 	usedAt    float64 // the last step at which something was taken
+	wantedAt  float64 // the first step since then at which callers waited; 0 = they have not
 	used      bool    // something was taken since the last request
 	taken     int64   // put - avail at the last step
 	steppedAt float64 // the last step
 
+	refusals  int64   // permits that were refused before this step
 	refusedAt float64 // when a caller was last refused
 	patience  float64 // how long a refused caller is thought to stay away, seconds
 	asked     int64   // permits that a refused caller is thought to come back for
 	heldUp    float64 // seconds since the last request in which callers waited for slots to come
 }
 
-func (u *usage) init(now float64) { u.steppedAt, u.sparse = now, math.Inf(1) }
+// minOver is the shortest time that use is averaged over, seconds. Batches of a far permit store
+// are longer; within one the rate of a greedy caller may vary.
+const minOver = 0.3
+
+func (u *usage) init(now float64) { u.steppedAt, u.sparse, u.over = now, math.Inf(1), minOver }
 
 // observe brings the averages up to date.
 func (s *Share) observe(now float64, d Demand) {
@@ -31,21 +38,31 @@ func (s *Share) observe(now float64, d Demand) {
 		used := max(0, taken-s.taken)
 		s.taken, s.steppedAt = taken, now
 		s.meter.add(used, now)
-		s.use += (float64(used)/dt - s.use) * (1 - math.Exp(-dt/0.3))
+		s.use += (float64(used)/dt - s.use) * (1 - math.Exp(-dt/s.over))
 		if used > 0 {
 			s.sparse = math.Inf(1)
-			if pause := now - s.usedAt; pause > 2*round { // not a gap between random arrivals
+			came := now
+			if s.wantedAt > 0 {
+				came = s.wantedAt // the rest of the pause is the permit store's
+			}
+			if pause := came - s.usedAt; pause > 2*round { // not a gap between random arrivals
 				s.sparse = float64(used) / pause
 			}
-			s.usedAt, s.used = now, true
+			s.usedAt, s.used, s.wantedAt = now, true, 0
+		}
+		if d.Waiting > 0 && s.wantedAt == 0 {
+			s.wantedAt = now
 		}
 	}
-	if n := s.refused.Load(); n > 0 {
+	if s.refusals = 0; s.refused.Load() > 0 { // most steps have nothing to take
+		s.refusals = s.refused.Swap(0) // what comes from now on is for the next step
+	}
+	if s.refusals > 0 {
 		s.patience = min(60, max(round, now-s.refusedAt))
 		if s.refusedAt == 0 {
 			s.patience = 1
 		}
-		s.refusedAt, s.asked = now, n
+		s.refusedAt, s.asked = now, s.refusals
 	} else if s.asked > 0 && now-s.refusedAt > 2*s.patience {
 		s.asked = 0
 	}
@@ -55,8 +72,8 @@ func (s *Share) observe(now float64, d Demand) {
 func (s *Share) wants(d Demand) float64 {
 	// Just after a permit was taken, the average shows a slow caller as if it were a fast one.
 	rate := 1.3*min(s.use, s.sparse) + d.Waiting/s.Limit.Round
-	if n := s.refused.Load(); n > 0 {
-		rate += float64(n) / s.patience
+	if s.refusals > 0 {
+		rate += float64(s.refusals) / s.patience
 	}
 	if d.Waiting > 0 && s.quick > 0 {
 		rate = max(rate, 2*s.quick/s.Limit.Round)

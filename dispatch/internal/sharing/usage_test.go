@@ -27,6 +27,27 @@ func TestRefusedCallersComeBack(t *testing.T) {
 	assert.False(t, c.Refusing())
 }
 
+// TestRefusedDuringAStep: a refusal that a step does not know is demand of the next one.
+func TestRefusedDuringAStep(t *testing.T) {
+	w := newWorld()
+	s := w.join(limited(policy.Fair, 100)).Share
+	idle := s.wants(Demand{})
+	step := func(now float64, meanwhile int64) float64 {
+		s.observe(now, Demand{})
+		if meanwhile > 0 {
+			s.Refuse(meanwhile)
+		}
+		return s.wants(Demand{})
+	}
+	assert.Equal(t, idle, step(2, 3))
+	assert.EqualValues(t, 3, s.refused.Load())
+	assert.Greater(t, step(3, 0), idle)
+	assert.Zero(t, s.refused.Load())
+	s.Refuse(3)
+	step(4, 5)
+	assert.EqualValues(t, 5, s.refused.Load(), "what came during the step, alone")
+}
+
 // TestWants: the demand of a replica follows from what its callers take, wait for and were refused.
 func TestWants(t *testing.T) {
 	for i, c := range []struct {
@@ -45,7 +66,7 @@ func TestWants(t *testing.T) {
 		w := newWorld()
 		s := w.join(limited(policy.Fair, 100)).Share
 		s.use, s.sparse, s.quick, s.patience = c.use, c.sparse, c.quick, 0.5
-		s.Refuse(c.refused)
+		s.refusals = c.refused
 		assert.InDelta(t, c.want, s.wants(Demand{Waiting: c.waiting}), 1e-9, "row %d", i)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
@@ -66,6 +67,7 @@ type client struct {
 	once    int  // that wait for one permit
 	closing bool // the limit no longer applies
 	rtt     float64
+	behind  float64 // how long it has stood still: its clock is that far behind the world's
 
 	got      []float64        // when each permit was taken
 	asked    *permits.Request // that is on its way
@@ -78,7 +80,10 @@ type client struct {
 const tick = 1e-3
 
 func (w *world) join(limit resolve.Limit) *client {
-	env := &Env{Replica: "r", Process: "p", Rand: rand.New(rand.NewPCG(uint64(len(w.clients)), 1))}
+	env := &Env{
+		Replica: "r", Process: "p", Rand: rand.New(rand.NewPCG(uint64(len(w.clients)), 1)),
+		Timeout: constant(0),
+	}
 	s := New(env, limit, w.now)
 	c := &client{Share: s, Sharing: s.Mode, w: w, due: w.now, answerAt: math.Inf(1)}
 	w.clients = append(w.clients, c)
@@ -87,11 +92,11 @@ func (w *world) join(limit resolve.Limit) *client {
 
 // far makes requests take rtt seconds.
 func (c *client) far(rtt float64) {
-	c.rtt, c.env.Timeout = rtt, 0.3
+	c.rtt, c.env.Timeout = rtt, constant(0.3)
 }
 
 // touch makes the client step now.
-func (c *client) touch() { c.due = min(c.due, c.w.now) }
+func (c *client) touch() { c.due = min(c.due, c.w.now-c.behind) }
 
 // run lets seconds go by.
 func (w *world) run(seconds float64) { w.until(w.now + seconds) }
@@ -100,7 +105,7 @@ func (w *world) until(end float64) {
 	for {
 		next, at := (*client)(nil), end
 		for _, c := range w.clients {
-			if due := min(c.due, c.answerAt); due < at {
+			if due := min(c.due, c.answerAt) + c.behind; due < at {
 				next, at = c, due
 			}
 		}
@@ -113,7 +118,7 @@ func (w *world) until(end float64) {
 
 // move takes an answer in, and steps.
 func (c *client) move() {
-	now := c.w.now
+	now := max(c.w.now-c.behind, min(c.due, c.answerAt)) // which rounding may leave behind
 	if c.answerAt <= now {
 		r := c.asked
 		c.asked, c.answerAt = nil, math.Inf(1)
@@ -124,26 +129,25 @@ func (c *client) move() {
 		c.Advance(Time{Now: now, Step: c.step, Late: now - c.due}, c.demand())
 		c.take()
 		r := c.next()
-		c.ClearRefused()
 		c.due = max(c.WakeAt(now), now+tick)
 		if r == nil {
 			return
 		}
 		if c.rtt > 0 {
-			c.w.do(r, now+c.rtt/2)
+			c.w.do(r, c.w.now+c.rtt/2)
 			c.asked, c.answerAt = r, now+c.rtt
 			return
 		}
-		c.w.do(r, now)
+		c.w.do(r, c.w.now)
 		c.Answered(r, now, now)
 	}
 }
 
 func (c *client) next() *permits.Request {
 	if c.closing {
-		return c.Drain(c.w.now)
+		return c.Drain(c.w.now - c.behind)
 	}
-	return c.Next(c.w.now, c.demand())
+	return c.Next(c.w.now-c.behind, c.demand())
 }
 
 func (c *client) demand() Demand {
@@ -172,12 +176,29 @@ func (c *client) between(from, to float64) (n int) {
 	return n
 }
 
+// most is the largest number of permits that all clients together took in any interval that long.
+func (w *world) most(seconds float64) (most int) {
+	var all []float64
+	for _, c := range w.clients {
+		all = append(all, c.got...)
+	}
+	slices.Sort(all)
+	first := 0
+	for i, at := range all {
+		for at-all[first] >= seconds {
+			first++
+		}
+		most = max(most, i-first+1)
+	}
+	return most
+}
+
 // limited is a limit of a mode, of rate permits a second.
 func limited(mode policy.SharingMode, rate float64) resolve.Limit {
 	return resolve.Limit{
 		Key: "throttle:limit:{c/t}:messages", Sharer: "s", Weight: 1, OnOutage: policy.OutageShare,
 		Pace:     resolve.Pace{Mode: mode, Rate: rate, Round: 0.1},
-		Revision: resolve.Revision{Identity: "store", Number: 1},
+		Revision: schedule.Revision{Number: 1},
 	}
 }
 
@@ -187,3 +208,6 @@ func at(l resolve.Limit, rate float64) resolve.Limit {
 	l.Revision.Number++
 	return l
 }
+
+// constant returns a time-out that does not change.
+func constant(seconds float64) func() float64 { return func() float64 { return seconds } }

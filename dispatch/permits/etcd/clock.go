@@ -8,13 +8,17 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dispatchthrottle/throttle/internal/role"
 )
 
 // A clock is the one that the processes of a permit store share, in seconds. Each process has it
 // run on by its own monotonic clock, and takes over what another one publishes if that is later:
 // so it shows the latest time of all, runs as fast as time does, and never back. All publish
 // under one key, which all watch. A process that sees another one fall behind publishes its time,
-// and so does each once a second, unless another has.
+// and so does each once a second, unless another has. While etcd is almost full, only a process
+// that ends publishes: nothing is allocated then, and each publication uses up space. As soon as
+// there is room, a process that has started meanwhile, and is behind, gets an answer.
 type clock struct {
 	mu     sync.Mutex
 	known  float64
@@ -27,6 +31,10 @@ const (
 	behind = 3 * time.Millisecond // how far two processes may differ; to publish takes about 1 ms
 	quiet  = time.Second          // without another's time, after which a process publishes its own
 	answer = 250 * time.Millisecond
+
+	// maxTime is in seconds: a later published time is damage, and no process learns it. From there
+	// the clock runs on for 1,500 years before its times are out of bounds for schedules.
+	maxTime = 5e10
 )
 
 func newClock() *clock {
@@ -64,6 +72,9 @@ func (c *clock) learn(published float64, t time.Time) (late time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.known + t.Sub(c.at).Seconds()
+	if !(published <= maxTime) { // damaged, or no number
+		return 0
+	}
 	if published > now {
 		c.known, c.at = published, t
 		return 0
@@ -71,14 +82,25 @@ func (c *clock) learn(published float64, t time.Time) (late time.Duration) {
 	return time.Duration((now - published) * float64(time.Second))
 }
 
-// run keeps the clock until ctx ends.
-func (c *clock) run(ctx context.Context, client *clientv3.Client, key string) {
-	own := "" // what this process published last
+// run keeps the clock until ctx ends. full returns why nothing may be written; nil if it may.
+func (c *clock) run(
+	ctx context.Context, client *clientv3.Client, key string, full func() error,
+) {
+	own := ""       // what this process published last
+	reader := false // the user may only read the key
 	publish := func(condition ...clientv3.Cmp) bool {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answer)
+		if reader || full() != nil && ctx.Err() == nil {
+			return false
+		}
+		bound := quiet
+		if ctx.Err() != nil { // Close waits
+			bound = answer
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 		defer cancel()
 		own = strconv.FormatFloat(c.now(time.Now()), 'g', -1, 64)
 		r, err := client.Txn(ctx).If(condition...).Then(clientv3.OpPut(key, own)).Commit()
+		reader = role.DeniedByEtcd(err)
 		return err == nil && r.Succeeded
 	}
 	defer publish() // for the process that comes after the last one has ended
@@ -93,7 +115,7 @@ func (c *clock) run(ctx context.Context, client *clientv3.Client, key string) {
 			continue
 		}
 		watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
-		changes := client.Watch(watching, key, clientv3.WithRev(got.Header.Revision+1))
+		changes := client.Watch(watching, key, clientv3.WithRev(got.Header.GetRevision()+1))
 		if len(got.Kvs) == 0 {
 			if publish(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)) {
 				ready() // the first process of all
@@ -147,7 +169,7 @@ func (c *clock) follow(
 // as the present time: the next one replaces it.
 func (c *clock) take(text []byte) (late time.Duration) {
 	published, err := strconv.ParseFloat(string(text), 64)
-	if err != nil || published != published || published > 1e12 {
+	if err != nil {
 		return 0
 	}
 	return c.learn(published, time.Now())

@@ -44,8 +44,11 @@ func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 				s.attempt = nil
 			case !s.closed:
 				var ctx context.Context
-				ctx, s.stopClock = context.WithCancel(s.config.Context)
-				s.clockRuns.Go(func() { s.clock.run(ctx, a.client, permits.EtcdClock(s.prefix)) })
+				ctx, s.stopRuns = context.WithCancel(s.config.Context)
+				s.runs.Go(func() {
+					s.clock.run(ctx, a.client, permits.EtcdClock(s.prefix), s.space.err)
+				})
+				s.runs.Go(func() { s.space.run(ctx, a.client.ActiveConnection()) })
 			}
 		}()
 	}
@@ -58,7 +61,7 @@ func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("etcd permit store: connect to %v: %w", s.config.Endpoints, err)
+		return nil, wrap(fmt.Sprintf("connect to %v", s.config.Endpoints), err)
 	}
 	return a.client, nil
 }
@@ -66,8 +69,12 @@ func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 // dial connects. A refused certificate would only look like an etcd that does not answer, so that
 // the handshake is tried first.
 func (s *Store) dial() (*clientv3.Client, error) {
-	if s.config.TLS != nil {
-		if err := s.handshake(); err != nil {
+	if s.tls != nil {
+		cfg, err := s.tls()
+		if err == nil {
+			err = s.handshake(cfg)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -75,9 +82,9 @@ func (s *Store) dial() (*clientv3.Client, error) {
 }
 
 // handshake returns why no endpoint can be reached over TLS; nil if one can.
-func (s *Store) handshake() error {
+func (s *Store) handshake(cfg *tls.Config) error {
 	var errs []error
-	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: s.timeout}, Config: s.config.TLS}
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: s.timeout.Max()}, Config: cfg}
 	for _, endpoint := range s.config.Endpoints {
 		conn, err := dialer.DialContext(s.config.Context, "tcp",
 			strings.TrimPrefix(endpoint, "https://"))
@@ -100,7 +107,14 @@ func (s *Store) onTime(ctx context.Context) (*clientv3.Client, error) {
 	case <-s.clock.synced:
 		return client, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("etcd permit store: its clock is not known yet: %w",
-			s.clock.why(ctx.Err()))
+		return nil, wrap("its clock is not known yet", s.clock.why(ctx.Err()))
 	}
+}
+
+// writable is onTime, unless etcd is almost full.
+func (s *Store) writable(ctx context.Context) (*clientv3.Client, error) {
+	if err := s.space.err(); err != nil {
+		return nil, fmt.Errorf("etcd permit store: %w", err)
+	}
+	return s.onTime(ctx)
 }

@@ -13,8 +13,10 @@ package etcdpermits
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,13 +24,17 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/internal/etcdclient"
+	"github.com/dispatchthrottle/throttle/internal/role"
 )
 
 const (
-	// DefaultTimeout bounds each call of the permit store.
+	// DefaultTimeout bounds each call of the permit store at first.
 	DefaultTimeout = 500 * time.Millisecond
 
 	// DefaultDialTimeout bounds an attempt to connect. Calls wait for it no longer than for their
@@ -47,26 +53,47 @@ const (
 type Store struct {
 	config  clientv3.Config
 	prefix  string
-	timeout time.Duration
-	slots   chan struct{}      // one for each transaction at once
-	cancel  context.CancelFunc // of config.Context
+	timeout *permits.Timeout
+	slots   chan struct{}               // one for each transaction at once
+	cancel  context.CancelFunc          // of config.Context
+	tls     func() (*tls.Config, error) // nil: no TLS
 
-	clock     *clock
-	clockRuns sync.WaitGroup
-	stopClock context.CancelFunc // nil while there is no client
+	space    space
+	clock    *clock
+	runs     sync.WaitGroup
+	stopRuns context.CancelFunc // nil while there is no client
 
-	mu      sync.Mutex // guards the fields below, stopClock, and the order of what limit does
+	mu      sync.Mutex // guards the fields below, stopRuns, and the order of what limit does
 	attempt *attempt   // the last one to connect
 	closed  bool
+	fastest time.Duration // see usual; 0 = unknown
 
 	limits *lru.Cache[string, *limit]           // by key
 	leases *lru.Cache[string, clientv3.LeaseID] // of status records, by key
 }
 
-// Open returns a permit store on the etcd of config, under a prefix (default DefaultPrefix). Each
-// call ends within timeout (0 = DefaultTimeout). The store connects when it is first used, so that
-// a process can start while etcd is unavailable.
-func Open(config clientv3.Config, prefix string, timeout time.Duration) *Store {
+// An Option changes how a Store connects.
+type Option func(*Store)
+
+// WithPassword asks for the password of config's user at each login, in place of config's.
+func WithPassword(password func() (string, error)) Option {
+	return func(s *Store) { etcdclient.Ask(&s.config, password, nil) }
+}
+
+// WithTLS asks for the TLS configuration at each connection, in place of config's.
+func WithTLS(secure func() (*tls.Config, error)) Option {
+	return func(s *Store) {
+		s.tls = secure
+		etcdclient.Ask(&s.config, nil, secure)
+	}
+}
+
+// Open returns a permit store on the etcd of config, under a prefix (default DefaultPrefix). A call
+// ends within timeout (0 = DefaultTimeout), which adapts to slower servers as a [permits.Timeout].
+// The store connects when it is first used, so that a process can start while etcd is unavailable.
+func Open(
+	config clientv3.Config, prefix string, timeout time.Duration, opts ...Option,
+) *Store {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
 	}
@@ -77,33 +104,52 @@ func Open(config clientv3.Config, prefix string, timeout time.Duration) *Store {
 	if config.DialTimeout == 0 {
 		config.DialTimeout = DefaultDialTimeout
 	}
+	// Replicas come back together: those that are back share what the others still use on their own.
+	config.DialOptions = append(config.DialOptions, grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff: backoff.Config{
+			BaseDelay: 100 * time.Millisecond, Multiplier: 1.2, Jitter: 0.2, MaxDelay: 300 * time.Millisecond,
+		},
+		MinConnectTimeout: timeout,
+	}))
 	if config.Context == nil {
 		config.Context = context.Background()
 	}
 	s := &Store{
-		prefix: prefix, timeout: timeout, slots: make(chan struct{}, maxParallel),
+		prefix: prefix, timeout: permits.NewTimeout(timeout), slots: make(chan struct{}, maxParallel),
 		clock: newClock(),
 	}
 	s.limits, _ = lru.New[string, *limit](maxLimits) // fails only for a size of 0
 	s.leases, _ = lru.New[string, clientv3.LeaseID](maxLeases)
 	config.Context, s.cancel = context.WithCancel(config.Context)
+	if config.TLS != nil {
+		s.tls = func() (*tls.Config, error) { return config.TLS, nil }
+	}
 	s.config = config
+	for _, opt := range opts {
+		opt(s)
+	}
 	return s
 }
 
-// Timeout is the longest that a call takes.
-func (s *Store) Timeout() time.Duration { return s.timeout }
+// Prefix is the prefix of all keys.
+func (s *Store) Prefix() string { return s.prefix }
+
+// Endpoints returns the host:port of each etcd that the store was opened with.
+func (s *Store) Endpoints() []string { return slices.Clone(s.config.Endpoints) }
+
+// Timeout is the longest that a call takes that begins now.
+func (s *Store) Timeout() time.Duration { return s.timeout.Current() }
 
 // Close closes the connection. A second call does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	a := s.attempt
 	s.closed, s.attempt = true, nil
-	stop := s.stopClock
+	stop := s.stopRuns
 	s.mu.Unlock()
 	if stop != nil {
 		stop()
-		s.clockRuns.Wait()
+		s.runs.Wait()
 	}
 	s.cancel() // of an attempt that hangs, too
 	if a == nil {
@@ -113,7 +159,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	if err := a.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("etcd permit store: close: %w", err)
+		return wrap("close", err)
 	}
 	return nil
 }
@@ -121,9 +167,9 @@ func (s *Store) Close() error {
 // Do makes the allocations of each limit in one transaction and replaces each record in one. It
 // runs several transactions at once.
 func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	client, err := s.onTime(ctx)
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
+	client, err := s.writable(ctx)
 	if err != nil {
 		for _, r := range requests {
 			r.Err = err
@@ -148,18 +194,18 @@ func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 		start(func() {
 			if err := s.allocate(ctx, client, key, requests); err != nil {
 				for _, r := range requests {
-					r.Err = fmt.Errorf("etcd permit store: allocate: %w", err)
+					r.Err = wrap("allocate "+key, err)
 				}
 			}
 		})
 	}
 	for _, r := range permits.PoolRecords(requests) {
 		start(func() {
-			apply := func(old []byte, now float64) ([]byte, bool) {
+			apply := func(old []byte, now float64) ([]byte, time.Duration, bool) {
 				text := r.Apply(old, now)
-				return text, text != nil
+				return text, r.TTL, text != nil
 			}
-			if err := s.swap(ctx, client, r.Key, r.TTL, apply); err != nil {
+			if err := s.swap(ctx, client, r.Key, apply); err != nil {
 				r.Fail(err)
 			}
 		})
@@ -169,23 +215,31 @@ func (s *Store) Do(ctx context.Context, requests []*permits.Request) {
 
 // State returns the schedule of the limit with that key.
 func (s *Store) State(ctx context.Context, key string) (schedule.State, float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
 	client, err := s.onTime(ctx)
 	if err != nil {
 		return schedule.State{}, 0, err
 	}
 	response, err := client.Get(ctx, permits.EtcdKey(s.prefix, key))
 	if err != nil {
-		return schedule.State{}, 0, fmt.Errorf("etcd permit store: read %s: %w", key, err)
+		return schedule.State{}, 0, wrap("read "+key, err)
 	}
 	var found stored
 	if len(response.Kvs) > 0 {
-		if found, err = parse(response.Kvs[0].Value); err != nil {
-			return schedule.State{}, 0, fmt.Errorf("etcd permit store: read %s: %w", key, err)
+		if found, err = parse(response.Kvs[0]); err != nil {
+			return schedule.State{}, 0, wrap("read "+key, err)
 		}
 	}
 	now := time.Now()
 	s.clock.learn(found.State.Last, now)
 	return found.State, s.clock.now(now), nil
+}
+
+// wrap adds what failed and, if the user lacks a right, how it is granted.
+func wrap(doing string, err error) error {
+	if role.DeniedByEtcd(err) {
+		err = role.Denied(err, role.Etcd, "")
+	}
+	return fmt.Errorf("etcd permit store: %s: %w", doing, err)
 }

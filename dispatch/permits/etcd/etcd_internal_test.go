@@ -2,13 +2,18 @@ package etcdpermits
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -26,4 +31,44 @@ func TestBounded(t *testing.T) {
 		require.NoError(t, l.Publish(t.Context(), "c", fmt.Sprint(i), nil, time.Minute))
 	}
 	assert.Equal(t, maxLeases, l.leases.Len())
+}
+
+// TestSpace: permits are written up to four fifths of the quota, or of etcd's default.
+func TestSpace(t *testing.T) {
+	for _, c := range []struct {
+		inUse, quota int64
+		next         time.Duration
+		err          string
+	}{
+		{100 << 20, 8 << 30, seldom, ""},
+		{8 << 20, 16 << 20, 150 * time.Millisecond, ""}, // 4.8 MiB are left
+		{12 << 20, 16 << 20, often, ""},
+		{13 << 20, 16 << 20, often, "etcd uses 13 of its quota of 16 MiB, and"},
+		{1 << 30, 0, 19200 * time.Millisecond, ""},
+		{1700 << 20, 0, often, "etcd uses 1700 of its quota of 2048 MiB (the default: it does not tell its own"},
+	} {
+		var s space
+		assert.InDelta(t, c.next, s.look(c.inUse, c.quota), float64(10*time.Millisecond), "%+v", c)
+		if c.err == "" {
+			assert.NoError(t, s.err())
+		} else {
+			assert.ErrorContains(t, s.err(), c.err)
+		}
+	}
+}
+
+// TestSamePage: an etcd that answers with the same page of status records again and again is an
+// error.
+func TestSamePage(t *testing.T) {
+	for _, page := range []*pb.RangeResponse{
+		{More: true},
+		{More: true, Kvs: []*mvccpb.KeyValue{{Key: []byte("/throttle/a"), Value: make([]byte, permits.MaxRecord+1)}}},
+		{More: true, Kvs: []*mvccpb.KeyValue{{Key: []byte("/u"), Value: make([]byte, permits.MaxRecord+1)}}},
+	} {
+		text, err := proto.Marshal(page)
+		require.NoError(t, err)
+		etcd := &answers{left: slices.Repeat([][]byte{text}, 5), failed: func() {}}
+		_, err = etcd.store(t.Context()).Published(t.Context(), "c")
+		assert.ErrorContains(t, err, "the same page again")
+	}
 }

@@ -32,7 +32,7 @@ func open(t testing.TB, endpoint string) *etcdpermits.Store {
 
 func request(rate float64) schedule.Request {
 	return schedule.Request{
-		Subscription: "group", Weight: 1, Demand: 1e9, Want: 1, Round: 0.1, Rate: rate, Identity: "test", Rev: 1,
+		Subscription: "group", Weight: 1, Demand: 1e9, Want: 1, Round: 0.1, Rate: rate, Rev: schedule.Revision{Number: 1},
 		Nonce: 7,
 	}
 }
@@ -85,7 +85,7 @@ func TestTheClock(t *testing.T) {
 	}
 	loosely.Hold(t, func(loose assert.TestingT) {
 		a := open(t, e.Endpoint)
-		began, first := time.Now(), now(a)
+		first, began := now(a), time.Now() // the first waits for other processes
 		time.Sleep(700 * time.Millisecond) // nothing is published
 		b := open(t, e.Endpoint)
 		for range 5 {
@@ -128,25 +128,38 @@ func TestNewerAndDamagedStates(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, client.Close()) }()
 	l := open(t, e.Endpoint)
-	put := func(key, text string) {
-		_, err := client.Put(t.Context(), "/test/permits/"+url.PathEscape(key), text)
+	put := func(key, text string, opts ...clientv3.OpOption) {
+		_, err := client.Put(t.Context(), "/test/permits/"+url.PathEscape(key), text, opts...)
 		require.NoError(t, err)
 	}
-	put("newer", `{"version":99}`)
+	lease, err := client.Grant(t.Context(), 60)
+	require.NoError(t, err)
+	put("newer", `{"version":99}`, clientv3.WithLease(lease.ID))
 	requests := []*permits.Request{allocation("newer"), allocation("sound")}
 	l.Do(t.Context(), requests)
 	require.ErrorContains(t, requests[0].Err, "upgrade")
 	require.NoError(t, requests[1].Err, "one limit does not stop the others")
 	_, _, err = l.State(t.Context(), "newer")
 	require.ErrorContains(t, err, "upgrade")
-	put("damaged", "%%%")
-	_, _, err = l.State(t.Context(), "damaged")
-	require.Error(t, err)
-	_, err = permitstest.Allocate(t.Context(), l, "damaged", request(10))
-	require.NoError(t, err)
-	state, _, err := l.State(t.Context(), "damaged")
-	require.NoError(t, err)
-	require.EqualValues(t, 1, state.Seq)
+	for i, c := range []struct {
+		text string
+		opts []clientv3.OpOption
+	}{
+		{"%%%", nil},
+		{`{"version":99}`, nil}, // no version writes a key without a lease
+		{`{"version":7000000}`, []clientv3.OpOption{clientv3.WithLease(lease.ID)}},
+	} {
+		key := fmt.Sprint("damaged", i)
+		put(key, c.text, c.opts...)
+		_, _, err = l.State(t.Context(), key)
+		require.ErrorContains(t, err, "damaged", c.text)
+		reply, err := permitstest.Allocate(t.Context(), l, key, request(10))
+		require.NoError(t, err, c.text)
+		require.True(t, reply.Lost, c.text)
+		state, _, err := l.State(t.Context(), key)
+		require.NoError(t, err, c.text)
+		require.EqualValues(t, 1, state.Seq)
+	}
 }
 
 // Requests to an etcd that is unavailable end by their timeout, and no allocation is lost.
@@ -176,6 +189,71 @@ func TestAway(t *testing.T) {
 		return err == nil
 	}, 15*time.Second, 50*time.Millisecond, "gRPC waits for seconds between attempts to connect")
 	require.EqualValues(t, 2, reply.Carry.Seq)
+}
+
+// TestTurns: a process that allocates all the time does not starve another one on a far etcd.
+func TestTurns(t *testing.T) {
+	proxy := services.NewProxy(t, services.Etcd(t).Endpoint)
+	busy, other := open(t, proxy.Addr), open(t, proxy.Addr)
+	carry := map[*etcdpermits.Store]schedule.Carry{}
+	allocate := func(l *etcdpermits.Store) error {
+		r := request(1000)
+		r.Carry = carry[l]
+		reply, err := permitstest.Allocate(t.Context(), l, "limit", r)
+		carry[l] = reply.Carry
+		return err
+	}
+	require.NoError(t, allocate(busy))
+	require.NoError(t, allocate(other))
+	proxy.Latency(50 * time.Millisecond)
+	done := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		c := carry[busy]
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			r := request(1000)
+			r.Carry = c
+			reply, err := permitstest.Allocate(t.Context(), busy, "limit", r)
+			assert.NoError(t, err)
+			c = reply.Carry
+		}
+	})
+	loosely.Hold(t, func(loose assert.TestingT) {
+		for range 5 {
+			assert.NoError(loose, allocate(other))
+		}
+	})
+	close(done)
+	running.Wait()
+}
+
+// TestFarRows: a page of rows is set and read on a far etcd, with a time-out that is long enough
+// for one of its transactions and too short for all of them.
+func TestFarRows(t *testing.T) {
+	proxy := services.NewProxy(t, services.Etcd(t).Endpoint)
+	store, ctx, key := open(t, proxy.Addr), t.Context(), permits.RatesKey(services.Name(t))
+	head := []byte("head")
+	require.NoError(t, store.Update(ctx, key, time.Hour, func([]byte, float64) []byte { return head }))
+	proxy.Latency(30 * time.Millisecond)
+	rows, names := map[string][]byte{}, []string{}
+	for i := range permits.RowsPage {
+		name := fmt.Sprint("tag:", i)
+		rows[name], names = []byte(`{"rate":1,"average":4096}`), append(names, name)
+	}
+	for range 2 {
+		done, err := store.SetRows(ctx, key, head, time.Hour, rows)
+		require.NoError(t, err)
+		require.True(t, done)
+		got, err := store.Rows(ctx, key, names)
+		require.NoError(t, err)
+		require.Len(t, got, len(names))
+		require.Equal(t, rows[names[0]], got[0])
+	}
 }
 
 func TestStatusRecords(t *testing.T) {
@@ -273,8 +351,8 @@ func BenchmarkAllocation(b *testing.B) {
 	}
 }
 
-// Each sharing mode keeps its promise under random faults on etcd, in real time.
-func TestSchedules(t *testing.T) {
+// TestSchedulesOnEtcd: each sharing mode keeps its promise under random faults, in real time.
+func TestSchedulesOnEtcd(t *testing.T) {
 	e := services.Etcd(t)
 	permitstest.Run(t, permitstest.Backend{RealTime: true, Open: func(t *testing.T) dispatch.PermitStore {
 		store := etcdpermits.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, services.Name(t), 0)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ type limit struct {
 	revision int64            // etcd's, of stored; 0 = there is none
 	lease    clientv3.LeaseID // whose end is known
 	ends     time.Time        // when it ends, at the earliest
+	turn     time.Time        // when this process may write again
 }
 
 // stored is a schedule in etcd, as JSON.
@@ -36,6 +38,8 @@ type stored struct {
 	State   schedule.State          `json:"state"`
 	Subs    map[string]schedule.Sub `json:"subscriptions"`
 	Lease   clientv3.LeaseID        `json:"lease"`
+
+	damaged bool // it is empty, and replaces what could not be read
 }
 
 // limit returns what is known of the limit with that key.
@@ -51,7 +55,9 @@ func (s *Store) limit(key string) *limit {
 }
 
 // allocate makes the allocations of one limit in one transaction. If another process was faster,
-// it is tried again on what that one has stored.
+// it is tried again on what that one has stored. Who has just written knows what is stored, and
+// would be the fastest each time. After a transaction it therefore waits as long as that one took,
+// so that those that lost to it come first.
 func (s *Store) allocate(
 	ctx context.Context, client *clientv3.Client, key string, requests []*permits.Request,
 ) error {
@@ -59,6 +65,7 @@ func (s *Store) allocate(
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key = permits.EtcdKey(s.prefix, key)
+	pause(ctx, time.Until(m.turn))
 	for attempt := 0; ; attempt++ {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -97,11 +104,17 @@ func (s *Store) allocate(
 			return err
 		}
 		if response.Succeeded {
-			m.stored, m.revision = next, response.Header.Revision
-			delay(requests, time.Since(started))
+			m.stored, m.revision = next, response.Header.GetRevision()
+			taken := time.Since(started)
+			m.turn = started.Add(2 * taken)
+			delay(requests, taken, s.usual(taken))
 			return nil
 		}
-		if err := m.load(response.Responses[0].GetResponseRange().Kvs); err != nil {
+		found, err := gets(response, 1)
+		if err == nil {
+			err = m.load(found[0])
+		}
+		if err != nil {
 			return err
 		}
 		if err := permits.WaitAfterConflict(ctx, attempt); err != nil {
@@ -113,11 +126,15 @@ func (s *Store) allocate(
 // apply answers the requests, and returns the schedule to store. It changes nothing in s.
 func (s *stored) apply(requests []*permits.Request, now float64) stored {
 	next := stored{Version: schedule.Version, State: s.State, Subs: s.present(), Lease: s.Lease}
-	for _, q := range requests {
+	for i, q := range requests {
 		r := q.Allocate.Request
 		r.Low, r.High = 0, 0 // this clock does not step
 		sub := next.Subs[r.Subscription]
 		next.State, sub, q.Allocate.Reply = schedule.Allocate(next.State, sub, r, now)
+		if q.Allocate.Reply.Lost { // with what it had of all subscriptions
+			clear(next.Subs)
+		}
+		q.Allocate.Reply.Lost = q.Allocate.Reply.Lost || i == 0 && s.damaged
 		next.Subs[r.Subscription] = sub
 	}
 	return next
@@ -134,21 +151,45 @@ func (s *stored) present() map[string]schedule.Sub {
 	return subs
 }
 
-// delay changes answers to what they are when the transaction has taken that long.
-func delay(requests []*permits.Request, taken time.Duration) {
+// delay changes answers to what they are when the transaction has taken that long, and the fastest
+// ones take usual. All slots come later by usual, which changes no distance between them. Slots
+// that are over for more than a round even so are wasted: to use them would exceed the limit.
+func delay(requests []*permits.Request, taken, usual time.Duration) {
 	past := taken.Seconds()
 	for _, q := range requests {
 		r := &q.Allocate.Reply
-		if q.Err = nil; q.Allocate.Strict && r.N > 0 && past-r.Start > tooLate.Seconds() {
-			q.Err = fmt.Errorf("etcd permit store: the answer came %.3f s after its strict slot",
-				past-r.Start)
-			continue
-		}
+		q.Err = nil
 		r.Now += past
+		shift := past
+		if !q.Allocate.Strict {
+			shift -= usual.Seconds()
+		}
+		late := shift - r.Start
+		switch {
+		case r.N == 0:
+		case q.Allocate.Strict && late > tooLate.Seconds():
+			q.Err = fmt.Errorf("etcd permit store: the answer came %.3f s after its strict slot", late)
+		case !q.Allocate.Strict && late > q.Allocate.Round:
+			over := min(r.N, math.Ceil((late-q.Allocate.Round)/r.Gap))
+			r.N -= over
+			r.Start += over * r.Gap
+		}
 		if r.Start > 0 {
-			r.Start = max(0, r.Start-past)
+			r.Start = max(0, r.Start-shift)
 		}
 	}
+}
+
+// usual is how long the fastest of recent transactions take, given the time of one more.
+func (s *Store) usual(taken time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if taken < s.fastest || s.fastest == 0 {
+		s.fastest = taken
+	} else {
+		s.fastest += (taken - s.fastest) / 64
+	}
+	return min(taken, s.fastest)
 }
 
 // load takes over what etcd has; a damaged schedule is as good as none.
@@ -158,7 +199,7 @@ func (m *limit) load(kvs []*mvccpb.KeyValue) error {
 		return nil
 	}
 	m.revision = kvs[0].ModRevision
-	s, err := parse(kvs[0].Value)
+	s, err := parse(kvs[0])
 	if err != nil && !errors.Is(err, errDamaged) {
 		m.loaded = false
 		return err
@@ -169,11 +210,14 @@ func (m *limit) load(kvs []*mvccpb.KeyValue) error {
 
 var errDamaged = errors.New("state is damaged: the next allocation replaces it")
 
-func parse(text []byte) (s stored, err error) {
-	if json.Unmarshal(text, &s) != nil || s.Version < 1 {
-		return stored{}, errDamaged
+// parse reads a schedule. All versions give it a lease: without one, a newer version is damage.
+func parse(kv *mvccpb.KeyValue) (s stored, err error) {
+	err = json.Unmarshal(kv.Value, &s)
+	newer := s.Version > schedule.Version
+	if err != nil || s.Version < 1 || s.Version > schedule.MaxVersion || newer && kv.Lease == 0 {
+		return stored{damaged: true}, errDamaged
 	}
-	if s.Version > schedule.Version {
+	if newer {
 		return stored{},
 			fmt.Errorf("state of version %d: this program knows %d: upgrade this program",
 				s.Version, schedule.Version)

@@ -2,9 +2,9 @@ package etcdpermits
 
 import (
 	"context"
-	"fmt"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
@@ -14,79 +14,86 @@ import (
 func (s *Store) Update(
 	ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte,
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	client, err := s.onTime(ctx)
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
+	client, err := s.writable(ctx)
 	if err != nil {
 		return err
 	}
-	always := func(old []byte, now float64) ([]byte, bool) { return f(old, now), true }
-	return s.swap(ctx, client, key, ttl, always)
+	always := func(old []byte, now float64) ([]byte, time.Duration, bool) {
+		return f(old, now), ttl, true
+	}
+	return s.swap(ctx, client, key, always)
 }
 
-// A change returns what is to replace a value, nil for no value, and whether it is to be
-// replaced.
-type change func(old []byte, now float64) (text []byte, replace bool)
+// A change returns what is to replace a value, nil for no value, for how long, and whether it is to
+// be replaced.
+type change func(old []byte, now float64) (text []byte, ttl time.Duration, replace bool)
 
 // swap replaces the value under key by what f returns for it.
-func (s *Store) swap(
-	ctx context.Context, client *clientv3.Client, key string, ttl time.Duration, f change,
-) error {
+func (s *Store) swap(ctx context.Context, client *clientv3.Client, key string, f change) error {
 	key = permits.EtcdKey(s.prefix, key)
-	var granted clientv3.LeaseID // to an attempt that has lost; 0 = none yet
+	var granted clientv3.LeaseID // to an attempt that has lost
+	var grantedFor time.Duration // 0 = none yet
+	got, err := client.Get(ctx, key)
+	if err != nil {
+		return wrap("read "+key, err)
+	}
+	found := got.Kvs
 	for attempt := 0; ; attempt++ {
-		got, err := client.Get(ctx, key)
-		if err != nil {
-			return fmt.Errorf("etcd permit store: read %s: %w", key, err)
-		}
 		var old []byte
 		var revision int64
 		var lease clientv3.LeaseID
-		if len(got.Kvs) > 0 {
-			kv := got.Kvs[0]
+		if len(found) > 0 {
+			kv := found[0]
 			old, revision, lease = kv.Value, kv.ModRevision, clientv3.LeaseID(kv.Lease)
 		}
-		text, replace := f(old, s.clock.now(time.Now()))
+		text, ttl, replace := f(old, s.clock.now(time.Now()))
 		if !replace {
 			return nil
 		}
 		op := clientv3.OpDelete(key)
 		if text != nil {
 			if !renew(ctx, client, lease, ttl) {
-				if granted == 0 {
+				if ttl > grantedFor {
 					if granted, err = grant(ctx, client, ttl); err != nil {
 						return err
 					}
+					grantedFor = ttl
 				}
 				lease = granted
 			}
 			op = clientv3.OpPut(key, string(text), clientv3.WithLease(lease))
 		}
 		unchanged := clientv3.Compare(clientv3.ModRevision(key), "=", revision)
-		done, err := client.Txn(ctx).If(unchanged).Then(op).Commit()
+		done, err := client.Txn(ctx).If(unchanged).Then(op).Else(clientv3.OpGet(key)).Commit()
 		if err == nil && done.Succeeded {
 			return nil
 		}
 		if err == nil {
-			err = permits.WaitAfterConflict(ctx, attempt)
+			var all [][]*mvccpb.KeyValue
+			if all, err = gets(done, 1); err == nil {
+				found = all[0]
+				err = permits.WaitAfterConflict(ctx, attempt)
+			}
 		}
 		if err != nil {
-			return fmt.Errorf("etcd permit store: update %s: %w", key, err)
+			return wrap("update "+key, err)
 		}
 	}
 }
 
 // Value returns the value that Update keeps under key.
 func (s *Store) Value(ctx context.Context, key string) ([]byte, float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
 	client, err := s.onTime(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	got, err := client.Get(ctx, permits.EtcdKey(s.prefix, key))
 	if err != nil {
-		return nil, 0, fmt.Errorf("etcd permit store: read %s: %w", key, err)
+		return nil, 0, wrap("read "+key, err)
 	}
 	now := s.clock.now(time.Now())
 	if len(got.Kvs) == 0 {
@@ -112,7 +119,7 @@ func grant(
 ) (clientv3.LeaseID, error) {
 	granted, err := client.Grant(ctx, seconds(ttl))
 	if err != nil {
-		return 0, fmt.Errorf("etcd permit store: grant a lease: %w", err)
+		return 0, wrap("grant a lease", err)
 	}
 	return granted.ID, nil
 }

@@ -2,21 +2,26 @@ package etcdpermits
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 )
 
 // Publish keeps a replica's status record for ttl, rounded up to seconds.
 func (s *Store) Publish(
-	ctx context.Context, cluster, replica string, status []byte, ttl time.Duration,
+	ctx context.Context, cluster, replica string, record []byte, ttl time.Duration,
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	client, err := s.connect(ctx)
+	if err := permits.CheckRecord(record); err != nil {
+		return err
+	}
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
+	client, err := s.writable(ctx)
 	if err != nil {
 		return err
 	}
@@ -28,16 +33,16 @@ func (s *Store) Publish(
 		}
 	}
 	s.leases.Add(key, lease)
-	if _, err = client.Put(ctx, key, string(status), clientv3.WithLease(lease)); err != nil {
-		return fmt.Errorf("etcd permit store: publish the status: %w", err)
+	if _, err = client.Put(ctx, key, string(record), clientv3.WithLease(lease)); err != nil {
+		return wrap("publish the status", err)
 	}
 	return nil
 }
 
 // Replicas counts the replicas whose status record has not expired.
 func (s *Store) Replicas(ctx context.Context, cluster string) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
 	client, err := s.connect(ctx)
 	if err != nil {
 		return 0, err
@@ -45,27 +50,66 @@ func (s *Store) Replicas(ctx context.Context, cluster string) (int, error) {
 	all := permits.EtcdStatus(s.prefix, cluster, "")
 	response, err := client.Get(ctx, all, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
-		return 0, fmt.Errorf("etcd permit store: count the replicas: %w", err)
+		return 0, wrap("count the replicas", err)
 	}
 	return int(response.Count), nil
 }
 
-// Published returns the status records that have not expired.
+// Published returns the status records that have not expired, up to [permits.MaxRecords] and
+// [permits.MaxRecordsBytes]. It reads them in pages, each in a call of its own. etcd does not say
+// how large they are before they are read: a page that comes too late is read again in parts.
 func (s *Store) Published(ctx context.Context, cluster string) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
+	all := permits.EtcdStatus(s.prefix, cluster, "")
+	end := clientv3.GetPrefixRangeEnd(all)
+	var alive [][]byte
+	limit, free := firstPage, permits.MaxRecordsBytes
+	for from := all; len(alive) < permits.MaxRecords; {
+		page, err := s.statusPage(ctx, from, end, limit)
+		if late(err) && ctx.Err() == nil && limit > 1 {
+			limit = max(1, limit/4)
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		read, before := 0, from
+		for _, kv := range page.Kvs {
+			if size := len(kv.Value); size <= min(permits.MaxRecord, free) {
+				alive, free = append(alive, kv.Value), free-size
+			}
+			read += len(kv.Value)
+			from = string(kv.Key) + "\x00"
+		}
+		if !page.More {
+			break
+		} else if from <= before {
+			return nil, wrap("read the status records", errors.New("invalid answer: the same page again"))
+		}
+		limit = min(max(1, len(page.Kvs)*permits.RecordsPageBytes/max(1, read)), permits.RecordsPage)
+	}
+	return alive, nil
+}
+
+// firstPage is how many records are read while their sizes are unknown.
+const firstPage = 100
+
+// late reports whether etcd has not answered a call in time.
+func late(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
+}
+
+// statusPage reads the first records from a key to another one.
+func (s *Store) statusPage(
+	ctx context.Context, from, to string, limit int,
+) (*clientv3.GetResponse, error) {
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
 	client, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := permits.EtcdStatus(s.prefix, cluster, "")
-	response, err := client.Get(ctx, all, clientv3.WithPrefix())
+	page, err := client.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(int64(limit)))
 	if err != nil {
-		return nil, fmt.Errorf("etcd permit store: read the status records: %w", err)
+		return nil, wrap("read the status records", err)
 	}
-	var alive [][]byte
-	for _, kv := range response.Kvs {
-		alive = append(alive, kv.Value)
-	}
-	return alive, nil
+	return page, nil
 }

@@ -20,7 +20,8 @@ type Store struct {
 
 	mu      sync.Mutex // guards the fields below
 	limits  map[string]*limit
-	values  map[string]value            // records, and those of Update
+	values  map[string]record           // of pools and groups, and those of Update
+	rows    map[string]*rows            // by the key of the value that they belong to
 	status  map[string]map[string]value // by cluster and replica
 	sweepAt float64                     // when to remove what has expired
 	wakers  map[string]func(string)     // of Wakes, by process
@@ -37,19 +38,24 @@ type value struct {
 	expires float64
 }
 
-// at is the text, nil once it has expired.
-func (v value) at(now float64) []byte {
-	if now > v.expires {
-		return nil
+type record struct {
+	permits.Record
+	expires float64
+}
+
+// at is the record, none once it has expired.
+func (r record) at(now float64) permits.Record {
+	if now > r.expires {
+		return permits.Record{}
 	}
-	return v.text
+	return r.Record
 }
 
 // New returns an empty permit store, whose clock is the process's own.
 func New() *Store {
 	return &Store{
-		start: time.Now(), limits: map[string]*limit{}, values: map[string]value{},
-		status: map[string]map[string]value{}, wakers: map[string]func(string){},
+		start: time.Now(), limits: map[string]*limit{}, values: map[string]record{},
+		rows: map[string]*rows{}, status: map[string]map[string]value{}, wakers: map[string]func(string){},
 	}
 }
 
@@ -68,8 +74,8 @@ func (s *Store) Do(_ context.Context, requests []*permits.Request) {
 		}
 	}
 	for _, r := range permits.PoolRecords(requests) {
-		if next := r.Apply(s.values[r.Key].at(now), now); next != nil {
-			s.values[r.Key] = value{next, now + r.TTL.Seconds()}
+		if next, ok := r.Replace(s.values[r.Key].at(now), now); ok {
+			s.values[r.Key] = record{next, now + r.TTL.Seconds()}
 		}
 	}
 	s.mu.Unlock()
@@ -101,7 +107,7 @@ func (s *Store) allocate(key string, a *permits.Allocate, now float64) {
 	if unknown {
 		s.limits[key] = m
 	}
-	if first {
+	if first && !r.Strict { // a strict schedule counts no subscriptions
 		m.subs[a.Subscription] = sub
 	}
 	m.expires = now + state.Lifetime(r.Strict, now)
@@ -145,15 +151,26 @@ func (s *Store) sweep(now float64) {
 		return
 	}
 	s.sweepAt = now + 600
-	expired := func(_ string, v value) bool { return now > v.expires }
-	maps.DeleteFunc(s.limits, func(_ string, m *limit) bool { return now > m.expires })
-	maps.DeleteFunc(s.values, expired)
+	alive := func(v value) bool { return now <= v.expires }
+	s.limits = filter(s.limits, func(m *limit) bool { return now <= m.expires })
+	s.values = filter(s.values, func(r record) bool { return now <= r.expires })
+	s.rows = filter(s.rows, func(r *rows) bool { return now <= r.expires })
 	for cluster, replicas := range s.status {
-		maps.DeleteFunc(replicas, expired)
-		if len(replicas) == 0 {
-			delete(s.status, cluster)
+		s.status[cluster] = filter(replicas, alive)
+	}
+	s.status = filter(s.status, func(m map[string]value) bool { return len(m) > 0 })
+}
+
+// filter returns a map of the entries to keep. It is a new one, since a map never frees the memory
+// that its largest size has taken.
+func filter[V any](m map[string]V, keep func(V) bool) map[string]V {
+	kept := map[string]V{}
+	for key, v := range m {
+		if keep(v) {
+			kept[key] = v
 		}
 	}
+	return kept
 }
 
 // Timeout is 0: Do answers at once.
@@ -167,8 +184,8 @@ func (s *Store) Update(
 	defer s.mu.Unlock()
 	now := s.now()
 	s.sweep(now)
-	if text := f(s.values[key].at(now), now); text != nil {
-		s.values[key] = value{text, now + ttl.Seconds()}
+	if text := f(s.values[key].at(now).Text(), now); text != nil {
+		s.values[key] = record{permits.RecordOf(text), now + ttl.Seconds()}
 	} else {
 		delete(s.values, key)
 	}
@@ -180,7 +197,7 @@ func (s *Store) Value(_ context.Context, key string) ([]byte, float64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	return s.values[key].at(now), now, nil
+	return s.values[key].at(now).Text(), now, nil
 }
 
 // State returns the schedule of the limit with that key.
@@ -198,6 +215,9 @@ func (s *Store) State(_ context.Context, key string) (schedule.State, float64, e
 func (s *Store) Publish(
 	_ context.Context, cluster, replica string, status []byte, ttl time.Duration,
 ) error {
+	if err := permits.CheckRecord(status); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
@@ -209,14 +229,16 @@ func (s *Store) Publish(
 	return nil
 }
 
-// Published returns the status records that have not expired.
+// Published returns the status records that have not expired, up to [permits.MaxRecords] and
+// [permits.MaxRecordsBytes].
 func (s *Store) Published(_ context.Context, cluster string) (alive [][]byte, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
+	now, free := s.now(), permits.MaxRecordsBytes
 	for _, v := range s.status[cluster] {
-		if now <= v.expires {
+		if now <= v.expires && len(alive) < permits.MaxRecords && len(v.text) <= free {
 			alive = append(alive, v.text)
+			free -= len(v.text)
 		}
 	}
 	return alive, nil

@@ -22,7 +22,7 @@ func TestForgets(t *testing.T) {
 			for i := range n {
 				name := fmt.Sprint(i)
 				allocate := &permits.Allocate{Request: schedule.Request{
-					Subscription: "a", Weight: 1, Want: 1, Rate: 1, Round: 0.1, Rev: 1, Nonce: 1,
+					Subscription: "a", Weight: 1, Want: 1, Rate: 1, Round: 0.1, Nonce: 1,
 				}}
 				late := &permits.Allocate{Request: allocate.Request}
 				late.NotAfter = 1e-9
@@ -47,4 +47,16 @@ func TestForgets(t *testing.T) {
 		assert.Len(t, l.values, 2)
 		assert.Len(t, l.status, 1)
 	})
+}
+
+// TestStrictCountsNoSubscriptions: subscriptions that come and go leave nothing in a strict limit.
+func TestStrictCountsNoSubscriptions(t *testing.T) {
+	l := New()
+	for i := range 100 {
+		strict := &permits.Allocate{Request: schedule.Request{
+			Subscription: fmt.Sprint(i), Weight: 1, Want: 1, Rate: 1, Nonce: 1, Strict: true,
+		}}
+		l.Do(t.Context(), []*permits.Request{{Key: "a", Allocate: strict}})
+	}
+	assert.Empty(t, l.limits["a"].subs)
 }

@@ -37,6 +37,19 @@ func (Store) Update(context.Context, string, time.Duration, func([]byte, float64
 // Value fails.
 func (Store) Value(context.Context, string) ([]byte, float64, error) { return nil, 0, ErrNone }
 
+// SetRows fails.
+func (Store) SetRows(
+	context.Context, string, []byte, time.Duration, map[string][]byte,
+) (bool, error) {
+	return false, ErrNone
+}
+
+// Rows fails.
+func (Store) Rows(context.Context, string, []string) ([][]byte, error) { return nil, ErrNone }
+
+// RowNames fails.
+func (Store) RowNames(context.Context, string) ([]string, error) { return nil, ErrNone }
+
 // State fails.
 func (Store) State(context.Context, string) (schedule.State, float64, error) {
 	return schedule.State{}, 0, ErrNone

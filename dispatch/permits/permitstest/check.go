@@ -3,7 +3,9 @@ package permitstest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -33,7 +35,10 @@ func Allocate(
 func Check(t *testing.T, store dispatch.PermitStore) {
 	t.Helper()
 	keepsValues(t, store)
+	keepsRows(t, store)
 	keepsRecords(t, store)
+	ordersRevisions(t, store)
+	boundsRecords(t, store)
 	countsEachMember(t, store)
 	slowsDown(t, store)
 }
@@ -46,7 +51,7 @@ func newKey() string {
 func request() schedule.Request {
 	return schedule.Request{
 		Subscription: "a", Weight: 1, Demand: 100, Want: 10, Round: 0.1, Rate: 100,
-		Identity: "permitstest", Rev: 1, Nonce: 7,
+		Rev: schedule.Revision{Epoch: 1, Number: 1}, Nonce: 7,
 	}
 }
 
@@ -87,6 +92,71 @@ func keepsValues(t *testing.T, store dispatch.PermitStore) {
 	value, _, err = store.Value(t.Context(), key)
 	require.NoError(t, err)
 	assert.Empty(t, value)
+}
+
+// keepsRows checks SetRows, Rows and RowNames: for more rows than one transaction of etcd has.
+func keepsRows(t *testing.T, store dispatch.PermitStore) {
+	key, ctx := permits.RatesKey(newKey()), t.Context()
+	read := func(names ...string) (texts []string) {
+		t.Helper()
+		rows, err := store.Rows(ctx, key, names)
+		require.NoError(t, err)
+		for _, row := range rows {
+			texts = append(texts, string(row))
+		}
+		return texts
+	}
+	set := func(head string, rows map[string][]byte) bool {
+		t.Helper()
+		done, err := store.SetRows(ctx, key, []byte(head), time.Minute, rows)
+		require.NoError(t, err)
+		return done
+	}
+	put := func(head string) {
+		t.Helper()
+		replace := func([]byte, float64) []byte { return []byte(head) }
+		require.NoError(t, store.Update(ctx, key, time.Minute, replace))
+	}
+	assert.Equal(t, []string{"", ""}, read("a", "b"))
+	put("mine")
+	assert.True(t, set("mine", map[string][]byte{"a/1": []byte("one"), "b": []byte("two")}))
+	assert.Equal(t, []string{"two", "", "one"}, read("b", "c", "a/1"))
+	put("another")
+	assert.False(t, set("mine", map[string][]byte{"b": []byte("late"), "a/1": nil}))
+	assert.True(t, set("another", nil))
+	assert.Equal(t, []string{"one", "two"}, read("a/1", "b"))
+	many := map[string][]byte{"b": nil}
+	for i := range permits.RowsPage - 1 {
+		many[fmt.Sprint("tag:", i)] = fmt.Append(nil, i)
+	}
+	assert.True(t, set("another", many))
+	delete(many, "b")
+	many["a/1"] = nil
+	names, err := store.RowNames(ctx, key)
+	require.NoError(t, err)
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(many)), names)
+	texts := read(slices.Sorted(maps.Keys(many))...)
+	assert.Equal(t, "one", texts[0])
+	assert.Equal(t, "0", texts[1])
+	assert.Equal(t, "998", texts[999])
+}
+
+// boundsRecords checks that Published returns no more bytes than it may, and says so by returning
+// almost as many.
+func boundsRecords(t *testing.T, store dispatch.PermitStore) {
+	cluster := fmt.Sprintf("permitstest-%d", rand.Int64())
+	const ttl = 10 * time.Minute // on a busy machine, an etcd takes a minute for all of them
+	large := make([]byte, permits.MaxRecord)
+	for i := range permits.MaxRecordsBytes/len(large) + 2 {
+		name := fmt.Sprint("large-", i)
+		require.NoError(t, store.Publish(t.Context(), cluster, name, large, ttl))
+		require.NoError(t, store.Publish(t.Context(), cluster, name+"-small", []byte(name), ttl))
+	}
+	records, err := store.Published(t.Context(), cluster)
+	require.NoError(t, err)
+	bytes := len(slices.Concat(records...))
+	assert.LessOrEqual(t, bytes, permits.MaxRecordsBytes)
+	assert.Greater(t, bytes, permits.MaxRecordsBytes-permits.MaxRecord)
 }
 
 // keepsRecords checks that one Do answers all kinds of requests for a limit, those for one record
@@ -142,6 +212,37 @@ func keepsRecords(t *testing.T, store dispatch.PermitStore) {
 		value, _, err := store.Value(t.Context(), key)
 		require.NoError(t, err)
 		assert.Equal(t, newer, string(value))
+	}
+}
+
+// ordersRevisions checks that a rate of a later epoch is newer, whatever its number is, and that of
+// two rates of one revision in a schedule the lower one is in force.
+func ordersRevisions(t *testing.T, store dispatch.PermitStore) {
+	key := newKey()
+	for _, c := range []struct {
+		epoch, number int64
+		rate, inForce float64
+	}{
+		{1, 100, 100, 100},
+		{2, 1, 50, 50},    // newer: a later epoch
+		{1, 200, 400, 50}, // older
+		{2, 2, 70, 70},
+		{2, 2, 60, 60}, // the lower one
+		{2, 2, 70, 60},
+	} {
+		r := request()
+		r.Rate, r.Rev = c.rate, schedule.Revision{Epoch: c.epoch, Number: c.number}
+		reply, err := Allocate(t.Context(), store, key, r)
+		require.NoError(t, err)
+		assert.Equal(t, c.inForce, reply.Rate, "%+v", c)
+		d := draw(key)
+		d.Draw.Rate, d.Draw.Rev = min(c.rate, c.inForce), r.Rev
+		if r.Rev == (schedule.Revision{Epoch: 1, Number: 200}) {
+			d.Draw.Rate = c.rate
+		}
+		store.Do(t.Context(), []*permits.Request{d})
+		require.NoError(t, d.Err)
+		assert.Equal(t, c.inForce, d.Draw.Allowed, "%+v", c)
 	}
 }
 

@@ -37,7 +37,7 @@ func (r *run) neverOver() string {
 }
 
 // allowed is how many permits may be used in [from, to): by the rates in force, a quarter of a
-// second of slack, and after a lost state by what replicas held, which after a cut of the rate
+// second of slack, and for each lost state by what replicas held, which after a cut of the rate
 // lasts for seconds.
 func (r *run) allowed(from, to time.Duration) float64 {
 	sum, lately, before := 0.0, int64(0), int64(0)
@@ -56,12 +56,16 @@ func (r *run) allowed(from, to time.Duration) float64 {
 			before = max(before, p.rate)
 		}
 	}
-	held := 0.0
+	lost, lostBefore := 0, 0
 	for _, at := range r.losses {
-		if at >= from-5*time.Second && at < to {
-			held = 0.2 * float64(before)
+		switch {
+		case from <= at && at < to:
+			lost++
+		case from-5*time.Second <= at && at < from:
+			lostBefore = 1
 		}
 	}
+	held := 0.2 * float64(before) * float64(max(lost, lostBefore))
 	light := 3 * float64(len(r.all)) // the lightest shares hold a permit in each batch
 	return sum + 0.25*float64(lately) + held + light
 }

@@ -1,6 +1,7 @@
 package permitstest
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -26,6 +27,10 @@ type Backend struct {
 	// Lose makes the permit store lose everything. Nil: a real one does not.
 	Lose func()
 
+	// Tallies is a file that tallies are added to, one for each mode and thousand seeds; "" = none.
+	// Seeds whose tallies it has are left out.
+	Tallies string
+
 	// RealTime: the permit store cannot run in a synctest bubble, and timers are as late as the
 	// machine makes them.
 	RealTime bool
@@ -34,25 +39,34 @@ type Backend struct {
 // Long reports whether tests may take long: THROTTLE_LONG is set.
 func Long() bool { return os.Getenv("THROTTLE_LONG") != "" }
 
-// Seeds returns the seeds to run: that of THROTTLE_SEED; else as many as THROTTLE_SEEDS says;
-// else short or, with THROTTLE_LONG, long ones; with -short, a quarter of short.
+// Seeds returns the seeds to run: that of THROTTLE_SEED; else those of THROTTLE_SEEDS, which is
+// "10000", the first ten thousand, or "10000-20000", those from 10000 to 19999; else the first
+// short ones; with -short, a quarter of them; with THROTTLE_LONG, those from there up to long.
+// (make test runs all short ones, and the quarter again with the race detector.)
 func Seeds(t *testing.T, short, long int) (all []uint64) {
 	if text := os.Getenv("THROTTLE_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err)
 		return []uint64{seed}
 	}
+	from, to := uint64(0), uint64(short)
 	if text := os.Getenv("THROTTLE_SEEDS"); text != "" {
-		n, err := strconv.Atoi(text)
+		first, end, ok := strings.Cut(text, "-")
+		if !ok {
+			first, end = "0", text
+		}
+		var err error
+		from, err = strconv.ParseUint(first, 10, 64)
 		require.NoError(t, err)
-		short = n
+		to, err = strconv.ParseUint(end, 10, 64)
+		require.NoError(t, err)
 	} else if Long() {
-		short = long
+		from, to = uint64(short), uint64(long)
 	} else if testing.Short() {
-		short = (short + 3) / 4
+		to = uint64(short+3) / 4
 	}
-	for seed := range short {
-		all = append(all, uint64(seed))
+	for seed := from; seed < to; seed++ {
+		all = append(all, seed)
 	}
 	return all
 }
@@ -64,21 +78,44 @@ func Seeds(t *testing.T, short, long int) (all []uint64) {
 // as short as possible, and printed. (The clocks of clients cannot break anything: no Limiter
 // reads the time of day.)
 func Run(t *testing.T, b Backend, seeds []uint64) {
+	tallies := openTallies(t, b.Tallies)
+	if b.Tallies != "" { // slices of other runs must be the same
+		require.Zero(t, seeds[0]%sliceSize, "first seed: want a multiple of %d", sliceSize)
+		require.Zero(t, len(seeds)%sliceSize, "number of seeds: want a multiple of %d", sliceSize)
+	}
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			for _, seed := range seeds {
-				if t.Failed() {
-					return
+			for slice := range slices.Chunk(seeds, sliceSize) {
+				if tallies.has(m, slice) {
+					continue
 				}
-				steps := m.draw(seed, b)
-				if wrong := b.try(t, m, seed, steps); wrong != "" {
-					steps, wrong = b.shrink(t, m, seed, steps, wrong)
-					t.Errorf("%s; replay with THROTTLE_SEED=%d\nthe shortest sequence found:\n%s",
-						wrong, seed, text(steps))
+				counts := newTally(m, slice)
+				for _, seed := range slice {
+					if t.Failed() && b.Tallies == "" {
+						return
+					}
+					b.check(t, m, seed, &counts)
 				}
+				tallies.add(t, counts)
 			}
 		})
+	}
+}
+
+// check runs the sequence of a seed, and fails the test if it breaks the mode's promise.
+func (b Backend) check(t *testing.T, m mode, seed uint64, counts *tally) {
+	steps := m.draw(seed, b)
+	r := b.try(t, m, seed, steps)
+	for tries := 1; b.RealTime && r.wrong != "" && r.wrong == r.stuck && tries < 3; tries++ {
+		t.Logf("again, since a busy machine may use less of a limit: %s", r.wrong)
+		r = b.try(t, m, seed, steps)
+	}
+	counts.count(r)
+	if r.wrong != "" {
+		steps, wrong := b.shrink(t, m, seed, steps, r.wrong)
+		t.Errorf("%s; replay with THROTTLE_SEED=%d\nthe shortest sequence found:\n%s",
+			wrong, seed, text(steps))
 	}
 }
 
@@ -129,10 +166,10 @@ var modes = []mode{
 	}}, []string{"double", "forget", "keep", "restore"}, (*run).neverNear},
 	{"split", 100, policy.Policy{Sharing: policy.Sharing{
 		Mode: policy.Split, PoolTTL: policy.Duration(ttl),
-	}}, []string{"ramp"}, (*run).neverMore},
+	}}, []string{"ramp", "forget"}, (*run).neverMore},
 	{"groups", 100, policy.Policy{Sharing: policy.Sharing{
 		Mode: policy.Groups, PoolTTL: policy.Duration(ttl), Groups: []string{"0", "1"},
-	}}, []string{"ramp"}, (*run).neverMore},
+	}}, []string{"ramp", "forget"}, (*run).neverMore},
 }
 
 // draw makes a sequence.
@@ -174,7 +211,7 @@ func (b Backend) shrink(
 ) ([]step, string) {
 	for i := 0; i < len(steps); {
 		fewer := slices.Delete(slices.Clone(steps), i, i+1)
-		if still := b.try(t, m, seed, fewer); still != "" {
+		if still := b.try(t, m, seed, fewer).wrong; still != "" {
 			steps, wrong, i = fewer, still, 0
 		} else {
 			i++
@@ -183,24 +220,22 @@ func (b Backend) shrink(
 	return steps, wrong
 }
 
-// try runs a sequence, and returns how it breaks the promise; "" if it does not.
-func (b Backend) try(t *testing.T, m mode, seed uint64, steps []step) (wrong string) {
+// try runs a sequence.
+func (b Backend) try(t *testing.T, m mode, seed uint64, steps []step) (r *run) {
 	once := func(t *testing.T) {
-		r := b.start(t, m, seed)
+		r = b.start(t, m, seed)
 		for _, s := range steps {
 			r.do(s)
 			time.Sleep(s.pause)
 		}
 		r.recover()
 		r.end()
-		if wrong = r.right(); wrong == "" {
-			wrong = r.stuck
-		}
+		r.wrong = cmp.Or(r.right(), r.stuck)
 	}
 	if b.RealTime {
 		once(t)
 	} else {
 		synctest.Test(t, once)
 	}
-	return wrong
+	return r
 }

@@ -31,16 +31,17 @@ type Store struct {
 	Skew     time.Duration        // of a simulated store's clock
 	Down     bool                 // requests fail at once
 	Calls    []time.Time          // of Do with allocations, that reached the store
-	Deaf     bool                 // no waiter is woken
+	NoWakes  bool                 // no waiter is woken
 	Requests int                  // allocations
 	Server   float64              // a simulated store's number; it changes with a failover
 	Sole     bool                 // what a simulated store says in schedule.Request; default true
 	Woken    int                  // waiters woken by a simulated store
+	Damaged  []error              // what requests said of what was stored
 
 	LoseCalls, LoseReplies, Duplicate float64 // probabilities
 
-	Limits map[string]*Limit // of a simulated store
-	Values map[string][]byte // likewise
+	Limits map[string]*Limit         // of a simulated store
+	Values map[string]permits.Record // likewise
 
 	mu        sync.Mutex
 	rng       *rand.Rand
@@ -60,7 +61,7 @@ type Limit struct {
 // NewStore returns a store in front of a permit store; of nil, a simulated one.
 func NewStore(seed uint64, real dispatch.PermitStore) *Store {
 	s := &Store{
-		Limits: map[string]*Limit{}, Values: map[string][]byte{},
+		Limits: map[string]*Limit{}, Values: map[string]permits.Record{},
 		wakers: map[string]func(string){}, published: map[string]bool{},
 		rng: rand.New(rand.NewPCG(seed, 1)), real: real, start: time.Now(), Sole: true,
 	}
@@ -107,7 +108,7 @@ func (s *Store) answer(requests []*permits.Request) {
 		}
 	}
 	for _, r := range permits.PoolRecords(requests) {
-		if next := r.Apply(s.Values[r.Key], s.now()); next != nil {
+		if next, ok := r.Replace(s.Values[r.Key], s.now()); ok {
 			s.Values[r.Key] = next
 		}
 	}
@@ -123,7 +124,7 @@ func (s *Store) allocate(key string, r schedule.Request) (reply schedule.Reply) 
 	sub := m.Subs[r.Subscription]
 	m.State, sub, reply = schedule.Allocate(m.State, sub, r, s.now())
 	m.Subs[r.Subscription] = sub
-	if process, _, ok := strings.Cut(reply.Wake, "|"); ok && !s.Deaf {
+	if process, _, ok := strings.Cut(reply.Wake, "|"); ok && !s.NoWakes {
 		s.Woken++
 		woken, rtt := s.wakers[process], s.RTT()
 		s.late.Go(func() {
@@ -204,6 +205,13 @@ func (l *Link) Do(ctx context.Context, requests []*permits.Request) {
 		} else {
 			l.real.Do(ctx, requests)
 		}
+		l.Locked(func() {
+			for _, r := range requests {
+				if r.Check(); r.Damaged() != nil {
+					l.Damaged = append(l.Damaged, r.Damaged())
+				}
+			}
+		})
 	}
 	if frozen.Sub(sent) > l.Timeout() { // the caller has given up when the server runs the call
 		late := copies(allocations)
@@ -250,7 +258,7 @@ func (l *Link) Update(
 	if l.real != nil {
 		err = l.real.Update(ctx, key, ttl, f)
 	} else {
-		l.Locked(func() { l.Values[key] = f(l.Values[key], l.now()) })
+		l.Locked(func() { l.Values[key] = permits.RecordOf(f(l.Values[key].Text(), l.now())) })
 	}
 	time.Sleep(rtt - rtt/2)
 	if lost {
@@ -271,8 +279,40 @@ func (l *Link) Value(ctx context.Context, key string) (value []byte, now float64
 	if l.real != nil {
 		return l.real.Value(ctx, key)
 	}
-	l.Locked(func() { value, now = l.Values[key], l.now() })
+	l.Locked(func() { value, now = l.Values[key].Text(), l.now() })
 	return value, now, nil
+}
+
+// SetRows sets rows in the real permit store; a simulated one has none.
+func (l *Link) SetRows(
+	ctx context.Context, key string, head []byte, ttl time.Duration, rows map[string][]byte,
+) (bool, error) {
+	if cut, _, _, _, _ := l.fate(); cut {
+		return false, ErrCut
+	}
+	if l.real == nil {
+		return true, nil
+	}
+	return l.real.SetRows(ctx, key, head, ttl, rows)
+}
+
+// Rows reads rows of the real permit store, or fails.
+func (l *Link) Rows(ctx context.Context, key string, names []string) ([][]byte, error) {
+	if cut, _, _, _, _ := l.fate(); cut {
+		return nil, ErrCut
+	}
+	if l.real == nil {
+		return make([][]byte, len(names)), nil
+	}
+	return l.real.Rows(ctx, key, names)
+}
+
+// RowNames reads the names of rows of the real permit store, or fails.
+func (l *Link) RowNames(ctx context.Context, key string) ([]string, error) {
+	if cut, _, _, _, _ := l.fate(); cut || l.real == nil {
+		return nil, ErrCut
+	}
+	return l.real.RowNames(ctx, key)
 }
 
 // Wakes wakes waiters if the permit store does.

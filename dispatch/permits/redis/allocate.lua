@@ -5,16 +5,15 @@
 local max, min, floor = math.max, math.min, math.floor
 local pack, unpack = struct.pack, struct.unpack
 
-local identity = ARGV[2]
-local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, newRev, notAfter,
-  nonce, cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved, newFrom, newOver, newTTL,
-  newRelaxed, clockLow, clockHigh, cShifts = unpack('<dddddddddddddddddddddddddddd', ARGV[3])
-local waiter = ARGV[4] -- '' without strict
+local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, newRevEpoch, newRev,
+  notAfter, nonce, cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved, newFrom, newOver,
+  newTTL, newRelaxed, clockLow, clockHigh, cShifts = unpack('<ddddddddddddddddddddddddddddd', ARGV[2])
+local waiter = ARGV[3] -- '' without strict
 local mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter =
   0, 0, 0, 0, 0, 0, 0, 0
-if ARGV[5] then
+if ARGV[4] then
   mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter =
-    unpack('<dddddddd', ARGV[5])
+    unpack('<dddddddd', ARGV[4])
 end
 
 local time = redis.call('TIME')
@@ -22,68 +21,107 @@ local now = time[1] + time[2] / 1000000
 if notAfter > 0 and now > notAfter then return pack('<dd', 1, now) end
 
 local field = 's' .. ARGV[1]
-local stored
-if strict == 1 then
-  stored = redis.call('HMGET', KEYS[1], 'l', field, 'r', 'q')
-elseif mode > 0 then
-  stored = redis.call('HMGET', KEYS[1], 'l', field, 'r', 'b')
-else
-  stored = redis.call('HMGET', KEYS[1], 'l', field, 'r')
+local fourth = strict == 1 and 'q' or 'b'
+local stored, damaged = redis.pcall('HMGET', KEYS[1], 'l', field, 'r', fourth), false
+if stored.err then
+  if not string.find(stored.err, '^WRONGTYPE') then return stored end
+  stored, damaged = {}, true
 end
-local inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts,
-  stepBy, stepAhead, stepAt, server, checked, id
+
+-- The state, checked as schedule.State.sound does. The sums find what is no number.
 local state = stored[1]
 local version = state and string.match(state, '^(%d+) ')
 version = version and tonumber(version)
-if version and version > 2 then
+-- All versions of this script give the key a time to live. A state without one is damage, whatever
+-- version it says; EXPIRE NX sets none where there is one, and then returns 0.
+if version and version > 3 and version <= 1000
+  and redis.call('EXPIRE', KEYS[1], 3600, 'NX') == 0 then
   return redis.error_reply('THROTTLENEWER state of version ' .. version ..
-    ': this program knows 2: upgrade this program')
+    ': this program knows 3: upgrade this program')
 end
-if version == 2 and #state >= 170 then
-  inc, seq, last, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy,
-    stepAhead, stepAt, server, checked = unpack('<ddddddddddddddddddddd', state, 3)
-  id = string.sub(state, 171)
-  local sum = inc + seq + last + rev + tail + epoch + start + w0 + r0 + n0
-    + w1 + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt + server + checked
-  if not (rate > 0 and sum - sum == 0) then inc = nil end
+local latest = now + 86400
+local inc, seq, last, revEpoch, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed,
+  shifts, stepBy, stepAhead, stepAt, server, checked
+if version == 3 and #state == 178 then
+  inc, seq, last, revEpoch, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts,
+    stepBy, stepAhead, stepAt, server, checked = unpack('<dddddddddddddddddddddd', state, 3)
+  local sum = inc + seq + last + revEpoch + rev + rate + tail + epoch + start + w0 + r0 + n0 + w1
+    + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt + server + checked
+  damaged = not (sum - sum == 0
+    and min(inc - 1, seq, epoch - 2, revEpoch, rev, server, n0, n1) >= 0
+    and max(inc, seq, epoch, server, r0, r1, rate) <= 2 ^ 53 and rate >= 1e-6
+    and revEpoch <= 1e13 and (now < 1e9 or revEpoch <= max(1000 * latest, newRevEpoch)) and rev <= 1e14
+    and min(last, checked, resumed, start, stepAt, tail, shifts) >= -1e11
+    and max(last, stepAt) <= latest and max(checked, resumed, start) <= last + 1 and shifts <= 1e11
+    and tail <= max(now, last) + 2 * (60 + 1e6 / rate)
+    and min(w0, w1, r0, r1, stepBy, stepAhead) >= -1 and max(w0, w1) <= 1e15
+    and max(stepBy, stepAhead) <= 1 and max(n0, n1) <= 2)
+elseif state or stored[2] or stored[3] or stored[4] then -- the other fields belong to a state
+  damaged = true
 end
-local subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
-local oldEpoch, known = 0, inc ~= nil
-local busyLimit, low, good, since, cut, back, rise, notYet, healthy = 0, 0, 0, 0, 0, 0, 0, 0, 0
-local seenOK, seenBusy, seenRetry, window = 0, 0, 0, 0
-local heard = mode > 0 and strict ~= 1
 local top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
 local lineRate, lineEpoch, seen = 0, 0, 0
-if not inc then -- there is none, or it is damaged
-  inc, seq, rev, rate, epoch, id = nonce, 0, newRev, newRate, 2, identity
-  last, tail, start, resumed, checked = now, now, now, now, now
-  w0, r0, n0, w1, r1, n1, shifts, stepBy, stepAhead, stepAt, server = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-else
+if stored[3] and #stored[3] == 64 then
+  top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen = unpack('<dddddddd', stored[3])
+  local sum = top + rampFrom + over + ttl + relaxed + lineRate + lineEpoch + seen
+  damaged = damaged or not (sum - sum == 0
+    and min(rampFrom, over, ttl, lineRate, lineEpoch) >= 0 and top >= max(1e-6, rate or 0)
+    and (over >= 1e-9 and rampFrom >= 1e-6
+      or over == 0 and lineRate == 0 and lineEpoch == 0 and seen == 0)
+    and (lineRate >= 1e-6 or lineRate == 0 and lineEpoch == 0) and max(top, rampFrom, lineRate) <= 2 ^ 53
+    and max(over, ttl) <= 1e6 and max(lineEpoch, seen) <= latest and seen >= -1e11)
+elseif stored[3] then
+  damaged = true
+end
+local heard = mode > 0 and strict ~= 1
+local busyLimit, low, good, since, cut, back, rise, notYet, healthy = 0, 0, 0, 0, 0, 0, 0, 0, 0
+local seenOK, seenBusy, seenRetry, window = 0, 0, 0, 0
+if heard and stored[4] and #stored[4] == 112 then
+  top, busyLimit, low, good, since, cut, back, rise, notYet, healthy, seenOK, seenBusy, seenRetry,
+    window = unpack('<dddddddddddddd', stored[4])
+  local sum = top + busyLimit + low + good + since + cut + back + rise + notYet + healthy + seenOK
+    + seenBusy + seenRetry + window
+  damaged = damaged or not (sum - sum == 0 and top >= max(1e-6, rate or 0)
+    and min(busyLimit, low, good, back, rise, healthy, seenOK, seenBusy, seenRetry) >= 0
+    and max(top, busyLimit, low, good, back, rise, healthy) <= 2 ^ 53
+    and max(seenOK, seenBusy) <= 1e15 and seenRetry <= 1e6
+    and min(since, cut, notYet, window) >= -1e11 and max(since, cut, notYet, window) <= latest)
+elseif heard and stored[4] then
+  damaged = true
+end
+local known = state and not damaged
+if damaged then
+  redis.call('DEL', KEYS[1])
+  stored = {}
+end
+local subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
+local oldEpoch = 0
+if known then
   oldEpoch = epoch
   if stored[2] and #stored[2] == 56 then
     subEpoch, k0, kw0, kr0, k1, kw1, kr1 = unpack('<ddddddd', stored[2])
     local sum = subEpoch + k0 + kw0 + kr0 + k1 + kw1 + kr1
-    if sum - sum ~= 0 then subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0 end
-  end
-  if stored[3] and #stored[3] == 64 then
-    local t, f, o, l, x, y, e, c = unpack('<dddddddd', stored[3])
-    local sum = t + f + o + l + x + y + e + c
-    if f > 0 and o > 0 and sum - sum == 0 then
-      top, rampFrom, over, ttl, relaxed, lineRate, lineEpoch, seen = t, f, o, l, x, y, e, c
-    end
-  elseif newRev < rev then
-    over = 0 -- the newest policy has no ramp
-  end
-  if heard then top = rate end
-  if heard and stored[4] and #stored[4] == 112 then
-    local t, a, b, c, d, e, f, g, h, i, j, k, l, m = unpack('<dddddddddddddd', stored[4])
-    local sum = t + a + b + c + d + e + f + g + h + i + j + k + l + m
-    if t > 0 and sum - sum == 0 then
-      top, busyLimit, low, good, since, cut, back, rise, notYet, healthy, seenOK, seenBusy,
-        seenRetry, window = t, a, b, c, d, e, f, g, h, i, j, k, l, m
+    if not (sum - sum == 0 and min(subEpoch, k0, kw0, kr0, k1, kw1, kr1) >= 0
+      and max(subEpoch, kr0, kr1) <= 2 ^ 53 and max(k0, kw0, k1, kw1) <= 1e15) then
+      subEpoch, k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0, 0
     end
   end
+else
+  inc, seq, revEpoch, rev, rate, epoch = nonce, 0, newRevEpoch, newRev, newRate, 2
+  last, tail, start, resumed, checked = now, now, now, now, now
+  w0, r0, n0, w1, r1, n1, shifts, stepBy, stepAhead, stepAt, server = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
+  lineRate, lineEpoch, seen = 0, 0, 0
+  busyLimit, low, good, since, cut, back, rise, notYet, healthy = 0, 0, 0, 0, 0, 0, 0, 0, 0
+  seenOK, seenBusy, seenRetry, window = 0, 0, 0, 0
 end
+local same = newRevEpoch == revEpoch and newRev == rev
+local newer = newRevEpoch > revEpoch or newRevEpoch == revEpoch and newRev > rev
+if known and not stored[3] then
+  if not newer and not same then over = 0 end -- the newest policy has no ramp
+  if heard and not stored[4] then top = rate end
+end
+local lower = same and newRate < ((stored[3] or heard) and top or rate)
 -- An old state that has come back is as good as lost. So is a strict state that another server has
 -- run: its last allocations may be lost.
 local old = known and cInc == inc and cSeq > seq
@@ -135,7 +173,7 @@ if known then
   end
   if clockHigh > 0 then checked = now end
 end
-if now - last > 0.2 then resumed = now end
+if now - last > 0.2 or resumed > now then resumed = now end
 last = now
 -- slope returns a rate from some time on: constant for a second, then rising by step a second up to
 -- top.
@@ -162,18 +200,17 @@ local function count(at, d) -- how many permits take d seconds
   return r + r * d + step * d * d / 2
 end
 
-local newer = identity ~= id or newRev > rev
 local other = rate ~= newRate or newOver > 0 -- another pace; else only the revision is newer
 if heard and known then other = top ~= newRate end
 if stored[3] then
   other = top ~= newRate or rampFrom ~= newFrom or over ~= newOver
     or ttl ~= newTTL or relaxed ~= newRelaxed
 end
-other = newer and other
+other = newer and other or lower and strict == 1
 local allocated, was = 0, rate
-if newer then
+if newer or lower then
   allocated = count(now, tail - now)
-  id, rev, rate = identity, newRev, newRate
+  revEpoch, rev, rate = newRevEpoch, newRev, newRate
   top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
   if over <= 0 then
     lineEpoch = 0
@@ -279,12 +316,13 @@ if heard then
   redis.call('HSET', KEYS[1], 'b', pack('<dddddddddddddd', top, busyLimit, low, good, since, cut,
     back, rise, notYet, healthy, seenOK, seenBusy, seenRetry, window))
   local pace = top
-  if busyLimit > 0 then pace = min(top, busyLimit) end
+  if busyLimit > 0 then pace = min(top, max(busyLimit, 1e-6)) end
   if pace ~= rate then
     if not newer then allocated = count(now, tail - now) end
     rate, other = pace, true
   end
 end
+if rate > was then n0, n1 = n0 * was / rate, n1 * was / rate end
 if other and strict == 1 then
   local last = tail - 1 / was
   local ahead = last - now - 0.1
@@ -292,12 +330,14 @@ if other and strict == 1 then
   tail = last + span(now, 1)
   seq = seq + 1
 elseif other and tail > now then
-  tail = now + span(now, allocated)
+  tail = now + min(span(now, allocated), 60 + 1e6 / rate)
 end
 local stranger = cInc ~= inc
 if stranger then
   if strict ~= 1 then
-    tail = max(tail, now) + held / rate
+    local ahead = span(max(now, tail), held)
+    if (old or not known and cInc ~= 0) and held > 0 then ahead = max(ahead, 2 * cRound) end
+    tail = max(tail, now) + ahead
   elseif old then
     tail = now + (1 + span(now, 1))
   elseif cInc ~= 0 or not known then
@@ -325,7 +365,7 @@ if strict == 1 then
       changed = true
     end
     local name = string.sub(q, i + 9, i + 8 + n)
-    if till >= now then
+    if till >= now and till <= now + 86400 then
       queue[#queue + 1] = {name, till}
       if name == waiter then place = #queue end
     else
@@ -392,6 +432,7 @@ else
   end
   subEpoch = epoch
   tail = max(now - burst / rate, tail - span(max(now, tail), returned))
+  from = tail - now
   if want > 0 then
     local function shareNow()
       local W, R, own = max(w0, w1, weight), max(r0, r1, reserved), reserved
@@ -422,7 +463,7 @@ else
     w1, r1, kw1, kr1 = w1 + (w - kw1), r1 + (r - kr1), w, r
     share = shareNow()
 
-    n0 = max(n0, min(2, max(min(1 / share, 16 / rate), 4 * rtt)))
+    n0 = max(n0, min(2, max(min(1 / share, 16 / rate), 3 * rtt)))
     round = max(T, n0, n1)
     if cRound > 0 then round = min(max(round, cRound / 1.25), cRound * 1.25) end
     local part = round
@@ -434,7 +475,9 @@ else
     fraction = 0
     if n == quantum then fraction = max(0, due - quantum) end
     local credit = 0
-    if (demand < share or newcomer) and not (stranger and held > 0) then credit = 1.5 * T end
+    if (demand < share or newcomer) and not (stranger and held > 0) and rtt < T then
+      credit = 1.5 * T
+    end
     from = max(min(now, tail), tail - credit) - now
     local long = span(max(now, tail), n)
     tail = tail + long
@@ -446,14 +489,19 @@ else
   end
 end
 
-redis.call('HSET', KEYS[1],
-  'l', '2 ' .. pack('<ddddddddddddddddddddd', inc, seq, last, rev, rate, tail, epoch, start, w0,
-    r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked) .. id,
-  field, pack('<ddddddd', subEpoch, k0, kw0, kr0, k1, kw1, kr1))
+local state = '3 ' .. pack('<dddddddddddddddddddddd', inc, seq, last, revEpoch, rev, rate, tail, epoch,
+  start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked)
+if strict == 1 then -- counts no subscriptions
+  redis.call('HSET', KEYS[1], 'l', state)
+else
+  redis.call('HSET', KEYS[1], 'l', state,
+    field, pack('<ddddddd', subEpoch, k0, kw0, kr0, k1, kw1, kr1))
+end
 -- A schedule with slots far ahead has long epochs, a strict one none.
 if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then
-  local life = max(3600, 2 * (tail - now), 2 / rate)
-  if strict == 1 then life = max(604800, 2 * (tail - now), 10 / rate) end
+  local periods = 2 / rate
+  if strict == 1 then periods = max(10 / rate, min(604800, 1000 / rate)) end
+  local life = max(3600, 2 * (tail - now), periods)
   redis.call('EXPIRE', KEYS[1], floor(min(1e9, life)) + 1)
   -- Remove subscriptions of old epochs.
   if epoch ~= oldEpoch and redis.call('HLEN', KEYS[1]) > 1000 then
@@ -464,5 +512,5 @@ if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then
     end
   end
 end
-return pack('<dddddddddddddddd', 0, now, n, from, share, rate, gap, inc, replySeq or seq,
+return pack('<dddddddddddddddd', damaged and 2 or 0, now, n, from, share, rate, gap, inc, replySeq or seq,
   replyEpoch, eff, fraction, round, stepAhead, now - resumed, shifts)

@@ -15,9 +15,9 @@ import (
 // arguments are ARGV of allocate.lua.
 func arguments(r *schedule.Request) []any {
 	c, ramp := &r.Carry, &r.Ramp
-	args := []any{r.Subscription, r.Identity, encode(
+	args := []any{r.Subscription, encode(
 		r.Weight, r.Reserved, r.Demand, r.Want, r.Returned, r.Held, r.RTT, r.Round,
-		r.Burst, r.Rate, float64(r.Rev), r.NotAfter, float64(r.Nonce),
+		r.Burst, r.Rate, float64(r.Rev.Epoch), float64(r.Rev.Number), r.NotAfter, float64(r.Nonce),
 		float64(c.Inc), float64(c.Seq), float64(c.Epoch), c.Eff, c.Fraction, c.Round,
 		flag(r.Strict), r.MaxReserved,
 		ramp.From, ramp.Over, ramp.TTL, flag(ramp.Relaxed),
@@ -62,11 +62,11 @@ func (n *numbers) int() int64 { return int64(n.next()) }
 // reply is what a call of allocateScript returned.
 func (s *Store) reply(c *call) (schedule.Reply, error) {
 	if c.err != nil {
-		return schedule.Reply{}, s.wrap("allocate", c.err)
+		return schedule.Reply{}, s.wrap("allocate "+c.key, c.err)
 	}
 	text, err := c.cmd.Text()
 	if err != nil {
-		return schedule.Reply{}, s.wrap("allocate", err)
+		return schedule.Reply{}, s.wrap("allocate "+c.key, err)
 	}
 	return parseReply(text)
 }
@@ -77,7 +77,8 @@ func parseReply(text string) (r schedule.Reply, err error) {
 		return r, fmt.Errorf("redis permit store: invalid answer %q of %d bytes: want 16 or 128",
 			text[:min(len(text), 100)], len(text))
 	}
-	r.Late = n.next() == 1
+	kind := n.next()
+	r.Late, r.Lost = kind == 1, kind == 2
 	r.Now = n.next()
 	if len(n) > 0 {
 		r.N, r.Start, r.Share, r.Rate, r.Gap = n.next(), n.next(), n.next(), n.next(), n.next()
@@ -90,26 +91,29 @@ func parseReply(text string) (r schedule.Reply, err error) {
 	return r, nil
 }
 
-// parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers,
-// the identity.
+// stateNumbers is how many numbers the field l of a limit's hash has.
+const stateNumbers = 22
+
+// parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers.
 func parseState(text string) (s schedule.State, err error) {
 	version, rest, _ := strings.Cut(text, " ")
-	if v, err := strconv.Atoi(version); err == nil && v > schedule.Version {
+	if v, err := strconv.Atoi(version); err == nil && v > schedule.Version &&
+		v <= schedule.MaxVersion {
 		return s, fmt.Errorf("state of version %d: this program knows %d: upgrade this program",
 			v, schedule.Version)
 	}
-	if version != strconv.Itoa(schedule.Version) || len(rest) < 21*8 {
+	if version != strconv.Itoa(schedule.Version) || len(rest) != stateNumbers*8 {
 		return s, errors.New("state is damaged: the next allocation replaces it")
 	}
 	n := numbers(rest)
-	s.Inc, s.Seq, s.Last, s.Rev = n.int(), n.int(), n.next(), n.int()
+	s.Inc, s.Seq, s.Last = n.int(), n.int(), n.next()
+	s.Rev = schedule.Revision{Epoch: n.int(), Number: n.int()}
 	s.Rate, s.Tail, s.Epoch, s.Start = n.next(), n.next(), n.int(), n.next()
 	s.This = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
 	s.Prev = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
 	s.Resumed, s.Shifts = n.next(), n.next()
 	s.Step = schedule.Step{By: n.next(), Ahead: n.next(), At: n.next()}
 	s.Server, s.Checked = n.next(), n.next()
-	s.Identity = string(n)
 	return s, nil
 }
 

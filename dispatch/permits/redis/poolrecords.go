@@ -22,10 +22,11 @@ func swapCall(key string, old, text []byte, ttl time.Duration) *call {
 	return &call{script: &swapScript, key: key, args: []any{old, text, max(1, ttl.Milliseconds())}}
 }
 
-// swap replaces the records, which reads have read, and returns those that have changed since.
+// swap replaces the records, which reads have read, and returns those that have changed since, with
+// the calls that have read them again.
 func (s *Store) swap(
 	ctx context.Context, records []*permits.PoolRecord, reads []*call,
-) (lost []*permits.PoolRecord) {
+) (lost []*permits.PoolRecord, again []*call) {
 	var swaps []*call
 	var swapped []*permits.PoolRecord
 	for i, r := range records {
@@ -37,40 +38,42 @@ func (s *Store) swap(
 			swapped = append(swapped, r)
 		}
 	}
-	s.run(ctx, swaps)
+	s.joined.run(ctx, swaps, s.run)
 	for i, r := range swapped {
 		if done, err := s.swapped(swaps[i]); err != nil {
 			r.Fail(err)
 		} else if !done {
-			lost = append(lost, r)
+			lost, again = append(lost, r), append(again, swaps[i])
 		}
 	}
-	return lost
+	return lost, again
 }
 
-// swapped is what a call of swapScript returned.
+// swapped reports whether a call of swapScript has replaced the value.
 func (s *Store) swapped(c *call) (done bool, err error) {
 	if c.err != nil {
 		return false, s.wrap("update "+c.key, c.err)
 	}
-	n, err := c.cmd.Int()
-	return n == 1, s.wrap("update "+c.key, err)
+	_, done = c.cmd.Val().(int64)
+	return done, nil
 }
 
 // Update compares and swaps the value under key.
 func (s *Store) Update(
 	ctx context.Context, key string, ttl time.Duration, f func([]byte, float64) []byte,
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
+	last := &call{script: &readScript, key: key}
+	s.run(ctx, []*call{last})
 	for attempt := 0; ; attempt++ {
-		old, now, err := s.read(ctx, key)
+		old, now, err := s.value(last)
 		if err != nil {
 			return err
 		}
-		swap := swapCall(key, old, f(old, now), ttl)
-		s.run(ctx, []*call{swap})
-		if done, err := s.swapped(swap); err != nil || done {
+		last = swapCall(key, old, f(old, now), ttl)
+		s.run(ctx, []*call{last})
+		if done, err := s.swapped(last); err != nil || done {
 			return err
 		}
 		if err := permits.WaitAfterConflict(ctx, attempt); err != nil {
@@ -81,21 +84,16 @@ func (s *Store) Update(
 
 // Value returns the value that Update keeps under key.
 func (s *Store) Value(ctx context.Context, key string) ([]byte, float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	return s.read(ctx, key)
-}
-
-// read returns the value under key, nil if there is none, and the server's clock.
-func (s *Store) read(ctx context.Context, key string) ([]byte, float64, error) {
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
 	c := &call{script: &readScript, key: key}
 	s.run(ctx, []*call{c})
 	return s.value(c)
 }
 
-// value is what a call of readScript returned.
+// value is the value that a call has read, nil if there is none, and the server's clock.
 func (s *Store) value(c *call) (value []byte, now float64, err error) {
-	fields, now, err := s.fields(c)
+	fields, now, err := s.fields(c, 1)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -105,8 +103,8 @@ func (s *Store) value(c *call) (value []byte, now float64, err error) {
 	return value, now, nil
 }
 
-// fields is what a script returned after the server's clock, and that clock in seconds.
-func (s *Store) fields(c *call) (fields []any, now float64, err error) {
+// fields is what a script returned after the server's clock, n values, and that clock in seconds.
+func (s *Store) fields(c *call, n int) (fields []any, now float64, err error) {
 	if c.err != nil {
 		return nil, 0, s.wrap("read "+c.key, c.err)
 	}
@@ -115,8 +113,9 @@ func (s *Store) fields(c *call) (fields []any, now float64, err error) {
 		return nil, 0, s.wrap("read "+c.key, err)
 	}
 	clock := make([]float64, 2) // seconds and microseconds
-	if len(fields) < len(clock) {
-		return nil, 0, fmt.Errorf("redis permit store: read %s: no clock in %v", c.key, fields)
+	if len(fields) != len(clock)+n {
+		return nil, 0, fmt.Errorf("redis permit store: read %s: invalid answer of %d values: want %d",
+			c.key, len(fields), len(clock)+n)
 	}
 	for i := range clock {
 		text, _ := fields[i].(string) // "" is no number, either

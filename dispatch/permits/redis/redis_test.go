@@ -1,7 +1,6 @@
 package redispermits_test
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -54,11 +53,16 @@ func TestTwins(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
 			defer func() { assert.NoError(t, client.Close()) }()
 			store := open(t, addr)
-			seeds := uint64(20)
-			if name == "miniredis" && !permitstest.Long() { // slow
-				seeds = 5
+			from, to := uint64(0), uint64(20)
+			switch slow, long := name == "miniredis", permitstest.Long(); {
+			case slow && long:
+				from = 5
+			case slow:
+				to = 5
+			case long:
+				t.Skip("make test runs them")
 			}
-			for seed := range seeds {
+			for seed := from; seed < to; seed++ {
 				t.Logf("seed %d", seed)
 				twins(t, store, client, seed)
 			}
@@ -78,7 +82,7 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 	var oldState schedule.State
 	oldSubs := map[string]schedule.Sub{}
 	pick := func(of ...float64) float64 { return of[rng.IntN(len(of))] }
-	rate, rev, strict := pick(1, 10, 1000, 1e6, 1.0/3600), int64(1), seed%3 == 2
+	rate, strict := pick(1, 10, 1000, 1e6, 1.0/3600), seed%3 == 2
 	var rule busy.Rule
 	if seed%4 < 2 && !strict {
 		rule = busy.Rule{
@@ -94,13 +98,17 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 			From: rate * pick(0.1, 0.5, 2), Over: pick(1, 7, 60), TTL: pick(0, 3, 60), Relaxed: rng.IntN(2) == 0,
 		}
 	}
-	ramps := []schedule.Ramp{{}, ramp()} // by revision
-	rates := []float64{rate, rate}
+	ramps, rates := []schedule.Ramp{ramp()}, []float64{rate} // by the age of the policy
+	revs := []schedule.Revision{{Epoch: 1, Number: 7}}
 	for i := range 150 {
 		switch rng.IntN(60) {
 		case 0: // a newer policy
-			rate, rev = rate*pick(0.5, 2, 1.1), rev+1
-			ramps, rates = append(ramps, ramp()), append(rates, rate)
+			rev := revs[len(revs)-1]
+			if rev.Number++; rng.IntN(3) == 0 { // a backup that was adopted
+				rev = schedule.Revision{Epoch: rev.Epoch + 1, Number: 1}
+			}
+			rate *= pick(0.5, 2, 1.1)
+			ramps, rates, revs = append(ramps, ramp()), append(rates, rate), append(revs, rev)
 		case 1: // the state is lost
 			client.Del(ctx, key)
 			state, subs = schedule.State{}, map[string]schedule.Sub{}
@@ -112,6 +120,18 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 				client.Del(ctx, key)
 				client.HSet(ctx, key, oldHash)
 				state, subs = oldState, clone(oldSubs)
+			}
+		case 8: // it is damaged
+			if state.Inc != 0 {
+				ramped, heard := state.Ramp != (schedule.Ramp{}), state.Outcomes.Since != 0
+				state = damage(state, rng)
+				require.NoError(t, client.HSet(ctx, key, "l", encode(state)).Err())
+				if ramped {
+					require.NoError(t, client.HSet(ctx, key, "r", encodeRamp(state)).Err())
+				}
+				if heard {
+					require.NoError(t, client.HSet(ctx, key, "b", encodeOutcomes(state)).Err())
+				}
 			}
 		case 7: // another server has it
 			if state.Inc != 0 && strict {
@@ -125,6 +145,7 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 				state.Tail += step
 				state.Start += step
 				state.Checked += step
+				state.Resumed += step
 				if state.Step.By != 0 {
 					state.Step.At += step
 				}
@@ -156,10 +177,14 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 			Reserved: pick(0, 0, rate/3, rate),
 			Demand:   rate * rng.Float64() * 3, Want: pick(0, 1, 7.5, rate/10, 1e9), Returned: float64(rng.IntN(5)),
 			Held: float64(rng.IntN(20)), RTT: rng.Float64() / 100, Round: pick(0.1, 0.02), Burst: pick(0, 0, 50),
-			Identity: "etcd:1 /throttle", Rev: max(1, rev-int64(rng.IntN(2))), Nonce: 1 + rng.Int64N(1<<52),
+			Nonce: 1 + rng.Int64N(1<<52),
 			Carry: carries[replica], Strict: strict, MaxReserved: pick(0, 1, 64),
 		}
-		r.Rate, r.Ramp = rates[r.Rev], ramps[r.Rev]
+		policy := max(0, len(revs)-1-rng.IntN(2))
+		r.Rate, r.Ramp, r.Rev = rates[policy], ramps[policy], revs[policy]
+		if rng.IntN(40) == 0 { // of the same revision
+			r.Rate *= pick(0.9, 1.1)
+		}
 		if state.Inc != 0 && rng.IntN(3) > 0 { // bounds of a clock that may have stepped
 			r.Low = state.Last + pick(0, -0.1, 0.1, -5, 5) - state.Shifts + r.Carry.Shifts
 			r.High = r.Low + pick(0, 0.01, 0.2)
@@ -180,6 +205,9 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 		var want schedule.Reply
 		r.Server = stored.Server // the script knows
 		state, sub, want = schedule.Allocate(state, subs[r.Subscription], r, got.Now)
+		if want.Lost {
+			clear(subs)
+		}
 		subs[r.Subscription] = sub
 		want.Wake = "" // is published
 		require.Equal(t, want, got, "call %d: %+v", i, r)
@@ -193,6 +221,34 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 	}
 }
 
+// damage puts a number into a state that does not belong there, or may.
+func damage(s schedule.State, rng *rand.Rand) schedule.State {
+	numbers := []*float64{
+		&s.Last, &s.Checked, &s.Resumed, &s.Shifts, &s.Step.By, &s.Step.Ahead, &s.Step.At, &s.Server, &s.Rate, &s.Tail,
+		&s.Start, &s.This.Weight, &s.This.Reserved, &s.This.Need, &s.Prev.Weight, &s.Prev.Reserved, &s.Prev.Need,
+	}
+	if s.Ramp != (schedule.Ramp{}) {
+		numbers = append(numbers, &s.Top, &s.Ramp.From, &s.Ramp.Over, &s.Ramp.TTL, &s.Line.Rate, &s.Line.Seen)
+	}
+	if o := &s.Outcomes; o.Since != 0 {
+		numbers = append(numbers, &o.Since, &o.Window.OK, &o.Window.Busy, &o.Window.RetryAfter)
+		v := &o.Service
+		numbers = append(numbers,
+			&v.Limit, &v.Low, &v.Good, &v.Since, &v.Cut, &v.Back, &v.Step, &v.NotYet, &v.Healthy)
+	}
+	bad := []float64{0, -2, 1e15, 1e300, math.Inf(1), math.Inf(-1), math.NaN()}
+	top := s.Ramp != (schedule.Ramp{}) || s.Outcomes.Since != 0 // is stored
+	*numbers[rng.IntN(len(numbers))] = bad[rng.IntN(len(bad))]
+	if !top {
+		s.Top = s.Rate
+	}
+	if rng.IntN(4) == 0 {
+		integers := []*int64{&s.Inc, &s.Seq, &s.Epoch, &s.Rev.Epoch, &s.Rev.Number}
+		*integers[rng.IntN(len(integers))] = []int64{-1, 1, 1e15, 1 << 60}[rng.IntN(4)]
+	}
+	return s
+}
+
 func clone(m map[string]schedule.Sub) map[string]schedule.Sub {
 	c := map[string]schedule.Sub{}
 	maps.Copy(c, m)
@@ -201,15 +257,15 @@ func clone(m map[string]schedule.Sub) map[string]schedule.Sub {
 
 // encode writes a state as the script does.
 func encode(s schedule.State) string {
-	text := []byte("2 ")
+	text := []byte("3 ")
 	for _, x := range []float64{
-		float64(s.Inc), float64(s.Seq), s.Last, float64(s.Rev), s.Rate, s.Tail, float64(s.Epoch), s.Start,
+		float64(s.Inc), float64(s.Seq), s.Last, float64(s.Rev.Epoch), float64(s.Rev.Number), s.Rate, s.Tail, float64(s.Epoch), s.Start,
 		s.This.Weight, s.This.Reserved, s.This.Need, s.Prev.Weight, s.Prev.Reserved, s.Prev.Need, s.Resumed, s.Shifts,
 		s.Step.By, s.Step.Ahead, s.Step.At, s.Server, s.Checked,
 	} {
 		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
 	}
-	return string(text) + s.Identity
+	return string(text)
 }
 
 func encodeRamp(s schedule.State) string {
@@ -240,7 +296,7 @@ func encodeOutcomes(s schedule.State) string {
 
 func request(rate float64) schedule.Request {
 	return schedule.Request{
-		Subscription: "group", Weight: 1, Demand: rate, Want: 10, Round: 0.1, Rate: rate, Identity: "test", Rev: 1,
+		Subscription: "group", Weight: 1, Demand: rate, Want: 10, Round: 0.1, Rate: rate, Rev: schedule.Revision{Number: 1},
 		Nonce: 7,
 	}
 }
@@ -269,16 +325,29 @@ func TestNewerAndDamagedStates(t *testing.T) {
 			defer func() { assert.NoError(t, client.Close()) }()
 			store := open(t, addr)
 			for _, text := range []string{
-				"", "rubbish", "1 2 3", "1 " + strings.Repeat("\xff", 120), "2 " + strings.Repeat("\xff", 180),
-				strings.Repeat("x", 1<<20),
+				"", "rubbish", "1 2 3", "2 " + strings.Repeat("\xff", 168), "3 " + strings.Repeat("\xff", 176),
+				"3 " + strings.Repeat("\x00", 176), strings.Repeat("x", 1<<20),
 			} {
 				require.NoError(t, client.HSet(t.Context(), "throttle:{damaged}", "l", text, "sgroup", text).Err())
 				got, err := permitstest.Allocate(t.Context(), store, "throttle:{damaged}", request(1000))
 				require.NoError(t, err, "a damaged state is as good as lost")
 				assert.Equal(t, 10.0, got.N)
+				assert.True(t, got.Lost, "and is reported")
+				got, err = permitstest.Allocate(t.Context(), store, "throttle:{damaged}", request(1000))
+				require.NoError(t, err)
+				assert.False(t, got.Lost, "once")
 			}
-			require.NoError(t, client.HSet(t.Context(), "throttle:{newer}", "l", "3 of another form").Err())
-			_, err := permitstest.Allocate(t.Context(), store, "throttle:{newer}", request(1000))
+			require.NoError(t, client.HSet(t.Context(), "throttle:{damaged}", "r", "half").Err())
+			got, err := permitstest.Allocate(t.Context(), store, "throttle:{damaged}", request(1000))
+			require.NoError(t, err)
+			assert.True(t, got.Lost, "a part is damaged")
+			require.NoError(t, client.Set(t.Context(), "throttle:{damaged}", "a string", 0).Err())
+			got, err = permitstest.Allocate(t.Context(), store, "throttle:{damaged}", request(1000))
+			require.NoError(t, err, "a value of another type is replaced")
+			assert.True(t, got.Lost)
+			require.NoError(t, client.HSet(t.Context(), "throttle:{newer}", "l", "4 of another form").Err())
+			require.NoError(t, client.Expire(t.Context(), "throttle:{newer}", time.Minute).Err())
+			_, err = permitstest.Allocate(t.Context(), store, "throttle:{newer}", request(1000))
 			require.ErrorContains(t, err, "upgrade")
 			require.NoError(t, client.Del(t.Context(), "throttle:{damaged}", "throttle:{newer}").Err())
 		})
@@ -345,24 +414,6 @@ func TestManyAllocationsInOneCall(t *testing.T) {
 				require.NoError(t, r.Err)
 				assert.Equal(t, 10.0, r.Allocate.Reply.N)
 			}
-		})
-	}
-}
-
-func TestStatusRecords(t *testing.T) {
-	for name, addr := range servers(t) {
-		t.Run(name, func(t *testing.T) {
-			store, ctx := open(t, addr), context.Background()
-			cluster := fmt.Sprint("c", time.Now().UnixNano())
-			got, err := store.Published(ctx, cluster)
-			require.NoError(t, err)
-			assert.Empty(t, got)
-			require.NoError(t, store.Publish(ctx, cluster, "a", []byte("one"), time.Minute))
-			require.NoError(t, store.Publish(ctx, cluster, "b", []byte("two"), time.Minute))
-			require.NoError(t, store.Publish(ctx, cluster, "a", []byte("three"), time.Minute))
-			got, err = store.Published(ctx, cluster)
-			require.NoError(t, err)
-			assert.ElementsMatch(t, [][]byte{[]byte("three"), []byte("two")}, got)
 		})
 	}
 }
@@ -434,4 +485,26 @@ func TestBacksOff(t *testing.T) {
 	}, 300*time.Millisecond)
 	defer func() { assert.NoError(t, store.Close()) }()
 	permitstest.BacksOff(t, store)
+}
+
+// TestStrictCountsNoSubscriptions: subscriptions that come and go leave nothing in the record of a
+// strict limit.
+func TestStrictCountsNoSubscriptions(t *testing.T) {
+	for name, addr := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			client := redis.NewClient(&redis.Options{Addr: addr})
+			defer func() { assert.NoError(t, client.Close()) }()
+			store := open(t, addr)
+			key := fmt.Sprintf("throttle:limit:{strict-%d}", time.Now().UnixNano())
+			for i := range 100 {
+				r := request(1e6)
+				r.Strict, r.Subscription, r.MaxReserved = true, fmt.Sprint(i), 10
+				_, err := permitstest.Allocate(t.Context(), store, key, r)
+				require.NoError(t, err)
+			}
+			fields, err := client.HKeys(t.Context(), key).Result()
+			require.NoError(t, err)
+			assert.Equal(t, []string{"l"}, fields)
+		})
+	}
 }

@@ -41,6 +41,9 @@ func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 		var changes []configstore.Change
 		prepare := func(s configstore.Snapshot) (_ []configstore.Change, err error) {
 			before = s
+			if err := checkFirst(ctx, a, s); err != nil {
+				return nil, err
+			}
 			if changes, err = p.Make(s); err != nil {
 				return nil, err
 			}
@@ -80,6 +83,28 @@ func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 		}
 		return a.Print(r, r.table)
 	})
+}
+
+// checkFirst refuses the first change of an empty store while replicas follow the policies of
+// another one: this store may have lost its policies, or be the wrong one.
+func checkFirst(ctx context.Context, a *cli.App, s configstore.Snapshot) error {
+	if s.Marker != (configstore.Marker{}) || len(s.Entries) > 0 {
+		return nil
+	}
+	known, err := a.KnownIDs(ctx)
+	if err != nil {
+		a.Warn("replicas may follow the policies of another store: %v", err)
+		return nil
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	return cli.Hint(
+		fmt.Errorf("the policy store is empty, and running replicas (%d) follow policies %q",
+			known[0].Replicas, known[0].ID),
+		"check --policies and its prefix. To put a backup in force, restore it, and run: "+
+			"throttle-admin adopt. To begin again, set all policies with --permits '', which "+
+			"replicas do not follow yet, and then run: throttle-admin adopt --id ID, with the id of these")
 }
 
 // WarnUndecided warns about patterns for which it was too complex to decide whether they tie.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/internal/printable"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -21,6 +22,8 @@ type App struct {
 	PoliciesURL, PermitsURL, Cluster, Output string
 
 	PoliciesOptions, PermitsOptions urlOptions
+
+	warned []string // texts; see warnOnce
 }
 
 var outputs = []string{"table", "json", "yaml"}
@@ -44,8 +47,17 @@ func (a *App) Print(v any, table func(*strings.Builder)) error {
 	return output.Print(a.Stdout, a.Output, v, table)
 }
 
-// Warn writes a line to Stderr.
+// Warn writes a line to Stderr, in which what is not printable is escaped. An error may have
+// several lines.
 func (a *App) Warn(format string, args ...any) {
+	for i, arg := range args {
+		switch arg := arg.(type) {
+		case error:
+			args[i] = printableError(arg)
+		case string, fmt.Stringer:
+			args[i] = printable.Line(withoutPasswords(fmt.Sprint(arg)))
+		}
+	}
 	// A failed write to Stderr cannot be reported anywhere.
 	_, _ = fmt.Fprintf(a.Stderr, "throttle-admin: "+format+"\n", args...)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/internal/printable"
 )
 
 // Exit statuses.
@@ -50,7 +51,7 @@ func Run(
 		err = Usage(err)
 	}
 	var text strings.Builder
-	for line := range strings.Lines(err.Error()) {
+	for line := range strings.Lines(printableError(err)) {
 		fmt.Fprintln(&text, "throttle-admin: "+strings.TrimSuffix(line, "\n"))
 	}
 	status := ExitFailed
@@ -64,7 +65,7 @@ func Run(
 		status = ExitOutdated
 	}
 	if hint != "" {
-		fmt.Fprintln(&text, "hint: "+hint)
+		fmt.Fprintln(&text, "hint: "+printable.Line(withoutPasswords(hint)))
 	}
 	_, _ = io.WriteString(stderr, text.String()) // a failed write cannot be reported anywhere
 	return status

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -15,10 +16,14 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/internal/secrets"
 )
 
 // StoreTimeout bounds the time that one command spends on a store.
 const StoreTimeout = 5 * time.Second
+
+// permitTimeout bounds each call of a permit store.
+const permitTimeout = 2 * time.Second
 
 // urlOptions are the flags that complete a store's URL, so that secrets need not be in it.
 type urlOptions struct{ passwordFile, ca, cert, key string }
@@ -94,6 +99,7 @@ func (a *App) WithStore(
 	if strings.HasPrefix(text, "file:") && !strings.Contains(text, "?") {
 		text += "?create=true" // the first command creates it
 	}
+	a.warnOf(text)
 	store, err := throttle.OpenPolicies(ctx, text)
 	if err != nil {
 		return Usage(err)
@@ -133,14 +139,98 @@ func (a *App) OpenPermits() (dispatch.PermitStore, error) {
 	if err != nil {
 		return nil, Usage(fmt.Errorf("permit store %w", err))
 	}
-	permits, err := throttle.OpenPermits(text)
+	a.warnOf(text)
+	permits, err := throttle.OpenPermits(patient(text))
 	return permits, Usage(err)
+}
+
+// patient returns a permit store's URL with the time-out of a command, unless it has its own. A
+// command reads a store once, and has no time to learn how far away it is.
+func patient(text string) string {
+	base, query, _ := strings.Cut(text, "?")
+	if options, err := url.ParseQuery(query); err != nil || options.Has("timeout") {
+		return text
+	}
+	if query != "" {
+		query += "&"
+	}
+	return base + "?" + query + "timeout=" + permitTimeout.String()
+}
+
+// StoreURLs returns the URLs of both stores with the options of the flags.
+func (a *App) StoreURLs() (policies, permits string, err error) {
+	policies, policiesErr := a.PoliciesOptions.Add(a.PoliciesURL)
+	permits, permitsErr := a.PermitsOptions.Add(a.PermitsURL)
+	if err := errors.Join(policiesErr, permitsErr); err != nil {
+		return "", "", Usage(err)
+	}
+	a.warnOf(policies)
+	a.warnOf(permits)
+	return policies, permits, nil
+}
+
+// warnOf warns of what is unsafe about the URL of a store, once in a run.
+func (a *App) warnOf(url string) {
+	for _, w := range throttle.Warnings(url) {
+		a.warnOnce(w)
+	}
+}
+
+// WarnOfFiles warns of files with secrets that other users may read, once in a run. Empty names
+// are none.
+func (a *App) WarnOfFiles(names ...string) {
+	for _, name := range names {
+		if err := secrets.Exposed(name); name != "" && err != nil {
+			a.warnOnce(err.Error())
+		}
+	}
+}
+
+func (a *App) warnOnce(text string) {
+	if !slices.Contains(a.warned, text) {
+		a.warned = append(a.warned, text)
+		a.Warn("%s", text)
+	}
 }
 
 // SharedPermits reports whether --permits is set to a permit store that processes share.
 func (a *App) SharedPermits() bool {
 	return a.PermitsURL != "" &&
 		!strings.HasPrefix(a.PermitsURL, "memory:") && !strings.HasPrefix(a.PermitsURL, "none:")
+}
+
+// A KnownID is the id of policies that running replicas know; see [configstore.Marker].
+type KnownID struct {
+	ID       string
+	Epoch    int64 // the latest that one of them has followed, of those that can be followed
+	Replicas int
+}
+
+// KnownIDs returns the ids of the policies that the running replicas of the cluster know, as the
+// permit store tells, sorted; none if --permits names none that processes share.
+func (a *App) KnownIDs(ctx context.Context) ([]KnownID, error) {
+	permits, err := a.OpenPermits()
+	if permits == nil || err != nil {
+		return nil, err
+	}
+	replicas, err := Published(ctx, permits, a.Cluster)
+	if err = errors.Join(err, permits.Close()); err != nil {
+		return nil, Hint(fmt.Errorf("permit store: %w", err), "check --permits, and whether it is up")
+	}
+	known := map[string]KnownID{}
+	for _, r := range replicas {
+		if err := (configstore.Adoption{After: r.Epoch}).Check(time.Now()); err != nil {
+			a.Warn("the epoch that replica %s states is ignored: %v", r.Replica, err)
+			r.Epoch = 0
+		}
+		if r.Identity != "" {
+			k := known[r.Identity]
+			known[r.Identity] = KnownID{r.Identity, max(k.Epoch, r.Epoch), k.Replicas + 1}
+		}
+	}
+	return slices.SortedFunc(maps.Values(known), func(a, b KnownID) int {
+		return strings.Compare(a.ID, b.ID)
+	}), nil
 }
 
 // Published returns the status records of a cluster's replicas, sorted by name.

@@ -13,6 +13,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/etcd"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/serve"
 )
 
 // Commands returns the commands of this package.
@@ -22,11 +23,17 @@ func Commands(a *cli.App) []*cobra.Command {
 
 func newDevCommand(app *cli.App) *cobra.Command {
 	var dir, listen string
+	var remote bool
+	var secure serve.TLS
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run an etcd for policies and permits, for development",
 		Long: `Run an etcd with one member for policies and permits until Ctrl-C, and print the
 environment variables for programs that use it. No other service is needed.
+
+It has no passwords, and listens on this machine only: --allow-remote lets it listen on other
+addresses, where everyone can read and change all policies, unless clients need a certificate
+(--tls-ca). With TLS, programs need ca=FILE in both URLs, and cert=FILE&key=FILE with --tls-ca.
 
 It can allocate permits some hundred times a second. For more, start a Redis and set
 THROTTLE_PERMITS=redis://127.0.0.1:6379.`,
@@ -34,6 +41,15 @@ THROTTLE_PERMITS=redis://127.0.0.1:6379.`,
   throttle-admin dev --data ./throttle-etcd --listen 127.0.0.1:2379`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if serve.Remote(listen) && !remote {
+				return cli.Usage(cli.ArgError("listen", listen,
+					"other machines could read and change all policies without a password: "+
+						"want 127.0.0.1:PORT, or --allow-remote as well"))
+			}
+			if _, err := secure.Config(); err != nil {
+				return cli.Usage(err)
+			}
+			app.WarnOfFiles(secure.Key)
 			ctx := cmd.Context()
 			kept := dir != ""
 			if !kept {
@@ -48,7 +64,7 @@ THROTTLE_PERMITS=redis://127.0.0.1:6379.`,
 				}
 				defer func() { _ = lock.Close() }() // unlocks the directory
 			}
-			server, err := etcd.Start(ctx, dir, listen, kept)
+			server, err := etcd.StartTLS(ctx, dir, listen, kept, secure)
 			if err != nil {
 				return fmt.Errorf("dev: %w", err)
 			}
@@ -73,7 +89,10 @@ THROTTLE_PERMITS=redis://127.0.0.1:6379.`,
 	}
 	cmd.Flags().StringVar(&dir, "data", "", "directory of the data (default a temporary one)")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0",
-		"host:port for clients; :port listens on all addresses; port 0 means any free port")
+		"host:port for clients; port 0 means any free port")
+	cmd.Flags().BoolVar(&remote, "allow-remote", false,
+		"let --listen name an address that other machines reach; :port is all addresses")
+	secure.Flags(cmd.Flags())
 	return cmd
 }
 

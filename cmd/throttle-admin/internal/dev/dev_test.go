@@ -18,6 +18,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
 // runDev runs dev until f returns, which gets the URL of the policy store.
@@ -35,8 +36,8 @@ func runDev(t *testing.T, f func(policiesURL string), args ...string) {
 	lines := make([]byte, 200)
 	n, err := out.Read(lines)
 	require.NoError(t, err, "dev ended without output")
-	match := regexp.MustCompile(`^export THROTTLE_POLICIES=(etcd://127.0.0.1:\d+/throttle)\n` +
-		`export THROTTLE_PERMITS=etcd://127.0.0.1:\d+/throttle\n$`).FindSubmatch(lines[:n])
+	match := regexp.MustCompile(`^export THROTTLE_POLICIES=(etcd://127.0.0.1:\d+/throttle(?:\?tls=true)?)\n` +
+		`export THROTTLE_PERMITS=etcd://127.0.0.1:\d+/throttle(?:\?tls=true)?\n$`).FindSubmatch(lines[:n])
 	require.NotNil(t, match, "%s", lines[:n])
 	f(string(match[1]))
 	stop()
@@ -88,7 +89,12 @@ func TestDevListensEverywhere(t *testing.T) {
 			status, _, errs := clitest.Run(t.Context(), []cli.Family{policies.Commands},
 				"list", "--policies", policiesURL)
 			assert.Equal(t, cli.ExitDone, status, errs)
-		}, "--listen", listen)
+		}, "--listen", listen, "--allow-remote")
+		status, out, errs := clitest.Run(t.Context(), []cli.Family{Commands}, "dev", "--listen", listen)
+		assert.Equal(t, cli.ExitUsage, status)
+		assert.Empty(t, out)
+		assert.Contains(t, errs, `listen "`+listen+`": other machines could read and change all policies`)
+		assert.Contains(t, errs, "--allow-remote")
 	}
 }
 
@@ -101,4 +107,20 @@ func TestDevRefusesDataInUse(t *testing.T) {
 		assert.Equal(t, "throttle-admin: dev: "+dir+": is used by another throttle-admin dev\n"+
 			"hint: stop that one, or use another directory: throttle-admin dev --data DIR\n", errs)
 	}, "--data", dir)
+}
+
+// TestDevTLS: dev serves TLS to clients with a certificate of its authority, and to no others.
+func TestDevTLS(t *testing.T) {
+	server, client := services.TLS(t)
+	files := "&ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
+	runDev(t, func(policiesURL string) {
+		for options, want := range map[string]string{
+			files: "", files[:strings.Index(files, "&cert")]: "does not answer",
+		} {
+			status, _, errs := clitest.Run(t.Context(), []cli.Family{policies.Commands},
+				"list", "--policies", policiesURL+options)
+			assert.Equal(t, want == "", status == cli.ExitDone, errs)
+			assert.Contains(t, errs, want)
+		}
+	}, "--tls-cert", server.Cert, "--tls-key", server.Key, "--tls-ca", server.CA)
 }

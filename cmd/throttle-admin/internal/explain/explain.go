@@ -118,7 +118,7 @@ func explainPolicy(s configstore.Snapshot, cluster string, scope policy.Scope) *
 	set, _ := policy.NewSet(s.Entries) // replicas also leave out invalid entries
 	x := &explanation{
 		Topic: scope.Topic.String(), Subscription: scope.Subscription, Cluster: cluster,
-		Identity: s.Identity, Revision: s.Revision,
+		Identity: s.Marker.ID, Revision: s.Revision,
 		set: set, effective: set.Explain(cluster, scope.Topic, scope.Subscription),
 	}
 	x.limits = limitsOf(scope, x.effective)

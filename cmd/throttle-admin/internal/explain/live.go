@@ -2,7 +2,6 @@ package explain
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
@@ -129,12 +128,14 @@ func (x *explanation) addQuotas(ctx context.Context, store dispatch.PermitStore)
 	if len(x.quotas) == 0 {
 		return nil
 	}
-	text, now, err := store.Value(ctx, permits.RatesKey(x.Cluster))
-	if err != nil {
+	var ids []quota.ID
+	for _, id := range x.quotas {
+		ids = append(ids, quota.ID(id.String()))
+	}
+	rates, now, err := dispatch.Rates(ctx, store, x.Cluster, ids)
+	if err != nil && !errors.Is(err, dispatch.ErrInvalidRates) { // those count as none
 		return err
 	}
-	var rates quota.Rates
-	_ = json.Unmarshal(text, &rates) // invalid rates count as none
 	x.unkept = rates.Old(now)
 	for _, id := range x.quotas {
 		v := limitView{

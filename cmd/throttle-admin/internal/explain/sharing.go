@@ -46,7 +46,7 @@ func (fair) fill(v *limitView, state schedule.State, now float64) {
 	if state.Inc == 0 { // there is no schedule
 		return
 	}
-	v.InForce, v.Revision = state.Rate, state.Rev
+	v.InForce, v.Revision = state.Rate, state.Rev.Number
 	v.Ramp = state.Ramp.Over > 0 && !differ(state.Top, v.Rate) && differ(state.Rate, v.Rate)
 	v.Ahead = max(0, state.Tail-now)
 	v.Allocated = v.Ahead * state.Rate

@@ -62,7 +62,7 @@ func TestBacklogReasons(t *testing.T) {
 
 // TestModes shows what each sharing mode makes of the same state in the permit store.
 func TestModes(t *testing.T) {
-	state := schedule.State{Inc: 1, Rate: 10, Tail: 100.5, Rev: 7, Queue: make([]schedule.Waiter, 2)}
+	state := schedule.State{Inc: 1, Rate: 10, Tail: 100.5, Rev: schedule.Revision{Number: 7}, Queue: make([]schedule.Waiter, 2)}
 	scope := policy.ClusterScope()
 	replicas := []replicaView{{SubscriptionStats: dispatch.SubscriptionStats{
 		Limits: []dispatch.LimitStats{{Group: "eu"}},

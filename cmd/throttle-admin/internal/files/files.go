@@ -13,6 +13,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/configstore/file"
+	"github.com/dispatchthrottle/throttle/internal/printable"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -159,10 +160,15 @@ warning.`,
 				a.Warn("revision %d", s.Revision)
 			}
 			data, err := format(s.Entries)
+			text := string(data)
+			if err == nil && printable.Text(text) != text { // JSON has escapes, and is YAML
+				data, err = file.FormatJSON(s.Entries)
+				text = printable.JSON(string(data))
+			}
 			if err != nil {
 				return fmt.Errorf("export: %w", err)
 			}
-			_, err = fmt.Fprintf(a.Stdout, "%s%s\n", head, strings.TrimSuffix(string(data), "\n"))
+			_, err = fmt.Fprintf(a.Stdout, "%s%s\n", head, strings.TrimSuffix(text, "\n"))
 			return err
 		},
 	}

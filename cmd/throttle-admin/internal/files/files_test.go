@@ -17,14 +17,14 @@ import (
 
 func TestMoreThanEtcdTakes(t *testing.T) {
 	if testing.Short() {
-		t.Skip("19,000 policies take nearly cli.StoreTimeout with the race detector")
+		t.Skip("18,000 policies take nearly cli.StoreTimeout with the race detector")
 	}
 	store := "etcd://" + services.Etcd(t).Endpoint + "/" + services.Name(t)
 	for _, c := range []struct {
 		n                  int
 		subscription, want string
 	}{
-		{19_000, "", "etcdserver: request is too large"},
+		{18_000, "", "etcdserver: request is too large"},
 		// Each ä is escaped twice, to ten bytes:
 		{3000, strings.Repeat("ä", 100), "trying to send message larger than max"},
 	} {

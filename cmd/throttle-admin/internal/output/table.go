@@ -7,6 +7,8 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/dispatchthrottle/throttle/internal/printable"
 )
 
 // MaxWidth is the most columns of a terminal that a line of a table or of a text takes.
@@ -21,8 +23,10 @@ var style = table.Style{
 	Options: table.OptionsNoBordersAndSeparators,
 }
 
-// Table writes rows below a header. What does not fit its column continues on the next line.
+// Table writes rows below a header. What does not fit its column continues on the next line. A
+// line break within a cell is escaped, as is all that is not printable.
 func Table(w *strings.Builder, header []string, rows [][]string) {
+	rows = printableCells(rows)
 	t := table.NewWriter()
 	t.SetStyle(style)
 	t.SuppressTrailingSpaces()
@@ -38,6 +42,17 @@ func Table(w *strings.Builder, header []string, rows [][]string) {
 	}
 	t.SetColumnConfigs(columns)
 	fmt.Fprintln(w, t.Render())
+}
+
+func printableCells(rows [][]string) (all [][]string) {
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = printable.Line(cell)
+		}
+		all = append(all, cells)
+	}
+	return all
 }
 
 func rowOf(cells []string) (row table.Row) {
@@ -91,7 +106,7 @@ func Labelled(w *strings.Builder, label, s string) { writeLines(w, label, s) }
 
 // writeLines writes a text with mark before its first line, and as many spaces before the others.
 func writeLines(w *strings.Builder, mark, s string) {
-	for line := range strings.Lines(text.WrapSoft(s, MaxWidth-len(mark))) {
+	for line := range strings.Lines(text.WrapSoft(printable.Line(s), MaxWidth-len(mark))) {
 		fmt.Fprintln(w, mark+strings.TrimRight(line, " \n"))
 		mark = strings.Repeat(" ", len(mark))
 	}

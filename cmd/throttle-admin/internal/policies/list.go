@@ -31,7 +31,7 @@ type listReport struct {
 }
 
 func reportOf(s configstore.Snapshot, entries []policy.Entry, now time.Time) listReport {
-	r := listReport{Identity: s.Identity, Revision: s.Revision, Policies: []entryView{}}
+	r := listReport{Identity: s.Marker.ID, Revision: s.Revision, Policies: []entryView{}}
 	for _, e := range entries {
 		if e.Section() != policy.PolicySection {
 			continue
@@ -81,6 +81,10 @@ ones with the error. See throttle-admin quota list for quotas.`,
 				return err
 			}
 			now := time.Now()
+			isNew := s.Marker == (configstore.Marker{}) && len(s.Entries) == 0
+			if err := s.Marker.Check(s.Entries, now); err != nil && !isNew {
+				a.Warn("replicas do not follow these policies: %v", err)
+			}
 			r := reportOf(s, s.Entries, now)
 			return a.Print(r, func(w *strings.Builder) { r.table(w, now) })
 		},

@@ -74,6 +74,11 @@ of a namespace or topic is set for each subscription that exists now.`,
 			if err != nil {
 				return cli.Usage(err)
 			}
+			a.WarnOfFiles(web.TokenFile, web.TLSKeyFile)
+			if web.TokenFile != "" && c.plaintext() {
+				a.Warn("--web %s: the token goes over the network in plaintext: use https",
+					web.WebServiceURL)
+			}
 			im := &importer{web: c, only: namespaces, policies: map[policy.Scope]policy.Policy{}}
 			if err := im.read(cmd.Context()); err != nil {
 				return err

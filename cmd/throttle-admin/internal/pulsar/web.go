@@ -14,6 +14,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/rest"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/internal/secrets"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -39,6 +40,12 @@ func newWebService(config *pulsaradmin.Config) (*webService, error) {
 		ServiceURL: config.WebServiceURL, VersionInfo: "throttle-admin",
 		HTTPClient: &http.Client{Timeout: webTimeout, Transport: provider},
 	}}, nil
+}
+
+// plaintext reports whether others may read what is sent.
+func (w *webService) plaintext() bool {
+	u, err := url.Parse(w.client.ServiceURL)
+	return err == nil && u.Scheme == "http" && secrets.Remote(u.Hostname())
 }
 
 const (

@@ -59,8 +59,8 @@ func TestQuotasLive(t *testing.T) {
 	dir := t.TempDir()
 	store, permits, cluster := "file:"+dir+"/policies.yaml", services.Redis(t), services.Name(t)
 	tokenFile := dir + "/token"
-	require.NoError(t, os.WriteFile(tokenFile, []byte(token+"\nnot this line\n"), 0o600))
-	require.NoError(t, os.WriteFile(dir+"/short", []byte("short\n"), 0o600))
+	require.NoError(t, os.WriteFile(tokenFile, []byte("db: "+token+"\n# archive: of this line\n"), 0o600))
+	require.NoError(t, os.WriteFile(dir+"/short", []byte("db: short\n"), 0o600))
 	global := []string{"--policies", store, "--permits", permits, "--cluster", cluster}
 	admin := func(args ...string) (status int, out, errs string) {
 		args = append(global[:len(global):len(global)], args...)
@@ -83,23 +83,26 @@ func TestQuotasLive(t *testing.T) {
 	assert.Equal(t, cli.ExitFailed, status)
 	const hint = "\nhint: start one: throttle-admin ratekeeper, or "
 	assert.Regexp(t, "no ratekeeper leads in cluster .*"+hint, errs)
-	status, _, errs = admin("ratekeeper", "--listen", "127.0.0.1:0", "--token-file", dir+"/short")
+	status, _, errs = admin("ratekeeper", "--listen", "127.0.0.1:0", "--tokens", dir+"/short")
 	assert.Equal(t, cli.ExitUsage, status)
-	assert.Contains(t, errs, "invalid token in its first line: want 8 characters or more")
+	assert.Contains(t, errs, "line 1: invalid token: want 16 characters or more")
 	assert.NotContains(t, errs, "short\n\"")
+	status, _, errs = admin("ratekeeper", "--listen", "127.0.0.1:0")
+	assert.Equal(t, cli.ExitUsage, status)
+	assert.Contains(t, errs, "--listen, --tokens: one is missing: want both flags")
 	status, _, errs = admin("ratekeeper", "--max-ids", "0")
 	assert.Equal(t, cli.ExitUsage, status)
 	assert.Contains(t, errs, "--max-ids 0: invalid number: want 1 or more")
-	status, _, errs = admin("ratekeeper", "--listen", "127.0.0.1:99999", "--token-file", tokenFile)
+	status, _, errs = admin("ratekeeper", "--listen", "127.0.0.1:99999", "--tokens", tokenFile)
 	assert.Equal(t, cli.ExitFailed, status)
-	assert.Contains(t, errs, "--listen: ")
+	assert.Contains(t, errs, "listen: ")
 
 	var log shared
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
 		args := append(global[:len(global):len(global)], "ratekeeper", "--name", "keeper-1",
-			"--listen", "127.0.0.1:0", "--token-file", tokenFile)
+			"--listen", "127.0.0.1:0", "--tokens", tokenFile)
 		assert.Zero(t, cli.Run(ctx, args, strings.NewReader(""), io.Discard, &log, Commands), &log)
 	})
 	defer running.Wait()
@@ -167,6 +170,8 @@ func TestQuotasLive(t *testing.T) {
 	}{
 		{"", report(0, "b", 0), http.StatusUnauthorized, "wrong token"},
 		{token + "5", report(0, "b", 0), http.StatusUnauthorized, "wrong token"},
+		{token, strings.Replace(report(0, "b", 0), `"db"`, `"archive"`, 1), http.StatusForbidden,
+			`backend "archive": the token is that of backend "db"`},
 		{token, "{", http.StatusBadRequest, "want one report as JSON"},
 		{token, report(60, "c", -1), http.StatusBadRequest,
 			"queue -1: is invalid: want 0 or more\n" +
@@ -336,22 +341,23 @@ func TestQuotasUnkept(t *testing.T) {
 	live, err := throttle.OpenPermits(address)
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, live.Close()) }()
-	write := func(text func(now float64) []byte) {
-		update := func(_ []byte, now float64) []byte { return text(now) }
-		require.NoError(t, live.Update(t.Context(), permits.RatesKey(cluster), time.Minute, update))
+	write := func(head func(now float64) []byte, rows map[string][]byte) {
+		key, text := permits.RatesKey(cluster), []byte(nil)
+		update := func(_ []byte, now float64) []byte { text = head(now); return text }
+		require.NoError(t, live.Update(t.Context(), key, time.Minute, update))
+		done, err := live.SetRows(t.Context(), key, text, time.Minute, rows)
+		require.NoError(t, err)
+		require.True(t, done)
 	}
 	found := func(age float64) {
 		write(func(now float64) []byte {
-			rates := quota.Rates{
-				Term: 7, Keeper: "k-1", Time: now - age, Rates: map[quota.ID]quota.Rate{
-					"tag:bulk": {Rate: 40, Average: 8192},
-					"tag:gold": {Rate: 20, Average: 4096},
-					"tag:off":  {Rate: 3, Average: 4096},
-				},
-			}
-			text, err := json.Marshal(rates)
+			text, err := json.Marshal(quota.Rates{Term: 7, Keeper: "k-1", Time: now - age})
 			require.NoError(t, err)
 			return text
+		}, map[string][]byte{
+			"tag:bulk": []byte(`{"rate":40,"average":8192}`),
+			"tag:gold": []byte(`{"rate":20,"average":4096}`),
+			"tag:off":  []byte(`{"rate":3,"average":4096}`),
 		})
 	}
 	const fallback = "each id's reservation or, without one, its total"
@@ -384,7 +390,7 @@ func TestQuotasUnkept(t *testing.T) {
 				"tag:bulk 8192 50 total", "tag:gold 4096 10 reserved", "tag:new 16384 10 total",
 				"tag:off 4096 0 total", "tag:test 16384 unlimited shadow",
 			}, "50/s, the total"},
-		{"nonsense", func() { write(func(float64) []byte { return []byte("{") }) }, false,
+		{"nonsense", func() { write(func(float64) []byte { return []byte("{") }, nil) }, false,
 			"no rates were written", assumed, "25/s, the total"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -5,23 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
-	"os"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/serve"
 	"github.com/dispatchthrottle/throttle/dispatch/metrics"
+	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 )
 
 // ratekeeperFlags are the flags of the command ratekeeper.
 type ratekeeperFlags struct {
-	name, listen, tokenFile string
-	maxIDs                  int
+	name, listen, metrics, tokens string
+
+	tls    serve.TLS
+	maxIDs int
 }
 
 func newRatekeeperCommand(a *cli.App) *cobra.Command {
@@ -34,18 +34,22 @@ interrupted. If several ratekeepers run, they elect a leader; when it dies, anot
 within 5 s. A program with a Limiter can run one too (throttle.WithRatekeeper). Each decision is
 logged to stderr with its inputs.
 
-With --listen, the ratekeeper serves /metrics and /reports. Backends POST their load and the cost
-of each id to /reports, with the header "Authorization: Bearer TOKEN" and the token of
---token-file; see docs/slowing-down.md.`,
+With --listen, the ratekeeper serves /reports. Backends POST their load and the cost of each id
+there, with the header "Authorization: Bearer TOKEN"; see docs/slowing-down.md. --tokens has a line
+"BACKEND: TOKEN" for each; a token is good for that backend only. /metrics is served at the same
+address or at that of --metrics.
+
+The files of tokens, certificates and keys are read again when they change.`,
 		Example: `  throttle-admin ratekeeper
-  throttle-admin ratekeeper --listen 127.0.0.1:9402 --token-file token`,
+  throttle-admin ratekeeper --metrics 127.0.0.1:9402
+  throttle-admin ratekeeper --listen :9402 --tokens FILE --tls-cert FILE --tls-key FILE \
+      --metrics 127.0.0.1:9403`,
 		Args: cli.Args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			token, err := f.check(a)
-			if err != nil {
+			if err := f.check(a); err != nil {
 				return cli.Usage(err)
 			}
-			return runRatekeeper(cmd.Context(), a, f, token)
+			return runRatekeeper(cmd.Context(), a, f)
 		},
 	}
 	flags := cmd.Flags()
@@ -53,20 +57,20 @@ of each id to /reports, with the header "Authorization: Bearer TOKEN" and the to
 	flags.IntVar(&f.maxIDs, "max-ids", 1000,
 		"ids without a quota to track of each backend's report, the costliest first")
 	flags.StringVar(&f.listen, "listen", "",
-		"address to serve /reports and /metrics at, such as 127.0.0.1:9402 (default none)")
-	flags.StringVar(&f.tokenFile, "token-file", "", "file with the token that reports must carry")
+		"address to serve /reports at, such as 127.0.0.1:9402 (default none)")
+	flags.StringVar(&f.tokens, "tokens", "",
+		"file with the tokens for reports: a line \"BACKEND: TOKEN\" for each backend")
+	flags.StringVar(&f.metrics, "metrics", "",
+		"address to serve /metrics at (default that of --listen)")
+	f.tls.Flags(flags)
 	return cmd
 }
 
-// check validates the flags and returns the token of --token-file.
-func (f ratekeeperFlags) check(a *cli.App) (token string, err error) {
+// check validates the flags.
+func (f ratekeeperFlags) check(a *cli.App) error {
 	var errs []error
-	switch {
-	case (f.listen == "") != (f.tokenFile == ""):
-		errs = append(errs, errors.New("--listen, --token-file: one is missing: want both flags"))
-	case f.tokenFile != "":
-		token, err = readToken(f.tokenFile)
-		errs = append(errs, err)
+	if (f.listen == "") != (f.tokens == "") {
+		errs = append(errs, errors.New("--listen, --tokens: one is missing: want both flags"))
 	}
 	if f.maxIDs < 1 {
 		errs = append(errs, fmt.Errorf("--max-ids %d: invalid number: want 1 or more", f.maxIDs))
@@ -79,15 +83,14 @@ func (f ratekeeperFlags) check(a *cli.App) (token string, err error) {
 		errs = append(errs, fmt.Errorf("--policies: missing: want the policy store of the quotas, "+
 			"such as --policies etcd://127.0.0.1:2379, or %s set", throttle.EnvPolicies))
 	}
-	return token, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // runRatekeeper runs a ratekeeper until ctx ends.
-func runRatekeeper(ctx context.Context, a *cli.App, f ratekeeperFlags, token string) (err error) {
-	policiesURL, policiesErr := a.PoliciesOptions.Add(a.PoliciesURL)
-	permitsURL, permitsErr := a.PermitsOptions.Add(a.PermitsURL)
-	if err := errors.Join(policiesErr, permitsErr); err != nil {
-		return cli.Usage(err)
+func runRatekeeper(ctx context.Context, a *cli.App, f ratekeeperFlags) (err error) {
+	policiesURL, permitsURL, err := a.StoreURLs()
+	if err != nil {
+		return err
 	}
 	keeper, closeStores, err := throttle.OpenRatekeeper(ctx, policiesURL, permitsURL)
 	if err != nil {
@@ -100,47 +103,62 @@ func runRatekeeper(ctx context.Context, a *cli.App, f ratekeeperFlags, token str
 		handler = slog.NewJSONHandler(a.Stderr, nil)
 	}
 	keeper.Logger = slog.New(handler)
-	if f.listen != "" {
-		mux := http.NewServeMux()
-		mux.Handle("/reports", keeper.Handler(token))
-		mux.Handle("/metrics", metrics.RatekeeperHandler(keeper))
-		stop, at, err := serve(f.listen, mux)
-		if err != nil {
-			return err
-		}
-		defer stop()
-		a.Warn("serving http://%s/reports and /metrics", at)
+	stop, err := f.serve(a, keeper)
+	if err != nil {
+		return err
 	}
+	defer stop()
 	return keeper.Run(ctx)
 }
 
-// readToken returns the token in the first line of a file.
-func readToken(name string) (string, error) {
-	text, err := os.ReadFile(name)
+// serve serves what the flags say until stop is called.
+func (f ratekeeperFlags) serve(a *cli.App, keeper *ratekeeper.Ratekeeper) (stop func(), err error) {
+	secure, err := f.tls.Config()
 	if err != nil {
-		return "", fmt.Errorf("token file: %w", err)
+		return nil, cli.Usage(err)
 	}
-	token, _, _ := strings.Cut(string(text), "\n")
-	if token = strings.TrimSpace(token); len(token) < 8 {
-		return "", fmt.Errorf("token file %s: invalid token in its first line: want 8 characters "+
-			"or more", name)
+	a.WarnOfFiles(f.tokens, f.tls.Key)
+	var stops []func()
+	stop = func() {
+		for _, stop := range stops {
+			stop()
+		}
 	}
-	return token, nil
-}
-
-// serve serves h at an address until stop is called.
-func serve(address string, h http.Handler) (stop func(), at net.Addr, err error) {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, nil, fmt.Errorf("--listen: %w", err)
+	start := func(address, paths string, mux *http.ServeMux) {
+		if err != nil || address == "" {
+			return
+		}
+		end, at, failed := serve.Listen(address, secure, mux)
+		if err = failed; err != nil {
+			stop()
+			return
+		}
+		stops = append(stops, end)
+		scheme := "http"
+		if secure != nil {
+			scheme = "https"
+		}
+		a.Warn("serving %s://%s%s", scheme, at, paths)
 	}
-	s := &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+	reports, paths := http.NewServeMux(), "/reports"
+	if f.listen != "" {
+		tokens, err := ratekeeper.OpenTokens(f.tokens, keeper.Logger)
+		if err != nil {
+			return nil, cli.Usage(err)
+		}
+		reports.Handle("/reports", keeper.Handler(tokens.Backend))
+		if secure == nil && serve.Remote(f.listen) {
+			a.Warn("--listen %s: the tokens go over the network in plaintext: use TLS, with "+
+				"--tls-cert and --tls-key", f.listen)
+		}
 	}
-	go func() { _ = s.Serve(l) }() // returns when stop is called
-	return func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = errors.Join(s.Shutdown(ctx), s.Close()) // Close ends requests that are left
-	}, l.Addr(), nil
+	figures := http.NewServeMux()
+	if f.metrics == "" || f.metrics == f.listen {
+		figures, paths = reports, "/reports and /metrics"
+	} else {
+		start(f.metrics, "/metrics", figures)
+	}
+	figures.Handle("/metrics", metrics.RatekeeperHandler(keeper))
+	start(f.listen, paths, reports)
+	return stop, err
 }

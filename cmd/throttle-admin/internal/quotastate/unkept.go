@@ -2,7 +2,6 @@ package quotastate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,7 +11,6 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -44,15 +42,16 @@ func FindUnkept(
 	ctx context.Context, a *cli.App, store dispatch.PermitStore,
 	quotas map[policy.Scope]policy.EffectiveQuota,
 ) (Unkept, error) {
-	key := permits.RatesKey(a.Cluster)
-	text, now, err := store.Value(ctx, key)
-	if err != nil {
-		return Unkept{}, PermitsFault(err)
+	scopes := slices.SortedFunc(maps.Keys(quotas), policy.Scope.Compare)
+	ids := make([]quota.ID, len(scopes))
+	for i, id := range scopes {
+		ids[i] = quota.ID(id.String())
 	}
-	var last quota.Rates
-	if err := json.Unmarshal(text, &last); len(text) > 0 && err != nil {
-		a.Warn("the rates in the permit store are invalid and ignored: %s: %v", key, err)
-		last = quota.Rates{}
+	last, now, err := dispatch.Rates(ctx, store, a.Cluster, ids)
+	if errors.Is(err, dispatch.ErrInvalidRates) {
+		a.Warn("the rates in the permit store are invalid and ignored: %v", err)
+	} else if err != nil {
+		return Unkept{}, PermitsFault(err)
 	}
 	u := Unkept{
 		Cluster: a.Cluster, Keeper: last.Keeper, Term: last.Term, Hold: !last.Old(now),
@@ -61,9 +60,8 @@ func FindUnkept(
 	if last.Keeper != "" {
 		u.Age = max(0, now-last.Time) // the permit store's clock may have been set back
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(quotas), policy.Scope.Compare) {
-		q := quotas[id]
-		_, known := last.Rates[quota.ID(id.String())]
+	for i, id := range scopes {
+		q, known := quotas[id], last.Rates[ids[i]] != (quota.Rate{})
 		r := Rate{
 			ID: id.String(), Reserved: q.Reserved, Total: q.Total,
 			AverageCost: last.Average(id), InForce: new(last.Of(id, q, now)), By: "total",

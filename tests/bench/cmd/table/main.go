@@ -24,6 +24,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dispatchthrottle/throttle/tests/tables"
 )
 
 func main() {
@@ -69,16 +71,7 @@ func run(root, target string, rounds int, which []string) error {
 			}
 		}
 	}
-	name := filepath.Join(root, "docs", "benchmarks.md")
-	doc, err := os.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	doc, err = insert(doc, target, r.table(rounds))
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return os.WriteFile(name, doc, 0o644)
+	return tables.Write(filepath.Join(root, "docs", "benchmarks.md"), target, r.table(rounds))
 }
 
 var benchmarkFunc = regexp.MustCompile(`(?m)^func Benchmark`)
@@ -201,23 +194,4 @@ func figure(v float64) string {
 		return strconv.FormatFloat(v, 'f', 0, 64)
 	}
 	return strconv.FormatFloat(v, 'g', 3, 64)
-}
-
-// begin is the mark at the start of the table of a target of make.
-func begin(target string) string { return "<!-- make " + target + " writes from here -->\n" }
-
-const end = "<!-- to here -->\n"
-
-// insert replaces the table of a target in doc.
-func insert(doc []byte, target string, table []byte) ([]byte, error) {
-	head, rest, ok := bytes.Cut(doc, []byte(begin(target)))
-	if !ok {
-		return nil, fmt.Errorf("no line %q, which starts the table",
-			strings.TrimSpace(begin(target)))
-	}
-	_, tail, ok := bytes.Cut(rest, []byte(end))
-	if !ok {
-		return nil, fmt.Errorf("no line %q after it, which ends the table", strings.TrimSpace(end))
-	}
-	return slices.Concat(head, []byte(begin(target)), table, []byte(end), tail), nil
 }

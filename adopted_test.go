@@ -1,0 +1,398 @@
+package throttle_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// A fleet is a replica with a cache file, and what an operator does to its stores.
+type fleet struct {
+	t        *testing.T
+	policies string // URLs
+	permits  string
+	cache    string
+	log      logText
+	lim      *dispatch.Limiter
+}
+
+func newFleet(t *testing.T, policies, permits string) *fleet {
+	return &fleet{
+		t: t, policies: policies, permits: permits,
+		cache: filepath.Join(t.TempDir(), "policies.json"),
+	}
+}
+
+// start starts the replica, or a new one.
+func (f *fleet) start() {
+	f.t.Helper()
+	f.stop()
+	var err error
+	f.lim, err = throttle.Open(f.t.Context(), f.policies, f.permits, throttle.WithCacheFile(f.cache),
+		throttle.WithLogger(slog.New(slog.NewTextHandler(&f.log, nil))))
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { assert.NoError(f.t, f.lim.Close()) })
+	_, err = f.lim.Subscription("kafka://public/default/orders", "billing")
+	require.NoError(f.t, err)
+}
+
+func (f *fleet) stop() {
+	if f.lim != nil {
+		require.NoError(f.t, f.lim.Close())
+	}
+}
+
+// rate is the limit of the replica's subscription; 0 = none.
+func (f *fleet) rate() float64 {
+	if limits := f.lim.Stats().Subscriptions[0].Limits; len(limits) > 0 {
+		return limits[0].Rate
+	}
+	return 0
+}
+
+// becomes waits until the limit is rate.
+func (f *fleet) becomes(rate float64) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool { return f.rate() == rate && f.lim.Ready() == nil },
+		20*time.Second, 5*time.Millisecond)
+}
+
+// refuses waits until the replica is not ready for this reason, and checks that its limit stays.
+func (f *fleet) refuses(reason string, rate float64) {
+	f.t.Helper()
+	require.EventuallyWithT(f.t, func(c *assert.CollectT) {
+		assert.ErrorContains(c, f.lim.Ready(), reason)
+	}, 20*time.Second, 5*time.Millisecond)
+	time.Sleep(200 * time.Millisecond)
+	assert.InDelta(f.t, rate, f.rate(), 0, "the last policies stay in force")
+	assert.Contains(f.t, f.log.String(), reason)
+	assert.Contains(f.t, f.lim.Stats().PolicyError, reason)
+}
+
+// change does something with the policy store.
+func (f *fleet) change(do func(context.Context, configstore.Store) error) {
+	f.t.Helper()
+	store, err := throttle.OpenPolicies(f.t.Context(), f.policies)
+	require.NoError(f.t, err)
+	assert.NoError(f.t, do(f.t.Context(), store))
+	require.NoError(f.t, store.Close())
+}
+
+func (f *fleet) set(rate int64) {
+	f.t.Helper()
+	f.change(func(ctx context.Context, store configstore.Store) error {
+		_, err := store.Apply(ctx, []configstore.Change{{
+			Key:      configstore.Key{Scope: policy.ClusterScope()},
+			Settings: policy.Policy{MessageRate: policy.PerSecond(rate)},
+		}}, 0)
+		return err
+	})
+}
+
+func (f *fleet) adopt(id string) {
+	f.t.Helper()
+	f.change(func(ctx context.Context, store configstore.Store) error {
+		_, err := store.Adopt(ctx, configstore.Adoption{ID: id})
+		return err
+	})
+}
+
+func (f *fleet) id() (id string) {
+	f.change(func(ctx context.Context, store configstore.Store) error {
+		s, err := store.List(ctx)
+		id = s.Marker.ID
+		return err
+	})
+	return id
+}
+
+// TestWipedEtcd: the limits of an etcd that has lost its keys stay in force, also after a restart
+// of the replica, until the empty store is adopted.
+func TestWipedEtcd(t *testing.T) {
+	t.Parallel()
+	node := services.Etcd(t)
+	f := newFleet(t, "etcd://"+node.Endpoint, "memory:")
+	f.set(7)
+	f.start()
+	f.becomes(7)
+	id := f.id()
+	_, err := node.Client().Delete(t.Context(), "/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	f.refuses("is empty and not adopted", 7)
+	f.start()
+	f.refuses("is empty and not adopted", 7)
+	f.adopt(id)
+	f.becomes(0)
+}
+
+// TestLostPolicies: an etcd that has kept its marker alone has lost its policies.
+func TestLostPolicies(t *testing.T) {
+	t.Parallel()
+	node := services.Etcd(t)
+	f := newFleet(t, "etcd://"+node.Endpoint, "memory:")
+	f.set(7)
+	f.start()
+	f.becomes(7)
+	_, err := node.Client().Delete(t.Context(), "/throttle/config/policies", clientv3.WithPrefix())
+	require.NoError(t, err)
+	f.refuses("has lost its policies (1)", 7)
+	_, err = os.Stat(f.cache)
+	require.NoError(t, err)
+	f.start()
+	f.refuses("has lost its policies (1)", 7)
+	f.adopt("")
+	f.becomes(0)
+	f.set(9)
+	f.becomes(9)
+}
+
+// TestOtherPolicyStore: a replica that knows policies follows no others, until they are adopted
+// under the id that it knows.
+func TestOtherPolicyStore(t *testing.T) {
+	t.Parallel()
+	node := services.Etcd(t)
+	f := newFleet(t, "etcd://"+node.Endpoint+"/right", "memory:")
+	f.set(7)
+	f.start()
+	f.becomes(7)
+	id := f.id()
+	f.policies = "etcd://" + node.Endpoint + "/wrong" // as after an edit of the deployment
+	f.start()
+	f.refuses("is empty and not adopted", 7)
+	f.set(9)
+	f.refuses("and the last ones were", 7)
+	assert.ErrorContains(t, f.lim.Ready(), "throttle-admin adopt --id "+id)
+	f.adopt(id)
+	f.becomes(9)
+}
+
+// TestRestoredBackup: the policies of a backup are older than those in force, and replace them
+// within a round once they are adopted, also on the permit store that has seen the newer ones.
+func TestRestoredBackup(t *testing.T) {
+	t.Parallel()
+	node := services.Etcd(t)
+	f := newFleet(t, "etcd://"+node.Endpoint, services.Redis(t))
+	f.set(7)
+	node.Stop()
+	backup := node.Backup()
+	node.Start()
+	for rate := range int64(5) {
+		f.set(100 + rate)
+	}
+	f.start()
+	f.becomes(104)
+	sub, err := f.lim.Subscription("kafka://public/default/orders", "billing")
+	require.NoError(t, err)
+	for range 10 { // the permit store knows the rate
+		_, err := sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+	}
+	node.Stop()
+	node.Restore(backup)
+	node.Start()
+	const reason = "if it was restored from a backup, run: throttle-admin adopt"
+	f.refuses(reason, 104)
+	for range 10 {
+		f.set(7)
+	}
+	f.refuses(reason, 104) // though its revision has passed that of the last policies
+	f.adopt("")
+	f.becomes(7)
+	start := time.Now()
+	for range 14 {
+		_, err := sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+	}
+	assert.Greater(t, time.Since(start), 1500*time.Millisecond, "the schedule has the restored rate")
+}
+
+// TestRestoredBackupOvertaken: a restored store is found out, even if its revision has passed the
+// known one before a replica looks: writes of permits in the same etcd raise it.
+func TestRestoredBackupOvertaken(t *testing.T) {
+	t.Parallel()
+	for _, running := range []bool{false, true} {
+		t.Run(fmt.Sprintf("running %v", running), func(t *testing.T) {
+			t.Parallel()
+			node := services.Etcd(t)
+			f := newFleet(t, "etcd://"+node.Endpoint, "memory:")
+			f.set(70_000)
+			node.Stop()
+			backup := node.Backup()
+			node.Start()
+			f.set(7)
+			f.start()
+			f.becomes(7)
+			if !running {
+				f.stop()
+			}
+			node.Stop()
+			node.Restore(backup)
+			node.Start()
+			for range 50 {
+				_, err := node.Client().Put(t.Context(), "/throttle/permits/x", "")
+				require.NoError(t, err)
+			}
+			if !running {
+				f.start()
+			}
+			const reason = "if it was restored from a backup, run: throttle-admin adopt"
+			f.refuses(reason, 7)
+			for range 3 { // its serial passes the known one, too
+				f.set(70_000)
+			}
+			f.start()
+			f.refuses(reason, 7)
+			f.adopt("")
+			f.becomes(70_000)
+		})
+	}
+}
+
+// TestClockAhead: policies that were adopted by a clock that was ahead are replaced by those that
+// are adopted after their epoch.
+func TestClockAhead(t *testing.T) {
+	t.Parallel()
+	node := services.Etcd(t)
+	f := newFleet(t, "etcd://"+node.Endpoint, "memory:")
+	f.set(7)
+	ahead := time.Now().Add(time.Hour).UnixMilli()
+	f.change(func(ctx context.Context, store configstore.Store) error {
+		_, err := store.Adopt(ctx, configstore.Adoption{After: ahead})
+		return err
+	})
+	id := f.id()
+	f.start()
+	f.becomes(7)
+	_, err := node.Client().Delete(t.Context(), "/throttle", clientv3.WithPrefix())
+	require.NoError(t, err)
+	f.refuses("is empty and not adopted", 7)
+	f.set(9)
+	f.adopt(id)
+	f.refuses(fmt.Sprintf("throttle-admin adopt --after %d", ahead+1), 7)
+	f.change(func(ctx context.Context, store configstore.Store) error {
+		_, err := store.Adopt(ctx, configstore.Adoption{After: ahead + 1})
+		return err
+	})
+	f.becomes(9)
+	marker := fmt.Sprintf(`{"id":%q,"epoch":%d,"serial":9,"count":1}`, id, ahead+2*24*3600*1000)
+	_, err = node.Client().Put(t.Context(), "/throttle/config/marker", marker)
+	require.NoError(t, err)
+	f.refuses("over a day ahead of this machine's clock", 9)
+	f.adopt("")
+	f.refuses("adopt --after", 9) // the epoch that it had is not known
+}
+
+// TestUnadoptedFile: a file written by hand is followed once it is adopted, and then after each
+// edit.
+func TestUnadoptedFile(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "policies.yaml")
+	write := func(text string) { require.NoError(t, os.WriteFile(name, []byte(text), 0o600)) }
+	write("schema: 2\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n")
+	_, err := throttle.Open(t.Context(), "file:"+name, "memory:")
+	require.ErrorContains(t, err, "throttle-admin adopt")
+	f := newFleet(t, "file:"+name, "memory:")
+	f.adopt("")
+	f.start()
+	f.becomes(7)
+	read, err := os.ReadFile(name)
+	require.NoError(t, err)
+	text := string(read)
+	write(text + "  - {scope: public/default, messageRate: 5/s}\n")
+	f.becomes(5)
+	write("")
+	f.refuses("adopted", 5)
+	write(text[:strings.Index(text, "  - ")])
+	f.refuses("has lost its policies (1)", 5)
+	write(strings.ReplaceAll(text, ", messageRate: 7/s", "")) // as a truncated entry
+	f.refuses("has lost its policies (1)", 5)
+	write(text)
+	f.becomes(7)
+}
+
+// TestHandWrittenPolicies: policies that were written by hand into a file that began empty are kept
+// when the file loses them, until throttle-admin removes them.
+func TestHandWrittenPolicies(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "policies.yaml")
+	f := newFleet(t, "file:"+name+"?create=true", "memory:")
+	f.start()
+	f.becomes(0)
+	empty, err := os.ReadFile(name)
+	require.NoError(t, err)
+	text := strings.Replace(string(empty), "policies: []", "policies:\n  - {scope: cluster, messageRate: 7/s}", 1)
+	require.NotEqual(t, string(empty), text)
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	f.becomes(7)
+	require.NoError(t, os.WriteFile(name, empty, 0o600))
+	f.refuses("has lost its policies (1)", 7)
+	f.start()
+	f.refuses("has lost its policies (1)", 7)
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	f.becomes(7)
+	f.set(0)
+	f.becomes(0)
+}
+
+// TestCopiedFile: a copy of a file with an older time is followed while a replica runs, and after
+// its restart.
+func TestCopiedFile(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "policies.yaml")
+	f := newFleet(t, "file:"+name+"?create=true", "memory:")
+	f.set(7)
+	info, err := os.Stat(name)
+	require.NoError(t, err)
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	nine := strings.Replace(string(text), "messageRate: 7", "messageRate: 9", 1)
+	require.NotEqual(t, string(text), nine)
+	require.NoError(t, os.WriteFile(name, []byte(nine), 0o600))
+	f.start()
+	f.becomes(9)
+	require.NoError(t, os.WriteFile(name+".copy", text, 0o600))
+	require.NoError(t, os.Chtimes(name+".copy", info.ModTime(), info.ModTime()))
+	require.NoError(t, os.Rename(name+".copy", name))
+	f.becomes(7)
+	f.start()
+	f.becomes(7)
+	f.set(9)
+	f.becomes(9)
+}
+
+// TestUnreadablePolicyAfterRestart: an entry of etcd that cannot be read keeps the settings that a
+// replica knows from its cache file.
+func TestUnreadablePolicyAfterRestart(t *testing.T) {
+	t.Parallel()
+	node := services.Etcd(t)
+	f := newFleet(t, "etcd://"+node.Endpoint, "memory:")
+	f.set(7)
+	f.start()
+	f.becomes(7)
+	require.NoError(t, f.lim.Close())
+	f.lim = nil
+	_, err := node.Client().Put(t.Context(), "/throttle/config/policies/cluster", "{")
+	require.NoError(t, err)
+	for range 2 {
+		f.start()
+		require.NoError(t, f.lim.Ready(), "the store has been read")
+		assert.InDelta(t, 7, f.rate(), 0)
+		assert.Equal(t, 1, f.lim.Stats().InvalidPolicies)
+		assert.Contains(t, f.log.String(), `msg="a stored policy is invalid`)
+	}
+}

@@ -1,0 +1,166 @@
+package adopt_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/adopt"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/clitest"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// A desk is where an operator runs throttle-admin, with a policy store that is empty at first.
+type desk struct {
+	t                 *testing.T
+	policies, permits string // URLs
+}
+
+func newDesk(t *testing.T) *desk {
+	return &desk{t, "file:" + filepath.Join(t.TempDir(), "policies.yaml"), services.Redis(t)}
+}
+
+// replica publishes what a replica that follows policies does.
+func (d *desk) replica(name, id string, epoch int64) {
+	store, err := throttle.OpenPermits(d.permits)
+	require.NoError(d.t, err)
+	text, err := json.Marshal(dispatch.Stats{Replica: name, Identity: id, Epoch: epoch})
+	require.NoError(d.t, err)
+	require.NoError(d.t, store.Publish(d.t.Context(), "standalone", name, text, time.Minute))
+	require.NoError(d.t, store.Close())
+}
+
+func (d *desk) run(args ...string) (status int, out, errs string) {
+	args = append(args, "--policies", d.policies)
+	if args[0] != "list" {
+		args = append([]string{args[0], "--permits", d.permits}, args[1:]...)
+	}
+	return clitest.Run(d.t.Context(), []cli.Family{adopt.Commands, policies.Commands}, args...)
+}
+
+func (d *desk) succeeds(args ...string) string {
+	d.t.Helper()
+	status, out, errs := d.run(args...)
+	require.Zero(d.t, status, "%s", errs)
+	return out
+}
+
+func (d *desk) fails(want string, args ...string) {
+	d.t.Helper()
+	status, out, errs := d.run(args...)
+	assert.Equal(d.t, cli.ExitFailed, status, "%s", out)
+	assert.Contains(d.t, errs, want)
+}
+
+// adopted adopts, and returns what is printed.
+func (d *desk) adopted(args ...string) (r struct {
+	ID       string
+	Epoch    int64
+	Policies int
+	Replaces string
+},
+) {
+	d.t.Helper()
+	text := d.succeeds(append([]string{"adopt", "-o", "json"}, args...)...)
+	require.NoError(d.t, json.Unmarshal([]byte(text), &r))
+	return r
+}
+
+// TestFirstChange: the first change of an empty store is refused while replicas follow the policies
+// of another one. Made without the permit store, it is followed once it is adopted.
+func TestFirstChange(t *testing.T) {
+	d := newDesk(t)
+	d.replica("billing-1", "known", 5)
+	set := []string{"set", "kafka://public/default/orders", "messageRate=7"}
+	d.fails(`the policy store is empty, and running replicas (1) follow policies "known"`, set...)
+	d.fails("hint: check --policies and its prefix", set...)
+	d.fails("the policy store is empty: its replicas would lose all limits", "adopt")
+
+	permits := d.permits
+	d.permits = ""
+	d.succeeds(set...)
+	d.permits = permits
+	d.fails("running replicas and the policy store have several ids: known (1 replicas), ", "adopt")
+	r := d.adopted("--id", "known")
+	assert.Equal(t, "known", r.ID)
+	assert.Equal(t, 1, r.Policies)
+	assert.NotEmpty(t, r.Replaces)
+	d.succeeds(set...)
+}
+
+// TestAdoptEmpty: an empty store is adopted for replicas that know policies only with --empty.
+func TestAdoptEmpty(t *testing.T) {
+	d := newDesk(t)
+	assert.Zero(t, d.adopted().Policies, "no replica loses anything")
+	d = newDesk(t)
+	d.replica("billing-1", "known", 5)
+	d.fails("hint: restore the policies, or confirm with --empty", "adopt")
+	d.fails("hint: restore the policies, or confirm with --empty", "adopt", "--id", "known")
+	assert.Equal(t, "known", d.adopted("--empty").ID)
+}
+
+// TestSeveralIDs: replicas that know policies of several ids are not all served by one adoption.
+func TestSeveralIDs(t *testing.T) {
+	d := newDesk(t)
+	d.replica("billing-1", "a", 5)
+	d.replica("billing-2", "a", 5)
+	d.replica("orders-1", "b", 5)
+	d.fails("running replicas and the policy store have several ids: a (2 replicas), b (1 replicas)",
+		"adopt", "--empty")
+	assert.Equal(t, "b", d.adopted("--empty", "--id", "b").ID)
+}
+
+// TestEpochOfReplicas: the new epoch is later than those that replicas have followed under the id,
+// even if a clock was ahead then.
+func TestEpochOfReplicas(t *testing.T) {
+	d := newDesk(t)
+	ahead := time.Now().Add(time.Hour).UnixMilli()
+	d.replica("billing-1", "a", ahead)
+	d.replica("billing-2", "a", 5)
+	assert.Equal(t, ahead+1, d.adopted("--empty").Epoch)
+	assert.Equal(t, ahead+101, d.adopted("--empty", "--after", fmt.Sprint(ahead+100)).Epoch)
+}
+
+// TestForgedStatus: a forged status record cannot have the store adopted under another id, or with
+// an epoch that no replica follows.
+func TestForgedStatus(t *testing.T) {
+	d := newDesk(t)
+	set := []string{"set", "kafka://public/default/orders", "messageRate=7"}
+	d.succeeds(set...)
+	id := d.adopted().ID
+	d.replica("forged", id, time.Now().Add(1000*time.Hour).UnixMilli())
+	_, _, errs := d.run("adopt")
+	assert.Contains(t, errs, "the epoch that replica forged states is ignored: ")
+	assert.LessOrEqual(t, d.adopted().Epoch, time.Now().UnixMilli()+10)
+	d.succeeds(set...)
+	d.replica("forged", "other", 5)
+	d.fails("running replicas and the policy store have several ids: other (1 replicas), "+id, "adopt")
+	assert.Equal(t, id, d.adopted("--id", id).ID)
+	after := fmt.Sprint(time.Now().Add(1000 * time.Hour).UnixMilli())
+	d.fails("is over a day ahead of this machine's clock", "adopt", "--id", id, "--after", after)
+	d.succeeds(set...)
+}
+
+// TestListOfUnadopted: list shows that replicas do not follow what it lists.
+func TestListOfUnadopted(t *testing.T) {
+	d := newDesk(t)
+	text := "schema: 2\npolicies:\n- {scope: cluster, messageRate: 7/s}\n"
+	require.NoError(t, os.WriteFile(strings.TrimPrefix(d.policies, "file:"), []byte(text), 0o600))
+	_, _, errs := d.run("list")
+	assert.Contains(t, errs, "replicas do not follow these policies: ")
+	assert.Contains(t, errs, "throttle-admin adopt")
+	d.adopted()
+	_, _, errs = d.run("list")
+	assert.Empty(t, errs)
+}

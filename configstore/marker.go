@@ -1,0 +1,100 @@
+package configstore
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A Marker says which policies a store holds, so that those of another store, of an emptied one or
+// of an old backup are not taken for them. Adopt alone makes one. The zero value is no marker.
+type Marker struct {
+	ID     string `json:"id"`     // names the policies as they change over time
+	Epoch  int64  `json:"epoch"`  // when they were last adopted, Unix milliseconds
+	Serial int64  `json:"serial"` // counts Apply and Adopt
+	Count  int    `json:"count"`  // permanent entries after the last Apply or Adopt
+}
+
+// maxAhead is how far ahead of the clock an epoch may be. A later one would outlast all others in
+// the schedules of permit stores.
+const maxAhead = 24 * time.Hour
+
+// ahead reports whether the epoch is later than any that a right clock has written by now.
+func (m Marker) ahead(now time.Time) bool { return m.Epoch > now.Add(maxAhead).UnixMilli() }
+
+// An Adoption says how a store is adopted. The zero value keeps the id of the store.
+type Adoption struct {
+	ID    string // default: the one that the store has or, if it has none, a new one
+	After int64  // an epoch of the line that replicas may have followed: the new one is later
+}
+
+// Check returns why no replica with a right clock would follow what is adopted so at now.
+func (a Adoption) Check(now time.Time) error {
+	if (Marker{Epoch: a.After}).ahead(now) {
+		return fmt.Errorf("configstore: epoch %d (%s) is over a day ahead of this machine's clock: "+
+			"correct the clock, or name an earlier epoch",
+			a.After, time.UnixMilli(a.After).UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// Adopted returns the marker of a store that is adopted at now, with these entries. The error is
+// what Adoption.Check returns.
+func (m Marker) Adopted(a Adoption, entries []policy.Entry, now time.Time) (Marker, error) {
+	if err := a.Check(now); err != nil {
+		return m, err
+	}
+	epoch := max(now.UnixMilli(), a.After+1)
+	if !m.ahead(now) { // else no replica has followed it
+		epoch = max(epoch, m.Epoch+1)
+	}
+	return Marker{
+		ID: cmp.Or(a.ID, m.ID, rand.Text()), Epoch: epoch, Serial: m.Serial + 1, Count: policy.CountPermanent(entries),
+	}, nil
+}
+
+// Applied returns the marker of a store that holds entries after changes. A store without a marker
+// is adopted if it is empty; otherwise the error is what Check returns.
+func (m Marker) Applied(
+	entries []policy.Entry, changes []Change, now time.Time,
+) (Marker, error) {
+	if m == (Marker{}) && len(entries) == 0 {
+		m, _ = m.Adopted(Adoption{}, nil, now) // no error without an epoch
+	}
+	if err := m.Check(entries, now); err != nil {
+		return m, err
+	}
+	m.Serial++
+	m.Count = policy.CountPermanent(after(entries, changes, policy.Sections()...))
+	return m, nil
+}
+
+// ErrNotAdopted is what a MarkerError wraps.
+var ErrNotAdopted = errors.New("not adopted")
+
+// Check returns why policies must not be taken from a store that holds these entries at now, and
+// what to do. The error wraps ErrNotAdopted.
+func (m Marker) Check(entries []policy.Entry, now time.Time) error {
+	n := policy.CountPermanent(entries)
+	switch {
+	case m == (Marker{}) && n == 0:
+		return fmt.Errorf("configstore: the policy store is empty and %w: check its address and "+
+			"prefix; if they are right, set a policy, or run: throttle-admin adopt", ErrNotAdopted)
+	case m == (Marker{}):
+		return fmt.Errorf("configstore: the policy store is %w: check its address and prefix; "+
+			"if its policies (%d) are right, run: throttle-admin adopt", ErrNotAdopted, n)
+	case m.ahead(now):
+		return fmt.Errorf("configstore: the policy store was adopted at %s, which is over a day ahead "+
+			"of this machine's clock, and counts as %w: correct the clocks, and run: "+
+			"throttle-admin adopt", time.UnixMilli(m.Epoch).UTC().Format(time.RFC3339), ErrNotAdopted)
+	case n == 0 && m.Count > 0:
+		return fmt.Errorf("configstore: the policy store has lost its policies (%d) and is %w "+
+			"without them: restore them from a backup, or run: throttle-admin adopt --empty",
+			m.Count, ErrNotAdopted)
+	}
+	return nil
+}

@@ -1,0 +1,38 @@
+package redispermits_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
+	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+// TestUnknownAuth: a server, or a Sentinel, that does not know AUTH repeats the password in its
+// error; the store does not.
+func TestUnknownAuth(t *testing.T) {
+	const user, password = "bob", "geheim123"
+	server := services.RedisServer(t, "--rename-command", "AUTH", "", "--rename-command", "HELLO", "")
+	for name, store := range map[string]*redispermits.Store{
+		"server": redispermits.Open(redis.UniversalOptions{
+			Addrs: []string{server.Addr}, Username: user, Password: password,
+		}, time.Second),
+		"Sentinel": redispermits.Open(redis.UniversalOptions{Addrs: []string{server.Addr}, MasterName: "m"},
+			time.Second, redispermits.WithSentinels(redispermits.Sentinels{
+				Username: user, Password: func() (string, error) { return password, nil },
+			})),
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() { assert.NoError(t, store.Close()) }()
+			_, err := permitstest.Allocate(t.Context(), store, "limit", request(1))
+			require.ErrorContains(t, err, "unknown command")
+			assert.NotContains(t, err.Error(), user)
+			assert.NotContains(t, err.Error(), password)
+		})
+	}
+}
