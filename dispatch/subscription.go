@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,11 +69,11 @@ func (s *Subscription) Close() error {
 	if s == nil || s.parent != nil {
 		return nil
 	}
-	s.each((*Subscription).close)
+	s.taggedMu.Lock() // no handle for a tag is added meanwhile
+	defer s.taggedMu.Unlock()
+	engine.CloseAll(slices.Collect(s.handles()))
 	return nil
 }
-
-func (s *Subscription) close() { s.handle.Close() }
 
 // Acquire waits until every limit that applies has a permit, and takes up to max permits. Callers
 // are served in order of arrival. If ctx ends during the wait, nothing is taken, and the error
@@ -151,7 +152,11 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 // (default 100), and from then on until it is over twice that.
 func (s *Subscription) ReportBacklog(messages int64) {
 	if s != nil {
-		s.each(func(of *Subscription) { of.handle.ReportBacklog(messages) })
+		s.taggedMu.Lock()
+		defer s.taggedMu.Unlock()
+		for h := range s.handles() {
+			h.ReportBacklog(messages)
+		}
 	}
 }
 

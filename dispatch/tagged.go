@@ -1,6 +1,11 @@
 package dispatch
 
-import "github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+import (
+	"iter"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+)
 
 // maxTags bounds the handles for tags of one handle.
 const maxTags = 1000
@@ -50,13 +55,12 @@ func (s *Subscription) TagsLimited() bool {
 	return quotas != nil && len(*quotas) > 0
 }
 
-// each calls f with s and its handles for tags. No handle for a tag is added meanwhile.
-func (s *Subscription) each(f func(*Subscription)) {
-	s.taggedMu.Lock()
-	defer s.taggedMu.Unlock()
-	f(s)
-	s.tagged.Range(func(_, of any) bool {
-		f(of.(*Subscription))
-		return true
-	})
+// handles are s's own and those for tags. taggedMu is held.
+func (s *Subscription) handles() iter.Seq[*engine.Handle] {
+	return func(yield func(*engine.Handle) bool) {
+		if !yield(&s.handle) {
+			return
+		}
+		s.tagged.Range(func(_, of any) bool { return yield(&of.(*Subscription).handle) })
+	}
 }

@@ -138,7 +138,10 @@ func (l *Lane) share(limit resolve.Limit, was []*sharing.Share, now float64) *sh
 
 // reports are what is known of the outcomes that the subscription's handlers report.
 func (l *Lane) reports() resolve.Reports {
-	r := resolve.Reports{Any: l.of.outcomes.reported.Load()}
+	if !l.of.outcomes.reported.Load() {
+		return resolve.Reports{}
+	}
+	r := resolve.Reports{Any: true}
 	for _, of := range l.of.all() {
 		r.Owners = append(r.Owners, of.id.Owner)
 	}

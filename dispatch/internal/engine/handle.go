@@ -75,18 +75,33 @@ func (e *Engine) open(h *Handle, id resolve.Lane, like *Handle) error {
 
 // Close ends a handle. With the last one of a lane, callers that wait get ErrClosed, and permits
 // go back unless a new handle uses them soon. A second call does nothing.
-func (h *Handle) Close() {
-	l := h.Lane
-	e := l.engine
+func (h *Handle) Close() { CloseAll([]*Handle{h}) }
+
+// CloseAll closes handles of one subscription in one step; there is at least one.
+func CloseAll(handles []*Handle) {
+	of, e := handles[0].Lane.of, handles[0].Lane.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	dropped := false
+	for _, h := range handles {
+		dropped = h.close() || dropped
+	}
+	if dropped && of.outcomes.reported.Load() {
+		e.applyAll(of.all()) // what quotas reserve for the subscription may be less now
+	}
+}
+
+// close is Close; it reports whether the subscription has a lane less.
+func (h *Handle) close() (dropped bool) {
+	l := h.Lane
+	e := l.engine
 	l.mu.Lock()
 	l.handles = slices.DeleteFunc(l.handles, func(other *Handle) bool { return other == h })
 	last := len(l.handles) == 0
 	l.mu.Unlock()
 	if !last {
 		l.updateCaughtUp(time.Now())
-		return
+		return false
 	}
 	if e.lanes[l.id] == l {
 		l.countStarted()
@@ -95,12 +110,13 @@ func (h *Handle) Close() {
 			e.withQuota--
 		}
 		e.dropLane(l)
-		e.applyAll(l.of.all()) // what quotas reserve for the subscription may be less now
 		l.end()
+		dropped = true
 	}
 	l.admission.Store(closedAdmission(l))
 	l.serve(time.Now())
 	e.touch(l, false)
+	return dropped
 }
 
 // end keeps what the lane has for a new handle.
