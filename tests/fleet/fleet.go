@@ -142,6 +142,12 @@ func (f Fleet) Messages(subscription string) (all []Message) {
 	return all
 }
 
+// Percent returns what a subscription, or all if it is empty, has read in d since from, in percent
+// of what a rate a second gives in it.
+func (f Fleet) Percent(subscription string, rate float64, from time.Time, d time.Duration) float64 {
+	return 100 * float64(Between(f.Messages(subscription), from, from.Add(d))) / (rate * d.Seconds())
+}
+
 // Between counts the messages read in [from, to).
 func Between(all []Message, from, to time.Time) (n int) {
 	for _, m := range all {
@@ -162,6 +168,18 @@ func Window(all []Message, from, to time.Time) int {
 		}
 	}
 	return window.Max(time.Second, window.Times(at))
+}
+
+// WithinRate returns an error if, at any moment, more messages have been read since a time than a
+// rate a second gives since then, and in the slack. The messages must be in the order of Read.
+func WithinRate(all []Message, rate float64, since time.Time, slack time.Duration) error {
+	var events []window.Event
+	for _, m := range all {
+		if !m.Read.Before(since) {
+			events = append(events, window.Event{At: m.Read.Sub(since), N: 1})
+		}
+	}
+	return window.WithinRate(rate, slack, 0, events)
 }
 
 // Distinct counts the different messages.

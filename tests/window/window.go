@@ -3,6 +3,7 @@
 package window
 
 import (
+	"fmt"
 	"iter"
 	"time"
 )
@@ -48,4 +49,18 @@ func Sums(d time.Duration, events []Event) iter.Seq[Event] {
 			}
 		}
 	}
+}
+
+// WithinRate returns an error if, at the time of any event, more have happened since the start than
+// rate, in events a second, gives in that time and slack, plus extra. Unlike a count in a window,
+// it does not depend on how late events are. The events are sorted by time.
+func WithinRate(rate float64, slack time.Duration, extra float64, events []Event) error {
+	sum := 0
+	for _, e := range events {
+		sum += e.N
+		if bound := rate*(e.At+slack).Seconds() + extra; float64(sum) > bound {
+			return fmt.Errorf("%d %v after the start: want at most %.1f of %v/s", sum, e.At, bound, rate)
+		}
+	}
+	return nil
 }

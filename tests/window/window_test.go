@@ -25,6 +25,16 @@ func TestMax(t *testing.T) {
 	assert.Equal(t, 2, window.Max(s, window.Times([]time.Time{now, now.Add(s - 1), now.Add(s)})))
 }
 
+func TestWithinRate(t *testing.T) {
+	const s = time.Second
+	events := []window.Event{{At: s / 10, N: 2}, {At: s, N: 9}, {At: 3 * s, N: 5}}
+	assert.NoError(t, window.WithinRate(10, s/10, 0, events))
+	assert.NoError(t, window.WithinRate(8, 0, 3, events))
+	assert.ErrorContains(t, window.WithinRate(10, 0, 0, events), "2 100ms after the start: want at most 1.0 of 10/s")
+	assert.ErrorContains(t, window.WithinRate(8, s/10, 1, events), "11 1s after the start")
+	assert.NoError(t, window.WithinRate(1, 0, 0, nil))
+}
+
 func TestRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := window.NewRecord()

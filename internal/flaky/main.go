@@ -1,0 +1,100 @@
+// Flaky reads what gotestsum has recorded of tests, and lists those that failed and then passed,
+// with their output. It fails if something did that is never repeated: a data race, a panic, or
+// goroutines that a package leaves behind.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: flaky FILE")
+		os.Exit(2)
+	}
+	f, err := os.Open(os.Args[1])
+	if err == nil {
+		defer f.Close()
+		err = run(f, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "flaky:", err)
+		os.Exit(1)
+	}
+}
+
+// An event is a line of go test -json.
+type event struct{ Action, Package, Test, Output string }
+
+// A test is a test or a package, as far as its present run.
+type test struct {
+	name   string
+	output strings.Builder
+	failed bool // or, of a package, one of its tests
+}
+
+// never are the marks of what is never repeated, at the start of a line.
+var never = []string{
+	"WARNING: DATA RACE", "panic: ", "found unexpected goroutines", "goroutines left behind",
+}
+
+// run reads events, and writes the tests that failed and then passed.
+func run(events io.Reader, out io.Writer) error {
+	tests := map[string]*test{}
+	of := func(name string) *test {
+		if tests[name] == nil {
+			tests[name] = &test{name: name}
+		}
+		return tests[name]
+	}
+	var flaky []*test
+	var faults []string
+	for d := json.NewDecoder(events); d.More(); {
+		var e event
+		if err := d.Decode(&e); err != nil {
+			return err
+		}
+		isPackage := e.Test == ""
+		t := of(strings.TrimSpace(e.Package + " " + e.Test))
+		switch e.Action {
+		case "output":
+			t.output.WriteString(e.Output)
+			if slices.ContainsFunc(never, func(mark string) bool { return strings.HasPrefix(e.Output, mark) }) {
+				faults = append(faults, t.name+": "+strings.TrimSpace(e.Output))
+			}
+		case "fail":
+			switch {
+			case !isPackage:
+				t.failed, of(e.Package).failed = true, true
+			case !t.failed:
+				faults = append(faults, t.name+": failed beside its tests: "+t.output.String())
+			}
+		case "pass":
+			if t.failed && !isPackage {
+				flaky = append(flaky, t)
+			}
+			delete(tests, t.name)
+		}
+		if isPackage && (e.Action == "fail" || e.Action == "pass") {
+			delete(tests, t.name)
+		}
+	}
+	var list strings.Builder
+	for i, t := range flaky {
+		if i == 0 {
+			list.WriteString("flaky:\n")
+		}
+		fmt.Fprintf(&list, "%s\n%s\n", t.name, t.output.String())
+	}
+	_, err := io.WriteString(out, list.String())
+	if len(faults) > 0 {
+		err = errors.Join(err, fmt.Errorf("never repeated:\n%s", strings.Join(faults, "\n")))
+	}
+	return err
+}

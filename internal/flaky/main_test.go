@@ -1,0 +1,44 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestRun(t *testing.T) {
+	const failed = `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:1: late\n"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p","Test":"TestB"}
+{"Action":"fail","Package":"p"}
+`
+	const passed = `{"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN TestA\n"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p"}
+`
+	for name, c := range map[string]struct{ events, out, err string }{
+		"nothing":         {"", "", ""},
+		"well":            {passed, "", ""},
+		"failed":          {failed, "", ""}, // gotestsum says so
+		"flaky":           {failed + passed, "flaky:\np TestA\n    a_test.go:1: late\n=== RUN TestA\n\n", ""},
+		"failed again":    {failed + failed, "", ""},
+		"flaky, at last":  {failed + failed + passed, "flaky:", ""},
+		"a race":          {`{"Action":"output","Package":"p","Test":"TestA","Output":"WARNING: DATA RACE\n"}` + "\n" + passed, "", "p TestA: WARNING: DATA RACE"},
+		"goroutines":      {`{"Action":"output","Package":"p","Output":"goleak: x"}` + "\n" + `{"Action":"fail","Package":"p"}`, "", "p: failed beside its tests: goleak: x"},
+		"goroutines, too": {failed + `{"Action":"output","Package":"p","Output":"goroutines left behind:"}`, "", "p: goroutines left behind"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			err := run(strings.NewReader(c.events), &out)
+			if c.err == "" {
+				assert.NoError(t, err)
+			} else {
+				assert.ErrorContains(t, err, c.err)
+			}
+			assert.True(t, strings.HasPrefix(out.String(), c.out), "%s", &out)
+			assert.Equal(t, c.out == "", out.Len() == 0)
+		})
+	}
+}
