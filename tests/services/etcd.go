@@ -2,18 +2,15 @@ package services
 
 import (
 	"cmp"
-	"errors"
-	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 )
 
@@ -21,24 +18,20 @@ import (
 // etcd at THROTTLE_TEST_ETCD (host:port) or, without it, one that ends with the test.
 func EtcdURL(t testing.TB) string {
 	t.Helper()
-	endpoint := strings.TrimPrefix(os.Getenv("THROTTLE_TEST_ETCD"), "etcd://")
+	endpoint := strings.TrimPrefix(os.Getenv(etcdEnv), "etcd://")
 	if endpoint == "" {
 		endpoint = Etcd(t).Endpoint
 	}
 	return "etcd://" + endpoint + "/" + Name(t)
 }
 
-// An EtcdNode is an etcd of one member within the test process. Its methods fail the test if they
-// fail, and must be called from the test's goroutine.
+// An EtcdNode is an etcd of one member. Its methods fail the test if they fail, and must be called
+// from the test's goroutine.
 type EtcdNode struct {
 	Endpoint string // host:port
 
-	t      testing.TB
-	tls    Certificates // none: no TLS
-	peer   string
-	dir    string
-	quota  int64       // bytes of data; 0 = etcd's default
-	server *embed.Etcd // nil while stopped
+	t testing.TB
+	etcdMember
 }
 
 // Etcd starts an etcd that ends with the test. It ignores the environment.
@@ -47,77 +40,47 @@ func Etcd(t testing.TB) *EtcdNode { t.Helper(); return EtcdTLS(t, Certificates{}
 // EtcdWithQuota is Etcd with a quota of that many bytes for its data.
 func EtcdWithQuota(t testing.TB, quota int64) *EtcdNode {
 	t.Helper()
-	return startEtcd(t, &EtcdNode{quota: quota})
+	return startEtcd(t, Certificates{}, "--quota-backend-bytes", strconv.FormatInt(quota, 10))
 }
 
 // EtcdTLS is Etcd with TLS, if there are certificates; its clients then need one of the same
 // authority.
 func EtcdTLS(t testing.TB, server Certificates) *EtcdNode {
 	t.Helper()
-	return startEtcd(t, &EtcdNode{tls: server})
+	if server.CA == "" {
+		return startEtcd(t, server)
+	}
+	return startEtcd(t, server, "--client-cert-auth", "--trusted-ca-file", server.CA,
+		"--cert-file", server.Cert, "--key-file", server.Key)
 }
 
-func startEtcd(t testing.TB, e *EtcdNode) *EtcdNode {
+func startEtcd(t testing.TB, tls Certificates, args ...string) *EtcdNode {
 	t.Helper()
-	e.t, e.dir = t, t.TempDir()
-	e.Endpoint, e.peer = hostPort(freePort(t)), hostPort(freePort(t))
+	m := etcdMember{
+		name: "default", endpoint: hostPort(freePort(t)), tls: tls, dir: t.TempDir(),
+		args: append(args, "--heartbeat-interval", "10", "--election-timeout", "100"),
+	}
+	peer := "http://" + hostPort(freePort(t))
+	m.join(peer, peer, m.name+"="+peer)
+	e := &EtcdNode{Endpoint: m.endpoint, t: t, etcdMember: m}
 	e.Start()
-	t.Cleanup(e.Stop)
+	t.Cleanup(func() { e.check(e.end(syscall.SIGKILL)) })
 	return e
+}
+
+func (e *EtcdNode) check(err error) {
+	e.t.Helper()
+	if err != nil {
+		e.t.Fatalf("services: etcd: %v", err)
+	}
 }
 
 // Start starts a stopped server again, on the same port and with its data, and returns when it is
 // ready.
-func (e *EtcdNode) Start() {
-	e.t.Helper()
-	cfg := embed.NewConfig()
-	cfg.Dir, cfg.QuotaBackendBytes = e.dir, e.quota
-	cfg.TickMs, cfg.ElectionMs = 10, 100
-	cfg.UnsafeNoFsync = true // the data need not survive a power failure
-	cfg.BcryptCost = 4       // the default takes a second with the race detector
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	client, peer := url.URL{Scheme: "http", Host: e.Endpoint}, url.URL{Scheme: "http", Host: e.peer}
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	if e.tls.CA != "" {
-		client.Scheme = "https"
-		cfg.ClientTLSInfo = e.tls.info()
-	}
-	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	var server *embed.Etcd
-	err := waitFor(10*time.Second, func() (err error) {
-		// A process that was being started when this etcd stopped has inherited its socket for a moment.
-		if server, err = embed.StartEtcd(cfg); err != nil && !errors.Is(err, syscall.EADDRINUSE) {
-			e.t.Fatalf("services: start etcd: %v", err)
-		}
-		return err
-	})
-	if err != nil {
-		e.t.Fatalf("services: start etcd: %v", err)
-	}
-	e.server = server
-	select {
-	case <-server.Server.ReadyNotify():
-	case err := <-server.Err():
-		e.t.Fatalf("services: start etcd: %v", err)
-	case <-time.After(10 * time.Second):
-		e.t.Fatal("services: etcd is not ready after 10 s")
-	}
-}
-
-func (c Certificates) info() transport.TLSInfo {
-	return transport.TLSInfo{
-		TrustedCAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ClientCertAuth: true,
-	}
-}
+func (e *EtcdNode) Start() { e.t.Helper(); e.check(e.start()) }
 
 // Stop stops the server, and keeps its data for the next Start. A second call does nothing.
-func (e *EtcdNode) Stop() {
-	if e.server != nil {
-		e.server.Close()
-		e.server = nil
-	}
-}
+func (e *EtcdNode) Stop() { e.t.Helper(); e.check(e.end(syscall.SIGTERM)) }
 
 // Backup returns a copy of a stopped server's data.
 func (e *EtcdNode) Backup() (dir string) {
@@ -146,11 +109,8 @@ func (e *EtcdNode) UserClient(user, password string) *clientv3.Client {
 		Username: user, Password: password,
 	}
 	var err error
-	if e.tls.CA != "" {
-		if cfg.TLS, err = e.tls.info().ClientConfig(); err != nil {
-			e.t.Fatalf("services: etcd client: %v", err)
-		}
-	}
+	cfg.TLS, err = e.tls.client()
+	e.check(err)
 	client, err := clientv3.New(cfg)
 	if err != nil {
 		e.t.Fatalf("services: etcd client: %v", err)

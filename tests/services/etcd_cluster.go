@@ -1,17 +1,20 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/embed"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
 
@@ -20,8 +23,7 @@ type EtcdTrio struct {
 	Endpoints [3]string // host:port of each member's clients
 
 	t       testing.TB
-	configs [3]*embed.Config
-	servers [3]*embed.Etcd // nil while stopped
+	members [3]*etcdMember
 
 	mu       sync.Mutex // guards the fields below
 	names    map[string]int
@@ -35,42 +37,34 @@ func EtcdCluster(t testing.TB) *EtcdTrio {
 	t.Helper()
 	c := &EtcdTrio{t: t, names: map[string]int{}, isolated: -1}
 	c.cut, c.sever = context.WithCancel(context.Background())
-	var members []string
-	for i := range c.configs {
-		cfg := embed.NewConfig()
-		cfg.Name, cfg.Dir = string(rune('a'+i)), t.TempDir()
-		cfg.TickMs, cfg.ElectionMs = 20, 200
-		cfg.UnsafeNoFsync = true
-		cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	var peers, public, cluster []string
+	for i := range c.members {
 		c.Endpoints[i] = hostPort(freePort(t))
-		client := url.URL{Scheme: "http", Host: c.Endpoints[i]}
-		peer := url.URL{Scheme: "http", Host: hostPort(freePort(t))}
-		cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-		cfg.ListenPeerUrls = []url.URL{peer}
-		front := httptest.NewServer(c.peerProxy(i, &peer))
+		c.members[i] = &etcdMember{
+			name: string(rune('a' + i)), endpoint: c.Endpoints[i], dir: t.TempDir(),
+			args: []string{"--heartbeat-interval", "20", "--election-timeout", "200"},
+		}
+		peer := &url.URL{Scheme: "http", Host: hostPort(freePort(t))}
+		front := httptest.NewServer(c.peerProxy(i, peer))
 		t.Cleanup(func() {
 			front.CloseClientConnections()
 			front.Close()
 		})
-		public, _ := url.Parse(front.URL) // always a URL
-		cfg.AdvertisePeerUrls = []url.URL{*public}
-		members = append(members, cfg.Name+"="+front.URL)
-		c.configs[i] = cfg
+		peers, public = append(peers, peer.String()), append(public, front.URL)
+		cluster = append(cluster, c.members[i].name+"="+front.URL)
 	}
 	var starting sync.WaitGroup
-	for i, cfg := range c.configs {
-		cfg.InitialCluster = strings.Join(members, ",")
+	for i, m := range c.members {
+		m.join(peers[i], public[i], strings.Join(cluster, ","))
 		starting.Go(func() { c.Start(i) })
 	}
 	starting.Wait()
 	t.Cleanup(func() {
 		c.Heal()
 		c.sever()
-		var ending sync.WaitGroup
-		for i := range c.servers {
-			ending.Go(func() { c.Stop(i) })
+		for i := range c.members {
+			c.end(i, syscall.SIGKILL)
 		}
-		ending.Wait()
 	})
 	if t.Failed() {
 		t.FailNow()
@@ -80,27 +74,39 @@ func EtcdCluster(t testing.TB) *EtcdTrio {
 
 // Start starts a stopped member again, with its data, and returns when it is ready.
 func (c *EtcdTrio) Start(member int) {
-	server, err := embed.StartEtcd(c.configs[member])
-	if err != nil {
-		c.t.Errorf("services: start etcd: %v", err)
-		return
-	}
-	c.servers[member] = server
-	c.mu.Lock()
-	c.names[server.Server.MemberID().String()] = member
-	c.mu.Unlock()
-	select {
-	case <-server.Server.ReadyNotify():
-	case <-time.After(20 * time.Second):
-		c.t.Error("services: etcd is not ready after 20 s")
+	if err := c.start(member); err != nil {
+		c.t.Errorf("services: etcd: %v", err)
 	}
 }
 
+func (c *EtcdTrio) start(member int) error {
+	if err := c.members[member].start(); err != nil {
+		return err
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: c.Endpoints[member : member+1], Logger: zap.NewNop(),
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Second)
+	defer cancel()
+	status, err := client.Status(ctx, c.Endpoints[member])
+	if err = cmp.Or(err, client.Close()); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.names[strconv.FormatUint(status.Header.MemberId, 16)] = member
+	return nil
+}
+
 // Stop stops a member, and keeps its data for the next Start. A second call does nothing.
-func (c *EtcdTrio) Stop(member int) {
-	if server := c.servers[member]; server != nil {
-		server.Close()
-		c.servers[member] = nil
+func (c *EtcdTrio) Stop(member int) { c.end(member, syscall.SIGTERM) }
+
+func (c *EtcdTrio) end(member int, sig syscall.Signal) {
+	if err := c.members[member].end(sig); err != nil {
+		c.t.Errorf("services: etcd: %v", err)
 	}
 }
 

@@ -7,25 +7,29 @@ import (
 	"path/filepath"
 )
 
-// jars returns the folder with a service's jars, .cache/name beside the go.mod; jar is one of them.
-// Its error names env, the variable for a service that runs elsewhere.
+// jars returns the folder with a service's jars; jar is one of them.
 func jars(name, jar, env string) (string, error) {
-	get := "run `make services`, or set " + env
 	if _, err := exec.LookPath("java"); err != nil {
-		return "", fmt.Errorf("no java: %s", get)
+		return "", fmt.Errorf("no java: run `make services`, or set %s", env)
 	}
+	return cached(name, jar, env)
+}
+
+// cached returns the name of what `make services` has put in .cache beside the go.mod; it must hold
+// file. Its error names env, the variable for a service that runs elsewhere.
+func cached(name, file, env string) (string, error) {
 	dir, err := os.Getwd() // of a test: its package
 	if err != nil {
 		return "", err
 	}
 	for {
-		libs := filepath.Join(dir, ".cache", name)
-		if _, err := os.Stat(filepath.Join(libs, jar)); err == nil {
-			return libs, nil
+		found := filepath.Join(dir, ".cache", name)
+		if _, err := os.Stat(filepath.Join(found, file)); err == nil {
+			return found, nil
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", fmt.Errorf("no .cache/%s with its jars: %s", name, get)
+			return "", fmt.Errorf("no .cache/%s: run `make services`, or set %s", filepath.Join(name, file), env)
 		}
 		dir = parent
 	}

@@ -29,10 +29,10 @@ type KafkaBroker struct {
 // this test binary: the first call starts it in a few seconds, and it ends with the binary.
 func Kafka(t testing.TB) *KafkaBroker {
 	t.Helper()
-	if brokers := os.Getenv("THROTTLE_TEST_KAFKA"); brokers != "" {
+	if brokers := os.Getenv(kafkaEnv); brokers != "" {
 		return &KafkaBroker{Brokers: strings.Split(brokers, ","), t: t}
 	}
-	addr, err := startKafkaOnce(t)
+	addr, err := startKafkaOnce()
 	if err != nil {
 		t.Fatalf("services: start kafka: %v", err)
 	}
@@ -82,11 +82,16 @@ var kafkaOnce struct {
 
 // startKafkaOnce returns the address of this process's broker. If a start fails, the next test
 // tries again.
-func startKafkaOnce(t testing.TB) (addr string, err error) {
+func startKafkaOnce() (addr string, err error) {
 	kafkaOnce.Lock()
 	defer kafkaOnce.Unlock()
 	if kafkaOnce.process == nil {
-		s, err := newKafka(t)
+		ports, release, err := claimPorts()
+		if err != nil {
+			return "", err
+		}
+		defer release() // it listens by then
+		s, err := newKafka(ports)
 		if err == nil {
 			err = s.start(s.data) // removed with the process
 		}
@@ -108,7 +113,7 @@ type KafkaProcess struct {
 // StartKafka starts a Kafka that ends with the test.
 func StartKafka(t testing.TB) *KafkaProcess {
 	t.Helper()
-	s, err := newKafka(t)
+	s, err := newKafka([2]int{freePort(t), freePort(t)})
 	if err != nil {
 		t.Fatalf("services: start kafka: %v", err)
 	}
@@ -154,16 +159,16 @@ type kafkaServer struct {
 	process *process // nil: not running
 }
 
-// newKafka chooses addresses, writes the configuration and formats the storage.
-func newKafka(t testing.TB) (s kafkaServer, err error) {
-	if s.libs, err = jars("kafka", "kafka_2.13-4.1.0.jar", "THROTTLE_TEST_KAFKA"); err != nil {
+// newKafka writes the configuration and formats the storage.
+func newKafka(ports [2]int) (s kafkaServer, err error) {
+	if s.libs, err = jars("kafka", "kafka_2.13-4.1.0.jar", kafkaEnv); err != nil {
 		return s, err
 	}
 	if s.data, err = os.MkdirTemp("", "kafka-"); err != nil {
 		return s, err
 	}
-	controller := hostPort(freePort(t))
-	s.addr = hostPort(freePort(t))
+	controller := hostPort(ports[0])
+	s.addr = hostPort(ports[1])
 	text := fmt.Sprintf(kafkaConfig, controller, s.addr, controller, s.addr,
 		filepath.Join(s.data, "data"))
 	if err := os.WriteFile(s.config(), []byte(text), 0o600); err != nil {

@@ -24,7 +24,7 @@ type PulsarBroker struct {
 // ends with the binary.
 func Pulsar(t testing.TB) *PulsarBroker {
 	t.Helper()
-	if urls := os.Getenv("THROTTLE_TEST_PULSAR"); urls != "" {
+	if urls := os.Getenv(pulsarEnv); urls != "" {
 		broker, web, ok := strings.Cut(urls, ",")
 		if !ok {
 			t.Fatalf("services: THROTTLE_TEST_PULSAR %q: want pulsar://host:port,http://host:port",
@@ -32,24 +32,38 @@ func Pulsar(t testing.TB) *PulsarBroker {
 		}
 		return &PulsarBroker{broker, web}
 	}
-	pulsarOnce.Lock()
-	defer pulsarOnce.Unlock()
-	if pulsarOnce.process == nil {
-		s, err := newStandalone(t)
-		if err == nil {
-			err = s.start(s.data) // removed with the process
-		}
-		if err != nil {
-			t.Fatalf("services: start pulsar: %v", err)
-		}
-		pulsarOnce.standalone = s
+	broker, err := startPulsarOnce()
+	if err != nil {
+		t.Fatalf("services: start pulsar: %v", err)
 	}
-	return &pulsarOnce.broker
+	return broker
 }
 
 var pulsarOnce struct {
 	sync.Mutex
 	standalone // held until this process ends
+}
+
+// startPulsarOnce returns this process's broker. If a start fails, the next test tries again.
+func startPulsarOnce() (*PulsarBroker, error) {
+	pulsarOnce.Lock()
+	defer pulsarOnce.Unlock()
+	if pulsarOnce.process == nil {
+		ports, release, err := claimPorts()
+		if err != nil {
+			return nil, err
+		}
+		defer release() // it listens by then
+		s, err := newStandalone(ports)
+		if err == nil {
+			err = s.start(s.data) // removed with the process
+		}
+		if err != nil {
+			return nil, err
+		}
+		pulsarOnce.standalone = s
+	}
+	return &pulsarOnce.broker, nil
 }
 
 // A PulsarProcess is a standalone Pulsar of one test, which the test may stop and start.
@@ -63,7 +77,7 @@ type PulsarProcess struct {
 // StartPulsar starts a Pulsar that ends with the test.
 func StartPulsar(t testing.TB) *PulsarProcess {
 	t.Helper()
-	s, err := newStandalone(t)
+	s, err := newStandalone([2]int{freePort(t), freePort(t)})
 	if err != nil {
 		t.Fatalf("services: start pulsar: %v", err)
 	}
@@ -110,16 +124,16 @@ type standalone struct {
 	process *process // nil: not running
 }
 
-// newStandalone chooses addresses and writes the configuration.
-func newStandalone(t testing.TB) (s standalone, err error) {
-	if s.libs, err = jars("pulsar", "pulsar-broker-4.0.7.jar", "THROTTLE_TEST_PULSAR"); err != nil {
+// newStandalone writes the configuration.
+func newStandalone(ports [2]int) (s standalone, err error) {
+	if s.libs, err = jars("pulsar", "pulsar-broker-4.0.7.jar", pulsarEnv); err != nil {
 		return s, err
 	}
 	if s.data, err = os.MkdirTemp("", "pulsar-"); err != nil {
 		return s, err
 	}
 	s.host = host
-	port, web := freePort(t), freePort(t)
+	port, web := ports[0], ports[1]
 	s.broker = PulsarBroker{"pulsar://" + hostPort(port), "http://" + hostPort(web)}
 	text := fmt.Sprintf(pulsarConfig, port, web, host, host)
 	return s, os.WriteFile(filepath.Join(s.data, "standalone.conf"), []byte(text), 0o600)

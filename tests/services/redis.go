@@ -18,7 +18,7 @@ import (
 // a server that ends with the test.
 func Redis(t testing.TB) string {
 	t.Helper()
-	if url := os.Getenv("THROTTLE_TEST_REDIS"); url != "" {
+	if url := os.Getenv(redisEnv); url != "" {
 		return url
 	}
 	return RedisServer(t).URL

@@ -27,6 +27,14 @@ import (
 	"time"
 )
 
+// The environment variables of services that run elsewhere.
+const (
+	redisEnv  = "THROTTLE_TEST_REDIS"
+	etcdEnv   = "THROTTLE_TEST_ETCD"
+	kafkaEnv  = "THROTTLE_TEST_KAFKA"
+	pulsarEnv = "THROTTLE_TEST_PULSAR"
+)
+
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
 // Name returns a unique name of letters, digits and dashes: for a cluster, a namespace, a topic or
@@ -49,17 +57,38 @@ func ListenOn(addr string) (restore func()) {
 	return func() { host = before }
 }
 
-// freePort returns a port of host without a listener, which no other test on this machine gets
-// until this one ends: a stopped service can listen on it again. It is below the ports that the
-// system gives to outgoing connections.
+// freePort is claimPort for a test; the port is released when it ends.
 func freePort(t testing.TB) int {
 	t.Helper()
+	port, release, err := claimPort()
+	if err != nil {
+		t.Fatalf("services: %v", err)
+	}
+	t.Cleanup(release) // when the service has ended
+	return port
+}
+
+// claimPorts is claimPort for two.
+func claimPorts() (ports [2]int, release func(), err error) {
+	var releases [2]func()
+	for i := range ports {
+		if ports[i], releases[i], err = claimPort(); err != nil {
+			return ports, nil, err
+		}
+	}
+	return ports, func() { releases[0](); releases[1]() }, nil
+}
+
+// claimPort returns a port of host without a listener, which no other test on this machine gets
+// until it is released: a stopped service can listen on it again. It is below the ports that the
+// system gives to outgoing connections.
+func claimPort() (port int, release func(), err error) {
 	for range 100 { // the file is locked while the port is in use
 		port := 10_000 + rand.IntN(20_000)
 		name := filepath.Join(os.TempDir(), fmt.Sprint("throttle-test-port-", port))
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
-			t.Fatalf("services: free port: %v", err)
+			return 0, nil, fmt.Errorf("claim a port: %w", err)
 		}
 		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			// It does not listen itself: a process that is being started would inherit that for a moment.
@@ -67,14 +96,12 @@ func freePort(t testing.TB) int {
 			if err == nil {
 				_ = conn.Close() // nothing was sent
 			} else if errors.Is(err, syscall.ECONNREFUSED) {
-				t.Cleanup(func() { _ = os.Remove(name); _ = f.Close() }) // when the service has ended
-				return port
+				return port, func() { _ = os.Remove(name); _ = f.Close() }, nil
 			}
 		}
 		_ = f.Close()
 	}
-	t.Fatal("services: no free port")
-	return 0
+	return 0, nil, errors.New("no free port")
 }
 
 func hostPort(port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

@@ -20,6 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // ask sends Redis one line and returns the first line of its answer.
@@ -100,13 +101,13 @@ func TestOrphan(t *testing.T) {
 	}
 	_ = cmd.Wait() // says that it was killed
 	require.Eventually(t, func() bool { _, err := ask(addr, "PING"); return err != nil },
-		5*time.Second, 5*time.Millisecond, "redis-server outlives its test")
+		throttletest.Patience, 5*time.Millisecond, "redis-server outlives its test")
 }
 
 func TestEtcd(t *testing.T) {
 	e := services.Etcd(t)
 	client := e.Client()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer cancel()
 	var rev int64
 	for _, v := range []string{"1", "2", "3"} {
@@ -158,7 +159,7 @@ func TestKafka(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer cancel()
 	if err := w.WriteMessages(ctx, kafka.Message{Value: []byte("hello")}); err != nil {
 		t.Fatal(err)
@@ -243,7 +244,7 @@ func TestRedisSentinel(t *testing.T) {
 		got, err := ask(f.Replica.Addr, "STRLEN a")
 		require.NoError(c, err)
 		assert.Equal(c, ":1", got, "at the replica")
-	}, 5*time.Second, 5*time.Millisecond)
+	}, throttletest.Patience, 5*time.Millisecond)
 	f.Detach()
 	wantAnswer(t, f.Master.Addr, "SET a 2", "+OK")
 	f.Master.Kill()
