@@ -19,6 +19,9 @@ import (
 
 // TestManyEqualIDs: 1,020 ids share a backend. Their quotas add up to 2.4 times its capacity.
 func TestManyEqualIDs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	virtual(t, func(t *testing.T, w *deployment) {
 		const n, capacity = 1020, 1020                                  // ids, and requests a second
 		w.set("cluster", policy.QuotaSettings{IgnoreZones: new(int64)}) // there is only one

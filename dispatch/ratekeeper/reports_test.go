@@ -301,6 +301,9 @@ func TestReportsWhileAStoreIsUnavailable(t *testing.T) {
 // TestReportsAreBounded: a process keeps reports of 10,000 backends and of 64 MiB in all, and has
 // room again when they are old.
 func TestReportsAreBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	virtual(t, func(t *testing.T, w *deployment) {
 		k, stop := w.keeper("k")
 		defer func() { stop(); w.wg.Wait() }()

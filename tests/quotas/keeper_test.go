@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -21,7 +22,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
-	"github.com/dispatchthrottle/throttle/tests/loosely"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A keeper is a process of `throttle-admin ratekeeper`.
@@ -69,7 +70,7 @@ func (w *deployment) startKeeper(name string) *keeper {
 			conn.Close()
 		}
 		return err == nil
-	}, 10*time.Second, 10*time.Millisecond, "the ratekeeper does not listen")
+	}, throttletest.Patience, 10*time.Millisecond, "the ratekeeper does not listen")
 	return k
 }
 
@@ -138,8 +139,7 @@ func (w *deployment) settled() {
 	require.Eventually(w.t, func() bool {
 		found := w.rates().Rates[quota.ID(acme.String())]
 		return found.Average > 0.97*pages*quota.Page && found.Average < 1.03*pages*quota.Page
-	}, 60*time.Second, 100*time.Millisecond, "the cost of a message is not known")
-	time.Sleep(2 * time.Second) // until the rate is in force on all replicas
+	}, throttletest.Patience, 100*time.Millisecond, "the cost of a message is not known")
 }
 
 // A watcher collects the rates of acme. They are written each second.
@@ -208,10 +208,6 @@ func (of *watcher) by(name string) (r record, ok bool) {
 	return record{}, false
 }
 
-// takeover is the longest time until another ratekeeper leads: etcd's lease of five seconds, two
-// seconds, and three more for a busy machine.
-const takeover = 10 * time.Second
-
 // pair starts two ratekeepers, of which the first leads, and two replicas.
 func (w *deployment) pair() (first, second *keeper, replicas fleet.Fleet, records *watcher) {
 	w.t.Helper()
@@ -221,114 +217,95 @@ func (w *deployment) pair() (first, second *keeper, replicas fleet.Fleet, record
 	require.Eventually(w.t, func() bool {
 		_, ok := records.by("first")
 		return ok
-	}, 20*time.Second, 50*time.Millisecond, "no ratekeeper leads")
+	}, throttletest.Patience, 50*time.Millisecond, "no ratekeeper leads")
 	second = w.startKeeper("second")
 	w.settled()
 	return first, second, replicas, records
 }
 
-// takenOver waits until the second ratekeeper leads. It compares its first record with the last
-// record of the first ratekeeper.
-func (w *deployment) takenOver(records *watcher, since time.Time) {
+// takenOver waits until the second ratekeeper leads, and returns when it did. It compares its first
+// record with the last record of the first ratekeeper.
+func (w *deployment) takenOver(records *watcher) (at time.Time) {
 	t := w.t
 	t.Helper()
 	require.Eventually(t, func() bool {
 		_, ok := records.by("second")
 		return ok
-	}, 30*time.Second, 10*time.Millisecond, "no takeover")
+	}, throttletest.Patience, 10*time.Millisecond, "no takeover")
 	next, _ := records.by("second")
 	all := records.all()
 	before := all[slices.IndexFunc(all, func(r record) bool { return r.Keeper == "second" })-1]
 	id := quota.ID(acme.String())
 	was, is := before.Rates.Rates[id], next.Rates.Rates[id]
-	t.Logf("took over after %v, %v after the last record; rate %.1f/s of %.0f bytes, then %.1f/s of %.0f bytes",
-		next.at.Sub(since).Round(time.Millisecond), next.at.Sub(before.at).Round(time.Millisecond),
-		was.Rate, was.Average, is.Rate, is.Average)
-	assert.LessOrEqual(t, next.at.Sub(since), takeover)
 	assert.Equal(t, "first", before.Keeper)
 	assert.Greater(t, next.Term, before.Term)
 	assert.InEpsilon(t, was.Average, is.Average, 0.05, "it continues from the stored average")
 	assert.InEpsilon(t, was.Rate, is.Rate, 0.05, "it continues from the stored rate")
+	return next.at
 }
 
-// TestRatekeeperKilled: when the leader is killed, another takes over and the rates stay.
+// TestRatekeeperKilled: when the leader is killed, replicas continue, another takes over and the
+// rates stay.
 func TestRatekeeperKilled(t *testing.T) {
 	t.Parallel()
 	w := newDeployment(t)
 	first, _, replicas, records := w.pair()
 	first.signal(syscall.SIGKILL)
-	killed := time.Now()
-	w.takenOver(records, killed)
-	time.Sleep(3 * time.Second)
+	n := len(replicas.Messages(""))
+	w.takenOver(records)
+	require.Eventually(t, func() bool { return len(replicas.Messages("")) > n+200 }, throttletest.Patience, 10*time.Millisecond)
 	records.check(t)
-	d := time.Since(killed)
-	n := float64(fleet.Between(replicas.Messages(""), killed, killed.Add(d))) / d.Seconds()
-	t.Logf("%.1f messages a second meanwhile", n)
-	assert.LessOrEqual(t, n, 110.0)
-	assert.GreaterOrEqual(t, n, 60.0, "replicas continue without a leader, on a busy machine")
 }
 
-// TestRatekeeperSuspended: the leader is suspended for eight seconds. When it continues, another
-// leads, and it writes no rates.
+// TestRatekeeperSuspended: the leader is suspended until another leads. When it continues, it
+// writes no rates, until the other is killed.
 func TestRatekeeperSuspended(t *testing.T) {
 	t.Parallel()
 	w := newDeployment(t)
 	first, second, _, records := w.pair()
 	first.signal(syscall.SIGSTOP)
-	stopped := time.Now()
-	w.takenOver(records, stopped)
-	time.Sleep(time.Until(stopped.Add(8 * time.Second)))
+	w.takenOver(records)
 	first.signal(syscall.SIGCONT)
-	time.Sleep(5 * time.Second)
-	records.check(t)
-	all := records.all()
-	assert.Equal(t, "second", all[len(all)-1].Keeper)
-	assert.Contains(t, first.logged(), "ratekeeper no longer leads")
+	require.Eventually(t, func() bool { return strings.Contains(first.logged(), "ratekeeper no longer leads") },
+		throttletest.Patience, 10*time.Millisecond)
+	seen := len(records.all())
+	require.Eventually(t, func() bool { return len(records.all()) >= seen+3 }, throttletest.Patience, 10*time.Millisecond)
+	for _, r := range records.all()[seen:] {
+		assert.Equal(t, "second", r.Keeper)
+	}
 	assert.NotContains(t, second.logged(), "ratekeeper no longer leads")
 
-	// The suspended ratekeeper is a candidate again, and leads after the other is killed.
 	second.signal(syscall.SIGKILL)
-	killed := time.Now()
 	require.Eventually(t, func() bool {
 		all := records.all()
 		return all[len(all)-1].Keeper == "first"
-	}, 2*takeover, 10*time.Millisecond)
-	all = records.all()
-	t.Logf("led again after %v", all[len(all)-1].at.Sub(killed).Round(time.Millisecond))
-	assert.LessOrEqual(t, all[len(all)-1].at.Sub(killed), takeover)
+	}, throttletest.Patience, 10*time.Millisecond)
 	records.check(t)
 }
 
-// TestQuotaSetIsInForce: two seconds after `quota set`, replicas run at the new rate, be it higher
-// or lower than before.
-func TestQuotaSetIsInForce(t *testing.T) {
+// setTotal sets the quota of acme to a number of messages a second.
+func (w *deployment) setTotal(rate int) {
+	w.t.Helper()
+	w.admin("quota", "set", acme.String(), fmt.Sprint("total=", rate*pages*quota.Page))
+}
+
+// quotaRates are those of TestQuotaSet, in messages a second, after 200.
+var quotaRates = []int{50, 150, 0, 100}
+
+// TestQuotaSet: after `quota set`, replicas run at the new rate, be it higher or lower than before.
+func TestQuotaSet(t *testing.T) {
 	t.Parallel()
 	w := newDeployment(t)
 	replicas := w.replicas(200)
 	w.startKeeper("keeper")
 	w.settled()
-	before := 200.0
-	for _, rate := range []int{50, 150, 0, 100} {
-		set := func(rate int) {
-			w.admin("quota", "set", acme.String(), fmt.Sprint("total=", rate*pages*quota.Page))
-		}
-		try := 0
-		loosely.Hold(t, func(loose assert.TestingT) {
-			const d = 3 * time.Second
-			if try++; try > 1 {
-				set(int(before))
-				time.Sleep(d)
-			}
-			set(rate)
-			time.Sleep(2 * time.Second)
-			from := time.Now()
-			time.Sleep(d)
-			n := fleet.Between(replicas.Messages(""), from, from.Add(d))
-			t.Logf("from %.0f/s to %d/s: %.1f/s", before, rate, float64(n)/d.Seconds())
-			assert.LessOrEqual(loose, float64(n), float64(rate)*1.03*(d.Seconds()+0.25),
-				"rate x (d + 0.25 s), and 3 % for costs and requests counted at different times")
-			assert.GreaterOrEqual(loose, float64(n), float64(rate)*0.9*d.Seconds())
-		})
-		before = float64(rate)
+	for _, rate := range quotaRates {
+		w.setTotal(rate)
+		const d = 3 * time.Second
+		require.Eventually(t, func() bool {
+			now := time.Now()
+			n := fleet.Between(replicas.Messages(""), now.Add(-d), now)
+			return n >= 3*rate*8/10 && n <= 3*rate*11/10
+		}, throttletest.Patience, 20*time.Millisecond, "%d/s", rate)
 	}
 }

@@ -23,11 +23,8 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
-	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/fleet"
-	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -147,146 +144,6 @@ const (
 	// cost of a message, which is read from Kafka and written to the sink
 	cost = quota.Page + quota.WriteFactor*quota.Page
 )
-
-// long skips a test that takes over a minute, unless THROTTLE_LONG is set, as by make test-long.
-func long(t *testing.T) {
-	if !permitstest.Long() {
-		t.Skip("takes over a minute: set THROTTLE_LONG")
-	}
-}
-
-func TestTenantsShareASink(t *testing.T) {
-	long(t)
-	w := newDeployment(t)
-	share(w, newSink(t), func(c *consumer, name string) policy.Scope {
-		c.Namespace, c.Meter, c.Keeps = name+"/default", true, true
-		return policy.TenantScope(name)
-	})
-}
-
-func TestTagsShareASink(t *testing.T) {
-	long(t)
-	w, s := newDeployment(t), newSink(t)
-	k := w.startKeeper("keeper")
-	ctx, cancel := context.WithCancel(t.Context())
-	reported := make(chan struct{})
-	go func() {
-		defer close(reported)
-		s.report(ctx, t, k.url, k.token)
-	}()
-	defer func() { cancel(); <-reported }()
-	share(w, s, func(c *consumer, name string) policy.Scope {
-		c.Namespace, c.Tag = "public/default", name
-		return policy.TagScope(name)
-	})
-}
-
-// share runs two ids, a and b, on the sink, with two processes each. A fifth of the sink is
-// reserved for each id, and each may use all of it. First, a wants 40 % and b has an endless
-// backlog; then both have one; then the capacity of the sink doubles, so that it equals the sum of
-// both totals.
-func share(w *deployment, s *sink, of func(c *consumer, name string) policy.Scope) {
-	t := w.t
-	k := services.Kafka(t)
-	quotas := map[policy.Scope]policy.Settings{
-		policy.ClusterScope(): policy.QuotaSettings{IgnoreZones: new(int64(0))}, // there is one zone
-	}
-	var ids []quota.ID
-	topics := map[string]string{}
-	base := consumer{Brokers: k.Brokers, Group: services.Name(t), Sink: s.url}
-	processes := []consumer{}
-	for _, name := range []string{"a", "b"} {
-		c := base
-		scope := of(&c, name)
-		topics[name] = services.Name(t) + "-" + name
-		c.ID, c.Topic = quota.ID(scope.String()), topics[name]
-		k.CreateTopic(c.Topic, partitions)
-		quotas[scope] = policy.Quota{
-			Reserved: new(int64(capacity * cost / 5)), Total: new(int64(capacity * cost)),
-		}
-		ids = append(ids, c.ID)
-		for i := range 2 {
-			c.Name = fmt.Sprint(name, i)
-			processes = append(processes, c)
-		}
-	}
-	w.set(quotas)
-	w.produce(k.Brokers, topics["b"], 30_000) // more than b can read in this test
-	written, stop := w.producing(k.Brokers, topics["a"], capacity*40/100)
-	for i, c := range processes {
-		fleet.Start(t, i, "", w.as(consumerEnv, c))
-	}
-	require.Eventually(t, func() bool {
-		return len(s.consumers()) == len(processes)
-	}, time.Minute, 50*time.Millisecond, "a process has no partition")
-	defer w.explain(s, time.Now(), ids)
-
-	const window = 2 * time.Second
-	check := func(what string, more func(assert.TestingT, count)) {
-		// After a pause of the machine, the requests that arrive at once exceed the sink's queue.
-		loosely.Hold(t, func(loose assert.TestingT) {
-			const d = 10 * time.Second
-			from := time.Now()
-			time.Sleep(d)
-			c := s.count(from, from.Add(d))
-			n := float64(c.good) / d.Seconds() / capacity
-			t.Logf("%s: %.1f %% of the capacity, %.2f %% of the answers busy, %v; longest gap %v",
-				what, 100*n, 100*c.busyShare(), c.ok, s.gap(from))
-			assert.GreaterOrEqual(loose, n, 0.9, what)
-			assert.LessOrEqual(loose, c.busyShare(), 0.05, what)
-			for _, id := range ids {
-				assert.GreaterOrEqual(loose, s.fewest(id, window, from, from.Add(d)),
-					int(capacity*window.Seconds()/5), "%s: reserved for %s, in any %v", what, id, window)
-			}
-			more(loose, c)
-		})
-	}
-	time.Sleep(15 * time.Second)
-	caughtUp := func() bool {
-		return written.Load()-int64(s.count(time.Time{}, time.Now()).ok[ids[0]]) < capacity/10
-	}
-	require.Eventually(t, caughtUp, 30*time.Second, 100*time.Millisecond, "a has not caught up after its start")
-	settled := time.Now()
-	check("a wants 40 %", func(loose assert.TestingT, c count) {
-		assert.InEpsilon(loose, capacity*40/100*10, c.ok[ids[0]], 0.1, "%s gets what it wants", ids[0])
-	})
-	stop()
-	w.produce(k.Brokers, topics["a"], 20_000)
-	time.Sleep(8 * time.Second)
-	check("both want everything", func(assert.TestingT, count) {})
-
-	try := 0
-	loosely.Hold(t, func(loose assert.TestingT) {
-		const d = 2 * time.Second
-		if try++; try > 1 {
-			s.setCapacity(capacity)
-			time.Sleep(15 * time.Second)
-		}
-		s.setCapacity(2 * capacity)
-		time.Sleep(10 * time.Second)
-		from := time.Now()
-		time.Sleep(d)
-		regained := float64(s.count(from, from.Add(d)).good) / d.Seconds() / 2 / capacity
-		t.Logf("%.1f %% of the doubled capacity after 10 s; longest gap %v", 100*regained, s.gap(from))
-		assert.GreaterOrEqual(loose, regained, 0.95, "of the doubled capacity")
-	})
-	for _, id := range ids { // also while demand and capacity change
-		assert.GreaterOrEqual(t, s.fewest(id, 2*window, settled, time.Now()),
-			int(capacity*window.Seconds()/5), "half of the rate reserved for %s, in any %v", id, 2*window)
-	}
-}
-
-// explain logs the answers of each second and the ratekeeper's status, if the test has failed.
-func (w *deployment) explain(s *sink, from time.Time, ids []quota.ID) {
-	if !w.t.Failed() {
-		return
-	}
-	for at := from; at.Before(time.Now()); at = at.Add(time.Second) {
-		c := s.count(at, at.Add(time.Second))
-		w.t.Logf("%2.0f s: a %3d, b %3d, busy %3d", at.Sub(from).Seconds(), c.ok[ids[0]], c.ok[ids[1]], c.busy)
-	}
-	w.t.Log(w.admin("quota", "status"))
-}
 
 func (w *deployment) writer(brokers []string, topic string) *kafka.Writer {
 	return &kafka.Writer{

@@ -219,16 +219,6 @@ func (s *sink) fewest(id quota.ID, window time.Duration, from, to time.Time) int
 	return fewest
 }
 
-// gap returns the longest time without a request since from.
-func (s *sink) gap(from time.Time) (longest time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := len(s.answers) - 1; i > 0 && s.answers[i-1].at.After(from); i-- {
-		longest = max(longest, s.answers[i].at.Sub(s.answers[i-1].at))
-	}
-	return longest.Round(time.Millisecond)
-}
-
 // consumers returns the names of the consumers that have posted.
 func (s *sink) consumers() []string {
 	s.mu.Lock()

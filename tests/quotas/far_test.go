@@ -1,4 +1,4 @@
-package ratekeeper_test
+package quotas_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
+	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -42,7 +43,7 @@ func TestFarPermitStore(t *testing.T) {
 			go func() { done <- keeper.Run(ctx) }()
 			defer func() { stop(); require.NoError(t, <-done) }()
 			decides := func() bool { return len(keeper.Status().Decisions) > 0 }
-			require.Eventually(t, decides, 30*time.Second, 50*time.Millisecond)
+			require.Eventually(t, decides, throttletest.Patience, 50*time.Millisecond)
 			term := keeper.Status().Term
 			time.Sleep(6 * time.Second) // more than the time after which a leader resigns
 			assert.Equal(t, term, keeper.Status().Term)
@@ -50,10 +51,24 @@ func TestFarPermitStore(t *testing.T) {
 	}
 }
 
-// TestLargeReports: a process accepts 64 MiB of reports, and a pass reads them within the default
-// time-outs.
-func TestLargeReports(t *testing.T) {
-	const backends, ids = 62, 9000
+// TestLargeReports: a pass reads reports of 6 MB.
+func TestLargeReports(t *testing.T) { largeReports(t, 6, "?timeout=10s") }
+
+// TestAccuracyLargeReports: a process accepts 64 MiB of reports, and a pass reads them within the
+// default time-outs.
+func TestAccuracyLargeReports(t *testing.T) {
+	accuracy.Measure(t, func(m *accuracy.M) {
+		for scheme, timeouts := range largeReports(m.T, 62, "") {
+			m.AtMost("time-outs while 64 MB of reports are read from "+scheme, float64(timeouts), 0)
+		}
+	})
+}
+
+// largeReports has a ratekeeper read reports of a megabyte each from each kind of permit store, and
+// returns how many requests have timed out.
+func largeReports(t *testing.T, backends int, options string) (timeouts map[string]int) {
+	const ids = 9000
+	timeouts = map[string]int{}
 	for scheme, addr := range map[string]string{
 		"redis://": strings.TrimPrefix(services.Redis(t), "redis://"), "etcd://": services.Etcd(t).Endpoint,
 	} {
@@ -77,13 +92,9 @@ func TestLargeReports(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, patient.Publish(t.Context(), permits.UsageOf(cluster), report.Backend, text, time.Minute))
 			}
-			store, err := throttle.OpenPermits(scheme + addr)
+			store, err := throttle.OpenPermits(scheme + addr + options)
 			require.NoError(t, err)
 			defer func() { assert.NoError(t, store.Close()) }()
-			start := time.Now()
-			records, err := store.Published(t.Context(), permits.UsageOf(cluster))
-			require.NoError(t, err)
-			t.Logf("%d records in %v, then the time-out is %v", len(records), time.Since(start), store.Timeout())
 			var log strings.Builder
 			ctx, stop := context.WithCancel(t.Context())
 			keeper := &ratekeeper.Ratekeeper{
@@ -93,11 +104,11 @@ func TestLargeReports(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- keeper.Run(ctx) }()
 			assert.Eventually(t, func() bool { return keeper.Status().Replicas == backends },
-				20*time.Second, 50*time.Millisecond)
+				throttletest.Patience, 50*time.Millisecond)
 			stop()
 			require.NoError(t, <-done)
-			assert.NotContains(t, log.String(), "timeout")
-			assert.NotContains(t, log.String(), "deadline")
+			timeouts[scheme] = strings.Count(log.String(), "timeout") + strings.Count(log.String(), "deadline")
 		})
 	}
+	return timeouts
 }

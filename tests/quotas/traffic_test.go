@@ -1,10 +1,11 @@
-package ratekeeper_test
+package quotas_test
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -128,16 +129,12 @@ func TestTrafficOfRates(t *testing.T) {
 	stored, _, err := dispatch.Rates(t.Context(), load, "standalone", []quota.ID{first})
 	require.NoError(t, err)
 	require.NotZero(t, stored.Rates[first].Rate, "the ratekeeper leads")
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
+	require.Eventually(t, func() bool {
 		stored, _, err := dispatch.Rates(t.Context(), load, "standalone", []quota.ID{first})
-		require.NoError(c, err)
-		for _, s := range lim.Stats().Subscriptions {
-			if s.Owner == string(first) {
-				require.Len(c, s.Limits, 1)
-				assert.InEpsilon(c, stored.Rates[first].Rate, s.Limits[0].Rate, 1e-9)
-			}
-		}
-	}, 30*time.Second, 100*time.Millisecond)
+		return err == nil && slices.ContainsFunc(lim.Stats().Subscriptions, func(s dispatch.SubscriptionStats) bool {
+			return s.Owner == string(first) && len(s.Limits) == 1 && s.Limits[0].Rate == stored.Rates[first].Rate
+		})
+	}, throttletest.Patience, 100*time.Millisecond)
 	names, err := load.RowNames(t.Context(), permits.RatesKey("standalone"))
 	require.NoError(t, err)
 	assert.Len(t, names, ids)
