@@ -20,6 +20,9 @@ import (
 // TestEndsOfRanges: settings at both ends of their ranges work: no answer of a permit store is
 // taken for damage, no state for lost, and permits are granted.
 func TestEndsOfRanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	settings := []string{
 		`"round":"10ms"`, `"round":"10s"`, `"burst":3600000000`, `"weight":0.1`, `"weight":10`,
 		`"reserved":"1/h"`, `"reserved":"1000000/s"`, `"byteRate":"1000000000000/s"`, `"maxInFlight":1`,

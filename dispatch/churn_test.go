@@ -37,7 +37,7 @@ func TestTopicsThatComeAndGo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow with the race detector")
 	}
-	rounds, seconds := 1, 300
+	rounds, seconds := 1, 100
 	if permitstest.Long() {
 		rounds, seconds = 2, 3600
 	}
@@ -71,7 +71,7 @@ func TestKeysOfTopicsThatComeAndGo(t *testing.T) {
 		}, permitstest.Timeout)
 		c := newChurn(t, store)
 		used := map[string]bool{}
-		for range 30 {
+		for range 10 {
 			c.run(1)
 			for _, key := range server.Keys() {
 				used[key] = true

@@ -88,6 +88,9 @@ func TestUsageOutlastsAFailedPublish(t *testing.T) {
 
 // TestUsageOfManyIDs: usage that is too large for one record is published in several ones.
 func TestUsageOfManyIDs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		const ids = 3000
 		var entries []policy.Entry

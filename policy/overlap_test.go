@@ -100,6 +100,9 @@ func FuzzOverlap(f *testing.F) {
 // TestOverlapFindsWhatRandomTopicsFind compares overlap with many random topics, on random
 // patterns of few letters.
 func TestOverlapFindsWhatRandomTopicsFind(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	rng := rand.New(rand.NewPCG(3, 4))
 	var disjoint, shared int
 	for range 3000 {

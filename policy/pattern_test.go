@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/accuracy"
 )
 
 func patternSet(t testing.TB, patterns ...string) *policy.Set {
@@ -73,30 +73,26 @@ func TestCostOfAllPatterns(t *testing.T) {
 		"all patterns together cost 10364 steps for each character of a topic: want at most 10000")
 }
 
-// TestWorstPatterns: the most expensive patterns that are accepted take 60 ms to match the longest
-// topic, and 14 ms to match one of 208 characters. The machine may be several times slower.
-func TestWorstPatterns(t *testing.T) {
-	var worst []string
-	for i := range 20 {
-		worst = append(worst, fmt.Sprintf(`(?:.*\w){160}#%d`, i%10)+strings.Repeat("#", i/10))
-	}
-	set := patternSet(t, worst...)
-	require.NoError(t, set.CheckPatterns(patternSet(t)))
-	for _, c := range []struct {
-		name string
-		most time.Duration
-	}{{strings.Repeat("a", 180), 50 * time.Millisecond}, {strings.Repeat("a", 1024), time.Second}} {
-		topic, err := policy.ParseTopic("persistent://public/default/" + c.name)
-		require.NoError(t, err)
-		fastest := time.Hour
-		for range 5 {
-			start := time.Now()
-			set.Match(topic)
-			fastest = min(fastest, time.Since(start))
+// TestAccuracyWorstPatterns: the most expensive patterns that are accepted take 60 ms to match the
+// longest topic, and 14 ms to match one of 208 characters. The machine may be several times slower.
+func TestAccuracyWorstPatterns(t *testing.T) {
+	accuracy.Measure(t, func(m *accuracy.M) {
+		var worst []string
+		for i := range 20 {
+			worst = append(worst, fmt.Sprintf(`(?:.*\w){160}#%d`, i%10)+strings.Repeat("#", i/10))
 		}
-		t.Logf("%d characters: %v", len(topic.String()), fastest)
-		if !testing.Short() { // with the race detector, it takes several times as long
-			assert.Less(t, fastest, c.most)
+		set := patternSet(m, worst...)
+		require.NoError(m, set.CheckPatterns(patternSet(m)))
+		for length, most := range map[int]float64{180: 50, 1024: 1000} {
+			topic, err := policy.ParseTopic("persistent://public/default/" + strings.Repeat("a", length))
+			require.NoError(m, err)
+			fastest := time.Hour
+			for range 5 {
+				start := time.Now()
+				set.Match(topic)
+				fastest = min(fastest, time.Since(start))
+			}
+			m.AtMost(fmt.Sprintf("match a topic of %d characters, ms", length), fastest.Seconds()*1000, most)
 		}
-	}
+	})
 }

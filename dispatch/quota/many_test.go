@@ -14,6 +14,9 @@ import (
 // TestManyEqualIDs: the quotas add up to 2.4 times the backend's capacity, and there are more ids
 // than MaxIDs.
 func TestManyEqualIDs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	for _, n := range []int{1020, 2040, 5000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			const capacity = 2000.0 // pages a second

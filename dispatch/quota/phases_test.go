@@ -95,6 +95,9 @@ func phases(
 // however long after its start a request has its cost. With requests in every second, this takes a
 // few seconds; otherwise, a few bursts.
 func TestPhases(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	every := func(period, during, rate, rest float64) func(float64, *rand.Rand) float64 {
 		return func(at float64, _ *rand.Rand) float64 {
 			if math.Mod(at, period) < during {

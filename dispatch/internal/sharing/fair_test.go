@@ -393,6 +393,9 @@ func ExampleShare() {
 // permit store takes to answer, up to half a second. The wait for an answer is not taken for a
 // pause of the callers.
 func TestFairFarStore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	for _, rtt := range []float64{0.05, 0.15, 0.25, 0.45} {
 		for _, rate := range []float64{10, 400, 5000} {
 			for _, n := range []int{1, 3, 20} {

@@ -229,6 +229,9 @@ func TestGroupsDrawTells(t *testing.T) {
 // TestGroupsOfMany: members of large groups, whose draws are far apart, get the limit all the same,
 // and do not visit the store more often to show their presence.
 func TestGroupsOfMany(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	for _, n := range []struct{ eu, us int }{{40, 40}, {99, 1}, {100, 100}} {
 		w := newWorld()
 		for i := range n.eu + n.us {

@@ -40,6 +40,9 @@ func (c *client) stale() int {
 // TestStoodStill: after a replica has stood still, it uses what it was allocated before for a
 // batch at most, and gives nothing of it back. Its clock shows the pause or does not.
 func TestStoodStill(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	for name, pause := range map[string]func(*client, float64){
 		"the clock goes on": (*client).stop, "the clock stands still": (*client).stand,
 	} {
@@ -48,10 +51,7 @@ func TestStoodStill(t *testing.T) {
 }
 
 func testStoodStill(t *testing.T, pause func(c *client, seconds float64)) {
-	phases := 20 // of its batches
-	if testing.Short() {
-		phases = 4
-	}
+	const phases = 8 // of its batches
 	for name, c := range map[string]struct {
 		limit   resolve.Limit
 		callers int
