@@ -2,8 +2,10 @@ package etcdpermits_test
 
 import (
 	"fmt"
+	"math"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,15 +19,24 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/loosely"
+	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 var _ dispatch.PermitStore = (*etcdpermits.Store)(nil)
 
+// open opens a store whose calls may take 10 s, since the machine may be busy.
 func open(t testing.TB, endpoint string) *etcdpermits.Store {
 	t.Helper()
-	l := etcdpermits.Open(clientv3.Config{Endpoints: []string{endpoint}}, "test", 0)
+	return openTimed(t, endpoint, 10*time.Second)
+}
+
+// openTimed opens a store with a time-out; 0 is the usual one.
+func openTimed(t testing.TB, endpoint string, timeout time.Duration) *etcdpermits.Store {
+	t.Helper()
+	l := etcdpermits.Open(clientv3.Config{Endpoints: []string{endpoint}}, "test", timeout)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	return l
 }
@@ -48,8 +59,7 @@ func TestNothingIsLostInARace(t *testing.T) {
 	const stores, each = 8, 50
 	var wg sync.WaitGroup
 	for i := range stores {
-		l := etcdpermits.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, "test", 20*time.Second)
-		defer func() { require.NoError(t, l.Close()) }()
+		l := openTimed(t, e.Endpoint, time.Minute)
 		wg.Go(func() {
 			var carry schedule.Carry
 			for range each {
@@ -74,35 +84,50 @@ func TestNothingIsLostInARace(t *testing.T) {
 	require.GreaterOrEqual(t, now, state.Last)
 }
 
-// The clocks of all processes agree, run as fast as time does, and never back.
+// clock reads the clock of a store by an allocation.
+func clock(t *testing.T, l *etcdpermits.Store) float64 {
+	t.Helper()
+	reply, err := permitstest.Allocate(t.Context(), l, fmt.Sprint(time.Now()), request(1000))
+	require.NoError(t, err)
+	return reply.Now
+}
+
+// The clock runs while there is a process, stands still while there is none, and never runs back.
 func TestTheClock(t *testing.T) {
 	e := services.Etcd(t)
-	now := func(l *etcdpermits.Store) float64 {
-		t.Helper()
-		reply, err := permitstest.Allocate(t.Context(), l, fmt.Sprint(time.Now()), request(1000))
-		require.NoError(t, err)
-		return reply.Now
+	a := open(t, e.Endpoint)
+	last := clock(t, a)
+	b := open(t, e.Endpoint)
+	for range 5 {
+		time.Sleep(20 * time.Millisecond)
+		x := clock(t, a)
+		require.GreaterOrEqual(t, x, last+0.02)
+		last = x
 	}
-	loosely.Hold(t, func(loose assert.TestingT) {
+	require.NoError(t, a.Close())
+	throttletest.Until(t, "the process that stays has it run on", func() bool { return clock(t, b) > last+0.3 })
+	last = clock(t, b)
+	require.NoError(t, b.Close())
+	require.GreaterOrEqual(t, clock(t, open(t, e.Endpoint)), last)
+}
+
+// TestAccuracyClock: how well the clocks of two processes agree, and how fast they run.
+func TestAccuracyClock(t *testing.T) {
+	accuracy.Measure(t, func(m *accuracy.M) {
+		e := services.Etcd(t)
 		a := open(t, e.Endpoint)
-		first, began := now(a), time.Now() // the first waits for other processes
-		time.Sleep(700 * time.Millisecond) // nothing is published
+		first, began := clock(t, a), time.Now() // the first waits for other processes
+		time.Sleep(700 * time.Millisecond)      // nothing is published
 		b := open(t, e.Endpoint)
+		apart, off := 0.0, 0.0
 		for range 5 {
-			x, y, z := now(a), now(b), now(a)
-			assert.InDelta(loose, (x+z)/2, y, 0.05)
-			assert.InDelta(loose, time.Since(began).Seconds(), z-first, 0.1)
+			x, y, z := clock(t, a), clock(t, b), clock(t, a)
+			apart = max(apart, math.Abs(y-(x+z)/2))
+			off = max(off, math.Abs(time.Since(began).Seconds()-(z-first)))
 			time.Sleep(100 * time.Millisecond)
 		}
-		last := now(a)
-		require.NoError(t, a.Close())
-		time.Sleep(300 * time.Millisecond)
-		assert.InDelta(loose, last+0.3, now(b), 0.1, "the process that stays has it run on")
-		require.NoError(t, b.Close())
-		time.Sleep(300 * time.Millisecond)
-		c := open(t, e.Endpoint)
-		require.GreaterOrEqual(t, now(c), last, "it stands still while there is no process, and never runs back")
-		require.NoError(t, c.Close())
+		m.AtMost("clocks of two processes apart, ms", 1000*apart, 50)
+		m.AtMost("off the time that has passed, ms", 1000*off, 100)
 	})
 }
 
@@ -165,7 +190,7 @@ func TestNewerAndDamagedStates(t *testing.T) {
 // Requests to an etcd that is unavailable end by their timeout, and no allocation is lost.
 func TestAway(t *testing.T) {
 	e := services.Etcd(t)
-	l := open(t, e.Endpoint)
+	l := openTimed(t, e.Endpoint, 0)
 	r := request(1)
 	reply, err := permitstest.Allocate(t.Context(), l, "limit", r)
 	require.NoError(t, err)
@@ -174,24 +199,21 @@ func TestAway(t *testing.T) {
 	for i := range requests {
 		requests[i] = allocation(fmt.Sprint("limit", i))
 	}
-	loosely.Hold(t, func(loose assert.TestingT) {
-		began := time.Now()
-		l.Do(t.Context(), requests)
-		for _, r := range requests {
-			require.Error(t, r.Err)
-		}
-		assert.Less(loose, time.Since(began), l.Timeout()+300*time.Millisecond)
-	})
+	l.Do(t.Context(), requests) // returns, after the time-out or before
+	for _, r := range requests {
+		require.Error(t, r.Err)
+	}
 	e.Start()
 	r.Carry = reply.Carry
 	require.Eventually(t, func() bool {
 		reply, err = permitstest.Allocate(t.Context(), l, "limit", r)
 		return err == nil
-	}, 15*time.Second, 50*time.Millisecond, "gRPC waits for seconds between attempts to connect")
+	}, throttletest.Patience, 50*time.Millisecond, "gRPC waits for seconds between attempts to connect")
 	require.EqualValues(t, 2, reply.Carry.Seq)
 }
 
-// TestTurns: a process that allocates all the time does not starve another one on a far etcd.
+// TestTurns: a process that allocates all the time does not starve another one on a far etcd: it
+// makes few allocations until the other has made one.
 func TestTurns(t *testing.T) {
 	proxy := services.NewProxy(t, services.Etcd(t).Endpoint)
 	busy, other := open(t, proxy.Addr), open(t, proxy.Addr)
@@ -208,6 +230,7 @@ func TestTurns(t *testing.T) {
 	proxy.Latency(50 * time.Millisecond)
 	done := make(chan struct{})
 	var running sync.WaitGroup
+	var made atomic.Int64 // by busy
 	running.Go(func() {
 		c := carry[busy]
 		for {
@@ -221,13 +244,14 @@ func TestTurns(t *testing.T) {
 			reply, err := permitstest.Allocate(t.Context(), busy, "limit", r)
 			assert.NoError(t, err)
 			c = reply.Carry
+			made.Add(1)
 		}
 	})
-	loosely.Hold(t, func(loose assert.TestingT) {
-		for range 5 {
-			assert.NoError(loose, allocate(other))
-		}
-	})
+	before := made.Load()
+	for range 5 {
+		assert.NoError(t, allocate(other))
+	}
+	assert.LessOrEqual(t, made.Load()-before, int64(25))
 	close(done)
 	running.Wait()
 }
@@ -236,10 +260,10 @@ func TestTurns(t *testing.T) {
 // for one of its transactions and too short for all of them.
 func TestFarRows(t *testing.T) {
 	proxy := services.NewProxy(t, services.Etcd(t).Endpoint)
-	store, ctx, key := open(t, proxy.Addr), t.Context(), permits.RatesKey(services.Name(t))
+	store, ctx, key := openTimed(t, proxy.Addr, time.Second), t.Context(), permits.RatesKey(services.Name(t))
 	head := []byte("head")
 	require.NoError(t, store.Update(ctx, key, time.Hour, func([]byte, float64) []byte { return head }))
-	proxy.Latency(30 * time.Millisecond)
+	proxy.Latency(60 * time.Millisecond)
 	rows, names := map[string][]byte{}, []string{}
 	for i := range permits.RowsPage {
 		name := fmt.Sprint("tag:", i)
@@ -259,60 +283,68 @@ func TestFarRows(t *testing.T) {
 func TestStatusRecords(t *testing.T) {
 	e := services.Etcd(t)
 	a, b := open(t, e.Endpoint), open(t, e.Endpoint)
-	require.NoError(t, a.Publish(t.Context(), "eu/1", "a", []byte("1"), time.Second))
-	require.NoError(t, b.Publish(t.Context(), "eu/1", "b", []byte("2"), time.Second))
-	require.NoError(t, b.Publish(t.Context(), "eu", "c", []byte("3"), time.Second))
+	require.NoError(t, a.Publish(t.Context(), "eu/1", "a", []byte("1"), 3*time.Second))
+	require.NoError(t, b.Publish(t.Context(), "eu/1", "b", []byte("2"), 3*time.Second))
+	require.NoError(t, b.Publish(t.Context(), "eu", "c", []byte("3"), 3*time.Second))
 	texts, err := a.Published(t.Context(), "eu/1")
 	require.NoError(t, err)
 	require.ElementsMatch(t, [][]byte{[]byte("1"), []byte("2")}, texts)
-	require.Eventually(t, func() bool {
-		require.NoError(t, a.Publish(t.Context(), "eu/1", "a", []byte("4"), time.Second))
+	throttletest.Until(t, "b is gone", func() bool {
+		require.NoError(t, a.Publish(t.Context(), "eu/1", "a", []byte("4"), 3*time.Second))
 		texts, err := b.Published(t.Context(), "eu/1")
 		require.NoError(t, err)
 		return len(texts) == 1 && string(texts[0]) == "4"
-	}, 5*time.Second, 200*time.Millisecond, "b is gone")
+	})
 }
 
-// Four Limiters that share a limit through etcd keep it, and lose little of it.
-func TestLimiters(t *testing.T) {
+// fourLimiters share a limit of 500/s through etcd until each has dispatched n messages. It returns
+// when they did, since the start.
+func fourLimiters(t *testing.T, n int) (all []window.Event) {
+	t.Helper()
 	e := services.Etcd(t)
-	loosely.Hold(t, func(loose assert.TestingT) {
-		var mu sync.Mutex
-		var at []time.Time
-		var wg sync.WaitGroup
-		start := time.Now()
-		for range 4 {
-			lim, err := dispatch.Open(t.Context(), dispatch.Config{
-				Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(500)}),
-				Permits:  open(t, e.Endpoint),
-			})
-			require.NoError(t, err)
-			sub, err := lim.Subscription("kafka://public/default/orders", "group")
-			require.NoError(t, err)
-			wg.Go(func() {
-				for time.Since(start) < 4*time.Second {
-					if _, err := sub.Acquire(t.Context(), 1); err != nil {
-						t.Error(err)
-					}
-					mu.Lock()
-					at = append(at, time.Now())
-					mu.Unlock()
-				}
-				if err := lim.Close(); err != nil {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range 4 {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{
+			Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(500)}),
+			Permits:  openTimed(t, e.Endpoint, 0),
+		})
+		require.NoError(t, err)
+		sub, err := lim.Subscription("kafka://public/default/orders", "group")
+		require.NoError(t, err)
+		wg.Go(func() {
+			for range n {
+				if _, err := sub.Acquire(t.Context(), 1); err != nil {
 					t.Error(err)
 				}
-			})
-		}
-		wg.Wait()
+				mu.Lock()
+				all = append(all, window.Event{At: time.Since(start), N: 1})
+				mu.Unlock()
+			}
+			assert.NoError(t, lim.Close())
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+// Four Limiters that share a limit through etcd keep it.
+func TestLimiters(t *testing.T) {
+	assert.NoError(t, window.WithinRate(500, 250*time.Millisecond, 0, fourLimiters(t, 250)))
+}
+
+func TestAccuracyLimiters(t *testing.T) {
+	accuracy.Measure(t, func(m *accuracy.M) {
+		all := fourLimiters(t, 500)
 		n := 0
-		for _, x := range at {
-			if d := x.Sub(start); d >= time.Second && d < 4*time.Second {
+		for _, e := range all {
+			if e.At >= time.Second && e.At < 3*time.Second {
 				n++
 			}
 		}
-		t.Logf("%d in three seconds at 500/s", n)
-		require.LessOrEqual(t, n, 500*325/100)
-		assert.GreaterOrEqual(loose, n, 500*3*90/100)
+		m.Within("used by four, %", 100*float64(n)/1000, 90, 108)
+		m.AtMost("any second, %", 100*float64(window.Max(time.Second, all))/500, 111)
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	etcdpermits "github.com/dispatchthrottle/throttle/dispatch/permits/etcd"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // TestHistories: under faults, allocations on a real etcd of three members are linearizable.
@@ -65,7 +66,7 @@ func TestHistories(t *testing.T) {
 			require.Eventually(t, func() bool {
 				_, _, err := store.State(t.Context(), "any")
 				return err == nil
-			}, 10*time.Second, 10*time.Millisecond, "connected, with its clock")
+			}, throttletest.Patience, 10*time.Millisecond, "connected, with its clock")
 		}
 		return b
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // TestLeavesRoomForPolicies: permits are written no more when etcd is almost full of their history,
@@ -39,7 +40,7 @@ func TestLeavesRoomForPolicies(t *testing.T) {
 		for _, err := range errs {
 			assert.ErrorContains(c, err, refused)
 		}
-	}, 3*time.Minute, time.Millisecond)
+	}, throttletest.Patience, time.Millisecond)
 	client := e.Client()
 	for i := range 200 {
 		_, err := client.Put(t.Context(), fmt.Sprint("/throttle/policies/", i), string(make([]byte, 1000)))
@@ -69,5 +70,5 @@ func TestLeavesRoomForPolicies(t *testing.T) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		_, err := permitstest.Allocate(t.Context(), l, "limit 1", request(1e6))
 		assert.NoError(c, err)
-	}, 30*time.Second, 10*time.Millisecond)
+	}, throttletest.Patience, 10*time.Millisecond)
 }

@@ -3,6 +3,7 @@ package permitstest
 import (
 	"fmt"
 	"iter"
+	"math"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/policy"
@@ -10,10 +11,18 @@ import (
 )
 
 // intervals yields, for each event and each length, the permits of the interval that ends with
-// it.
+// it. In real time, where events are late, it is the one since the start, whatever the lengths.
 func (r *run) intervals(lengths ...time.Duration) iter.Seq2[time.Duration, window.Event] {
 	return func(yield func(time.Duration, window.Event) bool) {
 		events := r.dispatched.Events()
+		if r.backend.RealTime {
+			for e := range window.Sums(math.MaxInt64, events) {
+				if !yield(e.At, e) {
+					return
+				}
+			}
+			return
+		}
 		for _, d := range lengths {
 			for e := range window.Sums(d, events) {
 				if !yield(d, e) {
@@ -70,12 +79,12 @@ func (r *run) allowed(from, to time.Duration) float64 {
 	return sum + 0.25*float64(lately) + held + light
 }
 
-// neverNear: no two permits are closer than the period, but for slow replies and late timers.
+// neverNear: no two permits are closer than the period, but for slow replies.
 func (r *run) neverNear() string {
-	minGap := time.Second/time.Duration(r.rate) - 5*time.Millisecond
 	if r.backend.RealTime {
-		minGap -= 25 * time.Millisecond
+		return r.neverMore()
 	}
+	minGap := time.Second/time.Duration(r.rate) - 5*time.Millisecond
 	events := r.dispatched.Events()
 	for i := 1; i < len(events); i++ {
 		if gap := events[i].At - events[i-1].At; gap < minGap {
@@ -93,7 +102,7 @@ func (r *run) neverMore() string {
 		slack += 0.8*float64(r.rate) + 4 // each of two groups keeps one permit, and rounds up
 	}
 	if r.backend.RealTime {
-		slack += 0.1 * float64(r.rate)
+		slack += 0.25 * float64(r.rate)
 	}
 	for d, e := range r.intervals(time.Second, 3*time.Second) {
 		if bound := d.Seconds()*float64(r.rate) + slack; float64(e.N) > bound {

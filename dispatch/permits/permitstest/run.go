@@ -254,33 +254,33 @@ func (r *run) recover() {
 const minShare = 0.9
 
 // unused returns what of the limit is not used, all replicas wanting more; "" if nothing: enough
-// is granted, and some of it to each replica.
+// is granted, and some of it to each replica. In real time, that takes as long as the machine
+// needs.
 func (r *run) unused() (stuck string) {
 	const d = 2 * time.Second
 	due := float64(r.periods[len(r.periods)-1].rate) * d.Seconds()
-	want, tries := minShare, 1
-	if r.backend.RealTime { // another process may have the machine for a while
-		want, tries = 0.6, 5
-	}
-	for range tries {
-		from := r.now()
+	from := r.now()
+	for {
 		time.Sleep(d)
-		got := float64(r.dispatched.Between(from, from+d))
+		now := r.now()
+		got := float64(r.dispatched.Between(from, now))
 		starved := slices.IndexFunc(r.alive, func(one *replica) bool {
-			return r.dispatched.By(one.source, from, from+d) == 0
+			return r.dispatched.By(one.source, from, now) == 0
 		})
 		r.least = min(r.least, got/due)
 		switch {
-		case got < want*due:
-			stuck = fmt.Sprintf("after all faults, %v of %v permits were granted in %v", got, due, d)
+		case got < minShare*due:
+			stuck = fmt.Sprintf("after all faults, %v of %v permits were granted in %v", got, due, now-from)
 		case starved >= 0:
 			stuck = fmt.Sprintf("after all faults, none of %v permits in %v was granted to replica %d",
-				got, d, r.alive[starved].source)
+				got, now-from, r.alive[starved].source)
 		default:
 			return ""
 		}
+		if !r.backend.RealTime || now-from > throttletest.Patience {
+			return stuck
+		}
 	}
-	return stuck
 }
 
 // ahead is for how long slots of the limit are allocated; 0 if the store does not say.

@@ -92,6 +92,9 @@ func TestFindsTheStarved(t *testing.T) {
 // TestShrinks: of a store that never answers again once it has lost its state, the sequence that is
 // left is that a replica joins and the state is lost.
 func TestShrinks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	var dead atomic.Bool
 	b := alter(unchanged, func(r *permits.Request) {
 		if dead.Load() {
