@@ -15,7 +15,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/loosely"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A Backend is where the stores of one test keep their policies.
@@ -52,7 +52,7 @@ func put(scope policy.Scope, s policy.Settings) []configstore.Change {
 }
 
 func patience(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -268,7 +268,7 @@ func temporary(t *testing.T, b Backend) {
 	edit(func(s configstore.Snapshot) []configstore.Change {
 		p := rate(2)
 		p.Paused = new(true)
-		return s.SetFor(Orders, p, time.Second)
+		return s.SetFor(Orders, p, 3*time.Second)
 	})
 	edit(func(s configstore.Snapshot) []configstore.Change {
 		return s.SetFor(
@@ -563,11 +563,10 @@ func follow(t *testing.T, b Backend) {
 	assert.Empty(t, first.Set.Entries())
 	last := first.Revision
 	permits := int64(0)
-	change := func(loose assert.TestingT) {
+	for range 20 {
 		permits++
 		revision, err := s.Apply(ctx, put(Orders, rate(permits)), 0)
 		require.NoError(t, err)
-		start := time.Now()
 		for {
 			snap := receive(ctx, t, got)
 			require.GreaterOrEqual(t, snap.Revision, last)
@@ -581,10 +580,6 @@ func follow(t *testing.T, b Backend) {
 				break
 			}
 		}
-		assert.Less(loose, time.Since(start), time.Second)
-	}
-	for range 20 {
-		loosely.Hold(t, change)
 	}
 }
 
