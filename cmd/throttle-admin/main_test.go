@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,6 +25,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/etcd"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected output in testdata")
@@ -64,7 +68,7 @@ func TestEtcdScripts(t *testing.T) {
 
 func scripts(dir, store string, more map[string]command) testscript.Params {
 	cmds := map[string]command{
-		"status": status, "masked": masked, "rubbish": rubbish, "pause": pause, "seen": seen,
+		"status": status, "masked": masked, "rubbish": rubbish, "until": until, "seen": seen,
 	}
 	maps.Copy(cmds, more)
 	return testscript.Params{
@@ -132,11 +136,18 @@ func rubbish(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(writeFile(ts.MkAbs(args[0]), strings.Repeat("\x00{[rubbish: &*!\n", 1<<12)))
 }
 
-// pause DURATION waits.
-func pause(ts *testscript.TestScript, _ bool, args []string) {
-	d, err := time.ParseDuration(args[0])
-	ts.Check(err)
-	time.Sleep(d)
+// until REGEXP COMMAND... runs a command again and again until its output matches.
+func until(ts *testscript.TestScript, _ bool, args []string) {
+	want := regexp.MustCompile("(?m)" + args[0])
+	for end := time.Now().Add(throttletest.Patience); ; time.Sleep(100 * time.Millisecond) {
+		ts.Check(ts.Exec(args[1], args[2:]...))
+		if want.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("no output that matches %q", args[0])
+		}
+	}
 }
 
 func TestEveryCommandHasAnExample(t *testing.T) {
@@ -163,13 +174,19 @@ func TestDevEndsWhileItWaits(t *testing.T) {
 	server, err := etcd.Start(t.Context(), dir, "127.0.0.1:0", false)
 	require.NoError(t, err)
 	defer server.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer cancel()
 	dev := exec.CommandContext(ctx, "throttle-admin", "dev", "--data", dir)
 	var errs bytes.Buffer
 	dev.Stderr = &errs
 	require.NoError(t, dev.Start())
-	time.Sleep(time.Second)
+	throttletest.Until(t, "dev waits for the folder of the other etcd", func() bool {
+		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", dev.Process.Pid)) // a valid pattern
+		return slices.ContainsFunc(files, func(name string) bool {
+			target, _ := os.Readlink(name)
+			return strings.HasPrefix(target, dir)
+		})
+	})
 	require.NoError(t, dev.Process.Signal(os.Interrupt))
 	require.Error(t, dev.Wait())
 	assert.Equal(t, cli.ExitFailed, dev.ProcessState.ExitCode(), "dev had to be killed")

@@ -25,6 +25,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/dispatch/metrics"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // outputs collects all output, that of go-redis as well.
@@ -109,7 +110,7 @@ func TestNoOutputHoldsASecret(t *testing.T) {
 		t.Helper()
 		t.Setenv(throttle.EnvPolicies, env[0])
 		t.Setenv(throttle.EnvPermits, env[1])
-		bounded, cancel := context.WithTimeout(ctx, 20*time.Second)
+		bounded, cancel := context.WithTimeout(ctx, throttletest.Patience)
 		defer cancel()
 		run(bounded, args, strings.NewReader(""), &all, &all)
 	}
@@ -170,7 +171,7 @@ func TestNoOutputHoldsASecret(t *testing.T) {
 		run(running, []string{"ratekeeper", "--listen", "127.0.0.1:0", "--tokens", tokens}, strings.NewReader(""), &all, &all)
 	})
 	serving := regexp.MustCompile(`serving (http://\S+)/reports`)
-	require.Eventually(t, func() bool { return serving.MatchString(all.String()) }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return serving.MatchString(all.String()) }, throttletest.Patience, 10*time.Millisecond)
 	base := serving.FindStringSubmatch(all.String())[1]
 	for path, auth := range map[string]string{"/metrics": "", "/reports": token, "/reports?": token + "x"} {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, strings.NewReader(`{"backend":"x"}`))
@@ -205,7 +206,7 @@ func TestNoOutputHoldsASecret(t *testing.T) {
 					_, _ = all.Write(r)
 				}
 				return err == nil && len(records) > 0
-			}, 10*time.Second, 50*time.Millisecond)
+			}, throttletest.Patience, 50*time.Millisecond)
 			require.NoError(t, permits.Close())
 		}
 		text, err := json.Marshal(lim.Stats())

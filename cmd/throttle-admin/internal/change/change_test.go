@@ -3,13 +3,11 @@ package change
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/loosely"
 )
 
 // manyPolicies returns policies for n topics.
@@ -33,10 +31,6 @@ func TestNeededOfMany(t *testing.T) {
 	for _, e := range entries {
 		changes = append(changes, configstore.Change{Key: configstore.KeyOf(e), Settings: e.Policy()})
 	}
-	loosely.Hold(t, func(loose assert.TestingT) {
-		start := time.Now()
-		stored := configstore.Snapshot{Entries: entries[:10_000]}
-		assert.Len(t, needed(stored, changes), 6000, "10,000 are stored already")
-		assert.Less(loose, time.Since(start), time.Second, "storeTimeout is for the store")
-	})
+	stored := configstore.Snapshot{Entries: entries[:10_000]}
+	assert.Len(t, needed(stored, changes), 6000, "10,000 are stored already")
 }

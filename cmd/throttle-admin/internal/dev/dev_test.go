@@ -19,6 +19,7 @@ import (
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // runDev runs dev until f returns, which gets the URL of the policy store.
@@ -44,7 +45,7 @@ func runDev(t *testing.T, f func(policiesURL string), args ...string) {
 	select {
 	case got := <-status:
 		assert.Equal(t, cli.ExitDone, got, errs.String())
-	case <-time.After(10 * time.Second):
+	case <-time.After(throttletest.Patience):
 		t.Fatal("dev runs on after its context has ended")
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -21,6 +20,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 const orders = "kafka://public/default/orders"
@@ -87,11 +87,11 @@ func TestExplainLive(t *testing.T) {
 	defer cancel()
 
 	var x explanation
-	require.Eventually(t, func() bool {
+	throttletest.Until(t, "audit has no backlog, and two replicas of billing are throttled", func() bool {
 		x = s.explain(t)
 		throttled := " is throttled by the message rate, 200/s for all replicas: its share is "
 		return len(x.Replicas) == 4 && strings.Count(strings.Join(x.Why, "\n"), throttled) == 2
-	}, 10*time.Second, 50*time.Millisecond)
+	})
 	assert.Contains(t, x.Why,
 		"audit in replica-a is not throttled: it has no backlog (0 messages, threshold 100).")
 	require.Len(t, x.Limits, 1)
@@ -113,9 +113,9 @@ func TestExplainLive(t *testing.T) {
 	t.Log("\n" + out)
 
 	s.admin(t, "pause", orders)
-	require.Eventually(t, func() bool {
+	throttletest.Until(t, "billing is paused", func() bool {
 		return slices.Contains(s.explain(t).Why, "billing in replica-b is paused.")
-	}, 10*time.Second, 50*time.Millisecond)
+	})
 }
 
 // TestExplainStrict: replicas have equal shares of a strict limit and together use no more than
@@ -137,7 +137,7 @@ func TestExplainStrict(t *testing.T) {
 	}
 	defer consumers.Wait()
 	defer cancel()
-	require.Eventually(t, func() bool {
+	throttletest.Until(t, "replicas share the limit", func() bool {
 		x := s.explain(t)
 		shares, users := 0.0, 0
 		for _, r := range x.Replicas {
@@ -149,7 +149,7 @@ func TestExplainStrict(t *testing.T) {
 		assert.LessOrEqual(t, shares, 5.0001)
 		known := strings.Count(strings.Join(x.Why, "\n"), "its share is 1.67/s")
 		return users == 3 && shares > 4.9999 && known >= 2
-	}, 30*time.Second, 50*time.Millisecond)
+	})
 }
 
 // TestReplicaState has a sentence for each state that a replica can publish.

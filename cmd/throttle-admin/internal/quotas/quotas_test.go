@@ -29,6 +29,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A shared buffer is written to by one goroutine, and read by another.
@@ -115,7 +116,7 @@ func TestQuotasLive(t *testing.T) {
 			address = found[1]
 		}
 		return found != nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, throttletest.Patience, 10*time.Millisecond)
 
 	// A replica with two subscriptions: one is charged to a tag, the other to the tenant.
 	lim, err := throttle.Open(t.Context(), store, permits,
@@ -159,10 +160,10 @@ func TestQuotasLive(t *testing.T) {
 			`"costs":{"tag:bulk":409600,"tag:nobody":4096},"time":%.3f}`,
 			zone, queue, float64(time.Now().UnixMilli())/1000+ahead)
 	}
-	require.Eventually(t, func() bool {
+	throttletest.Until(t, "the ratekeeper accepts a report", func() bool {
 		status, text := ask(http.MethodPost, "/reports", token, report(0, "b", 0))
 		return status == http.StatusOK && assert.JSONEq(t, `{"withoutQuota":["tag:nobody"]}`, text)
-	}, 10*time.Second, 50*time.Millisecond)
+	})
 	for _, c := range []struct {
 		token, body string
 		status      int
@@ -208,7 +209,7 @@ func TestQuotasLive(t *testing.T) {
 		_, _ = ask(http.MethodPost, "/reports", token, report(0, "b", 1000)) // its target is 800
 		d = decision()
 		return d.Backends == 2 && d.Busy && d.Rate > 1
-	}, 20*time.Second, 500*time.Millisecond, "%+v", &d)
+	}, throttletest.Patience, 500*time.Millisecond, "%+v", &d)
 	assert.InDelta(t, d.Quota.Total/d.AverageCost, d.Desired, 1e-6)
 	assert.Less(t, d.Limiting, d.Desired)
 
@@ -254,12 +255,12 @@ func TestQuotasLive(t *testing.T) {
 		}
 		Why []string
 	}
-	require.Eventually(t, func() bool {
+	throttletest.Until(t, "billing is throttled by a quota", func() bool {
 		_, _ = ask(http.MethodPost, "/reports", token, report(0, "b", 1000))
 		require.NoError(t, json.Unmarshal([]byte(done("explain", topic, "-o", "json")), &of))
 		throttled := "billing (tag:bulk) in replica-a is throttled by a throughput quota, "
 		return strings.Contains(strings.Join(of.Why, "\n"), throttled)
-	}, 20*time.Second, 100*time.Millisecond, "%q", &of.Why)
+	})
 	require.Len(t, of.Limits, 2)
 	assert.Equal(t, "tenant:acme", of.Limits[0].Scope)
 	assert.InDelta(t, 512, of.Limits[0].Rate, 1e-6)
@@ -292,10 +293,10 @@ func TestQuotasLive(t *testing.T) {
 		why := done("explain", topic)
 		paused := "- billing (tag:bulk) in replica-a is paused: the total of tag:bulk is 0.\n"
 		return strings.Contains(why, paused)
-	}, 10*time.Second, 100*time.Millisecond)
+	}, throttletest.Patience, 100*time.Millisecond)
 	require.Eventually(t, func() bool {
 		return strings.Contains(done("explain", "tag:bulk"), "- Paused: its total is 0.")
-	}, 10*time.Second, 100*time.Millisecond)
+	}, throttletest.Patience, 100*time.Millisecond)
 
 	status, text := ask(http.MethodGet, "/metrics", "", "")
 	assert.Equal(t, http.StatusOK, status)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // TestRatekeeperAddresses: metrics have the address of reports, or one of their own; reports need
@@ -43,7 +44,7 @@ func TestRatekeeperAddresses(t *testing.T) {
 		require.Eventually(t, func() bool {
 			found = serving.FindAllStringSubmatch(log.String(), -1)
 			return found != nil
-		}, 10*time.Second, 10*time.Millisecond, &log)
+		}, throttletest.Patience, 10*time.Millisecond, &log)
 		f(found[0][1:])
 		exposed := strings.Count(log.String(), dir+"/tokens: mode 0644 lets others")
 		plain := strings.Count(log.String(), "the tokens go over the network in plaintext")
