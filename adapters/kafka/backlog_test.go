@@ -7,14 +7,12 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -38,18 +36,24 @@ func TestABacklogIsNeverExempt(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Close()) }()
 	fetch(t, r)
-	n := 0
-	loosely.Hold(t, func(loose assert.TestingT) {
-		start, before := time.Now(), n
-		for ; time.Since(start) < 4*time.Second; n++ {
-			fetch(t, r)
-			require.False(t, subscription(t, lim).Exempt, "after %d messages", n)
-		}
-		require.LessOrEqual(t, float64(n-before), 100*(time.Since(start).Seconds()+0.25)+1)
-		assert.GreaterOrEqual(loose, n-before, 400*90/100)
-		assert.InDelta(loose, 100_000-n, subscription(t, lim).Backlog, 200)
-	})
+	const n = 300
+	start := time.Now()
+	for i := range n {
+		fetch(t, r)
+		require.False(t, subscription(t, lim).Exempt, "after %d messages", i)
+	}
+	require.Greater(t, time.Since(start), 2750*time.Millisecond, "300/100 s, less 250 ms")
+	throttletest.Until(t, "the backlog is known", func() bool { return subscription(t, lim).Backlog == 100_000-n-1 })
 	require.Equal(t, 1_000_000, r.Config().MaxBytes)
+}
+
+// charged returns the permits that the only subscription was charged.
+func charged(t testing.TB, lim *throttletest.Limiter) (n int64) {
+	t.Helper()
+	for _, l := range subscription(t, lim).Limits {
+		n += l.Granted - l.Returned
+	}
+	return n
 }
 
 func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
@@ -69,17 +73,14 @@ func TestCaughtUpIsExemptUntilItIsBehindAgain(t *testing.T) {
 				_, err := r.ReadMessage(t.Context())
 				require.NoError(t, err)
 			}
-			require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 4*time.Second,
-				10*time.Millisecond)
-
-			loosely.Hold(t, func(loose assert.TestingT) {
-				start := time.Now()
+			throttletest.Until(t, "messages of a subscription that has caught up are not charged", func() bool {
+				throttletest.Until(t, "the subscription has caught up", func() bool { return subscription(t, lim).Exempt })
+				before := charged(t, lim)
 				fill(t, brokers, "orders", 1, 90, 10) // no more than the threshold
 				for range 90 {
 					fetch(t, r)
 				}
-				assert.Less(loose, time.Since(start), 300*time.Millisecond, "they would take 450 ms")
-				require.True(t, subscription(t, lim).Exempt)
+				return charged(t, lim) == before // unless the backlog was unknown for a while
 			})
 
 			fill(t, brokers, "orders", 1, 5000, 10)
@@ -102,9 +103,9 @@ func TestReadersWithoutMessagesCatchUp(t *testing.T) {
 	for range 6 {
 		newReader(t, cfg, lim)
 	}
-	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
+	throttletest.Until(t, "the subscription has caught up", func() bool { return subscription(t, lim).Exempt })
 	fill(t, brokers, "orders", 4, 1000, 10)
-	require.Eventually(t, func() bool { return !subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
+	throttletest.Until(t, "the subscription is behind", func() bool { return !subscription(t, lim).Exempt })
 }
 
 func TestReaderAtTheEndIsCaughtUp(t *testing.T) {
@@ -113,13 +114,11 @@ func TestReaderAtTheEndIsCaughtUp(t *testing.T) {
 	fill(t, brokers, "orders", 1, 1000, 10)
 	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100)})
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
-	require.Eventually(t, func() bool { return subscription(t, lim).Backlog == 1000 },
-		5*time.Second, 10*time.Millisecond)
+	throttletest.Until(t, "the backlog is known", func() bool { return subscription(t, lim).Backlog == 1000 })
 	require.NoError(t, r.SetOffset(kafka.LastOffset))
-	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
+	throttletest.Until(t, "the subscription has caught up", func() bool { return subscription(t, lim).Exempt })
 	require.NoError(t, r.SetOffset(400))
-	require.Eventually(t, func() bool { return subscription(t, lim).Backlog == 600 }, 5*time.Second,
-		10*time.Millisecond)
+	throttletest.Until(t, "the backlog is 600", func() bool { return subscription(t, lim).Backlog == 600 })
 }
 
 // One poller asks for all Readers, and asks nothing while nothing is limited.
@@ -140,12 +139,11 @@ func TestOnePollerPerProcess(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond)
 	require.Empty(t, asked)
 	lim.Set(policy.Policy{MessageRate: policy.PerSecond(100)})
-	require.Eventually(t, func() bool { return len(asked) > 0 }, 3*time.Second, 10*time.Millisecond)
-	loosely.Hold(t, func(loose assert.TestingT) {
-		before := len(asked)
-		time.Sleep(3 * time.Second)
-		assert.InDelta(loose, 3*2, len(asked)-before, 2, "the end and the beginning of one partition, once a second")
-	})
+	start := time.Now()
+	for n := range 6 { // the end and the beginning of one partition, once a second
+		<-asked
+		require.Greater(t, time.Since(start), time.Duration(n/2-1)*time.Second)
+	}
 }
 
 func TestAnUnknownBacklogIsReportedAndLoggedOnce(t *testing.T) {
@@ -158,13 +156,13 @@ func TestAnUnknownBacklogIsReportedAndLoggedOnce(t *testing.T) {
 	for range 10 {
 		fetch(t, r)
 	}
-	require.Eventually(t, func() bool { return subscription(t, lim).Exempt }, 4*time.Second, 10*time.Millisecond)
+	throttletest.Until(t, "the subscription has caught up", func() bool { return subscription(t, lim).Exempt })
 	fail := func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		return nil, fmt.Errorf("the broker is unavailable"), true // cuts the connection
 	}
 	c.ControlKey(int16(kmsg.ListOffsets), fail)
-	require.Eventually(t, func() bool { return !subscription(t, lim).Exempt }, 5*time.Second, 10*time.Millisecond)
+	throttletest.Until(t, "the subscription is behind", func() bool { return !subscription(t, lim).Exempt })
 	require.EqualValues(t, -1, subscription(t, lim).Backlog)
 	time.Sleep(2 * time.Second)
 	require.Equal(t, 1, strings.Count(log.String(), "the backlog of topic orders is unknown"), log.String())

@@ -28,10 +28,10 @@ func TestCloseEndsAWait(t *testing.T) {
 			errs <- err
 		}()
 	}
-	require.Eventually(t, func() bool { return waits(lim) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return waits(lim) }, throttletest.Patience, time.Millisecond)
 	start := time.Now()
 	require.NoError(t, r.Close())
-	require.Less(t, time.Since(start), 5*time.Second, "the permit that it waits for never comes")
+	require.Less(t, time.Since(start), throttletest.Patience, "the permit that it waits for never comes")
 	for range 3 {
 		require.ErrorIs(t, <-errs, io.EOF)
 	}

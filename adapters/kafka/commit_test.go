@@ -86,13 +86,13 @@ func TestNothingIsInFlightWithoutItsReader(t *testing.T) {
 			mu.Unlock()
 		}
 	})
-	require.Eventually(t, func() bool { return inFlight() == 4 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return inFlight() == 4 }, throttletest.Patience, 10*time.Millisecond)
 	other, err := kafkathrottle.NewReader(groupConfig(brokers, "orders"), elsewhere.Limiter)
 	require.NoError(t, err)
 	fetch(t, other)
 	require.NoError(t, other.Close())
 	require.Eventually(t, func() bool { return r.Stats().Rebalances > 0 && inFlight() <= 4 },
-		10*time.Second, 10*time.Millisecond)
+		throttletest.Patience, 10*time.Millisecond)
 	time.Sleep(2 * time.Second) // all messages are read again, and counted once
 	require.EqualValues(t, 4, inFlight())
 	mu.Lock()

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // TestMain fails if goroutines are left behind, after it has closed the connections that tests made
@@ -79,7 +80,7 @@ func fetch(t testing.TB, r interface {
 	FetchMessage(context.Context) (kafka.Message, error)
 }) kafka.Message {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), throttletest.Patience)
 	defer cancel()
 	m, err := r.FetchMessage(ctx)
 	require.NoError(t, err)

@@ -11,12 +11,10 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -43,43 +41,48 @@ func waits(lim *throttletest.Limiter) bool {
 	return false
 }
 
-func TestReaderObeysTheLimit(t *testing.T) {
-	_, brokers := broker(t, 1, "orders")
-	fill(t, brokers, "orders", 1, 4000, 100)
-	lim := throttletest.Open(t,
-		policy.Policy{MessageRate: policy.PerSecond(500), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
-	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
-	fetch(t, r)
-	next := int64(1)
-	loosely.Hold(t, func(loose assert.TestingT) {
-		start := time.Now()
-		for range 1000 {
-			require.Equal(t, next, fetch(t, r).Offset)
-			next++
-		}
-		took := time.Since(start)
-		require.Greater(t, took, 1750*time.Millisecond)
-		assert.Less(loose, took, 2250*time.Millisecond)
-		require.Equal(t, next, r.Offset())
-	})
+// A limitedReader reads 100-byte messages at 500 a second.
+type limitedReader struct {
+	*kafkathrottle.Reader
+	t testing.TB
 }
 
-func TestReaderChargesTheExactBytes(t *testing.T) {
+func newLimitedReader(t testing.TB, p policy.Policy) limitedReader {
+	t.Helper()
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 4000, 100)
-	lim := throttletest.Open(t,
-		policy.Policy{ByteRate: policy.PerSecond(50_000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
-	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
+	p.CaughtUp.Throttle = new(true)
+	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, throttletest.Open(t, p))
 	fetch(t, r)
-	loosely.Hold(t, func(loose assert.TestingT) {
-		start := time.Now()
-		for range 1000 {
-			fetch(t, r)
-		}
-		took := time.Since(start)
-		require.Greater(t, took, 1750*time.Millisecond)
-		assert.Less(loose, took, 2250*time.Millisecond)
-	})
+	return limitedReader{r, t}
+}
+
+// next reads n messages in order, and returns how long that took.
+func (r limitedReader) next(n int) time.Duration {
+	r.t.Helper()
+	start, offset := time.Now(), r.Offset()
+	for i := range n {
+		require.Equal(r.t, offset+int64(i), fetch(r.t, r.Reader).Offset)
+	}
+	require.Equal(r.t, offset+int64(n), r.Offset())
+	return time.Since(start)
+}
+
+// limits are those of a limitedReader.
+var limits = map[string]policy.Policy{
+	"messages":    {MessageRate: policy.PerSecond(500)},
+	"exact bytes": {ByteRate: policy.PerSecond(50_000)},
+}
+
+// A Reader returns the messages in order, and none before its permit.
+func TestReaderObeysTheLimit(t *testing.T) {
+	t.Parallel()
+	for name, limit := range limits {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Greater(t, newLimitedReader(t, limit).next(1000), 1750*time.Millisecond, "1000/500 s, less 250 ms")
+		})
+	}
 }
 
 func TestReaderWithoutALimiter(t *testing.T) {
@@ -127,7 +130,7 @@ func TestManyGoroutinesLoseNothing(t *testing.T) {
 	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: "billing"}, lim)
 	var mu sync.Mutex
 	seen := map[string]int{}
-	all, done := context.WithTimeout(t.Context(), 30*time.Second)
+	all, done := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer done()
 	var wg sync.WaitGroup
 	for range 8 {
@@ -172,7 +175,7 @@ func TestAnUnlimitedMessageAllocatesNothing(t *testing.T) {
 	allocations := func(r interface {
 		FetchMessage(context.Context) (kafka.Message, error)
 	}) float64 {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 		defer cancel()
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

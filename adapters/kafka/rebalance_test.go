@@ -87,7 +87,7 @@ func consume(ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *kafkathro
 				continue // ctx
 			}
 			c.add(m)
-			commit, done := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			commit, done := context.WithTimeout(context.WithoutCancel(ctx), throttletest.Patience)
 			if err := r.CommitMessages(commit, m); err != nil {
 				t.Logf("commit: %v", err)
 			}
@@ -118,16 +118,16 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 		return r
 	}
 	newMember()
-	require.Eventually(t, func() bool { return c.count() > 50 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.count() > 50 }, throttletest.Patience, 10*time.Millisecond)
 	const rebalances = 4
 	a, b := newMember(), newMember()
 	for i, r := range []*kafkathrottle.Reader{a, b} {
 		before := c.count()
-		require.Eventually(t, func() bool { return c.count() > before+100 }, 20*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return c.count() > before+100 }, throttletest.Patience, 10*time.Millisecond)
 		require.NoError(t, r.Close(), i)
 	}
 	lim.Set(policy.Policy{MessageRate: policy.PerSecond(1000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
-	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.count() >= partitions*each }, throttletest.Patience, 10*time.Millisecond)
 	time.Sleep(200 * time.Millisecond) // for messages that come too often
 	cancel()
 	wg.Wait()
@@ -149,14 +149,14 @@ func TestAWaitingMessageGoesBackToTheGroup(t *testing.T) {
 	var c tally
 	r := newReader(t, cfg, lim)
 	consume(ctx, t, &wg, r, &c)
-	require.Eventually(t, func() bool { return waits(lim) }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return waits(lim) }, throttletest.Patience, time.Millisecond)
 	consume(ctx, t, &wg, newReader(t, cfg, lim), &c)
 	require.Eventually(t, func() bool { return lim.Stats().Subscriptions[0].Waiting == 2 },
-		20*time.Second, time.Millisecond,
+		throttletest.Patience, time.Millisecond,
 		"both wait: each has a partition")
 	require.Zero(t, c.count())
 	lim.Set(policy.Policy{})
-	require.Eventually(t, func() bool { return c.count() >= partitions*each }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.count() >= partitions*each }, throttletest.Patience, 10*time.Millisecond)
 	time.Sleep(200 * time.Millisecond)
 	cancel()
 	wg.Wait()
@@ -183,7 +183,7 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 		consume(ctx, t, &wg, r, &c)
 		read := int64(0)
 		require.Eventually(t, func() bool { read += r.Stats().Messages; return read > 5 },
-			20*time.Second, 10*time.Millisecond)
+			throttletest.Patience, 10*time.Millisecond)
 	}
 	lim.Set(policy.Policy{})
 	seen := func() bool {
@@ -196,7 +196,7 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 		}
 		return true
 	}
-	require.Eventually(t, seen, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, seen, throttletest.Patience, 10*time.Millisecond)
 	cancel()
 	wg.Wait()
 	c.mu.Lock()
@@ -245,14 +245,14 @@ func TestAGroupThatCannotFormIsAnError(t *testing.T) {
 	cfg := groupConfig(brokers, "orders")
 	cfg.JoinGroupBackoff = 10 * time.Millisecond
 	r := newReader(t, cfg, throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(1000)}))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer cancel()
 	_, err := r.FetchMessage(ctx)
 	require.ErrorIs(t, err, kafka.GroupCoordinatorNotAvailable)
 	require.Eventually(t, func() bool {
 		m, err := r.FetchMessage(ctx)
 		return err == nil && m.Offset == 0
-	}, 10*time.Second, time.Millisecond)
+	}, throttletest.Patience, time.Millisecond)
 	for i := range 4 {
 		require.EqualValues(t, i+1, fetch(t, r).Offset)
 	}

@@ -24,7 +24,7 @@ func TestASeekDropsTheWaitingMessage(t *testing.T) {
 		m, _ := r.FetchMessage(t.Context())
 		got <- m
 	}()
-	require.Eventually(t, func() bool { return waits(lim) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return waits(lim) }, throttletest.Patience, time.Millisecond)
 	require.EqualValues(t, 1, r.Offset(), "the message that waits has not been handed over")
 	require.NoError(t, r.SetOffset(50))
 	require.EqualValues(t, 50, r.Offset())

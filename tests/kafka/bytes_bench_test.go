@@ -15,6 +15,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
@@ -37,7 +38,7 @@ func BenchmarkByteLimit(b *testing.B) {
 			}
 			require.Eventually(b, func() bool {
 				return w.WriteMessages(b.Context(), batch...) == nil
-			}, 20*time.Second, 100*time.Millisecond)
+			}, throttletest.Patience, 100*time.Millisecond)
 			require.NoError(b, w.Close())
 			r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
 				Brokers: broker.Brokers, GroupID: topic, Topic: topic, MaxBytes: 1 << 20,
