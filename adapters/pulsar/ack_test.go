@@ -28,7 +28,7 @@ func TestSettling(t *testing.T) {
 		}
 		next := func() pulsar.Message {
 			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 			defer cancel()
 			m, err := c.Receive(ctx)
 			require.NoError(t, err)
@@ -42,7 +42,7 @@ func TestSettling(t *testing.T) {
 			assert.Eventually(t,
 				func() bool {
 					return w.stats(topic, "billing").MsgBacklog == backlog
-				}, 5*time.Second, 20*time.Millisecond, what)
+				}, throttletest.Patience, 20*time.Millisecond, what)
 		}
 		begin(pulsar.Exclusive, 8)
 		settled("Ack", c.Ack(next()), 7)

@@ -33,8 +33,8 @@ func TestCallbacksNameTheConsumer(t *testing.T) {
 			}
 		}
 		require.Eventually(t, func() bool { return s.last("OnNegativeAcksSend") != nil },
-			10*time.Second, time.Millisecond)
-		require.Eventually(t, func() bool { return s.last("BecameActive") != nil }, 10*time.Second, time.Millisecond)
+			throttletest.Patience, time.Millisecond)
+		require.Eventually(t, func() bool { return s.last("BecameActive") != nil }, throttletest.Patience, time.Millisecond)
 		c.Close()
 		for _, callback := range []string{"BeforeConsume", "OnAcknowledge", "OnNegativeAcksSend", "OnConsumerClose"} {
 			assert.Same(t, c, s.last(callback), "%s: %s", name, callback)

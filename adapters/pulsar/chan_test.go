@@ -75,7 +75,7 @@ func TestMessageChannel(t *testing.T) {
 	own := make(chan pulsar.ConsumerMessage, 100)
 	begin := time.Now()
 	w.open(pulsar.ConsumerOptions{Topic: topic, MessageChannel: own}, lim)
-	require.Eventually(t, func() bool { return len(own) >= 30 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(own) >= 30 }, throttletest.Patience, time.Millisecond)
 	assert.LessOrEqual(t, float64(len(own)), 50*(time.Since(begin).Seconds()+0.25))
 	require.NoError(t, (<-own).Consumer.Ack((<-own).Message))
 }

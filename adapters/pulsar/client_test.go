@@ -30,7 +30,7 @@ func returnsSoon(t testing.TB, what string, f func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(throttletest.Patience):
 		require.Fail(t, what+" hangs")
 	}
 }

@@ -39,8 +39,7 @@ func TestClose(t *testing.T) {
 			begin := time.Now()
 			c.Close()
 			c.Close()
-			assert.Less(t, time.Since(begin), 5*time.Second,
-				"a second for a look that is under way; what it waits for does not come")
+			assert.Less(t, time.Since(begin), throttletest.Patience, "what it waits for does not come")
 			for range 2 {
 				require.Error(t, <-ended)
 			}
@@ -72,7 +71,7 @@ func TestLimiterClosedFirst(t *testing.T) {
 			_, err := c.Receive(context.Background())
 			ended <- err
 		}()
-		require.Eventually(t, func() bool { return waiting(lim) == 1 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return waiting(lim) == 1 }, throttletest.Patience, time.Millisecond)
 		require.NoError(t, lim.Close())
 		require.ErrorIs(t, <-ended, dispatch.ErrClosed)
 		_, err := c.Receive(context.Background())

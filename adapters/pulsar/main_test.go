@@ -16,11 +16,11 @@ import (
 	pulsarlog "github.com/apache/pulsar-client-go/pulsar/log"
 	"github.com/apache/pulsar-client-go/pulsaradmin"
 	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/utils"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // TestMain fails if goroutines are left behind that run code of this package. The client leaves
@@ -68,7 +68,7 @@ func brokerClientOf(t testing.TB, broker *services.PulsarBroker) *brokerClient {
 
 func clientOptions(broker *services.PulsarBroker) pulsar.ClientOptions {
 	silent := pulsarlog.NewLoggerWithSlog(slog.New(slog.NewTextHandler(io.Discard, nil)))
-	return pulsar.ClientOptions{URL: broker.URL, Logger: silent, OperationTimeout: 5 * time.Second}
+	return pulsar.ClientOptions{URL: broker.URL, Logger: silent, OperationTimeout: 30 * time.Second}
 }
 
 // transaction begins a transaction, as soon as the broker has a coordinator.
@@ -76,13 +76,13 @@ func (w *brokerClient) transaction() (txn pulsar.Transaction) {
 	w.t.Helper()
 	options := clientOptions(w.broker)
 	options.EnableTransaction = true
-	require.EventuallyWithT(w.t, func(t *assert.CollectT) {
-		client, err := pulsar.NewClient(options)
-		require.NoError(t, err)
-		w.t.Cleanup(client.Close)
+	client, err := pulsar.NewClient(options)
+	require.NoError(w.t, err)
+	w.t.Cleanup(client.Close)
+	throttletest.Until(w.t, "a transaction begins", func() bool {
 		txn, err = client.NewTransaction(10 * time.Second)
-		require.NoError(t, err)
-	}, 30*time.Second, 100*time.Millisecond)
+		return err == nil
+	})
 	return txn
 }
 
@@ -153,7 +153,7 @@ func perSecond(n int64) policy.Policy {
 // receive reads n messages and acknowledges them.
 func receive(t testing.TB, c pulsar.Consumer, n int) (texts []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer cancel()
 	for range n {
 		m, err := c.Receive(ctx)
@@ -166,7 +166,7 @@ func receive(t testing.TB, c pulsar.Consumer, n int) (texts []string) {
 
 func receiveOne(t testing.TB, c pulsar.Consumer) pulsar.Message {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer cancel()
 	m, err := c.Receive(ctx)
 	require.NoError(t, err)

@@ -21,7 +21,7 @@ func TestReconsumeLater(t *testing.T) {
 	w.subscribe(topic, "billing")
 	w.produce(topic, 2, 1)
 	c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, RetryEnable: true}, lim)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer cancel()
 	for i := range 2 {
 		m, err := c.Receive(ctx)

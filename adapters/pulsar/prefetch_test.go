@@ -57,7 +57,7 @@ func TestPushedAhead(t *testing.T) {
 			require.Eventually(t,
 				func() bool {
 					return w.stats(topic, "billing").MsgOutCounter >= got+c.atLeast
-				}, 3*time.Second, 20*time.Millisecond,
+				}, throttletest.Patience, 20*time.Millisecond,
 				"%d handed over, and %d pushed", got, w.stats(topic, "billing").MsgOutCounter)
 			time.Sleep(100 * time.Millisecond)
 			assert.LessOrEqual(t, w.stats(topic, "billing").MsgOutCounter, got+c.ahead+1)
@@ -97,8 +97,10 @@ func TestZeroQueueTimesOut(t *testing.T) {
 		assert.Equal(t, l.Granted, l.Returned)
 	}
 	w.produce(topic, 100, 1)
+	pushed := func() int64 { return w.stats(topic, "billing").MsgOutCounter }
+	throttletest.Until(t, "the broker has pushed a message for each", func() bool { return pushed() >= timeouts })
 	time.Sleep(300 * time.Millisecond)
-	assert.EqualValues(t, timeouts, w.stats(topic, "billing").MsgOutCounter)
+	assert.EqualValues(t, timeouts, pushed(), "and no more")
 	assert.Equal(t, []string{"0"}, receive(t, c, 1))
 	assert.Panics(t, func() { c.Chan() }, "as the client's")
 	other := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared}, lim)

@@ -38,7 +38,7 @@ func TestSeek(t *testing.T) {
 				received <- string(m.Payload())
 			}
 		}()
-		require.Eventually(t, func() bool { return waiting(lim) == 1 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return waiting(lim) == 1 }, throttletest.Patience, time.Millisecond)
 		require.NoError(t, c.Seek(first.ID()))
 		lim.Set(fast(0))
 		assert.Equal(t, "0", <-received)

@@ -10,6 +10,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A silent consumer never has a message. Like the client's zero-queue consumer it holds a lock in
@@ -64,7 +66,7 @@ func returns(t *testing.T, what string, loops *sync.WaitGroup) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(throttletest.Patience):
 		require.Fail(t, what+" hangs")
 	}
 }

@@ -220,7 +220,7 @@ func BenchmarkPulsarSubscriptions(b *testing.B) {
 				}
 			}
 			return true
-		}, 30*time.Second, time.Millisecond)
+		}, throttletest.Patience, time.Millisecond)
 		time.Sleep(time.Second)
 		from := time.Now()
 		time.Sleep(10 * time.Second)

@@ -1,0 +1,44 @@
+package pulsarthrottle_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/tests/accuracy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+	"github.com/dispatchthrottle/throttle/tests/window"
+)
+
+// percent returns the events in percent of what a rate gives in the time until the last one.
+func percent(rate float64, events []window.Event) float64 {
+	return 100 * float64(len(events)) / (rate * events[len(events)-1].At.Seconds())
+}
+
+// TestAccuracyOneLimit: three consumers of two subscriptions, from the first message on.
+func TestAccuracyOneLimit(t *testing.T) {
+	accuracy.Measure(t, func(m *accuracy.M) {
+		const rate = 200
+		all := drain(t, 2*rate, newBrokerClient(t).three(throttletest.Open(t, perSecond(rate)))...)
+		m.Within("used, %", percent(rate, all), 90, 112)
+		m.AtMost("any second, %", 100*float64(window.Max(time.Second, all))/rate, 125)
+	})
+}
+
+func TestAccuracyScopes(t *testing.T) {
+	t.Parallel()
+	for name, c := range scopeCases() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			accuracy.Measure(t, func(m *accuracy.M) {
+				topics := c.drain(t, 80)
+				if !c.each {
+					m.Within("used of one limit, %", percent(40, merge(topics[0], topics[1])), 80, 125)
+					return
+				}
+				for _, events := range topics {
+					m.Within("used of its own limit, %", percent(40, events), 80, 125)
+				}
+			})
+		})
+	}
+}
