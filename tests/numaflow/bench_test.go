@@ -11,6 +11,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/numaflow/dataplane"
 	"github.com/dispatchthrottle/throttle/tests/pairs"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // measured runs a benchmark without a time per operation.
@@ -33,7 +34,7 @@ func first(b *testing.B, vertices ...*dataplane.Vertex) (at time.Time) {
 			}
 		}
 		return !at.IsZero()
-	}, 20*time.Second, time.Millisecond)
+	}, throttletest.Patience, time.Millisecond)
 	return at
 }
 
@@ -157,7 +158,7 @@ func BenchmarkNumaflowScaleDown(b *testing.B) {
 				stop, stopOther := stays.Source(batch), goes.Source(batch)
 				require.Eventually(b, func() bool {
 					return len(stays.Arrivals()) > 0 && len(goes.Arrivals()) > 0
-				}, 40*time.Second, 10*time.Millisecond)
+				}, throttletest.Patience, 10*time.Millisecond)
 				from := time.Now()
 				time.Sleep(2 * time.Second)
 				if name == "kill" {
@@ -236,7 +237,7 @@ func BenchmarkNumaflowSink(b *testing.B) {
 		v := newScene(b, "messageRate: 50/s", "").start("sink", 0)
 		stop := v.Sink(dataplane.Batch{Size: 100})
 		from := first(b, v)
-		require.Eventually(b, func() bool { return len(v.Arrivals()) >= 1100 }, 30*time.Second, time.Millisecond)
+		require.Eventually(b, func() bool { return len(v.Arrivals()) >= 1100 }, throttletest.Patience, time.Millisecond)
 		last := v.Arrivals()[1099]
 		stop()
 		b.ReportMetric(1000/last.Sub(from).Seconds(), "messages/s")

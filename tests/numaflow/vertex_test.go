@@ -3,6 +3,7 @@
 package numaflow_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -16,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
-	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
-	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/numaflow/dataplane"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // binaries is the directory of the vertex's binary.
@@ -80,64 +81,66 @@ func between(from, to time.Time, vertices ...*dataplane.Vertex) (n int) {
 	return n
 }
 
-// check requires that the messages of the next seconds do not exceed a rate and, loosely, reach it.
-func check(
-	t *testing.T, loose assert.TestingT, rate float64, seconds int, vertices ...*dataplane.Vertex,
-) {
+// arrived waits until n messages more have arrived at each of the vertices.
+func arrived(t *testing.T, n int, vertices ...*dataplane.Vertex) {
 	t.Helper()
-	from, d := time.Now(), time.Duration(seconds)*time.Second
-	time.Sleep(d)
-	n := between(from, from.Add(d), vertices...)
-	assert.LessOrEqual(t, float64(n), rate*(d.Seconds()+0.25)+1)
-	assert.GreaterOrEqual(loose, float64(n), 0.9*rate*d.Seconds())
+	for _, v := range vertices {
+		before := len(v.Arrivals())
+		require.Eventually(t, func() bool { return len(v.Arrivals()) >= before+n }, throttletest.Patience, 5*time.Millisecond,
+			"%d messages more than %d", n, before)
+	}
 }
 
-// atMost requires that no second since from exceeds a rate. The bound includes 250 ms more, for
-// permits that are used late, and one batch for each of at most three replicas at a time: a batch
-// that does not fill, as when the pool changes, leaves a gap in which a replica acquires the next
-// one.
-func atMost(t *testing.T, rate int, from time.Time, vertices ...*dataplane.Vertex) {
+// neverOver checks that no more messages have arrived since from than a rate allows. The bound
+// includes 250 ms, the longest time between two Reads, and one batch for each of at most three
+// replicas at a time: a batch that does not fill, as when the pool changes, leaves a gap in which a
+// replica acquires the next one.
+func neverOver(t *testing.T, rate float64, from time.Time, gap time.Duration, batch int, vertices ...*dataplane.Vertex) {
 	t.Helper()
-	limit := rate*5/4 + 1 + usual.Size*min(3, len(vertices))
-	assert.LessOrEqual(t, dataplane.Window(time.Second, from, vertices...), limit)
+	var all []window.Event
+	for _, v := range vertices {
+		for _, at := range v.Arrivals() {
+			all = append(all, window.Event{At: at.Sub(from), N: 1})
+		}
+	}
+	slices.SortFunc(all, func(a, b window.Event) int { return cmp.Compare(a.At, b.At) })
+	extra := float64(1 + batch*min(3, len(vertices)))
+	assert.NoError(t, window.WithinRate(rate, gap+250*time.Millisecond, extra, all))
 }
 
-// hold repeats check until its loose assertions hold.
-func hold(t *testing.T, rate float64, seconds int, vertices ...*dataplane.Vertex) {
-	t.Helper()
-	loosely.Hold(t, func(loose assert.TestingT) { check(t, loose, rate, seconds, vertices...) })
+// A sourceCase is a limit of a source and its batches.
+type sourceCase struct {
+	rate  int
+	batch dataplane.Batch
+	gap   time.Duration // until a chunk that does not fill is acknowledged
 }
 
-// TestSource: a source reaches limits below and above the batch size.
+// sourceCases have limits below and above the batch size.
+var sourceCases = []sourceCase{
+	{100, dataplane.Batch{Size: 500}, time.Second},
+	{100, dataplane.Batch{Size: 500, ReadAhead: true}, 0},
+	{1000, dataplane.Batch{Size: 100}, 0},
+}
+
+func (c sourceCase) String() string { return fmt.Sprint(c.rate, c.batch.Size, c.batch.ReadAhead) }
+
+// TestSource: a source delivers all messages in order, each once, and never more than its limit
+// allows.
 func TestSource(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		rate  int
-		batch dataplane.Batch
-		gap   float64 // seconds until a chunk that does not fill is acknowledged
-	}{
-		{100, dataplane.Batch{Size: 500}, 1},
-		{100, dataplane.Batch{Size: 500, ReadAhead: true}, 0},
-		{1000, dataplane.Batch{Size: 100}, 0},
-	} {
-		t.Run(fmt.Sprint(c.rate, c.batch.Size, c.batch.ReadAhead), func(t *testing.T) {
+	for _, c := range sourceCases {
+		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, fmt.Sprintf("messageRate: %d/s", c.rate), "")
-			v := s.start("source", 0)
+			v := newScene(t, fmt.Sprintf("messageRate: %d/s", c.rate), "").start("source", 0)
 			from := time.Now()
 			stop := v.Source(c.batch)
-			time.Sleep(time.Second)
-			loosely.Hold(t, func(loose assert.TestingT) {
-				n := len(v.Arrivals())
-				time.Sleep(8 * time.Second)
-				assert.GreaterOrEqual(loose, float64(len(v.Arrivals())-n), 0.9*float64(c.rate)*(8-c.gap))
-			})
+			arrived(t, 3*c.rate, v)
 			stop()
-			assert.LessOrEqual(t, float64(dataplane.Window(time.Second, from, v)), float64(c.rate)*(1.25+c.gap)+1)
+			neverOver(t, float64(c.rate), from, c.gap, 0, v)
 			for i, value := range v.Values() {
 				require.Equal(t, fmt.Sprint(i+1), value, "in order, each once")
 			}
-			assert.Less(t, v.Stop(), 5*time.Second)
+			v.Stop()
 		})
 	}
 }
@@ -157,17 +160,13 @@ func TestSourceCalls(t *testing.T) {
 func TestSources(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "messageRate: 1000/s", "")
-	var all []*dataplane.Vertex
-	for i := range 3 {
-		all = append(all, s.start("source", i))
-	}
+	all := []*dataplane.Vertex{s.start("source", 0), s.start("source", 1), s.start("source", 2)}
 	from := time.Now()
 	for _, v := range all {
-		defer v.Source(dataplane.Batch{Size: 100, Timeout: time.Second})()
+		defer v.Source(usual)()
 	}
-	time.Sleep(time.Second)
-	hold(t, 1000, 4, all...)
-	atMost(t, 1000, from, all...)
+	arrived(t, 500, all...)
+	neverOver(t, 1000, from, 0, usual.Size, all...)
 }
 
 // TestNoPermitStore: replicas whose number is in the policy need no permit store.
@@ -177,45 +176,46 @@ func TestNoPermitStore(t *testing.T) {
 	all := []*dataplane.Vertex{s.start("source", 0), s.start("source", 1)}
 	from := time.Now()
 	for _, v := range all {
-		defer v.Source(dataplane.Batch{Size: 100, Timeout: time.Second})()
+		defer v.Source(usual)()
 	}
-	time.Sleep(time.Second)
-	hold(t, 1000, 4, all...)
-	atMost(t, 1000, from, all...)
+	arrived(t, 500, all...)
+	neverOver(t, 1000, from, 0, usual.Size, all...)
 }
 
-// TestScaleDown: of two replicas that split a limit, one stops or is killed. The other one has the
-// whole limit a second after a stop, or a second after the pool TTL after a kill.
+// TestScaleDown: of two replicas that split a limit, one stops or is killed. The other one then has
+// more than its half.
 func TestScaleDown(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		ttl    string
-		within time.Duration // until the other has the whole limit
-	}{"stop": {"4s", time.Second}, "kill": {"2s", 3 * time.Second}} { // a stopping replica says so
+	for _, name := range []string{"stop", "kill"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			loosely.Hold(t, func(loose assert.TestingT) { // the whole test: it measures how soon
-				s := newScene(t, "messageRate: 500/s, sharing: {mode: split, poolTTL: "+c.ttl+"}", "")
-				stays, goes := s.start("source", 0), s.start("source", 1)
-				from := time.Now()
-				defer stays.Source(dataplane.Batch{Size: 100, Timeout: time.Second})()
-				stop := goes.Source(dataplane.Batch{Size: 100, Timeout: time.Second})
-				time.Sleep(7 * time.Second)
-				half := between(from.Add(6*time.Second), from.Add(7*time.Second), stays)
-				assert.InDelta(loose, 250, half, 75, "half of the limit")
-				if name == "kill" {
-					goes.Kill()
-				}
-				stop()
-				if name == "stop" {
-					assert.Less(t, goes.Stop(), 5*time.Second)
-				}
-				time.Sleep(c.within)
-				check(t, loose, 500, 2, stays)
-				atMost(t, 500, from, stays, goes)
-			})
+			const rate = 500
+			s := newScene(t, "messageRate: 500/s, sharing: {mode: split, poolTTL: 2s}", "")
+			stays, goes := s.start("source", 0), s.start("source", 1)
+			from := time.Now()
+			defer stays.Source(usual)()
+			stop := goes.Source(usual)
+			arrived(t, rate, stays, goes)
+			if name == "kill" {
+				goes.Kill()
+			}
+			stop()
+			if name == "stop" {
+				goes.Stop()
+			}
+			usesMore(t, rate/2, stays)
+			neverOver(t, rate, from, 0, usual.Size, stays, goes)
 		})
 	}
+}
+
+// usesMore waits until a vertex has delivered clearly more than a rate within two seconds.
+func usesMore(t *testing.T, rate int, v *dataplane.Vertex) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		now := time.Now()
+		return between(now.Add(-2*time.Second), now, v) > 2*rate*125/100+usual.Size
+	}, throttletest.Patience, 5*time.Millisecond, "it uses no more than %d/s", rate)
 }
 
 // TestFewerThanReplicas: five replicas take turns at a limit of two messages a second, and a stop
@@ -228,47 +228,55 @@ func TestFewerThanReplicas(t *testing.T) {
 	for i := range 5 {
 		all = append(all, s.start("source", i))
 	}
+	from := time.Now()
 	for _, v := range all {
 		stops = append(stops, v.Source(dataplane.Batch{Size: 500, Timeout: time.Second}))
 	}
-	time.Sleep(time.Second)
-	loosely.Hold(t, func(loose assert.TestingT) {
-		from := time.Now()
-		check(t, loose, 2, 8, all...)
-		for _, v := range all {
-			assert.GreaterOrEqual(loose, between(from, time.Now(), v), 2)
-		}
-	})
+	arrived(t, 2, all...)
 	for i, v := range all {
 		stops[i]()
-		assert.Less(t, v.Stop(), 5*time.Second)
+		v.Stop()
 	}
+	neverOver(t, 2, from, time.Second, 0, all...)
+}
+
+// A mapCase is a map that drops one of drop data.
+type mapCase struct {
+	kind        string
+	batch, drop int
+}
+
+var mapCases = []mapCase{
+	{"map", 500, 0}, {"map", 500, 2}, {"mapstream", 500, 2},
+	{"batchmap", 50, 2}, // it answers whole batches
+}
+
+func (c mapCase) String() string { return fmt.Sprint(c.kind, c.drop) }
+
+// start runs the map until stop is called.
+func (c mapCase) start(t testing.TB) (v *dataplane.Vertex, stop func()) {
+	v = newScene(t, "messageRate: 100/s", "").start(c.kind, 0)
+	return v, v.Map(dataplane.Batch{Size: c.batch}, func(i int) []string {
+		if c.drop > 0 && i%c.drop == 0 {
+			return []string{"drop"}
+		}
+		return nil
+	})
 }
 
 // TestMap: maps handle data at the limit. Dropped data do not count.
 func TestMap(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		kind        string
-		batch, drop int
-	}{
-		{"map", 500, 0}, {"map", 500, 2}, {"mapstream", 500, 2},
-		{"batchmap", 50, 2}, // it answers whole batches
-	} {
-		t.Run(fmt.Sprint(c.kind, c.drop), func(t *testing.T) {
+	for _, c := range mapCases {
+		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
-			v := newScene(t, "messageRate: 100/s", "").start(c.kind, 0)
-			stop := v.Map(dataplane.Batch{Size: c.batch}, func(i int) []string {
-				if c.drop > 0 && i%c.drop == 0 {
-					return []string{"drop"}
-				}
-				return nil
-			})
-			time.Sleep(time.Second)
-			hold(t, 100, 4, v)
+			from := time.Now()
+			v, stop := c.start(t)
+			arrived(t, 200, v)
 			stop()
+			neverOver(t, 100, from, 0, 0, v)
 			assert.Zero(t, v.Refused())
-			assert.Less(t, v.Stop(), 5*time.Second)
+			v.Stop()
 		})
 	}
 }
@@ -277,67 +285,55 @@ func TestMap(t *testing.T) {
 func TestSink(t *testing.T) {
 	t.Parallel()
 	v := newScene(t, "messageRate: 50/s", "").start("sink", 0)
-	loosely.Hold(t, func(loose assert.TestingT) {
-		from, before := time.Now(), len(v.Arrivals())
-		stop := v.Sink(dataplane.Batch{Size: 25})
-		time.Sleep(5 * time.Second)
-		stop()
-		n := len(v.Arrivals()) - before // whole batches
-		took := time.Since(from).Seconds()
-		assert.LessOrEqual(t, float64(n), 50*(took+0.25)+1)
-		assert.GreaterOrEqual(loose, float64(n), 0.9*50*took-25)
-	})
-	assert.Less(t, v.Stop(), 5*time.Second)
+	from := time.Now()
+	stop := v.Sink(dataplane.Batch{Size: 25})
+	arrived(t, 100, v)
+	stop()
+	neverOver(t, 50, from, 0, 0, v)
+	v.Stop()
 }
 
-// TestGaps: the data plane reads again only when a batch is acknowledged. The permits of the time
-// between two Reads are not lost.
+// A gapsCase is a data plane that reads again only when a batch is acknowledged.
+type gapsCase struct {
+	rate, replicas int
+	gap            time.Duration // the longest between two Reads
+	batch          dataplane.Batch
+}
+
+var gapsCases = map[string]gapsCase{
+	"batches that do not fill": {100, 1, time.Second, dataplane.Batch{Size: 500}},
+	"two replicas":             {500, 2, time.Second, dataplane.Batch{Size: 500}},
+	"a slow sink": {100, 1, 200 * time.Millisecond,
+		dataplane.Batch{Size: 50, SinkTime: 200 * time.Millisecond}},
+	"a fast limit": {1000, 1, 50 * time.Millisecond,
+		dataplane.Batch{Size: 100, SinkTime: 50 * time.Millisecond}},
+	"a very slow sink": {100, 1, 4 * time.Second,
+		dataplane.Batch{Size: 500, SinkTime: 3 * time.Second}},
+}
+
+// start starts the replicas, and their data planes, until the test ends.
+func (c gapsCase) start(t *testing.T) (all []*dataplane.Vertex) {
+	s := newScene(t, fmt.Sprintf("messageRate: %d/s", c.rate), "")
+	for i := range c.replicas {
+		all = append(all, s.start("source", i))
+	}
+	for _, v := range all {
+		t.Cleanup(v.Source(c.batch))
+	}
+	return all
+}
+
+// TestGaps: sources whose data planes read now and then deliver no more than their limit allows in
+// the time that has passed, and in one gap.
 func TestGaps(t *testing.T) {
 	t.Parallel()
-	type gaps struct {
-		rate, replicas int
-		gap            time.Duration // the longest between two Reads
-		batch          dataplane.Batch
-	}
-	cases := map[string]gaps{
-		"batches that do not fill": {100, 1, time.Second, dataplane.Batch{Size: 500}},
-		"two replicas":             {500, 2, time.Second, dataplane.Batch{Size: 500}},
-		"a slow sink": {100, 1, 200 * time.Millisecond,
-			dataplane.Batch{Size: 50, SinkTime: 200 * time.Millisecond}},
-		"a fast limit": {1000, 1, 50 * time.Millisecond,
-			dataplane.Batch{Size: 100, SinkTime: 50 * time.Millisecond}},
-	}
-	if permitstest.Long() { // takes a minute or two
-		cases = map[string]gaps{"a very slow sink": {
-			100, 1, 4 * time.Second, dataplane.Batch{Size: 500, SinkTime: 3 * time.Second},
-		}}
-	}
-	for name, c := range cases {
+	for name, c := range gapsCases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, fmt.Sprintf("messageRate: %d/s", c.rate), "")
-			var all []*dataplane.Vertex
-			for i := range c.replicas {
-				all = append(all, s.start("source", i))
-			}
 			from := time.Now()
-			for _, v := range all {
-				defer v.Source(c.batch)()
-			}
-			cycle := 2 * (c.gap + time.Second)
-			time.Sleep(cycle)
-			loosely.Hold(t, func(loose assert.TestingT) {
-				from := time.Now()
-				time.Sleep(4 * cycle)
-				speed := dataplane.Speed(c.gap/2, from, all...)
-				t.Logf("%.1f/s", speed)
-				assert.GreaterOrEqual(loose, speed, 0.97*float64(c.rate))
-			})
-			for _, d := range []time.Duration{100 * time.Millisecond, time.Second, 5 * time.Second} {
-				highest := dataplane.Window(d, from, all...)
-				limit := float64(c.rate)*(d+c.gap+250*time.Millisecond).Seconds() + 1
-				assert.LessOrEqual(t, float64(highest), limit, "in %v", d)
-			}
+			all := c.start(t)
+			arrived(t, 2*c.rate, all...)
+			neverOver(t, float64(c.rate), from, c.gap, 0, all...)
 		})
 	}
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A Vertex is a process with the user's code and a connection to it.
@@ -42,6 +44,7 @@ type Vertex struct {
 	delivered int             // messages delivered by the built-in source of a map or sink
 	faults    []string        // violations of the protocol
 	mayEnd    bool            // it may end in the middle of a batch
+	lateRead  time.Duration   // the longest that a Read took beyond its time-out
 }
 
 // A Kind is the kind of a vertex: its socket and its server-info file.
@@ -82,7 +85,7 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 		defer v.mu.Unlock()
 		require.Empty(t, v.faults, "violations of the protocol")
 	})
-	require.Eventually(t, func() bool {
+	throttletest.Until(t, "the vertex listens", func() bool {
 		select {
 		case <-v.ended:
 			require.NoError(t, v.err, "the vertex has ended")
@@ -95,7 +98,7 @@ func Start(t testing.TB, kind Kind, env []string, binary string, args ...string)
 		// The socket appears after the info file, and accepts connections a moment later.
 		conn, err := net.Dial("unix", filepath.Join(directory, kind.socket))
 		return err == nil && conn.Close() == nil
-	}, 20*time.Second, 10*time.Millisecond)
+	})
 	plain := grpc.WithTransportCredentials(insecure.NewCredentials())
 	v.conn, err = grpc.NewClient("unix:"+filepath.Join(directory, kind.socket), plain)
 	require.NoError(t, err)
@@ -132,9 +135,20 @@ func (v *Vertex) Stop() time.Duration {
 	v.t.Helper()
 	start := time.Now()
 	require.NoError(v.t, v.cmd.Process.Signal(syscall.SIGTERM))
-	<-v.ended
+	select {
+	case <-v.ended:
+	case <-time.After(late):
+		require.Fail(v.t, "the vertex does not end")
+	}
 	require.NoError(v.t, v.err)
 	return time.Since(start)
+}
+
+// LateRead returns the longest that a Read took beyond its time-out.
+func (v *Vertex) LateRead() time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.lateRead
 }
 
 func (v *Vertex) arrived(n int) {

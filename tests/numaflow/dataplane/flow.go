@@ -33,9 +33,8 @@ type Retry struct {
 	Drop     bool // onFailure: drop, after Steps
 }
 
-// late is the tolerated delay of an answer on a busy machine. A vertex that waits for the permits
-// of a whole batch takes longer.
-const late = 2500 * time.Millisecond
+// late is the delay of an answer that is a fault, however busy the machine is.
+const late = 30 * time.Second
 
 // A message is on its way from source to sink.
 type message struct {

@@ -127,9 +127,7 @@ func (v *Vertex) read(
 			break
 		}
 		if r.GetStatus().GetEot() {
-			if took := time.Since(start); took > b.Timeout+late {
-				v.fault("a Read of %v took %v", b.Timeout, took)
-			}
+			v.readTook(time.Since(start), b.Timeout)
 			return offsets, true
 		}
 		offsets = append(offsets, r.GetResult().GetOffset())
@@ -140,6 +138,16 @@ func (v *Vertex) read(
 	}
 	v.failed(ctx, "Read", err)
 	return nil, false
+}
+
+// readTook checks how long a Read took.
+func (v *Vertex) readTook(took, timeout time.Duration) {
+	if took > timeout+late {
+		v.fault("a Read of %v took %v", timeout, took)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.lateRead = max(v.lateRead, took-timeout)
 }
 
 func (v *Vertex) received(m *sourcepb.ReadResponse_Result) {
