@@ -19,6 +19,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A fleet is a replica with a cache file, and what an operator does to its stores.
@@ -69,7 +70,7 @@ func (f *fleet) rate() float64 {
 func (f *fleet) becomes(rate float64) {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool { return f.rate() == rate && f.lim.Ready() == nil },
-		20*time.Second, 5*time.Millisecond)
+		throttletest.Patience, 5*time.Millisecond)
 }
 
 // refuses waits until the replica is not ready for this reason, and checks that its limit stays.
@@ -77,7 +78,7 @@ func (f *fleet) refuses(reason string, rate float64) {
 	f.t.Helper()
 	require.EventuallyWithT(f.t, func(c *assert.CollectT) {
 		assert.ErrorContains(c, f.lim.Ready(), reason)
-	}, 20*time.Second, 5*time.Millisecond)
+	}, throttletest.Patience, 5*time.Millisecond)
 	time.Sleep(200 * time.Millisecond)
 	assert.InDelta(f.t, rate, f.rate(), 0, "the last policies stay in force")
 	assert.Contains(f.t, f.log.String(), reason)

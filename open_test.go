@@ -18,8 +18,9 @@ import (
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/loosely"
+	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // blackHole returns an address that accepts connections and never answers.
@@ -82,9 +83,7 @@ func TestOpenWithoutPolicyStore(t *testing.T) {
 				_, err := throttle.Open(t.Context(), "etcd://"+user+c.at, "memory:",
 					throttle.WithOpenTimeout(2500*time.Millisecond),
 					throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-				took := time.Since(start)
-				assert.GreaterOrEqual(t, took, 2500*time.Millisecond)
-				assert.Less(t, took, 20*time.Second)
+				assert.GreaterOrEqual(t, time.Since(start), 2500*time.Millisecond)
 				for _, want := range []string{c.at, c.want, "no policies after 2.5s", "start the policy store"} {
 					assert.ErrorContains(t, err, want)
 				}
@@ -134,9 +133,7 @@ func TestOpenFromCacheFile(t *testing.T) {
 	require.NoError(t, lim.Close())
 	node.Stop()
 
-	start := time.Now()
 	lim = open()
-	assert.Less(t, time.Since(start), 5*time.Second, "a cache file shortens the wait")
 	assert.InDelta(t, 7, rate(lim), 0)
 	assert.Contains(t, log.String(), "cache file")
 	assert.Contains(t, log.String(), node.Endpoint+": ")
@@ -145,18 +142,17 @@ func TestOpenFromCacheFile(t *testing.T) {
 	set(9)
 	require.Eventually(t, func() bool {
 		return rate(lim) == 9 && lim.Stats().PolicyError == ""
-	}, 30*time.Second, 10*time.Millisecond)
+	}, throttletest.Patience, 10*time.Millisecond)
 	require.NoError(t, lim.Close())
 }
 
 // TestOpenMissingFile: a program needs its policy file, unless the URL allows it to be missing.
 func TestOpenMissingFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "typo.yaml")
-	start := time.Now()
-	_, err := throttle.Open(t.Context(), "file:"+name, "memory:")
+	// at once:
+	_, err := throttle.Open(t.Context(), "file:"+name, "memory:", throttle.WithOpenTimeout(time.Hour))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.ErrorContains(t, err, name)
-	assert.Less(t, time.Since(start), 5*time.Second, "at once")
 	for _, url := range []string{"file:", "file:" + name + "?creat=true"} {
 		_, err := throttle.Open(t.Context(), url, "memory:")
 		require.ErrorContains(t, err, "throttle: policy store URL: ")
@@ -175,7 +171,7 @@ func TestOpenMissingFile(t *testing.T) {
 	_, err = lim.Subscription("kafka://public/default/orders", "billing")
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(name))
-	require.Eventually(t, func() bool { return lim.Stats().PolicyError != "" }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return lim.Stats().PolicyError != "" }, throttletest.Patience, 10*time.Millisecond)
 	assert.InDelta(t, 7, lim.Stats().Subscriptions[0].Limits[0].Rate, 0, "the last policies stay in force")
 	require.NoError(t, lim.Close())
 }
@@ -188,18 +184,17 @@ func TestTLSMismatch(t *testing.T) {
 		"etcd://" + plain + "?tls=true": plain + ": no TLS handshake: the server seems to have no TLS",
 		"etcd://" + secure:              secure + ": the server requires TLS: add ?tls=true",
 	} {
-		loosely.Hold(t, func(loose assert.TestingT) { // a server on a busy machine may answer too late
+		require.Eventually(t, func() bool { // a server on a busy machine may answer too late
 			_, err := throttle.Open(t.Context(), url, "memory:", throttle.WithOpenTimeout(1500*time.Millisecond))
-			require.Error(t, err)
-			assert.ErrorContains(loose, err, want)
-		})
+			return err != nil && strings.Contains(err.Error(), want)
+		}, throttletest.Patience, time.Millisecond)
 		permits, err := throttle.OpenPermits(url)
 		require.NoError(t, err)
 		if strings.HasSuffix(url, "true") {
 			assert.Eventually(t, func() bool {
 				_, err := permits.Published(t.Context(), "c")
 				return err != nil && strings.Contains(err.Error(), want)
-			}, 10*time.Second, 10*time.Millisecond)
+			}, throttletest.Patience, 10*time.Millisecond)
 		}
 		require.NoError(t, permits.Close())
 	}
@@ -214,35 +209,50 @@ func TestTLSMismatch(t *testing.T) {
 		assert.Eventually(t, func() bool {
 			_, err = permits.Published(t.Context(), "c")
 			return err != nil && strings.Contains(err.Error(), want)
-		}, 10*time.Second, 10*time.Millisecond, "%s: %v", url, err)
+		}, throttletest.Patience, 10*time.Millisecond, "%s: %v", url, err)
 		require.NoError(t, permits.Close())
 	}
 }
 
-// TestStartsFromItsCache: a replica whose stores are both away is ready 50 ms after the second that
-// it waits for the policies, and limits.
-func TestStartsFromItsCache(t *testing.T) {
+// startFromCache opens a Limiter whose stores are both away and which has a cache file, and returns
+// how long that took.
+func startFromCache(t *testing.T, away func(*testing.T) string) time.Duration {
+	t.Helper()
 	cache := filepath.Join(t.TempDir(), "policies.json")
 	text, err := policy.MarshalSnapshot(policy.Snapshot{
 		Set: policy.Single(policy.Policy{MessageRate: policy.PerSecond(7)}), Identity: "a", Revision: 1,
 	})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(cache, text, 0o600))
-	for name, away := range map[string]func(*testing.T) string{"silent": blackHole, "refusing": refusing} {
+	etcd, redis := "etcd://"+away(t)+"/throttle", "redis://"+away(t)
+	start := time.Now()
+	lim, err := throttle.Open(t.Context(), etcd, redis, throttle.WithCacheFile(cache))
+	took := time.Since(start)
+	require.NoError(t, err)
+	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
+	require.NoError(t, err)
+	require.InDelta(t, 7, lim.Stats().Subscriptions[0].Limits[0].Rate, 0)
+	assert.NoError(t, sub.Close())
+	assert.NoError(t, lim.Close())
+	return took
+}
+
+// places are where a store may be that is away.
+var places = map[string]func(*testing.T) string{"silent": blackHole, "refusing": refusing}
+
+// TestStartsFromItsCache: a replica whose stores are both away limits.
+func TestStartsFromItsCache(t *testing.T) {
+	for name, away := range places {
+		t.Run(name, func(t *testing.T) { startFromCache(t, away) })
+	}
+}
+
+// TestAccuracyStart: a replica waits a second for the policies.
+func TestAccuracyStart(t *testing.T) {
+	for name, away := range places {
 		t.Run(name, func(t *testing.T) {
-			etcd, redis := "etcd://"+away(t)+"/throttle", "redis://"+away(t)
-			loosely.Hold(t, func(loose assert.TestingT) {
-				start := time.Now()
-				lim, err := throttle.Open(t.Context(), etcd, redis, throttle.WithCacheFile(cache))
-				took := time.Since(start)
-				require.NoError(t, err)
-				sub, err := lim.Subscription("kafka://public/default/orders", "billing")
-				require.NoError(t, err)
-				require.InDelta(t, 7, lim.Stats().Subscriptions[0].Limits[0].Rate, 0)
-				assert.NoError(t, sub.Close())
-				assert.NoError(t, lim.Close())
-				t.Log(took)
-				assert.Less(loose, took, time.Second+50*time.Millisecond)
+			accuracy.Measure(t, func(m *accuracy.M) {
+				m.AtMost("ready without its stores, s", startFromCache(t, away).Seconds(), 1.05)
 			})
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -22,28 +23,30 @@ import (
 // limit follows onOutage.
 func TestNoPermitStore(t *testing.T) {
 	for sharing, want := range map[policy.SharingMode]int{policy.Split: 100, policy.Fair: 0} {
-		permits, err := throttle.OpenPermits("none:")
-		require.NoError(t, err)
-		p := policy.Policy{
-			MessageRate: policy.PerSecond(200), Sharing: policy.Sharing{Mode: sharing, Replicas: new(int64(2))},
-			OnOutage: policy.OutageStop,
-		}
-		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits})
-		require.NoError(t, err)
-		sub, err := lim.Subscription("kafka://public/default/orders", "billing")
-		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		got := 0
-		for {
-			if _, err := sub.Acquire(ctx, 1); err != nil {
-				break
+		synctest.Test(t, func(t *testing.T) {
+			permits, err := throttle.OpenPermits("none:")
+			require.NoError(t, err)
+			p := policy.Policy{
+				MessageRate: policy.PerSecond(200), Sharing: policy.Sharing{Mode: sharing, Replicas: new(int64(2))},
+				OnOutage: policy.OutageStop,
 			}
-			got++
-		}
-		cancel()
-		assert.LessOrEqual(t, got, want+2)
-		assert.GreaterOrEqual(t, got, want*8/10)
-		assert.NoError(t, lim.Close())
+			lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(p), Permits: permits})
+			require.NoError(t, err)
+			sub, err := lim.Subscription("kafka://public/default/orders", "billing")
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			got := 0
+			for {
+				if _, err := sub.Acquire(ctx, 1); err != nil {
+					break
+				}
+				got++
+			}
+			cancel()
+			assert.LessOrEqual(t, got, want+2)
+			assert.GreaterOrEqual(t, got, want*8/10)
+			assert.NoError(t, lim.Close())
+		})
 	}
 }
 

@@ -283,7 +283,7 @@ func TestUnreadStream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o, _ := throttletest.Outcome(t, func(sub *dispatch.Subscription) {
 				client, end := dial(t, sub, &server{slow: true})
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				defer cancel()
 				stream, err := client.StreamingOutputCall(ctx, &service.StreamingOutputCallRequest{})
 				require.NoError(t, err)

@@ -104,7 +104,7 @@ func start(t *testing.T, url string) *fleet {
 			f.callers.Go(func() { f.try(ctx, sub, f.records[i], replica) })
 		}
 	}
-	for i, took := range f.recover(30 * time.Second) {
+	for i, took := range f.recover(throttletest.Patience) {
 		require.NotEqual(t, never, took, "%s: the limit is not in use", modes[i].sharing)
 	}
 	return f

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dispatchthrottle/throttle/tests/loosely"
 	"github.com/dispatchthrottle/throttle/tests/tables"
 )
 
@@ -29,6 +28,15 @@ type row struct {
 	slowest time.Duration
 	failed  int64 // requests
 }
+
+// tries is how often a fault is measured whose loose bounds do not hold: a busy machine releases
+// permits late.
+const tries = 3
+
+// failures are those of assertions on loose bounds.
+type failures []string
+
+func (f *failures) Errorf(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
 
 const settled = 2 * time.Second // that a fleet runs before a fault
 
@@ -137,14 +145,21 @@ func TestMatrix(t *testing.T) {
 	for i, c := range faults {
 		t.Run(c.store+" "+c.name, func(t *testing.T) {
 			t.Parallel()
-			loosely.Hold(t, func(loose assert.TestingT) {
+			for try := 1; ; try++ {
 				r := c.run(t)
 				t.Logf("%v %d requests failed", r, r.failed)
-				r.check(t, loose)
 				written.Lock()
-				defer written.Unlock()
 				rows[i] = rows[i].worse(r)
-			})
+				written.Unlock()
+				var loose failures
+				if r.check(t, &loose); len(loose) == 0 || t.Failed() {
+					return
+				}
+				if try == tries {
+					t.Error(strings.Join(loose, "\n"))
+					return
+				}
+			}
 		})
 	}
 }

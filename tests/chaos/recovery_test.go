@@ -128,7 +128,7 @@ func TestRecovery(t *testing.T) {
 // TestNoRecovery: while the store stays away, no limit recovers, although some are in use.
 func TestNoRecovery(t *testing.T) {
 	server := services.RedisServer(t)
-	f := start(t, server.URL)
+	f := start(t, server.URL+"?timeout=10s")
 	defer f.end()
 	server.Kill()
 	for i, took := range f.recover(2 * time.Second) {

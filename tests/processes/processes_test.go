@@ -3,11 +3,12 @@ package processes
 
 import (
 	"bufio"
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -25,6 +26,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/fleet"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
@@ -52,6 +54,8 @@ type job struct {
 	Reserved     map[string]int64   // messages a second, by subscription
 	Start, End   time.Time
 	Delay        time.Duration // from Start to joining
+	Tell         bool          // prints the number of its permits with each grant
+	Leave        int           // ends after that many permits; 0: at End, or with its input
 	Kill         bool          // ends by SIGKILL after printing its events
 }
 
@@ -114,6 +118,7 @@ func (j job) policies() (dispatch.PolicySource, error) {
 func (j job) run() error {
 	ctx, cancel := context.WithDeadline(context.Background(), j.End)
 	defer cancel()
+	go fleet.UntilInputEnds(cancel)
 	permits, err := throttle.OpenPermits(j.Permits)
 	if err != nil {
 		return err
@@ -161,7 +166,10 @@ func (j job) run() error {
 			late = append(late, time.Since(at))
 		}
 	})
+	out := bufio.NewWriter(os.Stdout) // keeps its first error for Flush
+	line := func(a ...any) { _, _ = fmt.Fprintln(out, a...) }
 	var events []event
+	got := 0
 	next := time.Now()
 	rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
 	for ctx.Err() == nil {
@@ -181,11 +189,16 @@ func (j job) run() error {
 		now := time.Now()
 		events = append(events, event{at: now.Sub(j.Start), n: g.N(), wait: now.Sub(asked)})
 		g.Done(g.N(), 0)
+		if got += g.N(); j.Leave > 0 && got >= j.Leave {
+			cancel()
+		}
+		if j.Tell {
+			line("got", got, 0)
+			_ = out.Flush()
+		}
 	}
 	control.Wait()
 	requests := lim.Stats().Permits.Requests - before
-	out := bufio.NewWriter(os.Stdout) // keeps its first error for Flush
-	line := func(a ...any) { _, _ = fmt.Fprintln(out, a...) }
 	line("requests", requests, 0)
 	for _, e := range events {
 		line(e.at.Nanoseconds(), e.n, e.wait.Nanoseconds())
@@ -202,18 +215,23 @@ func (j job) run() error {
 	return out.Flush()
 }
 
-// run runs a job in several processes at the same time, for d. The function edit may change the job
-// of each process.
-func run(tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job)) result {
-	tb.Helper()
-	return runWatched(tb, permits, processes, d, base, edit, nil)
+// A running job is done by several processes. Its methods are called by the test's goroutine.
+type running struct {
+	tb     testing.TB
+	jobs   []job
+	cmds   []*exec.Cmd
+	inputs []io.Closer
+	reads  sync.WaitGroup
+
+	mu     sync.Mutex // guards the fields below
+	got    []int      // permits of each process, if it tells
+	result result
+	faults []string
 }
 
-// runWatched is like run, and calls watch for each process, which may disturb it.
-func runWatched(
-	tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job),
-	watch func(i int, cmd *exec.Cmd, start time.Time),
-) result {
+// start starts a job in several processes, which begin at the same time. The function edit may
+// change the job of each process.
+func start(tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job)) *running {
 	tb.Helper()
 	base.Permits, base.Cluster = permits, fmt.Sprintf("c%d", time.Now().UnixNano())
 	base.Start = time.Now().Add(2 * time.Second)
@@ -221,8 +239,7 @@ func runWatched(
 	if base.Subscription == "" {
 		base.Subscription = "group"
 	}
-	outputs := make([][]byte, processes)
-	var wg sync.WaitGroup
+	r := &running{tb: tb, got: make([]int, processes)}
 	for i := range processes {
 		j := base
 		if edit != nil {
@@ -233,51 +250,126 @@ func runWatched(
 		cmd := exec.Command(os.Args[0], "-test.run=^$")
 		cmd.Env = append(os.Environ(), childEnv+"="+string(text), "GOMAXPROCS=2")
 		cmd.Stderr = os.Stderr
-		wg.Go(func() {
-			var out bytes.Buffer
-			cmd.Stdout = &out
-			err := cmd.Start()
-			if err == nil && watch != nil {
-				watch(i, cmd, j.Start)
-			}
-			if err == nil {
-				err = cmd.Wait()
-			}
-			if err != nil && !(j.Kill && err.Error() == "signal: killed") {
-				tb.Errorf("process %d: %v", i, err)
-			}
-			outputs[i] = out.Bytes()
-		})
+		in, err := cmd.StdinPipe()
+		require.NoError(tb, err)
+		out, err := cmd.StdoutPipe()
+		require.NoError(tb, err)
+		require.NoError(tb, cmd.Start())
+		tb.Cleanup(func() { _ = cmd.Process.Kill() }) // fails if it has ended
+		r.jobs, r.cmds, r.inputs = append(r.jobs, j), append(r.cmds, cmd), append(r.inputs, in)
+		r.reads.Go(func() { r.read(i, out) })
 	}
-	wg.Wait()
-	var r result
-	for i, out := range outputs {
-		for line := range strings.Lines(string(out)) {
-			fields := strings.Fields(line)
-			number := func(k int) int64 {
-				n, err := strconv.ParseInt(fields[k], 10, 64)
-				if err != nil { // calling require for each number would take too long
-					require.NoError(tb, err, line)
-				}
-				return n
-			}
-			switch {
-			case len(fields) != 3:
-				require.Fail(tb, "not three fields", line)
-			case fields[0] == "requests":
-				r.requests += number(1)
-			case fields[0] == "late":
-				r.lateness = append(r.lateness, time.Duration(number(1)))
-			default:
-				r.events = append(r.events, event{
-					at: time.Duration(number(0)), n: int(number(1)), process: i, wait: time.Duration(number(2)),
-				})
-			}
+	return r
+}
+
+// read takes in what a process prints.
+func (r *running) read(i int, out io.Reader) {
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		r.mu.Lock()
+		if err := r.take(i, strings.Fields(lines.Text())); err != nil {
+			r.faults = append(r.faults, fmt.Sprintf("process %d: %q: %v", i, lines.Text(), err))
+		}
+		r.mu.Unlock()
+	}
+}
+
+func (r *running) take(i int, fields []string) error {
+	if len(fields) != 3 {
+		return errors.New("not three fields")
+	}
+	b, errB := strconv.ParseInt(fields[1], 10, 64)
+	c, errC := strconv.ParseInt(fields[2], 10, 64)
+	switch fields[0] {
+	case "got":
+		r.got[i] = int(b)
+	case "requests":
+		r.result.requests += b
+	case "late":
+		r.result.lateness = append(r.result.lateness, time.Duration(b))
+	default:
+		at, err := strconv.ParseInt(fields[0], 10, 64)
+		r.result.events = append(r.result.events, event{
+			at: time.Duration(at), n: int(b), process: i, wait: time.Duration(c),
+		})
+		return errors.Join(err, errB, errC)
+	}
+	return errors.Join(errB, errC)
+}
+
+// until waits until each of some processes, or each one if none is named, has got n permits more.
+func (r *running) until(n int, who ...int) {
+	r.tb.Helper()
+	if len(who) == 0 {
+		for i := range r.cmds {
+			who = append(who, i)
 		}
 	}
-	slices.SortFunc(r.events, func(a, b event) int { return int(a.at - b.at) })
-	require.NotEmpty(tb, r.events)
-	return r
+	counts := func() (all []int) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, i := range who {
+			all = append(all, r.got[i])
+		}
+		return all
+	}
+	before := counts()
+	require.Eventually(r.tb, func() bool {
+		for k, got := range counts() {
+			if got < before[k]+n {
+				return false
+			}
+		}
+		return true
+	}, throttletest.Patience, 5*time.Millisecond, "processes %d: %d more than %d: %d", who, n, before, counts())
+}
+
+// signal sends a signal to a process.
+func (r *running) signal(i int, s syscall.Signal) {
+	r.tb.Helper()
+	require.NoError(r.tb, r.cmds[i].Process.Signal(s))
+}
+
+// stop ends the processes, and returns what they have done.
+func (r *running) stop() result {
+	r.tb.Helper()
+	for _, in := range r.inputs {
+		_ = in.Close() // fails if the process has ended
+	}
+	return r.wait()
+}
+
+// wait waits until the processes end, and returns what they have done.
+func (r *running) wait() result {
+	r.tb.Helper()
+	r.reads.Wait()
+	for i, cmd := range r.cmds {
+		if err := cmd.Wait(); err != nil && !(r.jobs[i].Kill && err.Error() == "signal: killed") {
+			r.tb.Errorf("process %d: %v", i, err)
+		}
+	}
+	require.Empty(r.tb, r.faults)
+	slices.SortFunc(r.result.events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+	require.NotEmpty(r.tb, r.result.events)
+	return r.result
+}
+
+// run runs a job in several processes for d.
+func run(tb testing.TB, permits string, processes int, d time.Duration, base job, edit func(i int, j *job)) result {
+	tb.Helper()
+	return start(tb, permits, processes, d, base, edit).wait()
+}
+
+// neverOver checks that no more was granted since the start than a rate allows, and extra.
+func (r result) neverOver(t *testing.T, rate int64, slack time.Duration, extra float64) {
+	t.Helper()
+	assert.NoError(t, window.WithinRate(float64(rate), slack, extra, r.grants()))
+}
+
+func (r result) grants() (all []window.Event) {
+	for _, e := range r.events {
+		all = append(all, window.Event{At: e.at, N: e.n})
+	}
+	return all
 }
 
 // count returns the permits of [from, to) of one process, or of all if process is negative.
@@ -291,13 +383,7 @@ func (r result) count(process int, from, to time.Duration) (n int) {
 }
 
 // window returns the highest number of permits in any second.
-func (r result) window() int {
-	var all []window.Event
-	for _, e := range r.events {
-		all = append(all, window.Event{At: e.at, N: e.n})
-	}
-	return window.Max(time.Second, all)
-}
+func (r result) window() int { return window.Max(time.Second, r.grants()) }
 
 // gaps returns the shortest time between two permits of [from, to), and their number.
 func (r result) gaps(from, to time.Duration) (shortest time.Duration, n int) {
@@ -314,14 +400,15 @@ func (r result) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 	return shortest, n
 }
 
-// apart checks that permits were at least d apart, less the delay of the machine's timers, and
-// loosely that they were at least d less 20 ms apart.
-func (r result) apart(t, loose assert.TestingT, d time.Duration) {
-	const usual = 20 * time.Millisecond
-	shortest, _ := r.gaps(0, time.Hour)
-	late := slices.Max(r.lateness)
-	assert.GreaterOrEqual(t, shortest, d-max(usual, late), "timers were late by %v", late)
-	assert.GreaterOrEqual(loose, shortest, d-usual)
+// inTurn checks that no permit was granted before its slot: the slots are d apart, and the first
+// one is after the start.
+func (r result) inTurn(t *testing.T, d time.Duration) {
+	t.Helper()
+	for i, e := range r.events {
+		if !assert.GreaterOrEqual(t, e.at, time.Duration(i)*d, "permit %d", i) {
+			return
+		}
+	}
 }
 
 func (r result) requestsPerMessage() float64 {

@@ -44,7 +44,6 @@ type job struct {
 	Start         time.Time     // when the consumers of the first replica begin
 	Each          time.Duration // by which those of the next one begin later
 	From, To      time.Time     // the measurement
-	Timed         bool          // it reports Late
 }
 
 // A report is what a process has seen.
@@ -53,7 +52,6 @@ type report struct {
 	Requests int64            // to the permit store, during the measurement
 	CPU      time.Duration    // of the process, during the measurement
 	Heap     float64          // bytes that the replicas have on the heap
-	Late     time.Duration    // by how much a timer of the test was late, at most
 }
 
 func TestMain(m *testing.M) {
@@ -142,15 +140,6 @@ func (j job) run() error {
 				})
 			}
 		}
-	}
-	if j.Timed {
-		consumers.Go(func() {
-			for ctx.Err() == nil {
-				at := time.Now().Add(10 * time.Millisecond)
-				time.Sleep(time.Until(at))
-				r.Late = max(r.Late, time.Since(at))
-			}
-		})
 	}
 	requests := func() (n int64) {
 		for _, l := range limiters {
@@ -254,7 +243,6 @@ func (f fleet) run(t testing.TB) result {
 		r.Requests += one.Requests
 		r.CPU += one.CPU
 		r.Heap += one.Heap
-		r.Late = max(r.Late, one.Late)
 		for limit, grants := range one.Grants {
 			r.Grants[limit] = append(r.Grants[limit], grants...)
 		}

@@ -4,44 +4,41 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-
-	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/loosely"
+	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// TestLargePools: many replicas divide one limit, although each of their heartbeats and draws
-// replaces the same record in Redis.
-func TestLargePools(t *testing.T) {
-	replicas := 50
-	if permitstest.Long() {
-		replicas = 100
-	}
+// TestAccuracyPools: a hundred replicas divide one limit, although each of their heartbeats and
+// draws replaces the same record in Redis.
+func TestAccuracyPools(t *testing.T) {
 	for _, sharing := range []policy.Sharing{
 		{Mode: policy.Split}, {Mode: policy.Groups, Groups: []string{"eu", "us"}},
 	} {
-		f := fleet{
-			job:       job{Rates: []int64{1000}, Sharing: sharing, Timed: true},
-			processes: 2, replicas: replicas, settle: 10 * time.Second, measure: 5 * time.Second,
-		}
-		loosely.Hold(t, func(loose assert.TestingT) {
-			r := f.run(t)
-			n := 0
-			for _, g := range r.Grants[0] {
-				if g.At >= f.settle && g.At < f.settle+f.measure {
-					n += g.N
+		t.Run(string(sharing.Mode), func(t *testing.T) {
+			accuracy.Measure(t, func(m *accuracy.M) {
+				const rate, replicas = 1000, 100
+				f := fleet{
+					job:       job{Rates: []int64{rate}, Sharing: sharing},
+					processes: 2, replicas: replicas, settle: 10 * time.Second, measure: 5 * time.Second,
 				}
-			}
-			part := float64(n) / 1000 / f.measure.Seconds()
-			t.Logf("%s, %d replicas: %.1f %%, %.0f requests/s", sharing.Mode, replicas, 100*part,
-				float64(r.Requests)/r.seconds)
-			assert.GreaterOrEqual(loose, part, 0.8)
-			if sharing.Mode == policy.Split {
-				got := window.Max(time.Second, r.Grants[0])
-				assert.LessOrEqual(t, float64(got), 1000*(1+r.Late.Seconds())+float64(replicas))
-			}
+				r := f.run(t)
+				m.AtLeast("used, %", f.used(r, 0), 80)
+				if sharing.Mode == policy.Split {
+					m.AtMost("any second, %", 100*float64(window.Max(time.Second, r.Grants[0]))/rate, 100+10+1)
+				}
+			})
 		})
 	}
+}
+
+// used is what was granted of a limit during the measurement, in percent.
+func (f fleet) used(r result, limit int) float64 {
+	n := 0
+	for _, g := range r.Grants[limit] {
+		if g.At >= f.settle && g.At < f.settle+f.measure {
+			n += g.N
+		}
+	}
+	return 100 * float64(n) / float64(f.Rates[limit]) / f.measure.Seconds()
 }

@@ -16,13 +16,10 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 const rotated = "ganz+geheim"
-
-// recovery is how long a running Limiter may take to use new secrets: an etcd client waits between
-// its attempts to connect.
-const recovery = 20 * time.Second
 
 // replace writes what a file with a secret is to hold from now on.
 func replace(t *testing.T, name, text string) {
@@ -66,7 +63,7 @@ func consuming(t *testing.T, policies dispatch.PolicySource, permitsURL string, 
 		require.Eventually(t, func() bool {
 			now := lim.Stats().Permits
 			return !now.Unavailable && now.Requests-now.Errors > before.Requests-before.Errors+2
-		}, recovery, 10*time.Millisecond)
+		}, throttletest.Patience, 10*time.Millisecond)
 	}
 	allocates()
 	rotate()
@@ -158,7 +155,7 @@ func TestEtcdRotation(t *testing.T) {
 		require.Eventually(t, func() bool {
 			limits := lim.Stats().Subscriptions[0].Limits
 			return len(limits) == 1 && limits[0].Rate == rate
-		}, recovery, 10*time.Millisecond)
+		}, throttletest.Patience, 10*time.Millisecond)
 	}
 	follows(1000)
 	consuming(t, configstore.Source(policies), url, func() {

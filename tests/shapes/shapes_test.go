@@ -7,7 +7,9 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,10 +23,22 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
+// open opens a permit store whose calls may take 10 s, since the machine may be busy.
 func open(t *testing.T, url string) dispatch.PermitStore {
+	t.Helper()
+	option := "?timeout=10s"
+	if strings.Contains(url, "?") {
+		option = "&timeout=10s"
+	}
+	return openTimed(t, url+option)
+}
+
+// openTimed opens a permit store with the time-out of its URL, by default the usual one.
+func openTimed(t *testing.T, url string) dispatch.PermitStore {
 	t.Helper()
 	store, err := throttle.OpenPermits(url)
 	require.NoError(t, err)
@@ -45,21 +59,21 @@ func allocate(t *testing.T, store dispatch.PermitStore, r *permits.Request) erro
 	return r.Err
 }
 
-// works checks that a permit store can allocate, read a state, publish, and read published records.
-// It tries again for a while, since a first connection may take longer than a call may.
+// works waits until a permit store can allocate, read a state, publish, and read published records.
 func works(t *testing.T, store dispatch.PermitStore) {
 	t.Helper()
 	key, cluster := "throttle:limit:{"+services.Name(t)+"}", services.Name(t)
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		require.NoError(c, allocate(t, store, allocation(key)))
+	throttletest.Until(t, "the permit store does all that it can", func() bool {
+		if allocate(t, store, allocation(key)) != nil {
+			return false
+		}
 		s, _, err := store.State(t.Context(), key)
-		require.NoError(c, err)
-		assert.Equal(c, 1000.0, s.Rate)
-		require.NoError(c, store.Publish(t.Context(), cluster, "replica", []byte("status"), time.Minute))
+		if err != nil || store.Publish(t.Context(), cluster, "replica", []byte("status"), time.Minute) != nil {
+			return false
+		}
 		published, err := store.Published(t.Context(), cluster)
-		require.NoError(c, err)
-		assert.Equal(c, [][]byte{[]byte("status")}, published)
-	}, 5*time.Second, 50*time.Millisecond)
+		return err == nil && s.Rate == 1000 && reflect.DeepEqual(published, [][]byte{[]byte("status")})
+	})
 }
 
 // secret writes a password to a file and returns its name.
@@ -87,19 +101,22 @@ func (l *timed) Do(ctx context.Context, requests []*permits.Request) {
 
 // A run records what Limiters dispatched.
 type run struct {
+	mu      sync.Mutex
+	start   time.Time
 	at      []time.Time    // of each message
 	longest time.Duration  // allocation
 	state   schedule.State // at the end
 }
 
-// drain runs n Limiters, each with its own connection, at a limit until disturb returns.
-func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key string)) (r run) {
+// drain runs n Limiters, each with its own connection and the usual time-out, at a limit until
+// disturb returns.
+func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(r *run, key string)) *run {
 	t.Helper()
+	r := &run{start: time.Now()}
 	topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders"}
 	cluster := services.Name(t)
 	key := permits.LimitKey(cluster, policy.TopicScope(topic), false)
 	ctx, cancel := context.WithCancel(t.Context())
-	var mu sync.Mutex
 	var consumers sync.WaitGroup
 	var stores []*timed
 	defer func() {
@@ -111,10 +128,10 @@ func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key st
 		}
 	}()
 	for range n {
-		store := &timed{PermitStore: open(t, url)}
-		require.EventuallyWithT(t, func(c *assert.CollectT) {
-			assert.NoError(c, allocate(t, store, allocation("throttle:limit:{warm-up}")))
-		}, 5*time.Second, 50*time.Millisecond)
+		store := &timed{PermitStore: openTimed(t, url)}
+		throttletest.Until(t, "the store allocates", func() bool {
+			return allocate(t, store, allocation("throttle:limit:{warm-up}")) == nil
+		})
 		store.longest = 0
 		lim, err := dispatch.Open(ctx, dispatch.Config{Policies: dispatch.Fixed(p), Permits: store, Cluster: cluster})
 		require.NoError(t, err)
@@ -128,22 +145,48 @@ func drain(t *testing.T, n int, url string, p policy.Policy, disturb func(key st
 				if err != nil {
 					return
 				}
-				mu.Lock()
+				r.mu.Lock()
 				r.at = append(r.at, time.Now())
-				mu.Unlock()
+				r.mu.Unlock()
 				g.Done(g.N(), 0)
 			}
 		})
 	}
-	disturb(key)
-	var err error
-	r.state, _, err = stores[0].State(ctx, key)
-	require.NoError(t, err)
+	disturb(r, key)
+	require.NoError(t, patiently(func() (err error) {
+		r.state, _, err = stores[0].State(ctx, key)
+		return err
+	}))
 	return r
 }
 
+// more waits until n messages more have been dispatched.
+func (r *run) more(t *testing.T, n int) {
+	t.Helper()
+	dispatched := func() int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.at)
+	}
+	before := dispatched()
+	require.Eventually(t, func() bool { return dispatched() >= before+n }, throttletest.Patience, time.Millisecond,
+		"%d messages more than %d", n, before)
+}
+
+// neverOver checks that no more was dispatched since the start than a rate allows, and extra.
+func (r *run) neverOver(t *testing.T, rate float64, slack time.Duration, extra float64) {
+	t.Helper()
+	var all []window.Event
+	for _, at := range r.at {
+		all = append(all, window.Event{At: at.Sub(r.start), N: 1})
+	}
+	assert.NoError(t, window.WithinRate(rate, slack, extra, all))
+}
+
 // between counts the messages dispatched in [from, from+d).
-func (r run) between(from time.Time, d time.Duration) (n int) {
+func (r *run) between(from time.Time, d time.Duration) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, at := range r.at {
 		if !at.Before(from) && at.Before(from.Add(d)) {
 			n++
@@ -153,12 +196,4 @@ func (r run) between(from time.Time, d time.Duration) (n int) {
 }
 
 // window returns the highest number of messages in any second.
-func (r run) window() int { return window.Max(time.Second, window.Times(r.at)) }
-
-// gap returns the longest time without a message.
-func (r run) gap() (longest time.Duration) {
-	for i := range r.at[1:] {
-		longest = max(longest, r.at[i+1].Sub(r.at[i]))
-	}
-	return longest
-}
+func (r *run) window() int { return window.Max(time.Second, window.Times(r.at)) }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 const password = "ge+heim" // in a URL's password, + is no blank
@@ -76,7 +77,7 @@ func TestRedisClusterOverTLS(t *testing.T) {
 		for _, r := range allocations {
 			assert.NoError(c, r.Err)
 		}
-	}, 5*time.Second, 50*time.Millisecond)
+	}, throttletest.Patience, 50*time.Millisecond)
 	c.Migrate(allocations[0].Key, c.Nodes[1], func() { assert.NoError(t, allocate(t, store, allocations[0])) })
 	assert.NoError(t, allocate(t, store, allocations[0]))
 	refuses(t, c.URL+strings.Replace(options, client.CA, stranger.CA, 1), "certificate signed by unknown authority")

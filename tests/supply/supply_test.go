@@ -69,6 +69,9 @@ var shared = regexp.MustCompile(`\.\.stmp_|\.arg(live)?info\d*$|\.wrapinfo$`)
 // of this module needs those. The decoder is in the binary all the same, since a message has the
 // method GetSchemaValue, which no code of this module mentions.
 func TestAvroIsOnlyForSchemas(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	dump := run(t, "build", "-ldflags=-dumpdep", "-o", filepath.Join(t.TempDir(), "consumer"), "./examples/pulsar")
 	const client = "github.com/apache/pulsar-client-go/pulsar."
 	schemas := 0

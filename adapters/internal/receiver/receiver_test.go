@@ -11,6 +11,7 @@ import (
 	"github.com/dispatchthrottle/throttle/adapters/internal/receiver"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // subscribe returns a subscription with a limit, or one that is paused.
@@ -123,9 +124,9 @@ func TestJoinIsKept(t *testing.T) {
 	require.Equal(t, first, r.Join(t.Context(), r.Current()))
 	require.NoError(t, first.Err())
 	r.Next()
-	require.Eventually(t, func() bool { return first.Err() != nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return first.Err() != nil }, throttletest.Patience, time.Millisecond)
 	second := r.Join(t.Context(), r.Current())
 	require.NoError(t, second.Err())
 	r.Close()
-	require.Eventually(t, func() bool { return second.Err() != nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return second.Err() != nil }, throttletest.Patience, time.Millisecond)
 }
