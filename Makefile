@@ -16,28 +16,27 @@ SOAK   ?= 20
 CHAOS      ?= 1h
 CHAOS_SEED ?= 1
 
-# Tests that measure rates in real time run one package at a time, so that two cores suffice. Most of
-# the time they wait, as the others do: -p and -parallel are higher than the number of cores.
-TIMED    := -e /tests/chaos -e /tests/kafka -e /tests/numaflow -e /tests/processes -e /tests/pulsar -e /tests/quotas -e /tests/shapes
-TIMELY    = $$($(GO) list ./tests/... | grep $(TIMED))
-OTHERS    = $$($(GO) list ./... | grep -v $(TIMED) -e /tests/scale)
+# The packages whose tests use real services, those that measure, and all others.
+LISTED    = $(GO) list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./...
+SERVED    = $$($(LISTED) | grep 'throttle/tests/services ' | cut -d ' ' -f 1)
+MEASURING = $$($(LISTED) | grep 'throttle/tests/accuracy ' | cut -d ' ' -f 1)
+OTHERS    = $$($(LISTED) | grep -v 'throttle/tests/services ' | cut -d ' ' -f 1)
+
+# Runs go test with a line for each package, when it ends, and a summary.
+SUM := $(GO) tool -modfile=$(CURDIR)/tools/go.mod gotestsum --format pkgname --hide-summary skipped
+
+# Runs a command whose tests share a Kafka and a Pulsar.
+SHARE := $(GO) run ./tests/services/cmd/share
 
 # The tests that do more with THROTTLE_LONG.
-LONGER := Allocation|Backlogs|BillOfMaterials|Fair|Gaps|Histories|Hour|LargePools|Matrix|MovesNeverHang|NoCallerIsStranded|$\
-	NothingWasted|Schedules|SchedulesOnEtcd|SchedulesOnRedis|Size|SplitOverProcesses|StoppedProcess|TagsShareASink|TenantsShareASink|$\
-	ThousandReplicas|TopicsThatComeAndGo|Twins
+LONGER := Allocation|BillOfMaterials|Fair|Histories|Hour|Matrix|MovesNeverHang|NoCallerIsStranded|$\
+	NothingWasted|Schedules|SchedulesOnEtcd|SchedulesOnRedis|TopicsThatComeAndGo|Twins
 
 # Those that would take too long with the race detector.
 UNRACED := Schedules|TopicsThatComeAndGo
 
-# Those of which -short leaves something out, outside ./dispatch and ./configstore/file.
-COMPLETE := Histories|ManyBackends|MoreThanEtcdTakes|NoCallerIsStranded|Scripts|StoodStill|WorstPatterns
-
-# Those in which a busy etcd starves with the race detector, on two slow cores: they wait for it in real time.
-STARVED := Demo|LargeReports|Roles|SchedulesOnEtcd
-
-# Those that are timed, and whose stores take all of two slow cores with the race detector in their long form.
-LOADED := Matrix|SplitOverProcesses
+# Those that have a target of their own.
+OWN := Histories|Hour|Matrix
 
 .PHONY: help
 help: ## list the targets
@@ -48,25 +47,32 @@ demo: ## watch two consumer groups share a limit; needs only Go
 	$(GO) run ./cmd/throttle-admin demo
 
 .PHONY: test
-test: services ## all tests, on real services; with the race detector where it is not too slow
-	$(GO) vet ./...
-	$(GO) test -timeout 10m ./dispatch ./configstore/file
-	$(GO) test -timeout 10m -run '^Test($(COMPLETE)|$(STARVED))$$' ./cmd/throttle-admin ./cmd/throttle-admin/internal/files \
-		./cmd/throttle-admin/internal/rights ./dispatch/internal/engine ./dispatch/internal/sharing ./dispatch/permits/etcd ./dispatch/permits/redis ./dispatch/ratekeeper ./policy
-	$(GO) test -race -short -timeout 10m -p 2 -skip '^Test($(STARVED))$$' $(OTHERS)
-	$(GO) test -race -timeout 10m -p 1 -parallel 4 $(TIMELY)
-	$(GO) test -timeout 10m ./tests/scale
+test: requirements services ## is the code correct? on real services, whatever the machine's speed
+	$(SUM) -- -timeout 15m $(OTHERS)
+	$(SUM) -- -timeout 15m -race -short $(OTHERS)
+	@mkdir -p .cache; $(SHARE) $(SUM) --rerun-fails=2 --rerun-fails-max-failures=4 --rerun-fails-abort-on-data-race \
+		--jsonfile .cache/test.json --packages "$(SERVED)" -- -timeout 15m -p 3 -parallel 8 -race -skip '^TestAccuracy'; \
+		failed=$$?; $(GO) run ./internal/flaky .cache/test.json && exit $$failed
 	$(GO) test -C tests/bench ./...
 
+.PHONY: accuracy
+accuracy: services ## how exact is it in real time? measures on an idle machine, and writes docs/accuracy.md
+	@mkdir -p .cache; rm -f .cache/accuracy.jsonl; export THROTTLE_ACCURACY=$(CURDIR)/.cache/accuracy.jsonl; \
+		$(SHARE) $(SUM) -- -timeout 30m -count=1 -p 1 -parallel 4 -run '^TestAccuracy' $(MEASURING); failed=$$?; \
+		$(GO) run ./tests/accuracy/cmd/table .cache/accuracy.jsonl docs/accuracy.md && exit $$failed
+
 .PHONY: test-long
-test-long: services ## what make test leaves out: longer runs, more random schedules, faults and fuzzing
-	THROTTLE_LONG=1 $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' -skip '^Test($(UNRACED)|$(STARVED))$$' $(OTHERS)
-	THROTTLE_LONG=1 $(GO) test -race -timeout 20m -p 1 -run '^Test($(LONGER))$$' -skip '^Test($(LOADED))$$' $(TIMELY)
-	THROTTLE_LONG=1 $(GO) test -timeout 20m -p 1 -parallel 2 -run '^Test($(LOADED))$$' ./tests/chaos ./tests/processes
-	THROTTLE_LONG=1 THROTTLE_SEEDS=40-2040 $(GO) test -timeout 20m -run '^Test($(UNRACED))$$' ./dispatch
-	THROTTLE_LONG=1 $(GO) test -timeout 20m -run '^TestSchedulesOnEtcd$$' ./dispatch/permits/etcd
-	THROTTLE_LONG=1 $(GO) test -timeout 15m ./tests/scale
-	$(MAKE) fuzz
+test-long: services ## random schedules, fuzzing and repetitions; a rerun of the same files goes on
+	@mkdir -p .cache/long; tree=$$(export GIT_INDEX_FILE=.cache/long/index; git add -A && git write-tree) || exit 1; \
+	step() { \
+		if [ -e .cache/long/$$1.$$tree ]; then echo "$$1: done before"; return; fi; \
+		name=$$1; shift; echo "$$name: $$*"; "$$@" && touch .cache/long/$$name.$$tree; \
+	}; \
+	export THROTTLE_LONG=1; \
+	step virtual $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' -skip '^Test($(UNRACED)|$(OWN))$$' $(OTHERS) && \
+	step services $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' -skip '^Test($(OWN))$$' $(SERVED) && \
+	THROTTLE_SEEDS=40-2040 step schedules $(GO) test -timeout 20m -run '^Test($(UNRACED))$$' ./dispatch && \
+	unset THROTTLE_LONG && step fuzz $(MAKE) --no-print-directory fuzz
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZED=60000x
@@ -83,8 +89,8 @@ chaos-matrix: services ## break permit stores in all known ways, and write the t
 
 .PHONY: size
 size: services ## compare what throttle-admin size says with what fleets of many shapes need
-	THROTTLE_LONG= $(GO) test -count=1 -timeout 15m -v -run '^TestSize$$' ./tests/scale
-	THROTTLE_LONG=1 $(GO) test -count=1 -timeout 15m -v -run '^TestSize$$' ./tests/scale
+	@mkdir -p .cache; rm -f .cache/size.jsonl; \
+		THROTTLE_SIZE=1 THROTTLE_ACCURACY=$(CURDIR)/.cache/size.jsonl $(GO) test -count=1 -timeout 30m -v -run '^TestAccuracySize$$' ./tests/scale
 
 .PHONY: chaos
 chaos: services ## break everything that consumers depend on for CHAOS=1h, by CHAOS_SEED=1; needs root
@@ -111,12 +117,13 @@ soak: services ## each package's tests SOAK=20 times beside two busy loops; a re
 	@mkdir -p .cache/soak; tree=$$(export GIT_INDEX_FILE=.cache/soak/index; git add -A && git write-tree) || exit 1; \
 	for i in 1 2; do (while :; do :; done) & busy="$$busy $$!"; done; trap "kill $$busy" EXIT; \
 	for package in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
-		flags="-race -short"; echo $$package | grep -q $(TIMED) && flags=-race; [ $${package%/tests/scale} = $$package ] || flags=; \
 		log=.cache/soak/$$(echo $$package | tr / .); green=$$log.$$tree; n=$$(cat $$green 2>/dev/null || echo 0); \
+		start=$$(date +%s); \
 		while [ $$n -lt $(SOAK) ]; do \
-			$(GO) test $$flags -count=1 -timeout 15m $$package >$$log.log 2>&1 || { cat $$log.log; rm -f $$green; exit 1; }; \
+			$(GO) test -race -short -count=1 -timeout 15m -parallel 8 $$package >$$log.log 2>&1 || \
+				{ cat $$log.log; rm -f $$green; exit 1; }; \
 			n=$$((n + 1)); echo $$n >$$green; \
-		done; echo "$$package: $$n times green"; \
+		done; echo "$$package: $$n times green, $$(($$(date +%s) - start)) s"; \
 	done
 
 .PHONY: bench
@@ -153,8 +160,19 @@ sbom: ## write bin/throttle-admin and what it consists of, in CycloneDX: bin/thr
 examples: ## build the examples
 	$(GO) build ./examples/...
 
+.PHONY: requirements
+requirements: # at once, before anything is built
+	@missing=; \
+	command -v java >/dev/null || missing="default-jdk-headless"; \
+	command -v mvn >/dev/null || missing="$$missing maven"; \
+	[ -z "$$missing" ] || [ -n "$$THROTTLE_TEST_KAFKA" -a -n "$$THROTTLE_TEST_PULSAR" ] || { \
+		echo "The tests need Kafka and Pulsar, and these Java and Maven. Install them, with Debian or Ubuntu:" >&2; \
+		echo "    sudo apt-get install -y $$missing" >&2; \
+		echo "Or set THROTTLE_TEST_KAFKA and THROTTLE_TEST_PULSAR to running brokers: see docker-compose.yml." >&2; \
+		exit 1; }
+
 .PHONY: services
-services: ## install what the tests need: gcc, Redis, etcdctl and ip with apt-get, Kafka and Pulsar with Maven
+services: ## get what the tests need: gcc, Redis, etcdctl and ip with apt-get, Kafka and Pulsar with Maven, etcd
 	@missing=; \
 	command -v gcc >/dev/null || missing="gcc libc6-dev"; \
 	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
@@ -165,6 +183,7 @@ services: ## install what the tests need: gcc, Redis, etcdctl and ip with apt-ge
 		sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 		$$sudo apt-get update -q && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qy $$missing; \
 	fi
+	$(GO) build -o .cache/etcd go.etcd.io/etcd/server/v3
 	@[ -n "$$THROTTLE_TEST_KAFKA" ] || $(MAKE) --no-print-directory .cache/kafka
 	@[ -n "$$THROTTLE_TEST_PULSAR" ] || $(MAKE) --no-print-directory .cache/pulsar
 
