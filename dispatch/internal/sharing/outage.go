@@ -59,7 +59,7 @@ func (b *batches) releaseOwn(now float64, d Demand) {
 // replicas at most double the limit.
 func (b *batches) lastShare() float64 {
 	replicas := float64(b.env.Replicas.Load())
-	if b.shareAt > 0 && b.failedAt-b.shareAt <= max(maxTurn, 3/max(b.share, 1/maxTurn)) {
+	if b.recent() {
 		even := b.rate / 100 // if they were never counted
 		if replicas > 0 {
 			even = b.rate / replicas
@@ -76,6 +76,11 @@ func (b *batches) lastShare() float64 {
 	return b.rate / 1000
 }
 
+// recent reports whether the replica was told its share shortly before the outage.
+func (b *batches) recent() bool {
+	return b.shareAt > 0 && b.failedAt-b.shareAt <= max(maxTurn, 3/max(b.share, 1/maxTurn))
+}
+
 // endOutage notes that the store is available again. What was released ahead of its time is owed.
 // If the store was unavailable to some replicas only, the others were allocated the slots of that
 // time, so that all that was released without it is owed.
@@ -90,5 +95,7 @@ func (b *batches) endOutage(now float64, partial bool) {
 		}
 		b.supply(-int64(max(0, min(owed, maxRepaid)*share)))
 	}
-	b.ownDue = 0
+	if b.ownDue = 0; b.recent() {
+		b.shareAt = now // it was in use until now: the store may be gone again before it tells the next
+	}
 }

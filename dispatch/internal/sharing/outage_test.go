@@ -65,6 +65,22 @@ func TestLastShare(t *testing.T) {
 	}
 }
 
+// TestLastShareOfTwoOutages: the store is back between two outages for a moment, and tells no share.
+func TestLastShareOfTwoOutages(t *testing.T) {
+	for failedAt, want := range map[float64]float64{22: 40, 22.1: 1} {
+		w := newWorld()
+		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
+		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt, b.failures = 100, 40, 60, 10, 11, 2
+		b.cutOff(11, true)
+		b.endOutage(20, false)
+		b.failedAt = failedAt
+		assert.InDelta(t, want, b.lastShare(), 1e-9, "%v", failedAt)
+		b.endOutage(30, false)
+		b.failedAt = 30
+		assert.InDelta(t, 1, b.lastShare(), 1e-9, "there was no outage that ended")
+	}
+}
+
 // TestLend: ownReleased permits come a share's gap apart, while callers want some and no allocated
 // permit is left. A pause makes up for a round at most.
 func TestLend(t *testing.T) {
