@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -380,7 +381,11 @@ func TestHandlesOfTags(t *testing.T) {
 		}
 		assert.Len(t, lim.Stats().Subscriptions, 1001)
 		assert.Same(t, sub, sub.Tagged("t1009"))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		require.NoError(t, sub.Close())
+		runtime.ReadMemStats(&after)
+		assert.Less(t, after.Mallocs-before.Mallocs, uint64(100*1001), "the end of one concerns no other")
 		assert.Empty(t, lim.Stats().Subscriptions)
 		require.NoError(t, lim.Close())
 	})
