@@ -82,7 +82,10 @@ func (r *run) allowed(from, to time.Duration) float64 {
 // neverNear: no two permits are closer than the period, but for slow replies.
 func (r *run) neverNear() string {
 	if r.backend.RealTime {
-		return r.neverMore()
+		if err := window.WithinRate(float64(r.rate), 250*time.Millisecond, 1, r.dispatched.Events()); err != nil {
+			return err.Error()
+		}
+		return ""
 	}
 	minGap := time.Second/time.Duration(r.rate) - 5*time.Millisecond
 	events := r.dispatched.Events()
