@@ -63,8 +63,8 @@ func startEtcd(t testing.TB, tls Certificates, args ...string) *EtcdNode {
 	peer := "http://" + hostPort(freePort(t))
 	m.join(peer, peer, m.name+"="+peer)
 	e := &EtcdNode{Endpoint: m.endpoint, t: t, etcdMember: m}
+	t.Cleanup(func() { e.check(e.end(syscall.SIGKILL)) }) // also if it does not get ready
 	e.Start()
-	t.Cleanup(func() { e.check(e.end(syscall.SIGKILL)) })
 	return e
 }
 
