@@ -5,6 +5,6 @@ package pool
 // theirs.
 const visitTime = 0.004
 
-// Spacing returns the time from one visit of a member to its next, in seconds, with which so many
-// members do not get into each other's way.
+// Spacing returns the time from one visit of a member to its next, in seconds, that keeps the
+// visits of all members apart.
 func Spacing(members int) float64 { return visitTime * float64(members) }

@@ -2,8 +2,8 @@ package schedule
 
 import "math"
 
-// Bounds of what a state, a request or a reply may hold. What is outside of them was not written by
-// Allocate, and no arithmetic on it can be trusted.
+// Bounds of what a state, a request or a reply may hold. Allocate writes no value outside of
+// them, and no arithmetic on one can be trusted.
 const (
 	maxInt     = 1 << 53
 	maxTime    = 1e11  // seconds on any clock

@@ -17,7 +17,7 @@ type batches struct {
 	step       uint64            // the last one of the loop
 	demand     Demand            // at the last step
 	sentDemand float64           // permits a second that the last request was made for
-	shareAt    float64           // when the share was last told, or an outage ended in which it was used
+	shareAt    float64           // when the share was last told, or used in an outage
 	shareFor   float64           // permits a second that were wanted when it was told
 	round      float64           // that the schedule told, seconds; 0 = the limit's
 	turnAt     float64           // while the line is full, no request before: see fair.turn

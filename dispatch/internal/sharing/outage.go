@@ -50,13 +50,13 @@ func (b *batches) releaseOwn(now float64, d Demand) {
 	b.ownDue += float64(k) * gap
 }
 
-// lastShare is the share last told. What others left of the limit while their demand was light is
-// in that share, and in theirs. In an outage all of them may want more, so that the replica takes
-// what it wanted then or its even part of the limit, whichever is more. A replica that was never
-// told a share takes the limit divided by the number of replicas when they were last counted, or a
-// thousandth of it. If the share is from long before the outage, other replicas may have it now:
-// the replica takes a hundredth of the limit, or less if there are more replicas, so that all such
-// replicas at most double the limit.
+// lastShare is the share last told. The part of the limit that others left while their demand was
+// light is in that share, and in theirs. In an outage all of them may want more, so that the
+// replica takes what it wanted then or its even part of the limit, whichever is more. A replica
+// that was never told a share takes the limit divided by the number of replicas when they were last
+// counted, or a thousandth of it. If the share is from long before the outage, other replicas may
+// have it now: the replica takes a hundredth of the limit, or less if there are more replicas, so
+// that all such replicas at most double the limit.
 func (b *batches) lastShare() float64 {
 	replicas := float64(b.env.Replicas.Load())
 	if b.recent() {
@@ -96,6 +96,6 @@ func (b *batches) endOutage(now float64, partial bool) {
 		b.supply(-int64(max(0, min(owed, maxRepaid)*share)))
 	}
 	if b.ownDue = 0; b.recent() {
-		b.shareAt = now // it was in use until now: the store may be gone again before it tells the next
+		b.shareAt = now // in use until now: the store may be gone again before it tells the next
 	}
 }

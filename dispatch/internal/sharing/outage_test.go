@@ -65,7 +65,8 @@ func TestLastShare(t *testing.T) {
 	}
 }
 
-// TestLastShareOfTwoOutages: the store is back between two outages for a moment, and tells no share.
+// TestLastShareOfTwoOutages: the store is back between two outages for a moment, and tells no
+// share.
 func TestLastShareOfTwoOutages(t *testing.T) {
 	for failedAt, want := range map[float64]float64{22: 40, 22.1: 1} {
 		w := newWorld()

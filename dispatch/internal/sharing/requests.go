@@ -113,7 +113,7 @@ func (c clock) bounds(now float64) (low, high float64) {
 const still = 0.1
 
 // stoodStill reports whether the store's clock has gone further than ours since the last answer.
-// What was allocated before is then too old to be used. (A store's clock that was set looks the
+// Permits allocated before are then too old to be used. (A store's clock that was set looks the
 // same, and costs a batch or two.)
 func (c clock) stoodStill(store, received float64) bool {
 	_, high := c.bounds(received)

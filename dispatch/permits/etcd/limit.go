@@ -55,9 +55,9 @@ func (s *Store) limit(key string) *limit {
 }
 
 // allocate makes the allocations of one limit in one transaction. If another process was faster,
-// it is tried again on what that one has stored. Who has just written knows what is stored, and
-// would be the fastest each time. After a transaction it therefore waits as long as that one took,
-// so that those that lost to it come first.
+// it is tried again on what that one has stored. A process that has just written knows what is
+// stored, and would be the fastest each time. After a transaction it therefore waits as long as
+// that one took, so that those that lost to it come first.
 func (s *Store) allocate(
 	ctx context.Context, client *clientv3.Client, key string, requests []*permits.Request,
 ) error {

@@ -131,8 +131,8 @@ func (l line) keep(v Version) line {
 	return l
 }
 
-// step carries an operation out, and reports whether that may come next. What has no effect comes
-// after the end, so that there are few orders to try.
+// step carries an operation out, and reports whether that may come next. An operation without
+// effect comes after the end, so that there are few orders to try.
 func (l line) step(log []Version, in operation, out answer) (bool, line) {
 	for l.version < len(log) && !log[l.version].made() {
 		l = l.next(log[l.version])

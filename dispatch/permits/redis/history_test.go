@@ -110,7 +110,7 @@ func (a *aof) replace(by, command string) {
 
 // versions are those of a limit, by the commands that Redis has carried out.
 func versions(t *testing.T, log [][]string, key string) (all []permitstest.Version) {
-	after := []int{0} // how many there were after so many commands
+	after := []int{0} // versions after each command, by the number of commands
 	for _, args := range log {
 		switch {
 		case args[0] == "FLUSHALL":

@@ -54,7 +54,7 @@ func (j *joined) run(ctx context.Context, calls []*call, run func(context.Contex
 		j.mu.Unlock()
 		defer close(p.done)
 		j.wait(p)
-		// What others send must not end because this call is cancelled.
+		// The requests of other callers must not end because this call is canceled.
 		ctx, cancel := detached(ctx)
 		defer cancel()
 		calls = p.calls

@@ -23,8 +23,8 @@ var style = table.Style{
 	Options: table.OptionsNoBordersAndSeparators,
 }
 
-// Table writes rows below a header. What does not fit its column continues on the next line. A
-// line break within a cell is escaped, as is all that is not printable.
+// Table writes rows below a header. Text that is wider than its column continues on the next line.
+// A line break within a cell is escaped, as is all that is not printable.
 func Table(w *strings.Builder, header []string, rows [][]string) {
 	rows = printableCells(rows)
 	t := table.NewWriter()

@@ -16,7 +16,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestDenied: whoever lacks a right reads which one, and the command that grants it; nothing hangs.
+// TestDenied: the error for a missing right names the right and the command that grants it.
 func TestDenied(t *testing.T) {
 	g := guard(t)
 	g.roles()
