@@ -49,19 +49,20 @@ func Window(d time.Duration, from time.Time, vertices ...*Vertex) int {
 }
 
 // Speed returns the messages per second that have arrived since from, at all vertices together. It
-// measures each vertex from its first pause to its last one, since batches arrive at once.
+// measures each vertex from the start of its first pause to that of its last one: by then a Read
+// has used the permits of the pause before.
 func Speed(pause time.Duration, from time.Time, vertices ...*Vertex) (perSecond float64) {
 	for _, v := range vertices {
 		all := slices.DeleteFunc(v.Arrivals(), func(at time.Time) bool { return at.Before(from) })
-		var ends []int // of pauses
+		var pauses []int
 		for i := 1; i < len(all); i++ {
 			if all[i].Sub(all[i-1]) >= pause {
-				ends = append(ends, i)
+				pauses = append(pauses, i-1)
 			}
 		}
 		first, last := 0, len(all)-1
-		if len(ends) > 1 {
-			first, last = ends[0], ends[len(ends)-1]
+		if len(pauses) > 1 {
+			first, last = pauses[0], pauses[len(pauses)-1]
 		}
 		if last > first {
 			perSecond += float64(last-first) / all[last].Sub(all[first]).Seconds()
