@@ -20,10 +20,11 @@ func percent(n int, rate int64, d time.Duration) float64 {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// TestAccuracyOneLimit: eight processes of one limit.
+// TestAccuracyOneLimit: eight processes of one limit. The bounds of requests a message are goals of
+// the benchmark of the same processes.
 func TestAccuracyOneLimit(t *testing.T) {
 	redis := services.Redis(t)
-	for rate, requests := range map[int64]float64{1000: 0.1, 100_000: 0.01} { // a message; goals of the benchmarks
+	for rate, requests := range map[int64]float64{1000: 0.1, 100_000: 0.01} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			accuracy.Measure(t, func(m *accuracy.M) {
 				const d = 4 * time.Second
