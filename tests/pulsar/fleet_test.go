@@ -237,29 +237,3 @@ func TestOneLimit(t *testing.T) {
 		t.Logf("%s: %d messages were delivered again", subscription, again)
 	}
 }
-
-// TestBrokerRestart: when a broker is killed during a wait and restarts, the consumers continue and
-// no message is lost.
-func TestBrokerRestart(t *testing.T) {
-	t.Parallel()
-	const messages, rate = 1500, 150
-	broker := services.StartPulsar(t)
-	s := newScene(t, &broker.PulsarBroker, messages, "a", "b")
-	s.limit(rate)
-	begin := time.Now()
-	all := fleet.Fleet{
-		s.start(0, "a", pulsar.Shared, s.env()),
-		s.start(1, "a", pulsar.Shared, s.env()),
-		s.start(2, "b", pulsar.Exclusive, s.env()),
-	}
-	more(t, 40, all, "a", "b")
-	broker.Kill()
-	broker.Start()
-	more(t, 50, all, "a", "b")
-	require.NoError(t, fleet.WithinRate(all.Messages(""), rate, begin, slack))
-	s.limit(100_000)
-	complete(t, messages, all, "a", "b")
-	for _, p := range all {
-		p.Stop(t)
-	}
-}
