@@ -16,11 +16,13 @@ SOAK   ?= 20
 CHAOS      ?= 1h
 CHAOS_SEED ?= 1
 
-# The packages whose tests use real services, those that measure, and all others.
+# The packages whose tests use real services, those that measure, all others, and those with tests that -short
+# leaves out.
 LISTED    = $(GO) list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./...
 SERVED    = $$($(LISTED) | grep 'throttle/tests/services ' | cut -d ' ' -f 1)
 MEASURING = $$($(LISTED) | grep 'throttle/tests/accuracy ' | cut -d ' ' -f 1)
 OTHERS    = $$($(LISTED) | grep -v 'throttle/tests/services ' | cut -d ' ' -f 1)
+SHORTENED = $$(grep -rl --include='*_test.go' 'testing.Short()' . | xargs -n 1 dirname | sort -u)
 
 # Runs go test with a line for each package, when it ends, and a summary.
 SUM := $(GO) tool -modfile=$(CURDIR)/tools/go.mod gotestsum --format pkgname --hide-summary skipped
@@ -48,12 +50,11 @@ demo: ## watch two consumer groups share a limit; needs only Go
 
 .PHONY: test
 test: requirements services ## is the code correct? on real services, whatever the machine's speed
-	$(SUM) -- -timeout 15m $(OTHERS)
-	$(SUM) -- -timeout 15m -race -short $(OTHERS)
+	$(SUM) -- -vet=off -timeout 15m $(SHORTENED) # make lint runs vet
 	@mkdir -p .cache; $(SHARE) $(SUM) --rerun-fails=2 --rerun-fails-max-failures=4 --rerun-fails-abort-on-data-race \
-		--jsonfile .cache/test.json --packages "$(SERVED)" -- -timeout 15m -p 3 -parallel 8 -race -skip '^TestAccuracy'; \
-		failed=$$?; $(GO) run ./internal/flaky .cache/test.json && exit $$failed
-	$(GO) test -C tests/bench ./...
+		--jsonfile .cache/test.json --packages "$(SERVED) $(OTHERS)" -- -vet=off -timeout 15m -p 3 -parallel 8 -race -short -skip '^TestAccuracy'; \
+		failed=$$?; $(GO) run ./internal/flaky .cache/test.json $(SERVED) && exit $$failed
+	$(GO) test -C tests/bench -vet=off ./...
 
 .PHONY: accuracy
 accuracy: services ## how exact is it in real time? measures on an idle machine, and writes docs/accuracy.md

@@ -16,7 +16,7 @@ import (
 // whatever replicas join and leave.
 func TestNothingWasted(t *testing.T) {
 	t.Parallel()
-	for _, seed := range permitstest.Seeds(t, 25, 120) {
+	for _, seed := range permitstest.Seeds(t, permitstest.Quarter(25), 120) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, seed, perSecond(1000))
 			rng := rand.New(rand.NewPCG(seed, 4))
@@ -52,7 +52,7 @@ func TestNothingWasted(t *testing.T) {
 // have. So do the replicas of each.
 func TestFair(t *testing.T) {
 	t.Parallel()
-	for _, seed := range permitstest.Seeds(t, 20, 80) {
+	for _, seed := range permitstest.Seeds(t, permitstest.Quarter(20), 80) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 5))
 			f := newFleet(t, seed, perSecond(1000))

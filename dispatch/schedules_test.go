@@ -26,11 +26,14 @@ func TestSchedules(t *testing.T) {
 			assert.NoError(t, tables.Write(doc, "schedules", permitstest.Table(t, tallies)))
 		})
 	}
-	permitstest.Run(t, permitstest.Backend{Tallies: tallies}, permitstest.Seeds(t, 40, 300))
+	permitstest.Run(t, permitstest.Backend{Tallies: tallies}, permitstest.Seeds(t, permitstest.Quarter(40), 300))
 }
 
 // The same with the script that runs in Redis.
 func TestSchedulesOnRedis(t *testing.T) {
+	if testing.Short() {
+		t.Skip("Lua in Go takes long with the race detector")
+	}
 	permitstest.Run(t, permitstest.Backend{Open: func(t *testing.T) dispatch.PermitStore {
 		server := miniredis.NewMiniRedis()
 		permitstest.AddStruct(t, server)

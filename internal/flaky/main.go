@@ -1,6 +1,6 @@
 // Flaky reads what gotestsum has recorded of tests, and lists those that failed and then passed,
-// with their output. It fails if something did that is never repeated: a data race, a panic, or
-// goroutines that a package leaves behind.
+// with their output. It fails if something did that is never repeated: a data race, a panic,
+// goroutines that a package leaves behind, or a test of a package that uses no real service.
 package main
 
 import (
@@ -14,14 +14,14 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: flaky FILE")
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "usage: flaky FILE PACKAGE-WITH-SERVICES...")
 		os.Exit(2)
 	}
 	f, err := os.Open(os.Args[1])
 	if err == nil {
 		defer f.Close()
-		err = run(f, os.Stdout)
+		err = run(f, os.Args[2:], os.Stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "flaky:", err)
@@ -44,8 +44,9 @@ var never = []string{
 	"WARNING: DATA RACE", "panic: ", "found unexpected goroutines", "goroutines left behind",
 }
 
-// run reads events, and writes the tests that failed and then passed.
-func run(events io.Reader, out io.Writer) error {
+// run reads events, and writes the tests that failed and then passed. Those of packages that are
+// not served by real services should not have.
+func run(events io.Reader, served []string, out io.Writer) error {
 	tests := map[string]*test{}
 	of := func(name string) *test {
 		if tests[name] == nil {
@@ -78,6 +79,9 @@ func run(events io.Reader, out io.Writer) error {
 		case "pass":
 			if t.failed && !isPackage {
 				flaky = append(flaky, t)
+				if !slices.Contains(served, e.Package) {
+					faults = append(faults, t.name+": failed, and uses no service")
+				}
 			}
 			delete(tests, t.name)
 		}

@@ -32,7 +32,7 @@ func TestNoCallerIsStranded(t *testing.T) {
 		"messageRate=100 ramp.over=3s ramp.from=20",
 		"maxInFlight=1",
 	}
-	for _, seed := range permitstest.Seeds(t, 60, 600) {
+	for _, seed := range permitstest.Seeds(t, permitstest.Quarter(60), 600) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		limits := policies[rng.IntN(len(policies))]
 		more := ""

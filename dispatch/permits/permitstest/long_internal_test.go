@@ -25,7 +25,7 @@ func TestLongTests(t *testing.T) {
 	listed := strings.Split(regexp.MustCompile(`[$\\\\\s]`).ReplaceAllString(list, ""), "|")
 
 	test := regexp.MustCompile(`(?m)^func Test(\w+)`)
-	long := regexp.MustCompile(`permitstest\.(Long\(\)|Seeds\(t, \d+, \d+\))|\blong\(t\)|Getenv\("THROTTLE_LONG"\)`)
+	long := regexp.MustCompile(`permitstest\.(Long\(\)|Seeds\(t, (permitstest\.Quarter\(\d+\)|\d+), \d+\))|\blong\(t\)|Getenv\("THROTTLE_LONG"\)`)
 	var found []string
 	require.NoError(t, filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() && entry.Name() == ".cache" {

@@ -41,8 +41,7 @@ func Long() bool { return os.Getenv("THROTTLE_LONG") != "" }
 
 // Seeds returns the seeds to run: that of THROTTLE_SEED; else those of THROTTLE_SEEDS, which is
 // "10000", the first ten thousand, or "10000-20000", those from 10000 to 19999; else the first
-// short ones; with -short, a quarter of them; with THROTTLE_LONG, those from there up to long.
-// (make test runs all short ones, and the quarter again with the race detector.)
+// short ones; with THROTTLE_LONG, those from there up to long.
 func Seeds(t *testing.T, short, long int) (all []uint64) {
 	if text := os.Getenv("THROTTLE_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
@@ -62,13 +61,20 @@ func Seeds(t *testing.T, short, long int) (all []uint64) {
 		require.NoError(t, err)
 	} else if Long() {
 		from, to = uint64(short), uint64(long)
-	} else if testing.Short() {
-		to = uint64(short+3) / 4
 	}
 	for seed := from; seed < to; seed++ {
 		all = append(all, seed)
 	}
 	return all
+}
+
+// Quarter is n, or with -short a quarter of it: make test runs all seeds in virtual time, and the
+// quarter again with the race detector.
+func Quarter(n int) int {
+	if testing.Short() {
+		return (n + 3) / 4
+	}
+	return n
 }
 
 // Run runs random sequences of faults for each sharing mode on a backend: replicas that join,
