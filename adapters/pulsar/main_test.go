@@ -54,10 +54,9 @@ type brokerClient struct {
 	admin  pulsaradmin.Client
 }
 
-func newBrokerClient(t testing.TB) *brokerClient { return brokerClientOf(t, services.Pulsar(t)) }
-
-func brokerClientOf(t testing.TB, broker *services.PulsarBroker) *brokerClient {
+func newBrokerClient(t testing.TB) *brokerClient {
 	t.Helper()
+	broker := services.Pulsar(t)
 	client, err := pulsar.NewClient(clientOptions(broker))
 	require.NoError(t, err)
 	t.Cleanup(client.Close)

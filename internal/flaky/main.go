@@ -1,6 +1,6 @@
 // Flaky reads what gotestsum has recorded of tests, and lists those that failed and then passed,
-// with their output. It fails if something did that is never repeated: a data race, a panic,
-// goroutines that a package leaves behind, or a test of a package that uses no real service.
+// with their output. It fails if there was a fault that no repetition excuses: a data race, a
+// panic, goroutines that a package leaves behind, or a failure in a package that uses no service.
 package main
 
 import (
@@ -39,13 +39,13 @@ type test struct {
 	failed bool // or, of a package, one of its tests
 }
 
-// never are the marks of what is never repeated, at the start of a line.
-var never = []string{
+// faulty are the marks of faults that no repetition excuses, at the start of a line.
+var faulty = []string{
 	"WARNING: DATA RACE", "panic: ", "found unexpected goroutines", "goroutines left behind",
 }
 
-// run reads events, and writes the tests that failed and then passed. Those of packages that are
-// not served by real services should not have.
+// run reads events, and writes the tests that failed and then passed. served are the
+// packages that use real services.
 func run(events io.Reader, served []string, out io.Writer) error {
 	tests := map[string]*test{}
 	of := func(name string) *test {
@@ -66,7 +66,7 @@ func run(events io.Reader, served []string, out io.Writer) error {
 		switch e.Action {
 		case "output":
 			t.output.WriteString(e.Output)
-			if slices.ContainsFunc(never, func(mark string) bool { return strings.HasPrefix(e.Output, mark) }) {
+			if slices.ContainsFunc(faulty, func(mark string) bool { return strings.HasPrefix(e.Output, mark) }) {
 				faults = append(faults, t.name+": "+strings.TrimSpace(e.Output))
 			}
 		case "fail":
@@ -98,7 +98,7 @@ func run(events io.Reader, served []string, out io.Writer) error {
 	}
 	_, err := io.WriteString(out, list.String())
 	if len(faults) > 0 {
-		err = errors.Join(err, fmt.Errorf("never repeated:\n%s", strings.Join(faults, "\n")))
+		err = errors.Join(err, fmt.Errorf("no repetition excuses:\n%s", strings.Join(faults, "\n")))
 	}
 	return err
 }

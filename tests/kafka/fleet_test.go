@@ -124,7 +124,7 @@ func TestOneLimit(t *testing.T) {
 	died := time.Now()
 	n := len(s.consumers.Messages(""))
 	require.Eventually(t, func() bool { return len(s.consumers.Messages("")) > n+2*lowered }, throttletest.Patience, 10*time.Millisecond)
-	// What was allocated when the limit was lowered is at the old rate.
+	// Permits that were allocated before the limit was lowered are at the old rate.
 	require.NoError(t, fleet.WithinRate(s.consumers.Messages(""), lowered, changed, slack*limit/lowered))
 
 	s.set(100_000)

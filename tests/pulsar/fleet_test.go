@@ -216,7 +216,7 @@ func TestOneLimit(t *testing.T) {
 	killed := all[0]
 	killed.Kill(t)
 	more(t, 100, all, subscriptions...)
-	// What was allocated when the limit was lowered is at the old rate.
+	// Permits that were allocated before the limit was lowered are at the old rate.
 	require.NoError(t, fleet.WithinRate(all.Messages(""), after, lowered, slack*before/after))
 
 	s.limit(100_000)

@@ -46,8 +46,7 @@ func (c slowCase) drain(t *testing.T, disturb func(r *run)) *run {
 }
 
 // TestSlowStore: Limiters get permits of a store that answers later than the default time-out, and
-// never more than their limit allows. What they may have of a round is more, since a round takes
-// three requests.
+// never more than their limit allows. Their slack is larger, since a round takes three requests.
 func TestSlowStore(t *testing.T) {
 	t.Parallel()
 	for _, c := range slowCases {
