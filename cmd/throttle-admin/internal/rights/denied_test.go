@@ -45,10 +45,9 @@ func TestDenied(t *testing.T) {
 			{"etcd", "nobody", []string{"quota", "status"},
 				[]string{"status", denied, "throttle-admin rights etcd --role ROLE"}},
 		} {
-			start := time.Now()
 			status, _, errs := g.run(c.store, c.name, c.args...)
 			assert.Equal(t, cli.ExitFailed, status, "%s %s", c.name, c.args)
-			assert.Less(t, time.Since(start), cli.StoreTimeout, "%s %s", c.name, c.args)
+			assert.NotContains(t, errs, "deadline", "%s %s", c.name, c.args) // of waiting for a right
 			for _, want := range c.wants {
 				assert.Contains(t, errs, want, "%s %s", c.name, c.args)
 			}

@@ -164,7 +164,10 @@ func (g *guarded) flow(t *testing.T, store string) {
 		g.does(store, name, "get", topic+"fair")
 		g.does(store, name, "export")
 		for limit := range names {
-			assert.Contains(t, g.does(store, name, "explain", topic+limit), "billing-eu", limit)
+			throttletest.Until(t, limit+": both replicas have published their status", func() bool {
+				out := g.does(store, name, "explain", topic+limit)
+				return strings.Contains(out, "billing-eu") && strings.Contains(out, "billing-us")
+			})
 		}
 		assert.Contains(t, g.does(store, name, "explain", "tag:reports"), "ratekeeper")
 		assert.Contains(t, g.does(store, name, "quota", "status"), "tag:reports")
