@@ -2,8 +2,8 @@ package kafkathrottle
 
 // Close ends the calls that wait: they return io.EOF. A message that waits for its permit is
 // dropped; it was never committed. Close returns the permits allocated for this Reader alone, and
-// closes the kafka.Reader, which waits for its fetch under way, up to MaxWait. Close the Reader
-// before its Limiter.
+// closes the kafka.Reader, which waits for its fetch under way, up to MaxWait. Commits then end,
+// see CommitMessages. Close the Reader before its Limiter.
 func (r *Reader) Close() error {
 	if r.lim == nil {
 		return r.Reader.Close()
@@ -14,6 +14,7 @@ func (r *Reader) Close() error {
 		r.closeSubscriptions()
 		r.leave()
 	})
+	defer r.setClosed()
 	return r.Reader.Close()
 }
 

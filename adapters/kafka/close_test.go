@@ -1,12 +1,15 @@
 package kafkathrottle_test
 
 import (
+	"context"
+	"errors"
 	"io"
 	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -41,6 +44,33 @@ func TestCloseEndsAWait(t *testing.T) {
 	require.NoError(t, other.Close())
 	require.Empty(t, lim.Stats().Subscriptions)
 	require.NoError(t, other.Close(), "a second Close does nothing")
+}
+
+// TestCloseEndsACommit: kafka-go keeps a commit for the group's next generation, and answers none
+// if Close comes first.
+func TestCloseEndsACommit(t *testing.T) {
+	c, brokers := broker(t, 1, "orders")
+	joins := make(chan struct{}, 1)
+	c.ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		select {
+		case joins <- struct{}{}:
+		default:
+		}
+		return nil, errors.New("no coordinator"), true
+	})
+	r := newReader(t, groupConfig(brokers, "orders"), throttletest.Open(t, policy.Policy{}))
+	<-joins
+	committed := make(chan error)
+	go func() { committed <- r.CommitMessages(context.Background(), kafka.Message{Topic: "orders"}) }()
+	select {
+	case err := <-committed:
+		require.Fail(t, "ended without a group", "%v", err)
+	case <-time.After(50 * time.Millisecond): // it waits by now, or it will
+	}
+	require.NoError(t, r.Close())
+	require.ErrorIs(t, <-committed, io.ErrClosedPipe)
+	require.ErrorIs(t, r.CommitMessages(t.Context(), kafka.Message{Topic: "orders"}), io.ErrClosedPipe)
 }
 
 func TestLimiterClosedFirst(t *testing.T) {

@@ -2,6 +2,8 @@ package kafkathrottle
 
 import (
 	"context"
+	"errors"
+	"io"
 
 	"github.com/segmentio/kafka-go"
 
@@ -9,9 +11,10 @@ import (
 )
 
 // CommitMessages is kafka-go's. A policy's maxInFlight no longer counts the messages that were
-// committed, and those before them in their partitions.
+// committed, and those before them in their partitions. A commit for which kafka-go has no answer
+// when the Reader is closed returns io.ErrClosedPipe, as one after Close does.
 func (r *Reader) CommitMessages(ctx context.Context, msgs ...kafka.Message) error {
-	err := r.Reader.CommitMessages(ctx, msgs...)
+	err := r.commit(ctx, msgs)
 	if err != nil || r.lim == nil || r.inFlight.Empty() {
 		return err
 	}
@@ -20,6 +23,21 @@ func (r *Reader) CommitMessages(ctx context.Context, msgs ...kafka.Message) erro
 		r.inFlight.SettleThrough(msgs[i].Offset, func(p partition) bool { return p == committed })
 	}
 	return nil
+}
+
+// commit is kafka-go's, which does not answer a commit that comes while it closes.
+func (r *Reader) commit(ctx context.Context, msgs []kafka.Message) error {
+	if r.lim == nil || r.config.CommitInterval > 0 { // which waits for no answer
+		return r.Reader.CommitMessages(ctx, msgs...)
+	}
+	open, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.closed, cancel)()
+	err := r.Reader.CommitMessages(open, msgs...)
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
+		return io.ErrClosedPipe
+	}
+	return err
 }
 
 // track counts a message as in flight until it is committed. Without a group nothing tells when a

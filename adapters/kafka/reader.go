@@ -43,6 +43,9 @@ type Reader struct {
 	leave  func()                      // ends the polls of the Kafka cluster for its backlogs
 	once   sync.Once                   // of Close
 
+	closed    context.Context // ends when the kafka.Reader is closed
+	setClosed context.CancelFunc
+
 	receiver receiver.Receiver[kafka.Message]
 	inFlight *inflight.Messages[partition, int64] // by offset
 	sought   atomic.Int64                         // the offset of the last seek
@@ -151,6 +154,7 @@ func (r *Reader) start(inner *kafka.Reader) {
 		return
 	}
 	r.config = inner.Config()
+	r.closed, r.setClosed = context.WithCancel(context.Background())
 	r.leave = joinCluster(r)
 }
 
