@@ -1,6 +1,7 @@
 package etcdpermits
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"strconv"
@@ -22,9 +23,10 @@ import (
 type clock struct {
 	mu     sync.Mutex
 	known  float64
-	at     time.Time // of this process, when it was known
-	fault  error     // why the key cannot be read; nil: it can
-	synced chan struct{}
+	at     time.Time     // of this process, when it was known
+	fault  error         // why the key cannot be read; nil: it can
+	tried  chan struct{} // closed, and replaced, when fault may be another one
+	synced chan struct{} // closed when the clock is the one of all
 }
 
 const (
@@ -39,7 +41,7 @@ const (
 
 func newClock() *clock {
 	// A clock that starts at 1 leaves 0 for "never".
-	return &clock{known: 1, at: time.Now(), synced: make(chan struct{})}
+	return &clock{known: 1, at: time.Now(), tried: make(chan struct{}), synced: make(chan struct{})}
 }
 
 // now is what the clock shows at t.
@@ -49,21 +51,37 @@ func (c *clock) now(t time.Time) float64 {
 	return c.known + t.Sub(c.at).Seconds()
 }
 
-// failed notes why the key cannot be read.
+// failed notes why the key cannot be read; nil: it can.
 func (c *clock) failed(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fault = err
+	close(c.tried)
+	c.tried = make(chan struct{})
 }
 
-// why returns the fault, or otherwise if there is none.
-func (c *clock) why(otherwise error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.fault != nil {
-		return c.fault
+// await returns when the clock is the one of all. Its error is why that cannot be: at once if the
+// user may not read the key, and else when ctx ends.
+func (c *clock) await(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		fault, tried := c.fault, c.tried
+		c.mu.Unlock()
+		select {
+		case <-c.synced:
+			return nil
+		default:
+		}
+		if role.DeniedByEtcd(fault) {
+			return fault
+		}
+		select {
+		case <-c.synced:
+		case <-tried:
+		case <-ctx.Done():
+			return cmp.Or(fault, ctx.Err())
+		}
 	}
-	return otherwise
 }
 
 // learn takes over a time that is later than what is known at t, and returns how far it is behind

@@ -103,12 +103,10 @@ func (s *Store) onTime(ctx context.Context) (*clientv3.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-s.clock.synced:
-		return client, nil
-	case <-ctx.Done():
-		return nil, wrap("its clock is not known yet", s.clock.why(ctx.Err()))
+	if err := s.clock.await(ctx); err != nil {
+		return nil, wrap("its clock is not known yet", err)
 	}
+	return client, nil
 }
 
 // writable is onTime, unless etcd is almost full.
