@@ -25,7 +25,7 @@ func TestRubbishIsRefusedFast(t *testing.T) {
 		start := time.Now()
 		_, err := file.Parse("rubbish", []byte(strings.Repeat(bit, size/len(bit))))
 		require.Error(t, err, "%q", bit)
-		assert.Less(t, time.Since(start), 10*time.Second, "%q", bit)
+		assert.Less(t, time.Since(start), 30*time.Second, "%q", bit)
 		t.Logf("%q: %v", bit, time.Since(start))
 		assert.Less(t, len(err.Error()), 1<<20, "%q", bit)
 	}

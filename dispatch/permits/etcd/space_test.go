@@ -20,9 +20,9 @@ import (
 // TestLeavesRoomForPolicies: permits are written no more when etcd is almost full of their history,
 // so that policies can still be written. They are again when the history has been compacted.
 func TestLeavesRoomForPolicies(t *testing.T) {
-	e := services.EtcdWithQuota(t, 16<<20)
+	e := services.EtcdWithQuota(t, 8<<20)
 	l := open(t, e.Endpoint)
-	const refused = "of its quota of 16 MiB, and the rest is kept for policies"
+	const refused = "of its quota of 8 MiB, and the rest is kept for policies"
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // more than the quota, if it were allowed
 		var writers sync.WaitGroup
 		errs := make([]error, 8)
