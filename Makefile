@@ -22,7 +22,12 @@ LISTED    = $(GO) list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImp
 SERVED    = $$($(LISTED) | grep 'throttle/tests/services ' | cut -d ' ' -f 1)
 MEASURING = $$($(LISTED) | grep 'throttle/tests/accuracy ' | cut -d ' ' -f 1)
 OTHERS    = $$($(LISTED) | grep -v 'throttle/tests/services ' | cut -d ' ' -f 1)
-SHORTENED = $$(grep -rl --include='*_test.go' 'testing.Short()' . | xargs -n 1 dirname | sort -u)
+SHORTENED = $$(grep -rl --include='*_test.go' 'testing.Short()' . | xargs -n 1 dirname | sort -u | xargs $(GO) list)
+
+# Of these, make test runs without the race detector what -short leaves out and the scenarios in tests/, whose parts
+# have raced tests of their own, those that wait longest first; and with it the rest.
+UNRACED = $$(echo "$(SERVED)" | grep throttle/tests/ | sort -r) $(SHORTENED)
+RACED   = $$(echo "$(SERVED)" | grep -v throttle/tests/) $(OTHERS)
 
 # Runs go test with a line for each package, when it ends, and a summary.
 SUM := $(GO) tool -modfile=$(CURDIR)/tools/go.mod gotestsum --format pkgname --hide-summary skipped
@@ -35,7 +40,7 @@ LONGER := Allocation|BillOfMaterials|Fair|Histories|Hour|Matrix|MovesNeverHang|N
 	NothingWasted|Schedules|SchedulesOnEtcd|SchedulesOnRedis|TopicsThatComeAndGo|Twins
 
 # Those that would take too long with the race detector.
-UNRACED := Schedules|TopicsThatComeAndGo
+SLOW := Schedules|TopicsThatComeAndGo
 
 # Those that have a target of their own.
 OWN := Histories|Hour|Matrix
@@ -50,11 +55,21 @@ demo: ## watch two consumer groups share a limit; needs only Go
 
 .PHONY: test
 test: requirements services ## is the code correct? on real services, whatever the machine's speed
-	$(SUM) -- -vet=off -timeout 15m $(SHORTENED) # make lint runs vet
-	@mkdir -p .cache; $(SHARE) $(SUM) --rerun-fails=2 --rerun-fails-max-failures=4 --rerun-fails-abort-on-data-race \
-		--jsonfile .cache/test.json --packages "$(SERVED) $(OTHERS)" -- -vet=off -timeout 15m -p 3 -parallel 8 -race -short -skip '^TestAccuracy'; \
-		failed=$$?; $(GO) run ./internal/flaky .cache/test.json $(SERVED) && exit $$failed
+	@mkdir -p .cache; rm -f .cache/*raced.json; $(SHARE) $(MAKE) --no-print-directory --keep-going unraced raced; failed=$$?; \
+		cat .cache/unraced.json .cache/raced.json | $(GO) run ./internal/flaky $(SERVED) && exit $$failed
 	$(GO) test -C tests/bench -vet=off ./...
+
+# Without vet, which make lint runs.
+SUITE = $(SUM) --rerun-fails=2 --rerun-fails-max-failures=4 --rerun-fails-abort-on-data-race --jsonfile .cache/$@.json \
+	--packages "$(PACKAGES)" -- -vet=off -timeout 15m -p 4 -parallel 8 -skip '^TestAccuracy'
+
+.PHONY: unraced raced
+unraced: PACKAGES = $(UNRACED)
+unraced:
+	@$(SUITE)
+raced: PACKAGES = $(RACED)
+raced:
+	@$(SUITE) -race -short
 
 .PHONY: accuracy
 accuracy: services ## how exact is it in real time? measures on an idle machine, and writes docs/accuracy.md
@@ -70,9 +85,9 @@ test-long: services ## random schedules, fuzzing and repetitions; a rerun of the
 		name=$$1; shift; echo "$$name: $$*"; "$$@" && touch .cache/long/$$name.$$tree; \
 	}; \
 	export THROTTLE_LONG=1; \
-	step virtual $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' -skip '^Test($(UNRACED)|$(OWN))$$' $(OTHERS) && \
+	step virtual $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' -skip '^Test($(SLOW)|$(OWN))$$' $(OTHERS) && \
 	step services $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' -skip '^Test($(OWN))$$' $(SERVED) && \
-	THROTTLE_SEEDS=40-2040 step schedules $(GO) test -timeout 20m -run '^Test($(UNRACED))$$' ./dispatch && \
+	THROTTLE_SEEDS=40-2040 step schedules $(GO) test -timeout 20m -run '^Test($(SLOW))$$' ./dispatch && \
 	unset THROTTLE_LONG && step fuzz $(MAKE) --no-print-directory fuzz
 
 .PHONY: fuzz
@@ -144,9 +159,7 @@ bench-busy: ## measure how limiters slow down for a busy server, and write that 
 	$(GO) run -C tests/bench ./cmd/table -bench '^Benchmark(BusyServer|ReportOutcome|Decide)' -skip '^$$' -target bench-busy -rounds 3
 
 .PHONY: lint
-lint: ## go vet, golangci-lint, go fix -diff, and a check of words and line lengths
-	$(GO) vet ./...
-	$(GO) vet -C tests/bench ./...
+lint: ## golangci-lint with all of vet, go fix -diff, and a check of words and line lengths
 	$(LINT) run
 	cd tests/bench && $(LINT) run
 	$(GO) fix -diff ./...

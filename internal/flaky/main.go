@@ -1,6 +1,7 @@
-// Flaky reads what gotestsum has recorded of tests, and lists those that failed and then passed,
-// with their output. It fails if there was a fault that no repetition excuses: a data race, a
-// panic, goroutines that a package leaves behind, or a failure in a package that uses no service.
+// Flaky reads from its standard input what gotestsum has recorded of tests, and lists those that
+// failed and then passed, with their output. Its arguments are the packages that use services. It
+// fails if there was a fault that no repetition excuses: a data race, a panic, goroutines that a
+// package leaves behind, or a failure in a package that uses no service.
 package main
 
 import (
@@ -14,16 +15,7 @@ import (
 )
 
 func main() {
-	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: flaky FILE PACKAGE-WITH-SERVICES...")
-		os.Exit(2)
-	}
-	f, err := os.Open(os.Args[1])
-	if err == nil {
-		defer f.Close()
-		err = run(f, os.Args[2:], os.Stdout)
-	}
-	if err != nil {
+	if err := run(os.Stdin, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "flaky:", err)
 		os.Exit(1)
 	}
