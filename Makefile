@@ -11,7 +11,7 @@ MODULE := github.com/dispatchthrottle/throttle
 # Random schedules of each sharing mode, N or FROM-TO, in whole thousands: a million, by what one takes.
 SEEDS  ?= fair:300000 strict:350000 strict,_in_a_queue:250000 split:50000 groups:50000
 # How often soak runs each package.
-SOAK   ?= 20
+SOAK   ?= 10
 # How long the chaos hour takes, and the seed of its plan.
 CHAOS      ?= 1h
 CHAOS_SEED ?= 1
@@ -129,18 +129,8 @@ histories: services ## 1,000 histories of allocations under faults, of Redis and
 		./dispatch/permits/redis ./dispatch/permits/etcd
 
 .PHONY: soak
-soak: services ## each package's tests SOAK=20 times beside two busy loops; a rerun of the same files goes on
-	@mkdir -p .cache/soak; tree=$$(export GIT_INDEX_FILE=.cache/soak/index; git add -A && git write-tree) || exit 1; \
-	for i in 1 2; do (while :; do :; done) & busy="$$busy $$!"; done; trap "kill $$busy" EXIT; \
-	for package in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
-		log=.cache/soak/$$(echo $$package | tr / .); green=$$log.$$tree; n=$$(cat $$green 2>/dev/null || echo 0); \
-		start=$$(date +%s); \
-		while [ $$n -lt $(SOAK) ]; do \
-			$(GO) test -race -short -count=1 -timeout 15m -parallel 8 $$package >$$log.log 2>&1 || \
-				{ cat $$log.log; rm -f $$green; exit 1; }; \
-			n=$$((n + 1)); echo $$n >$$green; \
-		done; echo "$$package: $$n times green, $$(($$(date +%s) - start)) s"; \
-	done
+soak: services ## make test, by package, SOAK=10 times beside two busy loops; a rerun of the same files goes on
+	@{ printf '%s\n' $(UNRACED); printf '%s -race -short\n' $(RACED); } | $(SHARE) tests/soak.sh $(SOAK)
 
 .PHONY: bench
 bench: services ## compare with other limiters, and write the tables of docs/benchmarks.md
