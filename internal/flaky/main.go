@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -31,10 +32,9 @@ type test struct {
 	failed bool // or, of a package, one of its tests
 }
 
-// faulty are the marks of faults that no repetition excuses, at the start of a line.
-var faulty = []string{
-	"WARNING: DATA RACE", "panic: ", "found unexpected goroutines", "goroutines left behind",
-}
+// faulty matches a line of a fault that no repetition excuses.
+var faulty = regexp.MustCompile(
+	`^(WARNING: DATA RACE|panic: |fatal error: |goroutines left behind)|found unexpected goroutines`)
 
 // run reads events, and writes the tests that failed and then passed. served are the
 // packages that use real services.
@@ -58,7 +58,7 @@ func run(events io.Reader, served []string, out io.Writer) error {
 		switch e.Action {
 		case "output":
 			t.output.WriteString(e.Output)
-			if slices.ContainsFunc(faulty, func(mark string) bool { return strings.HasPrefix(e.Output, mark) }) {
+			if faulty.MatchString(e.Output) {
 				faults = append(faults, t.name+": "+strings.TrimSpace(e.Output))
 			}
 		case "fail":

@@ -27,6 +27,8 @@ func TestRun(t *testing.T) {
 		"flaky, at last":  {failed + failed + passed, "flaky:", ""},
 		"a race":          {`{"Action":"output","Package":"p","Test":"TestA","Output":"WARNING: DATA RACE\n"}` + "\n" + passed, "", "p TestA: WARNING: DATA RACE"},
 		"goroutines":      {`{"Action":"output","Package":"p","Output":"goleak: x"}` + "\n" + `{"Action":"fail","Package":"p"}`, "", "p: failed beside its tests: goleak: x"},
+		"a crash":         {`{"Action":"output","Package":"p","Test":"TestA","Output":"fatal error: all goroutines are asleep"}` + "\n" + failed + passed, "flaky:", "p TestA: fatal error"},
+		"a leak":          {`{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:1: found unexpected goroutines:"}` + "\n" + passed, "", "p TestA: a_test.go:1: found unexpected"},
 		"goroutines, too": {failed + `{"Action":"output","Package":"p","Output":"goroutines left behind:"}`, "", "p: goroutines left behind"},
 	} {
 		t.Run(name, func(t *testing.T) {
