@@ -39,6 +39,7 @@ type scene struct {
 	cluster   string
 	groups    []string
 	consumers fleet.Fleet
+	begin     time.Time // when they were started
 }
 
 func newScene(t *testing.T) *scene {
@@ -60,6 +61,7 @@ func newScene(t *testing.T) *scene {
 	env := []string{
 		throttle.EnvPolicies + "=" + policies, throttle.EnvPermits + "=" + s.permits, throttle.EnvCluster + "=" + s.cluster,
 	}
+	s.begin = time.Now()
 	for i := range 8 {
 		group := s.groups[i%2]
 		args := consumerEnv + "=" + strings.Join([]string{strings.Join(k.Brokers, ","), name, group}, " ")
@@ -111,12 +113,11 @@ func (s *scene) each(n int) {
 // lowered and when a process is killed. In the end, each consumer group has read every message, and
 // only uncommitted ones twice.
 func TestOneLimit(t *testing.T) {
-	begin := time.Now()
 	s := newScene(t)
 	s.each(20)
 	s.set(lowered)
 	changed := s.shared(lowered)
-	require.NoError(t, fleet.WithinRate(s.consumers.Messages(""), limit, begin, slack))
+	require.NoError(t, fleet.WithinRate(s.consumers.Messages(""), limit, s.begin, slack))
 
 	// Its partition is not read until Kafka notices that it is gone; its share is used by others.
 	killed := s.consumers[0]

@@ -133,8 +133,8 @@ func (c stopCase) stop(t *testing.T) (v *dataplane.Vertex, took time.Duration) {
 		defer close(answered)
 		stop()
 	}()
+	defer func() { <-answered }()
 	took = v.Stop()
-	<-answered
 	return v, took
 }
 
@@ -170,6 +170,7 @@ func TestSinkContainerStops(t *testing.T) {
 			terminated := time.Now()
 			v.Terminate()
 			throttletest.Until(t, "what waits is handed back", func() bool { return handedBack(v) > 0 })
+			time.Sleep(2 * time.Second) // for more to come again
 			again := handedBack(v)
 			assert.LessOrEqual(t, float64(again), 50*time.Since(terminated).Seconds()+500, "the limit plus a batch")
 			neverOver(t, 50, from, 0, 0, v)

@@ -66,8 +66,7 @@ func TestQueue(t *testing.T) {
 }
 
 // TestSplit: a limit is split by four processes, then by seven, then by one after the others have
-// ended or were killed. They never exceed the limit plus the pool size, and the last one gets more
-// than the share that it had.
+// ended or were killed. They never exceed the limit plus the pool size, and the last one goes on.
 func TestSplit(t *testing.T) {
 	t.Parallel()
 	const rate = 500
@@ -87,9 +86,7 @@ func TestSplit(t *testing.T) {
 			p.until(rate, 1)
 			r := p.stop()
 			r.neverOver(t, rate, slack, 7)
-			last := r.events[len(r.events)-1]
-			assert.Equal(t, 1, last.process)
-			assert.Greater(t, r.count(1, last.at-time.Second, last.at+1), rate/4, "its share of four")
+			assert.Equal(t, 1, r.events[len(r.events)-1].process)
 		})
 	}
 }
@@ -106,12 +103,12 @@ func TestGroups(t *testing.T) {
 			}
 		})
 	p.until(50)
-	p.until(50, 0, 1, 2, 3, 4, 5)
+	p.until(200, 0, 1, 2, 3, 4, 5)
 	p.stop().neverOver(t, rate, time.Second, 0) // a group may use the permits of a period at once
 }
 
-// TestStopped: while a process is stopped, the others get permits. It does not use what it was
-// allocated before.
+// TestStopped: while a process is stopped, the others get permits, and never more than the limit
+// allows when it continues.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

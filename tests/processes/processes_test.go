@@ -25,6 +25,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
@@ -313,14 +314,15 @@ func (r *running) until(n int, who ...int) {
 		return all
 	}
 	before := counts()
-	require.Eventually(r.tb, func() bool {
+	what := fmt.Sprintf("processes %d have %d more than %d", who, n, before)
+	throttletest.Until(r.tb, what, func() bool {
 		for k, got := range counts() {
 			if got < before[k]+n {
 				return false
 			}
 		}
 		return true
-	}, throttletest.Patience, 5*time.Millisecond, "processes %d: %d more than %d: %d", who, n, before, counts())
+	})
 }
 
 // signal sends a signal to a process.
@@ -404,8 +406,9 @@ func (r result) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 // one is after the start.
 func (r result) inTurn(t *testing.T, d time.Duration) {
 	t.Helper()
+	const begin = time.Duration(schedule.Unconfirmed * float64(time.Second)) // of a new line
 	for i, e := range r.events {
-		if !assert.GreaterOrEqual(t, e.at, time.Duration(i)*d, "permit %d", i) {
+		if !assert.GreaterOrEqual(t, e.at, begin+time.Duration(i)*d, "permit %d", i) {
 			return
 		}
 	}

@@ -52,7 +52,7 @@ func TestSlowStore(t *testing.T) {
 	for _, c := range slowCases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := c.drain(t, func(r *run) { r.more(t, int(3*c.rate)) })
+			r := c.drain(t, func(r *run) { r.more(t, int(8*c.rate)) })
 			extra := 0.0
 			if strings.HasSuffix(c.name, "split") {
 				extra = 3 // the pool size
