@@ -17,15 +17,15 @@ CHAOS      ?= 1h
 CHAOS_SEED ?= 1
 
 # The packages whose tests use real services, those that measure, all others, and those with tests that -short
-# leaves out.
+# shortens.
 LISTED    = $(GO) list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./...
 SERVED    = $$($(LISTED) | grep 'throttle/tests/services ' | cut -d ' ' -f 1)
 MEASURING = $$($(LISTED) | grep 'throttle/tests/accuracy ' | cut -d ' ' -f 1)
 OTHERS    = $$($(LISTED) | grep -v 'throttle/tests/services ' | cut -d ' ' -f 1)
-SHORTENED = $$(grep -rl --include='*_test.go' 'testing.Short()' . | xargs -n 1 dirname | sort -u | xargs $(GO) list)
+SHORTENED = $$(grep -rl --include='*_test.go' -E 'testing.Short\(\)|permitstest.Quarter\(' . | xargs -n 1 dirname | sort -u | xargs $(GO) list)
 
-# Of these, make test runs without the race detector what -short leaves out and the scenarios in tests/, whose parts
-# have raced tests of their own, those that wait longest first; and with it the rest.
+# make test runs with the race detector all but the scenarios in tests/, whose parts have raced tests of their own.
+# What -short shortens runs without it, too, in full. Reversed, those that wait longest begin first.
 UNRACED = $$(echo "$(SERVED)" | grep throttle/tests/ | sort -r) $(SHORTENED)
 RACED   = $$(echo "$(SERVED)" | grep -v throttle/tests/) $(OTHERS)
 
@@ -36,14 +36,11 @@ SUM := $(GO) tool -modfile=$(CURDIR)/tools/go.mod gotestsum --format pkgname --h
 SHARE := $(GO) run ./tests/services/cmd/share
 
 # The tests that do more with THROTTLE_LONG.
-LONGER := Allocation|BillOfMaterials|Fair|Histories|Hour|Matrix|MovesNeverHang|NoCallerIsStranded|$\
-	NothingWasted|Schedules|SchedulesOnEtcd|SchedulesOnRedis|TopicsThatComeAndGo|Twins
+LONGER := Allocation|BillOfMaterials|Fair|MovesNeverHang|NoCallerIsStranded|NothingWasted|$\
+	Schedules|SchedulesOnEtcd|SchedulesOnRedis|TopicsThatComeAndGo|Twins
 
 # Those that would take too long with the race detector.
 SLOW := Schedules|TopicsThatComeAndGo
-
-# Those that have a target of their own.
-OWN := Histories|Hour|Matrix
 
 .PHONY: help
 help: ## list the targets
@@ -54,7 +51,7 @@ demo: ## watch two consumer groups share a limit; needs only Go
 	$(GO) run ./cmd/throttle-admin demo
 
 .PHONY: test
-test: requirements services ## is the code correct? on real services, whatever the machine's speed
+test: services ## is the code correct? on real services, whatever the machine's speed
 	@mkdir -p .cache; rm -f .cache/*raced.json; $(SHARE) $(MAKE) --no-print-directory --keep-going unraced raced; failed=$$?; \
 		cat .cache/unraced.json .cache/raced.json | $(GO) run ./internal/flaky $(SERVED) && exit $$failed
 	$(GO) test -C tests/bench -vet=off ./...
@@ -85,8 +82,8 @@ test-long: services ## random schedules, fuzzing and repetitions; a rerun of the
 		name=$$1; shift; echo "$$name: $$*"; "$$@" && touch .cache/long/$$name.$$tree; \
 	}; \
 	export THROTTLE_LONG=1; \
-	step virtual $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' -skip '^Test($(SLOW)|$(OWN))$$' $(OTHERS) && \
-	step services $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' -skip '^Test($(OWN))$$' $(SERVED) && \
+	step virtual $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' -skip '^Test($(SLOW))$$' $(OTHERS) && \
+	step services $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' $(SERVED) && \
 	THROTTLE_SEEDS=40-2040 step schedules $(GO) test -timeout 20m -run '^Test($(SLOW))$$' ./dispatch && \
 	unset THROTTLE_LONG && step fuzz $(MAKE) --no-print-directory fuzz
 
@@ -168,15 +165,14 @@ examples: ## build the examples
 requirements: # at once, before anything is built
 	@missing=; \
 	command -v java >/dev/null || missing="default-jdk-headless"; \
-	command -v mvn >/dev/null || missing="$$missing maven"; \
-	[ -z "$$missing" ] || [ -n "$$THROTTLE_TEST_KAFKA" -a -n "$$THROTTLE_TEST_PULSAR" ] || { \
-		echo "The tests need Kafka and Pulsar, and these Java and Maven. Install them, with Debian or Ubuntu:" >&2; \
+	[ -e .cache/kafka -a -e .cache/pulsar ] || command -v mvn >/dev/null || missing="$$missing maven"; \
+	[ -z "$$missing" ] || { \
+		echo "The tests need Kafka and Pulsar, which need Java and, to be fetched, Maven. With Debian or Ubuntu:" >&2; \
 		echo "    sudo apt-get install -y $$missing" >&2; \
-		echo "Or set THROTTLE_TEST_KAFKA and THROTTLE_TEST_PULSAR to running brokers: see docker-compose.yml." >&2; \
 		exit 1; }
 
 .PHONY: services
-services: ## get what the tests need: gcc, Redis, etcdctl and ip with apt-get, Kafka and Pulsar with Maven, etcd
+services: requirements $(JARS) ## get what the tests need: gcc, Redis, etcdctl and ip with apt-get, Kafka and Pulsar with Maven, etcd
 	@missing=; \
 	command -v gcc >/dev/null || missing="gcc libc6-dev"; \
 	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
@@ -188,13 +184,9 @@ services: ## get what the tests need: gcc, Redis, etcdctl and ip with apt-get, K
 		$$sudo apt-get update -q && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qy $$missing; \
 	fi
 	$(GO) build -o .cache/etcd go.etcd.io/etcd/server/v3
-	@[ -n "$$THROTTLE_TEST_KAFKA" ] || $(MAKE) --no-print-directory .cache/kafka
-	@[ -n "$$THROTTLE_TEST_PULSAR" ] || $(MAKE) --no-print-directory .cache/pulsar
 
 # Maven compares with checksums of the same server; sha256sums has those of the files when they were chosen.
 $(JARS): .cache/%: tests/services/%/pom.xml
-	@command -v java >/dev/null || { echo "no java: install a JDK, or set THROTTLE_TEST_KAFKA and THROTTLE_TEST_PULSAR to running brokers" >&2; exit 1; }
-	@command -v mvn >/dev/null || { echo "no mvn: install Maven, or set THROTTLE_TEST_KAFKA and THROTTLE_TEST_PULSAR to running brokers" >&2; exit 1; }
 	rm -rf $@ $@.part
 	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$@.part
 	cd $@.part && sha256sum *.jar | diff $(CURDIR)/tests/services/$*/sha256sums - || { rm -rf $(CURDIR)/$@.part; exit 1; }

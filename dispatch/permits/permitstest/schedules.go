@@ -39,16 +39,25 @@ type Backend struct {
 // Long reports whether tests may take long: THROTTLE_LONG is set.
 func Long() bool { return os.Getenv("THROTTLE_LONG") != "" }
 
-// Seeds returns the seeds to run: that of THROTTLE_SEED; else those of THROTTLE_SEEDS, which is
-// "10000", the first ten thousand, or "10000-20000", those from 10000 to 19999; else the first
-// short ones; with THROTTLE_LONG, those from there up to long.
-func Seeds(t *testing.T, short, long int) (all []uint64) {
+// Seeds are those of [Between]: the first short ones, or with THROTTLE_LONG those from there up to
+// long.
+func Seeds(t *testing.T, short, long int) []uint64 {
+	if Long() {
+		return Between(t, short, long)
+	}
+	return Between(t, 0, short)
+}
+
+// Between returns the seeds to run: that of THROTTLE_SEED; else those of THROTTLE_SEEDS, which is
+// "10000", the first ten thousand, or "10000-20000", those from 10000 to 19999; else those from
+// first to last-1.
+func Between(t *testing.T, first, last int) (all []uint64) {
 	if text := os.Getenv("THROTTLE_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err)
 		return []uint64{seed}
 	}
-	from, to := uint64(0), uint64(short)
+	from, to := uint64(first), uint64(last)
 	if text := os.Getenv("THROTTLE_SEEDS"); text != "" {
 		first, end, ok := strings.Cut(text, "-")
 		if !ok {
@@ -59,8 +68,6 @@ func Seeds(t *testing.T, short, long int) (all []uint64) {
 		require.NoError(t, err)
 		to, err = strconv.ParseUint(end, 10, 64)
 		require.NoError(t, err)
-	} else if Long() {
-		from, to = uint64(short), uint64(long)
 	}
 	for seed := from; seed < to; seed++ {
 		all = append(all, seed)

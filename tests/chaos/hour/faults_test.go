@@ -16,9 +16,6 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/chaos/hour/journal"
 )
 
-// needsNetwork are the faults that need network namespaces.
-var needsNetwork = []Kind{Cut, CutPermits, CutPolicies, CutBrokers, Slow}
-
 // play runs the lanes of a plan side by side.
 func (s *scene) play(ctx context.Context, plan []Lane) {
 	start := time.Now()
@@ -26,9 +23,6 @@ func (s *scene) play(ctx context.Context, plan []Lane) {
 	for _, lane := range plan {
 		lanes.Go(func() {
 			for _, f := range lane {
-				if s.net == nil && slices.Contains(needsNetwork, f.Kind) {
-					continue
-				}
 				select {
 				case <-time.After(time.Until(start.Add(f.At))):
 				case <-ctx.Done():

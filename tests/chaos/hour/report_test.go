@@ -14,13 +14,12 @@ import (
 
 // A report is what an hour has shown.
 type report struct {
-	seed       uint64
-	d          time.Duration
-	namespaces bool
-	done       map[Kind]int
-	delivered  [groups]int // before the limits were lifted
-	verdicts   [groups]journal.Verdict
-	limits     []held
+	seed      uint64
+	d         time.Duration
+	done      map[Kind]int
+	delivered [groups]int // before the limits were lifted
+	verdicts  [groups]journal.Verdict
+	limits    []held
 }
 
 // A held is how a limit was held.

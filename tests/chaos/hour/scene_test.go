@@ -55,7 +55,7 @@ var groupNames = [groups]string{"kafka", "pulsar", "kafka-bare", "pulsar-bare"}
 type scene struct {
 	t        *testing.T
 	dir      string
-	net      *network // nil: consumers have no namespaces of their own
+	net      *network
 	kafka    *services.KafkaProcess
 	pulsar   *services.PulsarProcess
 	shards   *services.RedisShards
@@ -80,12 +80,7 @@ func newScene(t *testing.T, net *network) *scene {
 	}
 	s := &scene{t: t, dir: dir, net: net, done: map[Kind]int{}}
 	s.build()
-	listen := func(host int) func() {
-		if net == nil {
-			return func() {}
-		}
-		return services.ListenOn(net.address(host))
-	}
+	listen := func(host int) func() { return services.ListenOn(net.address(host)) }
 	restore := listen(brokers)
 	s.kafka, s.pulsar = services.StartKafka(t), services.StartPulsar(t)
 	restore()
@@ -181,9 +176,7 @@ func (s *scene) worker(group, i int) *worker {
 	} else {
 		w.args = append(w.args, "-pace", fmt.Sprint(time.Second*Consumers/2/bareRate))
 	}
-	if s.net != nil {
-		w.namespace = s.net.namespace(consumer)
-	}
+	w.namespace = s.net.namespace(consumer)
 	return w
 }
 
