@@ -138,8 +138,8 @@ func TestOnePollerPerProcess(t *testing.T) {
 	}
 	time.Sleep(1500 * time.Millisecond)
 	require.Empty(t, asked)
-	lim.Set(policy.Policy{MessageRate: policy.PerSecond(100)})
 	start := time.Now()
+	lim.Set(policy.Policy{MessageRate: policy.PerSecond(100)})
 	for n := range 6 { // the end and the beginning of one partition, once a second
 		<-asked
 		require.Greater(t, time.Since(start), time.Duration(n/2-1)*time.Second)

@@ -110,8 +110,9 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 		policy.Policy{MessageRate: policy.PerSecond(100), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	cfg := groupConfig(k.Brokers, name)
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
 	var c tally
 	newMember := func() *kafkathrottle.Reader {
 		r := newReader(t, cfg, lim)
@@ -145,8 +146,9 @@ func TestAWaitingMessageGoesBackToTheGroup(t *testing.T) {
 	lim := throttletest.Open(t, policy.Policy{Paused: new(true)})
 	cfg := groupConfig(k.Brokers, name)
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
 	var c tally
 	r := newReader(t, cfg, lim)
 	consume(ctx, t, &wg, r, &c)
@@ -174,8 +176,9 @@ func TestWrapLosesNothingInARebalance(t *testing.T) {
 	lim := throttletest.Open(t,
 		policy.Policy{MessageRate: policy.PerSecond(50), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
 	var c tally
 	for range 2 {
 		r, err := kafkathrottle.Wrap(kafka.NewReader(groupConfig(k.Brokers, name)), lim.Limiter)

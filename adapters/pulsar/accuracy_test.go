@@ -30,7 +30,7 @@ func TestAccuracyScopes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			accuracy.Measure(t, func(m *accuracy.M) {
-				topics := c.drain(t, 80)
+				topics, _ := c.drain(t, 80)
 				if !c.each {
 					m.Within("used of one limit, %", percent(40, merge(topics[0], topics[1])), 80, 125)
 					return

@@ -39,10 +39,7 @@ func TestSettling(t *testing.T) {
 			t.Helper()
 			require.NoError(t, err, what)
 			assert.Zero(t, inFlight(lim), what)
-			assert.Eventually(t,
-				func() bool {
-					return w.stats(topic, "billing").MsgBacklog == backlog
-				}, throttletest.Patience, 20*time.Millisecond, what)
+			throttletest.Until(t, what, func() bool { return w.stats(topic, "billing").MsgBacklog == backlog })
 		}
 		begin(pulsar.Exclusive, 8)
 		settled("Ack", c.Ack(next()), 7)

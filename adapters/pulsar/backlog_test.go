@@ -380,8 +380,8 @@ func TestOnePoller(t *testing.T) {
 	}
 	time.Sleep(2200 * time.Millisecond)
 	assert.Zero(t, asked.Load(), "there is no limit")
-	lim.Set(slow())
 	begin := time.Now()
+	lim.Set(slow())
 	require.Eventually(t, func() bool { return asked.Load() >= 3 }, throttletest.Patience, 10*time.Millisecond)
 	assert.LessOrEqual(t, asked.Load(), 2+int64(time.Since(begin).Seconds()))
 }

@@ -45,8 +45,8 @@ func scopeCases() map[string]scopeCase {
 	}
 }
 
-// drain reads n messages of each of two topics, and returns when they came.
-func (c scopeCase) drain(t *testing.T, n int) (topics [2][]window.Event) {
+// drain reads n messages of each of two topics, and returns when they came, and by how many limits.
+func (c scopeCase) drain(t *testing.T, n int) (topics [2][]window.Event, limits int) {
 	t.Helper()
 	w := newBrokerClient(t)
 	lim := throttletest.Open(t, policy.Policy{})
@@ -63,7 +63,13 @@ func (c scopeCase) drain(t *testing.T, n int) (topics [2][]window.Event) {
 		readers.Go(func() { topics[i] = drain(t, n, consumers[i]) })
 	}
 	readers.Wait()
-	return topics
+	keys := map[string]bool{}
+	for _, s := range lim.Stats().Subscriptions {
+		for _, l := range s.Limits {
+			keys[l.Key] = true
+		}
+	}
+	return topics, len(keys)
 }
 
 // A limit of every scope applies to Pulsar's topics; those of a namespace and a tenant apply to
@@ -73,8 +79,11 @@ func TestScopes(t *testing.T) {
 	for name, c := range scopeCases() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			topics := c.drain(t, 80)
-			if !c.each {
+			topics, limits := c.drain(t, 80)
+			if c.each {
+				assert.Equal(t, 2, limits)
+			} else {
+				assert.Equal(t, 1, limits)
 				topics = [2][]window.Event{merge(topics[0], topics[1])}
 			}
 			for _, events := range topics {

@@ -34,9 +34,11 @@ func TestSeek(t *testing.T) {
 		received := make(chan string, 1)
 		go func() { // it waits all the time
 			m, err := c.Receive(context.Background())
-			if err == nil {
-				received <- string(m.Payload())
+			if err != nil {
+				received <- err.Error()
+				return
 			}
+			received <- string(m.Payload())
 		}()
 		require.Eventually(t, func() bool { return waiting(lim) == 1 }, throttletest.Patience, time.Millisecond)
 		require.NoError(t, c.Seek(first.ID()))

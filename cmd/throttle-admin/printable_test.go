@@ -26,7 +26,7 @@ const hostile = "x\x1b[2J\x1b[31m\u202ey\u009b31m\r\nFORGED: all limits are off\
 // TestHostileNames: whatever others write into the stores, no terminal acts on it.
 func TestHostileNames(t *testing.T) {
 	ctx := t.Context()
-	node, permitsURL, cluster := services.Etcd(t), services.Redis(t), services.Name(t)
+	node, permitsURL, cluster := services.Etcd(t), services.Patient(services.Redis(t)), services.Name(t)
 	policiesURL := "etcd://" + node.Endpoint + "/t"
 	const topic = "kafka://public/default/orders"
 	for key, value := range map[string]string{

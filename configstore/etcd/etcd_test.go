@@ -231,15 +231,18 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 	client, s := node.Client(), open(t, node.Endpoint, "")
 	_, err := s.Apply(ctx, rate(1), 0)
 	require.NoError(t, err)
-	end := time.Now().Add(5 * time.Second)
+	var end time.Time
 	key := "/throttle/config/temporary/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders/messageRate"
-	put, err := client.Put(
-		ctx, key,
-		fmt.Sprintf(
+	put := func(ttl time.Duration) (revision int64) {
+		end = time.Now().Add(ttl)
+		text := fmt.Sprintf(
 			`{"expires":%q,"settings":{"schema":2,"messageRate":"2/s"}}`, end.Format(time.RFC3339Nano),
-		),
-	)
-	require.NoError(t, err)
+		)
+		r, err := client.Put(ctx, key, text)
+		require.NoError(t, err)
+		return r.Header.Revision
+	}
+	at := put(time.Hour)
 
 	var last policy.Snapshot
 	limit := func(s policy.Snapshot) int64 {
@@ -254,6 +257,7 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 		switch {
 		case last.Set == nil:
 			require.Equal(t, int64(2), limit(snap))
+			at = put(2 * time.Second)
 		case !deleted && limit(snap) == 1:
 			assert.False(t, time.Now().Before(end), "by the clock: the key is still there")
 			assert.Greater(t, snap.Revision, last.Revision)
@@ -266,7 +270,7 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 			_, err = client.Delete(ctx, key) // as its lease would
 			require.NoError(t, err)
 			deleted = true
-		case deleted && snap.Revision/1000 == put.Header.Revision+2:
+		case deleted && snap.Revision/1000 == at+2:
 			assert.Equal(t, int64(3), limit(snap))
 			return
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // TestApplyGivesUpWithItsContext: another process that keeps the lock does not keep the caller.
@@ -35,7 +36,7 @@ func TestApplyGivesUpWithItsContext(t *testing.T) {
 	case err := <-ended:
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.ErrorContains(t, err, ".p.yaml.lock")
-	case <-time.After(10 * time.Second):
+	case <-time.After(throttletest.Patience):
 		t.Fatal("Apply waits for the lock after its context has ended")
 	}
 

@@ -268,7 +268,7 @@ func temporary(t *testing.T, b Backend) {
 	edit(func(s configstore.Snapshot) []configstore.Change {
 		p := rate(2)
 		p.Paused = new(true)
-		return s.SetFor(Orders, p, 3*time.Second)
+		return s.SetFor(Orders, p, time.Hour)
 	})
 	edit(func(s configstore.Snapshot) []configstore.Change {
 		return s.SetFor(
@@ -283,8 +283,18 @@ func temporary(t *testing.T, b Backend) {
 		},
 		resolved(),
 	)
-	before, err := s.List(ctx)
-	require.NoError(t, err)
+	var before configstore.Snapshot
+	throttletest.Until(t, "the policies are listed before the first ones end", func() bool {
+		edit(func(s configstore.Snapshot) []configstore.Change {
+			p := rate(2)
+			p.Paused = new(true)
+			return s.SetFor(Orders, p, 5*time.Second)
+		})
+		list, err := s.List(ctx)
+		require.NoError(t, err)
+		before = list
+		return len(before.Entries) == 5
+	})
 
 	ended := make(map[string]bool)
 	for batch, err := range s.Watch(ctx, before) {

@@ -110,6 +110,7 @@ func share(m *accuracy.M, w *deployment, s *sink, of func(c *consumer, name stri
 		return written.Load()-int64(s.count(time.Time{}, time.Now()).ok[ids[0]]) < capacity/10
 	}
 	require.Eventually(t, caughtUp, throttletest.Patience, 100*time.Millisecond, "a has not caught up after its start")
+	settled := time.Now()
 	c := check("a wants 40 %")
 	m.Within("what a gets, % of the capacity", 100*float64(c.ok[ids[0]])/10/capacity, 36, 44)
 	stop()
@@ -123,6 +124,10 @@ func share(m *accuracy.M, w *deployment, s *sink, of func(c *consumer, name stri
 	time.Sleep(window)
 	regained := float64(s.count(from, from.Add(window)).good) / window.Seconds() / 2 / capacity
 	m.AtLeast("used of the doubled capacity after 10 s, %", 100*regained, 95)
+	for _, id := range ids { // also while demand and capacity change
+		m.AtLeast(fmt.Sprintf("fewest of %s in any %v, %% of the reserved", id, 2*window),
+			100*float64(s.fewest(id, 2*window, settled, time.Now()))/(capacity*2*window.Seconds()/5), 50)
+	}
 }
 
 // explain logs the answers of each second and the ratekeeper's status, if the test has failed.

@@ -89,7 +89,7 @@ func newDeployment(t *testing.T) *deployment {
 		t: t, policiesURL: services.EtcdURL(t), permitsURL: services.Redis(t), cluster: services.Name(t),
 	}
 	var err error
-	w.permits, err = throttle.OpenPermits(w.permitsURL)
+	w.permits, err = throttle.OpenPermits(services.Patient(w.permitsURL))
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, w.permits.Close()) })
 	return w

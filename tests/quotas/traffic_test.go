@@ -126,9 +126,11 @@ func TestTrafficOfRates(t *testing.T) {
 	assert.Less(t, read+wrote, 20_000.0)
 
 	first := quota.ID("tag:team-3")
-	stored, _, err := dispatch.Rates(t.Context(), load, "standalone", []quota.ID{first})
-	require.NoError(t, err)
-	require.NotZero(t, stored.Rates[first].Rate, "the ratekeeper leads")
+	throttletest.Until(t, "the ratekeeper leads", func() bool {
+		stored, _, err := dispatch.Rates(t.Context(), load, "standalone", []quota.ID{first})
+		require.NoError(t, err)
+		return stored.Rates[first].Rate > 0
+	})
 	require.Eventually(t, func() bool {
 		stored, _, err := dispatch.Rates(t.Context(), load, "standalone", []quota.ID{first})
 		return err == nil && slices.ContainsFunc(lim.Stats().Subscriptions, func(s dispatch.SubscriptionStats) bool {

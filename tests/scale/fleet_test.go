@@ -228,6 +228,7 @@ func (f fleet) run(t testing.TB) result {
 			}
 		})
 	}
+	defer processes.Wait()
 	time.Sleep(time.Until(j.From))
 	before := usageOf(t, client)
 	time.Sleep(time.Until(j.To))

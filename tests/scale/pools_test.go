@@ -4,17 +4,41 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
+// divided are the modes in which replicas divide a limit.
+var divided = []policy.Sharing{{Mode: policy.Split}, {Mode: policy.Groups, Groups: []string{"eu", "us"}}}
+
+// TestPools: thirty replicas divide one limit, and each gets permits.
+func TestPools(t *testing.T) {
+	const rate, replicas = 1000, 30
+	for _, sharing := range divided {
+		t.Run(string(sharing.Mode), func(t *testing.T) {
+			t.Parallel()
+			f := fleet{
+				job: job{Rates: []int64{rate}, Sharing: sharing}, processes: 2, replicas: replicas, measure: 12 * time.Second,
+			}
+			grants := f.run(t).Grants[0]
+			got := map[int]bool{}
+			for _, g := range grants {
+				got[g.Source] = true
+			}
+			assert.Len(t, got, replicas)
+			// A group may use the permits of a period at once.
+			assert.NoError(t, window.WithinRate(rate, time.Second, replicas, grants))
+		})
+	}
+}
+
 // TestAccuracyPools: a hundred replicas divide one limit, although each of their heartbeats and
 // draws replaces the same record in Redis.
 func TestAccuracyPools(t *testing.T) {
-	for _, sharing := range []policy.Sharing{
-		{Mode: policy.Split}, {Mode: policy.Groups, Groups: []string{"eu", "us"}},
-	} {
+	for _, sharing := range divided {
 		t.Run(string(sharing.Mode), func(t *testing.T) {
 			accuracy.Measure(t, func(m *accuracy.M) {
 				const rate, replicas = 1000, 100

@@ -11,7 +11,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
-// ten is a fleet of ten limits; the lowest is one permit a second for every fifty replicas or so.
+// ten is a fleet of ten limits; their rates are lowest, 2*lowest and so on.
 func ten(replicas int, lowest int64, joining, settle, measure time.Duration) fleet {
 	f := fleet{
 		job: job{Each: joining / time.Duration(replicas)}, processes: 4, replicas: replicas,
@@ -26,7 +26,7 @@ func ten(replicas int, lowest int64, joining, settle, measure time.Duration) fle
 // TestManyReplicas: a hundred replicas join and get permits of ten limits, and never more than
 // these allow.
 func TestManyReplicas(t *testing.T) {
-	f := ten(100, 8, 2*time.Second, 0, 2*time.Second)
+	f := ten(100, 8, 2*time.Second, 0, 8*time.Second)
 	r := f.run(t)
 	for limit, grants := range r.Grants {
 		assert.NotEmpty(t, grants)

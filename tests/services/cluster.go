@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -66,7 +65,7 @@ func RedisClusterOf(
 		c.Do(c.Nodes[0], "CLUSTER", "MEET", host, port, bus)
 	}
 	c.URL = "redis+cluster://" + strings.Join(c.addrs, ",")
-	err := waitFor(10*time.Second, func() error {
+	err := waitFor(func() error {
 		for _, node := range c.Nodes {
 			info := fmt.Sprint(c.Do(node, "CLUSTER", "INFO"))
 			if !strings.Contains(info, "cluster_state:ok") ||
@@ -135,7 +134,7 @@ func (c *RedisShards) Migrate(key string, to *RedisProcess, halfway func()) {
 // do sends a command to the Redis at addr, on a connection of its own.
 func do(t testing.TB, addr string, args ...any) any {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	client := redis.NewClient(&redis.Options{
 		Addr: addr, MaxRetries: -1, Protocol: 2, DisableIdentity: true,

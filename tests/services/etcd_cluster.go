@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -89,7 +88,7 @@ func (c *EtcdTrio) start(member int) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
 	status, err := client.Status(ctx, c.Endpoints[member])
 	if err = cmp.Or(err, client.Close()); err != nil {

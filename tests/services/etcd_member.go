@@ -61,7 +61,7 @@ func (m *etcdMember) start() error {
 	if config != nil {
 		scheme = "https"
 	}
-	err = waitFor(30*time.Second, func() error {
+	err = waitFor(func() error {
 		answer, err := client.Get(scheme + "://" + m.endpoint + "/readyz")
 		if err == nil && answer.StatusCode != http.StatusOK {
 			err = fmt.Errorf("/readyz: %s", answer.Status)

@@ -54,7 +54,7 @@ func (k *KafkaBroker) CreateTopic(name string, partitions int) {
 	if err != nil {
 		k.t.Fatalf("services: create topic %s: %v", name, err)
 	}
-	err = waitFor(30*time.Second, func() error {
+	err = waitFor(func() error {
 		meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{name}})
 		if err != nil {
 			return err
@@ -200,7 +200,7 @@ func (s *kafkaServer) start(dir string) error {
 	transport := &kafka.Transport{} // the default one would cache metadata without any broker
 	defer transport.CloseIdleConnections()
 	client := &kafka.Client{Addr: kafka.TCP(s.addr), Timeout: time.Second, Transport: transport}
-	err = waitFor(60*time.Second, func() error {
+	err = waitFor(func() error {
 		// The first request for a coordinator makes the broker create the topic of consumer groups.
 		found, err := client.FindCoordinator(context.Background(),
 			&kafka.FindCoordinatorRequest{Key: "any", KeyType: kafka.CoordinatorKeyTypeConsumer})

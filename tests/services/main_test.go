@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // TestMain runs the tests in a process of their own, with a temporary folder of their own, which
@@ -46,7 +47,7 @@ func alone(marker string) (code int, err error) {
 		return 1, err
 	}
 	var left []string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(throttletest.Patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		left, err = filepath.Glob(filepath.Join(dir, "*"))
 		left = slices.DeleteFunc(left, func(name string) bool { // of the process that TestOrphan kills
 			return strings.HasPrefix(filepath.Base(name), "throttle-test-port-")

@@ -161,7 +161,7 @@ func (s *standalone) start(dir string) error {
 		return err
 	}
 	client := &http.Client{Timeout: 2 * time.Second}
-	err = waitFor(90*time.Second, func() error {
+	err = waitFor(func() error {
 		// The namespace is created after the broker is healthy.
 		for _, path := range []string{
 			"/admin/v2/brokers/health", "/admin/v2/namespaces/public/default",

@@ -24,6 +24,16 @@ func Redis(t testing.TB) string {
 	return RedisServer(t).URL
 }
 
+// Patient returns the URL of a permit store with a time-out of 10 s, for a test on a machine that
+// may be busy.
+func Patient(url string) string {
+	option := "?timeout=10s"
+	if strings.Contains(url, "?") {
+		option = "&timeout=10s"
+	}
+	return url + option
+}
+
 // A RedisProcess is a redis-server of one test, without persistence. Its methods fail the test if
 // they fail, and must be called from the test's goroutine.
 type RedisProcess struct {
@@ -86,7 +96,7 @@ func (r *RedisProcess) Start() {
 	if r.p, err = startProcess(dir, name, args...); err != nil {
 		r.t.Fatal(err)
 	}
-	if err := waitFor(10*time.Second, r.ping); err != nil {
+	if err := waitFor(r.ping); err != nil {
 		r.t.Fatalf("services: redis-server does not answer: %v\n%s", err, r.p.log())
 	}
 }

@@ -116,7 +116,7 @@ func (f *RedisFailover) says(r *RedisProcess, want string, command ...any) error
 
 func (f *RedisFailover) await(what string, ready func() error) {
 	f.t.Helper()
-	if err := waitFor(10*time.Second, ready); err != nil {
+	if err := waitFor(ready); err != nil {
 		f.t.Fatalf("services: wait for %s: %v", what, err)
 	}
 }

@@ -106,9 +106,12 @@ func claimPort() (port int, release func(), err error) {
 
 func hostPort(port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// waitFor calls ready until it returns nil, and returns its last error after timeout.
-func waitFor(timeout time.Duration, ready func() error) error {
-	end := time.Now().Add(timeout)
+// patience is how long a service may take to start, however busy the machine is.
+const patience = 2 * time.Minute
+
+// waitFor calls ready until it returns nil, and returns its last error after patience.
+func waitFor(ready func() error) error {
+	end := time.Now().Add(patience)
 	for {
 		err := ready()
 		if err == nil || time.Now().After(end) {

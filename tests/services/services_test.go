@@ -197,7 +197,7 @@ func TestProxy(t *testing.T) {
 		t.Errorf("read while frozen = %q, %v; want a time-out", buf[:n], err)
 	}
 	p.Restore()
-	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(throttletest.Patience))
 	if n, err := conn.Read(buf); string(buf[:n]) != "+PONG\r\n" || err != nil {
 		t.Errorf("read after the freeze = %q, %v; want the answer that was held", buf[:n], err)
 	}

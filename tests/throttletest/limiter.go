@@ -64,6 +64,6 @@ func (l *Limiter) edit(change func(configstore.Snapshot) []configstore.Change) {
 	if l.Limiter != nil {
 		require.Eventually(l.t, func() bool {
 			return l.Stats().Revision >= revision
-		}, 5*time.Second, time.Millisecond)
+		}, Patience, time.Millisecond)
 	}
 }

@@ -58,7 +58,7 @@ func answers(t testing.TB, p policy.Policy, f func(*dispatch.Subscription)) sche
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			return store.heard() != schedule.Answers{}
-		}, 5*time.Second, time.Millisecond)
+		}, Patience, time.Millisecond)
 	}
 	return store.heard()
 }

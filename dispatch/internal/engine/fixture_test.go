@@ -6,12 +6,14 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
@@ -186,11 +188,14 @@ func (e *fixture) open(tag string) *engine.Handle {
 	return h
 }
 
-// acquire acquires permits of messages of size bytes; -1 = unknown.
+// acquire acquires permits of messages of size bytes; -1 = unknown. If it cannot, its goroutine
+// ends, which need not be the test's.
 func (e *fixture) acquire(h *engine.Handle, max int, size int64) engine.Grant {
 	e.t.Helper()
 	g, err := h.Lane.Acquire(e.t.Context(), max, size)
-	require.NoError(e.t, err)
+	if !assert.NoError(e.t, err) {
+		runtime.Goexit()
+	}
 	return g
 }
 

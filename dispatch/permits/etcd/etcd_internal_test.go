@@ -19,7 +19,7 @@ import (
 
 // TestBounded: what a store remembers of limits and leases is bounded, and those in use stay.
 func TestBounded(t *testing.T) {
-	l := Open(clientv3.Config{Endpoints: []string{services.Etcd(t).Endpoint}}, "bounded", 0)
+	l := Open(clientv3.Config{Endpoints: []string{services.Etcd(t).Endpoint}}, "bounded", 10*time.Second)
 	defer func() { require.NoError(t, l.Close()) }()
 	used := l.limit("used")
 	for i := range 2 * maxLimits {

@@ -378,7 +378,8 @@ func TestFrozen(t *testing.T) {
 	defer func() { assert.NoError(t, store.Close()) }()
 	key := "throttle:{" + services.Name(t) + "}"
 	r := request(1000)
-	first, err := permitstest.Allocate(t.Context(), store, key, r)
+	patient := open(t, server.Addr)
+	first, err := permitstest.Allocate(t.Context(), patient, key, r)
 	require.NoError(t, err)
 	server.Freeze()
 	r.NotAfter, r.Carry = first.Now+0.4, first.Carry
@@ -391,7 +392,7 @@ func TestFrozen(t *testing.T) {
 		return err == nil && s.Seq == 1
 	}, throttletest.Patience, 10*time.Millisecond)
 	time.Sleep(50 * time.Millisecond) // the queued call has run by now
-	s, _, err := store.State(t.Context(), key)
+	s, _, err := patient.State(t.Context(), key)
 	require.NoError(t, err)
 	assert.Equal(t, int64(1), s.Seq)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
+	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -98,13 +99,23 @@ func TestNamesWithoutARight(t *testing.T) {
 	assert.Equal(t, []string{"a"}, client.ZRange(ctx, permits.RedisReplicas("c"), 0, -1).Val())
 }
 
-// TestDeadNames: 500,000 names of dead replicas slow down neither those who publish nor those who
-// read, and the memory that they take is freed.
-func TestDeadNames(t *testing.T) {
+// TestDeadNames: 500,000 names of dead replicas go, a thousand each time that a replica publishes,
+// and the memory that they take is freed.
+func TestDeadNames(t *testing.T) { deadNames(t) }
+
+// TestAccuracyDeadNames: the names slow down neither those who publish nor those who read.
+func TestAccuracyDeadNames(t *testing.T) {
+	accuracy.Measure(t, func(m *accuracy.M) {
+		m.AtMost("a script takes on average, ms", float64(meanTime(t, deadNames(t), "evalsha"))/1e6, 5)
+	})
+}
+
+// deadNames returns a client of the server that had the names.
+func deadNames(t *testing.T) *redis.Client {
 	const dead, alive = 500_000, 50
 	server := services.RedisServer(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: time.Minute})
-	defer func() { assert.NoError(t, client.Close()) }()
+	t.Cleanup(func() { assert.NoError(t, client.Close()) })
 	store, ctx := open(t, server.Addr), t.Context()
 	publish := func(i int) {
 		name := fmt.Sprint("replica-", i)
@@ -136,6 +147,7 @@ func TestDeadNames(t *testing.T) {
 	}
 	taken := used(t, client) - before
 	t.Logf("%d dead names take %d bytes", dead, taken)
+	require.NoError(t, client.ConfigResetStat(ctx).Err())
 	read()
 	for i := 0; i < dead; i += 1000 {
 		publish(i / 1000 % alive)
@@ -146,6 +158,7 @@ func TestDeadNames(t *testing.T) {
 	read()
 	left := used(t, client) - before
 	assert.Less(t, left, taken/10, "Redis shrinks the set's hash table gradually")
+	return client
 }
 
 // used is the memory that Redis uses for data, in bytes.
@@ -162,4 +175,17 @@ func infoNumber(t *testing.T, client *redis.Client, section, field string) int64
 	n, err := strconv.ParseInt(rest[:strings.IndexAny(rest, "\r,")], 10, 64)
 	require.NoError(t, err)
 	return n
+}
+
+// meanTime is how long a command took on the server, on average.
+func meanTime(t *testing.T, client *redis.Client, command string) time.Duration {
+	t.Helper()
+	calls := infoNumber(t, client, "commandstats", "cmdstat_"+command+":calls=")
+	info, err := client.Info(t.Context(), "commandstats").Result()
+	require.NoError(t, err)
+	_, of, _ := strings.Cut(info, "cmdstat_"+command+":")
+	_, usec, _ := strings.Cut(of, "usec=")
+	micros, err := strconv.ParseInt(usec[:strings.IndexByte(usec, ',')], 10, 64)
+	require.NoError(t, err)
+	return time.Duration(micros) * time.Microsecond / time.Duration(calls)
 }

@@ -28,7 +28,7 @@ type desk struct {
 }
 
 func newDesk(t *testing.T) *desk {
-	return &desk{t, "file:" + filepath.Join(t.TempDir(), "policies.yaml"), services.Redis(t)}
+	return &desk{t, "file:" + filepath.Join(t.TempDir(), "policies.yaml"), services.Patient(services.Redis(t))}
 }
 
 // replica publishes what a replica that follows policies does.

@@ -50,6 +50,7 @@ func TestDemoMeasures(t *testing.T) {
 			m := measured(t, flags)
 			assert.Positive(t, m.MaxWindow)
 			assert.Positive(t, m.RequestsPerMessage)
+			assert.LessOrEqual(t, float64(m.Dispatched), m.Limit*(m.Seconds+0.25))
 			assert.InDelta(t, 1, m.Subscriptions[0].Share+m.Subscriptions[1].Share, 0.002)
 		})
 	}

@@ -29,7 +29,7 @@ const orders = "kafka://public/default/orders"
 type stores struct{ policies, permits, cluster string }
 
 func newStores(t *testing.T) stores {
-	return stores{"file:" + t.TempDir() + "/policies.yaml", services.Redis(t), services.Name(t)}
+	return stores{"file:" + t.TempDir() + "/policies.yaml", services.Patient(services.Redis(t)), services.Name(t)}
 }
 
 // admin runs a command, which must succeed, and returns its output.

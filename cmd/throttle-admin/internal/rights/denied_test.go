@@ -69,7 +69,7 @@ func TestDenied(t *testing.T) {
 		t.Run("permits/"+c.store+"/"+c.name, func(t *testing.T) {
 			g.t = t
 			log := &journal{}
-			lim, err := throttle.Open(t.Context(), g.policies("replica"), g.permits(c.store, c.name)+"&timeout=10s",
+			lim, err := throttle.Open(t.Context(), g.policies("replica"), g.permits(c.store, c.name),
 				throttle.WithLogger(log.logger()))
 			require.NoError(t, err)
 			sub, err := lim.Subscription(topic+"fair", "billing")

@@ -115,9 +115,9 @@ func (g *guarded) policies(name string) string {
 // permits returns the URL of a permit store for a user.
 func (g *guarded) permits(store, name string) string {
 	if store == "etcd" {
-		return g.policies(name)
+		return services.Patient(g.policies(name))
 	}
-	return "redis://" + name + "@" + g.redis.Addr + "?password-file=" + g.password(name)
+	return services.Patient("redis://" + name + "@" + g.redis.Addr + "?password-file=" + g.password(name))
 }
 
 func (g *guarded) password(name string) string { return filepath.Join(g.dir, name+".password") }

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // Keys of the cluster standalone, and others.
@@ -265,7 +266,7 @@ func operate(ctx context.Context, client *clientv3.Client, o operation) (err err
 
 // watch returns why a watch has ended; nil if it has not.
 func watch(ctx context.Context, client *clientv3.Client, prefix string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, throttletest.Patience)
 	defer cancel()
 	for answer := range client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify()) {
 		return answer.Err()

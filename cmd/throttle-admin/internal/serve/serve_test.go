@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // endless answers for as long as its client reads.
@@ -54,7 +55,7 @@ func TestTimeouts(t *testing.T) {
 			if name == "write" {
 				time.Sleep(4 * short) // while nothing is read
 			}
-			require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(throttletest.Patience)))
 			_, err = io.Copy(io.Discard, bufio.NewReader(conn))
 			assert.False(t, os.IsTimeout(err), "the connection has not ended: %v", err)
 		})
