@@ -120,14 +120,15 @@ func attempt(t *testing.T, measure func(m *M), pause time.Duration) (results, br
 	}
 }
 
-// packagePath returns the path of the package under test, without that of the module.
+// packagePath returns the path of the package under test, without that of the module; "." is the
+// module's own package.
 func packagePath() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return ""
 	}
 	path := strings.TrimSuffix(info.Path, ".test")
-	return strings.TrimPrefix(strings.TrimPrefix(path, info.Main.Path), "/")
+	return cmp.Or(strings.TrimPrefix(strings.TrimPrefix(path, info.Main.Path), "/"), ".")
 }
 
 // write adds results to a file, each with a write of its own: tests of several packages may do so
