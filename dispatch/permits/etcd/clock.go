@@ -64,14 +64,14 @@ func (c *clock) failed(err error) {
 // user may not read the key, and else when ctx ends.
 func (c *clock) await(ctx context.Context) error {
 	for {
-		c.mu.Lock()
-		fault, tried := c.fault, c.tried
-		c.mu.Unlock()
 		select {
-		case <-c.synced:
+		case <-c.synced: // as soon as it is known, without the lock
 			return nil
 		default:
 		}
+		c.mu.Lock()
+		fault, tried := c.fault, c.tried
+		c.mu.Unlock()
 		if role.DeniedByEtcd(fault) {
 			return fault
 		}
