@@ -15,7 +15,7 @@ mkdir -p "$RESULTS"
 # soak PACKAGE FLAG... adds a line to the results for each run: "green" or "failed", and the seconds.
 soak() {
 	trap 'exit 130' INT TERM
-	local name=${*//[^a-z0-9]/_} start result
+	local name=${*//[^a-zA-Z0-9]/_} start result
 	[ "$(go list -f '{{len .TestGoFiles}}{{len .XTestGoFiles}}' "$1")" != 00 ] || return 0
 	local results=$RESULTS/$name
 	touch "$results"

@@ -6,9 +6,6 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Settle is the time between the report of a change and the reading of the file.
-const Settle = settle
-
 // ParseAt is Parse at a given time.
 func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 	entries, _, err := parseAt(name, data, now)

@@ -145,32 +145,6 @@ func TestChangeWithoutEventIsFound(t *testing.T) {
 	t.Fatal("the change was not found")
 }
 
-// TestTruncatedFileIsNotRead: an editor may truncate a file and then write it. The file is read
-// some time after that, so that an editor that is quick causes no error.
-func TestTruncatedFileIsNotRead(t *testing.T) {
-	f := folder{t, t.TempDir()}
-	f.write("p.yaml", 1)
-	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
-	defer cancel()
-	s := open(t, f.path("p.yaml"))
-	s.CheckEvery(time.Hour)
-	var edited time.Time
-	n := 0
-	for snap, err := range configstore.Source(s).Snapshots(ctx) {
-		require.NoError(t, err)
-		if n++; n > 1 {
-			assert.GreaterOrEqual(t, time.Since(edited), file.Settle)
-		}
-		if n > 5 {
-			break
-		}
-		edited = time.Now()
-		require.NoError(t, os.Truncate(f.path("p.yaml"), 0))
-		f.write("p.yaml", rateOf(snap)+1)
-	}
-	require.NoError(t, ctx.Err())
-}
-
 // TestReplaceLeavesNothingBehind: Apply keeps a link, and leaves no temporary file.
 func TestReplaceLeavesNothingBehind(t *testing.T) {
 	f := folder{t, t.TempDir()}

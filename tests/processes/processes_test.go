@@ -402,11 +402,11 @@ func (r result) gaps(from, to time.Duration) (shortest time.Duration, n int) {
 	return shortest, n
 }
 
-// inTurn checks that no permit was granted before its slot: the slots are d apart, and the first
-// one is after the start.
+// inTurn checks that no permit was granted before its slot: the slots are d apart, and those of a
+// new line begin a while after the start.
 func (r result) inTurn(t *testing.T, d time.Duration) {
 	t.Helper()
-	const begin = time.Duration(schedule.Unconfirmed * float64(time.Second)) // of a new line
+	const begin = time.Duration(schedule.Unconfirmed * float64(time.Second))
 	for i, e := range r.events {
 		if !assert.GreaterOrEqual(t, e.at, begin+time.Duration(i)*d, "permit %d", i) {
 			return

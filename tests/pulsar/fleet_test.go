@@ -207,7 +207,7 @@ func TestOneLimit(t *testing.T) {
 	s.limit(before)
 	begin := time.Now()
 	all := s.six()
-	more(t, 300, all, subscriptions...)
+	more(t, 600, all, subscriptions...) // so many that twice the limit would show
 	s.limit(after)
 	lowered := s.shared(after)
 	read := all.Messages("")
@@ -215,7 +215,7 @@ func TestOneLimit(t *testing.T) {
 
 	killed := all[0]
 	killed.Kill(t)
-	more(t, 100, all, subscriptions...)
+	more(t, 150, all, subscriptions...)
 	// Permits that were allocated before the limit was lowered are at the old rate.
 	require.NoError(t, fleet.WithinRate(all.Messages(""), after, lowered, slack*before/after))
 
