@@ -146,10 +146,9 @@ bench-busy: ## measure how limiters slow down for a busy server, and write that 
 	$(GO) run -C tests/bench ./cmd/table -bench '^Benchmark(BusyServer|ReportOutcome|Decide)' -skip '^$$' -target bench-busy -rounds 3
 
 .PHONY: lint
-lint: ## golangci-lint with all of vet, go fix -diff, and a check of words and line lengths
+lint: ## golangci-lint with all of vet, and a check of words and line lengths
 	$(LINT) run
 	cd tests/bench && $(LINT) run
-	$(GO) fix -diff ./...
 	$(GO) run ./internal/words
 
 .PHONY: sbom

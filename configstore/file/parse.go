@@ -86,8 +86,7 @@ func parseAt(
 	file, err := parser.Parse(tokens, 0)
 	if err != nil {
 		p.fault(nil, err)
-		var syntax yaml.Error
-		if errors.As(err, &syntax) {
+		if syntax, ok := errors.AsType[yaml.Error](err); ok {
 			p.errs[0] = &LineError{
 				name, syntax.GetToken().Position.Line, errors.New(syntax.GetMessage()),
 			}

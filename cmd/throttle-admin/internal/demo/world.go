@@ -105,8 +105,8 @@ func (w *world) onClose(f func() error) { w.closers = append(w.closers, f) }
 // Close stops what the world has started and removes what it has created, in reverse order.
 func (w *world) Close() error {
 	var errs []error
-	for i := len(w.closers) - 1; i >= 0; i-- {
-		errs = append(errs, w.closers[i]())
+	for _, end := range slices.Backward(w.closers) {
+		errs = append(errs, end())
 	}
 	w.closers = nil
 	return errors.Join(errs...)

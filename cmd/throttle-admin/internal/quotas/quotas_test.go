@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,7 +65,7 @@ func TestQuotasLive(t *testing.T) {
 	require.NoError(t, os.WriteFile(dir+"/short", []byte("db: short\n"), 0o600))
 	global := []string{"--policies", store, "--permits", permits, "--cluster", cluster}
 	admin := func(args ...string) (status int, out, errs string) {
-		args = append(global[:len(global):len(global)], args...)
+		args = append(slices.Clip(global), args...)
 		status, out, errs = clitest.Run(t.Context(), families, args...)
 		for line := range strings.Lines(out) {
 			assert.True(t, args[len(args)-1] == "json" || len(line) <= output.MaxWidth+1, line)
@@ -102,7 +103,7 @@ func TestQuotasLive(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
-		args := append(global[:len(global):len(global)], "ratekeeper", "--name", "keeper-1",
+		args := append(slices.Clip(global), "ratekeeper", "--name", "keeper-1",
 			"--listen", "127.0.0.1:0", "--tokens", tokenFile)
 		assert.Zero(t, cli.Run(ctx, args, strings.NewReader(""), io.Discard, &log, Commands), &log)
 	})
