@@ -298,56 +298,102 @@ func TestClockAhead(t *testing.T) {
 	f.refuses("adopt --after", 9) // the epoch that it had is not known
 }
 
-// TestUnadoptedFile: a file written by hand is followed once it is adopted, and then after each
-// edit.
-func TestUnadoptedFile(t *testing.T) {
+// TestEditedFile: a file written by hand is followed as it is, also without policies; one that was
+// cut off, and one that is gone, keep the last policies in force.
+func TestEditedFile(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "policies.yaml")
-	write := func(text string) { require.NoError(t, os.WriteFile(name, []byte(text), 0o600)) }
-	write("schema: 2\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n")
+	write := func(text string) {
+		require.NoError(t, os.WriteFile(name+".new", []byte(text), 0o600))
+		require.NoError(t, os.Rename(name+".new", name))
+	}
+	const text = "schema: 2\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"
+	write("schema: 2\n")
 	_, err := throttle.Open(t.Context(), "file:"+name, "memory:")
-	require.ErrorContains(t, err, "throttle-admin adopt")
+	require.ErrorContains(t, err, "write policies: []")
+	write(text)
 	f := newFleet(t, "file:"+name, "memory:")
-	f.adopt("")
 	f.start()
 	f.becomes(7)
-	read, err := os.ReadFile(name)
-	require.NoError(t, err)
-	text := string(read)
 	write(text + "  - {scope: public/default, messageRate: 5/s}\n")
 	f.becomes(5)
-	write("")
-	f.refuses("adopted", 5)
-	write(text[:strings.Index(text, "  - ")])
-	f.refuses("has lost its policies (1)", 5)
-	write(strings.ReplaceAll(text, ", messageRate: 7/s", "")) // as a truncated entry
-	f.refuses("has lost its policies (1)", 5)
+	for _, cut := range []string{"", "schema: 2\n", "schema: 2\npolicies:\n", "schema: 2\npolicies:\n  - {scope: cluster}\n"} {
+		write(cut)
+		f.refuses("policies: []", 5)
+		f.start()
+		f.refuses("policies: []", 5)
+	}
 	write(text)
 	f.becomes(7)
+	require.NoError(t, os.Remove(name))
+	f.refuses("was removed", 7)
+	write("schema: 2\npolicies: []\n")
+	f.becomes(0)
+	f.start()
+	f.becomes(0)
+	write(text)
+	f.becomes(7)
+	assert.NotContains(t, f.log.String(), "no marker")
 }
 
-// TestHandWrittenPolicies: policies that were written by hand into a file that began empty are kept
-// when the file loses them, until throttle-admin removes them.
-func TestHandWrittenPolicies(t *testing.T) {
+// TestPoliciesWithoutMarker: an etcd that was filled by hand is followed, which is logged once.
+// Emptied by hand, it keeps the last policies in force; after its first change by Apply it is known
+// from others.
+func TestPoliciesWithoutMarker(t *testing.T) {
 	t.Parallel()
-	name := filepath.Join(t.TempDir(), "policies.yaml")
-	f := newFleet(t, "file:"+name+"?create=true", "memory:")
+	node := services.Etcd(t)
+	put := func(prefix string, rate int) {
+		_, err := node.Client().Put(t.Context(), prefix+"/config/policies/cluster",
+			fmt.Sprintf(`{"schema":2,"messageRate":"%d/s"}`, rate))
+		require.NoError(t, err)
+	}
+	put("/throttle", 7)
+	f := newFleet(t, "etcd://"+node.Endpoint, "memory:")
 	f.start()
-	f.becomes(0)
-	empty, err := os.ReadFile(name)
+	f.becomes(7)
+	put("/throttle", 8)
+	f.becomes(8)
+	assert.Equal(t, 1, strings.Count(f.log.String(), "has no marker"))
+	_, err := node.Client().Delete(t.Context(), "/throttle/config", clientv3.WithPrefix())
 	require.NoError(t, err)
-	text := strings.Replace(string(empty), "policies: []", "policies:\n  - {scope: cluster, messageRate: 7/s}", 1)
-	require.NotEqual(t, string(empty), text)
-	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
-	f.becomes(7)
-	require.NoError(t, os.WriteFile(name, empty, 0o600))
-	f.refuses("has lost its policies (1)", 7)
+	f.refuses("is empty and not adopted", 8)
 	f.start()
-	f.refuses("has lost its policies (1)", 7)
-	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
-	f.becomes(7)
-	f.set(0)
+	f.refuses("is empty and not adopted", 8)
+	put("/throttle", 9)
+	f.becomes(9)
+	f.set(10)
+	f.becomes(10)
+	put("/other", 11)
+	f.policies += "/other"
+	f.start()
+	f.refuses("has no marker, and the last policies were", 10)
+	f.adopt(f.lim.Stats().Identity)
+	f.becomes(11)
+}
+
+// TestMovedPolicies: a replica that is given a file instead of an etcd, or the other way around,
+// follows it.
+func TestMovedPolicies(t *testing.T) {
+	t.Parallel()
+	node := services.Etcd(t)
+	f := newFleet(t, "etcd://"+node.Endpoint+"/throttle?create=true", "memory:")
+	f.start()
 	f.becomes(0)
+	f.set(7)
+	f.becomes(7)
+	etcd, name := f.policies, filepath.Join(t.TempDir(), "policies.yaml")
+	text := "schema: 2\npolicies:\n  - {scope: cluster, messageRate: 8/s}\n"
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	old := time.Now().Add(-time.Hour) // before the etcd was adopted
+	require.NoError(t, os.Chtimes(name, old, old))
+	f.policies = "file:" + name
+	f.start()
+	f.becomes(8)
+	f.policies = etcd
+	f.start()
+	f.refuses("if it was restored from a backup", 8)
+	f.adopt("")
+	f.becomes(7)
 }
 
 // TestCopiedFile: a copy of a file with an older time is followed while a replica runs, and after

@@ -234,7 +234,9 @@ func numaflowReplica() string {
 // The options of etcd are tls=true, ca=FILE, cert=FILE, key=FILE, server-name=NAME and
 // password-file=FILE. Each of ca, cert, key and server-name turns TLS on. The files are read again
 // for each login and each connection, so that what they hold may change. The default prefix is
-// /throttle. The store connects to etcd when it is first used.
+// /throttle. The store connects to etcd when it is first used. With create=true, which needs the
+// right to set policies, an empty one is adopted then; without it, a Limiter does not start on an
+// empty one, which may be the wrong one.
 func OpenPolicies(ctx context.Context, policiesURL string) (configstore.Store, error) {
 	store, err := openPolicies(ctx, policiesURL)
 	if err != nil { // store may be a nil pointer in an interface that is not nil
@@ -251,16 +253,18 @@ func openPolicies(ctx context.Context, policiesURL string) (configstore.Store, e
 	case "file":
 		return openFile(strings.TrimPrefix(rest, "//"))
 	case "etcd":
-		a, err := parseAddress(policiesURL, "2379", tlsOptions...)
+		a, err := parseAddress(policiesURL, "2379", policyOptions...)
 		if err != nil {
 			return nil, err
 		}
-		l, err := a.login("", false)
-		if err != nil {
+		l, loginErr := a.login("", false)
+		create, createErr := a.flag("create")
+		if err := errors.Join(loginErr, createErr); err != nil {
 			return nil, err
 		}
 		cfg := etcd.Config{
 			Endpoints: a.hosts, Username: l.user, Password: l.password, TLS: l.tls,
+			Create: create,
 		}
 		if a.path != "" {
 			cfg.Prefix = "/" + a.path

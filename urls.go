@@ -89,6 +89,9 @@ func parseAddress(text, defaultPort string, known ...string) (a address, err err
 // tlsOptions are the options of a store that is reached over TLS, or by a password.
 var tlsOptions = []string{"tls", "ca", "cert", "key", "server-name", "password-file"}
 
+// policyOptions are the options of a policy store.
+var policyOptions = append([]string{"create"}, tlsOptions...)
+
 // sentinelOptions are the options of Sentinels.
 var sentinelOptions = []string{
 	"sentinel-user", "sentinel-password-file", "sentinel-tls", "sentinel-ca", "sentinel-cert",
@@ -136,6 +139,18 @@ const (
 	maxTimeout = 10 * time.Second
 )
 
+// flag returns an option that is true or false; false if it is not set.
+func (a address) flag(name string) (bool, error) {
+	switch text := a.options.Get(name); text {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	default:
+		return false, fmt.Errorf("option %s: %q: want true or false", name, text)
+	}
+}
+
 // timeout returns the option timeout; 0 if it is not set.
 func (a address) timeout() (time.Duration, error) {
 	text := a.options.Get("timeout")
@@ -175,13 +190,11 @@ func (a address) login(prefix string, on bool) (l login, err error) {
 			return l, fmt.Errorf("option %spassword-file: %w", prefix, err)
 		}
 	}
-	switch o("tls") {
-	case "true":
-		on = true
-	case "", "false":
-	default:
-		return l, fmt.Errorf("option %stls: %q: want true or false", prefix, o("tls"))
+	asked, err := a.flag(prefix + "tls")
+	if err != nil {
+		return l, err
 	}
+	on = on || asked
 	for _, name := range []string{"ca", "cert", "key", "server-name"} { // of no use without TLS
 		if o(name) != "" && o("tls") == "false" {
 			return l, fmt.Errorf("option %stls: false contradicts option %[1]s%s: remove one of them",

@@ -26,7 +26,7 @@ func Warnings(urls ...string) (all []string) {
 func warnings(text string) (all []string) {
 	scheme, _, _ := strings.Cut(text, "://")
 	port, known := storeOptions(scheme)
-	a, err := parseAddress(text, port, known...)
+	a, err := parseAddress(text, port, slices.Concat(known, policyOptions)...)
 	if known == nil || err != nil {
 		return nil
 	}

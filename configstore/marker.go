@@ -11,7 +11,8 @@ import (
 )
 
 // A Marker says which policies a store holds, so that those of another store, of an emptied one or
-// of an old backup are not taken for them. Adopt alone makes one. The zero value is no marker.
+// of an old backup are not taken for them. Adopt makes one, and the first Apply. The zero value is
+// no marker: of policies that were written past the tools, or by a plain store.
 type Marker struct {
 	ID     string `json:"id"`     // names the policies as they change over time
 	Epoch  int64  `json:"epoch"`  // when they were last adopted, Unix milliseconds
@@ -58,12 +59,12 @@ func (m Marker) Adopted(a Adoption, entries []policy.Entry, now time.Time) (Mark
 }
 
 // Applied returns the marker of a store that holds entries after changes. A store without a marker
-// is adopted if it is empty; otherwise the error is what Check returns.
+// is adopted. The error is what Check returns.
 func (m Marker) Applied(
 	entries []policy.Entry, changes []Change, now time.Time,
 ) (Marker, error) {
-	if m == (Marker{}) && len(entries) == 0 {
-		m, _ = m.Adopted(Adoption{}, nil, now) // no error without an epoch
+	if m == (Marker{}) {
+		m, _ = m.Adopted(Adoption{}, entries, now) // no error without an epoch
 	}
 	if err := m.Check(entries, now); err != nil {
 		return m, err
@@ -84,9 +85,6 @@ func (m Marker) Check(entries []policy.Entry, now time.Time) error {
 	case m == (Marker{}) && n == 0:
 		return fmt.Errorf("configstore: the policy store is empty and %w: check its address and "+
 			"prefix; if they are right, set a policy, or run: throttle-admin adopt", ErrNotAdopted)
-	case m == (Marker{}):
-		return fmt.Errorf("configstore: the policy store is %w: check its address and prefix; "+
-			"if its policies (%d) are right, run: throttle-admin adopt", ErrNotAdopted, n)
 	case m.ahead(now):
 		return fmt.Errorf("configstore: the policy store was adopted at %s, which is over a day ahead "+
 			"of this machine's clock, and counts as %w: correct the clocks, and run: "+

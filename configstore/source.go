@@ -33,8 +33,8 @@ const (
 // Snapshots yields all policies as they are now, and again after each change, until ctx ends, the
 // store is closed or the consumer stops. An error is yielded once for each outage, and is
 // temporary: the policies yielded last stay in force. A store that does not answer is such an
-// error too, and so is one that is not adopted; see [Marker]. An entry that can no longer be read
-// keeps its last valid settings, and has the reason in its Err.
+// error too, and so is one that is empty and not adopted; see [Marker]. An entry that can no longer
+// be read keeps its last valid settings, and has the reason in its Err.
 //
 // The end of a temporary entry is a change, whether or not the store has deleted the entry. All
 // replicas list the store then, so that none has a lower revision than any had while the entry was
@@ -62,6 +62,7 @@ type state struct {
 	stopped  bool            // by the consumer, or since the store is closed
 	entries  []policy.Entry  // in the store
 	marker   Marker          // likewise
+	plain    bool            // the store is
 	last     policy.Snapshot // that was published; its Set is nil before the first
 	down     bool            // an error was reported after the last snapshot
 	refused  string          // why what is in the store was not published; "" = it was
@@ -85,7 +86,7 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 	for i := range list.Entries {
 		s.keepValid(&list.Entries[i])
 	}
-	s.entries, s.marker = list.Entries, list.Marker
+	s.entries, s.marker, s.plain = list.Entries, list.Marker, list.Plain
 	if s.publish(list.Revision); s.stopped {
 		return true
 	}
@@ -176,7 +177,7 @@ func (s *state) publish(revision int64) {
 	set, _ := policy.NewSet(s.entries) // copies them; those with a fault have an Err
 	s.last = policy.Snapshot{
 		Set: set, Identity: s.marker.ID, Epoch: s.marker.Epoch, Serial: s.marker.Serial,
-		Revision: revision,
+		Revision: revision, Plain: s.plain,
 	}.At(time.Now())
 	if s.last.Set != set {
 		s.entries = s.last.Set.Entries()

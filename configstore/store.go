@@ -27,13 +27,14 @@ type Store interface {
 	// Apply makes all changes or none, and returns the store's revision after them. If ifRevision
 	// is not 0 and there was another Apply after that revision, Apply returns a *ConflictError.
 	// Faults of the changes are returned as policy's *FieldError and *TieError, joined. The first
-	// Apply to an empty store adopts it; one to policies that were not adopted fails with what
-	// Marker.Check returns.
+	// Apply adopts the store; one to a store that has lost its policies fails with what Marker.Check
+	// returns.
 	Apply(ctx context.Context, changes []Change, ifRevision int64) (revision int64, err error)
 
 	// Adopt declares that the policies in the store, as they are now, are those to follow.
 	// Replicas that know policies of the same id and an earlier epoch replace them by these,
-	// whatever their revision. The error is what Adoption.Check returns, or the store's.
+	// whatever their revision. The error is what Adoption.Check returns, or the store's;
+	// errors.ErrUnsupported of a plain store, which replicas follow without a marker.
 	Adopt(ctx context.Context, a Adoption) (Marker, error)
 
 	// Close ends the watches and releases the store's resources. A second call does nothing.
@@ -44,6 +45,7 @@ type Store interface {
 type Snapshot struct {
 	Entries  []policy.Entry // in the order of policy.Entry.Compare
 	Marker   Marker
+	Plain    bool // the store has no history that could be lost; its marker has no serial
 	Revision int64
 	Applied  int64 // of the last Apply by any process; ifRevision is compared with it
 }

@@ -43,7 +43,7 @@ func (l *Limiter) useCache(ctx context.Context, s policy.Snapshot, reason error)
 	s = s.At(time.Now())
 	matches := l.engine.Match(s.Set)
 	l.mu.Lock()
-	inForce := l.snapshot.Identity == "" // else the store has answered by now
+	inForce := !l.read // else the store has answered by now
 	if inForce {
 		if l.source == nil {
 			l.source = reason

@@ -69,10 +69,12 @@ type Limiter struct {
 	invalid  int              // of these, ignored
 	faults   map[string]error // of these, which are logged
 	source   error            // of the last reading of the policies; nil: it succeeded
+	read     bool             // the policies have been read once
 	line     policy.Line      // of the snapshots that were read, with the cached one
 	backends map[string]*Backend
 
 	stopAging context.CancelFunc // ends what age has started
+	noMarker  sync.Once          // done when that was logged
 
 	cacheMu  sync.Mutex   // held while the cache file is written
 	replicas atomic.Int64 // of the cluster, at the last count; 0 = never counted

@@ -29,7 +29,7 @@ type fixed struct {
 func (f fixed) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	return func(yield func(policy.Snapshot, error) bool) {
 		s := policy.Snapshot{
-			Set: policy.Single(f.p), Identity: "fixed", Epoch: f.epoch, Revision: 1,
+			Set: policy.Single(f.p), Identity: "fixed", Epoch: f.epoch, Revision: 1, Plain: true,
 		}
 		if yield(s, nil) {
 			<-ctx.Done()
@@ -56,9 +56,6 @@ func checkRevision(s policy.Snapshot) error {
 // uses those of the cache file.
 func (l *Limiter) openPolicies(ctx, running context.Context) error {
 	cached, cacheErr := l.readCache()
-	if _, ok := l.cfg.Policies.(fixed); ok { // the program says which policies are the latest
-		cached = policy.Line{}
-	}
 	l.line = cached
 	timeout, hint := l.cfg.OpenTimeout, ""
 	switch {
@@ -117,8 +114,8 @@ func await(ctx context.Context, first <-chan error, timeout time.Duration, hint 
 }
 
 // Ready returns nil if the policies in force are those of the policy store. Otherwise it returns
-// why they are not: the store cannot be read, is not adopted, holds policies of another id, or is
-// older than it was. The last policies stay in force then, so that a replica that is not ready
+// why they are not: the store cannot be read, is empty, holds policies of another id, or is older
+// than it was. The last policies stay in force then, so that a replica that is not ready
 // still limits; a rollout should stop.
 func (l *Limiter) Ready() error {
 	l.mu.Lock()
@@ -171,10 +168,11 @@ func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 		matches := l.engine.Match(s.Set)
 		l.mu.Lock()
 		l.stopAging()
-		l.source, l.line = nil, line
+		l.source, l.line, l.read = nil, line, true
 		l.putInForce(s, matches)
 		l.mu.Unlock()
 		l.logFaults(s)
+		l.warnOfNoMarker(s)
 		l.writeCache()
 		report(nil)
 	}
@@ -220,6 +218,16 @@ func (l *Limiter) logFaults(s policy.Snapshot) {
 			l.log.Warn("a stored policy is invalid: its last valid settings stay in force, if they are known",
 				"policy", name, "error", faults[name])
 		}
+	}
+}
+
+// warnOfNoMarker logs once that a lost or an older store cannot be found out.
+func (l *Limiter) warnOfNoMarker(s policy.Snapshot) {
+	if s.Identity == "" && !s.Plain {
+		l.noMarker.Do(func() {
+			l.log.Warn("the policy store has no marker, so that another one in its place is not noticed: " +
+				"run throttle-admin adopt, or change a policy with throttle-admin")
+		})
 	}
 }
 

@@ -15,7 +15,8 @@ type PolicySource interface {
 	// Snapshots yields all present policies, and again after each change, until ctx ends or the
 	// consumer stops. After an error the source continues by itself, and the Limiter keeps the
 	// last snapshot. It also keeps it, and reports why, if another Identity follows, or an earlier
-	// revision: one of a lower Epoch or, of the same one, a lower Revision.
+	// revision: one of a lower Epoch or, of the same one, a lower Revision. It follows a plain
+	// snapshot in any case, and warns once of one without an Identity that is not plain.
 	Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error]
 }
 

@@ -19,10 +19,13 @@ type Line struct {
 // A store that was restored from a backup counts on from there, and its revision passes the newest
 // known one in time. So once an older snapshot has come, others of its epoch are refused too. An
 // older snapshot that holds the known policies is none of these: it is followed, and the known
-// revision stays. So is one that has temporary entries beside them which have ended.
+// revision stays. So is one that has temporary entries beside them which have ended. Plain
+// snapshots are followed in any case, as newer than what is known.
 func (l *Line) Follow(s Snapshot) error {
 	known, err := l.Known, s.Replaces(l.Known)
-	if known.Set != nil && s.Identity == known.Identity && s.Epoch == known.Epoch &&
+	if known.Set != nil && s.Plain {
+		s = s.laterThan(known)
+	} else if known.Set != nil && s.Identity == known.Identity && s.Epoch == known.Epoch &&
 		(err != nil || l.Fell != "") {
 		switch {
 		case slices.EqualFunc(s.Set.entries, known.Set.entries, same):
@@ -43,6 +46,19 @@ func (l *Line) Follow(s Snapshot) error {
 	}
 	l.Known, l.Fell = s, ""
 	return nil
+}
+
+// laterThan returns s with an epoch and revision after those of known; with the same ones if it has
+// what is known.
+func (s Snapshot) laterThan(known Snapshot) Snapshot {
+	if s.Epoch > known.Epoch || s.Epoch == known.Epoch && s.Revision > known.Revision {
+		return s
+	}
+	s.Epoch, s.Revision = known.Epoch, known.Revision
+	if !slices.EqualFunc(s.Set.entries, known.Set.entries, same) {
+		s.Revision++
+	}
+	return s
 }
 
 // onlyNotEnded reports whether s has what is known, and temporary entries that have ended there:

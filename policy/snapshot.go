@@ -11,10 +11,14 @@ import (
 // Snapshot is all policies and quotas at one revision of their store.
 type Snapshot struct {
 	Set      *Set   // never nil
-	Identity string // of the line of policies: the id of the store's marker
+	Identity string // of the line of policies: the id of the store's marker; "" = it has none
 	Epoch    int64  // when the line was last adopted, Unix milliseconds; 0 = never
 	Serial   int64  // counts changes by Apply and Adopt, not those by other means; 0 = not counted
 	Revision int64  // of the store, when this was true; those of a later epoch are newer
+
+	// Plain means that the source has no history that could be lost, such as a file: what it holds
+	// is right, whatever was known before.
+	Plain bool
 }
 
 type snapshotJSON struct {
@@ -23,6 +27,7 @@ type snapshotJSON struct {
 	Epoch    int64       `json:"epoch"`
 	Serial   int64       `json:"serial"`
 	Revision int64       `json:"revision"`
+	Plain    bool        `json:"plain,omitempty"`
 	Entries  []entryJSON `json:"entries"`
 }
 
@@ -41,6 +46,7 @@ type entryJSON struct {
 func MarshalSnapshot(s Snapshot) ([]byte, error) {
 	out := snapshotJSON{
 		Schema: Schema, Identity: s.Identity, Epoch: s.Epoch, Serial: s.Serial, Revision: s.Revision,
+		Plain: s.Plain,
 	}
 	for _, e := range s.Set.entries {
 		settings, err := Marshal(e.Settings)
@@ -80,6 +86,7 @@ func UnmarshalSnapshot(data []byte) (Snapshot, error) {
 	set, _ := NewSet(entries) // usable without its faults, as when it was written
 	return Snapshot{
 		Set: set, Identity: in.Identity, Epoch: in.Epoch, Serial: in.Serial, Revision: in.Revision,
+		Plain: in.Plain,
 	}, nil
 }
 
@@ -124,13 +131,18 @@ func (s Snapshot) At(now time.Time) Snapshot {
 }
 
 // Replaces returns nil if the policies of s may replace those that are known: nothing is known (its
-// Set is nil), or s is of the same line, not older, and not emptied by other means than Apply and
-// Adopt. Otherwise the error says why not, and what to do.
+// Set is nil), s is plain, or s is of the same line, not older, and not emptied by other means than
+// Apply and Adopt. A line without an identity, and plain policies, may be followed by any line.
+// Otherwise the error says why not, and what to do.
 func (s Snapshot) Replaces(known Snapshot) error {
 	switch {
-	case known.Set == nil:
+	case known.Set == nil, s.Plain:
 		return nil
-	case s.Identity != known.Identity:
+	case s.Identity == "" && known.Identity != "" && !known.Plain:
+		return fmt.Errorf("the policy store has no marker, and the last policies were %q: check its "+
+			"address and prefix; if its policies are right, run: throttle-admin adopt --id %s",
+			known.Identity, known.Identity)
+	case s.Identity != known.Identity && known.Identity != "" && !known.Plain:
 		return fmt.Errorf("the policy store has policies %q, and the last ones were %q: check its "+
 			"address and prefix; if they are right, run: throttle-admin adopt --id %s",
 			s.Identity, known.Identity, known.Identity)

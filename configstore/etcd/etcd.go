@@ -54,6 +54,7 @@ type Config struct {
 	Password    func() (string, error)      // asked at each login; nil: no password
 	TLS         func() (*tls.Config, error) // asked at each connection; nil: no TLS
 	DialTimeout time.Duration               // default 2 s
+	Create      bool                        // List adopts a store that is empty and has no marker
 }
 
 // A Store keeps policies and quotas in etcd. Any number of goroutines may use it.
@@ -62,6 +63,7 @@ type Store struct {
 	prefix string                      // of the entries and the marker
 	config *clientv3.Config            // nil: the caller of New opens and closes the client
 	tls    func() (*tls.Config, error) // nil: no TLS
+	create bool                        // as in Config
 
 	mu     sync.Mutex // guards the fields below
 	client *clientv3.Client
@@ -117,7 +119,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		Logger: zap.NewNop(),
 	}
 	etcdclient.Ask(s.config, cfg.Password, cfg.TLS)
-	s.tls = cfg.TLS
+	s.tls, s.create = cfg.TLS, cfg.Create
 	return s, nil
 }
 
@@ -239,6 +241,11 @@ const steps = 1000
 // List implements configstore.Store.
 func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
 	snap, applied, err := s.list(ctx)
+	if err == nil && s.create && snap.Marker == (configstore.Marker{}) && len(snap.Entries) == 0 {
+		if _, err = s.Adopt(ctx, configstore.Adoption{}); err == nil {
+			snap, applied, err = s.list(ctx)
+		}
+	}
 	snap.Applied = applied * steps
 	return snap, err
 }

@@ -105,6 +105,60 @@ func TestBadKeysAreShownAndCanBeRemoved(t *testing.T) {
 	assert.Empty(t, list.Entries)
 }
 
+// TestWithoutMarker: policies that were written past the tools are followed without a marker, and
+// the first Apply adopts them.
+func TestWithoutMarker(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	_, err := node.Client().Put(ctx, "/throttle/config/policies/cluster", `{"schema":2,"messageRate":"7/s"}`)
+	require.NoError(t, err)
+	s := open(t, node.Endpoint, "")
+	list, err := s.List(ctx)
+	require.NoError(t, err)
+	assert.Zero(t, list.Marker)
+	ctx, cancel := context.WithTimeout(ctx, throttletest.Patience)
+	defer cancel()
+	step := 0
+	for snap, err := range configstore.Source(s).Snapshots(ctx) {
+		require.NoError(t, err)
+		switch step++; step {
+		case 1:
+			assert.Empty(t, snap.Identity)
+			assert.Len(t, snap.Set.Entries(), 1)
+			_, err := s.Apply(ctx, rate(8), 0)
+			require.NoError(t, err)
+		case 2:
+			assert.NotEmpty(t, snap.Identity)
+			assert.Positive(t, snap.Epoch)
+			assert.Len(t, snap.Set.Entries(), 2)
+			list, err := s.List(ctx)
+			require.NoError(t, err)
+			assert.Equal(t, 2, list.Marker.Count)
+			cancel()
+		}
+	}
+	assert.Equal(t, 2, step)
+}
+
+// TestCreate: a store that may be created is adopted when it is first listed, and only if it is
+// empty.
+func TestCreate(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	create := func(prefix string) configstore.Marker {
+		s, err := etcd.Open(ctx, etcd.Config{Endpoints: []string{node.Endpoint}, Prefix: prefix, Create: true})
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, s.Close()) }()
+		list, err := s.List(ctx)
+		require.NoError(t, err)
+		return list.Marker
+	}
+	first := create("/new")
+	assert.NotEmpty(t, first.ID)
+	assert.Equal(t, first, create("/new"))
+	_, err := node.Client().Put(ctx, "/old/config/policies/cluster", `{"schema":2,"messageRate":"7/s"}`)
+	require.NoError(t, err)
+	assert.Zero(t, create("/old"))
+}
+
 func TestCompactedWatch(t *testing.T) {
 	node, ctx := services.Etcd(t), t.Context()
 	s := open(t, node.Endpoint, "")

@@ -8,8 +8,7 @@ import (
 
 // ParseAt is Parse at a given time.
 func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
-	entries, _, err := parseAt(name, data, now)
-	return entries, err
+	return parseAt(name, data, now)
 }
 
 // CheckEvery sets how often a file without events is checked, so that a test can rely on events.

@@ -40,10 +40,9 @@ type state struct {
 	modified time.Time
 	size     int64 // -1: there is no file
 	data     []byte
-	entries  []policy.Entry     // of the last valid content
-	marker   configstore.Marker // likewise
-	revision int64              // of that content; 0 without a file
-	err      error              // why the present content is invalid
+	entries  []policy.Entry // of the last valid content
+	revision int64          // of that content; 0 without a file
+	err      error          // why the present content is invalid
 }
 
 // Open returns a store on a file. While the file does not exist, the store can be neither listed
@@ -56,8 +55,8 @@ func Open(path string) (*Store, error) {
 	return &Store{path: abs, checkEvery: checkEvery, closed: make(chan struct{})}, nil
 }
 
-// OpenOrCreate is Open, except that a missing file is an empty store. Apply creates it, and so do
-// Adopt and Create.
+// OpenOrCreate is Open, except that a missing file is an empty store. Apply creates it, and so does
+// Create.
 func OpenOrCreate(path string) (*Store, error) {
 	s, err := Open(path)
 	if s != nil {
@@ -80,8 +79,18 @@ func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
 	}
 	entries, revision := st.at(time.Now())
 	return configstore.Snapshot{
-		Entries: entries, Marker: st.marker, Revision: revision, Applied: st.revision,
+		Entries: entries, Marker: st.marker(), Plain: true, Revision: revision, Applied: st.revision,
 	}, nil
+}
+
+// marker orders files by the time of their content, beside those of other stores. A time over a day
+// ahead of the clock is no epoch; see [configstore.Marker].
+func (st state) marker() configstore.Marker {
+	m := configstore.Marker{ID: "file", Epoch: max(0, st.revision)}
+	if m.Check(st.entries, time.Now()) != nil {
+		m.Epoch = 0
+	}
+	return m
 }
 
 // at returns the entries that have not expired at now, and the revision at which the last of the
@@ -156,9 +165,9 @@ func (s *Store) look() (state, error) {
 		s.state.revision = max(old.revision, modified.UnixMilli())
 		return s.state, nil
 	}
-	entries, marker, err := parseAt(s.path, data, time.Time{})
+	entries, err := parseAt(s.path, data, time.Time{})
 	if s.state.err = err; err == nil {
-		s.state.entries, s.state.marker = entries, marker
+		s.state.entries = entries
 		s.state.revision = modified.UnixMilli()
 		if old.revision >= s.state.revision { // a copy with an older time
 			s.state.revision = old.revision + 1
@@ -197,10 +206,6 @@ func (s *Store) Apply(
 	if err := configstore.Check(entries, changes); err != nil {
 		return 0, err
 	}
-	marker, err := st.marker.Applied(entries, changes, now)
-	if err != nil {
-		return 0, err
-	}
 	for _, c := range changes {
 		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool {
 			return configstore.KeyOf(e) == c.Key
@@ -209,18 +214,18 @@ func (s *Store) Apply(
 			entries = append(entries, c.Entry(now, 0))
 		}
 	}
-	data, err := s.format(entries, marker)
+	data, err := s.format(entries)
 	if err != nil {
 		return 0, fmt.Errorf("configstore/file: %w", err)
 	}
 	return s.write(data, max(now.UnixMilli(), before+1))
 }
 
-func (s *Store) format(entries []policy.Entry, marker configstore.Marker) ([]byte, error) {
+func (s *Store) format(entries []policy.Entry) ([]byte, error) {
 	if filepath.Ext(s.path) == ".json" {
-		return formatJSON(entries, marker)
+		return FormatJSON(entries)
 	}
-	return format(entries, marker)
+	return Format(entries)
 }
 
 // write replaces the file, and returns its revision.
@@ -235,59 +240,32 @@ func (s *Store) write(data []byte, revision int64) (int64, error) {
 	return revision, nil
 }
 
-// Adopt implements configstore.Store. Comments of a YAML file stay.
-func (s *Store) Adopt(
-	ctx context.Context, a configstore.Adoption,
-) (configstore.Marker, error) {
-	return s.adopt(ctx, a, func(state) bool { return true })
+// Adopt implements configstore.Store: it returns errors.ErrUnsupported.
+func (s *Store) Adopt(context.Context, configstore.Adoption) (configstore.Marker, error) {
+	return configstore.Marker{}, fmt.Errorf("configstore/file: adopt: %w: what a file holds is "+
+		"followed without it", errors.ErrUnsupported)
 }
 
-// Create creates the file of a store that OpenOrCreate has opened, without policies and adopted,
-// if there is none.
+// Create creates the file of a store that OpenOrCreate has opened, without policies, if there is
+// none.
 func (s *Store) Create(ctx context.Context) error {
 	if st, err := s.look(); err != nil || !s.create || st.size >= 0 {
 		return err
 	}
-	_, err := s.adopt(ctx, configstore.Adoption{}, func(st state) bool { return st.size < 0 })
-	return err
-}
-
-// adopt writes a marker, if the file as it is wants one.
-func (s *Store) adopt(
-	ctx context.Context, a configstore.Adoption, wanted func(state) bool,
-) (configstore.Marker, error) {
-	if err := context.Cause(ctx); err != nil {
-		return configstore.Marker{}, err
-	}
 	unlock, err := lock(ctx, s.path)
 	if err != nil {
-		return configstore.Marker{}, fmt.Errorf("configstore/file: lock: %w", err)
+		return fmt.Errorf("configstore/file: lock: %w", err)
 	}
 	defer unlock()
 	st, err := s.look()
+	if err != nil || st.err != nil || st.size >= 0 {
+		return errors.Join(err, st.err)
+	}
+	data, err := s.format(nil)
 	if err == nil {
-		err = st.err
+		_, err = s.write(data, time.Now().UnixMilli())
 	}
-	if err != nil || !wanted(st) {
-		return st.marker, err
-	}
-	now := time.Now()
-	entries, before := st.at(now)
-	m, err := st.marker.Adopted(a, entries, now)
-	if err != nil {
-		return configstore.Marker{}, err
-	}
-	var data []byte
-	if st.size > 0 && filepath.Ext(s.path) != ".json" {
-		data = withMarker(st.data, m)
-	}
-	if data == nil {
-		if data, err = s.format(entries, m); err != nil {
-			return configstore.Marker{}, fmt.Errorf("configstore/file: %w", err)
-		}
-	}
-	_, err = s.write(data, max(now.UnixMilli(), before+1))
-	return m, err
+	return err
 }
 
 // Close implements configstore.Store.

@@ -44,49 +44,44 @@ func TestStore(t *testing.T) {
 						require.NoError(t, os.WriteFile(path+".new", []byte("schema: 2\npolicies: 5\n"), 0o600))
 						require.NoError(t, os.Rename(path+".new", path))
 					},
-					Empty: func(t *testing.T) {
-						text := "schema: 2\n" + marker + "policies: []\n"
-						require.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
-						require.NoError(t, os.Rename(path+".new", path))
-					},
-					Wipe: func(t *testing.T) {
-						require.NoError(t, os.WriteFile(path+".new", []byte("schema: 2\npolicies: []\n"), 0o600))
-						require.NoError(t, os.Rename(path+".new", path))
-					},
+					Plain: true,
 				}
 			})
 		})
 	}
 }
 
-// marker is a line of a file that has been adopted.
-const marker = "marker: {id: line, epoch: 5, count: 1}\n"
+// TestFileOfEarlierVersions: a marker, which files had, has no effect, and Apply leaves it out.
+func TestFileOfEarlierVersions(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	text := "schema: 2\nmarker: {id: old, epoch: 4, count: 5}\npolicies: []\n"
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	s := open(t, path)
+	list, err := s.List(t.Context())
+	require.NoError(t, err)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.Equal(t, configstore.Marker{ID: "file", Epoch: info.ModTime().UnixMilli()}, list.Marker)
+	_, err = s.Adopt(t.Context(), configstore.Adoption{})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	_, err = s.Apply(t.Context(), []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}, 0)
+	require.NoError(t, err)
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, "schema: 2\npolicies:\n  - scope: cluster\n    burst: 1\n", string(after))
+}
 
-// TestAdoptKeepsComments: Adopt changes only the marker's line of a YAML file.
-func TestAdoptKeepsComments(t *testing.T) {
-	for before, after := range map[string]string{
-		"# ours\nschema: 2\npolicies: # all\n- scope: cluster # that is\n  burst: 1\n":          "# ours\nschema: 2\nMARKER\npolicies: # all\n- scope: cluster # that is\n  burst: 1\n",
-		"schema: 2\nmarker:\n  id: old\n  epoch: 4\npolicies: [] # none\n":                      "schema: 2\nMARKER\npolicies: [] # none\n",
-		"policies: [] # none\nmarker: {id: old, epoch: 4, count: 5} # theirs\nschema: 2 # last": "policies: [] # none\nMARKER\nschema: 2 # last",
-		"policies: [] # none\nschema: 2":                                                        "policies: [] # none\nschema: 2\nMARKER\n",
-		"{schema: 2, policies: []} # one line":                                                  "schema: 2\nMARKER\npolicies: []\n",
-	} {
-		path := filepath.Join(t.TempDir(), "p.yaml")
-		require.NoError(t, os.WriteFile(path, []byte(before), 0o600))
-		s := open(t, path)
-		list, err := s.List(t.Context())
+// TestFileAhead: a file whose time is over a day ahead does not outlast the policies of others.
+func TestFileAhead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	for ahead, epoch := range map[time.Duration]bool{time.Hour: true, 25 * time.Hour: false} {
+		require.NoError(t, os.WriteFile(path, []byte("schema: 2\npolicies: []\n"), 0o600))
+		then := time.Now().Add(ahead)
+		require.NoError(t, os.Chtimes(path, then, then))
+		list, err := open(t, path).List(t.Context())
 		require.NoError(t, err)
-		m, err := s.Adopt(t.Context(), configstore.Adoption{ID: "new line"})
-		require.NoError(t, err)
-		assert.Equal(t, configstore.Marker{ID: "new line", Epoch: m.Epoch, Serial: 1, Count: len(list.Entries)}, m)
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		line := fmt.Sprintf("marker: {id: \"new line\", epoch: %d, serial: 1, count: %d}", m.Epoch, m.Count)
-		assert.Equal(t, strings.ReplaceAll(after, "MARKER", line), string(text))
-		again, err := s.List(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, m, again.Marker)
-		assert.Greater(t, again.Revision, list.Revision)
+		assert.Equal(t, epoch, list.Marker.Epoch > 0, ahead)
+		assert.Equal(t, then.UnixMilli(), list.Revision)
 	}
 }
 
@@ -97,7 +92,8 @@ func TestCreate(t *testing.T) {
 	require.NoError(t, s.Create(t.Context()))
 	list, err := s.List(t.Context())
 	require.NoError(t, err)
-	assert.NotEmpty(t, list.Marker.ID)
+	assert.Empty(t, list.Entries)
+	assert.InDelta(t, time.Now().UnixMilli(), list.Marker.Epoch, 60_000)
 	require.NoError(t, s.Create(t.Context()))
 	require.NoError(t, open(t, path).Create(t.Context()))
 	again, err := s.List(t.Context())
@@ -226,14 +222,13 @@ func TestParseFaults(t *testing.T) {
 		{"schema: 1\npolicies: []", []string{"p:1 "}},
 		{"policies: []", []string{"p:1 schema"}},
 		{"schema: 2\nrules: []", []string{"p:2 rules"}},
-		{"schema: 2\nmarker: 5", []string{"p:2 ", "p:2 marker"}},
-		{"schema: 2\nmarker: {id: a, epoch: b, count: -1, x: 1}", []string{
-			"p:2 marker.epoch", "p:2 marker.count", "p:2 marker.x", "p:2 marker",
-		}},
+		{"schema: 2", []string{"p:1 policies"}},
+		{"schema: 2\nmarker: {id: a}\npolicies:", []string{"p:1 policies"}},
+		{"schema: 2\npolicies:\n  - scope: cluster", []string{"p:1 policies"}},
 		{"schema: 2\npolicies: {a: 1}", []string{"p:2 "}},
 		{"schema: 2\npolicies:\n  - 5", []string{"p:3 "}},
 		{"schema: 2\nschema: 2", []string{"p:2 "}},
-		{"schema: 2\n---\nschema: 2", []string{"p:3 "}},
+		{"schema: 2\npolicies: []\n---\nschema: 2", []string{"p:4 "}},
 		{"schema: [", []string{"p:1 "}},
 	}
 	for _, policies := range []fault{ // from line 3 on
@@ -367,7 +362,7 @@ func TestHandEdit(t *testing.T) {
 	write := func(text string) { // as editors do; see TestTruncatedFileIsNotRead for the others
 		require.NoError(t, renameio.WriteFile(path, []byte(text), 0o600))
 	}
-	const good = "schema: 2\n" + marker + "policies:\n  - scope: cluster\n    messageRate: %d\n"
+	const good = "schema: 2\npolicies:\n  - scope: cluster\n    messageRate: %d\n"
 	write(fmt.Sprintf(good, 1))
 	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer cancel()
@@ -440,7 +435,7 @@ func TestMissingFile(t *testing.T) {
 
 func TestApplyKeepsTheMode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.yaml")
-	require.NoError(t, os.WriteFile(path, []byte("schema: 2\nmarker: {id: line, epoch: 5}\n"), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte("schema: 2\npolicies: []\n"), 0o600))
 	_, err := open(t, path).Apply(t.Context(), []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}, 0)
 	require.NoError(t, err)
 	info, err := os.Stat(path)
@@ -456,7 +451,7 @@ func TestAnOlderCopyIsAChange(t *testing.T) {
 	require.NoError(t, err)
 
 	end := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
-	text := fmt.Sprintf("schema: 2\nmarker: {id: line, epoch: 5}\npolicies:\n"+
+	text := fmt.Sprintf("schema: 2\npolicies:\n"+
 		"- {scope: cluster, burst: 3, expires: %q}\n", end.Format(time.RFC3339))
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	old := time.Now().Add(-time.Hour)

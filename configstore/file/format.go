@@ -9,23 +9,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // Format returns a YAML file that Parse reads as these entries. Entries that could not be read are
 // left out.
 func Format(entries []policy.Entry) ([]byte, error) {
-	return format(entries, configstore.Marker{})
-}
-
-// format is Format with a marker, unless that is zero.
-func format(entries []policy.Entry, marker configstore.Marker) ([]byte, error) {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "schema: %d\n", policy.Schema)
-	if marker != (configstore.Marker{}) {
-		fmt.Fprintln(&out, markerLine(marker))
-	}
 	for _, section := range policy.Sections() {
 		items, err := itemsOf(section, entries)
 		if err != nil {
@@ -50,33 +41,6 @@ func format(entries []policy.Entry, marker configstore.Marker) ([]byte, error) {
 		}
 	}
 	return out.Bytes(), nil
-}
-
-// markerLine is the line of a YAML file that has the marker.
-func markerLine(m configstore.Marker) string {
-	id, _ := json.Marshal(m.ID)
-	return fmt.Sprintf("marker: {id: %s, epoch: %d, serial: %d, count: %d}",
-		inline("scope", id), m.Epoch, m.Serial, m.Count)
-}
-
-// markerLines are the lines of a YAML file that have the marker, and the one that it follows.
-var (
-	markerLines = regexp.MustCompile(`(?m)^marker:.*\n?(?:[ \t]+.*\n?)*`)
-	schemaLine  = regexp.MustCompile(`(?m)^schema:.*\n?`)
-)
-
-// withMarker returns a valid YAML file with another marker. All else in it stays, comments too.
-func withMarker(data []byte, m configstore.Marker) []byte {
-	line := append([]byte(markerLine(m)), '\n')
-	if at := markerLines.FindIndex(data); at != nil {
-		return slices.Concat(data[:at[0]], line, data[at[1]:])
-	}
-	at := schemaLine.FindIndex(data)
-	if at == nil {
-		return nil // a file in one line, or with a quoted name
-	}
-	before := bytes.TrimSuffix(data[:at[1]], []byte("\n"))
-	return slices.Concat(before, []byte("\n"), line, data[at[1]:])
 }
 
 // writeItem writes an object after a dash, with its groups and lists in one line each.
@@ -147,18 +111,12 @@ func inline(name string, value json.RawMessage) string {
 
 // FormatJSON returns a JSON file that Parse reads as these entries, as Format does.
 func FormatJSON(entries []policy.Entry) ([]byte, error) {
-	return formatJSON(entries, configstore.Marker{})
-}
-
-// formatJSON is FormatJSON with a marker, unless that is zero.
-func formatJSON(entries []policy.Entry, marker configstore.Marker) ([]byte, error) {
 	out := struct {
-		Schema        int                `json:"schema"`
-		Marker        configstore.Marker `json:"marker,omitzero"`
-		Policies      []json.RawMessage  `json:"policies"`
-		Quotas        []json.RawMessage  `json:"quotas,omitempty"`
-		QuotaSettings []json.RawMessage  `json:"quotaSettings,omitempty"`
-	}{Schema: policy.Schema, Marker: marker}
+		Schema        int               `json:"schema"`
+		Policies      []json.RawMessage `json:"policies"`
+		Quotas        []json.RawMessage `json:"quotas,omitempty"`
+		QuotaSettings []json.RawMessage `json:"quotaSettings,omitempty"`
+	}{Schema: policy.Schema}
 	lists := []*[]json.RawMessage{&out.Policies, &out.Quotas, &out.QuotaSettings}
 	for i, section := range policy.Sections() {
 		items, err := itemsOf(section, entries)

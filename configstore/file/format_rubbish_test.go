@@ -46,7 +46,7 @@ func TestBracketsInTextAreText(t *testing.T) {
 	}
 	for _, text := range []string{
 		"schema: 2 # " + many + "\npolicies: []\n",
-		"# it's " + many + "\nschema: 2\n",
+		"# it's " + many + "\nschema: 2\npolicies: []\n",
 		"schema: 2\npolicies:\n- scope: \"pattern:" + strings.Repeat("[a]", 60) +
 			strings.Repeat(`\\[`, 60) + "\"\n  burst: 1\n",
 		"schema: 2\npolicies:\n- scope: kafka://a/b/c\n  subscription: '" + many + "'\n  burst: 1\n",

@@ -42,7 +42,6 @@ func (e *LineError) Unwrap() error { return e.Err }
 // *[LineError] for each fault:
 //
 //	schema: 2
-//	marker: {id: A1B2, epoch: 1767323045000, serial: 7, count: 3} # of a file that is a store
 //	policies:
 //	  - scope: kafka://public/default/orders
 //	    subscription: billing         # optional
@@ -56,32 +55,27 @@ func (e *LineError) Unwrap() error { return e.Err }
 //	  zones: [a, b]
 //
 // A temporary entry comes back as one entry for each of its fields. One that has expired, or would
-// live longer than [configstore.MaxTTL], is refused.
+// live longer than [configstore.MaxTTL], is refused. A file that sets nothing has to have
+// policies: [], so that one that was cut off lifts no limits.
 func Parse(name string, data []byte) ([]policy.Entry, error) {
-	entries, _, err := parseAt(name, data, time.Now())
-	return entries, err
+	return parseAt(name, data, time.Now())
 }
 
 // parseAt is Parse at now. If now is zero, entries may expire at any time: a file that is a store
 // keeps those that have expired.
-func parseAt(
-	name string, data []byte, now time.Time,
-) ([]policy.Entry, configstore.Marker, error) {
-	fail := func(err error) ([]policy.Entry, configstore.Marker, error) {
-		return nil, configstore.Marker{}, err
-	}
+func parseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 	p := &fileParser{
 		name: name, now: now, seen: make(map[configstore.Key]int),
 		lines: make(map[policy.Scope]int),
 	}
 	if len(data) > MaxSize {
 		p.fault(nil, fmt.Errorf("%d bytes: want at most %d", len(data), MaxSize))
-		return fail(errors.Join(p.errs...))
+		return nil, errors.Join(p.errs...)
 	}
 	tokens := lexer.Tokenize(strings.TrimPrefix(string(data), byteOrderMark))
 	if at := tooDeep(tokens); at > 0 {
 		err := fmt.Errorf("nested more than %d deep: want at most 3 levels", maxDepth)
-		return fail(&LineError{name, at, err})
+		return nil, &LineError{name, at, err}
 	}
 	file, err := parser.Parse(tokens, 0)
 	if err != nil {
@@ -91,7 +85,7 @@ func parseAt(
 				name, syntax.GetToken().Position.Line, errors.New(syntax.GetMessage()),
 			}
 		}
-		return fail(errors.Join(p.errs...))
+		return nil, errors.Join(p.errs...)
 	}
 	for i, doc := range file.Docs {
 		if i > 0 && doc.Body != nil {
@@ -101,7 +95,7 @@ func parseAt(
 		p.root(doc.Body)
 	}
 	if err := errors.Join(p.errs...); err != nil {
-		return fail(err)
+		return nil, err
 	}
 	slices.SortFunc(p.entries, policy.Entry.Compare)
 	set, err := policy.NewSet(p.entries)
@@ -109,7 +103,7 @@ func parseAt(
 		p.errs = append(p.errs, &LineError{name, 0, err})
 	}
 	if err := set.CheckPatterns(policy.Single(policy.Policy{})); err != nil {
-		return fail(errors.Join(append(p.errs, &LineError{name, 0, err})...))
+		return nil, errors.Join(append(p.errs, &LineError{name, 0, err})...)
 	}
 	for _, tie := range set.Ties(func(policy.Scope) bool { return true }) {
 		if tie.Topic != "" {
@@ -117,9 +111,9 @@ func parseAt(
 		}
 	}
 	if err := errors.Join(p.errs...); err != nil {
-		return fail(err)
+		return nil, err
 	}
-	return p.entries, p.marker, nil
+	return p.entries, nil
 }
 
 // byteOrderMark is what some editors put first.
@@ -157,7 +151,7 @@ type fileParser struct {
 	name    string
 	now     time.Time
 	entries []policy.Entry
-	marker  configstore.Marker
+	empty   bool                    // it has policies: []
 	seen    map[configstore.Key]int // line
 	lines   map[policy.Scope]int
 	errs    []error
@@ -213,17 +207,20 @@ func (p *fileParser) root(body ast.Node) {
 		case key == "schema":
 			schema = true
 			p.schema(pair.Value)
-		case key == "marker":
-			p.readMarker(pair.Value)
+		case key == "marker": // of earlier versions
 		case ok:
 			p.section(section, pair.Value)
 		default:
 			p.fieldFault(pair.Key, key, "",
-				"unknown field: want schema, marker, policies, quotas or quotaSettings")
+				"unknown field: want schema, policies, quotas or quotaSettings")
 		}
 	}
 	if !schema {
 		p.fieldFault(body, "schema", "", fmt.Sprintf("missing: want schema: %d", policy.Schema))
+	}
+	sets := func(e policy.Entry) bool { return !policy.IsZero(e.Settings) }
+	if len(p.errs) == 0 && !p.empty && !slices.ContainsFunc(p.entries, sets) {
+		p.fieldFault(body, "policies", "", "nothing is set: if that is intended, write policies: []")
 	}
 }
 
@@ -237,35 +234,6 @@ func (p *fileParser) schema(n ast.Node) {
 	}
 }
 
-// readMarker reads the marker of a file that is a store.
-func (p *fileParser) readMarker(n ast.Node) {
-	number := func(name, text string, least int64) (x int64) {
-		x, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || x < least {
-			p.fieldFault(n, "marker."+name, text, fmt.Sprintf("want a number of at least %d", least))
-		}
-		return x
-	}
-	for _, pair := range p.mapping(n, "marker") {
-		text := pair.Value.GetToken().Value
-		switch name := keyOf(pair); name {
-		case "id":
-			p.marker.ID = text
-		case "epoch":
-			p.marker.Epoch = number(name, text, 1)
-		case "serial":
-			p.marker.Serial = number(name, text, 0)
-		case "count":
-			p.marker.Count = int(number(name, text, 0))
-		default:
-			p.fieldFault(pair.Key, "marker."+name, "", "unknown field: want id, epoch, serial and count")
-		}
-	}
-	if p.marker.ID == "" || p.marker.Epoch == 0 {
-		p.fieldFault(n, "marker", "", "want an id and an epoch: remove it, and run: throttle-admin adopt")
-	}
-}
-
 // section reads the entries of a section. Of the cluster's settings for quotas there is one as a
 // rule, which needs no list.
 func (p *fileParser) section(section policy.Section, n ast.Node) {
@@ -273,6 +241,7 @@ func (p *fileParser) section(section policy.Section, n ast.Node) {
 	switch _, isMapping := pairsOf(n); {
 	case n.Type() == ast.NullType:
 	case isList:
+		p.empty = p.empty || section == policy.PolicySection && len(list.Values) == 0
 		for _, item := range list.Values {
 			p.entry(section, item)
 		}

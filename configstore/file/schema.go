@@ -35,13 +35,9 @@ func Schema() ([]byte, error) {
 	list := func(items map[string]any) map[string]any {
 		return map[string]any{"type": []string{"array", "null"}, "items": items}
 	}
-	whole := map[string]any{"type": "integer", "minimum": 0}
-	marker := map[string]any{
-		"type": "object", "additionalProperties": false, "required": []string{"id", "epoch"},
-		"description": "Which policies these are: throttle-admin adopt writes it.",
-		"properties": map[string]any{
-			"id": map[string]any{"type": "string"}, "epoch": whole, "serial": whole, "count": whole,
-		},
+	var anyOf []any
+	for _, section := range policy.Sections() {
+		anyOf = append(anyOf, map[string]any{"required": []string{section.String()}})
 	}
 	data, err := json.MarshalIndent(map[string]any{
 		"$schema":              "https://json-schema.org/draft/2020-12/schema",
@@ -49,9 +45,10 @@ func Schema() ([]byte, error) {
 		"type":                 "object",
 		"additionalProperties": false,
 		"required":             []string{"schema"},
+		"anyOf":                anyOf,
 		"properties": map[string]any{
 			"schema":        map[string]any{"const": policy.Schema},
-			"marker":        marker,
+			"marker":        map[string]any{"description": "Of earlier versions: it has no effect."},
 			"policies":      list(policies),
 			"quotas":        list(quotas),
 			"quotaSettings": map[string]any{"anyOf": []any{settings, list(settings)}},

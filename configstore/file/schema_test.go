@@ -96,7 +96,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 	example, _, _ = strings.Cut(example, "```")
 	for _, text := range []string{
 		example,
-		"schema: 2\n", "schema: 2\npolicies:\n", "schema: 2\npolicies: []\n",
+		"schema: 2\npolicies: []\n",
 		"schema: 2\npolicies:\n- {scope: cluster, messageRate: 1000, byteRate: 5 GiB/1m, burst: 5}\n",
 		"schema: 2\npolicies:\n- {scope: cluster, round: 50ms, paused: false}\n",
 		"schema: 2\npolicies:\n- {scope: kafka://a/b/c, subscription: d, messageRate: 1/h, weight: 0.5}\n",
@@ -121,7 +121,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		assert.Error(t, validate(t, text), text)
 	}
 	for _, text := range []string{
-		"schema: 1\n", "policies: []\n", "schema: 2\nrules: []\n", "schema: 2\nquotas: [{total: 5}]\n",
+		"schema: 1\npolicies: []\n", "policies: []\n", "schema: 2\n", "schema: 2\nrules: []\n", "schema: 2\nquotas: [{total: 5}]\n",
 		"schema: 2\nquotas: [{scope: 'tag:a', zones: [a]}]\n",
 		"schema: 2\nquotaSettings: {zones: a b}\n",
 	} {

@@ -41,7 +41,7 @@ func (s *Store) Watch(ctx context.Context, after configstore.Snapshot) iter.Seq2
 				seen = entries
 			case revision != at:
 				b := diff(seen, entries)
-				b.Revision, b.Marker = revision, st.marker
+				b.Revision, b.Marker = revision, st.marker()
 				seen, at = entries, revision
 				if !yield(b, nil) {
 					return

@@ -28,7 +28,7 @@ func (f folder) path(name string) string { return filepath.Join(f.root, name) }
 // write writes a policy file in place, and makes its folder.
 func (f folder) write(name string, rate int64) {
 	require.NoError(f.t, os.MkdirAll(filepath.Dir(f.path(name)), 0o700))
-	text := fmt.Sprintf("schema: 2\n%spolicies:\n  - scope: cluster\n    messageRate: %d\n", marker, rate)
+	text := fmt.Sprintf("schema: 2\npolicies:\n  - scope: cluster\n    messageRate: %d\n", rate)
 	require.NoError(f.t, os.WriteFile(f.path(name), []byte(text), 0o600))
 }
 

@@ -28,7 +28,7 @@ func Build(t testing.TB, directory string) string {
 func Env(t testing.TB, fields, permits string) []string {
 	t.Helper()
 	policies := filepath.Join(t.TempDir(), "policies.yaml")
-	text := "schema: 2\nmarker: {id: orders, epoch: 1, count: 1}\npolicies:\n  - {scope: numaflow://team/orders/orders, " + fields + "}\n"
+	text := "schema: 2\npolicies:\n  - {scope: numaflow://team/orders/orders, " + fields + "}\n"
 	require.NoError(t, os.WriteFile(policies, []byte(text), 0o600))
 	return []string{
 		throttle.EnvPolicies + "=file:" + policies, throttle.EnvPermits + "=" + permits,

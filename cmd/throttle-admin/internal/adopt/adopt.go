@@ -35,12 +35,14 @@ func newCommand(a *cli.App) *cobra.Command {
 		Short: "Declare that the policies in the store are the ones to follow",
 		Long: `Declare that the policies in the store are the ones to follow.
 
-Replicas keep their last policies when the store is empty, is another one, or is older than
-it was, since they cannot tell a mistake from intent. Run this command after you have
+Replicas keep their last policies when an etcd is empty, is another one, or is older than it
+was, since they cannot tell a mistake from intent. Run this command after you have
 
-  - restored the store from a backup, or moved the policies to another store
+  - restored the etcd from a backup, or moved the policies to another one
   - deleted all policies by other means than throttle-admin
-  - pointed replicas at a store that throttle-admin has never changed
+  - written policies by other means: without a marker, replicas notice no other etcd in its place
+
+A file needs no marker: replicas follow what it holds.
 
 It writes a marker with an id, and the time as its epoch. Replicas take over the policies
 if they know that id, or none. The id is that of --id; else the one that the store has; else
@@ -56,8 +58,12 @@ theirs in their errors if it was written by a clock that was ahead.`,
 			return a.WithStore(cmd.Context(),
 				func(ctx context.Context, store configstore.Store) error {
 					before, err := store.List(ctx)
-					if err != nil {
+					switch {
+					case err != nil:
 						return err
+					case before.Plain:
+						return cli.Hint(errors.New("replicas follow what a file holds without an adoption"),
+							"to replace the policies of an etcd by it: throttle-admin apply -f FILE --policies etcd://...")
 					}
 					adoption, err := complete(ctx, a, adoption, before.Marker.ID)
 					if err != nil {

@@ -3,9 +3,7 @@ package adopt_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +26,7 @@ type desk struct {
 }
 
 func newDesk(t *testing.T) *desk {
-	return &desk{t, "file:" + filepath.Join(t.TempDir(), "policies.yaml"), services.Patient(services.Redis(t))}
+	return &desk{t, "etcd://" + services.Etcd(t).Endpoint, services.Patient(services.Redis(t))}
 }
 
 // replica publishes what a replica that follows policies does.
@@ -152,15 +150,33 @@ func TestForgedStatus(t *testing.T) {
 	d.succeeds(set...)
 }
 
-// TestListOfUnadopted: list shows that replicas do not follow what it lists.
+// TestListOfUnadopted: list shows that replicas would not notice a loss of what it lists, and that
+// they have noticed one.
 func TestListOfUnadopted(t *testing.T) {
-	d := newDesk(t)
-	text := "schema: 2\npolicies:\n- {scope: cluster, messageRate: 7/s}\n"
-	require.NoError(t, os.WriteFile(strings.TrimPrefix(d.policies, "file:"), []byte(text), 0o600))
+	node := services.Etcd(t)
+	d := &desk{t, "etcd://" + node.Endpoint, services.Patient(services.Redis(t))}
 	_, _, errs := d.run("list")
-	assert.Contains(t, errs, "replicas do not follow these policies: ")
+	assert.Empty(t, errs)
+	const key = "/throttle/config/policies/cluster"
+	_, err := node.Client().Put(t.Context(), key, `{"schema":2,"messageRate":"7/s"}`)
+	require.NoError(t, err)
+	_, _, errs = d.run("list")
+	assert.Contains(t, errs, "the policy store has no marker")
 	assert.Contains(t, errs, "throttle-admin adopt")
 	d.adopted()
 	_, _, errs = d.run("list")
 	assert.Empty(t, errs)
+	_, err = node.Client().Delete(t.Context(), key)
+	require.NoError(t, err)
+	_, _, errs = d.run("list")
+	assert.Contains(t, errs, "replicas do not follow these policies: ")
+	assert.Contains(t, errs, "has lost its policies (1)")
+}
+
+// TestAdoptFile: what a file holds is followed without a marker.
+func TestAdoptFile(t *testing.T) {
+	d := newDesk(t)
+	d.policies = "file:" + filepath.Join(t.TempDir(), "policies.yaml")
+	d.succeeds("set", "kafka://public/default/orders", "messageRate=7")
+	d.fails("replicas follow what a file holds", "adopt")
 }

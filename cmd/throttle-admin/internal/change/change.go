@@ -88,10 +88,11 @@ func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 // checkFirst refuses the first change of an empty store while replicas follow the policies of
 // another one: this store may have lost its policies, or be the wrong one.
 func checkFirst(ctx context.Context, a *cli.App, s configstore.Snapshot) error {
-	if s.Marker != (configstore.Marker{}) || len(s.Entries) > 0 {
+	if s.Marker.Serial > 0 || len(s.Entries) > 0 {
 		return nil
 	}
 	known, err := a.KnownIDs(ctx)
+	known = slices.DeleteFunc(known, func(k cli.KnownID) bool { return k.ID == s.Marker.ID })
 	if err != nil {
 		a.Warn("replicas may follow the policies of another store: %v", err)
 		return nil

@@ -81,9 +81,13 @@ ones with the error. See throttle-admin quota list for quotas.`,
 				return err
 			}
 			now := time.Now()
-			isNew := s.Marker == (configstore.Marker{}) && len(s.Entries) == 0
-			if err := s.Marker.Check(s.Entries, now); err != nil && !isNew {
-				a.Warn("replicas do not follow these policies: %v", err)
+			if s.Marker != (configstore.Marker{}) {
+				if err := s.Marker.Check(s.Entries, now); err != nil {
+					a.Warn("replicas do not follow these policies: %v", err)
+				}
+			} else if len(s.Entries) > 0 {
+				a.Warn("the policy store has no marker, so that replicas do not notice another one in its place: " +
+					"run throttle-admin adopt, or change a policy")
 			}
 			r := reportOf(s, s.Entries, now)
 			return a.Print(r, func(w *strings.Builder) { r.table(w, now) })
