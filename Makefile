@@ -16,18 +16,20 @@ SOAK   ?= 10
 CHAOS      ?= 1h
 CHAOS_SEED ?= 1
 
-# The packages whose tests use real services, those that measure, all others, and those with tests that -short
-# shortens.
+# The packages whose tests use real services, those that measure, all others, those whose tests contain an etcd, and
+# those with tests that -short shortens.
 LISTED    = $(GO) list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./...
 SERVED    = $$($(LISTED) | grep 'throttle/tests/services ' | cut -d ' ' -f 1)
 MEASURING = $$($(LISTED) | grep 'throttle/tests/accuracy ' | cut -d ' ' -f 1)
 OTHERS    = $$($(LISTED) | grep -v 'throttle/tests/services ' | cut -d ' ' -f 1)
+EMBEDDING = $$($(GO) list -test -f '{{.ForTest}} {{join .Deps " "}}' ./... | grep 'etcd/server/v3/embed ' | cut -d ' ' -f 1 | sort -u)
 SHORTENED = $$(grep -rl --include='*_test.go' -E 'testing.Short\(\)|permitstest.Quarter\(' . | xargs -n 1 dirname | sort -u | xargs $(GO) list)
 
-# make test runs with the race detector all but the scenarios in tests/, whose parts have raced tests of their own.
-# What -short shortens runs without it, too, in full. Reversed, those that wait longest begin first.
-UNRACED = $$(echo "$(SERVED)" | grep throttle/tests/ | sort -r) $(SHORTENED)
-RACED   = $$(echo "$(SERVED)" | grep -v throttle/tests/) $(OTHERS)
+# make test runs with the race detector all but the scenarios in tests/, whose parts have raced tests of their own, and
+# what contains an etcd, whose race-enabled build takes minutes: make test-long does. What -short shortens runs without
+# it, too, in full. Reversed, those that wait longest begin first.
+UNRACED = $$(echo "$(SERVED)" | grep throttle/tests/ | sort -r) $(EMBEDDING) $(SHORTENED)
+RACED   = $$({ echo "$(SERVED)" | grep -v throttle/tests/; echo "$(OTHERS)"; } | grep -vxF "$(EMBEDDING)")
 
 # Runs go test with a line for each package, when it ends, and a summary.
 SUM := $(GO) tool -modfile=$(CURDIR)/tools/go.mod gotestsum --format pkgname --hide-summary skipped
@@ -84,6 +86,7 @@ test-long: services ## random schedules, fuzzing and repetitions; a rerun of the
 	export THROTTLE_LONG=1; \
 	step virtual $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' -skip '^Test($(SLOW))$$' $(OTHERS) && \
 	step services $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' $(SERVED) && \
+	step embedding $(GO) test -race -short -timeout 20m -p 2 $(EMBEDDING) && \
 	THROTTLE_SEEDS=40-2040 step schedules $(GO) test -timeout 20m -run '^Test($(SLOW))$$' ./dispatch && \
 	unset THROTTLE_LONG && step fuzz $(MAKE) --no-print-directory fuzz
 
