@@ -136,13 +136,16 @@ func (w *deployment) replicas(rate int64) fleet.Fleet {
 // settled waits until the ratekeeper knows the cost of a message.
 func (w *deployment) settled() {
 	w.t.Helper()
-	throttletest.Until(w.t, "the cost of a message is known", func() bool {
-		found := w.rates().Rates[quota.ID(acme.String())]
-		return found.Average > 0.97*pages*quota.Page && found.Average < 1.03*pages*quota.Page
-	})
+	throttletest.Until(w.t, "the cost of a message is known", func() bool { return costIsKnown(w.rates()) })
 }
 
-// A watcher collects the rates of acme. They are written each second.
+func costIsKnown(r quota.Rates) bool {
+	average := r.Rates[quota.ID(acme.String())].Average
+	return average > 0.97*pages*quota.Page && average < 1.03*pages*quota.Page
+}
+
+// A watcher collects the rates of acme. They are written each second: first the row, then the head
+// with the time, by which a record is known.
 type watcher struct {
 	mu      sync.Mutex
 	records []record
@@ -219,7 +222,10 @@ func (w *deployment) pair() (first, second *keeper, replicas fleet.Fleet, record
 		return ok
 	}, throttletest.Patience, 50*time.Millisecond, "no ratekeeper leads")
 	second = w.startKeeper("second")
-	w.settled()
+	throttletest.Until(w.t, "the cost of a message is known", func() bool { // with its head: see watcher
+		all := records.all()
+		return costIsKnown(all[len(all)-1].Rates)
+	})
 	return first, second, replicas, records
 }
 
