@@ -44,7 +44,7 @@ func TestABacklogIsNeverExempt(t *testing.T) {
 	}
 	require.Greater(t, time.Since(start), 2750*time.Millisecond, "300/100 s, less 250 ms")
 	throttletest.Until(t, "the backlog is known", func() bool { return subscription(t, lim).Backlog == 100_000-n-1 })
-	require.Equal(t, 1_000_000, r.Config().MaxBytes)
+	require.Equal(t, 1_000_000, r.Reader.Config().MaxBytes)
 }
 
 // charged returns the permits that the only subscription was charged.

@@ -14,6 +14,7 @@ func (r *Reader) Close() error {
 		r.closeSubscriptions()
 		r.leave()
 	})
+	defer r.unread.close()
 	defer r.setClosed()
 	return r.Reader.Close()
 }

@@ -40,7 +40,7 @@ func ExampleNewReader() {
 		}
 		_ = r.CommitMessages(ctx, m)
 	}
-	fmt.Println("read ahead at most:", r.Config().QueueCapacity)
+	fmt.Println("read ahead at most:", r.Reader.Config().QueueCapacity)
 	// without a limit, a few milliseconds
 	fmt.Println("nine permits later, about 450 ms:", time.Since(start) > 200*time.Millisecond)
 	_ = r.Close()

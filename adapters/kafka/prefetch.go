@@ -1,6 +1,7 @@
 package kafkathrottle
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/segmentio/kafka-go"
@@ -12,11 +13,16 @@ const (
 	fetchSeconds = 1.0  // of the limit, in one fetch of a partition
 	assumedSize  = 1024 // bytes of a message
 	minMaxBytes  = 16 << 10
-
-	// kafka-go's defaults:
-	defaultQueueCapacity = 100
-	defaultMaxBytes      = 1e6
 )
+
+// withDefaults fills in kafka-go's defaults of what NewReader changes.
+func withDefaults(cfg *kafka.ReaderConfig) {
+	cfg.QueueCapacity = cmp.Or(cfg.QueueCapacity, 100)
+	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, 1e6)
+	if cfg.GroupID != "" && len(cfg.GroupBalancers) == 0 {
+		cfg.GroupBalancers = []kafka.GroupBalancer{kafka.RangeGroupBalancer{}, kafka.RoundRobinGroupBalancer{}}
+	}
+}
 
 // limitPrefetch sizes what cfg reads ahead to the limits in force.
 func (r *Reader) limitPrefetch(cfg *kafka.ReaderConfig) {
@@ -32,12 +38,6 @@ func (r *Reader) limitPrefetch(cfg *kafka.ReaderConfig) {
 func sizePrefetch(cfg *kafka.ReaderConfig, rate float64) {
 	if math.IsInf(rate, 1) {
 		return
-	}
-	if cfg.QueueCapacity == 0 {
-		cfg.QueueCapacity = defaultQueueCapacity
-	}
-	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = defaultMaxBytes
 	}
 	queue := max(1, math.Ceil(rate*queueSeconds))
 	bytes := max(minMaxBytes, float64(cfg.MinBytes), math.Ceil(rate*fetchSeconds*assumedSize))

@@ -32,8 +32,8 @@ func TestPrefetchIsSizedToTheLimit(t *testing.T) {
 		t.Run(fmt.Sprintf("%v %v", test.p.MessageRate, test.p.ByteRate), func(t *testing.T) {
 			test.cfg.Brokers, test.cfg.Topic = brokers, "orders"
 			r := newReader(t, test.cfg, throttletest.Open(t, test.p))
-			require.Equal(t, test.queue, r.Config().QueueCapacity)
-			require.Equal(t, test.maxBytes, r.Config().MaxBytes)
+			require.Equal(t, test.queue, r.Reader.Config().QueueCapacity)
+			require.Equal(t, test.maxBytes, r.Reader.Config().MaxBytes)
 		})
 	}
 }

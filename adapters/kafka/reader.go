@@ -36,6 +36,7 @@ type Reader struct {
 
 	lim    *dispatch.Limiter // nil limits nothing
 	config kafka.ReaderConfig
+	given  *kafka.ReaderConfig // what NewReader was given, with kafka-go's defaults; nil: Wrap
 	topics map[string]*topic
 	only   *topic // the Reader's topic, if it has one topic
 	group  bool
@@ -47,6 +48,7 @@ type Reader struct {
 	setClosed context.CancelFunc
 
 	receiver receiver.Receiver[kafka.Message]
+	unread   unread
 	inFlight *inflight.Messages[partition, int64] // by offset
 	sought   atomic.Int64                         // the offset of the last seek
 	held     atomic.Int64                         // the offset of the kept message; -1 = none
@@ -91,6 +93,9 @@ func NewReader(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts ...Option) (*
 		return nil, err
 	}
 	if lim != nil {
+		withDefaults(&cfg)
+		given := cfg
+		r.given = &given
 		r.limitPrefetch(&cfg)
 		if r.group && cfg.CommitInterval == 0 && cfg.StartOffset != kafka.LastOffset {
 			observeJoins(&cfg, r.receiver.Next)
@@ -170,6 +175,10 @@ func (r *Reader) FetchMessage(ctx context.Context) (m kafka.Message, err error) 
 		if err = r.receiver.Lock(ctx); err != nil {
 			return m, closedIsEOF(err)
 		}
+	}
+	if read, ok := r.unread.next(r.receiver.Closing()); ok {
+		r.receiver.Unlock()
+		return read.message, nil
 	}
 	// A message to which no limit applies is copied once, without an allocation. So m must not
 	// escape: its address is passed only to methods that do not keep it.
@@ -298,16 +307,13 @@ func (r *Reader) drop() {
 	r.held.Store(-1)
 }
 
-// ReadMessage is FetchMessage and, with a group, CommitMessages.
-func (r *Reader) ReadMessage(ctx context.Context) (kafka.Message, error) {
-	m, err := r.FetchMessage(ctx)
-	if err != nil {
-		return kafka.Message{}, fmt.Errorf("fetching message: %w", err)
+// Config returns what kafka-go's does, but for what NewReader changes, which is as it was given:
+// another Reader may be opened with it. r.Reader.Config has what is in force.
+func (r *Reader) Config() kafka.ReaderConfig {
+	cfg := r.Reader.Config()
+	if r.given != nil {
+		cfg.GroupBalancers = r.given.GroupBalancers
+		cfg.QueueCapacity, cfg.MaxBytes = r.given.QueueCapacity, r.given.MaxBytes
 	}
-	if r.group {
-		if err := r.CommitMessages(ctx, m); err != nil {
-			return kafka.Message{}, fmt.Errorf("committing message: %w", err)
-		}
-	}
-	return m, nil
+	return cfg
 }

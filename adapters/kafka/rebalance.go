@@ -23,14 +23,13 @@ import (
 // observeJoins makes kafka-go call joining each time before it joins the group, when the generation
 // before has ended with its last commits.
 func observeJoins(cfg *kafka.ReaderConfig, joining func()) {
-	balancers := cfg.GroupBalancers
-	if len(balancers) == 0 { // kafka-go's default
-		balancers = []kafka.GroupBalancer{
-			kafka.RangeGroupBalancer{}, kafka.RoundRobinGroupBalancer{},
+	cfg.GroupBalancers = slices.Clone(cfg.GroupBalancers)
+	for i, b := range cfg.GroupBalancers {
+		if observer, ok := b.(joinObserver); ok { // of another Reader, from its kafka.Reader's Config
+			cfg.GroupBalancers[i] = observer.GroupBalancer
 		}
 	}
-	cfg.GroupBalancers = slices.Clone(balancers)
-	cfg.GroupBalancers[0] = joinObserver{balancers[0], joining}
+	cfg.GroupBalancers[0] = joinObserver{cfg.GroupBalancers[0], joining}
 }
 
 type joinObserver struct {

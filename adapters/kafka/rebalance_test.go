@@ -231,7 +231,7 @@ func TestALargeMessageComesWhole(t *testing.T) {
 	fill(t, k.Brokers, name, 1, 3, 1_000_000)
 	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(10)})
 	r := newReader(t, groupConfig(k.Brokers, name), lim)
-	require.Equal(t, 16<<10, r.Config().MaxBytes)
+	require.Equal(t, 16<<10, r.Reader.Config().MaxBytes)
 	for i := range 3 {
 		m, err := r.ReadMessage(t.Context())
 		require.NoError(t, err)
