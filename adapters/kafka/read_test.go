@@ -114,8 +114,8 @@ func TestFetchAfterReadMessage(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// TestConfigOfAReader: a Reader that is opened with the Config of another one leaves that alone: the
-// message that waits there is returned by the time its partition is revoked.
+// TestConfigOfAReader: a Reader that is opened with the Config of another one leaves that alone:
+// the message that waits there is returned.
 func TestConfigOfAReader(t *testing.T) {
 	t.Parallel()
 	_, brokers := broker(t, 1, "orders")

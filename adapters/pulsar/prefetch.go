@@ -2,6 +2,7 @@ package pulsarthrottle
 
 import (
 	"math"
+	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 )
@@ -28,6 +29,7 @@ func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOpti
 	if isPattern(*options) {
 		queue = patternQueue
 	}
+	rates := map[string]float64{} // by topic
 	for _, name := range names {
 		t, err := c.stream.topics.open(fullName(name))
 		if err != nil {
@@ -40,16 +42,9 @@ func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOpti
 		if len(names) == 1 && !options.RetryEnable {
 			c.stream.only = t
 		}
-		rate := t.sub.Stats().MessageRate(assumedSize)
-		if math.IsInf(rate, 1) {
-			continue // whatever its partitions
-		}
-		partitions, err := client.TopicPartitions(name)
-		if err != nil {
-			return err
-		}
-		queue = min(queue, queueOf(rate, len(partitions)))
+		rates[name] = t.sub.Stats().MessageRate(assumedSize)
 	}
+	queue = min(queue, queueOf(client, rates))
 	if math.IsInf(queue, 1) {
 		return nil
 	}
@@ -59,12 +54,55 @@ func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOpti
 	return nil
 }
 
-// queueOf returns the queue of each of a topic's partitions, for a limit in messages per second.
-func queueOf(rate float64, partitions int) float64 {
-	if rate <= singleRate {
-		return 1
+// partitionsTimeout is how long Subscribe and CreateReader wait for the numbers of partitions. The
+// client asks for them again: an open that fails takes this much longer than the client's.
+const partitionsTimeout = 900 * time.Millisecond
+
+// queueOf returns the smallest queue of each partition that topics want, for limits in messages per
+// second; +Inf if none has a limit. It asks for the partitions where they matter. If no answer
+// comes in time, or a fault, which the client reports when it opens the topic, patternQueue bounds
+// the queue.
+func queueOf(client pulsar.Client, rates map[string]float64) float64 {
+	type queue struct {
+		name string
+		size float64
 	}
-	return math.Ceil(rate * queueSeconds / float64(max(1, partitions)))
+	limited := map[string]float64{}
+	for name, rate := range rates {
+		if rate <= singleRate {
+			return 1
+		}
+		if !math.IsInf(rate, 1) {
+			limited[name] = rate
+		}
+	}
+	queues, answers := map[string]float64{}, make(chan queue, len(limited))
+	for name, rate := range limited {
+		all := math.Ceil(rate * queueSeconds)
+		queues[name] = min(patternQueue, all)
+		go func() {
+			if partitions, err := client.TopicPartitions(name); err == nil {
+				answers <- queue{name, math.Ceil(rate * queueSeconds / float64(max(1, len(partitions))))}
+			} else {
+				answers <- queue{name, min(patternQueue, all)}
+			}
+		}()
+	}
+	timeout := time.After(partitionsTimeout)
+	for range limited {
+		select {
+		case q := <-answers:
+			queues[q.name] = q.size
+			continue
+		case <-timeout:
+		}
+		break
+	}
+	least := math.Inf(1)
+	for _, size := range queues {
+		least = min(least, size)
+	}
+	return least
 }
 
 // capped returns the queue of an option, where 0 is the client's default, or a smaller one.

@@ -44,27 +44,23 @@ func CreateReader(
 		}
 		return &Reader{Reader: inner}, nil
 	}
-	given := options
 	name := cmp.Or(options.SubscriptionName, options.SubscriptionRolePrefix)
 	r, t, err := newReader(options.Topic, name, lim, opts)
-	var partitions []string
-	if err == nil {
-		partitions, err = client.TopicPartitions(options.Topic)
-	}
 	if err != nil {
 		r.stream.topics.close()
 		return nil, refusal(err, func() (pulsar.Reader, error) {
-			return client.CreateReader(given)
+			return client.CreateReader(options)
 		})
 	}
-	queue := queueOf(t.sub.Stats().MessageRate(assumedSize), len(partitions))
+	queue := queueOf(client, map[string]float64{options.Topic: t.sub.Stats().MessageRate(assumedSize)})
 	options.ReceiverQueueSize = capped(options.ReceiverQueueSize, queue)
 	inner, err := client.CreateReader(options)
 	if err != nil {
 		r.stream.topics.close()
 		return nil, err
 	}
-	r.start(inner, len(partitions) > 1)
+	partitions, err := client.TopicPartitions(options.Topic)
+	r.start(inner, err != nil || len(partitions) > 1)
 	return r, nil
 }
 
@@ -98,7 +94,7 @@ func newReader(
 	return r, t, err
 }
 
-// start gives a Reader the client's reader. several says that it has several partitions.
+// start gives a Reader the client's reader. several says that it may have several partitions.
 func (r *Reader) start(inner pulsar.Reader, several bool) {
 	r.Reader = inner
 	r.stream.open(inner.Next)

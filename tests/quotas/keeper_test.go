@@ -222,7 +222,7 @@ func (w *deployment) pair() (first, second *keeper, replicas fleet.Fleet, record
 		return ok
 	}, throttletest.Patience, 50*time.Millisecond, "no ratekeeper leads")
 	second = w.startKeeper("second")
-	throttletest.Until(w.t, "the cost of a message is known", func() bool { // with its head: see watcher
+	throttletest.Until(w.t, "the cost of a message is known, and in force", func() bool {
 		all := records.all()
 		return costIsKnown(all[len(all)-1].Rates)
 	})
