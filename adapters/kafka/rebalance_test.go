@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -59,6 +60,16 @@ func (c *tally) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.messages
+}
+
+// distinct counts the messages without those that came again.
+func (c *tally) distinct() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, offsets := range c.offsets {
+		n += len(slices.Compact(slices.Sorted(slices.Values(offsets))))
+	}
+	return n
 }
 
 // check requires each of the first n offsets of each partition, in order. Messages whose commit
@@ -137,7 +148,7 @@ func TestRebalanceWhileWaiting(t *testing.T) {
 		require.NoError(t, r.Close(), i)
 	}
 	lim.Set(policy.Policy{MessageRate: policy.PerSecond(1000), CaughtUp: policy.CaughtUp{Throttle: new(true)}})
-	require.Eventually(t, func() bool { return c.count() >= partitions*each }, throttletest.Patience, 10*time.Millisecond)
+	throttletest.Until(t, "all messages have come", func() bool { return c.distinct() == partitions*each })
 	time.Sleep(200 * time.Millisecond) // for messages that come too often
 	cancel()
 	wg.Wait()
@@ -168,7 +179,7 @@ func TestAWaitingMessageGoesBackToTheGroup(t *testing.T) {
 		"both wait: each has a partition")
 	require.Zero(t, c.count())
 	lim.Set(policy.Policy{})
-	require.Eventually(t, func() bool { return c.count() >= partitions*each }, throttletest.Patience, 10*time.Millisecond)
+	throttletest.Until(t, "all messages have come", func() bool { return c.distinct() == partitions*each })
 	time.Sleep(200 * time.Millisecond)
 	cancel()
 	wg.Wait()
