@@ -20,8 +20,8 @@ func (r *Reader) ReadMessage(ctx context.Context) (kafka.Message, error) {
 	if r.lim == nil {
 		return r.Reader.ReadMessage(ctx)
 	}
-	read, kept := r.unread.next(r.receiver.Closing())
-	if !kept {
+	read := r.unread.next(r.receiver.Closing())
+	if read == nil {
 		m, err := r.FetchMessage(ctx)
 		if err != nil {
 			return kafka.Message{}, fmt.Errorf("fetching message: %w", err)
@@ -139,17 +139,23 @@ func (u *unread) add(m *uncommitted) {
 	u.some.Store(true)
 }
 
-// next removes and returns the first message; none once closing has ended.
-func (u *unread) next(closing context.Context) (m *uncommitted, ok bool) {
-	if !u.some.Load() || closing.Err() != nil {
-		return nil, false
+// next removes and returns the first message; nil if there is none, or once closing has ended. It
+// is inlined: as a rule there is none.
+func (u *unread) next(closing context.Context) *uncommitted {
+	if !u.some.Load() {
+		return nil
 	}
+	return u.take(closing)
+}
+
+func (u *unread) take(closing context.Context) *uncommitted {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(u.messages) == 0 {
-		return nil, false
+	if len(u.messages) == 0 || closing.Err() != nil {
+		return nil
 	}
-	m, u.messages = u.messages[0], u.messages[1:]
+	m := u.messages[0]
+	u.messages = u.messages[1:]
 	u.some.Store(len(u.messages) > 0)
-	return m, true
+	return m
 }

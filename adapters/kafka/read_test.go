@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -118,8 +120,14 @@ func TestFetchAfterReadMessage(t *testing.T) {
 // the message that waits there is returned.
 func TestConfigOfAReader(t *testing.T) {
 	t.Parallel()
-	_, brokers := broker(t, 1, "orders")
+	cluster, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 100, 100)
+	var joins atomic.Int32
+	cluster.ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		joins.Add(1)
+		return nil, nil, false
+	})
 	given := groupConfig(brokers, "orders")
 	given.HeartbeatInterval = 3 * time.Second // by which it notices the second member
 	lim := throttletest.Open(t, policy.Policy{
@@ -139,8 +147,9 @@ func TestConfigOfAReader(t *testing.T) {
 			defer cancel()
 			_, err := r.FetchMessage(ctx)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
+			before := joins.Load()
 			newReader(t, config(r), lim)
-			time.Sleep(300 * time.Millisecond)
+			throttletest.Until(t, "the other Reader joins", func() bool { return joins.Load() > before })
 			require.EqualValues(t, 2, fetch(t, r).Offset)
 		})
 	}

@@ -34,9 +34,8 @@ import (
 type Reader struct {
 	*kafka.Reader
 
-	lim    *dispatch.Limiter // nil limits nothing
-	config kafka.ReaderConfig
-	given  *kafka.ReaderConfig // what NewReader was given, with kafka-go's defaults; nil: Wrap
+	lim    *dispatch.Limiter  // nil limits nothing
+	config kafka.ReaderConfig // see Config
 	topics map[string]*topic
 	only   *topic // the Reader's topic, if it has one topic
 	group  bool
@@ -92,16 +91,15 @@ func NewReader(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts ...Option) (*
 	if err != nil {
 		return nil, err
 	}
+	withDefaults(&cfg)
+	given := cfg
 	if lim != nil {
-		withDefaults(&cfg)
-		given := cfg
-		r.given = &given
 		r.limitPrefetch(&cfg)
 		if r.group && cfg.CommitInterval == 0 && cfg.StartOffset != kafka.LastOffset {
 			observeJoins(&cfg, r.receiver.Next)
 		}
 	}
-	r.start(kafka.NewReader(cfg))
+	r.start(kafka.NewReader(cfg), given)
 	return r, nil
 }
 
@@ -114,7 +112,7 @@ func Wrap(r *kafka.Reader, lim *dispatch.Limiter, opts ...Option) (*Reader, erro
 	if err != nil {
 		return nil, err
 	}
-	w.start(r)
+	w.start(r, r.Config())
 	return w, nil
 }
 
@@ -153,12 +151,13 @@ func open(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts []Option) (*Reader
 }
 
 // start gives an opened Reader its kafka.Reader.
-func (r *Reader) start(inner *kafka.Reader) {
-	r.Reader = inner
+func (r *Reader) start(inner *kafka.Reader, given kafka.ReaderConfig) {
+	r.Reader, r.config = inner, inner.Config()
+	r.config.GroupBalancers = given.GroupBalancers
+	r.config.QueueCapacity, r.config.MaxBytes = given.QueueCapacity, given.MaxBytes
 	if r.lim == nil {
 		return
 	}
-	r.config = inner.Config()
 	r.closed, r.setClosed = context.WithCancel(context.Background())
 	r.leave = joinCluster(r)
 }
@@ -176,7 +175,7 @@ func (r *Reader) FetchMessage(ctx context.Context) (m kafka.Message, err error) 
 			return m, closedIsEOF(err)
 		}
 	}
-	if read, ok := r.unread.next(r.receiver.Closing()); ok {
+	if read := r.unread.next(r.receiver.Closing()); read != nil {
 		r.receiver.Unlock()
 		return read.message, nil
 	}
@@ -309,11 +308,4 @@ func (r *Reader) drop() {
 
 // Config returns what kafka-go's does, but for what NewReader changes, which is as it was given:
 // another Reader may be opened with it. r.Reader.Config has what is in force.
-func (r *Reader) Config() kafka.ReaderConfig {
-	cfg := r.Reader.Config()
-	if r.given != nil {
-		cfg.GroupBalancers = r.given.GroupBalancers
-		cfg.QueueCapacity, cfg.MaxBytes = r.given.QueueCapacity, r.given.MaxBytes
-	}
-	return cfg
-}
+func (r *Reader) Config() kafka.ReaderConfig { return r.config }
