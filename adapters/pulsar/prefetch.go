@@ -44,7 +44,10 @@ func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOpti
 		}
 		rates[name] = t.sub.Stats().MessageRate(assumedSize)
 	}
-	queue = min(queue, queueOf(client, rates))
+	partitions := partitionsOf(client, rates)
+	for name, rate := range rates {
+		queue = min(queue, queueOf(rate, partitions[name]))
+	}
 	if math.IsInf(queue, 1) {
 		return nil
 	}
@@ -58,51 +61,48 @@ func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOpti
 // client asks for them again: an open that fails takes this much longer than the client's.
 const partitionsTimeout = 900 * time.Millisecond
 
-// queueOf returns the smallest queue of each partition that topics want, for limits in messages per
-// second; +Inf if none has a limit. It asks for the partitions where they matter. If no answer
-// comes in time, or a fault, which the client reports when it opens the topic, patternQueue bounds
-// the queue.
-func queueOf(client pulsar.Client, rates map[string]float64) float64 {
-	type queue struct {
-		name string
-		size float64
+// partitionsOf asks for the partitions of topics whose queue depends on them, by the topics' limits
+// in messages per second. It returns the numbers that come in time. The client reports faults when
+// it opens a topic.
+func partitionsOf(client pulsar.Client, rates map[string]float64) map[string]int {
+	type answer struct {
+		topic string
+		n     int
 	}
-	limited := map[string]float64{}
-	for name, rate := range rates {
-		if rate <= singleRate {
-			return 1
+	answers, asked := make(chan answer, len(rates)), 0
+	for topic, rate := range rates {
+		if rate > singleRate && !math.IsInf(rate, 1) {
+			asked++
+			go func() {
+				partitions, _ := client.TopicPartitions(topic)
+				answers <- answer{topic, len(partitions)}
+			}()
 		}
-		if !math.IsInf(rate, 1) {
-			limited[name] = rate
-		}
 	}
-	queues, answers := map[string]float64{}, make(chan queue, len(limited))
-	for name, rate := range limited {
-		all := math.Ceil(rate * queueSeconds)
-		queues[name] = min(patternQueue, all)
-		go func() {
-			if partitions, err := client.TopicPartitions(name); err == nil {
-				answers <- queue{name, math.Ceil(rate * queueSeconds / float64(max(1, len(partitions))))}
-			} else {
-				answers <- queue{name, min(patternQueue, all)}
-			}
-		}()
-	}
-	timeout := time.After(partitionsTimeout)
-	for range limited {
+	known, timeout := map[string]int{}, time.After(partitionsTimeout)
+	for range asked {
 		select {
-		case q := <-answers:
-			queues[q.name] = q.size
-			continue
+		case a := <-answers:
+			known[a.topic] = a.n
 		case <-timeout:
+			return known
 		}
-		break
 	}
-	least := math.Inf(1)
-	for _, size := range queues {
-		least = min(least, size)
+	return known
+}
+
+// queueOf returns the queue of each of a topic's partitions, for a limit in messages per second.
+// If their number is unknown, 0, the queue is at most patternQueue.
+func queueOf(rate float64, partitions int) float64 {
+	switch {
+	case math.IsInf(rate, 1):
+		return rate
+	case rate <= singleRate:
+		return 1
+	case partitions == 0:
+		return min(patternQueue, math.Ceil(rate*queueSeconds))
 	}
-	return least
+	return math.Ceil(rate * queueSeconds / float64(partitions))
 }
 
 // capped returns the queue of an option, where 0 is the client's default, or a smaller one.

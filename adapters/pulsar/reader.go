@@ -52,15 +52,19 @@ func CreateReader(
 			return client.CreateReader(options)
 		})
 	}
-	queue := queueOf(client, map[string]float64{options.Topic: t.sub.Stats().MessageRate(assumedSize)})
-	options.ReceiverQueueSize = capped(options.ReceiverQueueSize, queue)
+	rate := t.sub.Stats().MessageRate(assumedSize)
+	partitions := partitionsOf(client, map[string]float64{options.Topic: rate})[options.Topic]
+	options.ReceiverQueueSize = capped(options.ReceiverQueueSize, queueOf(rate, partitions))
 	inner, err := client.CreateReader(options)
 	if err != nil {
 		r.stream.topics.close()
 		return nil, err
 	}
-	partitions, err := client.TopicPartitions(options.Topic)
-	r.start(inner, err != nil || len(partitions) > 1)
+	if partitions == 0 { // it was not asked for, or did not come in time
+		names, _ := client.TopicPartitions(options.Topic)
+		partitions = len(names)
+	}
+	r.start(inner, partitions != 1)
 	return r, nil
 }
 
