@@ -74,7 +74,6 @@ type Limiter struct {
 	backends map[string]*Backend
 
 	stopAging context.CancelFunc // ends what age has started
-	noMarker  sync.Once          // done when that was logged
 
 	cacheMu  sync.Mutex   // held while the cache file is written
 	replicas atomic.Int64 // of the cluster, at the last count; 0 = never counted

@@ -128,7 +128,7 @@ func (l *Limiter) Ready() error {
 // one are sent to first, whose buffer keeps the last one.
 func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 	line := l.line
-	known := false
+	known, warned := false, false
 	report := func(err error) {
 		if known {
 			return
@@ -172,7 +172,11 @@ func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 		l.putInForce(s, matches)
 		l.mu.Unlock()
 		l.logFaults(s)
-		l.warnOfNoMarker(s)
+		if s.Identity == "" && !s.Plain && !warned {
+			warned = true
+			l.log.Warn("the policy store has no marker, so that another one in its place is not noticed: " +
+				"run throttle-admin adopt, or change a policy with throttle-admin")
+		}
 		l.writeCache()
 		report(nil)
 	}
@@ -218,16 +222,6 @@ func (l *Limiter) logFaults(s policy.Snapshot) {
 			l.log.Warn("a stored policy is invalid: its last valid settings stay in force, if they are known",
 				"policy", name, "error", faults[name])
 		}
-	}
-}
-
-// warnOfNoMarker logs once that a lost or an older store cannot be found out.
-func (l *Limiter) warnOfNoMarker(s policy.Snapshot) {
-	if s.Identity == "" && !s.Plain {
-		l.noMarker.Do(func() {
-			l.log.Warn("the policy store has no marker, so that another one in its place is not noticed: " +
-				"run throttle-admin adopt, or change a policy with throttle-admin")
-		})
 	}
 }
 

@@ -39,6 +39,38 @@ func TestLine(t *testing.T) {
 	assert.NoError(t, follow(2, 9, 11), "it was of another epoch")
 }
 
+// TestLinePlain: a plain snapshot is followed whatever is known, as newer than that, and any line
+// that is not older follows it.
+func TestLinePlain(t *testing.T) {
+	snapshot := func(identity string, epoch, revision, rate int64) policy.Snapshot {
+		return policy.Snapshot{
+			Set:      policy.Single(policy.Policy{MessageRate: policy.PerSecond(rate)}),
+			Identity: identity, Epoch: epoch, Revision: revision, Plain: identity == "file",
+		}
+	}
+	line := policy.Line{Known: snapshot("a", 5, 10, 7)}
+	at := func(epoch, revision int64) {
+		t.Helper()
+		assert.Equal(t, [2]int64{epoch, revision}, [2]int64{line.Known.Epoch, line.Known.Revision})
+	}
+	assert.NoError(t, line.Follow(snapshot("file", 4, 400, 8)))
+	at(5, 11)
+	assert.NoError(t, line.Follow(snapshot("file", 4, 400, 8)), "the same again")
+	at(5, 11)
+	assert.NoError(t, line.Follow(snapshot("file", 6, 6, 9)))
+	at(6, 6)
+	assert.ErrorContains(t, line.Follow(snapshot("b", 5, 100, 7)), "adopt --after 6")
+	assert.NoError(t, line.Follow(snapshot("b", 7, 1, 7)))
+	assert.ErrorContains(t, line.Follow(snapshot("", 0, 100, 7)), "has no marker, and the last policies were")
+	assert.ErrorContains(t, line.Follow(snapshot("c", 8, 1, 7)), "adopt --id b")
+	at(7, 1)
+
+	line = policy.Line{Known: snapshot("", 0, 10, 7)}
+	assert.NoError(t, line.Follow(snapshot("", 0, 11, 8)))
+	assert.ErrorContains(t, line.Follow(snapshot("", 0, 5, 9)), "restored from a backup")
+	assert.NoError(t, line.Follow(snapshot("a", 3, 1, 9)), "the first Apply gives it a marker")
+}
+
 // TestLineOfSerials: the serial shows a restored store whose revision has passed the known one
 // before anyone looked, and policies that were removed past the tools.
 func TestLineOfSerials(t *testing.T) {

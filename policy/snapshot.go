@@ -135,14 +135,15 @@ func (s Snapshot) At(now time.Time) Snapshot {
 // Apply and Adopt. A line without an identity, and plain policies, may be followed by any line.
 // Otherwise the error says why not, and what to do.
 func (s Snapshot) Replaces(known Snapshot) error {
+	otherLine := s.Identity != known.Identity && known.Identity != "" && !known.Plain
 	switch {
 	case known.Set == nil, s.Plain:
 		return nil
-	case s.Identity == "" && known.Identity != "" && !known.Plain:
+	case otherLine && s.Identity == "":
 		return fmt.Errorf("the policy store has no marker, and the last policies were %q: check its "+
 			"address and prefix; if its policies are right, run: throttle-admin adopt --id %s",
 			known.Identity, known.Identity)
-	case s.Identity != known.Identity && known.Identity != "" && !known.Plain:
+	case otherLine:
 		return fmt.Errorf("the policy store has policies %q, and the last ones were %q: check its "+
 			"address and prefix; if they are right, run: throttle-admin adopt --id %s",
 			s.Identity, known.Identity, known.Identity)
