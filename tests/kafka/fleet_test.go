@@ -114,7 +114,7 @@ func (s *scene) each(n int) {
 // only uncommitted ones twice.
 func TestOneLimit(t *testing.T) {
 	s := newScene(t)
-	s.each(900) // so many that twice the limit would show, although the first take seconds to come
+	s.each(900) // at twice the limit, 900 would exceed it, though the first come seconds later
 	s.set(lowered)
 	changed := s.shared(lowered)
 	require.NoError(t, fleet.WithinRate(s.consumers.Messages(""), limit, s.begin, slack))

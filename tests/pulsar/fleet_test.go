@@ -207,7 +207,7 @@ func TestOneLimit(t *testing.T) {
 	s.limit(before)
 	begin := time.Now()
 	all := s.six()
-	more(t, 600, all, subscriptions...) // so many that twice the limit would show
+	more(t, 600, all, subscriptions...) // at twice the limit, 600 would exceed it
 	s.limit(after)
 	lowered := s.shared(after)
 	read := all.Messages("")

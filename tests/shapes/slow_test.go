@@ -52,7 +52,7 @@ func TestSlowStore(t *testing.T) {
 	for _, c := range slowCases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			// So many that twice the limit would show, although a split pool is used after 5 s.
+			// At twice the limit, these would exceed it, though a split pool is used only after 5 s.
 			r := c.drain(t, func(r *run) { r.more(t, int(16*c.atLeast/100*float64(c.rate))) })
 			extra := 0.0
 			if strings.HasSuffix(c.name, "split") {
