@@ -2,7 +2,6 @@ package quota
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -97,15 +96,6 @@ type cost struct {
 	recent float64 // value, averaged over the id's last few requests
 }
 
-// A Report is a backend's report of its load and of the costs that it bears.
-type Report struct {
-	Backend string         `json:"backend"`
-	Zone    string         `json:"zone"` // backends of one zone may fail together
-	Load    Load           `json:"load"`
-	Costs   map[ID]float64 `json:"costs"` // per second; a missing id has none
-	Time    float64        `json:"time"`  // when the report was made, seconds
-}
-
 // SetQuotas replaces all quotas. An id without one is not limited.
 func (k *Keeper) SetQuotas(quotas map[ID]Quota, now float64) error {
 	var errs []error
@@ -145,34 +135,6 @@ func (k *Keeper) Started(name ID, rate, now float64) error {
 		i.seen = now
 	}
 	return nil
-}
-
-// MaxName is the longest name of a backend or a zone, in bytes.
-const MaxName = 255
-
-// Validate returns every fault of a report that arrives at now, in a cluster that declares these
-// zones. Without zones, any zone is valid.
-func (r Report) Validate(zones []string, now float64) error {
-	errs := []error{r.Load.Validate()}
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if r.Backend == "" || r.Zone == "" || len(r.Backend) > MaxName || len(r.Zone) > MaxName {
-		bad("backend, zone: both need a name of 1 to %d bytes", MaxName)
-	} else if len(zones) > 0 && !slices.Contains(zones, r.Zone) {
-		bad("zone %q: is not declared by the cluster: use one of %q", r.Zone, zones)
-	}
-	switch {
-	case r.Time <= now+maxAhead && r.Time >= now-stale:
-	case r.Time == 0:
-		bad("time 0: is missing: send when the report was made, as Unix time such as %.0f", now)
-	default:
-		bad("time %v: is %.3g s from now: check the backend's clock", r.Time, r.Time-now)
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.Costs)) {
-		if c := r.Costs[name]; !(c >= 0 && c <= maxCost) {
-			bad("cost of %.300s, %v: is invalid: want 0 to %d", name, c, int64(maxCost))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // Report adds a backend's report. It refuses the whole report if any part is invalid, if it is
@@ -335,64 +297,6 @@ func (k *Keeper) Resume(name ID, average, rate, now float64) {
 	i.average.value = average
 	i.inForce = min(rate, i.quota.Total/average)
 	i.target.Reset(i.inForce, now)
-}
-
-// A Decision is the rate found for an id, with all its inputs. Rates are requests a second, costs
-// bytes a second.
-type Decision struct {
-	ID          ID      `json:"id"`
-	Rate        float64 `json:"rate"`        // of requests, lately
-	Cost        float64 `json:"cost"`        // of all requests
-	AverageCost float64 `json:"averageCost"` // of one request, bytes
-	Quota       Quota   `json:"quota"`
-	Reserved    float64 `json:"reserved"` // the reserved quota as a rate
-	Desired     float64 `json:"desired"`  // the total quota as a rate
-	Limiting    float64 `json:"-"`        // what the backends can bear; NaN, in JSON null: no limit
-	Target      float64 `json:"target"`   // found by this pass
-	Smoothed    float64 `json:"smoothed"` // in force
-	Busy        bool    `json:"busy"`     // a backend limits it
-	Backends    int     `json:"backends"` // number of backends that it loads
-	Assumed     bool    `json:"assumed"`  // AverageCost is not yet known
-	Shadow      bool    `json:"shadow"`   // the rate limits nothing; set by the ratekeeper
-
-	// Zones has the lowest limiting rate of each zone with backends near their targets, by name.
-	Zones []ZoneLimit `json:"zones,omitempty"`
-}
-
-// A ZoneLimit is the rate of an id that the backends of a zone can bear, in requests a second.
-type ZoneLimit struct {
-	Zone string  `json:"zone"`
-	Rate float64 `json:"rate"`
-}
-
-// plainDecision is a Decision without methods, so that encoding it does not recurse.
-type plainDecision Decision
-
-type decisionJSON struct {
-	plainDecision
-	Limiting *float64 `json:"limiting"`
-}
-
-// MarshalJSON writes a Limiting of NaN as null.
-func (d Decision) MarshalJSON() ([]byte, error) {
-	j := decisionJSON{plainDecision: plainDecision(d)}
-	if !math.IsNaN(d.Limiting) {
-		j.Limiting = &d.Limiting
-	}
-	return json.Marshal(j)
-}
-
-// UnmarshalJSON reads the form that MarshalJSON writes.
-func (d *Decision) UnmarshalJSON(text []byte) error {
-	var j decisionJSON
-	if err := json.Unmarshal(text, &j); err != nil {
-		return err
-	}
-	*d = Decision(j.plainDecision)
-	if d.Limiting = math.NaN(); j.Limiting != nil {
-		d.Limiting = *j.Limiting
-	}
-	return nil
 }
 
 // Decide runs one pass: it finds the rates of all ids with a quota, sorted by name. It forgets ids

@@ -1,0 +1,160 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// Apply implements configstore.Store.
+func (s *Store) Apply(
+	ctx context.Context, changes []configstore.Change, ifRevision int64,
+) (int64, error) {
+	client, err := s.connect(ctx)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := s.bind(ctx)
+	defer cancel()
+	for {
+		// The marker must still be where it was, so that the changes were checked against what they
+		// change.
+		snap, applied, err := s.list(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if ifRevision != 0 && applied*steps > ifRevision {
+			return 0, &configstore.ConflictError{Have: applied * steps, Want: ifRevision}
+		}
+		if err := configstore.Check(snap.Entries, changes); err != nil {
+			return 0, err
+		}
+		marker, err := snap.Marker.Applied(snap.Entries, changes, time.Now())
+		if err != nil {
+			return 0, err
+		}
+		ops, leases, err := s.ops(ctx, client, changes)
+		if err == nil {
+			var revision int64
+			if revision, err = s.mark(ctx, client, marker, applied, nest(ops)...); revision > 0 {
+				return revision * steps, nil
+			}
+		}
+		for _, id := range leases {
+			_, _ = client.Revoke(ctx, id) // if that fails, it expires with nothing attached
+		}
+		if err != nil {
+			return 0, s.wrap("apply", err)
+		}
+	}
+}
+
+// mark writes the marker, and makes the operations with it, if the last Apply was at that revision
+// of etcd's. It returns the new revision; 0 if there was another Apply.
+func (s *Store) mark(
+	ctx context.Context, client *clientv3.Client, m configstore.Marker, applied int64,
+	ops ...clientv3.Op,
+) (revision int64, err error) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return 0, err
+	}
+	key := s.prefix + markerPart
+	resp, err := client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", applied)).
+		Then(append(ops, clientv3.OpPut(key, string(text)))...).
+		Commit()
+	if err != nil || !resp.Succeeded {
+		return 0, err
+	}
+	return resp.Header.Revision, nil
+}
+
+// Adopt implements configstore.Store.
+func (s *Store) Adopt(
+	ctx context.Context, a configstore.Adoption,
+) (configstore.Marker, error) {
+	client, err := s.connect(ctx)
+	if err != nil {
+		return configstore.Marker{}, err
+	}
+	ctx, cancel := s.bind(ctx)
+	defer cancel()
+	for {
+		snap, applied, err := s.list(ctx)
+		if err != nil {
+			return configstore.Marker{}, err
+		}
+		m, err := snap.Marker.Adopted(a, snap.Entries, time.Now())
+		if err != nil {
+			return configstore.Marker{}, err
+		}
+		switch revision, err := s.mark(ctx, client, m, applied); {
+		case err != nil:
+			return configstore.Marker{}, s.wrap("adopt", err)
+		case revision > 0:
+			return m, nil
+		}
+	}
+}
+
+// ops returns the operations of the changes, and the leases that were granted for them.
+func (s *Store) ops(
+	ctx context.Context, client *clientv3.Client, changes []configstore.Change,
+) (ops []clientv3.Op, leases []clientv3.LeaseID, err error) {
+	now := time.Now()
+	byTTL := make(map[int64]clientv3.LeaseID)
+	for _, c := range changes {
+		if c.Deletes() {
+			ops = append(ops, clientv3.OpDelete(s.key(c.Key)))
+			continue
+		}
+		value, err := policy.Marshal(c.Settings)
+		if err != nil {
+			return nil, leases, err
+		}
+		if c.Field == "" {
+			ops = append(ops, clientv3.OpPut(s.key(c.Key), string(value)))
+			continue
+		}
+		seconds := int64(math.Ceil(c.TTL.Seconds())) // the unit of a lease
+		id, ok := byTTL[seconds]
+		if !ok {
+			lease, err := client.Grant(ctx, seconds)
+			if err != nil {
+				return nil, leases, err
+			}
+			id = lease.ID
+			byTTL[seconds] = id
+			leases = append(leases, id)
+		}
+		// The entry expires before its lease.
+		value, err = json.Marshal(temporaryJSON{Expires: c.Entry(now, 0).Expires, Settings: value})
+		if err != nil {
+			return nil, leases, err
+		}
+		ops = append(ops, clientv3.OpPut(s.key(c.Key), string(value), clientv3.WithLease(id)))
+	}
+	return ops, leases, nil
+}
+
+// nest puts operations into nested transactions: etcd allows 128 operations along each branch of
+// the tree, and three levels of 40 hold 64,000.
+func nest(ops []clientv3.Op) []clientv3.Op {
+	const width = 40
+	for len(ops) > width {
+		var outer []clientv3.Op
+		for chunk := range slices.Chunk(ops, width) {
+			outer = append(outer, clientv3.OpTxn(nil, chunk, nil))
+		}
+		ops = outer
+	}
+	return ops
+}
