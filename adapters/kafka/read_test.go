@@ -130,19 +130,18 @@ func TestConfigOfAReader(t *testing.T) {
 	})
 	given := groupConfig(brokers, "orders")
 	given.HeartbeatInterval = 3 * time.Second // by which it notices the second member
-	lim := throttletest.Open(t, policy.Policy{
-		MessageRate: policy.PerSecond(2), Burst: new(int64(1)), CaughtUp: policy.CaughtUp{Throttle: new(true)},
-	})
 	for name, config := range map[string]func(*kafkathrottle.Reader) kafka.ReaderConfig{
 		"Config":            (*kafkathrottle.Reader).Config,
 		"kafka-go's Reader": func(r *kafkathrottle.Reader) kafka.ReaderConfig { return r.Reader.Config() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			given.GroupID = "billing-" + name
-			r := newReader(t, given, lim)
-			for range 2 {
-				require.NoError(t, r.CommitMessages(t.Context(), fetch(t, r)))
+			slow := policy.Policy{
+				MessageRate: policy.Rate{Permits: 1, Period: time.Hour}, CaughtUp: policy.CaughtUp{Throttle: new(true)},
 			}
+			lim := throttletest.Open(t, slow)
+			r := newReader(t, given, lim)
+			require.NoError(t, r.CommitMessages(t.Context(), fetch(t, r)))
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			_, err := r.FetchMessage(ctx)
@@ -150,10 +149,12 @@ func TestConfigOfAReader(t *testing.T) {
 			before := joins.Load()
 			newReader(t, config(r), lim)
 			throttletest.Until(t, "the other Reader joins", func() bool { return joins.Load() > before })
-			require.EqualValues(t, 2, fetch(t, r).Offset)
+			slow.MessageRate = policy.PerSecond(1000)
+			lim.Set(slow)
+			require.EqualValues(t, 1, fetch(t, r).Offset)
 		})
 	}
 	plain := kafka.NewReader(given)
 	defer func() { assert.NoError(t, plain.Close()) }()
-	assert.Equal(t, plain.Config(), newReader(t, given, lim).Config())
+	assert.Equal(t, plain.Config(), newReader(t, given, throttletest.Open(t, policy.Policy{})).Config())
 }
