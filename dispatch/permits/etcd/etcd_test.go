@@ -266,16 +266,16 @@ func TestTurns(t *testing.T) {
 // for one of its transactions and too short for all of them.
 func TestFarRows(t *testing.T) {
 	proxy := services.NewProxy(t, services.Etcd(t).Endpoint)
-	store, ctx, key := openTimed(t, proxy.Addr, 2*time.Second), t.Context(), permits.RatesKey(services.Name(t))
+	store, ctx, key := openTimed(t, proxy.Addr, 8*time.Second), t.Context(), permits.RatesKey(services.Name(t))
 	head := []byte("head")
 	require.NoError(t, store.Update(ctx, key, time.Hour, func([]byte, float64) []byte { return head }))
-	proxy.Latency(150 * time.Millisecond)
 	rows, names := map[string][]byte{}, []string{}
 	for i := range permits.RowsPage {
 		name := fmt.Sprint("tag:", i)
 		rows[name], names = []byte(`{"rate":1,"average":4096}`), append(names, name)
 	}
-	for range 2 {
+	for _, latency := range []time.Duration{0, 400 * time.Millisecond} {
+		proxy.Latency(latency)
 		done, err := store.SetRows(ctx, key, head, time.Hour, rows)
 		require.NoError(t, err)
 		require.True(t, done)
