@@ -68,8 +68,7 @@ func TestDeepCut(t *testing.T) {
 	}
 }
 
-// After a deep cut, the slots of a crashed replica take seconds, and the next ones are behind them.
-// If the state is then lost, nobody waits for these.
+// After a deep cut, nobody waits for the slots of a crashed replica; nor if the state is lost.
 func TestLostAfterADeepCut(t *testing.T) {
 	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
 		f.join(0, "group").greedy(1)
@@ -82,7 +81,7 @@ func TestLostAfterADeepCut(t *testing.T) {
 		f.store.Locked(func() { clear(f.store.Limits) })
 		lost := time.Since(f.start)
 		time.Sleep(4 * second)
-		within(t, "the first second", f.between(lost, lost+second), 0, 1)
+		within(t, "the first second", f.between(lost, lost+second), 8, 11)
 		within(t, "two seconds, a little later", f.between(lost+3*second/2, lost+7*second/2), 18, 22)
 	})
 }
@@ -417,7 +416,8 @@ func TestDebtOutlivesTheSubscription(t *testing.T) {
 	})
 }
 
-// A caller that polls with a timeout reaches the limit.
+// A caller that polls with a timeout gets what a bucket with one token would give it: its slot goes
+// back when it gives up.
 func TestPollingWithATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(rate(t, "1/6s"))})
@@ -434,7 +434,7 @@ func TestPollingWithATimeout(t *testing.T) {
 			cancel()
 			time.Sleep(5*second - time.Since(began))
 		}
-		within(t, "ten minutes", got, 85, 101)
+		within(t, "ten minutes", got, 60, 101)
 		require.NoError(t, lim.Close())
 	})
 }

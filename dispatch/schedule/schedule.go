@@ -89,6 +89,7 @@ type Carry struct {
 	Eff             float64 // as what part of a share this replica was counted, 0..1
 	Fraction        float64 // of a permit, left over from the last quantum
 	Round           float64 // seconds; 0 = none yet
+	Refused         float64 // how often this replica was refused since it was allocated permits
 }
 
 // A Request asks for permits of one limit, for one replica of a subscription.
@@ -119,13 +120,13 @@ type Request struct {
 	Carry        Carry
 }
 
-// A Reply is the answer to a Request. If N is 0, Start is when to retry; if nothing was wanted,
-// when the next slot is, unless the request was strict.
+// A Reply is the answer to a Request. N is 0 if nothing was wanted, or if the line is full: then
+// Start is when to ask again at the earliest, and the line may run empty Gap later.
 type Reply struct {
 	Late  bool    // the request came after NotAfter: nothing was changed
 	Lost  bool    // the state was out of bounds: a new one has replaced it
-	N     float64 // permits; 0 if Strict and no slot is free
-	Start float64 // of the first slot, seconds from Now, < 0 if saved up; see below if N is 0
+	N     float64 // permits
+	Start float64 // of the first slot, seconds from Now, < 0 if saved up; see above if N is 0
 	Share float64 // permits a second that this replica may count on
 	Rate  float64 // of the limit now, permits a second
 	Gap   float64 // seconds between two slots, and after the last; on a ramp less than 1/Rate
@@ -151,6 +152,29 @@ const maxStretch = 16.0
 
 // Stretch returns how long a round may become for a light share, in seconds.
 func Stretch(rate float64) float64 { return min(maxNeed, maxStretch/rate) }
+
+// MaxTurn is the longest that a replica with a light share leaves the line to others between two
+// requests, in seconds: a share lighter than one permit in that time gets that one.
+const MaxTurn = 5.0
+
+// reach is how far ahead of the clock slots are allocated, in seconds: two slots, and at least two
+// seconds, or as long as the store needs for some answers. So however many replicas are allocated
+// slots and then die, the next one waits no longer.
+//
+// A replica that was not refused is left half of it, or what the answers need, and one that was
+// refused half of the rest each time: those that have waited longest come first.
+func reach(rate, rtt, refused float64) float64 {
+	rtt = min(rtt, maxNeed/3)
+	all := max(2, 2/rate, float64(7*rtt))
+	first := max(all/2, float64(6*rtt))
+	return all - (all-first)/math.Exp2(min(maxRefused, math.Floor(refused)))
+}
+
+// maxRefused bounds how many refusals make a difference.
+const maxRefused = 50.0
+
+// furthest is what reach returns at most.
+func furthest(rate float64) float64 { return reach(rate, maxNeed, maxRefused) }
 
 // minAlone is how many permits a replica without others requests at least, if a round has as many:
 // half a round would be one request for each permit of a low limit.
@@ -232,7 +256,14 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	case r.Strict:
 		s.pace(was, now)
 	case s.Tail > now: // the same permits stay allocated, at the new rate
-		s.Tail = now + min(s.slope(now, now).span(allocated), longest(rate))
+		s.Tail = now + s.slope(now, now).span(allocated)
+		switch limit := now + furthest(rate); {
+		case s.Tail <= limit:
+		case newer:
+			s.renew(r.Nonce, now)
+		default: // a busy limit: replicas use what they hold all the same
+			s.Tail = limit
+		}
 	}
 	c := r.Carry
 	stranger := c.Inc != s.Inc // the replica knows another state, or none
@@ -258,14 +289,13 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		reply.Ahead, reply.Since, reply.Carry.Shifts = s.Step.Ahead, now-s.Resumed, s.Shifts
 		return s, sub, reply
 	}
-	s.roll(&sub, r.Round, now)
+	s.roll(&sub, max(4*r.Round, float64(1.5*min(MaxTurn, 1/s.share(sub, r)))), now)
 	s.Tail = max(now-r.Burst/rate, s.Tail-s.atTail(now).span(r.Returned))
 	reply := Reply{
 		Lost: lost, Now: now, Rate: rate, Ahead: s.Step.Ahead, Since: now - s.Resumed, Carry: c,
 	}
 	reply.Carry.Inc, reply.Carry.Seq, reply.Carry.Shifts = s.Inc, s.Seq, s.Shifts
 	if r.Want <= 0 {
-		reply.Start = s.Tail - now
 		return s, sub, reply
 	}
 
@@ -294,7 +324,19 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	due := float64(share*part) + c.Fraction
 	quantum := max(1, math.Floor(due))
-	n := min(max(1, math.Floor(r.Want+0.5)), quantum)
+	reply.Share, reply.Carry.Epoch, reply.Carry.Eff, reply.Carry.Round = share, s.Epoch, eff, round
+	if c.Epoch == s.Epoch {
+		reply.Carry.Eff = max(eff, c.Eff)
+	}
+	one, ahead := s.atTail(now).span(1), s.Tail-now
+	room := reach(rate, r.RTT, c.Refused) - ahead
+	if room < one-1e-9 {
+		reply.Carry.Refused = c.Refused + 1
+		reply.Start = max(0, ahead+one-reach(rate, r.RTT, reply.Carry.Refused))
+		reply.Gap = max(0, ahead-reply.Start)
+		return s, sub, reply
+	}
+	n := min(max(1, math.Floor(r.Want+0.5)), quantum, max(1, math.Floor(room/one)))
 	fraction := 0.0
 	if n == quantum {
 		fraction = max(0, due-quantum)
@@ -308,21 +350,23 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.Tail += long
 	s.Seq++
 
-	reply.N, reply.Start, reply.Share, reply.Gap = n, start-now, share, long/n
-	reply.Carry = Carry{
-		Inc: s.Inc, Seq: s.Seq, Epoch: s.Epoch, Shifts: s.Shifts, Eff: eff, Fraction: fraction,
-		Round: round,
-	}
-	if c.Epoch == s.Epoch {
-		reply.Carry.Eff = max(eff, c.Eff)
-	}
+	reply.N, reply.Start, reply.Gap = n, start-now, long/n
+	reply.Carry.Seq, reply.Carry.Fraction, reply.Carry.Refused = s.Seq, fraction, 0
 	return s, sub, reply
 }
 
-// roll begins a new epoch when the present one is over, and moves the subscription to the present
-// one.
-func (s *State) roll(sub *Sub, round, now float64) {
-	length := max(4*round, 2*(s.Tail-now))
+// renew begins a new line, which knows nothing of the slots of the one before: at the new rate they
+// would fill it for long, and all replicas drop what they hold of them when they hear of the rate.
+func (s *State) renew(nonce int64, now float64) {
+	s.Inc, s.Shifts = nonce, 0
+	s.Epoch, s.Start, s.This, s.Prev = s.Epoch+2, now, Sums{}, Sums{}
+	s.Tail = now + s.slope(now, now).span(1)
+}
+
+// roll begins a new epoch when the present one is over, at least that many seconds after its start,
+// and moves the subscription to the present one.
+func (s *State) roll(sub *Sub, least, now float64) {
+	length := max(least, float64(2*(s.Tail-now)))
 	if now-s.Start >= length {
 		s.Prev, s.This = s.This, Sums{}
 		s.Epoch++

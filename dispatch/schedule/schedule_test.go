@@ -127,8 +127,81 @@ func TestLostRamp(t *testing.T) {
 	again := request()
 	again.Ramp = schedule.Ramp{From: 10, Over: 2}
 	again.Held, again.Carry = 60, schedule.Carry{Inc: 3, Seq: 9, Epoch: 2, Round: 0.1}
-	_, _, r := schedule.Allocate(schedule.State{}, schedule.Sub{}, again, 100)
-	assert.InDelta(t, 1.43, r.Start, 0.01, "10 in the first second, and 50 while it rises by 495/s")
+	s, _, r := schedule.Allocate(schedule.State{}, schedule.Sub{}, again, 100)
+	assert.InDelta(t, 101.43, s.Tail, 0.01, "10 in the first second, and 50 while it rises by 495/s")
+	assert.Zero(t, r.N)
+}
+
+// TestFullLine: slots are allocated up to two seconds ahead, or two periods: half of that for a
+// replica that was not refused, then nearer and nearer to all of it. A refused replica is told when
+// to come back.
+func TestFullLine(t *testing.T) {
+	for _, c := range []struct {
+		rate, rtt float64
+		ahead     []float64 // of the tail, after requests that are refused if it is not further
+	}{
+		{1000, 0.001, []float64{1, 1.5, 1.75, 1.875}},
+		{1000, 0.2, []float64{1.2, 1.6, 1.8}},
+		{1000, 0.3, []float64{1.8, 1.95}}, // six round trips, at most seven
+		{0.5, 0.001, []float64{2, 3, 3.5, 3.75}},
+	} {
+		first := request()
+		first.Rate, first.RTT = c.rate, c.rtt
+		s, sub, r := schedule.Allocate(schedule.State{}, schedule.Sub{}, first, 100)
+		for refused, ahead := range c.ahead {
+			next := first
+			next.Carry = r.Carry
+			full := s
+			full.Tail = 100.01 + ahead
+			_, _, asked := schedule.Allocate(full, sub, next, 100)
+			assert.Zero(t, asked.N, "%+v", c)
+			assert.EqualValues(t, refused+1, asked.Carry.Refused)
+			assert.Greater(t, asked.Share, 0.0)
+			room := full
+			room.Tail = 100 + ahead - 1/c.rate
+			after, _, got := schedule.Allocate(room, sub, next, 100)
+			assert.EqualValues(t, 1, got.N, "%+v", c)
+			assert.LessOrEqual(t, after.Tail, 100+ahead+1e-9)
+			assert.Zero(t, got.Carry.Refused)
+
+			later := next // when it was told to come
+			later.Carry = asked.Carry
+			_, _, got = schedule.Allocate(full, sub, later, 100+asked.Start+1e-6)
+			assert.Positive(t, got.N, "%+v", c)
+			assert.InDelta(t, full.Tail-100, asked.Start+asked.Gap, 1e-9, "then the line is empty")
+			r.Carry = asked.Carry
+		}
+	}
+}
+
+// TestDeepCut: slots that a lower rate would spread over more than the line may have are void. A
+// new line begins a period later, which knows no replica.
+func TestDeepCut(t *testing.T) {
+	s, sub, r := schedule.Allocate(schedule.State{}, schedule.Sub{}, request(), 100)
+	s.Tail = 100.2
+	for _, c := range []struct {
+		rate float64
+		deep bool
+	}{{500, false}, {50, false}, {40, true}, {1, true}, {1.0 / 3600, true}} {
+		low := request()
+		low.Rate, low.Rev.Number, low.Nonce = c.rate, 2, 8
+		low.Carry, low.Returned = r.Carry, 25
+		after, _, got := schedule.Allocate(s, sub, low, 100)
+		if !c.deep {
+			assert.InDelta(t, 200-25+got.N, (after.Tail-100)*c.rate, 1e-6, "%v/s", c.rate)
+			assert.Equal(t, s.Inc, after.Inc)
+			continue
+		}
+		assert.EqualValues(t, 8, after.Inc)
+		assert.EqualValues(t, 8, got.Carry.Inc)
+		assert.InDelta(t, 1+got.N, (after.Tail-100)*c.rate, 1e-6, "%v/s", c.rate)
+		assert.InDelta(t, 1, after.This.Weight, 1e-9)
+
+		other := low // another replica gives back slots of the old line
+		other.Carry = schedule.Carry{Inc: s.Inc, Seq: 1, Epoch: s.Epoch}
+		again, _, _ := schedule.Allocate(after, schedule.Sub{}, other, 100)
+		assert.GreaterOrEqual(t, again.Tail, after.Tail, "they are void")
+	}
 }
 
 // TestRaisedRate: the time that a replica must wait for a permit falls as the rate rises.
@@ -162,8 +235,8 @@ func TestLifetime(t *testing.T) {
 }
 
 // TestAllocateLaws: for any requests and any clock, an allocation moves the tail by its permits,
-// never lies in the past, gives at least one permit and at most a quantum, and keeps the state
-// finite.
+// never lies in the past nor makes the line longer than it may be, gives at least one permit and at
+// most a quantum unless the line is full, and keeps the state finite.
 func TestAllocateLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s schedule.State
@@ -191,7 +264,15 @@ func TestAllocateLaws(t *testing.T) {
 				Carry: carries[replica],
 			}
 			after, sub, reply := schedule.Allocate(s, subs[r.Subscription], r, now)
-			if r.Want > 0 {
+			if r.Want > 0 && reply.N == 0 {
+				if after.Tail < now+max(0, 1-1/after.Rate)-1e-3 {
+					t.Fatalf("refused although the line ends %v s ahead", after.Tail-now)
+				}
+			} else if r.Want > 0 {
+				if after.Tail > max(s.Tail, now+max(7*2.0/3, 2/after.Rate))+1e-6 && s.Rate == after.Rate &&
+					reply.Carry.Inc == r.Carry.Inc {
+					t.Fatalf("the line ends %v s ahead", after.Tail-now)
+				}
 				if reply.N < 1 || reply.N != math.Floor(reply.N) || reply.N > math.Max(1, math.Floor(r.Want+0.5)) {
 					t.Fatalf("%v permits for %v wanted", reply.N, r.Want)
 				}

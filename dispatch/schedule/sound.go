@@ -120,5 +120,5 @@ func (p Reply) Sound(r Request) bool {
 		within(p.Gap, 0, 1/minRate) && within(p.Ahead, -1, 1) && within(p.Since, 0, maxTime) &&
 		whole(c.Inc, 1) && whole(c.Seq, 0) && whole(c.Epoch, 0) && within(c.Shifts, -maxTime, maxTime) &&
 		within(c.Eff, 0, 1) && within(c.Fraction, 0, maxCount) &&
-		within(c.Round, 0, 2*max(maxNeed, r.Round))
+		within(c.Round, 0, 2*max(maxNeed, r.Round)) && within(c.Refused, 0, maxInt)
 }

@@ -14,13 +14,16 @@ const Unconfirmed = 1.0
 // seconds: all replicas know of the change by then, and drop them.
 const voidAfter = 0.1
 
-// A waiter asks again when its turn has come and every showUp seconds or, if there are more than
-// 200, so rarely that all together ask a hundred times a second. One that is late by more than
-// grace is removed.
-const (
-	showUp = 2.0
-	grace  = 0.25
-)
+// A waiter asks again when its turn has come and now and then, so that it is known to be there: see
+// showUp. One that is late by more than grace, in seconds, is removed.
+const grace = 0.25
+
+// showUp is how long a waiter may be silent, in seconds: so short that the waiter behind dead ones
+// asks once more before two periods, or two seconds, are over; but all waiters together ask at most
+// 200 times a second.
+func (s *State) showUp() float64 {
+	return max(min(2, max(0.75, 0.75/s.Rate)), float64(len(s.Queue))/200)
+}
 
 // maxPlace is how long a waiter can be in the queue before it asks again, in seconds: more is
 // damage, and would block the queue.
@@ -52,27 +55,34 @@ func (s *State) reserve(r Request, c Carry, now float64) Reply {
 		s.Tail -= s.atTail(now).span(r.Returned)
 		s.Seq++ // the last slot may now be another caller's
 	}
+	r.MaxReserved = min(r.MaxReserved, MostReserved(s.Rate))
 	s.leave(func(w Waiter) bool { return !within(w.Until, now, now+maxPlace) })
 	place := len(s.Queue)
 	if i := slices.IndexFunc(s.Queue, func(w Waiter) bool { return w.Name == r.Waiter }); i >= 0 {
 		place = i
 	}
 	// The caller's last slot stays its own one, unless it is allocated another.
-	reply := Reply{Now: now, Rate: s.Rate, Carry: Carry{Inc: s.Inc, Seq: c.Seq}}
+	reply := Reply{Now: now, Rate: s.Rate, Carry: Carry{Inc: s.Inc, Seq: c.Seq, Refused: c.Refused}}
+	free := s.free(r, now)
+	if r.Waiter == "" && c.Refused == 0 && r.MaxReserved > 0 {
+		free-- // the last one is for those that have been refused
+	}
 	switch {
 	case r.Want <= 0:
 		s.leave(func(w Waiter) bool { return w.Name == r.Waiter })
-	case float64(place) < s.free(r, now):
+	case float64(place) < free:
 		start := max(now, s.Tail)
 		s.leave(func(w Waiter) bool { return w.Name == r.Waiter })
 		reply.Gap = s.slope(now, start).span(1)
 		s.Tail = start + reply.Gap
 		s.Seq++
-		reply.N, reply.Start, reply.Share, reply.Carry.Seq = 1, start-now, s.Rate, s.Seq
+		reply.N, reply.Start, reply.Share = 1, start-now, s.Rate
+		reply.Carry.Seq, reply.Carry.Refused = s.Seq, 0
 	default:
+		reply.Carry.Refused++
 		reply.Start = max(now, s.Tail) - now + (float64(place)-r.MaxReserved)/s.Rate
 		if reply.Start = max(reply.Start, 0); r.Waiter != "" {
-			reply.Start = min(reply.Start, max(showUp, float64(len(s.Queue))/100))
+			reply.Start = min(reply.Start, s.showUp())
 			s.wait(place, Waiter{r.Waiter, now + reply.Start + grace})
 		}
 	}
@@ -81,6 +91,11 @@ func (s *State) reserve(r Request, c Carry, now float64) Reply {
 	}
 	return reply
 }
+
+// MostReserved bounds the future slots that are allocated of a strict limit, whatever its policy
+// says: two seconds of them, or one. However many replicas are allocated slots and then die, the
+// next one waits for two periods or two seconds.
+func MostReserved(rate float64) float64 { return max(1, math.Floor(2*rate-1+1e-9)) }
 
 // free is how many slots may be allocated now.
 func (s *State) free(r Request, now float64) float64 {

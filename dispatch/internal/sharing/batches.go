@@ -106,6 +106,9 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 		return order{drain: true}
 	}
 	changed := b.rev != b.Limit.Revision
+	if changed {
+		b.turnAt = 0
+	}
 	wanted := false
 	switch next := b.upcoming(now); {
 	case changed && held > 0 && (b.gone || closed):
@@ -113,6 +116,11 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 	case changed && b.lowered && held > 0:
 		b.clear(now) // the running batch would come on top of the new line
 		held, b.lowered, wanted = 0, false, true
+	case now >= b.abandonedAt():
+		b.gone, b.unserved, b.leftAt, b.asked = true, false, 0, 0
+		if held > 0 {
+			return order{drain: true}
+		}
 	case next != nil: // there is never a third, nor a drain while the next one is still to come
 	case d.Waiting > 0:
 		wanted = b.unreleased() <= 1
@@ -129,7 +137,7 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 	default:
 		wanted = b.used && float64(held) < demand*b.Limit.Round/4
 	}
-	if !wanted || now < b.turnAt && !changed {
+	if !wanted || now < b.turnAt {
 		if changed && len(b.batches) == 0 && b.expired == 0 {
 			b.rev = b.Limit.Revision
 		}
@@ -175,6 +183,9 @@ func (b *batches) WakeAt(now float64) float64 {
 	}
 	if b.ownDue > 0 && d.Waiting > 0 {
 		at = min(at, b.ownDue)
+	}
+	if !b.pending && b.held() > 0 {
+		at = min(at, max(b.abandonedAt(), b.retryAt))
 	}
 	if b.keepUntil > 0 && b.held() > 0 {
 		at = min(at, b.keepUntil)

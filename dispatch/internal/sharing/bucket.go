@@ -40,6 +40,7 @@ type Bucket struct {
 	expired   int64     // permits that go back with the next request
 	expiredAt float64   // since when
 	strayAt   float64   // the last time at which the counter was empty or a batch was there
+	strayLife float64   // seconds after which what is in it then expires, if longer than a round
 	lost      int64     // permits that expired and did not go back, all time
 }
 
@@ -298,7 +299,7 @@ func (b *Bucket) age(now, round float64) {
 	}
 	if stray := b.avail.Load(); len(b.batches) > 0 || stray <= 0 {
 		b.strayAt = now
-	} else if now > b.strayAt+round { // given back after their batch was spent, and not wanted
+	} else if now > b.strayAt+max(round, b.strayLife) { // given back too late, and not wanted
 		b.expire(now, b.withdraw(stray))
 	}
 	if b.expired > 0 && now > b.expiredAt+round {
@@ -331,7 +332,7 @@ func (b *Bucket) cancel(now float64) {
 	}
 }
 
-// clear lets all permits expire.
+// clear lets all permits expire. The slots of the next ones may begin where those of these began.
 func (b *Bucket) clear(now float64) {
 	n := b.withdraw(b.Available())
 	for i := range b.batches {
@@ -339,6 +340,9 @@ func (b *Bucket) clear(now float64) {
 	}
 	b.batches = nil
 	b.expire(now, n)
+	if b.end > now && b.rate > 0 {
+		b.end = max(now, b.end-float64(n)/b.rate)
+	}
 }
 
 // changeRate releases what is allocated at another rate from now on.
@@ -385,7 +389,7 @@ func (b *Bucket) wakeAt(round float64) float64 {
 	if len(b.batches) > 0 {
 		at = min(at, b.batches[0].expires)
 	} else if b.avail.Load() > 0 {
-		at = min(at, b.strayAt+round)
+		at = min(at, b.strayAt+max(round, b.strayLife))
 	}
 	if b.expired > 0 {
 		at = min(at, b.expiredAt+round)

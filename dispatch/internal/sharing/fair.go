@@ -1,8 +1,6 @@
 package sharing
 
 import (
-	"math"
-
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
@@ -12,47 +10,16 @@ import (
 // weighted max-min fairness. See docs/sharing.md and package schedule.
 type fair struct {
 	batches
-	carry schedule.Carry // from the last reply
-	paced float64        // the line's rate that the carried round is for, permits a second; 0 = none
+	carry   schedule.Carry // from the last reply
+	paced   float64        // the line's rate that the carried round is for, permits a second; 0 = none
+	againAt float64        // when a replica that was refused is to ask again
 }
 
 func newFair(s *Share) *fair { return &fair{batches: batches{Share: s}} }
 
-// maxTurn is the longest that a replica with a light share waits between two permits, in seconds:
-// a share lighter than one permit in that time gets that one.
-const maxTurn = 2.0
-
 // Next requests as many permits as this replica may have use for.
 func (f *fair) Next(now float64, d Demand) *permits.Request {
-	o := f.next(now, d, false)
-	if o == (order{}) && now >= f.lookAt(now) {
-		return f.allocate(now, schedule.Request{Carry: f.carry})
-	}
-	return f.request(now, o)
-}
-
-// WakeAt is when the next step is due.
-func (f *fair) WakeAt(now float64) float64 {
-	return min(f.batches.WakeAt(now), f.lookAt(now))
-}
-
-// minLook is the shortest time between a request and one that only asks for the line's end, in
-// seconds.
-const minLook = 1.0
-
-// lookAt is when to ask for the line's end, +Inf if never: callers wait for a batch that starts
-// much later than the replica's share explains. Slots before it may have been given back, as after
-// a lower rate, or the line may be lost; then the batch goes back, and another one is requested.
-func (f *fair) lookAt(now float64) float64 {
-	next := f.upcoming(now)
-	if next == nil || f.pending || f.demand.Waiting == 0 {
-		return math.Inf(1)
-	}
-	at := max(f.sent+minLook, f.retryAt)
-	if next.due-at <= 2*float64(next.n)*f.perPermit()+4*max(f.round, f.Limit.Round) {
-		return math.Inf(1)
-	}
-	return at
+	return f.request(now, f.next(now, d, false))
 }
 
 // Drain gives back all permits.
@@ -61,18 +28,16 @@ func (f *fair) Drain(now float64) *permits.Request {
 }
 
 func (f *fair) request(now float64, o order) *permits.Request {
-	if f.rev != f.Limit.Revision {
-		f.turnAt = 0
-	}
 	switch {
 	case o.drain:
 		f.clear(now)
-		f.sentDemand = 0
+		f.sentDemand, f.turnAt, f.againAt = 0, 0, 0 // the line has room for what goes back
 	case o.want == 0:
 		return nil
 	}
 	if f.rev != f.Limit.Revision {
 		f.pace(f.rate)
+		f.againAt = 0
 	}
 	return f.allocate(now, schedule.Request{
 		Demand: f.pressure(now, f.sentDemand), Want: o.want, Carry: f.carry,
@@ -95,21 +60,35 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		reply.Start = max(min(reply.Start, 0), reply.Start-reply.Ahead)
 	}
 	f.endOutage(now, reply.Since > f.done-f.cutAt)
-	if reply.N == 0 {
-		if next := f.upcoming(now); next != nil && f.done+reply.Start < next.due-f.Limit.Round {
-			f.cancel(now)
-		}
+	if request.Want == 0 {
 		return
 	}
 	f.share, f.shareFor, f.shareAt, f.rev = reply.Share, request.Demand, now, f.sentRev
-	f.turnAt = now + f.turn(reply)
+	f.strayLife = f.perPermit()
 	if (f.Limit.Ramp.Over > 0 || f.Limit.Rule.Mode != busy.None) && f.sentRev == f.Limit.Revision {
 		f.rate = reply.Rate
 	}
+	if reply.N == 0 { // the line is full: come back before it is empty, but not all replicas at once
+		if f.sent >= f.againAt {
+			f.againAt = now + max(minLater, reply.Start+(0.75+0.25*f.env.Rand.Float64())*reply.Gap)
+		} else { // it has asked too early, which does not put it before others
+			f.carry.Refused = request.Carry.Refused
+		}
+		f.turnAt = min(f.againAt, now+maxLater)
+		return
+	}
+	f.turnAt, f.againAt = f.sent+f.turn(reply), 0
 	f.allocations++
 	gap := reply.Gap * reply.Rate / f.rate
 	f.add(int64(reply.N), f.done+reply.Start, gap, f.sent, f.life(reply.N), f.Limit.Round)
 }
+
+// A replica asks a full line again after minLater at the earliest, and after maxLater at the
+// latest, in seconds: others may have given back their slots.
+const (
+	minLater = 0.01
+	maxLater = 10.0
+)
 
 // pace shortens the round when the line's rate has risen: the lower rate had stretched it, and the
 // schedule changes it by a quarter in each request. The time of requests stretches it at any rate.
@@ -128,7 +107,11 @@ func (f *fair) slow(a *permits.Allocate, usual float64) bool {
 		a.Reply.Now-a.High <= f.done-f.sent-usual+0.02
 }
 
-// turn is how long after a reply a replica requests no more, in seconds. An allocation is one
+// soon is the part of the time of a permit after which a replica with a light share requests
+// another one. If each came late by little, the line would run empty.
+const soon = 0.99
+
+// turn is how long after a request a replica sends no other, in seconds. An allocation is one
 // permit at least. Where that is more than the replica's share of a round, one in each round would
 // be more than its share. While others are allocated slots before its next ones, the replica
 // therefore leaves out rounds; if the line has room, there is no delay.
@@ -141,7 +124,7 @@ func (f *fair) turn(reply *schedule.Reply) float64 {
 	if reply.Share*round >= 1 || start < end+f.Limit.Round/2 {
 		return 0
 	}
-	return min(maxTurn, 1/reply.Share)
+	return min(schedule.MaxTurn, soon/reply.Share)
 }
 
 // life is how long n permits of the last request may lie unspent: a round, the time in which the
@@ -162,7 +145,7 @@ func (f *fair) perPermit() float64 {
 	if f.share > 1e-6 { // else guaranteed minimums take all
 		return 1 / f.share
 	}
-	return maxTurn
+	return schedule.MaxTurn
 }
 
 // Keep has a share in fair mode keep what it holds for a new handle until then, and reports

@@ -10,6 +10,9 @@ type outageShare struct {
 	mayNot      bool    // the mode does not let the replica go on now
 }
 
+// freshShare is how old a share of a permit in that time or less may be to be used, in seconds.
+const freshShare = 2.0
+
 // maxRepaid is how much of a replica's share is owed after an outage at most, in seconds.
 const maxRepaid = 2.0
 
@@ -65,7 +68,7 @@ func (b *batches) lastShare() float64 {
 			even = b.rate / replicas
 		}
 		share := min(b.share, max(b.shareFor, even))
-		return max(min(share, b.Limit.Rate), min(1/maxTurn, b.Limit.Rate/1000))
+		return max(min(share, b.Limit.Rate), min(1/freshShare, b.Limit.Rate/1000))
 	}
 	switch {
 	case b.shareAt > 0:
@@ -78,7 +81,7 @@ func (b *batches) lastShare() float64 {
 
 // recent reports whether the replica was told its share shortly before the outage.
 func (b *batches) recent() bool {
-	return b.shareAt > 0 && b.failedAt-b.shareAt <= max(maxTurn, 3/max(b.share, 1/maxTurn))
+	return b.shareAt > 0 && b.failedAt-b.shareAt <= max(freshShare, 3/max(b.share, 1/freshShare))
 }
 
 // endOutage notes that the store is available again. What was released ahead of its time is owed.

@@ -11,6 +11,8 @@ type usage struct {
 	usedAt    float64 // the last step at which something was taken
 	wantedAt  float64 // the first step since then at which callers waited; 0 = they have not
 	used      bool    // something was taken since the last request
+	unserved  bool    // callers have come since something was taken
+	leftAt    float64 // the first step at which these had given up; 0 = they have not
 	taken     int64   // put - avail at the last step
 	steppedAt float64 // the last step
 
@@ -53,6 +55,15 @@ func (s *Share) observe(now float64, d Demand) {
 		if d.Waiting > 0 && s.wantedAt == 0 {
 			s.wantedAt = now
 		}
+		s.unserved = s.unserved && used == 0
+	}
+	switch {
+	case d.Anybody:
+		s.unserved, s.leftAt = true, 0
+	case !s.unserved:
+		s.leftAt = 0
+	case s.leftAt == 0:
+		s.leftAt = now
 	}
 	if s.refusals = 0; s.refused.Load() > 0 { // most steps have nothing to take
 		s.refusals = s.refused.Swap(0) // what comes from now on is for the next step
@@ -66,6 +77,18 @@ func (s *Share) observe(now float64, d Demand) {
 	} else if s.asked > 0 && now-s.refusedAt > 2*s.patience {
 		s.asked = 0
 	}
+}
+
+// abandonedAt is when the permits are taken for abandoned: callers have given up, and none has come
+// again in a round, nor is one that was refused expected; +Inf = that is not so.
+func (s *Share) abandonedAt() float64 {
+	switch {
+	case s.leftAt == 0:
+		return math.Inf(1)
+	case s.asked > 0:
+		return max(s.leftAt+s.Limit.Round, s.refusedAt+2*s.patience)
+	}
+	return s.leftAt + s.Limit.Round
 }
 
 // wants is the permits a second that this replica wants, as far as it shows.

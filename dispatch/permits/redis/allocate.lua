@@ -7,7 +7,8 @@ local pack, unpack = struct.pack, struct.unpack
 
 local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, newRevEpoch, newRev,
   notAfter, nonce, cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved, newFrom, newOver,
-  newTTL, newRelaxed, clockLow, clockHigh, cShifts = unpack('<ddddddddddddddddddddddddddddd', ARGV[2])
+  newTTL, newRelaxed, clockLow, clockHigh, cShifts, cRefused =
+  unpack('<dddddddddddddddddddddddddddddd', ARGV[2])
 local waiter = ARGV[3] -- '' without strict
 local mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter =
   0, 0, 0, 0, 0, 0, 0, 0
@@ -330,7 +331,15 @@ if other and strict == 1 then
   tail = last + span(now, 1)
   seq = seq + 1
 elseif other and tail > now then
-  tail = now + min(span(now, allocated), 60 + 1e6 / rate)
+  tail = now + span(now, allocated)
+  local furthest = now + max(2, 2 / rate, 7 * (2 / 3))
+  if tail > furthest and newer then -- a new line: see renew in schedule.go
+    inc, shifts, epoch, start = nonce, 0, epoch + 2, now
+    w0, r0, n0, w1, r1, n1 = 0, 0, 0, 0, 0, 0
+    tail = now + span(now, 1)
+  elseif tail > furthest then
+    tail = furthest
+  end
 end
 local stranger = cInc ~= inc
 if stranger then
@@ -343,16 +352,18 @@ if stranger then
   elseif cInc ~= 0 or not known then
     tail = max(tail, now + (1 + span(now, 1)))
   end
-  returned, cSeq, cEpoch, cEff, cFraction, cRound = 0, 0, 0, 0, 0, 0
+  returned, cSeq, cEpoch, cEff, cFraction, cRound, cRefused = 0, 0, 0, 0, 0, 0, 0
 end
 
-local n, from, share, gap, eff, fraction, round = 0, 0, 0, 0, cEff, cFraction, cRound
+local n, from, share, gap, eff, fraction, round, refused =
+  0, 0, 0, 0, cEff, cFraction, cRound, cRefused
 local replyEpoch, replySeq = cEpoch, nil
 if strict == 1 then
   if returned > 0 and cSeq == seq then
     tail = tail - span(max(now, tail), returned)
     seq = seq + 1
   end
+  maxReserved = min(maxReserved, max(1, floor(2 * rate - 1 + 1e-9)))
   local function free() -- how many slots may be allocated now
     return maxReserved + 1 - math.ceil(count(now, max(now, tail) - now) - 1e-6)
   end
@@ -380,22 +391,25 @@ if strict == 1 then
     end
   end
   local before = place and place - 1 or #queue
+  local room = free()
+  if waiter == '' and refused == 0 and maxReserved > 0 then room = room - 1 end
   local own = cSeq
   eff, fraction, round, replyEpoch = 0, 0, 0, 0
   if want <= 0 then
     leave()
-  elseif before < free() then
+  elseif before < room then
     local at = max(now, tail)
     leave()
     gap = span(at, 1)
     tail = at + gap
     seq = seq + 1
     own = seq
-    n, from, share = 1, at - now, rate
+    n, from, share, refused = 1, at - now, rate, 0
   else
+    refused = refused + 1
     from = max(max(now, tail) - now + (before - maxReserved) / rate, 0)
     if waiter ~= '' then
-      from = min(from, max(2, #queue / 100))
+      from = min(from, max(min(2, max(0.75, 0.75 / rate)), #queue / 200))
       queue[before + 1] = {waiter, now + from + 0.25}
       changed = true
     end
@@ -415,7 +429,15 @@ if strict == 1 then
   end
   replySeq = own
 else
-  local length = max(4 * T, 2 * (tail - now))
+  local function shareNow()
+    local W, R, own = max(w0, w1, weight), max(r0, r1, reserved), reserved
+    if R > rate then
+      own = own * rate / R
+      R = rate
+    end
+    return (own + (rate - R) * weight / W) / max(1, k0, k1)
+  end
+  local length = max(4 * T, 1.5 * min(5, 1 / shareNow()), 2 * (tail - now))
   if now - start >= length then
     w1, r1, n1, w0, r0, n0 = w0, r0, n0, 0, 0, 0
     epoch = epoch + 1
@@ -432,16 +454,7 @@ else
   end
   subEpoch = epoch
   tail = max(now - burst / rate, tail - span(max(now, tail), returned))
-  from = tail - now
   if want > 0 then
-    local function shareNow()
-      local W, R, own = max(w0, w1, weight), max(r0, r1, reserved), reserved
-      if R > rate then
-        own = own * rate / R
-        R = rate
-      end
-      return (own + (rate - R) * weight / W) / max(1, k0, k1)
-    end
     local newcomer = stranger or cEpoch < epoch - 1
     local found = 1
     share = shareNow()
@@ -471,21 +484,34 @@ else
     if newcomer then part = part / 2 end
     local due = share * part + cFraction
     local quantum = max(1, floor(due))
-    n = min(max(1, floor(want + 0.5)), quantum)
-    fraction = 0
-    if n == quantum then fraction = max(0, due - quantum) end
-    local credit = 0
-    if (demand < share or newcomer) and not (stranger and held > 0) and rtt < T then
-      credit = 1.5 * T
-    end
-    from = max(min(now, tail), tail - credit) - now
-    local long = span(max(now, tail), n)
-    tail = tail + long
-    gap = long / n
-    seq = seq + 1
     eff = found
     if cEpoch == epoch then eff = max(found, cEff) end
     replyEpoch = epoch
+    local function reach() -- how far ahead slots are allocated
+      local slow = min(rtt, 2 / 3)
+      local all = max(2, 2 / rate, 7 * slow)
+      return all - (all - max(all / 2, 6 * slow)) / 2 ^ min(50, floor(refused))
+    end
+    local one, ahead = span(max(now, tail), 1), tail - now
+    local room = reach() - ahead
+    if room < one - 1e-9 then -- the line is full
+      refused = refused + 1
+      from = max(0, ahead + one - reach())
+      gap = max(0, ahead - from)
+    else
+      n = min(max(1, floor(want + 0.5)), quantum, max(1, floor(room / one)))
+      fraction, refused = 0, 0
+      if n == quantum then fraction = max(0, due - quantum) end
+      local credit = 0
+      if (demand < share or newcomer) and not (stranger and held > 0) and rtt < T then
+        credit = 1.5 * T
+      end
+      from = max(min(now, tail), tail - credit) - now
+      local long = span(max(now, tail), n)
+      tail = tail + long
+      gap = long / n
+      seq = seq + 1
+    end
   end
 end
 
@@ -512,5 +538,5 @@ if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then
     end
   end
 end
-return pack('<dddddddddddddddd', damaged and 2 or 0, now, n, from, share, rate, gap, inc, replySeq or seq,
-  replyEpoch, eff, fraction, round, stepAhead, now - resumed, shifts)
+return pack('<ddddddddddddddddd', damaged and 2 or 0, now, n, from, share, rate, gap, inc, replySeq or seq,
+  replyEpoch, eff, fraction, round, stepAhead, now - resumed, shifts, refused)

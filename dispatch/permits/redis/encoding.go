@@ -21,7 +21,7 @@ func arguments(r *schedule.Request) []any {
 		float64(c.Inc), float64(c.Seq), float64(c.Epoch), c.Eff, c.Fraction, c.Round,
 		flag(r.Strict), r.MaxReserved,
 		ramp.From, ramp.Over, ramp.TTL, flag(ramp.Relaxed),
-		r.Low, r.High, c.Shifts,
+		r.Low, r.High, c.Shifts, c.Refused,
 	), r.Waiter}
 	if rule := &r.Rule; rule.Mode != busy.None {
 		args = append(args, encode(
@@ -73,8 +73,8 @@ func (s *Store) reply(c *call) (schedule.Reply, error) {
 
 func parseReply(text string) (r schedule.Reply, err error) {
 	n := numbers(text)
-	if len(text) != 16 && len(text) != 128 {
-		return r, fmt.Errorf("redis permit store: invalid answer %q of %d bytes: want 16 or 128",
+	if len(text) != 16 && len(text) != 136 {
+		return r, fmt.Errorf("redis permit store: invalid answer %q of %d bytes: want 16 or 136",
 			text[:min(len(text), 100)], len(text))
 	}
 	kind := n.next()
@@ -86,7 +86,7 @@ func parseReply(text string) (r schedule.Reply, err error) {
 			Inc: n.int(), Seq: n.int(), Epoch: n.int(), Eff: n.next(), Fraction: n.next(),
 			Round: n.next(),
 		}
-		r.Ahead, r.Since, r.Carry.Shifts = n.next(), n.next(), n.next()
+		r.Ahead, r.Since, r.Carry.Shifts, r.Carry.Refused = n.next(), n.next(), n.next(), n.next()
 	}
 	return r, nil
 }

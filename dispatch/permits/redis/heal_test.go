@@ -75,7 +75,7 @@ func TestFieldsWithoutState(t *testing.T) {
 			})
 			require.NoError(t, client.HSet(ctx, key, "r", ramp).Err())
 			var carry schedule.Carry
-			for i := range 20 {
+			for i := range 8 {
 				r := request(1000)
 				r.Rate, r.Want, r.Carry = 10, 1, carry
 				q := &permits.Request{Key: key, Allocate: &permits.Allocate{Request: r}}

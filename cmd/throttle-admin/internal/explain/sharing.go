@@ -65,7 +65,8 @@ type strict struct {
 
 func (s strict) fill(v *limitView, state schedule.State, now float64) {
 	s.fair.fill(v, state, now)
-	v.Strict, v.MaxReserved, v.Queued = true, s.maxReserved, len(state.Queue)
+	v.Strict, v.Queued = true, len(state.Queue)
+	v.MaxReserved = min(s.maxReserved, int64(schedule.MostReserved(v.Rate)))
 	v.Reserved = max(0, int64(math.Ceil(v.Allocated-1e-6))-1)
 }
 

@@ -69,7 +69,7 @@ func TestModes(t *testing.T) {
 	}}}
 	scheduled := limitView{Rate: 10, InForce: 10, Ahead: 0.5, Allocated: 5, Revision: 7}
 	strictView := scheduled
-	strictView.Strict, strictView.Reserved, strictView.MaxReserved, strictView.Queued = true, 4, 64, 2
+	strictView.Strict, strictView.Reserved, strictView.MaxReserved, strictView.Queued = true, 4, 19, 2
 	for _, c := range []struct {
 		policy policy.Policy
 		view   limitView
@@ -78,7 +78,7 @@ func TestModes(t *testing.T) {
 	}{
 		{policy.Policy{}, scheduled, "", nil},
 		{policy.Policy{Sharing: policy.Sharing{Mode: policy.Strict}}, strictView, "", []string{
-			"The  is strict, one permit every 100ms: 4 of at most 64 slots are allocated ahead.",
+			"The  is strict, one permit every 100ms: 4 of at most 19 slots are allocated ahead.",
 			"2 callers wait in the queue for the next slot, first come first served.",
 		}},
 		{policy.Policy{Sharing: policy.Sharing{Mode: policy.Split}},
