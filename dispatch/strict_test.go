@@ -235,6 +235,77 @@ func TestStrictBesideOthers(t *testing.T) {
 	}
 }
 
+// TestStrictBesideAny: a strict limit is used in full beside limits of any kind that allow it,
+// whatever the number of processes and of their callers.
+func TestStrictBesideAny(t *testing.T) {
+	t.Parallel()
+	shared := func(text string, mode policy.SharingMode) policy.Policy {
+		p := rate(t, text)
+		p.Aggregate, p.Sharing.Mode = new(true), mode
+		if mode == policy.Groups {
+			p.Sharing.Groups = []string{"eu", "us"}
+		}
+		return p
+	}
+	quick := strictly(t, "5/s")
+	inFlight := quick
+	inFlight.MaxInFlight = new(int64(2))
+	bytes := quick
+	bytes.ByteRate = policy.PerSecond(20_000)
+	for name, c := range map[string]struct{ topic, namespace, tenant policy.Policy }{
+		"fair":            {quick, shared("100/s", policy.Fair), policy.Policy{}},
+		"hardly faster":   {quick, shared("6/s", policy.Fair), policy.Policy{}},
+		"two":             {quick, shared("100/s", policy.Fair), rate(t, "10/s")},
+		"groups":          {quick, shared("100/s", policy.Groups), policy.Policy{}},
+		"split":           {quick, shared("100/s", policy.Split), policy.Policy{}},
+		"strict":          {quick, shared("20/s", policy.Strict), policy.Policy{}},
+		"in flight":       {inFlight, shared("100/s", policy.Fair), policy.Policy{}},
+		"bytes":           {bytes, policy.Policy{}, policy.Policy{}},
+		"bytes, and fair": {bytes, shared("20/s", policy.Fair), policy.Policy{}},
+	} {
+		for _, replicas := range []int{1, 2, 8} {
+			for _, callers := range []int{1, 2, 40} {
+				for _, lost := range []float64{0, 0.03} {
+					how := fmt.Sprintf("%s, %d x %d, %v lost", name, replicas, callers, lost)
+					fleets(t, how, policy.Policy{}, func(t *testing.T, f *fleet) {
+						f.policies.Set(set(t, map[string]policy.Policy{
+							topic: c.topic, "public/default": c.namespace, "tenant:public": c.tenant,
+						}))
+						f.store.Locked(func() { f.store.LoseCalls = lost })
+						for i := range replicas {
+							r := f.joinGroup(i, "group", "eu")
+							for range callers {
+								r.working(1000, 10*time.Millisecond)
+							}
+						}
+						time.Sleep(25 * second)
+						least := 95
+						if lost > 0 {
+							least = 90
+						}
+						within(t, "calls", f.between(5*second, 25*second), least, 101)
+					})
+				}
+			}
+		}
+	}
+}
+
+// working takes a message of that many bytes at a time, and works on it.
+func (r *replica) working(size int64, work time.Duration) {
+	r.wg.Go(func() {
+		for {
+			g, err := r.sub.AcquireSized(r.ctx, size)
+			if err != nil {
+				return
+			}
+			r.record(r.id, 1)
+			time.Sleep(work)
+			g.Done(1, size)
+		}
+	})
+}
+
 // maxInFlight counts the calls of TryDo, too, and callers that it delays hold no slots.
 func TestStrictInFlight(t *testing.T) {
 	p := strictly(t, "10/s")

@@ -135,18 +135,24 @@ func untake(shares []*sharing.Share, n int64) {
 	}
 }
 
-// unhindered is how many of n callers a strict limit has slots for: no more than may be in flight,
-// nor, but for one, than other limits have permits for.
-func (a *Admission) unhindered(n int) int {
+// startable is how many of n callers may have a message in flight now.
+func (a *Admission) startable(n int) int {
 	if a.maxInFlight > 0 {
 		n = min(n, max(0, int(a.maxInFlight-a.lane.of.inFlight.n.Load())))
 	}
+	return n
+}
+
+// hindered is for how many of n callers, but for one, a limit other than the strict one has no
+// permit.
+func (a *Admission) hindered(n int) int {
+	unhindered := n
 	for _, s := range a.messages {
 		if s != a.paced {
-			n = min(n, max(1, int(s.Held())))
+			unhindered = min(unhindered, max(1, int(s.Held())))
 		}
 	}
-	return n
+	return n - unhindered
 }
 
 // lacksOther reports whether a limit other than the strict one has no permit. No lock is needed.

@@ -61,8 +61,9 @@ func (g *Grant) Settle(messages int, bytes int64) {
 	if unused := int64(g.N) - int64(max(0, messages)); unused != 0 {
 		for _, s := range a.messages {
 			switch {
-			case unused > 0 && s == a.paced: // its slot is over
-				s.Waste(unused)
+			case unused > 0 && s == a.paced:
+				s.Unused(step)
+				a.lane.engine.touch(a.lane, true)
 			case unused < 0 || held || s.Fresh(step):
 				s.Return(unused)
 			}

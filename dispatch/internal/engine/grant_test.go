@@ -156,19 +156,50 @@ func TestHoldOfOtherModes(t *testing.T) {
 	}
 }
 
-// TestUnusedStrictSlot: an unused strict slot is lost.
+// TestUnusedStrictSlot: the next caller gets a strict slot that was not used while its time lasts.
 func TestUnusedStrictSlot(t *testing.T) {
 	run(t, 0, orders+" messageRate=10 sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		g := e.acquire(h, 1, -1)
 		c := e.wait(t.Context(), h, 1, -1)
+		time.Sleep(ms / 2)
 		g.Settle(0, 0)
+		time.Sleep(ms / 2)
+		assert.True(t, c.over(), "the next caller has the slot")
+		assert.Zero(t, only(h).Lost)
+		assert.EqualValues(t, 1, only(h).Returned)
+		assert.EqualValues(t, 2, only(h).Granted, "twice the same slot")
+
+		late := e.acquire(h, 1, -1)
+		c = e.wait(t.Context(), h, 1, -1)
 		time.Sleep(10 * ms)
-		assert.False(t, c.over())
+		late.Settle(0, 0)
+		time.Sleep(10 * ms)
+		assert.False(t, c.over(), "its time is over")
 		assert.EqualValues(t, 1, only(h).Lost)
-		assert.Zero(t, only(h).Returned)
 		time.Sleep(100 * ms)
 		assert.True(t, c.over())
+	})
+}
+
+// TestUnusedStrictSlots: messages that turn out to be expired use no slots: those that come in time
+// are passed on from caller to caller, and at last back to the line.
+func TestUnusedStrictSlots(t *testing.T) {
+	run(t, ms, orders+" messageRate=50 sharing.mode=strict", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		from := time.Now()
+		for range 500 {
+			g := e.acquire(h, 1, -1)
+			g.Settle(0, 0)
+		}
+		assert.LessOrEqual(t, time.Since(from), time.Second)
+		assert.LessOrEqual(t, only(h).Granted-only(h).Returned, int64(10))
+		time.Sleep(20 * ms)
+		other := e.open("other")
+		from = time.Now()
+		e.acquire(other, 1, -1)
+		assert.LessOrEqual(t, time.Since(from), 20*ms)
+		assert.Zero(t, only(h).Held)
 	})
 }
 

@@ -341,7 +341,8 @@ func (l *Lane) demand(a *Admission, w waiting, s *sharing.Share, bytes bool) sha
 			d.Callers = 0
 			return d
 		}
-		d.Callers = a.unhindered(w.callers)
+		d.Callers = a.startable(w.callers)
+		d.Hindered = a.hindered(d.Callers)
 	}
 	if s.Empty() {
 		d.Waiting = w.messages

@@ -23,6 +23,7 @@ type Bucket struct {
 	refused  atomic.Int64              // permits that were refused since the last step
 	next     atomic.Pointer[time.Time] // when a refused caller may come back: no clock read for it
 	heldBack atomic.Bool               // a held grant has given permits back since the last step
+	unused   atomic.Uint64             // strict: 1 + the step at which a slot that came back was taken
 	shadowed atomic.Int64              // messages of shadow mode without a permit, all time
 
 	// Of strict slots; times are ns since the engine's start.
@@ -167,6 +168,14 @@ func (b *Bucket) FullUntil() time.Duration { return time.Duration(b.fullUntil.Lo
 
 // Waste counts n strict slots that their callers came to too late.
 func (b *Bucket) Waste(n int64) { b.wasted.Add(n) }
+
+// Unused gives back a strict slot that was taken at that step of the loop. The next step puts it
+// back if it may still be used then.
+func (b *Bucket) Unused(step uint64) {
+	if b.unused.Swap(step+1) != 0 {
+		b.Waste(1) // the one before has a later one behind it
+	}
+}
 
 // held is what is allocated and unspent.
 func (b *Bucket) held() int64 {

@@ -57,10 +57,11 @@ type Time struct {
 
 // A Demand is what the callers of a share want at this moment.
 type Demand struct {
-	Waiting float64 // permits asked for by callers that this limit holds up
-	Callers int     // callers that wait; for a strict limit, those that no other limit holds up
-	Anybody bool    // a caller waits for the message, whichever limit holds it up
-	Try     bool    // strict: a caller wants a slot that is free now, or none
+	Waiting  float64 // permits asked for by callers that this limit holds up
+	Callers  int     // callers that wait; of a strict limit, and may have a message in flight
+	Hindered int     // strict: those of them for which another limit has no permit now
+	Anybody  bool    // a caller waits for the message, whichever limit holds it up
+	Try      bool    // strict: a caller wants a slot that is free now, or none
 }
 
 // A Report is what people are told of a share.

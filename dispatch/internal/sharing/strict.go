@@ -26,6 +26,7 @@ type strict struct {
 	queued      bool    // in the schedule's queue
 	wokenAt     float64 // when the store last said that our turn has come
 	returnable  bool    // the newest slot may be given back
+	backAt      float64 // when the slot that was released last came back; 0 = it has not
 	offset      float64 // the store's clock less ours, from the fastest of the recent replies
 	offsetAt    float64 // when it was last looked at; 0 = never
 }
@@ -51,6 +52,9 @@ func (s *strict) Advance(t Time, d Demand) {
 	now := t.Now
 	s.demand = d
 	s.observe(now, d)
+	if step := s.unused.Swap(0); step > 0 {
+		s.putBack(now, step-1)
+	}
 	if s.paceRate != s.Limit.Rate || s.paceRamp != s.Limit.Ramp {
 		s.void() // the store assumes that slots of the old pace are not used
 		s.paceRate, s.paceRamp = s.Limit.Rate, s.Limit.Ramp
@@ -64,7 +68,7 @@ func (s *strict) Advance(t Time, d Demand) {
 			slot.left = 0
 			s.lost++
 		}
-		if slot.left == 0 && (s.Empty() || now > slot.expires) {
+		if taken := slot.left == 0 && s.Empty(); now > slot.expires || taken && s.nextDue(now) {
 			s.batches = s.batches[1:]
 			continue
 		}
@@ -74,8 +78,42 @@ func (s *strict) Advance(t Time, d Demand) {
 		slot.left = 0
 		slot.expires = min(slot.expires, s.confirmedAt+schedule.Unconfirmed)
 		s.usableUntil.Store(sinceStart(slot.expires))
+		s.since.Store(t.Step)
+		s.backAt = 0
 		s.supply(1)
 		return
+	}
+}
+
+// nextDue reports whether the slot behind the first one is due.
+func (s *strict) nextDue(now float64) bool { return len(s.batches) > 1 && s.batches[1].due <= now }
+
+// putBack lets another caller take the slot that one took at that step and did not use, unless its
+// time is over, or the slot after it was released.
+func (s *strict) putBack(now float64, step uint64) {
+	if len(s.batches) == 0 || s.batches[0].left > 0 || now > s.batches[0].expires || !s.Fresh(step) {
+		s.Waste(1)
+		return
+	}
+	s.Return(1)
+	s.backAt = now
+}
+
+// unusedNewest reports whether the newest slot may go back to the line: its time has not come, or
+// its caller gave it back so long ago that no other will come for it.
+func (s *strict) unusedNewest(now float64) bool {
+	return s.returnable && (s.upcoming(now) != nil || !s.Empty() && len(s.batches) == 1 &&
+		s.backAt > 0 && now >= s.backAt+s.Limit.Expiry/4 && now <= s.batches[0].expires)
+}
+
+// withdrawNewest takes out the newest slot for the next request, unless a caller has just taken it.
+func (s *strict) withdrawNewest(now float64) {
+	s.returnable = false // the store takes back no slot but the newest
+	if s.upcoming(now) != nil {
+		s.cancel(now)
+	} else if s.withdraw(1) == 1 {
+		s.batches = nil
+		s.expire(now, 1)
 	}
 }
 
@@ -90,22 +128,21 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 	if at, needed := s.confirmAt(); needed && !s.pending && now >= at {
 		return s.request(now, forConfirming, schedule.Request{})
 	}
-	held, wanted := s.held(), s.wanted()
-	if !s.mayRequest(now, wanted == 0) {
+	held, kept := s.held(), s.kept()
+	if !s.mayRequest(now, kept == 0) {
 		return nil
 	}
 	switch {
 	case d.Try && held == 0 && now >= s.full():
 		return s.request(now, forTrying, schedule.Request{Want: 1})
-	case held < wanted:
+	case held < s.wanted(), s.queued && held < kept: // or it would lose its place
 		waiter := ""
 		if s.Limit.Queue {
 			waiter = s.waiter
 		}
 		return s.request(now, forWaiting, schedule.Request{Want: 1, Waiter: waiter})
-	case held > wanted && s.returnable && s.upcoming(now) != nil:
-		s.returnable = false // the store takes back no slot but the newest
-		s.cancel(now)
+	case held > kept && s.unusedNewest(now):
+		s.withdrawNewest(now)
 		return s.leave(now)
 	case s.queued: // each caller has a slot
 		return s.leave(now)
@@ -174,9 +211,18 @@ func (s *strict) confirmAt() (at float64, needed bool) {
 	return at, true
 }
 
-// wanted is how many slots callers want: one each, if this limit holds one up. If only other limits
-// do, the slots that are held are kept.
+// wanted is how many slots to hold: one for each caller, if this limit holds one up, and no other
+// limit does.
 func (s *strict) wanted() int64 {
+	if s.demand.Waiting > 0 {
+		return int64(s.demand.Callers - s.demand.Hindered)
+	}
+	return 0
+}
+
+// kept is how many of the slots that are held to keep. What other limits have permits for changes
+// from moment to moment: a slot that went back for that would cost the line a period.
+func (s *strict) kept() int64 {
 	switch {
 	case s.demand.Waiting > 0:
 		return int64(s.demand.Callers)
@@ -273,6 +319,9 @@ func (s *strict) WakeAt(now float64) float64 {
 		if taken := released && s.Empty(); !taken {
 			break
 		}
+	}
+	if back := s.backAt + s.Limit.Expiry/4; s.backAt > 0 && back > now && !s.Empty() {
+		at = min(at, back)
 	}
 	if s.pending {
 		return at
