@@ -37,8 +37,10 @@ var _ configstore.Store = (*Store)(nil)
 // A state is the file as it was when it was last checked.
 type state struct {
 	known    bool // the file has been checked
+	info     fs.FileInfo
 	modified time.Time
-	size     int64 // -1: there is no file
+	size     int64     // -1: there is no file
+	read     time.Time // when data was
 	data     []byte
 	entries  []policy.Entry // of the last valid content
 	revision int64          // of that content; 0 without a file
@@ -116,8 +118,23 @@ func (st state) had(revision int64, now time.Time) bool {
 		})
 }
 
-// look checks the file, and reads it if its modification time or size has changed. It fails if the
-// store is closed or the file cannot be read; what is wrong with the content is in the state.
+// tooNew is how old a file must be when it is read, so that a later change gives it another
+// modification time: file systems count in milliseconds, and some in steps of two seconds.
+const tooNew = 2 * time.Second
+
+// changed reports whether the content may have changed since it was read.
+func (st state) changed(info fs.FileInfo, modified time.Time, size int64) bool {
+	switch {
+	case !st.known || !modified.Equal(st.modified) || size != st.size:
+		return true
+	case info == nil: // there is no file, and was none
+		return false
+	}
+	return !os.SameFile(info, st.info) || st.read.Sub(modified) < tooNew
+}
+
+// look checks the file, and reads it if it may have changed. It fails if the store is closed or the
+// file cannot be read; what is wrong with the content is in the state.
 func (s *Store) look() (state, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,9 +152,10 @@ func (s *Store) look() (state, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return state{}, fmt.Errorf("configstore/file: %w", err)
 	}
-	if s.state.known && modified.Equal(s.state.modified) && size == s.state.size {
+	if !s.state.changed(info, modified, size) {
 		return s.state, nil
 	}
+	read := time.Now()
 	var data []byte
 	if size >= 0 && size <= MaxSize {
 		if data, err = os.ReadFile(s.path); err != nil {
@@ -145,7 +163,8 @@ func (s *Store) look() (state, error) {
 		}
 	}
 	old := s.state
-	s.state.known, s.state.modified, s.state.size, s.state.data = true, modified, size, data
+	s.state.known, s.state.info, s.state.read = true, info, read
+	s.state.modified, s.state.size, s.state.data = modified, size, data
 	switch {
 	case size < 0 && old.known: // it was there before
 		s.state.err = fmt.Errorf("configstore/file: %s: %w: the file was removed, and its last "+

@@ -127,6 +127,37 @@ func rateOf(s policy.Snapshot) int64 {
 	return rate.Permits
 }
 
+// TestChangeInTheSameMoment: a change is found although the file keeps its size and, since it was
+// made so soon after the file was read, or by a copy, its modification time.
+func TestChangeInTheSameMoment(t *testing.T) {
+	for name, c := range map[string]struct {
+		age    time.Duration // of the file
+		change func(f folder)
+	}{
+		"in place":  {0, func(f folder) { f.write("p.yaml", 2) }},
+		"by a copy": {time.Hour, func(f folder) { f.write("new.yaml", 2); f.rename("new.yaml", "p.yaml") }},
+	} {
+		f := folder{t, t.TempDir()}
+		modified := time.Now().Add(-c.age)
+		same := func() { require.NoError(t, os.Chtimes(f.path("p.yaml"), modified, modified)) }
+		f.write("p.yaml", 1)
+		same()
+		store := open(t, f.path("p.yaml"))
+		snap, err := store.List(t.Context())
+		require.NoError(t, err)
+		was := snap.Revision
+		c.change(f)
+		same()
+		snap, err = store.List(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, policy.PerSecond(2), snap.Entries[0].Settings.(policy.Policy).MessageRate, name)
+		assert.Greater(t, snap.Revision, was, name)
+		again, err := store.List(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, snap, again, name)
+	}
+}
+
 // TestChangeWithoutEventIsFound: there is no event when a folder further up is replaced.
 func TestChangeWithoutEventIsFound(t *testing.T) {
 	f := folder{t, t.TempDir()}
