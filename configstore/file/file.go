@@ -36,11 +36,9 @@ var _ configstore.Store = (*Store)(nil)
 
 // A state is the file as it was when it was last checked.
 type state struct {
-	known    bool // the file has been checked
-	info     fs.FileInfo
-	modified time.Time
-	size     int64     // -1: there is no file
-	read     time.Time // when data was
+	known    bool        // the file has been checked
+	info     fs.FileInfo // nil: there is no file
+	read     time.Time   // when data was read
 	data     []byte
 	entries  []policy.Entry // of the last valid content
 	revision int64          // of that content; 0 without a file
@@ -118,19 +116,26 @@ func (st state) had(revision int64, now time.Time) bool {
 		})
 }
 
-// tooNew is how old a file must be when it is read, so that a later change gives it another
-// modification time: file systems count in milliseconds, and some in steps of two seconds.
-const tooNew = 2 * time.Second
-
-// changed reports whether the content may have changed since it was read.
-func (st state) changed(info fs.FileInfo, modified time.Time, size int64) bool {
-	switch {
-	case !st.known || !modified.Equal(st.modified) || size != st.size:
-		return true
-	case info == nil: // there is no file, and was none
-		return false
+// modified is the file's modification time, or the zero value without one.
+func (st state) modified() (t time.Time) {
+	if st.info != nil {
+		t = st.info.ModTime()
 	}
-	return !os.SameFile(info, st.info) || st.read.Sub(modified) < tooNew
+	return t
+}
+
+// settled is the age at which a change of a file is sure to give it another modification time: file
+// systems count in milliseconds, and some in steps of two seconds.
+const settled = 2 * time.Second
+
+// changed reports whether the content may have changed since it was read; info is nil if there is
+// no file.
+func (st state) changed(info fs.FileInfo) bool {
+	if !st.known || (info == nil) != (st.info == nil) {
+		return true
+	}
+	return info != nil && (!os.SameFile(info, st.info) || info.Size() != st.info.Size() ||
+		!info.ModTime().Equal(st.modified()) || st.read.Sub(st.modified()) < settled)
 }
 
 // look checks the file, and reads it if it may have changed. It fails if the store is closed or the
@@ -143,44 +148,39 @@ func (s *Store) look() (state, error) {
 		return state{}, configstore.ErrClosed
 	default:
 	}
-	var modified time.Time
-	var size int64 = -1
 	info, err := os.Stat(s.path)
-	switch {
-	case err == nil:
-		modified, size = info.ModTime(), info.Size()
-	case !errors.Is(err, fs.ErrNotExist):
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return state{}, fmt.Errorf("configstore/file: %w", err)
 	}
-	if !s.state.changed(info, modified, size) {
+	if !s.state.changed(info) {
 		return s.state, nil
 	}
 	read := time.Now()
 	var data []byte
-	if size >= 0 && size <= MaxSize {
+	if info != nil && info.Size() <= MaxSize {
 		if data, err = os.ReadFile(s.path); err != nil {
 			return state{}, fmt.Errorf("configstore/file: %w", err)
 		}
 	}
 	old := s.state
-	s.state.known, s.state.info, s.state.read = true, info, read
-	s.state.modified, s.state.size, s.state.data = modified, size, data
+	s.state.known, s.state.info, s.state.read, s.state.data = true, info, read, data
+	modified := s.state.modified()
 	switch {
-	case size < 0 && old.known: // it was there before
+	case info == nil && old.known: // it was there before
 		s.state.err = fmt.Errorf("configstore/file: %s: %w: the file was removed, and its last "+
 			"policies stay in force: restore it, and remove policies from it instead",
 			s.path, fs.ErrNotExist)
 		return s.state, nil
-	case size < 0:
+	case info == nil:
 		if s.state.err = nil; !s.create {
 			s.state.err = fmt.Errorf("configstore/file: %s: %w: check the name, "+
 				"or use file:NAME?create=true to start without policies", s.path, fs.ErrNotExist)
 		}
 		return s.state, nil
-	case size > MaxSize:
-		s.state.err = &LineError{s.path, 0, fmt.Errorf("%d bytes: want at most %d", size, MaxSize)}
+	case info.Size() > MaxSize:
+		s.state.err = &LineError{s.path, 0, fmt.Errorf("%d bytes: want at most %d", info.Size(), MaxSize)}
 		return s.state, nil
-	case old.known && old.err == nil && old.size >= 0 && bytes.Equal(old.data, data):
+	case old.info != nil && old.err == nil && bytes.Equal(old.data, data):
 		s.state.revision = max(old.revision, modified.UnixMilli())
 		return s.state, nil
 	}
@@ -268,7 +268,7 @@ func (s *Store) Adopt(context.Context, configstore.Adoption) (configstore.Marker
 // Create creates the file of a store that OpenOrCreate has opened, without policies, if there is
 // none.
 func (s *Store) Create(ctx context.Context) error {
-	if st, err := s.look(); err != nil || !s.create || st.size >= 0 {
+	if st, err := s.look(); err != nil || !s.create || st.info != nil {
 		return err
 	}
 	unlock, err := lock(ctx, s.path)
@@ -277,7 +277,7 @@ func (s *Store) Create(ctx context.Context) error {
 	}
 	defer unlock()
 	st, err := s.look()
-	if err != nil || st.err != nil || st.size >= 0 {
+	if err != nil || st.err != nil || st.info != nil {
 		return errors.Join(err, st.err)
 	}
 	data, err := s.format(nil)

@@ -47,8 +47,8 @@ func (s *Store) Watch(ctx context.Context, after configstore.Snapshot) iter.Seq2
 					return
 				}
 			}
-			if st.err != nil && (!faulty || !st.modified.Equal(reported)) {
-				faulty, reported = true, st.modified
+			if st.err != nil && (!faulty || !st.modified().Equal(reported)) {
+				faulty, reported = true, st.modified()
 				if !yield(configstore.Batch{}, st.err) {
 					return
 				}
