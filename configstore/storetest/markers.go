@@ -1,8 +1,6 @@
 package storetest
 
 import (
-	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -66,21 +64,7 @@ func notAdopted(t *testing.T, b Backend) {
 		return
 	}
 	ctx, s := patience(t), b.Open(t)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type item struct {
-		snap policy.Snapshot
-		err  error
-	}
-	got := make(chan item, 100)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() {
-		for snap, err := range configstore.Source(s).Snapshots(ctx) {
-			got <- item{snap, err}
-		}
-	})
+	got := follows(ctx, t, s)
 	next := func(entries int) policy.Snapshot {
 		t.Helper()
 		for {

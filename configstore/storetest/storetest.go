@@ -3,6 +3,7 @@ package storetest
 
 import (
 	"context"
+	"sync"
 	"testing"
 
 	"github.com/dispatchthrottle/throttle/configstore"
@@ -62,6 +63,29 @@ func receive[T any](ctx context.Context, t *testing.T, from <-chan T) T {
 		t.Fatal("nothing came")
 		panic("unreachable")
 	}
+}
+
+// A followed is what a Follower yields.
+type followed struct {
+	snap policy.Snapshot
+	err  error
+}
+
+// follows returns what a Follower of the store yields, until the test ends.
+func follows(ctx context.Context, t *testing.T, s configstore.Store) <-chan followed {
+	ctx, cancel := context.WithCancel(ctx)
+	got := make(chan followed, 100)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for snap, err := range configstore.Source(s).Snapshots(ctx) {
+			got <- followed{snap, err}
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	return got
 }
 
 // Run checks the stores of backends. newBackend returns an empty one for each test.

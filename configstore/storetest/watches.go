@@ -149,23 +149,9 @@ func badData(t *testing.T, b Backend) {
 		return
 	}
 	ctx, s := patience(t), b.Open(t)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	_, err := s.Apply(ctx, put(Orders, rate(1)), 0)
 	require.NoError(t, err)
-	type item struct {
-		snap policy.Snapshot
-		err  error
-	}
-	got := make(chan item, 100)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() {
-		for snap, err := range configstore.Source(s).Snapshots(ctx) {
-			got <- item{snap, err}
-		}
-	})
+	got := follows(ctx, t, s)
 	require.NoError(t, receive(ctx, t, got).err)
 	b.Corrupt(t)
 	bad := receive(ctx, t, got)
