@@ -129,7 +129,7 @@ var policyTable = newTable([]row[Policy]{
 		value: at(integers[int64](0, 1_000_000),
 			func(p *Policy) **int64 { return &p.Sharing.MaxReserved }),
 		help: "strict: slots allocated ahead, by all replicas together, but no more than " +
-			"two seconds of them, or two. 0: a caller that finds no free slot backs off.",
+			"two seconds of them, or one. 0: a caller that finds no free slot backs off.",
 	},
 	{
 		name: "sharing.wait", scopes: limits, byDefault: string(WaitBackoff),
