@@ -121,7 +121,8 @@ type Request struct {
 }
 
 // A Reply is the answer to a Request. N is 0 if nothing was wanted, or if the line is full: then
-// Start is when to ask again at the earliest, and the line may run empty Gap later.
+// Start is when to ask again at the earliest, and, unless the request was strict, the line may run
+// empty Gap later.
 type Reply struct {
 	Late  bool    // the request came after NotAfter: nothing was changed
 	Lost  bool    // the state was out of bounds: a new one has replaced it
@@ -157,24 +158,24 @@ func Stretch(rate float64) float64 { return min(maxNeed, maxStretch/rate) }
 // requests, in seconds: a share lighter than one permit in that time gets that one.
 const MaxTurn = 5.0
 
-// reach is how far ahead of the clock slots are allocated, in seconds: two slots, and at least two
-// seconds, or as long as the store needs for some answers. So however many replicas are allocated
-// slots and then die, the next one waits no longer.
-//
-// A replica that was not refused is left half of it, or what the answers need, and one that was
-// refused half of the rest each time: those that have waited longest come first.
+// furthest is how far ahead of the clock slots are allocated, in seconds: two slots, and at least
+// two seconds, or as long as the store needs for some answers. So however many replicas are
+// allocated slots and then die, the next one waits no longer.
+func furthest(rate, rtt float64) float64 {
+	return max(2, 2/rate, float64(7*min(rtt, maxNeed/3)))
+}
+
+// reach is how far ahead a replica is allocated slots. One that was not refused is left half of
+// what there is, or what the answers need, and one that was refused half of the rest each time:
+// those that have waited longest come first.
 func reach(rate, rtt, refused float64) float64 {
-	rtt = min(rtt, maxNeed/3)
-	all := max(2, 2/rate, float64(7*rtt))
-	first := max(all/2, float64(6*rtt))
+	all := furthest(rate, rtt)
+	first := max(all/2, float64(6*min(rtt, maxNeed/3)))
 	return all - (all-first)/math.Exp2(min(maxRefused, math.Floor(refused)))
 }
 
 // maxRefused bounds how many refusals make a difference.
 const maxRefused = 50.0
-
-// furthest is what reach returns at most.
-func furthest(rate float64) float64 { return reach(rate, maxNeed, maxRefused) }
 
 // minAlone is how many permits a replica without others requests at least, if a round has as many:
 // half a round would be one request for each permit of a low limit.
@@ -257,7 +258,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		s.pace(was, now)
 	case s.Tail > now: // the same permits stay allocated, at the new rate
 		s.Tail = now + s.slope(now, now).span(allocated)
-		switch limit := now + furthest(rate); {
+		switch limit := now + furthest(rate, maxNeed); {
 		case s.Tail <= limit:
 		case newer:
 			s.renew(r.Nonce, now)

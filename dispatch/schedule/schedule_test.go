@@ -186,7 +186,7 @@ func TestDeepCut(t *testing.T) {
 		low := request()
 		low.Rate, low.Rev.Number, low.Nonce = c.rate, 2, 8
 		low.Carry, low.Returned = r.Carry, 25
-		after, _, got := schedule.Allocate(s, sub, low, 100)
+		after, counted, got := schedule.Allocate(s, sub, low, 100)
 		if !c.deep {
 			assert.InDelta(t, 200-25+got.N, (after.Tail-100)*c.rate, 1e-6, "%v/s", c.rate)
 			assert.Equal(t, s.Inc, after.Inc)
@@ -196,6 +196,7 @@ func TestDeepCut(t *testing.T) {
 		assert.EqualValues(t, 8, got.Carry.Inc)
 		assert.InDelta(t, 1+got.N, (after.Tail-100)*c.rate, 1e-6, "%v/s", c.rate)
 		assert.InDelta(t, 1, after.This.Weight, 1e-9)
+		assert.InDelta(t, 1, counted.This.K, 1e-9, "each replica counts once")
 
 		other := low // another replica gives back slots of the old line
 		other.Carry = schedule.Carry{Inc: s.Inc, Seq: 1, Epoch: s.Epoch}

@@ -143,16 +143,15 @@ func (a *Admission) startable(n int) int {
 	return n
 }
 
-// hindered is for how many of n callers, but for one, a limit other than the strict one has no
-// permit.
-func (a *Admission) hindered(n int) int {
-	unhindered := n
+// hindered is the number of n callers for which a limit other than the strict one has no permit.
+// One of them does not count: it asks, so that the strict limit is used.
+func (a *Admission) hindered(n int) (hindered int) {
 	for _, s := range a.messages {
 		if s != a.paced {
-			unhindered = min(unhindered, max(1, int(s.Held())))
+			hindered = max(hindered, n-max(1, int(s.Held())))
 		}
 	}
-	return n - unhindered
+	return hindered
 }
 
 // lacksOther reports whether a limit other than the strict one has no permit. No lock is needed.

@@ -61,7 +61,7 @@ func TestBoundBesideTheDead(t *testing.T) {
 									leave(c)
 								}
 							}
-							w.run(0.3)
+							w.run(0.05)
 							for _, c := range w.clients {
 								leave(c)
 							}
@@ -78,7 +78,7 @@ func TestBoundBesideTheDead(t *testing.T) {
 }
 
 // TestBoundAmongTheImpatient: processes whose callers give up and come again and again do not keep
-// a new caller waiting, nor the limit unused.
+// a new caller waiting.
 func TestBoundAmongTheImpatient(t *testing.T) {
 	for _, rate := range []float64{10, 0.2} {
 		for _, patience := range []float64{0.05, 0.7} {
@@ -100,50 +100,123 @@ func TestBoundAmongTheImpatient(t *testing.T) {
 	}
 }
 
-// TestRefusedReplicaAsksAgain: a refused replica that is to come back much later notices that the
-// limit has changed, also while it has no caller, and that the others have given up.
+// TestRefusedReplicaAsksAgain: a refused replica that is to come back much later notices within
+// seconds that the limit has changed, also while it has no caller, and that a slot has come back.
 func TestRefusedReplicaAsksAgain(t *testing.T) {
-	for name, change := range map[string]func(w *world, c *client){
-		"a higher limit": func(_ *world, c *client) { c.Apply(at(c.Limit, 1000)) },
-		"a higher limit, while nobody waits": func(w *world, c *client) {
-			c.callers = 0
-			c.touch()
+	const period = 3600.0
+	for name, c := range map[string]struct {
+		change func(w *world, refused, other *client)
+		within float64 // seconds
+	}{
+		"a higher limit": {func(_ *world, refused, _ *client) {
+			refused.Apply(at(refused.Limit, 1000))
+		}, 0.1},
+		"a higher limit, while nobody waits": {func(w *world, refused, _ *client) {
+			refused.callers = 0
+			refused.touch()
 			w.run(5)
-			c.Apply(at(c.Limit, 1000))
-			c.touch()
+			refused.Apply(at(refused.Limit, 1000))
+			refused.touch()
 			w.run(5)
-			c.once = 1
-		},
-		"the others give up": func(w *world, c *client) {
-			for _, other := range w.clients {
-				if other != c {
-					other.closing = true
-					other.touch()
-				}
-			}
-		},
+			refused.callers = 1
+		}, 0.1},
+		"another gives up": {func(_ *world, _, other *client) {
+			other.callers = 0
+			other.touch()
+		}, 0.4*period + 0.1},
 	} {
-		w, limit := newWorld(), limited(policy.Fair, 1.0/3600)
-		for range 3 {
+		w, limit := newWorld(), limited(policy.Fair, 1/period)
+		w.join(limit).once = 1
+		w.run(0.1)
+		for range 2 { // that are refused
 			w.join(limit).callers = 1
 			w.run(0.1)
 		}
-		c := w.clients[2]
-		assert.Empty(t, c.got)
-		w.run(10)
-		change(w, c)
-		c.touch()
+		w.run(0.6 * period)
+		refused, other := w.clients[1], w.clients[2]
+		if refused.Held() > 0 {
+			refused, other = other, refused
+		}
+		assert.EqualValues(t, 1, other.Held(), "the slot of the next period")
+		c.change(w, refused, other)
+		refused.touch()
 		from := w.now
-		w.run(3700)
-		if assert.NotEmpty(t, c.got, name) {
-			assert.LessOrEqual(t, c.got[0]-from, 3600.0, name)
-			assert.True(t, c.got[0]-from < maxLater+0.1 || name == "the others give up", name)
+		w.run(c.within)
+		if assert.NotEmpty(t, refused.got, name) {
+			assert.GreaterOrEqual(t, refused.got[0], from)
 		}
 	}
 }
 
+// TestAskingEarlyIsNoRefusal: only a replica that comes when it was told to, and is refused, gets
+// more of the line.
+func TestAskingEarlyIsNoRefusal(t *testing.T) {
+	w, limit := newWorld(), limited(policy.Fair, 1.0/3600)
+	w.join(limit).once = 1
+	w.run(0.1)
+	c := w.join(limit)
+	c.callers = 1
+	n := len(w.requests)
+	w.run(1000)
+	assert.InDelta(t, 100, len(w.requests)-n, 5, "every ten seconds")
+	assert.InDelta(t, 1, c.Mode.(*fair).carry.Refused, 0)
+}
+
+// TestGivingUp: when its callers have given up for a round, a replica gives back the slots that are
+// still to come.
+func TestGivingUp(t *testing.T) {
+	w := newWorld()
+	for range 7 { // whose slots are before the one that is given back
+		other := w.join(limited(policy.Fair, 10))
+		other.once = 1
+		w.run(0.002)
+		other.kill()
+	}
+	c := w.join(limited(policy.Fair, 10))
+	c.once = 1
+	w.run(0.01)
+	assert.EqualValues(t, 1, c.Held())
+	tail := w.state.Tail
+	c.once = 0
+	c.touch()
+	w.run(0.09)
+	assert.EqualValues(t, 1, c.Held(), "a caller may come again")
+	w.run(0.02)
+	assert.Zero(t, c.Held())
+	assert.InDelta(t, tail-0.1, w.state.Tail, 1e-9)
+	assert.True(t, c.Idle())
+}
+
+// TestReturnedPermitLasts: a permit of a slow limit that was given back after its batch was spent
+// can be used as long as the replica gets no other.
+func TestReturnedPermitLasts(t *testing.T) {
+	w := newWorld()
+	c := w.join(limited(policy.Fair, 0.1))
+	c.once = 1
+	w.run(1)
+	assert.Len(t, c.got, 1)
+	c.touch()
+	w.run(0.01) // the permit counts as used
+	c.HeldBack()
+	c.Return(1)
+	c.touch()
+	w.run(5)
+	assert.EqualValues(t, 1, c.Available(), "it has not gone back to the store")
+	c.once = 1
+	c.touch()
+	w.run(0.01)
+	assert.Len(t, c.got, 2)
+	c.touch()
+	w.run(0.01)
+	c.HeldBack()
+	c.Return(1)
+	c.touch()
+	w.run(11)
+	assert.InDelta(t, 1, w.last().Allocate.Returned, 0, "a permit takes ten seconds")
+}
+
 // TestBoundAfterADeepCut: slots that were allocated at a high rate do not fill the line of a low
-// one. Replicas that know of neither the old slots nor the cut get no more than the limit.
+// one, if their replicas are dead. If they live, they together get the low rate.
 func TestBoundAfterADeepCut(t *testing.T) {
 	for _, to := range []float64{500, 50, 1, 0.2, 1.0 / 3600} {
 		for _, killed := range []bool{false, true} {

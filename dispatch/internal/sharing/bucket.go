@@ -41,7 +41,7 @@ type Bucket struct {
 	expired   int64     // permits that go back with the next request
 	expiredAt float64   // since when
 	strayAt   float64   // the last time at which the counter was empty or a batch was there
-	strayLife float64   // seconds after which what is in it then expires, if longer than a round
+	strayLife float64   // seconds from strayAt until the counter's permits expire; a round at least
 	lost      int64     // permits that expired and did not go back, all time
 }
 
@@ -173,7 +173,7 @@ func (b *Bucket) Waste(n int64) { b.wasted.Add(n) }
 // back if it may still be used then.
 func (b *Bucket) Unused(step uint64) {
 	if b.unused.Swap(step+1) != 0 {
-		b.Waste(1) // the one before has a later one behind it
+		b.Waste(1) // of two since the last step, only the later one may still be used
 	}
 }
 

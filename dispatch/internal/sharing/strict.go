@@ -220,8 +220,8 @@ func (s *strict) wanted() int64 {
 	return 0
 }
 
-// kept is how many of the slots that are held to keep. What other limits have permits for changes
-// from moment to moment: a slot that went back for that would cost the line a period.
+// kept is the number of held slots that are not given back. Other limits may run out of permits for
+// a moment: a slot that is given back because of that costs the line a period.
 func (s *strict) kept() int64 {
 	switch {
 	case s.demand.Waiting > 0:
@@ -310,15 +310,16 @@ func (s *strict) delay(reply *schedule.Reply) (delay float64, known bool) {
 // WakeAt is when the next step is due.
 func (s *strict) WakeAt(now float64) float64 {
 	at := math.Inf(1)
-	for i, slot := range s.batches {
+	for _, slot := range s.batches {
 		released := slot.left == 0
+		if released && s.Empty() { // taken
+			continue
+		}
 		at = slot.due
-		if released || i == 0 && at <= now { // due and not released: it was not confirmed in time
+		if released || at <= now { // due and not released: it was not confirmed in time
 			at = slot.expires
 		}
-		if taken := released && s.Empty(); !taken {
-			break
-		}
+		break
 	}
 	if back := s.backAt + s.Limit.Expiry/4; s.backAt > 0 && back > now && !s.Empty() {
 		at = min(at, back)
@@ -361,7 +362,7 @@ func (s *strict) nextSlot(now float64) float64 {
 }
 
 // Idle reports whether no slot is held and none is waited for.
-func (s *strict) Idle() bool { return !s.pending && !s.queued && len(s.batches) == 0 && s.Empty() }
+func (s *strict) Idle() bool { return !s.pending && !s.queued && s.held() == 0 }
 
 // Report fills in whether callers are in the queue. The rate is that of all replicas together.
 func (s *strict) Report(r *Report) {

@@ -471,6 +471,86 @@ func TestStrictGivesBackOnce(t *testing.T) {
 	assert.EqualValues(t, 1, c.Held())
 }
 
+// TestStrictUnused: a slot that its caller did not use goes to another caller while it may be used,
+// and only once. Without another, it goes back to the line if it is the newest.
+func TestStrictUnused(t *testing.T) {
+	const due, expires = 1.3, 1.32
+	for name, c := range map[string]struct {
+		at       float64 // when the loop notices that it came back
+		newer    bool    // a later slot is held
+		avail    int64
+		returned float64 // to the line, at last
+	}{
+		"in time":            {at: due + 0.001, avail: 1, returned: 1},
+		"too late":           {at: expires + 0.001},
+		"not the newest one": {at: due + 0.001, newer: true, avail: 1},
+	} {
+		w := newWorld()
+		s, strict := slot(w, strictLimit(10), due)
+		s.Advance(Time{Now: due, Step: 7}, one)
+		assert.EqualValues(t, 1, s.Take(1))
+		if c.newer {
+			strict.batches = append(strict.batches, batch{n: 1, left: 1, due: 1.4, expires: 1.42})
+		}
+		s.Unused(8)
+		s.Advance(Time{Now: c.at, Step: 9}, Demand{})
+		assert.Equal(t, c.avail, s.Available(), name)
+		assert.Equal(t, 1-c.avail, s.wasted.Load(), name)
+		if c.newer {
+			continue
+		}
+		assert.Nil(t, s.Next(c.at, Demand{}), "%s: the next caller may come at once", name)
+		later := s.WakeAt(c.at)
+		s.Advance(Time{Now: later, Step: 10}, Demand{})
+		r := s.Next(later, Demand{})
+		if c.returned == 0 {
+			assert.Nil(t, r, name)
+		} else if assert.NotNil(t, r, name) {
+			assert.InDelta(t, c.returned, r.Allocate.Returned, 0, name)
+			assert.Less(t, later, expires)
+		}
+		assert.Zero(t, s.Held(), name)
+	}
+}
+
+// TestStrictUnusedOfAnother: once the next slot was released, the one before it does not come back:
+// two callers would have one each at that moment.
+func TestStrictUnusedOfAnother(t *testing.T) {
+	l := strictLimit(10)
+	l.Expiry = 1 // so that the first one could still be used
+	s, strict := slot(newWorld(), l, 1.3)
+	strict.batches = append(strict.batches, batch{n: 1, left: 1, due: 1.4, expires: 2.4})
+	s.Advance(Time{Now: 1.3, Step: 7}, one)
+	assert.EqualValues(t, 1, s.Take(1))
+	s.Advance(Time{Now: 1.4, Step: 9}, one)
+	s.Unused(8)
+	assert.EqualValues(t, 1, s.Take(1))
+	s.Advance(Time{Now: 1.41, Step: 10}, one)
+	assert.Zero(t, s.Available())
+	s.Unused(9)
+	s.Unused(9)
+	s.Advance(Time{Now: 1.42, Step: 11}, one)
+	assert.EqualValues(t, 1, s.Available())
+	assert.EqualValues(t, 2, s.wasted.Load())
+}
+
+// TestStrictHindered: a share requests no slots for callers that another limit holds up, but keeps
+// those that it has, and its place in the queue.
+func TestStrictHindered(t *testing.T) {
+	l := strictLimit(10)
+	l.Queue = true
+	s, strict := slot(newWorld(), l, 1.3)
+	hindered := Demand{Waiting: 3, Callers: 3, Hindered: 3, Anybody: true}
+	assert.Nil(t, s.Next(1.1, hindered))
+	assert.EqualValues(t, 1, s.Held())
+	strict.queued = true
+	r := s.Next(1.1, hindered)
+	if assert.NotNil(t, r) {
+		assert.InDelta(t, 1, r.Allocate.Want, 0)
+		assert.NotEmpty(t, r.Allocate.Waiter)
+	}
+}
+
 // TestStrictShortPause: a refused try may come back after 0.1 ms at the earliest.
 func TestStrictShortPause(t *testing.T) {
 	c := newWorld().stepped(strictLimit(1e6))

@@ -133,6 +133,18 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 					require.NoError(t, client.HSet(ctx, key, "b", encodeOutcomes(state)).Err())
 				}
 			}
+		case 9: // many callers wait
+			if state.Inc != 0 && strict {
+				state.Queue = nil
+				var queue []byte
+				for i := range int(pick(3, 300)) {
+					w := schedule.Waiter{Name: fmt.Sprintf("q|%d", i), Until: state.Last + pick(0.2, 5)}
+					state.Queue = append(state.Queue, w)
+					queue = binary.LittleEndian.AppendUint64(queue, math.Float64bits(w.Until))
+					queue = append(append(queue, byte(len(w.Name))), w.Name...)
+				}
+				require.NoError(t, client.HSet(ctx, key, "q", queue).Err())
+			}
 		case 7: // another server has it
 			if state.Inc != 0 && strict {
 				state.Server++
@@ -176,7 +188,7 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 			Subscription: fmt.Sprintf("group %d", replica/2), Weight: pick(1, 2, 0.001),
 			Reserved: pick(0, 0, rate/3, rate),
 			Demand:   rate * rng.Float64() * 3, Want: pick(0, 1, 7.5, rate/10, 1e9), Returned: float64(rng.IntN(5)),
-			Held: float64(rng.IntN(20)), RTT: rng.Float64() / 100, Round: pick(0.1, 0.02), Burst: pick(0, 0, 50),
+			Held: float64(rng.IntN(20)), RTT: pick(rng.Float64()/100, rng.Float64()/100, 0.25, 2), Round: pick(0.1, 0.02), Burst: pick(0, 0, 50),
 			Nonce: 1 + rng.Int64N(1<<52),
 			Carry: carries[replica], Strict: strict, MaxReserved: pick(0, 1, 64),
 		}
