@@ -226,3 +226,83 @@ func TestRaiseKeepsThePace(t *testing.T) {
 		})
 	}
 }
+
+// A raised limit is in force at once, even if the next slot of the low limit was far away.
+func TestRaiseOfALowRate(t *testing.T) {
+	for _, low := range []string{"1/h", "1/6s", "10/s"} {
+		fleets(t, low, rate(t, low), func(t *testing.T, f *fleet) {
+			f.join(0, "group").greedy(1)
+			time.Sleep(10*second + 50*time.Millisecond)
+			f.policies.Set(policy.Single(perSecond(1000)))
+			changed := time.Since(f.start)
+			time.Sleep(second)
+			within(t, "the first 100 ms", f.between(changed, changed+100*time.Millisecond), 80, 110)
+			within(t, "the first second", f.between(changed, changed+second), 970, 1010)
+		})
+	}
+}
+
+// After a deep cut, no permits of the old line are dispatched in addition to the new one.
+func TestDeepCut(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		from, to string
+		minutes  int // of messages, in ten
+	}{{"10000", "10", 6000}, {"1000000", "10", 6000}, {"1000", "1/6s", 100}} {
+		for _, replicas := range []int{1, 8} {
+			name := fmt.Sprintf("%s to %s, %d replicas", c.from, c.to, replicas)
+			fleets(t, name, rate(t, c.from), func(t *testing.T, f *fleet) {
+				for i := range replicas {
+					f.join(i, "group").greedy(1000)
+				}
+				time.Sleep(2 * second)
+				f.policies.Set(policy.Single(rate(t, c.to)))
+				changed := time.Since(f.start)
+				time.Sleep(600 * second)
+				within(t, "ten minutes", f.between(changed+second/10, changed+600*second),
+					c.minutes*98/100, c.minutes*101/100+replicas)
+			})
+		}
+	}
+}
+
+// After a deep cut, nobody waits for the slots of a crashed replica; nor if the state is lost.
+func TestLostAfterADeepCut(t *testing.T) {
+	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
+		f.join(0, "group").greedy(1)
+		crashed := f.join(1, "group")
+		crashed.greedy(1)
+		time.Sleep(2 * second)
+		crashed.crash()
+		f.policies.Set(policy.Single(perSecond(10)))
+		time.Sleep(100 * time.Millisecond)
+		f.store.Locked(func() { clear(f.store.Limits) })
+		lost := time.Since(f.start)
+		time.Sleep(4 * second)
+		within(t, "the first second", f.between(lost, lost+second), 8, 11)
+		within(t, "two seconds, a little later", f.between(lost+3*second/2, lost+7*second/2), 18, 22)
+	})
+}
+
+// While the permit store is unavailable, a share follows the limit.
+func TestCutWhileThePermitStoreIsAway(t *testing.T) {
+	fleets(t, "", perSecond(1000), func(t *testing.T, f *fleet) {
+		for i := range 8 {
+			f.join(i, "group").greedy(1)
+		}
+		time.Sleep(3 * second)
+		f.store.Locked(func() {
+			for _, r := range f.joined {
+				r.link.Cut = true
+			}
+		})
+		time.Sleep(3 * second)
+		f.policies.Set(policy.Single(perSecond(100)))
+		changed := time.Since(f.start)
+		time.Sleep(5 * second)
+		for range 4 {
+			changed += second
+			within(t, "a second", f.between(changed, changed+second), 90, 110)
+		}
+	})
+}

@@ -35,33 +35,6 @@ func TestGivesBackAfterManyBatches(t *testing.T) {
 	})
 }
 
-// TestPolling: a caller that polls with TryAcquire reaches the limit, at any interval, with few
-// requests.
-func TestPolling(t *testing.T) {
-	for _, every := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond} {
-		limited(t, perSecond(1000), func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
-			got := 0
-			for start := time.Now(); time.Since(start) < 5*time.Second; time.Sleep(every) {
-				if g, _, ok := sub.TryAcquire(100); ok {
-					got += g.N()
-				}
-			}
-			within(t, "every "+every.String(), got, 3500, 5200)
-			within(t, "requests", int(lim.Stats().Permits.Requests), 1, 600)
-		})
-	}
-	limited(t, perSecond(1000), func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
-		got := 0
-		for range 10 {
-			if g, _, ok := sub.TryAcquire(100); ok {
-				got += g.N()
-			}
-			time.Sleep(time.Second)
-		}
-		within(t, "every second", got, 300, 1000)
-	})
-}
-
 func TestClosedStaysClosed(t *testing.T) {
 	limited(t, perSecond(10), func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		other, err := lim.Subscription(topic, "other")

@@ -173,3 +173,10 @@ func (f *fleet) String() string {
 	return fmt.Sprintf("dispatched %d, any second %d, %.4f requests a message", f.between(0, time.Hour),
 		f.window(time.Second, 0), f.requestsPerMessage())
 }
+
+func rate(t testing.TB, text string) policy.Policy {
+	t.Helper()
+	r, err := policy.ParseRate(text)
+	require.NoError(t, err)
+	return policy.Policy{MessageRate: r}
+}

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -111,4 +113,52 @@ func TestClosedIsSilent(t *testing.T) {
 			within(t, "requests after it", requests(r)-soon, 0, 0)
 		})
 	}
+}
+
+// Closing gives back all allocated permits, even those of batches that have not started.
+func TestReopening(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(rate(t, "1/h"))})
+		require.NoError(t, err)
+		got, hours := 0, 24
+		if testing.Short() {
+			hours = 4
+		}
+		for range hours * 4 {
+			sub, err := lim.Subscription(topic, "group")
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+			for ctx.Err() == nil {
+				if _, err := sub.Acquire(ctx, 1); err == nil {
+					got++
+				}
+			}
+			cancel()
+			require.NoError(t, sub.Close())
+		}
+		within(t, "at one an hour", got, hours-1, hours+1)
+		require.NoError(t, lim.Close())
+	})
+}
+
+// A debt outlives Close.
+func TestDebtOutlivesTheSubscription(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{
+			Policies: dispatch.Fixed(policy.Policy{ByteRate: policy.PerSecond(100_000)}),
+		})
+		require.NoError(t, err)
+		start := time.Now()
+		for range 5 {
+			sub, err := lim.Subscription(topic, "group")
+			require.NoError(t, err)
+			_, err = sub.AcquireSized(t.Context(), 1_000_000)
+			require.NoError(t, err)
+			require.NoError(t, sub.Close())
+			time.Sleep(100 * time.Millisecond)
+		}
+		within(t, "five megabytes, of which four are paid", time.Since(start), 39*second, 43*second)
+		require.NoError(t, lim.Close())
+	})
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -189,4 +191,49 @@ func TestMinimumsInAnOutage(t *testing.T) {
 		time.Sleep(5 * second)
 		within(t, "a second after it", float64(f.between(back+second, back+5*second))/4, 950, 1010)
 	})
+}
+
+// A schedule with slots far ahead is kept while it is in use.
+func TestLowRatesOutliveTheKey(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		rate     string
+		replicas int
+		period   time.Duration
+	}{{"1/h", 4, time.Hour}, {"1/1m", 50, time.Minute}} {
+		t.Run(c.rate, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				permits := memory.New()
+				ctx, cancel := context.WithCancel(t.Context())
+				f := newFleet(t, 1, policy.Policy{})
+				var lims []*dispatch.Limiter
+				for i := range c.replicas {
+					lim, err := dispatch.Open(ctx, dispatch.Config{
+						Policies: dispatch.Fixed(rate(t, c.rate)), Permits: permits,
+						Rand: rand.New(rand.NewPCG(uint64(i), 7)),
+					})
+					require.NoError(t, err)
+					lims = append(lims, lim)
+					sub, err := lim.Subscription(topic, "group")
+					require.NoError(t, err)
+					f.wg.Go(func() {
+						for {
+							if _, err := sub.Acquire(ctx, 1); err != nil {
+								return
+							}
+							f.record(i, 1)
+						}
+					})
+				}
+				time.Sleep(10 * c.period)
+				within(t, "10 periods", f.between(0, 10*c.period), 9, 11)
+				within(t, "any 5 periods", f.window(5*c.period, 0), 4, 6)
+				cancel()
+				for _, lim := range lims {
+					require.NoError(t, lim.Close())
+				}
+				f.end()
+			})
+		})
+	}
 }

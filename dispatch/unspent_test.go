@@ -1,6 +1,7 @@
 package dispatch_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -35,23 +36,43 @@ func TestSplitSavesNothingUp(t *testing.T) {
 	}
 }
 
-// Permits for a caller that was refused are kept until it returns: they do not expire, and are not
-// requested again and again.
-func TestAPatientPollerIsServed(t *testing.T) {
-	for _, every := range []time.Duration{5 * second, 20 * second} {
-		fleets(t, every.String(), perSecond(10), func(t *testing.T, f *fleet) {
-			r := f.join(0, "group")
-			const polls, max = 40, 5
-			got := 0
-			for range polls {
-				g, _, _ := r.sub.TryAcquire(max)
-				got += g.N()
-				time.Sleep(every)
+// A limit that delays a message does not waste the permits of its other limits.
+func TestTwoLimitsWasteNothing(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		topic, sub string
+		replicas   int
+		all        int // in 100 s
+	}{{"10", "1/6s", 1, 1000}, {"10", "1/6s", 4, 1000}, {"100", "1", 1, 10_000}, {"1000", "10", 4, 100_000}} {
+		name := fmt.Sprintf("%s, %s, %d replicas", c.topic, c.sub, c.replicas)
+		fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
+			scope, err := policy.ParseScope(topic + "?subscription=slow")
+			require.NoError(t, err)
+			set, err := policy.NewSet([]policy.Entry{
+				{Settings: rate(t, c.topic)},
+				{Scope: scope, Settings: rate(t, c.sub)},
+			})
+			require.NoError(t, err)
+			f.policies.Set(set)
+			for i := range c.replicas {
+				f.join(i, "slow").greedy(1)
 			}
-			within(t, "permits", got, polls*max*2/5, polls*max)
-			requests := 0
-			f.store.Locked(func() { requests = f.store.Requests })
-			within(t, "requests a permit", float64(requests)/float64(got), 0, 1.7)
+			f.join(100, "greedy").greedy(1)
+			time.Sleep(120 * second)
+			within(t, "100 s", f.between(20*second, 120*second), c.all*99/100, c.all*101/100)
 		})
 	}
+	fleets(t, "two low ones", policy.Policy{}, func(t *testing.T, f *fleet) {
+		scope, err := policy.ParseScope(topic + "?subscription=slow")
+		require.NoError(t, err)
+		set, err := policy.NewSet([]policy.Entry{
+			{Settings: rate(t, "1/1m")},
+			{Scope: scope, Settings: rate(t, "1/7s")},
+		})
+		require.NoError(t, err)
+		f.policies.Set(set)
+		f.join(0, "slow").greedy(1)
+		time.Sleep(time.Hour)
+		within(t, "an hour", f.between(0, time.Hour), 59, 61)
+	})
 }

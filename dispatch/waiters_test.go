@@ -4,8 +4,13 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -73,4 +78,37 @@ func TestQueueWakes(t *testing.T) {
 		within(t, "the third, in place of the second", f.by(2, 0, 61*second), 1, 1)
 		within(t, "wake-ups", f.store.Woken, 1, 2)
 	})
+}
+
+// Each waiting caller is served in turn, whatever callers came before it.
+func TestTheSecondInLine(t *testing.T) {
+	for _, r := range []int64{10, 100, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: dispatch.Fixed(perSecond(r))})
+			require.NoError(t, err)
+			sub, err := lim.Subscription(topic, "group")
+			require.NoError(t, err)
+			worst := time.Duration(0)
+			for i := range 200 {
+				for ok := true; ok; {
+					_, _, ok = sub.TryAcquire(1)
+				}
+				done := make(chan time.Duration, 2)
+				for range 2 {
+					go func() {
+						began := time.Now()
+						_, err := sub.Acquire(t.Context(), 1)
+						assert.NoError(t, err)
+						done <- time.Since(began)
+					}()
+				}
+				for range 2 {
+					worst = max(worst, <-done)
+				}
+				time.Sleep(time.Duration(i*3) * time.Millisecond)
+			}
+			within(t, "the longest wait", worst, 0, 3*time.Second/time.Duration(r)+4*time.Millisecond)
+			require.NoError(t, lim.Close())
+		})
+	}
 }
