@@ -8,11 +8,14 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -166,4 +169,64 @@ func TestAnUnknownBacklogIsReportedAndLoggedOnce(t *testing.T) {
 	require.EqualValues(t, -1, subscription(t, lim).Backlog)
 	time.Sleep(2 * time.Second)
 	require.Equal(t, 1, strings.Count(log.String(), "the backlog of topic orders is unknown"), log.String())
+}
+
+// TestDeletedMessagesAreNoBacklog: what retention has deleted is no backlog, whether a group had
+// committed before it, or a Reader waits there.
+func TestDeletedMessagesAreNoBacklog(t *testing.T) {
+	t.Parallel()
+	const partitions = 2
+	k := services.Kafka(t)
+	_, fake := broker(t, partitions, "orders")
+	topic := services.Name(t)
+	k.CreateTopic(topic, partitions)
+	for name, c := range map[string]struct {
+		brokers []string
+		topic   string
+	}{"in process": {fake, "orders"}, "a real broker": {k.Brokers, topic}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fill(t, c.brokers, c.topic, partitions, 1000, 10)
+			lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(10_000)})
+			cfg := groupConfig(c.brokers, c.topic)
+			first := newReader(t, cfg, lim)
+			for range 500 { // some of each partition
+				require.NoError(t, first.CommitMessages(t.Context(), fetch(t, first)))
+			}
+			require.NoError(t, first.Close())
+			deleteRecords(t, c.brokers, c.topic, partitions, 1000)
+			r := newReader(t, cfg, lim) // it goes by its group
+			throttletest.Until(t, "the subscription has caught up", func() bool { return subscription(t, lim).Exempt })
+			require.Zero(t, subscription(t, lim).Backlog)
+
+			fill(t, c.brokers, c.topic, 1, 1, 10)
+			fetch(t, r) // it goes by its position
+			lim.Set(policy.Policy{MessageRate: policy.PerSecond(1)})
+			fill(t, c.brokers, c.topic, 1, 300, 10)
+			throttletest.Until(t, "the subscription is behind", func() bool { return subscription(t, lim).Backlog == 300 })
+			deleteRecords(t, c.brokers, c.topic, 1, 1291)
+			throttletest.Until(t, "ten are left", func() bool { return subscription(t, lim).Backlog == 10 })
+		})
+	}
+}
+
+// deleteRecords deletes the messages before an offset in each partition of a topic.
+func deleteRecords(t *testing.T, brokers []string, topic string, partitions int, before int64) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	require.NoError(t, err)
+	defer client.Close()
+	request := kmsg.NewPtrDeleteRecordsRequest()
+	request.TimeoutMillis = 10_000
+	of := kmsg.NewDeleteRecordsRequestTopic()
+	of.Topic = topic
+	for p := range partitions {
+		of.Partitions = append(of.Partitions, kmsg.DeleteRecordsRequestTopicPartition{Partition: int32(p), Offset: before})
+	}
+	request.Topics = append(request.Topics, of)
+	response, err := request.RequestWith(t.Context(), client)
+	require.NoError(t, err)
+	for _, p := range response.Topics[0].Partitions {
+		require.NoError(t, kerr.ErrorForCode(p.ErrorCode))
+	}
 }

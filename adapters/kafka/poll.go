@@ -190,31 +190,21 @@ func (c *cluster) partitions(ctx context.Context, topic string) (partitions []in
 // ends are the first and last offsets of partitions.
 type ends map[partition]kafka.PartitionOffsets
 
-// findEnds returns the ends of all partitions in question, and the beginnings of those that a group
-// reads from there.
+// findEnds returns the ends of all partitions in question: retention may have deleted messages that
+// a group has not read.
 func (c *cluster) findEnds(ctx context.Context, questions []*question) (ends, error) {
-	wanted := map[string]map[int]bool{} // true: also its beginning
+	wanted := map[partition]bool{}
 	for _, q := range questions {
 		for _, at := range q.places {
-			partitions := wanted[q.topic.name]
-			if partitions == nil {
-				partitions = map[int]bool{}
-				wanted[q.topic.name] = partitions
-			}
-			partitions[at.partition] = partitions[at.partition] || at.next == kafka.FirstOffset
+			wanted[partition{q.topic.name, at.partition}] = true
 		}
 	}
 	if len(wanted) == 0 {
 		return nil, nil
 	}
 	requests := map[string][]kafka.OffsetRequest{}
-	for topic, partitions := range wanted {
-		for partition, first := range partitions {
-			requests[topic] = append(requests[topic], kafka.LastOffsetOf(partition))
-			if first {
-				requests[topic] = append(requests[topic], kafka.FirstOffsetOf(partition))
-			}
-		}
+	for p := range wanted {
+		requests[p.topic] = append(requests[p.topic], kafka.FirstOffsetOf(p.id), kafka.LastOffsetOf(p.id))
 	}
 	response, err := c.client.ListOffsets(ctx, &kafka.ListOffsetsRequest{
 		Topics: requests, IsolationLevel: c.key.isolation,
