@@ -54,6 +54,7 @@ type SubscriptionStats struct {
 	Waiting      int              `json:"waiting,omitempty"`  // calls that wait
 	InFlight     int64            `json:"inFlight,omitempty"` // messages; only with maxInFlight
 	Reason       Reason           `json:"reason,omitempty"`   // why calls wait
+	HoldsUp      []string         `json:"holdsUp,omitempty"`  // topics that wait while these calls do
 	Shadowed     int64            `json:"shadowed,omitempty"` // messages that shadow mode let pass
 	Waits        map[Reason]int64 `json:"waits,omitempty"`    // calls that had to wait, all time
 	WaitTimes    Histogram        `json:"-"`
@@ -137,7 +138,8 @@ func subscriptionStats(of engine.State) SubscriptionStats {
 		Topic: of.Lane.Topic.String(), Subscription: of.Lane.Subscription,
 		Owner: of.Lane.Owner.String(), CaughtUp: of.CaughtUp, Exempt: of.Exempt, Shadow: of.Shadow,
 		Backlog: of.Backlog, Waiting: of.Waiting, InFlight: of.InFlight,
-		Reason: Reason(of.Reason), Shadowed: of.Shadowed, WaitTimes: Histogram(of.WaitTimes),
+		Reason: Reason(of.Reason), HoldsUp: of.HoldsUp, Shadowed: of.Shadowed,
+		WaitTimes: Histogram(of.WaitTimes),
 	}
 	if of.Waits != nil {
 		s.Waits = make(map[Reason]int64, len(of.Waits))

@@ -41,6 +41,13 @@ func WithTag(name string) SubscriptionOption {
 	return func(s *Subscription) { s.id.Owner.Tag = name }
 }
 
+// WithHoldsUp says that messages of these topics, given by their full names, wait as long as a
+// caller of this Subscription does: their consumer reads them in one line. Stats and explain show
+// it.
+func WithHoldsUp(topics ...string) SubscriptionOption {
+	return func(s *Subscription) { s.handle.HoldsUp = topics }
+}
+
 // Subscription opens a handle. topic is a full name such as kafka://public/default/orders. name is
 // a Pulsar subscription, a Kafka consumer group or a Numaflow vertex. The error names what is
 // invalid, or is ErrClosed.

@@ -2,6 +2,7 @@ package kafkathrottle
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/segmentio/kafka-go"
 
@@ -31,13 +32,22 @@ func newOptions(cfg kafka.ReaderConfig, opts []Option) options {
 	return o
 }
 
-// subscribe opens the subscription of one of Kafka's topics.
-func (o options) subscribe(lim *dispatch.Limiter, topic string) (*dispatch.Subscription, error) {
+// subscribe opens the subscription of one of Kafka's topics, all of which a Reader reads.
+func (o options) subscribe(
+	lim *dispatch.Limiter, topic string, all []string,
+) (*dispatch.Subscription, error) {
 	full, err := policy.ParseTopic(o.topic(topic))
 	if err != nil {
 		return nil, err
 	}
-	return lim.Subscription(full.String(), o.subscription, o.owner...)
+	var others []string
+	for _, other := range all {
+		if other != topic {
+			others = append(others, o.topic(other))
+		}
+	}
+	opts := append(slices.Clone(o.owner), dispatch.WithHoldsUp(others...))
+	return lim.Subscription(full.String(), o.subscription, opts...)
 }
 
 // WithNamespace applies the limits of kafka://namespace/<topic>. namespace is tenant/namespace; the

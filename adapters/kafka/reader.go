@@ -16,6 +16,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -94,6 +97,7 @@ func NewReader(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts ...Option) (*
 	withDefaults(&cfg)
 	given := cfg
 	if lim != nil {
+		r.warnOfLine()
 		r.limitPrefetch(&cfg)
 		if r.group && cfg.CommitInterval == 0 && cfg.StartOffset != kafka.LastOffset {
 			observeJoins(&cfg, r.receiver.Next)
@@ -133,7 +137,7 @@ func open(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts []Option) (*Reader
 		if r.topics[name] != nil {
 			continue // named twice
 		}
-		sub, err := o.subscribe(lim, name)
+		sub, err := o.subscribe(lim, name, names)
 		if err != nil {
 			r.closeSubscriptions()
 			return nil, fmt.Errorf("kafkathrottle: topic %s: %w", name, err)
@@ -217,6 +221,27 @@ func closedIsEOF(err error) error {
 		return io.EOF
 	}
 	return err
+}
+
+// warnOfLine logs that the Reader's topics have different limits, and hold each other up.
+func (r *Reader) warnOfLine() {
+	var first []string
+	different := false
+	for _, t := range r.topics {
+		keys := []string{}
+		for _, l := range t.sub.Stats().Limits {
+			keys = append(keys, l.Key)
+		}
+		different = different || first != nil && !slices.Equal(first, keys)
+		first = keys
+	}
+	const warning = "kafkathrottle: a Reader of topics with different limits: a message that waits " +
+		"for its topic's limit holds up those of all topics: open a Reader for each topic"
+	if different && (r.config.ErrorLogger != nil || r.config.Logger != nil) {
+		r.logf("%s", warning)
+	} else if different {
+		slog.Warn(warning, "topics", slices.Sorted(maps.Keys(r.topics)))
+	}
 }
 
 // begin moves to the current generation. After a rebalance it waits until the group runs, and

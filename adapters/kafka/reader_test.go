@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -187,4 +188,45 @@ func TestAnUnlimitedMessageAllocatesNothing(t *testing.T) {
 		return float64(after.Mallocs-before.Mallocs) / messages
 	}
 	require.InDelta(t, allocations(bare), allocations(ours), 0.5)
+}
+
+// TestTopicsInOneLine: a Reader of topics with different limits says that they hold each other up,
+// and Stats name the topics behind the one that waits.
+func TestTopicsInOneLine(t *testing.T) {
+	t.Parallel()
+	_, brokers := broker(t, 1, "fast", "slow")
+	fill(t, brokers, "slow", 1, 10, 10)
+	lim := throttletest.Open(t, policy.Policy{})
+	cfg := kafka.ReaderConfig{Brokers: brokers, GroupTopics: []string{"fast", "slow"}, GroupID: "billing"}
+	var log logger
+	cfg.ErrorLogger = &log
+	require.NoError(t, newReader(t, cfg, lim).Close())
+	require.NotContains(t, log.String(), "different limits")
+	lim.Add("kafka://public/default/slow", policy.Policy{
+		MessageRate: policy.Rate{Permits: 1, Period: time.Hour}, CaughtUp: policy.CaughtUp{Throttle: new(true)},
+	})
+	r := newReader(t, cfg, lim)
+	require.Equal(t, 1, strings.Count(log.String(), "different limits"))
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := r.FetchMessage(ctx)
+		cancel()
+		if err != nil {
+			break
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	waiting.Go(func() { _, _ = r.FetchMessage(ctx) }) // ends with ctx
+	throttletest.Until(t, "the slow topic holds up the fast one", func() bool {
+		for _, s := range lim.Stats().Subscriptions {
+			if s.Waiting > 0 {
+				return slices.Equal([]string{"kafka://public/default/fast"}, s.HoldsUp) &&
+					s.Topic == "kafka://public/default/slow"
+			}
+		}
+		return false
+	})
 }

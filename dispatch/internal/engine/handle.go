@@ -14,7 +14,8 @@ import (
 // lane.
 type Handle struct {
 	Lane    *Lane
-	backlog backlog // guarded by the lane's lock
+	HoldsUp []string // topics whose messages wait while its callers do; it does not change
+	backlog backlog  // guarded by the lane's lock
 }
 
 // What the lane of a subscription without handles has is kept for a new handle, so that one opened
@@ -47,7 +48,7 @@ func (e *Engine) open(h *Handle, id resolve.Lane, like *Handle) error {
 	if like != nil {
 		like.Lane.mu.Lock()
 		open := slices.Contains(like.Lane.handles, like)
-		h.backlog = like.backlog
+		h.backlog, h.HoldsUp = like.backlog, like.HoldsUp
 		like.Lane.mu.Unlock()
 		if !open {
 			return ErrClosed

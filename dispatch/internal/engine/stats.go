@@ -24,11 +24,12 @@ type State struct {
 	CaughtUp  bool
 	Exempt    bool // nothing is charged
 	Shadow    bool
-	Backlog   int64  // messages; -1 = unknown
-	Waiting   int    // callers
-	InFlight  int64  // messages, where that is limited
-	Reason    string // why callers wait
-	Shadowed  int64  // messages that shadow mode did not hold up, all time
+	Backlog   int64    // messages; -1 = unknown
+	Waiting   int      // callers
+	HoldsUp   []string // topics whose messages wait behind these callers
+	InFlight  int64    // messages, where that is limited
+	Reason    string   // why callers wait
+	Shadowed  int64    // messages that shadow mode did not hold up, all time
 	Waits     []Waits
 	WaitTimes Histogram
 	Limits    []sharing.State
@@ -103,6 +104,11 @@ func (l *Lane) state(now time.Time) State {
 	}
 	if len(l.line) > 0 {
 		s.Reason = l.reason(a)
+		for _, h := range l.handles {
+			s.HoldsUp = append(s.HoldsUp, h.HoldsUp...)
+		}
+		slices.Sort(s.HoldsUp)
+		s.HoldsUp = slices.Compact(s.HoldsUp)
 	}
 	for _, share := range l.limits.all {
 		of := share.State(l.engine.clock(now))

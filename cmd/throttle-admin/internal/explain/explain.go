@@ -40,6 +40,7 @@ type explanation struct {
 	set       *policy.Set
 	effective policy.Effective
 	limits    []limit
+	heldUp    []heldUp
 	quotas    []policy.Scope // ids with a quota that subscriptions of the topic are charged to
 	unkept    bool           // no ratekeeper's rates are in force
 }

@@ -212,3 +212,25 @@ func TestReplicaState(t *testing.T) {
 		assert.Equal(t, c.want, x.stateOf(r))
 	}
 }
+
+// TestHeldUp: explain names the topic whose message holds up those of another topic in one line.
+func TestHeldUp(t *testing.T) {
+	s := newStores(t)
+	s.admin(t, "set", orders+"-slow", "messageRate=1/1h")
+	lim := s.open(t)
+	slow, err := lim.Subscription(orders+"-slow", "billing", dispatch.WithHoldsUp(orders))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for range 2 {
+		wg.Go(func() { _, _ = slow.Acquire(ctx, 1) }) // ends with ctx
+	}
+	throttletest.Until(t, "explain names it", func() bool {
+		return slices.ContainsFunc(s.explain(t).Why, func(why string) bool {
+			return strings.HasPrefix(why, "billing in ") && strings.Contains(why, "in one line with "+orders+"-slow")
+		})
+	})
+	assert.Empty(t, s.explain(t, "--subscription", "other").Replicas)
+}

@@ -3,6 +3,7 @@ package explain
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -86,9 +87,18 @@ func (x *explanation) addLive(ctx context.Context, store dispatch.PermitStore) e
 	return errors.Join(err, x.addQuotas(ctx, store))
 }
 
+// A heldUp is a consumer whose messages of the topic wait behind one of another topic.
+type heldUp struct {
+	replica, behind, subscription string
+	reason                        dispatch.Reason
+}
+
 // addReplica adds the topic's subscriptions in a replica.
 func (x *explanation) addReplica(r dispatch.Stats) {
 	for _, s := range r.Subscriptions {
+		if s.Waiting > 0 && slices.Contains(s.HoldsUp, x.Topic) {
+			x.heldUp = append(x.heldUp, heldUp{r.Replica, s.Topic, s.Subscription, s.Reason})
+		}
 		if s.Topic != x.Topic || x.Subscription != "" && s.Subscription != x.Subscription {
 			continue
 		}

@@ -159,6 +159,12 @@ func (x *explanation) addLiveReasons() {
 				"allocation on.", v.Limit, output.Number(v.InForce), output.Number(v.Rate))
 		}
 	}
+	for _, h := range x.heldUp {
+		if x.Subscription == "" || x.Subscription == h.subscription {
+			x.say("%s in %s reads the topic in one line with %s, a message of which waits now (%s). "+
+				"Read each topic with a consumer of its own.", h.subscription, h.replica, h.behind, h.reason)
+		}
+	}
 	for _, r := range x.Replicas {
 		x.say("%s in %s is %s.", r.name(), r.Replica, x.stateOf(r))
 		if r.PolicyError != "" {
