@@ -27,6 +27,7 @@ import (
 	"github.com/dispatchthrottle/throttle/adapters/internal/generation"
 	"github.com/dispatchthrottle/throttle/adapters/internal/inflight"
 	"github.com/dispatchthrottle/throttle/adapters/internal/receiver"
+	"github.com/dispatchthrottle/throttle/adapters/internal/recent"
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
@@ -52,8 +53,9 @@ type Reader struct {
 	receiver receiver.Receiver[kafka.Message]
 	unread   unread
 	inFlight *inflight.Messages[partition, int64] // by offset
-	sought   atomic.Int64                         // the offset of the last seek
-	held     atomic.Int64                         // the offset of the kept message; -1 = none
+	recent   recent.Grants[record]
+	sought   atomic.Int64 // the offset of the last seek
+	held     atomic.Int64 // the offset of the kept message; -1 = none
 
 	// The generation in which the Reader reads: a new one starts with each join of the group and
 	// each seek. nil before the first FetchMessage. Guarded by the receiver's lock, as are the
@@ -315,6 +317,8 @@ func (r *Reader) acquire(ctx context.Context, m *kafka.Message) error {
 	r.topic.leaders.of(m.Partition).Read(sub, bytes)
 	if grant.InFlight() {
 		r.track(m, bytes, grant)
+	} else {
+		r.recent.Add(record{partition{m.Topic, m.Partition}, m.Offset}, grant)
 	}
 	return nil
 }

@@ -72,11 +72,7 @@ func (c *Consumer) offer(g *generation.Generation) error {
 	case c.channel.messages <- pulsar.ConsumerMessage{Consumer: c, Message: m}:
 		return nil
 	case <-g.Done():
-		if grant.InFlight() {
-			c.inFlight.Withdraw(partitionOf(m), messageIDOf(m.ID()))
-		} else {
-			grant.Done(0, 0)
-		}
+		c.Skip(m)
 		c.stream.Keep(m)
 		return receiver.ErrMoved
 	}

@@ -176,5 +176,7 @@ func (c *Consumer) track(m pulsar.Message, grant dispatch.Grant) {
 		c.inFlight.Add(partitionOf(m), messageIDOf(m.ID()), size(m), grant)
 	} else if c.stream.zeroQueue != nil {
 		grant.Done(1, size(m)) // its bytes were unknown when it was acquired
+	} else if grant.Limited() {
+		c.stream.recent.Add(deliveryOf(m), grant)
 	}
 }

@@ -128,6 +128,8 @@ func (r *Reader) Next(ctx context.Context) (pulsar.Message, error) {
 	m, grant, err := r.stream.next(ctx)
 	if err == nil && grant.InFlight() {
 		grant.Done(1, size(m)) // nothing tells when a message is done
+	} else if err == nil && grant.Limited() {
+		r.stream.recent.Add(deliveryOf(m), grant)
 	}
 	return m, err
 }

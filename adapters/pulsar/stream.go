@@ -11,6 +11,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/adapters/internal/generation"
 	"github.com/dispatchthrottle/throttle/adapters/internal/receiver"
+	"github.com/dispatchthrottle/throttle/adapters/internal/recent"
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
@@ -32,6 +33,7 @@ type stream struct {
 	swept  time.Time              // when idle places were last forgotten
 
 	topics     topics
+	recent     recent.Grants[delivery]
 	seeking    sync.Mutex      // one seek at a time, so that each ends the generation in force
 	closed     context.Context // ends when the client's consumer is closed
 	markClosed context.CancelFunc

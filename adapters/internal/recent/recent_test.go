@@ -1,0 +1,50 @@
+package recent_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/adapters/internal/recent"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// TestSkip: the permit of each of the last messages goes back once.
+func TestSkip(t *testing.T) {
+	lim := throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(10_000))})
+	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
+	require.NoError(t, err)
+	var grants recent.Grants[int]
+	grants.Skip(0)
+	grants.Add(0, dispatch.Grant{}) // nothing limits it
+	grants.Skip(0)
+	for i := range recent.Kept + 100 {
+		g, err := sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+		grants.Add(i, g)
+		if i == recent.Kept-1 {
+			grants.Skip(3)
+		}
+	}
+	inFlight := func() int { return int(sub.Stats().InFlight) }
+	assert.Equal(t, recent.Kept+99, inFlight())
+	for range 2 {
+		grants.Skip(99) // too old
+		grants.Skip(3)
+		assert.Equal(t, recent.Kept+99, inFlight())
+	}
+	for range 2 {
+		for _, i := range []int{100, 101, recent.Kept, recent.Kept + 99, 500} {
+			grants.Skip(i)
+		}
+		assert.Equal(t, recent.Kept+94, inFlight())
+	}
+	again, err := sub.Acquire(t.Context(), 1) // the message is delivered again
+	require.NoError(t, err)
+	grants.Add(500, again)
+	grants.Skip(500)
+	assert.Equal(t, recent.Kept+94, inFlight())
+}
