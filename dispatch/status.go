@@ -48,15 +48,14 @@ type SubscriptionStats struct {
 	Subscription string           `json:"subscription"`
 	Owner        string           `json:"owner,omitempty"` // tenant:NAME, tag:NAME; "": the tenant
 	CaughtUp     bool             `json:"caughtUp,omitempty"`
-	Exempt       bool             `json:"exempt,omitempty"` // nothing is charged now
-	Shadow       bool             `json:"shadow,omitempty"`
+	Exempt       bool             `json:"exempt,omitempty"`   // nothing is charged now
 	Backlog      int64            `json:"backlog"`            // messages; -1 = unknown
 	Waiting      int              `json:"waiting,omitempty"`  // calls that wait
 	InFlight     int64            `json:"inFlight,omitempty"` // messages; only with maxInFlight
 	Reason       Reason           `json:"reason,omitempty"`   // why calls wait
 	HoldsUp      []string         `json:"holdsUp,omitempty"`  // topics that wait while these calls do
-	Shadowed     int64            `json:"shadowed,omitempty"` // messages that shadow mode let pass
 	Waits        map[Reason]int64 `json:"waits,omitempty"`    // calls that had to wait, all time
+	Shadowed     map[Reason]int64 `json:"shadowed,omitempty"` // messages that shadow mode let pass
 	WaitTimes    Histogram        `json:"-"`
 	Limits       []LimitStats     `json:"limits,omitempty"`
 }
@@ -66,6 +65,7 @@ type SubscriptionStats struct {
 type LimitStats struct {
 	Key         string  `json:"key"` // in the permit store
 	Reason      Reason  `json:"limit"`
+	Shadow      bool    `json:"shadow,omitempty"`   // messages do not wait for it
 	Rate        float64 `json:"rate"`               // the limit's, permits a second
 	Ramp        float64 `json:"ramp,omitempty"`     // its present rate on a ramp; 0 = at Rate
 	Share       float64 `json:"share,omitempty"`    // of this replica, permits a second; 0 = unknown
@@ -136,10 +136,9 @@ func (s *Subscription) Stats() SubscriptionStats {
 func subscriptionStats(of engine.State) SubscriptionStats {
 	s := SubscriptionStats{
 		Topic: of.Lane.Topic.String(), Subscription: of.Lane.Subscription,
-		Owner: of.Lane.Owner.String(), CaughtUp: of.CaughtUp, Exempt: of.Exempt, Shadow: of.Shadow,
+		Owner: of.Lane.Owner.String(), CaughtUp: of.CaughtUp, Exempt: of.Exempt,
 		Backlog: of.Backlog, Waiting: of.Waiting, InFlight: of.InFlight,
-		Reason: Reason(of.Reason), HoldsUp: of.HoldsUp, Shadowed: of.Shadowed,
-		WaitTimes: Histogram(of.WaitTimes),
+		Reason: Reason(of.Reason), HoldsUp: of.HoldsUp, WaitTimes: Histogram(of.WaitTimes),
 	}
 	if of.Waits != nil {
 		s.Waits = make(map[Reason]int64, len(of.Waits))
@@ -147,15 +146,26 @@ func subscriptionStats(of engine.State) SubscriptionStats {
 			s.Waits[Reason(waits.Reason)] = waits.N
 		}
 	}
+	shadowed := func(by Reason, inShadow bool, n int64) {
+		if inShadow || n > 0 {
+			if s.Shadowed == nil {
+				s.Shadowed = map[Reason]int64{}
+			}
+			s.Shadowed[by] += n
+		}
+	}
+	shadowed(ReasonInFlight, false, of.Beyond)
 	for _, limit := range of.Limits {
 		s.Limits = append(s.Limits, limitStats(limit))
+		shadowed(Reason(limit.Reason), limit.Shadow, limit.Shadowed)
 	}
 	return s
 }
 
 func limitStats(of sharing.State) LimitStats {
 	l := LimitStats{
-		Key: of.Key, Reason: Reason(of.Reason), Rate: of.Rate, Share: of.Share, Use: of.Use,
+		Key: of.Key, Reason: Reason(of.Reason), Shadow: of.Shadow, Rate: of.Rate, Share: of.Share,
+		Use:  of.Use,
 		Held: of.Held, Granted: of.Granted, Returned: of.Returned, Owed: of.Owed,
 		Expired: of.Lost, Allocations: of.Allocations, Queued: of.Queued, Pool: of.Pool,
 		Group: of.Group, Revision: of.Revision.Number,
@@ -169,18 +179,18 @@ func limitStats(of sharing.State) LimitStats {
 	return l
 }
 
-// MessageRate returns the lowest rate of all limits, in messages a second. For a limit of bytes,
-// it is the rate of messages of the given size. It is infinite if nothing is limited. For a
-// subscription that is caught up, it is the rate that applies when the subscription falls behind.
+// MessageRate returns the lowest rate of all limits that are not in shadow mode, in messages a
+// second. For a limit of bytes, it is the rate of messages of the given size. It is infinite if
+// nothing is limited. For a subscription that is caught up, it is the rate that applies when the
+// subscription falls behind.
 func (s SubscriptionStats) MessageRate(bytes float64) float64 {
 	rate := math.Inf(1)
-	if s.Shadow {
-		return rate
-	}
 	for _, l := range s.Limits {
-		if l.Reason.bytes() {
+		switch {
+		case l.Shadow:
+		case l.Reason.bytes():
 			rate = min(rate, l.Rate/bytes)
-		} else {
+		default:
 			rate = min(rate, l.Rate)
 		}
 	}

@@ -316,7 +316,7 @@ func TestShadow(t *testing.T) {
 			require.NoError(t, err)
 			time.Sleep(10 * time.Millisecond) // 100 a second
 		}
-		shadowed := int(lim.Stats().Subscriptions[0].Shadowed)
+		shadowed := int(lim.Stats().Subscriptions[0].Shadowed[dispatch.ReasonMessages])
 		within(t, "would have waited of 1000", shadowed, 850, 950)
 	})
 }

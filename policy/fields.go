@@ -62,9 +62,11 @@ var policyTable = newTable([]row[Policy]{
 			"fewer requests to the permit store.",
 	},
 	{
-		name: "mode", scopes: topics, byDefault: string(Enforce),
+		name: "mode", scopes: limits, byDefault: string(Enforce),
 		value: at(choices(Enforce, Shadow), func(p *Policy) *Mode { return &p.Mode }),
-		help:  "shadow counts the messages that would wait, and lets them pass.",
+		help: "shadow counts the messages that would wait for the limits of this scope, and lets " +
+			"them pass. It applies to a rate that is set here or inherited, and not to one that " +
+			"a more specific scope sets, nor to those of tenants, aggregates and subscriptions.",
 	},
 	{
 		name: "paused", scopes: topics, byDefault: "false",

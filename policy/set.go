@@ -274,6 +274,7 @@ func (s *Set) resolve(
 			e.Topic.overlay(&others)
 		} else {
 			e.Topic.overlay(&l.policy)
+			e.TopicModes.add(l)
 		}
 		if each != nil {
 			each(l, isAggregate)
@@ -281,12 +282,14 @@ func (s *Set) resolve(
 	}
 	// The limits of an aggregate are its own; how it treats them, it inherits.
 	aggregate := func(scope Scope, own ...*layer) {
-		g := Aggregate{scope, e.Topic.withoutLimits()}
+		g := Aggregate{Scope: scope, Policy: e.Topic.withoutLimits()}
 		for _, l := range own {
 			if l != nil {
 				g.Policy.overlay(&l.policy)
+				g.Mode.add(l, false)
 			}
 		}
+		g.Policy.Mode = g.Mode.Mode
 		e.Aggregates = append(e.Aggregates, g)
 	}
 	if l := s.cluster; l != nil {
@@ -323,6 +326,7 @@ func (s *Set) resolve(
 	e.Subscription = e.Topic.withoutLimits()
 	if own := s.subscriptions[subscription{t, name}]; own != nil {
 		e.Subscription.overlay(&own.policy)
+		e.SubscriptionModes.add(own)
 		if each != nil {
 			each(own, false)
 		}

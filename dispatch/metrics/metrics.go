@@ -10,7 +10,6 @@
 //	throttle_waits_total                calls that had to wait, by reason, counted when served
 //	throttle_wait_seconds               histogram of their waiting times
 //	throttle_waiting_calls              calls waiting now
-//	throttle_shadowed_messages_total    messages that would have waited without shadow mode
 //	throttle_caught_up                  1: this replica has caught up with the producers
 //	throttle_exempt                     1: nothing is charged now: caught up, or not limited
 //	throttle_in_flight_messages         delivered and not done; only where maxInFlight is set
@@ -18,6 +17,7 @@
 //
 // For each limit of a subscription, with these labels and limit:
 //
+//	throttle_shadowed_messages_total    messages that would have waited without its shadow mode
 //	throttle_permits_granted_total      permits taken, including those given back later
 //	throttle_permits_returned_total     permits given back unused
 //	throttle_permits_expired_total      permits allocated and never used
@@ -86,8 +86,8 @@ var (
 		"reason")
 	waitTime = ofSubscription("wait_seconds", "Waiting times of calls that had to wait.")
 	waiting  = ofSubscription("waiting_calls", "Calls waiting now.")
-	shadowed = ofSubscription("shadowed_messages_total",
-		"Messages that would have waited without shadow mode.")
+	shadowed = ofLimit("shadowed_messages_total",
+		"Messages that would have waited for the limit without its shadow mode.")
 	caughtUp = ofSubscription("caught_up", "1 if this replica has caught up with the producers.")
 	exempt   = ofSubscription("exempt", "1 if nothing is charged now: caught up, or not limited.")
 	inFlight = ofSubscription("in_flight_messages", "Messages delivered and not done.")
@@ -149,7 +149,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- histogram(sub.WaitTimes, labels)
 		gauge(waiting, float64(sub.Waiting), labels...)
-		counter(shadowed, sub.Shadowed, labels...)
+		for limit, n := range sub.Shadowed {
+			counter(shadowed, n, append(labels, string(limit))...)
+		}
 		gauge(caughtUp, flag(sub.CaughtUp), labels...)
 		gauge(exempt, flag(sub.Exempt), labels...)
 		if sub.InFlight > 0 {

@@ -89,17 +89,39 @@ func TestCollect(t *testing.T) {
 		for _, name := range []string{
 			"permit_store_errors_total", "permit_store_late_replies_total", "permit_store_unavailable",
 			"policy_store_unavailable", "invalid_policies",
-			"exempt billing", "shadowed_messages_total billing", "waiting_calls billing",
+			"exempt billing", "waiting_calls billing",
 		} {
 			assert.Contains(t, got, name)
 			assert.Equal(t, 0.0, got[name], name)
 		}
+
+		assert.NotContains(t, got, "shadowed_messages_total message rate billing", "it is enforced")
 
 		sub.ReportBacklog(7)
 		got = values(t, lim)
 		assert.Equal(t, 7.0, got["backlog_messages billing"])
 		assert.Equal(t, 1.0, got["caught_up billing"])
 		assert.Equal(t, 1.0, got["exempt billing"])
+	})
+}
+
+// TestShadowed: what limits in shadow mode would hold up is counted for each of them.
+func TestShadowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim := open(t, dispatch.Fixed(policy.Policy{
+			MessageRate: policy.PerSecond(10), ByteRate: policy.PerSecond(1 << 30), Mode: policy.Shadow,
+			MaxInFlight: new(int64(30)),
+		}))
+		sub, err := lim.Subscription(orders, "billing")
+		require.NoError(t, err)
+		for range 100 {
+			_, err := sub.AcquireSized(t.Context(), 100)
+			require.NoError(t, err)
+		}
+		got := values(t, lim)
+		assert.InDelta(t, 90, got["shadowed_messages_total message rate billing"], 10)
+		assert.Equal(t, 70.0, got["shadowed_messages_total messages in flight billing"])
+		assert.Contains(t, got, "shadowed_messages_total byte rate billing")
 	})
 }
 

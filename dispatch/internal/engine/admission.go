@@ -14,17 +14,19 @@ import (
 type Admission struct {
 	Only *sharing.Share // the share of a message's one limit, if there is nothing else to look at
 
-	messages []*sharing.Share // these two are parts of all
-	bytes    []*sharing.Share
-	all      []*sharing.Share
-	lane     *Lane
-	steps    *atomic.Uint64 // of the loop
+	all       []*sharing.Share // these are parts of it, in this order: the shadow limits of messages,
+	messages  []*sharing.Share // those enforced, which a message must pass,
+	bytes     []*sharing.Share // those enforced of bytes, and the shadow limits of bytes
+	bytesFrom int              // index in all of the first limit of bytes
+	lane      *Lane
+	steps     *atomic.Uint64 // of the loop
 
 	maxInFlight int64          // messages handed out and not Done; 0 = any number
+	anyInFlight bool           // those beyond maxInFlight are counted, and handed out all the same
 	paced       *sharing.Share // the one whose mode is strict, or nil
 	several     bool           // there are several limits of messages, and nothing else to look at
 	holds       bool           // permits may be given back after a Hold
-	shadow      bool
+	shadow      bool           // a limit is in shadow mode, or maxInFlight is
 	paused      bool
 	closed      bool
 }
@@ -33,7 +35,7 @@ type Admission struct {
 func admit(l *Lane, messages, bytes []*sharing.Share, r *resolve.Subscription) *Admission {
 	a := &Admission{
 		lane: l, steps: &l.engine.steps,
-		maxInFlight: r.MaxInFlight, shadow: r.Shadow, paused: r.Paused,
+		maxInFlight: r.MaxInFlight, anyInFlight: r.ShadowInFlight, paused: r.Paused,
 	}
 	a.set(messages, bytes)
 	return a
@@ -46,8 +48,23 @@ func closedAdmission(l *Lane) *Admission {
 
 // set sets the shares, and what follows from them.
 func (a *Admission) set(messages, bytes []*sharing.Share) {
-	a.all = slices.Concat(messages, bytes)
-	a.messages, a.bytes = a.all[:len(messages):len(messages)], a.all[len(messages):]
+	shadow := func(s *sharing.Share) bool { return s.Limit.Shadow }
+	enforced := func(s *sharing.Share) bool { return !s.Limit.Shadow }
+	part := func(shares []*sharing.Share, is func(*sharing.Share) bool) []*sharing.Share {
+		from := len(a.all)
+		for _, s := range shares {
+			if is(s) {
+				a.all = append(a.all, s)
+			}
+		}
+		return a.all[from:]
+	}
+	a.all = make([]*sharing.Share, 0, len(messages)+len(bytes)) // so that the parts stay parts of it
+	part(messages, shadow)
+	a.messages = part(messages, enforced)
+	a.bytesFrom = len(a.all)
+	a.bytes = part(bytes, enforced)
+	part(bytes, shadow)
 	a.paced, a.holds = nil, true
 	for _, s := range a.all {
 		if s.Paced() {
@@ -55,20 +72,34 @@ func (a *Admission) set(messages, bytes []*sharing.Share) {
 		}
 		a.holds = a.holds && s.Holds()
 	}
-	short := len(bytes) == 0 && a.maxInFlight == 0 && !a.shadow && !a.paused && a.paced == nil
+	a.shadow = len(a.enforced()) < len(a.all) || a.maxInFlight > 0 && a.anyInFlight
+	short := len(a.messages) == len(a.all) && a.maxInFlight == 0 && !a.paused && a.paced == nil
 	a.Only, a.several = nil, short && len(messages) > 1
 	if short && len(messages) == 1 {
 		a.Only = messages[0]
 	}
 }
 
+// ofMessages and ofBytes are the limits of messages and of bytes, those in shadow mode included.
+func (a *Admission) ofMessages() []*sharing.Share { return a.all[:a.bytesFrom] }
+func (a *Admission) ofBytes() []*sharing.Share    { return a.all[a.bytesFrom:] }
+
+// enforced are the limits that a message must pass.
+func (a *Admission) enforced() []*sharing.Share {
+	from := a.bytesFrom - len(a.messages)
+	return a.all[from : a.bytesFrom+len(a.bytes)]
+}
+
+// boundsInFlight reports whether no more than maxInFlight messages may be in flight.
+func (a *Admission) boundsInFlight() bool { return a.maxInFlight > 0 && !a.anyInFlight }
+
 // without returns the admission without the limits that do not apply now, or nil if nothing
 // remains.
 func (a *Admission) without(exempt func(*sharing.Share) bool) *Admission {
 	if slices.ContainsFunc(a.all, exempt) {
 		rest := *a
-		messages := slices.DeleteFunc(slices.Clone(a.messages), exempt)
-		rest.set(messages, slices.DeleteFunc(slices.Clone(a.bytes), exempt))
+		messages := slices.DeleteFunc(slices.Clone(a.ofMessages()), exempt)
+		rest.set(messages, slices.DeleteFunc(slices.Clone(a.ofBytes()), exempt))
 		a = &rest
 	}
 	if len(a.all) == 0 && a.maxInFlight == 0 {
@@ -119,14 +150,43 @@ func (a *Admission) take(max, size int64) (n int64) {
 		untake(a.messages, n)
 		return 0
 	}
-	if a.maxInFlight > 0 {
+	if a.boundsInFlight() {
 		inFlight := a.lane.of.inFlight.tryAcquire(n, a.maxInFlight)
 		untake(a.messages, n-inFlight)
 		if n = inFlight; n == 0 { // another lane of the subscription was quicker
 			untake(a.bytes, size)
+			return 0
 		}
 	}
+	if a.shadow {
+		a.passShadow(n, size)
+	}
 	return n
+}
+
+// passShadow takes the permits of limits in shadow mode for n messages with size bytes, as far as
+// they have some. The rest passes all the same, and is counted.
+func (a *Admission) passShadow(n, size int64) {
+	through := false
+	for _, s := range a.all[:a.bytesFrom-len(a.messages)] {
+		if missing := n - s.Take(n); missing > 0 {
+			s.LetThrough(missing, missing)
+			through = true
+		}
+	}
+	for _, s := range a.all[a.bytesFrom+len(a.bytes):] {
+		if !s.Charge(size) {
+			s.LetThrough(n, size)
+			through = true
+		}
+	}
+	if a.maxInFlight > 0 && a.anyInFlight {
+		inFlight := a.lane.of.inFlight.n.Add(n)
+		a.lane.beyondInFlight.Add(min(n, max(0, inFlight-a.maxInFlight)))
+	}
+	if through { // as demand
+		a.lane.engine.touch(a.lane, false)
+	}
 }
 
 func untake(shares []*sharing.Share, n int64) {
@@ -137,7 +197,7 @@ func untake(shares []*sharing.Share, n int64) {
 
 // startable is how many of n callers may have a message in flight now.
 func (a *Admission) startable(n int) int {
-	if a.maxInFlight > 0 {
+	if a.boundsInFlight() {
 		n = min(n, max(0, int(a.maxInFlight-a.lane.of.inFlight.n.Load())))
 	}
 	return n
@@ -156,7 +216,9 @@ func (a *Admission) hindered(n int) (hindered int) {
 
 // lacksOther reports whether a limit other than the strict one has no permit. No lock is needed.
 func (a *Admission) lacksOther() bool {
-	return slices.ContainsFunc(a.all, func(s *sharing.Share) bool { return s != a.paced && s.Empty() })
+	return slices.ContainsFunc(a.enforced(), func(s *sharing.Share) bool {
+		return s != a.paced && s.Empty()
+	})
 }
 
 // usableUntil is when the strict slot that was just taken may be used no more, since the engine's

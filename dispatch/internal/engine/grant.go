@@ -35,12 +35,12 @@ func (g *Grant) held() bool {
 func (g *Grant) waste() {
 	a := g.Admission
 	a.paced.Waste(int64(g.N))
-	for _, s := range a.messages {
+	for _, s := range a.ofMessages() {
 		if s != a.paced {
 			s.Return(int64(g.N))
 		}
 	}
-	for _, s := range a.bytes {
+	for _, s := range a.ofBytes() {
 		s.Return(g.Size)
 	}
 	if a.maxInFlight > 0 {
@@ -59,7 +59,7 @@ func (g *Grant) Settle(messages int, bytes int64) {
 		step = 0 // long ago
 	}
 	if unused := int64(g.N) - int64(max(0, messages)); unused != 0 {
-		for _, s := range a.messages {
+		for _, s := range a.ofMessages() {
 			switch {
 			case unused > 0 && s == a.paced:
 				s.Unused(step)
@@ -69,9 +69,9 @@ func (g *Grant) Settle(messages int, bytes int64) {
 			}
 		}
 	}
-	if len(a.bytes) > 0 {
+	if len(a.ofBytes()) > 0 {
 		unused := g.Size - max(0, bytes)
-		for _, s := range a.bytes {
+		for _, s := range a.ofBytes() {
 			if unused <= 0 || held || s.Fresh(step) {
 				s.Return(unused)
 			} else {

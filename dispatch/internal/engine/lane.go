@@ -34,6 +34,8 @@ type Lane struct {
 	active    atomic.Bool               // permits are held, wanted or on their way
 	sizes     averageSize
 
+	beyondInFlight atomic.Int64 // messages beyond a maxInFlight in shadow mode, all time
+
 	// Engine.mu guards these, which each step reads.
 	limits   *Admission       // what the policies say, before caught up and outages; never nil
 	retired  []*sharing.Share // of limits that no longer apply: what they hold goes back
@@ -103,12 +105,8 @@ func (l *Lane) Acquire(ctx context.Context, max int, size int64) (Grant, error) 
 	case a.closed:
 		l.mu.Unlock()
 		return Grant{}, ErrClosed
-	case len(l.line) == 0 || a.shadow:
-		g, ok := l.grant(a, int64(max), size)
-		if !ok && a.shadow {
-			g, ok = l.letThrough(a, int64(max), size), true
-		}
-		if ok {
+	case len(l.line) == 0:
+		if g, ok := l.grant(a, int64(max), size); ok {
 			l.mu.Unlock()
 			return g, nil
 		}
@@ -214,7 +212,7 @@ func (l *Lane) step(t time.Time, now float64, out []sending) []sending {
 	l.covered.Store(false)
 	l.expireCaughtUp(t)
 	step := sharing.Time{Now: now, Step: l.engine.steps.Load(), Late: now - l.due}
-	limits, messages := l.limits.all, len(l.limits.messages)
+	limits, messages := l.limits.all, l.limits.bytesFrom
 	a := l.admission.Load()
 	waiting := l.look(a)
 	for i, s := range limits {
@@ -317,7 +315,7 @@ func (l *Lane) look(a *Admission) waiting {
 	if w.callers > 0 {
 		w.try = l.line[0].try
 	}
-	if a != nil && len(a.bytes) > 0 {
+	if a != nil && len(a.ofBytes()) > 0 {
 		for _, c := range l.line {
 			w.bytes += float64(l.charge(a, c.max, c.size))
 		}
@@ -346,7 +344,7 @@ func (l *Lane) demand(a *Admission, w waiting, s *sharing.Share, bytes bool) sha
 	}
 	if s.Empty() {
 		d.Waiting = w.messages
-		if a.maxInFlight > 0 {
+		if a.boundsInFlight() {
 			d.Waiting = min(d.Waiting, float64(l.of.inFlight.free(l, a.maxInFlight)))
 		}
 		if bytes {
@@ -368,8 +366,6 @@ func (l *Lane) serve(now time.Time) {
 			c.grant = Grant{N: int(c.max)}
 		case a.closed:
 			c.err = ErrClosed
-		case a.shadow:
-			c.grant = l.letThrough(a, c.max, c.size)
 		default:
 			g, ok := l.grant(a, c.max, c.size)
 			if !ok {
@@ -401,7 +397,7 @@ func (l *Lane) grant(a *Admission, max, size int64) (Grant, bool) {
 	if a.paused {
 		return Grant{}, false
 	}
-	if a.maxInFlight > 0 {
+	if a.boundsInFlight() {
 		if max = min(max, a.maxInFlight-l.of.inFlight.n.Load()); max <= 0 {
 			return Grant{}, false
 		}
@@ -418,7 +414,7 @@ func (l *Lane) grant(a *Admission, max, size int64) (Grant, bool) {
 	}
 	if n < max && size < 0 && charged > 0 { // fewer messages than their bytes were charged for
 		fewer := l.charge(a, n, size)
-		for _, s := range a.bytes {
+		for _, s := range a.ofBytes() {
 			s.Untake(charged - fewer)
 		}
 		charged = fewer
@@ -434,24 +430,10 @@ func (l *Lane) grant(a *Admission, max, size int64) (Grant, bool) {
 	return g, true
 }
 
-// letThrough grants permits in shadow mode that are not there, and counts them. The lane's lock is
-// held.
-func (l *Lane) letThrough(a *Admission, max, size int64) Grant {
-	l.waits.shadowed += max
-	for _, s := range a.messages {
-		s.LetThrough(max)
-	}
-	for _, s := range a.bytes {
-		s.LetThrough(l.charge(a, max, size))
-	}
-	l.engine.touch(l, false)
-	return Grant{N: int(max)}
-}
-
 // charge is the bytes to charge for n messages.
 func (l *Lane) charge(a *Admission, n, size int64) int64 {
 	switch {
-	case len(a.bytes) == 0:
+	case len(a.ofBytes()) == 0:
 		return 0
 	case size >= 0:
 		return max(1, size)

@@ -22,14 +22,13 @@ const (
 type State struct {
 	Lane      resolve.Lane
 	CaughtUp  bool
-	Exempt    bool // nothing is charged
-	Shadow    bool
+	Exempt    bool     // nothing is charged
 	Backlog   int64    // messages; -1 = unknown
 	Waiting   int      // callers
 	HoldsUp   []string // topics whose messages wait behind these callers
 	InFlight  int64    // messages, where that is limited
 	Reason    string   // why callers wait
-	Shadowed  int64    // messages that shadow mode did not hold up, all time
+	Beyond    int64    // messages beyond a maxInFlight in shadow mode, all time
 	Waits     []Waits
 	WaitTimes Histogram
 	Limits    []sharing.State
@@ -98,9 +97,9 @@ func (l *Lane) state(now time.Time) State {
 	defer l.mu.Unlock()
 	a := l.admission.Load()
 	s := State{
-		Lane: l.id, CaughtUp: l.caughtUp, Exempt: a == nil, Shadow: l.limits.shadow,
+		Lane: l.id, CaughtUp: l.caughtUp, Exempt: a == nil,
 		Backlog: l.backlog(now), Waiting: len(l.line), InFlight: l.of.inFlight.n.Load(),
-		Shadowed: l.waits.shadowed, Waits: slices.Clone(l.waits.reasons), WaitTimes: l.waits.times,
+		Beyond: l.beyondInFlight.Load(), Waits: slices.Clone(l.waits.reasons), WaitTimes: l.waits.times,
 	}
 	if len(l.line) > 0 {
 		s.Reason = l.reason(a)
@@ -127,10 +126,10 @@ func (l *Lane) reason(a *Admission) string {
 		return ""
 	case a.paused:
 		return ReasonPaused
-	case a.maxInFlight > 0 && l.of.inFlight.n.Load() >= a.maxInFlight:
+	case a.boundsInFlight() && l.of.inFlight.n.Load() >= a.maxInFlight:
 		return ReasonInFlight
 	}
-	for _, s := range a.all {
+	for _, s := range a.enforced() {
 		switch {
 		case !s.Empty():
 		case s.Unavailable():
@@ -166,9 +165,8 @@ type Waits struct {
 
 // waitStats count the callers of a lane that had to wait. The lane's lock guards them.
 type waitStats struct {
-	shadowed int64
-	reasons  []Waits // a few
-	times    Histogram
+	reasons []Waits // a few
+	times   Histogram
 }
 
 func (s *waitStats) add(d time.Duration, reason string) {

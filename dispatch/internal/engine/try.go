@@ -22,12 +22,8 @@ func (l *Lane) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 	case a.closed:
 		l.mu.Unlock()
 		return Grant{}, time.Now().Add(time.Minute), false
-	case a.shadow || len(l.line) == 0:
-		g, ok := l.grant(a, int64(max), -1)
-		if !ok && a.shadow {
-			g, ok = l.letThrough(a, int64(max), -1), true
-		}
-		if ok {
+	case len(l.line) == 0:
+		if g, ok := l.grant(a, int64(max), -1); ok {
 			l.mu.Unlock()
 			return g, time.Time{}, true
 		}
@@ -49,7 +45,7 @@ func (l *Lane) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 func (l *Lane) refuse(a *Admission, n int64) time.Time {
 	next := time.Now().Add(tick)
 	soon := next
-	for i, s := range a.all {
+	for i, s := range a.enforced() {
 		if !s.Empty() {
 			continue
 		}
@@ -78,7 +74,7 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	next := now.Add(tick)
 	switch {
 	case len(l.line) > 0, // others come first
-		a.maxInFlight > 0 && l.of.inFlight.n.Load() >= a.maxInFlight:
+		a.boundsInFlight() && l.of.inFlight.n.Load() >= a.maxInFlight:
 		l.mu.Unlock()
 		return Grant{}, next, false
 	case a.lacksOther():

@@ -30,7 +30,7 @@ func (s *Subscription) addBusy(t Terms, lane Lane, p policy.Policy, r Reports) {
 	rule.MinRate = max(rule.MinRate, reservedByQuotas(t, lane.Topic, r.Owners))
 	s.Messages = append(s.Messages, Limit{
 		Key: permits.BusyKey(t.Cluster, lane.Topic, lane.Subscription), Reason: ReasonBusy,
-		Sharer: lane.Subscription,
+		Shadow: p.Mode == policy.Shadow, Sharer: lane.Subscription,
 		Weight: soleWeight, OnOutage: policy.OutageShare,
 		Pace: Pace{
 			Mode: policy.Fair, Rate: busy.Max, Round: time.Duration(p.Round).Seconds(), Rule: rule,

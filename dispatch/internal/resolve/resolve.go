@@ -39,9 +39,9 @@ type Reports struct {
 // A Subscription has the settings that the policies in force give to the messages of a lane.
 type Subscription struct {
 	Messages, Bytes []Limit
-	Shadow          bool // messages that would have to wait are counted and do not wait
 	Paused          bool
 	MaxInFlight     int64 // messages delivered and not Done; 0 = any number
+	ShadowInFlight  bool  // messages beyond MaxInFlight are counted, and do not wait
 
 	CaughtUpBacklog  int64 // messages; a subscription is caught up at this backlog or under
 	ThrottleCaughtUp bool  // a caught-up subscription is throttled, too
@@ -55,6 +55,7 @@ type Subscription struct {
 type Limit struct {
 	Key             string // of the permit store
 	Reason          string // why callers wait for it
+	Shadow          bool   // messages that would have to wait for it are counted, and do not wait
 	ExemptsCaughtUp bool   // caught-up subscriptions bypass it
 	Pace
 	Sharer   string // the name under which the schedule counts this lane
@@ -98,8 +99,8 @@ func Resolve(t Terms, lane Lane, m policy.Matches, r Reports) Subscription {
 	e := t.Policies.Set.ResolveMatched(t.Cluster, lane.Topic, lane.Subscription, m)
 	p := e.Subscription.WithDefaults()
 	s := Subscription{
-		Shadow: p.Mode == policy.Shadow && !p.IsPaused(), Paused: p.IsPaused(),
-		MaxInFlight: *p.MaxInFlight, CaughtUpBacklog: *p.CaughtUp.Backlog,
+		Paused: p.IsPaused(), MaxInFlight: *p.MaxInFlight, ShadowInFlight: p.Mode == policy.Shadow,
+		CaughtUpBacklog:  *p.CaughtUp.Backlog,
 		ThrottleCaughtUp: *p.CaughtUp.Throttle,
 		Outcomes:         countedOutcomes(p), Ties: e.Ties,
 	}
@@ -107,13 +108,13 @@ func Resolve(t Terms, lane Lane, m policy.Matches, r Reports) Subscription {
 	by := sharer{lane.Subscription, *p.Weight, p.Reserved.PerSec(), p.ReservedBytes.PerSec()}
 	topic := e.Topic.WithDefaults()
 	topic.OnOutage = p.OnOutage
-	s.add(t, policy.TopicScope(lane.Topic), topic, by)
-	s.add(t, own, p, sharer{name: lane.Subscription, weight: soleWeight})
+	s.add(t, policy.TopicScope(lane.Topic), topic, e.TopicModes, by)
+	s.add(t, own, p, e.SubscriptionModes, sharer{name: lane.Subscription, weight: soleWeight})
 	s.addBusy(t, lane, p, r)
 	by.name = own.String()
 	s.addQuota(t, lane, by)
 	for _, a := range e.Aggregates {
-		s.add(t, a.Scope, a.Policy.WithDefaults(), by)
+		s.add(t, a.Scope, a.Policy.WithDefaults(), policy.Modes{Messages: a.Mode, Bytes: a.Mode}, by)
 	}
 	s.pace()
 	return s
@@ -135,7 +136,9 @@ type sharer struct {
 }
 
 // add adds the limits of a scope, of a policy with defaults.
-func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by sharer) {
+func (s *Subscription) add(
+	t Terms, scope policy.Scope, p policy.Policy, modes policy.Modes, by sharer,
+) {
 	limit := Limit{
 		Sharer: by.name, Weight: by.weight, OnOutage: p.OnOutage,
 		Revision: Revision(t.Policies),
@@ -145,7 +148,7 @@ func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by shar
 	if p.MessageRate.Limited() {
 		m := limit
 		m.Key, m.Reason = permits.LimitKey(t.Cluster, scope, false), Reason(scope.Kind, false)
-		m.Reserved = by.reserved
+		m.Reserved, m.Shadow = by.reserved, modes.Messages.IsShadow()
 		m.Rate, m.Burst = p.MessageRate.PerSec(), float64(*p.Burst)
 		m.Ramp = rampTo(m.Rate, p.Ramp.From.PerSec(), p)
 		m.share(t, p)
@@ -155,7 +158,7 @@ func (s *Subscription) add(t Terms, scope policy.Scope, p policy.Policy, by shar
 	if p.ByteRate.Limited() {
 		b := limit
 		b.Key, b.Reason = permits.LimitKey(t.Cluster, scope, true), Reason(scope.Kind, true)
-		b.Reserved = by.reservedBytes
+		b.Reserved, b.Shadow = by.reservedBytes, modes.Bytes.IsShadow()
 		b.Rate, b.Burst = p.ByteRate.PerSec(), float64(*p.ByteBurst)
 		b.Ramp = rampTo(b.Rate, p.Ramp.FromBytes.PerSec(), p)
 		b.ExemptsCaughtUp = ofTopic
@@ -184,12 +187,12 @@ func (m *Limit) share(t Terms, p policy.Policy) {
 }
 
 // pace leaves strict pacing to the slowest of the limits that are to be strict, and shares the
-// others fairly: slots of two lines would hardly ever be due at the same time. In shadow mode no
-// message waits for a slot.
+// others fairly: slots of two lines would hardly ever be due at the same time. For a limit in
+// shadow mode no message waits for a slot.
 func (s *Subscription) pace() {
 	slowest := -1
 	for i, m := range s.Messages {
-		if m.Mode != policy.Strict || s.Shadow {
+		if m.Mode != policy.Strict || m.Shadow {
 			continue
 		}
 		if slowest < 0 || m.Rate < s.Messages[slowest].Rate {

@@ -126,8 +126,8 @@ func describe(s resolve.Subscription) (out []string) {
 	}
 	var all words
 	all.add(s.Paused, "paused")
-	all.add(s.Shadow, "shadow")
 	all.add(s.MaxInFlight > 0, "%d in flight", s.MaxInFlight)
+	all.add(s.MaxInFlight > 0 && s.ShadowInFlight, "or more, which are counted")
 	all.add(s.CaughtUpBacklog != 100, "caught up at %d", s.CaughtUpBacklog)
 	all.add(s.ThrottleCaughtUp, "throttled when caught up")
 	if s.Quota != nil {
@@ -149,6 +149,7 @@ func limit(l resolve.Limit) string {
 	var w words
 	key := strings.TrimPrefix(l.Key, "throttle:limit:")
 	w.add(true, "%s (%s): %s %g/s", key, l.Reason, l.Mode, l.Rate)
+	w.add(l.Shadow, "shadow")
 	w.add(l.Burst != 0, "burst %g", l.Burst)
 	w.add(l.Round != 0.1, "round %gs", l.Round)
 	w.add(l.Ramp != schedule.Ramp{}, "ramp %v", l.Ramp)

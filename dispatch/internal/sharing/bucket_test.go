@@ -60,8 +60,8 @@ func TestRefused(t *testing.T) {
 	_, yes = b.Refused()
 	assert.False(t, yes, "there is a permit")
 	b.withdraw(1)
-	b.LetThrough(2)
-	b.LetThrough(3)
+	b.LetThrough(2, 2)
+	b.LetThrough(1, 3)
 	assert.EqualValues(t, 8, b.refused.Load(), "demand")
 	assert.EqualValues(t, 5, b.shadowed.Load())
 }

@@ -132,6 +132,7 @@ type State struct {
 	Owed        int64 // permits used beyond those granted, all time; later grants pay for them
 	Lost        int64 // permits allocated that no caller used in time, all time
 	Allocations int64 // all time
+	Shadowed    int64 // messages that shadow mode did not hold up, all time
 }
 
 // State returns what there is to know of the share.
@@ -139,7 +140,7 @@ func (s *Share) State(now float64) State {
 	state := State{
 		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.held(),
 		Returned: s.returned.Load(), Owed: s.owed.Load(),
-		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations,
+		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations, Shadowed: s.through.Load(),
 	}
 	state.Granted = s.put - s.avail.Load() + state.Returned - state.Owed
 	s.Mode.Report(&state.Report)

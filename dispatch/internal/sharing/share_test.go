@@ -145,7 +145,7 @@ func TestCounts(t *testing.T) {
 	s.Take(8)
 	s.Return(3)
 	s.Return(-4)
-	s.LetThrough(2)
+	s.LetThrough(1, 2)
 	s.Waste(1)
 	s.lost = 5
 	state := s.State(1)
@@ -153,6 +153,7 @@ func TestCounts(t *testing.T) {
 	assert.EqualValues(t, 3, state.Returned)
 	assert.EqualValues(t, 4, state.Owed)
 	assert.EqualValues(t, 6, state.Lost)
+	assert.EqualValues(t, 1, state.Shadowed)
 	assert.EqualValues(t, 1, state.Held)
 	assert.EqualValues(t, 8-3+4+2, s.TakeUsed())
 	assert.Zero(t, s.TakeUsed())

@@ -65,7 +65,7 @@ func TestExplainLive(t *testing.T) {
 	s := newStores(t)
 	s.admin(t, "set-msg-rate", "public/default", "200")
 	out := s.admin(t, "explain", orders)
-	assert.Contains(t, out, "message rate  200/s  no consumers")
+	assert.Contains(t, out, "message rate  200/s  enforce  no consumers")
 	assert.Contains(t, out, "No consumers: no replica has reported")
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -198,8 +198,10 @@ func TestReplicaState(t *testing.T) {
 		{stats{Exempt: true, Limits: limited}, "open",
 			"not throttled: its permit store is unavailable, and onOutage is open"},
 		{stats{Exempt: true}, "", "not throttled: no limit is in force there"},
-		{stats{Shadow: true, Shadowed: 7, Limits: limited}, "",
-			"not throttled: in shadow mode, 7 messages above the limit were dispatched"},
+		{stats{
+			Shadowed: map[dispatch.Reason]int64{dispatch.ReasonMessages: 7},
+			Limits:   []dispatch.LimitStats{{Reason: dispatch.ReasonMessages, Shadow: true}},
+		}, "", "not throttled: in shadow mode, 7 messages above the message rate were dispatched"},
 		{stats{Limits: limited}, "", "not throttled: it uses 250/s of its share of 250/s"},
 		{stats{}, "", "not throttled: its demand is below the limit"},
 	} {

@@ -11,23 +11,24 @@ type limit struct {
 	rate   policy.Rate
 	bytes  bool
 	policy policy.Policy // of the scope
-	mode   sharing
+	mode   policy.LimitMode
+	shared sharing
 }
 
 // limitsOf returns the limits of a topic or a subscription.
 func limitsOf(scope policy.Scope, e policy.Effective) (limits []limit) {
-	add := func(scope policy.Scope, p policy.Policy) {
+	add := func(scope policy.Scope, p policy.Policy, modes policy.Modes) {
 		if p.MessageRate.Limited() {
-			limits = append(limits, limit{scope, p.MessageRate, false, p, modeOf(p)})
+			limits = append(limits, limit{scope, p.MessageRate, false, p, modes.Messages, sharingOf(p)})
 		}
 		if p.ByteRate.Limited() {
-			limits = append(limits, limit{scope, p.ByteRate, true, p, fair{}})
+			limits = append(limits, limit{scope, p.ByteRate, true, p, modes.Bytes, fair{}})
 		}
 	}
-	add(policy.TopicScope(scope.Topic), e.Topic)
-	add(policy.SubscriptionScope(scope.Topic, scope.Subscription), e.Subscription)
+	add(policy.TopicScope(scope.Topic), e.Topic, e.TopicModes)
+	add(policy.SubscriptionScope(scope.Topic, scope.Subscription), e.Subscription, e.SubscriptionModes)
 	for _, g := range e.Aggregates {
-		add(g.Scope, g.Policy)
+		add(g.Scope, g.Policy, policy.Modes{Messages: g.Mode, Bytes: g.Mode})
 	}
 	return limits
 }
@@ -40,4 +41,4 @@ func (l limit) isAggregate() bool {
 }
 
 // exemptsCaughtUp reports whether the limit does not apply to subscriptions without a backlog.
-func (l limit) exemptsCaughtUp() bool { return !l.isAggregate() && l.mode.exemptsCaughtUp() }
+func (l limit) exemptsCaughtUp() bool { return !l.isAggregate() && l.shared.exemptsCaughtUp() }

@@ -20,7 +20,8 @@ type limitView struct {
 	Key   string          `json:"key"`
 
 	// Rate is that of the policies or, of a quota, that of the ratekeeper, 0 if it is not known.
-	Rate float64 `json:"rate"`
+	Rate float64     `json:"rate"`
+	Mode policy.Mode `json:"mode"` // enforce or shadow
 	// InForce is the rate of the last allocation, 0 without one. Ramp is whether it still rises to
 	// Rate, Revision that of its policy.
 	InForce  float64 `json:"inForce,omitempty"`
@@ -66,19 +67,19 @@ func (r replicaView) name() string {
 func (x *explanation) addLive(ctx context.Context, store dispatch.PermitStore) error {
 	for _, l := range x.limits {
 		v := limitView{
-			Limit: l.reason(), Scope: l.scope.String(), Rate: l.rate.PerSec(),
+			Limit: l.reason(), Scope: l.scope.String(), Rate: l.rate.PerSec(), Mode: modeOf(l.mode.IsShadow()),
 			Key: permits.LimitKey(x.Cluster, l.scope, l.bytes),
 		}
 		state, now, err := store.State(ctx, v.Key)
 		if err != nil {
 			return err
 		}
-		l.mode.fill(&v, state, now)
+		l.shared.fill(&v, state, now)
 		x.Limits = append(x.Limits, v)
 	}
 	replicas, err := cli.Published(ctx, store, x.Cluster)
 	for i, l := range x.limits {
-		l.mode.shares(x.Limits[i].Key, replicas)
+		l.shared.shares(x.Limits[i].Key, replicas)
 	}
 	for _, r := range replicas {
 		x.addReplica(r)
@@ -113,13 +114,25 @@ func (x *explanation) addReplica(r dispatch.Stats) {
 	}
 }
 
+func modeOf(shadow bool) policy.Mode {
+	if shadow {
+		return policy.Shadow
+	}
+	return policy.Enforce
+}
+
+// shadowOnly reports whether there are limits, all in shadow mode.
+func shadowOnly(limits []dispatch.LimitStats) bool {
+	return len(limits) > 0 && !slices.ContainsFunc(limits, func(l dispatch.LimitStats) bool { return !l.Shadow })
+}
+
 // stateOf returns the state of a subscription in a replica.
 func stateOf(s dispatch.SubscriptionStats) string {
 	switch {
-	case s.Shadow:
-		return "shadow"
 	case s.Waiting > 0:
 		return "throttled"
+	case shadowOnly(s.Limits):
+		return "shadow"
 	case s.CaughtUp && s.Exempt:
 		return "caught up"
 	case s.Exempt:
@@ -151,7 +164,8 @@ func (x *explanation) addQuotas(ctx context.Context, store dispatch.PermitStore)
 		v := limitView{
 			Limit: dispatch.ReasonQuota, Scope: id.String(), Key: permits.QuotaKey(x.Cluster, id),
 		}
-		if q, _ := x.set.Quota(id); !q.Shadow {
+		q, _ := x.set.Quota(id)
+		if v.Mode = modeOf(q.Shadow); !q.Shadow {
 			v.Rate = rates.Of(id, q, now)
 		}
 		state, now, err := store.State(ctx, v.Key)

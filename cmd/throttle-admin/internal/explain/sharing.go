@@ -26,8 +26,8 @@ type sharing interface {
 	why(l limit, v limitView, replicas []replicaView) []string
 }
 
-// modeOf returns the sharing mode of a policy's message rate.
-func modeOf(p policy.Policy) sharing {
+// sharingOf returns the sharing mode of a policy's message rate.
+func sharingOf(p policy.Policy) sharing {
 	switch of := p.WithDefaults().Sharing; of.Mode {
 	case policy.Strict:
 		return strict{maxReserved: *of.MaxReserved}

@@ -92,8 +92,8 @@ func TestModes(t *testing.T) {
 			"Throttled permanently: the limit of cluster is divided over worker groups, and names " +
 				"none. Set sharing.groups=a,b.", nil},
 	} {
-		mode, view := modeOf(c.policy), limitView{Rate: 10}
-		l := limit{scope: scope, rate: policy.PerSecond(10), mode: mode}
+		mode, view := sharingOf(c.policy), limitView{Rate: 10}
+		l := limit{scope: scope, rate: policy.PerSecond(10), shared: mode}
 		mode.fill(&view, state, 100)
 		assert.Equal(t, c.view, view)
 		assert.Equal(t, c.fault, mode.fault(l))

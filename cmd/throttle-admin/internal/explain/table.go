@@ -40,26 +40,28 @@ func (x *explanation) writeFields(w *strings.Builder, now time.Time) {
 func (x *explanation) writeLimits(w *strings.Builder) {
 	var rows [][]string
 	for _, l := range x.Limits {
-		row := []string{string(l.Limit), output.Number(l.Rate) + "/s", "no consumers", "-", "-"}
+		row := []string{
+			string(l.Limit), output.Number(l.Rate) + "/s", string(l.Mode), "no consumers", "-", "-",
+		}
 		if l.Limit == dispatch.ReasonQuota {
 			if row[0] += " of " + l.Scope; l.Rate == 0 {
 				row[1] = "-"
 			}
 		}
 		if l.Sharing != "" {
-			row[2] = "by " + string(l.Sharing)
+			row[3] = "by " + string(l.Sharing)
 		}
 		if l.InForce != 0 {
-			row[2] = output.Number(l.InForce) + "/s"
+			row[3] = output.Number(l.InForce) + "/s"
 			permits := output.Number(l.Allocated)
-			row[3] = fmt.Sprintf("%s (%s permits)", output.Seconds(l.Ahead), permits)
-			row[4] = fmt.Sprint(l.Revision)
+			row[4] = fmt.Sprintf("%s (%s permits)", output.Seconds(l.Ahead), permits)
+			row[5] = fmt.Sprint(l.Revision)
 		}
 		rows = append(rows, row)
 	}
 	if len(rows) > 0 {
 		fmt.Fprintln(w)
-		output.Table(w, []string{"LIMIT", "RATE", "IN FORCE", "ALLOCATED AHEAD", "REVISION"}, rows)
+		output.Table(w, []string{"LIMIT", "RATE", "MODE", "IN FORCE", "ALLOCATED AHEAD", "REVISION"}, rows)
 	}
 }
 

@@ -34,11 +34,11 @@ func (x *explanation) addReasons(s configstore.Snapshot, scope policy.Scope, liv
 			"because its text sorts first. Give one of them a higher priority.", a, b, a)
 	}
 	x.addPolicyReason()
-	if p := x.effective.Subscription; !p.IsPaused() && p.Mode != policy.Shadow {
+	if !x.effective.Subscription.IsPaused() {
 		x.addQuotaReasons()
 	}
 	for _, l := range x.limits {
-		if fault := l.mode.fault(l); fault != "" {
+		if fault := l.shared.fault(l); fault != "" {
 			x.say("%s", fault)
 		}
 	}
@@ -69,31 +69,46 @@ func mayApply(of policy.Scope, cluster string, to policy.Scope) bool {
 // addPolicyReason describes when the policy throttles.
 func (x *explanation) addPolicyReason() {
 	p := x.effective.Subscription.WithDefaults()
+	enforced := x.enforced()
 	switch {
 	case p.IsPaused(): // in shadow mode too
 		x.say("Paused. To resume it: throttle-admin resume %s", x.from("paused"))
-	case len(x.limits) == 0 && *p.MaxInFlight > 0:
+		return
+	case len(x.limits) == 0 && *p.MaxInFlight > 0 && p.Mode != policy.Shadow:
 		x.say("Throttled while %d of its messages are in flight in one replica. No rate is set.",
 			*p.MaxInFlight)
 	case len(x.limits) == 0 && len(x.quotas) > 0: // addQuotaReasons describes these
 	case len(x.limits) == 0:
 		x.say("Not throttled: no limit is set.")
-	case p.Mode == policy.Shadow:
-		x.say("Not throttled: the mode is shadow, set by %s. Messages above the limit are only "+
-			"counted.", x.from("mode"))
+	case len(enforced) == 0:
 	case *p.CaughtUp.Throttle:
 		x.say("Throttled when its consumers together reach a limit, even without a backlog, as "+
 			"set by %s.", x.from("caughtUp.throttle"))
 	default:
-		x.addLimitReasons(*p.CaughtUp.Backlog)
+		x.addLimitReasons(enforced, *p.CaughtUp.Backlog)
 	}
+	for _, l := range x.limits {
+		if l.mode.IsShadow() {
+			x.say("Not throttled by the %s: its mode is shadow, set by %s. Messages above it are "+
+				"only counted.", l.reason(), cli.Quote(l.mode.By))
+		}
+	}
+	if *p.MaxInFlight > 0 && p.Mode == policy.Shadow {
+		x.say("Not throttled by maxInFlight: the mode is shadow, set by %s. Messages above it are "+
+			"only counted.", x.from("mode"))
+	}
+}
+
+// enforced are the limits that are not in shadow mode.
+func (x *explanation) enforced() []limit {
+	return slices.DeleteFunc(slices.Clone(x.limits), func(l limit) bool { return l.mode.IsShadow() })
 }
 
 // addLimitReasons describes when the limits throttle: first those that a subscription with a
 // backlog of at most that many messages bypasses, then the others.
-func (x *explanation) addLimitReasons(backlog int64) {
+func (x *explanation) addLimitReasons(limits []limit, backlog int64) {
 	var bypassed, others []string
-	for _, l := range x.limits {
+	for _, l := range limits {
 		switch {
 		case l.exemptsCaughtUp():
 			bypassed = append(bypassed, "the "+string(l.reason()))
@@ -145,7 +160,7 @@ func (x *explanation) addLiveReasons() {
 	}
 	for i, l := range x.limits {
 		v := x.Limits[i]
-		x.Why = append(x.Why, l.mode.why(l, v, x.Replicas)...)
+		x.Why = append(x.Why, l.shared.why(l, v, x.Replicas)...)
 		switch {
 		case v.Ramp:
 			how := "with time"
@@ -187,9 +202,12 @@ func (x *explanation) stateOf(r replicaView) string {
 		return "not throttled: its permit store is unavailable, and onOutage is open"
 	case r.Exempt:
 		return "not throttled: no limit is in force there"
-	case r.Shadow:
-		return fmt.Sprintf("not throttled: in shadow mode, %d messages above the limit were "+
-			"dispatched", r.Shadowed)
+	case shadowOnly(r.Limits):
+		var above []string
+		for _, l := range r.Limits {
+			above = append(above, fmt.Sprintf("%d messages above the %s", r.Shadowed[l.Reason], l.Reason))
+		}
+		return fmt.Sprintf("not throttled: in shadow mode, %s were dispatched", strings.Join(above, " and "))
 	case r.Share > 0:
 		return fmt.Sprintf("not throttled: it uses %s/s of its share of %s/s",
 			output.Number(r.Use), output.Number(r.Share))

@@ -271,8 +271,8 @@ func TestQuotasLive(t *testing.T) {
 	assert.Positive(t, of.Limits[1].InForce)
 	out = done("explain", topic)
 	t.Log("\n" + out)
-	assert.Regexp(t, `(?m)^quota of tag:bulk +[\d.]+/s +[\d.]+/s`, out)
-	assert.Regexp(t, `(?m)^quota of tenant:acme +512/s +no consumers`, out)
+	assert.Regexp(t, `(?m)^quota of tag:bulk +[\d.]+/s +enforce +[\d.]+/s`, out)
+	assert.Regexp(t, `(?m)^quota of tenant:acme +512/s +enforce +no consumers`, out)
 	assert.Regexp(t, `(?m)^billing \(tag:bulk\) +replica-a `, out)
 
 	// A reservation above a capacity that expires.
