@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 func strictly(t testing.TB, text string) policy.Policy {
@@ -239,38 +240,26 @@ func TestStrictBesideOthers(t *testing.T) {
 // whatever the number of processes and of their callers.
 func TestStrictBesideAny(t *testing.T) {
 	t.Parallel()
-	shared := func(text string, mode policy.SharingMode) policy.Policy {
-		p := rate(t, text)
-		p.Aggregate, p.Sharing.Mode = new(true), mode
-		if mode == policy.Groups {
-			p.Sharing.Groups = []string{"eu", "us"}
-		}
-		return p
-	}
-	quick := strictly(t, "5/s")
-	inFlight := quick
-	inFlight.MaxInFlight = new(int64(2))
-	bytes := quick
-	bytes.ByteRate = policy.PerSecond(20_000)
-	for name, c := range map[string]struct{ topic, namespace, tenant policy.Policy }{
-		"fair":            {quick, shared("100/s", policy.Fair), policy.Policy{}},
-		"hardly faster":   {quick, shared("6/s", policy.Fair), policy.Policy{}},
-		"two":             {quick, shared("100/s", policy.Fair), rate(t, "10/s")},
-		"groups":          {quick, shared("100/s", policy.Groups), policy.Policy{}},
-		"split":           {quick, shared("100/s", policy.Split), policy.Policy{}},
-		"strict":          {quick, shared("20/s", policy.Strict), policy.Policy{}},
-		"in flight":       {inFlight, shared("100/s", policy.Fair), policy.Policy{}},
-		"bytes":           {bytes, policy.Policy{}, policy.Policy{}},
-		"bytes, and fair": {bytes, shared("20/s", policy.Fair), policy.Policy{}},
+	const quick, beside = topic + " messageRate=5 sharing.mode=strict", "\npublic/default aggregate=true messageRate="
+	for name, policies := range map[string]string{
+		"fair":            quick + beside + "100",
+		"hardly faster":   quick + beside + "6",
+		"two":             quick + beside + "100\ntenant:public messageRate=10",
+		"groups":          quick + beside + "100 sharing.mode=groups sharing.groups=eu,us",
+		"split":           quick + beside + "100 sharing.mode=split",
+		"strict":          quick + beside + "20 sharing.mode=strict",
+		"in flight":       quick + " maxInFlight=2" + beside + "100",
+		"bytes":           quick + " byteRate=20000",
+		"bytes, and fair": quick + " byteRate=20000" + beside + "20",
+		"a quota":         quick + "\nquota tenant:public total=1638400", // of 100 messages a second
+		"a quota, bytes":  quick + " byteRate=20000\nquota tenant:public total=327680",
 	} {
 		for _, replicas := range []int{1, 2, 8} {
 			for _, callers := range []int{1, 2, 40} {
 				for _, lost := range []float64{0, 0.03} {
 					how := fmt.Sprintf("%s, %d x %d, %v lost", name, replicas, callers, lost)
 					fleets(t, how, policy.Policy{}, func(t *testing.T, f *fleet) {
-						f.policies.Set(set(t, map[string]policy.Policy{
-							topic: c.topic, "public/default": c.namespace, "tenant:public": c.tenant,
-						}))
+						f.policies.Set(throttletest.SetOf(t, policies))
 						f.store.Locked(func() { f.store.LoseCalls = lost })
 						for i := range replicas {
 							r := f.joinGroup(i, "group", "eu")

@@ -73,6 +73,53 @@ func TestAccuracyStrict(t *testing.T) {
 	}
 }
 
+// TestAccuracyStrictBeside: two processes of a strict line beside an aggregate that allows it.
+func TestAccuracyStrictBeside(t *testing.T) {
+	t.Parallel()
+	for _, callers := range []int{1, 2, 20} {
+		t.Run(fmt.Sprintf("%d callers", callers), func(t *testing.T) {
+			t.Parallel()
+			accuracy.Measure(t, func(m *accuracy.M) {
+				const d, begin, rate = 12 * time.Second, 2 * time.Second, 5
+				base := job{Rate: rate, Sharing: policy.Strict, Aggregate: 100, Callers: callers}
+				r := run(t, services.Redis(t), 2, d, base, nil)
+				m.AtLeast("used, %", percent(r.count(-1, begin, d), rate, d-begin), 95)
+			})
+		})
+	}
+}
+
+// TestAccuracyDeadWaiters: eight processes wait for a slow limit one after the other, and are
+// killed after 0.7 s. The next one waits for two periods at most; on a new strict line, for a
+// period and a second more.
+func TestAccuracyDeadWaiters(t *testing.T) {
+	t.Parallel()
+	const dead, life, period = 8, 700 * time.Millisecond, 5 * time.Second
+	for mode, bound := range map[policy.SharingMode]time.Duration{policy.Fair: 2 * period, policy.Strict: 3*period + time.Second} {
+		for name, permits := range sharedStores {
+			t.Run(fmt.Sprintf("%s/%s", mode, name), func(t *testing.T) {
+				t.Parallel()
+				accuracy.Measure(t, func(m *accuracy.M) {
+					const d = dead*life + 12*period
+					base := job{Rate: 1, Period: period, Sharing: mode}
+					r := start(t, permits(t), dead+1, d, base, func(i int, j *job) {
+						j.Start = j.Start.Add(time.Duration(i) * life)
+						if j.Kill = i < dead; !j.Kill {
+							j.Leave = 1
+						}
+					})
+					for i := range dead {
+						time.Sleep(time.Until(r.jobs[i].Start.Add(life)))
+						r.signal(i, syscall.SIGKILL)
+					}
+					last := r.wait().events[0] // what the killed ones got died with them
+					m.AtMost("the next one waits, s", last.wait.Seconds(), bound.Seconds())
+				})
+			})
+		}
+	}
+}
+
 // TestAccuracyQueue: eight processes queue for slots, two allocated ahead. One of them is killed
 // halfway.
 func TestAccuracyQueue(t *testing.T) {

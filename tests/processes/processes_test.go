@@ -37,6 +37,9 @@ const poolTTL = 2 * time.Second
 
 const topic = "kafka://public/default/orders"
 
+// warmUp is a topic of its own, where a permit is got at once.
+const warmUp = "kafka://public/warm-up/orders"
+
 const childEnv = "THROTTLE_TEST_PROCESS"
 
 // A job describes what one process does.
@@ -45,7 +48,10 @@ type job struct {
 	Cluster      string
 	Subscription string
 	Rate         int64
-	Max          int // permits of one Acquire
+	Period       time.Duration // of Rate; 0 = a second
+	Aggregate    int64         // messages a second of the namespace; 0 = any number
+	Callers      int           // 0 = one
+	Max          int           // permits of one Acquire
 	Sharing      policy.SharingMode
 	Group        string // worker group, eu or us
 	Wait         policy.WaitMode
@@ -93,11 +99,17 @@ func TestMain(m *testing.M) {
 // policies returns the policies of the job, which are the same in all processes.
 func (j job) policies() (dispatch.PolicySource, error) {
 	entries := []policy.Entry{{Scope: policy.ClusterScope(), Settings: policy.Policy{
-		MessageRate: policy.PerSecond(j.Rate), Sharing: policy.Sharing{
+		MessageRate: policy.Rate{Permits: j.Rate, Period: cmp.Or(j.Period, time.Second)}, Sharing: policy.Sharing{
 			Mode: j.Sharing, Groups: []string{"eu", "us"}, PoolTTL: policy.Duration(poolTTL),
 			Wait: j.Wait, MaxReserved: j.MaxReserved,
 		},
 	}}}
+	if j.Aggregate > 0 {
+		entries = append(entries, policy.Entry{
+			Scope:    policy.NamespaceScope("public", "", "default"),
+			Settings: policy.Policy{MessageRate: policy.PerSecond(j.Aggregate), Aggregate: new(true)},
+		})
+	}
 	topic, err := policy.ParseTopic(topic)
 	for name, weight := range j.Weights {
 		entries = append(entries, policy.Entry{
@@ -109,6 +121,11 @@ func (j job) policies() (dispatch.PolicySource, error) {
 			Scope: policy.SubscriptionScope(topic, name), Settings: policy.Policy{Reserved: policy.PerSecond(n)},
 		})
 	}
+	entries = append(entries, policy.Entry{
+		Scope: policy.NamespaceScope("public", "", "warm-up"), Settings: policy.Policy{
+			MessageRate: policy.PerSecond(1000), Sharing: policy.Sharing{Mode: policy.Fair},
+		},
+	})
 	set, setErr := policy.NewSet(entries)
 	source := new(throttletest.Policies)
 	source.Set(set)
@@ -143,14 +160,12 @@ func (j job) run() error {
 		return err
 	}
 	// A call for another topic opens the connection before the measurement.
-	warm, err := lim.Subscription("kafka://public/default/warm-up", j.Subscription)
+	warm, err := lim.Subscription(warmUp, j.Subscription)
 	if err != nil {
 		return err
 	}
-	if j.Sharing != policy.Split { // a split pool must agree on its size first
-		if _, err = warm.Acquire(ctx, 1); err != nil {
-			return err
-		}
+	if _, err = warm.Acquire(ctx, 1); err != nil {
+		return err
 	}
 	if err = warm.Close(); err != nil {
 		return err
@@ -169,28 +184,14 @@ func (j job) run() error {
 	})
 	out := bufio.NewWriter(os.Stdout) // keeps its first error for Flush
 	line := func(a ...any) { _, _ = fmt.Fprintln(out, a...) }
+	var mu sync.Mutex // guards out, events and got
 	var events []event
 	got := 0
-	next := time.Now()
-	rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
-	for ctx.Err() == nil {
-		asked := time.Now()
-		if j.Poisson > 0 {
-			next = next.Add(time.Duration(rng.ExpFloat64() / j.Poisson * float64(time.Second)))
-			select {
-			case <-time.After(time.Until(next)):
-			case <-ctx.Done():
-			}
-			asked = time.Now()
-		}
-		g, err := sub.Acquire(ctx, max(1, j.Max))
-		if err != nil {
-			break
-		}
-		now := time.Now()
-		events = append(events, event{at: now.Sub(j.Start), n: g.N(), wait: now.Sub(asked)})
-		g.Done(g.N(), 0)
-		if got += g.N(); j.Leave > 0 && got >= j.Leave {
+	add := func(e event) {
+		mu.Lock()
+		defer mu.Unlock()
+		events = append(events, e)
+		if got += e.n; j.Leave > 0 && got >= j.Leave {
 			cancel()
 		}
 		if j.Tell {
@@ -198,6 +199,11 @@ func (j job) run() error {
 			_ = out.Flush()
 		}
 	}
+	var callers sync.WaitGroup
+	for range max(1, j.Callers) {
+		callers.Go(func() { j.call(ctx, sub, add) })
+	}
+	callers.Wait()
 	control.Wait()
 	requests := lim.Stats().Permits.Requests - before
 	line("requests", requests, 0)
@@ -214,6 +220,30 @@ func (j job) run() error {
 		return err
 	}
 	return out.Flush()
+}
+
+// call gets permits until ctx ends.
+func (j job) call(ctx context.Context, sub *dispatch.Subscription, add func(event)) {
+	next := time.Now()
+	rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
+	for ctx.Err() == nil {
+		asked := time.Now()
+		if j.Poisson > 0 {
+			next = next.Add(time.Duration(rng.ExpFloat64() / j.Poisson * float64(time.Second)))
+			select {
+			case <-time.After(time.Until(next)):
+			case <-ctx.Done():
+			}
+			asked = time.Now()
+		}
+		g, err := sub.Acquire(ctx, max(1, j.Max))
+		if err != nil {
+			return
+		}
+		now := time.Now()
+		g.Done(g.N(), 0)
+		add(event{at: now.Sub(j.Start), n: g.N(), wait: now.Sub(asked)})
+	}
 }
 
 // A running job is done by several processes. Its methods are called by the test's goroutine.
