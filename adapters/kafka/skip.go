@@ -19,9 +19,8 @@ func (r *Reader) Skip(msgs ...kafka.Message) {
 	}
 	for i := range msgs {
 		of := partition{msgs[i].Topic, msgs[i].Partition}
-		r.recent.Skip(record{of, msgs[i].Offset})
-		if !r.inFlight.Empty() {
-			r.inFlight.Withdraw(of, msgs[i].Offset)
+		if !r.inFlight.Withdraw(of, msgs[i].Offset) {
+			r.recent.Skip(record{of, msgs[i].Offset})
 		}
 	}
 }

@@ -174,9 +174,9 @@ func (c *Consumer) Receive(ctx context.Context) (pulsar.Message, error) {
 func (c *Consumer) track(m pulsar.Message, grant dispatch.Grant) {
 	if grant.InFlight() {
 		c.inFlight.Add(partitionOf(m), messageIDOf(m.ID()), size(m), grant)
+		grant = dispatch.Grant{}
 	} else if c.stream.zeroQueue != nil {
 		grant.Done(1, size(m)) // its bytes were unknown when it was acquired
-	} else if grant.Limited() {
-		c.stream.recent.Add(deliveryOf(m), grant)
 	}
+	c.stream.handOver(m, grant)
 }

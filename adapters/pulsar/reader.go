@@ -126,12 +126,14 @@ func (r *Reader) Next(ctx context.Context) (pulsar.Message, error) {
 		return r.Reader.Next(ctx)
 	}
 	m, grant, err := r.stream.next(ctx)
-	if err == nil && grant.InFlight() {
-		grant.Done(1, size(m)) // nothing tells when a message is done
-	} else if err == nil && grant.Limited() {
-		r.stream.recent.Add(deliveryOf(m), grant)
+	if err != nil {
+		return m, err
 	}
-	return m, err
+	if grant.InFlight() {
+		grant.Done(1, size(m)) // nothing tells when a message is done
+	}
+	r.stream.handOver(m, grant)
+	return m, nil
 }
 
 // HasNext reports whether a message is kept, which waits for its permits, or the client has one.

@@ -1,6 +1,10 @@
 package pulsarthrottle
 
-import "github.com/apache/pulsar-client-go/pulsar"
+import (
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+)
 
 // A delivery names one message.
 type delivery struct {
@@ -20,10 +24,17 @@ func (c *Consumer) Skip(messages ...pulsar.Message) {
 		return
 	}
 	for _, m := range messages {
-		c.stream.recent.Skip(deliveryOf(m))
-		if !c.inFlight.Empty() {
-			c.inFlight.Withdraw(partitionOf(m), messageIDOf(m.ID()))
+		if d := deliveryOf(m); !c.inFlight.Withdraw(d.partition, d.id) {
+			c.stream.recent.Skip(d)
 		}
+	}
+}
+
+// handOver keeps the grant of a message that is handed over, so that it can be skipped; the zero
+// Grant if its permits cannot go back.
+func (s *stream) handOver(m pulsar.Message, grant dispatch.Grant) {
+	if s.recent.Wants(grant) {
+		s.recent.Add(deliveryOf(m), grant)
 	}
 }
 

@@ -47,13 +47,19 @@ func (m *Messages[P, ID]) Add(partition P, id ID, bytes int64, grant dispatch.Gr
 	m.some.Store(true)
 }
 
-// Withdraw removes a message that was not handed over after all: its permits go back.
-func (m *Messages[P, ID]) Withdraw(partition P, id ID) {
+// Withdraw removes a message that was not used after all: its permits go back. It reports whether
+// the message was in flight.
+func (m *Messages[P, ID]) Withdraw(partition P, id ID) bool {
+	if m.Empty() {
+		return false
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, withdrawn := range m.take(partition, id, id) {
+	taken := m.take(partition, id, id)
+	for _, withdrawn := range taken {
 		withdrawn.grant.Done(0, 0)
 	}
+	return len(taken) > 0
 }
 
 // Settle settles the messages from one ID to another, both included, of every partition.

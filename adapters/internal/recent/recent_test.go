@@ -48,3 +48,32 @@ func TestSkip(t *testing.T) {
 	grants.Skip(500)
 	assert.Equal(t, recent.Kept+94, inFlight())
 }
+
+// TestDeliveredAgain: of a message that is delivered twice, only the permit of the last delivery
+// goes back, and nothing if that has none to give back.
+func TestDeliveredAgain(t *testing.T) {
+	lim := throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(10_000))})
+	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
+	require.NoError(t, err)
+	var grants recent.Grants[int]
+	assert.False(t, grants.Wants(dispatch.Grant{}))
+	deliver := func(message int) {
+		g, err := sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+		grants.Add(message, g)
+	}
+	deliver(7)
+	deliver(7)
+	deliver(8)
+	assert.True(t, grants.Wants(dispatch.Grant{}))
+	grants.Add(8, dispatch.Grant{})
+	for range 2 {
+		grants.Skip(7)
+		grants.Skip(8)
+		assert.EqualValues(t, 2, sub.Stats().InFlight)
+	}
+	for i := range recent.Kept {
+		grants.Add(100+i, dispatch.Grant{})
+	}
+	assert.False(t, grants.Wants(dispatch.Grant{}), "no limited message is kept")
+}
