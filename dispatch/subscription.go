@@ -42,8 +42,8 @@ func WithTag(name string) SubscriptionOption {
 }
 
 // WithHoldsUp says that messages of these topics, given by their full names, wait as long as a
-// caller of this Subscription does: their consumer reads them in one line. Stats and explain show
-// it.
+// caller of this Subscription does: their consumer reads them in one line. Its own topic may be
+// among them. Stats and explain show it. topics must not be changed later.
 func WithHoldsUp(topics ...string) SubscriptionOption {
 	return func(s *Subscription) { s.handle.HoldsUp = topics }
 }

@@ -2,7 +2,8 @@ package kafkathrottle
 
 import (
 	"cmp"
-	"slices"
+	"errors"
+	"fmt"
 
 	"github.com/segmentio/kafka-go"
 
@@ -32,22 +33,16 @@ func newOptions(cfg kafka.ReaderConfig, opts []Option) options {
 	return o
 }
 
-// subscribe opens the subscription of one of Kafka's topics, all of which a Reader reads.
-func (o options) subscribe(
-	lim *dispatch.Limiter, topic string, all []string,
-) (*dispatch.Subscription, error) {
-	full, err := policy.ParseTopic(o.topic(topic))
-	if err != nil {
-		return nil, err
-	}
-	var others []string
-	for _, other := range all {
-		if other != topic {
-			others = append(others, o.topic(other))
+// fullNames returns the full names of Kafka's topics.
+func (o options) fullNames(topics []string) (full []string, err error) {
+	for _, topic := range topics {
+		name, parseErr := policy.ParseTopic(o.topic(topic))
+		if parseErr != nil {
+			err = errors.Join(err, fmt.Errorf("kafkathrottle: topic %s: %w", topic, parseErr))
 		}
+		full = append(full, name.String())
 	}
-	opts := append(slices.Clone(o.owner), dispatch.WithHoldsUp(others...))
-	return lim.Subscription(full.String(), o.subscription, opts...)
+	return full, err
 }
 
 // WithNamespace applies the limits of kafka://namespace/<topic>. namespace is tenant/namespace; the

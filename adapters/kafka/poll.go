@@ -190,21 +190,47 @@ func (c *cluster) partitions(ctx context.Context, topic string) (partitions []in
 // ends are the first and last offsets of partitions.
 type ends map[partition]kafka.PartitionOffsets
 
-// findEnds returns the ends of all partitions in question: retention may have deleted messages that
-// a group has not read.
+// findEnds returns the ends of all partitions in question, and the beginnings of those that have
+// messages behind their place: retention may have deleted messages that a group has not read.
 func (c *cluster) findEnds(ctx context.Context, questions []*question) (ends, error) {
-	wanted := map[partition]bool{}
+	all := map[partition]bool{}
 	for _, q := range questions {
 		for _, at := range q.places {
-			wanted[partition{q.topic.name, at.partition}] = true
+			all[partition{q.topic.name, at.partition}] = true
 		}
 	}
-	if len(wanted) == 0 {
-		return nil, nil
+	found, err := c.findOffsets(ctx, all, kafka.LastOffsetOf)
+	if err != nil {
+		return nil, err
+	}
+	behind := map[partition]bool{}
+	for _, q := range questions {
+		for _, at := range q.places {
+			if p := (partition{q.topic.name, at.partition}); at.next != kafka.LastOffset && at.next < found[p].LastOffset {
+				behind[p] = true
+			}
+		}
+	}
+	first, err := c.findOffsets(ctx, behind, kafka.FirstOffsetOf)
+	for p, o := range first {
+		end := found[p]
+		end.FirstOffset, end.Error = o.FirstOffset, errors.Join(end.Error, o.Error)
+		found[p] = end
+	}
+	return found, err
+}
+
+// findOffsets asks for one offset of each partition; kafka-go sends a request for each.
+func (c *cluster) findOffsets(
+	ctx context.Context, of map[partition]bool, offset func(partition int) kafka.OffsetRequest,
+) (ends, error) {
+	found := ends{}
+	if len(of) == 0 {
+		return found, nil
 	}
 	requests := map[string][]kafka.OffsetRequest{}
-	for p := range wanted {
-		requests[p.topic] = append(requests[p.topic], kafka.FirstOffsetOf(p.id), kafka.LastOffsetOf(p.id))
+	for p := range of {
+		requests[p.topic] = append(requests[p.topic], offset(p.id))
 	}
 	response, err := c.client.ListOffsets(ctx, &kafka.ListOffsetsRequest{
 		Topics: requests, IsolationLevel: c.key.isolation,
@@ -212,7 +238,6 @@ func (c *cluster) findEnds(ctx context.Context, questions []*question) (ends, er
 	if err != nil {
 		return nil, err
 	}
-	found := ends{}
 	for topic, partitions := range response.Topics {
 		for _, o := range partitions {
 			found[partition{topic, o.Partition}] = o
@@ -231,9 +256,7 @@ func (q *question) backlog(all ends) (sum int64, err error) {
 		}
 		switch at.next {
 		case kafka.LastOffset:
-		case kafka.FirstOffset:
-			sum += o.LastOffset - o.FirstOffset
-		default:
+		default: // FirstOffset is below every offset
 			sum += max(0, o.LastOffset-max(at.next, o.FirstOffset))
 		}
 	}

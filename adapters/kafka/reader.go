@@ -99,7 +99,6 @@ func NewReader(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts ...Option) (*
 	withDefaults(&cfg)
 	given := cfg
 	if lim != nil {
-		r.warnOfLine()
 		r.limitPrefetch(&cfg)
 		if r.group && cfg.CommitInterval == 0 && cfg.StartOffset != kafka.LastOffset {
 			observeJoins(&cfg, r.receiver.Next)
@@ -134,12 +133,20 @@ func open(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts []Option) (*Reader
 	if len(names) == 0 {
 		names = []string{cfg.Topic}
 	}
+	full, err := o.fullNames(names)
+	if err != nil {
+		return nil, err
+	}
+	owner := slices.Clone(o.owner)
+	if len(names) > 1 {
+		owner = append(owner, dispatch.WithHoldsUp(full...))
+	}
 	r.topics = make(map[string]*topic, len(names))
-	for _, name := range names {
+	for i, name := range names {
 		if r.topics[name] != nil {
 			continue // named twice
 		}
-		sub, err := o.subscribe(lim, name, names)
+		sub, err := lim.Subscription(full[i], o.subscription, owner...)
 		if err != nil {
 			r.closeSubscriptions()
 			return nil, fmt.Errorf("kafkathrottle: topic %s: %w", name, err)
@@ -149,6 +156,7 @@ func open(cfg kafka.ReaderConfig, lim *dispatch.Limiter, opts []Option) (*Reader
 	}
 	if len(r.topics) > 1 {
 		r.only = nil
+		r.warnOfSharedQueue()
 	}
 	r.receiver.Open()
 	r.inFlight = inflight.New[partition](cmp.Compare[int64])
@@ -225,17 +233,14 @@ func closedIsEOF(err error) error {
 	return err
 }
 
-// warnOfLine logs that the Reader's topics have different limits, and hold each other up.
-func (r *Reader) warnOfLine() {
+// warnOfSharedQueue logs that the Reader's topics have different limits, and hold each other up.
+func (r *Reader) warnOfSharedQueue() {
 	var first []string
 	different := false
 	for _, t := range r.topics {
-		keys := []string{}
-		for _, l := range t.sub.Stats().Limits {
-			keys = append(keys, l.Key)
-		}
-		different = different || first != nil && !slices.Equal(first, keys)
-		first = keys
+		limits := limitsOf(t.sub.Stats())
+		different = different || first != nil && !slices.Equal(first, limits)
+		first = limits
 	}
 	const warning = "kafkathrottle: a Reader of topics with different limits: a message that waits " +
 		"for its topic's limit holds up those of all topics: open a Reader for each topic"
@@ -244,6 +249,23 @@ func (r *Reader) warnOfLine() {
 	} else if different {
 		slog.Warn(warning, "topics", slices.Sorted(maps.Keys(r.topics)))
 	}
+}
+
+// limitsOf names what may hold up messages of a subscription. It is never nil.
+func limitsOf(s dispatch.SubscriptionStats) []string {
+	limits := []string{}
+	for _, l := range s.Limits {
+		if !l.Shadow {
+			limits = append(limits, l.Key)
+		}
+	}
+	if s.MaxInFlight > 0 {
+		limits = append(limits, s.Topic+": messages in flight")
+	}
+	if s.Paused {
+		limits = append(limits, s.Topic+": paused")
+	}
+	return limits
 }
 
 // begin moves to the current generation. After a rebalance it waits until the group runs, and
@@ -317,9 +339,9 @@ func (r *Reader) acquire(ctx context.Context, m *kafka.Message) error {
 	r.topic.leaders.of(m.Partition).Read(sub, bytes)
 	if grant.InFlight() {
 		r.track(m, bytes, grant)
-	} else {
-		r.recent.Add(record{partition{m.Topic, m.Partition}, m.Offset}, grant)
+		grant = dispatch.Grant{}
 	}
+	r.recent.Add(record{partition{m.Topic, m.Partition}, m.Offset}, grant)
 	return nil
 }
 

@@ -200,13 +200,27 @@ func TestTopicsInOneLine(t *testing.T) {
 	cfg := kafka.ReaderConfig{Brokers: brokers, GroupTopics: []string{"fast", "slow"}, GroupID: "billing"}
 	var log logger
 	cfg.ErrorLogger = &log
-	require.NoError(t, newReader(t, cfg, lim).Close())
-	require.NotContains(t, log.String(), "different limits")
-	lim.Add("kafka://public/default/slow", policy.Policy{
+	warnings := 0
+	warns := func(p policy.Policy, want int) {
+		t.Helper()
+		lim.Set(policy.Policy{})
+		lim.Add("kafka://public/default/slow", p)
+		require.NoError(t, newReader(t, cfg, lim).Close())
+		wrapped, err := kafkathrottle.Wrap(kafka.NewReader(cfg), lim.Limiter)
+		require.NoError(t, err)
+		require.NoError(t, wrapped.Close())
+		warnings += want
+		require.Equal(t, warnings, strings.Count(log.String(), "different limits"), "%+v", p)
+	}
+	warns(policy.Policy{}, 0)
+	warns(policy.Policy{MessageRate: policy.PerSecond(1), Mode: policy.Shadow}, 0)
+	warns(policy.Policy{MaxInFlight: new(int64(1))}, 2)
+	warns(policy.Policy{Paused: new(true)}, 2)
+	slow := policy.Policy{
 		MessageRate: policy.Rate{Permits: 1, Period: time.Hour}, CaughtUp: policy.CaughtUp{Throttle: new(true)},
-	})
+	}
+	warns(slow, 2)
 	r := newReader(t, cfg, lim)
-	require.Equal(t, 1, strings.Count(log.String(), "different limits"))
 	for {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		_, err := r.FetchMessage(ctx)

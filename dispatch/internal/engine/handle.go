@@ -14,7 +14,7 @@ import (
 // lane.
 type Handle struct {
 	Lane    *Lane
-	HoldsUp []string // topics whose messages wait while its callers do; it does not change
+	HoldsUp []string // topics in one line with its callers; it does not change
 	backlog backlog  // guarded by the lane's lock
 }
 
