@@ -48,14 +48,16 @@ type SubscriptionStats struct {
 	Subscription string           `json:"subscription"`
 	Owner        string           `json:"owner,omitempty"` // tenant:NAME, tag:NAME; "": the tenant
 	CaughtUp     bool             `json:"caughtUp,omitempty"`
-	Exempt       bool             `json:"exempt,omitempty"`   // nothing is charged now
-	Backlog      int64            `json:"backlog"`            // messages; -1 = unknown
-	Waiting      int              `json:"waiting,omitempty"`  // calls that wait
-	InFlight     int64            `json:"inFlight,omitempty"` // messages; only with maxInFlight
-	Reason       Reason           `json:"reason,omitempty"`   // why calls wait
-	HoldsUp      []string         `json:"holdsUp,omitempty"`  // topics that wait while these calls do
-	Waits        map[Reason]int64 `json:"waits,omitempty"`    // calls that had to wait, all time
-	Shadowed     map[Reason]int64 `json:"shadowed,omitempty"` // messages that shadow mode let pass
+	Exempt       bool             `json:"exempt,omitempty"` // nothing is charged now
+	Paused       bool             `json:"paused,omitempty"`
+	MaxInFlight  int64            `json:"maxInFlight,omitempty"` // 0 = any number; in shadow mode, too
+	Backlog      int64            `json:"backlog"`               // messages; -1 = unknown
+	Waiting      int              `json:"waiting,omitempty"`     // calls that wait
+	InFlight     int64            `json:"inFlight,omitempty"`    // messages; only with maxInFlight
+	Reason       Reason           `json:"reason,omitempty"`      // why calls wait
+	HoldsUp      []string         `json:"holdsUp,omitempty"`     // topics that wait with them
+	Waits        map[Reason]int64 `json:"waits,omitempty"`       // calls that had to wait, all time
+	Shadowed     map[Reason]int64 `json:"shadowedBy,omitempty"`  // passed without a permit
 	WaitTimes    Histogram        `json:"-"`
 	Limits       []LimitStats     `json:"limits,omitempty"`
 }
@@ -137,6 +139,7 @@ func subscriptionStats(of engine.State) SubscriptionStats {
 	s := SubscriptionStats{
 		Topic: of.Lane.Topic.String(), Subscription: of.Lane.Subscription,
 		Owner: of.Lane.Owner.String(), CaughtUp: of.CaughtUp, Exempt: of.Exempt,
+		Paused: of.Paused, MaxInFlight: of.MaxInFlight,
 		Backlog: of.Backlog, Waiting: of.Waiting, InFlight: of.InFlight,
 		Reason: Reason(of.Reason), HoldsUp: of.HoldsUp, WaitTimes: Histogram(of.WaitTimes),
 	}

@@ -17,9 +17,10 @@ type Effective struct {
 	Aggregates []Aggregate
 
 	// TopicModes are the modes of Topic's limits, and SubscriptionModes those of Subscription's. The
-	// mode of a limit is set by the scope that sets its rate, or by a more specific one: so a mode
-	// previews a rate that is inherited, and never lifts one that a more specific scope has set. The
-	// Mode of Topic and of Subscription is the inherited one, which is that of maxInFlight and busy.
+	// mode of a limit is set by the scope that sets its rate, or by a more specific one, and is
+	// Enforce if none of them sets one: so a mode previews a rate that is inherited, and never lifts
+	// one that a more specific scope has set. The Mode of Topic and of Subscription is the inherited
+	// one, which is that of maxInFlight and busy.
 	TopicModes, SubscriptionModes Modes
 
 	// Sources names the scope that each set field comes from, by the field's name; it is nil unless
@@ -34,9 +35,9 @@ type Effective struct {
 
 // An Aggregate is the limits over all topics of a scope together.
 type Aggregate struct {
-	Scope  Scope     // of kind cluster, tenant or namespace, without a cluster
-	Policy Policy    // rates and bursts, and how they are shared
-	Mode   LimitMode // set by the scope, or for the namespace by that in this cluster; not inherited
+	Scope  Scope  // of kind cluster, tenant or namespace, without a cluster
+	Policy Policy // rates and bursts, and how they are shared
+	Modes  Modes  // set by the scope, or for the namespace by that in this cluster; not inherited
 }
 
 // Modes are the modes of the two limits of a policy.

@@ -76,8 +76,7 @@ func TestModesOfOthers(t *testing.T) {
 			got = append(got, billing)
 		}
 		for _, a := range e.Aggregates {
-			assert.Equal(t, a.Mode.Mode, a.Policy.Mode)
-			if a.Mode.IsShadow() {
+			if a.Modes.Messages.IsShadow() {
 				got = append(got, a.Scope.String())
 			}
 		}
@@ -96,7 +95,7 @@ func TestModesOfOthers(t *testing.T) {
 	assert.False(t, e.TopicModes.Messages.IsShadow(), "the preview of an aggregate lifts no rate that topics inherit")
 	e = effective(t, map[string]policy.Policy{"public/default": shadow, "public/eu/default": together})
 	require.Len(t, e.Aggregates, 1)
-	assert.True(t, e.Aggregates[0].Mode.IsShadow())
+	assert.False(t, e.Aggregates[0].Modes.Messages.IsShadow(), "the rate is set below the mode")
 }
 
 func effective(t *testing.T, settings map[string]policy.Policy) policy.Effective {

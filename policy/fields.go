@@ -64,9 +64,10 @@ var policyTable = newTable([]row[Policy]{
 	{
 		name: "mode", scopes: limits, byDefault: string(Enforce),
 		value: at(choices(Enforce, Shadow), func(p *Policy) *Mode { return &p.Mode }),
-		help: "shadow counts the messages that would wait for the limits of this scope, and lets " +
-			"them pass. It applies to a rate that is set here or inherited, and not to one that " +
-			"a more specific scope sets, nor to those of tenants, aggregates and subscriptions.",
+		help: "shadow counts the messages that would wait for a limit, and lets them pass. It " +
+			"applies to the rates of this scope; for a topic, also to those that it inherits. It " +
+			"never applies to a rate that a more specific scope sets. maxInFlight and busy have " +
+			"the mode that the topic or the subscription inherits.",
 	},
 	{
 		name: "paused", scopes: topics, byDefault: "false",

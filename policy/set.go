@@ -286,10 +286,9 @@ func (s *Set) resolve(
 		for _, l := range own {
 			if l != nil {
 				g.Policy.overlay(&l.policy)
-				g.Mode.add(l, false)
+				g.Modes.add(l)
 			}
 		}
-		g.Policy.Mode = g.Mode.Mode
 		e.Aggregates = append(e.Aggregates, g)
 	}
 	if l := s.cluster; l != nil {

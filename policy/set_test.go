@@ -292,7 +292,7 @@ func TestAggregates(t *testing.T) {
 	space := policy.Aggregate{Scope: namespace, Policy: policy.Policy{
 		MessageRate: policy.PerSecond(700), ByteRate: policy.PerSecond(9),
 		Round: policy.Duration(time.Second), Aggregate: yes, Mode: policy.Shadow,
-	}, Mode: policy.LimitMode{Mode: policy.Shadow, By: namespace}}
+	}, Modes: policy.Modes{Bytes: policy.LimitMode{Mode: policy.Shadow, By: namespace}}}
 	got := set.Explain("east", orders, "billing")
 	assert.Equal(t, []policy.Aggregate{tenant, space}, got.Aggregates)
 	assert.Equal(t, policy.Policy{

@@ -17,7 +17,7 @@
 //
 // For each limit of a subscription, with these labels and limit:
 //
-//	throttle_shadowed_messages_total    messages that would have waited without its shadow mode
+//	throttle_shadowed_messages_total    messages that passed without a permit, in shadow mode
 //	throttle_permits_granted_total      permits taken, including those given back later
 //	throttle_permits_returned_total     permits given back unused
 //	throttle_permits_expired_total      permits allocated and never used
@@ -87,7 +87,7 @@ var (
 	waitTime = ofSubscription("wait_seconds", "Waiting times of calls that had to wait.")
 	waiting  = ofSubscription("waiting_calls", "Calls waiting now.")
 	shadowed = ofLimit("shadowed_messages_total",
-		"Messages that would have waited for the limit without its shadow mode.")
+		"Messages for which the limit had no permit, and that passed because its mode is shadow.")
 	caughtUp = ofSubscription("caught_up", "1 if this replica has caught up with the producers.")
 	exempt   = ofSubscription("exempt", "1 if nothing is charged now: caught up, or not limited.")
 	inFlight = ofSubscription("in_flight_messages", "Messages delivered and not done.")

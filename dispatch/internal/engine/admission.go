@@ -14,19 +14,19 @@ import (
 type Admission struct {
 	Only *sharing.Share // the share of a message's one limit, if there is nothing else to look at
 
-	all       []*sharing.Share // these are parts of it, in this order: the shadow limits of messages,
-	messages  []*sharing.Share // those enforced, which a message must pass,
-	bytes     []*sharing.Share // those enforced of bytes, and the shadow limits of bytes
-	bytesFrom int              // index in all of the first limit of bytes
+	all       []*sharing.Share // the limits of messages, then those of bytes
+	bytesFrom int              // where those of bytes begin
+	messages  []*sharing.Share // the limits of messages that are enforced
+	bytes     []*sharing.Share // those of bytes
+	shadow    shadow           // those that are not
 	lane      *Lane
 	steps     *atomic.Uint64 // of the loop
 
 	maxInFlight int64          // messages handed out and not Done; 0 = any number
-	anyInFlight bool           // those beyond maxInFlight are counted, and handed out all the same
+	anyInFlight bool           // maxInFlight is in shadow mode
 	paced       *sharing.Share // the one whose mode is strict, or nil
 	several     bool           // there are several limits of messages, and nothing else to look at
 	holds       bool           // permits may be given back after a Hold
-	shadow      bool           // a limit is in shadow mode, or maxInFlight is
 	paused      bool
 	closed      bool
 }
@@ -48,46 +48,48 @@ func closedAdmission(l *Lane) *Admission {
 
 // set sets the shares, and what follows from them.
 func (a *Admission) set(messages, bytes []*sharing.Share) {
-	shadow := func(s *sharing.Share) bool { return s.Limit.Shadow }
-	enforced := func(s *sharing.Share) bool { return !s.Limit.Shadow }
-	part := func(shares []*sharing.Share, is func(*sharing.Share) bool) []*sharing.Share {
-		from := len(a.all)
-		for _, s := range shares {
-			if is(s) {
-				a.all = append(a.all, s)
-			}
-		}
-		return a.all[from:]
+	a.all, a.bytesFrom = slices.Concat(messages, bytes), len(messages)
+	a.shadow = shadow{messages: shadowsOf(messages), bytes: shadowsOf(bytes)}
+	a.messages, a.bytes = a.all[:len(messages):len(messages)], a.all[len(messages):]
+	if isShadow := func(s *sharing.Share) bool { return s.Limit.Shadow }; !a.shadow.empty() {
+		a.messages = slices.DeleteFunc(slices.Clone(messages), isShadow)
+		a.bytes = slices.DeleteFunc(slices.Clone(bytes), isShadow)
 	}
-	a.all = make([]*sharing.Share, 0, len(messages)+len(bytes)) // so that the parts stay parts of it
-	part(messages, shadow)
-	a.messages = part(messages, enforced)
-	a.bytesFrom = len(a.all)
-	a.bytes = part(bytes, enforced)
-	part(bytes, shadow)
 	a.paced, a.holds = nil, true
-	for _, s := range a.all {
-		if s.Paced() {
-			a.paced = s
+	for _, limits := range [][]*sharing.Share{a.messages, a.bytes} {
+		for _, s := range limits {
+			if s.Paced() {
+				a.paced = s
+			}
+			a.holds = a.holds && s.Holds()
 		}
-		a.holds = a.holds && s.Holds()
 	}
-	a.shadow = len(a.enforced()) < len(a.all) || a.maxInFlight > 0 && a.anyInFlight
-	short := len(a.messages) == len(a.all) && a.maxInFlight == 0 && !a.paused && a.paced == nil
+	if a.maxInFlight > 0 && a.anyInFlight {
+		untracked := *a
+		untracked.maxInFlight = 0
+		a.shadow.untracked = &untracked
+	}
+	short := a.shadow.empty() && len(bytes) == 0 && a.maxInFlight == 0 && !a.paused && a.paced == nil
 	a.Only, a.several = nil, short && len(messages) > 1
 	if short && len(messages) == 1 {
 		a.Only = messages[0]
 	}
 }
 
-// ofMessages and ofBytes are the limits of messages and of bytes, those in shadow mode included.
-func (a *Admission) ofMessages() []*sharing.Share { return a.all[:a.bytesFrom] }
-func (a *Admission) ofBytes() []*sharing.Share    { return a.all[a.bytesFrom:] }
+// limitsBytes reports whether there is a limit of bytes, in shadow mode or not.
+func (a *Admission) limitsBytes() bool { return a.bytesFrom < len(a.all) }
 
-// enforced are the limits that a message must pass.
-func (a *Admission) enforced() []*sharing.Share {
-	from := a.bytesFrom - len(a.messages)
-	return a.all[from : a.bytesFrom+len(a.bytes)]
+// empty is the first enforced limit that has no permit now and that is not except, or nil. No lock
+// is needed.
+func (a *Admission) empty(except *sharing.Share) *sharing.Share {
+	for _, limits := range [...][]*sharing.Share{a.messages, a.bytes} {
+		for _, s := range limits {
+			if s != except && s.Empty() {
+				return s
+			}
+		}
+	}
+	return nil
 }
 
 // boundsInFlight reports whether no more than maxInFlight messages may be in flight.
@@ -98,8 +100,8 @@ func (a *Admission) boundsInFlight() bool { return a.maxInFlight > 0 && !a.anyIn
 func (a *Admission) without(exempt func(*sharing.Share) bool) *Admission {
 	if slices.ContainsFunc(a.all, exempt) {
 		rest := *a
-		messages := slices.DeleteFunc(slices.Clone(a.ofMessages()), exempt)
-		rest.set(messages, slices.DeleteFunc(slices.Clone(a.ofBytes()), exempt))
+		messages := slices.DeleteFunc(slices.Clone(a.all[:a.bytesFrom]), exempt)
+		rest.set(messages, slices.DeleteFunc(slices.Clone(a.all[a.bytesFrom:]), exempt))
 		a = &rest
 	}
 	if len(a.all) == 0 && a.maxInFlight == 0 {
@@ -155,38 +157,9 @@ func (a *Admission) take(max, size int64) (n int64) {
 		untake(a.messages, n-inFlight)
 		if n = inFlight; n == 0 { // another lane of the subscription was quicker
 			untake(a.bytes, size)
-			return 0
 		}
-	}
-	if a.shadow {
-		a.passShadow(n, size)
 	}
 	return n
-}
-
-// passShadow takes the permits of limits in shadow mode for n messages with size bytes, as far as
-// they have some. The rest passes all the same, and is counted.
-func (a *Admission) passShadow(n, size int64) {
-	through := false
-	for _, s := range a.all[:a.bytesFrom-len(a.messages)] {
-		if missing := n - s.Take(n); missing > 0 {
-			s.LetThrough(missing, missing)
-			through = true
-		}
-	}
-	for _, s := range a.all[a.bytesFrom+len(a.bytes):] {
-		if !s.Charge(size) {
-			s.LetThrough(n, size)
-			through = true
-		}
-	}
-	if a.maxInFlight > 0 && a.anyInFlight {
-		inFlight := a.lane.of.inFlight.n.Add(n)
-		a.lane.beyondInFlight.Add(min(n, max(0, inFlight-a.maxInFlight)))
-	}
-	if through { // as demand
-		a.lane.engine.touch(a.lane, false)
-	}
 }
 
 func untake(shares []*sharing.Share, n int64) {
@@ -215,11 +188,7 @@ func (a *Admission) hindered(n int) (hindered int) {
 }
 
 // lacksOther reports whether a limit other than the strict one has no permit. No lock is needed.
-func (a *Admission) lacksOther() bool {
-	return slices.ContainsFunc(a.enforced(), func(s *sharing.Share) bool {
-		return s != a.paced && s.Empty()
-	})
-}
+func (a *Admission) lacksOther() bool { return a.empty(a.paced) != nil }
 
 // usableUntil is when the strict slot that was just taken may be used no more, since the engine's
 // start; 0 = there is none.

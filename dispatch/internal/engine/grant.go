@@ -1,6 +1,10 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
+)
 
 // A Grant is the permits that a caller got; see dispatch.Grant. It has four fields, so that it is
 // passed in registers.
@@ -35,14 +39,15 @@ func (g *Grant) held() bool {
 func (g *Grant) waste() {
 	a := g.Admission
 	a.paced.Waste(int64(g.N))
-	for _, s := range a.ofMessages() {
+	for _, s := range a.messages {
 		if s != a.paced {
 			s.Return(int64(g.N))
 		}
 	}
-	for _, s := range a.ofBytes() {
+	for _, s := range a.bytes {
 		s.Return(g.Size)
 	}
+	a.shadow.settle(int64(g.N), g.Size, func(*sharing.Share) bool { return true })
 	if a.maxInFlight > 0 {
 		a.lane.of.cancel(int64(g.N))
 	}
@@ -58,8 +63,9 @@ func (g *Grant) Settle(messages int, bytes int64) {
 	if step&onHold != 0 {
 		step = 0 // long ago
 	}
-	if unused := int64(g.N) - int64(max(0, messages)); unused != 0 {
-		for _, s := range a.ofMessages() {
+	unused, unusedBytes := int64(g.N)-int64(max(0, messages)), int64(0)
+	if unused != 0 {
+		for _, s := range a.messages {
 			switch {
 			case unused > 0 && s == a.paced:
 				s.Unused(step)
@@ -69,23 +75,28 @@ func (g *Grant) Settle(messages int, bytes int64) {
 			}
 		}
 	}
-	if len(a.ofBytes()) > 0 {
-		unused := g.Size - max(0, bytes)
-		for _, s := range a.ofBytes() {
-			if unused <= 0 || held || s.Fresh(step) {
-				s.Return(unused)
+	if a.limitsBytes() {
+		unusedBytes = g.Size - max(0, bytes)
+		for _, s := range a.bytes {
+			if unusedBytes <= 0 || held || s.Fresh(step) {
+				s.Return(unusedBytes)
 			} else {
-				s.Forgive(unused)
+				s.Forgive(unusedBytes)
 			}
 		}
 		if messages > 0 {
 			a.lane.sizes.learn(messages, max(0, bytes))
 		}
 	}
+	if !a.shadow.empty() {
+		a.shadow.settle(unused, unusedBytes, func(s *sharing.Share) bool { return held || s.Fresh(step) })
+	}
 	l := a.lane
 	if held {
-		for _, s := range a.all {
-			s.HeldBack()
+		for _, limits := range [...][]*sharing.Share{a.messages, a.bytes} {
+			for _, s := range limits {
+				s.HeldBack()
+			}
 		}
 		l.engine.touch(l, false) // an idle lane has no steps
 	}

@@ -315,7 +315,7 @@ func (l *Lane) look(a *Admission) waiting {
 	if w.callers > 0 {
 		w.try = l.line[0].try
 	}
-	if a != nil && len(a.ofBytes()) > 0 {
+	if a != nil && a.limitsBytes() {
 		for _, c := range l.line {
 			w.bytes += float64(l.charge(a, c.max, c.size))
 		}
@@ -414,12 +414,12 @@ func (l *Lane) grant(a *Admission, max, size int64) (Grant, bool) {
 	}
 	if n < max && size < 0 && charged > 0 { // fewer messages than their bytes were charged for
 		fewer := l.charge(a, n, size)
-		for _, s := range a.ofBytes() {
+		for _, s := range a.bytes {
 			s.Untake(charged - fewer)
 		}
 		charged = fewer
 	}
-	if a.maxInFlight > 0 && charged == 0 {
+	if a = a.pass(n, charged); a.maxInFlight > 0 && charged == 0 {
 		charged = 1 // of no limit, but Done has something to settle
 	}
 	g := Grant{N: int(n), Admission: a, Size: charged, Taken: a.Step()}
@@ -433,7 +433,7 @@ func (l *Lane) grant(a *Admission, max, size int64) (Grant, bool) {
 // charge is the bytes to charge for n messages.
 func (l *Lane) charge(a *Admission, n, size int64) int64 {
 	switch {
-	case len(a.ofBytes()) == 0:
+	case !a.limitsBytes():
 		return 0
 	case size >= 0:
 		return max(1, size)

@@ -20,18 +20,20 @@ const (
 
 // A State is what there is to know of a lane now.
 type State struct {
-	Lane      resolve.Lane
-	CaughtUp  bool
-	Exempt    bool     // nothing is charged
-	Backlog   int64    // messages; -1 = unknown
-	Waiting   int      // callers
-	HoldsUp   []string // topics whose messages wait behind these callers
-	InFlight  int64    // messages, where that is limited
-	Reason    string   // why callers wait
-	Beyond    int64    // messages beyond a maxInFlight in shadow mode, all time
-	Waits     []Waits
-	WaitTimes Histogram
-	Limits    []sharing.State
+	Lane        resolve.Lane
+	CaughtUp    bool
+	Exempt      bool // nothing is charged
+	Paused      bool
+	MaxInFlight int64    // 0 = any number; in shadow mode, too
+	Backlog     int64    // messages; -1 = unknown
+	Waiting     int      // callers
+	HoldsUp     []string // topics whose messages wait behind these callers
+	InFlight    int64    // messages, where that is limited
+	Reason      string   // why callers wait
+	Beyond      int64    // messages beyond a maxInFlight in shadow mode, all time
+	Waits       []Waits
+	WaitTimes   Histogram
+	Limits      []sharing.State
 }
 
 // States returns the states of all lanes, or of those only that hold or want permits or are caught
@@ -97,9 +99,12 @@ func (l *Lane) state(now time.Time) State {
 	defer l.mu.Unlock()
 	a := l.admission.Load()
 	s := State{
-		Lane: l.id, CaughtUp: l.caughtUp, Exempt: a == nil,
+		Lane: l.id, CaughtUp: l.caughtUp, Exempt: a == nil, Paused: l.limits.paused,
 		Backlog: l.backlog(now), Waiting: len(l.line), InFlight: l.of.inFlight.n.Load(),
 		Beyond: l.beyondInFlight.Load(), Waits: slices.Clone(l.waits.reasons), WaitTimes: l.waits.times,
+	}
+	if l.limits.boundsInFlight() {
+		s.MaxInFlight = l.limits.maxInFlight
 	}
 	if len(l.line) > 0 {
 		s.Reason = l.reason(a)
@@ -107,7 +112,9 @@ func (l *Lane) state(now time.Time) State {
 			s.HoldsUp = append(s.HoldsUp, h.HoldsUp...)
 		}
 		slices.Sort(s.HoldsUp)
-		s.HoldsUp = slices.Compact(s.HoldsUp)
+		s.HoldsUp = slices.DeleteFunc(slices.Compact(s.HoldsUp), func(topic string) bool {
+			return topic == l.id.Topic.String()
+		})
 	}
 	for _, share := range l.limits.all {
 		of := share.State(l.engine.clock(now))
@@ -129,16 +136,14 @@ func (l *Lane) reason(a *Admission) string {
 	case a.boundsInFlight() && l.of.inFlight.n.Load() >= a.maxInFlight:
 		return ReasonInFlight
 	}
-	for _, s := range a.enforced() {
-		switch {
-		case !s.Empty():
-		case s.Unavailable():
-			return ReasonUnavailable
-		case s.NoGroup():
-			return ReasonNoGroup
-		default:
-			return s.Reason
-		}
+	switch s := a.empty(nil); {
+	case s == nil:
+	case s.Unavailable():
+		return ReasonUnavailable
+	case s.NoGroup():
+		return ReasonNoGroup
+	default:
+		return s.Reason
 	}
 	return ""
 }

@@ -3,6 +3,8 @@ package engine
 import (
 	"cmp"
 	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 )
 
 // TryAcquire takes up to max messages' permits if some are there now, and waits only for the
@@ -45,21 +47,21 @@ func (l *Lane) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 func (l *Lane) refuse(a *Admission, n int64) time.Time {
 	next := time.Now().Add(tick)
 	soon := next
-	for i, s := range a.enforced() {
-		if !s.Empty() {
-			continue
-		}
-		if i < len(a.messages) {
-			s.Refuse(n)
-		} else {
-			s.Refuse(l.charge(a, n, -1))
-		}
-		if at := s.Bucket.Next(); at.After(next) {
-			next = at
-		} else {
-			s.SetNext(soon) // the loop has not looked for long
+	look := func(limits []*sharing.Share, permits int64) {
+		for _, s := range limits {
+			if !s.Empty() {
+				continue
+			}
+			s.Refuse(permits)
+			if at := s.Bucket.Next(); at.After(next) {
+				next = at
+			} else {
+				s.SetNext(soon) // the loop has not looked for long
+			}
 		}
 	}
+	look(a.messages, n)
+	look(a.bytes, l.charge(a, n, -1))
 	l.engine.touch(l, false)
 	return next
 }

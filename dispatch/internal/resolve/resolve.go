@@ -114,7 +114,7 @@ func Resolve(t Terms, lane Lane, m policy.Matches, r Reports) Subscription {
 	by.name = own.String()
 	s.addQuota(t, lane, by)
 	for _, a := range e.Aggregates {
-		s.add(t, a.Scope, a.Policy.WithDefaults(), policy.Modes{Messages: a.Mode, Bytes: a.Mode}, by)
+		s.add(t, a.Scope, a.Policy.WithDefaults(), a.Modes, by)
 	}
 	s.pace()
 	return s

@@ -24,8 +24,7 @@ type Bucket struct {
 	next     atomic.Pointer[time.Time] // when a refused caller may come back: no clock read for it
 	heldBack atomic.Bool               // a held grant has given permits back since the last step
 	unused   atomic.Uint64             // strict: 1 + the step at which a slot that came back was taken
-	shadowed atomic.Int64              // permits that messages of shadow mode had none of, all time
-	through  atomic.Int64              // these messages
+	shadow   shadowed                  // what passed in shadow mode
 
 	// Of strict slots; times are ns since the engine's start.
 	usableUntil atomic.Int64 // when the slot last released expires; 0 = none yet
@@ -150,14 +149,6 @@ func (b *Bucket) Next() time.Time { return *b.next.Load() }
 
 // SetNext sets when a refused caller may come back.
 func (b *Bucket) SetNext(t time.Time) { b.next.Store(&t) }
-
-// LetThrough counts messages that pass without permits, since the limit is in shadow mode: as
-// demand, too.
-func (b *Bucket) LetThrough(messages, permits int64) {
-	b.refused.Add(permits)
-	b.shadowed.Add(permits)
-	b.through.Add(messages)
-}
 
 // HeldBack notes that a held grant has given permits back.
 func (b *Bucket) HeldBack() { b.heldBack.Store(true) }

@@ -116,7 +116,7 @@ func (s *Share) FailingFor(now float64) float64 {
 // TakeUsed returns how many permits callers have used since the last call, what shadow mode let
 // through included.
 func (s *Share) TakeUsed() int64 {
-	used := s.put - s.avail.Load() + s.shadowed.Load()
+	used := s.put - s.avail.Load() + s.shadow.used()
 	n := used - s.counted
 	s.counted = used
 	return n
@@ -140,7 +140,7 @@ func (s *Share) State(now float64) State {
 	state := State{
 		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.held(),
 		Returned: s.returned.Load(), Owed: s.owed.Load(),
-		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations, Shadowed: s.through.Load(),
+		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations, Shadowed: s.shadow.messages.Load(),
 	}
 	state.Granted = s.put - s.avail.Load() + state.Returned - state.Owed
 	s.Mode.Report(&state.Report)

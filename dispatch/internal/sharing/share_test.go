@@ -145,7 +145,7 @@ func TestCounts(t *testing.T) {
 	s.Take(8)
 	s.Return(3)
 	s.Return(-4)
-	s.LetThrough(1, 2)
+	s.lack(1, 2)
 	s.Waste(1)
 	s.lost = 5
 	state := s.State(1)

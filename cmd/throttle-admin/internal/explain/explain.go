@@ -47,10 +47,11 @@ type explanation struct {
 
 // A fieldView is one field of the effective policy.
 type fieldView struct {
-	Field   string    `json:"field"`
-	Value   string    `json:"value"`
-	From    string    `json:"from,omitempty"` // the scope that sets it; "" means the default
-	Expires time.Time `json:"expires,omitzero"`
+	Field   string      `json:"field"`
+	Value   string      `json:"value"`
+	Mode    policy.Mode `json:"mode,omitempty"` // of a rate's limit
+	From    string      `json:"from,omitempty"` // the scope that sets it; "" means the default
+	Expires time.Time   `json:"expires,omitzero"`
 }
 
 func newExplainCommand(a *cli.App) *cobra.Command {
@@ -153,22 +154,36 @@ func (x *explanation) addField(s configstore.Snapshot, field string) {
 		}
 		return
 	}
+	modeOf := func(of policy.Modes) policy.Mode {
+		switch {
+		case !isRate:
+			return ""
+		case field == "messageRate":
+			return of.Messages.Mode
+		}
+		return of.Bytes.Mode
+	}
 	value := policy.Text(x.effective.Topic, field)
 	if isRate && (value == "" || value == "0") {
 		value = "not throttled"
 	}
 	if value != "" {
-		x.Fields = append(x.Fields, x.view(s, field, field, value))
+		v := x.view(s, field, field, value)
+		v.Mode = modeOf(x.effective.TopicModes)
+		x.Fields = append(x.Fields, v)
 	}
 	for _, g := range x.effective.Aggregates {
 		if value := policy.Text(g.Policy, field); value != "" {
 			x.Fields = append(x.Fields, fieldView{
-				Field: g.Scope.Kind.String() + "." + field, Value: value, From: g.Scope.String(),
+				Field: g.Scope.Kind.String() + "." + field, Value: value, Mode: modeOf(g.Modes),
+				From: g.Scope.String(),
 			})
 		}
 	}
 	if value := policy.Text(x.effective.Subscription, field); value != "" {
-		x.Fields = append(x.Fields, x.view(s, "subscription."+field, field, value))
+		v := x.view(s, "subscription."+field, field, value)
+		v.Mode = modeOf(x.effective.SubscriptionModes)
+		x.Fields = append(x.Fields, v)
 	}
 }
 

@@ -201,7 +201,7 @@ func TestReplicaState(t *testing.T) {
 		{stats{
 			Shadowed: map[dispatch.Reason]int64{dispatch.ReasonMessages: 7},
 			Limits:   []dispatch.LimitStats{{Reason: dispatch.ReasonMessages, Shadow: true}},
-		}, "", "not throttled: in shadow mode, 7 messages above the message rate were dispatched"},
+		}, "", "not throttled: without shadow mode, there would have waited 7 messages for the message rate"},
 		{stats{Limits: limited}, "", "not throttled: it uses 250/s of its share of 250/s"},
 		{stats{}, "", "not throttled: its demand is below the limit"},
 	} {

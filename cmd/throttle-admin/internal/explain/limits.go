@@ -19,7 +19,11 @@ type limit struct {
 func limitsOf(scope policy.Scope, e policy.Effective) (limits []limit) {
 	add := func(scope policy.Scope, p policy.Policy, modes policy.Modes) {
 		if p.MessageRate.Limited() {
-			limits = append(limits, limit{scope, p.MessageRate, false, p, modes.Messages, sharingOf(p)})
+			shared := sharingOf(p)
+			if _, paced := shared.(strict); paced && modes.Messages.IsShadow() {
+				shared = fair{} // nothing waits for a slot
+			}
+			limits = append(limits, limit{scope, p.MessageRate, false, p, modes.Messages, shared})
 		}
 		if p.ByteRate.Limited() {
 			limits = append(limits, limit{scope, p.ByteRate, true, p, modes.Bytes, fair{}})
@@ -28,7 +32,7 @@ func limitsOf(scope policy.Scope, e policy.Effective) (limits []limit) {
 	add(policy.TopicScope(scope.Topic), e.Topic, e.TopicModes)
 	add(policy.SubscriptionScope(scope.Topic, scope.Subscription), e.Subscription, e.SubscriptionModes)
 	for _, g := range e.Aggregates {
-		add(g.Scope, g.Policy, policy.Modes{Messages: g.Mode, Bytes: g.Mode})
+		add(g.Scope, g.Policy, g.Modes)
 	}
 	return limits
 }

@@ -42,7 +42,7 @@ type limitView struct {
 }
 
 // A replicaView is one subscription in one replica. Share, Use and Rate, in permits a second, are
-// those of its first limit.
+// those of its first limit that is not in shadow mode.
 type replicaView struct {
 	Replica     string  `json:"replica"`
 	Revision    int64   `json:"revision"` // of its policies
@@ -67,8 +67,8 @@ func (r replicaView) name() string {
 func (x *explanation) addLive(ctx context.Context, store dispatch.PermitStore) error {
 	for _, l := range x.limits {
 		v := limitView{
-			Limit: l.reason(), Scope: l.scope.String(), Rate: l.rate.PerSec(), Mode: modeOf(l.mode.IsShadow()),
-			Key: permits.LimitKey(x.Cluster, l.scope, l.bytes),
+			Limit: l.reason(), Scope: l.scope.String(), Rate: l.rate.PerSec(),
+			Mode: modeOf(l.mode.IsShadow()), Key: permits.LimitKey(x.Cluster, l.scope, l.bytes),
 		}
 		state, now, err := store.State(ctx, v.Key)
 		if err != nil {
@@ -107,8 +107,8 @@ func (x *explanation) addReplica(r dispatch.Stats) {
 			Replica: r.Replica, Revision: r.Revision, Version: r.Version,
 			PolicyError: r.PolicyError, State: stateOf(s), SubscriptionStats: s,
 		}
-		if len(s.Limits) > 0 {
-			v.Share, v.Use, v.Rate = s.Limits[0].Share, s.Limits[0].Use, s.Limits[0].Rate
+		if l := firstOf(s.Limits); l != nil {
+			v.Share, v.Use, v.Rate = l.Share, l.Use, l.Rate
 		}
 		x.Replicas = append(x.Replicas, v)
 	}
@@ -121,9 +121,23 @@ func modeOf(shadow bool) policy.Mode {
 	return policy.Enforce
 }
 
+// firstOf returns the first limit that is not in shadow mode, or else the first one, or nil.
+func firstOf(limits []dispatch.LimitStats) *dispatch.LimitStats {
+	for i := range limits {
+		if !limits[i].Shadow {
+			return &limits[i]
+		}
+	}
+	if len(limits) == 0 {
+		return nil
+	}
+	return &limits[0]
+}
+
 // shadowOnly reports whether there are limits, all in shadow mode.
 func shadowOnly(limits []dispatch.LimitStats) bool {
-	return len(limits) > 0 && !slices.ContainsFunc(limits, func(l dispatch.LimitStats) bool { return !l.Shadow })
+	first := firstOf(limits)
+	return first != nil && first.Shadow
 }
 
 // stateOf returns the state of a subscription in a replica.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // table writes the explanation for people.
@@ -28,7 +29,11 @@ func (x *explanation) table(w *strings.Builder, now time.Time) {
 func (x *explanation) writeFields(w *strings.Builder, now time.Time) {
 	var rows [][]string
 	for _, f := range x.Fields {
-		row := []string{f.Field, f.Value, f.From, output.Expires(f.Expires, now)}
+		value := f.Value
+		if f.Mode == policy.Shadow {
+			value += " (shadow)"
+		}
+		row := []string{f.Field, value, f.From, output.Expires(f.Expires, now)}
 		if f.From == "" {
 			row[2], row[3] = "default", "-"
 		}

@@ -38,7 +38,7 @@ func (x *explanation) addReasons(s configstore.Snapshot, scope policy.Scope, liv
 		x.addQuotaReasons()
 	}
 	for _, l := range x.limits {
-		if fault := l.shared.fault(l); fault != "" {
+		if fault := l.shared.fault(l); fault != "" && !l.mode.IsShadow() {
 			x.say("%s", fault)
 		}
 	}
@@ -70,13 +70,12 @@ func mayApply(of policy.Scope, cluster string, to policy.Scope) bool {
 func (x *explanation) addPolicyReason() {
 	p := x.effective.Subscription.WithDefaults()
 	enforced := x.enforced()
+	const inFlight = "Throttled while %d of its messages are in flight in one replica."
 	switch {
 	case p.IsPaused(): // in shadow mode too
 		x.say("Paused. To resume it: throttle-admin resume %s", x.from("paused"))
 		return
-	case len(x.limits) == 0 && *p.MaxInFlight > 0 && p.Mode != policy.Shadow:
-		x.say("Throttled while %d of its messages are in flight in one replica. No rate is set.",
-			*p.MaxInFlight)
+	case len(x.limits) == 0 && *p.MaxInFlight > 0:
 	case len(x.limits) == 0 && len(x.quotas) > 0: // addQuotaReasons describes these
 	case len(x.limits) == 0:
 		x.say("Not throttled: no limit is set.")
@@ -87,15 +86,25 @@ func (x *explanation) addPolicyReason() {
 	default:
 		x.addLimitReasons(enforced, *p.CaughtUp.Backlog)
 	}
-	for _, l := range x.limits {
-		if l.mode.IsShadow() {
-			x.say("Not throttled by the %s: its mode is shadow, set by %s. Messages above it are "+
-				"only counted.", l.reason(), cli.Quote(l.mode.By))
-		}
-	}
-	if *p.MaxInFlight > 0 && p.Mode == policy.Shadow {
+	switch {
+	case *p.MaxInFlight == 0:
+	case p.Mode == policy.Shadow:
 		x.say("Not throttled by maxInFlight: the mode is shadow, set by %s. Messages above it are "+
 			"only counted.", x.from("mode"))
+	case len(x.limits) == 0:
+		x.say(inFlight+" No rate is set.", *p.MaxInFlight)
+	default:
+		x.say(inFlight, *p.MaxInFlight)
+	}
+	for _, l := range x.limits {
+		switch {
+		case l.mode.IsShadow():
+			x.say("Not throttled by the %s: its mode is shadow, set by %s. Messages above it are "+
+				"only counted.", l.reason(), cli.Quote(l.mode.By))
+		case p.Mode == policy.Shadow && !l.isAggregate():
+			x.say("The mode that %s sets does not apply to the %s. What it applies to: "+
+				"throttle-admin set --help", x.from("mode"), l.reason())
+		}
 	}
 }
 
@@ -205,9 +214,9 @@ func (x *explanation) stateOf(r replicaView) string {
 	case shadowOnly(r.Limits):
 		var above []string
 		for _, l := range r.Limits {
-			above = append(above, fmt.Sprintf("%d messages above the %s", r.Shadowed[l.Reason], l.Reason))
+			above = append(above, fmt.Sprintf("%d messages for the %s", r.Shadowed[l.Reason], l.Reason))
 		}
-		return fmt.Sprintf("not throttled: in shadow mode, %s were dispatched", strings.Join(above, " and "))
+		return "not throttled: without shadow mode, there would have waited " + strings.Join(above, " and ")
 	case r.Share > 0:
 		return fmt.Sprintf("not throttled: it uses %s/s of its share of %s/s",
 			output.Number(r.Use), output.Number(r.Share))

@@ -1,0 +1,135 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
+)
+
+// passing returns how many of the next calls pass at once.
+func passing(h *engine.Handle) (n int) {
+	for {
+		if _, _, ok := h.Lane.TryAcquire(1); !ok {
+			return n
+		}
+		n++
+	}
+}
+
+// TestPreviewLeavesNothing: whatever was given back or used beyond what was granted in shadow mode,
+// the limit is in force as soon as its mode is enforce, neither above its rate nor below it.
+func TestPreviewLeavesNothing(t *testing.T) {
+	for _, limit := range []string{"messageRate=1/1h", "messageRate=10", "byteRate=1000"} {
+		for _, unsettled := range []time.Duration{0, 50 * ms, time.Minute} {
+			for _, used := range []int{0, 1, 5} {
+				run(t, 0, orders+" mode=shadow "+limit, func(t *testing.T, e *fixture) {
+					h := e.open("")
+					time.Sleep(time.Second)
+					var grants []engine.Grant
+					for range 1000 {
+						grants = append(grants, e.acquire(h, 1, 100))
+					}
+					time.Sleep(unsettled)
+					for i := range grants {
+						grants[i].Settle(used, int64(used)*100)
+					}
+					time.Sleep(50 * ms)
+					e.apply(orders + " mode=enforce " + limit)
+					assert.LessOrEqual(t, passing(h), 2)
+					if limit != "messageRate=1/1h" {
+						from := e.since()
+						e.acquire(h, 1, 100)
+						e.acquire(h, 1, 100)
+						assert.Less(t, e.since()-from, 2*time.Second)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestShadowDebt: a message of which only one byte was there owes the rest, as if the limit were
+// enforced, and those after it owe nothing.
+func TestShadowDebt(t *testing.T) {
+	run(t, 0, orders+" byteRate=1000 mode=shadow", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		for range 100 {
+			g := e.acquire(h, 1, -1)
+			g.Settle(1, 10_000)
+		}
+		e.apply(orders + " byteRate=1000")
+		from := e.since()
+		e.acquire(h, 1, 10)
+		assert.Less(t, e.since()-from, 11*time.Second)
+	})
+}
+
+// TestShadowCounts: messages of a batch are counted with the bytes that they have, those that a
+// poll asked for and did not deliver are not counted, and no count falls.
+func TestShadowCounts(t *testing.T) {
+	policies := "tenant:acme messageRate=100\n" + orders + " byteRate=1000 mode=shadow"
+	run(t, 0, policies, func(t *testing.T, e *fixture) {
+		h := e.open("")
+		time.Sleep(time.Second)
+		from, sent, last := e.since(), 0, limitOf(t, h, "byte rate", 1000)
+		for e.since()-from < 10*time.Second {
+			g := e.acquire(h, 100, -1)
+			sent += g.N
+			g.Settle(g.N, int64(g.N)*1024)
+			now := limitOf(t, h, "byte rate", 1000)
+			assert.GreaterOrEqual(t, now.Granted, last.Granted)
+			assert.GreaterOrEqual(t, now.Shadowed, last.Shadowed)
+			last = now
+		}
+		assert.InDelta(t, sent-10, last.Shadowed, 20, "of %d", sent)
+	})
+	run(t, 0, orders+" messageRate=10 mode=shadow", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		for range 100 {
+			g, _, ok := h.Lane.TryAcquire(500)
+			assert.True(t, ok)
+			g.Settle(0, 0)
+			time.Sleep(500 * ms)
+		}
+		assert.LessOrEqual(t, only(h).Shadowed, int64(500), "one batch, until it is given back")
+		assert.Less(t, only(h).Use, 20.0)
+	})
+}
+
+// TestShadowHold: a limit in shadow mode that could not take back what was held does not keep
+// others from it.
+func TestShadowHold(t *testing.T) {
+	for _, beside := range []string{"", orders + " messageRate=1000 sharing.mode=split mode=shadow"} {
+		run(t, 0, "tenant:acme messageRate=50\n"+beside, func(t *testing.T, e *fixture) {
+			h := e.open("")
+			time.Sleep(5 * time.Second) // a pool of one
+			for range 50 {
+				e.acquire(h, 1, -1)
+			}
+			g := e.acquire(h, 1, -1)
+			g.Hold(3 * time.Second)
+			for range 50 {
+				e.acquire(h, 1, -1)
+			}
+			g.Settle(0, 0)
+			assert.EqualValues(t, 1, limitOf(t, h, "tenant's message rate", 50).Returned)
+		})
+	}
+}
+
+// TestShadowOrder: State has the limits in the order in which they apply, whatever their modes.
+func TestShadowOrder(t *testing.T) {
+	policies := "tenant:acme messageRate=50 mode=shadow\n" + orders + " messageRate=10 byteRate=1000"
+	for _, mode := range []string{"", " mode=shadow"} {
+		run(t, 0, policies+mode, func(t *testing.T, e *fixture) {
+			var got []string
+			for _, l := range e.open("").State().Limits {
+				got = append(got, l.Reason)
+			}
+			assert.Equal(t, []string{"message rate", "tenant's message rate", "byte rate"}, got)
+		})
+	}
+}
