@@ -9,6 +9,77 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
 )
 
+// TestShadow: shadow mode lets callers pass at once, and counts those that would have waited as
+// demand.
+func TestShadow(t *testing.T) {
+	policies := orders + " messageRate=10 byteRate=1000 mode=shadow"
+	run(t, 0, policies, func(t *testing.T, e *fixture) {
+		h := e.open("")
+		time.Sleep(ms)
+		e.acquire(h, 50, 2000)
+		e.acquire(h, 50, 2000)
+		time.Sleep(4 * ms)
+		want := map[string]float64{}
+		for _, r := range e.store.asked() {
+			want[r.Key] = max(want[r.Key], r.Allocate.Want)
+		}
+		assert.GreaterOrEqual(t, want[limitOf(t, h, "message rate", 10).Key], 50.0)
+		assert.GreaterOrEqual(t, want[limitOf(t, h, "byte rate", 1000).Key], 2000.0)
+
+		before := limitOf(t, h, "message rate", 10).Shadowed
+		for range 100 {
+			e.acquire(h, 1, 10)
+		}
+		for range 10 {
+			_, _, ok := h.Lane.TryAcquire(1)
+			assert.True(t, ok)
+		}
+		assert.Equal(t, 5*ms, e.since())
+		assert.InDelta(t, 110, limitOf(t, h, "message rate", 10).Shadowed-before, 5)
+		assert.True(t, only(h).Shadow)
+	})
+	run(t, 0, orders+" messageRate=1/1h", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.acquire(h, 1, -1)
+		c := e.wait(t.Context(), h, 3, -1)
+		e.apply(orders + " messageRate=1/1h mode=shadow")
+		assert.True(t, c.over())
+		assert.EqualValues(t, 3, only(h).Shadowed)
+	})
+}
+
+// TestShadowBesideEnforced: a limit in shadow mode holds nobody up, and lifts no other one. What it
+// would hold up is counted, also of bytes and of messages in flight.
+func TestShadowBesideEnforced(t *testing.T) {
+	policies := "tenant:acme messageRate=50\n" + orders + " messageRate=10 byteRate=1000 maxInFlight=1 mode=shadow"
+	for _, sharing := range []string{"", " sharing.mode=strict", " sharing.mode=split", " caughtUp.throttle=true"} {
+		run(t, 0, policies+sharing, func(t *testing.T, e *fixture) {
+			h := e.open("")
+			time.Sleep(5 * time.Second) // a pool of one
+			from, grants := e.since(), []engine.Grant{}
+			for range 100 {
+				g := e.acquire(h, 1, 100)
+				assert.Equal(t, 1, g.N)
+				grants = append(grants, g)
+			}
+			assert.InDelta(t, 2, (e.since() - from).Seconds(), 0.1, "50 a second")
+			assert.InDelta(t, 80, limitOf(t, h, "message rate", 10).Shadowed, 6)
+			assert.InDelta(t, 80, limitOf(t, h, "byte rate", 1000).Shadowed, 12)
+			assert.EqualValues(t, 99, h.State().Beyond, "in flight")
+			assert.Zero(t, limitOf(t, h, "tenant's message rate", 50).Shadowed)
+			for i := range grants {
+				grants[i].Settle(1, 100)
+			}
+			assert.Zero(t, h.State().InFlight)
+			passed := 0
+			for ok := true; ok; passed++ {
+				_, _, ok = h.Lane.TryAcquire(1)
+			}
+			assert.Less(t, passed, 10, "the tenant's limit")
+		})
+	}
+}
+
 // passing returns how many of the next calls pass at once.
 func passing(h *engine.Handle) (n int) {
 	for {
@@ -56,9 +127,12 @@ func TestPreviewLeavesNothing(t *testing.T) {
 func TestShadowDebt(t *testing.T) {
 	run(t, 0, orders+" byteRate=1000 mode=shadow", func(t *testing.T, e *fixture) {
 		h := e.open("")
+		var grants []engine.Grant
 		for range 100 {
-			g := e.acquire(h, 1, -1)
-			g.Settle(1, 10_000)
+			grants = append(grants, e.acquire(h, 1, -1))
+		}
+		for i := range grants {
+			grants[i].Settle(1, 10_000)
 		}
 		e.apply(orders + " byteRate=1000")
 		from := e.since()

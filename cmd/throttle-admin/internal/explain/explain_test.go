@@ -152,6 +152,29 @@ func TestExplainStrict(t *testing.T) {
 	})
 }
 
+// TestFirstLimit: the share and the use of a replica are those of a limit that holds messages up,
+// if there is one.
+func TestFirstLimit(t *testing.T) {
+	shadow, enforced := dispatch.LimitStats{Key: "a", Shadow: true}, dispatch.LimitStats{Key: "b"}
+	assert.Nil(t, firstOf(nil))
+	assert.Equal(t, "a", firstOf([]dispatch.LimitStats{shadow}).Key)
+	assert.Equal(t, "b", firstOf([]dispatch.LimitStats{shadow, enforced}).Key)
+}
+
+// TestShadowStrict: a strict limit in shadow mode is described as it works: it paces nothing.
+func TestShadowStrict(t *testing.T) {
+	scope := policy.TopicScope(policy.Topic{Scheme: "kafka", Tenant: "acme", Namespace: "shop", Name: "orders"})
+	for mode, want := range map[policy.Mode]sharing{policy.Enforce: strict{maxReserved: 64}, policy.Shadow: fair{}} {
+		set, err := policy.NewSet([]policy.Entry{{Scope: scope, Settings: policy.Policy{
+			MessageRate: policy.PerSecond(5), Mode: mode, Sharing: policy.Sharing{Mode: policy.Strict},
+		}}})
+		require.NoError(t, err)
+		limits := limitsOf(scope, set.Resolve("eu", scope.Topic, ""))
+		require.Len(t, limits, 1)
+		assert.Equal(t, want, limits[0].shared)
+	}
+}
+
 // TestReplicaState has a sentence for each state that a replica can publish.
 func TestReplicaState(t *testing.T) {
 	type stats = dispatch.SubscriptionStats
