@@ -254,9 +254,7 @@ func (q *question) backlog(all ends) (sum int64, err error) {
 			err = errors.Join(o.Error, kafka.UnknownTopicOrPartition)
 			return -1, fmt.Errorf("partition %d: %w", at.partition, err)
 		}
-		switch at.next {
-		case kafka.LastOffset:
-		default: // FirstOffset is below every offset
+		if at.next != kafka.LastOffset { // kafka.FirstOffset is below every offset
 			sum += max(0, o.LastOffset-max(at.next, o.FirstOffset))
 		}
 	}

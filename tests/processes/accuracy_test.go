@@ -104,7 +104,9 @@ func TestAccuracyDeadWaiters(t *testing.T) {
 					base := job{Rate: 1, Period: period, Sharing: mode}
 					r := start(t, permits(t), dead+1, d, base, func(i int, j *job) {
 						j.Start = j.Start.Add(time.Duration(i) * life)
-						if j.Kill = i < dead; !j.Kill {
+						if i < dead {
+							j.Kill = true
+						} else {
 							j.Leave = 1
 						}
 					})

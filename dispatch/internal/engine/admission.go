@@ -22,20 +22,20 @@ type Admission struct {
 	lane      *Lane
 	steps     *atomic.Uint64 // of the loop
 
-	maxInFlight int64          // messages handed out and not Done; 0 = any number
-	anyInFlight bool           // maxInFlight is in shadow mode
-	paced       *sharing.Share // the one whose mode is strict, or nil
-	several     bool           // there are several limits of messages, and nothing else to look at
-	holds       bool           // permits may be given back after a Hold
-	paused      bool
-	closed      bool
+	maxInFlight    int64          // messages handed out and not Done; 0 = any number
+	shadowInFlight bool           // maxInFlight is in shadow mode
+	paced          *sharing.Share // the one whose mode is strict, or nil
+	several        bool           // there are several limits of messages, and nothing else to look at
+	holds          bool           // permits may be given back after a Hold
+	paused         bool
+	closed         bool
 }
 
 // admit returns the admission of a lane whose shares are those of what was resolved.
 func admit(l *Lane, messages, bytes []*sharing.Share, r *resolve.Subscription) *Admission {
 	a := &Admission{
 		lane: l, steps: &l.engine.steps,
-		maxInFlight: r.MaxInFlight, anyInFlight: r.ShadowInFlight, paused: r.Paused,
+		maxInFlight: r.MaxInFlight, shadowInFlight: r.ShadowInFlight, paused: r.Paused,
 	}
 	a.set(messages, bytes)
 	return a
@@ -64,7 +64,7 @@ func (a *Admission) set(messages, bytes []*sharing.Share) {
 			a.holds = a.holds && s.Holds()
 		}
 	}
-	if a.maxInFlight > 0 && a.anyInFlight {
+	if a.maxInFlight > 0 && a.shadowInFlight {
 		untracked := *a
 		untracked.maxInFlight = 0
 		a.shadow.untracked = &untracked
@@ -93,7 +93,7 @@ func (a *Admission) empty(except *sharing.Share) *sharing.Share {
 }
 
 // boundsInFlight reports whether no more than maxInFlight messages may be in flight.
-func (a *Admission) boundsInFlight() bool { return a.maxInFlight > 0 && !a.anyInFlight }
+func (a *Admission) boundsInFlight() bool { return a.maxInFlight > 0 && !a.shadowInFlight }
 
 // without returns the admission without the limits that do not apply now, or nil if nothing
 // remains.

@@ -2,10 +2,9 @@ package engine
 
 import "github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 
-// A shadow is the limits of an Admission whose mode is shadow: a message takes their permits as far
-// as there are some, and passes all the same. What they would hold up is counted. They never owe
-// permits, and get none back: so a limit is in force as soon as its mode is enforce, and no more
-// than it allows is dispatched.
+// A shadow is the limits of an Admission whose mode is shadow. A message takes their permits if
+// there are some. Without permits it passes, too, and is counted. No permits are given back to
+// these limits. So when the mode changes to enforce, they have only permits that were allocated.
 type shadow struct {
 	messages []*sharing.Share
 	bytes    []*sharing.Share

@@ -65,8 +65,8 @@ func TestRefused(t *testing.T) {
 	assert.EqualValues(t, 8, b.refused.Load(), "demand")
 }
 
-// TestPass: what passes in shadow mode takes what is there, and the rest is counted. What was not
-// used is no permit, and as much of what passes next does not count.
+// TestPass: messages in shadow mode take the permits that are there, and those without a permit are
+// counted. Unpass adds no permit. It lowers the count of the next messages.
 func TestPass(t *testing.T) {
 	b := newBucket(10)
 	b.supply(5)

@@ -154,7 +154,7 @@ func (x *explanation) addField(s configstore.Snapshot, field string) {
 		}
 		return
 	}
-	modeOf := func(of policy.Modes) policy.Mode {
+	modeIn := func(of policy.Modes) policy.Mode {
 		switch {
 		case !isRate:
 			return ""
@@ -169,20 +169,20 @@ func (x *explanation) addField(s configstore.Snapshot, field string) {
 	}
 	if value != "" {
 		v := x.view(s, field, field, value)
-		v.Mode = modeOf(x.effective.TopicModes)
+		v.Mode = modeIn(x.effective.TopicModes)
 		x.Fields = append(x.Fields, v)
 	}
 	for _, g := range x.effective.Aggregates {
 		if value := policy.Text(g.Policy, field); value != "" {
 			x.Fields = append(x.Fields, fieldView{
-				Field: g.Scope.Kind.String() + "." + field, Value: value, Mode: modeOf(g.Modes),
+				Field: g.Scope.Kind.String() + "." + field, Value: value, Mode: modeIn(g.Modes),
 				From: g.Scope.String(),
 			})
 		}
 	}
 	if value := policy.Text(x.effective.Subscription, field); value != "" {
 		v := x.view(s, "subscription."+field, field, value)
-		v.Mode = modeOf(x.effective.SubscriptionModes)
+		v.Mode = modeIn(x.effective.SubscriptionModes)
 		x.Fields = append(x.Fields, v)
 	}
 }

@@ -102,8 +102,8 @@ func (x *explanation) addPolicyReason() {
 			x.say("Not throttled by the %s: its mode is shadow, set by %s. Messages above it are "+
 				"only counted.", l.reason(), cli.Quote(l.mode.By))
 		case p.Mode == policy.Shadow && !l.isAggregate():
-			x.say("The mode that %s sets does not apply to the %s. What it applies to: "+
-				"throttle-admin set --help", x.from("mode"), l.reason())
+			x.say("The shadow mode of %s does not apply to the %s. throttle-admin set --help says "+
+				"which limits a mode applies to.", x.from("mode"), l.reason())
 		}
 	}
 }
