@@ -17,15 +17,14 @@ const checkEvery = time.Second
 
 // Watch implements configstore.Store. The system reports changes of the file, and Watch yields
 // them 10 ms later; a change that is not reported is found within a second. A file that cannot be
-// read is an error, yielded once; its last valid policies stay in force.
+// read is an error, yielded once for each content; its last valid policies stay in force.
 func (s *Store) Watch(ctx context.Context, after configstore.Snapshot) iter.Seq2[configstore.Batch, error] {
 	return func(yield func(configstore.Batch, error) bool) {
 		n := newNotifier(s.path)
 		defer n.close()
 		var seen []policy.Entry
 		at := after.Revision
-		var faulty bool        // a fault has been reported
-		var reported time.Time // modification time of the file that had it
+		reported := "" // the fault that was reported last, and its content, while it lasts
 		for first := true; ctx.Err() == nil; first = false {
 			n.arm() // before the file is read, so that no change falls between
 			st, err := s.look()
@@ -47,9 +46,12 @@ func (s *Store) Watch(ctx context.Context, after configstore.Snapshot) iter.Seq2
 					return
 				}
 			}
-			if st.err != nil && (!faulty || !st.modified().Equal(reported)) {
-				faulty, reported = true, st.modified()
-				if !yield(configstore.Batch{}, st.err) {
+			fault := ""
+			if st.err != nil {
+				fault = st.err.Error() + string(st.data)
+			}
+			if reported != fault {
+				if reported = fault; fault != "" && !yield(configstore.Batch{}, st.err) {
 					return
 				}
 			}

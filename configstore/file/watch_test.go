@@ -201,3 +201,41 @@ func TestReplaceLeavesNothingBehind(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, parsed, 1)
 }
+
+// TestAFaultIsReportedOnce: a file that gets another modification time with the same content is not
+// reported again. To a reader it gets one, too, if it is replaced between the look at its time and
+// its reading.
+func TestAFaultIsReportedOnce(t *testing.T) {
+	f := folder{t, t.TempDir()}
+	f.write("p.yaml", 1)
+	s := open(t, f.path("p.yaml"))
+	s.CheckEvery(time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
+	defer cancel()
+	start, err := s.List(ctx)
+	require.NoError(t, err)
+	for name, text := range map[string]string{"first": "5", "other": "[7]"} {
+		require.NoError(t, os.WriteFile(f.path(name), []byte("schema: 2\npolicies: "+text+"\n"), 0o600))
+	}
+	f.rename("first", "p.yaml")
+	other := make(chan error, 1)
+	var faults []string
+	for _, err := range s.Watch(ctx, start) {
+		if err == nil {
+			continue
+		}
+		if faults = append(faults, err.Error()); len(faults) == 1 {
+			later := time.Now().Add(time.Minute)
+			require.NoError(t, os.Chtimes(f.path("p.yaml"), later, later))
+			go func() { // when Watch has looked again
+				time.Sleep(100 * time.Millisecond)
+				other <- os.Rename(f.path("other"), f.path("p.yaml"))
+			}()
+		} else {
+			break
+		}
+	}
+	require.NoError(t, <-other)
+	require.Len(t, faults, 2)
+	assert.NotEqual(t, faults[0], faults[1])
+}
