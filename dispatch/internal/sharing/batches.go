@@ -14,7 +14,6 @@ type batches struct {
 	rev        schedule.Revision // of the limit that the batches were allocated under
 	top        float64           // the limit's rate, and
 	ramp       schedule.Ramp     // the ramp to it, by which permits are released
-	step       uint64            // the last one of the loop
 	demand     Demand            // at the last step
 	sentDemand float64           // permits a second that the last request was made for
 	shareAt    float64           // when the share was last told, or used in an outage
@@ -25,6 +24,7 @@ type batches struct {
 	lowered    bool              // the limit has become lower since the last request
 	gone       bool              // no callers: nothing is requested until one waits
 	handBackAt float64           // when held grants gave permits back that may be unused; 0 = none
+	fresh      bool              // what was taken at usedAt may still be returned
 }
 
 // Advance releases the permits that are due.
@@ -33,18 +33,34 @@ func (b *batches) Advance(t Time, d Demand) {
 	if b.top != b.Limit.Rate || b.ramp != b.Limit.Ramp {
 		b.adjust(now)
 	}
-	b.demand, b.step = d, t.Step
+	b.demand = d
 	if b.heldBack.Load() {
 		b.heldBack.Store(false)
 		b.handBackAt, b.strayAt = now, now // an idle share has no steps, so that its strayAt is old
 	}
 	b.observe(now, d)
+	b.outdate(t)
 	b.release(t, b.grace())
 	b.age(now, b.Limit.Round)
 	if b.ownDue > 0 {
 		b.releaseOwn(now, d)
 	}
 }
+
+// outdate lets no grants be returned any more, if nobody has called since outdatedAt.
+func (b *batches) outdate(t Time) {
+	if b.usedAt == t.Now {
+		b.fresh = true
+	}
+	if b.fresh && b.gone && t.Now >= b.outdatedAt() {
+		b.fresh = false
+		b.outdated(t.Step)
+	}
+}
+
+// outdatedAt is when the last grant is too old to be returned: a permit that comes back later would
+// be one more than the share gets in that time.
+func (b *batches) outdatedAt() float64 { return b.usedAt + max(b.Limit.Round, b.strayLife) }
 
 // grace is how late permits may be released, seconds. After a pause, a bunch of them would make a
 // busy system busier.
@@ -129,7 +145,6 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 	case b.gone:
 	case !d.Anybody && now-b.usedAt > max(0.015, 5/b.use):
 		b.gone = true
-		b.since.Store(b.step + 1) // grants taken until now would be returned too late
 		if held > 2 {
 			return order{drain: true}
 		}
@@ -189,6 +204,9 @@ func (b *batches) WakeAt(now float64) float64 {
 	}
 	if b.keepUntil > 0 && b.held() > 0 {
 		at = min(at, b.keepUntil)
+	}
+	if b.fresh && b.gone {
+		at = min(at, b.outdatedAt())
 	}
 	if !d.Anybody && !b.gone && b.use > 0.3 && b.held() > 0 {
 		// Are there callers still, and is the bucket low? Slower ones leave permits to expire.

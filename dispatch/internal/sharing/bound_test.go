@@ -215,6 +215,39 @@ func TestReturnedPermitLasts(t *testing.T) {
 	assert.InDelta(t, 1, w.last().Allocate.Returned, 0, "a permit takes ten seconds")
 }
 
+// TestGrantsOutdate: once no callers are left, a grant may still be returned for a round, and for
+// as long as a slow share takes to get a permit. A later batch does not make it fresh again.
+func TestGrantsOutdate(t *testing.T) {
+	for _, c := range []struct{ rate, life float64 }{{1000, 0.1}, {1000.0 / 3600, 3.6}} {
+		what := fmt.Sprintf("at %v/s", c.rate)
+		w := newWorld()
+		r := w.join(limited(policy.Fair, c.rate))
+		r.once = 1
+		w.run(0.002)
+		r.Return(-99) // a message of a hundred bytes
+		taken := r.step
+		fair := r.Mode.(*fair)
+		for !fair.gone && w.now < 2 {
+			w.run(0.004)
+			r.touch()
+		}
+		assert.True(t, r.Fresh(taken), what)
+		w.run(fair.usedAt + 0.9*c.life - w.now)
+		assert.True(t, r.Fresh(taken), what)
+		w.run(0.2 * c.life)
+		assert.False(t, r.Fresh(taken), what)
+		steps := r.step
+		w.run(10)
+		assert.LessOrEqual(t, r.step, steps+2, what)
+		for range 3 {
+			r.once = 1
+			r.touch()
+			w.run(2 / c.rate)
+			assert.False(t, r.Fresh(taken), what)
+		}
+	}
+}
+
 // TestBoundAfterADeepCut: slots that were allocated at a high rate do not fill the line of a low
 // one, if their replicas are dead. If they live, they together get the low rate.
 func TestBoundAfterADeepCut(t *testing.T) {

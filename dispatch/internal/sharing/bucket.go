@@ -247,10 +247,13 @@ func (b *Bucket) release(t Time, grace float64) {
 	}
 }
 
+// outdated lets no grants be returned any more that were taken before that step.
+func (b *Bucket) outdated(step uint64) { b.since.Store(max(b.since.Load(), step)) }
+
 // noteStart notes that a batch starts: only grants taken since the last but two started may be
 // returned from now on.
 func (b *Bucket) noteStart(step uint64) {
-	b.since.Store(b.starts[0])
+	b.outdated(b.starts[0])
 	b.starts = [2]uint64{b.starts[1], step}
 }
 
