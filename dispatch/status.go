@@ -50,7 +50,7 @@ type SubscriptionStats struct {
 	CaughtUp     bool             `json:"caughtUp,omitempty"`
 	Exempt       bool             `json:"exempt,omitempty"` // nothing is charged now
 	Paused       bool             `json:"paused,omitempty"`
-	MaxInFlight  int64            `json:"maxInFlight,omitempty"` // 0 = any number; in shadow mode, too
+	MaxInFlight  int64            `json:"maxInFlight,omitempty"` // 0 = any number, as in shadow mode
 	Backlog      int64            `json:"backlog"`               // messages; -1 = unknown
 	Waiting      int              `json:"waiting,omitempty"`     // calls that wait
 	InFlight     int64            `json:"inFlight,omitempty"`    // messages; only with maxInFlight

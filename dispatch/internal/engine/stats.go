@@ -24,7 +24,7 @@ type State struct {
 	CaughtUp    bool
 	Exempt      bool // nothing is charged
 	Paused      bool
-	MaxInFlight int64    // 0 = any number; in shadow mode, too
+	MaxInFlight int64    // 0 = any number, as in shadow mode
 	Backlog     int64    // messages; -1 = unknown
 	Waiting     int      // callers
 	HoldsUp     []string // topics whose messages wait behind these callers
