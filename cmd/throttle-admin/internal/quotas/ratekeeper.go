@@ -155,10 +155,11 @@ func (f ratekeeperFlags) serve(a *cli.App, keeper *ratekeeper.Ratekeeper) (stop 
 	figures := http.NewServeMux()
 	if f.metrics == "" || f.metrics == f.listen {
 		figures, paths = reports, "/reports and /metrics"
-	} else {
-		start(f.metrics, "/metrics", figures)
 	}
 	figures.Handle("/metrics", metrics.RatekeeperHandler(keeper))
+	if figures != reports {
+		start(f.metrics, "/metrics", figures)
+	}
 	start(f.listen, paths, reports)
 	return stop, err
 }
