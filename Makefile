@@ -38,7 +38,7 @@ SUM := $(GO) tool -modfile=$(CURDIR)/tools/go.mod gotestsum --format pkgname --h
 SHARE := $(GO) run ./tests/services/cmd/share
 
 # The tests that do more with THROTTLE_LONG.
-LONGER := Allocation|BillOfMaterials|Fair|MovesNeverHang|NoCallerIsStranded|NothingWasted|$\
+LONGER := Allocation|BillOfMaterials|Fair|Holders|MovesNeverHang|NoCallerIsStranded|NothingWasted|$\
 	Schedules|SchedulesOnEtcd|SchedulesOnRedis|TopicsThatComeAndGo|Twins
 
 # Those that would take too long with the race detector.

@@ -58,12 +58,13 @@ func (g *Grant) spent() { g.Done(g.n, g.size) }
 // Only the first call counts.
 //
 // A Grant that is held is the one exception to the bound of a limit: the permits that it gives
-// back, and those that its caller uses, are used later than their slots. So in any interval t, at
-// most rate x (t + d) is dispatched, plus what the bound allows without Hold. Hold does nothing if
-// the sharing.mode of a limit is strict, split or groups: there, unused permits of an old Grant
-// expire.
+// back, and those that its caller uses, are used later than their slots. In any interval t, at most
+// rate x (t + d) is dispatched, plus what the bound allows without Hold. This is so however many
+// Grants are held, and however often permits are given back and held again: what a process holds
+// for longer than d, in one Grant or in several, does not all go back. Hold does nothing if the
+// sharing.mode of a limit is strict, split or groups: there, unused permits of an old Grant expire.
 func (g *Grant) Hold(d time.Duration) {
 	of := g.engine()
 	of.Hold(d)
-	g.taken = of.Taken
+	g.taken, g.size = of.Taken, of.Size
 }

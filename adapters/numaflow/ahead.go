@@ -2,7 +2,6 @@ package numaflowthrottle
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -18,9 +17,9 @@ type ahead struct {
 	single bool // permits are acquired one by one, for callers that take one
 
 	mu      sync.Mutex
-	grants  []heldGrant // the oldest first
-	held    int         // permits of them
-	users   int         // callers between enter and leave
+	grants  []dispatch.Grant // the oldest first
+	held    int              // permits of them
+	users   int              // callers between enter and leave
 	stop    context.CancelFunc
 	runs    int           // how often acquire was started
 	last    time.Time     // when a caller last took or waited for a permit
@@ -30,20 +29,12 @@ type ahead struct {
 	limited bool          // a message of the batch had to wait, or took a permit from here
 }
 
-// A heldGrant is a Grant and when it was acquired.
-type heldGrant struct {
-	dispatch.Grant
-	at time.Time
-}
-
 const (
-	// renewAfter is the age at which a held Grant goes back and another is acquired: before its
-	// Grant.Hold ends.
-	renewAfter = 2500 * time.Millisecond
-	holdGrant  = 3 * time.Second
+	// holdGrant is for how long a Grant can be given back: as long as Grant.Hold allows.
+	holdGrant = 3 * time.Second
 
-	// firstHold is how long permits are held before a gap has been seen.
-	firstHold = 3 * time.Second
+	// firstHold is how long permits are held before a gap has been seen: all of them can go back.
+	firstHold = 2500 * time.Millisecond
 
 	// minGap tells batches apart.
 	minGap = 10 * time.Millisecond
@@ -84,7 +75,7 @@ func (a *ahead) take() (g dispatch.Grant, ok bool) {
 	if len(a.grants) == 0 {
 		return g, false
 	}
-	g = a.grants[0].Grant
+	g = a.grants[0]
 	a.grants = a.grants[1:]
 	a.held--
 	a.limited = true
@@ -96,7 +87,7 @@ func (a *ahead) takeAll(limit int) (grants []dispatch.Grant, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.grants {
-		if g := &a.grants[i].Grant; n+g.N() <= limit {
+		if g := &a.grants[i]; n+g.N() <= limit {
 			grants, n = append(grants, *g), n+g.N()
 		} else {
 			g.Done(0, 0)
@@ -142,59 +133,27 @@ func (a *ahead) left(ctx context.Context, n int, timeout time.Duration) {
 }
 
 // acquire holds up to n permits until ctx ends, and then gives back those that were not taken.
-// run is its number: a later one takes its place.
+// Those that have been held for longer than holdGrant are lost then. To give them back before and
+// acquire others would take permits from other replicas for as long as no batch comes. run is its
+// number: a later one takes its place.
 func (a *ahead) acquire(ctx context.Context, run, n int) {
-	for {
-		room, until, ok := a.renew(run, n)
-		if !ok {
-			return
-		}
-		if ctx.Err() != nil || a.sub.Paced() {
-			a.giveBack(run)
-			return
-		}
-		if end, _ := ctx.Deadline(); end.Before(until) {
-			until = end
-		}
-		if room == 0 {
-			time.AfterFunc(time.Until(until), func() { a.acquire(ctx, run, n) })
-			return
-		}
+	context.AfterFunc(ctx, func() { a.giveBack(run) })
+	for room := n; room > 0; {
+		want := room
 		if a.single {
-			room = 1
+			want = 1
 		}
-		waiting, cancel := context.WithDeadline(ctx, until)
-		g, err := a.sub.Acquire(waiting, room)
-		cancel()
-		if errors.Is(err, dispatch.ErrClosed) {
+		g, err := a.sub.Acquire(ctx, want)
+		if err != nil || a.sub.Paced() {
+			g.Done(0, 0)
 			a.giveBack(run)
 			return
 		}
-		if err == nil && !a.add(run, g) {
+		if !a.add(run, g) {
 			return
 		}
+		room -= g.N()
 	}
-}
-
-// renew gives back the permits that are too old. It returns how many more may be acquired, and
-// when the next ones are too old; ok is false if this run is over.
-func (a *ahead) renew(run, n int) (room int, until time.Time, ok bool) {
-	now := time.Now()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.runs != run || a.stop == nil {
-		return 0, until, false
-	}
-	for len(a.grants) > 0 && now.Sub(a.grants[0].at) >= renewAfter {
-		a.held -= a.grants[0].N()
-		a.grants[0].Done(0, 0)
-		a.grants = a.grants[1:]
-	}
-	until = now.Add(renewAfter)
-	if len(a.grants) > 0 {
-		until = a.grants[0].at.Add(renewAfter)
-	}
-	return max(0, n-a.held), until, true
 }
 
 // add holds a Grant. It returns false if the Grant is not to be held, or this run is over.
@@ -208,7 +167,7 @@ func (a *ahead) add(run int, g dispatch.Grant) bool {
 		return false
 	}
 	g.Hold(holdGrant)
-	a.grants = append(a.grants, heldGrant{g, time.Now()})
+	a.grants = append(a.grants, g)
 	a.held += g.N()
 	return true
 }

@@ -23,15 +23,20 @@ const maxHold = 3 * time.Second
 
 // Hold lets Done give back unused permits for d from now.
 func (g *Grant) Hold(d time.Duration) {
-	if a := g.Admission; a != nil && a.holds && g.Taken&onHold == 0 {
-		g.Taken = onHold | uint64(time.Since(a.lane.engine.start)+min(d, maxHold))
+	a := g.Admission
+	if a == nil || !a.holds || g.Taken&onHold != 0 || d <= 0 {
+		return
 	}
-}
-
-// held reports whether a Hold still lets the grant give back what was not used.
-func (g *Grant) held() bool {
-	return g.Taken&onHold != 0 &&
-		time.Since(g.Admission.lane.engine.start) <= time.Duration(g.Taken&^onHold)
+	now := time.Since(a.lane.engine.start)
+	until := now + min(d, maxHold)
+	for _, s := range a.messages {
+		s.Hold(int64(g.N), now, until)
+	}
+	for _, s := range a.bytes {
+		s.Hold(g.Size, now, until)
+	}
+	g.Taken = onHold | uint64(until)
+	g.Size = max(1, g.Size) // of no limit perhaps, but Done has something to settle
 }
 
 // waste gives up a strict slot that its caller came to too late, and gives back the permits of
@@ -58,47 +63,19 @@ func (g *Grant) waste() {
 // all.
 func (g *Grant) Settle(messages int, bytes int64) {
 	a := g.Admission
+	l := a.lane
 	messages, bytes = min(messages, MaxPermits), min(bytes, MaxPermits)
-	held, step := g.held(), g.Taken
-	if step&onHold != 0 {
-		step = 0 // long ago
-	}
 	unused, unusedBytes := int64(g.N)-int64(max(0, messages)), int64(0)
-	if unused != 0 {
-		for _, s := range a.messages {
-			switch {
-			case unused > 0 && s == a.paced:
-				s.Unused(step)
-				a.lane.engine.touch(a.lane, true)
-			case unused < 0 || held || s.Fresh(step):
-				s.Return(unused)
-			}
-		}
-	}
 	if a.limitsBytes() {
 		unusedBytes = g.Size - max(0, bytes)
-		for _, s := range a.bytes {
-			if unusedBytes <= 0 || held || s.Fresh(step) {
-				s.Return(unusedBytes)
-			} else {
-				s.Forgive(unusedBytes)
-			}
-		}
 		if messages > 0 {
-			a.lane.sizes.learn(messages, max(0, bytes))
+			l.sizes.learn(messages, max(0, bytes))
 		}
 	}
-	if !a.shadow.empty() {
-		a.shadow.settle(unused, unusedBytes, func(s *sharing.Share) bool { return held || s.Fresh(step) })
-	}
-	l := a.lane
-	if held {
-		for _, limits := range [...][]*sharing.Share{a.messages, a.bytes} {
-			for _, s := range limits {
-				s.HeldBack()
-			}
-		}
-		l.engine.touch(l, false) // an idle lane has no steps
+	if g.Taken&onHold != 0 {
+		g.endHold(unused, unusedBytes)
+	} else {
+		g.giveBack(unused, unusedBytes)
 	}
 	if a.maxInFlight > 0 {
 		l.of.release(l, int64(g.N), a.maxInFlight)
@@ -106,4 +83,49 @@ func (g *Grant) Settle(messages int, bytes int64) {
 	if l.Waited() {
 		l.engine.touch(l, false)
 	}
+}
+
+// giveBack gives back what was not used, or charges what was used beyond what was granted, if both
+// are below zero.
+func (g *Grant) giveBack(unused, bytes int64) {
+	a := g.Admission
+	if unused != 0 {
+		for _, s := range a.messages {
+			switch {
+			case unused > 0 && s == a.paced:
+				s.Unused(g.Taken)
+				a.lane.engine.touch(a.lane, true)
+			case unused < 0 || s.Fresh(g.Taken):
+				s.Return(unused)
+			}
+		}
+	}
+	if a.limitsBytes() {
+		for _, s := range a.bytes {
+			if bytes <= 0 || s.Fresh(g.Taken) {
+				s.Return(bytes)
+			} else {
+				s.Forgive(bytes)
+			}
+		}
+	}
+	if !a.shadow.empty() {
+		a.shadow.settle(unused, bytes, func(s *sharing.Share) bool { return s.Fresh(g.Taken) })
+	}
+}
+
+// endHold is giveBack after a Hold.
+func (g *Grant) endHold(unused, bytes int64) {
+	a := g.Admission
+	now, until := time.Since(a.lane.engine.start), time.Duration(g.Taken&^onHold)
+	for _, s := range a.messages {
+		s.EndHold(int64(g.N), unused, now, until)
+	}
+	for _, s := range a.bytes {
+		s.EndHold(g.Size, bytes, now, until)
+	}
+	if !a.shadow.empty() {
+		a.shadow.settle(unused, bytes, func(*sharing.Share) bool { return now <= until })
+	}
+	a.lane.engine.touch(a.lane, false) // an idle lane has no steps
 }

@@ -24,6 +24,7 @@ type batches struct {
 	lowered    bool              // the limit has become lower since the last request
 	gone       bool              // no callers: nothing is requested until one waits
 	handBackAt float64           // when held grants gave permits back that may be unused; 0 = none
+	hoards     bool              // callers hold too much: nothing is requested
 	fresh      bool              // what was taken at usedAt may still be returned
 }
 
@@ -42,6 +43,7 @@ func (b *batches) Advance(t Time, d Demand) {
 	b.outdate(t)
 	b.release(t, b.grace())
 	b.age(now, b.Limit.Round)
+	b.hoards = b.stock.Load().full(sinceStart(now), min(b.share, b.shareFor), sinceStart(b.shareAt))
 	if b.ownDue > 0 {
 		b.releaseOwn(now, d)
 	}
@@ -152,7 +154,7 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 	default:
 		wanted = b.used && float64(held) < demand*b.Limit.Round/4
 	}
-	if !wanted || now < b.turnAt {
+	if !wanted || now < b.turnAt || b.hoards {
 		if changed && len(b.batches) == 0 && b.expired == 0 {
 			b.rev = b.Limit.Revision
 		}
@@ -195,6 +197,9 @@ func (b *batches) WakeAt(now float64) float64 {
 	}
 	if !b.pending && b.gone && b.retryAt > now && b.held()+b.expired > 0 {
 		at = min(at, b.retryAt)
+	}
+	if b.hoards && (d.Waiting > 0 || b.asked > 0) {
+		at = min(at, now+stockTick.Seconds())
 	}
 	if b.ownDue > 0 && d.Waiting > 0 {
 		at = min(at, b.ownDue)

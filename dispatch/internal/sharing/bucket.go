@@ -25,6 +25,7 @@ type Bucket struct {
 	heldBack atomic.Bool               // a held grant has given permits back since the last step
 	unused   atomic.Uint64             // strict: 1 + the step at which a slot that came back was taken
 	shadow   shadowed                  // what passed in shadow mode
+	stock    atomic.Pointer[stock]     // nil if nothing was ever held
 
 	// Of strict slots; times are ns since the engine's start.
 	usableUntil atomic.Int64 // when the slot last released expires; 0 = none yet
@@ -210,6 +211,7 @@ func (b *Bucket) upcoming(now float64) *batch {
 
 // supply puts k permits into the counter; a negative k is taken out, and may leave a debt.
 func (b *Bucket) supply(k int64) {
+	b.stock.Load().release(k)
 	b.put += k
 	b.avail.Add(k)
 }
@@ -217,6 +219,7 @@ func (b *Bucket) supply(k int64) {
 // withdraw takes up to n permits out of the counter again.
 func (b *Bucket) withdraw(n int64) int64 {
 	got := b.Take(n)
+	b.stock.Load().release(-got)
 	b.put -= got
 	return got
 }

@@ -9,6 +9,7 @@ package sharing
 import (
 	"math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
@@ -54,6 +55,9 @@ type Time struct {
 	Step uint64  // counts the loop's steps
 	Late float64 // how far the loop runs behind schedule, seconds
 }
+
+// sinceStart is the time since the engine's start of a time on its clock, which starts at 1.
+func sinceStart(at float64) time.Duration { return time.Duration((at - 1) * 1e9) }
 
 // A Demand is what the callers of a share want at this moment.
 type Demand struct {

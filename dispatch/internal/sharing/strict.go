@@ -77,7 +77,7 @@ func (s *strict) Advance(t Time, d Demand) {
 		}
 		slot.left = 0
 		slot.expires = min(slot.expires, s.confirmedAt+schedule.Unconfirmed)
-		s.usableUntil.Store(sinceStart(slot.expires))
+		s.usableUntil.Store(int64(sinceStart(slot.expires)))
 		s.since.Store(t.Step)
 		s.backAt = 0
 		s.supply(1)
@@ -237,7 +237,7 @@ func (s *strict) kept() int64 {
 // replica in the queue comes in its turn.
 func (s *strict) Answered(r *permits.Request, done, now float64) {
 	if !s.settle(r, done, now) {
-		s.fullUntil.Store(sinceStart(s.retryAt))
+		s.fullUntil.Store(int64(sinceStart(s.retryAt)))
 		return
 	}
 	reply := &r.Allocate.Reply
@@ -254,7 +254,7 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 		s.returnable = s.returnable && reply.N == 0
 		if reply.N == 0 {
 			pause := reply.Start + 0.25*s.env.Rand.Float64()*min(1/reply.Rate, 0.1)
-			s.fullUntil.Store(sinceStart(now + max(minPause, pause)))
+			s.fullUntil.Store(int64(sinceStart(now + max(minPause, pause))))
 			return
 		}
 	case forWaiting:
@@ -368,9 +368,6 @@ func (s *strict) Idle() bool { return !s.pending && !s.queued && s.held() == 0 }
 func (s *strict) Report(r *Report) {
 	r.Allowed, r.Queued, r.Use = s.rate, s.queued, min(r.Use, s.Limit.Rate)
 }
-
-// sinceStart is a time of the engine's clock, which starts at 1, in nanoseconds since its start.
-func sinceStart(at float64) int64 { return int64((at - 1) * 1e9) }
 
 // full is until when no slot is free, as far as is known.
 func (s *strict) full() float64 { return 1 + float64(s.fullUntil.Load())/1e9 }
