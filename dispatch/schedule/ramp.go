@@ -28,10 +28,12 @@ type Line struct {
 //
 // With slope = (limit - From)/Over, a scheduled ramp rises by slope for every second that has
 // passed. A relaxed ramp rises by slope in each second with a request for permits: it pauses
-// without traffic and then continues. A clock that steps back has no effect. A limit that changes
-// during the ramp changes the slope from then on; the rate is never above the limit.
+// without traffic and then continues. A clock that steps back has no effect. A change of the limit
+// or of the ramp changes the slope from then on, and a higher From raises the rate at once. So a
+// change of the ramp never lowers the rate, and the limit is reached within Over from then on. The
+// rate is never above the limit.
 func (r Ramp) At(s Line, limit float64, asked, busy bool, now float64) (Line, float64) {
-	if r.Over <= 0 || r.From >= limit {
+	if r.Over <= 0 {
 		return Line{}, limit
 	}
 	if back := s.Seen - now; back >= 1 {
@@ -52,12 +54,12 @@ func (r Ramp) At(s Line, limit float64, asked, busy bool, now float64) (Line, fl
 	default:
 		s.Rate, s.Epoch = s.Rate+float64(step*float64(epoch-s.Epoch)), epoch
 	}
-	s.Rate = min(s.Rate, limit)
+	s.Rate = min(max(s.Rate, r.From), limit)
 	s.Seen = now
 	return s, s.Rate
 }
 
-func (r Ramp) step(limit float64) float64 { return (limit - r.From) / r.Over }
+func (r Ramp) step(limit float64) float64 { return max(0, (limit-r.From)/r.Over) }
 
 // A slope is a rate from some time on: constant for a second, then rising by step a second up to
 // top. It is never above the steps of the ramp.

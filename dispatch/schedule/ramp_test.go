@@ -102,6 +102,63 @@ func TestRampLimitChanges(t *testing.T) {
 	assert.Equal(t, 48.0, rate)
 }
 
+// TestRampChanges: a change of the ramp never lowers the rate, and the limit is reached within the
+// new Over from the change on.
+func TestRampChanges(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change schedule.Ramp
+		rates  []float64 // from the change on, a second each
+	}{
+		{"a higher start", schedule.Ramp{From: 500, Over: 10}, []float64{500, 510, 520}},
+		{"a lower start", schedule.Ramp{From: 100, Over: 10}, []float64{330, 380, 430, 480, 530, 580, 600}},
+		{"longer", schedule.Ramp{From: 150, Over: 45}, []float64{330, 340, 350}},
+		{"shorter", schedule.Ramp{From: 150, Over: 3}, []float64{330, 480, 600}},
+		{"a start at the limit", schedule.Ramp{From: 600, Over: 3}, []float64{600, 600}},
+		{"a start above it", schedule.Ramp{From: 700, Over: 3}, []float64{600, 600}},
+		{"none", schedule.Ramp{}, []float64{600, 600}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var s schedule.Line
+			for second := range 5 {
+				s, _ = schedule.Ramp{From: 150, Over: 10}.At(s, 600, true, false, 1000+float64(second))
+			}
+			for i, want := range c.rates {
+				var rate float64
+				s, rate = c.change.At(s, 600, true, false, 1004+float64(i))
+				assert.InDelta(t, want, rate, 1e-9, "%d s later", i)
+			}
+		})
+	}
+}
+
+// TestRampChangesAtRandom is TestRampChanges for any ramps.
+func TestRampChangesAtRandom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ramp := func() schedule.Ramp {
+			return schedule.Ramp{
+				From: rapid.Float64Range(0.1, 150).Draw(t, "from"), Over: rapid.Float64Range(0.5, 60).Draw(t, "over"),
+				Relaxed: rapid.Bool().Draw(t, "relaxed"),
+			}
+		}
+		const limit = 100.0
+		r, now, changed, last := ramp(), 1000.0, 1000.0, 0.0
+		var s schedule.Line
+		for range rapid.IntRange(1, 60).Draw(t, "seconds") {
+			if rapid.IntRange(0, 9).Draw(t, "change") == 0 {
+				r, changed = ramp(), now
+			}
+			var rate float64
+			s, rate = r.At(s, limit, true, false, now)
+			if rate < last || rate > limit || now >= changed+r.Over+1 && rate < limit-1e-9 || !s.Sound(now) {
+				t.Fatalf("%v after %v, %v s after a change to %+v", rate, last, now-changed, r)
+			}
+			last = rate
+			now++
+		}
+	})
+}
+
 // TestRampIsOneLine: however many ask, how often and in which order, the line is what one caller
 // a second would see.
 func TestRampIsOneLine(t *testing.T) {

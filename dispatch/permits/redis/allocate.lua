@@ -180,7 +180,7 @@ last = now
 -- top.
 local function slope(at)
   if lineEpoch == 0 then return rate, 0, rate end
-  local step = (top - rampFrom) / over
+  local step = max(0, (top - rampFrom) / over)
   return min(top, rate + step * (floor(at) - floor(now))), step, top
 end
 local function span(at, n) -- how long n permits take
@@ -219,26 +219,22 @@ if newer or lower then
   end
 end
 if over > 0 and newOver > 0 then -- a step of the ramp, which the replica knows of
-  if rampFrom >= top then
-    lineRate, lineEpoch, seen, rate = 0, 0, 0, top
-  else
-    if seen - now >= 1 then lineEpoch = max(1, lineEpoch - floor(seen - now)) end
-    if ttl > 0 and now - seen > ttl and tail <= now then lineEpoch = 0 end
-    local asked, second, step = want > 0 or relaxed == 0, floor(now), (top - rampFrom) / over
-    if lineEpoch == 0 then
-      lineRate = rampFrom
-      if asked then lineEpoch = second end
-    elseif second > lineEpoch and asked then
-      if relaxed == 1 then
-        lineRate = lineRate + step
-      else
-        lineRate = lineRate + step * (second - lineEpoch)
-      end
-      lineEpoch = second
+  if seen - now >= 1 then lineEpoch = max(1, lineEpoch - floor(seen - now)) end
+  if ttl > 0 and now - seen > ttl and tail <= now then lineEpoch = 0 end
+  local asked, second, step = want > 0 or relaxed == 0, floor(now), (top - rampFrom) / over
+  if lineEpoch == 0 then
+    lineRate = rampFrom
+    if asked then lineEpoch = second end
+  elseif second > lineEpoch and asked then
+    if relaxed == 1 then
+      lineRate = lineRate + step
+    else
+      lineRate = lineRate + step * (second - lineEpoch)
     end
-    lineRate = min(lineRate, top)
-    seen, rate = now, lineRate
+    lineEpoch = second
   end
+  lineRate = min(max(lineRate, rampFrom), top)
+  seen, rate = now, lineRate
   redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate,
     lineEpoch, seen))
 end
