@@ -1,7 +1,8 @@
 // Flaky reads from its standard input what gotestsum has recorded of tests, and lists those that
 // failed and then passed, with their output. Its arguments are the packages that use services. It
-// fails if there was a fault that no repetition excuses: a data race, a panic, goroutines that a
-// package leaves behind, or a failure in a package that uses no service.
+// fails if there was a fault that no repetition excuses: a data race, a panic, a process that ended
+// before its tests, goroutines that a package leaves behind, or a failure in a package that uses no
+// service.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -34,7 +36,7 @@ type test struct {
 
 // faulty matches a line of a fault that no repetition excuses.
 var faulty = regexp.MustCompile(
-	`^(WARNING: DATA RACE|panic: |fatal error: |goroutines left behind)|found unexpected goroutines`)
+	`^(WARNING: DATA RACE|panic: |fatal error: |signal: |goroutines left behind)|found unexpected goroutines`)
 
 // run reads events, and writes the tests that failed and then passed. served are the
 // packages that use real services.
@@ -46,8 +48,15 @@ func run(events io.Reader, served []string, out io.Writer) error {
 		}
 		return tests[name]
 	}
+	running := map[string][]string{} // by package, the tests that have started and not ended
 	var flaky []*test
 	var faults []string
+	ended := func(pkg string) {
+		if len(running[pkg]) > 0 {
+			faults = append(faults, fmt.Sprintf("%s: ended before %s", pkg, strings.Join(running[pkg], ", ")))
+		}
+		delete(running, pkg)
+	}
 	for d := json.NewDecoder(events); d.More(); {
 		var e event
 		if err := d.Decode(&e); err != nil {
@@ -55,6 +64,12 @@ func run(events io.Reader, served []string, out io.Writer) error {
 		}
 		isPackage := e.Test == ""
 		t := of(strings.TrimSpace(e.Package + " " + e.Test))
+		switch e.Action {
+		case "run":
+			running[e.Package] = append(running[e.Package], e.Test)
+		case "pass", "fail", "skip":
+			running[e.Package] = slices.DeleteFunc(running[e.Package], func(name string) bool { return name == e.Test })
+		}
 		switch e.Action {
 		case "output":
 			t.output.WriteString(e.Output)
@@ -78,8 +93,12 @@ func run(events io.Reader, served []string, out io.Writer) error {
 			delete(tests, t.name)
 		}
 		if isPackage && (e.Action == "fail" || e.Action == "pass") {
+			ended(e.Package)
 			delete(tests, t.name)
 		}
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(running)) {
+		ended(pkg)
 	}
 	var list strings.Builder
 	for i, t := range flaky {

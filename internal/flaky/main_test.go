@@ -18,6 +18,12 @@ func TestRun(t *testing.T) {
 {"Action":"pass","Package":"p","Test":"TestA"}
 {"Action":"pass","Package":"p"}
 `
+	const running = `{"Action":"run","Package":"p","Test":"TestC"}
+{"Action":"run","Package":"p","Test":"TestC/sub"}
+`
+	const ends = `{"Action":"pass","Package":"p","Test":"TestC/sub"}
+{"Action":"skip","Package":"p","Test":"TestC"}
+`
 	for name, c := range map[string]struct{ events, out, err string }{
 		"nothing":         {"", "", ""},
 		"well":            {passed, "", ""},
@@ -30,6 +36,10 @@ func TestRun(t *testing.T) {
 		"a crash":         {`{"Action":"output","Package":"p","Test":"TestA","Output":"fatal error: all goroutines are asleep"}` + "\n" + failed + passed, "flaky:", "p TestA: fatal error"},
 		"a leak":          {`{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:1: found unexpected goroutines:"}` + "\n" + passed, "", "p TestA: a_test.go:1: found unexpected"},
 		"goroutines, too": {failed + `{"Action":"output","Package":"p","Output":"goroutines left behind:"}`, "", "p: goroutines left behind"},
+		"killed":          {failed + `{"Action":"output","Package":"p","Test":"TestC","Output":"signal: killed\n"}` + "\n" + passed, "flaky:", "p TestC: signal: killed"},
+		"an exit":         {running + failed + passed + running + ends + passed, "flaky:", "p: ended before TestC, TestC/sub"},
+		"cut off":         {failed + passed + running, "flaky:", "p: ended before TestC, TestC/sub"},
+		"ended":           {running + ends + failed + passed, "flaky:", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
