@@ -1,6 +1,7 @@
 package pulsarthrottle_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -35,8 +36,8 @@ func TestAccuracyScopes(t *testing.T) {
 					m.Within("used of one limit, %", percent(40, merge(topics[0], topics[1])), 80, 125)
 					return
 				}
-				for _, events := range topics {
-					m.Within("used of its own limit, %", percent(40, events), 80, 125)
+				for i, events := range topics {
+					m.Within(fmt.Sprintf("used by topic %d of its own limit, %%", i+1), percent(40, events), 80, 125)
 				}
 			})
 		})

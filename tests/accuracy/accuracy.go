@@ -64,22 +64,35 @@ type M struct {
 
 // AtLeast records a figure with a lower bound.
 func (m *M) AtLeast(figure string, measured, bound float64) {
-	m.results = append(m.results, Result{Figure: figure, Measured: measured, Min: &bound})
+	m.add(Result{Figure: figure, Measured: measured, Min: &bound})
 }
 
 // AtMost records a figure with an upper bound.
 func (m *M) AtMost(figure string, measured, bound float64) {
-	m.results = append(m.results, Result{Figure: figure, Measured: measured, Max: &bound})
+	m.add(Result{Figure: figure, Measured: measured, Max: &bound})
 }
 
 // Within records a figure with two bounds.
 func (m *M) Within(figure string, measured, low, high float64) {
-	m.results = append(m.results, Result{Figure: figure, Measured: measured, Min: &low, Max: &high})
+	m.add(Result{Figure: figure, Measured: measured, Min: &low, Max: &high})
 }
 
-// Measure calls measure until all figures that it records are within their bounds, at most three
-// times, and adds the figures of the last call to the results. If one of these is out of its
-// bounds, the test fails.
+func (m *M) add(r Result) {
+	m.Helper()
+	if index(m.results, r) >= 0 {
+		m.Errorf("%s: recorded twice in one try", r.Figure)
+	}
+	m.results = append(m.results, r)
+}
+
+// index returns the place of r's figure in results, or -1.
+func index(results []Result, r Result) int {
+	return slices.IndexFunc(results, func(have Result) bool { return have.Figure == r.Figure })
+}
+
+// Measure calls measure until each figure that it records has been within its bounds once, at most
+// three times. It adds each figure to the results as it was within its bounds first, or else in the
+// last call; then the test fails.
 func Measure(t *testing.T, measure func(m *M)) {
 	t.Helper()
 	file := os.Getenv(Results)
@@ -98,20 +111,23 @@ func Measure(t *testing.T, measure func(m *M)) {
 	}
 }
 
-// attempt returns the results of the last try, and those of them that are out of their bounds.
+// attempt returns the first result of each figure that is within its bounds, or else the last one;
+// these are the broken ones.
 func attempt(t *testing.T, measure func(m *M), pause time.Duration) (results, broken []Result) {
 	for try := 1; ; try++ {
 		m := &M{T: t}
 		measure(m)
-		broken = nil
-		for i := range m.results {
-			m.results[i].Tries = try
-			if r := m.results[i]; !r.Holds() {
-				broken = append(broken, r)
+		for _, r := range m.results {
+			r.Tries = try
+			if i := index(results, r); i < 0 {
+				results = append(results, r)
+			} else if !results[i].Holds() {
+				results[i] = r
 			}
 		}
+		broken = slices.DeleteFunc(slices.Clone(results), Result.Holds)
 		if len(broken) == 0 || try == tries || t.Failed() {
-			return m.results, broken
+			return results, broken
 		}
 		for _, r := range broken {
 			t.Logf("measuring again: %s: %s, want %s", r.Figure, Number(r.Measured), r.Bound())

@@ -26,10 +26,28 @@ func TestAttempt(t *testing.T) {
 			assert.Equal(t, c.tries, tries)
 			assert.Len(t, broken, c.broken)
 			require.Len(t, results, 2)
-			assert.Equal(t, c.tries, results[1].Tries)
+			assert.Equal(t, c.tries, results[0].Tries)
 			assert.InDelta(t, 90+float64(tries), results[0].Measured, 0)
+			assert.Equal(t, 1, results[1].Tries, "was within its bounds at once")
 		})
 	}
+}
+
+// TestEachFigure: no bound is broken in three tries, though each try breaks one.
+func TestEachFigure(t *testing.T) {
+	tries := 0
+	results, broken := attempt(t, func(m *M) {
+		tries++
+		m.AtMost("a", []float64{9, 1, 2}[tries-1], 5)
+		m.AtMost("b", []float64{3, 9, 9}[tries-1], 5)
+		m.AtMost("c", []float64{9, 9, 4}[tries-1], 5)
+	}, 0)
+	assert.Empty(t, broken)
+	assert.Equal(t, []Result{
+		{Figure: "a", Measured: 1, Max: new(5.0), Tries: 2},
+		{Figure: "b", Measured: 3, Max: new(5.0), Tries: 1},
+		{Figure: "c", Measured: 4, Max: new(5.0), Tries: 3},
+	}, results)
 }
 
 func TestBounds(t *testing.T) {
