@@ -1,8 +1,7 @@
 // Flaky reads from its standard input what gotestsum has recorded of tests, and lists those that
-// failed and then passed, with their output. Its arguments are the packages that use services. It
-// fails if there was a fault that no repetition excuses: a data race, a panic, a process that ended
-// before its tests, goroutines that a package leaves behind, or a failure in a package that uses no
-// service.
+// failed and then passed, with their output. It fails if there was a fault that no repetition
+// excuses: a data race, a panic, a process that ended before its tests, or goroutines that a
+// package leaves behind.
 package main
 
 import (
@@ -18,7 +17,7 @@ import (
 )
 
 func main() {
-	if err := run(os.Stdin, os.Args[1:], os.Stdout); err != nil {
+	if err := run(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "flaky:", err)
 		os.Exit(1)
 	}
@@ -38,9 +37,8 @@ type test struct {
 var faulty = regexp.MustCompile(
 	`^(WARNING: DATA RACE|panic: |fatal error: |signal: |goroutines left behind)|found unexpected goroutines`)
 
-// run reads events, and writes the tests that failed and then passed. served are the
-// packages that use real services.
-func run(events io.Reader, served []string, out io.Writer) error {
+// run reads events, and writes the tests that failed and then passed.
+func run(events io.Reader, out io.Writer) error {
 	tests := map[string]*test{}
 	of := func(name string) *test {
 		if tests[name] == nil {
@@ -86,9 +84,6 @@ func run(events io.Reader, served []string, out io.Writer) error {
 		case "pass":
 			if t.failed && !isPackage {
 				flaky = append(flaky, t)
-				if !slices.Contains(served, e.Package) {
-					faults = append(faults, t.name+": failed, and uses no service")
-				}
 			}
 			delete(tests, t.name)
 		}

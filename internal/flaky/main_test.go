@@ -43,7 +43,7 @@ func TestRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
-			err := run(strings.NewReader(c.events), []string{"p"}, &out)
+			err := run(strings.NewReader(c.events), &out)
 			if c.err == "" {
 				assert.NoError(t, err)
 			} else {
@@ -53,14 +53,4 @@ func TestRun(t *testing.T) {
 			assert.Equal(t, c.out == "", out.Len() == 0)
 		})
 	}
-}
-
-// TestNoService: a test that uses no service has no reason to fail once.
-func TestNoService(t *testing.T) {
-	const events = `{"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"pass","Package":"p","Test":"TestA"}
-`
-	var out strings.Builder
-	assert.ErrorContains(t, run(strings.NewReader(events), []string{"q"}, &out), "p TestA: failed, and uses no service")
-	assert.Equal(t, "flaky:\np TestA\n\n", out.String())
 }
