@@ -55,16 +55,15 @@ demo: ## watch two consumer groups share a limit; needs only Go
 .PHONY: test
 test: services ## is the code correct? on real services, whatever the machine's speed
 	@mkdir -p .cache; rm -f .cache/*raced.json; \
-		$(SHARE) $(MAKE) --no-print-directory --keep-going -j 2 unraced raced-once raced unraced-once; failed=$$?; \
+		$(SHARE) $(MAKE) --no-print-directory --keep-going -j 2 unraced raced-once raced unraced-once peers; failed=$$?; \
 		cat .cache/unraced.json .cache/raced.json | $(GO) run ./internal/flaky && exit $$failed
-	$(GO) test -C tests/bench -vet=off ./...
 
 # Without vet, which make lint runs. Only tests of packages that use services are repeated: no other has a reason to
 # fail once. Those wait and the others compute, so that they run side by side.
 FLAGS  := -vet=off -timeout 15m -p 3 -parallel 8 -skip '^TestAccuracy'
 REPEAT  = --rerun-fails=2 --rerun-fails-max-failures=4 --rerun-fails-abort-on-data-race --jsonfile .cache/$@.json
 
-.PHONY: unraced unraced-once raced raced-once
+.PHONY: unraced unraced-once raced raced-once peers
 unraced unraced-once: PACKAGES = $(UNRACED)
 raced raced-once: PACKAGES = $(RACED)
 raced raced-once: FLAGS += -race -short
@@ -72,6 +71,8 @@ unraced raced:
 	@$(SUM) $(REPEAT) --packages "$$(printf '%s\n' $(PACKAGES) | grep -xF "$(SERVED)")" -- $(FLAGS)
 unraced-once raced-once:
 	@$(SUM) --packages "$$(printf '%s\n' $(PACKAGES) | grep -vxF "$(SERVED)")" -- $(FLAGS)
+peers: # other limiters, in a module of its own
+	@cd tests/bench && $(SUM) -- $(FLAGS) ./...
 
 .PHONY: accuracy
 accuracy: services ## how exact is it in real time? measures on an idle machine, and writes docs/accuracy.md
