@@ -16,9 +16,10 @@ import (
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/configstore/storetest"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { throttletest.Main(m, goleak.Find) }
 
 func TestMemory(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Backend {

@@ -26,7 +26,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { throttletest.Main(m, goleak.Find) }
 
 // with is a status with a RetryInfo.
 func with(code codes.Code, retry time.Duration) error {

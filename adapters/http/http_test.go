@@ -22,7 +22,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { throttletest.Main(m, goleak.Find) }
 
 // answered is what Error makes of an answer, which has no body to be closed.
 func answered(status int, header ...string) error {

@@ -19,7 +19,7 @@ import (
 
 // TestMain fails if goroutines are left behind, after it has closed the connections that tests made
 // without a Reader.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(withoutPool{m}) }
+func TestMain(m *testing.M) { throttletest.Main(withoutPool{m}, goleak.Find) }
 
 type withoutPool struct{ *testing.M }
 

@@ -12,9 +12,10 @@ import (
 	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { throttletest.Main(m, goleak.Find) }
 
 const topic = "numaflow://team/orders/in"
 

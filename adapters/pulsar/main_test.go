@@ -2,11 +2,11 @@ package pulsarthrottle_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -17,33 +17,31 @@ import (
 	"github.com/apache/pulsar-client-go/pulsaradmin"
 	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/utils"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// TestMain fails if goroutines are left behind that run code of this package. The client leaves
-// some of its own.
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // they mostly wait
-	code := m.Run()
-	var left string
-	for range 50 {
-		buffer := make([]byte, 16<<20)
-		left = ""
-		for stack := range strings.SplitSeq(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
-			if strings.Contains(stack, "dispatchthrottle/throttle/adapters/pulsar.") {
-				left += stack + "\n\n"
-			}
+	throttletest.Main(m, left)
+}
+
+// left reports the goroutines that run code of this package. The client leaves some of its own.
+func left(...goleak.Option) error {
+	var stacks []string
+	buffer := make([]byte, 16<<20)
+	for stack := range strings.SplitSeq(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
+		if strings.Contains(stack, "dispatchthrottle/throttle/adapters/pulsar.") {
+			stacks = append(stacks, stack)
 		}
-		if left == "" {
-			os.Exit(code)
-		}
-		time.Sleep(100 * time.Millisecond)
 	}
-	fmt.Println("goroutines left behind:\n\n" + left)
-	os.Exit(1)
+	if stacks == nil {
+		return nil
+	}
+	return errors.New("goroutines left behind:\n\n" + strings.Join(stacks, "\n\n"))
 }
 
 // A brokerClient is a broker with a client and an admin client of it.

@@ -347,7 +347,7 @@ func TestOpensWhileEtcdIsAwayAndKeepsThePassword(t *testing.T) {
 	require.Error(t, err)
 	assert.NotContains(t, fmt.Sprintf("%v %+v", err, err), "s3cret")
 	require.NoError(t, s.Close())
-	goleak.VerifyNone(t, before)
+	throttletest.VerifyNone(t, before)
 	_, err = etcd.Open(t.Context(), etcd.Config{})
 	assert.ErrorContains(t, err, "endpoints")
 }

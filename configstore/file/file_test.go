@@ -24,7 +24,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { throttletest.Main(m, goleak.Find) }
 
 func open(t *testing.T, path string) *file.Store {
 	s, err := file.OpenOrCreate(path)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 func watchMissesNone(t *testing.T, b Backend) {
@@ -82,7 +83,7 @@ func closeEndsWatches(t *testing.T, b Backend) {
 	for snap, err := range configstore.Source(s).Snapshots(ctx) {
 		t.Errorf("a closed store yields %v, %v", snap, err)
 	}
-	goleak.VerifyNone(t, before)
+	throttletest.VerifyNone(t, before)
 }
 
 // follow checks that a Follower yields each change soon.

@@ -35,6 +35,7 @@ func TestRun(t *testing.T) {
 		"goroutines":      {`{"Action":"output","Package":"p","Output":"goleak: x"}` + "\n" + `{"Action":"fail","Package":"p"}`, "", "p: failed beside its tests: goleak: x"},
 		"a crash":         {`{"Action":"output","Package":"p","Test":"TestA","Output":"fatal error: all goroutines are asleep"}` + "\n" + failed + passed, "flaky:", "p TestA: fatal error"},
 		"a leak":          {`{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:1: found unexpected goroutines:"}` + "\n" + passed, "", "p TestA: a_test.go:1: found unexpected"},
+		"a leak, too":     {failed + `{"Action":"output","Package":"p","Output":"found unexpected goroutines:\n"}` + "\n" + passed, "flaky:", "p: found unexpected goroutines"},
 		"goroutines, too": {failed + `{"Action":"output","Package":"p","Output":"goroutines left behind:"}`, "", "p: goroutines left behind"},
 		"killed":          {failed + `{"Action":"output","Package":"p","Test":"TestC","Output":"signal: killed\n"}` + "\n" + passed, "flaky:", "p TestC: signal: killed"},
 		"an exit":         {running + failed + passed + running + ends + passed, "flaky:", "p: ended before TestC, TestC/sub"},
