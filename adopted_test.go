@@ -187,7 +187,7 @@ func TestOtherPolicyStore(t *testing.T) {
 func TestRestoredBackup(t *testing.T) {
 	t.Parallel()
 	node := services.Etcd(t)
-	f := newFleet(t, "etcd://"+node.Endpoint, services.Redis(t))
+	f := newFleet(t, "etcd://"+node.Endpoint, services.Patient(services.Redis(t)))
 	f.set(7)
 	node.Stop()
 	backup := node.Backup()

@@ -6,13 +6,14 @@ import (
 
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
+	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
 // TestAccuracyOneLimit: two consumer groups of four processes each.
 func TestAccuracyOneLimit(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
 		const s = time.Second
-		scene := newScene(t)
+		scene := newScene(t, services.Redis(t))
 		scene.each(20)
 		time.Sleep(2 * s)
 

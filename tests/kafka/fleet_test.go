@@ -42,7 +42,7 @@ type scene struct {
 	begin     time.Time // when they were started
 }
 
-func newScene(t *testing.T) *scene {
+func newScene(t *testing.T, permits string) *scene {
 	t.Helper()
 	k := services.Kafka(t)
 	name := services.Name(t)
@@ -53,7 +53,7 @@ func newScene(t *testing.T) *scene {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	s := &scene{
-		t: t, store: store, permits: services.Redis(t), cluster: services.Name(t),
+		t: t, store: store, permits: permits, cluster: services.Name(t),
 		topic:  policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: name},
 		groups: []string{name + "-billing", name + "-audit"},
 	}
@@ -113,7 +113,7 @@ func (s *scene) each(n int) {
 // lowered and when a process is killed. In the end, each consumer group has read every message, and
 // only uncommitted ones twice.
 func TestOneLimit(t *testing.T) {
-	s := newScene(t)
+	s := newScene(t, services.Patient(services.Redis(t)))
 	s.each(900) // at twice the limit, 900 would exceed it, though the first come seconds later
 	s.set(lowered)
 	changed := s.shared(lowered)

@@ -148,7 +148,7 @@ func TestAccuracyMap(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
 			accuracy.Measure(t, func(m *accuracy.M) {
-				v, stop := c.start(t)
+				v, stop := c.start(t, "")
 				time.Sleep(s)
 				m.Within("used, %", percent(100, 4*s, v), 90, 107)
 				stop()
@@ -178,7 +178,7 @@ func TestAccuracyGaps(t *testing.T) {
 			t.Parallel()
 			accuracy.Measure(t, func(m *accuracy.M) {
 				from := time.Now()
-				all := c.start(t)
+				all := c.start(t, "")
 				cycle := 2 * (c.gap + s)
 				time.Sleep(cycle)
 				measured := time.Now()
@@ -264,7 +264,7 @@ func TestAccuracyStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			accuracy.Measure(t, func(m *accuracy.M) {
-				_, took := c.stop(t)
+				_, took := c.stop(t, "")
 				m.Within("stop, s", took.Seconds(), 3, 5.5)
 			})
 		})

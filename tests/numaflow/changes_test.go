@@ -19,7 +19,7 @@ var usual = dataplane.Batch{Size: 100, Timeout: time.Second}
 func TestPoolChanges(t *testing.T) {
 	t.Parallel()
 	const rate = 500
-	s := newScene(t, "messageRate: 500/s, sharing: {mode: split, poolTTL: 1s}", "")
+	s := newScene(t, "messageRate: 500/s, sharing: {mode: split, poolTTL: 1s}", services.Patient(services.Redis(t)))
 	type running struct {
 		*dataplane.Vertex
 		stop func()
@@ -115,8 +115,8 @@ var stopCases = map[string]stopCase{
 }
 
 // stop starts the vertex and stops it, and returns how long that took.
-func (c stopCase) stop(t *testing.T) (v *dataplane.Vertex, took time.Duration) {
-	s := newScene(t, "messageRate: 1/s", "")
+func (c stopCase) stop(t *testing.T, permits string) (v *dataplane.Vertex, took time.Duration) {
+	s := newScene(t, "messageRate: 1/s", permits)
 	s.env = append(s.env, c.env)
 	v = s.start(c.kind, 0)
 	v.MayEnd()
@@ -145,7 +145,7 @@ func TestStopWhileWaiting(t *testing.T) {
 	for name, c := range stopCases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v, _ := c.stop(t)
+			v, _ := c.stop(t, services.Patient(services.Redis(t)))
 			assert.Equal(t, 200, len(v.Arrivals())+v.Refused()+v.Failures())
 			assert.Equal(t, c.env == nacks, v.Refused() > 0)
 		})
@@ -161,7 +161,7 @@ func TestSinkContainerStops(t *testing.T) {
 	} {
 		t.Run(env, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, "messageRate: 50/s", "")
+			s := newScene(t, "messageRate: 50/s", services.Patient(services.Redis(t)))
 			s.env = append(s.env, env)
 			v := s.start("sink", 0)
 			from := time.Now()
@@ -184,7 +184,7 @@ func TestSinkContainerStops(t *testing.T) {
 // source, which delivers them to the next data plane.
 func TestDataPlaneReplaced(t *testing.T) {
 	t.Parallel()
-	v := newScene(t, "messageRate: 100/s", "").start("source", 0)
+	v := newScene(t, "messageRate: 100/s", services.Patient(services.Redis(t))).start("source", 0)
 	v.DieAfterRead(dataplane.Batch{Size: 20, Timeout: time.Second})
 	stop := v.Source(usual)
 	arrived(t, 130, v)

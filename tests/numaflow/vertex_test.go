@@ -131,7 +131,7 @@ func TestSource(t *testing.T) {
 	for _, c := range sourceCases {
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
-			v := newScene(t, fmt.Sprintf("messageRate: %d/s", c.rate), "").start("source", 0)
+			v := newScene(t, fmt.Sprintf("messageRate: %d/s", c.rate), services.Patient(services.Redis(t))).start("source", 0)
 			from := time.Now()
 			stop := v.Source(c.batch)
 			arrived(t, 3*c.rate, v)
@@ -148,7 +148,7 @@ func TestSource(t *testing.T) {
 // TestSourceCalls: Nack and Pending reach the user's source.
 func TestSourceCalls(t *testing.T) {
 	t.Parallel()
-	v := newScene(t, "messageRate: 100/s", "").start("source", 0)
+	v := newScene(t, "messageRate: 100/s", services.Patient(services.Redis(t))).start("source", 0)
 	assert.EqualValues(t, 1_000_000, v.Pending())
 	v.Nack(v.ReadOne(dataplane.Batch{Size: 3, Timeout: time.Second}))
 	v.ReadOne(dataplane.Batch{Size: 3, Timeout: time.Second})
@@ -159,7 +159,7 @@ func TestSourceCalls(t *testing.T) {
 // TestSources: three replicas share one limit.
 func TestSources(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "messageRate: 1000/s", "")
+	s := newScene(t, "messageRate: 1000/s", services.Patient(services.Redis(t)))
 	all := []*dataplane.Vertex{s.start("source", 0), s.start("source", 1), s.start("source", 2)}
 	from := time.Now()
 	for _, v := range all {
@@ -190,7 +190,7 @@ func TestScaleDown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const rate = 500
-			s := newScene(t, "messageRate: 500/s, sharing: {mode: split, poolTTL: 2s}", "")
+			s := newScene(t, "messageRate: 500/s, sharing: {mode: split, poolTTL: 2s}", services.Patient(services.Redis(t)))
 			stays, goes := s.start("source", 0), s.start("source", 1)
 			from := time.Now()
 			defer stays.Source(usual)()
@@ -222,7 +222,7 @@ func usesMore(t *testing.T, rate int, v *dataplane.Vertex) {
 // does not wait for the next message.
 func TestFewerThanReplicas(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "messageRate: 2/s", "")
+	s := newScene(t, "messageRate: 2/s", services.Patient(services.Redis(t)))
 	var all []*dataplane.Vertex
 	var stops []func()
 	for i := range 5 {
@@ -254,8 +254,8 @@ var mapCases = []mapCase{
 func (c mapCase) String() string { return fmt.Sprint(c.kind, c.drop) }
 
 // start runs the map until stop is called.
-func (c mapCase) start(t testing.TB) (v *dataplane.Vertex, stop func()) {
-	v = newScene(t, "messageRate: 100/s", "").start(c.kind, 0)
+func (c mapCase) start(t testing.TB, permits string) (v *dataplane.Vertex, stop func()) {
+	v = newScene(t, "messageRate: 100/s", permits).start(c.kind, 0)
 	return v, v.Map(dataplane.Batch{Size: c.batch}, func(i int) []string {
 		if c.drop > 0 && i%c.drop == 0 {
 			return []string{"drop"}
@@ -271,7 +271,7 @@ func TestMap(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
 			from := time.Now()
-			v, stop := c.start(t)
+			v, stop := c.start(t, services.Patient(services.Redis(t)))
 			arrived(t, 200, v)
 			stop()
 			neverOver(t, 100, from, 0, 0, v)
@@ -284,7 +284,7 @@ func TestMap(t *testing.T) {
 // TestSink: a sink handles data at the limit, and answers each.
 func TestSink(t *testing.T) {
 	t.Parallel()
-	v := newScene(t, "messageRate: 50/s", "").start("sink", 0)
+	v := newScene(t, "messageRate: 50/s", services.Patient(services.Redis(t))).start("sink", 0)
 	from := time.Now()
 	stop := v.Sink(dataplane.Batch{Size: 25})
 	arrived(t, 100, v)
@@ -312,8 +312,8 @@ var gapsCases = map[string]gapsCase{
 }
 
 // start starts the replicas, and their data planes, until the test ends.
-func (c gapsCase) start(t *testing.T) (all []*dataplane.Vertex) {
-	s := newScene(t, fmt.Sprintf("messageRate: %d/s", c.rate), "")
+func (c gapsCase) start(t *testing.T, permits string) (all []*dataplane.Vertex) {
+	s := newScene(t, fmt.Sprintf("messageRate: %d/s", c.rate), permits)
 	for i := range c.replicas {
 		all = append(all, s.start("source", i))
 	}
@@ -331,7 +331,7 @@ func TestGaps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			from := time.Now()
-			all := c.start(t)
+			all := c.start(t, services.Patient(services.Redis(t)))
 			arrived(t, 2*c.rate, all...)
 			neverOver(t, float64(c.rate), from, c.gap, 0, all...)
 		})

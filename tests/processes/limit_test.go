@@ -26,7 +26,7 @@ func TestOneLimit(t *testing.T) {
 	for _, rate := range []int64{1000, 100_000} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			t.Parallel()
-			p := start(t, services.Redis(t), replicas, throttletest.Patience, job{Rate: rate, Max: 1, Leave: int(rate / 10)}, nil)
+			p := start(t, services.Patient(services.Redis(t)), replicas, throttletest.Patience, job{Rate: rate, Max: 1, Leave: int(rate / 10)}, nil)
 			p.wait().neverOver(t, rate, slack, 0)
 		})
 	}
@@ -39,7 +39,7 @@ func TestStrict(t *testing.T) {
 	for name, permits := range sharedStores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, permits(t), replicas, throttletest.Patience, job{Rate: 20, Max: 1, Sharing: policy.Strict, Tell: true}, nil)
+			p := start(t, services.Patient(permits(t)), replicas, throttletest.Patience, job{Rate: 20, Max: 1, Sharing: policy.Strict, Tell: true}, nil)
 			p.until(3)
 			p.stop().inTurn(t, time.Second/20)
 		})
@@ -55,7 +55,7 @@ func TestQueue(t *testing.T) {
 	base := job{
 		Rate: 20, Max: 1, Sharing: policy.Strict, Wait: policy.WaitQueue, MaxReserved: new(int64(2)), Tell: true,
 	}
-	p := start(t, services.Redis(t), replicas, throttletest.Patience, base, func(i int, j *job) {
+	p := start(t, services.Patient(services.Redis(t)), replicas, throttletest.Patience, base, func(i int, j *job) {
 		if i == 0 {
 			j.Leave, j.Kill = 2, true
 		}
@@ -73,7 +73,7 @@ func TestSplit(t *testing.T) {
 	for name, permits := range sharedStores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, permits(t), 7, throttletest.Patience, job{Rate: rate, Max: 1 << 20, Sharing: policy.Split, Tell: true},
+			p := start(t, services.Patient(permits(t)), 7, throttletest.Patience, job{Rate: rate, Max: 1 << 20, Sharing: policy.Split, Tell: true},
 				func(i int, j *job) {
 					if i >= 4 {
 						j.Delay = time.Second
@@ -96,7 +96,7 @@ func TestSplit(t *testing.T) {
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	const rate = 500
-	p := start(t, services.Redis(t), replicas, throttletest.Patience, job{Rate: rate, Max: 10, Sharing: policy.Groups, Tell: true},
+	p := start(t, services.Patient(services.Redis(t)), replicas, throttletest.Patience, job{Rate: rate, Max: 10, Sharing: policy.Groups, Tell: true},
 		func(i int, j *job) {
 			if j.Group = "eu"; i >= 6 {
 				j.Group, j.Leave, j.Kill = "us", 50, true
@@ -124,7 +124,7 @@ func TestStopped(t *testing.T) {
 			t.Parallel()
 			n := int(c.job.Rate / 10)
 			c.job.Tell = true
-			p := start(t, services.Redis(t), 4, throttletest.Patience, c.job, nil)
+			p := start(t, services.Patient(services.Redis(t)), 4, throttletest.Patience, c.job, nil)
 			p.until(n)
 			p.signal(0, syscall.SIGSTOP)
 			p.until(n*10, 1, 2, 3) // for longer than poolTTL
@@ -141,7 +141,7 @@ func TestRestartedEmpty(t *testing.T) {
 	t.Parallel()
 	const rate = 1000
 	server := services.RedisServer(t)
-	p := start(t, server.URL, 4, throttletest.Patience, job{Rate: rate, Max: 1, Tell: true}, nil)
+	p := start(t, services.Patient(server.URL), 4, throttletest.Patience, job{Rate: rate, Max: 1, Tell: true}, nil)
 	p.until(100)
 	server.Kill()
 	server.Start()

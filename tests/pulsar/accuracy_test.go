@@ -13,7 +13,7 @@ import (
 func TestAccuracyOneLimit(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
 		const before, after, s = 600, 150, time.Second
-		scene := newScene(t, services.Pulsar(t), 5000, subscriptions...)
+		scene := newScene(t, services.Pulsar(t), services.Redis(t), 5000, subscriptions...)
 		scene.limit(before)
 		all := scene.six()
 		more(t, 20, all, subscriptions...)

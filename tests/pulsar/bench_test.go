@@ -52,7 +52,7 @@ func newNamespace(b *testing.B) *scene {
 	b.Helper()
 	s := &scene{t: b, broker: services.Pulsar(b), namespace: "public/" + services.Name(b)}
 	s.request(http.MethodPut, "namespaces/"+s.namespace, "")
-	s.openStore()
+	s.openStore(services.Redis(b))
 	s.topic = "persistent://" + s.namespace + "/orders"
 	return s
 }

@@ -34,12 +34,14 @@ type scene struct {
 
 const partitions = 4
 
-func newScene(t testing.TB, broker *services.PulsarBroker, messages int, subscriptions ...string) *scene {
+func newScene(
+	t testing.TB, broker *services.PulsarBroker, permits string, messages int, subscriptions ...string,
+) *scene {
 	t.Helper()
 	s := &scene{t: t, broker: broker, topic: "persistent://public/default/" + services.Name(t)}
 	s.create(subscriptions...)
 	s.produce(messages)
-	s.openStore()
+	s.openStore(permits)
 	return s
 }
 
@@ -78,9 +80,9 @@ func (s *scene) stats(subscription string) utils.SubscriptionStats {
 	return stats.Subscriptions[subscription]
 }
 
-func (s *scene) openStore() {
+func (s *scene) openStore(permits string) {
 	s.t.Helper()
-	s.policiesURL, s.permitsURL, s.cluster = services.EtcdURL(s.t), services.Redis(s.t), services.Name(s.t)
+	s.policiesURL, s.permitsURL, s.cluster = services.EtcdURL(s.t), permits, services.Name(s.t)
 	var err error
 	s.store, err = throttle.OpenPolicies(s.t.Context(), s.policiesURL)
 	require.NoError(s.t, err)
@@ -203,7 +205,7 @@ const slack = 250 * time.Millisecond // see package window
 func TestOneLimit(t *testing.T) {
 	t.Parallel()
 	const messages, before, after = 3000, 600, 150
-	s := newScene(t, services.Pulsar(t), messages, subscriptions...)
+	s := newScene(t, services.Pulsar(t), services.Patient(services.Redis(t)), messages, subscriptions...)
 	s.limit(before)
 	begin := time.Now()
 	all := s.six()

@@ -22,7 +22,7 @@ func TestBrokerRestart(t *testing.T) {
 	t.Parallel()
 	const messages, rate = 1500, 150
 	broker := services.StartPulsar(t)
-	s := newScene(t, &broker.PulsarBroker, messages, "a", "b")
+	s := newScene(t, &broker.PulsarBroker, services.Patient(services.Redis(t)), messages, "a", "b")
 	s.limit(rate)
 	begin := time.Now()
 	all := fleet.Fleet{
@@ -56,7 +56,7 @@ type paused struct {
 
 func openPaused(t *testing.T, broker *services.PulsarBroker) *paused {
 	t.Helper()
-	s := newScene(t, broker, 20, "billing")
+	s := newScene(t, broker, services.Patient(services.Redis(t)), 20, "billing")
 	client, err := newClient(broker.URL)
 	require.NoError(t, err)
 	t.Cleanup(client.Close)

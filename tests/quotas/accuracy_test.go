@@ -21,7 +21,7 @@ import (
 // TestAccuracyTenants: two tenants share a sink; each of their processes may be the ratekeeper.
 func TestAccuracyTenants(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
-		share(m, newDeployment(t), newSink(t), func(c *consumer, name string) policy.Scope {
+		share(m, newDeployment(t, services.Redis(t)), newSink(t), func(c *consumer, name string) policy.Scope {
 			c.Namespace, c.Meter, c.Keeps = name+"/default", true, true
 			return policy.TenantScope(name)
 		})
@@ -31,7 +31,7 @@ func TestAccuracyTenants(t *testing.T) {
 // TestAccuracyTags: two tags share a sink, which reports to a ratekeeper.
 func TestAccuracyTags(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
-		w, s := newDeployment(t), newSink(t)
+		w, s := newDeployment(t, services.Redis(t)), newSink(t)
 		k := w.startKeeper("keeper")
 		ctx, cancel := context.WithCancel(t.Context())
 		var reporting sync.WaitGroup
@@ -145,7 +145,7 @@ func (w *deployment) explain(s *sink, from time.Time, ids []quota.ID) {
 // TestAccuracyTakeover: the leading ratekeeper is killed.
 func TestAccuracyTakeover(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
-		w := newDeployment(t)
+		w := newDeployment(t, services.Redis(t))
 		first, second, replicas, records := w.pair()
 		time.Sleep(2 * time.Second) // until the rate is in force on all replicas
 		first.signal(syscall.SIGKILL)
@@ -165,7 +165,7 @@ func TestAccuracyTakeover(t *testing.T) {
 // counted at different times.
 func TestAccuracyQuotaSet(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
-		w := newDeployment(t)
+		w := newDeployment(t, services.Redis(t))
 		replicas := w.replicas(200)
 		keeper := w.startKeeper("keeper")
 		w.settled()

@@ -22,6 +22,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
+	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -254,7 +255,7 @@ func (w *deployment) takenOver(records *watcher) (at time.Time) {
 // rates stay.
 func TestRatekeeperKilled(t *testing.T) {
 	t.Parallel()
-	w := newDeployment(t)
+	w := newDeployment(t, services.Patient(services.Redis(t)))
 	first, _, replicas, records := w.pair()
 	first.signal(syscall.SIGKILL)
 	n := len(replicas.Messages(""))
@@ -267,7 +268,7 @@ func TestRatekeeperKilled(t *testing.T) {
 // writes no rates, until the other is killed.
 func TestRatekeeperSuspended(t *testing.T) {
 	t.Parallel()
-	w := newDeployment(t)
+	w := newDeployment(t, services.Patient(services.Redis(t)))
 	first, second, _, records := w.pair()
 	first.signal(syscall.SIGSTOP)
 	w.takenOver(records)
@@ -302,7 +303,7 @@ var quotaRates = []int{50, 150, 0, 100}
 // TestQuotaSet: after `quota set`, replicas run at the new rate, be it higher or lower than before.
 func TestQuotaSet(t *testing.T) {
 	t.Parallel()
-	w := newDeployment(t)
+	w := newDeployment(t, services.Patient(services.Redis(t)))
 	replicas := w.replicas(200)
 	w.startKeeper("keeper")
 	w.settled()

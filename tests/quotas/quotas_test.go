@@ -84,12 +84,12 @@ type deployment struct {
 	permits                          dispatch.PermitStore
 }
 
-func newDeployment(t *testing.T) *deployment {
+func newDeployment(t *testing.T, permitsURL string) *deployment {
 	w := &deployment{
-		t: t, policiesURL: services.EtcdURL(t), permitsURL: services.Redis(t), cluster: services.Name(t),
+		t: t, policiesURL: services.EtcdURL(t), permitsURL: permitsURL, cluster: services.Name(t),
 	}
 	var err error
-	w.permits, err = throttle.OpenPermits(services.Patient(w.permitsURL))
+	w.permits, err = throttle.OpenPermits(w.permitsURL)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, w.permits.Close()) })
 	return w

@@ -190,6 +190,7 @@ type fleet struct {
 	replicas  int
 	settle    time.Duration // from the start of the first consumers to that of the measurement
 	measure   time.Duration
+	patient   bool // its permit store has a time-out of 10 s
 }
 
 // A result is what a fleet did.
@@ -207,6 +208,9 @@ func (f fleet) run(t testing.TB) result {
 	empty := usageOf(t, client)
 	j := f.job
 	j.Permits, j.Cluster = server.URL, "standalone"
+	if f.patient {
+		j.Permits = services.Patient(j.Permits)
+	}
 	j.Subscriptions = max(1, j.Subscriptions)
 	ready := 2*time.Second + time.Duration(f.replicas*len(j.Rates)*j.Subscriptions)*300*time.Microsecond
 	j.Start = time.Now().Add(ready)

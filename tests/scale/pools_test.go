@@ -21,7 +21,8 @@ func TestPools(t *testing.T) {
 		t.Run(string(sharing.Mode), func(t *testing.T) {
 			t.Parallel()
 			f := fleet{
-				job: job{Rates: []int64{rate}, Sharing: sharing}, processes: 2, replicas: replicas, measure: 12 * time.Second,
+				job: job{Rates: []int64{rate}, Sharing: sharing}, processes: 2, replicas: replicas,
+				measure: 12 * time.Second, patient: true,
 			}
 			grants := f.run(t).Grants[0]
 			assert.NotEmpty(t, grants)

@@ -27,6 +27,7 @@ func ten(replicas int, lowest int64, joining, settle, measure time.Duration) fle
 // these allow.
 func TestManyReplicas(t *testing.T) {
 	f := ten(100, 8, 2*time.Second, 0, 8*time.Second)
+	f.patient = true
 	r := f.run(t)
 	for limit, grants := range r.Grants {
 		assert.NotEmpty(t, grants)

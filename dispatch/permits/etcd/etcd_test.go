@@ -306,9 +306,9 @@ func TestStatusRecords(t *testing.T) {
 	})
 }
 
-// fourLimiters share a limit of 500/s through etcd until each has dispatched n messages. It returns
-// when they did, since the start.
-func fourLimiters(t *testing.T, n int) (all []window.Event) {
+// fourLimiters share a limit of 500/s through etcd, whose stores have this time-out, until each has
+// dispatched n messages. It returns when they did, since the start.
+func fourLimiters(t *testing.T, timeout time.Duration, n int) (all []window.Event) {
 	t.Helper()
 	e := services.Etcd(t)
 	var mu sync.Mutex
@@ -317,7 +317,7 @@ func fourLimiters(t *testing.T, n int) (all []window.Event) {
 	for range 4 {
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{
 			Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(500)}),
-			Permits:  openTimed(t, e.Endpoint, 0),
+			Permits:  openTimed(t, e.Endpoint, timeout),
 		})
 		require.NoError(t, err)
 		sub, err := lim.Subscription("kafka://public/default/orders", "group")
@@ -340,12 +340,12 @@ func fourLimiters(t *testing.T, n int) (all []window.Event) {
 
 // Four Limiters that share a limit through etcd keep it.
 func TestLimiters(t *testing.T) {
-	assert.NoError(t, window.WithinRate(500, 250*time.Millisecond, 0, fourLimiters(t, 250)))
+	assert.NoError(t, window.WithinRate(500, 250*time.Millisecond, 0, fourLimiters(t, 10*time.Second, 250)))
 }
 
 func TestAccuracyLimiters(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
-		all := fourLimiters(t, 500)
+		all := fourLimiters(t, 0, 500)
 		n := 0
 		for _, e := range all {
 			if e.At >= time.Second && e.At < 3*time.Second {
@@ -396,7 +396,7 @@ func BenchmarkAllocation(b *testing.B) {
 func TestSchedulesOnEtcd(t *testing.T) {
 	e := services.Etcd(t)
 	permitstest.Run(t, permitstest.Backend{RealTime: true, Open: func(t *testing.T) dispatch.PermitStore {
-		store := etcdpermits.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, services.Name(t), 0)
+		store := etcdpermits.Open(clientv3.Config{Endpoints: []string{e.Endpoint}}, services.Name(t), 10*time.Second)
 		t.Cleanup(func() { assert.NoError(t, store.Close()) })
 		return store
 	}}, permitstest.Seeds(t, 1, 4))

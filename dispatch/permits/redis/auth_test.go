@@ -21,9 +21,9 @@ func TestUnknownAuth(t *testing.T) {
 	for name, store := range map[string]*redispermits.Store{
 		"server": redispermits.Open(redis.UniversalOptions{
 			Addrs: []string{server.Addr}, Username: user, Password: password,
-		}, time.Second),
+		}, 10*time.Second),
 		"Sentinel": redispermits.Open(redis.UniversalOptions{Addrs: []string{server.Addr}, MasterName: "m"},
-			time.Second, redispermits.WithSentinels(redispermits.Sentinels{
+			10*time.Second, redispermits.WithSentinels(redispermits.Sentinels{
 				Username: user, Password: func() (string, error) { return password, nil },
 			})),
 	} {

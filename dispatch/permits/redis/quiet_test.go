@@ -29,7 +29,7 @@ func TestQuiet(t *testing.T) {
 	case "single", "cluster":
 		store := redispermits.Open(redis.UniversalOptions{
 			Addrs: []string{addr}, IsClusterMode: os.Getenv(env) == "cluster",
-		}, time.Second)
+		}, 10*time.Second)
 		defer func() { assert.NoError(t, store.Close()) }()
 		for range 3 {
 			_, err := permitstest.Allocate(t.Context(), store, "throttle:limit:{a}", request(1))

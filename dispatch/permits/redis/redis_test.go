@@ -491,7 +491,7 @@ func TestStore(t *testing.T) {
 func TestBacksOff(t *testing.T) {
 	store := redispermits.Open(redis.UniversalOptions{
 		Addrs: []string{strings.TrimPrefix(services.Redis(t), "redis://")},
-	}, 300*time.Millisecond)
+	}, 3*time.Second)
 	defer func() { assert.NoError(t, store.Close()) }()
 	permitstest.BacksOff(t, store)
 }
