@@ -45,6 +45,7 @@ func (f *fleet) start() {
 	f.stop()
 	var err error
 	f.lim, err = throttle.Open(f.t.Context(), f.policies, f.permits, throttle.WithCacheFile(f.cache),
+		throttle.WithOpenTimeout(throttletest.Patience),
 		throttle.WithLogger(slog.New(slog.NewTextHandler(&f.log, nil))))
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { assert.NoError(f.t, f.lim.Close()) })

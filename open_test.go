@@ -119,21 +119,21 @@ func TestOpenFromCacheFile(t *testing.T) {
 		return limits[0].Rate
 	}
 	var log logText
-	open := func() *dispatch.Limiter {
+	open := func(timeout time.Duration) *dispatch.Limiter {
 		lim, err := throttle.Open(t.Context(), url, "memory:", throttle.WithCacheFile(cache),
-			throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			throttle.WithOpenTimeout(timeout), throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		require.NoError(t, err)
 		_, err = lim.Subscription(orders, "billing")
 		require.NoError(t, err)
 		return lim
 	}
 	set(7)
-	lim := open()
+	lim := open(throttletest.Patience)
 	assert.InDelta(t, 7, rate(lim), 0)
 	require.NoError(t, lim.Close())
 	node.Stop()
 
-	lim = open()
+	lim = open(3 * time.Second)
 	assert.InDelta(t, 7, rate(lim), 0)
 	assert.Contains(t, log.String(), "cache file")
 	assert.Contains(t, log.String(), node.Endpoint+": ")

@@ -14,6 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // consumerEnv makes this test binary a consumer process. Its value is brokers, topic and consumer
@@ -39,7 +40,7 @@ func read(args []string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go fleet.UntilInputEnds(cancel)
-	lim, err := throttle.FromEnv(ctx)
+	lim, err := throttle.FromEnv(ctx, throttle.WithOpenTimeout(throttletest.Patience))
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,8 @@ func changes(tb testing.TB, n int) (took []time.Duration) {
 	require.NoError(tb, err)
 	var limiters []*dispatch.Limiter
 	for range 8 {
-		lim, err := throttle.Open(ctx, url, redis, throttle.WithCluster(services.Name(tb)))
+		lim, err := throttle.Open(ctx, url, redis, throttle.WithCluster(services.Name(tb)),
+			throttle.WithOpenTimeout(throttletest.Patience))
 		require.NoError(tb, err)
 		defer func() { assert.NoError(tb, lim.Close()) }()
 		_, err = lim.Subscription("kafka://public/default/orders", "group")

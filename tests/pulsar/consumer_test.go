@@ -18,6 +18,7 @@ import (
 	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // consumerEnv makes this test binary a consumer process. Its value is the broker's URL, topic,
@@ -53,7 +54,7 @@ func consume(args []string) (err error) {
 	go fleet.UntilInputEnds(cancel)
 	var lim *dispatch.Limiter
 	if os.Getenv(throttle.EnvPolicies) != "" {
-		if lim, err = throttle.FromEnv(ctx); err != nil {
+		if lim, err = throttle.FromEnv(ctx, throttle.WithOpenTimeout(throttletest.Patience)); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, lim.Close()) }()

@@ -20,6 +20,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // workers is the number of messages that a consumer posts at the same time.
@@ -44,7 +45,7 @@ func (c consumer) run() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go fleet.UntilInputEnds(cancel)
-	options := []throttle.Option{throttle.WithReplica(c.Name)}
+	options := []throttle.Option{throttle.WithReplica(c.Name), throttle.WithOpenTimeout(throttletest.Patience)}
 	if c.Keeps {
 		options = append(options, throttle.WithRatekeeper())
 	}

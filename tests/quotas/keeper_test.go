@@ -96,7 +96,7 @@ func (r pageReader) run() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go fleet.UntilInputEnds(cancel)
-	lim, err := throttle.FromEnv(ctx)
+	lim, err := throttle.FromEnv(ctx, throttle.WithOpenTimeout(throttletest.Patience))
 	if err != nil {
 		return err
 	}

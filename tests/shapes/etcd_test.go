@@ -118,7 +118,7 @@ func limited(t *testing.T, url string) {
 	defer func() { assert.NoError(t, store.Close()) }()
 	_, err = store.Adopt(t.Context(), configstore.Adoption{})
 	require.NoError(t, err)
-	lim, err := throttle.Open(t.Context(), url, url+"&timeout=10s")
+	lim, err := throttle.Open(t.Context(), url, url+"&timeout=10s", throttle.WithOpenTimeout(throttletest.Patience))
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, lim.Close()) }()
 	sub, err := lim.Subscription("kafka://public/default/orders", "billing")

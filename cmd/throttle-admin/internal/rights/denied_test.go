@@ -70,7 +70,7 @@ func TestDenied(t *testing.T) {
 			g.t = t
 			log := &journal{}
 			lim, err := throttle.Open(t.Context(), g.policies("replica"), g.permits(c.store, c.name),
-				throttle.WithLogger(log.logger()))
+				throttle.WithLogger(log.logger()), throttle.WithOpenTimeout(throttletest.Patience))
 			require.NoError(t, err)
 			sub, err := lim.Subscription(topic+"fair", "billing")
 			require.NoError(t, err)
@@ -89,7 +89,7 @@ func TestDenied(t *testing.T) {
 		require.NoError(t, root.Do(t.Context(), "ACL", "SETUSER", "replica", "resetchannels").Err())
 		log := &journal{}
 		lim, err := throttle.Open(t.Context(), g.policies("replica"), g.permits("redis", "replica"),
-			throttle.WithLogger(log.logger()))
+			throttle.WithLogger(log.logger()), throttle.WithOpenTimeout(throttletest.Patience))
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic+"queue", "billing")
 		require.NoError(t, err)

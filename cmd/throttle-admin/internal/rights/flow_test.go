@@ -128,7 +128,8 @@ func (g *guarded) flow(t *testing.T, store string) {
 	}
 	for _, group := range []string{"eu", "us"} {
 		lim, err := throttle.Open(ctx, g.policies("replica"), g.permits(store, "replica"),
-			throttle.WithGroup(group), throttle.WithLogger(log.logger()), throttle.WithReplica("billing-"+group))
+			throttle.WithGroup(group), throttle.WithLogger(log.logger()), throttle.WithReplica("billing-"+group),
+			throttle.WithOpenTimeout(throttletest.Patience))
 		require.NoError(t, err)
 		lims = append(lims, lim)
 		backend, err := lim.Backend("archive", "a")
@@ -215,7 +216,7 @@ func TestTwoRoles(t *testing.T) {
 			for range 2 {
 				var keeper *ratekeeper.Ratekeeper
 				lim, err := throttle.Open(t.Context(), g.policies("both"), g.permits(store, "both"),
-					throttle.WithLogger(log.logger()),
+					throttle.WithLogger(log.logger()), throttle.WithOpenTimeout(throttletest.Patience),
 					throttle.WithRatekeeper(func(r *ratekeeper.Ratekeeper) { keeper = r }))
 				require.NoError(t, err)
 				sub, err := lim.Subscription(topic+"reports", "billing", dispatch.WithTag("reports"))
