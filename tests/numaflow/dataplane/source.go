@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -75,7 +76,9 @@ func (s *userSource) settle(acked, nacked []*message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ack(s.ctx, s.acks, offsetsOf(acked)) && len(nacked) > 0 {
-		s.Nack(offsetsOf(nacked))
+		if err := s.nack(s.ctx, offsetsOf(nacked)); err != nil {
+			s.failed(s.ctx, "Nack", err)
+		}
 	}
 }
 
@@ -89,11 +92,20 @@ func offsetsOf(messages []*message) (offsets []*sourcepb.Offset) {
 // Nack refuses messages on its own stream, as a data plane does when its sink has failed.
 func (v *Vertex) Nack(offsets []*sourcepb.Offset) {
 	v.t.Helper()
+	require.NoError(v.t, v.nack(v.t.Context(), offsets))
+}
+
+func (v *Vertex) nack(ctx context.Context, offsets []*sourcepb.Offset) error {
 	nack := &sourcepb.NackRequest{Request: []*sourcepb.NackRequest_Request{{Offsets: offsets}}}
-	r, err := sourcepb.NewSourceClient(v.conn).NackFn(v.t.Context(), nack)
-	require.NoError(v.t, err)
-	require.NotNil(v.t, r.GetResult().GetSuccess())
+	r, err := sourcepb.NewSourceClient(v.conn).NackFn(ctx, nack)
+	if err != nil {
+		return err
+	}
+	if r.GetResult().GetSuccess() == nil {
+		return errors.New("a Nack had no success")
+	}
 	v.settle(offsets)
+	return nil
 }
 
 // ReadOne makes one Read on its own stream, which stays open until the test ends.
