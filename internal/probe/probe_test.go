@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -82,12 +83,14 @@ func TestWhy(t *testing.T) {
 // TestHandshakeWithLines: a server with a protocol of lines takes the handshake for one of them.
 func TestHandshakeWithLines(t *testing.T) {
 	client, server := net.Pipe()
+	var answering sync.WaitGroup
+	defer answering.Wait()
 	defer func() { _ = client.Close() }()
-	go func() {
+	answering.Go(func() {
 		_, _ = server.Read(make([]byte, 10_000))
 		_, _ = io.WriteString(server, "-ERR unknown command\r\n")
 		_ = server.Close()
-	}()
+	})
 	err := probe.Handshake(t.Context(), client, "a:1", &tls.Config{MinVersion: tls.VersionTLS12})
 	require.ErrorIs(t, err, probe.ErrNoTLS)
 }

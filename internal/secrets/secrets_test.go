@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -99,8 +100,10 @@ func TestListener(t *testing.T) {
 	require.NoError(t, err)
 	l, err := tls.Listen("tcp", "127.0.0.1:0", cfg)
 	require.NoError(t, err)
+	var accepting sync.WaitGroup
+	defer accepting.Wait()
 	defer func() { assert.NoError(t, l.Close()) }()
-	go func() {
+	accepting.Go(func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
@@ -109,7 +112,7 @@ func TestListener(t *testing.T) {
 			_, _ = conn.Write([]byte("x")) // the handshake comes first
 			_ = conn.Close()
 		}
-	}()
+	})
 	dial := func(c services.Certificates) error {
 		own := &secrets.TLS{CA: c.CA, Cert: c.Cert, Key: c.Key, Names: "%s"}
 		cfg, err := own.Config()

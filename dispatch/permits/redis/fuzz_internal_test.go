@@ -3,6 +3,7 @@ package redispermits
 import (
 	"bytes"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,13 +24,15 @@ func FuzzLogin(f *testing.F) {
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		promptly.Do(t, func() {
 			ours, theirs := net.Pipe()
+			var answering sync.WaitGroup
+			defer answering.Wait()
 			defer ours.Close()
-			go func() {
+			answering.Go(func() {
 				defer theirs.Close()
 				if _, err := theirs.Read(make([]byte, 512)); err == nil {
 					_, _ = theirs.Write(answer) // the login may have read enough
 				}
-			}()
+			})
 			password := func() (string, error) { return "geheim", nil }
 			c := &sentinelConn{
 				Conn: check(ours), sentinels: Sentinels{Password: password}, timeout: permits.NewTimeout(time.Second),

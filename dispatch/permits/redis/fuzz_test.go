@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -107,6 +108,7 @@ func FuzzReply(f *testing.F) {
 	f.Add([]byte("-NOSCRIPT no\r\n"), []byte(none), []byte(":1\r\n"))
 	var replies atomic.Pointer[[][]byte]
 	var next atomic.Int64
+	var answering sync.WaitGroup
 	store := redispermits.Open(redis.UniversalOptions{
 		Addrs: []string{"in memory"},
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
@@ -115,11 +117,14 @@ func FuzzReply(f *testing.F) {
 			if i := int(next.Add(1)) - 1; i < len(*replies.Load()) {
 				reply = (*replies.Load())[i]
 			}
-			go answer(theirs, reply)
+			answering.Go(func() { answer(theirs, reply) })
 			return ours, nil
 		},
 	}, time.Second)
-	f.Cleanup(func() { assert.NoError(f, store.Close()) })
+	f.Cleanup(func() {
+		assert.NoError(f, store.Close())
+		answering.Wait()
+	})
 	f.Fuzz(func(t *testing.T, first, second, third []byte) {
 		promptly.Do(t, func() {
 			replies.Store(&[][]byte{first, second, third})

@@ -28,10 +28,14 @@ func (v *Vertex) Map(b Batch, keys func(i int) []string) (stop func()) {
 
 	f := &flow{
 		Batch: b, source: &builtInSource{Batch: b, vertex: v, keys: keys},
-		sink: builtInSink(b.SinkTime), end: cancel,
+		sink: builtInSink(b.SinkTime),
 	}
 	m := &mapping{Vertex: v, ctx: ctx, stream: stream, broken: f.stop, open: map[string]*message{}}
 	f.stage = m.each
+	f.end = func() {
+		cancel()
+		m.receiving.Wait()
+	}
 	if v.kind == BatchMap {
 		f.stage = func(in <-chan *message, out chan<- *message) {
 			go func() {
@@ -49,6 +53,8 @@ type mapping struct {
 	ctx    context.Context
 	stream mappb.Map_MapFnClient
 	broken func() // called when the stream has failed
+
+	receiving sync.WaitGroup // ends with the stream
 
 	mu   sync.Mutex
 	open map[string]*message // unanswered; nil: the stream has failed
@@ -71,7 +77,7 @@ func (m *mapping) each(in <-chan *message, out chan<- *message) {
 			slots <- struct{}{}
 		}
 	}()
-	go func() {
+	m.receiving.Go(func() {
 		for {
 			done, _, err := m.receive()
 			if err != nil {
@@ -85,7 +91,7 @@ func (m *mapping) each(in <-chan *message, out chan<- *message) {
 				return
 			}
 		}
-	}()
+	})
 }
 
 // batch maps one chunk at a time.
