@@ -92,13 +92,14 @@ var policyTable = newTable([]row[Policy]{
 		name: "weight", scopes: topics, byDefault: "1",
 		value: at(decimals(0.1, 10), func(p *Policy) **float64 { return &p.Weight }),
 		help: "Weight of a subscription in the limits that it shares; only the ratio of " +
-			"weights counts.",
+			"weights counts. Limits whose sharing.mode is strict, split or groups ignore it.",
 	},
 	{
 		name: "reserved", scopes: topics,
 		value: at(rates(MaxMessageRate), func(p *Policy) *Rate { return &p.Reserved }),
 		help: "Messages that a subscription is guaranteed of the limits that it shares, " +
-			"before the rest is shared by weight. What it does not use goes to others.",
+			"before the rest is shared by weight. What it does not use goes to others. " +
+			"Limits whose sharing.mode is strict, split or groups ignore it.",
 	},
 	{
 		name: "reservedBytes", scopes: topics,

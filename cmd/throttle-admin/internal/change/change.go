@@ -25,8 +25,8 @@ type Plan struct {
 	Review   string // the command to run if the change is refused as outdated
 	Removing bool   // whether policies that a newer version wrote may be removed
 
-	// Note returns a warning about the result; nil or "" means none.
-	Note func(after []policy.Entry) string
+	// Notes returns warnings about the result; nil or "" means none.
+	Notes func(after []policy.Entry) []string
 }
 
 // Run applies a plan and prints a Report; with --dry-run it only prints.
@@ -70,9 +70,11 @@ func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 			known := knownTopics(ctx, a, before.Entries, after)
 			r.Topics = affected(a.Cluster, known, before.Entries, after)
 		}
-		if p.Note != nil {
-			if note := p.Note(after); note != "" {
-				a.Warn("%s", note)
+		if p.Notes != nil {
+			for _, note := range p.Notes(after) {
+				if note != "" {
+					a.Warn("%s", note)
+				}
 			}
 		}
 		WarnUndecided(a, configstore.Ties(before.Entries, changes))

@@ -42,8 +42,12 @@ func (x *explanation) addReasons(s configstore.Snapshot, scope policy.Scope, liv
 			x.say("%s", fault)
 		}
 	}
-	if over := overcommit.Limits(x.Cluster, s.Entries, scope); over != "" {
-		x.say("%s.", strings.ToUpper(over[:1])+over[1:])
+	for _, note := range []string{
+		overcommit.Limits(x.Cluster, s.Entries, scope), overcommit.Ignored(x.Cluster, s.Entries, scope),
+	} {
+		if note != "" {
+			x.say("%s.", strings.ToUpper(note[:1])+note[1:])
+		}
 	}
 	switch {
 	case liveErr != nil:

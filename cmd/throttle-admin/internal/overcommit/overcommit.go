@@ -1,8 +1,10 @@
-// Package overcommit finds limits and quotas of which more is reserved than they allow.
+// Package overcommit finds what policies reserve in vain: more than limits and quotas allow, and of
+// limits that are not shared by it.
 package overcommit
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -16,14 +18,6 @@ import (
 // scope's policy affects; "" if there are none. It considers the topics and subscriptions that
 // policies name.
 func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
-	set, _ := policy.NewSet(entries) // invalid entries are left out
-	named := map[policy.Topic][]string{}
-	for _, e := range entries {
-		ofTopic := e.Scope.Kind == policy.TopicKind || e.Scope.Kind == policy.SubscriptionKind
-		if e.Err == nil && ofTopic {
-			named[e.Scope.Topic] = append(named[e.Scope.Topic], e.Scope.Subscription)
-		}
-	}
 	type unit struct {
 		scope policy.Scope
 		bytes bool
@@ -43,20 +37,10 @@ func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
 			}
 		}
 	}
-	for topic, names := range named {
-		if !concerns(scope, topic) {
-			continue
-		}
-		names = slices.Compact(slices.Sorted(slices.Values(names)))
-		if len(names) > 1 && names[0] == "" { // the topic itself
-			names = names[1:]
-		}
-		for _, name := range names {
-			e := set.Resolve(cluster, topic, name)
-			add(policy.TopicScope(topic), e.Topic, e.Subscription)
-			for _, g := range e.Aggregates {
-				add(g.Scope, g.Policy, e.Subscription)
-			}
+	for of, e := range concerned(cluster, entries, scope) {
+		add(policy.TopicScope(of.Topic), e.Topic, e.Subscription)
+		for _, g := range e.Aggregates {
+			add(g.Scope, g.Policy, e.Subscription)
 		}
 	}
 	var found []string
@@ -75,6 +59,70 @@ func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
 	}
 	slices.Sort(found)
 	return strings.Join(found, "; ")
+}
+
+// Ignored describes the weights and reservations that a limit's sharing mode does not share it by,
+// among those that a scope's policy affects; "" if there are none.
+func Ignored(cluster string, entries []policy.Entry, scope policy.Scope) string {
+	var found []string
+	for of, e := range concerned(cluster, entries, scope) {
+		var fields []string
+		if e.Subscription.Weight != nil {
+			fields = append(fields, "weight")
+		}
+		if e.Subscription.Reserved.Limited() {
+			fields = append(fields, "reserved")
+		}
+		if len(fields) == 0 || scope.Topic != (policy.Topic{}) && of.Topic != scope.Topic {
+			continue
+		}
+		add := func(limit policy.Scope, p policy.Policy, modes policy.Modes) {
+			mode := p.WithDefaults().Sharing.Mode
+			if !p.MessageRate.Limited() || mode == policy.Fair || modes.Messages.IsShadow() {
+				return
+			}
+			found = append(found, fmt.Sprintf("%s of %s: no effect on the limit of %s, "+
+				"whose sharing.mode is %s", strings.Join(fields, " and "), of, limit, mode))
+		}
+		add(policy.TopicScope(of.Topic), e.Topic, e.TopicModes)
+		for _, g := range e.Aggregates {
+			add(g.Scope, g.Policy, g.Modes)
+		}
+	}
+	slices.Sort(found)
+	return strings.Join(found, "; ")
+}
+
+// concerned returns the subscriptions that policies name, or the topic where they name none of its
+// subscriptions, as far as a scope's policy affects them or their limits, and their policies.
+func concerned(
+	cluster string, entries []policy.Entry, scope policy.Scope,
+) iter.Seq2[policy.Scope, policy.Effective] {
+	set, _ := policy.NewSet(entries) // invalid entries are left out
+	named := map[policy.Topic][]string{}
+	for _, e := range entries {
+		ofTopic := e.Scope.Kind == policy.TopicKind || e.Scope.Kind == policy.SubscriptionKind
+		if e.Err == nil && ofTopic && concerns(scope, e.Scope.Topic) {
+			named[e.Scope.Topic] = append(named[e.Scope.Topic], e.Scope.Subscription)
+		}
+	}
+	return func(yield func(policy.Scope, policy.Effective) bool) {
+		for topic, names := range named {
+			names = slices.Compact(slices.Sorted(slices.Values(names)))
+			if len(names) > 1 && names[0] == "" { // the topic itself
+				names = names[1:]
+			}
+			for _, name := range names {
+				of := policy.TopicScope(topic)
+				if name != "" {
+					of = policy.SubscriptionScope(topic, name)
+				}
+				if !yield(of, set.Resolve(cluster, topic, name)) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // concerns reports whether a scope's policy affects a topic or an aggregate limit of that topic.

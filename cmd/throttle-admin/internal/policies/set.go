@@ -48,17 +48,17 @@ func set(
 	}
 	return change.Run(a, cmd, f.Flags, change.Plan{
 		Review: "get " + cli.Quote(scope),
-		Note: func(after []policy.Entry) string {
-			limits := policy.Only(p, "reserved", "reservedBytes", "messageRate", "byteRate")
-			if !policy.IsZero(limits) {
-				if over := overcommit.Limits(a.Cluster, after, scope); over != "" {
-					return over
-				}
+		Notes: func(after []policy.Entry) (notes []string) {
+			if !policy.IsZero(policy.Only(p, "reserved", "reservedBytes", "messageRate", "byteRate")) {
+				notes = append(notes, overcommit.Limits(a.Cluster, after, scope))
 			}
-			if !slices.Contains(unset, "paused") {
-				return ""
+			if !policy.IsZero(policy.Only(p, "weight", "reserved", "messageRate", "sharing.mode")) {
+				notes = append(notes, overcommit.Ignored(a.Cluster, after, scope))
 			}
-			return stillPaused(a, after, scope)
+			if slices.Contains(unset, "paused") {
+				notes = append(notes, stillPaused(a, after, scope))
+			}
+			return notes
 		},
 		Make: func(s configstore.Snapshot) ([]configstore.Change, error) {
 			if err := cli.Readable(s, policy.PolicySection, scope); err != nil {
@@ -192,7 +192,7 @@ value.`,
 			}
 			return change.Run(a, cmd, f, change.Plan{
 				Review: "get " + cli.Quote(scope),
-				Note:   func(after []policy.Entry) string { return stillPaused(a, after, scope) },
+				Notes:  func(after []policy.Entry) []string { return []string{stillPaused(a, after, scope)} },
 				Make: func(s configstore.Snapshot) (changes []configstore.Change, err error) {
 					for _, e := range s.Entries {
 						if p := e.Policy(); e.Scope == scope && p.IsPaused() {
