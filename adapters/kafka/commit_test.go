@@ -73,7 +73,7 @@ func TestNothingIsInFlightWithoutItsReader(t *testing.T) {
 	inFlight := func() int64 { return lim.Stats().Subscriptions[0].InFlight }
 	r := newReader(t, groupConfig(brokers, "orders"), lim)
 	var mu sync.Mutex
-	last := map[int]kafka.Message{}
+	last, read := map[int]kafka.Message{}, map[string]bool{} // by partition, by value
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -82,7 +82,7 @@ func TestNothingIsInFlightWithoutItsReader(t *testing.T) {
 				return
 			}
 			mu.Lock()
-			last[m.Partition] = m
+			last[m.Partition], read[string(m.Value)] = m, true
 			mu.Unlock()
 		}
 	})
@@ -90,11 +90,16 @@ func TestNothingIsInFlightWithoutItsReader(t *testing.T) {
 	other, err := kafkathrottle.NewReader(groupConfig(brokers, "orders"), elsewhere.Limiter)
 	require.NoError(t, err)
 	fetch(t, other)
+	throttletest.Until(t, "only messages of the other partition are in flight", func() bool { return inFlight() == 2 })
+	mu.Lock()
+	clear(read)
+	mu.Unlock()
 	require.NoError(t, other.Close())
-	require.Eventually(t, func() bool { return r.Stats().Rebalances > 0 && inFlight() <= 4 },
-		throttletest.Patience, 10*time.Millisecond)
-	time.Sleep(2 * time.Second) // all messages are read again, and counted once
-	require.EqualValues(t, 4, inFlight())
+	throttletest.Until(t, "all messages are read again, and counted once", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(read) == 4 && inFlight() == 4
+	})
 	mu.Lock()
 	for _, m := range last {
 		require.NoError(t, r.CommitMessages(t.Context(), m))
