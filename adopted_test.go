@@ -438,9 +438,11 @@ func TestUnreadablePolicyAfterRestart(t *testing.T) {
 	require.NoError(t, err)
 	for range 2 {
 		f.start()
-		require.NoError(t, f.lim.Ready(), "the store has been read")
-		assert.InDelta(t, 7, f.rate(), 0)
+		f.becomes(7)
+		assert.InDelta(t, 7, f.rate(), 0, "also once the store has been read")
 		assert.Equal(t, 1, f.lim.Stats().InvalidPolicies)
-		assert.Contains(t, f.log.String(), `msg="a stored policy is invalid`)
+		assert.Eventually(t, func() bool {
+			return strings.Contains(f.log.String(), `msg="a stored policy is invalid`)
+		}, throttletest.Patience, 5*time.Millisecond)
 	}
 }
