@@ -290,15 +290,19 @@ func slowsDown(t *testing.T, store dispatch.PermitStore) {
 		require.NoError(t, err)
 		return reply
 	}
-	assert.InEpsilon(t, busy.Max, allocate(schedule.Answers{}).Rate, 1e-9)
-	allocate(schedule.Answers{OK: 100, Busy: 100})
-	time.Sleep(1100 * time.Millisecond)
-	lower := allocate(schedule.Answers{}).Rate
-	assert.Less(t, lower, 95.0)
-	assert.Greater(t, lower, 20.0)
-	s, _, err := store.State(t.Context(), key)
-	require.NoError(t, err)
-	assert.InEpsilon(t, lower, s.Outcomes.Service.Limit, 1e-9)
+	outcomes := func() schedule.Outcomes {
+		s, _, err := store.State(t.Context(), key)
+		require.NoError(t, err)
+		return s.Outcomes
+	}
+	assert.InEpsilon(t, busy.Max, allocate(schedule.Answers{OK: 100, Busy: 100}).Rate, 1e-9)
+	busyWindow := outcomes()
+	time.Sleep(1100 * time.Millisecond) // longer than a window
+	slowed := allocate(schedule.Answers{}).Rate
+	next := outcomes()
+	answeredWell := 100 / (next.Since - busyWindow.Since) // a second
+	assert.InEpsilon(t, 0.95*answeredWell, slowed, 1e-6)
+	assert.InEpsilon(t, slowed, next.Service.Limit, 1e-9)
 }
 
 // BacksOff checks that a store which compares and swaps does not repeat an Update at once that
