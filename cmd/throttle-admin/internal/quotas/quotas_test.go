@@ -363,39 +363,41 @@ func TestQuotasUnkept(t *testing.T) {
 		})
 	}
 	const fallback = "each id's reservation or, without one, its total"
-	assumed := []string{ // at the cost of a written page
+	const rounding = 100 * time.Millisecond // of durations in the text
+	assumed := []string{                    // at the cost of a written page
 		"tag:bulk 16384 25 total", "tag:gold 16384 2.5 reserved", "tag:new 16384 10 total",
 		"tag:off 16384 0 total", "tag:test 16384 unlimited shadow",
 	}
 	for _, c := range []struct {
 		name   string
 		before func()
+		age    time.Duration // of the rates, after before
 		hold   bool
-		text   string
+		text   string   // with the age and, if they are held, for how long they still are
 		ids    []string // id, average cost, in force, origin
 		bulk   string   // in explain
 	}{
-		{"none", func() {}, false,
+		{"none", func() {}, 0, false,
 			"no rates were written in the last hour. In force is " + fallback,
 			assumed, "25/s, the total"},
-		{"fresh", func() { found(20) }, true,
-			"k-1 wrote the last rates in term 7, 2\\d(\\.\\d)?s ago; they stay in force for " +
-				"(40|3\\d(\\.\\d)?)s more. After that, " + fallback,
+		{"fresh", func() { found(20) }, 20 * time.Second, true,
+			"k-1 wrote the last rates in term 7, (\\S+) ago; they stay in force for (\\S+) more. " +
+				"After that, " + fallback,
 			[]string{
 				"tag:bulk 8192 40 rate", "tag:gold 4096 20 rate", "tag:new 16384 10 total",
 				"tag:off 4096 0 total", "tag:test 16384 unlimited shadow",
 			}, "40/s, the ratekeeper's last rate"},
-		{"old", func() { found(200) }, false,
-			"k-1 wrote the last rates in term 7, 3m2\\d(\\.\\d)?s ago; they have expired. In force " +
-				"is " + fallback,
+		{"old", func() { found(200) }, 200 * time.Second, false,
+			"k-1 wrote the last rates in term 7, (\\S+) ago; they have expired. In force is " + fallback,
 			[]string{
 				"tag:bulk 8192 50 total", "tag:gold 4096 10 reserved", "tag:new 16384 10 total",
 				"tag:off 4096 0 total", "tag:test 16384 unlimited shadow",
 			}, "50/s, the total"},
-		{"nonsense", func() { write(func(float64) []byte { return []byte("{") }, nil) }, false,
+		{"nonsense", func() { write(func(float64) []byte { return []byte("{") }, nil) }, 0, false,
 			"no rates were written", assumed, "25/s, the total"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			start := time.Now()
 			c.before()
 			const noRatekeeper, hint = "no ratekeeper leads in cluster ", "\nhint: start one: "
 			status, out, errs := admin("quota", "status", "--policies", store)
@@ -405,7 +407,19 @@ func TestQuotasUnkept(t *testing.T) {
 			assert.Equal(t, c.name == "nonsense", invalid, errs)
 			text, table, _ := strings.Cut(out, "\n\n")
 			text = strings.Join(strings.Fields(text), " ")
-			assert.Regexp(t, "^"+noRatekeeper+cluster+".*"+c.text, text)
+			told := regexp.MustCompile("^" + noRatekeeper + cluster + ".*" + c.text).FindStringSubmatch(text)
+			require.NotNil(t, told, text)
+			if c.age > 0 {
+				age, err := time.ParseDuration(told[1])
+				require.NoError(t, err)
+				assert.GreaterOrEqual(t, age, c.age)
+				assert.LessOrEqual(t, age, c.age+time.Since(start)+rounding)
+				if c.hold {
+					left, err := time.ParseDuration(told[2])
+					require.NoError(t, err)
+					assert.InDelta(t, quota.RatesHold, age+left, float64(rounding))
+				}
+			}
 			var ids []string
 			for line := range strings.Lines(table) {
 				f := strings.Fields(line)
