@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ type job struct {
 	Start         time.Time     // when the consumers of the first replica begin
 	Each          time.Duration // by which those of the next one begin later
 	From, To      time.Time     // the measurement
+	Leave         int           // ends once each limit has granted it so many permits; 0: at To
 }
 
 // A report is what a process has seen.
@@ -100,7 +102,9 @@ func (j job) run() error {
 		locks     = make([]sync.Mutex, len(j.Rates))
 		limiters  []*dispatch.Limiter
 		consumers sync.WaitGroup
+		short     atomic.Int64 // limits that have not granted Leave permits
 	)
+	short.Store(int64(len(j.Rates)))
 	before := heap()
 	for i := range j.N {
 		store, err := throttle.OpenPermits(j.Permits)
@@ -135,7 +139,11 @@ func (j job) run() error {
 						locks[limit].Lock()
 						at := time.Since(j.Start)
 						r.Grants[limit] = append(r.Grants[limit], window.Event{At: at, N: g.N(), Source: j.First + i})
+						enough := len(r.Grants[limit]) == j.Leave // one permit each
 						locks[limit].Unlock()
+						if enough && short.Add(-1) == 0 {
+							cancel()
+						}
 					}
 				})
 			}
@@ -149,7 +157,10 @@ func (j job) run() error {
 	}
 	time.Sleep(time.Until(j.From))
 	n, used := requests(), cpu()
-	time.Sleep(time.Until(j.To))
+	select {
+	case <-time.After(time.Until(j.To)):
+	case <-ctx.Done():
+	}
 	r.CPU, r.Requests = cpu()-used, requests()-n
 	kept := 0 // the test's own
 	for limit := range r.Grants {
@@ -235,7 +246,11 @@ func (f fleet) run(t testing.TB) result {
 	defer processes.Wait()
 	time.Sleep(time.Until(j.From))
 	before := usageOf(t, client)
-	time.Sleep(time.Until(j.To))
+	if j.Leave > 0 {
+		processes.Wait()
+	} else {
+		time.Sleep(time.Until(j.To))
+	}
 	after := usageOf(t, client)
 	r := result{seconds: f.measure.Seconds(), redis: after.since(before)}
 	r.redis.memory -= empty.memory

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
@@ -26,11 +27,12 @@ func ten(replicas int, lowest int64, joining, settle, measure time.Duration) fle
 // TestManyReplicas: a hundred replicas join and get permits of ten limits, and never more than
 // these allow.
 func TestManyReplicas(t *testing.T) {
-	f := ten(100, 8, 2*time.Second, 0, 8*time.Second)
+	f := ten(100, 8, 2*time.Second, 0, throttletest.Patience)
+	f.Leave = 16 // of the slowest limit in eight seconds
 	f.patient = true
 	r := f.run(t)
 	for limit, grants := range r.Grants {
-		assert.NotEmpty(t, grants)
+		assert.GreaterOrEqual(t, len(grants), f.processes*f.Leave)
 		assert.NoError(t, window.WithinRate(float64(f.Rates[limit]), 250*time.Millisecond, 1, grants))
 	}
 }
