@@ -249,7 +249,7 @@ func BenchmarkNumaflowSink(b *testing.B) {
 func BenchmarkNumaflowUnlimited(b *testing.B) {
 	measured(b, func(b *testing.B) {
 		s := newScene(b, "mode: enforce", "")
-		bare := scene{b, append(slices.Clone(s.env), "VERTEX_BARE=1")}
+		bare := scene{t: b, env: append(slices.Clone(s.env), "VERTEX_BARE=1")}
 		read := func(v *dataplane.Vertex) func() pairs.Cost {
 			return func() pairs.Cost {
 				v.Forget()

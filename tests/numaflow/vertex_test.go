@@ -4,6 +4,7 @@ package numaflow_test
 
 import (
 	"cmp"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/tests/numaflow/dataplane"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
@@ -45,8 +47,9 @@ func TestMain(m *testing.M) {
 
 // A scene is a MonoVertex with its policy.
 type scene struct {
-	t   testing.TB
-	env []string
+	t                testing.TB
+	permits, cluster string
+	env              []string
 }
 
 // newScene returns a scene whose policy has these fields in YAML's flow form. If permits is empty,
@@ -56,7 +59,9 @@ func newScene(t testing.TB, fields, permits string) *scene {
 	if permits == "" {
 		permits = services.Redis(t)
 	}
-	return &scene{t, append(dataplane.Env(t, fields, permits), throttle.EnvCluster+"="+services.Name(t))}
+	s := &scene{t: t, permits: permits, cluster: services.Name(t)}
+	s.env = append(dataplane.Env(t, fields, permits), throttle.EnvCluster+"="+s.cluster)
+	return s
 }
 
 func (s *scene) start(kind string, replica int) *dataplane.Vertex {
@@ -183,7 +188,7 @@ func TestNoPermitStore(t *testing.T) {
 }
 
 // TestScaleDown: of two replicas that split a limit, one stops or is killed. The other one then has
-// more than its half.
+// the whole limit, and goes on.
 func TestScaleDown(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"stop", "kill"} {
@@ -203,19 +208,25 @@ func TestScaleDown(t *testing.T) {
 			if name == "stop" {
 				goes.Stop()
 			}
-			usesMore(t, rate/2, stays)
+			s.alone()
+			arrived(t, rate, stays)
 			neverOver(t, rate, from, 0, usual.Size, stays, goes)
 		})
 	}
 }
 
-// usesMore waits until a vertex has delivered clearly more than a rate within two seconds.
-func usesMore(t *testing.T, rate int, v *dataplane.Vertex) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		now := time.Now()
-		return between(now.Add(-2*time.Second), now, v) > 2*rate*125/100+usual.Size
-	}, throttletest.Patience, 5*time.Millisecond, "it uses no more than %d/s", rate)
+// alone waits until one replica is left that splits the limit, by the statuses in the permit store.
+func (s *scene) alone() {
+	s.t.Helper()
+	store, err := throttle.OpenPermits(services.Patient(s.permits))
+	require.NoError(s.t, err)
+	defer func() { assert.NoError(s.t, store.Close()) }()
+	throttletest.Until(s.t, "one replica has the whole limit", func() bool {
+		statuses, err := store.Published(s.t.Context(), s.cluster)
+		var status dispatch.Stats
+		return err == nil && len(statuses) == 1 && json.Unmarshal(statuses[0], &status) == nil &&
+			len(status.Subscriptions) == 1 && status.Subscriptions[0].Limits[0].Pool == 1
+	})
 }
 
 // TestFewerThanReplicas: five replicas take turns at a limit of two messages a second, and a stop
