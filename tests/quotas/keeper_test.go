@@ -2,7 +2,9 @@ package quotas_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -24,6 +26,7 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/fleet"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
+	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // A keeper is a process of `throttle-admin ratekeeper`.
@@ -300,20 +303,49 @@ func (w *deployment) setTotal(rate int) {
 // quotaRates are those of TestQuotaSet, in messages a second, after 200.
 var quotaRates = []int{50, 150, 0, 100}
 
-// TestQuotaSet: after `quota set`, replicas run at the new rate, be it higher or lower than before.
+// inForce reports whether the published status of both replicas has a rate, in messages a second,
+// within ten percent for the cost of a message. A quota of 0 falls to a little more than 0.
+func (w *deployment) inForce(rate int) bool {
+	w.t.Helper()
+	statuses, err := w.permits.Published(w.t.Context(), w.cluster)
+	if err != nil || len(statuses) != 2 {
+		return false
+	}
+	for _, text := range statuses {
+		var status dispatch.Stats
+		require.NoError(w.t, json.Unmarshal(text, &status))
+		if len(status.Subscriptions) != 1 || len(status.Subscriptions[0].Limits) != 1 ||
+			math.Abs(status.Subscriptions[0].Limits[0].Rate-float64(rate)) > 0.1+float64(rate)/10 {
+			return false
+		}
+	}
+	return true
+}
+
+// TestQuotaSet: after `quota set`, replicas have the new rate, be it higher or lower than before,
+// and run at no more than it.
 func TestQuotaSet(t *testing.T) {
 	t.Parallel()
 	w := newDeployment(t, services.Patient(services.Redis(t)))
 	replicas := w.replicas(200)
 	w.startKeeper("keeper")
 	w.settled()
+	before := 200
 	for _, rate := range quotaRates {
 		w.setTotal(rate)
-		const d = 3 * time.Second
-		require.Eventually(t, func() bool {
-			now := time.Now()
-			n := fleet.Between(replicas.Messages(""), now.Add(-d), now)
-			return n >= 3*rate/2 && n <= 3*rate*11/10
-		}, throttletest.Patience, 20*time.Millisecond, "%d/s", rate)
+		throttletest.Until(t, fmt.Sprintf("%d/s is in force", rate), func() bool { return w.inForce(rate) })
+		from, read := time.Now(), len(replicas.Messages(""))
+		time.Sleep(time.Second) // at 0/s nothing may come
+		throttletest.Until(t, fmt.Sprintf("messages at %d/s", rate), func() bool {
+			return len(replicas.Messages("")) >= read+rate
+		})
+		var since []window.Event
+		for _, m := range replicas.Messages("")[read:] {
+			since = append(since, window.Event{At: m.Read.Sub(from), N: 1})
+		}
+		const slack = 250 * time.Millisecond
+		allocated := float64(before) * slack.Seconds() // at the rate before
+		assert.NoError(t, window.WithinRate(1.1*float64(rate), slack, allocated, since))
+		before = rate
 	}
 }
