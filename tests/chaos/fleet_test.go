@@ -67,8 +67,8 @@ type fleet struct {
 	slowest time.Duration // call that does not wait
 }
 
-// start starts a fleet whose permits are at a URL, and returns when all limits are in use by
-// permits of the store.
+// start starts a fleet whose permits are at a URL, and returns when the store has answered each
+// replica and all limits are in use.
 func start(t *testing.T, url string) *fleet {
 	t.Helper()
 	f := &fleet{t: t}
@@ -104,8 +104,14 @@ func start(t *testing.T, url string) *fleet {
 			f.callers.Go(func() { f.try(ctx, sub, f.records[i], replica) })
 		}
 	}
-	for i, took := range f.recover(throttletest.Patience) {
-		require.NotEqual(t, never, took, "%s: the limit is not in use", modes[i].sharing)
+	throttletest.Until(t, "each replica has answers for each limit", func() bool {
+		return !slices.ContainsFunc(f.answers(), func(got [replicas]int64) bool { return slices.Contains(got[:], 0) })
+	})
+	for i, m := range modes {
+		before := len(f.records[i].Events())
+		throttletest.Until(t, string(m.sharing)+": the limit is in use", func() bool {
+			return len(f.records[i].Events()) > before
+		})
 	}
 	return f
 }

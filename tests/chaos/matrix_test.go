@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/tests/tables"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A cell is what a fault did to the limit of one mode.
@@ -46,6 +47,9 @@ func (c fault) run(t *testing.T) row {
 	target := c.open(t)
 	f := start(t, target.url)
 	defer f.end()
+	for i, took := range f.recover(throttletest.Patience) {
+		require.NotEqual(t, never, took, "%s: the limit is not in full use", modes[i].sharing)
+	}
 	time.Sleep(settled)
 	from, failed := f.records[0].Now()-settled, f.failed()
 	require.NotEmpty(t, c.effects)
