@@ -108,35 +108,33 @@ func TestTrafficOfRates(t *testing.T) {
 		_, err := lim.Subscription(orders, "s", dispatch.WithTag(fmt.Sprint("team-", i)))
 		require.NoError(t, err)
 	}
-	for second := range 6 { // until the first averages have settled
+	second := 0
+	loads := func() {
 		usage(second)
+		second++
 		time.Sleep(time.Second)
 	}
+	first := quota.ID("tag:team-3")
+	throttletest.Until(t, "the replica has the rate that the ratekeeper has written", func() bool {
+		loads()
+		stored, _, err := dispatch.Rates(t.Context(), load, "standalone", []quota.ID{first})
+		require.NoError(t, err)
+		return stored.Rates[first].Rate > 0 &&
+			slices.ContainsFunc(lim.Stats().Subscriptions, func(s dispatch.SubscriptionStats) bool {
+				return s.Owner == string(first) && len(s.Limits) == 1 && s.Limits[0].Rate == stored.Rates[first].Rate
+			})
+	})
 	var keeperRead, keeperWrote float64
 	read, wrote := ofReplica.perSecond(func() {
 		keeperRead, keeperWrote = ofKeeper.perSecond(func() {
-			for second := range 8 {
-				usage(second)
-				time.Sleep(time.Second)
+			for range 8 {
+				loads()
 			}
 		})
 	})
 	t.Logf("the replica reads %.0f B/s and writes %.0f B/s", read, wrote)
 	t.Logf("the ratekeeper reads %.0f B/s and writes %.0f B/s", keeperRead, keeperWrote)
 	assert.Less(t, read+wrote, 20_000.0)
-
-	first := quota.ID("tag:team-3")
-	throttletest.Until(t, "the ratekeeper leads", func() bool {
-		stored, _, err := dispatch.Rates(t.Context(), load, "standalone", []quota.ID{first})
-		require.NoError(t, err)
-		return stored.Rates[first].Rate > 0
-	})
-	require.Eventually(t, func() bool {
-		stored, _, err := dispatch.Rates(t.Context(), load, "standalone", []quota.ID{first})
-		return err == nil && slices.ContainsFunc(lim.Stats().Subscriptions, func(s dispatch.SubscriptionStats) bool {
-			return s.Owner == string(first) && len(s.Limits) == 1 && s.Limits[0].Rate == stored.Rates[first].Rate
-		})
-	}, throttletest.Patience, 100*time.Millisecond)
 	names, err := load.RowNames(t.Context(), permits.RatesKey("standalone"))
 	require.NoError(t, err)
 	assert.Len(t, names, ids)
