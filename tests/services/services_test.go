@@ -23,14 +23,14 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// ask sends Redis one line and returns the first line of its answer.
-func ask(addr, line string) (string, error) {
-	conn, err := net.DialTimeout("tcp", addr, time.Second)
+// ask sends Redis one line and returns the first line of its answer, for which it waits that long.
+func ask(addr, line string, wait time.Duration) (string, error) {
+	conn, err := net.DialTimeout("tcp", addr, throttletest.Patience)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(wait)); err != nil {
 		return "", err
 	}
 	if _, err := fmt.Fprintf(conn, "%s\r\n", line); err != nil {
@@ -42,7 +42,7 @@ func ask(addr, line string) (string, error) {
 
 func wantAnswer(t *testing.T, addr, line, want string) {
 	t.Helper()
-	if got, err := ask(addr, line); got != want || err != nil {
+	if got, err := ask(addr, line, throttletest.Patience); got != want || err != nil {
 		t.Errorf("%s = %q, %v; want %q", line, got, err, want)
 	}
 }
@@ -60,7 +60,7 @@ func TestRedisServer(t *testing.T) {
 	wantAnswer(t, r.Addr, "SET a 1", "+OK")
 
 	r.Freeze()
-	if got, err := ask(r.Addr, "PING"); !os.IsTimeout(err) {
+	if got, err := ask(r.Addr, "PING", 200*time.Millisecond); !os.IsTimeout(err) {
 		t.Errorf("PING while frozen = %q, %v; want a time-out", got, err)
 	}
 	r.Thaw()
@@ -68,7 +68,7 @@ func TestRedisServer(t *testing.T) {
 
 	for _, end := range []func(){r.Stop, r.Kill, func() { r.Freeze(); r.Stop() }} {
 		end()
-		if got, err := ask(r.Addr, "PING"); err == nil || r.PID() != 0 {
+		if got, err := ask(r.Addr, "PING", throttletest.Patience); err == nil || r.PID() != 0 {
 			t.Errorf("PING of a stopped server = %q, pid %d", got, r.PID())
 		}
 		r.Start()
@@ -100,7 +100,7 @@ func TestOrphan(t *testing.T) {
 		t.Error(err)
 	}
 	_ = cmd.Wait() // says that it was killed
-	require.Eventually(t, func() bool { _, err := ask(addr, "PING"); return err != nil },
+	require.Eventually(t, func() bool { _, err := ask(addr, "PING", throttletest.Patience); return err != nil },
 		throttletest.Patience, 5*time.Millisecond, "redis-server outlives its test")
 }
 
@@ -206,7 +206,7 @@ func TestProxy(t *testing.T) {
 	if n, err := conn.Read(buf); err == nil || os.IsTimeout(err) {
 		t.Errorf("read from a cut connection = %q, %v; want its end", buf[:n], err)
 	}
-	if got, err := ask(p.Addr, "PING"); err == nil {
+	if got, err := ask(p.Addr, "PING", throttletest.Patience); err == nil {
 		t.Errorf("PING while cut = %q, want an error", got)
 	}
 	p.Restore()
@@ -224,11 +224,11 @@ func TestRedisCluster(t *testing.T) {
 	}
 	wantAnswer(t, from.Addr, "SET "+key+" 1", "+OK")
 	c.Migrate(key, to, func() {
-		if got, err := ask(from.Addr, "GET "+key); !strings.HasPrefix(got, "-ASK") {
+		if got, err := ask(from.Addr, "GET "+key, throttletest.Patience); !strings.HasPrefix(got, "-ASK") {
 			t.Errorf("GET on its way = %q, %v; want -ASK", got, err)
 		}
 	})
-	if got, err := ask(from.Addr, "GET "+key); !strings.HasPrefix(got, "-MOVED") {
+	if got, err := ask(from.Addr, "GET "+key, throttletest.Patience); !strings.HasPrefix(got, "-MOVED") {
 		t.Errorf("GET at the old owner = %q, %v; want -MOVED", got, err)
 	}
 	if got := c.Do(to, "GET", key); got != "1" || c.Owner(key) != to {
@@ -241,7 +241,7 @@ func TestRedisSentinel(t *testing.T) {
 	f := services.RedisSentinel(t, 300*time.Millisecond)
 	wantAnswer(t, f.Master.Addr, "SET a 1", "+OK")
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		got, err := ask(f.Replica.Addr, "STRLEN a")
+		got, err := ask(f.Replica.Addr, "STRLEN a", throttletest.Patience)
 		require.NoError(c, err)
 		assert.Equal(c, ":1", got, "at the replica")
 	}, throttletest.Patience, 5*time.Millisecond)
