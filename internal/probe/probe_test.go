@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/internal/probe"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // TestWhy pairs clients with servers that fit and that do not.
@@ -60,19 +61,16 @@ func TestWhy(t *testing.T) {
 				return c.want == "" && err == nil ||
 					c.want != "" && err != nil && strings.Contains(err.Error(), c.want)
 			}
-			err := probe.Why(t.Context(), []string{c.addr}, c.cfg)
-			for range 20 { // on a busy machine a handshake may take longer than 250 ms
-				if fits(err) {
-					break
+			var err error
+			throttletest.Until(t, "the result is right", func() bool { // a handshake may take over 250 ms
+				if err = probe.Why(t.Context(), []string{c.addr}, c.cfg); !fits(err) {
+					t.Log(err)
 				}
-				err = probe.Why(t.Context(), []string{c.addr}, c.cfg)
+				return fits(err)
+			})
+			if c.want != "" {
+				assert.ErrorContains(t, err, c.addr+": ")
 			}
-			if c.want == "" {
-				assert.NoError(t, err)
-				return
-			}
-			require.ErrorContains(t, err, c.want)
-			assert.ErrorContains(t, err, c.addr+": ")
 		})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
