@@ -273,31 +273,54 @@ func TestStream(t *testing.T) {
 // TestUnreadStream: a stream that is not read to its end ends with its context or its connection.
 func TestUnreadStream(t *testing.T) {
 	for name, c := range map[string]struct {
-		want dispatch.Outcome
-		end  func(cancel context.CancelFunc, end func())
+		want     dispatch.Outcome
+		deadline bool
+		end      func(ctx context.Context, cancel context.CancelFunc, end func())
 	}{
-		"canceled":   {dispatch.OutcomeIgnored, func(cancel context.CancelFunc, _ func()) { cancel() }},
-		"deadline":   {dispatch.OutcomeTimeout, func(context.CancelFunc, func()) {}},
-		"connection": {dispatch.OutcomeIgnored, func(_ context.CancelFunc, end func()) { end() }},
+		"canceled": {
+			dispatch.OutcomeIgnored, false, func(_ context.Context, cancel context.CancelFunc, _ func()) { cancel() },
+		},
+		"deadline": {
+			dispatch.OutcomeTimeout, true, func(ctx context.Context, _ context.CancelFunc, _ func()) { <-ctx.Done() },
+		},
+		"connection": {
+			dispatch.OutcomeIgnored, false, func(_ context.Context, _ context.CancelFunc, end func()) { end() },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, _ := throttletest.Outcome(t, func(sub *dispatch.Subscription) {
-				client, end := dial(t, sub, &server{slow: true})
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-				defer cancel()
-				stream, err := client.StreamingOutputCall(ctx, &service.StreamingOutputCallRequest{})
-				require.NoError(t, err)
-				_, err = stream.Recv()
-				require.NoError(t, err)
-				c.end(cancel, end)
-				<-ctx.Done()
-				// the stream has heard of it by then: of what is ignored nothing tells
-				time.Sleep(500 * time.Millisecond)
-				if name != "connection" {
-					end()
+			timeout := time.Second
+			throttletest.Until(t, "a message comes before the deadline", func() bool {
+				timeout *= 2
+				late := false
+				o, _ := throttletest.Outcome(t, func(sub *dispatch.Subscription) {
+					client, end := dial(t, sub, &server{slow: true})
+					within := throttletest.Patience
+					if c.deadline {
+						within = timeout
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), within)
+					defer cancel()
+					stream, err := client.StreamingOutputCall(ctx, &service.StreamingOutputCallRequest{})
+					if err == nil {
+						_, err = stream.Recv()
+					}
+					if late = late || c.deadline && status.Code(err) == codes.DeadlineExceeded; late {
+						end()
+						return
+					}
+					require.NoError(t, err)
+					c.end(ctx, cancel, end)
+					// the stream has heard of it by then: of what is ignored nothing tells
+					time.Sleep(500 * time.Millisecond)
+					if name != "connection" {
+						end()
+					}
+				})
+				if !late {
+					assert.Equal(t, c.want, o)
 				}
+				return !late
 			})
-			assert.Equal(t, c.want, o)
 		})
 	}
 }
