@@ -60,7 +60,7 @@ test: services ## is the code correct? on real services, whatever the machine's 
 
 # Without vet, which make lint runs. Only tests of packages that use services are repeated: no other has a reason to
 # fail once. Those wait and the others compute, so that they run side by side.
-FLAGS  := -vet=off -timeout 15m -p 3 -parallel 8 -skip '^TestAccuracy'
+FLAGS  := -vet=off -timeout 15m -p 2 -parallel 8 -skip '^TestAccuracy'
 REPEAT  = --rerun-fails=2 --rerun-fails-max-failures=4 --rerun-fails-abort-on-data-race --jsonfile .cache/$@.json
 
 .PHONY: unraced unraced-once raced raced-once peers
