@@ -18,7 +18,6 @@ type ahead struct {
 
 	mu      sync.Mutex
 	grants  []dispatch.Grant // the oldest first
-	held    int              // permits of them
 	users   int              // callers between enter and leave
 	stop    context.CancelFunc
 	runs    int           // how often acquire was started
@@ -77,7 +76,6 @@ func (a *ahead) take() (g dispatch.Grant, ok bool) {
 	}
 	g = a.grants[0]
 	a.grants = a.grants[1:]
-	a.held--
 	a.limited = true
 	return g, true
 }
@@ -93,7 +91,7 @@ func (a *ahead) takeAll(limit int) (grants []dispatch.Grant, n int) {
 			g.Done(0, 0)
 		}
 	}
-	a.grants, a.held = nil, 0
+	a.grants = nil
 	return grants, n
 }
 
@@ -168,7 +166,6 @@ func (a *ahead) add(run int, g dispatch.Grant) bool {
 	}
 	g.Hold(holdGrant)
 	a.grants = append(a.grants, g)
-	a.held += g.N()
 	return true
 }
 
@@ -182,7 +179,7 @@ func (a *ahead) giveBack(run int) {
 	for i := range a.grants {
 		a.grants[i].Done(0, 0)
 	}
-	a.grants, a.held = nil, 0
+	a.grants = nil
 	a.stop()
 	a.stop = nil
 }

@@ -551,36 +551,47 @@ func TestSourceBetweenReads(t *testing.T) {
 }
 
 // TestNoReadComes: permits for a Read that does not come go back, and the other replica has the
-// whole limit. The same holds if the source has no messages.
+// whole limit. The same holds if the source has no messages. After gaps so long that permits cannot
+// go back, the other replica loses a batch, once.
 func TestNoReadComes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		permits := memory.New()
-		start := func(name string, u *user) sourcer.Sourcer {
-			lim, err := dispatch.Open(context.WithoutCancel(t.Context()),
-				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, lim.Close()) })
-			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
-			require.NoError(t, err)
-			return s
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		stuck, works := start("stuck", &user{left: 1_000_000}), start("works", &user{left: 1_000_000})
-		n := 0
-		reads := func(d time.Duration) {
-			for end := time.Now().Add(d); time.Now().Before(end); {
-				got, _ := read(ctx, works, 500, time.Second)
-				n += len(got)
-			}
-		}
-		for range 5 {
-			_, _ = read(ctx, stuck, 100, time.Second)
-			time.Sleep(time.Second)
-		}
-		reads(3 * time.Second)
-		n = 0
-		reads(20 * time.Second)
-		assert.InDelta(t, 2000, n, 20)
-	})
+	const batch = 100
+	for _, c := range []struct{ gap, after time.Duration }{{time.Second, 3 * time.Second}, {10 * time.Second, 0}} {
+		t.Run(c.gap.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				permits := memory.New()
+				start := func(name string, u *user) sourcer.Sourcer {
+					lim, err := dispatch.Open(context.WithoutCancel(t.Context()),
+						dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
+					require.NoError(t, err)
+					t.Cleanup(func() { require.NoError(t, lim.Close()) })
+					s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
+					require.NoError(t, err)
+					return s
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				stuck, works := start("stuck", &user{left: 1_000_000}), start("works", &user{left: 1_000_000})
+				n := 0
+				reads := func(d time.Duration) {
+					for end := time.Now().Add(d); time.Now().Before(end); {
+						got, _ := read(ctx, works, 500, time.Second)
+						n += len(got)
+					}
+				}
+				for range 5 {
+					_, _ = read(ctx, stuck, batch, time.Second)
+					time.Sleep(c.gap)
+				}
+				_, _ = read(ctx, stuck, batch, time.Second)
+				reads(c.after)
+				n = 0
+				reads(20 * time.Second)
+				if c.after > 0 {
+					assert.InDelta(t, 2000, n, 20)
+				} else {
+					assert.GreaterOrEqual(t, n, 2000-batch-20)
+				}
+			})
+		})
+	}
 }
