@@ -29,6 +29,13 @@ func (b *heldBucket) again(n int64, now, until time.Duration) {
 	b.Hold(n, now, until)
 }
 
+// twice is hold for a second of ten permits that are given back, and taken again until 1.95 s.
+func (b *heldBucket) twice() {
+	b.hold(10, 0, 1000*ms)
+	b.EndHold(10, 10, 950*ms, 1000*ms)
+	b.again(10, 950*ms, 1950*ms)
+}
+
 // TestEndHold: what was held and not used goes back into the counter as far as it is no more, with
 // what is held, than was released within the longest Hold, or than most of the share of that time.
 func TestEndHold(t *testing.T) {
@@ -58,39 +65,29 @@ func TestEndHold(t *testing.T) {
 			b.EndHold(10, 10, 1001*ms, 1000*ms)
 		}, 0},
 		"held twice": {func(b *heldBucket) {
-			b.hold(10, 0, 1000*ms)
-			b.EndHold(10, 10, 950*ms, 1000*ms)
-			b.again(10, 950*ms, 1950*ms)
+			b.twice()
 			b.EndHold(10, 10, 1900*ms, 1950*ms)
 		}, 0},
 		"held twice, and new ones": {func(b *heldBucket) {
-			b.hold(10, 0, 1000*ms)
-			b.EndHold(10, 10, 950*ms, 1000*ms)
-			b.again(10, 950*ms, 1950*ms)
+			b.twice()
 			b.at(1500*ms, 0, 0)
 			b.hold(4, 1500*ms, 2500*ms)
 			b.EndHold(10, 10, 1900*ms, 1950*ms)
 		}, 0},
 		"held twice, and new ones used": {func(b *heldBucket) {
-			b.hold(10, 0, 1000*ms)
-			b.EndHold(10, 10, 950*ms, 1000*ms)
-			b.again(10, 950*ms, 1950*ms)
+			b.twice()
 			b.at(1500*ms, 0, 0)
 			b.hold(4, 1500*ms, 2500*ms)
 			b.EndHold(4, 0, 1600*ms, 2500*ms)
 			b.EndHold(10, 10, 1900*ms, 1950*ms)
 		}, 4},
 		"held twice, of a share": {func(b *heldBucket) {
-			b.hold(10, 0, 1000*ms)
-			b.EndHold(10, 10, 950*ms, 1000*ms)
-			b.again(10, 950*ms, 1950*ms)
+			b.twice()
 			b.at(1400*ms, 8, 1310*ms)
 			b.EndHold(10, 10, 1900*ms, 1950*ms)
 		}, 6},
 		"held twice, of an old share": {func(b *heldBucket) {
-			b.hold(10, 0, 1000*ms)
-			b.EndHold(10, 10, 950*ms, 1000*ms)
-			b.again(10, 950*ms, 1950*ms)
+			b.twice()
 			b.at(1400*ms, 8, 1290*ms)
 			b.EndHold(10, 10, 1900*ms, 1950*ms)
 		}, 0},
