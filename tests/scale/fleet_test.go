@@ -45,7 +45,7 @@ type job struct {
 	Start         time.Time     // when the consumers of the first replica begin
 	Each          time.Duration // by which those of the next one begin later
 	From, To      time.Time     // the measurement
-	Leave         int           // ends once each limit has granted it so many permits; 0: at To
+	Leave         int           // permits of each limit after which the process ends; 0: it ends at To
 }
 
 // A report is what a process has seen.
