@@ -19,7 +19,8 @@ func percent(rate float64, events []window.Event) float64 {
 func TestAccuracyOneLimit(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
 		const rate = 200
-		all := drain(t, 2*rate, newBrokerClient(t).three(throttletest.Open(t, perSecond(rate)))...)
+		consumers := newBrokerClient(t).three(throttletest.Open(t, perSecond(rate)))
+		all := drain(t, 2*rate, time.Now(), consumers...)
 		m.Within("used, %", percent(rate, all), 90, 112)
 		m.AtMost("any second, %", 100*float64(window.Max(time.Second, all))/rate, 125)
 	})

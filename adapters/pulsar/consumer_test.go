@@ -37,15 +37,14 @@ func (w *brokerClient) open(
 	return c
 }
 
-// drain reads n messages with all consumers together, and returns when each message came, since the
-// start.
-func drain(t testing.TB, n int, consumers ...*pulsarthrottle.Consumer) (all []window.Event) {
+// drain reads n messages with all consumers together, and returns when each message came, since
+// begin.
+func drain(t testing.TB, n int, begin time.Time, consumers ...*pulsarthrottle.Consumer) (all []window.Event) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer cancel()
 	var mu sync.Mutex
 	var readers sync.WaitGroup
-	begin := time.Now()
 	for _, c := range consumers {
 		readers.Go(func() {
 			for {
@@ -83,7 +82,7 @@ func (w *brokerClient) three(lim *throttletest.Limiter) []*pulsarthrottle.Consum
 func TestOneLimit(t *testing.T) {
 	t.Parallel()
 	consumers := newBrokerClient(t).three(throttletest.Open(t, perSecond(200)))
-	assert.NoError(t, window.WithinRate(200, 250*time.Millisecond, 0, drain(t, 400, consumers...)))
+	assert.NoError(t, window.WithinRate(200, 250*time.Millisecond, 0, drain(t, 400, time.Now(), consumers...)))
 }
 
 // Every type of subscription gets all messages, in order where Pulsar keeps it.

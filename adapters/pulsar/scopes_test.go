@@ -59,8 +59,9 @@ func (c scopeCase) drain(t *testing.T, n int) (topics [2][]window.Event, limits 
 		consumers = append(consumers, w.open(pulsar.ConsumerOptions{Topic: topic}, lim))
 	}
 	var readers sync.WaitGroup
+	begin := time.Now() // of both, since their messages may be merged
 	for i := range topics {
-		readers.Go(func() { topics[i] = drain(t, n, consumers[i]) })
+		readers.Go(func() { topics[i] = drain(t, n, begin, consumers[i]) })
 	}
 	readers.Wait()
 	keys := map[string]bool{}
