@@ -188,8 +188,12 @@ func TestNoOutputHoldsASecret(t *testing.T) {
 	// Limiters: their logs, metrics, statistics and status records.
 	for i, env := range stores[:4] {
 		log := slog.New(slog.NewJSONHandler(&all, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		timeout := throttletest.Patience
+		if i >= 2 { // the password is wrong
+			timeout = 3 * time.Second
+		}
 		lim, err := throttle.Open(ctx, env[0], env[1], throttle.WithLogger(log), throttle.WithReplica("replica"),
-			throttle.WithCacheFile(dir+"/cache"), throttle.WithOpenTimeout(3*time.Second))
+			throttle.WithCacheFile(dir+"/cache"), throttle.WithOpenTimeout(timeout))
 		if err != nil {
 			_, _ = all.Write([]byte(err.Error()))
 			continue
