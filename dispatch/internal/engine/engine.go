@@ -81,6 +81,7 @@ func Start(cfg Config) *Engine {
 		subscriptions: map[name]*subscription{},
 		ties:          map[[2]policy.Scope]bool{}, started: map[quota.ID]int64{},
 	}
+	e.env.Serve = e.serveShare
 	e.callers.New = newCaller
 	running, stop := context.WithCancel(context.Background())
 	e.queue.init(running, e)

@@ -8,8 +8,8 @@ func (a *Admission) Take(max, size int64) int64 { return a.take(max, size) }
 // Shares returns the shares of the limits of messages and of bytes.
 func (a *Admission) Shares() (messages, bytes []*sharing.Share) { return a.messages, a.bytes }
 
-// Waiters is how many shares the store can wake.
-func (e *Engine) Waiters() int {
+// Expected is how many strict shares are known by name.
+func (e *Engine) Expected() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.queue.names)

@@ -220,11 +220,11 @@ func TestCancelWakesAnother(t *testing.T) {
 			assert.False(t, only(b).Queued, "it is woken, and gets that slot")
 			time.Sleep(time.Minute)
 			assert.True(t, c.over())
-			assert.Equal(t, 2, e.Waiters())
+			assert.Equal(t, 2, e.Expected())
 			b.Close()
-			assert.Equal(t, 1, e.Waiters(), "shares of closed lanes are forgotten")
+			assert.Equal(t, 1, e.Expected(), "shares of closed lanes are forgotten")
 			e.apply("")
-			assert.Zero(t, e.Waiters(), "so are those of limits that no longer apply")
+			assert.Zero(t, e.Expected(), "so are those of limits that no longer apply")
 		})
 	}
 }

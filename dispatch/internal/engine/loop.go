@@ -238,6 +238,7 @@ func (e *Engine) drain(answers <-chan []sending) {
 		e.mu.Unlock()
 	}
 	e.mu.Lock()
+	e.env.Closing = true
 	now := e.clock(time.Now())
 	var out []sending
 	for _, l := range e.takeTouched() {

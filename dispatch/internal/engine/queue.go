@@ -14,7 +14,8 @@ type Waker interface {
 	Wakes(ctx context.Context, process string, woken func(waiter string)) error
 }
 
-// A queue leads from the names under which shares queue at the permit store to the shares.
+// A queue leads from the names of strict shares, under which they queue at the permit store, to the
+// shares.
 type queue struct {
 	listen func()            // to the store's Waker, from the first call on
 	names  map[string]queued // guarded by Engine.mu
@@ -60,11 +61,20 @@ func (e *Engine) awaitWakes(running context.Context, waker Waker) {
 	}
 }
 
-// expect has the store's words for a share reach it.
+// expect has the store's words for a share reach it, and the slots of other shares.
 func (e *Engine) expect(l *Lane, s *sharing.Share) {
-	if s.Limit.Queue {
+	if s.Waiter() != "" {
 		e.queue.names[s.Waiter()] = queued{l, s}
+	}
+	if s.Limit.Queue {
 		e.listen()
+	}
+}
+
+// serveShare has the lane of a strict share stepped in this step of the loop.
+func (e *Engine) serveShare(s *sharing.Share, now float64) {
+	if q, ok := e.queue.names[s.Waiter()]; ok {
+		e.setDue(q.lane, now)
 	}
 }
 

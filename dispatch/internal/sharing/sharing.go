@@ -85,6 +85,12 @@ type Env struct {
 	Rand     *rand.Rand     // for jitter and names
 	Timeout  func() float64 // of the permit store's Do, seconds; 0 = it answers at once
 	Replicas atomic.Int64   // of the cluster, when they were last counted; 0 = never
+
+	// Serve has the loop step a share's lane at once: it has got a slot of another lane.
+	Serve func(s *Share, now float64)
+	turns map[string]*turns // by key
+
+	Closing bool // everything goes back to the permit store, and not to another share
 }
 
 // New returns a share of a limit that begins with nothing.

@@ -29,6 +29,7 @@ type strict struct {
 	backAt      float64 // when the slot that was released last came back; 0 = it has not
 	offset      float64 // the store's clock less ours, from the fastest of the recent replies
 	offsetAt    float64 // when it was last looked at; 0 = never
+	waitsSince  float64 // when callers began to wait, or one of them last got a slot; 0 = none waits
 }
 
 // A purpose is what a request of a strict share is for.
@@ -50,7 +51,7 @@ func newStrict(s *Share) *strict {
 // lost.
 func (s *strict) Advance(t Time, d Demand) {
 	now := t.Now
-	s.demand = d
+	s.note(now, d)
 	s.observe(now, d)
 	if step := s.unused.Swap(0); step > 0 {
 		s.putBack(now, step-1)
@@ -64,6 +65,9 @@ func (s *strict) Advance(t Time, d Demand) {
 		if slot.left == 0 && !s.Empty() && now > slot.expires { // no caller came for it
 			s.lost += s.withdraw(1)
 		}
+		if slot.left == 0 && !s.Empty() && !s.demand.Anybody && s.heir() != nil { // not used
+			slot.left = s.withdraw(1)
+		}
 		if slot.left > 0 && now > slot.expires {
 			slot.left = 0
 			s.lost++
@@ -75,14 +79,27 @@ func (s *strict) Advance(t Time, d Demand) {
 		if slot.left == 0 || slot.due > now || s.unconfirmed(now) {
 			return
 		}
-		slot.left = 0
-		slot.expires = min(slot.expires, s.confirmedAt+schedule.Unconfirmed)
-		s.usableUntil.Store(int64(sinceStart(slot.expires)))
-		s.since.Store(t.Step)
-		s.backAt = 0
-		s.supply(1)
+		if next := s.next(); next != s {
+			s.pass(next)
+			next.releaseSlot(t)
+			s.env.Serve(next.Share, now)
+			continue
+		}
+		s.releaseSlot(t)
 		return
 	}
+}
+
+// releaseSlot lets a caller take the first slot.
+func (s *strict) releaseSlot(t Time) {
+	slot := &s.batches[0]
+	slot.left = 0
+	slot.expires = min(slot.expires, s.confirmedAt+schedule.Unconfirmed)
+	s.usableUntil.Store(int64(sinceStart(slot.expires)))
+	s.since.Store(t.Step)
+	s.backAt = 0
+	s.served(t.Now)
+	s.supply(1)
 }
 
 // nextDue reports whether the slot behind the first one is due.
@@ -120,7 +137,7 @@ func (s *strict) withdrawNewest(now float64) {
 // Next requests a slot for a caller that has none, and gives back the last one if its caller has
 // gone.
 func (s *strict) Next(now float64, d Demand) *permits.Request {
-	s.demand = d
+	s.note(now, d)
 	if s.rev != s.Limit.Revision {
 		s.rev = s.Limit.Revision
 		s.fullUntil.Store(0) // the new limit may have room
@@ -129,7 +146,7 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 		return s.request(now, forConfirming, schedule.Request{})
 	}
 	held, kept := s.held(), s.kept()
-	if !s.mayRequest(now, kept == 0) {
+	if !s.mayRequest(now, held >= kept) {
 		return nil
 	}
 	switch {
@@ -141,6 +158,8 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 			waiter = s.waiter
 		}
 		return s.request(now, forWaiting, schedule.Request{Want: 1, Waiter: waiter})
+	case held > kept && s.leaveSurplus(held-kept, now):
+		return nil
 	case held > kept && s.unusedNewest(now):
 		s.withdrawNewest(now)
 		return s.leave(now)
@@ -150,9 +169,12 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 	return nil
 }
 
-// Drain gives back the newest slot, if it is still to come, and leaves the queue; the other slots
-// are lost.
+// Drain leaves the slots to come to a share whose callers wait, or else gives back the newest, and
+// leaves the queue. The other slots are lost.
 func (s *strict) Drain(now float64) *permits.Request {
+	if heir := s.heir(); heir != nil {
+		s.leaveTo(heir, now, s.held())
+	}
 	if !s.mayRequest(now, true) || s.held() == 0 && !s.queued {
 		return nil
 	}

@@ -1,0 +1,154 @@
+package sharing
+
+import "slices"
+
+// turns are the strict shares of one limit in this process whose callers wait. A slot that is due
+// goes to the subscription that was served longest ago, whichever share requested it: one with many
+// callers requests most of the slots, and would keep a caller of another from ever getting one.
+type turns struct {
+	waiting []*strict
+	served  map[string]float64 // by subscription: when a caller of it last got a slot
+}
+
+// waits reports whether a caller waits for a slot that is not released yet.
+func (s *strict) waits() bool { return s.wanted() > 0 && s.Empty() }
+
+// note takes in what callers want, and puts the share among those whose callers wait, or takes it
+// out.
+func (s *strict) note(now float64, d Demand) {
+	s.demand = d
+	wait, t := s.wanted() > 0, s.env.turns[s.Limit.Key]
+	switch {
+	case wait == (s.waitsSince > 0):
+	case wait:
+		if t == nil {
+			t = new(turns)
+			if s.env.turns == nil {
+				s.env.turns = map[string]*turns{}
+			}
+			s.env.turns[s.Limit.Key] = t
+		}
+		s.waitsSince = now
+		t.waiting = append(t.waiting, s)
+	default:
+		s.waitsSince = 0
+		i := slices.Index(t.waiting, s)
+		if t.waiting = slices.Delete(t.waiting, i, i+1); len(t.waiting) == 0 {
+			delete(s.env.turns, s.Limit.Key)
+		}
+	}
+}
+
+// heir returns the first, by turns, of the other shares that wait and can use a slot of s; nil =
+// there is none. While callers of s wait, it has none in its own subscription: what these get does
+// not depend on their owners.
+func (s *strict) heir() (first *strict) {
+	t := s.env.turns[s.Limit.Key]
+	if t == nil || s.env.Closing {
+		return nil
+	}
+	for _, other := range t.waiting {
+		if other == s || !other.waits() || !other.canUse(s) ||
+			s.demand.Anybody && other.Limit.Sharer == s.Limit.Sharer {
+			continue
+		}
+		if first == nil || t.before(other, first) {
+			first = other
+		}
+	}
+	return first
+}
+
+// next returns the share whose caller gets the slot of s that is due.
+func (s *strict) next() *strict {
+	heir := s.heir()
+	if heir == nil || (s.waits() || s.demand.Try) && s.env.turns[s.Limit.Key].before(s, heir) {
+		return s
+	}
+	return heir
+}
+
+// canUse reports whether a slot of another share is one of this share's schedule, too.
+func (s *strict) canUse(of *strict) bool { return s.inc == of.inc }
+
+// before reports whether a is served before b: its subscription was served longer ago or, of one
+// subscription, the share was.
+func (t *turns) before(a, b *strict) bool {
+	if a.Limit.Sharer == b.Limit.Sharer {
+		return a.waitsSince < b.waitsSince
+	}
+	return t.since(a) < t.since(b)
+}
+
+// since is when a share's subscription is taken to have had its last turn. If that is unknown, it
+// is a turn of all before it began to wait: a newcomer is served soon, but ever new ones do not
+// keep the others from their turns.
+func (t *turns) since(s *strict) float64 {
+	if at := t.served[s.Limit.Sharer]; at > 0 {
+		return at
+	}
+	return s.waitsSince - float64(len(t.waiting))/s.paceRate
+}
+
+// served notes that a slot of s is released.
+func (s *strict) served(now float64) {
+	t := s.env.turns[s.Limit.Key]
+	if t == nil {
+		return
+	}
+	if len(t.served) > 2*len(t.waiting)+16 { // most of them do not wait any more
+		clear(t.served)
+	}
+	if t.served == nil {
+		t.served = map[string]float64{}
+	}
+	t.served[s.Limit.Sharer] = now
+	if s.waitsSince > 0 {
+		s.waitsSince = now
+	}
+}
+
+// pass gives the slot of s that is due to another share.
+func (s *strict) pass(to *strict) {
+	slot := s.batches[0]
+	s.batches = s.batches[1:]
+	if len(to.batches) > 0 && to.batches[0].left == 0 { // taken
+		to.batches = to.batches[1:]
+	}
+	if len(to.batches) > 0 && s.waits() {
+		s.insert(to.batches[0], to)
+		to.batches = to.batches[1:]
+	}
+	to.insert(slot, s)
+}
+
+// leaveSurplus has another share get n slots to come, if one waits: now if it lacks one, else when
+// they are due.
+func (s *strict) leaveSurplus(n int64, now float64) bool {
+	heir := s.heir()
+	if heir != nil && heir.held() < heir.wanted() {
+		s.leaveTo(heir, now, n)
+	}
+	return heir != nil
+}
+
+// leaveTo gives the last n slots to another share, but for those that are released.
+func (s *strict) leaveTo(heir *strict, now float64, n int64) {
+	for ; n > 0 && len(s.batches) > 0 && s.batches[len(s.batches)-1].left > 0; n-- {
+		heir.insert(s.batches[len(s.batches)-1], s)
+		s.batches = s.batches[:len(s.batches)-1]
+	}
+	s.returnable = false
+	s.env.Serve(heir.Share, now)
+}
+
+// insert adds a slot of another share, in the order of their times.
+func (s *strict) insert(slot batch, of *strict) {
+	at := slices.IndexFunc(s.batches, func(own batch) bool { return own.due > slot.due })
+	if at < 0 {
+		at, s.returnable = len(s.batches), false // the newest is not the one of the last reply
+	}
+	s.batches = slices.Insert(s.batches, at, slot)
+	s.rate = of.rate
+	s.confirmedAt = max(s.confirmedAt, of.confirmedAt)
+}
