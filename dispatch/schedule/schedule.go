@@ -305,7 +305,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	if share := s.share(sub, r); r.Demand < share {
 		eff = r.Demand / share
 	}
-	if newcomer {
+	if stranger {
 		eff = max(0.5, eff) // its demand is not known yet
 	}
 	s.count(&sub, r, c, eff, newcomer)

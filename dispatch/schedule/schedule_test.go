@@ -51,6 +51,31 @@ func TestAllocate(t *testing.T) {
 	assert.Equal(t, s, same)
 }
 
+// TestComesBack: a replica that was away for long counts by its demand; one that is not known,
+// as half of a share at least.
+func TestComesBack(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		busy, quiet := request(), request()
+		quiet.Subscription, quiet.Demand, quiet.Want = "quiet", 10, 1
+		s, sub, _ := schedule.Allocate(schedule.State{}, schedule.Sub{}, busy, 100)
+		s, quietSub, reply := schedule.Allocate(s, schedule.Sub{}, quiet, 100)
+		if known {
+			quiet.Carry = reply.Carry
+		}
+		for at := 101.0; at < 105; at++ { // epochs begin
+			s, sub, reply = schedule.Allocate(s, sub, busy, at)
+			busy.Carry = reply.Carry
+		}
+		s, _, _ = schedule.Allocate(s, quietSub, quiet, 105)
+		_, _, reply = schedule.Allocate(s, sub, busy, 105)
+		if known {
+			assert.InDelta(t, 990, reply.Share, 5)
+		} else {
+			assert.InDelta(t, 667, reply.Share, 10)
+		}
+	}
+}
+
 // TestEpochs: a rate of a later epoch is newer, whatever its number is; one of an earlier epoch
 // changes nothing.
 func TestEpochs(t *testing.T) {

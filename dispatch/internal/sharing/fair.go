@@ -19,7 +19,11 @@ func newFair(s *Share) *fair { return &fair{batches: batches{Share: s}} }
 
 // Next requests as many permits as this replica may have use for.
 func (f *fair) Next(now float64, d Demand) *permits.Request {
-	return f.request(now, f.next(now, d, false))
+	o := f.next(now, d, false)
+	if o.want > 0 && f.inherit(now) {
+		o = f.next(now, d, false)
+	}
+	return f.request(now, o)
 }
 
 // Drain gives back all permits.
@@ -146,16 +150,6 @@ func (f *fair) perPermit() float64 {
 		return 1 / f.share
 	}
 	return schedule.MaxTurn
-}
-
-// Keep has a share in fair mode keep what it holds for a new handle until then, and reports
-// whether it does. 0 ends that.
-func (s *Share) Keep(until float64) bool {
-	f, ok := s.Mode.(*fair)
-	if ok {
-		f.keepUntil = until
-	}
-	return ok
 }
 
 // Holds reports whether a Grant may give back permits after a Hold: its mode is fair.

@@ -90,11 +90,16 @@ type Env struct {
 	Serve func(s *Share, now float64)
 	turns map[string]*turns // by key
 
+	closed map[string][]*fair // by key: shares that keep what they hold for a new handle
+
 	Closing bool // everything goes back to the permit store, and not to another share
 }
 
 // New returns a share of a limit that begins with nothing.
 func New(env *Env, limit resolve.Limit, now float64) *Share {
+	if env.turns == nil {
+		env.turns, env.closed = map[string]*turns{}, map[string][]*fair{}
+	}
 	s := &Share{env: env, Limit: limit, Reason: limit.Reason}
 	s.Bucket.init()
 	s.usage.init(now)

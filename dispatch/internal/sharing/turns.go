@@ -23,9 +23,6 @@ func (s *strict) note(now float64, d Demand) {
 	case wait:
 		if t == nil {
 			t = new(turns)
-			if s.env.turns == nil {
-				s.env.turns = map[string]*turns{}
-			}
 			s.env.turns[s.Limit.Key] = t
 		}
 		s.waitsSince = now

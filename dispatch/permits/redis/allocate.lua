@@ -455,7 +455,7 @@ else
     local found = 1
     share = shareNow()
     if demand < share then found = demand / share end
-    if newcomer then found = max(0.5, found) end
+    if stranger then found = max(0.5, found) end
     local more = max(0, found - cEff)
     if newcomer then
       k0, k1 = k0 + found, k1 + found

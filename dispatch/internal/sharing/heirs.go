@@ -1,0 +1,72 @@
+package sharing
+
+import (
+	"math"
+	"slices"
+
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+)
+
+// inherit takes over what a closed share of the same limit in this process holds and has not used,
+// and reports whether there was one. Its place among the replicas goes over, too: a storm of
+// subscriptions that are opened, refused once and closed is one replica, which requests permits
+// when those of the last request have expired.
+func (f *fair) inherit(now float64) bool {
+	if f.carry.Inc != 0 || f.failures > 0 {
+		return false
+	}
+	closed := f.env.closed[f.Limit.Key]
+	i := slices.IndexFunc(closed, func(c *fair) bool {
+		return now < c.keepUntil && !c.pending && c.carry.Inc != 0 &&
+			c.rev == f.Limit.Revision && c.top == f.top && c.ramp == f.ramp
+	})
+	if i < 0 {
+		return false
+	}
+	c := closed[i]
+	f.env.closed[f.Limit.Key] = slices.Delete(closed, i, i+1)
+	f.Bucket.inherit(&c.Bucket)
+	f.carry, f.paced, f.againAt, f.turnAt = c.carry, c.paced, c.againAt, c.turnAt
+	f.share, f.shareFor, f.shareAt, f.rev, f.round = c.share, c.shareFor, c.shareAt, c.rev, c.round
+	f.storeTime, f.clock, f.rtts = c.storeTime, c.clock, c.rtts
+	c.carry = schedule.Carry{}
+	return true
+}
+
+// inherit moves all permits of another bucket to this one, which has none.
+func (b *Bucket) inherit(from *Bucket) {
+	b.supply(from.withdraw(from.Available()))
+	b.batches, b.end, b.rate, b.starts = from.batches, from.end, from.rate, from.starts
+	b.expired, b.expiredAt = from.expired, from.expiredAt
+	b.strayAt, b.strayLife = from.strayAt, from.strayLife
+	from.batches, from.end, from.expired = nil, math.Inf(-1), 0
+}
+
+// Keep has a share in fair mode keep what it holds for a new handle until then, and reports
+// whether it does. 0 ends that.
+func (s *Share) Keep(until float64) bool {
+	f, ok := s.Mode.(*fair)
+	if !ok {
+		return false
+	}
+	f.keepUntil = until
+	closed, key := f.env.closed, s.Limit.Key
+	switch {
+	case until == 0:
+		closed[key] = slices.DeleteFunc(closed[key], func(c *fair) bool { return c == f })
+	case f.pending || f.carry.Inc != 0:
+		closed[key] = append(closed[key], f)
+	}
+	return true
+}
+
+// Forget forgets the closed shares that keep nothing for a new handle any more. It is to be called
+// about once a second.
+func (e *Env) Forget(now float64) {
+	for key, closed := range e.closed {
+		closed = slices.DeleteFunc(closed, func(c *fair) bool { return now >= c.keepUntil })
+		if e.closed[key] = closed; len(closed) == 0 {
+			delete(e.closed, key)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package sharing
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// closedShare returns a share that was closed with two permits, one of them released, and that is
+// known to the schedule; and a new share of the same limit.
+func closedShare() (closed, f *fair) {
+	env := &Env{Rand: rand.New(rand.NewPCG(1, 1)), Timeout: constant(0)}
+	limit := limited(policy.Fair, 10)
+	closed = New(env, limit, 1).Mode.(*fair)
+	closed.Advance(Time{Now: 1}, Demand{})
+	closed.supply(1)
+	closed.Bucket.batches = []batch{{n: 1, left: 1, due: 1.1, gap: 0.1, minGap: 0.1, expires: 1.5}}
+	closed.end, closed.expired, closed.expiredAt, closed.strayAt = 1.2, 3, 0.95, 1
+	closed.carry = schedule.Carry{Inc: 7, Seq: 3}
+	closed.share, closed.shareAt, closed.rev = 5, 1, limit.Revision
+	closed.Keep(2)
+	f = New(env, limit, 1).Mode.(*fair)
+	f.Advance(Time{Now: 1}, Demand{})
+	return closed, f
+}
+
+var refusedOne = Demand{Waiting: 1, Callers: 1, Anybody: true}
+
+// TestInherit: a new share has the permits and the place of a closed one, instead of a request.
+func TestInherit(t *testing.T) {
+	closed, f := closedShare()
+	assert.Nil(t, f.Next(1, refusedOne))
+	assert.EqualValues(t, 2, f.Held())
+	assert.EqualValues(t, 1, f.Available())
+	assert.Equal(t, schedule.Carry{Inc: 7, Seq: 3}, f.carry)
+	assert.Zero(t, closed.Held())
+	assert.Zero(t, closed.carry)
+	assert.Nil(t, closed.Drain(1), "it has nothing to give back")
+	assert.Empty(t, f.env.closed[f.Limit.Key])
+	assert.InDelta(t, 1.05, f.WakeAt(1), 1e-9, "what has expired is lost then")
+
+	// What has expired goes back with the request that follows.
+	closed, f = closedShare()
+	closed.withdraw(1)
+	closed.Bucket.batches = nil
+	r := f.Next(1, refusedOne)
+	if assert.NotNil(t, r) {
+		assert.EqualValues(t, 3, r.Allocate.Returned)
+		assert.EqualValues(t, 7, r.Allocate.Carry.Inc)
+	}
+}
+
+// TestInheritNot says when there is nothing to inherit.
+func TestInheritNot(t *testing.T) {
+	for name, set := range map[string]func(closed, f *fair){
+		"opened again":      func(closed, _ *fair) { closed.Keep(0) },
+		"kept no longer":    func(closed, _ *fair) { closed.keepUntil = 1 },
+		"an answer comes":   func(closed, _ *fair) { closed.pending = true },
+		"never answered":    func(closed, _ *fair) { closed.carry = schedule.Carry{} },
+		"under other terms": func(closed, _ *fair) { closed.rev.Number-- },
+		"at another rate":   func(closed, _ *fair) { closed.top = 20 },
+		"on another ramp":   func(closed, _ *fair) { closed.ramp.Over = 1 },
+		"of another limit":  func(_, f *fair) { f.Limit.Key = "other" },
+		"it has a place":    func(_, f *fair) { f.carry.Inc = 7 },
+		"store unavailable": func(_, f *fair) { f.failures = 1 },
+		"forgotten":         func(closed, _ *fair) { closed.env.Forget(2) },
+		"nothing is wanted": func(_, f *fair) { f.gone = true },
+	} {
+		closed, f := closedShare()
+		set(closed, f)
+		d := refusedOne
+		if name == "nothing is wanted" {
+			d = Demand{}
+		}
+		f.Next(1, d)
+		assert.Zero(t, f.Available(), name)
+	}
+	closed, _ := closedShare()
+	closed.env.Forget(1.9)
+	assert.Len(t, closed.env.closed, 1)
+	closed.env.Forget(2)
+	assert.Empty(t, closed.env.closed)
+}
