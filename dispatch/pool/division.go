@@ -52,7 +52,7 @@ type Part struct {
 	Name  string  `json:"name"`
 	Share int64   `json:"share"`          // of a whole period, by the present terms
 	Used  int64   `json:"used"`           // drawn by any group, or expired
-	Base  int64   `json:"base,omitempty"` // opened by earlier terms
+	Base  float64 `json:"base,omitempty"` // permits opened by earlier terms
 	From  float64 `json:"from,omitempty"` // when the present terms began, as a part of the period
 }
 
@@ -150,7 +150,7 @@ func (d Division) begin(t Terms) Division {
 			if old := d.Parts[j]; old.Share == p.Share {
 				p = old
 			} else {
-				p.Used, p.Base, p.From = old.Used, d.due(t, old, 0), d.elapsed(t, 0)
+				p.Used, p.Base, p.From = old.Used, d.opened(t, old, 0), d.elapsed(t, 0)
 			}
 		} else if period == d.Period && len(d.Parts) > 0 {
 			p.From = d.elapsed(t, 0) // a new group
@@ -218,11 +218,13 @@ func (d Division) elapsed(t Terms, ahead float64) float64 {
 
 // due returns how many of a part's permits have opened, ahead seconds from now.
 func (d Division) due(t Terms, p Part, ahead float64) int64 {
-	part := d.elapsed(t, ahead) - p.From
-	if part <= 0 {
-		return p.Base
-	}
-	return p.Base + int64(math.Ceil(float64(float64(p.Share)*part)-1e-9))
+	return int64(math.Ceil(d.opened(t, p, ahead) - 1e-9))
+}
+
+// opened is the same, with the part of the next permit that is over. Terms that change do not open
+// the rest of it.
+func (d Division) opened(t Terms, p Part, ahead float64) float64 {
+	return p.Base + float64(float64(p.Share)*max(0, d.elapsed(t, ahead)-p.From))
 }
 
 // silent reports whether a group has members, none of which has visited lately.
@@ -241,7 +243,7 @@ func (d Division) again(t Terms, own Part) float64 {
 	elapsed := float64(d.elapsed(t, 0) * t.Period)
 	next := t.Period - elapsed
 	if own.Share > 0 {
-		opens := float64((own.From + float64(own.Used-own.Base)/float64(own.Share)) * t.Period)
+		opens := float64((own.From + (float64(own.Used)-own.Base)/float64(own.Share)) * t.Period)
 		next = min(next, opens-t.Ahead-elapsed)
 	}
 	return max(t.Ahead, min(next, t.Period/20))

@@ -45,6 +45,21 @@ func TestDivision(t *testing.T) {
 	assert.Zero(t, got.N)
 }
 
+// TestRestlessTerms: however often the terms change, no more permits open in a period than the
+// larger ones have.
+func TestRestlessTerms(t *testing.T) {
+	var d pool.Division
+	got := int64(0)
+	for i := range 997 {
+		terms := terms
+		terms.Names, terms.Permits = []string{"a"}, 100+int64(i%2)
+		var drawn pool.Drawn
+		d, drawn = d.Visit(terms, pool.Visit{Group: "a", Member: "1", Want: 1000}, 1000+float64(i)/1000)
+		got += drawn.N
+	}
+	assert.InDelta(t, 101, got, 1)
+}
+
 // TestDivisionLaws: whatever members visit, give back or are silent, and whatever clock and terms,
 // no period has more spent than its permits, and together with what a cut-off group goes on with,
 // no more than that either.

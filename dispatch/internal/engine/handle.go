@@ -143,7 +143,6 @@ func (e *Engine) ForgetEnded() {
 			delete(e.ended, id)
 		}
 	}
-	e.env.Forget(e.clock(time.Now()))
 	e.ended, e.peaks.ended = shrunk(e.ended, e.peaks.ended)
 	e.lanes, e.peaks.lanes = shrunk(e.lanes, e.peaks.lanes)
 	e.subscriptions, e.peaks.subscriptions = shrunk(e.subscriptions, e.peaks.subscriptions)

@@ -95,12 +95,17 @@ func (b *batches) adjust(now float64) {
 	b.top, b.ramp = b.Limit.Rate, b.Limit.Ramp
 }
 
-// An order is what to request now: to drain everything, or want permits. The zero value is
-// nothing.
+// An order is what to request now: to drain everything, to want permits, or to tell the schedule of
+// a changed limit. The zero value is nothing.
 type order struct {
 	drain bool
 	want  float64 // permits
+	tell  bool
 }
+
+// keepHeld is for how long at the new share permits may last that are kept when a limit becomes
+// lower, seconds.
+const keepHeld = 1.0
 
 // next decides what to request. gone says that the limit no longer applies to the lane.
 func (b *batches) next(now float64, d Demand, gone bool) order {
@@ -131,7 +136,7 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 	switch next := b.upcoming(now); {
 	case changed && held > 0 && (b.gone || closed):
 		return order{drain: true}
-	case changed && b.lowered && held > 0:
+	case changed && b.lowered && held > 0 && float64(held) > keepHeld*b.share:
 		b.clear(now) // the running batch would come on top of the new line
 		held, b.lowered, wanted = 0, false, true
 	case now >= b.abandonedAt():
@@ -158,7 +163,8 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 		if changed && len(b.batches) == 0 && b.expired == 0 {
 			b.rev = b.Limit.Revision
 		}
-		return order{}
+		return order{tell: changed && held > 0 && b.sentRev != b.Limit.Revision &&
+			b.rtt() < b.Limit.Round/4}
 	}
 	round := b.round
 	if round == 0 {
@@ -207,7 +213,7 @@ func (b *batches) WakeAt(now float64) float64 {
 	if !b.pending && b.held() > 0 {
 		at = min(at, max(b.abandonedAt(), b.retryAt))
 	}
-	if b.keepUntil > 0 && b.held() > 0 {
+	if b.keepUntil > now {
 		at = min(at, b.keepUntil)
 	}
 	if b.fresh && b.gone {

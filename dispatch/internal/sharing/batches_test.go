@@ -54,6 +54,39 @@ func TestLoweredLimit(t *testing.T) {
 	}
 }
 
+// TestLittleIsKept: what is held of a limit that was lowered is kept if it lasts for a second at
+// most, at the new share. The schedule hears of any change at once, unless it is far away.
+func TestLittleIsKept(t *testing.T) {
+	for _, c := range []struct {
+		held, rate, rtt float64
+		kept, told      bool
+	}{
+		{25, 50, 0, true, true}, {26, 50, 0, false, true}, {50, 200, 0, true, true},
+		{25, 50, 0.03, true, false}, {26, 50, 0.03, false, true}, {50, 200, 0.03, true, false},
+	} {
+		w := newWorld()
+		s, f := fairShare(w)
+		s.reply(s.Next(1, one), 1, c.held, 0.01)
+		s.Advance(Time{Now: 1.005}, Demand{})
+		f.rtts = [2]float64{c.rtt, c.rtt}
+		s.Apply(at(s.Limit, c.rate))
+		s.Advance(Time{Now: 1.006}, one)
+		r := s.Next(1.006, one)
+		assert.Equal(t, c.told, r != nil, "%+v", c)
+		if r == nil {
+			continue
+		}
+		assert.Equal(t, c.kept, r.Allocate.Returned == 0, "%+v", c)
+		assert.Equal(t, c.kept, r.Allocate.Want == 0, "%+v", c)
+		r.Allocate.Reply = schedule.Reply{Rate: c.rate, Now: 1.007, Carry: schedule.Carry{Inc: 1}}
+		s.Answered(r, 1.007, 1.007)
+		if c.kept {
+			assert.Nil(t, s.Next(1.007, one), "once")
+			assert.EqualValues(t, c.held, s.Held())
+		}
+	}
+}
+
 // TestReplyOfAnotherRate: permits that were allocated under another rate are released at the new
 // one.
 func TestReplyOfAnotherRate(t *testing.T) {

@@ -19,8 +19,11 @@ func newFair(s *Share) *fair { return &fair{batches: batches{Share: s}} }
 
 // Next requests as many permits as this replica may have use for.
 func (f *fair) Next(now float64, d Demand) *permits.Request {
+	if f.keepUntil > 0 && now >= f.keepUntil {
+		f.keepNoMore()
+	}
 	o := f.next(now, d, false)
-	if o.want > 0 && f.inherit(now) {
+	if o.want > 0 && f.inherit() {
 		o = f.next(now, d, false)
 	}
 	return f.request(now, o)
@@ -36,7 +39,7 @@ func (f *fair) request(now float64, o order) *permits.Request {
 	case o.drain:
 		f.clear(now)
 		f.sentDemand, f.turnAt, f.againAt = 0, 0, 0 // the line has room for what goes back
-	case o.want == 0:
+	case o.want == 0 && !o.tell:
 		return nil
 	}
 	if f.rev != f.Limit.Revision {
@@ -68,6 +71,9 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		return
 	}
 	f.share, f.shareFor, f.shareAt, f.rev = reply.Share, request.Demand, now, f.sentRev
+	if f.sentRev != f.Limit.Revision {
+		f.share *= f.rate / reply.Rate
+	}
 	f.strayLife = f.perPermit()
 	if (f.Limit.Ramp.Over > 0 || f.Limit.Rule.Mode != busy.None) && f.sentRev == f.Limit.Revision {
 		f.rate = reply.Rate

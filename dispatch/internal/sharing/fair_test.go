@@ -238,7 +238,7 @@ func TestFairChangedRate(t *testing.T) {
 		c.callers = 1
 		w.run(3.3)
 		share := c.State(w.now).Share
-		c.rtt = 0.2 // longer than the change takes
+		c.rtt = 0.02 // longer than the change takes
 		assert.Equal(t, rate != 100, c.Apply(at(l, rate)))
 		from := w.now
 		c.touch()

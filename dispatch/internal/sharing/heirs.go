@@ -11,20 +11,20 @@ import (
 // and reports whether there was one. Its place among the replicas goes over, too: a storm of
 // subscriptions that are opened, refused once and closed is one replica, which requests permits
 // when those of the last request have expired.
-func (f *fair) inherit(now float64) bool {
+func (f *fair) inherit() bool {
 	if f.carry.Inc != 0 || f.failures > 0 {
 		return false
 	}
 	closed := f.env.closed[f.Limit.Key]
 	i := slices.IndexFunc(closed, func(c *fair) bool {
-		return now < c.keepUntil && !c.pending && c.carry.Inc != 0 &&
+		return !c.pending && c.carry.Inc != 0 &&
 			c.rev == f.Limit.Revision && c.top == f.top && c.ramp == f.ramp
 	})
 	if i < 0 {
 		return false
 	}
 	c := closed[i]
-	f.env.closed[f.Limit.Key] = slices.Delete(closed, i, i+1)
+	c.keepNoMore()
 	f.Bucket.inherit(&c.Bucket)
 	f.carry, f.paced, f.againAt, f.turnAt = c.carry, c.paced, c.againAt, c.turnAt
 	f.share, f.shareFor, f.shareAt, f.rev, f.round = c.share, c.shareFor, c.shareAt, c.rev, c.round
@@ -50,23 +50,19 @@ func (s *Share) Keep(until float64) bool {
 		return false
 	}
 	f.keepUntil = until
-	closed, key := f.env.closed, s.Limit.Key
-	switch {
-	case until == 0:
-		closed[key] = slices.DeleteFunc(closed[key], func(c *fair) bool { return c == f })
-	case f.pending || f.carry.Inc != 0:
-		closed[key] = append(closed[key], f)
+	if until > 0 {
+		f.env.closed[s.Limit.Key] = append(f.env.closed[s.Limit.Key], f)
+	} else {
+		f.keepNoMore()
 	}
 	return true
 }
 
-// Forget forgets the closed shares that keep nothing for a new handle any more. It is to be called
-// about once a second.
-func (e *Env) Forget(now float64) {
-	for key, closed := range e.closed {
-		closed = slices.DeleteFunc(closed, func(c *fair) bool { return now >= c.keepUntil })
-		if e.closed[key] = closed; len(closed) == 0 {
-			delete(e.closed, key)
-		}
+// keepNoMore ends that other shares may inherit what this one keeps.
+func (f *fair) keepNoMore() {
+	closed, key := f.env.closed, f.Limit.Key
+	left := slices.DeleteFunc(closed[key], func(c *fair) bool { return c == f })
+	if closed[key] = left; len(left) == 0 {
+		delete(closed, key)
 	}
 }

@@ -21,7 +21,10 @@ func closedShare() (closed, f *fair) {
 	closed.Bucket.batches = []batch{{n: 1, left: 1, due: 1.1, gap: 0.1, minGap: 0.1, expires: 1.5}}
 	closed.end, closed.expired, closed.expiredAt, closed.strayAt = 1.2, 3, 0.95, 1
 	closed.carry = schedule.Carry{Inc: 7, Seq: 3}
-	closed.share, closed.shareAt, closed.rev = 5, 1, limit.Revision
+	closed.share, closed.shareFor, closed.shareAt, closed.rev, closed.round = 5, 6, 1, limit.Revision, 0.2
+	closed.paced, closed.againAt, closed.turnAt = 10, 3, 4
+	closed.storeTime, closed.clock, closed.rtts = 100, clock{101, 0.9, 1}, [2]float64{0.01, 0.02}
+	closed.starts, closed.strayLife = [2]uint64{1, 2}, 0.2
 	closed.Keep(2)
 	f = New(env, limit, 1).Mode.(*fair)
 	f.Advance(Time{Now: 1}, Demand{})
@@ -37,6 +40,13 @@ func TestInherit(t *testing.T) {
 	assert.EqualValues(t, 2, f.Held())
 	assert.EqualValues(t, 1, f.Available())
 	assert.Equal(t, schedule.Carry{Inc: 7, Seq: 3}, f.carry)
+	assert.Equal(t, []float64{5, 6, 1, 0.2, 10, 3, 4, 100, 1.2, 1, 0.2}, []float64{
+		f.share, f.shareFor, f.shareAt, f.round, f.paced, f.againAt, f.turnAt, f.storeTime, f.end, f.strayAt,
+		f.strayLife,
+	})
+	assert.Equal(t, closed.clock, f.clock)
+	assert.Equal(t, closed.rtts, f.rtts)
+	assert.Equal(t, [2]uint64{1, 2}, f.starts)
 	assert.Zero(t, closed.Held())
 	assert.Zero(t, closed.carry)
 	assert.Nil(t, closed.Drain(1), "it has nothing to give back")
@@ -47,6 +57,7 @@ func TestInherit(t *testing.T) {
 	closed, f = closedShare()
 	closed.withdraw(1)
 	closed.Bucket.batches = nil
+	closed.againAt, closed.turnAt = 0, 0
 	r := f.Next(1, refusedOne)
 	if assert.NotNil(t, r) {
 		assert.EqualValues(t, 3, r.Allocate.Returned)
@@ -58,7 +69,7 @@ func TestInherit(t *testing.T) {
 func TestInheritNot(t *testing.T) {
 	for name, set := range map[string]func(closed, f *fair){
 		"opened again":      func(closed, _ *fair) { closed.Keep(0) },
-		"kept no longer":    func(closed, _ *fair) { closed.keepUntil = 1 },
+		"kept no longer":    func(closed, _ *fair) { closed.Next(2, Demand{}) },
 		"an answer comes":   func(closed, _ *fair) { closed.pending = true },
 		"never answered":    func(closed, _ *fair) { closed.carry = schedule.Carry{} },
 		"under other terms": func(closed, _ *fair) { closed.rev.Number-- },
@@ -67,7 +78,6 @@ func TestInheritNot(t *testing.T) {
 		"of another limit":  func(_, f *fair) { f.Limit.Key = "other" },
 		"it has a place":    func(_, f *fair) { f.carry.Inc = 7 },
 		"store unavailable": func(_, f *fair) { f.failures = 1 },
-		"forgotten":         func(closed, _ *fair) { closed.env.Forget(2) },
 		"nothing is wanted": func(_, f *fair) { f.gone = true },
 	} {
 		closed, f := closedShare()
@@ -80,8 +90,10 @@ func TestInheritNot(t *testing.T) {
 		assert.Zero(t, f.Available(), name)
 	}
 	closed, _ := closedShare()
-	closed.env.Forget(1.9)
+	closed.clear(1)
+	assert.Nil(t, closed.Next(1.9, Demand{}))
+	assert.LessOrEqual(t, closed.WakeAt(1.9), 2.0)
 	assert.Len(t, closed.env.closed, 1)
-	closed.env.Forget(2)
-	assert.Empty(t, closed.env.closed)
+	closed.Next(2, Demand{})
+	assert.Empty(t, closed.env.closed, "nothing is left behind")
 }
