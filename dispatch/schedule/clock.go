@@ -82,6 +82,7 @@ func (s *State) move(by float64) {
 	s.Checked += by
 	s.Resumed += by
 	s.Start += by
+	s.Quick += by
 	s.Step.At += by
 	if s.Line.Epoch != 0 {
 		s.Line.Seen += by

@@ -18,7 +18,7 @@ import (
 )
 
 // Version is that of the stored form of a State. A permit store refuses a newer one.
-const Version = 3
+const Version = 4
 
 // MaxVersion is the latest version that stored data can have: a later one is damage.
 const MaxVersion = 1000
@@ -40,6 +40,7 @@ type State struct {
 	Ramp     Ramp
 	Line     Line
 	Tail     float64 // the time up to which slots are allocated
+	Quick    float64 // the time up to which slots are allocated to those with credit
 	Epoch    int64
 	Start    float64  // of the epoch
 	This     Sums     // of this epoch
@@ -174,6 +175,11 @@ func reach(rate, rtt, refused float64) float64 {
 	return all - (all-first)/math.Exp2(min(maxRefused, math.Floor(refused)))
 }
 
+// spread is by how much the slots of replicas with credit are further apart than others. They lie
+// among slots that are allocated already: many replicas that came at once would have a burst as
+// long as the credit.
+const spread = 2.5
+
 // maxRefused bounds how many refusals make a difference.
 const maxRefused = 50.0
 
@@ -266,6 +272,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 			s.Tail = limit
 		}
 	}
+	s.Quick = min(s.Quick, s.Tail)
 	c := r.Carry
 	stranger := c.Inc != s.Inc // the replica knows another state, or none
 	if stranger {
@@ -348,6 +355,11 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	start := max(min(now, s.Tail), s.Tail-credit)
 	long := s.atTail(now).span(n)
+	if credit > 0 {
+		if start = min(s.Tail, max(start, s.Quick)); start < s.Tail {
+			s.Quick = start + float64(spread*long)
+		}
+	}
 	s.Tail += long
 	s.Seq++
 

@@ -51,6 +51,27 @@ func TestAllocate(t *testing.T) {
 	assert.Equal(t, s, same)
 }
 
+// TestCredit: a replica that is new gets slots among those that are allocated already. Of several
+// that come at once, each has them two and a half times as far apart, up to the tail.
+func TestCredit(t *testing.T) {
+	s, sub, reply := schedule.Allocate(schedule.State{}, schedule.Sub{}, request(), 100)
+	for range 3 { // 175 ms of slots are allocated
+		busy := request()
+		busy.Carry = reply.Carry
+		s, sub, reply = schedule.Allocate(s, sub, busy, 100)
+	}
+	assert.InDelta(t, 100.175, s.Tail, 1e-9)
+	for i := range 200 {
+		quiet := request()
+		quiet.Subscription, quiet.Demand, quiet.Want = fmt.Sprint("quiet ", i), 1, 1
+		s, _, reply = schedule.Allocate(s, schedule.Sub{}, quiet, 100)
+		if i < 90 { // the first has a credit of 150 ms, and each a slot less of it
+			assert.InDelta(t, 0.025+0.0025*float64(i), reply.Start, 1e-9, i)
+		}
+	}
+	assert.Less(t, s.Tail-100-reply.Start, 0.003, "hardly any credit is left")
+}
+
 // TestComesBack: a replica that was away for long counts by its demand; one that is not known,
 // as half of a share at least.
 func TestComesBack(t *testing.T) {

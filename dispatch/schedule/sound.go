@@ -55,6 +55,7 @@ func (s *State) sound(now float64, given Revision) bool {
 		min(s.Checked, s.Resumed, s.Start) >= -maxTime &&
 		within(s.Rate, minRate, s.Top) && s.Ramp.Sound(s.Top) &&
 		within(s.Tail, -maxTime, max(now, s.Last)+2*longest(s.Rate)) &&
+		within(s.Quick, -maxTime, max(now, s.Last)+4*longest(s.Rate)) &&
 		within(s.Shifts, -maxTime, maxTime) && within(s.Server, 0, maxInt) &&
 		within(s.Step.By, -1, 1) && within(s.Step.Ahead, -1, 1) &&
 		s.This.sound() && s.Prev.sound() &&

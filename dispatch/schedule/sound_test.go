@@ -21,6 +21,7 @@ func TestDamagedStates(t *testing.T) {
 		"a top rate that is no number":        func(s *schedule.State) { s.Top = math.NaN() },
 		"a rate above the full one":           func(s *schedule.State) { s.Rate = 1e15 },
 		"a tail that is never reached":        func(s *schedule.State) { s.Tail = 1e15 },
+		"credit that is never reached":        func(s *schedule.State) { s.Quick = 1e15 },
 		"a revision that is never exceeded":   func(s *schedule.State) { s.Rev.Number = 1e15 },
 		"an epoch in the far future":          func(s *schedule.State) { s.Rev.Epoch = 2e12 },
 		"a clock that stands still":           func(s *schedule.State) { s.Last = 1e300 },

@@ -46,9 +46,12 @@ func (f *fair) request(now float64, o order) *permits.Request {
 		f.pace(f.rate)
 		f.againAt = 0
 	}
-	return f.allocate(now, schedule.Request{
+	used := f.used && o.tell
+	r := f.allocate(now, schedule.Request{
 		Demand: f.pressure(now, f.sentDemand), Want: o.want, Carry: f.carry,
 	})
+	f.used = used // a request for none says nothing of what callers want
+	return r
 }
 
 // Answered takes in the permits of a reply.

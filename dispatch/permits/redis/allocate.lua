@@ -35,26 +35,27 @@ local version = state and string.match(state, '^(%d+) ')
 version = version and tonumber(version)
 -- All versions of this script give the key a time to live. A state without one is damage, whatever
 -- version it says; EXPIRE NX sets none where there is one, and then returns 0.
-if version and version > 3 and version <= 1000
+if version and version > 4 and version <= 1000
   and redis.call('EXPIRE', KEYS[1], 3600, 'NX') == 0 then
   return redis.error_reply('THROTTLENEWER state of version ' .. version ..
-    ': this program knows 3: upgrade this program')
+    ': this program knows 4: upgrade this program')
 end
 local latest = now + 86400
 local inc, seq, last, revEpoch, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed,
-  shifts, stepBy, stepAhead, stepAt, server, checked
-if version == 3 and #state == 178 then
+  shifts, stepBy, stepAhead, stepAt, server, checked, quick
+if version == 4 and #state == 186 then
   inc, seq, last, revEpoch, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts,
-    stepBy, stepAhead, stepAt, server, checked = unpack('<dddddddddddddddddddddd', state, 3)
+    stepBy, stepAhead, stepAt, server, checked, quick = unpack('<ddddddddddddddddddddddd', state, 3)
   local sum = inc + seq + last + revEpoch + rev + rate + tail + epoch + start + w0 + r0 + n0 + w1
-    + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt + server + checked
+    + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt + server + checked + quick
   damaged = not (sum - sum == 0
     and min(inc - 1, seq, epoch - 2, revEpoch, rev, server, n0, n1) >= 0
     and max(inc, seq, epoch, server, r0, r1, rate) <= 2 ^ 53 and rate >= 1e-6
     and revEpoch <= 1e13 and (now < 1e9 or revEpoch <= max(1000 * latest, newRevEpoch)) and rev <= 1e14
-    and min(last, checked, resumed, start, stepAt, tail, shifts) >= -1e11
+    and min(last, checked, resumed, start, stepAt, tail, quick, shifts) >= -1e11
     and max(last, stepAt) <= latest and max(checked, resumed, start) <= last + 1 and shifts <= 1e11
     and tail <= max(now, last) + 2 * (60 + 1e6 / rate)
+    and quick <= max(now, last) + 4 * (60 + 1e6 / rate)
     and min(w0, w1, r0, r1, stepBy, stepAhead) >= -1 and max(w0, w1) <= 1e15
     and max(stepBy, stepAhead) <= 1 and max(n0, n1) <= 2)
 elseif state or stored[2] or stored[3] or stored[4] then -- the other fields belong to a state
@@ -111,6 +112,7 @@ else
   inc, seq, revEpoch, rev, rate, epoch = nonce, 0, newRevEpoch, newRev, newRate, 2
   last, tail, start, resumed, checked = now, now, now, now, now
   w0, r0, n0, w1, r1, n1, shifts, stepBy, stepAhead, stepAt, server = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  quick = 0
   top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
   lineRate, lineEpoch, seen = 0, 0, 0
   busyLimit, low, good, since, cut, back, rise, notYet, healthy = 0, 0, 0, 0, 0, 0, 0, 0, 0
@@ -160,7 +162,7 @@ if known then
   end
   if by ~= 0 then
     shifts, last, checked = shifts + by, last + by, checked + by
-    resumed, start, stepAt, tail = resumed + by, start + by, stepAt + by, moved
+    resumed, start, stepAt, tail, quick = resumed + by, start + by, stepAt + by, moved, quick + by
     if lineEpoch ~= 0 then
       seen = seen + by
       lineEpoch = max(1, lineEpoch + floor(by + 0.5))
@@ -337,6 +339,7 @@ elseif other and tail > now then
     tail = furthest
   end
 end
+quick = min(quick, tail)
 local stranger = cInc ~= inc
 if stranger then
   if strict ~= 1 then
@@ -502,8 +505,13 @@ else
       if (demand < share or newcomer) and not (stranger and held > 0) and rtt < T then
         credit = 1.5 * T
       end
-      from = max(min(now, tail), tail - credit) - now
+      from = max(min(now, tail), tail - credit)
       local long = span(max(now, tail), n)
+      if credit > 0 then
+        from = min(tail, max(from, quick))
+        if from < tail then quick = from + 2.5 * long end
+      end
+      from = from - now
       tail = tail + long
       gap = long / n
       seq = seq + 1
@@ -511,8 +519,8 @@ else
   end
 end
 
-local state = '3 ' .. pack('<dddddddddddddddddddddd', inc, seq, last, revEpoch, rev, rate, tail, epoch,
-  start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked)
+local state = '4 ' .. pack('<ddddddddddddddddddddddd', inc, seq, last, revEpoch, rev, rate, tail, epoch,
+  start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked, quick)
 if strict == 1 then -- counts no subscriptions
   redis.call('HSET', KEYS[1], 'l', state)
 else

@@ -92,7 +92,7 @@ func parseReply(text string) (r schedule.Reply, err error) {
 }
 
 // stateNumbers is how many numbers the field l of a limit's hash has.
-const stateNumbers = 22
+const stateNumbers = 23
 
 // parseState reads the field l of a limit's hash: the version in decimal, a space, the numbers.
 func parseState(text string) (s schedule.State, err error) {
@@ -113,7 +113,7 @@ func parseState(text string) (s schedule.State, err error) {
 	s.Prev = schedule.Sums{Weight: n.next(), Reserved: n.next(), Need: n.next()}
 	s.Resumed, s.Shifts = n.next(), n.next()
 	s.Step = schedule.Step{By: n.next(), Ahead: n.next(), At: n.next()}
-	s.Server, s.Checked = n.next(), n.next()
+	s.Server, s.Checked, s.Quick = n.next(), n.next(), n.next()
 	return s, nil
 }
 

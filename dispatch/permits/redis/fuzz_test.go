@@ -42,7 +42,7 @@ func FuzzState(f *testing.F) {
 	f.Add([]byte(encode(s)), []byte(encodeRamp(s)), []byte{}, []byte{}, uint8(1))
 	f.Add([]byte(encode(s)), []byte(encodeRamp(s)), []byte(encodeOutcomes(s)), make([]byte, 56), uint8(2))
 	f.Add([]byte(encode(s)), []byte{}, []byte("12345678\x03p|17654321\xff"), []byte{}, uint8(4))
-	f.Add([]byte("4 newer"), []byte{}, []byte{}, []byte{}, uint8(0))
+	f.Add([]byte("5 newer"), []byte{}, []byte{}, []byte{}, uint8(0))
 	f.Fuzz(func(t *testing.T, state, ramp, other, sub []byte, kind uint8) {
 		promptly.Do(t, func() {
 			ctx := t.Context()

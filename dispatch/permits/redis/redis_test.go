@@ -156,6 +156,7 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 				state.Last += step
 				state.Tail += step
 				state.Start += step
+				state.Quick += step
 				state.Checked += step
 				state.Resumed += step
 				if state.Step.By != 0 {
@@ -237,7 +238,7 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 func damage(s schedule.State, rng *rand.Rand) schedule.State {
 	numbers := []*float64{
 		&s.Last, &s.Checked, &s.Resumed, &s.Shifts, &s.Step.By, &s.Step.Ahead, &s.Step.At, &s.Server, &s.Rate, &s.Tail,
-		&s.Start, &s.This.Weight, &s.This.Reserved, &s.This.Need, &s.Prev.Weight, &s.Prev.Reserved, &s.Prev.Need,
+		&s.Start, &s.Quick, &s.This.Weight, &s.This.Reserved, &s.This.Need, &s.Prev.Weight, &s.Prev.Reserved, &s.Prev.Need,
 	}
 	if s.Ramp != (schedule.Ramp{}) {
 		numbers = append(numbers, &s.Top, &s.Ramp.From, &s.Ramp.Over, &s.Ramp.TTL, &s.Line.Rate, &s.Line.Seen)
@@ -269,11 +270,11 @@ func clone(m map[string]schedule.Sub) map[string]schedule.Sub {
 
 // encode writes a state as the script does.
 func encode(s schedule.State) string {
-	text := []byte("3 ")
+	text := []byte("4 ")
 	for _, x := range []float64{
 		float64(s.Inc), float64(s.Seq), s.Last, float64(s.Rev.Epoch), float64(s.Rev.Number), s.Rate, s.Tail, float64(s.Epoch), s.Start,
 		s.This.Weight, s.This.Reserved, s.This.Need, s.Prev.Weight, s.Prev.Reserved, s.Prev.Need, s.Resumed, s.Shifts,
-		s.Step.By, s.Step.Ahead, s.Step.At, s.Server, s.Checked,
+		s.Step.By, s.Step.Ahead, s.Step.At, s.Server, s.Checked, s.Quick,
 	} {
 		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
 	}
@@ -337,8 +338,8 @@ func TestNewerAndDamagedStates(t *testing.T) {
 			defer func() { assert.NoError(t, client.Close()) }()
 			store := open(t, addr)
 			for _, text := range []string{
-				"", "rubbish", "1 2 3", "2 " + strings.Repeat("\xff", 168), "3 " + strings.Repeat("\xff", 176),
-				"3 " + strings.Repeat("\x00", 176), strings.Repeat("x", 1<<20),
+				"", "rubbish", "1 2 3", "3 " + strings.Repeat("\xff", 176), "4 " + strings.Repeat("\xff", 184),
+				"4 " + strings.Repeat("\x00", 184), strings.Repeat("x", 1<<20),
 			} {
 				require.NoError(t, client.HSet(t.Context(), "throttle:{damaged}", "l", text, "sgroup", text).Err())
 				got, err := permitstest.Allocate(t.Context(), store, "throttle:{damaged}", request(1000))
@@ -357,7 +358,7 @@ func TestNewerAndDamagedStates(t *testing.T) {
 			got, err = permitstest.Allocate(t.Context(), store, "throttle:{damaged}", request(1000))
 			require.NoError(t, err, "a value of another type is replaced")
 			assert.True(t, got.Lost)
-			require.NoError(t, client.HSet(t.Context(), "throttle:{newer}", "l", "4 of another form").Err())
+			require.NoError(t, client.HSet(t.Context(), "throttle:{newer}", "l", "5 of another form").Err())
 			require.NoError(t, client.Expire(t.Context(), "throttle:{newer}", time.Minute).Err())
 			_, err = permitstest.Allocate(t.Context(), store, "throttle:{newer}", request(1000))
 			require.ErrorContains(t, err, "upgrade")
