@@ -42,6 +42,13 @@ func (f *farServer) open(timeout time.Duration) *redispermits.Store {
 	return redispermits.Open(redis.UniversalOptions{Addrs: []string{"redis:6379"}, Dialer: f.dial}, timeout)
 }
 
+// counts returns how many connections were opened, and how many bytes were sent, so far.
+func (f *farServer) counts() (opened, bytes int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.opened, f.bytes
+}
+
 func (f *farServer) dial(context.Context, string, string) (net.Conn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,8 +112,9 @@ func TestFewConnections(t *testing.T) {
 		}
 		callers.Wait()
 		require.NoError(t, store.Close())
-		assert.LessOrEqual(t, server.opened, 3)
-		assert.LessOrEqual(t, server.bytes, 300_000, "the script has 20,000")
+		opened, sent := server.counts()
+		assert.LessOrEqual(t, opened, 3)
+		assert.LessOrEqual(t, sent, 300_000, "the script has 20,000")
 	})
 }
 
@@ -130,7 +138,8 @@ func TestOneCallWhileUnavailable(t *testing.T) {
 		}
 		callers.Wait()
 		require.NoError(t, store.Close())
-		assert.LessOrEqual(t, server.opened, 10, "in five time-outs")
+		opened, _ := server.counts() // go-redis may open another one yet
+		assert.LessOrEqual(t, opened, 10, "in five time-outs")
 	})
 }
 
@@ -166,6 +175,7 @@ func TestJoinedCallsAreNotSlow(t *testing.T) {
 		cancel()
 		callers.Wait()
 		require.NoError(t, store.Close())
-		assert.LessOrEqual(t, server.opened, 70, "connections")
+		opened, _ := server.counts()
+		assert.LessOrEqual(t, opened, 70, "connections")
 	})
 }
