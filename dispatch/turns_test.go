@@ -3,6 +3,7 @@ package dispatch_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -135,4 +136,61 @@ func TestTurnsOfNewcomers(t *testing.T) {
 		within(t, "the one that stays", f.by(0, 0, 100*second), 250, 1000)
 		within(t, "the newcomers", f.by(1, 0, 100*second), 1000, 1750)
 	})
+}
+
+// TestTurnsHindered: a subscription that another limit holds up takes no turns.
+func TestTurnsHindered(t *testing.T) {
+	p := strictly(t, "20/s")
+	fleets(t, "", p, func(t *testing.T, f *fleet) {
+		parsed, err := policy.ParseTopic(topic)
+		require.NoError(t, err)
+		slow := perSecond(1)
+		slow.Sharing.Mode = policy.Fair
+		set, err := policy.NewSet([]policy.Entry{
+			{Scope: policy.TopicScope(parsed), Settings: p},
+			{Scope: policy.SubscriptionScope(parsed, "slow"), Settings: slow},
+		})
+		require.NoError(t, err)
+		f.policies.Set(set)
+		process := f.join(0, "fast")
+		for range 50 {
+			process.greedy(1)
+		}
+		process.beside(1, "slow").greedy(1)
+		time.Sleep(100 * second)
+		within(t, "all", f.between(0, 100*second), 1960, 2001)
+		within(t, "slow", f.by(1, 0, 100*second), 95, 102)
+	})
+}
+
+// TestTurnsThroughAChange: slots of the old rate are not used, also those of subscriptions that are
+// closed while it changes.
+func TestTurnsThroughAChange(t *testing.T) {
+	for seed := range uint64(20) {
+		fleets(t, fmt.Sprint(seed), strictly(t, "20/s"), func(t *testing.T, f *fleet) {
+			rng := rand.New(rand.NewPCG(seed, 3))
+			f.store.Locked(func() { f.store.RTT = func() time.Duration { return 45 * time.Millisecond } })
+			process := f.join(0, "stays")
+			for range 3 {
+				process.greedy(1)
+			}
+			for i := range 4 {
+				leaves := process.beside(1, fmt.Sprint("leaves ", i))
+				for range 5 {
+					leaves.greedy(1)
+				}
+				closed := 3*second + time.Duration(rng.IntN(40_000))*time.Microsecond
+				leaves.wg.Go(func() {
+					time.Sleep(closed)
+					assert.NoError(t, leaves.sub.Close())
+				})
+			}
+			time.Sleep(3*second + 40*time.Millisecond)
+			f.policies.Set(policy.Single(strictly(t, "2/s")))
+			changed := time.Since(f.start)
+			time.Sleep(5 * second)
+			shortest, _ := f.gaps(changed+110*time.Millisecond, changed+5*second)
+			within(t, "the shortest gap", shortest, 470*time.Millisecond, time.Hour)
+		})
+	}
 }

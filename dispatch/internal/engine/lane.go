@@ -340,7 +340,7 @@ func (l *Lane) demand(a *Admission, w waiting, s *sharing.Share, bytes bool) sha
 			return d
 		}
 		d.Callers = a.startable(w.callers)
-		d.Hindered = a.hindered(d.Callers)
+		d.Hindered, d.Lacks = a.hindered(d.Callers), a.lacksOther()
 	}
 	if s.Empty() {
 		d.Waiting = w.messages

@@ -18,6 +18,7 @@ func (f *fair) inherit() bool {
 	closed := f.env.closed[f.Limit.Key]
 	i := slices.IndexFunc(closed, func(c *fair) bool {
 		return !c.pending && c.carry.Inc != 0 &&
+			c.Limit.Weight == f.Limit.Weight && c.Limit.Reserved == f.Limit.Reserved &&
 			c.rev == f.Limit.Revision && c.top == f.top && c.ramp == f.ramp
 	})
 	if i < 0 {

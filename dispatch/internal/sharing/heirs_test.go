@@ -51,7 +51,7 @@ func TestInherit(t *testing.T) {
 	assert.Zero(t, closed.carry)
 	assert.Nil(t, closed.Drain(1), "it has nothing to give back")
 	assert.Empty(t, f.env.closed[f.Limit.Key])
-	assert.InDelta(t, 1.05, f.WakeAt(1), 1e-9, "what has expired is lost then")
+	assert.InDelta(t, 1, f.WakeAt(1), 1e-9, "a caller is to be served")
 
 	// What has expired goes back with the request that follows.
 	closed, f = closedShare()
@@ -68,17 +68,19 @@ func TestInherit(t *testing.T) {
 // TestInheritNot says when there is nothing to inherit.
 func TestInheritNot(t *testing.T) {
 	for name, set := range map[string]func(closed, f *fair){
-		"opened again":      func(closed, _ *fair) { closed.Keep(0) },
-		"kept no longer":    func(closed, _ *fair) { closed.Next(2, Demand{}) },
-		"an answer comes":   func(closed, _ *fair) { closed.pending = true },
-		"never answered":    func(closed, _ *fair) { closed.carry = schedule.Carry{} },
-		"under other terms": func(closed, _ *fair) { closed.rev.Number-- },
-		"at another rate":   func(closed, _ *fair) { closed.top = 20 },
-		"on another ramp":   func(closed, _ *fair) { closed.ramp.Over = 1 },
-		"of another limit":  func(_, f *fair) { f.Limit.Key = "other" },
-		"it has a place":    func(_, f *fair) { f.carry.Inc = 7 },
-		"store unavailable": func(_, f *fair) { f.failures = 1 },
-		"nothing is wanted": func(_, f *fair) { f.gone = true },
+		"opened again":       func(closed, _ *fair) { closed.Keep(0) },
+		"kept no longer":     func(closed, _ *fair) { closed.Next(2, Demand{}) },
+		"an answer comes":    func(closed, _ *fair) { closed.pending = true },
+		"never answered":     func(closed, _ *fair) { closed.carry = schedule.Carry{} },
+		"under other terms":  func(closed, _ *fair) { closed.rev.Number-- },
+		"at another rate":    func(closed, _ *fair) { closed.top = 20 },
+		"on another ramp":    func(closed, _ *fair) { closed.ramp.Over = 1 },
+		"of another weight":  func(closed, _ *fair) { closed.Limit.Weight = 0.1 },
+		"of another minimum": func(closed, _ *fair) { closed.Limit.Reserved = 1 },
+		"of another limit":   func(_, f *fair) { f.Limit.Key = "other" },
+		"it has a place":     func(_, f *fair) { f.carry.Inc = 7 },
+		"store unavailable":  func(_, f *fair) { f.failures = 1 },
+		"nothing is wanted":  func(_, f *fair) { f.gone = true },
 	} {
 		closed, f := closedShare()
 		set(closed, f)

@@ -65,6 +65,7 @@ type Demand struct {
 	Callers  int     // callers that wait; of a strict limit, and may have a message in flight
 	Hindered int     // strict: those of them for which another limit has no permit now
 	Anybody  bool    // a caller waits for the message, whichever limit holds it up
+	Lacks    bool    // strict: another limit has no permit at all
 	Try      bool    // strict: a caller wants a slot that is free now, or none
 }
 

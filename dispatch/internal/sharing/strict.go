@@ -159,6 +159,9 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 		}
 		return s.request(now, forWaiting, schedule.Request{Want: 1, Waiter: waiter})
 	case held > kept && s.leaveSurplus(held-kept, now):
+		if s.queued {
+			return s.leave(now)
+		}
 		return nil
 	case held > kept && s.unusedNewest(now):
 		s.withdrawNewest(now)

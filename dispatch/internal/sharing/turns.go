@@ -11,7 +11,7 @@ type turns struct {
 }
 
 // waits reports whether a caller waits for a slot that is not released yet.
-func (s *strict) waits() bool { return s.wanted() > 0 && s.Empty() }
+func (s *strict) waits() bool { return s.wanted() > 0 && s.Empty() && !s.demand.Lacks }
 
 // note takes in what callers want, and puts the share among those whose callers wait, or takes it
 // out.
@@ -66,7 +66,9 @@ func (s *strict) next() *strict {
 }
 
 // canUse reports whether a slot of another share is one of this share's schedule, too.
-func (s *strict) canUse(of *strict) bool { return s.inc == of.inc }
+func (s *strict) canUse(of *strict) bool {
+	return s.inc == of.inc && s.paceRate == of.paceRate && s.paceRamp == of.paceRamp
+}
 
 // before reports whether a is served before b: its subscription was served longer ago or, of one
 // subscription, the share was.

@@ -114,6 +114,7 @@ func TestOwnTurn(t *testing.T) {
 		}},
 		{"try", Demand{Try: true, Anybody: true}, func(*pair) {}},
 		{"another schedule", oneWaits, func(p *pair) { p.b.inc = 8 }},
+		{"another limit holds it up", oneWaits, func(p *pair) { p.b.demand.Lacks = true }},
 		{"closing", Demand{}, func(p *pair) { p.Closing = true }},
 		{"own subscription", oneWaits, func(p *pair) { p.b.Limit.Sharer = "a" }},
 		{"has a slot", oneWaits, func(p *pair) { p.b.supply(1) }},
@@ -167,6 +168,27 @@ func TestUnusedSlot(t *testing.T) {
 	p.b.note(1.4, Demand{})
 	assert.Nil(t, p.a.Next(1.4, oneWaits))
 	assert.Nil(t, p.a.Next(1.4, Demand{}), "the store would not take the one back")
+}
+
+// TestSlotsOfAnOldPace: a closed share, which hears of no change, leaves its slots to none that has
+// heard of one.
+func TestSlotsOfAnOldPace(t *testing.T) {
+	p := newPair(2, 2.1)
+	p.b.Apply(at(p.b.Limit, 2))
+	p.b.Advance(Time{Now: 1.4}, oneWaits)
+	p.a.Drain(1.4)
+	assert.Empty(t, dues(p.b))
+}
+
+// TestLeavesQueue: a share whose callers have gone leaves the queue, whoever gets its slots.
+func TestLeavesQueue(t *testing.T) {
+	p := newPair(2)
+	p.a.Limit.Queue, p.a.queued, p.a.retryAt = true, true, 3
+	p.b.batches = []batch{slotAt(2.05)}
+	r := p.a.Next(1.4, Demand{})
+	if assert.NotNil(t, r) {
+		assert.Zero(t, r.Allocate.Want)
+	}
 }
 
 // TestTurnsAreForgotten: nothing is left of shares that wait no more.
