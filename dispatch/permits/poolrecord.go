@@ -12,8 +12,11 @@ import (
 )
 
 // recordVersion is the version of the records of pools and groups. A newer one is refused, so that
-// an older program does not replace it.
-const recordVersion = 2
+// an older program does not replace it. One of oldestRecord or later is read.
+const (
+	recordVersion = 3
+	oldestRecord  = 2
+)
 
 // A splitState is what a permit store keeps of a limit with sharing.mode split, as JSON.
 type splitState struct {
@@ -217,7 +220,7 @@ func parse[T any](text []byte, version func(*T) *int) (says T, err error) {
 			errNewer)
 	case err != nil:
 		return says, fmt.Errorf("damaged record: %w", err)
-	case v != recordVersion:
+	case v < oldestRecord || v > recordVersion:
 		return says, fmt.Errorf("damaged record: version %d: want %d", v, recordVersion)
 	}
 	return says, nil

@@ -163,15 +163,26 @@ func TestDamagedAndNewerRecords(t *testing.T) {
 			require.ErrorContains(t, r.Damage, "damaged record", text)
 			again := apply(t, next, 1001, r)
 			require.NoError(t, r.Damage)
-			require.Contains(t, string(again), `"version":2`)
+			require.Contains(t, string(again), `"version":3`)
 		}
 	}
-	for _, text := range []string{`{"version":3}`, `{"version":3,"clock":"x","term":"y"}`} {
+	for _, text := range []string{`{"version":4}`, `{"version":4,"clock":"x","term":"y"}`} {
 		for _, r := range []*permits.Request{heartbeat("a"), draw(1)} {
 			require.Nil(t, apply(t, []byte(text), 1000, r))
-			require.EqualError(t, r.Err, "record of version 3: this program knows 2: upgrade this program")
+			require.EqualError(t, r.Err, "record of version 4: this program knows 3: upgrade this program")
 			require.NoError(t, r.Damage)
 		}
+	}
+}
+
+// TestOlderRecords: a record of the version before is read.
+func TestOlderRecords(t *testing.T) {
+	for _, r := range []*permits.Request{heartbeat("a"), draw(1)} {
+		text := strings.Replace(string(apply(t, nil, 1000, r)), `"version":3`, `"version":2`, 1)
+		require.Contains(t, text, `"version":2`)
+		apply(t, []byte(text), 1001, r)
+		require.NoError(t, r.Err)
+		require.NoError(t, r.Damage)
 	}
 }
 

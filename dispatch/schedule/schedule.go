@@ -175,9 +175,9 @@ func reach(rate, rtt, refused float64) float64 {
 	return all - (all-first)/math.Exp2(min(maxRefused, math.Floor(refused)))
 }
 
-// spread is by how much the slots of replicas with credit are further apart than others. They lie
-// among slots that are allocated already: many replicas that came at once would have a burst as
-// long as the credit.
+// spread is how many times its own length after the one before an allocation with credit begins.
+// They lie among slots that are allocated already: many replicas that came at once would have a
+// burst as long as the credit.
 const spread = 2.5
 
 // maxRefused bounds how many refusals make a difference.
@@ -369,7 +369,8 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 }
 
 // renew begins a new line, which knows nothing of the slots of the one before: at the new rate they
-// would fill it for long, and all replicas drop what they hold of them when they hear of the rate.
+// would fill it for long. Replicas drop what they hold of them when they hear of the rate. What
+// would last for a second at most they keep, and say so with their next requests.
 func (s *State) renew(nonce int64, now float64) {
 	s.Inc, s.Shifts = nonce, 0
 	s.Epoch, s.Start, s.This, s.Prev = s.Epoch+2, now, Sums{}, Sums{}
