@@ -106,7 +106,7 @@ func TestStormsThatWait(t *testing.T) {
 			})
 			time.Sleep(5 * second)
 			work := f.between(second, 6*second)
-			within(t, "those that work", work, 1500, 5100)
+			within(t, "those that work", work, 2000, 5100)
 			within(t, "all", work+int(got.Load()), 3500, 5100)
 			within(t, "requests a message", f.requestsPerMessage(), 0, 2)
 		})

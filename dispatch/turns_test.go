@@ -133,7 +133,7 @@ func TestTurnsOfNewcomers(t *testing.T) {
 		})
 		time.Sleep(100 * second)
 		within(t, "all", f.between(0, 100*second), 1960, 2001)
-		within(t, "the one that stays", f.by(0, 0, 100*second), 250, 1000)
+		within(t, "the one that stays", f.by(0, 0, 100*second), 280, 600)
 		within(t, "the newcomers", f.by(1, 0, 100*second), 1000, 1750)
 	})
 }

@@ -197,9 +197,6 @@ func (b *batches) Idle() bool {
 // WakeAt is when the next step is due.
 func (b *batches) WakeAt(now float64) float64 {
 	d := b.demand
-	if d.Waiting > 0 && !b.Empty() { // inherited in this step: callers are to be served
-		return now
-	}
 	at := b.wakeAt(b.Limit.Round)
 	if again := max(b.retryAt, b.turnAt); !b.pending && (d.Waiting > 0 || b.asked > 0) && again > now {
 		at = min(at, again)

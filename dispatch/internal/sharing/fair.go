@@ -13,6 +13,8 @@ type fair struct {
 	carry   schedule.Carry // from the last reply
 	paced   float64        // the line's rate that the carried round is for, permits a second; 0 = none
 	againAt float64        // when a replica that was refused is to ask again
+
+	inherited bool // in this step
 }
 
 func newFair(s *Share) *fair { return &fair{batches: batches{Share: s}} }
@@ -23,10 +25,18 @@ func (f *fair) Next(now float64, d Demand) *permits.Request {
 		f.keepNoMore()
 	}
 	o := f.next(now, d, false)
-	if o.want > 0 && f.inherit() {
+	if f.inherited = o.want > 0 && f.inherit(); f.inherited {
 		o = f.next(now, d, false)
 	}
 	return f.request(now, o)
+}
+
+// WakeAt is when the next step is due: at once for callers that wait for what was inherited.
+func (f *fair) WakeAt(now float64) float64 {
+	if f.inherited && f.demand.Waiting > 0 && !f.Empty() {
+		return now
+	}
+	return f.batches.WakeAt(now)
 }
 
 // Drain gives back all permits.

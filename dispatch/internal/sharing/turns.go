@@ -65,7 +65,8 @@ func (s *strict) next() *strict {
 	return heir
 }
 
-// canUse reports whether a slot of another share is one of this share's schedule, too.
+// canUse reports whether a slot of another share is one of this share's schedule and pace, too: a
+// closed share hears of no change of its limit.
 func (s *strict) canUse(of *strict) bool {
 	return s.inc == of.inc && s.paceRate == of.paceRate && s.paceRamp == of.paceRamp
 }
