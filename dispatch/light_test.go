@@ -3,6 +3,7 @@ package dispatch_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -70,6 +71,44 @@ func weighed(t testing.TB, of map[string]policy.Policy) *policy.Set {
 	set, err := policy.NewSet(entries)
 	require.NoError(t, err)
 	return set
+}
+
+// TestLightShares: a light share gets neither less nor more than its part, beside one heavy
+// subscription and beside ten, down to a permit in two seconds.
+func TestLightShares(t *testing.T) {
+	t.Parallel()
+	for how, max := range appetites {
+		for _, rate := range []int64{10, 100, 1000, 10_000} {
+			for _, heavy := range []int{1, 2, 10} {
+				for _, part := range []float64{2, 10, 30, 100, 300, 1000} {
+					share := float64(rate) / part
+					weight := math.Max(0.1, 0.1*float64(heavy)/(part-1)) // 0.1 is the least
+					each := weight * (part - 1) / float64(heavy)
+					if share < 0.5 || each > 10 || rate > 1000 && max == 1 && heavy > 1 {
+						continue
+					}
+					name := fmt.Sprintf("1/%v of %d/s beside %d, %s", part, rate, heavy, how)
+					attacked(t, name, policy.Policy{}, func(t *testing.T, f *fleet, _ *rand.Rand) {
+						policies := map[string]policy.Policy{topic: perSecond(rate)}
+						policies[topic+"?subscription=light"] = policy.Policy{Weight: &weight}
+						for i := range heavy {
+							policies[fmt.Sprint(topic, "?subscription=heavy-", i)] = policy.Policy{Weight: &each}
+						}
+						f.policies.Set(set(t, policies))
+						for i := range heavy {
+							f.join(i, fmt.Sprint("heavy-", i)).greedy(max)
+						}
+						f.join(100, "light").greedy(max)
+						from, seconds := 5*second, math.Max(10, 60/share)
+						end := from + time.Duration(seconds*float64(second))
+						time.Sleep(end)
+						within(t, "of the share", float64(f.by(100, from, end))/seconds/share, 0.9, 1.1)
+						within(t, "all", float64(f.between(from, end))/seconds, 0.98*float64(rate), 1.01*float64(rate))
+					})
+				}
+			}
+		}
+	}
 }
 
 func reserves(n int64) policy.Policy { return policy.Policy{Reserved: policy.PerSecond(n)} }

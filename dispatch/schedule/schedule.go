@@ -132,6 +132,7 @@ type Reply struct {
 	Share float64 // permits a second that this replica may count on
 	Rate  float64 // of the limit now, permits a second
 	Gap   float64 // seconds between two slots, and after the last; on a ramp less than 1/Rate
+	Lead  float64 // how far ahead slots were allocated before, seconds; 0 if strict, or none wanted
 	Wake  string  // a waiter, not the caller, whose turn has come: the store wakes it
 	Now   float64 // the store's clock
 	Ahead float64 // seconds that the tail is further ahead since a presumed step of the clock
@@ -337,6 +338,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		reply.Carry.Eff = max(eff, c.Eff)
 	}
 	one, ahead := s.atTail(now).span(1), s.Tail-now
+	reply.Lead = ahead
 	room := reach(rate, r.RTT, c.Refused) - ahead
 	if room < one-1e-9 {
 		reply.Carry.Refused = c.Refused + 1

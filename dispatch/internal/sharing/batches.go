@@ -19,6 +19,7 @@ type batches struct {
 	shareAt    float64           // when the share was last told, or used in an outage
 	shareFor   float64           // permits a second that were wanted when it was told
 	round      float64           // that the schedule told, seconds; 0 = the limit's
+	early      float64           // how long before its slots the next batch is as good as running
 	turnAt     float64           // while the line is full, no request before: see fair.turn
 	keepUntil  float64           // no handles: no request, and what is held then goes back; 0 = open
 	lowered    bool              // the limit has become lower since the last request
@@ -144,6 +145,8 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 		if held > 0 {
 			return order{drain: true}
 		}
+	case next != nil && d.Waiting > 0 && now >= next.due-b.early:
+		wanted = b.unreleased() <= 1
 	case next != nil: // there is never a third, nor a drain while the next one is still to come
 	case d.Waiting > 0:
 		wanted = b.unreleased() <= 1
@@ -206,6 +209,9 @@ func (b *batches) WakeAt(now float64) float64 {
 	}
 	if b.hoards && (d.Waiting > 0 || b.asked > 0) {
 		at = min(at, now+stockTick.Seconds())
+	}
+	if next := b.upcoming(now); next != nil && !b.pending && d.Waiting > 0 && next.due-b.early > now {
+		at = min(at, next.due-b.early)
 	}
 	if b.ownDue > 0 && d.Waiting > 0 {
 		at = min(at, b.ownDue)

@@ -157,12 +157,35 @@ func TestLightShareWaits(t *testing.T) {
 	c := w.join(limited(policy.Fair, 10))
 	c.Advance(Time{Now: 1}, one)
 	r := c.Next(1, one)
-	r.Allocate.Reply = schedule.Reply{N: 1, Start: 0.5, Rate: 10, Gap: 0.1, Share: 0.5, Now: 1}
+	r.Allocate.Reply = schedule.Reply{N: 1, Lead: 0.5, Rate: 10, Gap: 0.1, Share: 0.5, Now: 1}
 	c.Answered(r, 1, 1)
 	c.void()
 	assert.Nil(t, c.Next(2.9, one))
 	assert.InDelta(t, 2.98, c.WakeAt(2.9), 1e-9)
 	assert.NotNil(t, c.Next(2.98, one))
+}
+
+// TestLightShareIsEarly: a light share requests its next batch just before the slots of the last.
+func TestLightShareIsEarly(t *testing.T) {
+	w := newWorld()
+	c := w.join(limited(policy.Fair, 1000))
+	reply := func(share float64) {
+		c.Advance(Time{Now: 1}, one)
+		r := c.Next(1, one)
+		if assert.NotNil(t, r) {
+			r.Allocate.Reply = schedule.Reply{N: 1, Start: 0.1, Rate: 1000, Gap: 0.001, Share: share, Now: 1}
+			c.Answered(r, 1, 1)
+		}
+	}
+	reply(49)
+	assert.Nil(t, c.Next(1.095, one))
+	assert.InDelta(t, 1.096, c.WakeAt(1.095), 1e-9)
+	assert.Nil(t, c.Next(1.097, Demand{Anybody: true}), "no caller waits for it")
+	assert.NotNil(t, c.Next(1.097, one))
+	w = newWorld()
+	c = w.join(limited(policy.Fair, 1000))
+	reply(51)
+	assert.Nil(t, c.Next(1.097, one))
 }
 
 // TestTwoBatches: while the next batch is still to come, nothing is requested.

@@ -78,6 +78,7 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		// The store's clock has not stepped: the next request says so.
 		f.carry.Shifts -= told
 		reply.Start = max(min(reply.Start, 0), reply.Start-reply.Ahead)
+		reply.Lead -= reply.Ahead
 	}
 	f.endOutage(now, reply.Since > f.done-f.cutAt)
 	if request.Want == 0 {
@@ -101,6 +102,10 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		return
 	}
 	f.turnAt, f.againAt = f.sent+f.turn(reply), 0
+	f.early = 0
+	if reply.Share < light*reply.Rate {
+		f.early = lightEarly
+	}
 	f.allocations++
 	gap := reply.Gap * reply.Rate / f.rate
 	f.add(int64(reply.N), f.done+reply.Start, gap, f.sent, f.life(reply.N), f.Limit.Round)
@@ -130,6 +135,15 @@ func (f *fair) slow(a *permits.Allocate, usual float64) bool {
 		a.Reply.Now-a.High <= f.done-f.sent-usual+0.02
 }
 
+// light is the part of a limit that is a light share, which has few of the line's slots. Those of a
+// heavy replica come next. If both requested their next batches when these slots begin, the light
+// one would often come second, and have its next slots after two batches of the heavy one. It
+// requests lightEarly before, in seconds: two ticks of the loop.
+const (
+	light      = 1.0 / 20
+	lightEarly = 0.004
+)
+
 // soon is the part of the time of a permit after which a replica with a light share requests
 // another one. If each came late by little, the line would run empty.
 const soon = 0.99
@@ -137,14 +151,15 @@ const soon = 0.99
 // turn is how long after a request a replica sends no other, in seconds. An allocation is one
 // permit at least. Where that is more than the replica's share of a round, one in each round would
 // be more than its share. While others are allocated slots before its next ones, the replica
-// therefore leaves out rounds; if the line has room, there is no delay.
+// therefore leaves out rounds; if the line has room, there is no delay. A round is half a second at
+// most: the line holds a second's slots.
 func (f *fair) turn(reply *schedule.Reply) float64 {
 	end := max(f.done, f.end)
 	if running := f.current(); running != nil {
 		end = max(end, running.due+float64(running.left)*running.minGap)
 	}
-	round, start := max(f.Limit.Round, schedule.Stretch(reply.Rate)), f.done+reply.Start
-	if reply.Share*round >= 1 || start < end+f.Limit.Round/2 {
+	round := max(f.Limit.Round, min(0.5, schedule.Stretch(reply.Rate)))
+	if reply.Share*round >= 1 || f.done+reply.Lead < end+f.Limit.Round/2 {
 		return 0
 	}
 	return min(schedule.MaxTurn, soon/reply.Share)

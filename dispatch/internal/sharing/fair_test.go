@@ -120,13 +120,14 @@ func TestFairKeptUnderAChangedLimit(t *testing.T) {
 // on how much later than the replica's own slots the new ones start.
 func TestFairTurn(t *testing.T) {
 	for _, c := range []struct {
-		rate, share, start, turn float64
+		rate, share, lead, turn float64
 	}{
 		{1000, 500, 5, 0},                  // more than a permit in each round
 		{10, 1, 0.01, 0},                   // the line has room
-		{10, 1, 0.5, 0},                    // in 1.6 s, the share is more than a permit
-		{10, 0.5, 0.5, 1.98},               // others have slots in between: 97 % of the time of a permit
+		{10, 2, 0.5, 0},                    // in half a second, the share is a permit
+		{10, 1, 0.5, 0.99},                 // others have slots in between: 99 % of the time of a permit
 		{100, 2, 0.5, 0.495},               // the share has one permit in that time
+		{100, 7, 0.5, 0},                   // in 0.16 s, the share is more than a permit
 		{10, 0.01, 0.5, schedule.MaxTurn},  // and not 100 s
 		{1000, 0.1, 0.04, 0},               // less than half a round
 		{1000, 0.1, 0.2, schedule.MaxTurn}, // and not 10 s
@@ -134,9 +135,9 @@ func TestFairTurn(t *testing.T) {
 		w := newWorld()
 		f := newFair(w.join(limited(policy.Fair, c.rate)).Share)
 		f.done = 1
-		reply := &schedule.Reply{Rate: c.rate, Share: c.share, Start: c.start}
+		reply := &schedule.Reply{Rate: c.rate, Share: c.share, Lead: c.lead}
 		assert.InDelta(t, c.turn, f.turn(reply), 1e-9, "%+v", c)
-		f.add(1, f.done+c.start, 0, 1, 1, 1)
+		f.add(1, f.done+c.lead, 0, 1, 1, 1)
 		assert.Zero(t, f.turn(reply), "the new slots follow the replica's own")
 	}
 }
@@ -306,10 +307,11 @@ func TestFairSlowRequest(t *testing.T) {
 	for _, c := range []struct {
 		took, inc      float64
 		shifts, starts float64
+		lead           float64
 	}{
-		{0.5, 1, 3, 0.25},   // as slow as the clock seems ahead
-		{0.01, 1, 3.4, 0.4}, // as fast as usual: the clock has stepped
-		{0.5, 2, 3.4, 0.4},  // of another line
+		{0.5, 1, 3, 0.25, 0.25},  // as slow as the clock seems ahead
+		{0.01, 1, 3.4, 0.4, 0.4}, // as fast as usual: the clock has stepped
+		{0.5, 2, 3.4, 0.4, 0.4},  // of another line
 	} {
 		w := newWorld()
 		s := w.join(limited(policy.Fair, 10)).Share
@@ -318,11 +320,12 @@ func TestFairSlowRequest(t *testing.T) {
 		f.clock = clock{now: 100, sent: 0.99, received: 1}
 		r := f.request(1, order{want: 1})
 		r.Allocate.Reply = schedule.Reply{
-			N: 1, Start: 0.4, Ahead: 0.15, Share: 10, Rate: 10, Gap: 0.1,
+			N: 1, Start: 0.4, Lead: 0.4, Ahead: 0.15, Share: 10, Rate: 10, Gap: 0.1,
 			Now: r.Allocate.High + 0.4, Carry: schedule.Carry{Inc: int64(c.inc), Shifts: 3.4},
 		}
 		f.Answered(r, 1+c.took, 1+c.took)
 		assert.InDelta(t, c.shifts, f.carry.Shifts, 1e-9)
+		assert.InDelta(t, c.lead, r.Allocate.Reply.Lead, 1e-9)
 		assert.InDelta(t, 1+c.took+c.starts, f.batches.upcoming(1+c.took).due, 1e-9)
 	}
 }

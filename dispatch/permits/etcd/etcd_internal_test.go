@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -31,6 +32,29 @@ func TestBounded(t *testing.T) {
 		require.NoError(t, l.Publish(t.Context(), "c", fmt.Sprint(i), nil, time.Minute))
 	}
 	assert.Equal(t, maxLeases, l.leases.Len())
+}
+
+// TestDelay: what an answer says of the future is as far ahead when it comes late.
+func TestDelay(t *testing.T) {
+	answer := func(strict bool) *permits.Request {
+		a := &permits.Allocate{Reply: schedule.Reply{N: 3, Start: 0.5, Lead: 0.5, Gap: 0.1, Now: 100}}
+		a.Strict, a.Round = strict, 0.1
+		return &permits.Request{Allocate: a}
+	}
+	fair, strict := answer(false), answer(true)
+	delay([]*permits.Request{fair, strict}, 50*time.Millisecond, 20*time.Millisecond)
+	for _, r := range []*permits.Request{fair, strict} {
+		require.NoError(t, r.Err)
+		assert.InDelta(t, 100.05, r.Allocate.Reply.Now, 1e-9)
+	}
+	assert.InDelta(t, 0.47, fair.Allocate.Reply.Start, 1e-9, "later by what is usual")
+	assert.InDelta(t, 0.45, fair.Allocate.Reply.Lead, 1e-9)
+	assert.InDelta(t, 0.45, strict.Allocate.Reply.Start, 1e-9)
+
+	fair, strict = answer(false), answer(true)
+	delay([]*permits.Request{fair, strict}, 750*time.Millisecond, 20*time.Millisecond)
+	assert.Equal(t, 1.0, fair.Allocate.Reply.N, "two are over for more than a round")
+	assert.Error(t, strict.Err)
 }
 
 // TestSpace: permits are written up to four fifths of the quota, or of etcd's default.

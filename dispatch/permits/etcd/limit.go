@@ -164,6 +164,9 @@ func delay(requests []*permits.Request, taken, usual time.Duration) {
 		if !q.Allocate.Strict {
 			shift -= usual.Seconds()
 		}
+		if r.N > 0 && !q.Allocate.Strict {
+			r.Lead -= past
+		}
 		late := shift - r.Start
 		switch {
 		case r.N == 0:

@@ -186,6 +186,9 @@ func same(r schedule.Request, want schedule.Reply, got answer) bool {
 		if !delayed(r, want, got.reply, past) {
 			return false
 		}
+		if want.N > 0 && !r.Strict && math.Abs(want.Lead-past-got.reply.Lead) < 1e-6 {
+			want.Lead = got.reply.Lead
+		}
 		want.N, want.Start, want.Now = got.reply.N, got.reply.Start, got.reply.Now
 	}
 	return want == got.reply

@@ -354,8 +354,8 @@ if stranger then
   returned, cSeq, cEpoch, cEff, cFraction, cRound, cRefused = 0, 0, 0, 0, 0, 0, 0
 end
 
-local n, from, share, gap, eff, fraction, round, refused =
-  0, 0, 0, 0, cEff, cFraction, cRound, cRefused
+local n, from, share, gap, lead, eff, fraction, round, refused =
+  0, 0, 0, 0, 0, cEff, cFraction, cRound, cRefused
 local replyEpoch, replySeq = cEpoch, nil
 if strict == 1 then
   if returned > 0 and cSeq == seq then
@@ -492,6 +492,7 @@ else
       return all - (all - max(all / 2, 6 * slow)) / 2 ^ min(50, floor(refused))
     end
     local one, ahead = span(max(now, tail), 1), tail - now
+    lead = ahead
     local room = reach() - ahead
     if room < one - 1e-9 then -- the line is full
       refused = refused + 1
@@ -542,5 +543,5 @@ if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then
     end
   end
 end
-return pack('<ddddddddddddddddd', damaged and 2 or 0, now, n, from, share, rate, gap, inc, replySeq or seq,
-  replyEpoch, eff, fraction, round, stepAhead, now - resumed, shifts, refused)
+return pack('<dddddddddddddddddd', damaged and 2 or 0, now, n, from, share, rate, gap, lead, inc,
+  replySeq or seq, replyEpoch, eff, fraction, round, stepAhead, now - resumed, shifts, refused)

@@ -73,8 +73,8 @@ func (s *Store) reply(c *call) (schedule.Reply, error) {
 
 func parseReply(text string) (r schedule.Reply, err error) {
 	n := numbers(text)
-	if len(text) != 16 && len(text) != 136 {
-		return r, fmt.Errorf("redis permit store: invalid answer %q of %d bytes: want 16 or 136",
+	if len(text) != 16 && len(text) != 144 {
+		return r, fmt.Errorf("redis permit store: invalid answer %q of %d bytes: want 16 or 144",
 			text[:min(len(text), 100)], len(text))
 	}
 	kind := n.next()
@@ -82,6 +82,7 @@ func parseReply(text string) (r schedule.Reply, err error) {
 	r.Now = n.next()
 	if len(n) > 0 {
 		r.N, r.Start, r.Share, r.Rate, r.Gap = n.next(), n.next(), n.next(), n.next(), n.next()
+		r.Lead = n.next()
 		r.Carry = schedule.Carry{
 			Inc: n.int(), Seq: n.int(), Epoch: n.int(), Eff: n.next(), Fraction: n.next(),
 			Round: n.next(),

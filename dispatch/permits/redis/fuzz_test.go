@@ -93,7 +93,7 @@ func FuzzReply(f *testing.F) {
 	const names, sizes, records = "*2\r\n$1\r\na\r\n$1\r\nb\r\n", ":1\r\n:2\r\n", "*2\r\n$1\r\n{\r\n$2\r\n{}\r\n"
 	const none, found = "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$-1\r\n", "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$2\r\n{}\r\n"
 	for _, text := range []string{
-		"$-1\r\n", "$16\r\n0123456789abcdef\r\n", "$136\r\n" + strings.Repeat("\x00", 136) + "\r\n",
+		"$-1\r\n", "$16\r\n0123456789abcdef\r\n", "$144\r\n" + strings.Repeat("\x00", 144) + "\r\n",
 		none, "*2\r\n$4\r\nnone\r\n:7\r\n", "-NOSCRIPT no\r\n", "*-1\r\n", ":1\r\n",
 		"$99999999999999\r\n", "*99999999999999\r\n", "%2\r\n+a\r\n+b\r\n", "_\r\n", ",inf\r\n", "#t\r\n", "=5\r\ntxt:a\r\n",
 		"*6\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n$-1\r\n$9\r\n12345678\x09\r\n$-1\r\n", "*3\r\n$1\r\na\r\n$-1\r\n:1\r\n",
