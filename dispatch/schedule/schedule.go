@@ -132,7 +132,7 @@ type Reply struct {
 	Share float64 // permits a second that this replica may count on
 	Rate  float64 // of the limit now, permits a second
 	Gap   float64 // seconds between two slots, and after the last; on a ramp less than 1/Rate
-	Lead  float64 // how far ahead slots were allocated before, seconds; 0 if strict, or none wanted
+	Lead  float64 // how far ahead slots were allocated before these, seconds; 0 if strict, or N is 0
 	Wake  string  // a waiter, not the caller, whose turn has come: the store wakes it
 	Now   float64 // the store's clock
 	Ahead float64 // seconds that the tail is further ahead since a presumed step of the clock
@@ -338,7 +338,6 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		reply.Carry.Eff = max(eff, c.Eff)
 	}
 	one, ahead := s.atTail(now).span(1), s.Tail-now
-	reply.Lead = ahead
 	room := reach(rate, r.RTT, c.Refused) - ahead
 	if room < one-1e-9 {
 		reply.Carry.Refused = c.Refused + 1
@@ -365,7 +364,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.Tail += long
 	s.Seq++
 
-	reply.N, reply.Start, reply.Gap = n, start-now, long/n
+	reply.N, reply.Start, reply.Gap, reply.Lead = n, start-now, long/n, ahead
 	reply.Carry.Seq, reply.Carry.Fraction, reply.Carry.Refused = s.Seq, fraction, 0
 	return s, sub, reply
 }

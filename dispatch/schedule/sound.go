@@ -118,7 +118,8 @@ func (p Reply) Sound(r Request) bool {
 	return within(p.N, 0, n) && p.N == math.Floor(p.N) &&
 		within(p.Start, -maxTime, 2*longest(max(minRate, min(p.Rate, r.Rate)))) &&
 		within(p.Share, 0, maxRate) && within(p.Rate, minRate, maxRate) &&
-		within(p.Gap, 0, 1/minRate) && within(p.Lead, -maxTime, maxTime) && within(p.Ahead, -1, 1) && within(p.Since, 0, maxTime) &&
+		within(p.Gap, 0, 1/minRate) && within(p.Lead, -maxTime, maxTime) &&
+		within(p.Ahead, -1, 1) && within(p.Since, 0, maxTime) &&
 		whole(c.Inc, 1) && whole(c.Seq, 0) && whole(c.Epoch, 0) && within(c.Shifts, -maxTime, maxTime) &&
 		within(c.Eff, 0, 1) && within(c.Fraction, 0, maxCount) &&
 		within(c.Round, 0, 2*max(maxNeed, r.Round)) && within(c.Refused, 0, maxInt)

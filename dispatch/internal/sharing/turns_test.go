@@ -180,7 +180,7 @@ func TestSlotsOfAnOldPace(t *testing.T) {
 	assert.Empty(t, dues(p.b))
 }
 
-// TestLeavesQueue: a share whose callers have gone leaves the queue, whoever gets its slots.
+// TestLeavesQueue: a share without callers leaves the queue, also if its slots go to another share.
 func TestLeavesQueue(t *testing.T) {
 	p := newPair(2)
 	p.a.Limit.Queue, p.a.queued, p.a.retryAt = true, true, 3

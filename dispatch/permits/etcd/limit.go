@@ -163,9 +163,9 @@ func delay(requests []*permits.Request, taken, usual time.Duration) {
 		shift := past
 		if !q.Allocate.Strict {
 			shift -= usual.Seconds()
-		}
-		if r.N > 0 && !q.Allocate.Strict {
-			r.Lead -= past
+			if r.N > 0 {
+				r.Lead -= past
+			}
 		}
 		late := shift - r.Start
 		switch {

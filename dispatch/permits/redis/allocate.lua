@@ -492,7 +492,6 @@ else
       return all - (all - max(all / 2, 6 * slow)) / 2 ^ min(50, floor(refused))
     end
     local one, ahead = span(max(now, tail), 1), tail - now
-    lead = ahead
     local room = reach() - ahead
     if room < one - 1e-9 then -- the line is full
       refused = refused + 1
@@ -514,7 +513,7 @@ else
       end
       from = from - now
       tail = tail + long
-      gap = long / n
+      gap, lead = long / n, ahead
       seq = seq + 1
     end
   end
