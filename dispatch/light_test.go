@@ -104,7 +104,8 @@ func TestLightShares(t *testing.T) {
 						end := from + time.Duration(seconds*float64(second))
 						time.Sleep(end)
 						within(t, "of the share", float64(f.by(100, from, end))/seconds/share, 0.9, 1.1)
-						within(t, "all", float64(f.between(from, end))/seconds, 0.98*float64(rate), 1.01*float64(rate))
+						all := float64(rate) * seconds
+						within(t, "all", f.between(from, end), int(0.98*all), int(1.01*all)+1)
 					})
 				}
 			}

@@ -102,6 +102,7 @@ type Request struct {
 	Want         float64  // permits; 0 = none, which only gives back
 	Returned     float64  // permits allocated earlier and not spent, which are given back
 	Held         float64  // permits allocated earlier and not spent, without Returned
+	Lead         float64  // for how long replicas hold slots of a lost state, as far as known, seconds
 	RTT          float64  // of the last requests, seconds
 	Round        float64  // the policy's round T, seconds
 	Burst        float64  // permits that an idle limit saves up
@@ -224,6 +225,10 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	if old {
 		s.Inc, s.Shifts = r.Nonce, 0
 	}
+	replaces := r.Carry.Inc != 0 && (!known || old) // a state that others know, too
+	if replaces {
+		s.Inc = successor(r.Carry.Inc, r.Nonce)
+	}
 	if known {
 		s.follow(r, now)
 	}
@@ -276,19 +281,23 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	s.Quick = min(s.Quick, s.Tail)
 	c := r.Carry
 	stranger := c.Inc != s.Inc // the replica knows another state, or none
-	if stranger {
-		switch {
-		case !r.Strict:
-			held := s.atTail(now).span(r.Held) // the slots that it holds are not in this state
-			if (old || !known && c.Inc != 0) && r.Held > 0 {
-				held = max(held, float64(2*c.Round)) // nor are those of others: two batches each
-			}
-			s.Tail = max(s.Tail, now) + held
-		case old: // all slots are void
-			s.Tail = now + (Unconfirmed + s.slope(now, now).span(1))
-		case c.Inc != 0 || !known && !r.Sole: // slots of another state may be in use still
+	foreign := stranger && c.Inc != 0
+	switch {
+	case !stranger:
+	case r.Strict && old: // all slots are void
+		s.Tail = now + (Unconfirmed + s.slope(now, now).span(1))
+	case r.Strict: // slots of another state may be in use still
+		if c.Inc != 0 || !known && !r.Sole {
 			s.Tail = max(s.Tail, now+(Unconfirmed+s.slope(now, now).span(1)))
 		}
+	case replaces: // the slots that replicas hold are not in this state
+		s.Tail = max(s.Tail, now+max(s.slope(now, now).span(r.Held), min(r.Lead, furthest(rate, r.RTT))))
+	case s.replaced(c.Inc): // they are, as far as known
+		s.Tail = max(s.Tail, now+s.slope(now, now).span(r.Held))
+	default: // those that the replica holds are not
+		s.Tail = max(s.Tail, now) + s.atTail(now).span(r.Held)
+	}
+	if stranger {
 		r.Returned = 0
 		c = Carry{}
 	}
@@ -351,7 +360,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		fraction = max(0, due-quantum)
 	}
 	credit := 0.0
-	if (r.Demand < share || newcomer) && !(stranger && r.Held > 0) && r.RTT < r.Round {
+	if (r.Demand < share || newcomer) && !foreign && r.RTT < r.Round {
 		credit = 1.5 * r.Round
 	}
 	start := max(min(now, s.Tail), s.Tail-credit)
@@ -368,6 +377,17 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	reply.Carry.Seq, reply.Carry.Fraction, reply.Carry.Refused = s.Seq, fraction, 0
 	return s, sub, reply
 }
+
+// lineage is how many incarnations a successor tells apart, and nonces how many nonces.
+const lineage, nonces = 1 << 20, 1 << 32
+
+// successor is the incarnation of a state that replaces one that is lost. The incarnation of that
+// one is in it, but for a part, so that the state knows replicas that were in the lost one: it was
+// made with room for the slots that they hold, as far as the first of them knew.
+func successor(lost, nonce int64) int64 { return lost%lineage*nonces + nonce%nonces }
+
+// replaced reports whether the state has replaced the one with that incarnation.
+func (s *State) replaced(inc int64) bool { return inc > 0 && s.Inc/nonces == inc%lineage }
 
 // renew begins a new line, which knows nothing of the slots of the one before: at the new rate they
 // would fill it for long. Replicas drop what they hold of them when they hear of the rate. What

@@ -144,27 +144,47 @@ func TestTwoRates(t *testing.T) {
 	}
 }
 
-// TestLostLine: a new line begins behind what all replicas may hold of the line that was lost. Who
-// holds nothing, as after an hour without a call, need not wait.
+// TestLostLine: a new line begins behind what all replicas hold of the lost one, as far as the
+// first of them knows. Who holds nothing, as after an hour without a call, need not wait. Others of
+// the lost line, which come later, hold nothing that is not counted. Nor are they new, with credit.
 func TestLostLine(t *testing.T) {
 	state, sub, r := schedule.Allocate(schedule.State{}, schedule.Sub{}, request(), 100)
 	for name, c := range map[string]struct {
-		state schedule.State
-		held  float64
-		start float64
+		state             schedule.State
+		held, lead, start float64
 	}{
-		"lost":           {schedule.State{}, 25, 0.2},
-		"an old one":     {state, 25, 0.2},
-		"nothing held":   {schedule.State{}, 0, 0},
-		"much more held": {schedule.State{}, 500, 0.5},
+		"lost":           {schedule.State{}, 25, 0.2, 0.2},
+		"an old one":     {state, 25, 0.2, 0.2},
+		"an older one":   {state, 25, 0, 0.025},
+		"nothing held":   {schedule.State{}, 0, 0, 0},
+		"by others":      {schedule.State{}, 0, 0.15, 0.15},
+		"much more held": {schedule.State{}, 500, 0.2, 0.5},
 	} {
 		again := request()
-		again.Carry, again.Held, again.Nonce = r.Carry, c.held, 8
+		again.Carry, again.Held, again.Lead, again.Nonce = r.Carry, c.held, c.lead, 8
 		again.Carry.Seq++ // of an allocation that the state knows nothing of
-		_, _, r := schedule.Allocate(c.state, sub, again, 100)
-		assert.InDelta(t, c.start, r.Start, 0.026, name)
-		assert.Equal(t, int64(8), r.Carry.Inc, name)
+		s, sub, second := schedule.Allocate(c.state, sub, again, 100)
+		assert.InDelta(t, c.start, second.Start, 1e-9, name)
+		assert.NotEqual(t, r.Carry.Inc, second.Carry.Inc, name)
+
+		for inc, start := range map[int64]float64{
+			r.Carry.Inc: max(s.Tail-100, 0.04), second.Carry.Inc: s.Tail - 100, 5: s.Tail - 100 + 0.04,
+		} {
+			other := request()
+			other.Carry, other.Held = schedule.Carry{Inc: inc, Epoch: 2, Eff: 1}, 40
+			_, _, third := schedule.Allocate(s, sub, other, 100)
+			assert.InDelta(t, start, third.Start, 1e-9, "%s: %d", name, inc)
+		}
 	}
+}
+
+// TestLostLead: a line that replaces a lost one is not longer than any other.
+func TestLostLead(t *testing.T) {
+	r := request()
+	r.Carry, r.Lead = schedule.Carry{Inc: 5, Seq: 9}, 3000
+	s, _, reply := schedule.Allocate(schedule.State{}, schedule.Sub{}, r, 100)
+	assert.InDelta(t, 102, s.Tail, 1e-9)
+	assert.True(t, reply.Sound(r))
 }
 
 // TestLostRamp: held permits of a lost line take as long as they do on the ramp, which begins
@@ -301,6 +321,7 @@ func TestAllocateLaws(t *testing.T) {
 				Want:         rapid.Float64Range(0, 1e7).Draw(t, "want"),
 				Returned:     float64(rapid.IntRange(0, 20).Draw(t, "returned")),
 				Held:         float64(rapid.IntRange(0, 20).Draw(t, "held")),
+				Lead:         rapid.Float64Range(0, 1).Draw(t, "lead"),
 				RTT:          rapid.Float64Range(0, 1).Draw(t, "rtt"),
 				Round:        rapid.SampledFrom([]float64{0.1, 0.02}).Draw(t, "round"),
 				Burst:        rapid.SampledFrom([]float64{0, 50}).Draw(t, "burst"),

@@ -114,11 +114,11 @@ func (p Reply) Sound(r Request) bool {
 	if r.Want > 0 {
 		n = max(1, math.Floor(r.Want+0.5))
 	}
-	c := p.Carry
+	ahead, c := 2*longest(max(minRate, min(p.Rate, r.Rate))), p.Carry
 	return within(p.N, 0, n) && p.N == math.Floor(p.N) &&
-		within(p.Start, -maxTime, 2*longest(max(minRate, min(p.Rate, r.Rate)))) &&
+		within(p.Start, -maxTime, ahead) && within(p.Lead, -maxTime, ahead) &&
 		within(p.Share, 0, maxRate) && within(p.Rate, minRate, maxRate) &&
-		within(p.Gap, 0, 1/minRate) && within(p.Lead, -maxTime, maxTime) &&
+		within(p.Gap, 0, 1/minRate) &&
 		within(p.Ahead, -1, 1) && within(p.Since, 0, maxTime) &&
 		whole(c.Inc, 1) && whole(c.Seq, 0) && whole(c.Epoch, 0) && within(c.Shifts, -maxTime, maxTime) &&
 		within(c.Eff, 0, 1) && within(c.Fraction, 0, maxCount) &&

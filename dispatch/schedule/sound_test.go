@@ -52,7 +52,8 @@ func TestDamagedStates(t *testing.T) {
 		assert.Equal(t, 25.0, reply.N, what)
 		assert.Zero(t, reply.Start, what)
 		assert.Equal(t, 1000.0, reply.Rate, what)
-		assert.EqualValues(t, 99, s.Inc, what)
+		assert.NotEqual(t, reply.Carry.Inc, first.Nonce, what)
+		assert.Equal(t, reply.Carry.Inc, s.Inc, what)
 		assert.Equal(t, next.Rev, s.Rev, what)
 		next.Carry = reply.Carry
 		_, _, reply = schedule.Allocate(s, sub, next, now+1)

@@ -204,7 +204,7 @@ func (c *client) request(l *recordedLimit) schedule.Request {
 		Subscription: fmt.Sprint("group ", c.id/2), Weight: pick(rng, 1, 2, 0.01),
 		Reserved: pick(rng, 0, 0, rate/4), Demand: rate * rng.Float64() * 2,
 		Want: pick(rng, 0, 1, 7.5, rate/10), Returned: float64(rng.IntN(3)), Held: float64(rng.IntN(10)),
-		RTT: rng.Float64() / 100, Round: 0.1, Burst: pick(rng, 0, 0, 50.0),
+		Lead: rng.Float64() / 5, RTT: rng.Float64() / 100, Round: 0.1, Burst: pick(rng, 0, 0, 50.0),
 		Rate: rate, Ramp: l.ramps[policy], Rev: schedule.Revision{Epoch: 1, Number: int64(1 + policy)},
 		Nonce: 1 + rng.Int64N(1<<52), Strict: l.strict, MaxReserved: pick(rng, 0, 1, 64.0), Rule: l.rule,
 		Carry: known.reply.Carry,

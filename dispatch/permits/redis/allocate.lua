@@ -7,8 +7,9 @@ local pack, unpack = struct.pack, struct.unpack
 
 local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, newRevEpoch, newRev,
   notAfter, nonce, cInc, cSeq, cEpoch, cEff, cFraction, cRound, strict, maxReserved, newFrom, newOver,
-  newTTL, newRelaxed, clockLow, clockHigh, cShifts, cRefused =
-  unpack('<dddddddddddddddddddddddddddddd', ARGV[2])
+  newTTL, newRelaxed, clockLow, clockHigh, cShifts, cRefused,
+  newLead =
+  unpack('<ddddddddddddddddddddddddddddddd', ARGV[2])
 local waiter = ARGV[3] -- '' without strict
 local mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter =
   0, 0, 0, 0, 0, 0, 0, 0
@@ -136,6 +137,8 @@ if strict == 1 then
   server = this
 end
 if old then inc, shifts = nonce, 0 end
+local replaces = cInc ~= 0 and (not known or old)
+if replaces then inc = cInc % 1048576 * 4294967296 + nonce % 4294967296 end -- the successor
 -- The times of the state follow a clock that has stepped: see follow in clock.go.
 local by, ahead = 0, 0
 if known then
@@ -341,15 +344,20 @@ elseif other and tail > now then
 end
 quick = min(quick, tail)
 local stranger = cInc ~= inc
+local foreign = stranger and cInc ~= 0
 if stranger then
-  if strict ~= 1 then
-    local ahead = span(max(now, tail), held)
-    if (old or not known and cInc ~= 0) and held > 0 then ahead = max(ahead, 2 * cRound) end
-    tail = max(tail, now) + ahead
-  elseif old then
-    tail = now + (1 + span(now, 1))
-  elseif cInc ~= 0 or not known then
-    tail = max(tail, now + (1 + span(now, 1)))
+  if strict == 1 then
+    if old then
+      tail = now + (1 + span(now, 1))
+    elseif cInc ~= 0 or not known then
+      tail = max(tail, now + (1 + span(now, 1)))
+    end
+  elseif replaces then
+    tail = max(tail, now + max(span(now, held), min(newLead, max(2, 2 / rate, 7 * min(rtt, 2 / 3)))))
+  elseif cInc > 0 and floor(inc / 4294967296) == cInc % 1048576 then -- it has replaced that one
+    tail = max(tail, now + span(now, held))
+  else
+    tail = max(tail, now) + span(max(now, tail), held)
   end
   returned, cSeq, cEpoch, cEff, cFraction, cRound, cRefused = 0, 0, 0, 0, 0, 0, 0
 end
@@ -502,7 +510,7 @@ else
       fraction, refused = 0, 0
       if n == quantum then fraction = max(0, due - quantum) end
       local credit = 0
-      if (demand < share or newcomer) and not (stranger and held > 0) and rtt < T then
+      if (demand < share or newcomer) and not foreign and rtt < T then
         credit = 1.5 * T
       end
       from = max(min(now, tail), tail - credit)

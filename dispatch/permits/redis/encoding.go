@@ -21,7 +21,7 @@ func arguments(r *schedule.Request) []any {
 		float64(c.Inc), float64(c.Seq), float64(c.Epoch), c.Eff, c.Fraction, c.Round,
 		flag(r.Strict), r.MaxReserved,
 		ramp.From, ramp.Over, ramp.TTL, flag(ramp.Relaxed),
-		r.Low, r.High, c.Shifts, c.Refused,
+		r.Low, r.High, c.Shifts, c.Refused, r.Lead,
 	), r.Waiter}
 	if rule := &r.Rule; rule.Mode != busy.None {
 		args = append(args, encode(
