@@ -283,3 +283,97 @@ func TestOneFaultyLimit(t *testing.T) {
 		assert.Zero(t, strings.Count(log.String(), "is unavailable"), log.String())
 	})
 }
+
+// While the permit store is unavailable for seconds, or has lost the schedule, replicas with
+// `share` go on at the limit. See TestAccuracyOutages for a real Redis.
+func TestOutages(t *testing.T) {
+	t.Parallel()
+	freeze := func(f *fleet) {
+		f.store.Locked(func() { f.store.Frozen = time.Now().Add(2 * second) })
+		time.Sleep(2 * second)
+	}
+	lose := func(f *fleet) { f.store.Locked(func() { clear(f.store.Limits) }) }
+	for name, fault := range map[string]func(f *fleet){
+		"frozen for 2 s": freeze,
+		"frozen for 2 s every 5 s": func(f *fleet) {
+			for range 4 {
+				freeze(f)
+				time.Sleep(3 * second)
+			}
+		},
+		"down for 3 s, back empty": func(f *fleet) {
+			f.store.Locked(func() { f.store.Down = true })
+			time.Sleep(3 * second)
+			f.store.Locked(func() { f.store.Down = false })
+			lose(f)
+		},
+		"lost five times, each 300 ms": func(f *fleet) {
+			for range 5 {
+				lose(f)
+				time.Sleep(300 * time.Millisecond)
+			}
+		},
+	} {
+		for how, max := range appetites {
+			for _, rate := range []int64{100, 1000} {
+				for _, replicas := range []int{1, 4, 32} {
+					what := fmt.Sprintf("%s, %d/s of %d, %s", name, rate, replicas, how)
+					attacked(t, what, perSecond(rate), func(t *testing.T, f *fleet, _ *rand.Rand) {
+						for i := range replicas {
+							f.join(i, "group").greedy(max)
+						}
+						time.Sleep(3 * second)
+						from := time.Since(f.start)
+						fault(f)
+						time.Sleep(second)
+						end := time.Since(f.start)
+						time.Sleep(2 * second)
+						part := func(n int, d time.Duration) float64 {
+							return float64(n) / float64(rate) / d.Seconds()
+						}
+						most, least := 1.1, 0.95
+						if replicas > 4 { // batches are large until all replicas are counted again
+							most, least = 1.15, 0.92
+						}
+						within(t, "any second", part(f.window(second, 2*second), second), 0, most+2/float64(rate))
+						within(t, "meanwhile", part(f.between(from, end), end-from), least, 1.05)
+					})
+				}
+			}
+		}
+	}
+}
+
+// A replica that alone does not reach the permit store for a moment goes on at its share, and pays
+// that back.
+func TestShortCuts(t *testing.T) {
+	t.Parallel()
+	for _, replicas := range []int{2, 4} {
+		for _, ms := range []int{100, 200, 300, 500} {
+			cut := time.Duration(ms) * time.Millisecond
+			name := fmt.Sprintf("one of %d, %v", replicas, cut)
+			attacked(t, name, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
+				for i := range replicas {
+					f.join(i, "group").greedy(1)
+				}
+				time.Sleep(2 * second)
+				from := time.Since(f.start)
+				for range 5 {
+					time.Sleep(2*second + time.Duration(rng.Int64N(int64(200*time.Millisecond))))
+					for _, yes := range []bool{true, false} {
+						f.store.Locked(func() { f.joined[0].link.Cut = yes })
+						time.Sleep(cut)
+					}
+				}
+				time.Sleep(2 * second)
+				all := time.Since(f.start) - from
+				most := 250 * time.Millisecond // 140 ms were seen
+				if cut > 300*time.Millisecond {
+					most = cut * 6 / 10
+				}
+				within(t, "excess", f.excess(1000, second), 0, most)
+				within(t, "all", float64(f.between(from, from+all))/all.Seconds(), 995, 1005)
+			})
+		}
+	}
+}

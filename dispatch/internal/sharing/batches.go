@@ -118,10 +118,13 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 	if gone = gone || closed && now >= b.keepUntil; gone || closed {
 		b.asked = 0
 	}
+	if gone {
+		b.ownDue = 0
+	}
 	if b.gone = gone || b.gone && d.Waiting == 0 && b.asked == 0; b.pending || now < b.retryAt {
 		return order{}
 	}
-	demand, held := b.wants(d), b.held()
+	demand, held := b.returns(now, b.wants(d)), b.held()
 	b.sentDemand = demand
 	if gone && held+b.expired == 0 {
 		return order{}
@@ -147,7 +150,7 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 		}
 	case next != nil && d.Waiting > 0 && now >= next.due-b.early:
 		wanted = b.unreleased() <= 1
-	case next != nil: // there is never a third, nor a drain while the next one is still to come
+	case next != nil: // no third one is requested, nor a drain while the next one is still to come
 	case d.Waiting > 0:
 		wanted = b.unreleased() <= 1
 	case b.asked > 0: // a refused caller comes back
@@ -235,7 +238,7 @@ func (b *batches) WakeAt(now float64) float64 {
 // Covered reports whether a request is on its way, or a batch is still to start. While the store
 // is unavailable a caller may get a permit without either.
 func (b *batches) Covered(now float64) bool {
-	return b.failures == 0 && (b.pending || b.upcoming(now) != nil)
+	return b.failures == 0 && b.ownDue == 0 && (b.pending || b.upcoming(now) != nil)
 }
 
 // NextPermit is when a refused caller may find a permit.
@@ -252,9 +255,8 @@ func (b *batches) NextPermit(now float64) float64 {
 // settle takes in what an answer says of the permit store, and reports whether the request was
 // made.
 func (b *batches) settle(r *permits.Request, done, now float64) bool {
-	first := b.failures == 0
 	if !b.Share.settle(r, done, now) {
-		b.cutOff(now, first)
+		b.cutOff()
 		return false
 	}
 	return true

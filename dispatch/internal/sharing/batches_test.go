@@ -351,8 +351,8 @@ func TestOutageBegins(t *testing.T) {
 		r.Err = assert.AnError
 		c.Answered(r, c.retryAt+1, c.retryAt+1)
 		assert.Equal(t, begins, f.ownDue > 0, "failure %d", i+1)
-		assert.Zero(t, f.ownReleased)
 	}
+	assert.Zero(t, f.ownReleased)
 	f.gone = false
 	r := c.Next(c.retryAt+1, one)
 	c.reply(r, c.retryAt+1, 1, 0)

@@ -35,6 +35,8 @@ type Bucket struct {
 	// The rest belongs to the loop.
 	batches   []batch   // released but not spent; the running one; the next
 	end       float64   // when the last batch released ends, a gap after its last permit
+	lastDue   float64   // when the last batch begins, and
+	lastN     int64     // of how many permits it was
 	rate      float64   // permits a second at which batches are released
 	starts    [2]uint64 // the steps at which the last two batches started
 	quick     float64   // permits in the last batch, if it was spent in under half a round; else 0
@@ -264,7 +266,7 @@ func (b *Bucket) noteStart(step uint64) {
 func (b *Bucket) void() {
 	b.lost += b.held()
 	b.withdraw(b.Available())
-	b.batches, b.end = nil, math.Inf(-1)
+	b.batches, b.end, b.lastN = nil, math.Inf(-1), 0
 }
 
 // skip passes over the permits that are due by then, and returns how many they are.
@@ -347,7 +349,7 @@ func (b *Bucket) clear(now float64) {
 	for i := range b.batches {
 		n += b.batches[i].left
 	}
-	b.batches = nil
+	b.batches, b.lastN = nil, 0
 	b.expire(now, n)
 	if b.end > now && b.rate > 0 {
 		b.end = max(now, b.end-float64(n)/b.rate)
@@ -385,7 +387,7 @@ func (b *Bucket) add(n int64, due, gap, requested, life, round float64) {
 		running.expires = max(running.expires, next.due+round)
 	}
 	next.expires = max(next.due, requested) + life + round
-	b.quick = 0
+	b.quick, b.lastDue, b.lastN = 0, next.due, n
 	b.batches = append(b.batches, next)
 }
 

@@ -10,9 +10,11 @@ import (
 // weighted max-min fairness. See docs/sharing.md and package schedule.
 type fair struct {
 	batches
+	late
 	carry   schedule.Carry // from the last reply
 	paced   float64        // the line's rate that the carried round is for, permits a second; 0 = none
 	againAt float64        // when a replica that was refused is to ask again
+	lead    float64        // how far ahead the line was before the last allocation, seconds
 
 	inherited bool // in this step
 }
@@ -24,6 +26,7 @@ func (f *fair) Next(now float64, d Demand) *permits.Request {
 	if f.keepUntil > 0 && now >= f.keepUntil {
 		f.keepNoMore()
 	}
+	f.hurry(now)
 	o := f.next(now, d, false)
 	if f.inherited = o.want > 0 && f.inherit(); f.inherited {
 		o = f.next(now, d, false)
@@ -36,7 +39,11 @@ func (f *fair) WakeAt(now float64) float64 {
 	if f.inherited && f.demand.Waiting > 0 && !f.Empty() {
 		return now
 	}
-	return f.batches.WakeAt(now)
+	at := f.batches.WakeAt(now)
+	if f.pending && f.lateAt > now {
+		at = min(at, f.lateAt)
+	}
+	return at
 }
 
 // Drain gives back all permits.
@@ -58,14 +65,34 @@ func (f *fair) request(now float64, o order) *permits.Request {
 	}
 	used := f.used && o.tell
 	r := f.allocate(now, schedule.Request{
-		Demand: f.pressure(now, f.sentDemand), Want: o.want, Carry: f.carry,
+		Demand: f.pressure(now, f.sentDemand), Want: o.want, Carry: f.carry, Lead: f.ahead(now),
 	})
+	f.expect(now, &r.Allocate.Request)
 	f.used = used // a request for none says nothing of what callers want
 	return r
 }
 
+// unused is after how many seconds without a request a store may forget a line; see
+// [schedule.State.Lifetime].
+const unused = 3600
+
+// ahead is for how long replicas may hold slots that a lost line had, in seconds: as long as before
+// the last allocation. If that was long ago, it may be a round if others have used the line.
+func (f *fair) ahead(now float64) float64 {
+	switch age := now - f.done; {
+	case age <= max(f.lead, f.round)+f.round:
+		return max(0, f.lead)
+	case f.failures > 0, age > unused: // nobody has used it
+		return 0
+	}
+	return f.round
+}
+
 // Answered takes in the permits of a reply.
 func (f *fair) Answered(r *permits.Request, done, now float64) {
+	if f.answeredLate(r, done) {
+		return
+	}
 	usual := f.rtt()
 	if !f.settle(r, done, now) {
 		return
@@ -80,7 +107,7 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		reply.Start = max(min(reply.Start, 0), reply.Start-reply.Ahead)
 		reply.Lead -= reply.Ahead
 	}
-	f.endOutage(now, reply.Since > f.done-f.cutAt)
+	f.endOutage(now, reply.Since)
 	if request.Want == 0 {
 		return
 	}
@@ -106,7 +133,11 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	if reply.Share < light*reply.Rate {
 		f.early = lightEarly
 	}
+	if now < f.backAt+returning && f.backShare > 0 {
+		f.turnAt = min(f.backAt+returning, max(f.turnAt, f.sent+reply.N/f.backShare))
+	}
 	f.allocations++
+	f.lead = reply.Lead
 	gap := reply.Gap * reply.Rate / f.rate
 	f.add(int64(reply.N), f.done+reply.Start, gap, f.sent, f.life(reply.N), f.Limit.Round)
 }
@@ -118,12 +149,16 @@ const (
 	maxLater = 10.0
 )
 
-// pace shortens the round when the line's rate has risen: the lower rate had stretched it, and the
-// schedule changes it by a quarter in each request. The time of requests stretches it at any rate.
+// pace shortens the round when the line's rate has risen, and what was ahead. The lower rate had
+// stretched the round, and the schedule changes it by a quarter in each request. The time of
+// requests stretches it at any rate.
 func (f *fair) pace(rate float64) {
 	if least := max(f.Limit.Round, 3*f.rtt()); 0 < f.paced && f.paced < rate && f.round > least {
 		f.round = max(least, f.round*f.paced/rate)
 		f.carry.Round = f.round
+	}
+	if f.paced > 0 {
+		f.lead *= min(1, f.paced/rate)
 	}
 	f.paced = rate
 }

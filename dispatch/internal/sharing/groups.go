@@ -94,7 +94,7 @@ func (g *groups) Answered(r *permits.Request, done, now float64) {
 		}
 		return
 	}
-	g.endOutage(now, false)
+	g.endOutage(now, 0)
 	visit, drawn := &r.Draw.Visit, &r.Draw.Drawn
 	g.terms = r.Draw.InForce
 	if drawn.Period != g.period {

@@ -27,7 +27,7 @@ func (f *fair) inherit() bool {
 	c := closed[i]
 	c.keepNoMore()
 	f.Bucket.inherit(&c.Bucket)
-	f.carry, f.paced, f.againAt, f.turnAt = c.carry, c.paced, c.againAt, c.turnAt
+	f.carry, f.paced, f.againAt, f.turnAt, f.lead = c.carry, c.paced, c.againAt, c.turnAt, c.lead
 	f.share, f.shareFor, f.shareAt, f.rev, f.round = c.share, c.shareFor, c.shareAt, c.rev, c.round
 	f.storeTime, f.clock, f.rtts = c.storeTime, c.clock, c.rtts
 	c.carry = schedule.Carry{}
@@ -38,6 +38,7 @@ func (f *fair) inherit() bool {
 func (b *Bucket) inherit(from *Bucket) {
 	b.supply(from.withdraw(from.Available()))
 	b.batches, b.end, b.rate, b.starts = from.batches, from.end, from.rate, from.starts
+	b.lastDue, b.lastN = from.lastDue, from.lastN
 	b.expired, b.expiredAt = from.expired, from.expiredAt
 	b.strayAt, b.strayLife = from.strayAt, from.strayLife
 	from.batches, from.end, from.expired = nil, math.Inf(-1), 0

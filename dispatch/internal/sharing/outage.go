@@ -7,6 +7,9 @@ import "github.com/dispatchthrottle/throttle/policy"
 type outageShare struct {
 	ownDue      float64 // when the next permit of its own is due; 0 = the store is available
 	ownReleased int64   // permits of its own since the store was last available
+	ownAt       float64 // when the last of them was released
+	backAt      float64 // when the store was available again
+	backShare   float64 // the share in the outage before, permits a second
 	mayNot      bool    // the mode does not let the replica go on now
 }
 
@@ -16,21 +19,46 @@ const freshShare = 2.0
 // maxRepaid is how much of a replica's share is owed after an outage at most, in seconds.
 const maxRepaid = 2.0
 
-// cutOff notes a request that failed; the first in a row begins a count of its own.
-func (b *batches) cutOff(now float64, first bool) {
-	if first {
-		b.ownReleased = 0
+// returning is how long replicas take to come back to a store that is available again, in seconds.
+// Meanwhile each requests its share at most, and the others release theirs themselves.
+const returning = 0.2
+
+// cutOff notes a request that failed.
+func (b *batches) cutOff() {
+	if b.outage() {
+		b.goOn()
 	}
-	if b.outage() && b.ownDue == 0 {
-		b.ownDue = now + 1.5*b.Limit.Round // the next request may succeed before
+}
+
+// goOn begins to release permits of the replica's own, from when those of the store cover its share
+// no more. The last batch was as much as the share is in the time up to the next one.
+func (b *batches) goOn() {
+	if b.ownDue > 0 || b.Limit.OnOutage != policy.OutageShare {
+		return
 	}
+	b.ownReleased, b.ownDue = 0, b.cutAt
+	if b.share > 0 {
+		b.ownDue = max(b.ownDue, b.lastDue+float64(b.lastN)/b.share)
+	}
+}
+
+// returns is what the replica requests at most: its share, while others come back to the store.
+func (b *batches) returns(now, demand float64) float64 {
+	switch {
+	case b.ownDue > 0 && b.recent():
+		return min(demand, b.lastShare())
+	case b.backShare > 0 && now < b.backAt+returning:
+		return min(demand, b.backShare)
+	}
+	return demand
 }
 
 // releaseOwn releases the permits that are due without the store. Each comes a share's gap after
 // the one before, so that the replica never exceeds its share of the time that passes. Permits are
 // released only while callers want some and nothing allocated is left.
 func (b *batches) releaseOwn(now float64, d Demand) {
-	if b.Limit.OnOutage != policy.OutageShare {
+	if b.Limit.OnOutage != policy.OutageShare { // no longer
+		b.ownDue = 0
 		return
 	}
 	gap := 1 / b.lastShare()
@@ -50,6 +78,7 @@ func (b *batches) releaseOwn(now float64, d Demand) {
 	}
 	b.supply(k)
 	b.ownReleased += k
+	b.ownAt = now
 	b.ownDue += float64(k) * gap
 }
 
@@ -84,21 +113,19 @@ func (b *batches) recent() bool {
 	return b.shareAt > 0 && b.failedAt-b.shareAt <= max(freshShare, 3/max(b.share, 1/freshShare))
 }
 
-// endOutage notes that the store is available again. What was released ahead of its time is owed.
-// If the store was unavailable to some replicas only, the others were allocated the slots of that
-// time, so that all that was released without it is owed.
-func (b *batches) endOutage(now float64, partial bool) {
+// endOutage notes that the store is available again, and has been for that many seconds. What was
+// released ahead of its time is owed, and so is what was released while other replicas were
+// allocated the slots of that time.
+func (b *batches) endOutage(now, since float64) {
 	if b.ownDue == 0 {
 		return
 	}
-	owed, share := b.ownDue-now, b.lastShare()
-	if b.Limit.OnOutage == policy.OutageShare {
-		if partial && b.ownReleased > 0 {
-			owed += float64(b.ownReleased) / share
-		}
-		b.supply(-int64(max(0, min(owed, maxRepaid)*share)))
-	}
-	if b.ownDue = 0; b.recent() {
+	share := b.lastShare()
+	others := min(max(0, b.ownAt-(now-since)-returning), float64(b.ownReleased)/share)
+	b.supply(-int64(max(0, min(b.ownDue-now+others, maxRepaid)*share)))
+	b.ownDue, b.backAt, b.backShare = 0, now, 0
+	if b.recent() {
+		b.backShare = share
 		b.shareAt = now // in use until now: the store may be gone again before it tells the next
 	}
 }

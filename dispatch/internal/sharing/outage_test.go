@@ -72,11 +72,12 @@ func TestLastShareOfTwoOutages(t *testing.T) {
 		w := newWorld()
 		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
 		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt, b.failures = 100, 40, 60, 10, 11, 2
-		b.cutOff(11, true)
-		b.endOutage(20, false)
+		b.cutAt = 11
+		b.cutOff()
+		b.endOutage(20, 0)
 		b.failedAt = failedAt
 		assert.InDelta(t, want, b.lastShare(), 1e-9, "%v", failedAt)
-		b.endOutage(30, false)
+		b.endOutage(30, 0)
 		b.failedAt = 30
 		assert.InDelta(t, 1, b.lastShare(), 1e-9, "there was no outage that ended")
 	}
@@ -88,9 +89,9 @@ func TestLend(t *testing.T) {
 	w := newWorld()
 	b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
 	b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
-	b.failures = 2
-	b.cutOff(2, false)
-	assert.InDelta(t, 2.15, b.ownDue, 1e-9, "the next request may succeed before")
+	b.failures, b.cutAt, b.lastDue, b.lastN = 2, 2.1, 1.9, 5
+	b.cutOff()
+	assert.InDelta(t, 2.15, b.ownDue, 1e-9, "the last batch covers the share until then")
 	waits := Demand{Waiting: 1}
 	for i, c := range []struct {
 		now         float64
@@ -117,38 +118,42 @@ func TestLend(t *testing.T) {
 		assert.InDelta(t, c.next, b.ownDue, 1e-9, "row %d", i)
 	}
 	assert.EqualValues(t, 7, b.ownReleased)
-	b.cutOff(10, false)
-	assert.EqualValues(t, 7, b.ownReleased)
-	b.cutOff(10, true)
+	b.cutOff()
+	assert.EqualValues(t, 7, b.ownReleased, "the same outage")
+	b.endOutage(10, 0)
+	b.cutAt = 9.9
+	b.cutOff()
 	assert.Zero(t, b.ownReleased, "another outage")
+	assert.InDelta(t, 9.9, b.ownDue, 1e-9, "callers have waited since then")
 }
 
-// TestRepay: permits released ahead of their time are owed, up to two seconds of the share. If the
-// store was unavailable to some replicas only, all ownReleased permits are owed.
+// TestRepay: permits released ahead of their time are owed, and those released while the store was
+// available to others, up to two seconds of the share. A fifth of a second is no such time.
 func TestRepay(t *testing.T) {
 	for i, c := range []struct {
 		outage      policy.OnOutage
 		ownDue      float64
 		ownReleased int64
-		partial     bool
+		since       float64
 		debt        int64
 	}{
-		{policy.OutageShare, 10.11, 50, false, 2},
-		{policy.OutageShare, 9, 50, false, 0}, // the next permit was overdue
-		{policy.OutageShare, 10.11, 10, true, 12},
-		{policy.OutageShare, 9.91, 10, true, 8},
-		{policy.OutageShare, 10.11, 500, true, 40},
-		{policy.OutageShare, 11, 0, true, 20},
-		{policy.OutageStop, 11, 10, true, 0},
-		{policy.OutageShare, 0, 10, true, 0}, // there was no outage
+		{policy.OutageShare, 10.11, 50, 0, 2},
+		{policy.OutageShare, 9, 50, 0, 0}, // the next permit was overdue
+		{policy.OutageShare, 10.11, 10, 0.8, 12},
+		{policy.OutageShare, 10.11, 10, 0.45, 7},
+		{policy.OutageShare, 10.11, 10, 0.15, 2},
+		{policy.OutageShare, 9.91, 10, 60, 8},
+		{policy.OutageShare, 10.11, 500, 60, 40},
+		{policy.OutageShare, 11, 0, 60, 20},
+		{policy.OutageShare, 0, 10, 60, 0}, // there was no outage
 	} {
 		w := newWorld()
 		l := limited(policy.Fair, 100)
 		l.OnOutage = c.outage
 		b := &newFair(w.join(l).Share).batches
 		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
-		b.ownDue, b.ownReleased = c.ownDue, c.ownReleased
-		b.endOutage(10, c.partial)
+		b.ownDue, b.ownReleased, b.ownAt = c.ownDue, c.ownReleased, 10
+		b.endOutage(10, c.since)
 		assert.Equal(t, c.debt, b.Debt(), "row %d", i)
 		assert.Zero(t, b.Available(), "row %d", i)
 		assert.Zero(t, b.ownDue)
@@ -188,14 +193,73 @@ func TestPartialOutage(t *testing.T) {
 		a.callers = 0
 		a.retryAt = 0
 		r := a.Next(w.now, Demand{Waiting: 1, Callers: 1, Anybody: true})
-		if assert.NotNil(t, r) {
-			w.do(r, w.now)
-			a.Answered(r, w.now, w.now)
+		if !assert.NotNil(t, r) {
+			continue
 		}
+		w.do(r, w.now)
+		a.Answered(r, w.now, w.now)
 		if partial {
-			assert.GreaterOrEqual(t, a.Debt(), ownReleased-3)
+			assert.GreaterOrEqual(t, a.Debt(), ownReleased-7, "but for a fifth of a second")
 		} else {
 			assert.LessOrEqual(t, a.Debt(), int64(5))
 		}
+	}
+}
+
+// TestReturning: while others come back to the store, a replica requests its share at most: batches
+// of a round, and none before the last one covers its share no more.
+func TestReturning(t *testing.T) {
+	c, f := fairShare(newWorld())
+	f.share, f.shareFor, f.shareAt, f.failedAt = 20, 20, 9.9, 9.9
+	many := Demand{Waiting: 1000, Callers: 1, Anybody: true}
+	for _, now := range []float64{10, 10.19, 10.21} {
+		f.backAt, f.backShare, f.turnAt, f.share = 10, 20, 0, 20
+		want := 2.0 // a round
+		if now > 10.2 {
+			want = 1000
+		}
+		r := c.Next(now, many)
+		assert.InDelta(t, want, r.Allocate.Want, 1e-9, "%v", now)
+		c.reply(r, now, 2, 0)
+		f.clear(now)
+		f.expired = 0
+		if now == 10 {
+			assert.Nil(t, c.Next(10.09, many))
+			assert.InDelta(t, 10.1, c.WakeAt(10.09), 1e-9)
+		}
+	}
+	f.ownDue = 20
+	assert.InDelta(t, 50, f.returns(20, 100), 1e-9, "it has not been back")
+	f.failedAt = 19
+	assert.InDelta(t, 100, f.returns(20, 100), 1e-9, "its share is old")
+}
+
+// TestNobodyWanted: what was released before others were allocated slots is not owed.
+func TestNobodyWanted(t *testing.T) {
+	_, f := fairShare(newWorld())
+	f.share, f.shareFor, f.shareAt, f.failedAt = 20, 20, 1, 1
+	f.ownDue, f.ownReleased, f.ownAt = 10, 500, 8
+	f.endOutage(10, 1.5)
+	assert.Zero(t, f.Debt())
+	f.ownDue, f.ownReleased, f.ownAt = 10, 500, 8
+	f.endOutage(10, 3)
+	assert.EqualValues(t, 16, f.Debt(), "for 0.8 s")
+}
+
+// TestStopAndOpen: only with `share` has a replica permits of its own.
+func TestStopAndOpen(t *testing.T) {
+	for outage, goesOn := range map[policy.OnOutage]bool{
+		policy.OutageShare: true, policy.OutageStop: false, policy.OutageOpen: false,
+	} {
+		l := limited(policy.Fair, 100)
+		l.OnOutage = outage
+		b := &newFair(newWorld().join(l).Share).batches
+		b.cutAt = 3
+		b.goOn()
+		assert.Equal(t, goesOn, b.ownDue > 0, "%s", outage)
+
+		b.Limit.OnOutage, b.share, b.shareAt, b.ownDue = outage, 50, 3, 3
+		b.releaseOwn(3, one)
+		assert.Equal(t, goesOn, b.Available() > 0, "%s, from now on", outage)
 	}
 }

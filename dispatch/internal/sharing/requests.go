@@ -122,12 +122,16 @@ func (c clock) stoodStill(store, received float64) bool {
 
 // AddAnswers notes outcomes that the permit store is to be told of. They go with the next request.
 func (s *Share) AddAnswers(r *permits.Request, more schedule.Answers) {
-	s.unheard.OK += more.OK
-	s.unheard.Busy += more.Busy
-	s.unheard.RetryAfter = max(s.unheard.RetryAfter, more.RetryAfter)
+	s.keepAnswers(more)
 	if r.Allocate != nil {
 		r.Allocate.Answers = s.unheard
 	}
+}
+
+func (s *Share) keepAnswers(more schedule.Answers) {
+	s.unheard.OK += more.OK
+	s.unheard.Busy += more.Busy
+	s.unheard.RetryAfter = max(s.unheard.RetryAfter, more.RetryAfter)
 }
 
 // settle takes in what an answer says of the permit store, and reports whether the request was
