@@ -49,29 +49,17 @@ const while = 3 * time.Second
 var faults = []fault{
 	{
 		store: "Redis", name: "frozen", open: oneRedis,
-		do: func(_ *testing.T, s *target) {
-			s.redis.Freeze()
-			time.Sleep(while)
-			s.redis.Thaw()
-		},
+		do:      freezes(while),
 		effects: []effect{fails},
 	},
 	{
 		store: "Redis", name: "killed, back with its data", open: persistentRedis,
-		do: func(_ *testing.T, s *target) {
-			s.redis.Kill()
-			time.Sleep(while)
-			s.redis.Start()
-		},
+		do:      restarts,
 		effects: []effect{fails, keeps},
 	},
 	{
 		store: "Redis", name: "killed, back empty", open: oneRedis,
-		do: func(_ *testing.T, s *target) {
-			s.redis.Kill()
-			time.Sleep(while)
-			s.redis.Start()
-		},
+		do:      restarts,
 		effects: []effect{fails, loses},
 	},
 	{
@@ -145,25 +133,12 @@ var faults = []fault{
 	},
 	{
 		store: "Redis", name: "out of memory", open: oneRedis,
-		do: func(t *testing.T, s *target) {
-			command(t, s, "CONFIG", "SET", "maxmemory", "1")
-			time.Sleep(while)
-			command(t, s, "CONFIG", "SET", "maxmemory", "0")
-		},
+		do:      outOfMemory,
 		effects: []effect{fails, answers("OOM")},
 	},
 	{
 		store: "Redis", name: "evicts keys (allkeys-lru)", open: oneRedis,
-		do: func(t *testing.T, s *target) {
-			command(t, s, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-			command(t, s, "CONFIG", "SET", "maxmemory", "3mb")
-			filler := strings.Repeat("x", 10_000)
-			for end, i := time.Now().Add(while), 0; time.Now().Before(end); i++ {
-				command(t, s, "SET", fmt.Sprint("filler:", i), filler)
-				time.Sleep(time.Millisecond)
-			}
-			command(t, s, "CONFIG", "SET", "maxmemory", "0")
-		},
+		do:      evicts,
 		effects: []effect{counts(100, "evicted_keys")},
 	},
 	{
@@ -205,11 +180,7 @@ var faults = []fault{
 	},
 	{
 		store: "Redis", name: "is a replica (READONLY)", open: oneRedis,
-		do: func(t *testing.T, s *target) {
-			command(t, s, "REPLICAOF", "127.0.0.1", "1")
-			time.Sleep(while)
-			command(t, s, "REPLICAOF", "NO", "ONE")
-		},
+		do:      becomesReplica,
 		effects: []effect{fails, answers("READONLY")},
 	},
 	{
@@ -480,6 +451,48 @@ func admin(s *target) *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr: s.redis.Addr, ReadTimeout: time.Minute, MaxRetries: -1,
 	})
+}
+
+// around sends a command, and another one after a while.
+func around(first, then []any) func(*testing.T, *target) {
+	return func(t *testing.T, s *target) {
+		command(t, s, first...)
+		time.Sleep(while)
+		command(t, s, then...)
+	}
+}
+
+// freezes stops Redis for that long.
+func freezes(d time.Duration) func(*testing.T, *target) {
+	return func(_ *testing.T, s *target) {
+		s.redis.Freeze()
+		time.Sleep(d)
+		s.redis.Thaw()
+	}
+}
+
+// restarts kills Redis, and starts it again after a while.
+func restarts(_ *testing.T, s *target) {
+	s.redis.Kill()
+	time.Sleep(while)
+	s.redis.Start()
+}
+
+var (
+	outOfMemory    = around([]any{"CONFIG", "SET", "maxmemory", "1"}, []any{"CONFIG", "SET", "maxmemory", "0"})
+	becomesReplica = around([]any{"REPLICAOF", "127.0.0.1", "1"}, []any{"REPLICAOF", "NO", "ONE"})
+)
+
+// evicts fills Redis, which evicts the keys that were not used for the longest time.
+func evicts(t *testing.T, s *target) {
+	command(t, s, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	command(t, s, "CONFIG", "SET", "maxmemory", "3mb")
+	filler := strings.Repeat("x", 10_000)
+	for end, i := time.Now().Add(while), 0; time.Now().Before(end); i++ {
+		command(t, s, "SET", fmt.Sprint("filler:", i), filler)
+		time.Sleep(time.Millisecond)
+	}
+	command(t, s, "CONFIG", "SET", "maxmemory", "0")
 }
 
 // command sends a command to the Redis itself, past the proxy.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -46,45 +45,15 @@ func sends(args ...any) func(*testing.T, *target) {
 	return func(t *testing.T, s *target) { command(t, s, args...) }
 }
 
-// around sends a command, and another one three seconds later.
-func around(first, then []any) func(*testing.T, *target) {
-	return func(t *testing.T, s *target) {
-		command(t, s, first...)
-		time.Sleep(while)
-		command(t, s, then...)
-	}
-}
-
-func freezes(d time.Duration) func(*testing.T, *target) {
-	return func(_ *testing.T, s *target) {
-		s.redis.Freeze()
-		time.Sleep(d)
-		s.redis.Thaw()
-	}
-}
-
 var outages = []outage{
 	{"frozen for 2 s", freezes(2 * time.Second), 97},
 	{"frozen for 12 s", freezes(12 * time.Second), 97},
 	{"frozen for 2 s every 5 s", every(3*time.Second, 4, freezes(2*time.Second)), 97},
-	{"killed, back empty after 3 s", func(_ *testing.T, s *target) {
-		s.redis.Kill()
-		time.Sleep(while)
-		s.redis.Start()
-	}, 97},
+	{"killed, back empty after 3 s", restarts, 97},
 	{"FLUSHALL five times, each 300 ms", every(300*time.Millisecond, 5, sends("FLUSHALL")), 95},
-	{"out of memory for 3 s", around([]any{"CONFIG", "SET", "maxmemory", "1"}, []any{"CONFIG", "SET", "maxmemory", "0"}), 97},
-	{"evicts keys for 3 s", func(t *testing.T, s *target) {
-		command(t, s, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-		command(t, s, "CONFIG", "SET", "maxmemory", "3mb")
-		filler := strings.Repeat("x", 10_000)
-		for end, i := time.Now().Add(while), 0; time.Now().Before(end); i++ {
-			command(t, s, "SET", fmt.Sprint("filler:", i), filler)
-			time.Sleep(time.Millisecond)
-		}
-		command(t, s, "CONFIG", "SET", "maxmemory", "0")
-	}, 97},
-	{"a replica for 3 s", around([]any{"REPLICAOF", "127.0.0.1", "1"}, []any{"REPLICAOF", "NO", "ONE"}), 97},
+	{"out of memory for 3 s", outOfMemory, 97},
+	{"evicts keys for 3 s", evicts, 97},
+	{"a replica for 3 s", becomesReplica, 97},
 	{"SCRIPT FLUSH five times, each 300 ms", every(300*time.Millisecond, 5, sends("SCRIPT", "FLUSH")), 97},
 	{
 		"CLIENT KILL ten times, each 100 ms",
