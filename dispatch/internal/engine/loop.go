@@ -109,13 +109,6 @@ func (e *Engine) run(ctx context.Context) {
 		case batch = <-answers:
 			e.sent--
 		}
-		if len(batch) == 0 { // an answer that has come is not late
-			select {
-			case batch = <-answers:
-				e.sent--
-			default:
-			}
-		}
 		e.ticking.Store(false) // from here on a touch leaves a wake-up, so that none is missed
 		t := time.Now()
 		e.mu.Lock()
