@@ -462,17 +462,20 @@ func (t *Sums) weigh(p *Part, r Request) {
 	p.Weight, p.Reserved = weight, reserved
 }
 
+// LeastLifetime is how long each state is kept without a request, in seconds.
+const LeastLifetime = 3600
+
 // week is the longest for which an unused strict schedule of many periods is kept, seconds.
 const week = 7 * 24 * 3600
 
 // Lifetime returns how long a state is kept without a request, in seconds: as long as it can
-// matter, and at least an hour. A new strict schedule starts after a period and a second. An unused
-// one is therefore kept for a thousand periods, or for a week if that is shorter, but for ten
-// periods at least: what a caller then waits is little beside how long it was away.
+// matter, and LeastLifetime at least. A new strict schedule starts after a period and a second. An
+// unused one is therefore kept for a thousand periods, or for a week if that is shorter, but for
+// ten periods at least: what a caller then waits is little beside how long it was away.
 func (s State) Lifetime(strict bool, now float64) float64 {
 	periods := 2 / s.Rate
 	if strict {
 		periods = max(10/s.Rate, min(week, 1000/s.Rate))
 	}
-	return max(3600, 2*(s.Tail-now), periods)
+	return max(LeastLifetime, 2*(s.Tail-now), periods)
 }

@@ -145,8 +145,9 @@ func TestTwoRates(t *testing.T) {
 }
 
 // TestLostLine: a new line begins behind what all replicas hold of the lost one, as far as the
-// first of them knows. Who holds nothing, as after an hour without a call, need not wait. Others of
-// the lost line, which come later, hold nothing that is not counted. Nor are they new, with credit.
+// first of them knows. If they hold nothing, as after an hour without a call, it begins at once.
+// What other replicas of the lost line hold, which come later, is counted already. They are not new
+// replicas, which have credit.
 func TestLostLine(t *testing.T) {
 	state, sub, r := schedule.Allocate(schedule.State{}, schedule.Sub{}, request(), 100)
 	for name, c := range map[string]struct {

@@ -325,6 +325,7 @@ if heard then
   end
 end
 if rate > was then n0, n1 = n0 * was / rate, n1 * was / rate end
+local function furthest(rtt) return max(2, 2 / rate, 7 * min(rtt, 2 / 3)) end
 if other and strict == 1 then
   local last = tail - 1 / was
   local ahead = last - now - 0.1
@@ -333,13 +334,13 @@ if other and strict == 1 then
   seq = seq + 1
 elseif other and tail > now then
   tail = now + span(now, allocated)
-  local furthest = now + max(2, 2 / rate, 7 * (2 / 3))
-  if tail > furthest and newer then -- a new line: see renew in schedule.go
+  local limit = now + furthest(2)
+  if tail > limit and newer then -- a new line: see renew in schedule.go
     inc, shifts, epoch, start = nonce, 0, epoch + 2, now
     w0, r0, n0, w1, r1, n1 = 0, 0, 0, 0, 0, 0
     tail = now + span(now, 1)
-  elseif tail > furthest then
-    tail = furthest
+  elseif tail > limit then
+    tail = limit
   end
 end
 quick = min(quick, tail)
@@ -353,7 +354,7 @@ if stranger then
       tail = max(tail, now + (1 + span(now, 1)))
     end
   elseif replaces then
-    tail = max(tail, now + max(span(now, held), min(newLead, max(2, 2 / rate, 7 * min(rtt, 2 / 3)))))
+    tail = max(tail, now + max(span(now, held), min(newLead, furthest(rtt))))
   elseif cInc > 0 and floor(inc / 4294967296) == cInc % 1048576 then -- it has replaced that one
     tail = max(tail, now + span(now, held))
   else
@@ -495,9 +496,8 @@ else
     if cEpoch == epoch then eff = max(found, cEff) end
     replyEpoch = epoch
     local function reach() -- how far ahead slots are allocated
-      local slow = min(rtt, 2 / 3)
-      local all = max(2, 2 / rate, 7 * slow)
-      return all - (all - max(all / 2, 6 * slow)) / 2 ^ min(50, floor(refused))
+      local all = furthest(rtt)
+      return all - (all - max(all / 2, 6 * min(rtt, 2 / 3))) / 2 ^ min(50, floor(refused))
     end
     local one, ahead = span(max(now, tail), 1), tail - now
     local room = reach() - ahead

@@ -189,7 +189,7 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 			Subscription: fmt.Sprintf("group %d", replica/2), Weight: pick(1, 2, 0.001),
 			Reserved: pick(0, 0, rate/3, rate),
 			Demand:   rate * rng.Float64() * 3, Want: pick(0, 1, 7.5, rate/10, 1e9), Returned: float64(rng.IntN(5)),
-			Held: float64(rng.IntN(20)), Lead: rng.Float64() / 5, RTT: pick(rng.Float64()/100, rng.Float64()/100, 0.25, 2), Round: pick(0.1, 0.02), Burst: pick(0, 0, 50),
+			Held: float64(rng.IntN(20)), Lead: pick(rng.Float64()/5, 3000), RTT: pick(rng.Float64()/100, rng.Float64()/100, 0.25, 2), Round: pick(0.1, 0.02), Burst: pick(0, 0, 50),
 			Nonce: 1 + rng.Int64N(1<<52),
 			Carry: carries[replica], Strict: strict, MaxReserved: pick(0, 1, 64),
 		}
