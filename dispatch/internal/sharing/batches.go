@@ -124,7 +124,7 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 	if b.gone = gone || b.gone && d.Waiting == 0 && b.asked == 0; b.pending || now < b.retryAt {
 		return order{}
 	}
-	demand, held := b.returns(now, b.wants(d)), b.held()
+	demand, held := b.ownPart(now, b.wants(d)), b.held()
 	b.sentDemand = demand
 	if gone && held+b.expired == 0 {
 		return order{}
@@ -256,7 +256,9 @@ func (b *batches) NextPermit(now float64) float64 {
 // made.
 func (b *batches) settle(r *permits.Request, done, now float64) bool {
 	if !b.Share.settle(r, done, now) {
-		b.cutOff()
+		if b.outage() {
+			b.goOn()
+		}
 		return false
 	}
 	return true

@@ -72,17 +72,13 @@ func (f *fair) request(now float64, o order) *permits.Request {
 	return r
 }
 
-// unused is after how many seconds without a request a store may forget a line; see
-// [schedule.State.Lifetime].
-const unused = 3600
-
 // ahead is for how long replicas may hold slots that a lost line had, in seconds: as long as before
 // the last allocation. If that was long ago, it may be a round if others have used the line.
 func (f *fair) ahead(now float64) float64 {
 	switch age := now - f.done; {
 	case age <= max(f.lead, f.round)+f.round:
 		return max(0, f.lead)
-	case f.failures > 0, age > unused: // nobody has used it
+	case f.failures > 0, age > schedule.LeastLifetime: // nobody has used it
 		return 0
 	}
 	return f.round
@@ -133,13 +129,18 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	if reply.Share < light*reply.Rate {
 		f.early = lightEarly
 	}
-	if now < f.backAt+returning && f.backShare > 0 {
-		f.turnAt = min(f.backAt+returning, max(f.turnAt, f.sent+reply.N/f.backShare))
+	if f.returns(now) {
+		f.turnAt = max(f.turnAt, min(f.backAt+returning, f.sent+reply.N/f.backShare))
 	}
-	f.allocations++
 	f.lead = reply.Lead
+	f.hold(reply, f.sent, f.done)
+}
+
+// hold adds the batch of a reply to a request.
+func (f *fair) hold(reply *schedule.Reply, sent, done float64) {
+	f.allocations++
 	gap := reply.Gap * reply.Rate / f.rate
-	f.add(int64(reply.N), f.done+reply.Start, gap, f.sent, f.life(reply.N), f.Limit.Round)
+	f.add(int64(reply.N), done+reply.Start, gap, sent, f.life(reply.N), f.Limit.Round)
 }
 
 // A replica asks a full line again after minLater at the earliest, and after maxLater at the

@@ -22,7 +22,8 @@ func closedShare() (closed, f *fair) {
 	closed.end, closed.expired, closed.expiredAt, closed.strayAt = 1.2, 3, 0.95, 1
 	closed.carry = schedule.Carry{Inc: 7, Seq: 3}
 	closed.share, closed.shareFor, closed.shareAt, closed.rev, closed.round = 5, 6, 1, limit.Revision, 0.2
-	closed.paced, closed.againAt, closed.turnAt = 10, 3, 4
+	closed.paced, closed.againAt, closed.turnAt, closed.lead = 10, 3, 4, 0.3
+	closed.lastDue, closed.lastN = 1.1, 1
 	closed.storeTime, closed.clock, closed.rtts = 100, clock{101, 0.9, 1}, [2]float64{0.01, 0.02}
 	closed.starts, closed.strayLife = [2]uint64{1, 2}, 0.2
 	closed.Keep(2)
@@ -40,9 +41,9 @@ func TestInherit(t *testing.T) {
 	assert.EqualValues(t, 2, f.Held())
 	assert.EqualValues(t, 1, f.Available())
 	assert.Equal(t, schedule.Carry{Inc: 7, Seq: 3}, f.carry)
-	assert.Equal(t, []float64{5, 6, 1, 0.2, 10, 3, 4, 100, 1.2, 1, 0.2}, []float64{
+	assert.Equal(t, []float64{5, 6, 1, 0.2, 10, 3, 4, 100, 1.2, 1, 0.2, 0.3, 1.1, 1}, []float64{
 		f.share, f.shareFor, f.shareAt, f.round, f.paced, f.againAt, f.turnAt, f.storeTime, f.end, f.strayAt,
-		f.strayLife,
+		f.strayLife, f.lead, f.lastDue, float64(f.lastN),
 	})
 	assert.Equal(t, closed.clock, f.clock)
 	assert.Equal(t, closed.rtts, f.rtts)

@@ -102,9 +102,7 @@ func (f *fair) answeredLate(r *permits.Request, done float64) bool {
 	if reply.Carry.Seq > f.carry.Seq {
 		f.carry = reply.Carry
 	}
-	f.allocations++
-	gap := reply.Gap * reply.Rate / f.rate
-	f.add(int64(reply.N), done+reply.Start, gap, g.sent, f.life(reply.N), f.Limit.Round)
+	f.hold(reply, g.sent, done)
 	return true
 }
 

@@ -28,7 +28,7 @@ func impatient(t *testing.T) (c *client, f *fair, first, second *permits.Request
 	return c, f, first, second
 }
 
-// granted gives a request an answer: so many slots that begin at once.
+// granted answers a request with n slots. The first one is due at once.
 func granted(r *permits.Request, n float64, carry schedule.Carry) {
 	r.Allocate.Reply = schedule.Reply{
 		N: n, Share: 50, Rate: 100, Gap: 0.01, Now: 110.06, Carry: carry,
@@ -84,6 +84,11 @@ func TestGivenUp(t *testing.T) {
 		assert.True(t, f.pending, "%s: the second one is still on its way", name)
 		assert.Zero(t, f.failures, name)
 		assert.Empty(t, f.given, name)
+		answered := [2]float64{0.0005, 0.001}
+		if name != "failed" && name != "too late" && name != "after a pause" {
+			answered = [2]float64{0.001, of.done - 10}
+		}
+		assert.InDeltaSlice(t, answered[:], f.rtts[:], 1e-9, name)
 
 		granted(second, 4, schedule.Carry{Inc: 5, Seq: 3})
 		c.Answered(second, 10.6, 10.6)
@@ -197,6 +202,19 @@ func TestOutcomesOfAGivenUpRequest(t *testing.T) {
 		c.Answered(first, 10.06, 10.06)
 		assert.Equal(t, want, f.unheard.OK, "made: %v", made)
 	}
+}
+
+// TestAnsweredInTurn: a share does not end before the answer to a request that was given up.
+func TestAnsweredInTurn(t *testing.T) {
+	c, f, first, second := impatient(t)
+	second.Err = assert.AnError
+	c.Answered(second, 10.06, 10.06)
+	assert.Nil(t, c.Drain(11))
+	assert.False(t, f.Idle())
+	first.Err = assert.AnError
+	c.Answered(first, 11, 11)
+	assert.Nil(t, c.Drain(11))
+	assert.True(t, f.Idle())
 }
 
 // TestRetiredWhileLate: a share whose limit no longer applies sends no second request, does not

@@ -9,7 +9,7 @@ type outageShare struct {
 	ownReleased int64   // permits of its own since the store was last available
 	ownAt       float64 // when the last of them was released
 	backAt      float64 // when the store was available again
-	backShare   float64 // the share in the outage before, permits a second
+	backShare   float64 // the share until then, permits a second; 0 = it was not recent
 	mayNot      bool    // the mode does not let the replica go on now
 }
 
@@ -23,13 +23,6 @@ const maxRepaid = 2.0
 // Meanwhile each requests its share at most, and the others release theirs themselves.
 const returning = 0.2
 
-// cutOff notes a request that failed.
-func (b *batches) cutOff() {
-	if b.outage() {
-		b.goOn()
-	}
-}
-
 // goOn begins to release permits of the replica's own, from when those of the store cover its share
 // no more. The last batch was as much as the share is in the time up to the next one.
 func (b *batches) goOn() {
@@ -42,12 +35,15 @@ func (b *batches) goOn() {
 	}
 }
 
-// returns is what the replica requests at most: its share, while others come back to the store.
-func (b *batches) returns(now, demand float64) float64 {
+// returns reports whether other replicas may still come back to the store, after this one has.
+func (b *batches) returns(now float64) bool { return b.backShare > 0 && now < b.backAt+returning }
+
+// ownPart bounds a demand by the replica's share while others come back to the store.
+func (b *batches) ownPart(now, demand float64) float64 {
 	switch {
 	case b.ownDue > 0 && b.recent():
 		return min(demand, b.lastShare())
-	case b.backShare > 0 && now < b.backAt+returning:
+	case b.returns(now):
 		return min(demand, b.backShare)
 	}
 	return demand

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -73,7 +74,7 @@ func TestLastShareOfTwoOutages(t *testing.T) {
 		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
 		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt, b.failures = 100, 40, 60, 10, 11, 2
 		b.cutAt = 11
-		b.cutOff()
+		b.goOn()
 		b.endOutage(20, 0)
 		b.failedAt = failedAt
 		assert.InDelta(t, want, b.lastShare(), 1e-9, "%v", failedAt)
@@ -90,7 +91,7 @@ func TestLend(t *testing.T) {
 	b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
 	b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
 	b.failures, b.cutAt, b.lastDue, b.lastN = 2, 2.1, 1.9, 5
-	b.cutOff()
+	b.goOn()
 	assert.InDelta(t, 2.15, b.ownDue, 1e-9, "the last batch covers the share until then")
 	waits := Demand{Waiting: 1}
 	for i, c := range []struct {
@@ -118,13 +119,35 @@ func TestLend(t *testing.T) {
 		assert.InDelta(t, c.next, b.ownDue, 1e-9, "row %d", i)
 	}
 	assert.EqualValues(t, 7, b.ownReleased)
-	b.cutOff()
+	b.goOn()
 	assert.EqualValues(t, 7, b.ownReleased, "the same outage")
 	b.endOutage(10, 0)
 	b.cutAt = 9.9
-	b.cutOff()
+	b.goOn()
 	assert.Zero(t, b.ownReleased, "another outage")
 	assert.InDelta(t, 9.9, b.ownDue, 1e-9, "callers have waited since then")
+}
+
+// TestCoveredShare: permits of a replica's own begin when its last batch covers its share no more.
+// That is no batch of which the rest went back, or is void.
+func TestCoveredShare(t *testing.T) {
+	for name, c := range map[string]struct {
+		do   func(f *fair)
+		from float64
+	}{
+		"its last batch":  {func(*fair) {}, 3.25},
+		"an earlier one":  {func(f *fair) { f.cutAt = 4 }, 4},
+		"it went back":    {func(f *fair) { f.clear(3.1) }, 3},
+		"it is void":      {func(f *fair) { f.void() }, 3},
+		"an unknown part": {func(f *fair) { f.share = 0 }, 3},
+	} {
+		_, f := fairShare(newWorld())
+		f.cutAt, f.share = 3, 20
+		f.add(5, 3, 0.01, 3, 1, 0.1)
+		c.do(f)
+		f.goOn()
+		assert.InDelta(t, c.from, f.ownDue, 1e-9, name)
+	}
 }
 
 // TestRepay: permits released ahead of their time are owed, and those released while the store was
@@ -229,9 +252,16 @@ func TestReturning(t *testing.T) {
 		}
 	}
 	f.ownDue = 20
-	assert.InDelta(t, 50, f.returns(20, 100), 1e-9, "it has not been back")
+	assert.InDelta(t, 50, f.ownPart(20, 100), 1e-9, "it has not been back")
 	f.failedAt = 19
-	assert.InDelta(t, 100, f.returns(20, 100), 1e-9, "its share is old")
+	assert.InDelta(t, 100, f.ownPart(20, 100), 1e-9, "its share is old")
+
+	f.ownDue, f.end = 0, 10 // a light share, whose turn is longer
+	f.backAt, f.backShare, f.turnAt, f.againAt = 10, 20, 0, 0
+	r := c.Next(10.05, many)
+	r.Allocate.Reply = schedule.Reply{N: 1, Share: 0.5, Rate: 100, Gap: 0.01, Lead: 1, Now: 10.05}
+	c.Answered(r, 10.05, 10.05)
+	assert.InDelta(t, 10.05+0.99/0.5, f.turnAt, 1e-9)
 }
 
 // TestNobodyWanted: what was released before others were allocated slots is not owed.
@@ -261,5 +291,6 @@ func TestStopAndOpen(t *testing.T) {
 		b.Limit.OnOutage, b.share, b.shareAt, b.ownDue = outage, 50, 3, 3
 		b.releaseOwn(3, one)
 		assert.Equal(t, goesOn, b.Available() > 0, "%s, from now on", outage)
+		assert.Equal(t, goesOn, b.ownDue > 0, "%s, from now on", outage)
 	}
 }
