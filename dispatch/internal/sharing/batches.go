@@ -177,7 +177,7 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 		round = b.Limit.Round
 	}
 	want := max(demand*round, float64(b.asked+b.Debt()-held))
-	if demand < b.share {
+	if demand < b.share && !b.returns(now) {
 		want = max(want, min(8, 4*b.Limit.Round*demand))
 	}
 	return order{want: max(1, want)}

@@ -230,14 +230,15 @@ func TestPartialOutage(t *testing.T) {
 }
 
 // TestReturning: while others come back to the store, a replica requests its share at most: batches
-// of a round, and none before the last one covers its share no more.
+// of a round although its share seems larger, and none before the last one covers its share no more.
 func TestReturning(t *testing.T) {
 	c, f := fairShare(newWorld())
 	f.share, f.shareFor, f.shareAt, f.failedAt = 20, 20, 9.9, 9.9
 	many := Demand{Waiting: 1000, Callers: 1, Anybody: true}
 	for _, now := range []float64{10, 10.19, 10.21} {
-		f.backAt, f.backShare, f.turnAt, f.share = 10, 20, 0, 20
-		want := 2.0 // a round
+		f.backAt, f.backShare, f.turnAt = 10, 20, 0
+		f.share = 100 // others are not back yet, and not counted
+		want := 2.0   // a round
 		if now > 10.2 {
 			want = 1000
 		}
