@@ -91,7 +91,7 @@ test-long: services ## random schedules, fuzzing and repetitions; a rerun of the
 	}; \
 	export THROTTLE_LONG=1; \
 	step virtual $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' -skip '^Test($(SLOW)|$(CRASHING))$$' $(OTHERS) && \
-	step unraced $(GO) test -timeout 20m -run '^Test($(CRASHING))$$' ./dispatch && \
+	step unraced $(GO) test -timeout 20m -skip '^Test($(SLOW))$$' ./dispatch && \
 	step services $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' $(SERVED) && \
 	step embedding $(GO) test -race -short -timeout 20m -p 2 $(EMBEDDING) && \
 	THROTTLE_SEEDS=40-2040 step schedules $(GO) test -timeout 20m -run '^Test($(SLOW))$$' ./dispatch && \

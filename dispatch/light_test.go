@@ -17,10 +17,11 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// attacked runs a scenario in virtual time, once for each seed.
+// attacked runs a scenario in virtual time, once for each seed: one, or with THROTTLE_LONG four
+// others.
 func attacked(t *testing.T, name string, p policy.Policy, run func(t *testing.T, f *fleet, rng *rand.Rand)) {
 	t.Run(name, func(t *testing.T) {
-		for _, seed := range permitstest.Seeds(t, permitstest.Quarter(2), 2) {
+		for _, seed := range permitstest.Seeds(t, 1, 5) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, seed+1, p)
 				run(t, f, rand.New(rand.NewPCG(seed, 11)))
