@@ -187,15 +187,17 @@ const soon = 0.99
 // turn is how long after a request a replica sends no other, in seconds. An allocation is one
 // permit at least. Where that is more than the replica's share of a round, one in each round would
 // be more than its share. While others are allocated slots before its next ones, the replica
-// therefore leaves out rounds; if the line has room, there is no delay. A round is half a second at
-// most: the line holds a second's slots.
+// therefore leaves out rounds. There is no delay if the line has room: others have slots for no more
+// than room when this replica's begin. That is less than the half round that one without others
+// requests, and up to two slots. A round is half a second at most: the line holds a second's slots.
 func (f *fair) turn(reply *schedule.Reply) float64 {
 	end := max(f.done, f.end)
 	if running := f.current(); running != nil {
 		end = max(end, running.due+float64(running.left)*running.minGap)
 	}
 	round := max(f.Limit.Round, min(0.5, schedule.Stretch(reply.Rate)))
-	if reply.Share*round >= 1 || f.done+reply.Lead < end+f.Limit.Round/2 {
+	room := max(f.Limit.Round/4, min(f.Limit.Round/2, 2/reply.Rate))
+	if reply.Share*round >= 1 || f.done+reply.Lead < end+room {
 		return 0
 	}
 	return min(schedule.MaxTurn, soon/reply.Share)

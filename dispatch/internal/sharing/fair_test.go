@@ -129,8 +129,12 @@ func TestFairTurn(t *testing.T) {
 		{100, 2, 0.5, 0.495},               // the share has one permit in that time
 		{100, 7, 0.5, 0},                   // in 0.16 s, the share is more than a permit
 		{10, 0.01, 0.5, schedule.MaxTurn},  // and not 100 s
-		{1000, 0.1, 0.04, 0},               // less than half a round
 		{1000, 0.1, 0.2, schedule.MaxTurn}, // and not 10 s
+		{1000, 0.1, 0.024, 0},              // less than a quarter of a round
+		{1000, 1, 0.026, 0.99},             // another one alone has half a round ahead
+		{60, 1, 0.033, 0},                  // less than two slots
+		{30, 1, 0.049, 0},                  // less than half a round
+		{30, 1, 0.051, 0.99},
 	} {
 		w := newWorld()
 		f := newFair(w.join(limited(policy.Fair, c.rate)).Share)
