@@ -39,7 +39,7 @@ SHARE := $(GO) run ./tests/services/cmd/share
 
 # The tests that do more with THROTTLE_LONG.
 LONGER := Allocation|BillOfMaterials|Fair|Holders|MovesNeverHang|NoCallerIsStranded|NothingWasted|$\
-	Schedules|SchedulesOnEtcd|SchedulesOnRedis|TopicsThatComeAndGo|Twins
+	Schedules|SchedulesOnEtcd|SchedulesOnRedis|StrictBesideAny|TopicsThatComeAndGo|Twins
 
 # Those that would take too long with the race detector.
 SLOW := Schedules|TopicsThatComeAndGo

@@ -57,7 +57,7 @@ func TestWalkingClock(t *testing.T) {
 			end := time.Since(f.start)
 			// The bounds of the design: several steps may come between two requests.
 			f.bounded(t, "from 1 s on", second, end, 1250, 250*time.Millisecond)
-			within(t, "total", float64(f.between(2*second, end))/(end-2*second).Seconds(), 930, 1010)
+			within(t, "total", float64(f.between(2*second, end))/(end-2*second).Seconds(), 900, 1010)
 		})
 	}
 }

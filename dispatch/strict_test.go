@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,11 +25,12 @@ func strictly(t testing.TB, text string) policy.Policy {
 	return p
 }
 
-// gaps returns the shortest time between two dispatches in [from, to), and their number.
-func (f *fleet) gaps(from, to time.Duration) (shortest time.Duration, n int) {
+// gaps returns the shortest time between two dispatches in [from, to), and their number: of those
+// replicas, or of all.
+func (f *fleet) gaps(from, to time.Duration, of ...int) (shortest time.Duration, n int) {
 	shortest, last := time.Hour, time.Duration(-1)
 	for _, e := range f.dispatched.Events() {
-		if e.At < from || e.At >= to {
+		if e.At < from || e.At >= to || len(of) > 0 && !slices.Contains(of, e.Source) {
 			continue
 		}
 		if last >= 0 {
@@ -276,8 +278,11 @@ func TestStrictBesideAny(t *testing.T) {
 						}
 						time.Sleep(25 * second)
 						least := 95
-						if lost > 0 {
+						if name == "groups" { // others hold at times what is left of a period
 							least = 90
+						}
+						if lost > 0 { // each lost request costs a slot or two
+							least = 80
 						}
 						within(t, "calls", f.between(5*second, 25*second), least, 101)
 					})

@@ -163,6 +163,37 @@ func TestTurnsHindered(t *testing.T) {
 	})
 }
 
+// TestTurnsBesideAPacedOne: a subscription with a slower strict limit of its own takes slots of the
+// topic's line that it does not use. The other callers' slots stay a period apart.
+func TestTurnsBesideAPacedOne(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []policy.WaitMode{"", policy.WaitQueue} {
+		for _, own := range []string{"1/s", "5/s"} {
+			for _, processes := range []int{1, 4} {
+				name := fmt.Sprint(wait, " ", own, " beside ", processes)
+				fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
+					fast := strictly(t, "20/s")
+					fast.Sharing.Wait = wait
+					f.policies.Set(set(t, map[string]policy.Policy{
+						topic: fast, topic + "?subscription=slow": strictly(t, own),
+					}))
+					for i := range processes {
+						process := f.join(1+i, "fast")
+						for range 50 {
+							process.greedy(1)
+						}
+						process.beside(0, "slow").greedy(1)
+					}
+					time.Sleep(60 * second)
+					within(t, "all", f.between(10*second, 60*second), 980, 1001)
+					shortest, _ := f.gaps(10*second, 60*second, 1, 2, 3, 4)
+					within(t, "the shortest gap of the others", shortest, 45*time.Millisecond, time.Hour)
+				})
+			}
+		}
+	}
+}
+
 // TestTurnsThroughAChange: slots of the old rate are not used, also those of subscriptions that are
 // closed while it changes.
 func TestTurnsThroughAChange(t *testing.T) {

@@ -111,7 +111,7 @@ type Request struct {
 	Rev          Revision // of the policies that Rate and Ramp are from
 	NotAfter     float64  // on the store's clock: when the request is too late; 0 = never
 	Strict       bool     // one slot at a time, no credit, nothing shared by weight
-	MaxReserved  float64  // of Strict: future slots, with this one; 0 = only a slot due now
+	MaxReserved  float64  // of a strict limit: future slots, with this one; 0 = only a slot due now
 	Waiter       string   // of Strict: its name in the queue, at most 255 bytes; "" = does not queue
 	Nonce        int64    // > 0, random: the incarnation of a new state
 	Rule         busy.Rule
@@ -306,6 +306,9 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		reply.Lost = lost
 		reply.Ahead, reply.Since, reply.Carry.Shifts = s.Step.Ahead, now-s.Resumed, s.Shifts
 		return s, sub, reply
+	}
+	if r.MaxReserved > 0 && c.Seq != s.Seq { // the strict slots after these are a period apart
+		r.Returned = 0
 	}
 	s.roll(&sub, max(4*r.Round, float64(1.5*min(MaxTurn, 1/s.share(sub, r)))), now)
 	s.Tail = max(now-r.Burst/rate, s.Tail-s.atTail(now).span(r.Returned))

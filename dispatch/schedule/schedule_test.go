@@ -241,6 +241,28 @@ func TestFullLine(t *testing.T) {
 	}
 }
 
+// Of a strict limit that another one paces, only the last slots of the line go back.
+func TestReturnsToAStrictLine(t *testing.T) {
+	for _, others := range []bool{false, true} {
+		r := request()
+		r.MaxReserved, r.Want = 64, 3
+		s, sub, reply := schedule.Allocate(schedule.State{}, schedule.Sub{}, r, 100)
+		if others {
+			strict := r
+			strict.Strict, strict.Want, strict.Carry = true, 1, schedule.Carry{}
+			s, _, _ = schedule.Allocate(s, schedule.Sub{}, strict, 100)
+		}
+		tail := s.Tail
+		r.Carry, r.Want, r.Returned = reply.Carry, 0, 2
+		s, _, _ = schedule.Allocate(s, sub, r, 100)
+		if others {
+			assert.InDelta(t, tail, s.Tail, 1e-9)
+		} else {
+			assert.InDelta(t, tail-2/r.Rate, s.Tail, 1e-9)
+		}
+	}
+}
+
 // TestDeepCut: slots that a lower rate would spread over more than the line may have are void. A
 // new line begins a period later, which knows no replica.
 func TestDeepCut(t *testing.T) {

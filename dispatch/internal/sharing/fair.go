@@ -66,6 +66,7 @@ func (f *fair) request(now float64, o order) *permits.Request {
 	used := f.used && o.tell
 	r := f.allocate(now, schedule.Request{
 		Demand: f.pressure(now, f.sentDemand), Want: o.want, Carry: f.carry, Lead: f.ahead(now),
+		MaxReserved: f.Limit.MaxReserved, // of a strict limit that another one paces
 	})
 	f.expect(now, &r.Allocate.Request)
 	f.used = used // a request for none says nothing of what callers want
@@ -187,9 +188,10 @@ const soon = 0.99
 // turn is how long after a request a replica sends no other, in seconds. An allocation is one
 // permit at least. Where that is more than the replica's share of a round, one in each round would
 // be more than its share. While others are allocated slots before its next ones, the replica
-// therefore leaves out rounds. There is no delay if the line has room: others have slots for no more
-// than room when this replica's begin. That is less than the half round that one without others
-// requests, and up to two slots. A round is half a second at most: the line holds a second's slots.
+// therefore leaves out rounds. There is no delay if the line has room: when this replica's slots
+// begin, others have slots for two periods, or for a quarter of a round if that is longer, and for
+// half a round at most. One without others is that far ahead. A round is half a second at most: the
+// line holds a second's slots.
 func (f *fair) turn(reply *schedule.Reply) float64 {
 	end := max(f.done, f.end)
 	if running := f.current(); running != nil {

@@ -230,7 +230,8 @@ func TestPartialOutage(t *testing.T) {
 }
 
 // TestReturning: while others come back to the store, a replica requests its share at most: batches
-// of a round although its share seems larger, and none before the last one covers its share no more.
+// of a round although its share seems larger, and none before the last one covers its share no
+// more.
 func TestReturning(t *testing.T) {
 	c, f := fairShare(newWorld())
 	f.share, f.shareFor, f.shareAt, f.failedAt = 20, 20, 9.9, 9.9

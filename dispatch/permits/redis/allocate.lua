@@ -461,6 +461,7 @@ else
     k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0
   end
   subEpoch = epoch
+  if maxReserved > 0 and cSeq ~= seq then returned = 0 end
   tail = max(now - burst / rate, tail - span(max(now, tail), returned))
   if want > 0 then
     local newcomer = stranger or cEpoch < epoch - 1
