@@ -62,6 +62,41 @@ func TestWalkingClock(t *testing.T) {
 	}
 }
 
+// TestJumpingRoundTrips: the permit store is near and far in turn: at random for each request, and
+// for longer.
+func TestJumpingRoundTrips(t *testing.T) {
+	t.Parallel()
+	for how, max := range appetites {
+		for _, replicas := range []int{2, 8} {
+			for every, most := range map[time.Duration]int{
+				0: 1170, 300 * time.Millisecond: 1170, second: 1040, 4 * second: 1140,
+			} {
+				name := fmt.Sprintf("%d replicas, every %v, %s", replicas, every, how)
+				attacked(t, name, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
+					f.store.Locked(func() {
+						f.store.RTT = func() time.Duration {
+							far := rng.IntN(2) == 0
+							if every > 0 {
+								far = time.Since(f.start)/every%2 == 1
+							}
+							if far {
+								return 150 * time.Millisecond
+							}
+							return 500 * time.Microsecond
+						}
+					})
+					for i := range replicas {
+						f.join(i, "group").greedy(max)
+					}
+					time.Sleep(22 * second)
+					within(t, "any second", f.window(second, 2*second), 0, most)
+					within(t, "total", float64(f.between(2*second, 22*second))/20, 950, 1005)
+				})
+			}
+		}
+	}
+}
+
 // Slow requests look like a clock that steps forward. The line that they move is moved back, with
 // one replica and with many.
 func TestSlowRequestsMoveNothing(t *testing.T) {

@@ -391,6 +391,12 @@ func (b *Bucket) add(n int64, due, gap, requested, life, round float64) {
 	b.batches = append(b.batches, next)
 }
 
+// spread releases the last batch a gap apart, until the next one is there.
+func (b *Bucket) spread(gap float64) {
+	last := &b.batches[len(b.batches)-1]
+	last.gap = max(last.gap, gap)
+}
+
 // wakeAt is when the bucket has something to do.
 func (b *Bucket) wakeAt(round float64) float64 {
 	at := math.Inf(1)

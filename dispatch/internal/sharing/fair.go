@@ -135,6 +135,11 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	}
 	f.lead = reply.Lead
 	f.hold(reply, f.sent, f.done)
+	// The store is far. A replica that hears of its next batch late would release this one faster than
+	// others theirs: when round trips change, some would still be slow while others are fast already.
+	if f.round > f.Limit.Round && reply.Share*f.Limit.Round >= 1 && reply.N > 1 {
+		f.spread(1 / reply.Share)
+	}
 }
 
 // hold adds the batch of a reply to a request.

@@ -116,6 +116,32 @@ func TestFairKeptUnderAChangedLimit(t *testing.T) {
 	assert.Zero(t, w.last().Allocate.Want)
 }
 
+// TestFarBatches: batches of rounds that are long, since the store is far, are released at the pace
+// of the share until the next one is there.
+func TestFarBatches(t *testing.T) {
+	for _, c := range []struct {
+		round, share, n, gap float64
+	}{
+		{0.45, 125, 56, 1.0 / 125},
+		{0.1, 125, 56, 0.001}, // the limit's round
+		{0.45, 9, 4, 0.001},   // less than a permit in that: others may be light
+		{0.45, 125, 1, 0.001},
+	} {
+		client, f := fairShare(newWorld())
+		r := client.Next(10, one)
+		r.Allocate.Reply = schedule.Reply{
+			N: c.n, Share: c.share, Rate: 1000, Gap: 0.001, Carry: schedule.Carry{Inc: 1, Seq: 1, Round: c.round},
+		}
+		f.Limit.Rate, f.rate = 1000, 1000
+		client.Answered(r, 10, 10)
+		assert.InDelta(t, c.gap, f.batches.Bucket.batches[0].gap, 1e-9, "%+v", c)
+		f.add(1, 10.2, 0.001, 10, 1, 1)
+		if c.n == 56 {
+			assert.InDelta(t, 0.2/56, f.batches.Bucket.batches[0].gap, 1e-4, "%+v", c)
+		}
+	}
+}
+
 // TestFairTurn: how long after a reply nothing is requested depends on the share of the line, and
 // on how much later than the replica's own slots the new ones start.
 func TestFairTurn(t *testing.T) {

@@ -74,6 +74,9 @@ func (f *fair) settle(r *permits.Request, done, now float64) bool {
 		}
 		return false
 	}
+	if f.second { // the first one took that long, too
+		f.rtts[0] = f.rtts[1]
+	}
 	f.lateAt, f.second = 0, false
 	return true
 }

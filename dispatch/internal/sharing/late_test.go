@@ -54,6 +54,7 @@ func TestSecondRequest(t *testing.T) {
 	assert.Zero(t, f.ownDue)
 	assert.False(t, f.second)
 	assert.EqualValues(t, 6+7-6, c.Held(), "six permits were released while others were served")
+	assert.InDelta(t, 0.07, f.rtt(), 1e-9, "the first one took as long: the store is far now")
 }
 
 // TestGivenUp: the answer to a request that was given up counts if the request was made.

@@ -118,7 +118,9 @@ func (b *batches) endOutage(now, since float64) {
 	}
 	share := b.lastShare()
 	others := min(max(0, b.ownAt-(now-since)-returning), float64(b.ownReleased)/share)
-	b.supply(-int64(max(0, min(b.ownDue-now+others, maxRepaid)*share)))
+	if b.ownReleased > 0 { // else its last batch covers the share up to ownDue
+		b.supply(-int64(max(0, min(b.ownDue-now+others, maxRepaid)*share)))
+	}
 	b.ownDue, b.backAt, b.backShare = 0, now, 0
 	if b.recent() {
 		b.backShare = share

@@ -167,7 +167,8 @@ func TestRepay(t *testing.T) {
 		{policy.OutageShare, 10.11, 10, 0.15, 2},
 		{policy.OutageShare, 9.91, 10, 60, 8},
 		{policy.OutageShare, 10.11, 500, 60, 40},
-		{policy.OutageShare, 11, 0, 60, 20},
+		{policy.OutageShare, 11, 0, 60, 0}, // its last batch covers its share until then
+		{policy.OutageShare, 11, 1, 60, 21},
 		{policy.OutageShare, 0, 10, 60, 0}, // there was no outage
 	} {
 		w := newWorld()
