@@ -40,6 +40,7 @@ type store struct {
 	requests []permits.Request // all requests so far, without their answers
 
 	slowRecords time.Duration // what heartbeats and draws take on top of rtt
+	mixed       int           // calls with those and with allocations
 }
 
 // Do answers after half of the rtt, and returns after the other half. An rtt of 0 is a store that
@@ -47,9 +48,11 @@ type store struct {
 func (s *store) Do(ctx context.Context, requests []*permits.Request) {
 	s.mu.Lock()
 	rtt, down, damage := s.rtt, s.down, s.damage
+	records := 0
 	for _, r := range requests {
 		if r.Allocate == nil {
 			rtt = max(rtt, s.rtt+s.slowRecords)
+			records++
 		}
 		asked := *r
 		if r.Allocate != nil {
@@ -57,6 +60,9 @@ func (s *store) Do(ctx context.Context, requests []*permits.Request) {
 			asked.Allocate = &a
 		}
 		s.requests = append(s.requests, asked)
+	}
+	if records > 0 && records < len(requests) {
+		s.mixed++
 	}
 	s.mu.Unlock()
 	time.Sleep(rtt / 2)

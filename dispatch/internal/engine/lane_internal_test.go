@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,5 +123,40 @@ func TestLateCallers(t *testing.T) {
 		a.grant, a.until = slot, 1
 		a.ready <- struct{}{}
 		require.ErrorIs(t, <-ended, ErrClosed, "late, and after Close")
+	})
+}
+
+// TestLateTry: a caller that does not wait and wakes too late for its slot gets none, and the slot
+// is lost.
+func TestLateTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, l := open(t, oneAnHour)
+		defer e.Close()
+		_, err := l.Acquire(t.Context(), 1, -1)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		e.mu.Lock() // for the loop to wait
+		tried := make(chan bool)
+		go func() {
+			_, _, ok := l.TryAcquire(1)
+			tried <- ok
+		}()
+		var c *caller
+		for c == nil {
+			runtime.Gosched()
+			l.mu.Lock()
+			if len(l.line) > 0 {
+				c = l.line[0]
+			}
+			l.mu.Unlock()
+		}
+		require.True(t, l.leave(c))
+		c.grant, c.until = Grant{N: 1, Admission: l.admission.Load()}, 1 // long ago
+		c.ready <- struct{}{}
+		e.mu.Unlock()
+		assert.False(t, <-tried)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		assert.EqualValues(t, 1, l.limits.all[0].State(2).Lost)
 	})
 }

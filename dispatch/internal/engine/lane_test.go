@@ -113,6 +113,27 @@ func TestLateWakeUp(t *testing.T) {
 	})
 }
 
+// TestHinderedAsks: a strict limit is asked for one slot although another limit has no permit: it
+// is there when that has one.
+func TestHinderedAsks(t *testing.T) {
+	policies := "tenant:acme messageRate=1/10s\n" + orders + " messageRate=10 sharing.mode=strict"
+	run(t, 10*ms, policies, func(t *testing.T, e *fixture) {
+		h := e.open("")
+		e.acquire(h, 1, -1)
+		asked := len(e.store.asked())
+		c := e.wait(t.Context(), h, 1, -1)
+		time.Sleep(2 * time.Second)
+		assert.False(t, c.over())
+		slots := 0
+		for _, r := range e.store.asked()[asked:] {
+			if r.Allocate.Strict && r.Allocate.Want > 0 {
+				slots++
+			}
+		}
+		assert.Positive(t, slots)
+	})
+}
+
 // TestCancel: a caller that gives up leaves the line, and is no demand from then on.
 func TestCancel(t *testing.T) {
 	run(t, 0, orders+" messageRate=1/1h", func(t *testing.T, e *fixture) {

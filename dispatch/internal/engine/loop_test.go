@@ -47,12 +47,18 @@ func TestTouches(t *testing.T) {
 // busy is another topic. Its callers keep the loop stepping each tick.
 const busy = "kafka://acme/shop/busy"
 
-// keepTicking has callers of busy until the engine is closed, or for d.
-func (e *fixture) keepTicking(d time.Duration) {
+func (e *fixture) openBusy() *engine.Handle {
+	e.t.Helper()
 	id := laneOf("")
 	id.Topic, _ = policy.ParseTopic(busy)
-	var h engine.Handle
-	assert.NoError(e.t, e.Open(&h, id))
+	h := &engine.Handle{}
+	assert.NoError(e.t, e.Open(h, id))
+	return h
+}
+
+// keepTicking has callers of busy until the engine is closed, or for d.
+func (e *fixture) keepTicking(d time.Duration) {
+	h := e.openBusy()
 	for range 5 {
 		go func() {
 			for end := time.Now().Add(d); time.Now().Before(end); {

@@ -34,7 +34,8 @@ func TestWoken(t *testing.T) {
 	})
 }
 
-// TestNoWakes: a store that cannot wake shares is logged once, as soon as a share may queue.
+// TestNoWakes: a store that cannot wake shares is logged once, as soon as a share may queue. It is
+// asked again.
 func TestNoWakes(t *testing.T) {
 	run(t, 10*ms, "", func(t *testing.T, e *fixture) {
 		e.store.set(func(s *store) { s.noWakes = assert.AnError })
@@ -48,5 +49,8 @@ func TestNoWakes(t *testing.T) {
 		time.Sleep(ms)
 		assert.Equal(t, 1, e.logged("not woken early"), e.log)
 		assert.Equal(t, 1, e.logged(assert.AnError.Error()), e.log)
+		e.store.set(func(s *store) { s.noWakes, s.woken = nil, nil })
+		time.Sleep(11 * time.Second)
+		e.store.set(func(s *store) { assert.NotNil(t, s.woken) })
 	})
 }

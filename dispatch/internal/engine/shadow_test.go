@@ -173,6 +173,41 @@ func TestShadowCounts(t *testing.T) {
 	})
 }
 
+// TestShadowInFlight: messages that would be too many in flight are not counted as in flight, nor
+// is a part of them.
+func TestShadowInFlight(t *testing.T) {
+	run(t, 0, orders+" maxInFlight=3 mode=shadow", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		a, b := e.acquire(h, 2, -1), e.acquire(h, 5, -1)
+		assert.EqualValues(t, 2, h.State().InFlight)
+		assert.EqualValues(t, 4, h.State().Beyond)
+		a.Settle(2, 0)
+		if b.Admission != nil {
+			b.Settle(5, 0)
+		}
+		assert.Zero(t, h.State().InFlight)
+	})
+}
+
+// TestShadowStale: permits of a grant that is too old to give them back are not unused ones, which
+// later messages would use.
+func TestShadowStale(t *testing.T) {
+	run(t, 0, orders+" messageRate=10 mode=shadow", func(t *testing.T, e *fixture) {
+		h := e.open("")
+		g := e.acquire(h, 50, -1)
+		for range 50 { // batches start meanwhile
+			time.Sleep(100 * ms)
+			e.acquire(h, 1, -1)
+		}
+		g.Settle(0, 0)
+		before := only(h).Shadowed
+		for range 30 {
+			e.acquire(h, 1, -1)
+		}
+		assert.InDelta(t, 30, only(h).Shadowed-before, 10)
+	})
+}
+
 // TestShadowHold: a limit in shadow mode that could not take back what was held does not keep
 // others from it.
 func TestShadowHold(t *testing.T) {

@@ -44,6 +44,17 @@ func TestReasonUnavailable(t *testing.T) {
 	})
 }
 
+// TestHoldsUp: a lane says which topics wait behind its callers, each once, and not its own.
+func TestHoldsUp(t *testing.T) {
+	run(t, 0, orders+" paused=true", func(t *testing.T, e *fixture) {
+		a, b := e.open(""), e.open("")
+		a.HoldsUp, b.HoldsUp = []string{orders, busy}, []string{busy, "kafka://acme/shop/b"}
+		assert.Empty(t, a.State().HoldsUp, "nobody waits")
+		e.wait(t.Context(), a, 1, -1)
+		assert.Equal(t, []string{"kafka://acme/shop/b", busy}, a.State().HoldsUp)
+	})
+}
+
 // TestActive: a lane whose callers wait is active, also if it holds and wants no permits.
 func TestActive(t *testing.T) {
 	run(t, 0, orders+" paused=true", func(t *testing.T, e *fixture) {

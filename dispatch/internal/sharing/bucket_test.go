@@ -141,6 +141,20 @@ func TestRunningBatchSpreads(t *testing.T) {
 	assert.InDelta(t, 1.7, b.batches[1].expires, 1e-9, "counted from the request, which was later")
 }
 
+// TestCancel: a running batch that was spread until the next one goes on at its own pace if that is
+// canceled.
+func TestCancel(t *testing.T) {
+	b := newBucket(100)
+	b.add(10, 1, 0.01, 1, 0.1, 0.1)
+	b.release(Time{Now: 1.0401}, 1) // five of them
+	b.add(10, 1.3, 0.01, 1.04, 0.1, 0.1)
+	assert.InDelta(t, 0.05, b.current().gap, 1e-9)
+	b.cancel(1.06)
+	assert.InDelta(t, 0.01, b.current().gap, 1e-9)
+	assert.LessOrEqual(t, b.current().due, 1.0701)
+	assert.EqualValues(t, 10, b.expired)
+}
+
 func TestUpcoming(t *testing.T) {
 	b := newBucket(100)
 	assert.Nil(t, b.upcoming(1))

@@ -127,6 +127,21 @@ func TestOwnTurn(t *testing.T) {
 	}
 }
 
+// TestTurnOfANewcomer: a subscription without a known turn is taken to have had one a turn of all
+// before it began to wait.
+func TestTurnOfANewcomer(t *testing.T) {
+	p := newPair()
+	p.a.note(2, oneWaits)
+	p.a.served(2)
+	ring := p.turns[p.a.Limit.Key]
+	newcomer := p.join("c")
+	newcomer.note(2.2, oneWaits) // three wait, for a slot each 0.1 s
+	assert.True(t, ring.before(newcomer, p.a))
+	newcomer.note(2.2, Demand{})
+	newcomer.note(2.4, oneWaits)
+	assert.False(t, ring.before(newcomer, p.a))
+}
+
 // TestUnusedSlot: a slot that was released to a share, or is still to come, and that no caller of
 // it wants, is another's.
 func TestUnusedSlot(t *testing.T) {
