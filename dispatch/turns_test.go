@@ -167,13 +167,22 @@ func TestTurnsHindered(t *testing.T) {
 // topic's line that it does not use. The other callers' slots stay a period apart.
 func TestTurnsBesideAPacedOne(t *testing.T) {
 	t.Parallel()
-	for _, wait := range []policy.WaitMode{"", policy.WaitQueue} {
+	for how, of := range map[string]struct {
+		sharing policy.Sharing
+		least   int
+	}{
+		"at random":  {policy.Sharing{}, 980},
+		"in a queue": {policy.Sharing{Wait: policy.WaitQueue}, 980},
+		"no slot ahead": { // callers that find no free slot come back at random
+			policy.Sharing{MaxReserved: new(int64(0))}, 400,
+		},
+	} {
 		for _, own := range []string{"1/s", "5/s"} {
 			for _, processes := range []int{1, 4} {
-				name := fmt.Sprint(wait, " ", own, " beside ", processes)
+				name := fmt.Sprint(how, ", ", own, " beside ", processes)
 				fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
 					fast := strictly(t, "20/s")
-					fast.Sharing.Wait = wait
+					fast.Sharing.Wait, fast.Sharing.MaxReserved = of.sharing.Wait, of.sharing.MaxReserved
 					f.policies.Set(set(t, map[string]policy.Policy{
 						topic: fast, topic + "?subscription=slow": strictly(t, own),
 					}))
@@ -185,7 +194,7 @@ func TestTurnsBesideAPacedOne(t *testing.T) {
 						process.beside(0, "slow").greedy(1)
 					}
 					time.Sleep(60 * second)
-					within(t, "all", f.between(10*second, 60*second), 980, 1001)
+					within(t, "all", f.between(10*second, 60*second), of.least, 1001)
 					shortest, _ := f.gaps(10*second, 60*second, 1, 2, 3, 4)
 					within(t, "the shortest gap of the others", shortest, 45*time.Millisecond, time.Hour)
 				})

@@ -307,7 +307,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 		reply.Ahead, reply.Since, reply.Carry.Shifts = s.Step.Ahead, now-s.Resumed, s.Shifts
 		return s, sub, reply
 	}
-	if r.MaxReserved > 0 && c.Seq != s.Seq { // the strict slots after these are a period apart
+	if r.MaxReserved > 0 && c.Seq != s.Seq { // strict requests have slots after these, a period apart
 		r.Returned = 0
 	}
 	s.roll(&sub, max(4*r.Round, float64(1.5*min(MaxTurn, 1/s.share(sub, r)))), now)

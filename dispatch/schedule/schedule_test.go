@@ -146,8 +146,8 @@ func TestTwoRates(t *testing.T) {
 
 // TestLostLine: a new line begins behind what all replicas hold of the lost one, as far as the
 // first of them knows. If they hold nothing, as after an hour without a call, it begins at once.
-// What other replicas of the lost line hold, which come later, is counted already. They are not new
-// replicas, which have credit.
+// Other replicas of the lost line come later: what they hold is counted already, and they have no
+// credit, as new replicas would.
 func TestLostLine(t *testing.T) {
 	state, sub, r := schedule.Allocate(schedule.State{}, schedule.Sub{}, request(), 100)
 	for name, c := range map[string]struct {

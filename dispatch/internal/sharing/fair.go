@@ -66,7 +66,7 @@ func (f *fair) request(now float64, o order) *permits.Request {
 	used := f.used && o.tell
 	r := f.allocate(now, schedule.Request{
 		Demand: f.pressure(now, f.sentDemand), Want: o.want, Carry: f.carry, Lead: f.ahead(now),
-		MaxReserved: f.Limit.MaxReserved, // of a strict limit that another one paces
+		MaxReserved: f.Limit.MaxReserved,
 	})
 	f.expect(now, &r.Allocate.Request)
 	f.used = used // a request for none says nothing of what callers want
@@ -135,11 +135,6 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	}
 	f.lead = reply.Lead
 	f.hold(reply, f.sent, f.done)
-	// The store is far. A replica that hears of its next batch late would release this one faster than
-	// others theirs: when round trips change, some would still be slow while others are fast already.
-	if f.round > f.Limit.Round && reply.Share*f.Limit.Round >= 1 && reply.N > 1 {
-		f.spread(1 / reply.Share)
-	}
 }
 
 // hold adds the batch of a reply to a request.
@@ -147,6 +142,11 @@ func (f *fair) hold(reply *schedule.Reply, sent, done float64) {
 	f.allocations++
 	gap := reply.Gap * reply.Rate / f.rate
 	f.add(int64(reply.N), done+reply.Start, gap, sent, f.life(reply.N), f.Limit.Round)
+	// The store is far. A replica that hears of its next batch late would release this one faster than
+	// others theirs: when round trips change, some would still be slow while others are fast already.
+	if f.round > f.Limit.Round && reply.Share*f.Limit.Round >= 1 && reply.N > 1 {
+		f.spread(1 / reply.Share)
+	}
 }
 
 // A replica asks a full line again after minLater at the earliest, and after maxLater at the
