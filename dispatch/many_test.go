@@ -104,7 +104,7 @@ func TestManyLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := openMany(t)
 		time.Sleep(3 * time.Second)
-		least, most, excess := m.run(20 * time.Second)
+		least, most, excess := m.run(10 * time.Second)
 		t.Logf("%.2f %% to %.2f %% of each limit", 100*least, 100*most)
 		assert.GreaterOrEqual(t, least, 0.995)
 		assert.LessOrEqual(t, excess, 0.25)

@@ -1,6 +1,7 @@
 package sharing
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -25,6 +26,31 @@ func TestClockBounds(t *testing.T) {
 		low, high := c.clock.bounds(c.now)
 		assert.InDelta(t, c.low, low, 1e-9, "%+v at %v", c.clock, c.now)
 		assert.InDelta(t, c.high, high, 1e-9, "%+v at %v", c.clock, c.now)
+	}
+}
+
+// TestConflictDelays: the delay before a record is replaced again doubles with each time in
+// succession that other replicas were faster. Another failure ends the succession.
+func TestConflictDelays(t *testing.T) {
+	w := newWorld()
+	s := w.join(splitLimit(10, 0)).Share
+	for _, c := range []struct {
+		err  error
+		mean float64
+	}{
+		{permits.ErrConflict, 2}, {permits.ErrConflict, 4}, {permits.ErrConflict, 5},
+		{errors.New("down"), 1}, {permits.ErrConflict, 2}, {nil, 1},
+	} {
+		r := permits.Request{Err: c.err, Heartbeat: &permits.Heartbeat{}}
+		assert.Equal(t, c.err == nil, s.settle(&r, 1, 1))
+		sum := 0.0
+		for range 1000 {
+			d := s.crowded(1, 5)
+			assert.GreaterOrEqual(t, d, c.mean/2)
+			assert.LessOrEqual(t, d, c.mean*1.5)
+			sum += d
+		}
+		assert.InDelta(t, c.mean, sum/1000, 0.05*c.mean, "after %v", c.err)
 	}
 }
 

@@ -3,12 +3,16 @@ package etcdpermits
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
@@ -24,6 +28,45 @@ func TestClockWithinBounds(t *testing.T) {
 		_, _, reply := schedule.Allocate(schedule.State{}, schedule.Sub{}, r, later)
 		assert.True(t, reply.Sound(r), "%s: %v", published, reply.Now)
 	}
+}
+
+// TestClockFollows: a process publishes its time as soon as another one has fallen behind, and else
+// after a second without another's.
+func TestClockFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClock()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		changes, published := make(chan clientv3.WatchResponse), make(chan time.Time, 10)
+		publish := func(...clientv3.Cmp) bool { published <- time.Now(); return true }
+		isOwn := func(text []byte) bool { return strings.HasSuffix(string(text), "e0") }
+		isReady := false
+		go c.follow(ctx, changes, publish, isOwn, func() { isReady = true })
+		after := func(behind time.Duration, suffix string) time.Duration {
+			start := time.Now()
+			text := fmt.Sprintf("%.9f%s", c.now(start)-behind.Seconds(), suffix)
+			changes <- clientv3.WatchResponse{Events: []*clientv3.Event{
+				{Kv: &mvccpb.KeyValue{Value: []byte(text)}},
+			}}
+			return (<-published).Sub(start)
+		}
+		for range 10 {
+			d := after(2*behind, "")
+			assert.GreaterOrEqual(t, d, behind)
+			assert.Less(t, d, 2*behind)
+			assert.False(t, isReady, "what is behind is not the clock of all")
+		}
+		for range 10 {
+			assert.GreaterOrEqual(t, after(2*behind, "e0"), quiet, "its own time, that comes late")
+			time.Sleep(quiet - behind)
+			d := after(0, "")
+			assert.GreaterOrEqual(t, d, quiet)
+			assert.Less(t, d, 2*quiet)
+		}
+		assert.True(t, isReady)
+		cancel()
+		synctest.Wait()
+	})
 }
 
 // TestClockRefused: a request of a user who may not read the clock does not wait for its time-out.

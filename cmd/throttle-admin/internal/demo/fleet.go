@@ -129,8 +129,7 @@ func (g *group) backlog() (n int64) {
 
 // join waits until each consumer has received a message.
 func (f *fleet) join(ctx context.Context) error {
-	late := fmt.Errorf("not all consumers received messages within %s", joinTimeout)
-	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, late)
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	for !f.joined() {
 		select {
@@ -138,11 +137,31 @@ func (f *fleet) join(ctx context.Context) error {
 			return err
 		default:
 		}
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+		switch err := sleep(ctx, 5*time.Millisecond); {
+		case errors.Is(err, context.DeadlineExceeded):
+			return f.late()
+		case err != nil:
 			return err
 		}
 	}
 	return nil
+}
+
+// late tells what consumers and replicas have done, for the error that not all have joined.
+func (f *fleet) late() error {
+	errs := []error{fmt.Errorf("not all consumers received messages within %s", joinTimeout)}
+	for _, g := range f.groups {
+		g.mu.Lock()
+		errs = append(errs, fmt.Errorf("%s: %d messages, received by %d of %d consumers",
+			g.name, len(g.received), len(g.had), replicas*consumersEach))
+		g.mu.Unlock()
+	}
+	for i, lim := range f.limiters {
+		permits := lim.Stats().Permits
+		errs = append(errs, fmt.Errorf("replica %d: %d requests to the permit store, %d failed",
+			i+1, permits.Requests, permits.Errors))
+	}
+	return errors.Join(errs...)
 }
 
 func (f *fleet) joined() bool {
