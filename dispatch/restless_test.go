@@ -43,6 +43,45 @@ func TestRestlessLimit(t *testing.T) {
 	}
 }
 
+// TestRestlessLimitFarAway: a limit that changes while requests are on their way is not exceeded in
+// all, and meanwhile by no more than replicas hold of the highest.
+func TestRestlessLimitFarAway(t *testing.T) {
+	t.Parallel()
+	steps := map[string]func(i int, rng *rand.Rand) int64{
+		"in turn":   func(i int, _ *rand.Rand) int64 { return []int64{100, 2000}[i%2] },
+		"at random": func(_ int, rng *rand.Rand) int64 { return 100 + rng.Int64N(1901) },
+	}
+	for name, step := range steps {
+		for _, rtt := range []time.Duration{20 * time.Millisecond, 60 * time.Millisecond} {
+			for _, every := range []time.Duration{30 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond} {
+				for _, replicas := range []int{2, 8} {
+					how := fmt.Sprintf("%s each %s, %d replicas, %s away", name, every, replicas, rtt)
+					attacked(t, how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
+						f.store.Locked(func() { f.store.RTT = func() time.Duration { return rtt } })
+						for i := range replicas {
+							f.join(i, "group").greedy(1 << 20)
+						}
+						time.Sleep(2 * second)
+						from := time.Since(f.start)
+						allowed, lowest, most := 0.0, 0.0, 0.0
+						for i := range int(20 * second / every) {
+							rate := step(i, rng)
+							f.policies.Set(policy.Single(perSecond(rate)))
+							time.Sleep(every)
+							allowed += float64(rate) * every.Seconds()
+							ahead := float64(f.between(from, time.Since(f.start))) - allowed
+							lowest = math.Min(lowest, ahead)
+							most = math.Max(most, ahead-lowest)
+						}
+						within(t, "of what was allowed", float64(f.between(from, time.Since(f.start)))/allowed, 0, 1.005)
+						within(t, "ahead", most, 0, 0.125*2000)
+					})
+				}
+			}
+		}
+	}
+}
+
 // TestRestlessGroups: a change of the terms opens no permits again.
 func TestRestlessGroups(t *testing.T) {
 	for _, every := range []time.Duration{50 * time.Millisecond, 250 * time.Millisecond, 1100 * time.Millisecond} {

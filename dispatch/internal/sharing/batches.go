@@ -170,7 +170,7 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 			b.rev = b.Limit.Revision
 		}
 		return order{tell: changed && held > 0 && b.sentRev != b.Limit.Revision &&
-			b.rtt() < b.Limit.Round/4}
+			(b.lowered || b.rtt() < b.Limit.Round/4)}
 	}
 	round := b.round
 	if round == 0 {

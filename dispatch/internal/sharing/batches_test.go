@@ -55,14 +55,15 @@ func TestLoweredLimit(t *testing.T) {
 }
 
 // TestLittleIsKept: what is held of a limit that was lowered is kept if it lasts for a second at
-// most, at the new share. The schedule hears of any change at once, unless it is far away.
+// most, at the new share. The schedule hears of any change at once; one that is far away, of a lower
+// limit only.
 func TestLittleIsKept(t *testing.T) {
 	for _, c := range []struct {
 		held, rate, rtt float64
 		kept, told      bool
 	}{
 		{25, 50, 0, true, true}, {26, 50, 0, false, true}, {50, 200, 0, true, true},
-		{25, 50, 0.03, true, false}, {26, 50, 0.03, false, true}, {50, 200, 0.03, true, false},
+		{25, 50, 0.03, true, true}, {26, 50, 0.03, false, true}, {50, 200, 0.03, true, false},
 	} {
 		w := newWorld()
 		s, f := fairShare(w)
@@ -88,16 +89,19 @@ func TestLittleIsKept(t *testing.T) {
 }
 
 // TestReplyOfAnotherRate: permits that were allocated under another rate are released at the new
-// one.
+// one. Slots to come are scaled; those that were saved up are not.
 func TestReplyOfAnotherRate(t *testing.T) {
-	w := newWorld()
-	c, _ := fairShare(w)
-	r := c.Next(1, one)
-	c.Apply(at(c.Limit, 400))
-	c.Advance(Time{Now: 1.001}, one)
-	c.reply(r, 1.002, 5, 0.01)
-	assert.InDelta(t, 1.0/400, c.current().gap, 1e-9)
-	assert.EqualValues(t, 1, c.State(1.002).Allocations)
+	for start, scaled := range map[float64]float64{0: 0, 0.4: 0.1, -0.02: -0.02} {
+		w := newWorld()
+		c, _ := fairShare(w)
+		r := c.Next(1, one)
+		c.Apply(at(c.Limit, 400))
+		c.Advance(Time{Now: 1.001}, one)
+		c.reply(r, 1.002, 5, start)
+		assert.InDelta(t, 1.0/400, c.current().gap, 1e-9)
+		assert.InDelta(t, 1.002+scaled, c.current().due, 1e-9)
+		assert.EqualValues(t, 1, c.State(1.002).Allocations)
+	}
 }
 
 // TestSlotsFromArrival: slots count from when the answer arrived, and not from when the loop takes
@@ -396,6 +400,7 @@ func TestNextPermit(t *testing.T) {
 func TestCovered(t *testing.T) {
 	w := newWorld()
 	c := w.join(limited(policy.Fair, 10))
+	c.Advance(Time{Now: 1}, Demand{})
 	assert.False(t, c.Covered(1))
 	assert.True(t, c.Idle())
 	r := c.Next(1, Demand{Waiting: 1, Anybody: true})

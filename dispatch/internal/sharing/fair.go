@@ -137,11 +137,16 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	f.hold(reply, f.sent, f.done)
 }
 
-// hold adds the batch of a reply to a request.
+// hold adds the batch of a reply to a request. If the rate has changed meanwhile, the slots to come
+// are scaled, as those of other batches were.
 func (f *fair) hold(reply *schedule.Reply, sent, done float64) {
 	f.allocations++
-	gap := reply.Gap * reply.Rate / f.rate
-	f.add(int64(reply.N), done+reply.Start, gap, sent, f.life(reply.N), f.Limit.Round)
+	scale := reply.Rate / f.rate
+	start, gap := reply.Start, reply.Gap*scale
+	if start > 0 {
+		start *= scale
+	}
+	f.add(int64(reply.N), done+start, gap, sent, f.life(reply.N), f.Limit.Round)
 	// The store is far. A replica that hears of its next batch late would release this one faster than
 	// others theirs: when round trips change, some would still be slow while others are fast already.
 	if f.round > f.Limit.Round && reply.Share*f.Limit.Round >= 1 && reply.N > 1 {
