@@ -55,8 +55,8 @@ func TestLoweredLimit(t *testing.T) {
 }
 
 // TestLittleIsKept: what is held of a limit that was lowered is kept if it lasts for a second at
-// most, at the new share. The schedule hears of any change at once; one that is far away, of a lower
-// limit only.
+// most, at the new share. The schedule hears of any change at once; if it is far away, it hears of
+// a lower limit only.
 func TestLittleIsKept(t *testing.T) {
 	for _, c := range []struct {
 		held, rate, rtt float64

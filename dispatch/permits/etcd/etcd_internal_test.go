@@ -2,6 +2,7 @@ package etcdpermits
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -55,6 +56,96 @@ func TestDelay(t *testing.T) {
 	delay([]*permits.Request{fair, strict}, 750*time.Millisecond, 20*time.Millisecond)
 	assert.Equal(t, 1.0, fair.Allocate.Reply.N, "two are over for more than a round")
 	assert.Error(t, strict.Err)
+}
+
+// TestApply: a lost state takes all subscriptions with it, and a subscription counts for the epoch
+// after that of its last request.
+func TestApply(t *testing.T) {
+	a := &permits.Allocate{Request: schedule.Request{
+		Subscription: "own", Weight: 1, Demand: 10, Want: 1, Round: 0.1, Rate: 10, Nonce: 1,
+	}}
+	apply := func(s stored) []string {
+		next := s.apply([]*permits.Request{{Allocate: a}}, 100)
+		return slices.Sorted(maps.Keys(next.Subs))
+	}
+	s := stored{Version: schedule.Version, Subs: map[string]schedule.Sub{}}
+	s.State, _, _ = schedule.Allocate(s.State, schedule.Sub{}, a.Request, 99)
+	for i, name := range []string{"this", "previous", "over"} {
+		s.Subs[name] = schedule.Sub{Epoch: s.State.Epoch - int64(i)}
+	}
+	assert.Equal(t, []string{"own", "previous", "this"}, apply(s))
+	assert.False(t, a.Reply.Lost)
+	assert.Len(t, s.Subs, 3, "it is as it was")
+	s.State.Tail = 1e300
+	assert.Equal(t, []string{"own"}, apply(s))
+	assert.True(t, a.Reply.Lost)
+}
+
+// TestTurn: a process that has written leaves others as much time as that took.
+func TestTurn(t *testing.T) {
+	proxy := services.NewProxy(t, services.Etcd(t).Endpoint)
+	proxy.Latency(50 * time.Millisecond)
+	s := openNear(t, proxy.Addr)
+	start := time.Now()
+	require.NoError(t, allocate(t, s))
+	end := time.Now()
+	turn := &s.limit("limit").turn
+	assert.WithinRange(t, *turn, start.Add(100*time.Millisecond), end.Add(end.Sub(start)))
+	*turn = end.Add(200 * time.Millisecond)
+	require.NoError(t, allocate(t, s))
+	assert.Greater(t, time.Since(end), 200*time.Millisecond)
+}
+
+// TestLeases: processes that share a limit use the lease of the first of them. Where it has gone,
+// while the limit is there, as in another etcd to which keys were copied, the next process to write
+// grants one.
+func TestLeases(t *testing.T) {
+	e := services.Etcd(t)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	stores := []*Store{openNear(t, e.Endpoint), openNear(t, e.Endpoint)}
+	read := func() *mvccpb.KeyValue {
+		got, err := client.Get(t.Context(), permits.EtcdKey(stores[0].prefix, "limit"))
+		require.NoError(t, err)
+		require.Len(t, got.Kvs, 1)
+		return got.Kvs[0]
+	}
+	require.NoError(t, allocate(t, stores[0]))
+	first := read()
+	for i := range 6 {
+		require.NoError(t, allocate(t, stores[i%2]))
+	}
+	last := read()
+	assert.Equal(t, first.Lease, last.Lease)
+	_, err = client.Revoke(t.Context(), clientv3.LeaseID(last.Lease))
+	require.NoError(t, err)
+	_, err = client.Put(t.Context(), string(last.Key), string(last.Value))
+	require.NoError(t, err)
+	for range 2 {
+		require.NoError(t, allocate(t, stores[0]))
+	}
+	now := read()
+	assert.NotZero(t, now.Lease)
+	assert.NotEqual(t, first.Lease, now.Lease)
+	s, err := parse(now)
+	require.NoError(t, err)
+	assert.EqualValues(t, 9, s.State.Seq)
+}
+
+func openNear(t *testing.T, endpoint string) *Store {
+	s := Open(clientv3.Config{Endpoints: []string{endpoint}}, "near", 10*time.Second)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// allocate requests a permit of the same limit.
+func allocate(t *testing.T, s *Store) error {
+	r := &permits.Request{Key: "limit", Allocate: &permits.Allocate{Request: schedule.Request{
+		Subscription: "group", Weight: 1, Demand: 1e9, Want: 1, Round: 0.1, Rate: 1000, Nonce: 7,
+	}}}
+	s.Do(t.Context(), []*permits.Request{r})
+	return r.Err
 }
 
 // TestSpace: permits are written up to four fifths of the quota, or of etcd's default.

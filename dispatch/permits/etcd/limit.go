@@ -99,8 +99,7 @@ func (s *Store) allocate(
 			m.stored.Lease = 0
 			continue
 		}
-		if err != nil {
-			m.loaded = false // the transaction may have been made
+		if err != nil { // it may have been made: then the next one fails, and loads it
 			return err
 		}
 		if response.Succeeded {
