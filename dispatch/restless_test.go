@@ -10,6 +10,24 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
+// restless changes the limit again and again for 20 s. It returns what part of what the limit
+// allowed was dispatched in all, and how many messages more than that in between.
+func (f *fleet) restless(every time.Duration, rate func(i int) int64) (part, ahead float64) {
+	time.Sleep(2 * second)
+	from, allowed, lowest := time.Since(f.start), 0.0, 0.0 // lowest: dispatched, less allowed
+	dispatched := func() float64 { return float64(f.between(from, time.Since(f.start))) }
+	for i := range int(20 * second / every) {
+		limit := rate(i)
+		f.policies.Set(policy.Single(perSecond(limit)))
+		time.Sleep(every)
+		allowed += float64(limit) * every.Seconds()
+		now := dispatched() - allowed
+		lowest = math.Min(lowest, now)
+		ahead = math.Max(ahead, now-lowest)
+	}
+	return dispatched() / allowed, ahead
+}
+
 // TestRestlessLimit: of a limit that changes again and again, what it allowed in all is dispatched,
 // and never much more in between.
 func TestRestlessLimit(t *testing.T) {
@@ -22,21 +40,9 @@ func TestRestlessLimit(t *testing.T) {
 				for i := range 8 {
 					f.join(i, "group").greedy(max)
 				}
-				time.Sleep(2 * second)
-				from, allowed, most := time.Since(f.start), 0.0, 0.0
-				lowest := 0.0 // of what was dispatched less what was allowed
-				for at := from; at < from+20*second; at += every {
-					rate := 100 + rng.Int64N(1901)
-					f.policies.Set(policy.Single(perSecond(rate)))
-					time.Sleep(every)
-					allowed += float64(rate) * every.Seconds()
-					ahead := float64(f.between(from, at+every)) - allowed
-					lowest = math.Min(lowest, ahead)
-					most = math.Max(most, ahead-lowest)
-				}
-				got := float64(f.between(from, time.Since(f.start)))
-				within(t, "of what was allowed", got/allowed, least, 1.005)
-				within(t, "ahead", most, 0, 0.125*2000)
+				part, ahead := f.restless(every, func(int) int64 { return 100 + rng.Int64N(1901) })
+				within(t, "of what was allowed", part, least, 1.005)
+				within(t, "ahead", ahead, 0, 0.125*2000)
 				within(t, "requests a message", f.requestsPerMessage(), 0, 0.4)
 			})
 		}
@@ -47,36 +53,30 @@ func TestRestlessLimit(t *testing.T) {
 // all, and meanwhile by no more than replicas hold of the highest.
 func TestRestlessLimitFarAway(t *testing.T) {
 	t.Parallel()
-	steps := map[string]func(i int, rng *rand.Rand) int64{
-		"in turn":   func(i int, _ *rand.Rand) int64 { return []int64{100, 2000}[i%2] },
-		"at random": func(_ int, rng *rand.Rand) int64 { return 100 + rng.Int64N(1901) },
-	}
-	for name, step := range steps {
-		for _, rtt := range []time.Duration{20 * time.Millisecond, 60 * time.Millisecond} {
-			for _, every := range []time.Duration{30 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond} {
-				for _, replicas := range []int{2, 8} {
-					how := fmt.Sprintf("%s each %s, %d replicas, %s away", name, every, replicas, rtt)
-					attacked(t, how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
-						f.store.Locked(func() { f.store.RTT = func() time.Duration { return rtt } })
-						for i := range replicas {
-							f.join(i, "group").greedy(1 << 20)
-						}
-						time.Sleep(2 * second)
-						from := time.Since(f.start)
-						allowed, lowest, most := 0.0, 0.0, 0.0
-						for i := range int(20 * second / every) {
-							rate := step(i, rng)
-							f.policies.Set(policy.Single(perSecond(rate)))
-							time.Sleep(every)
-							allowed += float64(rate) * every.Seconds()
-							ahead := float64(f.between(from, time.Since(f.start))) - allowed
-							lowest = math.Min(lowest, ahead)
-							most = math.Max(most, ahead-lowest)
-						}
-						within(t, "of what was allowed", float64(f.between(from, time.Since(f.start)))/allowed, 0, 1.005)
-						within(t, "ahead", most, 0, 0.125*2000)
-					})
-				}
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		away, every    time.Duration
+		inTurn, random float64 // least part that is dispatched
+	}{
+		{20 * ms, 30 * ms, 0.2, 0.94}, {20 * ms, 100 * ms, 0.6, 0.95}, {20 * ms, 300 * ms, 0.85, 0.97},
+		{60 * ms, 30 * ms, 0.17, 0.7}, {60 * ms, 100 * ms, 0.35, 0.74}, {60 * ms, 300 * ms, 0.53, 0.88},
+	} {
+		for _, replicas := range []int{2, 8} {
+			for _, inTurn := range []bool{false, true} {
+				how := fmt.Sprintf("%d replicas, %s away, each %s, in turn: %v", replicas, c.away, c.every, inTurn)
+				attacked(t, how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
+					f.store.Locked(func() { f.store.RTT = func() time.Duration { return c.away } })
+					for i := range replicas {
+						f.join(i, "group").greedy(1 << 20)
+					}
+					least, rate := c.random, func(int) int64 { return 100 + rng.Int64N(1901) }
+					if inTurn {
+						least, rate = c.inTurn, func(i int) int64 { return []int64{100, 2000}[i%2] }
+					}
+					part, ahead := f.restless(c.every, rate)
+					within(t, "of what was allowed", part, least, 1.005)
+					within(t, "ahead", ahead, 0, 0.125*2000)
+				})
 			}
 		}
 	}

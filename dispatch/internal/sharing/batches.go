@@ -22,7 +22,6 @@ type batches struct {
 	early      float64           // how long before its slots the next batch is as good as running
 	turnAt     float64           // while the line is full, no request before: see fair.turn
 	keepUntil  float64           // no handles: no request, and what is held then goes back; 0 = open
-	lowered    bool              // the limit has become lower since the last request
 	gone       bool              // no callers: nothing is requested until one waits
 	handBackAt float64           // when held grants gave permits back that may be unused; 0 = none
 	hoards     bool              // callers hold too much: nothing is requested
@@ -75,7 +74,7 @@ func (b *batches) grace() float64 {
 }
 
 // adjust goes over to the limit's new rate. What is held is scaled, and so is the share. The next
-// reply says where on its ramp a limit is.
+// reply says where on its ramp a limit is, and whether a busy one is still slowed.
 func (b *batches) adjust(now float64) {
 	rate := b.Limit.Rate
 	if ramp := b.Limit.Ramp; ramp.Over > 0 {
@@ -85,12 +84,14 @@ func (b *batches) adjust(now float64) {
 		}
 		rate = min(rate, from)
 	}
+	if b.Limit.Rule.Mode != busy.None && b.rate > 0 && b.rate < b.top {
+		rate = min(rate, b.rate)
+	}
 	if f := rate / b.rate; b.rate > 0 {
 		b.share, b.shareFor = b.share*f, b.shareFor*f
 		if b.ownDue > now {
 			b.ownDue = now + (b.ownDue-now)/f
 		}
-		b.lowered = f < 1
 	}
 	b.changeRate(now, rate)
 	b.top, b.ramp = b.Limit.Rate, b.Limit.Ramp
@@ -132,7 +133,7 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 	if gone || b.handsBack(now, d) {
 		return order{drain: true}
 	}
-	changed := b.rev != b.Limit.Revision
+	changed, lowered := b.rev != b.Limit.Revision, b.rate < b.sentRate
 	if changed {
 		b.turnAt = 0
 	}
@@ -140,9 +141,9 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 	switch next := b.upcoming(now); {
 	case changed && held > 0 && (b.gone || closed):
 		return order{drain: true}
-	case changed && b.lowered && held > 0 && float64(held) > keepHeld*b.share:
+	case changed && lowered && held > 0 && float64(held) > keepHeld*b.share:
 		b.clear(now) // the running batch would come on top of the new line
-		held, b.lowered, wanted = 0, false, true
+		held, wanted = 0, true
 	case now >= b.abandonedAt():
 		b.gone, b.unserved, b.leftAt, b.asked = true, false, 0, 0
 		if held > 0 {
@@ -170,7 +171,7 @@ func (b *batches) next(now float64, d Demand, gone bool) order {
 			b.rev = b.Limit.Revision
 		}
 		return order{tell: changed && held > 0 && b.sentRev != b.Limit.Revision &&
-			(b.lowered || b.rtt() < b.Limit.Round/4)}
+			(lowered || b.rtt() < b.Limit.Round/4)}
 	}
 	round := b.round
 	if round == 0 {

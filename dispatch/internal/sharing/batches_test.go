@@ -88,19 +88,74 @@ func TestLittleIsKept(t *testing.T) {
 	}
 }
 
+// TestLoweredTwice: a limit that is raised a little before the schedule has heard that it was
+// lowered is still a lower one. Once the schedule has heard of it, a change of something else is
+// none.
+func TestLoweredTwice(t *testing.T) {
+	w := newWorld()
+	s, f := fairShare(w)
+	s.reply(s.Next(1, one), 1, 25, 0.01)
+	s.Advance(Time{Now: 1.005}, Demand{})
+	f.rtts = [2]float64{0.03, 0.03}
+	for _, rate := range []float64{40, 50} {
+		s.Apply(at(s.Limit, rate))
+		s.Advance(Time{Now: 1.006}, one)
+	}
+	r := s.Next(1.006, one)
+	if assert.NotNil(t, r, "it tells") {
+		r.Allocate.Reply = schedule.Reply{Rate: 50, Now: 1.007, Carry: schedule.Carry{Inc: 1}}
+		s.Answered(r, 1.007, 1.007)
+	}
+	f.rtts = [2]float64{0.03, 0.03}
+	limit := at(s.Limit, 50)
+	limit.Burst = 10
+	s.Apply(limit)
+	s.Advance(Time{Now: 1.008}, one)
+	assert.Nil(t, s.Next(1.008, one), "it is far away, and the limit is the same")
+}
+
 // TestReplyOfAnotherRate: permits that were allocated under another rate are released at the new
-// one. Slots to come are scaled; those that were saved up are not.
+// one. Their slots are scaled, but none that is over comes earlier. A replica that has not heard of
+// the new rate has its slots when the schedule says.
 func TestReplyOfAnotherRate(t *testing.T) {
-	for start, scaled := range map[float64]float64{0: 0, 0.4: 0.1, -0.02: -0.02} {
+	for _, c := range []struct{ told, rate, start, due, round, gap float64 }{
+		{100, 400, 0.4, 0.1, 0.1, 0.0025}, {100, 400, 0, 0, 0.1, 0.0025}, {100, 400, -0.02, -0.005, 0.1, 0.0025},
+		{100, 25, 0.4, 1.6, 0.1, 0.04}, {100, 25, -0.02, -0.02, 0.1, 0.04},
+		{25, 100, 0.4, 0.4, 0.1, 0.01}, // the limit is 100/s, as far as this replica knows
+		// A far store: batches are released at the pace of the share, if it has a permit in a round.
+		{100, 400, 0, 0, 0.3, 0.005}, {100, 25, 0, 0, 0.3, 0.08}, {100, 10, 0, 0, 0.3, 0.1},
+	} {
 		w := newWorld()
-		c, _ := fairShare(w)
-		r := c.Next(1, one)
-		c.Apply(at(c.Limit, 400))
-		c.Advance(Time{Now: 1.001}, one)
-		c.reply(r, 1.002, 5, start)
-		assert.InDelta(t, 1.0/400, c.current().gap, 1e-9)
-		assert.InDelta(t, 1.002+scaled, c.current().due, 1e-9)
-		assert.EqualValues(t, 1, c.State(1.002).Allocations)
+		s, _ := fairShare(w)
+		r := s.Next(1, one)
+		if c.rate != 100 {
+			s.Apply(at(s.Limit, c.rate))
+		}
+		s.Advance(Time{Now: 1.001}, one)
+		r.Allocate.Reply = schedule.Reply{
+			N: 5, Start: c.start, Rate: c.told, Gap: 1 / c.told, Share: c.told / 2, Now: 1.002,
+			Carry: schedule.Carry{Inc: 1, Round: c.round},
+		}
+		s.Answered(r, 1.002, 1.002)
+		assert.InDelta(t, c.gap, s.current().gap, 1e-9, "%+v", c)
+		assert.InDelta(t, 1.002+c.due, s.current().due, 1e-9, "%+v", c)
+		assert.EqualValues(t, 1, s.State(1.002).Allocations)
+	}
+}
+
+// TestSlowedLimit: a busy limit that is slowed stays as slow when it changes, until the schedule
+// says more.
+func TestSlowedLimit(t *testing.T) {
+	for changed, want := range map[float64]float64{50: 20, 400: 20, 10: 10} {
+		w := newWorld()
+		l := limited(policy.Fair, 100)
+		l.Rule.Mode = busy.ByFraction
+		s := w.join(l)
+		s.Advance(Time{Now: 1}, Demand{})
+		s.rate = 20 // by a reply
+		s.Apply(at(s.Limit, changed))
+		s.Advance(Time{Now: 1.001}, Demand{})
+		assert.InDelta(t, want, s.rate, 1e-9, "%v", changed)
 	}
 }
 

@@ -137,20 +137,19 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	f.hold(reply, f.sent, f.done)
 }
 
-// hold adds the batch of a reply to a request. If the rate has changed meanwhile, the slots to come
-// are scaled, as those of other batches were.
+// hold adds the batch of a reply to a request. If the limit has changed since that was sent, its
+// slots are scaled, as those of other batches were: those to come, and the distance between two.
 func (f *fair) hold(reply *schedule.Reply, sent, done float64) {
 	f.allocations++
-	scale := reply.Rate / f.rate
-	start, gap := reply.Start, reply.Gap*scale
-	if start > 0 {
+	start, scale := reply.Start, reply.Rate/f.rate
+	if f.sentRev != f.Limit.Revision && (start > 0 || scale < 1) {
 		start *= scale
 	}
-	f.add(int64(reply.N), done+start, gap, sent, f.life(reply.N), f.Limit.Round)
+	f.add(int64(reply.N), done+start, reply.Gap*scale, sent, f.life(reply.N), f.Limit.Round)
 	// The store is far. A replica that hears of its next batch late would release this one faster than
 	// others theirs: when round trips change, some would still be slow while others are fast already.
-	if f.round > f.Limit.Round && reply.Share*f.Limit.Round >= 1 && reply.N > 1 {
-		f.spread(1 / reply.Share)
+	if f.round > f.Limit.Round && reply.Share*f.Limit.Round >= scale && reply.N > 1 {
+		f.spread(scale / reply.Share)
 	}
 }
 

@@ -360,9 +360,39 @@ func TestFairSlowRequest(t *testing.T) {
 	}
 }
 
+// TestLateNews: a replica that has not heard of a change of the limit gets as much as one that has,
+// up to the limit that it knows.
+func TestLateNews(t *testing.T) {
+	for _, rates := range [][2]float64{{1000, 500}, {2000, 100}, {100, 2000}} {
+		for _, n := range []int{2, 8} {
+			w := newWorld()
+			for range n {
+				c := w.join(limited(policy.Fair, rates[0]))
+				c.callers, c.rtt = 1, 0.001
+			}
+			w.run(2)
+			for _, c := range w.clients[1:] {
+				c.Apply(at(c.Limit, rates[1]))
+				c.touch()
+			}
+			w.run(1)
+			from := w.now
+			w.run(4)
+			got, all := w.clients[0].between(from, w.now), 0
+			for _, c := range w.clients {
+				all += c.between(from, w.now)
+			}
+			assert.InEpsilon(t, 4*rates[1], all, 0.06, "%v, %d", rates, n)
+			want := min(float64(all)/float64(n), 4*rates[0])
+			assert.InEpsilon(t, want, got, 0.3, "%v, %d", rates, n)
+		}
+	}
+}
+
 func ExampleShare() {
 	w := newWorld()
 	c := w.join(limited(policy.Fair, 20))
+	c.Advance(Time{Now: 1}, Demand{})
 	r := c.Next(1, Demand{Waiting: 3, Callers: 3, Anybody: true})
 	w.do(r, 1)
 	c.Answered(r, 1, 1)

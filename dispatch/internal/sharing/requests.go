@@ -11,12 +11,14 @@ import (
 // time.
 type requests struct {
 	pending bool
-	sent    float64           // the last request
-	timeout float64           // that it had, seconds; 0 = it cannot be late
-	done    float64           // when its answer arrived
-	sentRev schedule.Revision // of the limit when it was sent
-	retryAt float64           // no request before
-	dated   bool              // a quota's revision is the store's clock
+	sent    float64 // the last request
+	timeout float64 // that it had, seconds; 0 = it cannot be late
+	done    float64 // when its answer arrived
+	retryAt float64 // no request before
+	dated   bool    // a quota's revision is the store's clock
+
+	sentRev  schedule.Revision // of the limit when the last request was sent, and
+	sentRate float64           // its rate, permits a second
 
 	failures  int     // in a row
 	conflicts int     // of these, in a row, since other replicas were faster
@@ -56,7 +58,7 @@ func (s *Share) send(now float64, r permits.Request) *permits.Request {
 	m.request = r
 	s.expired = 0
 	s.pending, s.used = true, false
-	s.heldUp, s.sent, s.sentRev = 0, now, s.Limit.Revision
+	s.heldUp, s.sent, s.sentRev, s.sentRate = 0, now, s.Limit.Revision, s.rate
 	s.timeout = s.env.Timeout()
 	return &m.request
 }
