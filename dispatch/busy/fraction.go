@@ -37,14 +37,14 @@ type State struct {
 // Sound reports whether a state can be one that Next has returned, and no time in it is after
 // latest.
 func (s State) Sound(latest float64) bool {
-	const most = 1 << 53 // of anything
+	const most, earliest = 1 << 53, -1e11 // of anything; of times
 	for _, x := range []float64{s.Limit, s.Low, s.Good, s.Back, s.Step, s.Healthy} {
 		if !(0 <= x && x <= most) {
 			return false
 		}
 	}
 	for _, at := range []float64{s.Since, s.Cut, s.NotYet} {
-		if !(-most <= at && at <= latest) {
+		if !(earliest <= at && at <= latest) {
 			return false
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -34,5 +35,20 @@ func TestUnknownAuth(t *testing.T) {
 			assert.NotContains(t, err.Error(), user)
 			assert.NotContains(t, err.Error(), password)
 		})
+	}
+}
+
+// TestErrorsOfAllCalls: what keeps a pipeline from being sent is the error of each request in it.
+func TestErrorsOfAllCalls(t *testing.T) {
+	server := services.RedisServer(t, "--requirepass", "geheim123")
+	store := redispermits.Open(redis.UniversalOptions{Addrs: []string{server.Addr}, Password: "wrong"}, 10*time.Second)
+	defer func() { assert.NoError(t, store.Close()) }()
+	var requests []*permits.Request
+	for _, key := range []string{"throttle:{a}", "throttle:{b}", "throttle:{c}"} {
+		requests = append(requests, &permits.Request{Key: key, Allocate: &permits.Allocate{Request: request(1)}})
+	}
+	store.Do(t.Context(), requests)
+	for _, r := range requests {
+		assert.ErrorContains(t, r.Err, "WRONGPASS", r.Key)
 	}
 }

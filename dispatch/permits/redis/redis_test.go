@@ -3,14 +3,17 @@ package redispermits_test
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -234,32 +237,145 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 	}
 }
 
-// damage puts a number into a state that does not belong there, or may.
-func damage(s schedule.State, rng *rand.Rand) schedule.State {
-	numbers := []*float64{
+// numbers are those of a state that are stored.
+func numbers(s *schedule.State) (all []*float64, whole []*int64) {
+	all = []*float64{
 		&s.Last, &s.Checked, &s.Resumed, &s.Shifts, &s.Step.By, &s.Step.Ahead, &s.Step.At, &s.Server, &s.Rate, &s.Tail,
 		&s.Start, &s.Quick, &s.This.Weight, &s.This.Reserved, &s.This.Need, &s.Prev.Weight, &s.Prev.Reserved, &s.Prev.Need,
 	}
 	if s.Ramp != (schedule.Ramp{}) {
-		numbers = append(numbers, &s.Top, &s.Ramp.From, &s.Ramp.Over, &s.Ramp.TTL, &s.Line.Rate, &s.Line.Seen)
+		all = append(all, &s.Top, &s.Ramp.From, &s.Ramp.Over, &s.Ramp.TTL, &s.Line.Rate, &s.Line.Seen)
 	}
 	if o := &s.Outcomes; o.Since != 0 {
-		numbers = append(numbers, &o.Since, &o.Window.OK, &o.Window.Busy, &o.Window.RetryAfter)
+		all = append(all, &o.Since, &o.Window.OK, &o.Window.Busy, &o.Window.RetryAfter)
 		v := &o.Service
-		numbers = append(numbers,
+		all = append(all,
 			&v.Limit, &v.Low, &v.Good, &v.Since, &v.Cut, &v.Back, &v.Step, &v.NotYet, &v.Healthy)
 	}
+	return all, []*int64{&s.Inc, &s.Seq, &s.Epoch, &s.Rev.Epoch, &s.Rev.Number}
+}
+
+// damage puts a number into a state that does not belong there, or may.
+func damage(s schedule.State, rng *rand.Rand) schedule.State {
+	all, whole := numbers(&s)
 	bad := []float64{0, -2, 1e15, 1e300, math.Inf(1), math.Inf(-1), math.NaN()}
-	top := s.Ramp != (schedule.Ramp{}) || s.Outcomes.Since != 0 // is stored
-	*numbers[rng.IntN(len(numbers))] = bad[rng.IntN(len(bad))]
-	if !top {
+	*all[rng.IntN(len(all))] = bad[rng.IntN(len(bad))]
+	if s.Ramp == (schedule.Ramp{}) && s.Outcomes.Since == 0 { // Top is not stored
 		s.Top = s.Rate
 	}
 	if rng.IntN(4) == 0 {
-		integers := []*int64{&s.Inc, &s.Seq, &s.Epoch, &s.Rev.Epoch, &s.Rev.Number}
-		*integers[rng.IntN(len(integers))] = []int64{-1, 1, 1e15, 1 << 60}[rng.IntN(4)]
+		*whole[rng.IntN(len(whole))] = []int64{-1, 1, 1e15, 1 << 60}[rng.IntN(4)]
 	}
 	return s
+}
+
+// TestDamagedAlike puts numbers within and beyond the bounds in the place of each number that is
+// stored. The script and the function take the same ones for damage.
+func TestDamagedAlike(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(services.Redis(t), "redis://")})
+	defer func() { assert.NoError(t, client.Close()) }()
+	store, ctx := open(t, client.Options().Addr), t.Context()
+	ramped, heard, strict := request(1000), request(1000), request(1000)
+	ramped.Ramp = schedule.Ramp{From: 100, Over: 60, TTL: 60}
+	heard.Rule = busy.Rule{Mode: busy.ByFraction, Tolerance: 0.1, RecoverRate: 2}
+	heard.Answers = schedule.Answers{OK: 5, Busy: 5}
+	strict.Strict, strict.MaxReserved = true, 10
+	for name, r := range map[string]schedule.Request{
+		"fair": request(1000), "ramp": ramped, "busy": heard, "strict": strict,
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := "throttle:{" + services.Name(t) + "}"
+			for range 3 {
+				reply, err := permitstest.Allocate(ctx, store, key, r)
+				require.NoError(t, err)
+				r.Carry = reply.Carry
+			}
+			sound, now, err := store.State(ctx, key)
+			require.NoError(t, err)
+			sub := schedule.Sub{
+				Epoch: sound.Epoch, This: schedule.Part{K: 2, Weight: 1, Reserved: 1}, Prev: schedule.Part{K: 1, Weight: 1},
+			}
+			lost, kept := 0, 0
+			try := func(what string, state schedule.State, sub schedule.Sub) {
+				fields := []any{"l", encode(state)}
+				switch {
+				case r.Ramp.Over > 0:
+					fields = append(fields, "r", encodeRamp(state))
+				case r.Rule.Mode != busy.None:
+					fields = append(fields, "b", encodeOutcomes(state))
+				default:
+					state.Top = state.Rate
+				}
+				if !r.Strict {
+					fields = append(fields, "sgroup", encodeSub(sub))
+				}
+				require.NoError(t, client.Del(ctx, key).Err())
+				require.NoError(t, client.HSet(ctx, key, fields...).Err())
+				got, err := permitstest.Allocate(ctx, store, key, r)
+				require.NoError(t, err)
+				stored, _, err := store.State(ctx, key)
+				require.NoError(t, err)
+				r.Server = stored.Server
+				after, _, want := schedule.Allocate(state, sub, r, got.Now)
+				want.Wake = ""
+				assert.Equal(t, want, got, what)
+				assert.Equal(t, after, stored, what)
+				if got.Lost {
+					lost++
+				} else {
+					kept++
+				}
+			}
+			all, whole := numbers(&sound)
+			bounds := []float64{
+				-3e11, -1e12, -2, -1.5, -0.5, 0, 1e-12, 1e-7, 0.5, 1.5, 3, 2e6, 2e11, 1e14, 2e15, 1e17, 1e300,
+				now - 10, now + 2, now + 3000, now + 5000, now + 90_000,
+				math.NaN(), math.Inf(1), math.Inf(-1),
+			}
+			for i := range all {
+				for _, x := range bounds {
+					state := sound
+					all, _ := numbers(&state)
+					*all[i] = x
+					try(fmt.Sprintf("number %d: %v", i, x), state, sub)
+				}
+			}
+			for i := range whole {
+				for _, x := range []int64{-1, 0, 1, 2, 5, 1e10, 2e13, 2e14, 1 << 54, 1 << 60} {
+					if i == 0 && x == 0 { // to the function, no state
+						continue
+					}
+					state := sound
+					_, whole := numbers(&state)
+					*whole[i] = x
+					try(fmt.Sprintf("whole number %d: %v", i, x), state, sub)
+				}
+			}
+			for i := range 6 {
+				for _, x := range bounds {
+					damaged := sub
+					parts := []*float64{
+						&damaged.This.K, &damaged.This.Weight, &damaged.This.Reserved,
+						&damaged.Prev.K, &damaged.Prev.Weight, &damaged.Prev.Reserved,
+					}
+					*parts[i] = x
+					try(fmt.Sprintf("number %d of the subscription: %v", i, x), sound, damaged)
+				}
+			}
+			t.Logf("%d lost, %d kept", lost, kept)
+		})
+	}
+}
+
+// encodeSub writes a subscription as the script does.
+func encodeSub(s schedule.Sub) string {
+	var text []byte
+	for _, x := range []float64{
+		float64(s.Epoch), s.This.K, s.This.Weight, s.This.Reserved, s.Prev.K, s.Prev.Weight, s.Prev.Reserved,
+	} {
+		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
+	}
+	return string(text)
 }
 
 func clone(m map[string]schedule.Sub) map[string]schedule.Sub {
@@ -454,6 +570,55 @@ func TestDecimals(t *testing.T) {
 	s, _, err := store.State(t.Context(), "k")
 	require.NoError(t, err)
 	assert.Equal(t, math.Float64bits(got.Now+1/(1.0/3)), math.Float64bits(s.Tail))
+}
+
+// TestLifetime: a schedule is kept for as long as schedule.State.Lifetime says.
+func TestLifetime(t *testing.T) {
+	m := inMemory(t)
+	store := open(t, m.Addr())
+	for _, rate := range []float64{1000, 0.1, 1e-3, 1.0 / 3600, 1e-5, 1e-7} {
+		for _, strict := range []bool{false, true} {
+			key, r := fmt.Sprint(rate, strict), request(rate)
+			r.Strict = strict
+			_, err := permitstest.Allocate(t.Context(), store, key, r)
+			require.NoError(t, err)
+			state, now, err := store.State(t.Context(), key)
+			require.NoError(t, err)
+			assert.InDelta(t, state.Lifetime(strict, now), m.TTL(key).Seconds(), 2, key)
+		}
+	}
+}
+
+// TestSentOnce: a request whose answer does not come is not sent again: the server may have run it.
+func TestSentOnce(t *testing.T) {
+	for _, cluster := range []bool{false, true} {
+		m := inMemory(t)
+		var sent atomic.Int64
+		m.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
+			if command != "EVALSHA" {
+				return false
+			}
+			sent.Add(1)
+			c.Close()
+			return true
+		})
+		store := redispermits.Open(redis.UniversalOptions{Addrs: []string{m.Addr()}, IsClusterMode: cluster}, 10*time.Second)
+		_, err := permitstest.Allocate(t.Context(), store, "throttle:{a}", request(1))
+		assert.ErrorIs(t, err, io.EOF)
+		assert.EqualValues(t, 1, sent.Load(), "cluster: %v", cluster)
+		assert.NoError(t, store.Close())
+	}
+}
+
+// TestRecordsExpire: a record that is set is kept for as long as was asked.
+func TestRecordsExpire(t *testing.T) {
+	m := inMemory(t)
+	store := open(t, m.Addr())
+	for _, ttl := range []time.Duration{time.Hour, time.Second, time.Microsecond} {
+		err := store.Update(t.Context(), "k", ttl, func([]byte, float64) []byte { return []byte(ttl.String()) })
+		require.NoError(t, err)
+		assert.Equal(t, max(time.Millisecond, ttl), m.TTL("k"))
+	}
 }
 
 // TestALongScheduleIsKept: a schedule with slots hours ahead has long epochs, and is kept through
