@@ -48,6 +48,25 @@ func TestCommittedMessagesAreNotInFlight(t *testing.T) {
 	require.Zero(t, lim.Stats().Subscriptions[0].InFlight)
 }
 
+// TestACommitIsOfItsPartition: a commit settles no messages of other partitions.
+func TestACommitIsOfItsPartition(t *testing.T) {
+	_, brokers := broker(t, 2, "orders")
+	fill(t, brokers, "orders", 2, 10, 10)
+	lim := throttletest.Open(t, policy.Policy{MaxInFlight: new(int64(100))})
+	r := newReader(t, groupConfig(brokers, "orders"), lim)
+	last := map[int]kafka.Message{} // by partition
+	for range 20 {
+		m := fetch(t, r)
+		last[m.Partition] = m
+	}
+	inFlight := func() int64 { return lim.Stats().Subscriptions[0].InFlight }
+	require.EqualValues(t, 20, inFlight())
+	require.NoError(t, r.CommitMessages(t.Context(), last[1]))
+	require.EqualValues(t, 10, inFlight())
+	require.NoError(t, r.CommitMessages(t.Context(), last[0]))
+	require.Zero(t, inFlight())
+}
+
 // Without a group nothing tells when a message is done, so none is in flight.
 func TestWithoutAGroupNothingIsInFlight(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")

@@ -121,3 +121,16 @@ func ExampleDivision_Visit() {
 	// a, with b there: 36
 	// a, with b silent: 18
 }
+
+// TestDivisionClock: a division's clock goes on as the store's does, and stands still while that
+// steps back.
+func TestDivisionClock(t *testing.T) {
+	terms := pool.Terms{Names: []string{"eu"}, Permits: 10, Period: 1, TTL: 5}
+	var d pool.Division
+	for _, c := range []struct{ now, clock float64 }{
+		{100, 0}, {103, 3}, {90, 3}, {91, 4}, {200, 113}, {200, 113},
+	} {
+		d, _ = d.Visit(terms, pool.Visit{Group: "eu", Member: "a"}, c.now)
+		assert.InDelta(t, c.clock, d.Clock, 1e-9, "%v", c.now)
+	}
+}

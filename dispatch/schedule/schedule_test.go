@@ -241,6 +241,30 @@ func TestFullLine(t *testing.T) {
 	}
 }
 
+// TestWake: a reply names the first waiter in the queue as soon as there is a slot for it, unless
+// that is the one that asks.
+func TestWake(t *testing.T) {
+	var s schedule.State
+	call := func(waiter string, want, returned float64, c schedule.Carry) (reply schedule.Reply) {
+		r := request()
+		r.Strict, r.Sole, r.Rate, r.MaxReserved = true, true, 10, 1
+		r.Want, r.Waiter, r.Returned, r.Carry = want, waiter, returned, c
+		s, _, reply = schedule.Allocate(s, schedule.Sub{}, r, 100)
+		return reply
+	}
+	held := call("a", 1, 0, schedule.Carry{})
+	held = call("a", 1, 0, held.Carry)
+	first, second := call("b", 1, 0, schedule.Carry{}), call("c", 1, 0, schedule.Carry{})
+	for _, reply := range []schedule.Reply{first, second} {
+		assert.Zero(t, reply.N, "the line is full")
+		assert.Empty(t, reply.Wake)
+	}
+	assert.Equal(t, "b", call("a", 0, 1, held.Carry).Wake, "a slot came back")
+	first = call("b", 1, 0, first.Carry)
+	assert.Equal(t, 1.0, first.N)
+	assert.Empty(t, first.Wake, "the line is full again")
+}
+
 // Of a strict limit that another one paces, only the last slots of the line go back.
 func TestReturnsToAStrictLine(t *testing.T) {
 	for _, others := range []bool{false, true} {

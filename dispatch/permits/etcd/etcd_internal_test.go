@@ -86,11 +86,13 @@ func TestTurn(t *testing.T) {
 	proxy := services.NewProxy(t, services.Etcd(t).Endpoint)
 	proxy.Latency(50 * time.Millisecond)
 	s := openNear(t, proxy.Addr)
-	start := time.Now()
-	require.NoError(t, allocate(t, s))
-	end := time.Now()
+	require.NoError(t, allocate(t, s)) // connects
 	turn := &s.limit("limit").turn
-	assert.WithinRange(t, *turn, start.Add(100*time.Millisecond), end.Add(end.Sub(start)))
+	time.Sleep(time.Until(*turn))
+	start := time.Now()
+	require.NoError(t, allocate(t, s)) // which takes 100 ms
+	end := time.Now()
+	assert.WithinRange(t, *turn, start.Add(200*time.Millisecond), end.Add(end.Sub(start)))
 	*turn = end.Add(200 * time.Millisecond)
 	require.NoError(t, allocate(t, s))
 	assert.Greater(t, time.Since(end), 200*time.Millisecond)
