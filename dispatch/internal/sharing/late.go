@@ -68,13 +68,14 @@ func (f *fair) hurry(now float64) {
 // made. One that came too late, although its answer is not late, met a clock that has stepped: the
 // next one goes at once.
 func (f *fair) settle(r *permits.Request, done, now float64) bool {
+	far := f.second && f.failures == 0 // else the store was away
 	if !f.batches.settle(r, done, now) {
 		if r.Err == nil && f.failures == 1 && done < f.lateAt {
 			f.retryAt = now
 		}
 		return false
 	}
-	if f.second { // the first one took that long, too
+	if far { // the first one took that long, too
 		f.rtts[0] = f.rtts[1]
 	}
 	f.lateAt, f.second = 0, false

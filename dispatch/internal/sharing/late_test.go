@@ -97,6 +97,26 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
+// TestFarOrAway: the answer to a second request tells that the store is far, unless a request has
+// failed: then the store was away.
+func TestFarOrAway(t *testing.T) {
+	for _, failed := range []bool{false, true} {
+		c, f, first, second := impatient(t)
+		first.Allocate.Reply = schedule.Reply{Late: true, Now: 110.06}
+		c.Answered(first, 10.06, 10.06)
+		sent, want := 10.05, 0.1
+		if failed {
+			second.Err = assert.AnError
+			c.Answered(second, 10.06, 10.06)
+			sent, want = 10.15, 0.001
+			second = c.Next(sent, one)
+		}
+		granted(second, 4, schedule.Carry{Inc: 5, Seq: 3})
+		c.Answered(second, sent+0.1, sent+0.1)
+		assert.InDelta(t, want, f.rtt(), 1e-9, "failed: %v", failed)
+	}
+}
+
 // TestOtherTerms: what a request that was given up is allocated under an older revision does not
 // count.
 func TestOtherTerms(t *testing.T) {
