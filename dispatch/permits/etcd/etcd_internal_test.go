@@ -1,6 +1,8 @@
 package etcdpermits
 
 import (
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -188,4 +190,16 @@ func TestSamePage(t *testing.T) {
 		_, err = etcd.store(t.Context()).Published(t.Context(), "c")
 		assert.ErrorContains(t, err, "the same page again")
 	}
+}
+
+// TestDialsAgain: after an attempt to connect has failed, the next request makes another one.
+func TestDialsAgain(t *testing.T) {
+	dialed := 0
+	s := Open(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}, "test", time.Second,
+		WithTLS(func() (*tls.Config, error) { dialed++; return nil, errors.New("no certificate yet") }))
+	for i := range 3 {
+		assert.ErrorContains(t, allocate(t, s), "no certificate yet")
+		assert.Equal(t, i+1, dialed)
+	}
+	assert.NoError(t, s.Close())
 }
