@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
@@ -90,7 +91,7 @@ func TestTurn(t *testing.T) {
 	s := openNear(t, proxy.Addr)
 	require.NoError(t, allocate(t, s)) // connects
 	turn := &s.limit("limit").turn
-	time.Sleep(time.Until(*turn))
+	*turn = time.Time{}
 	start := time.Now()
 	require.NoError(t, allocate(t, s)) // which takes 100 ms
 	end := time.Now()
@@ -145,11 +146,10 @@ func openNear(t *testing.T, endpoint string) *Store {
 
 // allocate requests a permit of the same limit.
 func allocate(t *testing.T, s *Store) error {
-	r := &permits.Request{Key: "limit", Allocate: &permits.Allocate{Request: schedule.Request{
+	_, err := permitstest.Allocate(t.Context(), s, "limit", schedule.Request{
 		Subscription: "group", Weight: 1, Demand: 1e9, Want: 1, Round: 0.1, Rate: 1000, Nonce: 7,
-	}}}
-	s.Do(t.Context(), []*permits.Request{r})
-	return r.Err
+	})
+	return err
 }
 
 // TestSpace: permits are written up to four fifths of the quota, or of etcd's default.
