@@ -137,8 +137,8 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	f.hold(reply, f.sent, f.done)
 }
 
-// hold adds the batch of a reply to a request. If the limit has changed since that was sent, its
-// slots are scaled, as those of other batches were: those to come, and the distance between two.
+// hold adds the batch of a reply to a request. If the limit has changed since the request was sent,
+// the time until its slots begin, and their gap, are scaled as those of other batches were.
 func (f *fair) hold(reply *schedule.Reply, sent, done float64) {
 	f.allocations++
 	start, scale := reply.Start, reply.Rate/f.rate
