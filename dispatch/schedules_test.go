@@ -44,5 +44,5 @@ func TestSchedulesOnRedis(t *testing.T) {
 		}, permitstest.Timeout)
 		t.Cleanup(func() { assert.NoError(t, permits.Close()) })
 		return permits
-	}}, permitstest.Seeds(t, 3, 40))
+	}}, permitstest.Seeds(t, 2, 40))
 }
