@@ -94,7 +94,7 @@ test-long: services ## random schedules, fuzzing and repetitions; a rerun of the
 	step unraced $(GO) test -timeout 20m -skip '^Test($(SLOW))$$' ./dispatch && \
 	step services $(GO) test -race -timeout 20m -p 2 -run '^Test($(LONGER))$$' $(SERVED) && \
 	step embedding $(GO) test -race -short -timeout 20m -p 2 $(EMBEDDING) && \
-	THROTTLE_SEEDS=40-2040 step schedules $(GO) test -timeout 20m -run '^Test($(SLOW))$$' ./dispatch && \
+	THROTTLE_SEEDS=24-2024 step schedules $(GO) test -timeout 20m -run '^Test($(SLOW))$$' ./dispatch && \
 	unset THROTTLE_LONG && step fuzz $(MAKE) --no-print-directory fuzz
 
 .PHONY: fuzz

@@ -26,7 +26,7 @@ func TestSchedules(t *testing.T) {
 			assert.NoError(t, tables.Write(doc, "schedules", permitstest.Table(t, tallies)))
 		})
 	}
-	permitstest.Run(t, permitstest.Backend{Tallies: tallies}, permitstest.Seeds(t, permitstest.Quarter(40), 300))
+	permitstest.Run(t, permitstest.Backend{Tallies: tallies}, permitstest.Seeds(t, permitstest.Quarter(24), 300))
 }
 
 // The same with the script that runs in Redis.
