@@ -34,44 +34,48 @@ type Step struct {
 // ahead by mistake, until another request contradicts. A strict schedule stays ahead, since slots
 // may have been allocated in between. A step back is certain only as far as the clock is behind
 // the last request.
-func (s *State) follow(r Request, now float64) {
+func (a *allocation) follow() {
+	if !a.known {
+		return
+	}
+	r, now := &a.r, a.now
 	by, ahead := 0.0, 0.0
 	if r.High > 0 {
-		told := s.Shifts
-		if r.Carry.Inc == s.Inc { // else the caller's last reply is older than this state
+		told := a.Shifts
+		if r.Carry.Inc == a.Inc { // else the caller's last reply is older than this state
 			told -= r.Carry.Shifts
 		}
 		switch {
 		case now > r.High+told+stepped:
-			by = min(now-((r.Low+r.High)/2+told), max(0, now-s.Checked))
-			ahead = max(0, by-max(0, now-s.Tail))
-			if now-s.Step.At > doubted || s.Step.By+by > slowest {
-				s.Step = Step{}
+			by = min(now-((r.Low+r.High)/2+told), max(0, now-a.Checked))
+			ahead = max(0, by-max(0, now-a.Tail))
+			if now-a.Step.At > doubted || a.Step.By+by > slowest {
+				a.Step = Step{}
 			}
 			if by <= slowest {
-				s.Step = Step{s.Step.By + by, s.Step.Ahead + ahead, now - by}
+				a.Step = Step{a.Step.By + by, a.Step.Ahead + ahead, now - by}
 			}
-		case now < r.Low+told-stepped && s.Step.By > 0 && now-s.Step.At <= doubted && !r.Strict:
-			by = -min((r.Low+r.High)/2+told-now, s.Step.By)
-			ahead = -min(-by, s.Step.Ahead)
-			s.Step.By, s.Step.Ahead = s.Step.By+by, s.Step.Ahead+ahead
+		case now < r.Low+told-stepped && a.Step.By > 0 && now-a.Step.At <= doubted && !r.Strict:
+			by = -min((r.Low+r.High)/2+told-now, a.Step.By)
+			ahead = -min(-by, a.Step.Ahead)
+			a.Step.By, a.Step.Ahead = a.Step.By+by, a.Step.Ahead+ahead
 		}
 	}
-	tail := s.Tail + by
+	tail := a.Tail + by
 	if by < 0 {
-		tail = s.Tail + ahead
+		tail = a.Tail + ahead
 	}
-	if now < s.Last+by {
-		tail -= s.Last + by - now
-		by = now - s.Last
-		s.Step = Step{}
+	if now < a.Last+by {
+		tail -= a.Last + by - now
+		by = now - a.Last
+		a.Step = Step{}
 	}
 	if by != 0 {
-		s.move(by)
-		s.Tail = tail
+		a.move(by)
+		a.Tail = tail
 	}
 	if r.High > 0 {
-		s.Checked = now
+		a.Checked = now
 	}
 }
 

@@ -15,11 +15,14 @@ type Outcomes struct {
 	Since   float64 // when it began; 0 = there is none
 }
 
-// slowed takes in a request's answers, and returns the limit's rate. A window that is a second
+// slow takes in the request's answers, which may change the limit's rate. A window that is a second
 // old ends first; the answers count in the next one, so that those of a replica that was silent
 // for long do not stretch it.
-func (s *State) slowed(r Request, now float64) float64 {
-	o := &s.Outcomes
+func (a *allocation) slow() {
+	r, now, o := &a.r, a.now, &a.Outcomes
+	if r.Rule.Mode == busy.None {
+		return
+	}
 	if o.Since == 0 || o.Since > now {
 		o.Since = now
 	}
@@ -33,8 +36,14 @@ func (s *State) slowed(r Request, now float64) float64 {
 	o.Window.OK += r.Answers.OK
 	o.Window.Busy += r.Answers.Busy
 	o.Window.RetryAfter = max(o.Window.RetryAfter, r.Answers.RetryAfter)
+	pace := a.Top
 	if o.Service.Limit > 0 {
-		return min(s.Top, max(o.Service.Limit, minRate))
+		pace = min(a.Top, max(o.Service.Limit, minRate))
 	}
-	return s.Top
+	if pace != a.Rate {
+		if !a.newer {
+			a.allocated = a.slope(now, now).count(a.Tail - now)
+		}
+		a.Rate, a.otherPace = pace, true
+	}
 }

@@ -35,59 +35,79 @@ type Waiter struct {
 	Until float64 // when it is removed, unless it asks again
 }
 
-// pace changes the rate: the first slot is a new period after the last old one that may have been
-// used, and the old ones after that are void.
-func (s *State) pace(was, now float64) {
-	last := s.Tail - 1/was
-	if ahead := last - now - voidAfter; ahead > 0 {
-		last -= math.Ceil(ahead*was) / was
+// paceStrict changes the rate: the first slot is a new period after the last old one that may have
+// been used, and the old ones after that are void.
+func (a *allocation) paceStrict() {
+	if a.otherPace {
+		last := a.Tail - 1/a.was
+		if ahead := last - a.now - voidAfter; ahead > 0 {
+			last -= math.Ceil(ahead*a.was) / a.was
+		}
+		a.Tail = last + a.slope(a.now, a.now).span(1)
+		a.Seq++ // the last slot may be void: giving it back has no effect
 	}
-	s.Tail = last + s.slope(now, now).span(1)
-	s.Seq++ // the last slot may be void: giving it back has no effect
+	a.Quick = min(a.Quick, a.Tail)
+}
+
+// meetStrict keeps a period between the slots of this state and those of another one, if the
+// replica knows another one, or may.
+func (a *allocation) meetStrict() {
+	if !a.strange() {
+		return
+	}
+	begin := a.now + (Unconfirmed + a.slope(a.now, a.now).span(1))
+	switch {
+	case a.old: // all slots are void
+		a.Tail = begin
+	case a.foreign, !a.known && !a.r.Sole: // slots of another state may be in use still
+		a.Tail = max(a.Tail, begin)
+	}
+	a.forget()
 }
 
 // reserve allocates the next slot: one permit every 1/Rate, no burst, and no memory of idle time.
 // A slot that is given back is free again only if it is the last that was allocated. Waiters in
 // the queue come first. The formula is that of the optimistic permit with a bound on how many are
 // reserved ("The distributed throttle problem").
-func (s *State) reserve(r Request, c Carry, now float64) Reply {
-	if r.Returned > 0 && c.Seq == s.Seq {
-		s.Tail -= s.atTail(now).span(r.Returned)
-		s.Seq++ // the last slot may now be another caller's
+func (a *allocation) reserve() Reply {
+	r, c, now := &a.r, a.r.Carry, a.now
+	if r.Returned > 0 && c.Seq == a.Seq {
+		a.Tail -= a.atTail(now).span(r.Returned)
+		a.Seq++ // the last slot may now be another caller's
 	}
-	r.MaxReserved = min(r.MaxReserved, MostReserved(s.Rate))
-	s.leave(func(w Waiter) bool { return !within(w.Until, now, now+maxPlace) })
-	place := len(s.Queue)
-	if i := slices.IndexFunc(s.Queue, func(w Waiter) bool { return w.Name == r.Waiter }); i >= 0 {
+	r.MaxReserved = min(r.MaxReserved, MostReserved(a.Rate))
+	a.leave(func(w Waiter) bool { return !within(w.Until, now, now+maxPlace) })
+	place := len(a.Queue)
+	if i := slices.IndexFunc(a.Queue, func(w Waiter) bool { return w.Name == r.Waiter }); i >= 0 {
 		place = i
 	}
 	// The caller's last slot stays its own one, unless it is allocated another.
-	reply := Reply{Now: now, Rate: s.Rate, Carry: Carry{Inc: s.Inc, Seq: c.Seq, Refused: c.Refused}}
-	free := s.free(r, now)
+	reply := Reply{Carry: Carry{Inc: a.Inc, Seq: c.Seq, Refused: c.Refused}}
+	free := a.free()
 	if r.Waiter == "" && c.Refused == 0 && r.MaxReserved > 0 {
 		free-- // the last one is for those that have been refused
 	}
 	switch {
 	case r.Want <= 0:
-		s.leave(func(w Waiter) bool { return w.Name == r.Waiter })
+		a.leave(func(w Waiter) bool { return w.Name == r.Waiter })
 	case float64(place) < free:
-		start := max(now, s.Tail)
-		s.leave(func(w Waiter) bool { return w.Name == r.Waiter })
-		reply.Gap = s.slope(now, start).span(1)
-		s.Tail = start + reply.Gap
-		s.Seq++
-		reply.N, reply.Start, reply.Share = 1, start-now, s.Rate
-		reply.Carry.Seq, reply.Carry.Refused = s.Seq, 0
+		start := max(now, a.Tail)
+		a.leave(func(w Waiter) bool { return w.Name == r.Waiter })
+		reply.Gap = a.slope(now, start).span(1)
+		a.Tail = start + reply.Gap
+		a.Seq++
+		reply.N, reply.Start, reply.Share = 1, start-now, a.Rate
+		reply.Carry.Seq, reply.Carry.Refused = a.Seq, 0
 	default:
 		reply.Carry.Refused++
-		reply.Start = max(now, s.Tail) - now + (float64(place)-r.MaxReserved)/s.Rate
+		reply.Start = max(now, a.Tail) - now + (float64(place)-r.MaxReserved)/a.Rate
 		if reply.Start = max(reply.Start, 0); r.Waiter != "" {
-			reply.Start = min(reply.Start, s.showUp())
-			s.wait(place, Waiter{r.Waiter, now + reply.Start + grace})
+			reply.Start = min(reply.Start, a.showUp())
+			a.wait(place, Waiter{r.Waiter, now + reply.Start + grace})
 		}
 	}
-	if len(s.Queue) > 0 && s.Queue[0].Name != r.Waiter && s.free(r, now) >= 1 {
-		reply.Wake = s.Queue[0].Name
+	if len(a.Queue) > 0 && a.Queue[0].Name != r.Waiter && a.free() >= 1 {
+		reply.Wake = a.Queue[0].Name
 	}
 	return reply
 }
@@ -98,9 +118,9 @@ func (s *State) reserve(r Request, c Carry, now float64) Reply {
 func MostReserved(rate float64) float64 { return max(1, math.Floor(2*rate-1+1e-9)) }
 
 // free is how many slots may be allocated now.
-func (s *State) free(r Request, now float64) float64 {
-	ahead := s.slope(now, now).count(max(now, s.Tail) - now)
-	return r.MaxReserved + 1 - math.Ceil(ahead-1e-6)
+func (a *allocation) free() float64 {
+	ahead := a.slope(a.now, a.now).count(max(a.now, a.Tail) - a.now)
+	return a.r.MaxReserved + 1 - math.Ceil(ahead-1e-6)
 }
 
 // leave removes waiters from the queue, whose memory may be shared with another state.

@@ -30,7 +30,7 @@ if stored.err then
   stored, damaged = {}, true
 end
 
--- The state, checked as schedule.State.sound does. The sums find what is no number.
+-- restore: the state, checked as schedule.State.sound does. The sums find what is no number.
 local state = stored[1]
 local version = state and string.match(state, '^(%d+) ')
 version = version and tonumber(version)
@@ -136,10 +136,11 @@ if strict == 1 then
   old = old or known and server ~= this
   server = this
 end
+-- incarnate
 if old then inc, shifts = nonce, 0 end
 local replaces = cInc ~= 0 and (not known or old)
 if replaces then inc = cInc % 1048576 * 4294967296 + nonce % 4294967296 end -- the successor
--- The times of the state follow a clock that has stepped: see follow in clock.go.
+-- follow: the times of the state follow a clock that has stepped.
 local by, ahead = 0, 0
 if known then
   if clockHigh > 0 then
@@ -179,6 +180,7 @@ if known then
   end
   if clockHigh > 0 then checked = now end
 end
+-- resume
 if now - last > 0.2 or resumed > now then resumed = now end
 last = now
 -- slope returns a rate from some time on: constant for a second, then rising by step a second up to
@@ -206,6 +208,7 @@ local function count(at, d) -- how many permits take d seconds
   return r + r * d + step * d * d / 2
 end
 
+-- revise
 local other = rate ~= newRate or newOver > 0 -- another pace; else only the revision is newer
 if heard and known then other = top ~= newRate end
 if stored[3] then
@@ -243,6 +246,7 @@ if over > 0 and newOver > 0 then -- a step of the ramp, which the replica knows 
   redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed, lineRate,
     lineEpoch, seen))
 end
+-- slow
 if heard then
   if window == 0 or window > now then window = now end
   local length = now - window
@@ -324,18 +328,19 @@ if heard then
     rate, other = pace, true
   end
 end
+-- shorten
 if rate > was then n0, n1 = n0 * was / rate, n1 * was / rate end
 local function furthest(rtt) return max(2, 2 / rate, 7 * min(rtt, 2 / 3)) end
-if other and strict == 1 then
+if other and strict == 1 then -- paceStrict
   local last = tail - 1 / was
   local ahead = last - now - 0.1
   if ahead > 0 then last = last - math.ceil(ahead * was) / was end
   tail = last + span(now, 1)
   seq = seq + 1
-elseif other and tail > now then
+elseif other and tail > now then -- paceShared
   tail = now + span(now, allocated)
   local limit = now + furthest(2)
-  if tail > limit and newer then -- a new line: see renew in schedule.go
+  if tail > limit and newer then -- a new line: see renew in shared.go
     inc, shifts, epoch, start = nonce, 0, epoch + 2, now
     w0, r0, n0, w1, r1, n1 = 0, 0, 0, 0, 0, 0
     tail = now + span(now, 1)
@@ -347,12 +352,13 @@ quick = min(quick, tail)
 local stranger = cInc ~= inc
 local foreign = stranger and cInc ~= 0
 if stranger then
-  if strict == 1 then
+  if strict == 1 then -- meetStrict
     if old then
       tail = now + (1 + span(now, 1))
     elseif cInc ~= 0 or not known then
       tail = max(tail, now + (1 + span(now, 1)))
     end
+  -- meetShared
   elseif replaces then
     tail = max(tail, now + max(span(now, held), min(newLead, furthest(rtt))))
   elseif cInc > 0 and floor(inc / 4294967296) == cInc % 1048576 then -- it has replaced that one
@@ -366,7 +372,7 @@ end
 local n, from, share, gap, lead, eff, fraction, round, refused =
   0, 0, 0, 0, 0, cEff, cFraction, cRound, cRefused
 local replyEpoch, replySeq = cEpoch, nil
-if strict == 1 then
+if strict == 1 then -- reserve
   if returned > 0 and cSeq == seq then
     tail = tail - span(max(now, tail), returned)
     seq = seq + 1
@@ -445,6 +451,7 @@ else
     end
     return (own + (rate - R) * weight / W) / max(1, k0, k1)
   end
+  -- roll
   local length = max(4 * T, 1.5 * min(5, 1 / shareNow()), 2 * (tail - now))
   if now - start >= length then
     w1, r1, n1, w0, r0, n0 = w0, r0, n0, 0, 0, 0
@@ -461,9 +468,10 @@ else
     k0, kw0, kr0, k1, kw1, kr1 = 0, 0, 0, 0, 0, 0
   end
   subEpoch = epoch
+  -- giveBack
   if maxReserved > 0 and cSeq ~= seq then returned = 0 end
   tail = max(now - burst / rate, tail - span(max(now, tail), returned))
-  if want > 0 then
+  if want > 0 then -- allot
     local newcomer = stranger or cEpoch < epoch - 1
     local found = 1
     share = shareNow()
