@@ -13,7 +13,7 @@ type Grant struct { // an engine.Grant: Done is inlined only if the fields are n
 	n         int
 	admission *engine.Admission
 	size      int64
-	taken     uint64
+	taken     engine.Taken
 }
 
 func grantOf(g engine.Grant) Grant { return Grant{g.N, g.Admission, g.Size, g.Taken} }

@@ -79,6 +79,6 @@ func OutcomeOf(err error) (o Outcome, retryAfter time.Duration) {
 // goroutines may report at once.
 func (s *Subscription) ReportOutcome(o Outcome, retryAfter time.Duration) {
 	if s != nil {
-		s.handle.Lane.ReportOutcome(resolve.Outcome(o), retryAfter)
+		s.limiter.engine.ReportOutcome(s.handle.Lane, resolve.Outcome(o), retryAfter)
 	}
 }

@@ -111,7 +111,7 @@ func (l *Limiter) stats(activeOnly bool, max int) Stats {
 		s.PolicyError = l.source.Error()
 	}
 	l.mu.Unlock()
-	states := l.engine.States(activeOnly, max)
+	states := l.engine.Stats(activeOnly, max)
 	s.Subscriptions = slices.Grow(s.Subscriptions, len(states))
 	for _, lane := range states {
 		s.Subscriptions = append(s.Subscriptions, subscriptionStats(lane))
@@ -132,10 +132,10 @@ func (s *Subscription) Stats() SubscriptionStats {
 	if s == nil {
 		return SubscriptionStats{Backlog: -1, Exempt: true}
 	}
-	return subscriptionStats(s.handle.State())
+	return subscriptionStats(s.limiter.engine.LaneStats(s.handle.Lane))
 }
 
-func subscriptionStats(of engine.State) SubscriptionStats {
+func subscriptionStats(of engine.Stats) SubscriptionStats {
 	s := SubscriptionStats{
 		Topic: of.Lane.Topic.String(), Subscription: of.Lane.Subscription,
 		Owner: of.Lane.Owner.String(), CaughtUp: of.CaughtUp, Exempt: of.Exempt,
@@ -165,7 +165,7 @@ func subscriptionStats(of engine.State) SubscriptionStats {
 	return s
 }
 
-func limitStats(of sharing.State) LimitStats {
+func limitStats(of sharing.Stats) LimitStats {
 	l := LimitStats{
 		Key: of.Key, Reason: Reason(of.Reason), Shadow: of.Shadow, Rate: of.Rate, Share: of.Share,
 		Use:  of.Use,

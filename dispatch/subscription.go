@@ -19,7 +19,7 @@ import (
 type Subscription struct {
 	handle  engine.Handle
 	limiter *Limiter
-	id      resolve.Lane
+	id      resolve.LaneID
 
 	parent   *Subscription // of a handle for a tag; nil: a handle of its own
 	tagged   sync.Map      // *Subscription by tag of the messages
@@ -55,7 +55,7 @@ func (l *Limiter) Subscription(
 	topic, name string, opts ...SubscriptionOption,
 ) (*Subscription, error) {
 	t, err := policy.ParseTopic(topic)
-	s := &Subscription{limiter: l, id: resolve.Lane{Topic: t, Subscription: name}}
+	s := &Subscription{limiter: l, id: resolve.LaneID{Topic: t, Subscription: name}}
 	for _, opt := range opts {
 		opt(s)
 	}
@@ -78,7 +78,7 @@ func (s *Subscription) Close() error {
 	}
 	s.taggedMu.Lock() // no handle for a tag is added meanwhile
 	defer s.taggedMu.Unlock()
-	engine.CloseAll(slices.Collect(s.handles()))
+	s.limiter.engine.CloseAll(slices.Collect(s.handles()))
 	return nil
 }
 
@@ -107,7 +107,7 @@ func (s *Subscription) Acquire(ctx context.Context, max int) (Grant, error) {
 func (s *Subscription) wait(
 	ctx context.Context, a *engine.Admission, max int, bytes int64,
 ) (Grant, error) {
-	if n := a.TakeSeveral(int64(max)); n > 0 {
+	if n := s.handle.Lane.TakeSeveral(a, int64(max)); n > 0 {
 		return Grant{n: int(n), admission: a, taken: a.Step()}, nil
 	}
 	g, err := s.handle.Lane.Acquire(ctx, max, bytes)
@@ -162,7 +162,7 @@ func (s *Subscription) ReportBacklog(messages int64) {
 		s.taggedMu.Lock()
 		defer s.taggedMu.Unlock()
 		for h := range s.handles() {
-			h.ReportBacklog(messages)
+			s.limiter.engine.ReportBacklog(h, messages)
 		}
 	}
 }

@@ -170,7 +170,7 @@ func (s *Schedule) limit(c *Consumers) resolve.Limit {
 			Set: policy.Single(s.Policy), Identity: "simulation", Revision: s.revision,
 		},
 	}
-	lane := resolve.Lane{
+	lane := resolve.LaneID{
 		Topic: policy.Topic{
 			Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders",
 		},

@@ -19,11 +19,12 @@ type Admission struct {
 	messages  []*sharing.Share // the limits of messages that are enforced
 	bytes     []*sharing.Share // those of bytes
 	shadow    shadow           // those that are not
-	lane      *Lane
-	steps     *atomic.Uint64 // of the loop
+	lane      *Lane            // for Grants, which lead to it only by their Admission
+	steps     *atomic.Uint64   // of the loop
 
 	maxInFlight    int64          // messages handed out and not Done; 0 = any number
-	shadowInFlight bool           // maxInFlight is in shadow mode
+	shadowInFlight bool           // maxInFlight is in shadow mode; then
+	untracked      *Admission     // is without maxInFlight, for messages beyond it
 	paced          *sharing.Share // the one whose mode is strict, or nil
 	several        bool           // there are several limits of messages, and nothing else to look at
 	holds          bool           // permits may be given back after a Hold
@@ -31,19 +32,22 @@ type Admission struct {
 	closed         bool
 }
 
-// admit returns the admission of a lane whose shares are those of what was resolved.
-func admit(l *Lane, messages, bytes []*sharing.Share, r *resolve.Subscription) *Admission {
+// newAdmission returns the admission of a lane whose shares are those of what was resolved.
+func newAdmission(l *Lane, messages, bytes []*sharing.Share, r *resolve.Resolved) *Admission {
 	a := &Admission{
-		lane: l, steps: &l.engine.steps,
+		lane: l, steps: &l.core.steps,
 		maxInFlight: r.MaxInFlight, shadowInFlight: r.ShadowInFlight, paused: r.Paused,
 	}
 	a.set(messages, bytes)
 	return a
 }
 
+// unlimited is what no policy limits.
+func unlimited(l *Lane) *Admission { return newAdmission(l, nil, nil, &resolve.Resolved{}) }
+
 // closedAdmission fails every call.
 func closedAdmission(l *Lane) *Admission {
-	return &Admission{lane: l, steps: &l.engine.steps, closed: true}
+	return &Admission{lane: l, steps: &l.core.steps, closed: true}
 }
 
 // set sets the shares, and what follows from them.
@@ -55,19 +59,19 @@ func (a *Admission) set(messages, bytes []*sharing.Share) {
 		a.messages = slices.DeleteFunc(slices.Clone(messages), isShadow)
 		a.bytes = slices.DeleteFunc(slices.Clone(bytes), isShadow)
 	}
-	a.paced, a.holds = nil, true
+	a.paced, a.holds, a.untracked = nil, true, nil
 	for _, limits := range [][]*sharing.Share{a.messages, a.bytes} {
 		for _, s := range limits {
-			if s.Paced() {
+			if s.Paced {
 				a.paced = s
 			}
-			a.holds = a.holds && s.Holds()
+			a.holds = a.holds && s.Holds
 		}
 	}
 	if a.maxInFlight > 0 && a.shadowInFlight {
 		untracked := *a
 		untracked.maxInFlight = 0
-		a.shadow.untracked = &untracked
+		a.untracked = &untracked
 	}
 	short := a.shadow.empty() && len(bytes) == 0 && a.maxInFlight == 0 && !a.paused && a.paced == nil
 	a.Only, a.several = nil, short && len(messages) > 1
@@ -75,25 +79,6 @@ func (a *Admission) set(messages, bytes []*sharing.Share) {
 		a.Only = messages[0]
 	}
 }
-
-// limitsBytes reports whether there is a limit of bytes, in shadow mode or not.
-func (a *Admission) limitsBytes() bool { return a.bytesFrom < len(a.all) }
-
-// empty is the first enforced limit that has no permit now and that is not except, or nil. No lock
-// is needed.
-func (a *Admission) empty(except *sharing.Share) *sharing.Share {
-	for _, limits := range [...][]*sharing.Share{a.messages, a.bytes} {
-		for _, s := range limits {
-			if s != except && s.Empty() {
-				return s
-			}
-		}
-	}
-	return nil
-}
-
-// boundsInFlight reports whether no more than maxInFlight messages may be in flight.
-func (a *Admission) boundsInFlight() bool { return a.maxInFlight > 0 && !a.shadowInFlight }
 
 // without returns the admission without the limits that do not apply now, or nil if nothing
 // remains.
@@ -113,16 +98,7 @@ func (a *Admission) without(exempt func(*sharing.Share) bool) *Admission {
 func (a *Admission) has(s *sharing.Share) bool { return slices.Contains(a.all, s) }
 
 // Step is the step of the loop at which a grant is taken.
-func (a *Admission) Step() uint64 { return a.steps.Load() }
-
-// TakeSeveral takes up to n permits of every limit, if there are several of messages and nothing
-// else to look at, and returns how many it got.
-func (a *Admission) TakeSeveral(n int64) int64 {
-	if !a.several || n <= 0 || n > MaxPermits || a.lane.Waited() {
-		return 0
-	}
-	return a.take(n, 0)
-}
+func (a *Admission) Step() Taken { return Taken(a.steps.Load()) }
 
 // Paced reports whether a limit's mode is strict.
 func (a *Admission) Paced() bool { return a.paced != nil }
@@ -130,8 +106,40 @@ func (a *Admission) Paced() bool { return a.paced != nil }
 // MaxInFlight is how many messages may be handed out and not Done; 0 = any number.
 func (a *Admission) MaxInFlight() int64 { return a.maxInFlight }
 
-// take takes up to max permits of every limit and charges size bytes, and has as many messages in
-// flight; 0 if one of them is out. No lock is needed.
+// boundsInFlight reports whether no more than maxInFlight messages may be in flight.
+func (a *Admission) boundsInFlight() bool { return a.maxInFlight > 0 && !a.shadowInFlight }
+
+// limitsBytes reports whether there is a limit of bytes, in shadow mode or not.
+func (a *Admission) limitsBytes() bool { return a.bytesFrom < len(a.all) }
+
+// empty is the first enforced limit that has no permit now and that is not except, or nil.
+func (a *Admission) empty(except *sharing.Share) *sharing.Share {
+	for _, limits := range [...][]*sharing.Share{a.messages, a.bytes} {
+		for _, s := range limits {
+			if s != except && s.Empty() {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// lacksOther reports whether a limit other than the strict one has no permit.
+func (a *Admission) lacksOther() bool { return a.empty(a.paced) != nil }
+
+// hindered is the number of n callers for which a limit other than the strict one has no permit.
+// One of them does not count: it asks, so that the strict limit is used.
+func (a *Admission) hindered(n int) (hindered int) {
+	for _, s := range a.messages {
+		if s != a.paced {
+			hindered = max(hindered, n-max(1, int(s.Held())))
+		}
+	}
+	return hindered
+}
+
+// take takes up to max permits of every limit and charges size bytes; 0 if one of the limits is
+// out.
 func (a *Admission) take(max, size int64) (n int64) {
 	n = max
 	for i, s := range a.messages {
@@ -152,13 +160,6 @@ func (a *Admission) take(max, size int64) (n int64) {
 		untake(a.messages, n)
 		return 0
 	}
-	if a.boundsInFlight() {
-		inFlight := a.lane.of.inFlight.tryAcquire(n, a.maxInFlight)
-		untake(a.messages, n-inFlight)
-		if n = inFlight; n == 0 { // another lane of the subscription was quicker
-			untake(a.bytes, size)
-		}
-	}
 	return n
 }
 
@@ -168,28 +169,6 @@ func untake(shares []*sharing.Share, n int64) {
 	}
 }
 
-// startable is how many of n callers may have a message in flight now.
-func (a *Admission) startable(n int) int {
-	if a.boundsInFlight() {
-		n = min(n, max(0, int(a.maxInFlight-a.lane.of.inFlight.n.Load())))
-	}
-	return n
-}
-
-// hindered is the number of n callers for which a limit other than the strict one has no permit.
-// One of them does not count: it asks, so that the strict limit is used.
-func (a *Admission) hindered(n int) (hindered int) {
-	for _, s := range a.messages {
-		if s != a.paced {
-			hindered = max(hindered, n-max(1, int(s.Held())))
-		}
-	}
-	return hindered
-}
-
-// lacksOther reports whether a limit other than the strict one has no permit. No lock is needed.
-func (a *Admission) lacksOther() bool { return a.empty(a.paced) != nil }
-
 // usableUntil is when the strict slot that was just taken may be used no more, since the engine's
 // start; 0 = there is none.
 func (a *Admission) usableUntil() time.Duration {
@@ -198,3 +177,27 @@ func (a *Admission) usableUntil() time.Duration {
 	}
 	return a.paced.UsableUntil()
 }
+
+// A Grant is the permits that a caller got; see dispatch.Grant. It has four fields, so that it is
+// passed in registers.
+type Grant struct {
+	N         int
+	Admission *Admission // nil: nothing is limited, or the grant is settled
+	Size      int64      // bytes charged, in all; 0 = no limit of bytes, nor of messages in flight
+	Taken     Taken
+}
+
+// A Taken says when a Grant was taken: at a step of the loop or, after Hold, until when its permits
+// can be given back.
+type Taken uint64
+
+// onHold marks a Taken that is a time, nanoseconds since the engine's start.
+const onHold Taken = 1 << 63
+
+func heldUntil(until time.Duration) Taken { return onHold | Taken(until) }
+
+func (t Taken) held() bool { return t&onHold != 0 }
+
+func (t Taken) step() uint64 { return uint64(t) } // without Hold
+
+func (t Taken) until() time.Duration { return time.Duration(t &^ onHold) } // with Hold

@@ -14,7 +14,7 @@ func TestTakeNeedsEveryLimit(t *testing.T) {
 		h := e.open("")
 		a := h.Lane.Admission()
 		have := func() (n []int64) {
-			for _, l := range h.State().Limits {
+			for _, l := range h.Stats().Limits {
 				n = append(n, l.Held)
 			}
 			return n
@@ -50,6 +50,6 @@ func TestTakeInFlight(t *testing.T) {
 		assert.Zero(t, a.Take(5, 100), "another lane was quicker")
 		assert.EqualValues(t, 7, messages[0].Available())
 		assert.EqualValues(t, 400, bytes[0].Available())
-		assert.EqualValues(t, 3, h.State().InFlight)
+		assert.EqualValues(t, 3, h.Stats().InFlight)
 	})
 }

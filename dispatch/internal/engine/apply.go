@@ -1,11 +1,11 @@
 package engine
 
 import (
-	"slices"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
+	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -23,7 +23,7 @@ func (e *Engine) ApplyPolicies(s policy.Snapshot, matches Matches) {
 	}
 	for _, l := range e.lanes {
 		l.matches = matches[l.id.Topic]
-		l.apply()
+		e.apply(l)
 	}
 }
 
@@ -55,7 +55,7 @@ func (e *Engine) Match(set *policy.Set) Matches {
 
 // match finds the patterns in force that match the topic of a lane that is not open yet. It holds
 // no lock while it matches.
-func (e *Engine) match(id resolve.Lane) policy.Matches {
+func (e *Engine) match(id resolve.LaneID) policy.Matches {
 	e.mu.Lock()
 	set, open := e.terms.Policies.Set, e.lanes[id] != nil
 	e.mu.Unlock()
@@ -65,116 +65,86 @@ func (e *Engine) match(id resolve.Lane) policy.Matches {
 	return set.Match(id.Topic)
 }
 
+// ratesTimely is how long the permit store's clock of the last rates counts as about now.
+const ratesTimely = time.Second
+
 // applyAll puts the terms in force on some lanes again.
 func (e *Engine) applyAll(lanes []*Lane) {
 	for _, l := range lanes {
-		l.apply()
+		e.apply(l)
 	}
 }
 
-// apply brings the lane's limits in line with the terms. Shares whose limits no longer apply
-// retire: what they hold goes back.
-func (l *Lane) apply() {
-	e := l.engine
+// apply brings a lane's limits in line with the terms. Shares whose limits no longer apply retire:
+// what they hold goes back.
+func (e *Engine) apply(l *Lane) {
 	e.terms.RatesTimely = time.Since(e.ratesReadAt) < ratesTimely
 	r := resolve.Resolve(e.terms, l.id, l.matches, l.reports())
-	for _, tie := range r.Ties {
+	e.logTies(r.Ties)
+	now := e.clock(time.Now())
+	find := func(limits []resolve.Limit) (found []*sharing.Share) {
+		for _, limit := range limits {
+			found = append(found, l.shares.find(limit, &e.env, now))
+		}
+		return found
+	}
+	l.handles.threshold, l.handles.throttled = r.CaughtUpBacklog, r.ThrottleCaughtUp
+	for _, s := range l.shares.apply(newAdmission(l, find(r.Messages), find(r.Bytes), &r)) {
+		e.waiters.forget(s)
+	}
+	for _, s := range l.shares.limits.all {
+		e.waiters.expect(l, s)
+	}
+	e.setQuota(l, r.Quota)
+	l.subscription.outcomes.counted.Store(r.Outcomes)
+	l.admit()
+	l.touch(false)
+}
+
+// setQuota sets whose quota applies to a lane; nil = none does.
+func (e *Engine) setQuota(l *Lane, id *quota.ID) {
+	if l.Quota() != nil {
+		e.withQuota--
+	}
+	if id != nil {
+		e.withQuota++
+	}
+	l.quota.Store(id)
+}
+
+// logTies logs the patterns that tie, once.
+func (e *Engine) logTies(ties []*policy.TieError) {
+	for _, tie := range ties {
 		if pair := [2]policy.Scope{tie.A, tie.B}; !e.ties[pair] {
 			e.ties[pair] = true
 			e.log.Warn("two patterns tie; the one that sorts first wins",
 				"wins", tie.A, "loses", tie.B, "topic", tie.Topic, "priority", tie.Priority)
 		}
 	}
-	was := l.limits.all
-	now := e.clock(time.Now())
-	share := func(limits []resolve.Limit) (shares []*sharing.Share) {
-		for _, limit := range limits {
-			shares = append(shares, l.share(limit, was, now))
-		}
-		return shares
-	}
-	l.caughtUpBacklog, l.throttleCaughtUp = r.CaughtUpBacklog, r.ThrottleCaughtUp
-	l.limits = admit(l, share(r.Messages), share(r.Bytes), &r)
-	l.setQuota(r.Quota)
-	l.of.outcomes.counted.Store(r.Outcomes)
-	for _, s := range was {
-		if !l.limits.has(s) {
-			e.forget(s)
-			l.retired = append(l.retired, s)
-		}
-	}
-	for _, s := range l.limits.all {
-		e.expect(l, s)
-	}
-	l.admit()
-	e.touch(l, false)
-}
-
-// share returns the lane's share of a limit: the one it has, or had lately, or a new one.
-func (l *Lane) share(limit resolve.Limit, was []*sharing.Share, now float64) *sharing.Share {
-	fits := func(s *sharing.Share) bool { return s.Fits(limit) }
-	if i := slices.IndexFunc(was, fits); i >= 0 {
-		was[i].Apply(limit)
-		return was[i]
-	}
-	if i := slices.IndexFunc(l.retired, fits); i >= 0 {
-		s := l.retired[i]
-		l.retired = slices.Delete(l.retired, i, i+1)
-		s.Apply(limit)
-		return s
-	}
-	s := sharing.New(&l.engine.env, limit, now)
-	if debt := l.debts[limit.Key]; debt > 0 {
-		s.Owe(debt)
-		delete(l.debts, limit.Key)
-	}
-	for _, other := range slices.Concat(was, l.retired) { // of another mode
-		if other.Limit.Key == limit.Key {
-			s.Owe(other.ForgiveDebt())
-		}
-	}
-	return s
 }
 
 // reports are what is known of the outcomes that the subscription's handlers report.
 func (l *Lane) reports() resolve.Reports {
-	if !l.of.outcomes.reported.Load() {
+	if !l.subscription.outcomes.reported.Load() {
 		return resolve.Reports{}
 	}
 	r := resolve.Reports{Any: true}
-	for _, of := range l.of.all() {
-		r.Owners = append(r.Owners, of.id.Owner)
+	for _, other := range l.subscription.all() {
+		r.Owners = append(r.Owners, other.id.Owner)
 	}
 	return r
 }
 
-// admit sets the limits that apply to callers now, or nothing if there is none.
-func (l *Lane) admit() {
-	if old := l.admission.Load(); old != nil && old.closed {
+// ReportOutcome counts how the system that handlers of a subscription protect has answered.
+// retryAfter is when it may be asked again, 0 = unknown. The first answer that counts makes the
+// subscription's busy limit.
+func (e *Engine) ReportOutcome(l *Lane, o resolve.Outcome, retryAfter time.Duration) {
+	if !l.subscription.outcomes.report(o, retryAfter) {
 		return
 	}
-	a := l.limits
-	if !a.paused {
-		exempt := l.caughtUp && !l.throttleCaughtUp
-		a = a.without(func(s *sharing.Share) bool {
-			return s.Open() || exempt && s.Limit.ExemptsCaughtUp
-		})
-	}
-	if l.admission.Load() == a {
-		return
-	}
-	l.admission.Store(a)
-	l.serve(time.Now())
-	l.engine.touch(l, false) // permits go back, or callers are served
-}
-
-// followOutage lifts the limits whose policies say so while the permit store is unavailable.
-func (l *Lane) followOutage() {
-	changed := false
-	for _, s := range l.limits.all {
-		changed = s.FollowOutage() || changed
-	}
-	if changed {
-		l.admit()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if open := !e.closed && e.lanes[l.id] == l; open && !l.subscription.outcomes.reported.Swap(true) {
+		e.applyAll(l.subscription.all())
 	}
 }

@@ -1,6 +1,12 @@
 package engine
 
-import "sync/atomic"
+import (
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+)
 
 // unavailableAfter is how long no request must have been answered until the permit store counts as
 // unavailable, in seconds: one limit whose requests fail beside others whose do not is no outage.
@@ -9,6 +15,8 @@ const unavailableAfter = 0.5
 // An availability counts answers, and logs when the permit store becomes unavailable and when it
 // is back.
 type availability struct {
+	log *slog.Logger
+
 	requests, errors, late, damaged atomic.Int64
 	unavailable                     atomic.Bool
 
@@ -16,45 +24,45 @@ type availability struct {
 }
 
 // count counts an answer that its share has taken in.
-func (e *Engine) count(s sending, now float64) {
-	r, limit, logged := s.request, s.share.Limit.Key, &s.share.Logged
-	e.requests.Add(1)
+func (a *availability) count(s *sharing.Share, r *permits.Request, now float64) {
+	limit, logged := s.Limit.Key, &s.Logged
+	a.requests.Add(1)
 	if damage := r.Damaged(); damage != nil {
-		e.damaged.Add(1)
-		e.log.Warn("what the permit store had of a limit was damaged; it was replaced",
+		a.damaged.Add(1)
+		a.log.Warn("what the permit store had of a limit was damaged; it was replaced",
 			"limit", limit, "error", damage)
 	}
 	if r.Err != nil {
-		e.errors.Add(1)
-		if now-e.answeredAt > unavailableAfter && e.unavailable.CompareAndSwap(false, true) {
-			e.log.Warn("the permit store is unavailable; each limit goes on as its onOutage says",
+		a.errors.Add(1)
+		if now-a.answeredAt > unavailableAfter && a.unavailable.CompareAndSwap(false, true) {
+			a.log.Warn("the permit store is unavailable; each limit goes on as its onOutage says",
 				"error", r.Err)
 		}
-		if !logged.Failing && s.share.FailingFor(now) > 2*unavailableAfter && !e.unavailable.Load() {
+		if !logged.Failing && s.FailingFor(now) > 2*unavailableAfter && !a.unavailable.Load() {
 			logged.Failing = true
-			e.log.Warn("requests for a limit fail; it goes on as its onOutage says",
+			a.log.Warn("requests for a limit fail; it goes on as its onOutage says",
 				"limit", limit, "error", r.Err)
 		}
 		return
 	}
-	e.answeredAt = now
+	a.answeredAt = now
 	if r.Late() {
-		e.late.Add(1)
+		a.late.Add(1)
 		return
 	}
-	if e.unavailable.CompareAndSwap(true, false) {
-		e.log.Info("the permit store is available again")
+	if a.unavailable.CompareAndSwap(true, false) {
+		a.log.Info("the permit store is available again")
 	}
 	if logged.Failing {
 		logged.Failing = false
-		e.log.Info("requests for a limit are answered again", "limit", limit)
+		a.log.Info("requests for a limit are answered again", "limit", limit)
 	}
-	if s.share.NoGroup() && !logged.NoGroup {
-		groups := s.share.Limit.Groups
-		e.log.Warn("this process is in none of a limit's worker groups, and gets no permits",
+	if s.NoGroup() && !logged.NoGroup {
+		groups := s.Limit.Groups
+		a.log.Warn("this process is in none of a limit's worker groups, and gets no permits",
 			"limit", limit, "groups", groups.Terms.Names, "group", groups.Own)
 	}
-	logged.NoGroup = s.share.NoGroup()
+	logged.NoGroup = s.NoGroup()
 }
 
 // An Availability is how requests to the permit store have gone since the start.
@@ -63,9 +71,8 @@ type Availability struct {
 	Unavailable                     bool // none has been answered lately
 }
 
-// Availability returns how requests to the permit store have gone.
-func (e *Engine) Availability() Availability {
+func (a *availability) now() Availability {
 	return Availability{
-		e.requests.Load(), e.errors.Load(), e.late.Load(), e.damaged.Load(), e.unavailable.Load(),
+		a.requests.Load(), a.errors.Load(), a.late.Load(), a.damaged.Load(), a.unavailable.Load(),
 	}
 }

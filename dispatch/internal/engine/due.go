@@ -2,8 +2,34 @@ package engine
 
 import "math"
 
-// DueLanes are the lanes that have something to do, by when: a heap in which each entry has up to
-// four below it, none of which is due before it. The times are beside the pointers, so that moves
+// A due is when a lane is stepped next. Engine.mu guards it.
+type due struct {
+	at    float64
+	heap  *dueLanes // that the lane is in, or was
+	place int       // there; -1 = in none
+}
+
+// An agenda is when the lanes of an engine are stepped next.
+type agenda struct {
+	lanes dueLanes
+	paced dueLanes // those with strict limits, which are not stepped a tick late
+}
+
+// set sets when a lane is stepped next; +Inf = not until it is touched.
+func (a *agenda) set(l *Lane, at float64) {
+	lanes := &a.lanes
+	if l.shares.limits.paced != nil {
+		lanes = &a.paced
+	}
+	if l.due.heap != lanes && l.due.heap != nil {
+		l.due.heap.remove(l)
+	}
+	l.due.heap = lanes
+	lanes.set(l, at)
+}
+
+// DueLanes are lanes that have something to do, by when: a heap in which each lane has up to four
+// below it. None of the four is due before it. The times are beside the pointers, so that moves
 // do not read the lanes, of which there may be many.
 type dueLanes []dueLane
 
@@ -22,27 +48,29 @@ func (d dueLanes) next() float64 {
 
 // set sets when a lane is due; +Inf takes it out.
 func (d *dueLanes) set(l *Lane, at float64) {
-	switch l.due = at; {
+	l.due.at = at
+	switch {
 	case at == math.Inf(1):
 		d.remove(l)
-	case l.place < 0:
+	case l.due.place < 0:
 		*d = append(*d, dueLane{})
 		d.rise(len(*d)-1, dueLane{at, l})
 	default:
-		d.move(l.place, dueLane{at, l})
+		d.move(l.due.place, dueLane{at, l})
 	}
 }
 
 // remove takes a lane out, if it is there: the last one moves to its place.
 func (d *dueLanes) remove(l *Lane) {
-	if l.place < 0 {
+	if l.due.place < 0 {
 		return
 	}
-	place, end := l.place, len(*d)-1
+	place, end := l.due.place, len(*d)-1
 	last := (*d)[end]
 	(*d)[end] = dueLane{}
 	*d = (*d)[:end]
-	if l.place = -1; place < end {
+	l.due.place = -1
+	if place < end {
 		d.move(place, last)
 	}
 }
@@ -89,5 +117,5 @@ func (d dueLanes) sink(place int, l dueLane) {
 
 func (d dueLanes) put(place int, l dueLane) {
 	d[place] = l
-	l.lane.place = place
+	l.lane.due.place = place
 }

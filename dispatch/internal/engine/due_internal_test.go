@@ -12,11 +12,11 @@ import (
 func TestDueOrder(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
-	var due dueLanes
-	assert.Equal(t, math.Inf(1), due.next())
+	var heap dueLanes
+	assert.Equal(t, math.Inf(1), heap.next())
 	lanes := make([]*Lane, 50)
 	for i := range lanes {
-		lanes[i] = &Lane{place: -1, due: math.Inf(1)}
+		lanes[i] = &Lane{due: due{at: math.Inf(1), place: -1}}
 	}
 	for range 2000 {
 		l := lanes[rng.IntN(len(lanes))]
@@ -24,23 +24,23 @@ func TestDueOrder(t *testing.T) {
 		if rng.IntN(4) == 0 {
 			at = math.Inf(1)
 		}
-		due.set(l, at)
+		heap.set(l, at)
 		first, n := math.Inf(1), 0
 		for _, l := range lanes {
-			if first = min(first, l.due); l.due < math.Inf(1) {
+			if first = min(first, l.due.at); l.due.at < math.Inf(1) {
 				n++
 			}
 		}
-		ok := assert.Equal(t, first, due.next(), "seed %d", seed)
-		if !assert.Len(t, due, n, "seed %d", seed) || !ok {
+		ok := assert.Equal(t, first, heap.next(), "seed %d", seed)
+		if !assert.Len(t, heap, n, "seed %d", seed) || !ok {
 			return
 		}
 	}
-	for last := 0.0; len(due) > 0; {
-		l := due[0].lane
-		assert.LessOrEqual(t, last, l.due, "seed %d", seed)
-		last = l.due
-		due.set(l, math.Inf(1))
-		due.set(l, math.Inf(1))
+	for last := 0.0; len(heap) > 0; {
+		l := heap[0].lane
+		assert.LessOrEqual(t, last, l.due.at, "seed %d", seed)
+		last = l.due.at
+		heap.set(l, math.Inf(1))
+		heap.set(l, math.Inf(1))
 	}
 }

@@ -25,8 +25,8 @@ func TestUnlimited(t *testing.T) {
 		assert.Zero(t, g.N)
 		_, _, ok = h.Lane.TryAcquire(0)
 		assert.True(t, ok)
-		assert.Empty(t, e.States(true, 9))
-		assert.Len(t, e.States(false, 9), 1)
+		assert.Empty(t, e.Stats(true, 9))
+		assert.Len(t, e.Stats(false, 9), 1)
 	})
 }
 
@@ -219,7 +219,7 @@ func TestNoGroup(t *testing.T) {
 		c := e.wait(t.Context(), h, 1, -1)
 		time.Sleep(5 * time.Second)
 		assert.False(t, c.over())
-		assert.Equal(t, engine.ReasonNoGroup, h.State().Reason)
+		assert.Equal(t, engine.ReasonNoGroup, h.Stats().Reason)
 		assert.Equal(t, 1, e.logged("none of a limit's worker groups"), e.log)
 	})
 }
@@ -250,7 +250,7 @@ func TestLateAnswersAreAnswers(t *testing.T) {
 		e.acquireFor(time.Second, b, -1)
 		down := only(b).Key
 		e.store.set(func(s *store) { s.rtt, s.down = 800*ms, down })
-		for _, h := range []*engine.Handle{a, b} {
+		for _, h := range []*handle{a, b} {
 			go func() {
 				for e.since() < 10*time.Second {
 					if _, err := h.Lane.Acquire(t.Context(), 1, -1); err != nil {
@@ -284,11 +284,11 @@ func TestOpenLike(t *testing.T) {
 		a := e.open("")
 		a.ReportBacklog(7)
 		var b, c engine.Handle
-		require.NoError(t, e.OpenLike(&b, laneOf("bulk"), a))
-		assert.EqualValues(t, 7, b.State().Backlog)
-		assert.True(t, b.State().CaughtUp)
+		require.NoError(t, e.OpenLike(&b, laneOf("bulk"), &a.Handle))
+		assert.EqualValues(t, 7, e.LaneStats(b.Lane).Backlog)
+		assert.True(t, e.LaneStats(b.Lane).CaughtUp)
 		a.Close()
-		assert.ErrorIs(t, e.OpenLike(&c, laneOf("bulk"), a), engine.ErrClosed)
+		assert.ErrorIs(t, e.OpenLike(&c, laneOf("bulk"), &a.Handle), engine.ErrClosed)
 	})
 }
 

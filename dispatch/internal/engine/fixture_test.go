@@ -177,26 +177,47 @@ func (e *fixture) apply(policies string) {
 }
 
 // laneOf is the lane of billing for messages with a tag; "" = without one.
-func laneOf(tag string) resolve.Lane {
+func laneOf(tag string) resolve.LaneID {
 	topic, err := policy.ParseTopic(orders)
 	if err != nil {
 		panic(err)
 	}
 	owner := resolve.Owner{Tag: tag}
-	return resolve.Lane{Topic: topic, Subscription: "billing", Owner: owner}
+	return resolve.LaneID{Topic: topic, Subscription: "billing", Owner: owner}
 }
 
 // open opens a handle of billing for messages with a tag; "" = without one.
-func (e *fixture) open(tag string) *engine.Handle {
+func (e *fixture) open(tag string) *handle {
 	e.t.Helper()
-	h := &engine.Handle{}
-	require.NoError(e.t, e.Open(h, laneOf(tag)))
+	return e.openLane(laneOf(tag))
+}
+
+func (e *fixture) openLane(id resolve.LaneID) *handle {
+	e.t.Helper()
+	h := &handle{engine: e.Engine}
+	require.NoError(e.t, e.Open(&h.Handle, id))
 	return h
+}
+
+// A handle knows its engine.
+type handle struct {
+	engine.Handle
+	engine *engine.Engine
+}
+
+func (h *handle) Stats() engine.Stats { return h.engine.LaneStats(h.Lane) }
+
+func (h *handle) Close() { h.engine.CloseAll([]*engine.Handle{&h.Handle}) }
+
+func (h *handle) ReportBacklog(messages int64) { h.engine.ReportBacklog(&h.Handle, messages) }
+
+func (h *handle) reportOutcome(o resolve.Outcome, retryAfter time.Duration) {
+	h.engine.ReportOutcome(h.Lane, o, retryAfter)
 }
 
 // acquire acquires permits of messages of size bytes; -1 = unknown. If it cannot, its goroutine
 // ends, which need not be the test's.
-func (e *fixture) acquire(h *engine.Handle, max int, size int64) engine.Grant {
+func (e *fixture) acquire(h *handle, max int, size int64) engine.Grant {
 	e.t.Helper()
 	g, err := h.Lane.Acquire(e.t.Context(), max, size)
 	if !assert.NoError(e.t, err) {
@@ -206,7 +227,7 @@ func (e *fixture) acquire(h *engine.Handle, max int, size int64) engine.Grant {
 }
 
 // acquireFor acquires one permit after the other for d.
-func (e *fixture) acquireFor(d time.Duration, h *engine.Handle, size int64) {
+func (e *fixture) acquireFor(d time.Duration, h *handle, size int64) {
 	e.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		e.acquire(h, 1, size)
@@ -214,7 +235,7 @@ func (e *fixture) acquireFor(d time.Duration, h *engine.Handle, size int64) {
 }
 
 // empty takes all permits that are available now.
-func (e *fixture) empty(h *engine.Handle) {
+func (e *fixture) empty(h *handle) {
 	for {
 		if _, _, ok := h.Lane.TryAcquire(1); !ok {
 			return
@@ -223,18 +244,18 @@ func (e *fixture) empty(h *engine.Handle) {
 }
 
 // only is the state of the lane's first limit.
-func only(h *engine.Handle) sharing.State { return h.State().Limits[0] }
+func only(h *handle) sharing.Stats { return h.Stats().Limits[0] }
 
 // limitOf is the state of the lane's limit with that reason and rate.
-func limitOf(t *testing.T, h *engine.Handle, reason string, rate float64) sharing.State {
+func limitOf(t *testing.T, h *handle, reason string, rate float64) sharing.Stats {
 	t.Helper()
-	for _, l := range h.State().Limits {
+	for _, l := range h.Stats().Limits {
 		if l.Reason == reason && l.Rate == rate {
 			return l
 		}
 	}
 	t.Fatalf("no limit of %v for %s", rate, reason)
-	return sharing.State{}
+	return sharing.Stats{}
 }
 
 // logged counts a text in the log.
@@ -255,7 +276,7 @@ type call struct {
 }
 
 // wait starts an Acquire, and returns once it waits or is over.
-func (e *fixture) wait(ctx context.Context, h *engine.Handle, max int, size int64) *call {
+func (e *fixture) wait(ctx context.Context, h *handle, max int, size int64) *call {
 	c := &call{done: make(chan struct{})}
 	from := time.Now()
 	go func() {

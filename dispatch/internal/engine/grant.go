@@ -1,42 +1,137 @@
 package engine
 
 import (
+	"errors"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 )
 
-// A Grant is the permits that a caller got; see dispatch.Grant. It has four fields, so that it is
-// passed in registers.
-type Grant struct {
-	N         int
-	Admission *Admission // nil: nothing is limited, or the grant is settled
-	Size      int64      // bytes charged, in all; 0 = no limit of bytes, nor of messages in flight
-	Taken     uint64     // the step of the loop then; with onHold, until when it can be given back
+// MaxPermits bounds what one call may ask for, so that no sum of calls overflows a counter.
+const MaxPermits = 1<<31 - 1
+
+// ErrClosed reports an Acquire on an engine or lane that has been closed.
+var ErrClosed = errors.New("dispatch: closed")
+
+// TakeSeveral takes up to n permits of every limit, if there are several of messages and nothing
+// else to look at, and returns how many it got.
+func (l *Lane) TakeSeveral(a *Admission, n int64) int64 {
+	if !a.several || n <= 0 || n > MaxPermits || l.Waited() {
+		return 0
+	}
+	return a.take(n, 0)
 }
 
-// onHold marks a Grant's Taken as a time, nanoseconds since the engine's start.
-const onHold = 1 << 63
+// serve grants callers what there is, in the order they came. The line is not locked.
+func (l *Lane) serve(now time.Time) {
+	l.line.mu.Lock()
+	defer l.line.mu.Unlock()
+	a := l.admission.Load()
+	l.line.answer(func(c *caller) bool {
+		if !l.tryAnswer(a, c) {
+			return false
+		}
+		l.line.waits.add(now.Sub(c.since), c.why)
+		return true
+	})
+}
 
-// maxHold bounds how long after Hold the permits of a Grant can be given back.
-const maxHold = 3 * time.Second
+// tryAnswer answers a caller, if it need not wait any more. The line is locked.
+func (l *Lane) tryAnswer(a *Admission, c *caller) bool {
+	switch {
+	case a == nil:
+		c.grant = Grant{N: int(c.max)}
+	case a.closed:
+		c.err = ErrClosed
+	default:
+		g, ok := l.grant(a, c.max, c.size)
+		if !ok {
+			return false
+		}
+		c.grant, c.until = g, a.usableUntil()
+	}
+	return true
+}
 
-// Hold lets Done give back unused permits for d from now.
-func (g *Grant) Hold(d time.Duration) {
-	a := g.Admission
-	if a == nil || !a.holds || g.Taken&onHold != 0 || d <= 0 {
-		return
+// grant takes what a caller wants, if every limit has some of it. The line is locked.
+func (l *Lane) grant(a *Admission, max, size int64) (Grant, bool) {
+	if a.paused {
+		return Grant{}, false
 	}
-	now := time.Since(a.lane.engine.start)
-	until := now + min(d, maxHold)
-	for _, s := range a.messages {
-		s.Hold(int64(g.N), now, until)
+	if a.boundsInFlight() {
+		if max = min(max, l.subscription.inFlight.free(a.maxInFlight)); max == 0 {
+			return Grant{}, false
+		}
 	}
-	for _, s := range a.bytes {
-		s.Hold(g.Size, now, until)
+	if size < 0 { // no more messages than there are bytes for
+		for _, s := range a.bytes {
+			max = min(max, 1+int64(float64(s.Available())/l.sizes.average()))
+		}
 	}
-	g.Taken = onHold | uint64(until)
-	g.Size = max(1, g.Size) // of no limit perhaps, but Done has something to settle
+	charged := l.charge(a, max, size)
+	n := l.take(a, max, charged)
+	if n == 0 {
+		return Grant{}, false
+	}
+	if n < max && size < 0 && charged > 0 { // fewer messages than their bytes were charged for
+		fewer := l.charge(a, n, size)
+		untake(a.bytes, charged-fewer)
+		charged = fewer
+	}
+	if a = l.passShadow(a, n, charged); a.maxInFlight > 0 && charged == 0 {
+		charged = 1 // of no limit, but Done has something to settle
+	}
+	g := Grant{N: int(n), Admission: a, Size: charged, Taken: a.Step()}
+	if until := a.usableUntil(); until != 0 && time.Since(l.core.start) > until {
+		g.waste()
+		return Grant{}, false
+	}
+	return g, true
+}
+
+// charge is the bytes to charge for n messages.
+func (l *Lane) charge(a *Admission, n, size int64) int64 {
+	switch {
+	case !a.limitsBytes():
+		return 0
+	case size >= 0:
+		return max(1, size)
+	}
+	return max(1, int64(min(float64(n)*l.sizes.average(), 1<<50)))
+}
+
+// take takes up to max permits of every limit and charges size bytes, and has as many messages in
+// flight; 0 if one of them is out.
+func (l *Lane) take(a *Admission, max, size int64) int64 {
+	n := a.take(max, size)
+	if n == 0 || !a.boundsInFlight() {
+		return n
+	}
+	inFlight := l.subscription.inFlight.tryAcquire(n, a.maxInFlight)
+	untake(a.messages, n-inFlight)
+	if inFlight == 0 { // another lane of the subscription was quicker
+		untake(a.bytes, size)
+	}
+	return inFlight
+}
+
+// passShadow counts n messages with size bytes that pass limits in shadow mode, and returns the
+// admission of their Grant.
+func (l *Lane) passShadow(a *Admission, n, size int64) *Admission {
+	if !a.shadow.empty() && !a.shadow.pass(n, size) { // as demand
+		l.touch(false)
+	}
+	if a.untracked == nil {
+		return a
+	}
+	counter := &l.subscription.inFlight
+	inFlight := counter.tryAcquire(n, a.maxInFlight)
+	if inFlight == n {
+		return a
+	}
+	counter.n.Add(-inFlight)
+	l.beyondInFlight.Add(n - inFlight)
+	return a.untracked
 }
 
 // waste gives up a strict slot that its caller came to too late, and gives back the permits of
@@ -54,78 +149,18 @@ func (g *Grant) waste() {
 	}
 	a.shadow.settle(int64(g.N), g.Size, func(*sharing.Share) bool { return true })
 	if a.maxInFlight > 0 {
-		a.lane.of.cancel(int64(g.N))
+		a.lane.subscription.cancel(int64(g.N))
 	}
 	g.Admission = nil
 }
 
-// Settle gives back the unused permits of a limited grant: messages were dispatched, with bytes in
-// all.
-func (g *Grant) Settle(messages int, bytes int64) {
-	a := g.Admission
-	l := a.lane
-	messages, bytes = min(messages, MaxPermits), min(bytes, MaxPermits)
-	unused, unusedBytes := int64(g.N)-int64(max(0, messages)), int64(0)
-	if a.limitsBytes() {
-		unusedBytes = g.Size - max(0, bytes)
-		if messages > 0 {
-			l.sizes.learn(messages, max(0, bytes))
+// cancel takes n messages out that were never handed out; the loop serves the lanes that wait. A
+// line may be locked.
+func (s *subscription) cancel(n int64) {
+	s.inFlight.n.Add(-n)
+	for _, l := range s.all() {
+		if l.Waited() {
+			l.touch(false)
 		}
 	}
-	if g.Taken&onHold != 0 {
-		g.endHold(unused, unusedBytes)
-	} else {
-		g.giveBack(unused, unusedBytes)
-	}
-	if a.maxInFlight > 0 {
-		l.of.release(l, int64(g.N), a.maxInFlight)
-	}
-	if l.Waited() {
-		l.engine.touch(l, false)
-	}
-}
-
-// giveBack gives back what was not used, or charges what was used beyond what was granted, if both
-// are below zero.
-func (g *Grant) giveBack(unused, bytes int64) {
-	a := g.Admission
-	if unused != 0 {
-		for _, s := range a.messages {
-			switch {
-			case unused > 0 && s == a.paced:
-				s.Unused(g.Taken)
-				a.lane.engine.touch(a.lane, true)
-			case unused < 0 || s.Fresh(g.Taken):
-				s.Return(unused)
-			}
-		}
-	}
-	if a.limitsBytes() {
-		for _, s := range a.bytes {
-			if bytes <= 0 || s.Fresh(g.Taken) {
-				s.Return(bytes)
-			} else {
-				s.Forgive(bytes)
-			}
-		}
-	}
-	if !a.shadow.empty() {
-		a.shadow.settle(unused, bytes, func(s *sharing.Share) bool { return s.Fresh(g.Taken) })
-	}
-}
-
-// endHold is giveBack after a Hold.
-func (g *Grant) endHold(unused, bytes int64) {
-	a := g.Admission
-	now, until := time.Since(a.lane.engine.start), time.Duration(g.Taken&^onHold)
-	for _, s := range a.messages {
-		s.EndHold(int64(g.N), unused, now, until)
-	}
-	for _, s := range a.bytes {
-		s.EndHold(g.Size, bytes, now, until)
-	}
-	if !a.shadow.empty() {
-		a.shadow.settle(unused, bytes, func(*sharing.Share) bool { return now <= until })
-	}
-	a.lane.engine.touch(a.lane, false) // an idle lane has no steps
 }

@@ -90,14 +90,14 @@ func TestHold(t *testing.T) {
 			}
 			e.acquireFor(c.after-500*ms, h, 100)
 			time.Sleep(500 * ms)
-			before, asked := h.State().Limits, len(e.store.asked())
+			before, asked := h.Stats().Limits, len(e.store.asked())
 			g.Settle(0, 0)
 			want := []int64{0, 0}
 			if c.back {
 				want = []int64{8, 800}
 			}
 			var returned []int64
-			for i, l := range h.State().Limits {
+			for i, l := range h.Stats().Limits {
 				returned = append(returned, l.Returned-before[i].Returned)
 			}
 			assert.Equal(t, want, returned, "%+v", c)

@@ -159,12 +159,12 @@ func TestClosedHandle(t *testing.T) {
 		assert.True(t, isClosed(a), "no policy opens it again")
 		a.ReportBacklog(0)
 		assert.True(t, isClosed(a))
-		assert.Empty(t, e.States(false, 9))
+		assert.Empty(t, e.Stats(false, 9))
 	})
 }
 
 // isClosed reports whether the handle's lane is closed.
-func isClosed(h *engine.Handle) bool {
+func isClosed(h *handle) bool {
 	_, next, ok := h.Lane.TryAcquire(1)
 	return !ok && time.Until(next) == time.Minute
 }

@@ -27,11 +27,11 @@ func TestInFlight(t *testing.T) {
 				n += g.N
 				granted = append(granted, g)
 			}
-			assert.EqualValues(t, 3, h.State().InFlight)
+			assert.EqualValues(t, 3, h.Stats().InFlight)
 			c := e.wait(t.Context(), h, 5, -1)
 			time.Sleep(100 * ms)
 			assert.False(t, c.over())
-			assert.Equal(t, engine.ReasonInFlight, h.State().Reason)
+			assert.Equal(t, engine.ReasonInFlight, h.Stats().Reason)
 			_, _, ok := h.Lane.TryAcquire(1)
 			assert.False(t, ok)
 			n := granted[0].N
@@ -43,7 +43,7 @@ func TestInFlight(t *testing.T) {
 			for _, g := range granted[1:] {
 				g.Settle(0, 0)
 			}
-			assert.Zero(t, h.State().InFlight)
+			assert.Zero(t, h.Stats().InFlight)
 		})
 	}
 }
@@ -56,7 +56,7 @@ func TestInFlightTakesTurns(t *testing.T) {
 			"", " messageRate=100", " messageRate=100 sharing.mode=strict", " byteRate=1000000",
 		} {
 			run(t, rtt, orders+" maxInFlight=1"+other, func(t *testing.T, e *fixture) {
-				handles := []*engine.Handle{e.open("a"), e.open("b"), e.open("c")}
+				handles := []*handle{e.open("a"), e.open("b"), e.open("c")}
 				var n [3]atomic.Int64
 				for range 20 { // whose turn is next is partly chance, and stays so while all lanes have callers
 					start := time.Now()
@@ -149,7 +149,7 @@ func TestInFlightKeepsPermits(t *testing.T) {
 		}
 		assert.True(t, calls[0].over())
 		assert.True(t, calls[1].over())
-		for _, h := range []*engine.Handle{a, b} {
+		for _, h := range []*handle{a, b} {
 			l := only(h)
 			assert.LessOrEqual(t, l.Granted-l.Returned, int64(4))
 		}

@@ -30,7 +30,7 @@ func open(t *testing.T, settings policy.Policy) (*Engine, *Lane) {
 	require.NoError(t, err)
 	e.ApplyPolicies(policy.Snapshot{Set: set, Identity: "store", Revision: 1}, e.Match(set))
 	var h Handle
-	require.NoError(t, e.Open(&h, resolve.Lane{Topic: topic, Subscription: "billing"}))
+	require.NoError(t, e.Open(&h, resolve.LaneID{Topic: topic, Subscription: "billing"}))
 	return e, h.Lane
 }
 
@@ -59,7 +59,7 @@ func TestTryDuringAStep(t *testing.T) {
 		synctest.Wait()
 		tried := make(chan bool, 1)
 		e.mu.Lock()
-		share := l.limits.all[0]
+		share := l.shares.limits.all[0]
 		mode := share.Mode
 		share.Mode = interrupted{mode, func() {
 			share.Mode = mode // once
@@ -70,7 +70,7 @@ func TestTryDuringAStep(t *testing.T) {
 			synctest.Wait()
 		}}
 		e.mu.Unlock()
-		e.touch(l, true)
+		l.touch(true)
 		assert.True(t, <-tried)
 	})
 }
@@ -95,27 +95,27 @@ func TestLateCallers(t *testing.T) {
 		}
 		serveLate := func(callers ...*caller) {
 			for _, c := range callers {
-				require.True(t, l.leave(c))
+				require.True(t, l.line.leave(c))
 				c.grant, c.until = slot, 1 // long ago
 				c.ready <- struct{}{}
 				synctest.Wait()
 			}
 		}
 		numbers := func() (n []uint64) {
-			for _, c := range l.line {
+			for _, c := range l.line.callers {
 				n = append(n, c.number)
 			}
 			return n
 		}
 		before := numbers()
-		a, b := l.line[0], l.line[1]
+		a, b := l.line.callers[0], l.line.callers[1]
 		serveLate(a, b)
 		assert.Equal(t, before, numbers())
 		serveLate(b, a, b)
 		assert.Equal(t, before, numbers())
-		assert.EqualValues(t, 4, l.wanted)
+		assert.EqualValues(t, 4, l.line.wanted)
 
-		require.True(t, l.leave(a))
+		require.True(t, l.line.leave(a))
 		e.Close()
 		for range 3 {
 			require.ErrorIs(t, <-ended, ErrClosed)
@@ -144,19 +144,19 @@ func TestLateTry(t *testing.T) {
 		var c *caller
 		for c == nil {
 			runtime.Gosched()
-			l.mu.Lock()
-			if len(l.line) > 0 {
-				c = l.line[0]
+			l.line.mu.Lock()
+			if len(l.line.callers) > 0 {
+				c = l.line.callers[0]
 			}
-			l.mu.Unlock()
+			l.line.mu.Unlock()
 		}
-		require.True(t, l.leave(c))
+		require.True(t, l.line.leave(c))
 		c.grant, c.until = Grant{N: 1, Admission: l.admission.Load()}, 1 // long ago
 		c.ready <- struct{}{}
 		e.mu.Unlock()
 		assert.False(t, <-tried)
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		assert.EqualValues(t, 1, l.limits.all[0].State(2).Lost)
+		assert.EqualValues(t, 1, l.shares.limits.all[0].Stats(2).Lost)
 	})
 }

@@ -33,7 +33,7 @@ func TestOrder(t *testing.T) {
 				}
 			}
 			assert.Equal(t, 20, served, sharing)
-			assert.Zero(t, h.State().Waiting)
+			assert.Zero(t, h.Stats().Waiting)
 		})
 	}
 }
@@ -65,9 +65,9 @@ func TestFirstInLineOfSeveral(t *testing.T) {
 		g := e.acquire(h, 1, -1)
 		first := e.wait(t.Context(), h, 1, -1)
 		g.Settle(0, 0)
-		assert.Zero(t, a.TakeSeveral(1))
+		assert.Zero(t, h.Lane.TakeSeveral(a, 1))
 		assert.True(t, first.over())
-		assert.Zero(t, a.TakeSeveral(1))
+		assert.Zero(t, h.Lane.TakeSeveral(a, 1))
 	})
 }
 
@@ -104,7 +104,7 @@ func TestLateWakeUp(t *testing.T) {
 		assert.True(t, first.over())
 		assert.Greater(t, second.took, first.took-300*ms)
 		assert.Greater(t, first.took, 900*ms)
-		assert.EqualValues(t, 2, h.State().InFlight)
+		assert.EqualValues(t, 2, h.Stats().InFlight)
 		assert.EqualValues(t, 1, limitOf(t, h, "message rate", 2).Lost-lost)
 		shop := limitOf(t, h, "namespace's message rate", 1000)
 		assert.EqualValues(t, 3, shop.Granted-shop.Returned)
@@ -142,12 +142,12 @@ func TestCancel(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		first := e.wait(ctx, h, 50, -1)
 		second := e.wait(t.Context(), h, 1, -1)
-		assert.Equal(t, 2, h.State().Waiting)
+		assert.Equal(t, 2, h.Stats().Waiting)
 		cancel()
 		assert.True(t, first.over())
 		assert.ErrorIs(t, first.err, context.Canceled)
 		assert.ErrorContains(t, first.err, "dispatch: wait for a permit")
-		assert.Equal(t, 1, h.State().Waiting)
+		assert.Equal(t, 1, h.Stats().Waiting)
 		h.Lane.Admission().Only.Untake(1)
 		_, err := h.Lane.Acquire(ctx, 1, -1)
 		assert.ErrorIs(t, err, context.Canceled)
@@ -265,8 +265,8 @@ func TestPaused(t *testing.T) {
 			assert.Equal(t, time.Second, time.Until(next))
 			time.Sleep(time.Second)
 			assert.False(t, c.over())
-			assert.Equal(t, engine.ReasonPaused, h.State().Reason)
-			assert.Len(t, e.States(true, 9), 1, "a caller waits")
+			assert.Equal(t, engine.ReasonPaused, h.Stats().Reason)
+			assert.Len(t, e.Stats(true, 9), 1, "a caller waits")
 			assert.Empty(t, e.store.asked())
 			e.apply(orders + " messageRate=100" + other)
 			time.Sleep(100 * ms)
@@ -465,7 +465,7 @@ func TestBytesAndMessages(t *testing.T) {
 			assert.EqualValues(t, 10000, bytes.Granted-bytes.Returned, reason)
 		}
 		c := e.wait(t.Context(), h, 1, 500)
-		assert.Equal(t, "byte rate", h.State().Reason)
+		assert.Equal(t, "byte rate", h.Stats().Reason)
 		time.Sleep(2 * time.Second)
 		assert.True(t, c.over())
 	})
@@ -492,10 +492,10 @@ func TestSeveral(t *testing.T) {
 		for range 20 {
 			got += int64(e.acquire(h, 100, -1).N)
 		}
-		got += h.Lane.Admission().TakeSeveral(100)
-		state := h.State()
-		assert.Equal(t, state.Limits[1].Granted, state.Limits[0].Granted)
-		assert.GreaterOrEqual(t, state.Limits[1].Granted, got)
+		got += h.Lane.TakeSeveral(h.Lane.Admission(), 100)
+		stats := h.Stats()
+		assert.Equal(t, stats.Limits[1].Granted, stats.Limits[0].Granted)
+		assert.GreaterOrEqual(t, stats.Limits[1].Granted, got)
 	})
 }
 
@@ -541,21 +541,21 @@ func TestWaitStats(t *testing.T) {
 		took := time.Duration(0)
 		for range 3 {
 			c := e.wait(t.Context(), h, 1, -1)
-			assert.Equal(t, "message rate", h.State().Reason)
+			assert.Equal(t, "message rate", h.Stats().Reason)
 			for !c.over() {
 				time.Sleep(ms)
 			}
 			took += c.took
 		}
-		state := h.State()
-		assert.Equal(t, []engine.Waits{{Reason: "message rate", N: 4}}, state.Waits)
-		assert.EqualValues(t, 4, state.WaitTimes.Count)
-		assert.Equal(t, took, state.WaitTimes.Sum, "the first caller did not wait")
+		stats := h.Stats()
+		assert.Equal(t, []engine.Waits{{Reason: "message rate", N: 4}}, stats.Waits)
+		assert.EqualValues(t, 4, stats.WaitTimes.Count)
+		assert.Equal(t, took, stats.WaitTimes.Sum, "the first caller did not wait")
 		n := int64(0)
-		for _, k := range state.WaitTimes.Buckets {
+		for _, k := range stats.WaitTimes.Buckets {
 			n += k
 		}
-		assert.Equal(t, state.WaitTimes.Count, n)
-		assert.Empty(t, state.Reason)
+		assert.Equal(t, stats.WaitTimes.Count, n)
+		assert.Empty(t, stats.Reason)
 	})
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -47,13 +46,11 @@ func TestTouches(t *testing.T) {
 // busy is another topic. Its callers keep the loop stepping each tick.
 const busy = "kafka://acme/shop/busy"
 
-func (e *fixture) openBusy() *engine.Handle {
+func (e *fixture) openBusy() *handle {
 	e.t.Helper()
 	id := laneOf("")
 	id.Topic, _ = policy.ParseTopic(busy)
-	h := &engine.Handle{}
-	assert.NoError(e.t, e.Open(h, id))
-	return h
+	return e.openLane(id)
 }
 
 // keepTicking has callers of busy until the engine is closed, or for d.

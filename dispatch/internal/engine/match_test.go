@@ -36,7 +36,7 @@ func besideMatch(t *testing.T) (took time.Duration, calls int, longest time.Dura
 	for i := range handles {
 		topic, err := policy.ParseTopic(fmt.Sprintf("persistent://public/default/%s%d", strings.Repeat("a", 900), i))
 		require.NoError(t, err)
-		require.NoError(t, e.Open(&handles[i], resolve.Lane{Topic: topic, Subscription: "s"}))
+		require.NoError(t, e.Open(&handles[i], resolve.LaneID{Topic: topic, Subscription: "s"}))
 	}
 	applied := make(chan time.Duration)
 	go func() {

@@ -17,12 +17,10 @@ type outcomes struct {
 	retry    atomic.Int64 // the longest retry-after, ns
 }
 
-// ReportOutcome counts how the system that a handler protects has answered. retryAfter is when it
-// may be asked again, 0 = unknown.
-func (l *Lane) ReportOutcome(o resolve.Outcome, retryAfter time.Duration) {
-	s := &l.of.outcomes
+// report counts an answer, if its outcome is counted. It reports whether it is the first one.
+func (s *outcomes) report(o resolve.Outcome, retryAfter time.Duration) (first bool) {
 	if s.counted.Load()>>uint(o)&1 == 0 {
-		return
+		return false
 	}
 	if o == resolve.OK {
 		s.ok.Add(1)
@@ -33,19 +31,7 @@ func (l *Lane) ReportOutcome(o resolve.Outcome, retryAfter time.Duration) {
 			longest = s.retry.Load()
 		}
 	}
-	if !s.reported.Load() {
-		l.slowDown()
-	}
-}
-
-// slowDown makes the subscription's busy limit. It takes the lock itself.
-func (l *Lane) slowDown() {
-	e := l.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if open := !e.closed && e.lanes[l.id] == l; open && !l.of.outcomes.reported.Swap(true) {
-		e.applyAll(l.of.all())
-	}
+	return !s.reported.Load()
 }
 
 // take returns what was reported since the last call.

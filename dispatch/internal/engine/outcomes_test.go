@@ -6,29 +6,28 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
 	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
 // makeBusy reports busy answers until a busy limit is in force.
-func (e *fixture) makeBusy(h *engine.Handle) {
+func (e *fixture) makeBusy(h *handle) {
 	for range 200 {
 		e.acquire(h, 1, -1)
-		h.Lane.ReportOutcome(resolve.Busy, 0)
+		h.reportOutcome(resolve.Busy, 0)
 		time.Sleep(10 * ms)
 	}
 }
 
 // busyLimit is the state of the lane's busy limit.
-func busyLimit(h *engine.Handle) sharing.State {
-	for _, l := range h.State().Limits {
+func busyLimit(h *handle) sharing.Stats {
+	for _, l := range h.Stats().Limits {
 		if l.Reason == resolve.ReasonBusy {
 			return l
 		}
 	}
-	return sharing.State{}
+	return sharing.Stats{}
 }
 
 // TestOutcomes: the first outcome that counts makes a busy limit for all lanes of the subscription.
@@ -38,22 +37,22 @@ func TestOutcomes(t *testing.T) {
 		"quota tenant:acme total=163840000 reserved=163840"
 	run(t, 10*ms, policies, func(t *testing.T, e *fixture) {
 		a, b := e.open(""), e.open("other")
-		a.Lane.ReportOutcome(resolve.Failed, 0)
-		a.Lane.ReportOutcome(resolve.Ignored, 0)
-		assert.Len(t, a.State().Limits, 1, "these outcomes do not count")
-		a.Lane.ReportOutcome(resolve.OK, 0)
+		a.reportOutcome(resolve.Failed, 0)
+		a.reportOutcome(resolve.Ignored, 0)
+		assert.Len(t, a.Stats().Limits, 1, "these outcomes do not count")
+		a.reportOutcome(resolve.OK, 0)
 		e.acquire(a, 1, -1)
-		assert.Len(t, a.State().Limits, 1, "a healthy system has no limit")
+		assert.Len(t, a.Stats().Limits, 1, "a healthy system has no limit")
 		e.ApplyRates(tenantRate(500), 1)
 		reported := 0
 		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(10 * ms) {
 			e.acquire(a, 1, -1)
-			a.Lane.ReportOutcome(resolve.Timeout, 2*time.Second)
-			a.Lane.ReportOutcome(resolve.Busy, time.Second)
+			a.reportOutcome(resolve.Timeout, 2*time.Second)
+			a.reportOutcome(resolve.Busy, time.Second)
 			reported += 2
 		}
 		e.acquire(b, 1, -1)
-		assert.Len(t, b.State().Limits, 2)
+		assert.Len(t, b.Stats().Limits, 2)
 		assert.EqualValues(t, 40, busyLimit(b).Rule.MinRate, "reserved, at the cost known now")
 		e.acquireFor(time.Second, a, -1)
 		quiet := len(e.store.asked())
@@ -79,9 +78,9 @@ func TestOutcomeOfClosedLane(t *testing.T) {
 	run(t, 0, "", func(t *testing.T, e *fixture) {
 		a, b := e.open("a"), e.open("b")
 		a.Close()
-		a.Lane.ReportOutcome(resolve.Busy, 0)
+		a.reportOutcome(resolve.Busy, 0)
 		assert.Nil(t, b.Lane.Admission())
-		b.Lane.ReportOutcome(resolve.Busy, 0)
+		b.reportOutcome(resolve.Busy, 0)
 		assert.NotNil(t, b.Lane.Admission())
 	})
 }

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
 )
 
 // TestFirstPermit: the first permit of a limit is granted as soon as its answer is there, not a
@@ -26,7 +24,7 @@ func TestFirstPermit(t *testing.T) {
 }
 
 // longest has a caller come and work for a while, again and again, and returns its longest wait.
-func (e *fixture) longest(h *engine.Handle, work, d time.Duration) (longest time.Duration) {
+func (e *fixture) longest(h *handle, work, d time.Duration) (longest time.Duration) {
 	e.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(work) {
 		from := time.Now()
@@ -62,7 +60,7 @@ func TestStrictOrder(t *testing.T) {
 		a, b := e.open("a"), e.open("b")
 		e.acquire(a, 1, -1)
 		var calls []*call
-		for _, h := range []*engine.Handle{a, a, b, a, b} {
+		for _, h := range []*handle{a, a, b, a, b} {
 			calls = append(calls, e.wait(t.Context(), h, 1, -1))
 			time.Sleep(30 * ms)
 		}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 )
 
@@ -41,7 +40,7 @@ func TestNoCallerIsStranded(t *testing.T) {
 		}
 		rtt := []time.Duration{0, 2 * ms, 30 * ms}[rng.IntN(3)]
 		run(t, rtt, orders+" "+limits+more, func(t *testing.T, e *fixture) {
-			handles := []*engine.Handle{e.open(""), e.open("")}
+			handles := []*handle{e.open(""), e.open("")}
 			if rng.IntN(2) == 0 {
 				handles = append(handles, e.open("bulk"))
 			}
@@ -96,9 +95,9 @@ func TestNoCallerIsStranded(t *testing.T) {
 			}
 			synctest.Wait()
 			for _, h := range handles {
-				state := h.State()
-				assert.Zero(t, state.Waiting, name)
-				assert.Zero(t, state.InFlight, name)
+				stats := h.Stats()
+				assert.Zero(t, stats.Waiting, name)
+				assert.Zero(t, stats.InFlight, name)
 				h.Close()
 			}
 			time.Sleep(3 * time.Second)

@@ -9,9 +9,6 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 )
 
-// ratesTimely is how long the permit store's clock of the last rates counts as about now.
-const ratesTimely = time.Second
-
 // ApplyRates puts the rates of throttling ids in force on the lanes whose quotas they are. They
 // were read now, when the permit store's clock was at.
 func (e *Engine) ApplyRates(rates quota.Rates, at float64) {
@@ -20,19 +17,19 @@ func (e *Engine) ApplyRates(rates quota.Rates, at float64) {
 	e.terms.Rates, e.terms.RatesAt, e.terms.RatesTimely = rates, at, true
 	e.ratesReadAt = time.Now()
 	for _, l := range e.lanes {
-		for _, s := range l.limits.messages {
+		for _, s := range l.shares.limits.messages {
 			if s.Limit.Reason != resolve.ReasonQuota {
 				continue
 			}
 			if s.Apply(resolve.Requote(e.terms, l.id, s.Limit)) {
-				e.touch(l, false) // a permit may be due in an hour by the old rate
+				l.touch(false) // a permit may be due in an hour by the old rate
 			}
 		}
 	}
 	hasQuota := func(l *Lane) bool { return l.Quota() != nil }
-	for _, of := range e.subscriptions {
-		if of.outcomes.reported.Load() && slices.ContainsFunc(of.all(), hasQuota) {
-			e.applyAll(of.all()) // what quotas reserve, busy answers do not take away
+	for _, s := range e.subscriptions {
+		if s.outcomes.reported.Load() && slices.ContainsFunc(s.all(), hasQuota) {
+			e.applyAll(s.all()) // what quotas reserve, busy answers do not take away
 		}
 	}
 }
@@ -53,24 +50,13 @@ func (e *Engine) Quotas() []quota.ID {
 	return slices.Sorted(maps.Keys(ids))
 }
 
-// setQuota sets whose quota applies to the lane; nil = none does.
-func (l *Lane) setQuota(id *quota.ID) {
-	if l.Quota() != nil {
-		l.engine.withQuota--
-	}
-	if id != nil {
-		l.engine.withQuota++
-	}
-	l.quota.Store(id)
-}
-
 // Started returns how many messages each throttling id with a quota has started since the counts
 // were last taken. They stay until taken is called, with those to take out.
 func (e *Engine) Started() (n map[quota.ID]int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, l := range e.lanes {
-		l.countStarted()
+		e.countStarted(l)
 	}
 	n = make(map[quota.ID]int64, len(e.started))
 	maps.Copy(n, e.started)
@@ -88,15 +74,15 @@ func (e *Engine) TakeStarted(n map[quota.ID]int64) {
 	}
 }
 
-// countStarted notes what the lane has started of its quota since it was last asked.
-func (l *Lane) countStarted() {
+// countStarted notes what a lane has started of its quota since it was last asked.
+func (e *Engine) countStarted(l *Lane) {
 	id := l.quota.Load()
 	if id == nil {
 		return
 	}
-	for _, s := range l.limits.messages {
+	for _, s := range l.shares.limits.messages {
 		if s.Limit.Reason == resolve.ReasonQuota {
-			l.engine.started[*id] += s.TakeUsed()
+			e.started[*id] += s.TakeUsed()
 		}
 	}
 }

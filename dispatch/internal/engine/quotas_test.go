@@ -52,7 +52,7 @@ func TestApplyRates(t *testing.T) {
 		c := e.wait(t.Context(), h, 1, -1)
 		time.Sleep(13 * time.Second) // a refused caller asks again after ten
 		assert.False(t, c.over())
-		assert.Equal(t, "quota", h.State().Reason)
+		assert.Equal(t, "quota", h.Stats().Reason)
 		e.ApplyRates(tenantRate(50), 110)
 		time.Sleep(50 * ms)
 		assert.True(t, c.over(), "by the old rate, the next permit was due in an hour")

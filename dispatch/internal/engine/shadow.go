@@ -8,10 +8,6 @@ import "github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 type shadow struct {
 	messages []*sharing.Share
 	bytes    []*sharing.Share
-
-	// untracked is the admission without maxInFlight, for messages beyond it; nil unless maxInFlight
-	// is in shadow mode.
-	untracked *Admission
 }
 
 // shadowsOf returns those in shadow mode.
@@ -24,36 +20,18 @@ func shadowsOf(shares []*sharing.Share) (shadows []*sharing.Share) {
 	return shadows
 }
 
-func (s *shadow) empty() bool {
-	return len(s.messages) == 0 && len(s.bytes) == 0 && s.untracked == nil
-}
+func (s *shadow) empty() bool { return len(s.messages) == 0 && len(s.bytes) == 0 }
 
-// pass counts n messages with size bytes that the admission lets pass, and returns the admission of
-// their Grant.
-func (a *Admission) pass(n, size int64) *Admission {
-	if a.shadow.empty() {
-		return a
+// pass counts n messages with size bytes that pass, and reports whether their permits were there.
+func (s *shadow) pass(n, size int64) (enough bool) {
+	enough = true
+	for _, limit := range s.messages {
+		enough = limit.Pass(n) && enough
 	}
-	enough := true
-	for _, s := range a.shadow.messages {
-		enough = s.Pass(n) && enough
+	for _, limit := range s.bytes {
+		enough = limit.PassBytes(n, size) && enough
 	}
-	for _, s := range a.shadow.bytes {
-		enough = s.PassBytes(n, size) && enough
-	}
-	if !enough { // as demand
-		a.lane.engine.touch(a.lane, false)
-	}
-	if a.shadow.untracked == nil {
-		return a
-	}
-	inFlight := a.lane.of.inFlight.tryAcquire(n, a.maxInFlight)
-	if inFlight == n {
-		return a
-	}
-	a.lane.of.inFlight.n.Add(-inFlight)
-	a.lane.beyondInFlight.Add(n - inFlight)
-	return a.shadow.untracked
+	return enough
 }
 
 // settle takes back what was counted for a grant of messages and bytes that were not used, or

@@ -65,12 +65,12 @@ func TestShadowBesideEnforced(t *testing.T) {
 			assert.InDelta(t, 2, (e.since() - from).Seconds(), 0.1, "50 a second")
 			assert.InDelta(t, 80, limitOf(t, h, "message rate", 10).Shadowed, 6)
 			assert.InDelta(t, 80, limitOf(t, h, "byte rate", 1000).Shadowed, 12)
-			assert.EqualValues(t, 99, h.State().Beyond, "in flight")
+			assert.EqualValues(t, 99, h.Stats().Beyond, "in flight")
 			assert.Zero(t, limitOf(t, h, "tenant's message rate", 50).Shadowed)
 			for i := range grants {
 				grants[i].Settle(1, 100)
 			}
-			assert.Zero(t, h.State().InFlight)
+			assert.Zero(t, h.Stats().InFlight)
 			passed := 0
 			for ok := true; ok; passed++ {
 				_, _, ok = h.Lane.TryAcquire(1)
@@ -81,7 +81,7 @@ func TestShadowBesideEnforced(t *testing.T) {
 }
 
 // passing returns how many of the next calls pass at once.
-func passing(h *engine.Handle) (n int) {
+func passing(h *handle) (n int) {
 	for {
 		if _, _, ok := h.Lane.TryAcquire(1); !ok {
 			return n
@@ -179,13 +179,13 @@ func TestShadowInFlight(t *testing.T) {
 	run(t, 0, orders+" maxInFlight=3 mode=shadow", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		a, b := e.acquire(h, 2, -1), e.acquire(h, 5, -1)
-		assert.EqualValues(t, 2, h.State().InFlight)
-		assert.EqualValues(t, 4, h.State().Beyond)
+		assert.EqualValues(t, 2, h.Stats().InFlight)
+		assert.EqualValues(t, 4, h.Stats().Beyond)
 		a.Settle(2, 0)
 		if b.Admission != nil {
 			b.Settle(5, 0)
 		}
-		assert.Zero(t, h.State().InFlight)
+		assert.Zero(t, h.Stats().InFlight)
 	})
 }
 
@@ -235,7 +235,7 @@ func TestShadowOrder(t *testing.T) {
 	for _, mode := range []string{"", " mode=shadow"} {
 		run(t, 0, policies+mode, func(t *testing.T, e *fixture) {
 			var got []string
-			for _, l := range e.open("").State().Limits {
+			for _, l := range e.open("").Stats().Limits {
 				got = append(got, l.Reason)
 			}
 			assert.Equal(t, []string{"message rate", "tenant's message rate", "byte rate"}, got)

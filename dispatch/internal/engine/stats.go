@@ -10,17 +10,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 )
 
-// Why callers wait, beside the reasons of limits; see resolve.Limit.
-const (
-	ReasonInFlight    = "messages in flight"
-	ReasonPaused      = "paused"
-	ReasonUnavailable = "permit store unavailable"
-	ReasonNoGroup     = "in none of the limit's worker groups"
-)
-
-// A State is what there is to know of a lane now.
-type State struct {
-	Lane        resolve.Lane
+// Stats are what there is to know of a lane now.
+type Stats struct {
+	Lane        resolve.LaneID
 	CaughtUp    bool
 	Exempt      bool // nothing is charged
 	Paused      bool
@@ -33,17 +25,17 @@ type State struct {
 	Beyond      int64    // messages beyond a maxInFlight in shadow mode, all time
 	Waits       []Waits
 	WaitTimes   Histogram
-	Limits      []sharing.State
+	Limits      []sharing.Stats
 }
 
-// States returns the states of all lanes, or of those only that hold or want permits or are caught
+// Stats returns the stats of all lanes, or of those only that hold or want permits or are caught
 // up. If there are more than max, those that come first by name are returned; else they are in no
 // order.
-func (e *Engine) States(activeOnly bool, max int) []State {
+func (e *Engine) Stats(activeOnly bool, max int) []Stats {
 	e.mu.Lock()
 	lanes := make([]*Lane, 0, len(e.lanes))
 	for _, l := range e.lanes {
-		if !activeOnly || l.active.Load() || l.caughtUp {
+		if !activeOnly || l.active.Load() || l.handles.caughtUp {
 			lanes = append(lanes, l)
 		}
 	}
@@ -55,11 +47,11 @@ func (e *Engine) States(activeOnly bool, max int) []State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
-	states := make([]State, len(lanes))
+	stats := make([]Stats, len(lanes))
 	for i, l := range lanes {
-		states[i] = l.state(now)
+		stats[i] = l.stats(now)
 	}
-	return states
+	return stats
 }
 
 // Limited reports whether a limit applies to any lane.
@@ -67,7 +59,7 @@ func (e *Engine) Limited() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, l := range e.lanes {
-		if len(l.limits.all) > 0 {
+		if len(l.shares.limits.all) > 0 {
 			return true
 		}
 	}
@@ -87,103 +79,39 @@ func byName(a, b *Lane) int {
 	)
 }
 
-// State returns the state of the handle's lane.
-func (h *Handle) State() State {
-	h.Lane.engine.mu.Lock()
-	defer h.Lane.engine.mu.Unlock()
-	return h.Lane.state(time.Now())
+// LaneStats returns the stats of a lane.
+func (e *Engine) LaneStats(l *Lane) Stats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return l.stats(time.Now())
 }
 
-func (l *Lane) state(now time.Time) State {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := l.admission.Load()
-	s := State{
-		Lane: l.id, CaughtUp: l.caughtUp, Exempt: a == nil, Paused: l.limits.paused,
-		Backlog: l.backlog(now), Waiting: len(l.line), InFlight: l.of.inFlight.n.Load(),
-		Beyond: l.beyondInFlight.Load(), Waits: slices.Clone(l.waits.reasons), WaitTimes: l.waits.times,
+func (l *Lane) stats(now time.Time) Stats {
+	l.line.mu.Lock()
+	defer l.line.mu.Unlock()
+	a, limits := l.admission.Load(), l.shares.limits
+	s := Stats{
+		Lane: l.id, CaughtUp: l.handles.caughtUp, Exempt: a == nil, Paused: limits.paused,
+		Backlog: l.handles.backlog(now), Waiting: len(l.line.callers),
+		InFlight: l.subscription.inFlight.n.Load(), Beyond: l.beyondInFlight.Load(),
+		Waits: slices.Clone(l.line.waits.reasons), WaitTimes: l.line.waits.times,
 	}
-	if l.limits.boundsInFlight() {
-		s.MaxInFlight = l.limits.maxInFlight
+	if limits.boundsInFlight() {
+		s.MaxInFlight = limits.maxInFlight
 	}
-	if len(l.line) > 0 {
+	if len(l.line.callers) > 0 {
 		s.Reason = l.reason(a)
-		for _, h := range l.handles {
-			s.HoldsUp = append(s.HoldsUp, h.HoldsUp...)
-		}
-		slices.Sort(s.HoldsUp)
-		s.HoldsUp = slices.DeleteFunc(slices.Compact(s.HoldsUp), func(topic string) bool {
-			return topic == l.id.Topic.String()
-		})
+		s.HoldsUp = l.handles.holdsUp(l.id.Topic.String())
 	}
-	for _, share := range l.limits.all {
-		of := share.State(l.engine.clock(now))
-		if of.Reason == resolve.ReasonBusy && of.Allowed >= busy.Max {
+	for _, share := range limits.all {
+		limit := share.Stats(l.core.clock(now))
+		if limit.Reason == resolve.ReasonBusy && limit.Allowed >= busy.Max {
 			continue // a healthy system limits nothing
 		}
-		s.Limits = append(s.Limits, of)
+		s.Limits = append(s.Limits, limit)
 	}
 	return s
 }
 
-// reason says which limit holds callers up. No lock is needed.
-func (l *Lane) reason(a *Admission) string {
-	switch {
-	case a == nil || a.closed:
-		return ""
-	case a.paused:
-		return ReasonPaused
-	case a.boundsInFlight() && l.of.inFlight.n.Load() >= a.maxInFlight:
-		return ReasonInFlight
-	}
-	switch s := a.empty(nil); {
-	case s == nil:
-	case s.Unavailable():
-		return ReasonUnavailable
-	case s.NoGroup():
-		return ReasonNoGroup
-	default:
-		return s.Reason
-	}
-	return ""
-}
-
-// WaitBuckets are the upper bounds of a Histogram's buckets; the last bucket has none.
-var WaitBuckets = [...]time.Duration{
-	time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond,
-	100 * time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second,
-	10 * time.Second, 60 * time.Second,
-}
-
-// A Histogram counts waits by their length.
-type Histogram struct {
-	Count   int64
-	Sum     time.Duration
-	Buckets [len(WaitBuckets) + 1]int64 // not cumulative
-}
-
-// Waits are how many callers had to wait for one reason.
-type Waits struct {
-	Reason string
-	N      int64
-}
-
-// waitStats count the callers of a lane that had to wait. The lane's lock guards them.
-type waitStats struct {
-	reasons []Waits // a few
-	times   Histogram
-}
-
-func (s *waitStats) add(d time.Duration, reason string) {
-	i, _ := slices.BinarySearch(WaitBuckets[:], d)
-	s.times.Count++
-	s.times.Sum += d
-	s.times.Buckets[i]++
-	for i := range s.reasons {
-		if s.reasons[i].Reason == reason {
-			s.reasons[i].N++
-			return
-		}
-	}
-	s.reasons = append(s.reasons, Waits{reason, 1})
-}
+// Availability returns how requests to the permit store have gone.
+func (e *Engine) Availability() Availability { return e.availability.now() }

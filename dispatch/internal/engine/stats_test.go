@@ -14,12 +14,12 @@ func TestWaitBuckets(t *testing.T) {
 	run(t, 0, orders+" messageRate=10 sharing.mode=strict", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		e.acquire(h, 1, -1)
-		before := h.State().WaitTimes
+		before := h.Stats().WaitTimes
 		c := e.wait(t.Context(), h, 1, -1)
 		time.Sleep(time.Second)
 		assert.True(t, c.over())
 		assert.Equal(t, 100*ms, c.took)
-		for i, n := range h.State().WaitTimes.Buckets {
+		for i, n := range h.Stats().WaitTimes.Buckets {
 			is := i < len(engine.WaitBuckets) && engine.WaitBuckets[i] == c.took
 			assert.Equal(t, is, n > before.Buckets[i], "bucket %d", i)
 		}
@@ -37,7 +37,7 @@ func TestReasonUnavailable(t *testing.T) {
 		c := e.wait(t.Context(), h, 1, -1)
 		time.Sleep(3 * time.Second)
 		assert.False(t, c.over())
-		assert.Equal(t, engine.ReasonUnavailable, h.State().Reason)
+		assert.Equal(t, engine.ReasonUnavailable, h.Stats().Reason)
 		e.store.setDown(false)
 		time.Sleep(time.Second)
 		assert.True(t, c.over())
@@ -49,9 +49,9 @@ func TestHoldsUp(t *testing.T) {
 	run(t, 0, orders+" paused=true", func(t *testing.T, e *fixture) {
 		a, b := e.open(""), e.open("")
 		a.HoldsUp, b.HoldsUp = []string{orders, busy}, []string{busy, "kafka://acme/shop/b"}
-		assert.Empty(t, a.State().HoldsUp, "nobody waits")
+		assert.Empty(t, a.Stats().HoldsUp, "nobody waits")
 		e.wait(t.Context(), a, 1, -1)
-		assert.Equal(t, []string{"kafka://acme/shop/b", busy}, a.State().HoldsUp)
+		assert.Equal(t, []string{"kafka://acme/shop/b", busy}, a.Stats().HoldsUp)
 	})
 }
 
@@ -60,9 +60,9 @@ func TestActive(t *testing.T) {
 	run(t, 0, orders+" paused=true", func(t *testing.T, e *fixture) {
 		h := e.open("")
 		time.Sleep(ms)
-		assert.Empty(t, e.States(true, 9))
+		assert.Empty(t, e.Stats(true, 9))
 		e.wait(t.Context(), h, 1, -1)
 		time.Sleep(ms)
-		assert.Len(t, e.States(true, 9), 1)
+		assert.Len(t, e.Stats(true, 9), 1)
 	})
 }

@@ -15,35 +15,35 @@ func (l *Lane) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 		return Grant{}, time.Time{}, true
 	}
 	max = min(max, MaxPermits)
-	l.mu.Lock()
+	l.line.mu.Lock()
 	a := l.admission.Load()
 	switch {
 	case a == nil:
-		l.mu.Unlock()
+		l.line.mu.Unlock()
 		return Grant{N: max}, time.Time{}, true
 	case a.closed:
-		l.mu.Unlock()
+		l.line.mu.Unlock()
 		return Grant{}, time.Now().Add(time.Minute), false
-	case len(l.line) == 0:
+	case len(l.line.callers) == 0:
 		if g, ok := l.grant(a, int64(max), -1); ok {
-			l.mu.Unlock()
+			l.line.mu.Unlock()
 			return g, time.Time{}, true
 		}
 	}
 	if a.paused {
-		l.mu.Unlock()
+		l.line.mu.Unlock()
 		return Grant{}, time.Now().Add(time.Second), false
 	}
 	if a.paced == nil {
 		next = l.refuse(a, int64(max))
-		l.mu.Unlock()
+		l.line.mu.Unlock()
 		return Grant{}, next, false
 	}
 	return l.trySlot(a)
 }
 
 // refuse counts a refusal as demand of the limits that have no permit, and says when to come back.
-// The lane's lock is held.
+// The line is locked.
 func (l *Lane) refuse(a *Admission, n int64) time.Time {
 	next := time.Now().Add(tick)
 	soon := next
@@ -62,43 +62,42 @@ func (l *Lane) refuse(a *Admission, n int64) time.Time {
 	}
 	look(a.messages, n)
 	look(a.bytes, l.charge(a, n, -1))
-	l.engine.touch(l, false)
+	l.touch(false)
 	return next
 }
 
 // maxLoopDelay is how long a try waits for the loop where the permit store answers at once.
 const maxLoopDelay = 100 * time.Millisecond
 
-// trySlot has the loop ask for a slot of a strict limit that is free now. The lane's lock is held;
+// trySlot has the loop ask for a slot of a strict limit that is free now. The line is locked;
 // it is given up.
 func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	now := time.Now()
 	next := now.Add(tick)
 	switch {
-	case len(l.line) > 0, // others come first
-		a.boundsInFlight() && l.of.inFlight.n.Load() >= a.maxInFlight:
-		l.mu.Unlock()
+	case len(l.line.callers) > 0, // others come first
+		a.boundsInFlight() && l.subscription.inFlight.full(a.maxInFlight):
+		l.line.mu.Unlock()
 		return Grant{}, next, false
 	case a.lacksOther():
 		next = l.refuse(a, 1)
-		l.mu.Unlock()
+		l.line.mu.Unlock()
 		return Grant{}, next, false
 	}
-	if full := l.engine.start.Add(a.paced.FullUntil()); full.After(now) {
-		l.mu.Unlock()
+	if full := l.core.start.Add(a.paced.FullUntil()); full.After(now) {
+		l.line.mu.Unlock()
 		return Grant{}, full, false
 	}
-	c := l.enter(a, 1, -1)
-	c.try = true
-	l.mu.Unlock()
-	defer l.engine.callers.Put(c)
-	l.engine.touch(l, true)
-	timer := time.NewTimer(cmp.Or(l.engine.store.Timeout(), maxLoopDelay))
+	c := l.enter(a, 1, -1, true)
+	l.line.mu.Unlock()
+	defer l.core.callers.Put(c)
+	l.touch(true)
+	timer := time.NewTimer(cmp.Or(seconds(l.core.env.Timeout()), maxLoopDelay))
 	defer timer.Stop()
 	select {
 	case <-c.ready:
 	case <-timer.C:
-		if l.leave(c) {
+		if l.line.leave(c) {
 			return Grant{}, time.Now().Add(tick), false
 		}
 		<-c.ready
@@ -108,7 +107,7 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 		return Grant{}, time.Now().Add(time.Minute), false
 	case c.grant.N == 0:
 		return Grant{}, c.next, false
-	case c.until != 0 && time.Since(l.engine.start) > c.until: // woken too late for the slot
+	case c.tooLate(l.core.start):
 		c.grant.waste()
 		return Grant{}, time.Now().Add(tick), false
 	}
@@ -127,24 +126,20 @@ func (l *Lane) refuseTries(t time.Time, now float64) {
 		if !refused {
 			return
 		}
-		if slot := l.engine.time(at); slot.After(next) {
+		if slot := l.core.time(at); slot.After(next) {
 			next = slot
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	refused := 0
-	for _, c := range l.line {
-		if !c.try {
-			break
+	l.line.mu.Lock()
+	defer l.line.mu.Unlock()
+	refused := l.line.answer(func(c *caller) bool {
+		if c.try {
+			c.next = next
 		}
-		c.next = next
-		refused++
-		l.wanted -= float64(c.max)
-		c.ready <- struct{}{}
-	}
-	if l.served(refused); refused > 0 && len(l.line) > 0 {
+		return c.try
+	})
+	if refused > 0 && len(l.line.callers) > 0 {
 		// This step requested no slot for the callers that wait behind the try.
-		l.engine.touch(l, false)
+		l.touch(false)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/dispatchthrottle/throttle/dispatch/internal/engine"
 )
 
 // TestTry: a caller that comes back when it is told to gets the rate, with at most three or four
@@ -142,7 +140,7 @@ func TestTryStrictAndOthers(t *testing.T) {
 
 // refusedAtOnce fails if a try is not refused at once, without a request for a strict slot. It
 // returns after what time the caller may come back.
-func (e *fixture) refusedAtOnce(h *engine.Handle) time.Duration {
+func (e *fixture) refusedAtOnce(h *handle) time.Duration {
 	e.t.Helper()
 	asked, from := e.strictAsked(), time.Now()
 	_, next, ok := h.Lane.TryAcquire(1)
@@ -191,7 +189,7 @@ func TestTryAndWait(t *testing.T) {
 		assert.False(t, a.ok)
 		assert.InDelta(t, 60, a.next.Sub(e.start).Seconds(), 0.2)
 		assert.False(t, c.over())
-		assert.Equal(t, 1, h.State().Waiting)
+		assert.Equal(t, 1, h.Stats().Waiting)
 		time.Sleep(61 * time.Second)
 		assert.True(t, c.over())
 	})

@@ -22,7 +22,7 @@ const (
 
 // addBusy adds the limit that busy answers lower, once outcomes are reported. Until the first busy
 // answer, it is unlimited. While the permit store is unavailable, the last share stays in force.
-func (s *Subscription) addBusy(t Terms, lane Lane, p policy.Policy, r Reports) {
+func (s *Resolved) addBusy(t Terms, lane LaneID, p policy.Policy, r Reports) {
 	rule := busyRule(p)
 	if rule.Mode == busy.None || !r.Any {
 		return

@@ -23,8 +23,8 @@ type Terms struct {
 	RatesTimely bool        // Rates were read so lately that RatesAt is about now
 }
 
-// A Lane names the messages of one subscription that have one owner. They have the same limits.
-type Lane struct {
+// A LaneID names the messages of one subscription that have one owner. They have the same limits.
+type LaneID struct {
 	Topic        policy.Topic
 	Subscription string
 	Owner        Owner
@@ -36,8 +36,8 @@ type Reports struct {
 	Owners []Owner // of the subscription's messages: busy answers leave what their quotas reserve
 }
 
-// A Subscription has the settings that the policies in force give to the messages of a lane.
-type Subscription struct {
+// Resolved are the settings that the policies in force give to the messages of a lane.
+type Resolved struct {
 	Messages, Bytes []Limit
 	Paused          bool
 	MaxInFlight     int64 // messages delivered and not Done; 0 = any number
@@ -95,10 +95,10 @@ type Groups struct {
 
 // Resolve returns the limits that apply to the messages of a lane. m are the patterns that match
 // its topic, if they are known.
-func Resolve(t Terms, lane Lane, m policy.Matches, r Reports) Subscription {
+func Resolve(t Terms, lane LaneID, m policy.Matches, r Reports) Resolved {
 	e := t.Policies.Set.ResolveMatched(t.Cluster, lane.Topic, lane.Subscription, m)
 	p := e.Subscription.WithDefaults()
-	s := Subscription{
+	s := Resolved{
 		Paused: p.IsPaused(), MaxInFlight: *p.MaxInFlight, ShadowInFlight: p.Mode == policy.Shadow,
 		CaughtUpBacklog:  *p.CaughtUp.Backlog,
 		ThrottleCaughtUp: *p.CaughtUp.Throttle,
@@ -136,7 +136,7 @@ type sharer struct {
 }
 
 // add adds the limits of a scope, of a policy with defaults.
-func (s *Subscription) add(
+func (s *Resolved) add(
 	t Terms, scope policy.Scope, p policy.Policy, modes policy.Modes, by sharer,
 ) {
 	limit := Limit{
@@ -189,7 +189,7 @@ func (m *Limit) share(t Terms, p policy.Policy) {
 // pace leaves strict pacing to the slowest of the limits that are to be strict, and shares the
 // others fairly: slots of two lines would hardly ever be due at the same time. For a limit in
 // shadow mode no message waits for a slot.
-func (s *Subscription) pace() {
+func (s *Resolved) pace() {
 	slowest := -1
 	for i, m := range s.Messages {
 		if m.Mode != policy.Strict || m.Shadow {
@@ -226,7 +226,7 @@ func rampTo(rate, from float64, p policy.Policy) schedule.Ramp {
 const minQuotaRate = 1.0 / 4096
 
 // addQuota adds the limit of the lane's throttling id, if that has a quota.
-func (s *Subscription) addQuota(t Terms, lane Lane, by sharer) {
+func (s *Resolved) addQuota(t Terms, lane LaneID, by sharer) {
 	id := lane.Owner.ID(lane.Topic, t.Policies.Set)
 	q, ok := t.Policies.Set.Quota(id)
 	if !ok {
@@ -247,7 +247,7 @@ func (s *Subscription) addQuota(t Terms, lane Lane, by sharer) {
 }
 
 // Requote returns a lane's quota limit at the rate that is known now.
-func Requote(t Terms, lane Lane, limit Limit) Limit {
+func Requote(t Terms, lane LaneID, limit Limit) Limit {
 	id := lane.Owner.ID(lane.Topic, t.Policies.Set)
 	q, _ := t.Policies.Set.Quota(id)
 	limit.quote(t, id, q)

@@ -98,9 +98,9 @@ func limits(t *testing.T, lines []string) (out []string) {
 	return describe(resolve.Resolve(terms, lane, policy.Matches{}, reports))
 }
 
-func lane(o resolve.Owner) resolve.Lane {
+func lane(o resolve.Owner) resolve.LaneID {
 	topic := policy.Topic{Scheme: "kafka", Tenant: "acme", Namespace: "shop", Name: "orders"}
-	return resolve.Lane{Topic: topic, Subscription: "billing", Owner: o}
+	return resolve.LaneID{Topic: topic, Subscription: "billing", Owner: o}
 }
 
 func owner(words []string) (o resolve.Owner) {
@@ -117,7 +117,7 @@ func owner(words []string) (o resolve.Owner) {
 }
 
 // describe lists what was resolved, without fields that have their defaults.
-func describe(s resolve.Subscription) (out []string) {
+func describe(s resolve.Resolved) (out []string) {
 	for _, l := range s.Messages {
 		out = append(out, "messages "+limit(l))
 	}

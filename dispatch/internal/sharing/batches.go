@@ -1,269 +1,225 @@
 package sharing
 
 import (
-	"github.com/dispatchthrottle/throttle/dispatch/busy"
-	"github.com/dispatchthrottle/throttle/dispatch/permits"
-	"github.com/dispatchthrottle/throttle/dispatch/schedule"
+	"math"
+	"slices"
 )
 
-// batches decides when a replica requests permits and how many, for modes whose permits come in
-// batches: one that is running, and at most one that is still to come.
-type batches struct {
-	*Share
-	outageShare
-	rev        schedule.Revision // of the limit that the batches were allocated under
-	top        float64           // the limit's rate, and
-	ramp       schedule.Ramp     // the ramp to it, by which permits are released
-	demand     Demand            // at the last step
-	sentDemand float64           // permits a second that the last request was made for
-	shareAt    float64           // when the share was last told, or used in an outage
-	shareFor   float64           // permits a second that were wanted when it was told
-	round      float64           // that the schedule told, seconds; 0 = the limit's
-	early      float64           // how long before its slots the next batch is as good as running
-	turnAt     float64           // while the line is full, no request before: see fair.turn
-	keepUntil  float64           // no handles: no request, and what is held then goes back; 0 = open
-	gone       bool              // no callers: nothing is requested until one waits
-	handBackAt float64           // when held grants gave permits back that may be unused; 0 = none
-	hoards     bool              // callers hold too much: nothing is requested
-	fresh      bool              // what was taken at usedAt may still be returned
+// held is what is allocated and unspent.
+func (b *Bucket) held() int64 {
+	n := b.Available()
+	for i := range b.batches {
+		n += b.batches[i].left
+	}
+	return n
 }
 
-// Advance releases the permits that are due.
-func (b *batches) Advance(t Time, d Demand) {
-	now := t.Now
-	if b.top != b.Limit.Rate || b.ramp != b.Limit.Ramp {
-		b.adjust(now)
-	}
-	b.demand = d
-	if b.heldBack.Load() {
-		b.heldBack.Store(false)
-		b.handBackAt, b.strayAt = now, now // an idle share has no steps, so that its strayAt is old
-	}
-	b.observe(now, d)
-	b.outdate(t)
-	b.release(t, b.grace())
-	b.age(now, b.Limit.Round)
-	b.hoards = b.stock.Load().full(sinceStart(now), min(b.share, b.shareFor), sinceStart(b.shareAt))
-	if b.ownDue > 0 {
-		b.releaseOwn(now, d)
-	}
-}
-
-// outdate lets no grants be returned any more, if nobody has called since outdatedAt.
-func (b *batches) outdate(t Time) {
-	if b.usedAt == t.Now {
-		b.fresh = true
-	}
-	if b.fresh && b.gone && t.Now >= b.outdatedAt() {
-		b.fresh = false
-		b.outdated(t.Step)
-	}
-}
-
-// outdatedAt is when the last grant is too old to be returned: a permit that comes back later would
-// be one more than the share gets in that time.
-func (b *batches) outdatedAt() float64 { return b.usedAt + max(b.Limit.Round, b.strayLife) }
-
-// grace is how late permits may be released, seconds. After a pause, a bunch of them would make a
-// busy system busier.
-func (b *batches) grace() float64 {
-	if b.Limit.Rule.Mode != busy.None {
-		return b.Limit.Round / 5
-	}
-	return b.Limit.Round
-}
-
-// adjust goes over to the limit's new rate. What is held is scaled, and so is the share. The next
-// reply says where on its ramp a limit is, and whether a busy one is still slowed.
-func (b *batches) adjust(now float64) {
-	rate := b.Limit.Rate
-	if ramp := b.Limit.Ramp; ramp.Over > 0 {
-		from := ramp.From
-		if b.ramp.Over > 0 {
-			from = max(from, b.rate)
-		}
-		rate = min(rate, from)
-	}
-	if b.Limit.Rule.Mode != busy.None && b.rate > 0 && b.rate < b.top {
-		rate = min(rate, b.rate)
-	}
-	if f := rate / b.rate; b.rate > 0 {
-		b.share, b.shareFor = b.share*f, b.shareFor*f
-		if b.ownDue > now {
-			b.ownDue = now + (b.ownDue-now)/f
+// unreleased counts the batches that still have permits to release.
+func (b *Bucket) unreleased() (n int) {
+	for i := range b.batches {
+		if b.batches[i].state != released {
+			n++
 		}
 	}
-	b.changeRate(now, rate)
-	b.top, b.ramp = b.Limit.Rate, b.Limit.Ramp
+	return n
 }
 
-// An order is what to request now: to drain everything, to want permits, or to tell the schedule of
-// a changed limit. The zero value is nothing.
-type order struct {
-	drain bool
-	want  float64 // permits
-	tell  bool
-}
-
-// keepHeld is for how long at the new share permits may last that are kept when a limit becomes
-// lower, seconds.
-const keepHeld = 1.0
-
-// next decides what to request. gone says that the limit no longer applies to the lane.
-func (b *batches) next(now float64, d Demand, gone bool) order {
-	if d == (Demand{}) && !gone {
-		d = b.demand // callers that were served come back soon
-	}
-	b.demand = d
-	closed := b.keepUntil > 0
-	if gone = gone || closed && now >= b.keepUntil; gone || closed {
-		b.asked = 0
-	}
-	if gone {
-		b.ownDue = 0
-	}
-	if b.gone = gone || b.gone && d.Waiting == 0 && b.asked == 0; b.pending || now < b.retryAt {
-		return order{}
-	}
-	demand, held := b.ownPart(now, b.wants(d)), b.held()
-	b.sentDemand = demand
-	if gone && held+b.expired == 0 {
-		return order{}
-	}
-	if gone || b.handsBack(now, d) {
-		return order{drain: true}
-	}
-	changed, lowered := b.rev != b.Limit.Revision, b.rate < b.sentRate
-	if changed {
-		b.turnAt = 0
-	}
-	wanted := false
-	switch next := b.upcoming(now); {
-	case changed && held > 0 && (b.gone || closed):
-		return order{drain: true}
-	case changed && lowered && held > 0 && float64(held) > keepHeld*b.share:
-		b.clear(now) // the running batch would come on top of the new line
-		held, wanted = 0, true
-	case now >= b.abandonedAt():
-		b.gone, b.unserved, b.leftAt, b.asked = true, false, 0, 0
-		if held > 0 {
-			return order{drain: true}
+// current is the batch whose permits are released next, or nil.
+func (b *Bucket) current() *batch {
+	for i := range b.batches {
+		if b.batches[i].state != released {
+			return &b.batches[i]
 		}
-	case next != nil && d.Waiting > 0 && now >= next.due-b.early:
-		wanted = b.unreleased() <= 1
-	case next != nil: // no third one is requested, nor a drain while the next one is still to come
-	case d.Waiting > 0:
-		wanted = b.unreleased() <= 1
-	case b.asked > 0: // a refused caller comes back
-		wanted = held < b.asked+b.Debt() && b.unreleased() <= 1
-	case b.gone:
-	case !d.Anybody && now-b.usedAt > max(0.015, 5/b.use):
-		b.gone = true
-		if held > 2 {
-			return order{drain: true}
+	}
+	return nil
+}
+
+// upcoming is the batch that has not started, or nil.
+func (b *Bucket) upcoming(now float64) *batch {
+	if n := len(b.batches); n > 0 && b.batches[n-1].state == toCome && b.batches[n-1].due > now {
+		return &b.batches[n-1]
+	}
+	return nil
+}
+
+// supply puts k permits into the counter; a negative k is taken out, and may leave a debt.
+func (b *Bucket) supply(k int64) {
+	b.stock.Load().release(k)
+	b.put += k
+	b.avail.Add(k)
+}
+
+// withdraw takes up to n permits out of the counter again.
+func (b *Bucket) withdraw(n int64) int64 {
+	got := b.Take(n)
+	b.stock.Load().release(-got)
+	b.put -= got
+	return got
+}
+
+// release moves what is due into the counter. If the loop is late by more than grace, as after a
+// pause of the process, permits that are overdue by more than that are lost.
+func (b *Bucket) release(t Time, grace float64) {
+	for i := range b.batches {
+		batch := &b.batches[i]
+		if batch.state == released {
+			continue
 		}
-	case closed:
-	default:
-		wanted = b.used && float64(held) < demand*b.Limit.Round/4
-	}
-	if !wanted || now < b.turnAt || b.hoards {
-		if changed && len(b.batches) == 0 && b.expired == 0 {
-			b.rev = b.Limit.Revision
+		batch.due = max(batch.due, b.end)
+		if oldest := t.Now - grace; t.Late > grace && batch.due < oldest {
+			b.lost += batch.pass(oldest)
 		}
-		return order{tell: changed && held > 0 && b.sentRev != b.Limit.Revision &&
-			(lowered || b.rtt() < b.Limit.Round/4)}
+		k, starts := batch.release(t.Now)
+		if starts {
+			b.noteStart(t.Step)
+		}
+		if k > 0 {
+			b.supply(k)
+		}
+		if batch.state != released {
+			return
+		}
+		b.end = batch.due
 	}
-	round := b.round
-	if round == 0 {
-		round = b.Limit.Round
-	}
-	want := max(demand*round, float64(b.asked+b.Debt()-held))
-	if demand < b.share && !b.returns(now) {
-		want = max(want, min(8, 4*b.Limit.Round*demand))
-	}
-	return order{want: max(1, want)}
 }
 
-// handsBack reports, once, that no caller has used for a round what held grants gave back, so that
-// it goes to the permit store.
-func (b *batches) handsBack(now float64, d Demand) bool {
-	idle := now - max(b.usedAt, b.handBackAt)
-	if b.handBackAt == 0 || d.Anybody || idle <= b.Limit.Round {
-		return false
-	}
-	b.handBackAt = 0
-	return b.held()+b.expired > 2
+// outdated lets no grants be returned any more that were taken before that step.
+func (b *Bucket) outdated(step uint64) { b.since.Store(max(b.since.Load(), step)) }
+
+// noteStart notes that a batch starts: only grants taken since the last but two started may be
+// returned from now on.
+func (b *Bucket) noteStart(step uint64) {
+	b.outdated(b.starts[0])
+	b.starts = [2]uint64{b.starts[1], step}
 }
 
-// Idle reports whether nothing is held or wanted.
-func (b *batches) Idle() bool {
-	return !b.pending && len(b.batches) == 0 && b.expired == 0 && b.ownDue == 0 && b.Empty() &&
-		(b.gone || b.keepUntil > 0 || !b.used)
+// void wastes all permits.
+func (b *Bucket) void() {
+	b.lost += b.held()
+	b.withdraw(b.Available())
+	b.batches, b.end, b.lastN = nil, math.Inf(-1), 0
 }
 
-// WakeAt is when the next step is due.
-func (b *batches) WakeAt(now float64) float64 {
-	d := b.demand
-	at := b.wakeAt(b.Limit.Round)
-	if again := max(b.retryAt, b.turnAt); !b.pending && (d.Waiting > 0 || b.asked > 0) && again > now {
-		at = min(at, again)
+// age drops the batches that are spent, and takes out those that have expired: their unspent
+// permits go back with the next request, if that is sent within a round. If the loop comes later
+// than that, as after a pause of the process, their slots are over, and they are lost.
+func (b *Bucket) age(now, round float64) {
+	for len(b.batches) > 0 {
+		oldest := &b.batches[0]
+		younger := int64(0) // the oldest permits are spent first
+		for _, y := range b.batches[1:] {
+			younger += y.n - y.left
+		}
+		unspent := min(oldest.n-oldest.left, max(0, b.avail.Load()-younger))
+		spent := unspent == 0 && oldest.state == released
+		if now < oldest.expires && !spent {
+			break
+		}
+		if spent && now-oldest.started < round/2 {
+			b.quick = float64(oldest.n)
+		}
+		if n := b.withdraw(unspent) + oldest.left; now <= oldest.expires+round {
+			b.expire(now, n)
+		} else {
+			b.lost += n
+		}
+		b.batches = slices.Delete(b.batches, 0, 1)
 	}
-	if !b.pending && b.gone && b.retryAt > now && b.held()+b.expired > 0 {
-		at = min(at, b.retryAt)
+	if stray := b.avail.Load(); len(b.batches) > 0 || stray <= 0 {
+		b.strayAt = now
+	} else if now > b.strayAt+max(round, b.strayLife) { // given back too late, and not wanted
+		b.expire(now, b.withdraw(stray))
 	}
-	if b.hoards && (d.Waiting > 0 || b.asked > 0) {
-		at = min(at, now+stockTick.Seconds())
+	if b.expired > 0 && now > b.expiredAt+round {
+		b.lost += b.expired
+		b.expired = 0
 	}
-	if next := b.upcoming(now); next != nil && !b.pending && d.Waiting > 0 && next.due-b.early > now {
-		at = min(at, next.due-b.early)
+}
+
+// expire notes n permits for the next request.
+func (b *Bucket) expire(now float64, n int64) {
+	if n > 0 {
+		b.expired += n
+		b.expiredAt = now
 	}
-	if b.ownDue > 0 && d.Waiting > 0 {
-		at = min(at, b.ownDue)
+}
+
+// cancel lets the batch that has not started expire. The one before it was spread until then, and
+// now goes on at its own pace.
+func (b *Bucket) cancel(now float64) {
+	next := b.upcoming(now)
+	if next == nil {
+		return
 	}
-	if !b.pending && b.held() > 0 {
-		at = min(at, max(b.abandonedAt(), b.retryAt))
+	b.expire(now, next.left)
+	b.batches = b.batches[:len(b.batches)-1]
+	b.end = min(b.end, now+1/b.rate)
+	if last := b.current(); last != nil && last.state == running {
+		last.hasten(now)
 	}
-	if b.keepUntil > now {
-		at = min(at, b.keepUntil)
+}
+
+// clear lets all permits expire. The slots of the next ones may begin where those of these began.
+func (b *Bucket) clear(now float64) {
+	n := b.withdraw(b.Available())
+	for i := range b.batches {
+		n += b.batches[i].left
 	}
-	if b.fresh && b.gone {
-		at = min(at, b.outdatedAt())
+	b.batches, b.lastN = nil, 0
+	b.expire(now, n)
+	if b.end > now && b.rate > 0 {
+		b.end = max(now, b.end-float64(n)/b.rate)
 	}
-	if !d.Anybody && !b.gone && b.use > 0.3 && b.held() > 0 {
-		// Are there callers still, and is the bucket low? Slower ones leave permits to expire.
-		at = min(at, now+0.010)
+}
+
+// changeRate releases what is allocated at another rate from now on.
+func (b *Bucket) changeRate(now, rate float64) {
+	if b.rate > 0 {
+		f := b.rate / rate
+		for i := range b.batches {
+			b.batches[i].scale(now, f)
+		}
+		if b.end > now {
+			b.end = now + (b.end-now)*f
+		}
+	}
+	b.rate = rate
+}
+
+// add puts a batch behind the others. Its slots begin at its due time at the earliest; the running
+// batch then spreads what it has left until they begin.
+func (b *Bucket) add(next batch, round float64) {
+	next.left, next.minGap, next.due = next.n, next.gap, max(next.due, b.end)
+	if k := len(b.batches); k > 0 && b.batches[k-1].state != released {
+		last := &b.batches[k-1]
+		next.due = max(next.due, last.end())
+		last.spreadUntil(next.due)
+		last.expires = max(last.expires, next.due+round)
+	}
+	next.expires = max(next.due, next.requested) + next.life + round
+	b.quick, b.lastDue, b.lastN = 0, next.due, next.n
+	b.batches = append(b.batches, next)
+}
+
+// spread releases the last batch a gap apart, until the next one is there.
+func (b *Bucket) spread(gap float64) {
+	last := &b.batches[len(b.batches)-1]
+	last.gap = max(last.gap, gap)
+}
+
+// wakeAt is when the bucket has something to do.
+func (b *Bucket) wakeAt(round float64) float64 {
+	at := math.Inf(1)
+	if current := b.current(); current != nil {
+		at = current.due
+	}
+	if len(b.batches) > 0 {
+		at = min(at, b.batches[0].expires)
+	} else if b.avail.Load() > 0 {
+		at = min(at, b.strayAt+max(round, b.strayLife))
+	}
+	if b.expired > 0 {
+		at = min(at, b.expiredAt+round)
 	}
 	return at
 }
-
-// Covered reports whether a request is on its way, or a batch is still to start. While the store
-// is unavailable a caller may get a permit without either.
-func (b *batches) Covered(now float64) bool {
-	return b.failures == 0 && b.ownDue == 0 && (b.pending || b.upcoming(now) != nil)
-}
-
-// NextPermit is when a refused caller may find a permit.
-func (b *batches) NextPermit(now float64) float64 {
-	if running := b.current(); running != nil {
-		return running.due
-	}
-	if b.share > 0 {
-		return now + min(b.Limit.Round, 1/b.share)
-	}
-	return now + b.Limit.Round
-}
-
-// settle takes in what an answer says of the permit store, and reports whether the request was
-// made.
-func (b *batches) settle(r *permits.Request, done, now float64) bool {
-	if !b.Share.settle(r, done, now) {
-		if b.outage() {
-			b.goOn()
-		}
-		return false
-	}
-	return true
-}
-
-// Report fills in the share, and the rate at which permits are released.
-func (b *batches) Report(r *Report) { r.Allowed, r.Share = b.rate, b.share }

@@ -227,7 +227,7 @@ func TestGrantsOutdate(t *testing.T) {
 		r.Return(-99) // a message of a hundred bytes
 		taken := r.step
 		fair := r.Mode.(*fair)
-		for !fair.gone && w.now < 2 {
+		for !fair.batching.gone && w.now < 2 {
 			w.run(0.004)
 			r.touch()
 		}

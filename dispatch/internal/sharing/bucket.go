@@ -2,7 +2,6 @@ package sharing
 
 import (
 	"math"
-	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -33,7 +32,7 @@ type Bucket struct {
 	wasted      atomic.Int64 // slots that their callers came to too late, all time
 
 	// The rest belongs to the loop.
-	batches   []batch   // released but not spent; the running one; the next
+	batches   []batch   // in the order of their slots; see batch
 	end       float64   // when the last batch released ends, a gap after its last permit
 	lastDue   float64   // when the last batch begins, and
 	lastN     int64     // of how many permits it was
@@ -48,15 +47,15 @@ type Bucket struct {
 	lost      int64     // permits that expired and did not go back, all time
 }
 
-// A batch is the permits of one allocation.
-type batch struct {
-	n, left int64   // permits; those not yet released
-	due     float64 // of the next permit
-	gap     float64 // between two permits
-	minGap  float64 // the limit's own gap
-	started float64 // when its first permit was released; 0 = not yet
-	expires float64
+// A Time is the time of a step of the loop.
+type Time struct {
+	Now  float64
+	Step uint64  // counts the loop's steps
+	Late float64 // how far the loop runs behind schedule, seconds
 }
+
+// sinceStart is the time since the engine's start of a time on its clock, which starts at 1.
+func sinceStart(at float64) time.Duration { return time.Duration((at - 1) * 1e9) }
 
 var never time.Time
 
@@ -135,6 +134,60 @@ func (b *Bucket) Debt() int64 { return max(0, -b.avail.Load()) }
 // Empty reports whether no permit can be taken now.
 func (b *Bucket) Empty() bool { return b.avail.Load() <= 0 }
 
+// A shadowed counts what passes a limit whose mode is shadow. Any goroutine may use it.
+type shadowed struct {
+	messages atomic.Int64 // that passed without a permit, all time
+	permits  atomic.Int64 // that they lacked, all time
+	unused   atomic.Int64 // permits of messages that passed and were not used: the next ones use them
+}
+
+// takeUnused takes up to n unused permits, and returns what is left of n.
+func (s *shadowed) takeUnused(n int64) int64 {
+	for {
+		unused := s.unused.Load()
+		took := min(n, unused)
+		if took == 0 || s.unused.CompareAndSwap(unused, unused-took) {
+			return n - took
+		}
+	}
+}
+
+// used is how many permits were used beyond those taken, all time.
+func (s *shadowed) used() int64 { return s.permits.Load() - s.unused.Load() }
+
+// Pass takes the permits of n messages in shadow mode as far as there are some, and reports whether
+// they were there. Those that were not count as demand.
+func (b *Bucket) Pass(n int64) bool {
+	n = b.shadow.takeUnused(n)
+	missing := n - b.Take(n)
+	return b.lack(missing, missing)
+}
+
+// PassBytes is Pass for n messages of that many bytes: one byte is enough for all of them, as it is
+// for Charge.
+func (b *Bucket) PassBytes(n, bytes int64) bool {
+	bytes = b.shadow.takeUnused(bytes)
+	if bytes == 0 || b.Charge(bytes) {
+		return true
+	}
+	return b.lack(n, bytes)
+}
+
+// Unpass gives up permits of messages that passed in shadow mode and were not used. They are no
+// permits that callers could take, since nobody may have allocated them; but as many of the next
+// messages do not count.
+func (b *Bucket) Unpass(permits int64) { b.shadow.unused.Add(permits) }
+
+func (b *Bucket) lack(messages, permits int64) (enough bool) {
+	if permits == 0 {
+		return true
+	}
+	b.refused.Add(permits)
+	b.shadow.permits.Add(permits)
+	b.shadow.messages.Add(messages)
+	return false
+}
+
 // Refuse counts n permits as refused: demand for the next step.
 func (b *Bucket) Refuse(n int64) { b.refused.Store(n) }
 
@@ -172,244 +225,4 @@ func (b *Bucket) Unused(step uint64) {
 	if b.unused.Swap(step+1) != 0 {
 		b.Waste(1) // of two since the last step, only the later one may still be used
 	}
-}
-
-// held is what is allocated and unspent.
-func (b *Bucket) held() int64 {
-	n := b.Available()
-	for i := range b.batches {
-		n += b.batches[i].left
-	}
-	return n
-}
-
-// unreleased counts the batches that still have permits to release.
-func (b *Bucket) unreleased() (n int) {
-	for i := range b.batches {
-		if b.batches[i].left > 0 {
-			n++
-		}
-	}
-	return n
-}
-
-// current is the batch whose permits are released next, or nil.
-func (b *Bucket) current() *batch {
-	for i := range b.batches {
-		if b.batches[i].left > 0 {
-			return &b.batches[i]
-		}
-	}
-	return nil
-}
-
-// upcoming is the batch that has not started, or nil.
-func (b *Bucket) upcoming(now float64) *batch {
-	if n := len(b.batches); n > 0 && b.batches[n-1].started == 0 && b.batches[n-1].due > now {
-		return &b.batches[n-1]
-	}
-	return nil
-}
-
-// supply puts k permits into the counter; a negative k is taken out, and may leave a debt.
-func (b *Bucket) supply(k int64) {
-	b.stock.Load().release(k)
-	b.put += k
-	b.avail.Add(k)
-}
-
-// withdraw takes up to n permits out of the counter again.
-func (b *Bucket) withdraw(n int64) int64 {
-	got := b.Take(n)
-	b.stock.Load().release(-got)
-	b.put -= got
-	return got
-}
-
-// release moves what is due into the counter. If the loop is late by more than grace, as after a
-// pause of the process, permits that are overdue by more than that are lost.
-func (b *Bucket) release(t Time, grace float64) {
-	for i := range b.batches {
-		batch := &b.batches[i]
-		if batch.left == 0 {
-			continue
-		}
-		batch.due = max(batch.due, b.end)
-		if oldest := t.Now - grace; t.Late > grace && batch.due < oldest {
-			b.lost += batch.skip(oldest)
-		}
-		if k := batch.skip(t.Now); k > 0 {
-			if batch.started == 0 {
-				batch.started = t.Now
-				b.noteStart(t.Step)
-			}
-			b.supply(k)
-		}
-		if batch.left > 0 {
-			return
-		}
-		b.end = batch.due
-	}
-}
-
-// outdated lets no grants be returned any more that were taken before that step.
-func (b *Bucket) outdated(step uint64) { b.since.Store(max(b.since.Load(), step)) }
-
-// noteStart notes that a batch starts: only grants taken since the last but two started may be
-// returned from now on.
-func (b *Bucket) noteStart(step uint64) {
-	b.outdated(b.starts[0])
-	b.starts = [2]uint64{b.starts[1], step}
-}
-
-// void wastes all permits.
-func (b *Bucket) void() {
-	b.lost += b.held()
-	b.withdraw(b.Available())
-	b.batches, b.end, b.lastN = nil, math.Inf(-1), 0
-}
-
-// skip passes over the permits that are due by then, and returns how many they are.
-func (b *batch) skip(then float64) int64 {
-	if b.left == 0 || b.due > then {
-		return 0
-	}
-	k := b.left
-	if due := (then - b.due) / b.gap; due < float64(b.left) {
-		k = min(k, int64(due)+1)
-	}
-	b.left -= k
-	b.due += float64(k) * b.gap
-	return k
-}
-
-// age drops the batches that are spent, and takes out those that have expired: their unspent
-// permits go back with the next request, if that is sent within a round. If the loop comes later
-// than that, as after a pause of the process, their slots are over, and they are lost.
-func (b *Bucket) age(now, round float64) {
-	for len(b.batches) > 0 {
-		oldest := &b.batches[0]
-		younger := int64(0) // the oldest permits are spent first
-		for _, y := range b.batches[1:] {
-			younger += y.n - y.left
-		}
-		unspent := min(oldest.n-oldest.left, max(0, b.avail.Load()-younger))
-		spent := unspent == 0 && oldest.left == 0
-		if now < oldest.expires && !spent {
-			break
-		}
-		if spent && now-oldest.started < round/2 {
-			b.quick = float64(oldest.n)
-		}
-		if n := b.withdraw(unspent) + oldest.left; now <= oldest.expires+round {
-			b.expire(now, n)
-		} else {
-			b.lost += n
-		}
-		b.batches = slices.Delete(b.batches, 0, 1)
-	}
-	if stray := b.avail.Load(); len(b.batches) > 0 || stray <= 0 {
-		b.strayAt = now
-	} else if now > b.strayAt+max(round, b.strayLife) { // given back too late, and not wanted
-		b.expire(now, b.withdraw(stray))
-	}
-	if b.expired > 0 && now > b.expiredAt+round {
-		b.lost += b.expired
-		b.expired = 0
-	}
-}
-
-// expire notes n permits for the next request.
-func (b *Bucket) expire(now float64, n int64) {
-	if n > 0 {
-		b.expired += n
-		b.expiredAt = now
-	}
-}
-
-// cancel lets the batch that has not started expire. The one before it was spread until then, and
-// now goes on at its own pace.
-func (b *Bucket) cancel(now float64) {
-	next := b.upcoming(now)
-	if next == nil {
-		return
-	}
-	b.expire(now, next.left)
-	b.batches = b.batches[:len(b.batches)-1]
-	b.end = min(b.end, now+1/b.rate)
-	if running := b.current(); running != nil && running.started > 0 {
-		running.gap = running.minGap
-		running.due = min(running.due, now+running.gap)
-	}
-}
-
-// clear lets all permits expire. The slots of the next ones may begin where those of these began.
-func (b *Bucket) clear(now float64) {
-	n := b.withdraw(b.Available())
-	for i := range b.batches {
-		n += b.batches[i].left
-	}
-	b.batches, b.lastN = nil, 0
-	b.expire(now, n)
-	if b.end > now && b.rate > 0 {
-		b.end = max(now, b.end-float64(n)/b.rate)
-	}
-}
-
-// changeRate releases what is allocated at another rate from now on.
-func (b *Bucket) changeRate(now, rate float64) {
-	if b.rate > 0 {
-		f := b.rate / rate
-		for i := range b.batches {
-			batch := &b.batches[i]
-			batch.gap *= f
-			batch.minGap *= f
-			if batch.due > now {
-				batch.due = now + (batch.due-now)*f
-			}
-		}
-		if b.end > now {
-			b.end = now + (b.end-now)*f
-		}
-	}
-	b.rate = rate
-}
-
-// add puts a batch of n permits behind the others. Its slots begin at due, gap apart; the running
-// batch then spreads what it has left until they begin. Unspent permits expire a round and then
-// life after their begin, or after requested if that is later.
-func (b *Bucket) add(n int64, due, gap, requested, life, round float64) {
-	next := batch{n: n, left: n, due: max(due, b.end), gap: gap, minGap: gap}
-	if k := len(b.batches); k > 0 && b.batches[k-1].left > 0 {
-		running := &b.batches[k-1]
-		next.due = max(next.due, running.due+float64(running.left)*running.minGap)
-		running.gap = max(running.minGap, (next.due-running.due)/float64(running.left))
-		running.expires = max(running.expires, next.due+round)
-	}
-	next.expires = max(next.due, requested) + life + round
-	b.quick, b.lastDue, b.lastN = 0, next.due, n
-	b.batches = append(b.batches, next)
-}
-
-// spread releases the last batch a gap apart, until the next one is there.
-func (b *Bucket) spread(gap float64) {
-	last := &b.batches[len(b.batches)-1]
-	last.gap = max(last.gap, gap)
-}
-
-// wakeAt is when the bucket has something to do.
-func (b *Bucket) wakeAt(round float64) float64 {
-	at := math.Inf(1)
-	if running := b.current(); running != nil {
-		at = running.due
-	}
-	if len(b.batches) > 0 {
-		at = min(at, b.batches[0].expires)
-	} else if b.avail.Load() > 0 {
-		at = min(at, b.strayAt+max(round, b.strayLife))
-	}
-	if b.expired > 0 {
-		at = min(at, b.expiredAt+round)
-	}
-	return at
 }

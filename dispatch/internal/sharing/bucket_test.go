@@ -98,7 +98,7 @@ func TestPass(t *testing.T) {
 // TestRelease: a batch of ten permits, 10 ms apart from 1 s on, is released into the counter.
 func TestRelease(t *testing.T) {
 	b := newBucket(100)
-	b.add(10, 1, 0.01, 0.9, 0.1, 0.1)
+	b.receive(10, 1, 0.01, 0.9, 0.1, 0.1)
 	assert.EqualValues(t, 10, b.held())
 	for _, c := range []struct {
 		now, late   float64
@@ -116,17 +116,17 @@ func TestRelease(t *testing.T) {
 		assert.Equal(t, c.avail, b.Available(), "at %v", c.now)
 		assert.Equal(t, c.lost, b.lost, "at %v", c.now)
 	}
-	b.add(5, 1.05, 0.01, 1, 0.1, 0.1)
+	b.receive(5, 1.05, 0.01, 1, 0.1, 0.1)
 	assert.InDelta(t, 1.1, b.current().due, 1e-9, "a gap after the last permit of the last batch")
 }
 
 // TestRunningBatchSpreads: the running batch spreads what it has left until the next one starts.
 func TestRunningBatchSpreads(t *testing.T) {
 	b := newBucket(100)
-	b.add(10, 1, 0.01, 1, 0.1, 0.1)
+	b.receive(10, 1, 0.01, 1, 0.1, 0.1)
 	b.release(Time{Now: 1.0401}, 1) // five of them
 	expires := b.batches[0].expires
-	b.add(10, 1.3, 0.01, 1.04, 0.1, 0.1)
+	b.receive(10, 1.3, 0.01, 1.04, 0.1, 0.1)
 	running, next := b.current(), b.upcoming(1.05)
 	assert.InDelta(t, 0.05, running.gap, 1e-9, "5 permits in the quarter of a second until then")
 	assert.InDelta(t, 1.3, next.due, 1e-9)
@@ -135,8 +135,8 @@ func TestRunningBatchSpreads(t *testing.T) {
 	assert.InDelta(t, 1.5, next.expires, 1e-9, "a life and a round after its start")
 
 	b = newBucket(100)
-	b.add(10, 1, 0.01, 1, 0.1, 0.1)
-	b.add(10, 1.02, 0.01, 1.5, 0.1, 0.1)
+	b.receive(10, 1, 0.01, 1, 0.1, 0.1)
+	b.receive(10, 1.02, 0.01, 1.5, 0.1, 0.1)
 	assert.InDelta(t, 1.1, b.batches[1].due, 1e-9, "no overlap: the running batch keeps its gap")
 	assert.InDelta(t, 1.7, b.batches[1].expires, 1e-9, "counted from the request, which was later")
 }
@@ -145,9 +145,9 @@ func TestRunningBatchSpreads(t *testing.T) {
 // canceled.
 func TestCancel(t *testing.T) {
 	b := newBucket(100)
-	b.add(10, 1, 0.01, 1, 0.1, 0.1)
+	b.receive(10, 1, 0.01, 1, 0.1, 0.1)
 	b.release(Time{Now: 1.0401}, 1) // five of them
-	b.add(10, 1.3, 0.01, 1.04, 0.1, 0.1)
+	b.receive(10, 1.3, 0.01, 1.04, 0.1, 0.1)
 	assert.InDelta(t, 0.05, b.current().gap, 1e-9)
 	b.cancel(1.06)
 	assert.InDelta(t, 0.01, b.current().gap, 1e-9)
@@ -158,13 +158,13 @@ func TestCancel(t *testing.T) {
 func TestUpcoming(t *testing.T) {
 	b := newBucket(100)
 	assert.Nil(t, b.upcoming(1))
-	b.add(2, 1, 0.01, 1, 0.1, 0.1)
+	b.receive(2, 1, 0.01, 1, 0.1, 0.1)
 	assert.NotNil(t, b.upcoming(0.9))
 	assert.Nil(t, b.upcoming(1), "it starts now")
 	b.release(Time{Now: 1}, 1)
 	assert.Nil(t, b.upcoming(0.9), "it has started")
 	assert.Equal(t, 1, b.unreleased())
-	b.add(2, 1.2, 0.01, 1, 0.1, 0.1)
+	b.receive(2, 1.2, 0.01, 1, 0.1, 0.1)
 	assert.Equal(t, 2, b.unreleased())
 	b.cancel(1.1)
 	assert.EqualValues(t, 2, b.expired, "they go back")
@@ -172,13 +172,13 @@ func TestUpcoming(t *testing.T) {
 	b.clear(1.1)
 	assert.EqualValues(t, 4, b.expired, "all of them")
 	assert.Zero(t, b.held())
-	b.add(3, 1.2, 0.01, 1, 0.1, 0.1)
+	b.receive(3, 1.2, 0.01, 1, 0.1, 0.1)
 	b.release(Time{Now: 1.3}, 1)
 	b.void()
 	assert.Zero(t, b.held())
 	assert.EqualValues(t, 3, b.lost)
 	assert.Zero(t, b.put, "no caller has taken any")
-	b.add(3, 1.205, 0.01, 1, 0.1, 0.1)
+	b.receive(3, 1.205, 0.01, 1, 0.1, 0.1)
 	assert.InDelta(t, 1.205, b.current().due, 1e-9, "void permits delay nothing")
 }
 
@@ -186,7 +186,7 @@ func TestUpcoming(t *testing.T) {
 func TestFresh(t *testing.T) {
 	b := newBucket(1)
 	for i, step := range []uint64{10, 20, 30, 40} {
-		b.add(1, float64(i+1), 1, 0, 100, 1)
+		b.receive(1, float64(i+1), 1, 0, 100, 1)
 		b.release(Time{Now: float64(i + 1), Step: step}, 1)
 		oldest := []uint64{0, 0, 10, 20}[i]
 		assert.True(t, b.Fresh(oldest), "batch %d", i)
@@ -198,7 +198,7 @@ func TestAge(t *testing.T) {
 	const round = 0.1
 	full := func() *Bucket { // ten permits from 1 s on, that expire at 1.2 s
 		b := newBucket(100)
-		b.add(10, 1, 0.01, 1, 0.1, round)
+		b.receive(10, 1, 0.01, 1, 0.1, round)
 		return b
 	}
 	t.Run("unspent permits go back, for a round", func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestAge(t *testing.T) {
 	})
 	t.Run("the oldest permits are spent first", func(t *testing.T) {
 		b := full()
-		b.add(10, 1.1, 0.01, 1.1, 0.1, round)
+		b.receive(10, 1.1, 0.01, 1.1, 0.1, round)
 		b.release(Time{Now: 1.1201}, 1) // 10 and 3
 		b.Take(8)
 		b.age(1.2001, round)
@@ -250,13 +250,13 @@ func TestAge(t *testing.T) {
 	})
 	t.Run("in under half a round is quick", func(t *testing.T) {
 		b := newBucket(1000)
-		b.add(10, 1, 0.001, 1, 0.1, round)
+		b.receive(10, 1, 0.001, 1, 0.1, round)
 		b.release(Time{Now: 1}, 1)
 		b.release(Time{Now: 1.01}, 1)
 		b.Take(10)
 		b.age(1.01, round)
 		assert.EqualValues(t, 10, b.quick)
-		b.add(10, 1.1, 0.001, 1, 0.1, round)
+		b.receive(10, 1.1, 0.001, 1, 0.1, round)
 		assert.Zero(t, b.quick, "until the next batch")
 	})
 	t.Run("permits that come back after their batch go back", func(t *testing.T) {
@@ -275,8 +275,8 @@ func TestAge(t *testing.T) {
 // TestChangeRate: allocated permits are released at the new rate from then on.
 func TestChangeRate(t *testing.T) {
 	b := newBucket(100)
-	b.add(10, 1, 0.01, 1, 0.1, 0.1)
-	b.add(10, 1.1, 0.01, 1, 0.1, 0.1)
+	b.receive(10, 1, 0.01, 1, 0.1, 0.1)
+	b.receive(10, 1.1, 0.01, 1, 0.1, 0.1)
 	b.release(Time{Now: 1.0401}, 1)
 	b.changeRate(1.045, 50)
 	assert.InDelta(t, 1.055, b.batches[0].due, 1e-9)
@@ -286,9 +286,9 @@ func TestChangeRate(t *testing.T) {
 	assert.EqualValues(t, 50, b.rate)
 
 	b = newBucket(100)
-	b.add(1, 1, 0.5, 1, 0.1, 0.1)
+	b.receive(1, 1, 0.5, 1, 0.1, 0.1)
 	b.release(Time{Now: 1}, 1)
 	b.changeRate(1.1, 200)
-	b.add(1, 1, 0.5, 1, 0.1, 0.1)
+	b.receive(1, 1, 0.5, 1, 0.1, 0.1)
 	assert.InDelta(t, 1.3, b.batches[1].due, 1e-9, "the end of the last batch comes earlier, too")
 }

@@ -9,66 +9,76 @@ import (
 // fair is the default mode: replicas request batches of slots in one line, and get shares by
 // weighted max-min fairness. See docs/sharing.md and package schedule.
 type fair struct {
-	batches
-	late
-	carry   schedule.Carry // from the last reply
-	paced   float64        // the line's rate that the carried round is for, permits a second; 0 = none
-	againAt float64        // when a replica that was refused is to ask again
-	lead    float64        // how far ahead the line was before the last allocation, seconds
+	*Share
+	batching batching
+	late     late
+	carry    schedule.Carry // from the last reply
+	paced    float64        // the line's rate that the carried round is for; 0 = none
+	againAt  float64        // when a replica that was refused is to ask again
+	lead     float64        // how far ahead the line was before the last allocation, seconds
 
 	inherited bool // in this step
 }
 
-func newFair(s *Share) *fair { return &fair{batches: batches{Share: s}} }
+func newFair(s *Share) *fair {
+	s.Holds = true
+	return &fair{Share: s, batching: newBatching(s), late: late{Share: s}}
+}
+
+// Advance releases the permits that are due.
+func (f *fair) Advance(t Time, d Demand) { f.batching.advance(t, d) }
 
 // Next requests as many permits as this replica may have use for.
 func (f *fair) Next(now float64, d Demand) *permits.Request {
 	if f.keepUntil > 0 && now >= f.keepUntil {
 		f.keepNoMore()
 	}
-	f.hurry(now)
-	o := f.next(now, d, false)
+	if f.late.hurry(now) {
+		f.batching.outage.goOn()
+	}
+	o := f.batching.next(now, d)
 	if f.inherited = o.want > 0 && f.inherit(); f.inherited {
-		o = f.next(now, d, false)
+		o = f.batching.next(now, d)
 	}
 	return f.request(now, o)
 }
 
 // WakeAt is when the next step is due: at once for callers that wait for what was inherited.
 func (f *fair) WakeAt(now float64) float64 {
-	if f.inherited && f.demand.Waiting > 0 && !f.Empty() {
+	if f.inherited && f.batching.demand.Waiting > 0 && !f.Empty() {
 		return now
 	}
-	at := f.batches.WakeAt(now)
-	if f.pending && f.lateAt > now {
-		at = min(at, f.lateAt)
+	at := f.batching.wakeAt(now)
+	if f.pending && f.late.at > now {
+		at = min(at, f.late.at)
 	}
 	return at
 }
 
 // Drain gives back all permits.
 func (f *fair) Drain(now float64) *permits.Request {
-	return f.request(now, f.next(now, Demand{}, true))
+	return f.request(now, f.batching.drain(now))
 }
 
 func (f *fair) request(now float64, o order) *permits.Request {
 	switch {
 	case o.drain:
 		f.clear(now)
-		f.sentDemand, f.turnAt, f.againAt = 0, 0, 0 // the line has room for what goes back
+		// The line has room for what goes back.
+		f.batching.sentDemand, f.batching.turnAt, f.againAt = 0, 0, 0
 	case o.want == 0 && !o.tell:
 		return nil
 	}
-	if f.rev != f.Limit.Revision {
+	if f.batching.rev != f.Limit.Revision {
 		f.pace(f.rate)
 		f.againAt = 0
 	}
 	used := f.used && o.tell
 	r := f.allocate(now, schedule.Request{
-		Demand: f.pressure(now, f.sentDemand), Want: o.want, Carry: f.carry, Lead: f.ahead(now),
+		Demand: f.pressure(now-f.sent, f.batching.sentDemand), Want: o.want, Carry: f.carry, Lead: f.ahead(now),
 		MaxReserved: f.Limit.MaxReserved,
 	})
-	f.expect(now, &r.Allocate.Request)
+	f.late.expect(now, &r.Allocate.Request)
 	f.used = used // a request for none says nothing of what callers want
 	return r
 }
@@ -77,38 +87,39 @@ func (f *fair) request(now float64, o order) *permits.Request {
 // the last allocation. If that was long ago, it may be a round if others have used the line.
 func (f *fair) ahead(now float64) float64 {
 	switch age := now - f.done; {
-	case age <= max(f.lead, f.round)+f.round:
+	case age <= max(f.lead, f.batching.round)+f.batching.round:
 		return max(0, f.lead)
 	case f.failures > 0, age > schedule.LeastLifetime: // nobody has used it
 		return 0
 	}
-	return f.round
+	return f.batching.round
 }
 
 // Answered takes in the permits of a reply.
 func (f *fair) Answered(r *permits.Request, done, now float64) {
-	if f.answeredLate(r, done) {
+	if g := f.late.given(r); g != nil {
+		f.answeredLate(g, r, done)
 		return
 	}
 	usual := f.rtt()
-	if !f.settle(r, done, now) {
+	if !f.noteAnswer(r, done, now) {
 		return
 	}
 	request, reply := &r.Allocate.Request, &r.Allocate.Reply
-	f.carry, f.round = reply.Carry, reply.Carry.Round
+	f.carry, f.batching.round = reply.Carry, reply.Carry.Round
 	f.pace(reply.Rate)
-	f.over = max(minOver, f.round)
+	f.over = max(minOver, f.batching.round)
 	if told := reply.Carry.Shifts - request.Carry.Shifts; told > 0 && f.slow(r.Allocate, usual) {
 		// The store's clock has not stepped: the next request says so.
 		f.carry.Shifts -= told
 		reply.Start = max(min(reply.Start, 0), reply.Start-reply.Ahead)
 		reply.Lead -= reply.Ahead
 	}
-	f.endOutage(now, reply.Since)
+	f.batching.outage.endOutage(now, reply.Since)
 	if request.Want == 0 {
 		return
 	}
-	f.share, f.shareFor, f.shareAt, f.rev = reply.Share, request.Demand, now, f.sentRev
+	f.share, f.shareFor, f.shareAt, f.batching.rev = reply.Share, request.Demand, now, f.sentRev
 	if f.sentRev != f.Limit.Revision {
 		f.share *= f.rate / reply.Rate
 	}
@@ -122,19 +133,58 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		} else { // it has asked too early, which does not put it before others
 			f.carry.Refused = request.Carry.Refused
 		}
-		f.turnAt = min(f.againAt, now+maxLater)
+		f.batching.turnAt = min(f.againAt, now+maxLater)
 		return
 	}
-	f.turnAt, f.againAt = f.sent+f.turn(reply), 0
-	f.early = 0
-	if reply.Share < light*reply.Rate {
-		f.early = lightEarly
+	turnAt := f.sent + f.turn(reply)
+	if outage := &f.batching.outage; outage.othersReturn(now) {
+		turnAt = max(turnAt, min(outage.backAt+returning, f.sent+reply.N/outage.backShare))
 	}
-	if f.returns(now) {
-		f.turnAt = max(f.turnAt, min(f.backAt+returning, f.sent+reply.N/f.backShare))
+	f.batching.turnAt, f.againAt, f.batching.early = turnAt, 0, 0
+	if reply.Share < light*reply.Rate {
+		f.batching.early = lightEarly
 	}
 	f.lead = reply.Lead
 	f.hold(reply, f.sent, f.done)
+}
+
+// noteAnswer takes in what an answer says of the permit store, and reports whether the request was
+// made. One that came too late, although its answer is not late, met a clock that has stepped: the
+// next one goes at once.
+func (f *fair) noteAnswer(r *permits.Request, done, now float64) bool {
+	far := f.late.second && f.failures == 0 // else the store was away
+	if !f.batching.noteAnswer(r, done, now) {
+		if r.Err == nil && f.failures == 1 && done < f.late.at {
+			f.retryAt = now
+		}
+		return false
+	}
+	if far { // the first one took that long, too
+		f.rtts[0] = f.rtts[1]
+	}
+	f.late.at, f.late.second = 0, false
+	return true
+}
+
+// answeredLate takes in the answer to a request that was given up. If the request was made all the
+// same, its permits are as good as others.
+func (f *fair) answeredLate(g *givenUp, r *permits.Request, done float64) {
+	switch {
+	case r.Err != nil, r.Late():
+		f.keepAnswers(g.answers)
+		return
+	case done-g.sent > f.timeout+still: // this process has paused, and all is over
+		return
+	}
+	f.rtts[0], f.rtts[1] = f.rtts[1], done-g.sent
+	reply := &r.Allocate.Reply
+	if reply.N == 0 || reply.Carry.Inc != f.carry.Inc || g.rev != f.Limit.Revision {
+		return
+	}
+	if reply.Carry.Seq > f.carry.Seq {
+		f.carry = reply.Carry
+	}
+	f.hold(reply, g.sent, done)
 }
 
 // hold adds the batch of a reply to a request. If the limit has changed since the request was sent,
@@ -145,10 +195,12 @@ func (f *fair) hold(reply *schedule.Reply, sent, done float64) {
 	if f.sentRev != f.Limit.Revision && (start > 0 || scale < 1) {
 		start *= scale
 	}
-	f.add(int64(reply.N), done+start, reply.Gap*scale, sent, f.life(reply.N), f.Limit.Round)
+	f.add(batch{
+		n: int64(reply.N), due: done + start, gap: reply.Gap * scale, requested: sent, life: f.life(reply.N),
+	}, f.Limit.Round)
 	// The store is far. A replica that hears of its next batch late would release this one faster than
 	// others theirs: when round trips change, some would still be slow while others are fast already.
-	if f.round > f.Limit.Round && reply.Share*f.Limit.Round >= scale && reply.N > 1 {
+	if f.batching.round > f.Limit.Round && reply.Share*f.Limit.Round >= scale && reply.N > 1 {
 		f.spread(scale / reply.Share)
 	}
 }
@@ -164,9 +216,9 @@ const (
 // stretched the round, and the schedule changes it by a quarter in each request. The time of
 // requests stretches it at any rate.
 func (f *fair) pace(rate float64) {
-	if least := max(f.Limit.Round, 3*f.rtt()); 0 < f.paced && f.paced < rate && f.round > least {
-		f.round = max(least, f.round*f.paced/rate)
-		f.carry.Round = f.round
+	if least := max(f.Limit.Round, 3*f.rtt()); 0 < f.paced && f.paced < rate && f.batching.round > least {
+		f.batching.round = max(least, f.batching.round*f.paced/rate)
+		f.carry.Round = f.batching.round
 	}
 	if f.paced > 0 {
 		f.lead *= min(1, f.paced/rate)
@@ -203,8 +255,8 @@ const soon = 0.99
 // line holds a second's slots.
 func (f *fair) turn(reply *schedule.Reply) float64 {
 	end := max(f.done, f.end)
-	if running := f.current(); running != nil {
-		end = max(end, running.due+float64(running.left)*running.minGap)
+	if current := f.current(); current != nil {
+		end = max(end, current.end())
 	}
 	round := max(f.Limit.Round, min(0.5, schedule.Stretch(reply.Rate)))
 	room := max(f.Limit.Round/4, min(f.Limit.Round/2, 2/reply.Rate))
@@ -217,9 +269,9 @@ func (f *fair) turn(reply *schedule.Reply) float64 {
 // life is how long n permits of the last request may lie unspent: a round, the time in which the
 // replica gets one permit, or as long as its callers take for them.
 func (f *fair) life(n float64) float64 {
-	life := max(f.round, f.Limit.Round, f.perPermit())
-	if f.sentDemand > 0 {
-		life = max(life, 1.3*n/f.sentDemand)
+	life := max(f.batching.round, f.Limit.Round, f.perPermit())
+	if f.batching.sentDemand > 0 {
+		life = max(life, 1.3*n/f.batching.sentDemand)
 	}
 	if f.asked > 0 {
 		life = max(life, 1.3*f.patience)
@@ -235,14 +287,14 @@ func (f *fair) perPermit() float64 {
 	return schedule.MaxTurn
 }
 
-// Holds reports whether a Grant may give back permits after a Hold: its mode is fair.
-func (s *Share) Holds() bool {
-	_, yes := s.Mode.(*fair)
-	return yes
-}
+// Covered reports whether a request is on its way, or a batch is still to start.
+func (f *fair) Covered(now float64) bool { return f.batching.covered(now) }
 
-// Kept reports whether the share keeps what it holds for a new handle.
-func (s *Share) Kept() bool {
-	f, ok := s.Mode.(*fair)
-	return ok && f.keepUntil > 0
-}
+// Idle reports whether nothing is held or wanted, and no answer is to come.
+func (f *fair) Idle() bool { return f.late.idle() && f.batching.idle() }
+
+// NextPermit is when a refused caller may find a permit.
+func (f *fair) NextPermit(now float64) float64 { return f.batching.nextPermit(now) }
+
+// Report fills in the share, and the rate at which permits are released.
+func (f *fair) Report(r *Report) { f.batching.report(r) }

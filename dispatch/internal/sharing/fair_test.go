@@ -30,7 +30,7 @@ func TestFairTwoBatches(t *testing.T) {
 		assert.Equal(t, 2, most, "rtt %v", rtt)
 		assert.InDelta(t, 4000, c.between(2, 6), 20, "rtt %v", rtt)
 		assert.InDelta(t, 100, len(w.requests), 10, "a request for half a round, rtt %v", rtt)
-		assert.Zero(t, c.State(w.now).Lost)
+		assert.Zero(t, c.Stats(w.now).Lost)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestFairKeep(t *testing.T) {
 	assert.Zero(t, c.once)
 	for _, mode := range []policy.SharingMode{policy.Strict, policy.Split, policy.Groups} {
 		s := w.join(limited(mode, 10))
-		assert.False(t, s.Keep(5), mode)
+		assert.False(t, s.Mode.Keep(5), mode)
 		assert.False(t, s.Kept(), mode)
 	}
 }
@@ -134,10 +134,10 @@ func TestFarBatches(t *testing.T) {
 		}
 		f.Limit.Rate, f.rate = 1000, 1000
 		client.Answered(r, 10, 10)
-		assert.InDelta(t, c.gap, f.batches.Bucket.batches[0].gap, 1e-9, "%+v", c)
-		f.add(1, 10.2, 0.001, 10, 1, 1)
+		assert.InDelta(t, c.gap, f.Bucket.batches[0].gap, 1e-9, "%+v", c)
+		f.receive(1, 10.2, 0.001, 10, 1, 1)
 		if c.n == 56 {
-			assert.InDelta(t, 0.2/56, f.batches.Bucket.batches[0].gap, 1e-4, "%+v", c)
+			assert.InDelta(t, 0.2/56, f.Bucket.batches[0].gap, 1e-4, "%+v", c)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func TestFairTurn(t *testing.T) {
 		f.done = 1
 		reply := &schedule.Reply{Rate: c.rate, Share: c.share, Lead: c.lead}
 		assert.InDelta(t, c.turn, f.turn(reply), 1e-9, "%+v", c)
-		f.add(1, f.done+c.lead, 0, 1, 1, 1)
+		f.receive(1, f.done+c.lead, 0, 1, 1, 1)
 		assert.Zero(t, f.turn(reply), "the new slots follow the replica's own")
 	}
 }
@@ -198,7 +198,7 @@ func TestFairTurns(t *testing.T) {
 }
 
 // turnUntil sets the time before which a fair share requests nothing.
-func (c *client) turnUntil(at float64) { c.Mode.(*fair).turnAt = at }
+func (c *client) turnUntil(at float64) { c.Mode.(*fair).batching.turnAt = at }
 
 // TestFairWakesAtItsTurn: a caller that waits while the line is full is served after the delay.
 func TestFairWakesAtItsTurn(t *testing.T) {
@@ -226,14 +226,14 @@ func TestFairPace(t *testing.T) {
 	}
 	w.run(10)
 	f := w.clients[0].Mode.(*fair)
-	assert.Greater(t, f.round, 0.3)
+	assert.Greater(t, f.batching.round, 0.3)
 	for _, c := range w.clients {
 		c.Apply(at(c.Limit, 1000))
 		c.touch()
 	}
 	w.run(0.05)
 	for _, c := range w.clients {
-		assert.InDelta(t, 0.1, c.Mode.(*fair).round, 0.03)
+		assert.InDelta(t, 0.1, c.Mode.(*fair).batching.round, 0.03)
 	}
 }
 
@@ -268,13 +268,13 @@ func TestFairChangedRate(t *testing.T) {
 		c := w.join(l)
 		c.callers = 1
 		w.run(3.3)
-		share := c.State(w.now).Share
+		share := c.Stats(w.now).Share
 		c.rtt = 0.02 // longer than the change takes
 		assert.Equal(t, rate != 100, c.Apply(at(l, rate)))
 		from := w.now
 		c.touch()
 		w.run(0.001)
-		state := c.State(w.now)
+		state := c.Stats(w.now)
 		assert.InDelta(t, rate, state.Allowed, 1e-9)
 		assert.InEpsilon(t, share*rate/100, state.Share, 0.01, "scaled, until the next reply")
 		c.rtt = 0
@@ -291,19 +291,19 @@ func TestFairRamp(t *testing.T) {
 	c := w.join(l)
 	c.callers = 1
 	w.run(0.01)
-	assert.InDelta(t, 10, c.State(w.now).Allowed, 1e-9)
+	assert.InDelta(t, 10, c.Stats(w.now).Allowed, 1e-9)
 	w.run(3)
-	assert.InDelta(t, 40, c.State(w.now).Allowed, 10)
+	assert.InDelta(t, 40, c.Stats(w.now).Allowed, 10)
 	assert.InDelta(t, 60, len(c.got), 25)
 	w.run(9)
-	assert.InDelta(t, 100, c.State(w.now).Allowed, 1e-9)
+	assert.InDelta(t, 100, c.Stats(w.now).Allowed, 1e-9)
 	steeper := at(l, 200)
 	steeper.Ramp.From = 500
 	c.Apply(steeper)
 	c.rtt = 0.2
 	c.touch()
 	w.run(0.001)
-	assert.InDelta(t, 200, c.State(w.now).Allowed, 1e-9, "no ramp starts above the limit")
+	assert.InDelta(t, 200, c.Stats(w.now).Allowed, 1e-9, "no ramp starts above the limit")
 }
 
 // TestFairLife: permits live for a round, for the time of one permit of the share, or for as long
@@ -325,7 +325,7 @@ func TestFairLife(t *testing.T) {
 	} {
 		w := newWorld()
 		f := newFair(w.join(limited(policy.Fair, 100)).Share)
-		f.share, f.round, f.sentDemand = c.share, c.round, c.demand
+		f.share, f.batching.round, f.batching.sentDemand = c.share, c.round, c.demand
 		f.asked, f.patience = c.asked, c.patience
 		assert.InDelta(t, c.life, f.life(10), 1e-9, "row %d", i)
 	}
@@ -356,7 +356,7 @@ func TestFairSlowRequest(t *testing.T) {
 		f.Answered(r, 1+c.took, 1+c.took)
 		assert.InDelta(t, c.shifts, f.carry.Shifts, 1e-9)
 		assert.InDelta(t, c.lead, r.Allocate.Reply.Lead, 1e-9)
-		assert.InDelta(t, 1+c.took+c.starts, f.batches.upcoming(1+c.took).due, 1e-9)
+		assert.InDelta(t, 1+c.took+c.starts, f.upcoming(1+c.took).due, 1e-9)
 	}
 }
 

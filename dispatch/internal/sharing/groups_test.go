@@ -33,8 +33,8 @@ func TestGroupsDraw(t *testing.T) {
 	w.run(10)
 	assert.InDelta(t, 500, a.between(from, w.now), 30)
 	assert.InDelta(t, 500, b.between(from, w.now), 30)
-	assert.InDelta(t, 50, a.State(w.now).Share, 3, "the part of its group in the period before")
-	assert.Equal(t, "eu", a.State(w.now).Group)
+	assert.InDelta(t, 50, a.Stats(w.now).Share, 3, "the part of its group in the period before")
+	assert.Equal(t, "eu", a.Stats(w.now).Group)
 	b.callers = 0
 	w.run(1)
 	from = w.now
@@ -58,7 +58,7 @@ func TestGroupsOldTerms(t *testing.T) {
 	w.run(10)
 	assert.InDelta(t, 500, a.between(from, w.now), 30)
 	assert.InDelta(t, 500, b.between(from, w.now), 30)
-	assert.InDelta(t, 50, b.State(w.now).Share, 3, "of the period in force")
+	assert.InDelta(t, 50, b.Stats(w.now).Share, 3, "of the period in force")
 }
 
 // TestGroupsWait: after a draw that found nothing, the next one is when there may be something, or
@@ -96,7 +96,7 @@ func TestGroupsPresence(t *testing.T) {
 	assert.InDelta(t, 100, len(w.requests)-n, 5, "twenty a TTL")
 	assert.Zero(t, w.last().Draw.Visit.Want)
 	assert.False(t, c.Idle())
-	c.add(7, w.now+1, 0.01, w.now, 1, 1)
+	c.receive(7, w.now+1, 0.01, w.now, 1, 1)
 	c.closing = true
 	c.touch()
 	w.run(0.01)
@@ -142,7 +142,7 @@ func TestGroupsOutage(t *testing.T) {
 	assert.Equal(t, unpaid, spent)
 	assert.Zero(t, c.groups().unpaid)
 	assert.Zero(t, w.last().Draw.Visit.Spent)
-	assert.Zero(t, c.groups().ownDue)
+	assert.Zero(t, c.groups().batching.outage.due)
 }
 
 // TestGroupsAnswers: the share is what was drawn of the group's part in the period before. Each row
@@ -199,9 +199,9 @@ func TestGroupsRamp(t *testing.T) {
 	c := w.join(l)
 	c.callers = 1
 	w.run(3)
-	assert.InDelta(t, 30, c.State(w.now).Allowed, 11)
+	assert.InDelta(t, 30, c.Stats(w.now).Allowed, 11)
 	w.run(12)
-	assert.InDelta(t, 100, c.State(w.now).Allowed, 1e-9)
+	assert.InDelta(t, 100, c.Stats(w.now).Allowed, 1e-9)
 }
 
 // TestGroupsDrawTells: a draw asks for whole permits, gives back expired ones, and tells whether
@@ -218,7 +218,7 @@ func TestGroupsDrawTells(t *testing.T) {
 	d = g.draw(1, 0, false).Draw
 	assert.Zero(t, d.Visit.Back, "once")
 	assert.False(t, d.Active)
-	g.demand.Waiting = 1
+	g.batching.demand.Waiting = 1
 	assert.True(t, g.draw(1, 0, false).Draw.Active)
 	g.failures = 1
 	assert.Zero(t, g.draw(1, 5, false).Draw.Visit.Want)
@@ -286,8 +286,8 @@ func TestGroupsPeriod(t *testing.T) {
 	r = c.groups().draw(2, 5, false)
 	r.Draw.Drawn, r.Draw.InForce = pool.Drawn{N: 1, Own: 1, Period: 8, Known: true}, r.Draw.Terms
 	c.Answered(r, 2, 2)
-	assert.InDelta(t, 40, c.State(2).Share, 1e-9)
-	assert.EqualValues(t, 2, c.State(2).Allocations)
+	assert.InDelta(t, 40, c.Stats(2).Share, 1e-9)
+	assert.EqualValues(t, 2, c.Stats(2).Allocations)
 }
 
 // TestGroupsSpread: replicas that found nothing draw again at different times.
@@ -312,7 +312,7 @@ func TestGroupsWakeAt(t *testing.T) {
 	g := c.groups()
 	g.joined, g.again, g.drawAt = true, 3, 2
 	assert.InDelta(t, 3, c.WakeAt(1), 1e-9)
-	g.demand = one
+	g.batching.demand = one
 	assert.InDelta(t, 2, c.WakeAt(1), 1e-9)
 }
 

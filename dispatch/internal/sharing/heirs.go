@@ -19,7 +19,8 @@ func (f *fair) inherit() bool {
 	i := slices.IndexFunc(closed, func(c *fair) bool {
 		return !c.pending && c.carry.Inc != 0 &&
 			c.Limit.Weight == f.Limit.Weight && c.Limit.Reserved == f.Limit.Reserved &&
-			c.rev == f.Limit.Revision && c.top == f.top && c.ramp == f.ramp
+			c.batching.rev == f.Limit.Revision &&
+			c.batching.top == f.batching.top && c.batching.ramp == f.batching.ramp
 	})
 	if i < 0 {
 		return false
@@ -27,11 +28,17 @@ func (f *fair) inherit() bool {
 	c := closed[i]
 	c.keepNoMore()
 	f.Bucket.inherit(&c.Bucket)
-	f.carry, f.paced, f.againAt, f.turnAt, f.lead = c.carry, c.paced, c.againAt, c.turnAt, c.lead
-	f.share, f.shareFor, f.shareAt, f.rev, f.round = c.share, c.shareFor, c.shareAt, c.rev, c.round
+	f.carry, f.paced, f.againAt, f.lead = c.carry, c.paced, c.againAt, c.lead
+	f.batching.inherit(&c.batching)
+	f.share, f.shareFor, f.shareAt = c.share, c.shareFor, c.shareAt
 	f.storeTime, f.clock, f.rtts = c.storeTime, c.clock, c.rtts
 	c.carry = schedule.Carry{}
 	return true
+}
+
+// inherit takes over when another share's next request is due.
+func (b *batching) inherit(from *batching) {
+	b.turnAt, b.rev, b.round = from.turnAt, from.rev, from.round
 }
 
 // inherit moves all permits of another bucket to this one, which has none.
@@ -44,16 +51,11 @@ func (b *Bucket) inherit(from *Bucket) {
 	from.batches, from.end, from.expired = nil, math.Inf(-1), 0
 }
 
-// Keep has a share in fair mode keep what it holds for a new handle until then, and reports
-// whether it does. 0 ends that.
-func (s *Share) Keep(until float64) bool {
-	f, ok := s.Mode.(*fair)
-	if !ok {
-		return false
-	}
+// Keep has the share keep what it holds for a new handle until then. 0 ends that.
+func (f *fair) Keep(until float64) bool {
 	f.keepUntil = until
 	if until > 0 {
-		f.env.closed[s.Limit.Key] = append(f.env.closed[s.Limit.Key], f)
+		f.env.closed[f.Limit.Key] = append(f.env.closed[f.Limit.Key], f)
 	} else {
 		f.keepNoMore()
 	}

@@ -21,8 +21,8 @@ func closedShare() (closed, f *fair) {
 	closed.Bucket.batches = []batch{{n: 1, left: 1, due: 1.1, gap: 0.1, minGap: 0.1, expires: 1.5}}
 	closed.end, closed.expired, closed.expiredAt, closed.strayAt = 1.2, 3, 0.95, 1
 	closed.carry = schedule.Carry{Inc: 7, Seq: 3}
-	closed.share, closed.shareFor, closed.shareAt, closed.rev, closed.round = 5, 6, 1, limit.Revision, 0.2
-	closed.paced, closed.againAt, closed.turnAt, closed.lead = 10, 3, 4, 0.3
+	closed.share, closed.shareFor, closed.shareAt, closed.batching.rev, closed.batching.round = 5, 6, 1, limit.Revision, 0.2
+	closed.paced, closed.againAt, closed.batching.turnAt, closed.lead = 10, 3, 4, 0.3
 	closed.lastDue, closed.lastN = 1.1, 1
 	closed.storeTime, closed.clock, closed.rtts = 100, clock{101, 0.9, 1}, [2]float64{0.01, 0.02}
 	closed.starts, closed.strayLife = [2]uint64{1, 2}, 0.2
@@ -42,7 +42,7 @@ func TestInherit(t *testing.T) {
 	assert.EqualValues(t, 1, f.Available())
 	assert.Equal(t, schedule.Carry{Inc: 7, Seq: 3}, f.carry)
 	assert.Equal(t, []float64{5, 6, 1, 0.2, 10, 3, 4, 100, 1.2, 1, 0.2, 0.3, 1.1, 1}, []float64{
-		f.share, f.shareFor, f.shareAt, f.round, f.paced, f.againAt, f.turnAt, f.storeTime, f.end, f.strayAt,
+		f.share, f.shareFor, f.shareAt, f.batching.round, f.paced, f.againAt, f.batching.turnAt, f.storeTime, f.end, f.strayAt,
 		f.strayLife, f.lead, f.lastDue, float64(f.lastN),
 	})
 	assert.Equal(t, closed.clock, f.clock)
@@ -58,7 +58,7 @@ func TestInherit(t *testing.T) {
 	closed, f = closedShare()
 	closed.withdraw(1)
 	closed.Bucket.batches = nil
-	closed.againAt, closed.turnAt = 0, 0
+	closed.againAt, closed.batching.turnAt = 0, 0
 	r := f.Next(1, refusedOne)
 	if assert.NotNil(t, r) {
 		assert.EqualValues(t, 3, r.Allocate.Returned)
@@ -73,15 +73,15 @@ func TestInheritNot(t *testing.T) {
 		"kept no longer":     func(closed, _ *fair) { closed.Next(2, Demand{}) },
 		"an answer comes":    func(closed, _ *fair) { closed.pending = true },
 		"never answered":     func(closed, _ *fair) { closed.carry = schedule.Carry{} },
-		"under other terms":  func(closed, _ *fair) { closed.rev.Number-- },
-		"at another rate":    func(closed, _ *fair) { closed.top = 20 },
-		"on another ramp":    func(closed, _ *fair) { closed.ramp.Over = 1 },
+		"under other terms":  func(closed, _ *fair) { closed.batching.rev.Number-- },
+		"at another rate":    func(closed, _ *fair) { closed.batching.top = 20 },
+		"on another ramp":    func(closed, _ *fair) { closed.batching.ramp.Over = 1 },
 		"of another weight":  func(closed, _ *fair) { closed.Limit.Weight = 0.1 },
 		"of another minimum": func(closed, _ *fair) { closed.Limit.Reserved = 1 },
 		"of another limit":   func(_, f *fair) { f.Limit.Key = "other" },
 		"it has a place":     func(_, f *fair) { f.carry.Inc = 7 },
 		"store unavailable":  func(_, f *fair) { f.failures = 1 },
-		"nothing is wanted":  func(_, f *fair) { f.gone = true },
+		"nothing is wanted":  func(_, f *fair) { f.batching.gone = true },
 	} {
 		closed, f := closedShare()
 		set(closed, f)

@@ -13,9 +13,10 @@ import (
 // void from that moment on, for it says so. If the answer to the second one is late, too, the
 // replica goes on as in an outage until an answer comes.
 type late struct {
-	lateAt float64 // when the answer to the request on its way is late; 0 = never
-	second bool    // the request on its way, or else the next one, is a second one
-	given  []givenUp
+	*Share
+	at      float64 // when the answer to the request on its way is late; 0 = never
+	second  bool    // the request on its way, or else the next one, is a second one
+	givenUp []givenUp
 }
 
 // A givenUp is a request that was given up, and is not answered yet.
@@ -36,79 +37,46 @@ const (
 
 // expect notes when the answer to a request that is sent now is late. A first request is void then.
 // Without the store's clock, or if the time-out is sooner, no answer is late.
-func (f *fair) expect(now float64, r *schedule.Request) {
-	f.lateAt = 0
-	f.second = f.second && now-f.cutAt < f.timeout // callers may have been away meanwhile
-	usual := 3 * max(f.rtts[0], f.rtts[1])
-	if r.NotAfter == 0 || f.failures > 0 || usual == 0 || usual+slack >= f.timeout {
+func (l *late) expect(now float64, r *schedule.Request) {
+	l.at = 0
+	l.second = l.second && now-l.cutAt < l.timeout // callers may have been away meanwhile
+	usual := 3 * max(l.rtts[0], l.rtts[1])
+	if r.NotAfter == 0 || l.failures > 0 || usual == 0 || usual+slack >= l.timeout {
 		return
 	}
-	if f.lateAt = now + usual + secondSlack; !f.second {
-		f.lateAt = now + usual + slack
-		r.NotAfter = f.lateAt + f.storeTime
+	if l.at = now + usual + secondSlack; !l.second {
+		l.at = now + usual + slack
+		r.NotAfter = l.at + l.storeTime
 	}
 }
 
 // hurry gives up the request on its way if the answer is late. If that is the second one, the
-// replica goes on at its share.
-func (f *fair) hurry(now float64) {
+// replica is to go on at its share.
+func (l *late) hurry(now float64) (goOn bool) {
 	switch {
-	case !f.pending || f.lateAt == 0 || now < f.lateAt:
-	case f.second:
-		f.lateAt, f.failedAt = 0, now
-		f.goOn()
+	case !l.pending || l.at == 0 || now < l.at:
+	case l.second:
+		l.at, l.failedAt = 0, now
+		return true
 	default:
-		f.given = append(f.given, givenUp{f.memory, f.sent, f.sentRev, f.unheard})
-		f.memory, f.pending, f.second, f.cutAt = nil, false, true, f.sent
-		f.unheard = schedule.Answers{}
+		l.givenUp = append(l.givenUp, givenUp{l.memory, l.sent, l.sentRev, l.unheard})
+		l.memory, l.pending, l.second, l.cutAt = nil, false, true, l.sent
+		l.unheard = schedule.Answers{}
 	}
+	return false
 }
 
-// settle takes in what an answer says of the permit store, and reports whether the request was
-// made. One that came too late, although its answer is not late, met a clock that has stepped: the
-// next one goes at once.
-func (f *fair) settle(r *permits.Request, done, now float64) bool {
-	far := f.second && f.failures == 0 // else the store was away
-	if !f.batches.settle(r, done, now) {
-		if r.Err == nil && f.failures == 1 && done < f.lateAt {
-			f.retryAt = now
-		}
-		return false
-	}
-	if far { // the first one took that long, too
-		f.rtts[0] = f.rtts[1]
-	}
-	f.lateAt, f.second = 0, false
-	return true
-}
-
-// answeredLate takes in the answer to a request that was given up, and reports whether it is one.
-// If the request was made all the same, its permits are as good as others.
-func (f *fair) answeredLate(r *permits.Request, done float64) bool {
-	i := slices.IndexFunc(f.given, func(g givenUp) bool { return &g.memory.request == r })
+// given returns the request that was given up, if r is one that is not answered yet, and forgets
+// it.
+func (l *late) given(r *permits.Request) *givenUp {
+	i := slices.IndexFunc(l.givenUp, func(g givenUp) bool { return &g.memory.request == r })
 	if i < 0 {
-		return false
+		return nil
 	}
-	g := f.given[i]
-	f.given = slices.Delete(f.given, i, i+1)
-	switch {
-	case r.Err != nil, r.Late():
-		f.keepAnswers(g.answers)
-		return true
-	case done-g.sent > f.timeout+still: // this process has paused, and all is over
-		return true
-	}
-	f.rtts[0], f.rtts[1] = f.rtts[1], done-g.sent
-	reply := &r.Allocate.Reply
-	if reply.N == 0 || reply.Carry.Inc != f.carry.Inc || g.rev != f.Limit.Revision {
-		return true
-	}
-	if reply.Carry.Seq > f.carry.Seq {
-		f.carry = reply.Carry
-	}
-	f.hold(reply, g.sent, done)
-	return true
+	g := l.givenUp[i]
+	l.givenUp = slices.Delete(l.givenUp, i, i+1)
+	return &g
 }
 
-// Idle reports whether nothing is held or wanted, and no answer is to come.
-func (f *fair) Idle() bool { return len(f.given) == 0 && f.batches.Idle() }
+// idle reports whether no answer to such a request is to come.
+func (l *late) idle() bool { return len(l.givenUp) == 0 }

@@ -40,10 +40,10 @@ func granted(r *permits.Request, n float64, carry schedule.Carry) {
 // from when its last batch covers it no more.
 func TestSecondRequest(t *testing.T) {
 	c, f, _, second := impatient(t)
-	assert.Zero(t, f.ownDue)
+	assert.Zero(t, f.batching.outage.due)
 	assert.InDelta(t, 10.113, c.WakeAt(10.05), 1e-9)
 	assert.Nil(t, c.Next(10.114, one))
-	assert.InDelta(t, 10, f.ownDue, 1e-9, "callers have waited since then")
+	assert.InDelta(t, 10, f.batching.outage.due, 1e-9, "callers have waited since then")
 	assert.False(t, f.Covered(10.114))
 	c.Advance(Time{Now: 10.115}, one)
 	assert.EqualValues(t, 6, c.Available())
@@ -51,8 +51,8 @@ func TestSecondRequest(t *testing.T) {
 	granted(second, 7, schedule.Carry{Inc: 5, Seq: 2})
 	second.Allocate.Reply.Since = 60
 	c.Answered(second, 10.12, 10.12)
-	assert.Zero(t, f.ownDue)
-	assert.False(t, f.second)
+	assert.Zero(t, f.batching.outage.due)
+	assert.False(t, f.late.second)
 	assert.EqualValues(t, 6+7-6, c.Held(), "six permits were released while others were served")
 	assert.InDelta(t, 0.07, f.rtt(), 1e-9, "the first one took as long: the store is far now")
 }
@@ -84,7 +84,7 @@ func TestGivenUp(t *testing.T) {
 		assert.Equal(t, of.seq, f.carry.Seq, name)
 		assert.True(t, f.pending, "%s: the second one is still on its way", name)
 		assert.Zero(t, f.failures, name)
-		assert.Empty(t, f.given, name)
+		assert.Empty(t, f.late.givenUp, name)
 		answered := [2]float64{0.0005, 0.001}
 		if name != "failed" && name != "too late" && name != "after a pause" {
 			answered = [2]float64{0.001, of.done - 10}
@@ -143,7 +143,7 @@ func TestNoSecondRequest(t *testing.T) {
 		f.storeTime, f.rtts = 100, [2]float64{0.0005, 0.001}
 		change(c, f)
 		c.Next(10, one)
-		assert.Zero(t, f.lateAt, name)
+		assert.Zero(t, f.late.at, name)
 		assert.Nil(t, c.Next(10.25, one), name)
 	}
 }
@@ -154,10 +154,10 @@ func TestStaleSecondRequest(t *testing.T) {
 	c.far(0.001)
 	f.storeTime, f.rtts = 100, [2]float64{0.0005, 0.001}
 	c.Next(10, one)
-	f.hurry(10.05)
-	assert.True(t, f.second, "of a caller that has left")
+	f.late.hurry(10.05)
+	assert.True(t, f.late.second, "of a caller that has left")
 	r := c.Next(10.4, one)
-	assert.False(t, f.second)
+	assert.False(t, f.late.second)
 	assert.InDelta(t, 110.443, r.Allocate.NotAfter, 1e-9)
 }
 
@@ -196,12 +196,12 @@ func TestHeldByOthers(t *testing.T) {
 		"nobody holds any more": {0.07, 0.1, 9999.7, 1, 0},
 	} {
 		c, f := fairShare(newWorld())
-		f.lead, f.round, f.done, f.failures = of.lead, of.round, of.done, of.failures
+		f.lead, f.batching.round, f.done, f.failures = of.lead, of.round, of.done, of.failures
 		r := c.Next(10_000, one)
 		assert.InDelta(t, of.want, r.Allocate.Lead, 1e-9, name)
 	}
 	c, f := fairShare(newWorld())
-	f.lead, f.round, f.done, f.paced = 0.8, 0.1, 9999.85, 50
+	f.lead, f.batching.round, f.done, f.paced = 0.8, 0.1, 9999.85, 50
 	c.Apply(at(c.Limit, 200))
 	c.Advance(Time{Now: 10_000}, one)
 	r := c.Next(10_000, one)
@@ -247,7 +247,7 @@ func TestRetiredWhileLate(t *testing.T) {
 		c.Answered(first, 10.2, 10.2)
 		if second {
 			c.Next(10.2, one)
-			assert.Positive(t, f.ownDue)
+			assert.Positive(t, f.batching.outage.due)
 		}
 		assert.Nil(t, c.Drain(10.21), name)
 		assert.Greater(t, c.WakeAt(10.21), 10.21, name)

@@ -26,10 +26,10 @@ func TestOutageShare(t *testing.T) {
 		from := w.now
 		w.run(5)
 		assert.InDelta(t, taken, a.between(from, w.now), taken/20, "onOutage %s", outage)
-		assert.True(t, a.outage())
+		assert.True(t, a.storeDown())
 		w.down = false
 		w.run(1)
-		assert.False(t, a.outage())
+		assert.False(t, a.storeDown())
 		from = w.now
 		w.run(5)
 		assert.InDelta(t, 500, a.between(from, w.now)+b.between(from, w.now), 20)
@@ -59,10 +59,10 @@ func TestLastShare(t *testing.T) {
 		{0, 0, 0, 11, 0, 0.1},       // which is unknown
 	} {
 		w := newWorld()
-		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
+		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batching
 		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, c.share, c.wanted, c.shareAt, c.failedAt
 		b.env.Replicas.Store(c.replicas)
-		assert.InDelta(t, c.want, b.lastShare(), 1e-9, "row %d", i)
+		assert.InDelta(t, c.want, b.outage.lastShare(), 1e-9, "row %d", i)
 	}
 }
 
@@ -71,28 +71,28 @@ func TestLastShare(t *testing.T) {
 func TestLastShareOfTwoOutages(t *testing.T) {
 	for failedAt, want := range map[float64]float64{22: 40, 22.1: 1} {
 		w := newWorld()
-		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
+		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batching
 		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt, b.failures = 100, 40, 60, 10, 11, 2
 		b.cutAt = 11
-		b.goOn()
-		b.endOutage(20, 0)
+		b.outage.goOn()
+		b.outage.endOutage(20, 0)
 		b.failedAt = failedAt
-		assert.InDelta(t, want, b.lastShare(), 1e-9, "%v", failedAt)
-		b.endOutage(30, 0)
+		assert.InDelta(t, want, b.outage.lastShare(), 1e-9, "%v", failedAt)
+		b.outage.endOutage(30, 0)
 		b.failedAt = 30
-		assert.InDelta(t, 1, b.lastShare(), 1e-9, "there was no outage that ended")
+		assert.InDelta(t, 1, b.outage.lastShare(), 1e-9, "there was no outage that ended")
 	}
 }
 
-// TestLend: ownReleased permits come a share's gap apart, while callers want some and no allocated
-// permit is left. A pause makes up for a round at most.
+// TestLend: permits of the own share come a share's gap apart, while callers want some and no
+// allocated permit is left. A pause makes up for a round at most.
 func TestLend(t *testing.T) {
 	w := newWorld()
-	b := &newFair(w.join(limited(policy.Fair, 100)).Share).batches
+	b := &newFair(w.join(limited(policy.Fair, 100)).Share).batching
 	b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
 	b.failures, b.cutAt, b.lastDue, b.lastN = 2, 2.1, 1.9, 5
-	b.goOn()
-	assert.InDelta(t, 2.15, b.ownDue, 1e-9, "the last batch covers the share until then")
+	b.outage.goOn()
+	assert.InDelta(t, 2.15, b.outage.due, 1e-9, "the last batch covers the share until then")
 	waits := Demand{Waiting: 1}
 	for i, c := range []struct {
 		now         float64
@@ -112,20 +112,20 @@ func TestLend(t *testing.T) {
 		if c.now != 2.16 {
 			b.withdraw(b.Available())
 		}
-		before := b.ownReleased
-		b.mayNot = !c.may
-		b.releaseOwn(c.now, c.d)
-		assert.Equal(t, c.ownReleased, b.ownReleased-before, "row %d", i)
-		assert.InDelta(t, c.next, b.ownDue, 1e-9, "row %d", i)
+		before := b.outage.released
+		b.outage.mayNot = !c.may
+		b.outage.releaseDue(c.now, c.d)
+		assert.Equal(t, c.ownReleased, b.outage.released-before, "row %d", i)
+		assert.InDelta(t, c.next, b.outage.due, 1e-9, "row %d", i)
 	}
-	assert.EqualValues(t, 7, b.ownReleased)
-	b.goOn()
-	assert.EqualValues(t, 7, b.ownReleased, "the same outage")
-	b.endOutage(10, 0)
+	assert.EqualValues(t, 7, b.outage.released)
+	b.outage.goOn()
+	assert.EqualValues(t, 7, b.outage.released, "the same outage")
+	b.outage.endOutage(10, 0)
 	b.cutAt = 9.9
-	b.goOn()
-	assert.Zero(t, b.ownReleased, "another outage")
-	assert.InDelta(t, 9.9, b.ownDue, 1e-9, "callers have waited since then")
+	b.outage.goOn()
+	assert.Zero(t, b.outage.released, "another outage")
+	assert.InDelta(t, 9.9, b.outage.due, 1e-9, "callers have waited since then")
 }
 
 // TestCoveredShare: permits of a replica's own begin when its last batch covers its share no more.
@@ -143,10 +143,10 @@ func TestCoveredShare(t *testing.T) {
 	} {
 		_, f := fairShare(newWorld())
 		f.cutAt, f.share = 3, 20
-		f.add(5, 3, 0.01, 3, 1, 0.1)
+		f.receive(5, 3, 0.01, 3, 1, 0.1)
 		c.do(f)
-		f.goOn()
-		assert.InDelta(t, c.from, f.ownDue, 1e-9, name)
+		f.batching.outage.goOn()
+		assert.InDelta(t, c.from, f.batching.outage.due, 1e-9, name)
 	}
 }
 
@@ -174,13 +174,13 @@ func TestRepay(t *testing.T) {
 		w := newWorld()
 		l := limited(policy.Fair, 100)
 		l.OnOutage = c.outage
-		b := &newFair(w.join(l).Share).batches
+		b := &newFair(w.join(l).Share).batching
 		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
-		b.ownDue, b.ownReleased, b.ownAt = c.ownDue, c.ownReleased, 10
-		b.endOutage(10, c.since)
+		b.outage.due, b.outage.released, b.outage.at = c.ownDue, c.ownReleased, 10
+		b.outage.endOutage(10, c.since)
 		assert.Equal(t, c.debt, b.Debt(), "row %d", i)
 		assert.Zero(t, b.Available(), "row %d", i)
-		assert.Zero(t, b.ownDue)
+		assert.Zero(t, b.outage.due)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestPartialOutage(t *testing.T) {
 				c.due = w.now
 			}
 		}
-		ownReleased := a.Mode.(*fair).ownReleased
+		ownReleased := a.Mode.(*fair).batching.outage.released
 		assert.Positive(t, ownReleased)
 		a.callers = 0
 		a.retryAt = 0
@@ -238,7 +238,7 @@ func TestReturning(t *testing.T) {
 	f.share, f.shareFor, f.shareAt, f.failedAt = 20, 20, 9.9, 9.9
 	many := Demand{Waiting: 1000, Callers: 1, Anybody: true}
 	for _, now := range []float64{10, 10.19, 10.21} {
-		f.backAt, f.backShare, f.turnAt = 10, 20, 0
+		f.batching.outage.backAt, f.batching.outage.backShare, f.batching.turnAt = 10, 20, 0
 		f.share = 100 // others are not back yet, and not counted
 		want := 2.0   // a round
 		if now > 10.2 {
@@ -254,28 +254,28 @@ func TestReturning(t *testing.T) {
 			assert.InDelta(t, 10.1, c.WakeAt(10.09), 1e-9)
 		}
 	}
-	f.ownDue = 20
-	assert.InDelta(t, 50, f.ownPart(20, 100), 1e-9, "it has not been back")
+	f.batching.outage.due = 20
+	assert.InDelta(t, 50, f.batching.outage.bound(20, 100), 1e-9, "it has not been back")
 	f.failedAt = 19
-	assert.InDelta(t, 100, f.ownPart(20, 100), 1e-9, "its share is old")
+	assert.InDelta(t, 100, f.batching.outage.bound(20, 100), 1e-9, "its share is old")
 
-	f.ownDue, f.end = 0, 10 // a light share, whose turn is longer
-	f.backAt, f.backShare, f.turnAt, f.againAt = 10, 20, 0, 0
+	f.batching.outage.due, f.end = 0, 10 // a light share, whose turn is longer
+	f.batching.outage.backAt, f.batching.outage.backShare, f.batching.turnAt, f.againAt = 10, 20, 0, 0
 	r := c.Next(10.05, many)
 	r.Allocate.Reply = schedule.Reply{N: 1, Share: 0.5, Rate: 100, Gap: 0.01, Lead: 1, Now: 10.05}
 	c.Answered(r, 10.05, 10.05)
-	assert.InDelta(t, 10.05+0.99/0.5, f.turnAt, 1e-9)
+	assert.InDelta(t, 10.05+0.99/0.5, f.batching.turnAt, 1e-9)
 }
 
 // TestNobodyWanted: what was released before others were allocated slots is not owed.
 func TestNobodyWanted(t *testing.T) {
 	_, f := fairShare(newWorld())
 	f.share, f.shareFor, f.shareAt, f.failedAt = 20, 20, 1, 1
-	f.ownDue, f.ownReleased, f.ownAt = 10, 500, 8
-	f.endOutage(10, 1.5)
+	f.batching.outage.due, f.batching.outage.released, f.batching.outage.at = 10, 500, 8
+	f.batching.outage.endOutage(10, 1.5)
 	assert.Zero(t, f.Debt())
-	f.ownDue, f.ownReleased, f.ownAt = 10, 500, 8
-	f.endOutage(10, 3)
+	f.batching.outage.due, f.batching.outage.released, f.batching.outage.at = 10, 500, 8
+	f.batching.outage.endOutage(10, 3)
 	assert.EqualValues(t, 16, f.Debt(), "for 0.8 s")
 }
 
@@ -286,14 +286,14 @@ func TestStopAndOpen(t *testing.T) {
 	} {
 		l := limited(policy.Fair, 100)
 		l.OnOutage = outage
-		b := &newFair(newWorld().join(l).Share).batches
+		b := &newFair(newWorld().join(l).Share).batching
 		b.cutAt = 3
-		b.goOn()
-		assert.Equal(t, goesOn, b.ownDue > 0, "%s", outage)
+		b.outage.goOn()
+		assert.Equal(t, goesOn, b.outage.due > 0, "%s", outage)
 
-		b.Limit.OnOutage, b.share, b.shareAt, b.ownDue = outage, 50, 3, 3
-		b.releaseOwn(3, one)
+		b.Limit.OnOutage, b.share, b.shareAt, b.outage.due = outage, 50, 3, 3
+		b.outage.releaseDue(3, one)
 		assert.Equal(t, goesOn, b.Available() > 0, "%s, from now on", outage)
-		assert.Equal(t, goesOn, b.ownDue > 0, "%s, from now on", outage)
+		assert.Equal(t, goesOn, b.outage.due > 0, "%s, from now on", outage)
 	}
 }

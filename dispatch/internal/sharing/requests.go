@@ -1,8 +1,6 @@
 package sharing
 
 import (
-	"errors"
-
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
@@ -15,6 +13,7 @@ type requests struct {
 	timeout float64 // that it had, seconds; 0 = it cannot be late
 	done    float64 // when its answer arrived
 	retryAt float64 // no request before
+	wokenAt float64 // strict: when the store last said that our turn has come
 	dated   bool    // a quota's revision is the store's clock
 
 	sentRev  schedule.Revision // of the limit when the last request was sent, and
@@ -34,6 +33,10 @@ type requests struct {
 	memory *requestMemory // nil before the first
 }
 
+// minWait is the shortest time between two requests of callers that wait for strict slots, in
+// seconds.
+const minWait = 1e-3
+
 // A requestMemory is the memory of a share's request, which the next one uses again. Most of the
 // shares of a process with many topics never send one.
 type requestMemory struct {
@@ -51,47 +54,33 @@ func (r *requests) requestMemory() *requestMemory {
 // rtt is how long a request takes, seconds; 0 = unknown.
 func (r *requests) rtt() float64 { return min(r.rtts[0], r.rtts[1]) }
 
-// send notes that a request is on its way, and returns it.
-func (s *Share) send(now float64, r permits.Request) *permits.Request {
-	r.Key = s.Limit.Key
-	m := s.requestMemory()
-	m.request = r
-	s.expired = 0
-	s.pending, s.used = true, false
-	s.heldUp, s.sent, s.sentRev, s.sentRate = 0, now, s.Limit.Revision, s.rate
-	s.timeout = s.env.Timeout()
-	return &m.request
-}
+// storeDown reports whether the permit store is unavailable: a single lost request or reply is no
+// outage.
+func (r *requests) storeDown() bool { return r.failures > 1 }
 
-// allocate completes a request to the schedule.
-func (s *Share) allocate(now float64, r schedule.Request) *permits.Request {
-	l := &s.Limit
-	r.Subscription, r.Weight, r.Reserved = l.Sharer, l.Weight, l.Reserved
-	r.Returned, r.Held, r.RTT = float64(s.expired), float64(s.held()), s.rtt()
-	r.Round, r.Burst, r.Rate, r.Ramp, r.Rule = l.Round, l.Burst, l.Rate, l.Ramp, l.Rule
-	r.Rev = l.Revision
-	r.Nonce = 1 + s.env.Rand.Int64N(1<<52)
-	timeout := s.env.Timeout()
-	switch {
-	case timeout == 0: // it cannot be late
-	case s.storeTime != 0:
-		r.NotAfter = now + s.storeTime + timeout
-	case s.failures > 0:
-		r.Want = 0 // a frozen store may answer this however late: only its clock is wanted
+// askAgain drops the delay that the next request was given. Modes drop theirs as they see the new
+// revision.
+func (r *requests) askAgain() {
+	if r.failures == 0 {
+		r.retryAt = 0
 	}
-	r.Low, r.High = s.clock.bounds(now)
-	m := s.requestMemory()
-	m.allocation = permits.Allocate{Request: r}
-	return s.send(now, permits.Request{Allocate: &m.allocation})
 }
 
-// succeeded notes an answer with the store's clock in it.
-func (s *Share) succeeded(clockNow float64) {
-	s.failures, s.retryAt = 0, 0
-	s.unavailable.Store(false)
-	s.storeTime = clockNow - s.done
-	s.clock = clock{clockNow, s.sent, s.done}
-	s.rtts[0], s.rtts[1] = s.rtts[1], s.done-s.sent
+// Woken has the share ask for its slot now: the permit store says that its turn has come.
+func (r *requests) Woken(now float64) { r.retryAt, r.wokenAt = 0, now }
+
+// AddAnswers notes outcomes that the permit store is to be told of. They go with the next request.
+func (r *requests) AddAnswers(to *permits.Request, more schedule.Answers) {
+	r.keepAnswers(more)
+	if to.Allocate != nil {
+		to.Allocate.Answers = r.unheard
+	}
+}
+
+func (r *requests) keepAnswers(more schedule.Answers) {
+	r.unheard.OK += more.OK
+	r.unheard.Busy += more.Busy
+	r.unheard.RetryAfter = max(r.unheard.RetryAfter, more.RetryAfter)
 }
 
 // A clock is the permit store's clock in an answer, when its request was sent and when it arrived.
@@ -120,47 +109,4 @@ const still = 0.1
 func (c clock) stoodStill(store, received float64) bool {
 	_, high := c.bounds(received)
 	return high > 0 && store > high+still
-}
-
-// AddAnswers notes outcomes that the permit store is to be told of. They go with the next request.
-func (s *Share) AddAnswers(r *permits.Request, more schedule.Answers) {
-	s.keepAnswers(more)
-	if r.Allocate != nil {
-		r.Allocate.Answers = s.unheard
-	}
-}
-
-func (s *Share) keepAnswers(more schedule.Answers) {
-	s.unheard.OK += more.OK
-	s.unheard.Busy += more.Busy
-	s.unheard.RetryAfter = max(s.unheard.RetryAfter, more.RetryAfter)
-}
-
-// settle takes in what an answer says of the permit store, and reports whether the request was
-// made.
-func (s *Share) settle(r *permits.Request, done, now float64) bool {
-	s.pending, s.done = false, done
-	if r.Err == nil && s.clock.stoodStill(r.Now(), done) {
-		s.void()
-		s.lost += s.expired
-		s.expired = 0
-	}
-	if errors.Is(r.Err, permits.ErrConflict) {
-		s.conflicts++
-	} else {
-		s.conflicts = 0
-	}
-	switch {
-	case r.Err != nil,
-		s.timeout > 0 && done-s.sent > s.timeout+still: // this process has paused, and all is over
-		s.failed(now)
-		return false
-	case r.Late():
-		s.storeTime = r.Now() - s.done
-		s.failed(now)
-		return false
-	}
-	s.succeeded(r.Now())
-	s.unheard = schedule.Answers{}
-	return true
 }

@@ -42,7 +42,7 @@ func TestConflictDelays(t *testing.T) {
 		{errors.New("down"), 1}, {permits.ErrConflict, 2}, {nil, 1},
 	} {
 		r := permits.Request{Err: c.err, Heartbeat: &permits.Heartbeat{}}
-		assert.Equal(t, c.err == nil, s.settle(&r, 1, 1))
+		assert.Equal(t, c.err == nil, s.noteAnswer(&r, 1, 1))
 		sum := 0.0
 		for range 1000 {
 			d := s.crowded(1, 5)
@@ -81,7 +81,7 @@ func TestRetryDelays(t *testing.T) {
 		assert.InDelta(t, c.high, high, 0.05*(c.high-c.low), "failure %d", i+1)
 		assert.GreaterOrEqual(t, low, c.low-1e-9)
 		assert.LessOrEqual(t, high, c.high+1e-9)
-		assert.Equal(t, c.outage, s.outage(), "failure %d", i+1)
+		assert.Equal(t, c.outage, s.storeDown(), "failure %d", i+1)
 		assert.Equal(t, c.outage, s.Unavailable(), "failure %d", i+1)
 	}
 	assert.Equal(t, 0.0, s.cutAt, "when the first was sent")
@@ -113,14 +113,14 @@ func TestNotAfter(t *testing.T) {
 	assert.Zero(t, r.Allocate.Low)
 
 	r.Allocate.Reply = schedule.Reply{Now: 102.1, Late: true}
-	assert.False(t, s.settle(r, 2.1, 2.1), "too late")
+	assert.False(t, s.noteAnswer(r, 2.1, 2.1), "too late")
 	assert.Equal(t, 2, s.failures)
 	r = s.allocate(3, want)
 	assert.InDelta(t, 103.3, r.Allocate.NotAfter, 1e-9, "a late answer tells the clock")
 	assert.EqualValues(t, 5, r.Allocate.Want)
 
 	r.Allocate.Reply = schedule.Reply{Now: 103.1}
-	assert.True(t, s.settle(r, 3.1, 3.1))
+	assert.True(t, s.noteAnswer(r, 3.1, 3.1))
 	r = s.allocate(4, want)
 	assert.InDelta(t, 104-drift*0.9, r.Allocate.Low, 1e-9)
 	assert.InDelta(t, 104.1+drift, r.Allocate.High, 1e-9)
@@ -140,7 +140,7 @@ func TestAnswersAreSentOnce(t *testing.T) {
 	s.AddAnswers(r, schedule.Answers{OK: 10, Busy: 20, RetryAfter: 5})
 	assert.Equal(t, schedule.Answers{OK: 11, Busy: 22, RetryAfter: 9}, r.Allocate.Answers)
 	r.Allocate.Reply = schedule.Reply{Now: 3}
-	assert.True(t, s.settle(r, 3, 3))
+	assert.True(t, s.noteAnswer(r, 3, 3))
 	s.AddAnswers(&permits.Request{}, schedule.Answers{OK: 3}) // a request that carries no outcomes
 	r = s.allocate(4, schedule.Request{Want: 5})
 	s.AddAnswers(r, schedule.Answers{})

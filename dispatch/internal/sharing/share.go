@@ -1,6 +1,7 @@
 package sharing
 
 import (
+	"math/rand/v2"
 	"reflect"
 	"sync/atomic"
 
@@ -8,21 +9,47 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
+// An Env is what the shares of one engine have in common.
+type Env struct {
+	Replica  string         // the name of this process in what it publishes
+	Process  string         // a unique name, by which the permit store wakes this process's callers
+	Rand     *rand.Rand     // for jitter and names
+	Timeout  func() float64 // of the permit store's Do, seconds; 0 = it answers at once
+	Replicas atomic.Int64   // of the cluster, when they were last counted; 0 = never
+
+	// Serve has the loop step a share's lane at once: it has got a slot of another lane.
+	Serve func(s *Share, now float64)
+	turns map[string]*turns // by key
+
+	closed map[string][]*fair // by key: shares that keep what they hold for a new handle
+
+	Closing bool // everything goes back to the permit store, and not to another share
+}
+
 // A Share is one lane's share of one limit in this process: a bucket, and the mode that fills it.
 // Callers use the Bucket, and the methods that say so; all else belongs to the loop. At each step
 // of the share the loop calls Mode's Advance, then its Next or Drain, then its WakeAt.
 type Share struct {
 	Bucket
-	Reason      string  // why callers wait; it does not change
-	Mode        Sharing // fills the bucket
-	env         *Env
-	open        bool        // lets all messages through, since the permit store is unavailable
-	unavailable atomic.Bool // the permit store does not answer
-	noGroup     atomic.Bool // groups: this process is in none of the limit's worker groups
-	share       float64     // permits a second for this replica, from the last reply; 0 = unknown
-	usage
+	taking
+	requests // to the permit store
+
+	// These do not change.
+	Reason string // why callers wait
+	Mode   Sharing
+	Paced  bool   // messages are paced by the slots of this limit: its mode is strict
+	Holds  bool   // a Grant may give back permits after a Hold: its mode is fair
+	Waiter string // strict: the share's name in the schedule's queue
+	env    *Env
+
 	Limit       resolve.Limit // Limit.Revision is when its pace or terms last changed
-	requests                  // to the permit store
+	share       float64       // permits a second for this replica, from the last reply; 0 = unknown
+	shareAt     float64       // when the share was last told, or used in an outage
+	shareFor    float64       // permits a second that were wanted when it was told
+	keepUntil   float64       // no handles: no request, and what is held then goes back; 0 = open
+	open        bool          // lets all messages through, since the permit store is unavailable
+	unavailable atomic.Bool   // the permit store does not answer
+	noGroup     atomic.Bool   // groups: this process is in none of the limit's worker groups
 	allocations int64         // all time
 	counted     int64         // permits that TakeUsed has returned, all time
 
@@ -61,11 +88,8 @@ func (s *Share) Apply(limit resolve.Limit) (moved bool) {
 // may come back.
 func (s *Share) Refusing() bool { return s.asked > 0 || s.refused.Load() > 0 }
 
-// Paced reports whether messages are paced by the slots of this limit: its mode is strict.
-func (s *Share) Paced() bool {
-	_, yes := s.Mode.(*strict)
-	return yes
-}
+// Kept reports whether the share keeps what it holds for a new handle.
+func (s *Share) Kept() bool { return s.keepUntil > 0 }
 
 // Fits reports whether the share can go on under that limit.
 func (s *Share) Fits(limit resolve.Limit) bool {
@@ -91,7 +115,7 @@ func (s *Share) Open() bool { return s.open }
 // has changed.
 func (s *Share) FollowOutage() (changed bool) {
 	was := s.open
-	s.open = s.outage() && s.Limit.OnOutage == policy.OutageOpen && (s.open || s.held() == 0)
+	s.open = s.storeDown() && s.Limit.OnOutage == policy.OutageOpen && (s.open || s.held() == 0)
 	return s.open != was
 }
 
@@ -122,8 +146,33 @@ func (s *Share) TakeUsed() int64 {
 	return n
 }
 
-// A State is what there is to know of a share now.
-type State struct {
+// TryRefused reports whether a caller of a strict limit that does not wait is to be refused now: no
+// slot is on its way to it, or one that is held for later, or another limit has no permit for it.
+// next is the time before which no slot can be had; 0 = unknown.
+func (s *Share) TryRefused(now float64) (next float64, yes bool) {
+	next = s.nextSlot(now)
+	return next, !s.pending && (s.held() == 0 || !s.Empty() || next > now+2*minWait)
+}
+
+// nextSlot is the time before which no slot of a strict limit can be had; 0 = unknown.
+func (s *Share) nextSlot(now float64) float64 {
+	if full := s.full(); full > now {
+		return full
+	}
+	if slot := s.current(); slot != nil {
+		return slot.due
+	}
+	if s.retryAt > now {
+		return s.retryAt
+	}
+	return 0
+}
+
+// full is until when no slot of a strict limit is free, as far as is known.
+func (s *Share) full() float64 { return 1 + float64(s.fullUntil.Load())/1e9 }
+
+// Stats are what there is to know of a share now.
+type Stats struct {
 	resolve.Limit
 	Report
 	Held        int64 // allocated and not taken
@@ -135,14 +184,14 @@ type State struct {
 	Shadowed    int64 // messages that shadow mode did not hold up, all time
 }
 
-// State returns what there is to know of the share.
-func (s *Share) State(now float64) State {
-	state := State{
+// Stats returns what there is to know of the share.
+func (s *Share) Stats(now float64) Stats {
+	stats := Stats{
 		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.held(),
 		Returned: s.returned.Load(), Owed: s.owed.Load(),
 		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations, Shadowed: s.shadow.messages.Load(),
 	}
-	state.Granted = s.put - s.avail.Load() + state.Returned - state.Owed
-	s.Mode.Report(&state.Report)
-	return state
+	stats.Granted = s.put - s.avail.Load() + stats.Returned - stats.Owed
+	s.Mode.Report(&stats.Report)
+	return stats
 }

@@ -91,10 +91,10 @@ func TestModes(t *testing.T) {
 	} {
 		s := newWorld().join(limited(mode, 10)).Share
 		assert.IsType(t, want, s.Mode)
-		assert.Equal(t, mode == policy.Strict, s.Paced())
-		assert.Equal(t, mode == policy.Strict, s.Waiter() != "")
-		assert.Equal(t, mode == policy.Fair, s.Holds())
-		assert.Equal(t, mode == policy.Fair, s.Keep(1))
+		assert.Equal(t, mode == policy.Strict, s.Paced)
+		assert.Equal(t, mode == policy.Strict, s.Waiter != "")
+		assert.Equal(t, mode == policy.Fair, s.Holds)
+		assert.Equal(t, mode == policy.Fair, s.Mode.Keep(1))
 	}
 }
 
@@ -107,9 +107,9 @@ func TestDebtMoves(t *testing.T) {
 	b.Owe(a.ForgiveDebt())
 	assert.EqualValues(t, 5, b.Debt())
 	assert.Zero(t, a.ForgiveDebt())
-	assert.Zero(t, a.State(1).Granted, "a debt that is moved is no grant")
-	assert.Zero(t, b.State(1).Granted)
-	assert.Zero(t, b.State(1).Owed)
+	assert.Zero(t, a.Stats(1).Granted, "a debt that is moved is no grant")
+	assert.Zero(t, b.Stats(1).Granted)
+	assert.Zero(t, b.Stats(1).Owed)
 }
 
 // TestFollowOutage: a limit with onOutage open opens when the store is unavailable and no permit is
@@ -148,7 +148,7 @@ func TestCounts(t *testing.T) {
 	s.lack(1, 2)
 	s.Waste(1)
 	s.lost = 5
-	state := s.State(1)
+	state := s.Stats(1)
 	assert.EqualValues(t, 8, state.Granted)
 	assert.EqualValues(t, 3, state.Returned)
 	assert.EqualValues(t, 4, state.Owed)
@@ -168,7 +168,7 @@ func TestNew(t *testing.T) {
 	s := w.join(limited(policy.Fair, 10)).Share
 	s.supply(3)
 	s.Take(3)
-	s.observe(50.3, Demand{})
+	s.see(50.3, Demand{})
 	assert.InDelta(t, 10*(1-math.Exp(-1)), s.use, 1e-9, "three permits in 300 ms")
-	assert.Zero(t, s.wants(Demand{})-1.3*min(s.use, s.sparse))
+	assert.Zero(t, s.wanting(Demand{})-1.3*min(s.use, s.sparse))
 }

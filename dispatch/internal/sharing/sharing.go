@@ -6,15 +6,7 @@
 // to be the permit store's.
 package sharing
 
-import (
-	"math/rand/v2"
-	"sync/atomic"
-	"time"
-
-	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
-	"github.com/dispatchthrottle/throttle/dispatch/permits"
-	"github.com/dispatchthrottle/throttle/policy"
-)
+import "github.com/dispatchthrottle/throttle/dispatch/permits"
 
 // A Sharing is a way to share a limit.
 type Sharing interface {
@@ -45,28 +37,12 @@ type Sharing interface {
 	// NextPermit is when a refused caller may find a permit.
 	NextPermit(now float64) float64
 
+	// Keep has the share keep what it holds for a new handle until then, if the mode can, and reports
+	// whether it does. 0 ends that.
+	Keep(until float64) bool
+
 	// Report fills in what people are told.
 	Report(r *Report)
-}
-
-// A Time is the time of a step of the loop.
-type Time struct {
-	Now  float64
-	Step uint64  // counts the loop's steps
-	Late float64 // how far the loop runs behind schedule, seconds
-}
-
-// sinceStart is the time since the engine's start of a time on its clock, which starts at 1.
-func sinceStart(at float64) time.Duration { return time.Duration((at - 1) * 1e9) }
-
-// A Demand is what the callers of a share want at this moment.
-type Demand struct {
-	Waiting  float64 // permits asked for by callers that this limit holds up
-	Callers  int     // callers that wait; of a strict limit, and may have a message in flight
-	Hindered int     // strict: those of them for which another limit has no permit now
-	Anybody  bool    // a caller waits for the message, whichever limit holds it up
-	Lacks    bool    // strict: another limit has no permit at all
-	Try      bool    // strict: a caller wants a slot that is free now, or none
 }
 
 // A Report is what people are told of a share.
@@ -77,42 +53,4 @@ type Report struct {
 	Queued  bool    // strict: in the line's queue
 	Pool    int     // split: replicas by which the limit is divided
 	Group   string  // groups: the worker group of this process
-}
-
-// An Env is what the shares of one engine have in common.
-type Env struct {
-	Replica  string         // the name of this process in what it publishes
-	Process  string         // a unique name, by which the permit store wakes this process's callers
-	Rand     *rand.Rand     // for jitter and names
-	Timeout  func() float64 // of the permit store's Do, seconds; 0 = it answers at once
-	Replicas atomic.Int64   // of the cluster, when they were last counted; 0 = never
-
-	// Serve has the loop step a share's lane at once: it has got a slot of another lane.
-	Serve func(s *Share, now float64)
-	turns map[string]*turns // by key
-
-	closed map[string][]*fair // by key: shares that keep what they hold for a new handle
-
-	Closing bool // everything goes back to the permit store, and not to another share
-}
-
-// New returns a share of a limit that begins with nothing.
-func New(env *Env, limit resolve.Limit, now float64) *Share {
-	if env.turns == nil {
-		env.turns, env.closed = map[string]*turns{}, map[string][]*fair{}
-	}
-	s := &Share{env: env, Limit: limit, Reason: limit.Reason}
-	s.Bucket.init()
-	s.usage.init(now)
-	switch limit.Mode {
-	case policy.Strict:
-		s.Mode = newStrict(s)
-	case policy.Split:
-		s.Mode = newSplit(s)
-	case policy.Groups:
-		s.Mode = newGroups(s)
-	default:
-		s.Mode = newFair(s)
-	}
-	return s
 }

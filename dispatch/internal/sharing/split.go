@@ -48,7 +48,7 @@ func (s *split) Advance(t Time, d Demand) {
 	if rate := s.allowed(now); s.rate != rate {
 		s.rate, s.size = rate, 0 // numbered again
 	}
-	s.observe(now, d)
+	s.observe(&s.Bucket, s.Limit.Round, now, d)
 	s.waits = d.Waiting > 0 || s.Refusing()
 	s.active = s.active || s.used || s.waits
 	size, rank := s.place(now)
@@ -155,7 +155,7 @@ func (s *split) heartbeat(now float64, leave bool) *permits.Request {
 // Answered takes in the pool size and the line of the ramp.
 func (s *split) Answered(r *permits.Request, done, now float64) {
 	h := r.Heartbeat
-	if !s.settle(r, done, now) {
+	if !s.noteAnswer(r, done, now) {
 		s.again = now + s.crowded(max(h.TTL/20, s.told.Again(h.TTL)), h.TTL/4)
 		return
 	}
@@ -192,6 +192,9 @@ func (s *split) WakeAt(float64) float64 {
 
 // Covered is false: each caller wants the slot after the last one's.
 func (s *split) Covered(float64) bool { return false }
+
+// Keep is false: a replica leaves the pool.
+func (s *split) Keep(float64) bool { return false }
 
 // NextPermit is when the next slot comes.
 func (s *split) NextPermit(now float64) float64 { return min(s.due(), now+1) }

@@ -37,7 +37,7 @@ func TestSplitByRank(t *testing.T) {
 			assert.InDelta(t, rate*10, n, 1.01)
 			all += n
 			by[c.split().rank] = true
-			state := c.State(w.now)
+			state := c.Stats(w.now)
 			assert.InDelta(t, rate/3, state.Share, 1e-9)
 			assert.Equal(t, 3, state.Pool)
 		}
@@ -64,7 +64,7 @@ func TestSplitPoolChanges(t *testing.T) {
 	w.join(splitLimit(100, 0)).callers = 1
 	w.run(4)
 	a, b, c := w.clients[0], w.clients[1], w.clients[2]
-	assert.Equal(t, 3, a.State(w.now).Pool)
+	assert.Equal(t, 3, a.Stats(w.now).Pool)
 	assert.False(t, c.Idle())
 	c.closing, c.callers = true, 0
 	c.touch()
@@ -78,12 +78,12 @@ func TestSplitPoolChanges(t *testing.T) {
 	assert.Equal(t, math.Inf(1), c.WakeAt(w.now))
 	taken := len(c.got)
 	w.run(0.5)
-	assert.Equal(t, 2, a.State(w.now).Pool, "within a tenth of the TTL")
+	assert.Equal(t, 2, a.Stats(w.now).Pool, "within a tenth of the TTL")
 	assert.Greater(t, len(w.requests), n)
 	w.clients = w.clients[:1] // b crashes
 	from := w.now
 	w.run(10)
-	assert.Equal(t, 1, a.State(w.now).Pool)
+	assert.Equal(t, 1, a.Stats(w.now).Pool)
 	assert.InDelta(t, 100*(10-2)+50*2, a.between(from, w.now), 60)
 	assert.Len(t, c.got, taken)
 	b.due = w.now
@@ -127,7 +127,7 @@ func TestSplitSavesNothing(t *testing.T) {
 			s.Advance(Time{Now: 2 + float64(i), Step: uint64(i + 2)}, Demand{})
 			assert.EqualValues(t, c.kept, s.Available())
 		}
-		assert.InDelta(t, 3*c.rate/2-c.kept, s.State(4).Lost, 1)
+		assert.InDelta(t, 3*c.rate/2-c.kept, s.Stats(4).Lost, 1)
 		assert.InDelta(t, s.split().due(), s.NextPermit(4), 1e-9)
 		assert.InDelta(t, 4, s.NextPermit(4), 1.01)
 		assert.Equal(t, math.Inf(1), s.WakeAt(4), "no caller waits")
@@ -169,7 +169,7 @@ func TestSplitChangedRate(t *testing.T) {
 		from := w.now
 		w.run(10)
 		assert.InDelta(t, 5*rate, c.between(from, w.now), 1.01, "%v/s", rate)
-		assert.InDelta(t, rate, c.State(w.now).Allowed, 1e-9)
+		assert.InDelta(t, rate, c.Stats(w.now).Allowed, 1e-9)
 	}
 }
 
@@ -202,11 +202,11 @@ func TestSplitRamp(t *testing.T) {
 	c := w.join(l)
 	c.callers = 1
 	w.run(20)
-	assert.InDelta(t, 30, c.State(w.now).Allowed, 1)
+	assert.InDelta(t, 30, c.Stats(w.now).Allowed, 1)
 	assert.InDelta(t, 20, len(w.requests), 2, "a heartbeat a second")
 	w.down = true
 	w.run(20)
-	assert.InDelta(t, 50, c.State(w.now).Allowed, 1)
+	assert.InDelta(t, 50, c.Stats(w.now).Allowed, 1)
 }
 
 // TestSplitActive: a heartbeat tells whether permits were wanted since the last one.

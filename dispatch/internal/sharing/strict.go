@@ -14,7 +14,6 @@ import (
 type strict struct {
 	*Share
 	carry      schedule.Carry    // from the last reply
-	waiter     string            // our name in the schedule's queue, if the limit has one
 	paceRate   float64           // the limit's rate when the slots were allocated
 	paceRamp   schedule.Ramp     // and its ramp
 	demand     Demand            // at the last step
@@ -24,7 +23,6 @@ type strict struct {
 	inc         int64   // incarnation of the schedule that the slots are from
 	confirmedAt float64 // when the newest request was sent that has been answered
 	queued      bool    // in the schedule's queue
-	wokenAt     float64 // when the store last said that our turn has come
 	returnable  bool    // the newest slot may be given back
 	backAt      float64 // when the slot that was released last came back; 0 = it has not
 	offset      float64 // the store's clock less ours, from the fastest of the recent replies
@@ -43,7 +41,8 @@ const (
 )
 
 func newStrict(s *Share) *strict {
-	return &strict{Share: s, waiter: fmt.Sprintf("%s|%x", s.env.Process, s.env.Rand.Uint64())}
+	s.Paced, s.Waiter = true, fmt.Sprintf("%s|%x", s.env.Process, s.env.Rand.Uint64())
+	return &strict{Share: s}
 }
 
 // Advance releases the slots that are due, one at a time: the next when a caller has taken this
@@ -52,7 +51,7 @@ func newStrict(s *Share) *strict {
 func (s *strict) Advance(t Time, d Demand) {
 	now := t.Now
 	s.note(now, d)
-	s.observe(now, d)
+	s.observe(&s.Bucket, s.Limit.Round, now, d)
 	if step := s.unused.Swap(0); step > 0 {
 		s.putBack(now, step-1)
 	}
@@ -62,21 +61,21 @@ func (s *strict) Advance(t Time, d Demand) {
 	}
 	for len(s.batches) > 0 {
 		slot := &s.batches[0]
-		if slot.left == 0 && !s.Empty() && now > slot.expires { // no caller came for it
+		if slot.state == released && !s.Empty() && now > slot.expires { // no caller came for it
 			s.lost += s.withdraw(1)
 		}
-		if slot.left == 0 && !s.Empty() && !s.demand.Anybody && s.heir() != nil { // not used
-			slot.left = s.withdraw(1)
+		if slot.state == released && !s.Empty() && !s.demand.Anybody && s.heir() != nil { // not used
+			slot.recall(s.withdraw(1))
 		}
-		if slot.left > 0 && now > slot.expires {
-			slot.left = 0
+		if slot.state == toCome && now > slot.expires {
+			slot.finish()
 			s.lost++
 		}
-		if taken := slot.left == 0 && s.Empty(); now > slot.expires || taken && s.nextDue(now) {
+		if taken := slot.state == released && s.Empty(); now > slot.expires || taken && s.nextDue(now) {
 			s.batches = s.batches[1:]
 			continue
 		}
-		if slot.left == 0 || slot.due > now || s.unconfirmed(now) {
+		if slot.state == released || slot.due > now || s.unconfirmed(now) {
 			return
 		}
 		if next := s.next(); next != s {
@@ -93,7 +92,7 @@ func (s *strict) Advance(t Time, d Demand) {
 // releaseSlot lets a caller take the first slot.
 func (s *strict) releaseSlot(t Time) {
 	slot := &s.batches[0]
-	slot.left = 0
+	slot.finish()
 	slot.expires = min(slot.expires, s.confirmedAt+schedule.Unconfirmed)
 	s.usableUntil.Store(int64(sinceStart(slot.expires)))
 	s.since.Store(t.Step)
@@ -108,7 +107,7 @@ func (s *strict) nextDue(now float64) bool { return len(s.batches) > 1 && s.batc
 // putBack lets another caller take the slot that one took at that step and did not use, unless its
 // time is over, or the slot after it was released.
 func (s *strict) putBack(now float64, step uint64) {
-	if len(s.batches) == 0 || s.batches[0].left > 0 || now > s.batches[0].expires || !s.Fresh(step) {
+	if len(s.batches) == 0 || s.batches[0].state == toCome || now > s.batches[0].expires || !s.Fresh(step) {
 		s.Waste(1)
 		return
 	}
@@ -155,7 +154,7 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 	case held < s.wanted(), s.queued && held < kept: // or it would lose its place
 		waiter := ""
 		if s.Limit.Queue {
-			waiter = s.waiter
+			waiter = s.Waiter
 		}
 		return s.request(now, forWaiting, schedule.Request{Want: 1, Waiter: waiter})
 	case held > kept && s.leaveSurplus(held-kept, now):
@@ -202,7 +201,7 @@ func (s *strict) mayRequest(now float64, leave bool) bool {
 // queue.
 func (s *strict) leave(now float64) *permits.Request {
 	s.queued = false
-	return s.request(now, forLeaving, schedule.Request{Waiter: s.waiter})
+	return s.request(now, forLeaving, schedule.Request{Waiter: s.Waiter})
 }
 
 // request adds to r what all requests of strict shares have.
@@ -261,7 +260,7 @@ func (s *strict) kept() int64 {
 // store names and a random part of a period, so that replicas do not all come back at once. A
 // replica in the queue comes in its turn.
 func (s *strict) Answered(r *permits.Request, done, now float64) {
-	if !s.settle(r, done, now) {
+	if !s.noteAnswer(r, done, now) {
 		s.fullUntil.Store(int64(sinceStart(s.retryAt)))
 		return
 	}
@@ -309,10 +308,8 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 	}
 }
 
-const (
-	minPause = 1e-4 // shortest time after which a refused caller may come back, seconds
-	minWait  = 1e-3 // shortest time between two requests of callers that wait, seconds
-)
+// minPause is the shortest time after which a refused caller may come back, in seconds.
+const minPause = 1e-4
 
 // delay estimates how much later a reply came than the fastest of the recent ones, by the store's
 // clock: a slot's start counts from the moment at which the fastest would have come. The first
@@ -336,12 +333,11 @@ func (s *strict) delay(reply *schedule.Reply) (delay float64, known bool) {
 func (s *strict) WakeAt(now float64) float64 {
 	at := math.Inf(1)
 	for _, slot := range s.batches {
-		released := slot.left == 0
-		if released && s.Empty() { // taken
+		if slot.state == released && s.Empty() { // taken
 			continue
 		}
 		at = slot.due
-		if released || at <= now { // due and not released: it was not confirmed in time
+		if slot.state == released || at <= now { // due and not released: it was not confirmed in time
 			at = slot.expires
 		}
 		break
@@ -372,19 +368,8 @@ func (s *strict) NextPermit(now float64) float64 {
 	return now + s.Limit.Round
 }
 
-// nextSlot is the time before which no slot can be had; 0 = unknown.
-func (s *strict) nextSlot(now float64) float64 {
-	if full := s.full(); full > now {
-		return full
-	}
-	if slot := s.current(); slot != nil {
-		return slot.due
-	}
-	if s.retryAt > now {
-		return s.retryAt
-	}
-	return 0
-}
+// Keep is false: what is held goes back, or to another share.
+func (s *strict) Keep(float64) bool { return false }
 
 // Idle reports whether no slot is held and none is waited for.
 func (s *strict) Idle() bool { return !s.pending && !s.queued && s.held() == 0 }
@@ -392,30 +377,4 @@ func (s *strict) Idle() bool { return !s.pending && !s.queued && s.held() == 0 }
 // Report fills in whether callers are in the queue. The rate is that of all replicas together.
 func (s *strict) Report(r *Report) {
 	r.Allowed, r.Queued, r.Use = s.rate, s.queued, min(r.Use, s.Limit.Rate)
-}
-
-// full is until when no slot is free, as far as is known.
-func (s *strict) full() float64 { return 1 + float64(s.fullUntil.Load())/1e9 }
-
-// TryRefused reports whether a caller of a strict limit that does not wait is to be refused now: no
-// slot is on its way to it, or one that is held for later, or another limit has no permit for it.
-// next is the time before which no slot can be had; 0 = unknown.
-func (s *Share) TryRefused(now float64) (next float64, yes bool) {
-	next = s.Mode.(*strict).nextSlot(now)
-	return next, !s.pending && (s.held() == 0 || !s.Empty() || next > now+2*minWait)
-}
-
-// Waiter is the share's name in the queue of a strict schedule; "" in other modes.
-func (s *Share) Waiter() string {
-	if mode, ok := s.Mode.(*strict); ok {
-		return mode.waiter
-	}
-	return ""
-}
-
-// Woken has the share ask for its slot now: the permit store says that its turn has come.
-func (s *Share) Woken(now float64) {
-	if mode, ok := s.Mode.(*strict); ok {
-		s.retryAt, mode.wokenAt = 0, now
-	}
 }

@@ -55,7 +55,7 @@ func TestStrictSlots(t *testing.T) {
 	}
 	assert.InDelta(t, 200, n, 4)
 	assert.Greater(t, w.minGap(), 0.098)
-	assert.InDelta(t, 10, w.clients[0].State(w.now).Allowed, 1e-9)
+	assert.InDelta(t, 10, w.clients[0].Stats(w.now).Allowed, 1e-9)
 	assert.LessOrEqual(t, len(w.requests), n+60+10, "a request for each slot, and some that confirm")
 }
 
@@ -242,14 +242,14 @@ func TestStrictQueue(t *testing.T) {
 	b.once = 1
 	b.touch()
 	w.run(0.01)
-	assert.True(t, b.State(w.now).Queued)
-	assert.Equal(t, b.Waiter(), w.last().Allocate.Waiter)
-	assert.Contains(t, b.Waiter(), "p|")
+	assert.True(t, b.Stats(w.now).Queued)
+	assert.Equal(t, b.Waiter, w.last().Allocate.Waiter)
+	assert.Contains(t, b.Waiter, "p|")
 	assert.Len(t, w.state.Queue, 2)
 	assert.False(t, b.Idle())
 	w.run(0.5)
 	assert.Zero(t, b.once, "in its turn")
-	assert.False(t, b.State(w.now).Queued)
+	assert.False(t, b.Stats(w.now).Queued)
 	w.run(1)
 	assert.True(t, b.Idle())
 
@@ -265,9 +265,9 @@ func TestStrictQueue(t *testing.T) {
 	b.touch()
 	w.run(0.001)
 	assert.Zero(t, w.last().Allocate.Want)
-	assert.False(t, b.State(w.now).Queued)
+	assert.False(t, b.Stats(w.now).Queued)
 	for _, waiter := range w.state.Queue {
-		assert.NotEqual(t, b.Waiter(), waiter.Name)
+		assert.NotEqual(t, b.Waiter, waiter.Name)
 	}
 
 	c := w.stepped(queueing) // woken while its request is on its way

@@ -67,8 +67,8 @@ func (s *strict) next() *strict {
 
 // canUse reports whether a slot of another share is one of this share's schedule and pace, too: a
 // closed share hears of no change of its limit.
-func (s *strict) canUse(of *strict) bool {
-	return s.inc == of.inc && s.paceRate == of.paceRate && s.paceRamp == of.paceRamp
+func (s *strict) canUse(other *strict) bool {
+	return s.inc == other.inc && s.paceRate == other.paceRate && s.paceRamp == other.paceRamp
 }
 
 // before reports whether a is served before b: its subscription was served longer ago or, of one
@@ -112,7 +112,7 @@ func (s *strict) served(now float64) {
 func (s *strict) pass(to *strict) {
 	slot := s.batches[0]
 	s.batches = s.batches[1:]
-	if len(to.batches) > 0 && to.batches[0].left == 0 { // taken
+	if len(to.batches) > 0 && to.batches[0].state == released { // taken
 		to.batches = to.batches[1:]
 	}
 	if len(to.batches) > 0 && s.waits() {
@@ -134,7 +134,7 @@ func (s *strict) leaveSurplus(n int64, now float64) bool {
 
 // leaveTo gives the last n slots to another share, but for those that are released.
 func (s *strict) leaveTo(heir *strict, now float64, n int64) {
-	for ; n > 0 && len(s.batches) > 0 && s.batches[len(s.batches)-1].left > 0; n-- {
+	for ; n > 0 && len(s.batches) > 0 && s.batches[len(s.batches)-1].state == toCome; n-- {
 		heir.insert(s.batches[len(s.batches)-1], s)
 		s.batches = s.batches[:len(s.batches)-1]
 	}
@@ -143,12 +143,12 @@ func (s *strict) leaveTo(heir *strict, now float64, n int64) {
 }
 
 // insert adds a slot of another share, in the order of their times.
-func (s *strict) insert(slot batch, of *strict) {
+func (s *strict) insert(slot batch, from *strict) {
 	at := slices.IndexFunc(s.batches, func(own batch) bool { return own.due > slot.due })
 	if at < 0 {
 		at, s.returnable = len(s.batches), false // the newest is not the one of the last reply
 	}
 	s.batches = slices.Insert(s.batches, at, slot)
-	s.rate = of.rate
-	s.confirmedAt = max(s.confirmedAt, of.confirmedAt)
+	s.rate = from.rate
+	s.confirmedAt = max(s.confirmedAt, from.confirmedAt)
 }

@@ -211,3 +211,14 @@ func at(l resolve.Limit, rate float64) resolve.Limit {
 
 // constant returns a time-out that does not change.
 func constant(seconds float64) func() float64 { return func() float64 { return seconds } }
+
+// receive adds a batch of n permits.
+func (b *Bucket) receive(n int64, due, gap, requested, life, round float64) {
+	b.add(batch{n: n, due: due, gap: gap, requested: requested, life: life}, round)
+}
+
+// see takes in what callers did.
+func (s *Share) see(now float64, d Demand) { s.observe(&s.Bucket, s.Limit.Round, now, d) }
+
+// wanting is what this replica wants.
+func (s *Share) wanting(d Demand) float64 { return s.wants(&s.Bucket, s.Limit.Round, d) }

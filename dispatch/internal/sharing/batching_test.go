@@ -16,7 +16,7 @@ func fairShare(w *world) (*client, *fair) {
 	c := w.join(limited(policy.Fair, 100))
 	f := c.Mode.(*fair)
 	c.Advance(Time{Now: w.now}, Demand{})
-	f.rev = c.Limit.Revision
+	f.batching.rev = c.Limit.Revision
 	return c, f
 }
 
@@ -139,7 +139,7 @@ func TestReplyOfAnotherRate(t *testing.T) {
 		s.Answered(r, 1.002, 1.002)
 		assert.InDelta(t, c.gap, s.current().gap, 1e-9, "%+v", c)
 		assert.InDelta(t, 1.002+c.due, s.current().due, 1e-9, "%+v", c)
-		assert.EqualValues(t, 1, s.State(1.002).Allocations)
+		assert.EqualValues(t, 1, s.Stats(1.002).Allocations)
 	}
 }
 
@@ -174,11 +174,11 @@ func TestSlotsFromArrival(t *testing.T) {
 func TestChangedRate(t *testing.T) {
 	w := newWorld()
 	c, f := fairShare(w)
-	f.share, f.ownDue = 40, 2
+	f.share, f.batching.outage.due = 40, 2
 	c.Apply(at(c.Limit, 200))
 	c.Advance(Time{Now: 1.5}, Demand{})
 	assert.InDelta(t, 80, f.share, 1e-9)
-	assert.InDelta(t, 1.75, f.ownDue, 1e-9, "the gap of the next permit of an outage")
+	assert.InDelta(t, 1.75, f.batching.outage.due, 1e-9, "the gap of the next permit of an outage")
 }
 
 // TestChangedRamp: a limit that changes during its ramp goes on at the rate it had reached.
@@ -189,11 +189,11 @@ func TestChangedRamp(t *testing.T) {
 	c := w.join(l)
 	c.callers = 1
 	w.run(5)
-	reached := c.State(w.now).Allowed
+	reached := c.Stats(w.now).Allowed
 	assert.Greater(t, reached, 40.0)
 	c.Apply(at(l, 200))
 	c.Advance(Time{Now: w.now}, one)
-	assert.InDelta(t, reached, c.State(w.now).Allowed, 1e-9)
+	assert.InDelta(t, reached, c.Stats(w.now).Allowed, 1e-9)
 }
 
 // TestChangedLimitAsks: a changed limit ends the delay of a light share.
@@ -202,7 +202,7 @@ func TestChangedLimitAsks(t *testing.T) {
 	c, f := fairShare(w)
 	r := c.Next(1, one)
 	c.reply(r, 1, 1, 0.5)
-	f.turnAt = 3
+	f.batching.turnAt = 3
 	c.void()
 	assert.Nil(t, c.Next(1.1, one))
 	c.Apply(at(c.Limit, 200))
@@ -276,7 +276,7 @@ func TestWant(t *testing.T) {
 	} {
 		w := newWorld()
 		s, f := fairShare(w)
-		s.use, f.round, f.share, f.asked = c.use, c.round, c.share, c.asked
+		s.use, f.batching.round, f.share, f.asked = c.use, c.round, c.share, c.asked
 		s.Owe(c.debt)
 		r := s.Next(1, Demand{Waiting: c.waiting, Anybody: c.waiting > 0})
 		if assert.NotNil(t, r, "row %d", i) {
@@ -288,7 +288,7 @@ func TestWant(t *testing.T) {
 	r := c.Next(1, one)
 	r.Allocate.Reply = schedule.Reply{Rate: 100, Now: 1, Carry: schedule.Carry{Round: 0.03}}
 	c.Answered(r, 1, 1)
-	assert.InDelta(t, 0.03, f.round, 1e-9)
+	assert.InDelta(t, 0.03, f.batching.round, 1e-9)
 }
 
 // TestRequestTells: a request tells what the replica holds and how much it wants.
@@ -298,7 +298,7 @@ func TestRequestTells(t *testing.T) {
 	c.supply(5)
 	f.allocate(1, schedule.Request{})
 	assert.EqualValues(t, 5, f.request(1, order{want: 1}).Allocate.Held)
-	f.sent, f.heldUp, f.sentDemand = 1, 0.1, 100
+	f.sent, f.heldUp, f.batching.sentDemand = 1, 0.1, 100
 	assert.InDelta(t, 100/0.9, f.request(2, order{want: 1}).Allocate.Demand, 1e-9, "callers wait")
 	assert.Zero(t, f.heldUp, "counted from here on")
 	assert.InDelta(t, 100, f.request(3, order{want: 1}).Allocate.Demand, 1e-9)
@@ -321,9 +321,9 @@ func TestClosedHandleAsksNothing(t *testing.T) {
 func TestIdle(t *testing.T) {
 	for what, do := range map[string]func(c *client, f *fair){
 		"permits":         func(c *client, _ *fair) { c.Return(1) },
-		"a batch":         func(c *client, _ *fair) { c.add(5, 2, 0.01, 1, 1, 1) },
+		"a batch":         func(c *client, _ *fair) { c.receive(5, 2, 0.01, 1, 1, 1) },
 		"expired permits": func(c *client, _ *fair) { c.expire(1, 1) },
-		"an outage":       func(_ *client, f *fair) { f.ownDue = 2 },
+		"an outage":       func(_ *client, f *fair) { f.batching.outage.due = 2 },
 		"a request":       func(c *client, _ *fair) { c.Next(1, one) },
 		"callers":         func(c *client, _ *fair) { c.used = true },
 	} {
@@ -340,7 +340,7 @@ func TestHeldGrantsGiveBack(t *testing.T) {
 	for _, n := range []int64{2, 20} {
 		w := newWorld()
 		c, f := fairShare(w)
-		f.gone, f.usedAt = true, 1
+		f.batching.gone, f.usedAt = true, 1
 		c.HeldBack()
 		c.Return(n)
 		c.Advance(Time{Now: 2}, Demand{})
@@ -351,7 +351,7 @@ func TestHeldGrantsGiveBack(t *testing.T) {
 		c.Advance(Time{Now: 2.1}, Demand{Anybody: true})
 		assert.Equal(t, n, c.Available(), "a caller that waits for another limit may take it")
 		assert.Nil(t, c.Next(2.11, Demand{Anybody: true}))
-		f.gone, f.usedAt, f.unserved = true, 2.05, false
+		f.batching.gone, f.usedAt, f.unserved = true, 2.05, false
 		assert.Nil(t, c.Next(2.14, Demand{}), "a permit was taken 90 ms ago")
 		c.Advance(Time{Now: 2.16}, Demand{})
 		r := c.Next(2.16, Demand{})
@@ -373,7 +373,7 @@ func TestHeldGrantsGiveBack(t *testing.T) {
 func TestIdleUnderAChangedLimit(t *testing.T) {
 	w := newWorld()
 	c, f := fairShare(w)
-	f.gone = true
+	f.batching.gone = true
 	c.Apply(at(c.Limit, 200))
 	assert.Nil(t, c.Next(1, Demand{}))
 	c.Return(2)
@@ -389,8 +389,8 @@ func TestBatchesWakeAt(t *testing.T) {
 		"kept permits":         {func(c *client, f *fair) { f.keepUntil, f.strayAt = 1.3, 9; c.Return(1) }, 1.3},
 		"are callers":          {func(c *client, f *fair) { f.use = 5; c.Return(1) }, 1.01},
 		"hardly used":          {func(c *client, f *fair) { f.use = 0.2; c.Return(1) }, 1.1},
-		"a ownReleased permit": {func(_ *client, f *fair) { f.ownDue, f.demand = 1.7, one }, 1.7},
-		"a retry":              {func(_ *client, f *fair) { f.retryAt, f.demand = 1.6, one }, 1.6},
+		"a ownReleased permit": {func(_ *client, f *fair) { f.batching.outage.due, f.batching.demand = 1.7, one }, 1.7},
+		"a retry":              {func(_ *client, f *fair) { f.retryAt, f.batching.demand = 1.6, one }, 1.6},
 	} {
 		w := newWorld()
 		s, f := fairShare(w)
@@ -404,18 +404,18 @@ func TestBatchesWakeAt(t *testing.T) {
 func TestOutageBegins(t *testing.T) {
 	w := newWorld()
 	c, f := fairShare(w)
-	f.ownReleased = 9
+	f.batching.outage.released = 9
 	for i, begins := range []bool{false, true} {
 		r := c.Next(c.retryAt+1, one)
 		r.Err = assert.AnError
 		c.Answered(r, c.retryAt+1, c.retryAt+1)
-		assert.Equal(t, begins, f.ownDue > 0, "failure %d", i+1)
+		assert.Equal(t, begins, f.batching.outage.due > 0, "failure %d", i+1)
 	}
-	assert.Zero(t, f.ownReleased)
-	f.gone = false
+	assert.Zero(t, f.batching.outage.released)
+	f.batching.gone = false
 	r := c.Next(c.retryAt+1, one)
 	c.reply(r, c.retryAt+1, 1, 0)
-	assert.Zero(t, f.ownDue)
+	assert.Zero(t, f.batching.outage.due)
 }
 
 // TestALateLoop: permits that are overdue by more than a round are lost. Of a limit that busy
@@ -428,7 +428,7 @@ func TestALateLoop(t *testing.T) {
 		limit.Rule.Mode = rule
 		c := newWorld().join(limit)
 		c.Advance(Time{Now: 1, Step: 1}, Demand{})
-		c.add(30, 1.0675, 0.01, 1, 10, limit.Round)
+		c.receive(30, 1.0675, 0.01, 1, 10, limit.Round)
 		c.Advance(Time{Now: 1.3125, Step: 2, Late: 0.25}, Demand{})
 		assert.Equal(t, released, c.Available(), "rule %d", rule)
 		assert.Equal(t, 25-released, c.lost, "rule %d", rule)
@@ -446,7 +446,7 @@ func TestNextPermit(t *testing.T) {
 	assert.InDelta(t, 1.05, c.NextPermit(1), 1e-9, "the time of one permit of the share")
 	c.share = 1
 	assert.InDelta(t, 1.1, c.NextPermit(1), 1e-9)
-	c.add(5, 1.3, 0.01, 1, 1, 1)
+	c.receive(5, 1.3, 0.01, 1, 1, 1)
 	assert.InDelta(t, 1.3, c.NextPermit(1), 1e-9)
 }
 

@@ -31,13 +31,13 @@ func TestRefusedCallersComeBack(t *testing.T) {
 func TestRefusedDuringAStep(t *testing.T) {
 	w := newWorld()
 	s := w.join(limited(policy.Fair, 100)).Share
-	idle := s.wants(Demand{})
+	idle := s.wanting(Demand{})
 	step := func(now float64, meanwhile int64) float64 {
-		s.observe(now, Demand{})
+		s.see(now, Demand{})
 		if meanwhile > 0 {
 			s.Refuse(meanwhile)
 		}
-		return s.wants(Demand{})
+		return s.wanting(Demand{})
 	}
 	assert.Equal(t, idle, step(2, 3))
 	assert.EqualValues(t, 3, s.refused.Load())
@@ -67,7 +67,7 @@ func TestWants(t *testing.T) {
 		s := w.join(limited(policy.Fair, 100)).Share
 		s.use, s.sparse, s.quick, s.patience = c.use, c.sparse, c.quick, 0.5
 		s.refusals = c.refused
-		assert.InDelta(t, c.want, s.wants(Demand{Waiting: c.waiting}), 1e-9, "row %d", i)
+		assert.InDelta(t, c.want, s.wanting(Demand{Waiting: c.waiting}), 1e-9, "row %d", i)
 	}
 }
 
@@ -78,18 +78,18 @@ func TestPressure(t *testing.T) {
 	} {
 		w := newWorld()
 		s := w.join(limited(policy.Fair, 100)).Share
-		s.sent, s.heldUp = 1, c.heldUp
-		assert.InDelta(t, c.want, s.pressure(2, 100), 1e-9, "held up %v s", c.heldUp)
-		assert.InDelta(t, 100.0, s.pressure(1, 100), 1e-9, "just now")
+		s.heldUp = c.heldUp
+		assert.InDelta(t, c.want, s.pressure(1, 100), 1e-9, "held up %v s", c.heldUp)
+		assert.InDelta(t, 100.0, s.pressure(0, 100), 1e-9, "just now")
 	}
 	w := newWorld()
 	c := w.join(limited(policy.Fair, 100))
-	c.observe(1.1, Demand{Waiting: 1})
+	c.see(1.1, Demand{Waiting: 1})
 	assert.Zero(t, c.heldUp, "no slot is allocated")
-	c.add(5, 2, 0.01, 1, 1, 1)
-	c.observe(1.3, Demand{Waiting: 1})
+	c.receive(5, 2, 0.01, 1, 1, 1)
+	c.see(1.3, Demand{Waiting: 1})
 	assert.InDelta(t, 0.2, c.heldUp, 1e-9)
-	c.observe(1.5, Demand{})
+	c.see(1.5, Demand{})
 	assert.InDelta(t, 0.2, c.heldUp, 1e-9, "no caller waits")
 }
 
@@ -113,7 +113,7 @@ func TestPatience(t *testing.T) {
 		{321, 0, 60, 0},
 	} {
 		s.refused.Store(c.refused)
-		s.observe(c.now, Demand{})
+		s.see(c.now, Demand{})
 		assert.InDelta(t, c.patience, s.patience, 1e-9, "at %v", c.now)
 		assert.Equal(t, c.asked, s.asked, "at %v", c.now)
 	}
@@ -126,7 +126,7 @@ func TestSparse(t *testing.T) {
 	take := func(now float64, n int64) float64 {
 		s.supply(n)
 		s.Take(n)
-		s.observe(now, Demand{})
+		s.see(now, Demand{})
 		return s.sparse
 	}
 	take(1.1, 1)
@@ -141,5 +141,5 @@ func TestUse(t *testing.T) {
 	c := w.join(limited(policy.Fair, 100))
 	c.callers = 1
 	w.run(5)
-	assert.InDelta(t, 100, c.State(w.now).Use, 10)
+	assert.InDelta(t, 100, c.Stats(w.now).Use, 10)
 }

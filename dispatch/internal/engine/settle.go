@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
+)
+
+// maxHold bounds how long after Hold the permits of a Grant can be given back.
+const maxHold = 3 * time.Second
+
+// Hold lets Done give back unused permits for d from now.
+func (g *Grant) Hold(d time.Duration) {
+	a := g.Admission
+	if a == nil || !a.holds || g.Taken.held() || d <= 0 {
+		return
+	}
+	now := time.Since(a.lane.core.start)
+	until := now + min(d, maxHold)
+	for _, s := range a.messages {
+		s.Hold(int64(g.N), now, until)
+	}
+	for _, s := range a.bytes {
+		s.Hold(g.Size, now, until)
+	}
+	g.Taken = heldUntil(until)
+	g.Size = max(1, g.Size) // of no limit perhaps, but Done has something to settle
+}
+
+// Settle gives back the unused permits of a limited grant: messages were dispatched, with bytes in
+// all.
+func (g *Grant) Settle(messages int, bytes int64) {
+	a := g.Admission
+	l := a.lane
+	messages, bytes = min(messages, MaxPermits), min(bytes, MaxPermits)
+	unused, unusedBytes := int64(g.N)-int64(max(0, messages)), int64(0)
+	if a.limitsBytes() {
+		unusedBytes = g.Size - max(0, bytes)
+		if messages > 0 {
+			l.sizes.learn(messages, max(0, bytes))
+		}
+	}
+	if g.Taken.held() {
+		g.endHold(unused, unusedBytes)
+	} else {
+		g.giveBack(unused, unusedBytes)
+	}
+	if a.maxInFlight > 0 {
+		l.release(int64(g.N), a.maxInFlight)
+	}
+	if l.Waited() {
+		l.touch(false)
+	}
+}
+
+// giveBack gives back what was not used, or charges what was used beyond what was granted, if both
+// are below zero.
+func (g *Grant) giveBack(unused, bytes int64) {
+	a := g.Admission
+	if unused != 0 {
+		for _, s := range a.messages {
+			switch {
+			case unused > 0 && s == a.paced:
+				s.Unused(g.Taken.step())
+				a.lane.touch(true)
+			case unused < 0 || s.Fresh(g.Taken.step()):
+				s.Return(unused)
+			}
+		}
+	}
+	if a.limitsBytes() {
+		for _, s := range a.bytes {
+			if bytes <= 0 || s.Fresh(g.Taken.step()) {
+				s.Return(bytes)
+			} else {
+				s.Forgive(bytes)
+			}
+		}
+	}
+	if !a.shadow.empty() {
+		a.shadow.settle(unused, bytes, func(s *sharing.Share) bool { return s.Fresh(g.Taken.step()) })
+	}
+}
+
+// endHold is giveBack after a Hold.
+func (g *Grant) endHold(unused, bytes int64) {
+	a := g.Admission
+	now, until := time.Since(a.lane.core.start), g.Taken.until()
+	for _, s := range a.messages {
+		s.EndHold(int64(g.N), unused, now, until)
+	}
+	for _, s := range a.bytes {
+		s.EndHold(g.Size, bytes, now, until)
+	}
+	if !a.shadow.empty() {
+		a.shadow.settle(unused, bytes, func(*sharing.Share) bool { return now <= until })
+	}
+	a.lane.touch(false) // an idle lane has no steps
+}
+
+// release takes n messages of the lane out that are Done. The lanes of the subscription that wait
+// take turns, the one after this lane first. The first that has no permit for its place is next: it
+// requests one.
+func (l *Lane) release(n, bound int64) {
+	s := l.subscription
+	s.inFlight.n.Add(-n)
+	now, lanes := time.Now(), s.all()
+	after := slices.Index(lanes, l) + 1
+	var next *Lane
+	for i := range lanes {
+		other := lanes[(after+i)%len(lanes)]
+		waiters := other.line.length.Load()
+		if waiters == 0 {
+			continue
+		}
+		if s.inFlight.n.Load() >= bound {
+			break
+		}
+		other.serve(now)
+		other.touch(false)
+		if other.line.length.Load() >= waiters {
+			next = cmp.Or(next, other)
+		}
+	}
+	s.next.Store(next)
+	if next != nil {
+		next.touch(false)
+	}
+}

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"math"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch/busy"
+	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+)
+
+// A sending is a request on its way.
+type sending struct {
+	lane       *Lane
+	share      *sharing.Share
+	request    *permits.Request
+	answeredAt float64
+}
+
+// step brings the lane to now: it releases what is due, serves callers, and adds the requests that
+// are wanted then to out. It returns when the next step is due, too.
+func (l *Lane) step(t time.Time, now float64, out []sending) ([]sending, float64) {
+	l.covered.Store(false)
+	if l.handles.outdated(t) {
+		l.followBacklogs(t)
+	}
+	waiting := l.advance(t, now)
+	out, next := l.request(now, waiting, out)
+	l.shares.dropRetired()
+	if waiting.try { // not one that has come during this step, which requested nothing for it
+		l.refuseTries(t, now)
+	}
+	if l.handles.caughtUp {
+		next.at = min(next.at, now+l.handles.validUntil.Sub(t).Seconds())
+	}
+	l.active.Store(!next.idle || waiting.callers > 0)
+	l.covered.Store(next.covered && !l.handles.caughtUp)
+	return out, max(next.at, math.Nextafter(now, math.Inf(1)))
+}
+
+// advance releases what is due and serves callers. It returns what those want that still wait.
+func (l *Lane) advance(t time.Time, now float64) waiting {
+	step := sharing.Time{Now: now, Step: l.core.steps.Load(), Late: now - l.due.at}
+	limits, a := l.shares.limits, l.admission.Load()
+	waiting := l.look(a)
+	for i, s := range limits.all {
+		s.Mode.Advance(step, l.demand(a, waiting, s, i >= limits.bytesFrom))
+	}
+	for _, s := range l.shares.retired {
+		s.Mode.Advance(step, sharing.Demand{})
+	}
+	l.followOutage()
+	if waiting.callers > 0 || l.Waited() {
+		l.serve(t)
+		waiting = l.look(l.admission.Load())
+	}
+	return waiting
+}
+
+// An outlook is what the shares of a lane say at the end of a step.
+type outlook struct {
+	at      float64 // when the next step is due
+	idle    bool    // nothing is held, wanted or on its way
+	covered bool    // the next step is soon enough for a caller that comes now
+}
+
+func (o *outlook) add(s *sharing.Share, now float64) {
+	o.at = min(o.at, s.Mode.WakeAt(now))
+	o.idle = o.idle && s.Mode.Idle()
+	o.covered = o.covered && s.Mode.Covered(now)
+}
+
+// request adds the requests of all shares to out.
+func (l *Lane) request(now float64, waiting waiting, out []sending) ([]sending, outlook) {
+	limits, a := l.shares.limits, l.admission.Load()
+	next := outlook{at: math.Inf(1), idle: true, covered: len(limits.all) > 0}
+	send := func(s *sharing.Share, r *permits.Request) {
+		if r != nil {
+			if s.Limit.Rule.Mode != busy.None {
+				s.AddAnswers(r, l.subscription.outcomes.take())
+			}
+			out = append(out, sending{lane: l, share: s, request: r})
+		}
+		next.add(s, now)
+	}
+	for i, s := range limits.all {
+		if a != nil && a.closed && !s.Kept() {
+			send(s, s.Mode.Drain(now))
+			continue
+		}
+		var d sharing.Demand
+		if waiting.callers > 0 || s.Open() { // those not served may wait for another limit now
+			d = l.demand(a, waiting, s, i >= limits.bytesFrom)
+		}
+		refusing := s.Refusing()
+		send(s, s.Mode.Next(now, d))
+		back := l.core.time(s.Mode.NextPermit(now))
+		if refusing && back.Sub(s.Bucket.Next()).Abs() > tick/4 {
+			s.SetNext(back)
+		}
+	}
+	for _, s := range l.shares.retired {
+		send(s, s.Mode.Drain(now))
+	}
+	return out, next
+}
