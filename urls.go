@@ -209,7 +209,8 @@ func (a address) login(prefix string, on bool) (l login, err error) {
 		CA: o("ca"), Cert: o("cert"), Key: o("key"), ServerName: o("server-name"),
 		Names: "option " + prefix + "%s",
 	}
-	if l.tls = files.Config; files.Key != "" {
+	l.tls = files.Config
+	if files.Key != "" {
 		l.files = append(l.files, files.Key)
 	}
 	_, err = l.tls()

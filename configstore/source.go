@@ -87,7 +87,8 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 		s.keepValid(&list.Entries[i])
 	}
 	s.entries, s.marker, s.plain = list.Entries, list.Marker, list.Plain
-	if s.publish(list.Revision); s.stopped {
+	s.publish(list.Revision)
+	if s.stopped {
 		return true
 	}
 	watching, cancel := s.untilEnd(ctx, 0)

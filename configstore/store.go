@@ -201,11 +201,11 @@ func checkReserved(entries []policy.Entry, changes []Change) error {
 	if capacity == 0 || reserved <= capacity {
 		return nil
 	}
-	was, of := Reserved(entries)
-	if of > 0 && was-of >= reserved-capacity {
+	was, capacityWas := Reserved(entries)
+	if capacityWas > 0 && was-capacityWas >= reserved-capacity {
 		return nil
 	}
-	if capacity != of {
+	if capacity != capacityWas {
 		reason := fmt.Sprintf(
 			"below what all quotas reserve together, %d: raise it, or reserve less first", reserved)
 		return &policy.FieldError{Field: "capacity", Value: fmt.Sprint(capacity), Reason: reason}

@@ -137,12 +137,12 @@ func (b *Backend) report(secs float64) (r quota.Report, done func()) {
 	counted := map[*meter]int64{}
 	some := false
 	b.costs.Range(func(id, m any) bool {
-		of := m.(*meter)
-		if cost := of.cost.Load(); cost > of.told {
-			r.Costs[id.(quota.ID)] = float64(cost-of.told) / secs
-			counted[of], of.at = cost, now
+		count := m.(*meter)
+		if cost := count.cost.Load(); cost > count.told {
+			r.Costs[id.(quota.ID)] = float64(cost-count.told) / secs
+			counted[count], count.at = cost, now
 		}
-		if now.Sub(of.at) > forgetCosts {
+		if now.Sub(count.at) > forgetCosts {
 			b.costs.Delete(id)
 		} else {
 			some = true
@@ -156,8 +156,8 @@ func (b *Backend) report(secs float64) (r quota.Report, done func()) {
 		return r, nil
 	}
 	return r, func() {
-		for of, cost := range counted {
-			of.told = cost
+		for count, cost := range counted {
+			count.told = cost
 		}
 	}
 }

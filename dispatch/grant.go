@@ -45,8 +45,8 @@ func (g *Grant) Done(messages int, bytes int64) {
 }
 
 func (g *Grant) settle(messages int, bytes int64) {
-	of := g.engine()
-	of.Settle(messages, bytes)
+	whole := g.engine()
+	whole.Settle(messages, bytes)
 }
 
 // spent is Done for all granted messages, with the bytes that were charged.
@@ -64,7 +64,7 @@ func (g *Grant) spent() { g.Done(g.n, g.size) }
 // for longer than d, in one Grant or in several, does not all go back. Hold does nothing if the
 // sharing.mode of a limit is strict, split or groups: there, unused permits of an old Grant expire.
 func (g *Grant) Hold(d time.Duration) {
-	of := g.engine()
-	of.Hold(d)
-	g.taken, g.size = of.Taken, of.Size
+	whole := g.engine()
+	whole.Hold(d)
+	g.taken, g.size = whole.Taken, whole.Size
 }

@@ -100,7 +100,8 @@ func TestHold(t *testing.T) {
 				giveBack()
 				time.Sleep(second)
 				store.mu.Lock()
-				if returned := store.returned - before; c.back {
+				returned := store.returned - before
+				if c.back {
 					assert.GreaterOrEqual(t, returned, 50.)
 				} else {
 					assert.Less(t, returned, 25.)

@@ -61,12 +61,12 @@ func (f *fleet) bounded(t *testing.T, what string, from, to time.Duration, perSe
 }
 
 // weighed puts subscriptions' weights and minimums in force.
-func weighed(t testing.TB, of map[string]policy.Policy) *policy.Set {
+func weighed(t testing.TB, policies map[string]policy.Policy) *policy.Set {
 	t.Helper()
 	entries := []policy.Entry{{Scope: policy.ClusterScope(), Settings: perSecond(1000)}}
 	tp, err := policy.ParseTopic(topic)
 	require.NoError(t, err)
-	for name, p := range of {
+	for name, p := range policies {
 		entries = append(entries, policy.Entry{Scope: policy.SubscriptionScope(tp, name), Settings: p})
 	}
 	set, err := policy.NewSet(entries)
@@ -198,11 +198,11 @@ func TestALightOneComesAndGoes(t *testing.T) {
 	light, heavy := 0.1, 10.0
 	for how, max := range appetites {
 		attacked(t, how, perSecond(1000), func(t *testing.T, f *fleet, rng *rand.Rand) {
-			of := map[string]policy.Policy{"light": {Weight: new(light)}}
+			policies := map[string]policy.Policy{"light": {Weight: new(light)}}
 			for i := range 8 {
-				of[fmt.Sprint("heavy ", i)] = policy.Policy{Weight: new(heavy)}
+				policies[fmt.Sprint("heavy ", i)] = policy.Policy{Weight: new(heavy)}
 			}
-			f.policies.Set(weighed(t, of))
+			f.policies.Set(weighed(t, policies))
 			for i := range 8 {
 				f.join(i, fmt.Sprint("heavy ", i)).greedy(max)
 			}

@@ -171,9 +171,9 @@ func countBusy(outcomes string) (p policy.Policy) {
 func TestBusyOutcomes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		counts string
-		of     dispatch.Outcome
-		slow   bool
+		counts  string
+		outcome dispatch.Outcome
+		slow    bool
 	}{
 		{"", dispatch.OutcomeBusy, true},
 		{"", dispatch.OutcomeFailed, false},
@@ -188,7 +188,7 @@ func TestBusyOutcomes(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, 1, countBusy(c.counts))
-				s := &service{capacity: 100, at: time.Now(), refuses: c.of}
+				s := &service{capacity: 100, at: time.Now(), refuses: c.outcome}
 				f.join(0, "group").calls(s, 500)
 				time.Sleep(10 * time.Second)
 				ok, refused := s.count(10 * time.Second)
@@ -199,7 +199,8 @@ func TestBusyOutcomes(t *testing.T) {
 				}
 				f.policies.Set(policy.Single(countBusy("busy,failed,timeout")))
 				time.Sleep(10 * time.Second)
-				if ok, refused = s.count(10 * time.Second); c.of == dispatch.OutcomeIgnored {
+				ok, refused = s.count(10 * time.Second)
+				if c.outcome == dispatch.OutcomeIgnored {
 					within(t, "at full speed", ok+refused, 470, 530)
 				} else {
 					within(t, "slowed down by all of them", ok+refused, 80, 125)

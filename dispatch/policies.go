@@ -101,7 +101,8 @@ func await(ctx context.Context, first <-chan error, timeout time.Duration, hint 
 				error
 				Timeout() bool
 			}](err)
-			if last = err; !ok || !t.Timeout() {
+			last = err
+			if !ok || !t.Timeout() {
 				return fmt.Errorf("dispatch: open: %w", err)
 			}
 		case <-ctx.Done():

@@ -48,11 +48,11 @@ func (l *Limiter) publishUsage(ctx context.Context, since *usage) {
 	}
 	texts, err := u.records()
 	for i := 0; i < len(texts) && err == nil; i++ {
-		of, name := permits.UsageOf(l.cfg.Cluster), l.cfg.Replica
+		cluster, name := permits.UsageOf(l.cfg.Cluster), l.cfg.Replica
 		if i > 0 {
 			name = fmt.Sprintf("%s|%d", name, i+1)
 		}
-		err = l.cfg.Permits.Publish(ctx, of, name, texts[i], publishedFor)
+		err = l.cfg.Permits.Publish(ctx, cluster, name, texts[i], publishedFor)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -87,7 +87,7 @@ func (u Usage) records() ([][]byte, error) {
 	sorted := slices.Sorted(maps.Keys(ids))
 	switch middle := len(sorted) / 2; {
 	case middle > 0:
-		parts = []Usage{u.of(sorted[:middle]), u.of(sorted[middle:])}
+		parts = []Usage{u.only(sorted[:middle]), u.only(sorted[middle:])}
 	case len(u.Backends) > 1:
 		half := len(u.Backends) / 2
 		parts = []Usage{
@@ -108,7 +108,7 @@ func (u Usage) records() ([][]byte, error) {
 }
 
 // of returns the part of the usage that these ids have.
-func (u Usage) of(ids []quota.ID) Usage {
+func (u Usage) only(ids []quota.ID) Usage {
 	part := Usage{Replica: u.Replica, Started: pick(u.Started, ids)}
 	for _, b := range u.Backends {
 		b.Costs = pick(b.Costs, ids)

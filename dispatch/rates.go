@@ -46,7 +46,8 @@ func nextRates(
 	var missing []string
 	for _, id := range ids {
 		rate, ok := known.Rates[id]
-		if r.Rates[id] = rate; r.Time > 0 && (!ok || !r.Same(known)) {
+		r.Rates[id] = rate
+		if r.Time > 0 && (!ok || !r.Same(known)) {
 			missing = append(missing, string(id))
 		}
 	}

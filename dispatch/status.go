@@ -3,8 +3,10 @@ package dispatch
 import (
 	"cmp"
 	"math"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
@@ -135,17 +137,17 @@ func (s *Subscription) Stats() SubscriptionStats {
 	return subscriptionStats(s.limiter.engine.LaneStats(s.handle.Lane))
 }
 
-func subscriptionStats(of engine.Stats) SubscriptionStats {
+func subscriptionStats(lane engine.Stats) SubscriptionStats {
 	s := SubscriptionStats{
-		Topic: of.Lane.Topic.String(), Subscription: of.Lane.Subscription,
-		Owner: of.Lane.Owner.String(), CaughtUp: of.CaughtUp, Exempt: of.Exempt,
-		Paused: of.Paused, MaxInFlight: of.MaxInFlight,
-		Backlog: of.Backlog, Waiting: of.Waiting, InFlight: of.InFlight,
-		Reason: Reason(of.Reason), HoldsUp: of.HoldsUp, WaitTimes: Histogram(of.WaitTimes),
+		Topic: lane.Lane.Topic.String(), Subscription: lane.Lane.Subscription,
+		Owner: lane.Lane.Owner.String(), CaughtUp: lane.CaughtUp, Exempt: lane.Exempt,
+		Paused: lane.Paused, MaxInFlight: lane.MaxInFlight,
+		Backlog: lane.Backlog, Waiting: lane.Waiting, InFlight: lane.InFlight,
+		Reason: Reason(lane.Reason), HoldsUp: lane.HoldsUp, WaitTimes: Histogram(lane.WaitTimes),
 	}
-	if of.Waits != nil {
-		s.Waits = make(map[Reason]int64, len(of.Waits))
-		for _, waits := range of.Waits {
+	if lane.Waits != nil {
+		s.Waits = make(map[Reason]int64, len(lane.Waits))
+		for _, waits := range lane.Waits {
 			s.Waits[Reason(waits.Reason)] = waits.N
 		}
 	}
@@ -157,27 +159,27 @@ func subscriptionStats(of engine.Stats) SubscriptionStats {
 			s.Shadowed[by] += n
 		}
 	}
-	shadowed(ReasonInFlight, false, of.Beyond)
-	for _, limit := range of.Limits {
+	shadowed(ReasonInFlight, false, lane.Beyond)
+	for _, limit := range lane.Limits {
 		s.Limits = append(s.Limits, limitStats(limit))
 		shadowed(Reason(limit.Reason), limit.Shadow, limit.Shadowed)
 	}
 	return s
 }
 
-func limitStats(of sharing.Stats) LimitStats {
+func limitStats(share sharing.Stats) LimitStats {
 	l := LimitStats{
-		Key: of.Key, Reason: Reason(of.Reason), Shadow: of.Shadow, Rate: of.Rate, Share: of.Share,
-		Use:  of.Use,
-		Held: of.Held, Granted: of.Granted, Returned: of.Returned, Owed: of.Owed,
-		Expired: of.Lost, Allocations: of.Allocations, Queued: of.Queued, Pool: of.Pool,
-		Group: of.Group, Revision: of.Revision.Number,
+		Key: share.Key, Reason: Reason(share.Reason), Shadow: share.Shadow, Rate: share.Rate, Share: share.Share,
+		Use:  share.Use,
+		Held: share.Held, Granted: share.Granted, Returned: share.Returned, Owed: share.Owed,
+		Expired: share.Lost, Allocations: share.Allocations, Queued: share.Queued, Pool: share.Pool,
+		Group: share.Group, Revision: share.Revision.Number,
 	}
-	if of.Ramp.Over > 0 && of.Allowed < of.Rate {
-		l.Ramp = of.Allowed
+	if share.Ramp.Over > 0 && share.Allowed < share.Rate {
+		l.Ramp = share.Allowed
 	}
-	if of.Rule.Mode != busy.None && of.Allowed > 0 {
-		l.Rate = of.Allowed
+	if share.Rule.Mode != busy.None && share.Allowed > 0 {
+		l.Rate = share.Allowed
 	}
 	return l
 }
@@ -231,3 +233,35 @@ func ReasonOf(kind policy.Kind, bytes bool) Reason { return Reason(resolve.Reaso
 
 // bytes reports whether the limit counts bytes.
 func (r Reason) bytes() bool { return strings.HasSuffix(string(r), string(ReasonBytes)) }
+
+// module is the path of this library's module.
+const module = "github.com/dispatchthrottle/throttle"
+
+// Version returns the version of this library in the running program, as Go's build info has it:
+// v1.2.3, a pseudo-version, or (devel) for a build of a working copy without version control.
+// Replicas publish it in their status records.
+func Version() string { return version() }
+
+var version = sync.OnceValue(func() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return unknownVersion
+	}
+	return versionOf(info)
+})
+
+const unknownVersion = "(devel)"
+
+// versionOf returns the version of this library's module in a program.
+func versionOf(info *debug.BuildInfo) string {
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path != module {
+			continue
+		}
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		return cmp.Or(m.Version, unknownVersion)
+	}
+	return unknownVersion
+}

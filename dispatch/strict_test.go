@@ -27,10 +27,10 @@ func strictly(t testing.TB, text string) policy.Policy {
 
 // gaps returns the shortest time between two dispatches in [from, to), and their number: of those
 // replicas, or of all.
-func (f *fleet) gaps(from, to time.Duration, of ...int) (shortest time.Duration, n int) {
+func (f *fleet) gaps(from, to time.Duration, sources ...int) (shortest time.Duration, n int) {
 	shortest, last := time.Hour, time.Duration(-1)
 	for _, e := range f.dispatched.Events() {
-		if e.At < from || e.At >= to || len(of) > 0 && !slices.Contains(of, e.Source) {
+		if e.At < from || e.At >= to || len(sources) > 0 && !slices.Contains(sources, e.Source) {
 			continue
 		}
 		if last >= 0 {

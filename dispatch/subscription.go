@@ -149,8 +149,8 @@ func (s *Subscription) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 			return Grant{}, next, false
 		}
 	}
-	of, next, ok := lane.TryAcquire(max)
-	return grantOf(of), next, ok
+	granted, next, ok := lane.TryAcquire(max)
+	return grantOf(granted), next, ok
 }
 
 // ReportBacklog reports how many messages this handle's consumer has still to read, over all

@@ -24,25 +24,25 @@ func (s *Subscription) Tagged(tag string) *Subscription {
 	if quotas := s.limiter.tags.Load(); quotas == nil || !(*quotas)[tag] {
 		return s
 	}
-	if of, ok := s.tagged.Load(tag); ok {
-		return of.(*Subscription)
+	if sub, ok := s.tagged.Load(tag); ok {
+		return sub.(*Subscription)
 	}
 	s.taggedMu.Lock()
 	defer s.taggedMu.Unlock()
-	if of, ok := s.tagged.Load(tag); ok {
-		return of.(*Subscription)
+	if sub, ok := s.tagged.Load(tag); ok {
+		return sub.(*Subscription)
 	}
 	if s.tags >= maxTags {
 		return s
 	}
-	of := &Subscription{limiter: s.limiter, id: s.id, parent: s}
-	of.id.Owner = resolve.Owner{Tag: tag}
-	if s.limiter.engine.OpenLike(&of.handle, of.id, &s.handle) != nil { // s is closed
+	sub := &Subscription{limiter: s.limiter, id: s.id, parent: s}
+	sub.id.Owner = resolve.Owner{Tag: tag}
+	if s.limiter.engine.OpenLike(&sub.handle, sub.id, &s.handle) != nil { // s is closed
 		return s
 	}
-	s.tagged.Store(tag, of)
+	s.tagged.Store(tag, sub)
 	s.tags++
-	return of
+	return sub
 }
 
 // TagsLimited reports whether any tag has a quota, so that tagged messages may wait although s
@@ -61,6 +61,6 @@ func (s *Subscription) handles() iter.Seq[*engine.Handle] {
 		if !yield(&s.handle) {
 			return
 		}
-		s.tagged.Range(func(_, of any) bool { return yield(&of.(*Subscription).handle) })
+		s.tagged.Range(func(_, sub any) bool { return yield(&sub.(*Subscription).handle) })
 	}
 }

@@ -167,7 +167,7 @@ func TestTurnsHindered(t *testing.T) {
 // topic's line that it does not use. The other callers' slots stay a period apart.
 func TestTurnsBesideAPacedOne(t *testing.T) {
 	t.Parallel()
-	for how, of := range map[string]struct {
+	for how, row := range map[string]struct {
 		sharing policy.Sharing
 		least   int
 	}{
@@ -182,7 +182,7 @@ func TestTurnsBesideAPacedOne(t *testing.T) {
 				name := fmt.Sprint(how, ", ", own, " beside ", processes)
 				fleets(t, name, policy.Policy{}, func(t *testing.T, f *fleet) {
 					fast := strictly(t, "20/s")
-					fast.Sharing.Wait, fast.Sharing.MaxReserved = of.sharing.Wait, of.sharing.MaxReserved
+					fast.Sharing.Wait, fast.Sharing.MaxReserved = row.sharing.Wait, row.sharing.MaxReserved
 					f.policies.Set(set(t, map[string]policy.Policy{
 						topic: fast, topic + "?subscription=slow": strictly(t, own),
 					}))
@@ -194,7 +194,7 @@ func TestTurnsBesideAPacedOne(t *testing.T) {
 						process.beside(0, "slow").greedy(1)
 					}
 					time.Sleep(60 * second)
-					within(t, "all", f.between(10*second, 60*second), of.least, 1001)
+					within(t, "all", f.between(10*second, 60*second), row.least, 1001)
 					shortest, _ := f.gaps(10*second, 60*second, 1, 2, 3, 4)
 					within(t, "the shortest gap of the others", shortest, 45*time.Millisecond, time.Hour)
 				})

@@ -21,13 +21,13 @@ type row[T any] struct {
 
 // A value is a field of T, of any type.
 type value[T any] interface {
-	isSet(of *T) bool
-	clear(of *T)
+	isSet(settings *T) bool
+	clear(settings *T)
 	copy(to, from *T)
-	read(of *T, text string) error // its error is the reason
-	text(of *T) string
-	check(of *T) error // the reason why the value is out of range
-	wants() string     // what is valid
+	read(settings *T, text string) error // its error is the reason
+	text(settings *T) string
+	check(settings *T) error // the reason why the value is out of range
+	wants() string           // what is valid
 	form() jsonForm
 }
 
@@ -39,15 +39,15 @@ type field[T, V any] struct {
 	in     func(*T) *V
 }
 
-func (f field[T, V]) isSet(of *T) bool  { return f.format.isSet(*f.in(of)) }
-func (f field[T, V]) clear(of *T)       { *f.in(of) = *new(V) }
-func (f field[T, V]) copy(to, from *T)  { *f.in(to) = *f.in(from) }
-func (f field[T, V]) text(of *T) string { return f.format.text(*f.in(of)) }
-func (f field[T, V]) check(of *T) error { return f.format.check(*f.in(of)) }
-func (f field[T, V]) wants() string     { return f.format.want }
-func (f field[T, V]) form() jsonForm    { return f.format.json }
+func (f field[T, V]) isSet(settings *T) bool  { return f.format.isSet(*f.in(settings)) }
+func (f field[T, V]) clear(settings *T)       { *f.in(settings) = *new(V) }
+func (f field[T, V]) copy(to, from *T)        { *f.in(to) = *f.in(from) }
+func (f field[T, V]) text(settings *T) string { return f.format.text(*f.in(settings)) }
+func (f field[T, V]) check(settings *T) error { return f.format.check(*f.in(settings)) }
+func (f field[T, V]) wants() string           { return f.format.want }
+func (f field[T, V]) form() jsonForm          { return f.format.json }
 
-func (f field[T, V]) read(of *T, text string) error {
+func (f field[T, V]) read(settings *T, text string) error {
 	if text == "" {
 		return errors.New("empty: leave it out to inherit it")
 	}
@@ -56,7 +56,7 @@ func (f field[T, V]) read(of *T, text string) error {
 		err = f.format.check(v)
 	}
 	if err == nil {
-		*f.in(of) = v
+		*f.in(settings) = v
 	}
 	return err
 }

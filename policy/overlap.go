@@ -184,7 +184,8 @@ func (s *search) classify() {
 		*s.steps -= len(insts)
 		class := []byte{byte(1 + runeClass(r))}
 		for _, i := range insts {
-			if class = append(class, 0); i.MatchRune(r) {
+			class = append(class, 0)
+			if i.MatchRune(r) {
 				class[len(class)-1] = 1
 			}
 		}
@@ -224,7 +225,8 @@ func runeClass(r rune) rune {
 
 // visit adds a product unless it was visited before.
 func (s *search) visit(p product, parent int, r rune) {
-	if *s.steps--; !s.seen[p] {
+	*s.steps--
+	if !s.seen[p] {
 		s.seen[p] = true
 		s.nodes = append(s.nodes, node{p, parent, r})
 	}
@@ -260,7 +262,8 @@ func (s *search) follow(at int, r rune) {
 				}
 			}
 		}
-		if *s.steps--; len(next[i]) == 0 {
+		*s.steps--
+		if len(next[i]) == 0 {
 			return
 		}
 	}

@@ -188,9 +188,9 @@ func TestDefaults(t *testing.T) {
 func TestTheTableHasEveryField(t *testing.T) {
 	for _, section := range policy.Sections() {
 		var names []string
-		var walk func(prefix string, of reflect.Type)
-		walk = func(prefix string, of reflect.Type) {
-			for f := range of.Fields() {
+		var walk func(prefix string, typ reflect.Type)
+		walk = func(prefix string, typ reflect.Type) {
+			for f := range typ.Fields() {
 				name := prefix + strings.ToLower(f.Name)
 				if f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[policy.Rate]() {
 					walk(name+".", f.Type)

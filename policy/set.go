@@ -133,7 +133,8 @@ func NewSet(entries []Entry) (*Set, error) {
 		case QuotaSettings:
 			s.quotaSettings = Overlay(s.quotaSettings, settings)
 		default:
-			if p := e.Policy(); last != nil && last.scope == e.Scope {
+			p := e.Policy()
+			if last != nil && last.scope == e.Scope {
 				last.policy.overlay(&p)
 			} else {
 				last = &layer{scope: e.Scope, policy: p}
@@ -316,7 +317,8 @@ func (s *Set) resolve(
 		add(here, one)
 	}
 	for i, l := range m.layers {
-		if add(l, false); i > 0 && l.compareRank(m.layers[i-1]) == 0 {
+		add(l, false)
+		if i > 0 && l.compareRank(m.layers[i-1]) == 0 {
 			e.Ties = append(e.Ties, tie(l, m.layers[i-1], t.String()))
 		}
 	}

@@ -104,7 +104,8 @@ func (j entryJSON) entry() (Entry, error) {
 		return Entry{}, err
 	}
 	if e.Scope, err = ParseScope(j.Scope); err != nil { // the other entries are still of use
-		if e.Scope = (Scope{Kind: UnreadableKind, Pattern: j.Scope}); e.Err == nil {
+		e.Scope = (Scope{Kind: UnreadableKind, Pattern: j.Scope})
+		if e.Err == nil {
 			e.Err = err
 		}
 	}

@@ -220,12 +220,12 @@ func deleteRecords(t *testing.T, brokers []string, topic string, partitions int,
 	defer client.Close()
 	request := kmsg.NewPtrDeleteRecordsRequest()
 	request.TimeoutMillis = 10_000
-	of := kmsg.NewDeleteRecordsRequestTopic()
-	of.Topic = topic
+	records := kmsg.NewDeleteRecordsRequestTopic()
+	records.Topic = topic
 	for p := range partitions {
-		of.Partitions = append(of.Partitions, kmsg.DeleteRecordsRequestTopicPartition{Partition: int32(p), Offset: before})
+		records.Partitions = append(records.Partitions, kmsg.DeleteRecordsRequestTopicPartition{Partition: int32(p), Offset: before})
 	}
-	request.Topics = append(request.Topics, of)
+	request.Topics = append(request.Topics, records)
 	response, err := request.RequestWith(t.Context(), client)
 	require.NoError(t, err)
 	for _, p := range response.Topics[0].Partitions {

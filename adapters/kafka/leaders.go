@@ -32,7 +32,7 @@ const leadersValid = 30 * time.Second
 func (l *leaders) known() bool { return l.byPartition.Load() != nil }
 
 // of returns the leader of a partition, or nil if it is unknown.
-func (l *leaders) of(partition int) *dispatch.Backend {
+func (l *leaders) backend(partition int) *dispatch.Backend {
 	if all := l.byPartition.Load(); all != nil && partition < len(*all) {
 		return (*all)[partition]
 	}

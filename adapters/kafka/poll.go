@@ -222,14 +222,14 @@ func (c *cluster) findEnds(ctx context.Context, questions []*question) (ends, er
 
 // findOffsets asks for one offset of each partition; kafka-go sends a request for each.
 func (c *cluster) findOffsets(
-	ctx context.Context, of map[partition]bool, offset func(partition int) kafka.OffsetRequest,
+	ctx context.Context, parts map[partition]bool, offset func(partition int) kafka.OffsetRequest,
 ) (ends, error) {
 	found := ends{}
-	if len(of) == 0 {
+	if len(parts) == 0 {
 		return found, nil
 	}
 	requests := map[string][]kafka.OffsetRequest{}
-	for p := range of {
+	for p := range parts {
 		requests[p.topic] = append(requests[p.topic], offset(p.id))
 	}
 	response, err := c.client.ListOffsets(ctx, &kafka.ListOffsetsRequest{

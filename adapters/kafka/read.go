@@ -53,7 +53,8 @@ func (r *Reader) commitRead(ctx context.Context, m *uncommitted) (err error) {
 		if err = r.CommitMessages(ctx, m.message); err == nil {
 			return nil
 		}
-		if m.commit = nil; ctx.Err() != nil {
+		m.commit = nil
+		if ctx.Err() != nil {
 			m.commit = r.unread.begin(func() error {
 				return r.CommitMessages(context.WithoutCancel(ctx), m.message) // ends with Close
 			})
@@ -158,4 +159,14 @@ func (u *unread) take(closing context.Context) *uncommitted {
 	u.messages = u.messages[1:]
 	u.some.Store(len(u.messages) > 0)
 	return m
+}
+
+// size returns the bytes that a message counts as: its key, its value, and the keys and values of
+// its headers. A tombstone has no value and counts as the rest; it needs a permit like any message.
+func size(m *kafka.Message) int64 {
+	n := len(m.Key) + len(m.Value)
+	for i := range m.Headers {
+		n += len(m.Headers[i].Key) + len(m.Headers[i].Value)
+	}
+	return int64(n)
 }

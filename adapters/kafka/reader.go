@@ -336,7 +336,7 @@ func (r *Reader) acquire(ctx context.Context, m *kafka.Message) error {
 	if r.receiver.Keeps() {
 		r.drop()
 	}
-	r.topic.leaders.of(m.Partition).Read(sub, bytes)
+	r.topic.leaders.backend(m.Partition).Read(sub, bytes)
 	if grant.InFlight() {
 		r.track(m, bytes, grant)
 		grant = dispatch.Grant{}
@@ -360,3 +360,28 @@ func (r *Reader) drop() {
 // Config returns what kafka-go's does, but for what NewReader changes, which is as it was given:
 // another Reader may be opened with it. r.Reader.Config has what is in force.
 func (r *Reader) Config() kafka.ReaderConfig { return r.config }
+
+// Close ends the calls that wait: they return io.EOF. A message that waits for its permit is
+// dropped; it was never committed. Close returns the permits allocated for this Reader alone, and
+// closes the kafka.Reader, which waits for its fetch under way, up to MaxWait. Commits then end,
+// see CommitMessages. Close the Reader before its Limiter.
+func (r *Reader) Close() error {
+	if r.lim == nil {
+		return r.Reader.Close()
+	}
+	r.once.Do(func() {
+		r.receiver.Close()
+		r.inFlight.SettleAll()
+		r.closeSubscriptions()
+		r.leave()
+	})
+	defer r.unread.close()
+	defer r.setClosed()
+	return r.Reader.Close()
+}
+
+func (r *Reader) closeSubscriptions() {
+	for _, t := range r.topics {
+		_ = t.sub.Close() // never fails
+	}
+}

@@ -59,7 +59,8 @@ func (a *ahead) enter() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.noteMessages(time.Now())
-	if a.users++; a.stop != nil {
+	a.users++
+	if a.stop != nil {
 		a.stop()
 		a.stop = nil
 	}

@@ -2,6 +2,7 @@ package numaflowthrottle
 
 import (
 	"context"
+	"slices"
 
 	"github.com/numaproj/numaflow-go/pkg/mapper"
 	"github.com/numaproj/numaflow-go/pkg/sourcetransformer"
@@ -74,4 +75,18 @@ func mapped[M ~[]R, R result](
 		used = 1
 	}
 	return results
+}
+
+// WithChargedDrops keeps the permit of a message all of whose results are dropped. The default is
+// that it goes back, for another message. It is for maps and source transformers.
+func WithChargedDrops() Option { return func(o *options) { o.chargeDrops = true } }
+
+// A result of the user's code is dropped by a tag, which is the same in all packages of the SDK.
+type result interface{ Tags() []string }
+
+// dropped reports whether all results are dropped, or there are none.
+func dropped[R result](results []R) bool {
+	return !slices.ContainsFunc(results, func(r R) bool {
+		return !slices.Contains(r.Tags(), mapper.DROP)
+	})
 }

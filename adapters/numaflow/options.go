@@ -1,10 +1,14 @@
 package numaflowthrottle
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // An Option changes how user code is wrapped.
@@ -52,4 +56,28 @@ func WithOwner(owner ...dispatch.SubscriptionOption) Option {
 // before it has messages.
 func WithTagOf(tag func(headers map[string]string) string) Option {
 	return func(o *options) { o.tagOf = tag }
+}
+
+// The environment that Numaflow sets.
+const (
+	envNamespace  = "NUMAFLOW_NAMESPACE"
+	envPipeline   = "NUMAFLOW_PIPELINE_NAME"
+	envVertex     = "NUMAFLOW_VERTEX_NAME"
+	envMonoVertex = "NUMAFLOW_MONO_VERTEX_NAME"
+)
+
+// Topic returns the name of the vertex that this process is a part of, by Numaflow's environment.
+// The error names the variables that are not set or are invalid.
+func Topic() (policy.Topic, error) {
+	mono := os.Getenv(envMonoVertex)
+	t := policy.Topic{
+		Scheme: policy.Numaflow, Tenant: os.Getenv(envNamespace),
+		Namespace: cmp.Or(os.Getenv(envPipeline), mono), Name: cmp.Or(os.Getenv(envVertex), mono),
+	}
+	if err := t.Validate(); err != nil {
+		return policy.Topic{}, fmt.Errorf("numaflowthrottle: no topic in %s, %s and %s, or %s: %w;"+
+			" outside of Numaflow, use WithTopic",
+			envNamespace, envPipeline, envVertex, envMonoVertex, err)
+	}
+	return t, nil
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
@@ -169,4 +171,42 @@ func (s *source) acquire(ctx context.Context, n int) (dispatch.Grant, error) {
 		<-ctx.Done() // otherwise the data plane would ask again at once
 	}
 	return grant, err
+}
+
+// charged are the IDs that were charged last, so that a datum that the data plane sends again is
+// not charged again.
+type charged struct {
+	ids *lru.Cache[string, struct{}]
+}
+
+// maxCharged is how many IDs are remembered.
+const maxCharged = 10_000
+
+func newCharged() charged {
+	ids, _ := lru.New[string, struct{}](maxCharged) // fails only for a size of 0
+	return charged{ids}
+}
+
+func (c charged) has(id string) bool { return c.ids.Contains(id) }
+
+// set notes that an ID was charged, or is to be charged again.
+func (c charged) set(id string, charged bool) {
+	if charged {
+		c.ids.Add(id, struct{}{})
+	} else {
+		c.ids.Remove(id)
+	}
+}
+
+// size returns the bytes that a message counts as: its value, its keys, and the names and values of
+// its headers.
+func size(value []byte, keys []string, headers map[string]string) int64 {
+	n := len(value)
+	for _, k := range keys {
+		n += len(k)
+	}
+	for k, v := range headers {
+		n += len(k) + len(v)
+	}
+	return int64(n)
 }

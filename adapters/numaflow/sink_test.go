@@ -255,7 +255,8 @@ func TestSinkOfProcessThatEnds(t *testing.T) {
 				assert.InDelta(t, 9, time.Since(begin).Seconds(), 0.3)
 				later := time.Now()
 				// what may come again at once waits for its permits
-				if ok := handled(batch(100, 130), 30); nacks {
+				ok := handled(batch(100, 130), 30)
+				if nacks {
 					assert.Equal(t, 30, ok)
 				} else {
 					assert.InDelta(t, 20, ok, 3)

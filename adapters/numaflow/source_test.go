@@ -509,7 +509,8 @@ func TestSourceBetweenReads(t *testing.T) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := perSecond(c.rate)
-				if p.Sharing.Mode = c.mode; c.mode == policy.Split {
+				p.Sharing.Mode = c.mode
+				if c.mode == policy.Split {
 					p.Sharing.Replicas = new(int64(1))
 				}
 				s := source(t, &user{left: 1_000_000}, p)

@@ -67,7 +67,8 @@ func (ts *topics) conclude(ends []end, idle bool) {
 		}
 	}
 	for _, t := range ts.all() {
-		if _, known := backlogs[t]; idle {
+		_, known := backlogs[t]
+		if idle {
 			backlogs[t] = 0
 		} else if !known {
 			backlogs[t] = -1

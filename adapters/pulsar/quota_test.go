@@ -107,9 +107,9 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 	}
 	own := pulsarthrottle.WithOwner(dispatch.WithTag("own"))
 	for _, c := range []struct {
-		name, of, backend string
-		opts              []pulsarthrottle.Option
-		want              map[quota.ID]int64 // messages
+		name, reader, backend string
+		opts                  []pulsarthrottle.Option
+		want                  map[quota.ID]int64 // messages
 	}{
 		{"the topic's tenant", "consumer", "pulsar", nil, map[quota.ID]int64{"tenant:public": 30}},
 		{"a tag", "consumer", "pulsar", []pulsarthrottle.Option{own}, map[quota.ID]int64{"tag:own": 30}},
@@ -133,7 +133,7 @@ func TestQuotaOfTheOwnerAndOfTags(t *testing.T) {
 				for _, id := range ids {
 					lim.Add(id, throttletest.Quota(1000))
 				}
-				next, end, err := readers[c.of](lim, c.opts...)
+				next, end, err := readers[c.reader](lim, c.opts...)
 				require.NoError(t, err)
 				for range 30 {
 					_, err := next(t.Context())

@@ -200,3 +200,34 @@ func closedLimiter(err error) error {
 	}
 	return err
 }
+
+// size returns the bytes that a message counts as: its payload, its key, and the names and values
+// of its properties. A tombstone has no payload and counts as the rest; it needs a permit like
+// any message.
+func size(m pulsar.Message) int64 {
+	n := len(m.Payload()) + len(m.Key())
+	for k, v := range m.Properties() {
+		n += len(k) + len(v)
+	}
+	return int64(n)
+}
+
+// acquireFirst is obtain for a zero-queue consumer: the permit comes before the message, since the
+// client asks the broker for a message in each Receive.
+func (s *stream) acquireFirst(
+	ctx context.Context,
+) (m pulsar.Message, grant dispatch.Grant, err error) {
+	s.sub = s.zeroQueue.sub
+	if grant, err = s.sub.Acquire(ctx, 1); err != nil {
+		return nil, grant, closedLimiter(err)
+	}
+	m, _, err = s.ask(ctx)
+	return m, grant, err
+}
+
+// isZeroQueue reports whether c is the client's zero-queue consumer, whose type is not exported. It
+// is the only consumer of the client with a Lock method: TestClientTypes fails if that changes.
+func isZeroQueue(c pulsar.Consumer) bool {
+	_, ok := c.(sync.Locker)
+	return ok
+}

@@ -16,18 +16,18 @@ import (
 )
 
 // of is a message of a topic.
-type of struct {
+type fromTopic struct {
 	pulsar.Message
 	topic string
 }
 
-func (m of) Topic() string   { return m.topic }
-func (m of) Payload() []byte { return nil }
-func (m of) Key() string     { return "" }
+func (m fromTopic) Topic() string   { return m.topic }
+func (m fromTopic) Payload() []byte { return nil }
+func (m fromTopic) Key() string     { return "" }
 
-func (m of) Properties() map[string]string { return nil }
+func (m fromTopic) Properties() map[string]string { return nil }
 
-func (m of) ID() pulsar.MessageID { return pulsar.EarliestMessageID() }
+func (m fromTopic) ID() pulsar.MessageID { return pulsar.EarliestMessageID() }
 
 // TestTopicsOfAPattern: a consumer of a pattern forgets topics without messages, and knows those
 // again that have some.
@@ -40,7 +40,7 @@ func TestTopicsOfAPattern(t *testing.T) {
 		var s stream
 		require.NoError(t, s.topics.init(lim, "s", options{broker: "b", zone: "z"}))
 		topic := ""
-		s.open(func(context.Context) (pulsar.Message, error) { return of{topic: topic}, nil })
+		s.open(func(context.Context) (pulsar.Message, error) { return fromTopic{topic: topic}, nil })
 		named, err := s.topics.open("persistent://public/default/named")
 		require.NoError(t, err)
 		read := func(name string) {

@@ -172,7 +172,8 @@ func (s *Store) look() (state, error) {
 			s.path, fs.ErrNotExist)
 		return s.state, nil
 	case info == nil:
-		if s.state.err = nil; !s.create {
+		s.state.err = nil
+		if !s.create {
 			s.state.err = fmt.Errorf("configstore/file: %s: %w: check the name, "+
 				"or use file:NAME?create=true to start without policies", s.path, fs.ErrNotExist)
 		}
@@ -185,7 +186,8 @@ func (s *Store) look() (state, error) {
 		return s.state, nil
 	}
 	entries, err := parseAt(s.path, data, time.Time{})
-	if s.state.err = err; err == nil {
+	s.state.err = err
+	if err == nil {
 		s.state.entries = entries
 		s.state.revision = modified.UnixMilli()
 		if old.revision >= s.state.revision { // a copy with an older time

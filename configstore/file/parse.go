@@ -274,7 +274,8 @@ func (p *fileParser) entry(section policy.Section, n ast.Node) {
 	for _, pair := range pairs {
 		p.pair(it, "", pair)
 	}
-	if p.validate(it, n); len(p.errs) == before {
+	p.validate(it, n)
+	if len(p.errs) == before {
 		p.add(it, n)
 	}
 }

@@ -51,7 +51,8 @@ func (s *Store) Watch(ctx context.Context, after configstore.Snapshot) iter.Seq2
 				fault = st.err.Error() + string(st.data)
 			}
 			if reported != fault {
-				if reported = fault; fault != "" && !yield(configstore.Batch{}, st.err) {
+				reported = fault
+				if fault != "" && !yield(configstore.Batch{}, st.err) {
 					return
 				}
 			}

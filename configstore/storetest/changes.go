@@ -149,7 +149,8 @@ func conflict(t *testing.T, b Backend) {
 func concurrentEdits(t *testing.T, b Backend) {
 	ctx := patience(t)
 	stores := []configstore.Store{b.Open(t), nil}
-	if stores[1] = stores[0]; !b.Private {
+	stores[1] = stores[0]
+	if !b.Private {
 		stores[1] = b.Open(t)
 	}
 	const each = 10

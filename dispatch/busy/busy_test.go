@@ -39,7 +39,8 @@ func TestTChannelSilence(t *testing.T) {
 		limit, silent := float64(busy.Max), 0
 		for range 60 {
 			through := int(limit)
-			if silent++; through > 0 {
+			silent++
+			if through > 0 {
 				silent = 0
 			}
 			if silent > 7 || silent > 0 && rule.MinRate > 0 {

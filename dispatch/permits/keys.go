@@ -109,4 +109,4 @@ func EtcdStatus(prefix, cluster, replica string) string {
 // EtcdClock returns the key of the clock that all processes of a prefix share.
 func EtcdClock(prefix string) string { return prefix + "/clock" }
 
-func tag(cluster, of string) string { return "{" + cluster + "/" + of + "}" }
+func tag(cluster, what string) string { return "{" + cluster + "/" + what + "}" }

@@ -1,10 +1,12 @@
 package permits
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/pool"
@@ -127,7 +129,8 @@ func (r *PoolRecord) Replace(old Record, now float64) (next Record, ok bool) {
 				seconds = max(g.Terms.Lifetime(), g.Ramp.TTL)
 			}
 		}
-		if q.Err = nil; done.says == nil {
+		q.Err = nil
+		if done.says == nil {
 			q.Err, q.Damage = q.Damage, nil
 			continue
 		}
@@ -224,4 +227,22 @@ func parse[T any](text []byte, version func(*T) *int) (says T, err error) {
 		return says, fmt.Errorf("damaged record: version %d: want %d", v, recordVersion)
 	}
 	return says, nil
+}
+
+// ErrConflict is why a record could not be replaced in time: others replaced it again and again. A
+// request that fails with it should come again after a delay that grows.
+var ErrConflict = errors.New("other processes replace it all the time")
+
+// WaitAfterConflict waits before a compare-and-swap that lost is tried again: for a random time of
+// up to 2 ms, which doubles with each attempt (the first is 0), up to 128 ms. It returns
+// ErrConflict with ctx's error if ctx ends first.
+func WaitAfterConflict(ctx context.Context, attempt int) error {
+	timer := time.NewTimer(rand.N(2 * time.Millisecond << min(attempt, 6)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrConflict, ctx.Err())
+	}
 }

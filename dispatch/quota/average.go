@@ -46,7 +46,8 @@ func newAverage() average {
 // average was unknown or a bad guess before.
 func (a *average) measure(started, cost, now float64) (replaced bool) {
 	last := a.at
-	if a.at = now; last == 0 {
+	a.at = now
+	if last == 0 {
 		last = now - 1
 		a.rate.Reset(0, last)
 		a.costs.Reset(0, last)

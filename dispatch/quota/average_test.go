@@ -54,7 +54,8 @@ func TestBackendReturns(t *testing.T) {
 					report(t, &k, name, now, part*3*rate)
 				}
 			}
-			if d := k.Decide(now)[0]; second > 5 {
+			d := k.Decide(now)[0]
+			if second > 5 {
 				off := 0.01
 				if second > 70 {
 					off = 0.25
@@ -218,7 +219,8 @@ func TestBadGuessIsReplacedAtOnce(t *testing.T) {
 			Backend: "x", Zone: "z", Time: now, Load: quota.Load{Queue: 150, Target: 100, Spring: 50},
 			Costs: map[quota.ID]float64{a: 600 * quota.Page},
 		}, now))
-		if d := k.Decide(now)[0]; i > 0 {
+		d := k.Decide(now)[0]
+		if i > 0 {
 			assert.Greater(t, d.Smoothed, 20.0, "the backend can bear 50, pass %d", i)
 		}
 	}
@@ -241,7 +243,8 @@ func TestAverageOfRareRequests(t *testing.T) {
 			}
 			require.NoError(t, k.Started(a, started, now))
 			report(t, &k, "x", now, pages)
-			if d := k.Decide(now)[0]; second > 10 {
+			d := k.Decide(now)[0]
+			if second > 10 {
 				require.InEpsilon(t, 6*quota.Page, d.AverageCost, 0.25, "second %d", second)
 			}
 		}

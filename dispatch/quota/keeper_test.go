@@ -77,7 +77,8 @@ func (w *simulation) settles(within int, want map[quota.ID]float64) {
 		for id, rate := range want {
 			near = near && math.Abs(w.rates()[id]-rate) < 0.1*rate
 		}
-		if streak++; !near {
+		streak++
+		if !near {
 			streak = 0
 		}
 		if streak == 10 {

@@ -94,7 +94,8 @@ func TestRareRequests(t *testing.T) {
 					started := math.Floor(due[id])
 					due[id] -= started
 					require.NoError(t, k.Started(id, started, now))
-					if sent += started; started > 0 {
+					sent += started
+					if started > 0 {
 						costs[id] = started * quota.Page
 					}
 				}

@@ -84,7 +84,8 @@ func phases(
 		require.NoError(t, k.Started(a, started, at))
 		report(t, &k, "x", at, backend.reported/quota.Page)
 		d := k.Decide(at)[0]
-		if limit = d.Smoothed; d.Assumed {
+		limit = d.Smoothed
+		if d.Assumed {
 			limit = assumed
 		}
 		each(at-all, limit/worth)

@@ -265,7 +265,7 @@ func TestWhichQuotaApplies(t *testing.T) {
 			w.set(id, quotaOf(0, quota.Page))
 		}
 		lim := w.limiter(dispatch.Config{})
-		of := func(s *dispatch.Subscription) string { return s.Stats().Limits[0].Key }
+		limited := func(s *dispatch.Subscription) string { return s.Stats().Limits[0].Key }
 		open := func(opts ...dispatch.SubscriptionOption) *dispatch.Subscription {
 			s, err := lim.Subscription(orders, "billing", opts...)
 			require.NoError(t, err)
@@ -275,11 +275,11 @@ func TestWhichQuotaApplies(t *testing.T) {
 		plain, tagged := open(), open(dispatch.WithTag("bulk"))
 		grouped := open(dispatch.WithTag("bulk"), dispatch.WithTenantGroup("big"))
 		unknown := open(dispatch.WithTag("unknown"))
-		assert.Equal(t, key(policy.TenantScope("acme")), of(plain))
-		assert.Equal(t, key(policy.TenantScope("acme")), of(unknown), "the tag has no quota")
-		assert.Equal(t, key(policy.TagScope("bulk")), of(tagged))
-		assert.Equal(t, key(policy.TenantScope("big")), of(grouped), "the tenant group has precedence")
-		assert.Equal(t, key(policy.TagScope("bulk")), of(plain.Tagged("bulk")), "a message's tag")
+		assert.Equal(t, key(policy.TenantScope("acme")), limited(plain))
+		assert.Equal(t, key(policy.TenantScope("acme")), limited(unknown), "the tag has no quota")
+		assert.Equal(t, key(policy.TagScope("bulk")), limited(tagged))
+		assert.Equal(t, key(policy.TenantScope("big")), limited(grouped), "the tenant group has precedence")
+		assert.Equal(t, key(policy.TagScope("bulk")), limited(plain.Tagged("bulk")), "a message's tag")
 		assert.Same(t, plain, plain.Tagged("unknown"))
 		assert.Same(t, grouped, grouped.Tagged("bulk"))
 		assert.Same(t, plain.Tagged("bulk"), plain.Tagged("bulk"))

@@ -197,7 +197,8 @@ func (t *term) setRows(ctx context.Context, rates map[quota.ID]quota.Rate) error
 			return errReplaced
 		}
 		for _, id := range page {
-			if t.written.rows[id] = rates[id]; rates[id] == (quota.Rate{}) {
+			t.written.rows[id] = rates[id]
+			if rates[id] == (quota.Rate{}) {
 				delete(t.written.rows, id)
 			}
 		}

@@ -131,7 +131,8 @@ func (r *Ratekeeper) keep(ctx context.Context, report quota.Report) (outdated bo
 			break
 		}
 		later, full := r.newest(name, newest)
-		if err = full; later == newest {
+		err = full
+		if later == newest {
 			break
 		}
 		newest = later // it arrived during Publish, which may have overwritten it

@@ -189,7 +189,8 @@ func (t *term) feed(usages []dispatch.Usage, now float64) (refused []string) {
 func (t *term) complete(decisions []quota.Decision) {
 	for i := range decisions {
 		d := &decisions[i]
-		if d.Shadow = t.quotas[d.ID].Shadow; d.Assumed {
+		d.Shadow = t.quotas[d.ID].Shadow
+		if d.Assumed {
 			d.AverageCost = quota.AssumedCost
 			d.Reserved, d.Desired = d.Quota.Reserved/d.AverageCost, d.Quota.Total/d.AverageCost
 			d.Target, d.Smoothed = d.Desired, d.Desired

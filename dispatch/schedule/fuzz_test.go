@@ -53,7 +53,8 @@ func stateOf(text []byte) (s schedule.State, sub schedule.Sub) {
 		return bits
 	}
 	fill := func(x reflect.Value) {
-		if bits := next(); x.Kind() == reflect.Int64 {
+		bits := next()
+		if x.Kind() == reflect.Int64 {
 			x.SetInt(int64(bits))
 		} else {
 			x.SetFloat(math.Float64frombits(bits))

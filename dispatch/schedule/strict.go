@@ -101,7 +101,8 @@ func (a *allocation) reserve() Reply {
 	default:
 		reply.Carry.Refused++
 		reply.Start = max(now, a.Tail) - now + (float64(place)-r.MaxReserved)/a.Rate
-		if reply.Start = max(reply.Start, 0); r.Waiter != "" {
+		reply.Start = max(reply.Start, 0)
+		if r.Waiter != "" {
 			reply.Start = min(reply.Start, a.showUp())
 			a.wait(place, Waiter{r.Waiter, now + reply.Start + grace})
 		}

@@ -45,13 +45,13 @@ type Consumers struct {
 
 // A replica is one of the consumers.
 type replica struct {
-	of      *Consumers
-	share   *sharing.Share
-	backlog float64
-	request *permits.Request // on its way; nil: none
-	arrives float64          // when the store gets it
-	reply   bool             // the store has answered
-	done    float64          // when the answer arrives
+	consumers *Consumers
+	share     *sharing.Share
+	backlog   float64
+	request   *permits.Request // on its way; nil: none
+	arrives   float64          // when the store gets it
+	reply     bool             // the store has answered
+	done      float64          // when the answer arrives
 }
 
 // The times of a simulation, in seconds. A request takes as long as measured on a Redis nearby.
@@ -133,7 +133,7 @@ func (s *Schedule) Second() Second {
 			if s.answer(r, now) {
 				second.Requests++
 			}
-			second.Messages[r.of.Subscription] += s.step(r, now)
+			second.Messages[r.consumers.Subscription] += s.step(r, now)
 		}
 	}
 	second.Time, second.Limit = int(math.Round(now-1)), s.state.Rate
@@ -149,7 +149,7 @@ func (s *Schedule) start() {
 		c := &s.Consumers[i]
 		for range max(1, c.Replicas) {
 			share := sharing.New(&s.env, s.limit(c), 1)
-			s.replicas = append(s.replicas, &replica{of: c, share: share})
+			s.replicas = append(s.replicas, &replica{consumers: c, share: share})
 		}
 	}
 }
@@ -159,7 +159,7 @@ func (s *Schedule) Change(p policy.Policy) {
 	s.Policy = p
 	s.revision++
 	for _, r := range s.replicas {
-		r.share.Apply(s.limit(r.of))
+		r.share.Apply(s.limit(r.consumers))
 	}
 }
 
@@ -203,14 +203,14 @@ func (s *Schedule) answer(r *replica, now float64) (answered bool) {
 
 // step is one of a replica; it returns how many messages are dispatched in it.
 func (s *Schedule) step(r *replica, now float64) int64 {
-	there := now-1 >= r.of.From && (r.of.Until == 0 || now-1 < r.of.Until)
+	there := now-1 >= r.consumers.From && (r.consumers.Until == 0 || now-1 < r.consumers.Until)
 	switch {
 	case !there:
 		r.backlog = 0
-	case r.of.Rate == 0:
+	case r.consumers.Rate == 0:
 		r.backlog = endless
 	default:
-		r.backlog += poisson(s.env.Rand, r.of.Rate*tick)
+		r.backlog += poisson(s.env.Rand, r.consumers.Rate*tick)
 	}
 	r.share.Mode.Advance(sharing.Time{Now: now, Step: s.steps}, r.demand())
 	n := r.share.Take(int64(r.backlog))

@@ -40,7 +40,7 @@ var faulty = regexp.MustCompile(
 // run reads events, and writes the tests that failed and then passed.
 func run(events io.Reader, out io.Writer) error {
 	tests := map[string]*test{}
-	of := func(name string) *test {
+	find := func(name string) *test {
 		if tests[name] == nil {
 			tests[name] = &test{name: name}
 		}
@@ -61,7 +61,7 @@ func run(events io.Reader, out io.Writer) error {
 			return err
 		}
 		isPackage := e.Test == ""
-		t := of(strings.TrimSpace(e.Package + " " + e.Test))
+		t := find(strings.TrimSpace(e.Package + " " + e.Test))
 		switch e.Action {
 		case "run":
 			running[e.Package] = append(running[e.Package], e.Test)
@@ -77,7 +77,7 @@ func run(events io.Reader, out io.Writer) error {
 		case "fail":
 			switch {
 			case !isPackage:
-				t.failed, of(e.Package).failed = true, true
+				t.failed, find(e.Package).failed = true, true
 			case !t.failed:
 				faults = append(faults, t.name+": failed beside its tests: "+t.output.String())
 			}

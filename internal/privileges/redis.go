@@ -41,8 +41,8 @@ func Redis(s Subject, server Server) []string {
 			"+info", "+publish", "+subscribe", "+ping", "&"+permits.RedisWake("*"))
 		selector(patterns("~", limits), "+eval +evalsha +eval_ro +evalsha_ro +del +expire +get "+
 			"+hdel +hgetall +hlen +hmget +hset +set")
-		of := append(records(s.Cluster, s.Replicas), records(usage, s.Replicas)...)
-		selector(patterns("~", of), "+eval +evalsha +eval_ro +evalsha_ro +zcount "+publishes)
+		keys := append(records(s.Cluster, s.Replicas), records(usage, s.Replicas)...)
+		selector(patterns("~", keys), "+eval +evalsha +eval_ro +evalsha_ro +zcount "+publishes)
 	}
 	if s.is(role.Ratekeeper) {
 		selector(patterns("~", rates), "+eval +evalsha +eval_ro +evalsha_ro +del +get +hdel +hkeys "+
@@ -53,8 +53,8 @@ func Redis(s Subject, server Server) []string {
 	}
 	if s.is(role.Admin, role.Viewer) {
 		selector(patterns("%R~", limits[:1]), "+eval_ro +evalsha_ro +hmget") // schedules
-		of := slices.Concat(records(s.Cluster, ""), records(usage, ""), records(keeper, ""))
-		selector(patterns("%R~", of), "+eval_ro +evalsha_ro +mget +strlen +zrangebyscore")
+		keys := slices.Concat(records(s.Cluster, ""), records(usage, ""), records(keeper, ""))
+		selector(patterns("%R~", keys), "+eval_ro +evalsha_ro +mget +strlen +zrangebyscore")
 	}
 	if !s.is(role.Ratekeeper) { // which has these rights, and more
 		selector(patterns("%R~", rates), "+eval_ro +evalsha_ro +get +hmget")
@@ -66,8 +66,8 @@ func Redis(s Subject, server Server) []string {
 const publishes = "+del +pexpire +pttl +set +zadd +zremrangebyrank"
 
 // records are the keys of the records that replicas publish under a name, and of their own names.
-func records(of, replicas string) []string {
-	return []string{permits.RedisStatus(of, replicas) + "*", permits.RedisReplicas(of)}
+func records(cluster, replicas string) []string {
+	return []string{permits.RedisStatus(cluster, replicas) + "*", permits.RedisReplicas(cluster)}
 }
 
 // patterns returns rules for keys.

@@ -75,9 +75,9 @@ func BenchmarkBatch64(b *testing.B) {
 	})
 }
 
-func each(b *testing.B, of func(peer) operation, run func(*testing.B, func(int))) {
+func each(b *testing.B, operationOf func(peer) operation, run func(*testing.B, func(int))) {
 	for _, p := range peers() {
-		if makeOp := of(p); makeOp != nil {
+		if makeOp := operationOf(p); makeOp != nil {
 			b.Run(p.name, func(b *testing.B) {
 				run(b, makeOp(b))
 			})

@@ -103,8 +103,8 @@ func turn(goroutines int, op func(n int)) (ns float64) {
 }
 
 // ratios divides each sample by the one of the same turn.
-func ratios(of, by []float64) []float64 {
-	r := slices.Clone(of)
+func ratios(a, by []float64) []float64 {
+	r := slices.Clone(a)
 	for i := range r {
 		r[i] /= by[i]
 	}

@@ -156,7 +156,8 @@ func TestMatrix(t *testing.T) {
 				rows[i] = rows[i].worse(r)
 				written.Unlock()
 				var loose failures
-				if r.check(t, &loose); len(loose) == 0 || t.Failed() {
+				r.check(t, &loose)
+				if len(loose) == 0 || t.Failed() {
 					return
 				}
 				if try == tries {

@@ -122,7 +122,8 @@ func (c stopCase) stop(t *testing.T, permits string) (v *dataplane.Vertex, took 
 	v = s.start(c.kind, 0)
 	v.MayEnd()
 	var stop func()
-	if b := (dataplane.Batch{Size: 200}); c.kind == "sink" {
+	b := (dataplane.Batch{Size: 200})
+	if c.kind == "sink" {
 		stop = v.Sink(b)
 	} else {
 		stop = v.Map(b, func(int) []string { return nil })

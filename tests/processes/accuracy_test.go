@@ -183,7 +183,8 @@ func TestAccuracyGroups(t *testing.T) {
 		const rate, d, s = 500, 10 * time.Second, time.Second
 		r := run(t, services.Redis(t), replicas, d, job{Rate: rate, Max: 10, Sharing: policy.Groups},
 			func(i int, j *job) {
-				if j.Group = "eu"; i >= 6 {
+				j.Group = "eu"
+				if i >= 6 {
 					j.Group, j.End, j.Kill = "us", j.Start.Add(d/2), true
 				}
 			})

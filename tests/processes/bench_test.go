@@ -60,7 +60,8 @@ func BenchmarkDemandMoves(b *testing.B) {
 		for b.Loop() {
 			var moved time.Time
 			r := run(b, redis, 2, 6*time.Second, job{Rate: 1000, Max: 1}, func(i int, j *job) {
-				if moved = j.Start.Add(3 * time.Second); i == 0 {
+				moved = j.Start.Add(3 * time.Second)
+				if i == 0 {
 					j.End = moved
 				} else {
 					j.Start = moved

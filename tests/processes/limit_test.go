@@ -98,7 +98,8 @@ func TestGroups(t *testing.T) {
 	const rate = 500
 	p := start(t, services.Patient(services.Redis(t)), replicas, throttletest.Patience, job{Rate: rate, Max: 10, Sharing: policy.Groups, Tell: true},
 		func(i int, j *job) {
-			if j.Group = "eu"; i >= 6 {
+			j.Group = "eu"
+			if i >= 6 {
 				j.Group, j.Leave, j.Kill = "us", 50, true
 			}
 		})

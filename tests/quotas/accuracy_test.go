@@ -49,7 +49,7 @@ func TestAccuracyTags(t *testing.T) {
 // reserved for each id, and each may use all of it. First, a wants 40 % and b has an endless
 // backlog; then both have one; then the capacity of the sink doubles, so that it equals the sum of
 // both totals.
-func share(m *accuracy.M, w *deployment, s *sink, of func(c *consumer, name string) policy.Scope) {
+func share(m *accuracy.M, w *deployment, s *sink, scopeOf func(c *consumer, name string) policy.Scope) {
 	t := w.t
 	k := services.Kafka(t)
 	quotas := map[policy.Scope]policy.Settings{
@@ -61,7 +61,7 @@ func share(m *accuracy.M, w *deployment, s *sink, of func(c *consumer, name stri
 	processes := []consumer{}
 	for _, name := range []string{"a", "b"} {
 		c := base
-		scope := of(&c, name)
+		scope := scopeOf(&c, name)
 		topics[name] = services.Name(t) + "-" + name
 		c.ID, c.Topic = quota.ID(scope.String()), topics[name]
 		k.CreateTopic(c.Topic, partitions)

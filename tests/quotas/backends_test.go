@@ -59,8 +59,8 @@ func manyBackends(t *testing.T, backends int) (fastest float64) {
 				name := "backend:" + b.Backend
 				text, err := json.Marshal(dispatch.Usage{Replica: name, Backends: []quota.Report{b}})
 				assert.NoError(t, err)
-				of := permits.UsageOf("standalone")
-				assert.NoError(t, store.Publish(t.Context(), of, name+"|k", text, time.Minute))
+				cluster := permits.UsageOf("standalone")
+				assert.NoError(t, store.Publish(t.Context(), cluster, name+"|k", text, time.Minute))
 			}
 		})
 	}
@@ -74,7 +74,8 @@ func manyBackends(t *testing.T, backends int) (fastest float64) {
 	last := 0.0
 	for passes := 0; passes < 6; time.Sleep(time.Millisecond) {
 		if at := keeper.Status().Time; at != last {
-			if passes++; last > 0 {
+			passes++
+			if last > 0 {
 				fastest = min(fastest, at-last-1) // a second passes between two
 			}
 			last = at

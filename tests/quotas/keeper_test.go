@@ -161,7 +161,7 @@ type record struct {
 }
 
 func (w *deployment) watch() *watcher {
-	of := &watcher{}
+	seen := &watcher{}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -170,33 +170,33 @@ func (w *deployment) watch() *watcher {
 			r, _, err := dispatch.Rates(ctx, w.permits, w.cluster, ids)
 			assert.NotErrorIs(w.t, err, dispatch.ErrInvalidRates)
 			if err == nil && r.Time > 0 {
-				of.see(r)
+				seen.see(r)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
 	})
 	w.t.Cleanup(func() { cancel(); watching.Wait() })
-	return of
+	return seen
 }
 
-func (of *watcher) see(r quota.Rates) {
-	of.mu.Lock()
-	defer of.mu.Unlock()
+func (w *watcher) see(r quota.Rates) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	// A leader that has only put its name into the head has written no rates yet.
-	if n := len(of.records); n == 0 || of.records[n-1].Time != r.Time {
-		of.records = append(of.records, record{r, time.Now()})
+	if n := len(w.records); n == 0 || w.records[n-1].Time != r.Time {
+		w.records = append(w.records, record{r, time.Now()})
 	}
 }
 
-func (of *watcher) all() []record {
-	of.mu.Lock()
-	defer of.mu.Unlock()
-	return slices.Clone(of.records)
+func (w *watcher) all() []record {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.records)
 }
 
 // check requires that terms and times of the records never decrease.
-func (of *watcher) check(t *testing.T) {
-	all := of.all()
+func (w *watcher) check(t *testing.T) {
+	all := w.all()
 	require.NotEmpty(t, all)
 	for i, r := range all[1:] {
 		before := all[i]
@@ -207,8 +207,8 @@ func (of *watcher) check(t *testing.T) {
 }
 
 // by returns the first record of a ratekeeper.
-func (of *watcher) by(name string) (r record, ok bool) {
-	all := of.all()
+func (w *watcher) by(name string) (r record, ok bool) {
+	all := w.all()
 	if i := slices.IndexFunc(all, func(r record) bool { return r.Keeper == name }); i >= 0 {
 		return all[i], true
 	}

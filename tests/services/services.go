@@ -22,6 +22,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -119,4 +120,26 @@ func waitFor(ready func() error) error {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+// Share returns the environment variables of a Kafka and a Pulsar for test processes that this
+// process starts; see [Kafka] and [Pulsar]. It starts those that the environment does not have;
+// they end with this process.
+func Share() (env []string, err error) {
+	var starting sync.WaitGroup
+	var kafkaErr, pulsarErr error
+	kafka, pulsar := os.Getenv(kafkaEnv), os.Getenv(pulsarEnv)
+	if kafka == "" {
+		starting.Go(func() { kafka, kafkaErr = startKafkaOnce() })
+	}
+	if pulsar == "" {
+		starting.Go(func() {
+			var broker *PulsarBroker
+			if broker, pulsarErr = startPulsarOnce(); pulsarErr == nil {
+				pulsar = broker.URL + "," + broker.Web
+			}
+		})
+	}
+	starting.Wait()
+	return []string{kafkaEnv + "=" + kafka, pulsarEnv + "=" + pulsar}, errors.Join(kafkaErr, pulsarErr)
 }

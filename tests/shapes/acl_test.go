@@ -52,7 +52,8 @@ func without(rules []string, right string) (rest []string) {
 	for _, rule := range rules {
 		words := strings.Fields(strings.Trim(rule, "()"))
 		words = slices.DeleteFunc(words, func(word string) bool { return word == right })
-		if text := strings.Join(words, " "); strings.HasPrefix(rule, "(") {
+		text := strings.Join(words, " ")
+		if strings.HasPrefix(rule, "(") {
 			rest = append(rest, "("+text+")")
 		} else if text != "" {
 			rest = append(rest, text)
@@ -106,7 +107,8 @@ func everything(t *testing.T, admin *redis.Client, url string, as role.Role) err
 			time.Sleep(5 * time.Millisecond)
 			errs = errors.Join(errs, store.Publish(ctx, name, "here", []byte("x"), time.Minute))
 			members, err := admin.ZRange(ctx, set, 0, -1).Result()
-			if errs = errors.Join(errs, err); slices.Contains(members, "gone") {
+			errs = errors.Join(errs, err)
+			if slices.Contains(members, "gone") {
 				errs = errors.Join(errs, errors.New("an expired replica is not forgotten"))
 			}
 		}
@@ -127,7 +129,8 @@ func everything(t *testing.T, admin *redis.Client, url string, as role.Role) err
 		var errs []error
 		for _, row := range [][]byte{[]byte("x"), nil} {
 			done, err := store.SetRows(ctx, rates, nil, time.Minute, map[string][]byte{"id": row})
-			if errs = append(errs, err); !done {
+			errs = append(errs, err)
+			if !done {
 				errs = append(errs, errors.New("the rows are not set"))
 			}
 		}
@@ -169,7 +172,8 @@ func forgets(t *testing.T, admin *redis.Client, store dispatch.PermitStore, key 
 	time.Sleep(100 * time.Millisecond) // more than two epochs
 	errs = append(errs, subscribe(1))
 	fields, err := admin.HLen(t.Context(), key).Result()
-	if errs = append(errs, err); fields > 1000 {
+	errs = append(errs, err)
+	if fields > 1000 {
 		errs = append(errs, errors.New("subscriptions are not forgotten"))
 	}
 	return errors.Join(errs...)
@@ -192,7 +196,8 @@ func wakes(t *testing.T, admin *redis.Client, url string, may bool) bool {
 			assert.NoError(t, err)
 		}
 	}()
-	if channel := permits.RedisWake(name); may {
+	channel := permits.RedisWake(name)
+	if may {
 		require.Eventually(t, func() bool {
 			subscribers, err := admin.PubSubNumSub(ctx, channel).Result()
 			return err == nil && subscribers[channel] == 1

@@ -22,8 +22,8 @@ func Outcome(
 ) (o dispatch.Outcome, retryAfter time.Duration) {
 	t.Helper()
 	for _, c := range []struct {
-		counts string // as busy, so that they reach the permit store
-		of     dispatch.Outcome
+		counts  string // as busy, so that they reach the permit store
+		outcome dispatch.Outcome
 	}{
 		{policy.OutcomeBusy, dispatch.OutcomeBusy},
 		{policy.OutcomeFailed, dispatch.OutcomeFailed},
@@ -37,7 +37,7 @@ func Outcome(
 		if told.OK > 0 {
 			return dispatch.OutcomeOK, 0
 		}
-		return c.of, time.Duration(told.RetryAfter * float64(time.Second))
+		return c.outcome, time.Duration(told.RetryAfter * float64(time.Second))
 	}
 	return dispatch.OutcomeIgnored, 0
 }
@@ -54,7 +54,8 @@ func answers(t testing.TB, p policy.Policy, f func(*dispatch.Subscription)) sche
 	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
 	require.NoError(t, err)
 	f(sub)
-	if _, err := sub.Acquire(t.Context(), 1); sub.Limited() { // an allocation carries the report
+	_, err = sub.Acquire(t.Context(), 1)
+	if sub.Limited() { // an allocation carries the report
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			return store.heard() != schedule.Answers{}

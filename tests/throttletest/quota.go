@@ -58,12 +58,12 @@ func newUsed() *used {
 func (u *used) Publish(
 	ctx context.Context, cluster, replica string, text []byte, ttl time.Duration,
 ) error {
-	var of dispatch.Usage
-	if cluster == permits.UsageOf("standalone") && json.Unmarshal(text, &of) == nil {
+	var usage dispatch.Usage
+	if cluster == permits.UsageOf("standalone") && json.Unmarshal(text, &usage) == nil {
 		u.mu.Lock()
 		secs := time.Since(u.last).Seconds()
 		u.last = time.Now()
-		for _, b := range of.Backends {
+		for _, b := range usage.Backends {
 			if u.costs[b.Backend] == nil {
 				u.costs[b.Backend] = map[quota.ID]float64{}
 			}

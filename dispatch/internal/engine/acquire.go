@@ -89,7 +89,8 @@ func (l *Lane) enterAgain(c *caller) {
 // back. The line is not locked.
 func (l *Lane) cancel(c *caller, err error) error {
 	if !l.line.leave(c) {
-		if <-c.ready; c.err == nil && c.grant.Admission != nil {
+		<-c.ready
+		if c.err == nil && c.grant.Admission != nil {
 			c.grant.Settle(0, 0)
 		}
 	}

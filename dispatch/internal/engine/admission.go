@@ -55,7 +55,8 @@ func (a *Admission) set(messages, bytes []*sharing.Share) {
 	a.all, a.bytesFrom = slices.Concat(messages, bytes), len(messages)
 	a.shadow = shadow{messages: shadowsOf(messages), bytes: shadowsOf(bytes)}
 	a.messages, a.bytes = a.all[:len(messages):len(messages)], a.all[len(messages):]
-	if isShadow := func(s *sharing.Share) bool { return s.Limit.Shadow }; !a.shadow.empty() {
+	isShadow := func(s *sharing.Share) bool { return s.Limit.Shadow }
+	if !a.shadow.empty() {
 		a.messages = slices.DeleteFunc(slices.Clone(messages), isShadow)
 		a.bytes = slices.DeleteFunc(slices.Clone(bytes), isShadow)
 	}

@@ -27,7 +27,8 @@ func TestDueOrder(t *testing.T) {
 		heap.set(l, at)
 		first, n := math.Inf(1), 0
 		for _, l := range lanes {
-			if first = min(first, l.due.at); l.due.at < math.Inf(1) {
+			first = min(first, l.due.at)
+			if l.due.at < math.Inf(1) {
 				n++
 			}
 		}

@@ -113,7 +113,8 @@ func (s *store) set(change func(s *store)) {
 // setDown makes the store unavailable, or available again.
 func (s *store) setDown(down bool) {
 	s.set(func(s *store) {
-		if s.down = nothing; down {
+		s.down = nothing
+		if down {
 			s.down = ""
 		}
 	})

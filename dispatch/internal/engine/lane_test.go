@@ -190,7 +190,8 @@ func TestGrantedAndCancelled(t *testing.T) {
 			cancel()
 			time.Sleep(200 * ms)
 			assert.True(t, c.over())
-			if after := only(h); c.err != nil {
+			after := only(h)
+			if c.err != nil {
 				cancelled++
 				assert.EqualValues(t, 1, after.Returned-before.Returned)
 			} else {

@@ -141,7 +141,8 @@ func (e *Engine) end(l *Lane) {
 // dropLane takes a lane out of its subscription.
 func (e *Engine) dropLane(l *Lane) {
 	lanes := slices.DeleteFunc(slices.Clone(l.subscription.all()), func(other *Lane) bool { return other == l })
-	if l.subscription.lanes.Store(&lanes); len(lanes) == 0 {
+	l.subscription.lanes.Store(&lanes)
+	if len(lanes) == 0 {
 		delete(e.subscriptions, name{l.id.Topic, l.id.Subscription})
 	}
 }

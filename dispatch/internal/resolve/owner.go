@@ -16,7 +16,8 @@ func (o Owner) ID(t policy.Topic, set *policy.Set) policy.Scope {
 	if o.TenantGroup != "" {
 		return policy.TenantScope(o.TenantGroup)
 	}
-	if tag := policy.TagScope(o.Tag); o.Tag != "" {
+	tag := policy.TagScope(o.Tag)
+	if o.Tag != "" {
 		if _, ok := set.Quota(tag); ok {
 			return tag
 		}

@@ -118,7 +118,8 @@ func (b *Bucket) age(now, round float64) {
 		if spent && now-oldest.started < round/2 {
 			b.quick = float64(oldest.n)
 		}
-		if n := b.withdraw(unspent) + oldest.left; now <= oldest.expires+round {
+		n := b.withdraw(unspent) + oldest.left
+		if now <= oldest.expires+round {
 			b.expire(now, n)
 		} else {
 			b.lost += n

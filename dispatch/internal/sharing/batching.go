@@ -84,7 +84,8 @@ func (b *batching) adjust(now float64) {
 	if b.Limit.Rule.Mode != busy.None && b.rate > 0 && b.rate < b.top {
 		rate = min(rate, b.rate)
 	}
-	if f := rate / b.rate; b.rate > 0 {
+	f := rate / b.rate
+	if b.rate > 0 {
 		b.share, b.shareFor = b.share*f, b.shareFor*f
 		b.outage.scale(now, f)
 	}
@@ -131,7 +132,8 @@ func (b *batching) next(now float64, d Demand) order {
 			return b.drainFor(now, d)
 		}
 	}
-	if b.gone = b.gone && d.Waiting == 0 && b.asked == 0; b.pending || now < b.retryAt {
+	b.gone = b.gone && d.Waiting == 0 && b.asked == 0
+	if b.pending || now < b.retryAt {
 		return order{}
 	}
 	demand, held := b.outage.bound(now, b.wants(&b.Bucket, b.Limit.Round, d)), b.held()

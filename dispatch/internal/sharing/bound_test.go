@@ -57,7 +57,8 @@ func TestBoundBesideTheDead(t *testing.T) {
 							for range others {
 								c := w.join(limit)
 								c.once = 1
-								if w.run(after); after > 0 {
+								w.run(after)
+								if after > 0 {
 									leave(c)
 								}
 							}

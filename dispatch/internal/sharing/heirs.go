@@ -66,7 +66,8 @@ func (f *fair) Keep(until float64) bool {
 func (f *fair) keepNoMore() {
 	closed, key := f.env.closed, f.Limit.Key
 	left := slices.DeleteFunc(closed[key], func(c *fair) bool { return c == f })
-	if closed[key] = left; len(left) == 0 {
+	closed[key] = left
+	if len(left) == 0 {
 		delete(closed, key)
 	}
 }

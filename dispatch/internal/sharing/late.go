@@ -44,7 +44,8 @@ func (l *late) expect(now float64, r *schedule.Request) {
 	if r.NotAfter == 0 || l.failures > 0 || usual == 0 || usual+slack >= l.timeout {
 		return
 	}
-	if l.at = now + usual + secondSlack; !l.second {
+	l.at = now + usual + secondSlack
+	if !l.second {
 		l.at = now + usual + slack
 		r.NotAfter = l.at + l.storeTime
 	}

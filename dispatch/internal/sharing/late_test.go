@@ -60,7 +60,7 @@ func TestSecondRequest(t *testing.T) {
 // TestGivenUp: the answer to a request that was given up counts if the request was made.
 func TestGivenUp(t *testing.T) {
 	known := schedule.Carry{Inc: 5, Seq: 1}
-	for name, of := range map[string]struct {
+	for name, row := range map[string]struct {
 		answer func(r *permits.Request)
 		done   float64
 		held   int64
@@ -78,16 +78,16 @@ func TestGivenUp(t *testing.T) {
 		f.carry = known
 		assert.False(t, f.Idle())
 		granted(first, 6, schedule.Carry{Inc: 5, Seq: 2})
-		of.answer(first)
-		c.Answered(first, of.done, of.done)
-		assert.Equal(t, of.held, c.Held(), name)
-		assert.Equal(t, of.seq, f.carry.Seq, name)
+		row.answer(first)
+		c.Answered(first, row.done, row.done)
+		assert.Equal(t, row.held, c.Held(), name)
+		assert.Equal(t, row.seq, f.carry.Seq, name)
 		assert.True(t, f.pending, "%s: the second one is still on its way", name)
 		assert.Zero(t, f.failures, name)
 		assert.Empty(t, f.late.givenUp, name)
 		answered := [2]float64{0.0005, 0.001}
 		if name != "failed" && name != "too late" && name != "after a pause" {
-			answered = [2]float64{0.001, of.done - 10}
+			answered = [2]float64{0.001, row.done - 10}
 		}
 		assert.InDeltaSlice(t, answered[:], f.rtts[:], 1e-9, name)
 
@@ -181,7 +181,7 @@ func TestSteppedClock(t *testing.T) {
 
 // TestHeldByOthers: a request says for how long replicas may hold slots.
 func TestHeldByOthers(t *testing.T) {
-	for name, of := range map[string]struct {
+	for name, row := range map[string]struct {
 		lead, round, done float64
 		failures          int
 		want              float64
@@ -196,9 +196,9 @@ func TestHeldByOthers(t *testing.T) {
 		"nobody holds any more": {0.07, 0.1, 9999.7, 1, 0},
 	} {
 		c, f := fairShare(newWorld())
-		f.lead, f.batching.round, f.done, f.failures = of.lead, of.round, of.done, of.failures
+		f.lead, f.batching.round, f.done, f.failures = row.lead, row.round, row.done, row.failures
 		r := c.Next(10_000, one)
-		assert.InDelta(t, of.want, r.Allocate.Lead, 1e-9, name)
+		assert.InDelta(t, row.want, r.Allocate.Lead, 1e-9, name)
 	}
 	c, f := fairShare(newWorld())
 	f.lead, f.batching.round, f.done, f.paced = 0.8, 0.1, 9999.85, 50

@@ -133,7 +133,8 @@ func (s *split) Drain(now float64) *permits.Request {
 	if s.pending || s.left {
 		return nil
 	}
-	if s.left = true; !s.member() {
+	s.left = true
+	if !s.member() {
 		return nil
 	}
 	return s.heartbeat(now, true)
@@ -146,7 +147,8 @@ func (s *split) heartbeat(now float64, leave bool) *permits.Request {
 		Leave: leave, Fixed: s.fixed(),
 		Rate: s.Limit.Rate, Ramp: s.Limit.Ramp, Active: s.active,
 	}
-	if s.active, s.left = false, leave; leave {
+	s.active, s.left = false, leave
+	if leave {
 		s.lease = s.lease.Left()
 	}
 	return s.send(now, permits.Request{Heartbeat: h})
@@ -173,7 +175,8 @@ func (s *split) Answered(r *permits.Request, done, now float64) {
 		s.offset = offset
 	}
 	s.line = h.Line
-	if s.again = now + h.Answer.Again(h.TTL)*(0.8+0.2*s.env.Rand.Float64()); h.Ramp.Over > 0 {
+	s.again = now + h.Answer.Again(h.TTL)*(0.8+0.2*s.env.Rand.Float64())
+	if h.Ramp.Over > 0 {
 		s.again = min(s.again, now+1)
 	}
 }

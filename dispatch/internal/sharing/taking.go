@@ -74,7 +74,8 @@ func (k *taking) observe(b *Bucket, round, now float64, d Demand) {
 	case k.leftAt == 0:
 		k.leftAt = now
 	}
-	if k.refusals = 0; b.refused.Load() > 0 { // most steps have nothing to take
+	k.refusals = 0
+	if b.refused.Load() > 0 { // most steps have nothing to take
 		k.refusals = b.refused.Swap(0) // what comes from now on is for the next step
 	}
 	if k.refusals > 0 {

@@ -29,7 +29,8 @@ func (s *store) do(r *permits.Request, now float64) {
 		asked.Allocate = &a
 	}
 	s.requests = append(s.requests, asked)
-	if r.Err = nil; s.down {
+	r.Err = nil
+	if s.down {
 		r.Err = errors.New("down")
 		return
 	}
@@ -109,7 +110,8 @@ func (w *world) until(end float64) {
 				next, at = c, due
 			}
 		}
-		if w.now = max(w.now, at); next == nil {
+		w.now = max(w.now, at)
+		if next == nil {
 			return
 		}
 		next.move()

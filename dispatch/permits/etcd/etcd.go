@@ -155,7 +155,8 @@ func (s *Store) Close() error {
 	if a == nil {
 		return nil
 	}
-	if <-a.done; a.client == nil {
+	<-a.done
+	if a.client == nil {
 		return nil
 	}
 	if err := a.client.Close(); err != nil && !errors.Is(err, context.Canceled) {

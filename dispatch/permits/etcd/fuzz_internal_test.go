@@ -166,7 +166,8 @@ func FuzzReply(f *testing.F) {
 				*etcd = answers{left: [][]byte{first, second, third}, failed: func() {}}
 				call(t.Context(), etcd.store(t.Context()))
 			}
-			if q.Check(); q.Err == nil {
+			q.Check()
+			if q.Err == nil {
 				require.True(t, q.Allocate.Reply.Sound(q.Allocate.Request))
 			}
 			if draw.Err == nil {

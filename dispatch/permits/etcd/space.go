@@ -68,7 +68,8 @@ func (s *space) look(inUse, quota int64) (next time.Duration) {
 	free := int64(maxUsed*float64(quota)) - inUse
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.full = nil; free < 0 {
+	s.full = nil
+	if free < 0 {
 		s.full = fmt.Errorf("etcd uses %d of its quota of %d MiB%s, and the rest is kept for policies: "+
 			"compact its history (etcd --auto-compaction-retention)", inUse>>20, quota>>20, told)
 	}

@@ -99,7 +99,7 @@ func record(t *testing.T, b Recorded, seed uint64) (*History, map[string][]Versi
 	ctx, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
 	for i, store := range b.Stores {
-		c := &client{h: h, id: i, of: len(b.Stores), store: store, rng: rand.New(rand.NewPCG(seed, 5+uint64(i)))}
+		c := &client{h: h, id: i, clients: len(b.Stores), store: store, rng: rand.New(rand.NewPCG(seed, 5+uint64(i)))}
 		clients.Go(func() { c.run(ctx, limits) })
 	}
 	time.Sleep(time.Duration(rng.Int64N(int64(40 * time.Millisecond))))
@@ -119,7 +119,7 @@ func record(t *testing.T, b Recorded, seed uint64) (*History, map[string][]Versi
 	return h, logs
 }
 
-func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
+func pick[T any](rng *rand.Rand, choices ...T) T { return choices[rng.IntN(len(choices))] }
 
 // A recordedLimit is a limit with the policies that it has one after the other.
 type recordedLimit struct {
@@ -156,13 +156,13 @@ func drawLimit(rng *rand.Rand, key string, redis bool) *recordedLimit {
 
 // A client allocates as a replica does, with arguments at random.
 type client struct {
-	h     *History
-	id    int
-	of    int // clients
-	store dispatch.PermitStore
-	rng   *rand.Rand
-	known map[string]heard
-	again sync.WaitGroup
+	h       *History
+	id      int
+	clients int // clients
+	store   dispatch.PermitStore
+	rng     *rand.Rand
+	known   map[string]heard
+	again   sync.WaitGroup
 }
 
 // heard is the last reply to a client's request for a key.
@@ -180,7 +180,7 @@ func (c *client) run(ctx context.Context, limits []*recordedLimit) {
 			later := time.Duration(c.rng.Int64N(int64(20 * time.Millisecond)))
 			c.again.Go(func() {
 				time.Sleep(later)
-				_, _ = c.h.Allocate(context.WithoutCancel(ctx), c.of+c.id, c.store, l.key, r)
+				_, _ = c.h.Allocate(context.WithoutCancel(ctx), c.clients+c.id, c.store, l.key, r)
 			})
 		}
 		sent := time.Now()

@@ -207,7 +207,8 @@ func (l *Link) Do(ctx context.Context, requests []*permits.Request) {
 		}
 		l.Locked(func() {
 			for _, r := range requests {
-				if r.Check(); r.Damaged() != nil {
+				r.Check()
+				if r.Damaged() != nil {
 					l.Damaged = append(l.Damaged, r.Damaged())
 				}
 			}
@@ -217,7 +218,8 @@ func (l *Link) Do(ctx context.Context, requests []*permits.Request) {
 		late := copies(allocations)
 		l.late.Go(func() {
 			time.Sleep(time.Until(frozen))
-			if run(late); twice {
+			run(late)
+			if twice {
 				run(late)
 			}
 		})
@@ -225,7 +227,8 @@ func (l *Link) Do(ctx context.Context, requests []*permits.Request) {
 		return
 	}
 	time.Sleep(max(rtt/2, time.Until(frozen)))
-	if run(requests); twice {
+	run(requests)
+	if twice {
 		run(allocations)
 	}
 	time.Sleep(rtt - rtt/2)

@@ -120,7 +120,8 @@ func parseState(text string) (s schedule.State, err error) {
 
 // parseRamp reads the field r of a limit's hash; a limit without a ramp has none.
 func parseRamp(text string, s *schedule.State) {
-	if s.Top = s.Rate; len(text) != 8*8 {
+	s.Top = s.Rate
+	if len(text) != 8*8 {
 		return
 	}
 	n := numbers(text)

@@ -157,7 +157,8 @@ func FuzzReply(f *testing.F) {
 				next.Store(0)
 				call()
 			}
-			if q.Check(); q.Err == nil {
+			q.Check()
+			if q.Err == nil {
 				require.True(t, q.Allocate.Reply.Sound(q.Allocate.Request))
 			}
 			if draw.Err == nil {

@@ -145,13 +145,13 @@ func fields(t *testing.T, names []string, table string) (paths []string) {
 	t.Helper()
 	words := strings.Fields(table)
 	require.Len(t, names, len(words)/2)
-	of := map[string]string{}
+	byName := map[string]string{}
 	for i := 0; i < len(words); i += 2 {
-		of[strings.ReplaceAll(words[i], "_", " ")] = words[i+1]
+		byName[strings.ReplaceAll(words[i], "_", " ")] = words[i+1]
 	}
 	for _, name := range names {
-		require.Contains(t, of, name)
-		paths = append(paths, of[name])
+		require.Contains(t, byName, name)
+		paths = append(paths, byName[name])
 	}
 	return paths
 }

@@ -40,7 +40,8 @@ func (s *Store) SetRows(
 	for name, text := range rows {
 		c.args = append(c.args, name, text)
 	}
-	if s.one(ctx, c); c.err != nil {
+	s.one(ctx, c)
+	if c.err != nil {
 		return false, s.wrap("set rows of "+key, c.err)
 	}
 	n, err := c.cmd.Int()

@@ -184,8 +184,8 @@ func meanTime(t *testing.T, client *redis.Client, command string) float64 {
 	t.Helper()
 	info, err := client.Info(t.Context(), "commandstats").Result()
 	require.NoError(t, err)
-	_, of, _ := strings.Cut(info, "cmdstat_"+command+":")
-	_, text, _ := strings.Cut(of, "usec_per_call=")
+	_, stats, _ := strings.Cut(info, "cmdstat_"+command+":")
+	_, text, _ := strings.Cut(stats, "usec_per_call=")
 	micros, err := strconv.ParseFloat(text[:strings.IndexByte(text, ',')], 64)
 	require.NoError(t, err)
 	return micros / 1000

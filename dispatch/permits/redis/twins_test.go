@@ -58,7 +58,7 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 	var oldHash map[string]string
 	var oldState schedule.State
 	oldSubs := map[string]schedule.Sub{}
-	pick := func(of ...float64) float64 { return of[rng.IntN(len(of))] }
+	pick := func(choices ...float64) float64 { return choices[rng.IntN(len(choices))] }
 	rate, strict := pick(1, 10, 1000, 1e6, 1.0/3600), seed%3 == 2
 	var rule busy.Rule
 	if seed%4 < 2 && !strict {
@@ -81,7 +81,8 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 		switch rng.IntN(60) {
 		case 0: // a newer policy
 			rev := revs[len(revs)-1]
-			if rev.Number++; rng.IntN(3) == 0 { // a backup that was adopted
+			rev.Number++
+			if rng.IntN(3) == 0 { // a backup that was adopted
 				rev = schedule.Revision{Epoch: rev.Epoch + 1, Number: 1}
 			}
 			rate *= pick(0.5, 2, 1.1)
@@ -173,7 +174,8 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 			r.Low = state.Last + pick(0, -0.1, 0.1, -5, 5) - state.Shifts + r.Carry.Shifts
 			r.High = r.Low + pick(0, 0.01, 0.2)
 		}
-		if r.Rule = rule; rule.Mode != busy.None {
+		r.Rule = rule
+		if rule.Mode != busy.None {
 			r.Answers = schedule.Answers{
 				OK: pick(0, 0, 5, rate), Busy: pick(0, 0, 0, 1, 7, rate), RetryAfter: pick(0, 0, 0, 2),
 			}
@@ -231,7 +233,8 @@ func (k kind) numbers(s *schedule.State) (all []*float64, whole []*int64) {
 	if k.ramped {
 		all = append(all, &s.Top, &s.Ramp.From, &s.Ramp.Over, &s.Ramp.TTL, &s.Line.Rate, &s.Line.Seen)
 	}
-	if o := &s.Outcomes; k.heard {
+	o := &s.Outcomes
+	if k.heard {
 		all = append(all, &o.Since, &o.Window.OK, &o.Window.Busy, &o.Window.RetryAfter)
 		v := &o.Service
 		all = append(all,
@@ -284,12 +287,12 @@ func damagedAlike(t *testing.T, r schedule.Request) {
 	soundSub := schedule.Sub{
 		Epoch: sound.Epoch, This: schedule.Part{K: 2, Weight: 1, Reserved: 1}, Prev: schedule.Part{K: 1, Weight: 1},
 	}
-	of, results := kindOf(sound), map[bool]int{} // results: how many were lost, or not
+	k, results := kindOf(sound), map[bool]int{} // results: how many were lost, or not
 	compare := func(what string, state schedule.State, sub schedule.Sub) {
-		if of == (kind{}) { // Top is not stored
+		if k == (kind{}) { // Top is not stored
 			state.Top = state.Rate
 		}
-		fields := of.fields(state)
+		fields := k.fields(state)
 		if !r.Strict {
 			fields = append(fields, "s"+r.Subscription, encodeSub(sub))
 		}
@@ -310,11 +313,11 @@ func damagedAlike(t *testing.T, r schedule.Request) {
 		now - 10, now + 2, now + 3000, now + 5000, now + 90_000,
 		math.NaN(), math.Inf(1), math.Inf(-1),
 	}
-	all, whole := of.numbers(&sound)
+	all, whole := k.numbers(&sound)
 	for i := range all {
 		for _, x := range bounds {
 			state := sound
-			all, _ := of.numbers(&state)
+			all, _ := k.numbers(&state)
 			*all[i] = x
 			compare(fmt.Sprintf("number %d: %v", i, x), state, soundSub)
 		}
@@ -325,7 +328,7 @@ func damagedAlike(t *testing.T, r schedule.Request) {
 				continue
 			}
 			state := sound
-			_, whole := of.numbers(&state)
+			_, whole := k.numbers(&state)
 			*whole[i] = x
 			compare(fmt.Sprintf("whole number %d: %v", i, x), state, soundSub)
 		}

@@ -85,8 +85,8 @@ func (r report) String() string {
 	}
 	b.WriteString("\n| | Kafka | its bare client | Pulsar | its bare client |\n| --- | --- | --- | --- | --- |\n")
 	for _, row := range []struct {
-		name string
-		of   func(group int) any
+		name  string
+		value func(group int) any
 	}{
 		{"produced", func(g int) any { return r.verdicts[g].Produced }},
 		{"delivered before the limits were lifted", func(g int) any { return r.delivered[g] }},
@@ -101,7 +101,7 @@ func (r report) String() string {
 	} {
 		fmt.Fprintf(&b, "| %s |", row.name)
 		for _, g := range []int{kafkaThrottled, kafkaBare, pulsarThrottled, pulsarBare} {
-			fmt.Fprintf(&b, " %v |", row.of(g))
+			fmt.Fprintf(&b, " %v |", row.value(g))
 		}
 		b.WriteString("\n")
 	}

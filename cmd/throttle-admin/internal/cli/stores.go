@@ -29,12 +29,12 @@ const permitTimeout = 2 * time.Second
 type urlOptions struct{ passwordFile, ca, cert, key string }
 
 func (o *urlOptions) flags(flags *pflag.FlagSet, what string) {
-	of := map[string]string{"policies": "the policy store", "permits": "the permit store"}[what]
-	flags.StringVar(&o.passwordFile, what+"-password-file", "", "file with the password for "+of)
+	store := map[string]string{"policies": "the policy store", "permits": "the permit store"}[what]
+	flags.StringVar(&o.passwordFile, what+"-password-file", "", "file with the password for "+store)
 	flags.StringVar(&o.ca, what+"-tls-ca", "",
-		"PEM file of the authorities that "+of+"'s certificate may come from; turns TLS on")
+		"PEM file of the authorities that "+store+"'s certificate may come from; turns TLS on")
 	flags.StringVar(&o.cert, what+"-tls-cert", "",
-		"PEM file of the client certificate for "+of+"; turns TLS on")
+		"PEM file of the client certificate for "+store+"; turns TLS on")
 	flags.StringVar(&o.key, what+"-tls-key", "",
 		"PEM file of that certificate's key; turns TLS on")
 }

@@ -64,7 +64,8 @@ func openFleet(ctx context.Context, w *world) (f *fleet, err error) {
 			}
 			f.consumers = append(f.consumers, r)
 			f.done.Go(func() {
-				if err := g.read(running, r, 1+i); running.Err() == nil {
+				err := g.read(running, r, 1+i)
+				if running.Err() == nil {
 					select {
 					case f.failed <- fmt.Errorf("consumer of %s: %w", g.name, err):
 					default:

@@ -154,14 +154,14 @@ func (x *explanation) addField(s configstore.Snapshot, field string) {
 		}
 		return
 	}
-	modeIn := func(of policy.Modes) policy.Mode {
+	modeIn := func(modes policy.Modes) policy.Mode {
 		switch {
 		case !isRate:
 			return ""
 		case field == "messageRate":
-			return of.Messages.Mode
+			return modes.Messages.Mode
 		}
-		return of.Bytes.Mode
+		return modes.Bytes.Mode
 	}
 	value := policy.Text(x.effective.Topic, field)
 	if isRate && (value == "" || value == "0") {

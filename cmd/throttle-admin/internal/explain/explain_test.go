@@ -142,7 +142,8 @@ func TestExplainStrict(t *testing.T) {
 		shares, users := 0.0, 0
 		for _, r := range x.Replicas {
 			assert.LessOrEqual(t, r.Use, 5.0)
-			if shares += r.Share; r.Use > 0 {
+			shares += r.Share
+			if r.Use > 0 {
 				users++
 			}
 		}

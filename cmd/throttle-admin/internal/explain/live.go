@@ -179,7 +179,8 @@ func (x *explanation) addQuotas(ctx context.Context, store dispatch.PermitStore)
 			Limit: dispatch.ReasonQuota, Scope: id.String(), Key: permits.QuotaKey(x.Cluster, id),
 		}
 		q, _ := x.set.Quota(id)
-		if v.Mode = modeOf(q.Shadow); !q.Shadow {
+		v.Mode = modeOf(q.Shadow)
+		if !q.Shadow {
 			v.Rate = rates.Of(id, q, now)
 		}
 		state, now, err := store.State(ctx, v.Key)

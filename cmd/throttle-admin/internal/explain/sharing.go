@@ -28,13 +28,13 @@ type sharing interface {
 
 // sharingOf returns the sharing mode of a policy's message rate.
 func sharingOf(p policy.Policy) sharing {
-	switch of := p.WithDefaults().Sharing; of.Mode {
+	switch settings := p.WithDefaults().Sharing; settings.Mode {
 	case policy.Strict:
-		return strict{maxReserved: *of.MaxReserved}
+		return strict{maxReserved: *settings.MaxReserved}
 	case policy.Split:
 		return split{}
 	case policy.Groups:
-		return groups{names: of.Groups, keepBack: *of.KeepBack}
+		return groups{names: settings.Groups, keepBack: *settings.KeepBack}
 	}
 	return fair{}
 }

@@ -12,11 +12,11 @@ import (
 
 // table writes the explanation for people.
 func (x *explanation) table(w *strings.Builder, now time.Time) {
-	of := x.Topic
+	name := x.Topic
 	if x.Subscription != "" {
-		of = "subscription " + x.Subscription + " of " + of
+		name = "subscription " + x.Subscription + " of " + name
 	}
-	fmt.Fprintf(w, "%s, cluster %s, revision %d\n\n", of, x.Cluster, x.Revision)
+	fmt.Fprintf(w, "%s, cluster %s, revision %d\n\n", name, x.Cluster, x.Revision)
 	x.writeFields(w, now)
 	x.writeLimits(w)
 	x.writeReplicas(w)
@@ -49,7 +49,8 @@ func (x *explanation) writeLimits(w *strings.Builder) {
 			string(l.Limit), output.Number(l.Rate) + "/s", string(l.Mode), "no consumers", "-", "-",
 		}
 		if l.Limit == dispatch.ReasonQuota {
-			if row[0] += " of " + l.Scope; l.Rate == 0 {
+			row[0] += " of " + l.Scope
+			if l.Rate == 0 {
 				row[1] = "-"
 			}
 		}

@@ -61,12 +61,12 @@ func (x *explanation) addReasons(s configstore.Snapshot, scope policy.Scope, liv
 }
 
 // mayApply reports whether a policy of the scope of could apply to a topic or a subscription.
-func mayApply(of policy.Scope, cluster string, to policy.Scope) bool {
-	if of.Kind == policy.UnreadableKind {
+func mayApply(scope policy.Scope, cluster string, to policy.Scope) bool {
+	if scope.Kind == policy.UnreadableKind {
 		return true
 	}
 	paused := true // any field shows whether the scope applies
-	set, _ := policy.NewSet([]policy.Entry{{Scope: of, Settings: policy.Policy{Paused: &paused}}})
+	set, _ := policy.NewSet([]policy.Entry{{Scope: scope, Settings: policy.Policy{Paused: &paused}}})
 	return set.Resolve(cluster, to.Topic, to.Subscription).Subscription.IsPaused()
 }
 
@@ -272,7 +272,8 @@ func throttledByLimit(l dispatch.LimitStats) string {
 		all = output.Number(l.Ramp) + "/s of " + all + " on its ramp"
 	}
 	var part string
-	switch share := output.Number(l.Share) + "/s"; {
+	share := output.Number(l.Share) + "/s"
+	switch {
 	case l.Group != "":
 		part = fmt.Sprintf("it is in worker group %s and uses %s", l.Group, use)
 	case l.Pool > 0:

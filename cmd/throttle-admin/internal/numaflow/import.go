@@ -135,18 +135,18 @@ func (im *importer) read(text []byte) error {
 }
 
 // warnUnknown warns about fields that may be mistyped limits.
-func (im *importer) warnUnknown(of string, l limits, misplaced any) {
+func (im *importer) warnUnknown(object string, l limits, misplaced any) {
 	if misplaced != nil {
-		im.warn("%s: rateLimit was left out: Numaflow reads it under limits only", of)
+		im.warn("%s: rateLimit was left out: Numaflow reads it under limits only", object)
 	}
 	for _, name := range l.unknown {
-		im.warn("%s: unknown field %q was left out: want rateLimit", of, "limits."+name)
+		im.warn("%s: unknown field %q was left out: want rateLimit", object, "limits."+name)
 	}
 	if l.RateLimit == nil {
 		return
 	}
 	for _, name := range l.RateLimit.unknown {
-		im.warn("%s: unknown field %q was left out: the rate is max", of, "rateLimit."+name)
+		im.warn("%s: unknown field %q was left out: the rate is max", object, "rateLimit."+name)
 	}
 }
 
@@ -159,10 +159,10 @@ func (im *importer) readObject(o object) {
 	switch o.Kind {
 	case "Pipeline", "Vertex", "MonoVertex":
 		im.found++
-		of := o.Kind + " " + namespace + "/" + name
-		im.warnUnknown(of, o.Spec.Limits, o.Spec.Misplaced)
+		object := o.Kind + " " + namespace + "/" + name
+		im.warnUnknown(object, o.Spec.Limits, o.Spec.Misplaced)
 		for _, v := range o.Spec.Vertices {
-			im.warnUnknown(of+", vertex "+v.Name, v.Limits, v.Misplaced)
+			im.warnUnknown(object+", vertex "+v.Name, v.Limits, v.Misplaced)
 		}
 	}
 	switch o.Kind {
@@ -260,7 +260,8 @@ func (im *importer) add(scope policy.Scope, r, wider rateLimit) {
 		p.Sharing.PoolTTL = im.duration(scope, "ttl", ttl, policy.MinPoolTTL, policy.MaxPoolTTL)
 	}
 	_, own := r.Store["redisStore"]
-	if _, shared := wider.Store["redisStore"]; own {
+	_, shared := wider.Store["redisStore"]
+	if own {
 		im.warn("%s: redisStore was left out: set THROTTLE_PERMITS=redis://host:port", scope)
 	} else if !shared && r.Max != nil {
 		im.warn("%s: without a redisStore, Numaflow gives %d/s to each replica; "+

@@ -37,8 +37,8 @@ func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
 			}
 		}
 	}
-	for of, e := range concerned(cluster, entries, scope) {
-		add(policy.TopicScope(of.Topic), e.Topic, e.Subscription)
+	for at, e := range concerned(cluster, entries, scope) {
+		add(policy.TopicScope(at.Topic), e.Topic, e.Subscription)
 		for _, g := range e.Aggregates {
 			add(g.Scope, g.Policy, e.Subscription)
 		}
@@ -65,7 +65,7 @@ func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
 // among those that a scope's policy affects; "" if there are none.
 func Ignored(cluster string, entries []policy.Entry, scope policy.Scope) string {
 	var found []string
-	for of, e := range concerned(cluster, entries, scope) {
+	for at, e := range concerned(cluster, entries, scope) {
 		var fields []string
 		if e.Subscription.Weight != nil {
 			fields = append(fields, "weight")
@@ -73,7 +73,7 @@ func Ignored(cluster string, entries []policy.Entry, scope policy.Scope) string 
 		if e.Subscription.Reserved.Limited() {
 			fields = append(fields, "reserved")
 		}
-		if len(fields) == 0 || scope.Topic != (policy.Topic{}) && of.Topic != scope.Topic {
+		if len(fields) == 0 || scope.Topic != (policy.Topic{}) && at.Topic != scope.Topic {
 			continue
 		}
 		add := func(limit policy.Scope, p policy.Policy, modes policy.Modes) {
@@ -82,9 +82,9 @@ func Ignored(cluster string, entries []policy.Entry, scope policy.Scope) string 
 				return
 			}
 			found = append(found, fmt.Sprintf("%s of %s: no effect on the limit of %s, "+
-				"whose sharing.mode is %s", strings.Join(fields, " and "), of, limit, mode))
+				"whose sharing.mode is %s", strings.Join(fields, " and "), at, limit, mode))
 		}
-		add(policy.TopicScope(of.Topic), e.Topic, e.TopicModes)
+		add(policy.TopicScope(at.Topic), e.Topic, e.TopicModes)
 		for _, g := range e.Aggregates {
 			add(g.Scope, g.Policy, g.Modes)
 		}
@@ -113,11 +113,11 @@ func concerned(
 				names = names[1:]
 			}
 			for _, name := range names {
-				of := policy.TopicScope(topic)
+				at := policy.TopicScope(topic)
 				if name != "" {
-					of = policy.SubscriptionScope(topic, name)
+					at = policy.SubscriptionScope(topic, name)
 				}
-				if !yield(of, set.Resolve(cluster, topic, name)) {
+				if !yield(at, set.Resolve(cluster, topic, name)) {
 					return
 				}
 			}

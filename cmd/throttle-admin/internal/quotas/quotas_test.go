@@ -249,7 +249,7 @@ func TestQuotasLive(t *testing.T) {
 	assert.NotEmpty(t, x.Why)
 
 	// explain of the topic shows both quotas, and which one throttles whom.
-	var of struct {
+	var explained struct {
 		Limits []struct {
 			Scope         string
 			Rate, InForce float64
@@ -258,17 +258,17 @@ func TestQuotasLive(t *testing.T) {
 	}
 	throttletest.Until(t, "billing is throttled by a quota", func() bool {
 		_, _ = ask(http.MethodPost, "/reports", token, report(0, "b", 1000))
-		require.NoError(t, json.Unmarshal([]byte(done("explain", topic, "-o", "json")), &of))
+		require.NoError(t, json.Unmarshal([]byte(done("explain", topic, "-o", "json")), &explained))
 		throttled := "billing (tag:bulk) in replica-a is throttled by a throughput quota, "
-		return strings.Contains(strings.Join(of.Why, "\n"), throttled)
+		return strings.Contains(strings.Join(explained.Why, "\n"), throttled)
 	})
-	require.Len(t, of.Limits, 2)
-	assert.Equal(t, "tenant:acme", of.Limits[0].Scope)
-	assert.InDelta(t, 512, of.Limits[0].Rate, 1e-6)
-	assert.Zero(t, of.Limits[0].InForce, "it has no consumers")
-	assert.Equal(t, "tag:bulk", of.Limits[1].Scope)
-	assert.Positive(t, of.Limits[1].Rate)
-	assert.Positive(t, of.Limits[1].InForce)
+	require.Len(t, explained.Limits, 2)
+	assert.Equal(t, "tenant:acme", explained.Limits[0].Scope)
+	assert.InDelta(t, 512, explained.Limits[0].Rate, 1e-6)
+	assert.Zero(t, explained.Limits[0].InForce, "it has no consumers")
+	assert.Equal(t, "tag:bulk", explained.Limits[1].Scope)
+	assert.Positive(t, explained.Limits[1].Rate)
+	assert.Positive(t, explained.Limits[1].InForce)
 	out = done("explain", topic)
 	t.Log("\n" + out)
 	assert.Regexp(t, `(?m)^quota of tag:bulk +[\d.]+/s +enforce +[\d.]+/s`, out)

@@ -150,12 +150,12 @@ func (r *results) read(out []byte) error {
 // table returns the table of medians, in Markdown.
 func (r *results) table(rounds int) []byte {
 	var b bytes.Buffer
-	of := fmt.Sprintf("medians of %d rounds", rounds)
+	figures := fmt.Sprintf("medians of %d rounds", rounds)
 	if rounds == 1 {
-		of = "one round"
+		figures = "one round"
 	}
 	fmt.Fprintf(&b, "%s, %s/%s, %d cores; %s. Spread: (highest - lowest) / median.\n\n",
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), of)
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), figures)
 	fmt.Fprintln(&b, "| package | work | limiter | median | unit | spread | beside ours | goal |")
 	fmt.Fprintln(&b, "| --- | --- | --- | ---: | --- | ---: | ---: | --- |")
 	for _, k := range r.rows {
