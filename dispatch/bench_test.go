@@ -14,9 +14,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // plenty is a permit store that grants all that is requested, at once.
@@ -136,7 +136,7 @@ func BenchmarkDeny(b *testing.B) {
 
 // BenchmarkFourLimits: the limits of a topic, its subscription, its namespace and its tenant.
 func BenchmarkFourLimits(b *testing.B) {
-	source := new(throttletest.Policies)
+	source := new(permitstest.Policies)
 	source.Set(set(b, map[string]policy.Policy{
 		topic: perSecond(1e6), topic + "?subscription=group": perSecond(1e6), "tenant:public": perSecond(1e6),
 		"public/default": {MessageRate: policy.PerSecond(1e6), Aggregate: new(true)},

@@ -98,7 +98,7 @@ type churn struct {
 }
 
 func newChurn(t *testing.T, store dispatch.PermitStore) *churn {
-	source := new(throttletest.Policies)
+	source := new(permitstest.Policies)
 	source.Set(throttletest.SetOf(t, churned))
 	lim, err := dispatch.Open(t.Context(), dispatch.Config{
 		Policies: source, Permits: store, Group: "eu",

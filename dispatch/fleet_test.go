@@ -14,9 +14,8 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 const topic = "kafka://public/default/orders"
@@ -25,7 +24,7 @@ const topic = "kafka://public/default/orders"
 type fleet struct {
 	t        *testing.T
 	store    *permitstest.Store
-	policies *throttletest.Policies
+	policies *permitstest.Policies
 	start    time.Time
 	stop     context.CancelFunc
 	ctx      context.Context
@@ -45,7 +44,7 @@ func newFleet(t *testing.T, seed uint64, p policy.Policy) *fleet {
 		t.Skip("a fleet takes long with the race detector")
 	}
 	f := &fleet{
-		t: t, store: permitstest.NewStore(seed, nil), policies: new(throttletest.Policies), start: time.Now(),
+		t: t, store: permitstest.NewStore(seed, nil), policies: new(permitstest.Policies), start: time.Now(),
 		dispatched: window.NewRecord(), waits: map[int][]time.Duration{},
 	}
 	f.ctx, f.stop = context.WithCancel(t.Context())

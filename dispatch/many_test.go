@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // many is one process with 10,000 limits of 10/s to 100/s, of which 1,000 are busy.
@@ -41,7 +41,7 @@ func openMany(t testing.TB) *many {
 	}
 	set, err := policy.NewSet(entries)
 	require.NoError(t, err)
-	source := new(throttletest.Policies)
+	source := new(permitstest.Policies)
 	source.Set(set)
 	m.lim, err = dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 	require.NoError(t, err)

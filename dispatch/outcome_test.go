@@ -20,9 +20,9 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A service has a capacity in requests a second, and answers busy above that. It saves up a tenth
@@ -407,7 +407,7 @@ func BenchmarkReportOutcome(b *testing.B) {
 // messages of a tag, as long as there are handles for that tag.
 func TestReservedWhileThereAreHandles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := new(throttletest.Policies)
+		source := new(permitstest.Policies)
 		source.Set(set(t, map[string]policy.Quota{
 			"tag:gold": {Reserved: new(int64(50 * quota.AssumedCost)), Total: new(int64(1 << 40))},
 		}))
@@ -445,7 +445,7 @@ func TestBusyForAllTags(t *testing.T) {
 			{Scope: policy.TagScope("late"), Settings: policy.Quota{Total: new(int64(1 << 40))}},
 		})
 		require.NoError(t, err)
-		source := new(throttletest.Policies)
+		source := new(permitstest.Policies)
 		source.Set(set)
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)

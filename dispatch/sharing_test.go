@@ -15,7 +15,6 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // set makes a set of policies by their scopes.
@@ -232,7 +231,7 @@ func TestMaxInFlight(t *testing.T) {
 func TestMaxInFlightOfAllTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quota := policy.Quota{Total: new(int64(1 << 40))}
-		source := new(throttletest.Policies)
+		source := new(permitstest.Policies)
 		source.Set(set(t, map[string]policy.Settings{
 			"cluster": policy.Policy{MaxInFlight: new(int64(2))}, "tag:gold": quota, "tag:bulk": quota,
 		}))
@@ -279,7 +278,7 @@ func TestInFlightOfManyTags(t *testing.T) {
 		for i := range 20 {
 			all[fmt.Sprint("tag:", i)] = policy.Quota{Total: new(int64(1 << 40))}
 		}
-		source := new(throttletest.Policies)
+		source := new(permitstest.Policies)
 		source.Set(set(t, all))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.NoError(t, err)

@@ -227,22 +227,24 @@ func TestPolicyChange(t *testing.T) {
 	}
 }
 
+// eight has eight replicas take permits, for three seconds so far.
+func (f *fleet) eight(max int) {
+	for i := range 8 {
+		f.join(i, "group").greedy(max)
+	}
+	time.Sleep(3 * second)
+}
+
 // TestFaults are attacks on the schedule. Unless a case says otherwise, the upper bound is that of
 // the design, rate x (d + 0.25 s). Where replicas hold permits that a lost state forgot, it is 12 %
 // of a second higher.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	eight := func(f *fleet, max int) {
-		for i := range 8 {
-			f.join(i, "group").greedy(max)
-		}
-		time.Sleep(3 * second)
-	}
 	for how, max := range appetites {
 		stop := perSecond(1000)
 		stop.OnOutage = policy.OutageStop
 		fleets(t, "frozen 2 s, stop, "+how, stop, func(t *testing.T, f *fleet) {
-			eight(f, max)
+			f.eight(max)
 			f.store.Locked(func() { f.store.Frozen = time.Now().Add(2 * second) })
 			time.Sleep(4 * second)
 			within(t, "from 300 ms after the freeze to its end", f.between(3300*time.Millisecond, 5*second), 0, 0)
@@ -251,7 +253,7 @@ func TestFaults(t *testing.T) {
 			within(t, "any second", f.window(second, 0), 900, 1250)
 		})
 		fleets(t, "frozen 2 s, share, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
-			eight(f, max)
+			f.eight(max)
 			f.store.Locked(func() { f.store.Frozen = time.Now().Add(2 * second) })
 			time.Sleep(4 * second)
 			within(t, "while it is unavailable", f.between(3500*time.Millisecond, 5*second), 1275, 1875)
@@ -271,14 +273,14 @@ func TestFaults(t *testing.T) {
 			})
 		}
 		fleets(t, "state lost, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
-			eight(f, max)
+			f.eight(max)
 			f.store.Locked(func() { clear(f.store.Limits) })
 			time.Sleep(3 * second)
 			within(t, "any second", f.window(second, 0), 900, 1370)
 			within(t, "the last second", f.between(5*second, 6*second), 950, 1250)
 		})
 		fleets(t, "failover that loses a second, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
-			eight(f, max)
+			f.eight(max)
 			old := f.store.Copy()
 			time.Sleep(second)
 			f.store.Locked(func() { f.store.Limits = old })
@@ -287,7 +289,7 @@ func TestFaults(t *testing.T) {
 		})
 		for _, step := range []time.Duration{5 * second, -5 * second} {
 			fleets(t, fmt.Sprintf("clock steps by %v, %s", step, how), perSecond(1000), func(t *testing.T, f *fleet) {
-				eight(f, max)
+				f.eight(max)
 				f.store.Locked(func() { f.store.Skew = step })
 				time.Sleep(3 * second)
 				within(t, "any second", f.window(second, 0), 900, 1370)
@@ -296,7 +298,7 @@ func TestFaults(t *testing.T) {
 			})
 		}
 		fleets(t, "three of eight crash, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
-			eight(f, max)
+			f.eight(max)
 			for _, r := range f.joined[:3] {
 				r.crash()
 			}
@@ -304,16 +306,23 @@ func TestFaults(t *testing.T) {
 			within(t, "the next second", f.between(3*second, 4*second), 750, 1250)
 			within(t, "the one after", f.between(4*second, 5*second), 950, 1250)
 		})
+	}
+}
+
+// TestSlowCalls: calls of the permit store are slow, lost or made twice.
+func TestSlowCalls(t *testing.T) {
+	t.Parallel()
+	for how, max := range appetites {
 		for _, rtt := range []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 120 * time.Millisecond} {
 			fleets(t, fmt.Sprintf("round trip %v, %s", rtt, how), perSecond(1000), func(t *testing.T, f *fleet) {
 				f.store.Locked(func() { f.store.RTT = func() time.Duration { return rtt } })
-				eight(f, max)
+				f.eight(max)
 				time.Sleep(7 * second)
 				within(t, "2 s to 10 s", f.between(2*second, 10*second), 7200, 8250)
 			})
 		}
 		fleets(t, "one reply of 190 ms, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
-			eight(f, max)
+			f.eight(max)
 			usual, once := f.store.RTT, true
 			f.store.Locked(func() {
 				f.store.RTT = func() time.Duration {
@@ -329,7 +338,7 @@ func TestFaults(t *testing.T) {
 		})
 		fleets(t, "lost and duplicated calls, "+how, perSecond(1000), func(t *testing.T, f *fleet) {
 			f.store.Locked(func() { f.store.LoseCalls, f.store.LoseReplies, f.store.Duplicate = 0.01, 0.01, 0.01 })
-			eight(f, max)
+			f.eight(max)
 			time.Sleep(7 * second)
 			within(t, "any second", f.window(second, 0), 900, 1250) // a doubled request gives back twice
 			within(t, "2 s to 10 s", f.between(2*second, 10*second), 7200, 8250)

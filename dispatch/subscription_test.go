@@ -20,8 +20,8 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // limited runs f with a Limiter in a bubble.
@@ -377,7 +377,7 @@ func TestCacheFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "policies.json")
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.New("etcd is unavailable")
-		source := new(throttletest.Policies)
+		source := new(permitstest.Policies)
 		source.Fail(away)
 		_, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source})
 		require.ErrorIs(t, err, away, "without a cache file")
@@ -446,7 +446,7 @@ func TestOpenWaitsForPolicies(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			require.NoError(t, os.WriteFile(cache, cached, 0o600))
 			synctest.Test(t, func(t *testing.T) {
-				later := new(throttletest.Policies)
+				later := new(permitstest.Policies)
 				later.Set(policy.Single(perSecond(7))) // the revision of the cache file
 				later.Fail(c.says)
 				c.cfg.Policies = iterSource(func(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
@@ -490,7 +490,7 @@ func TestTieIsLoggedOnce(t *testing.T) {
 	})
 	require.NoError(t, err)
 	var log strings.Builder
-	source := new(throttletest.Policies)
+	source := new(permitstest.Policies)
 	source.Set(set)
 	lim, err := dispatch.Open(t.Context(), dispatch.Config{
 		Policies: source, Logger: slog.New(slog.NewTextHandler(&log, nil)),
@@ -523,7 +523,7 @@ func TestCachedPoliciesEndInTime(t *testing.T) {
 		text, err := policy.MarshalSnapshot(policy.Snapshot{Set: set, Identity: "test", Revision: 3000})
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(name, text, 0o600))
-		source := new(throttletest.Policies)
+		source := new(permitstest.Policies)
 		source.Fail(errors.New("away"))
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source, CacheFile: name})
 		require.NoError(t, err)

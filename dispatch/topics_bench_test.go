@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // BenchmarkManyTopics: one process has 10,000 topics with a policy each. 1,000 of them are active
@@ -30,7 +30,7 @@ func BenchmarkManyTopics(b *testing.B) {
 			}
 			set, err := policy.NewSet(entries)
 			require.NoError(b, err)
-			source := new(throttletest.Policies)
+			source := new(permitstest.Policies)
 			source.Set(set)
 			lim, err := dispatch.Open(b.Context(), dispatch.Config{Policies: source})
 			require.NoError(b, err)

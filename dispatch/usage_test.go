@@ -16,9 +16,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A lossy store fails the first publications of usage.
@@ -53,7 +53,7 @@ func TestUsageOutlastsAFailedPublish(t *testing.T) {
 			{Scope: scope, Settings: policy.Quota{Total: new(int64(1) << 30)}},
 		})
 		require.NoError(t, err)
-		source := new(throttletest.Policies)
+		source := new(permitstest.Policies)
 		source.Set(set)
 		store := &lossy{Store: memory.New(), fails: fails}
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source, Permits: store})
@@ -103,7 +103,7 @@ func TestUsageOfManyIDs(t *testing.T) {
 		}
 		set, err := policy.NewSet(entries)
 		require.NoError(t, err)
-		source := new(throttletest.Policies)
+		source := new(permitstest.Policies)
 		source.Set(set)
 		store := &lossy{Store: memory.New()}
 		lim, err := dispatch.Open(t.Context(), dispatch.Config{Policies: source, Permits: store})

@@ -30,10 +30,6 @@ func open(t testing.TB, p policy.Policy) *dispatch.Limiter {
 	return lim
 }
 
-func perSecond(n int64) policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(n), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
-}
-
 // A datum is one of any of the SDK's interfaces.
 type datum struct {
 	id      string

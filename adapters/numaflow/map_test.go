@@ -18,6 +18,7 @@ import (
 
 	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // mapDatum is a datum of a map.
@@ -145,7 +146,7 @@ func TestMaps(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
 				assert.EqualValues(t, 500,
-					run(t, open(t, perSecond(100)), 500, false, numaflowthrottle.WithTopic(topic)))
+					run(t, open(t, throttletest.PerSecond(100)), 500, false, numaflowthrottle.WithTopic(topic)))
 				assert.InDelta(t, 5, time.Since(begin).Seconds(), 0.3)
 			})
 		})
@@ -164,7 +165,7 @@ func TestDrops(t *testing.T) {
 						opts, seconds = append(opts, numaflowthrottle.WithChargedDrops()), 10
 					}
 					begin := time.Now()
-					assert.EqualValues(t, 500, run(t, open(t, perSecond(100)), 1000, true, opts...))
+					assert.EqualValues(t, 500, run(t, open(t, throttletest.PerSecond(100)), 1000, true, opts...))
 					assert.InDelta(t, seconds, time.Since(begin).Seconds(), seconds*0.06)
 				})
 			})
@@ -192,7 +193,7 @@ func TestMapUnlimited(t *testing.T) {
 // TestMapPanic: a panic of the user's code continues, and its permit goes back.
 func TestMapPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := perSecond(1000)
+		p := throttletest.PerSecond(1000)
 		p.MaxInFlight = new(int64(1))
 		lim := open(t, p)
 		m, err := numaflowthrottle.Map(mapper.MapperFunc(func(context.Context, []string, mapper.Datum) mapper.Messages {
@@ -241,7 +242,7 @@ func TestMapEnds(t *testing.T) {
 		handle := func(_ context.Context, _ []string, d mapper.Datum) mapper.Messages {
 			return mapper.Messages{mapper.NewMessage(d.Value())}
 		}
-		m, err := numaflowthrottle.Map(mapper.MapperFunc(handle), open(t, perSecond(10)),
+		m, err := numaflowthrottle.Map(mapper.MapperFunc(handle), open(t, throttletest.PerSecond(10)),
 			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -262,7 +263,7 @@ func TestMapEnds(t *testing.T) {
 // TestMapStreamLeavesItOpen: a user's code that ends with the stream need not close its channel.
 func TestMapStreamLeavesItOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := perSecond(1000)
+		p := throttletest.PerSecond(1000)
 		p.MaxInFlight = new(int64(1))
 		handle := func(ctx context.Context, _ []string, _ mapstreamer.Datum, _ chan<- mapstreamer.Message) {
 			<-ctx.Done()

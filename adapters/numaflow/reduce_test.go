@@ -16,6 +16,7 @@ import (
 
 	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // session is a user's session reducer.
@@ -118,7 +119,7 @@ func TestReducers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
-				assert.Equal(t, "300", run(t.Context(), t, open(t, perSecond(100)), 300))
+				assert.Equal(t, "300", run(t.Context(), t, open(t, throttletest.PerSecond(100)), 300))
 				assert.InDelta(t, 3, time.Since(begin).Seconds(), 0.3)
 				begin = time.Now()
 				assert.Equal(t, "300", run(t.Context(), t, nil, 300))
@@ -137,7 +138,7 @@ func TestReducersEnd(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				begin := time.Now()
-				assert.Equal(t, "300", run(ctx, t, open(t, perSecond(100)), 300))
+				assert.Equal(t, "300", run(ctx, t, open(t, throttletest.PerSecond(100)), 300))
 				assert.Equal(t, time.Second, time.Since(begin))
 			})
 		})
@@ -152,7 +153,7 @@ func TestReducerOfTheDead(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		}
-		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(reduce), open(t, perSecond(1000)),
+		c, err := numaflowthrottle.Reduce(reducer.SimpleCreatorWithReduceFn(reduce), open(t, throttletest.PerSecond(1000)),
 			numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		ctx, die := context.WithTimeout(t.Context(), time.Second)
@@ -165,7 +166,7 @@ func TestReducerOfTheDead(t *testing.T) {
 // and the permits of data that it did not see are given back.
 func TestReducerReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := perSecond(1000)
+		p := throttletest.PerSecond(1000)
 		p.MaxInFlight = new(int64(1))
 		reduce := func(_ context.Context, _ []string, in <-chan reducer.Datum, _ reducer.Metadata) reducer.Messages {
 			<-in

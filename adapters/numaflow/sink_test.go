@@ -14,6 +14,7 @@ import (
 	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // sinkDatum is a datum of a sink.
@@ -74,7 +75,7 @@ func idsOf(responses sinker.Responses) (ids []string) {
 func TestSinkAnswersAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
-		s := wrapped(t, open(t, perSecond(50)), recorder(&calls, 20*time.Millisecond))
+		s := wrapped(t, open(t, throttletest.PerSecond(50)), recorder(&calls, 20*time.Millisecond))
 		begin := time.Now()
 		for i := range 5 {
 			responses := s.Sink(t.Context(), batch(100*i, 100*i+100))
@@ -95,7 +96,7 @@ func TestSinkAnswersAll(t *testing.T) {
 func TestSinkSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
-		s := wrapped(t, open(t, perSecond(100)), recorder(&calls, 500*time.Millisecond))
+		s := wrapped(t, open(t, throttletest.PerSecond(100)), recorder(&calls, 500*time.Millisecond))
 		begin := time.Now()
 		assert.Len(t, s.Sink(t.Context(), batch(0, 500)), 500)
 		assert.InDelta(t, 5, time.Since(begin).Seconds(), 0.8)
@@ -118,7 +119,7 @@ func TestSinkUnlimited(t *testing.T) {
 func TestSinkRedriven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
-		s := wrapped(t, open(t, perSecond(100)), recorder(&calls, 0))
+		s := wrapped(t, open(t, throttletest.PerSecond(100)), recorder(&calls, 0))
 		s.Sink(t.Context(), batch(0, 200))
 		begin := time.Now()
 		for range 5 {
@@ -135,7 +136,7 @@ func TestSinkRedriven(t *testing.T) {
 func TestSinkForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
-		s := wrapped(t, open(t, perSecond(10_000)), recorder(&calls, 0))
+		s := wrapped(t, open(t, throttletest.PerSecond(10_000)), recorder(&calls, 0))
 		takes := func(from, to int) time.Duration {
 			begin := time.Now()
 			require.Len(t, s.Sink(t.Context(), batch(from, to)), to-from)
@@ -154,7 +155,7 @@ func TestSinkForgets(t *testing.T) {
 // time, and are charged again: a busy service is not called more often than the limit allows. In
 // the end, all data are answered with a success, and none with a nack.
 func TestSinkBusy(t *testing.T) {
-	for name, p := range map[string]policy.Policy{"limited": perSecond(50), "unlimited": {}} {
+	for name, p := range map[string]policy.Policy{"limited": throttletest.PerSecond(50), "unlimited": {}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				asked, last := 0, map[string]time.Time{}
@@ -205,7 +206,7 @@ func TestSinkNacks(t *testing.T) {
 			}
 			return responses
 		}
-		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(handle), open(t, perSecond(50)),
+		s, err := numaflowthrottle.Sink(sinker.SinkerFunc(handle), open(t, throttletest.PerSecond(50)),
 			numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithNacks())
 		require.NoError(t, err)
 		begin := time.Now()
@@ -234,7 +235,7 @@ func TestSinkOfProcessThatEnds(t *testing.T) {
 					opts = append(opts, numaflowthrottle.WithNacks())
 				}
 				var calls []call
-				s, err := numaflowthrottle.Sink(recorder(&calls, 0), open(t, perSecond(5)), opts...)
+				s, err := numaflowthrottle.Sink(recorder(&calls, 0), open(t, throttletest.PerSecond(5)), opts...)
 				require.NoError(t, err)
 				time.AfterFunc(5*time.Second, end)
 				begin, total := time.Now(), 0
@@ -297,7 +298,7 @@ func TestBusySinkOfProcessThatEnds(t *testing.T) {
 // charged when they come again.
 func TestSinkPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := perSecond(100)
+		p := throttletest.PerSecond(100)
 		p.MaxInFlight = new(int64(200))
 		failing := true
 		s := wrapped(t, open(t, p),
@@ -329,7 +330,7 @@ func TestSinkPanic(t *testing.T) {
 func TestSinkEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
-		s := wrapped(t, open(t, perSecond(10)), recorder(&calls, 0))
+		s := wrapped(t, open(t, throttletest.PerSecond(10)), recorder(&calls, 0))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		responses := s.Sink(ctx, batch(0, 100))
@@ -352,7 +353,7 @@ func TestSinkEnds(t *testing.T) {
 func TestSinkOfClosedLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
-		lim := open(t, perSecond(10))
+		lim := open(t, throttletest.PerSecond(10))
 		s := wrapped(t, lim, recorder(&calls, 0))
 		nacking, err := numaflowthrottle.Sink(recorder(&calls, 0), lim,
 			numaflowthrottle.WithTopic(topic), quiet, numaflowthrottle.WithNacks())
@@ -391,7 +392,7 @@ func TestSinkBetweenBatches(t *testing.T) {
 		t.Run(c.gap.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var calls []call
-				s := wrapped(t, open(t, perSecond(50)), recorder(&calls, 20*time.Millisecond))
+				s := wrapped(t, open(t, throttletest.PerSecond(50)), recorder(&calls, 20*time.Millisecond))
 				begin := time.Now()
 				for i := range 22 {
 					if i == 2 { // how long a gap is is known
@@ -421,7 +422,7 @@ func TestSinkBetweenBatches(t *testing.T) {
 func TestSinkStrict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
-		p := perSecond(100)
+		p := throttletest.PerSecond(100)
 		p.Sharing.Mode = policy.Strict
 		s := wrapped(t, open(t, p), recorder(&calls, 0))
 		s.Sink(t.Context(), batch(0, 50))
@@ -436,7 +437,7 @@ func TestSinkStrict(t *testing.T) {
 func TestSinkInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []call
-		p := perSecond(1000)
+		p := throttletest.PerSecond(1000)
 		p.MaxInFlight = new(int64(1))
 		s := wrapped(t, open(t, p), recorder(&calls, time.Millisecond))
 		begin := time.Now()

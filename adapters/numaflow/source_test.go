@@ -17,8 +17,9 @@ import (
 	numaflowthrottle "github.com/dispatchthrottle/throttle/adapters/numaflow"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/window"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A user is a user-defined source with numbered messages. It waits for TimeOut if none is left.
@@ -163,7 +164,7 @@ func source(t *testing.T, u *user, p policy.Policy, opts ...numaflowthrottle.Opt
 func TestSourceFillsItsBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10_000}
-		s := source(t, u, perSecond(100))
+		s := source(t, u, throttletest.PerSecond(100))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		begin, total := time.Now(), 0
@@ -184,7 +185,7 @@ func TestSourceFillsItsBatch(t *testing.T) {
 func TestSourceFullBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10_000}
-		s := source(t, u, perSecond(1000))
+		s := source(t, u, throttletest.PerSecond(1000))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		begin, total := time.Now(), 0
@@ -245,7 +246,7 @@ func rate(t *testing.T, text string) policy.Rate {
 func TestSourceOfTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1000, tooMany: 7}
-		s := source(t, u, perSecond(100))
+		s := source(t, u, throttletest.PerSecond(100))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		begin, total := time.Now(), 0
@@ -261,7 +262,7 @@ func TestSourceOfTooMany(t *testing.T) {
 func TestSourcePanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1000, during: func() { panic("the user's") }}
-		p := perSecond(1000)
+		p := throttletest.PerSecond(1000)
 		p.MaxInFlight = new(int64(50))
 		s := source(t, u, p)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -317,7 +318,7 @@ func TestSourceCaughtUpInALongRead(t *testing.T) {
 func TestSourceOfClosedLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10}
-		lim := open(t, perSecond(100))
+		lim := open(t, throttletest.PerSecond(100))
 		s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		require.NoError(t, lim.Close())
@@ -343,7 +344,7 @@ func TestSlowSource(t *testing.T) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				u := &user{left: 1_000_000, during: func() { time.Sleep(c.call) }}
-				s := source(t, u, perSecond(c.rate))
+				s := source(t, u, throttletest.PerSecond(c.rate))
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				begin, n := time.Now(), 0
@@ -365,7 +366,7 @@ func TestSlowSource(t *testing.T) {
 func TestStrictSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 1_000_000, during: func() { time.Sleep(50 * time.Millisecond) }}
-		p := perSecond(100)
+		p := throttletest.PerSecond(100)
 		p.Sharing.Mode = policy.Strict
 		s := source(t, u, p)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -390,7 +391,7 @@ func TestUnequalSources(t *testing.T) {
 		total := 0
 		start := func(name string, u *user) {
 			lim, err := dispatch.Open(context.WithoutCancel(ctx),
-				dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
+				dispatch.Config{Policies: dispatch.Fixed(throttletest.PerSecond(100)), Permits: permits, Replica: name})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, lim.Close()) })
 			s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)
@@ -431,7 +432,7 @@ func TestUnequalSources(t *testing.T) {
 func TestPendingPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &rude{user{left: 1000}}
-		s, err := numaflowthrottle.Source(u, open(t, perSecond(100)), numaflowthrottle.WithTopic(topic), quiet)
+		s, err := numaflowthrottle.Source(u, open(t, throttletest.PerSecond(100)), numaflowthrottle.WithTopic(topic), quiet)
 		require.NoError(t, err)
 		ctx, die := context.WithCancel(t.Context())
 		defer die()
@@ -457,7 +458,7 @@ func (*rude) Nack(context.Context, sourcer.NackRequest) { panic("no Nack") }
 func TestNoTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &user{left: 10_000}
-		s := source(t, u, perSecond(100))
+		s := source(t, u, throttletest.PerSecond(100))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		n := 0
@@ -508,7 +509,7 @@ func TestSourceBetweenReads(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := perSecond(c.rate)
+				p := throttletest.PerSecond(c.rate)
 				p.Sharing.Mode = c.mode
 				if c.mode == policy.Split {
 					p.Sharing.Replicas = new(int64(1))
@@ -562,7 +563,7 @@ func TestNoReadComes(t *testing.T) {
 				permits := memory.New()
 				start := func(name string, u *user) sourcer.Sourcer {
 					lim, err := dispatch.Open(context.WithoutCancel(t.Context()),
-						dispatch.Config{Policies: dispatch.Fixed(perSecond(100)), Permits: permits, Replica: name})
+						dispatch.Config{Policies: dispatch.Fixed(throttletest.PerSecond(100)), Permits: permits, Replica: name})
 					require.NoError(t, err)
 					t.Cleanup(func() { require.NoError(t, lim.Close()) })
 					s, err := numaflowthrottle.Source(u, lim, numaflowthrottle.WithTopic(topic), quiet)

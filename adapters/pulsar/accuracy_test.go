@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // percent returns the events in percent of what a rate gives in the time until the last one.
@@ -19,7 +19,7 @@ func percent(rate float64, events []window.Event) float64 {
 func TestAccuracyOneLimit(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
 		const rate = 200
-		consumers := newBrokerClient(t).three(throttletest.Open(t, perSecond(rate)))
+		consumers := newBrokerClient(t).three(throttletest.Open(t, throttletest.PerSecond(rate)))
 		all := drain(t, 2*rate, time.Now(), consumers...)
 		m.Within("used, %", percent(rate, all), 90, 112)
 		m.AtMost("any second, %", 100*float64(window.Max(time.Second, all))/rate, 125)

@@ -1,7 +1,6 @@
 package pulsarthrottle_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -322,7 +321,7 @@ func TestAdminUnavailable(t *testing.T) {
 			defer server.Close()
 			admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: server.URL})
 			require.NoError(t, err)
-			var log safeBuffer
+			var log throttletest.Log
 			lim := throttletest.Open(t, slow())
 			topic := w.topic(0)
 			w.subscribe(topic, "billing")
@@ -339,23 +338,6 @@ func TestAdminUnavailable(t *testing.T) {
 				throttletest.Patience, 10*time.Millisecond)
 		})
 	}
-}
-
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // A topic is asked for once a second, however many Consumers it has.

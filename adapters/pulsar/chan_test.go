@@ -68,7 +68,7 @@ func TestChan(t *testing.T) {
 func TestMessageChannel(t *testing.T) {
 	t.Parallel()
 	w := newBrokerClient(t)
-	lim := throttletest.Open(t, perSecond(50))
+	lim := throttletest.Open(t, throttletest.PerSecond(50))
 	topic := w.topic(2)
 	w.subscribe(topic, "billing")
 	w.produce(topic, 100, 1)

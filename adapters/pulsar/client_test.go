@@ -55,7 +55,7 @@ func (w *brokerClient) ownClient() pulsar.Client {
 // policies refuse with a *policy.FieldError.
 func TestRefused(t *testing.T) {
 	w := newBrokerClient(t)
-	lim := throttletest.Open(t, perSecond(10))
+	lim := throttletest.Open(t, throttletest.PerSecond(10))
 	good := w.topic(0)
 	same := func(what any, theirs, ours error) {
 		t.Helper()
@@ -124,7 +124,7 @@ func TestUndecryptable(t *testing.T) {
 		_, err := p.Send(t.Context(), &pulsar.ProducerMessage{Payload: []byte("secret")})
 		require.NoError(t, err)
 	}
-	lim := throttletest.Open(t, perSecond(100))
+	lim := throttletest.Open(t, throttletest.PerSecond(100))
 	c := w.open(pulsar.ConsumerOptions{Topic: topic, Decryption: &pulsar.MessageDecryptionInfo{
 		ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume,
 	}}, lim)

@@ -91,9 +91,9 @@ func TestClientClosesFirst(t *testing.T) {
 		limit   policy.Policy
 		wait    bool // a Receive without a deadline
 	}{
-		"after a timeout":             {pulsar.ConsumerOptions{}, perSecond(100), false},
-		"after a timeout, zero-queue": {pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, perSecond(100), false},
-		"while a Receive waits":       {pulsar.ConsumerOptions{}, perSecond(100), true},
+		"after a timeout":             {pulsar.ConsumerOptions{}, throttletest.PerSecond(100), false},
+		"after a timeout, zero-queue": {pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, throttletest.PerSecond(100), false},
+		"while a Receive waits":       {pulsar.ConsumerOptions{}, throttletest.PerSecond(100), true},
 		"while a message waits":       {pulsar.ConsumerOptions{}, paused, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestClientClosesFirst(t *testing.T) {
 func TestErrorsAfterClose(t *testing.T) {
 	t.Parallel()
 	w := newBrokerClient(t)
-	lim := throttletest.Open(t, perSecond(50))
+	lim := throttletest.Open(t, throttletest.PerSecond(50))
 	topic := w.topic(0)
 	w.produce(topic, 5, 1)
 	for name, options := range map[string]pulsar.ConsumerOptions{

@@ -13,9 +13,9 @@ import (
 
 	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // open subscribes; the Consumer is closed when the test ends.
@@ -81,7 +81,7 @@ func (w *brokerClient) three(lim *throttletest.Limiter) []*pulsarthrottle.Consum
 // Partitions, consumers and subscriptions have one limit together, from the first message on.
 func TestOneLimit(t *testing.T) {
 	t.Parallel()
-	consumers := newBrokerClient(t).three(throttletest.Open(t, perSecond(200)))
+	consumers := newBrokerClient(t).three(throttletest.Open(t, throttletest.PerSecond(200)))
 	assert.NoError(t, window.WithinRate(200, 250*time.Millisecond, 0, drain(t, 400, time.Now(), consumers...)))
 }
 
@@ -93,7 +93,7 @@ func TestTypes(t *testing.T) {
 			t.Run(fmt.Sprintf("%d-%d", kind, partitions), func(t *testing.T) {
 				t.Parallel()
 				w := newBrokerClient(t)
-				lim := throttletest.Open(t, perSecond(400))
+				lim := throttletest.Open(t, throttletest.PerSecond(400))
 				topic := w.topic(partitions)
 				w.subscribe(topic, "billing")
 				p, err := w.client.CreateProducer(pulsar.ProducerOptions{Topic: topic,
@@ -157,7 +157,7 @@ func TestManyTopics(t *testing.T) {
 	w.subscribe(b, "billing")
 	w.produce(a, 30, 1)
 	w.produce(b, 30, 1)
-	limit := perSecond(20)
+	limit := throttletest.PerSecond(20)
 	limit.CaughtUp.Throttle = new(true) // the last messages, too, whenever the backlog is asked for
 	lim.Add(b, limit)
 	total := int64(0)

@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -141,10 +140,6 @@ func (w *brokerClient) stats(topic, subscription string) utils.SubscriptionStats
 	stats, err := w.admin.Topics().GetStats(*full)
 	require.NoError(w.t, err)
 	return stats.Subscriptions[subscription]
-}
-
-func perSecond(n int64) policy.Policy {
-	return policy.Policy{MessageRate: policy.PerSecond(n), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
 }
 
 // receive reads n messages and acknowledges them.

@@ -25,19 +25,19 @@ func TestPushedAhead(t *testing.T) {
 		ahead      int64 // at most, without the message that waits
 		atLeast    int64
 	}{
-		"slow":                   {perSecond(20), 0, pulsar.ConsumerOptions{}, 1, 1},
-		"slow, but with a queue": {perSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5}, 1, 1},
-		"slow, zero-queue":       {perSecond(20), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
-		"100 a second":           {perSecond(100), 0, pulsar.ConsumerOptions{}, 1, 1},
-		"101 a second":           {perSecond(101), 0, pulsar.ConsumerOptions{}, 6, 1},
-		"slow, with a DLQ":       {perSecond(20), 0, pulsar.ConsumerOptions{DLQ: dlq}, 1, 1},
-		"slow, partitions":       {perSecond(20), 4, pulsar.ConsumerOptions{}, 4, 3},
-		"fast":                   {perSecond(400), 0, pulsar.ConsumerOptions{}, 20, 10},
-		"fast, zero-queue":       {perSecond(400), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
-		"fast, partitions":       {perSecond(400), 4, pulsar.ConsumerOptions{}, 20, 10},
+		"slow":                   {throttletest.PerSecond(20), 0, pulsar.ConsumerOptions{}, 1, 1},
+		"slow, but with a queue": {throttletest.PerSecond(20), 0, pulsar.ConsumerOptions{ReceiverQueueSize: 5}, 1, 1},
+		"slow, zero-queue":       {throttletest.PerSecond(20), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+		"100 a second":           {throttletest.PerSecond(100), 0, pulsar.ConsumerOptions{}, 1, 1},
+		"101 a second":           {throttletest.PerSecond(101), 0, pulsar.ConsumerOptions{}, 6, 1},
+		"slow, with a DLQ":       {throttletest.PerSecond(20), 0, pulsar.ConsumerOptions{DLQ: dlq}, 1, 1},
+		"slow, partitions":       {throttletest.PerSecond(20), 4, pulsar.ConsumerOptions{}, 4, 3},
+		"fast":                   {throttletest.PerSecond(400), 0, pulsar.ConsumerOptions{}, 20, 10},
+		"fast, zero-queue":       {throttletest.PerSecond(400), 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
+		"fast, partitions":       {throttletest.PerSecond(400), 4, pulsar.ConsumerOptions{}, 20, 10},
 		"bytes":                  {bytes, 0, pulsar.ConsumerOptions{}, 10, 5},
-		"a pattern":              {perSecond(20), 2, pulsar.ConsumerOptions{}, 200, 100},
-		"auto-scaled":            {perSecond(400), 0, pulsar.ConsumerOptions{EnableAutoScaledReceiverQueueSize: true}, 20, 1},
+		"a pattern":              {throttletest.PerSecond(20), 2, pulsar.ConsumerOptions{}, 200, 100},
+		"auto-scaled":            {throttletest.PerSecond(400), 0, pulsar.ConsumerOptions{EnableAutoScaledReceiverQueueSize: true}, 20, 1},
 		"no limit":               {policy.Policy{}, 0, pulsar.ConsumerOptions{}, 1000, 150},
 		"no limit, zero-queue":   {policy.Policy{}, 0, pulsar.ConsumerOptions{EnableZeroQueueConsumer: true}, 0, 0},
 	} {
@@ -83,7 +83,7 @@ func drainUntil(t *testing.T, c pulsar.Consumer, d time.Duration, limit int) (te
 func TestZeroQueueTimesOut(t *testing.T) {
 	t.Parallel()
 	w := newBrokerClient(t)
-	lim := throttletest.Open(t, perSecond(100))
+	lim := throttletest.Open(t, throttletest.PerSecond(100))
 	topic := w.topic(0)
 	w.subscribe(topic, "billing")
 	c := w.open(pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared, EnableZeroQueueConsumer: true}, lim)

@@ -59,7 +59,7 @@ func TestReader(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newBrokerClient(t)
-			p := perSecond(100)
+			p := throttletest.PerSecond(100)
 			// nothing tells when a message is done, so none is in flight
 			p.MaxInFlight = new(int64(5))
 			lim := throttletest.Open(t, p)
@@ -90,7 +90,7 @@ func TestReader(t *testing.T) {
 			cancel()
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.True(t, r.HasNext(), "one waits for its permit")
-			lim.Set(perSecond(100))
+			lim.Set(throttletest.PerSecond(100))
 			assert.Equal(t, "1", string(next(t, r).Payload()))
 			require.NoError(t, r.SeekByTime(time.Now().Add(-time.Hour)))
 			assert.Equal(t, "0", string(next(t, r).Payload()))

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	pulsarthrottle "github.com/dispatchthrottle/throttle/adapters/pulsar"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // A scopeCase is a limit of 40 messages a second.
@@ -25,8 +25,8 @@ type scopeCase struct {
 }
 
 func scopeCases() map[string]scopeCase {
-	rate := perSecond(40)
-	aggregate := perSecond(40)
+	rate := throttletest.PerSecond(40)
+	aggregate := throttletest.PerSecond(40)
 	aggregate.Aggregate = new(true)
 	tenant := policy.Policy{MessageRate: aggregate.MessageRate, Aggregate: aggregate.Aggregate}
 	// The messages have 10 bytes each.

@@ -37,7 +37,7 @@ func TestMovesNeverHang(t *testing.T) {
 		}
 	}
 	w := newBrokerClient(t)
-	lim := throttletest.Open(t, perSecond(100))
+	lim := throttletest.Open(t, throttletest.PerSecond(100))
 	var movers sync.WaitGroup
 	for range consumers {
 		topic := w.topic(0)

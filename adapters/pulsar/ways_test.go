@@ -13,7 +13,7 @@ import (
 
 // fast is a limit that does not delay a test, and counts its messages.
 func fast(inFlight int64) policy.Policy {
-	p := perSecond(2000)
+	p := throttletest.PerSecond(2000)
 	if inFlight > 0 {
 		p.MaxInFlight = &inFlight
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -29,22 +28,7 @@ import (
 )
 
 // outputs collects all output, that of go-redis as well.
-type outputs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *outputs) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *outputs) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
+type outputs struct{ throttletest.Log }
 
 // Printf implements the logger of go-redis.
 func (o *outputs) Printf(_ context.Context, format string, v ...any) {
@@ -54,22 +38,60 @@ func (o *outputs) Printf(_ context.Context, format string, v ...any) {
 // TestNoOutputHoldsASecret supplies secrets in each way there is, to commands that succeed and to
 // commands that fail, and to a Limiter, and looks for each of them in all that comes out.
 func TestNoOutputHoldsASecret(t *testing.T) {
-	ctx := t.Context()
+	x := &secretive{t: t, dir: t.TempDir()}
+	x.setUp()
+	goredis.SetLogger(&x.all)
+	x.runCommands()
+	x.askForHelp()
+	x.misplaceSecrets()
+	stop := x.runRatekeeper()
+	x.command(x.stores[0], "set-msg-rate", topic, "1000")
+	x.openLimiters()
+	stop()
+	x.look()
+}
+
+const (
+	topic = "kafka://public/default/orders"
+	token = "zeichen-geheim-0123456789"
+)
+
+// secretive is what has secrets, and all output.
+type secretive struct {
+	t                 *testing.T
+	dir               string
+	stores            [][2]string // URLs of policies and permits
+	secrets           []string
+	tokens, wrongFile string // files
+	all               outputs
+}
+
+func (x *secretive) command(env [2]string, args ...string) {
+	x.t.Helper()
+	x.t.Setenv(throttle.EnvPolicies, env[0])
+	x.t.Setenv(throttle.EnvPermits, env[1])
+	bounded, cancel := context.WithTimeout(x.t.Context(), throttletest.Patience)
+	defer cancel()
+	run(bounded, args, strings.NewReader(""), &x.all, &x.all)
+}
+
+// setUp starts an etcd and a Redis with passwords and certificates.
+func (x *secretive) setUp() {
+	t, ctx := x.t, x.t.Context()
 	server, client := services.TLS(t)
-	dir := t.TempDir()
 	const etcdPassword, redisPassword, wrong = "Et+cd1-geheim", "Re+dis-geheim", "fal+sch-geheim"
-	const token = "zeichen-geheim-0123456789"
 	file := func(name, text string) string {
-		require.NoError(t, os.WriteFile(dir+"/"+name, []byte(text+"\n"), 0o644)) //nolint:gosec // for its warning
-		return dir + "/" + name
+		require.NoError(t, os.WriteFile(x.dir+"/"+name, []byte(text+"\n"), 0o644)) //nolint:gosec // for its warning
+		return x.dir + "/" + name
 	}
-	etcdFile, redisFile, wrongFile := file("etcd", etcdPassword), file("redis", redisPassword), file("wrong", wrong)
-	tokens := file("tokens", "db: "+token)
-	secrets := []string{etcdPassword, redisPassword, wrong, token, "geheim"}
+	etcdFile, redisFile := file("etcd", etcdPassword), file("redis", redisPassword)
+	x.wrongFile = file("wrong", wrong)
+	x.tokens = file("tokens", "db: "+token)
+	x.secrets = []string{etcdPassword, redisPassword, wrong, token, "geheim"}
 	for _, key := range []string{server.Key, client.Key} {
 		pem, err := os.ReadFile(key)
 		require.NoError(t, err)
-		secrets = append(secrets, strings.Split(string(pem), "\n")[1])
+		x.secrets = append(x.secrets, strings.Split(string(pem), "\n")[1])
 	}
 
 	node := services.EtcdTLS(t, server)
@@ -83,7 +105,7 @@ func TestNoOutputHoldsASecret(t *testing.T) {
 	redis := services.RedisTLS(t, server, "--requirepass", redisPassword)
 	_, redisAddr, _ := strings.Cut(redis.URL, "://")
 	files := "&ca=" + client.CA + "&cert=" + client.Cert + "&key=" + client.Key
-	stores := [][2]string{
+	x.stores = [][2]string{
 		{
 			"etcd://root:" + etcdPassword + "@" + node.Endpoint + "/t?" + files[1:],
 			"rediss://:" + redisPassword + "@" + redisAddr + "?" + files[1:],
@@ -96,26 +118,19 @@ func TestNoOutputHoldsASecret(t *testing.T) {
 			"etcd://root:" + wrong + "@" + node.Endpoint + "/t?" + files[1:],
 			"rediss://:" + wrong + "@" + redisAddr + "?" + files[1:],
 		},
-		{"file:" + dir + "/policies.yaml", "rediss://" + redisAddr + "?password-file=" + wrongFile + files},
+		{"file:" + x.dir + "/policies.yaml", "rediss://" + redisAddr + "?password-file=" + x.wrongFile + files},
 		{ // neither parsed nor reached
 			"etcd://root:" + wrong + "@" + node.Endpoint + "/t?colour=red",
-			"redis+sentinel://:" + wrong + "@redis.invalid?master=m&sentinel-password-file=" + wrongFile,
+			"redis+sentinel://:" + wrong + "@redis.invalid?master=m&sentinel-password-file=" + x.wrongFile,
 		},
 		{"etcd://root:" + wrong + "/@" + node.Endpoint, "redis://:" + wrong + "@" + redisAddr + "/nine"},
-		{"file:" + dir + "/policies.yaml", "redis://:" + redisPassword + "@" + redisAddr}, // no TLS
+		{"file:" + x.dir + "/policies.yaml", "redis://:" + redisPassword + "@" + redisAddr}, // no TLS
 	}
-	var all outputs
-	goredis.SetLogger(&all)
-	command := func(env [2]string, args ...string) {
-		t.Helper()
-		t.Setenv(throttle.EnvPolicies, env[0])
-		t.Setenv(throttle.EnvPermits, env[1])
-		bounded, cancel := context.WithTimeout(ctx, throttletest.Patience)
-		defer cancel()
-		run(bounded, args, strings.NewReader(""), &all, &all)
-	}
-	const topic = "kafka://public/default/orders"
-	for i, env := range stores {
+}
+
+// runCommands runs commands that succeed, and some that fail.
+func (x *secretive) runCommands() {
+	for i, env := range x.stores {
 		for _, args := range [][]string{
 			{"set-msg-rate", topic, "1000"}, {"list"}, {"list", "-o", "json"}, {"explain", topic},
 			{"explain", topic, "-o", "yaml"}, {"quota", "set", "tag:bulk", "total=1MiB"}, {"quota", "status"},
@@ -123,23 +138,29 @@ func TestNoOutputHoldsASecret(t *testing.T) {
 			{"remove", topic},
 		} {
 			if i < 2 || len(args) < 3 { // the others fail, each in the same way
-				command(env, args...)
+				x.command(env, args...)
 			}
 		}
 	}
+}
 
-	// Every command's help, what shells complete, and secrets in the wrong place.
+// askForHelp asks for the help of all commands, and for what shells complete.
+func (x *secretive) askForHelp() {
 	var help func(cmd *cobra.Command)
 	help = func(cmd *cobra.Command) {
 		args := strings.Fields(cmd.CommandPath())[1:]
-		command(stores[0], append(args, "--help")...)
-		command(stores[0], append([]string{"__complete"}, append(args, "--")...)...)
+		x.command(x.stores[0], append(args, "--help")...)
+		x.command(x.stores[0], append([]string{"__complete"}, append(args, "--")...)...)
 		for _, c := range cmd.Commands() {
 			help(c)
 		}
 	}
 	help(cli.NewRoot(&cli.App{}, families...))
-	policiesURL, permitsURL := stores[0][0], stores[0][1]
+}
+
+// misplaceSecrets gives secrets in the wrong places.
+func (x *secretive) misplaceSecrets() {
+	policiesURL, permitsURL := x.stores[0][0], x.stores[0][1]
 	for _, password := range []string{strings.Repeat("lang-geheim-", 30), "ge heim top-geheim"} {
 		url := "etcd://root:" + password + "@127.0.0.1:2379/t"
 		for _, args := range [][]string{
@@ -149,96 +170,101 @@ func TestNoOutputHoldsASecret(t *testing.T) {
 			{"list", "--policies", url}, {"list", "--permits", url}, {"pause", topic, "--for", url},
 			{"simulate", "quota", url}, {"quota", "set", url, "total=1"}, {"quota", "set", "tag:bulk", "total=" + url},
 		} {
-			command(stores[0], args...)
+			x.command(x.stores[0], args...)
 		}
 	}
 	for _, args := range [][]string{
 		{permitsURL}, {"list", policiesURL}, {"list", "--cluster", permitsURL}, {"list", "--output", permitsURL},
 		{"get", permitsURL}, {"explain", permitsURL}, {"set", permitsURL, "messageRate=1"},
 		{"list", "--policies", permitsURL}, {"explain", topic, "--permits", policiesURL + "&timeout=x"},
-		{"list", "--policies-password-file", "/does/not/exist"}, {"ratekeeper", "--listen", permitsURL, "--tokens", tokens},
-		{"ratekeeper", "--listen", "127.0.0.1:0", "--tokens", wrongFile}, {"list", "--polices", permitsURL},
+		{"list", "--policies-password-file", "/does/not/exist"}, {"ratekeeper", "--listen", permitsURL, "--tokens", x.tokens},
+		{"ratekeeper", "--listen", "127.0.0.1:0", "--tokens", x.wrongFile}, {"list", "--polices", permitsURL},
 	} {
-		command(stores[0], args...)
+		x.command(x.stores[0], args...)
 	}
+}
 
-	// A ratekeeper, its metrics and answers.
-	t.Setenv(throttle.EnvPolicies, stores[1][0])
-	t.Setenv(throttle.EnvPermits, stores[1][1])
-	running, stop := context.WithCancel(ctx)
+// runRatekeeper runs one, and asks for its metrics and answers.
+func (x *secretive) runRatekeeper() (stop func()) {
+	x.t.Setenv(throttle.EnvPolicies, x.stores[1][0])
+	x.t.Setenv(throttle.EnvPermits, x.stores[1][1])
+	running, end := context.WithCancel(x.t.Context())
 	var keeping sync.WaitGroup
 	keeping.Go(func() {
-		run(running, []string{"ratekeeper", "--listen", "127.0.0.1:0", "--tokens", tokens}, strings.NewReader(""), &all, &all)
+		run(running, []string{"ratekeeper", "--listen", "127.0.0.1:0", "--tokens", x.tokens}, strings.NewReader(""), &x.all, &x.all)
 	})
 	serving := regexp.MustCompile(`serving (http://\S+)/reports`)
-	require.Eventually(t, func() bool { return serving.MatchString(all.String()) }, throttletest.Patience, 10*time.Millisecond)
-	base := serving.FindStringSubmatch(all.String())[1]
+	require.Eventually(x.t, func() bool { return serving.MatchString(x.all.String()) }, throttletest.Patience, 10*time.Millisecond)
+	base := serving.FindStringSubmatch(x.all.String())[1]
 	for path, auth := range map[string]string{"/metrics": "", "/reports": token, "/reports?": token + "x"} {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, strings.NewReader(`{"backend":"x"}`))
-		require.NoError(t, err)
+		req, err := http.NewRequestWithContext(x.t.Context(), http.MethodPost, base+path, strings.NewReader(`{"backend":"x"}`))
+		require.NoError(x.t, err)
 		req.Header.Set("Authorization", "Bearer "+auth)
 		got, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
-		_, err = io.Copy(&all, got.Body)
-		require.NoError(t, err)
-		require.NoError(t, got.Body.Close())
+		require.NoError(x.t, err)
+		_, err = io.Copy(&x.all, got.Body)
+		require.NoError(x.t, err)
+		require.NoError(x.t, got.Body.Close())
 	}
+	return func() { end(); keeping.Wait() }
+}
 
-	command(stores[0], "set-msg-rate", topic, "1000")
-	// Limiters: their logs, metrics, statistics and status records.
-	for i, env := range stores[:4] {
-		log := slog.New(slog.NewJSONHandler(&all, &slog.HandlerOptions{Level: slog.LevelDebug}))
+// openLimiters adds the logs, metrics, statistics and status records of Limiters.
+func (x *secretive) openLimiters() {
+	for i, env := range x.stores[:4] {
+		log := slog.New(slog.NewJSONHandler(&x.all, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		timeout := throttletest.Patience
 		if i >= 2 { // the password is wrong
 			timeout = 3 * time.Second
 		}
-		lim, err := throttle.Open(ctx, env[0], env[1], throttle.WithLogger(log), throttle.WithReplica("replica"),
-			throttle.WithCacheFile(dir+"/cache"), throttle.WithOpenTimeout(timeout))
+		lim, err := throttle.Open(x.t.Context(), env[0], env[1], throttle.WithLogger(log), throttle.WithReplica("replica"),
+			throttle.WithCacheFile(x.dir+"/cache"), throttle.WithOpenTimeout(timeout))
 		if err != nil {
-			_, _ = all.Write([]byte(err.Error()))
+			_, _ = x.all.Write([]byte(err.Error()))
 			continue
 		}
 		sub, err := lim.Subscription(topic, "billing")
-		require.NoError(t, err)
+		require.NoError(x.t, err)
 		if i < 2 {
 			permits, err := throttle.OpenPermits(env[1])
-			require.NoError(t, err)
-			require.Eventually(t, func() bool {
+			require.NoError(x.t, err)
+			require.Eventually(x.t, func() bool {
 				sub.TryAcquire(1) // an idle subscription is not published
-				records, err := permits.Published(ctx, "standalone")
+				records, err := permits.Published(x.t.Context(), "standalone")
 				for _, r := range records {
-					_, _ = all.Write(r)
+					_, _ = x.all.Write(r)
 				}
 				return err == nil && len(records) > 0
 			}, throttletest.Patience, 50*time.Millisecond)
-			require.NoError(t, permits.Close())
+			require.NoError(x.t, permits.Close())
 		}
 		text, err := json.Marshal(lim.Stats())
-		require.NoError(t, err)
-		_, _ = all.Write(text)
+		require.NoError(x.t, err)
+		_, _ = x.all.Write(text)
 		w := httptest.NewRecorder()
 		metrics.Handler(lim).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		_, _ = io.Copy(&all, w.Body)
-		require.NoError(t, lim.Close())
-		cache, err := os.ReadFile(dir + "/cache")
-		require.NoError(t, err)
-		_, _ = all.Write(cache)
+		_, _ = io.Copy(&x.all, w.Body)
+		require.NoError(x.t, lim.Close())
+		cache, err := os.ReadFile(x.dir + "/cache")
+		require.NoError(x.t, err)
+		_, _ = x.all.Write(cache)
 	}
-	stop()
-	keeping.Wait()
+}
 
-	text := all.String()
-	t.Logf("%d bytes of output", len(text))
+// look looks for secrets in all output, which must have what was to happen.
+func (x *secretive) look() {
+	text := x.all.String()
+	x.t.Logf("%d bytes of output", len(text))
 	for _, want := range []string{ // it did what it was to do
 		"WRONGPASS", "invalid user ID or password", "goes over the network in plaintext", "mode 0644", "redis.invalid",
 		`"replica":"replica"`, "throttle_ratekeeper_term", "the token is that of backend", "wrong token", "1000/s",
 		"option colour", "://***", "GetMasterAddrByName",
 	} {
-		assert.Contains(t, text, want)
+		assert.Contains(x.t, text, want)
 	}
-	for _, secret := range secrets {
+	for _, secret := range x.secrets {
 		if i := strings.Index(text, secret); i >= 0 {
-			t.Errorf("the output has %q: %q", secret, text[max(0, i-200):min(len(text), i+200)])
+			x.t.Errorf("the output has %q: %q", secret, text[max(0, i-200):min(len(text), i+200)])
 		}
 	}
 }

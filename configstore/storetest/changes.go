@@ -12,7 +12,6 @@ import (
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // overReserved: quotas reserve at most the declared capacity, whichever of the two is changed.
@@ -209,7 +208,8 @@ func temporary(t *testing.T, b Backend) {
 		resolved(),
 	)
 	var before configstore.Snapshot
-	throttletest.Until(t, "the policies are listed before the first ones end", func() bool {
+	for len(before.Entries) != 5 { // listed before the first ones end
+		require.NoError(t, ctx.Err())
 		edit(func(s configstore.Snapshot) []configstore.Change {
 			p := rate(2)
 			p.Paused = new(true)
@@ -218,8 +218,7 @@ func temporary(t *testing.T, b Backend) {
 		list, err := s.List(ctx)
 		require.NoError(t, err)
 		before = list
-		return len(before.Entries) == 5
-	})
+	}
 
 	ended := make(map[string]bool)
 	for batch, err := range s.Watch(ctx, before) {

@@ -18,8 +18,8 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/metrics"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // open opens a Limiter for as long as the test.
@@ -171,7 +171,7 @@ func TestFaultsOfPolicies(t *testing.T) {
 		set, _ := policy.NewSet([]policy.Entry{{
 			Scope: policy.Scope{Kind: policy.UnreadableKind, Pattern: "?"}, Err: errors.New("invalid"),
 		}})
-		source := new(throttletest.Policies)
+		source := new(permitstest.Policies)
 		source.Set(policy.Single(policy.Policy{}))
 		source.Set(set)
 		lim := open(t, source)

@@ -127,115 +127,136 @@ func (f *fleet) run(until float64, look func()) {
 // exactly.
 func TestHeartbeatInvariant(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := &fleet{t: 1e9}
-		type reply struct {
-			to     *replica
-			member string
-			answer Answer
-			sent   float64
-		}
-		var late []reply
-		type copied struct {
-			t     float64
-			state State
-		}
-		var copies []copied
-		fault := f.t // the last fault of the store
-		pick := func() *replica {
-			return f.replicas[rapid.IntRange(0, len(f.replicas)-1).Draw(t, "replica")]
-		}
-		look := func() {
-			if sum := f.sum(); sum > 1+1e-9 {
-				t.Fatalf("%v of the limit at %v: %+v", sum, f.t, f.state)
-			}
-			for _, permits := range []int64{1, 7, 1000} {
-				if got := f.permits(permits, int64(f.t)); got > permits+int64(len(f.replicas)) {
-					t.Fatalf("%d of %d permits", got, permits)
-				}
-			}
-		}
+		w := &wild{fleet: &fleet{t: 1e9}, T: t}
+		w.fault = w.t
 		for range rapid.IntRange(0, 4).Draw(t, "at first") {
-			f.join()
+			w.join()
 		}
-		f.run(f.t+2*ttl, look)
+		w.run(w.t+2*ttl, w.look)
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			f.t += rapid.SampledFrom([]float64{0, 0, 0.001, 0.02, 0.1, 0.3, 0.6}).Draw(t, "dt")
-			copies = append(copies, copied{f.t, f.state})
+			w.t += rapid.SampledFrom([]float64{0, 0, 0.001, 0.02, 0.1, 0.3, 0.6}).Draw(t, "dt")
+			w.copies = append(w.copies, copied{w.t, w.state})
 			act := "join"
-			if len(f.replicas) > 0 {
+			if len(w.replicas) > 0 {
 				act = rapid.SampledFrom([]string{
 					"heartbeat", "heartbeat", "run", "run", "pause", "pause", "resume", "lost reply", "late reply",
 					"reply", "copy", "copy",
 					"join", "crash", "leave", "lose", "restore", "jump",
 				}).Draw(t, "act")
 			}
-			switch act {
-			case "heartbeat":
-				f.heartbeat(pick())
-			case "run":
-				f.run(f.t+rapid.SampledFrom([]float64{0, 0.05, 0.1, 0.5, 1}).Draw(t, "span"), look)
-			case "pause":
-				pick().paused = true
-			case "resume":
-				pick().paused = false
-			case "lost reply":
-				f.deliver(f.begin(pick()))
-			case "late reply":
-				r := pick()
-				c := f.begin(r)
-				late = append(late, reply{r, c.member, f.deliver(c), f.t + r.skew})
-			case "reply":
-				if len(late) > 0 {
-					l := late[rapid.IntRange(0, len(late)-1).Draw(t, "late")]
-					l.to.lease = l.to.lease.At(f.t+l.to.skew).Renew(l.member, l.answer, l.sent, ttl)
-				}
-			case "copy": // of a call: late or again
-				if len(f.calls) > 0 {
-					f.deliver(f.calls[len(f.calls)-1-rapid.IntRange(0, min(20, len(f.calls)-1)).Draw(t, "call")])
-				}
-			case "join":
-				if len(f.replicas) < 6 {
-					f.join()
-				}
-			case "crash":
-				f.crash(rapid.IntRange(0, len(f.replicas)-1).Draw(t, "crashed"))
-			case "leave":
-				f.leave(rapid.IntRange(0, len(f.replicas)-1).Draw(t, "leaver"))
-			default:
-				if f.t-fault < ttl { // one fault of the store at a time
-					break
-				}
-				fault = f.t
-				switch act {
-				case "lose":
-					f.state = State{}
-				case "restore":
-					c := copies[len(copies)-1-rapid.IntRange(0, min(30, len(copies)-1)).Draw(t, "age")]
-					if f.t-c.t <= ttl/2 {
-						f.state = c.state
-					}
-				case "jump":
-					f.skew += rapid.SampledFrom([]float64{-5, -0.3, 0.3, 0.85, 5}).Draw(t, "jump")
-				}
+			if !w.act(act) && w.t-w.fault >= ttl { // one fault of the store at a time
+				w.fault = w.t
+				w.spoil(act)
 			}
-			look()
+			w.look()
 		}
-		if len(f.replicas) == 0 {
-			f.join()
+		if len(w.replicas) == 0 {
+			w.join()
 		}
-		for _, r := range f.replicas {
+		for _, r := range w.replicas {
 			r.paused = false
 		}
-		f.run(f.t+4*ttl, look)
-		for _, r := range f.replicas {
-			if a := f.held(r); !a.Agreed || a.Size != len(f.replicas) {
-				t.Fatalf("%+v in a pool of %d: %+v", a, len(f.replicas), f.state)
+		w.run(w.t+4*ttl, w.look)
+		for _, r := range w.replicas {
+			if a := w.held(r); !a.Agreed || a.Size != len(w.replicas) {
+				t.Fatalf("%+v in a pool of %d: %+v", a, len(w.replicas), w.state)
 			}
 		}
 		for period := range int64(10) {
-			if got := f.permits(17, period); got != 17 {
+			if got := w.permits(17, period); got != 17 {
 				t.Fatalf("%d of 17 permits", got)
 			}
 		}
 	})
+}
+
+// A wild fleet does what rapid draws.
+type wild struct {
+	*fleet
+	*rapid.T
+	late   []reply
+	copies []copied
+	fault  float64 // the last fault of the store
+}
+
+type reply struct {
+	to     *replica
+	member string
+	answer Answer
+	sent   float64
+}
+
+type copied struct {
+	t     float64
+	state State
+}
+
+// look fails if replicas have more than the limit.
+func (w *wild) look() {
+	if sum := w.sum(); sum > 1+1e-9 {
+		w.Fatalf("%v of the limit at %v: %+v", sum, w.t, w.state)
+	}
+	for _, permits := range []int64{1, 7, 1000} {
+		if got := w.permits(permits, int64(w.t)); got > permits+int64(len(w.replicas)) {
+			w.Fatalf("%d of %d permits", got, permits)
+		}
+	}
+}
+
+func (w *wild) pick(what string) int { return rapid.IntRange(0, len(w.replicas)-1).Draw(w.T, what) }
+
+// act does something, unless it is a fault of the store.
+func (w *wild) act(act string) (done bool) {
+	any := func() *replica { return w.replicas[w.pick("replica")] }
+	switch act {
+	case "heartbeat":
+		w.heartbeat(any())
+	case "run":
+		w.run(w.t+rapid.SampledFrom([]float64{0, 0.05, 0.1, 0.5, 1}).Draw(w.T, "span"), w.look)
+	case "pause":
+		any().paused = true
+	case "resume":
+		any().paused = false
+	case "lost reply":
+		w.deliver(w.begin(any()))
+	case "late reply":
+		r := any()
+		c := w.begin(r)
+		w.late = append(w.late, reply{r, c.member, w.deliver(c), w.t + r.skew})
+	case "reply":
+		if len(w.late) > 0 {
+			l := w.late[rapid.IntRange(0, len(w.late)-1).Draw(w.T, "late")]
+			l.to.lease = l.to.lease.At(w.t+l.to.skew).Renew(l.member, l.answer, l.sent, ttl)
+		}
+	case "copy": // of a call: late or again
+		if len(w.calls) > 0 {
+			w.deliver(w.calls[len(w.calls)-1-rapid.IntRange(0, min(20, len(w.calls)-1)).Draw(w.T, "call")])
+		}
+	case "join":
+		if len(w.replicas) < 6 {
+			w.join()
+		}
+	case "crash":
+		w.crash(w.pick("crashed"))
+	case "leave":
+		w.leave(w.pick("leaver"))
+	default:
+		return false
+	}
+	return true
+}
+
+// spoil has the store do something wrong.
+func (w *wild) spoil(fault string) {
+	switch fault {
+	case "lose":
+		w.state = State{}
+	case "restore":
+		c := w.copies[len(w.copies)-1-rapid.IntRange(0, min(30, len(w.copies)-1)).Draw(w.T, "age")]
+		if w.t-c.t <= ttl/2 {
+			w.state = c.state
+		}
+	case "jump":
+		w.skew += rapid.SampledFrom([]float64{-5, -0.3, 0.3, 0.85, 5}).Draw(w.T, "jump")
+	}
 }

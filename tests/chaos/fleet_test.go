@@ -16,9 +16,10 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // A mode is a limit with a sharing mode.
@@ -82,7 +83,7 @@ func start(t *testing.T, url string) *fleet {
 		}
 		lines.WriteString("\n")
 	}
-	var policies throttletest.Policies
+	var policies permitstest.Policies
 	policies.Set(throttletest.SetOf(t, lines.String()))
 	var ctx context.Context
 	ctx, f.stop = context.WithCancel(t.Context())

@@ -13,9 +13,10 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 const (
@@ -95,7 +96,7 @@ type outageRun struct {
 func (o outage) run(t *testing.T) (r outageRun) {
 	t.Helper()
 	s := oneRedis(t)
-	var policies throttletest.Policies
+	var policies permitstest.Policies
 	policies.Set(throttletest.SetOf(t, fmt.Sprint("kafka://public/default/orders messageRate=", outageRate)))
 	record := window.NewRecord()
 	ctx, stop := context.WithCancel(t.Context())

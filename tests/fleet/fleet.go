@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dispatchthrottle/throttle/tests/window"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 )
 
 // The events that a consumer reports.

@@ -13,10 +13,10 @@ import (
 
 	kafkathrottle "github.com/dispatchthrottle/throttle/adapters/kafka"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // BenchmarkByteLimit reads messages of 100 bytes at 100 kB/s and counts them in the 10 s from the

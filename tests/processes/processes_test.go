@@ -25,11 +25,12 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/fleet"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // poolTTL is how long a silent process of a split limit counts.
@@ -127,7 +128,7 @@ func (j job) policies() (dispatch.PolicySource, error) {
 		},
 	})
 	set, setErr := policy.NewSet(entries)
-	source := new(throttletest.Policies)
+	source := new(permitstest.Policies)
 	source.Set(set)
 	return source, errors.Join(err, setErr)
 }

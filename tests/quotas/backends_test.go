@@ -15,6 +15,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
@@ -40,7 +41,7 @@ func manyBackends(t *testing.T, backends int) (fastest float64) {
 	for i := range ids {
 		fmt.Fprintf(&lines, "quota tag:team-%d total=%d\n", i, 4096*(1000+i))
 	}
-	source := new(throttletest.Policies)
+	source := new(permitstest.Policies)
 	source.Set(throttletest.SetOf(t, lines.String()))
 	var m meter
 	store := m.open(t, services.RedisServer(t).URL)

@@ -15,6 +15,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
@@ -35,7 +36,7 @@ func TestFarPermitStore(t *testing.T) {
 			store, err := throttle.OpenPermits(scheme + proxy.Addr)
 			require.NoError(t, err)
 			defer func() { assert.NoError(t, store.Close()) }()
-			source := new(throttletest.Policies)
+			source := new(permitstest.Policies)
 			source.Set(throttletest.SetOf(t, "quota tag:a total=4096000\n"))
 			ctx, stop := context.WithCancel(t.Context())
 			keeper := &ratekeeper.Ratekeeper{Policies: source, Permits: store, Cluster: services.Name(t)}
@@ -73,7 +74,7 @@ func largeReports(t *testing.T, backends int, options string) (timeouts map[stri
 		"redis://": strings.TrimPrefix(services.Redis(t), "redis://"), "etcd://": services.Etcd(t).Endpoint,
 	} {
 		t.Run(scheme, func(t *testing.T) {
-			source := new(throttletest.Policies)
+			source := new(permitstest.Policies)
 			source.Set(throttletest.SetOf(t, "quota tag:a total=4096000\n"))
 			patient, err := throttle.OpenPermits(scheme + addr + "?timeout=10s")
 			require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
@@ -72,7 +73,7 @@ func TestTrafficOfRates(t *testing.T) {
 	for i := range ids {
 		fmt.Fprintf(&lines, "quota tag:team-%d total=%d\n", i, 4096*(1000+i))
 	}
-	source := new(throttletest.Policies)
+	source := new(permitstest.Policies)
 	source.Set(throttletest.SetOf(t, lines.String()))
 	url := services.RedisServer(t).URL
 	var ofReplica, ofKeeper, ofLoad meter

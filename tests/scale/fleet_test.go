@@ -25,10 +25,10 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 const childEnv = "THROTTLE_TEST_SCALE"
@@ -84,7 +84,7 @@ func (j job) policies() (dispatch.PolicySource, error) {
 		}}
 	}
 	set, err := policy.NewSet(entries)
-	source := new(throttletest.Policies)
+	source := new(permitstest.Policies)
 	source.Set(set)
 	return source, err
 }

@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // divided are the modes in which replicas divide a limit.

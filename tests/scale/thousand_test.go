@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // ten is a fleet of ten limits; their rates are lowest, 2*lowest and so on.

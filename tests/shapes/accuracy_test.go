@@ -7,10 +7,10 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	etcdpermits "github.com/dispatchthrottle/throttle/dispatch/permits/etcd"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 const s = time.Second

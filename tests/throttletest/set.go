@@ -50,3 +50,8 @@ func entryOf(section policy.Section, words []string) (policy.Entry, error) {
 	}
 	return policy.Entry{Scope: scope, Settings: settings}, settings.Validate(scope)
 }
+
+// PerSecond is a limit of n messages a second, which holds for who has caught up, too.
+func PerSecond(n int64) policy.Policy {
+	return policy.Policy{MessageRate: policy.PerSecond(n), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+}

@@ -19,12 +19,12 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	etcdpermits "github.com/dispatchthrottle/throttle/dispatch/permits/etcd"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 var _ dispatch.PermitStore = (*etcdpermits.Store)(nil)

@@ -6,8 +6,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // intervals yields, for each event and each length, the permits of the interval that ends with

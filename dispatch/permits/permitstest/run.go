@@ -15,9 +15,8 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 	"github.com/dispatchthrottle/throttle/policy"
-	"github.com/dispatchthrottle/throttle/tests/throttletest"
-	"github.com/dispatchthrottle/throttle/tests/window"
 )
 
 // A run is one sequence under way.
@@ -33,7 +32,7 @@ type run struct {
 	alive   []*replica
 	all     []*replica
 	policy  policy.Policy
-	source  throttletest.Policies
+	source  Policies
 	periods []period
 	losses  []time.Duration
 	old     map[string]*Limit
@@ -86,6 +85,10 @@ func (r *run) change(f func()) {
 }
 
 const topic = "kafka://public/default/orders"
+
+// patience is how long a store in real time may take until the limit is used again. It is reached
+// only in failure, however busy the machine is.
+const patience = 2 * time.Minute
 
 // maxAhead is for how long slots may be allocated after all faults. Over 50,000 sequences, at most
 // 2.3 s were.
@@ -277,7 +280,7 @@ func (r *run) unused() (stuck string) {
 		default:
 			return ""
 		}
-		if !r.backend.RealTime || now-from > throttletest.Patience {
+		if !r.backend.RealTime || now-from > patience {
 			return stuck
 		}
 	}

@@ -48,162 +48,207 @@ func TestTwins(t *testing.T) {
 }
 
 func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed uint64) {
-	ctx := t.Context()
-	rng := rand.New(rand.NewPCG(seed, 2))
-	key := fmt.Sprintf("throttle:{twins%d-%d}", seed, time.Now().UnixNano())
-	defer client.Del(ctx, key)
-	subs := map[string]schedule.Sub{}
-	var state schedule.State
-	var carries [6]schedule.Carry
-	var oldHash map[string]string
-	var oldState schedule.State
-	oldSubs := map[string]schedule.Sub{}
-	pick := func(choices ...float64) float64 { return choices[rng.IntN(len(choices))] }
-	rate, strict := pick(1, 10, 1000, 1e6, 1.0/3600), seed%3 == 2
-	var rule busy.Rule
-	if seed%4 < 2 && !strict {
-		rule = busy.Rule{
-			Mode: busy.Mode(1 + seed/4%2), MinRate: pick(0, 0.5), Tolerance: pick(0, 0.1), RecoverRate: pick(0.5, 3),
-			RecoverValue: pick(0, 200),
+	w := &twinsRun{
+		t: t, store: store, client: client, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)),
+		key:  fmt.Sprintf("throttle:{twins%d-%d}", seed, time.Now().UnixNano()),
+		subs: map[string]schedule.Sub{}, oldSubs: map[string]schedule.Sub{},
+		revs: []schedule.Revision{{Epoch: 1, Number: 7}},
+	}
+	defer client.Del(t.Context(), w.key)
+	w.rate, w.strict = w.pick(1, 10, 1000, 1e6, 1.0/3600), seed%3 == 2
+	if seed%4 < 2 && !w.strict {
+		w.rule = busy.Rule{
+			Mode: busy.Mode(1 + seed/4%2), MinRate: w.pick(0, 0.5), Tolerance: w.pick(0, 0.1),
+			RecoverRate: w.pick(0.5, 3), RecoverValue: w.pick(0, 200),
 		}
 	}
-	ramp := func() schedule.Ramp {
-		if seed%4 < 2 || rng.IntN(4) == 0 {
-			return schedule.Ramp{}
-		}
-		return schedule.Ramp{
-			From: rate * pick(0.1, 0.5, 2), Over: pick(1, 7, 60), TTL: pick(0, 3, 60), Relaxed: rng.IntN(2) == 0,
-		}
-	}
-	ramps, rates := []schedule.Ramp{ramp()}, []float64{rate} // by the age of the policy
-	revs := []schedule.Revision{{Epoch: 1, Number: 7}}
+	w.ramps, w.rates = []schedule.Ramp{w.ramp()}, []float64{w.rate}
 	for i := range 150 {
-		switch rng.IntN(60) {
-		case 0: // a newer policy
-			rev := revs[len(revs)-1]
-			rev.Number++
-			if rng.IntN(3) == 0 { // a backup that was adopted
-				rev = schedule.Revision{Epoch: rev.Epoch + 1, Number: 1}
+		w.event()
+		w.passTime()
+		w.call(i)
+		if w.rng.IntN(4) == 0 {
+			time.Sleep(time.Duration(w.rng.IntN(3000)) * time.Microsecond)
+		}
+	}
+}
+
+// A twinsRun is random calls of both twins, which have the same state.
+type twinsRun struct {
+	t      *testing.T
+	store  *redispermits.Store
+	client *redis.Client
+	key    string
+	seed   uint64
+	rng    *rand.Rand
+
+	state   schedule.State
+	subs    map[string]schedule.Sub
+	carries [6]schedule.Carry // of replicas
+
+	oldHash  map[string]string // a copy
+	oldState schedule.State
+	oldSubs  map[string]schedule.Sub
+
+	strict bool
+	rule   busy.Rule
+	rate   float64
+	ramps  []schedule.Ramp // by the age of the policy, as
+	rates  []float64       // these and
+	revs   []schedule.Revision
+}
+
+func (w *twinsRun) pick(choices ...float64) float64 { return choices[w.rng.IntN(len(choices))] }
+
+func (w *twinsRun) ramp() schedule.Ramp {
+	if w.seed%4 < 2 || w.rng.IntN(4) == 0 {
+		return schedule.Ramp{}
+	}
+	return schedule.Ramp{
+		From: w.rate * w.pick(0.1, 0.5, 2), Over: w.pick(1, 7, 60), TTL: w.pick(0, 3, 60),
+		Relaxed: w.rng.IntN(2) == 0,
+	}
+}
+
+// event changes what is stored, now and then.
+func (w *twinsRun) event() {
+	switch w.rng.IntN(60) {
+	case 0: // a newer policy
+		rev := w.revs[len(w.revs)-1]
+		rev.Number++
+		if w.rng.IntN(3) == 0 { // a backup that was adopted
+			rev = schedule.Revision{Epoch: rev.Epoch + 1, Number: 1}
+		}
+		w.rate *= w.pick(0.5, 2, 1.1)
+		w.ramps, w.rates, w.revs = append(w.ramps, w.ramp()), append(w.rates, w.rate), append(w.revs, rev)
+	case 1: // the state is lost
+		w.client.Del(w.t.Context(), w.key)
+		w.state, w.subs = schedule.State{}, map[string]schedule.Sub{}
+	case 2: // a copy is kept
+		w.oldHash, _ = w.client.HGetAll(w.t.Context(), w.key).Result()
+		w.oldState, w.oldSubs = w.state, clone(w.subs)
+	case 3: // and comes back
+		if len(w.oldHash) > 0 {
+			w.client.Del(w.t.Context(), w.key)
+			w.client.HSet(w.t.Context(), w.key, w.oldHash)
+			w.state, w.subs = w.oldState, clone(w.oldSubs)
+		}
+	case 8: // it is damaged
+		if w.state.Inc != 0 {
+			kind := kindOf(w.state)
+			w.state = damage(w.state, w.rng)
+			require.NoError(w.t, w.client.HSet(w.t.Context(), w.key, kind.fields(w.state)...).Err())
+		}
+	case 9: // many callers wait
+		if w.state.Inc != 0 && w.strict {
+			w.state.Queue = nil
+			var queue []byte
+			for i := range int(w.pick(3, 300)) {
+				q := schedule.Waiter{Name: fmt.Sprintf("q|%d", i), Until: w.state.Last + w.pick(0.2, 5)}
+				w.state.Queue = append(w.state.Queue, q)
+				queue = binary.LittleEndian.AppendUint64(queue, math.Float64bits(q.Until))
+				queue = append(append(queue, byte(len(q.Name))), q.Name...)
 			}
-			rate *= pick(0.5, 2, 1.1)
-			ramps, rates, revs = append(ramps, ramp()), append(rates, rate), append(revs, rev)
-		case 1: // the state is lost
-			client.Del(ctx, key)
-			state, subs = schedule.State{}, map[string]schedule.Sub{}
-		case 2: // a copy is kept
-			oldHash, _ = client.HGetAll(ctx, key).Result()
-			oldState, oldSubs = state, clone(subs)
-		case 3: // and comes back
-			if len(oldHash) > 0 {
-				client.Del(ctx, key)
-				client.HSet(ctx, key, oldHash)
-				state, subs = oldState, clone(oldSubs)
+			require.NoError(w.t, w.client.HSet(w.t.Context(), w.key, "q", queue).Err())
+		}
+	case 7: // another server has it
+		if w.state.Inc != 0 && w.strict {
+			w.state.Server++
+			require.NoError(w.t, w.client.HSet(w.t.Context(), w.key, "l", encode(w.state)).Err())
+		}
+	case 4, 5, 6: // the clock was ahead until now, or behind: seen from the state, that is the same
+		if w.state.Inc != 0 {
+			step := w.pick(5, -5, -1.5, -3, 0.01)
+			w.state.Last += step
+			w.state.Tail += step
+			w.state.Start += step
+			w.state.Quick += step
+			w.state.Checked += step
+			w.state.Resumed += step
+			if w.state.Step.By != 0 {
+				w.state.Step.At += step
 			}
-		case 8: // it is damaged
-			if state.Inc != 0 {
-				kind := kindOf(state)
-				state = damage(state, rng)
-				require.NoError(t, client.HSet(ctx, key, kind.fields(state)...).Err())
-			}
-		case 9: // many callers wait
-			if state.Inc != 0 && strict {
-				state.Queue = nil
-				var queue []byte
-				for i := range int(pick(3, 300)) {
-					w := schedule.Waiter{Name: fmt.Sprintf("q|%d", i), Until: state.Last + pick(0.2, 5)}
-					state.Queue = append(state.Queue, w)
-					queue = binary.LittleEndian.AppendUint64(queue, math.Float64bits(w.Until))
-					queue = append(append(queue, byte(len(w.Name))), w.Name...)
-				}
-				require.NoError(t, client.HSet(ctx, key, "q", queue).Err())
-			}
-		case 7: // another server has it
-			if state.Inc != 0 && strict {
-				state.Server++
-				require.NoError(t, client.HSet(ctx, key, "l", encode(state)).Err())
-			}
-		case 4, 5, 6: // the clock was ahead until now, or behind: seen from the state, that is the same
-			if state.Inc != 0 {
-				step := pick(5, -5, -1.5, -3, 0.01)
-				state.Last += step
-				state.Tail += step
-				state.Start += step
-				state.Quick += step
-				state.Checked += step
-				state.Resumed += step
-				if state.Step.By != 0 {
-					state.Step.At += step
-				}
-				require.NoError(t, client.HSet(ctx, key, "l", encode(state)).Err())
-				if state.Ramp != (schedule.Ramp{}) {
-					state.Line.Seen += step
-					state.Line.Epoch += int64(step)
-					require.NoError(t, client.HSet(ctx, key, "r", encodeRamp(state)).Err())
-				}
+			require.NoError(w.t, w.client.HSet(w.t.Context(), w.key, "l", encode(w.state)).Err())
+			if w.state.Ramp != (schedule.Ramp{}) {
+				w.state.Line.Seen += step
+				w.state.Line.Epoch += int64(step)
+				require.NoError(w.t, w.client.HSet(w.t.Context(), w.key, "r", encodeRamp(w.state)).Err())
 			}
 		}
-		if rule.Mode != busy.None && state.Outcomes.Since > 0 && rng.IntN(2) == 0 { // time goes by
-			step := pick(1, 1, 1.7, 4, -3)
-			o := &state.Outcomes
-			o.Since -= step
-			for _, at := range []*float64{&o.Service.Since, &o.Service.Cut, &o.Service.NotYet} {
-				if *at > 0 {
-					*at -= step
-				}
-			}
-			if rng.IntN(3) > 0 {
-				o.Window.Busy, o.Window.RetryAfter = 0, 0
-			}
-			require.NoError(t, client.HSet(ctx, key, "b", encodeOutcomes(state)).Err())
-		}
-		replica := rng.IntN(len(carries))
-		r := schedule.Request{
-			Subscription: fmt.Sprintf("group %d", replica/2), Weight: pick(1, 2, 0.001),
-			Reserved: pick(0, 0, rate/3, rate),
-			Demand:   rate * rng.Float64() * 3, Want: pick(0, 1, 7.5, rate/10, 1e9), Returned: float64(rng.IntN(5)),
-			Held: float64(rng.IntN(20)), Lead: pick(rng.Float64()/5, 3000), RTT: pick(rng.Float64()/100, rng.Float64()/100, 0.25, 2), Round: pick(0.1, 0.02), Burst: pick(0, 0, 50),
-			Nonce: 1 + rng.Int64N(1<<52),
-			Carry: carries[replica], Strict: strict, MaxReserved: pick(0, 1, 64),
-		}
-		policy := max(0, len(revs)-1-rng.IntN(2))
-		r.Rate, r.Ramp, r.Rev = rates[policy], ramps[policy], revs[policy]
-		if rng.IntN(40) == 0 { // of the same revision
-			r.Rate *= pick(0.9, 1.1)
-		}
-		if state.Inc != 0 && rng.IntN(3) > 0 { // bounds of a clock that may have stepped
-			r.Low = state.Last + pick(0, -0.1, 0.1, -5, 5) - state.Shifts + r.Carry.Shifts
-			r.High = r.Low + pick(0, 0.01, 0.2)
-		}
-		r.Rule = rule
-		if rule.Mode != busy.None {
-			r.Answers = schedule.Answers{
-				OK: pick(0, 0, 5, rate), Busy: pick(0, 0, 0, 1, 7, rate), RetryAfter: pick(0, 0, 0, 2),
+	}
+}
+
+// passTime moves the answers of a busy limit into the past.
+func (w *twinsRun) passTime() {
+	if w.rule.Mode != busy.None && w.state.Outcomes.Since > 0 && w.rng.IntN(2) == 0 { // time goes by
+		step := w.pick(1, 1, 1.7, 4, -3)
+		o := &w.state.Outcomes
+		o.Since -= step
+		for _, at := range []*float64{&o.Service.Since, &o.Service.Cut, &o.Service.NotYet} {
+			if *at > 0 {
+				*at -= step
 			}
 		}
-		if strict && seed%2 == 0 {
-			r.Waiter, r.MaxReserved = []string{"", "", fmt.Sprintf("p|%d", replica)}[rng.IntN(3)], pick(0, 0, 1, 3)
+		if w.rng.IntN(3) > 0 {
+			o.Window.Busy, o.Window.RetryAfter = 0, 0
 		}
-		got, err := permitstest.Allocate(ctx, store, key, r)
-		require.NoError(t, err)
-		stored, _, err := store.State(ctx, key)
-		require.NoError(t, err)
-		var sub schedule.Sub
-		var want schedule.Reply
-		r.Server = stored.Server // the script knows
-		state, sub, want = schedule.Allocate(state, subs[r.Subscription], r, got.Now)
-		if want.Lost {
-			clear(subs)
+		require.NoError(w.t, w.client.HSet(w.t.Context(), w.key, "b", encodeOutcomes(w.state)).Err())
+	}
+}
+
+// request is of a replica.
+func (w *twinsRun) request(replica int) schedule.Request {
+	r := schedule.Request{
+		Subscription: fmt.Sprintf("group %d", replica/2), Weight: w.pick(1, 2, 0.001),
+		Reserved: w.pick(0, 0, w.rate/3, w.rate),
+		Demand:   w.rate * w.rng.Float64() * 3, Want: w.pick(0, 1, 7.5, w.rate/10, 1e9), Returned: float64(w.rng.IntN(5)),
+		Held: float64(w.rng.IntN(20)), Lead: w.pick(w.rng.Float64()/5, 3000), RTT: w.pick(w.rng.Float64()/100, w.rng.Float64()/100, 0.25, 2), Round: w.pick(0.1, 0.02), Burst: w.pick(0, 0, 50),
+		Nonce: 1 + w.rng.Int64N(1<<52),
+		Carry: w.carries[replica], Strict: w.strict, MaxReserved: w.pick(0, 1, 64),
+	}
+	policy := max(0, len(w.revs)-1-w.rng.IntN(2))
+	r.Rate, r.Ramp, r.Rev = w.rates[policy], w.ramps[policy], w.revs[policy]
+	if w.rng.IntN(40) == 0 { // of the same revision
+		r.Rate *= w.pick(0.9, 1.1)
+	}
+	if w.state.Inc != 0 && w.rng.IntN(3) > 0 { // bounds of a clock that may have stepped
+		r.Low = w.state.Last + w.pick(0, -0.1, 0.1, -5, 5) - w.state.Shifts + r.Carry.Shifts
+		r.High = r.Low + w.pick(0, 0.01, 0.2)
+	}
+	r.Rule = w.rule
+	if w.rule.Mode != busy.None {
+		r.Answers = schedule.Answers{
+			OK: w.pick(0, 0, 5, w.rate), Busy: w.pick(0, 0, 0, 1, 7, w.rate), RetryAfter: w.pick(0, 0, 0, 2),
 		}
-		subs[r.Subscription] = sub
-		want.Wake = "" // is published
-		require.Equal(t, want, got, "call %d: %+v", i, r)
-		require.Equal(t, state, stored, "call %d: %+v", i, r)
-		if rng.IntN(10) > 0 { // else the reply is lost
-			carries[replica] = want.Carry
-		}
-		if rng.IntN(4) == 0 {
-			time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond)
-		}
+	}
+	if w.strict && w.seed%2 == 0 {
+		r.Waiter, r.MaxReserved = []string{"", "", fmt.Sprintf("p|%d", replica)}[w.rng.IntN(3)], w.pick(0, 0, 1, 3)
+	}
+	return r
+}
+
+// call makes a call of both.
+func (w *twinsRun) call(i int) {
+	replica := w.rng.IntN(len(w.carries))
+	r := w.request(replica)
+	t := w.t
+	got, err := permitstest.Allocate(t.Context(), w.store, w.key, r)
+	require.NoError(t, err)
+	stored, _, err := w.store.State(t.Context(), w.key)
+	require.NoError(t, err)
+	var sub schedule.Sub
+	var want schedule.Reply
+	r.Server = stored.Server // the script knows
+	w.state, sub, want = schedule.Allocate(w.state, w.subs[r.Subscription], r, got.Now)
+	if want.Lost {
+		clear(w.subs)
+	}
+	w.subs[r.Subscription] = sub
+	want.Wake = "" // is published
+	require.Equal(t, want, got, "call %d: %+v", i, r)
+	require.Equal(t, w.state, stored, "call %d: %+v", i, r)
+	if w.rng.IntN(10) > 0 { // else the reply is lost
+		w.carries[replica] = want.Carry
 	}
 }
 

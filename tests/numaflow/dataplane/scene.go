@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
-	"github.com/dispatchthrottle/throttle/tests/window"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 )
 
 // Build builds the command in a directory and returns the name of its binary.

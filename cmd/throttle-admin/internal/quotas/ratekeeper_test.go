@@ -29,7 +29,7 @@ func TestRatekeeperAddresses(t *testing.T) {
 	permits := services.Redis(t)
 	run := func(want string, f func(addresses []string), args ...string) {
 		t.Helper()
-		var log shared
+		var log throttletest.Log
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() {

@@ -27,6 +27,22 @@ func TestDenied(t *testing.T) {
 	g.does("redis", "admin", "set", topic+"queue", "messageRate=10", "sharing.mode=strict", "sharing.wait=queue")
 	g.does("redis", "admin", "quota", "set", "tag:reports", "total=400KiB")
 
+	testDeniedCommands(t, g)
+	t.Run("policies", func(t *testing.T) {
+		g.t = t
+		_, err := throttle.Open(t.Context(), g.policies("nobody"), g.permits("redis", "replica"),
+			throttle.WithOpenTimeout(time.Hour)) // at once
+		assert.ErrorContains(t, err, denied+": the user lacks this right; "+
+			"the commands that grant it: throttle-admin rights etcd --role ROLE")
+	})
+	testDeniedPermits(t, g)
+	testDeniedWakes(t, g)
+	testDeniedRatekeepers(t, g)
+}
+
+// testDeniedCommands: commands say which right they lack, and how to get it.
+func testDeniedCommands(t *testing.T, g *guarded) {
+	t.Helper()
 	t.Run("commands", func(t *testing.T) {
 		g.t = t
 		for _, c := range []struct {
@@ -54,13 +70,11 @@ func TestDenied(t *testing.T) {
 			assert.NotContains(t, errs, "ecret")
 		}
 	})
-	t.Run("policies", func(t *testing.T) {
-		g.t = t
-		_, err := throttle.Open(t.Context(), g.policies("nobody"), g.permits("redis", "replica"),
-			throttle.WithOpenTimeout(time.Hour)) // at once
-		assert.ErrorContains(t, err, denied+": the user lacks this right; "+
-			"the commands that grant it: throttle-admin rights etcd --role ROLE")
-	})
+}
+
+// testDeniedPermits: a Limiter whose permit store refuses goes on, and its log says why.
+func testDeniedPermits(t *testing.T, g *guarded) {
+	t.Helper()
 	for _, c := range []struct{ store, name, want string }{
 		{"redis", "viewer", "allocate throttle:limit:{standalone/kafka://public/default/fair}:messages: NOPERM"},
 		{"etcd", "viewer", "allocate throttle:limit:{standalone/kafka://public/default/fair}:messages: " + denied},
@@ -68,9 +82,9 @@ func TestDenied(t *testing.T) {
 	} {
 		t.Run("permits/"+c.store+"/"+c.name, func(t *testing.T) {
 			g.t = t
-			log := &journal{}
+			log := &throttletest.Log{}
 			lim, err := throttle.Open(t.Context(), g.policies("replica"), g.permits(c.store, c.name),
-				throttle.WithLogger(log.logger()), throttle.WithOpenTimeout(throttletest.Patience))
+				throttle.WithLogger(log.Logger()), throttle.WithOpenTimeout(throttletest.Patience))
 			require.NoError(t, err)
 			sub, err := lim.Subscription(topic+"fair", "billing")
 			require.NoError(t, err)
@@ -83,13 +97,18 @@ func TestDenied(t *testing.T) {
 			require.NoError(t, lim.Close())
 		})
 	}
+}
+
+// testDeniedWakes: without the right to subscribe, callers are not woken, and the log says why.
+func testDeniedWakes(t *testing.T, g *guarded) {
+	t.Helper()
 	t.Run("wakes", func(t *testing.T) {
 		g.t = t
 		root := g.redisClient("root")
 		require.NoError(t, root.Do(t.Context(), "ACL", "SETUSER", "replica", "resetchannels").Err())
-		log := &journal{}
+		log := &throttletest.Log{}
 		lim, err := throttle.Open(t.Context(), g.policies("replica"), g.permits("redis", "replica"),
-			throttle.WithLogger(log.logger()), throttle.WithOpenTimeout(throttletest.Patience))
+			throttle.WithLogger(log.Logger()), throttle.WithOpenTimeout(throttletest.Patience))
 		require.NoError(t, err)
 		sub, err := lim.Subscription(topic+"queue", "billing")
 		require.NoError(t, err)
@@ -102,18 +121,23 @@ func TestDenied(t *testing.T) {
 		require.NoError(t, lim.Close())
 		g.acl("replica", "--role", "replica")
 	})
+}
+
+// testDeniedRatekeepers: a ratekeeper without its rights says so in its log.
+func testDeniedRatekeepers(t *testing.T, g *guarded) {
+	t.Helper()
 	for _, c := range []struct{ store, policies, permits, want string }{
 		{"redis", "ratekeeper", "replica", "throttle-admin rights redis --role ROLE"},
 		{"redis", "replica", "ratekeeper", "throttle-admin rights etcd --role ratekeeper"},
 	} {
 		t.Run("ratekeeper/"+c.policies, func(t *testing.T) {
 			g.t = t
-			log := &journal{}
+			log := &throttletest.Log{}
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			keeper, closeStores, err := throttle.OpenRatekeeper(ctx, g.policies(c.policies), g.permits(c.store, c.permits))
 			require.NoError(t, err)
-			keeper.Logger = log.logger()
+			keeper.Logger = log.Logger()
 			var running sync.WaitGroup
 			running.Go(func() { assert.NoError(t, keeper.Run(ctx)) })
 			require.Eventually(t, func() bool {

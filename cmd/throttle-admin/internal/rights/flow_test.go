@@ -1,10 +1,8 @@
 package rights
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,28 +46,6 @@ func (g *guarded) does(store, name string, args ...string) (out string) {
 	return out
 }
 
-// A journal is where Limiters and ratekeepers log.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
-
-func (j *journal) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
 const topic = "kafka://public/default/"
 
 // limits are what an admin sets, by the topic's name.
@@ -109,14 +85,14 @@ func (g *guarded) flow(t *testing.T, store string) {
 	g.does(store, "admin", "remove", topic+"gone")
 	g.does(store, "admin", "adopt")
 
-	log := &journal{}
+	log := &throttletest.Log{}
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()
 	keeper, closeKeeper, err := throttle.OpenRatekeeper(ctx, g.policies("ratekeeper"), g.permits(store, "ratekeeper"))
 	require.NoError(t, err)
-	keeper.Logger = log.logger()
+	keeper.Logger = log.Logger()
 	running.Go(func() {
 		assert.NoError(t, keeper.Run(ctx))
 		assert.NoError(t, closeKeeper())
@@ -128,7 +104,7 @@ func (g *guarded) flow(t *testing.T, store string) {
 	}
 	for _, group := range []string{"eu", "us"} {
 		lim, err := throttle.Open(ctx, g.policies("replica"), g.permits(store, "replica"),
-			throttle.WithGroup(group), throttle.WithLogger(log.logger()), throttle.WithReplica("billing-"+group),
+			throttle.WithGroup(group), throttle.WithLogger(log.Logger()), throttle.WithReplica("billing-"+group),
 			throttle.WithOpenTimeout(throttletest.Patience))
 		require.NoError(t, err)
 		lims = append(lims, lim)
@@ -187,12 +163,12 @@ func (g *guarded) flow(t *testing.T, store string) {
 }
 
 // keeps checks that another ratekeeper can take over from one that has ended.
-func (g *guarded) keeps(store string, log *journal) {
+func (g *guarded) keeps(store string, log *throttletest.Log) {
 	g.t.Helper()
 	ctx, stop := context.WithCancel(g.t.Context())
 	keeper, closeKeeper, err := throttle.OpenRatekeeper(ctx, g.policies("ratekeeper"), g.permits(store, "ratekeeper"))
 	require.NoError(g.t, err)
-	keeper.Logger = log.logger()
+	keeper.Logger = log.Logger()
 	var running sync.WaitGroup
 	running.Go(func() { assert.NoError(g.t, keeper.Run(ctx)) })
 	assert.Eventually(g.t, func() bool { return len(keeper.Status().Decisions) > 0 },
@@ -212,11 +188,11 @@ func TestTwoRoles(t *testing.T) {
 		t.Run(store, func(t *testing.T) {
 			g.t = t
 			g.does(store, "admin", "quota", "set", "tag:reports", "total=400KiB")
-			log := &journal{}
+			log := &throttletest.Log{}
 			for range 2 {
 				var keeper *ratekeeper.Ratekeeper
 				lim, err := throttle.Open(t.Context(), g.policies("both"), g.permits(store, "both"),
-					throttle.WithLogger(log.logger()), throttle.WithOpenTimeout(throttletest.Patience),
+					throttle.WithLogger(log.Logger()), throttle.WithOpenTimeout(throttletest.Patience),
 					throttle.WithRatekeeper(func(r *ratekeeper.Ratekeeper) { keeper = r }))
 				require.NoError(t, err)
 				sub, err := lim.Subscription(topic+"reports", "billing", dispatch.WithTag("reports"))

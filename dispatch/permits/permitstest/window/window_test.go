@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 
-	"github.com/dispatchthrottle/throttle/tests/window"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
 )
 
 func TestMax(t *testing.T) {
