@@ -3,10 +3,9 @@ package numaflowthrottle
 import (
 	"context"
 	"time"
-)
 
-// pollInterval is the time between two polls of the backlog.
-const pollInterval = time.Second
+	"github.com/dispatchthrottle/throttle/adapters/internal/backlog"
+)
 
 // Pending is the user's, and the messages that are to be delivered again.
 func (s *source) Pending(ctx context.Context) int64 {
@@ -19,14 +18,14 @@ func (s *source) Pending(ctx context.Context) int64 {
 
 // pollDue reports whether the last poll is long enough ago.
 func (s *source) pollDue(now time.Time) bool {
-	return now.Sub(s.opened) >= time.Duration(s.polled.Load())+pollInterval
+	return now.Sub(s.opened) >= time.Duration(s.polled.Load())+backlog.Interval
 }
 
 // pollBacklog polls the backlog when it is due, until the Read is over.
 func (s *source) pollBacklog(ctx context.Context) {
 	for {
 		now, last := int64(time.Since(s.opened)), s.polled.Load()
-		if wait := time.Duration(last + int64(pollInterval) - now); wait > 0 {
+		if wait := time.Duration(last + int64(backlog.Interval) - now); wait > 0 {
 			select {
 			case <-ctx.Done():
 				return

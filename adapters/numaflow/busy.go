@@ -8,11 +8,10 @@ import (
 	"github.com/numaproj/numaflow-go/pkg/sinker"
 )
 
-// Busy answers a datum for which a protected system was busy, as by an HTTP 429: the wrapper
-// passes it to the user's sink again after that time, with a permit, while the data plane waits.
-// With
-// [WithNacks] it goes back to the source instead. Without a wrapper, as with a nil Limiter, it is a
-// failure.
+// Busy is a sink's answer for a datum when the system that it writes to was busy, as by an HTTP
+// 429. After retryAfter the wrapper passes the datum to the user's sink again, with another permit;
+// meanwhile the data plane waits. With [WithNacks] the datum goes back to the source instead.
+// Without a wrapper, as with a nil Limiter, the answer is a failure.
 func Busy(id string, retryAfter time.Duration) sinker.Response {
 	delay := uint64(max(0, retryAfter.Milliseconds()))
 	r := sinker.ResponseFailure(id, "busy")

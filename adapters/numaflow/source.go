@@ -9,6 +9,7 @@ import (
 
 	"github.com/numaproj/numaflow-go/pkg/sourcer"
 
+	"github.com/dispatchthrottle/throttle/adapters/internal/backlog"
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
@@ -39,7 +40,7 @@ func Source(s sourcer.Sourcer, lim *dispatch.Limiter, opts ...Option) (sourcer.S
 	v.ahead.single = false
 	wrapped := &source{Sourcer: s, vertex: v, opened: time.Now()}
 	wrapped.unacknowledged.requeue = v.requeue
-	wrapped.polled.Store(-int64(pollInterval))
+	wrapped.polled.Store(-int64(backlog.Interval))
 	return wrapped, nil
 }
 
@@ -72,7 +73,7 @@ func (s *source) Read(
 	s.follow(ctx)
 	waiting, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	if request.TimeOut() > pollInterval || s.pollDue(start) {
+	if request.TimeOut() > backlog.Interval || s.pollDue(start) {
 		go s.pollBacklog(waiting)
 	}
 	p := &permits{source: s, ctx: waiting, left: int(min(request.Count(), math.MaxInt32))}

@@ -10,7 +10,7 @@ import (
 )
 
 // An Admission is the limits that a message of a lane must pass now. It is replaced, never
-// changed; nil limits nothing.
+// changed, and any goroutine may use it; nil limits nothing.
 type Admission struct {
 	Only *sharing.Share // the share of a message's one limit, if there is nothing else to look at
 

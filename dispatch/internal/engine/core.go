@@ -18,11 +18,12 @@ type core struct {
 	callers sync.Pool // of *caller
 }
 
-// clock is the engine's: seconds since it was started, and one, so that 0 stays "never".
+// clock is the engine's: seconds since it was started, and one, so that 0 stays "never". Any
+// goroutine may call it.
 func (c *core) clock(t time.Time) float64 { return 1 + t.Sub(c.start).Seconds() }
 
 // time is the inverse of clock, and a microsecond later: a caller that comes then is not before
-// the loop's step of that moment.
+// the loop's step of that moment. Any goroutine may call it.
 func (c *core) time(at float64) time.Time { return c.start.Add(seconds(at-1) + time.Microsecond) }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -42,7 +43,7 @@ type inbox struct {
 }
 
 // touch has the loop step a lane: within a tick, or at once if now is set and the loop is not just
-// going to sleep for a tick.
+// going to sleep for a tick. Any goroutine may call it.
 func (l *Lane) touch(now bool) {
 	in := &l.core.inbox
 	if !l.touched.Swap(true) {
@@ -57,7 +58,7 @@ func (l *Lane) touch(now bool) {
 	}
 }
 
-// wake ends the loop's sleep.
+// wake ends the loop's sleep. Any goroutine may call it.
 func (in *inbox) wake() {
 	select {
 	case in.wakeup <- struct{}{}:

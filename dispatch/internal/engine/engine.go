@@ -2,9 +2,10 @@
 // callers for each subscription, and one loop that releases permits, serves callers and sends
 // requests to the permit store.
 //
-// Any number of goroutines may call its exported methods. Unexported methods of Engine, Lane and
-// what says so are called with Engine.mu held, unless their comment says otherwise. Callers in a
-// hurry read atomics only.
+// Any number of goroutines may call its exported methods. Callers in a hurry read atomics only.
+// Engine.mu is held where an unexported method is called, with these exceptions: callers run what
+// is in acquire.go, try.go, grant.go and settle.go, where comments say whether the lane's line is
+// locked; any goroutine may use what says so.
 package engine
 
 import (

@@ -8,7 +8,7 @@ import (
 )
 
 // A line is the callers of a lane that wait, in the order they came. While it is locked, no caller
-// that goes through the line gets permits before one that came earlier.
+// that goes through the line gets permits before one that came earlier. Any goroutine may use it.
 type line struct {
 	length atomic.Int32 // of callers: newcomers go behind them
 

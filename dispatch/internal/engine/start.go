@@ -39,7 +39,7 @@ func Start(cfg Config) *Engine {
 	}
 	e.start, e.callers.New, e.inbox.wakeup = time.Now(), newCaller, make(chan struct{}, 1)
 	e.env.Replica, e.env.Process = cfg.Replica, fmt.Sprintf("%x", cfg.Rand.Uint64())
-	e.env.Rand, e.env.Serve = cfg.Rand, e.serve
+	e.env.Rand, e.env.Serve = cfg.Rand, e.serveShare
 	e.env.Timeout = func() float64 { return cfg.Store.Timeout().Seconds() }
 	e.waiters.init(&e.inbox, func() {
 		if waker, ok := cfg.Store.(Waker); ok {
@@ -50,8 +50,8 @@ func Start(cfg Config) *Engine {
 	return e
 }
 
-// serve has the lane of a strict share stepped in this step of the loop.
-func (e *Engine) serve(s *sharing.Share, now float64) {
+// serveShare has the lane of a strict share stepped in this step of the loop.
+func (e *Engine) serveShare(s *sharing.Share, now float64) {
 	if w, ok := e.waiters.byName[s.Waiter]; ok {
 		e.agenda.set(w.lane, now)
 	}

@@ -17,7 +17,7 @@ type batching struct {
 	demand     Demand            // at the last step
 	sentDemand float64           // permits a second that the last request was made for
 	round      float64           // that the schedule told, seconds; 0 = the limit's
-	early      float64           // how long before its slots the next batch is as good as running
+	early      float64           // from so long before its slots on, the next batch counts as running
 	turnAt     float64           // while the line is full, no request before: see fair.turn
 	gone       bool              // no callers: nothing is requested until one waits
 	handBackAt float64           // when held grants gave permits back that may be unused; 0 = none

@@ -75,8 +75,9 @@ func (b *Bucket) Take(n int64) int64 {
 	}
 }
 
-// TakeAll takes n permits or none. It takes one before it knows that it is there; many it does
-// not, since the counter would be far off meanwhile.
+// TakeAll takes n permits or none. One permit is taken by a single atomic add, which is undone if
+// there was none. For several it looks first: an add that is to be undone would leave the counter
+// far too low for other callers meanwhile.
 func (b *Bucket) TakeAll(n int64) bool {
 	if n > 1 && b.avail.Load() < n {
 		return false
