@@ -5,7 +5,8 @@
 // of the schedule. Allocate computes this allocation: a pure function of the state, the request
 // and the store's clock. Permit stores run it where they keep the state. The Redis permit store
 // runs its twin in Lua, which does the same operations in the same order, so that both give
-// identical replies, to the last bit.
+// identical replies, to the last bit. It has the constants of this package as plain numbers: change
+// them in both; TestTwins notices.
 //
 // Times are seconds, and rates are permits a second. Both are float64, since scripts in a store
 // have no other numbers. Permits are whole numbers.

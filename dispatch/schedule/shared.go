@@ -150,12 +150,12 @@ func (a *allocation) allot() Reply {
 		reply.Gap = max(0, ahead-reply.Start)
 		return reply
 	}
-	due := a.due(share, round, newcomer)
-	quantum := max(1, math.Floor(due))
+	part := a.part(share, round, newcomer)
+	quantum := max(1, math.Floor(part))
 	n := min(max(1, math.Floor(a.r.Want+0.5)), quantum, max(1, math.Floor(room/one)))
 	fraction := 0.0
 	if n == quantum {
-		fraction = max(0, due-quantum)
+		fraction = max(0, part-quantum)
 	}
 	start, gap := a.take(n, (a.r.Demand < share || newcomer) && !a.foreign)
 	reply.N, reply.Start, reply.Gap, reply.Lead = n, start-a.now, gap, ahead
@@ -222,17 +222,16 @@ func (a *allocation) round(share float64) float64 {
 	return round
 }
 
-// due is how many permits a round has for the replica: half of them for a newcomer, and for one
+// part is the replica's part of a round, in permits: half of it for a newcomer, and for a replica
 // that is alone.
-func (a *allocation) due(share, round float64, newcomer bool) float64 {
-	part := round
-	if share >= float64(a.Rate*(1-1e-9)) && share*part >= 2*minAlone {
-		part /= 2 // alone
+func (a *allocation) part(share, round float64, newcomer bool) float64 {
+	if share >= float64(a.Rate*(1-1e-9)) && share*round >= 2*minAlone {
+		round /= 2 // alone
 	}
 	if newcomer {
-		part /= 2
+		round /= 2
 	}
-	return float64(share*part) + a.r.Carry.Fraction
+	return float64(share*round) + a.r.Carry.Fraction
 }
 
 // take takes the next n slots: with credit, from up to one and a half rounds before the tail.

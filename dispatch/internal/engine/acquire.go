@@ -13,27 +13,27 @@ func (l *Lane) Acquire(ctx context.Context, max int, size int64) (Grant, error) 
 		return Grant{}, nil
 	}
 	max = min(max, MaxPermits)
-	l.line.mu.Lock()
+	l.queue.mu.Lock()
 	a := l.admission.Load()
 	switch {
 	case a == nil:
-		l.line.mu.Unlock()
+		l.queue.mu.Unlock()
 		return Grant{N: max}, nil
 	case a.closed:
-		l.line.mu.Unlock()
+		l.queue.mu.Unlock()
 		return Grant{}, ErrClosed
-	case len(l.line.callers) == 0:
+	case len(l.queue.callers) == 0:
 		if g, ok := l.grant(a, int64(max), size); ok {
-			l.line.mu.Unlock()
+			l.queue.mu.Unlock()
 			return g, nil
 		}
 	}
 	if ctx.Err() != nil {
-		l.line.mu.Unlock()
+		l.queue.mu.Unlock()
 		return Grant{}, waitError(ctx)
 	}
 	c := l.enter(a, int64(max), size, false)
-	l.line.mu.Unlock()
+	l.queue.mu.Unlock()
 	defer l.core.callers.Put(c)
 	// This is read after the caller has entered: a step that does not see the caller clears it
 	// first.
@@ -59,36 +59,36 @@ func waitError(ctx context.Context) error {
 	return fmt.Errorf("dispatch: wait for a permit: %w", context.Cause(ctx))
 }
 
-// enter puts a new caller at the end of the line, which is locked.
+// enter puts a new caller at the end of the queue, which is locked.
 func (l *Lane) enter(a *Admission, max, size int64, try bool) *caller {
 	c := l.core.callers.Get().(*caller)
 	*c = caller{max: max, size: size, try: try, since: time.Now(), why: l.reason(a), ready: c.ready}
-	l.line.enter(c)
+	l.queue.enter(c)
 	return c
 }
 
-// enterAgain puts a caller that came too late for its slot back at its place in the line, or
-// answers it if there is nothing to wait for any more. The line is not locked.
+// enterAgain puts a caller that came too late for its slot back at its place in the queue, or
+// answers it if there is nothing to wait for any more. The queue is not locked.
 func (l *Lane) enterAgain(c *caller) {
-	l.line.mu.Lock()
-	defer l.line.mu.Unlock()
+	l.queue.mu.Lock()
+	defer l.queue.mu.Unlock()
 	c.grant, c.err, c.until = Grant{}, nil, 0
 	switch a := l.admission.Load(); {
 	case a == nil:
 		c.grant = Grant{N: int(c.max)}
 		c.ready <- struct{}{}
-	case a.closed: // the loop may have served the line for the last time
+	case a.closed: // the loop may have served the queue for the last time
 		c.err = ErrClosed
 		c.ready <- struct{}{}
 	default:
-		l.line.enterAgain(c)
+		l.queue.enterAgain(c)
 	}
 }
 
 // cancel ends the wait of a caller with an error. What it was granted at the same moment goes
-// back. The line is not locked.
+// back. The queue is not locked.
 func (l *Lane) cancel(c *caller, err error) error {
-	if !l.line.leave(c) {
+	if !l.queue.leave(c) {
 		<-c.ready
 		if c.err == nil && c.grant.Admission != nil {
 			c.grant.Settle(0, 0)

@@ -23,8 +23,8 @@ type Admission struct {
 	steps     *atomic.Uint64   // of the loop
 
 	maxInFlight    int64          // messages handed out and not Done; 0 = any number
-	shadowInFlight bool           // maxInFlight is in shadow mode; then
-	untracked      *Admission     // is without maxInFlight, for messages beyond it
+	shadowInFlight bool           // maxInFlight is in shadow mode
+	untracked      *Admission     // of shadowInFlight: without maxInFlight, for messages beyond it
 	paced          *sharing.Share // the one whose mode is strict, or nil
 	several        bool           // there are several limits of messages, and nothing else to look at
 	holds          bool           // permits may be given back after a Hold

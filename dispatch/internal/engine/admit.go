@@ -12,7 +12,7 @@ func (l *Lane) admit() {
 	if old := l.admission.Load(); old != nil && old.closed {
 		return
 	}
-	a := l.shares.limits
+	a := l.shares.resolved
 	if !a.paused {
 		exempt := l.handles.exempt()
 		a = a.without(func(s *sharing.Share) bool {
@@ -38,7 +38,7 @@ func (l *Lane) followBacklogs(now time.Time) {
 // followOutage lifts the limits whose policies say so while the permit store is unavailable.
 func (l *Lane) followOutage() {
 	changed := false
-	for _, s := range l.shares.limits.all {
+	for _, s := range l.shares.resolved.all {
 		changed = s.FollowOutage() || changed
 	}
 	if changed {

@@ -89,10 +89,10 @@ func (e *Engine) apply(l *Lane) {
 		return found
 	}
 	l.handles.threshold, l.handles.throttled = r.CaughtUpBacklog, r.ThrottleCaughtUp
-	for _, s := range l.shares.apply(newAdmission(l, find(r.Messages), find(r.Bytes), &r)) {
+	for _, s := range l.shares.replace(newAdmission(l, find(r.Messages), find(r.Bytes), &r)) {
 		e.waiters.forget(s)
 	}
-	for _, s := range l.shares.limits.all {
+	for _, s := range l.shares.resolved.all {
 		e.waiters.expect(l, s)
 	}
 	e.setQuota(l, r.Quota)

@@ -8,7 +8,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 )
 
-// unavailableAfter is how long no request must have been answered until the permit store counts as
+// unavailableAfter is how long after the last answer to any request the permit store counts as
 // unavailable, in seconds: one limit whose requests fail beside others whose do not is no outage.
 const unavailableAfter = 0.5
 

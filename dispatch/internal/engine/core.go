@@ -42,8 +42,8 @@ type inbox struct {
 	spare   []*Lane // the other buffer of touched; the loop's
 }
 
-// touch has the loop step a lane: within a tick, or at once if now is set and the loop is not just
-// going to sleep for a tick. Any goroutine may call it.
+// touch has the loop step a lane soon: at once if the loop sleeps for long, else within a tick. With
+// now it need not wait for a tick. Any goroutine may call it.
 func (l *Lane) touch(now bool) {
 	in := &l.core.inbox
 	if !l.touched.Swap(true) {

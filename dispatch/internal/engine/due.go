@@ -18,7 +18,7 @@ type agenda struct {
 // set sets when a lane is stepped next; +Inf = not until it is touched.
 func (a *agenda) set(l *Lane, at float64) {
 	lanes := &a.lanes
-	if l.shares.limits.paced != nil {
+	if l.shares.resolved.paced != nil {
 		lanes = &a.paced
 	}
 	if l.due.heap != lanes && l.due.heap != nil {
@@ -28,7 +28,7 @@ func (a *agenda) set(l *Lane, at float64) {
 	lanes.set(l, at)
 }
 
-// DueLanes are lanes that have something to do, by when: a heap in which each lane has up to four
+// dueLanes are lanes that have something to do, by when: a heap in which each lane has up to four
 // below it. None of the four is due before it. The times are beside the pointers, so that moves
 // do not read the lanes, of which there may be many.
 type dueLanes []dueLane

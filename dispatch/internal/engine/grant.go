@@ -22,21 +22,21 @@ func (l *Lane) TakeSeveral(a *Admission, n int64) int64 {
 	return a.take(n, 0)
 }
 
-// serve grants callers what there is, in the order they came. The line is not locked.
+// serve grants callers what there is, in the order they came. The queue is not locked.
 func (l *Lane) serve(now time.Time) {
-	l.line.mu.Lock()
-	defer l.line.mu.Unlock()
+	l.queue.mu.Lock()
+	defer l.queue.mu.Unlock()
 	a := l.admission.Load()
-	l.line.answer(func(c *caller) bool {
+	l.queue.answer(func(c *caller) bool {
 		if !l.tryAnswer(a, c) {
 			return false
 		}
-		l.line.waits.add(now.Sub(c.since), c.why)
+		l.queue.waits.add(now.Sub(c.since), c.why)
 		return true
 	})
 }
 
-// tryAnswer answers a caller, if it need not wait any more. The line is locked.
+// tryAnswer answers a caller, if it need not wait any more. The queue is locked.
 func (l *Lane) tryAnswer(a *Admission, c *caller) bool {
 	switch {
 	case a == nil:
@@ -53,7 +53,7 @@ func (l *Lane) tryAnswer(a *Admission, c *caller) bool {
 	return true
 }
 
-// grant takes what a caller wants, if every limit has some of it. The line is locked.
+// grant takes what a caller wants, if every limit has some of it. The queue is locked.
 func (l *Lane) grant(a *Admission, max, size int64) (Grant, bool) {
 	if a.paused {
 		return Grant{}, false
@@ -152,15 +152,4 @@ func (g *Grant) waste() {
 		a.lane.subscription.cancel(int64(g.N))
 	}
 	g.Admission = nil
-}
-
-// cancel takes n messages out that were never handed out; the loop serves the lanes that wait. A
-// line may be locked.
-func (s *subscription) cancel(n int64) {
-	s.inFlight.n.Add(-n)
-	for _, l := range s.all() {
-		if l.Waited() {
-			l.touch(false)
-		}
-	}
 }

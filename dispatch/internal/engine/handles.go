@@ -64,8 +64,8 @@ func (s *handles) update(now time.Time) (changed bool) {
 	return changed
 }
 
-// outdated reports whether the lane is caught up by reports that have become old.
-func (s *handles) outdated(now time.Time) bool { return s.caughtUp && !now.Before(s.validUntil) }
+// expired reports whether the lane is caught up by reports that have become old.
+func (s *handles) expired(now time.Time) bool { return s.caughtUp && !now.Before(s.validUntil) }
 
 // exempt reports whether limits that exempt who is caught up do not apply.
 func (s *handles) exempt() bool { return s.caughtUp && !s.throttled }

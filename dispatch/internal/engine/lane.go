@@ -26,7 +26,7 @@ type Lane struct {
 	covered        atomic.Bool  // the next step is soon enough for a caller that comes now
 	active         atomic.Bool  // permits are held, wanted or on their way
 
-	line line // has a lock of its own; Engine.mu is locked before it, if both are
+	queue queue // has a lock of its own; Engine.mu is locked before it, if both are
 
 	// Engine.mu guards these.
 	matches   policy.Matches // of the topic, by the policies in force when it was found
@@ -41,7 +41,7 @@ type Lane struct {
 func (l *Lane) Admission() *Admission { return l.admission.Load() }
 
 // Waited reports whether callers wait.
-func (l *Lane) Waited() bool { return l.line.length.Load() > 0 }
+func (l *Lane) Waited() bool { return l.queue.length.Load() > 0 }
 
 // Quota is the throttling id whose quota applies, nil if none does. It is one atomic load.
 func (l *Lane) Quota() *quota.ID { return l.quota.Load() }

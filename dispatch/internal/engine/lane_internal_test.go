@@ -59,7 +59,7 @@ func TestTryDuringAStep(t *testing.T) {
 		synctest.Wait()
 		tried := make(chan bool, 1)
 		e.mu.Lock()
-		share := l.shares.limits.all[0]
+		share := l.shares.resolved.all[0]
 		mode := share.Mode
 		share.Mode = interrupted{mode, func() {
 			share.Mode = mode // once
@@ -75,7 +75,7 @@ func TestTryDuringAStep(t *testing.T) {
 	})
 }
 
-// TestLateCallers: a caller that wakes too late for its slot waits on at its place in the line, and
+// TestLateCallers: a caller that wakes too late for its slot waits on at its place in the queue, and
 // ends with the engine. Virtual time has no late wake-ups, so the test serves the callers.
 func TestLateCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -95,27 +95,27 @@ func TestLateCallers(t *testing.T) {
 		}
 		serveLate := func(callers ...*caller) {
 			for _, c := range callers {
-				require.True(t, l.line.leave(c))
+				require.True(t, l.queue.leave(c))
 				c.grant, c.until = slot, 1 // long ago
 				c.ready <- struct{}{}
 				synctest.Wait()
 			}
 		}
 		numbers := func() (n []uint64) {
-			for _, c := range l.line.callers {
+			for _, c := range l.queue.callers {
 				n = append(n, c.number)
 			}
 			return n
 		}
 		before := numbers()
-		a, b := l.line.callers[0], l.line.callers[1]
+		a, b := l.queue.callers[0], l.queue.callers[1]
 		serveLate(a, b)
 		assert.Equal(t, before, numbers())
 		serveLate(b, a, b)
 		assert.Equal(t, before, numbers())
-		assert.EqualValues(t, 4, l.line.wanted)
+		assert.EqualValues(t, 4, l.queue.wanted)
 
-		require.True(t, l.line.leave(a))
+		require.True(t, l.queue.leave(a))
 		e.Close()
 		for range 3 {
 			require.ErrorIs(t, <-ended, ErrClosed)
@@ -144,19 +144,19 @@ func TestLateTry(t *testing.T) {
 		var c *caller
 		for c == nil {
 			runtime.Gosched()
-			l.line.mu.Lock()
-			if len(l.line.callers) > 0 {
-				c = l.line.callers[0]
+			l.queue.mu.Lock()
+			if len(l.queue.callers) > 0 {
+				c = l.queue.callers[0]
 			}
-			l.line.mu.Unlock()
+			l.queue.mu.Unlock()
 		}
-		require.True(t, l.line.leave(c))
+		require.True(t, l.queue.leave(c))
 		c.grant, c.until = Grant{N: 1, Admission: l.admission.Load()}, 1 // long ago
 		c.ready <- struct{}{}
 		e.mu.Unlock()
 		assert.False(t, <-tried)
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		assert.EqualValues(t, 1, l.shares.limits.all[0].Stats(2).Lost)
+		assert.EqualValues(t, 1, l.shares.resolved.all[0].Stats(2).Lost)
 	})
 }

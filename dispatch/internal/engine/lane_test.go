@@ -85,7 +85,7 @@ func (c *lateContext) Done() <-chan struct{} {
 }
 
 // TestLateWakeUp: a caller that wakes too late for its strict slot wastes the slot, and keeps its
-// place in the line. Permits of other limits go back.
+// place in the queue. Permits of other limits go back.
 func TestLateWakeUp(t *testing.T) {
 	policies := orders + " messageRate=2 sharing.mode=strict maxInFlight=5" +
 		" byteRate=100000 byteBurst=9999\n" + "acme/shop messageRate=1000 aggregate=true"
@@ -134,7 +134,7 @@ func TestHinderedAsks(t *testing.T) {
 	})
 }
 
-// TestCancel: a caller that gives up leaves the line, and is no demand from then on.
+// TestCancel: a caller that gives up leaves the queue, and is no demand from then on.
 func TestCancel(t *testing.T) {
 	run(t, 0, orders+" messageRate=1/1h", func(t *testing.T, e *fixture) {
 		h := e.open("")

@@ -1,15 +1,10 @@
 package engine
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 )
-
-// maxHold bounds how long after Hold the permits of a Grant can be given back.
-const maxHold = 3 * time.Second
 
 // Hold lets Done give back unused permits for d from now.
 func (g *Grant) Hold(d time.Duration) {
@@ -18,7 +13,7 @@ func (g *Grant) Hold(d time.Duration) {
 		return
 	}
 	now := time.Since(a.lane.core.start)
-	until := now + min(d, maxHold)
+	until := now + min(d, sharing.MaxHold)
 	for _, s := range a.messages {
 		s.Hold(int64(g.N), now, until)
 	}
@@ -98,34 +93,4 @@ func (g *Grant) endHold(unused, bytes int64) {
 		a.shadow.settle(unused, bytes, func(*sharing.Share) bool { return now <= until })
 	}
 	a.lane.touch(false) // an idle lane has no steps
-}
-
-// release takes n messages of the lane out that are Done. The lanes of the subscription that wait
-// take turns, the one after this lane first. The first that has no permit for its place is next: it
-// requests one.
-func (l *Lane) release(n, bound int64) {
-	s := l.subscription
-	s.inFlight.n.Add(-n)
-	now, lanes := time.Now(), s.all()
-	after := slices.Index(lanes, l) + 1
-	var next *Lane
-	for i := range lanes {
-		other := lanes[(after+i)%len(lanes)]
-		waiters := other.line.length.Load()
-		if waiters == 0 {
-			continue
-		}
-		if s.inFlight.n.Load() >= bound {
-			break
-		}
-		other.serve(now)
-		other.touch(false)
-		if other.line.length.Load() >= waiters {
-			next = cmp.Or(next, other)
-		}
-	}
-	s.next.Store(next)
-	if next != nil {
-		next.touch(false)
-	}
 }

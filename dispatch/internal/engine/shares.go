@@ -10,18 +10,18 @@ import (
 // shares are those of a lane: of the limits that the policies say, and of limits that no longer
 // apply. Engine.mu guards them.
 type shares struct {
-	limits  *Admission       // what the policies say, before caught up and outages; never nil
-	retired []*sharing.Share // of limits that no longer apply: what they hold goes back
-	debts   map[string]int64 // of such limits, by their keys
+	resolved *Admission       // the limits that the policies say, before caught up and outages; never nil
+	retired  []*sharing.Share // of limits that no longer apply: what they hold goes back
+	debts    map[string]int64 // of such limits, by their keys
 }
 
-func (s *shares) all() []*sharing.Share { return slices.Concat(s.limits.all, s.retired) }
+func (s *shares) all() []*sharing.Share { return slices.Concat(s.resolved.all, s.retired) }
 
 // find returns the share of a limit: the one that there is, or was lately, or a new one.
 func (s *shares) find(limit resolve.Limit, env *sharing.Env, now float64) *sharing.Share {
 	fits := func(s *sharing.Share) bool { return s.Fits(limit) }
-	if i := slices.IndexFunc(s.limits.all, fits); i >= 0 {
-		share := s.limits.all[i]
+	if i := slices.IndexFunc(s.resolved.all, fits); i >= 0 {
+		share := s.resolved.all[i]
 		share.Apply(limit)
 		return share
 	}
@@ -44,14 +44,14 @@ func (s *shares) find(limit resolve.Limit, env *sharing.Env, now float64) *shari
 	return share
 }
 
-// apply puts limits in force, and returns the shares of those that no longer apply: they retire.
-func (s *shares) apply(limits *Admission) (retired []*sharing.Share) {
-	for _, share := range s.limits.all {
+// replace puts limits in force, and returns the shares of those that no longer apply: they retire.
+func (s *shares) replace(limits *Admission) (retired []*sharing.Share) {
+	for _, share := range s.resolved.all {
 		if !limits.has(share) {
 			retired = append(retired, share)
 		}
 	}
-	s.limits, s.retired = limits, append(s.retired, retired...)
+	s.resolved, s.retired = limits, append(s.retired, retired...)
 	return retired
 }
 
@@ -93,7 +93,7 @@ func (s *shares) owes() bool {
 func (s *shares) takeOver(old *shares, none *Admission) {
 	var leaving []*sharing.Share
 	for _, share := range old.all() {
-		if share.Mode.Keep(0) {
+		if share.Mode.Reopen() {
 			s.retired = append(s.retired, share)
 			continue
 		}
@@ -103,5 +103,5 @@ func (s *shares) takeOver(old *shares, none *Admission) {
 	for key, debt := range old.debts {
 		s.owe(key, debt)
 	}
-	*old = shares{limits: none, retired: leaving}
+	*old = shares{resolved: none, retired: leaving}
 }

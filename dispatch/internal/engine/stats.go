@@ -59,7 +59,7 @@ func (e *Engine) Limited() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, l := range e.lanes {
-		if len(l.shares.limits.all) > 0 {
+		if len(l.shares.resolved.all) > 0 {
 			return true
 		}
 	}
@@ -87,19 +87,19 @@ func (e *Engine) LaneStats(l *Lane) Stats {
 }
 
 func (l *Lane) stats(now time.Time) Stats {
-	l.line.mu.Lock()
-	defer l.line.mu.Unlock()
-	a, limits := l.admission.Load(), l.shares.limits
+	l.queue.mu.Lock()
+	defer l.queue.mu.Unlock()
+	a, limits := l.admission.Load(), l.shares.resolved
 	s := Stats{
 		Lane: l.id, CaughtUp: l.handles.caughtUp, Exempt: a == nil, Paused: limits.paused,
-		Backlog: l.handles.backlog(now), Waiting: len(l.line.callers),
+		Backlog: l.handles.backlog(now), Waiting: len(l.queue.callers),
 		InFlight: l.subscription.inFlight.n.Load(), Beyond: l.beyondInFlight.Load(),
-		Waits: slices.Clone(l.line.waits.reasons), WaitTimes: l.line.waits.times,
+		Waits: slices.Clone(l.queue.waits.reasons), WaitTimes: l.queue.waits.times,
 	}
 	if limits.boundsInFlight() {
 		s.MaxInFlight = limits.maxInFlight
 	}
-	if len(l.line.callers) > 0 {
+	if len(l.queue.callers) > 0 {
 		s.Reason = l.reason(a)
 		s.HoldsUp = l.handles.holdsUp(l.id.Topic.String())
 	}

@@ -21,19 +21,19 @@ type sending struct {
 // are wanted then to out. It returns when the next step is due, too.
 func (l *Lane) step(t time.Time, now float64, out []sending) ([]sending, float64) {
 	l.covered.Store(false)
-	if l.handles.outdated(t) {
+	if l.handles.expired(t) {
 		l.followBacklogs(t)
 	}
-	waiting := l.advance(t, now)
-	out, next := l.request(now, waiting, out)
+	w := l.advance(t, now)
+	out, next := l.request(now, w, out)
 	l.shares.dropRetired()
-	if waiting.try { // not one that has come during this step, which requested nothing for it
+	if w.try { // not one that has come during this step, which requested nothing for it
 		l.refuseTries(t, now)
 	}
 	if l.handles.caughtUp {
 		next.at = min(next.at, now+l.handles.validUntil.Sub(t).Seconds())
 	}
-	l.active.Store(!next.idle || waiting.callers > 0)
+	l.active.Store(!next.idle || w.callers > 0)
 	l.covered.Store(next.covered && !l.handles.caughtUp)
 	return out, max(next.at, math.Nextafter(now, math.Inf(1)))
 }
@@ -41,20 +41,20 @@ func (l *Lane) step(t time.Time, now float64, out []sending) ([]sending, float64
 // advance releases what is due and serves callers. It returns what those want that still wait.
 func (l *Lane) advance(t time.Time, now float64) waiting {
 	step := sharing.Time{Now: now, Step: l.core.steps.Load(), Late: now - l.due.at}
-	limits, a := l.shares.limits, l.admission.Load()
-	waiting := l.look(a)
+	limits, a := l.shares.resolved, l.admission.Load()
+	w := l.look(a)
 	for i, s := range limits.all {
-		s.Mode.Advance(step, l.demand(a, waiting, s, i >= limits.bytesFrom))
+		s.Mode.Advance(step, l.demand(a, w, s, i >= limits.bytesFrom))
 	}
 	for _, s := range l.shares.retired {
 		s.Mode.Advance(step, sharing.Demand{})
 	}
 	l.followOutage()
-	if waiting.callers > 0 || l.Waited() {
+	if w.callers > 0 || l.Waited() {
 		l.serve(t)
-		waiting = l.look(l.admission.Load())
+		w = l.look(l.admission.Load())
 	}
-	return waiting
+	return w
 }
 
 // An outlook is what the shares of a lane say at the end of a step.
@@ -71,8 +71,8 @@ func (o *outlook) add(s *sharing.Share, now float64) {
 }
 
 // request adds the requests of all shares to out.
-func (l *Lane) request(now float64, waiting waiting, out []sending) ([]sending, outlook) {
-	limits, a := l.shares.limits, l.admission.Load()
+func (l *Lane) request(now float64, w waiting, out []sending) ([]sending, outlook) {
+	limits, a := l.shares.resolved, l.admission.Load()
 	next := outlook{at: math.Inf(1), idle: true, covered: len(limits.all) > 0}
 	send := func(s *sharing.Share, r *permits.Request) {
 		if r != nil {
@@ -89,8 +89,8 @@ func (l *Lane) request(now float64, waiting waiting, out []sending) ([]sending, 
 			continue
 		}
 		var d sharing.Demand
-		if waiting.callers > 0 || s.Open() { // those not served may wait for another limit now
-			d = l.demand(a, waiting, s, i >= limits.bytesFrom)
+		if w.callers > 0 || s.Open() { // those not served may wait for another limit now
+			d = l.demand(a, w, s, i >= limits.bytesFrom)
 		}
 		refusing := s.Refusing()
 		send(s, s.Mode.Next(now, d))
@@ -105,7 +105,7 @@ func (l *Lane) request(now float64, waiting waiting, out []sending) ([]sending, 
 	return out, next
 }
 
-// A waiting is what the callers in the line want, at one moment.
+// A waiting is what the callers in the queue want, at one moment.
 type waiting struct {
 	callers  int
 	messages float64
@@ -113,15 +113,15 @@ type waiting struct {
 	try      bool    // the first caller does not wait for permits
 }
 
-// look returns what the callers in the line want.
+// look returns what the callers in the queue want.
 func (l *Lane) look(a *Admission) waiting {
 	if !l.Waited() {
 		return waiting{}
 	}
-	l.line.mu.Lock()
-	defer l.line.mu.Unlock()
-	callers := l.line.callers
-	w := waiting{callers: len(callers), messages: l.line.wanted}
+	l.queue.mu.Lock()
+	defer l.queue.mu.Unlock()
+	callers := l.queue.callers
+	w := waiting{callers: len(callers), messages: l.queue.wanted}
 	if w.callers > 0 {
 		w.try = callers[0].try
 	}
@@ -133,7 +133,7 @@ func (l *Lane) look(a *Admission) waiting {
 	return w
 }
 
-// demand is what the callers in the line want of a share, which may be of a limit of bytes.
+// demand is what the callers in the queue want of a share, which may be of a limit of bytes.
 func (l *Lane) demand(a *Admission, w waiting, s *sharing.Share, bytes bool) sharing.Demand {
 	if s.Open() { // asks whether the permit store is available
 		return sharing.Demand{Waiting: 1, Anybody: true, Callers: 1}

@@ -29,6 +29,17 @@ func (s *subscription) free(l *Lane, bound int64) int64 {
 	return free
 }
 
+// cancel takes n messages out that were never handed out; the loop serves the lanes that wait. A
+// queue may be locked.
+func (s *subscription) cancel(n int64) {
+	s.inFlight.n.Add(-n)
+	for _, l := range s.all() {
+		if l.Waited() {
+			l.touch(false)
+		}
+	}
+}
+
 // An inFlight counts the messages that are handed out and not Done, where that is limited.
 type inFlight struct{ n atomic.Int64 }
 

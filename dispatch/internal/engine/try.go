@@ -15,35 +15,35 @@ func (l *Lane) TryAcquire(max int) (g Grant, next time.Time, ok bool) {
 		return Grant{}, time.Time{}, true
 	}
 	max = min(max, MaxPermits)
-	l.line.mu.Lock()
+	l.queue.mu.Lock()
 	a := l.admission.Load()
 	switch {
 	case a == nil:
-		l.line.mu.Unlock()
+		l.queue.mu.Unlock()
 		return Grant{N: max}, time.Time{}, true
 	case a.closed:
-		l.line.mu.Unlock()
+		l.queue.mu.Unlock()
 		return Grant{}, time.Now().Add(time.Minute), false
-	case len(l.line.callers) == 0:
+	case len(l.queue.callers) == 0:
 		if g, ok := l.grant(a, int64(max), -1); ok {
-			l.line.mu.Unlock()
+			l.queue.mu.Unlock()
 			return g, time.Time{}, true
 		}
 	}
 	if a.paused {
-		l.line.mu.Unlock()
+		l.queue.mu.Unlock()
 		return Grant{}, time.Now().Add(time.Second), false
 	}
 	if a.paced == nil {
 		next = l.refuse(a, int64(max))
-		l.line.mu.Unlock()
+		l.queue.mu.Unlock()
 		return Grant{}, next, false
 	}
 	return l.trySlot(a)
 }
 
 // refuse counts a refusal as demand of the limits that have no permit, and says when to come back.
-// The line is locked.
+// The queue is locked.
 func (l *Lane) refuse(a *Admission, n int64) time.Time {
 	next := time.Now().Add(tick)
 	soon := next
@@ -69,27 +69,27 @@ func (l *Lane) refuse(a *Admission, n int64) time.Time {
 // maxLoopDelay is how long a try waits for the loop where the permit store answers at once.
 const maxLoopDelay = 100 * time.Millisecond
 
-// trySlot has the loop ask for a slot of a strict limit that is free now. The line is locked;
+// trySlot has the loop ask for a slot of a strict limit that is free now. The queue is locked;
 // it is given up.
 func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	now := time.Now()
 	next := now.Add(tick)
 	switch {
-	case len(l.line.callers) > 0, // others come first
+	case len(l.queue.callers) > 0, // others come first
 		a.boundsInFlight() && l.subscription.inFlight.full(a.maxInFlight):
-		l.line.mu.Unlock()
+		l.queue.mu.Unlock()
 		return Grant{}, next, false
 	case a.lacksOther():
 		next = l.refuse(a, 1)
-		l.line.mu.Unlock()
+		l.queue.mu.Unlock()
 		return Grant{}, next, false
 	}
 	if full := l.core.start.Add(a.paced.FullUntil()); full.After(now) {
-		l.line.mu.Unlock()
+		l.queue.mu.Unlock()
 		return Grant{}, full, false
 	}
 	c := l.enter(a, 1, -1, true)
-	l.line.mu.Unlock()
+	l.queue.mu.Unlock()
 	defer l.core.callers.Put(c)
 	l.touch(true)
 	timer := time.NewTimer(cmp.Or(seconds(l.core.env.Timeout()), maxLoopDelay))
@@ -97,7 +97,7 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	select {
 	case <-c.ready:
 	case <-timer.C:
-		if l.line.leave(c) {
+		if l.queue.leave(c) {
 			return Grant{}, time.Now().Add(tick), false
 		}
 		<-c.ready
@@ -130,15 +130,15 @@ func (l *Lane) refuseTries(t time.Time, now float64) {
 			next = slot
 		}
 	}
-	l.line.mu.Lock()
-	defer l.line.mu.Unlock()
-	refused := l.line.answer(func(c *caller) bool {
+	l.queue.mu.Lock()
+	defer l.queue.mu.Unlock()
+	refused := l.queue.answer(func(c *caller) bool {
 		if c.try {
 			c.next = next
 		}
 		return c.try
 	})
-	if refused > 0 && len(l.line.callers) > 0 {
+	if refused > 0 && len(l.queue.callers) > 0 {
 		// This step requested no slot for the callers that wait behind the try.
 		l.touch(false)
 	}

@@ -33,7 +33,8 @@ type Waits struct {
 	N      int64
 }
 
-// waitStats count the callers of a lane that had to wait. The lane's lock guards them.
+// waitStats count the callers of a lane that had to wait and were served, by why they had to when
+// they came. The queue's lock guards them.
 type waitStats struct {
 	reasons []Waits // a few
 	times   Histogram

@@ -9,9 +9,9 @@ type batch struct {
 	gap       float64 // between two permits
 	minGap    float64 // the limit's own gap
 	requested float64 // when it was
-	life      float64 // how long its permits may lie unspent, seconds; see expires
+	life      float64 // how long its permits may lie unspent, seconds; see expire
 	started   float64 // when its first permit was released; 0 = not yet
-	expires   float64 // when unspent permits do: a round and life after its begin or requested
+	expires   float64 // when unspent permits do
 }
 
 // A batchState is where a batch is in its life.
@@ -28,7 +28,7 @@ func (s batchState) String() string {
 }
 
 // release passes over the permits that are due by now, and returns how many they are. starts
-// reports whether the batch is no longer to come.
+// reports whether they are its first.
 func (b *batch) release(now float64) (k int64, starts bool) {
 	starts = b.state == toCome
 	if k = b.pass(now); k == 0 {
@@ -72,6 +72,10 @@ func (b *batch) hasten(now float64) {
 	b.gap = b.minGap
 	b.due = min(b.due, now+b.gap)
 }
+
+// expire sets when unspent permits expire: a round and life after the batch begins, or after it was
+// requested if that is later.
+func (b *batch) expire(round float64) { b.expires = max(b.due, b.requested) + b.life + round }
 
 // scale makes what is left last f times as long.
 func (b *batch) scale(now, f float64) {

@@ -83,13 +83,13 @@ func (b *Bucket) release(t Time, grace float64) {
 	}
 }
 
-// outdated lets no grants be returned any more that were taken before that step.
-func (b *Bucket) outdated(step uint64) { b.since.Store(max(b.since.Load(), step)) }
+// outdateBefore lets no grants be returned any more that were taken before that step.
+func (b *Bucket) outdateBefore(step uint64) { b.since.Store(max(b.since.Load(), step)) }
 
 // noteStart notes that a batch starts: only grants taken since the last but two started may be
 // returned from now on.
 func (b *Bucket) noteStart(step uint64) {
-	b.outdated(b.starts[0])
+	b.outdateBefore(b.starts[0])
 	b.starts = [2]uint64{b.starts[1], step}
 }
 
@@ -131,17 +131,17 @@ func (b *Bucket) age(now, round float64) {
 	} else if now > b.strayAt+max(round, b.strayLife) { // given back too late, and not wanted
 		b.expire(now, b.withdraw(stray))
 	}
-	if b.expired > 0 && now > b.expiredAt+round {
-		b.lost += b.expired
-		b.expired = 0
+	if b.toReturn > 0 && now > b.toReturnAt+round {
+		b.lost += b.toReturn
+		b.toReturn = 0
 	}
 }
 
 // expire notes n permits for the next request.
 func (b *Bucket) expire(now float64, n int64) {
 	if n > 0 {
-		b.expired += n
-		b.expiredAt = now
+		b.toReturn += n
+		b.toReturnAt = now
 	}
 }
 
@@ -197,7 +197,7 @@ func (b *Bucket) add(next batch, round float64) {
 		last.spreadUntil(next.due)
 		last.expires = max(last.expires, next.due+round)
 	}
-	next.expires = max(next.due, next.requested) + next.life + round
+	next.expire(round)
 	b.quick, b.lastDue, b.lastN = 0, next.due, next.n
 	b.batches = append(b.batches, next)
 }
@@ -219,8 +219,8 @@ func (b *Bucket) wakeAt(round float64) float64 {
 	} else if b.avail.Load() > 0 {
 		at = min(at, b.strayAt+max(round, b.strayLife))
 	}
-	if b.expired > 0 {
-		at = min(at, b.expiredAt+round)
+	if b.toReturn > 0 {
+		at = min(at, b.toReturnAt+round)
 	}
 	return at
 }

@@ -12,13 +12,13 @@ type batching struct {
 	*Share
 	outage     outageShare
 	rev        schedule.Revision // of the limit that the batches were allocated under
-	top        float64           // the limit's rate, and
-	ramp       schedule.Ramp     // the ramp to it, by which permits are released
+	top        float64           // the limit's rate at the last step
+	ramp       schedule.Ramp     // its ramp then
 	demand     Demand            // at the last step
 	sentDemand float64           // permits a second that the last request was made for
 	round      float64           // that the schedule told, seconds; 0 = the limit's
 	early      float64           // from so long before its slots on, the next batch counts as running
-	turnAt     float64           // while the line is full, no request before: see fair.turn
+	turnAt     float64           // no request before, so that others have their turns; 0 = at once
 	gone       bool              // no callers: nothing is requested until one waits
 	handBackAt float64           // when held grants gave permits back that may be unused; 0 = none
 	hoards     bool              // callers hold too much: nothing is requested
@@ -53,7 +53,7 @@ func (b *batching) outdate(t Time) {
 	}
 	if b.fresh && b.gone && t.Now >= b.outdatedAt() {
 		b.fresh = false
-		b.outdated(t.Step)
+		b.outdateBefore(t.Step)
 	}
 }
 
@@ -116,7 +116,7 @@ func (b *batching) drainFor(now float64, d Demand) order {
 		return order{}
 	}
 	b.sentDemand = b.outage.bound(now, b.wants(&b.Bucket, b.Limit.Round, d))
-	return order{drain: b.held()+b.expired > 0}
+	return order{drain: b.held()+b.toReturn > 0}
 }
 
 // next decides what to request.
@@ -125,8 +125,8 @@ func (b *batching) next(now float64, d Demand) order {
 		d = b.demand // callers that were served come back soon
 	}
 	b.demand = d
-	closed := b.keepUntil > 0
-	if closed {
+	kept := b.keepUntil > 0 // for a new handle
+	if kept {
 		b.asked = 0
 		if now >= b.keepUntil {
 			return b.drainFor(now, d)
@@ -147,7 +147,7 @@ func (b *batching) next(now float64, d Demand) order {
 	}
 	wanted := false
 	switch next := b.upcoming(now); {
-	case changed && held > 0 && (b.gone || closed):
+	case changed && held > 0 && (b.gone || kept):
 		return order{drain: true}
 	case changed && lowered && held > 0 && float64(held) > keepHeld*b.share:
 		b.clear(now) // the running batch would come on top of the new line
@@ -170,12 +170,12 @@ func (b *batching) next(now float64, d Demand) order {
 		if held > 2 {
 			return order{drain: true}
 		}
-	case closed:
+	case kept:
 	default:
 		wanted = b.used && float64(held) < demand*b.Limit.Round/4
 	}
 	if !wanted || now < b.turnAt || b.hoards {
-		if changed && len(b.batches) == 0 && b.expired == 0 {
+		if changed && len(b.batches) == 0 && b.toReturn == 0 {
 			b.rev = b.Limit.Revision
 		}
 		return order{tell: changed && held > 0 && b.sentRev != b.Limit.Revision &&
@@ -200,12 +200,12 @@ func (b *batching) handsBack(now float64, d Demand) bool {
 		return false
 	}
 	b.handBackAt = 0
-	return b.held()+b.expired > 2
+	return b.held()+b.toReturn > 2
 }
 
 // idle reports whether nothing is held or wanted.
 func (b *batching) idle() bool {
-	return !b.pending && len(b.batches) == 0 && b.expired == 0 && !b.outage.goesOn() && b.Empty() &&
+	return !b.pending && len(b.batches) == 0 && b.toReturn == 0 && !b.outage.goesOn() && b.Empty() &&
 		(b.gone || b.keepUntil > 0 || !b.used)
 }
 
@@ -216,7 +216,7 @@ func (b *batching) wakeAt(now float64) float64 {
 	if again := max(b.retryAt, b.turnAt); !b.pending && (d.Waiting > 0 || b.asked > 0) && again > now {
 		at = min(at, again)
 	}
-	if !b.pending && b.gone && b.retryAt > now && b.held()+b.expired > 0 {
+	if !b.pending && b.gone && b.retryAt > now && b.held()+b.toReturn > 0 {
 		at = min(at, b.retryAt)
 	}
 	if b.hoards && (d.Waiting > 0 || b.asked > 0) {

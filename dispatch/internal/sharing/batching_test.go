@@ -313,7 +313,7 @@ func TestClosedHandleAsksNothing(t *testing.T) {
 	c.Share.asked, c.used, c.use, c.usedAt = 5, true, 100, 1
 	c.Keep(5)
 	assert.Nil(t, c.Next(1, Demand{}))
-	c.Keep(0)
+	c.Reopen()
 	assert.NotNil(t, c.Next(1, Demand{}))
 }
 

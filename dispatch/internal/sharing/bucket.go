@@ -31,20 +31,20 @@ type Bucket struct {
 	fullUntil   atomic.Int64 // a caller that does not wait finds no free slot before
 	wasted      atomic.Int64 // slots that their callers came to too late, all time
 
-	// The rest belongs to the loop.
-	batches   []batch   // in the order of their slots; see batch
-	end       float64   // when the last batch released ends, a gap after its last permit
-	lastDue   float64   // when the last batch begins, and
-	lastN     int64     // of how many permits it was
-	rate      float64   // permits a second at which batches are released
-	starts    [2]uint64 // the steps at which the last two batches started
-	quick     float64   // permits in the last batch, if it was spent in under half a round; else 0
-	put       int64     // permits put into avail by the loop, all time, less those taken out again
-	expired   int64     // permits that go back with the next request
-	expiredAt float64   // since when
-	strayAt   float64   // the last time at which the counter was empty or a batch was there
-	strayLife float64   // seconds from strayAt until the counter's permits expire; a round at least
-	lost      int64     // permits that expired and did not go back, all time
+	// Engine.mu guards the rest.
+	batches    []batch   // in the order of their slots; see batch
+	end        float64   // when the last batch released ends, a gap after its last permit
+	lastDue    float64   // when the last batch that was added begins
+	lastN      int64     // its permits
+	rate       float64   // permits a second at which batches are released
+	starts     [2]uint64 // the steps at which the last two batches started
+	quick      float64   // permits in the last batch, if it was spent in under half a round; else 0
+	put        int64     // permits put into avail by the loop, all time, less those taken out again
+	toReturn   int64     // permits that go back with the next request
+	toReturnAt float64   // since when
+	strayAt    float64   // the last time at which the counter was empty or a batch was there
+	strayLife  float64   // seconds from strayAt until the counter's permits expire; a round at least
+	lost       int64     // permits that expired and did not go back, all time
 }
 
 // A Time is the time of a step of the loop.
@@ -189,7 +189,8 @@ func (b *Bucket) lack(messages, permits int64) (enough bool) {
 	return false
 }
 
-// Refuse counts n permits as refused: demand for the next step.
+// Refuse notes that n permits were refused: demand for the next step. Of several refusals between
+// two steps the last one counts, which is most likely the same caller's.
 func (b *Bucket) Refuse(n int64) { b.refused.Store(n) }
 
 // Refused reports whether the bucket is empty and a caller was refused since the last step, and

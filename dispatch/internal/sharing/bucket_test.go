@@ -152,7 +152,7 @@ func TestCancel(t *testing.T) {
 	b.cancel(1.06)
 	assert.InDelta(t, 0.01, b.current().gap, 1e-9)
 	assert.LessOrEqual(t, b.current().due, 1.0701)
-	assert.EqualValues(t, 10, b.expired)
+	assert.EqualValues(t, 10, b.toReturn)
 }
 
 func TestUpcoming(t *testing.T) {
@@ -167,10 +167,10 @@ func TestUpcoming(t *testing.T) {
 	b.receive(2, 1.2, 0.01, 1, 0.1, 0.1)
 	assert.Equal(t, 2, b.unreleased())
 	b.cancel(1.1)
-	assert.EqualValues(t, 2, b.expired, "they go back")
+	assert.EqualValues(t, 2, b.toReturn, "they go back")
 	assert.Equal(t, 1, b.unreleased())
 	b.clear(1.1)
-	assert.EqualValues(t, 4, b.expired, "all of them")
+	assert.EqualValues(t, 4, b.toReturn, "all of them")
 	assert.Zero(t, b.held())
 	b.receive(3, 1.2, 0.01, 1, 0.1, 0.1)
 	b.release(Time{Now: 1.3}, 1)
@@ -212,19 +212,19 @@ func TestAge(t *testing.T) {
 		assert.InDelta(t, 1.2, b.wakeAt(round), 1e-9)
 		b.age(1.201, round)
 		assert.Zero(t, b.held())
-		assert.EqualValues(t, 6, b.expired)
+		assert.EqualValues(t, 6, b.toReturn)
 		assert.InDelta(t, 1.301, b.wakeAt(round), 1e-9)
 		b.age(1.3, round)
 		assert.Zero(t, b.lost)
 		b.age(1.302, round)
-		assert.Zero(t, b.expired)
+		assert.Zero(t, b.toReturn)
 		assert.EqualValues(t, 6, b.lost)
 	})
 	t.Run("so do permits that were not released", func(t *testing.T) {
 		b := full()
 		b.release(Time{Now: 1}, 1)
 		b.age(1.3, round)
-		assert.EqualValues(t, 10, b.expired)
+		assert.EqualValues(t, 10, b.toReturn)
 	})
 	t.Run("the oldest permits are spent first", func(t *testing.T) {
 		b := full()
@@ -232,7 +232,7 @@ func TestAge(t *testing.T) {
 		b.release(Time{Now: 1.1201}, 1) // 10 and 3
 		b.Take(8)
 		b.age(1.2001, round)
-		assert.EqualValues(t, 2, b.expired)
+		assert.EqualValues(t, 2, b.toReturn)
 		assert.EqualValues(t, 3, b.Available())
 	})
 	t.Run("a batch that is spent is dropped", func(t *testing.T) {
@@ -267,7 +267,7 @@ func TestAge(t *testing.T) {
 		b.age(1.09, round)
 		assert.EqualValues(t, 5, b.Available())
 		b.age(1.11, round)
-		assert.EqualValues(t, 5, b.expired)
+		assert.EqualValues(t, 5, b.toReturn)
 		assert.Zero(t, b.Available())
 	})
 }

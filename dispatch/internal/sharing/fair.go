@@ -10,12 +10,12 @@ import (
 // weighted max-min fairness. See docs/sharing.md and package schedule.
 type fair struct {
 	*Share
-	batching batching
-	late     late
-	carry    schedule.Carry // from the last reply
-	paced    float64        // the line's rate that the carried round is for; 0 = none
-	againAt  float64        // when a replica that was refused is to ask again
-	lead     float64        // how far ahead the line was before the last allocation, seconds
+	batching  batching
+	late      late
+	carry     schedule.Carry // from the last reply
+	roundRate float64        // the line's rate that the carried round is for; 0 = none
+	againAt   float64        // when a replica that was refused is to ask again
+	lead      float64        // how far ahead the line was before the last allocation, seconds
 
 	inherited bool // in this step
 }
@@ -145,7 +145,7 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		f.batching.early = lightEarly
 	}
 	f.lead = reply.Lead
-	f.hold(reply, f.sent, f.done)
+	f.addBatch(reply, f.sent, f.done)
 }
 
 // noteAnswer takes in what an answer says of the permit store, and reports whether the request was
@@ -184,12 +184,12 @@ func (f *fair) answeredLate(g *givenUp, r *permits.Request, done float64) {
 	if reply.Carry.Seq > f.carry.Seq {
 		f.carry = reply.Carry
 	}
-	f.hold(reply, g.sent, done)
+	f.addBatch(reply, g.sent, done)
 }
 
-// hold adds the batch of a reply to a request. If the limit has changed since the request was sent,
+// addBatch adds the batch of a reply to a request. If the limit has changed since the request was sent,
 // the time until its slots begin, and their gap, are scaled as those of other batches were.
-func (f *fair) hold(reply *schedule.Reply, sent, done float64) {
+func (f *fair) addBatch(reply *schedule.Reply, sent, done float64) {
 	f.allocations++
 	start, scale := reply.Start, reply.Rate/f.rate
 	if f.sentRev != f.Limit.Revision && (start > 0 || scale < 1) {
@@ -216,14 +216,14 @@ const (
 // stretched the round, and the schedule changes it by a quarter in each request. The time of
 // requests stretches it at any rate.
 func (f *fair) pace(rate float64) {
-	if least := max(f.Limit.Round, 3*f.rtt()); 0 < f.paced && f.paced < rate && f.batching.round > least {
-		f.batching.round = max(least, f.batching.round*f.paced/rate)
+	if least := max(f.Limit.Round, 3*f.rtt()); 0 < f.roundRate && f.roundRate < rate && f.batching.round > least {
+		f.batching.round = max(least, f.batching.round*f.roundRate/rate)
 		f.carry.Round = f.batching.round
 	}
-	if f.paced > 0 {
-		f.lead *= min(1, f.paced/rate)
+	if f.roundRate > 0 {
+		f.lead *= min(1, f.roundRate/rate)
 	}
-	f.paced = rate
+	f.roundRate = rate
 }
 
 // slow reports whether a request took so much longer than usual that the store's clock need not

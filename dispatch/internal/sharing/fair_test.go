@@ -86,7 +86,7 @@ func TestFairKeep(t *testing.T) {
 	assert.Len(t, w.requests, n+1)
 	assert.Zero(t, w.last().Allocate.Want)
 
-	assert.True(t, c.Keep(0))
+	assert.True(t, c.Reopen())
 	assert.False(t, c.Kept())
 	c.once = 1
 	c.touch()

@@ -80,7 +80,7 @@ func (g *groups) draw(now, want float64, leave bool) *permits.Request {
 		Terms: l.Groups.Terms, Rate: l.Rate, Ramp: l.Ramp, Rev: l.Revision,
 		Active: want > 0 || g.batching.demand.Waiting > 0,
 		Visit: pool.Visit{
-			Group: l.Groups.Own, Member: g.member, Want: int64(math.Ceil(want)), Back: g.expired,
+			Group: l.Groups.Own, Member: g.member, Want: int64(math.Ceil(want)), Back: g.toReturn,
 			Period: g.period, Spent: g.unpaid, Leave: leave,
 		},
 	}
@@ -151,6 +151,9 @@ func (g *groups) NextPermit(now float64) float64 { return g.batching.nextPermit(
 
 // Keep is false: what is held goes back.
 func (g *groups) Keep(float64) bool { return false }
+
+// Reopen is false: nothing is kept.
+func (g *groups) Reopen() bool { return false }
 
 // Idle reports whether the member has left.
 func (g *groups) Idle() bool { return !g.pending && !g.joined }

@@ -28,7 +28,7 @@ func (f *fair) inherit() bool {
 	c := closed[i]
 	c.keepNoMore()
 	f.Bucket.inherit(&c.Bucket)
-	f.carry, f.paced, f.againAt, f.lead = c.carry, c.paced, c.againAt, c.lead
+	f.carry, f.roundRate, f.againAt, f.lead = c.carry, c.roundRate, c.againAt, c.lead
 	f.batching.inherit(&c.batching)
 	f.share, f.shareFor, f.shareAt = c.share, c.shareFor, c.shareAt
 	f.storeTime, f.clock, f.rtts = c.storeTime, c.clock, c.rtts
@@ -46,19 +46,22 @@ func (b *Bucket) inherit(from *Bucket) {
 	b.supply(from.withdraw(from.Available()))
 	b.batches, b.end, b.rate, b.starts = from.batches, from.end, from.rate, from.starts
 	b.lastDue, b.lastN = from.lastDue, from.lastN
-	b.expired, b.expiredAt = from.expired, from.expiredAt
+	b.toReturn, b.toReturnAt = from.toReturn, from.toReturnAt
 	b.strayAt, b.strayLife = from.strayAt, from.strayLife
-	from.batches, from.end, from.expired = nil, math.Inf(-1), 0
+	from.batches, from.end, from.toReturn = nil, math.Inf(-1), 0
 }
 
-// Keep has the share keep what it holds for a new handle until then. 0 ends that.
+// Keep has the share keep what it holds for a new handle until then.
 func (f *fair) Keep(until float64) bool {
 	f.keepUntil = until
-	if until > 0 {
-		f.env.closed[f.Limit.Key] = append(f.env.closed[f.Limit.Key], f)
-	} else {
-		f.keepNoMore()
-	}
+	f.env.closed[f.Limit.Key] = append(f.env.closed[f.Limit.Key], f)
+	return true
+}
+
+// Reopen ends Keep for a new handle.
+func (f *fair) Reopen() bool {
+	f.keepUntil = 0
+	f.keepNoMore()
 	return true
 }
 

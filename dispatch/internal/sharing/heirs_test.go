@@ -19,10 +19,10 @@ func closedShare() (closed, f *fair) {
 	closed.Advance(Time{Now: 1}, Demand{})
 	closed.supply(1)
 	closed.Bucket.batches = []batch{{n: 1, left: 1, due: 1.1, gap: 0.1, minGap: 0.1, expires: 1.5}}
-	closed.end, closed.expired, closed.expiredAt, closed.strayAt = 1.2, 3, 0.95, 1
+	closed.end, closed.toReturn, closed.toReturnAt, closed.strayAt = 1.2, 3, 0.95, 1
 	closed.carry = schedule.Carry{Inc: 7, Seq: 3}
 	closed.share, closed.shareFor, closed.shareAt, closed.batching.rev, closed.batching.round = 5, 6, 1, limit.Revision, 0.2
-	closed.paced, closed.againAt, closed.batching.turnAt, closed.lead = 10, 3, 4, 0.3
+	closed.roundRate, closed.againAt, closed.batching.turnAt, closed.lead = 10, 3, 4, 0.3
 	closed.lastDue, closed.lastN = 1.1, 1
 	closed.storeTime, closed.clock, closed.rtts = 100, clock{101, 0.9, 1}, [2]float64{0.01, 0.02}
 	closed.starts, closed.strayLife = [2]uint64{1, 2}, 0.2
@@ -42,7 +42,7 @@ func TestInherit(t *testing.T) {
 	assert.EqualValues(t, 1, f.Available())
 	assert.Equal(t, schedule.Carry{Inc: 7, Seq: 3}, f.carry)
 	assert.Equal(t, []float64{5, 6, 1, 0.2, 10, 3, 4, 100, 1.2, 1, 0.2, 0.3, 1.1, 1}, []float64{
-		f.share, f.shareFor, f.shareAt, f.batching.round, f.paced, f.againAt, f.batching.turnAt, f.storeTime, f.end, f.strayAt,
+		f.share, f.shareFor, f.shareAt, f.batching.round, f.roundRate, f.againAt, f.batching.turnAt, f.storeTime, f.end, f.strayAt,
 		f.strayLife, f.lead, f.lastDue, float64(f.lastN),
 	})
 	assert.Equal(t, closed.clock, f.clock)
@@ -69,7 +69,7 @@ func TestInherit(t *testing.T) {
 // TestInheritNot says when there is nothing to inherit.
 func TestInheritNot(t *testing.T) {
 	for name, set := range map[string]func(closed, f *fair){
-		"opened again":       func(closed, _ *fair) { closed.Keep(0) },
+		"opened again":       func(closed, _ *fair) { closed.Reopen() },
 		"kept no longer":     func(closed, _ *fair) { closed.Next(2, Demand{}) },
 		"an answer comes":    func(closed, _ *fair) { closed.pending = true },
 		"never answered":     func(closed, _ *fair) { closed.carry = schedule.Carry{} },

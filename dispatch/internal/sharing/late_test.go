@@ -201,7 +201,7 @@ func TestHeldByOthers(t *testing.T) {
 		assert.InDelta(t, row.want, r.Allocate.Lead, 1e-9, name)
 	}
 	c, f := fairShare(newWorld())
-	f.lead, f.batching.round, f.done, f.paced = 0.8, 0.1, 9999.85, 50
+	f.lead, f.batching.round, f.done, f.roundRate = 0.8, 0.1, 9999.85, 50
 	c.Apply(at(c.Limit, 200))
 	c.Advance(Time{Now: 10_000}, one)
 	r := c.Next(10_000, one)

@@ -85,8 +85,8 @@ func (o *outageShare) releaseDue(now float64, d Demand) {
 		return
 	}
 	k := int64((now-o.due)/gap) + 1
-	if round := int64(o.Limit.Round/gap) + 1; k > round {
-		k, o.due = round, now
+	if most := int64(o.Limit.Round/gap) + 1; k > most {
+		k, o.due = most, now
 	}
 	o.supply(k)
 	o.released += k
@@ -95,8 +95,9 @@ func (o *outageShare) releaseDue(now float64, d Demand) {
 }
 
 // lastShare is the share last told. The part of the limit that others left while their demand was
-// light is in that share, and in theirs. In an outage all of them may want more, so that the
-// replica takes what it wanted then or its even part of the limit, whichever is more. A replica
+// light is in that share, and in theirs. In an outage all of them may want more. So the replica
+// takes no more of its share than what it wanted then or its even part of the limit, whichever is
+// more, and a permit in two seconds at least, if a thousandth of the limit is that much. A replica
 // that was never told a share takes the limit divided by the number of replicas when they were last
 // counted, or a thousandth of it. If the share is from long before the outage, other replicas may
 // have it now: the replica takes a hundredth of the limit, or less if there are more replicas, so

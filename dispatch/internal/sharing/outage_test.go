@@ -248,7 +248,7 @@ func TestReturning(t *testing.T) {
 		assert.InDelta(t, want, r.Allocate.Want, 1e-9, "%v", now)
 		c.reply(r, now, 2, 0)
 		f.clear(now)
-		f.expired = 0
+		f.toReturn = 0
 		if now == 10 {
 			assert.Nil(t, c.Next(10.09, many))
 			assert.InDelta(t, 10.1, c.WakeAt(10.09), 1e-9)

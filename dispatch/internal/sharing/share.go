@@ -27,8 +27,8 @@ type Env struct {
 }
 
 // A Share is one lane's share of one limit in this process: a bucket, and the mode that fills it.
-// Callers use the Bucket, and the methods that say so; all else belongs to the loop. At each step
-// of the share the loop calls Mode's Advance, then its Next or Drain, then its WakeAt.
+// Callers use the Bucket, and the methods that say so; Engine.mu guards all else. At each step of
+// the share the loop calls Mode's Advance, then its Next or Drain, then its WakeAt.
 type Share struct {
 	Bucket
 	taking
@@ -46,7 +46,7 @@ type Share struct {
 	share       float64       // permits a second for this replica, from the last reply; 0 = unknown
 	shareAt     float64       // when the share was last told, or used in an outage
 	shareFor    float64       // permits a second that were wanted when it was told
-	keepUntil   float64       // no handles: no request, and what is held then goes back; 0 = open
+	keepUntil   float64       // no handles: no request, and what is held then goes back; 0 = has one
 	open        bool          // lets all messages through, since the permit store is unavailable
 	unavailable atomic.Bool   // the permit store does not answer
 	noGroup     atomic.Bool   // groups: this process is in none of the limit's worker groups

@@ -38,8 +38,11 @@ type Sharing interface {
 	NextPermit(now float64) float64
 
 	// Keep has the share keep what it holds for a new handle until then, if the mode can, and reports
-	// whether it does. 0 ends that.
+	// whether it does.
 	Keep(until float64) bool
+
+	// Reopen ends Keep, and reports whether a new handle takes over the share.
+	Reopen() bool
 
 	// Report fills in what people are told.
 	Report(r *Report)

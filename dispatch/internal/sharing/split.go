@@ -199,6 +199,9 @@ func (s *split) Covered(float64) bool { return false }
 // Keep is false: a replica leaves the pool.
 func (s *split) Keep(float64) bool { return false }
 
+// Reopen is false: nothing is kept.
+func (s *split) Reopen() bool { return false }
+
 // NextPermit is when the next slot comes.
 func (s *split) NextPermit(now float64) float64 { return min(s.due(), now+1) }
 

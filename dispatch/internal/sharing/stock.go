@@ -19,13 +19,16 @@ type stock struct {
 	ends     [stockTicks]int64 // permits held, by the tick in which their Hold ends
 	longest  time.Duration     // of the Holds of late
 	since    time.Duration     // when it began
-	share    float64           // permits a second that the replica wants and may count on,
-	shareAt  time.Duration     // and when it was told
+	share    float64           // permits a second that the replica wants and may count on
+	shareAt  time.Duration     // when it was told that
 }
+
+// MaxHold bounds how long after Hold the permits of a Grant can be given back.
+const MaxHold = 3 * time.Second
 
 const (
 	stockTick  = 25 * time.Millisecond
-	stockTicks = 128 // more than in the longest Hold and stockSlack
+	stockTicks = int64((MaxHold+stockSlack)/stockTick) + 4 // a few more than in both
 
 	// stockSlack is how long permits may wait between their release and the Hold.
 	stockSlack = 4 * stockTick

@@ -183,10 +183,10 @@ func (s *strict) Drain(now float64) *permits.Request {
 	returned := s.returnable && s.upcoming(now) != nil
 	s.returnable = false
 	s.void()
-	s.expired = 0
+	s.toReturn = 0
 	if returned { // void has counted it as lost
 		s.lost--
-		s.expired = 1
+		s.toReturn = 1
 	}
 	return s.leave(now)
 }
@@ -370,6 +370,9 @@ func (s *strict) NextPermit(now float64) float64 {
 
 // Keep is false: what is held goes back, or to another share.
 func (s *strict) Keep(float64) bool { return false }
+
+// Reopen is false: nothing is kept.
+func (s *strict) Reopen() bool { return false }
 
 // Idle reports whether no slot is held and none is waited for.
 func (s *strict) Idle() bool { return !s.pending && !s.queued && s.held() == 0 }

@@ -14,8 +14,8 @@ type Demand struct {
 
 // A taking is how fast callers take permits, and how many they were refused.
 type taking struct {
-	use       float64 // permits a second, averaged over
-	over      float64 // seconds
+	use       float64 // permits a second, averaged
+	over      float64 // so many seconds
 	meter     meter   // of the same, for people
 	sparse    float64 // permits a second, if the one before was over two rounds ago; else +Inf
 	usedAt    float64 // the last step at which something was taken

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// A line is the callers of a lane that wait, in the order they came. While it is locked, no caller
-// that goes through the line gets permits before one that came earlier. Any goroutine may use it.
-type line struct {
+// A queue is the callers of a lane that wait, in the order they came. While it is locked, no caller
+// that goes through the queue gets permits before one that came earlier. Any goroutine may use it.
+type queue struct {
 	length atomic.Int32 // of callers: newcomers go behind them
 
 	mu      sync.Mutex // guards these
 	callers []*caller
 	entered uint64  // callers that have ever entered
-	wanted  float64 // messages that those in the line ask for, in all
+	wanted  float64 // messages that those in the queue ask for, in all
 	waits   waitStats
 }
 
-// A caller waits in the line of a lane.
+// A caller waits in the queue of a lane.
 type caller struct {
 	number uint64 // of the lane's callers, in the order they came
 	max    int64
@@ -42,16 +42,16 @@ func (c *caller) tooLate(start time.Time) bool {
 	return c.err == nil && c.until != 0 && time.Since(start) > c.until
 }
 
-// enter puts a new caller at the end. The line is locked.
-func (q *line) enter(c *caller) {
+// enter puts a new caller at the end. The queue is locked.
+func (q *queue) enter(c *caller) {
 	q.entered++
 	c.number = q.entered
 	q.callers = append(q.callers, c)
 	q.changed(c.max)
 }
 
-// enterAgain puts a caller that has left back at its place. The line is locked.
-func (q *line) enterAgain(c *caller) {
+// enterAgain puts a caller that has left back at its place. The queue is locked.
+func (q *queue) enterAgain(c *caller) {
 	place := slices.IndexFunc(q.callers, func(other *caller) bool { return other.number > c.number })
 	if place < 0 {
 		place = len(q.callers)
@@ -60,8 +60,8 @@ func (q *line) enterAgain(c *caller) {
 	q.changed(c.max)
 }
 
-// leave takes a caller out; false if it has its answer already. The line is not locked.
-func (q *line) leave(c *caller) bool {
+// leave takes a caller out; false if it has its answer already. The queue is not locked.
+func (q *queue) leave(c *caller) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	i := slices.Index(q.callers, c)
@@ -73,15 +73,15 @@ func (q *line) leave(c *caller) bool {
 	return true
 }
 
-// changed notes that callers who ask for so many messages more are in the line.
-func (q *line) changed(messages int64) {
+// changed notes that callers who ask for so many messages more are in the queue.
+func (q *queue) changed(messages int64) {
 	q.wanted += float64(messages)
 	q.length.Store(int32(len(q.callers)))
 }
 
 // answer tells the first callers, up to one for which decide is false, that their answers are
-// there, and takes them out. The line is locked.
-func (q *line) answer(decide func(c *caller) bool) (answered int) {
+// there, and takes them out. The queue is locked.
+func (q *queue) answer(decide func(c *caller) bool) (answered int) {
 	messages := int64(0)
 	for _, c := range q.callers {
 		if !decide(c) {
