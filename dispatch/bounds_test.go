@@ -37,7 +37,7 @@ func TestEndsOfRanges(t *testing.T) {
 		`"sharing":{"mode":"groups","groups":["a"],"keepBack":0,"poolTTL":"500ms"}`,
 		`"round":"10s","sharing":{"mode":"groups","groups":["a","b"],"keepBack":1,"poolTTL":"5m"}`,
 	}
-	for _, rate := range []string{"1/h", "1000/s", "1000000/s"} {
+	for _, rate := range []string{"1/h", "1/s", "1000/s", "1000000/s"} {
 		for _, more := range settings {
 			t.Run(rate+" "+more, func(t *testing.T) {
 				p, err := policy.Unmarshal(policy.PolicySection, []byte(`{"schema":2,"messageRate":"`+rate+`",`+more+`}`))

@@ -71,7 +71,7 @@ func TestKeysOfTopicsThatComeAndGo(t *testing.T) {
 		}, permitstest.Timeout)
 		c := newChurn(t, store)
 		used := map[string]bool{}
-		for range 5 {
+		for range 10 {
 			c.run(1)
 			for _, key := range server.Keys() {
 				used[key] = true

@@ -80,7 +80,7 @@ func TestLightShares(t *testing.T) {
 	t.Parallel()
 	for how, max := range appetites {
 		for _, rate := range []int64{10, 100, 1000, 10_000} {
-			for _, heavy := range []int{1, 10} {
+			for _, heavy := range []int{1, 2, 10} {
 				for _, part := range []float64{2, 10, 30, 100, 300, 1000} {
 					share := float64(rate) / part
 					weight := math.Max(0.1, 0.1*float64(heavy)/(part-1)) // 0.1 is the least

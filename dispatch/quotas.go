@@ -107,7 +107,7 @@ func (u Usage) records() ([][]byte, error) {
 	return all, nil
 }
 
-// of returns the part of the usage that these ids have.
+// only returns the part of the usage that these ids have.
 func (u Usage) only(ids []quota.ID) Usage {
 	part := Usage{Replica: u.Replica, Started: pick(u.Started, ids)}
 	for _, b := range u.Backends {

@@ -113,9 +113,9 @@ func (l *Limiter) stats(activeOnly bool, max int) Stats {
 		s.PolicyError = l.source.Error()
 	}
 	l.mu.Unlock()
-	states := l.engine.Stats(activeOnly, max)
-	s.Subscriptions = slices.Grow(s.Subscriptions, len(states))
-	for _, lane := range states {
+	lanes := l.engine.Stats(activeOnly, max)
+	s.Subscriptions = slices.Grow(s.Subscriptions, len(lanes))
+	for _, lane := range lanes {
 		s.Subscriptions = append(s.Subscriptions, subscriptionStats(lane))
 	}
 	slices.SortFunc(s.Subscriptions, func(a, b SubscriptionStats) int {

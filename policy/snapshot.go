@@ -104,7 +104,7 @@ func (j entryJSON) entry() (Entry, error) {
 		return Entry{}, err
 	}
 	if e.Scope, err = ParseScope(j.Scope); err != nil { // the other entries are still of use
-		e.Scope = (Scope{Kind: UnreadableKind, Pattern: j.Scope})
+		e.Scope = Scope{Kind: UnreadableKind, Pattern: j.Scope}
 		if e.Err == nil {
 			e.Err = err
 		}

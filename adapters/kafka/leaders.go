@@ -31,7 +31,7 @@ const leadersValid = 30 * time.Second
 // known reports whether a quota has applied to the topic, so that reading it may cost a leader.
 func (l *leaders) known() bool { return l.byPartition.Load() != nil }
 
-// of returns the leader of a partition, or nil if it is unknown.
+// backend returns the leader of a partition, or nil if it is unknown.
 func (l *leaders) backend(partition int) *dispatch.Backend {
 	if all := l.byPartition.Load(); all != nil && partition < len(*all) {
 		return (*all)[partition]

@@ -15,7 +15,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// of is a message of a topic.
+// fromTopic is a message of a topic.
 type fromTopic struct {
 	pulsar.Message
 	topic string

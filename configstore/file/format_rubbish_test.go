@@ -14,7 +14,7 @@ import (
 
 // TestRubbishIsRefusedFast parses a megabyte of each pattern, and less with the race detector.
 func TestRubbishIsRefusedFast(t *testing.T) {
-	size := 1 << 18
+	size := 1 << 20
 	if testing.Short() {
 		size = 1 << 16
 	}
@@ -25,7 +25,7 @@ func TestRubbishIsRefusedFast(t *testing.T) {
 		start := time.Now()
 		_, err := file.Parse("rubbish", []byte(strings.Repeat(bit, size/len(bit))))
 		require.Error(t, err, "%q", bit)
-		assert.Less(t, time.Since(start), 8*time.Second, "%q", bit)
+		assert.Less(t, time.Since(start), 30*time.Second, "%q", bit)
 		t.Logf("%q: %v", bit, time.Since(start))
 		assert.Less(t, len(err.Error()), 1<<20, "%q", bit)
 	}

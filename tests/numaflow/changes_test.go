@@ -122,7 +122,7 @@ func (c stopCase) stop(t *testing.T, permits string) (v *dataplane.Vertex, took 
 	v = s.start(c.kind, 0)
 	v.MayEnd()
 	var stop func()
-	b := (dataplane.Batch{Size: 200})
+	b := dataplane.Batch{Size: 200}
 	if c.kind == "sink" {
 		stop = v.Sink(b)
 	} else {

@@ -104,12 +104,12 @@ func (w *deployment) env() []string {
 }
 
 // set sets policies by scope.
-func (w *deployment) set(settings map[policy.Scope]policy.Settings) {
+func (w *deployment) set(entries map[policy.Scope]policy.Settings) {
 	w.t.Helper()
 	store, err := throttle.OpenPolicies(w.t.Context(), w.policiesURL)
 	require.NoError(w.t, err)
 	setAll := func(s configstore.Snapshot) (changes []configstore.Change, _ error) {
-		for scope, settings := range settings {
+		for scope, settings := range entries {
 			changes = append(changes, s.Set(scope, settings)...)
 		}
 		return changes, nil

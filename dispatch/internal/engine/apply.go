@@ -82,14 +82,14 @@ func (e *Engine) apply(l *Lane) {
 	r := resolve.Resolve(e.terms, l.id, l.matches, l.reports())
 	e.logTies(r.Ties)
 	now := e.clock(time.Now())
-	find := func(limits []resolve.Limit) (found []*sharing.Share) {
+	obtain := func(limits []resolve.Limit) (shares []*sharing.Share) {
 		for _, limit := range limits {
-			found = append(found, l.shares.find(limit, &e.env, now))
+			shares = append(shares, l.shares.obtain(limit, &e.env, now))
 		}
-		return found
+		return shares
 	}
 	l.handles.threshold, l.handles.throttled = r.CaughtUpBacklog, r.ThrottleCaughtUp
-	for _, s := range l.shares.replace(newAdmission(l, find(r.Messages), find(r.Bytes), &r)) {
+	for _, s := range l.shares.replace(newAdmission(l, obtain(r.Messages), obtain(r.Bytes), &r)) {
 		e.waiters.forget(s)
 	}
 	for _, s := range l.shares.resolved.all {

@@ -10,10 +10,11 @@ import (
 
 // A core is what the lanes of one engine have in common.
 type core struct {
-	env   sharing.Env // guarded by Engine.mu, but for what says otherwise
-	start time.Time   // of the engine
-	steps atomic.Uint64
-	inbox inbox
+	env     sharing.Env          // guarded by Engine.mu, but for what does not change
+	start   time.Time            // of the engine
+	timeout func() time.Duration // the permit store's
+	steps   atomic.Uint64
+	inbox   inbox
 
 	callers sync.Pool // of *caller
 }
@@ -42,8 +43,8 @@ type inbox struct {
 	spare   []*Lane // the other buffer of touched; the loop's
 }
 
-// touch has the loop step a lane soon: at once if the loop sleeps for long, else within a tick. With
-// now it need not wait for a tick. Any goroutine may call it.
+// touch has the loop step a lane soon: at once if the loop sleeps for long, else within a tick.
+// With now it need not wait for a tick. Any goroutine may call it.
 func (l *Lane) touch(now bool) {
 	in := &l.core.inbox
 	if !l.touched.Swap(true) {

@@ -75,8 +75,8 @@ func TestTryDuringAStep(t *testing.T) {
 	})
 }
 
-// TestLateCallers: a caller that wakes too late for its slot waits on at its place in the queue, and
-// ends with the engine. Virtual time has no late wake-ups, so the test serves the callers.
+// TestLateCallers: a caller that wakes too late for its slot waits on at its place in the queue,
+// and ends with the engine. Virtual time has no late wake-ups, so the test serves the callers.
 func TestLateCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, l := open(t, oneAnHour)

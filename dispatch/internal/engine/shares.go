@@ -10,15 +10,16 @@ import (
 // shares are those of a lane: of the limits that the policies say, and of limits that no longer
 // apply. Engine.mu guards them.
 type shares struct {
-	resolved *Admission       // the limits that the policies say, before caught up and outages; never nil
+	resolved *Admission       // what the policies say, before caught up and outages; never nil
 	retired  []*sharing.Share // of limits that no longer apply: what they hold goes back
 	debts    map[string]int64 // of such limits, by their keys
 }
 
 func (s *shares) all() []*sharing.Share { return slices.Concat(s.resolved.all, s.retired) }
 
-// find returns the share of a limit: the one that there is, or was lately, or a new one.
-func (s *shares) find(limit resolve.Limit, env *sharing.Env, now float64) *sharing.Share {
+// obtain returns the share of a limit, with the limit applied: the one that there is, or one that
+// has retired, or a new one with the debts of the limit.
+func (s *shares) obtain(limit resolve.Limit, env *sharing.Env, now float64) *sharing.Share {
 	fits := func(s *sharing.Share) bool { return s.Fits(limit) }
 	if i := slices.IndexFunc(s.resolved.all, fits); i >= 0 {
 		share := s.resolved.all[i]

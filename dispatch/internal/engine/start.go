@@ -40,6 +40,7 @@ func Start(cfg Config) *Engine {
 	e.start, e.callers.New, e.inbox.wakeup = time.Now(), newCaller, make(chan struct{}, 1)
 	e.env.Replica, e.env.Process = cfg.Replica, fmt.Sprintf("%x", cfg.Rand.Uint64())
 	e.env.Rand, e.env.Serve = cfg.Rand, e.serveShare
+	e.timeout = cfg.Store.Timeout
 	e.env.Timeout = func() float64 { return cfg.Store.Timeout().Seconds() }
 	e.waiters.init(&e.inbox, func() {
 		if waker, ok := cfg.Store.(Waker); ok {

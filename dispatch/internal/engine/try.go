@@ -92,7 +92,7 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	l.queue.mu.Unlock()
 	defer l.core.callers.Put(c)
 	l.touch(true)
-	timer := time.NewTimer(cmp.Or(seconds(l.core.env.Timeout()), maxLoopDelay))
+	timer := time.NewTimer(cmp.Or(l.core.timeout(), maxLoopDelay))
 	defer timer.Stop()
 	select {
 	case <-c.ready:

@@ -31,20 +31,20 @@ func (s batchState) String() string {
 // reports whether they are its first.
 func (b *batch) release(now float64) (k int64, starts bool) {
 	starts = b.state == toCome
-	if k = b.pass(now); k == 0 {
+	if k = b.skip(now); k == 0 {
 		return 0, false
 	}
 	if starts {
 		b.started = now
-	}
-	if b.state == toCome {
-		b.state = running
+		if b.state == toCome { // not all at once
+			b.state = running
+		}
 	}
 	return k, starts
 }
 
-// pass passes over the permits that are due by then, and returns how many they are.
-func (b *batch) pass(then float64) int64 {
+// skip passes over the permits that are due by then, and returns how many they are.
+func (b *batch) skip(then float64) int64 {
 	if b.left == 0 || b.due > then {
 		return 0
 	}

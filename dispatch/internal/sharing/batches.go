@@ -67,7 +67,7 @@ func (b *Bucket) release(t Time, grace float64) {
 		}
 		batch.due = max(batch.due, b.end)
 		if oldest := t.Now - grace; t.Late > grace && batch.due < oldest {
-			b.lost += batch.pass(oldest)
+			b.lost += batch.skip(oldest)
 		}
 		k, starts := batch.release(t.Now)
 		if starts {
@@ -208,8 +208,8 @@ func (b *Bucket) spread(gap float64) {
 	last.gap = max(last.gap, gap)
 }
 
-// wakeAt is when the bucket has something to do.
-func (b *Bucket) wakeAt(round float64) float64 {
+// dueAt is when the bucket has something to do.
+func (b *Bucket) dueAt(round float64) float64 {
 	at := math.Inf(1)
 	if current := b.current(); current != nil {
 		at = current.due

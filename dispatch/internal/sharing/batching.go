@@ -212,7 +212,7 @@ func (b *batching) idle() bool {
 // wakeAt is when the next step is due.
 func (b *batching) wakeAt(now float64) float64 {
 	d := b.demand
-	at := b.Bucket.wakeAt(b.Limit.Round)
+	at := b.dueAt(b.Limit.Round)
 	if again := max(b.retryAt, b.turnAt); !b.pending && (d.Waiting > 0 || b.asked > 0) && again > now {
 		at = min(at, again)
 	}
@@ -261,9 +261,8 @@ func (b *batching) nextPermit(now float64) float64 {
 	return now + b.Limit.Round
 }
 
-// noteAnswer takes in what an answer says of the permit store, and reports whether the request was
-// made.
-func (b *batching) noteAnswer(r *permits.Request, done, now float64) bool {
+// learn takes in what an answer says of the permit store, and reports whether the request was made.
+func (b *batching) learn(r *permits.Request, done, now float64) bool {
 	if !b.Share.noteAnswer(r, done, now) {
 		if b.storeDown() {
 			b.outage.goOn()

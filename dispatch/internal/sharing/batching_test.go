@@ -386,11 +386,11 @@ func TestBatchesWakeAt(t *testing.T) {
 		do func(c *client, f *fair)
 		at float64
 	}{
-		"kept permits":         {func(c *client, f *fair) { f.keepUntil, f.strayAt = 1.3, 9; c.Return(1) }, 1.3},
-		"are callers":          {func(c *client, f *fair) { f.use = 5; c.Return(1) }, 1.01},
-		"hardly used":          {func(c *client, f *fair) { f.use = 0.2; c.Return(1) }, 1.1},
-		"a ownReleased permit": {func(_ *client, f *fair) { f.batching.outage.due, f.batching.demand = 1.7, one }, 1.7},
-		"a retry":              {func(_ *client, f *fair) { f.retryAt, f.batching.demand = 1.6, one }, 1.6},
+		"kept permits":        {func(c *client, f *fair) { f.keepUntil, f.strayAt = 1.3, 9; c.Return(1) }, 1.3},
+		"are callers":         {func(c *client, f *fair) { f.use = 5; c.Return(1) }, 1.01},
+		"hardly used":         {func(c *client, f *fair) { f.use = 0.2; c.Return(1) }, 1.1},
+		"a permit of its own": {func(_ *client, f *fair) { f.batching.outage.due, f.batching.demand = 1.7, one }, 1.7},
+		"a retry":             {func(_ *client, f *fair) { f.retryAt, f.batching.demand = 1.6, one }, 1.6},
 	} {
 		w := newWorld()
 		s, f := fairShare(w)

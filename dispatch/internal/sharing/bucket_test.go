@@ -204,16 +204,16 @@ func TestAge(t *testing.T) {
 	t.Run("unspent permits go back, for a round", func(t *testing.T) {
 		b := full()
 		b.release(Time{Now: 1.0501}, 1)
-		assert.InDelta(t, 1.06, b.wakeAt(round), 1e-9, "the next permit")
+		assert.InDelta(t, 1.06, b.dueAt(round), 1e-9, "the next permit")
 		b.release(Time{Now: 1.15}, 1)
 		b.Take(4)
 		b.age(1.19, round)
 		assert.EqualValues(t, 6, b.Available())
-		assert.InDelta(t, 1.2, b.wakeAt(round), 1e-9)
+		assert.InDelta(t, 1.2, b.dueAt(round), 1e-9)
 		b.age(1.201, round)
 		assert.Zero(t, b.held())
 		assert.EqualValues(t, 6, b.toReturn)
-		assert.InDelta(t, 1.301, b.wakeAt(round), 1e-9)
+		assert.InDelta(t, 1.301, b.dueAt(round), 1e-9)
 		b.age(1.3, round)
 		assert.Zero(t, b.lost)
 		b.age(1.302, round)
@@ -263,7 +263,7 @@ func TestAge(t *testing.T) {
 		b := newBucket(100)
 		b.age(1, round)
 		b.Return(5)
-		assert.InDelta(t, 1.1, b.wakeAt(round), 1e-9)
+		assert.InDelta(t, 1.1, b.dueAt(round), 1e-9)
 		b.age(1.09, round)
 		assert.EqualValues(t, 5, b.Available())
 		b.age(1.11, round)
@@ -291,4 +291,21 @@ func TestChangeRate(t *testing.T) {
 	b.changeRate(1.1, 200)
 	b.receive(1, 1, 0.5, 1, 0.1, 0.1)
 	assert.InDelta(t, 1.3, b.batches[1].due, 1e-9, "the end of the last batch comes earlier, too")
+}
+
+// TestLostBatch: a batch whose permits are all lost, as after a pause of the process, is none that
+// is still to come, although its next slot would be.
+func TestLostBatch(t *testing.T) {
+	var b Bucket
+	b.init()
+	b.rate = 100
+	b.receive(1, 1, 0.01, 1, 0.01, 0.01)
+	b.release(Time{Now: 1}, 0.01)
+	b.receive(1, 1.01, 0.05, 1, 1, 0.01)
+	b.release(Time{Now: 1.03, Late: 0.02}, 0.01)
+	assert.Equal(t, released, b.batches[1].state)
+	assert.Greater(t, b.batches[1].due, 1.03)
+	assert.EqualValues(t, 1, b.lost)
+	assert.Nil(t, b.upcoming(1.03))
+	assert.EqualValues(t, 1, b.held(), "that of the first one, which nobody has taken")
 }

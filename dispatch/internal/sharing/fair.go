@@ -97,12 +97,12 @@ func (f *fair) ahead(now float64) float64 {
 
 // Answered takes in the permits of a reply.
 func (f *fair) Answered(r *permits.Request, done, now float64) {
-	if g := f.late.given(r); g != nil {
+	if g := f.late.takeGivenUp(r); g != nil {
 		f.answeredLate(g, r, done)
 		return
 	}
 	usual := f.rtt()
-	if !f.noteAnswer(r, done, now) {
+	if !f.learn(r, done, now) {
 		return
 	}
 	request, reply := &r.Allocate.Request, &r.Allocate.Reply
@@ -148,12 +148,12 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	f.addBatch(reply, f.sent, f.done)
 }
 
-// noteAnswer takes in what an answer says of the permit store, and reports whether the request was
-// made. One that came too late, although its answer is not late, met a clock that has stepped: the
+// learn takes in what an answer says of the permit store, and reports whether the request was made.
+// One that came too late, although its answer is not late, met a clock that has stepped: the
 // next one goes at once.
-func (f *fair) noteAnswer(r *permits.Request, done, now float64) bool {
+func (f *fair) learn(r *permits.Request, done, now float64) bool {
 	far := f.late.second && f.failures == 0 // else the store was away
-	if !f.batching.noteAnswer(r, done, now) {
+	if !f.batching.learn(r, done, now) {
 		if r.Err == nil && f.failures == 1 && done < f.late.at {
 			f.retryAt = now
 		}
@@ -187,8 +187,8 @@ func (f *fair) answeredLate(g *givenUp, r *permits.Request, done float64) {
 	f.addBatch(reply, g.sent, done)
 }
 
-// addBatch adds the batch of a reply to a request. If the limit has changed since the request was sent,
-// the time until its slots begin, and their gap, are scaled as those of other batches were.
+// addBatch adds the batch of a reply to a request. If the limit has changed since the request was
+// sent, the time until its slots begin, and their gap, are scaled as those of other batches were.
 func (f *fair) addBatch(reply *schedule.Reply, sent, done float64) {
 	f.allocations++
 	start, scale := reply.Start, reply.Rate/f.rate

@@ -90,7 +90,7 @@ func (g *groups) draw(now, want float64, leave bool) *permits.Request {
 
 // Answered takes in what was drawn.
 func (g *groups) Answered(r *permits.Request, done, now float64) {
-	if !g.batching.noteAnswer(r, done, now) {
+	if !g.batching.learn(r, done, now) {
 		if g.conflicts > 0 {
 			g.retryAt = now + g.crowded(max(g.Limit.Round, g.batching.round), r.Draw.Terms.TTL/4)
 		}

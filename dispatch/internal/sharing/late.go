@@ -67,9 +67,9 @@ func (l *late) hurry(now float64) (goOn bool) {
 	return false
 }
 
-// given returns the request that was given up, if r is one that is not answered yet, and forgets
-// it.
-func (l *late) given(r *permits.Request) *givenUp {
+// takeGivenUp returns the request that was given up, if r is one that is not answered yet, and
+// forgets it.
+func (l *late) takeGivenUp(r *permits.Request) *givenUp {
 	i := slices.IndexFunc(l.givenUp, func(g givenUp) bool { return &g.memory.request == r })
 	if i < 0 {
 		return nil

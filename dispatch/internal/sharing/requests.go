@@ -33,10 +33,6 @@ type requests struct {
 	memory *requestMemory // nil before the first
 }
 
-// minWait is the shortest time between two requests of callers that wait for strict slots, in
-// seconds.
-const minWait = 1e-3
-
 // A requestMemory is the memory of a share's request, which the next one uses again. Most of the
 // shares of a process with many topics never send one.
 type requestMemory struct {
@@ -66,7 +62,7 @@ func (r *requests) askAgain() {
 	}
 }
 
-// Woken has the share ask for its slot now: the permit store says that its turn has come.
+// Woken has a strict share ask for its slot now: the permit store says that its turn has come.
 func (r *requests) Woken(now float64) { r.retryAt, r.wokenAt = 0, now }
 
 // AddAnswers notes outcomes that the permit store is to be told of. They go with the next request.

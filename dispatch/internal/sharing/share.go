@@ -11,19 +11,21 @@ import (
 
 // An Env is what the shares of one engine have in common.
 type Env struct {
-	Replica  string         // the name of this process in what it publishes
-	Process  string         // a unique name, by which the permit store wakes this process's callers
-	Rand     *rand.Rand     // for jitter and names
-	Timeout  func() float64 // of the permit store's Do, seconds; 0 = it answers at once
-	Replicas atomic.Int64   // of the cluster, when they were last counted; 0 = never
+	// These do not change.
+	Replica string         // the name of this process in what it publishes
+	Process string         // a unique name, by which the permit store wakes this process's callers
+	Rand    *rand.Rand     // for jitter and names; to be used with the engine's lock
+	Timeout func() float64 // of the permit store's Do, seconds; 0 = it answers at once
 
 	// Serve has the loop step a share's lane at once: it has got a slot of another lane.
 	Serve func(s *Share, now float64)
-	turns map[string]*turns // by key
 
-	closed map[string][]*fair // by key: shares that keep what they hold for a new handle
+	Replicas atomic.Int64 // of the cluster, when they were last counted; 0 = never
 
-	Closing bool // everything goes back to the permit store, and not to another share
+	// The engine's lock guards these.
+	Closing bool               // everything goes back to the permit store, and not to another share
+	turns   map[string]*turns  // by key
+	closed  map[string][]*fair // by key: shares that keep what they hold for a new handle
 }
 
 // A Share is one lane's share of one limit in this process: a bucket, and the mode that fills it.
@@ -145,31 +147,6 @@ func (s *Share) TakeUsed() int64 {
 	s.counted = used
 	return n
 }
-
-// TryRefused reports whether a caller of a strict limit that does not wait is to be refused now: no
-// slot is on its way to it, or one that is held for later, or another limit has no permit for it.
-// next is the time before which no slot can be had; 0 = unknown.
-func (s *Share) TryRefused(now float64) (next float64, yes bool) {
-	next = s.nextSlot(now)
-	return next, !s.pending && (s.held() == 0 || !s.Empty() || next > now+2*minWait)
-}
-
-// nextSlot is the time before which no slot of a strict limit can be had; 0 = unknown.
-func (s *Share) nextSlot(now float64) float64 {
-	if full := s.full(); full > now {
-		return full
-	}
-	if slot := s.current(); slot != nil {
-		return slot.due
-	}
-	if s.retryAt > now {
-		return s.retryAt
-	}
-	return 0
-}
-
-// full is until when no slot of a strict limit is free, as far as is known.
-func (s *Share) full() float64 { return 1 + float64(s.fullUntil.Load())/1e9 }
 
 // Stats are what there is to know of a share now.
 type Stats struct {

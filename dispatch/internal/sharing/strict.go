@@ -308,8 +308,10 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 	}
 }
 
-// minPause is the shortest time after which a refused caller may come back, in seconds.
-const minPause = 1e-4
+const (
+	minPause = 1e-4 // shortest time after which a refused caller may come back, seconds
+	minWait  = 1e-3 // shortest time between two requests of callers that wait, seconds
+)
 
 // delay estimates how much later a reply came than the fastest of the recent ones, by the store's
 // clock: a slot's start counts from the moment at which the fastest would have come. The first
@@ -381,3 +383,28 @@ func (s *strict) Idle() bool { return !s.pending && !s.queued && s.held() == 0 }
 func (s *strict) Report(r *Report) {
 	r.Allowed, r.Queued, r.Use = s.rate, s.queued, min(r.Use, s.Limit.Rate)
 }
+
+// TryRefused reports whether a caller of a strict limit that does not wait is to be refused now: no
+// slot is on its way to it, or one that is held for later, or another limit has no permit for it.
+// next is the time before which no slot can be had; 0 = unknown.
+func (s *Share) TryRefused(now float64) (next float64, yes bool) {
+	next = s.nextSlot(now)
+	return next, !s.pending && (s.held() == 0 || !s.Empty() || next > now+2*minWait)
+}
+
+// nextSlot is the time before which no slot of a strict limit can be had; 0 = unknown.
+func (s *Share) nextSlot(now float64) float64 {
+	if full := s.full(); full > now {
+		return full
+	}
+	if slot := s.current(); slot != nil {
+		return slot.due
+	}
+	if s.retryAt > now {
+		return s.retryAt
+	}
+	return 0
+}
+
+// full is until when no slot of a strict limit is free, as far as is known.
+func (s *Share) full() float64 { return 1 + float64(s.fullUntil.Load())/1e9 }

@@ -158,7 +158,7 @@ func drawLimit(rng *rand.Rand, key string, redis bool) *recordedLimit {
 type client struct {
 	h       *History
 	id      int
-	clients int // clients
+	clients int // of a history
 	store   dispatch.PermitStore
 	rng     *rand.Rand
 	known   map[string]heard

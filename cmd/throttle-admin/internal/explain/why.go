@@ -60,7 +60,7 @@ func (x *explanation) addReasons(s configstore.Snapshot, scope policy.Scope, liv
 	}
 }
 
-// mayApply reports whether a policy of the scope of could apply to a topic or a subscription.
+// mayApply reports whether a policy of that scope could apply to a topic or a subscription.
 func mayApply(scope policy.Scope, cluster string, to policy.Scope) bool {
 	if scope.Kind == policy.UnreadableKind {
 		return true
