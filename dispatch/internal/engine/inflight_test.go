@@ -86,6 +86,30 @@ func TestInFlightTakesTurns(t *testing.T) {
 	}
 }
 
+// TestInFlightNewcomer: a lane that has no permit yet gets its turn beside another one whose
+// callers always wait, and have permits.
+func TestInFlightNewcomer(t *testing.T) {
+	run(t, 15*ms, orders+" maxInFlight=1 messageRate=1000", func(t *testing.T, e *fixture) {
+		a, b := e.open("a"), e.open("b")
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() {
+				for e.since() < 3*time.Second {
+					g := e.acquire(a, 1, -1)
+					time.Sleep(5 * ms)
+					g.Settle(1, 0)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		c := e.wait(t.Context(), b, 1, -1)
+		<-c.done
+		assert.Less(t, c.took, 200*ms)
+		c.grant.Settle(1, 0)
+		wg.Wait()
+	})
+}
+
 // TestInFlightServesOthers: a message that is done serves the callers of another lane at once,
 // however busy the loop is.
 func TestInFlightServesOthers(t *testing.T) {
