@@ -78,7 +78,7 @@ func OutcomeOf(err error) (o Outcome, retryAfter time.Duration) {
 // the store is unavailable, messages continue. A report costs some nanoseconds. Any number of
 // goroutines may report at once.
 func (s *Subscription) ReportOutcome(o Outcome, retryAfter time.Duration) {
-	if s != nil {
-		s.limiter.engine.ReportOutcome(s.handle.Lane, resolve.Outcome(o), retryAfter)
+	if s != nil && s.handle.Lane.CountOutcome(resolve.Outcome(o), retryAfter) {
+		s.limiter.engine.SlowDown(s.handle.Lane)
 	}
 }

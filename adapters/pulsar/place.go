@@ -47,7 +47,7 @@ func (p *place) count() int64 {
 	return p.seen
 }
 
-// What happens when a connection is lost, or the broker unloads a topic:
+// When a connection is lost, or the broker unloads a topic:
 //
 //  1. The client reconnects by itself, and drops its queue. Calls of Receive wait on.
 //  2. A message that waits for its permits is kept, and returned when they come.

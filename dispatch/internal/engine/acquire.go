@@ -85,7 +85,7 @@ func (l *Lane) enterAgain(c *caller) {
 	}
 }
 
-// cancel ends the wait of a caller with an error. What it was granted at the same moment goes
+// cancel ends the wait of a caller with an error. Permits that it was granted at the same moment go
 // back. The queue is not locked.
 func (l *Lane) cancel(c *caller, err error) error {
 	if !l.queue.leave(c) {

@@ -135,13 +135,8 @@ func (l *Lane) reports() resolve.Reports {
 	return r
 }
 
-// ReportOutcome counts how the system that handlers of a subscription protect has answered.
-// retryAfter is when it may be asked again, 0 = unknown. The first answer that counts makes the
-// subscription's busy limit.
-func (e *Engine) ReportOutcome(l *Lane, o resolve.Outcome, retryAfter time.Duration) {
-	if !l.subscription.outcomes.report(o, retryAfter) {
-		return
-	}
+// SlowDown makes the busy limit of a lane's subscription, after the first outcome that was counted.
+func (e *Engine) SlowDown(l *Lane) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if open := !e.closed && e.lanes[l.id] == l; open && !l.subscription.outcomes.reported.Swap(true) {

@@ -213,7 +213,9 @@ func (h *handle) Close() { h.engine.CloseAll([]*engine.Handle{&h.Handle}) }
 func (h *handle) ReportBacklog(messages int64) { h.engine.ReportBacklog(&h.Handle, messages) }
 
 func (h *handle) reportOutcome(o resolve.Outcome, retryAfter time.Duration) {
-	h.engine.ReportOutcome(h.Lane, o, retryAfter)
+	if h.Lane.CountOutcome(o, retryAfter) {
+		h.engine.SlowDown(h.Lane)
+	}
 }
 
 // acquire acquires permits of messages of size bytes; -1 = unknown. If it cannot, its goroutine

@@ -10,7 +10,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// What the lane of a subscription without handles has is kept for a new handle, so that one opened
+// A lane without handles keeps some of its state for a new handle, so that a handle which is opened
 // for each message gets one replica's share: permits while the subscription is not idle, and for
 // keptFor at most; its place among the replicas for endedFor; debts for owedFor.
 const (

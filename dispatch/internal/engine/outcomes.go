@@ -17,8 +17,8 @@ type outcomes struct {
 	retry    atomic.Int64 // the longest retry-after, ns
 }
 
-// report counts an answer, if its outcome is counted. It reports whether it is the first one.
-func (s *outcomes) report(o resolve.Outcome, retryAfter time.Duration) (first bool) {
+// count counts an answer, if its outcome counts. It reports whether it is the first one.
+func (s *outcomes) count(o resolve.Outcome, retryAfter time.Duration) (first bool) {
 	if s.counted.Load()>>uint(o)&1 == 0 {
 		return false
 	}

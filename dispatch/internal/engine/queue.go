@@ -73,7 +73,7 @@ func (q *queue) leave(c *caller) bool {
 	return true
 }
 
-// changed notes that callers who ask for so many messages more are in the queue.
+// changed takes in that the callers in the queue ask for so many messages more.
 func (q *queue) changed(messages int64) {
 	q.wanted += float64(messages)
 	q.length.Store(int32(len(q.callers)))

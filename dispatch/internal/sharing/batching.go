@@ -70,7 +70,7 @@ func (b *batching) grace() float64 {
 	return b.Limit.Round
 }
 
-// adjust goes over to the limit's new rate. What is held is scaled, and so is the share. The next
+// adjust goes over to the limit's new rate. It scales the permits held, and the share. The next
 // reply says where on its ramp a limit is, and whether a busy one is still slowed.
 func (b *batching) adjust(now float64) {
 	rate := b.Limit.Rate

@@ -14,7 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// What the numbers are that the script has by these names.
+// Each line has the name of a number in the script, and its field in Go.
 const (
 	requestNames = `
 	weight Weight
