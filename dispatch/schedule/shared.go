@@ -18,9 +18,9 @@ const maxStretch = 16.0
 // Stretch returns how long a round may become for a light share, in seconds.
 func Stretch(rate float64) float64 { return min(maxNeed, maxStretch/rate) }
 
-// MaxTurn is the longest that a replica with a light share leaves the line to others between two
+// MaxRest is the longest that a replica with a light share leaves the line to others between two
 // requests, in seconds: a share lighter than one permit in that time gets that one.
-const MaxTurn = 5.0
+const MaxRest = 5.0
 
 // furthest is how far ahead of the clock slots are allocated, in seconds: two slots, and at least
 // two seconds, or as long as the store needs for some answers. So however many replicas are
@@ -98,7 +98,7 @@ func (a *allocation) meetShared() {
 // roll begins a new epoch when the present one is over, and moves the subscription to the present
 // one.
 func (a *allocation) roll() {
-	least := max(4*a.r.Round, float64(1.5*min(MaxTurn, 1/a.share())))
+	least := max(4*a.r.Round, float64(1.5*min(MaxRest, 1/a.share())))
 	length := max(least, float64(2*(a.Tail-a.now)))
 	if a.now-a.Start >= length {
 		a.Prev, a.This = a.This, Sums{}

@@ -29,7 +29,7 @@ func (s *State) showUp() float64 {
 // damage, and would block the queue.
 const maxPlace = 86400.0
 
-// A Waiter is a caller in the queue for a slot.
+// A Waiter is a replica's share in the queue for a slot: its callers wait.
 type Waiter struct {
 	Name  string
 	Until float64 // when it is removed, unless it asks again

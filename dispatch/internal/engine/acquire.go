@@ -108,7 +108,7 @@ func (l *Lane) reason(a *Admission) string {
 	case a.boundsInFlight() && l.subscription.inFlight.full(a.maxInFlight):
 		return ReasonInFlight
 	}
-	switch s := a.empty(nil); {
+	switch s := a.firstEmpty(nil); {
 	case s == nil:
 	case s.Unavailable():
 		return ReasonUnavailable

@@ -59,7 +59,7 @@ func TestTryDuringAStep(t *testing.T) {
 		synctest.Wait()
 		tried := make(chan bool, 1)
 		e.mu.Lock()
-		share := l.shares.resolved.all[0]
+		share := l.shares.inForce.all[0]
 		mode := share.Mode
 		share.Mode = interrupted{mode, func() {
 			share.Mode = mode // once
@@ -157,6 +157,6 @@ func TestLateTry(t *testing.T) {
 		assert.False(t, <-tried)
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		assert.EqualValues(t, 1, l.shares.resolved.all[0].Stats(2).Lost)
+		assert.EqualValues(t, 1, l.shares.inForce.all[0].Stats(2).Lost)
 	})
 }

@@ -98,9 +98,6 @@ func (a *Admission) without(exempt func(*sharing.Share) bool) *Admission {
 
 func (a *Admission) has(s *sharing.Share) bool { return slices.Contains(a.all, s) }
 
-// Step is the step of the loop at which a grant is taken.
-func (a *Admission) Step() Taken { return Taken(a.steps.Load()) }
-
 // Paced reports whether a limit's mode is strict.
 func (a *Admission) Paced() bool { return a.paced != nil }
 
@@ -113,8 +110,8 @@ func (a *Admission) boundsInFlight() bool { return a.maxInFlight > 0 && !a.shado
 // limitsBytes reports whether there is a limit of bytes, in shadow mode or not.
 func (a *Admission) limitsBytes() bool { return a.bytesFrom < len(a.all) }
 
-// empty is the first enforced limit that has no permit now and that is not except, or nil.
-func (a *Admission) empty(except *sharing.Share) *sharing.Share {
+// firstEmpty is the first enforced limit that has no permit now and that is not except, or nil.
+func (a *Admission) firstEmpty(except *sharing.Share) *sharing.Share {
 	for _, limits := range [...][]*sharing.Share{a.messages, a.bytes} {
 		for _, s := range limits {
 			if s != except && s.Empty() {
@@ -126,14 +123,15 @@ func (a *Admission) empty(except *sharing.Share) *sharing.Share {
 }
 
 // lacksOther reports whether a limit other than the strict one has no permit.
-func (a *Admission) lacksOther() bool { return a.empty(a.paced) != nil }
+func (a *Admission) lacksOther() bool { return a.firstEmpty(a.paced) != nil }
 
-// hindered is the number of n callers for which a limit other than the strict one has no permit.
-// One of them does not count: it asks, so that the strict limit is used.
+// hindered is how many of n callers have to wait for a limit of messages other than the strict one,
+// by what is allocated of it. It is n-1 at most: one caller goes on asking, so that the strict
+// limit is used.
 func (a *Admission) hindered(n int) (hindered int) {
 	for _, s := range a.messages {
 		if s != a.paced {
-			hindered = max(hindered, n-max(1, int(s.Held())))
+			hindered = max(hindered, n-max(1, int(s.Unspent())))
 		}
 	}
 	return hindered
@@ -178,27 +176,3 @@ func (a *Admission) usableUntil() time.Duration {
 	}
 	return a.paced.UsableUntil()
 }
-
-// A Grant is the permits that a caller got; see dispatch.Grant. It has four fields, so that it is
-// passed in registers.
-type Grant struct {
-	N         int
-	Admission *Admission // nil: nothing is limited, or the grant is settled
-	Size      int64      // bytes charged, in all; 0 = no limit of bytes, nor of messages in flight
-	Taken     Taken
-}
-
-// A Taken says when a Grant was taken: at a step of the loop or, after Hold, until when its permits
-// can be given back.
-type Taken uint64
-
-// onHold marks a Taken that is a time, nanoseconds since the engine's start.
-const onHold Taken = 1 << 63
-
-func heldUntil(until time.Duration) Taken { return onHold | Taken(until) }
-
-func (t Taken) held() bool { return t&onHold != 0 }
-
-func (t Taken) step() uint64 { return uint64(t) } // without Hold
-
-func (t Taken) until() time.Duration { return time.Duration(t &^ onHold) } // with Hold

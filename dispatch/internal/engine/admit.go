@@ -12,11 +12,11 @@ func (l *Lane) admit() {
 	if old := l.admission.Load(); old != nil && old.closed {
 		return
 	}
-	a := l.shares.resolved
+	a := l.shares.inForce
 	if !a.paused {
 		exempt := l.handles.exempt()
 		a = a.without(func(s *sharing.Share) bool {
-			return s.Open() || exempt && s.Limit.ExemptsCaughtUp
+			return s.Lifted() || exempt && s.Limit.ExemptsCaughtUp
 		})
 	}
 	if l.admission.Load() == a {
@@ -38,7 +38,7 @@ func (l *Lane) followBacklogs(now time.Time) {
 // followOutage lifts the limits whose policies say so while the permit store is unavailable.
 func (l *Lane) followOutage() {
 	changed := false
-	for _, s := range l.shares.resolved.all {
+	for _, s := range l.shares.inForce.all {
 		changed = s.FollowOutage() || changed
 	}
 	if changed {

@@ -88,11 +88,11 @@ func (e *Engine) apply(l *Lane) {
 		}
 		return shares
 	}
-	l.handles.threshold, l.handles.throttled = r.CaughtUpBacklog, r.ThrottleCaughtUp
+	l.handles.threshold, l.handles.throttleCaughtUp = r.CaughtUpBacklog, r.ThrottleCaughtUp
 	for _, s := range l.shares.replace(newAdmission(l, obtain(r.Messages), obtain(r.Bytes), &r)) {
 		e.waiters.forget(s)
 	}
-	for _, s := range l.shares.resolved.all {
+	for _, s := range l.shares.inForce.all {
 		e.waiters.expect(l, s)
 	}
 	e.setQuota(l, r.Quota)

@@ -19,8 +19,8 @@ type core struct {
 	callers sync.Pool // of *caller
 }
 
-// clock is the engine's: seconds since it was started, and one, so that 0 stays "never". Any
-// goroutine may call it.
+// clock returns t on the engine's clock: seconds since the start, plus one, so that 0 can mean
+// never. Any goroutine may call it.
 func (c *core) clock(t time.Time) float64 { return 1 + t.Sub(c.start).Seconds() }
 
 // time is the inverse of clock, and a microsecond later: a caller that comes then is not before

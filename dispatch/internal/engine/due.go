@@ -2,8 +2,8 @@ package engine
 
 import "math"
 
-// A due is when a lane is stepped next. Engine.mu guards it.
-type due struct {
+// A dueTime is when a lane is stepped next. Engine.mu guards it.
+type dueTime struct {
 	at    float64
 	heap  *dueLanes // that the lane is in, or was
 	place int       // there; -1 = in none
@@ -18,7 +18,7 @@ type agenda struct {
 // set sets when a lane is stepped next; +Inf = not until it is touched.
 func (a *agenda) set(l *Lane, at float64) {
 	lanes := &a.lanes
-	if l.shares.resolved.paced != nil {
+	if l.shares.inForce.paced != nil {
 		lanes = &a.paced
 	}
 	if l.due.heap != lanes && l.due.heap != nil {

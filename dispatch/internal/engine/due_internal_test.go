@@ -16,7 +16,7 @@ func TestDueOrder(t *testing.T) {
 	assert.Equal(t, math.Inf(1), heap.next())
 	lanes := make([]*Lane, 50)
 	for i := range lanes {
-		lanes[i] = &Lane{due: due{at: math.Inf(1), place: -1}}
+		lanes[i] = &Lane{due: dueTime{at: math.Inf(1), place: -1}}
 	}
 	for range 2000 {
 		l := lanes[rng.IntN(len(lanes))]

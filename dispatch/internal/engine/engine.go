@@ -4,7 +4,7 @@
 //
 // Any number of goroutines may call its exported methods. Callers in a hurry read atomics only.
 // Engine.mu is held where an unexported method is called, with these exceptions: callers run what
-// is in acquire.go, try.go, grant.go and settle.go, where comments say whether the lane's queue is
+// is in acquire.go, try.go, serve.go and settle.go, where comments say whether the lane's queue is
 // locked; any goroutine may use what says so.
 package engine
 

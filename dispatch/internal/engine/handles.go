@@ -25,11 +25,11 @@ type backlog struct {
 
 // handles are those of a lane, and whether it is caught up: all of them are. Engine.mu guards them.
 type handles struct {
-	all        []*Handle
-	threshold  int64 // messages; a handle is caught up at this backlog or under
-	throttled  bool  // when caught up, too
-	caughtUp   bool
-	validUntil time.Time // of caughtUp
+	all              []*Handle
+	threshold        int64 // messages; a handle is caught up at this backlog or under
+	throttleCaughtUp bool  // limits apply when caught up, too
+	caughtUp         bool
+	validUntil       time.Time // of caughtUp
 }
 
 func (s *handles) has(h *Handle) bool { return slices.Contains(s.all, h) }
@@ -42,7 +42,7 @@ func (s *handles) remove(h *Handle) {
 func (s *handles) report(h *Handle, messages int64, now time.Time) {
 	b := &h.backlog
 	was := b.caughtUp && now.Sub(b.at) < backlogValid
-	*b = backlog{
+	*b = backlog{ // up to twice the threshold, in a form that cannot overflow
 		messages: messages, at: now,
 		caughtUp: messages >= 0 && (messages <= s.threshold || was && messages-s.threshold <= s.threshold),
 	}
@@ -68,7 +68,7 @@ func (s *handles) update(now time.Time) (changed bool) {
 func (s *handles) expired(now time.Time) bool { return s.caughtUp && !now.Before(s.validUntil) }
 
 // exempt reports whether limits that exempt who is caught up do not apply.
-func (s *handles) exempt() bool { return s.caughtUp && !s.throttled }
+func (s *handles) exempt() bool { return s.caughtUp && !s.throttleCaughtUp }
 
 // backlog is the sum of what the handles reported, and -1 if one of them is unknown.
 func (s *handles) backlog(now time.Time) (sum int64) {

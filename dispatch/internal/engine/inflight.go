@@ -8,7 +8,7 @@ import (
 
 // release takes n messages of the lane out that are Done. The lanes of the subscription that wait
 // take turns, the one after this lane first. The first that has no permit yet for the message that
-// it may have in flight is next: it requests one.
+// it may have in flight is next: it requests one. Any goroutine may call it; no queue is locked.
 func (l *Lane) release(n, bound int64) {
 	s := l.subscription
 	s.inFlight.n.Add(-n)

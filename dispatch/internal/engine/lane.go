@@ -10,8 +10,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// A Lane is the callers of one subscription in this process, of those messages that have one
-// owner.
+// A Lane is the callers of one subscription in this process whose messages have one owner.
 type Lane struct {
 	// Each call reads these, which are in one cache line.
 	admission atomic.Pointer[Admission] // the limits that apply now; nil = none
@@ -34,7 +33,7 @@ type Lane struct {
 	matches   policy.Matches // of the topic, by the policies in force when it was found
 	shares    shares
 	handles   handles
-	due       due
+	due       dueTime
 	endedAt   time.Time // when the last handle was closed
 	successor *Lane     // has taken over the shares
 }

@@ -14,10 +14,10 @@ const pacedTick = tick / 20
 // maxSleep is the longest sleep of the loop.
 const maxSleep = time.Hour
 
-// maxBatch is for a store that answers at once: a step leaves the lanes that are due beyond so
+// maxRequests is for a store that answers at once: a step leaves the lanes that are due beyond so
 // many requests to the next one. Then lanes and requests are still in the processor's cache when
 // the answers are taken in.
-const maxBatch = 32
+const maxRequests = 32
 
 // run is the loop: it steps the lanes that have something to do, those that were touched since the
 // last step, and those that are due. One call of the permit store carries all allocations of a
@@ -27,30 +27,30 @@ func (e *Engine) run(ctx context.Context) {
 	answers := make(chan []sending)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	var batch []sending // answers that have come, then requests; its memory is used again
+	var calls []sending // answers that have come, then requests; its memory is used again
 	for {
-		batch = batch[:0]
+		calls = calls[:0]
 		select {
 		case <-ctx.Done():
 			e.drain(answers)
 			return
 		case <-e.inbox.wakeup:
 		case <-timer.C:
-		case batch = <-answers:
+		case calls = <-answers:
 			e.sent--
 		}
 		e.inbox.ticking.Store(false) // from here on a touch leaves a wake-up, so that none is missed
 		t := time.Now()
 		e.mu.Lock()
 		var wait time.Duration
-		wait, batch = e.step(t, batch)
-		for len(batch) > 0 && e.instant {
-			e.do(batch)
+		wait, calls = e.step(t, calls)
+		for len(calls) > 0 && e.instant {
+			e.do(calls)
 			t = time.Now() // after the answers, so that the first permits are due
-			wait, batch = e.step(t, batch)
+			wait, calls = e.step(t, calls)
 		}
 		e.mu.Unlock()
-		e.send(batch, answers)
+		e.send(calls, answers)
 		if wait <= tick { // the next step covers the lanes touched meanwhile: drop their wake-up
 			e.inbox.ticking.Store(true)
 			select {
@@ -79,7 +79,7 @@ func (e *Engine) step(t time.Time, answered []sending) (wait time.Duration, out 
 	clear(touched) // so that its memory, which is used again, keeps no lane that has ended
 	for _, lanes := range []*dueLanes{&e.agenda.lanes, &e.agenda.paced} {
 		// Each step of a lane sets when it is due again, after now.
-		for lanes.next() <= now && (len(out) < maxBatch || !e.instant) {
+		for lanes.next() <= now && (len(out) < maxRequests || !e.instant) {
 			out = e.stepLane((*lanes)[0].lane, t, now, out)
 		}
 	}

@@ -55,8 +55,8 @@ func (e *Engine) open(h *Handle, id resolve.LaneID, like *Handle) error {
 
 // add adds a lane, which takes over what an ended one keeps.
 func (e *Engine) add(id resolve.LaneID, matches policy.Matches) *Lane {
-	l := &Lane{core: &e.core, id: id, matches: matches, due: due{at: math.Inf(1), place: -1}}
-	l.shares.resolved = unlimited(l)
+	l := &Lane{core: &e.core, id: id, matches: matches, due: dueTime{at: math.Inf(1), place: -1}}
+	l.shares.inForce = unlimited(l)
 	l.subscription = e.subscriptionOf(l)
 	e.lanes[id] = l
 	if old, ok := e.ended[id]; ok {
@@ -124,7 +124,7 @@ func (e *Engine) end(l *Lane) {
 		}
 		e.dropLane(l)
 		now, keeps := time.Now(), l.shares.owes()
-		for _, s := range l.shares.resolved.all {
+		for _, s := range l.shares.inForce.all {
 			e.waiters.forget(s)
 			keeps = s.Mode.Keep(e.clock(now.Add(keptFor))) || keeps
 		}

@@ -73,18 +73,19 @@ func (q *queue) leave(c *caller) bool {
 	return true
 }
 
-// changed takes in that the callers in the queue ask for so many messages more.
+// changed notes that the callers in the queue ask for so many messages more.
 func (q *queue) changed(messages int64) {
 	q.wanted += float64(messages)
 	q.length.Store(int32(len(q.callers)))
 }
 
-// answer tells the first callers, up to one for which decide is false, that their answers are
-// there, and takes them out. The queue is locked.
-func (q *queue) answer(decide func(c *caller) bool) (answered int) {
+// answer tells the first callers that their answers are there, and takes them out, up to the first
+// for which tryAnswer is false, which fills in a caller's answer if there is one. The queue is
+// locked.
+func (q *queue) answer(tryAnswer func(c *caller) bool) (answered int) {
 	messages := int64(0)
 	for _, c := range q.callers {
-		if !decide(c) {
+		if !tryAnswer(c) {
 			break
 		}
 		answered++

@@ -17,7 +17,7 @@ func (e *Engine) ApplyRates(rates quota.Rates, at float64) {
 	e.terms.Rates, e.terms.RatesAt, e.terms.RatesTimely = rates, at, true
 	e.ratesReadAt = time.Now()
 	for _, l := range e.lanes {
-		for _, s := range l.shares.resolved.messages {
+		for _, s := range l.shares.inForce.messages {
 			if s.Limit.Reason != resolve.ReasonQuota {
 				continue
 			}
@@ -80,7 +80,7 @@ func (e *Engine) countStarted(l *Lane) {
 	if id == nil {
 		return
 	}
-	for _, s := range l.shares.resolved.messages {
+	for _, s := range l.shares.inForce.messages {
 		if s.Limit.Reason == resolve.ReasonQuota {
 			e.started[*id] += s.TakeUsed()
 		}

@@ -50,15 +50,15 @@ func (g *Grant) Settle(messages int, bytes int64) {
 	}
 }
 
-// giveBack gives back what was not used, or charges what was used beyond what was granted, if both
-// are below zero.
+// giveBack gives back what was not used. A number below zero was used beyond what was granted, and
+// is charged.
 func (g *Grant) giveBack(unused, bytes int64) {
 	a := g.Admission
 	if unused != 0 {
 		for _, s := range a.messages {
 			switch {
 			case unused > 0 && s == a.paced:
-				s.Unused(g.Taken.step())
+				s.GiveSlotBack(g.Taken.step())
 				a.lane.touch(true)
 			case unused < 0 || s.Fresh(g.Taken.step()):
 				s.Return(unused)

@@ -10,19 +10,19 @@ import (
 // shares are those of a lane: of the limits that the policies say, and of limits that no longer
 // apply. Engine.mu guards them.
 type shares struct {
-	resolved *Admission       // what the policies say, before caught up and outages; never nil
-	retired  []*sharing.Share // of limits that no longer apply: what they hold goes back
-	debts    map[string]int64 // of such limits, by their keys
+	inForce *Admission       // what the policies say, before caught up and outages; never nil
+	retired []*sharing.Share // of limits that no longer apply: what they hold goes back
+	debts   map[string]int64 // of such limits, by their keys
 }
 
-func (s *shares) all() []*sharing.Share { return slices.Concat(s.resolved.all, s.retired) }
+func (s *shares) all() []*sharing.Share { return slices.Concat(s.inForce.all, s.retired) }
 
 // obtain returns the share of a limit, with the limit applied: the one that there is, or one that
 // has retired, or a new one with the debts of the limit.
 func (s *shares) obtain(limit resolve.Limit, env *sharing.Env, now float64) *sharing.Share {
 	fits := func(s *sharing.Share) bool { return s.Fits(limit) }
-	if i := slices.IndexFunc(s.resolved.all, fits); i >= 0 {
-		share := s.resolved.all[i]
+	if i := slices.IndexFunc(s.inForce.all, fits); i >= 0 {
+		share := s.inForce.all[i]
 		share.Apply(limit)
 		return share
 	}
@@ -39,7 +39,7 @@ func (s *shares) obtain(limit resolve.Limit, env *sharing.Env, now float64) *sha
 	}
 	for _, other := range s.all() { // of another mode
 		if other.Limit.Key == limit.Key {
-			share.Owe(other.ForgiveDebt())
+			share.Owe(other.TakeDebt())
 		}
 	}
 	return share
@@ -47,12 +47,12 @@ func (s *shares) obtain(limit resolve.Limit, env *sharing.Env, now float64) *sha
 
 // replace puts limits in force, and returns the shares of those that no longer apply: they retire.
 func (s *shares) replace(limits *Admission) (retired []*sharing.Share) {
-	for _, share := range s.resolved.all {
+	for _, share := range s.inForce.all {
 		if !limits.has(share) {
 			retired = append(retired, share)
 		}
 	}
-	s.resolved, s.retired = limits, append(s.retired, retired...)
+	s.inForce, s.retired = limits, append(s.retired, retired...)
 	return retired
 }
 
@@ -63,14 +63,14 @@ func (s *shares) dropRetired() {
 		if !share.Mode.Idle() {
 			return false
 		}
-		s.oweAs(share)
+		s.keepDebtOf(share)
 		return true
 	})
 }
 
-// oweAs notes the debt of a share.
-func (s *shares) oweAs(share *sharing.Share) {
-	if debt := share.ForgiveDebt(); debt > 0 {
+// keepDebtOf notes the debt of a share.
+func (s *shares) keepDebtOf(share *sharing.Share) {
+	if debt := share.TakeDebt(); debt > 0 {
 		s.owe(share.Limit.Key, debt)
 	}
 }
@@ -89,7 +89,7 @@ func (s *shares) owes() bool {
 	return len(s.debts) > 0 || slices.ContainsFunc(s.all(), indebted)
 }
 
-// takeOver moves what the shares of an ended lane keep here: batches, and debts. Shares that leave
+// takeOver moves here what the shares of an ended lane keep: batches, and debts. Shares that leave
 // a pool or a worker group stay there.
 func (s *shares) takeOver(old *shares, none *Admission) {
 	var leaving []*sharing.Share
@@ -98,11 +98,11 @@ func (s *shares) takeOver(old *shares, none *Admission) {
 			s.retired = append(s.retired, share)
 			continue
 		}
-		s.oweAs(share)
+		s.keepDebtOf(share)
 		leaving = append(leaving, share)
 	}
 	for key, debt := range old.debts {
 		s.owe(key, debt)
 	}
-	*old = shares{resolved: none, retired: leaving}
+	*old = shares{inForce: none, retired: leaving}
 }

@@ -59,7 +59,7 @@ func (e *Engine) Limited() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, l := range e.lanes {
-		if len(l.shares.resolved.all) > 0 {
+		if len(l.shares.inForce.all) > 0 {
 			return true
 		}
 	}
@@ -89,7 +89,7 @@ func (e *Engine) LaneStats(l *Lane) Stats {
 func (l *Lane) stats(now time.Time) Stats {
 	l.queue.mu.Lock()
 	defer l.queue.mu.Unlock()
-	a, limits := l.admission.Load(), l.shares.resolved
+	a, limits := l.admission.Load(), l.shares.inForce
 	s := Stats{
 		Lane: l.id, CaughtUp: l.handles.caughtUp, Exempt: a == nil, Paused: limits.paused,
 		Backlog: l.handles.backlog(now), Waiting: len(l.queue.callers),

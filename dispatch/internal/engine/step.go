@@ -41,7 +41,7 @@ func (l *Lane) step(t time.Time, now float64, out []sending) ([]sending, float64
 // advance releases what is due and serves callers. It returns what those want that still wait.
 func (l *Lane) advance(t time.Time, now float64) waiting {
 	step := sharing.Time{Now: now, Step: l.core.steps.Load(), Late: now - l.due.at}
-	limits, a := l.shares.resolved, l.admission.Load()
+	limits, a := l.shares.inForce, l.admission.Load()
 	w := l.look(a)
 	for i, s := range limits.all {
 		s.Mode.Advance(step, l.demand(a, w, s, i >= limits.bytesFrom))
@@ -72,12 +72,12 @@ func (o *outlook) add(s *sharing.Share, now float64) {
 
 // request adds the requests of all shares to out.
 func (l *Lane) request(now float64, w waiting, out []sending) ([]sending, outlook) {
-	limits, a := l.shares.resolved, l.admission.Load()
+	limits, a := l.shares.inForce, l.admission.Load()
 	next := outlook{at: math.Inf(1), idle: true, covered: len(limits.all) > 0}
 	send := func(s *sharing.Share, r *permits.Request) {
 		if r != nil {
 			if s.Limit.Rule.Mode != busy.None {
-				s.AddAnswers(r, l.subscription.outcomes.take())
+				s.TellOutcomes(r, l.subscription.outcomes.take())
 			}
 			out = append(out, sending{lane: l, share: s, request: r})
 		}
@@ -89,7 +89,7 @@ func (l *Lane) request(now float64, w waiting, out []sending) ([]sending, outloo
 			continue
 		}
 		var d sharing.Demand
-		if w.callers > 0 || s.Open() { // those not served may wait for another limit now
+		if w.callers > 0 || s.Lifted() { // those not served may wait for another limit now
 			d = l.demand(a, w, s, i >= limits.bytesFrom)
 		}
 		refusing := s.Refusing()
@@ -135,7 +135,7 @@ func (l *Lane) look(a *Admission) waiting {
 
 // demand is what the callers in the queue want of a share, which may be of a limit of bytes.
 func (l *Lane) demand(a *Admission, w waiting, s *sharing.Share, bytes bool) sharing.Demand {
-	if s.Open() { // asks whether the permit store is available
+	if s.Lifted() { // one permit is wanted, so that a request shows whether the store is back
 		return sharing.Demand{Waiting: 1, Anybody: true, Callers: 1}
 	} else if a == nil || a.closed || !a.has(s) {
 		return sharing.Demand{}

@@ -69,8 +69,8 @@ func (l *Lane) refuse(a *Admission, n int64) time.Time {
 // maxLoopDelay is how long a try waits for the loop where the permit store answers at once.
 const maxLoopDelay = 100 * time.Millisecond
 
-// trySlot has the loop ask for a slot of a strict limit that is free now. The queue is locked;
-// it is given up.
+// trySlot has the loop ask for a slot of a strict limit that is free now. The queue is locked, and
+// trySlot unlocks it.
 func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	now := time.Now()
 	next := now.Add(tick)
@@ -114,7 +114,7 @@ func (l *Lane) trySlot(a *Admission) (Grant, time.Time, bool) {
 	return c.grant, time.Time{}, true
 }
 
-// refuseTries answers the callers that do not wait and that got no slot.
+// refuseTries answers the callers that do not wait and that got no slot. Engine.mu is held.
 func (l *Lane) refuseTries(t time.Time, now float64) {
 	a := l.admission.Load()
 	if a == nil {

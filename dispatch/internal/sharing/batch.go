@@ -9,7 +9,7 @@ type batch struct {
 	gap       float64 // between two permits
 	minGap    float64 // the limit's own gap
 	requested float64 // when it was
-	life      float64 // how long its permits may lie unspent, seconds; see expire
+	life      float64 // how long its permits may lie unspent, seconds; see setExpiry
 	started   float64 // when its first permit was released; 0 = not yet
 	expires   float64 // when unspent permits do
 }
@@ -59,7 +59,7 @@ func (b *batch) skip(then float64) int64 {
 	return k
 }
 
-// end is when the last permit is followed by the next batch's first, at the limit's own gap.
+// end is when the next batch may begin: a gap of the limit's own after the last permit.
 func (b *batch) end() float64 { return b.due + float64(b.left)*b.minGap }
 
 // spreadUntil releases what is left evenly until then, or at the limit's own gap if that is later.
@@ -73,12 +73,12 @@ func (b *batch) hasten(now float64) {
 	b.due = min(b.due, now+b.gap)
 }
 
-// expire sets when unspent permits expire: a round and life after the batch begins, or after it was
-// requested if that is later.
-func (b *batch) expire(round float64) { b.expires = max(b.due, b.requested) + b.life + round }
+// setExpiry sets when unspent permits expire: a round and life after the batch begins, or after it
+// was requested if that is later.
+func (b *batch) setExpiry(round float64) { b.expires = max(b.due, b.requested) + b.life + round }
 
-// scale makes what is left last f times as long.
-func (b *batch) scale(now, f float64) {
+// stretch makes what is left last f times as long.
+func (b *batch) stretch(now, f float64) {
 	b.gap *= f
 	b.minGap *= f
 	if b.due > now {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// held is what is allocated and unspent.
-func (b *Bucket) held() int64 {
+// unspent is what is allocated and unspent.
+func (b *Bucket) unspent() int64 {
 	n := b.Available()
 	for i := range b.batches {
 		n += b.batches[i].left
@@ -34,7 +34,7 @@ func (b *Bucket) current() *batch {
 	return nil
 }
 
-// upcoming is the batch that has not started, or nil.
+// upcoming is the batch that has not started and whose time has not come, or nil.
 func (b *Bucket) upcoming(now float64) *batch {
 	if n := len(b.batches); n > 0 && b.batches[n-1].state == toCome && b.batches[n-1].due > now {
 		return &b.batches[n-1]
@@ -93,9 +93,9 @@ func (b *Bucket) noteStart(step uint64) {
 	b.starts = [2]uint64{b.starts[1], step}
 }
 
-// void wastes all permits.
+// void loses all permits.
 func (b *Bucket) void() {
-	b.lost += b.held()
+	b.lost += b.unspent()
 	b.withdraw(b.Available())
 	b.batches, b.end, b.lastN = nil, math.Inf(-1), 0
 }
@@ -120,7 +120,7 @@ func (b *Bucket) age(now, round float64) {
 		}
 		n := b.withdraw(unspent) + oldest.left
 		if now <= oldest.expires+round {
-			b.expire(now, n)
+			b.giveBackLater(now, n)
 		} else {
 			b.lost += n
 		}
@@ -129,30 +129,30 @@ func (b *Bucket) age(now, round float64) {
 	if stray := b.avail.Load(); len(b.batches) > 0 || stray <= 0 {
 		b.strayAt = now
 	} else if now > b.strayAt+max(round, b.strayLife) { // given back too late, and not wanted
-		b.expire(now, b.withdraw(stray))
+		b.giveBackLater(now, b.withdraw(stray))
 	}
-	if b.toReturn > 0 && now > b.toReturnAt+round {
-		b.lost += b.toReturn
-		b.toReturn = 0
+	if b.toStore > 0 && now > b.toStoreAt+round {
+		b.lost += b.toStore
+		b.toStore = 0
 	}
 }
 
-// expire notes n permits for the next request.
-func (b *Bucket) expire(now float64, n int64) {
+// giveBackLater notes n permits that go back to the store with the next request.
+func (b *Bucket) giveBackLater(now float64, n int64) {
 	if n > 0 {
-		b.toReturn += n
-		b.toReturnAt = now
+		b.toStore += n
+		b.toStoreAt = now
 	}
 }
 
-// cancel lets the batch that has not started expire. The one before it was spread until then, and
-// now goes on at its own pace.
+// cancel gives the batch that has not started back with the next request. The one before it was
+// spread until then, and now goes on at its own pace.
 func (b *Bucket) cancel(now float64) {
 	next := b.upcoming(now)
 	if next == nil {
 		return
 	}
-	b.expire(now, next.left)
+	b.giveBackLater(now, next.left)
 	b.batches = b.batches[:len(b.batches)-1]
 	b.end = min(b.end, now+1/b.rate)
 	if last := b.current(); last != nil && last.state == running {
@@ -160,14 +160,15 @@ func (b *Bucket) cancel(now float64) {
 	}
 }
 
-// clear lets all permits expire. The slots of the next ones may begin where those of these began.
+// clear gives all permits back with the next request. The slots of the next ones may begin where
+// those of these began.
 func (b *Bucket) clear(now float64) {
 	n := b.withdraw(b.Available())
 	for i := range b.batches {
 		n += b.batches[i].left
 	}
 	b.batches, b.lastN = nil, 0
-	b.expire(now, n)
+	b.giveBackLater(now, n)
 	if b.end > now && b.rate > 0 {
 		b.end = max(now, b.end-float64(n)/b.rate)
 	}
@@ -178,7 +179,7 @@ func (b *Bucket) changeRate(now, rate float64) {
 	if b.rate > 0 {
 		f := b.rate / rate
 		for i := range b.batches {
-			b.batches[i].scale(now, f)
+			b.batches[i].stretch(now, f)
 		}
 		if b.end > now {
 			b.end = now + (b.end-now)*f
@@ -197,7 +198,7 @@ func (b *Bucket) add(next batch, round float64) {
 		last.spreadUntil(next.due)
 		last.expires = max(last.expires, next.due+round)
 	}
-	next.expire(round)
+	next.setExpiry(round)
 	b.quick, b.lastDue, b.lastN = 0, next.due, next.n
 	b.batches = append(b.batches, next)
 }
@@ -219,8 +220,8 @@ func (b *Bucket) dueAt(round float64) float64 {
 	} else if b.avail.Load() > 0 {
 		at = min(at, b.strayAt+max(round, b.strayLife))
 	}
-	if b.toReturn > 0 {
-		at = min(at, b.toReturnAt+round)
+	if b.toStore > 0 {
+		at = min(at, b.toStoreAt+round)
 	}
 	return at
 }

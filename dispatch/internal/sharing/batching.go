@@ -17,12 +17,12 @@ type batching struct {
 	demand     Demand            // at the last step
 	sentDemand float64           // permits a second that the last request was made for
 	round      float64           // that the schedule told, seconds; 0 = the limit's
-	early      float64           // from so long before its slots on, the next batch counts as running
-	turnAt     float64           // no request before, so that others have their turns; 0 = at once
+	early      float64           // so many seconds before its slots, the next batch counts as running
+	restUntil  float64           // no request before, so that others have their turns; 0 = at once
 	gone       bool              // no callers: nothing is requested until one waits
 	handBackAt float64           // when held grants gave permits back that may be unused; 0 = none
 	hoards     bool              // callers hold too much: nothing is requested
-	fresh      bool              // what was taken at usedAt may still be returned
+	mayReturn  bool              // what was taken at usedAt may still be returned
 }
 
 func newBatching(s *Share) batching { return batching{Share: s, outage: outageShare{Share: s}} }
@@ -34,8 +34,8 @@ func (b *batching) advance(t Time, d Demand) {
 		b.adjust(now)
 	}
 	b.demand = d
-	if b.heldBack.Load() {
-		b.heldBack.Store(false)
+	if b.holdReturned.Load() {
+		b.holdReturned.Store(false)
 		b.handBackAt, b.strayAt = now, now // an idle share has no steps, so that its strayAt is old
 	}
 	b.observe(&b.Bucket, b.Limit.Round, now, d)
@@ -49,10 +49,10 @@ func (b *batching) advance(t Time, d Demand) {
 // outdate lets no grants be returned any more, if nobody has called since outdatedAt.
 func (b *batching) outdate(t Time) {
 	if b.usedAt == t.Now {
-		b.fresh = true
+		b.mayReturn = true
 	}
-	if b.fresh && b.gone && t.Now >= b.outdatedAt() {
-		b.fresh = false
+	if b.mayReturn && b.gone && t.Now >= b.outdatedAt() {
+		b.mayReturn = false
 		b.outdateBefore(t.Step)
 	}
 }
@@ -84,10 +84,10 @@ func (b *batching) adjust(now float64) {
 	if b.Limit.Rule.Mode != busy.None && b.rate > 0 && b.rate < b.top {
 		rate = min(rate, b.rate)
 	}
-	f := rate / b.rate
 	if b.rate > 0 {
+		f := rate / b.rate
 		b.share, b.shareFor = b.share*f, b.shareFor*f
-		b.outage.scale(now, f)
+		b.outage.stretch(now, b.rate/rate)
 	}
 	b.changeRate(now, rate)
 	b.top, b.ramp = b.Limit.Rate, b.Limit.Ramp
@@ -116,7 +116,7 @@ func (b *batching) drainFor(now float64, d Demand) order {
 		return order{}
 	}
 	b.sentDemand = b.outage.bound(now, b.wants(&b.Bucket, b.Limit.Round, d))
-	return order{drain: b.held()+b.toReturn > 0}
+	return order{drain: b.unspent()+b.toStore > 0}
 }
 
 // next decides what to request.
@@ -136,14 +136,14 @@ func (b *batching) next(now float64, d Demand) order {
 	if b.pending || now < b.retryAt {
 		return order{}
 	}
-	demand, held := b.outage.bound(now, b.wants(&b.Bucket, b.Limit.Round, d)), b.held()
+	demand, held := b.outage.bound(now, b.wants(&b.Bucket, b.Limit.Round, d)), b.unspent()
 	b.sentDemand = demand
 	if b.handsBack(now, d) {
 		return order{drain: true}
 	}
 	changed, lowered := b.rev != b.Limit.Revision, b.rate < b.sentRate
 	if changed {
-		b.turnAt = 0
+		b.restUntil = 0
 	}
 	wanted := false
 	switch next := b.upcoming(now); {
@@ -165,17 +165,17 @@ func (b *batching) next(now float64, d Demand) order {
 	case b.asked > 0: // a refused caller comes back
 		wanted = held < b.asked+b.Debt() && b.unreleased() <= 1
 	case b.gone:
-	case !d.Anybody && now-b.usedAt > max(0.015, 5/b.use):
+	case !d.Anybody && now-b.usedAt > max(0.015, 5/b.use): // a pause of five callers' gaps
 		b.gone = true
-		if held > 2 {
+		if held > 2 { // fewer are not worth a request
 			return order{drain: true}
 		}
 	case kept:
 	default:
 		wanted = b.used && float64(held) < demand*b.Limit.Round/4
 	}
-	if !wanted || now < b.turnAt || b.hoards {
-		if changed && len(b.batches) == 0 && b.toReturn == 0 {
+	if !wanted || now < b.restUntil || b.hoards {
+		if changed && len(b.batches) == 0 && b.toStore == 0 {
 			b.rev = b.Limit.Revision
 		}
 		return order{tell: changed && held > 0 && b.sentRev != b.Limit.Revision &&
@@ -186,7 +186,7 @@ func (b *batching) next(now float64, d Demand) order {
 		round = b.Limit.Round
 	}
 	want := max(demand*round, float64(b.asked+b.Debt()-held))
-	if demand < b.share && !b.outage.othersReturn(now) {
+	if demand < b.share && !b.outage.othersReturn(now) { // room for a few messages at once
 		want = max(want, min(8, 4*b.Limit.Round*demand))
 	}
 	return order{want: max(1, want)}
@@ -200,12 +200,12 @@ func (b *batching) handsBack(now float64, d Demand) bool {
 		return false
 	}
 	b.handBackAt = 0
-	return b.held()+b.toReturn > 2
+	return b.unspent()+b.toStore > 2
 }
 
 // idle reports whether nothing is held or wanted.
 func (b *batching) idle() bool {
-	return !b.pending && len(b.batches) == 0 && b.toReturn == 0 && !b.outage.goesOn() && b.Empty() &&
+	return !b.pending && len(b.batches) == 0 && b.toStore == 0 && !b.outage.goesOn() && b.Empty() &&
 		(b.gone || b.keepUntil > 0 || !b.used)
 }
 
@@ -213,10 +213,10 @@ func (b *batching) idle() bool {
 func (b *batching) wakeAt(now float64) float64 {
 	d := b.demand
 	at := b.dueAt(b.Limit.Round)
-	if again := max(b.retryAt, b.turnAt); !b.pending && (d.Waiting > 0 || b.asked > 0) && again > now {
+	if again := max(b.retryAt, b.restUntil); !b.pending && (d.Waiting > 0 || b.asked > 0) && again > now {
 		at = min(at, again)
 	}
-	if !b.pending && b.gone && b.retryAt > now && b.held()+b.toReturn > 0 {
+	if !b.pending && b.gone && b.retryAt > now && b.unspent()+b.toStore > 0 {
 		at = min(at, b.retryAt)
 	}
 	if b.hoards && (d.Waiting > 0 || b.asked > 0) {
@@ -228,16 +228,16 @@ func (b *batching) wakeAt(now float64) float64 {
 	if b.outage.goesOn() && d.Waiting > 0 {
 		at = min(at, b.outage.due)
 	}
-	if !b.pending && b.held() > 0 {
+	if !b.pending && b.unspent() > 0 {
 		at = min(at, max(b.abandonedAt(b.Limit.Round), b.retryAt))
 	}
 	if b.keepUntil > now {
 		at = min(at, b.keepUntil)
 	}
-	if b.fresh && b.gone {
+	if b.mayReturn && b.gone {
 		at = min(at, b.outdatedAt())
 	}
-	if !d.Anybody && !b.gone && b.use > 0.3 && b.held() > 0 {
+	if !d.Anybody && !b.gone && b.use > 0.3 && b.unspent() > 0 {
 		// Are there callers still, and is the bucket low? Slower ones leave permits to expire.
 		at = min(at, now+0.010)
 	}

@@ -49,7 +49,7 @@ func TestLoweredLimit(t *testing.T) {
 		if assert.NotNil(t, r, "pending %v", pending) {
 			assert.EqualValues(t, 50, r.Allocate.Returned)
 			assert.Positive(t, r.Allocate.Want)
-			assert.Zero(t, c.Held())
+			assert.Zero(t, c.Unspent())
 		}
 	}
 }
@@ -83,7 +83,7 @@ func TestLittleIsKept(t *testing.T) {
 		s.Answered(r, 1.007, 1.007)
 		if c.kept {
 			assert.Nil(t, s.Next(1.007, one), "once")
-			assert.EqualValues(t, c.held, s.Held())
+			assert.EqualValues(t, c.held, s.Unspent())
 		}
 	}
 }
@@ -202,7 +202,7 @@ func TestChangedLimitAsks(t *testing.T) {
 	c, f := fairShare(w)
 	r := c.Next(1, one)
 	c.reply(r, 1, 1, 0.5)
-	f.batching.turnAt = 3
+	f.batching.restUntil = 3
 	c.void()
 	assert.Nil(t, c.Next(1.1, one))
 	c.Apply(at(c.Limit, 200))
@@ -322,7 +322,7 @@ func TestIdle(t *testing.T) {
 	for what, do := range map[string]func(c *client, f *fair){
 		"permits":         func(c *client, _ *fair) { c.Return(1) },
 		"a batch":         func(c *client, _ *fair) { c.receive(5, 2, 0.01, 1, 1, 1) },
-		"expired permits": func(c *client, _ *fair) { c.expire(1, 1) },
+		"expired permits": func(c *client, _ *fair) { c.giveBackLater(1, 1) },
 		"an outage":       func(_ *client, f *fair) { f.batching.outage.due = 2 },
 		"a request":       func(c *client, _ *fair) { c.Next(1, one) },
 		"callers":         func(c *client, _ *fair) { c.used = true },
@@ -341,7 +341,7 @@ func TestHeldGrantsGiveBack(t *testing.T) {
 		w := newWorld()
 		c, f := fairShare(w)
 		f.batching.gone, f.usedAt = true, 1
-		c.HeldBack()
+		c.holdReturned.Store(true)
 		c.Return(n)
 		c.Advance(Time{Now: 2}, Demand{})
 		assert.Equal(t, n, c.Available())

@@ -135,10 +135,10 @@ func TestRefusedReplicaAsksAgain(t *testing.T) {
 		}
 		w.run(0.6 * period)
 		refused, other := w.clients[1], w.clients[2]
-		if refused.Held() > 0 {
+		if refused.Unspent() > 0 {
 			refused, other = other, refused
 		}
-		assert.EqualValues(t, 1, other.Held(), "the slot of the next period")
+		assert.EqualValues(t, 1, other.Unspent(), "the slot of the next period")
 		c.change(w, refused, other)
 		refused.touch()
 		from := w.now
@@ -176,14 +176,14 @@ func TestGivingUp(t *testing.T) {
 	c := w.join(limited(policy.Fair, 10))
 	c.once = 1
 	w.run(0.01)
-	assert.EqualValues(t, 1, c.Held())
+	assert.EqualValues(t, 1, c.Unspent())
 	tail := w.state.Tail
 	c.once = 0
 	c.touch()
 	w.run(0.09)
-	assert.EqualValues(t, 1, c.Held(), "a caller may come again")
+	assert.EqualValues(t, 1, c.Unspent(), "a caller may come again")
 	w.run(0.02)
-	assert.Zero(t, c.Held())
+	assert.Zero(t, c.Unspent())
 	assert.InDelta(t, tail-0.1, w.state.Tail, 1e-9)
 	assert.True(t, c.Idle())
 }
@@ -198,7 +198,7 @@ func TestReturnedPermitLasts(t *testing.T) {
 	assert.Len(t, c.got, 1)
 	c.touch()
 	w.run(0.01) // the permit counts as used
-	c.HeldBack()
+	c.holdReturned.Store(true)
 	c.Return(1)
 	c.touch()
 	w.run(5)
@@ -209,7 +209,7 @@ func TestReturnedPermitLasts(t *testing.T) {
 	assert.Len(t, c.got, 2)
 	c.touch()
 	w.run(0.01)
-	c.HeldBack()
+	c.holdReturned.Store(true)
 	c.Return(1)
 	c.touch()
 	w.run(11)
@@ -329,7 +329,7 @@ func TestReturnedPermitLeavesNoGap(t *testing.T) {
 		c.once = 1
 		w.run(0.05)
 		assert.Len(t, c.got, 1)
-		c.HeldBack()
+		c.holdReturned.Store(true)
 		c.Return(1) // it was not used
 		r := c.Drain(w.now)
 		if assert.NotNil(t, r) {

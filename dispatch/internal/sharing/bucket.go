@@ -18,13 +18,13 @@ type Bucket struct {
 	_        [40]byte
 
 	// Callers read these. The loop writes them now and then.
-	since    atomic.Uint64             // grants of steps before this one are too old to be returned
-	refused  atomic.Int64              // permits that were refused since the last step
-	next     atomic.Pointer[time.Time] // when a refused caller may come back: no clock read for it
-	heldBack atomic.Bool               // a held grant has given permits back since the last step
-	unused   atomic.Uint64             // strict: 1 + the step at which a slot that came back was taken
-	shadow   shadowed                  // what passed in shadow mode
-	stock    atomic.Pointer[stock]     // nil if nothing was ever held
+	since        atomic.Uint64             // grants of steps before it are too old to be returned
+	refused      atomic.Int64              // permits that were refused since the last step
+	next         atomic.Pointer[time.Time] // when a refused caller may come back: no clock read for it
+	holdReturned atomic.Bool               // a held grant gave permits back since the last step
+	slotBack     atomic.Uint64             // strict: 1 + the step at which a returned slot was taken
+	shadow       shadowed                  // what passed in shadow mode
+	stock        atomic.Pointer[stock]     // nil if nothing was ever held
 
 	// Of strict slots; times are ns since the engine's start.
 	usableUntil atomic.Int64 // when the slot last released expires; 0 = none yet
@@ -32,19 +32,19 @@ type Bucket struct {
 	wasted      atomic.Int64 // slots that their callers came to too late, all time
 
 	// Engine.mu guards the rest.
-	batches    []batch   // in the order of their slots; see batch
-	end        float64   // when the last batch released ends, a gap after its last permit
-	lastDue    float64   // when the last batch that was added begins
-	lastN      int64     // its permits
-	rate       float64   // permits a second at which batches are released
-	starts     [2]uint64 // the steps at which the last two batches started
-	quick      float64   // permits in the last batch, if it was spent in under half a round; else 0
-	put        int64     // permits put into avail by the loop, all time, less those taken out again
-	toReturn   int64     // permits that go back with the next request
-	toReturnAt float64   // since when
-	strayAt    float64   // the last time at which the counter was empty or a batch was there
-	strayLife  float64   // seconds from strayAt until the counter's permits expire; a round at least
-	lost       int64     // permits that expired and did not go back, all time
+	batches   []batch   // in the order of their slots; see batch
+	end       float64   // when the last batch released ends, a gap after its last permit
+	lastDue   float64   // when the last batch that was added begins
+	lastN     int64     // its permits
+	rate      float64   // permits a second of the whole limit, as last told: batches have this pace
+	starts    [2]uint64 // the steps at which the last two batches started
+	quick     float64   // permits in the last batch, if it was spent in under half a round; else 0
+	put       int64     // permits put into avail by the loop, all time, less those taken out again
+	toStore   int64     // permits that go back with the next request
+	toStoreAt float64   // since when
+	strayAt   float64   // permits in the counter without a batch are stray since then
+	strayLife float64   // seconds from strayAt until they go back; a round at least
+	lost      int64     // permits that expired and did not go back, all time
 }
 
 // A Time is the time of a step of the loop.
@@ -135,60 +135,6 @@ func (b *Bucket) Debt() int64 { return max(0, -b.avail.Load()) }
 // Empty reports whether no permit can be taken now.
 func (b *Bucket) Empty() bool { return b.avail.Load() <= 0 }
 
-// A shadowed counts what passes a limit whose mode is shadow. Any goroutine may use it.
-type shadowed struct {
-	messages atomic.Int64 // that passed without a permit, all time
-	permits  atomic.Int64 // that they lacked, all time
-	unused   atomic.Int64 // permits of messages that passed and were not used: the next ones use them
-}
-
-// takeUnused takes up to n unused permits, and returns what is left of n.
-func (s *shadowed) takeUnused(n int64) int64 {
-	for {
-		unused := s.unused.Load()
-		took := min(n, unused)
-		if took == 0 || s.unused.CompareAndSwap(unused, unused-took) {
-			return n - took
-		}
-	}
-}
-
-// used is how many permits were used beyond those taken, all time.
-func (s *shadowed) used() int64 { return s.permits.Load() - s.unused.Load() }
-
-// Pass takes the permits of n messages in shadow mode as far as there are some, and reports whether
-// they were there. Those that were not count as demand.
-func (b *Bucket) Pass(n int64) bool {
-	n = b.shadow.takeUnused(n)
-	missing := n - b.Take(n)
-	return b.lack(missing, missing)
-}
-
-// PassBytes is Pass for n messages of that many bytes: one byte is enough for all of them, as it is
-// for Charge.
-func (b *Bucket) PassBytes(n, bytes int64) bool {
-	bytes = b.shadow.takeUnused(bytes)
-	if bytes == 0 || b.Charge(bytes) {
-		return true
-	}
-	return b.lack(n, bytes)
-}
-
-// Unpass gives up permits of messages that passed in shadow mode and were not used. They are no
-// permits that callers could take, since nobody may have allocated them; but as many of the next
-// messages do not count.
-func (b *Bucket) Unpass(permits int64) { b.shadow.unused.Add(permits) }
-
-func (b *Bucket) lack(messages, permits int64) (enough bool) {
-	if permits == 0 {
-		return true
-	}
-	b.refused.Add(permits)
-	b.shadow.permits.Add(permits)
-	b.shadow.messages.Add(messages)
-	return false
-}
-
 // Refuse notes that n permits were refused: demand for the next step. Of several refusals between
 // two steps the last one counts, which is most likely the same caller's.
 func (b *Bucket) Refuse(n int64) { b.refused.Store(n) }
@@ -208,9 +154,6 @@ func (b *Bucket) Next() time.Time { return *b.next.Load() }
 // SetNext sets when a refused caller may come back.
 func (b *Bucket) SetNext(t time.Time) { b.next.Store(&t) }
 
-// HeldBack notes that a held grant has given permits back.
-func (b *Bucket) HeldBack() { b.heldBack.Store(true) }
-
 // UsableUntil is when the strict slot last released may be used no more, since the engine's start.
 func (b *Bucket) UsableUntil() time.Duration { return time.Duration(b.usableUntil.Load()) }
 
@@ -221,10 +164,10 @@ func (b *Bucket) FullUntil() time.Duration { return time.Duration(b.fullUntil.Lo
 // Waste counts n strict slots that their callers came to too late.
 func (b *Bucket) Waste(n int64) { b.wasted.Add(n) }
 
-// Unused gives back a strict slot that was taken at that step of the loop. The next step puts it
-// back if it may still be used then.
-func (b *Bucket) Unused(step uint64) {
-	if b.unused.Swap(step+1) != 0 {
+// GiveSlotBack gives back a strict slot that was taken at that step of the loop. The next step puts
+// it back if it may still be used then.
+func (b *Bucket) GiveSlotBack(step uint64) {
+	if b.slotBack.Swap(step+1) != 0 {
 		b.Waste(1) // of two since the last step, only the later one may still be used
 	}
 }

@@ -65,41 +65,11 @@ func TestRefused(t *testing.T) {
 	assert.EqualValues(t, 8, b.refused.Load(), "demand")
 }
 
-// TestPass: messages in shadow mode take the permits that are there, and those without a permit are
-// counted. Unpass adds no permit. It lowers the count of the next messages.
-func TestPass(t *testing.T) {
-	b := newBucket(10)
-	b.supply(5)
-	assert.True(t, b.Pass(3))
-	assert.False(t, b.Pass(6))
-	assert.EqualValues(t, 4, b.shadow.messages.Load())
-	assert.EqualValues(t, 4, b.shadow.used())
-	assert.Zero(t, b.avail.Load())
-	b.Unpass(6)
-	assert.Zero(t, b.avail.Load(), "nobody has allocated them")
-	assert.EqualValues(t, -2, b.shadow.used())
-	assert.True(t, b.Pass(5))
-	assert.False(t, b.Pass(5))
-	assert.EqualValues(t, 8, b.shadow.messages.Load())
-	assert.EqualValues(t, 8, b.shadow.used())
-
-	b.supply(1)
-	assert.True(t, b.PassBytes(1, 100), "one byte is there")
-	assert.EqualValues(t, 99, b.Debt(), "as if the limit were enforced")
-	assert.False(t, b.PassBytes(2, 100))
-	assert.EqualValues(t, 99, b.Debt(), "but no more than that")
-	assert.EqualValues(t, 10, b.shadow.messages.Load())
-	b.Unpass(100)
-	assert.True(t, b.PassBytes(1, 60))
-	assert.False(t, b.PassBytes(1, 60))
-	assert.EqualValues(t, 11, b.shadow.messages.Load())
-}
-
 // TestRelease: a batch of ten permits, 10 ms apart from 1 s on, is released into the counter.
 func TestRelease(t *testing.T) {
 	b := newBucket(100)
 	b.receive(10, 1, 0.01, 0.9, 0.1, 0.1)
-	assert.EqualValues(t, 10, b.held())
+	assert.EqualValues(t, 10, b.unspent())
 	for _, c := range []struct {
 		now, late   float64
 		avail, lost int64
@@ -152,7 +122,7 @@ func TestCancel(t *testing.T) {
 	b.cancel(1.06)
 	assert.InDelta(t, 0.01, b.current().gap, 1e-9)
 	assert.LessOrEqual(t, b.current().due, 1.0701)
-	assert.EqualValues(t, 10, b.toReturn)
+	assert.EqualValues(t, 10, b.toStore)
 }
 
 func TestUpcoming(t *testing.T) {
@@ -167,15 +137,15 @@ func TestUpcoming(t *testing.T) {
 	b.receive(2, 1.2, 0.01, 1, 0.1, 0.1)
 	assert.Equal(t, 2, b.unreleased())
 	b.cancel(1.1)
-	assert.EqualValues(t, 2, b.toReturn, "they go back")
+	assert.EqualValues(t, 2, b.toStore, "they go back")
 	assert.Equal(t, 1, b.unreleased())
 	b.clear(1.1)
-	assert.EqualValues(t, 4, b.toReturn, "all of them")
-	assert.Zero(t, b.held())
+	assert.EqualValues(t, 4, b.toStore, "all of them")
+	assert.Zero(t, b.unspent())
 	b.receive(3, 1.2, 0.01, 1, 0.1, 0.1)
 	b.release(Time{Now: 1.3}, 1)
 	b.void()
-	assert.Zero(t, b.held())
+	assert.Zero(t, b.unspent())
 	assert.EqualValues(t, 3, b.lost)
 	assert.Zero(t, b.put, "no caller has taken any")
 	b.receive(3, 1.205, 0.01, 1, 0.1, 0.1)
@@ -211,20 +181,20 @@ func TestAge(t *testing.T) {
 		assert.EqualValues(t, 6, b.Available())
 		assert.InDelta(t, 1.2, b.dueAt(round), 1e-9)
 		b.age(1.201, round)
-		assert.Zero(t, b.held())
-		assert.EqualValues(t, 6, b.toReturn)
+		assert.Zero(t, b.unspent())
+		assert.EqualValues(t, 6, b.toStore)
 		assert.InDelta(t, 1.301, b.dueAt(round), 1e-9)
 		b.age(1.3, round)
 		assert.Zero(t, b.lost)
 		b.age(1.302, round)
-		assert.Zero(t, b.toReturn)
+		assert.Zero(t, b.toStore)
 		assert.EqualValues(t, 6, b.lost)
 	})
 	t.Run("so do permits that were not released", func(t *testing.T) {
 		b := full()
 		b.release(Time{Now: 1}, 1)
 		b.age(1.3, round)
-		assert.EqualValues(t, 10, b.toReturn)
+		assert.EqualValues(t, 10, b.toStore)
 	})
 	t.Run("the oldest permits are spent first", func(t *testing.T) {
 		b := full()
@@ -232,7 +202,7 @@ func TestAge(t *testing.T) {
 		b.release(Time{Now: 1.1201}, 1) // 10 and 3
 		b.Take(8)
 		b.age(1.2001, round)
-		assert.EqualValues(t, 2, b.toReturn)
+		assert.EqualValues(t, 2, b.toStore)
 		assert.EqualValues(t, 3, b.Available())
 	})
 	t.Run("a batch that is spent is dropped", func(t *testing.T) {
@@ -267,7 +237,7 @@ func TestAge(t *testing.T) {
 		b.age(1.09, round)
 		assert.EqualValues(t, 5, b.Available())
 		b.age(1.11, round)
-		assert.EqualValues(t, 5, b.toReturn)
+		assert.EqualValues(t, 5, b.toStore)
 		assert.Zero(t, b.Available())
 	})
 }
@@ -307,5 +277,5 @@ func TestLostBatch(t *testing.T) {
 	assert.Greater(t, b.batches[1].due, 1.03)
 	assert.EqualValues(t, 1, b.lost)
 	assert.Nil(t, b.upcoming(1.03))
-	assert.EqualValues(t, 1, b.held(), "that of the first one, which nobody has taken")
+	assert.EqualValues(t, 1, b.unspent(), "that of the first one, which nobody has taken")
 }

@@ -11,7 +11,7 @@ import (
 type fair struct {
 	*Share
 	batching  batching
-	late      late
+	late      lateAnswers
 	carry     schedule.Carry // from the last reply
 	roundRate float64        // the line's rate that the carried round is for; 0 = none
 	againAt   float64        // when a replica that was refused is to ask again
@@ -22,7 +22,7 @@ type fair struct {
 
 func newFair(s *Share) *fair {
 	s.Holds = true
-	return &fair{Share: s, batching: newBatching(s), late: late{Share: s}}
+	return &fair{Share: s, batching: newBatching(s), late: lateAnswers{Share: s}}
 }
 
 // Advance releases the permits that are due.
@@ -33,7 +33,7 @@ func (f *fair) Next(now float64, d Demand) *permits.Request {
 	if f.keepUntil > 0 && now >= f.keepUntil {
 		f.keepNoMore()
 	}
-	if f.late.hurry(now) {
+	if f.late.checkLate(now) {
 		f.batching.outage.goOn()
 	}
 	o := f.batching.next(now, d)
@@ -65,7 +65,7 @@ func (f *fair) request(now float64, o order) *permits.Request {
 	case o.drain:
 		f.clear(now)
 		// The line has room for what goes back.
-		f.batching.sentDemand, f.batching.turnAt, f.againAt = 0, 0, 0
+		f.batching.sentDemand, f.batching.restUntil, f.againAt = 0, 0, 0
 	case o.want == 0 && !o.tell:
 		return nil
 	}
@@ -133,14 +133,14 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		} else { // it has asked too early, which does not put it before others
 			f.carry.Refused = request.Carry.Refused
 		}
-		f.batching.turnAt = min(f.againAt, now+maxLater)
+		f.batching.restUntil = min(f.againAt, now+maxLater)
 		return
 	}
-	turnAt := f.sent + f.turn(reply)
+	restUntil := f.sent + f.rest(reply)
 	if outage := &f.batching.outage; outage.othersReturn(now) {
-		turnAt = max(turnAt, min(outage.backAt+returning, f.sent+reply.N/outage.backShare))
+		restUntil = max(restUntil, min(outage.backAt+returning, f.sent+reply.N/outage.backShare))
 	}
-	f.batching.turnAt, f.againAt, f.batching.early = turnAt, 0, 0
+	f.batching.restUntil, f.againAt, f.batching.early = restUntil, 0, 0
 	if reply.Share < light*reply.Rate {
 		f.batching.early = lightEarly
 	}
@@ -149,8 +149,8 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 }
 
 // learn takes in what an answer says of the permit store, and reports whether the request was made.
-// One that came too late, although its answer is not late, met a clock that has stepped: the
-// next one goes at once.
+// If the store found a request too late although its answer came in time, the store's clock has
+// stepped: the next request goes at once.
 func (f *fair) learn(r *permits.Request, done, now float64) bool {
 	far := f.late.second && f.failures == 0 // else the store was away
 	if !f.batching.learn(r, done, now) {
@@ -171,7 +171,7 @@ func (f *fair) learn(r *permits.Request, done, now float64) bool {
 func (f *fair) answeredLate(g *givenUp, r *permits.Request, done float64) {
 	switch {
 	case r.Err != nil, r.Late():
-		f.keepAnswers(g.answers)
+		f.keepOutcomes(g.outcomes)
 		return
 	case done-g.sent > f.timeout+still: // this process has paused, and all is over
 		return
@@ -246,14 +246,14 @@ const (
 // another one. If each came late by little, the line would run empty.
 const soon = 0.99
 
-// turn is how long after a request a replica sends no other, in seconds. An allocation is one
+// rest is how long after a request a replica sends no other, in seconds. An allocation is one
 // permit at least. Where that is more than the replica's share of a round, one in each round would
 // be more than its share. While others are allocated slots before its next ones, the replica
 // therefore leaves out rounds. There is no delay if the line has room: when this replica's slots
 // begin, others have slots for two periods, or for a quarter of a round if that is longer, and for
 // half a round at most. One without others is that far ahead. A round is half a second at most: the
 // line holds a second's slots.
-func (f *fair) turn(reply *schedule.Reply) float64 {
+func (f *fair) rest(reply *schedule.Reply) float64 {
 	end := max(f.done, f.end)
 	if current := f.current(); current != nil {
 		end = max(end, current.end())
@@ -263,7 +263,7 @@ func (f *fair) turn(reply *schedule.Reply) float64 {
 	if reply.Share*round >= 1 || f.done+reply.Lead < end+room {
 		return 0
 	}
-	return min(schedule.MaxTurn, soon/reply.Share)
+	return min(schedule.MaxRest, soon/reply.Share)
 }
 
 // life is how long n permits of the last request may lie unspent: a round, the time in which the
@@ -284,7 +284,7 @@ func (f *fair) perPermit() float64 {
 	if f.share > 1e-6 { // else guaranteed minimums take all
 		return 1 / f.share
 	}
-	return schedule.MaxTurn
+	return schedule.MaxRest
 }
 
 // Covered reports whether a request is on its way, or a batch is still to start.

@@ -49,7 +49,7 @@ func TestFairDrain(t *testing.T) {
 	assert.Zero(t, last.Want)
 	assert.Zero(t, last.Demand)
 	assert.Greater(t, last.Returned, 2.0)
-	assert.Zero(t, c.Held())
+	assert.Zero(t, c.Unspent())
 	assert.True(t, c.Idle())
 	assert.False(t, c.Fresh(taken), "older grants are too old to be returned")
 	assert.LessOrEqual(t, w.state.Tail, w.now, "all permits went back")
@@ -72,7 +72,7 @@ func TestFairKeep(t *testing.T) {
 	c := w.join(l)
 	c.callers = 1
 	w.run(3)
-	assert.Greater(t, c.Held(), int64(2))
+	assert.Greater(t, c.Unspent(), int64(2))
 	c.callers = 0
 	assert.True(t, c.Keep(w.now+0.5))
 	assert.True(t, c.Kept())
@@ -80,9 +80,9 @@ func TestFairKeep(t *testing.T) {
 	n := len(w.requests)
 	w.run(0.4)
 	assert.Len(t, w.requests, n)
-	assert.Greater(t, c.Held(), int64(2))
+	assert.Greater(t, c.Unspent(), int64(2))
 	w.run(0.2)
-	assert.Zero(t, c.Held())
+	assert.Zero(t, c.Unspent())
 	assert.Len(t, w.requests, n+1)
 	assert.Zero(t, w.last().Allocate.Want)
 
@@ -112,7 +112,7 @@ func TestFairKeptUnderAChangedLimit(t *testing.T) {
 	assert.True(t, c.Apply(at(l, 20)))
 	c.touch()
 	w.run(0.01)
-	assert.Zero(t, c.Held())
+	assert.Zero(t, c.Unspent())
 	assert.Zero(t, w.last().Allocate.Want)
 }
 
@@ -142,11 +142,11 @@ func TestFarBatches(t *testing.T) {
 	}
 }
 
-// TestFairTurn: how long after a reply nothing is requested depends on the share of the line, and
+// TestFairRest: how long after a reply nothing is requested depends on the share of the line, and
 // on how much later than the replica's own slots the new ones start.
-func TestFairTurn(t *testing.T) {
+func TestFairRest(t *testing.T) {
 	for _, c := range []struct {
-		rate, share, lead, turn float64
+		rate, share, lead, rest float64
 	}{
 		{1000, 500, 5, 0},                  // more than a permit in each round
 		{10, 1, 0.01, 0},                   // the line has room
@@ -154,8 +154,8 @@ func TestFairTurn(t *testing.T) {
 		{10, 1, 0.5, 0.99},                 // others have slots in between: 99 % of the time of a permit
 		{100, 2, 0.5, 0.495},               // the share has one permit in that time
 		{100, 7, 0.5, 0},                   // in 0.16 s, the share is more than a permit
-		{10, 0.01, 0.5, schedule.MaxTurn},  // and not 100 s
-		{1000, 0.1, 0.2, schedule.MaxTurn}, // and not 10 s
+		{10, 0.01, 0.5, schedule.MaxRest},  // and not 100 s
+		{1000, 0.1, 0.2, schedule.MaxRest}, // and not 10 s
 		{1000, 0.1, 0.024, 0},              // less than a quarter of a round
 		{1000, 1, 0.026, 0.99},             // another one alone has half a round ahead
 		{60, 1, 0.033, 0},                  // less than two slots
@@ -166,15 +166,15 @@ func TestFairTurn(t *testing.T) {
 		f := newFair(w.join(limited(policy.Fair, c.rate)).Share)
 		f.done = 1
 		reply := &schedule.Reply{Rate: c.rate, Share: c.share, Lead: c.lead}
-		assert.InDelta(t, c.turn, f.turn(reply), 1e-9, "%+v", c)
+		assert.InDelta(t, c.rest, f.rest(reply), 1e-9, "%+v", c)
 		f.receive(1, f.done+c.lead, 0, 1, 1, 1)
-		assert.Zero(t, f.turn(reply), "the new slots follow the replica's own")
+		assert.Zero(t, f.rest(reply), "the new slots follow the replica's own")
 	}
 }
 
-// TestFairTurns: replicas whose shares are less than a permit a round get equal shares, and make
+// TestFairRests: replicas whose shares are less than a permit a round get equal shares, and make
 // hardly more requests than they get permits.
-func TestFairTurns(t *testing.T) {
+func TestFairRests(t *testing.T) {
 	w := newWorld()
 	for range 20 {
 		w.join(limited(policy.Fair, 10)).callers = 1
@@ -198,7 +198,7 @@ func TestFairTurns(t *testing.T) {
 }
 
 // turnUntil sets the time before which a fair share requests nothing.
-func (c *client) turnUntil(at float64) { c.Mode.(*fair).batching.turnAt = at }
+func (c *client) turnUntil(at float64) { c.Mode.(*fair).batching.restUntil = at }
 
 // TestFairWakesAtItsTurn: a caller that waits while the line is full is served after the delay.
 func TestFairWakesAtItsTurn(t *testing.T) {
@@ -316,7 +316,7 @@ func TestFairLife(t *testing.T) {
 		{share: 100, life: 0.1},
 		{share: 100, round: 0.4, life: 0.4},
 		{share: 4, life: 0.25},
-		{share: 0, life: schedule.MaxTurn},
+		{share: 0, life: schedule.MaxRest},
 		{share: 100, demand: 10, life: 1.3},              // ten permits
 		{share: 100, asked: 1, patience: 3, life: 3.9},   // a refused caller comes back
 		{share: 100, asked: 0, patience: 3, life: 0.1},   // it does not

@@ -80,7 +80,7 @@ func (g *groups) draw(now, want float64, leave bool) *permits.Request {
 		Terms: l.Groups.Terms, Rate: l.Rate, Ramp: l.Ramp, Rev: l.Revision,
 		Active: want > 0 || g.batching.demand.Waiting > 0,
 		Visit: pool.Visit{
-			Group: l.Groups.Own, Member: g.member, Want: int64(math.Ceil(want)), Back: g.toReturn,
+			Group: l.Groups.Own, Member: g.member, Want: int64(math.Ceil(want)), Back: g.toStore,
 			Period: g.period, Spent: g.unpaid, Leave: leave,
 		},
 	}

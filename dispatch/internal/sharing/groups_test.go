@@ -170,7 +170,7 @@ func TestGroupsAnswers(t *testing.T) {
 		assert.Equal(t, a.own, g.own, "row %d", i)
 		assert.Equal(t, a.before, g.before, "row %d", i)
 		assert.Equal(t, a.period, g.period, "row %d", i)
-		assert.Equal(t, a.held, g.Held(), "row %d", i)
+		assert.Equal(t, a.held, g.Unspent(), "row %d", i)
 		assert.InDelta(t, float64(a.before), c.share, 1e-9)
 		assert.Equal(t, !a.drawn.Known, c.NoGroup())
 		assert.InDelta(t, now+0.1, g.again, 1e-9)
@@ -210,7 +210,7 @@ func TestGroupsRamp(t *testing.T) {
 func TestGroupsDrawTells(t *testing.T) {
 	w := newWorld()
 	g := w.join(grouped("eu")).groups()
-	g.expire(1, 4)
+	g.giveBackLater(1, 4)
 	d := g.draw(1, 1.2, false).Draw
 	assert.EqualValues(t, 2, d.Visit.Want)
 	assert.EqualValues(t, 4, d.Visit.Back)
@@ -265,7 +265,7 @@ func TestGroupsIdle(t *testing.T) {
 		w.run(2.99)
 		c.callers = 0
 		w.run(0.3)
-		assert.Zero(t, c.Held())
+		assert.Zero(t, c.Unspent())
 	}
 	back := int64(0)
 	for _, r := range w.requests {

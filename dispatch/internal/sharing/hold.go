@@ -40,7 +40,7 @@ func (b *Bucket) EndHold(n, unused int64, now, until time.Duration) {
 	if now <= until {
 		back = min(unused, max(0, s.bound(now)-s.held()-b.avail.Load()))
 		b.Return(back)
-		b.HeldBack()
+		b.holdReturned.Store(true)
 	}
 	b.Forgive(unused - back)
 }

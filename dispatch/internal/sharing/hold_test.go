@@ -119,7 +119,7 @@ func TestEndHold(t *testing.T) {
 			b := &heldBucket{}
 			c.run(b)
 			assert.Equal(t, c.avail, b.avail.Load())
-			assert.Equal(t, c.avail > 0, b.heldBack.Load() && b.avail.Load() > 0, "the loop is told")
+			assert.Equal(t, c.avail > 0, b.holdReturned.Load() && b.avail.Load() > 0, "the loop is told")
 		})
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 )
 
-// A late is what a share in fair mode keeps of late answers. A replica holds the permits of a round
-// or two: after two time-outs of a permit store, its callers would have waited for long. So a
+// lateAnswers are what a share in fair mode keeps of late answers. A replica holds the permits of a
+// round or two: after two time-outs of a permit store, its callers would have waited for long. So a
 // request whose answer takes far longer than usual is given up and sent again. The first one is
-// void from that moment on, for it says so. If the answer to the second one is late, too, the
+// void from then on: its NotAfter says so. If the answer to the second one is late, too, the
 // replica goes on as in an outage until an answer comes.
-type late struct {
+type lateAnswers struct {
 	*Share
 	at      float64 // when the answer to the request on its way is late; 0 = never
 	second  bool    // the request on its way, or else the next one, is a second one
@@ -21,10 +21,10 @@ type late struct {
 
 // A givenUp is a request that was given up, and is not answered yet.
 type givenUp struct {
-	memory  *requestMemory
-	sent    float64
-	rev     schedule.Revision // of the limit when it was sent
-	answers schedule.Answers  // outcomes that it tells
+	memory   *requestMemory
+	sent     float64
+	rev      schedule.Revision // of the limit when it was sent
+	outcomes schedule.Answers  // that it tells
 }
 
 // slack is how long an answer may take beyond three times what the last ones took, in seconds: a
@@ -37,9 +37,9 @@ const (
 
 // expect notes when the answer to a request that is sent now is late. A first request is void then.
 // Without the store's clock, or if the time-out is sooner, no answer is late.
-func (l *late) expect(now float64, r *schedule.Request) {
+func (l *lateAnswers) expect(now float64, r *schedule.Request) {
 	l.at = 0
-	l.second = l.second && now-l.cutAt < l.timeout // callers may have been away meanwhile
+	l.second = l.second && now-l.awaySince < l.timeout // callers may have been away meanwhile
 	usual := 3 * max(l.rtts[0], l.rtts[1])
 	if r.NotAfter == 0 || l.failures > 0 || usual == 0 || usual+slack >= l.timeout {
 		return
@@ -51,9 +51,9 @@ func (l *late) expect(now float64, r *schedule.Request) {
 	}
 }
 
-// hurry gives up the request on its way if the answer is late. If that is the second one, the
-// replica is to go on at its share.
-func (l *late) hurry(now float64) (goOn bool) {
+// checkLate gives up a first request whose answer is late, so that it is sent again. A second one
+// stays on its way; goOn reports that the replica is to go on at its share.
+func (l *lateAnswers) checkLate(now float64) (goOn bool) {
 	switch {
 	case !l.pending || l.at == 0 || now < l.at:
 	case l.second:
@@ -61,7 +61,7 @@ func (l *late) hurry(now float64) (goOn bool) {
 		return true
 	default:
 		l.givenUp = append(l.givenUp, givenUp{l.memory, l.sent, l.sentRev, l.unheard})
-		l.memory, l.pending, l.second, l.cutAt = nil, false, true, l.sent
+		l.memory, l.pending, l.second, l.awaySince = nil, false, true, l.sent
 		l.unheard = schedule.Answers{}
 	}
 	return false
@@ -69,7 +69,7 @@ func (l *late) hurry(now float64) (goOn bool) {
 
 // takeGivenUp returns the request that was given up, if r is one that is not answered yet, and
 // forgets it.
-func (l *late) takeGivenUp(r *permits.Request) *givenUp {
+func (l *lateAnswers) takeGivenUp(r *permits.Request) *givenUp {
 	i := slices.IndexFunc(l.givenUp, func(g givenUp) bool { return &g.memory.request == r })
 	if i < 0 {
 		return nil
@@ -80,4 +80,4 @@ func (l *late) takeGivenUp(r *permits.Request) *givenUp {
 }
 
 // idle reports whether no answer to such a request is to come.
-func (l *late) idle() bool { return len(l.givenUp) == 0 }
+func (l *lateAnswers) idle() bool { return len(l.givenUp) == 0 }

@@ -53,7 +53,7 @@ func TestSecondRequest(t *testing.T) {
 	c.Answered(second, 10.12, 10.12)
 	assert.Zero(t, f.batching.outage.due)
 	assert.False(t, f.late.second)
-	assert.EqualValues(t, 6+7-6, c.Held(), "six permits were released while others were served")
+	assert.EqualValues(t, 6+7-6, c.Unspent(), "six permits were released while others were served")
 	assert.InDelta(t, 0.07, f.rtt(), 1e-9, "the first one took as long: the store is far now")
 }
 
@@ -80,7 +80,7 @@ func TestGivenUp(t *testing.T) {
 		granted(first, 6, schedule.Carry{Inc: 5, Seq: 2})
 		row.answer(first)
 		c.Answered(first, row.done, row.done)
-		assert.Equal(t, row.held, c.Held(), name)
+		assert.Equal(t, row.held, c.Unspent(), name)
 		assert.Equal(t, row.seq, f.carry.Seq, name)
 		assert.True(t, f.pending, "%s: the second one is still on its way", name)
 		assert.Zero(t, f.failures, name)
@@ -125,7 +125,7 @@ func TestOtherTerms(t *testing.T) {
 	c.Apply(at(limited(policy.Fair, 100), 50))
 	granted(first, 6, schedule.Carry{Inc: 5, Seq: 2})
 	c.Answered(first, 10.06, 10.06)
-	assert.Zero(t, c.Held())
+	assert.Zero(t, c.Unspent())
 }
 
 // TestNoSecondRequest: no answer is late without a time-out or the store's clock, before a request
@@ -154,7 +154,7 @@ func TestStaleSecondRequest(t *testing.T) {
 	c.far(0.001)
 	f.storeTime, f.rtts = 100, [2]float64{0.0005, 0.001}
 	c.Next(10, one)
-	f.late.hurry(10.05)
+	f.late.checkLate(10.05)
 	assert.True(t, f.late.second, "of a caller that has left")
 	r := c.Next(10.4, one)
 	assert.False(t, f.late.second)
@@ -216,7 +216,7 @@ func TestOutcomesOfAGivenUpRequest(t *testing.T) {
 		c.far(0.001)
 		f.storeTime, f.rtts = 100, [2]float64{0.0005, 0.001}
 		first := c.Next(10, one)
-		c.AddAnswers(first, schedule.Answers{OK: 3})
+		c.TellOutcomes(first, schedule.Answers{OK: 3})
 		c.Next(10.05, one)
 		assert.Zero(t, f.unheard.OK)
 		first.Allocate.Reply = schedule.Reply{Late: !made, Now: 110.06}

@@ -8,7 +8,7 @@ import (
 // New returns a share of a limit that begins with nothing.
 func New(env *Env, limit resolve.Limit, now float64) *Share {
 	if env.turns == nil {
-		env.turns, env.closed = map[string]*turns{}, map[string][]*fair{}
+		env.turns, env.keeping = map[string]*turns{}, map[string][]*fair{}
 	}
 	s := &Share{env: env, Limit: limit, Reason: limit.Reason}
 	s.Bucket.init()

@@ -24,13 +24,13 @@ const maxRepaid = 2.0
 // Meanwhile each requests its share at most, and the others release theirs themselves.
 const returning = 0.2
 
-// goOn begins to release permits of the replica's own, from when those of the store cover its share
-// no more. The last batch was as much as the share is in the time up to the next one.
+// goOn begins to release permits of the replica's own, from when those of the store no longer cover
+// its share. The last batch was as much as the share is in the time up to the next one.
 func (o *outageShare) goOn() {
 	if o.goesOn() || o.Limit.OnOutage != policy.OutageShare {
 		return
 	}
-	o.released, o.due = 0, o.cutAt
+	o.released, o.due = 0, o.awaySince
 	if o.share > 0 {
 		o.due = max(o.due, o.lastDue+float64(o.lastN)/o.share)
 	}
@@ -55,10 +55,10 @@ func (o *outageShare) bound(now, demand float64) float64 {
 	return demand
 }
 
-// scale makes the time until the next permit as long as it is at f times the rate.
-func (o *outageShare) scale(now, f float64) {
+// stretch makes the time until the next permit f times as long.
+func (o *outageShare) stretch(now, f float64) {
 	if o.due > now {
-		o.due = now + (o.due-now)/f
+		o.due = now + (o.due-now)*f
 	}
 }
 
@@ -75,10 +75,10 @@ func (o *outageShare) releaseDue(now float64, d Demand) {
 	}
 	gap := 1 / o.lastShare()
 	switch {
-	case o.mayNot, o.held() == 0 && d.Waiting == 0 && o.asked == 0:
+	case o.mayNot, o.unspent() == 0 && d.Waiting == 0 && o.asked == 0:
 		o.due = max(o.due, now)
 		return
-	case o.held() > 0:
+	case o.unspent() > 0:
 		o.due = max(o.due, now+gap)
 		return
 	case o.due > now:

@@ -73,7 +73,7 @@ func TestLastShareOfTwoOutages(t *testing.T) {
 		w := newWorld()
 		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batching
 		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt, b.failures = 100, 40, 60, 10, 11, 2
-		b.cutAt = 11
+		b.awaySince = 11
 		b.outage.goOn()
 		b.outage.endOutage(20, 0)
 		b.failedAt = failedAt
@@ -90,7 +90,7 @@ func TestLend(t *testing.T) {
 	w := newWorld()
 	b := &newFair(w.join(limited(policy.Fair, 100)).Share).batching
 	b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
-	b.failures, b.cutAt, b.lastDue, b.lastN = 2, 2.1, 1.9, 5
+	b.failures, b.awaySince, b.lastDue, b.lastN = 2, 2.1, 1.9, 5
 	b.outage.goOn()
 	assert.InDelta(t, 2.15, b.outage.due, 1e-9, "the last batch covers the share until then")
 	waits := Demand{Waiting: 1}
@@ -122,7 +122,7 @@ func TestLend(t *testing.T) {
 	b.outage.goOn()
 	assert.EqualValues(t, 7, b.outage.released, "the same outage")
 	b.outage.endOutage(10, 0)
-	b.cutAt = 9.9
+	b.awaySince = 9.9
 	b.outage.goOn()
 	assert.Zero(t, b.outage.released, "another outage")
 	assert.InDelta(t, 9.9, b.outage.due, 1e-9, "callers have waited since then")
@@ -136,13 +136,13 @@ func TestCoveredShare(t *testing.T) {
 		from float64
 	}{
 		"its last batch":  {func(*fair) {}, 3.25},
-		"an earlier one":  {func(f *fair) { f.cutAt = 4 }, 4},
+		"an earlier one":  {func(f *fair) { f.awaySince = 4 }, 4},
 		"it went back":    {func(f *fair) { f.clear(3.1) }, 3},
 		"it is void":      {func(f *fair) { f.void() }, 3},
 		"an unknown part": {func(f *fair) { f.share = 0 }, 3},
 	} {
 		_, f := fairShare(newWorld())
-		f.cutAt, f.share = 3, 20
+		f.awaySince, f.share = 3, 20
 		f.receive(5, 3, 0.01, 3, 1, 0.1)
 		c.do(f)
 		f.batching.outage.goOn()
@@ -238,7 +238,7 @@ func TestReturning(t *testing.T) {
 	f.share, f.shareFor, f.shareAt, f.failedAt = 20, 20, 9.9, 9.9
 	many := Demand{Waiting: 1000, Callers: 1, Anybody: true}
 	for _, now := range []float64{10, 10.19, 10.21} {
-		f.batching.outage.backAt, f.batching.outage.backShare, f.batching.turnAt = 10, 20, 0
+		f.batching.outage.backAt, f.batching.outage.backShare, f.batching.restUntil = 10, 20, 0
 		f.share = 100 // others are not back yet, and not counted
 		want := 2.0   // a round
 		if now > 10.2 {
@@ -248,7 +248,7 @@ func TestReturning(t *testing.T) {
 		assert.InDelta(t, want, r.Allocate.Want, 1e-9, "%v", now)
 		c.reply(r, now, 2, 0)
 		f.clear(now)
-		f.toReturn = 0
+		f.toStore = 0
 		if now == 10 {
 			assert.Nil(t, c.Next(10.09, many))
 			assert.InDelta(t, 10.1, c.WakeAt(10.09), 1e-9)
@@ -260,11 +260,11 @@ func TestReturning(t *testing.T) {
 	assert.InDelta(t, 100, f.batching.outage.bound(20, 100), 1e-9, "its share is old")
 
 	f.batching.outage.due, f.end = 0, 10 // a light share, whose turn is longer
-	f.batching.outage.backAt, f.batching.outage.backShare, f.batching.turnAt, f.againAt = 10, 20, 0, 0
+	f.batching.outage.backAt, f.batching.outage.backShare, f.batching.restUntil, f.againAt = 10, 20, 0, 0
 	r := c.Next(10.05, many)
 	r.Allocate.Reply = schedule.Reply{N: 1, Share: 0.5, Rate: 100, Gap: 0.01, Lead: 1, Now: 10.05}
 	c.Answered(r, 10.05, 10.05)
-	assert.InDelta(t, 10.05+0.99/0.5, f.batching.turnAt, 1e-9)
+	assert.InDelta(t, 10.05+0.99/0.5, f.batching.restUntil, 1e-9)
 }
 
 // TestNobodyWanted: what was released before others were allocated slots is not owed.
@@ -287,7 +287,7 @@ func TestStopAndOpen(t *testing.T) {
 		l := limited(policy.Fair, 100)
 		l.OnOutage = outage
 		b := &newFair(newWorld().join(l).Share).batching
-		b.cutAt = 3
+		b.awaySince = 3
 		b.outage.goOn()
 		assert.Equal(t, goesOn, b.outage.due > 0, "%s", outage)
 

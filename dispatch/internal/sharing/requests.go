@@ -22,7 +22,7 @@ type requests struct {
 	failures  int     // in a row
 	conflicts int     // of these, in a row, since other replicas were faster
 	failedAt  float64 // when the first of them was noticed
-	cutAt     float64 // when the first of them was sent
+	awaySince float64 // when the request was sent from which on the store has not answered in time
 
 	// Of the last two requests, seconds. The first of all, which may have to connect, does not count.
 	rtts      [2]float64
@@ -65,15 +65,15 @@ func (r *requests) askAgain() {
 // Woken has a strict share ask for its slot now: the permit store says that its turn has come.
 func (r *requests) Woken(now float64) { r.retryAt, r.wokenAt = 0, now }
 
-// AddAnswers notes outcomes that the permit store is to be told of. They go with the next request.
-func (r *requests) AddAnswers(to *permits.Request, more schedule.Answers) {
-	r.keepAnswers(more)
+// TellOutcomes notes outcomes that the permit store is to be told of: the next request has them.
+func (r *requests) TellOutcomes(to *permits.Request, more schedule.Answers) {
+	r.keepOutcomes(more)
 	if to.Allocate != nil {
 		to.Allocate.Answers = r.unheard
 	}
 }
 
-func (r *requests) keepAnswers(more schedule.Answers) {
+func (r *requests) keepOutcomes(more schedule.Answers) {
 	r.unheard.OK += more.OK
 	r.unheard.Busy += more.Busy
 	r.unheard.RetryAfter = max(r.unheard.RetryAfter, more.RetryAfter)

@@ -84,7 +84,7 @@ func TestRetryDelays(t *testing.T) {
 		assert.Equal(t, c.outage, s.storeDown(), "failure %d", i+1)
 		assert.Equal(t, c.outage, s.Unavailable(), "failure %d", i+1)
 	}
-	assert.Equal(t, 0.0, s.cutAt, "when the first was sent")
+	assert.Equal(t, 0.0, s.awaySince, "when the first was sent")
 	assert.Equal(t, 4.5, s.FailingFor(5), "since the first was noticed")
 
 	s.askAgain()
@@ -134,16 +134,16 @@ func TestAnswersAreSentOnce(t *testing.T) {
 	w := newWorld()
 	s := w.join(limited(policy.Fair, 10)).Share
 	r := s.allocate(2, schedule.Request{Want: 5})
-	s.AddAnswers(r, schedule.Answers{OK: 1, Busy: 2, RetryAfter: 9})
+	s.TellOutcomes(r, schedule.Answers{OK: 1, Busy: 2, RetryAfter: 9})
 	s.failed(2)
 	r = s.allocate(3, schedule.Request{Want: 5})
-	s.AddAnswers(r, schedule.Answers{OK: 10, Busy: 20, RetryAfter: 5})
+	s.TellOutcomes(r, schedule.Answers{OK: 10, Busy: 20, RetryAfter: 5})
 	assert.Equal(t, schedule.Answers{OK: 11, Busy: 22, RetryAfter: 9}, r.Allocate.Answers)
 	r.Allocate.Reply = schedule.Reply{Now: 3}
 	assert.True(t, s.noteAnswer(r, 3, 3))
-	s.AddAnswers(&permits.Request{}, schedule.Answers{OK: 3}) // a request that carries no outcomes
+	s.TellOutcomes(&permits.Request{}, schedule.Answers{OK: 3}) // a request that carries no outcomes
 	r = s.allocate(4, schedule.Request{Want: 5})
-	s.AddAnswers(r, schedule.Answers{})
+	s.TellOutcomes(r, schedule.Answers{})
 	assert.Equal(t, schedule.Answers{OK: 3}, r.Allocate.Answers)
 }
 

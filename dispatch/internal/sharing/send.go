@@ -13,7 +13,7 @@ func (s *Share) send(now float64, r permits.Request) *permits.Request {
 	r.Key = s.Limit.Key
 	m := s.requestMemory()
 	m.request = r
-	s.toReturn = 0
+	s.toStore = 0
 	s.pending, s.used = true, false
 	s.heldUp, s.sent, s.sentRev, s.sentRate = 0, now, s.Limit.Revision, s.rate
 	s.timeout = s.env.Timeout()
@@ -24,7 +24,7 @@ func (s *Share) send(now float64, r permits.Request) *permits.Request {
 func (s *Share) allocate(now float64, r schedule.Request) *permits.Request {
 	l := &s.Limit
 	r.Subscription, r.Weight, r.Reserved = l.Sharer, l.Weight, l.Reserved
-	r.Returned, r.Held, r.RTT = float64(s.toReturn), float64(s.held()), s.rtt()
+	r.Returned, r.Held, r.RTT = float64(s.toStore), float64(s.unspent()), s.rtt()
 	r.Round, r.Burst, r.Rate, r.Ramp, r.Rule = l.Round, l.Burst, l.Rate, l.Ramp, l.Rule
 	r.Rev = l.Revision
 	r.Nonce = 1 + s.env.Rand.Int64N(1<<52)
@@ -57,8 +57,8 @@ func (s *Share) noteAnswer(r *permits.Request, done, now float64) bool {
 	s.pending, s.done = false, done
 	if r.Err == nil && s.clock.stoodStill(r.Now(), done) {
 		s.void()
-		s.lost += s.toReturn
-		s.toReturn = 0
+		s.lost += s.toStore
+		s.toStore = 0
 	}
 	if errors.Is(r.Err, permits.ErrConflict) {
 		s.conflicts++
@@ -84,7 +84,7 @@ func (s *Share) noteAnswer(r *permits.Request, done, now float64) bool {
 // are rarer, has a delay of its own.
 func (s *Share) failed(now float64) {
 	if s.failures++; s.failures == 1 {
-		s.failedAt, s.cutAt = now, s.sent
+		s.failedAt, s.awaySince = now, s.sent
 	}
 	s.unavailable.Store(s.storeDown())
 	jitter := s.env.Rand.Float64()

@@ -25,7 +25,7 @@ type Env struct {
 	// The engine's lock guards these.
 	Closing bool               // everything goes back to the permit store, and not to another share
 	turns   map[string]*turns  // by key
-	closed  map[string][]*fair // by key: shares that keep what they hold for a new handle
+	keeping map[string][]*fair // by key: shares that keep what they hold for a new handle
 }
 
 // A Share is one lane's share of one limit in this process: a bucket, and the mode that fills it.
@@ -49,7 +49,7 @@ type Share struct {
 	shareAt     float64       // when the share was last told, or used in an outage
 	shareFor    float64       // permits a second that were wanted when it was told
 	keepUntil   float64       // no handles: no request, and what is held then goes back; 0 = has one
-	open        bool          // lets all messages through, since the permit store is unavailable
+	lifted      bool          // all messages bypass the limit, since the permit store is unavailable
 	unavailable atomic.Bool   // the permit store does not answer
 	noGroup     atomic.Bool   // groups: this process is in none of the limit's worker groups
 	allocations int64         // all time
@@ -101,28 +101,28 @@ func (s *Share) Fits(limit resolve.Limit) bool {
 // Owe charges a debt.
 func (s *Share) Owe(debt int64) { s.supply(-debt) }
 
-// ForgiveDebt takes the debt out of the share, and returns it.
-func (s *Share) ForgiveDebt() int64 {
+// TakeDebt takes the debt out of the share, and returns it: another one is to owe it.
+func (s *Share) TakeDebt() int64 {
 	debt := s.Debt()
 	s.supply(debt)
 	return debt
 }
 
-// Open reports whether all messages bypass the limit now, since the permit store is unavailable
+// Lifted reports whether all messages bypass the limit now, since the permit store is unavailable
 // and the policy says so.
-func (s *Share) Open() bool { return s.open }
+func (s *Share) Lifted() bool { return s.lifted }
 
-// FollowOutage opens the limit when the permit store is unavailable and nothing is held, and
-// closes it when the store answers, if its policy says `onOutage: open`. It reports whether that
+// FollowOutage lifts the limit when the permit store is unavailable and nothing is held, and ends
+// that when the store answers, if its policy says `onOutage: open`. It reports whether that
 // has changed.
 func (s *Share) FollowOutage() (changed bool) {
-	was := s.open
-	s.open = s.storeDown() && s.Limit.OnOutage == policy.OutageOpen && (s.open || s.held() == 0)
-	return s.open != was
+	was := s.lifted
+	s.lifted = s.storeDown() && s.Limit.OnOutage == policy.OutageOpen && (s.lifted || s.unspent() == 0)
+	return s.lifted != was
 }
 
-// Held is what is allocated and unspent. Concurrent callers may make it less.
-func (s *Share) Held() int64 { return s.held() }
+// Unspent is what is allocated and not spent. Concurrent callers may make it less.
+func (s *Share) Unspent() int64 { return s.unspent() }
 
 // Unavailable reports whether the permit store does not answer. Any goroutine may call it.
 func (s *Share) Unavailable() bool { return s.unavailable.Load() }
@@ -164,7 +164,7 @@ type Stats struct {
 // Stats returns what there is to know of the share.
 func (s *Share) Stats(now float64) Stats {
 	stats := Stats{
-		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.held(),
+		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.unspent(),
 		Returned: s.returned.Load(), Owed: s.owed.Load(),
 		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations, Shadowed: s.shadow.messages.Load(),
 	}

@@ -104,9 +104,9 @@ func TestDebtMoves(t *testing.T) {
 	a, b := w.join(limited(policy.Fair, 10)), w.join(limited(policy.Split, 10))
 	a.Owe(5)
 	assert.EqualValues(t, 5, a.Debt())
-	b.Owe(a.ForgiveDebt())
+	b.Owe(a.TakeDebt())
 	assert.EqualValues(t, 5, b.Debt())
-	assert.Zero(t, a.ForgiveDebt())
+	assert.Zero(t, a.TakeDebt())
 	assert.Zero(t, a.Stats(1).Granted, "a debt that is moved is no grant")
 	assert.Zero(t, b.Stats(1).Granted)
 	assert.Zero(t, b.Stats(1).Owed)
@@ -129,12 +129,12 @@ func TestFollowOutage(t *testing.T) {
 		assert.False(t, s.FollowOutage(), "a permit is left")
 		s.Take(1)
 		assert.Equal(t, opens, s.FollowOutage())
-		assert.Equal(t, opens, s.Open())
+		assert.Equal(t, opens, s.Lifted())
 		s.Return(1)
 		assert.False(t, s.FollowOutage(), "it stays open")
 		s.succeeded(1)
 		assert.Equal(t, opens, s.FollowOutage())
-		assert.False(t, s.Open())
+		assert.False(t, s.Lifted())
 	}
 }
 

@@ -52,7 +52,7 @@ func (s *strict) Advance(t Time, d Demand) {
 	now := t.Now
 	s.note(now, d)
 	s.observe(&s.Bucket, s.Limit.Round, now, d)
-	if step := s.unused.Swap(0); step > 0 {
+	if step := s.slotBack.Swap(0); step > 0 {
 		s.putBack(now, step-1)
 	}
 	if s.paceRate != s.Limit.Rate || s.paceRamp != s.Limit.Ramp {
@@ -78,8 +78,8 @@ func (s *strict) Advance(t Time, d Demand) {
 		if slot.state == released || slot.due > now || s.unconfirmed(now) {
 			return
 		}
-		if next := s.next(); next != s {
-			s.pass(next)
+		if next := s.nextServed(); next != s {
+			s.passSlot(next)
 			next.releaseSlot(t)
 			s.env.Serve(next.Share, now)
 			continue
@@ -129,7 +129,7 @@ func (s *strict) withdrawNewest(now float64) {
 		s.cancel(now)
 	} else if s.withdraw(1) == 1 {
 		s.batches = nil
-		s.expire(now, 1)
+		s.giveBackLater(now, 1)
 	}
 }
 
@@ -144,25 +144,25 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 	if at, needed := s.confirmAt(); needed && !s.pending && now >= at {
 		return s.request(now, forConfirming, schedule.Request{})
 	}
-	held, kept := s.held(), s.kept()
-	if !s.mayRequest(now, held >= kept) {
+	held, needed := s.unspent(), s.needed()
+	if !s.mayRequest(now, held >= needed) {
 		return nil
 	}
 	switch {
 	case d.Try && held == 0 && now >= s.full():
 		return s.request(now, forTrying, schedule.Request{Want: 1})
-	case held < s.wanted(), s.queued && held < kept: // or it would lose its place
+	case held < s.wanted(), s.queued && held < needed: // or it would lose its place
 		waiter := ""
 		if s.Limit.Queue {
 			waiter = s.Waiter
 		}
 		return s.request(now, forWaiting, schedule.Request{Want: 1, Waiter: waiter})
-	case held > kept && s.leaveSurplus(held-kept, now):
+	case held > needed && s.handSurplus(held-needed, now):
 		if s.queued {
 			return s.leave(now)
 		}
 		return nil
-	case held > kept && s.unusedNewest(now):
+	case held > needed && s.unusedNewest(now):
 		s.withdrawNewest(now)
 		return s.leave(now)
 	case s.queued: // each caller has a slot
@@ -171,22 +171,22 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 	return nil
 }
 
-// Drain leaves the slots to come to a share whose callers wait, or else gives back the newest, and
+// Drain hands the slots to come to a share whose callers wait, or else gives back the newest, and
 // leaves the queue. The other slots are lost.
 func (s *strict) Drain(now float64) *permits.Request {
 	if heir := s.heir(); heir != nil {
-		s.leaveTo(heir, now, s.held())
+		s.handTo(heir, now, s.unspent())
 	}
-	if !s.mayRequest(now, true) || s.held() == 0 && !s.queued {
+	if !s.mayRequest(now, true) || s.unspent() == 0 && !s.queued {
 		return nil
 	}
 	returned := s.returnable && s.upcoming(now) != nil
 	s.returnable = false
 	s.void()
-	s.toReturn = 0
+	s.toStore = 0
 	if returned { // void has counted it as lost
 		s.lost--
-		s.toReturn = 1
+		s.toStore = 1
 	}
 	return s.leave(now)
 }
@@ -197,8 +197,7 @@ func (s *strict) mayRequest(now float64, leave bool) bool {
 	return !s.pending && (now >= s.retryAt || leave && s.queued && s.failures == 0)
 }
 
-// leave gives back the slot that expired counts, if there is one, and takes the share out of the
-// queue.
+// leave takes the share out of the queue. The slot in toStore goes back, if there is one.
 func (s *strict) leave(now float64) *permits.Request {
 	s.queued = false
 	return s.request(now, forLeaving, schedule.Request{Waiter: s.Waiter})
@@ -244,14 +243,14 @@ func (s *strict) wanted() int64 {
 	return 0
 }
 
-// kept is the number of held slots that are not given back. Other limits may run out of permits for
+// needed is the number of slots that are not given back. Other limits may run out of permits for
 // a moment: a slot that is given back because of that costs the line a period.
-func (s *strict) kept() int64 {
+func (s *strict) needed() int64 {
 	switch {
 	case s.demand.Waiting > 0:
 		return int64(s.demand.Callers)
 	case s.demand.Callers > 0, s.demand.Try:
-		return s.held()
+		return s.unspent()
 	}
 	return 0
 }
@@ -353,7 +352,7 @@ func (s *strict) WakeAt(now float64) float64 {
 	if confirm, needed := s.confirmAt(); needed {
 		at = min(at, max(now, confirm))
 	}
-	if s.held() < s.wanted() || s.queued {
+	if s.unspent() < s.wanted() || s.queued {
 		at = min(at, max(now, s.retryAt))
 	}
 	return at
@@ -377,7 +376,7 @@ func (s *strict) Keep(float64) bool { return false }
 func (s *strict) Reopen() bool { return false }
 
 // Idle reports whether no slot is held and none is waited for.
-func (s *strict) Idle() bool { return !s.pending && !s.queued && s.held() == 0 }
+func (s *strict) Idle() bool { return !s.pending && !s.queued && s.unspent() == 0 }
 
 // Report fills in whether callers are in the queue. The rate is that of all replicas together.
 func (s *strict) Report(r *Report) {
@@ -385,11 +384,11 @@ func (s *strict) Report(r *Report) {
 }
 
 // TryRefused reports whether a caller of a strict limit that does not wait is to be refused now: no
-// slot is on its way to it, or one that is held for later, or another limit has no permit for it.
-// next is the time before which no slot can be had; 0 = unknown.
+// request is on its way, and either no slot is held, or the held one is for later, or another limit
+// has no permit for the caller. next is the time before which no slot can be had; 0 = unknown.
 func (s *Share) TryRefused(now float64) (next float64, yes bool) {
 	next = s.nextSlot(now)
-	return next, !s.pending && (s.held() == 0 || !s.Empty() || next > now+2*minWait)
+	return next, !s.pending && (s.unspent() == 0 || !s.Empty() || next > now+2*minWait)
 }
 
 // nextSlot is the time before which no slot of a strict limit can be had; 0 = unknown.

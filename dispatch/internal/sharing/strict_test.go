@@ -51,7 +51,7 @@ func TestStrictSlots(t *testing.T) {
 	for i, c := range w.clients {
 		n += len(c.got)
 		assert.InDelta(t, 200*(1+i)/6, len(c.got), 12, "in proportion to its callers")
-		assert.LessOrEqual(t, c.Held(), int64(1+i))
+		assert.LessOrEqual(t, c.Unspent(), int64(1+i))
 	}
 	assert.InDelta(t, 200, n, 4)
 	assert.Greater(t, w.minGap(), 0.098)
@@ -153,7 +153,7 @@ func TestStrictConfirm(t *testing.T) {
 	r = s.Next(5.5, one)
 	r.Allocate.Reply = schedule.Reply{Rate: 0.2, Now: 5.5, Carry: schedule.Carry{Inc: 6}}
 	s.Answered(r, 5.6, 5.6)
-	assert.Zero(t, s.Held())
+	assert.Zero(t, s.Unspent())
 	assert.EqualValues(t, 1, s.lost)
 }
 
@@ -324,7 +324,7 @@ func TestStrictGivesBack(t *testing.T) {
 			assert.Equal(t, c.asks, asks, "drain %v, %+v", drain, c)
 			assert.Equal(t, c.returned, returned, "drain %v, %+v", drain, c)
 			if drain {
-				assert.Zero(t, s.Held())
+				assert.Zero(t, s.Unspent())
 				assert.EqualValues(t, 1-c.returned, s.lost)
 				s.pending = false
 				_, asks = next(c.now)
@@ -335,7 +335,7 @@ func TestStrictGivesBack(t *testing.T) {
 	w := newWorld()
 	s, _ := slot(w, strictLimit(10), 1.3)
 	assert.Nil(t, s.Next(1.1, Demand{Callers: 1, Anybody: true}), "the caller waits for another limit")
-	assert.EqualValues(t, 1, s.Held())
+	assert.EqualValues(t, 1, s.Unspent())
 	r := s.Next(1.1, Demand{Waiting: 1, Callers: 2, Anybody: true})
 	assert.EqualValues(t, 1, r.Allocate.Want, "a second caller")
 	r.Allocate.Reply = schedule.Reply{
@@ -353,7 +353,7 @@ func TestStrictTryIsNotLast(t *testing.T) {
 	s.Advance(Time{Now: 1.05}, one)
 	s.Take(1)
 	s.Advance(Time{Now: 1.06}, one)
-	assert.Zero(t, s.Held())
+	assert.Zero(t, s.Unspent())
 	assert.True(t, mode.returnable)
 	r := s.Next(1.2, Demand{Anybody: true, Try: true})
 	r.Allocate.Reply = schedule.Reply{N: 1, Rate: 10, Now: 1.2, Carry: schedule.Carry{Inc: 5, Seq: 2}}
@@ -368,12 +368,12 @@ func TestStrictChangedRate(t *testing.T) {
 	r := s.Next(1.1, Demand{Waiting: 1, Callers: 2, Anybody: true})
 	s.Apply(at(s.Limit, 20))
 	s.Advance(Time{Now: 1.15}, one)
-	assert.Zero(t, s.Held())
+	assert.Zero(t, s.Unspent())
 	r.Allocate.Reply = schedule.Reply{
 		N: 1, Start: 0.3, Rate: 10, Now: 1.1, Carry: schedule.Carry{Inc: 5, Seq: 2},
 	}
 	s.Answered(r, 1.2, 1.2)
-	assert.Zero(t, s.Held())
+	assert.Zero(t, s.Unspent())
 	assert.NotNil(t, s.Next(1.2, one), "a new slot is requested at once")
 }
 
@@ -405,7 +405,7 @@ func TestStrictSlowAnswer(t *testing.T) {
 			s.Answered(r, sent+took, sent+took)
 		}
 		if c.due == 0 {
-			assert.Zero(t, s.Held(), "row %d", i)
+			assert.Zero(t, s.Unspent(), "row %d", i)
 			assert.EqualValues(t, 1, s.lost)
 			continue
 		}
@@ -462,13 +462,13 @@ func TestStrictGivesBackOnce(t *testing.T) {
 		N: 1, Start: 0.3, Rate: 10, Now: 1.1, Carry: schedule.Carry{Inc: 5, Seq: 2},
 	}
 	c.Answered(r, 1.1, 1.1)
-	assert.EqualValues(t, 2, c.Held())
+	assert.EqualValues(t, 2, c.Unspent())
 	r = c.Next(1.2, Demand{})
 	assert.EqualValues(t, 1, r.Allocate.Returned)
 	r.Allocate.Reply = schedule.Reply{Rate: 10, Now: 1.2, Carry: schedule.Carry{Inc: 5, Seq: 2}}
 	c.Answered(r, 1.2, 1.2)
 	assert.Nil(t, c.Next(1.21, Demand{}))
-	assert.EqualValues(t, 1, c.Held())
+	assert.EqualValues(t, 1, c.Unspent())
 }
 
 // TestStrictUnused: a slot that its caller did not use goes to another caller while it may be used,
@@ -492,7 +492,7 @@ func TestStrictUnused(t *testing.T) {
 		if c.newer {
 			strict.batches = append(strict.batches, batch{n: 1, left: 1, due: 1.4, expires: 1.42})
 		}
-		s.Unused(8)
+		s.GiveSlotBack(8)
 		s.Advance(Time{Now: c.at, Step: 9}, Demand{})
 		assert.Equal(t, c.avail, s.Available(), name)
 		assert.Equal(t, 1-c.avail, s.wasted.Load(), name)
@@ -509,7 +509,7 @@ func TestStrictUnused(t *testing.T) {
 			assert.InDelta(t, c.returned, r.Allocate.Returned, 0, name)
 			assert.Less(t, later, expires)
 		}
-		assert.Zero(t, s.Held(), name)
+		assert.Zero(t, s.Unspent(), name)
 	}
 }
 
@@ -523,12 +523,12 @@ func TestStrictUnusedOfAnother(t *testing.T) {
 	s.Advance(Time{Now: 1.3, Step: 7}, one)
 	assert.EqualValues(t, 1, s.Take(1))
 	s.Advance(Time{Now: 1.4, Step: 9}, one)
-	s.Unused(8)
+	s.GiveSlotBack(8)
 	assert.EqualValues(t, 1, s.Take(1))
 	s.Advance(Time{Now: 1.41, Step: 10}, one)
 	assert.Zero(t, s.Available())
-	s.Unused(9)
-	s.Unused(9)
+	s.GiveSlotBack(9)
+	s.GiveSlotBack(9)
 	s.Advance(Time{Now: 1.42, Step: 11}, one)
 	assert.EqualValues(t, 1, s.Available())
 	assert.EqualValues(t, 2, s.wasted.Load())
@@ -542,7 +542,7 @@ func TestStrictHindered(t *testing.T) {
 	s, strict := slot(newWorld(), l, 1.3)
 	hindered := Demand{Waiting: 3, Callers: 3, Hindered: 3, Anybody: true}
 	assert.Nil(t, s.Next(1.1, hindered))
-	assert.EqualValues(t, 1, s.Held())
+	assert.EqualValues(t, 1, s.Unspent())
 	strict.queued = true
 	r := s.Next(1.1, hindered)
 	if assert.NotNil(t, r) {

@@ -13,7 +13,7 @@ type turns struct {
 // waits reports whether a caller waits for a slot that is not released yet.
 func (s *strict) waits() bool { return s.wanted() > 0 && s.Empty() && !s.demand.Lacks }
 
-// note takes in what callers want, and puts the share among those whose callers wait, or takes it
+// note notes what callers want, and puts the share among those whose callers wait, or takes it
 // out.
 func (s *strict) note(now float64, d Demand) {
 	s.demand = d
@@ -37,8 +37,8 @@ func (s *strict) note(now float64, d Demand) {
 }
 
 // heir returns the first, by turns, of the other shares that wait and can use a slot of s; nil =
-// there is none. While callers of s wait, it has none in its own subscription: what these get does
-// not depend on their owners.
+// there is none. While callers of s wait, no share of the same subscription is its heir, so that
+// the owner of a message does not decide when its caller is served.
 func (s *strict) heir() (first *strict) {
 	t := s.env.turns[s.Limit.Key]
 	if t == nil || s.env.Closing {
@@ -56,8 +56,8 @@ func (s *strict) heir() (first *strict) {
 	return first
 }
 
-// next returns the share whose caller gets the slot of s that is due.
-func (s *strict) next() *strict {
+// nextServed returns the share whose caller gets the slot of s that is due.
+func (s *strict) nextServed() *strict {
 	heir := s.heir()
 	if heir == nil || (s.waits() || s.demand.Try) && s.env.turns[s.Limit.Key].before(s, heir) {
 		return s
@@ -108,8 +108,9 @@ func (s *strict) served(now float64) {
 	}
 }
 
-// pass gives the slot of s that is due to another share.
-func (s *strict) pass(to *strict) {
+// passSlot gives the slot of s that is due to another share, in exchange for its first one to come
+// if callers of s wait.
+func (s *strict) passSlot(to *strict) {
 	slot := s.batches[0]
 	s.batches = s.batches[1:]
 	if len(to.batches) > 0 && to.batches[0].state == released { // taken
@@ -122,18 +123,18 @@ func (s *strict) pass(to *strict) {
 	to.insert(slot, s)
 }
 
-// leaveSurplus has another share get n slots to come, if one waits: now if it lacks one, else when
+// handSurplus has another share get n slots to come, if one waits: now if it lacks one, else when
 // they are due.
-func (s *strict) leaveSurplus(n int64, now float64) bool {
+func (s *strict) handSurplus(n int64, now float64) bool {
 	heir := s.heir()
-	if heir != nil && heir.held() < heir.wanted() {
-		s.leaveTo(heir, now, n)
+	if heir != nil && heir.unspent() < heir.wanted() {
+		s.handTo(heir, now, n)
 	}
 	return heir != nil
 }
 
-// leaveTo gives the last n slots to another share, but for those that are released.
-func (s *strict) leaveTo(heir *strict, now float64, n int64) {
+// handTo gives the last n slots to another share, but for those that are released.
+func (s *strict) handTo(heir *strict, now float64, n int64) {
 	for ; n > 0 && len(s.batches) > 0 && s.batches[len(s.batches)-1].state == toCome; n-- {
 		heir.insert(s.batches[len(s.batches)-1], s)
 		s.batches = s.batches[:len(s.batches)-1]

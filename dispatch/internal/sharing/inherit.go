@@ -15,7 +15,7 @@ func (f *fair) inherit() bool {
 	if f.carry.Inc != 0 || f.failures > 0 {
 		return false
 	}
-	closed := f.env.closed[f.Limit.Key]
+	closed := f.env.keeping[f.Limit.Key]
 	i := slices.IndexFunc(closed, func(c *fair) bool {
 		return !c.pending && c.carry.Inc != 0 &&
 			c.Limit.Weight == f.Limit.Weight && c.Limit.Reserved == f.Limit.Reserved &&
@@ -38,7 +38,7 @@ func (f *fair) inherit() bool {
 
 // inherit takes over when another share's next request is due.
 func (b *batching) inherit(from *batching) {
-	b.turnAt, b.rev, b.round = from.turnAt, from.rev, from.round
+	b.restUntil, b.rev, b.round = from.restUntil, from.rev, from.round
 }
 
 // inherit moves all permits of another bucket to this one, which has none.
@@ -46,15 +46,15 @@ func (b *Bucket) inherit(from *Bucket) {
 	b.supply(from.withdraw(from.Available()))
 	b.batches, b.end, b.rate, b.starts = from.batches, from.end, from.rate, from.starts
 	b.lastDue, b.lastN = from.lastDue, from.lastN
-	b.toReturn, b.toReturnAt = from.toReturn, from.toReturnAt
+	b.toStore, b.toStoreAt = from.toStore, from.toStoreAt
 	b.strayAt, b.strayLife = from.strayAt, from.strayLife
-	from.batches, from.end, from.toReturn = nil, math.Inf(-1), 0
+	from.batches, from.end, from.toStore = nil, math.Inf(-1), 0
 }
 
 // Keep has the share keep what it holds for a new handle until then.
 func (f *fair) Keep(until float64) bool {
 	f.keepUntil = until
-	f.env.closed[f.Limit.Key] = append(f.env.closed[f.Limit.Key], f)
+	f.env.keeping[f.Limit.Key] = append(f.env.keeping[f.Limit.Key], f)
 	return true
 }
 
@@ -67,7 +67,7 @@ func (f *fair) Reopen() bool {
 
 // keepNoMore ends that other shares may inherit what this one keeps.
 func (f *fair) keepNoMore() {
-	closed, key := f.env.closed, f.Limit.Key
+	closed, key := f.env.keeping, f.Limit.Key
 	left := slices.DeleteFunc(closed[key], func(c *fair) bool { return c == f })
 	closed[key] = left
 	if len(left) == 0 {

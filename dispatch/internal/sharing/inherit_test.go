@@ -19,10 +19,10 @@ func closedShare() (closed, f *fair) {
 	closed.Advance(Time{Now: 1}, Demand{})
 	closed.supply(1)
 	closed.Bucket.batches = []batch{{n: 1, left: 1, due: 1.1, gap: 0.1, minGap: 0.1, expires: 1.5}}
-	closed.end, closed.toReturn, closed.toReturnAt, closed.strayAt = 1.2, 3, 0.95, 1
+	closed.end, closed.toStore, closed.toStoreAt, closed.strayAt = 1.2, 3, 0.95, 1
 	closed.carry = schedule.Carry{Inc: 7, Seq: 3}
 	closed.share, closed.shareFor, closed.shareAt, closed.batching.rev, closed.batching.round = 5, 6, 1, limit.Revision, 0.2
-	closed.roundRate, closed.againAt, closed.batching.turnAt, closed.lead = 10, 3, 4, 0.3
+	closed.roundRate, closed.againAt, closed.batching.restUntil, closed.lead = 10, 3, 4, 0.3
 	closed.lastDue, closed.lastN = 1.1, 1
 	closed.storeTime, closed.clock, closed.rtts = 100, clock{101, 0.9, 1}, [2]float64{0.01, 0.02}
 	closed.starts, closed.strayLife = [2]uint64{1, 2}, 0.2
@@ -38,27 +38,27 @@ var refusedOne = Demand{Waiting: 1, Callers: 1, Anybody: true}
 func TestInherit(t *testing.T) {
 	closed, f := closedShare()
 	assert.Nil(t, f.Next(1, refusedOne))
-	assert.EqualValues(t, 2, f.Held())
+	assert.EqualValues(t, 2, f.Unspent())
 	assert.EqualValues(t, 1, f.Available())
 	assert.Equal(t, schedule.Carry{Inc: 7, Seq: 3}, f.carry)
 	assert.Equal(t, []float64{5, 6, 1, 0.2, 10, 3, 4, 100, 1.2, 1, 0.2, 0.3, 1.1, 1}, []float64{
-		f.share, f.shareFor, f.shareAt, f.batching.round, f.roundRate, f.againAt, f.batching.turnAt, f.storeTime, f.end, f.strayAt,
+		f.share, f.shareFor, f.shareAt, f.batching.round, f.roundRate, f.againAt, f.batching.restUntil, f.storeTime, f.end, f.strayAt,
 		f.strayLife, f.lead, f.lastDue, float64(f.lastN),
 	})
 	assert.Equal(t, closed.clock, f.clock)
 	assert.Equal(t, closed.rtts, f.rtts)
 	assert.Equal(t, [2]uint64{1, 2}, f.starts)
-	assert.Zero(t, closed.Held())
+	assert.Zero(t, closed.Unspent())
 	assert.Zero(t, closed.carry)
 	assert.Nil(t, closed.Drain(1), "it has nothing to give back")
-	assert.Empty(t, f.env.closed[f.Limit.Key])
+	assert.Empty(t, f.env.keeping[f.Limit.Key])
 	assert.InDelta(t, 1, f.WakeAt(1), 1e-9, "a caller is to be served")
 
 	// What has expired goes back with the request that follows.
 	closed, f = closedShare()
 	closed.withdraw(1)
 	closed.Bucket.batches = nil
-	closed.againAt, closed.batching.turnAt = 0, 0
+	closed.againAt, closed.batching.restUntil = 0, 0
 	r := f.Next(1, refusedOne)
 	if assert.NotNil(t, r) {
 		assert.EqualValues(t, 3, r.Allocate.Returned)
@@ -96,7 +96,7 @@ func TestInheritNot(t *testing.T) {
 	closed.clear(1)
 	assert.Nil(t, closed.Next(1.9, Demand{}))
 	assert.LessOrEqual(t, closed.WakeAt(1.9), 2.0)
-	assert.Len(t, closed.env.closed, 1)
+	assert.Len(t, closed.env.keeping, 1)
 	closed.Next(2, Demand{})
-	assert.Empty(t, closed.env.closed, "nothing is left behind")
+	assert.Empty(t, closed.env.keeping, "nothing is left behind")
 }
