@@ -9,8 +9,9 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 )
 
-// An Admission is the limits that a message of a lane must pass now. It is replaced, never
-// changed, and any goroutine may use it; nil limits nothing.
+// An Admission is a set of limits, with what follows from it for calls. A lane has two:
+// shares.inForce, as the policies say, and Lane.admission, what its messages must pass now. It is
+// replaced, never changed, and any goroutine may use it; nil limits nothing.
 type Admission struct {
 	Only *sharing.Share // the share of a message's one limit, if there is nothing else to look at
 
@@ -137,8 +138,8 @@ func (a *Admission) hindered(n int) (hindered int) {
 	return hindered
 }
 
-// take takes up to max permits of every limit and charges size bytes; 0 if one of the limits is
-// out.
+// take takes up to max permits of every limit and charges size bytes. It returns how many it took:
+// 0 if a limit has none.
 func (a *Admission) take(max, size int64) (n int64) {
 	n = max
 	for i, s := range a.messages {

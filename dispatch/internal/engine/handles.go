@@ -9,7 +9,7 @@ import (
 // lane.
 type Handle struct {
 	Lane    *Lane
-	HoldsUp []string // topics in one line with its callers; it does not change
+	HoldsUp []string // topics whose messages wait behind its callers; it does not change
 	backlog backlog  // guarded by Engine.mu
 }
 
@@ -82,7 +82,7 @@ func (s *handles) backlog(now time.Time) (sum int64) {
 	return sum
 }
 
-// holdsUp are the topics in one line with the callers, but for their own.
+// holdsUp are the topics whose messages wait behind the callers, but for their own.
 func (s *handles) holdsUp(own string) (topics []string) {
 	for _, h := range s.all {
 		topics = append(topics, h.HoldsUp...)

@@ -113,8 +113,8 @@ func (e *Engine) takeIn(answered []sending, now float64) {
 }
 
 // send makes the requests in the background: the allocations in one call of the permit store, and
-// the others in another, since a change of a pool record takes more round trips. Only the loop's
-// goroutine calls it.
+// the others in another, since a change of a pool record takes more round trips. Neither call waits
+// for the other. Only the loop's goroutine calls it.
 func (e *Engine) send(out []sending, answers chan<- []sending) {
 	var allocations, others []sending
 	for _, s := range out {

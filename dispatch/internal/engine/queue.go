@@ -79,9 +79,9 @@ func (q *queue) changed(messages int64) {
 	q.length.Store(int32(len(q.callers)))
 }
 
-// answer tells the first callers that their answers are there, and takes them out, up to the first
-// for which tryAnswer is false, which fills in a caller's answer if there is one. The queue is
-// locked.
+// answer goes through the callers in order, and stops at the first that has no answer: tryAnswer
+// fills in a caller's answer, and reports whether there is one. Callers with an answer are woken
+// and taken out. The queue is locked.
 func (q *queue) answer(tryAnswer func(c *caller) bool) (answered int) {
 	messages := int64(0)
 	for _, c := range q.callers {

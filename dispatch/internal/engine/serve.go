@@ -100,8 +100,8 @@ func (l *Lane) charge(a *Admission, n, size int64) int64 {
 	return max(1, int64(min(float64(n)*l.sizes.average(), 1<<50)))
 }
 
-// take takes up to max permits of every limit and charges size bytes, and has as many messages in
-// flight; 0 if one of them is out.
+// take takes up to max permits of every limit, charges size bytes, and counts the messages as in
+// flight. It returns how many they are: 0 if a limit has no permit, or no more may be in flight.
 func (l *Lane) take(a *Admission, max, size int64) int64 {
 	n := a.take(max, size)
 	if n == 0 || !a.boundsInFlight() {
@@ -118,7 +118,7 @@ func (l *Lane) take(a *Admission, max, size int64) int64 {
 // passShadow counts n messages with size bytes that pass limits in shadow mode, and returns the
 // admission of their Grant.
 func (l *Lane) passShadow(a *Admission, n, size int64) *Admission {
-	if !a.shadow.empty() && !a.shadow.pass(n, size) { // as demand
+	if !a.shadow.empty() && !a.shadow.pass(n, size) { // those it lacked are demand
 		l.touch(false)
 	}
 	if a.untracked == nil {

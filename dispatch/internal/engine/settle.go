@@ -24,8 +24,8 @@ func (g *Grant) Hold(d time.Duration) {
 	g.Size = max(1, g.Size) // of no limit perhaps, but Done has something to settle
 }
 
-// Settle gives back the unused permits of a limited grant: messages were dispatched, with bytes in
-// all.
+// Settle settles a limited grant of which that many messages were dispatched, with that many bytes.
+// Unused permits go back; what was used beyond the grant is a debt.
 func (g *Grant) Settle(messages int, bytes int64) {
 	a := g.Admission
 	l := a.lane

@@ -37,7 +37,7 @@ func (s *shares) obtain(limit resolve.Limit, env *sharing.Env, now float64) *sha
 		share.Owe(debt)
 		delete(s.debts, limit.Key)
 	}
-	for _, other := range s.all() { // of another mode
+	for _, other := range s.all() { // in another mode, the limit retires: its debt moves here
 		if other.Limit.Key == limit.Key {
 			share.Owe(other.TakeDebt())
 		}
@@ -89,8 +89,9 @@ func (s *shares) owes() bool {
 	return len(s.debts) > 0 || slices.ContainsFunc(s.all(), indebted)
 }
 
-// takeOver moves here what the shares of an ended lane keep: batches, and debts. Shares that leave
-// a pool or a worker group stay there.
+// takeOver moves here what the shares of an ended lane keep. Those in fair mode move. The others
+// stay with that lane until they have given back what they hold, and have left their queue, pool or
+// group; their debts move.
 func (s *shares) takeOver(old *shares, none *Admission) {
 	var leaving []*sharing.Share
 	for _, share := range old.all() {

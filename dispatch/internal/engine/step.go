@@ -92,10 +92,10 @@ func (l *Lane) request(now float64, w waiting, out []sending) ([]sending, outloo
 		if w.callers > 0 || s.Lifted() { // those not served may wait for another limit now
 			d = l.demand(a, w, s, i >= limits.bytesFrom)
 		}
-		refusing := s.Refusing()
+		refusing := s.Refusing() // Next may forget that
 		send(s, s.Mode.Next(now, d))
 		back := l.core.time(s.Mode.NextPermit(now))
-		if refusing && back.Sub(s.Bucket.Next()).Abs() > tick/4 {
+		if refusing && back.Sub(s.Bucket.Next()).Abs() > tick/4 { // less is not worth an allocation
 			s.SetNext(back)
 		}
 	}

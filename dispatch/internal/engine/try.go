@@ -56,7 +56,7 @@ func (l *Lane) refuse(a *Admission, n int64) time.Time {
 			if at := s.Bucket.Next(); at.After(next) {
 				next = at
 			} else {
-				s.SetNext(soon) // the loop has not looked for long
+				s.SetNext(soon) // the loop has not set it lately
 			}
 		}
 	}

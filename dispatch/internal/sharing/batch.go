@@ -27,8 +27,8 @@ func (s batchState) String() string {
 	return [...]string{"to come", "running", "released"}[s]
 }
 
-// release passes over the permits that are due by now, and returns how many they are. starts
-// reports whether they are its first.
+// release marks the permits that are due by now as released, and returns how many they are. starts
+// reports whether the first one of the batch is among them.
 func (b *batch) release(now float64) (k int64, starts bool) {
 	starts = b.state == toCome
 	if k = b.skip(now); k == 0 {
@@ -43,7 +43,8 @@ func (b *batch) release(now float64) (k int64, starts bool) {
 	return k, starts
 }
 
-// skip passes over the permits that are due by then, and returns how many they are.
+// skip takes the permits that are due by then off those left, and returns how many they are: they
+// are released, or lost.
 func (b *batch) skip(then float64) int64 {
 	if b.left == 0 || b.due > then {
 		return 0
@@ -89,7 +90,7 @@ func (b *batch) stretch(now, f float64) {
 // finish leaves nothing to be released.
 func (b *batch) finish() { b.left, b.state = 0, released }
 
-// recall has n permits that were released and not taken come again.
+// recall takes back n permits that were released and not taken: they are to come again.
 func (b *batch) recall(n int64) {
 	if b.left += n; b.left > 0 {
 		b.state = toCome

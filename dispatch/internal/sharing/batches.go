@@ -84,10 +84,10 @@ func (b *Bucket) release(t Time, grace float64) {
 }
 
 // outdateBefore lets no grants be returned any more that were taken before that step.
-func (b *Bucket) outdateBefore(step uint64) { b.since.Store(max(b.since.Load(), step)) }
+func (b *Bucket) outdateBefore(step uint64) { b.freshFrom.Store(max(b.freshFrom.Load(), step)) }
 
-// noteStart notes that a batch starts: only grants taken since the last but two started may be
-// returned from now on.
+// noteStart notes that a batch starts: only grants taken since the second batch before it started
+// may be returned from now on.
 func (b *Bucket) noteStart(step uint64) {
 	b.outdateBefore(b.starts[0])
 	b.starts = [2]uint64{b.starts[1], step}

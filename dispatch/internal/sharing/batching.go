@@ -10,19 +10,19 @@ import (
 // batches: one that is running, and at most one that is still to come.
 type batching struct {
 	*Share
-	outage     outageShare
-	rev        schedule.Revision // of the limit that the batches were allocated under
-	top        float64           // the limit's rate at the last step
-	ramp       schedule.Ramp     // its ramp then
-	demand     Demand            // at the last step
-	sentDemand float64           // permits a second that the last request was made for
-	round      float64           // that the schedule told, seconds; 0 = the limit's
-	early      float64           // so many seconds before its slots, the next batch counts as running
-	restUntil  float64           // no request before, so that others have their turns; 0 = at once
-	gone       bool              // no callers: nothing is requested until one waits
-	handBackAt float64           // when held grants gave permits back that may be unused; 0 = none
-	hoards     bool              // callers hold too much: nothing is requested
-	mayReturn  bool              // what was taken at usedAt may still be returned
+	outage       outageShare
+	rev          schedule.Revision // of the limit that the batches were allocated under
+	top          float64           // the limit's rate at the last step
+	ramp         schedule.Ramp     // its ramp then
+	demand       Demand            // at the last step
+	sentDemand   float64           // permits a second that the last request was made for
+	round        float64           // that the schedule told, seconds; 0 = the limit's
+	requestEarly float64           // seconds before a batch begins: the next one is requested
+	restUntil    float64           // no request before, so that others have their turns; 0 = at once
+	gone         bool              // no callers: nothing is requested until one waits
+	handBackAt   float64           // when held grants gave permits back that may be unused; 0 = none
+	hoards       bool              // callers hold too much: nothing is requested
+	mayReturn    bool              // callers may still give back what they took at usedAt
 }
 
 func newBatching(s *Share) batching { return batching{Share: s, outage: outageShare{Share: s}} }
@@ -42,11 +42,11 @@ func (b *batching) advance(t Time, d Demand) {
 	b.outdate(t)
 	b.release(t, b.grace())
 	b.age(now, b.Limit.Round)
-	b.hoards = b.stock.Load().full(sinceStart(now), min(b.share, b.shareFor), sinceStart(b.shareAt))
+	b.hoards = b.stock.Load().full(sinceStart(now), min(b.share, b.wantedThen), sinceStart(b.shareAt))
 	b.outage.releaseDue(now, d)
 }
 
-// outdate lets no grants be returned any more, if nobody has called since outdatedAt.
+// outdate lets no grants be returned any more, once callers are gone and outdatedAt has come.
 func (b *batching) outdate(t Time) {
 	if b.usedAt == t.Now {
 		b.mayReturn = true
@@ -86,7 +86,7 @@ func (b *batching) adjust(now float64) {
 	}
 	if b.rate > 0 {
 		f := rate / b.rate
-		b.share, b.shareFor = b.share*f, b.shareFor*f
+		b.share, b.wantedThen = b.share*f, b.wantedThen*f
 		b.outage.stretch(now, b.rate/rate)
 	}
 	b.changeRate(now, rate)
@@ -157,7 +157,7 @@ func (b *batching) next(now float64, d Demand) order {
 		if held > 0 {
 			return order{drain: true}
 		}
-	case next != nil && d.Waiting > 0 && now >= next.due-b.early:
+	case next != nil && d.Waiting > 0 && now >= next.due-b.requestEarly:
 		wanted = b.unreleased() <= 1
 	case next != nil: // no third one is requested, nor a drain while the next one is still to come
 	case d.Waiting > 0:
@@ -222,8 +222,8 @@ func (b *batching) wakeAt(now float64) float64 {
 	if b.hoards && (d.Waiting > 0 || b.asked > 0) {
 		at = min(at, now+stockTick.Seconds())
 	}
-	if next := b.upcoming(now); next != nil && !b.pending && d.Waiting > 0 && next.due-b.early > now {
-		at = min(at, next.due-b.early)
+	if next := b.upcoming(now); next != nil && !b.pending && d.Waiting > 0 && next.due-b.requestEarly > now {
+		at = min(at, next.due-b.requestEarly)
 	}
 	if b.outage.goesOn() && d.Waiting > 0 {
 		at = min(at, b.outage.due)

@@ -13,12 +13,12 @@ type Bucket struct {
 	// The counters have a cache line of their own, since all callers write to them.
 	_        [64]byte
 	avail    atomic.Int64 // released and not taken; below zero: a debt
-	returned atomic.Int64 // permits given back by callers, all time
+	returned atomic.Int64 // permits that callers gave back to the counter, all time
 	owed     atomic.Int64 // permits used beyond those granted, all time
 	_        [40]byte
 
 	// Callers read these. The loop writes them now and then.
-	since        atomic.Uint64             // grants of steps before it are too old to be returned
+	freshFrom    atomic.Uint64             // grants of steps before it are too old to be returned
 	refused      atomic.Int64              // permits that were refused since the last step
 	next         atomic.Pointer[time.Time] // when a refused caller may come back: no clock read for it
 	holdReturned atomic.Bool               // a held grant gave permits back since the last step
@@ -38,12 +38,12 @@ type Bucket struct {
 	lastN     int64     // its permits
 	rate      float64   // permits a second of the whole limit, as last told: batches have this pace
 	starts    [2]uint64 // the steps at which the last two batches started
-	quick     float64   // permits in the last batch, if it was spent in under half a round; else 0
+	quick     float64   // of the last batch, if spent within half a round, until one is added
 	put       int64     // permits put into avail by the loop, all time, less those taken out again
 	toStore   int64     // permits that go back with the next request
 	toStoreAt float64   // since when
 	strayAt   float64   // permits in the counter without a batch are stray since then
-	strayLife float64   // seconds from strayAt until they go back; a round at least
+	strayLife float64   // how long until they go back, seconds; a round if that is longer
 	lost      int64     // permits that expired and did not go back, all time
 }
 
@@ -124,7 +124,7 @@ func (b *Bucket) Forgive(n int64) {
 
 // Fresh reports whether a grant taken at that step may still be returned: older ones would come
 // too late.
-func (b *Bucket) Fresh(step uint64) bool { return step >= b.since.Load() }
+func (b *Bucket) Fresh(step uint64) bool { return step >= b.freshFrom.Load() }
 
 // Available is how many permits can be taken now.
 func (b *Bucket) Available() int64 { return max(0, b.avail.Load()) }

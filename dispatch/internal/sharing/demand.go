@@ -5,7 +5,7 @@ import "math"
 // A Demand is what the callers of a share want at this moment.
 type Demand struct {
 	Waiting  float64 // permits asked for by callers that this limit holds up
-	Callers  int     // callers that wait; of a strict limit, and may have a message in flight
+	Callers  int     // that wait; for a strict limit, those that may have a message in flight
 	Hindered int     // strict: those of them for which another limit has no permit now
 	Anybody  bool    // a caller waits for the message, whichever limit holds it up
 	Lacks    bool    // strict: another limit has no permit at all
@@ -15,9 +15,9 @@ type Demand struct {
 // A taking is how fast callers take permits, and how many they were refused.
 type taking struct {
 	use       float64 // permits a second, averaged
-	over      float64 // so many seconds
+	over      float64 // seconds that use is averaged over
 	meter     meter   // of the same, for people
-	sparse    float64 // permits a second, if the one before was over two rounds ago; else +Inf
+	sparse    float64 // what was last taken / the pause before it, if over two rounds; else +Inf
 	usedAt    float64 // the last step at which something was taken
 	wantedAt  float64 // the first step since then at which callers waited; 0 = they have not
 	used      bool    // something was taken since the last request
@@ -30,7 +30,7 @@ type taking struct {
 	refusedAt float64 // when a caller was last refused
 	patience  float64 // how long a refused caller is thought to stay away, seconds
 	asked     int64   // permits that a refused caller is thought to come back for
-	heldUp    float64 // seconds since the last request in which callers waited for slots to come
+	heldUp    float64 // for how long since the last request callers waited for slots, seconds
 }
 
 // minOver is the shortest time that use is averaged over, seconds. Batches of a far permit store
@@ -114,11 +114,11 @@ func (k *taking) wants(b *Bucket, round float64, d Demand) float64 {
 	return rate
 }
 
-// pressure is the demand that the schedule is told. A replica whose callers wait for slots shows
-// less than they want: its demand d counts only for the time in which they had a choice, but is
-// raised by a quarter at most, so that a short burst of a quiet subscription does not cost it its
-// credit. Batches are sized by d itself, so that a replica which is taken for greedy by mistake
-// requests no slots that it then wastes.
+// pressure is the demand that the schedule is told. Callers that wait for slots to come take less
+// than they want. So d is divided by the part of the time in which they did not wait, but by 0.8 at
+// least, so that a short burst of a quiet subscription does not cost it its credit. Batches are
+// sized by d itself, so that a replica which is taken for greedy by mistake requests no slots that
+// it then wastes.
 func (k *taking) pressure(sinceSent, d float64) float64 {
 	if sinceSent > 0 {
 		d /= max(0.8, 1-k.heldUp/sinceSent)

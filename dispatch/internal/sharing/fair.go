@@ -70,12 +70,12 @@ func (f *fair) request(now float64, o order) *permits.Request {
 		return nil
 	}
 	if f.batching.rev != f.Limit.Revision {
-		f.pace(f.rate)
+		f.followRate(f.rate)
 		f.againAt = 0
 	}
 	used := f.used && o.tell
 	r := f.allocate(now, schedule.Request{
-		Demand: f.pressure(now-f.sent, f.batching.sentDemand), Want: o.want, Carry: f.carry, Lead: f.ahead(now),
+		Demand: f.pressure(now-f.sent, f.batching.sentDemand), Want: o.want, Carry: f.carry, Lead: f.leadIfLost(now),
 		MaxReserved: f.Limit.MaxReserved,
 	})
 	f.late.expect(now, &r.Allocate.Request)
@@ -83,9 +83,10 @@ func (f *fair) request(now float64, o order) *permits.Request {
 	return r
 }
 
-// ahead is for how long replicas may hold slots that a lost line had, in seconds: as long as before
-// the last allocation. If that was long ago, it may be a round if others have used the line.
-func (f *fair) ahead(now float64) float64 {
+// leadIfLost is how far ahead of now replicas may still hold slots of a line that the store has
+// lost, in seconds: as far as the line reached before our last allocation. If that was long ago, it
+// is a round, since others may have used the line, or 0 if nobody can have.
+func (f *fair) leadIfLost(now float64) float64 {
 	switch age := now - f.done; {
 	case age <= max(f.lead, f.batching.round)+f.batching.round:
 		return max(0, f.lead)
@@ -107,7 +108,7 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	}
 	request, reply := &r.Allocate.Request, &r.Allocate.Reply
 	f.carry, f.batching.round = reply.Carry, reply.Carry.Round
-	f.pace(reply.Rate)
+	f.followRate(reply.Rate)
 	f.over = max(minOver, f.batching.round)
 	if told := reply.Carry.Shifts - request.Carry.Shifts; told > 0 && f.slow(r.Allocate, usual) {
 		// The store's clock has not stepped: the next request says so.
@@ -119,7 +120,7 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	if request.Want == 0 {
 		return
 	}
-	f.share, f.shareFor, f.shareAt, f.batching.rev = reply.Share, request.Demand, now, f.sentRev
+	f.share, f.wantedThen, f.shareAt, f.batching.rev = reply.Share, request.Demand, now, f.sentRev
 	if f.sentRev != f.Limit.Revision {
 		f.share *= f.rate / reply.Rate
 	}
@@ -140,9 +141,10 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 	if outage := &f.batching.outage; outage.othersReturn(now) {
 		restUntil = max(restUntil, min(outage.backAt+returning, f.sent+reply.N/outage.backShare))
 	}
-	f.batching.restUntil, f.againAt, f.batching.early = restUntil, 0, 0
+	f.batching.restUntil, f.againAt = restUntil, 0
+	f.batching.requestEarly = 0
 	if reply.Share < light*reply.Rate {
-		f.batching.early = lightEarly
+		f.batching.requestEarly = lightEarly
 	}
 	f.lead = reply.Lead
 	f.addBatch(reply, f.sent, f.done)
@@ -212,10 +214,10 @@ const (
 	maxLater = 10.0
 )
 
-// pace shortens the round when the line's rate has risen, and what was ahead. The lower rate had
-// stretched the round, and the schedule changes it by a quarter in each request. The time of
-// requests stretches it at any rate.
-func (f *fair) pace(rate float64) {
+// followRate notes the line's rate. If it has risen, the round and the lead become shorter by as
+// much: the lower rate had stretched them, and the schedule changes the round by a quarter in each
+// request. The round stays no shorter than the limit's, and than three round trips.
+func (f *fair) followRate(rate float64) {
 	if least := max(f.Limit.Round, 3*f.rtt()); 0 < f.roundRate && f.roundRate < rate && f.batching.round > least {
 		f.batching.round = max(least, f.batching.round*f.roundRate/rate)
 		f.carry.Round = f.batching.round
@@ -242,17 +244,16 @@ const (
 	lightEarly = 0.004
 )
 
-// soon is the part of the time of a permit after which a replica with a light share requests
-// another one. If each came late by little, the line would run empty.
+// soon is the part of a permit's time for which a replica rests whose share is under one permit a
+// round. If each came late by little, the line would run empty.
 const soon = 0.99
 
 // rest is how long after a request a replica sends no other, in seconds. An allocation is one
-// permit at least. Where that is more than the replica's share of a round, one in each round would
-// be more than its share. While others are allocated slots before its next ones, the replica
-// therefore leaves out rounds. There is no delay if the line has room: when this replica's slots
-// begin, others have slots for two periods, or for a quarter of a round if that is longer, and for
-// half a round at most. One without others is that far ahead. A round is half a second at most: the
-// line holds a second's slots.
+// permit at least. So a replica whose share is under one permit a round leaves out rounds, or it
+// would get more than its share. It does not if the line has room: if, before this allocation,
+// slots were allocated to less than two periods beyond the end of its own, or to less than a
+// quarter of a round if that is longer, and half a round at most. One without others is that far
+// ahead. A round is half a second at most: the line holds a second's slots.
 func (f *fair) rest(reply *schedule.Reply) float64 {
 	end := max(f.done, f.end)
 	if current := f.current(); current != nil {

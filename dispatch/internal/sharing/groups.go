@@ -110,7 +110,7 @@ func (g *groups) Answered(r *permits.Request, done, now float64) {
 	g.noGroup.Store(!drawn.Known)
 	g.unpaid = max(0, g.unpaid-visit.Spent)
 	g.share, g.shareAt = float64(g.before)/g.terms.Period, now
-	g.shareFor, g.batching.rev = g.share, g.sentRev
+	g.wantedThen, g.batching.rev = g.share, g.sentRev
 	if g.Limit.Ramp.Over > 0 && g.sentRev == g.Limit.Revision {
 		g.rate = r.Draw.Allowed
 	}

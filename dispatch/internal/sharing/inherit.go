@@ -30,7 +30,7 @@ func (f *fair) inherit() bool {
 	f.Bucket.inherit(&c.Bucket)
 	f.carry, f.roundRate, f.againAt, f.lead = c.carry, c.roundRate, c.againAt, c.lead
 	f.batching.inherit(&c.batching)
-	f.share, f.shareFor, f.shareAt = c.share, c.shareFor, c.shareAt
+	f.share, f.wantedThen, f.shareAt = c.share, c.wantedThen, c.shareAt
 	f.storeTime, f.clock, f.rtts = c.storeTime, c.clock, c.rtts
 	c.carry = schedule.Carry{}
 	return true

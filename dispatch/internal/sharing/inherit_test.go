@@ -21,7 +21,7 @@ func closedShare() (closed, f *fair) {
 	closed.Bucket.batches = []batch{{n: 1, left: 1, due: 1.1, gap: 0.1, minGap: 0.1, expires: 1.5}}
 	closed.end, closed.toStore, closed.toStoreAt, closed.strayAt = 1.2, 3, 0.95, 1
 	closed.carry = schedule.Carry{Inc: 7, Seq: 3}
-	closed.share, closed.shareFor, closed.shareAt, closed.batching.rev, closed.batching.round = 5, 6, 1, limit.Revision, 0.2
+	closed.share, closed.wantedThen, closed.shareAt, closed.batching.rev, closed.batching.round = 5, 6, 1, limit.Revision, 0.2
 	closed.roundRate, closed.againAt, closed.batching.restUntil, closed.lead = 10, 3, 4, 0.3
 	closed.lastDue, closed.lastN = 1.1, 1
 	closed.storeTime, closed.clock, closed.rtts = 100, clock{101, 0.9, 1}, [2]float64{0.01, 0.02}
@@ -42,7 +42,7 @@ func TestInherit(t *testing.T) {
 	assert.EqualValues(t, 1, f.Available())
 	assert.Equal(t, schedule.Carry{Inc: 7, Seq: 3}, f.carry)
 	assert.Equal(t, []float64{5, 6, 1, 0.2, 10, 3, 4, 100, 1.2, 1, 0.2, 0.3, 1.1, 1}, []float64{
-		f.share, f.shareFor, f.shareAt, f.batching.round, f.roundRate, f.againAt, f.batching.restUntil, f.storeTime, f.end, f.strayAt,
+		f.share, f.wantedThen, f.shareAt, f.batching.round, f.roundRate, f.againAt, f.batching.restUntil, f.storeTime, f.end, f.strayAt,
 		f.strayLife, f.lead, f.lastDue, float64(f.lastN),
 	})
 	assert.Equal(t, closed.clock, f.clock)

@@ -17,7 +17,7 @@ func impatient(t *testing.T) (c *client, f *fair, first, second *permits.Request
 	c, f = fairShare(newWorld())
 	c.far(0.001)
 	f.storeTime, f.rtts = 100, [2]float64{0.0005, 0.001}
-	f.share, f.shareFor, f.shareAt = 50, 50, 10
+	f.share, f.wantedThen, f.shareAt = 50, 50, 10
 	first = c.Next(10, one)
 	assert.InDelta(t, 110.043, first.Allocate.NotAfter, 1e-9)
 	assert.InDelta(t, 10.043, c.WakeAt(10), 1e-9)

@@ -14,7 +14,8 @@ type outageShare struct {
 	mayNot    bool    // the mode does not let the replica go on now
 }
 
-// freshShare is how old a share of a permit in that time or less may be to be used, in seconds.
+// A share counts as recent for the time of three of its permits, but for freshShare at least and
+// three times that at most, in seconds.
 const freshShare = 2.0
 
 // maxRepaid is how much of a replica's share is owed after an outage at most, in seconds.
@@ -109,7 +110,7 @@ func (o *outageShare) lastShare() float64 {
 		if replicas > 0 {
 			even = o.rate / replicas
 		}
-		share := min(o.share, max(o.shareFor, even))
+		share := min(o.share, max(o.wantedThen, even))
 		return max(min(share, o.Limit.Rate), min(1/freshShare, o.Limit.Rate/1000))
 	}
 	switch {

@@ -60,7 +60,7 @@ func TestLastShare(t *testing.T) {
 	} {
 		w := newWorld()
 		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batching
-		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, c.share, c.wanted, c.shareAt, c.failedAt
+		b.rate, b.share, b.wantedThen, b.shareAt, b.failedAt = 100, c.share, c.wanted, c.shareAt, c.failedAt
 		b.env.Replicas.Store(c.replicas)
 		assert.InDelta(t, c.want, b.outage.lastShare(), 1e-9, "row %d", i)
 	}
@@ -72,7 +72,7 @@ func TestLastShareOfTwoOutages(t *testing.T) {
 	for failedAt, want := range map[float64]float64{22: 40, 22.1: 1} {
 		w := newWorld()
 		b := &newFair(w.join(limited(policy.Fair, 100)).Share).batching
-		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt, b.failures = 100, 40, 60, 10, 11, 2
+		b.rate, b.share, b.wantedThen, b.shareAt, b.failedAt, b.failures = 100, 40, 60, 10, 11, 2
 		b.awaySince = 11
 		b.outage.goOn()
 		b.outage.endOutage(20, 0)
@@ -89,7 +89,7 @@ func TestLastShareOfTwoOutages(t *testing.T) {
 func TestLend(t *testing.T) {
 	w := newWorld()
 	b := &newFair(w.join(limited(policy.Fair, 100)).Share).batching
-	b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
+	b.rate, b.share, b.wantedThen, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
 	b.failures, b.awaySince, b.lastDue, b.lastN = 2, 2.1, 1.9, 5
 	b.outage.goOn()
 	assert.InDelta(t, 2.15, b.outage.due, 1e-9, "the last batch covers the share until then")
@@ -175,7 +175,7 @@ func TestRepay(t *testing.T) {
 		l := limited(policy.Fair, 100)
 		l.OnOutage = c.outage
 		b := &newFair(w.join(l).Share).batching
-		b.rate, b.share, b.shareFor, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
+		b.rate, b.share, b.wantedThen, b.shareAt, b.failedAt = 100, 20, 20, 1, 1
 		b.outage.due, b.outage.released, b.outage.at = c.ownDue, c.ownReleased, 10
 		b.outage.endOutage(10, c.since)
 		assert.Equal(t, c.debt, b.Debt(), "row %d", i)
@@ -235,7 +235,7 @@ func TestPartialOutage(t *testing.T) {
 // more.
 func TestReturning(t *testing.T) {
 	c, f := fairShare(newWorld())
-	f.share, f.shareFor, f.shareAt, f.failedAt = 20, 20, 9.9, 9.9
+	f.share, f.wantedThen, f.shareAt, f.failedAt = 20, 20, 9.9, 9.9
 	many := Demand{Waiting: 1000, Callers: 1, Anybody: true}
 	for _, now := range []float64{10, 10.19, 10.21} {
 		f.batching.outage.backAt, f.batching.outage.backShare, f.batching.restUntil = 10, 20, 0
@@ -270,7 +270,7 @@ func TestReturning(t *testing.T) {
 // TestNobodyWanted: what was released before others were allocated slots is not owed.
 func TestNobodyWanted(t *testing.T) {
 	_, f := fairShare(newWorld())
-	f.share, f.shareFor, f.shareAt, f.failedAt = 20, 20, 1, 1
+	f.share, f.wantedThen, f.shareAt, f.failedAt = 20, 20, 1, 1
 	f.batching.outage.due, f.batching.outage.released, f.batching.outage.at = 10, 500, 8
 	f.batching.outage.endOutage(10, 1.5)
 	assert.Zero(t, f.Debt())

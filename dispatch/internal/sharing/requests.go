@@ -95,13 +95,14 @@ func (c clock) bounds(now float64) (low, high float64) {
 	return c.now + low - drift*low, c.now + high + drift*high
 }
 
-// still is by how many seconds more than its own clock says a process must have missed to have
-// stood still. Its clock may stand still, too, as that of a virtual machine that was suspended.
+// still is by how many seconds the store's clock must have gone further than ours for this process
+// to have stood still: our clock may have, too, as that of a virtual machine that was suspended. An
+// answer that comes so long after its time-out says the same.
 const still = 0.1
 
-// stoodStill reports whether the store's clock has gone further than ours since the last answer.
-// Permits allocated before are then too old to be used. (A store's clock that was set looks the
-// same, and costs a batch or two.)
+// stoodStill reports whether this process has stood still since the last answer: the store's clock
+// has gone further than ours. Permits allocated before are then too old to be used. (A store's
+// clock that was set looks the same, and costs a batch or two.)
 func (c clock) stoodStill(store, received float64) bool {
 	_, high := c.bounds(received)
 	return high > 0 && store > high+still

@@ -2,7 +2,8 @@ package sharing
 
 import "sync/atomic"
 
-// A shadowed counts what passes a limit whose mode is shadow. Any goroutine may use it.
+// A shadowed counts the messages that pass a limit in shadow mode without a permit, and the permits
+// that they lacked. Stats has the messages only. Any goroutine may use it.
 type shadowed struct {
 	messages atomic.Int64 // that passed without a permit, all time
 	permits  atomic.Int64 // that they lacked, all time

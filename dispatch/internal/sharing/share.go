@@ -47,8 +47,8 @@ type Share struct {
 	Limit       resolve.Limit // Limit.Revision is when its pace or terms last changed
 	share       float64       // permits a second for this replica, from the last reply; 0 = unknown
 	shareAt     float64       // when the share was last told, or used in an outage
-	shareFor    float64       // permits a second that were wanted when it was told
-	keepUntil   float64       // no handles: no request, and what is held then goes back; 0 = has one
+	wantedThen  float64       // permits a second that were wanted when it was told
+	keepUntil   float64       // the lane has no handle: what is held goes back then; 0 = it has one
 	lifted      bool          // all messages bypass the limit, since the permit store is unavailable
 	unavailable atomic.Bool   // the permit store does not answer
 	noGroup     atomic.Bool   // groups: this process is in none of the limit's worker groups
@@ -158,7 +158,7 @@ type Stats struct {
 	Owed        int64 // permits used beyond those granted, all time; later grants pay for them
 	Lost        int64 // permits allocated that no caller used in time, all time
 	Allocations int64 // all time
-	Shadowed    int64 // messages that shadow mode did not hold up, all time
+	Shadowed    int64 // messages that passed in shadow mode without a permit, all time
 }
 
 // Stats returns what there is to know of the share.

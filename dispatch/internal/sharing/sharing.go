@@ -13,7 +13,9 @@ type Sharing interface {
 	// Advance releases the permits that are due.
 	Advance(t Time, d Demand)
 
-	// Next returns the request to send now, or nil; nil while one is on its way.
+	// Next returns the request to send now, or nil; nil while one is on its way. If d is zero, all
+	// callers were served. A strict share takes it as it is; modes with batches go on with the demand
+	// of Advance, since callers come back soon.
 	Next(now float64, d Demand) *permits.Request
 
 	// Answered takes the answer of a request in, or its failure. It arrived at done.

@@ -20,14 +20,14 @@ type strict struct {
 	rev        schedule.Revision // of the limit when Next was last called
 	pendingFor purpose           // of the last request
 
-	inc         int64   // incarnation of the schedule that the slots are from
-	confirmedAt float64 // when the newest request was sent that has been answered
-	queued      bool    // in the schedule's queue
-	returnable  bool    // the newest slot may be given back
-	backAt      float64 // when the slot that was released last came back; 0 = it has not
-	offset      float64 // the store's clock less ours, from the fastest of the recent replies
-	offsetAt    float64 // when it was last looked at; 0 = never
-	waitsSince  float64 // when callers began to wait, or one of them last got a slot; 0 = none waits
+	inc           int64   // incarnation of the schedule that the slots are from
+	confirmedAt   float64 // when the newest request was sent that has been answered
+	queued        bool    // in the schedule's queue
+	newestToStore bool    // the newest slot may go back to the store
+	backAt        float64 // when the slot that was released last came back; 0 = it has not
+	offset        float64 // the store's clock less ours, from the fastest of the recent replies
+	offsetAt      float64 // when it was last looked at; 0 = never
+	waitsSince    float64 // when callers began to wait, or one of them last got a slot; 0 = none waits
 }
 
 // A purpose is what a request of a strict share is for.
@@ -64,13 +64,15 @@ func (s *strict) Advance(t Time, d Demand) {
 		if slot.state == released && !s.Empty() && now > slot.expires { // no caller came for it
 			s.lost += s.withdraw(1)
 		}
-		if slot.state == released && !s.Empty() && !s.demand.Anybody && s.heir() != nil { // not used
+		if slot.state == released && !s.Empty() && !s.demand.Anybody && s.nextInTurn() != nil { // unused
 			slot.recall(s.withdraw(1))
 		}
 		if slot.state == toCome && now > slot.expires {
 			slot.finish()
 			s.lost++
 		}
+		// A taken slot stays first until the next one is due or its time is over: its caller may still
+		// give it back.
 		if taken := slot.state == released && s.Empty(); now > slot.expires || taken && s.nextDue(now) {
 			s.batches = s.batches[1:]
 			continue
@@ -95,7 +97,7 @@ func (s *strict) releaseSlot(t Time) {
 	slot.finish()
 	slot.expires = min(slot.expires, s.confirmedAt+schedule.Unconfirmed)
 	s.usableUntil.Store(int64(sinceStart(slot.expires)))
-	s.since.Store(t.Step)
+	s.freshFrom.Store(t.Step)
 	s.backAt = 0
 	s.served(t.Now)
 	s.supply(1)
@@ -118,13 +120,13 @@ func (s *strict) putBack(now float64, step uint64) {
 // unusedNewest reports whether the newest slot may go back to the line: its time has not come, or
 // its caller gave it back so long ago that no other will come for it.
 func (s *strict) unusedNewest(now float64) bool {
-	return s.returnable && (s.upcoming(now) != nil || !s.Empty() && len(s.batches) == 1 &&
+	return s.newestToStore && (s.upcoming(now) != nil || !s.Empty() && len(s.batches) == 1 &&
 		s.backAt > 0 && now >= s.backAt+s.Limit.Expiry/4 && now <= s.batches[0].expires)
 }
 
 // withdrawNewest takes out the newest slot for the next request, unless a caller has just taken it.
 func (s *strict) withdrawNewest(now float64) {
-	s.returnable = false // the store takes back no slot but the newest
+	s.newestToStore = false // the store takes back no slot but the newest
 	if s.upcoming(now) != nil {
 		s.cancel(now)
 	} else if s.withdraw(1) == 1 {
@@ -144,25 +146,25 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 	if at, needed := s.confirmAt(); needed && !s.pending && now >= at {
 		return s.request(now, forConfirming, schedule.Request{})
 	}
-	held, needed := s.unspent(), s.needed()
-	if !s.mayRequest(now, held >= needed) {
+	held, keeps := s.unspent(), s.keeps()
+	if !s.mayRequest(now, held >= keeps) {
 		return nil
 	}
 	switch {
 	case d.Try && held == 0 && now >= s.full():
 		return s.request(now, forTrying, schedule.Request{Want: 1})
-	case held < s.wanted(), s.queued && held < needed: // or it would lose its place
+	case held < s.wanted(), s.queued && held < keeps: // or it would lose its place
 		waiter := ""
 		if s.Limit.Queue {
 			waiter = s.Waiter
 		}
 		return s.request(now, forWaiting, schedule.Request{Want: 1, Waiter: waiter})
-	case held > needed && s.handSurplus(held-needed, now):
+	case held > keeps && s.handSurplus(held-keeps, now):
 		if s.queued {
 			return s.leave(now)
 		}
 		return nil
-	case held > needed && s.unusedNewest(now):
+	case held > keeps && s.unusedNewest(now):
 		s.withdrawNewest(now)
 		return s.leave(now)
 	case s.queued: // each caller has a slot
@@ -174,14 +176,14 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 // Drain hands the slots to come to a share whose callers wait, or else gives back the newest, and
 // leaves the queue. The other slots are lost.
 func (s *strict) Drain(now float64) *permits.Request {
-	if heir := s.heir(); heir != nil {
-		s.handTo(heir, now, s.unspent())
+	if other := s.nextInTurn(); other != nil {
+		s.handTo(other, now, s.unspent())
 	}
 	if !s.mayRequest(now, true) || s.unspent() == 0 && !s.queued {
 		return nil
 	}
-	returned := s.returnable && s.upcoming(now) != nil
-	s.returnable = false
+	returned := s.newestToStore && s.upcoming(now) != nil
+	s.newestToStore = false
 	s.void()
 	s.toStore = 0
 	if returned { // void has counted it as lost
@@ -234,8 +236,8 @@ func (s *strict) confirmAt() (at float64, needed bool) {
 	return at, true
 }
 
-// wanted is how many slots to hold: one for each caller, if this limit holds one up, and no other
-// limit does.
+// wanted is how many slots to have: one for each caller that no other limit holds up, if this one
+// holds one up.
 func (s *strict) wanted() int64 {
 	if s.demand.Waiting > 0 {
 		return int64(s.demand.Callers - s.demand.Hindered)
@@ -243,9 +245,9 @@ func (s *strict) wanted() int64 {
 	return 0
 }
 
-// needed is the number of slots that are not given back. Other limits may run out of permits for
+// keeps is how many slots are kept: more are given back. Other limits may run out of permits for
 // a moment: a slot that is given back because of that costs the line a period.
-func (s *strict) needed() int64 {
+func (s *strict) keeps() int64 {
 	switch {
 	case s.demand.Waiting > 0:
 		return int64(s.demand.Callers)
@@ -267,14 +269,14 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 	s.carry = reply.Carry
 	if reply.Carry.Inc != s.inc { // slots of another schedule are void
 		s.void()
-		s.inc, s.returnable = reply.Carry.Inc, false
+		s.inc, s.newestToStore = reply.Carry.Inc, false
 	}
 	s.confirmedAt = s.sent
 	switch s.pendingFor {
 	case forConfirming, forLeaving:
 		return
 	case forTrying:
-		s.returnable = s.returnable && reply.N == 0
+		s.newestToStore = s.newestToStore && reply.N == 0
 		if reply.N == 0 {
 			pause := reply.Start + 0.25*s.env.Rand.Float64()*min(1/reply.Rate, 0.1)
 			s.fullUntil.Store(int64(sinceStart(now + max(minPause, pause))))
@@ -289,7 +291,7 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 		s.rate = reply.Rate
 		s.allocations++
 		delay, known := s.delay(reply)
-		s.returnable = known && s.pendingFor == forWaiting
+		s.newestToStore = known && s.pendingFor == forWaiting
 		if !known {
 			s.lost++
 			return

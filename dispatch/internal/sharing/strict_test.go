@@ -307,7 +307,7 @@ func TestStrictGivesBack(t *testing.T) {
 		} {
 			w := newWorld()
 			s, mode := slot(w, strictLimit(10), 1.3)
-			mode.returnable = mode.returnable && c.last
+			mode.newestToStore = mode.newestToStore && c.last
 			next := func(now float64) (returned float64, asks bool) {
 				ask := func() *permits.Request { return s.Next(now, Demand{}) }
 				if drain {
@@ -342,7 +342,7 @@ func TestStrictGivesBack(t *testing.T) {
 		Start: 0.1, Rate: 10, Now: 1.1, Carry: schedule.Carry{Inc: 5, Seq: 1},
 	}
 	s.Answered(r, 1.1, 1.1)
-	assert.True(t, s.strict().returnable, "the line is full: the slot is still the last")
+	assert.True(t, s.strict().newestToStore, "the line is full: the slot is still the last")
 }
 
 // TestStrictTryIsNotLast: a slot that a try got is used at once. The one before it is no longer the
@@ -354,11 +354,11 @@ func TestStrictTryIsNotLast(t *testing.T) {
 	s.Take(1)
 	s.Advance(Time{Now: 1.06}, one)
 	assert.Zero(t, s.Unspent())
-	assert.True(t, mode.returnable)
+	assert.True(t, mode.newestToStore)
 	r := s.Next(1.2, Demand{Anybody: true, Try: true})
 	r.Allocate.Reply = schedule.Reply{N: 1, Rate: 10, Now: 1.2, Carry: schedule.Carry{Inc: 5, Seq: 2}}
 	s.Answered(r, 1.2, 1.2)
-	assert.False(t, mode.returnable)
+	assert.False(t, mode.newestToStore)
 }
 
 // TestStrictChangedRate: slots of the old rate are void, also if they are on their way.
@@ -397,7 +397,7 @@ func TestStrictSlowAnswer(t *testing.T) {
 		for j, took := range c.took {
 			sent = float64(1 + j)
 			s.strict().void()
-			s.strict().returnable = false
+			s.strict().newestToStore = false
 			r := s.Next(sent, one)
 			r.Allocate.Reply = schedule.Reply{
 				N: 1, Start: 0.3, Rate: 10, Now: 100 + sent, Carry: schedule.Carry{Inc: 5},

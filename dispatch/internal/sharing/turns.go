@@ -10,8 +10,9 @@ type turns struct {
 	served  map[string]float64 // by subscription: when a caller of it last got a slot
 }
 
-// waits reports whether a caller waits for a slot that is not released yet.
-func (s *strict) waits() bool { return s.wanted() > 0 && s.Empty() && !s.demand.Lacks }
+// needsSlot reports whether a caller could use a slot now, and none is released. A share in
+// turns.waiting need not: it may have its slot, or lack the permit of another limit.
+func (s *strict) needsSlot() bool { return s.wanted() > 0 && s.Empty() && !s.demand.Lacks }
 
 // note notes what callers want, and puts the share among those whose callers wait, or takes it
 // out.
@@ -36,16 +37,16 @@ func (s *strict) note(now float64, d Demand) {
 	}
 }
 
-// heir returns the first, by turns, of the other shares that wait and can use a slot of s; nil =
-// there is none. While callers of s wait, no share of the same subscription is its heir, so that
+// nextInTurn returns the first, by turns, of the other shares that wait and can use a slot of s;
+// nil = there is none. While callers of s wait, it is no share of the same subscription, so that
 // the owner of a message does not decide when its caller is served.
-func (s *strict) heir() (first *strict) {
+func (s *strict) nextInTurn() (first *strict) {
 	t := s.env.turns[s.Limit.Key]
 	if t == nil || s.env.Closing {
 		return nil
 	}
 	for _, other := range t.waiting {
-		if other == s || !other.waits() || !other.canUse(s) ||
+		if other == s || !other.needsSlot() || !other.canUse(s) ||
 			s.demand.Anybody && other.Limit.Sharer == s.Limit.Sharer {
 			continue
 		}
@@ -58,11 +59,11 @@ func (s *strict) heir() (first *strict) {
 
 // nextServed returns the share whose caller gets the slot of s that is due.
 func (s *strict) nextServed() *strict {
-	heir := s.heir()
-	if heir == nil || (s.waits() || s.demand.Try) && s.env.turns[s.Limit.Key].before(s, heir) {
+	other := s.nextInTurn()
+	if other == nil || (s.needsSlot() || s.demand.Try) && s.env.turns[s.Limit.Key].before(s, other) {
 		return s
 	}
-	return heir
+	return other
 }
 
 // canUse reports whether a slot of another share is one of this share's schedule and pace, too: a
@@ -116,38 +117,38 @@ func (s *strict) passSlot(to *strict) {
 	if len(to.batches) > 0 && to.batches[0].state == released { // taken
 		to.batches = to.batches[1:]
 	}
-	if len(to.batches) > 0 && s.waits() {
+	if len(to.batches) > 0 && s.needsSlot() {
 		s.insert(to.batches[0], to)
 		to.batches = to.batches[1:]
 	}
 	to.insert(slot, s)
 }
 
-// handSurplus has another share get n slots to come, if one waits: now if it lacks one, else when
-// they are due.
+// handSurplus reports whether another share waits, so that n slots too many stay in this process.
+// They go to it now if it has fewer than it wants; else Advance passes each on when it is due.
 func (s *strict) handSurplus(n int64, now float64) bool {
-	heir := s.heir()
-	if heir != nil && heir.unspent() < heir.wanted() {
-		s.handTo(heir, now, n)
+	other := s.nextInTurn()
+	if other != nil && other.unspent() < other.wanted() {
+		s.handTo(other, now, n)
 	}
-	return heir != nil
+	return other != nil
 }
 
 // handTo gives the last n slots to another share, but for those that are released.
-func (s *strict) handTo(heir *strict, now float64, n int64) {
+func (s *strict) handTo(other *strict, now float64, n int64) {
 	for ; n > 0 && len(s.batches) > 0 && s.batches[len(s.batches)-1].state == toCome; n-- {
-		heir.insert(s.batches[len(s.batches)-1], s)
+		other.insert(s.batches[len(s.batches)-1], s)
 		s.batches = s.batches[:len(s.batches)-1]
 	}
-	s.returnable = false
-	s.env.Serve(heir.Share, now)
+	s.newestToStore = false
+	s.env.Serve(other.Share, now)
 }
 
 // insert adds a slot of another share, in the order of their times.
 func (s *strict) insert(slot batch, from *strict) {
 	at := slices.IndexFunc(s.batches, func(own batch) bool { return own.due > slot.due })
 	if at < 0 {
-		at, s.returnable = len(s.batches), false // the newest is not the one of the last reply
+		at, s.newestToStore = len(s.batches), false // the newest is not the one of the last reply
 	}
 	s.batches = slices.Insert(s.batches, at, slot)
 	s.rate = from.rate

@@ -52,7 +52,7 @@ func dues(s *strict) (due []float64) {
 // later slot of that share if a caller waits for it.
 func TestTurnOfAnother(t *testing.T) {
 	p := newPair(2, 2.1)
-	p.a.returnable, p.b.returnable = true, true
+	p.a.newestToStore, p.b.newestToStore = true, true
 	p.b.batches = []batch{slotAt(2.05)}
 	p.b.confirmedAt = 0.5
 	p.a.confirmedAt = 1.5
@@ -63,23 +63,23 @@ func TestTurnOfAnother(t *testing.T) {
 	assert.EqualValues(t, sinceStart(2.02), p.b.UsableUntil())
 	assert.Equal(t, []float64{2.1}, dues(p.a), "no caller waits for another slot")
 	assert.Equal(t, []float64{2.05}, dues(p.b))
-	assert.True(t, p.a.returnable && p.b.returnable, "the newest of both are those of their last replies")
+	assert.True(t, p.a.newestToStore && p.b.newestToStore, "the newest of both are those of their last replies")
 
 	p = newPair(2, 2.1)
-	p.a.returnable, p.b.returnable = true, true
+	p.a.newestToStore, p.b.newestToStore = true, true
 	p.b.batches = []batch{slotAt(2.05)}
 	p.a.Advance(Time{Now: 2}, oneWaits)
 	assert.Equal(t, []float64{2.05, 2.1}, dues(p.a))
-	assert.True(t, p.a.returnable)
+	assert.True(t, p.a.newestToStore)
 	assert.Empty(t, dues(p.b))
-	assert.False(t, p.b.returnable)
+	assert.False(t, p.b.newestToStore)
 
 	p = newPair(2)
-	p.a.returnable = true
+	p.a.newestToStore = true
 	p.b.batches = []batch{slotAt(2.05)}
 	p.a.Advance(Time{Now: 2}, oneWaits)
 	assert.Equal(t, []float64{2.05}, dues(p.a))
-	assert.False(t, p.a.returnable, "it was another's")
+	assert.False(t, p.a.newestToStore, "it was another's")
 }
 
 // TestTurnsOfOne: the shares of one subscription take turns at its turns.
@@ -158,7 +158,7 @@ func TestUnusedSlot(t *testing.T) {
 	assert.EqualValues(t, 1, p.b.Available())
 
 	p = newPair(2, 2.1)
-	p.a.returnable = true
+	p.a.newestToStore = true
 	assert.Nil(t, p.a.Next(1.4, Demand{}), "what is not used is for b")
 	assert.Equal(t, []float64{2, 2.1}, dues(p.b))
 	assert.Nil(t, p.a.Drain(1.4))
@@ -176,7 +176,7 @@ func TestUnusedSlot(t *testing.T) {
 	assert.Equal(t, []float64{2, 2.05, 2.1}, dues(p.b), "a ends")
 
 	p = newPair(2, 2.1)
-	p.a.returnable = true
+	p.a.newestToStore = true
 	assert.Nil(t, p.a.Next(1.4, oneWaits), "one is more than it keeps")
 	assert.Equal(t, []float64{2}, dues(p.a))
 	assert.Equal(t, []float64{2.1}, dues(p.b))
