@@ -3,7 +3,6 @@ package throttle_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,7 +27,7 @@ type fleet struct {
 	policies string // URLs
 	permits  string
 	cache    string
-	log      logText
+	log      throttletest.Log
 	lim      *dispatch.Limiter
 }
 
@@ -46,7 +45,7 @@ func (f *fleet) start() {
 	var err error
 	f.lim, err = throttle.Open(f.t.Context(), f.policies, f.permits, throttle.WithCacheFile(f.cache),
 		throttle.WithOpenTimeout(throttletest.Patience),
-		throttle.WithLogger(slog.New(slog.NewTextHandler(&f.log, nil))))
+		throttle.WithLogger(f.log.Logger()))
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { assert.NoError(f.t, f.lim.Close()) })
 	_, err = f.lim.Subscription("kafka://public/default/orders", "billing")

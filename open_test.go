@@ -2,7 +2,6 @@ package throttle_test
 
 import (
 	"io/fs"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -51,24 +50,6 @@ func refusing(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A logText is a log that a test reads while a Limiter writes it.
-type logText struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logText) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // TestOpenWithoutPolicyStore: Open fails in time, with the address that it tried, the reason, which
 // is logged before, and no password.
 func TestOpenWithoutPolicyStore(t *testing.T) {
@@ -80,11 +61,11 @@ func TestOpenWithoutPolicyStore(t *testing.T) {
 			t.Run(name+user, func(t *testing.T) {
 				t.Parallel()
 				throttletest.Until(t, c.want, func() bool { // a probe on a busy machine may end too late
-					var log logText
+					var log throttletest.Log
 					start := time.Now()
 					_, err := throttle.Open(t.Context(), "etcd://"+user+c.at, "memory:",
 						throttle.WithOpenTimeout(2500*time.Millisecond),
-						throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+						throttle.WithLogger(log.Logger()))
 					assert.GreaterOrEqual(t, time.Since(start), 2500*time.Millisecond)
 					require.Error(t, err)
 					for _, want := range []string{c.at, "no policies after 2.5s", "start the policy store"} {
@@ -123,10 +104,10 @@ func TestOpenFromCacheFile(t *testing.T) {
 		}
 		return limits[0].Rate
 	}
-	var log logText
+	var log throttletest.Log
 	open := func(timeout time.Duration) *dispatch.Limiter {
 		lim, err := throttle.Open(t.Context(), url, "memory:", throttle.WithCacheFile(cache),
-			throttle.WithOpenTimeout(timeout), throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			throttle.WithOpenTimeout(timeout), throttle.WithLogger(log.Logger()))
 		require.NoError(t, err)
 		_, err = lim.Subscription(orders, "billing")
 		require.NoError(t, err)

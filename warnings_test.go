@@ -1,7 +1,6 @@
 package throttle_test
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 func TestWarnings(t *testing.T) {
@@ -63,9 +63,9 @@ func TestWarnings(t *testing.T) {
 
 // TestOpenWarns: a Limiter logs each warning once.
 func TestOpenWarns(t *testing.T) {
-	var log logText
+	var log throttletest.Log
 	lim, err := throttle.Open(t.Context(), "file:"+filepath.Join(t.TempDir(), "p.yaml")+"?create=true",
-		"redis://:s3cret@redis.invalid", throttle.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		"redis://:s3cret@redis.invalid", throttle.WithLogger(log.Logger()))
 	require.NoError(t, err)
 	require.NoError(t, lim.Close())
 	assert.Equal(t, 1, strings.Count(log.String(), "in plaintext"), log.String())

@@ -1,10 +1,8 @@
 package ratekeeper_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -20,6 +18,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A deployment is a policy store and a permit store, with ratekeepers and replicas, in virtual
@@ -28,21 +27,8 @@ type deployment struct {
 	t       *testing.T
 	store   *configstore.Memory
 	permits *memory.Store
-	log     bytes.Buffer
-	mu      sync.Mutex
+	log     throttletest.Log
 	wg      sync.WaitGroup
-}
-
-func (w *deployment) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.Write(p)
-}
-
-func (w *deployment) logged() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.String()
 }
 
 // virtual runs f in virtual time, with a new deployment.
@@ -104,7 +90,7 @@ func (w *deployment) elected(
 	ctx, stop := context.WithCancel(w.t.Context())
 	k = &ratekeeper.Ratekeeper{
 		Policies: configstore.Source(w.store), Permits: permits, Name: name, Elector: by,
-		Logger: slog.New(slog.NewTextHandler(w, nil)),
+		Logger: w.log.Logger(),
 	}
 	w.wg.Go(func() { assert.NoError(w.t, k.Run(ctx)) })
 	return k, stop
@@ -182,7 +168,7 @@ func TestReplicasShareAQuota(t *testing.T) {
 		assert.Less(t, a.lately(time.Second)+b.lately(time.Second), 110.0, "in force within two seconds")
 		time.Sleep(10 * time.Second)
 		assert.InDelta(t, 50, a.lately(8*time.Second)+b.lately(8*time.Second), 5)
-		assert.Contains(t, w.logged(), "GotRate id=tenant:acme")
+		assert.Contains(t, w.log.String(), "GotRate id=tenant:acme")
 	})
 }
 
@@ -349,7 +335,7 @@ func TestStaleLeaderWritesNothing(t *testing.T) {
 		require.NoError(t, json.Unmarshal(text, &now))
 		assert.Equal(t, later, now)
 		assert.Zero(t, k.Status().Term)
-		assert.Contains(t, w.logged(), "another ratekeeper leads in a later term")
+		assert.Contains(t, w.log.String(), "another ratekeeper leads in a later term")
 		stop()
 	})
 }
@@ -398,7 +384,7 @@ func TestSaturatedBackendLimitsItsReaders(t *testing.T) {
 		assert.InDelta(t, 400, gold.lately(10*time.Second)+bulk.lately(10*time.Second), 60)
 		assert.GreaterOrEqual(t, gold.lately(10*time.Second), 190.0, "the reserved rate")
 		assert.True(t, k.Status().Decisions[0].Busy)
-		assert.Contains(t, w.logged(), "BusyReader backend=broker-1 zone=a id=tag:gold")
+		assert.Contains(t, w.log.String(), "BusyReader backend=broker-1 zone=a id=tag:gold")
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 const token = "sesame-sesame-of-" // and the backend's name
@@ -151,7 +151,7 @@ func TestReportsAreAcceptedOrRefused(t *testing.T) {
 		want.Ratio = status.Readers[0].Ratio
 		assert.Equal(t, want, status.Readers[0])
 		assert.InDelta(t, 8192, status.Decisions[0].Cost, 1e-9)
-		assert.NotContains(t, w.logged(), token[:5])
+		assert.NotContains(t, w.log.String(), token[:5])
 
 		time.Sleep(10 * time.Second)
 		assert.Empty(t, k.Status().Readers, "a report counts for five seconds")
@@ -280,12 +280,10 @@ func (failing) Publish(context.Context, string, string, []byte, time.Duration) e
 
 func TestReportsWhileAStoreIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &deployment{t: t, store: configstore.NewMemory()}
-		k := &ratekeeper.Ratekeeper{Permits: failing{}, Logger: slog.New(slog.NewTextHandler(w, nil))}
+		k := &ratekeeper.Ratekeeper{Permits: failing{}, Logger: new(throttletest.Log).Logger()}
 		got := post(k, report(t, 0, nil))
 		assert.Equal(t, 503, got.Code)
 		assert.Equal(t, "policies not read yet: try again\n", got.Body.String())
-		require.NoError(t, w.store.Close())
 	})
 	virtual(t, func(t *testing.T, w *deployment) {
 		k, stop := w.elected("k", nil, failing{w.permits})
@@ -294,7 +292,7 @@ func TestReportsWhileAStoreIsUnavailable(t *testing.T) {
 		stop()
 		assert.Equal(t, 503, got.Code)
 		assert.Equal(t, "permit store unavailable: try again\n", got.Body.String(), "without details")
-		assert.Contains(t, w.logged(), "cannot store a report")
+		assert.Contains(t, w.log.String(), "cannot store a report")
 	})
 }
 

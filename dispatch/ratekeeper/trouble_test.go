@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -240,14 +239,14 @@ func TestTwoPolicyStores(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		k := &ratekeeper.Ratekeeper{
 			Policies: configstore.Source(other), Permits: w.permits, Name: "second", Elector: always(3),
-			Logger: slog.New(slog.NewTextHandler(w, nil)),
+			Logger: w.log.Logger(),
 		}
 		w.wg.Go(func() { assert.NoError(t, k.Run(ctx)) })
 		for range 20 {
 			time.Sleep(1100 * time.Millisecond)
 			assert.Equal(t, "second", w.record().Keeper)
 		}
-		assert.Contains(t, w.logged(), "second has written rates by policies that were adopted later")
+		assert.Contains(t, w.log.String(), "second has written rates by policies that were adopted later")
 		cancel()
 		time.Sleep(quota.RatesHold + 15*time.Second)
 		assert.Equal(t, "first", w.record().Keeper)
@@ -291,7 +290,7 @@ func TestAnotherPolicyStore(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		k := &ratekeeper.Ratekeeper{
 			Policies: policies, Permits: w.permits, Name: "k", Elector: always(1),
-			Logger: slog.New(slog.NewTextHandler(w, nil)),
+			Logger: w.log.Logger(),
 		}
 		w.wg.Go(func() { assert.NoError(t, k.Run(ctx)) })
 		time.Sleep(5 * time.Second)
@@ -300,7 +299,7 @@ func TestAnotherPolicyStore(t *testing.T) {
 		close(policies.swap)
 		time.Sleep(5 * time.Second)
 		assert.Len(t, k.Status().Decisions, before)
-		assert.Contains(t, w.logged(), "run: throttle-admin adopt")
+		assert.Contains(t, w.log.String(), "run: throttle-admin adopt")
 		cancel()
 		w.wg.Wait()
 		require.NoError(t, other.Close())
