@@ -73,7 +73,8 @@ func (q *queue) leave(c *caller) bool {
 	return true
 }
 
-// changed notes that the callers in the queue ask for so many messages more.
+// changed adds to the messages that the callers ask for, and tells newcomers how many callers there
+// are.
 func (q *queue) changed(messages int64) {
 	q.wanted += float64(messages)
 	q.length.Store(int32(len(q.callers)))

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// unspent is what is allocated and unspent.
-func (b *Bucket) unspent() int64 {
+// Unspent is how many permits are allocated and not spent. Concurrent callers may make it less.
+func (b *Bucket) Unspent() int64 {
 	n := b.Available()
 	for i := range b.batches {
 		n += b.batches[i].left
@@ -95,7 +95,7 @@ func (b *Bucket) noteStart(step uint64) {
 
 // void loses all permits.
 func (b *Bucket) void() {
-	b.lost += b.unspent()
+	b.lost += b.Unspent()
 	b.withdraw(b.Available())
 	b.batches, b.end, b.lastN = nil, math.Inf(-1), 0
 }

@@ -116,7 +116,7 @@ func (b *batching) drainFor(now float64, d Demand) order {
 		return order{}
 	}
 	b.sentDemand = b.outage.bound(now, b.wants(&b.Bucket, b.Limit.Round, d))
-	return order{drain: b.unspent()+b.toStore > 0}
+	return order{drain: b.Unspent()+b.toStore > 0}
 }
 
 // next decides what to request.
@@ -136,7 +136,7 @@ func (b *batching) next(now float64, d Demand) order {
 	if b.pending || now < b.retryAt {
 		return order{}
 	}
-	demand, held := b.outage.bound(now, b.wants(&b.Bucket, b.Limit.Round, d)), b.unspent()
+	demand, held := b.outage.bound(now, b.wants(&b.Bucket, b.Limit.Round, d)), b.Unspent()
 	b.sentDemand = demand
 	if b.handsBack(now, d) {
 		return order{drain: true}
@@ -165,7 +165,7 @@ func (b *batching) next(now float64, d Demand) order {
 	case b.asked > 0: // a refused caller comes back
 		wanted = held < b.asked+b.Debt() && b.unreleased() <= 1
 	case b.gone:
-	case !d.Anybody && now-b.usedAt > max(0.015, 5/b.use): // a pause of five callers' gaps
+	case !d.Anybody && now-b.usedAt > max(0.015, 5/b.use): // five times their usual pause
 		b.gone = true
 		if held > 2 { // fewer are not worth a request
 			return order{drain: true}
@@ -200,7 +200,7 @@ func (b *batching) handsBack(now float64, d Demand) bool {
 		return false
 	}
 	b.handBackAt = 0
-	return b.unspent()+b.toStore > 2
+	return b.Unspent()+b.toStore > 2
 }
 
 // idle reports whether nothing is held or wanted.
@@ -216,7 +216,7 @@ func (b *batching) wakeAt(now float64) float64 {
 	if again := max(b.retryAt, b.restUntil); !b.pending && (d.Waiting > 0 || b.asked > 0) && again > now {
 		at = min(at, again)
 	}
-	if !b.pending && b.gone && b.retryAt > now && b.unspent()+b.toStore > 0 {
+	if !b.pending && b.gone && b.retryAt > now && b.Unspent()+b.toStore > 0 {
 		at = min(at, b.retryAt)
 	}
 	if b.hoards && (d.Waiting > 0 || b.asked > 0) {
@@ -228,7 +228,7 @@ func (b *batching) wakeAt(now float64) float64 {
 	if b.outage.goesOn() && d.Waiting > 0 {
 		at = min(at, b.outage.due)
 	}
-	if !b.pending && b.unspent() > 0 {
+	if !b.pending && b.Unspent() > 0 {
 		at = min(at, max(b.abandonedAt(b.Limit.Round), b.retryAt))
 	}
 	if b.keepUntil > now {
@@ -237,7 +237,7 @@ func (b *batching) wakeAt(now float64) float64 {
 	if b.mayReturn && b.gone {
 		at = min(at, b.outdatedAt())
 	}
-	if !d.Anybody && !b.gone && b.use > 0.3 && b.unspent() > 0 {
+	if !d.Anybody && !b.gone && b.use > 0.3 && b.Unspent() > 0 {
 		// Are there callers still, and is the bucket low? Slower ones leave permits to expire.
 		at = min(at, now+0.010)
 	}

@@ -38,7 +38,7 @@ type Bucket struct {
 	lastN     int64     // its permits
 	rate      float64   // permits a second of the whole limit, as last told: batches have this pace
 	starts    [2]uint64 // the steps at which the last two batches started
-	quick     float64   // of the last batch, if spent within half a round, until one is added
+	quick     float64   // permits of the last batch, if spent within half a round; else 0
 	put       int64     // permits put into avail by the loop, all time, less those taken out again
 	toStore   int64     // permits that go back with the next request
 	toStoreAt float64   // since when

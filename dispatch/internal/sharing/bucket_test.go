@@ -69,7 +69,7 @@ func TestRefused(t *testing.T) {
 func TestRelease(t *testing.T) {
 	b := newBucket(100)
 	b.receive(10, 1, 0.01, 0.9, 0.1, 0.1)
-	assert.EqualValues(t, 10, b.unspent())
+	assert.EqualValues(t, 10, b.Unspent())
 	for _, c := range []struct {
 		now, late   float64
 		avail, lost int64
@@ -141,11 +141,11 @@ func TestUpcoming(t *testing.T) {
 	assert.Equal(t, 1, b.unreleased())
 	b.clear(1.1)
 	assert.EqualValues(t, 4, b.toStore, "all of them")
-	assert.Zero(t, b.unspent())
+	assert.Zero(t, b.Unspent())
 	b.receive(3, 1.2, 0.01, 1, 0.1, 0.1)
 	b.release(Time{Now: 1.3}, 1)
 	b.void()
-	assert.Zero(t, b.unspent())
+	assert.Zero(t, b.Unspent())
 	assert.EqualValues(t, 3, b.lost)
 	assert.Zero(t, b.put, "no caller has taken any")
 	b.receive(3, 1.205, 0.01, 1, 0.1, 0.1)
@@ -181,7 +181,7 @@ func TestAge(t *testing.T) {
 		assert.EqualValues(t, 6, b.Available())
 		assert.InDelta(t, 1.2, b.dueAt(round), 1e-9)
 		b.age(1.201, round)
-		assert.Zero(t, b.unspent())
+		assert.Zero(t, b.Unspent())
 		assert.EqualValues(t, 6, b.toStore)
 		assert.InDelta(t, 1.301, b.dueAt(round), 1e-9)
 		b.age(1.3, round)
@@ -277,5 +277,5 @@ func TestLostBatch(t *testing.T) {
 	assert.Greater(t, b.batches[1].due, 1.03)
 	assert.EqualValues(t, 1, b.lost)
 	assert.Nil(t, b.upcoming(1.03))
-	assert.EqualValues(t, 1, b.unspent(), "that of the first one, which nobody has taken")
+	assert.EqualValues(t, 1, b.Unspent(), "that of the first one, which nobody has taken")
 }

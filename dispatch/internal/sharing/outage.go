@@ -76,10 +76,10 @@ func (o *outageShare) releaseDue(now float64, d Demand) {
 	}
 	gap := 1 / o.lastShare()
 	switch {
-	case o.mayNot, o.unspent() == 0 && d.Waiting == 0 && o.asked == 0:
+	case o.mayNot, o.Unspent() == 0 && d.Waiting == 0 && o.asked == 0:
 		o.due = max(o.due, now)
 		return
-	case o.unspent() > 0:
+	case o.Unspent() > 0:
 		o.due = max(o.due, now+gap)
 		return
 	case o.due > now:

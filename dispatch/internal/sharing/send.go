@@ -24,7 +24,7 @@ func (s *Share) send(now float64, r permits.Request) *permits.Request {
 func (s *Share) allocate(now float64, r schedule.Request) *permits.Request {
 	l := &s.Limit
 	r.Subscription, r.Weight, r.Reserved = l.Sharer, l.Weight, l.Reserved
-	r.Returned, r.Held, r.RTT = float64(s.toStore), float64(s.unspent()), s.rtt()
+	r.Returned, r.Held, r.RTT = float64(s.toStore), float64(s.Unspent()), s.rtt()
 	r.Round, r.Burst, r.Rate, r.Ramp, r.Rule = l.Round, l.Burst, l.Rate, l.Ramp, l.Rule
 	r.Rev = l.Revision
 	r.Nonce = 1 + s.env.Rand.Int64N(1<<52)

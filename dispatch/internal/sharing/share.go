@@ -117,12 +117,9 @@ func (s *Share) Lifted() bool { return s.lifted }
 // has changed.
 func (s *Share) FollowOutage() (changed bool) {
 	was := s.lifted
-	s.lifted = s.storeDown() && s.Limit.OnOutage == policy.OutageOpen && (s.lifted || s.unspent() == 0)
+	s.lifted = s.storeDown() && s.Limit.OnOutage == policy.OutageOpen && (s.lifted || s.Unspent() == 0)
 	return s.lifted != was
 }
-
-// Unspent is what is allocated and not spent. Concurrent callers may make it less.
-func (s *Share) Unspent() int64 { return s.unspent() }
 
 // Unavailable reports whether the permit store does not answer. Any goroutine may call it.
 func (s *Share) Unavailable() bool { return s.unavailable.Load() }
@@ -164,7 +161,7 @@ type Stats struct {
 // Stats returns what there is to know of the share.
 func (s *Share) Stats(now float64) Stats {
 	stats := Stats{
-		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.unspent(),
+		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.Unspent(),
 		Returned: s.returned.Load(), Owed: s.owed.Load(),
 		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations, Shadowed: s.shadow.messages.Load(),
 	}

@@ -146,7 +146,7 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 	if at, needed := s.confirmAt(); needed && !s.pending && now >= at {
 		return s.request(now, forConfirming, schedule.Request{})
 	}
-	held, keeps := s.unspent(), s.keeps()
+	held, keeps := s.Unspent(), s.keeps()
 	if !s.mayRequest(now, held >= keeps) {
 		return nil
 	}
@@ -177,9 +177,9 @@ func (s *strict) Next(now float64, d Demand) *permits.Request {
 // leaves the queue. The other slots are lost.
 func (s *strict) Drain(now float64) *permits.Request {
 	if other := s.nextInTurn(); other != nil {
-		s.handTo(other, now, s.unspent())
+		s.handTo(other, now, s.Unspent())
 	}
-	if !s.mayRequest(now, true) || s.unspent() == 0 && !s.queued {
+	if !s.mayRequest(now, true) || s.Unspent() == 0 && !s.queued {
 		return nil
 	}
 	returned := s.newestToStore && s.upcoming(now) != nil
@@ -252,7 +252,7 @@ func (s *strict) keeps() int64 {
 	case s.demand.Waiting > 0:
 		return int64(s.demand.Callers)
 	case s.demand.Callers > 0, s.demand.Try:
-		return s.unspent()
+		return s.Unspent()
 	}
 	return 0
 }
@@ -354,7 +354,7 @@ func (s *strict) WakeAt(now float64) float64 {
 	if confirm, needed := s.confirmAt(); needed {
 		at = min(at, max(now, confirm))
 	}
-	if s.unspent() < s.wanted() || s.queued {
+	if s.Unspent() < s.wanted() || s.queued {
 		at = min(at, max(now, s.retryAt))
 	}
 	return at
@@ -378,7 +378,7 @@ func (s *strict) Keep(float64) bool { return false }
 func (s *strict) Reopen() bool { return false }
 
 // Idle reports whether no slot is held and none is waited for.
-func (s *strict) Idle() bool { return !s.pending && !s.queued && s.unspent() == 0 }
+func (s *strict) Idle() bool { return !s.pending && !s.queued && s.Unspent() == 0 }
 
 // Report fills in whether callers are in the queue. The rate is that of all replicas together.
 func (s *strict) Report(r *Report) {
@@ -390,7 +390,7 @@ func (s *strict) Report(r *Report) {
 // has no permit for the caller. next is the time before which no slot can be had; 0 = unknown.
 func (s *Share) TryRefused(now float64) (next float64, yes bool) {
 	next = s.nextSlot(now)
-	return next, !s.pending && (s.unspent() == 0 || !s.Empty() || next > now+2*minWait)
+	return next, !s.pending && (s.Unspent() == 0 || !s.Empty() || next > now+2*minWait)
 }
 
 // nextSlot is the time before which no slot of a strict limit can be had; 0 = unknown.

@@ -128,7 +128,7 @@ func (s *strict) passSlot(to *strict) {
 // They go to it now if it has fewer than it wants; else Advance passes each on when it is due.
 func (s *strict) handSurplus(n int64, now float64) bool {
 	other := s.nextInTurn()
-	if other != nil && other.unspent() < other.wanted() {
+	if other != nil && other.Unspent() < other.wanted() {
 		s.handTo(other, now, n)
 	}
 	return other != nil
