@@ -185,6 +185,8 @@ func (s *standalone) start(dir string) error {
 	return nil
 }
 
+// pulsarConfig is standalone.conf. A bookie refuses writes when 95 % of its disk is used, however
+// many gigabytes are left: the disk of a developer or of CI often is that full.
 const pulsarConfig = `brokerServicePort=%d
 webServicePort=%d
 bindAddress=%s
@@ -198,4 +200,6 @@ managedLedgerCacheSizeMB=64
 loadBalancerEnabled=false
 transactionCoordinatorEnabled=true
 journalSyncData=false
+diskUsageThreshold=0.999
+diskUsageWarnThreshold=0.99
 `
