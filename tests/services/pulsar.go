@@ -185,8 +185,8 @@ func (s *standalone) start(dir string) error {
 	return nil
 }
 
-// pulsarConfig is standalone.conf. A bookie refuses writes when 95 % of its disk is used, however
-// many gigabytes are left: the disk of a developer or of CI often is that full.
+// pulsarConfig is standalone.conf. Unless told otherwise, a bookie refuses writes when 95 % of its
+// disk is used, however many gigabytes are left.
 const pulsarConfig = `brokerServicePort=%d
 webServicePort=%d
 bindAddress=%s
