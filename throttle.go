@@ -69,7 +69,8 @@ func WithCacheFile(name string) Option { return func(o *options) { o.CacheFile =
 // without one, fails. Default: 5 s, or 1 s if there is a cache file.
 func WithOpenTimeout(d time.Duration) Option { return func(o *options) { o.OpenTimeout = d } }
 
-// WithLogger sets where the Limiter reports failures and recoveries. Default: nowhere.
+// WithLogger sets where the Limiter reports failures and recoveries. Default:
+// slog.Default().
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.Logger = log } }
 
 // WithRatekeeper makes this process a candidate for the ratekeeper, which computes the rates of

@@ -3,7 +3,6 @@ package configstore
 import (
 	"cmp"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"time"
 
@@ -74,25 +73,30 @@ func (m Marker) Applied(
 	return m, nil
 }
 
-// ErrNotAdopted is what a MarkerError wraps.
-var ErrNotAdopted = errors.New("not adopted")
-
 // Check returns why policies must not be taken from a store that holds these entries at now, and
-// what to do. The error wraps ErrNotAdopted.
+// what to do: a *policy.HeldError.
 func (m Marker) Check(entries []policy.Entry, now time.Time) error {
 	n := policy.CountPermanent(entries)
 	switch {
 	case m == (Marker{}) && n == 0:
-		return fmt.Errorf("configstore: the policy store is empty and %w: check its address and "+
-			"prefix; if they are right, set a policy, or run: throttle-admin adopt", ErrNotAdopted)
+		return &policy.HeldError{
+			Fault: policy.FaultNotAdopted,
+			Text: "configstore: the policy store is empty and not adopted: check its address and " +
+				"prefix; if they are right, set a policy, or run: throttle-admin adopt",
+		}
 	case m.ahead(now):
-		return fmt.Errorf("configstore: the policy store was adopted at %s, which is over a day ahead "+
-			"of this machine's clock, and counts as %w: correct the clocks, and run: "+
-			"throttle-admin adopt", time.UnixMilli(m.Epoch).UTC().Format(time.RFC3339), ErrNotAdopted)
+		return &policy.HeldError{
+			Fault: policy.FaultNotAdopted,
+			Text: fmt.Sprintf("configstore: the policy store was adopted at %s, which is over a day ahead "+
+				"of this machine's clock, and counts as not adopted: correct the clocks, and run: "+
+				"throttle-admin adopt", time.UnixMilli(m.Epoch).UTC().Format(time.RFC3339)),
+		}
 	case n == 0 && m.Count > 0:
-		return fmt.Errorf("configstore: the policy store has lost its policies (%d) and is %w "+
-			"without them: restore them from a backup, or run: throttle-admin adopt --empty",
-			m.Count, ErrNotAdopted)
+		return &policy.HeldError{
+			Fault: policy.FaultLost,
+			Text: fmt.Sprintf("configstore: the policy store has lost its policies (%d) and is not adopted "+
+				"without them: restore them from a backup, or run: throttle-admin adopt --empty", m.Count),
+		}
 	}
 	return nil
 }

@@ -89,6 +89,42 @@ func TestSourceReportsAnOutageOnceAndListsAgain(t *testing.T) {
 	})
 }
 
+// TestSourceReportsEachFault: an outage of a store that is not followed is reported, and so is what
+// it holds afterwards. None of them is reported twice.
+func TestSourceReportsEachFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		empty := configstore.Snapshot{Marker: configstore.Marker{ID: "line", Epoch: 1, Count: 3}, Revision: 5}
+		s := &scripted{lists: []func() (configstore.Snapshot, error){
+			func() (configstore.Snapshot, error) { return empty, nil },
+			func() (configstore.Snapshot, error) { return empty, nil },
+			func() (configstore.Snapshot, error) { return empty, errors.New("unavailable") },
+			func() (configstore.Snapshot, error) { return empty, errors.New("unavailable") },
+			func() (configstore.Snapshot, error) { return empty, nil },
+		}}
+		var got []policy.Fault
+		for _, err := range configstore.Source(s).Snapshots(ctx) {
+			got = append(got, policy.FaultOf(err))
+		}
+		assert.Equal(t, []policy.Fault{policy.FaultLost, policy.FaultUnavailable, policy.FaultLost}, got)
+	})
+}
+
+// scripted answers each List with the next function, and then with the last one.
+type scripted struct {
+	lost
+	lists []func() (configstore.Snapshot, error)
+}
+
+func (s *scripted) List(context.Context) (configstore.Snapshot, error) {
+	next := s.lists[0]
+	if len(s.lists) > 1 {
+		s.lists = s.lists[1:]
+	}
+	return next()
+}
+
 // lost answers once, and is unavailable from then on.
 type lost struct {
 	configstore.Store

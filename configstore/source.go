@@ -169,7 +169,7 @@ func (s *state) publish(revision int64) {
 	}
 	if err := s.marker.Check(s.entries, time.Now()); err != nil {
 		if aged := s.age(); aged || s.refused != err.Error() {
-			s.down, s.refused = true, err.Error()
+			s.down, s.refused = false, err.Error() // an outage that follows is reported, too
 			s.stopped = s.stopped || !s.yield(policy.Snapshot{}, err)
 		}
 		return
@@ -193,7 +193,7 @@ func (s *state) report(ctx context.Context, err error) {
 	case errors.Is(err, ErrClosed):
 		s.stopped = true
 	default:
-		s.down = true
+		s.down, s.refused = true, "" // what the store holds after the outage is reported again
 		s.stopped = !s.yield(policy.Snapshot{}, err)
 	}
 }

@@ -41,7 +41,7 @@ type Config struct {
 	// OpenTimeout is how long Open waits for the policies. Default: 5 s, or 1 s if CacheFile can
 	// be read.
 	OpenTimeout time.Duration
-	// Logger gets failures and recoveries. Nil: nothing is logged.
+	// Logger gets failures and recoveries. Nil: slog.Default().
 	Logger *slog.Logger
 	// OnClose is called at the end of Close, to close resources opened for the Limiter. Default:
 	// none.
@@ -137,7 +137,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.Policies = Fixed(policy.Policy{})
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+		cfg.Logger = slog.Default()
 	}
 	if cfg.Rand == nil {
 		cfg.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))

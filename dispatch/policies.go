@@ -29,7 +29,7 @@ type fixed struct {
 func (f fixed) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	return func(yield func(policy.Snapshot, error) bool) {
 		s := policy.Snapshot{
-			Set: policy.Single(f.p), Identity: "fixed", Epoch: f.epoch, Revision: 1, Plain: true,
+			Set: policy.Single(f.p), Epoch: f.epoch, Revision: 1, Plain: true,
 		}
 		if yield(s, nil) {
 			<-ctx.Done()
@@ -46,8 +46,11 @@ const (
 // checkRevision returns why a permit store would take the revision of a snapshot for damage.
 func checkRevision(s policy.Snapshot) error {
 	if !resolve.Revision(s).Valid() {
-		return fmt.Errorf("policies of epoch %d, revision %d: want 0..%g and 0..%g",
-			s.Epoch, s.Revision, schedule.MaxEpoch, schedule.MaxNumber)
+		return &policy.HeldError{
+			Fault: policy.FaultRevision,
+			Text: fmt.Sprintf("policies of epoch %d, revision %d: want 0..%g and 0..%g",
+				s.Epoch, s.Revision, schedule.MaxEpoch, schedule.MaxNumber),
+		}
 	}
 	return nil
 }
@@ -142,13 +145,20 @@ func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 		first <- err
 	}
 	failed := func(err error) {
-		l.log.Warn("the policies are not followed; the last ones stay in force", "error", err)
 		l.mu.Lock()
+		was := l.source
 		l.source = err
 		fell := l.line.Fell != line.Fell
 		l.line = line
 		l.age(ctx)
 		l.mu.Unlock()
+		if policy.FaultOf(err) != policy.FaultOf(was) {
+			what := "the policy store is not followed; the last policies stay in force"
+			if line.Known.Set == nil {
+				what = "the policy store is not followed, and no policies are known yet"
+			}
+			l.log.Warn(what, "error", err)
+		}
 		if fell {
 			l.writeCache()
 		}
@@ -169,9 +179,13 @@ func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 		matches := l.engine.Match(s.Set)
 		l.mu.Lock()
 		l.stopAging()
+		was := l.source
 		l.source, l.line, l.read = nil, line, true
 		l.putInForce(s, matches)
 		l.mu.Unlock()
+		if was != nil {
+			l.log.Warn("the policy store is followed again", "revision", s.Revision)
+		}
 		l.logFaults(s)
 		if s.Identity == "" && !s.Plain && !warned {
 			warned = true

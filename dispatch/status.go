@@ -27,6 +27,7 @@ type Stats struct {
 
 	Policies        int    `json:"policies"`                  // in force, with quotas and settings
 	PolicyError     string `json:"policyError,omitempty"`     // why the store's are not in force now
+	Held            bool   `json:"held,omitempty"`            // PolicyError is a policy.HeldError
 	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are ignored
 
 	Permits       PermitStoreStats    `json:"permitStore"`
@@ -40,6 +41,10 @@ type PermitStoreStats struct {
 	Late        int64 `json:"late"`     // requests whose replies came too late to be used
 	Damaged     int64 `json:"damaged"`  // requests that found stored state out of bounds
 	Unavailable bool  `json:"unavailable,omitempty"`
+
+	// Latency is how long calls with allocations take, in seconds, averaged over the last few that
+	// were answered; 0 = none was.
+	Latency float64 `json:"latency"`
 }
 
 // SubscriptionStats is the state of one subscription in one replica. Counts start when the
@@ -111,6 +116,7 @@ func (l *Limiter) stats(activeOnly bool, max int) Stats {
 	}
 	if l.source != nil {
 		s.PolicyError = l.source.Error()
+		s.Held = policy.FaultOf(l.source) != policy.FaultUnavailable
 	}
 	l.mu.Unlock()
 	lanes := l.engine.Stats(activeOnly, max)

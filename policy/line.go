@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"reflect"
 	"slices"
 )
@@ -13,8 +12,8 @@ type Line struct {
 	Fell  string   // why an older one did not replace it; "": none has come
 }
 
-// Follow makes s the newest snapshot, or returns why it must not be. Entries that cannot be read
-// keep the settings that are known.
+// Follow makes s the newest snapshot, or returns a *HeldError, which says why it must not be.
+// Entries that cannot be read keep the settings that are known.
 //
 // A store that was restored from a backup counts on from there, and its revision passes the newest
 // known one in time. So once an older snapshot has come, others of its epoch are refused too. An
@@ -35,7 +34,7 @@ func (l *Line) Follow(s Snapshot) error {
 		case s.olderThan(known):
 			l.Fell = err.Error()
 		case err == nil:
-			err = errors.New(l.Fell)
+			err = &HeldError{FaultOlder, l.Fell}
 		}
 	}
 	if err != nil {

@@ -134,32 +134,32 @@ func (s Snapshot) At(now time.Time) Snapshot {
 // Replaces returns nil if the policies of s may replace those that are known: nothing is known (its
 // Set is nil), s is plain, or s is of the same line, not older, and not emptied by other means than
 // Apply and Adopt. A line without an identity, and plain policies, may be followed by any line.
-// Otherwise the error says why not, and what to do.
+// Otherwise it returns a *HeldError, which says why not, and what to do.
 func (s Snapshot) Replaces(known Snapshot) error {
 	otherLine := s.Identity != known.Identity && known.Identity != "" && !known.Plain
 	switch {
 	case known.Set == nil, s.Plain:
 		return nil
 	case otherLine && s.Identity == "":
-		return fmt.Errorf("the policy store has no marker, and the last policies were %q: check its "+
+		return held(FaultOther, "the policy store has no marker, and the last policies were %q: check its "+
 			"address and prefix; if its policies are right, run: throttle-admin adopt --id %s",
 			known.Identity, known.Identity)
 	case otherLine:
-		return fmt.Errorf("the policy store has policies %q, and the last ones were %q: check its "+
+		return held(FaultOther, "the policy store has policies %q, and the last ones were %q: check its "+
 			"address and prefix; if they are right, run: throttle-admin adopt --id %s",
 			s.Identity, known.Identity, known.Identity)
 	case s.Epoch < known.Epoch:
-		return fmt.Errorf("the policy store was adopted at epoch %d, and the last policies are of "+
+		return held(FaultOlder, "the policy store was adopted at epoch %d, and the last policies are of "+
 			"epoch %d: if it was restored from a backup, run: throttle-admin adopt --after %d",
 			s.Epoch, known.Epoch, known.Epoch)
 	case s.olderThan(known):
-		return fmt.Errorf("the policy store is at revision %d (change %d), and was at %d (change %d): "+
+		return held(FaultOlder, "the policy store is at revision %d (change %d), and was at %d (change %d): "+
 			"if it was restored from a backup, run: throttle-admin adopt",
 			s.Revision, s.Serial, known.Revision, known.Serial)
 	case s.Serial > 0 && s.Epoch == known.Epoch && s.Serial == known.Serial &&
 		CountPermanent(s.Set.entries) == 0:
 		if n := CountPermanent(known.Set.entries); n > 0 {
-			return fmt.Errorf("the policy store has lost its policies (%d): restore them, or run: "+
+			return held(FaultLost, "the policy store has lost its policies (%d): restore them, or run: "+
 				"throttle-admin adopt --empty", n)
 		}
 	}

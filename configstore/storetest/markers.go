@@ -81,7 +81,7 @@ func notAdopted(t *testing.T, b Backend) {
 		for i.err == nil { // what was in force may come twice
 			i = receive(ctx, t, got)
 		}
-		require.ErrorIs(t, i.err, configstore.ErrNotAdopted)
+		assert.NotEqual(t, policy.FaultUnavailable, policy.FaultOf(i.err))
 		assert.ErrorContains(t, i.err, why)
 		assert.ErrorContains(t, i.err, "throttle-admin adopt")
 	}
@@ -93,7 +93,7 @@ func notAdopted(t *testing.T, b Backend) {
 	b.Empty(t)
 	refused("has lost its policies (1)")
 	_, err = s.Apply(ctx, put(Orders, rate(2)), 0)
-	require.ErrorIs(t, err, configstore.ErrNotAdopted)
+	assert.Equal(t, policy.FaultLost, policy.FaultOf(err))
 	_, err = s.Adopt(ctx, configstore.Adoption{ID: first.Identity})
 	require.NoError(t, err)
 	emptied := next(0)

@@ -36,9 +36,12 @@
 //	throttle_permit_store_late_replies_total   replies that came too late to be used
 //	throttle_permit_store_damaged_total        requests that found stored state out of bounds
 //	throttle_permit_store_unavailable          1: no request was answered lately
+//	throttle_permit_store_latency_seconds      how long calls with allocations take, averaged over
+//	                                           the last few; 0: none was answered
 //	throttle_policy_store_unavailable          1: the store's policies are not followed, since it
-//	                                           cannot be read, is not adopted, or is older or
-//	                                           another one; the last ones apply
+//	                                           cannot be read or they are held; the last ones apply
+//	throttle_policies_held                     1: the store was read, and is not followed: it is
+//	                                           empty, another one, or older than it was
 //	throttle_policy_revision                   revision of the policies in force
 //	throttle_policies                          policies, quotas and settings in force
 //	throttle_invalid_policies                  stored policies that are invalid and ignored
@@ -113,8 +116,12 @@ var (
 	damaged = describe("permit_store_damaged_total",
 		"Requests that found stored state out of bounds, and replaced it.")
 	permitsDown = describe("permit_store_unavailable", "1 if no request was answered lately.")
-	sourceDown  = describe("policy_store_unavailable",
+	latency     = describe("permit_store_latency_seconds",
+		"How long calls with allocations take, averaged over the last few.")
+	sourceDown = describe("policy_store_unavailable",
 		"1 if the policy store's policies are not followed; the last ones apply.")
+	heldBack = describe("policies_held",
+		"1 if the policy store was read and is not followed: it is empty, another one, or older.")
 	revision = describe("policy_revision", "Revision of the policies in force.")
 	policies = describe("policies", "Policies, quotas and settings in force.")
 	invalid  = describe("invalid_policies", "Stored policies that are invalid and ignored.")
@@ -127,7 +134,8 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		waits, waitTime, waiting, shadowed, caughtUp, exempt, inFlight, backlog,
 		granted, returned, expired, allocated, allocations, rate, rampRate, share, changed,
-		requests, errs, late, damaged, permitsDown, sourceDown, revision, policies, invalid, info,
+		requests, errs, late, damaged, permitsDown, latency, sourceDown, heldBack, revision,
+		policies, invalid, info,
 	} {
 		ch <- d
 	}
@@ -181,7 +189,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	counter(damaged, s.Permits.Damaged)
 	gauge(permitsDown, flag(s.Permits.Unavailable))
 	gauge(revision, float64(s.Revision))
+	gauge(latency, s.Permits.Latency)
 	gauge(sourceDown, flag(s.PolicyError != ""))
+	gauge(heldBack, flag(s.Held))
 	gauge(policies, float64(s.Policies))
 	gauge(invalid, float64(s.InvalidPolicies))
 	gauge(info, 1, s.Version, s.Cluster, s.Replica, s.Identity)

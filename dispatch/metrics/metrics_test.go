@@ -88,7 +88,7 @@ func TestCollect(t *testing.T) {
 		assert.NotContains(t, got, "backlog_messages billing", "it is unknown")
 		for _, name := range []string{
 			"permit_store_errors_total", "permit_store_late_replies_total", "permit_store_unavailable",
-			"policy_store_unavailable", "invalid_policies",
+			"policy_store_unavailable", "policies_held", "permit_store_latency_seconds", "invalid_policies",
 			"exempt billing", "waiting_calls billing",
 		} {
 			assert.Contains(t, got, name)
@@ -180,9 +180,16 @@ func TestFaultsOfPolicies(t *testing.T) {
 		got := values(t, lim)
 		assert.Equal(t, 2.0, got["policy_revision"])
 		assert.Equal(t, 1.0, got["policy_store_unavailable"])
+		assert.Equal(t, 0.0, got["policies_held"])
 		assert.Equal(t, 1.0, got["invalid_policies"])
 		assert.Equal(t, float64(len(set.Entries())), got["policies"])
 		assert.Contains(t, got, "permit_store_damaged_total")
+		source.Fail(&policy.HeldError{Fault: policy.FaultLost, Text: "it is empty"})
+		synctest.Wait()
+		got = values(t, lim)
+		assert.Equal(t, 1.0, got["policy_store_unavailable"])
+		assert.Equal(t, 1.0, got["policies_held"])
+		assert.Equal(t, float64(len(set.Entries())), got["policies"], "the last ones stay in force")
 	})
 }
 

@@ -56,7 +56,7 @@ func run(ctx context.Context, sockets string) (err error) {
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	lim, err := throttle.FromEnv(ctx, throttle.WithLogger(slog.Default()))
+	lim, err := throttle.FromEnv(ctx)
 	if err != nil {
 		return err
 	}

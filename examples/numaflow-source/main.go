@@ -40,7 +40,7 @@ func run(ctx context.Context, sockets string) (err error) {
 	if err != nil {
 		return err
 	}
-	lim, err := throttle.FromEnv(ctx, throttle.WithLogger(slog.Default()))
+	lim, err := throttle.FromEnv(ctx)
 	if err != nil {
 		return err
 	}

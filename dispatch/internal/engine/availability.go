@@ -2,7 +2,10 @@ package engine
 
 import (
 	"log/slog"
+	"maps"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/sharing"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
@@ -12,15 +15,26 @@ import (
 // unavailable, in seconds: one limit whose requests fail beside others whose do not is no outage.
 const unavailableAfter = 0.5
 
-// An availability counts answers, and logs when the permit store becomes unavailable and when it
-// is back.
+// The permit store is slow while its calls take longer than slowAbove on average, and until they
+// take less than slowBelow, seconds: rounds are then longer than policies ask for.
+const slowAbove, slowBelow = 0.1, 0.05
+
+// damageEvery is how often damage of one limit is logged, in seconds.
+const damageEvery = 60.0
+
+// An availability counts answers, and logs when the permit store becomes unavailable or slow, and
+// when that ends.
 type availability struct {
 	log *slog.Logger
 
 	requests, errors, late, damaged atomic.Int64
 	unavailable                     atomic.Bool
 
-	answeredAt float64 // the last answer; 0 = none yet. Guarded by Engine.mu
+	// Engine.mu guards the fields below.
+	answeredAt float64            // the last answer; 0 = none yet
+	latency    float64            // of calls with allocations, on average, seconds; 0 = unknown
+	slow       bool               // which is in the log
+	damagedAt  map[string]float64 // by key: when damage was last logged
 }
 
 // count counts an answer that its share has taken in.
@@ -29,8 +43,7 @@ func (a *availability) count(s *sharing.Share, r *permits.Request, now float64) 
 	a.requests.Add(1)
 	if damage := r.Damaged(); damage != nil {
 		a.damaged.Add(1)
-		a.log.Warn("what the permit store had of a limit was damaged; it was replaced",
-			"limit", limit, "error", damage)
+		a.logDamage(limit, damage, now)
 	}
 	if r.Err != nil {
 		a.errors.Add(1)
@@ -51,11 +64,11 @@ func (a *availability) count(s *sharing.Share, r *permits.Request, now float64) 
 		return
 	}
 	if a.unavailable.CompareAndSwap(true, false) {
-		a.log.Info("the permit store is available again")
+		a.log.Warn("the permit store is available again")
 	}
 	if logged.Failing {
 		logged.Failing = false
-		a.log.Info("requests for a limit are answered again", "limit", limit)
+		a.log.Warn("requests for a limit are answered again", "limit", limit)
 	}
 	if s.NoGroup() && !logged.NoGroup {
 		groups := s.Limit.Groups
@@ -65,14 +78,59 @@ func (a *availability) count(s *sharing.Share, r *permits.Request, now float64) 
 	logged.NoGroup = s.NoGroup()
 }
 
+// logDamage logs damage of a limit, unless that was logged in the last minute.
+func (a *availability) logDamage(limit string, damage error, now float64) {
+	if at, ok := a.damagedAt[limit]; ok && now-at < damageEvery {
+		return
+	}
+	if a.damagedAt == nil {
+		a.damagedAt = map[string]float64{}
+	}
+	maps.DeleteFunc(a.damagedAt, func(_ string, at float64) bool { return now-at >= damageEvery })
+	a.damagedAt[limit] = now
+	a.log.Warn("what the permit store had of a limit was damaged; it was replaced",
+		"limit", limit, "error", damage)
+}
+
+// noteCall takes in how long a call of the store took, if an allocation in it was answered.
+func (a *availability) noteCall(answers []sending) {
+	answered := slices.IndexFunc(answers, func(s sending) bool {
+		return s.request.Allocate != nil && s.request.Err == nil
+	})
+	if answered < 0 {
+		return
+	}
+	took := answers[answered].took
+	if a.latency == 0 {
+		a.latency = took
+	}
+	a.latency += (took - a.latency) / 8
+	switch {
+	case !a.slow && a.latency > slowAbove:
+		a.slow = true
+		a.log.Warn("the permit store is slow; limits are used as far as it answers",
+			"latency", seconds(a.latency).Round(time.Millisecond))
+	case a.slow && a.latency < slowBelow:
+		a.slow = false
+		a.log.Warn("the permit store is no longer slow",
+			"latency", seconds(a.latency).Round(time.Millisecond))
+	}
+}
+
 // An Availability is how requests to the permit store have gone since the start.
 type Availability struct {
 	Requests, Errors, Late, Damaged int64
-	Unavailable                     bool // none has been answered lately
+	Unavailable                     bool    // none has been answered lately
+	Latency                         float64 // of calls with allocations, seconds; 0 = unknown
 }
 
-func (a *availability) now() Availability {
+// Availability returns how requests to the permit store have gone.
+func (e *Engine) Availability() Availability {
+	a := &e.availability
+	e.mu.Lock()
+	latency := a.latency
+	e.mu.Unlock()
 	return Availability{
-		a.requests.Load(), a.errors.Load(), a.late.Load(), a.damaged.Load(), a.unavailable.Load(),
+		a.requests.Load(), a.errors.Load(), a.late.Load(), a.damaged.Load(), a.unavailable.Load(), latency,
 	}
 }

@@ -96,6 +96,7 @@ func (e *Engine) stepLane(l *Lane, t time.Time, now float64, out []sending) []se
 
 // takeIn takes answers in.
 func (e *Engine) takeIn(answered []sending, now float64) {
+	e.availability.noteCall(answered)
 	for _, s := range answered {
 		s.share.Mode.Answered(s.request, s.answeredAt, now)
 		e.availability.count(s.share, s.request, now)
@@ -144,11 +145,12 @@ func (e *Engine) do(out []sending) {
 	for i := range out {
 		requests[i] = out[i].request
 	}
+	start := time.Now()
 	e.store.Do(context.Background(), requests)
-	now := e.clock(time.Now())
+	end := time.Now()
 	for i := range out {
 		out[i].request.Check()
-		out[i].answeredAt = now
+		out[i].answeredAt, out[i].took = e.clock(end), end.Sub(start).Seconds()
 	}
 }
 

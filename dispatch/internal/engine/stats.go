@@ -112,6 +112,3 @@ func (l *Lane) stats(now time.Time) Stats {
 	}
 	return s
 }
-
-// Availability returns how requests to the permit store have gone.
-func (e *Engine) Availability() Availability { return e.availability.now() }

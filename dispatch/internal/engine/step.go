@@ -15,6 +15,7 @@ type sending struct {
 	share      *sharing.Share
 	request    *permits.Request
 	answeredAt float64
+	took       float64 // the call of the store that it was in, seconds
 }
 
 // step brings the lane to now: it releases what is due, serves callers, and adds the requests that

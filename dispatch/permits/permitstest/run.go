@@ -3,6 +3,7 @@ package permitstest
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -192,7 +193,8 @@ func (r *run) join(n int) {
 	var err error
 	one.lim, err = dispatch.Open(r.ctx, dispatch.Config{
 		Policies: &r.source, Permits: one.link, Group: strconv.Itoa(n % 2),
-		Rand: rand.New(rand.NewPCG(r.seed, uint64(len(r.all)))),
+		Rand:   rand.New(rand.NewPCG(r.seed, uint64(len(r.all)))),
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(r.t, err)
 	sub, err := one.lim.Subscription(topic, strconv.Itoa(n%3))

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"strconv"
@@ -45,7 +44,7 @@ func run(kind, sockets string) (err error) {
 	defer stop()
 	var lim *dispatch.Limiter
 	if os.Getenv("VERTEX_BARE") == "" {
-		if lim, err = throttle.FromEnv(ctx, throttle.WithLogger(slog.Default())); err != nil {
+		if lim, err = throttle.FromEnv(ctx); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, lim.Close()) }()

@@ -1,0 +1,31 @@
+package policy_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func TestFaultOf(t *testing.T) {
+	one := policy.Single(policy.Policy{MessageRate: policy.PerSecond(1)})
+	none, err := policy.NewSet(nil)
+	assert.NoError(t, err)
+	known := policy.Snapshot{Set: one, Identity: "a", Epoch: 5, Serial: 7, Revision: 70}
+	for want, s := range map[policy.Fault]policy.Snapshot{
+		"":                {Set: one, Identity: "a", Epoch: 6, Serial: 1, Revision: 1},
+		policy.FaultOther: {Set: one, Identity: "b", Epoch: 6, Serial: 8, Revision: 71},
+		policy.FaultOlder: {Set: none, Identity: "a", Epoch: 5, Serial: 6, Revision: 60},
+		policy.FaultLost:  {Set: none, Identity: "a", Epoch: 5, Serial: 7, Revision: 71},
+	} {
+		err := s.Replaces(known)
+		assert.Equal(t, want, policy.FaultOf(err), "%v", err)
+		if err != nil {
+			assert.Equal(t, want, policy.FaultOf(fmt.Errorf("read: %w", err)), "it may be wrapped")
+		}
+	}
+	assert.Equal(t, policy.FaultUnavailable, policy.FaultOf(errors.New("no route to host")))
+}
