@@ -31,19 +31,23 @@ func newDesk(t *testing.T) *desk {
 
 // replica publishes what a replica that follows policies does.
 func (d *desk) replica(name, id string, epoch int64) {
+	d.publish(dispatch.Stats{Replica: name, Identity: id, Epoch: epoch})
+}
+
+func (d *desk) publish(s dispatch.Stats) {
 	store, err := throttle.OpenPermits(d.permits)
 	require.NoError(d.t, err)
-	text, err := json.Marshal(dispatch.Stats{Replica: name, Identity: id, Epoch: epoch})
+	text, err := json.Marshal(s)
 	require.NoError(d.t, err)
-	require.NoError(d.t, store.Publish(d.t.Context(), "standalone", name, text, time.Minute))
+	require.NoError(d.t, store.Publish(d.t.Context(), "standalone", s.Replica, text, time.Minute))
 	require.NoError(d.t, store.Close())
 }
 
 func (d *desk) run(args ...string) (status int, out, errs string) {
-	args = append(args, "--policies", d.policies)
-	if args[0] != "list" {
-		args = append([]string{args[0], "--permits", d.permits}, args[1:]...)
+	if args[0] == "adopt" {
+		args = append(args, "--yes")
 	}
+	args = append(args, "--policies", d.policies, "--permits", d.permits)
 	return clitest.Run(d.t.Context(), []cli.Family{adopt.Commands, policies.Commands}, args...)
 }
 
@@ -81,7 +85,8 @@ func TestFirstChange(t *testing.T) {
 	d := newDesk(t)
 	d.replica("billing-1", "known", 5)
 	set := []string{"set", "kafka://public/default/orders", "messageRate=7"}
-	d.fails(`the policy store is empty, and running replicas (1) follow policies "known"`, set...)
+	d.fails("the policy store is empty, and 1 replica of the cluster follows policies of another store, "+
+		"known: billing-1", set...)
 	d.fails("hint: check --policies and its prefix", set...)
 	d.fails("the policy store is empty: its replicas would lose all limits", "adopt")
 
@@ -89,7 +94,7 @@ func TestFirstChange(t *testing.T) {
 	d.permits = ""
 	d.succeeds(set...)
 	d.permits = permits
-	d.fails("running replicas and the policy store have several ids: known (1 replicas), ", "adopt")
+	d.fails("running replicas and the policy store have several ids: known (1 replica), ", "adopt")
 	r := d.adopted("--id", "known")
 	assert.Equal(t, "known", r.ID)
 	assert.Equal(t, 1, r.Policies)
@@ -114,7 +119,7 @@ func TestSeveralIDs(t *testing.T) {
 	d.replica("billing-1", "a", 5)
 	d.replica("billing-2", "a", 5)
 	d.replica("orders-1", "b", 5)
-	d.fails("running replicas and the policy store have several ids: a (2 replicas), b (1 replicas)",
+	d.fails("running replicas and the policy store have several ids: a (2 replicas), b (1 replica)",
 		"adopt", "--empty")
 	assert.Equal(t, "b", d.adopted("--empty", "--id", "b").ID)
 }
@@ -143,7 +148,7 @@ func TestForgedStatus(t *testing.T) {
 	assert.LessOrEqual(t, d.adopted().Epoch, time.Now().UnixMilli()+10)
 	d.succeeds(set...)
 	d.replica("forged", "other", 5)
-	d.fails("running replicas and the policy store have several ids: other (1 replicas), "+id, "adopt")
+	d.fails("running replicas and the policy store have several ids: other (1 replica), "+id, "adopt")
 	assert.Equal(t, id, d.adopted("--id", id).ID)
 	after := fmt.Sprint(time.Now().Add(1000 * time.Hour).UnixMilli())
 	d.fails("is over a day ahead of this machine's clock", "adopt", "--id", id, "--after", after)
@@ -179,4 +184,48 @@ func TestAdoptFile(t *testing.T) {
 	d.policies = "file:" + filepath.Join(t.TempDir(), "policies.yaml")
 	d.succeeds("set", "kafka://public/default/orders", "messageRate=7")
 	d.fails("replicas follow what a file holds", "adopt")
+}
+
+// TestListOfHeld: list and its JSON name the replicas that do not follow what is listed.
+func TestListOfHeld(t *testing.T) {
+	d := newDesk(t)
+	d.succeeds("set", "kafka://public/default/orders", "messageRate=7")
+	var r struct {
+		Identity string
+		Held     []cli.Held
+		Others   []cli.KnownID
+	}
+	listed := func() (errs string) {
+		_, out, errs := d.run("list", "-o", "json")
+		r.Held, r.Others = nil, nil
+		require.NoError(t, json.Unmarshal([]byte(out), &r))
+		return errs
+	}
+	assert.Empty(t, listed())
+	assert.Empty(t, r.Held)
+	d.publish(dispatch.Stats{
+		Replica: "billing-1", Identity: r.Identity, Epoch: 5, Revision: 70, Held: true, PolicyError: "it is older",
+	})
+	d.replica("orders-1", r.Identity, 5)
+	d.replica("orders-2", "an id with\nlines", 5)
+	errs := listed()
+	assert.Equal(t, []cli.Held{{Replica: "billing-1", Revision: 70, Reason: "it is older"}}, r.Held)
+	assert.Equal(t, []cli.KnownID{{ID: "an id with\nlines", Epoch: 5, Replicas: []string{"orders-2"}}}, r.Others)
+	assert.Equal(t, "throttle-admin: billing-1 keeps the policies of revision 70: it is older\n"+
+		`throttle-admin: 1 replica of the cluster follows policies of another store, 'an id with\n`+
+		"lines': orders-2\n", errs)
+
+	d.permits = "redis://127.0.0.1:1"
+	_, out, errs := d.run("list")
+	assert.Contains(t, out, "messageRate=7/s", "what is stored is shown all the same")
+	assert.Contains(t, errs, "whether replicas follow these policies is not known: ")
+}
+
+// TestNobodyToAsk: without a terminal and without --yes, nothing is adopted.
+func TestNobodyToAsk(t *testing.T) {
+	d := newDesk(t)
+	status, out, errs := clitest.Run(t.Context(), []cli.Family{adopt.Commands}, "adopt", "--policies", d.policies)
+	assert.Equal(t, cli.ExitUsage, status, "%s", out)
+	assert.Contains(t, errs, "adopt decides which policies all replicas follow, and nobody can be asked")
+	assert.Contains(t, errs, "hint: see what it would do with --dry-run, and confirm it with --yes")
 }

@@ -90,21 +90,19 @@ func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 // checkFirst refuses the first change of an empty store while replicas follow the policies of
 // another one: this store may have lost its policies, or be the wrong one.
 func checkFirst(ctx context.Context, a *cli.App, s configstore.Snapshot) error {
-	if s.Marker.Serial > 0 || len(s.Entries) > 0 {
+	if s.Plain || s.Marker.Serial > 0 || len(s.Entries) > 0 {
 		return nil
 	}
-	known, err := a.KnownIDs(ctx)
-	known = slices.DeleteFunc(known, func(k cli.KnownID) bool { return k.ID == s.Marker.ID })
+	replicas, err := a.Replicas(ctx)
 	if err != nil {
 		a.Warn("replicas may follow the policies of another store: %v", err)
 		return nil
 	}
-	if len(known) == 0 {
+	others := a.Others(replicas, s.Marker.ID)
+	if len(others) == 0 {
 		return nil
 	}
-	return cli.Hint(
-		fmt.Errorf("the policy store is empty, and running replicas (%d) follow policies %q",
-			known[0].Replicas, known[0].ID),
+	return cli.Hint(fmt.Errorf("the policy store is empty, and %s", others[0]),
 		"check --policies and its prefix. To put a backup in force, restore it, and run: "+
 			"throttle-admin adopt. To begin again, set all policies with --permits '', which "+
 			"replicas do not follow yet, and then run: throttle-admin adopt --id ID, with the id of these")

@@ -63,13 +63,15 @@ func Readable(s configstore.Snapshot, section policy.Section, scope policy.Scope
 }
 
 // Quote returns a scope as an argument for a shell.
-func Quote(scope policy.Scope) string {
-	text := scope.String()
+func Quote(scope policy.Scope) string { return Argument(scope.String()) }
+
+// Argument returns a text as an argument for a shell.
+func Argument(text string) string {
 	special := func(r rune) bool {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 		return !letter && !strings.ContainsRune(":/._-", r)
 	}
-	if !strings.ContainsFunc(text, special) {
+	if text != "" && !strings.ContainsFunc(text, special) {
 		return text
 	}
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"

@@ -2,10 +2,8 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -197,58 +195,4 @@ func (a *App) warnOnce(text string) {
 func (a *App) SharedPermits() bool {
 	return a.PermitsURL != "" &&
 		!strings.HasPrefix(a.PermitsURL, "memory:") && !strings.HasPrefix(a.PermitsURL, "none:")
-}
-
-// A KnownID is the id of policies that running replicas know; see [configstore.Marker].
-type KnownID struct {
-	ID       string
-	Epoch    int64 // the latest that one of them has followed, of those that can be followed
-	Replicas int
-}
-
-// KnownIDs returns the ids of the policies that the running replicas of the cluster know, as the
-// permit store tells, sorted; none if --permits names none that processes share.
-func (a *App) KnownIDs(ctx context.Context) ([]KnownID, error) {
-	permits, err := a.OpenPermits()
-	if permits == nil || err != nil {
-		return nil, err
-	}
-	replicas, err := Published(ctx, permits, a.Cluster)
-	if err = errors.Join(err, permits.Close()); err != nil {
-		return nil, Hint(fmt.Errorf("permit store: %w", err), "check --permits, and whether it is up")
-	}
-	known := map[string]KnownID{}
-	for _, r := range replicas {
-		if err := (configstore.Adoption{After: r.Epoch}).Check(time.Now()); err != nil {
-			a.Warn("the epoch that replica %s states is ignored: %v", r.Replica, err)
-			r.Epoch = 0
-		}
-		if r.Identity != "" {
-			k := known[r.Identity]
-			known[r.Identity] = KnownID{r.Identity, max(k.Epoch, r.Epoch), k.Replicas + 1}
-		}
-	}
-	return slices.SortedFunc(maps.Values(known), func(a, b KnownID) int {
-		return strings.Compare(a.ID, b.ID)
-	}), nil
-}
-
-// Published returns the status records of a cluster's replicas, sorted by name.
-func Published(
-	ctx context.Context, permits dispatch.PermitStore, cluster string,
-) ([]dispatch.Stats, error) {
-	texts, err := permits.Published(ctx, cluster)
-	var all []dispatch.Stats
-	for _, text := range texts {
-		var s dispatch.Stats
-		if e := json.Unmarshal(text, &s); e != nil {
-			err = errors.Join(err, fmt.Errorf("a replica's status record: %w", e))
-			continue
-		}
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(a, b dispatch.Stats) int {
-		return strings.Compare(a.Replica, b.Replica)
-	})
-	return all, err
 }

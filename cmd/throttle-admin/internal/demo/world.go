@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -175,6 +176,7 @@ func (w *world) openLimiter(ctx context.Context, replica, group string) (*dispat
 	lim, err := dispatch.Open(ctx, dispatch.Config{
 		Policies: configstore.Source(store), Permits: permits, Cluster: w.cluster, Group: group,
 		Replica: replica, OnClose: end,
+		Logger: slog.New(slog.DiscardHandler), // the screen is the demo's
 	})
 	if err != nil {
 		return nil, errors.Join(err, end())

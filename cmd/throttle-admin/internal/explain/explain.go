@@ -35,14 +35,17 @@ type explanation struct {
 	Live         bool          `json:"live"` // whether the permit store was read
 	Limits       []limitView   `json:"limits,omitempty"`
 	Replicas     []replicaView `json:"replicas,omitempty"`
+	Held         []cli.Held    `json:"held,omitempty"`   // replicas that keep other policies
+	Others       []cli.KnownID `json:"others,omitempty"` // of other stores, that replicas follow
 	Why          []string      `json:"why"`
 
 	set       *policy.Set
 	effective policy.Effective
 	limits    []limit
 	heldUp    []heldUp
-	quotas    []policy.Scope // ids with a quota that subscriptions of the topic are charged to
-	unkept    bool           // no ratekeeper's rates are in force
+	replicas  []dispatch.Stats // all of the cluster
+	quotas    []policy.Scope   // ids with a quota that subscriptions of the topic are charged to
+	unkept    bool             // no ratekeeper's rates are in force
 }
 
 // A fieldView is one field of the effective policy.
@@ -110,6 +113,7 @@ func explainTopic(
 		if liveErr = x.addLive(ctx, store); liveErr != nil {
 			liveErr = quotastate.PermitsFault(liveErr)
 		}
+		x.Others = a.Others(x.replicas, x.Identity)
 	}
 	x.addReasons(s, scope, liveErr)
 	return errors.Join(a.Print(x, func(w *strings.Builder) { x.table(w, now) }), liveErr)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -259,4 +260,41 @@ func TestHeldUp(t *testing.T) {
 		})
 	})
 	assert.Empty(t, s.explain(t, "--subscription", "other").Replicas)
+}
+
+// TestExplainStores: what is wrong between replicas and their stores is among the reasons.
+func TestExplainStores(t *testing.T) {
+	s := newStores(t)
+	s.admin(t, "set", orders, "messageRate=20", "sharing.mode=strict")
+	store, err := throttle.OpenPermits(s.permits)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, store.Close()) }()
+	publish := func(status dispatch.Stats) {
+		text, err := json.Marshal(status)
+		require.NoError(t, err)
+		require.NoError(t, store.Publish(t.Context(), s.cluster, status.Replica, text, time.Minute))
+	}
+	far := func(seconds float64) dispatch.PermitStoreStats {
+		return dispatch.PermitStoreStats{Latency: seconds}
+	}
+	publish(dispatch.Stats{Replica: "a", Permits: far(0.05)})
+	publish(dispatch.Stats{Replica: "b", Permits: far(0.2), Identity: "other"})
+	publish(dispatch.Stats{Replica: "c", Permits: far(0.4), PolicyError: "it is empty", Held: true, Revision: 7})
+	damaged := far(0.001)
+	damaged.Damaged = 3
+	publish(dispatch.Stats{Replica: "d", Permits: damaged})
+	x := s.explain(t)
+	from := slices.IndexFunc(x.Why, func(why string) bool { return strings.HasPrefix(why, "c keeps") })
+	require.GreaterOrEqual(t, from, 0, "%q", x.Why)
+	assert.Equal(t, []string{
+		"c keeps the policies of revision 7: it is empty",
+		"1 replica of the cluster follows policies of another store, other: b",
+		"Requests of b to the permit store take 200ms: it gets one slot of a strict limit in each, 5/s at most.",
+		"Requests of c to the permit store take 400ms, and a strict limit needs less than 250ms. It gets one " +
+			"slot in each, 2.5/s at most.",
+		"d has found damage in what the permit store keeps of limits, and replaced it (3 times since it started).",
+	}, x.Why[from:])
+	s.admin(t, "set", orders, "sharing.mode=fair")
+	assert.Contains(t, s.explain(t).Why,
+		"Requests of c to the permit store take 400ms: limits are shared in longer rounds.")
 }

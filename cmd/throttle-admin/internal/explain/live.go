@@ -44,14 +44,13 @@ type limitView struct {
 // A replicaView is one subscription in one replica. Share, Use and Rate, in permits a second, are
 // those of its first limit that is not in shadow mode.
 type replicaView struct {
-	Replica     string  `json:"replica"`
-	Revision    int64   `json:"revision"` // of its policies
-	Version     string  `json:"version"`
-	PolicyError string  `json:"policyError,omitempty"`
-	Share       float64 `json:"share"`
-	Use         float64 `json:"use"`
-	Rate        float64 `json:"rate"`
-	State       string  `json:"state"`
+	Replica  string  `json:"replica"`
+	Revision int64   `json:"revision"` // of its policies
+	Version  string  `json:"version"`
+	Share    float64 `json:"share"`
+	Use      float64 `json:"use"`
+	Rate     float64 `json:"rate"`
+	State    string  `json:"state"`
 	dispatch.SubscriptionStats
 }
 
@@ -84,6 +83,7 @@ func (x *explanation) addLive(ctx context.Context, store dispatch.PermitStore) e
 	for _, r := range replicas {
 		x.addReplica(r)
 	}
+	x.Held, x.replicas = cli.HeldBy(replicas), replicas
 	x.Live = true
 	return errors.Join(err, x.addQuotas(ctx, store))
 }
@@ -105,7 +105,7 @@ func (x *explanation) addReplica(r dispatch.Stats) {
 		}
 		v := replicaView{
 			Replica: r.Replica, Revision: r.Revision, Version: r.Version,
-			PolicyError: r.PolicyError, State: stateOf(s), SubscriptionStats: s,
+			State: stateOf(s), SubscriptionStats: s,
 		}
 		if l := firstOf(s.Limits); l != nil {
 			v.Share, v.Use, v.Rate = l.Share, l.Use, l.Rate

@@ -187,6 +187,7 @@ func (x *explanation) addLiveReasons() {
 				"allocation on.", v.Limit, output.Number(v.InForce), output.Number(v.Rate))
 		}
 	}
+	x.addStoreReasons()
 	for _, h := range x.heldUp {
 		if x.Subscription == "" || x.Subscription == h.subscription {
 			x.say("%s in %s reads the topic in one line with %s, a message of which waits now (%s). "+
@@ -195,10 +196,6 @@ func (x *explanation) addLiveReasons() {
 	}
 	for _, r := range x.Replicas {
 		x.say("%s in %s is %s.", r.name(), r.Replica, x.stateOf(r))
-		if r.PolicyError != "" {
-			x.say("%s cannot read the policy store and keeps the policies of revision %d: %s",
-				r.Replica, r.Revision, r.PolicyError)
-		}
 	}
 }
 

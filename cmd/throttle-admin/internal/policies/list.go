@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -28,6 +29,9 @@ type listReport struct {
 	Identity string      `json:"identity"`
 	Revision int64       `json:"revision"`
 	Policies []entryView `json:"policies"`
+
+	Held   []cli.Held    `json:"held,omitempty"`   // replicas that keep other policies than these
+	Others []cli.KnownID `json:"others,omitempty"` // policies of other stores that replicas follow
 }
 
 func reportOf(s configstore.Snapshot, entries []policy.Entry, now time.Time) listReport {
@@ -51,6 +55,23 @@ func reportOf(s configstore.Snapshot, entries []policy.Entry, now time.Time) lis
 	return r
 }
 
+// addReplicas adds the replicas that do not follow what is listed, and warns of them.
+func (r *listReport) addReplicas(ctx context.Context, a *cli.App) {
+	ctx, cancel := context.WithTimeout(ctx, cli.StoreTimeout)
+	defer cancel()
+	replicas, err := a.Replicas(ctx)
+	if err != nil {
+		a.Warn("whether replicas follow these policies is not known: %v", err)
+	}
+	r.Held, r.Others = cli.HeldBy(replicas), a.Others(replicas, r.Identity)
+	for _, held := range r.Held {
+		a.Warn("%s", held)
+	}
+	for _, other := range r.Others {
+		a.Warn("%s", other)
+	}
+}
+
 func (r listReport) table(w *strings.Builder, now time.Time) {
 	var rows [][]string
 	for _, p := range r.Policies {
@@ -69,9 +90,10 @@ func (r listReport) table(w *strings.Builder, now time.Time) {
 func newListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "Show all stored policies",
+		Short: "Show all stored policies, and which replicas do not follow them",
 		Long: `Show all stored policies: temporary ones with the time that is left, unreadable
-ones with the error. See throttle-admin quota list for quotas.`,
+ones with the error. With --permits, warn of replicas that do not follow them. See
+throttle-admin quota list for quotas.`,
 		Example: `  throttle-admin list
   throttle-admin list -o json`,
 		Args: cli.Args(),
@@ -90,6 +112,7 @@ ones with the error. See throttle-admin quota list for quotas.`,
 					"run throttle-admin adopt, or change a policy")
 			}
 			r := reportOf(s, s.Entries, now)
+			r.addReplicas(cmd.Context(), a)
 			return a.Print(r, func(w *strings.Builder) { r.table(w, now) })
 		},
 	}

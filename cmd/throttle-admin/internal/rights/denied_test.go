@@ -52,7 +52,7 @@ func testDeniedCommands(t *testing.T, g *guarded) {
 		}{
 			{"redis", "replica", []string{"set-msg-rate", topic + "fair", "1"},
 				[]string{"configstore/etcd: apply: ", denied, "throttle-admin rights etcd --role admin"}},
-			{"redis", "viewer", []string{"adopt"},
+			{"redis", "viewer", []string{"adopt", "--yes"},
 				[]string{"configstore/etcd: adopt: ", denied, "throttle-admin rights etcd --role admin"}},
 			{"redis", "nobody", []string{"list"},
 				[]string{"configstore/etcd: list: ", denied, "throttle-admin rights etcd --role ROLE"}},

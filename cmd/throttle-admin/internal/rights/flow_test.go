@@ -83,7 +83,7 @@ func (g *guarded) flow(t *testing.T, store string) {
 	g.does(store, "admin", "quota", "set", "tag:reports", "reserved=40KiB", "total=400KiB")
 	g.does(store, "admin", "set-msg-rate", topic+"gone", "1")
 	g.does(store, "admin", "remove", topic+"gone")
-	g.does(store, "admin", "adopt")
+	g.does(store, "admin", "adopt", "--yes")
 
 	log := &throttletest.Log{}
 	ctx, stop := context.WithCancel(t.Context())

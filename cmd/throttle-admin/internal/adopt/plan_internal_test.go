@@ -1,0 +1,47 @@
+package adopt
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// TestChangedMeanwhile: a store that changes between the question and the answer is not adopted.
+func TestChangedMeanwhile(t *testing.T) {
+	ctx := t.Context()
+	store := configstore.NewMemory()
+	set := func(rate int64) error {
+		_, err := store.Apply(ctx, []configstore.Change{{
+			Key:      configstore.Key{Scope: policy.ClusterScope()},
+			Settings: policy.Policy{MessageRate: policy.PerSecond(rate)},
+		}}, 0)
+		return err
+	}
+	require.NoError(t, set(1))
+	p, err := makePlan(ctx, &cli.App{}, flags{}, store)
+	require.NoError(t, err)
+	require.NoError(t, set(2))
+	before, err := store.List(ctx)
+	require.NoError(t, err)
+	require.ErrorContains(t, p.carryOut(ctx, store), "the policy store has changed meanwhile: it is at revision 3, and was at 2")
+	after, err := store.List(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, before.Marker, after.Marker)
+
+	p, err = makePlan(ctx, &cli.App{}, flags{}, store)
+	require.NoError(t, err)
+	shown := p.state
+	time.Sleep(2 * time.Millisecond) // the epoch is that of the answer
+	require.NoError(t, p.carryOut(ctx, store))
+	after, err = store.List(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, state{after.Marker.ID, after.Marker.Epoch, after.Marker.Count}, p.state)
+	assert.Equal(t, shown.ID, p.ID)
+	assert.Greater(t, p.Epoch, shown.Epoch)
+}

@@ -1,0 +1,42 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Interactive reports whether somebody at a terminal can answer a question.
+func (a *App) Interactive() bool {
+	f, ok := a.Stdin.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// Confirm asks a question on Stderr, and returns nil if the answer is yes. It returns the cause of
+// ctx's end if that comes first.
+func (a *App) Confirm(ctx context.Context, question string) error {
+	if _, err := fmt.Fprintf(a.Stderr, "%s [y/N] ", question); err != nil {
+		return err
+	}
+	answer := make(chan string, 1)
+	go func() { // may outlive the question: nothing ends a read of a terminal
+		line, _ := bufio.NewReader(a.Stdin).ReadString('\n') // no answer is no
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case <-ctx.Done():
+		_, _ = fmt.Fprintln(a.Stderr) // a failed write cannot be reported anywhere
+		return context.Cause(ctx)
+	case text := <-answer:
+		if text == "y" || text == "yes" {
+			return nil
+		}
+		return fmt.Errorf("nothing was changed: the answer %q is not yes", text)
+	}
+}
