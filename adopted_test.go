@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -443,5 +445,58 @@ func TestUnreadablePolicyAfterRestart(t *testing.T) {
 		assert.Eventually(t, func() bool {
 			return strings.Contains(f.log.String(), `msg="a stored policy is invalid`)
 		}, throttletest.Patience, 5*time.Millisecond)
+	}
+}
+
+// consume has the replica's subscription ask for permits until the test ends.
+func (f *fleet) consume() {
+	sub, err := f.lim.Subscription("kafka://public/default/orders", "billing")
+	require.NoError(f.t, err)
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var consumer sync.WaitGroup
+	consumer.Go(func() {
+		for ctx.Err() == nil {
+			_, _ = sub.Acquire(ctx, 1)
+		}
+	})
+	f.t.Cleanup(func() {
+		cancel()
+		consumer.Wait()
+	})
+}
+
+// TestTwoPolicyStores: replicas of two etcds that share a Redis by mistake have the lower rate,
+// also after the higher one was changed, and know of each other.
+func TestTwoPolicyStores(t *testing.T) {
+	t.Parallel()
+	node, permits := services.Etcd(t), services.Patient(services.RedisServer(t).URL)
+	one := newFleet(t, "etcd://"+node.Endpoint+"/one", permits)
+	other := newFleet(t, "etcd://"+node.Endpoint+"/other", permits)
+	for f, rate := range map[*fleet]int64{one: 20, other: 50} {
+		f.change(func(ctx context.Context, store configstore.Store) error {
+			_, err := store.Adopt(ctx, configstore.Adoption{})
+			return err
+		})
+		f.set(rate)
+		f.start()
+		f.consume()
+	}
+	agree := func(rate float64) {
+		t.Helper()
+		for f, rival := range map[*fleet]string{one: other.id(), other: one.id()} {
+			throttletest.Until(t, "the lower rate is in force for both", func() bool {
+				return f.rate() == rate && slices.Equal(f.lim.Stats().Rivals, []string{rival})
+			})
+		}
+	}
+	agree(20)
+	other.set(90)
+	agree(20)
+	other.set(9)
+	agree(9)
+	for f, rival := range map[*fleet]string{one: other.id(), other: one.id()} {
+		throttletest.Until(t, "the log names the other one", func() bool {
+			return strings.Contains(f.log.String(), rival)
+		})
 	}
 }

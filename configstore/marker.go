@@ -23,6 +23,9 @@ type Marker struct {
 // the schedules of permit stores.
 const maxAhead = 24 * time.Hour
 
+// maxID is the length of the longest id, in bytes: each request to a permit store has it.
+const maxID = 255
+
 // ahead reports whether the epoch is later than any that a right clock has written by now.
 func (m Marker) ahead(now time.Time) bool { return m.Epoch > now.Add(maxAhead).UnixMilli() }
 
@@ -32,8 +35,11 @@ type Adoption struct {
 	After int64  // an epoch of the line that replicas may have followed: the new one is later
 }
 
-// Check returns why no replica with a right clock would follow what is adopted so at now.
+// Check returns why no replica with a right clock would follow what is adopted so at now, or could.
 func (a Adoption) Check(now time.Time) error {
+	if len(a.ID) > maxID {
+		return fmt.Errorf("configstore: an id of %d bytes: want at most %d", len(a.ID), maxID)
+	}
 	if (Marker{Epoch: a.After}).ahead(now) {
 		return fmt.Errorf("configstore: epoch %d (%s) is over a day ahead of this machine's clock: "+
 			"correct the clock, or name an earlier epoch",

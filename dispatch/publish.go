@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
@@ -39,6 +40,7 @@ func (l *Limiter) publish(ctx context.Context) {
 	defer ticker.Stop()
 	usage := usage{at: time.Now()}
 	var idleAt time.Time
+	var rivals []string // which are in the log
 	for countAt := time.Now().Add(firstCount); ; {
 		select {
 		case <-ctx.Done():
@@ -46,12 +48,39 @@ func (l *Limiter) publish(ctx context.Context) {
 		case <-ticker.C:
 		}
 		l.publishUsage(ctx, &usage)
+		rivals = l.logRivals(ctx, rivals)
 		l.engine.ForgetEnded()
 		if now := time.Now(); l.publishStatus(ctx, &idleAt) && now.After(countAt) {
 			countAt = now.Add(countEvery)
 			l.countReplicas(ctx)
 		}
 	}
+}
+
+// logRivals logs which policy stores have become rivals of this process's, and which are none any
+// more. It returns those that are, where logged are those that were.
+func (l *Limiter) logRivals(ctx context.Context, logged []string) []string {
+	rivals := l.engine.Rivals()
+	if ctx.Err() != nil { // the limits are gone
+		return logged
+	}
+	l.mu.Lock()
+	own := l.snapshot.Identity
+	l.mu.Unlock()
+	for _, id := range rivals {
+		if !slices.Contains(logged, id) {
+			l.log.Warn("replicas that follow another policy store use the same limits: the lower rates are "+
+				"in force; give each policy store a cluster name of its own, or all replicas one store",
+				"policies", own, "others", id)
+		}
+	}
+	for _, id := range logged {
+		if !slices.Contains(rivals, id) {
+			l.log.Warn("no replicas that follow another policy store use the same limits any more",
+				"policies", own, "others", id)
+		}
+	}
+	return rivals
 }
 
 // publishStatus publishes the subscriptions that are not idle, and reports whether it did. A

@@ -30,6 +30,10 @@ type Stats struct {
 	Held            bool   `json:"held,omitempty"`            // PolicyError is a policy.HeldError
 	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are ignored
 
+	// Rivals are the ids of other policy stores whose replicas use the same limits. The lower rate of
+	// each limit is in force.
+	Rivals []string `json:"rivals,omitempty"`
+
 	Permits       PermitStoreStats    `json:"permitStore"`
 	Subscriptions []SubscriptionStats `json:"subscriptions,omitempty"` // by topic, name and owner
 }
@@ -75,7 +79,7 @@ type LimitStats struct {
 	Key         string  `json:"key"` // in the permit store
 	Reason      Reason  `json:"limit"`
 	Shadow      bool    `json:"shadow,omitempty"`   // messages do not wait for it
-	Rate        float64 `json:"rate"`               // the limit's, permits a second
+	Rate        float64 `json:"rate"`               // the limit's now, permits a second
 	Ramp        float64 `json:"ramp,omitempty"`     // its present rate on a ramp; 0 = at Rate
 	Share       float64 `json:"share,omitempty"`    // of this replica, permits a second; 0 = unknown
 	Use         float64 `json:"use"`                // permits a second taken here lately
@@ -88,6 +92,7 @@ type LimitStats struct {
 	Queued      bool    `json:"queued,omitempty"`   // strict: waits in the queue for a slot
 	Pool        int     `json:"pool,omitempty"`     // split: replicas by which the limit is divided
 	Group       string  `json:"group,omitempty"`    // groups: the worker group of this replica
+	Rival       string  `json:"rival,omitempty"`    // another policy store whose replicas use it
 	Revision    int64   `json:"revision"`           // at which the limit last changed
 }
 
@@ -119,6 +124,7 @@ func (l *Limiter) stats(activeOnly bool, max int) Stats {
 		s.Held = policy.FaultOf(l.source) != policy.FaultUnavailable
 	}
 	l.mu.Unlock()
+	s.Rivals = l.engine.Rivals()
 	lanes := l.engine.Stats(activeOnly, max)
 	s.Subscriptions = slices.Grow(s.Subscriptions, len(lanes))
 	for _, lane := range lanes {
@@ -179,12 +185,12 @@ func limitStats(share sharing.Stats) LimitStats {
 		Use:  share.Use,
 		Held: share.Held, Granted: share.Granted, Returned: share.Returned, Owed: share.Owed,
 		Expired: share.Lost, Allocations: share.Allocations, Queued: share.Queued, Pool: share.Pool,
-		Group: share.Group, Revision: share.Revision.Number,
+		Group: share.Group, Rival: share.Rival, Revision: share.Revision.Number,
 	}
 	if share.Ramp.Over > 0 && share.Allowed < share.Rate {
 		l.Ramp = share.Allowed
 	}
-	if share.Rule.Mode != busy.None && share.Allowed > 0 {
+	if (share.Rule.Mode != busy.None || share.Rival != "") && share.Allowed > 0 {
 		l.Rate = share.Allowed
 	}
 	return l

@@ -42,6 +42,7 @@
 //	                                           cannot be read or they are held; the last ones apply
 //	throttle_policies_held                     1: the store was read, and is not followed: it is
 //	                                           empty, another one, or older than it was
+//	throttle_other_policy_stores               other policy stores whose replicas use the same limits
 //	throttle_policy_revision                   revision of the policies in force
 //	throttle_policies                          policies, quotas and settings in force
 //	throttle_invalid_policies                  stored policies that are invalid and ignored
@@ -122,6 +123,8 @@ var (
 		"1 if the policy store's policies are not followed; the last ones apply.")
 	heldBack = describe("policies_held",
 		"1 if the policy store was read and is not followed: it is empty, another one, or older.")
+	others = describe("other_policy_stores",
+		"Other policy stores whose replicas use the same limits; the lower rates are in force.")
 	revision = describe("policy_revision", "Revision of the policies in force.")
 	policies = describe("policies", "Policies, quotas and settings in force.")
 	invalid  = describe("invalid_policies", "Stored policies that are invalid and ignored.")
@@ -134,7 +137,7 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		waits, waitTime, waiting, shadowed, caughtUp, exempt, inFlight, backlog,
 		granted, returned, expired, allocated, allocations, rate, rampRate, share, changed,
-		requests, errs, late, damaged, permitsDown, latency, sourceDown, heldBack, revision,
+		requests, errs, late, damaged, permitsDown, latency, sourceDown, heldBack, others, revision,
 		policies, invalid, info,
 	} {
 		ch <- d
@@ -192,6 +195,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(latency, s.Permits.Latency)
 	gauge(sourceDown, flag(s.PolicyError != ""))
 	gauge(heldBack, flag(s.Held))
+	gauge(others, float64(len(s.Rivals)))
 	gauge(policies, float64(s.Policies))
 	gauge(invalid, float64(s.InvalidPolicies))
 	gauge(info, 1, s.Version, s.Cluster, s.Replica, s.Identity)

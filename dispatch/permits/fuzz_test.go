@@ -16,8 +16,14 @@ func FuzzPoolRecord(f *testing.F) {
 	one := heartbeat("a")
 	f.Add([]byte(`{"version":3}`), 1.7e9)
 	f.Add(permits.PoolRecords([]*permits.Request{one})[0].Apply(nil, 1000), 1001.0)
+	f.Add(permits.PoolRecords(rivals(func() *permits.Request { return heartbeat("a") }))[0].Apply(nil, 1000), 1001.0)
 	f.Fuzz(func(t *testing.T, stored []byte, now float64) {
-		record(t, stored, now, func() *permits.Request { return heartbeat("b") }, func(r *permits.Request) {
+		ask := func() *permits.Request {
+			r := heartbeat("b")
+			r.Heartbeat.Source = "b"
+			return r
+		}
+		record(t, stored, now, ask, func(r *permits.Request) {
 			a := r.Heartbeat.Answer
 			require.GreaterOrEqual(t, a.Active, 1)
 			require.GreaterOrEqual(t, r.Heartbeat.Line.Rate, 0.0)
@@ -29,11 +35,17 @@ func FuzzPoolRecord(f *testing.F) {
 func FuzzGroupsRecord(f *testing.F) {
 	f.Add([]byte(`{"version":3}`), 1.7e9)
 	f.Add(permits.PoolRecords([]*permits.Request{draw(5)})[0].Apply(nil, 1000), 1001.0)
+	f.Add(permits.PoolRecords(rivals(func() *permits.Request { return draw(5) }))[0].Apply(nil, 1000), 1001.0)
 	newer := draw(5)
 	newer.Draw.Rev.Number, newer.Draw.Ramp = 7, schedule.Ramp{From: 10, Over: 90}
 	f.Add(permits.PoolRecords([]*permits.Request{newer})[0].Apply(nil, 1000), 1001.0)
 	f.Fuzz(func(t *testing.T, stored []byte, now float64) {
-		record(t, stored, now, func() *permits.Request { return draw(7) }, func(r *permits.Request) {
+		ask := func() *permits.Request {
+			r := draw(7)
+			r.Draw.Source = "b"
+			return r
+		}
+		record(t, stored, now, ask, func(r *permits.Request) {
 			require.GreaterOrEqual(t, r.Draw.Drawn.N, int64(0))
 			require.LessOrEqual(t, r.Draw.Drawn.N, int64(7))
 			require.GreaterOrEqual(t, r.Draw.Allowed, 0.0)

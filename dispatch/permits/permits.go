@@ -66,10 +66,14 @@ type Heartbeat struct {
 	Fixed   bool        // the policy says the pool size: only the ramp's line is asked for
 	Rate    float64     // of the limit, permits a second
 	Ramp    schedule.Ramp
-	Active  bool // permits were wanted since the last heartbeat: a relaxed ramp rises
+	Active  bool              // permits were wanted since the last heartbeat: a relaxed ramp rises
+	Source  string            // the policy store of Rev; see schedule.Request
+	Rev     schedule.Revision // of the policies that Rate and Ramp are from
 
 	Answer pool.Answer   // the answer
 	Line   schedule.Line // where the limit is on its ramp
+	Rival  string        // another policy store whose replicas use the limit, too; "" = none
+	Lower  float64       // with a Rival: the rate in force, at most Rate
 	Now    float64       // the store's clock, seconds
 }
 
@@ -80,11 +84,13 @@ type Draw struct {
 	Visit  pool.Visit
 	Rate   float64 // of the limit, permits a second
 	Ramp   schedule.Ramp
+	Source string            // the policy store of Rev; see schedule.Request
 	Rev    schedule.Revision // of the policies that Terms, Rate and Ramp are from
 	Active bool              // permits are wanted: a relaxed ramp rises
 
 	Drawn   pool.Drawn // the answer
-	InForce pool.Terms // Terms, or those of the newest Rev if that is newer
+	InForce pool.Terms // Terms, or those of the newest Rev, or of a policy store with a lower rate
+	Rival   string     // another policy store whose replicas use the limit, too; "" = none
 	Allowed float64    // the rate in force, or where that is on its ramp, permits a second
 	Now     float64    // the store's clock, seconds
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch/pool"
@@ -14,17 +15,35 @@ import (
 )
 
 // recordVersion is the version of the records of pools and groups. A newer one is refused, so that
-// an older program does not replace it. One of oldestRecord or later is read.
+// an older program does not replace it. One of oldestRecord or later is read. A record without a
+// rival is of a version that the programs before know.
 const (
-	recordVersion = 3
-	oldestRecord  = 2
+	recordVersion      = 4
+	recordWithoutRival = 3
+	oldestRecord       = 2
 )
+
+func versionWith(rival schedule.Claim) int {
+	if rival.Source == "" {
+		return recordWithoutRival
+	}
+	return recordVersion
+}
 
 // A splitState is what a permit store keeps of a limit with sharing.mode split, as JSON.
 type splitState struct {
 	Version int `json:"version"`
 	pool.State
 	Line schedule.Line `json:"line,omitzero"` // of the limit's ramp
+
+	// InForce and Rival are the claims of policy stores that have an id; see schedule.Arbitrate.
+	InForce schedule.Claim `json:"inForce,omitzero"`
+	Rival   schedule.Claim `json:"rival,omitzero"`
+}
+
+// sound reports whether p can be a state that was stored by now.
+func (p *splitState) sound(now float64, given schedule.Revision) bool {
+	return p.State.Sound(now) && p.Line.Sound(now) && schedule.ClaimsSound(p.InForce, p.Rival, now, given)
 }
 
 // A groupsState is what a permit store keeps of a limit with sharing.mode groups, as JSON.
@@ -33,17 +52,72 @@ type groupsState struct {
 	pool.Division
 	Line schedule.Line `json:"line,omitzero"` // of the limit's ramp
 
-	// These are of the draw with the newest revision.
-	Rev   schedule.Revision `json:"rev"`
-	Terms pool.Terms        `json:"terms"`
-	Rate  float64           `json:"rate"`
-	Ramp  schedule.Ramp     `json:"ramp,omitzero"`
+	// These are of the draw with the newest revision; of two policy stores, of the lower rate.
+	Source string            `json:"source,omitempty"`
+	Rev    schedule.Revision `json:"rev"`
+	Terms  pool.Terms        `json:"terms"`
+	Rate   float64           `json:"rate"`
+	Ramp   schedule.Ramp     `json:"ramp,omitzero"`
+	Heard  float64           `json:"heard,omitzero"`
+
+	// Rival is the claim of another policy store whose members draw, too, and RivalTerms are its
+	// terms.
+	Rival      schedule.Claim `json:"rival,omitzero"`
+	RivalTerms pool.Terms     `json:"rivalTerms,omitzero"`
+}
+
+// claim is the one in force.
+func (g *groupsState) claim() schedule.Claim {
+	return schedule.Claim{Source: g.Source, Rev: g.Rev, Rate: g.Rate, Ramp: g.Ramp, Heard: g.Heard}
+}
+
+// put puts a claim with its terms in force.
+func (g *groupsState) put(c schedule.Claim, t pool.Terms) {
+	g.Source, g.Rev, g.Rate, g.Ramp, g.Terms, g.Heard = c.Source, c.Rev, c.Rate, c.Ramp, t, 0
+	if c.Source != "" {
+		g.Heard = c.Heard
+	}
+}
+
+// follow takes in the policies of a draw, at now.
+func (g *groupsState) follow(d *Draw, now float64) {
+	own := schedule.Claim{Source: d.Source, Rev: d.Rev, Rate: d.Rate, Ramp: d.Ramp, Heard: now}
+	sameStore := d.Source == g.Source || d.Source == "" || g.Source == ""
+	if sameStore && !d.Rev.Before(g.Rev) { // else this replica has not heard of the newest policies
+		g.put(own, d.Terms)
+	}
+	inForce, rival := schedule.Arbitrate(g.claim(), g.Rival, own, now)
+	termsOf := func(c schedule.Claim) pool.Terms {
+		switch {
+		case c == (schedule.Claim{}):
+			return pool.Terms{}
+		case c.Source == own.Source && c.Rev == own.Rev:
+			return d.Terms
+		case c.Source == g.Source:
+			return g.Terms
+		}
+		return g.RivalTerms
+	}
+	terms, rivalTerms := termsOf(inForce), termsOf(rival)
+	g.put(inForce, terms)
+	g.Rival, g.RivalTerms = rival, rivalTerms
+}
+
+// terms are those in force. With a rival, the groups are those of both policy stores: no member is
+// in none of them.
+func (g *groupsState) terms() pool.Terms {
+	terms := g.Terms
+	if g.Rival.Source != "" {
+		terms.Names = slices.Compact(slices.Sorted(slices.Values(slices.Concat(terms.Names, g.RivalTerms.Names))))
+	}
+	return terms
 }
 
 // sound reports whether g is none, or can be a state that was stored by now.
 func (g *groupsState) sound(now float64, given schedule.Revision) bool {
-	return g.Version == 0 || g.Division.Sound(now) && g.Line.Sound(now) && g.Rev.Sound(now, given) &&
-		g.Terms.Sound() && g.Ramp.Sound(g.Rate)
+	return g.Version == 0 || g.Division.Sound(now) && g.Line.Sound(now) &&
+		g.Terms.Sound() && schedule.ClaimsSound(g.claim(), g.Rival, now, given) &&
+		(g.Rival == schedule.Claim{} || g.RivalTerms.Sound())
 }
 
 // A PoolRecord is the record under one key that heartbeats and draws replace. Apply returns its
@@ -152,7 +226,7 @@ func (r *PoolRecord) Fail(err error) {
 // be replaced, since it is of a newer version.
 func (h *Heartbeat) replace(record Record, now float64) (next Record, damage error) {
 	p, damage := read(record, func(p *splitState) *int { return &p.Version })
-	if damage == nil && !(p.State.Sound(now) && p.Line.Sound(now)) {
+	if damage == nil && !p.sound(now, h.Rev) {
 		damage = errUnsound
 	}
 	if errors.Is(damage, errNewer) {
@@ -168,8 +242,18 @@ func (h *Heartbeat) replace(record Record, now float64) (next Record, damage err
 		p.State, h.Answer = pool.Heartbeat(p.State, h.Member, h.Applied, h.TTL, now)
 	}
 	p.Line, _ = h.Ramp.At(p.Line, h.Rate, h.Active, false, now)
-	h.Line, h.Now = p.Line, now
-	p.Version = recordVersion
+	h.Line, h.Now, h.Rival, h.Lower = p.Line, now, "", 0
+	if h.Source != "" && !h.Leave {
+		own := schedule.Claim{Source: h.Source, Rev: h.Rev, Rate: h.Rate, Ramp: h.Ramp}
+		if p.InForce.Source == "" {
+			p.InForce = own
+		}
+		p.InForce, p.Rival = schedule.Arbitrate(p.InForce, p.Rival, own, now)
+		if h.Rival = schedule.RivalOf(h.Source, p.InForce.Source, p.Rival.Source); h.Rival != "" {
+			h.Lower = p.InForce.Rate
+		}
+	}
+	p.Version = versionWith(p.Rival)
 	return Record{says: p}, damage
 }
 
@@ -184,11 +268,9 @@ func (d *Draw) replace(record Record, now float64) (next Record, damage error) {
 	} else if damage != nil {
 		g = groupsState{}
 	}
-	if !d.Rev.Before(g.Rev) { // else this replica has not heard of the newest policies
-		g.Rev, g.Terms, g.Rate, g.Ramp = d.Rev, d.Terms, d.Rate, d.Ramp
-	}
-	terms := g.Terms
-	d.InForce, d.Allowed = terms, g.Rate
+	g.follow(d, now)
+	terms := g.terms()
+	d.InForce, d.Allowed, d.Rival = terms, g.Rate, schedule.RivalOf(d.Source, g.Source, g.Rival.Source)
 	if g.Ramp.Over > 0 {
 		if g.Line, d.Allowed = g.Ramp.At(g.Line, g.Rate, d.Active, false, now); d.Allowed < g.Rate {
 			terms.Permits = int64(math.Round(d.Allowed * terms.Period))
@@ -196,7 +278,7 @@ func (d *Draw) replace(record Record, now float64) (next Record, damage error) {
 	}
 	g.Division, d.Drawn = g.Visit(terms, d.Visit, now)
 	d.Now = now
-	g.Version = recordVersion
+	g.Version = versionWith(g.Rival)
 	return Record{says: g}, damage
 }
 

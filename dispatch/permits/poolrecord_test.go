@@ -166,10 +166,69 @@ func TestDamagedAndNewerRecords(t *testing.T) {
 			require.Contains(t, string(again), `"version":3`)
 		}
 	}
-	for _, text := range []string{`{"version":4}`, `{"version":4,"clock":"x","term":"y"}`} {
+	for _, text := range []string{`{"version":5}`, `{"version":5,"clock":"x","term":"y"}`} {
 		for _, r := range []*permits.Request{heartbeat("a"), draw(1)} {
 			require.Nil(t, apply(t, []byte(text), 1000, r))
-			require.EqualError(t, r.Err, "record of version 4: this program knows 3: upgrade this program")
+			require.EqualError(t, r.Err, "record of version 5: this program knows 4: upgrade this program")
+			require.NoError(t, r.Damage)
+		}
+	}
+}
+
+// rivals are requests of replicas of two policy stores; those of b have the higher rate.
+func rivals(request func() *permits.Request) (all []*permits.Request) {
+	for i, source := range []string{"a", "b"} {
+		r := request()
+		rev := schedule.Revision{Epoch: int64(7 * i), Number: 1}
+		if r.Heartbeat != nil {
+			r.Heartbeat.Source, r.Heartbeat.Rev, r.Heartbeat.Rate = source, rev, 100*float64(1+i)
+		} else {
+			r.Draw.Source, r.Draw.Rev, r.Draw.Rate = source, rev, 100*float64(1+i)
+			r.Draw.Terms.Permits *= int64(1 + i)
+			r.Draw.Terms.Names, r.Draw.Visit.Group = []string{source}, source
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// TestRivalRecords: of replicas of two policy stores, all have the lower rate, and are told of the
+// other store. The record is of a version that programs which do not know of policy stores refuse,
+// until one of the two has been silent for a minute.
+func TestRivalRecords(t *testing.T) {
+	beat, drawn := func() *permits.Request { return heartbeat("a") }, func() *permits.Request { return draw(1) }
+	for _, request := range []func() *permits.Request{beat, drawn} {
+		both := rivals(request)
+		text := apply(t, nil, 1000, both[1])
+		require.Contains(t, string(text), `"version":3`)
+		text = apply(t, text, 1000, both[0])
+		text = apply(t, text, 1001, both[1])
+		require.Contains(t, string(text), `"version":4`)
+		for i, told := range []string{"b", "a"} {
+			if h := both[i].Heartbeat; h != nil {
+				assert.Equal(t, told, h.Rival)
+				assert.Equal(t, 100.0, h.Lower)
+			} else {
+				d := both[i].Draw
+				assert.Equal(t, told, d.Rival)
+				assert.Equal(t, 100.0, d.Allowed)
+				assert.Equal(t, int64(100), d.InForce.Permits)
+				assert.Equal(t, []string{"a", "b"}, d.InForce.Names)
+				assert.True(t, d.Drawn.Known, "its group is one of those of both")
+			}
+		}
+		text = apply(t, text, 1062, both[1])
+		require.Contains(t, string(text), `"version":3`)
+		if h := both[1].Heartbeat; h != nil {
+			assert.Empty(t, h.Rival)
+			assert.Zero(t, h.Lower)
+		} else {
+			assert.Empty(t, both[1].Draw.Rival)
+			assert.Equal(t, 200.0, both[1].Draw.Allowed)
+			assert.Equal(t, []string{"b"}, both[1].Draw.InForce.Names)
+		}
+		for _, r := range both {
+			require.NoError(t, r.Err)
 			require.NoError(t, r.Damage)
 		}
 	}

@@ -14,6 +14,11 @@ type allocation struct {
 	old      bool // an old state has come back, which is as good as lost
 	replaces bool // the state replaces one that other replicas know, too
 
+	// Of arbitrate.
+	before float64 // clock at the request before
+	asked  string  // the policy store of the replica
+	takes  bool    // the policies of another store are in force from now on
+
 	// Of revise and slow.
 	newer     bool    // the request's policies are newer
 	otherPace bool    // the slots that are allocated get another pace
@@ -43,6 +48,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	a.incarnate()
 	a.follow()
 	a.resume()
+	a.arbitrate()
 	a.revise()
 	var reply Reply
 	if r.Strict {
@@ -61,6 +67,7 @@ func Allocate(s State, sub Sub, r Request, now float64) (State, Sub, Reply) {
 	}
 	reply.Lost, reply.Now, reply.Rate = a.lost, now, a.Rate
 	reply.Ahead, reply.Since, reply.Carry.Shifts = a.Step.Ahead, now-a.Resumed, a.Shifts
+	reply.Rival = RivalOf(a.asked, a.Source, a.State.Rival.Source)
 	return a.State, a.sub, reply
 }
 
@@ -72,7 +79,7 @@ func (a *allocation) restore() {
 	if !a.known {
 		a.State = State{
 			Inc: r.Nonce, Last: now, Checked: now, Resumed: now, Tail: now, Epoch: firstEpoch,
-			Start: now, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp,
+			Start: now, Source: r.Source, Rev: r.Rev, Rate: r.Rate, Top: r.Rate, Ramp: r.Ramp,
 		}
 	}
 	if !a.known || !a.sub.sound() {
@@ -115,15 +122,15 @@ func (a *allocation) resume() {
 	if a.now-a.Last > silence || a.Resumed > a.now {
 		a.Resumed = a.now
 	}
-	a.Last = a.now
+	a.before, a.Last = a.Last, a.now
 }
 
 // revise puts the rate and the ramp of the request's policies in force, if they are newer, or lower
 // than others of the same revision.
 func (a *allocation) revise() {
 	r, now := &a.r, a.now
-	a.newer = a.Rev.Before(r.Rev)
-	lower := a.Rev == r.Rev && r.Rate < a.Top
+	a.newer = a.takes || a.Rev.Before(r.Rev)
+	lower := !a.takes && a.Rev == r.Rev && r.Rate < a.Top
 	// Else only the revision is newer, or the slots stay: a damaged rate does not say how many they
 	// are.
 	a.otherPace = a.newer && (r.Rate != a.Top || r.Ramp != a.Ramp) || lower && r.Strict

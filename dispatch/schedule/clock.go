@@ -88,6 +88,10 @@ func (s *State) move(by float64) {
 	s.Start += by
 	s.Quick += by
 	s.Step.At += by
+	if s.Rival.Source != "" {
+		s.Heard += by
+		s.Rival.Heard += by
+	}
 	if s.Line.Epoch != 0 {
 		s.Line.Seen += by
 		s.Line.Epoch = max(1, s.Line.Epoch+int64(math.Floor(by+0.5)))

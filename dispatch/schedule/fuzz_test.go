@@ -68,6 +68,16 @@ func stateOf(text []byte) (s schedule.State, sub schedule.Sub) {
 	return s, sub
 }
 
+// twoStores is a state that replicas of two policy stores use.
+func twoStores() (s schedule.State, sub schedule.Sub) {
+	for i, source := range []string{"a", "b"} {
+		r := request()
+		r.Source, r.Rate, r.Rev.Epoch = source, r.Rate*float64(1+i), int64(i)
+		s, sub, _ = schedule.Allocate(s, sub, r, 1.7e9)
+	}
+	return s, sub
+}
+
 // FuzzState: whatever a store has kept, the reply is within bounds, and state that is out of bounds
 // is replaced by the first request.
 func FuzzState(f *testing.F) {
@@ -79,6 +89,9 @@ func FuzzState(f *testing.F) {
 	s.Outcomes = schedule.Outcomes{Service: busy.State{Limit: 5, Low: 1, Good: 9, Since: 1.7e9}, Since: 1.7e9}
 	f.Add(stateText(s, sub), 1.7e9+1, 3.0, uint8(4))
 	f.Add(binary.LittleEndian.AppendUint64(stateText(s, sub), math.Float64bits(1.7e9)), 1.7e9+1, 3.0, uint8(9))
+	rivals, sub := twoStores()
+	f.Add(stateText(rivals, sub), 1.7e9+1, 3.0, uint8(128))
+	f.Add(stateText(rivals, sub), 1.7e9+100, 3.0, uint8(128+64+1))
 	f.Fuzz(func(t *testing.T, text []byte, now, want float64, kind uint8) {
 		if !(now >= 1 && now <= 1e10) || !(want >= 0 && want <= 1e12) {
 			return
@@ -96,6 +109,12 @@ func FuzzState(f *testing.F) {
 				r.Waiter = "p|1"
 			}
 			s, sub := stateOf(text)
+			if kind&64 != 0 {
+				r.Source, s.Source = "a", "a"
+			}
+			if kind&128 != 0 { // a rival of the state's store, which asks
+				r.Source, s.Source, s.Rival.Source = "b", "a", "b"
+			}
 			if last := s.Inc > 0 && s.Inc <= 1<<53 && s.Seq >= 0 && s.Seq <= 1<<53; last {
 				r.Carry.Inc, r.Carry.Seq = s.Inc, s.Seq
 			}

@@ -14,8 +14,9 @@ package schedule
 
 import "github.com/dispatchthrottle/throttle/dispatch/busy"
 
-// Version is that of the stored form of a State. A permit store refuses a newer one.
-const Version = 4
+// Version is the latest version of the stored form of a State. A permit store refuses a newer one.
+// A State without a Rival is stored as one of version 4, which the programs before know.
+const Version, versionWithoutRival = 5, 4
 
 // MaxVersion is the latest version that stored data can have: a later one is damage.
 const MaxVersion = 1000
@@ -31,6 +32,7 @@ type State struct {
 	Shifts   float64  // seconds that the times here have moved by in all: the clock has stepped
 	Step     Step     // the last of these steps
 	Server   float64  // number of the server that last ran a strict request; 0 = unknown
+	Source   string   `json:",omitempty"` // the policy store that Rev is of: see Claim
 	Rev      Revision // of the policies that Top and Ramp are from
 	Rate     float64  // permits a second, now
 	Top      float64  // without a ramp, or at its end
@@ -44,6 +46,16 @@ type State struct {
 	Prev     Sums     // of the epoch before
 	Queue    []Waiter `json:",omitempty"` // for slots of a strict schedule, in the order they came
 	Outcomes Outcomes `json:",omitzero"`  // of a limit with a Rule
+	Rival    Claim    `json:",omitzero"`  // of another policy store, whose replicas use the limit, too
+	Heard    float64  `json:",omitzero"`  // with a Rival: clock at the last request for Rev's store
+}
+
+// Version is that of the stored form of the state.
+func (s *State) Version() int {
+	if s.Rival.Source == "" {
+		return versionWithoutRival
+	}
+	return Version
 }
 
 // A Revision is the revision of policies.
@@ -105,6 +117,7 @@ type Request struct {
 	Burst        float64  // permits that an idle limit saves up
 	Rate         float64  // the policy's, permits a second, > 0; see Allocate
 	Ramp         Ramp     // up to Rate
+	Source       string   // the policy store of these policies: see Claim; "" = none that has an id
 	Rev          Revision // of the policies that Rate and Ramp are from
 	NotAfter     float64  // on the store's clock: when the request is too late; 0 = never
 	Strict       bool     // one slot at a time, no credit, nothing shared by weight
@@ -135,6 +148,7 @@ type Reply struct {
 	Now   float64 // the store's clock
 	Ahead float64 // seconds that the tail is further ahead since a presumed step of the clock
 	Since float64 // seconds since the first request after the last silence
+	Rival string  // another policy store whose replicas use the limit, too; "" = none
 	Carry Carry
 }
 

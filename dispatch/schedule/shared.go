@@ -60,9 +60,9 @@ func (a *allocation) paceShared() {
 		a.Tail = now + a.slope(now, now).span(a.allocated)
 		switch limit := now + furthest(a.Rate, maxNeed); {
 		case a.Tail <= limit:
-		case a.newer:
+		case a.newer && !a.takes:
 			a.renew()
-		default: // a busy limit: replicas use what they hold all the same
+		default: // a busy limit, or a rival's: replicas use what they hold all the same
 			a.Tail = limit
 		}
 	}

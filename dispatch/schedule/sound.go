@@ -15,6 +15,9 @@ const (
 	maxCount   = 1e15 // of weights, shares and answers
 	maxPermits = 1e6  // allocated ahead, beyond those of maxLine
 	maxLine    = 60.0 // seconds
+
+	// year bounds how far ahead slots are, in seconds: over 30 periods of the lowest rate.
+	year = 365 * 86400.0
 )
 
 // Bounds of a Revision. A state with a later one would be taken for damaged.
@@ -29,7 +32,7 @@ func (r Revision) Valid() bool {
 }
 
 // longest is how far ahead of the clock a tail may be, in seconds.
-func longest(rate float64) float64 { return maxLine + maxPermits/rate }
+func longest(rate float64) float64 { return min(year, 2*(maxLine+maxPermits/rate)) }
 
 // within reports whether lowest <= x <= highest; no NaN is.
 func within(x, lowest, highest float64) bool { return lowest <= x && x <= highest }
@@ -54,13 +57,13 @@ func (s *State) sound(now float64, given Revision) bool {
 		at(s.Last, s.Step.At) && max(s.Checked, s.Resumed, s.Start) <= s.Last+1 &&
 		min(s.Checked, s.Resumed, s.Start) >= -maxTime &&
 		within(s.Rate, minRate, s.Top) && s.Ramp.Sound(s.Top) &&
-		within(s.Tail, -maxTime, max(now, s.Last)+2*longest(s.Rate)) &&
-		within(s.Quick, -maxTime, max(now, s.Last)+4*longest(s.Rate)) &&
+		within(s.Tail, -maxTime, max(now, s.Last)+longest(s.Rate)) &&
+		within(s.Quick, -maxTime, max(now, s.Last)+2*longest(s.Rate)) &&
 		within(s.Shifts, -maxTime, maxTime) && within(s.Server, 0, maxInt) &&
 		within(s.Step.By, -1, 1) && within(s.Step.Ahead, -1, 1) &&
 		s.This.sound() && s.Prev.sound() &&
 		s.Line.Sound(now) && (s.Ramp.Over > 0 || s.Line == Line{}) &&
-		s.Outcomes.Service.Sound(latest) && s.Outcomes.Window.sound() && at(s.Outcomes.Since)
+		s.rivalSound(now, given) && s.Outcomes.Service.Sound(latest) && s.Outcomes.Window.sound() && at(s.Outcomes.Since)
 }
 
 // Sound reports whether a stored revision can be one, at now on the store's clock. If that tells
@@ -114,12 +117,12 @@ func (p Reply) Sound(r Request) bool {
 	if r.Want > 0 {
 		n = max(1, math.Floor(r.Want+0.5))
 	}
-	ahead, c := 2*longest(max(minRate, min(p.Rate, r.Rate))), p.Carry
+	ahead, c := longest(max(minRate, min(p.Rate, r.Rate))), p.Carry
 	return within(p.N, 0, n) && p.N == math.Floor(p.N) &&
 		within(p.Start, -maxTime, ahead) && within(p.Lead, -maxTime, ahead) &&
 		within(p.Share, 0, maxRate) && within(p.Rate, minRate, maxRate) &&
 		within(p.Gap, 0, 1/minRate) &&
-		within(p.Ahead, -1, 1) && within(p.Since, 0, maxTime) &&
+		within(p.Ahead, -1, 1) && within(p.Since, 0, maxTime) && len(p.Rival) <= MaxSource &&
 		whole(c.Inc, 1) && whole(c.Seq, 0) && whole(c.Epoch, 0) && within(c.Shifts, -maxTime, maxTime) &&
 		within(c.Eff, 0, 1) && within(c.Fraction, 0, maxCount) &&
 		within(c.Round, 0, 2*max(maxNeed, r.Round)) && within(c.Refused, 0, maxInt)

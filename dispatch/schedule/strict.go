@@ -36,11 +36,12 @@ type Waiter struct {
 }
 
 // paceStrict changes the rate: the first slot is a new period after the last old one that may have
-// been used, and the old ones after that are void.
+// been used, and the old ones after that are void. Replicas that follow another policy store do not
+// hear of its change, and use their old ones.
 func (a *allocation) paceStrict() {
 	if a.otherPace {
 		last := a.Tail - 1/a.was
-		if ahead := last - a.now - voidAfter; ahead > 0 {
+		if ahead := last - a.now - voidAfter; ahead > 0 && !a.takes {
 			last -= math.Ceil(ahead*a.was) / a.was
 		}
 		a.Tail = last + a.slope(a.now, a.now).span(1)

@@ -19,6 +19,9 @@ const unavailableAfter = 0.5
 // take less than slowBelow, seconds: rounds are then longer than policies ask for.
 const slowAbove, slowBelow = 0.1, 0.05
 
+// averaged is over how many calls the latency is averaged.
+const averaged = 8
+
 // damageEvery is how often damage of one limit is logged, in seconds.
 const damageEvery = 60.0
 
@@ -33,6 +36,7 @@ type availability struct {
 	// Engine.mu guards the fields below.
 	answeredAt float64            // the last answer; 0 = none yet
 	latency    float64            // of calls with allocations, on average, seconds; 0 = unknown
+	calls      int                // with answered allocations
 	slow       bool               // which is in the log
 	damagedAt  map[string]float64 // by key: when damage was last logged
 }
@@ -92,7 +96,8 @@ func (a *availability) logDamage(limit string, damage error, now float64) {
 		"limit", limit, "error", damage)
 }
 
-// noteCall takes in how long a call of the store took, if an allocation in it was answered.
+// noteCall takes in how long a call of the store took, if an allocation in it was answered. The
+// first call may have to connect, and does not count.
 func (a *availability) noteCall(answers []sending) {
 	answered := slices.IndexFunc(answers, func(s sending) bool {
 		return s.request.Allocate != nil && s.request.Err == nil
@@ -101,12 +106,15 @@ func (a *availability) noteCall(answers []sending) {
 		return
 	}
 	took := answers[answered].took
+	if a.calls++; a.calls == 1 {
+		return
+	}
 	if a.latency == 0 {
 		a.latency = took
 	}
-	a.latency += (took - a.latency) / 8
+	a.latency += (took - a.latency) / averaged
 	switch {
-	case !a.slow && a.latency > slowAbove:
+	case !a.slow && a.latency > slowAbove && a.calls > averaged:
 		a.slow = true
 		a.log.Warn("the permit store is slow; limits are used as far as it answers",
 			"latency", seconds(a.latency).Round(time.Millisecond))

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -52,6 +53,23 @@ func (e *Engine) Stats(activeOnly bool, max int) []Stats {
 		stats[i] = l.stats(now)
 	}
 	return stats
+}
+
+// Rivals returns the ids of other policy stores whose replicas use the limits of this process, too,
+// sorted.
+func (e *Engine) Rivals() []string {
+	ids := map[string]bool{}
+	e.mu.Lock()
+	now := e.clock(time.Now())
+	for _, l := range e.lanes {
+		for _, share := range l.shares.inForce.all {
+			if id := share.Rival(now); id != "" {
+				ids[id] = true
+			}
+		}
+	}
+	e.mu.Unlock()
+	return slices.Sorted(maps.Keys(ids))
 }
 
 // Limited reports whether a limit applies to any lane.

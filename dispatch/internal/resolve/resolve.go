@@ -64,6 +64,7 @@ type Limit struct {
 	OnOutage policy.OnOutage
 	Split    Split
 	Groups   Groups
+	Source   string            // the policy store that the revision is of; "" = none that has an id
 	Revision schedule.Revision // at which the limit last changed
 }
 
@@ -125,6 +126,15 @@ func Revision(s policy.Snapshot) schedule.Revision {
 	return schedule.Revision{Epoch: s.Epoch, Number: s.Revision}
 }
 
+// source names the policy store of policies, of which two on one permit store are a mistake. Plain
+// policies, of files or programs, are compared by their times.
+func source(s policy.Snapshot) string {
+	if s.Plain {
+		return ""
+	}
+	return s.Identity[:min(len(s.Identity), schedule.MaxSource)]
+}
+
 // soleWeight is the weight of a subscription in a limit that it shares with no other.
 const soleWeight = 1
 
@@ -141,8 +151,8 @@ func (s *Resolved) add(
 ) {
 	limit := Limit{
 		Sharer: by.name, Weight: by.weight, OnOutage: p.OnOutage,
-		Revision: Revision(t.Policies),
-		Pace:     Pace{Mode: policy.Fair, Round: time.Duration(p.Round).Seconds()},
+		Source: source(t.Policies), Revision: Revision(t.Policies),
+		Pace: Pace{Mode: policy.Fair, Round: time.Duration(p.Round).Seconds()},
 	}
 	ofTopic := scope.Kind == policy.TopicKind || scope.Kind == policy.SubscriptionKind
 	if p.MessageRate.Limited() {

@@ -71,7 +71,8 @@ func (b *batching) grace() float64 {
 }
 
 // adjust goes over to the limit's new rate. It scales the permits held, and the share. The next
-// reply says where on its ramp a limit is, and whether a busy one is still slowed.
+// reply says where on its ramp a limit is, and whether a busy one is still slowed, or another
+// policy store has a lower rate.
 func (b *batching) adjust(now float64) {
 	rate := b.Limit.Rate
 	if ramp := b.Limit.Ramp; ramp.Over > 0 {
@@ -81,7 +82,7 @@ func (b *batching) adjust(now float64) {
 		}
 		rate = min(rate, from)
 	}
-	if b.Limit.Rule.Mode != busy.None && b.rate > 0 && b.rate < b.top {
+	if (b.Limit.Rule.Mode != busy.None || b.rival != "") && b.rate > 0 && b.rate < b.top {
 		rate = min(rate, b.rate)
 	}
 	if b.rate > 0 {

@@ -77,7 +77,7 @@ func (g *groups) draw(now, want float64, leave bool) *permits.Request {
 	}
 	l := &g.Limit
 	d := &permits.Draw{
-		Terms: l.Groups.Terms, Rate: l.Rate, Ramp: l.Ramp, Rev: l.Revision,
+		Terms: l.Groups.Terms, Rate: l.Rate, Ramp: l.Ramp, Source: l.Source, Rev: l.Revision,
 		Active: want > 0 || g.batching.demand.Waiting > 0,
 		Visit: pool.Visit{
 			Group: l.Groups.Own, Member: g.member, Want: int64(math.Ceil(want)), Back: g.toStore,
@@ -111,7 +111,8 @@ func (g *groups) Answered(r *permits.Request, done, now float64) {
 	g.unpaid = max(0, g.unpaid-visit.Spent)
 	g.share, g.shareAt = float64(g.before)/g.terms.Period, now
 	g.wantedThen, g.batching.rev = g.share, g.sentRev
-	if g.Limit.Ramp.Over > 0 && g.sentRev == g.Limit.Revision {
+	rated := g.noteRival(r.Draw.Rival, now)
+	if rated || g.Limit.Ramp.Over > 0 && g.sentRev == g.Limit.Revision {
 		g.rate = r.Draw.Allowed
 	}
 	jitter := 0.75 + g.env.Rand.Float64()/2

@@ -26,7 +26,7 @@ func (s *Share) allocate(now float64, r schedule.Request) *permits.Request {
 	r.Subscription, r.Weight, r.Reserved = l.Sharer, l.Weight, l.Reserved
 	r.Returned, r.Held, r.RTT = float64(s.toStore), float64(s.Unspent()), s.rtt()
 	r.Round, r.Burst, r.Rate, r.Ramp, r.Rule = l.Round, l.Burst, l.Rate, l.Ramp, l.Rule
-	r.Rev = l.Revision
+	r.Source, r.Rev = l.Source, l.Revision
 	r.Nonce = 1 + s.env.Rand.Int64N(1<<52)
 	timeout := s.env.Timeout()
 	switch {

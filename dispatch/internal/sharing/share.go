@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -52,6 +53,8 @@ type Share struct {
 	lifted      bool          // all messages bypass the limit, since the permit store is unavailable
 	unavailable atomic.Bool   // the permit store does not answer
 	noGroup     atomic.Bool   // groups: this process is in none of the limit's worker groups
+	rival       string        // another policy store whose replicas use the limit; "" = none known
+	rivalAt     float64       // when the permit store told of it
 	allocations int64         // all time
 	counted     int64         // permits that TakeUsed has returned, all time
 
@@ -121,6 +124,23 @@ func (s *Share) FollowOutage() (changed bool) {
 	return s.lifted != was
 }
 
+// Rival is the id of another policy store whose replicas use the limit, too, as the permit store
+// last told; "" = there is none, or it has not told lately. The lower rate is in force.
+func (s *Share) Rival(now float64) string {
+	if now-s.rivalAt > schedule.RivalFor(s.Limit.Rate) {
+		return ""
+	}
+	return s.rival
+}
+
+// noteRival takes in what an answer says of a rival. It reports whether the limit's rate is the one
+// in the answer: there is a rival, or there was one until now.
+func (s *Share) noteRival(id string, now float64) (rated bool) {
+	rated = id != "" || s.rival != ""
+	s.rival, s.rivalAt = id, now
+	return rated && s.sentRev == s.Limit.Revision
+}
+
 // Unavailable reports whether the permit store does not answer. Any goroutine may call it.
 func (s *Share) Unavailable() bool { return s.unavailable.Load() }
 
@@ -155,6 +175,7 @@ type Stats struct {
 	Owed        int64 // permits used beyond those granted, all time; later grants pay for them
 	Lost        int64 // permits allocated that no caller used in time, all time
 	Allocations int64 // all time
+	Rival       string
 	Shadowed    int64 // messages that passed in shadow mode without a permit, all time
 }
 
@@ -163,7 +184,7 @@ func (s *Share) Stats(now float64) Stats {
 	stats := Stats{
 		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.Unspent(),
 		Returned: s.returned.Load(), Owed: s.owed.Load(),
-		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations, Shadowed: s.shadow.messages.Load(),
+		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations, Shadowed: s.shadow.messages.Load(), Rival: s.Rival(now),
 	}
 	stats.Granted = s.put - s.avail.Load() + stats.Returned - stats.Owed
 	s.Mode.Report(&stats.Report)

@@ -22,6 +22,7 @@ type split struct {
 	lot    uint64        // drawn, for a rank where the policy says the pool size
 	offset float64       // the store's clock less ours, from the fastest of the recent answers
 	line   schedule.Line // of the limit's ramp, as last told
+	lower  float64       // the rate in force, if another policy store has a lower one; 0 = it has not
 	active bool          // permits were wanted since the last heartbeat
 	size   int           // the pool size, and
 	rank   int           // our rank, by which slots were last counted
@@ -78,6 +79,9 @@ func (s *split) allowed(now float64) float64 {
 	ramp := s.Limit.Ramp
 	ramp.TTL = 0 // while the store is unavailable, the ramp goes on from where it was
 	_, rate := ramp.At(s.line, s.Limit.Rate, !ramp.Relaxed, false, now+s.offset)
+	if s.lower > 0 {
+		rate = min(rate, s.lower)
+	}
 	return rate
 }
 
@@ -145,7 +149,7 @@ func (s *split) heartbeat(now float64, leave bool) *permits.Request {
 	h := &permits.Heartbeat{
 		Member: s.lease.Member(), Applied: s.lease.Answer, TTL: s.Limit.Split.TTL,
 		Leave: leave, Fixed: s.fixed(),
-		Rate: s.Limit.Rate, Ramp: s.Limit.Ramp, Active: s.active,
+		Rate: s.Limit.Rate, Ramp: s.Limit.Ramp, Source: s.Limit.Source, Rev: s.Limit.Revision, Active: s.active,
 	}
 	s.active, s.left = false, leave
 	if leave {
@@ -174,7 +178,8 @@ func (s *split) Answered(r *permits.Request, done, now float64) {
 		}
 		s.offset = offset
 	}
-	s.line = h.Line
+	s.noteRival(h.Rival, now)
+	s.line, s.lower = h.Line, h.Lower
 	s.again = now + h.Answer.Again(h.TTL)*(0.8+0.2*s.env.Rand.Float64())
 	if h.Ramp.Over > 0 {
 		s.again = min(s.again, now+1)

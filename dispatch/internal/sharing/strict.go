@@ -267,6 +267,7 @@ func (s *strict) Answered(r *permits.Request, done, now float64) {
 	}
 	reply := &r.Allocate.Reply
 	s.carry = reply.Carry
+	s.noteRival(reply.Rival, now)
 	if reply.Carry.Inc != s.inc { // slots of another schedule are void
 		s.void()
 		s.inc, s.newestToStore = reply.Carry.Inc, false

@@ -22,7 +22,7 @@ import (
 
 func fuzzed() []*permits.Request {
 	return []*permits.Request{{Allocate: &permits.Allocate{Request: schedule.Request{
-		Subscription: "group", Weight: 1, Demand: 100, Want: 5, Round: 0.1, Rate: 100,
+		Subscription: "group", Weight: 1, Demand: 100, Want: 5, Round: 0.1, Rate: 100, Source: "a",
 		Rev: schedule.Revision{Number: 1}, Nonce: 7,
 	}}}}
 }
@@ -34,7 +34,7 @@ func FuzzState(f *testing.F) {
 	text, err := json.Marshal(empty.apply(fuzzed(), 100))
 	require.NoError(f, err)
 	f.Add(text, 100.5)
-	f.Add([]byte(`{"version":5}`), 1.0)
+	f.Add([]byte(`{"version":6}`), 1.0)
 	f.Add([]byte(`{"version":3,"state":{"Inc":1,"Rate":1e300},"subscriptions":{"group":{"Epoch":-1}}}`), 1.0)
 	f.Fuzz(func(t *testing.T, text []byte, now float64) {
 		if !(now >= 1 && now <= 1e10) {

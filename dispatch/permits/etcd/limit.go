@@ -124,7 +124,7 @@ func (s *Store) allocate(
 
 // apply answers the requests, and returns the schedule to store. It changes nothing in s.
 func (s *stored) apply(requests []*permits.Request, now float64) stored {
-	next := stored{Version: schedule.Version, State: s.State, Subs: s.present(), Lease: s.Lease}
+	next := stored{State: s.State, Subs: s.present(), Lease: s.Lease}
 	for i, q := range requests {
 		r := q.Allocate.Request
 		r.Low, r.High = 0, 0 // this clock does not step
@@ -136,6 +136,7 @@ func (s *stored) apply(requests []*permits.Request, now float64) stored {
 		q.Allocate.Reply.Lost = q.Allocate.Reply.Lost || i == 0 && s.damaged
 		next.Subs[r.Subscription] = sub
 	}
+	next.Version = next.State.Version()
 	return next
 }
 

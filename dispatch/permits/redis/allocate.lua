@@ -1,7 +1,8 @@
 -- The twin of schedule.Allocate: the same operations in the same order, so that both round alike.
 -- KEYS[1] is the limit's hash. Its fields: l the state, r the ramp, q the queue, b the answers of a
--- limit with a rule, s<subscription> a subscription. Numbers are passed and returned as doubles of
--- eight bytes, little-endian: converting decimals would cost more than all the rest.
+-- limit with a rule, s<subscription> a subscription, o whose policies these are. Numbers are passed
+-- and returned as doubles of eight bytes, little-endian: converting decimals would cost more than all
+-- the rest.
 local max, min, floor = math.max, math.min, math.floor
 local pack, unpack = struct.pack, struct.unpack
 
@@ -10,12 +11,12 @@ local weight, reserved, demand, want, returned, held, rtt, T, burst, newRate, ne
   newTTL, newRelaxed, clockLow, clockHigh, cShifts, cRefused,
   newLead =
   unpack('<ddddddddddddddddddddddddddddddd', ARGV[2])
-local waiter = ARGV[3] -- '' without strict
+local waiter, newSource = ARGV[3], ARGV[4] -- '' without strict, and without an id
 local mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter =
   0, 0, 0, 0, 0, 0, 0, 0
-if ARGV[4] then
+if ARGV[5] then
   mode, minRate, tolerance, recoverRate, recoverValue, answeredOK, answeredBusy, retryAfter =
-    unpack('<dddddddd', ARGV[4])
+    unpack('<dddddddd', ARGV[5])
 end
 
 local time = redis.call('TIME')
@@ -24,7 +25,7 @@ if notAfter > 0 and now > notAfter then return pack('<dd', 1, now) end
 
 local field = 's' .. ARGV[1]
 local fourth = strict == 1 and 'q' or 'b'
-local stored, damaged = redis.pcall('HMGET', KEYS[1], 'l', field, 'r', fourth), false
+local stored, damaged = redis.pcall('HMGET', KEYS[1], 'l', field, 'r', fourth, 'o'), false
 if stored.err then
   if not string.find(stored.err, '^WRONGTYPE') then return stored end
   stored, damaged = {}, true
@@ -36,15 +37,15 @@ local version = state and string.match(state, '^(%d+) ')
 version = version and tonumber(version)
 -- All versions of this script give the key a time to live. A state without one is damage, whatever
 -- version it says; EXPIRE NX sets none where there is one, and then returns 0.
-if version and version > 4 and version <= 1000
+if version and version > 5 and version <= 1000
   and redis.call('EXPIRE', KEYS[1], 3600, 'NX') == 0 then
   return redis.error_reply('THROTTLENEWER state of version ' .. version ..
-    ': this program knows 4: upgrade this program')
+    ': this program knows 5: upgrade this program')
 end
 local latest = now + 86400
 local inc, seq, last, revEpoch, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed,
   shifts, stepBy, stepAhead, stepAt, server, checked, quick
-if version == 4 and #state == 186 then
+if (version == 4 or version == 5) and #state == 186 then
   inc, seq, last, revEpoch, rev, rate, tail, epoch, start, w0, r0, n0, w1, r1, n1, resumed, shifts,
     stepBy, stepAhead, stepAt, server, checked, quick = unpack('<ddddddddddddddddddddddd', state, 3)
   local sum = inc + seq + last + revEpoch + rev + rate + tail + epoch + start + w0 + r0 + n0 + w1
@@ -55,11 +56,11 @@ if version == 4 and #state == 186 then
     and revEpoch <= 1e13 and (now < 1e9 or revEpoch <= max(1000 * latest, newRevEpoch)) and rev <= 1e14
     and min(last, checked, resumed, start, stepAt, tail, quick, shifts) >= -1e11
     and max(last, stepAt) <= latest and max(checked, resumed, start) <= last + 1 and shifts <= 1e11
-    and tail <= max(now, last) + 2 * (60 + 1e6 / rate)
-    and quick <= max(now, last) + 4 * (60 + 1e6 / rate)
+    and tail <= max(now, last) + min(31536000, 2 * (60 + 1e6 / rate))
+    and quick <= max(now, last) + 2 * min(31536000, 2 * (60 + 1e6 / rate))
     and min(w0, w1, r0, r1, stepBy, stepAhead) >= -1 and max(w0, w1) <= 1e15
     and max(stepBy, stepAhead) <= 1 and max(n0, n1) <= 2)
-elseif state or stored[2] or stored[3] or stored[4] then -- the other fields belong to a state
+elseif state or stored[2] or stored[3] or stored[4] or stored[5] then -- fields belong to a state
   damaged = true
 end
 local top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
@@ -92,6 +93,35 @@ if heard and stored[4] and #stored[4] == 112 then
 elseif heard and stored[4] then
   damaged = true
 end
+-- The field o has the revision of the policies in force, when their store was last heard of, and its
+-- id; in a state of version 5 also a rival's claim. A program that does not know the field leaves one
+-- of another revision behind. A claim is its numbers, and then the id.
+local source, heardAt, rival = '', 0, nil
+if state and not damaged then
+  local o = stored[5] or ''
+  local length = string.byte(o, 25) or 0
+  local e, r, at = 0, 0, 0
+  if #o > 25 then e, r, at = unpack('<ddd', o) end
+  if #o >= 25 + length and length > 0 and e == revEpoch and r == rev then
+    source, heardAt = string.sub(o, 26, 25 + length), at
+  end
+  if version == 5 then
+    local n = 90 + length -- where the length of the rival's id is
+    if source ~= '' and #o > n and #o == n + string.byte(o, n) then
+      rival = {unpack('<dddddddd', o, 26 + length)}
+      rival[9] = string.sub(o, n + 1)
+      local c2, c3, c4, c5, c6, c7, c8 = rival[2], rival[3], rival[4], rival[5], rival[6], rival[7], rival[8]
+      local sum = rival[1] + c2 + c3 + c4 + c5 + c6 + c7 + c8 + heardAt
+      damaged = not (sum - sum == 0 and rival[9] ~= source
+        and rival[1] >= 0 and rival[1] <= 1e13 and (now < 1e9 or rival[1] <= max(1000 * latest, newRevEpoch))
+        and c2 >= 0 and c2 <= 1e14 and c3 >= 1e-6 and max(c3, c4) <= 2 ^ 53 and min(c4, c5, c6) >= 0
+        and max(c5, c6) <= 1e6 and (c5 == 0 or c5 >= 1e-9 and c4 >= 1e-6)
+        and min(c8, heardAt) >= -1e11 and max(c8, heardAt) <= latest)
+    else
+      damaged = true
+    end
+  end
+end
 local known = state and not damaged
 if damaged then
   redis.call('DEL', KEYS[1])
@@ -113,7 +143,7 @@ else
   inc, seq, revEpoch, rev, rate, epoch = nonce, 0, newRevEpoch, newRev, newRate, 2
   last, tail, start, resumed, checked = now, now, now, now, now
   w0, r0, n0, w1, r1, n1, shifts, stepBy, stepAhead, stepAt, server = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-  quick = 0
+  quick, source, heardAt, rival = 0, newSource, 0, nil
   top, rampFrom, over, ttl, relaxed = newRate, newFrom, newOver, newTTL, newRelaxed
   lineRate, lineEpoch, seen = 0, 0, 0
   busyLimit, low, good, since, cut, back, rise, notYet, healthy = 0, 0, 0, 0, 0, 0, 0, 0, 0
@@ -125,7 +155,6 @@ if known and not stored[3] then
   if not newer and not same then over = 0 end -- the newest policy has no ramp
   if heard and not stored[4] then top = rate end
 end
-local lower = same and newRate < ((stored[3] or heard) and top or rate)
 -- An old state that has come back is as good as lost. So is a strict state that another server has
 -- run: its last allocations may be lost.
 local old = known and cInc == inc and cSeq > seq
@@ -173,6 +202,7 @@ if known then
       redis.call('HSET', KEYS[1], 'r', pack('<dddddddd', top, rampFrom, over, ttl, relaxed,
         lineRate, lineEpoch, seen))
     end
+    if rival then heardAt, rival[8] = heardAt + by, rival[8] + by end
     if since > 0 then since = since + by end
     if cut > 0 then cut = cut + by end
     if notYet > 0 then notYet = notYet + by end
@@ -182,6 +212,7 @@ if known then
 end
 -- resume
 if now - last > 0.2 or resumed > now then resumed = now end
+local before = last
 last = now
 -- slope returns a rate from some time on: constant for a second, then rising by step a second up to
 -- top.
@@ -208,6 +239,66 @@ local function count(at, d) -- how many permits take d seconds
   return r + r * d + step * d * d / 2
 end
 
+-- arbitrate
+local takes, asked, wasSource, twoStores = false, newSource, source, rival ~= nil
+local heldTop = (stored[3] or heard) and top or rate
+if known and source ~= '' and (rival or newSource ~= '' and newSource ~= source) then
+  twoStores = true
+  local held = {revEpoch, rev, heldTop, 0, 0, 0, 0, rival and heardAt or before, source}
+  if stored[3] then held[4], held[5], held[6], held[7] = rampFrom, over, ttl, relaxed end
+  local own = {newRevEpoch, newRev, newRate, newFrom, newOver, newTTL, newRelaxed, now, newSource}
+  local function counts(c) return now - c[8] <= max(60, 2 / c[3]) end
+  local function renewed(c) -- c, once own has asked
+    if own[1] > c[1] or own[1] == c[1] and (own[2] > c[2] or own[2] == c[2] and own[3] < c[3]) then
+      return own
+    end
+    if own[9] ~= '' then c[8] = now end
+    return c
+  end
+  if rival and not counts(rival) then rival = nil end
+  if newSource == '' then
+    held = renewed(held)
+    if held == own then rival = nil end
+  else
+    if newSource == source then
+      held = renewed(held)
+    elseif rival and newSource == rival[9] then
+      rival = renewed(rival)
+    elseif not rival or own[3] < rival[3] then
+      rival = own
+    end
+    if rival and (rival[3] < held[3] or not counts(held)) then
+      local lower = rival
+      rival = counts(held) and held or nil
+      held = lower
+    end
+  end
+  takes = held[9] ~= '' and held[9] ~= source
+  source, heardAt = held[9], held[8]
+  if takes or rival then
+    newRevEpoch, newRev, newRate, newFrom, newOver, newTTL, newRelaxed =
+      held[1], held[2], held[3], held[4], held[5], held[6], held[7]
+    if not stored[3] and not heard then top, rampFrom, over, ttl, relaxed = heldTop, 0, 0, 0, 0 end
+  end
+  same = newRevEpoch == revEpoch and newRev == rev
+  newer = takes or newRevEpoch > revEpoch or newRevEpoch == revEpoch and newRev > rev
+end
+local lower = not takes and same and newRate < heldTop
+if not twoStores and (newer or lower or source == '' and same) then source = newSource end
+if known and (rival or twoStores or source ~= wasSource or newer) or not known and source ~= '' then
+  if source == '' then
+    redis.call('HDEL', KEYS[1], 'o')
+  else
+    local e, r = revEpoch, rev
+    if newer then e, r = newRevEpoch, newRev end
+    local o = pack('<ddd', e, r, rival and heardAt or 0) .. string.char(#source) .. source
+    if rival then
+      o = o .. pack('<dddddddd', rival[1], rival[2], rival[3], rival[4], rival[5], rival[6], rival[7], rival[8])
+        .. string.char(#rival[9]) .. rival[9]
+    end
+    redis.call('HSET', KEYS[1], 'o', o)
+  end
+end
 -- revise
 local other = rate ~= newRate or newOver > 0 -- another pace; else only the revision is newer
 if heard and known then other = top ~= newRate end
@@ -334,13 +425,13 @@ local function furthest(rtt) return max(2, 2 / rate, 7 * min(rtt, 2 / 3)) end
 if other and strict == 1 then -- paceStrict
   local last = tail - 1 / was
   local ahead = last - now - 0.1
-  if ahead > 0 then last = last - math.ceil(ahead * was) / was end
+  if ahead > 0 and not takes then last = last - math.ceil(ahead * was) / was end
   tail = last + span(now, 1)
   seq = seq + 1
 elseif other and tail > now then -- paceShared
   tail = now + span(now, allocated)
   local limit = now + furthest(2)
-  if tail > limit and newer then -- a new line: see renew in shared.go
+  if tail > limit and newer and not takes then -- a new line: see renew in shared.go
     inc, shifts, epoch, start = nonce, 0, epoch + 2, now
     w0, r0, n0, w1, r1, n1 = 0, 0, 0, 0, 0, 0
     tail = now + span(now, 1)
@@ -536,7 +627,7 @@ else
   end
 end
 
-local state = '4 ' .. pack('<ddddddddddddddddddddddd', inc, seq, last, revEpoch, rev, rate, tail, epoch,
+local state = (rival and '5 ' or '4 ') .. pack('<ddddddddddddddddddddddd', inc, seq, last, revEpoch, rev, rate, tail, epoch,
   start, w0, r0, n0, w1, r1, n1, resumed, shifts, stepBy, stepAhead, stepAt, server, checked, quick)
 if strict == 1 then -- counts no subscriptions
   redis.call('HSET', KEYS[1], 'l', state)
@@ -559,5 +650,7 @@ if epoch ~= oldEpoch or strict == 1 or tail - now > 600 then
     end
   end
 end
+local told = '' -- the other policy store
+if rival and asked ~= '' then told = asked == source and rival[9] or source end
 return pack('<dddddddddddddddddd', damaged and 2 or 0, now, n, from, share, rate, gap, lead, inc,
-  replySeq or seq, replyEpoch, eff, fraction, round, stepAhead, now - resumed, shifts, refused)
+  replySeq or seq, replyEpoch, eff, fraction, round, stepAhead, now - resumed, shifts, refused) .. told

@@ -22,7 +22,7 @@ func arguments(r *schedule.Request) []any {
 		flag(r.Strict), r.MaxReserved,
 		ramp.From, ramp.Over, ramp.TTL, flag(ramp.Relaxed),
 		r.Low, r.High, c.Shifts, c.Refused, r.Lead,
-	), r.Waiter}
+	), r.Waiter, r.Source}
 	if rule := &r.Rule; rule.Mode != busy.None {
 		args = append(args, encode(
 			float64(rule.Mode), rule.MinRate, rule.Tolerance, rule.RecoverRate, rule.RecoverValue,
@@ -59,6 +59,17 @@ func (n *numbers) next() float64 {
 
 func (n *numbers) int() int64 { return int64(n.next()) }
 
+// text is a text behind its length, or as much of it as there is.
+func (n *numbers) text() string {
+	all := string(*n)
+	if all == "" {
+		return ""
+	}
+	end := min(1+int(all[0]), len(all))
+	*n = numbers(all[end:])
+	return all[1:end]
+}
+
 // reply is what a call of allocateScript returned.
 func (s *Store) reply(c *call) (schedule.Reply, error) {
 	if c.err != nil {
@@ -73,9 +84,10 @@ func (s *Store) reply(c *call) (schedule.Reply, error) {
 
 func parseReply(text string) (r schedule.Reply, err error) {
 	n := numbers(text)
-	if len(text) != 16 && len(text) != 144 {
-		return r, fmt.Errorf("redis permit store: invalid answer %q of %d bytes: want 16 or 144",
-			text[:min(len(text), 100)], len(text))
+	const all = 18 * 8 // and the rival
+	if len(text) != 16 && (len(text) < all || len(text) > all+schedule.MaxSource) {
+		return r, fmt.Errorf("redis permit store: invalid answer %q of %d bytes: want 16, or %d to %d",
+			text[:min(len(text), 100)], len(text), all, all+schedule.MaxSource)
 	}
 	kind := n.next()
 	r.Late, r.Lost = kind == 1, kind == 2
@@ -88,6 +100,7 @@ func parseReply(text string) (r schedule.Reply, err error) {
 			Round: n.next(),
 		}
 		r.Ahead, r.Since, r.Carry.Shifts, r.Carry.Refused = n.next(), n.next(), n.next(), n.next()
+		r.Rival = string(n)
 	}
 	return r, nil
 }
@@ -103,8 +116,8 @@ func parseState(text string) (s schedule.State, err error) {
 		return s, fmt.Errorf("state of version %d: this program knows %d: upgrade this program",
 			v, schedule.Version)
 	}
-	if version != strconv.Itoa(schedule.Version) || len(rest) != stateNumbers*8 {
-		return s, errors.New("state is damaged: the next allocation replaces it")
+	if version != "4" && version != "5" || len(rest) != stateNumbers*8 {
+		return s, errDamaged
 	}
 	n := numbers(rest)
 	s.Inc, s.Seq, s.Last = n.int(), n.int(), n.next()
@@ -116,6 +129,31 @@ func parseState(text string) (s schedule.State, err error) {
 	s.Step = schedule.Step{By: n.next(), Ahead: n.next(), At: n.next()}
 	s.Server, s.Checked, s.Quick = n.next(), n.next(), n.next()
 	return s, nil
+}
+
+var errDamaged = errors.New("state is damaged: the next allocation replaces it")
+
+// parseSources reads the field o of a limit's hash: whose policies these are, and a rival's claim.
+// A text of another revision is that of a program that does not know the field.
+func parseSources(text string, s *schedule.State) {
+	const numbersBefore, ofRival = 3 * 8, 8 * 8
+	if len(text) <= numbersBefore+1 {
+		return
+	}
+	n := numbers(text)
+	rev := schedule.Revision{Epoch: n.int(), Number: n.int()}
+	heard, source := n.next(), n.text()
+	if rev != s.Rev {
+		return
+	}
+	if s.Source = source; len(n) <= ofRival {
+		return
+	}
+	s.Heard = heard
+	s.Rival.Rev = schedule.Revision{Epoch: n.int(), Number: n.int()}
+	s.Rival.Rate = n.next()
+	s.Rival.Ramp = schedule.Ramp{From: n.next(), Over: n.next(), TTL: n.next(), Relaxed: n.next() == 1}
+	s.Rival.Heard, s.Rival.Source = n.next(), n.text()
 }
 
 // parseRamp reads the field r of a limit's hash; a limit without a ramp has none.

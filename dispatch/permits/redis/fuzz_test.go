@@ -42,7 +42,11 @@ func FuzzState(f *testing.F) {
 	f.Add([]byte(encode(s)), []byte(encodeRamp(s)), []byte{}, []byte{}, uint8(1))
 	f.Add([]byte(encode(s)), []byte(encodeRamp(s)), []byte(encodeOutcomes(s)), make([]byte, 56), uint8(2))
 	f.Add([]byte(encode(s)), []byte{}, []byte("12345678\x03p|17654321\xff"), []byte{}, uint8(4))
-	f.Add([]byte("5 newer"), []byte{}, []byte{}, []byte{}, uint8(0))
+	s.Ramp, s.Source, s.Heard = schedule.Ramp{}, "a", 1.7e9
+	f.Add([]byte(encode(s)), []byte(encodeSources(s)), []byte{}, []byte{}, uint8(16))
+	s.Rival = schedule.Claim{Source: "b", Rev: schedule.Revision{Number: 1}, Rate: 1e4, Heard: 1.7e9}
+	f.Add([]byte(encode(s)), []byte(encodeSources(s)), []byte{}, []byte{}, uint8(16+32))
+	f.Add([]byte("6 newer"), []byte{}, []byte{}, []byte{}, uint8(0))
 	f.Fuzz(func(t *testing.T, state, ramp, other, sub []byte, kind uint8) {
 		promptly.Do(t, func() {
 			ctx := t.Context()
@@ -50,6 +54,9 @@ func FuzzState(f *testing.F) {
 			pipe.Del(ctx, key)
 			strict := kind&4 != 0
 			fields := map[string][]byte{"l": state, "r": ramp, "sgroup": sub, "b": other}
+			if kind&16 != 0 { // what is stored of policy stores, in place of a ramp
+				fields["r"], fields["o"] = nil, ramp
+			}
 			if strict {
 				fields["q"] = other
 			}
@@ -63,6 +70,9 @@ func FuzzState(f *testing.F) {
 			_, _, _ = store.State(ctx, key) // says what is wrong
 			r := request(1000)
 			r.Strict = strict
+			if kind&32 != 0 {
+				r.Source = "a"
+			}
 			if kind&1 != 0 {
 				r.Ramp = schedule.Ramp{From: 1, Over: 5, TTL: 3}
 			}

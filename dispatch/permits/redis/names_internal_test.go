@@ -202,13 +202,13 @@ func TestArguments(t *testing.T) {
 		pattern, table string
 	}{
 		{1, `local (weight[\w\s,]+)=\s+unpack\('<d+', ARGV\[2\]\)`, requestNames},
-		{3, `\n  (mode[\w\s,]+)=\s+unpack\('<d+', ARGV\[4\]\)`, ruleNames},
+		{4, `\n  (mode[\w\s,]+)=\s+unpack\('<d+', ARGV\[5\]\)`, ruleNames},
 	} {
 		paths := fields(t, inScript(t, c.pattern), c.table)
 		for i, path := range paths {
 			var r schedule.Request
 			want := one(len(paths), i)
-			if c.argument == 3 && path != "Rule.Mode" {
+			if c.argument == 4 && path != "Rule.Mode" {
 				r.Rule.Mode = busy.Mode(1)
 				want = encode(append([]float64{1}, make([]float64, len(paths)-1)...)...)
 				copy(want[8*i:], encode(1))
@@ -228,7 +228,7 @@ func TestStored(t *testing.T) {
 		table    string
 		parse    func(text string, s *schedule.State)
 	}{
-		{[]string{list + `\s+= unpack\('<d{23}', state, 3\)`, `'4 ' \.\. pack\('<d{23}', ` + list + `\)`}, stateNames,
+		{[]string{list + `\s+= unpack\('<d{23}', state, 3\)`, `'4 '\) \.\. pack\('<d{23}', ` + list + `\)`}, stateNames,
 			func(text string, s *schedule.State) {
 				var err error
 				*s, err = parseState("4 " + text)
@@ -281,5 +281,32 @@ func TestSteps(t *testing.T) {
 			assert.Greater(t, comment[0], last, step[1])
 			last = comment[0]
 		}
+	}
+}
+
+// TestSources: whose policies a limit has is read from where the script writes it.
+func TestSources(t *testing.T) {
+	rev := schedule.Revision{Epoch: 7, Number: 8}
+	text := string(encode(7, 8, 0)) + "\x01a"
+	s := schedule.State{Rev: rev}
+	parseSources(text, &s)
+	assert.Equal(t, schedule.State{Rev: rev, Source: "a"}, s)
+
+	text = string(encode(7, 8, 9)) + "\x01a" + string(encode(1, 2, 3, 4, 5, 6, 1, 10)) + "\x02bc"
+	s = schedule.State{Rev: rev}
+	parseSources(text, &s)
+	assert.Equal(t, schedule.State{
+		Rev: rev, Source: "a", Heard: 9, Rival: schedule.Claim{
+			Source: "bc", Rev: schedule.Revision{Epoch: 1, Number: 2}, Rate: 3,
+			Ramp: schedule.Ramp{From: 4, Over: 5, TTL: 6, Relaxed: true}, Heard: 10,
+		},
+	}, s)
+	assert.Contains(t, allocateLua, "pack('<ddd', e, r, rival and heardAt or 0) .. string.char(#source) .. source")
+
+	other := schedule.State{Rev: schedule.Revision{Epoch: 7, Number: 9}}
+	parseSources(text, &other)
+	assert.Empty(t, other.Source, "of another revision")
+	for i := range text {
+		parseSources(text[:i], &schedule.State{Rev: rev}) // does not panic
 	}
 }

@@ -169,7 +169,7 @@ func (s *Store) State(
 	defer done()
 	c := &call{script: &stateScript, key: key}
 	s.run(ctx, []*call{c})
-	fields, now, err := s.fields(c, 4)
+	fields, now, err := s.fields(c, 5)
 	if err != nil {
 		return state, 0, err
 	}
@@ -183,6 +183,8 @@ func (s *Store) State(
 		parseQueue(queue, &state)
 		outcomes, _ := fields[3].(string)
 		parseOutcomes(outcomes, &state)
+		sources, _ := fields[4].(string)
+		parseSources(sources, &state)
 	}
 	return state, now, nil
 }

@@ -75,6 +75,7 @@ func TestNewerAndDamagedStates(t *testing.T) {
 			store := open(t, addr)
 			for _, text := range []string{
 				"", "rubbish", "1 2 3", "3 " + strings.Repeat("\xff", 176), "4 " + strings.Repeat("\xff", 184),
+				"5 " + strings.Repeat("\x3f", 184),
 				"4 " + strings.Repeat("\x00", 184), strings.Repeat("x", 1<<20),
 			} {
 				require.NoError(t, client.HSet(t.Context(), "throttle:{damaged}", "l", text, "sgroup", text).Err())
@@ -94,7 +95,7 @@ func TestNewerAndDamagedStates(t *testing.T) {
 			got, err = permitstest.Allocate(t.Context(), store, "throttle:{damaged}", request(1000))
 			require.NoError(t, err, "a value of another type is replaced")
 			assert.True(t, got.Lost)
-			require.NoError(t, client.HSet(t.Context(), "throttle:{newer}", "l", "5 of another form").Err())
+			require.NoError(t, client.HSet(t.Context(), "throttle:{newer}", "l", "6 of another form").Err())
 			require.NoError(t, client.Expire(t.Context(), "throttle:{newer}", time.Minute).Err())
 			_, err = permitstest.Allocate(t.Context(), store, "throttle:{newer}", request(1000))
 			require.ErrorContains(t, err, "upgrade")

@@ -36,8 +36,8 @@ return 1`)
 
 	// stateScript returns the fields of a limit's hash and the clock.
 	stateScript = newReadScript(`
-local time, hash = redis.call('TIME'), redis.call('HMGET', KEYS[1], 'l', 'r', 'q', 'b')
-return {time[1], time[2], hash[1], hash[2], hash[3], hash[4]}`)
+local time, hash = redis.call('TIME'), redis.call('HMGET', KEYS[1], 'l', 'r', 'q', 'b', 'o')
+return {time[1], time[2], hash[1], hash[2], hash[3], hash[4], hash[5]}`)
 )
 
 // getLua gets a value. That of a key of another type is a text that is no record: what reads it

@@ -62,6 +62,7 @@ func twins(t *testing.T, store *redispermits.Store, client *redis.Client, seed u
 			RecoverRate: w.pick(0.5, 3), RecoverValue: w.pick(0, 200),
 		}
 	}
+	w.stores = w.rule.Mode == busy.None && seed%3 > 0
 	w.ramps, w.rates = []schedule.Ramp{w.ramp()}, []float64{w.rate}
 	for i := range 150 {
 		w.event()
@@ -91,6 +92,7 @@ type twinsRun struct {
 	oldSubs  map[string]schedule.Sub
 
 	strict bool
+	stores bool // replicas follow several policy stores
 	rule   busy.Rule
 	rate   float64
 	ramps  []schedule.Ramp // by the age of the policy, as
@@ -113,6 +115,17 @@ func (w *twinsRun) ramp() schedule.Ramp {
 // event changes what is stored, now and then.
 func (w *twinsRun) event() {
 	switch w.rng.IntN(60) {
+	case 10, 11, 12: // replicas of a policy store are silent for long
+		if w.state.Rival.Source != "" {
+			*[]*float64{&w.state.Heard, &w.state.Rival.Heard}[w.rng.IntN(2)] -= w.pick(50, 70, 8000)
+			require.NoError(w.t, w.client.HSet(w.t.Context(), w.key, "o", encodeSources(w.state)).Err())
+		}
+	case 13: // a program that does not know of policy stores has put other policies in force
+		if w.state.Source != "" && w.state.Rival.Source == "" {
+			w.state.Rev.Number--
+			w.state.Source = ""
+			require.NoError(w.t, w.client.HSet(w.t.Context(), w.key, "l", encode(w.state)).Err())
+		}
 	case 0: // a newer policy
 		rev := w.revs[len(w.revs)-1]
 		rev.Number++
@@ -168,6 +181,11 @@ func (w *twinsRun) event() {
 			if w.state.Step.By != 0 {
 				w.state.Step.At += step
 			}
+			if w.state.Rival.Source != "" {
+				w.state.Heard += step
+				w.state.Rival.Heard += step
+				require.NoError(w.t, w.client.HSet(w.t.Context(), w.key, "o", encodeSources(w.state)).Err())
+			}
 			require.NoError(w.t, w.client.HSet(w.t.Context(), w.key, "l", encode(w.state)).Err())
 			if w.state.Ramp != (schedule.Ramp{}) {
 				w.state.Line.Seen += step
@@ -211,6 +229,12 @@ func (w *twinsRun) request(replica int) schedule.Request {
 	if w.rng.IntN(40) == 0 { // of the same revision
 		r.Rate *= w.pick(0.9, 1.1)
 	}
+	if w.stores {
+		store := []int{0, 0, 0, 1, 1, 2, 3}[w.rng.IntN(7)]
+		r.Source = []string{"a", "another one", "\x00c", ""}[store]
+		r.Rate *= []float64{1, 2, 0.7, 1}[store]
+		r.Rev.Epoch += int64([]int{0, 10, -1, 0}[store])
+	}
 	if w.state.Inc != 0 && w.rng.IntN(3) > 0 { // bounds of a clock that may have stepped
 		r.Low = w.state.Last + w.pick(0, -0.1, 0.1, -5, 5) - w.state.Shifts + r.Carry.Shifts
 		r.High = r.Low + w.pick(0, 0.01, 0.2)
@@ -253,9 +277,11 @@ func (w *twinsRun) call(i int) {
 }
 
 // A kind says which fields a limit's state has in Redis.
-type kind struct{ ramped, heard bool }
+type kind struct{ ramped, heard, rival bool }
 
-func kindOf(s schedule.State) kind { return kind{s.Ramp != (schedule.Ramp{}), s.Outcomes.Since != 0} }
+func kindOf(s schedule.State) kind {
+	return kind{s.Ramp != (schedule.Ramp{}), s.Outcomes.Since != 0, s.Rival.Source != ""}
+}
 
 // fields are those of a state, whose numbers may be damaged.
 func (k kind) fields(s schedule.State) []any {
@@ -265,6 +291,9 @@ func (k kind) fields(s schedule.State) []any {
 	}
 	if k.heard {
 		fields = append(fields, "b", encodeOutcomes(s))
+	}
+	if s.Source != "" {
+		fields = append(fields, "o", encodeSources(s))
 	}
 	return fields
 }
@@ -285,7 +314,12 @@ func (k kind) numbers(s *schedule.State) (all []*float64, whole []*int64) {
 		all = append(all,
 			&v.Limit, &v.Low, &v.Good, &v.Since, &v.Cut, &v.Back, &v.Step, &v.NotYet, &v.Healthy)
 	}
-	return all, []*int64{&s.Inc, &s.Seq, &s.Epoch, &s.Rev.Epoch, &s.Rev.Number}
+	whole = []*int64{&s.Inc, &s.Seq, &s.Epoch, &s.Rev.Epoch, &s.Rev.Number}
+	if c := &s.Rival; k.rival {
+		all = append(all, &s.Heard, &c.Rate, &c.Heard, &c.Ramp.From, &c.Ramp.Over, &c.Ramp.TTL)
+		whole = append(whole, &c.Rev.Epoch, &c.Rev.Number)
+	}
+	return all, whole
 }
 
 // damage puts a number into a state that does not belong there, or may.
@@ -294,7 +328,7 @@ func damage(s schedule.State, rng *rand.Rand) schedule.State {
 	all, whole := k.numbers(&s)
 	bad := []float64{0, -2, 1e15, 1e300, math.Inf(1), math.Inf(-1), math.NaN()}
 	*all[rng.IntN(len(all))] = bad[rng.IntN(len(bad))]
-	if k == (kind{}) { // Top is not stored
+	if !k.ramped && !k.heard { // Top is not stored
 		s.Top = s.Rate
 	}
 	if rng.IntN(4) == 0 {
@@ -306,13 +340,14 @@ func damage(s schedule.State, rng *rand.Rand) schedule.State {
 // TestDamagedAlike puts numbers within and beyond the bounds in the place of each number that is
 // stored. The script and the function take the same ones for damage.
 func TestDamagedAlike(t *testing.T) {
-	ramped, heard, strict := request(1000), request(1000), request(1000)
+	ramped, heard, strict, rival := request(1000), request(1000), request(1000), request(1000)
 	ramped.Ramp = schedule.Ramp{From: 100, Over: 60, TTL: 60}
 	heard.Rule = busy.Rule{Mode: busy.ByFraction, Tolerance: 0.1, RecoverRate: 2}
 	heard.Answers = schedule.Answers{OK: 5, Busy: 5}
 	strict.Strict, strict.MaxReserved = true, 10
+	rival.Source = "a"
 	for name, r := range map[string]schedule.Request{
-		"fair": request(1000), "ramp": ramped, "busy": heard, "strict": strict,
+		"fair": request(1000), "ramp": ramped, "busy": heard, "strict": strict, "rival": rival,
 	} {
 		t.Run(name, func(t *testing.T) { damagedAlike(t, r) })
 	}
@@ -322,6 +357,12 @@ func damagedAlike(t *testing.T, r schedule.Request) {
 	client := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(services.Redis(t), "redis://")})
 	defer func() { assert.NoError(t, client.Close()) }()
 	store, ctx, key := open(t, client.Options().Addr), t.Context(), "throttle:{"+services.Name(t)+"}"
+	if r.Source != "" {
+		other := r
+		other.Source, other.Rate, other.Ramp = "other", 2000, schedule.Ramp{From: 100, Over: 60, TTL: 60}
+		_, err := permitstest.Allocate(ctx, store, key, other)
+		require.NoError(t, err)
+	}
 	for range 3 {
 		reply, err := permitstest.Allocate(ctx, store, key, r)
 		require.NoError(t, err)
@@ -334,7 +375,7 @@ func damagedAlike(t *testing.T, r schedule.Request) {
 	}
 	k, results := kindOf(sound), map[bool]int{} // results: how many were lost, or not
 	compare := func(what string, state schedule.State, sub schedule.Sub) {
-		if k == (kind{}) { // Top is not stored
+		if !k.ramped && !k.heard { // Top is not stored
 			state.Top = state.Rate
 		}
 		fields := k.fields(state)
@@ -410,13 +451,33 @@ func clone(m map[string]schedule.Sub) map[string]schedule.Sub {
 
 // encode writes a state as the script does.
 func encode(s schedule.State) string {
-	text := []byte("4 ")
+	text := fmt.Appendf(nil, "%d ", s.Version())
 	for _, x := range []float64{
 		float64(s.Inc), float64(s.Seq), s.Last, float64(s.Rev.Epoch), float64(s.Rev.Number), s.Rate, s.Tail, float64(s.Epoch), s.Start,
 		s.This.Weight, s.This.Reserved, s.This.Need, s.Prev.Weight, s.Prev.Reserved, s.Prev.Need, s.Resumed, s.Shifts,
 		s.Step.By, s.Step.Ahead, s.Step.At, s.Server, s.Checked, s.Quick,
 	} {
 		text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
+	}
+	return string(text)
+}
+
+// encodeSources writes whose policies a state has as the script does.
+func encodeSources(s schedule.State) string {
+	var text []byte
+	add := func(source string, numbers ...float64) {
+		for _, x := range numbers {
+			text = binary.LittleEndian.AppendUint64(text, math.Float64bits(x))
+		}
+		text = append(append(text, byte(len(source))), source...)
+	}
+	add(s.Source, float64(s.Rev.Epoch), float64(s.Rev.Number), s.Heard)
+	if c := s.Rival; c.Source != "" {
+		relaxed := 0.0
+		if c.Ramp.Relaxed {
+			relaxed = 1
+		}
+		add(c.Source, float64(c.Rev.Epoch), float64(c.Rev.Number), c.Rate, c.Ramp.From, c.Ramp.Over, c.Ramp.TTL, relaxed, c.Heard)
 	}
 	return string(text)
 }
