@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest/window"
@@ -46,6 +47,7 @@ const childEnv = "THROTTLE_TEST_PROCESS"
 // A job describes what one process does.
 type job struct {
 	Permits      string
+	Policies     string // URL of the policy store; "" = Rate and what follows
 	Cluster      string
 	Subscription string
 	Rate         int64
@@ -97,8 +99,21 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// policies returns the policies of the job, which are the same in all processes.
-func (j job) policies() (dispatch.PolicySource, error) {
+// policies returns the policies of the job, which are the same in all processes, and what closes
+// them.
+func (j job) policies(ctx context.Context) (_ dispatch.PolicySource, end func() error, _ error) {
+	if j.Policies == "" {
+		source, err := j.fixedPolicies()
+		return source, func() error { return nil }, err
+	}
+	store, err := throttle.OpenPolicies(ctx, j.Policies)
+	if err != nil {
+		return nil, nil, err
+	}
+	return configstore.Source(store), store.Close, nil
+}
+
+func (j job) fixedPolicies() (dispatch.PolicySource, error) {
 	entries := []policy.Entry{{Scope: policy.ClusterScope(), Settings: policy.Policy{
 		MessageRate: policy.Rate{Permits: j.Rate, Period: cmp.Or(j.Period, time.Second)}, Sharing: policy.Sharing{
 			Mode: j.Sharing, Groups: []string{"eu", "us"}, PoolTTL: policy.Duration(poolTTL),
@@ -142,13 +157,14 @@ func (j job) run() error {
 	if err != nil {
 		return err
 	}
-	policies, err := j.policies()
+	policies, end, err := j.policies(ctx)
 	if err != nil {
 		return err
 	}
 	lim, err := dispatch.Open(ctx, dispatch.Config{
 		Policies: policies,
-		Permits:  permits, Cluster: j.Cluster, Group: j.Group, OnClose: permits.Close,
+		Permits:  permits, Cluster: j.Cluster, Group: j.Group,
+		OnClose: func() error { return errors.Join(permits.Close(), end()) },
 	})
 	if err != nil {
 		return err
