@@ -19,6 +19,8 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
@@ -297,4 +299,43 @@ func TestExplainStores(t *testing.T) {
 	s.admin(t, "set", orders, "sharing.mode=fair")
 	assert.Contains(t, s.explain(t).Why,
 		"Requests of c to the permit store take 400ms: limits are shared in longer rounds.")
+}
+
+// TestExplainRival: explain names another policy store whose replicas use the limit, as the
+// schedule has it or, of a limit without one, as replicas say.
+func TestExplainRival(t *testing.T) {
+	s := newStores(t)
+	s.policies = services.EtcdURL(t)
+	s.admin(t, "set", orders, "messageRate=20")
+	x := s.explain(t)
+	store, err := throttle.OpenPermits(s.permits)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, store.Close()) }()
+	for i, source := range []string{x.Identity, "another one"} {
+		_, err := permitstest.Allocate(t.Context(), store, x.Limits[0].Key, schedule.Request{
+			Subscription: "billing", Weight: 1, Demand: 10, Want: 1, Round: 0.1, Rate: 20 + 100*float64(i),
+			Source: source, Rev: schedule.Revision{Epoch: int64(i), Number: 7}, Nonce: 1,
+		})
+		require.NoError(t, err)
+	}
+	const want = "Replicas that follow another policy store, 'another one', use the message rate, too: the lower " +
+		"rate is in force. Give each policy store a cluster of its own, or all replicas one store."
+	x = s.explain(t)
+	assert.Equal(t, "another one", x.Limits[0].Rival)
+	assert.Contains(t, x.Why, want)
+
+	s.admin(t, "set", orders, "sharing.mode=split")
+	x = s.explain(t)
+	assert.Empty(t, x.Limits[0].Rival, "it has no schedule")
+	for replica, rival := range map[string]string{x.Identity: "another one", "another one": x.Identity} {
+		text, err := json.Marshal(dispatch.Stats{
+			Replica: "a", Identity: replica, Subscriptions: []dispatch.SubscriptionStats{{
+				Topic: orders, Subscription: "billing",
+				Limits: []dispatch.LimitStats{{Key: x.Limits[0].Key, Rival: rival}},
+			}},
+		})
+		require.NoError(t, err)
+		require.NoError(t, store.Publish(t.Context(), s.cluster, "a", text, time.Minute))
+		assert.Contains(t, s.explain(t).Why, want, "by a replica that follows %q", replica)
+	}
 }

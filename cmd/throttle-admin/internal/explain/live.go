@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/busy"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
+	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -30,6 +32,9 @@ type limitView struct {
 	// Ahead is the time allocated ahead, in seconds, and Allocated the permits in it.
 	Ahead     float64 `json:"ahead,omitempty"`
 	Allocated float64 `json:"allocated,omitempty"`
+
+	// Rival is another policy store whose replicas use the limit, as they or the permit store say.
+	Rival string `json:"rival,omitempty"`
 
 	// Sharing is split or groups, which have no schedule.
 	Sharing policy.SharingMode `json:"sharing,omitempty"`
@@ -74,11 +79,16 @@ func (x *explanation) addLive(ctx context.Context, store dispatch.PermitStore) e
 			return err
 		}
 		l.shared.fill(&v, state, now)
+		if v.Sharing == "" && state.Rival.Counts(now) { // else it is a schedule of former policies
+			v.Rival = schedule.RivalOf(x.Identity, state.Source, state.Rival.Source)
+		}
 		x.Limits = append(x.Limits, v)
 	}
 	replicas, err := cli.Published(ctx, store, x.Cluster)
 	for i, l := range x.limits {
-		l.shared.shares(x.Limits[i].Key, replicas)
+		v := &x.Limits[i]
+		l.shared.shares(v.Key, replicas)
+		v.Rival = cmp.Or(v.Rival, rivalOf(v.Key, x.Identity, replicas))
 	}
 	for _, r := range replicas {
 		x.addReplica(r)
@@ -86,6 +96,24 @@ func (x *explanation) addLive(ctx context.Context, store dispatch.PermitStore) e
 	x.Held, x.replicas = cli.HeldBy(replicas), replicas
 	x.Live = true
 	return errors.Join(err, x.addQuotas(ctx, store))
+}
+
+// rivalOf returns the policy store other than own that replicas say uses the limit with that key.
+func rivalOf(key, own string, replicas []dispatch.Stats) string {
+	for _, r := range replicas {
+		for _, s := range r.Subscriptions {
+			for _, l := range s.Limits {
+				switch {
+				case l.Key != key || l.Rival == "":
+				case l.Rival != own:
+					return l.Rival
+				default:
+					return r.Identity
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // A heldUp is a consumer whose messages of the topic wait behind one of another topic.

@@ -175,6 +175,10 @@ func (x *explanation) addLiveReasons() {
 		v := x.Limits[i]
 		x.Why = append(x.Why, l.shared.why(l, v, x.Replicas)...)
 		switch {
+		case v.Rival != "":
+			x.say("Replicas that follow another policy store, %s, use the %s, too: the lower rate is in force. "+
+				"Give each policy store a cluster of its own, or all replicas one store.",
+				cli.Argument(v.Rival), v.Limit)
 		case v.Ramp:
 			how := "with time"
 			if x.effective.Subscription.Ramp.Mode == policy.RampRelaxed {
