@@ -38,9 +38,8 @@ const (
 //
 // The end of a temporary entry is a change, whether or not the store has deleted the entry. All
 // replicas list the store then, so that none has a lower revision than any had while the entry was
-// in force: a permit store takes the rate of the highest revision. While the store is unavailable,
-// a replica ends expired entries by itself, at the next revision after the one it had, and yields
-// the error again.
+// in force: a permit store takes the rate of the highest revision. After an error, nothing is
+// yielded at that time: the consumer ends expired entries by itself, with [policy.Snapshot.At].
 func (f *Follower) Snapshots(ctx context.Context) iter.Seq2[policy.Snapshot, error] {
 	return func(yield func(policy.Snapshot, error) bool) {
 		s := &state{yield: yield, patience: minPatience}
@@ -75,7 +74,8 @@ func (s *state) follow(ctx context.Context, store Store) (ok bool) {
 	cancel()
 	if err != nil {
 		s.patience = min(2*s.patience, maxPatience)
-		if s.age() || !s.down || errors.Is(err, ErrClosed) {
+		s.age()
+		if !s.down || errors.Is(err, ErrClosed) {
 			s.report(ctx, err)
 		}
 		return false
@@ -138,15 +138,12 @@ func (s *state) nextEnd() time.Time {
 	return s.last.Set.NextEnd()
 }
 
-// age publishes what is left if a temporary entry has expired.
-func (s *state) age() bool {
-	end := s.nextEnd()
-	expired := !end.IsZero() && !time.Now().Before(end)
-	if expired && !s.stopped {
-		s.last, s.down = s.last.At(time.Now()), false
-		s.stopped = !s.yield(s.last, nil)
+// age drops the temporary entries that have expired from the last snapshot, which stays in force.
+// Its consumer does the same.
+func (s *state) age() {
+	if s.last.Set != nil {
+		s.last = s.last.At(time.Now())
 	}
-	return expired
 }
 
 // keepValid gives an entry that cannot be read its last valid settings.
@@ -168,7 +165,7 @@ func (s *state) publish(revision int64) {
 		return
 	}
 	if err := s.marker.Check(s.entries, time.Now()); err != nil {
-		if aged := s.age(); aged || s.refused != err.Error() {
+		if s.age(); s.refused != err.Error() {
 			s.down, s.refused = false, err.Error() // an outage that follows is reported, too
 			s.stopped = s.stopped || !s.yield(policy.Snapshot{}, err)
 		}

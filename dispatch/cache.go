@@ -38,7 +38,7 @@ type besidePolicies struct {
 // useCache puts the policies of the cache file in force. Until ctx ends or the policy store
 // answers, temporary policies end at their time.
 func (l *Limiter) useCache(ctx context.Context, s policy.Snapshot, reason error) {
-	l.log.Warn("the policies of the cache file apply until the policy store answers",
+	l.log.Warn("the policies of the cache file apply until the policy store is followed",
 		"file", l.cfg.CacheFile, "revision", s.Revision, "error", reason)
 	s = s.At(time.Now())
 	matches := l.engine.Match(s.Set)
@@ -48,6 +48,7 @@ func (l *Limiter) useCache(ctx context.Context, s policy.Snapshot, reason error)
 		if l.source == nil {
 			l.source = reason
 		}
+		l.reported = true
 		l.putInForce(s, matches)
 		l.age(ctx)
 	}

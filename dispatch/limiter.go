@@ -70,6 +70,7 @@ type Limiter struct {
 	faults   map[string]error // of these, which are logged
 	source   error            // of the last reading of the policies; nil: it succeeded
 	read     bool             // the policies have been read once
+	reported bool             // source is in the log, or was nil once
 	line     policy.Line      // of the snapshots that were read, with the cached one
 	backends map[string]*Backend
 

@@ -147,12 +147,14 @@ func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 	failed := func(err error) {
 		l.mu.Lock()
 		was := l.source
+		l.reported = l.reported || l.cfg.CacheFile == "" // else useCache reports it, or Open
+		reported := l.reported
 		l.source = err
 		fell := l.line.Fell != line.Fell
 		l.line = line
 		l.age(ctx)
 		l.mu.Unlock()
-		if policy.FaultOf(err) != policy.FaultOf(was) {
+		if reported && policy.FaultOf(err) != policy.FaultOf(was) {
 			what := "the policy store is not followed; the last policies stay in force"
 			if line.Known.Set == nil {
 				what = "the policy store is not followed, and no policies are known yet"
@@ -179,11 +181,11 @@ func (l *Limiter) followPolicies(ctx context.Context, first chan error) {
 		matches := l.engine.Match(s.Set)
 		l.mu.Lock()
 		l.stopAging()
-		was := l.source
-		l.source, l.line, l.read = nil, line, true
+		was, reported := l.source, l.reported
+		l.source, l.line, l.read, l.reported = nil, line, true, true
 		l.putInForce(s, matches)
 		l.mu.Unlock()
-		if was != nil {
+		if was != nil && reported {
 			l.log.Warn("the policy store is followed again", "revision", s.Revision)
 		}
 		l.logFaults(s)

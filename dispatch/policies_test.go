@@ -2,6 +2,7 @@ package dispatch_test
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"log/slog"
 	"os"
@@ -95,10 +96,10 @@ func TestFixedIgnoresTheCache(t *testing.T) {
 	start(9)
 }
 
-// TestTemporaryPoliciesEndWhileRefused: a temporary policy ends at its time, also while the policy
-// store has others that must not replace the last ones, and after the source has ended.
-func TestTemporaryPoliciesEndWhileRefused(t *testing.T) {
-	for name, ends := range map[string]bool{"refused": false, "ended": true} {
+// TestTemporaryPoliciesEnd: a temporary policy ends at its time, also while the policy store is
+// unavailable or has others that must not replace the last ones, and after the source has ended.
+func TestTemporaryPoliciesEnd(t *testing.T) {
+	for _, name := range []string{"refused", "ended", "unavailable"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				set, err := policy.NewSet([]policy.Entry{{Settings: perSecond(7)}, {
@@ -111,10 +112,14 @@ func TestTemporaryPoliciesEndWhileRefused(t *testing.T) {
 						yield(policy.Snapshot{Set: set, Identity: "a", Epoch: 1, Revision: 10}, nil)
 						for i := range int64(3) {
 							time.Sleep(time.Second)
+							if name == "unavailable" {
+								yield(policy.Snapshot{}, errors.New("no route to host"))
+								continue
+							}
 							backup := policy.Single(perSecond(1000 + i))
 							yield(policy.Snapshot{Set: backup, Identity: "a", Epoch: 1, Revision: 5 + i}, nil)
 						}
-						if !ends {
+						if name != "ended" {
 							<-ctx.Done()
 						}
 					}

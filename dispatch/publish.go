@@ -61,7 +61,7 @@ func (l *Limiter) publish(ctx context.Context) {
 // more. It returns those that are, where logged are those that were.
 func (l *Limiter) logRivals(ctx context.Context, logged []string) []string {
 	rivals := l.engine.Rivals()
-	if ctx.Err() != nil { // the limits are gone
+	if ctx.Err() != nil || l.engine.Availability().Unavailable { // nobody knows now
 		return logged
 	}
 	l.mu.Lock()
@@ -76,7 +76,7 @@ func (l *Limiter) logRivals(ctx context.Context, logged []string) []string {
 	}
 	for _, id := range logged {
 		if !slices.Contains(rivals, id) {
-			l.log.Warn("no replicas that follow another policy store use the same limits any more",
+			l.log.Warn("replicas that follow another policy store use the same limits no more",
 				"policies", own, "others", id)
 		}
 	}

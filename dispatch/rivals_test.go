@@ -127,5 +127,5 @@ func twoPolicyStores(t *testing.T, set func(*policy.Policy), lowFirst bool) {
 	running.Wait()
 	store.Wait()
 	assert.Len(t, lines(&log, "the lower rates are in force"), 4, "one for each process")
-	assert.Len(t, lines(&log, "no replicas that follow another policy store"), 2, "those that are left")
+	assert.Len(t, lines(&log, "use the same limits no more"), 2, "those that are left")
 }

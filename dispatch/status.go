@@ -27,7 +27,7 @@ type Stats struct {
 
 	Policies        int    `json:"policies"`                  // in force, with quotas and settings
 	PolicyError     string `json:"policyError,omitempty"`     // why the store's are not in force now
-	Held            bool   `json:"held,omitempty"`            // PolicyError is a policy.HeldError
+	PoliciesHeld    bool   `json:"policiesHeld,omitempty"`    // PolicyError is a policy.HeldError
 	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are ignored
 
 	// Rivals are the ids of other policy stores whose replicas use the same limits. The lower rate of
@@ -121,7 +121,7 @@ func (l *Limiter) stats(activeOnly bool, max int) Stats {
 	}
 	if l.source != nil {
 		s.PolicyError = l.source.Error()
-		s.Held = policy.FaultOf(l.source) != policy.FaultUnavailable
+		s.PoliciesHeld = policy.FaultOf(l.source) != policy.FaultUnavailable
 	}
 	l.mu.Unlock()
 	s.Rivals = l.engine.Rivals()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"log/slog"
 	"math"
@@ -68,13 +69,13 @@ func TestHeldPoliciesAreLoggedOnce(t *testing.T) {
 		require.NoError(t, err)
 		const held = 10*time.Second + time.Millisecond
 		time.Sleep(held)
-		assert.True(t, lim.Stats().Held)
+		assert.True(t, lim.Stats().PoliciesHeld)
 		assert.Contains(t, lim.Stats().PolicyError, `"b"`)
 		time.Sleep(time.Second)
-		assert.False(t, lim.Stats().Held, "the store does not answer")
+		assert.False(t, lim.Stats().PoliciesHeld, "the store does not answer")
 		assert.NotEmpty(t, lim.Stats().PolicyError)
 		time.Sleep(2 * time.Second)
-		assert.False(t, lim.Stats().Held)
+		assert.False(t, lim.Stats().PoliciesHeld)
 		require.NoError(t, lim.Close())
 
 		all := lines(&log, "")
@@ -164,6 +165,39 @@ func TestDamageIsLoggedOnce(t *testing.T) {
 		time.Sleep(time.Second)
 		assert.Equal(t, int64(11), lim.Stats().Permits.Damaged)
 		assert.Len(t, lines(&log, "damaged"), 2)
+	})
+}
+
+// A meddler is a log handler that asks the Limiter for its state.
+type meddler struct {
+	slog.Handler
+	lim func() *dispatch.Limiter
+	n   *atomic.Int64
+}
+
+func (m meddler) Handle(context.Context, slog.Record) error {
+	if lim := m.lim(); lim != nil {
+		lim.Stats()
+		m.n.Add(1)
+	}
+	return nil
+}
+
+// TestLogHandlerMayCallTheLimiter: lines are written while the Limiter can be used.
+func TestLogHandlerMayCallTheLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var opened atomic.Pointer[dispatch.Limiter]
+		var n atomic.Int64
+		lim, store := linked(t, perSecond(1000), slog.New(meddler{slog.NewTextHandler(io.Discard, nil), opened.Load, &n}))
+		opened.Store(lim)
+		time.Sleep(time.Second)
+		store.Locked(func() {
+			for _, limit := range store.Limits {
+				limit.State.Rate = math.Inf(1)
+			}
+		})
+		time.Sleep(time.Second)
+		assert.Equal(t, int64(1), n.Load())
 	})
 }
 

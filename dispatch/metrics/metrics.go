@@ -41,7 +41,8 @@
 //	throttle_policy_store_unavailable          1: the store's policies are not followed, since it
 //	                                           cannot be read or they are held; the last ones apply
 //	throttle_policies_held                     1: the store was read, and is not followed: it is
-//	                                           empty, another one, or older than it was
+//	                                           empty, another one, older than it was, or adopted or
+//	                                           at a revision by a clock that was ahead
 //	throttle_other_policy_stores               other policy stores whose replicas use the same limits
 //	throttle_policy_revision                   revision of the policies in force
 //	throttle_policies                          policies, quotas and settings in force
@@ -194,7 +195,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(revision, float64(s.Revision))
 	gauge(latency, s.Permits.Latency)
 	gauge(sourceDown, flag(s.PolicyError != ""))
-	gauge(heldBack, flag(s.Held))
+	gauge(heldBack, flag(s.PoliciesHeld))
 	gauge(others, float64(len(s.Rivals)))
 	gauge(policies, float64(s.Policies))
 	gauge(invalid, float64(s.InvalidPolicies))

@@ -73,7 +73,7 @@ type Heartbeat struct {
 	Answer pool.Answer   // the answer
 	Line   schedule.Line // where the limit is on its ramp
 	Rival  string        // another policy store whose replicas use the limit, too; "" = none
-	Lower  float64       // with a Rival: the rate in force, at most Rate
+	Lower  float64       // the rate in force, if it is that of the Rival; else 0
 	Now    float64       // the store's clock, seconds
 }
 

@@ -103,8 +103,8 @@ func (g *groupsState) follow(d *Draw, now float64) {
 	g.Rival, g.RivalTerms = rival, rivalTerms
 }
 
-// terms are those in force. With a rival, the groups are those of both policy stores: no member is
-// in none of them.
+// terms are those in force. With a rival, the groups are those of both policy stores, so that each
+// member is in one of them.
 func (g *groupsState) terms() pool.Terms {
 	terms := g.Terms
 	if g.Rival.Source != "" {
@@ -249,7 +249,8 @@ func (h *Heartbeat) replace(record Record, now float64) (next Record, damage err
 			p.InForce = own
 		}
 		p.InForce, p.Rival = schedule.Arbitrate(p.InForce, p.Rival, own, now)
-		if h.Rival = schedule.RivalOf(h.Source, p.InForce.Source, p.Rival.Source); h.Rival != "" {
+		h.Rival = schedule.RivalOf(h.Source, p.InForce.Source, p.Rival.Source)
+		if h.Source != p.InForce.Source {
 			h.Lower = p.InForce.Rate
 		}
 	}

@@ -207,7 +207,7 @@ func TestRivalRecords(t *testing.T) {
 		for i, told := range []string{"b", "a"} {
 			if h := both[i].Heartbeat; h != nil {
 				assert.Equal(t, told, h.Rival)
-				assert.Equal(t, 100.0, h.Lower)
+				assert.Equal(t, 100*float64(i), h.Lower, "the other store's")
 			} else {
 				d := both[i].Draw
 				assert.Equal(t, told, d.Rival)
@@ -217,7 +217,18 @@ func TestRivalRecords(t *testing.T) {
 				assert.True(t, d.Drawn.Known, "its group is one of those of both")
 			}
 		}
-		text = apply(t, text, 1062, both[1])
+		plain := request() // of a replica whose policies have no id
+		if plain.Draw != nil {
+			plain.Draw.Rev, plain.Draw.Terms = schedule.Revision{Epoch: 1, Number: 1}, both[0].Draw.Terms
+		}
+		text = apply(t, text, 1001, plain)
+		require.NoError(t, plain.Damage)
+		for _, r := range append(both, both...) { // after which nothing is known of either store
+			text = apply(t, text, 1002, r)
+			require.NoError(t, r.Damage)
+		}
+		require.Contains(t, string(text), `"version":4`)
+		text = apply(t, text, 1063, both[1])
 		require.Contains(t, string(text), `"version":3`)
 		if h := both[1].Heartbeat; h != nil {
 			assert.Empty(t, h.Rival)

@@ -33,9 +33,10 @@ type allocation struct {
 // Allocate allocates the permits that r requests, at the store's time now, and returns the new
 // states and the reply.
 //
-// The rate and the ramp of the newest revision are in force. Of two rates of one revision the lower
-// one is: policies of a revision have one rate, so that a higher one in the state is damage, or was
-// found by another replica at the same time (quotas).
+// The rate and the ramp of the newest revision are in force; of two policy stores, those of the
+// lower rate: see Arbitrate. Of two rates of one revision the lower one is: policies of a revision
+// have one rate, so that a higher one in the state is damage, or was found by another replica at
+// the same time (quotas).
 //
 // Each product that is added to another number is converted to float64, which keeps compilers from
 // fusing the two operations: the twin in Lua rounds each of them.

@@ -16,8 +16,17 @@ const MaxSource = 255
 // the replicas of a low limit may be silent although callers wait.
 func RivalFor(rate float64) float64 { return max(60, 2/rate) }
 
-// Counts reports whether there is a claim that still counts at now, on the permit store's clock.
-func (c *Claim) Counts(now float64) bool { return c.Source != "" && now-c.Heard <= RivalFor(c.Rate) }
+// counts reports whether a claim beside another one still counts. Replicas ask as seldom as the
+// lower rate lets them.
+func (c *Claim) counts(beside *Claim, now float64) bool {
+	return now-c.Heard <= RivalFor(min(c.Rate, beside.Rate))
+}
+
+// RivalCounts reports whether there is a rival whose claim still counts at now, on the store's
+// clock.
+func (s *State) RivalCounts(now float64) bool {
+	return s.Rival.Source != "" && s.Rival.counts(&Claim{Rate: s.Top}, now)
+}
 
 // replaces reports whether a claim is of newer policies or, of the same ones, has a lower rate.
 func (c *Claim) replaces(o *Claim) bool {
@@ -25,8 +34,8 @@ func (c *Claim) replaces(o *Claim) bool {
 }
 
 // Arbitrate returns the claim that is in force, and the one of another policy store if its replicas
-// ask, too, once own has asked at now. held is in force until then, and rival is the other one. The
-// Source of a rival that there is not is "".
+// ask, too, once own has asked at now. held is in force until then, and rival is the other one.
+// With one policy store, rival and other are the zero Claim.
 //
 // Revisions of one policy store tell which claim is newer; those of two stores cannot be compared,
 // and the lower rate is in force. When one store's replicas have been silent for RivalFor, the
@@ -34,16 +43,21 @@ func (c *Claim) replaces(o *Claim) bool {
 // by its revision.
 func Arbitrate(held, rival, own Claim, now float64) (inForce, other Claim) {
 	own.Heard = now
-	if !rival.Counts(now) {
+	if rival.Source != "" && !rival.counts(&held, now) {
 		rival = Claim{}
 	}
 	switch {
-	case own.Source == "" || held.Source == "":
+	case held.Source == "":
 		if own.replaces(&held) {
 			return own, Claim{}
 		}
-		if held.Source == "" && own.Rev == held.Rev {
+		if own.Source != "" && own.Rev == held.Rev {
 			held.Source, held.Heard = own.Source, now
+		}
+		return held, Claim{}
+	case own.Source == "":
+		if own.replaces(&held) {
+			return own, Claim{}
 		}
 		return held, rival
 	case own.Source == held.Source:
@@ -53,9 +67,9 @@ func Arbitrate(held, rival, own Claim, now float64) (inForce, other Claim) {
 	case rival.Source == "" || own.Rate < rival.Rate:
 		rival = own
 	}
-	if rival.Source != "" && (rival.Rate < held.Rate || !held.Counts(now)) {
+	if rival.Source != "" && (rival.Rate < held.Rate || !held.counts(&rival, now)) {
 		held, rival = rival, held
-		if !rival.Counts(now) {
+		if !rival.counts(&held, now) {
 			rival = Claim{}
 		}
 	}
@@ -76,7 +90,7 @@ func (a *allocation) arbitrate() {
 	r := &a.r
 	a.asked = r.Source
 	held := Claim{Source: a.Source, Rev: a.Rev, Rate: a.Top, Ramp: a.Ramp, Heard: a.Heard}
-	if a.Rival.Source == "" { // then all requests are those of this store
+	if a.Rival.Source == "" { // then the last request was of this store, or of none
 		held.Heard = a.before
 	}
 	own := Claim{Source: r.Source, Rev: r.Rev, Rate: r.Rate, Ramp: r.Ramp}
@@ -90,6 +104,10 @@ func (a *allocation) arbitrate() {
 		r.Rev, r.Rate, r.Ramp = inForce.Rev, inForce.Rate, inForce.Ramp
 	}
 }
+
+// severalStores reports whether replicas may hold slots that follow another policy store: they do
+// not hear of a change, and use these slots.
+func (a *allocation) severalStores() bool { return a.takes || a.Rival.Source != "" }
 
 // RivalOf returns the id of the policy store, of two with these ids, that a replica which follows
 // the one asked is told of; "" if there is no rival, or asked is "".

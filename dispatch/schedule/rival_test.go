@@ -49,6 +49,9 @@ func TestArbitrate(t *testing.T) {
 		{"a third one, the lowest", a, b, claim("c", 1, 50, 0), claim("c", 1, 50, now), a},
 		{"without a source, newer", a, none, claim("", 6, 300, 0), claim("", 6, 300, now), none},
 		{"without a source, older", a, b, claim("", 4, 3, 0), a, b},
+		{"of an unknown source beside a rival, older", claim("", 5, 100, now-1), b, claim("", 4, 3, 0), claim("", 5, 100, now-1), none},
+		{"as seldom as the lower rate lets it", claim("a", 5, 0.02, now-1), claim("b", 9, 200, now-99), claim("a", 5, 0.02, 0),
+			claim("a", 5, 0.02, now), claim("b", 9, 200, now-99)},
 		{"of an unknown source, older", claim("", 5, 100, now-1), none, claim("a", 4, 3, 0), claim("", 5, 100, now-1), none},
 		{"of an unknown source, the same revision", claim("", 5, 100, now-1), none, a, asks(a), none},
 		{"of an unknown source, newer", claim("", 5, 100, now-1), none, b, asks(b), none},
@@ -132,4 +135,49 @@ func TestSilenceAndClocks(t *testing.T) {
 	assert.InDelta(t, 50, reply.Rate, 0)
 	assert.Equal(t, "low", reply.Rival)
 	assert.False(t, math.Signbit(s.Heard))
+}
+
+// TestCutBesideRival: when the policy store whose rate is in force lowers it, replicas that follow
+// another one use the slots that they have: those of the new rate come after them, and soon.
+func TestCutBesideRival(t *testing.T) {
+	const now = 1e6
+	for _, strict := range []bool{false, true} {
+		var s schedule.State
+		subs, carries := map[string]schedule.Sub{}, map[int]schedule.Carry{}
+		ask := func(replica int, source string, rate float64, rev int64, held float64) schedule.Reply {
+			r := request()
+			r.Source, r.Rate, r.Rev = source, rate, schedule.Revision{Epoch: 1, Number: rev}
+			r.Strict, r.MaxReserved, r.Held, r.Carry, r.Sole = strict, 30, held, carries[replica], true
+			r.Demand, r.Want = rate, 50
+			r.Nonce = int64(replica + 1)
+			next, sub, reply := schedule.Allocate(s, subs[source], r, now)
+			s, subs[source], carries[replica] = next, sub, reply.Carry
+			return reply
+		}
+		before, after := 1000.0, 10.0
+		if strict {
+			before, after = 10, 1
+		}
+		ask(0, "a", before, 1, 0)
+		last := 0.0
+		for i := range 20 {
+			if reply := ask(1+i, "b", 2000, 9, 0); reply.N > 0 {
+				last = max(last, reply.Start+(reply.N-1)*reply.Gap)
+			}
+		}
+		require.Positive(t, last)
+		ask(0, "a", after, 2, 0)
+		if strict {
+			assert.GreaterOrEqual(t, s.Tail, now+last+1/after-1e-9, "all slots that are held stay in use")
+		}
+		for i := range 20 {
+			reply := ask(1+i, "b", 2000, 9, 50)
+			assert.InDelta(t, after, reply.Rate, 1e-9)
+			if strict && reply.N > 0 {
+				assert.GreaterOrEqual(t, reply.Start, last+1/after-1e-9, "a period after the last slot")
+				last = reply.Start
+			}
+		}
+		assert.LessOrEqual(t, s.Tail, now+5.0, "nobody waits for long")
+	}
 }

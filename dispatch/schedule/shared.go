@@ -60,7 +60,7 @@ func (a *allocation) paceShared() {
 		a.Tail = now + a.slope(now, now).span(a.allocated)
 		switch limit := now + furthest(a.Rate, maxNeed); {
 		case a.Tail <= limit:
-		case a.newer && !a.takes:
+		case a.newer && !a.severalStores():
 			a.renew()
 		default: // a busy limit, or a rival's: replicas use what they hold all the same
 			a.Tail = limit

@@ -41,7 +41,7 @@ type Waiter struct {
 func (a *allocation) paceStrict() {
 	if a.otherPace {
 		last := a.Tail - 1/a.was
-		if ahead := last - a.now - voidAfter; ahead > 0 && !a.takes {
+		if ahead := last - a.now - voidAfter; ahead > 0 && !a.severalStores() {
 			last -= math.Ceil(ahead*a.was) / a.was
 		}
 		a.Tail = last + a.slope(a.now, a.now).span(1)

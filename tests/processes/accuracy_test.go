@@ -204,7 +204,7 @@ func TestAccuracyGroups(t *testing.T) {
 // TestAccuracyStopped: a process is stopped for a while.
 func TestAccuracyStopped(t *testing.T) {
 	t.Parallel()
-	const stop, pause, s = 3 * time.Second, poolTTL + 2*time.Second, time.Second
+	const stop, pause, s = 3 * time.Second, 30 * time.Second, time.Second
 	for _, c := range []struct {
 		job       job
 		anySecond float64

@@ -1,6 +1,7 @@
 package processes
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/services"
@@ -34,6 +36,23 @@ func limited(tb testing.TB, rate int64) (url string, wipe func()) {
 	}
 }
 
+// held is how many processes say that they keep policies which their store has not.
+func held(t *testing.T, p *running) (n int) {
+	permits, err := throttle.OpenPermits(p.jobs[0].Permits)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, permits.Close()) }()
+	records, err := permits.Published(t.Context(), p.jobs[0].Cluster)
+	require.NoError(t, err)
+	for _, text := range records {
+		var s dispatch.Stats
+		require.NoError(t, json.Unmarshal(text, &s))
+		if s.PoliciesHeld {
+			n++
+		}
+	}
+	return n
+}
+
 // TestWipedPolicies: processes never get more than the limit of an etcd that is wiped meanwhile.
 func TestWipedPolicies(t *testing.T) {
 	t.Parallel()
@@ -43,6 +62,7 @@ func TestWipedPolicies(t *testing.T) {
 		job{Policies: policies, Max: 1, Tell: true}, nil)
 	p.until(100)
 	wipe()
+	throttletest.Until(t, "all processes keep their policies", func() bool { return held(t, p) == 4 })
 	p.until(500)
 	p.stop().neverOver(t, rate, slack, 0)
 }

@@ -117,7 +117,7 @@ func (e *Engine) logTies(ties []*policy.TieError) {
 	for _, tie := range ties {
 		if pair := [2]policy.Scope{tie.A, tie.B}; !e.ties[pair] {
 			e.ties[pair] = true
-			e.log.Warn("two patterns tie; the one that sorts first wins",
+			e.journal.warn("two patterns tie; the one that sorts first wins",
 				"wins", tie.A, "loses", tie.B, "topic", tie.Topic, "priority", tie.Priority)
 		}
 	}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"log/slog"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -19,8 +18,9 @@ const unavailableAfter = 0.5
 // take less than slowBelow, seconds: rounds are then longer than policies ask for.
 const slowAbove, slowBelow = 0.1, 0.05
 
-// averaged is over how many calls the latency is averaged.
-const averaged = 8
+// averaged is over how many seconds the latency is averaged, and heaviest the part that a call
+// which comes after a while has in it.
+const averaged, heaviest = 2.0, 0.25
 
 // damageEvery is how often damage of one limit is logged, in seconds.
 const damageEvery = 60.0
@@ -28,7 +28,7 @@ const damageEvery = 60.0
 // An availability counts answers, and logs when the permit store becomes unavailable or slow, and
 // when that ends.
 type availability struct {
-	log *slog.Logger
+	journal *journal
 
 	requests, errors, late, damaged atomic.Int64
 	unavailable                     atomic.Bool
@@ -36,7 +36,8 @@ type availability struct {
 	// Engine.mu guards the fields below.
 	answeredAt float64            // the last answer; 0 = none yet
 	latency    float64            // of calls with allocations, on average, seconds; 0 = unknown
-	calls      int                // with answered allocations
+	notedAt    float64            // the last of these calls; 0 = none yet
+	slowSince  float64            // since when latency has been above slowAbove; 0 = it is not
 	slow       bool               // which is in the log
 	damagedAt  map[string]float64 // by key: when damage was last logged
 }
@@ -52,12 +53,12 @@ func (a *availability) count(s *sharing.Share, r *permits.Request, now float64) 
 	if r.Err != nil {
 		a.errors.Add(1)
 		if now-a.answeredAt > unavailableAfter && a.unavailable.CompareAndSwap(false, true) {
-			a.log.Warn("the permit store is unavailable; each limit goes on as its onOutage says",
+			a.journal.warn("the permit store is unavailable; each limit goes on as its onOutage says",
 				"error", r.Err)
 		}
 		if !logged.Failing && s.FailingFor(now) > 2*unavailableAfter && !a.unavailable.Load() {
 			logged.Failing = true
-			a.log.Warn("requests for a limit fail; it goes on as its onOutage says",
+			a.journal.warn("requests for a limit fail; it goes on as its onOutage says",
 				"limit", limit, "error", r.Err)
 		}
 		return
@@ -68,15 +69,15 @@ func (a *availability) count(s *sharing.Share, r *permits.Request, now float64) 
 		return
 	}
 	if a.unavailable.CompareAndSwap(true, false) {
-		a.log.Warn("the permit store is available again")
+		a.journal.warn("the permit store is available again")
 	}
 	if logged.Failing {
 		logged.Failing = false
-		a.log.Warn("requests for a limit are answered again", "limit", limit)
+		a.journal.warn("requests for a limit are answered again", "limit", limit)
 	}
 	if s.NoGroup() && !logged.NoGroup {
 		groups := s.Limit.Groups
-		a.log.Warn("this process is in none of a limit's worker groups, and gets no permits",
+		a.journal.warn("this process is in none of a limit's worker groups, and gets no permits",
 			"limit", limit, "groups", groups.Terms.Names, "group", groups.Own)
 	}
 	logged.NoGroup = s.NoGroup()
@@ -92,35 +93,40 @@ func (a *availability) logDamage(limit string, damage error, now float64) {
 	}
 	maps.DeleteFunc(a.damagedAt, func(_ string, at float64) bool { return now-at >= damageEvery })
 	a.damagedAt[limit] = now
-	a.log.Warn("what the permit store had of a limit was damaged; it was replaced",
+	a.journal.warn("what the permit store had of a limit was damaged; it was replaced",
 		"limit", limit, "error", damage)
 }
 
 // noteCall takes in how long a call of the store took, if an allocation in it was answered. The
 // first call may have to connect, and does not count.
-func (a *availability) noteCall(answers []sending) {
+func (a *availability) noteCall(answers []sending, now float64) {
 	answered := slices.IndexFunc(answers, func(s sending) bool {
 		return s.request.Allocate != nil && s.request.Err == nil
 	})
 	if answered < 0 {
 		return
 	}
-	took := answers[answered].took
-	if a.calls++; a.calls == 1 {
-		return
-	}
-	if a.latency == 0 {
-		a.latency = took
-	}
-	a.latency += (took - a.latency) / averaged
+	took, before := answers[answered].took, a.notedAt
+	a.notedAt = now
 	switch {
-	case !a.slow && a.latency > slowAbove && a.calls > averaged:
-		a.slow = true
-		a.log.Warn("the permit store is slow; limits are used as far as it answers",
-			"latency", seconds(a.latency).Round(time.Millisecond))
+	case before == 0: // it may have had to connect
+		return
+	case a.latency == 0:
+		a.latency = took
+	default:
+		a.latency += (took - a.latency) * min(heaviest, (now-before)/averaged)
+	}
+	switch {
 	case a.slow && a.latency < slowBelow:
 		a.slow = false
-		a.log.Warn("the permit store is no longer slow",
+		a.journal.warn("the permit store is no longer slow", "latency", seconds(a.latency).Round(time.Millisecond))
+	case a.latency <= slowAbove:
+		a.slowSince = 0
+	case a.slowSince == 0:
+		a.slowSince = now
+	case !a.slow && now-a.slowSince > averaged:
+		a.slow = true
+		a.journal.warn("the permit store is slow; limits are used as far as it answers",
 			"latency", seconds(a.latency).Round(time.Millisecond))
 	}
 }

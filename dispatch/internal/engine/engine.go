@@ -38,6 +38,7 @@ type Engine struct {
 
 	mu            sync.Mutex // guards these, and fields of lanes and subscriptions that say so
 	closed        bool
+	journal       journal
 	terms         resolve.Terms
 	ratesReadAt   time.Time // when the rates in terms were read
 	lanes         map[resolve.LaneID]*Lane

@@ -49,8 +49,10 @@ func (e *Engine) run(ctx context.Context) {
 			t = time.Now() // after the answers, so that the first permits are due
 			wait, calls = e.step(t, calls)
 		}
+		lines := e.journal.take()
 		e.mu.Unlock()
 		e.send(calls, answers)
+		e.journal.write(lines)
 		if wait <= tick { // the next step covers the lanes touched meanwhile: drop their wake-up
 			e.inbox.ticking.Store(true)
 			select {
@@ -96,7 +98,7 @@ func (e *Engine) stepLane(l *Lane, t time.Time, now float64, out []sending) []se
 
 // takeIn takes answers in.
 func (e *Engine) takeIn(answered []sending, now float64) {
-	e.availability.noteCall(answered)
+	e.availability.noteCall(answered, now)
 	for _, s := range answered {
 		s.share.Mode.Answered(s.request, s.answeredAt, now)
 		e.availability.count(s.share, s.request, now)
@@ -182,7 +184,9 @@ func (e *Engine) drain(answers <-chan []sending) {
 			}
 		}
 	}
+	lines := e.journal.take()
 	e.mu.Unlock()
+	e.journal.write(lines)
 	if len(out) > 0 {
 		e.do(out)
 	}

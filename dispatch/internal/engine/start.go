@@ -28,7 +28,7 @@ func Start(cfg Config) *Engine {
 	running, stop := context.WithCancel(context.Background())
 	e := &Engine{
 		log: cfg.Log, store: cfg.Store, instant: cfg.Store.Timeout() == 0, stop: stop,
-		availability: availability{log: cfg.Log},
+		journal: journal{log: cfg.Log},
 		terms: resolve.Terms{
 			Cluster: cfg.Cluster, WorkerGroup: cfg.WorkerGroup,
 			Policies: policy.Snapshot{Set: policy.Single(policy.Policy{})},
@@ -37,6 +37,7 @@ func Start(cfg Config) *Engine {
 		subscriptions: map[name]*subscription{},
 		ties:          map[[2]policy.Scope]bool{}, started: map[quota.ID]int64{},
 	}
+	e.availability.journal = &e.journal
 	e.start, e.callers.New, e.inbox.wakeup = time.Now(), newCaller, make(chan struct{}, 1)
 	e.env.Replica, e.env.Process = cfg.Replica, fmt.Sprintf("%x", cfg.Rand.Uint64())
 	e.env.Rand, e.env.Serve = cfg.Rand, e.serveShare

@@ -117,7 +117,9 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		reply.Lead -= reply.Ahead
 	}
 	f.batching.outage.endOutage(now, reply.Since)
-	rated := f.noteRival(reply.Rival, now)
+	if f.noteRival(reply.Rival, now) {
+		f.rate = reply.Rate
+	}
 	if request.Want == 0 {
 		return
 	}
@@ -126,7 +128,7 @@ func (f *fair) Answered(r *permits.Request, done, now float64) {
 		f.share *= f.rate / reply.Rate
 	}
 	f.strayLife = f.perPermit()
-	if rated || (f.Limit.Ramp.Over > 0 || f.Limit.Rule.Mode != busy.None) && f.sentRev == f.Limit.Revision {
+	if (f.Limit.Ramp.Over > 0 || f.Limit.Rule.Mode != busy.None) && f.sentRev == f.Limit.Revision {
 		f.rate = reply.Rate
 	}
 	if reply.N == 0 { // the line is full: come back before it is empty, but not all replicas at once

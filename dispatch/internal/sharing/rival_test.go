@@ -4,7 +4,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/dispatchthrottle/throttle/dispatch/internal/resolve"
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -55,5 +57,21 @@ func TestRivals(t *testing.T) {
 		high.callers = 0
 		w.run(61)
 		assert.Empty(t, high.Rival(w.now))
+	}
+}
+
+// TestRivalThatEndsUnseen: a replica that has missed the answer by which its rival ended is at its
+// own rate after the next one.
+func TestRivalThatEndsUnseen(t *testing.T) {
+	for _, limit := range []resolve.Limit{limited(policy.Fair, 400), grouped("eu")} {
+		w := newWorld()
+		limit.Source, limit.Revision = "high", schedule.Revision{Epoch: 1, Number: 1}
+		one := w.join(limit)
+		one.callers = 2
+		w.run(2)
+		require.InDelta(t, limit.Rate, one.Stats(w.now).Allowed, 1e-9)
+		one.rate = limit.Rate / 4
+		w.run(1)
+		assert.InDelta(t, limit.Rate, one.Stats(w.now).Allowed, 1e-9, limit.Mode)
 	}
 }

@@ -127,18 +127,17 @@ func (s *Share) FollowOutage() (changed bool) {
 // Rival is the id of another policy store whose replicas use the limit, too, as the permit store
 // last told; "" = there is none, or it has not told lately. The lower rate is in force.
 func (s *Share) Rival(now float64) string {
-	if now-s.rivalAt > schedule.RivalFor(s.Limit.Rate) {
+	if now-s.rivalAt > schedule.RivalFor(min(s.rate, s.Limit.Rate)) {
 		return ""
 	}
 	return s.rival
 }
 
-// noteRival takes in what an answer says of a rival. It reports whether the limit's rate is the one
-// in the answer: there is a rival, or there was one until now.
+// noteRival takes in what an answer says of a rival. It reports whether the rate is to be the one
+// in the answer: there is a rival, or the rate is still that of one.
 func (s *Share) noteRival(id string, now float64) (rated bool) {
-	rated = id != "" || s.rival != ""
 	s.rival, s.rivalAt = id, now
-	return rated && s.sentRev == s.Limit.Revision
+	return (id != "" || s.rate != s.Limit.Rate) && s.sentRev == s.Limit.Revision
 }
 
 // Unavailable reports whether the permit store does not answer. Any goroutine may call it.

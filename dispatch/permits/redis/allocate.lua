@@ -239,7 +239,7 @@ local function count(at, d) -- how many permits take d seconds
   return r + r * d + step * d * d / 2
 end
 
--- arbitrate
+-- arbitrate. Requests with a rule name no policy store.
 local takes, asked, wasSource, twoStores = false, newSource, source, rival ~= nil
 local heldTop = (stored[3] or heard) and top or rate
 if known and source ~= '' and (rival or newSource ~= '' and newSource ~= source) then
@@ -247,7 +247,7 @@ if known and source ~= '' and (rival or newSource ~= '' and newSource ~= source)
   local held = {revEpoch, rev, heldTop, 0, 0, 0, 0, rival and heardAt or before, source}
   if stored[3] then held[4], held[5], held[6], held[7] = rampFrom, over, ttl, relaxed end
   local own = {newRevEpoch, newRev, newRate, newFrom, newOver, newTTL, newRelaxed, now, newSource}
-  local function counts(c) return now - c[8] <= max(60, 2 / c[3]) end
+  local function counts(c, beside) return now - c[8] <= max(60, 2 / min(c[3], beside[3])) end
   local function renewed(c) -- c, once own has asked
     if own[1] > c[1] or own[1] == c[1] and (own[2] > c[2] or own[2] == c[2] and own[3] < c[3]) then
       return own
@@ -255,7 +255,7 @@ if known and source ~= '' and (rival or newSource ~= '' and newSource ~= source)
     if own[9] ~= '' then c[8] = now end
     return c
   end
-  if rival and not counts(rival) then rival = nil end
+  if rival and not counts(rival, held) then rival = nil end
   if newSource == '' then
     held = renewed(held)
     if held == own then rival = nil end
@@ -267,9 +267,9 @@ if known and source ~= '' and (rival or newSource ~= '' and newSource ~= source)
     elseif not rival or own[3] < rival[3] then
       rival = own
     end
-    if rival and (rival[3] < held[3] or not counts(held)) then
+    if rival and (rival[3] < held[3] or not counts(held, rival)) then
       local lower = rival
-      rival = counts(held) and held or nil
+      rival = counts(held, lower) and held or nil
       held = lower
     end
   end
@@ -299,6 +299,7 @@ if known and (rival or twoStores or source ~= wasSource or newer) or not known a
     redis.call('HSET', KEYS[1], 'o', o)
   end
 end
+local several = takes or rival -- severalStores
 -- revise
 local other = rate ~= newRate or newOver > 0 -- another pace; else only the revision is newer
 if heard and known then other = top ~= newRate end
@@ -425,13 +426,13 @@ local function furthest(rtt) return max(2, 2 / rate, 7 * min(rtt, 2 / 3)) end
 if other and strict == 1 then -- paceStrict
   local last = tail - 1 / was
   local ahead = last - now - 0.1
-  if ahead > 0 and not takes then last = last - math.ceil(ahead * was) / was end
+  if ahead > 0 and not several then last = last - math.ceil(ahead * was) / was end
   tail = last + span(now, 1)
   seq = seq + 1
 elseif other and tail > now then -- paceShared
   tail = now + span(now, allocated)
   local limit = now + furthest(2)
-  if tail > limit and newer and not takes then -- a new line: see renew in shared.go
+  if tail > limit and newer and not several then -- a new line: see renew in shared.go
     inc, shifts, epoch, start = nonce, 0, epoch + 2, now
     w0, r0, n0, w1, r1, n1 = 0, 0, 0, 0, 0, 0
     tail = now + span(now, 1)

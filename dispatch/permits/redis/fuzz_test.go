@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -93,6 +94,60 @@ func FuzzState(f *testing.F) {
 				require.NoError(t, q.Err)
 				require.NoError(t, q.Damaged())
 			}
+		})
+	})
+}
+
+// FuzzNames: whatever is in place of the names of a cluster's replicas, and of a status record,
+// replicas are counted and read once one has published, and that one is among them.
+func FuzzNames(f *testing.F) {
+	addr := strings.TrimPrefix(services.Redis(f), "redis://")
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	f.Cleanup(func() { assert.NoError(f, client.Close()) })
+	store := redispermits.Open(redis.UniversalOptions{Addrs: []string{addr}}, 10*time.Second)
+	f.Cleanup(func() { assert.NoError(f, store.Close()) })
+	cluster := services.Name(f)
+	names := permits.RedisReplicas(cluster)
+	f.Add("a", 1.7e12, []byte("{}"), uint8(0))
+	f.Add("a", 1e13, []byte("{}"), uint8(1))
+	f.Add("own", -1e300, []byte{}, uint8(2))
+	f.Add("a\x00}", math.Inf(1), []byte("rubbish"), uint8(3))
+	f.Fuzz(func(t *testing.T, name string, score float64, record []byte, kind uint8) {
+		if math.IsNaN(score) { // Redis takes none
+			return
+		}
+		promptly.Do(t, func() {
+			ctx := t.Context()
+			status := permits.RedisStatus(cluster, name)
+			pipe := client.Pipeline()
+			pipe.Del(ctx, names)
+			pipe.Del(ctx, status)
+			switch kind % 4 {
+			case 0, 1:
+				pipe.ZAdd(ctx, names, redis.Z{Member: name, Score: score})
+			case 2:
+				pipe.Set(ctx, names, name, 0)
+			case 3:
+				pipe.HSet(ctx, names, name, score)
+			}
+			if kind%8 < 4 {
+				pipe.Set(ctx, status, record, 0)
+			} else {
+				pipe.LPush(ctx, status, record)
+			}
+			_, err := pipe.Exec(ctx)
+			require.NoError(t, err)
+			_, _ = store.Replicas(ctx, cluster) // says what is wrong
+			_, _ = store.Published(ctx, cluster)
+			const own = `{"replica":"own"}`
+			require.NoError(t, store.Publish(ctx, cluster, "own", []byte(own), time.Minute))
+			n, err := store.Replicas(ctx, cluster)
+			require.NoError(t, err)
+			require.Positive(t, n)
+			records, err := store.Published(ctx, cluster)
+			require.NoError(t, err)
+			require.Contains(t, records, []byte(own))
+			require.LessOrEqual(t, len(records), n)
 		})
 	})
 }
