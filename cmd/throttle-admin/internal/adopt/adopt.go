@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/internal/printable"
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // Commands are the commands of this package.
@@ -31,11 +33,11 @@ type state struct {
 type report struct {
 	state
 	DryRun bool  `json:"dryRun,omitempty"`
-	Before state `json:"before"` // its Policies are those of the last change by throttle-admin
+	Before state `json:"before,omitzero"` // by the marker; its Policies are those of the last change
 
 	// Restart is the id of the replicas that have to be restarted without their cache files; "" =
 	// none.
-	Restart string `json:"replaces,omitempty"`
+	Restart string `json:"restart,omitempty"`
 }
 
 type flags struct {
@@ -164,15 +166,26 @@ func (p *plan) carryOut(ctx context.Context, store configstore.Store) error {
 	switch {
 	case err != nil:
 		return err
-	case now.Revision != p.before.Revision:
-		return cli.Hint(fmt.Errorf("the policy store has changed meanwhile: it is at revision %d, and was at %d",
-			now.Revision, p.before.Revision), "look at what it holds (throttle-admin list), and try again")
+	case now.Marker != p.before.Marker, !samePermanent(now.Entries, p.before.Entries):
+		return cli.Hint(errors.New("the policy store has changed meanwhile, and was not adopted"),
+			"look at what it holds (throttle-admin list), and try again")
 	}
 	m, err := store.Adopt(ctx, p.adoption)
 	if err == nil {
 		p.state = state{m.ID, m.Epoch, m.Count}
 	}
 	return err
+}
+
+// samePermanent reports whether two lists have the same permanent entries, written at the same
+// revisions.
+func samePermanent(a, b []policy.Entry) bool {
+	permanent := func(entries []policy.Entry) []policy.Entry {
+		return slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool { return e.Temporary })
+	}
+	return slices.EqualFunc(permanent(a), permanent(b), func(a, b policy.Entry) bool {
+		return configstore.KeyOf(a) == configstore.KeyOf(b) && a.Revision == b.Revision
+	})
 }
 
 // planned is the report as a dry run has it.
@@ -194,7 +207,11 @@ func complete(
 	case err != nil:
 		a.Warn("the epochs that replicas know are not considered: %v", err)
 	}
-	known := a.KnownIDs(replicas)
+	known, ahead := cli.KnownIDs(replicas)
+	if len(ahead) > 0 {
+		a.Warn("epochs over a day ahead of this machine's clock, stated by %s, are ignored: %s",
+			cli.Count(len(ahead), "replica"), cli.Names(ahead))
+	}
 	ids := map[string]bool{}
 	var names []string
 	for _, k := range known {
@@ -231,12 +248,20 @@ func (r report) table(w *strings.Builder) {
 	output.Table(w, []string{"", "BEFORE", "AFTER"}, [][]string{
 		{"id", output.Dash(r.Before.ID), r.ID},
 		{"epoch", r.Before.when(), r.when()},
-		{"policies", fmt.Sprint(r.Before.Policies), fmt.Sprint(r.Policies)},
+		{"policies", r.Before.count(), r.count()},
 	})
 	if r.Restart != "" {
 		fmt.Fprintf(w, "The store had the id %s. Replicas that know that one must be restarted "+
 			"without their cache files.\n", printable.Line(r.Restart))
 	}
+}
+
+// count is the number of policies for people.
+func (s state) count() string {
+	if s.ID == "" {
+		return "-"
+	}
+	return fmt.Sprint(s.Policies)
 }
 
 // when is the epoch for people.

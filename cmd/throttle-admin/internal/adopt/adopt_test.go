@@ -70,7 +70,7 @@ func (d *desk) adopted(args ...string) (r struct {
 	ID       string
 	Epoch    int64
 	Policies int
-	Replaces string
+	Restart  string
 },
 ) {
 	d.t.Helper()
@@ -98,7 +98,7 @@ func TestFirstChange(t *testing.T) {
 	r := d.adopted("--id", "known")
 	assert.Equal(t, "known", r.ID)
 	assert.Equal(t, 1, r.Policies)
-	assert.NotEmpty(t, r.Replaces)
+	assert.NotEmpty(t, r.Restart)
 	d.succeeds(set...)
 }
 
@@ -144,7 +144,7 @@ func TestForgedStatus(t *testing.T) {
 	id := d.adopted().ID
 	d.replica("forged", id, time.Now().Add(1000*time.Hour).UnixMilli())
 	_, _, errs := d.run("adopt")
-	assert.Contains(t, errs, "the epoch that replica forged states is ignored: ")
+	assert.Contains(t, errs, "epochs over a day ahead of this machine's clock, stated by 1 replica, are ignored: forged")
 	assert.LessOrEqual(t, d.adopted().Epoch, time.Now().UnixMilli()+10)
 	d.succeeds(set...)
 	d.replica("forged", "other", 5)
@@ -204,14 +204,17 @@ func TestListOfHeld(t *testing.T) {
 	assert.Empty(t, listed())
 	assert.Empty(t, r.Held)
 	d.publish(dispatch.Stats{
-		Replica: "billing-1", Identity: r.Identity, Epoch: 5, Revision: 70, Held: true, PolicyError: "it is older",
+		Replica: "billing-1", Identity: r.Identity, Epoch: 5, Revision: 70, PoliciesHeld: true, PolicyError: "it is older",
+	})
+	d.publish(dispatch.Stats{
+		Replica: "billing-2", Identity: r.Identity, Epoch: 5, Revision: 70, PoliciesHeld: true, PolicyError: "it is older",
 	})
 	d.replica("orders-1", r.Identity, 5)
 	d.replica("orders-2", "an id with\nlines", 5)
 	errs := listed()
-	assert.Equal(t, []cli.Held{{Replica: "billing-1", Revision: 70, Reason: "it is older"}}, r.Held)
+	assert.Equal(t, []cli.Held{{Revision: 70, Reason: "it is older", Replicas: []string{"billing-1", "billing-2"}}}, r.Held)
 	assert.Equal(t, []cli.KnownID{{ID: "an id with\nlines", Epoch: 5, Replicas: []string{"orders-2"}}}, r.Others)
-	assert.Equal(t, "throttle-admin: billing-1 keeps the policies of revision 70: it is older\n"+
+	assert.Equal(t, "throttle-admin: 2 replicas keep the policies of revision 70 (billing-1, billing-2): it is older\n"+
 		`throttle-admin: 1 replica of the cluster follows policies of another store, 'an id with\n`+
 		"lines': orders-2\n", errs)
 

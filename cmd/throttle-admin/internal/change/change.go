@@ -98,7 +98,7 @@ func checkFirst(ctx context.Context, a *cli.App, s configstore.Snapshot) error {
 		a.Warn("replicas may follow the policies of another store: %v", err)
 		return nil
 	}
-	others := a.Others(replicas, s.Marker.ID)
+	others := cli.Others(replicas, s.Marker.ID)
 	if len(others) == 0 {
 		return nil
 	}

@@ -15,7 +15,11 @@ func (a *App) Interactive() bool {
 		return false
 	}
 	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull) // as services have it
+	return err != nil || !os.SameFile(info, null)
 }
 
 // Confirm asks a question on Stderr, and returns nil if the answer is yes. It returns the cause of

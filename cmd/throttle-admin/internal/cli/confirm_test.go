@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 
@@ -24,6 +25,14 @@ func TestConfirm(t *testing.T) {
 		assert.Equal(t, yes, err == nil, "%q: %v", answer, err)
 		assert.Equal(t, "Adopt? [y/N] ", errs.String())
 	}
+}
+
+// TestNullDevice: nobody answers at the null device, though it looks like a terminal.
+func TestNullDevice(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, null.Close()) }()
+	assert.False(t, (&cli.App{Stdin: null}).Interactive())
 }
 
 // TestConfirmEnds: Ctrl-C ends a question that nobody answers.

@@ -57,50 +57,58 @@ type KnownID struct {
 }
 
 // KnownIDs returns the ids of the policies that replicas know, sorted. Those that have policies
-// without an id, from a file for example, are in none.
-func (a *App) KnownIDs(replicas []dispatch.Stats) []KnownID {
+// without an id, from a file for example, are in none. Epochs over a day ahead of the clock, which
+// no replica follows, do not count; ahead are the replicas that state one.
+func KnownIDs(replicas []dispatch.Stats) (ids []KnownID, ahead []string) {
 	known := map[string]KnownID{}
 	for _, r := range replicas {
 		if r.Identity == "" {
 			continue
 		}
-		if err := (configstore.Adoption{After: r.Epoch}).Check(time.Now()); err != nil {
-			a.Warn("the epoch that replica %s states is ignored: %v", r.Replica, err)
-			r.Epoch = 0
+		if (configstore.Adoption{After: r.Epoch}).Check(time.Now()) != nil {
+			r.Epoch, ahead = 0, append(ahead, r.Replica)
 		}
 		k := known[r.Identity]
 		known[r.Identity] = KnownID{r.Identity, max(k.Epoch, r.Epoch), append(k.Replicas, r.Replica)}
 	}
 	return slices.SortedFunc(maps.Values(known), func(a, b KnownID) int {
 		return strings.Compare(a.ID, b.ID)
-	})
-}
-
-// A Held is a replica that keeps its last policies.
-type Held struct {
-	Replica  string `json:"replica"`
-	Revision int64  `json:"revision"` // of the policies that it keeps
-	Reason   string `json:"reason"`
-}
-
-// HeldBy returns the replicas that do not follow the policy store, although it may have answered.
-func HeldBy(replicas []dispatch.Stats) (held []Held) {
-	for _, r := range replicas {
-		if r.PolicyError != "" {
-			held = append(held, Held{r.Replica, r.Revision, r.PolicyError})
-		}
-	}
-	return held
-}
-
-// String says what the replica keeps, and why.
-func (h Held) String() string {
-	return fmt.Sprintf("%s keeps the policies of revision %d: %s", h.Replica, h.Revision, h.Reason)
+	}), ahead
 }
 
 // Others returns the ids other than id that replicas know.
-func (a *App) Others(replicas []dispatch.Stats, id string) []KnownID {
-	return slices.DeleteFunc(a.KnownIDs(replicas), func(k KnownID) bool { return k.ID == id })
+func Others(replicas []dispatch.Stats, id string) []KnownID {
+	known, _ := KnownIDs(replicas)
+	return slices.DeleteFunc(known, func(k KnownID) bool { return k.ID == id })
+}
+
+// A Held is what some replicas keep in place of what is in their policy store.
+type Held struct {
+	Revision int64    `json:"revision"` // of the policies that they keep
+	Reason   string   `json:"reason"`
+	Replicas []string `json:"replicas"`
+}
+
+// HeldBy returns what the replicas keep that do not follow the policy store, whether or not it has
+// answered: one Held for each revision and reason, in the order of the first replicas.
+func HeldBy(replicas []dispatch.Stats) (all []Held) {
+	for _, r := range replicas {
+		if r.PolicyError == "" {
+			continue
+		}
+		i := slices.IndexFunc(all, func(h Held) bool { return h.Revision == r.Revision && h.Reason == r.PolicyError })
+		if i < 0 {
+			i, all = len(all), append(all, Held{Revision: r.Revision, Reason: r.PolicyError})
+		}
+		all[i].Replicas = append(all[i].Replicas, r.Replica)
+	}
+	return all
+}
+
+// String says who keeps what, and why.
+func (h Held) String() string {
+	return fmt.Sprintf("%s %s the policies of revision %d (%s): %s", Count(len(h.Replicas), "replica"),
+		verb(len(h.Replicas), "keeps", "keep"), h.Revision, Names(h.Replicas), h.Reason)
 }
 
 // String says which replicas follow other policies.

@@ -113,7 +113,7 @@ func explainTopic(
 		if liveErr = x.addLive(ctx, store); liveErr != nil {
 			liveErr = quotastate.PermitsFault(liveErr)
 		}
-		x.Others = a.Others(x.replicas, x.Identity)
+		x.Others = cli.Others(x.replicas, x.Identity)
 	}
 	x.addReasons(s, scope, liveErr)
 	return errors.Join(a.Print(x, func(w *strings.Builder) { x.table(w, now) }), liveErr)

@@ -281,15 +281,15 @@ func TestExplainStores(t *testing.T) {
 	}
 	publish(dispatch.Stats{Replica: "a", Permits: far(0.05)})
 	publish(dispatch.Stats{Replica: "b", Permits: far(0.2), Identity: "other"})
-	publish(dispatch.Stats{Replica: "c", Permits: far(0.4), PolicyError: "it is empty", Held: true, Revision: 7})
+	publish(dispatch.Stats{Replica: "c", Permits: far(0.4), PolicyError: "it is empty", PoliciesHeld: true, Revision: 7})
 	damaged := far(0.001)
 	damaged.Damaged = 3
 	publish(dispatch.Stats{Replica: "d", Permits: damaged})
 	x := s.explain(t)
-	from := slices.IndexFunc(x.Why, func(why string) bool { return strings.HasPrefix(why, "c keeps") })
+	from := slices.IndexFunc(x.Why, func(why string) bool { return strings.Contains(why, "keeps the policies") })
 	require.GreaterOrEqual(t, from, 0, "%q", x.Why)
 	assert.Equal(t, []string{
-		"c keeps the policies of revision 7: it is empty",
+		"1 replica keeps the policies of revision 7 (c): it is empty",
 		"1 replica of the cluster follows policies of another store, other: b",
 		"Requests of b to the permit store take 200ms: it gets one slot of a strict limit in each, 5/s at most.",
 		"Requests of c to the permit store take 400ms, and a strict limit needs less than 250ms. It gets one " +

@@ -79,7 +79,7 @@ func (x *explanation) addLive(ctx context.Context, store dispatch.PermitStore) e
 			return err
 		}
 		l.shared.fill(&v, state, now)
-		if v.Sharing == "" && state.Rival.Counts(now) { // else it is a schedule of former policies
+		if v.Sharing == "" && state.RivalCounts(now) { // else it is a schedule of former policies
 			v.Rival = schedule.RivalOf(x.Identity, state.Source, state.Rival.Source)
 		}
 		x.Limits = append(x.Limits, v)

@@ -63,7 +63,7 @@ func (r *listReport) addReplicas(ctx context.Context, a *cli.App) {
 	if err != nil {
 		a.Warn("whether replicas follow these policies is not known: %v", err)
 	}
-	r.Held, r.Others = cli.HeldBy(replicas), a.Others(replicas, r.Identity)
+	r.Held, r.Others = cli.HeldBy(replicas), cli.Others(replicas, r.Identity)
 	for _, held := range r.Held {
 		a.Warn("%s", held)
 	}
