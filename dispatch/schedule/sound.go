@@ -6,9 +6,10 @@ import "math"
 // them, and no arithmetic on one can be trusted.
 const (
 	maxInt     = 1 << 53
-	maxTime    = 1e11  // seconds on any clock
-	maxFuture  = 86400 // seconds that a time may lie ahead of the clock, which may step back
-	minRate    = 1e-6  // permits a second
+	maxCounter = 1 << 52 // of what a request may raise
+	maxTime    = 1e11    // seconds on any clock
+	maxFuture  = 86400   // seconds that a time may lie ahead of the clock, which may step back
+	minRate    = 1e-6    // permits a second
 	maxRate    = 1 << 53
 	maxSeconds = 1e6  // of a ramp
 	minSeconds = 1e-9 // that a ramp takes
@@ -53,6 +54,7 @@ func (s *State) sound(now float64, given Revision) bool {
 		return true
 	}
 	return whole(s.Inc, 1) && whole(s.Seq, 0) && whole(s.Epoch, firstEpoch) &&
+		max(s.Seq, s.Epoch) <= maxCounter &&
 		s.Rev.Sound(now, given) &&
 		at(s.Last, s.Step.At) && max(s.Checked, s.Resumed, s.Start) <= s.Last+1 &&
 		min(s.Checked, s.Resumed, s.Start) >= -maxTime &&

@@ -52,7 +52,7 @@ if (version == 4 or version == 5) and #state == 186 then
     + r1 + n1 + resumed + shifts + stepBy + stepAhead + stepAt + server + checked + quick
   damaged = not (sum - sum == 0
     and min(inc - 1, seq, epoch - 2, revEpoch, rev, server, n0, n1) >= 0
-    and max(inc, seq, epoch, server, r0, r1, rate) <= 2 ^ 53 and rate >= 1e-6
+    and max(inc, server, r0, r1, rate) <= 2 ^ 53 and max(seq, epoch) <= 2 ^ 52 and rate >= 1e-6
     and revEpoch <= 1e13 and (now < 1e9 or revEpoch <= max(1000 * latest, newRevEpoch)) and rev <= 1e14
     and min(last, checked, resumed, start, stepAt, tail, quick, shifts) >= -1e11
     and max(last, stepAt) <= latest and max(checked, resumed, start) <= last + 1 and shifts <= 1e11

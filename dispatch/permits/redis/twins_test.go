@@ -409,7 +409,7 @@ func damagedAlike(t *testing.T, r schedule.Request) {
 		}
 	}
 	for i := range whole {
-		for _, x := range []int64{-1, 0, 1, 2, 5, 1e10, 2e13, 2e14, 1 << 54, 1 << 60} {
+		for _, x := range []int64{-1, 0, 1, 2, 5, 1e10, 2e13, 2e14, 1 << 52, 1<<52 + 1, 1 << 53, 1 << 54, 1 << 60} {
 			if i == 0 && x == 0 { // to the function, no state
 				continue
 			}
