@@ -35,7 +35,7 @@ type Adoption struct {
 	After int64  // an epoch of the line that replicas may have followed: the new one is later
 }
 
-// Check returns why no replica with a right clock would follow what is adopted so at now, or could.
+// Check returns why a replica with a right clock could not follow what is adopted so at now.
 func (a Adoption) Check(now time.Time) error {
 	if len(a.ID) > maxID {
 		return fmt.Errorf("configstore: an id of %d bytes: want at most %d", len(a.ID), maxID)

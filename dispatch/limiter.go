@@ -72,6 +72,7 @@ type Limiter struct {
 	read     bool             // the policies have been read once
 	reported bool             // source is in the log, or was nil once
 	line     policy.Line      // of the snapshots that were read, with the cached one
+	rivals   []string         // see Stats.Rivals
 	backends map[string]*Backend
 
 	stopAging context.CancelFunc // ends what age has started

@@ -40,7 +40,6 @@ func (l *Limiter) publish(ctx context.Context) {
 	defer ticker.Stop()
 	usage := usage{at: time.Now()}
 	var idleAt time.Time
-	var rivals []string // which are in the log
 	for countAt := time.Now().Add(firstCount); ; {
 		select {
 		case <-ctx.Done():
@@ -48,7 +47,7 @@ func (l *Limiter) publish(ctx context.Context) {
 		case <-ticker.C:
 		}
 		l.publishUsage(ctx, &usage)
-		rivals = l.logRivals(ctx, rivals)
+		l.followRivals(ctx)
 		l.engine.ForgetEnded()
 		if now := time.Now(); l.publishStatus(ctx, &idleAt) && now.After(countAt) {
 			countAt = now.Add(countEvery)
@@ -57,15 +56,16 @@ func (l *Limiter) publish(ctx context.Context) {
 	}
 }
 
-// logRivals logs which policy stores have become rivals of this process's, and which are none any
-// more. It returns those that are, where logged are those that were.
-func (l *Limiter) logRivals(ctx context.Context, logged []string) []string {
+// followRivals keeps l.rivals up to date, and logs which policy stores have become rivals of this
+// process's, and which are none any more.
+func (l *Limiter) followRivals(ctx context.Context) {
 	rivals := l.engine.Rivals()
 	if ctx.Err() != nil || l.engine.Availability().Unavailable { // nobody knows now
-		return logged
+		return
 	}
 	l.mu.Lock()
-	own := l.snapshot.Identity
+	own, logged := l.snapshot.Identity, l.rivals
+	l.rivals = rivals
 	l.mu.Unlock()
 	for _, id := range rivals {
 		if !slices.Contains(logged, id) {
@@ -80,7 +80,6 @@ func (l *Limiter) logRivals(ctx context.Context, logged []string) []string {
 				"policies", own, "others", id)
 		}
 	}
-	return rivals
 }
 
 // publishStatus publishes the subscriptions that are not idle, and reports whether it did. A

@@ -30,8 +30,8 @@ type Stats struct {
 	PoliciesHeld    bool   `json:"policiesHeld,omitempty"`    // PolicyError is a policy.HeldError
 	InvalidPolicies int    `json:"invalidPolicies,omitempty"` // stored policies that are ignored
 
-	// Rivals are the ids of other policy stores whose replicas use the same limits. The lower rate of
-	// each limit is in force.
+	// Rivals are the ids of other policy stores whose replicas use the same limits, as of the last
+	// second. The lower rate of each limit is in force.
 	Rivals []string `json:"rivals,omitempty"`
 
 	Permits       PermitStoreStats    `json:"permitStore"`
@@ -47,8 +47,9 @@ type PermitStoreStats struct {
 	Unavailable bool  `json:"unavailable,omitempty"`
 
 	// Latency is how long calls with allocations take, in seconds, averaged over the last few that
-	// were answered; 0 = none was.
+	// were answered; 0 = none was. Slow means that it is over 0.1 s, or was and is over 0.05 s.
 	Latency float64 `json:"latency"`
+	Slow    bool    `json:"slow,omitempty"`
 }
 
 // SubscriptionStats is the state of one subscription in one replica. Counts start when the
@@ -123,8 +124,8 @@ func (l *Limiter) stats(activeOnly bool, max int) Stats {
 		s.PolicyError = l.source.Error()
 		s.PoliciesHeld = policy.FaultOf(l.source) != policy.FaultUnavailable
 	}
+	s.Rivals = slices.Clone(l.rivals)
 	l.mu.Unlock()
-	s.Rivals = l.engine.Rivals()
 	lanes := l.engine.Stats(activeOnly, max)
 	s.Subscriptions = slices.Grow(s.Subscriptions, len(lanes))
 	for _, lane := range lanes {

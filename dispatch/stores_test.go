@@ -126,6 +126,7 @@ func TestSlowStoreIsReported(t *testing.T) {
 			store.Locked(func() { store.RTT = func() time.Duration { return rtt } })
 			time.Sleep(20 * time.Second)
 			assert.InDelta(t, rtt.Seconds(), lim.Stats().Permits.Latency, 0.01)
+			assert.Equal(t, rtt > 100*time.Millisecond, lim.Stats().Permits.Slow)
 		}
 		slow := 3 // the first calls, which connect
 		store.Locked(func() {

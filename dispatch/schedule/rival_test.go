@@ -144,19 +144,21 @@ func TestCutBesideRival(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		var s schedule.State
 		subs, carries := map[string]schedule.Sub{}, map[int]schedule.Carry{}
+		nonce := int64(0)
 		ask := func(replica int, source string, rate float64, rev int64, held float64) schedule.Reply {
 			r := request()
 			r.Source, r.Rate, r.Rev = source, rate, schedule.Revision{Epoch: 1, Number: rev}
 			r.Strict, r.MaxReserved, r.Held, r.Carry, r.Sole = strict, 30, held, carries[replica], true
 			r.Demand, r.Want = rate, 50
-			r.Nonce = int64(replica + 1)
+			nonce++
+			r.Nonce = nonce
 			next, sub, reply := schedule.Allocate(s, subs[source], r, now)
 			s, subs[source], carries[replica] = next, sub, reply.Carry
 			return reply
 		}
-		before, after := 1000.0, 10.0
+		before, after := 1000.0, 1.0
 		if strict {
-			before, after = 10, 1
+			before = 10
 		}
 		ask(0, "a", before, 1, 0)
 		last := 0.0

@@ -65,7 +65,8 @@ func (s *State) sound(now float64, given Revision) bool {
 		within(s.Step.By, -1, 1) && within(s.Step.Ahead, -1, 1) &&
 		s.This.sound() && s.Prev.sound() &&
 		s.Line.Sound(now) && (s.Ramp.Over > 0 || s.Line == Line{}) &&
-		s.rivalSound(now, given) && s.Outcomes.Service.Sound(latest) && s.Outcomes.Window.sound() && at(s.Outcomes.Since)
+		s.Outcomes.Service.Sound(latest) && s.Outcomes.Window.sound() && at(s.Outcomes.Since) &&
+		s.rivalSound(now, given)
 }
 
 // Sound reports whether a stored revision can be one, at now on the store's clock. If that tells

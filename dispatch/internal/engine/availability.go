@@ -136,15 +136,16 @@ type Availability struct {
 	Requests, Errors, Late, Damaged int64
 	Unavailable                     bool    // none has been answered lately
 	Latency                         float64 // of calls with allocations, seconds; 0 = unknown
+	Slow                            bool    // by its latency
 }
 
 // Availability returns how requests to the permit store have gone.
 func (e *Engine) Availability() Availability {
 	a := &e.availability
 	e.mu.Lock()
-	latency := a.latency
+	latency, slow := a.latency, a.slow
 	e.mu.Unlock()
 	return Availability{
-		a.requests.Load(), a.errors.Load(), a.late.Load(), a.damaged.Load(), a.unavailable.Load(), latency,
+		a.requests.Load(), a.errors.Load(), a.late.Load(), a.damaged.Load(), a.unavailable.Load(), latency, slow,
 	}
 }

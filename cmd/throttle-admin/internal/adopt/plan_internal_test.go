@@ -2,6 +2,7 @@ package adopt
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -15,7 +16,9 @@ import (
 )
 
 // TestChangedMeanwhile: a store that changes between the question and the answer is not adopted.
-func TestChangedMeanwhile(t *testing.T) {
+func TestChangedMeanwhile(t *testing.T) { synctest.Test(t, changedMeanwhile) }
+
+func changedMeanwhile(t *testing.T) {
 	ctx := t.Context()
 	store := configstore.NewMemory()
 	set := func(rate int64) error {

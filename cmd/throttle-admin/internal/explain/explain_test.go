@@ -277,7 +277,7 @@ func TestExplainStores(t *testing.T) {
 		require.NoError(t, store.Publish(t.Context(), s.cluster, status.Replica, text, time.Minute))
 	}
 	far := func(seconds float64) dispatch.PermitStoreStats {
-		return dispatch.PermitStoreStats{Latency: seconds}
+		return dispatch.PermitStoreStats{Latency: seconds, Slow: seconds > 0.1}
 	}
 	publish(dispatch.Stats{Replica: "a", Permits: far(0.05)})
 	publish(dispatch.Stats{Replica: "b", Permits: far(0.2), Identity: "other"})

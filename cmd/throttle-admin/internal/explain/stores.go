@@ -2,10 +2,9 @@ package explain
 
 import "github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 
-// A permit store is slow from slowAbove on, in seconds: rounds are then longer than policies ask
-// for. A strict limit needs less than maxStrict: a replica gets one slot in each request, and from
-// half a second on, slots may be over before it hears of them.
-const slowAbove, maxStrict = 0.1, 0.25
+// maxStrict is how long requests may take of a replica that has a strict limit, in seconds: it gets
+// one slot in each, and from half a second on, slots may be over before it hears of them.
+const maxStrict = 0.25
 
 // addStoreReasons describes what is wrong between the cluster's replicas and their stores.
 func (x *explanation) addStoreReasons() {
@@ -23,7 +22,7 @@ func (x *explanation) addStoreReasons() {
 		latency := r.Permits.Latency
 		took := output.Seconds(latency)
 		switch most := output.Number(1 / latency); {
-		case latency <= slowAbove:
+		case !r.Permits.Slow:
 		case paced && latency > maxStrict:
 			x.say("Requests of %s to the permit store take %s, and a strict limit needs less than %s. It gets one "+
 				"slot in each, %s/s at most.", r.Replica, took, output.Seconds(maxStrict), most)
