@@ -99,10 +99,11 @@ func (f *fleet) change(do func(context.Context, configstore.Store) error) {
 func (f *fleet) set(rate int64) {
 	f.t.Helper()
 	f.change(func(ctx context.Context, store configstore.Store) error {
-		_, err := store.Apply(ctx, []configstore.Change{{
+		_, err := store.Apply(ctx, configstore.Commit{Changes: []configstore.Change{{
 			Key:      configstore.Key{Scope: policy.ClusterScope()},
 			Settings: policy.Policy{MessageRate: policy.PerSecond(rate)},
-		}}, 0)
+		}}})
+
 		return err
 	})
 }

@@ -91,9 +91,10 @@ func TestOpenFromCacheFile(t *testing.T) {
 	set := func(n int64) {
 		store, err := throttle.OpenPolicies(t.Context(), url)
 		require.NoError(t, err)
-		_, err = store.Apply(t.Context(), []configstore.Change{{
+		_, err = store.Apply(t.Context(), configstore.Commit{Changes: []configstore.Change{{
 			Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(n)},
-		}}, 0)
+		}}})
+
 		require.NoError(t, err)
 		require.NoError(t, store.Close())
 	}

@@ -75,7 +75,7 @@ func (m Marker) Applied(
 		return m, err
 	}
 	m.Serial++
-	m.Count = policy.CountPermanent(after(entries, changes, policy.Sections()...))
+	m.Count = policy.CountPermanent(After(entries, changes, now))
 	return m, nil
 }
 

@@ -18,6 +18,7 @@ type Memory struct {
 	revision int64         // starts at 1, so that no revision is 0
 	applied  int64         // revision of the last Apply
 	log      []Batch       // the last maxLog, one for each revision up to the present one
+	history  []Record      // the last MaxHistory
 	changed  chan struct{} // closed by the next batch
 	closed   bool
 }
@@ -53,7 +54,7 @@ func (m *Memory) List(ctx context.Context) (Snapshot, error) {
 }
 
 // Apply implements Store.
-func (m *Memory) Apply(ctx context.Context, changes []Change, ifRevision int64) (int64, error) {
+func (m *Memory) Apply(ctx context.Context, c Commit) (int64, error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
@@ -64,18 +65,19 @@ func (m *Memory) Apply(ctx context.Context, changes []Change, ifRevision int64) 
 	switch {
 	case m.closed:
 		return 0, ErrClosed
-	case ifRevision != 0 && m.applied > ifRevision:
-		return 0, &ConflictError{Have: m.applied, Want: ifRevision}
+	case c.IfRevision != 0 && m.applied > c.IfRevision:
+		return 0, &ConflictError{Have: m.applied, Want: c.IfRevision}
 	}
-	if err := Check(m.entries, changes); err != nil {
+	if err := c.Check(m.entries); err != nil {
 		return 0, err
 	}
-	marker, err := m.marker.Applied(m.entries, changes, now)
+	marker, err := m.marker.Applied(m.entries, c.Changes, now)
 	if err != nil {
 		return 0, err
 	}
+	m.record(c, now)
 	b := Batch{Revision: m.revision + 1, Marker: marker}
-	for _, c := range changes {
+	for _, c := range c.Changes {
 		if c.Deletes() {
 			b.Deletes = append(b.Deletes, c.Key)
 			continue
@@ -85,6 +87,41 @@ func (m *Memory) Apply(ctx context.Context, changes []Change, ifRevision int64) 
 	m.commit(b)
 	m.applied = m.revision
 	return m.revision, nil
+}
+
+// record keeps the record of a commit that is about to be made.
+func (m *Memory) record(c Commit, now time.Time) {
+	r := c.Record(m.entries, now)
+	r.Revision, r.First = m.revision+1, len(m.history) == 0
+	if c.WithoutHistory {
+		r.By, r.Found = By{}, true
+	}
+	if len(m.history) == MaxHistory {
+		m.history = slices.Delete(m.history, 0, MaxHistory/10)
+	}
+	m.history = append(m.history, r)
+}
+
+// History implements Store.
+func (m *Memory) History(ctx context.Context) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		m.mu.Lock()
+		history, closed := slices.Clone(m.history), m.closed
+		m.mu.Unlock()
+		err := context.Cause(ctx)
+		if closed {
+			err = ErrClosed
+		}
+		if err != nil {
+			yield(Record{}, err)
+			return
+		}
+		for _, r := range slices.Backward(history) {
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
 }
 
 // Adopt implements Store.

@@ -35,8 +35,8 @@ func TestMemoryForgetsOldRevisions(t *testing.T) {
 	s, ctx := configstore.NewMemory(), t.Context()
 	for i := range int64(2000) {
 		_, err := s.Apply(
-			ctx, []configstore.Change{{Settings: policy.Policy{MessageRate: policy.PerSecond(i)}}}, 0,
-		)
+			ctx, configstore.Commit{Changes: []configstore.Change{{Settings: policy.Policy{MessageRate: policy.PerSecond(i)}}}})
+
 		require.NoError(t, err)
 	}
 	for _, after := range []int64{1, 1 << 40} {
@@ -219,9 +219,10 @@ func (broken) List(context.Context) (configstore.Snapshot, error) {
 func ExampleSource() {
 	ctx := context.Background()
 	store := configstore.NewMemory()
-	_, _ = configstore.Edit(ctx, store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+	_, _ = configstore.Edit(ctx, store, configstore.By{}, func(s configstore.Snapshot) ([]configstore.Change, error) {
 		return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: policy.PerSecond(1000)}), nil
 	})
+
 	for snapshot, err := range configstore.Source(store).Snapshots(ctx) {
 		if err != nil {
 			continue // temporary

@@ -125,7 +125,9 @@ func Same(a, b policy.Entry) bool {
 // Edit lists the entries, and applies the changes that plan returns for them. If there was another
 // Apply in between, it starts again, so that no update is lost. It returns the store's revision. A
 // plan without changes applies nothing.
-func Edit(ctx context.Context, store Store, plan func(Snapshot) ([]Change, error)) (int64, error) {
+func Edit(
+	ctx context.Context, store Store, by By, plan func(Snapshot) ([]Change, error),
+) (int64, error) {
 	for {
 		s, err := store.List(ctx)
 		if err != nil {
@@ -136,7 +138,7 @@ func Edit(ctx context.Context, store Store, plan func(Snapshot) ([]Change, error
 			return s.Revision, err
 		}
 		// An empty store may have revision 0, which would mean "in any case".
-		revision, err := store.Apply(ctx, changes, max(s.Revision, 1))
+		revision, err := store.Apply(ctx, Commit{by, changes, max(s.Revision, 1)})
 		if _, conflict := errors.AsType[*ConflictError](err); !conflict {
 			return revision, err
 		}

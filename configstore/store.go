@@ -24,12 +24,17 @@ type Store interface {
 	// knows the revision or has another history; ErrClosed if the store has been closed.
 	Watch(ctx context.Context, after Snapshot) iter.Seq2[Batch, error]
 
-	// Apply makes all changes or none, and returns the store's revision after them. If ifRevision
-	// is not 0 and there was another Apply after that revision, Apply returns a *ConflictError.
-	// Faults of the changes are returned as policy's *FieldError and *TieError, joined. The first
-	// Apply adopts the store; one to a store that has lost its policies fails with what Marker.Check
-	// returns.
-	Apply(ctx context.Context, changes []Change, ifRevision int64) (revision int64, err error)
+	// Apply makes all changes of a commit or none, and returns the store's revision after them. If
+	// its IfRevision is not 0 and there was another Apply after that revision, Apply returns a
+	// *ConflictError. Faults of the changes are returned as policy's *FieldError and *TieError,
+	// joined. The first Apply adopts the store; one to a store that has lost its policies fails with
+	// what Marker.Check returns. One whose record cannot be kept fails with a *HistoryError.
+	Apply(ctx context.Context, c Commit) (revision int64, err error)
+
+	// History yields the records of all changes that the store remembers, the newest first. If the
+	// store holds what no record explains, the first one is what the next Apply will record of it.
+	// It yields each Record that cannot be read with its Err. An error ends the sequence.
+	History(ctx context.Context) iter.Seq2[Record, error]
 
 	// Adopt declares that the policies in the store, as they are now, are those to follow.
 	// Replicas that know policies of the same id and an earlier epoch replace them by these,
@@ -47,7 +52,7 @@ type Snapshot struct {
 	Marker   Marker
 	Plain    bool // the store has no history that could be lost; its marker has no serial
 	Revision int64
-	Applied  int64 // of the last Apply by any process; ifRevision is compared with it
+	Applied  int64 // of the last Apply by any process; IfRevision is compared with it
 }
 
 // A Key names an entry of a store. The zero Section is the section of policies.
@@ -59,6 +64,12 @@ type Key struct {
 
 // KeyOf returns the key of an entry.
 func KeyOf(e policy.Entry) Key { return Key{e.Section(), e.Scope, e.Field} }
+
+// Whole returns the key of the permanent entry, which stands for all entries of the scope.
+func (k Key) Whole() Key {
+	k.Field = ""
+	return k
+}
 
 // A Batch has the changes of one or several revisions. No key is in it twice.
 type Batch struct {
@@ -123,10 +134,11 @@ func (e *ConflictError) Error() string {
 		"review the newer ones and try again", e.Have, e.Want)
 }
 
-// Check returns every fault that changes would have in a store that holds entries. Every Store
+// Check returns every fault that a commit would have in a store that holds entries. Every Store
 // calls it before it stores anything.
-func Check(entries []policy.Entry, changes []Change) error {
-	var errs []error
+func (c Commit) Check(entries []policy.Entry) error {
+	errs := []error{c.By.validate()}
+	changes := c.Changes
 	seen := make(map[Key]bool)
 	for _, c := range changes {
 		if seen[c.Key] {
@@ -169,24 +181,27 @@ func (c Change) validate() error {
 	return errors.Join(errs...)
 }
 
-// after returns what is stored in these sections once the changes are made.
-func after(entries []policy.Entry, changes []Change, sections ...policy.Section) []policy.Entry {
+// After returns the entries as they are once the changes have been made at now, in order.
+func After(entries []policy.Entry, changes []Change, now time.Time) []policy.Entry {
 	changed := make(map[Key]bool)
 	for _, c := range changes {
 		changed[c.Key] = true
 	}
-	var left []policy.Entry
-	for _, e := range entries {
-		if slices.Contains(sections, e.Section()) && !changed[KeyOf(e)] {
-			left = append(left, e)
-		}
-	}
+	left := slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool { return changed[KeyOf(e)] })
 	for _, c := range changes {
-		if slices.Contains(sections, c.Section) && !c.Deletes() {
-			left = append(left, c.Entry(time.Time{}, 0))
+		if !c.Deletes() {
+			left = append(left, c.Entry(now, 0))
 		}
 	}
+	slices.SortFunc(left, policy.Entry.Compare)
 	return left
+}
+
+// after returns what is stored in these sections once the changes are made.
+func after(entries []policy.Entry, changes []Change, sections ...policy.Section) []policy.Entry {
+	return slices.DeleteFunc(After(entries, changes, time.Time{}), func(e policy.Entry) bool {
+		return !slices.Contains(sections, e.Section())
+	})
 }
 
 // checkReserved refuses changes by which quotas reserve more than the cluster's capacity, unless

@@ -7,16 +7,16 @@ import (
 	"slices"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/internal/role"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // Apply implements configstore.Store.
-func (s *Store) Apply(
-	ctx context.Context, changes []configstore.Change, ifRevision int64,
-) (int64, error) {
+func (s *Store) Apply(ctx context.Context, c configstore.Commit) (int64, error) {
 	client, err := s.connect(ctx)
 	if err != nil {
 		return 0, err
@@ -26,34 +26,62 @@ func (s *Store) Apply(
 	for {
 		// The marker must still be where it was, so that the changes were checked against what they
 		// change.
-		snap, applied, err := s.list(ctx)
+		at, err := s.list(ctx, !c.WithoutHistory)
+		if role.DeniedByEtcd(err) && !c.WithoutHistory {
+			return 0, s.deniedHistory(ctx, client)
+		}
 		if err != nil {
 			return 0, err
 		}
-		if ifRevision != 0 && applied*steps > ifRevision {
-			return 0, &configstore.ConflictError{Have: applied * steps, Want: ifRevision}
+		if c.IfRevision != 0 && at.Applied > c.IfRevision {
+			return 0, &configstore.ConflictError{Have: at.Applied, Want: c.IfRevision}
 		}
-		if err := configstore.Check(snap.Entries, changes); err != nil {
+		if err := c.Check(at.Entries); err != nil {
 			return 0, err
 		}
-		marker, err := snap.Marker.Applied(snap.Entries, changes, time.Now())
+		now := time.Now()
+		marker, err := at.Marker.Applied(at.Entries, c.Changes, now)
 		if err != nil {
 			return 0, err
 		}
-		ops, leases, err := s.ops(ctx, client, changes)
+		var records []clientv3.Op
+		if !c.WithoutHistory {
+			if records, err = s.recordOps(ctx, client, at, c, marker.Count, now); err != nil {
+				return 0, &configstore.HistoryError{Err: err}
+			}
+		}
+		ops, leases, err := s.ops(ctx, client, c.Changes, now)
 		if err == nil {
 			var revision int64
-			if revision, err = s.mark(ctx, client, marker, applied, nest(ops)...); revision > 0 {
+			revision, err = s.mark(ctx, client, marker, at.applied, append(records, nest(ops)...)...)
+			if revision > 0 {
 				return revision * steps, nil
 			}
 		}
 		for _, id := range leases {
 			_, _ = client.Revoke(ctx, id) // if that fails, it expires with nothing attached
 		}
+		if role.DeniedByEtcd(err) && !c.WithoutHistory {
+			return 0, s.deniedHistory(ctx, client)
+		}
 		if err != nil {
 			return 0, s.wrap("apply", err)
 		}
 	}
+}
+
+// deniedHistory returns why etcd has denied a change with its record: for want of rights for the
+// history, if the user may write policies.
+func (s *Store) deniedHistory(ctx context.Context, client *clientv3.Client) error {
+	key := s.prefix + markerPart
+	_, err := client.Txn(ctx). // changes nothing: etcd checks the rights for both branches
+					If(clientv3.Compare(clientv3.ModRevision(key), "<", 0)).
+					Then(clientv3.OpPut(key, "")).
+					Commit()
+	if err != nil {
+		return s.wrap("apply", err)
+	}
+	return &configstore.HistoryError{Err: s.wrap("apply", rpctypes.ErrPermissionDenied)}
 }
 
 // mark writes the marker, and makes the operations with it, if the last Apply was at that revision
@@ -88,15 +116,15 @@ func (s *Store) Adopt(
 	ctx, cancel := s.bind(ctx)
 	defer cancel()
 	for {
-		snap, applied, err := s.list(ctx)
+		at, err := s.list(ctx, false)
 		if err != nil {
 			return configstore.Marker{}, err
 		}
-		m, err := snap.Marker.Adopted(a, snap.Entries, time.Now())
+		m, err := at.Marker.Adopted(a, at.Entries, time.Now())
 		if err != nil {
 			return configstore.Marker{}, err
 		}
-		switch revision, err := s.mark(ctx, client, m, applied); {
+		switch revision, err := s.mark(ctx, client, m, at.applied); {
 		case err != nil:
 			return configstore.Marker{}, s.wrap("adopt", err)
 		case revision > 0:
@@ -105,11 +133,10 @@ func (s *Store) Adopt(
 	}
 }
 
-// ops returns the operations of the changes, and the leases that were granted for them.
+// ops returns the operations of the changes made at now, and the leases that were granted for them.
 func (s *Store) ops(
-	ctx context.Context, client *clientv3.Client, changes []configstore.Change,
+	ctx context.Context, client *clientv3.Client, changes []configstore.Change, now time.Time,
 ) (ops []clientv3.Op, leases []clientv3.LeaseID, err error) {
-	now := time.Now()
 	byTTL := make(map[int64]clientv3.LeaseID)
 	for _, c := range changes {
 		if c.Deletes() {

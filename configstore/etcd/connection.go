@@ -70,7 +70,7 @@ func (s *Store) bind(ctx context.Context) (context.Context, context.CancelFunc) 
 
 // roles are the roles of those who do what only they may.
 var roles = map[string]role.Role{
-	"apply": role.Admin, "adopt": role.Admin, "wait for the election": role.Ratekeeper,
+	"apply": role.Admin, "adopt": role.Admin, "history": role.Viewer, "wait for the election": role.Ratekeeper,
 }
 
 // wrap adds what failed and, if the user lacks a right, how it is granted; it returns ErrClosed if

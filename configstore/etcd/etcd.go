@@ -7,8 +7,9 @@
 //	marker                         {"id":ID,"epoch":MS,"serial":N,"count":N}, rewritten by each Apply
 //
 // where SECTION is policies, quotas or quotaSettings, and SCOPE is escaped as a path segment of a
-// URL. A temporary entry has a lease. Elections are under PREFIX/elections/, and the permit store
-// has keys of its own under PREFIX: those who watch policies see none of them.
+// URL. A temporary entry has a lease. The history of changes is under PREFIX/history/, elections
+// are under PREFIX/elections/, and the permit store has keys of its own under PREFIX: those who
+// watch policies see none of them.
 //
 // A lease may outlive its entry, by as long as the entry lived: etcd restarts it when its leader
 // changes. So a temporary entry is over when it expires, and the lease only cleans up. A revision
@@ -50,11 +51,12 @@ type Config struct {
 
 // A Store keeps policies and quotas in etcd. Any number of goroutines may use it.
 type Store struct {
-	root   string                      // the prefix of all keys
-	prefix string                      // of the entries and the marker
-	config *clientv3.Config            // nil: the caller of New opens and closes the client
-	tls    func() (*tls.Config, error) // nil: no TLS
-	create bool                        // as in Config
+	root    string                      // the prefix of all keys
+	prefix  string                      // of the entries and the marker
+	history string                      // of the keys of the history
+	config  *clientv3.Config            // nil: the caller of New opens and closes the client
+	tls     func() (*tls.Config, error) // nil: no TLS
+	create  bool                        // as in Config
 
 	mu     sync.Mutex // guards the fields below
 	client *clientv3.Client
@@ -70,7 +72,7 @@ func New(client *clientv3.Client, prefix string) *Store {
 	if s.root == "/" {
 		s.root = DefaultPrefix
 	}
-	s.prefix = s.root + configPart
+	s.prefix, s.history = s.root+configPart, s.root+historyPart
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	return s
 }
@@ -79,12 +81,12 @@ func New(client *clientv3.Client, prefix string) *Store {
 type Keys struct {
 	Config    string // policies, quotas, their settings, and the marker
 	Elections string // of ratekeepers, by cluster
-	History   string // reserved for the history of changes
+	History   string // of changes
 }
 
 // Keys returns where the store keeps its keys.
 func (s *Store) Keys() Keys {
-	return Keys{s.prefix + "/", s.root + electionPart, s.root + "/history/"}
+	return Keys{s.prefix + "/", s.root + electionPart, s.history + "/"}
 }
 
 // Endpoints returns the host:port of each etcd that the store was opened with.

@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -60,6 +61,24 @@ func TestStore(t *testing.T) {
 				_, err := node.Client().Delete(t.Context(), "/"+prefix+"/config/policies/", clientv3.WithPrefix())
 				require.NoError(t, err)
 			},
+			Write: func(t *testing.T, changes []configstore.Change) {
+				for _, c := range changes {
+					key := "/" + prefix + "/config/policies/" + url.PathEscape(c.Scope.String())
+					var err error
+					if c.Deletes() {
+						_, err = node.Client().Delete(t.Context(), key)
+					} else {
+						value, marshalErr := policy.Marshal(c.Settings)
+						require.NoError(t, marshalErr)
+						_, err = node.Client().Put(t.Context(), key, string(value))
+					}
+					require.NoError(t, err)
+				}
+			},
+			Damage: func(t *testing.T) {
+				_, err := node.Client().Put(t.Context(), "/"+prefix+"/history/head", "{")
+				require.NoError(t, err)
+			},
 			Wipe: func(t *testing.T) {
 				_, err := node.Client().Delete(t.Context(), "/"+prefix+"/", clientv3.WithPrefix())
 				require.NoError(t, err)
@@ -98,7 +117,7 @@ func TestBadKeysAreShownAndCanBeRemoved(t *testing.T) {
 		changes = append(changes, configstore.Change{Key: configstore.KeyOf(e)})
 	}
 	assert.ErrorAs(t, list.Entries[0].Err, new(*policy.SchemaError))
-	_, err = s.Apply(ctx, changes, list.Revision)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: changes, IfRevision: list.Revision})
 	require.NoError(t, err)
 	list, err = s.List(ctx)
 	require.NoError(t, err)
@@ -124,7 +143,7 @@ func TestWithoutMarker(t *testing.T) {
 		case 1:
 			assert.Empty(t, snap.Identity)
 			assert.Len(t, snap.Set.Entries(), 1)
-			_, err := s.Apply(ctx, rate(8), 0)
+			_, err := s.Apply(ctx, configstore.Commit{Changes: rate(8)})
 			require.NoError(t, err)
 		case 2:
 			assert.NotEmpty(t, snap.Identity)
@@ -162,13 +181,13 @@ func TestCreate(t *testing.T) {
 func TestCompactedWatch(t *testing.T) {
 	node, ctx := services.Etcd(t), t.Context()
 	s := open(t, node.Endpoint, "")
-	_, err := s.Apply(ctx, rate(1), 0)
+	_, err := s.Apply(ctx, configstore.Commit{Changes: rate(1)})
 	require.NoError(t, err)
 	first, err := s.List(ctx)
 	require.NoError(t, err)
-	_, err = s.Apply(ctx, rate(2), 0)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: rate(2)})
 	require.NoError(t, err)
-	_, err = s.Apply(ctx, rate(3), 0)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: rate(3)})
 	require.NoError(t, err)
 	node.Compact()
 	for _, err := range s.Watch(ctx, first) {
@@ -182,7 +201,7 @@ func TestRestoredBeforeTheWatch(t *testing.T) {
 	for _, changes := range []int64{0, 5} {
 		node := services.Etcd(t)
 		s, ctx := open(t, node.Endpoint, ""), t.Context()
-		_, err := s.Apply(ctx, rate(1), 0)
+		_, err := s.Apply(ctx, configstore.Commit{Changes: rate(1)})
 		require.NoError(t, err)
 		node.Stop()
 		backup := node.Backup()
@@ -191,7 +210,7 @@ func TestRestoredBeforeTheWatch(t *testing.T) {
 			_, err := node.Client().Put(ctx, "/throttle/permits/x", "")
 			require.NoError(t, err)
 		}
-		_, err = s.Apply(ctx, rate(2), 0)
+		_, err = s.Apply(ctx, configstore.Commit{Changes: rate(2)})
 		require.NoError(t, err)
 		list, err := s.List(ctx)
 		require.NoError(t, err)
@@ -199,7 +218,7 @@ func TestRestoredBeforeTheWatch(t *testing.T) {
 		node.Restore(backup)
 		node.Start()
 		for i := range changes { // all of them before the listed revision
-			_, err := s.Apply(ctx, rate(10+i), 0)
+			_, err := s.Apply(ctx, configstore.Commit{Changes: rate(10 + i)})
 			require.NoError(t, err)
 		}
 		for range 40 {
@@ -224,7 +243,7 @@ func TestFollowerMissesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer cancel()
 	direct := open(t, node.Endpoint, "")
-	_, err := direct.Apply(ctx, rate(1), 0)
+	_, err := direct.Apply(ctx, configstore.Commit{Changes: rate(1)})
 	require.NoError(t, err)
 	follower := open(t, proxy.Addr, "")
 	got := make(chan int64, 1000)
@@ -257,7 +276,7 @@ func TestFollowerMissesNothing(t *testing.T) {
 	until(1)
 	proxy.Cut()
 	for i := range int64(10) {
-		_, err := direct.Apply(ctx, rate(10+i), 0)
+		_, err := direct.Apply(ctx, configstore.Commit{Changes: rate(10 + i)})
 		require.NoError(t, err)
 	}
 	node.Compact()
@@ -271,7 +290,7 @@ func TestFollowerMissesNothing(t *testing.T) {
 	assert.Len(t, errs, before+1, "an outage is reported once")
 	node.Start()
 	proxy.Restore()
-	_, err = direct.Apply(ctx, rate(20), 0)
+	_, err = direct.Apply(ctx, configstore.Commit{Changes: rate(20)})
 	require.NoError(t, err)
 	until(20)
 }
@@ -283,7 +302,7 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 	defer cancel()
 	client, s := node.Client(), open(t, node.Endpoint, "")
-	_, err := s.Apply(ctx, rate(1), 0)
+	_, err := s.Apply(ctx, configstore.Commit{Changes: rate(1)})
 	require.NoError(t, err)
 	var end time.Time
 	key := "/throttle/config/temporary/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders/messageRate"
@@ -319,7 +338,7 @@ func TestTemporaryEndsBeforeItsLease(t *testing.T) {
 			require.NoError(t, err)
 			assert.Len(t, list.Entries, 1)
 			assert.Equal(t, snap.Revision, list.Revision, "a list is at the same revision")
-			_, err = s.Apply(ctx, rate(3), list.Revision)
+			_, err = s.Apply(ctx, configstore.Commit{Changes: rate(3), IfRevision: list.Revision})
 			require.NoError(t, err, "the end of a temporary value is no conflict")
 			_, err = client.Delete(ctx, key) // as its lease would
 			require.NoError(t, err)
@@ -369,7 +388,7 @@ func BenchmarkFollow(b *testing.B) {
 					},
 				)
 			}
-			_, err := s.Apply(ctx, changes, 0)
+			_, err := s.Apply(ctx, configstore.Commit{Changes: changes})
 			require.NoError(b, err)
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
@@ -387,7 +406,7 @@ func BenchmarkFollow(b *testing.B) {
 			<-got
 			var lag time.Duration
 			for i := 0; b.Loop(); i++ {
-				revision, err := s.Apply(ctx, rate(int64(i)), 0)
+				revision, err := s.Apply(ctx, configstore.Commit{Changes: rate(int64(i))})
 				require.NoError(b, err)
 				answered := time.Now()
 				for {

@@ -13,3 +13,10 @@ func ParseAt(name string, data []byte, now time.Time) ([]policy.Entry, error) {
 
 // CheckEvery sets how often a file without events is checked, so that a test can rely on events.
 func (s *Store) CheckEvery(d time.Duration) { s.checkEvery = d }
+
+// SetMaxHistorySize sets the size of the longest history until undo.
+func SetMaxHistorySize(n int) (undo func()) {
+	old := maxHistorySize
+	maxHistorySize = n
+	return func() { maxHistorySize = old }
+}

@@ -201,9 +201,7 @@ func (s *Store) look() (state, error) {
 }
 
 // Apply implements configstore.Store. It replaces the whole file, so that comments in it are lost.
-func (s *Store) Apply(
-	ctx context.Context, changes []configstore.Change, ifRevision int64,
-) (int64, error) {
+func (s *Store) Apply(ctx context.Context, c configstore.Commit) (int64, error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
@@ -220,26 +218,28 @@ func (s *Store) Apply(
 		return 0, err
 	}
 	now := time.Now()
-	if ifRevision != 0 && !st.had(ifRevision, now) {
-		return 0, &configstore.ConflictError{Have: st.revision, Want: ifRevision}
+	if c.IfRevision != 0 && !st.had(c.IfRevision, now) {
+		return 0, &configstore.ConflictError{Have: st.revision, Want: c.IfRevision}
 	}
 	entries, before := st.at(now)
-	if err := configstore.Check(entries, changes); err != nil {
+	if err := c.Check(entries); err != nil {
 		return 0, err
 	}
-	for _, c := range changes {
-		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool {
-			return configstore.KeyOf(e) == c.Key
-		})
-		if !c.Deletes() {
-			entries = append(entries, c.Entry(now, 0))
-		}
+	data, err := s.format(configstore.After(entries, c.Changes, now))
+	if err == nil {
+		err = s.checkSize(data)
 	}
-	data, err := s.format(entries)
 	if err != nil {
 		return 0, fmt.Errorf("configstore/file: %w", err)
 	}
-	return s.write(data, max(now.UnixMilli(), before+1))
+	revision := max(now.UnixMilli(), before+1)
+	if !c.WithoutHistory {
+		snap := configstore.Snapshot{Entries: entries, Revision: before}
+		if err := s.record(st, snap, c, data, revision, now); err != nil {
+			return 0, &configstore.HistoryError{Err: err}
+		}
+	}
+	return s.write(data, revision)
 }
 
 func (s *Store) format(entries []policy.Entry) ([]byte, error) {
@@ -249,12 +249,15 @@ func (s *Store) format(entries []policy.Entry) ([]byte, error) {
 	return Format(entries)
 }
 
+func (s *Store) checkSize(data []byte) error {
+	if len(data) > MaxSize {
+		return fmt.Errorf("%s: it would have %d bytes: want at most %d", s.path, len(data), MaxSize)
+	}
+	return nil
+}
+
 // write replaces the file, and returns its revision.
 func (s *Store) write(data []byte, revision int64) (int64, error) {
-	if len(data) > MaxSize {
-		return 0, fmt.Errorf("configstore/file: %s: it would have %d bytes: want at most %d",
-			s.path, len(data), MaxSize)
-	}
 	if err := replace(s.path, data, time.UnixMilli(revision)); err != nil {
 		return 0, fmt.Errorf("configstore/file: %w", err)
 	}

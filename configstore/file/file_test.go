@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,29 @@ func open(t *testing.T, path string) *file.Store {
 	return s
 }
 
+// write makes permanent changes as an editor does.
+func write(t *testing.T, path string, changes []configstore.Change) {
+	var entries []policy.Entry
+	if data, err := os.ReadFile(path); err == nil {
+		entries, err = file.Parse(path, data)
+		require.NoError(t, err)
+	}
+	for _, c := range changes {
+		entries = slices.DeleteFunc(entries, func(e policy.Entry) bool { return configstore.KeyOf(e) == c.Key })
+		if !c.Deletes() {
+			entries = append(entries, c.Entry(time.Time{}, 0))
+		}
+	}
+	format := file.Format
+	if filepath.Ext(path) == ".json" {
+		format = file.FormatJSON
+	}
+	data, err := format(entries)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path+".new", data, 0o600))
+	require.NoError(t, os.Rename(path+".new", path))
+}
+
 func TestStore(t *testing.T) {
 	for _, name := range []string{"policies.yaml", "policies.json"} {
 		t.Run(name, func(t *testing.T) {
@@ -44,7 +68,12 @@ func TestStore(t *testing.T) {
 						require.NoError(t, os.WriteFile(path+".new", []byte("schema: 2\npolicies: 5\n"), 0o600))
 						require.NoError(t, os.Rename(path+".new", path))
 					},
-					Plain: true,
+					Write: func(t *testing.T, changes []configstore.Change) { write(t, path, changes) },
+					Damage: func(t *testing.T) {
+						require.NoError(t, os.Remove(path+".history"))
+						require.NoError(t, os.Mkdir(path+".history", 0o755))
+					},
+					Plain: true, Most: 1500,
 				}
 			})
 		})
@@ -64,7 +93,7 @@ func TestFileOfEarlierVersions(t *testing.T) {
 	assert.Equal(t, configstore.Marker{ID: "file", Epoch: info.ModTime().UnixMilli()}, list.Marker)
 	_, err = s.Adopt(t.Context(), configstore.Adoption{})
 	require.ErrorIs(t, err, errors.ErrUnsupported)
-	_, err = s.Apply(t.Context(), []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}, 0)
+	_, err = s.Apply(t.Context(), configstore.Commit{Changes: []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}})
 	require.NoError(t, err)
 	after, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -411,7 +440,7 @@ func TestMissingFile(t *testing.T) {
 	for _, want := range []string{path, "check the name", "?create=true"} {
 		require.ErrorContains(t, err, want)
 	}
-	_, err = s.Apply(ctx, change, 0)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: change})
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.NoFileExists(t, path)
 
@@ -422,7 +451,7 @@ func TestMissingFile(t *testing.T) {
 		switch step++; step {
 		case 1:
 			require.ErrorIs(t, err, fs.ErrNotExist)
-			_, err = open(t, path).Apply(ctx, change, 0)
+			_, err = open(t, path).Apply(ctx, configstore.Commit{Changes: change})
 			require.NoError(t, err)
 		default:
 			require.NoError(t, err)
@@ -436,7 +465,7 @@ func TestMissingFile(t *testing.T) {
 func TestApplyKeepsTheMode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("schema: 2\npolicies: []\n"), 0o600))
-	_, err := open(t, path).Apply(t.Context(), []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}, 0)
+	_, err := open(t, path).Apply(t.Context(), configstore.Commit{Changes: []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}})
 	require.NoError(t, err)
 	info, err := os.Stat(path)
 	require.NoError(t, err)
@@ -447,7 +476,7 @@ func TestApplyKeepsTheMode(t *testing.T) {
 func TestAnOlderCopyIsAChange(t *testing.T) {
 	path, ctx := filepath.Join(t.TempDir(), "p.yaml"), t.Context()
 	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}
-	seen, err := open(t, path).Apply(ctx, change, 0)
+	seen, err := open(t, path).Apply(ctx, configstore.Commit{Changes: change})
 	require.NoError(t, err)
 
 	end := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
@@ -456,7 +485,7 @@ func TestAnOlderCopyIsAChange(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	old := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(path, old, old))
-	_, err = open(t, path).Apply(ctx, change, seen)
+	_, err = open(t, path).Apply(ctx, configstore.Commit{Changes: change, IfRevision: seen})
 	late, ok := errors.AsType[*configstore.ConflictError](err)
 	require.True(t, ok, "%v", err)
 	assert.Equal(t, configstore.ConflictError{Have: old.UnixMilli(), Want: seen}, *late)
@@ -465,14 +494,15 @@ func TestAnOlderCopyIsAChange(t *testing.T) {
 	list, err := open(t, path).List(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, end.UnixMilli(), list.Revision, "since the temporary entry is over")
-	_, err = open(t, path).Apply(ctx, change, list.Revision)
+	_, err = open(t, path).Apply(ctx, configstore.Commit{Changes: change, IfRevision: list.Revision})
 	require.NoError(t, err)
 
 	require.NoError(t, os.Remove(path))
-	_, err = open(t, path).Apply(ctx, change, seen)
+	_, err = open(t, path).Apply(ctx, configstore.Commit{Changes: change, IfRevision: seen})
 	assert.ErrorAs(t, err, new(*configstore.ConflictError))
-	_, err = configstore.Edit(ctx, open(t, path), func(s configstore.Snapshot) ([]configstore.Change, error) {
+	_, err = configstore.Edit(ctx, open(t, path), configstore.By{}, func(s configstore.Snapshot) ([]configstore.Change, error) {
 		return change, nil
 	})
+
 	assert.NoError(t, err)
 }

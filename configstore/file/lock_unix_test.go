@@ -31,7 +31,7 @@ func TestApplyGivesUpWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { _, err := s.Apply(ctx, change, 0); ended <- err }()
+	go func() { _, err := s.Apply(ctx, configstore.Commit{Changes: change}); ended <- err }()
 	select {
 	case err := <-ended:
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -40,7 +40,7 @@ func TestApplyGivesUpWithItsContext(t *testing.T) {
 		t.Fatal("Apply waits for the lock after its context has ended")
 	}
 
-	go func() { _, err := s.Apply(t.Context(), change, 0); ended <- err }()
+	go func() { _, err := s.Apply(t.Context(), configstore.Commit{Changes: change}); ended <- err }()
 	require.NoError(t, syscall.Flock(int(other.Fd()), syscall.LOCK_UN))
 	assert.NoError(t, <-ended, "the lock is free")
 }

@@ -183,7 +183,7 @@ func TestReplaceLeavesNothingBehind(t *testing.T) {
 	f.write("real/p.yaml", 1)
 	f.link("real/p.yaml", "p.yaml")
 	change := []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}
-	_, err := open(t, f.path("p.yaml")).Apply(t.Context(), change, 0)
+	_, err := open(t, f.path("p.yaml")).Apply(t.Context(), configstore.Commit{Changes: change})
 	require.NoError(t, err)
 	info, err := os.Lstat(f.path("p.yaml"))
 	require.NoError(t, err)

@@ -24,7 +24,7 @@ func overReserved(t *testing.T, b Backend) {
 		return put(policy.ClusterScope(), policy.QuotaSettings{Capacity: &n})
 	}
 	apply := func(changes []configstore.Change) error {
-		_, err := s.Apply(ctx, changes, 0)
+		_, err := s.Apply(ctx, configstore.Commit{Changes: changes})
 		return err
 	}
 	require.NoError(t, apply(append(put(policy.TagScope("a"), quota(60)), capacity(100)...)))
@@ -59,23 +59,19 @@ func allOrNothing(t *testing.T, b Backend) {
 	assert.Empty(t, empty.Entries)
 	assert.Zero(t, empty.Marker.Count)
 
-	_, err = s.Apply(ctx, append(put(Orders, rate(1)), put(topic("x"), rate(-1))...), 0)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: append(put(Orders, rate(1)), put(topic("x"), rate(-1))...)})
 	assert.ErrorAs(t, err, new(*policy.FieldError))
-	_, err = s.Apply(ctx, append(put(Orders, rate(1)), put(Orders, rate(2))...), 0)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: append(put(Orders, rate(1)), put(Orders, rate(2))...)})
 	assert.ErrorAs(t, err, new(*policy.FieldError))
 	_, err = s.Apply(
-		ctx,
-		append(put(policy.PatternScope("a."), rate(1)), put(policy.PatternScope("b."), rate(2))...),
-		0,
-	)
+		ctx, configstore.Commit{Changes: append(put(policy.PatternScope("a."), rate(1)), put(policy.PatternScope("b."), rate(2))...)})
+
 	assert.ErrorAs(t, err, new(*policy.TieError))
 	_, err = s.Apply(
-		ctx,
-		[]configstore.Change{
+		ctx, configstore.Commit{Changes: []configstore.Change{
 			{Key: configstore.Key{Scope: Orders, Field: "messageRate"}, Settings: rate(1)},
-		},
-		0,
-	)
+		}})
+
 	assert.ErrorAs(t, err, new(*policy.FieldError), "no TTL")
 	list, err := s.List(ctx)
 	require.NoError(t, err)
@@ -106,7 +102,7 @@ func allOrNothing(t *testing.T, b Backend) {
 	for _, scope := range scopes {
 		changes = append(changes, put(scope, full)...)
 	}
-	revision, err := s.Apply(ctx, changes, 0)
+	revision, err := s.Apply(ctx, configstore.Commit{Changes: changes})
 	require.NoError(t, err)
 	list, err = s.List(ctx)
 	require.NoError(t, err)
@@ -119,7 +115,7 @@ func allOrNothing(t *testing.T, b Backend) {
 		assert.Equal(t, full, e.Settings)
 		assert.NoError(t, e.Err)
 	}
-	again, err := s.Apply(ctx, list.Remove(policy.PolicySection, Orders), 0)
+	again, err := s.Apply(ctx, configstore.Commit{Changes: list.Remove(policy.PolicySection, Orders)})
 	require.NoError(t, err)
 	assert.Greater(t, again, revision, "a removal moves the revision on")
 	list, err = s.List(ctx)
@@ -130,18 +126,18 @@ func allOrNothing(t *testing.T, b Backend) {
 
 func conflict(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
-	first, err := s.Apply(ctx, put(Orders, rate(1)), 0)
+	first, err := s.Apply(ctx, configstore.Commit{Changes: put(Orders, rate(1))})
 	require.NoError(t, err)
-	second, err := s.Apply(ctx, put(Orders, policy.Policy{}), first)
+	second, err := s.Apply(ctx, configstore.Commit{Changes: put(Orders, policy.Policy{}), IfRevision: first})
 	require.NoError(t, err)
-	_, err = s.Apply(ctx, put(topic("x"), rate(1)), first)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: put(topic("x"), rate(1)), IfRevision: first})
 	late, ok := errors.AsType[*configstore.ConflictError](err)
 	require.True(t, ok, "a deletion counts: %v", err)
 	assert.Equal(t, configstore.ConflictError{Have: second, Want: first}, *late)
 	list, err := s.List(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, second, list.Applied)
-	_, err = s.Apply(ctx, put(topic("x"), rate(1)), second)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: put(topic("x"), rate(1)), IfRevision: second})
 	assert.NoError(t, err)
 }
 
@@ -162,7 +158,7 @@ func concurrentEdits(t *testing.T, b Backend) {
 					burst := *old.(policy.Policy).WithDefaults().Burst
 					return s.Set(Orders, policy.Policy{Burst: new(burst + 1)}), nil
 				}
-				_, err := configstore.Edit(ctx, stores[i%2], plan)
+				_, err := configstore.Edit(ctx, stores[i%2], configstore.By{}, plan)
 				assert.NoError(t, err)
 			}
 		})
@@ -178,7 +174,7 @@ func temporary(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
 	edit := func(change func(configstore.Snapshot) []configstore.Change) {
 		plan := func(s configstore.Snapshot) ([]configstore.Change, error) { return change(s), nil }
-		_, err := configstore.Edit(ctx, s, plan)
+		_, err := configstore.Edit(ctx, s, configstore.By{}, plan)
 		require.NoError(t, err)
 	}
 	resolved := func() policy.Policy {
@@ -282,7 +278,7 @@ func replaceTwice(t *testing.T, b Backend) {
 	}
 	list, err := s.List(ctx)
 	require.NoError(t, err)
-	_, err = s.Apply(ctx, list.Replace(want, now), 0)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: list.Replace(want, now)})
 	require.NoError(t, err)
 	list, err = s.List(ctx)
 	require.NoError(t, err)
@@ -302,7 +298,7 @@ func manyAtOnce(t *testing.T, b Backend) {
 	for i := range 2000 {
 		changes = append(changes, put(topic(fmt.Sprint("t", i)), rate(int64(i)))...)
 	}
-	_, err := s.Apply(ctx, changes, 0)
+	_, err := s.Apply(ctx, configstore.Commit{Changes: changes})
 	require.NoError(t, err)
 	list, err := s.List(ctx)
 	require.NoError(t, err)
@@ -310,7 +306,7 @@ func manyAtOnce(t *testing.T, b Backend) {
 	entries := list.Entries[:1000]
 	changes = list.Replace(entries, time.Now())
 	assert.Len(t, changes, 1000, "what is the same stays")
-	_, err = s.Apply(ctx, changes, list.Revision)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: changes, IfRevision: list.Revision})
 	require.NoError(t, err)
 	list, err = s.List(ctx)
 	require.NoError(t, err)

@@ -18,7 +18,7 @@ func markers(t *testing.T, b Backend) {
 		t.Skip("the store has no marker of its own")
 	}
 	ctx, s := patience(t), b.Open(t)
-	_, err := s.Apply(ctx, append(put(Orders, rate(1)), put(topic("x"), rate(2))...), 0)
+	_, err := s.Apply(ctx, configstore.Commit{Changes: append(put(Orders, rate(1)), put(topic("x"), rate(2))...)})
 	require.NoError(t, err)
 	marker := func() configstore.Marker {
 		list, err := s.List(ctx)
@@ -30,8 +30,9 @@ func markers(t *testing.T, b Backend) {
 	assert.InDelta(t, time.Now().UnixMilli(), first.Epoch, 60_000)
 	assert.Equal(t, 2, first.Count)
 	temporary := configstore.Key{Scope: Orders, Field: "messageRate"}
-	_, err = s.Apply(ctx, append(put(topic("x"), policy.Policy{}),
-		configstore.Change{Key: temporary, Settings: rate(3), TTL: time.Hour}), 0)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: append(put(topic("x"), policy.Policy{}),
+		configstore.Change{Key: temporary, Settings: rate(3), TTL: time.Hour})})
+
 	require.NoError(t, err)
 	assert.Equal(t, configstore.Marker{
 		ID: first.ID, Epoch: first.Epoch, Serial: first.Serial + 1, Count: 1,
@@ -86,19 +87,19 @@ func notAdopted(t *testing.T, b Backend) {
 		assert.ErrorContains(t, i.err, "throttle-admin adopt")
 	}
 	refused("is empty")
-	_, err := s.Apply(ctx, put(Orders, rate(1)), 0)
+	_, err := s.Apply(ctx, configstore.Commit{Changes: put(Orders, rate(1))})
 	require.NoError(t, err, "the first Apply adopts an empty store")
 	first := next(1)
 
 	b.Empty(t)
 	refused("has lost its policies (1)")
-	_, err = s.Apply(ctx, put(Orders, rate(2)), 0)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: put(Orders, rate(2))})
 	assert.Equal(t, policy.FaultLost, policy.FaultOf(err))
 	_, err = s.Adopt(ctx, configstore.Adoption{ID: first.Identity})
 	require.NoError(t, err)
 	emptied := next(0)
 	assert.Greater(t, emptied.Epoch, first.Epoch)
-	_, err = s.Apply(ctx, put(Orders, rate(3)), 0)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: put(Orders, rate(3))})
 	require.NoError(t, err)
 	next(1)
 

@@ -2,6 +2,7 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"testing"
@@ -24,11 +25,20 @@ type Backend struct {
 	// the store is plain.
 	Empty, Wipe func(t *testing.T)
 
+	// Write makes permanent changes directly, past the store. Nil: nobody can.
+	Write func(t *testing.T, changes []configstore.Change)
+
+	// Damage makes the history unusable. Nil: nobody can.
+	Damage func(t *testing.T)
+
 	Plain bool // it has no marker of its own
+	Most  int  // policies that it has room for; default 10,000
 
 	// Private says that the policies are lost with the store, which then cannot be opened again.
 	Private bool
 }
+
+func (b Backend) most() int { return cmp.Or(b.Most, 10_000) }
 
 // Orders is the scope that Corrupt damages.
 var Orders = topic("orders")
@@ -109,6 +119,11 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		"OverReserved":     overReserved,
 		"Markers":          markers,
 		"NotAdopted":       notAdopted,
+		"History":          history,
+		"Undo":             undo,
+		"PastTheTools":     pastTheTools,
+		"Unwritable":       unwritable,
+		"TenThousand":      tenThousand,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newBackend(t)) })
 	}

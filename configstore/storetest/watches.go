@@ -23,7 +23,7 @@ func watchMissesNone(t *testing.T, b Backend) {
 	defer wg.Wait()
 	wg.Go(func() {
 		for i := range n {
-			_, err := s.Apply(ctx, put(topic(fmt.Sprint("t", i)), rate(int64(i))), 0)
+			_, err := s.Apply(ctx, configstore.Commit{Changes: put(topic(fmt.Sprint("t", i)), rate(int64(i)))})
 			assert.NoError(t, err)
 		}
 	})
@@ -77,7 +77,7 @@ func closeEndsWatches(t *testing.T, b Backend) {
 	}
 	_, err = s.List(ctx)
 	assert.ErrorIs(t, err, configstore.ErrClosed)
-	_, err = s.Apply(ctx, put(Orders, rate(1)), 0)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: put(Orders, rate(1))})
 	assert.ErrorIs(t, err, configstore.ErrClosed)
 	for snap, err := range configstore.Source(s).Snapshots(ctx) {
 		t.Errorf("a closed store yields %v, %v", snap, err)
@@ -114,7 +114,7 @@ func follow(t *testing.T, b Backend) {
 	permits := int64(0)
 	for range 20 {
 		permits++
-		revision, err := s.Apply(ctx, put(Orders, rate(permits)), 0)
+		revision, err := s.Apply(ctx, configstore.Commit{Changes: put(Orders, rate(permits))})
 		require.NoError(t, err)
 		for {
 			snap := receive(ctx, t, got)
@@ -137,7 +137,7 @@ func restart(t *testing.T, b Backend) {
 		t.Skip("the policies are lost with the store")
 	}
 	ctx, s := patience(t), b.Open(t)
-	_, err := s.Apply(ctx, put(Orders, rate(1)), 0)
+	_, err := s.Apply(ctx, configstore.Commit{Changes: put(Orders, rate(1))})
 	require.NoError(t, err)
 	before, err := s.List(ctx)
 	require.NoError(t, err)
@@ -153,7 +153,7 @@ func badData(t *testing.T, b Backend) {
 		t.Skip("the data cannot be damaged")
 	}
 	ctx, s := patience(t), b.Open(t)
-	_, err := s.Apply(ctx, put(Orders, rate(1)), 0)
+	_, err := s.Apply(ctx, configstore.Commit{Changes: put(Orders, rate(1))})
 	require.NoError(t, err)
 	got := follows(ctx, t, s)
 	require.NoError(t, receive(ctx, t, got).err)
@@ -166,7 +166,7 @@ func badData(t *testing.T, b Backend) {
 		require.Error(t, bad.snap.Set.Entries()[0].Err)
 		assert.Equal(t, policy.PerSecond(1),
 			bad.snap.Set.Resolve("", Orders.Topic, "").Topic.MessageRate)
-		_, err = s.Apply(ctx, put(Orders, rate(2)), 0)
+		_, err = s.Apply(ctx, configstore.Commit{Changes: put(Orders, rate(2))})
 		require.NoError(t, err, "bad data can be replaced")
 		assert.Equal(
 			t, policy.PerSecond(2),
@@ -179,6 +179,6 @@ func badData(t *testing.T, b Backend) {
 		t.Errorf("reported twice: %v", again.err)
 	case <-time.After(200 * time.Millisecond):
 	}
-	_, err = s.Apply(ctx, put(Orders, rate(2)), 0)
+	_, err = s.Apply(ctx, configstore.Commit{Changes: put(Orders, rate(2))})
 	assert.Error(t, err, "what cannot be read is not overwritten")
 }

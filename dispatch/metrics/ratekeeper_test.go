@@ -28,11 +28,12 @@ import (
 func TestRatekeeperCollector(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, permits := configstore.NewMemory(), memory.New()
-		_, err := configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+		_, err := configstore.Edit(t.Context(), store, configstore.By{}, func(s configstore.Snapshot) ([]configstore.Change, error) {
 			return append(s.Set(policy.TagScope("bulk"), policy.Quota{
 				Reserved: new(int64(10 * quota.Page)), Total: new(int64(100 * quota.Page)),
 			}), s.Set(policy.ClusterScope(), policy.QuotaSettings{IgnoreZones: new(int64(0))})...), nil
 		})
+
 		require.NoError(t, err)
 		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(store), Permits: permits, Name: "k"}
 		samples := func() map[string]float64 {

@@ -61,7 +61,7 @@ func (w *deployment) edit(
 	apply := func(snap configstore.Snapshot) ([]configstore.Change, error) {
 		return change(snap, s), nil
 	}
-	_, err = configstore.Edit(w.t.Context(), w.store, apply)
+	_, err = configstore.Edit(w.t.Context(), w.store, configstore.By{}, apply)
 	require.NoError(w.t, err)
 }
 

@@ -366,7 +366,7 @@ func TestHandlesOfTags(t *testing.T) {
 		replace := func(s configstore.Snapshot) ([]configstore.Change, error) {
 			return s.Replace(entries, time.Now()), nil
 		}
-		_, err := configstore.Edit(t.Context(), w.store, replace)
+		_, err := configstore.Edit(t.Context(), w.store, configstore.By{}, replace)
 		require.NoError(t, err)
 		lim := w.limiter(dispatch.Config{})
 		sub, err := lim.Subscription(orders, "billing")

@@ -73,11 +73,12 @@ func newScene(t *testing.T, permits string) *scene {
 // set sets the limit, and returns when the policy store has it.
 func (s *scene) set(rate int64) time.Time {
 	s.t.Helper()
-	_, err := configstore.Edit(s.t.Context(), s.store, func(now configstore.Snapshot) ([]configstore.Change, error) {
+	_, err := configstore.Edit(s.t.Context(), s.store, configstore.By{}, func(now configstore.Snapshot) ([]configstore.Change, error) {
 		return now.Set(policy.TopicScope(s.topic), policy.Policy{
 			MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)},
 		}), nil
 	})
+
 	require.NoError(s.t, err)
 	return time.Now()
 }

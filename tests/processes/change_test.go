@@ -39,9 +39,10 @@ func changes(tb testing.TB, n int) (took []time.Duration) {
 	}
 	for i := range n {
 		rate := policy.PerSecond(int64(1000 + i))
-		_, err := configstore.Edit(ctx, store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+		_, err := configstore.Edit(ctx, store, configstore.By{}, func(s configstore.Snapshot) ([]configstore.Change, error) {
 			return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: rate}), nil
 		})
+
 		require.NoError(tb, err)
 		answered := time.Now()
 		for _, lim := range limiters {

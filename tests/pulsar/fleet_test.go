@@ -142,7 +142,7 @@ func (s *scene) limitOf(scope string, p policy.Policy) {
 	set := func(snapshot configstore.Snapshot) ([]configstore.Change, error) {
 		return snapshot.Set(parsed, p), nil
 	}
-	_, err = configstore.Edit(s.t.Context(), s.store, set)
+	_, err = configstore.Edit(s.t.Context(), s.store, configstore.By{}, set)
 	require.NoError(s.t, err)
 }
 

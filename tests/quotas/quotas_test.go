@@ -114,7 +114,7 @@ func (w *deployment) set(entries map[policy.Scope]policy.Settings) {
 		}
 		return changes, nil
 	}
-	_, err = configstore.Edit(w.t.Context(), store, setAll)
+	_, err = configstore.Edit(w.t.Context(), store, configstore.By{}, setAll)
 	require.NoError(w.t, err)
 	require.NoError(w.t, store.Close())
 }

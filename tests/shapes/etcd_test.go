@@ -123,9 +123,10 @@ func limited(t *testing.T, url string) {
 	defer func() { assert.NoError(t, lim.Close()) }()
 	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
 	require.NoError(t, err)
-	_, err = configstore.Edit(t.Context(), store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+	_, err = configstore.Edit(t.Context(), store, configstore.By{}, func(s configstore.Snapshot) ([]configstore.Change, error) {
 		return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: policy.PerSecond(1000)}), nil
 	})
+
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		return len(lim.Stats().Subscriptions[0].Limits) == 1

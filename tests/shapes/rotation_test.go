@@ -136,9 +136,10 @@ func TestEtcdRotation(t *testing.T) {
 		root, err := throttle.OpenPolicies(t.Context(), rootURL)
 		require.NoError(t, err)
 		defer func() { assert.NoError(t, root.Close()) }()
-		_, err = configstore.Edit(t.Context(), root, func(s configstore.Snapshot) ([]configstore.Change, error) {
+		_, err = configstore.Edit(t.Context(), root, configstore.By{}, func(s configstore.Snapshot) ([]configstore.Change, error) {
 			return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: policy.PerSecond(rate)}), nil
 		})
+
 		require.NoError(t, err)
 	}
 	set(1000)

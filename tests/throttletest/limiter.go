@@ -59,7 +59,7 @@ func (l *Limiter) edit(change func(configstore.Snapshot) []configstore.Change) {
 	l.t.Helper()
 	ctx := context.WithoutCancel(l.t.Context())
 	plan := func(s configstore.Snapshot) ([]configstore.Change, error) { return change(s), nil }
-	revision, err := configstore.Edit(ctx, l.store, plan)
+	revision, err := configstore.Edit(ctx, l.store, configstore.By{}, plan)
 	require.NoError(l.t, err)
 	if l.Limiter != nil {
 		require.Eventually(l.t, func() bool {

@@ -50,9 +50,10 @@ func TestLeavesRoomForPolicies(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, policies.Close()) }()
 	paused := true
-	_, err = policies.Apply(t.Context(), []configstore.Change{{
+	_, err = policies.Apply(t.Context(), configstore.Commit{Changes: []configstore.Change{{
 		Key: configstore.Key{Scope: policy.ClusterScope()}, Settings: policy.Policy{Paused: &paused},
-	}}, 0)
+	}}})
+
 	require.NoError(t, err, "pause still works")
 	assert.ErrorContains(t, l.Publish(t.Context(), "c", "r", []byte("{}"), time.Minute), refused)
 	_, _, err = l.State(t.Context(), "limit 1")

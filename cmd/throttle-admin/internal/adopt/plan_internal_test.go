@@ -22,10 +22,11 @@ func changedMeanwhile(t *testing.T) {
 	ctx := t.Context()
 	store := configstore.NewMemory()
 	set := func(rate int64) error {
-		_, err := store.Apply(ctx, []configstore.Change{{
+		_, err := store.Apply(ctx, configstore.Commit{Changes: []configstore.Change{{
 			Key:      configstore.Key{Scope: policy.ClusterScope()},
 			Settings: policy.Policy{MessageRate: policy.PerSecond(rate)},
-		}}, 0)
+		}}})
+
 		return err
 	}
 	require.NoError(t, set(1))
@@ -58,9 +59,10 @@ func TestOthersWrite(t *testing.T) {
 	store, err := throttle.OpenPolicies(ctx, "etcd://"+node.Endpoint+"/"+services.Name(t)+"?create=true")
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, store.Close()) }()
-	_, err = configstore.Edit(ctx, store, func(s configstore.Snapshot) ([]configstore.Change, error) {
+	_, err = configstore.Edit(ctx, store, configstore.By{}, func(s configstore.Snapshot) ([]configstore.Change, error) {
 		return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: policy.PerSecond(1)}), nil
 	})
+
 	require.NoError(t, err)
 	p, err := makePlan(ctx, &cli.App{}, flags{}, store)
 	require.NoError(t, err)

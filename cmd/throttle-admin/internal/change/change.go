@@ -24,19 +24,39 @@ type Plan struct {
 	Make     func(configstore.Snapshot) ([]configstore.Change, error)
 	Review   string // the command to run if the change is refused as outdated
 	Removing bool   // whether policies that a newer version wrote may be removed
+	Urgent   bool   // whether the change is made without a record if none can be kept
 
 	// Notes returns warnings about the result; nil or "" means none.
 	Notes func(after []policy.Entry) []string
 }
 
-// Run applies a plan and prints a Report; with --dry-run it only prints.
+// Run applies a plan and prints a Report; with --dry-run it only prints. If others have changed
+// policies meanwhile, it shows what they did and asks.
 func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 	if cmd.Flags().Changed("revision") && f.Revision < 1 {
 		return cli.Usage(fmt.Errorf(
 			"revision \"%d\": invalid revision: want the one that list, export or diff printed",
 			f.Revision))
 	}
-	return a.WithStore(cmd.Context(), func(ctx context.Context, store configstore.Store) error {
+	for {
+		err := p.run(cmd.Context(), a, f)
+		late, ok := errors.AsType[*overtakenError](err)
+		switch {
+		case !ok:
+			return err
+		case f.DryRun || !a.Interactive():
+			return cli.Hint(err, "review the newer policies first: throttle-admin "+p.Review)
+		}
+		if err := a.Confirm(cmd.Context(), late.question()); err != nil {
+			return err
+		}
+		f.Revision = late.Have
+	}
+}
+
+// run applies a plan and prints a Report.
+func (p Plan) run(ctx context.Context, a *cli.App, f Flags) error {
+	return a.WithStore(ctx, func(ctx context.Context, store configstore.Store) error {
 		var before configstore.Snapshot
 		var changes []configstore.Change
 		prepare := func(s configstore.Snapshot) (_ []configstore.Change, err error) {
@@ -51,8 +71,14 @@ func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 			return changes, p.check(s, changes)
 		}
 		revision, err := f.apply(ctx, store, prepare)
-		if _, ok := errors.AsType[*configstore.ConflictError](err); ok {
-			return cli.Hint(err, "review the newer policies first: throttle-admin "+p.Review)
+		if lost, ok := errors.AsType[*configstore.HistoryError](err); ok && p.Urgent {
+			a.Warn("the history shows this change as one of an unknown author: %v", lost.Err)
+			f.By.WithoutHistory = true
+			revision, err = f.apply(ctx, store, prepare)
+		}
+		if _, ok := errors.AsType[*configstore.HistoryError](err); ok {
+			return cli.Hint(err, "to change it all the same, so that the history shows an unknown author: "+
+				"--without-history")
 		}
 		if tooLarge(err) {
 			return cli.Hint(err, "etcd limits a change's size: change fewer policies at a time")
@@ -61,7 +87,7 @@ func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 			return err
 		}
 		now := time.Now()
-		after := Applied(before.Entries, changes, now)
+		after := configstore.After(before.Entries, changes, now)
 		r := Report{
 			DryRun: f.DryRun, Replaces: before.Revision, Revision: revision,
 			Changes: Compare(before.Entries, after, now),
@@ -127,31 +153,6 @@ func tooLarge(err error) bool {
 		err != nil && strings.Contains(err.Error(), "send message larger than max")
 }
 
-// apply stores the changes unless it is a dry run, and returns the store's revision.
-func (f Flags) apply(
-	ctx context.Context, store configstore.Store,
-	prepare func(configstore.Snapshot) ([]configstore.Change, error),
-) (int64, error) {
-	if !f.DryRun && f.Revision == 0 {
-		return configstore.Edit(ctx, store, prepare)
-	}
-	s, err := store.List(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if f.Revision != 0 && s.Applied > f.Revision { // so does Apply, which may not be called
-		return 0, &configstore.ConflictError{Have: s.Applied, Want: f.Revision}
-	}
-	changes, err := prepare(s)
-	if err != nil {
-		return 0, err
-	}
-	if len(changes) > 0 && !f.DryRun {
-		return store.Apply(ctx, changes, f.Revision)
-	}
-	return s.Revision, configstore.Check(s.Entries, changes)
-}
-
 // needed returns the changes without those that have no effect.
 func needed(s configstore.Snapshot, changes []configstore.Change) []configstore.Change {
 	stored := make(map[configstore.Key]policy.Entry)
@@ -186,24 +187,6 @@ func (p Plan) check(s configstore.Snapshot, changes []configstore.Change) error 
 			"upgrade throttle-admin, or remove it: throttle-admin remove SCOPE, quota clear ID")
 	}
 	return nil
-}
-
-// Applied returns the entries as they are after the changes.
-func Applied(entries []policy.Entry, changes []configstore.Change, now time.Time) []policy.Entry {
-	changed := make(map[configstore.Key]bool)
-	for _, c := range changes {
-		changed[c.Key] = true
-	}
-	after := slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
-		return changed[configstore.KeyOf(e)]
-	})
-	for _, c := range changes {
-		if !c.Deletes() {
-			after = append(after, c.Entry(now, 0))
-		}
-	}
-	slices.SortFunc(after, policy.Entry.Compare)
-	return after
 }
 
 // An Import is a set of policies that were read from another system.

@@ -3,6 +3,8 @@ package change
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/user"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +18,7 @@ import (
 type Flags struct {
 	DryRun   bool
 	Revision int64
+	By       configstore.By
 }
 
 // Add adds the flags to a command.
@@ -24,6 +27,33 @@ func (f *Flags) Add(cmd *cobra.Command) {
 		"show the change and the known topics that it affects; store nothing")
 	cmd.Flags().Int64Var(&f.Revision, "revision", 0,
 		"refuse the change (exit status 3) if policies were changed after this revision")
+	cmd.Flags().StringVar(&f.By.Author, "as", "",
+		"the author that the history names (default: this user at this host)")
+	cmd.Flags().StringVarP(&f.By.Reason, "reason", "m", "", "why, for the history")
+	cmd.Flags().BoolVar(&f.By.WithoutHistory, "without-history", false,
+		"store the change although its record cannot be kept; the history shows an unknown author")
+}
+
+// by returns who makes the change.
+func (f *Flags) by() configstore.By {
+	by := f.By
+	if by.Author == "" {
+		by.Author = author()
+	}
+	return by
+}
+
+// author names the user of this process.
+func author() string {
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	text := name + "@" + host
+	return text[:min(len(text), configstore.MaxAuthor)]
 }
 
 // SetFlags are the flags of the commands that set fields of one scope.

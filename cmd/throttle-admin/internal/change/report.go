@@ -20,7 +20,7 @@ type View struct {
 	Field   string    `json:"field,omitempty"`   // empty for settings that cannot be read
 	Before  string    `json:"before,omitempty"`
 	After   string    `json:"after,omitempty"`
-	Expires time.Time `json:"expires,omitzero"` // of a temporary After
+	Expires time.Time `json:"expires,omitzero"` // of a temporary After; of the history, as it was set
 	Then    string    `json:"then,omitempty"`   // the value after Expires
 
 	before, after string // in tables: with the time that is left, and "inherited"

@@ -63,7 +63,7 @@ func TestDevKeepsPolicies(t *testing.T) {
 		set := func(s configstore.Snapshot) ([]configstore.Change, error) {
 			return s.Set(scope, policy.Policy{MessageRate: policy.PerSecond(500)}), nil
 		}
-		_, err := configstore.Edit(t.Context(), store, set)
+		_, err := configstore.Edit(t.Context(), store, configstore.By{}, set)
 		require.NoError(t, err)
 		require.NoError(t, store.Close())
 	}, "--data", dir)

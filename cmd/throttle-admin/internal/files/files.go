@@ -110,11 +110,11 @@ func newDiffCommand(a *cli.App) *cobra.Command {
 			}
 			now := time.Now()
 			changes := s.Replace(entries, now)
-			if err := configstore.Check(s.Entries, changes); err != nil {
+			if err := (configstore.Commit{Changes: changes}).Check(s.Entries); err != nil {
 				return err
 			}
 			r := change.Report{DryRun: true, Replaces: s.Revision, Revision: s.Revision}
-			r.Changes = change.Compare(s.Entries, change.Applied(s.Entries, changes, now), now)
+			r.Changes = change.Compare(s.Entries, configstore.After(s.Entries, changes, now), now)
 			return a.Print(r, func(w *strings.Builder) {
 				if len(r.Changes) == 0 {
 					fmt.Fprintf(w, "no differences from revision %d\n", s.Revision)

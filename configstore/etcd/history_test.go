@@ -1,0 +1,250 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/configstore/etcd"
+	"github.com/dispatchthrottle/throttle/configstore/storetest"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/services"
+)
+
+func historyOf(t testing.TB, s *etcd.Store) (records []configstore.Record) {
+	t.Helper()
+	for r, err := range s.History(t.Context()) {
+		require.NoError(t, err)
+		require.NoError(t, r.Err)
+		records = append(records, r)
+	}
+	return records
+}
+
+func apply(t testing.TB, s *etcd.Store, n int64) {
+	t.Helper()
+	_, err := s.Apply(t.Context(), configstore.Commit{Changes: rate(n)})
+	require.NoError(t, err)
+}
+
+// TestHistoryForgets: a change deletes the records that are too many or too old; what they said is
+// not known any more, and is not invented.
+func TestHistoryForgets(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	client, s := node.Client(), open(t, node.Endpoint, "p")
+	for n := range int64(3) {
+		apply(t, s, n+1)
+	}
+	resp, err := client.Get(ctx, "/p/history/changes/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 3)
+	oldest := resp.Kvs[0]
+	name, _, _ := strings.Cut(string(oldest.Key), "-")
+	aged := name + "-" + fmt.Sprint(time.Now().Add(-configstore.MaxHistoryAge-time.Hour).UnixMilli())
+	_, err = client.Txn(ctx).Then(clientv3.OpDelete(string(oldest.Key)), clientv3.OpPut(aged, string(oldest.Value))).Commit()
+	require.NoError(t, err)
+	apply(t, s, 4)
+	assert.Len(t, historyOf(t, s), 3, "the oldest one is too old")
+
+	// The next serial is the one after MaxHistory+1: the first two are too many.
+	head := fmt.Sprintf(`{"serial":%d,"seen":%d,"count":1}`, configstore.MaxHistory+1, resp.Header.Revision+100)
+	_, err = client.Put(ctx, "/p/history/head", head)
+	require.NoError(t, err)
+	apply(t, s, 5)
+	resp, err = client.Get(ctx, "/p/history/changes/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(t, err)
+	var left []string
+	for _, kv := range resp.Kvs {
+		name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), "/p/history/changes/"), "-")
+		left = append(left, name)
+	}
+	assert.Equal(t, []string{"000000000003", "000000000004", "000000010002"}, left)
+}
+
+// TestForgottenValues: where no record is left of what an entry held, the history says so.
+func TestForgottenValues(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	client, s := node.Client(), open(t, node.Endpoint, "p")
+	apply(t, s, 1)
+	_, err := s.Apply(ctx, configstore.Commit{Changes: []configstore.Change{{Settings: policy.Policy{Burst: new(int64(1))}}}})
+	require.NoError(t, err)
+	_, err = client.Delete(ctx, "/p/history/changes/000000000001", clientv3.WithPrefix())
+	require.NoError(t, err)
+	assert.Len(t, historyOf(t, s), 1, "what is older and has not changed is not found")
+	key := "/p/config/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders"
+	_, err = client.Put(ctx, key, `{"schema":2,"messageRate":"7/s"}`)
+	require.NoError(t, err)
+	records := historyOf(t, s)
+	require.Len(t, records, 2)
+	assert.Equal(t, []configstore.Changed{{
+		Key: configstore.Key{Scope: storetest.Orders}, Was: configstore.Value{Unknown: true},
+		Is: configstore.Value{Settings: policy.Policy{MessageRate: policy.PerSecond(7)}},
+	}}, records[0].Changes)
+	list, err := s.List(ctx)
+	require.NoError(t, err)
+	_, err = list.Undo(records[:1], time.Now())
+	assert.ErrorContains(t, err, "is not known")
+}
+
+// TestHistoryOutlivesCompaction: the history needs no old revision of etcd.
+func TestHistoryOutlivesCompaction(t *testing.T) {
+	node := services.Etcd(t)
+	s := open(t, node.Endpoint, "p")
+	apply(t, s, 1)
+	apply(t, s, 2)
+	_, err := node.Client().Put(t.Context(), "/p/config/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders",
+		`{"schema":2,"messageRate":"7/s"}`)
+	require.NoError(t, err)
+	before := historyOf(t, s)
+	require.Len(t, before, 3)
+	node.Compact()
+	after := historyOf(t, s)
+	after[0].Time = before[0].Time // when it was found
+	assert.Equal(t, before, after)
+	assert.Equal(t, configstore.Value{Settings: policy.Policy{MessageRate: policy.PerSecond(2)}}, after[0].Changes[0].Was)
+}
+
+// TestHistoryWhileEtcdStops: while etcd stops and starts, each change is stored with its record or
+// not at all.
+func TestHistoryWhileEtcdStops(t *testing.T) {
+	node := services.Etcd(t)
+	s := open(t, node.Endpoint, "p")
+	ctx, cancel := context.WithCancel(t.Context())
+	var made atomic.Int64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := int64(1); ctx.Err() == nil; n++ {
+			once, stop := context.WithTimeout(ctx, 500*time.Millisecond)
+			if _, err := s.Apply(once, configstore.Commit{Changes: rate(n)}); err == nil {
+				made.Store(n)
+			}
+			stop()
+		}
+	}()
+	for range 3 {
+		was := made.Load()
+		require.Eventually(t, func() bool { return made.Load() > was+20 }, time.Minute, time.Millisecond)
+		node.Stop()
+		node.Start()
+	}
+	cancel()
+	<-done
+	records := historyOf(t, s)
+	var was configstore.Value
+	for _, r := range slices.Backward(records) {
+		assert.False(t, r.Found)
+		require.Len(t, r.Changes, 1)
+		require.Equal(t, was, r.Changes[0].Was)
+		was = r.Changes[0].Is
+	}
+	list, err := s.List(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, list.Entries[0].Settings, was.Settings, "the last record is what is stored")
+	assert.Equal(t, list.Applied, records[0].Revision)
+}
+
+// TestEditsDuringApply: what is written past the tools while changes are made is found, whenever it
+// comes.
+func TestEditsDuringApply(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	client, s := node.Client(), open(t, node.Endpoint, "p")
+	apply(t, s, 0)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := int64(1); n <= 200; n++ {
+			_, err := s.Apply(ctx, configstore.Commit{Changes: rate(n)})
+			assert.NoError(t, err)
+		}
+	}()
+	const edits = 100
+	for n := range edits {
+		_, err := client.Put(ctx, fmt.Sprintf("/p/config/policies/kafka:%%2F%%2Fpublic%%2Fdefault%%2Fx%d", n),
+			`{"schema":2,"messageRate":"7/s"}`)
+		require.NoError(t, err)
+	}
+	<-done
+	apply(t, s, 1000)
+	found := make(map[configstore.Key]int)
+	for _, r := range historyOf(t, s) {
+		for _, c := range r.Changes {
+			if r.Found {
+				found[c.Key]++
+			}
+		}
+	}
+	assert.Len(t, found, edits)
+	for k, n := range found {
+		assert.Equal(t, 1, n, "%v", k)
+	}
+}
+
+// TestHistoryWithoutRights: a change by a user without rights for the history is refused with the
+// reason; one that goes without history is not.
+func TestHistoryWithoutRights(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	root := node.Client()
+	for _, step := range []func() error{
+		func() error { _, err := root.RoleAdd(ctx, "policies"); return err },
+		func() error {
+			_, err := root.RoleGrantPermission(ctx, "policies", "/p/config/", "/p/config0", clientv3.PermissionType(clientv3.PermReadWrite))
+			return err
+		},
+		func() error { _, err := root.UserAdd(ctx, "ann", "secret"); return err },
+		func() error { _, err := root.UserGrantRole(ctx, "ann", "policies"); return err },
+		func() error { _, err := root.UserAdd(ctx, "root", "secret"); return err },
+		func() error { _, err := root.UserGrantRole(ctx, "root", "root"); return err },
+		func() error { _, err := root.AuthEnable(ctx); return err },
+	} {
+		require.NoError(t, step())
+	}
+	s := etcd.New(node.UserClient("ann", "secret"), "p")
+	_, err := s.Apply(ctx, configstore.Commit{Changes: rate(1)})
+	_, refused := errors.AsType[*configstore.HistoryError](err)
+	require.True(t, refused, "%v", err)
+	assert.ErrorContains(t, err, "permission denied")
+	_, err = s.Apply(ctx, configstore.Commit{By: configstore.By{WithoutHistory: true}, Changes: rate(1)})
+	require.NoError(t, err)
+	for _, err := range s.History(ctx) {
+		assert.ErrorContains(t, err, "permission denied")
+	}
+}
+
+// BenchmarkApply changes one of 10 or 1,000 policies, with a record or without one.
+func BenchmarkApply(b *testing.B) {
+	node := services.Etcd(b)
+	for _, policies := range []int{10, 1000} {
+		for _, without := range []bool{true, false} {
+			b.Run(fmt.Sprintf("policies=%d/recorded=%v", policies, !without), func(b *testing.B) {
+				s := open(b, node.Endpoint, strings.ReplaceAll(b.Name(), "/", "-"))
+				var all []configstore.Change
+				for i := range policies {
+					scope := policy.NamespaceScope("public", "", fmt.Sprint("n", i))
+					all = append(all, configstore.Change{
+						Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(1)},
+					})
+				}
+				_, err := s.Apply(b.Context(), configstore.Commit{Changes: all})
+				require.NoError(b, err)
+				by := configstore.By{Author: "ann@host", Reason: "a load test", WithoutHistory: without}
+				n := int64(0)
+				for b.Loop() {
+					n++
+					_, err := s.Apply(b.Context(), configstore.Commit{By: by, Changes: rate(n)})
+					require.NoError(b, err)
+				}
+			})
+		}
+	}
+}
