@@ -14,6 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/dev"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/explain"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/files"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/history"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/numaflow"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/pulsar"
@@ -31,7 +32,7 @@ func main() {
 
 // families are the commands, by package.
 var families = []cli.Family{
-	policies.Commands, files.Commands, adopt.Commands, rights.Commands, explain.Commands, quotas.Commands,
+	policies.Commands, history.Commands, files.Commands, adopt.Commands, rights.Commands, explain.Commands, quotas.Commands,
 	pulsar.Commands, numaflow.Commands, simulate.Commands, size.Commands, demo.Commands, dev.Commands,
 }
 

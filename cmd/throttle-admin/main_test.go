@@ -125,7 +125,9 @@ var masks = []struct {
 	find *regexp.Regexp
 	by   string
 }{
-	{regexp.MustCompile(`((?:revision|replaces)"?:? )\d+`), "${1}N"},
+	{regexp.MustCompile(`((?:revision|replaces|--before)"?:? )\d+`), "${1}N"},
+	{regexp.MustCompile(`(?m)^(\d{6,}  )`), "REVISION  "}, // of a table
+	{regexp.MustCompile(`(?m)^(revision {2,})\d+`), "${1}N"},
 	// A text of the same length, so that the tables stay the same:
 	{regexp.MustCompile(`TestEtcdScripts-[0-9a-f]{8}`), "prefix-of-the-script-123"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z`), "TIME"},

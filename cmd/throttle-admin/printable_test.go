@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
@@ -42,6 +44,21 @@ func TestHostileNames(t *testing.T) {
 		_, err := node.Client().Put(ctx, key, value)
 		require.NoError(t, err)
 	}
+	at := `"time":"2026-11-28T12:00:00Z","author":` + quoted(t, hostile+strings.Repeat("a", 10_000)) +
+		`,"reason":` + quoted(t, hostile+strings.Repeat("r ", 5_000))
+	for serial, record := range []string{
+		`{` + at + `,"changes":[{"scope":` + quoted(t, hostile) + `,"field":` + quoted(t, hostile) + `}]}`,
+		`{` + at + `,"changes":[{"scope":"cluster","is":{"settings":{"schema":2,` + quoted(t, hostile) + `:1}}}]}`,
+		`{` + at + `,"changes":[{"section":` + quoted(t, hostile) + `,"scope":"cluster"}]}`,
+		`{` + at + `,"changes":[{"scope":"cluster","is":{"settings":{"schema":2,"messageRate":"1/s"}}}]}`,
+		hostile,
+	} {
+		_, err := node.Client().Put(ctx, fmt.Sprintf("/t/history/changes/%012d-1", serial+1), record)
+		require.NoError(t, err)
+	}
+	head, err := node.Client().Put(ctx, "/t/history/head", `{"serial":5,"seen":1000,"count":6}`)
+	require.NoError(t, err)
+	lastRevision := fmt.Sprint((head.Header.Revision - 2) * 1000) // of the last one but one
 	permits, err := throttle.OpenPermits(permitsURL)
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, permits.Close()) }()
@@ -84,7 +101,11 @@ func TestHostileNames(t *testing.T) {
 		{"explain", "tag:bulk"}, {"quota", "list"}, {"quota", "status"}, {"quota", "settings"},
 		{"quota", "get", "tag:bulk"}, {"set", "public/default", "messageRate=1", "--dry-run"},
 		{"set", hostile, "messageRate=1"}, {"set", "cluster", hostile + "=1"}, {"set", topic, "messageRate=" + hostile},
-		{"remove", hostile}, {"adopt", "--dry-run"}, {"adopt", "--dry-run", "--id", hostile},
+		{"remove", hostile}, {"history"}, {"history", hostile}, {"history", "cluster"}, {"history", "-o", "json"},
+		{"history", "show", lastRevision}, {"history", "show", lastRevision, "-o", "yaml"}, {"history", "show", hostile},
+		{"history", "diff", lastRevision}, {"rollback", lastRevision, "--dry-run"}, {"rollback", "--to", lastRevision},
+		{"set", "public/default", "messageRate=1", "--revision", "1"}, {"reset", "cluster"}, {"reset", hostile, hostile},
+		{"adopt", "--dry-run"}, {"adopt", "--dry-run", "--id", hostile},
 		{"diff", "-f", hostile}, {"validate", "-f", hostile}, {hostile}, {"list", "--" + hostile}, {"list", hostile},
 		{"list", "--output", hostile}, {"simulate", "quota", hostile},
 		{"export"}, {"export", "-o", "json"}, {"export", "-o", "yaml"},
@@ -107,6 +128,10 @@ func TestHostileNames(t *testing.T) {
 	list, _ := admin("list")
 	assert.Contains(t, list, `x\x1b[2J\x1b[31m\u202ey\u009b31m\r\nFORGED`)
 	assert.Greater(t, seen, 20)
+
+	shown, _ := admin("history", "show", lastRevision)
+	assert.Contains(t, shown, strings.Repeat("a", 90), "the author of a record is shown, as far as a store takes one")
+	assert.Less(t, len(shown), 3*configstore.MaxReason)
 
 	// JSON is exact, and printable as well.
 	out, _ := admin("quota", "status", "-o", "json")

@@ -21,7 +21,7 @@ import (
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{
 		newSetMsgRateCommand(a), newSetCommand(a), newPauseCommand(a), newResumeCommand(a),
-		newRemoveCommand(a),
+		newResetCommand(a), newRemoveCommand(a),
 		newGetCommand(a), newListCommand(a), newNamespacesCommand(a), newBrokersCommand(a),
 	}
 }
@@ -48,6 +48,7 @@ func set(
 	}
 	return change.Run(a, cmd, f.Flags, change.Plan{
 		Review: "get " + cli.Quote(scope),
+		Urgent: p.IsPaused(),
 		Notes: func(after []policy.Entry) (notes []string) {
 			if !policy.IsZero(policy.Only(p, "reserved", "reservedBytes", "messageRate", "byteRate")) {
 				notes = append(notes, overcommit.Limits(a.Cluster, after, scope))
