@@ -37,6 +37,8 @@ const (
 	// maxTime is in seconds: a later published time is damage, and no process learns it. From there
 	// the clock runs on for 1,500 years before its times are out of bounds for schedules.
 	maxTime = 5e10
+
+	maxLate = 1e9 // seconds that a process counts as behind at most: they fit into a Duration
 )
 
 func newClock() *clock {
@@ -97,7 +99,7 @@ func (c *clock) learn(published float64, t time.Time) (late time.Duration) {
 		c.known, c.at = published, t
 		return 0
 	}
-	return time.Duration((now - published) * float64(time.Second))
+	return time.Duration(min(now-published, maxLate) * float64(time.Second))
 }
 
 // run keeps the clock until ctx ends. full returns why nothing may be written; nil if it may.

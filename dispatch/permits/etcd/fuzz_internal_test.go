@@ -69,6 +69,8 @@ func FuzzClock(f *testing.F) {
 	f.Add([]byte("1.5"))
 	f.Add([]byte("NaN"))
 	f.Add([]byte("1e300"))
+	f.Add([]byte("-1e10"))
+	f.Add([]byte("-Inf"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		promptly.Do(t, func() {
 			c, at := newClock(), time.Now()
