@@ -34,9 +34,15 @@ const (
 	MaxReason = 4096
 )
 
-// validate returns the faults of a By, a *policy.FieldError each.
-func (b By) validate() error {
+// validate returns the faults of a By in a store that holds entries, a *policy.FieldError each.
+func (b By) validate(entries []policy.Entry) error {
 	var errs []error
+	if b.Reason == "" && !b.WithoutHistory && reasonRequired(entries) {
+		errs = append(errs, &policy.FieldError{
+			Field: "reason", Reason: "missing: the settings of the history require one: " +
+				"--reason 'why', or -m",
+		})
+	}
 	for _, text := range []struct {
 		field, value string
 		longest      int
@@ -49,6 +55,14 @@ func (b By) validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// reasonRequired reports whether the settings of the history require a reason.
+func reasonRequired(entries []policy.Entry) bool {
+	set, _ := policy.NewSet(slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
+		return e.Section() != policy.HistorySettingsSection
+	}))
+	return *set.HistorySettings().ReasonRequired
 }
 
 // A Commit is what Apply makes: all of its changes or none.

@@ -137,7 +137,7 @@ func (e *ConflictError) Error() string {
 // Check returns every fault that a commit would have in a store that holds entries. Every Store
 // calls it before it stores anything.
 func (c Commit) Check(entries []policy.Entry) error {
-	errs := []error{c.By.validate()}
+	errs := []error{c.By.validate(entries)}
 	changes := c.Changes
 	seen := make(map[Key]bool)
 	for _, c := range changes {
@@ -207,7 +207,9 @@ func after(entries []policy.Entry, changes []Change, sections ...policy.Section)
 // checkReserved refuses changes by which quotas reserve more than the cluster's capacity, unless
 // they did before and the changes make it no worse.
 func checkReserved(entries []policy.Entry, changes []Change) error {
-	ofQuotas := func(c Change) bool { return c.Section != policy.PolicySection }
+	ofQuotas := func(c Change) bool {
+		return c.Section == policy.QuotaSection || c.Section == policy.QuotaSettingsSection
+	}
 	if !slices.ContainsFunc(changes, ofQuotas) {
 		return nil
 	}

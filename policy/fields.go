@@ -308,3 +308,12 @@ var quotaSettingsTable = newTable([]row[QuotaSettings]{
 		help: "How many of the worst zones are ignored: their saturation has no effect.",
 	},
 })
+
+// historySettingsTable has a row for each field of [HistorySettings].
+var historySettingsTable = newTable([]row[HistorySettings]{
+	{
+		name: "reasonRequired", scopes: clusters, byDefault: "false",
+		value: at(switches(), func(s *HistorySettings) **bool { return &s.ReasonRequired }),
+		help:  "A change without a reason (--reason) is refused.",
+	},
+})

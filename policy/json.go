@@ -22,6 +22,9 @@ func (q Quota) MarshalJSON() ([]byte, error) { return quotaTable.json(&q), nil }
 // MarshalJSON returns the fields that are set.
 func (s QuotaSettings) MarshalJSON() ([]byte, error) { return quotaSettingsTable.json(&s), nil }
 
+// MarshalJSON returns the fields that are set.
+func (s HistorySettings) MarshalJSON() ([]byte, error) { return historySettingsTable.json(&s), nil }
+
 // Marshal returns settings as stores keep them: their JSON form with its version,
 // {"schema":2,"messageRate":"1000/s"}.
 func Marshal(s Settings) ([]byte, error) {

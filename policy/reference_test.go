@@ -49,6 +49,8 @@ quotas:
     total: 1MiB
 quotaSettings:
   zones: [a, b]
+historySettings:
+  reasonRequired: true
 ` + "```" + `
 
 The [JSON Schema](policies.schema.json) of such a file serves editors.
@@ -65,6 +67,8 @@ func reference() string {
 				"`throttle-admin quota set ID FIELD=VALUE...`",
 			policy.QuotaSettingsSection: "How the rates of a cluster's quotas are found: " +
 				"`throttle-admin quota settings FIELD=VALUE...`",
+			policy.HistorySettingsSection: "What the history asks of changes: " +
+				"`throttle-admin history settings FIELD=VALUE...`",
 		}[section])
 		for _, f := range section.Fields() {
 			values := "Values: " + f.Want + "."

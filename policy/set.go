@@ -70,6 +70,8 @@ type Set struct {
 	subscriptions map[subscription]*layer
 	quotas        map[Scope]Quota // by throttling id
 	quotaSettings QuotaSettings
+
+	historySettings HistorySettings
 }
 
 type (
@@ -132,6 +134,8 @@ func NewSet(entries []Entry) (*Set, error) {
 			s.quotas[e.Scope] = Overlay(s.quotas[e.Scope], settings)
 		case QuotaSettings:
 			s.quotaSettings = Overlay(s.quotaSettings, settings)
+		case HistorySettings:
+			s.historySettings = Overlay(s.historySettings, settings)
 		default:
 			p := e.Policy()
 			if last != nil && last.scope == e.Scope {

@@ -6,16 +6,24 @@ type Section uint8
 
 // The sections.
 const (
-	PolicySection        Section = iota // the [Policy] of a scope
-	QuotaSection                        // the [Quota] of a tenant or a tag
-	QuotaSettingsSection                // the [QuotaSettings] of the cluster
+	PolicySection          Section = iota // the [Policy] of a scope
+	QuotaSection                          // the [Quota] of a tenant or a tag
+	QuotaSettingsSection                  // the [QuotaSettings] of the cluster
+	HistorySettingsSection                // the [HistorySettings] of the cluster
 )
 
 // Sections returns all sections, in order.
-func Sections() []Section { return []Section{PolicySection, QuotaSection, QuotaSettingsSection} }
+func Sections() []Section {
+	return []Section{PolicySection, QuotaSection, QuotaSettingsSection, HistorySettingsSection}
+}
 
 // String returns the section's name in files and stores.
-func (s Section) String() string { return [...]string{"policies", "quotas", "quotaSettings"}[s] }
+func (s Section) String() string {
+	return [...]string{"policies", "quotas", "quotaSettings", "historySettings"}[s]
+}
+
+// OfCluster reports whether the section has settings of the cluster, and so no other scope.
+func (s Section) OfCluster() bool { return s >= QuotaSettingsSection }
 
 // ParseSection returns the section of a name.
 func ParseSection(name string) (s Section, ok bool) {
@@ -41,10 +49,10 @@ func (s Section) ParseField(field, text string) (Settings, error) {
 }
 
 func (s Section) table() anyTable {
-	return [...]anyTable{policyTable, quotaTable, quotaSettingsTable}[s]
+	return [...]anyTable{policyTable, quotaTable, quotaSettingsTable, historySettingsTable}[s]
 }
 
-// Settings are what an [Entry] holds: a [Policy], a [Quota] or [QuotaSettings].
+// Settings are what an [Entry] holds: a [Policy], a [Quota], [QuotaSettings] or [HistorySettings].
 type Settings interface {
 	// Section returns the section that the settings belong to.
 	Section() Section
@@ -62,6 +70,9 @@ func (q Quota) Section() Section { return QuotaSection }
 
 // Section returns [QuotaSettingsSection].
 func (s QuotaSettings) Section() Section { return QuotaSettingsSection }
+
+// Section returns [HistorySettingsSection].
+func (s HistorySettings) Section() Section { return HistorySettingsSection }
 
 // Fields returns the names of the fields that are set, in the order of the table.
 func Fields(s Settings) []string { return s.Section().table().fields(s) }

@@ -42,13 +42,17 @@ type entryJSON struct {
 	Err       string          `json:"error,omitempty"`
 }
 
-// MarshalSnapshot returns the JSON form of a snapshot, for a cache file.
+// MarshalSnapshot returns the JSON form of a snapshot, for a cache file. It leaves out the settings
+// of the history, which replicas do not need and earlier versions do not know.
 func MarshalSnapshot(s Snapshot) ([]byte, error) {
 	out := snapshotJSON{
 		Schema: Schema, Identity: s.Identity, Epoch: s.Epoch, Serial: s.Serial, Revision: s.Revision,
 		Plain: s.Plain,
 	}
 	for _, e := range s.Set.entries {
+		if e.Section() == HistorySettingsSection {
+			continue
+		}
 		settings, err := Marshal(e.Settings)
 		if err != nil {
 			return nil, fmt.Errorf("policy: snapshot: %s: %w", e.Scope, err)

@@ -59,6 +59,12 @@ func (s QuotaSettings) Validate(scope Scope) error {
 	return errors.Join(errs...)
 }
 
+// Validate returns every fault of the settings, a *[FieldError] each; their scope is the cluster.
+func (s HistorySettings) Validate(scope Scope) error {
+	errs := append([]error{scope.Validate()}, historySettingsTable.validate(&s, scope)...)
+	return errors.Join(errs...)
+}
+
 // minExpiry is the shortest permitExpiry: timers are not more precise.
 const minExpiry = 2 * time.Millisecond
 

@@ -6,10 +6,10 @@
 //	temporary/SECTION/SCOPE/FIELD  a temporary one, {"expires":TIME,"settings":{...}}
 //	marker                         {"id":ID,"epoch":MS,"serial":N,"count":N}, rewritten by each Apply
 //
-// where SECTION is policies, quotas or quotaSettings, and SCOPE is escaped as a path segment of a
-// URL. A temporary entry has a lease. The history of changes is under PREFIX/history/, elections
-// are under PREFIX/elections/, and the permit store has keys of its own under PREFIX: those who
-// watch policies see none of them.
+// where SECTION is policies, quotas, quotaSettings or historySettings, and SCOPE is escaped as a
+// path segment of a URL. A temporary entry has a lease. The history of changes is under
+// PREFIX/history/, elections are under PREFIX/elections/, and the permit store has keys of its own
+// under PREFIX: those who watch policies see none of them.
 //
 // A lease may outlive its entry, by as long as the entry lived: etcd restarts it when its leader
 // changes. So a temporary entry is over when it expires, and the lease only cleans up. A revision

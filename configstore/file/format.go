@@ -11,12 +11,13 @@ import (
 // FormatJSON returns a JSON file that Parse reads as these entries, as Format does.
 func FormatJSON(entries []policy.Entry) ([]byte, error) {
 	out := struct {
-		Schema        int               `json:"schema"`
-		Policies      []json.RawMessage `json:"policies"`
-		Quotas        []json.RawMessage `json:"quotas,omitempty"`
-		QuotaSettings []json.RawMessage `json:"quotaSettings,omitempty"`
+		Schema          int               `json:"schema"`
+		Policies        []json.RawMessage `json:"policies"`
+		Quotas          []json.RawMessage `json:"quotas,omitempty"`
+		QuotaSettings   []json.RawMessage `json:"quotaSettings,omitempty"`
+		HistorySettings []json.RawMessage `json:"historySettings,omitempty"`
 	}{Schema: policy.Schema}
-	lists := []*[]json.RawMessage{&out.Policies, &out.Quotas, &out.QuotaSettings}
+	lists := []*[]json.RawMessage{&out.Policies, &out.Quotas, &out.QuotaSettings, &out.HistorySettings}
 	for i, section := range policy.Sections() {
 		items, err := itemsOf(section, entries)
 		if err != nil {
@@ -41,7 +42,7 @@ func itemsOf(section policy.Section, entries []policy.Entry) ([]json.RawMessage,
 			Expires      time.Time `json:"expires,omitzero"`
 		}{e.Scope.String(), e.Scope.Subscription, e.Expires}
 		switch {
-		case section == policy.QuotaSettingsSection: // its scope is the cluster
+		case section.OfCluster():
 			head.Scope = ""
 		case e.Scope.Kind == policy.SubscriptionKind:
 			head.Scope = e.Scope.Topic.String()

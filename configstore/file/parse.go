@@ -53,6 +53,8 @@ func (e *LineError) Unwrap() error { return e.Err }
 //	    total: 1MiB
 //	quotaSettings:                    # one mapping, or a list with temporary ones
 //	  zones: [a, b]
+//	historySettings:                  # likewise
+//	  reasonRequired: true
 //
 // A temporary entry comes back as one entry for each of its fields. One that has expired, or would
 // live longer than [configstore.MaxTTL], is refused. A file that sets nothing has to have
@@ -234,8 +236,8 @@ func (p *fileParser) schema(n ast.Node) {
 	}
 }
 
-// section reads the entries of a section. Of the cluster's settings for quotas there is one as a
-// rule, which needs no list.
+// section reads the entries of a section. Of the cluster's settings there is one as a rule, which
+// needs no list.
 func (p *fileParser) section(section policy.Section, n ast.Node) {
 	list, isList := n.(*ast.SequenceNode)
 	switch _, isMapping := pairsOf(n); {
@@ -245,7 +247,7 @@ func (p *fileParser) section(section policy.Section, n ast.Node) {
 		for _, item := range list.Values {
 			p.entry(section, item)
 		}
-	case isMapping && section == policy.QuotaSettingsSection:
+	case isMapping && section.OfCluster():
 		p.entry(section, n)
 	default:
 		p.fault(n, fmt.Errorf("%s: want a list", section))
@@ -297,7 +299,7 @@ func (p *fileParser) pair(it *item, prefix string, pair *ast.MappingValueNode) {
 	}
 	var err error
 	switch {
-	case name == "scope" && it.section != policy.QuotaSettingsSection: // whose scope is the cluster
+	case name == "scope" && !it.section.OfCluster():
 		it.scope, err = policy.ParseScope(text)
 		it.scoped = err == nil
 	case name == "subscription" && it.section == policy.PolicySection:
@@ -368,7 +370,7 @@ func (it *item) textOfList(list *ast.SequenceNode) (text, reason string) {
 func (p *fileParser) validate(it *item, n ast.Node) {
 	settings, scope := it.settings, it.scope
 	switch {
-	case it.section == policy.QuotaSettingsSection: // its scope is the cluster
+	case it.section.OfCluster():
 	case it.at["scope"] == nil:
 		p.fieldFault(n, "scope", "", "missing: want "+map[policy.Section]string{
 			policy.PolicySection: "cluster, tenant/namespace, pattern:REGEX or the URL of a topic",

@@ -31,9 +31,11 @@ func Schema() ([]byte, error) {
 	properties["subscription"] = text("A subscription of the topic: the entry is for it alone.")
 	quotas := item(policy.QuotaSection, "scope")
 	quotas["properties"].(map[string]any)["scope"] = text("tenant:NAME or tag:NAME.")
-	settings := item(policy.QuotaSettingsSection)
 	list := func(items map[string]any) map[string]any {
 		return map[string]any{"type": []string{"array", "null"}, "items": items}
+	}
+	settings := func(section policy.Section) map[string]any {
+		return map[string]any{"anyOf": []any{item(section), list(item(section))}}
 	}
 	var anyOf []any
 	for _, section := range policy.Sections() {
@@ -47,11 +49,12 @@ func Schema() ([]byte, error) {
 		"required":             []string{"schema"},
 		"anyOf":                anyOf,
 		"properties": map[string]any{
-			"schema":        map[string]any{"const": policy.Schema},
-			"marker":        map[string]any{"description": "Of earlier versions: it has no effect."},
-			"policies":      list(policies),
-			"quotas":        list(quotas),
-			"quotaSettings": map[string]any{"anyOf": []any{settings, list(settings)}},
+			"schema":          map[string]any{"const": policy.Schema},
+			"marker":          map[string]any{"description": "Of earlier versions: it has no effect."},
+			"policies":        list(policies),
+			"quotas":          list(quotas),
+			"quotaSettings":   settings(policy.QuotaSettingsSection),
+			"historySettings": settings(policy.HistorySettingsSection),
 		},
 	}, "", "  ")
 	return append(data, '\n'), err

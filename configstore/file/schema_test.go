@@ -138,6 +138,7 @@ func TestSchemaTakesWhatFormatWrites(t *testing.T) {
 	data, err := file.Format([]policy.Entry{
 		{Scope: policy.ClusterScope(), Settings: fields},
 		{Settings: policy.Single(policy.Policy{}).QuotaSettings()},
+		{Settings: policy.Single(policy.Policy{}).HistorySettings()},
 	})
 	require.NoError(t, err)
 	assert.NoError(t, validate(t, string(data)), "%s", data)

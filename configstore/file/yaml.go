@@ -29,7 +29,7 @@ func Format(entries []policy.Entry) ([]byte, error) {
 		}
 		out.WriteByte('\n')
 		dash := "  - "
-		if section == policy.QuotaSettingsSection && len(items) == 1 {
+		if section.OfCluster() && len(items) == 1 {
 			dash = "  " // a mapping reads better than a list of one
 		}
 		for _, item := range items {

@@ -231,6 +231,30 @@ func unwritable(t *testing.T, b Backend) {
 	assert.Equal(t, rate(2), p)
 }
 
+// reasonRequired: where the settings require a reason, a change without one is refused, and so is
+// one that would end the requirement.
+func reasonRequired(t *testing.T, b Backend) {
+	ctx, s := patience(t), b.Open(t)
+	cluster := policy.ClusterScope()
+	_, err := s.Apply(ctx, commit(configstore.By{}, put(cluster, policy.HistorySettings{ReasonRequired: new(true)})))
+	require.NoError(t, err)
+	for _, changes := range [][]configstore.Change{
+		put(Orders, rate(1)), put(cluster, policy.HistorySettings{ReasonRequired: new(false)}),
+	} {
+		_, err = s.Apply(ctx, commit(configstore.By{Author: "ann"}, changes))
+		fault := new(policy.FieldError)
+		require.ErrorAs(t, err, &fault)
+		assert.Equal(t, "reason", fault.Field)
+		_, err = s.Apply(ctx, commit(configstore.By{Reason: "why"}, changes))
+		require.NoError(t, err)
+		_, err = s.Apply(ctx, commit(configstore.By{Reason: "why"},
+			put(cluster, policy.HistorySettings{ReasonRequired: new(true)})))
+		require.NoError(t, err)
+	}
+	_, err = s.Apply(ctx, commit(configstore.By{WithoutHistory: true}, put(Orders, rate(2))))
+	require.NoError(t, err)
+}
+
 // tenThousand: an Apply of 10,000 policies, with its record, is one change, as far as the store has
 // room for so many.
 func tenThousand(t *testing.T, b Backend) {

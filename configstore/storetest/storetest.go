@@ -123,6 +123,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		"Undo":             undo,
 		"PastTheTools":     pastTheTools,
 		"Unwritable":       unwritable,
+		"ReasonRequired":   reasonRequired,
 		"TenThousand":      tenThousand,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newBackend(t)) })

@@ -16,7 +16,7 @@ import (
 // A View is a change of one field of one scope. An empty value is inherited.
 type View struct {
 	Scope   string    `json:"scope"`
-	Section string    `json:"section,omitempty"` // "quotas" or "quotaSettings"; empty for policies
+	Section string    `json:"section,omitempty"` // as in files; empty for policies
 	Field   string    `json:"field,omitempty"`   // empty for settings that cannot be read
 	Before  string    `json:"before,omitempty"`
 	After   string    `json:"after,omitempty"`
@@ -44,6 +44,8 @@ func (v View) subject() string {
 		return "quota " + v.Scope
 	case policy.QuotaSettingsSection.String():
 		return "quota settings"
+	case policy.HistorySettingsSection.String():
+		return "history settings"
 	}
 	return v.Scope
 }

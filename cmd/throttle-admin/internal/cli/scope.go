@@ -56,6 +56,8 @@ func Readable(s configstore.Snapshot, section policy.Section, scope policy.Scope
 					"throttle-admin quota clear " + Quote(scope),
 				policy.QuotaSettingsSection: "remove the unreadable settings first: " +
 					"throttle-admin quota settings --clear",
+				policy.HistorySettingsSection: "remove the unreadable settings first: " +
+					"throttle-admin history settings --clear",
 			}[section])
 		}
 	}

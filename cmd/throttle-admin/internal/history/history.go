@@ -26,6 +26,15 @@ func Commands(a *cli.App) []*cobra.Command {
 
 const revisionForm = `R is a revision that history lists.`
 
+var settings = change.SettingsCommand{
+	Section: policy.HistorySettingsSection,
+	Parent:  "history",
+	Of:      "the history",
+	Example: `  throttle-admin history settings
+  throttle-admin history settings reasonRequired=true -m 'we want to know'`,
+	InForce: func(s *policy.Set) policy.Settings { return s.HistorySettings() },
+}
+
 // A listReport is what history prints.
 type listReport struct {
 	Records []change.RecordView `json:"records"`        // the newest first
@@ -108,7 +117,7 @@ beside it, in FILE.history.`,
 	cli.AddSubscription(cmd, &subscription)
 	cmd.Flags().IntVar(&limit, "limit", 20, "how many changes are shown")
 	cmd.Flags().Int64Var(&before, "before", 0, "only those before this revision")
-	cmd.AddCommand(newShowCommand(a), newDiffCommand(a))
+	cmd.AddCommand(newShowCommand(a), newDiffCommand(a), settings.New(a))
 	return cmd
 }
 

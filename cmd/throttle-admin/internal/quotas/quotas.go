@@ -25,6 +25,17 @@ func Commands(a *cli.App) []*cobra.Command {
 
 const throttlingIDs = "tenant:NAME|tag:NAME"
 
+var settings = change.SettingsCommand{
+	Section: policy.QuotaSettingsSection,
+	Parent:  "quota",
+	Of:      "quotas, which the ratekeeper applies",
+	Example: `  throttle-admin quota settings
+  throttle-admin quota settings capacity=100MiB zones=a,b ignoreZones=0
+  throttle-admin quota settings capacity=50MiB --for 2h
+  throttle-admin quota settings mode= --dry-run`,
+	InForce: func(s *policy.Set) policy.Settings { return s.QuotaSettings() },
+}
+
 func newQuotaCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quota",
@@ -42,15 +53,15 @@ tenant. A ratekeeper computes the rates: see throttle-admin ratekeeper.`,
 	}
 	cmd.AddCommand(
 		newQuotaSetCommand(a), newQuotaGetCommand(a), newQuotaClearCommand(a),
-		newQuotaListCommand(a), newQuotaStatusCommand(a), newQuotaSettingsCommand(a),
+		newQuotaListCommand(a), newQuotaStatusCommand(a), settings.New(a),
 	)
 	return cmd
 }
 
 // parseQuota parses arguments FIELD=VALUE; it returns the fields of FIELD= in unset.
 func parseQuota(args []string) (q policy.Quota, unset []string, err error) {
-	settings, unset, err := change.ParseFields(policy.QuotaSection, args)
-	q = settings.(policy.Quota)
+	set, unset, err := change.ParseFields(policy.QuotaSection, args)
+	q = set.(policy.Quota)
 	quotastate.ToPages(q.Reserved)
 	quotastate.ToPages(q.Total)
 	if r, t := q.Reserved, q.Total; r != nil && t != nil && *r > *t {

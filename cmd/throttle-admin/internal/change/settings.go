@@ -1,4 +1,4 @@
-package quotas
+package change
 
 import (
 	"errors"
@@ -8,31 +8,36 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/change"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-func newQuotaSettingsCommand(a *cli.App) *cobra.Command {
-	var f change.SetFlags
+// A SettingsCommand shows and sets the cluster's settings of a section.
+type SettingsCommand struct {
+	Section policy.Section
+	Parent  string // the command that it belongs to
+	Of      string // what the settings are for
+	Example string
+	InForce func(*policy.Set) policy.Settings // with defaults
+}
+
+// New returns the command.
+func (c SettingsCommand) New(a *cli.App) *cobra.Command {
+	var f SetFlags
 	var clear bool
-	const section = policy.QuotaSettingsSection
 	cmd := &cobra.Command{
 		Use:   "settings [FIELD=VALUE...]",
-		Short: "Show or set the cluster's settings for quotas",
-		Long: `Show or set the cluster's settings for quotas, which the ratekeeper applies. FIELD=
-unsets a field. Without arguments, show the settings.
+		Short: "Show or set the cluster's settings for " + c.Of,
+		Long: "Show or set the cluster's settings for " + c.Of + `. FIELD= unsets a field. Without
+arguments, show the settings.
 
-` + change.FieldHelp(section),
-		Example: `  throttle-admin quota settings
-  throttle-admin quota settings capacity=100MiB zones=a,b ignoreZones=0
-  throttle-admin quota settings capacity=50MiB --for 2h
-  throttle-admin quota settings mode= --dry-run`,
-		ValidArgsFunction: change.CompleteFields(section, 0),
+` + FieldHelp(c.Section),
+		Example:           c.Example,
+		ValidArgsFunction: CompleteFields(c.Section, 0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			settings, unset, err := change.ParseFields(section, args)
+			settings, unset, err := ParseFields(c.Section, args)
 			ttl, ttlErr := f.TTL(cmd, unset...)
 			faults := []error{err, ttlErr}
 			if clear && len(args) > 0 {
@@ -42,17 +47,17 @@ unsets a field. Without arguments, show the settings.
 				return cli.Usage(err)
 			}
 			if len(args) == 0 && !clear {
-				return showSettings(a, cmd)
+				return c.show(a, cmd)
 			}
-			return change.Run(a, cmd, f.Flags, change.Plan{
-				Review:   "quota settings",
+			return Run(a, cmd, f.Flags, Plan{
+				Review:   c.Parent + " settings",
 				Removing: clear,
 				Make: func(s configstore.Snapshot) ([]configstore.Change, error) {
 					cluster := policy.ClusterScope()
 					if clear {
-						return s.Remove(section, cluster), nil
+						return s.Remove(c.Section, cluster), nil
 					}
-					if err := cli.Readable(s, section, cluster); err != nil {
+					if err := cli.Readable(s, c.Section, cluster); err != nil {
 						return nil, err
 					}
 					if ttl != 0 {
@@ -78,21 +83,21 @@ type settingView struct {
 	Expires time.Time `json:"expires,omitzero"` // of a temporary value
 }
 
-func showSettings(a *cli.App, cmd *cobra.Command) error {
+func (c SettingsCommand) show(a *cli.App, cmd *cobra.Command) error {
 	s, err := a.Policies(cmd.Context())
 	if err != nil {
 		return err
 	}
-	if err := cli.Readable(s, policy.QuotaSettingsSection, policy.ClusterScope()); err != nil {
+	if err := cli.Readable(s, c.Section, policy.ClusterScope()); err != nil {
 		return err
 	}
 	set, _ := policy.NewSet(s.Entries) // usable without its invalid entries
-	inForce := set.QuotaSettings()
+	inForce := c.InForce(set)
 	views := []settingView{}
-	for _, f := range policy.QuotaSettingsSection.Fields() {
+	for _, f := range c.Section.Fields() {
 		v := settingView{Field: f.Name, Value: policy.Text(inForce, f.Name), Default: true}
 		for _, e := range s.Entries {
-			if e.Section() == policy.QuotaSettingsSection && policy.Text(e.Settings, f.Name) != "" {
+			if e.Section() == c.Section && policy.Text(e.Settings, f.Name) != "" {
 				v.Default, v.Expires = false, e.Expires // the temporary entry comes last
 			}
 		}
