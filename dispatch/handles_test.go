@@ -13,6 +13,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A replica that opens a handle for each message, or for each ten, has one replica's share.
@@ -161,4 +162,30 @@ func TestDebtOutlivesTheSubscription(t *testing.T) {
 		within(t, "five megabytes, of which four are paid", time.Since(start), 39*second, 43*second)
 		require.NoError(t, lim.Close())
 	})
+}
+
+// TestReadAhead: what a subscription's consumers read ahead is the sum of what open handles last
+// reported.
+func TestReadAhead(t *testing.T) {
+	t.Parallel()
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(1)})
+	var subs []*dispatch.Subscription
+	for range 2 {
+		sub, err := lim.Subscription(topic, "group")
+		require.NoError(t, err)
+		subs = append(subs, sub)
+	}
+	ahead := func() int64 { return lim.Stats().Subscriptions[0].ReadAhead }
+	assert.Zero(t, ahead())
+	subs[0].ReportReadAhead(5)
+	subs[1].ReportReadAhead(7)
+	subs[0].ReportReadAhead(100)
+	assert.Equal(t, int64(107), ahead())
+	subs[0].ReportReadAhead(-1)
+	assert.Equal(t, int64(7), ahead())
+	require.NoError(t, subs[1].Close())
+	assert.Zero(t, ahead())
+	(*dispatch.Subscription)(nil).ReportReadAhead(5)
+	now := time.Now().UnixMilli()
+	assert.InDelta(t, now, lim.Stats().Time, 60_000)
 }

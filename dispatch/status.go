@@ -21,6 +21,7 @@ type Stats struct {
 	Replica  string `json:"replica"`
 	Cluster  string `json:"cluster"`
 	Version  string `json:"version"`
+	Time     int64  `json:"time"`     // by this process's clock, Unix milliseconds
 	Identity string `json:"identity"` // of the policies in force: see policy.Snapshot
 	Epoch    int64  `json:"epoch"`    // likewise, Unix milliseconds
 	Revision int64  `json:"revision"` // likewise
@@ -67,6 +68,7 @@ type SubscriptionStats struct {
 	Waiting      int              `json:"waiting,omitempty"`     // calls that wait
 	InFlight     int64            `json:"inFlight,omitempty"`    // messages; only with maxInFlight
 	Reason       Reason           `json:"reason,omitempty"`      // why calls wait
+	ReadAhead    int64            `json:"readAhead,omitempty"`   // messages: see ReportReadAhead
 	HoldsUp      []string         `json:"holdsUp,omitempty"`     // topics that wait with them
 	Waits        map[Reason]int64 `json:"waits,omitempty"`       // calls that had to wait, all time
 	Shadowed     map[Reason]int64 `json:"shadowedBy,omitempty"`  // passed without a permit
@@ -116,7 +118,7 @@ func (l *Limiter) stats(activeOnly bool, max int) Stats {
 	permits := l.engine.Availability()
 	l.mu.Lock()
 	s := Stats{
-		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version(),
+		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version(), Time: time.Now().UnixMilli(),
 		Identity: l.snapshot.Identity, Epoch: l.snapshot.Epoch, Revision: l.snapshot.Revision,
 		InvalidPolicies: l.invalid, Policies: l.stored, Permits: PermitStoreStats(permits),
 	}
@@ -155,7 +157,7 @@ func subscriptionStats(lane engine.Stats) SubscriptionStats {
 		Topic: lane.Lane.Topic.String(), Subscription: lane.Lane.Subscription,
 		Owner: lane.Lane.Owner.String(), CaughtUp: lane.CaughtUp, Exempt: lane.Exempt,
 		Paused: lane.Paused, MaxInFlight: lane.MaxInFlight,
-		Backlog: lane.Backlog, Waiting: lane.Waiting, InFlight: lane.InFlight,
+		Backlog: lane.Backlog, ReadAhead: lane.ReadAhead, Waiting: lane.Waiting, InFlight: lane.InFlight,
 		Reason: Reason(lane.Reason), HoldsUp: lane.HoldsUp, WaitTimes: Histogram(lane.WaitTimes),
 	}
 	if lane.Waits != nil {

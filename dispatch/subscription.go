@@ -167,6 +167,19 @@ func (s *Subscription) ReportBacklog(messages int64) {
 	}
 }
 
+// ReportReadAhead reports how many messages this handle's consumer may hold in memory before their
+// permits: its queue, over all partitions. It has no effect on limits; throttle-admin doctor warns
+// of consumers that hold messages for long. The last report counts; 0 = none.
+func (s *Subscription) ReportReadAhead(messages int64) {
+	if s != nil {
+		s.taggedMu.Lock()
+		defer s.taggedMu.Unlock()
+		for h := range s.handles() {
+			s.limiter.engine.ReportReadAhead(h, messages)
+		}
+	}
+}
+
 // Limited reports whether a limit applies now. If not, as for a subscription that is caught up,
 // Acquire returns at once and charges nothing. It costs one atomic load.
 func (s *Subscription) Limited() bool { return s != nil && s.handle.Lane.Admission() != nil }

@@ -31,7 +31,9 @@ func TestPrefetchIsSizedToTheLimit(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%v %v", test.p.MessageRate, test.p.ByteRate), func(t *testing.T) {
 			test.cfg.Brokers, test.cfg.Topic = brokers, "orders"
-			r := newReader(t, test.cfg, throttletest.Open(t, test.p))
+			lim := throttletest.Open(t, test.p)
+			r := newReader(t, test.cfg, lim)
+			require.Equal(t, int64(test.queue)+1, lim.Stats().Subscriptions[0].ReadAhead)
 			require.Equal(t, test.queue, r.Reader.Config().QueueCapacity)
 			require.Equal(t, test.maxBytes, r.Reader.Config().MaxBytes)
 		})

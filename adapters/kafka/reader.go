@@ -172,6 +172,9 @@ func (r *Reader) start(inner *kafka.Reader, given kafka.ReaderConfig) {
 	if r.lim == nil {
 		return
 	}
+	for _, t := range r.topics {
+		t.sub.ReportReadAhead(int64(inner.Config().QueueCapacity) + 1)
+	}
 	r.closed, r.setClosed = context.WithCancel(context.Background())
 	r.leave = joinCluster(r)
 }

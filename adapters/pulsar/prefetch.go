@@ -48,6 +48,10 @@ func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOpti
 	for name, rate := range rates {
 		queue = min(queue, queueOf(rate, partitions[name]))
 	}
+	for _, t := range c.stream.topics.all() {
+		held := capped(options.ReceiverQueueSize, queue) * max(1, partitions[t.name])
+		t.sub.ReportReadAhead(int64(held) + 1)
+	}
 	if math.IsInf(queue, 1) {
 		return nil
 	}

@@ -10,7 +10,9 @@ import (
 type Handle struct {
 	Lane    *Lane
 	HoldsUp []string // topics whose messages wait behind its callers; it does not change
-	backlog backlog  // guarded by Engine.mu
+	backlog backlog  // guarded by Engine.mu, as is readAhead
+
+	readAhead int64 // messages that its consumer may hold before their permits; 0 = none, or unknown
 }
 
 // backlogValid is how long a reported backlog counts; an older one is as good as unknown.
@@ -78,6 +80,14 @@ func (s *handles) backlog(now time.Time) (sum int64) {
 			return -1
 		}
 		sum += b.messages
+	}
+	return sum
+}
+
+// readAhead is the sum of what the handles reported.
+func (s *handles) readAhead() (sum int64) {
+	for _, h := range s.all {
+		sum += h.readAhead
 	}
 	return sum
 }

@@ -38,7 +38,7 @@ func (e *Engine) open(h *Handle, id resolve.LaneID, like *Handle) error {
 	}
 	h.backlog = backlog{messages: -1}
 	if like != nil {
-		h.backlog, h.HoldsUp = like.backlog, like.HoldsUp
+		h.backlog, h.readAhead, h.HoldsUp = like.backlog, like.readAhead, like.HoldsUp
 		if !like.Lane.handles.has(like) {
 			return ErrClosed
 		}
@@ -92,6 +92,13 @@ func (e *Engine) ReportBacklog(h *Handle, messages int64) {
 		h.Lane.handles.report(h, messages, now)
 		h.Lane.followBacklogs(now)
 	}
+}
+
+// ReportReadAhead notes how many messages a handle's consumer may hold before their permits.
+func (e *Engine) ReportReadAhead(h *Handle, messages int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h.readAhead = max(0, messages)
 }
 
 // CloseAll ends handles of one subscription in one step; there is at least one. With the last one

@@ -20,6 +20,7 @@ type Stats struct {
 	MaxInFlight int64    // 0 = any number, as in shadow mode
 	Backlog     int64    // messages; -1 = unknown
 	Waiting     int      // callers
+	ReadAhead   int64    // messages that consumers may hold before their permits
 	HoldsUp     []string // topics whose messages wait behind these callers
 	InFlight    int64    // messages, where that is limited
 	Reason      string   // why callers wait
@@ -110,7 +111,7 @@ func (l *Lane) stats(now time.Time) Stats {
 	a, limits := l.admission.Load(), l.shares.inForce
 	s := Stats{
 		Lane: l.id, CaughtUp: l.handles.caughtUp, Exempt: a == nil, Paused: limits.paused,
-		Backlog: l.handles.backlog(now), Waiting: len(l.queue.callers),
+		Backlog: l.handles.backlog(now), ReadAhead: l.handles.readAhead(), Waiting: len(l.queue.callers),
 		InFlight: l.subscription.inFlight.n.Load(), Beyond: l.beyondInFlight.Load(),
 		Waits: slices.Clone(l.queue.waits.reasons), WaitTimes: l.queue.waits.times,
 	}
