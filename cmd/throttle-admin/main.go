@@ -12,6 +12,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/demo"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/dev"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/doctor"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/explain"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/files"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/history"
@@ -32,7 +33,8 @@ func main() {
 
 // families are the commands, by package.
 var families = []cli.Family{
-	policies.Commands, history.Commands, files.Commands, adopt.Commands, rights.Commands, explain.Commands, quotas.Commands,
+	policies.Commands, history.Commands, files.Commands, adopt.Commands, rights.Commands, explain.Commands, doctor.Commands,
+	quotas.Commands,
 	pulsar.Commands, numaflow.Commands, simulate.Commands, size.Commands, demo.Commands, dev.Commands,
 }
 

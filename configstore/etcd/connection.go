@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/internal/etcdclient"
 	"github.com/dispatchthrottle/throttle/internal/probe"
 	"github.com/dispatchthrottle/throttle/internal/role"
 )
@@ -113,3 +114,29 @@ func (e timeoutError) Unwrap() error { return e.error }
 
 // Timeout implements the method of net.Error.
 func (e timeoutError) Timeout() bool { return true }
+
+// Ping asks etcd for as little as possible.
+func (s *Store) Ping(ctx context.Context) error {
+	client, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = client.Get(ctx, s.prefix+markerPart)
+	if err != nil {
+		return s.wrap("ping", err)
+	}
+	return nil
+}
+
+// Health asks etcd how it is.
+func (s *Store) Health(ctx context.Context) (etcdclient.Health, error) {
+	client, err := s.connect(ctx)
+	if err != nil {
+		return etcdclient.Health{}, err
+	}
+	h, err := etcdclient.HealthOf(ctx, client, s.prefix+markerPart)
+	if err != nil {
+		err = s.wrap("ask for its state", err)
+	}
+	return h, err
+}

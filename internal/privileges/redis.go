@@ -52,6 +52,7 @@ func Redis(s Subject, server Server) []string {
 		selector(patterns("~", records(keeper, "")), "+eval +evalsha +zcount "+publishes)
 	}
 	if s.is(role.Admin, role.Viewer) {
+		rules = append(rules, "+info")                                       // for doctor
 		selector(patterns("%R~", limits[:1]), "+eval_ro +evalsha_ro +hmget") // schedules
 		keys := slices.Concat(records(s.Cluster, ""), records(usage, ""), records(keeper, ""))
 		selector(patterns("%R~", keys), "+eval_ro +evalsha_ro +mget +strlen +zrangebyscore")

@@ -31,6 +31,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/schedule"
 	"github.com/dispatchthrottle/throttle/internal/etcdclient"
 	"github.com/dispatchthrottle/throttle/internal/role"
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 const (
@@ -235,6 +236,21 @@ func (s *Store) State(ctx context.Context, key string) (schedule.State, float64,
 	now := time.Now()
 	s.clock.learn(found.State.Last, now)
 	return found.State, s.clock.now(now), nil
+}
+
+// Health asks etcd how it is. It takes the right to read the limits of the cluster.
+func (s *Store) Health(ctx context.Context, cluster string) (etcdclient.Health, error) {
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
+	client, err := s.onTime(ctx)
+	if err != nil {
+		return etcdclient.Health{}, err
+	}
+	h, err := etcdclient.HealthOf(ctx, client, permits.EtcdKey(s.prefix, permits.LimitKey(cluster, policy.ClusterScope(), false)))
+	if err != nil {
+		err = wrap("ask for its state", err)
+	}
+	return h, err
 }
 
 // wrap adds what failed and, if the user lacks a right, how it is granted.

@@ -22,7 +22,17 @@ const (
 	ExitFailed   // an error while the command ran
 	ExitUsage    // an error in the command line
 	ExitOutdated // a change was refused because the policies had changed since
+	ExitWarnings // doctor has found warnings
+	ExitFaults   // doctor has found faults
 )
+
+// An exitError ends a command with a status. What there is to say has been said.
+type exitError struct{ status int }
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit status %d", e.status) }
+
+// Exit returns an error that ends a command with a status, without a message.
+func Exit(status int) error { return &exitError{status} }
 
 // A Family returns the commands of one package.
 type Family func(*App) []*cobra.Command
@@ -46,6 +56,9 @@ func Run(
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return ExitDone
+	}
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e.status
 	}
 	if !started {
 		err = Usage(err)
@@ -88,7 +101,8 @@ A SCOPE is one of
   kafka://tenant/namespace/name a topic; also persistent://... and numaflow://...
 The most specific scope that sets a field wins, field by field.
 
-Exit status: 0 done, 1 failed, 2 usage error, 3 refused because the policies have changed.`,
+Exit status: 0 done, 1 failed, 2 usage error, 3 refused because the policies have changed;
+4 and 5: doctor has found warnings, or faults.`,
 		Example: `  export THROTTLE_POLICIES=etcd://127.0.0.1:2379
   export THROTTLE_PERMITS=redis://127.0.0.1:6379
   throttle-admin set-msg-rate public/default 1000

@@ -14,10 +14,42 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// Limits describes the limits of which more is reserved than they allow, among those that a
-// scope's policy affects; "" if there are none. It considers the topics and subscriptions that
-// policies name.
+// A Reservation is a limit of which more is reserved than it allows. Rates are in messages or bytes
+// a second.
+type Reservation struct {
+	Scope           policy.Scope // of the limit
+	Bytes           bool
+	Reserved, Limit float64
+}
+
+// String describes it without a full stop.
+func (r Reservation) String() string {
+	what := "messages"
+	if r.Bytes {
+		what = "bytes"
+	}
+	return fmt.Sprintf("the reservations of %s add up to %s %s/s, "+
+		"more than its limit, %s/s: each subscription gets %s %% of its reservation",
+		r.Scope, output.Number(r.Reserved), what, output.Number(r.Limit), output.Number(100*r.Limit/r.Reserved))
+}
+
+// Limits describes the Reservations of a scope; "" if there are none.
 func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
+	return joined(Reservations(cluster, entries, scope))
+}
+
+func joined[S fmt.Stringer](found []S) string {
+	var texts []string
+	for _, f := range found {
+		texts = append(texts, f.String())
+	}
+	slices.Sort(texts)
+	return strings.Join(texts, "; ")
+}
+
+// Reservations returns the limits of which more is reserved than they allow, among those that a
+// scope's policy affects. It considers the topics and subscriptions that policies name.
+func Reservations(cluster string, entries []policy.Entry, scope policy.Scope) (found []Reservation) {
 	type unit struct {
 		scope policy.Scope
 		bytes bool
@@ -43,28 +75,39 @@ func Limits(cluster string, entries []policy.Entry, scope policy.Scope) string {
 			add(g.Scope, g.Policy, e.Subscription)
 		}
 	}
-	var found []string
 	for u, limit := range limits {
-		what := "messages"
-		if u.bytes {
-			what = "bytes"
-		}
 		other := scope.Topic != (policy.Topic{}) &&
 			u.scope.Kind == policy.TopicKind && u.scope.Topic != scope.Topic
 		if r := reserved[u]; r > limit && !other {
-			found = append(found, fmt.Sprintf("the reservations of %s add up to %s %s/s, "+
-				"more than its limit, %s/s: each subscription gets %s %% of its reservation",
-				u.scope, output.Number(r), what, output.Number(limit), output.Number(100*limit/r)))
+			found = append(found, Reservation{u.scope, u.bytes, r, limit})
 		}
 	}
-	slices.Sort(found)
-	return strings.Join(found, "; ")
+	slices.SortFunc(found, func(a, b Reservation) int { return strings.Compare(a.String(), b.String()) })
+	return found
 }
 
-// Ignored describes the weights and reservations that a limit's sharing mode does not share it by,
-// among those that a scope's policy affects; "" if there are none.
+// A NoEffect is a weight or a reservation, or both, that a limit is not shared by.
+type NoEffect struct {
+	At     policy.Scope // that has them
+	Fields []string
+	Limit  policy.Scope
+	Mode   policy.SharingMode
+}
+
+// String describes it without a full stop.
+func (n NoEffect) String() string {
+	return fmt.Sprintf("%s of %s: no effect on the limit of %s, whose sharing.mode is %s",
+		strings.Join(n.Fields, " and "), n.At, n.Limit, n.Mode)
+}
+
+// Ignored describes the NoEffects of a scope; "" if there are none.
 func Ignored(cluster string, entries []policy.Entry, scope policy.Scope) string {
-	var found []string
+	return joined(NoEffects(cluster, entries, scope))
+}
+
+// NoEffects returns the weights and reservations that a limit's sharing mode does not share it by,
+// among those that a scope's policy affects.
+func NoEffects(cluster string, entries []policy.Entry, scope policy.Scope) (found []NoEffect) {
 	for at, e := range concerned(cluster, entries, scope) {
 		var fields []string
 		if e.Subscription.Weight != nil {
@@ -78,19 +121,17 @@ func Ignored(cluster string, entries []policy.Entry, scope policy.Scope) string 
 		}
 		add := func(limit policy.Scope, p policy.Policy, modes policy.Modes) {
 			mode := p.WithDefaults().Sharing.Mode
-			if !p.MessageRate.Limited() || mode == policy.Fair || modes.Messages.IsShadow() {
-				return
+			if p.MessageRate.Limited() && mode != policy.Fair && !modes.Messages.IsShadow() {
+				found = append(found, NoEffect{at, fields, limit, mode})
 			}
-			found = append(found, fmt.Sprintf("%s of %s: no effect on the limit of %s, "+
-				"whose sharing.mode is %s", strings.Join(fields, " and "), at, limit, mode))
 		}
 		add(policy.TopicScope(at.Topic), e.Topic, e.TopicModes)
 		for _, g := range e.Aggregates {
 			add(g.Scope, g.Policy, g.Modes)
 		}
 	}
-	slices.Sort(found)
-	return strings.Join(found, "; ")
+	slices.SortFunc(found, func(a, b NoEffect) int { return strings.Compare(a.String(), b.String()) })
+	return found
 }
 
 // concerned returns the subscriptions that policies name, or the topic where they name none of its

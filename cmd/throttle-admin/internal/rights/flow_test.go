@@ -17,8 +17,10 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/clitest"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/demo"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/doctor"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/explain"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/files"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/history"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotas"
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -29,6 +31,7 @@ import (
 
 var families = []cli.Family{
 	policies.Commands, files.Commands, adopt.Commands, explain.Commands, quotas.Commands, demo.Commands,
+	history.Commands, doctor.Commands,
 }
 
 // run runs throttle-admin as a user, and returns its output.
@@ -149,6 +152,11 @@ func (g *guarded) flow(t *testing.T, store string) {
 		assert.Contains(t, g.does(store, name, "explain", "tag:reports"), "ratekeeper")
 		assert.Contains(t, g.does(store, name, "quota", "status"), "tag:reports")
 		g.does(store, name, "adopt", "--dry-run")
+		g.does(store, name, "history")
+		_, out, errs := g.run(store, name, "doctor")
+		assert.Empty(t, errs)
+		assert.NotContains(t, out, "-unknown", "the user may look at all that doctor looks at")
+		assert.NotContains(t, out, "unreachable")
 	}
 	g.does(store, "admin", "set-msg-rate", topic+"fair", "3000", "--dry-run")
 

@@ -1,0 +1,117 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
+	"github.com/dispatchthrottle/throttle/internal/etcdclient"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// sound are facts without a finding.
+func sound(entries ...policy.Entry) *facts {
+	set, _ := policy.NewSet(entries)
+	return &facts{
+		cluster: "standalone", now: time.Now(), set: set,
+		snapshot: configstore.Snapshot{
+			Entries: entries, Revision: 5000, Applied: 5000, Marker: configstore.Marker{ID: "a", Epoch: 1},
+		},
+		stores: []store{
+			{name: "policy store", flag: "--policies", etcd: &etcdclient.Health{
+				Members: []etcdclient.Member{{Endpoint: "127.0.0.1:2379", InUse: 1 << 20, Quota: 1 << 31}}, Revision: 7,
+			}},
+			{name: "permit store", flag: "--permits", redis: []redispermits.Server{
+				{Address: "127.0.0.1:6379", Version: "7.2.4", Eviction: "noeviction", AppendOnly: true},
+			}},
+		},
+		replicas: []dispatch.Stats{{Replica: "r", Version: "v1", Identity: "a", Revision: 5000}},
+	}
+}
+
+// TestChecks: what cannot be planted quickly in real servers.
+func TestChecks(t *testing.T) {
+	require.Empty(t, sound().report().Findings)
+	orders := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders"}
+	for _, c := range []struct {
+		check string
+		spoil func(*facts)
+	}{
+		{"etcd-alarm", func(f *facts) { f.stores[0].etcd.Members[0].Alarms = []string{"alarm:NOSPACE"} }},
+		{"etcd-space", func(f *facts) { f.stores[0].etcd.Members[0].InUse = 1800 << 20 }},
+		{"etcd-member", func(f *facts) { f.stores[0].etcd.Members[0].Err = errors.New("connection refused") }},
+		{"etcd-compaction", func(f *facts) { f.stores[0].etcd.Uncompacted = true }},
+		{"etcd-unknown", func(f *facts) { f.stores[0].etcdErr = errors.New("permission denied") }},
+		{"redis-unknown", func(f *facts) { f.stores[1].redisErr = errors.New("NOPERM") }},
+		{"redis-version", func(f *facts) { f.stores[1].redis[0].Version = "6.2.1" }},
+		{"store-slow", func(f *facts) { f.stores[1].p50 = 60 * time.Millisecond }},
+		{"store-unreachable", func(f *facts) { f.stores[0].err = errors.New("refused") }},
+		{"clock", func(f *facts) { f.stores[1].offset = -2 * time.Second }},
+		{"clock", func(f *facts) { f.replicas[0].Time = f.now.Add(-40 * time.Second).UnixMilli() }},
+		{"two-policy-stores", func(f *facts) { f.replicas[0].Rivals = []string{"b"} }},
+		{"replica-policies", func(f *facts) { f.replicas[0].PolicyError = "refused" }},
+		{"replica-slow", func(f *facts) { f.replicas[0].Permits = dispatch.PermitStoreStats{Slow: true, Latency: 0.2} }},
+		{"damage", func(f *facts) { f.replicas[0].Permits.Damaged = 2 }},
+		{"store-not-followed", func(f *facts) { f.snapshot.Marker.Count = 3 }},
+		{"over-committed", func(f *facts) {
+			*f = *sound(
+				policy.Entry{Scope: policy.TagScope("a"), Settings: policy.Quota{Reserved: new(int64(20)), Total: new(int64(20))}},
+				policy.Entry{Settings: policy.QuotaSettings{Capacity: new(int64(10))}},
+			)
+		}},
+		{"never-reached", func(f *facts) {
+			*f = *sound(
+				policy.Entry{Scope: policy.TenantScope("public"), Settings: policy.Policy{MessageRate: policy.PerSecond(10)}},
+				policy.Entry{Scope: policy.TopicScope(orders), Settings: policy.Policy{MessageRate: policy.PerSecond(10)}},
+			)
+		}},
+		{"ends-soon", func(f *facts) {
+			*f = *sound(policy.Entry{
+				Settings:  policy.QuotaSettings{Capacity: new(int64(10))},
+				Temporary: true, Field: "capacity", Expires: f.now.Add(time.Minute),
+			})
+		}},
+	} {
+		f := sound()
+		c.spoil(f)
+		found := f.report().Findings
+		if assert.Len(t, found, 1, "%s: %+v", c.check, found) {
+			assert.Equal(t, c.check, found[0].Check)
+			assert.NotEmpty(t, found[0].Mend)
+		}
+	}
+}
+
+// BenchmarkChecks: 10,000 policies, and 1,000 replicas with ten subscriptions each.
+func BenchmarkChecks(b *testing.B) {
+	var entries []policy.Entry
+	for i := range 10_000 {
+		topic := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: fmt.Sprintf("t%05d", i)}
+		entries = append(entries, policy.Entry{
+			Scope: policy.TopicScope(topic), Settings: policy.Policy{MessageRate: policy.PerSecond(5)}, Revision: 1000,
+		})
+	}
+	f := sound(entries...)
+	f.replicas = nil
+	for i := range 1000 {
+		r := dispatch.Stats{Replica: fmt.Sprint("r", i), Version: "v1", Identity: "a", Revision: 5000}
+		for j := range 10 {
+			r.Subscriptions = append(r.Subscriptions, dispatch.SubscriptionStats{
+				Topic: fmt.Sprintf("kafka://public/default/t%05d", (10*i+j)%10_000), Subscription: "billing",
+			})
+		}
+		f.replicas = append(f.replicas, r)
+	}
+	for b.Loop() {
+		if found := f.report().Findings; len(found) > 0 {
+			b.Fatalf("%+v", found[0])
+		}
+	}
+}

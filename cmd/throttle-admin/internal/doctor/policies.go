@@ -1,0 +1,231 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/overcommit"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+func (f *facts) unreadable() (found []finding) {
+	for _, e := range f.snapshot.Entries {
+		if e.Err == nil {
+			continue
+		}
+		mend := "throttle-admin remove "
+		switch scope := cli.Quote(e.Scope); {
+		case e.Scope.Kind == policy.UnreadableKind:
+			mend += cli.Argument(e.Scope.Pattern)
+		case e.Section() == policy.QuotaSection:
+			mend = "throttle-admin quota clear " + scope
+		case e.Section() == policy.QuotaSettingsSection:
+			mend = "throttle-admin quota settings --clear"
+		case e.Section() == policy.HistorySettingsSection:
+			mend = "throttle-admin history settings --clear"
+		default:
+			mend += scope
+		}
+		found = append(found, finding{fault, "policy-unreadable", e.Section().String() + " " + e.Scope.String(),
+			e.Err.Error(), "Replicas keep the last valid one; those that start have none.", mend})
+	}
+	return found
+}
+
+func (f *facts) ties() (found []finding) {
+	for _, tie := range f.set.Ties(func(policy.Scope) bool { return true }) {
+		if tie.Topic != "" {
+			found = append(found, finding{warning, "policy-tie", tie.A.String() + " and " + tie.B.String(),
+				"both match " + tie.Topic + " with the same priority",
+				"The one whose text sorts first applies, " + tie.A.String() + ".",
+				fmt.Sprintf("throttle-admin set %s priority=%d", cli.Quote(tie.A), tie.Priority+1)})
+		}
+	}
+	return found
+}
+
+func (f *facts) reservations() (found []finding) {
+	for _, r := range overcommit.Reservations(f.cluster, f.snapshot.Entries, policy.ClusterScope()) {
+		field := "messageRate"
+		if r.Bytes {
+			field = "byteRate"
+		}
+		found = append(found, finding{warning, "over-committed", r.Scope.String(), r.String(),
+			"No subscription gets what it reserves while all of them have a backlog.",
+			fmt.Sprintf("throttle-admin set %s %s=%.0f", cli.Quote(r.Scope), field, r.Reserved)})
+	}
+	if over := overcommit.Quotas(f.snapshot.Entries, f.now); over != nil {
+		found = append(found, finding{warning, "over-committed", "quotas", over.Text(f.now),
+			"No id gets what it reserves while all of them have a backlog.",
+			fmt.Sprintf("throttle-admin quota settings capacity=%d", over.Reserved)})
+	}
+	return found
+}
+
+func (f *facts) ignoredWeights() (found []finding) {
+	for _, n := range overcommit.NoEffects(f.cluster, f.snapshot.Entries, policy.ClusterScope()) {
+		found = append(found, finding{hint, "no-effect", n.At.String(), n.String(),
+			"The limit is shared in another way than the policies say.",
+			fmt.Sprintf("throttle-admin set %s %s=", cli.Quote(n.At), strings.Join(n.Fields, "= "))})
+	}
+	return found
+}
+
+// neverBinding finds limits that another limit of the same messages never lets anybody reach.
+func (f *facts) neverBinding() (found []finding) {
+	seen := map[string]bool{}
+	for _, at := range f.topics() {
+		e := f.set.Explain(f.cluster, at.topic, at.subscription)
+		type limit struct {
+			scope policy.Scope // that sets it
+			name  string
+			policy.Policy
+			modes policy.Modes
+		}
+		var limits []limit // the widest first
+		for _, g := range slices.Backward(e.Aggregates) {
+			limits = append(limits, limit{g.Scope, "the aggregate limit of " + g.Scope.String(), g.Policy, g.Modes})
+		}
+		limits = append(limits, limit{e.Sources["messageRate"], "the topic's limit", e.Topic, e.TopicModes})
+		if at.subscription != "" {
+			limits = append(limits, limit{
+				e.Sources["subscription.messageRate"], "the subscription's limit", e.Subscription, e.SubscriptionModes,
+			})
+		}
+		for i, l := range limits {
+			if !l.MessageRate.Limited() || l.modes.Messages.IsShadow() {
+				continue
+			}
+			for _, wider := range limits[:i] {
+				if !wider.MessageRate.Limited() || wider.modes.Messages.IsShadow() ||
+					l.MessageRate.PerSec() < wider.MessageRate.PerSec() || seen[l.scope.String()] {
+					continue
+				}
+				seen[l.scope.String()] = true
+				found = append(found, finding{hint, "never-reached", l.scope.String(),
+					fmt.Sprintf("its messageRate is %s, and %s is %s", l.MessageRate, wider.name, wider.MessageRate),
+					"It never throttles: the other limit is reached first.",
+					fmt.Sprintf("throttle-admin set %s messageRate=", cli.Quote(l.scope))})
+			}
+		}
+	}
+	return found
+}
+
+// A place is a topic that policies name or replicas consume, or one of its subscriptions.
+type place struct {
+	topic        policy.Topic
+	subscription string
+}
+
+// topics returns all places that are known, in order.
+func (f *facts) topics() []place {
+	known := map[place]bool{}
+	for _, e := range f.snapshot.Entries {
+		if e.Scope.Kind == policy.TopicKind || e.Scope.Kind == policy.SubscriptionKind {
+			known[place{e.Scope.Topic, e.Scope.Subscription}] = true
+		}
+	}
+	for _, r := range f.replicas {
+		for _, s := range r.Subscriptions {
+			if topic, err := policy.ParseTopic(s.Topic); err == nil {
+				known[place{topic, s.Subscription}] = true
+			}
+		}
+	}
+	all := make([]place, 0, len(known))
+	for p := range known {
+		all = append(all, p)
+	}
+	scope := func(p place) policy.Scope { return policy.SubscriptionScope(p.topic, p.subscription) }
+	slices.SortFunc(all, func(a, b place) int { return scope(a).Compare(scope(b)) })
+	return all
+}
+
+func (f *facts) unusedPatterns() (found []finding) {
+	if len(f.replicas) == 0 {
+		return nil // no topics are known but those of policies
+	}
+	topics := f.topics()
+	for _, e := range f.snapshot.Entries {
+		if e.Scope.Kind != policy.PatternKind || e.Temporary || e.Err != nil {
+			continue
+		}
+		paused := true // shows whether the pattern applies
+		alone, err := policy.NewSet([]policy.Entry{{Scope: e.Scope, Settings: policy.Policy{Paused: &paused}}})
+		matches := func(p place) bool { return alone.Resolve(f.cluster, p.topic, "").Topic.IsPaused() }
+		if err == nil && !slices.ContainsFunc(topics, matches) {
+			found = append(found, finding{hint, "pattern-unused", e.Scope.String(),
+				fmt.Sprintf("it matches none of %s that policies or running replicas name", cli.Count(len(topics), "topic")),
+				"It may be mistyped.", "throttle-admin remove " + cli.Quote(e.Scope)})
+		}
+	}
+	return found
+}
+
+// soon is how long before its end a temporary value is reported.
+const soon = 10 * time.Minute
+
+func (f *facts) endingSoon() (found []finding) {
+	for _, e := range f.snapshot.Entries {
+		if left := e.Expires.Sub(f.now); !e.Temporary || e.Err != nil || left > soon {
+			continue
+		}
+		set := "set " + cli.Quote(e.Scope)
+		switch e.Section() {
+		case policy.QuotaSection:
+			set = "quota " + set
+		case policy.QuotaSettingsSection:
+			set = "quota settings"
+		case policy.HistorySettingsSection:
+			set = "history settings"
+		case policy.PolicySection:
+		}
+		value := policy.Text(e.Settings, e.Field)
+		found = append(found, finding{hint, "ends-soon", e.Scope.String(),
+			fmt.Sprintf("%s=%s ends in %s", e.Field, value, output.Left(e.Expires, f.now)),
+			"What is below it is in force then.",
+			fmt.Sprintf("to keep it: throttle-admin %s %s=%s", set, e.Field, cli.Argument(value))})
+	}
+	return found
+}
+
+// missingOverrides finds namespaces that replicas of this cluster use, and for which other clusters
+// have policies of their own.
+func (f *facts) missingOverrides() (found []finding) {
+	type namespace struct{ tenant, name string }
+	others := map[namespace][]string{}
+	own := map[namespace]bool{}
+	for _, e := range f.snapshot.Entries {
+		s := e.Scope
+		switch {
+		case s.Kind != policy.NamespaceKind || s.Cluster == "" || e.Temporary:
+		case s.Cluster == f.cluster:
+			own[namespace{s.Tenant, s.Namespace}] = true
+		default:
+			n := namespace{s.Tenant, s.Namespace}
+			others[n] = append(others[n], s.Cluster)
+		}
+	}
+	seen := map[namespace]bool{}
+	for _, r := range f.replicas {
+		for _, s := range r.Subscriptions {
+			topic, err := policy.ParseTopic(s.Topic)
+			n := namespace{topic.Tenant, topic.Namespace}
+			if err != nil || own[n] || seen[n] || len(others[n]) == 0 {
+				continue
+			}
+			seen[n] = true
+			found = append(found, finding{hint, "no-override", n.tenant + "/" + n.name,
+				fmt.Sprintf("clusters %s have policies of their own for it, and cluster %s has none",
+					cli.Names(others[n]), f.cluster),
+				"The name of the cluster may be mistyped where the replicas run (THROTTLE_CLUSTER).",
+				fmt.Sprintf("correct the name, or: throttle-admin set %s/%s/%s messageRate=RATE", n.tenant, f.cluster, n.name)})
+		}
+	}
+	return found
+}
