@@ -98,7 +98,8 @@ func TestHostileNames(t *testing.T) {
 	for _, args := range [][]string{
 		{"list"}, {"get", "cluster"}, {"get", topic}, {"get", topic, "--subscription", "a\u202eb\u009b"},
 		{"get", hostile}, {"explain", topic}, {"explain", topic, "--subscription", hostile},
-		{"explain", "tag:bulk"}, {"quota", "list"}, {"quota", "status"}, {"quota", "settings"},
+		{"explain", "tag:bulk"}, {"explain", "--message", topic, "--tag", "bulk"}, {"doctor"}, {"doctor", "-o", "json"},
+		{"quota", "list"}, {"quota", "status"}, {"quota", "settings"},
 		{"quota", "get", "tag:bulk"}, {"set", "public/default", "messageRate=1", "--dry-run"},
 		{"set", hostile, "messageRate=1"}, {"set", "cluster", hostile + "=1"}, {"set", topic, "messageRate=" + hostile},
 		{"remove", hostile}, {"history"}, {"history", hostile}, {"history", "cluster"}, {"history", "-o", "json"},

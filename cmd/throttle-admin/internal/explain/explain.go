@@ -59,22 +59,29 @@ type fieldView struct {
 
 func newExplainCommand(a *cli.App) *cobra.Command {
 	var subscription string
+	var message messageFlags
 	cmd := &cobra.Command{
 		Use:   "explain TOPIC|tenant:NAME|tag:NAME",
 		Short: "Show which limits apply to a topic or a quota, and why consumers are throttled",
 		Long: `Show which limits apply to a topic: its effective policy, with the scope that sets
 each field; how far permits are allocated ahead; the replicas that share them; and why they are
-throttled or not. Live figures need --permits.
+throttled or not. Live figures need --permits. With --message, show instead what would happen
+to one message now: which limits it needs permits of, which scope sets each, whether it would wait
+and about how long, with the arithmetic.
 
 For a throughput quota, show the calculation of its rate. While no ratekeeper leads, show the rate
 that is in force instead; the exit status is then 1.`,
 		Example: `  throttle-admin explain kafka://public/default/orders
   throttle-admin explain kafka://public/default/orders --subscription billing -o json
+  throttle-admin explain --message kafka://public/default/orders --subscription billing --bytes 5000
   throttle-admin explain tag:reports`,
 		Args: cli.Args("TOPIC or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			scope, err := a.ScopeOf(cmd, args[0])
 			permits, permitsErr := a.OpenPermits()
+			if err == nil {
+				err = message.check(cmd, scope)
+			}
 			if err := errors.Join(cli.Usage(err), permitsErr); err != nil {
 				return err
 			}
@@ -85,7 +92,7 @@ that is in force instead; the exit status is then 1.`,
 			case policy.TagKind, policy.TenantKind:
 				return explainQuota(cmd.Context(), a, scope, permits)
 			case policy.TopicKind, policy.SubscriptionKind:
-				return explainTopic(cmd.Context(), a, scope, permits)
+				return explainTopic(cmd.Context(), a, scope, permits, message)
 			}
 			return cli.Usage(cli.ArgError("topic", args[0],
 				"invalid topic: want its URL, such as kafka://tenant/namespace/name, "+
@@ -93,12 +100,13 @@ that is in force instead; the exit status is then 1.`,
 		},
 	}
 	cli.AddSubscription(cmd, &subscription)
+	message.add(cmd)
 	return cmd
 }
 
 // explainTopic explains a topic or a subscription; store is nil without a shared permit store.
 func explainTopic(
-	ctx context.Context, a *cli.App, scope policy.Scope, store dispatch.PermitStore,
+	ctx context.Context, a *cli.App, scope policy.Scope, store dispatch.PermitStore, message messageFlags,
 ) error {
 	s, err := a.Policies(ctx)
 	if err != nil {
@@ -106,6 +114,9 @@ func explainTopic(
 	}
 	now := time.Now()
 	x := explainPolicy(s, a.Cluster, scope)
+	if message.tag != "" {
+		x.addQuota(policy.TagScope(message.tag))
+	}
 	var liveErr error
 	if store != nil {
 		ctx, cancel := context.WithTimeout(ctx, cli.StoreTimeout)
@@ -114,6 +125,10 @@ func explainTopic(
 			liveErr = quotastate.PermitsFault(liveErr)
 		}
 		x.Others = cli.Others(x.replicas, x.Identity)
+	}
+	if message.asked {
+		r := x.messageReport(message)
+		return errors.Join(a.Print(r, r.table), liveErr)
 	}
 	x.addReasons(s, scope, liveErr)
 	return errors.Join(a.Print(x, func(w *strings.Builder) { x.table(w, now) }), liveErr)
