@@ -261,8 +261,10 @@ func TestMaxInFlightOfAllTags(t *testing.T) {
 		}
 		workers.Wait()
 		assert.EqualValues(t, 2, highest.Load())
+		// Which of two messages that end at one instant is released first is up to Go's scheduler, and
+		// each time decides whose turn it is: a third is 667 with a standard deviation of 5.
 		for i := range done {
-			within(t, "a third of 200 a second", float64(done[i].Load()), 600, 680)
+			within(t, "a third of 200 a second", float64(done[i].Load()), 634, 700)
 		}
 		require.NoError(t, lim.Close())
 	})
