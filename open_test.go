@@ -94,7 +94,6 @@ func TestOpenFromCacheFile(t *testing.T) {
 		_, err = store.Apply(t.Context(), configstore.Commit{Changes: []configstore.Change{{
 			Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(n)},
 		}}})
-
 		require.NoError(t, err)
 		require.NoError(t, store.Close())
 	}
@@ -150,7 +149,6 @@ func TestOpenMissingFile(t *testing.T) {
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)
 	assert.Equal(t, "schema: 2\npolicies: []\n", string(text))
-
 	require.NoError(t,
 		os.WriteFile(name, []byte("schema: 2\npolicies:\n  - {scope: cluster, messageRate: 7/s}\n"), 0o600))
 	lim, err = throttle.Open(t.Context(), "file:"+name, "memory:")

@@ -36,7 +36,6 @@ func TestMemoryForgetsOldRevisions(t *testing.T) {
 	for i := range int64(2000) {
 		_, err := s.Apply(
 			ctx, configstore.Commit{Changes: []configstore.Change{{Settings: policy.Policy{MessageRate: policy.PerSecond(i)}}}})
-
 		require.NoError(t, err)
 	}
 	for _, after := range []int64{1, 1 << 40} {

@@ -32,7 +32,6 @@ func markers(t *testing.T, b Backend) {
 	temporary := configstore.Key{Scope: Orders, Field: "messageRate"}
 	_, err = s.Apply(ctx, configstore.Commit{Changes: append(put(topic("x"), policy.Policy{}),
 		configstore.Change{Key: temporary, Settings: rate(3), TTL: time.Hour})})
-
 	require.NoError(t, err)
 	assert.Equal(t, configstore.Marker{
 		ID: first.ID, Epoch: first.Epoch, Serial: first.Serial + 1, Count: 1,

@@ -33,7 +33,6 @@ func TestRatekeeperCollector(t *testing.T) {
 				Reserved: new(int64(10 * quota.Page)), Total: new(int64(100 * quota.Page)),
 			}), s.Set(policy.ClusterScope(), policy.QuotaSettings{IgnoreZones: new(int64(0))})...), nil
 		})
-
 		require.NoError(t, err)
 		k := &ratekeeper.Ratekeeper{Policies: configstore.Source(store), Permits: permits, Name: "k"}
 		samples := func() map[string]float64 {

@@ -78,7 +78,6 @@ func (s *scene) set(rate int64) time.Time {
 			MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)},
 		}), nil
 	})
-
 	require.NoError(s.t, err)
 	return time.Now()
 }

@@ -252,7 +252,9 @@ func TestAccuracyRestartedEmpty(t *testing.T) {
 // TestAccuracyChange: how soon a change is in force on each replica.
 func TestAccuracyChange(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
-		took := changes(t, 30)
+		took, _ := changes(t, 30, edits)
 		m.AtMost("in force on each replica, ms (p99)", ms(percentile(took, 0.99)), 100)
+		_, took = changes(t, 30, command(t))
+		m.AtMost("in force on each replica, from the start of throttle-admin, ms (p99)", ms(percentile(took, 0.99)), 100)
 	})
 }

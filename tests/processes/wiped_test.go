@@ -29,7 +29,6 @@ func limited(tb testing.TB, rate int64) (url string, wipe func()) {
 	_, err = configstore.Edit(tb.Context(), store, configstore.By{}, func(s configstore.Snapshot) ([]configstore.Change, error) {
 		return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: policy.PerSecond(rate)}), nil
 	})
-
 	require.NoError(tb, err)
 	return url, func() {
 		_, err := node.Client().Delete(tb.Context(), "", clientv3.WithPrefix())

@@ -126,7 +126,6 @@ func limited(t *testing.T, url string) {
 	_, err = configstore.Edit(t.Context(), store, configstore.By{}, func(s configstore.Snapshot) ([]configstore.Change, error) {
 		return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: policy.PerSecond(1000)}), nil
 	})
-
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		return len(lim.Stats().Subscriptions[0].Limits) == 1

@@ -139,7 +139,6 @@ func TestEtcdRotation(t *testing.T) {
 		_, err = configstore.Edit(t.Context(), root, configstore.By{}, func(s configstore.Snapshot) ([]configstore.Change, error) {
 			return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: policy.PerSecond(rate)}), nil
 		})
-
 		require.NoError(t, err)
 	}
 	set(1000)

@@ -53,7 +53,6 @@ func TestLeavesRoomForPolicies(t *testing.T) {
 	_, err = policies.Apply(t.Context(), configstore.Commit{Changes: []configstore.Change{{
 		Key: configstore.Key{Scope: policy.ClusterScope()}, Settings: policy.Policy{Paused: &paused},
 	}}})
-
 	require.NoError(t, err, "pause still works")
 	assert.ErrorContains(t, l.Publish(t.Context(), "c", "r", []byte("{}"), time.Minute), refused)
 	_, _, err = l.State(t.Context(), "limit 1")

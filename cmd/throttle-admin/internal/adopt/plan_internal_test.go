@@ -62,7 +62,6 @@ func TestOthersWrite(t *testing.T) {
 	_, err = configstore.Edit(ctx, store, configstore.By{}, func(s configstore.Snapshot) ([]configstore.Change, error) {
 		return s.Set(policy.ClusterScope(), policy.Policy{MessageRate: policy.PerSecond(1)}), nil
 	})
-
 	require.NoError(t, err)
 	p, err := makePlan(ctx, &cli.App{}, flags{}, store)
 	require.NoError(t, err)
