@@ -236,7 +236,7 @@ func (f *facts) redis() (found []finding) {
 			}
 			if !r.AppendOnly {
 				found = append(found, finding{hint, "redis-persistence", subject, "appendonly is no",
-					"After a crash it is empty: schedules and pools begin again, which costs or allows up to a second.",
+					"After a crash it is empty: schedules, pools and the rates of quotas begin again.",
 					run + "appendonly yes"})
 			}
 		}
