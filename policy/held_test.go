@@ -29,3 +29,12 @@ func TestFaultOf(t *testing.T) {
 	}
 	assert.Equal(t, policy.FaultUnavailable, policy.FaultOf(errors.New("no route to host")))
 }
+
+func TestCountPermanent(t *testing.T) {
+	limit := policy.Policy{MessageRate: policy.PerSecond(1)}
+	assert.Equal(t, 2, policy.CountPermanent([]policy.Entry{
+		{Settings: limit}, {Settings: policy.Policy{}}, {Settings: limit, Temporary: true},
+		{Settings: policy.Policy{}, Err: errors.New("it cannot be read")},
+		{Settings: policy.HistorySettings{ReasonRequired: new(true)}},
+	}), "an empty policy, a temporary one and the history's settings do not count")
+}

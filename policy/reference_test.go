@@ -67,7 +67,7 @@ func reference() string {
 				"`throttle-admin quota set ID FIELD=VALUE...`",
 			policy.QuotaSettingsSection: "How the rates of a cluster's quotas are found: " +
 				"`throttle-admin quota settings FIELD=VALUE...`",
-			policy.HistorySettingsSection: "What the history asks of changes: " +
+			policy.HistorySettingsSection: "The settings of the history of changes: " +
 				"`throttle-admin history settings FIELD=VALUE...`",
 		}[section])
 		for _, f := range section.Fields() {

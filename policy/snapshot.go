@@ -179,6 +179,9 @@ func (s Snapshot) olderThan(known Snapshot) bool {
 // truncated file, is none.
 func CountPermanent(entries []Entry) (n int) {
 	for _, e := range entries {
+		if e.Section() == HistorySettingsSection { // replicas of earlier versions do not see them
+			continue
+		}
 		if !e.Temporary && (e.Err != nil || !IsZero(e.Settings)) {
 			n++
 		}

@@ -26,7 +26,7 @@ const (
 	ExitFaults   // doctor has found faults
 )
 
-// An exitError ends a command with a status. What there is to say has been said.
+// An exitError ends a command with a status, after the command has printed its result.
 type exitError struct{ status int }
 
 func (e *exitError) Error() string { return fmt.Sprintf("exit status %d", e.status) }
