@@ -190,7 +190,8 @@ func values(entries []policy.Entry) map[Key]Value {
 
 // Found returns what a snapshot has that its history does not explain, as a change of an unknown
 // author. It has no changes if there is nothing. The history is complete up to the revision since,
-// so that an entry without a record has changed only if it is newer.
+// so that an entry without a record has changed only if it is newer. A history may be cut short,
+// and ends at a record that cannot be read: what older ones say is unknown.
 func (s Snapshot) Found(history iter.Seq2[Record, error], since int64, now time.Time) (Record, error) {
 	found := Record{Time: now.UTC(), Found: true, First: true}
 	expected := make(map[Key]Value)
@@ -201,6 +202,9 @@ func (s Snapshot) Found(history iter.Seq2[Record, error], since int64, now time.
 		}
 		if found.First {
 			found.First, found.Revision = false, r.Revision+1 // at least
+		}
+		if r.Err != nil {
+			break // it may have changed any entry that no newer record has
 		}
 		complete = complete || r.First
 		for _, c := range r.Changes {
@@ -234,6 +238,15 @@ func (s Snapshot) Found(history iter.Seq2[Record, error], since int64, now time.
 	return found, nil
 }
 
+// Keeps reports whether an entry still holds at now what a change has made of it.
+func (s Snapshot) Keeps(c Changed, now time.Time) bool {
+	e, ok := s.find(c.Key)
+	if !ok {
+		return !c.Is.at(now).Exists()
+	}
+	return valueOf(e).same(c.Is)
+}
+
 // Before returns what the store held before some records, the newest of which is first. An entry
 // whose value is not known has its Err set.
 func (s Snapshot) Before(records []Record) []policy.Entry {
@@ -254,11 +267,16 @@ func (s Snapshot) Before(records []Record) []policy.Entry {
 }
 
 // Baseline returns what a store held before some records, the newest of which is first, as the
-// record with which a history begins that has forgotten older ones.
-func (s Snapshot) Baseline(records []Record) Record {
-	base := Record{Found: true, First: true, Revision: s.Revision}
+// record with which a history begins that has forgotten older ones. If one of them cannot be read,
+// the history is not complete from there on, and so has no First record.
+func (s Snapshot) Baseline(records []Record, now time.Time) Record {
+	base := Record{Found: true, First: true, Revision: s.Revision, Time: now.UTC()}
 	for _, r := range records {
-		base.Time, base.Revision = r.Time, r.Revision-1
+		if r.Err != nil {
+			base.First = false
+		} else if r.Revision > 0 {
+			base.Time, base.Revision = r.Time, r.Revision-1
+		}
 	}
 	for _, e := range s.Before(records) {
 		base.Changes = append(base.Changes, Changed{KeyOf(e), Value{Unknown: true}, valueOf(e)})

@@ -53,7 +53,7 @@ func TestHostileNames(t *testing.T) {
 		`{` + at + `,"changes":[{"scope":"cluster","is":{"settings":{"schema":2,"messageRate":"1/s"}}}]}`,
 		hostile,
 	} {
-		_, err := node.Client().Put(ctx, fmt.Sprintf("/t/history/changes/%012d-1", serial+1), record)
+		_, err := node.Client().Put(ctx, fmt.Sprintf("/t/history/changes/%012d-%d-1", serial+1, time.Now().UnixMilli()), record)
 		require.NoError(t, err)
 	}
 	head, err := node.Client().Put(ctx, "/t/history/head", `{"serial":5,"seen":1000,"count":6}`)

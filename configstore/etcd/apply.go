@@ -46,7 +46,18 @@ func (s *Store) Apply(ctx context.Context, c configstore.Commit) (int64, error) 
 		}
 		var records []clientv3.Op
 		if !c.WithoutHistory {
-			if records, err = s.recordOps(ctx, client, at, c, marker.Count, now); err != nil {
+			err := at.headErr
+			changed := false
+			if err == nil {
+				changed, err = s.recordFound(ctx, client, at, now)
+			}
+			if changed {
+				continue
+			}
+			if err == nil {
+				records, err = s.recordOps(ctx, client, at, c, marker.Count, now)
+			}
+			if err != nil {
 				return 0, &configstore.HistoryError{Err: err}
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	"io"
 	"iter"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,11 +22,12 @@ import (
 
 // The history is under PREFIX/history/:
 //
-//	head                    {"serial":N,"seen":REVISION,"count":N}, of the last recorded change
-//	changes/SERIAL-MS       the record of a change as JSON, compressed from packedFrom bytes
+//	head                      a head as JSON, of the last recorded change
+//	changes/SERIAL-MS-BYTES   the record of a change as JSON, compressed from packedFrom bytes
 //
-// SERIAL has twelve digits and counts records, and MS is when the change was made. Each Apply
-// writes both in its transaction.
+// SERIAL has twelve digits and counts records, MS is when the change was made, and BYTES is the
+// size of all records up to this one. Each Apply writes both in its transaction. A record with a
+// lease belongs to no change yet.
 const (
 	historyPart = "/history" // after the prefix of all keys
 	headPart    = "/head"
@@ -39,18 +39,30 @@ type head struct {
 	Serial int64 `json:"serial"` // of the newest record
 	Seen   int64 `json:"seen"`   // etcd's revision at which that change found the entries
 	Count  int   `json:"count"`  // permanent entries after it
+	Bytes  int64 `json:"bytes"`  // of all records so far, those that have been deleted too
 
 	made int64 // etcd's revision of that change; 0 = there is no history
 }
 
 // pageSize is how many records are read at once.
-const pageSize = 200
+const pageSize = 100
 
 // packedFrom is the size from which on records are compressed.
 const packedFrom = 4 << 10
 
-// maxForgotten is the most old records that one change deletes.
-const maxForgotten = 8
+// maxForgotten is the most old records that one change deletes, and maxBytes the most bytes of all
+// records.
+const (
+	maxForgotten = 8
+	maxBytes     = 64 << 20
+)
+
+// A record of more than aheadFrom bytes is put before its change, with a lease of aheadTime, so
+// that the transaction of the change has as much room as without a record. It detaches the lease.
+const (
+	aheadFrom = 32 << 10
+	aheadTime = time.Minute
+)
 
 // The ends of the history are what Apply has to know of it.
 type ends struct {
@@ -98,63 +110,133 @@ func (e ends) explains(snap configstore.Snapshot) bool {
 	})
 }
 
+// searchTime bounds the search for changes past the tools: with large records, it may take long.
+var searchTime = time.Second // a variable for tests
+
 // found returns what the history does not explain; a record without changes if there is nothing.
+// What it has not found in time is unknown.
 func (s *Store) found(
 	ctx context.Context, client *clientv3.Client, snap configstore.Snapshot, e ends, now time.Time,
 ) (configstore.Record, error) {
 	if e.explains(snap) {
 		return configstore.Record{}, nil
 	}
-	return snap.Found(s.records(ctx, client, e.Serial), e.Seen*steps, now)
+	inTime := func(yield func(configstore.Record, error) bool) {
+		for r, err := range s.records(ctx, client, e.head, now) {
+			if time.Since(now) > searchTime || !yield(r, err) {
+				return
+			}
+		}
+	}
+	return snap.Found(inTime, e.Seen*steps, now)
 }
 
-// recordOps returns the operations that record a commit, after what was found.
-func (s *Store) recordOps(
-	ctx context.Context, client *clientv3.Client, at listed, c configstore.Commit, count int, now time.Time,
-) ([]clientv3.Op, error) {
-	if at.headErr != nil {
-		return nil, at.headErr
-	}
+// maxChanges is the most changes that one record has of those that were found.
+const maxChanges = 2000
+
+// recordFound records what was found, in transactions of its own, since it may be more than one
+// change has room for. A search after it that was cut off finds the rest. It reports whether there
+// was something, or another Apply came first: the ends of the history are then others.
+func (s *Store) recordFound(
+	ctx context.Context, client *clientv3.Client, at listed, now time.Time,
+) (changed bool, err error) {
 	found, err := s.found(ctx, client, at.Snapshot, at.ends, now)
+	if err != nil || len(found.Changes) == 0 {
+		return false, err
+	}
+	next := at.head
+	for left := found.Changes; len(left) > 0; {
+		n := min(len(left), maxChanges)
+		found.Changes, left = left[:n], left[n:]
+		next.Serial++
+		if len(left) == 0 {
+			next.Seen, next.Count = at.revision, policy.CountPermanent(at.Entries)
+		}
+		ops, err := s.put(ctx, client, &next, found, now)
+		if err != nil {
+			return false, err
+		}
+		resp, err := client.Txn(ctx).
+			If(clientv3.Compare(clientv3.ModRevision(s.history+headPart), "=", at.made),
+				clientv3.Compare(clientv3.ModRevision(s.prefix+markerPart), "=", at.applied)).
+			Then(ops...).
+			Commit()
+		if err != nil {
+			return false, err
+		}
+		if !resp.Succeeded {
+			return true, nil
+		}
+		at.made = resp.Header.Revision
+	}
+	return true, nil
+}
+
+// put returns the operations that put a record and the head that it is the newest of.
+func (s *Store) put(
+	ctx context.Context, client *clientv3.Client, next *head, r configstore.Record, now time.Time,
+) ([]clientv3.Op, error) {
+	r.First = next.Serial == 1
+	value, err := marshalRecord(r)
 	if err != nil {
 		return nil, err
 	}
-	var ops []clientv3.Op
-	next := head{Serial: at.Serial, Seen: at.revision, Count: count}
-	for _, r := range []configstore.Record{found, c.Record(at.Entries, now)} {
-		if len(r.Changes) == 0 {
-			continue
-		}
-		next.Serial++
-		r.First = next.Serial == 1
-		value, err := marshalRecord(r)
-		if err != nil {
-			return nil, err
-		}
-		ops = append(ops, clientv3.OpPut(s.recordKey(next.Serial)+"-"+strconv.FormatInt(now.UnixMilli(), 10), value))
-	}
-	if next.Serial == 0 {
-		return nil, nil // nothing is stored, and nothing changes
-	}
+	next.Bytes += int64(len(value))
 	text, err := json.Marshal(next)
 	if err != nil {
 		return nil, err
 	}
-	ops = append(ops, clientv3.OpPut(s.history+headPart, string(text)))
+	key := fmt.Sprintf("%s-%d-%d", s.recordKey(next.Serial), now.UnixMilli(), next.Bytes)
+	put := clientv3.OpPut(key, value)
+	if len(value) > aheadFrom {
+		put = clientv3.OpPut(key, "", clientv3.WithIgnoreValue()) // and without the lease
+		err = s.putAhead(ctx, client, key, value)
+	}
+	return []clientv3.Op{put, clientv3.OpPut(s.history+headPart, string(text))}, err
+}
+
+// putAhead puts a record that belongs to no change yet.
+func (s *Store) putAhead(ctx context.Context, client *clientv3.Client, key, value string) error {
+	lease, err := client.Grant(ctx, int64(aheadTime.Seconds()))
+	if err != nil {
+		return err
+	}
+	resp, err := client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, value, clientv3.WithLease(lease.ID))).
+		Commit()
+	if err == nil && !resp.Succeeded {
+		err = errors.New("another change was made in the same millisecond: try again")
+	}
+	return err
+}
+
+// recordOps returns the operations that record a commit; none if it changes nothing.
+func (s *Store) recordOps(
+	ctx context.Context, client *clientv3.Client, at listed, c configstore.Commit, count int, now time.Time,
+) ([]clientv3.Op, error) {
+	r := c.Record(at.Entries, now)
+	if len(r.Changes) == 0 {
+		return nil, nil
+	}
+	next := at.head
+	next.Serial++
+	next.Seen, next.Count = at.revision, count
+	ops, err := s.put(ctx, client, &next, r, now)
 	for _, key := range at.oldest {
-		if s.forgets(key, next.Serial, now) {
+		if next.forgets(strings.TrimPrefix(key, s.history+changesPart), now) {
 			ops = append(ops, clientv3.OpDelete(key))
 		}
 	}
-	return ops, nil
+	return ops, err
 }
 
-// forgets reports whether a record is too old to be kept. A key that no Apply has written is.
-func (s *Store) forgets(key string, newest int64, now time.Time) bool {
-	serial, ms, _ := strings.Cut(strings.TrimPrefix(key, s.history+changesPart), "-")
-	n, err1 := strconv.ParseInt(serial, 10, 64)
-	at, err2 := strconv.ParseInt(ms, 10, 64)
-	return err1 != nil || err2 != nil || n <= newest-configstore.MaxHistory ||
+// forgets reports whether a record is too old to be kept, by the last part of its key. One that no
+// Apply has written is.
+func (h head) forgets(name string, now time.Time) bool {
+	var n, at, size int64
+	_, err := fmt.Sscanf(name, "%d-%d-%d", &n, &at, &size)
+	return err != nil || n <= h.Serial-configstore.MaxHistory || size <= h.Bytes-maxBytes ||
 		at < now.Add(-configstore.MaxHistoryAge).UnixMilli()
 }
 
@@ -181,7 +263,8 @@ func (s *Store) History(ctx context.Context) iter.Seq2[configstore.Record, error
 			fail(err)
 			return
 		}
-		found, err := s.found(ctx, client, at.Snapshot, at.ends, time.Now())
+		now := time.Now()
+		found, err := s.found(ctx, client, at.Snapshot, at.ends, now)
 		if err != nil {
 			fail(err)
 			return
@@ -189,7 +272,7 @@ func (s *Store) History(ctx context.Context) iter.Seq2[configstore.Record, error
 		if len(found.Changes) > 0 && !yield(found, nil) {
 			return
 		}
-		for r, err := range s.records(ctx, client, at.Serial) {
+		for r, err := range s.records(ctx, client, at.head, now) {
 			if !yield(r, err) {
 				return
 			}
@@ -197,12 +280,13 @@ func (s *Store) History(ctx context.Context) iter.Seq2[configstore.Record, error
 	}
 }
 
-// records yields the records up to a serial, the newest first.
+// records yields the records up to that of a head, the newest first. It leaves out those that the
+// next change deletes.
 func (s *Store) records(
-	ctx context.Context, client *clientv3.Client, newest int64,
+	ctx context.Context, client *clientv3.Client, h head, now time.Time,
 ) iter.Seq2[configstore.Record, error] {
 	return func(yield func(configstore.Record, error) bool) {
-		for ; newest > 0; newest -= pageSize {
+		for newest := h.Serial; newest > 0; newest -= pageSize {
 			from, to := s.recordKey(max(1, newest-pageSize+1)), s.recordKey(newest+1)
 			resp, err := client.Get(ctx, from, clientv3.WithRange(to))
 			if err != nil {
@@ -213,6 +297,16 @@ func (s *Store) records(
 				return // older ones have been deleted
 			}
 			for _, kv := range slices.Backward(resp.Kvs) {
+				if ctx.Err() != nil {
+					yield(configstore.Record{}, s.wrap("history", context.Cause(ctx)))
+					return
+				}
+				if h.forgets(strings.TrimPrefix(string(kv.Key), s.history+changesPart), now) {
+					return // and so are older ones
+				}
+				if kv.Lease != 0 {
+					continue // of a change that was not made, or not yet
+				}
 				r, err := unmarshalRecord(kv.Value)
 				r.Err = err
 				if !r.Found { // which has a revision of its own

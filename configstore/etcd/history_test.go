@@ -50,11 +50,12 @@ func TestHistoryForgets(t *testing.T) {
 	require.Len(t, resp.Kvs, 3)
 	oldest := resp.Kvs[0]
 	name, _, _ := strings.Cut(string(oldest.Key), "-")
-	aged := name + "-" + fmt.Sprint(time.Now().Add(-configstore.MaxHistoryAge-time.Hour).UnixMilli())
+	aged := fmt.Sprintf("%s-%d-1", name, time.Now().Add(-configstore.MaxHistoryAge-time.Hour).UnixMilli())
 	_, err = client.Txn(ctx).Then(clientv3.OpDelete(string(oldest.Key)), clientv3.OpPut(aged, string(oldest.Value))).Commit()
 	require.NoError(t, err)
+	assert.Len(t, historyOf(t, s), 2, "the oldest one is too old")
 	apply(t, s, 4)
-	assert.Len(t, historyOf(t, s), 3, "the oldest one is too old")
+	assert.Len(t, historyOf(t, s), 3)
 
 	// The next serial is the one after MaxHistory+1: the first two are too many.
 	head := fmt.Sprintf(`{"serial":%d,"seen":%d,"count":1}`, configstore.MaxHistory+1, resp.Header.Revision+100)
@@ -69,6 +70,38 @@ func TestHistoryForgets(t *testing.T) {
 		left = append(left, name)
 	}
 	assert.Equal(t, []string{"000000000003", "000000000004", "000000010002"}, left)
+
+	// All records together have too many bytes.
+	head = fmt.Sprintf(`{"serial":%d,"seen":%d,"count":1,"bytes":%d}`, 5, resp.Header.Revision+100, 64<<20+455)
+	_, err = client.Put(ctx, "/p/history/head", head)
+	require.NoError(t, err)
+	apply(t, s, 6)
+	resp, err = client.Get(ctx, "/p/history/changes/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 2)
+	assert.Contains(t, string(resp.Kvs[0].Key), "/000000000004-")
+	assert.Contains(t, string(resp.Kvs[1].Key), "/000000000006-")
+}
+
+// TestRecordOfNoChange: a large record whose change was not made is not shown.
+func TestRecordOfNoChange(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	client, s := node.Client(), open(t, node.Endpoint, "p")
+	apply(t, s, 1)
+	resp, err := client.Get(ctx, "/p/history/changes/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 1)
+	lease, err := client.Grant(ctx, 60)
+	require.NoError(t, err)
+	name := strings.Replace(string(resp.Kvs[0].Key), "/000000000001-", "/000000000002-", 1)
+	_, err = client.Put(ctx, name, string(resp.Kvs[0].Value), clientv3.WithLease(lease.ID))
+	require.NoError(t, err)
+	assert.Len(t, historyOf(t, s), 1)
+	apply(t, s, 2)
+	assert.Len(t, historyOf(t, s), 2)
+	_, err = client.Revoke(ctx, lease.ID)
+	require.NoError(t, err)
+	assert.Len(t, historyOf(t, s), 2)
 }
 
 // TestForgottenValues: where no record is left of what an entry held, the history says so.
@@ -190,6 +223,58 @@ func TestEditsDuringApply(t *testing.T) {
 	}
 }
 
+// TestLongSearch: a search for changes past the tools that takes too long keeps nobody from a
+// change. What it has not reached is unknown.
+func TestLongSearch(t *testing.T) {
+	node := services.Etcd(t)
+	s := open(t, node.Endpoint, "p")
+	apply(t, s, 1)
+	_, err := node.Client().Put(t.Context(), "/p/config/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders",
+		`{"schema":2,"messageRate":"7/s"}`)
+	require.NoError(t, err)
+	defer etcd.SetSearchTime(0)()
+	want := []configstore.Changed{{
+		Key: configstore.Key{Scope: storetest.Orders}, Was: configstore.Value{Unknown: true},
+		Is: configstore.Value{Settings: policy.Policy{MessageRate: policy.PerSecond(7)}},
+	}}
+	records := historyOf(t, s)
+	require.Len(t, records, 2)
+	assert.True(t, records[0].Found)
+	assert.Equal(t, want, records[0].Changes)
+	apply(t, s, 2)
+	records = historyOf(t, s)
+	require.Len(t, records, 3)
+	assert.Equal(t, want, records[1].Changes)
+	assert.Equal(t, want[0].Is, records[0].Changes[0].Was)
+}
+
+// TestManyEdits: what was written past the tools may be more than one record has room for.
+func TestManyEdits(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	client, s := node.Client(), open(t, node.Endpoint, "p")
+	apply(t, s, 1)
+	const edits = 5000
+	for begin := 0; begin < edits; begin += 100 {
+		var puts []clientv3.Op
+		for n := range 100 {
+			key := fmt.Sprintf("/p/config/policies/kafka:%%2F%%2Fpublic%%2Fdefault%%2Fx%d", begin+n)
+			puts = append(puts, clientv3.OpPut(key, `{"schema":2,"messageRate":"7/s"}`))
+		}
+		_, err := client.Txn(ctx).Then(puts...).Commit()
+		require.NoError(t, err)
+	}
+	apply(t, s, 2)
+	records := historyOf(t, s)
+	assert.False(t, records[0].Found)
+	found := 0
+	for _, r := range records[1 : len(records)-1] {
+		assert.True(t, r.Found)
+		assert.LessOrEqual(t, len(r.Changes), 2000)
+		found += len(r.Changes)
+	}
+	assert.Equal(t, edits, found)
+}
+
 // TestHistoryWithoutRights: a change by a user without rights for the history is refused with the
 // reason; one that goes without history is not.
 func TestHistoryWithoutRights(t *testing.T) {
@@ -216,9 +301,12 @@ func TestHistoryWithoutRights(t *testing.T) {
 	assert.ErrorContains(t, err, "permission denied")
 	_, err = s.Apply(ctx, configstore.Commit{By: configstore.By{WithoutHistory: true}, Changes: rate(1)})
 	require.NoError(t, err)
+	denied := 0
 	for _, err := range s.History(ctx) {
-		assert.ErrorContains(t, err, "permission denied")
+		require.ErrorContains(t, err, "permission denied")
+		denied++
 	}
+	assert.Equal(t, 1, denied)
 }
 
 // BenchmarkApply changes one of 10 or 1,000 policies, with a record or without one.

@@ -239,7 +239,11 @@ func (s *Store) Apply(ctx context.Context, c configstore.Commit) (int64, error) 
 			return 0, &configstore.HistoryError{Err: err}
 		}
 	}
-	return s.write(data, revision)
+	written, err := s.write(data, revision)
+	if err != nil && !c.WithoutHistory {
+		err = errors.Join(err, s.takeBack(st))
+	}
+	return written, err
 }
 
 func (s *Store) format(entries []policy.Entry) ([]byte, error) {

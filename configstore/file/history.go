@@ -8,8 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"iter"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -37,21 +39,55 @@ func digest(content []byte) string {
 
 func (s *Store) historyPath() string { return s.path + ".history" }
 
-// A journal is a history as it was read together with the file.
+// tailSize is how much of a history a change reads, from its end, if that explains the file.
+const tailSize = 64 << 10
+
+// A journal is a history as it was read together with the file, or the newest part of it.
 type journal struct {
 	lines []historyLine // those that are not void
 	now   string        // the digest of the file
-	end   int64         // where complete lines end; the process ended while it wrote what follows
+
+	revision int64 // of the file
+	end      int64 // where complete lines end; the process ended while it wrote what follows
 }
 
 // readJournal reads the history beside a file in that state.
-func (s *Store) readJournal(st state) (journal, error) {
-	data, err := os.ReadFile(s.historyPath())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return journal{}, err
+func (s *Store) readJournal(st state) (journal, error) { return s.readJournalFrom(st, 0) }
+
+// readNewest reads as much of the history as a change has to know.
+func (s *Store) readNewest(st state) (journal, error) {
+	if info, err := os.Stat(s.historyPath()); err == nil && info.Size() < int64(maxHistorySize) {
+		j, err := s.readJournalFrom(st, info.Size()-tailSize)
+		if err == nil && j.explains() {
+			return j, nil
+		}
 	}
-	j := journal{now: digest(st.data), end: int64(bytes.LastIndexByte(data, '\n') + 1)}
-	for text := range bytes.Lines(data[:j.end]) {
+	return s.readJournal(st)
+}
+
+// readJournalFrom reads the lines of the history that begin after an offset; all if there is none.
+func (s *Store) readJournalFrom(st state, from int64) (journal, error) {
+	j := journal{now: digest(st.data), revision: st.revision}
+	f, err := os.Open(s.historyPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return j, nil
+	}
+	if err != nil {
+		return j, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	from = max(0, from)
+	data, err := io.ReadAll(io.NewSectionReader(f, from, math.MaxInt64-from))
+	if err != nil {
+		return j, err
+	}
+	if from > 0 {
+		begin := bytes.IndexByte(data, '\n') + 1
+		from, data = from+int64(begin), data[begin:]
+	}
+	complete := bytes.LastIndexByte(data, '\n') + 1
+	j.end = from + int64(complete)
+	for text := range bytes.Lines(data[:complete]) {
 		var l historyLine
 		if err := json.Unmarshal(text, &l); err != nil || l.To == "" {
 			l = historyLine{Change: bytes.TrimSpace(text)}
@@ -85,9 +121,13 @@ func (j journal) explains() bool {
 // records yields the records, the newest first.
 func (j journal) records() iter.Seq2[configstore.Record, error] {
 	return func(yield func(configstore.Record, error) bool) {
+		newer := j.revision + 1
 		for _, l := range slices.Backward(j.lines) {
 			r, err := configstore.UnmarshalRecord(l.Change)
-			r.Err = err
+			if r.Err = err; err != nil {
+				r.Revision = newer - 1 // at most: what it has is not known
+			}
+			newer = r.Revision
 			if !yield(r, nil) {
 				return
 			}
@@ -107,15 +147,15 @@ func (j journal) found(snap configstore.Snapshot, now time.Time) (configstore.Re
 func (s *Store) record(
 	st state, snap configstore.Snapshot, c configstore.Commit, content []byte, revision int64, now time.Time,
 ) error {
-	j, err := s.readJournal(st)
+	j, err := s.readNewest(st)
 	if err != nil {
-		return err
-	}
-	if err := s.shorten(&j, snap); err != nil {
 		return err
 	}
 	found, err := j.found(snap, now)
 	if err != nil {
+		return err
+	}
+	if err := s.shorten(&j, snap, found); err != nil {
 		return err
 	}
 	var b bytes.Buffer
@@ -158,13 +198,20 @@ func (l historyLine) write(b *bytes.Buffer) error {
 // appendHistory writes lines after the complete ones, so that they survive a power failure. A new
 // history has the mode of the file.
 func (s *Store) appendHistory(st state, end int64, data []byte) error {
-	mode := fs.FileMode(0o644)
-	if st.info != nil {
-		mode = st.info.Mode().Perm()
-	}
-	f, err := os.OpenFile(s.historyPath(), os.O_CREATE|os.O_WRONLY, mode)
+	_, err := os.Stat(s.historyPath())
+	isNew := errors.Is(err, fs.ErrNotExist)
+	f, err := os.OpenFile(s.historyPath(), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
+	}
+	if isNew {
+		mode := fs.FileMode(0o644)
+		if st.info != nil {
+			mode = st.info.Mode().Perm() | 0o200 // each change writes to it
+		}
+		if err := f.Chmod(mode); err != nil { // whatever the umask
+			return errors.Join(err, f.Close())
+		}
 	}
 	if err = f.Truncate(end); err == nil {
 		_, err = f.WriteAt(data, end)
@@ -172,9 +219,24 @@ func (s *Store) appendHistory(st state, end int64, data []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
+// takeBack removes the line of a change that was not made.
+func (s *Store) takeBack(st state) error {
+	data, err := os.ReadFile(s.historyPath())
+	if err != nil {
+		return err
+	}
+	data = bytes.TrimSuffix(data, []byte("\n"))
+	end := bytes.LastIndexByte(data, '\n') + 1
+	var last historyLine
+	if json.Unmarshal(data[end:], &last) == nil && last.voidBefore(digest(st.data)) {
+		return os.Truncate(s.historyPath(), int64(end))
+	}
+	return nil
+}
+
 // shorten drops the older part of a history that has become too long, and puts first what the file
 // held before the rest.
-func (s *Store) shorten(j *journal, snap configstore.Snapshot) error {
+func (s *Store) shorten(j *journal, snap configstore.Snapshot, found configstore.Record) error {
 	size, keep := 0, len(j.lines)
 	for keep > 0 && size < maxHistorySize {
 		keep--
@@ -187,19 +249,24 @@ func (s *Store) shorten(j *journal, snap configstore.Snapshot) error {
 		size -= len(j.lines[keep].Change)
 		keep++
 	}
-	kept := journal{now: j.now, lines: slices.DeleteFunc(j.lines[keep:], func(l historyLine) bool { return l.To == "" })}
-	var records []configstore.Record
+	kept := journal{now: j.now, revision: j.revision, lines: j.lines[keep:]}
+	records := []configstore.Record{found}
 	for r, err := range kept.records() {
 		if err != nil {
 			return err
 		}
 		records = append(records, r)
 	}
-	base, err := configstore.MarshalRecord(snap.Baseline(records))
+	base, err := configstore.MarshalRecord(snap.Baseline(records, time.Now()))
 	if err != nil {
 		return err
 	}
-	kept.lines = slices.Insert(kept.lines, 0, historyLine{To: kept.lines[0].From, Change: base})
+	kept.lines = slices.DeleteFunc(kept.lines, func(l historyLine) bool { return l.To == "" })
+	to := j.now
+	if len(kept.lines) > 0 {
+		to = kept.lines[0].From
+	}
+	kept.lines = slices.Insert(kept.lines, 0, historyLine{To: to, Change: base})
 	var b bytes.Buffer
 	for _, l := range kept.lines {
 		if err := l.write(&b); err != nil {
@@ -240,10 +307,19 @@ func (s *Store) past(ctx context.Context) (found configstore.Record, j journal, 
 		return found, j, err
 	}
 	st, err := s.look()
-	if err != nil {
-		return found, j, err
+	for range 10 { // until no other process has written in between
+		if err != nil {
+			return found, j, err
+		}
+		before := st.revision
+		if j, err = s.readJournal(st); err != nil || st.err != nil {
+			return found, j, err
+		}
+		if st, err = s.look(); err == nil && st.revision == before {
+			break
+		}
 	}
-	if j, err = s.readJournal(st); err != nil || st.err != nil {
+	if err != nil {
 		return found, j, err
 	}
 	now := time.Now()

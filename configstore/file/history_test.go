@@ -2,11 +2,13 @@ package file_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,17 +32,23 @@ func burst(n int64) []configstore.Change {
 	return []configstore.Change{{Settings: policy.Policy{Burst: &n}}}
 }
 
+func historyOf(t testing.TB, s *file.Store) (records []configstore.Record) {
+	t.Helper()
+	for r, err := range s.History(t.Context()) {
+		require.NoError(t, err)
+		records = append(records, r)
+	}
+	return records
+}
+
 // bursts returns the burst of the cluster after each change of a history, the oldest first.
 func bursts(t testing.TB, s *file.Store) (all []int64) {
 	t.Helper()
 	was := configstore.Value{}
-	var records []configstore.Record
-	for r, err := range s.History(t.Context()) {
-		require.NoError(t, err)
-		require.NoError(t, r.Err)
-		records = append([]configstore.Record{r}, records...)
-	}
+	records := historyOf(t, s)
+	slices.Reverse(records)
 	for i, r := range records {
+		require.NoError(t, r.Err)
 		require.Len(t, r.Changes, 1)
 		require.Equal(t, was, r.Changes[0].Was, "record %d follows the one before", i)
 		was = r.Changes[0].Is
@@ -64,7 +72,11 @@ func TestCrashInChange(t *testing.T) {
 	setBurst(t, s, 2)
 	historyAfter, err := os.ReadFile(path + ".history")
 	require.NoError(t, err)
-	for end := len(historyBefore); end <= len(historyAfter); end += 1 + rand.IntN(12) {
+	ends := []int{len(historyAfter)} // the whole line, of a file that was not written
+	for end := len(historyBefore); end < len(historyAfter); end += 1 + rand.IntN(12) {
+		ends = append(ends, end)
+	}
+	for _, end := range ends {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "p.yaml")
 		require.NoError(t, os.WriteFile(path, fileBefore, 0o600))
@@ -165,12 +177,7 @@ func TestLongHistory(t *testing.T) {
 	info, err := os.Stat(path + ".history")
 	require.NoError(t, err)
 	assert.Less(t, info.Size(), int64(64<<10))
-	var records []configstore.Record
-	for r, err := range s.History(t.Context()) {
-		require.NoError(t, err)
-		require.NoError(t, r.Err)
-		records = append(records, r)
-	}
+	records := historyOf(t, s)
 	require.Greater(t, len(records), 4)
 	require.Less(t, len(records), changes/2)
 	assert.Equal(t, "the last one", records[0].Reason)
@@ -187,14 +194,10 @@ func TestLongHistory(t *testing.T) {
 		other: policy.Policy{MessageRate: policy.PerSecond(5)}, {}: policy.Policy{Burst: &begin},
 	}, held)
 	write(t, path, []configstore.Change{{Key: configstore.Key{Scope: other}}})
-	for r, err := range s.History(t.Context()) {
-		require.NoError(t, err)
-		assert.Equal(t, []configstore.Changed{{
-			Key: configstore.Key{Scope: other},
-			Was: configstore.Value{Settings: policy.Policy{MessageRate: policy.PerSecond(5)}},
-		}}, r.Changes, "what was forgotten is known")
-		break
-	}
+	assert.Equal(t, []configstore.Changed{{
+		Key: configstore.Key{Scope: other},
+		Was: configstore.Value{Settings: policy.Policy{MessageRate: policy.PerSecond(5)}},
+	}}, historyOf(t, s)[0].Changes, "what was forgotten is known")
 }
 
 // TestDamagedHistory: a line that cannot be read is shown, and hides no other. The history is as
@@ -211,12 +214,75 @@ func TestDamagedHistory(t *testing.T) {
 	require.NoError(t, os.WriteFile(path+".history", []byte(first+"\nrubbish\n"+second), 0o600))
 	setBurst(t, s, 3)
 	var errs []bool
-	for r, err := range s.History(t.Context()) {
-		require.NoError(t, err)
+	for _, r := range historyOf(t, s) {
 		errs = append(errs, r.Err != nil)
 	}
 	assert.Equal(t, []bool{false, false, true, false}, errs)
 	info, err := os.Stat(path + ".history")
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+// TestLongDamagedHistory: a history whose newer half is damaged, as a power failure leaves it, does
+// not keep anybody from a change.
+func TestLongDamagedHistory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	s := open(t, path)
+	setBurst(t, s, 1)
+	setBurst(t, s, 2)
+	f, err := os.OpenFile(path+".history", os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.Write(append(make([]byte, 100<<10), '\n'))
+	require.NoError(t, errors.Join(err, f.Close()))
+	defer file.SetMaxHistorySize(64 << 10)()
+	setBurst(t, s, 3)
+	setBurst(t, s, 4)
+	got := historyOf(t, s)
+	require.GreaterOrEqual(t, len(got), 2)
+	for _, r := range got {
+		require.NoError(t, r.Err)
+	}
+	assert.Equal(t, int64(4), *got[0].Changes[0].Is.Settings.(policy.Policy).Burst)
+}
+
+// TestHistoryOfSeveralUsers: who may replace the file may write its history, whatever the umask.
+func TestHistoryOfSeveralUsers(t *testing.T) {
+	for mode, want := range map[os.FileMode]os.FileMode{0o664: 0o664, 0o444: 0o644, 0o600: 0o600} {
+		path := filepath.Join(t.TempDir(), "p.yaml")
+		require.NoError(t, os.WriteFile(path, []byte("schema: 2\npolicies: []\n"), 0o600))
+		require.NoError(t, os.Chmod(path, mode))
+		setBurst(t, open(t, path), 1)
+		info, err := os.Stat(path + ".history")
+		require.NoError(t, err)
+		assert.Equal(t, want, info.Mode().Perm())
+	}
+}
+
+// TestEditBeforeShortening: what was edited past the tools is recorded, though the next change
+// shortens the history.
+func TestEditBeforeShortening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	s := open(t, path)
+	for n := range int64(20) {
+		_, err := s.Apply(t.Context(), configstore.Commit{
+			By: configstore.By{Reason: strings.Repeat("x", configstore.MaxReason)}, Changes: burst(n + 1),
+		})
+		require.NoError(t, err)
+	}
+	scope := configstore.Key{Scope: policy.NamespaceScope("public", "", "default")}
+	write(t, path, []configstore.Change{{Key: scope, Settings: policy.Policy{Burst: new(int64(777))}}})
+	defer file.SetMaxHistorySize(32 << 10)()
+	setBurst(t, s, 100)
+	found := false
+	for _, r := range historyOf(t, s) {
+		for _, c := range r.Changes {
+			if c.Key == scope {
+				found = true
+				assert.True(t, r.Found)
+				assert.False(t, r.First)
+				assert.False(t, c.Was.Unknown)
+			}
+		}
+	}
+	assert.True(t, found)
 }
