@@ -26,7 +26,7 @@ type SettingsCommand struct {
 // New returns the command.
 func (c SettingsCommand) New(a *cli.App) *cobra.Command {
 	var f SetFlags
-	var clear bool
+	var clear, reset bool
 	cmd := &cobra.Command{
 		Use:   "settings [FIELD=VALUE...]",
 		Short: "Show or set the cluster's settings for " + c.Of,
@@ -43,10 +43,13 @@ arguments, show the settings.
 			if clear && len(args) > 0 {
 				faults = append(faults, errors.New("--clear: want it without FIELD=VALUE"))
 			}
+			if reset && (clear || len(args) > 0) {
+				faults = append(faults, errors.New("--reset: want it without --clear and FIELD=VALUE"))
+			}
 			if err := errors.Join(faults...); err != nil {
 				return cli.Usage(err)
 			}
-			if len(args) == 0 && !clear {
+			if len(args) == 0 && !clear && !reset {
 				return c.show(a, cmd)
 			}
 			return Run(a, cmd, f.Flags, Plan{
@@ -56,6 +59,9 @@ arguments, show the settings.
 					cluster := policy.ClusterScope()
 					if clear {
 						return s.Remove(c.Section, cluster), nil
+					}
+					if reset {
+						return Reset(s, c.Section, cluster)
 					}
 					if err := cli.Readable(s, c.Section, cluster); err != nil {
 						return nil, err
@@ -71,6 +77,7 @@ arguments, show the settings.
 	cmd.Flags().StringVar(&f.For, "for", "",
 		"set temporarily, for a duration such as 2h; then the permanent value applies again")
 	cmd.Flags().BoolVar(&clear, "clear", false, "remove all settings")
+	cmd.Flags().BoolVar(&reset, "reset", false, "end temporary values at once")
 	f.Flags.Add(cmd)
 	return cmd
 }

@@ -52,7 +52,7 @@ tenant. A ratekeeper computes the rates: see throttle-admin ratekeeper.`,
 		RunE: cli.Subcommands,
 	}
 	cmd.AddCommand(
-		newQuotaSetCommand(a), newQuotaGetCommand(a), newQuotaClearCommand(a),
+		newQuotaSetCommand(a), newQuotaGetCommand(a), newQuotaClearCommand(a), newQuotaResetCommand(a),
 		newQuotaListCommand(a), newQuotaStatusCommand(a), settings.New(a),
 	)
 	return cmd
@@ -183,6 +183,31 @@ func newQuotaClearCommand(a *cli.App) *cobra.Command {
 			}
 			plan := change.Plan{Review: "quota get " + cli.Quote(id), Make: changes, Removing: true}
 			return changeQuota(a, cmd, f, plan, "Successfully cleared quota.")
+		},
+	}
+	f.Add(cmd)
+	return cmd
+}
+
+func newQuotaResetCommand(a *cli.App) *cobra.Command {
+	var f change.Flags
+	cmd := &cobra.Command{
+		Use:   "reset " + throttlingIDs + " [FIELD...]",
+		Short: "End temporary values of an id's quota at once",
+		Long: `End the temporary values of an id's quota, which were set with --for, at once: of some
+fields, or of all. The values that they replaced apply again.`,
+		Example: `  throttle-admin quota reset tag:reports`,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := quotastate.ParseID(args[0])
+			if err != nil {
+				return cli.Usage(err)
+			}
+			changes := func(s configstore.Snapshot) ([]configstore.Change, error) {
+				return change.Reset(s, policy.QuotaSection, id, args[1:]...)
+			}
+			plan := change.Plan{Review: "quota get " + cli.Quote(id), Make: changes}
+			return changeQuota(a, cmd, f, plan, "Successfully reset quota.")
 		},
 	}
 	f.Add(cmd)
