@@ -24,7 +24,8 @@ type Plan struct {
 	Make     func(configstore.Snapshot) ([]configstore.Change, error)
 	Review   string // the command to run if the change is refused as outdated
 	Removing bool   // whether policies that a newer version wrote may be removed
-	Urgent   bool   // whether the change is made without a record if none can be kept
+	Urgent   bool   // whether the change is made without a record if none can be kept, and at once
+	Final    bool   // whether the change is refused, and nobody asked, if others have overtaken it
 
 	// Notes returns warnings about the result; nil or "" means none.
 	Notes func(after []policy.Entry) []string
@@ -40,11 +41,16 @@ func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 	}
 	for {
 		err := p.run(cmd.Context(), a, f)
+		if p.Urgent && !f.By.WithoutHistory && unrecorded(err) {
+			a.Warn("the history shows this change as one of an unknown author: %v", err)
+			f.By.WithoutHistory = true
+			continue
+		}
 		late, ok := errors.AsType[*overtakenError](err)
 		switch {
 		case !ok:
 			return err
-		case f.DryRun || !a.Interactive():
+		case p.Final, f.DryRun, !a.Interactive():
 			return cli.Hint(err, "review the newer policies first: throttle-admin "+p.Review)
 		}
 		if err := a.Confirm(cmd.Context(), late.question()); err != nil {
@@ -52,6 +58,12 @@ func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 		}
 		f.Revision = late.Have
 	}
+}
+
+// unrecorded reports whether a change may have failed for its record only.
+func unrecorded(err error) bool {
+	_, ok := errors.AsType[*configstore.HistoryError](err)
+	return ok || errors.Is(err, context.DeadlineExceeded)
 }
 
 // run applies a plan and prints a Report.
@@ -70,12 +82,7 @@ func (p Plan) run(ctx context.Context, a *cli.App, f Flags) error {
 			changes = needed(s, changes)
 			return changes, p.check(s, changes)
 		}
-		revision, err := f.apply(ctx, store, prepare)
-		if lost, ok := errors.AsType[*configstore.HistoryError](err); ok && p.Urgent {
-			a.Warn("the history shows this change as one of an unknown author: %v", lost.Err)
-			f.By.WithoutHistory = true
-			revision, err = f.apply(ctx, store, prepare)
-		}
+		revision, err := f.apply(ctx, store, p.Urgent, prepare)
 		if _, ok := errors.AsType[*configstore.HistoryError](err); ok {
 			return cli.Hint(err, "to change it all the same, so that the history shows an unknown author: "+
 				"--without-history")

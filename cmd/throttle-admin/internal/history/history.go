@@ -53,8 +53,8 @@ change first.
 
 A change that was made past throttle-admin, with etcdctl or an editor, is found when the history
 is read, and recorded by the next change. Its author is unknown, and so is what it replaced if it
-was made in several steps. In etcd, the last 10,000 changes are kept, for 400 days; a file's are
-beside it, in FILE.history.`,
+was made in several steps. In etcd, the last 10,000 changes are kept, for 400 days, and at most
+64 MiB of them; a file has up to 8 MiB of them beside it, in FILE.history.`,
 		Example: `  throttle-admin history
   throttle-admin history kafka://public/default/orders --subscription billing
   throttle-admin history --limit 100 --before 41000 -o json
@@ -150,7 +150,7 @@ func parseRevision(text string) (int64, error) {
 // A past is a store with its history back to some revision.
 type past struct {
 	configstore.Snapshot
-	newer []configstore.Record // those after the revision, the newest first
+	newer []configstore.Record // those that may be after the revision, the newest first
 	at    configstore.Record   // the one that made the revision, if there is one
 
 	// oldest is the oldest revision that was read.
@@ -169,10 +169,10 @@ func readPast(ctx context.Context, a *cli.App, revision int64) (p past, err erro
 				return err
 			}
 			p.oldest = min(p.oldest, r.Revision)
-			if r.Revision <= revision {
-				if r.Revision == revision {
-					p.at = r
-				}
+			if r.Revision == revision {
+				p.at = r
+			}
+			if r.Revision <= revision && r.Err == nil { // one that cannot be read may be newer
 				break
 			}
 			p.newer = append(p.newer, r)
@@ -193,8 +193,12 @@ func (p past) made(revision int64) (configstore.Record, error) {
 
 // reaches returns an error if the history does not reach back to a revision.
 func (p past) reaches(revision int64) error {
-	if revision > p.Revision {
-		return fmt.Errorf("revision %d is not yet: the store is at %d", revision, p.Revision)
+	newest := p.Revision
+	if len(p.newer) > 0 {
+		newest = max(newest, p.newer[0].Revision)
+	}
+	if revision > newest {
+		return fmt.Errorf("revision %d is not yet: the store is at %d", revision, newest)
 	}
 	if p.oldest > revision {
 		return fmt.Errorf("the history begins at revision %d, after %d", p.oldest, revision)

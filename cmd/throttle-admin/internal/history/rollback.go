@@ -74,7 +74,9 @@ func (f rollbackFlags) run(cmd *cobra.Command, a *cli.App, revision int64) error
 		if r, err = p.made(revision); err == nil {
 			undone = []configstore.Record{r}
 			reason = fmt.Sprintf("rollback of revision %d", revision)
-			err = f.ask(ctx, a, r, p.since(r))
+			if !p.keeps(r) {
+				err = f.ask(ctx, a, p, r)
+			}
 		}
 	}
 	if err != nil {
@@ -89,6 +91,7 @@ func (f rollbackFlags) run(cmd *cobra.Command, a *cli.App, revision int64) error
 	return change.Run(a, cmd, f.Flags, change.Plan{
 		Review:   "history",
 		Removing: true,
+		Final:    true, // what is undone was read before
 		Make: func(s configstore.Snapshot) ([]configstore.Change, error) {
 			changes, err := s.Undo(undone, time.Now())
 			if err != nil {
@@ -99,14 +102,21 @@ func (f rollbackFlags) run(cmd *cobra.Command, a *cli.App, revision int64) error
 	})
 }
 
-// since returns the newer records that changed scopes of this one.
+// keeps reports whether what a record changed is as it left it.
+func (p past) keeps(r configstore.Record) bool {
+	now := time.Now()
+	return !slices.ContainsFunc(r.Changes, func(c configstore.Changed) bool { return !p.Keeps(c, now) })
+}
+
+// since returns the newer records that changed scopes of this one, or cannot be read.
 func (p past) since(r configstore.Record) (records []configstore.Record) {
 	changed := make(map[configstore.Key]bool)
 	for _, c := range r.Changes {
 		changed[c.Whole()] = true
 	}
 	for _, newer := range p.newer {
-		if slices.ContainsFunc(newer.Changes, func(c configstore.Changed) bool { return changed[c.Whole()] }) {
+		same := func(c configstore.Changed) bool { return changed[c.Whole()] }
+		if newer.Err != nil || slices.ContainsFunc(newer.Changes, same) {
 			records = append(records, newer)
 		}
 	}
@@ -115,13 +125,14 @@ func (p past) since(r configstore.Record) (records []configstore.Record) {
 
 // ask asks whether a change is to be undone although others have changed the same scopes since.
 func (f rollbackFlags) ask(
-	ctx context.Context, a *cli.App, r configstore.Record, since []configstore.Record,
+	ctx context.Context, a *cli.App, p past, r configstore.Record,
 ) error {
+	since := p.since(r)
 	switch {
-	case len(since) == 0 || f.yes || f.DryRun:
+	case f.yes || f.DryRun:
 		return nil
 	case !a.Interactive():
-		conflict := &configstore.ConflictError{Have: since[0].Revision, Want: r.Revision}
+		conflict := &configstore.ConflictError{Have: p.Revision, Want: r.Revision}
 		lines := []error{conflict}
 		for _, newer := range since {
 			lines = append(lines, errors.New(change.RecordOf(newer).String()))
