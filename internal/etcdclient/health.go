@@ -19,7 +19,7 @@ type Health struct {
 }
 
 // ManyRevisions are more than an etcd that is compacted keeps as a rule.
-const ManyRevisions = 100_000
+const ManyRevisions = 1_000_000
 
 // A Member is one member of an etcd cluster.
 type Member struct {

@@ -72,6 +72,9 @@ func TestChecks(t *testing.T) {
 				policy.Entry{Scope: policy.TopicScope(orders), Settings: policy.Policy{MessageRate: policy.PerSecond(10)}},
 			)
 		}},
+		{"other-policies", func(f *facts) { f.replicas[0].Identity = "b" }},
+		{"status-unreadable", func(f *facts) { f.stores[1].recordsErr = errors.New("a record of version 9") }},
+		{"history", func(f *facts) { f.historyErr = errors.New("the head is damaged") }},
 		{"ends-soon", func(f *facts) {
 			*f = *sound(policy.Entry{
 				Settings:  policy.QuotaSettings{Capacity: new(int64(10))},
@@ -85,6 +88,66 @@ func TestChecks(t *testing.T) {
 		if assert.Len(t, found, 1, "%s: %+v", c.check, found) {
 			assert.Equal(t, c.check, found[0].Check)
 			assert.NotEmpty(t, found[0].Mend)
+		}
+	}
+}
+
+// TestSound: what looks like a fault and is none has no finding.
+func TestSound(t *testing.T) {
+	limit := func(scope policy.Scope, rate, burst int64) policy.Entry {
+		return policy.Entry{Scope: scope, Settings: policy.Policy{
+			MessageRate: policy.PerSecond(rate), Burst: new(burst),
+		}}
+	}
+	orders := policy.TopicScope(policy.Topic{
+		Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders",
+	})
+	public, standard := policy.TenantScope("public"), policy.NamespaceScope("public", "", "default")
+	pattern := policy.PatternScope("kafka://public/default/x*")
+	idle := dispatch.Stats{Replica: "idle", Version: "v1", Identity: "a", Revision: 5000}
+	for name, f := range map[string]*facts{
+		"a wider scope may throttle other topics": sound(limit(public, 10, 10), limit(standard, 20, 20)),
+		"a smaller burst is reached":              sound(limit(public, 10, 10), limit(orders, 20, 5)),
+		"a lower rate is reached":                 sound(limit(public, 10, 10), limit(orders, 5, 20)),
+		"the topics of idle replicas are not known": func() *facts {
+			f := sound(limit(pattern, 10, 10))
+			f.replicas[0].Subscriptions = []dispatch.SubscriptionStats{{Topic: "kafka://public/default/y", Subscription: "s"}}
+			f.replicas = append(f.replicas, idle)
+			return f
+		}(),
+		"an idle replica publishes seldom": func() *facts {
+			f := sound()
+			f.replicas = []dispatch.Stats{idle}
+			f.replicas[0].Revision, f.replicas[0].Time = 4000, f.now.Add(-20*time.Second).UnixMilli()
+			return f
+		}(),
+	} {
+		assert.Empty(t, f.report().Findings, name)
+	}
+}
+
+// TestMends: commands that do what is needed, and no harm.
+func TestMends(t *testing.T) {
+	for want, f := range map[string]*facts{
+		"throttle-admin adopt --yes --id a": func() *facts {
+			f := sound()
+			f.replicas[0].PoliciesHeld, f.replicas[0].PolicyError = true, "it is empty"
+			return f
+		}(),
+		"see its log; replace the member if its data are damaged": func() *facts {
+			f := sound()
+			f.stores[0].etcd.Members[0].Alarms = []string{"alarm:CORRUPT"}
+			return f
+		}(),
+		"redis-cli -h ::1 -p 6379 CONFIG SET appendonly yes": func() *facts {
+			f := sound()
+			f.stores[1].redis[0].Address, f.stores[1].redis[0].AppendOnly = "[::1]:6379", false
+			return f
+		}(),
+	} {
+		found := f.report().Findings
+		if assert.Len(t, found, 1, "%s: %+v", want, found) {
+			assert.Contains(t, found[0].Mend, want)
 		}
 	}
 }

@@ -92,10 +92,10 @@ Exit status: 0 nothing was found, or hints; 4 warnings; 5 faults.`,
 
 // checks find what is wrong in the facts.
 var checks = []func(*facts) []finding{
-	(*facts).unreachable, (*facts).slow, (*facts).clocks, (*facts).redis, (*facts).etcd,
+	(*facts).unreachable, (*facts).unreadableRecords, (*facts).slow, (*facts).clocks, (*facts).redis, (*facts).etcd,
 	(*facts).marker, (*facts).history, (*facts).unreadable, (*facts).ties, (*facts).reservations,
 	(*facts).ignoredWeights, (*facts).neverBinding, (*facts).unusedPatterns, (*facts).endingSoon,
-	(*facts).missingOverrides, (*facts).heldReplicas, (*facts).rivals, (*facts).cutOffReplicas,
+	(*facts).missingOverrides, (*facts).heldReplicas, (*facts).others, (*facts).rivals, (*facts).cutOffReplicas,
 	(*facts).versions, (*facts).revisions, (*facts).readAhead, (*facts).unknownBacklogs,
 	(*facts).sharedReaders,
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -56,7 +57,7 @@ func (f *facts) reservations() (found []finding) {
 		}
 		found = append(found, finding{warning, "over-committed", r.Scope.String(), r.String(),
 			"No subscription gets what it reserves while all of them have a backlog.",
-			fmt.Sprintf("throttle-admin set %s %s=%.0f", cli.Quote(r.Scope), field, r.Reserved)})
+			fmt.Sprintf("throttle-admin set %s %s=%.0f", cli.Quote(r.Scope), field, math.Ceil(r.Reserved))})
 	}
 	if over := overcommit.Quotas(f.snapshot.Entries, f.now); over != nil {
 		found = append(found, finding{warning, "over-committed", "quotas", over.Text(f.now),
@@ -68,9 +69,13 @@ func (f *facts) reservations() (found []finding) {
 
 func (f *facts) ignoredWeights() (found []finding) {
 	for _, n := range overcommit.NoEffects(f.cluster, f.snapshot.Entries, policy.ClusterScope()) {
+		sources := f.set.Explain(f.cluster, n.At.Topic, n.At.Subscription).Sources
+		var mend []string
+		for _, field := range n.Fields {
+			mend = append(mend, fmt.Sprintf("throttle-admin set %s %s=", cli.Quote(sources[field]), field))
+		}
 		found = append(found, finding{hint, "no-effect", n.At.String(), n.String(),
-			"The limit is shared in another way than the policies say.",
-			fmt.Sprintf("throttle-admin set %s %s=", cli.Quote(n.At), strings.Join(n.Fields, "= "))})
+			"The limit is shared in another way than the policies say.", strings.Join(mend, " && ")})
 	}
 	return found
 }
@@ -97,12 +102,14 @@ func (f *facts) neverBinding() (found []finding) {
 			})
 		}
 		for i, l := range limits {
-			if !l.MessageRate.Limited() || l.modes.Messages.IsShadow() {
-				continue
+			own := l.scope.Kind == policy.TopicKind || l.scope.Kind == policy.SubscriptionKind
+			if !own || !l.MessageRate.Limited() || l.modes.Messages.IsShadow() {
+				continue // a wider scope may throttle other topics
 			}
 			for _, wider := range limits[:i] {
 				if !wider.MessageRate.Limited() || wider.modes.Messages.IsShadow() ||
-					l.MessageRate.PerSec() < wider.MessageRate.PerSec() || seen[l.scope.String()] {
+					l.MessageRate.PerSec() < wider.MessageRate.PerSec() || burstOf(l.Policy) < burstOf(wider.Policy) ||
+					seen[l.scope.String()] {
 					continue
 				}
 				seen[l.scope.String()] = true
@@ -115,6 +122,8 @@ func (f *facts) neverBinding() (found []finding) {
 	}
 	return found
 }
+
+func burstOf(p policy.Policy) int64 { return *p.WithDefaults().Burst }
 
 // A place is a topic that policies name or replicas consume, or one of its subscriptions.
 type place struct {
@@ -146,7 +155,15 @@ func (f *facts) topics() []place {
 	return all
 }
 
+// maxPublished is how many subscriptions a replica publishes at most.
+const maxPublished = 1000
+
 func (f *facts) unusedPatterns() (found []finding) {
+	for _, r := range f.replicas { // idle subscriptions are not published, nor more than a thousand
+		if n := len(r.Subscriptions); n == 0 || n >= maxPublished {
+			return nil
+		}
+	}
 	if len(f.replicas) == 0 {
 		return nil // no topics are known but those of policies
 	}
@@ -161,7 +178,7 @@ func (f *facts) unusedPatterns() (found []finding) {
 		if err == nil && !slices.ContainsFunc(topics, matches) {
 			found = append(found, finding{hint, "pattern-unused", e.Scope.String(),
 				fmt.Sprintf("it matches none of %s that policies or running replicas name", cli.Count(len(topics), "topic")),
-				"It may be mistyped.", "throttle-admin remove " + cli.Quote(e.Scope)})
+				"It may be mistyped, unless its topics are idle.", "if it is: throttle-admin remove " + cli.Quote(e.Scope)})
 		}
 	}
 	return found

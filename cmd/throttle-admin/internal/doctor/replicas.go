@@ -18,7 +18,35 @@ func (f *facts) heldReplicas() (found []finding) {
 	for _, held := range cli.HeldBy(reachable) {
 		found = append(found, finding{fault, "policies-held", "replicas " + cli.Names(held.Replicas), held.Reason,
 			fmt.Sprintf("They keep their last policies, of revision %d.", held.Revision),
-			"if this policy store is the right one: throttle-admin adopt --yes"})
+			"if this policy store is the right one: throttle-admin adopt --yes" + f.idOf(held.Replicas[0])})
+	}
+	return found
+}
+
+// idOf returns the flag that names the policies that a replica knows.
+func (f *facts) idOf(replica string) string {
+	for _, r := range f.replicas {
+		if r.Replica == replica && r.Identity != "" {
+			return " --id " + cli.Argument(r.Identity)
+		}
+	}
+	return ""
+}
+
+// others finds replicas that follow another policy store than this one.
+func (f *facts) others() (found []finding) {
+	if f.stores[0].err != nil || f.snapshot.Marker.ID == "" {
+		return nil
+	}
+	for _, other := range cli.Others(f.replicas, f.snapshot.Marker.ID) {
+		held := func(r dispatch.Stats) bool { return r.Identity == other.ID && r.PoliciesHeld }
+		if slices.ContainsFunc(f.replicas, held) {
+			continue // another finding
+		}
+		found = append(found, finding{fault, "other-policies", "replicas " + cli.Names(other.Replicas),
+			"they follow the policy store " + other.ID + ", and this one is " + f.snapshot.Marker.ID,
+			"No change of this policy store reaches them.",
+			"name the same policy store for them (THROTTLE_POLICIES) and here (--policies)"})
 	}
 	return found
 }
@@ -101,8 +129,12 @@ func (f *facts) behind() (n int) {
 // isBehind reports whether a replica that follows the policy store has old policies; why one does
 // not follow it is another finding. The record of an idle one may be older than the last change.
 func (f *facts) isBehind(r dispatch.Stats) bool {
-	follows := r.PolicyError == "" && r.Identity == f.snapshot.Marker.ID
-	return follows && len(r.Subscriptions) > 0 && r.Revision < f.wanted()
+	return f.isActive(r) && r.Revision < f.wanted()
+}
+
+// isActive reports whether a replica follows this policy store and publishes each second.
+func (f *facts) isActive(r dispatch.Stats) bool {
+	return r.PolicyError == "" && r.Identity == f.snapshot.Marker.ID && len(r.Subscriptions) > 0
 }
 
 func (f *facts) revisions() []finding {
@@ -111,13 +143,17 @@ func (f *facts) revisions() []finding {
 		return nil
 	}
 	var names []string
+	active := 0
 	for _, r := range f.replicas {
+		if f.isActive(r) {
+			active++
+		}
 		if f.isBehind(r) {
 			names = append(names, r.Replica)
 		}
 	}
 	return []finding{{warning, "old-policies", "replicas " + cli.Names(names),
-		fmt.Sprintf("revision %d is in force in %d of %d replicas", f.wanted(), len(f.replicas)-n, len(f.replicas)),
+		fmt.Sprintf("revision %d is in force in %d of %d replicas that are active", f.wanted(), active-n, active),
 		"The others go by older policies.", "see their logs, and restart them"}}
 }
 

@@ -2,8 +2,8 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +17,7 @@ import (
 	etcdpermits "github.com/dispatchthrottle/throttle/dispatch/permits/etcd"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/internal/etcdclient"
+	"github.com/dispatchthrottle/throttle/internal/role"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -45,12 +46,14 @@ type store struct {
 	etcd     *etcdclient.Health
 	etcdErr  error // why its state is not known
 	redisErr error
+
+	recordsErr error // why not all status records of replicas can be read
 }
 
 // Many requests are measured, within a time.
 const (
 	requests = 100
-	patience = time.Second
+	patience = 500 * time.Millisecond
 )
 
 // gather looks at the stores. Its error is one in the command line: what cannot be reached is a
@@ -121,11 +124,11 @@ func (f *facts) lookAtPermits(ctx context.Context, s dispatch.PermitStore) store
 		health, err := s.Health(ctx, f.cluster)
 		view.etcd, view.etcdErr = &health, err
 	}
-	f.replicas, view.err = cli.Published(ctx, s, f.cluster)
+	f.replicas, view.recordsErr = cli.Published(ctx, s, f.cluster)
 	if f.behind() > 0 { // a change may be on its way, and replicas publish once a second
 		select {
 		case <-time.After(settle):
-			f.replicas, view.err = cli.Published(ctx, s, f.cluster)
+			f.replicas, view.recordsErr = cli.Published(ctx, s, f.cluster)
 		case <-ctx.Done():
 		}
 	}
@@ -164,6 +167,16 @@ func (f *facts) unreachable() (found []finding) {
 	return found
 }
 
+func (f *facts) unreadableRecords() (found []finding) {
+	for _, s := range f.stores {
+		if s.recordsErr != nil {
+			found = append(found, finding{hint, "status-unreadable", "status records of replicas", s.recordsErr.Error(),
+				"Replicas are missing from what doctor looks at.", "see the reason; a record ends with its replica, in 30 s"})
+		}
+	}
+	return found
+}
+
 // slowStore is how long a request takes at most of a store that is near enough.
 const slowStore = 50 * time.Millisecond
 
@@ -180,11 +193,12 @@ func (f *facts) slow() (found []finding) {
 	return found
 }
 
-// maxOffset is how far clocks may differ without a finding, and maxAge how old a status record is
-// at most: that of an idle replica.
+// maxOffset is how far clocks may differ without a finding. maxAge and maxIdleAge are how old the
+// status records of active and of idle replicas are at most.
 const (
-	maxOffset = time.Second
-	maxAge    = 30 * time.Second
+	maxOffset  = time.Second
+	maxAge     = 3 * time.Second
+	maxIdleAge = 30 * time.Second
 )
 
 func (f *facts) clocks() (found []finding) {
@@ -196,13 +210,17 @@ func (f *facts) clocks() (found []finding) {
 				"Temporary policies begin and end by the clock of the machine.", mend})
 		}
 		for _, r := range f.replicas {
-			if r.Time == 0 || s.flag != "--permits" || s.redis == nil {
+			if r.Time == 0 || s.flag != "--permits" {
 				continue
 			}
-			behind := f.now.Add(s.offset).Sub(time.UnixMilli(r.Time))
-			if behind < -maxOffset || behind > maxAge+maxOffset {
+			oldest := maxIdleAge
+			if len(r.Subscriptions) > 0 {
+				oldest = maxAge
+			}
+			behind := f.now.Add(s.offset).Sub(time.UnixMilli(r.Time)) // by this machine without a clock
+			if behind < -maxOffset || behind > oldest+maxOffset {
 				found = append(found, finding{warning, "clock", "replica " + r.Replica,
-					fmt.Sprintf("its clock is about %s from that of the %s", seconds(behind), s.name),
+					fmt.Sprintf("its clock is about %s from that of the %s, or of this machine", seconds(behind), s.name),
 					"Temporary policies begin and end there at another time than elsewhere.", mend})
 			}
 		}
@@ -216,7 +234,7 @@ func (f *facts) redis() (found []finding) {
 			found = append(found, unknownState(s, s.redisErr, "redis"))
 		}
 		for _, r := range s.redis {
-			host, port, _ := strings.Cut(r.Address, ":")
+			host, port, _ := net.SplitHostPort(r.Address)
 			run := fmt.Sprintf("redis-cli -h %s -p %s CONFIG SET ", host, port)
 			subject := "Redis " + r.Address
 			if major, _ := strconv.Atoi(strings.Split(r.Version, ".")[0]); major < 7 {
@@ -266,9 +284,12 @@ func (f *facts) etcd() (found []finding) {
 				continue
 			}
 			for _, alarm := range m.Alarms {
+				mend := "see its log; replace the member if its data are damaged"
+				if strings.Contains(alarm, "NOSPACE") {
+					mend = free + " && " + run + "alarm disarm"
+				}
 				found = append(found, finding{fault, "etcd-alarm", subject, alarm,
-					"etcd refuses writes: no policy can be changed, not even to pause.",
-					free + " && " + run + "alarm disarm"})
+					"etcd may refuse writes: no policy can be changed then, not even to pause.", mend})
 			}
 			if m.Quota > 0 && float64(m.InUse) > 0.8*float64(m.Quota) {
 				found = append(found, finding{warning, "etcd-space", subject,
@@ -290,9 +311,11 @@ func (f *facts) etcd() (found []finding) {
 
 // unknownState is the finding that a server does not tell its state.
 func unknownState(s store, err error, kind string) finding {
-	return finding{hint, kind + "-unknown", "the " + s.name, err.Error(),
-		"Its settings were not looked at.",
-		"give the user of this command the rights of a viewer: throttle-admin rights " + kind + " --role viewer"}
+	mend := "see the reason"
+	if role.DeniedByEtcd(err) || strings.Contains(err.Error(), "NOPERM") {
+		mend = "give the user of this command the rights of a viewer: throttle-admin rights " + kind + " --role viewer"
+	}
+	return finding{hint, kind + "-unknown", "the " + s.name, err.Error(), "Its settings were not looked at.", mend}
 }
 
 func (f *facts) marker() []finding {
@@ -319,8 +342,13 @@ func (f *facts) marker() []finding {
 }
 
 func (f *facts) history() []finding {
-	if f.historyErr == nil || errors.Is(f.historyErr, context.DeadlineExceeded) {
+	switch {
+	case f.historyErr == nil, f.stores[0].err != nil:
 		return nil
+	case role.DeniedByEtcd(f.historyErr):
+		return []finding{{hint, "history-unknown", "the history of changes", f.historyErr.Error(),
+			"It was not looked at.", "give the user of this command the rights of a viewer: " +
+				"throttle-admin rights etcd --role viewer"}}
 	}
 	return []finding{{warning, "history", "the history of changes", f.historyErr.Error(),
 		"Changes are refused, since they cannot be recorded; pause is not.",
