@@ -103,17 +103,23 @@ func (x *explanation) messageReport(f messageFlags) messageReport {
 		}
 		r.Limits = append(r.Limits, m)
 	}
-	for _, v := range x.Limits[min(len(x.limits), len(x.Limits)):] { // of quotas
+	for i, id := range x.quotas {
+		q, _ := x.set.Quota(id)
 		m := messageLimit{
-			Limit: v.Limit, Scope: v.Scope, From: v.Scope, Rate: v.Rate, Mode: v.Mode, Permits: 1,
+			Limit: dispatch.ReasonQuota, Scope: id.String(), From: id.String(), Mode: modeOf(q.Shadow), Permits: 1,
 		}
-		switch q, _ := x.set.Quota(x.quotaOf(v.Scope)); {
-		case !x.charged(v.Scope, f.tag):
+		switch {
+		case !x.charged(m.Scope, f.tag):
 			continue
 		case q.Total == 0 && !q.Shadow:
 			r.Forever = true
-			m.How = "waits until the quota has a total: throttle-admin quota set " + cli.Argument(v.Scope) + " total=BYTES"
+			m.How = "paused: its total is 0"
+			say("It would wait until the quota has a total: throttle-admin quota set %s total=BYTES", cli.Quote(id))
+		case !x.Live:
+			m.How = "not known without --permits"
 		default:
+			v := x.Limits[len(x.limits)+i]
+			m.Rate = v.Rate
 			x.predict(&m, v)
 		}
 		r.Limits = append(r.Limits, m)
@@ -176,15 +182,6 @@ func (x *explanation) charged(id, tag string) bool {
 	return true
 }
 
-func (x *explanation) quotaOf(text string) policy.Scope {
-	for _, id := range x.quotas {
-		if id.String() == text {
-			return id
-		}
-	}
-	return policy.Scope{}
-}
-
 // inFlight returns the messages in flight in the replica with the fewest, and how many it may have.
 func (x *explanation) inFlight() (fewest, most int64) {
 	for i, r := range x.Replicas {
@@ -213,8 +210,11 @@ func (x *explanation) predict(m *messageLimit, v limitView) {
 		m.Wait = float64(v.Reserved+int64(v.Queued)+1) / rate
 		m.How = fmt.Sprintf("(%d slots allocated + %d callers queued + 1) / %s = %s",
 			v.Reserved, v.Queued, per, output.Seconds(m.Wait))
-	case waiting == 0:
+	case waiting == 0 && (v.Ahead <= round || x.heldOf(v.Key) > 0):
 		m.How = "free: no call waits for it"
+	case waiting == 0:
+		m.Wait = v.Ahead
+		m.How = fmt.Sprintf("used up: allocated for the next %s, and no replica holds a permit", output.Seconds(v.Ahead))
 	default:
 		m.Wait = (float64(waiting) + 1) * each / rate
 		m.How = fmt.Sprintf("(%s in %s + 1) x %d / %s = %s", cli.Count(waiting, "waiting call"),
@@ -223,6 +223,23 @@ func (x *explanation) predict(m *messageLimit, v limitView) {
 	if m.Mode == policy.Shadow {
 		m.How, m.Wait = "does not wait, in shadow mode; else "+m.How, 0
 	}
+}
+
+// round is how far ahead permits are allocated, in seconds, while a limit is not used up.
+const round = 0.2
+
+// heldOf returns how many permits of a limit replicas hold.
+func (x *explanation) heldOf(key string) (held int64) {
+	for _, r := range x.replicas {
+		for _, s := range r.Subscriptions {
+			for _, l := range s.Limits {
+				if l.Key == key {
+					held += l.Held
+				}
+			}
+		}
+	}
+	return held
 }
 
 // waitingFor returns how many calls wait for a limit, and in how many replicas.

@@ -76,3 +76,22 @@ func TestMessage(t *testing.T) {
 	assert.True(t, r.Forever)
 	assert.Equal(t, []string{"It would wait until the scope is resumed: throttle-admin resume " + orders}, r.Why)
 }
+
+// TestMessageOfAUsedUpLimit: a limit may be used up while no call waits for it.
+func TestMessageOfAUsedUpLimit(t *testing.T) {
+	s := newStores(t)
+	s.admin(t, "set-msg-rate", orders, "1/1h")
+	lim := s.open(t)
+	sub, err := lim.Subscription(orders, "billing")
+	require.NoError(t, err)
+	_, err = sub.Acquire(t.Context(), 1)
+	require.NoError(t, err)
+	_, _, ok := sub.TryAcquire(1)
+	require.False(t, ok)
+	throttletest.Until(t, "it is used up", func() bool {
+		var r messageReport
+		out := s.admin(t, "explain", "--message", orders, "-o", "json")
+		require.NoError(t, json.Unmarshal([]byte(out), &r))
+		return r.Wait > 3000 && r.Wait <= 7200
+	})
+}
