@@ -72,8 +72,9 @@ func Subscribe(
 	given := options
 	options.Topics = slices.Clone(given.Topics) // the client completes them in place
 	c, err := newConsumer(options.SubscriptionName, lim, opts)
+	var opened map[string]*topic
 	if err == nil {
-		err = c.limitQueue(client, &options)
+		opened, err = c.limitQueue(client, &options)
 	}
 	if err != nil {
 		c.stream.topics.close()
@@ -86,6 +87,7 @@ func Subscribe(
 		return nil, err
 	}
 	c.start(inner, isPattern(options))
+	go reportReadAhead(client, opened, options.ReceiverQueueSize)
 	if given.MessageChannel != nil && c.stream.zeroQueue == nil {
 		c.channel.messages = given.MessageChannel
 		c.Chan()

@@ -18,9 +18,11 @@ const (
 	patternQueue = 100  // with a TopicsPattern
 )
 
-// limitQueue opens the topics that options name, and bounds what is pushed ahead if they have
-// limits. A zero-queue consumer stays as it is.
-func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOptions) error {
+// limitQueue opens the topics that options name, which it returns by name if they have queues, and
+// bounds what is pushed ahead if they have limits. A zero-queue consumer stays as it is.
+func (c *Consumer) limitQueue(
+	client pulsar.Client, options *pulsar.ConsumerOptions,
+) (opened map[string]*topic, err error) {
 	names := options.Topics
 	if options.Topic != "" {
 		names = []string{options.Topic}
@@ -29,36 +31,45 @@ func (c *Consumer) limitQueue(client pulsar.Client, options *pulsar.ConsumerOpti
 	if isPattern(*options) {
 		queue = patternQueue
 	}
-	rates := map[string]float64{} // by topic
+	rates := map[string]float64{} // by name
+	opened = map[string]*topic{}
 	for _, name := range names {
 		t, err := c.stream.topics.open(fullName(name))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if options.EnableZeroQueueConsumer && len(names) == 1 {
 			c.stream.zeroQueue = t
-			return nil
+			return nil, nil
 		}
 		if len(names) == 1 && !options.RetryEnable {
 			c.stream.only = t
 		}
-		rates[name] = t.sub.Stats().MessageRate(assumedSize)
+		rates[name], opened[name] = t.sub.Stats().MessageRate(assumedSize), t
 	}
 	partitions := partitionsOf(client, rates)
 	for name, rate := range rates {
 		queue = min(queue, queueOf(rate, partitions[name]))
 	}
-	for _, t := range c.stream.topics.all() {
-		held := capped(options.ReceiverQueueSize, queue) * max(1, partitions[t.name])
-		t.sub.ReportReadAhead(int64(held) + 1)
-	}
 	if math.IsInf(queue, 1) {
-		return nil
+		return opened, nil
 	}
 	options.ReceiverQueueSize = capped(options.ReceiverQueueSize, queue)
 	// Unbuffered, since messages in the channel are pushed ahead too.
 	options.MessageChannel = make(chan pulsar.ConsumerMessage)
-	return nil
+	return opened, nil
+}
+
+// reportReadAhead reports how many messages an open consumer with this ReceiverQueueSize may hold
+// of each topic, by the names that it was opened with. The client keeps a queue for each partition,
+// and one message waits for its permit.
+func reportReadAhead(client pulsar.Client, opened map[string]*topic, queue int) {
+	held := map[*topic]int64{}
+	for name, t := range opened {
+		partitions, _ := client.TopicPartitions(name) // it was there a moment ago
+		held[t] += int64(capped(queue, math.Inf(1)) * max(1, len(partitions)))
+		t.sub.ReportReadAhead(held[t] + 1)
+	}
 }
 
 // partitionsTimeout is how long Subscribe and CreateReader wait for the numbers of partitions. The

@@ -3,6 +3,7 @@ package pulsarthrottle
 import (
 	"cmp"
 	"context"
+	"math"
 	"sync"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -65,6 +66,8 @@ func CreateReader(
 		partitions = len(names)
 	}
 	r.start(inner, partitions != 1)
+	held := capped(options.ReceiverQueueSize, math.Inf(1)) * max(1, partitions)
+	t.sub.ReportReadAhead(int64(held) + 1)
 	return r, nil
 }
 

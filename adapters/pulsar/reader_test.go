@@ -69,6 +69,9 @@ func TestReader(t *testing.T) {
 				StartMessageIDInclusive: true}, lim)
 			assert.Equal(t, topic, r.Topic())
 			assert.Equal(t, "table", lim.Stats().Subscriptions[0].Subscription)
+			if name == "created" {
+				assert.EqualValues(t, 2, lim.Stats().Subscriptions[0].ReadAhead, "a queue of one, and one that waits")
+			}
 
 			begin := time.Now()
 			read := 0
