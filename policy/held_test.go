@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -37,4 +38,18 @@ func TestCountPermanent(t *testing.T) {
 		{Settings: policy.Policy{}, Err: errors.New("it cannot be read")},
 		{Settings: policy.HistorySettings{ReasonRequired: new(true)}},
 	}), "an empty policy, a temporary one and the history's settings do not count")
+}
+
+// TestSnapshotWithoutHistory: a cache file has no settings of the history, which earlier versions
+// do not know.
+func TestSnapshotWithoutHistory(t *testing.T) {
+	set, err := policy.NewSet([]policy.Entry{
+		{Settings: policy.Policy{MessageRate: policy.PerSecond(1)}},
+		{Settings: policy.HistorySettings{ReasonRequired: new(true)}},
+	})
+	require.NoError(t, err)
+	text, err := policy.MarshalSnapshot(policy.Snapshot{Set: set})
+	require.NoError(t, err)
+	assert.Contains(t, string(text), "messageRate")
+	assert.NotContains(t, string(text), "reasonRequired")
 }

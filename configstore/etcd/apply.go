@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -15,6 +16,10 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
+// maxRounds is how often an Apply begins again for who writes past the tools again and again. It
+// then makes its changes over what was written, which the history may not have.
+const maxRounds = 10
+
 // Apply implements configstore.Store.
 func (s *Store) Apply(ctx context.Context, c configstore.Commit) (int64, error) {
 	client, err := s.connect(ctx)
@@ -23,7 +28,7 @@ func (s *Store) Apply(ctx context.Context, c configstore.Commit) (int64, error) 
 	}
 	ctx, cancel := s.bind(ctx)
 	defer cancel()
-	for {
+	for round := 0; ; round++ {
 		// The marker must still be where it was, so that the changes were checked against what they
 		// change.
 		at, err := s.list(ctx, !c.WithoutHistory)
@@ -48,14 +53,17 @@ func (s *Store) Apply(ctx context.Context, c configstore.Commit) (int64, error) 
 		if !c.WithoutHistory {
 			err := at.headErr
 			changed := false
-			if err == nil {
+			if err == nil && round < maxRounds {
 				changed, err = s.recordFound(ctx, client, at, now)
 			}
 			if changed {
 				continue
 			}
 			if err == nil {
-				records, err = s.recordOps(ctx, client, at, c, marker.Count, now)
+				records, err = s.recordOps(ctx, client, at, round < maxRounds, c, now)
+			}
+			if errors.Is(err, errAgain) {
+				continue
 			}
 			if err != nil {
 				return 0, &configstore.HistoryError{Err: err}
@@ -64,7 +72,11 @@ func (s *Store) Apply(ctx context.Context, c configstore.Commit) (int64, error) 
 		ops, leases, err := s.ops(ctx, client, c.Changes, now)
 		if err == nil {
 			var revision int64
-			revision, err = s.mark(ctx, client, marker, at.applied, append(records, nest(ops)...)...)
+			as := []clientv3.Cmp{s.applied(at.applied)}
+			if round < maxRounds {
+				as = append(as, s.unchanged(c.Changes, at.revision)...)
+			}
+			revision, err = s.mark(ctx, client, marker, as, append(records, nest(ops)...)...)
 			if revision > 0 {
 				return revision * steps, nil
 			}
@@ -74,6 +86,9 @@ func (s *Store) Apply(ctx context.Context, c configstore.Commit) (int64, error) 
 		}
 		if role.DeniedByEtcd(err) && !c.WithoutHistory {
 			return 0, s.deniedHistory(ctx, client)
+		}
+		if errors.Is(err, rpctypes.ErrKeyNotFound) {
+			continue // the record that was put ahead has expired, or was deleted
 		}
 		if err != nil {
 			return 0, s.wrap("apply", err)
@@ -95,20 +110,39 @@ func (s *Store) deniedHistory(ctx context.Context, client *clientv3.Client) erro
 	return &configstore.HistoryError{Err: s.wrap("apply", rpctypes.ErrPermissionDenied)}
 }
 
-// mark writes the marker, and makes the operations with it, if the last Apply was at that revision
-// of etcd's. It returns the new revision; 0 if there was another Apply.
+// applied is the condition that the last Apply was at a revision of etcd's.
+func (s *Store) applied(revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(s.prefix+markerPart), "=", revision)
+}
+
+// unchanged are the conditions that nobody has written, past the tools, what changes concern since
+// a revision of etcd's: the history would not have it. Of many changes, all entries are compared.
+func (s *Store) unchanged(changes []configstore.Change, revision int64) (all []clientv3.Cmp) {
+	const each = 20
+	if len(changes) > each {
+		return []clientv3.Cmp{
+			clientv3.Compare(clientv3.ModRevision(s.prefix+"/"), "<", revision+1).WithPrefix(),
+		}
+	}
+	for _, c := range changes {
+		all = append(all, clientv3.Compare(clientv3.ModRevision(s.key(c.Key)), "<", revision+1))
+	}
+	return all
+}
+
+// mark writes the marker, and makes the operations with it, on some conditions. It returns the new
+// revision; 0 if they do not hold.
 func (s *Store) mark(
-	ctx context.Context, client *clientv3.Client, m configstore.Marker, applied int64,
+	ctx context.Context, client *clientv3.Client, m configstore.Marker, as []clientv3.Cmp,
 	ops ...clientv3.Op,
 ) (revision int64, err error) {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return 0, err
 	}
-	key := s.prefix + markerPart
 	resp, err := client.Txn(ctx).
-		If(clientv3.Compare(clientv3.ModRevision(key), "=", applied)).
-		Then(append(ops, clientv3.OpPut(key, string(text)))...).
+		If(as...).
+		Then(append(ops, clientv3.OpPut(s.prefix+markerPart, string(text)))...).
 		Commit()
 	if err != nil || !resp.Succeeded {
 		return 0, err
@@ -135,7 +169,7 @@ func (s *Store) Adopt(
 		if err != nil {
 			return configstore.Marker{}, err
 		}
-		switch revision, err := s.mark(ctx, client, m, at.applied); {
+		switch revision, err := s.mark(ctx, client, m, []clientv3.Cmp{s.applied(at.applied)}); {
 		case err != nil:
 			return configstore.Marker{}, s.wrap("adopt", err)
 		case revision > 0:

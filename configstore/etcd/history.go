@@ -53,7 +53,7 @@ const packedFrom = 4 << 10
 // maxForgotten is the most old records that one change deletes, and maxBytes the most bytes of all
 // records.
 const (
-	maxForgotten = 8
+	maxForgotten = 100
 	maxBytes     = 64 << 20
 )
 
@@ -82,6 +82,11 @@ func (s *Store) endGets() []clientv3.Op {
 
 // parseEnds reads the answers of endGets.
 func (s *Store) parseEnds(head, oldest []*mvccpb.KeyValue) (e ends) {
+	more := false // than a first one, which may have been put ahead of its change
+	for _, kv := range oldest {
+		e.oldest = append(e.oldest, string(kv.Key))
+		more = more || !strings.HasPrefix(string(kv.Key), s.recordKey(1)+"-")
+	}
 	if len(head) > 0 {
 		kv := head[0]
 		if err := json.Unmarshal(kv.Value, &e.head); err != nil || e.Serial < 1 {
@@ -89,12 +94,9 @@ func (s *Store) parseEnds(head, oldest []*mvccpb.KeyValue) (e ends) {
 				s.history, headPart, s.history)
 		}
 		e.made = kv.ModRevision
-	} else if len(oldest) > 0 {
+	} else if more {
 		e.headErr = fmt.Errorf("%s%s is missing: to begin a new history, delete %s/",
 			s.history, headPart, s.history)
-	}
-	for _, kv := range oldest {
-		e.oldest = append(e.oldest, string(kv.Key))
 	}
 	return e
 }
@@ -102,7 +104,7 @@ func (s *Store) parseEnds(head, oldest []*mvccpb.KeyValue) (e ends) {
 // explains reports whether the history explains all of what is stored, as far as can be told
 // without reading it.
 func (e ends) explains(snap configstore.Snapshot) bool {
-	if policy.CountPermanent(snap.Entries) != e.Count {
+	if permanent(snap.Entries) != e.Count {
 		return false
 	}
 	return !slices.ContainsFunc(snap.Entries, func(entry policy.Entry) bool {
@@ -110,11 +112,21 @@ func (e ends) explains(snap configstore.Snapshot) bool {
 	})
 }
 
+// permanent is how many entries do not end by themselves.
+func permanent(entries []policy.Entry) (n int) {
+	for _, e := range entries {
+		if !e.Temporary {
+			n++
+		}
+	}
+	return n
+}
+
 // searchTime bounds the search for changes past the tools: with large records, it may take long.
 var searchTime = time.Second // a variable for tests
 
 // found returns what the history does not explain; a record without changes if there is nothing.
-// What it has not found in time is unknown.
+// What an entry held before is unknown if the search has not reached its record in time.
 func (s *Store) found(
 	ctx context.Context, client *clientv3.Client, snap configstore.Snapshot, e ends, now time.Time,
 ) (configstore.Record, error) {
@@ -122,8 +134,10 @@ func (s *Store) found(
 		return configstore.Record{}, nil
 	}
 	inTime := func(yield func(configstore.Record, error) bool) {
-		for r, err := range s.records(ctx, client, e.head, now) {
-			if time.Since(now) > searchTime || !yield(r, err) {
+		bound, cancel := context.WithTimeout(ctx, searchTime)
+		defer cancel()
+		for r, err := range s.records(bound, client, e.head, now) {
+			if bound.Err() != nil && ctx.Err() == nil || !yield(r, err) {
 				return
 			}
 		}
@@ -145,12 +159,13 @@ func (s *Store) recordFound(
 		return false, err
 	}
 	next := at.head
-	for left := found.Changes; len(left) > 0; {
+	for left := found.Changes; len(left) > 0; found.Revision++ {
 		n := min(len(left), maxChanges)
 		found.Changes, left = left[:n], left[n:]
+		found.First = at.Serial == 0 && len(left) == 0 // not before everything is recorded
 		next.Serial++
 		if len(left) == 0 {
-			next.Seen, next.Count = at.revision, policy.CountPermanent(at.Entries)
+			next.Seen, next.Count = at.revision, permanent(at.Entries)
 		}
 		ops, err := s.put(ctx, client, &next, found, now)
 		if err != nil {
@@ -176,13 +191,12 @@ func (s *Store) recordFound(
 func (s *Store) put(
 	ctx context.Context, client *clientv3.Client, next *head, r configstore.Record, now time.Time,
 ) ([]clientv3.Op, error) {
-	r.First = next.Serial == 1
 	value, err := marshalRecord(r)
 	if err != nil {
 		return nil, err
 	}
 	next.Bytes += int64(len(value))
-	text, err := json.Marshal(next)
+	head, err := s.putHead(next)
 	if err != nil {
 		return nil, err
 	}
@@ -192,8 +206,16 @@ func (s *Store) put(
 		put = clientv3.OpPut(key, "", clientv3.WithIgnoreValue()) // and without the lease
 		err = s.putAhead(ctx, client, key, value)
 	}
-	return []clientv3.Op{put, clientv3.OpPut(s.history+headPart, string(text))}, err
+	return []clientv3.Op{put, head}, err
 }
+
+func (s *Store) putHead(h *head) (clientv3.Op, error) {
+	text, err := json.Marshal(h)
+	return clientv3.OpPut(s.history+headPart, string(text)), err
+}
+
+// errAgain says that another Apply came first.
+var errAgain = errors.New("another change came first")
 
 // putAhead puts a record that belongs to no change yet.
 func (s *Store) putAhead(ctx context.Context, client *clientv3.Client, key, value string) error {
@@ -206,38 +228,52 @@ func (s *Store) putAhead(ctx context.Context, client *clientv3.Client, key, valu
 		Then(clientv3.OpPut(key, value, clientv3.WithLease(lease.ID))).
 		Commit()
 	if err == nil && !resp.Succeeded {
-		err = errors.New("another change was made in the same millisecond: try again")
+		err = errAgain // in the same millisecond
 	}
 	return err
 }
 
-// recordOps returns the operations that record a commit; none if it changes nothing.
+// recordOps returns the operations that record a commit. If the history explains what is stored,
+// the head says so.
 func (s *Store) recordOps(
-	ctx context.Context, client *clientv3.Client, at listed, c configstore.Commit, count int, now time.Time,
+	ctx context.Context, client *clientv3.Client, at listed, explained bool, c configstore.Commit,
+	now time.Time,
 ) ([]clientv3.Op, error) {
 	r := c.Record(at.Entries, now)
-	if len(r.Changes) == 0 {
-		return nil, nil
-	}
 	next := at.head
-	next.Serial++
-	next.Seen, next.Count = at.revision, count
-	ops, err := s.put(ctx, client, &next, r, now)
-	for _, key := range at.oldest {
-		if next.forgets(strings.TrimPrefix(key, s.history+changesPart), now) {
-			ops = append(ops, clientv3.OpDelete(key))
+	if explained {
+		next.Seen, next.Count = at.revision, permanent(configstore.After(at.Entries, c.Changes, now))
+	}
+	if len(r.Changes) == 0 {
+		if at.made == 0 {
+			return nil, nil
 		}
+		op, err := s.putHead(&next) // entries are written again, with the values that they have
+		return []clientv3.Op{op}, err
+	}
+	r.First = at.Serial == 0
+	next.Serial++
+	ops, err := s.put(ctx, client, &next, r, now)
+	forgotten := 0
+	for forgotten < len(at.oldest) && next.forgets(s.nameOf(at.oldest[forgotten]), now) {
+		forgotten++
+	}
+	if forgotten > 0 {
+		ops = append(ops, clientv3.OpDelete(at.oldest[0], clientv3.WithRange(at.oldest[forgotten-1]+"\x00")))
 	}
 	return ops, err
 }
 
+// nameOf returns the last part of a record's key.
+func (s *Store) nameOf(key string) string { return strings.TrimPrefix(key, s.history+changesPart) }
+
 // forgets reports whether a record is too old to be kept, by the last part of its key. One that no
 // Apply has written is.
 func (h head) forgets(name string, now time.Time) bool {
-	var n, at, size int64
-	_, err := fmt.Sscanf(name, "%d-%d-%d", &n, &at, &size)
+	var n, ms, size int64
+	_, err := fmt.Sscanf(name, "%d-%d-%d", &n, &ms, &size)
 	return err != nil || n <= h.Serial-configstore.MaxHistory || size <= h.Bytes-maxBytes ||
-		at < now.Add(-configstore.MaxHistoryAge).UnixMilli()
+		ms < now.Add(-configstore.MaxHistoryAge).UnixMilli()
 }
 
 func (s *Store) recordKey(serial int64) string {
@@ -301,11 +337,8 @@ func (s *Store) records(
 					yield(configstore.Record{}, s.wrap("history", context.Cause(ctx)))
 					return
 				}
-				if h.forgets(strings.TrimPrefix(string(kv.Key), s.history+changesPart), now) {
-					return // and so are older ones
-				}
-				if kv.Lease != 0 {
-					continue // of a change that was not made, or not yet
+				if kv.Lease != 0 || h.forgets(s.nameOf(string(kv.Key)), now) {
+					continue // of a change that was not made, or not yet; or it is too old
 				}
 				r, err := unmarshalRecord(kv.Value)
 				r.Err = err

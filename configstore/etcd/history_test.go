@@ -78,16 +78,25 @@ func TestHistoryForgets(t *testing.T) {
 	apply(t, s, 6)
 	resp, err = client.Get(ctx, "/p/history/changes/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(t, err)
-	require.Len(t, resp.Kvs, 2)
+	require.Len(t, resp.Kvs, 3)
 	assert.Contains(t, string(resp.Kvs[0].Key), "/000000000004-")
 	assert.Contains(t, string(resp.Kvs[1].Key), "/000000000006-")
 }
 
-// TestRecordOfNoChange: a large record whose change was not made is not shown.
+// TestRecordOfNoChange: a large record whose change was not made is not shown, and keeps nobody
+// from a change.
 func TestRecordOfNoChange(t *testing.T) {
 	node, ctx := services.Etcd(t), t.Context()
 	client, s := node.Client(), open(t, node.Endpoint, "p")
+	first, err := client.Grant(ctx, 60)
+	require.NoError(t, err)
+	_, err = client.Put(ctx, "/p/history/changes/000000000001-1795855218482-40000", "{", clientv3.WithLease(first.ID))
+	require.NoError(t, err)
+	assert.Empty(t, historyOf(t, s))
 	apply(t, s, 1)
+	assert.Len(t, historyOf(t, s), 1)
+	_, err = client.Revoke(ctx, first.ID)
+	require.NoError(t, err)
 	resp, err := client.Get(ctx, "/p/history/changes/", clientv3.WithPrefix())
 	require.NoError(t, err)
 	require.Len(t, resp.Kvs, 1)
@@ -224,7 +233,7 @@ func TestEditsDuringApply(t *testing.T) {
 }
 
 // TestLongSearch: a search for changes past the tools that takes too long keeps nobody from a
-// change. What it has not reached is unknown.
+// change. What an entry held before is then unknown.
 func TestLongSearch(t *testing.T) {
 	node := services.Etcd(t)
 	s := open(t, node.Endpoint, "p")
@@ -273,6 +282,129 @@ func TestManyEdits(t *testing.T) {
 		found += len(r.Changes)
 	}
 	assert.Equal(t, edits, found)
+	for i, r := range records[1:] {
+		assert.Less(t, r.Revision, records[i].Revision, "each can be shown and undone")
+	}
+}
+
+// TestCrashBetweenParts: a process that ends after the first part of a long list of edits was
+// recorded leaves the others unknown: a rollback must not take them for new.
+func TestCrashBetweenParts(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	client, s := node.Client(), open(t, node.Endpoint, "p")
+	const edits = 3000
+	for begin := 0; begin < edits; begin += 100 {
+		var puts []clientv3.Op
+		for n := range 100 {
+			key := fmt.Sprintf("/p/config/policies/kafka:%%2F%%2Fpublic%%2Fdefault%%2Fx%d", begin+n)
+			puts = append(puts, clientv3.OpPut(key, `{"schema":2,"messageRate":"7/s"}`))
+		}
+		_, err := client.Txn(ctx).Then(puts...).Commit()
+		require.NoError(t, err)
+	}
+	apply(t, s, 1)
+	_, err := client.Txn(ctx).Then( // as after the first transaction
+		clientv3.OpDelete("/p/history/changes/000000000002", clientv3.WithRange("/p/history/changes/1")),
+		clientv3.OpPut("/p/history/head", `{"serial":1,"seen":0,"count":0,"bytes":1000}`),
+	).Commit()
+	require.NoError(t, err)
+	changes := 0
+	for _, r := range historyOf(t, s) {
+		require.True(t, r.Found)
+		for _, c := range r.Changes {
+			assert.True(t, c.Was.Unknown, "%v", c.Key)
+			changes++
+		}
+	}
+	assert.Equal(t, edits+1, changes)
+}
+
+// TestRewritten: an Apply that writes entries again with the values that they have says up to where
+// the history explains them.
+func TestRewritten(t *testing.T) {
+	node := services.Etcd(t)
+	s := open(t, node.Endpoint, "p")
+	apply(t, s, 1)
+	apply(t, s, 1)
+	defer etcd.SetSearchTime(0)()
+	assert.Len(t, historyOf(t, s), 1, "nothing is searched for")
+}
+
+// TestOddRecords: a record that is dated long ago hides no older one.
+func TestOddRecords(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	client, s := node.Client(), open(t, node.Endpoint, "p")
+	for n := range int64(4) {
+		apply(t, s, n+1)
+	}
+	resp, err := client.Get(ctx, "/p/history/changes/000000000003", clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 1)
+	for _, odd := range []string{"/p/history/changes/000000000003-1-500", "/p/history/changes/000000000003-x"} {
+		_, err = client.Txn(ctx).Then(clientv3.OpDelete("/p/history/changes/000000000003", clientv3.WithPrefix())).Commit()
+		require.NoError(t, err)
+		_, err = client.Put(ctx, odd, string(resp.Kvs[0].Value))
+		require.NoError(t, err)
+		assert.Len(t, historyOf(t, s), 3, odd)
+	}
+}
+
+// TestDeletedSettings: that the settings of the history were deleted past the tools is found.
+func TestDeletedSettings(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	s := open(t, node.Endpoint, "p")
+	key := configstore.Key{Section: policy.HistorySettingsSection}
+	_, err := s.Apply(ctx, configstore.Commit{By: configstore.By{Reason: "order"}, Changes: []configstore.Change{
+		{Key: key, Settings: policy.HistorySettings{ReasonRequired: new(true)}},
+	}})
+	require.NoError(t, err)
+	resp, err := node.Client().Delete(ctx, "/p/config/historySettings/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, resp.Deleted)
+	records := historyOf(t, s)
+	require.Len(t, records, 2)
+	assert.True(t, records[0].Found)
+	assert.Equal(t, key, records[0].Changes[0].Key)
+}
+
+// TestEditsOfTheSameEntry: an edit past the tools that comes while an Apply is under way is in the
+// history, whatever the Apply does to it.
+func TestEditsOfTheSameEntry(t *testing.T) {
+	node, ctx := services.Etcd(t), t.Context()
+	client, s := node.Client(), open(t, node.Endpoint, "p")
+	const key = "/p/config/policies/kafka:%2F%2Fpublic%2Fdefault%2Forders"
+	apply(t, s, 1)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 1000; ; n++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			_, err := client.Put(ctx, key, fmt.Sprintf(`{"schema":2,"messageRate":"%d/s"}`, n))
+			assert.NoError(t, err)
+		}
+	}()
+	for n := range int64(100) {
+		apply(t, s, n+2)
+	}
+	close(stop)
+	<-done
+	made := 0
+	for _, r := range historyOf(t, s) {
+		if r.Found || r.Changes[0].Was.Settings == nil {
+			continue
+		}
+		made++
+		resp, err := client.Get(ctx, key, clientv3.WithRev(r.Revision/1000-1))
+		require.NoError(t, err)
+		before, err := policy.Unmarshal(policy.PolicySection, resp.Kvs[0].Value)
+		require.NoError(t, err)
+		assert.Equal(t, before, r.Changes[0].Was.Settings, "what the change replaced")
+	}
+	assert.Equal(t, 100, made)
 }
 
 // TestHistoryWithoutRights: a change by a user without rights for the history is refused with the

@@ -25,7 +25,9 @@ type Store struct {
 	path   string
 	create bool // a missing file is an empty store
 
-	checkEvery time.Duration // the constant of that name, but in tests
+	// The constant and the function of these names, but in tests.
+	checkEvery time.Duration
+	replace    func(path string, content []byte, modified time.Time) error
 
 	mu     sync.Mutex // guards the fields below
 	state  state
@@ -52,7 +54,7 @@ func Open(path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configstore/file: %w", err)
 	}
-	return &Store{path: abs, checkEvery: checkEvery, closed: make(chan struct{})}, nil
+	return &Store{path: abs, checkEvery: checkEvery, replace: replace, closed: make(chan struct{})}, nil
 }
 
 // OpenOrCreate is Open, except that a missing file is an empty store. Apply creates it, and so does
@@ -262,7 +264,7 @@ func (s *Store) checkSize(data []byte) error {
 
 // write replaces the file, and returns its revision.
 func (s *Store) write(data []byte, revision int64) (int64, error) {
-	if err := replace(s.path, data, time.UnixMilli(revision)); err != nil {
+	if err := s.replace(s.path, data, time.UnixMilli(revision)); err != nil {
 		return 0, fmt.Errorf("configstore/file: %w", err)
 	}
 	return revision, nil

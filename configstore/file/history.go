@@ -39,6 +39,11 @@ func digest(content []byte) string {
 
 func (s *Store) historyPath() string { return s.path + ".history" }
 
+// size is how many bytes the line has in the file, about.
+func (l historyLine) size() int {
+	return len(l.Change) + 2*len(l.To) + len(`{"from":"","to":"","change":}`)
+}
+
 // tailSize is how much of a history a change reads, from its end, if that explains the file.
 const tailSize = 64 << 10
 
@@ -240,13 +245,13 @@ func (s *Store) shorten(j *journal, snap configstore.Snapshot, found configstore
 	size, keep := 0, len(j.lines)
 	for keep > 0 && size < maxHistorySize {
 		keep--
-		size += len(j.lines[keep].Change)
+		size += j.lines[keep].size()
 	}
 	if keep == 0 {
 		return nil
 	}
 	for size > maxHistorySize/2 && keep < len(j.lines)-1 {
-		size -= len(j.lines[keep].Change)
+		size -= j.lines[keep].size()
 		keep++
 	}
 	kept := journal{now: j.now, revision: j.revision, lines: j.lines[keep:]}

@@ -223,6 +223,38 @@ func TestDamagedHistory(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
+// TestNothingInvented: what an entry held before a record that cannot be read is unknown.
+func TestNothingInvented(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	s := open(t, path)
+	setBurst(t, s, 1)
+	first, err := os.ReadFile(path + ".history")
+	require.NoError(t, err)
+	setBurst(t, s, 2)
+	require.NoError(t, os.WriteFile(path+".history", append(first, "rubbish\n"...), 0o600))
+	records := historyOf(t, s)
+	require.True(t, records[0].Found)
+	assert.Equal(t, []configstore.Changed{{
+		Was: configstore.Value{Unknown: true}, Is: configstore.Value{Settings: policy.Policy{Burst: new(int64(2))}},
+	}}, records[0].Changes)
+}
+
+// TestFailedChange: a change that was recorded and then failed has no record, whatever is edited
+// after it.
+func TestFailedChange(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	s := open(t, path)
+	setBurst(t, s, 1)
+	undo := s.FailToReplace(errors.New("no space left on device"))
+	_, err := s.Apply(t.Context(), configstore.Commit{Changes: burst(2)})
+	require.ErrorContains(t, err, "no space left")
+	undo()
+	write(t, path, burst(3))
+	assert.Equal(t, []int64{1, 3}, bursts(t, s))
+	setBurst(t, s, 4)
+	assert.Equal(t, []int64{1, 3, 4}, bursts(t, s))
+}
+
 // TestLongDamagedHistory: a history whose newer half is damaged, as a power failure leaves it, does
 // not keep anybody from a change.
 func TestLongDamagedHistory(t *testing.T) {
