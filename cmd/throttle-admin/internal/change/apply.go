@@ -10,7 +10,6 @@ import (
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/configstore"
-	"github.com/dispatchthrottle/throttle/internal/printable"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -37,8 +36,8 @@ func (e *overtakenError) Error() string {
 // maxRecords is how many records an error or a question lists.
 const maxRecords = 20
 
-// latest returns the records that a question lists, and a line about the others.
-func latest(records []configstore.Record) (some []configstore.Record, more string) {
+// Latest returns the records that a question lists, and a line about the others.
+func Latest(records []configstore.Record) (some []configstore.Record, more string) {
 	if n := len(records) - maxRecords; n > 0 {
 		return records[:maxRecords], fmt.Sprintf("and %d more: throttle-admin history\n", n)
 	}
@@ -49,7 +48,7 @@ func latest(records []configstore.Record) (some []configstore.Record, more strin
 func (e *overtakenError) question() string {
 	var b strings.Builder
 	output.Text(&b, "policies have changed since revision %d:", e.Want)
-	some, more := latest(e.by)
+	some, more := Latest(e.by)
 	WriteRecords(&b, some)
 	return b.String() + more + "Make the change all the same?"
 }
@@ -155,9 +154,4 @@ func newerThan(
 		}
 	}
 	return records
-}
-
-// String returns a record as one line, in which what is not printable is escaped.
-func (v RecordView) String() string {
-	return printable.Line(fmt.Sprintf("revision %d, %s, by %s: %s", v.Revision, when(v.Time), v.by(), v.what(maxShown)))
 }

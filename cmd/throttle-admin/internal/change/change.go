@@ -39,12 +39,15 @@ func Run(a *cli.App, cmd *cobra.Command, f Flags, p Plan) error {
 			"revision \"%d\": invalid revision: want the one that list, export or diff printed",
 			f.Revision))
 	}
+	var lost error // why an urgent change has no record
 	for {
 		err := p.run(cmd.Context(), a, f)
 		if p.Urgent && !f.By.WithoutHistory && unrecorded(err) {
-			a.Warn("the history shows this change as one of an unknown author: %v", err)
-			f.By.WithoutHistory = true
+			lost, f.By.WithoutHistory = err, true
 			continue
+		}
+		if lost != nil && err == nil {
+			a.Warn("the history shows this change as one of an unknown author: %v", lost)
 		}
 		late, ok := errors.AsType[*overtakenError](err)
 		switch {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
 	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/internal/printable"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -101,6 +102,16 @@ func when(t time.Time) string {
 		return "-"
 	}
 	return t.UTC().Format(time.RFC3339)
+}
+
+// String returns a record as one line, in which what is not printable is escaped.
+func (v RecordView) String() string {
+	reason := ""
+	if v.Reason != "" {
+		reason = fmt.Sprintf(" (%s)", shortened(v.Reason))
+	}
+	return printable.Line(fmt.Sprintf("revision %d, %s, by %s: %s%s", v.Revision, when(v.Time), v.by(),
+		v.what(maxShown), reason))
 }
 
 // by names the author.

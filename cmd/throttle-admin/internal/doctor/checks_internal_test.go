@@ -103,10 +103,13 @@ func TestSound(t *testing.T) {
 		Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders",
 	})
 	public, standard := policy.TenantScope("public"), policy.NamespaceScope("public", "", "default")
+	together := policy.Entry{Scope: standard, Settings: policy.Policy{
+		MessageRate: policy.PerSecond(20), Burst: new(int64(20)), Aggregate: new(true),
+	}}
 	pattern := policy.PatternScope("kafka://public/default/x*")
 	idle := dispatch.Stats{Replica: "idle", Version: "v1", Identity: "a", Revision: 5000}
 	for name, f := range map[string]*facts{
-		"a wider scope may throttle other topics": sound(limit(public, 10, 10), limit(standard, 20, 20)),
+		"a wider scope may throttle other topics": sound(limit(public, 10, 10), together, limit(orders, 5, 5)),
 		"a smaller burst is reached":              sound(limit(public, 10, 10), limit(orders, 20, 5)),
 		"a lower rate is reached":                 sound(limit(public, 10, 10), limit(orders, 5, 20)),
 		"the topics of idle replicas are not known": func() *facts {

@@ -207,6 +207,7 @@ func TestPlantedFaults(t *testing.T) {
 		return lim
 	}
 	var other *dispatch.Limiter
+	var stopReading func()
 	closeOther := func(string) { require.NoError(t, other.Close()) }
 	for _, planted := range []struct {
 		name, severity, check string
@@ -300,13 +301,22 @@ func TestPlantedFaults(t *testing.T) {
 		}},
 		{"unknown backlogs", "hint", "no-backlog", func() {
 			s.report(false)
+			ctx, cancel := context.WithCancel(t.Context())
+			stopReading = cancel
+			for _, sub := range s.orders { // one that reads nothing is idle, and not published
+				go func() {
+					for err := error(nil); err == nil; {
+						_, err = sub.Acquire(ctx, 1)
+					}
+				}()
+			}
 			for _, sub := range s.orders {
 				sub.ReportBacklog(-1)
 			}
 			for _, sub := range s.refunds {
 				sub.ReportBacklog(1000)
 			}
-		}, func(string) { s.report(true) }},
+		}, func(string) { stopReading(); s.report(true) }},
 		{"several topics in one reader", "warning", "held-up", func() {
 			s.admin("set-msg-rate", "kafka://public/default/both", "1/h")
 			other = extra(throttle.WithReplica("other"))

@@ -72,10 +72,14 @@ func (f *facts) ignoredWeights() (found []finding) {
 		sources := f.set.Explain(f.cluster, n.At.Topic, n.At.Subscription).Sources
 		var mend []string
 		for _, field := range n.Fields {
-			mend = append(mend, fmt.Sprintf("throttle-admin set %s %s=", cli.Quote(sources[field]), field))
+			text := fmt.Sprintf("throttle-admin set %s %s=", cli.Quote(sources[field]), field)
+			if sources[field] != n.At { // for other topics, it may have an effect
+				text = fmt.Sprintf("decide whether %s of %s is meant for this topic, too", field, sources[field])
+			}
+			mend = append(mend, text)
 		}
 		found = append(found, finding{hint, "no-effect", n.At.String(), n.String(),
-			"The limit is shared in another way than the policies say.", strings.Join(mend, " && ")})
+			"The limit is shared in another way than the policies say.", strings.Join(mend, "; ")})
 	}
 	return found
 }

@@ -169,12 +169,26 @@ func (f *facts) unreachable() (found []finding) {
 
 func (f *facts) unreadableRecords() (found []finding) {
 	for _, s := range f.stores {
-		if s.recordsErr != nil {
-			found = append(found, finding{hint, "status-unreadable", "status records of replicas", s.recordsErr.Error(),
-				"Replicas are missing from what doctor looks at.", "see the reason; a record ends with its replica, in 30 s"})
+		if s.recordsErr == nil {
+			continue
 		}
+		n := unknownState(s, s.recordsErr, s.kind())
+		n.Check, n.Subject, n.Why = "status-unreadable", "status records of replicas",
+			"Replicas are missing from what doctor looks at."
+		if len(f.replicas) == 0 {
+			n.Severity = warning
+		}
+		found = append(found, n)
 	}
 	return found
+}
+
+// kind is redis or etcd, as the command for rights names it.
+func (s store) kind() string {
+	if s.etcd != nil {
+		return "etcd"
+	}
+	return "redis"
 }
 
 // slowStore is how long a request takes at most of a store that is near enough.

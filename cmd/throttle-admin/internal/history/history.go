@@ -172,7 +172,7 @@ func readPast(ctx context.Context, a *cli.App, revision int64) (p past, err erro
 			if r.Revision == revision {
 				p.at = r
 			}
-			if r.Revision <= revision && r.Err == nil { // one that cannot be read may be newer
+			if r.Revision <= revision && (r.Err == nil || !p.Plain) { // of a file's, one may be newer
 				break
 			}
 			p.newer = append(p.newer, r)
@@ -265,7 +265,8 @@ values that have ended are left out. R is any revision since the oldest that his
 			if len(revisions) == 2 {
 				report.To = revisions[1]
 			}
-			if err := errors.Join(p.reaches(report.From), p.reaches(report.To)); err != nil {
+			err = errors.Join(p.reaches(report.From), p.reaches(report.To), p.unreadable(slices.Min(revisions)))
+			if err != nil {
 				return err
 			}
 			now := time.Now()
@@ -279,6 +280,16 @@ values that have ended are left out. R is any revision since the oldest that his
 			})
 		},
 	}
+}
+
+// unreadable returns why records that may be after a revision cannot be read.
+func (p past) unreadable(revision int64) (err error) {
+	for _, r := range p.newer {
+		if r.Revision >= revision {
+			err = errors.Join(err, r.Err) // nil, if it can be read
+		}
+	}
+	return err
 }
 
 // as returns what was stored as of a revision, without what has ended by now.

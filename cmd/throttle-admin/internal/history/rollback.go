@@ -74,7 +74,7 @@ func (f rollbackFlags) run(cmd *cobra.Command, a *cli.App, revision int64) error
 		if r, err = p.made(revision); err == nil {
 			undone = []configstore.Record{r}
 			reason = fmt.Sprintf("rollback of revision %d", revision)
-			if !p.keeps(r) {
+			if !p.keeps(r) || len(p.since(r)) > 0 {
 				err = f.ask(ctx, a, p, r)
 			}
 		}
@@ -86,7 +86,7 @@ func (f rollbackFlags) run(cmd *cobra.Command, a *cli.App, revision int64) error
 		f.By.Reason = reason
 	}
 	if f.Revision == 0 {
-		f.Revision = max(p.Applied, 1)
+		f.Revision = max(p.Revision, 1)
 	}
 	return change.Run(a, cmd, f.Flags, change.Plan{
 		Review:   "history",
@@ -134,13 +134,18 @@ func (f rollbackFlags) ask(
 	case !a.Interactive():
 		conflict := &configstore.ConflictError{Have: p.Revision, Want: r.Revision}
 		lines := []error{conflict}
-		for _, newer := range since {
+		some, more := change.Latest(since)
+		for _, newer := range some {
 			lines = append(lines, errors.New(change.RecordOf(newer).String()))
+		}
+		if more != "" {
+			lines = append(lines, errors.New(strings.TrimSpace(more)))
 		}
 		return cli.Hint(errors.Join(lines...), "see what it would do with --dry-run, and confirm it with --yes")
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "what revision %d changed has been changed since:\n", r.Revision)
-	change.WriteRecords(&b, since)
-	return a.Confirm(ctx, b.String()+"Undo it all the same?")
+	some, more := change.Latest(since)
+	change.WriteRecords(&b, some)
+	return a.Confirm(ctx, b.String()+more+"Undo it all the same?")
 }
