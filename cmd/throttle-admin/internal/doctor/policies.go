@@ -96,7 +96,7 @@ func (f *facts) neverBinding() (found []finding) {
 			modes policy.Modes
 		}
 		var limits []limit // the widest first
-		for _, g := range slices.Backward(e.Aggregates) {
+		for _, g := range e.Aggregates {
 			limits = append(limits, limit{g.Scope, "the aggregate limit of " + g.Scope.String(), g.Policy, g.Modes})
 		}
 		limits = append(limits, limit{e.Sources["messageRate"], "the topic's limit", e.Topic, e.TopicModes})
