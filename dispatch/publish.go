@@ -15,8 +15,7 @@ const (
 	idleEvery    = 10 * time.Second // while a replica has limits and no use for permits
 	idleFor      = 30 * time.Second
 
-	// maxPublished bounds a status record: subscriptions beyond it are left out, and those beyond
-	// permits.MaxRecord.
+	// maxPublished bounds the subscriptions of a status record, as permits.MaxRecord does its bytes.
 	maxPublished = 1000
 )
 
@@ -100,7 +99,7 @@ func (l *Limiter) publishStatus(ctx context.Context, idleAt *time.Time) bool {
 	}
 	text, err := json.Marshal(s)
 	for err == nil && permits.CheckRecord(text) != nil && len(s.Subscriptions) > 0 {
-		s.Subscriptions = s.Subscriptions[:len(s.Subscriptions)/2]
+		s = l.stats(true, len(s.Subscriptions)/2)
 		text, err = json.Marshal(s)
 	}
 	if err == nil {

@@ -1,6 +1,7 @@
 package dispatch_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"testing"
@@ -56,8 +57,8 @@ func TestIdleReplicasAreCounted(t *testing.T) {
 	})
 }
 
-// TestPublishesAThousand: a status record has the first 1,000 subscriptions by name that are not
-// idle.
+// TestPublishesAThousand: a status record has 1,000 of the subscriptions that are not idle, those
+// that callers wait for first, and the number of the others.
 func TestPublishesAThousand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
@@ -66,10 +67,19 @@ func TestPublishesAThousand(t *testing.T) {
 			Policies: dispatch.Fixed(policy.Policy{MessageRate: policy.PerSecond(20)}),
 		})
 		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
 		for i := range 1003 {
-			sub, err := lim.Subscription(fmt.Sprintf("kafka://public/default/topic-%04d", 1002-i), "group")
+			sub, err := lim.Subscription(fmt.Sprintf("kafka://public/default/topic-%04d", i), "group")
 			require.NoError(t, err)
-			if i != 1002 { // topic-0000 is idle
+			switch {
+			case i == 0: // it is idle
+			case i > 1000: // callers wait
+				go func() {
+					for err := error(nil); err == nil; {
+						_, err = sub.Acquire(ctx, 30)
+					}
+				}()
+			default:
 				_, err = sub.Acquire(t.Context(), 1)
 				require.NoError(t, err)
 			}
@@ -81,8 +91,11 @@ func TestPublishesAThousand(t *testing.T) {
 		var s dispatch.Stats
 		require.NoError(t, json.Unmarshal(records[0], &s))
 		require.Len(t, s.Subscriptions, 1000)
+		assert.Equal(t, 2, s.More)
 		assert.Equal(t, "kafka://public/default/topic-0001", s.Subscriptions[0].Topic)
-		assert.Equal(t, "kafka://public/default/topic-1000", s.Subscriptions[999].Topic)
+		assert.Equal(t, "kafka://public/default/topic-1002", s.Subscriptions[999].Topic)
+		assert.Equal(t, 1, s.Subscriptions[999].Waiting)
+		cancel()
 		require.NoError(t, lim.Close())
 	})
 }

@@ -37,6 +37,10 @@ type Stats struct {
 
 	Permits       PermitStoreStats    `json:"permitStore"`
 	Subscriptions []SubscriptionStats `json:"subscriptions,omitempty"` // by topic, name and owner
+
+	// More is how many subscriptions that are not idle a status record has no room for: it has
+	// those that callers wait for most.
+	More int `json:"more,omitempty"`
 }
 
 // PermitStoreStats counts the requests sent to the permit store since the start.
@@ -65,6 +69,7 @@ type SubscriptionStats struct {
 	Paused       bool             `json:"paused,omitempty"`
 	MaxInFlight  int64            `json:"maxInFlight,omitempty"` // 0 = any number, as in shadow mode
 	Backlog      int64            `json:"backlog"`               // messages; -1 = unknown
+	BehindSince  int64            `json:"behindSince,omitempty"` // Unix milliseconds; 0 = it is not
 	Waiting      int              `json:"waiting,omitempty"`     // calls that wait
 	InFlight     int64            `json:"inFlight,omitempty"`    // messages; only with maxInFlight
 	Reason       Reason           `json:"reason,omitempty"`      // why calls wait
@@ -72,7 +77,7 @@ type SubscriptionStats struct {
 	HoldsUp      []string         `json:"holdsUp,omitempty"`     // topics that wait with them
 	Waits        map[Reason]int64 `json:"waits,omitempty"`       // calls that had to wait, all time
 	Shadowed     map[Reason]int64 `json:"shadowedBy,omitempty"`  // passed without a permit
-	WaitTimes    Histogram        `json:"-"`
+	WaitTimes    Histogram        `json:"waitTimes,omitzero"`    // of calls that had to wait, all time
 	Limits       []LimitStats     `json:"limits,omitempty"`
 }
 
@@ -99,22 +104,11 @@ type LimitStats struct {
 	Revision    int64   `json:"revision"`           // at which the limit last changed
 }
 
-// WaitBuckets are the upper bounds of a Histogram's buckets, from 1 ms to 60 s; the last bucket
-// has none.
-var WaitBuckets = engine.WaitBuckets
-
-// A Histogram counts waits by their length.
-type Histogram struct {
-	Count   int64
-	Sum     time.Duration
-	Buckets [len(WaitBuckets) + 1]int64 // not cumulative
-}
-
 // Stats returns the present state. It costs about a microsecond for each subscription.
 func (l *Limiter) Stats() Stats { return l.stats(false, math.MaxInt) }
 
-// stats is Stats for at most max subscriptions; with activeOnly, only of those that are not idle.
-func (l *Limiter) stats(activeOnly bool, max int) Stats {
+// stats is Stats for at most so many subscriptions; with activeOnly, of those that are not idle.
+func (l *Limiter) stats(activeOnly bool, most int) Stats {
 	permits := l.engine.Availability()
 	l.mu.Lock()
 	s := Stats{
@@ -128,7 +122,8 @@ func (l *Limiter) stats(activeOnly bool, max int) Stats {
 	}
 	s.Rivals = slices.Clone(l.rivals)
 	l.mu.Unlock()
-	lanes := l.engine.Stats(activeOnly, max)
+	lanes, more := l.engine.Stats(activeOnly, most)
+	s.More = more
 	s.Subscriptions = slices.Grow(s.Subscriptions, len(lanes))
 	for _, lane := range lanes {
 		s.Subscriptions = append(s.Subscriptions, subscriptionStats(lane))
@@ -159,6 +154,9 @@ func subscriptionStats(lane engine.Stats) SubscriptionStats {
 		Paused: lane.Paused, MaxInFlight: lane.MaxInFlight,
 		Backlog: lane.Backlog, ReadAhead: lane.ReadAhead, Waiting: lane.Waiting, InFlight: lane.InFlight,
 		Reason: Reason(lane.Reason), HoldsUp: lane.HoldsUp, WaitTimes: Histogram(lane.WaitTimes),
+	}
+	if !lane.BehindSince.IsZero() {
+		s.BehindSince = lane.BehindSince.UnixMilli()
 	}
 	if lane.Waits != nil {
 		s.Waits = make(map[Reason]int64, len(lane.Waits))
@@ -208,7 +206,7 @@ func (s SubscriptionStats) MessageRate(bytes float64) float64 {
 	for _, l := range s.Limits {
 		switch {
 		case l.Shadow:
-		case l.Reason.bytes():
+		case l.Reason.Bytes():
 			rate = min(rate, l.Rate/bytes)
 		default:
 			rate = min(rate, l.Rate)
@@ -246,8 +244,8 @@ const (
 // ReasonOf returns the reason of callers that wait for a limit of a scope of that kind.
 func ReasonOf(kind policy.Kind, bytes bool) Reason { return Reason(resolve.Reason(kind, bytes)) }
 
-// bytes reports whether the limit counts bytes.
-func (r Reason) bytes() bool { return strings.HasSuffix(string(r), string(ReasonBytes)) }
+// Bytes reports whether the limit counts bytes.
+func (r Reason) Bytes() bool { return strings.HasSuffix(string(r), string(ReasonBytes)) }
 
 // module is the path of this library's module.
 const module = "github.com/dispatchthrottle/throttle"

@@ -25,7 +25,7 @@ func TestPaused(t *testing.T) {
 			time.Sleep(time.Second)
 			assert.False(t, c.over())
 			assert.Equal(t, engine.ReasonPaused, h.Stats().Reason)
-			assert.Len(t, e.Stats(true, 9), 1, "a caller waits")
+			assert.Len(t, statsOf(e, true), 1, "a caller waits")
 			assert.Empty(t, e.store.asked())
 			e.apply(orders + " messageRate=100" + other)
 			time.Sleep(100 * ms)

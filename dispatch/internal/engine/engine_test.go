@@ -25,8 +25,8 @@ func TestUnlimited(t *testing.T) {
 		assert.Zero(t, g.N)
 		_, _, ok = h.Lane.TryAcquire(0)
 		assert.True(t, ok)
-		assert.Empty(t, e.Stats(true, 9))
-		assert.Len(t, e.Stats(false, 9), 1)
+		assert.Empty(t, statsOf(e, true))
+		assert.Len(t, statsOf(e, false), 1)
 	})
 }
 

@@ -32,6 +32,7 @@ type handles struct {
 	throttleCaughtUp bool  // limits apply when caught up, too
 	caughtUp         bool
 	validUntil       time.Time // of caughtUp
+	behindSince      time.Time // a known backlog is above the threshold; zero = it is not
 }
 
 func (s *handles) has(h *Handle) bool { return slices.Contains(s.all, h) }
@@ -63,6 +64,11 @@ func (s *handles) update(now time.Time) (changed bool) {
 	}
 	changed = caughtUp != s.caughtUp
 	s.caughtUp = caughtUp
+	if caughtUp || len(s.all) == 0 {
+		s.behindSince = time.Time{}
+	} else if s.behindSince.IsZero() && s.backlog(now) >= 0 {
+		s.behindSince = now
+	}
 	return changed
 }
 
@@ -83,6 +89,9 @@ func (s *handles) backlog(now time.Time) (sum int64) {
 	}
 	return sum
 }
+
+// behind reports whether a known backlog is above the threshold.
+func (s *handles) behind(now time.Time) bool { return !s.behindSince.IsZero() && s.backlog(now) >= 0 }
 
 // readAhead is the sum of what the handles reported.
 func (s *handles) readAhead() (sum int64) {

@@ -159,7 +159,7 @@ func TestClosedHandle(t *testing.T) {
 		assert.True(t, isClosed(a), "no policy opens it again")
 		a.ReportBacklog(0)
 		assert.True(t, isClosed(a))
-		assert.Empty(t, e.Stats(false, 9))
+		assert.Empty(t, statsOf(e, false))
 	})
 }
 

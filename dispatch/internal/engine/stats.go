@@ -17,43 +17,69 @@ type Stats struct {
 	CaughtUp    bool
 	Exempt      bool // nothing is charged
 	Paused      bool
-	MaxInFlight int64    // 0 = any number, as in shadow mode
-	Backlog     int64    // messages; -1 = unknown
-	Waiting     int      // callers
-	ReadAhead   int64    // messages that consumers may hold before their permits
-	HoldsUp     []string // topics whose messages wait behind these callers
-	InFlight    int64    // messages, where that is limited
-	Reason      string   // why callers wait
-	Beyond      int64    // messages beyond a maxInFlight in shadow mode, all time
+	MaxInFlight int64     // 0 = any number, as in shadow mode
+	Backlog     int64     // messages; -1 = unknown
+	BehindSince time.Time // zero = caught up, or unknown
+	Waiting     int       // callers
+	ReadAhead   int64     // messages that consumers may hold before their permits
+	HoldsUp     []string  // topics whose messages wait behind these callers
+	InFlight    int64     // messages, where that is limited
+	Reason      string    // why callers wait
+	Beyond      int64     // messages beyond a maxInFlight in shadow mode, all time
 	Waits       []Waits
 	WaitTimes   Histogram
 	Limits      []sharing.Stats
 }
 
-// Stats returns the stats of all lanes, or of those only that hold or want permits or are caught
-// up. If there are more than max, those that come first by name are returned; else they are in no
-// order.
-func (e *Engine) Stats(activeOnly bool, max int) []Stats {
+// Stats returns the stats of all lanes, or of those only that hold or want permits, are caught up
+// or behind. If there are more than most, those are returned for which the most callers wait or
+// have waited, and the number of the others; else they are in no order.
+func (e *Engine) Stats(activeOnly bool, most int) (stats []Stats, more int) {
 	e.mu.Lock()
+	now := time.Now()
 	lanes := make([]*Lane, 0, len(e.lanes))
 	for _, l := range e.lanes {
-		if !activeOnly || l.active.Load() || l.handles.caughtUp {
+		if !activeOnly || l.active.Load() || l.handles.caughtUp || l.handles.behind(now) {
 			lanes = append(lanes, l)
 		}
 	}
 	e.mu.Unlock() // the loop need not wait for them to be sorted
-	if len(lanes) > max {
-		slices.SortFunc(lanes, byName)
-		lanes = lanes[:max]
+	if len(lanes) > most {
+		lanes, more = hardest(lanes, most), len(lanes)-most
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := time.Now()
-	stats := make([]Stats, len(lanes))
+	now = time.Now()
+	stats = make([]Stats, len(lanes))
 	for i, l := range lanes {
 		stats[i] = l.stats(now)
 	}
-	return stats
+	return stats, more
+}
+
+// hardest returns the lanes for which the most callers wait now or, of those for which as many do,
+// the lanes whose callers have waited longest in all.
+func hardest(lanes []*Lane, most int) []*Lane {
+	type ranked struct {
+		*Lane
+		waiting int
+		waited  time.Duration
+	}
+	all := make([]ranked, len(lanes))
+	for i, l := range lanes {
+		l.queue.mu.Lock()
+		all[i] = ranked{l, len(l.queue.callers), l.queue.waits.times.Sum}
+		l.queue.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b ranked) int {
+		return cmp.Or(
+			cmp.Compare(b.waiting, a.waiting), cmp.Compare(b.waited, a.waited), byName(a.Lane, b.Lane),
+		)
+	})
+	for i := range most {
+		lanes[i] = all[i].Lane
+	}
+	return lanes[:most]
 }
 
 // Rivals returns the ids of other policy stores whose replicas use the limits of this process, too,
@@ -114,6 +140,9 @@ func (l *Lane) stats(now time.Time) Stats {
 		Backlog: l.handles.backlog(now), ReadAhead: l.handles.readAhead(), Waiting: len(l.queue.callers),
 		InFlight: l.subscription.inFlight.n.Load(), Beyond: l.beyondInFlight.Load(),
 		Waits: slices.Clone(l.queue.waits.reasons), WaitTimes: l.queue.waits.times,
+	}
+	if l.handles.behind(now) {
+		s.BehindSince = l.handles.behindSince
 	}
 	if limits.boundsInFlight() {
 		s.MaxInFlight = limits.maxInFlight

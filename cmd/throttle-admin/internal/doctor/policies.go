@@ -159,12 +159,9 @@ func (f *facts) topics() []place {
 	return all
 }
 
-// maxPublished is how many subscriptions a replica publishes at most.
-const maxPublished = 1000
-
 func (f *facts) unusedPatterns() (found []finding) {
-	for _, r := range f.replicas { // idle subscriptions are not published, nor more than a thousand
-		if n := len(r.Subscriptions); n == 0 || n >= maxPublished {
+	for _, r := range f.replicas { // idle subscriptions are not published, nor all of very many
+		if len(r.Subscriptions) == 0 || r.More > 0 {
 			return nil
 		}
 	}
