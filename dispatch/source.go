@@ -62,9 +62,12 @@ type PermitStore interface {
 	// Publish keeps a replica's status record of up to [permits.MaxRecord] bytes for ttl. Published
 	// returns the records of a cluster that have not expired, in no particular order: up to
 	// [permits.MaxRecords], and up to [permits.MaxRecordsBytes] in all. Others are left out. It
-	// reads them in pages, each within the store's own timeout.
+	// reads them in pages, each within the store's own timeout. Publishers returns the names of the
+	// replicas with such a record, up to [permits.MaxRecords], and PublishedBy the records of some.
 	Publish(ctx context.Context, cluster, replica string, status []byte, ttl time.Duration) error
 	Published(ctx context.Context, cluster string) ([][]byte, error)
+	Publishers(ctx context.Context, cluster string) ([]string, error)
+	PublishedBy(ctx context.Context, cluster string, replicas []string) ([][]byte, error)
 
 	// Close closes the connection. A second call does nothing.
 	Close() error

@@ -71,7 +71,11 @@ type cut struct{ *memory.Store }
 
 var errCut = errors.New("cut")
 
-func (cut) Published(context.Context, string) ([][]byte, error)          { return nil, errCut }
+func (cut) Published(context.Context, string) ([][]byte, error)  { return nil, errCut }
+func (cut) Publishers(context.Context, string) ([]string, error) { return nil, errCut }
+func (cut) PublishedBy(context.Context, string, []string) ([][]byte, error) {
+	return nil, errCut
+}
 func (cut) Value(context.Context, string) (_ []byte, _ float64, _ error) { return nil, 0, errCut }
 
 // TestTermsStartAgain: a leader with a lower term is followed once the record of the higher term is

@@ -3,8 +3,11 @@ package etcdpermits
 import (
 	"context"
 	"errors"
+	"net/url"
+	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -87,6 +90,83 @@ func (s *Store) Published(ctx context.Context, cluster string) ([][]byte, error)
 		limit = min(max(1, len(page.Kvs)*permits.RecordsPageBytes/max(1, read)), permits.RecordsPage)
 	}
 	return alive, nil
+}
+
+// Publishers returns the names of the replicas whose status records have not expired, up to
+// [permits.MaxRecords].
+func (s *Store) Publishers(ctx context.Context, cluster string) (names []string, err error) {
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
+	client, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := permits.EtcdStatus(s.prefix, cluster, "")
+	response, err := client.Get(ctx, all, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+		clientv3.WithLimit(permits.MaxRecords))
+	if err != nil {
+		return nil, wrap("read the replicas", err)
+	}
+	for _, kv := range response.Kvs {
+		name, err := url.PathUnescape(strings.TrimPrefix(string(kv.Key), all))
+		if err == nil { // else no replica has written it
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// PublishedBy returns the status records of some replicas that have not expired, up to
+// [permits.MaxRecordsBytes]. It reads them in pages, as Published does.
+func (s *Store) PublishedBy(
+	ctx context.Context, cluster string, replicas []string,
+) (alive [][]byte, err error) {
+	limit, free := firstPage, permits.MaxRecordsBytes
+	for len(replicas) > 0 {
+		page := replicas[:min(limit, len(replicas))]
+		kvs, err := s.recordsOf(ctx, cluster, page)
+		if late(err) && ctx.Err() == nil && limit > 1 {
+			limit = max(1, limit/4)
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		replicas = replicas[len(page):]
+		read := 0
+		for _, kv := range kvs {
+			if size := len(kv.Value); size <= min(permits.MaxRecord, free) {
+				alive, free = append(alive, kv.Value), free-size
+			}
+			read += len(kv.Value)
+		}
+		limit = min(max(1, len(page)*permits.RecordsPageBytes/max(1, read)), firstPage)
+	}
+	return alive, nil
+}
+
+// recordsOf reads the records of some replicas, up to firstPage: etcd takes 128 operations in a
+// transaction.
+func (s *Store) recordsOf(
+	ctx context.Context, cluster string, replicas []string,
+) (kvs []*mvccpb.KeyValue, err error) {
+	ctx, done := s.timeout.Bound(ctx)
+	defer done()
+	client, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var gets []clientv3.Op
+	for _, name := range replicas {
+		gets = append(gets, clientv3.OpGet(permits.EtcdStatus(s.prefix, cluster, name)))
+	}
+	response, err := client.Txn(ctx).Then(gets...).Commit()
+	if err != nil {
+		return nil, wrap("read the status records", err)
+	}
+	for _, got := range response.Responses {
+		kvs = append(kvs, got.GetResponseRange().GetKvs()...)
+	}
+	return kvs, nil
 }
 
 // firstPage is how many records are read while their sizes are unknown.

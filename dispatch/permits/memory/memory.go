@@ -231,12 +231,38 @@ func (s *Store) Publish(
 
 // Published returns the status records that have not expired, up to [permits.MaxRecords] and
 // [permits.MaxRecordsBytes].
-func (s *Store) Published(_ context.Context, cluster string) (alive [][]byte, _ error) {
+func (s *Store) Published(ctx context.Context, cluster string) ([][]byte, error) {
+	names, err := s.Publishers(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	return s.PublishedBy(ctx, cluster, names)
+}
+
+// Publishers returns the names of the replicas whose status records have not expired, up to
+// [permits.MaxRecords].
+func (s *Store) Publishers(_ context.Context, cluster string) (names []string, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	for name, v := range s.status[cluster] {
+		if now <= v.expires && len(names) < permits.MaxRecords {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// PublishedBy returns the status records of some replicas that have not expired, up to
+// [permits.MaxRecordsBytes].
+func (s *Store) PublishedBy(
+	_ context.Context, cluster string, replicas []string,
+) (alive [][]byte, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, free := s.now(), permits.MaxRecordsBytes
-	for _, v := range s.status[cluster] {
-		if now <= v.expires && len(alive) < permits.MaxRecords && len(v.text) <= free {
+	for _, name := range replicas {
+		if v, ok := s.status[cluster][name]; ok && now <= v.expires && len(v.text) <= free {
 			alive = append(alive, v.text)
 			free -= len(v.text)
 		}

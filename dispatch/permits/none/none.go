@@ -61,5 +61,11 @@ func (Store) Publish(context.Context, string, string, []byte, time.Duration) err
 // Published returns nothing.
 func (Store) Published(context.Context, string) ([][]byte, error) { return nil, nil }
 
+// Publishers returns nothing.
+func (Store) Publishers(context.Context, string) ([]string, error) { return nil, nil }
+
+// PublishedBy returns nothing.
+func (Store) PublishedBy(context.Context, string, []string) ([][]byte, error) { return nil, nil }
+
 // Close does nothing.
 func (Store) Close() error { return nil }

@@ -141,8 +141,8 @@ func keepsRows(t *testing.T, store dispatch.PermitStore) {
 	assert.Equal(t, "998", texts[999])
 }
 
-// boundsRecords checks that Published returns no more bytes than it may, and says so by returning
-// almost as many.
+// boundsRecords checks that Published and PublishedBy return no more bytes than they may, that
+// Published returns almost as many, and that each record can be read by its name.
 func boundsRecords(t *testing.T, store dispatch.PermitStore) {
 	cluster := fmt.Sprintf("permitstest-%d", rand.Int64())
 	const ttl = 10 * time.Minute // on a busy machine, an etcd takes a minute for all of them
@@ -157,6 +157,19 @@ func boundsRecords(t *testing.T, store dispatch.PermitStore) {
 	bytes := len(slices.Concat(records...))
 	assert.LessOrEqual(t, bytes, permits.MaxRecordsBytes)
 	assert.Greater(t, bytes, permits.MaxRecordsBytes-permits.MaxRecord)
+
+	const odd = "eu/1 %2F{x}"
+	require.NoError(t, store.Publish(t.Context(), cluster, odd, []byte("odd"), ttl))
+	names, err := store.Publishers(t.Context(), cluster)
+	require.NoError(t, err)
+	assert.Len(t, names, 2*(permits.MaxRecordsBytes/len(large)+2)+1)
+	assert.Contains(t, names, odd)
+	some, err := store.PublishedBy(t.Context(), cluster, []string{"large-1-small", "missing", odd})
+	require.NoError(t, err)
+	assert.ElementsMatch(t, [][]byte{[]byte("large-1"), []byte("odd")}, some)
+	records, err = store.PublishedBy(t.Context(), cluster, names)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len(slices.Concat(records...)), permits.MaxRecordsBytes)
 }
 
 // keepsRecords checks that one Do answers all kinds of requests for a limit, those for one record

@@ -360,5 +360,11 @@ func (l *Link) Replicas(context.Context, string) (n int, _ error) {
 // Published returns nothing.
 func (l *Link) Published(context.Context, string) ([][]byte, error) { return nil, nil }
 
+// Publishers returns nothing.
+func (l *Link) Publishers(context.Context, string) ([]string, error) { return nil, nil }
+
+// PublishedBy returns nothing.
+func (l *Link) PublishedBy(context.Context, string, []string) ([][]byte, error) { return nil, nil }
+
 // Close does nothing: the real permit store is shared.
 func (l *Link) Close() error { return nil }

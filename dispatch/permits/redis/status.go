@@ -80,9 +80,18 @@ func (s *Store) Publish(
 }
 
 // Published returns the status records that have not expired, up to [permits.MaxRecords] and
-// [permits.MaxRecordsBytes]. It asks for their sizes, and then reads them in pages, each in a call
-// of its own.
+// [permits.MaxRecordsBytes].
 func (s *Store) Published(ctx context.Context, cluster string) ([][]byte, error) {
+	names, err := s.Publishers(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	return s.PublishedBy(ctx, cluster, names)
+}
+
+// Publishers returns the names of the replicas whose status records have not expired, up to
+// [permits.MaxRecords].
+func (s *Store) Publishers(ctx context.Context, cluster string) ([]string, error) {
 	c := &call{
 		script: &namesScript, key: permits.RedisReplicas(cluster),
 		args: []any{maxTTL.Milliseconds(), permits.MaxRecords},
@@ -92,18 +101,24 @@ func (s *Store) Published(ctx context.Context, cluster string) ([][]byte, error)
 		return nil, s.wrap("read the replicas", c.err)
 	}
 	names, err := c.cmd.StringSlice()
-	if err != nil {
-		return nil, s.wrap("read the replicas", err)
+	return names, s.wrap("read the replicas", err)
+}
+
+// PublishedBy returns the status records of some replicas that have not expired, up to
+// [permits.MaxRecordsBytes]. It asks for their sizes, and then reads them in pages, each in a call
+// of its own.
+func (s *Store) PublishedBy(
+	ctx context.Context, cluster string, replicas []string,
+) (alive [][]byte, err error) {
+	keys := make([]string, len(replicas))
+	for i, name := range replicas {
+		keys[i] = permits.RedisStatus(cluster, name)
 	}
-	for i, name := range names {
-		names[i] = permits.RedisStatus(cluster, name)
-	}
-	sizes, err := s.sizes(ctx, names)
+	sizes, err := s.sizes(ctx, keys)
 	if err != nil {
 		return nil, s.wrap("read the sizes of the status records", err)
 	}
-	var alive [][]byte
-	for _, page := range pages(names, sizes) {
+	for _, page := range pages(keys, sizes) {
 		if alive, err = s.addRecords(ctx, alive, page); err != nil {
 			return nil, s.wrap("read the status records", err)
 		}
