@@ -112,7 +112,7 @@ func (l *Limiter) stats(activeOnly bool, most int) Stats {
 	permits := l.engine.Availability()
 	l.mu.Lock()
 	s := Stats{
-		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version(), Time: time.Now().UnixMilli(),
+		Replica: l.cfg.Replica, Cluster: l.cfg.Cluster, Version: Version(),
 		Identity: l.snapshot.Identity, Epoch: l.snapshot.Epoch, Revision: l.snapshot.Revision,
 		InvalidPolicies: l.invalid, Policies: l.stored, Permits: PermitStoreStats(permits),
 	}
@@ -124,6 +124,7 @@ func (l *Limiter) stats(activeOnly bool, most int) Stats {
 	l.mu.Unlock()
 	lanes, more := l.engine.Stats(activeOnly, most)
 	s.More = more
+	s.Time = time.Now().UnixMilli() // of the counts, however long the engine was busy
 	s.Subscriptions = slices.Grow(s.Subscriptions, len(lanes))
 	for _, lane := range lanes {
 		s.Subscriptions = append(s.Subscriptions, subscriptionStats(lane))
